@@ -1,16 +1,23 @@
-"""Builds the C++ module lpkernels._C by calling CMake; everything else is in pyproject.toml.
+"""Builds the C++ module lpkernels._C by calling CMake, and what an index shows of the README;
+everything else is in pyproject.toml.
 
 Without a C++ compiler (or CMake, ninja, pybind11, Python's headers) the package installs without
-the module, and lpkernels/_build_info.json records why, for lpkernels.backends.status() to repeat. A
-build that was possible but failed is an error. LPKERNELS_CUDA: unset compiles csrc/cuda when nvcc
-is found, 0 never, 1 always, and a list such as "80;90" always and for these architectures alone.
-LPKERNELS_DEBUG=1 builds without optimisation, with symbols for a debugger.
+the module, and lpkernels/_build_info.json records why, for lpkernels.backends.status() to repeat;
+LPKERNELS_REQUIRE=1 makes that an error, as a build that was possible but failed always is.
+LPKERNELS_CUDA: unset compiles csrc/cuda when nvcc is found, 0 never, 1 always, and a list such as
+"80;90" always and for these architectures alone. LPKERNELS_DEBUG=1 builds without optimisation,
+with symbols for a debugger.
+
+The file records the commit too. A source distribution carries it, and a package built from one
+repeats it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -20,8 +27,11 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent
+# The package itself cannot be imported here: torch need not be installed where it is built.
+BUILD = runpy.run_path(str(ROOT / "lpkernels" / "_build.py"))
 # pip puts cmake and ninja beside the interpreter, which need not be on PATH.
 SEARCH = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
 
@@ -69,8 +79,10 @@ class CMakeBuild(build_ext):
     def run(self) -> None:
         target = ROOT if self.inplace or self.editable_mode else Path(self.build_lib).resolve()
         package = target / "lpkernels"
-        package.mkdir(parents=True, exist_ok=True)
         reason = missing()
+        if reason and os.environ.get("LPKERNELS_REQUIRE") == "1":
+            raise SystemExit(f"LPKERNELS_REQUIRE=1 asks for the C++ module, but {reason}")
+        package.mkdir(parents=True, exist_ok=True)
         if reason:
             print(f"lpkernels: installing without the C++ module: {reason}", file=sys.stderr)
             info = {"extension": False, "reason": reason, "cuda": False, "cuda_reason": reason}
@@ -79,7 +91,7 @@ class CMakeBuild(build_ext):
             self.build_module(package, cuda)
             built = not cuda_reason
             info = {"extension": True, "reason": "", "cuda": built, "cuda_reason": cuda_reason}
-        (package / "_build_info.json").write_text(json.dumps(info, indent=1) + "\n")
+        write_info(package, info)
 
     def build_module(self, package: Path, cuda: str) -> None:
         import pybind11
@@ -106,6 +118,41 @@ class CMakeBuild(build_ext):
         return {}
 
 
+class SourcesWithCommit(sdist):
+    """Adds the commit, which a folder without git does not know."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        super().make_release_tree(base_dir, files)
+        write_info(Path(base_dir) / "lpkernels", {})
+
+
+def write_info(package: Path, info: dict[str, object]) -> None:
+    """Records `info` and the commit for the installed package, which reads them in _build.py."""
+    text = json.dumps({**info, "commit": BUILD["commit"]()}, indent=1)
+    (package / BUILD["INFO"]).write_text(text + "\n")
+
+
+# A link's or a picture's path in Markdown or HTML; code, which is matched first, has none.
+LINK = re.compile(
+    r'(?P<code>```.*?```|`[^`\n]*`)|(?P<start>\]\(|(?:src|href)=")(?!#|\w+:)(?P<path>[^)\s"]+)',
+    re.DOTALL,
+)
+
+
+def description() -> str:
+    """The README as an index shows it: its paths lead to the repository of pyproject.toml."""
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    repository = re.findall(r'^Repository = "(.+)"$', project, re.MULTILINE)[0]
+
+    def absolute(found: re.Match[str]) -> str:
+        if found["code"]:
+            return found[0]
+        place = "raw" if found["path"].endswith((".png", ".svg")) else "blob"
+        return f"{found['start']}{repository}/{place}/main/{found['path']}"
+
+    return LINK.sub(absolute, (ROOT / "README.md").read_text(encoding="utf-8"))
+
+
 def drop_stale(build: Path) -> None:
     """Remove a build folder that was copied here with its checkout: CMake refuses to reuse it."""
     cache = build / "CMakeCache.txt"
@@ -113,4 +160,10 @@ def drop_stale(build: Path) -> None:
         shutil.rmtree(build)
 
 
-setup(ext_modules=[Extension("lpkernels._C", [])], cmdclass={"build_ext": CMakeBuild})
+if __name__ == "__main__":
+    setup(
+        ext_modules=[Extension("lpkernels._C", [])],
+        cmdclass={"build_ext": CMakeBuild, "sdist": SourcesWithCommit},
+        long_description=description(),
+        long_description_content_type="text/markdown",
+    )

@@ -17,6 +17,7 @@ from typing import Any
 
 from rich.progress import track
 
+from lpkernels import schemas
 from lpkernels.arithmetic import Accumulator
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import append_record, read_records
@@ -64,7 +65,7 @@ def main() -> list[dict[str, Any]]:
     headers = [r["environment"] for r in found if r["type"] == "header"]
     if left and (now := environment("cpu")) not in headers[-1:]:
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        append_record(options.out, {"type": "header", "environment": now})
+        append_record(options.out, {**schemas.header("accumulation"), "environment": now})
     for point, bits, rounding in track(left, description="simulating"):
         record = {**simulate(point), "man_bits": bits, "rounding": rounding, **asdict(point)}
         append_record(options.out, record)

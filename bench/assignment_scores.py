@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from lpkernels import schemas
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import append_record
 from lpkernels.experiments.workloads.models import Task, build_model
@@ -152,8 +153,8 @@ def main(arguments: list[str] | None = None) -> None:
                 told = ", ".join(f"{form} {value:+.2f}" for form, value in found.items())
                 print(f"{name:9} {steps:3} steps, {what:9}: {told}", flush=True)
                 record = {
-                    "type": "assignment_scores", "network": name, "steps": steps, "of": what,
-                    "batches": options.batches, **found, **environment("cpu"),
+                    **schemas.line("assignment_scores"), "network": name, "steps": steps,
+                    "of": what, "batches": options.batches, **found, **environment("cpu"),
                     "when": datetime.now(timezone.utc).isoformat(timespec="seconds"),
                 }  # fmt: skip
                 append_record(options.out, record)

@@ -23,6 +23,7 @@ from torch.nn.functional import cross_entropy
 
 import lpkernels as lp
 from bench.timing import interleave
+from lpkernels import schemas
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import append_record
 from lpkernels.experiments.workloads.models import Task, build_model
@@ -109,7 +110,7 @@ def compare(sums: str, ratio: float, options: argparse.Namespace) -> None:
         f"{best['whole'] / best['quantised']:.3f}); counting {counting:+.1%}"
     )
     record = {
-        "type": "assignment step", "model": "resnet18", "width": 16, "batch": options.batch,
+        **schemas.line("assignment step"), "model": "resnet18", "width": 16, "batch": options.batch,
         "sums": sums, "ratio": made.ratio, "threads": options.threads,
         "clock": "process_time", **{f"{name}_s": value for name, value in best.items()},
         "over": over, "counting": counting, "samples": found["assigned"].samples,

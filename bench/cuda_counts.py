@@ -15,8 +15,10 @@ import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from lpkernels import _build
+from lpkernels import _build, schemas
+from lpkernels.experiments.records import append_record, read_records
 from tests.backends.cuda.test_cuda_counts import (
     CEILINGS,
     OPERAND_BLOCKS,
@@ -45,6 +47,7 @@ from tests.backends.cuda.test_cuda_shaped_counts import (
 from tests.support import sass
 from tests.support.sass import Loop
 
+_KIND = "counted, never run"
 _RESULTS = Path(__file__).parent / "results" / "cuda-sm_90-counts.jsonl"
 # Sums of a thread.
 _SUMS = 64
@@ -133,7 +136,8 @@ def record(
     of one that ends a chunk in double."""
     ends = dict(zip(("closed", "kept", "closed_in_double"), sums, strict=False))
     return {
-        "kind": "counted, never run",
+        "kind": _KIND,
+        "schema": schemas.schema(_KIND),
         "target": "sm_90",
         "kernel": kernel,
         **({} if tile == (128, 128) else {"tile": tile}),
@@ -145,9 +149,8 @@ def record(
     }
 
 
-def of(line: str) -> tuple[str, ...]:
-    """What a record, as a line, is of: the kernel, its tile and its layout."""
-    one = json.loads(line)
+def of(one: dict[str, Any]) -> tuple[str, ...]:
+    """What a record is of: the kernel, its tile and its layout."""
     return tuple(str(one.get(name)) for name in ("kernel", "tile", "tables", "chunks"))
 
 
@@ -155,12 +158,12 @@ def main() -> None:
     reason = _build.why_no_cuda()
     if reason:
         raise SystemExit(f"bench.cuda_counts: {reason}")
-    found = records()
-    last = {of(line): line for line in _RESULTS.read_text().splitlines()}
-    with _RESULTS.open("a") as results:
-        for line in map(json.dumps, found):
-            if last.get(of(line)) != line:
-                results.write(line + "\n")
+    # Records have lists where these have tuples.
+    found = json.loads(json.dumps(records()))
+    last = {of(one): one for one in read_records(_RESULTS)}
+    for one in found:
+        if last.get(of(one)) != one:
+            append_record(_RESULTS, one)
     for one in found:
         tile = "x".join(map(str, one.get("tile", ())))
         layout = ("tables" if one["tables"] else "packed", "chunks" if one["chunks"] else "")

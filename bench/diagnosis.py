@@ -21,12 +21,15 @@ import torch
 
 from bench.timing import OtherWork, interleave
 from bench.training_loop import by_hand
+from lpkernels import schemas
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import append_record
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.techniques.loss_scaling import diagnose
 
+#: A diagnosis has records of its own, of another kind than this benchmark of it.
+KIND = "diagnosis step"
 RESULTS = Path(__file__).resolve().parent / "results" / "diagnosis.jsonl"
 #: What is diagnosed, by recipe. In float32 there is nothing that a recipe rounds.
 DIAGNOSES = {"fp8_wang2018": ("recipe", "fp16"), "fp32": ("fp16",)}
@@ -65,7 +68,8 @@ def compare(recipe: str, diagnoses: Sequence[str], options: argparse.Namespace) 
             f"diagnosed in {fmt:6} {over:+.1%} (medians {middle:+.1%}, of rounds {paired:+.1%})"
         )
         record = {
-            "type": "diagnosis", "loop": "by hand", "model": "resnet8", "data": options.data,
+            "type": "diagnosis", "kind": KIND, "schema": schemas.schema(KIND), "loop": "by hand",
+            "model": "resnet8", "data": options.data,
             "recipe": recipe, "diagnose": fmt, "batch": plain.batch, "threads": options.threads,
             "plain_s": found[""].best, "diagnosed_s": found[fmt].best, "over": over,
             "over_median": middle, "over_rounds": paired, "samples": found[""].samples,

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from bench.unit_findings import Inputs
 from bench.unit_probes import Unit, probe
-from lpkernels import Accumulator, matmul, quantize
+from lpkernels import Accumulator, matmul, quantize, schemas
 from lpkernels.arithmetic import UNITS
 from lpkernels.backends import status
 from lpkernels.experiments.measuring.machine import environment
@@ -190,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     path = options.out / "fp8-units.jsonl"
     options.out.mkdir(parents=True, exist_ok=True)
-    append_record(path, {"type": "header", "environment": environment("cuda")})
+    append_record(path, {**schemas.header("fp8 units"), "environment": environment("cuda")})
     for candidate in candidates(torch.cuda.get_device_capability()):
         for record in _tried(candidate):
             append_record(path, record)

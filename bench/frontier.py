@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from bench.timing import OtherWork, Summary, interleave
+from lpkernels import schemas
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import append_record
 from lpkernels.techniques import pareto
@@ -99,7 +100,7 @@ def main(arguments: list[str] | None = None) -> None:
         others = OtherWork()
         times, spent, result = measure(run, options.seconds)
         record = {
-            "type": "frontier numerics", "case": case, "size": list(size), "seed": SEED,
+            **schemas.line("frontier numerics"), "case": case, "size": list(size), "seed": SEED,
             "threads": threads, "best_s": times.best, "p50_s": times.p50,
             "first_cpu_s": spent, "samples": times.samples, "others": others.processors(),
             "when": datetime.now(timezone.utc).isoformat(),

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 import lpkernels as lp
+from lpkernels import schemas
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import append_record
 from lpkernels.experiments.sweeps.frontiers.specification import (
@@ -98,8 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             found = {high: trained(spec, task, low, high, options.seed) for high in options.high}
             groups = coinciding(found)
             record = {
-                "type": "frontier coinciding", "task": task, "low": low, "seed": options.seed,
-                "groups": groups, "cells": found,
+                **schemas.line("frontier coinciding"), "task": task, "low": low,
+                "seed": options.seed, "groups": groups, "cells": found,
                 "when": datetime.now(timezone.utc).isoformat(),
             }  # fmt: skip
             append_record(options.out, record | {"environment": where})

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lpkernels import schemas
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import Record, find_runs, write_records
 from lpkernels.experiments.sweeps.frontiers.specification import FrontierSpec, read_frontier_spec
@@ -30,6 +31,7 @@ from lpkernels.techniques import pareto
 HERE = Path(__file__).resolve().parent
 STUDY = HERE / "studies" / "frontier-tasks.toml"
 CURVES = HERE / "results" / "frontier-curves.json"
+_CURVES = "frontier curves"
 RESULTS = HERE / "results" / "frontier-stopping.jsonl"
 FIGURES = ("epochs", "finished", "area", "regret")
 #: Errors of all configurations of a task after each epoch: (configurations, epochs).
@@ -56,14 +58,13 @@ def read_results(spec: FrontierSpec, folder: Path) -> Curves:
 
 def write_curves(path: Path, curves: Curves) -> None:
     rounded = {task: np.round(errors, 4).tolist() for task, errors in curves.items()}
-    path.write_text(json.dumps({"kind": "frontier curves", "errors": rounded}) + "\n")
+    found = {"kind": _CURVES, "schema": schemas.schema(_CURVES), "errors": rounded}
+    path.write_text(json.dumps(found) + "\n")
 
 
 def read_curves(path: Path) -> Curves:
-    return {
-        task: np.array(errors)
-        for task, errors in json.loads(path.read_text(encoding="utf-8"))["errors"].items()
-    }
+    found = schemas.current(json.loads(path.read_text(encoding="utf-8")), _CURVES, path)
+    return {task: np.array(errors) for task, errors in found["errors"].items()}
 
 
 def trained(
@@ -158,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         figures = "  ".join(f"{f} {row[f]:8.4f} ± {row[f'{f}_error']:.4f}" for f in FIGURES)
         print(f"{row['way']:10} {'stopped' if row['stopped'] else 'whole':8} {figures}")
     header = {
-        "type": "header", "kind": "frontier stopping", "study": spec.name, "level": options.level,
+        **schemas.header("frontier stopping"), "study": spec.name, "level": options.level,
         "tasks": list(curves), "environment": environment("cpu"),
         "when": datetime.now(timezone.utc).isoformat(),
     }  # fmt: skip

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from bench.frontier_optimizers import Search, searches
+from lpkernels import schemas
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import Record, write_records
 from lpkernels.experiments.sweeps.frontiers.predicting import CHOICES
@@ -185,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         values = np.array([record[name] for record in ended])
         print(f"cold start to its end: {name} {values.mean():.3f}, {values.min()}..{values.max()}")
     header = {
-        "type": "header", "kind": CHOICES, "study": spec.name, "tasks": list(matrix.tasks),
+        **schemas.header(CHOICES), "study": spec.name, "tasks": list(matrix.tasks),
         "rank": options.rank, "observed": options.observed, "draws": options.draws,
         "seed": options.seed, "without": lacking, "environment": environment("cpu"),
         "when": datetime.now(timezone.utc).isoformat(),

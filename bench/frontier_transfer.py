@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from bench.frontier_study import table
+from lpkernels import schemas
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import Record, write_records
 from lpkernels.experiments.sweeps.frontiers.specification import read_frontier_spec
@@ -103,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = study(one, other, memory, counts=options.counts, rank=options.rank)
     print(table(rows, width=28))
     header = {
-        "type": "header", "kind": "frontier transfer", "study": spec.name,
+        **schemas.header("frontier transfer"), "study": spec.name,
         "tasks": list(other.tasks), "rank": options.rank, "environment": environment("cpu"),
         "when": datetime.now(timezone.utc).isoformat(),
     }  # fmt: skip

@@ -20,6 +20,7 @@ import lpkernels as lp
 from bench import naive
 from bench.run import RESULTS
 from bench.timing import interleave
+from lpkernels import schemas
 from lpkernels.arithmetic import as_accumulator
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import append_record
@@ -56,7 +57,8 @@ def main() -> int:
         a, b = (lp.quantize(x, operands).float() if operands else x for x in pair)
         rates = measure(a, b, text)
         record = {
-            "type": "general path", "time": datetime.now(timezone.utc).isoformat("T", "seconds"),
+            **schemas.line("general path"),
+            "time": datetime.now(timezone.utc).isoformat("T", "seconds"),
             "operands": operands, "accumulator": text, "size": _SIZE, "gmacs": rates,
             "load": os.getloadavg()[0], "environment": where,
         }  # fmt: skip

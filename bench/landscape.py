@@ -11,7 +11,6 @@ draws the pictures.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 from collections.abc import Callable
@@ -23,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lpkernels import schemas
 from lpkernels.experiments.measuring.landscape import (
     LossSlice,
     LossSurface,
@@ -31,7 +31,7 @@ from lpkernels.experiments.measuring.landscape import (
     sharpness,
 )
 from lpkernels.experiments.measuring.machine import environment
-from lpkernels.experiments.records import append_record
+from lpkernels.experiments.records import append_record, read_records
 from lpkernels.experiments.sweeps.paired import t_interval
 from lpkernels.experiments.sweeps.specification import Cell, read_spec
 from lpkernels.experiments.training.trainer import Trainer
@@ -86,8 +86,8 @@ def measured(cell: Cell, *, surface: bool) -> dict[str, Any]:
 
 def held(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
     """The runs that a file holds."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    return {(r["arm"], r["seed"]): r for r in map(json.loads, lines)}
+    found = read_records(path) if path.exists() else []
+    return {(r["arm"], r["seed"]): r for r in found}
 
 
 def figures(run: dict[str, Any]) -> dict[str, float]:
@@ -146,7 +146,7 @@ def main() -> None:
         for arm in ARMS:
             if (arm, seed) in held(asked.out):
                 continue
-            run = {"type": "landscape", "arm": arm, "seed": seed}
+            run = {**schemas.line("landscape"), "arm": arm, "seed": seed}
             run |= measured(cells[arm, seed], surface=seed == 0)
             run |= {
                 "when": datetime.now(timezone.utc).isoformat(),

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 import lpkernels as lp
+from lpkernels import schemas
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import append_record
 from lpkernels.experiments.workloads.bundled import workload
@@ -136,7 +137,7 @@ def main(arguments: list[str] | None = None) -> None:
             kept, peak = found["kept"] / 2**20, found["peak"] / 2**20
             print(f"  {mode:12} layers keep {kept:8.2f} MiB, {share:.4f} of torch's; ", end="")
             print(f"peak of a step {peak:8.1f} MiB")
-            record = {"type": "activation memory", "model": MODEL, "batch": options.batch}
+            record = {**schemas.line("activation memory"), "model": MODEL, "batch": options.batch}
             record |= {"format": fmt, "accumulator": options.accumulator, "mode": mode, **found}
             record |= {"share": share, "when": datetime.now(timezone.utc).isoformat()}
             append_record(options.out, record | {"environment": environment("cpu")})

@@ -12,7 +12,6 @@ bench/results/optimizer-states.jsonl; a run that the file holds is not repeated.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 from collections.abc import Callable, Iterator
@@ -25,8 +24,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lpkernels import schemas
 from lpkernels.experiments.measuring.machine import environment
-from lpkernels.experiments.records import append_record
+from lpkernels.experiments.records import append_record, read_records
 from lpkernels.experiments.sweeps.paired import t_interval
 from lpkernels.experiments.training.optimizers import cosine_lr
 from lpkernels.experiments.workloads.config import WorkloadConfig
@@ -191,9 +191,8 @@ def trained(task: Task, arm: Arm, seed: int) -> dict[str, Any]:
 
 def held(path: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
     """The runs that a file holds."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    records = [json.loads(line) for line in lines]
-    return {(r["task"], r["arm"], r["seed"]): r for r in records}
+    found = read_records(path) if path.exists() else []
+    return {(r["task"], r["arm"], r["seed"]): r for r in found}
 
 
 def show(path: Path, print_: Callable[[str], None] = print) -> None:
@@ -233,7 +232,7 @@ def main() -> None:
             for title, arm in ARMS.items():
                 if (name, title, seed) in held(asked.out):
                     continue
-                run = {"type": "optimizer states", "task": name, "arm": title, "seed": seed}
+                run = {**schemas.line("optimizer states"), "task": name, "arm": title, "seed": seed}
                 run |= trained(TASKS[name], arm, seed)
                 run |= {
                     "when": datetime.now(timezone.utc).isoformat(),

@@ -23,6 +23,7 @@ from torch.nn.functional import cross_entropy
 
 import lpkernels as lp
 from bench.timing import interleave
+from lpkernels import schemas
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import append_record
 from lpkernels.experiments.training.config import RunConfig
@@ -89,8 +90,8 @@ def compare(data: str, model: str, options: argparse.Namespace) -> None:
         f"(medians {middle:+.1%}), set_precision {1e6 * found['setting'].best:.0f} us"
     )
     record = {
-        "type": "precision", "model": model, "data": data, "policy": "cpt_fu2021", "bits": BITS,
-        "batch": config.batch, "threads": 1, "clock": "process_time",
+        **schemas.line("precision"), "model": model, "data": data, "policy": "cpt_fu2021",
+        "bits": BITS, "batch": config.batch, "threads": 1, "clock": "process_time",
         "static_s": found["static"].best, "changing_s": found["changing"].best,
         "setting_s": found["setting"].best, "over": over, "over_median": middle,
         "samples": found["static"].samples, "when": datetime.now(timezone.utc).isoformat(),

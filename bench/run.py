@@ -28,10 +28,10 @@ from bench.ops import SEED, Job, build
 from bench.predicted import prediction, total
 from bench.registry import CASES, Case, gate_case
 from bench.timing import OtherWork, Summary, interleave
+from lpkernels import schemas
 from lpkernels.experiments.measuring.machine import device_name, environment
 from lpkernels.experiments.records import append_record
 
-SCHEMA = 1
 RESULTS = Path(__file__).resolve().parent / "results"
 # A line is marked if other processes kept at least this many processors busy.
 SHARED = 0.1
@@ -121,8 +121,7 @@ def measure(case: Case, device: str, backend: str, threads: int, budget: float) 
     own = times.pop("lpkernels")
     predicted = prediction(case, backend, device_name(device)) if device == "cuda" else None
     return {
-        "type": "bench",
-        "schema": SCHEMA,
+        **schemas.line("bench"),
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "case": case.name,
         "op": case.op,

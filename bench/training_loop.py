@@ -20,6 +20,7 @@ from torch.nn.functional import cross_entropy
 
 import lpkernels as lp
 from bench.timing import interleave
+from lpkernels import schemas
 from lpkernels.arithmetic import as_quantizer
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import append_record
@@ -109,7 +110,7 @@ def compare(data: str, recipe: str, parts: dict, options: argparse.Namespace) ->
         f"{1e3 * found['hand'].best:7.2f} ms, over it {over:+.1%} (medians {middle:+.1%})"
     )
     record = {
-        "type": "training loop", "model": "resnet8", "data": data, "recipe": recipe,
+        **schemas.line("training loop"), "model": "resnet8", "data": data, "recipe": recipe,
         "parts": parts, "batch": config.batch, "threads": options.threads,
         "loop_s": found["loop"].best, "hand_s": found["hand"].best, "over": over,
         "over_median": middle, "samples": found["loop"].samples,

@@ -16,6 +16,7 @@ from typing import Any
 
 import triton
 
+from lpkernels import schemas
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.triton._config import exact_tile
 from lpkernels.backends.triton._parts import AHEAD
@@ -80,7 +81,7 @@ def _record(
         return round(sum(loop.counts[n] for n in names) / products, 3)
 
     return {
-        "type": "triton_counts", "schema": 1, "target": target, "triton": triton.__version__,
+        **schemas.line("triton_counts"), "target": target, "triton": triton.__version__,
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"), "kernel": name,
         "accumulator": str(acc), "tile": tile, "registers": loop.registers, "stack": loop.stack,
         "instructions": round(loop.instructions / products, 3),

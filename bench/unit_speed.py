@@ -21,6 +21,7 @@ import torch
 import lpkernels as lp
 from bench.run import RESULTS
 from bench.timing import interleave
+from lpkernels import schemas
 from lpkernels.arithmetic import UNITS, Accumulator
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import append_record
@@ -45,7 +46,8 @@ def main() -> int:
         if name in _FP8 and importlib.util.find_spec("mmaemu"):
             found |= against_mmaemu(UNITS[name].accumulator, *_FP8[name])
         record = {
-            "type": "tensor core", "time": datetime.now(timezone.utc).isoformat("T", "seconds"),
+            **schemas.line("tensor core"),
+            "time": datetime.now(timezone.utc).isoformat("T", "seconds"),
             "unit": name, "size": _SIZE, "isa": isa, **found, "load": os.getloadavg()[0],
             "environment": where,
         }  # fmt: skip

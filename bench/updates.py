@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 import lpkernels as lp
 from bench.timing import OtherWork, Summary, interleave
+from lpkernels import schemas
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import append_record
 from lpkernels.techniques.loss_scaling import MasterWeights
@@ -131,7 +132,7 @@ def compare(case: Case, options: argparse.Namespace, threads: int) -> dict[str, 
         flush=True,
     )
     return {
-        "type": "update", "case": case.name, "optimizer": case.optimizer,
+        **schemas.line("update"), "case": case.name, "optimizer": case.optimizer,
         "dtype": str(case.dtype), "formats": case.formats, "elements": options.elements,
         "threads": threads, "clock": "processor", "bytes_per_element": size / options.elements,
         "of_copy": ratio,
@@ -164,7 +165,8 @@ def small(options: argparse.Namespace) -> dict[str, Any]:
     for name, summary in found.items():
         print(f"60 small parameters, {name:14} {1e6 * summary.best:8.0f} us")
     return {
-        "type": "update of small parameters", "parameters": 60, "threads": 1, "clock": "processor",
+        **schemas.line("update of small parameters"), "parameters": 60, "threads": 1,
+        "clock": "processor",
         **{f"{name.replace(' ', '_')}_s": times(summary) for name, summary in found.items()},
         "others": others.processors(),
     }  # fmt: skip

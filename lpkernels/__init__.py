@@ -6,7 +6,8 @@ choose, forward and backward, with the same bits on every backend.
 
 from typing import TYPE_CHECKING
 
-from lpkernels import backends, formats, functional, nn, techniques
+from lpkernels import _build, backends, formats, functional, nn, techniques
+from lpkernels._first_use import on_first_use
 from lpkernels.arithmetic import (
     NATIVE,
     Accumulator,
@@ -28,7 +29,7 @@ from lpkernels.nn import convert, revert, set_precision, set_recipe
 from lpkernels.nn.policies import policies, policy
 from lpkernels.recipes import recipe, recipes
 
-__version__ = "0.1.0"
+__version__ = _build.version()
 
 __all__ = [
     "NATIVE",
@@ -64,11 +65,16 @@ __all__ = [
     "unpack",
 ]
 
-# A type checker, which would take it for the promise of any attribute, does not see it.
-if not TYPE_CHECKING:
+if TYPE_CHECKING:
+    from lpkernels import reference as reference
+else:
+    _load, __dir__ = on_first_use(__name__, ("reference",))
 
     def __getattr__(name: str) -> object:
         """Answers a name that is not here with the place where it is, or with names near it."""
+        # Python and its tools ask every module for private names.
+        if name == "reference" or name.startswith("_"):
+            return _load(name)
         homes = [
             nn,
             functional,

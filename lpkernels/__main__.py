@@ -1,5 +1,21 @@
-"""`python -m lpkernels` is the `lpkernels` command."""
+"""The `lpkernels` command; `python -m lpkernels` is the same."""
 
-from lpkernels.cli import main
+import sys
 
-main()
+from lpkernels.report import doctor
+
+
+def main() -> None:
+    """The entry point. What helps where something lacks needs nothing but numpy and torch: the
+    other commands need the [lab] extra."""
+    alone = {"doctor": doctor.report, "--version": doctor.versions}
+    if len(sys.argv) == 2 and sys.argv[1] in alone:
+        print(alone[sys.argv[1]]())
+        return
+    from lpkernels import cli
+
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,24 +1,63 @@
-"""What this installation built: the compiled module ``lpkernels._C``, or the reason there is none.
+"""What this installation is: its version and commit, and the compiled module ``lpkernels._C`` or
+the reason there is none.
 
 setup.py writes ``_build_info.json`` beside this file; backends and ``lpkernels doctor`` repeat its
-reasons.
+reasons. setup.py also runs this file alone, without the package: it imports nothing of it.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import json
+import re
+import subprocess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_INFO = Path(__file__).with_name("_build_info.json")
+INFO = "_build_info.json"
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def version() -> str:
+    """The version that pyproject.toml states: read there in a checkout, else as installed."""
+    project = _PACKAGE.with_name("pyproject.toml")
+    stated = r'^name = "lpkernels"\nversion = "(.+)"$'
+    if project.exists() and (
+        found := re.search(stated, project.read_text(encoding="utf-8"), re.MULTILINE)
+    ):
+        return found[1]
+    return importlib.metadata.version("lpkernels")
+
+
+def commit() -> str | None:
+    """The commit of the checkout that this package is part of ("+" after it: with changes), else
+    the one that was known when it was built; None where there is neither."""
+    return _checkout_commit() or build_info().get("commit")
+
+
+def _checkout_commit() -> str | None:
+    """A package installed below some other project's checkout is not part of it."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(_PACKAGE), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")).resolve() != _PACKAGE.parent:
+            return None
+        changed = git("status", "--porcelain", "--untracked-files=no")
+        return git("rev-parse", "HEAD") + ("+" if changed else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def build_info() -> dict[str, Any]:
-    """What setup.py recorded: ``extension``, ``reason``, ``cuda``, ``cuda_reason``; else empty."""
+    """What setup.py recorded: ``extension``, ``reason``, ``cuda``, ``cuda_reason``, ``commit``; of
+    an unpacked source distribution that was not built the commit alone; else nothing."""
     try:
-        info = json.loads(_INFO.read_text())
+        info = json.loads((_PACKAGE / INFO).read_text())
     except (OSError, ValueError):
         return {}
     return info if isinstance(info, dict) else {}

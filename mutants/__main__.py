@@ -98,13 +98,14 @@ def _write(options: argparse.Namespace, rows: list[Row]) -> None:
     # lpkernels.
     from importlib.metadata import version
 
+    from lpkernels import schemas
     from lpkernels.experiments.measuring.machine import environment
     from lpkernels.experiments.records import write_records
 
     of = {package: [row for row in rows if row["package"] == package] for package in PACKAGES}
     by_package = {package: scores(own) for package, own in of.items() if own}
     header = {
-        "type": "header", "kind": "mutants", "schema": 1, "size": options.size,
+        **schemas.header("mutants"), "size": options.size,
         "seed": options.seed, "mutations": f"cosmic-ray {version('cosmic-ray')}",
         "scores": scores(rows), "packages": by_package, "environment": environment("cpu"),
         "when": datetime.now(timezone.utc).isoformat(),

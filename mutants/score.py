@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import runpy
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results.jsonl"
+_SCHEMAS = RESULTS.parents[1] / "lpkernels" / "schemas.py"
 KILLED, SURVIVED = "killed", "survived"
 #: How the judgement of a survivor begins if no test of behaviour can kill it.
 EQUIVALENT = "equivalent: "
@@ -22,7 +24,10 @@ def read(path: Path = RESULTS) -> list[Row]:
     """The mutants of a record, without its header; none where there is no record."""
     if not path.is_file():
         return []
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    # This file is run alone, since the process that forks mutants must not have lpkernels.
+    schemas = runpy.run_path(str(_SCHEMAS))
+    rows = schemas["all_current"](lines, path)
     return [row for row in rows if row["type"] == "mutant"]
 
 

@@ -21,6 +21,7 @@ import joblib
 import z3
 from rich.progress import track
 
+from lpkernels import schemas
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import write_records
 from lpkernels.formats import FloatFormat, parse_format
@@ -88,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "double_binades": ends(f), "seconds": seconds,
         })  # fmt: skip
     header = {
-        "type": "header", "kind": "proofs", "schema": 1, "solver": f"z3 {z3.get_version_string()}",
+        **schemas.header("proofs"), "solver": f"z3 {z3.get_version_string()}",
         "rule": "csrc/common/round.h: round_to_float", "environment": environment("cpu"),
         "when": datetime.now(timezone.utc).isoformat(),
     }  # fmt: skip

@@ -24,6 +24,7 @@ import torch
 
 from bench.certificates.choices import BY, SUMS, Looking, Tally
 from bench.training_loop import through_the_loop
+from lpkernels import schemas
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import append_record, read_records
 from lpkernels.experiments.training.config import RunConfig
@@ -83,7 +84,7 @@ def record(network: str, name: str, threads: int) -> dict[str, Any]:
         for (gemm, sums), tally in measured(network, name, threads).items()
     ]  # fmt: skip
     return {
-        "type": "certificates", "network": network, "operands": name, "settings": settings,
+        **schemas.line("certificates"), "network": network, "operands": name, "settings": settings,
         "arithmetic": OPERANDS[name], "loss_scale": LOSS_SCALE, "steps": at, "threads": threads,
         "parts": parts, "when": datetime.now(timezone.utc).isoformat(),
         "environment": environment("cpu"),

@@ -20,12 +20,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
-from lpkernels.backends import _choice, _selftest, planning
+from lpkernels._first_use import on_first_use
 from lpkernels.backends._protocol import (
     BINS,
     COUNTS,
@@ -53,6 +53,11 @@ __all__ = [
     "take_tiers",
 ]
 
+if TYPE_CHECKING:
+    from lpkernels.backends import _choice, planning
+else:
+    __getattr__, __dir__ = on_first_use(__name__, ("planning",))
+
 _MODULES = {
     "reference": "lpkernels.backends._reference",
     "cpu": "lpkernels.backends.cpu",
@@ -60,8 +65,6 @@ _MODULES = {
     "triton": "lpkernels.backends.triton",
 }
 _AUTO = {"cpu": ("cpu", "reference"), "cuda": ("cuda", "triton", "reference")}
-# The order by operation, where instructions were counted or there is another reason.
-_AUTO_OF = {(op, "cuda"): (*order, "reference") for op, order in _choice.orders().items()}
 
 
 _loaded: dict[str, Backend] = {}
@@ -111,11 +114,16 @@ def status() -> dict[str, str]:
 
 def gpu_choices() -> tuple[_choice.Row, ...]:
     """The counts that order ``cuda`` and ``triton`` on a CUDA device; none of them is measured."""
+    # Imported late: without a GPU nobody needs the counts of its kernels.
+    from lpkernels.backends import _choice
+
     return _choice.ROWS
 
 
 def gpu_orders() -> dict[str, tuple[str, str]]:
     """By operation which of ``cuda`` and ``triton`` "auto" asks first; for others ``cuda``."""
+    from lpkernels.backends import _choice
+
     return _choice.orders()
 
 
@@ -160,7 +168,7 @@ def select(name: str, op: str, device: torch.device) -> Backend:
     if chosen is not None:
         return chosen
     reasons = []
-    for candidate in _AUTO_OF.get((op, device.type), _AUTO.get(device.type, ())):
+    for candidate in _candidates(op, device.type):
         reason = _why_not(candidate) or get(candidate).unsupported(op, device)
         if not reason:
             _chosen[op, device] = _tested(candidate)
@@ -169,6 +177,13 @@ def select(name: str, op: str, device: torch.device) -> Backend:
     if not reasons:
         reasons.append(f"\n  none knows this device; move the tensors to {' or '.join(_AUTO)}")
     raise NotImplementedError(f"{op}: no backend for tensors on {device}:{''.join(reasons)}")
+
+
+def _candidates(op: str, kind: str) -> tuple[str, ...]:
+    """The backends that "auto" asks for tensors on a device of this kind, the first one first."""
+    if kind == "cuda" and op in (orders := gpu_orders()):
+        return (*orders[op], "reference")
+    return _AUTO.get(kind, ())
 
 
 def _explicit(name: str, op: str, device: torch.device, origin: str) -> Backend:
@@ -194,7 +209,9 @@ def _load(name: str) -> tuple[str, Backend | None]:
     except ModuleNotFoundError as error:
         if error.name == module:
             return "not built yet: this version of lpkernels has no adapter for it", None
-        return f"its adapter needs the module {error.name!r}, which is not installed", None
+        # An extra has the name of the backend that needs it.
+        how = f": pip install 'lpkernels[{name}]'" if error.name == name else ""
+        return f"its adapter needs the module {error.name!r}, which is not installed{how}", None
     except (ImportError, OSError) as error:
         return f"its adapter cannot be imported: {error}", None
 
@@ -217,6 +234,8 @@ def _tested(name: str) -> Backend:
     backend = _loaded[name]
     if name not in _checked:
         with _real_tensors():
+            from lpkernels.backends import _selftest
+
             _checked[name] = _selftest.run(backend, torch.device(_home(backend)))
     if _checked[name]:
         raise RuntimeError(f"backend {name!r} cannot be used: {_checked[name]}")

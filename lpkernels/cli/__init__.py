@@ -9,7 +9,8 @@ try:
     import typer
 except ImportError as missing:
     raise SystemExit(
-        f'lpkernels: the command needs {missing.name}: pip install "lpkernels[lab]"'
+        f'lpkernels: the command needs {missing.name}: pip install "lpkernels[lab]"; '
+        "`lpkernels doctor` and `lpkernels --version` run without it"
     ) from missing
 
 from lpkernels import formats as lp_formats
@@ -53,7 +54,7 @@ def _show_version(asked: bool) -> None:
     if asked:
         from lpkernels.report.doctor import versions
 
-        console.print(versions(), highlight=False)
+        typer.echo(versions())
         raise typer.Exit
 
 
@@ -286,10 +287,9 @@ def doctor() -> None:
 
     Example: `lpkernels doctor`
     """
-    from lpkernels.report.doctor import backend_table, installation_table
+    from lpkernels.report import doctor
 
-    show_table(installation_table())
-    show_table(backend_table())
+    typer.echo(doctor.report())
 
 
 app.command()(accumulate)

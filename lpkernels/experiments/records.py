@@ -7,14 +7,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lpkernels import schemas
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.processes.torchrun import ALONE, Processes
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.workload import ACCURACY, Metric
 
-#: 2: the configuration in sections, the kind of the record and the metric in the header. Records of
-#: schema 1, without these, are read too.
-SCHEMA = 2
 KIND = "run"
 RECORDS = "records.jsonl"
 
@@ -43,7 +41,7 @@ class Run:
     @property
     def metric(self) -> Metric:
         """The figure by which runs of this workload are compared."""
-        return Metric(**self.header["metric"]) if "metric" in self.header else ACCURACY
+        return Metric(**self.header["metric"])
 
     @property
     def name(self) -> str:
@@ -79,9 +77,7 @@ def header(
 ) -> Record:
     """The first record of a run."""
     return {
-        "type": "header",
-        "kind": KIND,
-        "schema": SCHEMA,
+        **schemas.header(KIND),
         "config": config.to_dict(),
         "accumulator": accumulator,
         "metric": asdict(metric),
@@ -140,7 +136,10 @@ def write_part(path: Path, lines: list[Record], config: RunConfig, processes: Pr
 
 
 def read_records(path: Path) -> list[Record]:
-    """All records of a file, without a last line cut short by the end of the process."""
+    """All records of a file, in the shapes of today, without a last line that was cut short.
+
+    Raises: ValueError: another line is no JSON, or of a schema that this version does not know.
+    """
     lines = path.read_text(encoding="utf-8").splitlines()
     records = []
     for number, line in enumerate(lines, start=1):
@@ -150,7 +149,7 @@ def read_records(path: Path) -> list[Record]:
             if number == len(lines):
                 break
             raise ValueError(f"{path}: line {number} is not a JSON record: {error}") from error
-    return records
+    return schemas.all_current(records, path)
 
 
 def read_run(path: str | Path) -> Run:
@@ -171,14 +170,9 @@ def read_run(path: str | Path) -> Run:
         raise ValueError(
             f"{path}: expected a header as first record; is this a {RECORDS} of `lpkernels train`?"
         )
-    kind = records[0].get("kind", KIND)
+    kind = records[0].get("kind")
     if kind != KIND:
         raise ValueError(f"{path}: expected the records of a run, got those of a {kind}")
-    if records[0].get("schema") not in (1, SCHEMA):
-        raise ValueError(
-            f"{path}: expected schema 1 or {SCHEMA}, got {records[0].get('schema')}; use the "
-            "lpkernels that wrote it"
-        )
     return Run(records[0], [record for record in records if record.get("type") == "epoch"])
 
 

@@ -77,8 +77,6 @@ class Section:
 
     #: The title of the options of this section.
     TITLE: ClassVar[str] = ""
-    #: Names that fields had in earlier records and checkpoints, by what they are called now.
-    RENAMED: ClassVar[Mapping[str, str]] = {}
 
     def __post_init__(self) -> None:
         hints = _hints(type(self))  # type: ignore[arg-type]
@@ -181,7 +179,6 @@ def unknown(where: str, names: list[str], known: list[str], version: str = "") -
 def section_from(section: type[Section], values: Mapping[str, Any], version: str = "") -> Any:
     """The section of plain values; a field that it does not have is a ValueError."""
     known = [field.name for field in settings(section)]
-    values = {section.RENAMED.get(name, name): value for name, value in values.items()}
     others = sorted(set(values) - set(known))
     if others:
         raise unknown(section.__name__, others, known, version)

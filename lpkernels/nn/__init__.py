@@ -1,5 +1,8 @@
 """Drop-in layers: torch.nn's modules under a Recipe, and the conversion of whole models."""
 
+from typing import TYPE_CHECKING
+
+from lpkernels._first_use import on_first_use
 from lpkernels.nn._positions import FIRST, LAST
 from lpkernels.nn.activations import GELU, Softmax
 from lpkernels.nn.attention import MultiheadAttention
@@ -70,3 +73,8 @@ __all__ = [
     "set_recipe",
     "summary",
 ]
+
+if TYPE_CHECKING:
+    from lpkernels.nn import observing as observing
+else:
+    __getattr__, __dir__ = on_first_use(__name__, ("observing",))

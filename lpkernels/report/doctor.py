@@ -1,24 +1,34 @@
-"""What this installation has, what it lacks, and why."""
+"""What this installation has, what it lacks, and why: told without the packages of an extra."""
 
 import importlib.metadata
 import os
 import platform
 import shutil
 
-from rich.table import Table
-from rich.text import Text
-
 import lpkernels
+from lpkernels import _build
 from lpkernels.experiments.measuring import machine
 
-_PACKAGES = ("torch", "numpy", "triton", "typer", "rich", "matplotlib", "scikit-learn", "joblib")
+# The packages, and the extra that brings each.
+_PACKAGES = {
+    "torch": "",
+    "numpy": "",
+    "triton": "[triton]",
+    **dict.fromkeys(("typer", "rich", "matplotlib", "scikit-learn", "joblib"), "[lab]"),
+}
 _TOOLS = {
     "c++": ("c++", "g++", "clang++"),
     "cmake": ("cmake",),
     "ninja": ("ninja",),
     "nvcc": ("nvcc",),
 }
-_VARIABLES = ("LPKERNELS_BACKEND", "LPKERNELS_ISA", "LPKERNELS_CUDA", "LPKERNELS_DEBUG")
+_VARIABLES = (
+    "LPKERNELS_BACKEND",
+    "LPKERNELS_ISA",
+    "LPKERNELS_CUDA",
+    "LPKERNELS_DEBUG",
+    "LPKERNELS_REQUIRE",
+)
 
 
 def versions() -> str:
@@ -28,37 +38,35 @@ def versions() -> str:
     return f"lpkernels {lpkernels.__version__}\ntorch {_version('torch')}, backends: {backends}"
 
 
-def backend_table() -> Table:
-    """Every backend: available, or the reason it is not."""
-    table = Table(title="Backends")
-    table.add_column("backend")
-    table.add_column("status")
-    for name, status in lpkernels.backends.status().items():
-        table.add_row(name, Text(status, style="green" if status == "available" else ""))
-    return table
+def report() -> str:
+    """Versions, processor, GPU, build tools, the environment variables that lpkernels reads, and
+    every backend: available, or the reason it is not. Lines of plain text."""
+    rows = [
+        ("lpkernels", lpkernels.__version__),
+        ("commit", _build.commit() or "not known"),
+        ("python", f"{platform.python_version()} on {platform.platform()}"),
+        *((package, _version(package)) for package in _PACKAGES),
+        ("processor", _processor()),
+        ("instruction set", _instruction_set()),
+        ("CUDA device", machine.cuda_status()),
+        *((tool, _place(commands)) for tool, commands in _TOOLS.items()),
+        *((variable, os.environ.get(variable, "not set")) for variable in _VARIABLES),
+        *((f"backend {name}", status) for name, status in lpkernels.backends.status().items()),
+    ]
+    width = max(len(what) for what, _ in rows)
+    return "\n".join(f"{what.ljust(width)}  {found}" for what, found in rows)
 
 
-def installation_table() -> Table:
-    """Versions, processor, GPU, build tools and the environment variables that lpkernels reads."""
-    table = Table(title="Installation")
-    table.add_column("what")
-    table.add_column("found")
-    table.add_row("lpkernels", lpkernels.__version__)
-    table.add_row("python", f"{platform.python_version()} on {platform.platform()}")
-    for package in _PACKAGES:
-        table.add_row(package, _version(package))
-    processor = f"{machine.device_name('cpu')}, {os.cpu_count()} CPUs"
-    table.add_row("processor", f"{processor}, torch uses {machine.threads()} threads")
-    table.add_row("instruction set", _instruction_set())
-    table.add_row("CUDA device", machine.cuda_status())
-    for tool, commands in _TOOLS.items():
-        places = [place for place in map(shutil.which, commands) if place]
-        table.add_row(
-            tool, places[0] if places else "not on PATH (only needed to build the extension)"
-        )
-    for variable in _VARIABLES:
-        table.add_row(variable, os.environ.get(variable, "not set"))
-    return table
+def _processor() -> str:
+    return (
+        f"{machine.device_name('cpu')}, {os.cpu_count()} CPUs, "
+        f"torch uses {machine.threads()} threads"
+    )
+
+
+def _place(commands: tuple[str, ...]) -> str:
+    places = [place for place in map(shutil.which, commands) if place]
+    return places[0] if places else "not on PATH (only needed to build the extension)"
 
 
 def _instruction_set() -> str:
@@ -73,5 +81,4 @@ def _version(package: str) -> str:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        extra = "" if package in ("torch", "numpy", "triton") else ': pip install "lpkernels[lab]"'
-        return f"not installed{extra}"
+        return f"not installed: pip install 'lpkernels{_PACKAGES[package]}'"

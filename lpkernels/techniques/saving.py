@@ -1,4 +1,4 @@
-"""Files of techniques: JSON that says what it is, and of which version."""
+"""Files of techniques: JSON that says what it is, and the schema of its shape."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import json
 from pathlib import Path
 from typing import Any
 
+from lpkernels import schemas
+
 
 def read(
-    path: str | Path, kind: str, version: int, what: str, writer: str, *, key: str = "type"
+    path: str | Path, kind: str, what: str, writer: str, *, key: str = "type"
 ) -> dict[str, Any]:
-    """The values of a file.
+    """The values of a file, in the shape of today.
 
     Args:
-        kind, version: what its `key` and "version" must be.
+        kind: what its `key` must be.
         what, writer: how errors name it, and what writes it.
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: another kind of file, or another version.
+        ValueError: another kind of file, or a later schema.
     """
     path = Path(path)
     try:
@@ -27,9 +29,4 @@ def read(
         raise ValueError(f"{path}: expected {what}, got no JSON: {error}") from error
     if not isinstance(found, dict) or found.get(key) != kind:
         raise ValueError(f"{path}: expected {what}, as {writer} writes it")
-    if found.get("version") != version:
-        raise ValueError(
-            f"{path}: expected version {version} of {what}, got {found.get('version')!r}; read it "
-            "with the lpkernels that wrote it, or make it again"
-        )
-    return found
+    return schemas.current(found, kind, path)

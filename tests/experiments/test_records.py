@@ -8,7 +8,7 @@ import pytest
 
 from lpkernels.experiments import records
 from lpkernels.experiments.training.config import RunConfig
-from lpkernels.experiments.workloads.workload import ACCURACY, Metric
+from lpkernels.experiments.workloads.workload import Metric
 
 
 def write_run(folder: Path, epochs: int = 2, *, name: str = "a", loss: float = 0.5) -> Path:
@@ -92,10 +92,7 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     path.write_text('{"type": "epoch"}\n')
     with pytest.raises(ValueError, match="expected a header as first record"):
         records.read_run(path)
-    path.write_text('{"type": "header", "schema": 99}\n')
-    with pytest.raises(ValueError, match="expected schema 1 or 2, got 99"):
-        records.read_run(path)
-    path.write_text('{"type": "header", "kind": "sweep", "schema": 2}\n')
+    path.write_text('{"type": "header", "kind": "sweep"}\n')
     with pytest.raises(ValueError, match="expected the records of a run, got those of a sweep"):
         records.read_run(path)
 
@@ -106,16 +103,6 @@ def test_header_says_its_kind_and_the_metric(tmp_path: Path) -> None:
     assert first["kind"] == "run"
     assert records.Run(first).metric == metric
     assert records.Run({**first, "metric": {**first["metric"]}}).config == RunConfig()
-
-
-def test_records_of_schema_1_are_read(tmp_path: Path) -> None:
-    old = {"type": "header", "schema": 1, "config": {"name": "a", "epochs": 1, "lr": 0.2}}
-    path = tmp_path / records.RECORDS
-    epoch = {"type": "epoch", "epoch": 1, "train_loss": 0.5, "test_loss": 0.5, "skipped_steps": 9}
-    records.write_records(path, [old, epoch])
-    run = records.read_run(path)
-    assert run.config == RunConfig.of(name="a", epochs=1, lr=0.2)
-    assert (run.finished, run.diverged, run.metric) == (True, False, ACCURACY)
 
 
 @pytest.mark.parametrize(

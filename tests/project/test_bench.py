@@ -2,10 +2,12 @@
 
 import json
 import re
+import sys
 
 import pytest
+import torch
 
-from bench import frontier, memory, ops, predicted, run, timing
+from bench import frontier, landscape, memory, ops, optimizer_states, predicted, run, timing
 from bench import gate as gate_module
 from bench.gpu_cases import GPU_CASES
 from bench.registry import CASES, Case, gate_case
@@ -224,3 +226,21 @@ def test_frontier_numerics_give_a_record_for_each_case(tmp_path, capsys):
     ]
     assert len(records) == len(capsys.readouterr().out.splitlines()) == 8
     assert all(r["best_s"] > 0 and r["samples"] >= 1 for r in records)
+
+
+def test_landscapes_that_are_recorded_are_shown(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bench.landscape", "--show"])
+    monkeypatch.setattr(landscape, "draw", lambda path, pictures: None)
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    landscape.main()
+    shown = capsys.readouterr().out
+    assert all(arm in shown for arm in ("static 8", "cpt 3-8", "fp32"))
+
+
+def test_optimizer_states_that_are_recorded_are_shown(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bench.optimizer_states", "--show"])
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    optimizer_states.main()
+    shown = capsys.readouterr().out
+    tasks = {task for task, _, _ in optimizer_states.held(optimizer_states.RESULTS)}
+    assert tasks and all(task in shown for task in tasks)

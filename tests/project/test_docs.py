@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import textwrap
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ from lpkernels import formats
 from lpkernels.experiments import settings
 from lpkernels.experiments.training.parts import PARTS
 from lpkernels.experiments.workloads.models import FAMILIES
+from tests.support.commands import call
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -126,6 +128,25 @@ def test_commands_of_a_page_have_valid_options(page: Path, line: str):
     command.make_context(name, arguments)
 
 
+# A committed record that a command reads, not one that --export would write.
+READ = re.compile(r"(?<!--export )bench/results/\S+")
+READING = [(page, line) for page, line in COMMANDS if READ.search(line)]
+
+
+@pytest.mark.parametrize(
+    ("page", "line"), READING, ids=[f"{page.stem}: {line}" for page, line in READING]
+)
+def test_commands_that_read_records_run(
+    page: Path, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "bench/results").mkdir(parents=True)
+    for record in READ.findall(line):
+        shutil.copy(ROOT / record, tmp_path / record)
+    monkeypatch.chdir(tmp_path)
+    result = call(*shlex.split(line))
+    assert result.exit_code == 0, result.output
+
+
 def without_files(check: Callable[..., Any]) -> Callable[..., Any]:
     """The callback of an option or argument, to which a missing file is no error."""
 
@@ -192,4 +213,4 @@ def test_page_on_backends_lists_the_environment_variables_that_are_read():
     page = (ROOT / "docs/backends.md").read_text()
     listed = set(re.findall(r"^\| `(LPKERNELS_\w+)`", page, re.MULTILINE))
     assert read <= listed, f"read but not on the page: {sorted(read - listed)}"
-    assert len(listed) == 4
+    assert len(listed) == 5

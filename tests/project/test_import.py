@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 
 import lpkernels
 from lpkernels import _build
-from lpkernels.techniques import assignment
+from lpkernels.techniques import assignment, cpt
 
 HEAVY = ("matplotlib", "sklearn", "triton", "typer", "rich", "joblib", "lpkernels._C")
 
@@ -32,6 +33,88 @@ def heavy_modules_after(statement: str) -> list[str]:
         f"{statement}; print(*[n for n in {HEAVY!r} if n in sys.modules.keys() - before])"
     )
     return run(code).split()
+
+
+# What `import lpkernels` leaves out until somebody uses it.
+LATER = (
+    "lpkernels.techniques.",
+    "lpkernels.nn.observing",
+    "lpkernels.reference",
+    "lpkernels.backends.planning",
+)
+# It leaves room for a few new modules of the core.
+MOST = 105
+
+
+def loads_too_much(modules: list[str]) -> list[str]:
+    """What is wrong with the modules of this package that one import loads."""
+    early = [name for name in modules if name.startswith(LATER)]
+    many = [f"{len(modules)} modules, expected at most {MOST}"] if len(modules) > MOST else []
+    return early + many
+
+
+@pytest.fixture(scope="module")
+def loaded() -> dict[str, list[str]]:
+    """The modules of this package that a new process has after each of these statements."""
+    statements = (
+        "import lpkernels",
+        "lpkernels.techniques.cpt",
+        f"pickle.loads({pickle.dumps(cpt.Precision(8, 8))!r})",
+        "from lpkernels.techniques import pareto, loss_scaling, accumulation",
+        "lpkernels.nn.observing.trace",
+        "lpkernels.reference.exact",
+        "lpkernels.backends.planning.products",
+        "lpkernels.techniques.assignment.assign",
+    )
+    code = "import json, pickle, sys; after = {}\n" + "\n".join(
+        f"{each}; after[{each!r}] = [n for n in sys.modules if n.split('.')[0] == 'lpkernels']"
+        for each in statements
+    )
+    return json.loads(run(f"{code}\nprint(json.dumps(after))"))
+
+
+def test_import_loads_no_technique_and_no_reference(loaded):
+    assert loads_too_much(loaded["import lpkernels"]) == []
+
+
+def test_the_check_sees_what_is_loaded_early_or_too_much(loaded):
+    first, *others = loaded.values()
+    assert len(first) > 50
+    for start in LATER:
+        assert any(name.startswith(start) for name in loads_too_much(others[-1])), start
+    assert f"{len(others[-1])} modules, expected at most {MOST}" in loads_too_much(others[-1])
+
+
+def test_a_technique_is_loaded_alone(loaded):
+    techniques = {
+        name.split(".")[2]
+        for name in loaded["lpkernels.techniques.cpt"]
+        if name.startswith("lpkernels.techniques.")
+    }
+    assert "cpt" in techniques
+    assert not techniques & {"accumulation", "assignment", "loss_scaling", "pareto"}
+
+
+@pytest.mark.parametrize(
+    ("package", "names"),
+    [
+        (lpkernels, ["reference", "techniques"]),
+        (lpkernels.nn, ["observing", "Linear"]),
+        (lpkernels.backends, ["planning", "status"]),
+        (lpkernels.techniques, lpkernels.techniques.__all__),
+    ],
+)
+def test_dir_lists_what_is_loaded_on_first_use(package, names):
+    assert {*names, *package.__all__} <= {*dir(package)}
+
+
+def test_a_name_that_no_package_has_is_an_attribute_error():
+    with pytest.raises(
+        AttributeError, match=r"^module 'lpkernels\.techniques' has no attribute 'ctp'$"
+    ):
+        lpkernels.techniques.ctp  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'ctp'"):
+        from lpkernels.techniques import ctp  # noqa: F401
 
 
 def test_import_brings_in_nothing_heavy():
@@ -71,6 +154,24 @@ def test_import_works_without_the_optional_packages():
     run(BLOCKED.format(names=HEAVY) + "import lpkernels")
 
 
+def test_doctor_and_version_run_on_numpy_and_torch_alone():
+    code = BLOCKED.format(names=HEAVY) + (
+        "from lpkernels.__main__ import main\n"
+        "for asked in ('--version', 'doctor', 'formats'):\n"
+        "    sys.argv[1:] = [asked]\n"
+        "    try:\n"
+        "        main()\n"
+        "    except SystemExit as stop:\n"
+        "        print(stop.code)"
+    )
+    version, torch, *found, stopped = run(code).splitlines()
+    assert version == f"lpkernels {lpkernels.__version__}"
+    assert torch.endswith("backends: reference")
+    (triton,) = (line for line in found if line.startswith("backend triton"))
+    assert triton.endswith("'triton', which is not installed: pip install 'lpkernels[triton]'")
+    assert stopped.startswith('lpkernels: the command needs rich: pip install "lpkernels[lab]"; ')
+
+
 def test_without_the_extension_quantize_runs_on_the_reference():
     code = BLOCKED.format(names=("lpkernels._C",)) + (
         "import torch, lpkernels as lp; "
@@ -91,10 +192,10 @@ def test_without_the_extension_quantize_runs_on_the_reference():
     ],
 )
 def test_load_extension_repeats_why_it_is_absent(monkeypatch, tmp_path, info, match):
-    record = tmp_path / "_build_info.json"
+    record = tmp_path / _build.INFO
     if info is not None:
         record.write_text(info if isinstance(info, str) else json.dumps(info))
-    monkeypatch.setattr(_build, "_INFO", record)
+    monkeypatch.setattr(_build, "_PACKAGE", tmp_path)
     monkeypatch.setitem(sys.modules, "lpkernels._C", None)
     with pytest.raises(ImportError, match=match):
         _build.load_extension()
@@ -102,9 +203,9 @@ def test_load_extension_repeats_why_it_is_absent(monkeypatch, tmp_path, info, ma
 
 
 def test_why_no_cuda_repeats_the_reason_of_the_build(monkeypatch, tmp_path):
-    record = tmp_path / "_build_info.json"
+    record = tmp_path / _build.INFO
     record.write_text(json.dumps({"extension": True, "cuda_reason": "nvcc was not found"}))
-    monkeypatch.setattr(_build, "_INFO", record)
+    monkeypatch.setattr(_build, "_PACKAGE", tmp_path)
     module = SimpleNamespace(has_cuda=False)
     monkeypatch.setitem(sys.modules, "lpkernels._C", module)
     assert _build.why_no_extension() == ""

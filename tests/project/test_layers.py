@@ -14,23 +14,27 @@ ROOT = Path(__file__).resolve().parents[2]
 NUMBERS = {"formats", "rng", "rounding", "arithmetic", "recipes"}
 LAYERS = {
     "_build": set(),
+    "_first_use": set(),
+    "schemas": set(),
     "formats": set(),
     "rng": set(),
     "rounding": {"formats", "rng"},
     "arithmetic": {"formats", "rounding", "rng"},
     "recipes": {"formats", "rounding", "rng", "arithmetic"},
     "reference": NUMBERS,
-    "backends": NUMBERS | {"_build", "reference"},
+    "backends": NUMBERS | {"_build", "_first_use", "reference"},
     "ops": NUMBERS | {"backends"},
     "functional": NUMBERS | {"ops"},
-    "nn": NUMBERS | {"functional"},
-    "techniques": NUMBERS | {"functional", "nn"},
-    "__init__": NUMBERS | {"backends", "functional", "nn", "techniques"},
-    "experiments": NUMBERS | {"__init__", "reference", "functional", "nn", "techniques"},
-    "report": NUMBERS | {"__init__", "functional", "nn", "techniques", "experiments"},
+    "nn": NUMBERS | {"_first_use", "functional"},
+    "techniques": NUMBERS | {"_first_use", "schemas", "functional", "nn"},
+    "__init__": NUMBERS
+    | {"_build", "_first_use", "reference", "backends", "functional", "nn", "techniques"},
+    "experiments": NUMBERS
+    | {"_build", "__init__", "schemas", "reference", "functional", "nn", "techniques"},
+    "report": NUMBERS | {"_build", "__init__", "functional", "nn", "techniques", "experiments"},
 }
-LAYERS["cli"] = set(LAYERS) | {"_build"}
-LAYERS["__main__"] = {"cli"}
+LAYERS["cli"] = set(LAYERS)
+LAYERS["__main__"] = {"report", "cli"}
 # The rooms of the experiments and what each may import beside itself.
 ROOMS: dict[str, set[str]] = {
     "settings": set(),

@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +14,28 @@ from lpkernels import formats
 from lpkernels.experiments.measuring.probe import Probe
 from lpkernels.experiments.records import Run
 from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.workloads.workload import ACCURACY
 from lpkernels.report import plots
 from lpkernels.report.numbers import format_details, named_formats, probes
 from lpkernels.report.plots import plot_curves
 from lpkernels.report.tables import summary
+from lpkernels.schemas import header
 
 
 def make_run(
     name: str, accuracies: list[float], *, epochs: int = 2, loss: float | None = 0.25
 ) -> Run:
-    header = {
-        "type": "header",
-        "schema": 1,
+    first = {
+        **header("run"),
         "config": RunConfig(name=name, epochs=epochs).to_dict(),
         "accumulator": f"sums of {name}",
+        "metric": asdict(ACCURACY),
     }
     done = [
         {"epoch": i, "test_accuracy": a, "train_loss": loss, "skipped_steps": 3, "seconds": 2.0}
         for i, a in enumerate(accuracies, start=1)
     ]
-    return Run(header, done)
+    return Run(first, done)
 
 
 def text(table: Table) -> str:
@@ -117,7 +120,8 @@ def test_a_plan_is_readable_in_eighty_columns() -> None:
     row = {
         "layer": "transformer.blocks.11.attention.proj", "gemm": "wgrad", "length": 3211264,
         "product_bits": 15, "nzr": 0.5, "man_bits": 17, "chunk": 1024, "chunk_bits": 11,
-        "exponents": (-126, -100), "accumulator": "e8m11_chunk1024", "notes": ["a", "b"],
+        "exponents": (-126, -100), "headroom": 0, "accumulator": "e8m11_chunk1024",
+        "notes": ["a", "b"],
     }  # fmt: skip
     console = Console(width=80, record=True)
     console.print(plan_table([row]))

@@ -27,7 +27,7 @@ def test_a_chunk_of_the_whole_length_is_shown_as_none() -> None:
     assert list(table.columns[6].cells) == ["7/64", "-"]
 
 
-def test_headroom_stands_behind_the_exponents_where_records_tell_it() -> None:
-    told = {**plan_row("new", 64, 64), "exponents": [-5, 2], "headroom": 1}
-    older = {**plan_row("older", 64, 64), "exponents": [-5, 2]}
-    assert list(plan_table([told, older]).columns[7].cells) == ["-5..2 +1", "-5..2"]
+def test_headroom_stands_behind_the_exponents() -> None:
+    wide = {**plan_row("wide", 64, 64), "exponents": [-5, 2], "headroom": 1}
+    narrow = {**plan_row("narrow", 64, 64), "exponents": [-5, 2], "headroom": -1}
+    assert list(plan_table([wide, narrow]).columns[7].cells) == ["-5..2 +1", "-5..2 -1"]

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 import lpkernels
+from lpkernels import schemas
 from lpkernels.arithmetic import Accumulator
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.formats import parse_format
@@ -52,7 +53,7 @@ def speed_over_length(
                 continue
             seconds = _best(a.to(device), b.to(device), acc, name, repeats)
             yield {
-                "type": "accumulator_speed", "backend": name, "accumulator": str(acc),
+                **schemas.line("accumulator_speed"), "backend": name, "accumulator": str(acc),
                 "operands": operands, "length": length, "sums": side * side, "seconds": seconds,
                 "rate": products / seconds, "vrr": got.vrr, "vrr_error": got.vrr_error,
                 "nmse": got.nmse, "threads": torch.get_num_threads(), "environment": where,

@@ -1,7 +1,6 @@
 """Versions, processor, GPU and commit: the things that a figure may depend on."""
 
 import platform
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 import torch
 
 import lpkernels
+from lpkernels import _build
 
 
 def environment(device: str) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def environment(device: str) -> dict[str, Any]:
         "versions": versions,
         "device": device_name(device),
         "platform": platform.platform(),
-        "commit": commit(Path(lpkernels.__file__).resolve().parent),
+        "commit": _build.commit(),
     }
 
 
@@ -37,26 +37,6 @@ def device_name(device: str) -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
-
-
-def commit(package: Path) -> str | None:
-    """The commit of the checkout that `package` is part of ("+" after it: with changes), None
-    outside of one.
-
-    A package installed below some other project's checkout is not part of it.
-    """
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(package), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        if Path(git("rev-parse", "--show-toplevel")).resolve() != package.parent:
-            return None
-        changed = git("status", "--porcelain", "--untracked-files=no")
-        return git("rev-parse", "HEAD") + ("+" if changed else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 def cuda_status() -> str:

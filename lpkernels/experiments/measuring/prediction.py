@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import lpkernels
+from lpkernels import schemas
 from lpkernels.arithmetic import accumulator_from_ints
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.measuring.tracing import Traced
 
 Record = dict[str, Any]
-SCHEMA = 1
 BACKENDS = ("cuda", "triton")
 
 
@@ -54,7 +54,7 @@ def _prediction(traced: Sequence[Traced], device: str, backend: str, about: Reco
     about = {"device": device, **about, "backend": backend}
     try:
         found = [
-            {"type": "prediction", "schema": SCHEMA, **about, **row}
+            {**schemas.line("prediction"), **about, **row}
             for one, times in Counter(traced).items()
             for row in _rows(one, times, device, backend)
         ]
@@ -102,7 +102,7 @@ _SUMMED = (
 def _total(rows: list[Record], about: Record) -> Record:
     sums = {name: sum(row[name] for row in rows) for name in _SUMMED}
     return {
-        "type": "prediction_total", "schema": SCHEMA, **about, "products": sums.pop("times"),
+        **schemas.line("prediction_total"), **about, "products": sums.pop("times"),
         **sums,
         "scratch": max(row["scratch"] for row in rows),
         "ratio": sums["microseconds"] / sums["fp32_microseconds"],

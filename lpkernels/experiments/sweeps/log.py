@@ -11,6 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from lpkernels import schemas
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import Record
 from lpkernels.experiments.sweeps.places import Places
@@ -18,7 +19,6 @@ from lpkernels.experiments.sweeps.sources import package_hash
 from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, merged
 
 KIND = "sweep"
-SCHEMA = 1
 # At most so often is a line added again that others overwrite.
 _APPENDS = 5
 
@@ -26,7 +26,7 @@ _APPENDS = 5
 def read_specs(places: Places) -> list[SweepSpec]:
     """The specifications that were run in the folder; none where there is no sweep.
 
-    Raises: ValueError: the file is something else, or of another version of lpkernels.
+    Raises: ValueError: the file is something else, or of a later version of lpkernels.
     """
     try:
         lines = places.log.read_text(encoding="utf-8").splitlines()
@@ -40,11 +40,11 @@ def read_specs(places: Places) -> list[SweepSpec]:
             continue
         if not isinstance(record, dict):
             continue
-        if record.get("kind") != KIND or record.get("schema") != SCHEMA:
+        if record.get("kind") != KIND:
             raise ValueError(
-                f"{places.log}: expected the header of a sweep, schema {SCHEMA}, got "
-                f"{record.get('kind')!r}, schema {record.get('schema')}"
+                f"{places.log}: expected the header of a sweep, got {record.get('kind')!r}"
             )
+        record = schemas.current(record, KIND, places.log)
         specs.append(SweepSpec.from_dict(record["spec"]))
     return specs
 
@@ -76,9 +76,7 @@ def join(places: Places, spec: SweepSpec) -> None:
     if spec.to_dict() in [other.to_dict() for other in specs]:
         return
     record: Record = {
-        "type": "header",
-        "kind": KIND,
-        "schema": SCHEMA,
+        **schemas.header(KIND),
         "spec": spec.to_dict(),
         "sources": package_hash(),
         "environment": environment("cpu"),

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lpkernels import schemas
 from lpkernels.experiments.processes.leases import FAILED, HELD, SECONDS, Lease, Note, Watch
 from lpkernels.experiments.records import RECORDS, Record
 from lpkernels.experiments.training.checkpoints import CHECKPOINT, PREVIOUS
@@ -388,6 +389,7 @@ def read_cell(folder: Path) -> Record:
         ) from error
     if not isinstance(record, dict) or record.get("kind") != "cell":
         raise ValueError(f"{path}: expected the record of a cell")
+    record = schemas.current(record, "cell", path)
     for name, kind in _NEEDED.items():
         if not isinstance(record.get(name), kind):
             raise ValueError(

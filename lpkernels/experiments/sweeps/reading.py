@@ -7,7 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lpkernels import schemas
 from lpkernels.experiments.processes.leases import HELD, Note
+from lpkernels.experiments.records import KIND as RUN
 from lpkernels.experiments.records import RECORDS, Record, read_records, write_records
 from lpkernels.experiments.sweeps.log import all_cells, specs_of
 from lpkernels.experiments.sweeps.places import LEASE, LOG, Places, read_cell
@@ -17,7 +19,6 @@ from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, merged
 from lpkernels.experiments.workloads.workload import ACCURACY, Metric
 
 KIND = "sweep-results"
-SCHEMA = 1
 
 
 class Results(NamedTuple):
@@ -92,9 +93,7 @@ def read_results(path: str | Path, *, sources: str = "") -> Results:
     chosen = set(map(version_of, names))
     others = Counter(version_of(name) for name in ended if version_of(name) not in chosen)
     header: Record = {
-        "type": "header",
-        "kind": KIND,
-        "schema": SCHEMA,
+        **schemas.header(KIND),
         "spec": merged(specs).to_dict(),
         **_metric_and_environments([places.settled(result.cell) for result in results]),
         "sources": sorted(chosen),
@@ -167,6 +166,7 @@ def _metric_and_environments(folders: Sequence[Path]) -> Record:
             continue
         if not isinstance(header, dict):
             continue
+        header = schemas.current(header, RUN, folder / RECORDS)
         metric = metric or header.get("metric")
         found = header.get("environment")
         if found and found not in environments:
@@ -186,10 +186,10 @@ def write_results(results: Results, path: str | Path) -> Path:
 def _read_file(path: Path) -> Results:
     found = read_records(path)
     header = found[0] if found and isinstance(found[0], dict) else {}
-    if header.get("kind") != KIND or header.get("schema") != SCHEMA:
+    if header.get("kind") != KIND:
         raise ValueError(
-            f"{path}: expected results that `lpkernels sweep table --export` wrote, schema "
-            f"{SCHEMA}, got {header.get('kind')!r}, schema {header.get('schema')}"
+            f"{path}: expected results that `lpkernels sweep table --export` wrote, got "
+            f"{header.get('kind')!r}"
         )
     try:
         SweepSpec.from_dict(header["spec"])

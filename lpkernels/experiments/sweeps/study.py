@@ -3,10 +3,9 @@
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from lpkernels import schemas
 from lpkernels.experiments import records
 from lpkernels.experiments.measuring.machine import environment
-
-SCHEMA = 2
 
 
 class Question(Protocol):
@@ -44,9 +43,7 @@ class Study(Generic[Q]):
                 )
             return
         header = {
-            "type": "header",
-            "kind": kind,
-            "schema": SCHEMA,
+            **schemas.header(kind),
             "config": question.to_dict(),
             "environment": environment("cpu"),
         }
@@ -63,17 +60,11 @@ class Study(Generic[Q]):
 
 
 def read_study(path: str | Path, kind: str) -> list[records.Record]:
-    """The records of a study of that kind; those of schema 1 had no kind and are read too.
+    """The records of a study of that kind.
 
-    Raises: ValueError: they are others.
+    Raises: ValueError: they are others, or of a later schema.
     """
     found = records.read_records(Path(path))
-    header = found[0] if found else {}
-    known = header.get("kind") == kind and header.get("schema") == SCHEMA
-    old = kind == "accumulate" and "kind" not in header and header.get("schema") == 1
-    if not (known or (old and "longest" in header.get("config", {}))):
+    if not found or found[0].get("kind") != kind:
         raise ValueError(f"{path}: expected the records of `lpkernels {kind}`")
-    if kind == "accumulate":
-        # A header without it is of a plan whose exponents fit its batch.
-        header["config"].setdefault("headroom", 0)
     return found

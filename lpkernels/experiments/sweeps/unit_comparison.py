@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from lpkernels import schemas
 from lpkernels.experiments import records
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.training.arithmetic import layer_recipes
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 #: The file of a comparison's records: a header, then those of `Difference`.
 RECORDS = "comparison.jsonl"
-_SCHEMA = 1
+_KIND = "units"
 
 
 @dataclass(frozen=True)
@@ -108,9 +109,7 @@ def begin(comparison: Comparison, folder: Path) -> None:
 
 def _header(comparison: Comparison) -> records.Record:
     return {
-        "type": "header",
-        "kind": "units",
-        "schema": _SCHEMA,
+        **schemas.header(_KIND),
         "a": comparison.a,
         "b": comparison.b,
         "run": comparison.run.to_dict(),
@@ -123,7 +122,7 @@ def read_comparison(folder: Path) -> Comparison:
 
     Raises:
         FileNotFoundError: nothing.
-        ValueError: another version of this package began it.
+        ValueError: it is something else, or a later version of this package began it.
     """
     path = folder / RECORDS
     if not path.is_file():
@@ -131,8 +130,8 @@ def read_comparison(folder: Path) -> Comparison:
             f"out: expected a comparison in {folder}, got none; begin one without --resume"
         )
     header, *_ = records.read_records(path)
-    if header.get("schema") != _SCHEMA:
-        raise ValueError(f"out: {path} is of schema {header.get('schema')}, expected {_SCHEMA}")
+    if header.get("kind") != _KIND:
+        raise ValueError(f"out: {path}: expected a comparison, got {header.get('kind')!r}")
     return Comparison(header["a"], header["b"], RunConfig.from_dict(header["run"]))
 
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lpkernels import schemas
 from lpkernels.experiments import records
 from lpkernels.experiments.processes.leases import Note, Owner, Watch
 from lpkernels.experiments.sweeps.places import Claim, Places, take
@@ -26,7 +27,6 @@ from lpkernels.experiments.workloads.workload import Workload
 if TYPE_CHECKING:
     from rich.console import Console
 
-SCHEMA = 1
 #: Called with the steps done and the steps of the whole run.
 Progress = Callable[[int, int], None]
 #: Trains a configuration in a folder, which may hold the checkpoint of a former try, and leaves the
@@ -269,9 +269,7 @@ def cell_record(
         values = {k: v for k, v in run.epochs[-1].items() if k != "type"}
         values["seconds"] = round(run.seconds, 3)
     return {
-        "type": "header",
-        "kind": "cell",
-        "schema": SCHEMA,
+        **schemas.header("cell"),
         "cell": claim.cell,
         "arm": cell.arm,
         "axes": dict(cell.axes),
@@ -279,7 +277,7 @@ def cell_record(
         "status": status,
         "values": values,
         "error": error,
-        "metric": run.header.get("metric") if run is not None else None,
+        "metric": run.header["metric"] if run is not None else None,
         "before": claim.bad,
         "worker": str(Owner.here()),
         "sources": sources_hash(cell.config),

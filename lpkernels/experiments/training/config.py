@@ -144,18 +144,13 @@ class RunConfig(Section):
 
     @staticmethod
     def from_dict(values: Mapping[str, Any], version: str = "") -> "RunConfig":
-        """The inverse of `to_dict`; also reads the flat values of records of schema 1.
+        """The inverse of `to_dict`.
 
         Args:
             values: what was written.
             version: the lpkernels that wrote it, for the error.
         Raises: ValueError: a field or a part that this version does not know.
         """
-        if not isinstance(values.get("workload"), Mapping):
-            others = sorted(set(values) - set(flat_settings()))
-            if others:
-                raise unknown("RunConfig", others, [], version or "another version")
-            return RunConfig.of(**values)
         own = {each.name for each in settings(RunConfig)}
         others = sorted(set(values) - own - set(SECTIONS) - {"parts"})
         if others:

@@ -1,7 +1,7 @@
 """torch's optimizers by name, and the learning rate of a step."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -61,7 +61,6 @@ class OptimizerConfig(Section):
     """
 
     TITLE: ClassVar[str] = "Optimizer"
-    RENAMED: ClassVar[Mapping[str, str]] = {"schedule": "lr_schedule"}
 
     optimizer: str = setting("sgd", "sgd, adam or adamw, torch's own.", check=one_of(*OPTIMIZERS))
     lr: float | None = setting(

@@ -90,8 +90,7 @@ def _exponents(row: Mapping[str, Any]) -> str:
     if row["exponents"] is None:
         return "-"
     low, high = row["exponents"]
-    # Records of older plans do not say.
-    more = row.get("headroom")
+    more = row["headroom"]
     return f"{low}..{high}" + ("" if more is None else f" {more:+}")
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from lpkernels.schemas import schema
 from lpkernels.techniques.assignment.grouping import Group, Kind, TensorSpec, regroup
 from lpkernels.techniques.assignment.pins import Pins
 from lpkernels.techniques.assignment.precisions import Formats
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from lpkernels.techniques.assignment.assignment import Assignment
 
 _WHAT = "lpkernels assignment"
-# The number rises with a change after which older files cannot be read.
-_VERSION = 1
 # An error names this many tensors.
 _NAMED = 3
 
@@ -30,7 +29,7 @@ def to_json(assignment: Assignment) -> dict[str, Any]:
     pins = assignment.pins
     return {
         "what": _WHAT,
-        "version": _VERSION,
+        "schema": schema(_WHAT),
         "formats": formats,
         "pins": {"high": list(pins.high), "low": list(pins.low), "tied": list(pins.tied)},
         "low_groups": list(assignment.low_groups),
@@ -58,7 +57,7 @@ def read(path: str | Path, what: str) -> dict[str, Any]:
 
     Raises: ValueError: it holds something else.
     """
-    return read_file(path, what, _VERSION, f"an {what}", "its save()", key="what")
+    return read_file(path, what, f"an {what}", "its save()", key="what")
 
 
 def from_json(path: str | Path) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lpkernels.schemas import schema
 from lpkernels.techniques.assignment import _saving
 from lpkernels.techniques.assignment.grouping import Group
 
 _WHAT = "lpkernels assignment's scores"
-_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Scores:
     def save(self, path: str | Path) -> None:
         """Writes them as JSON."""
         rows = [[index, self.scores[index], self.numels[index]] for index in sorted(self.scores)]
-        _saving.write(path, {"what": _WHAT, "version": _VERSION, "groups": rows})
+        _saving.write(path, {"what": _WHAT, "schema": schema(_WHAT), "groups": rows})
 
     @classmethod
     def load(cls, path: str | Path, groups: Sequence[Group]) -> Scores:

@@ -21,12 +21,12 @@ from lpkernels.formats import Format
 from lpkernels.formats.checks import set_fields
 from lpkernels.nn import FIRST, LAST
 from lpkernels.nn.policies import REDUCING, Policy
+from lpkernels.schemas import line
 from lpkernels.techniques import saving
 from lpkernels.techniques.assignment import Assignment, Formats, Op, Pins, uniform
 from lpkernels.techniques.pareto import checks
 
-#: The version of the file, and the name of what it holds.
-VERSION = 1
+#: The name of what the file holds.
 KIND = "training recipe"
 #: The number that the paper's code multiplies the loss by.
 LOSS_SCALE = 1000.0
@@ -148,7 +148,7 @@ class TrainingRecipe:
     def save(self, path: str | Path) -> Path:
         """Writes one JSON object that `load` reads back."""
         path = Path(path)
-        found = {"type": KIND, "version": VERSION, "low": str(self.low), "high": str(self.high)}
+        found = {**line(KIND), "low": str(self.low), "high": str(self.high)}
         found |= {"accumulator": str(self.accumulator)}
         path.write_text(json.dumps(found | {"loss_scale": self.loss_scale}) + "\n", "utf-8")
         return path
@@ -159,9 +159,9 @@ class TrainingRecipe:
 
         Raises:
             FileNotFoundError: no such file.
-            ValueError: not such a recipe, or one of another version.
+            ValueError: not such a recipe, or one of a later schema.
         """
-        found = saving.read(path, KIND, VERSION, "a recipe", "TrainingRecipe.save")
+        found = saving.read(path, KIND, "a recipe", "TrainingRecipe.save")
         low, high = as_quantizer(found["low"]), as_quantizer(found["high"])
         return cls(low, high, found["accumulator"], loss_scale=found["loss_scale"])
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from lpkernels.schemas import line
 from lpkernels.techniques import saving
 from lpkernels.techniques.pareto import checks
 from lpkernels.techniques.pareto.checks import Floats
 from lpkernels.techniques.pareto.spaces import FormatSpace
 
-#: The version of the file, and the name of what it holds.
-VERSION = 1
+#: The name of what the file holds.
 KIND = "error matrix"
 
 
@@ -67,13 +67,13 @@ class ErrorMatrix:
         return np.where(there > 0, total / np.maximum(there, 1), np.nan)
 
     def save(self, path: str | Path) -> Path:
-        """Writes one JSON object, with null for NaN: its version, space, tasks and errors."""
+        """Writes one JSON object, with null for NaN: its schema, space, tasks and errors."""
         path = Path(path)
         errors = [
             [[None if np.isnan(error) else float(error) for error in cell] for cell in row]
             for row in self.errors
         ]
-        found = {"type": KIND, "version": VERSION, "space": json.loads(self.space.to_json())}
+        found = {**line(KIND), "space": json.loads(self.space.to_json())}
         found |= {"tasks": list(self.tasks), "errors": errors}
         path.write_text(json.dumps(found) + "\n", encoding="utf-8")
         return path
@@ -88,9 +88,9 @@ class ErrorMatrix:
 
         Raises:
             FileNotFoundError: no such file.
-            ValueError: not an error matrix, one of another version, or of another space.
+            ValueError: not an error matrix, one of a later schema, or of another space.
         """
-        found = saving.read(path, KIND, VERSION, "an error matrix", "ErrorMatrix.save")
+        found = saving.read(path, KIND, "an error matrix", "ErrorMatrix.save")
         measured = FormatSpace.from_json(json.dumps(found["space"]))
         if space is not None and measured != space:
             raise ValueError(

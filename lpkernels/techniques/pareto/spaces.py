@@ -13,12 +13,13 @@ import numpy as np
 
 from lpkernels.arithmetic import Accumulator, as_accumulator
 from lpkernels.formats import FloatFormat, Format, as_format
+from lpkernels.schemas import current, line
 from lpkernels.techniques.pareto.checks import Floats
 
 Configuration = tuple[Format, Format] | tuple[Format, Format, Accumulator]
 
-#: The version of the text and JSON of a space.
-VERSION = 1
+#: The name of what the JSON holds.
+KIND = "format space"
 
 # Exponent bits and mantissa bits of the paper's formats, in the order of its columns.
 _PEPPP_LOW = tuple((e, m) for e in (3, 4, 5) for m in (1, 2, 3, 4) if (e, m) != (5, 4))
@@ -154,25 +155,21 @@ class FormatSpace:
             "high": [str(fmt) for fmt in self.high],
             "accumulators": [str(acc) for acc in self.accumulators],
         }
-        return json.dumps({"type": "format space", "version": VERSION, **axes})
+        return json.dumps({**line(KIND), **axes})
 
     @classmethod
     def from_json(cls, text: str) -> FormatSpace:
         """The space of `to_json`.
 
-        Raises: ValueError: not such an object, or one of another version.
+        Raises: ValueError: not such an object, or one of a later schema.
         """
         try:
             found = json.loads(text)
         except json.JSONDecodeError as error:
             raise ValueError(f"FormatSpace.from_json: not JSON: {error}") from error
-        if not isinstance(found, dict) or found.get("type") != "format space":
+        if not isinstance(found, dict) or found.get("type") != KIND:
             raise ValueError(f"FormatSpace.from_json: expected a format space, got {text[:60]!r}")
-        if found.get("version") != VERSION:
-            raise ValueError(
-                f"FormatSpace.from_json: expected version {VERSION}, got {found.get('version')!r}; "
-                "read it with the lpkernels that wrote it"
-            )
+        found = current(found, KIND, "FormatSpace.from_json")
         return cls(found["low"], found["high"], found["accumulators"])
 
     @cached_property

@@ -110,17 +110,6 @@ def test_another_question_is_not_resumed(tmp_path: Path) -> None:
     assert len(open_study(tmp_path, AccumulateConfig(), resume=False).records) == 1
 
 
-def test_a_study_from_before_headroom_goes_on_without(tmp_path: Path) -> None:
-    study = open_study(tmp_path, replace(TINY, headroom=0), resume=False)
-    made = work.plan_study(study, work.find_workload(TINY))
-    assert {row.headroom for row in made.rows} == {0}
-    study.path.write_text(study.path.read_text().replace('"headroom": 0, ', ""))
-    again = open_study(tmp_path, replace(TINY, headroom=0), resume=True)
-    assert len(again.of("plan")) == len(made.rows)
-    with pytest.raises(ValueError, match="the answer to another question"):
-        open_study(tmp_path, TINY, resume=True)
-
-
 def test_records_of_something_else_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"type": "header"}\n')
     with pytest.raises(ValueError, match="expected the records of `lpkernels accumulate`"):

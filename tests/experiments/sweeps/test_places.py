@@ -12,10 +12,11 @@ from lpkernels.experiments.processes.leases import Lease, Watch
 from lpkernels.experiments.records import RECORDS
 from lpkernels.experiments.sweeps.places import CELL, ERROR, LEASE, Claim, Places, read_cell, take
 from lpkernels.experiments.training.checkpoints import CHECKPOINT
+from lpkernels.schemas import header
 
 X, Y = ("0123456789abcdef-" + digit * 8 for digit in "12")
 UNIQUE = "0123456789abcdef" * 2
-RECORD = {"kind": "cell", "status": "finished", "values": {}, "cell": X, "error": ""}
+RECORD = {**header("cell"), "status": "finished", "values": {}, "cell": X, "error": ""}
 
 
 @pytest.fixture

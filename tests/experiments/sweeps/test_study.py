@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lpkernels import schemas
 from lpkernels.experiments.sweeps.study import Study, read_study
 
 
@@ -15,6 +16,11 @@ class Question:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@pytest.fixture(autouse=True)
+def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schemas, "KINDS", {*schemas.KINDS, "guess"})
 
 
 def test_a_study_goes_on_where_it_was_stopped(tmp_path: Path) -> None:

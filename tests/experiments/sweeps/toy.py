@@ -6,15 +6,18 @@ import json
 import os
 import signal
 import time
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
+from lpkernels import schemas
 from lpkernels.experiments import records
 from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.sweeps.specification import SweepSpec
 from lpkernels.experiments.sweeps.worker import Progress, Train
 from lpkernels.experiments.training.checkpoints import CHECKPOINT
 from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.workloads.workload import ACCURACY
 
 
 def train(
@@ -33,8 +36,7 @@ def train(
         kept_last = kept[-1].get("epoch", 0)
         assert kept_last == epoch, "a checkpoint lacks its records"
     else:
-        header = {"type": "header", "kind": "run", "schema": records.SCHEMA}
-        records.write_records(path, [{**header, "config": config.to_dict(), "environment": {}}])
+        records.write_records(path, [header_of(config)])
     while epoch < config.epochs:
         time.sleep(seconds)
         epoch, state = epoch + 1, hashlib.sha256(state.encode()).hexdigest()
@@ -44,6 +46,15 @@ def train(
         temporary.write_text(json.dumps([epoch, state, "x" * ballast]))
         temporary.replace(checkpoint)
         progress(epoch, config.epochs)
+
+
+def header_of(config: RunConfig) -> records.Record:
+    return {
+        **schemas.header("run"),
+        "config": config.to_dict(),
+        "metric": asdict(ACCURACY),
+        "environment": {},
+    }
 
 
 def record_of(epoch: int, figure: float | None) -> records.Record:

@@ -66,20 +66,6 @@ def test_replace_changes_fields_of_any_section() -> None:
     assert EVERYTHING.replace(arithmetic=ArithmeticConfig()).arithmetic == ArithmeticConfig()
 
 
-def test_records_of_schema_1_are_read() -> None:
-    old = {
-        "name": "fp8", "data": "digits", "data_dir": "", "model": "resnet8", "width": 16,
-        "recipe": "fp8_wang2018", "edge": "e6m9", "acc": "", "chunk": 0,
-        "acc_rounding": "nearest_even", "weight_update": "e6m9:stochastic", "loss_scale": 1024.0,
-        "epochs": 10, "batch": 64, "lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4,
-        "augment": False, "seed": 0, "device": "cpu", "threads": 2,
-        "layer_accs": [["stem", "native", "native", "native"]],
-    }  # fmt: skip
-    config = RunConfig.from_dict(old)
-    assert config.flat() | {"layer_accs": old["layer_accs"]} == config.flat() | old
-    assert [part.NAME for part in config.parts] == ["loss_scale", "weight_update"]
-
-
 @pytest.mark.parametrize(
     ("values", "match"),
     [

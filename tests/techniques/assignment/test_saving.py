@@ -75,10 +75,10 @@ def test_an_assignment_of_something_else_is_refused(tmp_path: Path, ops: list[Op
         ("no json", "expected an lpkernels assignment, got no JSON"),
         ("[1]", "expected an lpkernels assignment, as its save"),
         (
-            '{"what": "lpkernels assignment", "version": 9}',
-            "expected version 1 of an lpkernels assignment, got 9",
+            '{"what": "lpkernels assignment", "schema": 9}',
+            "expected schema <= 1 of 'lpkernels assignment', got 9",
         ),
-        ('{"what": "lpkernels assignment", "version": 1}', "a field is missing .*: 'tensors'"),
+        ('{"what": "lpkernels assignment", "schema": 1}', "a field is missing .*: 'tensors'"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, text: str, match: str):

@@ -127,9 +127,9 @@ def test_a_recipe_comes_back_from_its_file(tmp_path: Path) -> None:
     [
         ("{", "expected a recipe, got no JSON"),
         ('{"type": "error matrix"}', "expected a recipe, as TrainingRecipe.save writes it"),
-        ('{"type": "training recipe", "version": 2}', "expected version 1 of a recipe, got 2"),
+        ('{"type": "training recipe", "schema": 2}', "schema <= 1 of 'training recipe', got 2"),
     ],
-    ids=["no JSON", "something else", "another version"],
+    ids=["no JSON", "something else", "a later schema"],
 )
 def test_other_files_are_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "recipe.json"

@@ -45,10 +45,10 @@ def test_results_of_another_space_are_refused(tmp_path: Path):
         ErrorMatrix.load(path, other)
 
 
-def test_results_of_another_version_are_refused(tmp_path: Path):
+def test_results_of_a_later_schema_are_refused(tmp_path: Path):
     path = MATRIX.save(tmp_path / "errors.json")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"version": 2}))
-    with pytest.raises(ValueError, match="expected version 1 of an error matrix, got 2"):
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 2}))
+    with pytest.raises(ValueError, match="expected schema <= 1 of 'error matrix', got 2"):
         ErrorMatrix.load(path)
 
 

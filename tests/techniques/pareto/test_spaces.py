@@ -108,6 +108,6 @@ def test_wrong_texts_are_refused():
         FormatSpace.from_json("e4m3")
     with pytest.raises(ValueError, match="expected a format space"):
         FormatSpace.from_json("[]")
-    later = json.loads(FormatSpace(**AXES).to_json()) | {"version": 2}
-    with pytest.raises(ValueError, match="expected version 1, got 2"):
+    later = json.loads(FormatSpace(**AXES).to_json()) | {"schema": 2}
+    with pytest.raises(ValueError, match="expected schema <= 1 of 'format space', got 2"):
         FormatSpace.from_json(json.dumps(later))

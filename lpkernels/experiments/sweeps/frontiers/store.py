@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lpkernels import schemas
 from lpkernels.experiments.sweeps.frontiers.specification import FrontierSpec
 from lpkernels.experiments.sweeps.groups import figure_of
 from lpkernels.experiments.sweeps.log import read_specs
@@ -21,7 +22,6 @@ from lpkernels.techniques.pareto import ErrorMatrix
 
 FILE = "frontier.json"
 KIND = "frontier study"
-SCHEMA = 1
 
 
 class Measured(NamedTuple):
@@ -57,7 +57,7 @@ def write_study_spec(folder: str | Path, spec: FrontierSpec) -> None:
     """Makes the folder one of this study; the file is replaced at once."""
     path = Path(folder) / FILE
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"kind": KIND, "schema": SCHEMA, "spec": spec.to_dict()})
+    text = json.dumps({"kind": KIND, "schema": schemas.schema(KIND), "spec": spec.to_dict()})
     temporary = path.with_suffix(".tmp")
     temporary.write_text(text + "\n", encoding="utf-8")
     temporary.replace(path)
@@ -82,7 +82,7 @@ def read_study_spec(folder: str | Path) -> FrontierSpec:
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: it is of another version.
+        ValueError: it is something else, or of a later version.
     """
     path = Path(folder) / FILE
     if not path.is_file():
@@ -90,12 +90,9 @@ def read_study_spec(folder: str | Path) -> FrontierSpec:
             f"expected the folder of a study at {str(folder)!r}; `lpkernels frontier run` makes one"
         )
     found = json.loads(path.read_text(encoding="utf-8"))
-    if found.get("kind") != KIND or found.get("schema") != SCHEMA:
-        raise ValueError(
-            f"{path}: expected a study of frontiers, schema {SCHEMA}, got {found.get('kind')!r}, "
-            f"schema {found.get('schema')}; read it with the lpkernels that wrote it"
-        )
-    return FrontierSpec.from_dict(found["spec"])
+    if found.get("kind") != KIND:
+        raise ValueError(f"{path}: expected a study of frontiers, got {found.get('kind')!r}")
+    return FrontierSpec.from_dict(schemas.current(found, KIND, path)["spec"])
 
 
 def read_measured(folder: str | Path) -> Measured:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
+from lpkernels import schemas
 from lpkernels.experiments.settings import setting
 from lpkernels.experiments.training.parts._under_assignment import LossOf, UnderAssignment
 from lpkernels.experiments.training.parts.part import Part, PartConfig, register
@@ -83,6 +84,6 @@ class AssignedTraining(UnderAssignment):
 
     def files(self) -> dict[str, list[dict[str, Any]]]:
         """The promotions: which tensor, when, and by which trigger."""
-        header = {"type": "header", "assignment": str(self.request)}
+        header = {**schemas.header("promotions"), "assignment": str(self.request)}
         events = [{"type": "promotion", **asdict(each)} for each in self.assigned.promotions]
         return {PROMOTIONS: [header, *events]}

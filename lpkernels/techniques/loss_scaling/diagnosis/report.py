@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lpkernels import schemas
 from lpkernels.formats import Format
 from lpkernels.techniques.loss_scaling import _checks
 from lpkernels.techniques.loss_scaling.diagnosis._formats import BACKWARD, KINDS, float_format
@@ -20,7 +21,7 @@ from lpkernels.techniques.loss_scaling.diagnosis.histograms import Histogram
 from lpkernels.techniques.loss_scaling.diagnosis.rows import TensorRow
 from lpkernels.techniques.loss_scaling.diagnosis.rules import MARGIN, THRESHOLD
 
-KIND, SCHEMA = "diagnosis", 2
+KIND = "diagnosis"
 #: Formats that hardware has, and some between, by width.
 CANDIDATES = (
     "fp4_e2m1", "fp6_e2m3", "fp6_e3m2", "e4m3fn", "e5m2", "e5m6", "fp16", "bf16", "e6m9", "tf32",
@@ -102,7 +103,7 @@ class Report:
 
     def records(self, header: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """The lines of `save`."""
-        first = {"type": "header", "kind": KIND, "schema": SCHEMA, **(header or {})}
+        first = {**schemas.header(KIND), **(header or {})}
         return [first, *self.to_dicts()]
 
     def save(self, path: str | Path, header: Mapping[str, Any] | None = None) -> Path:
@@ -120,15 +121,13 @@ class Report:
     def load(path: str | Path) -> Report:
         """The report of a file that `save` wrote.
 
-        Raises: ValueError: another file.
+        Raises: ValueError: another file, or a later schema.
         """
-        lines = [json.loads(x) for x in Path(path).read_text(encoding="utf-8").splitlines()]
-        first = lines[0] if lines else {}
-        if (first.get("kind"), first.get("schema")) != (KIND, SCHEMA):
-            raise ValueError(
-                f"{path}: expected the records of a diagnosis of schema {SCHEMA}, got "
-                f"{first.get('kind')!r} of schema {first.get('schema')}"
-            )
+        found = map(json.loads, Path(path).read_text(encoding="utf-8").splitlines())
+        lines = schemas.all_current(found, path)
+        kind = lines[0].get("kind") if lines else None
+        if kind != KIND:
+            raise ValueError(f"{path}: expected the records of a diagnosis, got {kind!r}")
         return Report(TensorRow.from_dict(line) for line in lines[1:])
 
     def cells(self) -> list[tuple[str, ...]]:

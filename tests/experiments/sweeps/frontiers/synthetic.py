@@ -31,10 +31,8 @@ def train(config: RunConfig, folder: Path, progress: Progress) -> None:
     """Writes one epoch, whose accuracy is 1 - `error_of` - 0.001 * seed."""
     fields = config.flat()
     error = error_of(fields["label_noise"], fields["tensors"], fields["ends"])
-    header = {"type": "header", "kind": "run", "schema": records.SCHEMA}
-    header |= {"config": config.to_dict(), "environment": {}}
     line = toy.record_of(1, 1 - error - 0.001 * config.seed)
-    records.write_records(folder / records.RECORDS, [header, line])
+    records.write_records(folder / records.RECORDS, [toy.header_of(config), line])
     progress(1, 1)
 
 

@@ -61,7 +61,7 @@ def test_where_no_study_is_nothing_is_read(tmp_path: Path) -> None:
         read_measured(tmp_path)
 
 
-def test_another_version_is_refused(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text('{"kind": "frontier study", "schema": 2}')
-    with pytest.raises(ValueError, match="schema 1, got 'frontier study', schema 2"):
+def test_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text('{"kind": "frontier curves"}')
+    with pytest.raises(ValueError, match="expected a study of frontiers, got 'frontier curves'"):
         read_measured(tmp_path)

@@ -96,5 +96,5 @@ def test_compiled_models_are_refused() -> None:
 def test_other_files_are_refused(tmp_path: Any) -> None:
     path = tmp_path / "records.jsonl"
     path.write_text('{"type": "header", "kind": "run", "schema": 1}\n')
-    with pytest.raises(ValueError, match="expected the records of a diagnosis of schema 2"):
+    with pytest.raises(ValueError, match="expected the records of a diagnosis, got 'run'"):
         Report.load(path)

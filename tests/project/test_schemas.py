@@ -1,0 +1,219 @@
+"""Every record opens: those of the repository, and a small file of every kind and schema."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mutants.score
+from bench import frontier_stopping, landscape, optimizer_states
+from bench.certificates.__main__ import newest
+from lpkernels import schemas
+from lpkernels.experiments.records import read_records, read_run
+from lpkernels.experiments.sweeps.frontiers.predicting import read_choices
+from lpkernels.experiments.sweeps.frontiers.store import read_study_spec
+from lpkernels.experiments.sweeps.log import read_specs
+from lpkernels.experiments.sweeps.places import Places, read_cell
+from lpkernels.experiments.sweeps.reading import read_results
+from lpkernels.experiments.sweeps.study import read_study
+from lpkernels.experiments.sweeps.unit_comparison import read_comparison
+from lpkernels.schemas import KINDS, MIGRATIONS, Migration, all_current, schema
+from lpkernels.techniques.assignment import Assignment, group
+from lpkernels.techniques.assignment.sensitivity import Scores
+from lpkernels.techniques.loss_scaling import Report
+from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, TrainingRecipe
+from tests.support.commands import call
+from tests.techniques.assignment.networks import chain
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "tests/data/schemas").iterdir())
+PLACES = ("bench/results/*.json*", "mutants/results.jsonl", "proofs/results.jsonl")
+COMMITTED = [path for place in PLACES for path in sorted(ROOT.glob(place))]
+
+#: The readers of kinds that have one of their own, of a file or of its folder.
+READERS: dict[str, Callable[[Path], Any]] = {
+    "run": read_run,
+    "diagnosis": lambda path: Report.load(path).rows,
+    "sweep": lambda path: read_specs(Places(path.parent)),
+    "cell": lambda path: read_cell(path.parent),
+    "sweep-results": read_results,
+    "accumulate": lambda path: read_study(path, "accumulate"),
+    "units": lambda path: read_comparison(path.parent),
+    "frontier study": lambda path: read_study_spec(path.parent),
+    "frontier choices": read_choices,
+    "frontier curves": frontier_stopping.read_curves,
+    "error matrix": ErrorMatrix.load,
+    "format space": lambda path: FormatSpace.from_json(path.read_text()),
+    "training recipe": TrainingRecipe.load,
+    "lpkernels assignment": Assignment.load,
+    "lpkernels assignment's scores": lambda path: Scores.load(path, group(chain())),
+    "landscape": landscape.held,
+    "optimizer states": optimizer_states.held,
+    "certificates": newest,
+    "mutants": mutants.score.read,
+}
+#: What readers of a folder expect a file to be called.
+NAMES = {
+    "sweep": "sweep.jsonl", "cell": "cell.json", "units": "comparison.jsonl",
+    "frontier study": "frontier.json",
+}  # fmt: skip
+
+
+def kind_of(path: Path) -> str:
+    first = json.loads(path.read_text().splitlines()[0])
+    return str(first.get("kind") or first.get("type") or first["what"])
+
+
+def read(path: Path) -> Any:
+    return READERS.get(kind_of(path), read_records)(path)
+
+
+def as_named(path: Path, folder: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """A copy of a file in `folder`, its header or its line changed, called as its reader asks."""
+    first, *rest = path.read_text().splitlines()
+    record = json.loads(first)
+    change(record)
+    copy = folder / NAMES.get(kind_of(path), path.name)
+    copy.write_text("\n".join([json.dumps(record), *rest]) + "\n")
+    return copy
+
+
+def test_every_kind_has_a_file_of_every_schema() -> None:
+    slugs = {kind: re.sub(r"\W+", "-", kind) for kind in KINDS}
+    wanted = {f"{slugs[k]}-{n}.jsonl" for k in KINDS for n in range(1, schema(k) + 1)}
+    assert {path.name for path in FILES} == wanted
+    assert {kind_of(path) for path in FILES} == KINDS
+
+
+def test_migrations_lead_from_each_schema_to_the_next() -> None:
+    assert all(each.after == each.before + 1 for each in MIGRATIONS)
+    for kind in {each.kind for each in MIGRATIONS}:
+        steps = sorted(each.before for each in MIGRATIONS if each.kind == kind)
+        assert steps == list(range(1, schema(kind)))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_file_of_every_schema_opens(path: Path, tmp_path: Path) -> None:
+    assert read(as_named(path, tmp_path, lambda record: None))
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
+def test_published_records_open(path: Path) -> None:
+    assert read(path)
+    heads = [r for r in map(json.loads, path.read_text().splitlines()) if "schema" in r]
+    assert heads and {kind_of(path)} <= KINDS
+    # What no header is above says its own schema.
+    assert heads[0].get("type") == "header" or len(heads) == len(path.read_text().splitlines())
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if path.stem.endswith("-1")], ids=lambda path: path.stem
+)
+def test_a_record_without_a_schema_is_of_schema_1(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "with").mkdir()
+    with_schema = read(as_named(path, tmp_path / "with", lambda record: None))
+    without = read(as_named(path, tmp_path, lambda record: record.pop("schema")))
+    assert repr(without) == repr(with_schema) or without == with_schema
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_later_schema_is_one_sentence(path: Path, tmp_path: Path) -> None:
+    known = schema(kind_of(path))
+    later = as_named(path, tmp_path, lambda record: record.update(schema=known + 2))
+    sentence = rf"expected schema <= {known} of .*, got {known + 2}, .*; update lpkernels to read"
+    with pytest.raises(ValueError, match=sentence):
+        read(later)
+
+
+@pytest.mark.parametrize("number", [0, -1, True, 1.0, "1", None, [1]])
+def test_a_schema_is_a_positive_integer(number: Any) -> None:
+    with pytest.raises(ValueError, match=r"x\.jsonl: expected as schema of 'run' an integer from"):
+        all_current([{**schemas.header("run"), "schema": number}], "x.jsonl")
+
+
+def test_a_kind_that_is_not_listed_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"among schemas\.KINDS, got 'guess'; add it"):
+        schemas.line("guess")
+
+
+def test_a_record_of_another_house_stays_as_it_is() -> None:
+    lines = [{"type": "header", "kind": "theirs", "schema": 7}, {"type": "epoch"}, [1]]
+    assert all_current(lines, "x") == lines
+
+
+@pytest.fixture
+def renamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two changes of runs, and one of a kind without headers."""
+
+    def rename(old: str, new: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        return lambda record: {new if key == old else key: record[key] for key in record}
+
+    changes = (
+        Migration("run", 2, 3, rename("rate", "lr")),
+        Migration("run", 1, 2, rename("speed", "rate")),
+        Migration("landscape", 1, 2, rename("sharp", "eigenvalue")),
+    )
+    monkeypatch.setattr(schemas, "MIGRATIONS", changes)
+
+
+@pytest.mark.usefixtures("renamed")
+def test_migrations_change_a_header_and_what_is_below_it() -> None:
+    first = {"type": "header", "kind": "run", "speed": 1}
+    lines = [first, {"type": "epoch", "speed": 2}, {**schemas.header("run"), "speed": 3}]
+    found = all_current([*lines, {"type": "epoch", "rate": 4}], "x")
+    assert found[:2] == [
+        {"type": "header", "kind": "run", "lr": 1, "schema": 3}, {"type": "epoch", "lr": 2}
+    ]  # fmt: skip
+    assert found[2:] == [lines[2], {"type": "epoch", "rate": 4}]
+
+
+@pytest.mark.usefixtures("renamed")
+def test_migrations_change_each_line_of_a_kind_without_headers() -> None:
+    lines = [{"type": "landscape", "schema": n, "sharp": n} for n in (1, 2)]
+    assert all_current(lines, "x") == [
+        {"type": "landscape", "schema": 2, "eigenvalue": 1}, lines[1]
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("renamed")
+def test_readers_see_the_shape_of_today(tmp_path: Path) -> None:
+    (sample,) = (path for path in FILES if path.stem == "run-1")
+    path = as_named(sample, tmp_path, lambda record: record.update(rate=0.5, schema=2))
+    assert read_run(path).header["lr"] == 0.5
+
+
+COMMANDS = [
+    ("run", ["report", "."], "records.jsonl"),
+    ("sweep-results", ["sweep", "table", "x.jsonl"], "x.jsonl"),
+    ("sweep-results", ["sweep", "plot", "x.jsonl", "--out", "x.png"], "x.jsonl"),
+    ("sweep", ["sweep", "status", "."], "sweep.jsonl"),
+    ("frontier study", ["frontier", "status", "."], "frontier.json"),
+    (
+        "frontier choices",
+        ["frontier", "plot", "x.jsonl", "--what", "choices", "--out", "x.png"],
+        "x.jsonl",
+    ),
+    ("error matrix", ["frontier", "predict", ".", "--known", "x.json"], "x.json"),
+    ("units", ["units", "compare", "--resume", "--out", "."], "comparison.jsonl"),
+    ("accumulate", ["accumulate", "--resume", "--out", "."], "accumulate.jsonl"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "command", "name"), COMMANDS, ids=[" ".join(words) for _, words, _ in COMMANDS]
+)
+def test_commands_refuse_a_later_schema(
+    kind: str, command: list[str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (sample,) = (path for path in FILES if kind_of(path) == kind)
+    (tmp_path / "in").mkdir()
+    copy = as_named(sample, tmp_path / "in", lambda record: record.update(schema=3))
+    copy.rename(tmp_path / "in" / name)
+    monkeypatch.chdir(tmp_path / "in")
+    result = call(*command)
+    said = " ".join(re.sub("[│╭╮╰╯─]", " ", result.output).split())
+    assert result.exit_code == 2, result.output
+    assert f"expected schema <= 1 of '{kind}', got 3, which a later version wrote; update" in said
