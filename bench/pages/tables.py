@@ -29,7 +29,8 @@ _NOT_KEPT = "the runs were not kept, as the page says"
 _PREDICTED = "predictions of a model, none measured; the page says which of them tests hold"
 #: Tables that have decimals and no record, by page and first two headings; and why.
 NO_RECORD = {
-    ("README.md", "name | bits"): "definitions of formats; tests/project/test_docs.py holds it",
+    ("docs/formats.md", "name | bits"): "definitions, held by tests/project/test_docs.py",
+    ("docs/compare.md", "package | what it rounds"): "versions, and a figure of cpfloat's",
     ("bench/NOTES.md", "operands -> accumulator | tier"): _NOT_KEPT,
     ("bench/NOTES.md", " | 1 thread, processor time"): _NOT_KEPT,
     ("docs/assignments.md", "word | meaning"): "a default value",

@@ -13,7 +13,7 @@ from lpkernels.formats import (
     BlockFormat,
     FixedFormat,
     FloatFormat,
-    Format,
+    FormatLike,
     as_format,
     format_from_ints,
 )
@@ -110,13 +110,13 @@ class Accumulator(PlainValues):
 
     def __init__(
         self,
-        fmt: Format | str = "fp32",
+        fmt: FormatLike = "fp32",
         rounding: str = "nearest_even",
         *,
-        product: Format | str | None = None,
+        product: FormatLike | None = None,
         product_rounding: str = "nearest_even",
         chunk: int | None = None,
-        outer: Format | str | None = None,
+        outer: FormatLike | None = None,
         outer_rounding: str | None = None,
         order: str = "sequential",
         block: int | None = None,
@@ -293,7 +293,7 @@ class Accumulator(PlainValues):
         )
 
 
-def _sum_format(name: str, fmt: Format | str) -> FloatFormat | FixedFormat:
+def _sum_format(name: str, fmt: FormatLike) -> FloatFormat | FixedFormat:
     fmt = as_format(fmt)
     if isinstance(fmt, AffineFormat | BlockFormat):
         raise ValueError(

@@ -6,9 +6,9 @@ from functools import lru_cache
 from lpkernels.arithmetic._accumulator import Accumulator
 from lpkernels.arithmetic._text import parse_options
 from lpkernels.arithmetic._units import UNITS
-from lpkernels.formats import Format, as_format
+from lpkernels.formats import Format, FormatLike, as_format
 from lpkernels.formats.checks import did_you_mean
-from lpkernels.formats.elsewhere import name_here
+from lpkernels.formats.elsewhere import name_here, unless_dtype
 
 #: What torch itself does: fp32 sums in the hardware's own order.
 NATIVE = Accumulator("fp32", order="native")
@@ -103,11 +103,13 @@ def _number(options: dict[str, str], key: str) -> int | None:
     return int(options[key]) if key in options else None
 
 
-def as_accumulator(acc: Accumulator | Format | str | None) -> Accumulator:
-    """An Accumulator as it is, of a format, or of a name; None is :data:`NATIVE`.
+def as_accumulator(acc: Accumulator | FormatLike | None) -> Accumulator:
+    """An Accumulator as it is, of a format or a torch.dtype, or of a name; None is :data:`NATIVE`.
 
-    Raises:  TypeError: something else.  ValueError: an unknown name, or an Affine or Block format.
+    Raises:  TypeError: something else, or a dtype whose values are no format's.
+        ValueError: an unknown name, or an Affine or Block format.
     """
+    acc = unless_dtype(acc)
     if acc is None:
         return NATIVE
     if isinstance(acc, Accumulator):

@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lpkernels.arithmetic.integers import InAccumulator
-from lpkernels.formats import FloatFormat, Format, as_format, format_from_ints
+from lpkernels.formats import FloatFormat, Format, FormatLike, as_format, format_from_ints
 from lpkernels.formats.checks import checked_int
 
 if TYPE_CHECKING:
     from lpkernels.arithmetic._accumulator import Accumulator
 
-One: TypeAlias = Format | str
-Given: TypeAlias = One | Sequence[One] | None
+Given: TypeAlias = FormatLike | Sequence[FormatLike] | None
 
 # Two operands have exponents of -298 or more and 254 or less together: beyond, nothing changes.
 _LARGEST_EXPONENT = 300
@@ -43,7 +42,7 @@ def checked_formats(given: Given) -> tuple[FloatFormat, FloatFormat] | None:
     return left, right
 
 
-def _float_format(fmt: One) -> FloatFormat:
+def _float_format(fmt: FormatLike) -> FloatFormat:
     parsed = as_format(fmt)
     if not isinstance(parsed, FloatFormat):
         raise ValueError(

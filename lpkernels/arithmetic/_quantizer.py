@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from lpkernels.arithmetic._text import PlainValues, checked_text, parse_options
 from lpkernels.arithmetic.integers import InQuantizer
-from lpkernels.formats import Format, as_format, format_from_ints, parse_format
+from lpkernels.formats import Format, FormatLike, as_format, format_from_ints, parse_format
 from lpkernels.formats.checks import checked_int, set_fields
+from lpkernels.formats.elsewhere import unless_dtype
 from lpkernels.rng import RNGS, check_rng
 from lpkernels.rounding import MAX_RANDOM_BITS, ROUNDINGS, check_rounding
 
@@ -37,7 +38,7 @@ class Quantizer(PlainValues):
 
     def __init__(
         self,
-        fmt: Format | str,
+        fmt: FormatLike,
         rounding: str = "nearest_even",
         *,
         random_bits: int | None = None,
@@ -103,11 +104,13 @@ def quantizer_from_ints(ints: tuple[int, ...]) -> Quantizer:
     return Quantizer(fmt, ROUNDINGS[rounding], random_bits=random_bits, rng=RNGS[rng])
 
 
-def as_quantizer(quantizer: Quantizer | Format | str) -> Quantizer:
-    """A Quantizer as it is, of a format (nearest_even), or of its text form.
+def as_quantizer(quantizer: Quantizer | FormatLike) -> Quantizer:
+    """A Quantizer as it is, of a format or a torch.dtype (nearest_even), or of its text form.
 
-    Raises:  TypeError: something else.  ValueError: an unknown name in the text.
+    Raises:  TypeError: something else, or a dtype whose values are no format's.
+        ValueError: an unknown name in the text.
     """
+    quantizer = unless_dtype(quantizer)
     if isinstance(quantizer, Quantizer):
         return quantizer
     if isinstance(quantizer, Format):

@@ -19,7 +19,7 @@ from lpkernels.arithmetic._text import (
     field_names,
     parse_call,
 )
-from lpkernels.formats import AffineFormat, Format
+from lpkernels.formats import AffineFormat, FormatLike
 from lpkernels.formats.checks import set_fields
 
 QUANTIZERS = ("input", "weight", "bias", "output", "grad_output", "grad_input", "grad_weight")
@@ -87,16 +87,16 @@ class Recipe(PlainValues):
     @_names_fields
     def __init__(
         self,
-        input: Quantizer | Format | str | None = None,
-        weight: Quantizer | Format | str | None = None,
-        bias: Quantizer | Format | str | None = None,
-        output: Quantizer | Format | str | None = None,
-        grad_output: Quantizer | Format | str | None = None,
-        grad_input: Quantizer | Format | str | None = None,
-        grad_weight: Quantizer | Format | str | None = None,
-        fprop: Accumulator | Format | str = NATIVE,
-        dgrad: Accumulator | Format | str = NATIVE,
-        wgrad: Accumulator | Format | str = NATIVE,
+        input: Quantizer | FormatLike | None = None,
+        weight: Quantizer | FormatLike | None = None,
+        bias: Quantizer | FormatLike | None = None,
+        output: Quantizer | FormatLike | None = None,
+        grad_output: Quantizer | FormatLike | None = None,
+        grad_input: Quantizer | FormatLike | None = None,
+        grad_weight: Quantizer | FormatLike | None = None,
+        fprop: Accumulator | FormatLike = NATIVE,
+        dgrad: Accumulator | FormatLike = NATIVE,
+        wgrad: Accumulator | FormatLike = NATIVE,
         input_range: RunningRange | str | None = None,
     ) -> None:
         set_fields(
@@ -144,7 +144,7 @@ class Recipe(PlainValues):
         return call_text("Recipe", {k: v for k, v in values.items() if v not in (None, NATIVE)})
 
 
-def _quantizer(name: str, value: Quantizer | Format | str | None) -> Quantizer | None:
+def _quantizer(name: str, value: Quantizer | FormatLike | None) -> Quantizer | None:
     if value is None:
         return None
     try:
@@ -153,7 +153,7 @@ def _quantizer(name: str, value: Quantizer | Format | str | None) -> Quantizer |
         raise type(error)(f"Recipe: {name}: {error}") from error
 
 
-def _accumulator(name: str, value: Accumulator | Format | str) -> Accumulator:
+def _accumulator(name: str, value: Accumulator | FormatLike) -> Accumulator:
     try:
         if value is None:
             raise TypeError("expected an Accumulator or its name, got None; use 'native'")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 from lpkernels.arithmetic._accumulator import Accumulator
 from lpkernels.arithmetic._named_accumulators import as_accumulator
 from lpkernels.arithmetic._recipe import PRODUCTS, Recipe
-from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, Format, as_format
+from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, Format, FormatLike, as_format
 from lpkernels.formats.checks import checked_int
 
 Bits: TypeAlias = int | tuple[int | None, int | None] | None
@@ -72,7 +72,7 @@ def checked_forward_bits(bits: Any) -> Bits:
     return checked_bits(name, bits[0]), checked_bits(name, bits[1])
 
 
-def checked_formats(formats: Mapping[int, Format | str] | None) -> Formats | None:
+def checked_formats(formats: Mapping[int, FormatLike] | None) -> Formats | None:
     """The table of formats in the order of their bits.
 
     Raises:  TypeError: no mapping of ints to formats.  ValueError: an empty one, an unknown name.
@@ -177,7 +177,7 @@ def in_place_of(old: Format, new: Format) -> Format:
 
 
 def with_accumulators(
-    recipe: Recipe, acc: Accumulator | Format | str | Mapping[str, Accumulator | Format | str]
+    recipe: Recipe, acc: Accumulator | FormatLike | Mapping[str, Accumulator | FormatLike]
 ) -> Recipe:
     """recipe with acc in all three products, or in those that a mapping names.
 

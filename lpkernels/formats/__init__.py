@@ -7,7 +7,7 @@ upper case (``FP8_E4M3``), names in text lower case (``"fp8_e4m3"``).
 
 import re
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from lpkernels.formats._fixed import FIXED_OVERFLOWS, FixedFormat
 from lpkernels.formats._float import OVERFLOWS, SPECIALS, FloatFormat
@@ -39,7 +39,7 @@ from lpkernels.formats._named import (
 )
 from lpkernels.formats._tensor import AffineFormat, BlockFormat
 from lpkernels.formats.checks import did_you_mean
-from lpkernels.formats.elsewhere import name_here
+from lpkernels.formats.elsewhere import Dtype, name_here, unless_dtype
 from lpkernels.formats.integers import (
     AFFINE,
     BLOCK,
@@ -83,6 +83,7 @@ __all__ = [
     "FixedFormat",
     "FloatFormat",
     "Format",
+    "FormatLike",
     "FormatRow",
     "as_format",
     "format_from_ints",
@@ -91,6 +92,8 @@ __all__ = [
 ]
 
 Format = FloatFormat | FixedFormat | AffineFormat | BlockFormat
+#: A format, its name, or a torch.dtype whose values are the format's.
+FormatLike: TypeAlias = Format | str | Dtype
 
 _FIXED_NAME = re.compile(r"(u?)fixed(\d+)_f(-?\d+)(_wrap)?")
 _AFFINE_NAME = re.compile(r"affine(\d+)(_sym)?(?:_axis(-?\d+))?")
@@ -149,19 +152,23 @@ def _parse(name: str) -> Format:
     )
 
 
-def as_format(fmt: Format | str) -> Format:
-    """``fmt`` itself, or the format of its name.
+def as_format(fmt: FormatLike) -> Format:
+    """``fmt`` itself, or the format of its name or of a torch.dtype's values.
 
-    Raises:  TypeError: neither a format nor a str.  ValueError: an unknown name.
+    torch.float8_e5m2 has infinities; torch.float8_e4m3fn has none, and what is too large becomes
+    NaN, where torch 2.13's own conversion saturates.
+
+    Raises:  TypeError: none of these, or a dtype whose values are no format's.
+        ValueError: an unknown name.
     """
+    fmt = unless_dtype(fmt)
     if isinstance(fmt, str):
         return parse_format(fmt)
     if isinstance(fmt, Format):
         return fmt
-    instead = "; for example 'e4m3fn' or FloatFormat(4, 3, specials='fn')"
     raise TypeError(
-        f"expected a format or its name, got {fmt!r} ({type(fmt).__name__})"
-        f"{name_here(str(fmt)) or instead}"
+        f"expected a format, its name or a torch.dtype, got {fmt!r} ({type(fmt).__name__}); for "
+        "example 'e4m3fn' or FloatFormat(4, 3, specials='fn')"
     )
 
 

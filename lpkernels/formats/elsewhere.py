@@ -1,6 +1,7 @@
 """What formats, roundings and fields are called elsewhere: torch, ml_dtypes, papers, the OCP."""
 
 import re
+from typing import Any, Protocol
 
 # Of several names any may be meant.
 _NAMES = {
@@ -30,6 +31,15 @@ _NAMES = {
     "mxfp4": "block32_fp4_e2m1",
     "mxfp4_e2m1": "block32_fp4_e2m1",
 }
+#: torch's dtypes whose values are those of a format, and the format's name.
+DTYPES = {
+    "torch.float32": "fp32",
+    "torch.float16": "fp16",
+    "torch.bfloat16": "bf16",
+    "torch.float8_e5m2": "fp8_e5m2",
+    "torch.float8_e4m3fn": "fp8_e4m3",
+    "torch.float4_e2m1fn_x2": "fp4_e2m1",
+}
 _ROUNDINGS = {
     "sr": "stochastic",
     "rne": "nearest_even",
@@ -44,6 +54,32 @@ _FIELDS = {
 }
 # Of as many bits as AffineFormat may have.
 _INTEGER = re.compile(r"(u?)int([1-9]|1[0-6])")
+
+
+class Dtype(Protocol):
+    """A torch.dtype, for type checkers: no torch is imported here."""
+
+    @property
+    def is_floating_point(self) -> bool: ...
+    @property
+    def is_complex(self) -> bool: ...
+
+
+def unless_dtype(value: Any) -> Any:
+    """The name of the format of a torch.dtype's values; anything else as it is.
+
+    Raises:  TypeError: a torch.dtype whose values are no format's.
+    """
+    kind = type(value)
+    if kind.__name__ != "dtype" or kind.__module__ != "torch":
+        return value
+    name = str(value)
+    if name in DTYPES:
+        return DTYPES[name]
+    raise TypeError(
+        f"{name} is no format here{name_here(name) or '.'} The dtypes whose values are a format's "
+        f"are {', '.join(DTYPES)}"
+    )
 
 
 def name_here(name: str) -> str:

@@ -16,11 +16,12 @@ from lpkernels.formats import (
     FloatFormat,
     parse_format,
 )
+from lpkernels.formats.elsewhere import unless_dtype
 from lpkernels.functional import _checks
 
 __all__ = ["pack", "unpack"]
 
-PackableLike: TypeAlias = FloatFormat | FixedFormat | BlockFormat | str
+PackableLike: TypeAlias = FloatFormat | FixedFormat | BlockFormat | str | torch.dtype
 
 
 def pack(x: Tensor, fmt: PackableLike) -> Tensor:
@@ -83,6 +84,7 @@ def unpack(codes: Tensor, fmt: PackableLike, shape: Sequence[int]) -> Tensor:
 
 def _lowered(function: str, fmt: PackableLike) -> tuple[int, ...]:
     """The integers of a format that can be packed."""
+    fmt = unless_dtype(fmt)
     if isinstance(fmt, str):
         return _checks.constant(_named, function, fmt)
     return _packable(function, fmt)
@@ -100,7 +102,7 @@ def _packable(function: str, fmt: object) -> tuple[int, ...]:
         )
     if not isinstance(fmt, FloatFormat | FixedFormat | BlockFormat):
         raise TypeError(
-            f"{function}: fmt must be a FloatFormat, FixedFormat, BlockFormat or a name, "
-            f"got {type(fmt).__name__}; of a Quantizer pass .fmt"
+            f"{function}: fmt must be a FloatFormat, FixedFormat, BlockFormat, a name or a "
+            f"torch.dtype, got {type(fmt).__name__}; of a Quantizer pass .fmt"
         )
     return fmt.to_ints()

@@ -19,7 +19,7 @@ from lpkernels.formats import (
     Format,
     parse_format,
 )
-from lpkernels.formats.elsewhere import name_here
+from lpkernels.formats.elsewhere import unless_dtype
 from lpkernels.functional import _checks
 from lpkernels.functional._limits import RangeLike, limits_of
 from lpkernels.functional.recording import apply
@@ -29,7 +29,7 @@ from lpkernels.rounding import ROUNDINGS
 
 __all__ = ["lowered_quantizer", "quantize", "straight_through"]
 
-FormatLike: TypeAlias = Format | Quantizer | str
+FormatLike: TypeAlias = Format | Quantizer | str | torch.dtype
 
 
 def quantize(
@@ -188,26 +188,26 @@ def lowered(
         mode = _checks.constant(_mode_ints, rounding)
     else:
         mode = _checks.constant(_mode_ints, rounding, random_bits)
+    fmt = unless_dtype(fmt)
     if isinstance(fmt, str):
         return _checks.constant(_format_ints, fmt) + mode, stochastic
     if isinstance(fmt, FloatFormat | FixedFormat | AffineFormat | BlockFormat):
         return fmt.to_ints() + mode, stochastic
-    here = name_here(str(fmt)) if isinstance(fmt, torch.dtype) else ""
-    example = '; for example "e5m2", lp.FloatFormat(5, 2) or lp.Quantizer("e5m2", "stochastic")'
     raise TypeError(
-        f"{function}: fmt must be a format, its name or a Quantizer, got {type(fmt).__name__}"
-        f"{here or example}"
+        f"{function}: fmt must be a format, its name, a torch.dtype or a Quantizer, got "
+        f'{type(fmt).__name__}; for example "e5m2", lp.FloatFormat(5, 2) or '
+        'lp.Quantizer("e5m2", "stochastic")'
     )
 
 
-def lowered_quantizer(quantizer: Quantizer | Format | str) -> tuple[tuple[int, ...], bool]:
+def lowered_quantizer(quantizer: Quantizer | FormatLike) -> tuple[tuple[int, ...], bool]:
     """The integers of a Quantizer or of its text, and whether it is stochastic."""
     if isinstance(quantizer, str):
         return _checks.constant(_quantizer_ints, quantizer)
     return _quantizer_ints(quantizer)
 
 
-def _quantizer_ints(quantizer: Quantizer | Format | str) -> tuple[tuple[int, ...], bool]:
+def _quantizer_ints(quantizer: Quantizer | FormatLike) -> tuple[tuple[int, ...], bool]:
     quantizer = as_quantizer(quantizer)
     return quantizer.to_ints(), quantizer.is_stochastic
 

@@ -12,7 +12,7 @@ from torch.nn import Module
 
 from lpkernels.arithmetic import TORCH, Recipe, checked_formats
 from lpkernels.arithmetic.precisions import checked_bits, checked_forward_bits, rounds
-from lpkernels.formats import Format
+from lpkernels.formats import FormatLike
 from lpkernels.nn import _classes
 from lpkernels.nn._conflicts import (
     refuse_axes,
@@ -194,7 +194,7 @@ def set_precision(
     forward_bits: int | tuple[int | None, int | None] | None,
     backward_bits: int | None,
     *,
-    formats: Mapping[int, Format | str] | None = None,
+    formats: Mapping[int, FormatLike] | None = None,
 ) -> M:
     """Give the quantizers of the layers of ``lpkernels.nn`` in a model other widths, in place.
 

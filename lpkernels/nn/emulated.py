@@ -18,7 +18,7 @@ from lpkernels.arithmetic import (
     with_accumulators,
 )
 from lpkernels.arithmetic.precisions import Formats
-from lpkernels.formats import Format
+from lpkernels.formats import FormatLike
 from lpkernels.functional.recording import is_exporting
 from lpkernels.functional.tabled import TabledRecipe, tabled
 from lpkernels.nn._precision import changed
@@ -94,7 +94,7 @@ class Emulated(Module):
         forward_bits: int | tuple[int | None, int | None] | None,
         backward_bits: int | None,
         *,
-        formats: Mapping[int, Format | str] | None = None,
+        formats: Mapping[int, FormatLike] | None = None,
     ) -> None:
         """Give the quantizers of the recipe other widths; everything else of it stays.
 
@@ -122,7 +122,7 @@ class Emulated(Module):
 
     def set_accumulator(
         self,
-        acc: Accumulator | Format | str | Mapping[str, Accumulator | Format | str],
+        acc: Accumulator | FormatLike | Mapping[str, Accumulator | FormatLike],
     ) -> None:
         """Give the products of the recipe other accumulators; everything else of it stays.
 

@@ -315,8 +315,12 @@ def test_quantize_deterministic_modes_leave_generators_alone(backend):
         (lambda x: lp.quantize(x, "e5m2", "sideways"), ValueError, "sideways"),
         (lambda x: lp.quantize(x, "e5m2", 3), TypeError, "rounding must be a str, got int"),
         (lambda x: lp.quantize(x, "e99m2"), ValueError, "e99m2|exp_bits"),
-        (lambda x: lp.quantize(x, torch.float8_e4m3fn), TypeError, "dtype; it is 'fp8_e4m3' here"),
-        (lambda x: lp.quantize(x, 8), TypeError, "fmt must be a format, its name or a Quantizer"),
+        (lambda x: lp.quantize(x, torch.complex64), TypeError, "complex64 is no format here"),
+        (
+            lambda x: lp.quantize(x, 8),
+            TypeError,
+            "a format, its name, a torch.dtype or a Quantizer, got int",
+        ),
         (
             lambda x: lp.quantize(x, "e5m2", "stochastic", random_bits=33),
             ValueError,
@@ -368,3 +372,26 @@ def test_quantize_refuses_a_generator_of_another_device(monkeypatch):
 
     with pytest.raises(ValueError, match=r"must be on the CPU \(the seed is drawn"):
         lp.quantize(torch.ones(2), "e5m2", "stochastic", generator=CudaGenerator())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e5m2])
+def test_a_dtype_is_the_format_of_its_values(dtype: torch.dtype):
+    # NaN has one code here, and keeps its sign in torch.
+    x = values(40, 50).nan_to_num(0.0, math.inf, -math.inf)
+    assert_bit_equal(lp.quantize(x, dtype), x.to(dtype).float())
+    fmt = lp.Quantizer(dtype).fmt
+    assert fmt == lp.Accumulator(dtype).fmt == lp.formats.as_format(dtype)
+    assert lp.Recipe(input=dtype, fprop=dtype) == lp.Recipe(input=fmt, fprop=fmt)
+
+
+def test_too_large_for_float8_e4m3fn_becomes_nan():
+    assert lp.quantize(torch.tensor(1e9), torch.float8_e4m3fn).isnan()
+    assert lp.pack(torch.tensor([448.0]), torch.float8_e4m3fn).tolist() == [0x7E]
+
+
+def test_a_dtype_compiles_into_one_graph():
+    def rounded(x: torch.Tensor) -> torch.Tensor:
+        return lp.quantize(x, torch.bfloat16)
+
+    x = torch.randn(5)
+    assert_bit_equal(torch.compile(rounded, fullgraph=True, backend="eager")(x), rounded(x))

@@ -34,7 +34,7 @@ _BLOCK = {"block": 8, "aligned_bits": 20}
         ),
         (lambda: Quantizer("e5m2", None), TypeError, "Quantizer: rounding must be a str.*None"),
         (lambda: Quantizer("e5x2"), ValueError, "unknown format 'e5x2'; did you mean e5m2"),
-        (lambda: Quantizer(8), TypeError, "expected a format or its name, got 8"),
+        (lambda: Quantizer(8), TypeError, "expected a format, its name or a torch.dtype, got 8"),
         (lambda: Quantizer("e5m2", random_bits=0), ValueError, r"in 1\.\.32, got 0"),
         (lambda: Quantizer("e5m2", random_bits=33), ValueError, r"in 1\.\.32, got 33"),
         (lambda: Quantizer("e5m2", random_bits=True), TypeError, "random_bits must be an int"),
@@ -69,7 +69,7 @@ _BLOCK = {"block": 8, "aligned_bits": 20}
         (
             lambda: Accumulator(operands=(8, 8), **_BLOCK),
             TypeError,
-            "expected a format or its name",
+            "expected a format, its name or a torch.dtype",
         ),
         (lambda: Accumulator(least_exponent=-4), ValueError, "least_exponent=-4 needs operands"),
         (

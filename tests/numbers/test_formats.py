@@ -401,8 +401,14 @@ def test_table_has_a_row_for_every_name():
         ),
         (lambda: parse_format("e9m3"), ValueError, r"exp_bits must be in 1\.\.8, got 9"),
         (lambda: parse_format(["e4m3"]), TypeError, r"must be a str such as 'e4m3fn', got \['e4m"),
-        (lambda: as_format(torch.bfloat16), TypeError, r"\(dtype\); it is 'bf16' here\."),
-        (lambda: as_format(8), TypeError, r"expected a format or its name, got 8 \(int\)"),
+        (lambda: as_format(torch.complex64), TypeError, "is no format here. The dtypes.*bfloat16"),
+        (lambda: as_format(torch.int8), TypeError, "whole numbers are 'fixed8_f0' here"),
+        (lambda: as_format(torch.float8_e4m3fnuz), TypeError, "float8_e4m3fnuz is no format here"),
+        (
+            lambda: as_format(8),
+            TypeError,
+            r"name or a torch.dtype, got 8 \(int\)",
+        ),
         (lambda: format_from_ints((9,) * 8), ValueError, "expected the 8 or 16 integers"),
     ],
 )

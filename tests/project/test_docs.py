@@ -20,12 +20,14 @@ from lpkernels.experiments.workloads.models import FAMILIES
 from tests.support.commands import call
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGE_IDS = [page.stem for page in PAGES]
 
 # A block whose fence reads ```python no-run is shown, not run. A block after ```python needs x is
 # run where the package x is installed.
 BLOCK = re.compile(r"^```python(?: needs (\w+))?\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+DIGITS = re.compile(r"\d+\.\d+")
 OUTPUT = re.compile(r"\n((?:    .*\n|\n)+)")
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 
@@ -90,7 +92,16 @@ def test_python_of_a_page_runs_and_prints_what_is_shown(
         printed = capsys.readouterr().out
         shown = OUTPUT.match(text, block.end())
         if printed and shown:
-            assert printed.rstrip() == textwrap.dedent(shown.group(1)).strip()
+            expected = textwrap.dedent(shown.group(1)).strip()
+            if page == README:
+                # The losses of the first example, torch's own float32 among them, which depends on
+                # the processor.
+                assert DIGITS.sub("", printed.rstrip()) == DIGITS.sub("", expected)
+                found = [float(number) for number in DIGITS.findall(printed)]
+                shown_there = [float(number) for number in DIGITS.findall(expected)]
+                assert found == pytest.approx(shown_there, abs=0.015)
+            else:
+                assert printed.rstrip() == expected
 
 
 COMMAND = re.compile(r"^    (?:torchrun .* -m )?lpkernels (.+?)(?:\s+#.*)?$", re.MULTILINE)
@@ -150,12 +161,21 @@ def without_files(check: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def test_readme_has_a_runnable_example():
-    assert ROOT / "README.md" in PAGES_WITH_CODE
+def test_readme_shows_what_its_ten_lines_print():
+    text = README.read_text()
+    (block,) = BLOCK.finditer(text)
+    assert block.group(2).count("\n") == 10
+    shown = OUTPUT.match(text, block.end())
+    assert shown is not None and len(DIGITS.findall(shown.group(1))) == 3
+
+
+def test_readme_fits_two_screens():
+    lines = README.read_text().splitlines()
+    assert len(lines) <= 110 and max(map(len, lines)) <= 120
 
 
 def format_table() -> list[str]:
-    """The README's rows, from the formats themselves."""
+    """The rows of the page on formats, from the formats themselves."""
     lines = [
         "| name | bits | exp | man | bias | max | min normal | smallest | specials | overflow |",
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -167,13 +187,13 @@ def format_table() -> list[str]:
     return lines
 
 
-def test_readme_table_is_that_of_the_formats():
+def test_table_of_named_formats_is_that_of_the_formats():
     expected = "\n".join(format_table())
-    assert expected in (ROOT / "README.md").read_text(), f"the README's table must be:\n{expected}"
+    assert expected in (ROOT / "docs/formats.md").read_text(), f"the table must be:\n{expected}"
 
 
-def test_readme_says_where_things_are():
-    table = (ROOT / "README.md").read_text().partition("| place | what it holds |")[2]
+def test_map_says_where_things_are():
+    table = (ROOT / "docs/architecture.md").read_text().partition("| place | what it holds |")[2]
     cells = re.findall(r"^\| (`.+?`) \|", table.partition("\n\n")[0], re.MULTILINE)
     assert len(cells) > 8
     for cell in cells:
@@ -183,14 +203,14 @@ def test_readme_says_where_things_are():
             assert (folder / name).exists() or (ROOT / name).exists(), name
 
 
-def test_readme_lists_the_environment_variables_that_are_read():
+def test_page_on_backends_lists_the_environment_variables_that_are_read():
     sources = [ROOT / "setup.py"]
     for folder, pattern in (("lpkernels", "*.py"), ("csrc", "*.*")):
         sources += [path for path in (ROOT / folder).rglob(pattern) if path.suffix != ".pyc"]
     read = set()
     for path in sources:
         read |= set(re.findall(r"(?:environ|getenv)[^\n]*?(LPKERNELS_\w+)", path.read_text()))
-    readme = (ROOT / "README.md").read_text()
-    listed = set(re.findall(r"^\| `(LPKERNELS_\w+)`", readme, re.MULTILINE))
-    assert read <= listed, f"read but not in the README: {sorted(read - listed)}"
+    page = (ROOT / "docs/backends.md").read_text()
+    listed = set(re.findall(r"^\| `(LPKERNELS_\w+)`", page, re.MULTILINE))
+    assert read <= listed, f"read but not on the page: {sorted(read - listed)}"
     assert len(listed) == 5

@@ -91,7 +91,7 @@ def test_any_product_of_formats_round_trips(low: list[tuple[int, int]], high: li
         (["e4m3"], ["bf16"], ["e6m9", "e6m9"], ValueError, "accumulators has e6m9 twice"),
         ([], ["bf16"], (), ValueError, "low must have at least one entry"),
         ("e4m3", ["bf16"], (), TypeError, "low must be a list, got 'e4m3'"),
-        (["e4m3"], [3], (), TypeError, "expected a format or its name, got 3"),
+        (["e4m3"], [3], (), TypeError, "expected a format, its name or a torch.dtype, got 3"),
     ],
 )
 def test_wrong_axes_are_refused(low, high, sums, error, match):
