@@ -6,7 +6,7 @@ choose, forward and backward, with the same bits on every backend.
 
 from typing import TYPE_CHECKING
 
-from lpkernels import backends, formats, functional, nn, techniques
+from lpkernels import backends, experiments, formats, functional, nn, techniques
 from lpkernels.arithmetic import (
     NATIVE,
     Accumulator,
@@ -26,6 +26,7 @@ from lpkernels.formats.checks import did_you_mean
 from lpkernels.functional import count, matmul, pack, quantize, seed_from, unpack
 from lpkernels.nn import convert, revert, set_precision, set_recipe
 from lpkernels.nn.policies import policies, policy
+from lpkernels.nn.policy_files import load_policy, save_policy
 from lpkernels.recipes import recipe, recipes
 
 __version__ = "0.1.0"
@@ -45,8 +46,10 @@ __all__ = [
     "backends",
     "convert",
     "count",
+    "experiments",
     "formats",
     "functional",
+    "load_policy",
     "matmul",
     "nn",
     "pack",
@@ -57,6 +60,7 @@ __all__ = [
     "recipe",
     "recipes",
     "revert",
+    "save_policy",
     "seed_from",
     "set_precision",
     "set_recipe",

@@ -25,12 +25,15 @@ LAYERS = {
     "functional": NUMBERS | {"ops"},
     "nn": NUMBERS | {"functional"},
     "techniques": NUMBERS | {"functional", "nn"},
-    "__init__": NUMBERS | {"backends", "functional", "nn", "techniques"},
+    # Of the experiments it imports what costs nothing: the name of a function.
+    "__init__": NUMBERS | {"backends", "functional", "nn", "techniques", "experiments"},
     "experiments": NUMBERS | {"__init__", "reference", "functional", "nn", "techniques"},
     "report": NUMBERS | {"__init__", "functional", "nn", "techniques", "experiments"},
 }
 LAYERS["cli"] = set(LAYERS) | {"_build"}
 LAYERS["__main__"] = {"cli"}
+# It stands behind the command, so that nothing here imports it: users of the other library do.
+LAYERS["integrations"] = NUMBERS | {"nn"}
 # The rooms of the experiments and what each may import beside itself.
 ROOMS: dict[str, set[str]] = {
     "settings": set(),
@@ -40,12 +43,17 @@ ROOMS: dict[str, set[str]] = {
     "training": {"settings", "processes", "workloads", "records"},
     "measuring": {"settings", "records"},
     "sweeps": {"settings", "processes", "workloads", "records", "training", "measuring"},
-    "__init__": set(),
+    "frames": {"records"},
+    "__init__": {"frames"},
 }
 # A technique reaches the loop as a part, and by no other way.
 WITHOUT_TECHNIQUES = ("experiments.training", "experiments.workloads", "experiments.processes")
 PARTS = "experiments.training.parts"
-EXTRA = {"techniques.accumulation._events": {"backends", "reference"}}
+EXTRA = {
+    "techniques.accumulation._events": {"backends", "reference"},
+    # The version, when a file is written or read.
+    "nn.policy_files": {"__init__"},
+}
 
 # Third-party packages and the only places that may import them, by the start of the module's name.
 THIRD_PARTY = {
@@ -56,6 +64,8 @@ THIRD_PARTY = {
     "sklearn": ("experiments.workloads",),
     "mnist1d": ("experiments.workloads",),
     "joblib": ("experiments.sweeps",),
+    "pandas": ("experiments.frames",),
+    "transformers": ("integrations",),
     "ray": ("experiments.sweeps",),
     "dask": ("experiments.sweeps",),
     "distributed": ("experiments.sweeps",),
@@ -188,6 +198,12 @@ def test_layers_of_csrc_include_no_torch_and_bind_in_one_place():
         ("backends/cpu.py", "from . import cuda", "backends.cpu imports the adapter cuda"),
         ("ops.py", "from lpkernels import _C", "ops imports _C"),
         ("report/tables.py", "import triton", "report.tables imports triton"),
+        ("nn/convert.py", "import transformers", "nn.convert imports transformers"),
+        (
+            "cli/train.py",
+            "from lpkernels.integrations.transformers import remember",
+            "cli.train imports integrations",
+        ),
         (
             "nn/linear.py",
             "from lpkernels.functional import _tiles",
