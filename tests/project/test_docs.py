@@ -22,7 +22,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 PAGE_IDS = [page.stem for page in PAGES]
 
 # A block whose fence reads ```python no-run is shown, not run. A block after ```python needs x is
-# run where the package x is installed.
+# run where the package x is installed; if only `make prove` installs x, by its slow tests alone.
 BLOCK = re.compile(r"^```python(?: needs (\w+))?\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 OUTPUT = re.compile(r"\n((?:    .*\n|\n)+)")
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
@@ -57,6 +57,8 @@ def test_links_that_lead_nowhere_are_found(link: str, tmp_path: Path):
 
 
 PAGES_WITH_CODE = [page for page in PAGES if BLOCK.search(page.read_text())]
+# The extra [frameworks].
+OF_PROVE = ("lightning", "pandas", "tensorboard")
 
 
 @pytest.fixture
@@ -69,26 +71,43 @@ def registries() -> Iterator[None]:
         registry.update(before)
 
 
-@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=[page.stem for page in PAGES_WITH_CODE])
-def test_python_of_a_page_runs_and_prints_what_is_shown(
-    page: Path, monkeypatch, tmp_path: Path, capsys, registries: None
-):
+@pytest.fixture
+def run_page(
+    monkeypatch, tmp_path: Path, capsys, registries: None
+) -> Callable[[Path, Callable[[str], bool]], None]:
+    """Runs those blocks of a page whose packages a function allows, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    text = page.read_text()
-    # The blocks of a page build on one another.
-    names: dict[str, object] = {}
-    for block in BLOCK.finditer(text):
-        if block.group(1) and not find_spec(block.group(1)):
-            continue
-        line = text[: block.start(2)].count("\n")
-        code = "\n" * line + block.group(2)
-        capsys.readouterr()
-        exec(compile(code, str(page), "exec", dont_inherit=True), names)
-        printed = capsys.readouterr().out
-        shown = OUTPUT.match(text, block.end())
-        if printed and shown:
-            assert printed.rstrip() == textwrap.dedent(shown.group(1)).strip()
+
+    def run(page: Path, allowed: Callable[[str], bool]) -> None:
+        text = page.read_text()
+        # The blocks of a page build on one another.
+        names: dict[str, object] = {}
+        for block in BLOCK.finditer(text):
+            if block.group(1) and not allowed(block.group(1)):
+                continue
+            line = text[: block.start(2)].count("\n")
+            code = "\n" * line + block.group(2)
+            capsys.readouterr()
+            exec(compile(code, str(page), "exec", dont_inherit=True), names)
+            printed = capsys.readouterr().out
+            shown = OUTPUT.match(text, block.end())
+            if printed and shown:
+                assert printed.rstrip() == textwrap.dedent(shown.group(1)).strip()
+
+    return run
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=[page.stem for page in PAGES_WITH_CODE])
+def test_python_of_a_page_runs_and_prints_what_is_shown(page: Path, run_page):
+    run_page(page, lambda package: package not in OF_PROVE and bool(find_spec(package)))
+
+
+@pytest.mark.slow
+def test_python_of_the_page_on_frameworks_runs_with_those_of_make_prove(run_page):
+    for package in OF_PROVE:
+        pytest.importorskip(package)
+    run_page(ROOT / "docs" / "frameworks.md", lambda package: bool(find_spec(package)))
 
 
 COMMAND = re.compile(r"^    (?:torchrun .* -m )?lpkernels (.+?)(?:\s+#.*)?$", re.MULTILINE)
