@@ -60,7 +60,7 @@ bench: $(VENV)/.has-lab,dev $(HAS_NATIVE)
 
 # This proves what holds for every value, writes it to proofs/results.jsonl, and runs the tests that
 # take minutes.
-prove: $(VENV)/.has-lab,dev $(VENV)/.has-prove $(HAS_NATIVE)
+prove: $(VENV)/.has-lab,dev $(VENV)/.has-prove,frameworks $(HAS_NATIVE)
 	$(BIN)/python -m proofs
 	$(call PYTEST,3600) -m slow
 

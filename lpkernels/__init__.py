@@ -27,6 +27,7 @@ from lpkernels.formats.checks import did_you_mean
 from lpkernels.functional import count, matmul, pack, quantize, seed_from, unpack
 from lpkernels.nn import convert, revert, set_precision, set_recipe
 from lpkernels.nn.policies import policies, policy
+from lpkernels.nn.policy_files import load_policy, save_policy
 from lpkernels.recipes import recipe, recipes
 
 __version__ = _build.version()
@@ -46,8 +47,10 @@ __all__ = [
     "backends",
     "convert",
     "count",
+    "experiments",
     "formats",
     "functional",
+    "load_policy",
     "matmul",
     "nn",
     "pack",
@@ -58,6 +61,7 @@ __all__ = [
     "recipe",
     "recipes",
     "revert",
+    "save_policy",
     "seed_from",
     "set_precision",
     "set_recipe",
@@ -66,14 +70,16 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from lpkernels import experiments as experiments
     from lpkernels import reference as reference
 else:
-    _load, __dir__ = on_first_use(__name__, ("reference",))
+    _LATE = ("experiments", "reference")
+    _load, __dir__ = on_first_use(__name__, _LATE)
 
     def __getattr__(name: str) -> object:
         """Answers a name that is not here with the place where it is, or with names near it."""
         # Python and its tools ask every module for private names.
-        if name == "reference" or name.startswith("_"):
+        if name in _LATE or name.startswith("_"):
             return _load(name)
         homes = [
             nn,

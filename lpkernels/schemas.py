@@ -15,7 +15,7 @@ Record = dict[str, Any]
 #: Of runs and sweeps, of techniques and commands, of benchmarks, of mutants and proofs.
 KINDS = frozenset({
     "run", "promotions", "diagnosis", "sweep", "cell", "sweep-results", "accumulate", "units",
-    "frontier study",
+    "frontier study", "policy",
     "error matrix", "format space", "training recipe", "lpkernels assignment",
     "lpkernels assignment's scores", "prediction", "prediction_total", "accumulator_speed",
     "accumulation", "accumulator training", "activation memory", "assignment step",

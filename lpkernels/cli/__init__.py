@@ -78,7 +78,7 @@ def main() -> None:
     try:
         app()
     except ImportError as error:
-        hint = "" if _INSTALL in str(error) else f"; is the [lab] extra installed? {_INSTALL}"
+        hint = "" if "pip install" in str(error) else f"; is the [lab] extra installed? {_INSTALL}"
         sys.exit(f"lpkernels: {error}{hint}")
 
 

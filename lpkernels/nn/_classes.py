@@ -110,7 +110,7 @@ def why_not(module: torch.nn.Module) -> str | None:
     cls = plain_class(module)
     if issubclass(cls, Emulated) or _is_transposed_linear(cls):
         return ""
-    plain: Any = _torch_base(cls)
+    plain: Any = torch_base(cls)
     # MultiheadAttention's out_proj only holds parameters; it is never called.
     if plain is None or issubclass(cls, NonDynamicallyQuantizableLinear):
         return None
@@ -127,7 +127,7 @@ def ranks(module: torch.nn.Module) -> tuple[Ranks, ...]:
     """Those of a layer's tensors, emulated or not, that are known before a call."""
     cls = plain_class(module)
     if not issubclass(cls, Emulated):
-        plain = _torch_base(cls)
+        plain = torch_base(cls)
         cls = _TransposedLinear if plain is None else _EMULATED[plain]
     found: tuple[Ranks, ...] = cls._ranks(module)
     return found
@@ -135,14 +135,14 @@ def ranks(module: torch.nn.Module) -> tuple[Ranks, ...]:
 
 def has_no_products(module: torch.nn.Module) -> bool:
     """Whether the module is a norm, softmax or GELU, which are converted only by their class."""
-    plain = _torch_base(plain_class(module))
+    plain = torch_base(plain_class(module))
     return plain is not None and _EMULATED[plain] in _WITHOUT_PRODUCTS
 
 
 def multiplies(module: torch.nn.Module) -> bool:
     """Whether the module is a layer with products, emulated or not; an embedding has none."""
     cls = plain_class(module)
-    plain = _torch_base(cls)
+    plain = torch_base(cls)
     if plain is None or issubclass(cls, NonDynamicallyQuantizableLinear):
         return _is_transposed_linear(cls)
     return _EMULATED[plain] not in (embedding.Embedding, *_WITHOUT_PRODUCTS)
@@ -178,7 +178,7 @@ def _is_shieldable(module: torch.nn.Module) -> bool:
 
 def _may_call(module: torch.nn.Module) -> bool:
     cls = plain_class(module)
-    layer = _torch_base(cls) is not None and not has_no_products(module)
+    layer = torch_base(cls) is not None and not has_no_products(module)
     return calls_functions(module) or layer or _is_transposed_linear(cls)
 
 
@@ -218,7 +218,7 @@ def emulated_class(original: Any) -> Any:
     """The class in lpkernels.nn, or for a subclass of torch's layer one that is both."""
     if original in _EMULATED:
         return _EMULATED[original]
-    plain = _torch_base(original)
+    plain = torch_base(original)
     # The original comes first: its attributes win, and its forward is the inherited one unless it
     # is Conv1D's.
     bases = (_TransposedLinear, original) if plain is None else (original, _EMULATED[plain])
@@ -275,7 +275,8 @@ _MAKERS: dict[str, Any] = {
 }
 
 
-def _torch_base(cls: type) -> type | None:
+def torch_base(cls: type) -> type | None:
+    """torch.nn's layer that a class is or derives from, of those that are emulated."""
     return next((plain for plain in _EMULATED if issubclass(cls, plain)), None)
 
 

@@ -25,7 +25,7 @@ PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))
 PAGE_IDS = [page.stem for page in PAGES]
 
 # A block whose fence reads ```python no-run is shown, not run. A block after ```python needs x is
-# run where the package x is installed.
+# run where the package x is installed; if only `make prove` installs x, by its slow tests alone.
 BLOCK = re.compile(r"^```python(?: needs (\w+))?\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 DIGITS = re.compile(r"\d+\.\d+")
 OUTPUT = re.compile(r"\n((?:    .*\n|\n)+)")
@@ -61,6 +61,8 @@ def test_links_that_lead_nowhere_are_found(link: str, tmp_path: Path):
 
 
 PAGES_WITH_CODE = [page for page in PAGES if BLOCK.search(page.read_text())]
+# The extra [frameworks].
+OF_PROVE = ("lightning", "pandas", "tensorboard")
 
 
 @pytest.fixture
@@ -73,35 +75,52 @@ def registries() -> Iterator[None]:
         registry.update(before)
 
 
-@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=[page.stem for page in PAGES_WITH_CODE])
-def test_python_of_a_page_runs_and_prints_what_is_shown(
-    page: Path, monkeypatch, tmp_path: Path, capsys, registries: None
-):
+@pytest.fixture
+def run_page(
+    monkeypatch, tmp_path: Path, capsys, registries: None
+) -> Callable[[Path, Callable[[str], bool]], None]:
+    """Runs those blocks of a page whose packages a function allows, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    text = page.read_text()
-    # The blocks of a page build on one another.
-    names: dict[str, object] = {}
-    for block in BLOCK.finditer(text):
-        if block.group(1) and not find_spec(block.group(1)):
-            continue
-        line = text[: block.start(2)].count("\n")
-        code = "\n" * line + block.group(2)
-        capsys.readouterr()
-        exec(compile(code, str(page), "exec", dont_inherit=True), names)
-        printed = capsys.readouterr().out
-        shown = OUTPUT.match(text, block.end())
-        if printed and shown:
-            expected = textwrap.dedent(shown.group(1)).strip()
-            if page == README:
-                # The losses of the first example, torch's own float32 among them, which depends on
-                # the processor.
-                assert DIGITS.sub("", printed.rstrip()) == DIGITS.sub("", expected)
-                found = [float(number) for number in DIGITS.findall(printed)]
-                shown_there = [float(number) for number in DIGITS.findall(expected)]
-                assert found == pytest.approx(shown_there, abs=0.015)
-            else:
-                assert printed.rstrip() == expected
+
+    def run(page: Path, allowed: Callable[[str], bool]) -> None:
+        text = page.read_text()
+        # The blocks of a page build on one another.
+        names: dict[str, object] = {}
+        for block in BLOCK.finditer(text):
+            if block.group(1) and not allowed(block.group(1)):
+                continue
+            line = text[: block.start(2)].count("\n")
+            code = "\n" * line + block.group(2)
+            capsys.readouterr()
+            exec(compile(code, str(page), "exec", dont_inherit=True), names)
+            printed = capsys.readouterr().out
+            shown = OUTPUT.match(text, block.end())
+            if printed and shown:
+                expected = textwrap.dedent(shown.group(1)).strip()
+                if page == README:
+                    # The losses of the first example, torch's own float32 among them, which depends
+                    # on the processor.
+                    assert DIGITS.sub("", printed.rstrip()) == DIGITS.sub("", expected)
+                    found = [float(number) for number in DIGITS.findall(printed)]
+                    shown_there = [float(number) for number in DIGITS.findall(expected)]
+                    assert found == pytest.approx(shown_there, abs=0.015)
+                else:
+                    assert printed.rstrip() == expected
+
+    return run
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=[page.stem for page in PAGES_WITH_CODE])
+def test_python_of_a_page_runs_and_prints_what_is_shown(page: Path, run_page):
+    run_page(page, lambda package: package not in OF_PROVE and bool(find_spec(package)))
+
+
+@pytest.mark.slow
+def test_python_of_the_page_on_frameworks_runs_with_those_of_make_prove(run_page):
+    for package in OF_PROVE:
+        pytest.importorskip(package)
+    run_page(ROOT / "docs" / "frameworks.md", lambda package: bool(find_spec(package)))
 
 
 COMMAND = re.compile(r"^    (?:torchrun .* -m )?lpkernels (.+?)(?:\s+#.*)?$", re.MULTILINE)

@@ -14,7 +14,10 @@ import lpkernels
 from lpkernels import _build
 from lpkernels.techniques import assignment, cpt
 
-HEAVY = ("matplotlib", "sklearn", "triton", "typer", "rich", "joblib", "lpkernels._C")
+HEAVY = (
+    "matplotlib", "pandas", "sklearn", "tensorboard", "transformers", "triton", "typer", "rich",
+    "joblib", "lpkernels._C",
+)  # fmt: skip
 
 # An entry of None makes every import of that name fail, as if it were not installed.
 BLOCKED = "import sys; sys.modules.update(dict.fromkeys({names!r})); "
@@ -126,7 +129,15 @@ def test_import_check_sees_a_heavy_module():
 
 
 @pytest.mark.parametrize(
-    "package", [lpkernels, lpkernels.nn, lpkernels.functional, lpkernels.techniques, assignment]
+    "package",
+    [
+        lpkernels,
+        lpkernels.experiments,
+        lpkernels.nn,
+        lpkernels.functional,
+        lpkernels.techniques,
+        assignment,
+    ],
 )
 def test_public_names_are_there_and_listed_once(package):
     assert [name for name in package.__all__ if not hasattr(package, name)] == []

@@ -25,16 +25,19 @@ LAYERS = {
     "backends": NUMBERS | {"_build", "_first_use", "reference"},
     "ops": NUMBERS | {"backends"},
     "functional": NUMBERS | {"ops"},
-    "nn": NUMBERS | {"_first_use", "functional"},
+    "nn": NUMBERS | {"_build", "_first_use", "schemas", "functional"},
     "techniques": NUMBERS | {"_first_use", "schemas", "functional", "nn"},
     "__init__": NUMBERS
-    | {"_build", "_first_use", "reference", "backends", "functional", "nn", "techniques"},
+    | {"_build", "_first_use", "reference", "backends", "functional", "nn", "techniques"}
+    | {"experiments"},
     "experiments": NUMBERS
     | {"_build", "__init__", "schemas", "reference", "functional", "nn", "techniques"},
     "report": NUMBERS | {"_build", "__init__", "functional", "nn", "techniques", "experiments"},
 }
 LAYERS["cli"] = set(LAYERS)
 LAYERS["__main__"] = {"report", "cli"}
+# It stands behind the command, so that nothing here imports it: users of the other library do.
+LAYERS["integrations"] = NUMBERS | {"nn"}
 # The rooms of the experiments and what each may import beside itself.
 ROOMS: dict[str, set[str]] = {
     "settings": set(),
@@ -44,12 +47,15 @@ ROOMS: dict[str, set[str]] = {
     "training": {"settings", "processes", "workloads", "records"},
     "measuring": {"settings", "records"},
     "sweeps": {"settings", "processes", "workloads", "records", "training", "measuring"},
-    "__init__": set(),
+    "frames": {"records"},
+    "__init__": {"frames"},
 }
 # A technique reaches the loop as a part, and by no other way.
 WITHOUT_TECHNIQUES = ("experiments.training", "experiments.workloads", "experiments.processes")
 PARTS = "experiments.training.parts"
-EXTRA = {"techniques.accumulation._events": {"backends", "reference"}}
+EXTRA = {
+    "techniques.accumulation._events": {"backends", "reference"},
+}
 
 # Third-party packages and the only places that may import them, by the start of the module's name.
 THIRD_PARTY = {
@@ -60,6 +66,8 @@ THIRD_PARTY = {
     "sklearn": ("experiments.workloads",),
     "mnist1d": ("experiments.workloads",),
     "joblib": ("experiments.sweeps",),
+    "pandas": ("experiments.frames",),
+    "transformers": ("integrations",),
     "ray": ("experiments.sweeps",),
     "dask": ("experiments.sweeps",),
     "distributed": ("experiments.sweeps",),
@@ -192,6 +200,12 @@ def test_layers_of_csrc_include_no_torch_and_bind_in_one_place():
         ("backends/cpu.py", "from . import cuda", "backends.cpu imports the adapter cuda"),
         ("ops.py", "from lpkernels import _C", "ops imports _C"),
         ("report/tables.py", "import triton", "report.tables imports triton"),
+        ("nn/convert.py", "import transformers", "nn.convert imports transformers"),
+        (
+            "cli/train.py",
+            "from lpkernels.integrations.transformers import remember",
+            "cli.train imports integrations",
+        ),
         (
             "nn/linear.py",
             "from lpkernels.functional import _tiles",

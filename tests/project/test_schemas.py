@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import lpkernels as lp
 import mutants.score
 from bench import frontier_stopping, landscape, optimizer_states
 from bench.certificates.__main__ import newest
@@ -42,6 +43,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "sweep-results": read_results,
     "accumulate": lambda path: read_study(path, "accumulate"),
     "units": lambda path: read_comparison(path.parent),
+    "policy": lp.load_policy,
     "frontier study": lambda path: read_study_spec(path.parent),
     "frontier choices": read_choices,
     "frontier curves": frontier_stopping.read_curves,

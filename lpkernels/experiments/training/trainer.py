@@ -358,13 +358,13 @@ class Trainer:
             "updates": self.steps * len(self.workload.turns),
             "skipped_steps": skipped,
         }
-        for part in self.parts:
-            record |= part.record()
+        record |= {name: value for part in self.parts for name, value in part.record().items()}
         record["seconds"] = round(done.seconds, 3)
         path, line = self.folder / records.RECORDS, records.line_of(record)
         self.processes.on_first(lambda: records.append_line(path, line))
         self._lines.append(line)
         for part in self.parts:
+            part.after_epoch(record)
             for name, lines in part.files().items():
                 write = partial(records.write_part, self.folder / f"{name}.jsonl", lines)
                 self.processes.on_first(partial(write, self.config, self.processes))

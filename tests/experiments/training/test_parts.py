@@ -183,6 +183,15 @@ def test_a_toy_part_resumes_to_the_same_bits(
     assert_same_bits(resumed, whole)
 
 
+def test_a_part_gets_the_whole_record_of_each_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_in(tmp_path, shrink=0.5)
+    seen: list[dict[str, Any]] = []
+    monkeypatch.setattr(trainer.parts[0], "after_epoch", seen.append)
+    assert trainer.fit().epochs == seen
+
+
 def test_two_parts_are_called_in_their_order(tmp_path: Path) -> None:
     CALLS.clear()
     trainer = trainer_in(tmp_path, first=1, second=1, epochs=2, accumulate=2)

@@ -135,6 +135,10 @@ class Part:
         """Plain values for the record of the epoch that ends; the names are the part's own."""
         return {}
 
+    def after_epoch(self, record: dict[str, Any]) -> None:
+        """Called with the whole record of the epoch that ended, by all processes, before it is
+        saved in the checkpoint."""
+
     def files(self) -> dict[str, list[dict[str, Any]]]:
         """Records of the run so far, a header first, by the name of a file <name>.jsonl in its
         folder, which they replace after every epoch. All processes make this call."""

@@ -1,0 +1,79 @@
+"""A log of a run's figures beside its records, for TensorBoard."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from lpkernels.experiments.settings import setting
+from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, register
+
+_KIND = "tensorboard"
+
+
+def parse_log(text: str) -> str:
+    """The folder of "tensorboard:DIR".
+
+    Raises: ValueError: text of another form.
+    """
+    kind, _, folder = text.partition(":")
+    if kind != _KIND or not folder:
+        raise ValueError(f"expected {_KIND}:DIR, the folder of a log, got {text!r}")
+    return folder
+
+
+@register
+@dataclass(frozen=True)
+class LogConfig(PartConfig):
+    """The settings of a log."""
+
+    TITLE: ClassVar[str] = "Log"
+    NAME: ClassVar[str] = "log"
+    ORDER: ClassVar[int] = 95
+
+    log: str = setting(
+        "",
+        "Also write the figures of every epoch to a folder: tensorboard:DIR, one for each run.",
+        check=parse_log,
+    )
+
+    def build(self) -> Part:
+        return TensorBoard(parse_log(self.log))
+
+
+class TensorBoard(Part):
+    """Writes each number in the record of an epoch as a scalar, with the epoch as its step.
+
+    Raises: ModuleNotFoundError: TensorBoard is not installed.
+    """
+
+    def __init__(self, folder: str) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise ModuleNotFoundError(
+                'log needs tensorboard: pip install "lpkernels[frameworks]"'
+            ) from error
+        self._folder, self._make = folder, SummaryWriter
+        # Made when there is something to write, by the first of several processes.
+        self._writer: Any = None
+        self._first = True
+
+    def prepare(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, context: Context
+    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+        self._first = context.processes.first
+        return model, optimizer
+
+    def after_epoch(self, record: dict[str, Any]) -> None:
+        if not self._first:
+            return
+        epoch = record["epoch"]
+        if self._writer is None:
+            # A resumed run may make an epoch again that was written before it was stopped.
+            self._writer = self._make(self._folder, purge_step=epoch)
+        for name, value in record.items():
+            if name != "epoch" and isinstance(value, int | float):
+                self._writer.add_scalar(name, value, epoch)
+        self._writer.flush()

@@ -1,0 +1,193 @@
+"""Policies in files: the recipes of a whole model as JSON, which holds names and texts alone.
+
+A file is one object: kind, schema, the version that wrote it, and rules in order, each with the
+layers that it means, by name, class or position, and the fields of their recipe that differ from
+torch's own arithmetic.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import Module
+
+from lpkernels import _build, schemas
+from lpkernels.arithmetic import TORCH, Recipe
+from lpkernels.nn import _classes
+from lpkernels.nn._positions import Position
+from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.policies import Policy, as_recipes
+from lpkernels.nn.selecting import Pattern, Recipes, named, show
+
+KIND = "policy"
+
+_SPECIAL = re.compile(r"[*?[:]")
+_FUNCTION = re.compile(r"[\w.]+:\w+")
+_FORM = "expected a policy that lp.save_policy wrote"
+_GLOB = "write a glob over the names of the layers that are meant, or save the converted model"
+_LAYER = '{"name": "layer1.*"}, {"class": "LayerNorm"} or {"position": "LAST"}'
+
+
+def save_policy(what: Recipes | Module, path: str | Path) -> None:
+    """Write the recipes of a whole model to a JSON file, which `load_policy` reads.
+
+    Args:
+        what: what ``convert`` takes: a Recipe, the name of one, "policy:<name>", or a mapping whose
+            keys are globs, classes of torch.nn, ``lpkernels.nn.FIRST`` or ``LAST``. Or a converted
+            model: the names of its modules are written, with the recipes that they have now.
+            Weights are not, nor the table of formats that `set_precision` was given.
+        path: the file, which is replaced.
+
+    Raises:
+        TypeError: something else; a key that is a function, or a class that is not torch.nn's. A
+            file holds no code: use a glob.
+        ValueError: an unknown name of a recipe or policy; a model without a converted module; a key
+            of the form "module:function". The file is as it was then.
+    """
+    text = json.dumps(policy_values(what), indent=1)
+    Path(path).write_text(text + "\n", encoding="utf-8")
+
+
+def load_policy(path: str | Path) -> Policy:
+    """The policy in a file that `save_policy` wrote: ``lpkernels.convert`` takes it.
+
+    Nothing that the file names is imported or called. A name that fits no module of a model is an
+    error of ``convert``.
+
+    Raises:
+        FileNotFoundError: no such file.
+        TypeError, ValueError: no policy, a policy of another schema, a class that torch.nn does not
+            have, a recipe that this version cannot read.
+    """
+    text = Path(path).read_bytes()
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{path}: {_FORM}, in JSON: {error}") from error
+    return policy_of(values, str(path))
+
+
+def policy_values(what: Recipes | Module) -> dict[str, Any]:
+    """What a file of this policy holds, as plain values; errors as in `save_policy`."""
+    recipes: Any = _of_model(what) if isinstance(what, Module) else as_recipes(what)
+    policy = Policy(recipes if isinstance(recipes, Mapping) else {"*": recipes})
+    rules = [
+        {"layers": [_layer(pattern) for pattern, _ in pairs], "recipe": _fields(recipe)}
+        for recipe, pairs in groupby(policy.items(), key=lambda pair: pair[1])
+    ]
+    return {
+        "kind": KIND,
+        "schema": schemas.schema(KIND),
+        "version": _build.version(),
+        "rules": rules,
+    }
+
+
+def policy_of(values: Any, where: str) -> Policy:
+    """The policy of what a file at `where` holds; errors as in `load_policy`."""
+    rules = _checked(values, where)
+    policy = Policy()
+    for number, rule in enumerate(rules, start=1):
+        try:
+            if not isinstance(rule, dict) or rule.keys() != {"layers", "recipe"}:
+                raise ValueError(f"expected layers and recipe, got {rule!r}")
+            recipe = Recipe.from_dict(rule["recipe"])
+            for pattern in _patterns(rule["layers"]):
+                if pattern in policy:
+                    raise ValueError(f"{show([pattern])} stands in a rule before; write it once")
+                policy[pattern] = recipe
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{where}: rule {number}: {error}") from error
+    return policy
+
+
+def _checked(values: Any, where: str) -> list[Any]:
+    """The rules of a file, in the shape of today."""
+    if not isinstance(values, dict):
+        raise ValueError(f"{where}: {_FORM}, got {type(values).__name__}")
+    if values.get("kind") != KIND:
+        raise ValueError(f"{where}: {_FORM}, got a file of kind {values.get('kind')!r}")
+    values = schemas.current(values, KIND, where)
+    if not isinstance(values.get("rules"), list):
+        raise ValueError(f"{where}: expected a list of rules, got {values.get('rules')!r}")
+    return list(values["rules"])
+
+
+def _of_model(model: Module) -> dict[Pattern, Recipe]:
+    """A key for each converted module, by the first of its names; those of one recipe together."""
+    found = [(names[0], x) for names, x in named(model) if isinstance(x, Emulated)]
+    if not found:
+        raise ValueError(
+            f"the policy of a {type(model).__name__}: it has no converted module; lp.convert makes "
+            "them"
+        )
+    order = list(dict.fromkeys(module.recipe for _, module in found))
+    found.sort(key=lambda each: order.index(each[1].recipe))
+    # What a glob means by itself is put in brackets, and the colon with it: see `_check_name`.
+    keys: dict[Pattern, Recipe] = {_SPECIAL.sub(r"[\g<0>]", name): x.recipe for name, x in found}
+    # `convert` selects a norm by its name only where some key is its class.
+    sums = (_classes.torch_base(type(x)) for _, x in found if _classes.has_no_products(x))
+    return keys | {cls: TORCH for cls in sums if cls is not None}
+
+
+def _layer(pattern: Pattern) -> dict[str, str]:
+    if isinstance(pattern, Position):
+        return {"position": pattern.name}
+    if isinstance(pattern, str):
+        return {"name": _check_name(pattern)}
+    name = show([pattern])
+    if not isinstance(pattern, type):
+        raise TypeError(
+            f"save_policy: a key is the function {name!r}, and a policy file holds no code; {_GLOB}"
+        )
+    if _torch_class(name) is not pattern:
+        raise TypeError(
+            f"save_policy: a key is the class {name!r}, which is not torch.nn's; {_GLOB}"
+        )
+    return {"class": name}
+
+
+def _patterns(layers: Any) -> list[Pattern]:
+    if not isinstance(layers, list):
+        raise ValueError(f"expected a list of layers, got {layers!r}")
+    return [_pattern(layer) for layer in layers]
+
+
+def _pattern(layer: Any) -> Pattern:
+    (kind, text), *more = layer.items() if isinstance(layer, dict) and layer else [("", None)]
+    if more or not isinstance(text, str) or kind not in ("name", "class", "position"):
+        raise ValueError(f"expected a layer like {_LAYER}, got {layer!r}")
+    if kind == "name":
+        return _check_name(text)
+    found = _torch_class(text) if kind == "class" else Position.__members__.get(text)
+    if found is None:
+        known = "a class of torch.nn" if kind == "class" else "FIRST or LAST"
+        raise ValueError(f"expected {known}, got {text!r}")
+    return found
+
+
+def _check_name(name: str) -> str:
+    """Raises: ValueError: the name has the form of a function that might be imported."""
+    if _FUNCTION.fullmatch(name):
+        raise ValueError(
+            f"{name!r} names a function, but a policy file holds no code, and nothing in it is "
+            f"imported; {_GLOB} ('[:]' matches a colon in a name)"
+        )
+    return name
+
+
+def _torch_class(name: str) -> type[Module] | None:
+    """torch.nn's class of that name, looked up among what is imported already."""
+    cls = vars(torch.nn).get(name)
+    return cls if isinstance(cls, type) and issubclass(cls, Module) else None
+
+
+def _fields(recipe: Recipe) -> dict[str, Any]:
+    default = TORCH.to_dict()
+    return {name: value for name, value in recipe.to_dict().items() if value != default[name]}

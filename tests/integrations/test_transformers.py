@@ -1,0 +1,154 @@
+"""Converted models of transformers: saved with their recipes, loaded converted, trained on."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import lpkernels as lp
+from tests.compare import assert_bit_equal
+from tests.models.architectures import ARCHITECTURES, transformers
+
+# It needs transformers, without which the import above skips this file.
+integration = importlib.import_module("lpkernels.integrations.transformers")
+
+FAMILIES = [name for name in ARCHITECTURES if not name.endswith("-eager")]
+# A schedule's policy: its layers have buffers of their own, which are saved and loaded too.
+POLICY = "policy:cpt_fu2021"
+
+
+def saved(folder: Path, name: str = "gpt2-sdpa", policy: Any = POLICY) -> Any:
+    """A model after a training step's forward pass, in evaluation, saved with its recipes."""
+    model = lp.convert(ARCHITECTURES[name].model(), policy)
+    model(**ARCHITECTURES[name].batch())
+    integration.remember(model.eval()).save_pretrained(folder)
+    return model
+
+
+def changed(folder: Path, **entries: Any) -> None:
+    """Other entries in the policy of a saved model."""
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"]["policy"] |= entries
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_loaded_model_is_converted_and_equal_to_the_bit(tmp_path: Path, name: str) -> None:
+    model = saved(tmp_path, name)
+    loaded = type(model).from_pretrained(tmp_path)
+    assert [type(m) for m in loaded.modules()] == [type(m) for m in model.modules()]
+    batch = ARCHITECTURES[name].batch()
+    assert_bit_equal(loaded(**batch).logits, model(**batch).logits)
+
+
+def test_a_new_process_that_imports_the_module_gives_the_same_bits(tmp_path: Path) -> None:
+    model = saved(tmp_path)
+    batch = ARCHITECTURES["gpt2-sdpa"].batch()
+    torch.save(batch["input_ids"], tmp_path / "ids.pt")
+    code = (
+        "import sys, torch, transformers, lpkernels.integrations.transformers as integration; "
+        "model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1]); "
+        "ids = torch.load(sys.argv[1] + '/ids.pt'); "
+        "torch.save(model(ids).logits, sys.argv[1] + '/logits.pt')"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert_bit_equal(torch.load(tmp_path / "logits.pt"), model(batch["input_ids"]).logits)
+
+
+def test_the_configuration_names_the_method_and_holds_what_a_policy_file_holds(
+    tmp_path: Path,
+) -> None:
+    model = saved(tmp_path)
+    entry = json.loads((tmp_path / "config.json").read_text())["quantization_config"]
+    assert entry["quant_method"] == "lpkernels"
+    lp.save_policy(model, tmp_path / "policy.json")
+    assert entry["policy"] == json.loads((tmp_path / "policy.json").read_text())
+
+
+def test_a_loaded_model_is_saved_again_alike(tmp_path: Path) -> None:
+    loaded = type(saved(tmp_path)).from_pretrained(tmp_path)
+    loaded.save_pretrained(tmp_path / "again")
+    first, second = (folder / "config.json" for folder in (tmp_path, tmp_path / "again"))
+    assert first.read_text() == second.read_text()
+
+
+def test_recipes_that_changed_are_saved_after_another_call(tmp_path: Path) -> None:
+    model = lp.set_recipe(saved(tmp_path), "lba_m7e4")
+    integration.remember(model).save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path)
+    assert loaded.transformer.h[0].mlp.c_fc.recipe == lp.recipe("lba_m7e4")
+
+
+def test_trainer_takes_a_loaded_model(tmp_path: Path) -> None:
+    pytest.importorskip("accelerate")
+    loaded = type(saved(tmp_path)).from_pretrained(tmp_path)
+    options = {"use_cpu": True, "report_to": [], "max_steps": 1, "save_strategy": "no"}
+    rows = [{k: v[0] for k, v in ARCHITECTURES["gpt2-sdpa"].batch().items()}] * 2
+    before = loaded.transformer.h[0].mlp.c_fc.weight.clone()
+    arguments = transformers.TrainingArguments(str(tmp_path / "run"), **options)
+    transformers.Trainer(loaded, arguments, train_dataset=rows).train()
+    assert not torch.equal(loaded.transformer.h[0].mlp.c_fc.weight, before)
+
+
+def test_where_the_method_is_unknown_transformers_gives_plain_layers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.quantizers import auto
+
+    saved(tmp_path, policy="fp8_wang2018")
+    for registry in (auto.AUTO_QUANTIZER_MAPPING, auto.AUTO_QUANTIZATION_CONFIG_MAPPING):
+        monkeypatch.delitem(registry, "lpkernels")
+    warnings: list[str] = []
+    monkeypatch.setattr(auto.logger, "warning", warnings.append)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert not any(isinstance(m, lp.nn.Linear) or hasattr(m, "recipe") for m in loaded.modules())
+    assert [text[:43] for text in warnings] == ["Unknown quantization type, got lpkernels - "]
+
+
+def test_the_policy_of_another_model_is_refused(tmp_path: Path) -> None:
+    saved(tmp_path)
+    with pytest.raises(ValueError, match="convert: the key 'transformer' fits the name of no mod"):
+        transformers.GPT2Model.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("entries", "match"),
+    [
+        ({"schema": 9}, r"config\.json: quantization_config: expected schema <= 1 .*got 9"),
+        ({"rules": [{"layers": [{"name": "os:getcwd"}], "recipe": {}}]}, "names a function"),
+    ],
+)
+def test_an_entry_that_is_no_policy_is_refused(
+    tmp_path: Path, entries: dict[str, Any], match: str
+) -> None:
+    model = saved(tmp_path)
+    changed(tmp_path, **entries)
+    with pytest.raises(ValueError, match=match):
+        type(model).from_pretrained(tmp_path)
+
+
+def test_another_model_is_not_remembered() -> None:
+    with pytest.raises(TypeError, match=r"remember: expected a transformers\.PreTrainedModel, got"):
+        integration.remember(lp.convert(nn.Linear(2, 2), "fp8_wang2018"))
+
+
+def test_a_model_that_is_not_converted_is_not_remembered() -> None:
+    with pytest.raises(ValueError, match="the policy of a GPT2LMHeadModel: it has no converted"):
+        integration.remember(ARCHITECTURES["gpt2-sdpa"].model())
+
+
+def test_a_model_of_another_method_is_not_remembered() -> None:
+    model = lp.convert(ARCHITECTURES["gpt2-sdpa"].model(), "fp8_wang2018")
+    model.config.quantization_config = {"quant_method": "bitsandbytes"}
+    with pytest.raises(ValueError, match="remember: the model is quantised already, by bitsandb"):
+        integration.remember(model)
