@@ -33,7 +33,8 @@ from lpkernels.experiments.training.checkpoints import CHECKPOINT, PREVIOUS, has
 from tests.experiments.sweeps.killing import Kept, Killable, kill_some
 
 TRAIN, COMMANDS, PROCESSES, DASK, RAY = 50, 30, 10, 16, 12
-EPOCHS, SEEDS = 40, 20
+# Of runs, and of the cells of sweeps; seeds of the two arms of a sweep.
+EPOCHS, CELL_EPOCHS, SEEDS = 40, 12, 10
 RUNS = ({**TINY, **DRAWN}, {**TINY, **MASTERS})
 
 # Kills a sweep, so often at most, and returns how often what was killed.
@@ -45,7 +46,7 @@ def run() -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         found["train"] = _told("train", kill_train(root / "train", TRAIN))
-        spec, whole = whole_sweep(root, SEEDS, EPOCHS)
+        spec, whole = whole_sweep(root, SEEDS, CELL_EPOCHS)
         attack = partial(kill_sweeps, spec=spec, whole=whole)
         alone, usual = ("--jobs", 1), ("--jobs", 2)
         counts = attack(root / "commands", COMMANDS, kill=kill_commands, how=alone)
