@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+# Ray waits half a minute for its own processes, which is too short on a busy machine.
+_STARTS = 5
 _VARIABLES = {"ray": "RAY_ADDRESS", "dask": "DASK_SCHEDULER_ADDRESS"}
 
 
@@ -15,7 +17,7 @@ def cluster(engine: str) -> Iterator[dict[str, str]]:
     """A cluster in a process of its own; the environment of commands that use it."""
     command = [sys.executable, "-m", "attacks.cluster", engine]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin and process.stdout
         address = process.stdout.readline().strip()
@@ -30,8 +32,15 @@ def main(engine: str) -> None:
     if engine == "ray":
         import ray
 
-        found: Any = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-        print(found["gcs_address"], flush=True)
+        for left in reversed(range(_STARTS)):
+            try:
+                found: Any = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+                break
+            except Exception:
+                ray.shutdown()
+                if not left:
+                    raise
+        print(found.address_info["gcs_address"], flush=True)
         sys.stdin.read()
         ray.shutdown()
         return

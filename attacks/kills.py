@@ -35,9 +35,9 @@ from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.training.checkpoints import CHECKPOINT, PREVIOUS, has_checkpoint
 from tests.experiments.sweeps.killing import Kept, Killable, kill_some, random_moment
 
-TRAIN, COMMANDS, PROCESSES, DASK, RAY = 60, 30, 10, 12, 8
+TRAIN, COMMANDS, PROCESSES, DASK, RAY = 50, 24, 12, 12, 8
 # Of runs, and of the cells of sweeps; seeds of the two arms of a sweep.
-EPOCHS, CELL_EPOCHS, SEEDS = 40, 12, 10
+EPOCHS, CELL_EPOCHS, SEEDS = 40, 12, 6
 RUNS = ({**TINY, **DRAWN}, {**TINY, **MASTERS})
 
 # Kills a sweep, so often at most, and returns how often what was killed.

@@ -116,8 +116,12 @@ def kill_some(
             time.sleep(0.01)
             kept.look()
         random_moment(folder, process, chance)
+        held = workers(places)
+        if not held:
+            # Those were workers of a command that was killed before.
+            continue
         known.update(children(process.pid))
-        victim = chance.choice([chance.choice(workers(places) or [process.pid]), process.pid])
+        victim = chance.choice([chance.choice(held), process.pid])
         done["commands" if victim == process.pid else "workers"] += 1
         if victim == process.pid:
             process.kill()
