@@ -2,6 +2,8 @@
 use it. It prints its address, and ends with its input."""
 
 import contextlib
+import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,14 +18,18 @@ _VARIABLES = {"ray": "RAY_ADDRESS", "dask": "DASK_SCHEDULER_ADDRESS"}
 def cluster(engine: str) -> Iterator[dict[str, str]]:
     """A cluster in a process of its own; the environment of commands that use it."""
     command = [sys.executable, "-m", "attacks.cluster", engine]
+    # Ray admits those who know its token; this cluster has one of its own.
+    token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    own = token if engine == "ray" else {}
+    environment = {**os.environ, **own}
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
     ) as process:
         assert process.stdin and process.stdout
         address = process.stdout.readline().strip()
         assert address, f"no cluster of {engine}"
         try:
-            yield {_VARIABLES[engine]: address}
+            yield {_VARIABLES[engine]: address, **own}
         finally:
             process.stdin.close()
 
