@@ -53,7 +53,8 @@ def run() -> dict[str, Any]:
     ):
         counts = dict(zip(kinds, pool.map(partial(attack, Path(folder)), kinds), strict=True))
     kills = sum(each[name] for each in counts.values() for name in ("commands", "workers"))
-    return {"kills": kills, "ray": version("ray"), "dask": version("distributed"), **counts}
+    versions = {name: version(name) for name in ("ray", "distributed")}
+    return {"kills": kills, "versions": versions, **counts}
 
 
 def attack(parent: Path, kind: str) -> dict[str, int]:
