@@ -21,7 +21,7 @@ export LPKERNELS_CUDA ?= $(if $(shell command -v nvcc),90,0)
 endif
 HAS_NATIVE := $(VENV)/.has-native-$(subst $(SEMICOLON),-,$(LPKERNELS_CUDA))
 
-.PHONY: demo test check bench prove mutants sanitize fuzz gpu
+.PHONY: demo test check bench prove mutants attack sanitize fuzz gpu
 .NOTPARALLEL:
 
 demo: $(VENV)/.has-lab $(HAS_NATIVE)
@@ -67,6 +67,11 @@ prove: $(VENV)/.has-lab,dev $(VENV)/.has-prove,frameworks $(HAS_NATIVE)
 # This counts how many wrong lines the tests notice, into mutants/results.jsonl, in half an hour.
 mutants: $(VENV)/.has-lab,dev $(VENV)/.has-mutants $(HAS_NATIVE)
 	$(BIN)/python -m mutants
+
+# This kills, damages and misuses for an hour what must bear it, and adds what was counted to
+# attacks/results.jsonl. `.venv/bin/python -m attacks kills` makes one attack alone.
+attack: $(VENV)/.has-lab,dev $(HAS_NATIVE)
+	OMP_NUM_THREADS=1 $(BIN)/python -m attacks
 
 # This runs the C++ tests under AddressSanitizer and UBSan. It takes minutes, most of them for the
 # compiler. Where the processor lacks AVX-512, its kernels are made to run without it.

@@ -5,16 +5,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST = 34
+FOLDERS = ("attacks", "bench", "csrc", "examples", "lpkernels", "mutants", "proofs", "tests")
 SOURCES = {".py", ".h", ".cpp", ".cu"}
 
 
 def crowded(root: Path) -> list[str]:
     """Folders with more sources than `MOST`, sub-folders not counted."""
     files = [
-        path
-        for folder in ("bench", "csrc", "examples", "lpkernels", "mutants", "proofs", "tests")
-        for path in (root / folder).rglob("*")
-        if path.suffix in SOURCES
+        path for folder in FOLDERS for path in (root / folder).rglob("*") if path.suffix in SOURCES
     ]
     counts = Counter(path.parent.relative_to(root).as_posix() for path in files)
     return sorted(folder for folder, count in counts.items() if count > MOST)
