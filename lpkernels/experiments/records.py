@@ -1,5 +1,6 @@
 """Result records: JSON lines, a header (what ran, where, with what), then a line per epoch."""
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ from lpkernels.experiments.workloads.workload import ACCURACY, Metric
 SCHEMA = 2
 KIND = "run"
 RECORDS = "records.jsonl"
+_SEAL = "sha256"
 
 Record = dict[str, Any]
 
@@ -98,6 +100,22 @@ def machine(config: RunConfig, processes: Processes) -> Record:
 def line_of(record: Record) -> str:
     """The line of a record in its file; values that are not finite become null."""
     return json.dumps(_plain(record), allow_nan=False) + "\n"
+
+
+def sealed(record: Record, other: bytes = b"") -> Record:
+    """The record with a digest of it and of `other`, by which `unsealed` notices damage."""
+    return {**record, _SEAL: _digest(record, other)}
+
+
+def unsealed(record: Record, other: bytes = b"") -> Record | None:
+    """The record without its digest; None unless it and `other` are as `sealed` had them. A record
+    that has no digest, of an earlier version, is returned as it is."""
+    content = {name: value for name, value in record.items() if name != _SEAL}
+    return content if record.get(_SEAL) in (None, _digest(content, other)) else None
+
+
+def _digest(record: Record, other: bytes) -> str:
+    return hashlib.sha256(json.dumps(record).encode() + other).hexdigest()
 
 
 def append_line(path: Path, line: str) -> None:

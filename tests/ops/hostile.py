@@ -6,7 +6,9 @@ believes a wrong argument reads or writes beyond the end of a tensor, and the pr
 
 import ctypes
 import mmap
+import re
 import resource
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -169,6 +171,16 @@ def attempts(every: int) -> Iterator[tuple[str, Callable[[], Any]]]:
                     return function(*map(held, changed))
 
                 yield f"{name}, argument {place}: {str(other)[:200]}", call
+
+
+def counted(every: int) -> tuple[int, int]:
+    """How many calls there were, in a process of their own, and how many were refused."""
+    command = [sys.executable, "-m", "tests.ops.hostile", str(every)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    last = ended.stderr.splitlines()[-1:]
+    assert ended.returncode == 0, f"ended with {ended.returncode} at: {last}"
+    made, refused = map(int, re.findall(r"\d+", ended.stdout))
+    return made, refused
 
 
 def main(every: int) -> None:

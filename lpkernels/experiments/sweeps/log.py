@@ -1,8 +1,8 @@
 """What a sweep's folder is: the specifications that were run in it, one line each.
 
 Every line is a header of its own and the first is the file's. A line is added at once and none is
-ever changed, so that commands on several machines can each add their own; one cut short by the end
-of its command means nothing.
+ever changed, so that commands on several machines can each add their own; one that is damaged, or
+was cut short by the end of its command, means nothing.
 """
 
 import errno
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lpkernels.experiments.measuring.machine import environment
-from lpkernels.experiments.records import Record
+from lpkernels.experiments.records import Record, sealed, unsealed
 from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.sweeps.sources import package_hash
 from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, merged
@@ -29,7 +29,7 @@ def read_specs(places: Places) -> list[SweepSpec]:
     Raises: ValueError: the file is something else, or of another version of lpkernels.
     """
     try:
-        lines = places.log.read_text(encoding="utf-8").splitlines()
+        lines = places.log.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         return []
     specs = []
@@ -38,7 +38,7 @@ def read_specs(places: Places) -> list[SweepSpec]:
             record = json.loads(line)
         except ValueError:
             continue
-        if not isinstance(record, dict):
+        if not isinstance(record, dict) or unsealed(record) is None:
             continue
         if record.get("kind") != KIND or record.get("schema") != SCHEMA:
             raise ValueError(
@@ -83,7 +83,7 @@ def join(places: Places, spec: SweepSpec) -> None:
         "sources": package_hash(),
         "environment": environment("cpu"),
     }
-    line = json.dumps(record, allow_nan=False) + "\n"
+    line = json.dumps(sealed(record), allow_nan=False) + "\n"
     # Some shared file systems let one of two lines that are added at once overwrite the other.
     for _ in range(_APPENDS):
         _append(places.log, line.encode())

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lpkernels.experiments.processes.leases import FAILED, HELD, SECONDS, Lease, Note, Watch
-from lpkernels.experiments.records import RECORDS, Record
+from lpkernels.experiments.records import RECORDS, Record, sealed, unsealed
 from lpkernels.experiments.training.checkpoints import CHECKPOINT, PREVIOUS
 
 LOG = "sweep.jsonl"
@@ -324,10 +324,11 @@ def _inherit(former: Sequence[Path], folder: Path) -> None:
 
 
 def write_cell(folder: Path, record: Record) -> None:
-    """Writes the record of a cell, and sees to it that it and the run's records are on the disk
-    before the folder gets its final name."""
+    """Writes the record of a cell, with a digest of it and of the run's records, and sees to it
+    that both are on the disk before the folder gets its final name."""
+    whole = sealed(record, _run_of(folder))
     with (folder / CELL).open("w", encoding="utf-8") as file:
-        file.write(json.dumps(record, allow_nan=False) + "\n")
+        file.write(json.dumps(whole, allow_nan=False) + "\n")
         file.flush()
         os.fsync(file.fileno())
     records = folder / RECORDS
@@ -336,19 +337,24 @@ def write_cell(folder: Path, record: Record) -> None:
             os.fsync(file.fileno())
 
 
+def _run_of(folder: Path) -> bytes:
+    """The records of a cell's run; nothing for one that failed before its run began."""
+    path = folder / RECORDS
+    return path.read_bytes() if path.is_file() else b""
+
+
 def read_cell(folder: Path) -> Record:
     """The record of a finished or failed cell.
 
-    Raises: ValueError: there is none, or it is damaged.
+    Raises: ValueError: there is none, or it or the run's records are damaged.
     """
     path = folder / CELL
+    again = f"remove the folder {folder.name} and the next run makes it again"
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
+        run = _run_of(folder)
     except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{path}: expected the record of a cell ({error}); remove the folder {folder.name} and "
-            "the next run makes it again"
-        ) from error
+        raise ValueError(f"{path}: expected the record of a cell ({error}); {again}") from error
     if not isinstance(record, dict) or record.get("kind") != "cell":
         raise ValueError(f"{path}: expected the record of a cell")
     for name, kind in _NEEDED.items():
@@ -356,4 +362,7 @@ def read_cell(folder: Path) -> Record:
             raise ValueError(
                 f"{path}: expected {name!r} to be a {kind.__name__}, got {record.get(name)!r}"
             )
-    return record
+    whole = unsealed(record, run)
+    if whole is None or record["cell"] != folder.name:
+        raise ValueError(f"{path}: it or {RECORDS} is damaged, or belongs to another cell; {again}")
+    return whole

@@ -81,6 +81,8 @@ def train_cell(
     workload = _workload(config.workload)
     try:
         trainer = Trainer.resume(folder, workload=workload)
+        if trainer.config.replace(name=config.name) != config:
+            raise ValueError(f"{folder} holds the checkpoint of another cell")
     except Exception:
         # There is none, or the end of a worker or a machine spoilt it. The run starts again, to the
         # same bits.

@@ -1,9 +1,6 @@
 """Sweeps whose commands and workers are killed at any moment, and two sweeps in one folder."""
 
-import contextlib
-import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -12,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from lpkernels.experiments.processes.leases import HELD, Note, process_start
-from lpkernels.experiments.sweeps.places import LEASE, Places
+from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.sweeps.reading import read_results
 from lpkernels.experiments.sweeps.sweep import run_sweep
 from tests.experiments.sweeps import toy
+from tests.experiments.sweeps.killing import kill_some
 
 EPOCHS, SECONDS, JOBS = 8, 0.02, 2
 
@@ -25,63 +22,6 @@ def start(folder: Path, seeds: int, *options: str) -> "subprocess.Popen[bytes]":
     command = [sys.executable, "-m", "tests.experiments.sweeps.toy_command", str(folder)]
     values = [seeds, EPOCHS, SECONDS, JOBS, *options]
     return subprocess.Popen([*command, *map(str, values)], stderr=subprocess.DEVNULL)
-
-
-def workers(places: Places) -> list[int]:
-    """The processes that hold a cell now."""
-    notes = [
-        Note.read(places.at(cell, numbers[-1]) / LEASE) for cell, numbers in places.tries().items()
-    ]
-    alive = [n for n in notes if n and n.state == HELD and not n.owner.surely_dead()]
-    return [note.owner.pid for note in alive]
-
-
-def children(pid: int) -> list[int]:
-    try:
-        return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
-    except OSError:
-        return []
-
-
-def wait_for_end(processes: set[int]) -> None:
-    """Fails unless the processes end, as those of a killed command must."""
-    end = time.monotonic() + 90
-    while any(process_start(pid) for pid in processes):
-        assert time.monotonic() < end, "processes of a killed command are still there"
-        time.sleep(0.1)
-
-
-def kill_some(folder: Path, seeds: int, kills: int, chance: random.Random) -> int:
-    """Runs a sweep and kills its command or one of its workers, `kills` times, at random moments
-    while cells run; returns how many kills there were before the sweep was done."""
-    places, process, done = Places(folder), None, 0
-    known: set[int] = set()
-    finished: set[str] = set()
-    for number in range(kills):
-        if process is None or process.poll() is not None:
-            if process is not None and process.returncode == 0:
-                return number
-            process = start(folder, seeds)
-        while not workers(places) and process.poll() is None:
-            time.sleep(0.01)
-        time.sleep(chance.uniform(0, 0.4))
-        known.update(children(process.pid))
-        victim = chance.choice([*workers(places), process.pid])
-        if victim == process.pid:
-            process.kill()
-            process.wait()
-        else:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(victim, signal.SIGKILL)
-        done += 1
-        # No finished cell is lost.
-        assert finished <= places.finished()
-        finished = places.finished()
-    if process is not None:
-        process.kill()
-        process.wait()
-    wait_for_end(known)
-    return done
 
 
 def check_resumes(folder: Path, seeds: int, whole: Path) -> None:
@@ -97,14 +37,16 @@ def check_resumes(folder: Path, seeds: int, whole: Path) -> None:
 def test_a_sweep_killed_at_five_moments_ends_as_one_that_was_not(tmp_path: Path) -> None:
     # This takes 15 seconds: after most kills a command and its two workers import torch anew.
     seeds = 20
-    assert kill_some(tmp_path / "out", seeds, 5, random.Random(5)) >= 4
+    command = partial(start, tmp_path / "out", seeds)
+    assert kill_some(command, tmp_path / "out", 5, random.Random(5)).total() >= 4
     check_resumes(tmp_path / "out", seeds, tmp_path / "whole")
 
 
 @pytest.mark.slow
 def test_a_sweep_killed_at_fifty_moments_ends_as_one_that_was_not(tmp_path: Path) -> None:
     seeds = 200
-    assert kill_some(tmp_path / "out", seeds, 50, random.Random(50)) >= 45
+    command = partial(start, tmp_path / "out", seeds)
+    assert kill_some(command, tmp_path / "out", 50, random.Random(50)).total() >= 45
     check_resumes(tmp_path / "out", seeds, tmp_path / "whole")
 
 

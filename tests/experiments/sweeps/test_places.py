@@ -201,6 +201,31 @@ def test_a_damaged_cell_is_an_error_that_says_which(places: Places) -> None:
         read_cell(places.cells / X)
 
 
+def test_no_damage_of_a_finished_cell_is_believed(places: Places) -> None:
+    first, folder = claimed(places), places.cells / X
+    (first.folder / RECORDS).write_text('{"test_accuracy": 0.75}\n')
+    assert first.finish({**RECORD, "values": {"test_accuracy": 0.75}})
+    for name in (CELL, RECORDS):
+        whole = (folder / name).read_bytes()
+        # The digest's own name is not among what it protects.
+        begin = len(whole.partition(b'"sha256"')[0])
+        for at in {*range(len(whole) - 1)} - {*range(begin, begin + 8)}:
+            damaged = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+            (folder / name).write_bytes(damaged)
+            with pytest.raises(ValueError, match=r"expected|remove the folder"):
+                pytest.fail(f"byte {at} of {name}: {read_cell(folder)}")
+        (folder / name).write_bytes(whole)
+    assert read_cell(folder)["values"] == {"test_accuracy": 0.75}
+
+
+def test_the_files_of_another_cell_are_not_believed(places: Places) -> None:
+    first = claimed(places)
+    assert first.finish(RECORD)
+    (places.cells / X).rename(places.cells / Y)
+    with pytest.raises(ValueError, match="belongs to another cell; remove the folder"):
+        read_cell(places.cells / Y)
+
+
 def test_what_is_no_sweep_s_is_passed_over_and_stays(places: Places) -> None:
     names = ("work/.DS_Store", "work/Thumbs.db", "work/a.b", "work/.cache", "runs/Thumbs.db",
              "cells/.DS_Store", "cells/notes", "failed/x")  # fmt: skip

@@ -40,6 +40,20 @@ def test_the_log_begins_with_a_header_and_survives_a_line_cut_short(tmp_path: Pa
     assert read_results(log) == read_results(tmp_path)
 
 
+def test_a_damaged_line_of_the_log_means_nothing(tmp_path: Path) -> None:
+    spec = toy.spec("a", seeds=1)
+    results = run_sweep(spec, tmp_path, jobs=1, train=toy.train)
+    log = tmp_path / "sweep.jsonl"
+    whole = log.read_bytes()
+    assert read_specs(Places(tmp_path)) == [spec]
+    name = whole.index(b'"sha256"')
+    for at in {*range(0, len(whole) - 1, 7)} - {*range(name, name + 8)}:
+        for bits in (1, 0x80):
+            log.write_bytes(whole[:at] + bytes([whole[at] ^ bits]) + whole[at + 1 :])
+            assert read_specs(Places(tmp_path)) == [], f"byte {at}"
+    assert run_sweep(spec, tmp_path, jobs=1, train=toy.train) == results
+
+
 def test_what_is_no_sweep(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="expected the folder of a sweep at"):
         read_results(tmp_path)

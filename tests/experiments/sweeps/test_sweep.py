@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from lpkernels.experiments.records import read_run
 from lpkernels.experiments.sweeps import worker
 from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.sweeps.reading import Results, read_results, read_status
@@ -249,6 +250,14 @@ def test_a_cell_of_a_silent_machine_goes_on_here_from_its_last_checkpoint(tmp_pa
     assert toy.figures(tmp_path / "out") == toy.figures(tmp_path / "whole")
     text = next((tmp_path / "out").rglob("records.jsonl")).read_text()
     assert '{"type": "resume", "epoch": 2}' in text
+
+
+def test_a_cell_does_not_go_on_from_the_checkpoint_of_another(tmp_path: Path) -> None:
+    settings = {"data": "tests.experiments.tiny:tiny_workload", "model": "cnn2", "width": 2}
+    for seed in (0, 1):
+        config = RunConfig.of(**settings, epochs=1, threads=1, seed=seed)
+        worker.train_cell(config, tmp_path, lambda done, total: None)
+        assert read_run(tmp_path).config == config
 
 
 @contextmanager
