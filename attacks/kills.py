@@ -6,13 +6,15 @@ and what was finished before a kill must stay as it was.
 """
 
 import random
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from attacks.cluster import cluster
@@ -26,15 +28,16 @@ from attacks.commands import (
     end_of,
     options,
     sweep,
+    warm,
     whole_sweep,
 )
 from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.training.checkpoints import CHECKPOINT, PREVIOUS, has_checkpoint
-from tests.experiments.sweeps.killing import Kept, Killable, kill_some
+from tests.experiments.sweeps.killing import Kept, Killable, kill_some, random_moment
 
-TRAIN, COMMANDS, PROCESSES, DASK, RAY = 50, 30, 10, 16, 12
+TRAIN, COMMANDS, PROCESSES, DASK, RAY = 50, 24, 12, 12, 8
 # Of runs, and of the cells of sweeps; seeds of the two arms of a sweep.
-EPOCHS, CELL_EPOCHS, SEEDS = 40, 12, 10
+EPOCHS, CELL_EPOCHS, SEEDS = 40, 12, 6
 RUNS = ({**TINY, **DRAWN}, {**TINY, **MASTERS})
 
 # Kills a sweep, so often at most, and returns how often what was killed.
@@ -42,36 +45,39 @@ Kill = Callable[[Callable[[], Killable], Path, int, random.Random], Counter[str]
 
 
 def run() -> dict[str, Any]:
-    found: dict[str, Any] = {"ray": version("ray"), "dask": version("distributed")}
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        found["train"] = _told("train", kill_train(root / "train", TRAIN))
-        spec, whole = whole_sweep(root, SEEDS, CELL_EPOCHS)
-        attack = partial(kill_sweeps, spec=spec, whole=whole)
-        alone, usual = ("--jobs", 1), ("--jobs", 2)
-        counts = attack(root / "commands", COMMANDS, kill=kill_commands, how=alone)
-        found["sweep, two commands"] = _told("sweep, two commands", counts)
-        counts = attack(root / "processes", PROCESSES, kill=kill_some, how=usual)
-        found["sweep, processes"] = _told("sweep, processes", counts)
-        for engine, kills in (("dask", DASK), ("ray", RAY)):
-            with cluster(engine) as where:
-                own = (*usual, "--engine", engine)
-                counts = attack(root / engine, kills, kill=kill_some, how=own, where=where)
-            found[f"sweep, {engine}"] = _told(f"sweep, {engine}", counts)
-    counted = [counts for counts in found.values() if isinstance(counts, dict)]
-    found["kills"] = sum(counts[name] for counts in counted for name in ("commands", "workers"))
-    return found
+    warm()
+    kinds = ("train", "two commands", "processes", "dask", "ray")
+    with (
+        TemporaryDirectory() as folder,
+        ProcessPoolExecutor(len(kinds), mp_context=get_context("fork")) as pool,
+    ):
+        counts = dict(zip(kinds, pool.map(partial(attack, Path(folder)), kinds), strict=True))
+    kills = sum(each[name] for each in counts.values() for name in ("commands", "workers"))
+    return {"kills": kills, "ray": version("ray"), "dask": version("distributed"), **counts}
 
 
-def _told(name: str, counts: Counter[str]) -> dict[str, int]:
+def attack(parent: Path, kind: str) -> dict[str, int]:
+    """The counts of a kind: commands and workers that were killed, runs or sweeps and cells that
+    were compared."""
+    root = parent / kind.replace(" ", "-")
+    root.mkdir()
+    if kind == "train":
+        counts = kill_train(root, TRAIN)
+    elif kind == "two commands":
+        counts = kill_sweeps(root, COMMANDS, kill_commands, ("--jobs", 1), {})
+    elif kind == "processes":
+        counts = kill_sweeps(root, PROCESSES, kill_some, ("--jobs", 2), {})
+    else:
+        with cluster(kind) as where:
+            how = ("--jobs", 2, "--engine", kind)
+            counts = kill_sweeps(root, DASK if kind == "dask" else RAY, kill_some, how, where)
     found = {"commands": 0, "workers": 0, **counts}
-    print(f"{name}: {found}", flush=True)
+    print(f"{kind}: {found}", flush=True)
     return found
 
 
 def kill_train(root: Path, kills: int) -> Counter[str]:
     """Counts: commands that were killed; kills during_a_save, as the files show; runs."""
-    root.mkdir()
     chance, done = random.Random(1), Counter[str]()
     for number, settings in enumerate(RUNS):
         own = [*options({**settings, "epochs": EPOCHS})]
@@ -100,7 +106,7 @@ def _is_killed(command: Command, folder: Path, chance: random.Random) -> bool:
     """Kills a command at a random moment after it took its folder; False if it ended before."""
     while command.poll() is None and not any(_holds(each, command) for each in _leases(folder)):
         time.sleep(0.002)
-    time.sleep(chance.uniform(0, 0.6))
+    random_moment(folder, command, chance)
     if command.poll() is not None:
         return False
     command.kill()
@@ -130,8 +136,8 @@ def kill_commands(
     """As `kill_some`, of two commands at work in one folder."""
     commands, kept, done = [start(), start()], Kept(Places(folder)), Counter[str]()
     while done["commands"] < kills and not any(command.poll() == 0 for command in commands):
-        time.sleep(chance.uniform(0, 0.6))
         victim = chance.randrange(2)
+        random_moment(folder, commands[victim], chance)
         if commands[victim].poll() is None:
             commands[victim].kill()
             done["commands"] += 1
@@ -145,21 +151,20 @@ def kill_commands(
 
 
 def kill_sweeps(
-    root: Path, kills: int, *, spec: Path, whole: Path, kill: Kill,
-    how: tuple[object, ...], where: dict[str, str] | None = None,
-) -> Counter[str]:  # fmt: skip
+    root: Path, kills: int, kill: Kill, how: tuple[object, ...], where: dict[str, str]
+) -> Counter[str]:
     """Kills sweeps, one after the other, until there were so many kills."""
+    spec, whole = whole_sweep(root, SEEDS, CELL_EPOCHS)
     chance, done = random.Random(root.name), Counter[str]()
     while done["commands"] + done["workers"] < kills:
         folder = root / str(done["sweeps"])
-        start = partial(sweep, spec, folder, *how, **where or {})
+        start = partial(sweep, spec, folder, *how, **where)
         left = kills - done["commands"] - done["workers"]
         done += kill(start, folder, left, chance)
-        assert start().wait() == 0, end_of(spec.with_suffix(".log"))
         kept = Kept(Places(folder))
-        kept.look()
-        assert start().wait() == 0
-        kept.look()
+        for _ in range(2):
+            assert start().wait() == 0, end_of(spec.with_suffix(".log"))
+            kept.look()
         done["cells"] += assert_same_sweep(folder, whole)
         done["sweeps"] += 1
     return done

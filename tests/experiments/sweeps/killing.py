@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from lpkernels.experiments.processes.leases import HELD, Note, process_start
 from lpkernels.experiments.records import RECORDS
 from lpkernels.experiments.sweeps.places import CELL, LEASE, Places
+from lpkernels.experiments.training.checkpoints import CHECKPOINT
 
 
 class Killable(Protocol):
@@ -53,6 +54,24 @@ class Kept:
 def _stamp(folder: Path) -> tuple[int, ...]:
     files = [(folder / name).stat() for name in (CELL, RECORDS)]
     return tuple(number for file in files for number in (file.st_ino, file.st_mtime_ns))
+
+
+def random_moment(folder: Path, process: Killable, chance: random.Random) -> None:
+    """Waits for up to two steps of what trains in a folder, checkpoints or finished cells, and for
+    a part of the next, while the process lives."""
+    steps, seen = chance.randrange(3), set[object]()
+    while len(seen) <= steps and process.poll() is None:
+        seen.add(_progress(folder))
+        time.sleep(0.002)
+    time.sleep(chance.uniform(0, 0.2))
+
+
+def _progress(folder: Path) -> tuple[object, ...]:
+    found: list[object] = [*sorted(Places(folder).finished())]
+    for path in sorted(folder.rglob(CHECKPOINT)):
+        with contextlib.suppress(OSError):
+            found.append((str(path), path.stat().st_ino, path.stat().st_mtime_ns))
+    return tuple(found)
 
 
 def workers(places: Places) -> list[int]:
@@ -96,9 +115,13 @@ def kill_some(
         while not workers(places) and process.poll() is None:
             time.sleep(0.01)
             kept.look()
-        time.sleep(chance.uniform(0, 0.4))
+        random_moment(folder, process, chance)
+        held = workers(places)
+        if not held:
+            # Those were workers of a command that was killed before.
+            continue
         known.update(children(process.pid))
-        victim = chance.choice([chance.choice(workers(places) or [process.pid]), process.pid])
+        victim = chance.choice([chance.choice(held), process.pid])
         done["commands" if victim == process.pid else "workers"] += 1
         if victim == process.pid:
             process.kill()
