@@ -41,10 +41,10 @@ SAMPLE_EVERY_S = 4.0
 FORK_EVERY = 8
 #: What takes microseconds is done so many times in a round.
 OFTEN = 40
-#: Nearly all of the thousand calls of a round are cheap ones. A growth below this is less than 8.5
+#: Nearly all of the thousand calls of a round are cheap ones. A growth below this is less than 5
 #: bytes for each of them, and Python's smallest object has 16. Of the layers, compiled calls, runs
-#: and workers, one that kept more than 8 KiB a round would show.
-MOST_BYTES_PER_ROUND = 8192.0
+#: and workers, one that kept more than 4 KiB a round would show.
+MOST_BYTES_PER_ROUND = 4096.0
 # malloc's M_ARENA_MAX: by itself glibc makes new arenas for new threads, up to 8 for a processor.
 _ARENA_MAX = -8
 
