@@ -70,7 +70,7 @@ mutants: $(VENV)/.has-lab,dev $(VENV)/.has-mutants $(HAS_NATIVE)
 
 # This kills, damages and misuses for an hour what must bear it, and adds what was counted to
 # attacks/results.jsonl. `.venv/bin/python -m attacks kills` makes one attack alone.
-attack: $(VENV)/.has-lab,dev $(HAS_NATIVE)
+attack: $(VENV)/.has-lab,dev $(VENV)/.has-attack $(HAS_NATIVE)
 	OMP_NUM_THREADS=1 $(BIN)/python -m attacks
 
 # This runs the C++ tests under AddressSanitizer and UBSan. It takes minutes, most of them for the

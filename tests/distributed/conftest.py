@@ -55,11 +55,14 @@ def _root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def masters(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder filled by two or four processes that step on masters.
 
-    This takes 10 to 30 seconds: each of two to four processes imports torch, on two cores.
+    This takes 15 to 30 seconds: each of two to four processes imports torch, on two cores, and two
+    of them twice, since one dies and the other must end.
     """
 
     def make(folder: Path) -> None:
         alone.main(folder)
+        if request.param == 2:
+            launch("-m", "tests.distributed.masters", folder, "dies", status=1)
         launch("-m", "tests.distributed.masters", folder, processes=request.param)
 
     return _made_once(_root(tmp_path_factory), f"masters-{request.param}", make)

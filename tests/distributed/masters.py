@@ -2,12 +2,13 @@
 
     torchrun --standalone --nproc-per-node 2 -m tests.distributed.masters FOLDER
 
-Several processes resume from alone.pt.
+Several processes resume from alone.pt, and with the word "dies" behind the folder one of two dies.
 """
 
 import copy
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from lpkernels.experiments.processes.replicas import like, local, sharded, whole
 from lpkernels.experiments.processes.torchrun import ALONE, Processes, joined
 from lpkernels.experiments.training.trainer import Trainer
+from lpkernels.experiments.workloads.workload import Batch
 from lpkernels.techniques.loss_scaling import MasterWeights
 from lpkernels.techniques.loss_scaling.masters.sharding import Layout
 from tests.distributed.runs import ALIGNED, data, start_and_stop
@@ -63,15 +65,32 @@ TRAINED = ALIGNED.replace(
     opt_state="momentum_buffer=e5m7:stochastic",
     opt_grad="e5m2",
 )
+# Its first scale overflows, and it doubles again before a rank dies.
+KILLED = TRAINED.replace(
+    name="killed", loss_scale=1.0, dynamic_scale=True, scale_start=2.0**20, scale_interval=2
+)
 
 
-def main(folder: Path) -> None:
+class Dying(Trainer):
+    """A trainer whose last process is killed in the second step of the second epoch."""
+
+    def _train(self, batch: Batch) -> None:
+        last = self.processes.rank == self.processes.count - 1
+        if last and (self.position.epoch, self.position.step) == (1, 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+        super()._train(batch)
+
+
+def main(folder: Path, *words: str) -> None:
     if "RANK" not in os.environ:
         torch.save({name: run(name, ALONE) for name in RUNS}, folder / "alone.pt")
         Trainer(TRAINED, folder / "alone", workload=data(TRAINED)).fit()
+        Trainer(KILLED, folder / "killed-alone", workload=data(KILLED)).fit()
         start_and_stop(TRAINED, folder / "stopped")
         return
     with joined() as ddp:
+        if words == ("dies",):
+            Dying(KILLED, folder / "killed", workload=data(KILLED), processes=ddp).fit()
         fsdp = Processes(ddp.rank, ddp.count, ddp.local_rank, sharded=True)
         before = torch.load(folder / "alone.pt", weights_only=True)
         seen: dict[str, Any] = {"refused": refused(fsdp), "columns": columns(fsdp)}
@@ -81,6 +100,9 @@ def main(folder: Path) -> None:
                 seen[f"{way}-{name}-resumed"] = run(name, processes, before[name]["half"])
             if processes.count == 2:
                 trained(folder, way, processes)
+                killed = folder / f"{way}-killed"
+                processes.on_first(lambda to=killed: shutil.copytree(folder / "killed", to))
+                Trainer.resume(killed, workload=data(KILLED), processes=processes).fit()
         torch.save(seen, folder / f"rank{ddp.rank}.pt")
 
 
@@ -175,4 +197,4 @@ def columns(processes: Processes) -> list[Any]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -9,6 +9,7 @@ import torch
 from lpkernels.experiments.records import read_run
 from tests.distributed.masters import RUNS
 from tests.distributed.runs import WAYS
+from tests.distributed.test_runs import figures
 from tests.techniques.loss_scaling.optimizers import assert_same
 
 ways = pytest.mark.parametrize("way", WAYS)
@@ -76,7 +77,10 @@ def test_blocks_in_two_shards_are_refused_by_name(masters: Path) -> None:
 
 
 # The gradients of four processes are not those of one.
-@pytest.mark.parametrize("masters", [2], indirect=True, ids=["two"])
+two = pytest.mark.parametrize("masters", [2], indirect=True, ids=["two"])
+
+
+@two
 @pytest.mark.parametrize("run", ["ddp", "fsdp", "ddp-resumed", "fsdp-resumed"])
 def test_the_trainer_has_the_bits_of_one_process(masters: Path, run: str) -> None:
     got, want = (
@@ -88,3 +92,19 @@ def test_the_trainer_has_the_bits_of_one_process(masters: Path, run: str) -> Non
         [epoch["stagnation"] for epoch in read_run(masters / n).epochs] for n in (run, "alone")
     ]
     assert shares[0] == shares[1] and all(0 < share < 1 for share in shares[0])
+
+
+@two
+@ways
+def test_a_run_with_a_killed_rank_goes_on_to_the_bits_of_one_that_was_left_alone(
+    masters: Path, way: str
+) -> None:
+    got, want = (
+        torch.load(masters / name / "checkpoint.pt", weights_only=True)
+        for name in (f"{way}-killed", "killed-alone")
+    )
+    for what in ("model", "optimizer", "parts", "position", "rng"):
+        assert_same(got[what], want[what], what)
+    epochs = figures(masters / "killed-alone")
+    assert figures(masters / f"{way}-killed") == epochs
+    assert 0 < epochs[0]["skipped_steps"] < epochs[0]["updates"]
