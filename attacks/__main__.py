@@ -19,6 +19,7 @@ from pathlib import Path
 
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import append_record
+from lpkernels.schemas import line
 
 ATTACKS = ("kills", "damage", "hostile", "ranks", "soak", "conditions")
 RESULTS = Path(__file__).resolve().parent / "results.jsonl"
@@ -30,7 +31,7 @@ def attack(name: str, out: Path) -> None:
     figures = import_module(f"attacks.{name}").run()
     seconds = round(time.monotonic() - begin, 1)
     when = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    record = {"type": "attack", "schema": 1, "name": name, "figures": figures, "seconds": seconds}
+    record = {**line("attack"), "name": name, "figures": figures, "seconds": seconds}
     append_record(out, {**record, "environment": environment("cpu"), "when": when})
     print(f"{name}: held, {figures}, {seconds} s", flush=True)
 

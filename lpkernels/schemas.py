@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 Record = dict[str, Any]
 
-#: Of runs and sweeps, of techniques and commands, of benchmarks, of mutants and proofs.
+#: Of runs and sweeps, of techniques and commands, of benchmarks, of mutants, proofs and attacks.
 KINDS = frozenset({
     "run", "promotions", "diagnosis", "sweep", "cell", "sweep-results", "accumulate", "units",
     "frontier study", "policy",
@@ -24,7 +24,7 @@ KINDS = frozenset({
     "frontier stopping", "frontier transfer", "general path", "landscape", "optimizer states",
     "precision", "tensor core", "training loop", "triton_counts", "update",
     "update of small parameters",
-    "mutants", "proofs",
+    "mutants", "proofs", "attack",
 })  # fmt: skip
 
 
