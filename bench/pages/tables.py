@@ -35,6 +35,8 @@ NO_RECORD = {
     ("bench/NOTES.md", " | 1 thread, processor time"): _NOT_KEPT,
     ("docs/assignments.md", "word | meaning"): "a default value",
     ("docs/backends.md", "name | needs"): "a version",
+    ("docs/layers.md", " | "): "versions",
+    ("docs/promises.md", "promise | what holds it"): "tests/project/test_attacks.py holds counts",
     (
         "docs/cyclic-precision.md",
         "schedule | mean bits",

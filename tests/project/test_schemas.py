@@ -30,13 +30,9 @@ from tests.support.commands import call
 from tests.techniques.assignment.networks import chain
 
 ROOT = Path(__file__).parents[2]
+SCRIPTS = ("mutants", "proofs", "attacks")
 FILES = sorted((ROOT / "tests/data/schemas").iterdir())
-PLACES = (
-    "bench/results/*.json*",
-    "mutants/results.jsonl",
-    "proofs/results.jsonl",
-    "attacks/results.jsonl",
-)
+PLACES = ("bench/results/*.json*", *(f"{each}/results.jsonl" for each in SCRIPTS))
 COMMITTED = [path for place in PLACES for path in sorted(ROOT.glob(place))]
 
 #: The readers of kinds that have one of their own, of a file or of its folder.
