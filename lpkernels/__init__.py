@@ -4,6 +4,7 @@
 choose, forward and backward, with the same bits on every backend.
 """
 
+import importlib
 from typing import TYPE_CHECKING
 
 from lpkernels import _build, backends, formats, functional, nn, techniques
@@ -27,7 +28,6 @@ from lpkernels.formats.checks import did_you_mean
 from lpkernels.functional import count, matmul, pack, quantize, seed_from, unpack
 from lpkernels.nn import convert, revert, set_precision, set_recipe
 from lpkernels.nn.policies import policies, policy
-from lpkernels.nn.policy_files import load_policy, save_policy
 from lpkernels.recipes import recipe, recipes
 
 __version__ = _build.version()
@@ -72,15 +72,22 @@ __all__ = [
 if TYPE_CHECKING:
     from lpkernels import experiments as experiments
     from lpkernels import reference as reference
+    from lpkernels.nn.policy_files import load_policy, save_policy
 else:
     _LATE = ("experiments", "reference")
-    _load, __dir__ = on_first_use(__name__, _LATE)
+    _FILES = ("load_policy", "save_policy")
+    _load, _names = on_first_use(__name__, _LATE)
+
+    def __dir__() -> list[str]:
+        return sorted({*_names(), *_FILES})
 
     def __getattr__(name: str) -> object:
         """Answers a name that is not here with the place where it is, or with names near it."""
         # Python and its tools ask every module for private names.
         if name in _LATE or name.startswith("_"):
             return _load(name)
+        if name in _FILES:
+            return getattr(importlib.import_module("lpkernels.nn.policy_files"), name)
         homes = [
             nn,
             functional,
