@@ -11,6 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from lpkernels import _build
+
 __all__ = [
     "Function",
     "Kernels",
@@ -24,6 +26,7 @@ __all__ = [
     "part",
     "ptx",
     "readable",
+    "reason",
     "stretches",
     "target_of",
     "tool",
@@ -73,6 +76,13 @@ def tool(name: str) -> Path | None:
         return None
     path = Path(spec.origin).parent / "backends" / "nvidia" / "bin" / name
     return path if path.exists() else None
+
+
+def reason() -> str:
+    """Why the machine code of lpkernels._C cannot be read here; empty where it can."""
+    if tool("nvdisasm") is None or tool("cuobjdump") is None:
+        return "the triton package, whose nvdisasm and cuobjdump this needs, is not installed"
+    return _build.why_no_cuda()
 
 
 def _output(name: str, *arguments: object, cwd: Path | None = None) -> str:

@@ -1,14 +1,18 @@
 """NaNs of every kind as operands of the cuda adapter: none is taken for an absent tap, and every
 result is 0x7fc00000. The tests run on the host by the kernels' own code, and on a device where
-there is one."""
+there is one. The PTX of the kernels is read as well."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 import lpkernels as lp
+from lpkernels import _build
 from lpkernels.backends import Fused
 from lpkernels.backends._conv_geometry import Frame
 from lpkernels.backends.cuda import BACKEND, _conv, _products
@@ -16,7 +20,7 @@ from tests import cases
 from tests.backends.cuda.test_cuda_conv import ALL_ORDERS, KERNELS, PASSES, few_bits, operands, run
 from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
-from tests.support import cuda_host
+from tests.support import cuda_host, sass
 from tests.test_conv_tables import ABSENT
 
 REFERENCE = lp.backends.get("reference")
@@ -175,3 +179,34 @@ class TestOnDevice:
         got = lp.functional.conv2d(x.cuda(), w.cuda(), padding=2, recipe=recipe, backend="cuda")
         want = lp.functional.conv2d(x, w, padding=2, recipe=recipe, backend="reference")
         assert_bit_equal(got, want)
+
+
+def conversions_of_nan(kernel: str) -> set[str]:
+    """Registers that hold the converted form, in float32, of a NaN that the code chose, and that
+    are used elsewhere than in a choice of the canonical NaN."""
+    nan = "0d7FF8000000000000"
+    chosen = {nan, *re.findall(rf"\.f64\s+(%fd\d+), [^;]*{nan}", kernel)}
+    pairs = re.findall(r"cvt\.rn\.f32\.f64\s+(%f\d+), (%fd\d+|\w+);", kernel)
+    converted = {to for to, source in pairs if source in chosen}
+    elsewhere = [
+        line
+        for line in kernel.splitlines()
+        if not re.search(r"cvt\.rn\.f32\.f64|selp\.f32.* 0f7FC00000|\.reg ", line)
+    ]
+    return converted & set(re.findall(r"%f\d+", "\n".join(elsewhere)))
+
+
+def test_a_conversion_of_nan_is_found():
+    chosen = "selp.f64 %fd2, %fd1, 0d7FF8000000000000, %p1;\n\tcvt.rn.f32.f64 %f1, %fd2;\n\t"
+    assert conversions_of_nan(chosen + "st.global.f32 [%rd1], %f1;\n") == {"%f1"}
+    assert not conversions_of_nan(chosen + "selp.f32 %f2, %f1, 0f7FC00000, %p1;\n")
+
+
+@pytest.mark.skipif(bool(sass.reason()), reason=sass.reason())
+def test_no_nan_is_what_a_conversion_makes_of_one():
+    """The instruction set leaves open which NaN a conversion makes; the contract has one NaN for
+    all."""
+    kernels = sass.ptx(Path(str(_build.load_extension().__file__)).resolve())
+    if not kernels:
+        pytest.skip("lpkernels._C was built without PTX")
+    assert {name: found for name, k in kernels.items() if (found := conversions_of_nan(k))} == {}

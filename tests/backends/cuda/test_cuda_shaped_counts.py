@@ -15,6 +15,7 @@ from tests.backends.cuda.test_cuda_counts import (
     flag,
     kernels,
     made,
+    slow_but,
 )
 from tests.support.sass import Function, Kernels, Loop, fewest, loops, stretches, target_of
 
@@ -132,6 +133,7 @@ def in_double(rule: str) -> bool:
     return rule.startswith("double")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("rule", RULES)
 def test_smaller_tiles_stay_below_their_ceiling(kernels, rule: str, shape: tuple[int, int]):
@@ -145,8 +147,9 @@ def test_smaller_tiles_stay_below_their_ceiling(kernels, rule: str, shape: tuple
         assert found.kept <= (53 if is_direct(shape) else 9.5) + more
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("rule", RULES)
+# One tile that goes through shared memory and one that does not are no slow ones.
+@pytest.mark.parametrize("shape", slow_but(((128, 64), (1, 32)), SHAPES))
+@pytest.mark.parametrize("rule", slow_but(("odd, two steps",), RULES))
 def test_nothing_is_contracted_away_in_smaller_tiles(kernels, rule: str, shape: tuple[int, int]):
     for tables in layouts(rule):
         found = counted(shaped_kernel_of(kernels, rule, shape, tables), shape)

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import triton
 from triton.backends.compiler import GPUTarget
@@ -13,7 +14,7 @@ from triton.compiler import ASTSource
 
 from lpkernels.backends.triton._launch import EXACT
 
-__all__ = ["COUNTED", "TARGETS", "compiled"]
+__all__ = ["COUNTED", "EVERY", "TARGETS", "compiled"]
 
 #: Name -> target; gfx942 needs the wave size of CDNA.
 TARGETS = {
@@ -21,6 +22,10 @@ TARGETS = {
     "sm_90": GPUTarget("cuda", 90, 32),
     "gfx942": GPUTarget("hip", "gfx942", 64),
 }
+#: Every target; what is compiled for others than sm_90 is for `make prove`.
+EVERY = pytest.mark.parametrize(
+    "target", [pytest.param(t, marks=[pytest.mark.slow] * (t != "sm_90")) for t in TARGETS]
+)
 #: Counts and registers are those of the compiler that Triton 3.7 brings along.
 COUNTED = triton.__version__.startswith("3.7")
 _POINTERS = {

@@ -18,7 +18,7 @@ from lpkernels.backends.triton.certified.certificate import STRIDE
 from lpkernels.backends.triton.exact.sequential import exact_kernel
 from lpkernels.formats import FixedFormat
 
-__all__ = ["CERTIFIED_CASES", "CertifiedCase"]
+__all__ = ["CERTIFIED_CASES", "CertifiedCase", "products_of"]
 
 
 #: All tiers by the length of their loops, where they share a kernel.
@@ -75,7 +75,7 @@ class CertifiedCase(NamedTuple):
     @property
     def products(self) -> float:
         """Products of one thread in one pass of the main loop."""
-        return self.tile.bm * self.tile.bn * STRIDE.value / (32 * self.tile.warps)
+        return products_of(self.tile)
 
     def arguments(self, tile: Tile | None = None) -> dict[str, Any]:
         """The arguments that `ahead_of_time.compiled` takes, with this tile in place of the large
@@ -113,6 +113,11 @@ class CertifiedCase(NamedTuple):
     @property
     def options(self) -> dict[str, int]:
         return stages.options_of(self.tiers, self.roundings, self.image, self.shared)
+
+
+def products_of(tile: Tile) -> float:
+    """Products of one thread in one pass of a main loop with this tile."""
+    return tile.bm * tile.bn * STRIDE.value / (32 * tile.warps)
 
 
 _ROUNDED = Accumulator("e6m9", product="e4m3")

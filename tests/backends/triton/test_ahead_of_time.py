@@ -1,4 +1,8 @@
-"""Machine code of the certified kernels, compiled without a GPU."""
+"""Machine code of the certified kernels, compiled without a GPU.
+
+Small tiles show that nothing spills and nothing is contracted. The numbers of instructions have
+ceilings for the tiles of large products, whose compilation takes minutes: pytest -m slow.
+"""
 
 import pytest
 import torch
@@ -6,7 +10,6 @@ import torch
 from lpkernels.arithmetic import UNITS, Accumulator
 from lpkernels.backends.triton import BACKEND, _native
 from lpkernels.backends.triton._config import Tile, dot_tile
-from lpkernels.backends.triton._launch import interpreting
 from lpkernels.backends.triton._native import native_kernel
 from lpkernels.backends.triton._parts import AHEAD
 from lpkernels.backends.triton._roundings import roundings_of
@@ -14,22 +17,29 @@ from lpkernels.backends.triton._tile import Outputs, Side
 from lpkernels.backends.triton.certified.tiles import certified_kernel
 from lpkernels.backends.triton.exact.sequential import exact_kernel, options_of
 from tests.backends.triton.ahead_of_time import COUNTED, compiled
-from tests.backends.triton.certified_cases import CERTIFIED_CASES, CertifiedCase
+from tests.backends.triton.certified_cases import CERTIFIED_CASES, CertifiedCase, products_of
 from tests.backends.triton.launches import compiled_launch, recorded
 from tests.backends.triton.machine_code import innermost_loops, machine_code, main_loop
-
-pytestmark = [
-    pytest.mark.triton,
-    pytest.mark.skipif(interpreting(), reason="Triton's interpreter compiles nothing"),
-]
 
 CASES = pytest.mark.parametrize(
     "case", CERTIFIED_CASES, ids=[case.name for case in CERTIFIED_CASES]
 )
 SPLIT = next(case for case in CERTIFIED_CASES if case.name == "split")
 FUSED = next(case for case in CERTIFIED_CASES if case.name == "fused")
+SMALL = Tile(4, 64, 1)
+#: The first case of each combination of tiers that share a kernel.
+FAMILIES = {case.tiers: case for case in reversed(CERTIFIED_CASES)}.values()
 
 
+@pytest.mark.skipif(not COUNTED, reason="the counts are those of Triton 3.7")
+@pytest.mark.parametrize("case", FAMILIES, ids=[case.name for case in FAMILIES])
+def test_a_small_tile_spills_and_contracts_nothing(case: CertifiedCase) -> None:
+    loop = main_loop(certified_kernel, options=case.options, **case.arguments(SMALL))
+    assert loop.stack == 0
+    assert loop.arithmetic / products_of(SMALL) >= case.arithmetic
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not COUNTED, reason="the counts are those of Triton 3.7")
 @CASES
 def test_main_loop(case: CertifiedCase) -> None:
@@ -40,6 +50,7 @@ def test_main_loop(case: CertifiedCase) -> None:
     assert loop.arithmetic / case.products == pytest.approx(case.arithmetic, abs=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not COUNTED, reason="the counts are those of Triton 3.7")
 @pytest.mark.parametrize(
     ("name", "most"), [("fused, chunks", 23.0), ("fused, chunks, outer64", 31.5)]
@@ -54,18 +65,17 @@ def test_the_loop_that_adds_the_sums_of_chunks(name: str, most: float) -> None:
 
 
 def test_contraction_would_undo_the_rounding() -> None:
-    exact = main_loop(certified_kernel, **SPLIT.arguments(Tile(4, 64, 1)))
-    fused = main_loop(
-        certified_kernel, options={"enable_fp_fusion": True}, **SPLIT.arguments(Tile(4, 64, 1))
-    )
+    fusion = {"enable_fp_fusion": True}
+    exact = main_loop(certified_kernel, options=SPLIT.options, **SPLIT.arguments(SMALL))
+    fused = main_loop(certified_kernel, options=fusion | SPLIT.options, **SPLIT.arguments(SMALL))
     assert exact.counts["FADD"] == 2 * exact.counts["FMUL"]
     assert fused.counts["FADD"] + fused.counts["FMUL"] == 0
     # The splitting by multiply-adds has nothing to contract.
-    options = {"enable_fp_fusion": True, **FUSED.options}
-    there = main_loop(certified_kernel, options=options, **FUSED.arguments())
-    assert there.arithmetic / FUSED.products == pytest.approx(FUSED.arithmetic, abs=0.02)
+    there = main_loop(certified_kernel, options=fusion | FUSED.options, **FUSED.arguments(SMALL))
+    assert there.arithmetic / products_of(SMALL) == pytest.approx(FUSED.arithmetic, abs=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not COUNTED, reason="the counts are those of Triton 3.7")
 @pytest.mark.parametrize(
     ("unit", "single", "most"),

@@ -22,7 +22,7 @@ from tests.backends.cpu.test_quantize_kernels import (
     float32_values,
     tensor_values,
 )
-from tests.backends.triton.ahead_of_time import TARGETS, compiled
+from tests.backends.triton.ahead_of_time import EVERY, compiled
 from tests.cases import DETERMINISTIC, ROUND_FORMATS, ids
 from tests.compare import assert_bit_equal
 
@@ -117,9 +117,9 @@ def test_tiles_leave_no_trace(fmt, device, monkeypatch):
     check(x.transpose(0, 2)[:, ::2], Quantizer(fmt), device)
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=str)
+@EVERY
 @pytest.mark.parametrize("histogram", [False, True], ids=["counts", "histogram"])
-def test_the_kernel_compiles(target, histogram, compiler):
+def test_the_kernel_compiles(target, histogram):
     rule, numbers = rule_of(FloatFormat(5, 2).to_ints(), 0)
     endless_rule, endless = counting.unbounded(rule, numbers)
     for written in (False, True):

@@ -1,9 +1,10 @@
 """Every kernel, and every rounding that the planner can choose, compiles ahead of time.
 
-The planner's pure functions over all formats say which kernels there are; `every` says which are
-compiled. For sm_90 they have every kernel, tier, mode and constant among them, for the others every
-kernel, tier and constant (`kernel_keys.covering`). With pytest -m slow all are compiled. A group
-takes up to 20 seconds: it has up to 52 kernels, and LLVM takes seconds for each of the longest.
+One launch of each kernel is compiled wherever the tests run, and pytest -m slow does the rest. The
+planner's pure functions over all formats say which kernels there are; `every` says which are
+compiled. First come, for sm_90, every kernel, tier, mode and constant, and for the others every
+kernel, tier and constant (`kernel_keys.covering`); then all that is left. A group takes up to 20
+seconds: it has up to 52 kernels, and LLVM takes seconds for each of the longest.
 """
 
 from __future__ import annotations
@@ -23,13 +24,12 @@ import torch
 
 from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends.planning import triton_tiers as _tiers
-from lpkernels.backends.triton._launch import interpreting
 from lpkernels.backends.triton.elementwise.quantize import way
 from lpkernels.backends.triton.rounding.rule import rule_of
 from lpkernels.formats import FloatFormat
 from lpkernels.rounding import ROUNDINGS
-from tests.backends.triton.ahead_of_time import COUNTED, TARGETS, _run
-from tests.backends.triton.every.kernels import GROUPS, launches
+from tests.backends.triton.ahead_of_time import COUNTED, EVERY, _run
+from tests.backends.triton.every.kernels import GROUPS, first_launches, launches
 from tests.backends.triton.every.rules import Format, all_formats
 from tests.backends.triton.kernel_keys import (
     certified_key,
@@ -45,14 +45,8 @@ from tests.backends.triton.kernel_keys import (
 from tests.backends.triton.launches import Launch, compiled_launch, kernels, modules
 from tests.backends.triton.machine_code import innermost_loops, loop_of
 
-pytestmark = [
-    pytest.mark.triton,
-    pytest.mark.skipif(interpreting(), reason="Triton's interpreter compiles nothing"),
-]
-
 #: One target for each planner: sm_80 has the same planner as sm_90.
 PLANNED = pytest.mark.parametrize("target", ["sm_90", "gfx942"])
-EVERY = pytest.mark.parametrize("target", TARGETS)
 #: Instructions of a product and thread in the main loop on sm_90, at most, chunks included. Drawn
 #: sums are listed by the bits of a draw's field, of which a word has four, two or one.
 MOST = {
@@ -90,6 +84,7 @@ def of(target: str, *names: str) -> Iterator[Launch]:
         yield from (launch for launch in found if launch.name in names)
 
 
+@pytest.mark.slow
 @PLANNED
 def test_every_kernel_is_listed(target: str) -> None:
     found = {launch.name for group in listed(target).values() for launch in group}
@@ -122,6 +117,7 @@ def accumulators(product: Format | str | None = None) -> Iterator[Accumulator]:
             yield Accumulator(fmt, mode, product=product, **draws)
 
 
+@pytest.mark.slow
 @PLANNED
 @pytest.mark.parametrize("product", [None, "e4m3"])
 def test_every_choice_of_a_certified_kernel_is_listed(product: str | None, target: str) -> None:
@@ -148,6 +144,7 @@ def test_every_choice_of_a_certified_kernel_is_listed(product: str | None, targe
         assert {key[0] for key in chosen} <= with_products
 
 
+@pytest.mark.slow
 @PLANNED
 def test_every_tier_has_chunks_and_tables(target: str) -> None:
     shapes: dict[tuple[int, ...], set[Any]] = {}
@@ -160,6 +157,7 @@ def test_every_tier_has_chunks_and_tables(target: str) -> None:
             assert {s[place] for s in found} == {True, False}, [_tiers.NAMES[t] for t in tiers]
 
 
+@pytest.mark.slow
 @PLANNED
 def test_every_rule_is_listed_in_every_place(target: str) -> None:
     """Every rule of all formats and modes is listed alone, and as the rule of sums, of products, of
@@ -186,6 +184,7 @@ def test_every_rule_is_listed_in_every_place(target: str) -> None:
         assert not draws or {draw_key(rule) for rule in rules} == fields
 
 
+@pytest.mark.slow
 @PLANNED
 def test_every_rounding_of_elements_is_listed(target: str) -> None:
     """Every rule in float32 is listed, with a rule of its own near zero and without."""
@@ -286,34 +285,38 @@ def products_of(launch: Launch) -> float:
     return told["BM"] * told["BN"] * steps / (32 * told["num_warps"])
 
 
-#: The parts of a target's launches that are compiled wherever the tests run.
-ALWAYS = {"sm_80": constants, "sm_90": features, "gfx942": constants}
+#: The parts of a target's launches that are compiled first.
+FIRST = {"sm_80": constants, "sm_90": features, "gfx942": constants}
 
 
 @cache
-def compiled_always(target: str, group: str) -> list[Launch]:
-    return covering(listed(target)[group], ALWAYS[target])
+def compiled_first(target: str, group: str) -> list[Launch]:
+    return covering(listed(target)[group], FIRST[target])
 
 
+@pytest.mark.slow
 @EVERY
 def test_every_kernel_and_tier_is_compiled(target: str) -> None:
-    always = [launch for group in GROUPS for launch in compiled_always(target, group)]
+    first = [launch for group in GROUPS for launch in compiled_first(target, group)]
     every = [launch for group in listed(target).values() for launch in group]
-    for parts in {constants, ALWAYS[target]}:
-        assert set().union(*map(parts, always)) == set().union(*map(parts, every))
-    assert {launch.name for launch in always} == set(kernels())
-    assert {(x.name, x.constant("TIERS")) for x in always} == {
+    for parts in {constants, FIRST[target]}:
+        assert set().union(*map(parts, first)) == set().union(*map(parts, every))
+    assert {launch.name for launch in first} == set(kernels())
+    assert {(x.name, x.constant("TIERS")) for x in first} == {
         (x.name, x.constant("TIERS")) for x in every
     }
 
 
-def check(launches: list[Launch], target: str) -> None:
-    """Kernels contract nothing, flush nothing and use no stack; on sm_90 a product's cost is
-    bounded."""
+def check(launches: list[Launch], target: str, *, counted: bool = True) -> None:
+    """Kernels contract nothing, flush nothing, use no stack and have the launch's options; on sm_90
+    a product's cost is bounded (counted)."""
     wrong = []
     for launch in launches:
         result = compiled_launch(launch, target)
-        budget = ceilings_of(launch) if target == "sm_90" else []
+        has = result.metadata._asdict()
+        if any(has[name] != value for name, value in launch.told.items() if name in has):
+            wrong.append((launch.name, launch.told, has))
+        budget = ceilings_of(launch) if counted and target == "sm_90" else []
         found = usage(result, loops=len(budget))
         if COUNTED and found["stack"] > 0:
             wrong.append((launch.name, launch.told, found))
@@ -333,10 +336,17 @@ def check(launches: list[Launch], target: str) -> None:
 GROUP = pytest.mark.parametrize("group", GROUPS)
 
 
+@pytest.mark.parametrize("group", [group for group in GROUPS if group not in _tiers.NAMES])
+def test_one_launch_of_each_kernel_compiles(group: str) -> None:
+    """Small tiles of the certified kernels are compiled in test_ahead_of_time.py."""
+    check(first_launches(group), "sm_90", counted=False)
+
+
+@pytest.mark.slow
 @EVERY
 @GROUP
 def test_compiles_within_its_budget(group: str, target: str) -> None:
-    check(compiled_always(target, group), target)
+    check(compiled_first(target, group), target)
 
 
 def besides(launches: list[Launch], others: list[Launch]) -> list[Launch]:
@@ -349,12 +359,12 @@ def besides(launches: list[Launch], others: list[Launch]) -> list[Launch]:
 @GROUP
 def test_every_rounding_compiles(group: str, target: str) -> None:
     rounded = covering(listed(target)[group], roundings)
-    check(besides(rounded, compiled_always(target, group)), target)
+    check(besides(rounded, compiled_first(target, group)), target)
 
 
 @pytest.mark.slow
 @EVERY
 @GROUP
 def test_the_rest_compiles(group: str, target: str) -> None:
-    known = compiled_always(target, group) + covering(listed(target)[group], roundings)
+    known = compiled_first(target, group) + covering(listed(target)[group], roundings)
     check(besides(listed(target)[group], known), target)

@@ -14,12 +14,9 @@ pytestmark = pytest.mark.triton
 pytest.importorskip("triton")
 
 from lpkernels.backends.planning import triton_tiers as _tiers  # noqa: E402
-from lpkernels.backends.triton import BACKEND, _launch  # noqa: E402
+from lpkernels.backends.triton import BACKEND  # noqa: E402
 from tests.backends.triton.ahead_of_time import TARGETS  # noqa: E402
 from tests.backends.triton.launches import keys, recorded  # noqa: E402
-
-if _launch.interpreting():
-    pytest.skip("the interpreter compiles nothing", allow_module_level=True)
 
 E5M2, FIXED = (as_quantizer(text).to_ints() for text in ("e5m2", "fixed8_f4_wrap:to_odd"))
 #: Every branch of the kernels: modes, products, chunks, both generators, fixed point.

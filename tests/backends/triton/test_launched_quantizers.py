@@ -19,7 +19,7 @@ def launched(fmt: str, rounding: str) -> list[str]:
 
 @pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
 @pytest.mark.parametrize("kind", ["", "_sym", "_axis0", "_axis-1"])
-def test_one_kernel_for_all_bits(compiler: None, kind: str, rounding: str) -> None:
+def test_one_kernel_for_all_bits(kind: str, rounding: str) -> None:
     first = launched(f"affine8{kind}", rounding)
     assert len(first) == 2
     for bits in range(2, 17):

@@ -13,19 +13,15 @@ pytest.importorskip("triton")
 
 from lpkernels.backends.planning import triton as plans  # noqa: E402
 from lpkernels.backends.planning import triton_tiers, triton_tiles  # noqa: E402
-from lpkernels.backends.triton import BACKEND, _launch, _products  # noqa: E402
+from lpkernels.backends.triton import BACKEND, _products  # noqa: E402
 from lpkernels.backends.triton._roundings import roundings_of  # noqa: E402
 from lpkernels.backends.triton.certified import stages  # noqa: E402
 from tests.backends.planning.calls import CASES, E5M2, Case, call, run  # noqa: E402
 from tests.backends.triton.launches import Launch, recorded  # noqa: E402
 
-not_interpreted = pytest.mark.skipif(
-    _launch.interpreting(), reason="the interpreter's tiles are others"
-)
 PRODUCTS = ("certified_kernel", "exact_kernel")
 
 
-@not_interpreted
 @pytest.mark.parametrize("processors", [1, 132])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_kernels_tiles_and_sizes_are_those_that_are_launched(
@@ -86,7 +82,6 @@ SHARED = {
 }  # fmt: skip
 
 
-@not_interpreted
 @pytest.mark.parametrize("case", SHARED.values(), ids=SHARED)
 def test_splits_and_scratch_are_those_that_are_launched(
     case: Case, monkeypatch: pytest.MonkeyPatch

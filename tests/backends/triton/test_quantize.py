@@ -20,7 +20,7 @@ from tests.backends.cpu.test_quantize_kernels import (
     expected,
     float32_values,
 )
-from tests.backends.triton.ahead_of_time import TARGETS, compiled
+from tests.backends.triton.ahead_of_time import EVERY, compiled
 from tests.cases import DETERMINISTIC, ROUND_FORMATS, hard_values, ids
 from tests.compare import assert_bit_equal
 
@@ -113,9 +113,9 @@ def test_strides_and_tiles_leave_no_trace(rounding: str, device: str, monkeypatc
         assert_bit_equal(out.contiguous(), want)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@EVERY
 @pytest.mark.parametrize("mode", ["nearest_even", "to_odd", "stochastic"])
-def test_narrow_inputs_need_no_float64(mode: str, target: str, compiler) -> None:
+def test_narrow_inputs_need_no_float64(mode: str, target: str) -> None:
     """The kernels also flush no subnormals and contract no product with a sum."""
     quantizer = Quantizer("e4m3", mode, random_bits=8 if mode == "stochastic" else None)
     ints = quantizer.to_ints()

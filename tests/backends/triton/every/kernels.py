@@ -50,8 +50,25 @@ GROUPS: dict[str, tuple[tuple[str, ...], Callable[[], Iterator[Call]]]] = {
 
 def launches(group: str, target: str) -> list[Launch]:
     """All launches of one group that are compiled separately on a target."""
-    names, calls = GROUPS[group]
     found: dict[Any, Launch] = {}
+    for launch in _made(group, target):
+        found.setdefault(key(launch), launch)
+    return list(found.values())
+
+
+def first_launches(group: str) -> list[Launch]:
+    """The first launch on sm_90 of each kernel of a group; no call is made after these."""
+    found: dict[str, Launch] = {}
+    made = _made(group, "sm_90")
+    while len(found) < len(GROUPS[group][0]):
+        launch = next(made)
+        found.setdefault(launch.name, launch)
+    return list(found.values())
+
+
+def _made(group: str, target: str) -> Iterator[Launch]:
+    """The launches of a group's kernels, by its calls in turn."""
+    names, calls = GROUPS[group]
     for call in calls():
         with recorded(target) as made:
             call()
@@ -60,5 +77,4 @@ def launches(group: str, target: str) -> list[Launch]:
             other = tiers is not None and _tiers.NAMES[tiers[0]] != group
             other = other or (group == "finish" and not launch.constant("FINISHES"))
             if launch.name in names and not other:
-                found.setdefault(key(launch), launch)
-    return list(found.values())
+                yield launch
