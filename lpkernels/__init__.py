@@ -5,6 +5,7 @@ choose, forward and backward, with the same bits on every backend.
 """
 
 import importlib
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from lpkernels import _build, backends, formats, functional, nn, techniques
@@ -88,6 +89,10 @@ else:
             return _load(name)
         if name in _FILES:
             return getattr(importlib.import_module("lpkernels.nn.policy_files"), name)
+        if find_spec(f"{__name__}.{name}"):
+            # Python imports it now, where `from lpkernels import` asked; the techniques, of which
+            # the next lines ask, may be what is being imported.
+            raise AttributeError(f"module {__name__!r}: import {__name__}.{name} first")
         homes = [
             nn,
             functional,

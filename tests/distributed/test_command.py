@@ -120,6 +120,6 @@ def test_torchrun_takes_no_option_of_train_for_its_own(capsys: pytest.CaptureFix
                 rest = []
             if rest != ["train", name, *value]:
                 taken.append(name)
-    # The masters' format has another name too, --masters.
-    assert taken == ["--master"]
+    # These have another name too: --masters, --log-to.
+    assert taken == ["--master", "--log"]
     assert "ambiguous option: --master" in capsys.readouterr().err

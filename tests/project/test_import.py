@@ -98,6 +98,10 @@ def test_a_technique_is_loaded_alone(loaded):
     assert not techniques & {"accumulation", "assignment", "loss_scaling", "pareto"}
 
 
+def test_a_technique_may_be_the_first_import():
+    assert run("from lpkernels.techniques.loss_scaling import LossScaler as x; print(x)")
+
+
 @pytest.mark.parametrize(
     ("package", "names"),
     [

@@ -79,6 +79,9 @@ def as_named(path: Path, folder: Path, change: Callable[[dict[str, Any]], object
     first, *rest = path.read_text().splitlines()
     record = json.loads(first)
     change(record)
+    if kind_of(path) == "cell":
+        folder /= record["cell"]
+        folder.mkdir()
     copy = folder / NAMES.get(kind_of(path), path.name)
     copy.write_text("\n".join([json.dumps(record), *rest]) + "\n")
     return copy

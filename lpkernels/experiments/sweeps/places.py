@@ -395,13 +395,13 @@ def read_cell(folder: Path) -> Record:
         raise ValueError(f"{path}: expected the record of a cell ({error}); {again}") from error
     if not isinstance(record, dict) or record.get("kind") != "cell":
         raise ValueError(f"{path}: expected the record of a cell")
-    record = schemas.current(record, "cell", path)
+    whole = unsealed(record, run)
+    if whole is None or whole.get("cell") != folder.name:
+        raise ValueError(f"{path}: it or {RECORDS} is damaged, or belongs to another cell; {again}")
+    record = schemas.current(whole, "cell", path)
     for name, kind in _NEEDED.items():
         if not isinstance(record.get(name), kind):
             raise ValueError(
                 f"{path}: expected {name!r} to be a {kind.__name__}, got {record.get(name)!r}"
             )
-    whole = unsealed(record, run)
-    if whole is None or record["cell"] != folder.name:
-        raise ValueError(f"{path}: it or {RECORDS} is damaged, or belongs to another cell; {again}")
-    return whole
+    return record

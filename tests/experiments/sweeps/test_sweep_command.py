@@ -185,7 +185,8 @@ def test_errors_are_messages(
     paths = {"SPEC": str(spec), "WRONG": str(wrong), "RESULTS": str(RECORDS[0])}
     result = call(*(paths.get(argument, argument) for argument in arguments))
     assert result.exit_code == 2, result.output
-    assert message in result.output
+    # A long path breaks the line.
+    assert message in " ".join(result.output.replace("│", " ").split())
     assert not (tmp_path / "x").exists()
 
 

@@ -156,10 +156,3 @@ def test_a_schedule_that_does_not_fit_the_run_is_refused(
 def test_a_wrong_text_names_the_setting() -> None:
     with pytest.raises(ValueError, match="PrecisionScheduleConfig: schedule: cannot read the sch"):
         PrecisionScheduleConfig("cpt:8-3")
-
-
-def test_the_earlier_name_of_the_learning_rates_schedule_is_read() -> None:
-    values = BASE.to_dict()
-    values["optimizer"]["schedule"] = "constant"
-    del values["optimizer"]["lr_schedule"]
-    assert RunConfig.from_dict(values).optimizer.lr_schedule == "constant"

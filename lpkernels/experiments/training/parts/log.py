@@ -36,6 +36,7 @@ class LogConfig(PartConfig):
         "",
         "Also write the figures of every epoch to a folder: tensorboard:DIR, one for each run.",
         check=parse_log,
+        option="--log-to",
     )
 
     def build(self) -> Part:
