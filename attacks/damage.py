@@ -139,7 +139,7 @@ def damage_runs(root: Path, chance: random.Random) -> dict[str, int]:
 
 
 def damage_sweeps(root: Path, chance: random.Random) -> dict[str, int]:
-    """Damages one or two files of sweeps of which some cells are finished and one is begun."""
+    """Damages one or two files of sweeps: some cells are finished, and one is begun."""
     root.mkdir()
     spec, whole = whole_sweep(root, SEEDS, EPOCHS)
     begun, how = root / "begun", ("--jobs", 1)

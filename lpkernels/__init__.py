@@ -90,8 +90,8 @@ else:
         if name in _FILES:
             return getattr(importlib.import_module("lpkernels.nn.policy_files"), name)
         if find_spec(f"{__name__}.{name}"):
-            # Python imports it now, where `from lpkernels import` asked; the techniques, of which
-            # the next lines ask, may be what is being imported.
+            # Python imports it now, where `from lpkernels import` asked. A search among the
+            # techniques would import them, and one of them may be on its way in.
             raise AttributeError(f"module {__name__!r}: import {__name__}.{name} first")
         homes = [
             nn,
