@@ -155,7 +155,7 @@ def _operand() -> Tensor:
 
 
 def _same_always() -> Tensor:
-    """A product of which every bit is promised."""
+    """A product whose every bit is promised."""
     acc = lp.Accumulator("e6m9", "stochastic", chunk=16)
     return lp.matmul(_operand(), _operand(), acc, generator=torch.Generator().manual_seed(5))
 

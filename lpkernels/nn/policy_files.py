@@ -120,7 +120,7 @@ def _checked(values: Any, where: str) -> list[Any]:
 
 
 def _of_model(model: Module) -> dict[Pattern, Recipe]:
-    """A key for each converted module, by the first of its names; those of one recipe together."""
+    """A key for each converted module, by its first name; modules of one recipe together."""
     found = [(names[0], x) for names, x in named(model) if isinstance(x, Emulated)]
     if not found:
         raise ValueError(

@@ -21,7 +21,7 @@ def write_run(folder: Path, config: RunConfig, losses: list[float], **figures: f
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    """Two runs, of which the second has a figure that the first lacks."""
+    """Two runs; the second has a figure that the first lacks."""
     write_run(tmp_path / "a", RunConfig.of(name="a", lr=0.1), [0.5, float("inf")])
     own = RunConfig.of(name="b", lr=0.05, recipe="fp8_wang2018", dynamic_scale=True)
     write_run(tmp_path / "b", own, [0.25], loss_scale=2.0**16)

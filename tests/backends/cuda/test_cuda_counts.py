@@ -76,7 +76,7 @@ CEILINGS = {
 
 
 def slow_but(kept: Iterable[Any], every: Iterable[Any]) -> list[Any]:
-    """Parameters of a test, of which only those that are kept are no slow ones."""
+    """Parameters of a test; all but the kept ones are slow."""
     return [pytest.param(one, marks=[pytest.mark.slow] * (one not in kept)) for one in every]
 
 

@@ -92,7 +92,7 @@ def test_passes_share_apart() -> None:
     assert found.longest(10) == 2 + 2 + 2
     # Four chunks in parts of two take two programs of three.
     assert found.pieces == 2
-    # The last pass has one chunk, or three, of which the busiest program makes two.
+    # The last pass has one chunk, or three; of three, the busiest program makes two.
     assert (Share(2, 4).longest(9), Share(2, 4).longest(11)) == (5, 6)
     assert WHOLE.longest(7) == 7
 
