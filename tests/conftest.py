@@ -4,8 +4,9 @@
 machines where nothing can be installed; without it a missing oracle is an error.
 """
 
+import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     needs = re.compile(rf"^\s*(?:from|import) (?:{'|'.join(_MISSING_ORACLES)})\b", re.MULTILINE)
     return bool(needs.search(collection_path.read_text(encoding="utf-8"))) or None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure names the instruction set that the CPU kernels had to take."""
+    report = yield
+    if report.failed and (isa := os.environ.get("LPKERNELS_ISA")):
+        report.sections.append(("LPKERNELS_ISA", isa))
+    return report
 
 
 @pytest.fixture(autouse=True)

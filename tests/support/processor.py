@@ -6,11 +6,13 @@ the kernels ask for.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from lpkernels.backends import cpu
 
-__all__ = ["ISAS", "choose", "isa", "runs"]
+__all__ = ["ISAS", "Isas", "choose", "isa", "isas", "runs"]
 
 #: The names that LPKERNELS_ISA takes. Each instruction set has all those before it.
 ISAS = ("scalar", "avx2", "avx512", "avx512fp16")
@@ -43,3 +45,26 @@ def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each instruction set in turn."""
     choose(request.param, monkeypatch)
     return request.param
+
+
+class Isas:
+    """The instruction sets that this processor runs: a loop over it chooses one after the other.
+
+    A test computes the reference once, and goes through them inside. What fails there is reported
+    with the variable's value (`tests/conftest.py`); the instruction sets that the processor lacks
+    are reported as skipped by tests/backends/cpu/test_processor.py.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+
+    def __iter__(self) -> Iterator[str]:
+        for name in filter(runs, ISAS):
+            self._monkeypatch.setenv("LPKERNELS_ISA", name)
+            yield name
+        self._monkeypatch.delenv("LPKERNELS_ISA")
+
+
+@pytest.fixture
+def isas(monkeypatch: pytest.MonkeyPatch) -> Isas:
+    return Isas(monkeypatch)

@@ -49,6 +49,14 @@ def test_what_runs_is_all_up_to_the_best(monkeypatch: pytest.MonkeyPatch):
     assert [isa for isa in ISAS if runs(isa)] == list(ISAS[: ISAS.index(cpu.BACKEND.isa()) + 1])
 
 
+@NEEDS_MODULE
+@pytest.mark.parametrize("name", ISAS)
+def test_loops_over_instruction_sets_run(name: str, monkeypatch: pytest.MonkeyPatch):
+    """Skipped for each instruction set that tests with such a loop leave out here."""
+    processor.choose(name, monkeypatch)
+    assert name in [isa for isa in processor.Isas(monkeypatch) if cpu.BACKEND.isa() == isa]
+
+
 class Kernels:
     """A stand-in for the module: it answers for a processor that runs these instruction sets."""
 

@@ -1,0 +1,54 @@
+"""Lists of cases that cost milliseconds each: one test that goes through them all.
+
+pytest spends a millisecond or two on every test it collects and runs. `each` stands where
+``pytest.mark.parametrize`` would, and what fails names the case.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+__all__ = ["each"]
+
+
+def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Calls the test once with every case, in order, and ends at the first that fails.
+
+    names: the test's argument, or several with commas between them; each case is then a tuple.
+        All other arguments are fixtures, which the cases share.
+
+    A case that skips is left out. The test skips, with the reason of the last one, if all do.
+    """
+    arguments = [name.strip() for name in names.split(",")]
+    listed = list(cases)
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(test)
+
+        @functools.wraps(test)
+        def loop(**fixtures: Any) -> None:
+            skipped = []
+            for case in listed:
+                values = (case,) if len(arguments) == 1 else case
+                try:
+                    test(**dict(zip(arguments, values, strict=True)), **fixtures)
+                except pytest.skip.Exception as reason:
+                    skipped.append(reason)
+                except BaseException as error:
+                    if hasattr(error, "add_note"):  # Python 3.11 and later
+                        error.add_note(f"case: {names} = {case}")
+                    raise
+            if listed and len(skipped) == len(listed):
+                raise skipped[-1]
+
+        kept = [p for name, p in signature.parameters.items() if name not in arguments]
+        # This is what pytest reads to learn which fixtures the test takes.
+        loop.__signature__ = signature.replace(parameters=kept)  # type: ignore[attr-defined]
+        return loop
+
+    return decorate

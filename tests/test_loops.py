@@ -1,0 +1,53 @@
+"""`each` goes through all cases, and a failure names its case."""
+
+import sys
+
+import pytest
+
+from tests.loops import each
+
+_SEEN: list[tuple[int, str]] = []
+
+
+@each("number", (1, 2))
+@each("letter, sign", [("a", "+"), ("b", "-")])
+def test_every_case_comes_with_the_fixtures(
+    number: int, letter: str, sign: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(monkeypatch, pytest.MonkeyPatch)
+    _SEEN.append((number, letter + sign))
+    if number == 2 and letter == "b":
+        assert _SEEN == [(1, "a+"), (1, "b-"), (2, "a+"), (2, "b-")]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes before 3.11")
+def test_a_failure_names_its_case() -> None:
+    @each("fmt", ("e5m2", "e4m3"))
+    def test(fmt: str) -> None:
+        assert fmt == "e5m2"
+
+    with pytest.raises(AssertionError) as caught:
+        test()
+    assert caught.value.__notes__ == ["case: fmt = e4m3"]
+
+
+def test_a_case_that_skips_leaves_the_others() -> None:
+    seen = []
+
+    @each("number", (1, 2, 3))
+    def test(number: int) -> None:
+        if number < 3:
+            pytest.skip(f"no {number}")
+        seen.append(number)
+
+    test()
+    assert seen == [3]
+
+
+def test_it_skips_where_every_case_does() -> None:
+    @each("number", (1, 2))
+    def test(number: int) -> None:
+        pytest.skip(f"no {number}")
+
+    with pytest.raises(pytest.skip.Exception, match="no 2"):
+        test()
