@@ -29,15 +29,6 @@ def run(code: str) -> str:
     return done.stdout.strip()
 
 
-def heavy_modules_after(statement: str) -> list[str]:
-    """The heavy modules that a statement imports and torch alone would not."""
-    code = (
-        "import sys, torch; before = set(sys.modules); "
-        f"{statement}; print(*[n for n in {HEAVY!r} if n in sys.modules.keys() - before])"
-    )
-    return run(code).split()
-
-
 # What `import lpkernels` leaves out until somebody uses it.
 LATER = (
     "lpkernels.techniques.",
@@ -56,36 +47,48 @@ def loads_too_much(modules: list[str]) -> list[str]:
     return early + many
 
 
+# What a new process imports and torch alone does not, after each of these statements.
+STATEMENTS = (
+    "import lpkernels",
+    "lpkernels.techniques.cpt",
+    f"pickle.loads({pickle.dumps(cpt.Precision(8, 8))!r})",
+    "from lpkernels.techniques import pareto, loss_scaling, accumulation",
+    "lpkernels.nn.observing.trace",
+    "lpkernels.reference.exact",
+    "lpkernels.backends.planning.products",
+    "lpkernels.techniques.assignment.assign",
+    "import rich",
+)
+
+
 @pytest.fixture(scope="module")
 def loaded() -> dict[str, list[str]]:
-    """The modules of this package that a new process has after each of these statements."""
-    statements = (
-        "import lpkernels",
-        "lpkernels.techniques.cpt",
-        f"pickle.loads({pickle.dumps(cpt.Precision(8, 8))!r})",
-        "from lpkernels.techniques import pareto, loss_scaling, accumulation",
-        "lpkernels.nn.observing.trace",
-        "lpkernels.reference.exact",
-        "lpkernels.backends.planning.products",
-        "lpkernels.techniques.assignment.assign",
-    )
-    code = "import json, pickle, sys; after = {}\n" + "\n".join(
-        f"{each}; after[{each!r}] = [n for n in sys.modules if n.split('.')[0] == 'lpkernels']"
-        for each in statements
+    code = "import json, pickle, sys, torch; known = {*sys.modules}; after = {}\n" + "\n".join(
+        f"{each}; after[{each!r}] = [*(sys.modules.keys() - known)]" for each in STATEMENTS
     )
     return json.loads(run(f"{code}\nprint(json.dumps(after))"))
 
 
+def ours(modules: list[str]) -> list[str]:
+    return [name for name in modules if name.split(".")[0] == "lpkernels"]
+
+
 def test_import_loads_no_technique_and_no_reference(loaded):
-    assert loads_too_much(loaded["import lpkernels"]) == []
+    assert loads_too_much(ours(loaded["import lpkernels"])) == []
 
 
 def test_the_check_sees_what_is_loaded_early_or_too_much(loaded):
-    first, *others = loaded.values()
-    assert len(first) > 50
+    last = ours(loaded[STATEMENTS[-2]])
     for start in LATER:
-        assert any(name.startswith(start) for name in loads_too_much(others[-1])), start
-    assert f"{len(others[-1])} modules, expected at most {MOST}" in loads_too_much(others[-1])
+        assert any(name.startswith(start) for name in loads_too_much(last)), start
+    assert f"{len(last)} modules, expected at most {MOST}" in loads_too_much(last)
+    assert len(ours(loaded["import lpkernels"])) > 50
+
+
+def test_import_brings_in_nothing_heavy(loaded):
+    heavy = {statement: {*HEAVY} & {*modules} for statement, modules in loaded.items()}
+    assert heavy["import lpkernels"] == set()
+    assert "rich" in heavy["import rich"]
 
 
 def test_a_technique_is_loaded_alone(loaded):
@@ -124,14 +127,6 @@ def test_a_name_that_no_package_has_is_an_attribute_error():
         from lpkernels.techniques import ctp  # noqa: F401
 
 
-def test_import_brings_in_nothing_heavy():
-    assert heavy_modules_after("import lpkernels") == []
-
-
-def test_import_check_sees_a_heavy_module():
-    assert heavy_modules_after("import rich") == ["rich"]
-
-
 @pytest.mark.parametrize(
     "package",
     [
@@ -165,12 +160,10 @@ def test_a_name_that_is_not_here_is_answered_with_its_place(name, answer):
         getattr(lpkernels, name)
 
 
-def test_import_works_without_the_optional_packages():
-    run(BLOCKED.format(names=HEAVY) + "import lpkernels")
-
-
-def test_doctor_and_version_run_on_numpy_and_torch_alone():
+def test_numpy_and_torch_alone_are_enough_to_round_and_for_doctor_and_version():
     code = BLOCKED.format(names=HEAVY) + (
+        "import torch, lpkernels as lp\n"
+        "print(lp.quantize(torch.tensor([1.1]), 'e4m3fn').item(), lp.backends.status()['cpu'])\n"
         "from lpkernels.__main__ import main\n"
         "for asked in ('--version', 'doctor', 'formats'):\n"
         "    sys.argv[1:] = [asked]\n"
@@ -179,22 +172,14 @@ def test_doctor_and_version_run_on_numpy_and_torch_alone():
         "    except SystemExit as stop:\n"
         "        print(stop.code)"
     )
-    version, torch, *found, stopped = run(code).splitlines()
+    rounded, version, torch, *found, stopped = run(code).splitlines()
+    value, reason = rounded.split(" ", 1)
+    assert value == "1.125" and "lpkernels._C" in reason
     assert version == f"lpkernels {lpkernels.__version__}"
     assert torch.endswith("backends: reference")
     (triton,) = (line for line in found if line.startswith("backend triton"))
     assert triton.endswith("'triton', which is not installed: pip install 'lpkernels[triton]'")
     assert stopped.startswith('lpkernels: the command needs rich: pip install "lpkernels[lab]"; ')
-
-
-def test_without_the_extension_quantize_runs_on_the_reference():
-    code = BLOCKED.format(names=("lpkernels._C",)) + (
-        "import torch, lpkernels as lp; "
-        "print(lp.quantize(torch.tensor([1.1]), 'e4m3fn').item(), lp.backends.status()['cpu'])"
-    )
-    value, reason = run(code).split(" ", 1)
-    assert value == "1.125"
-    assert "lpkernels._C" in reason
 
 
 @pytest.mark.parametrize(

@@ -262,3 +262,30 @@ def test_layers_catch_a_planted_include(tmp_path: Path, file: str, header: str):
     path.parent.mkdir(parents=True)
     path.write_text(f"#include <{header}>\n")
     assert native_errors(tmp_path) == [f"{file} includes {header}"]
+
+
+def borrowed_tests(root: Path) -> list[str]:
+    """What test modules import of other test modules; it belongs to tests/support."""
+    errors = []
+    for path in sorted((root / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                targets = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                targets = [alias.name for alias in node.names]
+            else:
+                continue
+            place = path.relative_to(root).as_posix()
+            errors += [f"{place} imports {t}" for t in targets if re.match(r"tests\..*\btest_", t)]
+    return errors
+
+
+def test_no_test_module_imports_another():
+    assert borrowed_tests(ROOT) == []
+
+
+def test_a_borrowed_test_is_found(tmp_path: Path):
+    path = tmp_path / "tests" / "nn" / "test_new.py"
+    path.parent.mkdir(parents=True)
+    path.write_text("from tests.cases import ids\nfrom tests.nn.test_old import operand\n")
+    assert borrowed_tests(tmp_path) == ["tests/nn/test_new.py imports tests.nn.test_old.operand"]
