@@ -1,8 +1,8 @@
 """The command line: every command runs, every error names its option."""
 
 import re
+import runpy
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -258,20 +258,24 @@ def test_a_package_missing_later_is_a_message_too(
         main()
 
 
-def test_without_the_lab_extra_the_command_says_what_to_install() -> None:
-    code = "import sys; sys.modules['typer'] = None; import lpkernels.cli"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.returncode == 1
-    assert 'pip install "lpkernels[lab]"' in result.stderr
-    assert "Traceback" not in result.stderr
+def test_without_the_lab_extra_the_command_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "typer", None)
+    with pytest.raises(SystemExit, match=r'pip install "lpkernels\[lab\]"'):
+        runpy.run_path(lpkernels.cli.__file__)
 
 
 @pytest.mark.parametrize("module", ["lpkernels", "lpkernels.cli"])
-def test_the_package_runs_as_the_command(module: str) -> None:
+def test_the_package_runs_as_the_command(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ("quantize", "--format", "e5m2", "1.3")
-    process = [sys.executable, "-m", module, *arguments]
-    result = subprocess.run(process, capture_output=True, text=True)
-    assert (result.returncode, result.stdout) == (0, call(*arguments).output)
+    monkeypatch.setattr(sys, "argv", [module, *arguments])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module(f"{module}.__main__", run_name="__main__")
+    assert not stop.value.code
+    assert capsys.readouterr().out == call(*arguments).output
 
 
 ACCUMULATE = ["accumulate", "--model", "cnn1", "--width", "2", "--batch", "16", "--longest", "256"]
