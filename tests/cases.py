@@ -6,6 +6,7 @@ import numpy as np
 
 from lpkernels import formats
 from lpkernels.arithmetic import Accumulator
+from lpkernels.arithmetic.products import output_size
 from lpkernels.formats import FixedFormat, FloatFormat
 from lpkernels.rounding import ROUNDINGS
 
@@ -211,6 +212,18 @@ class ConvCase(NamedTuple):
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int = 1
+
+    @property
+    def geometry(self) -> tuple[list[int], list[int], list[int], int]:
+        """Stride, padding, dilation and groups, as backends take them."""
+        return list(self.stride), list(self.padding), list(self.dilation), self.groups
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(N, C_out, *spatial)."""
+        size, kernel = self.input_shape[2:], self.weight_shape[2:]
+        spatial = output_size(size, kernel, self.stride, self.padding, self.dilation)
+        return (self.input_shape[0], self.weight_shape[0], *spatial)
 
 
 CONV_CASES: dict[str, ConvCase] = {

@@ -11,7 +11,7 @@ from lpkernels.reference import exact
 from lpkernels.rng import SITE_BIAS, SITE_OUTER, SITE_PRODUCT, SITE_SUM, draw
 from lpkernels.rounding import round_scalar
 from tests.compare import assert_bit_equal
-from tests.reference.operands import operand
+from tests.support.operands import operand
 
 INF, NAN = math.inf, math.nan
 TINY = Fraction(1, 2**200)

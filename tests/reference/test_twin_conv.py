@@ -9,7 +9,7 @@ from lpkernels.arithmetic.products import output_size
 from lpkernels.reference import exact, twin
 from tests.cases import ACCUMULATORS, CONV_CASES, ConvCase, ids
 from tests.compare import assert_bit_equal
-from tests.reference.operands import operand
+from tests.support.operands import operand
 
 SEED = 99
 PASSES = ("conv_fprop", "conv_dgrad", "conv_wgrad")

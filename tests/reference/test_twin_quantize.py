@@ -11,7 +11,7 @@ from lpkernels.reference import exact, twin
 from lpkernels.rng import SITE_OUTPUT
 from tests.cases import ROUND_FORMATS, ROUNDINGS, hard_values, ids
 from tests.compare import assert_bit_equal
-from tests.reference.operands import KINDS, operand
+from tests.support.operands import KINDS, operand
 
 BLOCKS = [
     BlockFormat("e4m3"),

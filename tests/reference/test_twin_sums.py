@@ -8,7 +8,7 @@ from lpkernels.reference import exact, twin
 from lpkernels.reference.sums import tiles
 from tests.cases import ACCUMULATORS, MATMUL_SHAPES, ROUNDINGS, ids
 from tests.compare import assert_bit_equal
-from tests.reference.operands import KINDS, operand
+from tests.support.operands import KINDS, operand
 
 SEED = 0x1234_5678_9ABC_DEF0
 

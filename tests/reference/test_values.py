@@ -11,7 +11,7 @@ from lpkernels.reference import exact, twin
 from lpkernels.reference.values import narrow, widen, without_tiny
 from tests.cases import ACCUMULATORS, FLOAT_FORMATS
 from tests.compare import assert_bit_equal
-from tests.reference.operands import operand
+from tests.support.operands import operand
 
 
 @pytest.fixture(params=[False, True], ids=["denormals", "flushed"])

@@ -1,4 +1,4 @@
-"""The instruction sets that the CPU kernels run here, as the kernels themselves say it.
+"""The instruction sets that the CPU kernels run here, as the kernels themselves say it; threads.
 
 What another library says of the processor is no answer: it may have other classes, or none for what
 the kernels ask for.
@@ -9,10 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from lpkernels.backends import cpu
 
-__all__ = ["ISAS", "Isas", "choose", "isa", "isas", "runs"]
+__all__ = [
+    "ISAS",
+    "NEEDS_KERNELS",
+    "Isas",
+    "Threads",
+    "choose",
+    "isa",
+    "isas",
+    "runs",
+    "threads",
+]
+
+NEEDS_KERNELS = pytest.mark.skipif(
+    not cpu.BACKEND.available(), reason=f"cpu backend: {cpu.BACKEND.why_not()}"
+)
 
 #: The names that LPKERNELS_ISA takes. Each instruction set has all those before it.
 ISAS = ("scalar", "avx2", "avx512", "avx512fp16")
@@ -57,9 +72,10 @@ class Isas:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
+        self._names = [name for name in ISAS if runs(name)]
 
     def __iter__(self) -> Iterator[str]:
-        for name in filter(runs, ISAS):
+        for name in self._names:
             self._monkeypatch.setenv("LPKERNELS_ISA", name)
             yield name
         self._monkeypatch.delenv("LPKERNELS_ISA")
@@ -68,3 +84,20 @@ class Isas:
 @pytest.fixture
 def isas(monkeypatch: pytest.MonkeyPatch) -> Isas:
     return Isas(monkeypatch)
+
+
+class Threads:
+    """One, two and three threads: a loop over it sets one number after the other."""
+
+    def __iter__(self) -> Iterator[str]:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            yield f"{count} threads"
+
+
+@pytest.fixture
+def threads() -> Iterator[Threads]:
+    """The number of threads is what it was before, when the test ends."""
+    before = torch.get_num_threads()
+    yield Threads()
+    torch.set_num_threads(before)
