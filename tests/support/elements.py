@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lpkernels import rng
 from lpkernels.arithmetic import Quantizer
+from lpkernels.backends import cpu
 from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat
 from lpkernels.rounding import round_array
 from tests.cases import DETERMINISTIC, hard_values
@@ -23,6 +24,7 @@ __all__ = [
     "codable",
     "expected",
     "float32_values",
+    "quantized",
     "quantizers",
     "tensor_values",
 ]
@@ -75,6 +77,13 @@ def quantizers(fmt: Format) -> Iterator[Quantizer]:
         yield Quantizer(fmt, "stochastic", random_bits=bits)
     for bits in (7, 12, None):
         yield Quantizer(fmt, "stochastic", random_bits=bits, rng="philox")
+
+
+def quantized(x: Tensor, quantizer: Quantizer, out: Tensor | None = None) -> Tensor:
+    """x on the cpu backend, written into ``out`` or a float32 tensor."""
+    out = torch.empty_like(x, dtype=torch.float32) if out is None else out
+    cpu.BACKEND.quantize(x, quantizer.to_ints(), torch.tensor(SEED), 0, SITE, out)
+    return out
 
 
 def expected(x: np.ndarray, quantizer: Quantizer, first: int = 0) -> np.ndarray:

@@ -5,30 +5,28 @@ import torch
 
 from lpkernels.backends import _reference, cpu
 from lpkernels.formats import FloatFormat
-from tests.cases import ROUND_FORMATS, ids
+from tests.cases import ROUND_FORMATS
 from tests.compare import assert_bit_equal
+from tests.loops import each
 from tests.support.elements import END_FORMATS, WIDTHS, Format, codable, float32_values
-from tests.support.processor import isa
+from tests.support.processor import NEEDS_KERNELS, Isas, Threads
 
-__all__ = ["isa"]
-
-pytestmark = pytest.mark.skipif(
-    not cpu.BACKEND.available(), reason=f"cpu backend: {cpu.BACKEND.why_not()}"
-)
+pytestmark = NEEDS_KERNELS
 
 
-@pytest.mark.parametrize("fmt", [*ROUND_FORMATS, *END_FORMATS, *WIDTHS], ids=ids)
-def test_codes_match_reference(fmt: Format, isa: str) -> None:
-    ints = fmt.to_ints()
+@each("fmt", [*ROUND_FORMATS, *END_FORMATS, *WIDTHS])
+def test_codes_match_reference(fmt: Format, isas: Isas) -> None:
+    ints, values = fmt.to_ints(), codable(fmt, 1500)
     for count in (1, 7, 33, 1500):
-        x = codable(fmt, count)
-        codes = cpu.BACKEND.pack(x, ints)
-        assert_bit_equal(codes, _reference.BACKEND.pack(x, ints), f"{count} codes")
-        assert_bit_equal(cpu.BACKEND.unpack(codes, ints, [count]), x, f"{count} values")
+        x = values[:count]
+        want = _reference.BACKEND.pack(x, ints)
+        for isa in isas:
+            assert_bit_equal(cpu.BACKEND.pack(x, ints), want, f"{isa} {count} codes")
+            assert_bit_equal(cpu.BACKEND.unpack(want, ints, [count]), x, f"{isa} {count} values")
 
 
-@pytest.mark.parametrize("fmt", [f for f in ROUND_FORMATS if f.bits <= 16], ids=ids)
-def test_every_code_unpacks_as_the_reference(fmt: Format, isa: str) -> None:
+@each("fmt", [f for f in ROUND_FORMATS if f.bits <= 16])
+def test_every_code_unpacks_as_the_reference(fmt: Format, isas: Isas) -> None:
     ints, count = fmt.to_ints(), 2**fmt.bits
     codes = torch.zeros((count * fmt.bits + 7) // 8, dtype=torch.uint8)
     for bit in range(fmt.bits):
@@ -37,11 +35,12 @@ def test_every_code_unpacks_as_the_reference(fmt: Format, isa: str) -> None:
         values = ((index >> bit & 1) << (at % 8)).to(torch.uint8)
         codes.index_add_(0, at // 8, values)
     want = _reference.BACKEND.unpack(codes, ints, [count])
-    assert_bit_equal(cpu.BACKEND.unpack(codes, ints, [count]), want)
+    for isa in isas:
+        assert_bit_equal(cpu.BACKEND.unpack(codes, ints, [count]), want, isa)
 
 
-@pytest.mark.parametrize("fmt", [*ROUND_FORMATS, *END_FORMATS], ids=ids)
-def test_refuses_what_the_reference_refuses(fmt: Format, isa: str) -> None:
+@each("fmt", [*ROUND_FORMATS, *END_FORMATS])
+def test_refuses_what_the_reference_refuses(fmt: Format, isas: Isas) -> None:
     """Each value without a code is refused alone, and of several the first is reported by its
     index."""
     ints = fmt.to_ints()
@@ -51,26 +50,24 @@ def test_refuses_what_the_reference_refuses(fmt: Format, isa: str) -> None:
         try:
             want = _reference.BACKEND.pack(x, ints)
         except ValueError:
+            want = None
+        for isa in isas:
+            if want is not None:
+                assert_bit_equal(cpu.BACKEND.pack(x, ints), want, isa)
+                continue
             with pytest.raises(ValueError, match=r"element 20 \(in row-major order\)"):
                 cpu.BACKEND.pack(x, ints)
-        else:
-            assert_bit_equal(cpu.BACKEND.pack(x, ints), want)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_large_tensors(threads: int) -> None:
+def test_large_tensors(threads: Threads) -> None:
     """The tensors have several pieces (65536 values in pack.cpp), and the first value without a
     code is reported."""
     fmt = FloatFormat(3, 2)
-    x = codable(fmt, 3 * 65536 + 5)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(threads)
-        codes = cpu.BACKEND.pack(x, fmt.to_ints())
-        assert_bit_equal(codes, _reference.BACKEND.pack(x, fmt.to_ints()))
-        assert_bit_equal(cpu.BACKEND.unpack(codes, fmt.to_ints(), list(x.shape)), x)
-        x[[70001, 190000]] = 1.03
+    x, ints = codable(fmt, 3 * 65536 + 5), fmt.to_ints()
+    want, bad = _reference.BACKEND.pack(x, ints), x.clone()
+    bad[[70001, 190000]] = 1.03
+    for count in threads:
+        assert_bit_equal(cpu.BACKEND.pack(x, ints), want, count)
+        assert_bit_equal(cpu.BACKEND.unpack(want, ints, list(x.shape)), x, count)
         with pytest.raises(ValueError, match="element 70001"):
-            cpu.BACKEND.pack(x, fmt.to_ints())
-    finally:
-        torch.set_num_threads(before)
+            cpu.BACKEND.pack(bad, ints)
