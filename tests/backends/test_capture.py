@@ -26,7 +26,7 @@ from lpkernels.arithmetic import Accumulator, as_quantizer
 from lpkernels.backends import Fused
 from lpkernels.backends import cuda as cuda_backend
 from tests.backends.planning.calls import output
-from tests.cases import ids
+from tests.loops import each
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 #: What csrc/cuda may name of the CUDA runtime: types, the error of a launch, what the device is.
@@ -144,7 +144,7 @@ READS = {
 }
 
 
-@pytest.mark.parametrize("read", READS)
+@each("read", READS)
 def test_reads_and_copies_are_refused(read: str, device: torch.device) -> None:
     with pytest.raises(Exception, match=r"moves values|meta"):
         READS[read](tensor((3,), device))
@@ -201,7 +201,7 @@ def run_products(backend: Any, acc: Accumulator, device: torch.device) -> None:
         backend.accumulate(there((9, 20)), there((20,)), (0, 0), ints, seed, role, 2, 0)
 
 
-@pytest.mark.parametrize("acc", ACCUMULATORS, ids=ids)
+@each("acc", ACCUMULATORS)
 def test_the_cuda_adapter_reads_no_value(
     acc: Accumulator, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,7 +225,7 @@ def test_the_cuda_adapter_reads_no_value(
 
 
 @pytest.mark.triton
-@pytest.mark.parametrize("acc", ACCUMULATORS, ids=ids)
+@each("acc", ACCUMULATORS)
 def test_the_triton_adapter_reads_no_value(
     acc: Accumulator, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,15 +4,15 @@ import math
 from fractions import Fraction
 
 import numpy as np
-import pytest
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat, parse_format
 from lpkernels.reference import twin
 from lpkernels.reference.counting import quantize_counting
 from lpkernels.rng import SITE_QUANTIZE, draws
-from tests.cases import ROUND_FORMATS, ROUNDINGS, hard_values, ids
+from tests.cases import ROUND_FORMATS, ROUNDINGS, hard_values
 from tests.compare import assert_bit_equal
+from tests.loops import each
 
 SEED = 5
 
@@ -70,16 +70,16 @@ def exact_counts(x: np.ndarray, fmt, rounding: str) -> list[int]:
     return counts
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("fmt", ROUND_FORMATS, ids=ids)
+@each("rounding", ROUNDINGS)
+@each("fmt", ROUND_FORMATS)
 def test_counts_equal_exact_ones(fmt, rounding):
     x = hard_values(fmt, count=8)
-    x = x[:: max(1, len(x) // 150)]
+    x = x[:: max(1, len(x) // 100)]
     assert counts_of(x, fmt, rounding, seed=SEED) == exact_counts(x, fmt, rounding)
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("fmt", ["e5m2", "fixed8_f4_wrap", "affine4_axis0", "block4_e2m1"])
+@each("rounding", ROUNDINGS)
+@each("fmt", ["e5m2", "fixed8_f4_wrap", "affine4_axis0", "block4_e2m1"])
 def test_the_values_are_those_of_quantize(fmt, rounding, rng):
     x = (rng.standard_normal((6, 9)) * 2.0 ** rng.integers(-9, 9, (6, 9))).astype(np.float32)
     quantizer = Quantizer(fmt, rounding)
@@ -90,8 +90,8 @@ def test_the_values_are_those_of_quantize(fmt, rounding, rng):
 
 
 # e4m3fn ends at 448 = 1.75 2^8, whose code is even: 464 is a tie that stays, 480 the next value.
-@pytest.mark.parametrize(
-    ("rounding", "overflows"),
+@each(
+    "rounding, overflows",
     [
         ("nearest_even", [False, False, True, True]),
         ("nearest_away", [False, True, True, True]),
@@ -145,8 +145,8 @@ def test_a_symmetric_range_reaches_as_far_as_its_further_end():
     assert counts[:4].tolist() == [2, 0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("value", "bin_"),
+@each(
+    "value, bin_",
     [
         (0.0, 0), (-0.0, 0), (2.0**-149, 0), (2.0**-126, 1), (-1.0, 127), (1.999, 127),
         (3.4e38, 254), (math.inf, 255), (math.nan, 255), (1e-300, 0), (-5e-324, 0), (1e300, 254),

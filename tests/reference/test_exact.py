@@ -4,13 +4,13 @@ import math
 from fractions import Fraction
 
 import numpy as np
-import pytest
 
 from lpkernels.arithmetic import Accumulator
 from lpkernels.reference import exact
 from lpkernels.rng import SITE_BIAS, SITE_OUTER, SITE_PRODUCT, SITE_SUM, draw
 from lpkernels.rounding import round_scalar
 from tests.compare import assert_bit_equal
+from tests.loops import each
 from tests.support.operands import operand
 
 INF, NAN = math.inf, math.nan
@@ -27,8 +27,8 @@ def accumulate(products: list, spec: str, rounding: str = "nearest_even", **opti
     return exact.accumulate(products, Accumulator(spec, rounding, **options), bias=bias)
 
 
-@pytest.mark.parametrize(
-    ("products", "want"),
+@each(
+    "products, want",
     [
         ([], 0.0),
         ([None, None], 0.0),
@@ -51,7 +51,7 @@ def test_accumulate_rounds_once_at_each_step(products: list, want: float) -> Non
     assert same(accumulate(products, "fp16"), want)
 
 
-@pytest.mark.parametrize("rounding", DIRECTED)
+@each("rounding", DIRECTED)
 def test_accumulate_stops_a_finite_sum_where_the_direction_says(rounding: str) -> None:
     got = [accumulate([Fraction(sign * 2**300)], "fp16", rounding) for sign in (1, -1)]
     away = {"toward_zero": (0, 0), "toward_positive": (1, 0), "toward_negative": (0, 1)}[rounding]
@@ -59,8 +59,8 @@ def test_accumulate_stops_a_finite_sum_where_the_direction_says(rounding: str) -
     assert accumulate([INF], "fp16", rounding) == INF
 
 
-@pytest.mark.parametrize(
-    ("spec", "products", "want"),
+@each(
+    "spec, products, want",
     [
         ("e5m10_sat", [INF, -INF], -65504.0),
         ("e5m10_sat", [INF, -1.0], 65504.0),
@@ -79,8 +79,8 @@ def test_accumulate_applies_the_overflow_rule_at_every_step(
     assert same(accumulate(products, spec), want)
 
 
-@pytest.mark.parametrize(
-    ("spec", "rounding", "products", "want"),
+@each(
+    "spec, rounding, products, want",
     [
         ("fp16", "nearest_even", [-0.0], 0.0),
         ("fp16", "nearest_even", [1.0, -1.0], 0.0),
@@ -177,7 +177,7 @@ def test_product_is_exact() -> None:
     assert exact.product(-INF, 2.0) == -INF
 
 
-@pytest.mark.parametrize("kind", ["plain", "wide", "cancelling"])
+@each("kind", ["plain", "wide", "cancelling"])
 def test_matmul_in_fp32_equals_float32_additions_of_exact_products(
     kind: str, rng: np.random.Generator
 ) -> None:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,8 +13,9 @@ from lpkernels.reference import exact, twin
 from lpkernels.reference.operand_blocks import exponents_of
 from lpkernels.rng import SITE_BIAS, SITE_SUM, draw
 from lpkernels.rounding import ROUNDINGS, round_scalar
-from tests.cases import CONV_CASES, ids
+from tests.cases import CONV_CASES, ConvCase
 from tests.compare import assert_bit_equal
+from tests.loops import each
 from tests.support.operand_draws import accumulators
 from tests.support.recordings import Group, groups
 
@@ -43,17 +43,13 @@ def unit_sum(unit: str, pairs: dict[int, tuple[float, float]], c: float = 0.0, l
 # --- recordings ---
 
 
-@pytest.mark.parametrize("way", [exact, twin], ids=["exact", "twin"])
-@pytest.mark.parametrize("group", GROUPS, ids=[g.name for g in GROUPS])
-def test_recorded_cases_come_out_to_the_bit(group: Group, way) -> None:
-    got = way.matmul(
-        group.a[:, None, :],
-        group.b[:, :, None],
-        None,
-        group.accumulator,
-        initial=group.c[:, None, None],
-    )
-    assert_bit_equal(got[:, 0, 0], group.d, group.name)
+@each("way, step", [(exact, 4), (twin, 1)])
+@each("group", GROUPS)
+def test_recorded_cases_come_out_to_the_bit(group: Group, way, step: int) -> None:
+    a, b, c, d = (x[::step] for x in (group.a, group.b, group.c, group.d))
+    start = c[:, None, None]
+    got = way.matmul(a[:, None, :], b[:, :, None], None, group.accumulator, initial=start)
+    assert_bit_equal(got[:, 0, 0], d, group.name)
 
 
 def test_recordings_tell_the_alignments_apart() -> None:
@@ -69,8 +65,8 @@ def test_recordings_tell_the_alignments_apart() -> None:
 E = 2.0**-149
 
 
-@pytest.mark.parametrize(
-    ("unit", "c", "pairs", "want"),
+@each(
+    "unit, c, pairs, want",
     [
         # 2.25 counts as 2^0: the cut at 2^-13 keeps what one at 2^-12 would lose.
         ("h100_e4m3", 0, {0: (1.5, 1.5), 1: (2**-6, 2**-7), 2: (2**-6, 2**-7)}, 2.25 + 2**-12),
@@ -162,7 +158,7 @@ def test_absent_taps_have_no_say_and_no_block() -> None:
     assert math.copysign(1, summed([(0, 1)], initial=-0.0)) == 1
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
+@each("rounding", ROUNDINGS)
 def test_every_zero_is_positive(rounding: str) -> None:
     acc = replace(ONE, rounding=rounding)
     assert math.copysign(1, summed([(-0.0, 1), (-1, 0.0)], acc)) == 1
@@ -173,10 +169,8 @@ def test_every_zero_is_positive(rounding: str) -> None:
     assert math.copysign(1, got) == (1 if got == 0 else -1)
 
 
-@pytest.mark.parametrize("rounding", [r for r in ROUNDINGS if r != "stochastic"])
-@pytest.mark.parametrize(
-    ("fmt", "want"), [("fp16", INF), ("e5m10_sat", 65504), ("e5m10_nan", NAN)], ids=str
-)
+@each("rounding", [r for r in ROUNDINGS if r != "stochastic"])
+@each("fmt, want", [("fp16", INF), ("e5m10_sat", 65504), ("e5m10_nan", NAN)])
 def test_sums_beyond_max_overflow_in_every_mode(rounding: str, fmt: str, want: float) -> None:
     acc = Accumulator(fmt, rounding, block=2, aligned_bits=24, operands="fp16")
     assert repr(float(summed([(32768, 1), (32768, 1)], acc))) == repr(float(want))
@@ -237,7 +231,7 @@ def test_draws_have_the_first_position_of_their_block() -> None:
 # --- initial ---
 
 
-@pytest.mark.parametrize("order", [{}, {"order": "compensated"}, {"block": 2, "aligned_bits": 3}])
+@each("order", [{}, {"order": "compensated"}, {"block": 2, "aligned_bits": 3}])
 def test_the_outermost_sum_starts_at_initial(order: dict) -> None:
     options = {"chunk": 2, "outer": "fp32"}
     assert exact.accumulate([Fraction(1)] * 2, Accumulator("e6m9", **order), initial=5.0) == 7
@@ -285,27 +279,25 @@ def test_the_twin_has_the_bits_of_the_exact_way(acc, length, spread, special, se
 
 
 CONVOLVED = [
-    Accumulator("e8m13", "toward_zero", block=5, aligned_bits=7, operands=("e5m2", "e4m3fn")),
-    Accumulator(
-        "fp16", "stochastic", chunk=8, outer="e6m9", block=2, aligned_bits=9,
-        operands=("e2m1", "fp16"), interleaved=2,
+    accumulator("e8m13:toward_zero:block=5:aligned_bits=7:operands=e5m2,e4m3fn"),
+    accumulator(
+        "fp16_chunk8:stochastic:outer=e6m9:block=2:aligned_bits=9:operands=e2m1,fp16:interleaved=2"
     ),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize("acc", CONVOLVED, ids=ids)
-@pytest.mark.parametrize("case", CONV_CASES.values(), ids=CONV_CASES)
-def test_convolutions_take_the_sides_of_their_products(case, acc: Accumulator) -> None:
+@each("number, case", enumerate(CONV_CASES.values()))
+def test_convolutions_take_the_sides_of_their_products(number: int, case: ConvCase) -> None:
+    acc = CONVOLVED[number % 2]
     rng = np.random.default_rng(1)
-    x, w = (operand(rng, shape, 9, False) for shape in case[:2])
-    how = (case.stride, case.padding, case.dilation, case.groups, acc)
-    y = twin.conv_fprop(x, w, None, *how, seed=7)
-    assert_bit_equal(y, exact.conv_fprop(x, w, None, *how, seed=7), "fprop")
-    g = operand(rng, y.shape, 9, False)
-    for name, operands, shape in (("dgrad", (g, w), x.shape), ("wgrad", (x, g), w.shape)):
-        got, want = (
-            getattr(way, f"conv_{name}")(*operands, shape, *how, seed=7) for way in (twin, exact)
-        )
+    x, w, g = (operand(rng, shape, 9, False) for shape in (*case[:2], case.output_shape))
+    for name, *operands in (
+        ("conv_fprop", x, w, None),
+        ("conv_dgrad", g, w, x.shape),
+        ("conv_wgrad", x, g, w.shape),
+    ):
+        call = (*operands, *case.geometry, acc)
+        got, want = (getattr(way, name)(*call, seed=7) for way in (twin, exact))
         assert_bit_equal(got, want, name)
 
 

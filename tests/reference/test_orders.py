@@ -4,13 +4,13 @@ import math
 from fractions import Fraction
 
 import numpy as np
-import pytest
 
 from lpkernels.arithmetic import Accumulator
 from lpkernels.reference import exact, twin
 from lpkernels.rng import SITE_SUM, draw
 from lpkernels.rounding import round_scalar
 from tests.compare import assert_bit_equal
+from tests.loops import each
 
 INF, NAN = math.inf, math.nan
 
@@ -26,8 +26,8 @@ def accumulate(products: list, fmt: str, rounding: str = "nearest_even", **optio
 # --- pairwise ---
 
 
-@pytest.mark.parametrize(
-    ("products", "want"),
+@each(
+    "products, want",
     [
         ([], 0.0),
         ([None, None, None], 0.0),
@@ -64,8 +64,8 @@ def test_pairwise_starts_again_in_every_chunk() -> None:
     assert accumulate([1.0, 1.0, 1024.0, 1.0, 1.0, 1024.0], "e6m9", **options) == 2052.0
 
 
-@pytest.mark.parametrize(
-    ("products", "rounding", "want"),
+@each(
+    "products, rounding, want",
     [
         ([-0.0, -0.0], "nearest_even", -0.0),
         ([-0.0], "nearest_even", 0.0),
@@ -115,8 +115,8 @@ def test_compensated_follows_kahan() -> None:
     assert abs(float(total) - true) < abs(accumulate(products, "fp16") - true)
 
 
-@pytest.mark.parametrize(
-    ("products", "want"),
+@each(
+    "products, want",
     [
         ([1024.0] + [0.25] * 8, 1026.0),
         ([], 0.0),
@@ -141,8 +141,8 @@ def test_compensated_starts_each_chunk_without_an_error() -> None:
 # --- aligned blocks ---
 
 
-@pytest.mark.parametrize(
-    ("products", "want"),
+@each(
+    "products, want",
     [
         ([], 0.0),
         ([None] * 5, 0.0),
@@ -169,8 +169,8 @@ def test_aligned_blocks_cut_every_addend(products: list, want: float) -> None:
     assert same(accumulate(products, "fp32", block=4, aligned_bits=3), want)
 
 
-@pytest.mark.parametrize(
-    ("products", "want"),
+@each(
+    "products, want",
     [([0.0, 0.0], 0.0), ([0.0, -0.0], -0.0), ([1.0, -1.0], -0.0), ([None, None], 0.0)],
 )
 def test_aligned_zero_sums_toward_negative(products: list, want: float) -> None:
@@ -213,7 +213,7 @@ def test_hopper_preset_loses_small_products() -> None:
     assert twin.matmul(a, b, None, acc)[0, 0] == 1 + 384 * 2.0**-14
 
 
-@pytest.mark.parametrize("order", ["pairwise", "compensated"])
+@each("order", ["pairwise", "compensated"])
 def test_whole_numbers_are_summed_exactly_in_any_order(order: str) -> None:
     rng = np.random.default_rng(3)
     a = rng.integers(-8, 9, (5, 77)).astype(np.float32)

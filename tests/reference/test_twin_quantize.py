@@ -9,8 +9,9 @@ from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat
 from lpkernels.reference import exact, twin
 from lpkernels.rng import SITE_OUTPUT
-from tests.cases import ROUND_FORMATS, ROUNDINGS, hard_values, ids
+from tests.cases import ROUND_FORMATS, ROUNDINGS, hard_values
 from tests.compare import assert_bit_equal
+from tests.loops import each
 from tests.support.operands import KINDS, operand
 
 BLOCKS = [
@@ -42,19 +43,19 @@ def quantize_both(x: list, fmt: object, rounding: str = "nearest_even") -> list:
     return got.tolist()
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("fmt", ROUND_FORMATS, ids=ids)
+@each("rounding", ROUNDINGS)
+@each("fmt", ROUND_FORMATS)
 def test_quantize_equals_exact_on_hard_values(
     fmt: FloatFormat | FixedFormat, rounding: str
 ) -> None:
     x = hard_values(fmt, count=8)
-    x = x[:: max(1, len(x) // 150)]
+    x = x[:: max(1, len(x) // 100)]
     assert_bit_equal(*both(x, Quantizer(fmt, rounding), seed=5))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("fmt", [*BLOCKS, *AFFINES], ids=ids)
+@each("kind", KINDS)
+@each("rounding", ROUNDINGS)
+@each("fmt", [*BLOCKS, *AFFINES])
 def test_quantize_of_a_group_equals_exact(
     fmt: BlockFormat | AffineFormat, rounding: str, kind: str, rng: np.random.Generator
 ) -> None:
@@ -62,8 +63,8 @@ def test_quantize_of_a_group_equals_exact(
     assert_bit_equal(*both(x, Quantizer(fmt, rounding, random_bits=9), seed=5))
 
 
-@pytest.mark.parametrize("random_bits", [None, 1, 8, 9, 16, 17, 32])
-@pytest.mark.parametrize("generator", ["fast", "philox"])
+@each("random_bits", [None, 1, 8, 9, 16, 17, 32])
+@each("generator", ["fast", "philox"])
 def test_quantize_equals_exact_for_every_number_of_random_bits(
     generator: str, random_bits: int | None, rng: np.random.Generator
 ) -> None:
@@ -72,8 +73,8 @@ def test_quantize_equals_exact_for_every_number_of_random_bits(
     assert_bit_equal(*both(x, quantizer, seed=-3, site=SITE_OUTPUT))
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("fmt", ["e5m2", "block4_e4m3", "affine4"])
+@each("dtype", [np.float16, np.float32, np.float64])
+@each("fmt", ["e5m2", "block4_e4m3", "affine4"])
 def test_quantize_takes_any_dtype_and_strides(
     fmt: str, dtype: type, rng: np.random.Generator
 ) -> None:
@@ -83,8 +84,8 @@ def test_quantize_takes_any_dtype_and_strides(
     assert_bit_equal(got, twin.quantize(np.ascontiguousarray(x), Quantizer(fmt, "stochastic")))
 
 
-@pytest.mark.parametrize("fmt", ["e5m2", "fixed8_f4", "block4_e4m3", "affine4", "affine3_sym"])
-@pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3)])
+@each("fmt", ["e5m2", "fixed8_f4", "block4_e4m3", "affine4", "affine3_sym"])
+@each("shape", [(), (0,), (2, 0, 3)])
 def test_quantize_takes_scalars_and_empty_tensors(fmt: str, shape: tuple) -> None:
     x = np.full(shape, 0.3, np.float32)
     got, want = both(x, Quantizer(fmt))
@@ -128,7 +129,7 @@ def test_block_of_zeros_keeps_their_signs() -> None:
     assert [math.copysign(1, v) for v in got] == [1, -1]
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@each("bad", [math.nan, math.inf, -math.inf])
 def test_block_with_a_special_is_all_nan(bad: float) -> None:
     got = quantize_both([1.0, bad, 1.0, 2.0], BlockFormat("e4m3", 2))
     assert np.isnan(got[:2]).all() and got[2:] == [1.0, 2.0]
