@@ -9,8 +9,6 @@ from lpkernels.arithmetic import Accumulator, accumulator
 from tests.cases import ConvCase
 from tests.support.products import assert_convolution
 
-__all__ = ["POSITIONED", "SUMS", "assert_drawn", "short_values"]
-
 #: Sums for which a product's place matters and sums for which it does not, with zeros of both
 #: signs.
 SUMS = [

@@ -9,25 +9,9 @@ from torch import Tensor
 from lpkernels import rng
 from lpkernels.arithmetic import Quantizer
 from lpkernels.backends import cpu
-from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat
+from lpkernels.formats import FixedFormat, FloatFormat, parse_format
 from lpkernels.rounding import round_array
 from tests.cases import DETERMINISTIC, hard_values
-
-__all__ = [
-    "END_FORMATS",
-    "KINDS",
-    "SEED",
-    "SITE",
-    "TENSOR_FORMATS",
-    "WIDTHS",
-    "Format",
-    "codable",
-    "expected",
-    "float32_values",
-    "quantized",
-    "quantizers",
-    "tensor_values",
-]
 
 SEED = 0x1234567812345678
 SITE = rng.SITE_QUANTIZE
@@ -35,19 +19,13 @@ Format = FloatFormat | FixedFormat
 
 #: Formats at the ends of float32: their normals lie below its own, or there is no room above.
 END_FORMATS = [
-    FloatFormat(1, 3, specials="none", bias=128),
-    FloatFormat(2, 3, bias=128),
-    FloatFormat(4, 3, bias=128, overflow="saturate"),
-    FloatFormat(4, 3, bias=128, subnormals=False),
-    FloatFormat(4, 3, bias=129),
-    FloatFormat(3, 0, bias=128),
-    FloatFormat(3, 0, bias=127, subnormals=False),
-    FloatFormat(4, 5, bias=127, subnormals=False),
-    FloatFormat(3, 22, bias=127),
-    FloatFormat(3, 3, bias=-121),
-    FloatFormat(3, 0, bias=-121),
-    FloatFormat(3, 0, bias=-121, subnormals=False, overflow="nan"),
-]
+    parse_format(name)
+    for name in (
+        "e1m3none_b128", "e2m3_b128", "e4m3_b128_sat", "e4m3_b128_nosub", "e4m3_b129", "e3m0_b128",
+        "e3m0_b127_nosub", "e4m5_b127_nosub", "e3m22_b127", "e3m3_b-121", "e3m0_b-121",
+        "e3m0_b-121_nosub_nan",
+    )
+]  # fmt: skip
 #: Few exponent bits and many, so that codes take every width from 2 to 32 bits.
 WIDTHS = [
     *(FloatFormat(1, bits - 2, specials="none", bias=0) for bits in range(2, 8)),
@@ -55,16 +33,12 @@ WIDTHS = [
     *(FloatFormat(8, bits - 9) for bits in range(10, 33)),
 ]
 TENSOR_FORMATS = [
-    AffineFormat(8),
-    AffineFormat(3, symmetric=True),
-    AffineFormat(8, axis=0),
-    AffineFormat(5, axis=1),
-    AffineFormat(8, symmetric=True, axis=-1),
-    BlockFormat("fp8_e4m3", 32),
-    BlockFormat("fp4_e2m1", 5, axis=0),
-    BlockFormat("fp6_e2m3", 7, axis=1),
-    BlockFormat("fp8_e5m2", 1500),
-]
+    parse_format(name)
+    for name in (
+        "affine8", "affine3_sym", "affine8_axis0", "affine5_axis1", "affine8_sym_axis-1",
+        "block32_e4m3", "block5_axis0_e2m1", "block7_axis1_e2m3", "block1500_e5m2",
+    )
+]  # fmt: skip
 #: Kinds of tensors; see tensor_values().
 KINDS = ("normal", "wide", "special", "tiny", "nothing finite")
 

@@ -13,18 +13,6 @@ import torch
 
 from lpkernels.backends import cpu
 
-__all__ = [
-    "ISAS",
-    "NEEDS_KERNELS",
-    "Isas",
-    "Threads",
-    "choose",
-    "isa",
-    "isas",
-    "runs",
-    "threads",
-]
-
 NEEDS_KERNELS = pytest.mark.skipif(
     not cpu.BACKEND.available(), reason=f"cpu backend: {cpu.BACKEND.why_not()}"
 )

@@ -14,19 +14,6 @@ from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
 from tests.support.operands import operand
 
-__all__ = [
-    "PASSES",
-    "ROLE",
-    "SEED",
-    "assert_convolution",
-    "assert_matmul",
-    "assert_same",
-    "conv_calls",
-    "drawn",
-    "spread_values",
-    "tier_of",
-]
-
 SEED = torch.tensor(1234567890123456789)
 ROLE = 3
 PASSES = ("conv_fprop", "conv_dgrad", "conv_wgrad")
