@@ -25,9 +25,7 @@ from tests.support.elements import (
     quantizers,
     tensor_values,
 )
-from tests.support.processor import NEEDS_KERNELS, Threads
-
-pytestmark = NEEDS_KERNELS
+from tests.support.processor import Threads
 
 # One value, less than a vector, spans of 1024 and a remainder, several pieces of a thread.
 SIZES = (1, 5, 1023, 1025, 2**16 + 77)

@@ -18,10 +18,8 @@ from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.denormals import flushed
 from tests.support.operands import KINDS
-from tests.support.processor import NEEDS_KERNELS, Isas, Threads
+from tests.support.processor import Isas, Threads
 from tests.support.products import ROLE, SEED, assert_convolution, assert_matmul, drawn
-
-pytestmark = NEEDS_KERNELS
 
 
 @cache

@@ -15,15 +15,13 @@ from lpkernels.backends import _reference, cpu
 from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.processor import NEEDS_KERNELS, Isas, choose
+from tests.support.processor import Isas, choose
 from tests.support.products import (
     assert_convolution,
     assert_matmul,
     spread_values,
     tier_of,
 )
-
-pytestmark = NEEDS_KERNELS
 
 
 class TierCase(NamedTuple):

@@ -10,9 +10,7 @@ from lpkernels import backends
 from lpkernels.rng import Role
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.processor import NEEDS_KERNELS, Isas, Threads
-
-pytestmark = NEEDS_KERNELS
+from tests.support.processor import Isas, Threads
 
 ACCUMULATORS = [
     "e4m3", "e4m3:nearest_away", "e4m3:toward_zero", "e4m3:toward_positive",

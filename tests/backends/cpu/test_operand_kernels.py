@@ -15,10 +15,8 @@ from lpkernels.backends import cpu
 from lpkernels.formats import FloatFormat, parse_format
 from tests.cases import CONV_CASES, ConvCase
 from tests.loops import each
-from tests.support.processor import NEEDS_KERNELS, Isas
+from tests.support.processor import Isas
 from tests.support.products import assert_convolution, assert_matmul, tier_of
-
-pytestmark = NEEDS_KERNELS
 
 INF, NAN = float("inf"), float("nan")
 

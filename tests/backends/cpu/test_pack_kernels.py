@@ -9,9 +9,7 @@ from tests.cases import ROUND_FORMATS
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.elements import END_FORMATS, WIDTHS, Format, codable, float32_values
-from tests.support.processor import NEEDS_KERNELS, Isas, Threads
-
-pytestmark = NEEDS_KERNELS
+from tests.support.processor import Isas, Threads
 
 
 @each("fmt", [*ROUND_FORMATS, *END_FORMATS, *WIDTHS])

@@ -12,9 +12,8 @@ from lpkernels.formats import parse_format
 from lpkernels.rounding import round_array
 from tests.compare import assert_bit_equal
 from tests.support.elements import expected, quantized
-from tests.support.processor import NEEDS_KERNELS
 
-pytestmark = [pytest.mark.slow, NEEDS_KERNELS]
+pytestmark = pytest.mark.slow
 
 BLOCK = 1 << 24
 NAN = 0x7FC00000

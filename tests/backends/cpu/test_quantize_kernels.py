@@ -28,9 +28,7 @@ from tests.support.elements import (
     quantizers,
     tensor_values,
 )
-from tests.support.processor import NEEDS_KERNELS, Isas, Threads
-
-pytestmark = NEEDS_KERNELS
+from tests.support.processor import Isas, Threads
 
 
 @each("fmt", [*ROUND_FORMATS, *END_FORMATS])

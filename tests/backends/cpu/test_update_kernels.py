@@ -6,7 +6,7 @@ import torch
 from lpkernels.backends import cpu
 from tests.loops import each
 from tests.support.denormals import flushed
-from tests.support.processor import NEEDS_KERNELS, Isas, Threads
+from tests.support.processor import Isas, Threads
 from tests.support.updates import (
     FORMATS,
     LOOPS,
@@ -17,8 +17,6 @@ from tests.support.updates import (
     run,
     tensors_of,
 )
-
-pytestmark = NEEDS_KERNELS
 
 # A group of lanes and a little more, several spans and a little more, a few elements, none.
 SHAPES = ((7, 5), (1100,), (1,), (0,), (3, 11, 16))
