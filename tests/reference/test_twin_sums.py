@@ -140,14 +140,3 @@ def test_matmul_does_not_depend_on_tiles(
     monkeypatch.setattr("lpkernels.reference.sums._TILE_OUTPUTS", 70)
     assert [(t.start, t.stop) for t in tiles(3, 5, 8, 9)] == [(0, 2), (2, 4), (4, 5)]
     assert_bit_equal(twin.matmul(a, b, None, acc, seed=SEED), whole)
-
-
-def test_matmul_of_a_layer_is_vectorised(rng: np.random.Generator) -> None:
-    a, b = operand("plain", (128, 256), rng), operand("plain", (256, 128), rng)
-    acc = Accumulator("e6m9", "stochastic", chunk=64)
-    whole = twin.matmul(a, b, None, acc, seed=SEED)
-    rows, cols = [0, 77, 127], [5, 127]
-    for m in rows:
-        for n in cols:
-            terms = [exact.product(float(a[m, k]), float(b[k, n])) for k in range(256)]
-            assert whole[m, n] == exact.accumulate(terms, acc, seed=SEED, row=m, col=n)

@@ -43,19 +43,14 @@ def choose(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cpu.BACKEND.isa() == isa
 
 
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each instruction set in turn."""
-    choose(request.param, monkeypatch)
-    return request.param
-
-
 class Isas:
     """The instruction sets that this processor runs: a loop over it chooses one after the other.
 
     A test computes the reference once, and goes through them inside. What fails there is reported
     with the variable's value (`tests/conftest.py`); the instruction sets that the processor lacks
     are reported as skipped by tests/backends/cpu/test_processor.py.
+
+    A `for` must go over it: itertools.product would take all its elements before the first case.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:

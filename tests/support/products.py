@@ -9,11 +9,12 @@ from torch import Tensor
 
 import lpkernels as lp
 from lpkernels.arithmetic import Accumulator
-from lpkernels.backends import _reference, cpu
+from lpkernels.backends import cpu, get
 from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
 from tests.support.operands import operand
 
+REFERENCE = get("reference")
 SEED = torch.tensor(1234567890123456789)
 ROLE = 3
 PASSES = ("conv_fprop", "conv_dgrad", "conv_wgrad")
@@ -47,7 +48,7 @@ def assert_same(ways: Iterable[str], op: str, *args: Any, name: object = "", **r
     Returns: the result.
     """
     plain = [x.contiguous() if isinstance(x, Tensor) else x for x in args]
-    want = getattr(_reference.BACKEND, op)(*plain, **rest)
+    want = getattr(REFERENCE, op)(*plain, **rest)
     for way in ways:
         assert_bit_equal(getattr(cpu.BACKEND, op)(*args, **rest), want, f"{way} {op} {name}")
     return want

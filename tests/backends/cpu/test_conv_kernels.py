@@ -15,7 +15,7 @@ from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.convolutions import POSITIONED, SUMS, assert_drawn, short_values
 from tests.support.processor import Isas, Threads
-from tests.support.products import ROLE, SEED, assert_convolution, conv_calls
+from tests.support.products import assert_convolution, conv_calls
 
 GEOMETRY: dict[str, ConvCase] = {
     # More lines than a block of rows, more channels than a panel of lanes or a block of k.
@@ -151,15 +151,6 @@ def test_a_block_of_k_that_begins_with_minus_zero_passes_over_absent_taps(
     w = torch.where(first[:192], 2.0**-60, torch.tensor([1.0, -1.0, -1.0]))
     w = w.expand(case.weight_shape)
     assert_convolution(isas, case, Accumulator("e6m9"), x, w, torch.ones(case.output_shape))
-
-
-def test_result_does_not_depend_on_the_batch() -> None:
-    """An image is convolved alone and among others, where blocks of rows lie differently."""
-    case = ConvCase((5, 3, 7, 6), (4, 3, 3, 3), (2, 1), (1, 1), (1, 1))
-    x, w = short_values(case.input_shape, case.weight_shape, seed=3)
-    tail = (*case.geometry, SUMS[0].to_ints(), SEED, ROLE)
-    whole = cpu.BACKEND.conv_fprop(x, w, None, *tail)
-    assert_bit_equal(cpu.BACKEND.conv_fprop(x[3:4], w, None, *tail), whole[3:4])
 
 
 @each("acc", [SUMS[0], SUMS[4]])

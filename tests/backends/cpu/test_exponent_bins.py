@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.backends import BINS, COUNTS, _reference, cpu
+from lpkernels.backends import BINS, COUNTS, cpu
 from lpkernels.formats import parse_format
 from lpkernels.rng import SITE_QUANTIZE
 from tests.loops import each
 from tests.support.processor import Threads
+from tests.support.products import REFERENCE
 
 SPAN = 4096
 #: Lengths around a vector, a unit of either width, a span, what a unit's levels hold and a thread's
@@ -25,7 +26,7 @@ def check(ways: Iterable[str], x: Tensor, fmt: str = "fp16") -> None:
     """The counts of x alone and while it is rounded are the counts of the reference."""
     call = (x, Quantizer(parse_format(fmt)).to_ints(), None, 0, SITE_QUANTIZE)
     want = torch.zeros(COUNTS + BINS, dtype=torch.int64)
-    _reference.BACKEND.quantize_counting(*call, None, want, None)
+    REFERENCE.quantize_counting(*call, None, want, None)
     for way in ways:
         for out in (None, torch.empty(x.shape)):
             got = torch.zeros(COUNTS + BINS, dtype=torch.int64)

@@ -3,13 +3,14 @@
 import pytest
 import torch
 
-from lpkernels.backends import _reference, cpu
+from lpkernels.backends import cpu
 from lpkernels.formats import FloatFormat
 from tests.cases import ROUND_FORMATS
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.elements import END_FORMATS, WIDTHS, Format, codable, float32_values
 from tests.support.processor import Isas, Threads
+from tests.support.products import REFERENCE
 
 
 @each("fmt", [*ROUND_FORMATS, *END_FORMATS, *WIDTHS])
@@ -17,7 +18,7 @@ def test_codes_match_reference(fmt: Format, isas: Isas) -> None:
     ints, values = fmt.to_ints(), codable(fmt, 1500)
     for count in (1, 7, 33, 1500):
         x = values[:count]
-        want = _reference.BACKEND.pack(x, ints)
+        want = REFERENCE.pack(x, ints)
         for isa in isas:
             assert_bit_equal(cpu.BACKEND.pack(x, ints), want, f"{isa} {count} codes")
             assert_bit_equal(cpu.BACKEND.unpack(want, ints, [count]), x, f"{isa} {count} values")
@@ -32,7 +33,7 @@ def test_every_code_unpacks_as_the_reference(fmt: Format, isas: Isas) -> None:
         at = index * fmt.bits + bit
         values = ((index >> bit & 1) << (at % 8)).to(torch.uint8)
         codes.index_add_(0, at // 8, values)
-    want = _reference.BACKEND.unpack(codes, ints, [count])
+    want = REFERENCE.unpack(codes, ints, [count])
     for isa in isas:
         assert_bit_equal(cpu.BACKEND.unpack(codes, ints, [count]), want, isa)
 
@@ -46,7 +47,7 @@ def test_refuses_what_the_reference_refuses(fmt: Format, isas: Isas) -> None:
     for value in torch.from_numpy(float32_values(fmt, 3))[:40]:
         x = torch.cat([good.repeat(20), value.view(1)])
         try:
-            want = _reference.BACKEND.pack(x, ints)
+            want = REFERENCE.pack(x, ints)
         except ValueError:
             want = None
         for isa in isas:
@@ -62,7 +63,7 @@ def test_large_tensors(threads: Threads) -> None:
     code is reported."""
     fmt = FloatFormat(3, 2)
     x, ints = codable(fmt, 3 * 65536 + 5), fmt.to_ints()
-    want, bad = _reference.BACKEND.pack(x, ints), x.clone()
+    want, bad = REFERENCE.pack(x, ints), x.clone()
     bad[[70001, 190000]] = 1.03
     for count in threads:
         assert_bit_equal(cpu.BACKEND.pack(x, ints), want, count)

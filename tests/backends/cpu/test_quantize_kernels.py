@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.backends import _reference, cpu
+from lpkernels.backends import cpu
 from lpkernels.formats import AffineFormat, BlockFormat, parse_format
 from tests.cases import DETERMINISTIC, ROUND_FORMATS
 from tests.compare import assert_bit_equal
@@ -29,6 +29,7 @@ from tests.support.elements import (
     tensor_values,
 )
 from tests.support.processor import Isas, Threads
+from tests.support.products import REFERENCE
 
 
 @each("fmt", [*ROUND_FORMATS, *END_FORMATS])
@@ -131,7 +132,7 @@ SHAPES = [(1, 1, 1), (2, 3, 33), (3, 70, 5), (5, 2, 130), (2, 40, 1), (1, 1, 300
 
 def by_reference(x: Tensor, quantizer: Quantizer) -> Tensor:
     want = torch.empty(x.shape)
-    _reference.BACKEND.quantize(x, quantizer.to_ints(), torch.tensor(SEED), 0, SITE, want)
+    REFERENCE.quantize(x, quantizer.to_ints(), torch.tensor(SEED), 0, SITE, want)
     return want
 
 
