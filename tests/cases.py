@@ -1,12 +1,13 @@
 """Formats, rounding modes, accumulators and shapes as data, for tests and benches."""
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from lpkernels import formats
-from lpkernels.arithmetic import Accumulator
-from lpkernels.formats import FixedFormat, FloatFormat
+from lpkernels.arithmetic import Accumulator, accumulator
+from lpkernels.arithmetic.products import output_size
+from lpkernels.formats import FixedFormat, FloatFormat, parse_format
 from lpkernels.rounding import ROUNDINGS
 
 __all__ = [
@@ -35,6 +36,14 @@ for _name, _format in formats.NAMED.items():
 #: The corners of FloatFormat: no mantissa, one exponent bit, every overflow, odd biases, all values
 #: below float32's smallest normal number, and all near its largest.
 ODD_FLOAT_FORMATS: list[FloatFormat] = [
+    cast(FloatFormat, parse_format(name))
+    for name in (
+        "e4m0", "e8m0_sat", "e3m0fn", "e2m0none_nan", "e1m2none", "e1m1fn_sat", "e4m3_nosub",
+        "e5m2_nosub_sat", "e4m3fn_nosub", "e4m3fn_sat", "e5m2_nan", "e4m3none_b11", "e3m4_b-60",
+        "e5m4_b120", "e8m1_nosub", "e8m22_b128", "e5m23", "e3m5_b142", "e2m4_b-117",
+    )
+]  # fmt: skip
+FLOAT_FORMATS: list[FloatFormat] = [
     FloatFormat(4, 0),
     FloatFormat(8, 0, overflow="saturate"),
     FloatFormat(3, 0, specials="fn"),
@@ -58,18 +67,12 @@ ODD_FLOAT_FORMATS: list[FloatFormat] = [
 FLOAT_FORMATS: list[FloatFormat] = [*NAMED_FORMATS.values(), *ODD_FLOAT_FORMATS]
 
 FIXED_FORMATS: list[FixedFormat] = [
-    FixedFormat(8, 4),
-    FixedFormat(8, 4, overflow="wrap"),
-    FixedFormat(8, 12),
-    FixedFormat(5, -3, signed=False),
-    FixedFormat(5, -3, signed=False, overflow="wrap"),
-    FixedFormat(1, 0),
-    FixedFormat(1, 0, signed=False, overflow="wrap"),
-    FixedFormat(24, 10),
-    FixedFormat(24, 140, overflow="wrap"),
-    FixedFormat(24, 149),
-    FixedFormat(2, -126),
-]
+    cast(FixedFormat, parse_format(name))
+    for name in (
+        "fixed8_f4", "fixed8_f4_wrap", "fixed8_f12", "ufixed5_f-3", "ufixed5_f-3_wrap", "fixed1_f0",
+        "ufixed1_f0_wrap", "fixed24_f10", "fixed24_f140_wrap", "fixed24_f149", "fixed2_f-126",
+    )
+]  # fmt: skip
 
 #: Every format with a fixed set of values.
 ROUND_FORMATS: list[FloatFormat | FixedFormat] = [*FLOAT_FORMATS, *FIXED_FORMATS]
@@ -79,113 +82,57 @@ DETERMINISTIC = tuple(mode for mode in ROUNDINGS if mode != "stochastic")
 SPECIAL_VALUES = (0.0, -0.0, float("inf"), float("-inf"), float("nan"))
 
 ACCUMULATORS: list[Accumulator] = [
-    # One sum, the product exact: each mode, wide and narrow.
-    Accumulator("fp32"),
-    Accumulator("e5m10"),
-    Accumulator("bf16"),
-    Accumulator("e4m3", "nearest_away"),
-    Accumulator("e5m10", "toward_zero"),
-    Accumulator("e6m9", "toward_positive"),
-    Accumulator("e6m9", "toward_negative"),
-    Accumulator("e5m7", "to_odd"),
-    Accumulator("e8m22", "nearest_even"),
-    Accumulator("fp32", "toward_negative"),
-    # Rounded products.
-    Accumulator("e5m10", product="e4m3"),
-    Accumulator("e8m10", product="bf16", product_rounding="toward_zero"),
-    Accumulator("e5m6", product="e5m2_sat", product_rounding="nearest_away"),
-    # Chunks, also with another outer format.
-    Accumulator("e6m9", chunk=64),
-    Accumulator("e5m4", chunk=3),
-    Accumulator("e8m13", "toward_zero", chunk=4, outer="fp32"),
-    Accumulator("e4m7none_b10_nosub_sat", product="e4m7none_b12_nosub_sat", chunk=5, outer="e5m7"),
-    Accumulator("fp32", chunk=1, outer="e5m5"),
-    # Stochastic: few and many bits, both generators, products too.
-    Accumulator("e5m10", "stochastic"),
-    Accumulator("e6m9", "stochastic", random_bits=1),
-    Accumulator("e5m6", "stochastic", random_bits=13, chunk=7),
-    Accumulator("e5m4", "stochastic", random_bits=24, rng="philox"),
-    Accumulator(
-        "e5m5",
-        product="e4m3fn_sat",
-        product_rounding="stochastic",
-        random_bits=4,
-        chunk=6,
-        outer="bf16",
-    ),
-    Accumulator("e5m3", "stochastic", product="e5m2", product_rounding="stochastic", rng="philox"),
-    # Fixed point.
-    Accumulator("fixed16_f8"),
-    Accumulator("fixed8_f3_wrap", "toward_zero"),
-    Accumulator("fixed12_f6", "stochastic", product="fixed10_f5", product_rounding="nearest_away"),
-    Accumulator("fixed9_f4_wrap", chunk=4, outer="e5m6"),
-    # Corners of the format.
-    Accumulator("e6m0"),
-    Accumulator("e8m0", "to_odd"),
-    Accumulator("e5m2_nosub", "toward_negative"),
-    Accumulator("e5m3_nosub", "stochastic", random_bits=5),
-    Accumulator("e4m3fn"),
-    Accumulator("e4m3fn_sat", "nearest_away"),
-    Accumulator("e3m2none_sat"),
-    Accumulator("e4m3_nan", "toward_positive"),
-    # Another rounding of the sum of chunks.
-    Accumulator("e8m13", "toward_zero", chunk=4, outer="fp32", outer_rounding="nearest_even"),
-    Accumulator("e5m4", chunk=3, outer_rounding="stochastic", outer="e5m3"),
-    # Trees.
-    Accumulator("e5m10", order="pairwise"),
-    Accumulator("fp32", "toward_negative", order="pairwise"),
-    Accumulator("e4m3", "to_odd", order="pairwise", product="e5m2_sat", chunk=11),
-    Accumulator("e5m4", "stochastic", order="pairwise", chunk=21),
-    Accumulator("e5m3_nosub", "stochastic", order="pairwise", random_bits=24, rng="philox"),
-    Accumulator("fixed12_f6", order="pairwise", chunk=8, outer="e5m6"),
-    Accumulator("fixed8_f3_wrap", "toward_zero", order="pairwise"),
-    Accumulator(
-        "e5m6",
-        order="pairwise",
-        product="e4m3fn_sat",
-        product_rounding="stochastic",
-        random_bits=12,
-        chunk=5,
-    ),
-    # Kahan's sums.
-    Accumulator("e5m10", order="compensated"),
-    Accumulator("e4m3", "toward_zero", order="compensated", chunk=9, outer="e5m6"),
-    Accumulator("e8m7", "toward_negative", order="compensated"),
-    Accumulator("e5m5_sat", "to_odd", order="compensated", product="e4m3"),
-    Accumulator("e4m3fn_sat", "nearest_away", order="compensated"),
-    Accumulator("fixed12_f6", "toward_positive", order="compensated"),
-    Accumulator("fixed9_f4_wrap", order="compensated", chunk=4),
-    Accumulator(
-        "e5m4", order="compensated", product="e4m4", product_rounding="stochastic", random_bits=3
-    ),
-    # Aligned blocks.
-    Accumulator(
-        "e8m13",
-        "toward_zero",
-        chunk=20,
-        outer="fp32",
-        outer_rounding="nearest_even",
-        block=8,
-        aligned_bits=13,
-    ),
-    Accumulator("fp32", block=4, aligned_bits=24),
-    Accumulator("fp32", "toward_negative", block=16, aligned_bits=1),
-    Accumulator("e5m10", "nearest_away", block=256, aligned_bits=40),
-    Accumulator("e5m4", "stochastic", block=3, aligned_bits=9, chunk=7),
-    Accumulator("e4m3_nan", "toward_positive", block=5, aligned_bits=4, product="e4m3"),
-    Accumulator("e6m0", "to_odd", block=1, aligned_bits=2),
-    Accumulator("fixed12_f6", block=7, aligned_bits=12),
-    Accumulator("fixed9_f4_wrap", "toward_negative", block=8, aligned_bits=30, chunk=12),
-    Accumulator(
-        "e5m5",
-        block=6,
-        aligned_bits=6,
-        product="e4m3fn_sat",
-        product_rounding="stochastic",
-        random_bits=17,
-        rng="philox",
-    ),
-]
+    accumulator(name)
+    for name in (
+        # One sum, the product exact: each mode, wide and narrow.
+        "fp32", "e5m10", "bf16", "e4m3:nearest_away", "e5m10:toward_zero", "e6m9:toward_positive",
+        "e6m9:toward_negative", "e5m7:to_odd", "e8m22", "fp32:toward_negative",
+        # Rounded products.
+        "e5m10:product=e4m3", "e8m10:product=bf16:product_rounding=toward_zero",
+        "e5m6:product=e5m2_sat:product_rounding=nearest_away",
+        # Chunks, also with another outer format.
+        "e6m9_chunk64", "e5m4_chunk3", "e8m13_chunk4:toward_zero:outer=fp32",
+        "e4m7none_b10_nosub_sat_chunk5:product=e4m7none_b12_nosub_sat:outer=e5m7",
+        "fp32_chunk1:outer=e5m5",
+        # Stochastic: few and many bits, both generators, products too.
+        "e5m10:stochastic", "e6m9:stochastic:bits=1", "e5m6_chunk7:stochastic:bits=13",
+        "e5m4:stochastic:bits=24:philox",
+        "e5m5_chunk6:product=e4m3fn_sat:product_rounding=stochastic:outer=bf16:bits=4",
+        "e5m3:stochastic:product=e5m2:product_rounding=stochastic:philox",
+        # Fixed point.
+        "fixed16_f8", "fixed8_f3_wrap:toward_zero",
+        "fixed12_f6:stochastic:product=fixed10_f5:product_rounding=nearest_away",
+        "fixed9_f4_wrap_chunk4:outer=e5m6",
+        # Corners of the format.
+        "e6m0", "e8m0:to_odd", "e5m2_nosub:toward_negative", "e5m3_nosub:stochastic:bits=5",
+        "e4m3fn", "e4m3fn_sat:nearest_away", "e3m2none_sat", "e4m3_nan:toward_positive",
+        # Another rounding of the sum of chunks.
+        "e8m13_chunk4:toward_zero:outer=fp32:outer_rounding=nearest_even",
+        "e5m4_chunk3:outer=e5m3:outer_rounding=stochastic",
+        # Trees.
+        "e5m10:order=pairwise", "fp32:toward_negative:order=pairwise",
+        "e4m3_chunk11:to_odd:product=e5m2_sat:order=pairwise",
+        "e5m4_chunk21:stochastic:order=pairwise",
+        "e5m3_nosub:stochastic:order=pairwise:bits=24:philox",
+        "fixed12_f6_chunk8:outer=e5m6:order=pairwise", "fixed8_f3_wrap:toward_zero:order=pairwise",
+        "e5m6_chunk5:product=e4m3fn_sat:product_rounding=stochastic:order=pairwise:bits=12",
+        # Kahan's sums.
+        "e5m10:order=compensated", "e4m3_chunk9:toward_zero:outer=e5m6:order=compensated",
+        "e8m7:toward_negative:order=compensated", "e5m5_sat:to_odd:product=e4m3:order=compensated",
+        "e4m3fn_sat:nearest_away:order=compensated", "fixed12_f6:toward_positive:order=compensated",
+        "fixed9_f4_wrap_chunk4:order=compensated",
+        "e5m4:product=e4m4:product_rounding=stochastic:order=compensated:bits=3",
+        # Aligned blocks.
+        "e8m13_chunk20:toward_zero:outer=fp32:outer_rounding=nearest_even:block=8:aligned_bits=13",
+        "fp32:block=4:aligned_bits=24", "fp32:toward_negative:block=16:aligned_bits=1",
+        "e5m10:nearest_away:block=256:aligned_bits=40",
+        "e5m4_chunk7:stochastic:block=3:aligned_bits=9",
+        "e4m3_nan:toward_positive:product=e4m3:block=5:aligned_bits=4",
+        "e6m0:to_odd:block=1:aligned_bits=2", "fixed12_f6:block=7:aligned_bits=12",
+        "fixed9_f4_wrap_chunk12:toward_negative:block=8:aligned_bits=30",
+        "e5m5:product=e4m3fn_sat:product_rounding=stochastic:block=6:aligned_bits=6:bits=17:philox",
+    )
+]  # fmt: skip
 
 #: (M, K, N): empty, one, odd, and not a multiple of any chunk or vector length.
 MATMUL_SHAPES: list[tuple[int, int, int]] = [
@@ -211,6 +158,18 @@ class ConvCase(NamedTuple):
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int = 1
+
+    @property
+    def geometry(self) -> tuple[list[int], list[int], list[int], int]:
+        """Stride, padding, dilation and groups, as backends take them."""
+        return list(self.stride), list(self.padding), list(self.dilation), self.groups
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(N, C_out, *spatial)."""
+        size, kernel = self.input_shape[2:], self.weight_shape[2:]
+        spatial = output_size(size, kernel, self.stride, self.padding, self.dilation)
+        return (self.input_shape[0], self.weight_shape[0], *spatial)
 
 
 CONV_CASES: dict[str, ConvCase] = {

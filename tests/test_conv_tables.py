@@ -4,78 +4,40 @@ import math
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
-from lpkernels.arithmetic import Accumulator
+from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.backends import _conv_geometry, _conv_phases, _conv_tables
 from lpkernels.reference import twin
 from lpkernels.reference.orders import Rounds, inner_sum
 from lpkernels.reference.values import narrow, widen
 from lpkernels.rng import SITE_BIAS, SITE_OUTER
-from tests.cases import CONV_CASES, ConvCase, ids
+from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
+from tests.loops import each
+from tests.support.conv_frames import ABSENT, ALL_CASES, in_frame
 
-#: csrc/cuda/product/sums.h has the same value.
-ABSENT = 0x7FC0DEAD
 CPU = torch.device("cpu")
 SEED = 20240229
 
 ACCUMULATORS = [
-    Accumulator("e5m4", chunk=3, outer="e5m3"),
-    Accumulator("e5m5", "stochastic", product="e4m3", product_rounding="stochastic", chunk=7),
-    Accumulator("e4m3", "toward_negative", chunk=1),
+    accumulator(name)
+    for name in (
+        "e5m5_chunk7:stochastic:product=e4m3:product_rounding=stochastic",
+        "e5m4_chunk3:outer=e5m3",
+        "e4m3_chunk1:toward_negative",
+    )
 ]
-
-#: Convolutions whose phases differ in their taps, reach no output or have no taps.
-PHASES: dict[str, ConvCase] = {
-    "stride_beyond_kernel": ConvCase((2, 3, 9, 8), (5, 3, 1, 2), (2, 3), (0, 1), (1, 1)),
-    "stride_4_dilation_2": ConvCase((1, 2, 11, 13), (3, 2, 3, 3), (4, 4), (3, 2), (2, 2)),
-    "stride_3_dilation_2": ConvCase((1, 2, 11, 10), (3, 2, 3, 4), (3, 2), (3, 2), (2, 3)),
-    "stride_beyond_image": ConvCase((1, 2, 3, 4), (3, 2, 3, 3), (5, 7), (1, 1), (1, 1)),
-    "padding_beyond_stride": ConvCase((1, 2, 3, 3), (3, 2, 2, 2), (2, 1), (5, 4), (1, 1)),
-    "many_channels": ConvCase((2, 2, 3), (34, 1, 2), (1,), (0,), (1,), 2),
-    "groups_stride": ConvCase((2, 6, 5, 6), (9, 2, 2, 3), (2, 2), (1, 0), (1, 1), 3),
-}
-ALL_CASES = CONV_CASES | PHASES
 
 
 def operands(case: ConvCase) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Any]:
     """x, w, bias and dy, some of them zeros and infinite, and the geometry."""
     rng = np.random.default_rng(len(str(case)))
-    sizes = zip(
-        case.input_shape[2:], case.weight_shape[2:], case.stride, case.padding, case.dilation,
-        strict=True,
-    )  # fmt: skip
-    output = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sizes]
-    shapes = (
-        case.input_shape, case.weight_shape, case.weight_shape[:1],
-        (case.input_shape[0], case.weight_shape[0], *output),
-    )  # fmt: skip
+    shapes = (case.input_shape, case.weight_shape, case.weight_shape[:1], case.output_shape)
     made = [rng.integers(-9, 10, shape).astype(np.float32) / 8 for shape in shapes]
     made[1].flat[::7] = np.inf
-    g = _conv_geometry.geometry_of(
-        case.input_shape, case.weight_shape, output, case.stride, case.padding, case.dilation,
-        case.groups,
-    )  # fmt: skip
-    return (*made, g)
-
-
-def in_frame(image: np.ndarray, frame: Any) -> np.ndarray:
-    """An image as backends lay it out, element by element."""
-    channels, step = image.shape[1] // frame.parts, frame.line // frame.fold
-    out = np.full(image.shape[0] * frame.parts * frame.image_step, ABSENT, np.int32)
-    volume = image.reshape(*image.shape[:2], *(1,) * (5 - image.ndim), *image.shape[2:])
-    for (n, c, *at), value in np.ndenumerate(volume):
-        z, y, x = (a + b for a, b in zip(at, frame.before, strict=True))
-        if not all(0 <= a < size for a, size in zip((z, y, x), frame.size, strict=True)):
-            continue
-        place = (z * frame.size[1] + y) * frame.line + x % frame.fold * step + x // frame.fold
-        part = (c // channels * image.shape[0] + n) * frame.image_step
-        to = part + c % channels * frame.channel_step + place * frame.place_step
-        assert out[to] == ABSENT
-        out[to] = np.float32(value).view(np.int32)
-    return out
+    sizes = (case.input_shape, case.weight_shape, case.output_shape[2:])
+    return (*made, _conv_geometry.geometry_of(*sizes, *case.geometry))
 
 
 def run(
@@ -110,27 +72,27 @@ def run(
         out[t.out_batch[g] + t.rows[:, None] + t.cols[None, :]] = narrow(outer)
 
 
-def geometry_arguments(case: ConvCase) -> tuple:
-    return case.stride, case.padding, case.dilation, case.groups
+#: Every convolution with the draws, and with one of the other two sums.
+CASES = [
+    (case, acc)
+    for number, case in enumerate(ALL_CASES.values())
+    for acc in (ACCUMULATORS[0], ACCUMULATORS[1 + number % 2])
+]
 
 
-@pytest.mark.parametrize("acc", ACCUMULATORS, ids=ids)
-@pytest.mark.parametrize("name", ALL_CASES)
-def test_fprop(name: str, acc: Accumulator) -> None:
-    case = ALL_CASES[name]
+@each("case, acc", CASES)
+def test_fprop(case: ConvCase, acc: Accumulator) -> None:
     x, w, bias, dy, g = operands(case)
     out = np.full(dy.size, np.nan, np.float32)
     (product,) = _conv_tables.fprop(g, CPU)
     left = w.reshape(g.groups, g.out_channels, product.length)
     run(product, left, in_frame(x, _conv_tables.fprop_frame(g)), out, acc, bias)
-    want = twin.conv_fprop(x, w, bias, *geometry_arguments(case), acc, seed=SEED)
+    want = twin.conv_fprop(x, w, bias, *case.geometry, acc, seed=SEED)
     assert_bit_equal(out.reshape(dy.shape), want)
 
 
-@pytest.mark.parametrize("acc", ACCUMULATORS, ids=ids)
-@pytest.mark.parametrize("name", ALL_CASES)
-def test_dgrad(name: str, acc: Accumulator) -> None:
-    case = ALL_CASES[name]
+@each("case, acc", CASES)
+def test_dgrad(case: ConvCase, acc: Accumulator) -> None:
     x, w, _, dy, g = operands(case)
     out = np.zeros(x.size, np.float32)
     split = w.reshape(g.groups, g.out_channels, g.in_channels, g.taps).transpose(0, 2, 1, 3)
@@ -138,14 +100,12 @@ def test_dgrad(name: str, acc: Accumulator) -> None:
     image = in_frame(dy, _conv_phases.dgrad_frame(g))
     for product in _conv_phases.dgrad(g, CPU):
         run(product, left, image, out, acc, None)
-    want = twin.conv_dgrad(dy, w, x.shape, *geometry_arguments(case), acc, seed=SEED)
+    want = twin.conv_dgrad(dy, w, x.shape, *case.geometry, acc, seed=SEED)
     assert_bit_equal(out.reshape(x.shape), want)
 
 
-@pytest.mark.parametrize("acc", ACCUMULATORS, ids=ids)
-@pytest.mark.parametrize("name", ALL_CASES)
-def test_wgrad(name: str, acc: Accumulator) -> None:
-    case = ALL_CASES[name]
+@each("case, acc", CASES)
+def test_wgrad(case: ConvCase, acc: Accumulator) -> None:
     x, w, _, dy, g = operands(case)
     out = np.full(w.size, np.nan, np.float32)
     (product,) = _conv_tables.wgrad(g, CPU)
@@ -154,13 +114,13 @@ def test_wgrad(name: str, acc: Accumulator) -> None:
     channels = np.arange(g.groups * g.out_channels).reshape(g.groups, g.out_channels, 1)
     left = gradient[channels + np.arange(product.length) * frame.place_step]
     run(product, left, in_frame(x, _conv_tables.wgrad_frame(g)), out, acc, None)
-    want = twin.conv_wgrad(x, dy, w.shape, *geometry_arguments(case), acc, seed=SEED)
+    want = twin.conv_wgrad(x, dy, w.shape, *case.geometry, acc, seed=SEED)
     assert_bit_equal(out.reshape(w.shape), want)
 
 
-@pytest.mark.parametrize("name", ALL_CASES)
-def test_all_positions_have_a_product_of_dgrad(name: str) -> None:
-    *_, g = operands(ALL_CASES[name])
+@each("case", ALL_CASES.values())
+def test_all_positions_have_a_product_of_dgrad(case: ConvCase) -> None:
+    *_, g = operands(case)
     products = _conv_phases.dgrad(g, CPU)
     columns = sum(product.sizes[2] for product in products)
     assert _conv_phases.meets_all(g) == (columns == g.batch * math.prod(g.size)) or g.batch == 0

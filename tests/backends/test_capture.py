@@ -22,11 +22,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lpkernels import _build
-from lpkernels.arithmetic import Accumulator, as_quantizer
+from lpkernels.arithmetic import Accumulator, accumulator, as_quantizer
 from lpkernels.backends import Fused
 from lpkernels.backends import cuda as cuda_backend
 from tests.backends.planning.calls import output
-from tests.cases import ids
+from tests.loops import each
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 #: What csrc/cuda may name of the CUDA runtime: types, the error of a launch, what the device is.
@@ -144,7 +144,7 @@ READS = {
 }
 
 
-@pytest.mark.parametrize("read", READS)
+@each("read", READS)
 def test_reads_and_copies_are_refused(read: str, device: torch.device) -> None:
     with pytest.raises(Exception, match=r"moves values|meta"):
         READS[read](tensor((3,), device))
@@ -154,19 +154,15 @@ E5M2 = as_quantizer("e5m2").to_ints()
 FUSED = (Fused(), Fused(E5M2, E5M2, E5M2))
 #: Every order of sums, every way of rounding them; with draws and without.
 ACCUMULATORS = [
-    Accumulator("e6m9"),
-    Accumulator("e6m9", chunk=4, outer="fp32"),
-    Accumulator("fp32"),
-    Accumulator("e5m4", "stochastic"),
-    Accumulator("e6m9", "stochastic", chunk=8, outer_rounding="nearest_even"),
-    Accumulator("e5m6", product="e4m3", product_rounding="stochastic"),
-    Accumulator("fixed16_f8", "toward_zero"),
-    Accumulator("e5m4", order="pairwise"),
-    Accumulator("e5m4", order="compensated", chunk=9),
-    Accumulator("fp32", block=4, aligned_bits=24),
-    Accumulator("e8m13", "toward_zero", block=4, aligned_bits=13, operands="e4m3fn"),
-    Accumulator("fp32", order="native", chunk=8, outer="e6m9"),
-]
+    accumulator(name)
+    for name in (
+        "e6m9", "e6m9_chunk4:outer=fp32", "fp32", "e5m4:stochastic",
+        "e6m9_chunk8:stochastic:outer_rounding=nearest_even",
+        "e5m6:product=e4m3:product_rounding=stochastic", "fixed16_f8:toward_zero",
+        "e5m4:order=pairwise", "e5m4_chunk9:order=compensated", "fp32:block=4:aligned_bits=24",
+        "e8m13:toward_zero:block=4:aligned_bits=13:operands=e4m3fn", "native_chunk8:outer=e6m9",
+    )
+]  # fmt: skip
 MATMULS = (((9, 40), (40, 20)), ((2, 3, 9, 40), (40, 20)), ((2, 1, 9, 40), (3, 40, 20)))
 #: A dense, a strided, a grouped and a depthwise convolution, with padding.
 CONVOLUTIONS = (
@@ -201,7 +197,7 @@ def run_products(backend: Any, acc: Accumulator, device: torch.device) -> None:
         backend.accumulate(there((9, 20)), there((20,)), (0, 0), ints, seed, role, 2, 0)
 
 
-@pytest.mark.parametrize("acc", ACCUMULATORS, ids=ids)
+@each("acc", ACCUMULATORS)
 def test_the_cuda_adapter_reads_no_value(
     acc: Accumulator, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,7 +221,7 @@ def test_the_cuda_adapter_reads_no_value(
 
 
 @pytest.mark.triton
-@pytest.mark.parametrize("acc", ACCUMULATORS, ids=ids)
+@each("acc", ACCUMULATORS)
 def test_the_triton_adapter_reads_no_value(
     acc: Accumulator, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

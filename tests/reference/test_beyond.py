@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from lpkernels.formats import FixedFormat, FloatFormat, parse_format
 from lpkernels.reference.events import beyond
 from lpkernels.rounding import ROUNDINGS, overflows_array
-from tests.cases import ROUND_FORMATS, ids
+from tests.cases import ROUND_FORMATS
+from tests.loops import each
 
 
 # Each tie is halfway from the largest value to the step after it, and goes to the even one of the
 # two. "fn" gives the last code to NaN, so that the largest value has an even code.
-@pytest.mark.parametrize(
-    ("name", "tie", "leaves"),
+@each(
+    "name, tie, leaves",
     [
         ("e4m3fn", 464.0, False),
         ("e4m3fn_sat", -464.0, False),
@@ -32,8 +32,8 @@ def test_ties_at_the_end(name: str, tie: float, leaves: bool) -> None:
     assert beyond(np.array([tie, further]), fmt, "nearest_even").tolist() == [leaves, True]
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("fmt", ROUND_FORMATS, ids=ids)
+@each("rounding", ROUNDINGS)
+@each("fmt", ROUND_FORMATS)
 def test_beyond_is_what_the_rounding_says(
     fmt: FloatFormat | FixedFormat, rounding: str, rng: np.random.Generator
 ) -> None:

@@ -5,7 +5,6 @@ from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,8 +13,10 @@ from lpkernels.reference import exact, twin
 from lpkernels.reference.operand_blocks import exponents_of
 from lpkernels.rng import SITE_BIAS, SITE_SUM, draw
 from lpkernels.rounding import ROUNDINGS, round_scalar
-from tests.cases import CONV_CASES, ids
+from tests.cases import CONV_CASES, ConvCase
 from tests.compare import assert_bit_equal
+from tests.loops import each
+from tests.support.operand_draws import accumulators
 from tests.support.recordings import Group, groups
 
 INF, NAN = math.inf, math.nan
@@ -39,20 +40,13 @@ def unit_sum(unit: str, pairs: dict[int, tuple[float, float]], c: float = 0.0, l
     return both_ways(a, b, accumulator(unit), initial=start)[0, 0]
 
 
-# --- recordings ---
-
-
-@pytest.mark.parametrize("way", [exact, twin], ids=["exact", "twin"])
-@pytest.mark.parametrize("group", GROUPS, ids=[g.name for g in GROUPS])
-def test_recorded_cases_come_out_to_the_bit(group: Group, way) -> None:
-    got = way.matmul(
-        group.a[:, None, :],
-        group.b[:, :, None],
-        None,
-        group.accumulator,
-        initial=group.c[:, None, None],
-    )
-    assert_bit_equal(got[:, 0, 0], group.d, group.name)
+@each("way, step", [(exact, 4), (twin, 1)])
+@each("group", GROUPS)
+def test_recorded_cases_come_out_to_the_bit(group: Group, way, step: int) -> None:
+    a, b, c, d = (x[::step] for x in (group.a, group.b, group.c, group.d))
+    start = c[:, None, None]
+    got = way.matmul(a[:, None, :], b[:, :, None], None, group.accumulator, initial=start)
+    assert_bit_equal(got[:, 0, 0], d, group.name)
 
 
 def test_recordings_tell_the_alignments_apart() -> None:
@@ -63,13 +57,11 @@ def test_recordings_tell_the_alignments_apart() -> None:
     assert 0 < (got != group.d).sum() < len(group.d)
 
 
-# --- worked cases ---
-
 E = 2.0**-149
 
 
-@pytest.mark.parametrize(
-    ("unit", "c", "pairs", "want"),
+@each(
+    "unit, c, pairs, want",
     [
         # 2.25 counts as 2^0: the cut at 2^-13 keeps what one at 2^-12 would lose.
         ("h100_e4m3", 0, {0: (1.5, 1.5), 1: (2**-6, 2**-7), 2: (2**-6, 2**-7)}, 2.25 + 2**-12),
@@ -116,12 +108,13 @@ def test_promotion_keeps_what_one_chain_loses() -> None:
     assert both_ways(a, a.T, accumulator("hopper_fp8")).item() == 1.2421875
 
 
-# --- the rule, piece by piece ---
+ONE = accumulator("e8m13:toward_zero:block=4:aligned_bits=6:operands=e4m3fn")
+LEAST = replace(ONE, least_exponent=-5)
+SIDES = replace(ONE, operands=("e5m2", "e4m3fn"))
+TURNS = accumulator("fp32_chunk8:block=4:aligned_bits=4:operands=fp16:interleaved=2")
 
-ONE = Accumulator("e8m13", "toward_zero", block=4, aligned_bits=6, operands="e4m3fn")
 
-
-def summed(products, acc=ONE, **options):
+def summed(acc, products, **options):
     """Products (a, b), or None for an absent tap, by the exact way, which the twin equals."""
     terms = [None if p is None else exact.summand(*map(float, p), acc) for p in products]
     want = exact.accumulate(terms, acc, row=3, col=4, seed=5, **options)
@@ -141,85 +134,69 @@ def of_twin(pair, acc):
     return factors[0] * factors[1], np.array([pair is not None]), exponents
 
 
-def test_the_cut_is_toward_zero_of_each_by_itself() -> None:
-    # The cut leaves 2^-6 of 1.75 * 2^-6, whatever the sign.
-    assert summed([(1, 1), (1.75, 2**-6)]) == 1 + 2**-6
-    assert summed([(-1, 1), (-1.75, 2**-6)]) == -1 - 2**-6
-    assert summed([(1, 1), (1, 2**-7), (1, 2**-7)]) == 1
+@each(
+    "acc, products, initial, want",
+    [
+        # The cut is toward zero, of each by itself: it leaves 2^-6 of 1.75 * 2^-6.
+        (ONE, [(1, 1), (1.75, 2**-6)], None, 1 + 2**-6),
+        (ONE, [(-1, 1), (-1.75, 2**-6)], None, -1 - 2**-6),
+        (ONE, [(1, 1), (1, 2**-7), (1, 2**-7)], None, 1),
+        # Zero products have no say.
+        (ONE, [(64, 0), (2**-6, 1), (2**-6, 2**-6)], None, 2**-6 + 2**-12),
+        # A block of absent taps leaves the running sum whole; a zero that is there cuts it.
+        (ONE, [None] * 8, 1 + 2**-13, 1 + 2**-13),
+        (ONE, [None] * 4 + [(0, 1)], 1 + 2**-13, 1),
+        (ONE, [None], -0.0, -0.0),
+        (ONE, [(0, 1)], -0.0, 0.0),
+        # Outer sums overflow as any sum does.
+        (
+            accumulator("fp32_chunk2:toward_zero:outer=fp16:block=2:aligned_bits=24:operands=fp16"),
+            [(32768, 1)] * 4, None, 65504,
+        ),
+        # The least exponent bounds the place.
+        (LEAST, [(2**-6, 2**-5)], None, 2**-11),
+        (LEAST, [(2**-6, 2**-6)], None, 0),
+        # 2^-8 is subnormal in e4m3fn alone: its exponent is -6 there, and the cut lies at 2^-12.
+        (SIDES, [(2**-8, 1), (2**-7, 2**-6)], None, 2**-8 + 2**-13),
+        (SIDES, [(1, 2**-8), (2**-7, 2**-6)], None, 2**-8),
+        # The first block has positions 0, 1, 4 and 5. The second block has 2, 3, 6 and 7, and
+        # starts with the sum of the first.
+        (TURNS, [(8, 1), (-8, 1), (2**-3, 1)] + [None] * 5, None, 2**-3),
+        (TURNS, [(8, 1), None, None, None, (-8, 1), (2**-3, 1)], None, 0),
+        (TURNS, [(8, 1), None, (2**-3, 1), None, (-8, 1), None], None, 2**-3),
+        # In this short run of three positions the second block has one.
+        (TURNS, [(8, 1), (-8, 1), (2**-3, 1)], None, 2**-3),
+    ],
+)  # fmt: skip
+def test_the_rule_piece_by_piece(acc, products: list, initial: float | None, want: float) -> None:
+    assert repr(float(summed(acc, products, initial=initial))) == repr(float(want))
 
 
-def test_zero_products_have_no_say() -> None:
-    assert summed([(64, 0), (2**-6, 1), (2**-6, 2**-6)]) == 2**-6 + 2**-12
-
-
-def test_absent_taps_have_no_say_and_no_block() -> None:
-    # A block of absent taps leaves the running sum 1 + 2^-13 whole; a zero that is there cuts it.
-    start = 1 + 2**-13
-    assert summed([None] * 8, initial=start) == start
-    assert summed([None] * 4 + [(0, 1)], initial=start) == 1
-    assert math.copysign(1, summed([None], initial=-0.0)) == -1
-    assert math.copysign(1, summed([(0, 1)], initial=-0.0)) == 1
-
-
-@pytest.mark.parametrize("rounding", ROUNDINGS)
+@each("rounding", ROUNDINGS)
 def test_every_zero_is_positive(rounding: str) -> None:
     acc = replace(ONE, rounding=rounding)
-    assert math.copysign(1, summed([(-0.0, 1), (-1, 0.0)], acc)) == 1
-    assert math.copysign(1, summed([(-1, 1), (1, 1)], acc)) == 1
+    assert math.copysign(1, summed(acc, [(-0.0, 1), (-1, 0.0)])) == 1
+    assert math.copysign(1, summed(acc, [(-1, 1), (1, 1)])) == 1
     # Most modes leave nothing of -2^-8 in steps of 2^-4.
     coarse = Accumulator("e3m2", rounding, block=4, aligned_bits=9, operands="fp16")
-    got = summed([(-(2.0**-8), 1)], coarse)
+    got = summed(coarse, [(-(2.0**-8), 1)])
     assert math.copysign(1, got) == (1 if got == 0 else -1)
 
 
-@pytest.mark.parametrize("rounding", [r for r in ROUNDINGS if r != "stochastic"])
-@pytest.mark.parametrize(
-    ("fmt", "want"), [("fp16", INF), ("e5m10_sat", 65504), ("e5m10_nan", NAN)], ids=str
-)
+@each("rounding", [r for r in ROUNDINGS if r != "stochastic"])
+@each("fmt, want", [("fp16", INF), ("e5m10_sat", 65504.0), ("e5m10_nan", NAN)])
 def test_sums_beyond_max_overflow_in_every_mode(rounding: str, fmt: str, want: float) -> None:
     acc = Accumulator(fmt, rounding, block=2, aligned_bits=24, operands="fp16")
-    assert repr(float(summed([(32768, 1), (32768, 1)], acc))) == repr(float(want))
-    assert repr(float(summed([(-32768, 1), (-32768, 1)], acc))) == repr(
-        want if math.isnan(want) else -float(want)
-    )
-
-
-def test_outer_sums_keep_the_ordinary_overflow() -> None:
-    acc = Accumulator(
-        "fp32", "toward_zero", chunk=2, outer="fp16", block=2, aligned_bits=24, operands="fp16"
-    )
-    assert summed([(32768, 1)] * 4, acc) == 65504
-
-
-def test_least_exponent_bounds_the_place() -> None:
-    acc = replace(ONE, least_exponent=-5)
-    assert summed([(2**-6, 2**-5)], acc) == 2**-11
-    assert summed([(2**-6, 2**-6)], acc) == 0
-
-
-def test_each_side_has_its_own_format() -> None:
-    acc = replace(ONE, operands=("e5m2", "e4m3fn"))
-    # 2^-8 is subnormal in e4m3 alone: its exponent is -6 there, and the cut lies at 2^-12.
-    assert summed([(2**-8, 1), (2**-7, 2**-6)], acc) == 2**-8 + 2**-13
-    assert summed([(1, 2**-8), (2**-7, 2**-6)], acc) == 2**-8
-
-
-def test_interleaved_blocks_take_turns_in_pairs() -> None:
-    acc = Accumulator("fp32", chunk=8, block=4, aligned_bits=4, operands="fp16", interleaved=2)
-    # The first block has positions 0, 1, 4 and 5. The second block has 2, 3, 6 and 7, and starts
-    # with the sum of the first.
-    assert summed([(8, 1), (-8, 1), (2**-3, 1)] + [None] * 5, acc) == 2**-3
-    assert summed([(8, 1), None, None, None, (-8, 1), (2**-3, 1)], acc) == 0
-    assert summed([(8, 1), None, (2**-3, 1), None, (-8, 1), None], acc) == 2**-3
-    # In this short run of three positions the second block has one.
-    assert summed([(8, 1), (-8, 1), (2**-3, 1)], acc) == 2**-3
+    for sign in (1, -1):
+        got = summed(acc, [(sign * 32768, 1)] * 2)
+        assert math.isnan(got) if math.isnan(want) else got == sign * want
 
 
 def test_draws_have_the_first_position_of_their_block() -> None:
-    acc = Accumulator(
-        "e5m2", "stochastic", chunk=8, outer="fp32", outer_rounding="nearest_even", block=4,
-        aligned_bits=20, operands="fp16", interleaved=2,
-    )  # fmt: skip
+    acc = accumulator(
+        "e5m2_chunk8:stochastic:outer=fp32:outer_rounding=nearest_even:block=4:aligned_bits=20"
+        ":operands=fp16:interleaved=2"
+    )
 
     def rounded(value: Fraction, k: int) -> Fraction:
         bits = draw(5, SITE_SUM, 3, 4, k, 8)
@@ -230,13 +207,10 @@ def test_draws_have_the_first_position_of_their_block() -> None:
         total = Fraction(0)
         for first in range(0, 8 * chunks, 8):
             total += rounded(rounded(4 * nine, first) + 4 * nine, first + 2)
-        assert summed([(9 / 8, 1)] * 8 * chunks, acc) == total
+        assert summed(acc, [(9 / 8, 1)] * 8 * chunks) == total
 
 
-# --- initial ---
-
-
-@pytest.mark.parametrize("order", [{}, {"order": "compensated"}, {"block": 2, "aligned_bits": 3}])
+@each("order", [{}, {"order": "compensated"}, {"block": 2, "aligned_bits": 3}])
 def test_the_outermost_sum_starts_at_initial(order: dict) -> None:
     options = {"chunk": 2, "outer": "fp32"}
     assert exact.accumulate([Fraction(1)] * 2, Accumulator("e6m9", **order), initial=5.0) == 7
@@ -249,38 +223,11 @@ def test_initial_is_rounded_to_the_format_first() -> None:
     assert exact.accumulate([], Accumulator("e6m9"), initial=1 + 2**-11) == 1
     assert exact.accumulate([], Accumulator("e6m9", "toward_positive"), initial=1 + 2**-11) > 1
     assert exact.accumulate([], Accumulator("fp16", "toward_zero"), initial=1e30) == 65504
-    acc = Accumulator("e6m9", "stochastic", chunk=4, outer="e5m2")
-    acc = replace(acc, block=4, aligned_bits=9, operands="fp16")
+    acc = accumulator("e6m9_chunk4:stochastic:outer=e5m2:block=4:aligned_bits=9:operands=fp16")
     bits = draw(5, SITE_BIAS, 3, 4, 1, 8)
     for x in (1 + i / 64 for i in range(16)):
         want = round_scalar(x, acc.outermost, "stochastic", draw=bits, random_bits=8)
-        assert summed([], acc, initial=x) == want
-
-
-# --- the twin ---
-
-_FORMATS = ["fp32", "bf16", "fp16", "e8m13", "e4m3fn", "e4m3none_sat", "e5m2_nosub", "e3m0"]
-_OPERANDS = ["fp16", "bf16", "e4m3fn", "e5m2", "tf32", "e2m1_nosub"]
-
-
-@st.composite
-def accumulators(draws) -> Accumulator:
-    block = draws(st.integers(1, 9))
-    interleaved = draws(st.sampled_from([1, 2, 3])) if block % 2 == 0 else 1
-    chunk = draws(st.sampled_from([None, 1, 2])) if interleaved == 1 else draws(st.integers(1, 2))
-    chunk = chunk and chunk * interleaved * block
-    return Accumulator(
-        draws(st.sampled_from(_FORMATS)),
-        draws(st.sampled_from(ROUNDINGS)),
-        chunk=chunk,
-        outer=chunk and draws(st.sampled_from([*_FORMATS, "fixed12_f3"])),
-        block=block,
-        aligned_bits=draws(st.integers(1, 40)),
-        operands=draws(st.tuples(*[st.sampled_from(_OPERANDS)] * 2)),
-        least_exponent=draws(st.sampled_from([None, -140, -21, -3, 4])),
-        interleaved=interleaved,
-        random_bits=draws(st.sampled_from([1, 8, 24])),
-    )
+        assert summed(acc, [], initial=x) == want
 
 
 def operand(rng: np.random.Generator, shape: tuple[int, ...], spread: int, special: bool):
@@ -307,27 +254,25 @@ def test_the_twin_has_the_bits_of_the_exact_way(acc, length, spread, special, se
 
 
 CONVOLVED = [
-    Accumulator("e8m13", "toward_zero", block=5, aligned_bits=7, operands=("e5m2", "e4m3fn")),
-    Accumulator(
-        "fp16", "stochastic", chunk=8, outer="e6m9", block=2, aligned_bits=9,
-        operands=("e2m1", "fp16"), interleaved=2,
+    accumulator("e8m13:toward_zero:block=5:aligned_bits=7:operands=e5m2,e4m3fn"),
+    accumulator(
+        "fp16_chunk8:stochastic:outer=e6m9:block=2:aligned_bits=9:operands=e2m1,fp16:interleaved=2"
     ),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize("acc", CONVOLVED, ids=ids)
-@pytest.mark.parametrize("case", CONV_CASES.values(), ids=CONV_CASES)
-def test_convolutions_take_the_sides_of_their_products(case, acc: Accumulator) -> None:
+@each("number, case", enumerate(CONV_CASES.values()))
+def test_convolutions_take_the_sides_of_their_products(number: int, case: ConvCase) -> None:
+    acc = CONVOLVED[number % 2]
     rng = np.random.default_rng(1)
-    x, w = (operand(rng, shape, 9, False) for shape in case[:2])
-    how = (case.stride, case.padding, case.dilation, case.groups, acc)
-    y = twin.conv_fprop(x, w, None, *how, seed=7)
-    assert_bit_equal(y, exact.conv_fprop(x, w, None, *how, seed=7), "fprop")
-    g = operand(rng, y.shape, 9, False)
-    for name, operands, shape in (("dgrad", (g, w), x.shape), ("wgrad", (x, g), w.shape)):
-        got, want = (
-            getattr(way, f"conv_{name}")(*operands, shape, *how, seed=7) for way in (twin, exact)
-        )
+    x, w, g = (operand(rng, shape, 9, False) for shape in (*case[:2], case.output_shape))
+    for name, *operands in (
+        ("conv_fprop", x, w, None),
+        ("conv_dgrad", g, w, x.shape),
+        ("conv_wgrad", x, g, w.shape),
+    ):
+        call = (*operands, *case.geometry, acc)
+        got, want = (getattr(way, name)(*call, seed=7) for way in (twin, exact))
         assert_bit_equal(got, want, name)
 
 

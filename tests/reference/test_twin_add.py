@@ -1,13 +1,13 @@
 """One rounded addition: the vectorised step has the bits of the exact one on every hard pair."""
 
 import numpy as np
-import pytest
 
 from lpkernels.formats import FixedFormat, FloatFormat, parse_format
 from lpkernels.reference import exact, twin
 from lpkernels.reference.addition import odd_sum
-from tests.cases import ROUNDINGS, ids
+from tests.cases import ROUNDINGS
 from tests.compare import assert_bit_equal
+from tests.loops import each
 
 FORMATS = [
     parse_format(name)
@@ -37,15 +37,15 @@ def addends(fmt: FloatFormat | FixedFormat, rng: np.random.Generator) -> np.ndar
     near = near[np.isfinite(near) & (near != 0)]
     quantum = fmt.quantum if isinstance(fmt, FixedFormat) else 2.0 ** (fmt.emin - fmt.man_bits)
     parts = [near, near / 2, near / 2 * (1 + 2.0**-47), near / 2 * (1 - 2.0**-47), near * 1.5]
-    wide = rng.integers(2**46, 2**48, 24) * 2.0 ** rng.integers(-60, 60, 24)
+    wide = rng.integers(2**46, 2**48, 8) * 2.0 ** rng.integers(-60, 60, 8)
     parts += [wide * quantum, np.array([2.0**-298, 2.0**255, 2.0**-149, 0.0, np.inf])]
     x = np.concatenate(parts)
     x = x[(x < 2.0**256) | np.isinf(x)]
     return np.concatenate([x, -x, [np.nan]])
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("fmt", FORMATS, ids=ids)
+@each("rounding", ROUNDINGS)
+@each("fmt", FORMATS)
 def test_add_equals_exact(
     fmt: FloatFormat | FixedFormat, rounding: str, rng: np.random.Generator
 ) -> None:

@@ -5,31 +5,27 @@ import pytest
 import torch
 
 from lpkernels.arithmetic import Accumulator
-from lpkernels.arithmetic.products import output_size
 from lpkernels.reference import exact, twin
-from tests.cases import ACCUMULATORS, CONV_CASES, ConvCase, ids
+from tests.cases import ACCUMULATORS, CONV_CASES, ConvCase
 from tests.compare import assert_bit_equal
-from tests.reference.operands import operand
+from tests.loops import each
+from tests.support.operands import operand
 
 SEED = 99
 PASSES = ("conv_fprop", "conv_dgrad", "conv_wgrad")
-CASES = pytest.mark.parametrize("case", CONV_CASES.values(), ids=CONV_CASES.keys())
 
 
 def arguments(case: ConvCase, name: str, kind: str) -> tuple:
     """The arguments of one pass up to the accumulator."""
     rng = np.random.default_rng(len(name) + sum(case.input_shape))
-    kernel, geometry = case.weight_shape[2:], (case.stride, case.padding, case.dilation)
-    spatial = output_size(case.input_shape[2:], kernel, *geometry)
-    x, w = operand(kind, case.input_shape, rng), operand(kind, case.weight_shape, rng)
-    g = operand(kind, (case.input_shape[0], case.weight_shape[0], *spatial), rng)
-    bias = operand(kind, case.weight_shape[:1], rng)
+    shapes = (case.input_shape, case.weight_shape, case.output_shape, case.weight_shape[:1])
+    x, w, g, bias = (operand(kind, shape, rng) for shape in shapes)
     operands = {
         "conv_fprop": (x, w, bias),
         "conv_dgrad": (g, w, case.input_shape),
         "conv_wgrad": (x, g, case.weight_shape),
     }
-    return (*operands[name], *geometry, case.groups)
+    return (*operands[name], *case.geometry)
 
 
 def torch_pass(name: str, args: tuple) -> np.ndarray:
@@ -48,8 +44,8 @@ def torch_pass(name: str, args: tuple) -> np.ndarray:
     return backward(g, x, w, None, stride, padding, dilation, *flags)[0 if dgrad else 1].numpy()
 
 
-@CASES
-@pytest.mark.parametrize("name", PASSES)
+@each("case", CONV_CASES.values())
+@each("name", PASSES)
 def test_conv_in_fp32_is_torch_within_rounding(name: str, case: ConvCase) -> None:
     args = arguments(case, name, "plain")
     got = getattr(twin, name)(*args, Accumulator("fp32"))
@@ -58,8 +54,8 @@ def test_conv_in_fp32_is_torch_within_rounding(name: str, case: ConvCase) -> Non
     assert np.allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-@CASES
-@pytest.mark.parametrize("name", PASSES)
+@each("case", CONV_CASES.values())
+@each("name", PASSES)
 def test_conv_equals_exact(name: str, case: ConvCase) -> None:
     number = list(CONV_CASES.values()).index(case)
     for offset, kind in ((0, "wide"), (9, "special")):
@@ -71,16 +67,17 @@ def test_conv_equals_exact(name: str, case: ConvCase) -> None:
         assert_bit_equal(got, getattr(exact, name)(*args, acc, seed=SEED), f"{acc} {kind}")
 
 
-@pytest.mark.parametrize("acc", ACCUMULATORS, ids=ids)
-@pytest.mark.parametrize("name", PASSES)
-def test_conv_equals_exact_for_every_accumulator(name: str, acc: Accumulator) -> None:
+@each("number, acc", enumerate(ACCUMULATORS))
+def test_conv_equals_exact_for_every_accumulator(number: int, acc: Accumulator) -> None:
+    """The accumulators take the three passes in turn."""
+    name = PASSES[number % len(PASSES)]
     case = ConvCase((1, 4, 4, 3), (2, 2, 2, 3), (2, 1), (1, 2), (1, 2), 2)
     args = arguments(case, name, "wide")
     got = getattr(twin, name)(*args, acc, seed=SEED)
-    assert_bit_equal(got, getattr(exact, name)(*args, acc, seed=SEED))
+    assert_bit_equal(got, getattr(exact, name)(*args, acc, seed=SEED), name)
 
 
-@pytest.mark.parametrize("name", ["fprop", "dgrad", "wgrad"])
+@each("name", ["fprop", "dgrad", "wgrad"])
 def test_conv_ignores_what_falls_on_padding(name: str) -> None:
     # Only the middle tap of a 3-wide kernel meets a 1-wide input; the others are inf and NaN.
     one = np.ones((1, 1, 1), np.float32)

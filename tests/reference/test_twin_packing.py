@@ -9,8 +9,9 @@ from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat, parse_format
 from lpkernels.reference import twin
 from lpkernels.reference.packing import decode, encode
-from tests.cases import ROUND_FORMATS, hard_values, ids
+from tests.cases import ROUND_FORMATS, hard_values
 from tests.compare import assert_bit_equal
+from tests.loops import each
 
 SMALL = [fmt for fmt in ROUND_FORMATS if fmt.bits <= 10]
 NAN_BITS = 0x7FC00000
@@ -20,8 +21,8 @@ def f32(values: object) -> np.ndarray:
     return np.array(values, dtype=np.float32)
 
 
-@pytest.mark.parametrize(
-    ("fmt", "values", "want"),
+@each(
+    "fmt, values, want",
     [
         # e2m1: 0.5 = 0001, -6 = 1111, 1 = 0010; least significant bits first.
         ("fp4_e2m1", [0.5, -6.0, 1.0], [0xF1, 0x02]),
@@ -47,7 +48,7 @@ def test_pack_lays_codes_out_densely(fmt: str, values: list, want: list) -> None
     assert codes.tolist() == want
 
 
-@pytest.mark.parametrize("fmt", SMALL, ids=ids)
+@each("fmt", SMALL)
 def test_every_code_has_its_value(fmt: FloatFormat | FixedFormat) -> None:
     codes = np.arange(2**fmt.bits, dtype=np.uint32)
     values = decode(codes, fmt)
@@ -61,7 +62,7 @@ def test_every_code_has_its_value(fmt: FloatFormat | FixedFormat) -> None:
     assert (again[one_code] == codes[one_code]).all()
 
 
-@pytest.mark.parametrize("fmt", ROUND_FORMATS, ids=ids)
+@each("fmt", ROUND_FORMATS)
 def test_unpack_inverts_pack(fmt: FloatFormat | FixedFormat) -> None:
     x = twin.quantize(hard_values(fmt, count=20), Quantizer(fmt))
     reserved = isinstance(fmt, FloatFormat) and fmt.specials != "none"
@@ -73,9 +74,9 @@ def test_unpack_inverts_pack(fmt: FloatFormat | FixedFormat) -> None:
     assert_bit_equal(twin.unpack(codes, fmt, x.shape), x)
 
 
-@pytest.mark.parametrize("axis", [-1, 0, 1])
-@pytest.mark.parametrize("size", [1, 3, 32])
-@pytest.mark.parametrize("element", ["e4m3", "e2m1", "e1m3none", "e3m0none_b9"])
+@each("axis", [-1, 0, 1])
+@each("size", [1, 3, 32])
+@each("element", ["e4m3", "e2m1", "e1m3none", "e3m0none_b9"])
 def test_unpack_inverts_pack_of_blocks(
     element: str, size: int, axis: int, rng: np.random.Generator
 ) -> None:
@@ -107,8 +108,8 @@ def test_pack_does_not_depend_on_slabs(
     assert_bit_equal(twin.unpack(whole, fmt, x.shape), x)
 
 
-@pytest.mark.parametrize(
-    ("fmt", "value"),
+@each(
+    "fmt, value",
     [
         ("e5m2", 1.1),
         ("e5m2", 2.0**-17),

@@ -6,9 +6,10 @@ import pytest
 from lpkernels.arithmetic import Accumulator
 from lpkernels.reference import exact, twin
 from lpkernels.reference.sums import tiles
-from tests.cases import ACCUMULATORS, MATMUL_SHAPES, ROUNDINGS, ids
+from tests.cases import ACCUMULATORS, MATMUL_SHAPES, ROUNDINGS
 from tests.compare import assert_bit_equal
-from tests.reference.operands import KINDS, operand
+from tests.loops import each
+from tests.support.operands import KINDS, operand
 
 SEED = 0x1234_5678_9ABC_DEF0
 
@@ -37,33 +38,33 @@ def matmul_both(
     return got, exact.matmul(a, b, bias, acc, seed=seed)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("acc", ACCUMULATORS, ids=ids)
+@each("kind", KINDS)
+@each("acc", ACCUMULATORS)
 def test_matmul_equals_exact_for_every_accumulator(acc: Accumulator, kind: str) -> None:
-    assert_bit_equal(*matmul_both((2, 19, 3), kind, acc))
+    assert_bit_equal(*matmul_both((1, 23, 3), kind, acc))
 
 
-@pytest.mark.parametrize("acc", WRAPPING, ids=ids)
-@pytest.mark.parametrize("kind", ["wide", "huge", "ties", "subnormal"])
+@each("acc", WRAPPING)
+@each("kind", ["wide", "huge", "ties", "subnormal"])
 def test_matmul_equals_exact_when_the_sum_wraps(acc: Accumulator, kind: str) -> None:
     assert_bit_equal(*matmul_both((3, 13, 2), kind, acc))
 
 
-@pytest.mark.parametrize("acc", ACCUMULATORS[::4], ids=ids)
-@pytest.mark.parametrize("shape", [s for s in MATMUL_SHAPES if np.prod(s) <= 255], ids=ids)
+@each("acc", ACCUMULATORS[::4])
+@each("shape", [s for s in MATMUL_SHAPES if np.prod(s) <= 255])
 def test_matmul_equals_exact_for_every_shape(shape: tuple, acc: Accumulator) -> None:
     assert_bit_equal(*matmul_both(shape, "wide", acc))
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 5, 7, 8, 64])
-@pytest.mark.parametrize("length", [0, 1, 7, 15])
+@each("chunk", [1, 2, 5, 7, 8, 64])
+@each("length", [0, 1, 7, 15])
 def test_matmul_equals_exact_for_every_chunk_and_length(chunk: int, length: int) -> None:
     acc = Accumulator("e5m3", chunk=chunk, outer="e4m4", rounding="toward_negative")
     assert_bit_equal(*matmul_both((2, length, 2), "ties", acc))
 
 
-@pytest.mark.parametrize("generator", ["fast", "philox"])
-@pytest.mark.parametrize("random_bits", [1, 8, 9, 16, 17, 24])
+@each("generator", ["fast", "philox"])
+@each("random_bits", [1, 8, 9, 16, 17, 24])
 def test_matmul_equals_exact_for_every_number_of_random_bits(
     random_bits: int, generator: str
 ) -> None:
@@ -80,8 +81,8 @@ def test_matmul_equals_exact_for_every_number_of_random_bits(
     assert_bit_equal(*matmul_both((3, 13, 3), "plain", acc))
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("fmt", ["fp32", "e8m22", "e8m0", "e5m10"])
+@each("rounding", ROUNDINGS)
+@each("fmt", ["fp32", "e8m22", "e8m0", "e5m10"])
 def test_matmul_equals_exact_where_float64_alone_would_round_twice(fmt: str, rounding: str) -> None:
     # A product 2^-80 below decides a tie of the format between 1 and its neighbour.
     man_bits = Accumulator(fmt).fmt.man_bits
@@ -99,8 +100,8 @@ def test_matmul_equals_exact_where_float64_alone_would_round_twice(fmt: str, rou
         assert_bit_equal(got, exact.matmul(left, right, None, acc, seed=SEED))
 
 
-@pytest.mark.parametrize(
-    ("left", "right"),
+@each(
+    "left, right",
     [((2, 3, 4), (4, 3)), ((2, 3, 4), (2, 4, 3)), ((4, 5), (3, 5, 2)), ((3, 1, 2, 4), (2, 4, 1))],
 )
 def test_matmul_broadcasts_leading_dimensions(left: tuple, right: tuple) -> None:
@@ -112,7 +113,7 @@ def test_matmul_broadcasts_leading_dimensions(left: tuple, right: tuple) -> None
     assert_bit_equal(got, exact.matmul(a, b, None, acc, seed=SEED))
 
 
-@pytest.mark.parametrize(("left", "right"), [((0, 2, 3), (3, 2)), ((2, 2, 0), (2, 0, 3))])
+@each("left, right", [((0, 2, 3), (3, 2)), ((2, 2, 0), (2, 0, 3))])
 def test_matmul_takes_empty_dimensions(left: tuple, right: tuple) -> None:
     got = twin.matmul(np.ones(left, np.float32), np.ones(right, np.float32), None, Accumulator())
     assert_bit_equal(
@@ -139,14 +140,3 @@ def test_matmul_does_not_depend_on_tiles(
     monkeypatch.setattr("lpkernels.reference.sums._TILE_OUTPUTS", 70)
     assert [(t.start, t.stop) for t in tiles(3, 5, 8, 9)] == [(0, 2), (2, 4), (4, 5)]
     assert_bit_equal(twin.matmul(a, b, None, acc, seed=SEED), whole)
-
-
-def test_matmul_of_a_layer_is_vectorised(rng: np.random.Generator) -> None:
-    a, b = operand("plain", (128, 256), rng), operand("plain", (256, 128), rng)
-    acc = Accumulator("e6m9", "stochastic", chunk=64)
-    whole = twin.matmul(a, b, None, acc, seed=SEED)
-    rows, cols = [0, 77, 127], [5, 127]
-    for m in rows:
-        for n in cols:
-            terms = [exact.product(float(a[m, k]), float(b[k, n])) for k in range(256)]
-            assert whole[m, n] == exact.accumulate(terms, acc, seed=SEED, row=m, col=n)

@@ -1,25 +1,23 @@
 """float32 and float64 convert exactly, also while the process flushes denormals."""
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable
 
 import numpy as np
-import pytest
-import torch
 
 from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.reference import exact, twin
 from lpkernels.reference.values import narrow, widen, without_tiny
 from tests.cases import ACCUMULATORS, FLOAT_FORMATS
 from tests.compare import assert_bit_equal
-from tests.reference.operands import operand
+from tests.loops import each
+from tests.support.denormals import flushed
+from tests.support.operands import operand
+
+Mode = Callable[[], contextlib.AbstractContextManager[None]]
 
 
-@pytest.fixture(params=[False, True], ids=["denormals", "flushed"])
-def flushed(request: pytest.FixtureRequest) -> Iterator[bool]:
-    if not torch.set_flush_denormal(request.param) and request.param:
-        pytest.skip("this processor has no mode that flushes denormals")
-    yield request.param
-    torch.set_flush_denormal(False)
+MODES = (contextlib.nullcontext, flushed)
 
 
 def patterns(rng: np.random.Generator) -> np.ndarray:
@@ -30,23 +28,30 @@ def patterns(rng: np.random.Generator) -> np.ndarray:
     return bits.view(np.float32)
 
 
-def test_narrow_inverts_widen(flushed: bool, rng: np.random.Generator) -> None:
+@each("mode", MODES)
+def test_narrow_inverts_widen(mode: Mode, rng: np.random.Generator) -> None:
     x = patterns(rng)
     bits = np.where(np.isnan(x), np.uint32(0x7FC00000), x.view(np.uint32))
-    assert narrow(widen(x)).view(np.uint32).tolist() == bits.tolist()
+    with mode():
+        got = narrow(widen(x))
+    assert_bit_equal(got.view(np.uint32), bits)
 
 
-def test_widen_is_exact_for_subnormals(flushed: bool) -> None:
+@each("mode", MODES)
+def test_widen_is_exact_for_subnormals(mode: Mode) -> None:
     x = np.array([1, 0x80000003, 0x007FFFFF], np.uint32).view(np.float32)
-    assert widen(x).tolist() == [2.0**-149, -3 * 2.0**-149, (2**23 - 1) * 2.0**-149]
-    assert widen(np.array(5, np.float16)).shape == ()
+    with mode():
+        assert widen(x).tolist() == [2.0**-149, -3 * 2.0**-149, (2**23 - 1) * 2.0**-149]
+        assert widen(np.array(5, np.float16)).shape == ()
 
 
-def test_narrow_rounds_to_nearest_even(flushed: bool) -> None:
+@each("mode", MODES)
+def test_narrow_rounds_to_nearest_even(mode: Mode) -> None:
     tiny = 2.0**-149
     x = np.array([tiny / 2, tiny * 1.5, -tiny * 0.4, tiny * (2**23 - 0.5), 1 + 2.0**-24, 3.5e38])
     want = np.array([0, 2, 0x80000000, 0x00800000, 0x3F800000, 0x7F800000], np.uint32)
-    assert narrow(x).view(np.uint32).tolist() == want.tolist()
+    with mode():
+        assert narrow(x).view(np.uint32).tolist() == want.tolist()
 
 
 def test_without_tiny_moves_only_what_no_rounding_can_see() -> None:
@@ -69,13 +74,9 @@ def test_results_do_not_depend_on_the_denormal_mode(rng: np.random.Generator) ->
         ]
 
     plain = results()
-    if not torch.set_flush_denormal(True):
-        pytest.skip("this processor has no mode that flushes denormals")
-    try:
-        flushed = results()
-    finally:
-        torch.set_flush_denormal(False)
-    for got, want in zip(flushed, plain, strict=True):
+    with flushed():
+        again = results()
+    for got, want in zip(again, plain, strict=True):
         assert_bit_equal(got, want)
 
 

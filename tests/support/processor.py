@@ -1,4 +1,4 @@
-"""The instruction sets that the CPU kernels run here, as the kernels themselves say it.
+"""The instruction sets that the CPU kernels run here, as the kernels themselves say it; threads.
 
 What another library says of the processor is no answer: it may have other classes, or none for what
 the kernels ask for.
@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from lpkernels.backends import cpu
 
-__all__ = ["ISAS", "Isas", "choose", "isa", "isas", "runs"]
+NEEDS_KERNELS = pytest.mark.skipif(
+    not cpu.BACKEND.available(), reason=f"cpu backend: {cpu.BACKEND.why_not()}"
+)
 
 #: The names that LPKERNELS_ISA takes. Each instruction set has all those before it.
 ISAS = ("scalar", "avx2", "avx512", "avx512fp16")
@@ -40,26 +43,22 @@ def choose(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cpu.BACKEND.isa() == isa
 
 
-@pytest.fixture(params=ISAS)
-def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Each instruction set in turn."""
-    choose(request.param, monkeypatch)
-    return request.param
-
-
 class Isas:
     """The instruction sets that this processor runs: a loop over it chooses one after the other.
 
     A test computes the reference once, and goes through them inside. What fails there is reported
     with the variable's value (`tests/conftest.py`); the instruction sets that the processor lacks
     are reported as skipped by tests/backends/cpu/test_processor.py.
+
+    A `for` must go over it: itertools.product would take all its elements before the first case.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
+        self._names = [name for name in ISAS if runs(name)]
 
     def __iter__(self) -> Iterator[str]:
-        for name in filter(runs, ISAS):
+        for name in self._names:
             self._monkeypatch.setenv("LPKERNELS_ISA", name)
             yield name
         self._monkeypatch.delenv("LPKERNELS_ISA")
@@ -68,3 +67,20 @@ class Isas:
 @pytest.fixture
 def isas(monkeypatch: pytest.MonkeyPatch) -> Isas:
     return Isas(monkeypatch)
+
+
+class Threads:
+    """One, two and three threads: a loop over it sets one number after the other."""
+
+    def __iter__(self) -> Iterator[str]:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            yield f"{count} threads"
+
+
+@pytest.fixture
+def threads() -> Iterator[Threads]:
+    """The number of threads is what it was before, when the test ends."""
+    before = torch.get_num_threads()
+    yield Threads()
+    torch.set_num_threads(before)

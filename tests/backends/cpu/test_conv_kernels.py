@@ -3,100 +3,19 @@ absent taps, strides, keys of draws. The results are compared with the reference
 
 import math
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from lpkernels.arithmetic import Accumulator
-from lpkernels.backends import _reference, cpu
-from tests.cases import ConvCase, ids
+from lpkernels.backends import cpu
+from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
-from tests.support.processor import isa
-
-__all__ = ["isa"]
-
-pytestmark = pytest.mark.skipif(
-    not cpu.BACKEND.available(), reason=f"cpu backend: {cpu.BACKEND.why_not()}"
-)
-
-SEED = torch.tensor(987654321987654321)
-ROLE = 4
-PASSES = ("conv_fprop", "conv_dgrad", "conv_wgrad")
-
-#: Sums for which a product's place matters and sums for which it does not, with zeros of both
-#: signs.
-ACCUMULATORS = [
-    Accumulator("e6m9"),
-    Accumulator("e5m4", "toward_negative"),
-    Accumulator("e5m10", product="e4m3"),
-    Accumulator("e6m9", chunk=7),
-    Accumulator("e5m6", "stochastic", random_bits=8),
-    Accumulator("e5m6", product="e4m3", product_rounding="stochastic", random_bits=16),
-    Accumulator("fixed12_f6_wrap"),
-]
-
-
-def values(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Multiples of 2^-4 with three significant bits, as quantised operands have, some of them 0."""
-    x = torch.randint(-7, 8, shape, generator=generator).float()
-    return x * torch.exp2(torch.randint(-4, 1, shape, generator=generator).float())
-
-
-def arguments(case: ConvCase, acc: Accumulator) -> tuple[object, ...]:
-    how = [list(v) for v in (case.stride, case.padding, case.dilation)]
-    return (*how, case.groups, acc.to_ints(), SEED, ROLE)
-
-
-def output_shape(case: ConvCase) -> tuple[int, ...]:
-    spatial = [
-        (size + 2 * pad - step * (taps - 1) - 1) // jump + 1
-        for size, taps, jump, pad, step in zip(
-            case.input_shape[2:],
-            case.weight_shape[2:],
-            case.stride,
-            case.padding,
-            case.dilation,
-            strict=True,
-        )
-    ]
-    return (case.input_shape[0], case.weight_shape[0], *spatial)
-
-
-def operands(
-    name: str, x: Tensor, w: Tensor, grad: Tensor, bias: Tensor | None
-) -> tuple[object, ...]:
-    return {
-        "conv_fprop": (x, w, bias),
-        "conv_dgrad": (grad, w, list(x.shape)),
-        "conv_wgrad": (x, grad, list(w.shape)),
-    }[name]
-
-
-def check(
-    case: ConvCase,
-    acc: Accumulator,
-    x: Tensor,
-    w: Tensor,
-    grad: Tensor,
-    bias: Tensor | None = None,
-) -> None:
-    """Every pass is compared with the reference, which reads contiguous copies."""
-    tail = arguments(case, acc)
-    plain = [t.contiguous() for t in (x, w, grad)]
-    for name in PASSES:
-        got = getattr(cpu.BACKEND, name)(*operands(name, x, w, grad, bias), *tail)
-        want = getattr(_reference.BACKEND, name)(*operands(name, *plain, bias), *tail)
-        assert_bit_equal(got, want, f"{name} {case} {acc}")
-
-
-def check_values(case: ConvCase, acc: Accumulator, seed: int = 0) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    shapes = (case.input_shape, case.weight_shape, output_shape(case))
-    x, w, grad = (values(shape, generator) for shape in shapes)
-    check(case, acc, x, w, grad, values(case.weight_shape[:1], generator))
-
+from tests.loops import each
+from tests.support.convolutions import POSITIONED, SUMS, assert_drawn, short_values
+from tests.support.processor import Isas, Threads
+from tests.support.products import assert_convolution, conv_calls
 
 GEOMETRY: dict[str, ConvCase] = {
     # More lines than a block of rows, more channels than a panel of lanes or a block of k.
@@ -144,55 +63,30 @@ GEOMETRY: dict[str, ConvCase] = {
 }
 
 
-@pytest.mark.parametrize("acc", ACCUMULATORS, ids=ids)
-@pytest.mark.parametrize("name", GEOMETRY)
-def test_geometry(name: str, acc: Accumulator) -> None:
-    slow = ("window_too_large", "1d_long_kernel", "depthwise_kernel_beyond_a_block")
-    if name in slow and acc.rounding == "stochastic":
-        pytest.skip("the long sums of the slow path are drawn in kernel_beyond_a_block_of_k")
-    check_values(GEOMETRY[name], acc)
+@each("number, name", enumerate(GEOMETRY))
+def test_geometry(number: int, name: str, isas: Isas) -> None:
+    """Each convolution takes three of the sums in turn."""
+    for step in (0, 2, 4):
+        assert_drawn(isas, GEOMETRY[name], SUMS[(number + step) % len(SUMS)])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "wide",
-        "stride_2",
-        "stride_3_dilation_2",
-        "groups",
-        "3d",
-        "depthwise_many",
-        "depthwise_stride_dilation",
-        "small_groups_stride",
-        "three_channels_stride",
-        "33_channels",
-    ],
-)
-def test_every_isa(name: str, isa: str) -> None:
-    for acc in (ACCUMULATORS[0], ACCUMULATORS[2], ACCUMULATORS[3], ACCUMULATORS[4]):
-        check_values(GEOMETRY[name], acc)
+LAYOUTS = ("channels_last", "sliced", "transposed", "batch_inside")
 
 
-def layouts(t: Tensor) -> dict[str, Tensor]:
-    """The values of a 4-d tensor in other layouts, and views of one element or line."""
+def layouts(t: Tensor) -> tuple[Tensor, ...]:
+    """A 4-d tensor in each of the `LAYOUTS`."""
     n, c, h, w = t.shape
     padded = torch.full((n, c + 1, h + 2, 2 * w + 3), math.nan)
     padded[:, 1:, 1:-1, 2:-1:2] = t
-    return {
-        "channels_last": t.to(memory_format=torch.channels_last),
-        "sliced": padded[:, 1:, 1:-1, 2:-1:2],
-        "transposed": t.transpose(2, 3).contiguous().transpose(2, 3),
-        "batch_inside": t.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2),
-        "expanded": t[:1, :, :, :1].expand(n, c, h, w),
-        "one_channel": t[:, :1].expand(n, c, h, w),
-    }
+    return (
+        t.to(memory_format=torch.channels_last),
+        padded[:, 1:, 1:-1, 2:-1:2],
+        t.transpose(2, 3).contiguous().transpose(2, 3),
+        t.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2),
+    )
 
 
-LAYOUTS = ("channels_last", "sliced", "transposed", "batch_inside", "expanded", "one_channel")
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(
+@each(
     "case",
     [
         ConvCase((2, 18, 6, 5), (20, 18, 3, 3), (1, 1), (1, 1), (1, 1)),
@@ -203,55 +97,51 @@ LAYOUTS = ("channels_last", "sliced", "transposed", "batch_inside", "expanded", 
         ConvCase((2, 18, 6, 5), (36, 1, 3, 3), (2, 2), (1, 1), (1, 1), 18),
         ConvCase((2, 18, 6, 5), (18, 2, 3, 3), (1, 1), (1, 1), (1, 1), 9),
     ],
-    ids=[
-        "3x3",
-        "3x3_stride_2_groups",
-        "1x1",
-        "1x1_stride_2",
-        "3x3_stride_2_wide",
-        "depthwise",
-        "small_groups",
-    ],
 )
-def test_reads_any_strides(case: ConvCase, layout: str) -> None:
-    generator = torch.Generator().manual_seed(1)
-    shapes = (case.input_shape, case.weight_shape, output_shape(case))
-    x, w, grad = (layouts(values(shape, generator))[layout] for shape in shapes)
-    for acc in (ACCUMULATORS[0], ACCUMULATORS[3]):
-        check(case, acc, x, w, grad)
+def test_reads_any_strides(case: ConvCase, isas: Isas) -> None:
+    operands = short_values(case.input_shape, case.weight_shape, case.output_shape, seed=1)
+    for acc in (SUMS[0], SUMS[3]):
+        assert_convolution(isas, case, acc, *operands)
+        plain = conv_calls(case, acc, *operands)
+        want = {op: getattr(cpu.BACKEND, op)(*call) for op, call in plain.items()}
+        for layout, moved in zip(LAYOUTS, zip(*map(layouts, operands), strict=True), strict=True):
+            for op, call in conv_calls(case, acc, *moved).items():
+                for isa in isas:
+                    got = getattr(cpu.BACKEND, op)(*call)
+                    assert_bit_equal(got, want[op], f"{isa} {op} {layout}")
+        # Views of one element or line.
+        assert_convolution(isas, case, acc, *(t[:1, :, :, :1].expand(t.shape) for t in operands))
+        assert_convolution(isas, case, acc, *(t[:, :1].expand(t.shape) for t in operands))
 
 
-@pytest.mark.parametrize("acc", ACCUMULATORS, ids=ids)
-@pytest.mark.parametrize("stride", [1, 2])
-def test_absent_taps_add_nothing_whatever_the_weight(stride: int, acc: Accumulator) -> None:
+@each("acc", SUMS)
+@each("stride", [1, 2])
+def test_absent_taps_add_nothing_whatever_the_weight(
+    stride: int, acc: Accumulator, isas: Isas
+) -> None:
     """The weights are inf and NaN, and they meet only padding, or only some positions."""
     case = ConvCase((1, 2, 4, 4), (3, 2, 3, 3), (stride, stride), (1, 1), (1, 1))
-    generator = torch.Generator().manual_seed(2)
-    x, w = values(case.input_shape, generator), values(case.weight_shape, generator)
-    grad = values(output_shape(case), generator)
+    x, w, grad = short_values(case.input_shape, case.weight_shape, case.output_shape, seed=2)
     w[0, 0, 0, 0], w[1, 1, 2, 1], w[2, 0, 1, 2] = math.inf, math.nan, -math.inf
     x[0, 1, 3, 3], grad[0, 2, 0, 0] = math.inf, math.nan
-    check(case, acc, x, w, grad, torch.tensor([0.5, -math.inf, math.nan]))
+    assert_convolution(isas, case, acc, x, w, grad, torch.tensor([0.5, -math.inf, math.nan]))
 
 
-@pytest.mark.parametrize("acc", ACCUMULATORS, ids=ids)
-def test_zeros_beside_padding_keep_their_sign(acc: Accumulator) -> None:
+@each("acc", SUMS)
+def test_zeros_beside_padding_keep_their_sign(acc: Accumulator, isas: Isas) -> None:
     """Sums are -0 or underflow from below, and absent taps come after them."""
     case = ConvCase((1, 1, 3, 3), (1, 1, 3, 3), (1, 1), (1, 1), (1, 1))
     for scale in (0.0, 2.0**-20, 2.0**-60):
-        x = torch.full(case.input_shape, scale)
-        grad = torch.full(output_shape(case), scale)
-        check(case, acc, x, torch.full(case.weight_shape, -1.0), grad)
-        check(case, acc, -x, torch.full(case.weight_shape, scale), -grad)
+        x, grad = torch.full(case.input_shape, scale), torch.full(case.output_shape, scale)
+        w = torch.ones(case.weight_shape)
+        assert_convolution(isas, case, acc, x, -w, grad)
+        assert_convolution(isas, case, acc, -x, scale * w, -grad)
 
 
 #: Positions of lines as lanes, channels as rows, positions as rows, channels of groups as lanes.
-CHANNELS = {"segments": (3, 1), "channels": (20, 1), "positions": (40, 1), "spread": (6, 2)}
-
-
-@pytest.mark.parametrize("channels, groups", CHANNELS.values(), ids=CHANNELS)
+@each("channels, groups", [(3, 1), (20, 1), (40, 1), (6, 2)])
 def test_a_block_of_k_that_begins_with_minus_zero_passes_over_absent_taps(
-    channels: int, groups: int
+    channels: int, groups: int, isas: Isas
 ) -> None:
     """Every product of the first block underflows from below. The next block's certificate is one
     of sums that are never -0, so where it goes on from -0 the exact tier must see the marks."""
@@ -260,34 +150,14 @@ def test_a_block_of_k_that_begins_with_minus_zero_passes_over_absent_taps(
     x = torch.where(first, -1.0, torch.tensor([0.0, 0.0, 1.0, 1.0])).expand(case.input_shape)
     w = torch.where(first[:192], 2.0**-60, torch.tensor([1.0, -1.0, -1.0]))
     w = w.expand(case.weight_shape)
-    check(case, Accumulator("e6m9"), x, w, torch.ones(output_shape(case)))
+    assert_convolution(isas, case, Accumulator("e6m9"), x, w, torch.ones(case.output_shape))
 
 
-def test_result_does_not_depend_on_the_batch() -> None:
-    """An image is convolved alone and among others, where blocks of rows lie differently."""
-    case = ConvCase((5, 3, 7, 6), (4, 3, 3, 3), (2, 1), (1, 1), (1, 1))
-    generator = torch.Generator().manual_seed(3)
-    x, w = values(case.input_shape, generator), values(case.weight_shape, generator)
-    tail = arguments(case, ACCUMULATORS[0])
-    whole = cpu.BACKEND.conv_fprop(x, w, None, *tail)
-    assert_bit_equal(cpu.BACKEND.conv_fprop(x[3:4], w, None, *tail), whole[3:4])
-
-
-def test_result_does_not_depend_on_threads() -> None:
-    cases = (
-        ConvCase((3, 20, 9, 8), (24, 20, 3, 3), (2, 2), (1, 1), (1, 1)),
-        GEOMETRY["depthwise_many"],
-        GEOMETRY["one_channel"],
-    )
-    before = torch.get_num_threads()
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
-            for case in cases:
-                for acc in (ACCUMULATORS[0], ACCUMULATORS[4]):
-                    check_values(case, acc)
-    finally:
-        torch.set_num_threads(before)
+@each("acc", [SUMS[0], SUMS[4]])
+def test_result_does_not_depend_on_threads(acc: Accumulator, threads: Threads) -> None:
+    dense = ConvCase((3, 20, 9, 8), (24, 20, 3, 3), (2, 2), (1, 1), (1, 1))
+    for case in (dense, GEOMETRY["depthwise_many"], GEOMETRY["one_channel"]):
+        assert_drawn(threads, case, acc)
 
 
 @st.composite
@@ -315,7 +185,7 @@ def conv_cases(draw: st.DrawFn) -> ConvCase:
     )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(case=conv_cases(), acc=st.sampled_from(ACCUMULATORS), seed=st.integers(0, 1000))
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(case=conv_cases(), acc=st.sampled_from(SUMS + POSITIONED), seed=st.integers(0, 1000))
 def test_random_shapes(case: ConvCase, acc: Accumulator, seed: int) -> None:
-    check_values(case, acc, seed)
+    assert_drawn([cpu.BACKEND.isa()], case, acc, seed)

@@ -3,88 +3,45 @@ lanes hold positions or the channels of several groups. The results are compared
 to the bit."""
 
 import math
-from collections.abc import Callable
 
-import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from lpkernels.arithmetic import Accumulator
-from lpkernels.backends import _reference, cpu
-from tests.backends.cpu.test_conv_kernels import (
-    arguments,
-    check,
-    check_values,
-    conv_cases,
-    output_shape,
-    values,
-)
-from tests.backends.cpu.test_cpu import threads
-from tests.cases import ConvCase, ids
+from lpkernels.arithmetic import Accumulator, accumulator
+from lpkernels.backends import cpu
+from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
-from tests.support.processor import isa
-
-__all__ = ["isa", "threads"]
-
-pytestmark = pytest.mark.skipif(
-    not cpu.BACKEND.available(), reason=f"cpu backend: {cpu.BACKEND.why_not()}"
-)
-
-#: Sums in which positions count, in every way: chunks that a phase of a stride leaves empty or that
-#: end within a block, draws of sums, of products and of the outer sums, zeros of both signs.
-POSITIONED = [
-    Accumulator("e6m9", chunk=1),
-    Accumulator("e6m9", chunk=4, outer="e4m3"),
-    Accumulator("e6m9", chunk=64),
-    Accumulator("e5m10", chunk=2, outer="e5m2"),
-    Accumulator("e5m2", "toward_negative", chunk=3, outer="e4m3"),
-    Accumulator("e5m3", "to_odd", chunk=5, outer="e4m2none_nosub_sat"),
-    Accumulator("fp32", chunk=3, outer="e5m4"),
-    Accumulator("e5m4", "stochastic", random_bits=8, chunk=3, outer="e5m2"),
-    Accumulator("e5m4", "stochastic", random_bits=13, rng="philox"),
-    Accumulator("e5m4", "stochastic", random_bits=24),
-    Accumulator("e6m9", product="e4m2", product_rounding="stochastic", random_bits=3, chunk=6),
-    Accumulator("e5m6", "stochastic", product="e4m2", product_rounding="stochastic", random_bits=5),
-    Accumulator("fixed10_f4", chunk=4),
-    Accumulator("fixed10_f4_wrap", chunk=2, outer="fixed9_f3"),
-]
+from tests.loops import each
+from tests.support.convolutions import POSITIONED, assert_drawn, short_values
+from tests.support.processor import Isas, Threads
+from tests.support.products import ROLE, SEED, assert_convolution, assert_same
 
 
-@pytest.mark.parametrize("acc", POSITIONED, ids=ids)
-def test_strided_dgrad_counts_the_taps_that_it_leaves_out(acc: Accumulator, isa: str) -> None:
+@each("acc", POSITIONED)
+def test_strided_dgrad_counts_the_taps_that_it_leaves_out(acc: Accumulator, isas: Isas) -> None:
     """The phases have one tap, a few or none, and some sums underflow to -0 in the outer format."""
-    cases = (
+    for case in (
         ConvCase((1, 2, 9, 8), (21, 2, 3, 3), (2, 2), (1, 1), (1, 1)),
         ConvCase((1, 35, 4, 5), (5, 35, 1, 3), (3, 4), (0, 1), (1, 1)),
         ConvCase((1, 5, 9, 8), (10, 1, 3, 2), (2, 3), (1, 1), (1, 1), 5),
         ConvCase((1, 2, 11), (40, 2, 4), (3,), (2,), (2,)),
-    )
-    for case in cases:
-        generator = torch.Generator().manual_seed(7)
-        w = values(case.weight_shape, generator)
-        grad = values(output_shape(case), generator)
-        tail = arguments(case, acc)
+    ):
+        x, w, grad = short_values(case.input_shape, case.weight_shape, case.output_shape, seed=7)
         for scale in (1.0, 2.0**-6, 2.0**-12, 2.0**9):
-            got = cpu.BACKEND.conv_dgrad(grad * scale, w, list(case.input_shape), *tail)
-            want = _reference.BACKEND.conv_dgrad(grad * scale, w, list(case.input_shape), *tail)
-            assert_bit_equal(got, want, f"{case} {acc} times {scale}")
+            assert_convolution(isas, case, acc, x, w, grad * scale, passes=["conv_dgrad"])
 
 
-def test_an_empty_chunk_makes_an_outer_sum_of_minus_zero_plus_zero() -> None:
+def test_an_empty_chunk_makes_an_outer_sum_of_minus_zero_plus_zero(isas: Isas) -> None:
     """The sums are worked out by hand: the first of two chunks underflows to -0, and the second has
     no product."""
-    case = ConvCase((1, 1, 2), (1, 1, 2), (2,), (0,), (1,))
-    w, grad = torch.ones(case.weight_shape), torch.full(output_shape(case), -(2.0**-30))
-    for rounding, sign in (("nearest_even", False), ("toward_negative", True)):
-        acc = Accumulator("fp32", rounding, chunk=1, outer="e4m3")
-        got = cpu.BACKEND.conv_dgrad(grad, w, [1, 1, 2], *arguments(case, acc))
-        want = _reference.BACKEND.conv_dgrad(grad, w, [1, 1, 2], *arguments(case, acc))
-        assert_bit_equal(got, want)
+    w, grad = torch.ones(1, 1, 2), torch.full((1, 1, 1), -(2.0**-30))
+    geometry = ([1, 1, 2], [2], [0], [1], 1)
+    for rounding in ("nearest_even", "toward_negative"):
+        ints = Accumulator("fp32", rounding, chunk=1, outer="e4m3").to_ints()
+        dx = assert_same(isas, "conv_dgrad", grad, w, *geometry, ints, SEED, ROLE)
         if rounding == "nearest_even":
             # dx[0] is the product of tap 0 and then an empty chunk; dx[1] has the two in the other
             # order.
-            assert torch.signbit(got).tolist() == [[[sign, True]]]
+            assert torch.signbit(dx).tolist() == [[[False, True]]]
 
 
 #: Operands that no certificate covers, or that a certificate covers only in some blocks: ties,
@@ -116,30 +73,23 @@ FEW_CHANNELS = {
 }
 
 
-@pytest.mark.parametrize("data", HARD)
-@pytest.mark.parametrize("name", FEW_CHANNELS)
-def test_few_channels_with_hard_values(name: str, data: str, isa: str) -> None:
+@each("data", HARD)
+@each("name", FEW_CHANNELS)
+def test_few_channels_with_hard_values(name: str, data: str, isas: Isas) -> None:
     case = FEW_CHANNELS[name]
-    generator = torch.Generator().manual_seed(11)
-    shapes = (case.input_shape, case.weight_shape, output_shape(case))
-    x, w, grad = (HARD[data](values(shape, generator)) for shape in shapes)
-    bias = values(case.weight_shape[:1], generator)
-    for acc in (
-        Accumulator("e5m10", chunk=7),
-        Accumulator("e6m9"),
-        Accumulator("e4m3fn", "toward_negative"),
-        Accumulator("e5m6", "stochastic", random_bits=8),
-        Accumulator("fp32"),
-    ):
-        check(case, acc, x, w, grad, bias)
+    shapes = (case.input_shape, case.weight_shape, case.output_shape, case.weight_shape[:1])
+    *operands, bias = short_values(*shapes, seed=11)
+    operands = [HARD[data](x) for x in operands]
+    for acc in ("e5m10_chunk7", "e6m9", "e4m3fn:toward_negative", "e5m6:stochastic", "fp32"):
+        assert_convolution(isas, case, accumulator(acc), *operands, bias)
 
 
-def test_more_lines_of_one_channel_than_a_block_has(isa: str) -> None:
+def test_more_lines_of_one_channel_than_a_block_has(isas: Isas) -> None:
     case = ConvCase((80, 1, 1, 230), (1, 1, 1, 3), (1, 1), (0, 1), (1, 1))
-    check_values(case, Accumulator("e6m9"), 5)
+    assert_drawn(isas, case, Accumulator("e6m9"), 5)
 
 
-def test_phases_that_share_windows(isa: str, threads: Callable[[int], None]) -> None:
+def test_phases_that_share_windows(isas: Isas, threads: Threads) -> None:
     """The phases are of one grid and of two, and the channels fill two blocks of k. Images come
     alone and among so many others that there are several blocks, which threads take in turns."""
     acc = Accumulator("e6m9", chunk=7)
@@ -147,17 +97,14 @@ def test_phases_that_share_windows(isa: str, threads: Callable[[int], None]) -> 
         (ConvCase((1, 3, 8, 76), (9, 3, 5, 5), (2, 2), (2, 2), (1, 1)), 50),
         (ConvCase((1, 2, 3, 33), (512, 2, 3, 3), (2, 2), (1, 1), (1, 1)), 3),
     ):
-        generator = torch.Generator().manual_seed(3)
-        w = values(case.weight_shape, generator)
-        grad = values((images, *output_shape(case)[1:]), generator)
-        one, tail = list(case.input_shape), arguments(case, acc)
-        alone = [cpu.BACKEND.conv_dgrad(image, w, one, *tail) for image in grad.split(1)]
-        want = _reference.BACKEND.conv_dgrad(grad[:1], w, one, *tail)
-        assert_bit_equal(alone[0], want)
-        for count in (1, 2, 3):
-            threads(count)
-            got = cpu.BACKEND.conv_dgrad(grad, w, [images, *one[1:]], *tail)
-            assert_bit_equal(got, torch.cat(alone), f"{case} on {count} threads")
+        w, grad = short_values(case.weight_shape, (images, *case.output_shape[1:]), seed=3)
+        one, tail = list(case.input_shape), (*case.geometry, acc.to_ints(), SEED, ROLE)
+        assert_same(isas, "conv_dgrad", grad[:1], w, one, *tail)
+        for isa in isas:
+            alone = [cpu.BACKEND.conv_dgrad(image, w, one, *tail) for image in grad.split(1)]
+            for count in threads:
+                got = cpu.BACKEND.conv_dgrad(grad, w, [images, *one[1:]], *tail)
+                assert_bit_equal(got, torch.cat(alone), f"{isa} {case} on {count}")
 
 
 #: Convolutions with one tap that is never on padding: the stride divides some images and not
@@ -173,13 +120,7 @@ POINTS = {
 }
 
 
-@pytest.mark.parametrize("name", POINTS)
-def test_kernels_of_one_tap(name: str, isa: str) -> None:
+@each("name", POINTS)
+def test_kernels_of_one_tap(name: str, isas: Isas) -> None:
     for acc in (Accumulator("e6m9", chunk=2), Accumulator("e5m10"), *POSITIONED[5:9]):
-        check_values(POINTS[name], acc, 3)
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(case=conv_cases(), acc=st.sampled_from(POSITIONED), seed=st.integers(0, 1000))
-def test_random_shapes(case: ConvCase, acc: Accumulator, seed: int) -> None:
-    check_values(case, acc, seed)
+        assert_drawn(isas, POINTS[name], acc, 3)

@@ -1,5 +1,6 @@
 """Kernels that round and count against the reference: instruction sets, modes, sizes, threads."""
 
+from collections.abc import Iterable
 from itertools import product
 
 import numpy as np
@@ -8,70 +9,71 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.backends import BINS, COUNTS, _reference, cpu
+from lpkernels.backends import BINS, COUNTS, cpu
 from lpkernels.formats import AffineFormat, parse_format
-from lpkernels.rng import SITE_QUANTIZE
 from lpkernels.rounding import ROUNDINGS
-from tests.backends.cpu.test_quantize_kernels import (
+from tests.cases import DETERMINISTIC, ROUND_FORMATS
+from tests.compare import assert_bit_equal
+from tests.loops import each
+from tests.support.elements import (
     END_FORMATS,
     KINDS,
+    SEED,
+    SITE,
     TENSOR_FORMATS,
     float32_values,
     quantizers,
     tensor_values,
 )
-from tests.cases import DETERMINISTIC, ROUND_FORMATS, ids
-from tests.compare import assert_bit_equal
-from tests.support.processor import isa
+from tests.support.processor import Threads
+from tests.support.products import REFERENCE
 
-__all__ = ["isa"]
-
-pytestmark = pytest.mark.skipif(
-    not cpu.BACKEND.available(), reason=f"cpu backend: {cpu.BACKEND.why_not()}"
-)
-
-SEED = torch.tensor(0x1234567812345678)
 # One value, less than a vector, spans of 1024 and a remainder, several pieces of a thread.
 SIZES = (1, 5, 1023, 1025, 2**16 + 77)
 
 
 def counted(
-    backend: object, x: Tensor, quantizer: Quantizer, limits: Tensor | None = None
+    backend: object,
+    x: Tensor,
+    quantizer: Quantizer,
+    limits: Tensor | None = None,
+    *,
+    written: bool = True,
+    length: int = COUNTS + BINS,
 ) -> tuple[Tensor, Tensor]:
-    out = torch.empty(x.shape)
-    counts = torch.zeros(COUNTS + BINS, dtype=torch.int64)
-    call = (x, quantizer.to_ints(), SEED, 0, SITE_QUANTIZE)
-    backend.quantize_counting(*call, out, counts, limits)
-    return out, counts
+    """Values, NaN where they are not written, and what is added to ``length`` counts."""
+    out, counts = torch.empty(x.shape), torch.full((length,), 7, dtype=torch.int64)
+    call = (x, quantizer.to_ints(), torch.tensor(SEED), 0, SITE, out if written else None)
+    backend.quantize_counting(*call, counts, limits)
+    return out, counts - 7
 
 
-def check(x: Tensor, quantizer: Quantizer, limits: Tensor | None = None) -> None:
+def check(
+    ways: Iterable[str], x: Tensor, quantizer: Quantizer, limits: Tensor | None = None
+) -> None:
     """Values and counts of the cpu backend are the reference's, with a histogram and without one,
     with the values written and not written."""
+    call = (x, quantizer, limits)
     name = f"{quantizer} {quantizer.random_bits} {x.dtype} {tuple(x.shape)}"
-    want, want_counts = counted(_reference.BACKEND, x, quantizer, limits)
-    got, got_counts = counted(cpu.BACKEND, x, quantizer, limits)
-    assert_bit_equal(got, want, name)
-    assert got_counts.tolist() == want_counts.tolist(), name
-    for out, length in product((None, torch.empty(x.shape)), (COUNTS, COUNTS + BINS)):
-        counts = torch.full((length,), 7, dtype=torch.int64)
-        call = (x, quantizer.to_ints(), SEED, 0, SITE_QUANTIZE)
-        cpu.BACKEND.quantize_counting(*call, out, counts, limits)
-        assert (counts - 7).tolist() == want_counts[:length].tolist(), name
-        if out is not None:
-            assert_bit_equal(out, want, name)
+    want, want_counts = counted(REFERENCE, *call)
+    for way in ways:
+        for written, length in product((False, True), (COUNTS, COUNTS + BINS)):
+            got, counts = counted(cpu.BACKEND, *call, written=written, length=length)
+            assert counts.tolist() == want_counts[:length].tolist(), f"{way} {name}"
+            if written:
+                assert_bit_equal(got, want, f"{way} {name}")
 
 
-@pytest.mark.parametrize("fmt", [*ROUND_FORMATS, *END_FORMATS], ids=ids)
-def test_float32_counts_match_the_reference(fmt, isa):
+@each("fmt", [*ROUND_FORMATS, *END_FORMATS])
+def test_float32_counts_match_the_reference(fmt, isas):
     x = torch.from_numpy(float32_values(fmt, 20))
     for quantizer in quantizers(fmt):
-        check(x, quantizer)
+        check(isas, x, quantizer)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
-@pytest.mark.parametrize("name", ["e4m3", "fp8_e4m3", "e5m0", "fixed8_f4_wrap"])
-def test_other_dtypes_match_the_reference(name, dtype, isa):
+@each("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@each("name", ["e4m3", "fp8_e4m3", "e5m0", "fixed8_f4_wrap"])
+def test_other_dtypes_match_the_reference(name, dtype, isas):
     """All 65536 patterns of the 16-bit types; wide and narrow values of float64."""
     if dtype == torch.float64:
         exponents = torch.linspace(-1070, 1020, 3000, dtype=torch.float64)
@@ -80,21 +82,21 @@ def test_other_dtypes_match_the_reference(name, dtype, isa):
         x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     fmt = parse_format(name)
     for rounding in ROUNDINGS:
-        check(x, Quantizer(fmt, rounding))
+        check(isas, x, Quantizer(fmt, rounding))
 
 
-@pytest.mark.parametrize("fmt", TENSOR_FORMATS, ids=ids)
-def test_affine_and_block_counts_match_the_reference(fmt, isa):
+@each("fmt", TENSOR_FORMATS)
+def test_affine_and_block_counts_match_the_reference(fmt, isas):
     shapes = [(1, 1, 1), (2, 3, 33), (3, 70, 5), (5, 2, 130), (2, 40, 1)]
     dtypes = [torch.float32, torch.bfloat16, torch.float64]
     modes = ["stochastic", *DETERMINISTIC]
     for i, (shape, kind) in enumerate(product(shapes, KINDS)):
         x = tensor_values(shape, kind).to(dtypes[i % len(dtypes)])
-        check(x, Quantizer(fmt, modes[i % len(modes)]))
+        check(isas, x, Quantizer(fmt, modes[i % len(modes)]))
 
 
-@pytest.mark.parametrize("fmt", [f for f in TENSOR_FORMATS if isinstance(f, AffineFormat)], ids=ids)
-def test_given_ranges_match_the_reference(fmt, isa):
+@each("fmt", [f for f in TENSOR_FORMATS if isinstance(f, AffineFormat)])
+def test_given_ranges_match_the_reference(fmt, isas):
     shapes = [(2, 3, 33), (70, 3, 5), (5, 2, 130), (1, 1, 3001)]
     for shape, kind, rounding in product(shapes, KINDS, ("nearest_even", "stochastic")):
         x = tensor_values(shape, kind)
@@ -102,44 +104,29 @@ def test_given_ranges_match_the_reference(fmt, isa):
         limits = torch.sort(torch.randn(2, slices, dtype=torch.float64), dim=0)[0]
         limits[:, -1] = 0.5 if slices > 1 else limits[:, -1]
         limits[:, 1:2] = float("nan")
-        check(x, Quantizer(fmt, rounding), limits.contiguous())
+        check(isas, x, Quantizer(fmt, rounding), limits.contiguous())
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("quantizer", ["e5m2", "e4m3:stochastic", "fixed8_f4"])
-def test_sizes_and_threads_do_not_matter(quantizer, size, isa):
-    fmt, _, rounding = quantizer.partition(":")
-    quantizer = Quantizer(fmt, rounding or "nearest_even")
+@each("size", SIZES)
+@each("quantizer", [Quantizer("e5m2"), Quantizer("e4m3", "stochastic"), Quantizer("fixed8_f4")])
+def test_sizes_and_threads_do_not_matter(quantizer, size, isas, threads: Threads):
     x = torch.randn(size) * torch.exp2(torch.randint(-30, 30, (size,)).float())
-    want, want_counts = counted(_reference.BACKEND, x, quantizer)
-    threads = torch.get_num_threads()
-    try:
-        for count in (1, 3):
-            torch.set_num_threads(count)
+    want, want_counts = counted(REFERENCE, x, quantizer)
+    for isa in isas:
+        for count in threads:
             got, got_counts = counted(cpu.BACKEND, x, quantizer)
-            assert_bit_equal(got, want)
+            assert_bit_equal(got, want, f"{isa} {count}")
             assert torch.equal(got_counts, want_counts)
-    finally:
-        torch.set_num_threads(threads)
 
 
-def test_streamed_results_count_alike(monkeypatch):
-    x = torch.randn(2**17 + 33)
-    want = counted(_reference.BACKEND, x, Quantizer("e4m3"))
+def test_streamed_results_count_alike(isas, monkeypatch):
     monkeypatch.setattr(cpu, "STREAM_BYTES", 0)
-    got = counted(cpu.BACKEND, x, Quantizer("e4m3"))
-    for one, other in zip(got, want, strict=True):
-        assert_bit_equal(one, other)
-
-
-def test_equal_exponents_all_reach_their_bin(isa):
-    x = torch.full((2**16 + 3,), 1.25)
-    assert counted(cpu.BACKEND, x, Quantizer("e5m2"))[1][COUNTS + 127] == x.numel()
+    check(isas, torch.randn(2**17 + 33), Quantizer("e4m3"))
 
 
 def test_nothing_to_do_is_refused():
     x = torch.randn(4)
-    call = (x, Quantizer("e5m2").to_ints(), None, 0, SITE_QUANTIZE)
+    call = (x, Quantizer("e5m2").to_ints(), None, 0, SITE)
     with pytest.raises(ValueError, match="written or counted"):
         cpu.BACKEND.quantize_counting(*call, None, None, None)
 

@@ -10,232 +10,132 @@ import torch
 from torch import Tensor
 
 import lpkernels as lp
-from lpkernels.arithmetic import Accumulator
-from lpkernels.backends import _reference, cpu
-from tests.backends.cpu.test_cpu import SEED
-from tests.cases import ids
-from tests.compare import assert_bit_equal
-from tests.support.processor import choose, isa
-
-__all__ = ["isa"]
-
-pytestmark = pytest.mark.skipif(
-    not cpu.BACKEND.available(), reason=f"cpu backend: {cpu.BACKEND.why_not()}"
+from lpkernels.arithmetic import Accumulator, accumulator
+from lpkernels.backends import cpu
+from tests.cases import ConvCase
+from tests.loops import each
+from tests.support.processor import Isas, choose
+from tests.support.products import (
+    assert_convolution,
+    assert_matmul,
+    assert_same,
+    spread_values,
+    tier_of,
 )
-
-ROLE = 4
 
 
 class TierCase(NamedTuple):
     """Operands of one format into one accumulator, and the tier that takes them with AVX-512. The
     hardware tier needs AVX512-FP16."""
 
+    tier: str
     left: str
     right: str
     acc: Accumulator
-    tier: str
-
-    def __str__(self) -> str:
-        return f"{self.left}x{self.right}-{self.acc}"
 
 
-CASES = [
+#: Accumulators, with spaces between them, by their tier and the formats of the operands.
+_TIERS = [
     # The processor's half precision.
-    TierCase("fp16", "fp16", Accumulator("e5m10"), "hardware"),
-    TierCase("e5m2", "e4m3fn", Accumulator("e5m10", chunk=9), "hardware"),
-    TierCase("e5m2", "fp16", Accumulator("e5m10", chunk=16, outer="e6m12"), "hardware"),
-    TierCase("fp16", "fp16", Accumulator("e5m10_sat", product="e5m10"), "hardware"),
-    TierCase("fp16", "fp16", Accumulator("e5m10_sat", "toward_zero", chunk=7), "hardware"),
-    TierCase("fp16", "fp16", Accumulator("e5m10", "toward_positive"), "hardware"),
-    TierCase(
-        "fp16",
-        "fp16",
-        Accumulator(
-            "e5m10",
-            "toward_negative",
-            product="e5m10_sat",
-            product_rounding="toward_negative",
-            chunk=20,
-        ),
-        "hardware",
-    ),
+    ("hardware", "fp16", "fp16", "e5m10 e5m10_sat:product=e5m10 e5m10_sat_chunk7:toward_zero"),
+    ("hardware", "fp16", "fp16", "e5m10:toward_positive"),
+    ("hardware", "fp16", "fp16",
+     "e5m10_chunk20:toward_negative:product=e5m10_sat:product_rounding=toward_negative"),
+    ("hardware", "fp16", "fp16", "e5m10_chunk7:outer_rounding=toward_negative"),
+    ("hardware", "e5m2", "e4m3fn", "e5m10_chunk9"),
+    ("hardware", "e5m2", "fp16", "e5m10_chunk16:outer=e6m12"),
     # (B): products no wider than the accumulator, no subnormal sums.
-    TierCase("e4m3fn", "e4m3fn", Accumulator("e5m10"), "certified"),
-    TierCase("e5m2", "e5m2", Accumulator("e6m9"), "certified"),
-    TierCase("e5m2", "e5m2", Accumulator("e6m9", chunk=64), "certified"),
-    TierCase("e5m2", "e5m2", Accumulator("e6m9", chunk=5, outer="e5m3"), "certified"),
-    TierCase("fp6_e3m2", "fp6_e3m2", Accumulator("e4m6_sat"), "certified"),
-    TierCase("fp4_e2m1", "fp4_e2m1", Accumulator("e5m10_nosub"), "certified"),
-    TierCase("e4m3", "e4m3", Accumulator("e8m11"), "certified"),
+    ("certified", "e4m3fn", "e4m3fn", "e5m10"),
+    ("certified", "e5m2", "e5m2", "e6m9 e6m9_chunk64 e6m9_chunk5:outer=e5m3"),
+    ("certified", "fp6_e3m2", "fp6_e3m2", "e4m6_sat"),
+    ("certified", "fp4_e2m1", "fp4_e2m1", "e5m10_nosub"),
+    ("certified", "e4m3", "e4m3", "e8m11"),
     # Subnormal sums.
-    TierCase("e5m2", "e5m2", Accumulator("e5m10"), "certified"),
-    TierCase("e5m2", "e4m3fn", Accumulator("e4m8", chunk=7), "certified"),
+    ("certified", "e5m2", "e5m2", "e5m10"),
+    ("certified", "e5m2", "e4m3fn", "e4m8_chunk7"),
     # (C), (A): products wider than the accumulator.
-    TierCase("e4m3fn", "e4m3fn", Accumulator("e5m6"), "certified"),
-    TierCase("fp6_e2m3", "fp6_e2m3", Accumulator("e5m4_sat"), "certified"),
+    ("certified", "e4m3fn", "e4m3fn", "e5m6"),
+    ("certified", "fp6_e2m3", "fp6_e2m3", "e5m4_sat"),
     # Rounded products, of which rounding changes none or many.
-    TierCase("e4m3fn", "e4m3fn", Accumulator("e5m10", product="e6m9"), "certified"),
-    TierCase("e5m2", "e5m2", Accumulator("e6m9", product="e4m3fn"), "certified"),
-    TierCase("e4m3fn", "e5m2", Accumulator("e5m10", product="e6m5", chunk=9), "certified"),
-    TierCase("e4m3fn", "e4m3fn", Accumulator("e5m8", product="e4m3_sat"), "certified"),
+    ("certified", "e4m3fn", "e4m3fn", "e5m10:product=e6m9 e5m8:product=e4m3_sat"),
+    ("certified", "e5m2", "e5m2", "e6m9:product=e4m3fn"),
+    ("certified", "e4m3fn", "e5m2", "e5m10_chunk9:product=e6m5"),
     # Truncation, and draws.
-    TierCase("e5m2", "e5m2", Accumulator("e6m9", "toward_zero"), "certified"),
-    TierCase("e4m3fn", "e4m3fn", Accumulator("e8m13", "toward_zero", chunk=128), "certified"),
-    TierCase("e5m2", "e5m2", Accumulator("e6m9", "stochastic"), "certified"),
-    TierCase("e5m2", "e5m2", Accumulator("e6m9", "stochastic", random_bits=13), "certified"),
-    TierCase("e5m2", "e5m2", Accumulator("e6m9", "stochastic", random_bits=1), "certified"),
-    TierCase(
-        "e5m2", "e5m2", Accumulator("e6m9", "stochastic", chunk=10, rng="philox"), "certified"
-    ),
+    ("certified", "e5m2", "e5m2", "e6m9:toward_zero e6m9:toward_negative"),
+    ("certified", "e4m3fn", "e4m3fn", "e8m13_chunk128:toward_zero"),
+    ("certified", "e5m2", "e5m2", "e6m9:stochastic e6m9:stochastic:bits=13"),
+    ("certified", "e5m2", "e5m2", "e6m9:stochastic:bits=1 e6m9_chunk10:stochastic:philox"),
     # Truncation composes, however wide the products are.
-    TierCase("fp32", "fp32", Accumulator("bf16", "toward_zero"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("bf16", "stochastic", random_bits=15), "certified"),
-    TierCase("fp32", "fp32", Accumulator("e5m7", "nearest_away"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("bf16", "nearest_away"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("e5m7", "toward_positive"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("bf16", "toward_positive"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("e5m7", "toward_negative", chunk=6), "certified"),
-    TierCase("fp32", "fp32", Accumulator("bf16", "toward_negative"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("e5m7_sat", "stochastic"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("e5m7_sat", "toward_zero"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("e8m22", "toward_zero"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("e8m22", "toward_negative", chunk=9), "certified"),
-    TierCase("e5m2", "e5m2", Accumulator("e6m9", "toward_negative"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("e6m23", "toward_positive"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("e6m13", "stochastic", random_bits=9), "certified"),
+    ("certified", "fp32", "fp32", "bf16:toward_zero bf16:stochastic:bits=15"),
+    ("certified", "fp32", "fp32", "e5m7:nearest_away bf16:nearest_away"),
+    ("certified", "fp32", "fp32", "e5m7:toward_positive bf16:toward_positive"),
+    ("certified", "fp32", "fp32", "e5m7_chunk6:toward_negative bf16:toward_negative"),
+    ("certified", "fp32", "fp32", "e5m7_sat:stochastic e5m7_sat:toward_zero"),
+    ("certified", "fp32", "fp32", "e8m22:toward_zero e8m22_chunk9:toward_negative"),
+    ("certified", "fp32", "fp32", "e6m23:toward_positive e6m13:stochastic:bits=9"),
     # Products too wide for two roundings: their sums are made odd, with and without subnormal ones.
-    TierCase("fp32", "fp32", Accumulator("e5m10"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("e6m21"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("e5m7_sat", chunk=11), "certified"),
-    TierCase("bf16", "bf16", Accumulator("bf16"), "certified"),
-    TierCase("bf16", "bf16", Accumulator("e8m14"), "certified"),
-    TierCase("fp16", "fp16", Accumulator("bf16"), "certified"),
-    TierCase("fp16", "fp16", Accumulator("e5m12", product="e6m12"), "certified"),
+    ("certified", "fp32", "fp32", "e5m10 e6m21 e5m7_sat_chunk11"),
+    ("certified", "bf16", "bf16", "bf16 e8m14"),
+    ("certified", "fp16", "fp16", "bf16 e5m12:product=e6m12"),
     # Products of any width are rounded in one multiply-add: short ones, watched, and all others.
-    TierCase("fp32", "fp32", Accumulator("e5m10", product="e4m3"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("e6m14", product="e5m3", chunk=9), "certified"),
-    TierCase("fp32", "fp32", Accumulator("e5m10", product="e6m5"), "certified"),
-    TierCase("fp32", "bf16", Accumulator("e5m4_sat", product="e5m10"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("e5m7", product="bf16"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("e6m9", product="e3m2_sat", chunk=16), "certified"),
-    TierCase("fp32", "fp32", Accumulator("e6m9", product="e2m14"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("e6m9", "toward_zero", product="e4m3"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("e6m9", "stochastic", product="e4m3fn"), "certified"),
+    ("certified", "fp32", "fp32", "e5m10:product=e4m3 e6m14_chunk9:product=e5m3"),
+    ("certified", "fp32", "fp32", "e5m10:product=e6m5 e5m7:product=bf16 e6m9:product=e2m14"),
+    ("certified", "fp32", "bf16", "e5m4_sat:product=e5m10"),
+    ("certified", "fp32", "fp32", "e6m9_chunk16:product=e3m2_sat e6m9:toward_zero:product=e4m3"),
+    ("certified", "fp32", "fp32", "e6m9:stochastic:product=e4m3fn"),
     # There is no certificate, but float32 lanes are used all the same.
-    TierCase("fp32", "fp32", Accumulator("e5m7", "to_odd"), "float"),
-    TierCase("fp32", "fp32", Accumulator("bf16", "to_odd"), "float"),
-    TierCase("fp32", "fp32", Accumulator("fp32"), "float"),
-    TierCase("fp32", "fp32", Accumulator("fp32", "toward_zero"), "float"),
-    TierCase("fp32", "fp32", Accumulator("fp32", "to_odd"), "float"),
-    TierCase("fp32", "fp32", Accumulator("e5m7_nosub", chunk=12), "float"),
-    TierCase("fp16", "fp16", Accumulator("e4m3_nosub_sat", "toward_zero"), "float"),
-    TierCase("fp32", "fp32", Accumulator("e5m7_nosub", "toward_positive"), "float"),
-    TierCase("fp32", "fp32", Accumulator("e5m7_nosub", "nearest_away"), "float"),
-    TierCase("fp32", "fp32", Accumulator("e5m7_nosub", "to_odd"), "float"),
-    TierCase("fp32", "fp32", Accumulator("e4m3fn_nosub", "stochastic", random_bits=5), "float"),
+    ("float", "fp32", "fp32", "e5m7:to_odd bf16:to_odd fp32 fp32:toward_zero fp32:to_odd"),
+    ("float", "fp32", "fp32", "e5m7_nosub_chunk12 e5m7_nosub:toward_positive"),
+    ("float", "fp32", "fp32", "e5m7_nosub:nearest_away e5m7_nosub:to_odd"),
+    ("float", "fp32", "fp32", "e4m3fn_nosub:stochastic:bits=5"),
+    ("float", "fp16", "fp16", "e4m3_nosub_sat:toward_zero"),
     # Fixed point: the addition rounds to the grid, or all values are whole quanta from the start.
-    TierCase("e5m2", "e5m2", Accumulator("fixed16_f8"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("fixed22_f14", chunk=9, outer="e5m10"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("fixed10_f5_wrap", chunk=9), "certified"),
-    TierCase("fp32", "fp32", Accumulator("fixed20_f10", "toward_zero"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("fixed20_f10", "toward_positive"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("fixed12_f6_wrap", "toward_negative"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("fixed12_f6", "to_odd", chunk=4), "certified"),
-    TierCase("fixed8_f0", "fixed8_f0", Accumulator("fixed24_f0", "stochastic"), "certified"),
-    TierCase("fixed8_f4", "fixed8_f4", Accumulator("fixed14_f8_wrap", "to_odd"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("ufixed9_f5_wrap"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("ufixed9_f5", chunk=3), "certified"),
-    TierCase(
-        "fixed8_f4", "fixed8_f3", Accumulator("fixed22_f7", product="fixed18_f7"), "certified"
-    ),
+    ("certified", "e5m2", "e5m2", "fixed16_f8"),
+    ("certified", "fp32", "fp32", "fixed22_f14_chunk9:outer=e5m10 fixed10_f5_wrap_chunk9"),
+    ("certified", "fp32", "fp32", "fixed20_f10:toward_zero fixed20_f10:toward_positive"),
+    ("certified", "fp32", "fp32", "fixed12_f6_wrap:toward_negative fixed12_f6_chunk4:to_odd"),
+    ("certified", "fp32", "fp32", "ufixed9_f5_wrap ufixed9_f5_chunk3"),
+    ("certified", "fixed8_f0", "fixed8_f0", "fixed24_f0:stochastic"),
+    ("certified", "fixed8_f4", "fixed8_f4", "fixed14_f8_wrap:to_odd"),
+    ("certified", "fixed8_f4", "fixed8_f3", "fixed22_f7:product=fixed18_f7"),
     # The outer sum rounds in another way than the inner.
-    TierCase(
-        "e5m2", "e5m2", Accumulator("e6m9", chunk=9, outer_rounding="toward_zero"), "certified"
-    ),
-    TierCase(
-        "e5m2", "e5m2", Accumulator("e6m9", chunk=9, outer_rounding="stochastic"), "certified"
-    ),
-    TierCase(
-        "e5m2",
-        "e5m2",
-        Accumulator("e6m9", "toward_zero", chunk=9, outer="fp32", outer_rounding="nearest_even"),
-        "certified",
-    ),
-    TierCase(
-        "fp16",
-        "fp16",
-        Accumulator("e5m10", chunk=7, outer_rounding="toward_negative"),
-        "hardware",
-    ),
+    ("certified", "e5m2", "e5m2", "e6m9_chunk9:outer_rounding=toward_zero"),
+    ("certified", "e5m2", "e5m2", "e6m9_chunk9:outer_rounding=stochastic"),
+    ("certified", "e5m2", "e5m2", "e6m9_chunk9:toward_zero:outer=fp32:outer_rounding=nearest_even"),
     # Sums made in double under a certificate: 22 and 23 bits, and fixed point of any width.
-    TierCase("bf16", "bf16", Accumulator("e8m22"), "certified"),
-    TierCase("e4m3fn", "e5m2", Accumulator("e5m22", chunk=9), "certified"),
-    TierCase("e5m2", "e5m2", Accumulator("e6m23_sat", chunk=7, outer="e5m10"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("e8m22"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("e5m22", chunk=5), "certified"),
-    TierCase("fp32", "fp32", Accumulator("e8m22", product="e5m10", chunk=20), "certified"),
-    TierCase("fp16", "bf16", Accumulator("e8m22_sat", chunk=8, outer="e8m22"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("fixed24_f12"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("fixed24_f12", "toward_negative"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("fixed24_f16", "toward_zero", chunk=9), "certified"),
-    TierCase("fp32", "fp32", Accumulator("fixed24_f12", "to_odd"), "certified"),
-    TierCase("fp32", "fp32", Accumulator("fixed24_f20_wrap", chunk=6), "certified"),
+    ("certified", "bf16", "bf16", "e8m22"),
+    ("certified", "e4m3fn", "e5m2", "e5m22_chunk9"),
+    ("certified", "e5m2", "e5m2", "e6m23_sat_chunk7:outer=e5m10"),
+    ("certified", "fp32", "fp32", "e8m22 e5m22_chunk5 e8m22_chunk20:product=e5m10"),
+    ("certified", "fp16", "bf16", "e8m22_sat_chunk8:outer=e8m22"),
+    ("certified", "fp32", "fp32", "fixed24_f12 fixed24_f12:toward_negative fixed24_f12:to_odd"),
+    ("certified", "fp32", "fp32", "fixed24_f16_chunk9:toward_zero fixed24_f20_wrap_chunk6"),
     # Formats without a mantissa.
-    TierCase("fp32", "fp32", Accumulator("e6m0"), "float"),
-    TierCase("e5m2", "e5m2", Accumulator("e4m0_sat", chunk=9), "float"),
-    TierCase("e5m2", "e5m2", Accumulator("e6m0_nosub"), "float"),
-    TierCase("fp32", "fp32", Accumulator("e6m0", product="e4m3"), "float"),
-    TierCase("fp32", "fp32", Accumulator("e6m0", "to_odd"), "float"),
-    TierCase("e5m2", "e5m2", Accumulator("e4m0_sat", "to_odd"), "float"),
-    TierCase("fp32", "fp32", Accumulator("e6m0", "toward_zero"), "float"),
-    TierCase("fp32", "fp32", Accumulator("e5m0", "stochastic"), "float"),
-    TierCase("fp32", "fp32", Accumulator("e5m0", "nearest_away"), "float"),
-    TierCase("e5m2", "e5m2", Accumulator("e5m0", "toward_positive"), "float"),
+    ("float", "fp32", "fp32", "e6m0 e6m0:product=e4m3 e6m0:to_odd e6m0:toward_zero"),
+    ("float", "fp32", "fp32", "e5m0:stochastic e5m0:nearest_away"),
+    ("float", "e5m2", "e5m2", "e4m0_sat_chunk9 e6m0_nosub e4m0_sat:to_odd e5m0:toward_positive"),
     # Sums that only the double tier makes.
-    TierCase("fp32", "fp32", Accumulator("e8m0"), "double"),
-    TierCase("fp32", "fp32", Accumulator("e8m0", "to_odd"), "double"),
-    TierCase("fp32", "fp32", Accumulator("e6m23", "nearest_away"), "double"),
-    TierCase("fp32", "fp32", Accumulator("e8m22", "to_odd"), "double"),
-    TierCase("fp32", "fp32", Accumulator("e6m22_nosub"), "double"),
-    TierCase("fp32", "fp32", Accumulator("e8m22", product="e8m23"), "double"),
-    TierCase("fp32", "fp32", Accumulator("e8m23", "stochastic", random_bits=24), "double"),
-    TierCase("fp32", "fp32", Accumulator("e5m22_sat", "stochastic", rng="philox"), "double"),
-    TierCase("fp32", "fp32", Accumulator("fixed24_f12", "stochastic", random_bits=13), "double"),
-    TierCase("fp32", "fp32", Accumulator("ufixed24_f20", "nearest_away", chunk=8), "double"),
-    TierCase("fp32", "fp32", Accumulator("fixed12_f6", product="fixed12_f6"), "double"),
-    TierCase("fp32", "fp32", Accumulator("e6m22", product="fixed12_f6"), "double"),
-    TierCase("fp32", "fp32", Accumulator("fixed12_f6", "stochastic", product="e4m3"), "double"),
-    TierCase("e4m3fn", "e4m3fn", Accumulator("e8m13", block=32, aligned_bits=13), "double"),
-    TierCase("e5m2", "e5m2", Accumulator("e6m9", order="pairwise"), "double"),
-    TierCase("e5m2", "e5m2", Accumulator("e6m9", order="compensated", chunk=20), "double"),
-    TierCase("fp32", "fp32", Accumulator("fixed16_f8", "stochastic"), "double"),
-    TierCase("fp32", "fp32", Accumulator("fixed16_f8", "nearest_away"), "double"),
-    TierCase("fp32", "fp32", Accumulator("e5m14", "stochastic", random_bits=12), "double"),
-]
+    ("double", "fp32", "fp32", "e8m0 e8m0:to_odd e6m23:nearest_away e8m22:to_odd e6m22_nosub"),
+    ("double", "fp32", "fp32", "e8m22:product=e8m23 e8m23:stochastic:bits=24"),
+    ("double", "fp32", "fp32", "e5m22_sat:stochastic:philox fixed24_f12:stochastic:bits=13"),
+    ("double", "fp32", "fp32", "ufixed24_f20_chunk8:nearest_away fixed12_f6:product=fixed12_f6"),
+    ("double", "fp32", "fp32", "e6m22:product=fixed12_f6 fixed12_f6:stochastic:product=e4m3"),
+    ("double", "fp32", "fp32", "fixed16_f8:stochastic fixed16_f8:nearest_away"),
+    ("double", "fp32", "fp32", "e5m14:stochastic:bits=12"),
+    ("double", "e4m3fn", "e4m3fn", "e8m13:block=32:aligned_bits=13"),
+    ("double", "e5m2", "e5m2", "e6m9:order=pairwise e6m9_chunk20:order=compensated"),
+]  # fmt: skip
+CASES = [TierCase(*row, accumulator(name)) for *row, names in _TIERS for name in names.split()]
+CERTIFIED = [case for case in CASES if case.tier in ("hardware", "certified")]
 
 
-def values(shape: tuple[int, ...], fmt: str, generator: torch.Generator, spread: float) -> Tensor:
-    """Values of a format: normally distributed, ``spread`` binades apart in size, zeros of both
-    signs among them."""
-    x = torch.randn(shape, generator=generator)
-    x *= torch.exp2(spread * torch.randn(shape, generator=generator))
-    x *= (torch.rand(shape, generator=generator) > 0.2).float()
-    return lp.quantize(x, fmt)
-
-
-def assert_matches(a: Tensor, b: Tensor, acc: Accumulator, name: str) -> None:
-    args = (a, b, None, acc.to_ints(), SEED, ROLE)
-    assert_bit_equal(cpu.BACKEND.matmul(*args), _reference.BACKEND.matmul(*args), name)
-
-
-@pytest.mark.parametrize("case", CASES, ids=ids)
-def test_tier_matches_reference(case: TierCase, isa: str) -> None:
+@each("case", CASES)
+def test_tier_matches_reference(case: TierCase, isas: Isas) -> None:
     generator = torch.Generator().manual_seed(1)
     for m, k, n in [(29, 70, 37), (3, 300, 17)]:
-        for spread in (0.0, 1.0, 4.0):
-            a = values((m, k), case.left, generator, spread)
-            b = values((k, n), case.right, generator, spread)
-            assert_matches(a, b, case.acc, f"{(m, k, n)} spread {spread}")
+        a = spread_values(case.left, (m, k), generator, 0.0, 1.0, 4.0)
+        b = spread_values(case.right, (k, n), generator, 0.0, 1.0, 4.0)
+        assert_matmul(isas, a, b, case.acc, (m, k, n))
 
 
 def short(shape: tuple[int, ...], exponent: int, generator: torch.Generator) -> Tensor:
@@ -245,8 +145,8 @@ def short(shape: tuple[int, ...], exponent: int, generator: torch.Generator) -> 
     return size * sign * 2.0 ** (exponent - 2)
 
 
-@pytest.mark.parametrize(
-    ("name", "exponents"),
+@each(
+    "name, exponents",
     [
         ("fixed24_f149", (-63, -65)),
         ("fixed20_f140_chunk7:toward_zero", (-60, -64)),
@@ -256,60 +156,48 @@ def short(shape: tuple[int, ...], exponent: int, generator: torch.Generator) -> 
         ("e4m2none_b147_sat:stochastic", (-100, -38)),
     ],
 )
-def test_sums_at_the_ends_of_float32(name: str, exponents: tuple[int, int], isa: str) -> None:
+def test_sums_at_the_ends_of_float32(name: str, exponents: tuple[int, int], isas: Isas) -> None:
     """No certificate scales sums by a power of two that float32 lacks."""
     generator = torch.Generator().manual_seed(8)
-    a, b = (
-        short(shape, exponent, generator)
-        for shape, exponent in zip(((13, 40), (40, 37)), exponents, strict=True)
-    )
-    assert_matches(a, b, lp.accumulator(name), name)
+    a, b = map(short, ((13, 40), (40, 37)), exponents, (generator, generator))
+    assert_matmul(isas, a, b, accumulator(name))
 
 
-def test_products_finer_than_float32_are_no_whole_quanta(isa: str) -> None:
+def test_products_finer_than_float32_are_no_whole_quanta(isas: Isas) -> None:
     """The last places of one operand's elements are below float32's smallest normal number."""
     generator = torch.Generator().manual_seed(9)
     a = short((13, 40), 30, generator)
     b = (1 + torch.rand((40, 37), generator=generator)) * 2.0**-118
-    acc = Accumulator("fixed20_f100", "toward_zero")
-    assert_matches(a, b, acc, "finer")
+    assert_matmul(isas, a, b, Accumulator("fixed20_f100", "toward_zero"))
 
 
-@pytest.mark.parametrize("case", CASES, ids=ids)
+@each("case", CASES)
 def test_tier_is_taken(case: TierCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    isa_name = "avx512fp16" if case.tier == "hardware" else "avx512"
-    choose(isa_name, monkeypatch)
+    choose("avx512fp16" if case.tier == "hardware" else "avx512", monkeypatch)
     generator = torch.Generator().manual_seed(2)
     small = 2.0**-2 if case.tier in ("hardware", "certified") else 1.0
-    a = lp.quantize(values((24, 64), case.left, generator, 0.0) * small, case.left)
-    b = lp.quantize(values((64, 32), case.right, generator, 0.0) * small, case.right)
-    cpu.BACKEND.take_tiers()
-    cpu.BACKEND.matmul(a, b, None, case.acc.to_ints(), SEED, ROLE)
-    assert cpu.BACKEND.take_tiers()[case.tier] == 1.0
+    a = lp.quantize(spread_values(case.left, (24, 64), generator, 0.0) * small, case.left)
+    b = lp.quantize(spread_values(case.right, (64, 32), generator, 0.0) * small, case.right)
+    assert tier_of(a, b, case.acc) == case.tier
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.tier in ("hardware", "certified")], ids=ids)
-@pytest.mark.parametrize("poison", [float("inf"), float("nan"), "huge", "long"])
-def test_broken_certificate_is_redone(case: TierCase, poison: float | str, isa: str) -> None:
-    """One value in one place breaks the certificate: one panel is done again, and all others
-    stay."""
+@each("case", CERTIFIED)
+def test_broken_certificate_is_redone(case: TierCase, isas: Isas) -> None:
+    """In each product of the batch one value, or a few, break the certificate in one place: one
+    panel is done again, and all others stay."""
     generator = torch.Generator().manual_seed(3)
-    a = values((40, 80), case.left, generator, 0.5)
-    b = values((80, 40), case.right, generator, 0.5)
-    if poison == "huge":
-        a[13, 41:45] = lp.parse_format(case.left).max
-        b[41:45, 21] = lp.parse_format(case.right).max
-    elif poison == "long":
-        # All products of one output are the same, so its sum grows past any bound.
-        a[13] = lp.parse_format(case.left).max
-        b[:, 21] = 1.0
-    else:
-        a[13, 77] = poison
-    assert_matches(a, b, case.acc, str(poison))
+    a = spread_values(case.left, (40, 80), generator, *[0.5] * 4)
+    b = spread_values(case.right, (80, 40), generator, *[0.5] * 4)
+    left, right = (lp.parse_format(fmt).max for fmt in (case.left, case.right))
+    a[0, 13, 77], a[1, 13, 77] = float("inf"), float("nan")
+    a[2, 13, 41:45], b[2, 41:45, 21] = left, right
+    # All products of one output are the same, so its sum grows past any bound.
+    a[3, 13], b[3, :, 21] = left, 1.0
+    assert_matmul(isas, a, b, case.acc)
 
 
-@pytest.mark.parametrize("left", ["e5m2", "fp32"])
-@pytest.mark.parametrize(
+@each("left", ["e5m2", "fp32"])
+@each(
     "name",
     ["e6m9", "e6m9:toward_zero", "e6m9:toward_positive", "e6m9:toward_negative",
      "e6m9:nearest_away", "e6m9:stochastic", "e6m9_chunk7:stochastic:bits=12:philox", "e8m21",
@@ -323,49 +211,38 @@ def test_avx2_certifies_every_mode(name: str, left: str, monkeypatch: pytest.Mon
     generator = torch.Generator().manual_seed(7)
     a = lp.quantize(torch.randn(21, 70, generator=generator), left)
     b = lp.quantize(torch.randn(70, 37, generator=generator), left)
-    cpu.BACKEND.take_tiers()
-    assert_matches(a, b, lp.accumulator(name), name)
-    assert cpu.BACKEND.take_tiers()["certified"] == 1.0
+    assert_matmul(["avx2"], a, b, accumulator(name))
+    assert tier_of(a, b, accumulator(name)) == "certified"
     third = torch.tensor(1.0) / torch.tensor(3.0)
     assert third.item() == 11184811 * 2.0**-25
 
 
-@pytest.mark.parametrize("isa_name", ["avx2", "avx512"])
+@each("isa", ["avx2", "avx512"])
 def test_zeros_of_underflowed_sums_keep_their_sign(
-    isa_name: str, monkeypatch: pytest.MonkeyPatch
+    isa: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The terms are e5m2 products below half of e5m10's smallest number, of either sign, and absent
     taps."""
-    choose(isa_name, monkeypatch)
+    choose(isa, monkeypatch)
     tiny = 2.0**-16
     signs = torch.tensor([1.0, -1.0])
     x = tiny * signs[torch.randint(0, 2, (2, 3, 6, 5), generator=torch.Generator().manual_seed(4))]
     w = tiny * signs[torch.randint(0, 2, (20, 3, 3, 3), generator=torch.Generator().manual_seed(5))]
-    acc = Accumulator("e5m10")
-    tail = ([1, 1], [1, 1], [1, 1], 1, acc.to_ints(), None, 0)
+    call = (x, w, None, [1, 1], [1, 1], [1, 1], 1, Accumulator("e5m10").to_ints(), None, 0)
     cpu.BACKEND.take_tiers()
-    got = cpu.BACKEND.conv_fprop(x, w, None, *tail)
+    want = assert_same([isa], "conv_fprop", *call)
     assert cpu.BACKEND.take_tiers()["certified"] == 1.0
-    want = _reference.BACKEND.conv_fprop(x, w, None, *tail)
     assert torch.signbit(want).any()
-    assert_bit_equal(got, want)
 
 
-@pytest.mark.parametrize("case", CASES, ids=ids)
-def test_tier_matches_reference_on_convolutions(case: TierCase, isa: str) -> None:
+@each("case", CASES)
+def test_tier_matches_reference_on_convolutions(case: TierCase, isas: Isas) -> None:
     """Padding and strides leave taps out, so that the masked variants run."""
+    conv = ConvCase((2, 6, 7, 9), (18, 3, 3, 3), (2, 1), (1, 2), (1, 1), 2)
     generator = torch.Generator().manual_seed(6)
-    x = values((2, 6, 7, 9), case.left, generator, 1.0)
-    w = values((18, 3, 3, 3), case.right, generator, 1.0)
+    x = spread_values(case.left, conv.input_shape, generator, 1.0)[0]
+    w = spread_values(case.right, conv.weight_shape, generator, 1.0)[0]
+    grad = spread_values(case.left, conv.output_shape, generator, 1.0)[0]
+    assert_convolution(isas, conv, case.acc, x, w, grad, passes=("conv_dgrad", "conv_wgrad"))
     w[4, 1, 0, 2] = float("inf")
-    tail = ([2, 1], [1, 2], [1, 1], 2, case.acc.to_ints(), SEED, ROLE)
-    y = _reference.BACKEND.conv_fprop(x, w, None, *tail)
-    assert_bit_equal(cpu.BACKEND.conv_fprop(x, w, None, *tail), y, "fprop")
-    g = values(tuple(y.shape), case.left, generator, 1.0)
-    w = values((18, 3, 3, 3), case.right, generator, 1.0)
-    for name, args in {
-        "conv_dgrad": (g, w, list(x.shape)),
-        "conv_wgrad": (x, g, list(w.shape)),
-    }.items():
-        want = getattr(_reference.BACKEND, name)(*args, *tail)
-        assert_bit_equal(getattr(cpu.BACKEND, name)(*args, *tail), want, name)
+    assert_convolution(isas, conv, case.acc, x, w, grad, passes=("conv_fprop",))

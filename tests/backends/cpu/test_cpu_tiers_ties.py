@@ -10,20 +10,14 @@ import torch
 
 import lpkernels as lp
 from lpkernels.arithmetic import Accumulator
-from lpkernels.backends import cpu
-from tests.backends.cpu.test_cpu_tiers import assert_matches
-from tests.support.processor import choose, isa
-
-__all__ = ["isa"]
-
-pytestmark = pytest.mark.skipif(
-    not cpu.BACKEND.available(), reason=f"cpu backend: {cpu.BACKEND.why_not()}"
-)
+from tests.loops import each
+from tests.support.processor import Isas, choose
+from tests.support.products import assert_matmul, tier_of
 
 
-@pytest.mark.parametrize("name", ["e5m10", "e6m9", "bf16", "e5m4_sat", "e8m14", "e6m21", "e8m22"])
-@pytest.mark.parametrize("chunk", [None, 8])
-def test_a_trace_beyond_a_tie_decides(name: str, chunk: int | None, isa: str) -> None:
+@each("name", ["e5m10", "e6m9", "bf16", "e5m4_sat", "e8m14", "e6m21", "e8m22"])
+@each("chunk", [None, 8])
+def test_a_trace_beyond_a_tie_decides(name: str, chunk: int | None, isas: Isas) -> None:
     """Products lie a trace above or below half a unit, where float32 would find a tie that is
     none."""
     fmt = lp.parse_format(name)
@@ -37,26 +31,22 @@ def test_a_trace_beyond_a_tie_decides(name: str, chunk: int | None, isa: str) ->
     # The trace falls below the 24 bits of a float32 sum.
     b = torch.where(torch.rand(k, n, generator=generator) < 0.5, -1.0, 1.0) * (1 + 2.0**-23)
     b[0] = 1.0
-    assert_matches(a, b, Accumulator(fmt, chunk=chunk), name)
+    assert_matmul(isas, a, b, Accumulator(fmt, chunk=chunk), name)
 
 
-def test_products_that_saturate_bring_finer_sums(isa: str) -> None:
+def test_products_that_saturate_bring_finer_sums(isas: Isas) -> None:
     """All values are whole numbers, but the largest product value ends 11 places behind the
     point."""
     generator = torch.Generator().manual_seed(8)
     a, b = (torch.randint(-6, 7, s, generator=generator).float() for s in ((24, 40), (40, 33)))
     for fmt in ("e4m10_nosub", "e4m10", "e5m10", "e6m12"):
         for product in ("e3m14_sat", "e3m14none", "e3m14"):
-            assert_matches(a, b, Accumulator(fmt, product=product), f"{fmt} of {product}")
+            assert_matmul(isas, a, b, Accumulator(fmt, product=product), f"{fmt} of {product}")
 
 
-@pytest.mark.parametrize("product", ["e4m3", "e5m10", "bf16", "e4m3fn", "e3m2_sat", "e5m14"])
-@pytest.mark.parametrize(
-    "acc", [("e6m12", {}), ("e8m14", {}), ("e8m11", {"rounding": "toward_zero"})], ids=str
-)
-def test_a_trace_beyond_a_products_tie_decides(
-    product: str, acc: tuple[str, dict[str, str]], isa: str
-) -> None:
+@each("product", ["e4m3", "e5m10", "bf16", "e4m3fn", "e3m2_sat", "e5m14"])
+@each("acc", ["e6m12", "e8m14", "e8m11:toward_zero"])
+def test_a_trace_beyond_a_products_tie_decides(product: str, acc: str, isas: Isas) -> None:
     """Products of 48 bits lie around the middle between two values, in every part of the range."""
     fmt = lp.parse_format(product)
     generator = torch.Generator().manual_seed(9)
@@ -70,15 +60,15 @@ def test_a_trace_beyond_a_products_tie_decides(
         a = tie * 2.0 ** (place - fmt.man_bits - 1) * (1 + near[0] * 2.0**-12)
         b = (1 + near[1] * 2.0**-23) * torch.where(near[1].flip(0) > 0, -1.0, 1.0)
         b[0, ::7] = 0.0
-        assert_matches(a, b, Accumulator(acc[0], product=product, **acc[1]), f"{place}")
+        assert_matmul(isas, a, b, lp.accumulator(f"{acc}:product={product}"), f"{place}")
 
 
-@pytest.mark.parametrize(
+@each(
     "mode",
     ["toward_zero", "toward_positive", "toward_negative", "nearest_away", "stochastic"],
 )
-@pytest.mark.parametrize("name", ["e5m10", "e6m9_sat", "e4m3fn", "e8m14", "e8m7_sat", "e3m19"])
-def test_a_trace_beyond_a_place_decides(name: str, mode: str, isa: str) -> None:
+@each("name", ["e5m10", "e6m9_sat", "e4m3fn", "e8m14", "e8m7_sat", "e3m19"])
+def test_a_trace_beyond_a_place_decides(name: str, mode: str, isas: Isas) -> None:
     """Sums lie a trace beside a value, a middle or a draw's step: subnormal sums, sums that cancel
     to zero and sums at the largest value."""
     fmt = lp.parse_format(name)
@@ -94,11 +84,11 @@ def test_a_trace_beyond_a_place_decides(name: str, mode: str, isa: str) -> None:
         a[:, 0] = torch.randint(0, 2, (m,), generator=generator) * 2.0 ** (place + fmt.man_bits)
         a[::5, 0] = fmt.max if place > 0 else 0.0
         b[0] = 1.0
-        assert_matches(a, b, acc, f"{place}")
+        assert_matmul(isas, a, b, acc, f"{place}")
 
 
-@pytest.mark.parametrize("name", ["e6m9", "e5m4", "e4m7", "e6m9_chunk300"])
-def test_sums_that_overflow_to_infinity_stay_certified(name: str, isa: str) -> None:
+@each("name", ["e6m9", "e5m4", "e4m7", "e6m9_chunk300"])
+def test_sums_that_overflow_to_infinity_stay_certified(name: str, isas: Isas) -> None:
     """The sums take the largest value, then products around half of its last place, then others of
     both signs. The sums of some outputs are infinite from then on, those of others later, and those
     of some never."""
@@ -125,9 +115,9 @@ def test_sums_that_overflow_to_infinity_stay_certified(name: str, isa: str) -> N
     a, b = a * 2.0 ** -(top // 2), b * 2.0 ** (top // 2)
     infinite = lp.matmul(a, b, acc, backend="reference").isinf().float().mean()
     assert 0.1 < infinite < 0.9
-    cpu.BACKEND.take_tiers()
-    assert_matches(a, b, acc, name)
-    assert cpu.BACKEND.take_tiers()["double" if isa == "scalar" else "certified"] == 1.0
+    assert_matmul(isas, a, b, acc)
+    for isa in isas:
+        assert tier_of(a, b, acc) == ("double" if isa == "scalar" else "certified")
 
 
 def test_subnormal_sums_are_left_to_the_float_tier(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,16 +126,16 @@ def test_subnormal_sums_are_left_to_the_float_tier(monkeypatch: pytest.MonkeyPat
     choose("avx512", monkeypatch)
     generator = torch.Generator().manual_seed(11)
     a, b = (torch.randn(s, generator=generator) for s in ((24, 64), (64, 32)))
+    acc = Accumulator("e5m10", "toward_zero")
     for scale, tier in ((1.0, "certified"), (2.0**-10, "float")):
-        cpu.BACKEND.take_tiers()
-        assert_matches(a * scale, b * scale, Accumulator("e5m10", "toward_zero"), tier)
-        assert cpu.BACKEND.take_tiers()[tier] == 1.0
+        assert_matmul(["avx512"], a * scale, b * scale, acc)
+        assert tier_of(a * scale, b * scale, acc) == tier
 
 
-@pytest.mark.parametrize("scale", [1.0, 2.0**90, 2.0**-100])
-@pytest.mark.parametrize("product", [None, "e8m21"])
+@each("scale", [1.0, 2.0**90, 2.0**-100])
+@each("product", [None, "e8m21"])
 def test_22_bits_keep_the_even_end_of_a_bracket(
-    scale: float, product: str | None, isa: str
+    scale: float, product: str | None, isas: Isas
 ) -> None:
     """Sums of 23 to 25 bits are values of the format, ties between two of its values, and sums just
     beside either, in the binade's first and last places too."""
@@ -161,12 +151,12 @@ def test_22_bits_keep_the_even_end_of_a_bracket(
     trace = 1 + 2.0**-11 * torch.randint(-1, 2, (k, n), generator=generator)
     b = torch.where(torch.rand(k, n, generator=generator) < 0.5, -trace, trace)
     b = torch.cat([torch.ones(1, n), b])
-    assert_matches(a, b, Accumulator("e8m22", product=product), str(scale))
+    assert_matmul(isas, a, b, Accumulator("e8m22", product=product), str(scale))
 
 
-@pytest.mark.parametrize("random_bits", [1, 3, 7, 8])
-@pytest.mark.parametrize("name", ["e6m9", "e5m12_sat", "e8m14", "e5m15", "e8m8"])
-def test_every_byte_of_a_word_is_drawn_from(name: str, random_bits: int, isa: str) -> None:
+@each("random_bits", [1, 3, 7, 8])
+@each("name", ["e6m9", "e5m12_sat", "e8m14", "e5m15", "e8m8"])
+def test_every_byte_of_a_word_is_drawn_from(name: str, random_bits: int, isas: Isas) -> None:
     """Sums lie a 24-bit place beside each step of the draws; the fields of the word take turns."""
     fmt = lp.parse_format(name)
     if random_bits > 22 - fmt.man_bits:
@@ -181,4 +171,4 @@ def test_every_byte_of_a_word_is_drawn_from(name: str, random_bits: int, isa: st
     for rng in ("fast", "philox"):
         for chunk in (None, 6):
             acc = Accumulator(fmt, "stochastic", random_bits=random_bits, rng=rng, chunk=chunk)
-            assert_matches(a, b, acc, f"{rng} {chunk}")
+            assert_matmul(isas, a, b, acc, f"{rng} {chunk}")

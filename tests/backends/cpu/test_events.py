@@ -9,10 +9,8 @@ import lpkernels as lp
 from lpkernels import backends
 from lpkernels.rng import Role
 from tests.compare import assert_bit_equal
-from tests.support.processor import choose
-
-CPU = backends.get("cpu")
-pytestmark = pytest.mark.skipif(not CPU.available(), reason=CPU.why_not() or "available")
+from tests.loops import each
+from tests.support.processor import Isas, Threads
 
 ACCUMULATORS = [
     "e4m3", "e4m3:nearest_away", "e4m3:toward_zero", "e4m3:toward_positive",
@@ -59,35 +57,32 @@ def events(backend: str, a, b, name: str, *, row=None, bits: bool = True):
     )
 
 
-def assert_same(got, want) -> None:
-    assert_bit_equal(got[0], want[0], "sums")
-    assert got[1] == want[1]
+def assert_same(got, want, name: str = "sums") -> None:
+    assert_bit_equal(got[0], want[0], name)
+    assert got[1] == want[1], name
     for one, other in zip(got[2:], want[2:], strict=True):
-        assert (one is None) == (other is None)
-        assert one is None or torch.equal(one, other)
+        assert (one is None) == (other is None), name
+        assert one is None or torch.equal(one, other), name
 
 
-@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512"])
-@pytest.mark.parametrize("name", ACCUMULATORS + ORDERS + TREES)
-def test_the_kernel_sees_what_the_reference_sees(name: str, isa: str, monkeypatch):
-    choose(isa, monkeypatch)
+@each("name", ACCUMULATORS + ORDERS + TREES)
+def test_the_kernel_sees_what_the_reference_sees(name: str, isas: Isas):
     a, b = operands(9, 23, 11)
     bits = name not in TREES
-    got = events("cpu", a, b, name, bits=bits)
-    assert_same(got, events("reference", a, b, name, bits=bits))
-    assert got[1][1] > 0
+    want = events("reference", a, b, name, bits=bits)
+    assert want[1][1] > 0
+    for isa in isas:
+        assert_same(events("cpu", a, b, name, bits=bits), want, f"{isa} {name}")
 
 
-@pytest.mark.parametrize(
-    "name", ["e4m3:stochastic", "e6m9_chunk64", "fixed8_f4_wrap", *ORDERS, *TREES]
-)
+@each("name", ["e4m3:stochastic", "e6m9_chunk64", "fixed8_f4_wrap", *ORDERS, *TREES])
 def test_the_sums_are_those_of_matmul(name: str):
     a, b = operands(17, 600, 9)
     sums = events("cpu", a, b, name, bits=False)[0]
     assert_bit_equal(sums, lp.matmul(a, b, name, generator=torch.tensor(-5)), name)
 
 
-@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@each("backend", ["cpu", "reference"])
 def test_the_products_of_a_tree_have_no_bits(backend: str):
     a, b = operands(3, 8, 2)
     with pytest.raises(ValueError, match="products of a tree have no bits"):
@@ -96,17 +91,13 @@ def test_the_products_of_a_tree_have_no_bits(backend: str):
         masked(backend, a, b, torch.ones(3, 2), TREES[0], 3, False)
 
 
-def test_strides_threads_and_rows_do_not_matter():
+def test_strides_threads_and_rows_do_not_matter(threads: Threads):
     a, b = operands(19, 40, 13)
     want = events("cpu", a, b, "e4m3:stochastic")
     strided = events("cpu", a.t().contiguous().t(), b.t().contiguous().t(), "e4m3:stochastic")
     assert_same(strided, want)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(3)
-        assert_same(events("cpu", a, b, "e4m3:stochastic"), want)
-    finally:
-        torch.set_num_threads(before)
+    for count in threads:
+        assert_same(events("cpu", a, b, "e4m3:stochastic"), want, count)
     some = events("cpu", a[5:9], b, "e4m3:stochastic", row=torch.arange(5, 9))
     assert_bit_equal(some[0], want[0][5:9], "rows of their own keys")
     assert torch.equal(some[2], want[2][5:9])
@@ -129,15 +120,13 @@ def masked(backend: str, a, b, g, name: str, masks: int, recursive: bool, first_
     )
 
 
-@pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512"])
-@pytest.mark.parametrize("masks", [1, 2, 3])
-@pytest.mark.parametrize(
+@each("masks", [1, 2, 3])
+@each(
     "name",
     ["e4m2", "e5m2_chunk6:stochastic:outer=e4m1", "lba_m7e4", "e3m1none_sat_chunk9", "fixed8_f1",
      "e4m1_chunk7:order=compensated", "e4m2_chunk10:toward_zero:block=4:aligned_bits=3"],
 )  # fmt: skip
-def test_gradients_pass_where_the_reference_lets_them(name: str, masks: int, isa: str, monkeypatch):
-    choose(isa, monkeypatch)
+def test_gradients_pass_where_the_reference_lets_them(name: str, masks: int, isas: Isas):
     generator = torch.Generator().manual_seed(masks)
     # Small integers: their sums are exact in float32, in any order.
     a, b, g = (
@@ -145,10 +134,10 @@ def test_gradients_pass_where_the_reference_lets_them(name: str, masks: int, isa
     )
     for recursive in (False, True):
         options = (name, masks, recursive, 3)
-        for got, want in zip(
-            masked("cpu", a, b, g, *options), masked("reference", a, b, g, *options), strict=True
-        ):
-            assert torch.equal(got, want)
+        want = masked("reference", a, b, g, *options)
+        for isa in isas:
+            for one, other in zip(masked("cpu", a, b, g, *options), want, strict=True):
+                assert torch.equal(one, other), f"{isa} {recursive}"
 
 
 def test_an_infinite_gradient_of_a_lost_product_is_lost():
@@ -158,7 +147,7 @@ def test_an_infinite_gradient_of_a_lost_product_is_lost():
     assert right.tolist() == [[torch.inf], [0.0]]
 
 
-@pytest.mark.parametrize("shape", [(0, 3, 2), (2, 0, 3), (2, 3, 0)])
+@each("shape", [(0, 3, 2), (2, 0, 3), (2, 3, 0)])
 def test_gradients_of_empty_products_are_zeros(shape: tuple[int, int, int]):
     m, k, n = shape
     left, right = masked(
@@ -167,22 +156,16 @@ def test_gradients_of_empty_products_are_zeros(shape: tuple[int, int, int]):
     assert torch.equal(left, torch.zeros(m, k)) and torch.equal(right, torch.zeros(k, n))
 
 
-def test_large_products_are_masked_in_pieces_of_rows():
+def test_large_products_are_masked_in_pieces_of_rows(threads: Threads):
     generator = torch.Generator().manual_seed(0)
     a, b, g = (
         torch.randint(-4, 5, s, generator=generator).float()
         for s in ((21, 1700), (1700, 600), (21, 600))
     )
     # Sums of integers below 2^15: nothing is lost.
-    left, right = masked("cpu", a, b, g, "e8m14", 3, False)
-    assert torch.equal(left, g @ b.t()) and torch.equal(right, a.t() @ g)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(3)
-        again = masked("cpu", a, b, g, "e8m14", 3, False)
-    finally:
-        torch.set_num_threads(before)
-    assert torch.equal(again[0], left) and torch.equal(again[1], right)
+    for _ in threads:
+        left, right = masked("cpu", a, b, g, "e8m14", 3, False)
+        assert torch.equal(left, g @ b.t()) and torch.equal(right, a.t() @ g)
 
 
 def test_other_backends_say_that_they_cannot():

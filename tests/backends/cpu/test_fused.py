@@ -2,7 +2,6 @@
 
 import itertools
 
-import pytest
 import torch
 
 import lpkernels as lp
@@ -10,12 +9,11 @@ from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.formats import FloatFormat
 from lpkernels.rng import Role
-from tests.backends.cpu.test_cpu import operand
-from tests.cases import CONV_CASES, DETERMINISTIC, ROUND_FORMATS, ids
+from tests.cases import CONV_CASES, DETERMINISTIC, ROUND_FORMATS
 from tests.compare import assert_bit_equal
-from tests.support.processor import isa
-
-__all__ = ["isa"]
+from tests.loops import each
+from tests.support.operands import KINDS
+from tests.support.products import drawn
 
 SEED = torch.tensor(-987654321)
 #: Sums of different tiers, one with draws at the places of products and biases.
@@ -46,67 +44,61 @@ def triples() -> list[ops.Fused]:
     ]
 
 
-def check(op, operands, rest, acc, fused, backend="cpu"):
+def check(ways, op, operands, rest, acc, fused, backend="cpu"):
     """The result of op with its quantizers is that of op between passes of quantize."""
     call = (*rest, acc, SEED, Role.FPROP)
-    got = op(*operands, *call, backend, fused)
-    passes = [
-        ops.quantize(x, ints, None, 0) if ints else x
-        for x, ints in zip(operands, fused[:2], strict=True)
-    ]
-    want = op(*passes, *call, backend)
-    if fused.result:
-        want = ops.quantize(want, fused.result, None, 0)
-    assert_bit_equal(got, want, f"{acc} {fused}")
+    for way in ways:
+        got = op(*operands, *call, backend, fused)
+        passes = [
+            ops.quantize(x, ints, None, 0) if ints else x
+            for x, ints in zip(operands, fused[:2], strict=True)
+        ]
+        want = op(*passes, *call, backend)
+        if fused.result:
+            want = ops.quantize(want, fused.result, None, 0)
+        assert_bit_equal(got, want, f"{way} {acc} {fused}")
 
 
-@pytest.mark.parametrize("acc", SUMS, ids=ids)
-@pytest.mark.parametrize("kind", ["normal", "wide", "ties", "special", "huge"])
-def test_matmul_rounds_its_operands_and_its_result(kind, acc, isa):
-    generator = torch.Generator().manual_seed(5)
+@each("acc", SUMS)
+@each("kind", [*KINDS, "rare"])
+def test_matmul_rounds_its_operands_and_its_result(kind, acc, isas):
     for m, k, n in ((9, 33, 20), (40, 5, 3), (2, 0, 3)):
-        a, b = (operand(shape, kind, generator) for shape in ((m, k), (k, n)))
+        a, b, bias = drawn(kind, (m, k), (k, n), (n,))
         for fused in triples():
-            check(ops.matmul, (a, b), (operand((n,), kind, generator),), acc, fused)
-            check(ops.matmul, (a.mT.contiguous().mT, b[None]), (None,), acc, fused)
+            check(isas, ops.matmul, (a, b), (bias,), acc, fused)
+            check(isas, ops.matmul, (a.mT.contiguous().mT, b[None]), (None,), acc, fused)
 
 
-@pytest.mark.parametrize("mode", DETERMINISTIC)
-def test_matmul_rounds_to_every_format(mode):
-    generator = torch.Generator().manual_seed(6)
-    for fmt, kind in itertools.product(ROUND_FORMATS, ("wide", "special")):
-        ints = Quantizer(fmt, mode).to_ints()
-        a, b = (operand(shape, kind, generator) for shape in ((3, 20), (20, 17)))
-        check(ops.matmul, (a, b), (None,), SUMS[0], ops.Fused(ints, ints, ints))
+@each("mode", DETERMINISTIC)
+@each("fmt", ROUND_FORMATS)
+def test_matmul_rounds_to_every_format(fmt, mode, isas):
+    ints = Quantizer(fmt, mode).to_ints()
+    for kind in ("wide", "rare"):
+        operands = drawn(kind, (3, 20), (20, 17))
+        check(isas, ops.matmul, operands, (None,), SUMS[0], ops.Fused(ints, ints, ints))
 
 
-@pytest.mark.parametrize("name", ["conv1d_stride", "conv2d_groups", "conv2d_depthwise", "conv3d"])
-def test_convolutions_round_their_operands_and_their_result(name, isa):
+@each("name", ["conv1d_stride", "conv2d_groups", "conv2d_depthwise", "conv3d"])
+def test_convolutions_round_their_operands_and_their_result(name, isas):
     case = CONV_CASES[name]
-    generator = torch.Generator().manual_seed(7)
-    x, w, bias = (
-        operand(shape, "special", generator)
-        for shape in (case.input_shape, case.weight_shape, case.weight_shape[:1])
-    )
-    numbers = [list(v) for v in (case.stride, case.padding, case.dilation)]
-    how = (*numbers, case.groups)
-    g = operand(ops.conv_fprop(x, w, None, *how, SUMS[0], None, 0).shape, "special", generator)
+    shapes = (case.input_shape, case.weight_shape, case.output_shape, case.weight_shape[:1])
+    x, w, g, bias = drawn("rare", *shapes)
     for acc, fused in zip(SUMS * 3, triples(), strict=True):
-        check(ops.conv_fprop, (x, w), (bias, *how), acc, fused)
-        check(ops.conv_dgrad, (g, w), (x.shape, *how), acc, fused)
-        check(ops.conv_wgrad, (x, g), (w.shape, *how), acc, fused)
+        check(isas, ops.conv_fprop, (x, w), (bias, *case.geometry), acc, fused)
+        check(isas, ops.conv_dgrad, (g, w), (x.shape, *case.geometry), acc, fused)
+        check(isas, ops.conv_wgrad, (x, g), (w.shape, *case.geometry), acc, fused)
 
 
 def test_backends_that_do_not_fuse_get_rounded_operands():
     a, b = torch.randn(5, 7), torch.randn(7, 3)
     for fused in triples():
-        check(ops.matmul, (a, b), (None,), SUMS[2], fused, "reference")
+        check(["reference"], ops.matmul, (a, b), (None,), SUMS[2], fused, "reference")
         chunks = Accumulator("fp32", "stochastic", chunk=4, outer="e6m9", order="native")
-        check(ops.matmul, (a, b), (None,), chunks, fused)
+        check(["native"], ops.matmul, (a, b), (None,), chunks, fused)
 
 
-@pytest.mark.parametrize(
-    ("text", "fuses"),
+@each(
+    "text, fuses",
     [
         ("e5m2", True),
         ("e5m2:to_odd", True),

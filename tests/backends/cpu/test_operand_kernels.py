@@ -10,52 +10,42 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import lpkernels as lp
-from lpkernels.arithmetic import UNITS, Accumulator
-from lpkernels.backends import _reference, cpu
+from lpkernels.arithmetic import UNITS, Accumulator, accumulator
+from lpkernels.backends import cpu
 from lpkernels.formats import FloatFormat, parse_format
-from tests.cases import CONV_CASES, ConvCase, ids
-from tests.compare import assert_bit_equal
-from tests.support.processor import isa
+from tests.cases import CONV_CASES, ConvCase
+from tests.loops import each
+from tests.support.processor import Isas
+from tests.support.products import assert_convolution, assert_matmul, tier_of
 
-__all__ = ["isa"]
-
-pytestmark = pytest.mark.skipif(
-    not cpu.BACKEND.available(), reason=f"cpu backend: {cpu.BACKEND.why_not()}"
-)
-
-SEED = torch.tensor(987654321987654321)
-ROLE = 4
 INF, NAN = float("inf"), float("nan")
 
 #: Accumulators unlike those of the `UNITS`: other modes, formats that end otherwise, cut sums, long
 #: runs, draws.
 ODD = [
-    Accumulator("e5m10", "toward_negative", block=8, aligned_bits=12, operands=("e5m2", "e4m3fn")),
-    Accumulator("e4m3fn", "toward_positive", block=3, aligned_bits=9, operands="e5m2"),
-    Accumulator("e5m2", "to_odd", block=2, aligned_bits=3, operands="e5m2"),
-    Accumulator("e8m10", "nearest_away", block=16, aligned_bits=15, operands="e4m3fn"),
-    Accumulator("e4m3fn", block=7, aligned_bits=9, operands=("e5m2", "e4m3fn")),
-    Accumulator("e8m0", block=5, aligned_bits=9, operands="e5m2"),
-    Accumulator("fp32", "toward_zero", block=256, aligned_bits=40, operands="bf16"),
-    # A running sum that every block cuts, and that least_exponent cuts too.
-    Accumulator("fp32", "toward_zero", block=8, aligned_bits=11, operands="e4m3fn"),
-    Accumulator(
-        "e8m13", "toward_zero", block=8, aligned_bits=13, operands="e4m3fn", least_exponent=6
-    ),
-    Accumulator("e5m4", "stochastic", block=4, aligned_bits=6, operands=("e4m3fn", "e5m2")),
-    Accumulator(
-        "e5m6", "stochastic", rng="philox", random_bits=13, chunk=24, outer="e6m9",
-        block=6, aligned_bits=13, operands="e5m2", interleaved=2,
-    ),
-    # A run longer than the driver's blocks of k.
-    Accumulator(
-        "fp32", "toward_zero", chunk=768, outer="e6m9", outer_rounding="nearest_even",
-        block=128, aligned_bits=24, operands="fp16", interleaved=3,
-    ),
-]  # fmt: skip
+    accumulator(name)
+    for name in (
+        "e5m10:toward_negative:block=8:aligned_bits=12:operands=e5m2,e4m3fn",
+        "e4m3fn:toward_positive:block=3:aligned_bits=9:operands=e5m2",
+        "e5m2:to_odd:block=2:aligned_bits=3:operands=e5m2",
+        "e8m10:nearest_away:block=16:aligned_bits=15:operands=e4m3fn",
+        "e4m3fn:block=7:aligned_bits=9:operands=e5m2,e4m3fn",
+        "e8m0:block=5:aligned_bits=9:operands=e5m2",
+        "fp32:toward_zero:block=256:aligned_bits=40:operands=bf16",
+        # A running sum that every block cuts, and that least_exponent cuts too.
+        "fp32:toward_zero:block=8:aligned_bits=11:operands=e4m3fn",
+        "e8m13:toward_zero:block=8:aligned_bits=13:operands=e4m3fn:least_exponent=6",
+        "e5m4:stochastic:block=4:aligned_bits=6:operands=e4m3fn,e5m2",
+        "e5m6_chunk24:stochastic:outer=e6m9:block=6:aligned_bits=13:operands=e5m2:interleaved=2"
+        ":bits=13:philox",
+        # A run longer than the driver's blocks of k.
+        "fp32_chunk768:toward_zero:outer=e6m9:outer_rounding=nearest_even:block=128"
+        ":aligned_bits=24:operands=fp16:interleaved=3",
+    )
+]
 #: One unit of every arithmetic.
 CHOSEN = [
-    UNITS[name].accumulator
+    accumulator(name)
     for name in (
         "v100_fp16", "a100_tf32", "h100_bf16", "h100_fp16_fp16", "ada_e5m2", "ada_e4m3_fp16",
         "h100_e4m3", "h100_fp8_mma", "h100_fp8_mma_fp16",
@@ -92,63 +82,55 @@ def sides(acc: Accumulator) -> tuple[FloatFormat, FloatFormat]:
     return acc.operands
 
 
-def check_matmul(acc: Accumulator, sizes: tuple[int, int, int], kind: str, seed: int) -> None:
-    """Every kernel gives the reference's bits, with and without a start."""
-    draw = torch.Generator().manual_seed(seed)
+def check_matmul(
+    acc: Accumulator, sizes: tuple[int, int, int], kinds: tuple[str, ...], isas: Isas | list[str]
+) -> None:
+    """Every kernel gives the reference's bits, with and without a start, in a batch of a product of
+    each kind."""
+    draw = torch.Generator().manual_seed(sum(sizes))
     m, k, n = sizes
-    left, right = sides(acc)
-    a, b = values((m, k), kind, left, draw), values((k, n), kind, right, draw)
-    start = values((m, n), kind, acc.fmt, draw)
-    how = (acc.to_ints(), SEED, ROLE)
+    formats = ((m, k), sides(acc)[0]), ((k, n), sides(acc)[1]), ((m, n), acc.fmt)
+    a, b, start = (
+        torch.stack([values(shape, kind, fmt, draw) for kind in kinds]) for shape, fmt in formats
+    )
     for initial in (None, start):
-        got, want = (
-            backend.matmul(a, b, None, *how, initial=initial)
-            for backend in (cpu.BACKEND, _reference.BACKEND)
-        )
-        assert_bit_equal(got, want, f"{acc} {sizes} {kind}")
+        assert_matmul(isas, a, b, acc, sizes, initial=initial)
 
 
 # Lanes of one panel, of several, of rows in place of columns; k in one block and in parts.
-SHAPES = [(3, 5, 7), (5, 70, 33), (2, 300, 83), (20, 40, 3)]
+@each("sizes", [(3, 5, 7), (5, 70, 33), (2, 300, 83), (20, 40, 3)])
+@each("acc", [*CHOSEN, *ODD])
+def test_matmul_matches_reference(acc: Accumulator, sizes: tuple[int, ...], isas: Isas) -> None:
+    check_matmul(acc, sizes, KINDS, isas)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("acc", [*CHOSEN, *ODD], ids=ids)
-def test_matmul_matches_reference(acc: Accumulator, kind: str, isa: str) -> None:
-    for seed, sizes in enumerate(SHAPES[: 2 if isa in ("scalar", "avx512") else 4]):
-        check_matmul(acc, sizes, kind, seed)
-
-
-@pytest.mark.parametrize(
-    ("name", "size"),
+@each(
+    "name, size",
     [
         ("e2m4_b-117:block=4:aligned_bits=13:operands=e2m1", 0.0),
         ("e8m2_b142:toward_zero:block=2:aligned_bits=13:operands=e2m2_b64", -63.0),
     ],
 )
-def test_sums_at_the_ends_of_float32(name: str, size: float, isa: str) -> None:
+def test_sums_at_the_ends_of_float32(name: str, size: float, isas: Isas) -> None:
     """The least exponent of the sums' format is above those that float32 has room for, or below
     its own."""
-    acc, draw = lp.accumulator(name), torch.Generator().manual_seed(7)
+    draw = torch.Generator().manual_seed(7)
     a, b = (
         torch.randint(-7, 8, shape, generator=draw) * 2.0 ** (size - 2)
         for shape in ((5, 40), (40, 33))
     )
-    how = (a, b, None, acc.to_ints(), SEED, ROLE)
-    assert_bit_equal(cpu.BACKEND.matmul(*how), _reference.BACKEND.matmul(*how), name)
+    assert_matmul(isas, a, b, accumulator(name))
 
 
-@pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
-def test_every_unit_matches_reference(unit) -> None:
-    if unit.accumulator.operands is None:
+@each("unit", UNITS)
+def test_every_unit_matches_reference(unit: str, isas: Isas) -> None:
+    if accumulator(unit).operands is None:
         pytest.skip("its blocks are aligned by products")
-    for kind in ("plain", "special"):
-        check_matmul(unit.accumulator, (4, 130, 40), kind, 5)
+    check_matmul(accumulator(unit), (4, 130, 40), ("plain", "special"), isas)
 
 
-def test_a_run_longer_than_a_block_of_k() -> None:
-    for kind in ("plain", "special"):
-        check_matmul(ODD[-1], (3, 1600, 20), kind, 6)
+def test_a_run_longer_than_a_block_of_k(isas: Isas) -> None:
+    check_matmul(ODD[-1], (3, 1600, 20), ("plain", "special"), isas)
 
 
 formats = st.sampled_from(["e4m3fn", "e5m2", "fp16", "bf16", "e3m4", "e4m3_nosub"])
@@ -164,98 +146,68 @@ formats = st.sampled_from(["e4m3fn", "e5m2", "fp16", "bf16", "e3m4", "e4m3_nosub
     least=st.none() | st.integers(-60, 20),
     sizes=st.tuples(st.integers(1, 9), st.integers(1, 90), st.integers(1, 70)),
     kind=st.sampled_from(KINDS),
-    seed=st.integers(0, 9),
 )
-def test_any_accumulator(fmt, rounding, block, bits, operands, least, sizes, kind, seed) -> None:
+def test_any_accumulator(fmt, rounding, block, bits, operands, least, sizes, kind) -> None:
     acc = Accumulator(
         fmt, rounding, block=block, aligned_bits=bits, operands=operands, least_exponent=least
     )
-    check_matmul(acc, sizes, kind, seed)
+    check_matmul(acc, sizes, (kind,), [cpu.BACKEND.isa()])
 
 
-@pytest.mark.parametrize("case", CONV_CASES.values(), ids=CONV_CASES)
-@pytest.mark.parametrize("acc", [CHOSEN[2], CHOSEN[6], CHOSEN[8], *ODD[7:11]], ids=ids)
-def test_convolutions_match_reference(acc: Accumulator, case: ConvCase) -> None:
+@each("case", CONV_CASES.values())
+@each("acc", [CHOSEN[2], CHOSEN[6], CHOSEN[8], *ODD[7:11]])
+def test_convolutions_match_reference(acc: Accumulator, case: ConvCase, isas: Isas) -> None:
     draw = torch.Generator().manual_seed(2)
     left, right = sides(acc)
-    how = [list(v) for v in (case.stride, case.padding, case.dilation)]
-    tail = (*how, case.groups, acc.to_ints(), SEED, ROLE)
     for kind in ("plain", "sparse"):
         x = values(case.input_shape, kind, left, draw)
         w = values(case.weight_shape, kind, right, draw)
-        y = _reference.BACKEND.conv_fprop(x, w, None, *tail)
-        assert_bit_equal(cpu.BACKEND.conv_fprop(x, w, None, *tail), y, f"fprop {kind}")
-        dy = values(tuple(y.shape), kind, left, draw)
-        for name, first, second, shape in (
-            ("conv_dgrad", dy, w, list(x.shape)),
-            ("conv_wgrad", x, dy, list(w.shape)),
-        ):
-            got, want = (
-                getattr(backend, name)(first, second, shape, *tail)
-                for backend in (cpu.BACKEND, _reference.BACKEND)
-            )
-            assert_bit_equal(got, want, f"{name} {kind}")
+        grad = values(case.output_shape, kind, left, draw)
+        assert_convolution(isas, case, acc, x, w, grad)
 
 
-E4M3 = replace(UNITS["h100_e4m3"].accumulator, block=4)
+E4M3 = replace(accumulator("h100_e4m3"), block=4)
 
 
-@pytest.mark.parametrize(
-    ("acc", "tier"),
+@each(
+    "acc, tier",
     [
-        (UNITS["h100_e4m3"].accumulator, "certified"),
-        (UNITS["a100_fp16"].accumulator, "certified"),
-        (UNITS["h100_fp16_fp16"].accumulator, "certified"),
+        (accumulator("h100_e4m3"), "certified"),
+        (accumulator("a100_fp16"), "certified"),
+        (accumulator("h100_fp16_fp16"), "certified"),
         (replace(E4M3, rounding="to_odd"), "double"),
         # A block of zeros would cut the running sum that an absent block leaves alone.
         (replace(E4M3, aligned_bits=12), "double"),
     ],
-    ids=str,
 )
-def test_operands_choose_the_tier(acc: Accumulator, tier: str, monkeypatch) -> None:
+def test_operands_choose_the_tier(acc: Accumulator, tier: str, isas: Isas) -> None:
     draw = torch.Generator().manual_seed(3)
     left, right = sides(acc)
     a, b = values((8, 64), "plain", left, draw), values((64, 96), "plain", right, draw)
-    cpu.BACKEND.take_tiers()
-    cpu.BACKEND.matmul(a, b, None, acc.to_ints(), None, ROLE)
-    vectors = cpu.BACKEND.isa() != "scalar"
-    assert cpu.BACKEND.take_tiers()[tier if vectors else "double"] == 1
+    for isa in isas:
+        assert tier_of(a, b, acc) == ("double" if isa == "scalar" else tier)
 
 
-def test_a_sum_beyond_the_format_is_made_again() -> None:
-    acc = UNITS["h100_fp16_fp16"].accumulator
+def test_a_sum_beyond_the_format_is_made_again(isas: Isas) -> None:
     a, b = torch.full((4, 64), 100.0), torch.ones(64, 48)
     b[:, 20] = 60.0
     b[32:, 20] = -60.0
-    got = cpu.BACKEND.matmul(a, b, None, acc.to_ints(), None, ROLE)
-    assert got[0, 20] == INF and got[0, 0] == 6400
-    assert_bit_equal(got, _reference.BACKEND.matmul(a, b, None, acc.to_ints(), None, ROLE))
+    made = assert_matmul(isas, a, b, accumulator("h100_fp16_fp16"))
+    assert made[0, 20] == INF and made[0, 0] == 6400
 
 
-STARTED = [
-    Accumulator("e6m9"),
-    Accumulator("e5m10"),
-    Accumulator("fp32", "toward_negative"),
-    Accumulator("e5m4", "stochastic"),
-    Accumulator("e5m10", product="e4m3"),
-    Accumulator("fixed16_f8_wrap", "toward_zero"),
-    Accumulator("e4m3fn_sat", order="compensated"),
-    Accumulator("e6m9", "toward_negative", chunk=16, outer="e5m4"),
-    Accumulator("e5m6", "stochastic", order="pairwise", chunk=9),
-    Accumulator("fp32", "toward_zero", block=4, aligned_bits=9),
-]
-
-
-@pytest.mark.parametrize("acc", STARTED, ids=ids)
-def test_sums_start_elsewhere_in_every_order(acc: Accumulator, isa: str) -> None:
+@each(
+    "name",
+    ["e6m9", "e5m10", "fp32:toward_negative", "e5m4:stochastic", "e5m10:product=e4m3",
+     "fixed16_f8_wrap:toward_zero", "e4m3fn_sat:order=compensated",
+     "e6m9_chunk16:toward_negative:outer=e5m4", "e5m6_chunk9:stochastic:order=pairwise",
+     "fp32:toward_zero:block=4:aligned_bits=9"],
+)  # fmt: skip
+def test_sums_start_elsewhere_in_every_order(name: str, isas: Isas) -> None:
     draw = torch.Generator().manual_seed(4)
     fmt = parse_format("fp16")
     for kind in ("plain", "special"):
         for m, k, n in ((3, 0, 5), (4, 30, 17), (20, 300, 3)):
             a, b = values((2, m, k), kind, fmt, draw), values((k, n), kind, fmt, draw)
             start = values((2, m, n), "raw" if kind == "plain" else kind, fmt, draw)
-            got, want = (
-                backend.matmul(a, b, None, acc.to_ints(), SEED, ROLE, initial=start)
-                for backend in (cpu.BACKEND, _reference.BACKEND)
-            )
-            assert_bit_equal(got, want, f"{(m, k, n)} {kind}")
+            assert_matmul(isas, a, b, accumulator(name), (m, k, n), initial=start)

@@ -2,51 +2,30 @@
 
 import pytest
 import torch
-from torch import Tensor
 
-from lpkernels.arithmetic import Quantizer
-from lpkernels.backends import _reference, cpu
-from lpkernels.formats import FixedFormat, FloatFormat
-from tests.backends.cpu.test_quantize_kernels import END_FORMATS, float32_values, quantized
-from tests.cases import ROUND_FORMATS, ids
+from lpkernels.backends import cpu
+from lpkernels.formats import FloatFormat
+from tests.cases import ROUND_FORMATS
 from tests.compare import assert_bit_equal
-from tests.support.processor import isa
-
-__all__ = ["isa"]
-
-pytestmark = pytest.mark.skipif(
-    not cpu.BACKEND.available(), reason=f"cpu backend: {cpu.BACKEND.why_not()}"
-)
-
-Format = FloatFormat | FixedFormat
-#: Few exponent bits and many, so that codes take every width from 2 to 32 bits.
-WIDTHS = [
-    *(FloatFormat(1, bits - 2, specials="none", bias=0) for bits in range(2, 8)),
-    *(FloatFormat(2, bits - 3, specials="none") for bits in range(8, 25)),
-    *(FloatFormat(8, bits - 9) for bits in range(10, 33)),
-]
+from tests.loops import each
+from tests.support.elements import END_FORMATS, WIDTHS, Format, codable, float32_values
+from tests.support.processor import Isas, Threads
+from tests.support.products import REFERENCE
 
 
-def codable(fmt: Format, count: int) -> Tensor:
-    """Values that have codes in fmt: hard values rounded to it, without those that have no code."""
-    x = quantized(torch.from_numpy(float32_values(fmt)), Quantizer(fmt, "toward_zero"))
-    special = isinstance(fmt, FixedFormat) or fmt.specials != "ieee"
-    x = x[x.isfinite()] if special or fmt.man_bits == 0 else x
-    return x.repeat(-(-count // x.numel()))[:count]
-
-
-@pytest.mark.parametrize("fmt", [*ROUND_FORMATS, *END_FORMATS, *WIDTHS], ids=ids)
-def test_codes_match_reference(fmt: Format, isa: str) -> None:
-    ints = fmt.to_ints()
+@each("fmt", [*ROUND_FORMATS, *END_FORMATS, *WIDTHS])
+def test_codes_match_reference(fmt: Format, isas: Isas) -> None:
+    ints, values = fmt.to_ints(), codable(fmt, 1500)
     for count in (1, 7, 33, 1500):
-        x = codable(fmt, count)
-        codes = cpu.BACKEND.pack(x, ints)
-        assert_bit_equal(codes, _reference.BACKEND.pack(x, ints), f"{count} codes")
-        assert_bit_equal(cpu.BACKEND.unpack(codes, ints, [count]), x, f"{count} values")
+        x = values[:count]
+        want = REFERENCE.pack(x, ints)
+        for isa in isas:
+            assert_bit_equal(cpu.BACKEND.pack(x, ints), want, f"{isa} {count} codes")
+            assert_bit_equal(cpu.BACKEND.unpack(want, ints, [count]), x, f"{isa} {count} values")
 
 
-@pytest.mark.parametrize("fmt", [f for f in ROUND_FORMATS if f.bits <= 16], ids=ids)
-def test_every_code_unpacks_as_the_reference(fmt: Format, isa: str) -> None:
+@each("fmt", [f for f in ROUND_FORMATS if f.bits <= 16])
+def test_every_code_unpacks_as_the_reference(fmt: Format, isas: Isas) -> None:
     ints, count = fmt.to_ints(), 2**fmt.bits
     codes = torch.zeros((count * fmt.bits + 7) // 8, dtype=torch.uint8)
     for bit in range(fmt.bits):
@@ -54,12 +33,13 @@ def test_every_code_unpacks_as_the_reference(fmt: Format, isa: str) -> None:
         at = index * fmt.bits + bit
         values = ((index >> bit & 1) << (at % 8)).to(torch.uint8)
         codes.index_add_(0, at // 8, values)
-    want = _reference.BACKEND.unpack(codes, ints, [count])
-    assert_bit_equal(cpu.BACKEND.unpack(codes, ints, [count]), want)
+    want = REFERENCE.unpack(codes, ints, [count])
+    for isa in isas:
+        assert_bit_equal(cpu.BACKEND.unpack(codes, ints, [count]), want, isa)
 
 
-@pytest.mark.parametrize("fmt", [*ROUND_FORMATS, *END_FORMATS], ids=ids)
-def test_refuses_what_the_reference_refuses(fmt: Format, isa: str) -> None:
+@each("fmt", [*ROUND_FORMATS, *END_FORMATS])
+def test_refuses_what_the_reference_refuses(fmt: Format, isas: Isas) -> None:
     """Each value without a code is refused alone, and of several the first is reported by its
     index."""
     ints = fmt.to_ints()
@@ -67,28 +47,26 @@ def test_refuses_what_the_reference_refuses(fmt: Format, isa: str) -> None:
     for value in torch.from_numpy(float32_values(fmt, 3))[:40]:
         x = torch.cat([good.repeat(20), value.view(1)])
         try:
-            want = _reference.BACKEND.pack(x, ints)
+            want = REFERENCE.pack(x, ints)
         except ValueError:
+            want = None
+        for isa in isas:
+            if want is not None:
+                assert_bit_equal(cpu.BACKEND.pack(x, ints), want, isa)
+                continue
             with pytest.raises(ValueError, match=r"element 20 \(in row-major order\)"):
                 cpu.BACKEND.pack(x, ints)
-        else:
-            assert_bit_equal(cpu.BACKEND.pack(x, ints), want)
 
 
-@pytest.mark.parametrize("threads", [1, 3])
-def test_large_tensors(threads: int) -> None:
+def test_large_tensors(threads: Threads) -> None:
     """The tensors have several pieces (65536 values in pack.cpp), and the first value without a
     code is reported."""
     fmt = FloatFormat(3, 2)
-    x = codable(fmt, 3 * 65536 + 5)
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(threads)
-        codes = cpu.BACKEND.pack(x, fmt.to_ints())
-        assert_bit_equal(codes, _reference.BACKEND.pack(x, fmt.to_ints()))
-        assert_bit_equal(cpu.BACKEND.unpack(codes, fmt.to_ints(), list(x.shape)), x)
-        x[[70001, 190000]] = 1.03
+    x, ints = codable(fmt, 3 * 65536 + 5), fmt.to_ints()
+    want, bad = REFERENCE.pack(x, ints), x.clone()
+    bad[[70001, 190000]] = 1.03
+    for count in threads:
+        assert_bit_equal(cpu.BACKEND.pack(x, ints), want, count)
+        assert_bit_equal(cpu.BACKEND.unpack(want, ints, list(x.shape)), x, count)
         with pytest.raises(ValueError, match="element 70001"):
-            cpu.BACKEND.pack(x, fmt.to_ints())
-    finally:
-        torch.set_num_threads(before)
+            cpu.BACKEND.pack(bad, ints)

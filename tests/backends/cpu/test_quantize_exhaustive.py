@@ -8,16 +8,12 @@ import pytest
 import torch
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.backends import cpu
 from lpkernels.formats import parse_format
 from lpkernels.rounding import round_array
-from tests.backends.cpu.test_quantize_kernels import expected, quantized
 from tests.compare import assert_bit_equal
+from tests.support.elements import expected, quantized
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not cpu.BACKEND.available(), reason=f"cpu backend: {cpu.BACKEND.why_not()}"),
-]
+pytestmark = pytest.mark.slow
 
 BLOCK = 1 << 24
 NAN = 0x7FC00000

@@ -1,6 +1,6 @@
 """The elementwise kernels against rounding.py, to the bit: instruction sets, modes, sizes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from itertools import product
 
 import numpy as np
@@ -8,111 +8,55 @@ import pytest
 import torch
 from torch import Tensor
 
-from lpkernels import rng as draws_of
 from lpkernels.arithmetic import Quantizer
-from lpkernels.backends import _reference, cpu
-from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat, parse_format
-from lpkernels.rounding import round_array
-from tests.cases import DETERMINISTIC, ROUND_FORMATS, hard_values, ids
+from lpkernels.backends import cpu
+from lpkernels.formats import AffineFormat, BlockFormat, parse_format
+from tests.cases import DETERMINISTIC, ROUND_FORMATS
 from tests.compare import assert_bit_equal
-from tests.support.processor import isa
-
-__all__ = ["isa"]
-
-pytestmark = pytest.mark.skipif(
-    not cpu.BACKEND.available(), reason=f"cpu backend: {cpu.BACKEND.why_not()}"
+from tests.loops import each
+from tests.support.denormals import flushed
+from tests.support.elements import (
+    END_FORMATS,
+    KINDS,
+    SEED,
+    SITE,
+    TENSOR_FORMATS,
+    Format,
+    expected,
+    float32_values,
+    quantized,
+    quantizers,
+    tensor_values,
 )
-
-SEED = 0x1234567812345678
-SITE = draws_of.SITE_QUANTIZE
-RANDOM_BITS = (1, 5, 8, 9, 16, 17, 23, 24, 31, 32)
-Format = FloatFormat | FixedFormat
+from tests.support.processor import Isas, Threads
+from tests.support.products import REFERENCE
 
 
-def quantized(x: Tensor, quantizer: Quantizer, out: Tensor | None = None) -> Tensor:
-    """x on the cpu backend, written into ``out`` or a float32 tensor."""
-    out = torch.empty_like(x, dtype=torch.float32) if out is None else out
-    cpu.BACKEND.quantize(x, quantizer.to_ints(), torch.tensor(SEED), 0, SITE, out)
-    return out
-
-
-def expected(x: np.ndarray, quantizer: Quantizer, first: int = 0) -> np.ndarray:
-    """The float32 result of `round_array`; the elements of x have the row-major positions from
-    ``first`` on."""
-    bits = quantizer.random_bits or 32
-    draws = None
-    if quantizer.rounding == "stochastic":
-        index = np.arange(first, first + x.size)
-        draws = draws_of.draws(SEED, SITE, 0, 0, index, bits, quantizer.rng)
-    with np.errstate(invalid="ignore", over="ignore"):
-        widened = x.astype(np.float64)
-        y = round_array(widened, quantizer.fmt, quantizer.rounding, draws=draws, random_bits=bits)
-        narrow = y.astype(np.float32)
-    narrow.view(np.uint32)[np.isnan(narrow)] = 0x7FC00000
-    return narrow
-
-
-def quantizers(fmt: Format) -> Iterator[Quantizer]:
-    """Every mode, with few and many random bits of either generator."""
-    for rounding in DETERMINISTIC:
-        yield Quantizer(fmt, rounding)
-    for bits in RANDOM_BITS:
-        yield Quantizer(fmt, "stochastic", random_bits=bits)
-    yield Quantizer(fmt, "stochastic", random_bits=7, rng="philox")
-    yield Quantizer(fmt, "stochastic", random_bits=12, rng="philox")
-    yield Quantizer(fmt, "stochastic", rng="philox")
-
-
-def float32_values(fmt: Format, count: int = 60) -> np.ndarray:
-    """float32 values where rounding to fmt goes wrong first, shuffled, and random patterns."""
-    generator = np.random.default_rng(7)
-    with np.errstate(over="ignore", invalid="ignore"):
-        hard = hard_values(fmt, count).astype(np.float32)
-        near = [np.nextafter(hard, np.float32(end)) for end in (-np.inf, np.inf)]
-    patterns = generator.integers(0, 2**32, 10 * count, dtype=np.uint32).view(np.float32)
-    x = np.concatenate([hard, *near, patterns])
-    return generator.permutation(x)
-
-
-#: Formats at the ends of float32: their normals lie below its own, or there is no room above.
-END_FORMATS = [
-    FloatFormat(1, 3, specials="none", bias=128),
-    FloatFormat(2, 3, bias=128),
-    FloatFormat(4, 3, bias=128, overflow="saturate"),
-    FloatFormat(4, 3, bias=128, subnormals=False),
-    FloatFormat(4, 3, bias=129),
-    FloatFormat(3, 0, bias=128),
-    FloatFormat(3, 0, bias=127, subnormals=False),
-    FloatFormat(4, 5, bias=127, subnormals=False),
-    FloatFormat(3, 22, bias=127),
-    FloatFormat(3, 3, bias=-121),
-    FloatFormat(3, 0, bias=-121),
-    FloatFormat(3, 0, bias=-121, subnormals=False, overflow="nan"),
-]
-
-
-@pytest.mark.parametrize("fmt", [*ROUND_FORMATS, *END_FORMATS], ids=ids)
-def test_float32_matches_round_array(fmt: Format, isa: str) -> None:
+@each("fmt", [*ROUND_FORMATS, *END_FORMATS])
+def test_float32_matches_round_array(fmt: Format, isas: Isas) -> None:
     x = float32_values(fmt)
     for quantizer in quantizers(fmt):
-        got = quantized(torch.from_numpy(x), quantizer)
-        assert_bit_equal(got, expected(x, quantizer), f"{quantizer} {quantizer.random_bits}")
+        want = expected(x, quantizer)
+        for isa in isas:
+            got = quantized(torch.from_numpy(x), quantizer)
+            assert_bit_equal(got, want, f"{isa} {quantizer} {quantizer.random_bits}")
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", ["e4m3", "e5m2_sat", "fp8_e4m3", "e3m2_nosub", "e5m0", "e4m7"])
-def test_16_bit_patterns_match_round_array(name: str, dtype: torch.dtype, isa: str) -> None:
+@each("dtype", [torch.float16, torch.bfloat16])
+@each("name", ["e4m3", "e5m2_sat", "fp8_e4m3", "e3m2_nosub", "e5m0", "e4m7"])
+def test_16_bit_patterns_match_round_array(name: str, dtype: torch.dtype, isas: Isas) -> None:
     """All 65536 patterns are rounded into the same type and into float32."""
     fmt = parse_format(name)
     x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    canonical = {torch.float16: 0x7E00, torch.bfloat16: 0x7FC0}[dtype]
     for quantizer in quantizers(fmt):
         want = torch.from_numpy(expected(x.float().numpy(), quantizer))
-        assert_bit_equal(quantized(x, quantizer), want, f"{quantizer} to float32")
-        if fmt.fits_in(5, 10) or dtype == torch.bfloat16:
-            got = quantized(x, quantizer, torch.empty_like(x))
-            canonical = {torch.float16: 0x7E00, torch.bfloat16: 0x7FC0}[dtype]
-            bits = torch.where(want.isnan(), canonical, want.to(dtype).view(torch.int16))
-            assert_bit_equal(got.view(torch.int16), bits.to(torch.int16), f"{quantizer}")
+        bits = torch.where(want.isnan(), canonical, want.to(dtype).view(torch.int16))
+        for isa in isas:
+            assert_bit_equal(quantized(x, quantizer), want, f"{isa} {quantizer} to float32")
+            if fmt.fits_in(5, 10) or dtype == torch.bfloat16:
+                got = quantized(x, quantizer, torch.empty_like(x)).view(torch.int16)
+                assert_bit_equal(got, bits.to(torch.int16), f"{isa} {quantizer}")
 
 
 CHOSEN = [
@@ -123,134 +67,108 @@ CHOSEN = [
     Quantizer("e3m2_nosub", "to_odd"),
     Quantizer("fixed8_f4", "stochastic", random_bits=9),
 ]
+#: Bytes from which results go past the caches: all, none.
+STREAM_BYTES = (0, 1 << 62)
 
 
-@pytest.mark.parametrize("stream_bytes", [0, 1 << 62], ids=["streamed", "cached"])
-@pytest.mark.parametrize("quantizer", CHOSEN, ids=ids)
+@each("quantizer", CHOSEN)
 def test_lengths_and_alignments(
-    quantizer: Quantizer, stream_bytes: int, isa: str, monkeypatch: pytest.MonkeyPatch
+    quantizer: Quantizer, isas: Isas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """0 to 70 elements go from any start to any start, and nothing beside them is written."""
-    monkeypatch.setattr(cpu, "STREAM_BYTES", stream_bytes)
-    generator = np.random.default_rng(3)
-    x = torch.from_numpy(generator.normal(0, 3, 100).astype(np.float32))
-    for count in range(71):
-        for start in (0, 1, 3, 4, 8):
-            out = torch.full((100,), 77.0)
-            source = x[start : start + count]
-            quantized(source, quantizer, out[start // 2 : start // 2 + count])
-            got = out[start // 2 : start // 2 + count]
-            assert_bit_equal(got, expected(source.numpy(), quantizer), f"{count} from {start}")
-            assert (out[: start // 2] == 77).all()
-            assert (out[start // 2 + count :] == 77).all()
+    x = torch.from_numpy(np.random.default_rng(3).normal(0, 3, 100).astype(np.float32))
+    for start, stream_bytes in product((0, 1, 3, 4, 8), STREAM_BYTES):
+        monkeypatch.setattr(cpu, "STREAM_BYTES", stream_bytes)
+        values = expected(x[start : start + 70].numpy(), quantizer)
+        for isa in isas:
+            for count in range(71):
+                part = slice(start // 2, start // 2 + count)
+                out, want = torch.full((100,), 77.0), np.full(100, 77.0, np.float32)
+                want[part] = values[:count]
+                quantized(x[start : start + count], quantizer, out[part])
+                assert_bit_equal(out, want, f"{isa} {count} from {start}")
 
 
-@pytest.mark.parametrize("quantizer", CHOSEN, ids=ids)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def assert_on_threads(
+    threads: Iterable[str], x: Tensor, quantizer: Quantizer, want: object, name: str
+) -> None:
+    for count in threads:
+        assert_bit_equal(quantized(x, quantizer), want, f"{name} {count}")
+
+
+@each("quantizer", CHOSEN)
+@each("dtype", [torch.float32, torch.bfloat16])
 def test_large_tensors(
-    quantizer: Quantizer, dtype: torch.dtype, isa: str, monkeypatch: pytest.MonkeyPatch
+    quantizer: Quantizer,
+    dtype: torch.dtype,
+    isas: Isas,
+    threads: Threads,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The tensors have several pieces (65536 elements in quantize.cpp), any number of threads, both
     kinds of stores."""
     generator = np.random.default_rng(4)
     x = torch.from_numpy(generator.normal(0, 3, 3 * 65536 + 77).astype(np.float32)).to(dtype)
     want = expected(x.float().numpy(), quantizer)
-    threads = torch.get_num_threads()
-    try:
-        for count in (1, 2, 3):
-            for stream_bytes in (0, 1 << 62):
-                torch.set_num_threads(count)
-                monkeypatch.setattr(cpu, "STREAM_BYTES", stream_bytes)
-                assert_bit_equal(quantized(x, quantizer), want, f"{count} {stream_bytes}")
-    finally:
-        torch.set_num_threads(threads)
+    for stream_bytes in STREAM_BYTES:
+        monkeypatch.setattr(cpu, "STREAM_BYTES", stream_bytes)
+        for isa in isas:
+            assert_on_threads(threads, x, quantizer, want, f"{isa} {stream_bytes}")
 
 
-def test_flush_to_zero_does_not_show(isa: str) -> None:
+def test_flush_to_zero_does_not_show(isas: Isas) -> None:
     fmt = parse_format("bf16")
     x = float32_values(fmt)
-    assert torch.set_flush_denormal(True)
-    try:
-        results = {q: quantized(torch.from_numpy(x), q) for q in quantizers(fmt)}
-    finally:
-        torch.set_flush_denormal(False)
-    for quantizer, got in results.items():
-        assert_bit_equal(got, expected(x, quantizer), str(quantizer))
+    for quantizer in quantizers(fmt):
+        with flushed():
+            results = {isa: quantized(torch.from_numpy(x), quantizer) for isa in isas}
+        want = expected(x, quantizer)
+        for isa, got in results.items():
+            assert_bit_equal(got, want, f"{isa} {quantizer}")
 
 
-TENSOR_FORMATS = [
-    AffineFormat(8),
-    AffineFormat(3, symmetric=True),
-    AffineFormat(8, axis=0),
-    AffineFormat(5, axis=1),
-    AffineFormat(8, symmetric=True, axis=-1),
-    BlockFormat("fp8_e4m3", 32),
-    BlockFormat("fp4_e2m1", 5, axis=0),
-    BlockFormat("fp6_e2m3", 7, axis=1),
-    BlockFormat("fp8_e5m2", 1500),
-]
-KINDS = ("normal", "wide", "special", "tiny", "nothing finite")
 SHAPES = [(1, 1, 1), (2, 3, 33), (3, 70, 5), (5, 2, 130), (2, 40, 1), (1, 1, 3001)]
 
 
-def tensor_values(shape: tuple[int, ...], kind: str) -> Tensor:
-    """Values over many binades, with inf and NaN, all equal, tiny, or none of them finite."""
-    generator = torch.Generator().manual_seed(5)
-    x = torch.randn(shape, generator=generator)
-    if kind == "wide":
-        x *= torch.exp2(torch.randint(-30, 30, shape, generator=generator).float())
-    elif kind == "special":
-        choice = torch.rand(shape, generator=generator)
-        x[choice < 0.1] = -0.0
-        x[choice < 0.04] = float("inf")
-        x[choice < 0.02] = float("nan")
-    elif kind == "tiny":
-        x *= 1e-42
-    elif kind == "nothing finite":
-        x[:] = float("nan")
-        x[0] = float("-inf")
-    return x
+def by_reference(x: Tensor, quantizer: Quantizer) -> Tensor:
+    want = torch.empty(x.shape)
+    REFERENCE.quantize(x, quantizer.to_ints(), torch.tensor(SEED), 0, SITE, want)
+    return want
 
 
-@pytest.mark.parametrize("fmt", TENSOR_FORMATS, ids=ids)
-def test_affine_and_block_match_reference(fmt: AffineFormat | BlockFormat, isa: str) -> None:
+@each("fmt", TENSOR_FORMATS)
+def test_affine_and_block_match_reference(fmt: AffineFormat | BlockFormat, isas: Isas) -> None:
     modes = ["stochastic", "nearest_even", *DETERMINISTIC[1:]]
     dtypes = [torch.float32, torch.bfloat16, torch.float64]
     for i, (shape, kind) in enumerate(product(SHAPES, KINDS)):
         x = tensor_values(shape, kind).to(dtypes[i % len(dtypes)])
         quantizer = Quantizer(fmt, modes[i % len(modes)])
-        want = torch.empty(shape)
-        _reference.BACKEND.quantize(x, quantizer.to_ints(), torch.tensor(SEED), 0, SITE, want)
-        got = quantized(x, quantizer)
-        assert_bit_equal(got, want, f"{shape} {kind} {x.dtype} {quantizer.rounding}")
+        want = by_reference(x, quantizer)
+        for isa in isas:
+            name = f"{isa} {shape} {kind} {x.dtype} {quantizer.rounding}"
+            assert_bit_equal(quantized(x, quantizer), want, name)
 
 
-@pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("element", ["e7m0_b-1", "e2m1", "e4m3"])
-def test_blocks_of_float64_beyond_float32(element: str, axis: int, isa: str) -> None:
+@each("axis", [0, 1])
+@each("element", ["e7m0_b-1", "e2m1", "e4m3"])
+def test_blocks_of_float64_beyond_float32(element: str, axis: int, isas: Isas) -> None:
     """The scale of a block is that of its largest value, even where float32 does not hold that
     value."""
     rows = [[2.0**1000, 1.0, 2.0**100, -(2.0**60)], [2.0**230, 2.0**127, 2.0**-1000, -0.0]]
     x = torch.tensor(rows, dtype=torch.float64)
     quantizer = Quantizer(BlockFormat(element, 4, axis=axis))
-    want = torch.empty(x.shape)
-    _reference.BACKEND.quantize(x, quantizer.to_ints(), None, 0, SITE, want)
-    assert_bit_equal(quantized(x, quantizer), want)
+    want = by_reference(x, quantizer)
+    for isa in isas:
+        assert_bit_equal(quantized(x, quantizer), want, isa)
 
 
-@pytest.mark.parametrize("fmt", TENSOR_FORMATS, ids=ids)
-@pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
-def test_large_affine_and_block(fmt: AffineFormat | BlockFormat, rounding: str) -> None:
+@each("fmt", TENSOR_FORMATS)
+@each("rounding", ["nearest_even", "stochastic"])
+def test_large_affine_and_block(
+    fmt: AffineFormat | BlockFormat, rounding: str, threads: Threads
+) -> None:
     """Any number of threads takes the pieces of the work, of which a single slice may have
     several."""
     quantizer = Quantizer(fmt, rounding)
     x = tensor_values((3, 150, 401), "special")
-    want = torch.empty(x.shape)
-    _reference.BACKEND.quantize(x, quantizer.to_ints(), torch.tensor(SEED), 0, SITE, want)
-    threads = torch.get_num_threads()
-    try:
-        for count in (1, 3):
-            torch.set_num_threads(count)
-            assert_bit_equal(quantized(x, quantizer), want, f"{count} threads")
-    finally:
-        torch.set_num_threads(threads)
+    assert_on_threads(threads, x, quantizer, by_reference(x, quantizer), rounding)

@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from lpkernels.backends import cpu
-from tests.support.processor import isa
+from tests.loops import each
+from tests.support.denormals import flushed
+from tests.support.processor import Isas, Threads
 from tests.support.updates import (
     FORMATS,
     LOOPS,
     STEPS,
-    Formats,
     assert_same,
     copied,
     parts_of,
@@ -17,48 +18,37 @@ from tests.support.updates import (
     tensors_of,
 )
 
-__all__ = ["isa"]
-
 # A group of lanes and a little more, several spans and a little more, a few elements, none.
 SHAPES = ((7, 5), (1100,), (1,), (0,), (3, 11, 16))
 # Places where a tensor may begin in a larger one of which it is a part: anywhere in a word of
 # draws, and before a border of a thread's share and of a row key.
 ORIGINS = (6, 65_533, (1 << 34) - 1, 3, (1 << 32) - 500)
 
-all_formats = pytest.mark.parametrize(
-    "formats", [*FORMATS.values(), *LOOPS.values()], ids=[*FORMATS, *LOOPS]
-)
-pytestmark = pytest.mark.skipif(
-    bool(cpu.BACKEND.why_not()), reason="the cpu backend is not built here"
-)
+ALL_FORMATS = FORMATS | LOOPS
 
 
-@all_formats
-@pytest.mark.parametrize("name", STEPS)
-def test_bits_of_the_reference(name: str, formats: Formats) -> None:
-    step = STEPS[name]
-    tensors = tensors_of(step, formats, SHAPES, special=True)
-    expected = run(tensors, step, formats, "reference", scale=1024.0)
-    assert_same(run(tensors, step, formats, "cpu", scale=1024.0), expected)
+@each("name", STEPS)
+@each("formats", ALL_FORMATS)
+def test_bits_of_the_reference(formats: str, name: str, isas: Isas) -> None:
+    step, how = STEPS[name], ALL_FORMATS[formats]
+    # One that rounds the quotients, and one that does not.
+    scale = 3.0 if name in ("adamw", "momentum") else 1024.0
+    tensors = tensors_of(step, how, SHAPES, special=True)
+    expected = run(tensors, step, how, "reference", scale=scale)
+    for _ in isas:
+        assert_same(run(tensors, step, how, "cpu", scale=scale), expected)
 
 
-@all_formats
-def test_bits_of_the_reference_on_every_instruction_set(isa: str, formats: Formats) -> None:
-    for step in (STEPS["adamw"], STEPS["momentum"]):
-        tensors = tensors_of(step, formats, SHAPES, special=True)
-        expected = run(tensors, step, formats, "reference", scale=3.0)
-        assert_same(run(tensors, step, formats, "cpu", scale=3.0), expected)
+@each("formats", ALL_FORMATS)
+def test_parts_of_a_tensor_draw_what_the_whole_does(formats: str, isas: Isas) -> None:
+    step, how = STEPS["adamw"], ALL_FORMATS[formats]
+    tensors = tensors_of(step, how, SHAPES, special=True)
+    expected = run(tensors, step, how, "reference", origins=ORIGINS)
+    for _ in isas:
+        assert_same(run(tensors, step, how, "cpu", origins=ORIGINS), expected)
 
 
-@all_formats
-def test_parts_of_a_tensor_draw_what_the_whole_does(isa: str, formats: Formats) -> None:
-    step = STEPS["adamw"]
-    tensors = tensors_of(step, formats, SHAPES, special=True)
-    expected = run(tensors, step, formats, "reference", origins=ORIGINS)
-    assert_same(run(tensors, step, formats, "cpu", origins=ORIGINS), expected)
-
-
-@pytest.mark.parametrize("cut", [1, 6, 64, 513])
+@each("cut", [1, 6, 64, 513])
 def test_two_parts_are_the_whole(cut: int) -> None:
     step, formats = STEPS["adamw"], FORMATS["drawn"]
     whole = tensors_of(step, formats, [(600,)])
@@ -69,7 +59,7 @@ def test_two_parts_are_the_whole(cut: int) -> None:
         assert_same(got._replace(counts=()), parts_of(want, part)._replace(counts=()))
 
 
-@pytest.mark.parametrize("name", STEPS)
+@each("name", STEPS)
 def test_first_steps_do_not_read_states(name: str) -> None:
     step = STEPS[name]
     tensors = tensors_of(step, FORMATS["drawn"], SHAPES)
@@ -80,8 +70,8 @@ def test_first_steps_do_not_read_states(name: str) -> None:
     assert_same(run(tensors, step, FORMATS["drawn"], "cpu", begins=True), expected)
 
 
-@pytest.mark.parametrize("backend", ["reference", "cpu"])
-@pytest.mark.parametrize("name", STEPS)
+@each("backend", ["reference", "cpu"])
+@each("name", STEPS)
 def test_the_flag_leaves_everything_as_it_is(name: str, backend: str) -> None:
     step = STEPS[name]
     tensors = tensors_of(step, FORMATS["bytes"], SHAPES, special=True)
@@ -90,18 +80,11 @@ def test_the_flag_leaves_everything_as_it_is(name: str, backend: str) -> None:
     assert_same(run(tensors, step, FORMATS["bytes"], backend, found=False), plain)
 
 
-@pytest.mark.parametrize("formats", ["fp32", "drawn", "bytes"])
-def test_threads_do_not_show(formats: str) -> None:
+@each("formats", ["fp32", "drawn", "bytes"])
+def test_threads_do_not_show(formats: str, threads: Threads) -> None:
     step = STEPS["adamw"]
     tensors = tensors_of(step, FORMATS[formats], [(150_001,), (65_536,), (9,)], special=True)
-    before = torch.get_num_threads()
-    try:
-        results = []
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            results.append(run(tensors, step, FORMATS[formats], "cpu"))
-    finally:
-        torch.set_num_threads(before)
+    results = [run(tensors, step, FORMATS[formats], "cpu") for _ in threads]
     assert_same(results[1], results[0])
     assert_same(results[2], results[0])
 
@@ -114,7 +97,7 @@ def test_results_past_the_caches_are_the_same(monkeypatch: pytest.MonkeyPatch) -
     assert_same(run(tensors, step, formats, "cpu"), expected)
 
 
-@pytest.mark.parametrize("scale", [0.0, 2.0**127, 2.0**-149, 2.0**-126, 3.0, torch.inf])
+@each("scale", [0.0, 2.0**127, 2.0**-149, 2.0**-126, 3.0, torch.inf])
 def test_any_scale(scale: float) -> None:
     step, formats = STEPS["sgd"], FORMATS["fp32"]
     tensors = tensors_of(step, formats, [(77,)], special=True)
@@ -127,11 +110,7 @@ def test_a_process_that_flushes_denormals_gets_the_same() -> None:
     tensors = tensors_of(step, formats, [(77,)], special=True)
     tensors.gradients[0].mul_(2.0**-120)
     expected = copied(run(tensors, step, formats, "reference"))
-    if not torch.set_flush_denormal(True):
-        pytest.skip("this processor does not flush denormals")
-    try:
+    with flushed():
         results = [run(tensors, step, formats, backend) for backend in ("cpu", "reference")]
-    finally:
-        torch.set_flush_denormal(False)
     for result in results:
         assert_same(result, expected)

@@ -1,4 +1,4 @@
-"""Operands on which emulated sums go wrong first, as data for the tests of the reference."""
+"""Operands on which emulated sums go wrong first, as data."""
 
 import numpy as np
 
@@ -14,7 +14,8 @@ def operand(kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.n
     "plain" has 24 significant bits around 1; "wide" magnitudes up to 2^40 apart; "cancelling" few
     values of both signs, so sums return to zero; "ties" short significands that meet halfway;
     "subnormal" values of float32 below and near 2^-126; "huge" near its maximum; "special" mixes
-    infinities, NaN and both zeros in.
+    infinities, NaN and both zeros in; "rare" has many zeros of one sign and few other such values,
+    so that long sums stay finite in places.
     """
     plain = rng.standard_normal(shape)
     if kind == "wide":
@@ -32,4 +33,10 @@ def operand(kind: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.n
     x = plain.astype(np.float32)
     if kind == "special":
         x = np.where(rng.random(shape) < 0.2, rng.choice(_SPECIALS, shape), x).astype(np.float32)
+    elif kind == "rare":
+        chance = rng.random(shape)
+        x[chance < 0.3] = -0.0
+        x[chance < 0.04] = 1e-45
+        x[chance < 0.01] = np.inf
+        x[chance < 0.005] = np.nan
     return x
