@@ -12,7 +12,9 @@ from lpkernels.backends import BINS, COUNTS, _reference, cpu
 from lpkernels.formats import AffineFormat, parse_format
 from lpkernels.rng import SITE_QUANTIZE
 from lpkernels.rounding import ROUNDINGS
-from tests.backends.cpu.test_quantize_kernels import (
+from tests.cases import DETERMINISTIC, ROUND_FORMATS, ids
+from tests.compare import assert_bit_equal
+from tests.support.elements import (
     END_FORMATS,
     KINDS,
     TENSOR_FORMATS,
@@ -20,8 +22,6 @@ from tests.backends.cpu.test_quantize_kernels import (
     quantizers,
     tensor_values,
 )
-from tests.cases import DETERMINISTIC, ROUND_FORMATS, ids
-from tests.compare import assert_bit_equal
 from tests.support.processor import isa
 
 __all__ = ["isa"]

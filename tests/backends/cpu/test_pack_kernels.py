@@ -2,14 +2,12 @@
 
 import pytest
 import torch
-from torch import Tensor
 
-from lpkernels.arithmetic import Quantizer
 from lpkernels.backends import _reference, cpu
-from lpkernels.formats import FixedFormat, FloatFormat
-from tests.backends.cpu.test_quantize_kernels import END_FORMATS, float32_values, quantized
+from lpkernels.formats import FloatFormat
 from tests.cases import ROUND_FORMATS, ids
 from tests.compare import assert_bit_equal
+from tests.support.elements import END_FORMATS, WIDTHS, Format, codable, float32_values
 from tests.support.processor import isa
 
 __all__ = ["isa"]
@@ -17,22 +15,6 @@ __all__ = ["isa"]
 pytestmark = pytest.mark.skipif(
     not cpu.BACKEND.available(), reason=f"cpu backend: {cpu.BACKEND.why_not()}"
 )
-
-Format = FloatFormat | FixedFormat
-#: Few exponent bits and many, so that codes take every width from 2 to 32 bits.
-WIDTHS = [
-    *(FloatFormat(1, bits - 2, specials="none", bias=0) for bits in range(2, 8)),
-    *(FloatFormat(2, bits - 3, specials="none") for bits in range(8, 25)),
-    *(FloatFormat(8, bits - 9) for bits in range(10, 33)),
-]
-
-
-def codable(fmt: Format, count: int) -> Tensor:
-    """Values that have codes in fmt: hard values rounded to it, without those that have no code."""
-    x = quantized(torch.from_numpy(float32_values(fmt)), Quantizer(fmt, "toward_zero"))
-    special = isinstance(fmt, FixedFormat) or fmt.specials != "ieee"
-    x = x[x.isfinite()] if special or fmt.man_bits == 0 else x
-    return x.repeat(-(-count // x.numel()))[:count]
 
 
 @pytest.mark.parametrize("fmt", [*ROUND_FORMATS, *END_FORMATS, *WIDTHS], ids=ids)

@@ -11,8 +11,9 @@ from lpkernels.arithmetic import Quantizer
 from lpkernels.backends import cpu
 from lpkernels.formats import parse_format
 from lpkernels.rounding import round_array
-from tests.backends.cpu.test_quantize_kernels import expected, quantized
+from tests.backends.cpu.test_quantize_kernels import quantized
 from tests.compare import assert_bit_equal
+from tests.support.elements import expected
 
 pytestmark = [
     pytest.mark.slow,

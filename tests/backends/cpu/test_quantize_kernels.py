@@ -1,6 +1,5 @@
 """The elementwise kernels against rounding.py, to the bit: instruction sets, modes, sizes."""
 
-from collections.abc import Iterator
 from itertools import product
 
 import numpy as np
@@ -8,13 +7,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from lpkernels import rng as draws_of
 from lpkernels.arithmetic import Quantizer
 from lpkernels.backends import _reference, cpu
-from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat, parse_format
-from lpkernels.rounding import round_array
-from tests.cases import DETERMINISTIC, ROUND_FORMATS, hard_values, ids
+from lpkernels.formats import AffineFormat, BlockFormat, parse_format
+from tests.cases import DETERMINISTIC, ROUND_FORMATS, ids
 from tests.compare import assert_bit_equal
+from tests.support.elements import (
+    END_FORMATS,
+    KINDS,
+    SEED,
+    SITE,
+    TENSOR_FORMATS,
+    Format,
+    expected,
+    float32_values,
+    quantizers,
+    tensor_values,
+)
 from tests.support.processor import isa
 
 __all__ = ["isa"]
@@ -23,72 +32,12 @@ pytestmark = pytest.mark.skipif(
     not cpu.BACKEND.available(), reason=f"cpu backend: {cpu.BACKEND.why_not()}"
 )
 
-SEED = 0x1234567812345678
-SITE = draws_of.SITE_QUANTIZE
-RANDOM_BITS = (1, 5, 8, 9, 16, 17, 23, 24, 31, 32)
-Format = FloatFormat | FixedFormat
-
 
 def quantized(x: Tensor, quantizer: Quantizer, out: Tensor | None = None) -> Tensor:
     """x on the cpu backend, written into ``out`` or a float32 tensor."""
     out = torch.empty_like(x, dtype=torch.float32) if out is None else out
     cpu.BACKEND.quantize(x, quantizer.to_ints(), torch.tensor(SEED), 0, SITE, out)
     return out
-
-
-def expected(x: np.ndarray, quantizer: Quantizer, first: int = 0) -> np.ndarray:
-    """The float32 result of `round_array`; the elements of x have the row-major positions from
-    ``first`` on."""
-    bits = quantizer.random_bits or 32
-    draws = None
-    if quantizer.rounding == "stochastic":
-        index = np.arange(first, first + x.size)
-        draws = draws_of.draws(SEED, SITE, 0, 0, index, bits, quantizer.rng)
-    with np.errstate(invalid="ignore", over="ignore"):
-        widened = x.astype(np.float64)
-        y = round_array(widened, quantizer.fmt, quantizer.rounding, draws=draws, random_bits=bits)
-        narrow = y.astype(np.float32)
-    narrow.view(np.uint32)[np.isnan(narrow)] = 0x7FC00000
-    return narrow
-
-
-def quantizers(fmt: Format) -> Iterator[Quantizer]:
-    """Every mode, with few and many random bits of either generator."""
-    for rounding in DETERMINISTIC:
-        yield Quantizer(fmt, rounding)
-    for bits in RANDOM_BITS:
-        yield Quantizer(fmt, "stochastic", random_bits=bits)
-    yield Quantizer(fmt, "stochastic", random_bits=7, rng="philox")
-    yield Quantizer(fmt, "stochastic", random_bits=12, rng="philox")
-    yield Quantizer(fmt, "stochastic", rng="philox")
-
-
-def float32_values(fmt: Format, count: int = 60) -> np.ndarray:
-    """float32 values where rounding to fmt goes wrong first, shuffled, and random patterns."""
-    generator = np.random.default_rng(7)
-    with np.errstate(over="ignore", invalid="ignore"):
-        hard = hard_values(fmt, count).astype(np.float32)
-        near = [np.nextafter(hard, np.float32(end)) for end in (-np.inf, np.inf)]
-    patterns = generator.integers(0, 2**32, 10 * count, dtype=np.uint32).view(np.float32)
-    x = np.concatenate([hard, *near, patterns])
-    return generator.permutation(x)
-
-
-#: Formats at the ends of float32: their normals lie below its own, or there is no room above.
-END_FORMATS = [
-    FloatFormat(1, 3, specials="none", bias=128),
-    FloatFormat(2, 3, bias=128),
-    FloatFormat(4, 3, bias=128, overflow="saturate"),
-    FloatFormat(4, 3, bias=128, subnormals=False),
-    FloatFormat(4, 3, bias=129),
-    FloatFormat(3, 0, bias=128),
-    FloatFormat(3, 0, bias=127, subnormals=False),
-    FloatFormat(4, 5, bias=127, subnormals=False),
-    FloatFormat(3, 22, bias=127),
-    FloatFormat(3, 3, bias=-121),
-    FloatFormat(3, 0, bias=-121),
-    FloatFormat(3, 0, bias=-121, subnormals=False, overflow="nan"),
-]
 
 
 @pytest.mark.parametrize("fmt", [*ROUND_FORMATS, *END_FORMATS], ids=ids)
@@ -178,38 +127,7 @@ def test_flush_to_zero_does_not_show(isa: str) -> None:
         assert_bit_equal(got, expected(x, quantizer), str(quantizer))
 
 
-TENSOR_FORMATS = [
-    AffineFormat(8),
-    AffineFormat(3, symmetric=True),
-    AffineFormat(8, axis=0),
-    AffineFormat(5, axis=1),
-    AffineFormat(8, symmetric=True, axis=-1),
-    BlockFormat("fp8_e4m3", 32),
-    BlockFormat("fp4_e2m1", 5, axis=0),
-    BlockFormat("fp6_e2m3", 7, axis=1),
-    BlockFormat("fp8_e5m2", 1500),
-]
-KINDS = ("normal", "wide", "special", "tiny", "nothing finite")
 SHAPES = [(1, 1, 1), (2, 3, 33), (3, 70, 5), (5, 2, 130), (2, 40, 1), (1, 1, 3001)]
-
-
-def tensor_values(shape: tuple[int, ...], kind: str) -> Tensor:
-    """Values over many binades, with inf and NaN, all equal, tiny, or none of them finite."""
-    generator = torch.Generator().manual_seed(5)
-    x = torch.randn(shape, generator=generator)
-    if kind == "wide":
-        x *= torch.exp2(torch.randint(-30, 30, shape, generator=generator).float())
-    elif kind == "special":
-        choice = torch.rand(shape, generator=generator)
-        x[choice < 0.1] = -0.0
-        x[choice < 0.04] = float("inf")
-        x[choice < 0.02] = float("nan")
-    elif kind == "tiny":
-        x *= 1e-42
-    elif kind == "nothing finite":
-        x[:] = float("nan")
-        x[0] = float("-inf")
-    return x
 
 
 @pytest.mark.parametrize("fmt", TENSOR_FORMATS, ids=ids)

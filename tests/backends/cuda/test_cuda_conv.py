@@ -24,7 +24,7 @@ from tests import cases
 from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
 from tests.support import cuda_host
-from tests.test_conv_tables import ALL_CASES, in_frame
+from tests.support.conv_frames import ALL_CASES, in_frame
 
 PASSES = ("fprop", "dgrad", "wgrad")
 SEED = torch.tensor(-20240229)

@@ -19,13 +19,13 @@ from lpkernels.backends import BINS, COUNTS, _reference, cpu
 from lpkernels.backends.cuda import BACKEND, _counting
 from lpkernels.formats import AffineFormat, parse_format
 from tests import cases
-from tests.backends.cpu.test_quantize_kernels import (
+from tests.compare import assert_bit_equal
+from tests.support.elements import (
     KINDS,
     TENSOR_FORMATS,
     float32_values,
     tensor_values,
 )
-from tests.compare import assert_bit_equal
 
 REASON = BACKEND.why_not()
 NEEDS_MODULE = pytest.mark.skipif(not cpu.BACKEND.available(), reason=cpu.BACKEND.why_not())

@@ -21,9 +21,8 @@ from lpkernels.backends import _reference, cpu
 from lpkernels.backends.cuda import BACKEND, _packing, _quantize
 from lpkernels.formats import AffineFormat, BlockFormat
 from tests import cases
-from tests.backends.cpu.test_pack_kernels import WIDTHS, codable
-from tests.backends.cpu.test_quantize_kernels import KINDS, TENSOR_FORMATS, tensor_values
 from tests.compare import assert_bit_equal
+from tests.support.elements import KINDS, TENSOR_FORMATS, WIDTHS, codable, tensor_values
 
 REASON = BACKEND.why_not()
 REFERENCE = _reference.BACKEND

@@ -21,7 +21,7 @@ from tests.backends.cuda.test_cuda_conv import ALL_ORDERS, KERNELS, PASSES, few_
 from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
 from tests.support import cuda_host, sass
-from tests.test_conv_tables import ABSENT
+from tests.support.conv_frames import ABSENT
 
 REFERENCE = lp.backends.get("reference")
 NAN = 0x7FC00000

@@ -19,7 +19,6 @@ from lpkernels.backends.cuda import BACKEND
 from tests.backends.cuda.test_cuda_conv import PASSES, operands, run, special
 from tests.cases import CONV_CASES, ids
 from tests.compare import assert_bit_equal
-from tests.reference.test_operand_blocks import accumulators
 from tests.support import cuda_host
 from tests.support.operand_cases import (
     CONVOLVED,
@@ -31,6 +30,7 @@ from tests.support.operand_cases import (
     short_rows,
     tensor,
 )
+from tests.support.operand_draws import accumulators
 
 REFERENCE = lp.backends.get("reference")
 SEED, ROLE = torch.tensor(-1234567890123456789), 4

@@ -25,7 +25,7 @@ from lpkernels.rounding import round_array
 from tests import cases
 from tests.compare import assert_bit_equal
 from tests.support import cuda_host
-from tests.test_conv_tables import ABSENT
+from tests.support.conv_frames import ABSENT
 
 REASON = BACKEND.why_not()
 REFERENCE = lp.backends.get("reference")

@@ -11,15 +11,15 @@ from lpkernels.backends import _reference
 from lpkernels.backends.triton import BACKEND
 from lpkernels.backends.triton.elementwise import affine, block
 from lpkernels.formats import AffineFormat, BlockFormat, FloatFormat
-from tests.backends.cpu.test_quantize_kernels import (
+from tests.cases import DETERMINISTIC, ids
+from tests.compare import assert_bit_equal
+from tests.support.elements import (
     KINDS,
     SEED,
     SITE,
     TENSOR_FORMATS,
     tensor_values,
 )
-from tests.cases import DETERMINISTIC, ids
-from tests.compare import assert_bit_equal
 
 FORMATS = [
     *TENSOR_FORMATS,

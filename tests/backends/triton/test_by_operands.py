@@ -14,7 +14,6 @@ from lpkernels.rng import Role
 from tests.backends.triton import test_conv
 from tests.cases import ConvCase, ids
 from tests.compare import assert_bit_equal
-from tests.reference.test_operand_blocks import accumulators
 from tests.support.operand_cases import (
     CONVOLVED,
     MODES,
@@ -25,6 +24,7 @@ from tests.support.operand_cases import (
     short_rows,
     tensor,
 )
+from tests.support.operand_draws import accumulators
 
 _units = pytest.importorskip("lpkernels.backends.triton.exact.units")
 _products = pytest.importorskip("lpkernels.backends.triton._products")

@@ -13,7 +13,10 @@ from lpkernels.backends.triton.elementwise import affine, block, counting, quant
 from lpkernels.backends.triton.rounding.rule import rule_of
 from lpkernels.formats import AffineFormat, BlockFormat, FloatFormat, parse_format
 from lpkernels.rounding import ROUNDINGS
-from tests.backends.cpu.test_quantize_kernels import (
+from tests.backends.triton.ahead_of_time import EVERY, compiled
+from tests.cases import DETERMINISTIC, ROUND_FORMATS, ids
+from tests.compare import assert_bit_equal
+from tests.support.elements import (
     END_FORMATS,
     KINDS,
     SEED,
@@ -22,9 +25,6 @@ from tests.backends.cpu.test_quantize_kernels import (
     float32_values,
     tensor_values,
 )
-from tests.backends.triton.ahead_of_time import EVERY, compiled
-from tests.cases import DETERMINISTIC, ROUND_FORMATS, ids
-from tests.compare import assert_bit_equal
 
 SHAPES = [(1, 1, 1), (2, 13, 3), (3, 2, 66), (2, 40, 1)]
 MODES = ["stochastic", "nearest_even", *DETERMINISTIC[1:]]

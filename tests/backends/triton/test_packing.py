@@ -13,10 +13,9 @@ from lpkernels.backends import _reference
 from lpkernels.backends.triton import BACKEND
 from lpkernels.backends.triton.elementwise import block, packing
 from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat
-from tests.backends.cpu.test_pack_kernels import WIDTHS
-from tests.backends.cpu.test_quantize_kernels import END_FORMATS, float32_values, tensor_values
 from tests.cases import ROUND_FORMATS, ids
 from tests.compare import assert_bit_equal
+from tests.support.elements import END_FORMATS, WIDTHS, float32_values, tensor_values
 
 Format = FloatFormat | FixedFormat
 BLOCK_FORMATS = [

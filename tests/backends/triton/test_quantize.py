@@ -13,16 +13,16 @@ from lpkernels.backends.triton import BACKEND
 from lpkernels.backends.triton.elementwise import quantize
 from lpkernels.backends.triton.rounding.rule import rule_of
 from lpkernels.formats import FixedFormat, FloatFormat, parse_format
-from tests.backends.cpu.test_quantize_kernels import (
+from tests.backends.triton.ahead_of_time import EVERY, compiled
+from tests.cases import DETERMINISTIC, ROUND_FORMATS, hard_values, ids
+from tests.compare import assert_bit_equal
+from tests.support.elements import (
     END_FORMATS,
     SEED,
     SITE,
     expected,
     float32_values,
 )
-from tests.backends.triton.ahead_of_time import EVERY, compiled
-from tests.cases import DETERMINISTIC, ROUND_FORMATS, hard_values, ids
-from tests.compare import assert_bit_equal
 
 Format = FloatFormat | FixedFormat
 WIDE_TILE = 1 << 13

@@ -1,0 +1,131 @@
+"""Elementwise kernels: the formats, quantizers and values on which every backend is tested."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lpkernels import rng
+from lpkernels.arithmetic import Quantizer
+from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat
+from lpkernels.rounding import round_array
+from tests.cases import DETERMINISTIC, hard_values
+
+__all__ = [
+    "END_FORMATS",
+    "KINDS",
+    "SEED",
+    "SITE",
+    "TENSOR_FORMATS",
+    "WIDTHS",
+    "Format",
+    "codable",
+    "expected",
+    "float32_values",
+    "quantizers",
+    "tensor_values",
+]
+
+SEED = 0x1234567812345678
+SITE = rng.SITE_QUANTIZE
+Format = FloatFormat | FixedFormat
+
+#: Formats at the ends of float32: their normals lie below its own, or there is no room above.
+END_FORMATS = [
+    FloatFormat(1, 3, specials="none", bias=128),
+    FloatFormat(2, 3, bias=128),
+    FloatFormat(4, 3, bias=128, overflow="saturate"),
+    FloatFormat(4, 3, bias=128, subnormals=False),
+    FloatFormat(4, 3, bias=129),
+    FloatFormat(3, 0, bias=128),
+    FloatFormat(3, 0, bias=127, subnormals=False),
+    FloatFormat(4, 5, bias=127, subnormals=False),
+    FloatFormat(3, 22, bias=127),
+    FloatFormat(3, 3, bias=-121),
+    FloatFormat(3, 0, bias=-121),
+    FloatFormat(3, 0, bias=-121, subnormals=False, overflow="nan"),
+]
+#: Few exponent bits and many, so that codes take every width from 2 to 32 bits.
+WIDTHS = [
+    *(FloatFormat(1, bits - 2, specials="none", bias=0) for bits in range(2, 8)),
+    *(FloatFormat(2, bits - 3, specials="none") for bits in range(8, 25)),
+    *(FloatFormat(8, bits - 9) for bits in range(10, 33)),
+]
+TENSOR_FORMATS = [
+    AffineFormat(8),
+    AffineFormat(3, symmetric=True),
+    AffineFormat(8, axis=0),
+    AffineFormat(5, axis=1),
+    AffineFormat(8, symmetric=True, axis=-1),
+    BlockFormat("fp8_e4m3", 32),
+    BlockFormat("fp4_e2m1", 5, axis=0),
+    BlockFormat("fp6_e2m3", 7, axis=1),
+    BlockFormat("fp8_e5m2", 1500),
+]
+#: Kinds of tensors; see tensor_values().
+KINDS = ("normal", "wide", "special", "tiny", "nothing finite")
+
+
+def quantizers(fmt: Format) -> Iterator[Quantizer]:
+    """Every mode, with few and many random bits of either generator."""
+    for rounding in DETERMINISTIC:
+        yield Quantizer(fmt, rounding)
+    for bits in (1, 5, 8, 9, 16, 17, 23, 24, 31, 32):
+        yield Quantizer(fmt, "stochastic", random_bits=bits)
+    for bits in (7, 12, None):
+        yield Quantizer(fmt, "stochastic", random_bits=bits, rng="philox")
+
+
+def expected(x: np.ndarray, quantizer: Quantizer, first: int = 0) -> np.ndarray:
+    """The float32 result of `round_array`; the elements of x have the row-major positions from
+    ``first`` on."""
+    bits = quantizer.random_bits or 32
+    draws = None
+    if quantizer.rounding == "stochastic":
+        index = np.arange(first, first + x.size)
+        draws = rng.draws(SEED, SITE, 0, 0, index, bits, quantizer.rng)
+    with np.errstate(invalid="ignore", over="ignore"):
+        widened = x.astype(np.float64)
+        y = round_array(widened, quantizer.fmt, quantizer.rounding, draws=draws, random_bits=bits)
+        narrow = y.astype(np.float32)
+    narrow.view(np.uint32)[np.isnan(narrow)] = 0x7FC00000
+    return narrow
+
+
+def float32_values(fmt: Format, count: int = 60) -> np.ndarray:
+    """float32 values where rounding to fmt goes wrong first, shuffled, and random patterns."""
+    generator = np.random.default_rng(7)
+    with np.errstate(over="ignore", invalid="ignore"):
+        hard = hard_values(fmt, count).astype(np.float32)
+        near = [np.nextafter(hard, np.float32(end)) for end in (-np.inf, np.inf)]
+    patterns = generator.integers(0, 2**32, 10 * count, dtype=np.uint32).view(np.float32)
+    x = np.concatenate([hard, *near, patterns])
+    return generator.permutation(x)
+
+
+def codable(fmt: Format, count: int) -> Tensor:
+    """Values that have codes in fmt: hard values rounded to it, without those that have no code."""
+    x = torch.from_numpy(expected(float32_values(fmt), Quantizer(fmt, "toward_zero")))
+    special = isinstance(fmt, FixedFormat) or fmt.specials != "ieee"
+    x = x[x.isfinite()] if special or fmt.man_bits == 0 else x
+    return x.repeat(-(-count // x.numel()))[:count]
+
+
+def tensor_values(shape: tuple[int, ...], kind: str) -> Tensor:
+    """Values over many binades, with inf and NaN, all equal, tiny, or none of them finite."""
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(shape, generator=generator)
+    if kind == "wide":
+        x *= torch.exp2(torch.randint(-30, 30, shape, generator=generator).float())
+    elif kind == "special":
+        choice = torch.rand(shape, generator=generator)
+        x[choice < 0.1] = -0.0
+        x[choice < 0.04] = float("inf")
+        x[choice < 0.02] = float("nan")
+    elif kind == "tiny":
+        x *= 1e-42
+    elif kind == "nothing finite":
+        x[:] = float("nan")
+        x[0] = float("-inf")
+    return x
