@@ -62,3 +62,19 @@ def device() -> str:
     if reason != "available":
         pytest.skip(f"triton: {reason}")
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the certified kernels made of all products so far: `_problem.Made` of each."""
+    from lpkernels.backends.triton.certified import stages
+
+    found: list[Any] = []
+    inner = stages.launch
+
+    def launch(*arguments: object) -> Any:
+        found.append(inner(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(stages, "launch", launch)
+    return found

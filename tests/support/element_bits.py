@@ -1,0 +1,75 @@
+"""What a backend does element by element, beside the reference, to the bit: rounding, counting,
+codes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lpkernels.arithmetic import Quantizer
+from lpkernels.backends import BINS, COUNTS
+from lpkernels.backends import get as backend_of
+from lpkernels.formats import AffineFormat, BlockFormat
+from tests.compare import assert_bit_equal
+from tests.support.elements import SEED, SITE, Format
+
+__all__ = ["assert_codes", "assert_counted", "assert_quantized", "quantized", "ranges"]
+
+REFERENCE: Any = backend_of("reference")
+
+
+def quantized(
+    x: Tensor, quantizer: Quantizer, backend: Any = REFERENCE, device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:  # fmt: skip
+    out = torch.empty(x.shape, dtype=dtype, device=device)
+    call = (quantizer.to_ints(), torch.tensor(SEED), 0, SITE, out)
+    backend.quantize(x.to(device), *call)
+    return out
+
+
+def assert_quantized(
+    backend: Any, x: Tensor, quantizer: Quantizer, device: str = "cpu", name: str = ""
+) -> None:
+    got = quantized(x, quantizer, backend, device)
+    assert_bit_equal(got, quantized(x, quantizer), f"{name} {quantizer} {tuple(x.shape)} {x.dtype}")
+
+
+def assert_counted(
+    backend: Any, x: Tensor, quantizer: Quantizer, device: str = "cpu",
+    limits: Tensor | None = None, name: str = "",
+) -> None:  # fmt: skip
+    """Values and counts are the reference's, whether the values are written or not, and with a
+    histogram and without."""
+    name = f"{name} {quantizer} {tuple(x.shape)} {x.dtype}"
+    call = (quantizer.to_ints(), torch.tensor(SEED), 0, SITE)
+    want, want_counts = torch.empty(x.shape), torch.zeros(COUNTS + BINS, dtype=torch.int64)
+    REFERENCE.quantize_counting(x, *call, want, want_counts, limits)
+    x, limits = x.to(device), None if limits is None else limits.to(device)
+    for length, out in ((COUNTS + BINS, torch.empty(x.shape, device=device)), (COUNTS, None)):
+        counts = torch.full((length,), 5, dtype=torch.int64, device=device)
+        backend.quantize_counting(x, *call, out, counts, limits)
+        assert (counts - 5).tolist() == want_counts[:length].tolist(), name
+        if out is not None:
+            assert_bit_equal(out, want, name)
+
+
+def ranges(x: Tensor, fmt: AffineFormat) -> Tensor:
+    """Limits for every slice of x; those of the second are NaN."""
+    slices = 1 if fmt.axis is None else x.shape[fmt.axis]
+    limits = torch.sort(torch.randn(2, slices, dtype=torch.float64), dim=0)[0]
+    limits[:, 1:2] = float("nan")
+    return limits.contiguous()
+
+
+def assert_codes(
+    backend: Any, x: Tensor, fmt: Format | BlockFormat, device: str = "cpu"
+) -> None:
+    """Codes of x and their values are the reference's."""
+    ints = fmt.to_ints()
+    codes, want = backend.pack(x.to(device), ints), REFERENCE.pack(x, ints)
+    assert_bit_equal(codes, want, f"codes of {fmt}")
+    values = backend.unpack(codes, ints, list(x.shape))
+    assert_bit_equal(values, REFERENCE.unpack(want, ints, tuple(x.shape)), f"values of {fmt}")
