@@ -3,6 +3,7 @@ codes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,40 +16,46 @@ from lpkernels.formats import AffineFormat, BlockFormat
 from tests.compare import assert_bit_equal
 from tests.support.elements import SEED, SITE, Format
 
-__all__ = ["assert_codes", "assert_counted", "assert_quantized", "quantized", "ranges"]
+__all__ = ["WAYS", "assert_codes", "assert_counted", "assert_quantized", "quantized", "ranges"]
 
 REFERENCE: Any = backend_of("reference")
+WAYS = ((COUNTS + BINS, True), (COUNTS, False))
 
 
 def quantized(
     x: Tensor, quantizer: Quantizer, backend: Any = REFERENCE, device: str = "cpu",
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype = torch.float32, *, seed: int = SEED, role: int = 0,
 ) -> Tensor:  # fmt: skip
     out = torch.empty(x.shape, dtype=dtype, device=device)
-    call = (quantizer.to_ints(), torch.tensor(SEED), 0, SITE, out)
+    call = (quantizer.to_ints(), torch.tensor(seed), role, SITE, out)
     backend.quantize(x.to(device), *call)
     return out
 
 
 def assert_quantized(
-    backend: Any, x: Tensor, quantizer: Quantizer, device: str = "cpu", name: str = ""
-) -> None:
-    got = quantized(x, quantizer, backend, device)
-    assert_bit_equal(got, quantized(x, quantizer), f"{name} {quantizer} {tuple(x.shape)} {x.dtype}")
+    backend: Any, x: Tensor, quantizer: Quantizer, device: str = "cpu", name: str = "",
+    **draws: int,
+) -> None:  # fmt: skip
+    """draws: seed and role, as for `quantized`."""
+    got = quantized(x, quantizer, backend, device, **draws)
+    want = quantized(x, quantizer, **draws)
+    assert_bit_equal(got, want, f"{name} {quantizer} {tuple(x.shape)} {x.dtype}")
 
 
 def assert_counted(
     backend: Any, x: Tensor, quantizer: Quantizer, device: str = "cpu",
-    limits: Tensor | None = None, name: str = "",
+    limits: Tensor | None = None, name: str = "", ways: Iterable[tuple[int, bool]] = WAYS,
+    *, seed: int = SEED, role: int = 0,
 ) -> None:  # fmt: skip
-    """Values and counts are the reference's, whether the values are written or not, and with a
-    histogram and without."""
+    """Values and counts are the reference's. ways: how many counts there are, with a histogram or
+    without, and whether values are written."""
     name = f"{name} {quantizer} {tuple(x.shape)} {x.dtype}"
-    call = (quantizer.to_ints(), torch.tensor(SEED), 0, SITE)
+    call = (quantizer.to_ints(), torch.tensor(seed), role, SITE)
     want, want_counts = torch.empty(x.shape), torch.zeros(COUNTS + BINS, dtype=torch.int64)
     REFERENCE.quantize_counting(x, *call, want, want_counts, limits)
     x, limits = x.to(device), None if limits is None else limits.to(device)
-    for length, out in ((COUNTS + BINS, torch.empty(x.shape, device=device)), (COUNTS, None)):
+    for length, written in ways:
+        out = torch.empty(x.shape, device=device) if written else None
         counts = torch.full((length,), 5, dtype=torch.int64, device=device)
         backend.quantize_counting(x, *call, out, counts, limits)
         assert (counts - 5).tolist() == want_counts[:length].tolist(), name
@@ -64,9 +71,7 @@ def ranges(x: Tensor, fmt: AffineFormat) -> Tensor:
     return limits.contiguous()
 
 
-def assert_codes(
-    backend: Any, x: Tensor, fmt: Format | BlockFormat, device: str = "cpu"
-) -> None:
+def assert_codes(backend: Any, x: Tensor, fmt: Format | BlockFormat, device: str = "cpu") -> None:
     """Codes of x and their values are the reference's."""
     ints = fmt.to_ints()
     codes, want = backend.pack(x.to(device), ints), REFERENCE.pack(x, ints)
