@@ -12,7 +12,8 @@ from types import ModuleType
 import pytest
 
 from lpkernels.backends.cuda import BACKEND
-from tests.support import cuda_host
+from tests.support import cuda_host, sass
+from tests.support.sass import Kernels
 
 
 @pytest.fixture(params=["host", pytest.param("device", marks=pytest.mark.cuda)])
@@ -33,3 +34,12 @@ def host() -> Iterator[ModuleType]:
         pytest.skip(reason)
     with cuda_host.on_host() as loaded:
         yield loaded
+
+
+@pytest.fixture(scope="session")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+    """The kernels for sm_90 inside lpkernels._C."""
+    cubins = sass.in_library("sm_90", tmp_path_factory.mktemp("cubins"))
+    if not cubins:
+        pytest.skip("lpkernels._C was not built for sm_90")
+    return Kernels(cubins)

@@ -6,14 +6,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 import lpkernels as lp
-from lpkernels import _build
 from lpkernels.backends import Fused
 from lpkernels.backends._conv_geometry import Frame
 from lpkernels.backends.cuda import BACKEND, _conv, _products
@@ -173,11 +171,12 @@ def test_a_conversion_of_nan_is_found():
     assert not conversions_of_nan(chosen + "selp.f32 %f2, %f1, 0f7FC00000, %p1;\n")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(sass.reason()), reason=sass.reason())
 def test_no_nan_is_what_a_conversion_makes_of_one():
     """The instruction set leaves open which NaN a conversion makes; the contract has one NaN for
     all."""
-    kernels = sass.ptx(Path(str(_build.load_extension().__file__)).resolve())
+    kernels = sass.ptx(sass.library())
     if not kernels:
         pytest.skip("lpkernels._C was built without PTX")
     assert {name: found for name, k in kernels.items() if (found := conversions_of_nan(k))} == {}
