@@ -19,7 +19,7 @@ from typing import Any
 
 from lpkernels import _build, schemas
 from lpkernels.experiments.records import append_record, read_records
-from tests.backends.cuda.test_cuda_counts import (
+from tests.backends.cuda.product_loops import (
     CEILINGS,
     OPERAND_BLOCKS,
     PARTS_CEILING,
@@ -36,7 +36,7 @@ from tests.backends.cuda.test_cuda_counts import (
     tensor_kept,
     tensor_stage,
 )
-from tests.backends.cuda.test_cuda_shaped_counts import (
+from tests.backends.cuda.shaped_loops import (
     RULES,
     SHAPES,
     counted,
@@ -58,9 +58,8 @@ _TENSOR_END = 420
 
 
 def records() -> list[dict[str, object]]:
-    library = Path(str(_build.load_extension().__file__)).resolve()
     with tempfile.TemporaryDirectory() as folder:
-        return _records_of(sass.Kernels(sass.cubins(library, "sm_90", Path(folder))))
+        return _records_of(sass.Kernels(sass.in_library("sm_90", Path(folder))))
 
 
 def _records_of(kernels: sass.Kernels) -> list[dict[str, object]]:

@@ -45,8 +45,8 @@ part tests "$python" -m pytest -q -m "(cuda or triton) and not slow" \
 # random bits, scales and codes, and products of every family of kernels, with tables and without.
 small="strides or dtype or draws or seed_on or every_mode or codes_of_blocks or names_the_first"
 products=(
-  "tests/backends/cuda/test_cuda_products.py::TestOnDevice::test_hard_values_match_the_cpu"
-  "tests/backends/cuda/test_cuda_products.py::TestOnDevice::test_native_chunks_are_exact_where_their_sums_are"
+  "tests/backends/cuda/test_cuda_products.py::test_hard_values_match_the_cpu"
+  "tests/backends/cuda/test_cuda_products.py::test_native_chunks_are_exact_where_their_sums_are"
   "tests/backends/triton/test_training.py::test_layers_have_the_bits_of_the_reference[0]"
   "tests/backends/triton/test_training.py::test_layers_have_the_bits_of_the_reference[1]"
 )

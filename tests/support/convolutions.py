@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lpkernels.arithmetic import Accumulator, accumulator
 from tests.cases import ConvCase
-from tests.support.products import assert_convolution
+from tests.support.cpu_products import assert_convolution
 
 #: Sums for which a product's place matters and sums for which it does not, with zeros of both
 #: signs.

@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from unittest import mock
 
-from lpkernels.backends.cuda import _conv, _launch, _products, _update
+import pytest
+
+from lpkernels.backends.cuda import BACKEND, _conv, _launch, _products, _update
 
 _BUILD = Path(__file__).resolve().parents[2] / "build" / str(sys.implementation.cache_tag)
 
@@ -39,15 +42,29 @@ def load() -> ModuleType:
 
 
 @contextlib.contextmanager
-def on_host() -> Iterator[ModuleType]:
-    """A block in which products and updates of the cuda adapter run here, on tensors of the CPU."""
+def replaced(parts: Iterable[ModuleType], module: Callable[[], Any]) -> Iterator[None]:
+    """A block in which modules of the cuda adapter call another module's kernels, on tensors of the
+    CPU."""
     with contextlib.ExitStack() as patches:
-        for part in (_conv, _products, _launch, _update):
-            replaced = (
-                ("module", load),
+        for part in parts:
+            for name, value in (
+                ("module", module),
                 ("on_device", lambda x: contextlib.nullcontext()),
                 ("stream", lambda x: 0),
-            )
-            for name, value in replaced:
+            ):
                 patches.enter_context(mock.patch.object(part, name, value))
+        yield
+
+
+@contextlib.contextmanager
+def on_host() -> Iterator[ModuleType]:
+    """A block in which products and updates of the cuda adapter run here, on tensors of the CPU.
+    The device that is not there has 132 processors, unless the block sets another number."""
+    with replaced((_conv, _products, _launch, _update), load):
+        load().set_processors(132)
         yield load()
+
+
+def needs_device(test: Any) -> Any:
+    reason = f"cuda: {BACKEND.why_not()}"
+    return pytest.mark.cuda(pytest.mark.skipif(not BACKEND.available(), reason=reason)(test))

@@ -1,106 +1,119 @@
-"""Products and convolutions of the CPU's kernels, compared with the reference to the bit."""
+"""Products of matrices and passes of convolutions: operands, and the bits that a backend gives."""
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-import lpkernels as lp
+from lpkernels import ops
 from lpkernels.arithmetic import Accumulator
-from lpkernels.backends import cpu, get
+from lpkernels.arithmetic.products import output_size
+from lpkernels.backends import NOT_FUSED, Fused
 from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
-from tests.support.operands import operand
 
-REFERENCE = get("reference")
-SEED = torch.tensor(1234567890123456789)
-ROLE = 3
-PASSES = ("conv_fprop", "conv_dgrad", "conv_wgrad")
+__all__ = [
+    "PASSES",
+    "ROLE",
+    "SEED",
+    "Make",
+    "Tensors",
+    "assert_pass",
+    "assert_product",
+    "convolve",
+    "few_bits",
+    "output_shape",
+    "special",
+    "sums_in_float32",
+    "tensors_of",
+]
 
-
-def drawn(kind: str, *shapes: tuple[int, ...], seed: int = 0) -> list[Tensor]:
-    """Operands of a kind; see tests/support/operands.py."""
-    rng = np.random.default_rng(seed)
-    return [torch.from_numpy(operand(kind, shape, rng)) for shape in shapes]
-
-
-def spread_values(
-    fmt: str, shape: tuple[int, ...], generator: torch.Generator, *spreads: float
-) -> Tensor:
-    """A batch of values of a format, one for each spread: normally distributed, that many binades
-    apart in size, zeros of both signs among them."""
-    made = []
-    for spread in spreads:
-        x = torch.randn(shape, generator=generator)
-        x *= torch.exp2(spread * torch.randn(shape, generator=generator))
-        x *= (torch.rand(shape, generator=generator) > 0.2).float()
-        made.append(lp.quantize(x, fmt))
-    return torch.stack(made)
+SEED, ROLE = torch.tensor(-1234567890123456789), 4
+PASSES = ("fprop", "dgrad", "wgrad")
+Make = Callable[[tuple[int, ...]], Tensor]
+#: x, w, dy and the bias of a convolution.
+Tensors = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
-def assert_same(ways: Iterable[str], op: str, *args: Any, name: object = "", **rest: Any) -> Tensor:
-    """In every way the cpu backend gives the reference's result; this one reads contiguous copies.
-
-    ways: a loop over it chooses one after the other, as `Isas` and `Threads` do. op: a method of
-        the backends.
-    Returns: the result.
-    """
-    plain = [x.contiguous() if isinstance(x, Tensor) else x for x in args]
-    want = getattr(REFERENCE, op)(*plain, **rest)
-    for way in ways:
-        assert_bit_equal(getattr(cpu.BACKEND, op)(*args, **rest), want, f"{way} {op} {name}")
-    return want
+def few_bits(shape: tuple[int, ...]) -> Tensor:
+    return torch.randint(-7, 8, shape) * torch.exp2(torch.randint(-4, 3, shape))
 
 
-def assert_matmul(
-    ways: Iterable[str],
-    a: Tensor,
-    b: Tensor,
-    acc: Accumulator,
-    name: object = "",
-    *,
-    bias: Tensor | None = None,
-    initial: Tensor | None = None,
-) -> Tensor:
-    call = (a, b, bias, acc.to_ints(), SEED, ROLE)
-    return assert_same(ways, "matmul", *call, initial=initial, name=f"{name} {acc}")
+def special(shape: tuple[int, ...]) -> Tensor:
+    """Values of few bits, zeros of both signs, an infinity, a NaN, a subnormal."""
+    x = few_bits(shape).float()
+    if x.numel() > 8:
+        at = torch.randint(0, x.numel(), (4,))
+        x.view(-1)[at] = torch.tensor([-0.0, float("inf"), -float("nan"), 1e-45])
+    return x
 
 
-def conv_calls(
-    case: ConvCase,
-    acc: Accumulator,
-    x: Tensor,
-    w: Tensor,
-    grad: Tensor,
-    bias: Tensor | None = None,
-) -> dict[str, tuple[Any, ...]]:
-    """The arguments of the passes of a convolution, by the names of the backends' methods."""
-    tail = (*case.geometry, acc.to_ints(), SEED, ROLE)
-    return {
-        "conv_fprop": (x, w, bias, *tail),
-        "conv_dgrad": (grad, w, list(x.shape), *tail),
-        "conv_wgrad": (x, grad, list(w.shape), *tail),
+def sums_in_float32(acc: Accumulator) -> Accumulator:
+    """An accumulator in sequence whose bits are those of native chunks that are exact."""
+    return Accumulator("fp32", chunk=acc.chunk, outer=acc.outer, outer_rounding=acc.rounding)
+
+
+def assert_product(
+    backend: Any, a: Tensor, b: Tensor, acc: Accumulator, device: str = "cpu", *,
+    bias: Tensor | None = None, initial: Tensor | None = None, fused: Fused = NOT_FUSED,
+    seed: Tensor | None = SEED, role: int = ROLE, by: str = "reference",
+    like: Accumulator | None = None, name: str = "",
+) -> None:  # fmt: skip
+    """The backend's product of a and b on a device has the bits of the product that another backend
+    makes on the CPU, with the accumulator `like` if there is one."""
+    rest = ((like or acc).to_ints(), seed, role, by, fused)
+    if initial is None:
+        want = ops.matmul(a, b, bias, *rest)
+    else:
+        want = ops.matmul_initial(a, b, initial, *rest)
+    a, b, *more = (None if x is None else x.to(device) for x in (a, b, bias, initial, seed))
+    got = backend.matmul(a, b, more[0], acc.to_ints(), more[2], role, fused, initial=more[1])
+    assert got.device.type == device
+    assert_bit_equal(got, want, f"{name} {tuple(a.shape)} @ {tuple(b.shape)} {acc} {fused}")
+
+
+def output_shape(case: ConvCase) -> tuple[int, ...]:
+    x, w, *geometry, _ = case
+    return (x[0], w[0], *output_size(x[2:], w[2:], *geometry))
+
+
+def tensors_of(case: ConvCase, make: Make = special) -> Tensors:
+    shapes = (case.input_shape, case.weight_shape, output_shape(case), case.weight_shape[:1])
+    x, w, dy, bias = (make(shape).float() for shape in shapes)
+    return x, w, dy, bias
+
+
+def convolve(
+    backend: Any, name: str, case: ConvCase, tensors: Tensors, acc: Accumulator,
+    fused: Fused = NOT_FUSED, seed: Tensor | None = SEED,
+) -> Tensor:  # fmt: skip
+    """A pass by a backend, or by the operators if `backend` is a name."""
+    x, w, dy, bias = tensors
+    operands: dict[str, tuple[Any, ...]] = {
+        "fprop": (x, w, bias),
+        "dgrad": (dy, w, list(case.input_shape)),
+        "wgrad": (x, dy, list(case.weight_shape)),
     }
+    geometry = (*map(list, (case.stride, case.padding, case.dilation)), case.groups)
+    call = (*operands[name], *geometry, acc.to_ints(), seed, ROLE)
+    if isinstance(backend, str):
+        return getattr(ops, f"conv_{name}")(*call, backend, fused)
+    return getattr(backend, f"conv_{name}")(*call, fused)
 
 
-def assert_convolution(
-    ways: Iterable[str],
-    case: ConvCase,
-    acc: Accumulator,
-    *operands: Tensor,
-    passes: Iterable[str] = PASSES,
-) -> None:
-    """Every pass of a convolution of x, w, the gradient of its result, and perhaps a bias."""
-    calls = conv_calls(case, acc, *operands)
-    for op in passes:
-        assert_same(ways, op, *calls[op], name=f"{case} {acc}")
-
-
-def tier_of(a: Tensor, b: Tensor, acc: Accumulator) -> str:
-    """The tier that accumulates a matrix product, all of it."""
-    cpu.BACKEND.take_tiers()
-    cpu.BACKEND.matmul(a, b, None, acc.to_ints(), SEED, ROLE)
-    (tier,) = [name for name, share in cpu.BACKEND.take_tiers().items() if share]
-    return tier
+def assert_pass(
+    backend: Any, name: str, case: ConvCase, tensors: Tensors, acc: Accumulator,
+    device: str = "cpu", *, fused: Fused = NOT_FUSED, by: str = "reference",
+    like: Accumulator | None = None,
+) -> None:  # fmt: skip
+    """The backend's pass on a device has the bits of the pass that another backend makes of
+    contiguous copies on the CPU, with the accumulator `like` if there is one."""
+    x, w, dy, bias = (t.contiguous() for t in tensors)
+    want = convolve(by, name, case, (x, w, dy, bias), like or acc, fused)
+    x, w, dy, bias = (t.to(device) for t in tensors)
+    got = convolve(backend, name, case, (x, w, dy, bias), acc, fused, SEED.to(device))
+    assert got.device.type == device
+    assert_bit_equal(got, want, f"{name} {case} {acc} {fused}")

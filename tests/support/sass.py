@@ -22,6 +22,8 @@ __all__ = [
     "disassembled",
     "fewest",
     "functions",
+    "in_library",
+    "library",
     "loops",
     "part",
     "ptx",
@@ -94,6 +96,15 @@ def cubins(library: Path, target: str, folder: Path) -> list[Path]:
     """The modules for a target, such as "sm_90", inside a library, written to a folder."""
     _output("cuobjdump", "-xelf", target, library, cwd=folder)
     return sorted(folder.glob("*.cubin"))
+
+
+def library() -> Path:
+    """The module lpkernels._C."""
+    return Path(str(_build.load_extension().__file__)).resolve()
+
+
+def in_library(target: str, folder: Path) -> list[Path]:
+    return cubins(library(), target, folder)
 
 
 def ptx(library: Path) -> dict[str, str]:

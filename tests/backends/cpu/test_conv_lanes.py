@@ -13,7 +13,7 @@ from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.convolutions import POSITIONED, assert_drawn, short_values
 from tests.support.processor import Isas, Threads
-from tests.support.products import ROLE, SEED, assert_convolution, assert_same
+from tests.support.cpu_products import ROLE, SEED, assert_convolution, assert_same
 
 
 @each("acc", POSITIONED)

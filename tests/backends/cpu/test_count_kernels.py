@@ -26,7 +26,7 @@ from tests.support.elements import (
     tensor_values,
 )
 from tests.support.processor import Threads
-from tests.support.products import REFERENCE
+from tests.support.cpu_products import REFERENCE
 
 # One value, less than a vector, spans of 1024 and a remainder, several pieces of a thread.
 SIZES = (1, 5, 1023, 1025, 2**16 + 77)

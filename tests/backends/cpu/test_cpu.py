@@ -19,7 +19,7 @@ from tests.loops import each
 from tests.support.denormals import flushed
 from tests.support.operands import KINDS
 from tests.support.processor import Isas, Threads
-from tests.support.products import REFERENCE, ROLE, SEED, assert_convolution, assert_matmul, drawn
+from tests.support.cpu_products import REFERENCE, ROLE, SEED, assert_convolution, assert_matmul, drawn
 
 
 @cache

@@ -15,7 +15,7 @@ from lpkernels.backends import cpu
 from tests.cases import ConvCase
 from tests.loops import each
 from tests.support.processor import Isas, choose
-from tests.support.products import (
+from tests.support.cpu_products import (
     assert_convolution,
     assert_matmul,
     assert_same,

@@ -12,7 +12,7 @@ import lpkernels as lp
 from lpkernels.arithmetic import Accumulator
 from tests.loops import each
 from tests.support.processor import Isas, choose
-from tests.support.products import assert_matmul, tier_of
+from tests.support.cpu_products import assert_matmul, tier_of
 
 
 @each("name", ["e5m10", "e6m9", "bf16", "e5m4_sat", "e8m14", "e6m21", "e8m22"])

@@ -16,7 +16,7 @@ from lpkernels.formats import FloatFormat, parse_format
 from tests.cases import CONV_CASES, ConvCase
 from tests.loops import each
 from tests.support.processor import Isas
-from tests.support.products import assert_convolution, assert_matmul, tier_of
+from tests.support.cpu_products import assert_convolution, assert_matmul, tier_of
 
 INF, NAN = float("inf"), float("nan")
 

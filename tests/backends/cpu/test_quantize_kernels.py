@@ -29,7 +29,7 @@ from tests.support.elements import (
     tensor_values,
 )
 from tests.support.processor import Isas, Threads
-from tests.support.products import REFERENCE
+from tests.support.cpu_products import REFERENCE
 
 
 @each("fmt", [*ROUND_FORMATS, *END_FORMATS])

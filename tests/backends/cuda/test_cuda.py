@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -11,9 +13,8 @@ from lpkernels.backends.cuda import BACKEND
 from lpkernels.backends.cuda._quantize import collapsed
 from tests import cases
 from tests.compare import assert_bit_equal
-
-REASON = BACKEND.why_not()
-needs_device = [pytest.mark.cuda, pytest.mark.skipif(bool(REASON), reason=f"cuda: {REASON}")]
+from tests.loops import each
+from tests.support.cuda_host import needs_device
 
 
 def offsets(sizes: list[int], strides: list[int]) -> list[int]:
@@ -36,7 +37,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@each("layout", LAYOUTS)
 def test_collapsed_visits_every_element_in_order(layout: str):
     x, dims = LAYOUTS[layout]
     out = torch.zeros(x.shape)
@@ -61,46 +62,52 @@ def test_quantize_on_cuda_without_a_device_says_why():
         lp.quantize(torch.zeros(2), "e5m2", backend="cuda")
 
 
-class TestOnDevice:
-    pytestmark = needs_device
+def compare(x: torch.Tensor, fmt, rounding: str, **options: int) -> None:
+    torch.manual_seed(1)
+    got = lp.quantize(x.cuda(), fmt, rounding, backend="cuda", **options)
+    torch.manual_seed(1)
+    assert_bit_equal(got, lp.quantize(x, fmt, rounding, backend="reference", **options))
 
-    @pytest.mark.parametrize("rounding", cases.ROUNDINGS)
-    @pytest.mark.parametrize("fmt", cases.ROUND_FORMATS, ids=cases.ids)
-    def test_quantize_matches_reference(self, fmt, rounding: str):
-        x = torch.from_numpy(cases.hard_values(fmt, 50))
-        self.compare(x, fmt, rounding)
 
-    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-    @pytest.mark.parametrize("fmt", ["e4m3fn", "e5m2", "fixed8_f4", "bf16"])
-    def test_quantize_takes_every_dtype(self, fmt: str, dtype: torch.dtype):
-        x = torch.from_numpy(cases.hard_values(lp.parse_format(fmt), 50)).to(dtype)
-        self.compare(x, fmt, "nearest_even")
+@needs_device
+@each("fmt, rounding", itertools.product(cases.ROUND_FORMATS, cases.ROUNDINGS))
+def test_quantize_matches_reference(fmt, rounding: str):
+    compare(torch.from_numpy(cases.hard_values(fmt, 50)), fmt, rounding)
 
-    @pytest.mark.parametrize("random_bits", [1, 8, 9, 16, 17, 32])
-    def test_quantize_draws_the_same_bits(self, random_bits: int):
-        self.compare(torch.randn(129, 33), "e5m2", "stochastic", random_bits=random_bits)
 
-    @pytest.mark.parametrize("layout", LAYOUTS)
-    def test_quantize_takes_any_strides(self, layout: str):
-        x = torch.rand_like(LAYOUTS[layout][0], memory_format=torch.preserve_format)
-        self.compare(x, "e5m2", "stochastic")
+DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
-    def test_quantize_takes_a_seed_on_the_device(self):
-        x, seed = torch.randn(1000), torch.tensor(-5)
-        got = lp.quantize(x.cuda(), "e5m2", "stochastic", generator=seed.cuda(), backend="cuda")
-        want = lp.quantize(x, "e5m2", "stochastic", generator=seed, backend="reference")
-        assert_bit_equal(got, want)
 
-    @pytest.mark.slow
-    def test_quantize_reaches_past_the_last_32_bit_index(self):
-        x = torch.full((2**31 + 5,), 1.1, dtype=torch.float16, device="cuda")
-        assert lp.quantize(x, "e5m2", backend="cuda")[-5:].tolist() == [1.0] * 5
+@needs_device
+@each("fmt, dtype", itertools.product(["e4m3fn", "e5m2", "fixed8_f4", "bf16"], DTYPES))
+def test_quantize_takes_every_dtype(fmt: str, dtype: torch.dtype):
+    x = torch.from_numpy(cases.hard_values(lp.parse_format(fmt), 50)).to(dtype)
+    compare(x, fmt, "nearest_even")
 
-    @staticmethod
-    def compare(x: torch.Tensor, fmt, rounding: str, random_bits: int | None = None) -> None:
-        options = {"random_bits": random_bits} if random_bits else {}
-        torch.manual_seed(1)
-        got = lp.quantize(x.cuda(), fmt, rounding, backend="cuda", **options)
-        torch.manual_seed(1)
-        want = lp.quantize(x, fmt, rounding, backend="reference", **options)
-        assert_bit_equal(got, want)
+
+@needs_device
+@each("random_bits", [1, 8, 9, 16, 17, 32])
+def test_quantize_draws_the_same_bits(random_bits: int):
+    compare(torch.randn(129, 33), "e5m2", "stochastic", random_bits=random_bits)
+
+
+@needs_device
+@each("layout", LAYOUTS)
+def test_quantize_takes_any_strides(layout: str):
+    x = torch.rand_like(LAYOUTS[layout][0], memory_format=torch.preserve_format)
+    compare(x, "e5m2", "stochastic")
+
+
+@needs_device
+def test_quantize_takes_a_seed_on_the_device():
+    x, seed = torch.randn(1000), torch.tensor(-5)
+    got = lp.quantize(x.cuda(), "e5m2", "stochastic", generator=seed.cuda(), backend="cuda")
+    want = lp.quantize(x, "e5m2", "stochastic", generator=seed, backend="reference")
+    assert_bit_equal(got, want)
+
+
+@needs_device
+@pytest.mark.slow
+def test_quantize_reaches_past_the_last_32_bit_index():
+    x = torch.full((2**31 + 5,), 1.1, dtype=torch.float16, device="cuda")
+    assert lp.quantize(x, "e5m2", backend="cuda")[-5:].tolist() == [1.0] * 5

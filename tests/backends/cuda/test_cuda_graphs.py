@@ -7,39 +7,44 @@ tests/backends/test_capture.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
 import lpkernels as lp
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.cuda import BACKEND
-from tests.backends.cuda import test_cuda_conv as convolutions
-from tests.backends.cuda.test_cuda_conv import few_bits, special
-from tests.backends.cuda.test_cuda_products import sums_in_float32
-from tests.cases import CONV_CASES, ids
+from tests.cases import CONV_CASES
 from tests.compare import assert_bit_equal
-
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not BACKEND.available(), reason=f"cuda: {BACKEND.why_not()}"),
-]
-Make = Callable[[tuple[int, ...]], Tensor]
-ROLE = 4
+from tests.loops import each
+from tests.support.cuda_host import needs_device
+from tests.support.products import (
+    PASSES,
+    ROLE,
+    Make,
+    convolve,
+    few_bits,
+    special,
+    sums_in_float32,
+    tensors_of,
+)
 
 #: Exact and certified sums with draws; sums whose tier goes by the operands, split at the ends of
 #: chunks and not; chunks on tensor cores.
 ACCUMULATORS = [
-    Accumulator("e5m4", "stochastic"),
-    Accumulator("e6m9", "stochastic", chunk=8, outer_rounding="nearest_even"),
-    Accumulator("e6m9", chunk=8),
-    Accumulator("e6m9"),
-    Accumulator("e5m10", "toward_zero"),
-    Accumulator("e5m4", "stochastic", order="pairwise"),
-    Accumulator("fp32", order="native", chunk=8, outer="e6m9"),
+    lp.accumulator(text)
+    for text in (
+        "e5m4:stochastic",
+        "e6m9_chunk8:stochastic:outer_rounding=nearest_even",
+        "e6m9_chunk8",
+        "e6m9",
+        "e5m10:toward_zero",
+        "e5m4:stochastic:order=pairwise",
+        "native_chunk8:outer=e6m9",
+    )
 ]
 SIZES = ((70, 90), (90, 40))
 
@@ -47,18 +52,18 @@ SIZES = ((70, 90), (90, 40))
 def operands(op: str, make: Make) -> list[Tensor]:
     if op == "matmul":
         return [make(size).float() for size in (*SIZES, SIZES[1][1:])]
-    return list(convolutions.operands(op, CONV_CASES["conv2d_stride"], make))
+    return list(tensors_of(CONV_CASES["conv2d_stride"], make))
 
 
 def made(backend: Any, op: str, tensors: Sequence[Tensor], acc: Accumulator, seed: Any) -> Tensor:
     if op == "matmul":
         return backend.matmul(*tensors, acc.to_ints(), seed, ROLE)
-    case = CONV_CASES["conv2d_stride"]
-    return convolutions.run(backend, op, case, tuple(tensors), acc, seed=seed)
+    x, w, dy, bias = tensors
+    return convolve(backend, op, CONV_CASES["conv2d_stride"], (x, w, dy, bias), acc, seed=seed)
 
 
-@pytest.mark.parametrize("acc", ACCUMULATORS, ids=ids)
-@pytest.mark.parametrize("op", ["matmul", *convolutions.PASSES])
+@needs_device
+@each("op, acc", itertools.product(["matmul", *PASSES], ACCUMULATORS))
 def test_a_captured_product_follows_its_operands_and_its_seed(op: str, acc: Accumulator):
     native = acc.order == "native"
     cpu, there = lp.backends.get("cpu"), [x.cuda() for x in operands(op, few_bits)]

@@ -8,9 +8,9 @@ the planner to csrc/cuda.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, NamedTuple
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -22,21 +22,17 @@ from lpkernels.backends.planning.cuda import Plan, plan
 from lpkernels.backends.planning.cuda_cuts import SHAPES, TENSOR_SHAPES
 from lpkernels.backends.planning.ranges import Range
 from lpkernels.rounding import ROUNDINGS
-from tests.backends.cuda.test_cuda_products import sums_in_float32
 from tests.backends.planning.calls import Case, call
-from tests.cases import ids
+from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
+from tests.loops import each
+from tests.support.cuda_host import needs_device
 from tests.support.operand_cases import CONVOLVED, MODES, SHORT_MODES
+from tests.support.products import ROLE, SEED, assert_pass, sums_in_float32, tensors_of
 
 CPU = lp.backends.get("cpu")
-SEED, ROLE = torch.tensor(-77), 3
 #: The processors of an A100, of an H100 with PCIe and with SXM, and of a whole chip of an H100.
 PROCESSORS = (108, 114, 132, 144)
-
-
-def on_device(test: Any) -> Any:
-    reason = f"cuda: {BACKEND.why_not()}"
-    return pytest.mark.cuda(pytest.mark.skipif(not BACKEND.available(), reason=reason)(test))
 
 
 class Product(NamedTuple):
@@ -169,38 +165,34 @@ def planned(product: Product, acc: Accumulator, ranges: Any, processors: int, ta
     return plan(shape._replace(left=ranges[0], right=ranges[1]), acc, processors)
 
 
-with_and_without_tables = pytest.mark.parametrize("tables", [False, True], ids=["side", "tables"])
+PRODUCTS = list(itertools.product(TILED, [False, True]))
 
 
-class TestTiles:
-    """Sums to nearest, whose kernels have tiles of every shape."""
+# Sums to nearest, whose kernels have tiles of every shape.
+@each("product, tables", PRODUCTS)
+def test_a_product_takes_its_tile_and_tier(product: Product, tables: bool):
+    for tier, processors in itertools.product(tiers_of(product), PROCESSORS):
+        acc = tier.accumulator(product)
+        found = planned(product, acc, tier.ranges(), processors, tables)
+        assert (found.kernel, found.tile) == (tier.name, product.tile), processors
+        assert (found.splits == 1) == product.whole
 
-    @with_and_without_tables
-    @pytest.mark.parametrize("product", TILED, ids=ids)
-    def test_a_product_takes_its_tile_and_tier(self, product: Product, tables: bool):
-        for tier in tiers_of(product):
-            for processors in PROCESSORS:
-                acc = tier.accumulator(product)
-                found = planned(product, acc, tier.ranges(), processors, tables)
-                assert (found.kernel, found.tile) == (tier.name, product.tile), processors
-                assert (found.splits == 1) == product.whole
 
-    def test_no_tile_is_left_out(self):
-        split = {product.tile for product in TILED if not product.whole}
-        assert split == {(tile.rows, tile.cols) for tile in SHAPES.shapes}
-        native = {product.tile for product in NATIVE}
-        assert native == {(tile.rows, tile.cols) for tile in TENSOR_SHAPES.shapes}
+def test_no_tile_is_left_out():
+    split = {product.tile for product in TILED if not product.whole}
+    assert split == {(tile.rows, tile.cols) for tile in SHAPES.shapes}
+    native = {product.tile for product in NATIVE}
+    assert native == {(tile.rows, tile.cols) for tile in TENSOR_SHAPES.shapes}
 
-    @on_device
-    @with_and_without_tables
-    @pytest.mark.parametrize("product", TILED, ids=ids)
-    def test_every_tier_has_the_cpus_bits(self, product: Product, tables: bool):
-        # Whole sums have many outputs: of `TIERS` the simplest and the most intricate do.
-        some = (TIERS[0], TIERS[-1], *RARE, FLOAT32)
-        tiers = some if product.whole else tiers_of(product)
-        for tier in tiers:
-            operands = tier.operands(product)
-            check(*operands, tier.accumulator(product), tables=tables, name=tier.name)
+
+@needs_device
+@each("product, tables", PRODUCTS)
+def test_every_tier_has_the_cpus_bits(product: Product, tables: bool):
+    # Whole sums have many outputs: of `TIERS` the simplest and the most intricate do.
+    some = (TIERS[0], TIERS[-1], *RARE, FLOAT32)
+    for tier in some if product.whole else tiers_of(product):
+        operands = tier.operands(product)
+        check(*operands, tier.accumulator(product), tables=tables, name=tier.name)
 
 
 #: What packing finds out about integers from -7 to 7.
@@ -214,26 +206,21 @@ DEPTHWISE = {
 DEPTHWISE_ACC = Accumulator("e6m9", chunk=64)
 
 
-@pytest.mark.parametrize("op", DEPTHWISE)
-class TestDepthwise:
-    def test_a_pass_takes_its_tile(self, op: str):
-        tile, sizes = DEPTHWISE[op]
-        (shape,) = products(call(Case(op, sizes, DEPTHWISE_ACC)), "cuda")
-        shape = shape._replace(left=SMALL, right=SMALL)
-        assert {plan(shape, DEPTHWISE_ACC, count).tile for count in PROCESSORS} == {tile}
+@each("op", DEPTHWISE)
+def test_a_pass_takes_its_tile(op: str):
+    tile, sizes = DEPTHWISE[op]
+    (shape,) = products(call(Case(op, sizes, DEPTHWISE_ACC)), "cuda")
+    shape = shape._replace(left=SMALL, right=SMALL)
+    assert {plan(shape, DEPTHWISE_ACC, count).tile for count in PROCESSORS} == {tile}
 
-    @on_device
-    def test_a_pass_has_the_cpus_bits(self, op: str):
-        _, (x, w, *geometry) = DEPTHWISE[op]
-        image, weight = torch.randint(-7, 8, x).float(), torch.randint(-7, 8, w).float()
-        left, right, third = {
-            "conv_fprop": (image, weight, None),
-            "conv_dgrad": (image, weight, list(x)),
-            "conv_wgrad": (image, image.flip(0), list(w)),
-        }[op]
-        ends = (third, *map(list, geometry[:3]), geometry[3], DEPTHWISE_ACC.to_ints(), SEED, ROLE)
-        got = getattr(BACKEND, op)(left.cuda(), right.cuda(), *ends)
-        assert_bit_equal(got, getattr(CPU, op)(left, right, *ends))
+
+@needs_device
+@each("op", DEPTHWISE)
+def test_a_pass_has_the_cpus_bits(op: str):
+    _, sizes = DEPTHWISE[op]
+    x, w, dy, bias = tensors_of(ConvCase(*sizes), lambda shape: torch.randint(-7, 8, shape))
+    name = op.removeprefix("conv_")
+    assert_pass(BACKEND, name, ConvCase(*sizes), (x, w, dy, bias), DEPTHWISE_ACC, "cuda", by="cpu")
 
 
 #: Native chunks by the tiles that make them on tensor cores.
@@ -244,66 +231,66 @@ NATIVE = (
 NATIVE_ACC = Accumulator("fp32", order="native", chunk=CHUNK, outer="e6m9")
 
 
-@with_and_without_tables
-@pytest.mark.parametrize("product", NATIVE, ids=ids)
-class TestTensorCores:
-    def test_a_product_takes_its_tile(self, product: Product, tables: bool):
-        for processors in PROCESSORS:
-            found = planned(product, NATIVE_ACC, (SMALL, SMALL), processors, tables)
-            assert (found.kernel, found.tile) == ("tensor cores, half", product.tile)
-
-    @on_device
-    def test_both_types_have_the_bits_of_sums_in_sequence(self, product: Product, tables: bool):
-        for scale in (1.0, 2.0**-60):
-            a = torch.randint(-7, 8, (product.m, product.k)) * scale
-            b = torch.randint(-7, 8, (product.k, product.n)) / scale
-            check(a, b, NATIVE_ACC, tables=tables, name=f"scaled by {scale}")
+NATIVE_PRODUCTS = list(itertools.product(NATIVE, [False, True]))
 
 
-_NEAREST = {"outer": "fp32", "outer_rounding": "nearest_even"}
+@each("product, tables", NATIVE_PRODUCTS)
+def test_a_product_of_native_chunks_takes_its_tile(product: Product, tables: bool):
+    for processors in PROCESSORS:
+        found = planned(product, NATIVE_ACC, (SMALL, SMALL), processors, tables)
+        assert (found.kernel, found.tile) == ("tensor cores, half", product.tile)
+
+
+@needs_device
+@each("product, tables", NATIVE_PRODUCTS)
+def test_both_types_have_the_bits_of_sums_in_sequence(product: Product, tables: bool):
+    for scale in (1.0, 2.0**-60):
+        a = torch.randint(-7, 8, (product.m, product.k)) * scale
+        b = torch.randint(-7, 8, (product.k, product.n)) / scale
+        check(a, b, NATIVE_ACC, tables=tables, name=f"scaled by {scale}")
+
+
+_NEAREST = "outer_rounding=nearest_even"
 #: Sums whose kernels have one shape of tile: every rounding of each kind, with and without chunks.
 OTHERS = [
-    # In float32's own arithmetic.
-    *[
-        Accumulator("fp32", mode, **chunks)
-        for mode in ("nearest_even", "toward_zero", "toward_positive", "toward_negative")
-        for chunks in ({}, {"chunk": 8, **_NEAREST})
-    ],
-    # Cut, drawn, in double, and by the arithmetic of half precision.
-    *[
-        Accumulator(fmt, mode, **chunks)
-        for fmt, mode in (
-            ("e6m9", "toward_zero"), ("e6m9", "stochastic"), ("e8m22", "nearest_even"),
-            ("e5m10", "nearest_even"),
+    *(
+        lp.accumulator(text)
+        for text in (
+            # In float32's own arithmetic.
+            *(
+                f"fp32{chunk}:{mode}{ends}"
+                for mode in ("nearest_even", "toward_zero", "toward_positive", "toward_negative")
+                for chunk, ends in (("", ""), ("_chunk8", f":{_NEAREST}"))
+            ),
+            # Cut, drawn, in double, and by the arithmetic of half precision.
+            *(
+                f"{fmt}{chunk}:{mode}{ends}"
+                for fmt, mode in (
+                    ("e6m9", "toward_zero"), ("e6m9", "stochastic"), ("e8m22", "nearest_even"),
+                    ("e5m10", "nearest_even"),
+                )
+                for chunk, ends in (("", ""), ("_chunk8", f":outer=fp32:{_NEAREST}"))
+            ),
+            # Chunks that end by the rounding of their sums.
+            "e6m9_chunk8:toward_zero", "e6m9_chunk8:stochastic", "fp32_chunk8:toward_negative",
+            # Exact sums, of exact products and of rounded ones.
+            *(f"e5m6_chunk5:{mode}:outer_rounding={mode}" for mode in ROUNDINGS),
+            *(f"e5m6_chunk5:{mode}:product=e4m3" for mode in ROUNDINGS),
+            # Other orders.
+            *(
+                f"e5m6:{mode}:{order}"
+                for mode in ("nearest_even", "toward_negative")
+                for order in ("order=pairwise", "order=compensated", "block=4:aligned_bits=9")
+            ),
         )
-        for chunks in ({}, {"chunk": 8, **_NEAREST})
-    ],
-    # Chunks that end by the rounding of their sums.
-    *[
-        Accumulator(fmt, mode, chunk=8)
-        for fmt, mode in (
-            ("e6m9", "toward_zero"), ("e6m9", "stochastic"), ("fp32", "toward_negative"),
-        )
-    ],
-    # Exact sums, of exact products and of rounded ones.
-    *[Accumulator("e5m6", mode, chunk=5, outer_rounding=mode) for mode in ROUNDINGS],
-    *[Accumulator("e5m6", mode, product="e4m3", chunk=5) for mode in ROUNDINGS],
-    # Other orders.
-    *[
-        Accumulator("e5m6", mode, **order)
-        for mode in ("nearest_even", "toward_negative")
-        for order in (
-            {"order": "pairwise"}, {"order": "compensated"}, {"block": 4, "aligned_bits": 9},
-        )
-    ],
+    ),
     # Blocks that their operands align: in float32, in double, and dealt out in turns.
     SHORT_MODES[0], *CONVOLVED, MODES[0],
 ]  # fmt: skip
 
 
-@on_device
-@with_and_without_tables
-@pytest.mark.parametrize("acc", OTHERS, ids=ids)
+@needs_device
+@each("acc, tables", itertools.product(OTHERS, [False, True]))
 def test_other_sums_have_the_cpus_bits(acc: Accumulator, tables: bool):
     few = (torch.randint(-7, 8, (70, 41)) / 4, torch.randint(-7, 8, (41, 66)) / 4)
     for a, b in (few, (torch.randn(70, 41), torch.randn(41, 66))):

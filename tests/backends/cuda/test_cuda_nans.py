@@ -4,28 +4,27 @@ there is one. The PTX of the kernels is read as well."""
 
 from __future__ import annotations
 
+import itertools
 import re
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
 import lpkernels as lp
-from lpkernels import _build
 from lpkernels.backends import Fused
 from lpkernels.backends._conv_geometry import Frame
 from lpkernels.backends.cuda import BACKEND, _conv, _products
-from tests import cases
-from tests.backends.cuda.test_cuda_conv import ALL_ORDERS, KERNELS, PASSES, few_bits, operands, run
+from tests.backends.cuda.accumulators import ALL_ORDERS, KERNELS
 from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
-from tests.support import cuda_host, sass
+from tests.loops import each
+from tests.support import sass
 from tests.support.conv_frames import ABSENT
+from tests.support.cuda_host import needs_device
+from tests.support.products import assert_pass, assert_product, few_bits, tensors_of
 
-REFERENCE = lp.backends.get("reference")
 NAN = 0x7FC00000
-SEED = torch.tensor(5)
 
 
 def of_bits(bits: list[int], as_integer: torch.dtype, as_float: torch.dtype) -> Tensor:
@@ -68,34 +67,30 @@ def test_the_kinds_are_nans_and_keep_their_bits():
     assert set(FLOAT32) <= {int(b) & 0xFFFFFFFF for b in got.view(torch.int32)}
 
 
-def rounded(x: Tensor, quantizer: str | None) -> Tensor:
-    return lp.quantize(x, *quantizer.split(":")) if quantizer else x
+def fused_of(quantizer: str | None) -> Fused:
+    return Fused(ints(quantizer), ints(quantizer))
 
 
 def check_matmul(acc: lp.Accumulator, nans: Tensor, quantizer: str | None, device: str) -> None:
     a, b, bias = few_bits((5, 19)).float(), few_bits((19, 6)).float(), few_bits((6,)).float()
     a[:3] = with_nans(a[:3], nans)
     b[:, 3:] = with_nans(b[:, 3:], nans)
-    fused = Fused(ints(quantizer), ints(quantizer))
-    there = (x.to(device) for x in (a, b, bias))
-    got = BACKEND.matmul(*there, acc.to_ints(), SEED.to(device), 1, fused)
-    a, b = rounded(a, quantizer), rounded(b, quantizer)
-    assert_bit_equal(got, REFERENCE.matmul(a, b, bias, acc.to_ints(), SEED, 1), str(acc))
+    assert_product(BACKEND, a, b, acc, device, bias=bias, fused=fused_of(quantizer))
 
 
-def check_convolution(
-    name: str, acc: lp.Accumulator, nans: Tensor, quantizer: str | None, device: str
+def check_convolutions(
+    acc: lp.Accumulator, nans: Tensor, quantizer: str | None, device: str
 ) -> None:
+    """Every pass, with NaNs in one of its operands and in the other."""
     case = ConvCase((2, 3, 5, 6), (4, 3, 3, 2), (2, 1), (2, 1), (1, 2))
-    fused = Fused(ints(quantizer), ints(quantizer))
-    for side in (0, 1):
-        tensors = list(operands(name, case, few_bits))
-        tensors[side] = with_nans(tensors[side], nans)
-        there = tuple(t.to(device) for t in tensors)
-        got = run(BACKEND, name, case, there, acc, fused, SEED.to(device))
-        pair = (rounded(t, quantizer) for t in tensors[:2])
-        want = run(REFERENCE, name, case, (*pair, tensors[2]), acc, seed=SEED)
-        assert_bit_equal(got, want, f"{name} {acc}, operand {side}")
+    plain = tensors_of(case, few_bits)
+    for place, passes in enumerate((("fprop", "wgrad"), ("fprop", "dgrad"), ("dgrad", "wgrad"))):
+        tensors = list(plain)
+        tensors[place] = with_nans(tensors[place], nans)
+        x, w, dy, bias = tensors
+        for name in passes:
+            fused = fused_of(quantizer)
+            assert_pass(BACKEND, name, case, (x, w, dy, bias), acc, device, fused=fused)
 
 
 def check_operands(nans: Tensor, quantizer: str | None, device: str) -> None:
@@ -122,63 +117,37 @@ def check_operands(nans: Tensor, quantizer: str | None, device: str) -> None:
         assert facts[0][1] == 255
 
 
-@pytest.mark.skipif(bool(cuda_host.reason()), reason=cuda_host.reason())
-class TestOnHost:
-    @pytest.fixture(autouse=True)
-    def kernels(self):
-        with cuda_host.on_host():
-            yield
-
-    @pytest.mark.parametrize("quantizer", QUANTIZERS)
-    @pytest.mark.parametrize("kind", NANS)
-    def test_operands_hold_one_nan(self, kind: str, quantizer: str | None):
-        check_operands(NANS[kind], quantizer, "cpu")
-
-    @pytest.mark.parametrize("acc", ALL_ORDERS, ids=cases.ids)
-    def test_matmul_matches_the_reference(self, acc: lp.Accumulator):
-        for nans in NANS.values():
-            check_matmul(acc, nans, None, "cpu")
-
-    @pytest.mark.parametrize("acc", KERNELS, ids=cases.ids)
-    @pytest.mark.parametrize("name", PASSES)
-    def test_convolutions_match_the_reference(self, name: str, acc: lp.Accumulator):
-        for nans in NANS.values():
-            check_convolution(name, acc, nans, None, "cpu")
-
-    @pytest.mark.parametrize("name", ["matmul", *PASSES])
-    def test_rounded_operands_match_the_reference(self, name: str):
-        acc = lp.Accumulator("e6m9", chunk=5)
-        for quantizer in QUANTIZERS[1:]:
-            if name == "matmul":
-                check_matmul(acc, NANS["float32"], quantizer, "cpu")
-            else:
-                check_convolution(name, acc, NANS["float32"], quantizer, "cpu")
+@each("kind, quantizer", itertools.product(NANS, QUANTIZERS))
+def test_operands_hold_one_nan(kind: str, quantizer: str | None, device: str):
+    check_operands(NANS[kind], quantizer, device)
 
 
-@pytest.mark.cuda
-@pytest.mark.skipif(not BACKEND.available(), reason=f"cuda: {BACKEND.why_not()}")
-class TestOnDevice:
-    @pytest.mark.parametrize("kind", NANS)
-    def test_operands_hold_one_nan(self, kind: str):
-        for quantizer in QUANTIZERS:
-            check_operands(NANS[kind], quantizer, "cuda")
+@each("acc, kind", itertools.product(ALL_ORDERS, NANS))
+def test_matmul_matches_the_reference(acc: lp.Accumulator, kind: str, device: str):
+    check_matmul(acc, NANS[kind], None, device)
 
-    @pytest.mark.parametrize("acc", KERNELS, ids=cases.ids)
-    def test_products_match_the_reference(self, acc: lp.Accumulator):
-        for nans in NANS.values():
-            check_matmul(acc, nans, None, "cuda")
-            for name in PASSES:
-                check_convolution(name, acc, nans, None, "cuda")
 
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-    def test_public_functions_widen_them(self, dtype: torch.dtype):
-        nans = NANS[str(dtype).removeprefix("torch.")]
-        x = with_nans(few_bits((2, 3, 5, 6)).float(), nans).to(dtype)
-        w = few_bits((4, 3, 3, 3)).to(dtype)
-        recipe = lp.Recipe(fprop="e5m10")
-        got = lp.functional.conv2d(x.cuda(), w.cuda(), padding=2, recipe=recipe, backend="cuda")
-        want = lp.functional.conv2d(x, w, padding=2, recipe=recipe, backend="reference")
-        assert_bit_equal(got, want)
+@each("acc, kind", itertools.product(KERNELS, NANS))
+def test_convolutions_match_the_reference(acc: lp.Accumulator, kind: str, device: str):
+    check_convolutions(acc, NANS[kind], None, device)
+
+
+@each("quantizer", QUANTIZERS[1:])
+def test_rounded_operands_match_the_reference(quantizer: str, device: str):
+    for check in (check_matmul, check_convolutions):
+        check(lp.Accumulator("e6m9", chunk=5), NANS["float32"], quantizer, device)
+
+
+@needs_device
+@each("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_public_functions_widen_them(dtype: torch.dtype):
+    nans = NANS[str(dtype).removeprefix("torch.")]
+    x = with_nans(few_bits((2, 3, 5, 6)).float(), nans).to(dtype)
+    w = few_bits((4, 3, 3, 3)).to(dtype)
+    recipe = lp.Recipe(fprop="e5m10")
+    got = lp.functional.conv2d(x.cuda(), w.cuda(), padding=2, recipe=recipe, backend="cuda")
+    want = lp.functional.conv2d(x, w, padding=2, recipe=recipe, backend="reference")
+    assert_bit_equal(got, want)
 
 
 def conversions_of_nan(kernel: str) -> set[str]:
@@ -202,11 +171,12 @@ def test_a_conversion_of_nan_is_found():
     assert not conversions_of_nan(chosen + "selp.f32 %f2, %f1, 0f7FC00000, %p1;\n")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(sass.reason()), reason=sass.reason())
 def test_no_nan_is_what_a_conversion_makes_of_one():
     """The instruction set leaves open which NaN a conversion makes; the contract has one NaN for
     all."""
-    kernels = sass.ptx(Path(str(_build.load_extension().__file__)).resolve())
+    kernels = sass.ptx(sass.library())
     if not kernels:
         pytest.skip("lpkernels._C was built without PTX")
     assert {name: found for name, k in kernels.items() if (found := conversions_of_nan(k))} == {}

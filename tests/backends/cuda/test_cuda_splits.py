@@ -11,44 +11,27 @@ import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.backends import NOT_FUSED, Fused
+from lpkernels.backends import Fused
 from lpkernels.backends.cuda import BACKEND
-from tests.compare import assert_bit_equal
-from tests.support import cuda_host
-
-CPU = lp.backends.get("cpu")
-
-pytestmark = pytest.mark.skipif(bool(cuda_host.reason()), reason=cuda_host.reason())
+from tests.cases import ConvCase
+from tests.loops import each
+from tests.support.products import PASSES, assert_pass, assert_product, tensors_of
 
 ACCUMULATORS = [
-    lp.Accumulator("e6m9", chunk=8),
-    lp.Accumulator("e6m9", chunk=13),
-    lp.Accumulator("e6m12", chunk=16, outer="e5m10"),
-    lp.Accumulator("e5m9", chunk=5, outer="e4m3"),
-    lp.Accumulator("e5m4", chunk=8, outer="e8m13"),
-    lp.Accumulator("e6m9_sat", chunk=8),
-    lp.Accumulator("e5m10", chunk=8, outer="fp32"),
-    lp.Accumulator("bf16", chunk=16),
-    lp.Accumulator("fp32", chunk=16, outer="e6m9"),
-    lp.Accumulator("fp32", chunk=8),
-    lp.Accumulator("e8m14", chunk=8, outer="e6m9"),
-    lp.Accumulator("e8m22", chunk=8, outer="fp32"),
-    lp.Accumulator("e6m9", chunk=8, outer="e6m9_nosub"),
-    lp.Accumulator("e6m9"),
-    lp.Accumulator("e5m10"),
-    lp.Accumulator("e4m3fn_sat"),
-    lp.Accumulator("e6m12"),
-    lp.Accumulator("e6m9_nosub"),
-    lp.Accumulator("e6m9", "toward_zero", chunk=8, outer_rounding="nearest_even"),
-    lp.Accumulator("e6m9", "stochastic", chunk=8, outer_rounding="nearest_even"),
-    # Outer sums are rounded as the sums of the chunks are.
-    lp.Accumulator("e6m9", "toward_zero", chunk=8),
-    lp.Accumulator("e6m9", "stochastic", chunk=8),
-    lp.Accumulator("e5m10", "stochastic", chunk=16, outer="e4m3fn", random_bits=5),
-    lp.Accumulator("e6m9", "stochastic", chunk=8, outer="fixed12_f4"),
-    lp.Accumulator("fp32", "toward_negative", chunk=8, outer="e6m9"),
-    lp.Accumulator("fp32", "toward_positive", chunk=8, outer="e6m9_nosub"),
-]
+    lp.accumulator(text)
+    for text in (
+        "e6m9_chunk8", "e6m9_chunk13", "e6m12_chunk16:outer=e5m10", "e5m9_chunk5:outer=e4m3",
+        "e5m4_chunk8:outer=e8m13", "e6m9_sat_chunk8", "e5m10_chunk8:outer=fp32", "bf16_chunk16",
+        "fp32_chunk16:outer=e6m9", "fp32_chunk8", "e8m14_chunk8:outer=e6m9",
+        "e8m22_chunk8:outer=fp32", "e6m9_chunk8:outer=e6m9_nosub", "e6m9", "e5m10", "e4m3fn_sat",
+        "e6m12", "e6m9_nosub", "e6m9_chunk8:toward_zero:outer_rounding=nearest_even",
+        "e6m9_chunk8:stochastic:outer_rounding=nearest_even",
+        # Outer sums are rounded as the sums of the chunks are.
+        "e6m9_chunk8:toward_zero", "e6m9_chunk8:stochastic",
+        "e5m10_chunk16:stochastic:outer=e4m3fn:bits=5", "e6m9_chunk8:stochastic:outer=fixed12_f4",
+        "fp32_chunk8:toward_negative:outer=e6m9", "fp32_chunk8:toward_positive:outer=e6m9_nosub",
+    )
+]  # fmt: skip
 ROWS, COLUMNS = range(1, 41), (1, 2, 7, 9, 16, 17, 32, 33, 40)
 
 
@@ -70,49 +53,34 @@ def values(rng: random.Random, shape: tuple[int, ...], generator: torch.Generato
     return x
 
 
-@pytest.mark.parametrize("n", COLUMNS)
-def test_products_of_few_outputs_have_the_cpus_bits(n: int) -> None:
+@each("n", COLUMNS)
+def test_products_of_few_outputs_have_the_cpus_bits(n: int, host) -> None:
     rng, generator = random.Random(n), torch.Generator().manual_seed(n)
-    seed = torch.tensor(5)
-    with cuda_host.on_host() as loaded:
-        for m in ROWS:
-            acc = rng.choice(ACCUMULATORS)
-            k = rng.choice([1, 8, 9, 40, 100, 150])
-            loaded.set_processors(rng.choice([1, 2, 7, 132]))
-            a, b = values(rng, (m, k), generator), values(rng, (k, n), generator)
-            bias = torch.randn(n, generator=generator) if rng.random() < 0.3 else None
-            result = lp.Quantizer("e4m3").to_ints() if rng.random() < 0.3 else ()
-            call = (bias, acc.to_ints(), seed, 1, Fused((), (), result) if result else NOT_FUSED)
-            got, want = BACKEND.matmul(a, b, *call), CPU.matmul(a, b, *call)
-            assert_bit_equal(got, want, f"{m}x{k}x{n} {acc}")
-        loaded.set_processors(132)
+    for m in ROWS:
+        acc = rng.choice(ACCUMULATORS)
+        k = rng.choice([1, 8, 9, 40, 100, 150])
+        host.set_processors(rng.choice([1, 2, 7, 132]))
+        a, b = values(rng, (m, k), generator), values(rng, (k, n), generator)
+        bias = torch.randn(n, generator=generator) if rng.random() < 0.3 else None
+        result = lp.Quantizer("e4m3").to_ints() if rng.random() < 0.3 else ()
+        assert_product(BACKEND, a, b, acc, bias=bias, fused=Fused(result=result), by="cpu")
 
 
-@pytest.mark.parametrize("gemm", ["fprop", "dgrad", "wgrad"])
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("groups", [1, 3, 0], ids=["one group", "three groups", "depthwise"])
-def test_passes_of_small_convolutions_have_the_cpus_bits(
-    gemm: str, stride: int, groups: int
-) -> None:
-    rng, generator = random.Random(7), torch.Generator().manual_seed(stride)
-    with cuda_host.on_host() as loaded:
-        for acc in ACCUMULATORS:
-            loaded.set_processors(rng.choice([1, 132]))
-            c_in, c_out, size = 3 * rng.randint(1, 3), 3 * rng.randint(1, 5), rng.randint(5, 9)
-            out = (size - 1) // stride + 1
-            parts = groups or c_in
-            c_out = c_out if groups else c_in
-            geometry = ([stride, stride], [1, 1], [1, 1], parts)
-            x, w = (2, c_in, size, size), (c_out, c_in // parts, 3, 3)
-            y = (2, c_out, out, out)
-            shapes = {"fprop": (x, w), "dgrad": (y, w), "wgrad": (x, y)}[gemm]
-            third = {"fprop": None, "dgrad": list(x), "wgrad": list(w)}[gemm]
-            a, b = (values(rng, shape, generator) for shape in shapes)
-            call = (third, *geometry, acc.to_ints(), torch.tensor(5), 1)
-            got = getattr(BACKEND, f"conv_{gemm}")(a, b, *call)
-            want = getattr(CPU, f"conv_{gemm}")(a, b, *call)
-            assert_bit_equal(got, want, f"{gemm} of {x} by {w} {acc}")
-        loaded.set_processors(132)
+@pytest.mark.parametrize("name", PASSES)
+def test_passes_of_small_convolutions_have_the_cpus_bits(name: str, host) -> None:
+    rng, generator = random.Random(7), torch.Generator().manual_seed(1)
+    # One group, three groups, or as many as there are channels; each accumulator has a turn.
+    geometries = itertools.cycle(itertools.product((1, 3, 0), (1, 2)))
+    for acc, (groups, stride) in zip(ACCUMULATORS * 2, geometries, strict=False):
+        host.set_processors(rng.choice([1, 132]))
+        c_in, c_out, size = 3 * rng.randint(1, 3), 3 * rng.randint(1, 5), rng.randint(5, 9)
+        groups, c_out = (groups, c_out) if groups else (c_in, c_in)
+        case = ConvCase(
+            (2, c_in, size, size), (c_out, c_in // groups, 3, 3), (stride, stride), (1, 1), (1, 1),
+            groups,
+        )  # fmt: skip
+        tensors = tensors_of(case, lambda shape: values(rng, shape, generator))
+        assert_pass(BACKEND, name, case, tensors, acc, by="cpu")
 
 
 SHAPES = {
@@ -130,27 +98,23 @@ TIERS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("sizes", "tile"), SHAPES.items())
-def test_tiles_have_the_shape_of_the_product(sizes: tuple[int, int], tile: tuple[int, int]) -> None:
+@each("sizes, tile", SHAPES.items())
+def test_tiles_have_the_shape_of_the_product(sizes, tile: tuple[int, int], host) -> None:
     rng, generator = random.Random(3), torch.Generator().manual_seed(3)
-    with cuda_host.on_host() as loaded:
-        loaded.set_processors(1)
-        for (fmt, tier, exponents), outer in itertools.product(TIERS, ("e6m9", "fp32", None)):
-            chunks = {} if outer is None else {"chunk": 8, "outer": outer}
-            acc = lp.Accumulator(fmt, **chunks).to_ints()
-            a = torch.randint(-7, 8, (sizes[0], 21), generator=generator).float()
-            b = torch.randint(-7, 8, (21, sizes[1]), generator=generator).float()
-            a.view(-1)[0], b.view(-1)[0] = 7.0, 7.0
-            a *= torch.tensor([2.0 ** exponents[i % len(exponents)] for i in range(21)])
-            bias = torch.randn(sizes[1], generator=generator) if rng.random() < 0.5 else None
-            got, want = (be.matmul(a, b, bias, acc, None, 0) for be in (BACKEND, CPU))
-            assert loaded.last_tier()[0] == tier, fmt
-            assert_bit_equal(got, want, f"{sizes} {fmt} {exponents}")
-        ones = torch.ones(sizes[0], 16), torch.ones(16, sizes[1])
-        for chunk in (8, None):
-            BACKEND.matmul(*ones, None, lp.Accumulator("e6m9", chunk=chunk).to_ints(), None, 0)
-            assert loaded.last_tile() == tile
-        loaded.set_processors(132)
+    host.set_processors(1)
+    for (fmt, tier, exponents), outer in itertools.product(TIERS, ("e6m9", "fp32", None)):
+        chunks = {} if outer is None else {"chunk": 8, "outer": outer}
+        a = torch.randint(-7, 8, (sizes[0], 21), generator=generator).float()
+        b = torch.randint(-7, 8, (21, sizes[1]), generator=generator).float()
+        a.view(-1)[0], b.view(-1)[0] = 7.0, 7.0
+        a *= torch.tensor([2.0 ** exponents[i % len(exponents)] for i in range(21)])
+        bias = torch.randn(sizes[1], generator=generator) if rng.random() < 0.5 else None
+        assert_product(BACKEND, a, b, lp.Accumulator(fmt, **chunks), bias=bias, by="cpu")
+        assert host.last_tier()[0] == tier, fmt
+    ones = torch.ones(sizes[0], 16), torch.ones(16, sizes[1])
+    for chunk in (8, None):
+        BACKEND.matmul(*ones, None, lp.Accumulator("e6m9", chunk=chunk).to_ints(), None, 0)
+        assert host.last_tile() == tile
 
 
 # The same for tiers whose tiles have costs of their own, by the bits of the operands: float32's own
@@ -164,36 +128,27 @@ OTHER_SHAPES = {**SHAPES, (1, 700): (1, 32)}
 del OTHER_SHAPES[(1, 30)]
 
 
-@pytest.mark.parametrize(("fmt", "tier", "bits", "exponents"), OTHER_TIERS)
-@pytest.mark.parametrize(("sizes", "tile"), OTHER_SHAPES.items())
-def test_tiles_of_other_tiers_have_the_shape_of_the_product(
-    sizes: tuple[int, int], tile: tuple[int, int], fmt: str, tier: int, bits: int,
-    exponents: tuple[int, ...],
-) -> None:  # fmt: skip
-    generator = torch.Generator().manual_seed(tier)
+@each("tier, shape", itertools.product(OTHER_TIERS, OTHER_SHAPES.items()))
+def test_tiles_of_other_tiers_have_the_shape_of_the_product(tier, shape, host) -> None:
+    (fmt, number, bits, exponents), ((m, n), tile) = tier, shape
+    generator = torch.Generator().manual_seed(number)
     scale = torch.tensor([2.0 ** exponents[i % len(exponents)] for i in range(8)])
     a, b = (
         torch.randint(1 - 2**bits, 2**bits, shape, generator=generator) / 2.0**bits
-        for shape in ((sizes[0], 8), (8, sizes[1]))
+        for shape in ((m, 8), (8, n))
     )
     # Now and then a zero of either sign.
     a[torch.rand(a.shape, generator=generator) < 0.1] = -0.0
-    with cuda_host.on_host() as loaded:
-        loaded.set_processors(1)
-        for outer in ("e6m9", "fp32"):
-            acc = lp.Accumulator(fmt, chunk=8, outer=outer).to_ints()
-            got, want = (be.matmul(a * scale, b, None, acc, None, 0) for be in (BACKEND, CPU))
-            assert (loaded.last_tier()[0], loaded.last_tile()) == (tier, tile)
-            assert_bit_equal(got, want, f"{sizes} {fmt}")
-        loaded.set_processors(132)
+    host.set_processors(1)
+    for outer in ("e6m9", "fp32"):
+        acc = lp.Accumulator(fmt, chunk=8, outer=outer)
+        assert_product(BACKEND, a * scale, b, acc, by="cpu")
+        assert (host.last_tier()[0], host.last_tile()) == (number, tile)
 
 
-def test_which_products_are_split() -> None:
-    a, b = torch.ones(100, 40), torch.ones(40, 100)
+def test_which_products_are_split(host) -> None:
     acc = lp.Accumulator("e6m9", chunk=8).to_ints()
-    with cuda_host.on_host() as loaded:
-        for processors, splits in ((1, 1), (132, 5)):
-            loaded.set_processors(processors)
-            BACKEND.matmul(a, b, None, acc, None, 0)
-            assert loaded.last_splits() == splits
-        loaded.set_processors(132)
+    for processors, splits in ((1, 1), (132, 5)):
+        host.set_processors(processors)
+        BACKEND.matmul(torch.ones(100, 40), torch.ones(40, 100), None, acc, None, 0)
+        assert host.last_splits() == splits

@@ -1,8 +1,10 @@
 """The place where this backend runs here: a CUDA device, or Triton's interpreter on the CPU."""
 
 import os
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from lpkernels import backends
 
 # Nothing here can be imported without it.
 collect_ignore_glob = [] if find_spec("triton") else ["*.py"]
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -19,12 +22,36 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker("triton")
         # The interpreter computes with NumPy, which reports every NaN and overflow.
         item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning"))
-    if os.environ.get("TRITON_INTERPRET") == "1":
+    if INTERPRETED:
         # Tests that ask for no device read plans, launches or compiled kernels. They run without
         # the interpreter, which compiles nothing and would only repeat them.
         left_out = {item for item in mine if "device" not in item.fixturenames}
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def language_patched_once() -> Iterator[None]:
+    """The interpreter puts its own functions into triton.language when a kernel starts, and looks
+    for more to replace in every call of a device function, which takes most of its time. Here a
+    call inside a kernel leaves the modules alone that are patched already."""
+    if not INTERPRETED:
+        yield
+        return
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    patch_lang = interpreter._patch_lang
+
+    def patch_what_is_left(function: Any) -> Any:
+        named = [x for x in function.__globals__.values() if x is tl or x is tl.core]
+        if any(tl.core.is_builtin(language.load) for language in named):
+            return patch_lang(function)
+        return interpreter._LangPatchScope()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interpreter, "_patch_lang", patch_what_is_left)
+        yield
 
 
 @pytest.fixture
@@ -35,3 +62,19 @@ def device() -> str:
     if reason != "available":
         pytest.skip(f"triton: {reason}")
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the certified kernels made of all products so far: `_problem.Made` of each."""
+    from lpkernels.backends.triton.certified import stages
+
+    found: list[Any] = []
+    inner = stages.launch
+
+    def launch(*arguments: object) -> Any:
+        found.append(inner(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(stages, "launch", launch)
+    return found

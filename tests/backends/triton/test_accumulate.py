@@ -2,7 +2,6 @@
 bit."""
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
@@ -11,8 +10,10 @@ from lpkernels.backends import _reference, native
 from lpkernels.backends.triton import BACKEND
 from lpkernels.backends.triton.elementwise import accumulate
 from lpkernels.rng import SITE_BIAS, SITE_OUTER
-from tests.cases import ACCUMULATORS, hard_values, ids
+from tests.cases import ACCUMULATORS, hard_values
 from tests.compare import assert_bit_equal
+from tests.loops import each
+from tests.support.element_bits import quantized
 
 SEED = torch.tensor(-77)
 # Each addition occurs once: accumulators with equal ones would repeat it.
@@ -23,14 +24,12 @@ def operands(acc: Accumulator) -> tuple[Tensor, Tensor]:
     """Values of the format, with hard ones beside them, as matrices of 9 columns."""
     with np.errstate(all="ignore"):
         hard = torch.from_numpy(hard_values(acc.outermost, 5).astype(np.float32))
-    total = torch.empty_like(hard)
-    nearest = Quantizer(acc.outermost).to_ints()
-    _reference.BACKEND.quantize(hard.flip(0).roll(37), nearest, None, 0, 4, total)
+    total = quantized(hard.flip(0).roll(37), Quantizer(acc.outermost))
     rows = hard.numel() // 9
     return total[: rows * 9].view(rows, 9), hard[: rows * 9].view(rows, 9)
 
 
-@pytest.mark.parametrize("acc", ADDITIONS.values(), ids=ids)
+@each("acc", ADDITIONS.values())
 def test_matches_reference(acc: Accumulator, device: str) -> None:
     total, addend = operands(acc)
     for site, k, x in (

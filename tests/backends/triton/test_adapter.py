@@ -11,6 +11,7 @@ from lpkernels.backends import _selftest
 from lpkernels.backends.triton import BACKEND, _launch
 from lpkernels.formats import parse_format
 from tests.compare import assert_bit_equal
+from tests.loops import each
 
 OP = torch.ops.lpkernels
 SEED = torch.tensor(77)
@@ -80,11 +81,15 @@ def test_passes_the_self_test(device: str) -> None:
     assert backends.status()["triton"] == "available"
 
 
-@pytest.mark.parametrize(
-    "fmt", ["e5m2:stochastic", "fixed8_f4", "affine4_axis0", "block4_e2m1", "block4_axis0_e2m1"]
-)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
-def test_opcheck_quantize(dtype: torch.dtype, fmt: str, device: str) -> None:
+OPCHECKED = (
+    ("e5m2:stochastic", torch.float16), ("fixed8_f4", torch.float64),
+    ("affine4_axis0", torch.float64), ("block4_e2m1", torch.float16),
+    ("block4_axis0_e2m1", torch.float64),
+)  # fmt: skip
+
+
+@each("fmt, dtype", OPCHECKED)
+def test_opcheck_quantize(fmt: str, dtype: torch.dtype, device: str) -> None:
     name, _, mode = fmt.partition(":")
     ints = Quantizer(name, mode or "nearest_even").to_ints()
     dense = torch.randn(4, 6, dtype=dtype, device=device)
@@ -93,7 +98,7 @@ def test_opcheck_quantize(dtype: torch.dtype, fmt: str, device: str) -> None:
     check(OP._quantize_out, dense, torch.empty(6, 4, device=device).t(), ints, SEED, 0, 4, "triton")
 
 
-@pytest.mark.parametrize("fmt", ["e5m2", "fixed5_f2", "block4_axis0_e2m1"])
+@each("fmt", ["e5m2", "fixed5_f2", "block4_axis0_e2m1"])
 def test_opcheck_pack(fmt: str, device: str, monkeypatch) -> None:
     monkeypatch.setenv("LPKERNELS_BACKEND", "triton")
     ints = parse_format(fmt).to_ints()

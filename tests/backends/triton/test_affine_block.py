@@ -1,21 +1,20 @@
 """quantize for affine and block formats against the reference, to the bit."""
 
+from functools import partial
 from itertools import product
 
-import pytest
 import torch
-from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.backends import _reference
 from lpkernels.backends.triton import BACKEND
 from lpkernels.backends.triton.elementwise import affine, block
 from lpkernels.formats import AffineFormat, BlockFormat, FloatFormat
-from tests.cases import DETERMINISTIC, ids
+from tests.cases import DETERMINISTIC
 from tests.compare import assert_bit_equal
+from tests.loops import each
+from tests.support.element_bits import assert_quantized, quantized
 from tests.support.elements import (
     KINDS,
-    SEED,
     SITE,
     TENSOR_FORMATS,
     tensor_values,
@@ -35,25 +34,20 @@ MODES = ["stochastic", "nearest_even", *DETERMINISTIC[1:]]
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.float16]
 
 
-def check(x: Tensor, quantizer: Quantizer, device: str, name: str = "result") -> None:
-    want, out = torch.empty(x.shape), torch.empty(x.shape, device=device)
-    rest = (quantizer.to_ints(), torch.tensor(SEED), 0, SITE)
-    _reference.BACKEND.quantize(x, *rest, want)
-    BACKEND.quantize(x.to(device), *rest, out)
-    assert_bit_equal(out, want, name)
+check = partial(assert_quantized, BACKEND)
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=ids)
+@each("fmt", FORMATS)
 def test_matches_reference(fmt: AffineFormat | BlockFormat, device: str) -> None:
     """Every shape meets every kind of values; formats take turns with the combinations."""
     combinations = list(enumerate(product(SHAPES, KINDS)))
     for i, (shape, kind) in combinations[FORMATS.index(fmt) % 2 :: 2]:
         x = tensor_values(shape, kind).to(DTYPES[i // 2 % len(DTYPES)])
         quantizer = Quantizer(fmt, MODES[i % len(MODES)])
-        check(x, quantizer, device, f"{shape} {kind} {x.dtype} {quantizer.rounding}")
+        check(x, quantizer, device, kind)
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=ids)
+@each("fmt", FORMATS)
 def test_tiles_leave_no_trace(fmt: AffineFormat | BlockFormat, device: str, monkeypatch) -> None:
     """Slices and blocks are spread over many programs, and parts of a block come one after the
     other."""
@@ -66,19 +60,17 @@ def test_tiles_leave_no_trace(fmt: AffineFormat | BlockFormat, device: str, monk
     check(x.transpose(0, 2), Quantizer(fmt), device)
 
 
-@pytest.mark.parametrize("fmt", [FORMATS[0], FORMATS[2], FORMATS[5], FORMATS[6]], ids=ids)
+@each("fmt", [FORMATS[0], FORMATS[2], FORMATS[5], FORMATS[6]])
 def test_any_strides_and_sizes(fmt: AffineFormat | BlockFormat, device: str) -> None:
     base = tensor_values((4, 6, 10), "wide")
     for x in (base.transpose(0, 1), base[:, ::2], base[:, :1].expand(4, 6, 10), base[:, :0]):
         check(x, Quantizer(fmt), device)
         out = torch.empty(x.shape[::-1], device=device).permute(2, 1, 0)
         BACKEND.quantize(x.to(device), Quantizer(fmt).to_ints(), None, 0, SITE, out)
-        want = torch.empty(x.shape)
-        _reference.BACKEND.quantize(x, Quantizer(fmt).to_ints(), None, 0, SITE, want)
-        assert_bit_equal(out.contiguous(), want)
+        assert_bit_equal(out.contiguous(), quantized(x, Quantizer(fmt)))
 
 
-@pytest.mark.parametrize("fmt", ["e4m3", "e7m0_b-1"])
+@each("fmt", ["e4m3", "e7m0_b-1"])
 def test_float64_beyond_float32_shares_a_scale(fmt: str, device: str) -> None:
     """A block holds magnitudes that only float64 has, large and tiny, beside ordinary ones."""
     values = [2.0**1000, 1.0, 2.0**100, -(2.0**80), 2.0**-1060, -0.0, 1e-320, -3.0]

@@ -1,19 +1,20 @@
 """Blocks aligned by their operands, and sums that start elsewhere than at zero, compared with the
 reference to the bit."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Quantizer
-from lpkernels.backends import NOT_FUSED, Fused
-from lpkernels.rng import Role
-from tests.backends.triton import test_conv
-from tests.cases import ConvCase, ids
-from tests.compare import assert_bit_equal
+from lpkernels.backends import Fused
+from lpkernels.backends.triton.exact import units
+from tests.backends.triton.sums import beside_reference, pass_beside
+from tests.cases import ConvCase
+from tests.loops import each
 from tests.support.operand_cases import (
     CONVOLVED,
     MODES,
@@ -25,13 +26,8 @@ from tests.support.operand_cases import (
     tensor,
 )
 from tests.support.operand_draws import accumulators
+from tests.support.products import PASSES, tensors_of
 
-_units = pytest.importorskip("lpkernels.backends.triton.exact.units")
-_products = pytest.importorskip("lpkernels.backends.triton._products")
-_config = pytest.importorskip("lpkernels.backends.triton._config")
-pytestmark = pytest.mark.triton
-
-SEED = torch.tensor(-1234567890123456789)
 #: Convolutions with absent taps, with groups, and with phases of dgrad that leave positions out.
 CASES = {
     "groups": ConvCase((2, 4, 5), (2, 2, 3), (1,), (1,), (1,), 2),
@@ -39,56 +35,36 @@ CASES = {
 }
 
 
-def check(
-    a: Tensor,
-    b: Tensor,
-    acc: Accumulator,
-    device: str,
-    initial: Tensor | None = None,
-    fused: Fused = NOT_FUSED,
-) -> None:
-    def run(backend: str, *tensors: Tensor) -> Tensor:
-        seed = SEED.to(tensors[0].device)
-        call = (acc, seed, Role.DIRECT, backend, fused)
-        if initial is None:
-            return ops.matmul(*tensors, None, *call)
-        return ops.matmul_initial(*tensors, *call)
-
-    tensors = (a, b) if initial is None else (a, b, initial)
-    got = run("triton", *(x.to(device) for x in tensors))
-    assert_bit_equal(got, run("reference", *tensors), str(acc))
+@each("acc", UNIT_ACCUMULATORS.values())
+def test_units(acc: Accumulator, device: str) -> None:
+    beside_reference(rows(2, 37, 1), rows(1, 37, 2).T, acc, device)
 
 
-@pytest.mark.parametrize("name", UNIT_ACCUMULATORS)
-def test_units(name: str, device: str) -> None:
-    acc = UNIT_ACCUMULATORS[name]
-    check(rows(2, 37, 1), rows(1, 37, 2).T, acc, device)
-
-
-@pytest.mark.parametrize("acc", MODES, ids=ids)
+@each("acc", MODES)
 def test_modes(acc: Accumulator, device: str) -> None:
-    check(rows(2, 21, 3), rows(1, 21, 4).T, acc, device)
+    beside_reference(rows(2, 21, 3), rows(1, 21, 4).T, acc, device)
 
 
-@pytest.mark.parametrize("acc", SHORT_MODES, ids=ids)
+@each("acc", SHORT_MODES)
 def test_modes_in_float32(acc: Accumulator, device: str) -> None:
-    check(short_rows(3, 21, 3), short_rows(2, 21, 4).T, acc, device)
+    beside_reference(short_rows(3, 21, 3), short_rows(2, 21, 4).T, acc, device)
 
 
 @settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(accumulators(), st.integers(0, 19), st.integers(0, 2**32))
 def test_any_accumulator(device: str, acc: Accumulator, length: int, seed: int) -> None:
     initial = rows(1, 3, seed + 2) if seed % 2 else None
-    check(rows(1, length, seed), rows(1, length, seed + 1)[1:].T, acc, device, initial)
+    beside_reference(
+        rows(1, length, seed), rows(1, length, seed + 1)[1:].T, acc, device, initial=initial
+    )
 
 
-@pytest.mark.parametrize("acc", STARTED, ids=ids)
-@pytest.mark.parametrize("length", [0, 21])
+@each("acc, length", itertools.product(STARTED, [0, 21]))
 def test_sums_start_at_initial(acc: Accumulator, length: int, device: str) -> None:
     initial = rows(1, 5, 7)
     initial[0] = torch.tensor([1e30, -1e30, 1e-30, 0.3, -0.0])
     a, b = rows(1, length, 5), tensor((length, 5), "short", torch.Generator().manual_seed(6))
-    check(a, b, acc, device, initial)
+    beside_reference(a, b, acc, device, initial=initial)
 
 
 def test_initial_of_batches_and_rounded_results(device: str) -> None:
@@ -98,16 +74,12 @@ def test_initial_of_batches_and_rounded_results(device: str) -> None:
     for m, n in ((2, 9), (9, 2)):
         a, b = (tensor(s, "short", generator) for s in ((3, m, 9), (3, 9, n)))
         initial = tensor((3, n, m), "cancelling", generator).mT
-        check(a, b, UNIT_ACCUMULATORS["ada_e4m3"], device, initial, fused)
+        beside_reference(a, b, UNIT_ACCUMULATORS["ada_e4m3"], device, initial=initial, fused=fused)
 
 
-@pytest.mark.parametrize("acc", CONVOLVED, ids=ids)
-@pytest.mark.parametrize("name", ["fprop", "dgrad", "wgrad"])
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@each("case, name, acc", itertools.product(CASES.values(), PASSES, CONVOLVED))
 def test_passes_of_convolutions(case: ConvCase, name: str, acc: Accumulator, device: str) -> None:
-    operands = test_conv.tensors(case, 1)
-    got = test_conv.triton(name, case, acc, tuple(t.to(device) for t in operands))
-    assert_bit_equal(got, test_conv.reference(name, case, acc, operands))
+    pass_beside(name, case, tensors_of(case), acc, device)
 
 
 # --- float32 ---
@@ -117,7 +89,7 @@ FP8 = UNIT_ACCUMULATORS["h100_e4m3"]
 
 def test_fp8_needs_no_float64(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    kernel = _units.by_operands_kernel
+    kernel = units.by_operands_kernel
 
     class Kernel:
         def __getitem__(self, grid):
@@ -128,26 +100,26 @@ def test_fp8_needs_no_float64(device: str, monkeypatch: pytest.MonkeyPatch) -> N
 
             return launch
 
-    monkeypatch.setattr(_units, "by_operands_kernel", Kernel())
+    monkeypatch.setattr(units, "by_operands_kernel", Kernel())
     short = tensor((5, 40), "short", torch.Generator().manual_seed(9))
-    check(short, short.T, FP8, device)
+    beside_reference(short, short.T, FP8, device)
     assert made == [(True, True), (False, True)]
     made.clear()
-    check(short, short.T, UNIT_ACCUMULATORS["h100_fp16"], device)
+    beside_reference(short, short.T, UNIT_ACCUMULATORS["h100_fp16"], device)
     assert made == [(False, False)]
 
 
-@pytest.mark.parametrize("exponent", [37, 38, 39, 40, 41, 60])
+@each("exponent", [37, 38, 39, 40, 41, 60])
 def test_larger_operands_are_summed_in_float64(exponent: int, device: str) -> None:
     # A certificate of 40 products ends at 2^(2 * 40 + ..).
     x = tensor((3, 40), "short", torch.Generator().manual_seed(9)) * 2.0**exponent
-    check(x, x.T, FP8, device)
+    beside_reference(x, x.T, FP8, device)
 
 
 def fits(acc: Accumulator, k: int = 64, initial: Tensor | None = None) -> bool:
     x = torch.zeros(1)
-    sums = _units.Sums(x, *[x] * 7, False, None, None, None, (1, 1, 1, k), initial)
-    return _units.single_fits(acc, sums)
+    sums = units.Sums(x, *[x] * 7, False, None, None, None, (1, 1, 1, k), initial)
+    return units.single_fits(acc, sums)
 
 
 def test_which_sums_fit_into_float32() -> None:

@@ -1,5 +1,7 @@
-"""The short roundings of the certified kernels, against the reference."""
+"""The short roundings of the certified kernels, and the multiply-adds that round in a direction,
+against the reference."""
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -8,24 +10,24 @@ import torch
 import triton
 import triton.language as tl
 
-from lpkernels.arithmetic import Quantizer
+import lpkernels as lp
+from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends.triton._launch import EXACT
 from lpkernels.backends.triton.rounding.bits import double
 from lpkernels.backends.triton.rounding.round import (
     cut_sum,
     floored,
     fused,
+    multiply_add,
     ranged,
     split32,
 )
 from lpkernels.backends.triton.rounding.rule import Numbers, Rule, rule_of
-from lpkernels.formats import FloatFormat
-from lpkernels.rounding import round_array
+from lpkernels.formats import FloatFormat, parse_format
+from lpkernels.rounding import ROUNDINGS, round_array
 from tests.cases import hard_values
 from tests.compare import assert_bit_equal
-
-# NumPy, in the interpreter, warns of infinities that are meant.
-pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
+from tests.loops import each
 
 _BLOCK = 1 << 14
 SPLIT, FLOOR, RANGE, NEAREST, CUT, FUSED, FUSED64 = range(7)
@@ -101,7 +103,7 @@ def unbounded(man_bits: int) -> FloatFormat:
 SPLITTINGS = [(SPLIT, m) for m in range(1, 22)] + [(FUSED, m) for m in range(1, 11)]
 
 
-@pytest.mark.parametrize(("rule", "man_bits"), SPLITTINGS)
+@each("rule, man_bits", SPLITTINGS)
 def test_splitting(rule: int, man_bits: int, device: str) -> None:
     x = float32_sums(man_bits)
     scales = np.ldexp(1.0, np.array([-30, 0, 40]))
@@ -110,7 +112,7 @@ def test_splitting(rule: int, man_bits: int, device: str) -> None:
     assert_bit_equal(rounded(x, fmt, rule, device), round_array(x, fmt, "nearest_even"))
 
 
-@pytest.mark.parametrize("man_bits", [1, 10, 20, 23])
+@each("man_bits", [1, 10, 20, 23])
 def test_splitting_of_float64(man_bits: int, device: str) -> None:
     rng = np.random.default_rng(man_bits)
     places = rng.integers(2**man_bits, 2 ** (man_bits + 1), 3_000) << (52 - man_bits)
@@ -131,14 +133,14 @@ def test_splitting_of_subnormals_keeps_bits_below_the_format(device: str) -> Non
 
 
 FORMATS = [
-    FloatFormat(5, 10), FloatFormat(6, 9), FloatFormat(4, 3), FloatFormat(5, 2), FloatFormat(3, 1),
-    FloatFormat(5, 21), FloatFormat(7, 12), FloatFormat(4, 3, specials="fn"),
-    FloatFormat(4, 3, specials="fn", overflow="saturate"), FloatFormat(5, 2, overflow="saturate"),
-    FloatFormat(4, 7, specials="none", overflow="nan", bias=12),
-]  # fmt: skip
+    parse_format(name)
+    for name in (
+        "e5m10 e6m9 e4m3 e5m2 e3m1 e5m21 e7m12 e4m3fn e4m3fn_sat e5m2_sat e4m7none_b12_nan"
+    ).split()
+]
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=str)
+@each("fmt", FORMATS)
 def test_with_overflow(fmt: FloatFormat, device: str) -> None:
     x = in_float32(hard_values(fmt))
     got = rounded(x, fmt, RANGE, device)
@@ -146,8 +148,7 @@ def test_with_overflow(fmt: FloatFormat, device: str) -> None:
     assert_bit_equal(got, round_array(x, fmt, "nearest_even"))
 
 
-@pytest.mark.parametrize("fmt", [*FORMATS, FloatFormat(8, 7), FloatFormat(5, 23)], ids=str)
-@pytest.mark.parametrize("rule", [FLOOR, NEAREST], ids=["float32", "float64"])
+@each("fmt, rule", itertools.product([*FORMATS, *map(unbounded, (7, 23))], [FLOOR, NEAREST]))
 def test_with_subnormals(fmt: FloatFormat, rule: int, device: str) -> None:
     if rule == FLOOR and fmt.man_bits > 21:
         pytest.skip("float32 has room for 21 bits")
@@ -158,11 +159,12 @@ def test_with_subnormals(fmt: FloatFormat, rule: int, device: str) -> None:
     assert_bit_equal(rounded(x, fmt, rule, device), round_array(x, fmt, "nearest_even"))
 
 
-@pytest.mark.parametrize("mode", ["toward_zero", "nearest_away", "stochastic"])
-@pytest.mark.parametrize("fmt", [FloatFormat(6, 9), FloatFormat(5, 4), FloatFormat(8, 11)], ids=str)
-@pytest.mark.parametrize("bits", [1, 5, 8])
-def test_cut(fmt: FloatFormat, mode: str, bits: int, device: str) -> None:
-    rng = np.random.default_rng(bits)
+CUT_MODES = ("toward_zero", "nearest_away", "stochastic")
+
+
+@each("name, mode, bits", itertools.product(("e6m9", "e5m4", "e8m11"), CUT_MODES, (1, 5, 8)))
+def test_cut(name: str, mode: str, bits: int, device: str) -> None:
+    fmt, rng = parse_format(name), np.random.default_rng(bits)
     x = rng.integers(2**52, 2**53, 20_000) * np.ldexp(1.0, rng.integers(-64, -50, 20_000))
     exact = round_array(x[:5_000], fmt, "nearest_even")
     ties = exact + np.ldexp(0.5, np.frexp(exact)[1] - 1 - fmt.man_bits)
@@ -171,3 +173,50 @@ def test_cut(fmt: FloatFormat, mode: str, bits: int, device: str) -> None:
     draws = rng.integers(0, 2**bits, x.size)
     want = round_array(x, fmt, mode, draws=draws.astype(np.uint32), random_bits=bits)
     assert_bit_equal(rounded(x, fmt, CUT, device, mode, draws, bits), want)
+
+
+_TRIPLES = 1 << 12
+
+
+@triton.jit
+def multiply_add_kernel(a_ptr, b_ptr, c_ptr, y_ptr, MODE: tl.constexpr, BLOCK: tl.constexpr):
+    """y[i] = a[i] b[i] + c[i]."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    a, b, c = tl.load(a_ptr + at), tl.load(b_ptr + at), tl.load(c_ptr + at)
+    tl.store(y_ptr + at, multiply_add(a, b, c, MODE))
+
+
+def triples() -> list[torch.Tensor]:
+    """Operands a, b and c: any float32, sums that cancel, sums that meet float32's ends, and
+    special values."""
+    rng = np.random.default_rng(5)
+    n = _TRIPLES // 4
+    anything = [
+        rng.integers(-(2**31), 2**31, n).astype(np.int32).view(np.float32) for _ in range(3)
+    ]
+    usual = [rng.standard_normal(n).astype(np.float32) for _ in range(3)]
+    cancelled = [usual[0], usual[1], -(usual[0] * usual[1])]
+    small = [x * np.float32(s) for x, s in zip(usual, (2.0**-70, 2.0**-76, 2.0**-148), strict=True)]
+    parts = zip(anything, usual, cancelled, small, strict=True)
+    a, b, c = (np.concatenate(part) for part in parts)
+    specials = np.array([0.0, 1.0, np.inf, np.nan, 3.4e38, 2.0**-149, 2.0**-126], np.float32)
+    for x in (a, b, c):
+        x[:1000] = rng.choice(specials, 1000) * rng.choice([-1, 1], 1000)
+    # The reference adds c first, to +0.
+    c[c == 0.0] = 0.0
+    return [torch.from_numpy(x) for x in (a, b, c)]
+
+
+@each("mode", ["nearest_even", "toward_zero", "toward_positive", "toward_negative"])
+def test_multiply_add(mode: str, device: str) -> None:
+    a, b, c = triples()
+    y = torch.empty(_TRIPLES, device=device)
+    multiply_add_kernel[(1,)](
+        a.to(device), b.to(device), c.to(device), y, MODE=ROUNDINGS.index(mode), BLOCK=_TRIPLES,
+        **EXACT,
+    )  # fmt: skip
+    left = torch.stack([c, a], 1)[:, None, :]
+    right = torch.stack([torch.ones_like(b), b], 1)[:, :, None]
+    want = lp.matmul(left, right, Accumulator("fp32", mode), backend="reference")[:, 0, 0]
+    got = torch.where(y.cpu().isnan(), torch.tensor(float("nan")), y.cpu())
+    assert_bit_equal(got, want)

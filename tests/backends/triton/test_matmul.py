@@ -1,86 +1,41 @@
 """Matrix products of the triton backend against the reference, to the bit."""
 
-import itertools
-
 import pytest
 import torch
-from torch import Tensor
 
 import lpkernels as lp
-from lpkernels import backends, ops
-from lpkernels.arithmetic import Accumulator
-from lpkernels.backends import NOT_FUSED, Fused, _reference
-from tests.cases import ACCUMULATORS, MATMUL_SHAPES, ids
+from lpkernels import backends
+from lpkernels.arithmetic import Accumulator, as_quantizer
+from lpkernels.backends import Fused
+from lpkernels.backends.triton import BACKEND, _layout
+from tests.backends.triton.sums import DRAWN, beside_reference, lanes_of_all_kinds
+from tests.cases import ACCUMULATORS, MATMUL_SHAPES
 from tests.compare import assert_bit_equal
-
-# The interpreter computes with NumPy, which warns of every infinity less itself.
-pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")]
-backend = pytest.importorskip("lpkernels.backends.triton").BACKEND
-_layout = pytest.importorskip("lpkernels.backends.triton._layout")
+from tests.loops import each
 
 PLAIN = Accumulator("e5m4")
-SEED = torch.tensor(-1234567890123456789)
-ROLE = 4
 IN_SEQUENCE = [acc for acc in ACCUMULATORS if acc.in_sequence]
-#: An accumulator with draws of sums and products, a chunk that ends within a word, and another
-#: rounding outside.
-DRAWN = Accumulator(
-    "e5m5", "stochastic", product="e4m4", product_rounding="stochastic", random_bits=5, chunk=6,
-    outer="e5m3",
-)  # fmt: skip
 
 
-def operand(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Values whose lanes of the last but one dimension are, in turn, moderate, 2^80 apart, huge and
-    special."""
-    x = torch.randn(shape, generator=generator)
-    lanes = x.unsqueeze(0) if x.dim() == 1 else x
-    wide = torch.randint(-40, 40, lanes.shape, generator=generator).float()
-    lanes[..., 1::4, :] *= torch.exp2(wide)[..., 1::4, :]
-    lanes[..., 2::4, :] *= 3e37
-    special = lanes[..., 3::4, :]
-    choice = torch.rand(special.shape, generator=generator)
-    for limit, value in ((0.5, -0.0), (0.3, 1e-45), (0.2, float("inf")), (0.1, float("nan"))):
-        special[choice < limit] = value
-    return x
-
-
-def check(
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None,
-    acc: Accumulator,
-    device: str,
-    fused: Fused = NOT_FUSED,
-) -> None:
-    """The backend's product on device has the bits of the reference's."""
-    on = [None if x is None else x.to(device) for x in (a, b, bias)]
-    seed = SEED.to(device)
-    got = backend.matmul(*on, acc.to_ints(), seed, ROLE, fused)
-    want = ops.matmul(a, b, bias, acc.to_ints(), SEED, ROLE, "reference", fused)
-    assert got.device.type == device
-    assert_bit_equal(got, want, f"{tuple(a.shape)} @ {tuple(b.shape)} {acc} {fused}")
-
-
-@pytest.mark.parametrize("acc", IN_SEQUENCE, ids=ids)
+@each("acc", IN_SEQUENCE)
 def test_sums_in_sequence(acc: Accumulator, device: str) -> None:
     generator = torch.Generator().manual_seed(1)
-    a, b = operand((12, 15), generator), operand((9, 15), generator).mT
-    check(a, b, operand((9,), generator), acc, device)
+    a, b = lanes_of_all_kinds((12, 15), generator), lanes_of_all_kinds((9, 15), generator).mT
+    beside_reference(a, b, acc, device, bias=lanes_of_all_kinds((9,), generator))
 
 
-@pytest.mark.parametrize("shape", MATMUL_SHAPES[:6], ids=ids)
+@each("shape", MATMUL_SHAPES[:6])
 def test_shapes(shape: tuple[int, int, int], device: str) -> None:
     generator = torch.Generator().manual_seed(2)
     m, k, n = shape
-    a, b, bias = (operand(s, generator) for s in ((m, k), (k, n), (n,)))
+    a, b, bias = (lanes_of_all_kinds(s, generator) for s in ((m, k), (k, n), (n,)))
     for acc in (DRAWN, Accumulator("e5m4", "toward_negative", chunk=3)):
-        check(a, b, bias, acc, device)
-    check(a, b, None, PLAIN, device)
+        beside_reference(a, b, acc, device, bias=bias)
+    beside_reference(a, b, PLAIN, device)
 
 
-@pytest.mark.parametrize(
-    ("left", "right"),
+@each(
+    "left, right",
     [
         ((3, 4, 5), (3, 5, 6)),
         ((3, 4, 5), (5, 6)),
@@ -89,60 +44,56 @@ def test_shapes(shape: tuple[int, int, int], device: str) -> None:
         ((1, 3, 5), (2, 5, 4)),
         ((0, 3, 5), (5, 4)),
     ],
-    ids=ids,
 )
 def test_batches(left: tuple[int, ...], right: tuple[int, ...], device: str) -> None:
     generator = torch.Generator().manual_seed(3)
-    a, b = operand(left, generator), operand(right, generator)
-    check(a, b, None, Accumulator("e5m3", "stochastic"), device)
+    a, b = lanes_of_all_kinds(left, generator), lanes_of_all_kinds(right, generator)
+    beside_reference(a, b, Accumulator("e5m3", "stochastic"), device)
 
 
 def test_strides(device: str) -> None:
     generator = torch.Generator().manual_seed(4)
-    a, b = operand((2, 8, 5), generator), operand((2, 5, 9), generator)
+    a, b = lanes_of_all_kinds((2, 8, 5), generator), lanes_of_all_kinds((2, 5, 9), generator)
     for x, y in (
         (a.mT.contiguous().mT, b.mT.contiguous().mT),
         (a[:, ::2], b[..., ::3]),
         (a.flip(0).permute(1, 0, 2)[:2, :, 1:], b[:, 1:]),
         (a[:1].expand_as(a), b[1]),
     ):
-        check(x, y, None, PLAIN, device)
+        beside_reference(x, y, PLAIN, device)
 
 
 def test_operands_and_results_are_rounded(device: str) -> None:
     texts = ("e5m2", "e4m3fn:to_odd", "fixed8_f4_wrap", "e3m4:toward_negative")
-    one, two, three, four = (lp.arithmetic.as_quantizer(text).to_ints() for text in texts)
+    one, two, three, four = (as_quantizer(text).to_ints() for text in texts)
     generator = torch.Generator().manual_seed(5)
-    a, b, bias = (operand(s, generator) for s in ((6, 5), (5, 4), (4,)))
+    a, b, bias = (lanes_of_all_kinds(s, generator) for s in ((6, 5), (5, 4), (4,)))
     for fused in (
         Fused(one, two, three), Fused(three, four, one), Fused(left=four), Fused(right=one),
         Fused(result=two),
     ):  # fmt: skip
-        check(a, b, bias, PLAIN, device, fused)
+        beside_reference(a, b, PLAIN, device, bias=bias, fused=fused)
 
 
 def test_a_nan_of_any_kind_becomes_the_canonical_one(device: str) -> None:
     for bits in (0x7FC00000, 0x7FFFFFFF, -1, 0x7F800001, -0x7FFFFF, _layout.ABSENT):
         a = torch.full((2, 3), bits, dtype=torch.int32).view(torch.float32)
-        check(a, torch.ones(3, 4), None, Accumulator("e5m4"), device)
+        beside_reference(a, torch.ones(3, 4), Accumulator("e5m4"), device)
 
 
-@pytest.mark.parametrize("acc", ["e8m10", "e8m20_sat_chunk2", "e8m13:product=e8m10", "e3m3_b-100"])
+@each("acc", ["e8m10", "e8m20_sat_chunk2", "e8m13:product=e8m10", "e3m3_b-100"])
 def test_both_ends_of_the_exponents(acc: str, device: str) -> None:
     for left, right in ((60, 44), (112, -8), (-77, -78), (-119, -119)):
         a, b = (torch.randint(-255, 256, shape).double() for shape in ((3, 5), (5, 4)))
         a, b = (a * 2.0**left).float(), (b * 2.0**right).float()
-        check(a, b, None, lp.accumulator(acc), device)
+        beside_reference(a, b, lp.accumulator(acc), device)
 
 
-def test_the_seed_of_a_role(device: str) -> None:
+@each("seed, role", [(0, 1), (-1, 0), (2**63 - 1, 11)])
+def test_the_seed_of_a_role(seed: int, role: int, device: str) -> None:
     a, b = torch.randn(4, 9), torch.randn(9, 5)
-    acc = Accumulator("e5m3", "stochastic").to_ints()
-    for seed, role in itertools.product((0, -1, 2**63 - 1), (0, 1, 11)):
-        seeds = torch.tensor(seed)
-        got = backend.matmul(a.to(device), b.to(device), None, acc, seeds, role)
-        want = _reference.BACKEND.matmul(a, b, None, acc, seeds, role)
-        assert_bit_equal(got, want, f"seed {seed}, role {role}")
+    acc = Accumulator("e5m3", "stochastic")
+    beside_reference(a, b, acc, device, seed=torch.tensor(seed), role=role)
 
 
 def test_the_public_function_and_its_gradients(
@@ -163,5 +114,5 @@ def test_the_public_function_and_its_gradients(
 
 
 def test_events_are_counted_elsewhere(device: str) -> None:
-    reason = backend.unsupported("matmul_events", torch.device(device))
+    reason = BACKEND.unsupported("matmul_events", torch.device(device))
     assert reason == "its kernels count no events; those of the cpu backend do"

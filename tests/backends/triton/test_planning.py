@@ -1,33 +1,29 @@
 """The plans that planning gives for products match the launches that the triton adapter starts for
 them."""
 
-import pytest
-import torch
+import itertools
 
+import pytest
+
+import lpkernels as lp
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends import Fused, planning
-from lpkernels.formats import FixedFormat
-
-pytestmark = pytest.mark.triton
-pytest.importorskip("triton")
-
-from lpkernels.backends.planning import triton as plans  # noqa: E402
-from lpkernels.backends.planning import triton_tiers, triton_tiles  # noqa: E402
-from lpkernels.backends.triton import BACKEND, _products  # noqa: E402
-from lpkernels.backends.triton._roundings import roundings_of  # noqa: E402
-from lpkernels.backends.triton.certified import stages  # noqa: E402
-from tests.backends.planning.calls import CASES, E5M2, Case, call, run  # noqa: E402
-from tests.backends.triton.launches import Launch, recorded  # noqa: E402
+from lpkernels.backends.planning import triton as plans
+from lpkernels.backends.planning import triton_tiers, triton_tiles
+from lpkernels.backends.triton import BACKEND, _products
+from lpkernels.backends.triton._roundings import roundings_of
+from lpkernels.backends.triton.certified import stages
+from tests.backends.planning.calls import CASES, E5M2, Case, call, run
+from tests.backends.triton.launches import Launch, recorded
+from tests.loops import each
 
 PRODUCTS = ("certified_kernel", "exact_kernel")
 
 
-@pytest.mark.parametrize("processors", [1, 132])
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@each("case, processors", itertools.product(CASES.values(), [1, 132]))
 def test_kernels_tiles_and_sizes_are_those_that_are_launched(
     case: Case, processors: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    torch.manual_seed(0)
     monkeypatch.setattr(_products, "processors", lambda _: processors)
     with recorded() as calls:
         run(BACKEND, case)
@@ -86,7 +82,6 @@ SHARED = {
 def test_splits_and_scratch_are_those_that_are_launched(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    torch.manual_seed(0)
     monkeypatch.setattr(_products, "processors", lambda _: 132)
     with recorded() as calls:
         run(BACKEND, case)
@@ -119,23 +114,16 @@ def test_splits_and_scratch_are_those_that_are_launched(
     assert any(launch.argument("parts") is not None for launch in certified)
 
 
-ACCUMULATORS = [
-    Accumulator("e6m9"),
-    Accumulator("e6m9", chunk=64),
-    Accumulator("e5m10", chunk=8, outer="e6m0"),
-    Accumulator("e5m10", chunk=8, outer="fixed16_f8"),
-    Accumulator("e5m10", chunk=8, outer="e6m9", outer_rounding="stochastic", rng="philox"),
-    Accumulator("e6m9", "stochastic", random_bits=20),
-    Accumulator("e6m9", "stochastic", random_bits=13, rng="philox"),
-    Accumulator("e6m9", "to_odd", chunk=16),
-    Accumulator(FixedFormat(16, 8, overflow="wrap")),
-]
+ACCUMULATORS = (
+    "e6m9", "e6m9_chunk64", "e5m10_chunk8:outer=e6m0", "e5m10_chunk8:outer=fixed16_f8",
+    "e5m10_chunk8:outer=e6m9:outer_rounding=stochastic:philox", "e6m9:stochastic:bits=20",
+    "e6m9:stochastic:bits=13:philox", "e6m9_chunk16:to_odd", "fixed16_f8_wrap",
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("swapped", [False, True])
-@pytest.mark.parametrize("acc", ACCUMULATORS, ids=str)
-def test_the_largest_tile_is_that_of_the_kernels(acc: Accumulator, swapped: bool) -> None:
-    ints = acc.to_ints()
+@each("text, swapped", itertools.product(ACCUMULATORS, [False, True]))
+def test_the_largest_tile_is_that_of_the_kernels(text: str, swapped: bool) -> None:
+    ints = lp.accumulator(text).to_ints()
     alone = [(kind,) for kind in range(len(triton_tiers.NAMES))]
     for group in (*alone, *triton_tiers.groups(triton_tiers.tiers(ints))):
         planned = triton_tiles.largest_tile(group, triton_tiles.beside(ints), swapped)

@@ -9,42 +9,34 @@ import pytest
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic import Accumulator
-from lpkernels.backends import _reference
+from lpkernels.arithmetic import Accumulator, as_quantizer
+from lpkernels.backends import _reference, _tables
+from lpkernels.backends.triton import _config, _launch, _matmul, _products, _roundings
+from lpkernels.backends.triton._layout import ABSENT, PAD, Operand, Sums
+from lpkernels.backends.triton._problem import LONGEST, Made, Problem
+from lpkernels.backends.triton.exact import sequential
+from lpkernels.backends.triton.operands import facts as _facts
+from lpkernels.backends.triton.operands.matrices import pack_operand
 from lpkernels.reference import twin
 from lpkernels.reference.values import narrow, widen
-from tests.backends.triton.test_matmul import DRAWN, ROLE, SEED, backend, operand
-from tests.cases import ids
+from lpkernels.rng import derive_seed
+from tests.backends.triton.sums import DRAWN, beside_reference, lanes_of_all_kinds
 from tests.compare import assert_bit_equal
-
-# The interpreter computes with NumPy, which warns of every infinity less itself.
-pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")]
-pytest.importorskip("triton")
-
-from lpkernels.backends import _tables  # noqa: E402
-from lpkernels.backends.triton import _config, _launch, _matmul, _products, _roundings  # noqa: E402
-from lpkernels.backends.triton._layout import ABSENT, PAD, Operand, Sums  # noqa: E402
-from lpkernels.backends.triton._problem import LONGEST, Made, Problem  # noqa: E402
-from lpkernels.backends.triton.exact import sequential  # noqa: E402
-from lpkernels.backends.triton.operands import facts as _facts  # noqa: E402
-from lpkernels.backends.triton.operands.matrices import pack_operand  # noqa: E402
-from lpkernels.rng import derive_seed  # noqa: E402
+from tests.loops import each
+from tests.support.products import ROLE, SEED
 
 TILES = [_config.Tile(4, 32, 1), _config.Tile(16, 16, 2)]
 
 
-@pytest.mark.parametrize("swapped", [False, True])
-@pytest.mark.parametrize("tile", TILES, ids=ids)
+@each("tile, swapped", [(TILES[0], True), (TILES[1], False), (TILES[1], True)])
 def test_bits_do_not_depend_on_tiles(
     tile: _config.Tile, swapped: bool, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_products, "exact_tile", lambda *_: tile)
     monkeypatch.setattr(_matmul, "transposes", lambda *_: swapped)
     generator = torch.Generator().manual_seed(1)
-    a, b, bias = (operand(s, generator) for s in ((9, 7), (7, 33), (33,)))
-    args = (DRAWN.to_ints(), SEED, ROLE)
-    got = backend.matmul(a.to(device), b.to(device), bias.to(device), *args)
-    assert_bit_equal(got, _reference.BACKEND.matmul(a, b, bias, *args))
+    a, b, bias = (lanes_of_all_kinds(s, generator) for s in ((9, 7), (7, 33), (33,)))
+    beside_reference(a, b, DRAWN, device, bias=bias)
 
 
 def whole_sums(out: Tensor, k: int, **changed: Any) -> Sums:
@@ -62,11 +54,11 @@ def whole_sums(out: Tensor, k: int, **changed: Any) -> Sums:
     return sums._replace(**changed)
 
 
-@pytest.mark.parametrize("acc", [DRAWN, Accumulator("e5m4", "toward_negative", chunk=4)], ids=ids)
+@each("acc", [DRAWN, Accumulator("e5m4", "toward_negative", chunk=4)])
 def test_steps_left_out_and_absent_taps(acc: Accumulator, device: str) -> None:
     generator = torch.Generator().manual_seed(2)
     m, n, k = 5, 6, 21
-    a, b = operand((m, k), generator), operand((k, n), generator)
+    a, b = lanes_of_all_kinds((m, k), generator), lanes_of_all_kinds((k, n), generator)
     present = torch.rand(m, k, generator=generator) < 0.7
     # Two chunks have no step at all; one of them is the last.
     present[:, 6:12], present[:, -3:] = False, False
@@ -139,29 +131,24 @@ def test_only_tiles_with_a_piece_that_was_not_made_are_computed(device: str) -> 
     assert_bit_equal(out, want)
 
 
-@pytest.mark.parametrize(
-    ("chunk", "starts", "found"),
+@each(
+    "k, chunk, starts, found",
     [
-        (None, None, (0, 1)),
-        (8, None, (8, 3)),
-        (64, None, (21, 1)),
-        (64, 4, (64, 3)),
-        (2**40, 2, (LONGEST, 1)),
+        (21, None, None, (0, 1)),
+        (21, 8, None, (8, 3)),
+        (21, 64, None, (21, 1)),
+        (21, 64, 4, (64, 3)),
+        (21, 2**40, 2, (LONGEST, 1)),
+        (0, 8, None, (0, 0)),
     ],
 )
 def test_a_chunk_is_no_longer_than_its_sum_and_fits_32_bits(
-    chunk: int | None, starts: int | None, found: tuple[int, int]
+    k: int, chunk: int | None, starts: int | None, found: tuple[int, int]
 ) -> None:
     table = None if starts is None else torch.zeros(starts, dtype=torch.int64)
-    sums = whole_sums(torch.zeros(2, 3), 21, starts=table)
+    sums = whole_sums(torch.zeros(2, 3), k, starts=table)
     x = Operand(torch.zeros(1), sums.batch, None, None, 32, torch.zeros(4), False)
     assert problem_of(x, x, sums, Accumulator("e5m4", chunk=chunk)).chunks() == found
-
-
-def test_a_sum_of_nothing_has_no_chunk() -> None:
-    sums = whole_sums(torch.zeros(2, 3), 0)
-    x = Operand(torch.zeros(1), sums.batch, None, None, 32, torch.zeros(4), False)
-    assert problem_of(x, x, sums, Accumulator("e5m4", chunk=8)).chunks() == (0, 0)
 
 
 def facts_of(x: np.ndarray) -> list[int]:
@@ -180,27 +167,20 @@ def facts_of(x: np.ndarray) -> list[int]:
     return facts
 
 
-@pytest.mark.parametrize(
+@each(
     "values",
     [
         [], [0.0, -0.0], [1.0], [1.5, -6.0], [1e-45, 3e-45], [3.4028235e38, 2.0**-149],
         [float("inf"), 1.0], [float("nan")], [2.0**-126 - 2.0**-149, 2.0**-126], [0.1, 1e10, -7.0],
     ],
-    ids=ids,
 )  # fmt: skip
 def test_facts(values: list[float], device: str) -> None:
     x = torch.zeros(3, 5)
     x.view(-1)[: len(values)] = torch.tensor(values)
-    for rounding, matrix in (((), x), (backend_quantizer("e5m2"), x)):
-        packed = packed_operand(matrix.to(device), rounding)
+    for rounding in ((), as_quantizer("e5m2").to_ints()):
+        packed = packed_operand(x.to(device), rounding)
         held = packed.values.cpu()[: 5 * packed.step].view(5, packed.step)[:, :3]
         assert packed.facts.tolist() == facts_of(held.numpy())
-
-
-def backend_quantizer(text: str) -> tuple[int, ...]:
-    from lpkernels.arithmetic import as_quantizer
-
-    return as_quantizer(text).to_ints()
 
 
 def test_packing_pads_with_zeros_and_does_not_repeat_matrices(device: str) -> None:

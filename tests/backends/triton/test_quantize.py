@@ -6,34 +6,28 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.backends.triton import BACKEND
 from lpkernels.backends.triton.elementwise import quantize
 from lpkernels.backends.triton.rounding.rule import rule_of
-from lpkernels.formats import FixedFormat, FloatFormat, parse_format
+from lpkernels.formats import FloatFormat, parse_format
 from tests.backends.triton.ahead_of_time import EVERY, compiled
-from tests.cases import DETERMINISTIC, ROUND_FORMATS, hard_values, ids
+from tests.cases import DETERMINISTIC, ROUND_FORMATS, hard_values
 from tests.compare import assert_bit_equal
+from tests.loops import each
+from tests.support.element_bits import quantized
 from tests.support.elements import (
     END_FORMATS,
     SEED,
     SITE,
+    Format,
     expected,
     float32_values,
 )
 
-Format = FloatFormat | FixedFormat
 WIDE_TILE = 1 << 13
-
-
-def quantized(
-    x: Tensor, quantizer: Quantizer, device: str, dtype: torch.dtype = torch.float32
-) -> Tensor:
-    out = torch.empty(x.shape, dtype=dtype, device=device)
-    BACKEND.quantize(x.to(device), quantizer.to_ints(), torch.tensor(SEED), 0, SITE, out)
-    return out
+ALL = [*ROUND_FORMATS, *END_FORMATS]
 
 
 def quantizers(fmt: Format, random_bits: tuple[int, ...]) -> list[Quantizer]:
@@ -44,36 +38,40 @@ def quantizers(fmt: Format, random_bits: tuple[int, ...]) -> list[Quantizer]:
     return [*(Quantizer(fmt, mode) for mode in DETERMINISTIC), *fast, philox]
 
 
-@pytest.mark.parametrize("fmt", [*ROUND_FORMATS, *END_FORMATS], ids=ids)
+@each("fmt", ALL)
 def test_float32_matches_round_array(fmt: Format, device: str, monkeypatch) -> None:
     """Both ways of rounding are tested: most float formats are rounded in float32, fixed ones in
     float64."""
     monkeypatch.setattr(quantize, "_BLOCK", WIDE_TILE)
     x = float32_values(fmt, 12)
     for quantizer in quantizers(fmt, (32,)):
-        got = quantized(torch.from_numpy(x), quantizer, device)
+        got = quantized(torch.from_numpy(x), quantizer, BACKEND, device)
         assert_bit_equal(got, expected(x, quantizer), f"{quantizer}")
 
 
-@pytest.mark.parametrize("fmt", [*ROUND_FORMATS, *END_FORMATS], ids=ids)
+@each("fmt", ALL)
 def test_float64_matches_round_array(fmt: Format, device: str, monkeypatch) -> None:
     """Values are rounded straight to the format, never to float32 first, into float32 and into
     float64."""
     monkeypatch.setattr(quantize, "_BLOCK", WIDE_TILE)
     x = hard_values(fmt, 20)
     chosen = quantizers(fmt, (17,))
-    turn = [*ROUND_FORMATS, *END_FORMATS].index(fmt)
+    turn = ALL.index(fmt)
     for quantizer in {chosen[0], chosen[turn % len(chosen)]}:
         want = expected(x, quantizer)
-        assert_bit_equal(quantized(torch.from_numpy(x), quantizer, device), want, f"{quantizer}")
+        assert_bit_equal(
+            quantized(torch.from_numpy(x), quantizer, BACKEND, device), want, f"{quantizer}"
+        )
         if isinstance(fmt, FloatFormat):
-            got = quantized(torch.from_numpy(x), quantizer, device, torch.float64)
+            got = quantized(torch.from_numpy(x), quantizer, BACKEND, device, torch.float64)
             wide = np.where(np.isnan(want), np.nan, want.astype(np.float64))
             assert_bit_equal(got, wide, f"{quantizer} to float64")
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", ["e4m3", "e5m2_sat", "e3m2_nosub", "e5m0"])
+@each(
+    "name, dtype",
+    product(["e4m3", "e5m2_sat", "e3m2_nosub", "e5m0"], [torch.float16, torch.bfloat16]),
+)
 def test_16_bit_patterns_match_round_array(name: str, dtype: torch.dtype, device: str, monkeypatch):
     """All 65536 patterns are rounded into the same type and into float32; every NaN in a result has
     the same bits."""
@@ -82,15 +80,15 @@ def test_16_bit_patterns_match_round_array(name: str, dtype: torch.dtype, device
     x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     for quantizer in quantizers(fmt, (8, 23)):
         want = torch.from_numpy(expected(x.float().numpy(), quantizer))
-        assert_bit_equal(quantized(x, quantizer, device), want, f"{quantizer} to float32")
+        assert_bit_equal(quantized(x, quantizer, BACKEND, device), want, f"{quantizer} to float32")
         if fmt.fits_in(5, 10) or dtype == torch.bfloat16:
-            got = quantized(x, quantizer, device, dtype).cpu()
+            got = quantized(x, quantizer, BACKEND, device, dtype).cpu()
             canonical = {torch.float16: 0x7E00, torch.bfloat16: 0x7FC0}[dtype]
             bits = torch.where(want.isnan(), canonical, want.to(dtype).view(torch.int16))
             assert_bit_equal(got.view(torch.int16), bits.to(torch.int16), f"{quantizer}")
 
 
-@pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
+@each("rounding", ["nearest_even", "stochastic"])
 def test_strides_and_tiles_leave_no_trace(rounding: str, device: str, monkeypatch) -> None:
     quantizer = Quantizer("e4m3", rounding, random_bits=8 if rounding == "stochastic" else None)
     base = torch.randn(4, 6, 10)
@@ -107,7 +105,7 @@ def test_strides_and_tiles_leave_no_trace(rounding: str, device: str, monkeypatc
         monkeypatch.setattr(quantize, "_BLOCK", tile)
         dense = x.contiguous()
         want = expected(dense.numpy().ravel(), quantizer).reshape(x.shape)
-        assert_bit_equal(quantized(x, quantizer, device), want)
+        assert_bit_equal(quantized(x, quantizer, BACKEND, device), want)
         out = torch.empty(x.shape[::-1], device=device).permute(tuple(reversed(range(x.dim()))))
         BACKEND.quantize(x.to(device), quantizer.to_ints(), torch.tensor(SEED), 0, SITE, out)
         assert_bit_equal(out.contiguous(), want)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,14 +12,16 @@ import torch
 from lpkernels import backends
 from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends.triton import BACKEND
-from lpkernels.formats import FixedFormat, FloatFormat
+from lpkernels.formats import FloatFormat
 from lpkernels.rounding import ROUNDINGS
 from tests.backends.triton.every.rules import some_rules
 from tests.cases import hard_values
 from tests.compare import assert_bit_equal
+from tests.loops import each
+from tests.support.element_bits import quantized
+from tests.support.elements import Format
 
-pytestmark = [pytest.mark.triton, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
-
+CPU: Any = backends.get("cpu")
 SEED = torch.tensor(91)
 #: Those with numbers that float32 alone does not reach, and an odd exponent code, too.
 RULES = some_rules() + [
@@ -36,43 +39,31 @@ def plain_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LPKERNELS_ISA", "scalar")
 
 
-def values(fmt: FloatFormat | FixedFormat) -> torch.Tensor:
+def values(fmt: Format) -> torch.Tensor:
     """Every float64 that may round differently, infinities, NaN and both zeros among them."""
     with np.errstate(all="ignore"):
         return torch.from_numpy(np.asarray(hard_values(fmt, 5)))
 
 
-@pytest.mark.parametrize(("fmt", "mode"), RULES, ids=str)
-def test_round_to(fmt: FloatFormat | FixedFormat, mode: str, device: str) -> None:
-    x = values(fmt)
-    for bits in (1, 8, 32) if mode == "stochastic" else (None,):
-        quantizer = Quantizer(fmt, mode, random_bits=bits).to_ints()
-        want, got = (torch.empty(x.shape, dtype=torch.float64, device=d) for d in ("cpu", device))
-        backends.get("cpu").quantize(x, quantizer, SEED, 1, 4, want)
-        BACKEND.quantize(x.to(device), quantizer, SEED, 1, 4, got)
-        assert_bit_equal(got.cpu(), want)
-
-
-@pytest.mark.parametrize(("fmt", "mode"), RULES, ids=str)
-def test_float32_alone(fmt: FloatFormat | FixedFormat, mode: str, device: str) -> None:
+@each("rule, dtype", itertools.product(RULES, (torch.float64, torch.float32)))
+def test_round_to(rule: tuple[Format, str], dtype: torch.dtype, device: str) -> None:
     """Values that float32 holds are rounded without float64 where the format allows it."""
-    x = values(fmt).float()
+    fmt, mode = rule
+    x = values(fmt).to(dtype)
     for bits in (1, 8, 24, 32) if mode == "stochastic" else (None,):
-        quantizer = Quantizer(fmt, mode, random_bits=bits).to_ints()
-        want, got = (torch.empty(x.shape, device=d) for d in ("cpu", device))
-        backends.get("cpu").quantize(x, quantizer, SEED, 1, 4, want)
-        BACKEND.quantize(x.to(device), quantizer, SEED, 1, 4, got)
-        assert_bit_equal(got.cpu(), want)
+        quantizer = Quantizer(fmt, mode, random_bits=bits)
+        got = quantized(x, quantizer, BACKEND, device, dtype)
+        assert_bit_equal(got, quantized(x, quantizer, CPU, dtype=dtype), f"{quantizer}")
 
 
-@pytest.mark.parametrize(("fmt", "mode"), RULES, ids=str)
-def test_add_rounded(fmt: FloatFormat | FixedFormat, mode: str, device: str) -> None:
+@each("fmt, mode", RULES)
+def test_add_rounded(fmt: Format, mode: str, device: str) -> None:
     acc = Accumulator(fmt, mode).to_ints()
     addend = values(fmt).float()[None, :]
     total = torch.empty_like(addend)
     nearest = Quantizer(fmt).to_ints()
-    backends.get("cpu").quantize(addend.flip(1).roll(37), nearest, None, 0, 4, total)
+    CPU.quantize(addend.flip(1).roll(37), nearest, None, 0, 4, total)
     want, got = total.clone(), total.to(device, copy=True)
-    backends.get("cpu").accumulate(want, addend, (0, 0), acc, SEED, 1, 2, 3)
+    CPU.accumulate(want, addend, (0, 0), acc, SEED, 1, 2, 3)
     BACKEND.accumulate(got, addend.to(device), (0, 0), acc, SEED, 1, 2, 3)
     assert_bit_equal(got.cpu(), want)

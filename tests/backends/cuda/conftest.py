@@ -1,0 +1,45 @@
+"""The places where the cuda adapter runs: the host, by its kernels' own code (`cuda_host`), and a
+device where one is.
+
+On the host the kernels' index maps, tables, plans and arithmetic are those of the device; what only
+a device has (launches, barriers, its instructions) is not.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+from lpkernels.backends.cuda import BACKEND
+from tests.support import cuda_host, sass
+from tests.support.sass import Kernels
+
+
+@pytest.fixture(params=["host", pytest.param("device", marks=pytest.mark.cuda)])
+def device(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The device of the adapter's tensors: "cpu" where the host runs the kernels, or "cuda"."""
+    on_host = request.param == "host"
+    reason = cuda_host.reason() if on_host else BACKEND.why_not()
+    if reason:
+        pytest.skip(reason)
+    with cuda_host.on_host() if on_host else contextlib.nullcontext():
+        yield "cpu" if on_host else "cuda"
+
+
+@pytest.fixture
+def host() -> Iterator[ModuleType]:
+    """The module whose kernels the adapter's products and updates run on the host."""
+    if reason := cuda_host.reason():
+        pytest.skip(reason)
+    with cuda_host.on_host() as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="session")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+    """The kernels for sm_90 inside lpkernels._C."""
+    cubins = sass.in_library("sm_90", tmp_path_factory.mktemp("cubins"))
+    if not cubins:
+        pytest.skip("lpkernels._C was not built for sm_90")
+    return Kernels(cubins)

@@ -1,0 +1,222 @@
+"""The loops of the kernels of products in csrc/cuda, found in their machine code for sm_90, and how
+many instructions each may have.
+
+Instructions are counted, not run: those of the loop over stages, divided by its products, without
+the loop inside it that closes chunks.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from tests.support import sass
+from tests.support.sass import Function, Kernels, Loop, fewest, loops, target_of
+
+# A stage of 8 steps for 8 x 8 outputs.
+PRODUCTS = 512
+# A thread's part of a stage of 32 steps on tensor cores: 64 of a warp's 64 x 32 outputs.
+TENSOR_PRODUCTS = 2048
+
+
+class Ceiling(NamedTuple):
+    #: The tile, before its two flags (tables, chunks).
+    tile: str
+    most: float
+    #: Instructions that show a product, and how many of each a stage has.
+    steps: dict[str, int]
+
+
+# Sums are never contracted: Veltkamp's splitting has its product and both its additions, and the
+# roundings of TwoStepRule and FloorRule are two multiply-adds beside that of the sum.
+SPLIT = {"FFMA": 512, "FMUL": 512, "FADD": 1024}
+CEILINGS = {
+    "float32": Ceiling("CertifiedTile<HardwareRule<0>", 1.25, {"FFMA": 512}),
+    "half precision": Ceiling("HalfTile<false", 0.75, {"HFMA2": 256}),
+    "bfloat16": Ceiling("HalfTile<true", 0.75, {"HFMA2": 256}),
+    "toward zero": Ceiling("CertifiedTile<TruncationRule", 2.75, {"FFMA": 512}),
+    "stochastic": Ceiling("StochasticTile<", 7.2, {"FFMA": 512, "IDP": 512}),
+    # One conversion takes two sums, and each sum takes one instruction on the way back.
+    "converted": Ceiling(
+        "CertifiedTile<ConvertRule", 3.0, {"FFMA": 512, "F2FP": 256, "HADD2": 512}
+    ),
+    "double, split": Ceiling(
+        "CertifiedTile<DoubleSplitRule", 4.8, {"DFMA": 512, "DMUL": 512, "DADD": 1024}
+    ),
+    "double, floor": Ceiling("CertifiedTile<DoubleFloorRule", 6.8, {"DFMA": 1536}),
+}
+for _name, _rule, _steps, _odd, *_most in (
+    ("two steps", "TwoStepRule", {"FFMA": 1536}, {"FFMA": 2048}, 3.4, 3.9, 5.5, 6.9),
+    ("split", "SplitRule", SPLIT, SPLIT | {"FFMA": 1024}, 4.4, 4.9, 6.5, 7.9),
+    ("floor", "FloorRule", {"FFMA": 1536}, {"FFMA": 2048}, 5.5, 5.9, 7.6, 8.9),
+):
+    _tile = f"CertifiedTile<{_rule}"
+    CEILINGS |= {
+        _name: Ceiling(f"{_tile}<NearestSum, 0>", _most[0], _steps),
+        f"{_name}, watched": Ceiling(f"{_tile}<NearestSum, 1>", _most[1], _steps),
+        f"{_name}, clipped": Ceiling(f"{_tile}<NearestSum, 2>", _most[2], _steps | {"FMNMX": 1024}),
+        f"odd, {_name}": Ceiling(f"{_tile}<OddSum, 1>", _most[3], _odd),
+    }
+
+
+def flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def made(kernels: Kernels, tile: str) -> Function:
+    """The code that makes a tile in the kernel that its tier shares with others: the part behind
+    the question whether the plan names the tier."""
+    (name,) = [n for n in kernels if f", {tile} >" in n]
+    tier = name.split(f", {tile} >")[0].rsplit("Made<", 1)[1]
+    alone = name.count("Made<") == 1
+    return kernels[name] if alone else sass.chosen(kernels[name], int(tier))
+
+
+def kernel_of(kernels: Kernels, tile: str, tables: bool, chunks: bool) -> Function:
+    # StochasticTile has no other argument.
+    flags = f"{flag(tables)}, {flag(chunks)}>"
+    return made(kernels, tile + flags if tile.endswith("<") else f"{tile}, {flags}")
+
+
+def stage_loop(function: Function) -> Loop:
+    """The loop over stages: the longest loop, without the loops inside it."""
+    return max(loops(function), key=lambda loop: loop.count("FFMA", "HFMA2", "DFMA"))
+
+
+def main_loop(kernels: Kernels, tile: str, tables: bool, chunks: bool) -> Loop:
+    """The loop over stages without the code that ends a chunk."""
+    function = kernel_of(kernels, tile, tables, chunks)
+    found = stage_loop(function)
+    return found if not chunks else ends_of(function).stage
+
+
+class Ends(NamedTuple):
+    """Instructions of a thread for the ends of a chunk in 64 sums: kept where these wait in memory,
+    closed where they join outer sums in float32 (none lies below the format's last place),
+    in_double where they join them in double. stage is the loop around these instructions, without
+    them."""
+
+    kept: int
+    closed: int
+    in_double: int
+    stage: Loop
+
+
+def ends_of(function: Function) -> Ends:
+    main = stage_loop(function)
+    # There is one loop for each way of joining outer sums; it takes a thread's sums a row of 8 at a
+    # time.
+    rows = [
+        i
+        for i in loops(function)
+        if main.first < i.first and i.last < main.last and i.count("STG") >= 8
+    ]
+    (in_float,) = [i for i in rows if any(x.name == "LOP3.LUT.PAND" for x in i.body)]
+    # Tiles whose sums are not rounded to nearest have one loop more in double, which is longer: it
+    # rounds outer sums as the tile does its own.
+    in_double = min((i for i in rows if i.count("DADD")), key=lambda i: len(i.body))
+    # The code that most stages jump over.
+    first, behind = next(
+        (index, to)
+        for index in range(main.first, in_float.first)
+        if (to := target_of(function, index)) is not None
+        and max(i.last for i in rows) < to <= main.last
+    )
+    kept = fewest(function, first + 1, behind, ["STG"], past=[i.first for i in rows])
+
+    def joined(loop: Loop, through: list[str]) -> int:
+        return fewest(function, first + 1, loop.first, []) + 8 * (
+            1 + fewest(function, loop.first, loop.last, through)
+        )
+
+    body = [*function.code[main.first : first + 1], *function.code[behind : main.last + 1]]
+    return Ends(
+        kept, joined(in_float, ["LOP3.LUT.PAND", "FSETP"]), joined(in_double, ["DADD"]),
+        Loop(main.first, main.last, body),
+    )  # fmt: skip
+
+
+#: Instructions for a chunk of an output in the kernel behind split sums, at most.
+PARTS_CEILING = 24.0
+#: Chunks that the kernel behind split sums adds at a time.
+PARTS_AT_ONCE = 8
+
+
+def parts_loops(kernels: Kernels) -> tuple[float, float]:
+    """Instructions for a chunk of an output where sums were split: in float32, and in double."""
+    function = kernels["void exact_kernel<4, 0, false>(Job, long)"]
+    found = loops(function)
+    (in_float,) = [i for i in found if sum(x.name == "LOP3.LUT.PAND" for x in i.body) >= 8]
+    in_double = min((i for i in found if i.count("DADD")), key=lambda i: len(i.body))
+    way = fewest(function, in_float.first, in_float.last, ["LOP3.LUT.PAND", "FSETP"])
+    return (1 + way) / PARTS_AT_ONCE, float(len(in_double.body))
+
+
+def tensor_ceiling(tile: tuple[int, int]) -> float:
+    """Instructions of a product in a stage on tensor cores, packed, at most: smaller tiles copy as
+    much for half of the products."""
+    return 0.075 if tile == (128, 128) else 0.085
+
+
+#: Rows and columns of tiles on tensor cores.
+TENSOR_TILES = ((128, 128), (128, 64), (64, 128))
+
+
+class Tensor(NamedTuple):
+    """A kernel on tensor cores."""
+
+    bfloat16: bool
+    tables: bool
+    tile: tuple[int, int]
+
+
+def tensor_kernel(kernels: Kernels, of: Tensor) -> Function:
+    rows, cols = of.tile
+    return made(kernels, f"TensorTile<{flag(of.bfloat16)}, {flag(of.tables)}, {rows}, {cols}>")
+
+
+def tensor_stage(kernels: Kernels, of: Tensor) -> Loop:
+    return max(loops(tensor_kernel(kernels, of)), key=lambda loop: loop.count("HMMA"))
+
+
+def tensor_kept(kernels: Kernels, of: Tensor) -> float:
+    """Instructions that keep a sum of a chunk, which waits in memory. They are counted from the
+    first to the last store in the straight code with the most stores, without a branch between."""
+    found = []
+    for stretch in sass.stretches(tensor_kernel(kernels, of)):
+        found.append([n for n, x in enumerate(stretch) if x.name.startswith("STG")])
+    stores = max(found, key=len)
+    return (stores[-1] + 1 - stores[0]) / len(stores)
+
+
+class Steps(NamedTuple):
+    """Straight code of blocks aligned by their operands: the code that finds the largest exponent
+    and the code that adds."""
+
+    tile: str
+    #: Steps that are taken at a time, each of 2 x 2 outputs.
+    steps: int
+    #: Instructions of a product at most, in both codes together.
+    most: float
+    #: The multiply-add that cuts a product.
+    cut: str
+
+
+#: Kernels whose operands take turns have one step at a time, behind a branch.
+OPERAND_BLOCKS = {
+    "operands, float32": Steps("OperandTile<float, false>", 8, 7.1, "FFMA"),
+    "operands, double": Steps("OperandTile<double, false>", 8, 8.2, "DFMA"),
+    "operands, in turns": Steps("OperandTile<double, true>", 1, 10.2, "DFMA"),
+}
+
+
+def operand_steps(kernels: Kernels, steps: Steps) -> tuple[Any, Any]:
+    """The shortest straight code that measures so many products, and the shortest that adds
+    them."""
+    (function,) = [kernels[n] for n in kernels if "operand_kernel" in n and steps.tile in n]
+    products = 4 * steps.steps
+
+    def shortest(name: str) -> Any:
+        found = [s for s in sass.stretches(function) if sum(name in i.name for i in s) == products]
+        return min(found, key=len)
+
+    return shortest("VIADDMNMX"), shortest(f"{steps.cut}.RZ")
