@@ -13,6 +13,7 @@ from lpkernels.backends._layout import axis_sizes
 from lpkernels.reference.quantize import quantize as reference
 from lpkernels.techniques.accumulation import mask_gradients
 from tests.compare import assert_bit_equal
+from tests.loops import each
 
 ACC = lp.Accumulator("e8m23")
 
@@ -97,7 +98,7 @@ FUNCTIONS: dict[str, tuple[Callable[[lp.Recipe], Any], dict[str, int]]] = {
     "softmax": (lambda r: F.softmax(t(3, 4), -1, recipe=r), ranks(2, 0, 0, 2)),
     "gelu": (lambda r: F.gelu(t(3, 4), recipe=r), ranks(2, 0, 0, 2)),
 }
-every_function = pytest.mark.parametrize("function", FUNCTIONS)
+every_function = each("function", FUNCTIONS)
 
 
 @every_function
@@ -142,7 +143,7 @@ def test_masked_gradients_refuse_as_the_layer_does() -> None:
     assert model(t(2, 5, 4)).shape == (2, 5, 3)
 
 
-@pytest.mark.parametrize("shape", [(3,), (1, 3), (2, 3)])
+@each("shape", [(3,), (1, 3), (2, 3)])
 def test_on_the_meta_device_too(shape: tuple[int, ...]) -> None:
     # A vector is rounded as a matrix of one row.
     recipe = lp.Recipe(input="affine4_axis2")
@@ -167,7 +168,7 @@ def test_bilinear_counts_axes_in_the_bias_and_the_result() -> None:
     assert_bit_equal(F.bilinear(x1, x2, w, b, recipe=lp.Recipe(output="block4_e2m1")), want)
 
 
-@pytest.mark.parametrize("fmt", ["affine4_axis2", "block4_axis-3_e2m1"])
+@each("fmt", ["affine4_axis2", "block4_axis-3_e2m1"])
 def test_no_backend_takes_another_axis(fmt: str) -> None:
     quantizer = lp.Quantizer(fmt)
     with pytest.raises(ValueError, match=r"the tensor has shape \(3, 4\); the axis must be in -2"):

@@ -16,6 +16,8 @@ from lpkernels.formats import parse_format
 from lpkernels.functional.count import counting_to_nearest
 from lpkernels.reference.counting import quantize_counting
 from tests.compare import assert_bit_equal
+from tests.loops import each
+from tests.support.autograd import alike, compiled, gradients
 
 SEED = 1234567890123
 FORMATS = ["e5m2", "e4m3fn:stochastic", "fixed8_f4", "affine4", "affine4_axis0", "block4_e2m1"]
@@ -36,8 +38,8 @@ def expected(x: torch.Tensor, fmt: str) -> torch.Tensor:
     return torch.from_numpy(quantize_counting(x.contiguous().numpy(), quantizer, seed=SEED)[1])
 
 
-@pytest.mark.parametrize("length", [COUNTS, COUNTS + BINS])
-@pytest.mark.parametrize("fmt", FORMATS)
+@each("length", [COUNTS, COUNTS + BINS])
+@each("fmt", FORMATS)
 def test_quantize_adds_its_counts(fmt, length, backend):
     x, counts, seed = values(7, 9), zeros(length) + 3, torch.tensor(SEED)
     got = lp.quantize(x, fmt, generator=seed, counts=counts, backend=backend)
@@ -48,7 +50,7 @@ def test_quantize_adds_its_counts(fmt, length, backend):
     assert_bit_equal(counts, 2 * expected(x, fmt)[:length] + 3)
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
+@each("fmt", FORMATS)
 def test_count_writes_counts_alone(fmt, backend):
     x, seed = values(7, 9), torch.tensor(SEED)
     before = x.clone()
@@ -61,8 +63,8 @@ def test_count_writes_counts_alone(fmt, backend):
     assert_bit_equal(x, before)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("fmt", FORMATS)
+@each("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@each("fmt", FORMATS)
 def test_dtypes_strides_and_out(fmt, dtype, backend):
     dense = values(8, 12).to(dtype)
     views = (dense, dense.t(), dense[::2, ::3], dense.flip(0), dense[:1].expand(8, 12), dense[0])
@@ -85,7 +87,7 @@ def test_out_may_be_the_tensor_itself(backend):
     assert_bit_equal(counts, want_counts)
 
 
-@pytest.mark.parametrize("fmt", ["e5m2", "affine4", "block4_e2m1"])
+@each("fmt", ["e5m2", "affine4", "block4_e2m1"])
 def test_empty_and_scalar_tensors(fmt, backend):
     assert not lp.count(torch.empty(0, 3), fmt, backend=backend).any()
     counts = zeros(4)
@@ -133,11 +135,7 @@ def test_stochastic_rounding_counts_its_own_draws():
 
 def test_counting_draws_what_plain_rounding_draws():
     x = values(50)
-    results = []
-    for counts in (None, zeros(4)):
-        torch.manual_seed(1)
-        results.append(lp.quantize(x, "e4m3:stochastic", counts=counts))
-    assert_bit_equal(*results)
+    alike((None, zeros(4)), lambda counts: lp.quantize(x, "e4m3:stochastic", counts=counts))
 
 
 def test_counts_change_their_version():
@@ -168,60 +166,52 @@ def test_both_compile():
         lp.quantize(x.detach(), "fixed8_f4", out=out, counts=counts)
         return y + out, lp.count(x, "e4m3", counts=counts), lp.count(x, "e4m3", histogram=True)
 
-    torch.compiler.reset()
-    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
-    results = []
-    for run in (function, compiled):
-        x, counts = values(7).requires_grad_(), zeros(4)
-        torch.manual_seed(2)
-        x = values(7).requires_grad_()
-        y, *rest = run(x, counts)
-        y.sum().backward()
-        results.append((y.detach(), x.grad, counts, *rest))
-    for eager, graph in zip(*results, strict=True):
-        assert_bit_equal(graph, eager)
+    x = values(7).requires_grad_()
+
+    def results(run):
+        y, *counts = run(x, zeros(4))
+        return [*gradients(y, x), *counts]
+
+    alike((function, compiled(function)), results)
 
 
 X = torch.ones(3)
+REFUSED = [
+    ([0, 0, 0, 0], TypeError, "counts must be an int64 tensor of 4 or 260 elements, got list"),
+    (torch.zeros(4), TypeError, r"counts must be int64, got torch.float32"),
+    (zeros(5), ValueError, r"counts has shape \(5,\)"),
+    (zeros(8)[::2], ValueError, r"counts .* strides \(2,\), expected one contiguous"),
+    (zeros(4).view(2, 2), ValueError, r"counts has shape \(2, 2\)"),
+    (zeros(4).to("meta"), ValueError, "counts is on meta but x on cpu"),
+]
 
 
-@pytest.mark.parametrize(
-    ("counts", "error", "message"),
-    [
-        ([0, 0, 0, 0], TypeError, "counts must be an int64 tensor of 4 or 260 elements, got list"),
-        (torch.zeros(4), TypeError, r"counts must be int64, got torch.float32"),
-        (zeros(5), ValueError, r"counts has shape \(5,\)"),
-        (
-            zeros(8)[::2],
-            ValueError,
-            r"counts .* strides \(2,\), expected one contiguous",
-        ),
-        (zeros(4).view(2, 2), ValueError, r"counts has shape \(2, 2\)"),
-        (zeros(4).to("meta"), ValueError, "counts is on meta but x on cpu"),
-    ],
-)
-@pytest.mark.parametrize("function", [lp.quantize, lp.count], ids=["quantize", "count"])
+@each("counts, error, message", REFUSED)
+@each("function", [lp.quantize, lp.count])
 def test_wrong_counts_are_refused(function, counts, error, message):
     with pytest.raises(error, match=f"{function.__name__}: {message}"):
         function(X, "e5m2", counts=counts)
 
 
-def test_count_names_itself_in_messages():
-    for call, message in (
-        (lambda: lp.count(X.int(), "e5m2"), "count: x must be float16"),
-        (lambda: lp.count(X, 3), "count: fmt must be a format"),
-        (lambda: lp.count(X, "e5m2", 3), "count: rounding must be a str"),
-        (lambda: lp.count(X, "e5m2:to_odd", "stochastic"), "count: the Quantizer"),
-        (lambda: lp.count(X, "affine4_axis3"), "count: affine4_axis3 runs along axis 3"),
-        (lambda: lp.count(X, "e5m2", backend="gpu"), "count: unknown backend"),
-        (lambda: lp.count(X, "e5m2", generator=3), "count: generator must be"),
-        (
-            lambda: lp.count(X, "e5m2", counts=zeros(4), histogram=True),
-            "count: histogram=True needs counts of 260 elements, got 4",
-        ),
-    ):
-        with pytest.raises((TypeError, ValueError), match=message):
-            call()
+MISFIT = "histogram=True needs counts of 260 elements, got 4"
+
+
+@each(
+    "x, arguments, options, message",
+    [
+        (X.int(), ["e5m2"], {}, "x must be float16"),
+        (X, [3], {}, "fmt must be a format"),
+        (X, ["e5m2", 3], {}, "rounding must be a str"),
+        (X, ["e5m2:to_odd", "stochastic"], {}, "the Quantizer"),
+        (X, ["affine4_axis3"], {}, "affine4_axis3 runs along axis 3"),
+        (X, ["e5m2"], {"backend": "gpu"}, "unknown backend"),
+        (X, ["e5m2"], {"generator": 3}, "generator must be"),
+        (X, ["e5m2"], {"counts": zeros(4), "histogram": True}, MISFIT),
+    ],
+)
+def test_count_names_itself_in_messages(x, arguments, options, message):
+    with pytest.raises((TypeError, ValueError), match=f"count: {message}"):
+        lp.count(x, *arguments, **options)
 
 
 def test_counts_stay_where_a_call_is_refused():
@@ -249,15 +239,15 @@ def values_to_count() -> dict[str, Tensor]:
     }
 
 
-@pytest.mark.parametrize("name", values_to_count())
-def test_counting_many_tensors_counts_as_the_operator_does(name: str) -> None:
-    x, fmt = values_to_count()[name], parse_format("e4m3")
-    counts = torch.zeros(260, dtype=torch.int64)
-    counting_to_nearest(fmt)(x, counts)
-    counting_to_nearest(fmt)(x, counts)
-    assert counts.tolist() == (2 * lp.count(x, fmt, histogram=True)).tolist()
-    if name == "float32":
-        assert counts[:4].tolist() != [0, 0, 0, 0]
+def test_counting_many_tensors_counts_as_the_operator_does() -> None:
+    fmt = parse_format("e4m3")
+    for name, x in values_to_count().items():
+        counts = zeros()
+        counting_to_nearest(fmt)(x, counts)
+        counting_to_nearest(fmt)(x, counts)
+        assert_bit_equal(counts, 2 * lp.count(x, fmt, histogram=True), name)
+        if name == "float32":
+            assert counts[:4].tolist() != [0, 0, 0, 0]
 
 
 def test_a_tensor_without_memory_takes_the_operator() -> None:

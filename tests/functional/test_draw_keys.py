@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 import lpkernels as lp
 from lpkernels.rng import Role, derive_seed, draw
 from lpkernels.rounding import round_scalar
 from tests.compare import assert_bit_equal
+from tests.loops import each
 
 F = lp.functional
 SEED = 987654321
@@ -112,8 +112,8 @@ def test_matmul_and_its_output(backend: str) -> None:
     same(got, quantized(sums, OUTPUT, site=OF_OUTPUT))
 
 
-@pytest.mark.parametrize("way", ["acc", "recipe"])
-@pytest.mark.parametrize(
+@each("way", ["acc", "recipe"])
+@each(
     "shapes",
     [
         ((4, 3), (3, 5)),
@@ -124,7 +124,6 @@ def test_matmul_and_its_output(backend: str) -> None:
         ((3,), (3, 5)),
         ((4, 3), (3,)),
     ],
-    ids=str,
 )
 def test_gradients_of_a_product_of_two_tensors(shapes: Any, way: str, backend: str) -> None:
     a, b = (positive(*shape).requires_grad_() for shape in shapes)
@@ -251,7 +250,7 @@ def test_transposed_convolution_with_more_output_than_a_stride(backend: str) -> 
     same(db, of_bias, "gradient of b")
 
 
-@pytest.mark.parametrize("sizes", [(2, 2, 2), (3, 2, 1)], ids=["padded", "packed"])
+@each("sizes", [(2, 2, 2), (3, 2, 1)])
 def test_recurrent_layer(sizes: tuple[int, ...], backend: str) -> None:
     """The last step's rows come first, in both directions. The state's weight is zero, so that a
     step's gradient is that of its output."""

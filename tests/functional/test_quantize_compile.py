@@ -2,14 +2,11 @@
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
-
-
-def compiled(function):
-    torch.compiler.reset()
-    return torch.compile(function, fullgraph=True, backend="aot_eager")
+from tests.support.autograd import alike, compiled, gradients
 
 
 @pytest.mark.parametrize(
@@ -21,15 +18,8 @@ def test_quantize_compiles(fmt):
     def function(x):
         return lp.quantize(x, fmt) * lp.quantize(x, fmt)
 
-    results = []
-    for run in (function, compiled(function)):
-        torch.manual_seed(7)
-        x = torch.rand(31, requires_grad=True)
-        y = run(x)
-        y.sum().backward()
-        results.append((y.detach(), x.grad))
-    for eager, graph in zip(*results, strict=True):
-        assert_bit_equal(graph, eager)
+    x = torch.rand(31, requires_grad=True)
+    alike((function, compiled(function)), lambda run: gradients(run(x), x))
 
 
 def test_quantize_compiles_with_mode_bits_and_out():
@@ -49,20 +39,13 @@ def test_quantize_draws_differ_inside_one_graph():
     assert not torch.equal(first, second)
 
 
-@pytest.mark.parametrize("use_compile", [False, True], ids=["eager", "compiled"])
-def test_quantize_draws_again_the_same_in_a_checkpoint(use_compile):
-    from torch.utils.checkpoint import checkpoint
-
+def test_quantize_draws_again_the_same_in_a_checkpoint():
     def block(x):
         return lp.quantize(x * x, "e5m2:stochastic").square()
 
-    def outer(x):
+    def recomputed(x):
         return checkpoint(block, x, use_reentrant=False)
 
-    grads = []
-    for function in (block, compiled(outer) if use_compile else outer):
-        torch.manual_seed(5)
-        x = torch.rand(64, requires_grad=True)
-        function(x).sum().backward()
-        grads.append(x.grad)
-    assert_bit_equal(grads[1], grads[0])
+    x = torch.rand(64, requires_grad=True)
+    functions = (block, recomputed, compiled(recomputed))
+    alike(functions, lambda run: gradients(run(x), x))

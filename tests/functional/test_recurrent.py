@@ -12,15 +12,17 @@ from lpkernels.functional.cells import CELLS
 from lpkernels.rng import derive_seed
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import ACCUMULATORS_ONLY, DETERMINISTIC, RECIPES, STOCHASTIC
+from tests.loops import each
+from tests.support.autograd import close, flat, gradients, output_gradients, same
+from tests.support.composition import SEED, signed
 
-SEED = 987654321
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
 F = lp.functional
 L, N, IN, H = 4, 3, 5, 6
 PACKED = torch.tensor([3, 2, 2, 1])
 KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-every_kind = pytest.mark.parametrize("kind", KINDS)
-sequences = pytest.mark.parametrize("batch_sizes", [None, PACKED], ids=["padded", "packed"])
+every_kind = each("kind", KINDS)
+padded_or_packed = each("batch_sizes", [None, PACKED])
 
 
 def leaf(*shape: int) -> torch.Tensor:
@@ -45,29 +47,12 @@ def sequence(batch_sizes: torch.Tensor | None) -> torch.Tensor:
     return leaf(L, N, IN) if batch_sizes is None else leaf(int(batch_sizes.sum()), IN)
 
 
-def flat(value: Any) -> list[torch.Tensor]:
-    return [value] if isinstance(value, torch.Tensor) else [t for each in value for t in flat(each)]
-
-
-def gradients(outputs: Any, tensors: Any) -> list[torch.Tensor]:
-    """The outputs and the gradients of tensors, for fixed output gradients."""
-    generator = torch.Generator().manual_seed(3)
-    outputs = flat(outputs)
-    g = [torch.randn(y.shape, generator=generator) for y in outputs]
-    return [*(y.detach() for y in outputs), *torch.autograd.grad(outputs, flat(tensors), g)]
-
-
-def same(got: list[torch.Tensor], want: list[torch.Tensor]) -> None:
-    for a, c in zip(got, want, strict=True):
-        assert_bit_equal(a, c)
-
-
 def seed_of(*path: int) -> torch.Tensor:
     """The seed at the end of a path of products in products; each index is from 1."""
     seed = SEED
     for index in path:
         seed = derive_seed(seed, 15 + index)
-    return torch.tensor(seed - (seed >> 63 << 64))
+    return signed(seed)
 
 
 class Steps:
@@ -158,29 +143,18 @@ BY_STEP = lp.Recipe(
 STEPS = {"deterministic": DETERMINISTIC, "by step": BY_STEP, "accumulators": ACCUMULATORS_ONLY}
 
 
-@every_kind
-@sequences
-@pytest.mark.parametrize("recipe", STEPS.values(), ids=STEPS)
-def test_layer_is_its_steps(kind: str, batch_sizes: Any, recipe: lp.Recipe) -> None:
-    x, hx, w = sequence(batch_sizes), states(kind), weights(kind)
+@each("recipe", STEPS.values())
+@each("kind, projection", [*((kind, 0) for kind in KINDS), ("lstm", 2)])
+@padded_or_packed
+def test_layer_is_its_steps(
+    kind: str, projection: int, batch_sizes: Any, recipe: lp.Recipe
+) -> None:
+    x, hx, w = sequence(batch_sizes), states(kind, out=projection or H), weights(kind, projection)
     call = {"batch_sizes": batch_sizes, "recipe": recipe, "generator": torch.tensor(SEED)}
     got = gradients(getattr(F, kind)(x, hx, w, **call), [x, hx, w])
-    generator = torch.Generator().manual_seed(3)
-    gs = [torch.randn(t.shape, generator=generator) for t in got[: 1 + len(flat(hx))]]
-    gs[1:] = [g[0] for g in gs[1:]]
+    of_y, *of_states = output_gradients(*(t.shape for t in got[: 1 + len(flat(hx))]))
+    gs = [of_y, *(g[0] for g in of_states)]
     same(got, Steps(kind, recipe, batch_sizes).run(x, hx, w, gs))
-
-
-@sequences
-@pytest.mark.parametrize("recipe", STEPS.values(), ids=STEPS)
-def test_projection_is_a_third_product(batch_sizes: Any, recipe: lp.Recipe) -> None:
-    x, hx, w = sequence(batch_sizes), states("lstm", out=2), weights("lstm", 2)
-    call = {"batch_sizes": batch_sizes, "recipe": recipe, "generator": torch.tensor(SEED)}
-    got = gradients(F.lstm(x, hx, w, **call), [x, hx, w])
-    generator = torch.Generator().manual_seed(3)
-    gs = [torch.randn(t.shape, generator=generator) for t in got[:3]]
-    gs[1:] = [g[0] for g in gs[1:]]
-    same(got, Steps("lstm", recipe, batch_sizes).run(x, hx, w, gs))
 
 
 @every_kind
@@ -208,16 +182,17 @@ def test_layers_follow_each_other(kind: str) -> None:
     same(got, gradients([y, *last], [x, hx, w]))
 
 
+@each("recipe", RECIPES.values())
 @every_kind
-@sequences
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_layer_is_the_references(
-    kind: str, batch_sizes: Any, recipe: lp.Recipe, backend: str
-) -> None:
+@padded_or_packed
+def test_layer_is_the_references(kind: str, batch_sizes: Any, recipe: lp.Recipe) -> None:
     x, hx, w = sequence(batch_sizes), states(kind), weights(kind)
     call = {"batch_sizes": batch_sizes, "recipe": recipe, "generator": torch.tensor(SEED)}
-    got = gradients(getattr(F, kind)(x, hx, w, **call, backend=backend), [x, hx, w])
-    same(got, gradients(getattr(F, kind)(x, hx, w, **call, backend="reference"), [x, hx, w]))
+    got, want = (
+        gradients(getattr(F, kind)(x, hx, w, **call, backend=backend), [x, hx, w])
+        for backend in ("auto", "reference")
+    )
+    same(got, want)
 
 
 @every_kind
@@ -230,7 +205,7 @@ def test_layer_without_gradient_is_the_same(kind: str) -> None:
 
 
 @every_kind
-@sequences
+@padded_or_packed
 def test_layer_by_the_fp32_recipe_is_torchs(kind: str, batch_sizes: Any) -> None:
     x, hx, w = sequence(batch_sizes), states(kind), weights(kind)
     more = (x, hx) if batch_sizes is None else (x, batch_sizes, hx)
@@ -246,8 +221,7 @@ def test_dropout_between_layers_is_torchs() -> None:
     torch.manual_seed(5)
     want = flat(layer(x))
     torch.manual_seed(5)
-    for a, c in zip(flat(lp.convert(layer, SUMS)(x)), want, strict=True):
-        torch.testing.assert_close(a, c, rtol=1e-5, atol=1e-5)
+    close(flat(lp.convert(layer, SUMS)(x)), want)
 
 
 def test_layer_widens_narrow_operands() -> None:
@@ -279,8 +253,8 @@ def test_products_of_a_cell_draw_apart() -> None:
     y = F.rnn_relu_cell(x, x, w, w, **call)
     zx = F.linear(x, w, **call)
     assert not torch.equal(y, torch.relu(zx + zx))
-    second = torch.tensor(derive_seed(SEED, 16) - (derive_seed(SEED, 16) >> 63 << 64))
-    assert_bit_equal(y, torch.relu(zx + F.linear(x, w, recipe=STOCHASTIC, generator=second)))
+    zh = F.linear(x, w, recipe=STOCHASTIC, generator=signed(derive_seed(SEED, 16)))
+    assert_bit_equal(y, torch.relu(zx + zh))
 
 
 X, HX, W = torch.randn(L, N, IN), torch.randn(1, N, H), weights("gru")
@@ -302,7 +276,7 @@ ERRORS: list[tuple[Callable[[], Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize("call, error, match", ERRORS, ids=[match for _, _, match in ERRORS])
+@each("call, error, match", ERRORS)
 def test_refusals(call: Callable[[], Any], error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         call()

@@ -24,7 +24,8 @@ from lpkernels.arithmetic import (
 from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat
 from lpkernels.recipes import as_recipe, describe, recipe, recipes
 from lpkernels.rounding import ROUNDINGS
-from tests.cases import ACCUMULATORS, FIXED_FORMATS, FLOAT_FORMATS, ids
+from tests.cases import ACCUMULATORS, FIXED_FORMATS, FLOAT_FORMATS
+from tests.loops import each
 
 QUANTIZERS = [
     *(Quantizer("e4m3fn", rounding) for rounding in ROUNDINGS),
@@ -37,7 +38,7 @@ QUANTIZERS = [
 # --- Quantizer ---
 
 
-@pytest.mark.parametrize("quantizer", QUANTIZERS, ids=ids)
+@each("quantizer", QUANTIZERS)
 def test_quantizer_round_trips(quantizer):
     assert as_quantizer(str(quantizer)) == quantizer
     assert as_quantizer(quantizer) is quantizer
@@ -62,8 +63,8 @@ def test_quantizer_ints_are_pinned():
     assert block == (3, 32, -1, 0, 0, 0, 0, 0, 0, 2, 1, 1, 2, 1, 1, 0, 2, 32, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("text", "quantizer"),
+@each(
+    "text, quantizer",
     [
         ("e5m2", Quantizer(formats.E5M2)),
         ("fp8_e4m3:stochastic", Quantizer(formats.E4M3FN, "stochastic")),
@@ -89,7 +90,7 @@ def test_quantizer_of_a_format_is_nearest_even():
 # --- Accumulator ---
 
 
-@pytest.mark.parametrize("acc", [*ACCUMULATORS, NATIVE, *NAMED_ACCUMULATORS.values()], ids=ids)
+@each("acc", [*ACCUMULATORS, NATIVE, *NAMED_ACCUMULATORS.values()])
 def test_accumulator_round_trips(acc):
     assert accumulator(str(acc)) == acc
     assert as_accumulator(str(acc)) == acc
@@ -100,7 +101,7 @@ def test_accumulator_round_trips(acc):
     assert len(acc.to_ints()) == (35 if acc.operands is None else 54)
 
 
-@pytest.mark.parametrize("fmt", [*FLOAT_FORMATS, *FIXED_FORMATS], ids=ids)
+@each("fmt", [*FLOAT_FORMATS, *FIXED_FORMATS])
 def test_every_format_name_reads_back_inside_an_accumulator(fmt):
     acc = Accumulator(fmt, "stochastic", product=fmt, chunk=3, outer=fmt)
     assert accumulator(str(acc)) == acc
@@ -161,8 +162,8 @@ def test_stochastic_products_make_an_accumulator_stochastic():
     assert not Accumulator("e5m5", product="e4m3").is_stochastic
 
 
-@pytest.mark.parametrize(
-    ("name", "acc"),
+@each(
+    "name, acc",
     [
         ("fp32", Accumulator()),
         ("fp16", Accumulator("e5m10")),
@@ -208,7 +209,7 @@ def test_outer_rounding_defaults_to_rounding():
     assert Accumulator("e6m9", chunk=2, outer_rounding="stochastic").is_stochastic
 
 
-@pytest.mark.parametrize("name, fprop", [("h100_fp8", "h100_e4m3"), ("hopper_fp8", "hopper_fp8")])
+@each("name, fprop", [("h100_fp8", "h100_e4m3"), ("hopper_fp8", "hopper_fp8")])
 def test_fp8_of_hopper_promotes_gradients_of_e5m2(name, fprop):
     built = recipe(name)
     assert built.fprop == accumulator(fprop)
@@ -219,7 +220,7 @@ def test_fp8_of_hopper_promotes_gradients_of_e5m2(name, fprop):
     assert built.weight == built.input
 
 
-@pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
+@each("unit", UNITS.values())
 def test_every_unit_is_a_recipe(unit):
     built = recipe(unit.name)
     assert as_recipe(unit.name) == built
@@ -235,9 +236,7 @@ def test_every_unit_is_a_recipe(unit):
     assert built.wgrad == built.dgrad
 
 
-@pytest.mark.parametrize(
-    "unit", [u for u in UNITS.values() if u.inputs == "tf32"], ids=lambda u: u.name
-)
+@each("unit", [u for u in UNITS.values() if u.inputs == "tf32"])
 def test_a_block_is_either_decided_by_recordings_or_open(unit):
     assert ("no shorter block" in unit.decided) != ("steps of 4, which" in unit.unknown)
 
@@ -255,7 +254,7 @@ def test_recipes_of_units_take_what_their_inputs_are():
         recipe("ada_bf61")
 
 
-@pytest.mark.parametrize("name", ["v100_fp16", "a100_bf16", "h100_fp16", "h100_bf16"])
+@each("name", ["v100_fp16", "a100_bf16", "h100_fp16", "h100_bf16"])
 def test_16_bit_recipes_are_the_mixed_ones_on_their_unit(name):
     built, acc = recipe(name), accumulator(name)
     mixed = recipe(f"{name.split('_')[1]}_mixed")
@@ -307,7 +306,7 @@ def test_recipe_is_torch_only_when_nothing_is_emulated():
     assert Recipe(wgrad="e6m9:stochastic").is_stochastic
 
 
-@pytest.mark.parametrize("name", recipes())
+@each("name", recipes())
 def test_named_recipes(name):
     built = recipe(name)
     assert as_recipe(name) == built
@@ -347,7 +346,7 @@ def test_hfp8_sun2019_formats():
     assert built.grad_output.fmt.overflow == "infinity"
 
 
-@pytest.mark.parametrize("value", [Quantizer("e5m2"), NATIVE, Recipe()], ids=ids)
+@each("value", [Quantizer("e5m2"), NATIVE, Recipe()])
 def test_descriptions_are_frozen(value):
     with pytest.raises(AttributeError):
         value.rounding = "to_odd"

@@ -10,6 +10,7 @@ from lpkernels.arithmetic import (
     never_overflows,
 )
 from lpkernels.reference import twin
+from tests.loops import each
 
 CASES = [(p, n) for p in (4, 9, 16) for n in (1, 2, 3, 8) if p > n]
 
@@ -27,8 +28,8 @@ def fits(value: int, accumulator_bits: int) -> bool:
     return -(2 ** (accumulator_bits - 1)) <= value < 2 ** (accumulator_bits - 1)
 
 
-@pytest.mark.parametrize("signed", [False, True])
-@pytest.mark.parametrize(("p", "n"), CASES)
+@each("signed", [False, True])
+@each("p, n", CASES)
 def test_weights_within_the_bound_never_overflow_and_one_more_can(
     p: int, n: int, signed: bool
 ) -> None:
@@ -46,7 +47,7 @@ def test_weights_within_the_bound_never_overflow_and_one_more_can(
     assert not never_overflows(worst, p, n, signed_inputs=signed)
 
 
-@pytest.mark.parametrize(("p", "n"), CASES)
+@each("p, n", CASES)
 def test_weights_that_sum_to_zero_may_be_twice_as_large(p: int, n: int) -> None:
     bound = max_l1_norm(p, n, zero_centred=True)
     assert bound in (2 * max_l1_norm(p, n), 2 * max_l1_norm(p, n) + 1)
@@ -69,7 +70,7 @@ def test_never_overflows_takes_many_sums_at_once() -> None:
     assert never_overflows(np.array([2**62]), 62, 1).tolist() is False
 
 
-@pytest.mark.parametrize("overflow", ["wrap", "saturate"])
+@each("overflow", ["wrap", "saturate"])
 def test_an_accumulator_within_the_bound_sums_exactly_however_it_overflows(overflow: str) -> None:
     suffix = "_wrap" if overflow == "wrap" else ""
     acc = Accumulator(f"fixed10_f0{suffix}")
@@ -82,8 +83,8 @@ def test_an_accumulator_within_the_bound_sums_exactly_however_it_overflows(overf
     assert twin.matmul(w, x, None, acc)[0, 0] != 7 * (bound + 1)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
+@each(
+    "call, error, message",
     [
         (lambda: max_l1_norm(1, 8), ValueError, r"accumulator_bits must be in 2\.\.62, got 1"),
         (lambda: max_l1_norm(8, 0), ValueError, r"input_bits must be in 1\.\.62, got 0"),
@@ -101,8 +102,8 @@ def test_refusals(call, error, message) -> None:
         call()
 
 
-@pytest.mark.parametrize("signed", [False, True])
-@pytest.mark.parametrize("n", [1, 3, 8])
+@each("signed", [False, True])
+@each("n", [1, 3, 8])
 def test_bits_without_overflow_are_the_fewest(n: int, signed: bool) -> None:
     weights = np.random.default_rng(n).integers(-128, 128, (40, 7), dtype=np.int8)
     weights[0] = 0

@@ -26,6 +26,7 @@ from lpkernels.rng import (
     philox_word,
 )
 from tests.compare import assert_bit_equal, assert_unbiased
+from tests.loops import each
 
 VECTORS = json.loads((Path(__file__).parents[1] / "rng_vectors.json").read_text())
 
@@ -34,8 +35,8 @@ def _int(value):
     return int(value, 0) if isinstance(value, str) else value
 
 
-@pytest.mark.parametrize(
-    ("counter", "key", "expected"),
+@each(
+    "counter, key, expected",
     [
         # The known answers of Random123, the reference implementation of Salmon et al. 2011.
         ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
@@ -87,7 +88,7 @@ def test_roles_are_pinned():
     assert [int(role) for role in Role] == list(range(12))
 
 
-@pytest.mark.parametrize("vector", VECTORS["words"], ids=lambda v: f"{v['rng']}-{v['value']}")
+@each("vector", VECTORS["words"])
 def test_frozen_words(vector):
     word = {"fast": fast_word, "philox": philox_word}[vector["rng"]]
     keys = [_int(vector[name]) for name in ("seed", "site", "row", "col", "word")]
@@ -96,13 +97,13 @@ def test_frozen_words(vector):
     assert int(array) == _int(vector["value"])
 
 
-@pytest.mark.parametrize("vector", VECTORS["draws"], ids=lambda v: f"{v['rng']}-{v['value']}")
+@each("vector", VECTORS["draws"])
 def test_frozen_draws(vector):
     keys = [_int(vector[name]) for name in ("seed", "site", "row", "col", "k", "random_bits")]
     assert draw(*keys, vector["rng"]) == _int(vector["value"])
 
 
-@pytest.mark.parametrize("vector", VECTORS["seeds"], ids=lambda v: f"{v['role']}-{v['value']}")
+@each("vector", VECTORS["seeds"])
 def test_frozen_seeds(vector):
     assert derive_seed(_int(vector["seed"]), vector["role"]) == _int(vector["value"])
 
@@ -114,8 +115,8 @@ def test_a_negative_seed_is_its_bit_pattern():
     assert derive_seed(-5, 0) == -5 & MASK64
 
 
-@pytest.mark.parametrize("rng", RNGS)
-@pytest.mark.parametrize("bits", [1, 3, 8, 9, 16, 17, 24, 32])
+@each("rng", RNGS)
+@each("bits", [1, 3, 8, 9, 16, 17, 24, 32])
 def test_array_equals_scalar(rng, bits):
     source = np.random.default_rng(bits)
     row = source.integers(0, 2**41, (6, 1))
@@ -133,7 +134,7 @@ def test_array_equals_scalar(rng, bits):
     assert int(got.max()) < 2**bits
 
 
-@pytest.mark.parametrize("rng", RNGS)
+@each("rng", RNGS)
 def test_draws_are_the_fields_of_a_word(rng):
     word = draw(3, 1, 4, 5, 2, 32, rng)
     halves = [draw(3, 1, 4, 5, 4 + i, 16, rng) for i in range(2)]
@@ -151,8 +152,8 @@ def test_draws_shapes():
     assert draws(1, 0, 2, 3, 4, 8).dtype == np.uint32
 
 
-@pytest.mark.parametrize("rng", RNGS)
-@pytest.mark.parametrize("along", ["row", "col", "k", "site", "seed"])
+@each("rng", RNGS)
+@each("along", ["row", "col", "k", "site", "seed"])
 def test_every_key_changes_the_bits_evenly(rng, along):
     """Neighbouring keys differ, and each of the 32 bits is set half of the time."""
     n = 4000
@@ -173,8 +174,8 @@ def test_every_key_changes_the_bits_evenly(rng, along):
     assert_unbiased(int(sum(ones)), 32 * n, 0.5)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
+@each(
+    "call, error, message",
     [
         (lambda: draw(0, 0, 0, 0, 0, 0), ValueError, r"random_bits must be in 1\.\.32, got 0"),
         (lambda: draws(0, 0, 0, 0, 0, 33), ValueError, r"random_bits must be in 1\.\.32, got 33"),
@@ -196,7 +197,7 @@ def test_sites_are_pinned():
     assert [getattr(random_bits_source, f"SITE_{name}") for name in names] == list(range(6))
 
 
-@pytest.mark.parametrize("high", [0, 1 << 32, 5 << 32])
+@each("high", [0, 1 << 32, 5 << 32])
 def test_no_two_columns_share_a_word(high):
     cols = np.arange(1 << 18, dtype=np.uint64) + np.uint64(high)
     words = fast_words(7, 0, np.uint64([3]), cols, np.uint64([9]))

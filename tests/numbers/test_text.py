@@ -17,7 +17,8 @@ from lpkernels.arithmetic import (
 )
 from lpkernels.recipes import recipe
 from lpkernels.recipes import recipes as recipe_names
-from tests.cases import ACCUMULATORS, ids
+from tests.cases import ACCUMULATORS
+from tests.loops import each
 from tests.support.descriptions import accumulators, quantizers, recipes
 
 
@@ -47,13 +48,13 @@ def test_all_come_back_from_json(described: Any) -> None:
     assert through_json(described) == described
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@each("name", recipe_names())
 def test_named_recipes_come_back(name: str) -> None:
     built = recipe(name)
     assert Recipe.parse(str(built)) == through_json(built) == built
 
 
-@pytest.mark.parametrize("acc", [*ACCUMULATORS, *NAMED_ACCUMULATORS.values()], ids=ids)
+@each("acc", [*ACCUMULATORS, *NAMED_ACCUMULATORS.values()])
 def test_accumulators_come_back_from_json(acc: Accumulator) -> None:
     assert through_json(acc) == acc
 
@@ -78,17 +79,15 @@ def test_fields_that_are_left_out_have_their_defaults() -> None:
     assert Accumulator.from_dict({"order": "native"}) == NATIVE
 
 
-@pytest.mark.parametrize(
-    "text",
-    ['Recipe(input="e5m2", fprop="e6m9")', " Recipe( input = 'e5m2',\n  fprop='e6m9', ) "],
-    ids=["double quotes", "lines"],
+@each(
+    "text", ['Recipe(input="e5m2", fprop="e6m9")', " Recipe( input = 'e5m2',\n  fprop='e6m9', ) "]
 )
 def test_a_recipe_may_be_written_as_python_reads_it(text: str) -> None:
     assert Recipe.parse(text) == Recipe(input="e5m2", fprop="e6m9")
 
 
-@pytest.mark.parametrize(
-    ("text", "match"),
+@each(
+    "text, match",
     [
         (
             "fp8_wang2018",
@@ -108,14 +107,13 @@ def test_what_is_no_text_of_a_recipe(text: str, match: str) -> None:
         Recipe.parse(text)
 
 
-@pytest.mark.parametrize(
-    ("parse", "match"),
+@each(
+    "parse, match",
     [
         (lambda: Recipe.parse(Recipe()), r"Recipe\.parse: expected a str .*, got Recipe"),
         (lambda: Quantizer.parse(3), r"Quantizer\.parse: expected a str .*, got int"),
         (lambda: Quantizer.from_dict("e5m2"), r"Quantizer\.from_dict: expected a mapping .* str"),
     ],
-    ids=["recipe", "quantizer", "dict"],
 )
 def test_values_of_another_type(parse: Any, match: str) -> None:
     with pytest.raises(TypeError, match=match):

@@ -12,6 +12,7 @@ from lpkernels.formats import parse_format
 from lpkernels.reference import twin
 from tests.cases import CONV_CASES
 from tests.compare import assert_bit_equal
+from tests.loops import each
 from tests.support.updates import FORMATS, STEPS, rounding_of, tensors_of
 
 SEED = torch.tensor(77)
@@ -74,7 +75,7 @@ def test_opcheck_counting(fmt, backend):
         check(OP._quantize_ranged_out, x, out, quantizer(fmt), limits, *call)
 
 
-@pytest.mark.parametrize("fmt", ["e5m2", "fixed8_f4"])
+@each("fmt", ["e5m2", "fixed8_f4"])
 def test_counting_reads_its_quantizer_from_a_table(fmt):
     ints = quantizer(fmt)
     table = torch.zeros(2, ops.ROW, dtype=torch.int64)
@@ -144,7 +145,7 @@ def test_opcheck_add_bias(kind, result, backend):
         check(OP._add_bias, total, torch.randn(1, 4), -1, *rest)
 
 
-@pytest.mark.parametrize("kind", ACCUMULATORS)
+@each("kind", ACCUMULATORS)
 def test_add_bias_is_the_bias_of_a_product(kind, backend):
     acc = ACCUMULATORS[kind]
     a, b, bias = torch.randn(2, 3, 9), torch.randn(9, 4), torch.randn(4)
@@ -249,9 +250,9 @@ def test_opcheck_codes_with_a_flag(bits):
 
 def test_opcheck_ranges():
     x = torch.randn(4, 6)
-    for each in (x, x.t(), x[:, ::2], x[0, 0], x[:0]):
-        check(OP._finite_range, each)
-        check(OP._update_range, each, torch.zeros(2), torch.zeros(()), 0.9)
+    for view in (x, x.t(), x[:, ::2], x[0, 0], x[:0]):
+        check(OP._finite_range, view)
+        check(OP._update_range, view, torch.zeros(2), torch.zeros(()), 0.9)
 
 
 @pytest.mark.parametrize("name", ["momentum", "adam"])
@@ -294,7 +295,7 @@ def test_opcheck_seed():
     assert torch.Tag.nondeterministic_seeded in OP._seed.default.tags
 
 
-@pytest.mark.parametrize("case", CONV_CASES)
+@each("case", CONV_CASES)
 def test_native_chunks_of_convolutions_equal_sequential_ones(case, backend):
     # With exact inner sums the order inside a chunk leaves no trace, so all else must agree.
     x, w, g, numbers = convolution(case)
@@ -328,8 +329,8 @@ def test_native_without_chunks_has_no_operator():
         native.matmul(adder, torch.ones(2, 2), torch.ones(2, 2), None)
 
 
-@pytest.mark.parametrize(
-    ("fmt", "shape"),
+@each(
+    "fmt, shape",
     [
         ("e5m2", (3, 5)),
         ("fp4_e2m1", (3,)),

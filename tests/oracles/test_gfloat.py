@@ -20,13 +20,13 @@ Known differences, by design of one side or the other:
 import warnings
 
 import numpy as np
-import pytest
 from gfloat import Domain, FormatInfo, RoundMode, round_float, round_ndarray
 
 from lpkernels.formats import FloatFormat
 from lpkernels.rounding import round_array, round_scalar
-from tests.cases import FLOAT_FORMATS, hard_values, ids
+from tests.cases import FLOAT_FORMATS, hard_values
 from tests.compare import assert_bit_equal
+from tests.loops import each
 
 MODES = {
     "nearest_even": RoundMode.TiesToEven,
@@ -98,7 +98,7 @@ def assert_agrees(fmt, x, rounding, gfloat_mode, **draws):
     assert_bit_equal(got, want, f"{rounding} to {fmt}")
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=ids)
+@each("fmt", FORMATS)
 def test_format_has_the_range_of_gfloat(fmt):
     info = gfloat_format(fmt)
     assert (fmt.max, fmt.min_normal) == (info.max, info.smallest_normal)
@@ -106,20 +106,20 @@ def test_format_has_the_range_of_gfloat(fmt):
         assert fmt.min_subnormal == info.smallest_subnormal
 
 
-@pytest.mark.parametrize("rounding", MODES)
-@pytest.mark.parametrize("fmt", FORMATS, ids=ids)
+@each("rounding", MODES)
+@each("fmt", FORMATS)
 def test_every_float16_and_bfloat16_pattern(fmt, rounding):
     assert_agrees(fmt, HALVES, rounding, MODES[rounding])
 
 
-@pytest.mark.parametrize("rounding", MODES)
-@pytest.mark.parametrize("fmt", FORMATS, ids=ids)
+@each("rounding", MODES)
+@each("fmt", FORMATS)
 def test_hard_values(fmt, rounding):
     assert_agrees(fmt, hard_values(fmt), rounding, MODES[rounding])
 
 
-@pytest.mark.parametrize("rounding", MODES)
-@pytest.mark.parametrize("fmt", FORMATS, ids=ids)
+@each("rounding", MODES)
+@each("fmt", FORMATS)
 def test_scalar_oracles_agree(fmt, rounding, rng):
     with np.errstate(over="ignore", invalid="ignore"):
         x = rng.choice(hard_values(fmt, count=20), 60).astype(np.float32)
@@ -130,8 +130,8 @@ def test_scalar_oracles_agree(fmt, rounding, rng):
             assert_bit_equal(np.array(got), np.array(float(want)), f"{value} in {fmt}")
 
 
-@pytest.mark.parametrize("random_bits", [1, 3, 8, 24, 32])
-@pytest.mark.parametrize("fmt", FORMATS, ids=ids)
+@each("random_bits", [1, 3, 8, 24, 32])
+@each("fmt", FORMATS)
 def test_stochastic_is_the_rule_of_stochastic_fast(fmt, random_bits, rng):
     x = np.concatenate([hard_values(fmt), rng.choice(HALVES, 2000)])
     with np.errstate(over="ignore", invalid="ignore"):
