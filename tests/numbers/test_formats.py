@@ -8,8 +8,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, settings
 
 from lpkernels import formats
 from lpkernels.formats import (
@@ -24,6 +23,7 @@ from lpkernels.formats import (
 )
 from tests.cases import FIXED_FORMATS, FLOAT_FORMATS, ROUND_FORMATS
 from tests.loops import each
+from tests.support import descriptions
 
 TENSOR_FORMATS = [
     AffineFormat(8),
@@ -39,33 +39,6 @@ TENSOR_FORMATS = [
     BlockFormat("e4m3none_b11_sat", 32, axis=-3),
 ]
 ALL_FORMATS = [*ROUND_FORMATS, *TENSOR_FORMATS]
-
-
-def float_formats() -> st.SearchStrategy[FloatFormat]:
-    """Any FloatFormat that is not refused."""
-
-    def build(exp_bits, man_bits, bias, specials, subnormals, overflow):
-        try:
-            return FloatFormat(
-                exp_bits,
-                man_bits,
-                bias=bias,
-                specials=specials,
-                subnormals=subnormals,
-                overflow=overflow,
-            )
-        except ValueError:
-            return None
-
-    return st.builds(
-        build,
-        st.integers(1, 8),
-        st.integers(0, 23),
-        st.none() | st.integers(-100, 140),
-        st.sampled_from(["ieee", "fn", "none"]),
-        st.booleans(),
-        st.sampled_from([None, "infinity", "saturate", "nan"]),
-    ).filter(lambda fmt: fmt is not None)
 
 
 # --- derived values ---
@@ -97,15 +70,12 @@ def test_range_of_published_formats(fmt, largest, min_normal, min_subnormal):
     assert (fmt.max, fmt.min_normal, fmt.min_subnormal) == (largest, min_normal, min_subnormal)
 
 
-@each(
-    "with_axis",
-    [lambda axis: AffineFormat(8, axis=axis), lambda axis: BlockFormat("e2m1", axis=axis)],
-)
-def test_axes_are_those_of_a_tensor_of_64_dimensions(with_axis):
-    assert [with_axis(axis).axis for axis in (-64, 63)] == [-64, 63]
+@each("fmt", [AffineFormat(8), BlockFormat("e2m1")])
+def test_axes_are_those_of_a_tensor_of_64_dimensions(fmt):
+    assert [dataclasses.replace(fmt, axis=axis).axis for axis in (-64, 63)] == [-64, 63]
     for axis in (-65, 64):
         with pytest.raises(ValueError, match=rf"axis must be in -64\.\.63, got {axis}"):
-            with_axis(axis)
+            dataclasses.replace(fmt, axis=axis)
 
 
 def test_epsilon_and_bits():
@@ -152,15 +122,12 @@ def test_values_refuses_more_than_16_bits(fmt):
         fmt.values()
 
 
-HOSTS = {(5, 10): np.float16, (8, 23): np.float32}
-
-
 @each("fmt", [f for f in FLOAT_FORMATS if f.bits <= 16])
-@each("host", HOSTS)
-def test_fits_in_agrees_with_casting_every_value(fmt, host):
+@each("host, dtype", [((5, 10), np.float16), ((8, 23), np.float32)])
+def test_fits_in_agrees_with_casting_every_value(fmt, host, dtype):
     values = fmt.values()
     with np.errstate(over="ignore"):
-        survives = bool((values.astype(HOSTS[host]).astype(np.float64) == values).all())
+        survives = bool((values.astype(dtype).astype(np.float64) == values).all())
     assert fmt.fits_in(*host) == survives
 
 
@@ -224,31 +191,16 @@ def test_name_ints_pickle_and_copy_round_trip(fmt):
     assert as_format(str(fmt)) == fmt
 
 
-@given(float_formats())
-def test_every_float_name_reads_back(fmt):
+@settings(max_examples=250)
+@given(descriptions.formats)
+def test_every_name_reads_back(fmt):
     assert parse_format(str(fmt)) == fmt
     assert format_from_ints(fmt.to_ints()) == fmt
 
 
-@given(st.integers(1, 24), st.integers(-127, 149), st.booleans(), st.booleans())
-def test_every_fixed_name_reads_back(word_bits, frac_bits, signed, wraps):
-    overflow = "wrap" if wraps else "saturate"
-    try:
-        fmt = FixedFormat(word_bits, frac_bits, signed=signed, overflow=overflow)
-    except ValueError:
-        return
-    assert parse_format(str(fmt)) == fmt
-    assert np.float32(fmt.max) == fmt.max
-    assert np.float32(fmt.min) == fmt.min
-
-
-@given(float_formats(), st.integers(1, 1000), st.integers(-8, 8))
-def test_every_block_name_reads_back(element, block_size, axis):
-    if element.emin - element.man_bits < -22:
-        return
-    fmt = BlockFormat(element, block_size, axis=axis)
-    assert parse_format(str(fmt)) == fmt
-    assert format_from_ints(fmt.to_ints()) == fmt
+@given(descriptions.fixed_formats())
+def test_float32_holds_the_ends_of_every_fixed_format(fmt):
+    assert (np.float32(fmt.max), np.float32(fmt.min)) == (fmt.max, fmt.min)
 
 
 @each(
@@ -282,14 +234,12 @@ def test_constants_are_the_upper_case_names(name):
     assert parse_format(name) is formats.NAMED[name]
 
 
-WIDTHS = re.compile(r"(?:e|fp_)(\d)[m_](\d)")
-
-
-@each("name", list(filter(WIDTHS.search, formats.NAMED)))
-def test_a_name_holds_the_widths(name):
-    exp_bits, man_bits = map(int, WIDTHS.search(name).groups())
-    fmt = parse_format(name)
-    assert (fmt.exp_bits, fmt.man_bits) == (exp_bits, man_bits)
+def test_a_name_holds_the_widths():
+    found = {name: re.search(r"(?:e|fp_)(\d)[m_](\d)", name) for name in formats.NAMED}
+    for name, widths in found.items():
+        fmt = parse_format(name)
+        assert widths is None or (fmt.exp_bits, fmt.man_bits) == tuple(map(int, widths.groups()))
+    assert sum(widths is not None for widths in found.values()) > 10
 
 
 @each("name", ["fp_4_3_4", "fp_5_2_0", "fp_6_9_0"])
@@ -308,23 +258,11 @@ def test_block_element_names_mean_the_ocp_types():
 def test_table_has_a_row_for_every_name():
     rows = {row.name: row for row in table()}
     assert list(rows) == list(formats.NAMED)
-    assert rows["fp8_e4m3"] == (
-        "fp8_e4m3",
-        8,
-        4,
-        3,
-        7,
-        448.0,
-        2.0**-6,
-        2.0**-9,
-        0.125,
-        "fn",
-        "nan",
-    )
+    e4m3 = ("fp8_e4m3", 8, 4, 3, 7, 448.0, 2.0**-6, 2.0**-9, 0.125, "fn", "nan")
+    assert rows["fp8_e4m3"] == e4m3
 
 
 # --- refusals ---
-
 
 WRONG_VALUES = [
     (lambda: FloatFormat(0, 3), r"exp_bits must be in 1\.\.8, got 0"),
@@ -335,10 +273,7 @@ WRONG_VALUES = [
     (lambda: FloatFormat(4, 3, overflow="wrap"), "infinity, saturate, nan; got"),
     (lambda: FloatFormat(1, 3), "exp_bits=1 leaves no normal value; use exp_bits"),
     (lambda: FloatFormat(1, 0, specials="fn"), "NaN as its only normal code"),
-    (
-        lambda: FloatFormat(4, 3, specials="fn", overflow="infinity"),
-        "'fn' has no infinity.*use overflow='nan' or 'saturate'",
-    ),
+    (lambda: FloatFormat(4, 3, specials="fn", overflow="infinity"), "no infinity.*overflow='nan"),
     (lambda: FloatFormat(8, 23, bias=128), r"smallest step is 2\^-150, below"),
     (lambda: FloatFormat(8, 3, specials="none"), "largest exponent is 128, beyond"),
     (lambda: FloatFormat(8, 3, specials="fn"), r"larger bias \(got 127\)"),
@@ -362,15 +297,13 @@ WRONG_VALUES = [
     (lambda: parse_format("affin8"), r"did you mean affine8\? `lpkernels formats`"),
     (lambda: parse_format("xyzzy"), "'xyzzy'; expected a name such as bf16, fp8_e"),
     (lambda: parse_format("float16"), r"'float16'; it is 'fp16' here\. `lpker"),
-    (
-        lambda: parse_format("uint8"),
-        r"'uint8'; whole numbers are 'ufixed8_f0' here, and codes with a scale 'affine8'\.",
-    ),
+    (lambda: parse_format("uint8"), "are 'ufixed8_f0' here, and codes with a scale 'affine8'"),
     (lambda: parse_format("int32"), "unknown format 'int32'"),
     (lambda: parse_format("e4m3 "), "unknown format 'e4m3 '; did you mean e4m3"),
     (lambda: parse_format("e4m3_b7_b8"), "'e4m3_b7_b8' gives its bias twice"),
     (lambda: parse_format("e4m3_inf_sat"), "gives its overflow twice"),
     (lambda: parse_format("e4m3_big"), "unknown suffix '_big' in 'e4m3_big'; known"),
+    (lambda: parse_format("e5" + "m" * 10**6), "has more than 64 characters, got 1000002, which"),
     (lambda: parse_format("e9m3"), r"exp_bits must be in 1\.\.8, got 9"),
     (lambda: format_from_ints((9,) * 8), "expected the 8 or 16 integers"),
 ]
@@ -409,8 +342,3 @@ def test_wrong_types_are_refused(call, message):
 def test_formats_are_frozen():
     with pytest.raises(AttributeError):
         formats.FP16.exp_bits = 6
-
-
-def test_a_name_of_a_million_characters_is_refused_at_once() -> None:
-    with pytest.raises(ValueError, match="no name has more than 64 characters, got 1000002, which"):
-        parse_format("e5" + "m" * 10**6)
