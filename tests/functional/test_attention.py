@@ -1,10 +1,8 @@
 """scaled_dot_product_attention and multi_head_attention_forward under a recipe."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 
 import lpkernels as lp
@@ -14,6 +12,7 @@ from tests.functional.layer_recipes import DETERMINISTIC, RECIPES, STOCHASTIC
 from tests.loops import each
 from tests.support.autograd import alike, close, compiled, gradients, leaves, same
 from tests.support.composition import SEED, signed
+from tests.support.refusals import refused
 
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
 F = lp.functional
@@ -224,7 +223,7 @@ def test_multi_head_attention_is_its_parts() -> None:
 
 
 CAUSAL = {"is_causal": True, "attn_mask": torch.ones(4, 4, dtype=torch.bool).triu(1)}
-ERRORS: list[tuple[Callable[[], Any], type[Exception], str]] = [
+ERRORS = [
     (lambda: sdpa(Q, K, V, is_causal=True, attn_mask=E, recipe=SUMS), ValueError, "is a mask of"),
     (lambda: sdpa(Q, V, V, recipe=SUMS), ValueError, r"key \(2, 3, 5, 6\).*expected"),
     (lambda: sdpa(Q[:, :2], K, V, recipe=SUMS), ValueError, "do not broadcast"),
@@ -248,10 +247,7 @@ ERRORS: list[tuple[Callable[[], Any], type[Exception], str]] = [
 ]
 
 
-@each("call, error, match", ERRORS)
-def test_refusals(call: Callable[[], Any], error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=match):
-        call()
+test_refusals = refused(ERRORS)
 
 
 def test_multi_head_attention_takes_the_hint_of_a_causal_mask() -> None:

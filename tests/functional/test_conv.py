@@ -18,6 +18,7 @@ from tests.functional.layer_recipes import DETERMINISTIC, RECIPES
 from tests.loops import each
 from tests.support.autograd import close, gradients, leaves, output_gradients, same
 from tests.support.composition import SEED, Steps
+from tests.support.refusals import Row, refuses
 
 CONV = {dims: getattr(lp.functional, f"conv{dims}d") for dims in (1, 2, 3)}
 TORCH_CONV = {dims: getattr(F, f"conv{dims}d") for dims in (1, 2, 3)}
@@ -121,7 +122,7 @@ def test_results_have_row_major_strides_where_a_size_is_one(backend: str, order:
 
 
 X, W, B = torch.ones(2, 4, 5, 5), torch.ones(6, 2, 3, 3), torch.ones(6)
-REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+REFUSED: list[Row] = [
     ((X.double(), W, B), {}, TypeError, r"conv2d: x is float64.*quantize\(x, fmt\).float\(\)"),
     ((X, W.int(), B), {}, TypeError, r"weight must be float.*int32"),
     ((X[0, 0], W, B), {}, ValueError, r"x has shape \(5, 5\).*\(N, C_in, H, W\)"),
@@ -144,9 +145,6 @@ REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
 ]
 
 
-@each("arguments, options, error, message", REFUSED)
-def test_wrong_arguments_are_refused(
-    arguments: Any, options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        lp.functional.conv2d(*arguments, **{"recipe": DETERMINISTIC, "groups": 2, **options})
+test_wrong_arguments_are_refused = refuses(
+    lp.functional.conv2d, REFUSED, recipe=DETERMINISTIC, groups=2
+)

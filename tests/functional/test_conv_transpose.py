@@ -6,7 +6,6 @@ What transposed convolutions share with linear is tested in test_every_layer.py.
 from typing import Any, NamedTuple
 
 import numpy as np
-import pytest
 import torch
 from torch.nn import functional as F
 
@@ -19,6 +18,7 @@ from tests.functional.layer_recipes import DETERMINISTIC, RECIPES
 from tests.loops import each
 from tests.support.autograd import close, gradients, leaves, output_gradients, same
 from tests.support.composition import SEED, Steps
+from tests.support.refusals import Row, refuses
 
 CONV = {dims: getattr(lp.functional, f"conv_transpose{dims}d") for dims in (1, 2, 3)}
 TORCH_CONV = {dims: getattr(F, f"conv_transpose{dims}d") for dims in (1, 2, 3)}
@@ -141,7 +141,7 @@ def test_an_empty_batch_has_gradients_of_zero() -> None:
 
 
 X, W, B = torch.ones(2, 4, 5, 5), torch.ones(4, 3, 3, 3), torch.ones(6)
-REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+REFUSED: list[Row] = [
     ((X.double(), W, B), {}, TypeError, r"conv_transpose2d: x is float64"),
     ((X, W.int(), B), {}, TypeError, r"weight must be float.*int32"),
     ((X[0, 0], W, B), {}, ValueError, r"x has shape \(5, 5\).*\(N, C_in, H, W\)"),
@@ -160,10 +160,6 @@ REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
 ]
 
 
-@each("arguments, options, error, message", REFUSED)
-def test_wrong_arguments_are_refused(
-    arguments: Any, options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    given = {"recipe": DETERMINISTIC, "groups": 2, **options}
-    with pytest.raises(error, match=message):
-        lp.functional.conv_transpose2d(*arguments, **given)
+test_wrong_arguments_are_refused = refuses(
+    lp.functional.conv_transpose2d, REFUSED, recipe=DETERMINISTIC, groups=2
+)

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 import torch
 from torch.nn import functional as F
 
@@ -12,6 +11,7 @@ from tests.functional.layer_recipes import ACCUMULATORS_ONLY, RECIPES
 from tests.loops import each
 from tests.support.autograd import gradients, output_gradients, same
 from tests.support.composition import SEED, Steps
+from tests.support.refusals import Row, refuses
 
 INDICES = torch.tensor([[0, 2, 2], [5, 0, 1]])
 
@@ -69,16 +69,13 @@ def test_embedding_widens_a_narrow_table_exactly() -> None:
     assert_bit_equal(y, lp.quantize(F.embedding(INDICES, w.float()), "e4m3"))
 
 
-@each(
-    "call, error, match",
-    [
-        (lambda: {"weight": torch.ones(3, 2).double()}, TypeError, "embedding: weight is float64"),
-        (lambda: {"sparse": True}, NotImplementedError, "sparse=True with a recipe that rounds"),
-        (lambda: {"backend": "gpu"}, ValueError, "unknown backend 'gpu'"),
-        (lambda: {"generator": 3}, TypeError, "generator must be"),
-    ],
+TABLE = torch.ones(6, 4)
+REFUSED: list[Row] = [
+    ((INDICES, TABLE.double()), {}, TypeError, "embedding: weight is float64"),
+    ((INDICES, TABLE), {"sparse": True}, NotImplementedError, "sparse=True with a recipe that rou"),
+    ((INDICES, TABLE), {"backend": "gpu"}, ValueError, "unknown backend 'gpu'"),
+    ((INDICES, TABLE), {"generator": 3}, TypeError, "generator must be"),
+]
+test_embedding_refuses_wrong_arguments = refuses(
+    lp.functional.embedding, REFUSED, recipe=lp.Recipe(grad_weight="e4m3")
 )
-def test_embedding_refuses_wrong_arguments(call: Any, error: type[Exception], match: str) -> None:
-    arguments = {"weight": torch.ones(6, 4), **call()}
-    with pytest.raises(error, match=match):
-        lp.functional.embedding(INDICES, **arguments, recipe=lp.Recipe(grad_weight="e4m3"))

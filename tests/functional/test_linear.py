@@ -25,6 +25,7 @@ from tests.support.autograd import (
     same,
 )
 from tests.support.composition import SEED, Steps
+from tests.support.refusals import Row, refuses
 
 linear = lp.functional.linear
 
@@ -156,7 +157,7 @@ def test_a_second_derivative_is_refused() -> None:
 
 
 X, W, B = torch.ones(4, 5), torch.ones(3, 5), torch.ones(3)
-REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
+REFUSED: list[Row] = [
     ((X.double(), W, B), {}, TypeError, r"x is float64.*lp.quantize\(x, fmt\).float\(\)"),
     ((X, W.int(), B), {}, TypeError, r"weight must be float.*int32"),
     ((np.ones((4, 5)), W, B), {}, TypeError, r"x must be a torch.Tensor, got ndarray"),
@@ -172,9 +173,4 @@ REFUSED: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
 ]
 
 
-@each("arguments, options, error, message", REFUSED)
-def test_wrong_arguments_are_refused(
-    arguments: Any, options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        linear(*arguments, **{"recipe": DETERMINISTIC, **options})
+test_wrong_arguments_are_refused = refuses(linear, REFUSED, recipe=DETERMINISTIC)

@@ -23,6 +23,7 @@ from tests.support.autograd import (
     output_gradients,
     same,
 )
+from tests.support.refusals import Row, refuses
 
 SEED = 987654321
 ACCUMULATORS = [
@@ -254,38 +255,29 @@ def test_matmul_draws_again_the_same_in_a_checkpoint(reentrant):
 
 A = torch.ones(2, 3)
 B = A.t()
-REFUSED = [
-    (A, torch.ones(4, 2), {}, ValueError, r"a has K=3 but b has K=4 \(shapes \(2, 3\) and \(4, 2"),
-    (A.expand(2, 2, 3), torch.ones(3, 3, 2), {}, ValueError, r"leading .* \(2,\) of a and \(3,\) "),
-    (A, torch.tensor(1.0), {}, ValueError, "both need at least one dimension"),
-    (A, B.to("meta"), {}, ValueError, "must be on one device, got a on cpu, b on meta"),
-    (A.double(), B.double(), {}, TypeError, r"a is float64.* first: lp.quantize\(a, fmt\).float\("),
-    (A.double(), B.double(), {"acc": None, "output": "e5m2"}, TypeError, "a is float64, but emula"),
-    (A, B.int(), {}, TypeError, "b must be .* got torch.int32"),
-    (A, [1.0], {}, TypeError, "b must be a torch.Tensor, got list"),
-    (None, B, {}, TypeError, "a must be a torch.Tensor, got None"),
-    (A, B, {"backend": "gpu"}, ValueError, "backend 'gpu'"),
-    (A, B, {"acc": None, "backend": "gpu"}, ValueError, "backend 'gpu'"),
-    (A, B, {"generator": 3}, TypeError, "got int"),
-    (A, B, {"acc": 3}, TypeError, "Accumulator"),
-    (A, B, {"acc": "e6m9:nearest"}, ValueError, "nearest_even"),
-    (A, B, {"acc": "affine4"}, ValueError, "affine4"),
-    (A, B, {"output": 3}, TypeError, "Quantizer"),
-    (A, B, {"out": A}, ValueError, r"out has shape \(2, 3\) but the result has shape \(2, 2\)"),
-    (
-        A,
-        B,
-        {"out": torch.empty(2, 2).half()},
-        TypeError,
-        "must be torch.float32, got torch.float16",
-    ),
+REFUSED: list[Row] = [
+    ((A, torch.ones(4, 2)), {}, ValueError, r"a has K=3 but b has K=4 \(shapes \(2, 3\) and \(4, "),
+    ((A.expand(2, 2, 3), torch.ones(3, 3, 2)), {}, ValueError, r"leading .* \(2,\) of a and \(3,"),
+    ((A, torch.tensor(1.0)), {}, ValueError, "both need at least one dimension"),
+    ((A, B.to("meta")), {}, ValueError, "must be on one device, got a on cpu, b on meta"),
+    ((A.double(), B.double()), {}, TypeError, r"a is float64.* first: lp.quantize\(a, fmt\).float"),
+    ((A.double(), B.double()), {"acc": None, "output": "e5m2"}, TypeError, "a is float64, but emu"),
+    ((A, B.int()), {}, TypeError, "b must be .* got torch.int32"),
+    ((A, [1.0]), {}, TypeError, "b must be a torch.Tensor, got list"),
+    ((None, B), {}, TypeError, "a must be a torch.Tensor, got None"),
+    ((A, B), {"backend": "gpu"}, ValueError, "backend 'gpu'"),
+    ((A, B), {"acc": None, "backend": "gpu"}, ValueError, "backend 'gpu'"),
+    ((A, B), {"generator": 3}, TypeError, "got int"),
+    ((A, B), {"acc": 3}, TypeError, "Accumulator"),
+    ((A, B), {"acc": "e6m9:nearest"}, ValueError, "nearest_even"),
+    ((A, B), {"acc": "affine4"}, ValueError, "affine4"),
+    ((A, B), {"output": 3}, TypeError, "Quantizer"),
+    ((A, B), {"out": A}, ValueError, r"out has shape \(2, 3\) but the result has shape \(2, 2\)"),
+    ((A, B), {"out": torch.empty(2, 2).half()}, TypeError, "must be torch.float32, got torch.floa"),
 ]
 
 
-@each("a, b, options, error, message", REFUSED)
-def test_matmul_refuses(a, b, options, error, message):
-    with pytest.raises(error, match=message):
-        lp.matmul(a, b, **{"acc": "e6m9", **options})
+test_matmul_refuses = refuses(lp.matmul, REFUSED, acc="e6m9")
 
 
 def test_matmul_refuses_out_where_a_gradient_is_asked_for():

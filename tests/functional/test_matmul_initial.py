@@ -1,12 +1,12 @@
 """matmul(initial=): where the outermost sum starts, its gradient, and what is refused."""
 
-import pytest
 import torch
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.autograd import alike, compiled, gradients, same
+from tests.support.refusals import Row, refuses
 
 ORDERS = [
     "e6m9",
@@ -117,25 +117,17 @@ def test_it_compiles() -> None:
     alike((call, compiled(call)), lambda run: gradients(run(*tensors), tensors))
 
 
-@each(
-    "options, error, message",
-    [
-        ({"initial": torch.zeros(4)}, ValueError, r"shape \(4,\), which does not .* \(5, 3\)"),
-        ({"initial": torch.zeros(1, 5, 3)}, ValueError, r"does not broadcast to the result's"),
-        ({"initial": torch.zeros(3).double()}, TypeError, "initial is float64"),
-        ({"initial": torch.zeros(3).int()}, TypeError, "initial must be float16"),
-        ({"initial": 1.0}, TypeError, "initial must be a torch.Tensor, got float"),
-        ({"initial": torch.zeros(3), "acc": None}, ValueError, "torch.addmm"),
-        ({"initial": torch.zeros(3), "acc": "native_chunk4"}, ValueError, "order 'native'"),
-        ({"initial": torch.zeros(3), "acc": "fp16:order=pairwise"}, ValueError, "a tree without"),
-        (
-            {"initial": torch.zeros(3), "acc": None, "recipe": "fp32"},
-            ValueError,
-            "no out= or initial=; got initial",
-        ),
-        ({"initial": torch.zeros(3, device="meta")}, ValueError, "must be on one device"),
-    ],
-)
-def test_what_is_refused(options: dict, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        lp.matmul(torch.zeros(5, 12), torch.zeros(12, 3), **{"acc": "e6m9"} | options)
+OPERANDS, START = (torch.zeros(5, 12), torch.zeros(12, 3)), torch.zeros(3)
+REFUSED: list[Row] = [
+    (OPERANDS, {"initial": torch.zeros(4)}, ValueError, r"\(4,\), which does not .* \(5, 3\)"),
+    (OPERANDS, {"initial": torch.zeros(1, 5, 3)}, ValueError, "not broadcast to the result's"),
+    (OPERANDS, {"initial": START.double()}, TypeError, "initial is float64"),
+    (OPERANDS, {"initial": START.int()}, TypeError, "initial must be float16"),
+    (OPERANDS, {"initial": 1.0}, TypeError, "initial must be a torch.Tensor, got float"),
+    (OPERANDS, {"acc": None}, ValueError, "torch.addmm"),
+    (OPERANDS, {"acc": "native_chunk4"}, ValueError, "order 'native'"),
+    (OPERANDS, {"acc": "fp16:order=pairwise"}, ValueError, "a tree without"),
+    (OPERANDS, {"acc": None, "recipe": "fp32"}, ValueError, "no out= or initial=; got initial"),
+    (OPERANDS, {"initial": START.to("meta")}, ValueError, "must be on one device"),
+]
+test_what_is_refused = refuses(lp.matmul, REFUSED, acc="e6m9", initial=START)

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
@@ -14,6 +13,7 @@ from tests.functional.layer_recipes import DETERMINISTIC, RECIPES
 from tests.loops import each
 from tests.support.autograd import close, gradients, leaves, output_gradients, same
 from tests.support.composition import SEED, Steps
+from tests.support.refusals import refused
 
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
 F = lp.functional
@@ -200,7 +200,7 @@ def test_norms_are_converted_by_their_class_only() -> None:
 
 
 X, W = torch.randn(4, 6, 5), torch.ones(5)
-ERRORS: list[tuple[Callable[[], Any], type[Exception], str]] = [
+ERRORS = [
     (lambda: F.layer_norm(X, (6,), recipe=SUMS), ValueError, r"layer_norm: input has shape"),
     (lambda: F.layer_norm(X, (), recipe=SUMS), ValueError, r"layer_norm: input has shape"),
     (lambda: F.layer_norm(X, (5,), X[0, 0, :3], recipe=SUMS), ValueError, r"bias \[\(3,\)\]"),
@@ -222,7 +222,4 @@ ERRORS: list[tuple[Callable[[], Any], type[Exception], str]] = [
 ]
 
 
-@each("call, error, match", ERRORS)
-def test_refusals(call: Callable[[], Any], error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=match):
-        call()
+test_refusals = refused(ERRORS)

@@ -1,9 +1,7 @@
 """Recurrent layers and cells under a recipe."""
 
-from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
@@ -15,6 +13,7 @@ from tests.functional.layer_recipes import ACCUMULATORS_ONLY, DETERMINISTIC, REC
 from tests.loops import each
 from tests.support.autograd import close, flat, gradients, output_gradients, same
 from tests.support.composition import SEED, signed
+from tests.support.refusals import refused
 
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
 F = lp.functional
@@ -259,7 +258,7 @@ def test_products_of_a_cell_draw_apart() -> None:
 
 X, HX, W = torch.randn(L, N, IN), torch.randn(1, N, H), weights("gru")
 CELL = (torch.randn(N, IN), torch.randn(N, H), W[0], W[1])
-ERRORS: list[tuple[Callable[[], Any], type[Exception], str]] = [
+ERRORS = [
     (lambda: F.gru(X[0], HX, W, recipe=SUMS), ValueError, r"gru: input has shape \(3, 5\)"),
     (lambda: F.gru(X[:0], HX, W, recipe=SUMS), ValueError, "a sequence of length 1 or more"),
     (lambda: F.gru(X[0], HX, W, batch_sizes=PACKED, recipe=SUMS), ValueError, "whose sum is the"),
@@ -276,7 +275,4 @@ ERRORS: list[tuple[Callable[[], Any], type[Exception], str]] = [
 ]
 
 
-@each("call, error, match", ERRORS)
-def test_refusals(call: Callable[[], Any], error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=match):
-        call()
+test_refusals = refused(ERRORS)

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from lpkernels.arithmetic import (
     NATIVE,
     Accumulator,
@@ -17,7 +15,7 @@ from lpkernels.arithmetic import (
 )
 from lpkernels.formats import AffineFormat
 from lpkernels.recipes import as_recipe, describe, recipe
-from tests.loops import each
+from tests.support.refusals import refused
 
 
 def aligned(fmt="fp32", **options):
@@ -129,13 +127,7 @@ WRONG_TYPES = [
 ]
 
 
-@each("call, message", WRONG_VALUES)
-def test_wrong_values_are_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+test_wrong_values_are_refused = refused(WRONG_VALUES, ValueError)
 
 
-@each("call, message", WRONG_TYPES)
-def test_wrong_types_are_refused(call, message):
-    with pytest.raises(TypeError, match=message):
-        call()
+test_wrong_types_are_refused = refused(WRONG_TYPES, TypeError)

@@ -24,6 +24,7 @@ from lpkernels.formats import (
 from tests.cases import FIXED_FORMATS, FLOAT_FORMATS, ROUND_FORMATS
 from tests.loops import each
 from tests.support import descriptions
+from tests.support.refusals import refused
 
 TENSOR_FORMATS = [
     AffineFormat(8),
@@ -327,16 +328,10 @@ WRONG_TYPES = [
 ]
 
 
-@each("call, message", WRONG_VALUES)
-def test_wrong_values_are_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+test_wrong_values_are_refused = refused(WRONG_VALUES, ValueError)
 
 
-@each("call, message", WRONG_TYPES)
-def test_wrong_types_are_refused(call, message):
-    with pytest.raises(TypeError, match=message):
-        call()
+test_wrong_types_are_refused = refused(WRONG_TYPES, TypeError)
 
 
 def test_formats_are_frozen():

@@ -10,7 +10,6 @@ import math
 from fractions import Fraction
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +31,7 @@ from lpkernels.rounding import ROUNDINGS, check_rounding, round_array, round_sca
 from tests.cases import DETERMINISTIC, ROUND_FORMATS, hard_values
 from tests.compare import assert_bit_equal
 from tests.loops import each
+from tests.support.refusals import refused
 
 INF, NAN = math.inf, math.nan
 
@@ -325,13 +325,7 @@ WRONG_TYPES = [
 ]
 
 
-@each("call, message", WRONG_VALUES)
-def test_wrong_values_are_refused(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+test_wrong_values_are_refused = refused(WRONG_VALUES, ValueError)
 
 
-@each("call, message", WRONG_TYPES)
-def test_wrong_types_are_refused(call, message):
-    with pytest.raises(TypeError, match=message):
-        call()
+test_wrong_types_are_refused = refused(WRONG_TYPES, TypeError)
