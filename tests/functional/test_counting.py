@@ -17,7 +17,7 @@ from lpkernels.functional.count import counting_to_nearest
 from lpkernels.reference.counting import quantize_counting
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.autograd import alike, compiled, gradients
+from tests.support.autograd import alike
 
 SEED = 1234567890123
 FORMATS = ["e5m2", "e4m3fn:stochastic", "fixed8_f4", "affine4", "affine4_axis0", "block4_e2m1"]
@@ -157,22 +157,6 @@ def test_any_shape_and_format(shape, exp_bits, man_bits, rounding):
     got = lp.count(x, fmt, rounding, histogram=True, generator=seed)
     want = quantize_counting(x.numpy(), lp.Quantizer(fmt, rounding), seed=SEED)[1]
     assert got.tolist() == want.tolist()
-
-
-def test_both_compile():
-    def function(x, counts):
-        y = lp.quantize(x, "e5m2:stochastic", generator=torch.tensor(3), counts=counts)
-        out = torch.empty_like(x)
-        lp.quantize(x.detach(), "fixed8_f4", out=out, counts=counts)
-        return y + out, lp.count(x, "e4m3", counts=counts), lp.count(x, "e4m3", histogram=True)
-
-    x = values(7).requires_grad_()
-
-    def results(run):
-        y, *counts = run(x, zeros(4))
-        return [*gradients(y, x), *counts]
-
-    alike((function, compiled(function)), results)
 
 
 X = torch.ones(3)

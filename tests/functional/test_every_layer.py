@@ -3,7 +3,6 @@
 import itertools
 from typing import Any, NamedTuple
 
-import pytest
 import torch
 from torch.nn import functional as F
 
@@ -14,7 +13,6 @@ from tests.loops import each
 from tests.support.autograd import (
     alike,
     close,
-    compiled,
     gradients,
     leaves,
     output_gradients,
@@ -149,16 +147,6 @@ def test_draws_repeat_under_manual_seed(layer: Layer) -> None:
 
     alike((layer, layer), run)
     assert not torch.equal(run(layer)[0], run(layer)[0])
-
-
-@pytest.mark.parametrize("layer", LAYERS, ids=lambda layer: layer.name)
-def test_a_compiled_call_is_one_graph_with_the_same_bits(layer: Layer) -> None:
-    tensors = layer.operands()
-
-    def call(*given: torch.Tensor) -> torch.Tensor:
-        return layer(*given, recipe=STOCHASTIC)
-
-    alike((call, compiled(call)), lambda run: gradients(run(*tensors), tensors))
 
 
 @each("recipe", [DETERMINISTIC, lp.Recipe(input="e4m3")])

@@ -17,7 +17,6 @@ from tests.loops import each
 from tests.support.autograd import (
     alike,
     backward,
-    compiled,
     gradients,
     leaves,
     output_gradients,
@@ -113,8 +112,9 @@ def test_matmul_gradients_are_one_sum_each(shapes, acc, backends):
     weight = right.swapaxes(-1, -2).shape
     want_b = longhand(g.swapaxes(-1, -2), left, weight, acc, Role.WGRAD).swapaxes(-1, -2)
     want = [want_a.reshape(a.shape), np.ascontiguousarray(want_b).reshape(b.shape)]
-    for backend in backends:
-        y = lp.matmul(a, b, acc, generator=torch.tensor(SEED), backend=backend)
+    ways = ({"acc": acc}, {"recipe": lp.Recipe(fprop=acc, dgrad=acc, wgrad=acc)})
+    for backend, way in itertools.product(backends, ways):
+        y = lp.matmul(a, b, **way, generator=torch.tensor(SEED), backend=backend)
         same(gradients(y, [a, b])[1:], want, f"{backend} {shapes} {acc}: gradient")
 
 
@@ -226,21 +226,6 @@ def test_matmul_takes_one_draw_for_everything():
     y.sum().backward()
     torch.empty((), dtype=torch.int64).random_(generator=twin_generator)
     assert torch.equal(generator.get_state(), twin_generator.get_state())
-
-
-@pytest.mark.parametrize("acc", ACCUMULATORS, ids=str)
-def test_matmul_compiles_forward_and_backward(acc):
-    def function(a, b):
-        return lp.matmul(a, b, acc, output="e5m7")
-
-    tensors = leaves((3, 4, 5), (5, 6))
-    alike((function, compiled(function)), lambda run: gradients(run(*tensors), tensors))
-
-
-def test_matmul_compiles_with_names_and_one_dimension():
-    run = compiled(lambda a, b: lp.matmul(a, b, "e6m9_chunk4"))
-    a, b = torch.randn(9), torch.randn(2, 9, 3)
-    assert_bit_equal(run(a, b), lp.matmul(a, b, "e6m9_chunk4"))
 
 
 @each("reentrant", [True, False])

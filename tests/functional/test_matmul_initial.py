@@ -5,7 +5,7 @@ import torch
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.autograd import alike, compiled, gradients, same
+from tests.support.autograd import same
 from tests.support.refusals import Row, refuses
 
 ORDERS = [
@@ -106,15 +106,6 @@ def test_a_stochastic_start_is_drawn_once_a_call() -> None:
     assert_bit_equal(draws, again)
     assert set(draws.unique().tolist()) == {1.0, 1.25}
     assert abs((draws == 1.25).float().mean().item() - 0.25) < 0.03
-
-
-def test_it_compiles() -> None:
-    tensors = [numbers(*shape).requires_grad_() for shape in ((5, 12), (12, 3), (3,))]
-
-    def call(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-        return lp.matmul(a, b, "e6m9", initial=c)
-
-    alike((call, compiled(call)), lambda run: gradients(run(*tensors), tensors))
 
 
 OPERANDS, START = (torch.zeros(5, 12), torch.zeros(12, 3)), torch.zeros(3)

@@ -8,7 +8,6 @@ from lpkernels import ops
 from tests.cases import SPECIAL_VALUES
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.autograd import compiled
 from tests.support.refusals import Row, refuses
 
 FORMATS = [
@@ -87,14 +86,6 @@ def test_pack_of_a_scalar_round_trips():
 
 def test_pack_ignores_gradients():
     assert not lp.pack(torch.ones(3, requires_grad=True), "e5m2").requires_grad
-
-
-def test_pack_compiles():
-    def function(x):
-        return lp.unpack(lp.pack(lp.quantize(x, "e5m2"), "e5m2"), "e5m2", x.shape)
-
-    x = torch.randn(4, 6)
-    assert_bit_equal(compiled(function)(x), function(x))
 
 
 @each(

@@ -325,11 +325,3 @@ def test_a_dtype_is_the_format_of_its_values(dtype: torch.dtype):
 def test_too_large_for_float8_e4m3fn_becomes_nan():
     assert lp.quantize(torch.tensor(1e9), torch.float8_e4m3fn).isnan()
     assert lp.pack(torch.tensor([448.0]), torch.float8_e4m3fn).tolist() == [0x7E]
-
-
-def test_a_dtype_compiles_into_one_graph():
-    def rounded(x: torch.Tensor) -> torch.Tensor:
-        return lp.quantize(x, torch.bfloat16)
-
-    x = torch.randn(5)
-    assert_bit_equal(torch.compile(rounded, fullgraph=True, backend="eager")(x), rounded(x))

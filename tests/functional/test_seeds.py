@@ -1,6 +1,5 @@
 """Where draws come from: generators, seed_from, and nothing where nothing is stochastic."""
 
-import contextlib
 import threading
 from functools import partial
 
@@ -13,7 +12,7 @@ from lpkernels.functional.seeds import derived_seed, seed_for
 from lpkernels.rng import derive_seed
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.autograd import alike, compiled, gradients
+from tests.support.autograd import alike, gradients
 
 EDGES = [0, 1, -1, 2**62 + 12345, -(2**63), 2**63 - 1]
 
@@ -122,24 +121,6 @@ def test_seed_from_reaches_modules():
             results.append(layer(x).detach())
     assert_bit_equal(results[0], results[1])
     assert not torch.equal(results[0], results[2])
-
-
-@pytest.mark.parametrize("inside", [True, False])
-def test_seed_from_compiles(inside):
-    quantizer = lp.Quantizer("e5m2", "stochastic")
-
-    def twice(x):
-        return lp.quantize(x, quantizer) + 100 * lp.quantize(x, quantizer)
-
-    def block(x, seed):
-        with lp.seed_from(seed):
-            return twice(x)
-
-    x, run = torch.rand(50), compiled(block if inside else twice)
-    for seed in (torch.tensor(3), torch.tensor(4)):
-        want = block(x, seed)
-        with contextlib.nullcontext() if inside else lp.seed_from(seed):
-            assert_bit_equal(run(x, seed) if inside else run(x), want)
 
 
 def test_seed_from_inside_a_checkpoint_draws_the_same_again():
