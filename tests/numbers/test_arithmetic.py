@@ -204,8 +204,8 @@ def test_fp8_of_hopper_promotes_gradients_of_e5m2(name, fprop):
 def test_every_unit_is_a_recipe(unit):
     built = recipe(unit.name)
     assert as_recipe(unit.name) == built
-    assert "Source:" in describe(unit.name)
-    assert built.fprop == unit.accumulator
+    assert "Source:" in describe(unit.name) and unit.decided and unit.unknown
+    assert built.fprop == unit.accumulator == accumulator(unit.name)
     left, right = built.dgrad.operands
     # Each rounded operand fits the format that bounds its exponents.
     rounded = [built.grad_output.fmt, built.weight.fmt, built.input.fmt]

@@ -75,13 +75,6 @@ def test_a_recipe_names_them() -> None:
     assert f"fprop='{UNITS['h100_e4m3'].accumulator}'" in str(recipe)
 
 
-@each("unit", UNITS.values())
-def test_units_are_accumulators_by_name(unit) -> None:
-    assert accumulator(unit.name) == unit.accumulator
-    assert unit.accumulator.operands
-    assert unit.decided and unit.unknown
-
-
 # --- backends ---
 
 needs_cpu = pytest.mark.skipif(

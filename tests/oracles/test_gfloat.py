@@ -17,14 +17,12 @@ Known differences, by design of one side or the other:
   longer sees them: for formats whose steps exceed 1, float64 subnormals are left out.
 """
 
-import warnings
-
 import numpy as np
 from gfloat import Domain, FormatInfo, RoundMode, round_float, round_ndarray
 
 from lpkernels.formats import FloatFormat
 from lpkernels.rounding import round_array, round_scalar
-from tests.cases import FLOAT_FORMATS, hard_values
+from tests.cases import FLOAT_FORMATS, half_values, hard_values
 from tests.compare import assert_bit_equal
 from tests.loops import each
 
@@ -38,19 +36,7 @@ MODES = {
 
 FORMATS = [fmt for fmt in FLOAT_FORMATS if fmt.subnormals]
 
-HALF_PATTERNS = np.arange(2**16, dtype=np.uint16)
-
-
-def _half_values():
-    """Every float16 and every bfloat16, widened."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        float16 = HALF_PATTERNS.view(np.float16).astype(np.float64)
-        bfloat16 = (HALF_PATTERNS.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    return np.concatenate([float16, bfloat16])
-
-
-HALVES = _half_values()
+HALVES = half_values()
 
 
 def has_nan_code(fmt: FloatFormat) -> bool:
@@ -106,16 +92,11 @@ def test_format_has_the_range_of_gfloat(fmt):
         assert fmt.min_subnormal == info.smallest_subnormal
 
 
-@each("rounding", MODES)
 @each("fmt", FORMATS)
-def test_every_float16_and_bfloat16_pattern(fmt, rounding):
-    assert_agrees(fmt, HALVES, rounding, MODES[rounding])
-
-
-@each("rounding", MODES)
-@each("fmt", FORMATS)
-def test_hard_values(fmt, rounding):
-    assert_agrees(fmt, hard_values(fmt), rounding, MODES[rounding])
+def test_every_float16_and_bfloat16_and_the_hard_values(fmt):
+    x = np.concatenate([HALVES, hard_values(fmt)])
+    for rounding, gfloat_mode in MODES.items():
+        assert_agrees(fmt, x, rounding, gfloat_mode)
 
 
 @each("rounding", MODES)
@@ -139,6 +120,5 @@ def test_stochastic_is_the_rule_of_stochastic_fast(fmt, random_bits, rng):
     if not has_nan_code(fmt):
         x = x[~np.isnan(x)]
     draws = rng.integers(0, 2**random_bits, x.shape).astype(np.int64)
-    assert_agrees(
-        fmt, x, "stochastic", RoundMode.StochasticFast, draws=draws, random_bits=random_bits
-    )
+    bits = {"draws": draws, "random_bits": random_bits}
+    assert_agrees(fmt, x, "stochastic", RoundMode.StochasticFast, **bits)

@@ -19,7 +19,7 @@ import pytest
 from lpkernels import formats
 from lpkernels.formats import FloatFormat
 from lpkernels.rounding import round_array
-from tests.cases import hard_values
+from tests.cases import half_values, hard_values
 from tests.compare import assert_bit_equal
 from tests.loops import each
 
@@ -36,8 +36,6 @@ CASTS = {
 
 WITHOUT_NAN = {"float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn"}
 
-PATTERNS = np.arange(2**16, dtype=np.uint16)
-
 
 @each("name", CASTS)
 def test_its_names_lead_to_these_formats(name):
@@ -51,8 +49,7 @@ def _float32_inputs(fmt: FloatFormat) -> np.ndarray:
     random = np.random.default_rng(1).integers(0, 2**32, 50_000, dtype=np.uint32)
     with np.errstate(over="ignore", invalid="ignore"):
         parts = [
-            PATTERNS.view(np.float16).astype(np.float32),
-            (PATTERNS.astype(np.uint32) << 16).view(np.float32),
+            half_values().astype(np.float32),
             random.view(np.float32),
             hard_values(fmt).astype(np.float32),
         ]
