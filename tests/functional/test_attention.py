@@ -239,8 +239,6 @@ ERRORS = [
     (lambda: multi_head(E, E, E, key_padding_mask=OUT), ValueError, "key_padding_mask has shape"),
     (lambda: multi_head(E.double(), E, E), TypeError, "query is float64"),
 ]
-
-
 test_refusals = refused(ERRORS)
 
 

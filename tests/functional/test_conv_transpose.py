@@ -158,8 +158,6 @@ REFUSED: list[Row] = [
     ((X, W, B), {"backend": "gpu"}, ValueError, r"unknown backend 'gpu'"),
     ((X, W, B), {"generator": 3}, TypeError, r"generator must be a torch.Generator.*got int"),
 ]
-
-
 test_wrong_arguments_are_refused = refuses(
     lp.functional.conv_transpose2d, REFUSED, recipe=DETERMINISTIC, groups=2
 )

@@ -15,15 +15,7 @@ import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, RECIPES, STOCHASTIC
 from tests.loops import each
-from tests.support.autograd import (
-    alike,
-    backward,
-    close,
-    gradients,
-    leaves,
-    output_gradients,
-    same,
-)
+from tests.support.autograd import alike, backward, close, gradients, leaves, output_gradients, same
 from tests.support.composition import SEED, Steps
 from tests.support.refusals import Row, refuses
 
@@ -171,6 +163,4 @@ REFUSED: list[Row] = [
     ((X, W, B), {"backend": "gpu"}, ValueError, r"unknown backend 'gpu'"),
     ((X, W, B), {"generator": 3}, TypeError, r"generator must be a torch.Generator.*got int"),
 ]
-
-
 test_wrong_arguments_are_refused = refuses(linear, REFUSED, recipe=DETERMINISTIC)

@@ -260,8 +260,6 @@ REFUSED: list[Row] = [
     ((A, B), {"out": A}, ValueError, r"out has shape \(2, 3\) but the result has shape \(2, 2\)"),
     ((A, B), {"out": torch.empty(2, 2).half()}, TypeError, "must be torch.float32, got torch.floa"),
 ]
-
-
 test_matmul_refuses = refuses(lp.matmul, REFUSED, acc="e6m9")
 
 

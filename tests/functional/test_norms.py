@@ -220,6 +220,4 @@ ERRORS = [
     (lambda: F.softmax(X.double(), 1, recipe=SUMS), TypeError, "input is float64"),
     (lambda: F.gelu(X.double(), recipe=DETERMINISTIC), TypeError, "input is float64"),
 ]
-
-
 test_refusals = refused(ERRORS)

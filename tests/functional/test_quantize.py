@@ -299,8 +299,6 @@ REFUSED: list[Row] = [
     ((X, "e5m2"), {"generator": torch.tensor(1.0)}, TypeError, "must be int64, got torch.float32"),
     ((X, "e5m2"), {"generator": torch.tensor([1])}, ValueError, r"must be 0-d, got shape \(1,\)"),
 ]
-
-
 test_quantize_refuses = refuses(lp.quantize, REFUSED)
 
 

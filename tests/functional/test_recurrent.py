@@ -42,6 +42,12 @@ def states(kind: str, count: int = 1, out: int = H) -> Any:
     return (h, leaf(count, N, H)) if kind == "lstm" else h
 
 
+def split(hx: Any) -> list[Any]:
+    """The states of two layers or directions, apart."""
+    of_each = isinstance(hx, tuple)
+    return [tuple(s[i : i + 1] for s in hx) if of_each else hx[i : i + 1] for i in (0, 1)]
+
+
 def sequence(batch_sizes: torch.Tensor | None) -> torch.Tensor:
     return leaf(L, N, IN) if batch_sizes is None else leaf(int(batch_sizes.sum()), IN)
 
@@ -162,7 +168,7 @@ def test_reverse_direction_is_the_layer_on_the_reversed_sequence(kind: str) -> N
     options: dict[str, Any] = {"recipe": DETERMINISTIC}
     y, *last = getattr(F, kind)(x, hx, w, bidirectional=True, **options)
     got = gradients([y, *last], [x, hx, w])
-    halves = [tuple(s[i : i + 1] for s in hx) if kind == "lstm" else hx[i : i + 1] for i in (0, 1)]
+    halves = split(hx)
     ahead = getattr(F, kind)(x, halves[0], w[:4], **options)
     back = getattr(F, kind)(x.flip(0), halves[1], w[4:], **options)
     both = [torch.cat([ahead[0], back[0].flip(0)], -1)]
@@ -174,7 +180,7 @@ def test_reverse_direction_is_the_layer_on_the_reversed_sequence(kind: str) -> N
 def test_layers_follow_each_other(kind: str) -> None:
     x, hx, w = leaf(L, N, IN), states(kind, 2), weights(kind, layers=2)
     got = gradients(getattr(F, kind)(x, hx, w, num_layers=2, recipe=DETERMINISTIC), [x, hx, w])
-    halves = [tuple(s[i : i + 1] for s in hx) if kind == "lstm" else hx[i : i + 1] for i in (0, 1)]
+    halves = split(hx)
     y, *first = getattr(F, kind)(x, halves[0], w[:4], recipe=DETERMINISTIC)
     y, *second = getattr(F, kind)(y, halves[1], w[4:], recipe=DETERMINISTIC)
     last = [torch.cat(pair) for pair in zip(first, second, strict=True)]
@@ -273,6 +279,4 @@ ERRORS = [
     (lambda: F.gru_cell(CELL[1], *CELL[1:], recipe=SUMS), ValueError, "linear: x has shape"),
     (lambda: F.gru_cell(*CELL[:1], X, *CELL[2:], recipe=SUMS), ValueError, "gru_cell: input has s"),
 ]
-
-
 test_refusals = refused(ERRORS)

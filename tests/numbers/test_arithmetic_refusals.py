@@ -125,9 +125,5 @@ WRONG_TYPES = [
     (lambda: recipe(None), "recipe: the name must be a str, got None"),
     (lambda: as_recipe(1), r"expected a Recipe or its name, got 1 \(int\); names are"),
 ]
-
-
 test_wrong_values_are_refused = refused(WRONG_VALUES, ValueError)
-
-
 test_wrong_types_are_refused = refused(WRONG_TYPES, TypeError)

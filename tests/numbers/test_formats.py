@@ -326,11 +326,7 @@ WRONG_TYPES = [
     (lambda: as_format(torch.float8_e4m3fnuz), "float8_e4m3fnuz is no format here"),
     (lambda: as_format(8), r"name or a torch.dtype, got 8 \(int\)"),
 ]
-
-
 test_wrong_values_are_refused = refused(WRONG_VALUES, ValueError)
-
-
 test_wrong_types_are_refused = refused(WRONG_TYPES, TypeError)
 
 

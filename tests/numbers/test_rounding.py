@@ -161,7 +161,7 @@ def test_the_least_excess_moves_a_value_with_enough_bits(random_bits, draw, want
 def test_array_equals_scalar(fmt, rounding, rng):
     x = rng.choice(hard_values(fmt, count=50), 100)
     for random_bits in (1, 7, 32) if rounding == "stochastic" else (32,):
-        draws = rng.integers(0, 2**random_bits, x.shape)
+        draws = rng.integers(0, 2**random_bits, x.shape, dtype=np.uint32)
         got = round_array(x, fmt, rounding, draws=draws, random_bits=random_bits)
         want = [
             round_scalar(value, fmt, rounding, draw=draw, random_bits=random_bits)
@@ -284,7 +284,7 @@ def test_32_bits_below_the_step_are_seen_and_no_more():
     # The top draw rounds a value of 2^-33 steps up, and no smaller value.
     step = E4M3.min_subnormal
     x = step * 2.0 ** np.array([-33.0, -34.0, -60.0, -800.0])
-    rounded = round_array(x, E4M3, "stochastic", draws=np.full(4, 2**32 - 1))
+    rounded = round_array(x, E4M3, "stochastic", draws=np.full(4, 2**32 - 1, np.uint32))
     assert_bit_equal(rounded, np.array([step, 0.0, 0.0, 0.0]))
 
 
@@ -323,9 +323,5 @@ WRONG_TYPES = [
     (lambda: drawn(None), "needs draws.*got None"),
     (lambda: drawn(ONES), "draws must be integers, got float64"),
 ]
-
-
 test_wrong_values_are_refused = refused(WRONG_VALUES, ValueError)
-
-
 test_wrong_types_are_refused = refused(WRONG_TYPES, TypeError)

@@ -86,12 +86,11 @@ def test_what_a_layer_rounds_is_looked_at_rounded() -> None:
 @pytest.mark.parametrize("kind", ["linear", "conv", "conv_transpose"])
 def test_the_gradient_is_the_left_factor_in_backward(kind: str) -> None:
     recipe = lp.Recipe(dgrad=MIXED, wgrad=MIXED)
-    make = {
-        "linear": lp.nn.Linear,
-        "conv": lambda *a, **k: lp.nn.Conv1d(*a, 1, **k),
-        "conv_transpose": lambda *a, **k: lp.nn.ConvTranspose1d(*a, 1, **k),
+    layer = {
+        "linear": lp.nn.Linear(4, 4, recipe=recipe),
+        "conv": lp.nn.Conv1d(4, 4, 1, recipe=recipe),
+        "conv_transpose": lp.nn.ConvTranspose1d(4, 4, 1, recipe=recipe),
     }[kind]
-    layer = make(4, 4, recipe=recipe)
     torch.nn.init.constant_(layer.weight, FINE)
     shape = (2, 4) if kind == "linear" else (2, 4, 3)
     x = torch.full(shape, FINE).requires_grad_()
