@@ -23,6 +23,7 @@ __all__ = [
     "ROUND_FORMATS",
     "SPECIAL_VALUES",
     "ConvCase",
+    "half_values",
     "hard_values",
     "ids",
 ]
@@ -212,6 +213,14 @@ def hard_values(fmt: FloatFormat | FixedFormat, count: int = 200, seed: int = 0)
         widened = patterns32.astype(np.float64)
     x = np.concatenate([grid, ties, *near, edge, tiny, patterns64, widened, SPECIAL_VALUES])
     return np.concatenate([x, -x])
+
+
+def half_values() -> np.ndarray:
+    """Every float16 and every bfloat16, NaN included, as float64."""
+    patterns = np.arange(2**16, dtype=np.uint16)
+    bfloat16 = (patterns.astype(np.uint32) << 16).view(np.float32)
+    with np.errstate(invalid="ignore"):
+        return np.concatenate([patterns.view(np.float16), bfloat16], dtype=np.float64)
 
 
 def _grid(fmt: FloatFormat | FixedFormat, count: int, rng: np.random.Generator) -> np.ndarray:

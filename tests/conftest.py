@@ -100,6 +100,18 @@ def _poisoned(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tens
     return allocate_poisoned
 
 
+@pytest.fixture
+def backends() -> list[str]:
+    """The backends for CPU tensors that run here, for a loop that compares each with one result.
+
+    An absent backend is reported as skipped by the tests that take `backend`.
+    """
+    from lpkernels import backends
+
+    status = backends.status()
+    return [name for name in CPU_BACKENDS if status.get(name) == "available"]
+
+
 @pytest.fixture(params=CPU_BACKENDS)
 def backend(request: pytest.FixtureRequest) -> str:
     """The name of each backend for CPU tensors; skips, with the backend's reason, where absent."""

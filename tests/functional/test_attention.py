@@ -1,22 +1,23 @@
 """scaled_dot_product_attention and multi_head_attention_forward under a recipe."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
-from torch.nn import functional as torch_functional
 
 import lpkernels as lp
 from lpkernels.rng import derive_seed
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, RECIPES, STOCHASTIC
+from tests.loops import each
+from tests.support.autograd import close, gradients, leaves, same
+from tests.support.composition import SEED, signed
+from tests.support.refusals import refused
 
-SEED = 987654321
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
 F = lp.functional
 sdpa = F.scaled_dot_product_attention
+torch_sdpa = torch.nn.functional.scaled_dot_product_attention
 
 MASKS: dict[str, dict[str, Any]] = {
     "no mask": {},
@@ -26,29 +27,12 @@ MASKS: dict[str, dict[str, Any]] = {
     "one row for all": {"attn_mask": torch.tensor([[0.0, -math.inf, 1.0, 2.0, 0.5]])},
     "scale": {"scale": 0.3},
 }
-masks = pytest.mark.parametrize("options", MASKS.values(), ids=MASKS)
-recipes = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+every_mask = each("options", MASKS.values())
 
 
 def operands(dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-    shapes = ((2, 3, 4, 8), (2, 3, 5, 8), (2, 3, 5, 6))
-    return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
-
-
-def gradients(y: torch.Tensor, tensors: Any) -> list[torch.Tensor]:
-    """y and the gradients of tensors, for one fixed output gradient."""
-    g = torch.randn(y.shape, generator=torch.Generator().manual_seed(3))
-    return [y.detach(), *torch.autograd.grad(y, tensors, g)]
-
-
-def same(got: list[torch.Tensor], want: list[torch.Tensor]) -> None:
-    for a, c in zip(got, want, strict=True):
-        assert_bit_equal(a, c)
-
-
-def close(got: list[torch.Tensor], want: list[torch.Tensor]) -> None:
-    for a, c in zip(got, want, strict=True):
-        torch.testing.assert_close(a, c, rtol=1e-5, atol=1e-5)
+    """query, key and value that require gradients."""
+    return leaves((2, 3, 4, 8), (2, 3, 5, 8), (2, 3, 5, 6), dtype=dtype)
 
 
 def composed(
@@ -73,43 +57,46 @@ def composed(
     return F.matmul(s.softmax(-1), v, recipe=recipe, generator=seeds[1])
 
 
-@masks
-def test_attention_is_its_functions_one_by_one(options: dict[str, Any], backend: str) -> None:
+@every_mask
+def test_attention_is_its_functions_one_by_one(
+    options: dict[str, Any], backends: list[str]
+) -> None:
     tensors = operands()
-    got = sdpa(*tensors, **options, recipe=DETERMINISTIC, backend=backend)
-    same(gradients(got, tensors), gradients(composed(*tensors, DETERMINISTIC, **options), tensors))
+    want = gradients(composed(*tensors, DETERMINISTIC, **options), tensors)
+    for backend in backends:
+        y = sdpa(*tensors, **options, recipe=DETERMINISTIC, backend=backend)
+        same(gradients(y, tensors), want, backend)
 
 
-@masks
+@every_mask
 def test_attention_summed_in_sequence_is_torchs_within_fp32(options: dict[str, Any]) -> None:
     tensors = operands()
-    want = torch_functional.scaled_dot_product_attention(*tensors, **options)
-    close(
-        gradients(sdpa(*tensors, **options, recipe=SUMS), tensors),
-        gradients(want, tensors),
-    )
+    want = torch_sdpa(*tensors, **options)
+    close(gradients(sdpa(*tensors, **options, recipe=SUMS), tensors), gradients(want, tensors))
 
 
 def test_products_of_attention_draw_apart() -> None:
     tensors, seed = operands(), torch.tensor(SEED)
-    second = derive_seed(SEED, 16)
-    second = torch.tensor(second - (second >> 63 << 64))
     got = gradients(sdpa(*tensors, recipe=STOCHASTIC, generator=seed), tensors)
-    want = composed(*tensors, STOCHASTIC, seeds=(seed, second))
+    want = composed(*tensors, STOCHASTIC, seeds=(seed, signed(derive_seed(SEED, 16))))
     same(got, gradients(want, tensors))
 
 
-@recipes
-def test_attention_is_the_references(recipe: lp.Recipe, backend: str) -> None:
-    tensors, seed = operands(), torch.tensor(SEED)
-    options = {"attn_mask": MASKS["bool mask"]["attn_mask"], "recipe": recipe, "generator": seed}
-    got = gradients(sdpa(*tensors, **options, backend=backend), tensors)
-    same(got, gradients(sdpa(*tensors, **options, backend="reference"), tensors))
+@each("recipe", RECIPES.values())
+def test_attention_is_the_references(recipe: lp.Recipe) -> None:
+    tensors = operands()
+    options = {"attn_mask": MASKS["bool mask"]["attn_mask"], "recipe": recipe}
+
+    def run(backend: str) -> list[torch.Tensor]:
+        call: dict[str, Any] = {**options, "generator": torch.tensor(SEED), "backend": backend}
+        return gradients(sdpa(*tensors, **call), tensors)
+
+    same(run("auto"), run("reference"))
 
 
 def test_attention_by_the_fp32_recipe_is_torchs() -> None:
     tensors = operands(torch.float64)
-    want = torch_functional.scaled_dot_product_attention(*tensors)
+    want = torch_sdpa(*tensors)
     assert_bit_equal(sdpa(*tensors), want)
 
 
@@ -127,7 +114,7 @@ def test_query_without_a_key_gets_zeros_and_no_gradient() -> None:
     mask = torch.ones(4, 5, dtype=torch.bool)
     mask[1] = False
     got = gradients(sdpa(*tensors, mask, recipe=SUMS), tensors)
-    want = torch_functional.scaled_dot_product_attention(*tensors, mask)
+    want = torch_sdpa(*tensors, mask)
     close(got, gradients(want, tensors))
     assert not got[0][:, :, 1].any() and not got[1][:, :, 1].any()
 
@@ -143,7 +130,7 @@ def test_query_whose_scores_are_all_minus_infinity_gets_zeros_where_a_mask_is() 
 def test_gradient_of_an_additive_mask() -> None:
     mask = torch.randn(3, 4, 5, requires_grad=True)
     tensors = [*operands(), mask]
-    want = torch_functional.scaled_dot_product_attention(*tensors)
+    want = torch_sdpa(*tensors)
     close(gradients(sdpa(*tensors, recipe=SUMS), tensors), gradients(want, tensors))
 
 
@@ -152,11 +139,11 @@ def test_dropout_is_torchs() -> None:
     torch.manual_seed(5)
     got = sdpa(*tensors, dropout_p=0.5, recipe=SUMS)
     torch.manual_seed(5)
-    want = torch_functional.scaled_dot_product_attention(*tensors, dropout_p=0.5)
+    want = torch_sdpa(*tensors, dropout_p=0.5)
     close(gradients(got, tensors), gradients(want, tensors))
 
 
-@pytest.mark.parametrize("options", [{}, MASKS["causal"]], ids=["no mask", "causal"])
+@each("options", [{}, MASKS["causal"]])
 def test_shared_heads_are_one_sum(options: dict[str, Any]) -> None:
     q, k, v = (torch.randn(2, h, 5, 8, requires_grad=True) for h in (6, 2, 2))
     tensors = [q, k, v]
@@ -164,35 +151,29 @@ def test_shared_heads_are_one_sum(options: dict[str, Any]) -> None:
     grouped = (q.unflatten(1, (2, 3)), k.unsqueeze(2), v.unsqueeze(2))
     want = composed(*grouped, DETERMINISTIC, **options)
     same(got, gradients(want.flatten(1, 2), tensors))
-    want = torch_functional.scaled_dot_product_attention(*tensors, **options, enable_gqa=True)
+    want = torch_sdpa(*tensors, **options, enable_gqa=True)
     got = gradients(sdpa(*tensors, **options, enable_gqa=True, recipe=SUMS), tensors)
     close(got, gradients(want, tensors))
 
 
-@pytest.mark.parametrize("shape", [(2, 6, 5, 5), (6, 5, 5), (1, 5, 5), (5, 5)], ids=str)
+@each("shape", [(2, 6, 5, 5), (6, 5, 5), (1, 5, 5), (5, 5)])
 def test_masks_of_shared_heads(shape: tuple[int, ...]) -> None:
     q, k, v = (torch.randn(2, h, 5, 8) for h in (6, 2, 2))
     mask = torch.randn(shape)
-    want = torch_functional.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+    want = torch_sdpa(q, k, v, mask, enable_gqa=True)
     torch.testing.assert_close(sdpa(q, k, v, mask, enable_gqa=True, recipe=SUMS), want)
 
 
 def test_leading_dimensions_broadcast() -> None:
     tensors = [torch.randn(shape, requires_grad=True) for shape in ((3, 2, 4), (5, 4), (5, 4))]
-    want = gradients(torch_functional.scaled_dot_product_attention(*tensors), tensors)
+    want = gradients(torch_sdpa(*tensors), tensors)
     close(gradients(sdpa(*tensors, recipe=SUMS), tensors), want)
 
 
-def test_attention_compiles() -> None:
-    tensors, mask = operands(), MASKS["bool mask"]["attn_mask"]
-    compiled = torch.compile(sdpa, fullgraph=True, backend="aot_eager")
-    got = gradients(compiled(*tensors, mask, recipe=DETERMINISTIC), tensors)
-    same(got, gradients(sdpa(*tensors, mask, recipe=DETERMINISTIC), tensors))
-
-
 Q, K, V = operands()
-E = torch.randn(4, 2, 8)
-WEIGHT, OUT = torch.randn(24, 8), torch.randn(8, 8)
+RANDOM = torch.Generator().manual_seed(0)
+E = torch.randn(4, 2, 8, generator=RANDOM)
+WEIGHT, OUT = (torch.randn(n, 8, generator=RANDOM) / 2 for n in (24, 8))
 
 
 def multi_head(*inputs: torch.Tensor, **options: Any) -> Any:
@@ -202,7 +183,7 @@ def multi_head(*inputs: torch.Tensor, **options: Any) -> Any:
     return F.multi_head_attention_forward(*inputs, **(call | options))
 
 
-@pytest.mark.parametrize("separate", [False, True], ids=["packed", "separate"])
+@each("separate", [False, True])
 def test_multi_head_attention_is_torchs_within_fp32(separate: bool) -> None:
     options = {"use_separate_proj_weight": separate, "recipe": SUMS}
     options |= dict(zip((f"{x}_proj_weight" for x in "qkv"), WEIGHT.chunk(3), strict=True))
@@ -217,7 +198,7 @@ def test_multi_head_attention_takes_keys_already_split() -> None:
     close(list(got), list(multi_head(E, E, E, static_k=static, static_v=static, recipe="fp32")))
 
 
-@pytest.mark.parametrize("recipe", [DETERMINISTIC, STOCHASTIC], ids=["deterministic", "stochastic"])
+@each("recipe", [DETERMINISTIC, STOCHASTIC])
 def test_weights_of_multi_head_attention_do_not_change_its_output(recipe: lp.Recipe) -> None:
     seed = torch.tensor(SEED)
     with_weights, weights = multi_head(E, E, E, recipe=recipe, generator=seed)
@@ -236,7 +217,7 @@ def test_multi_head_attention_is_its_parts() -> None:
 
 
 CAUSAL = {"is_causal": True, "attn_mask": torch.ones(4, 4, dtype=torch.bool).triu(1)}
-ERRORS: list[tuple[Callable[[], Any], type[Exception], str]] = [
+ERRORS = [
     (lambda: sdpa(Q, K, V, is_causal=True, attn_mask=E, recipe=SUMS), ValueError, "is a mask of"),
     (lambda: sdpa(Q, V, V, recipe=SUMS), ValueError, r"key \(2, 3, 5, 6\).*expected"),
     (lambda: sdpa(Q[:, :2], K, V, recipe=SUMS), ValueError, "do not broadcast"),
@@ -258,12 +239,7 @@ ERRORS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: multi_head(E, E, E, key_padding_mask=OUT), ValueError, "key_padding_mask has shape"),
     (lambda: multi_head(E.double(), E, E), TypeError, "query is float64"),
 ]
-
-
-@pytest.mark.parametrize("call, error, match", ERRORS, ids=[match for _, _, match in ERRORS])
-def test_refusals(call: Callable[[], Any], error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=match):
-        call()
+test_refusals = refused(ERRORS)
 
 
 def test_multi_head_attention_takes_the_hint_of_a_causal_mask() -> None:

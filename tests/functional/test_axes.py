@@ -13,6 +13,7 @@ from lpkernels.backends._layout import axis_sizes
 from lpkernels.reference.quantize import quantize as reference
 from lpkernels.techniques.accumulation import mask_gradients
 from tests.compare import assert_bit_equal
+from tests.loops import each
 
 ACC = lp.Accumulator("e8m23")
 
@@ -20,13 +21,6 @@ ACC = lp.Accumulator("e8m23")
 def t(*shape: int) -> Tensor:
     generator = torch.Generator().manual_seed(len(shape))
     return torch.randn(shape, generator=generator).requires_grad_()
-
-
-def ranks(input: int, weight: int, bias: int, output: int) -> dict[str, int]:
-    """Of every tensor of a recipe; 0 stands for a tensor that the function does not round."""
-    found = {"input": input, "weight": weight, "bias": bias, "output": output}
-    found |= {"grad_input": input, "grad_weight": weight, "grad_output": output}
-    return {name: rank for name, rank in found.items() if rank}
 
 
 def multi_head(recipe: lp.Recipe) -> Any:
@@ -39,70 +33,61 @@ def attention(recipe: lp.Recipe) -> Any:
 
 
 CELL = (t(12, 4), t(12, 3), t(12), t(12))
+AFFINE, INDICES = (t(4, 5), t(4, 5)), torch.tensor([[0, 1]])
 LAYER = [t(9, 4), t(9, 3), t(9), t(9)]
-# Each function, and the ranks of what it rounds: the least, where its products differ.
-FUNCTIONS: dict[str, tuple[Callable[[lp.Recipe], Any], dict[str, int]]] = {
-    "linear": (lambda r: F.linear(t(2, 3, 4), t(3, 4), t(3), recipe=r), ranks(3, 2, 1, 3)),
-    "conv1d": (lambda r: F.conv1d(t(2, 3, 5), t(4, 3, 2), t(4), recipe=r), ranks(3, 3, 1, 3)),
-    "conv2d": (
-        lambda r: F.conv2d(t(2, 3, 5, 4), t(4, 3, 2, 2), t(4), recipe=r),
-        ranks(4, 4, 1, 4),
-    ),
-    "conv3d": (
-        # An image alone is rounded as a batch of one.
-        lambda r: F.conv3d(t(3, 4, 4, 4), t(4, 3, 2, 2, 2), t(4), recipe=r),
-        ranks(5, 5, 1, 5),
-    ),
+#: Each function, and the dimensions of its input, weight, bias and output: the least, where its
+#: products differ, and 0 for a tensor that it does not round.
+FUNCTIONS: dict[str, tuple[Callable[[lp.Recipe], Any], tuple[int, int, int, int]]] = {
+    "linear": (lambda r: F.linear(t(2, 3, 4), t(3, 4), t(3), recipe=r), (3, 2, 1, 3)),
+    "conv1d": (lambda r: F.conv1d(t(2, 3, 5), t(4, 3, 2), t(4), recipe=r), (3, 3, 1, 3)),
+    "conv2d": (lambda r: F.conv2d(t(2, 3, 5, 4), t(4, 3, 2, 2), t(4), recipe=r), (4, 4, 1, 4)),
+    # An image alone is rounded as a batch of one.
+    "conv3d": (lambda r: F.conv3d(t(3, 4, 4, 4), t(4, 3, 2, 2, 2), t(4), recipe=r), (5, 5, 1, 5)),
     "conv_transpose2d": (
         lambda r: F.conv_transpose2d(t(2, 3, 5, 4), t(3, 4, 2, 2), t(4), recipe=r),
-        ranks(4, 4, 1, 4),
+        (4, 4, 1, 4),
     ),
     "bilinear": (
         lambda r: F.bilinear(t(2, 5, 3), t(2, 5, 4), t(6, 3, 4), t(6), recipe=r),
-        ranks(2, 2, 1, 2),
+        (2, 2, 1, 2),
     ),
-    "embedding": (
-        lambda r: F.embedding(torch.tensor([[0, 1]]), t(3, 4), recipe=r),
-        {"weight": 2, "output": 3, "grad_output": 3, "grad_weight": 2},
-    ),
-    "bmm": (lambda r: F.bmm(t(2, 3, 4), t(2, 4, 3), recipe=r), ranks(3, 3, 0, 3)),
-    "baddbmm": (lambda r: F.baddbmm(t(3), t(2, 3, 4), t(2, 4, 3), recipe=r), ranks(3, 3, 1, 3)),
-    "addmm": (lambda r: F.addmm(t(3), t(3, 4), t(4, 3), recipe=r), ranks(2, 2, 1, 2)),
-    "matmul": (lambda r: lp.matmul(t(2, 3, 4), t(4, 3), recipe=r), ranks(3, 2, 0, 3)),
-    "einsum": (lambda r: F.einsum("ij,jk->ik", t(3, 4), t(4, 3), recipe=r), ranks(3, 3, 0, 3)),
-    "scaled_dot_product_attention": (attention, ranks(3, 3, 0, 3)),
-    "multi_head_attention_forward": (multi_head, ranks(3, 2, 1, 3)),
-    "lstm": (
-        lambda r: F.lstm(t(5, 2, 4), (t(1, 2, 3), t(1, 2, 3)), CELL, recipe=r)[0],
-        ranks(2, 2, 1, 2),
-    ),
-    "gru": (lambda r: F.gru(t(5, 2, 4), t(1, 2, 3), LAYER, recipe=r)[0], ranks(2, 2, 1, 2)),
-    "lstm_cell": (
-        lambda r: F.lstm_cell(t(3, 4), (t(3, 3), t(3, 3)), *CELL, recipe=r)[0],
-        ranks(2, 2, 1, 2),
-    ),
-    "layer_norm": (
-        lambda r: F.layer_norm(t(3, 4, 5), (4, 5), t(4, 5), t(4, 5), recipe=r),
-        ranks(3, 2, 2, 3),
-    ),
-    "rms_norm": (lambda r: F.rms_norm(t(3, 4), (4,), t(4), recipe=r), ranks(2, 1, 0, 2)),
-    "group_norm": (
-        lambda r: F.group_norm(t(3, 4, 5), 2, t(4), t(4), recipe=r),
-        ranks(3, 1, 1, 3),
-    ),
+    "embedding": (lambda r: F.embedding(INDICES, t(3, 4), recipe=r), (0, 2, 0, 3)),
+    "bmm": (lambda r: F.bmm(t(2, 3, 4), t(2, 4, 3), recipe=r), (3, 3, 0, 3)),
+    "baddbmm": (lambda r: F.baddbmm(t(3), t(2, 3, 4), t(2, 4, 3), recipe=r), (3, 3, 1, 3)),
+    "addmm": (lambda r: F.addmm(t(3), t(3, 4), t(4, 3), recipe=r), (2, 2, 1, 2)),
+    "matmul": (lambda r: lp.matmul(t(2, 3, 4), t(4, 3), recipe=r), (3, 2, 0, 3)),
+    "einsum": (lambda r: F.einsum("ij,jk->ik", t(3, 4), t(4, 3), recipe=r), (3, 3, 0, 3)),
+    "scaled_dot_product_attention": (attention, (3, 3, 0, 3)),
+    "multi_head_attention_forward": (multi_head, (3, 2, 1, 3)),
+    "lstm": (lambda r: F.lstm(t(5, 2, 4), (t(1, 2, 3),) * 2, CELL, recipe=r)[0], (2, 2, 1, 2)),
+    "gru": (lambda r: F.gru(t(5, 2, 4), t(1, 2, 3), LAYER, recipe=r)[0], (2, 2, 1, 2)),
+    "lstm_cell": (lambda r: F.lstm_cell(t(3, 4), (t(3, 3),) * 2, *CELL, recipe=r)[0], (2, 2, 1, 2)),
+    "layer_norm": (lambda r: F.layer_norm(t(3, 4, 5), (4, 5), *AFFINE, recipe=r), (3, 2, 2, 3)),
+    "rms_norm": (lambda r: F.rms_norm(t(3, 4), (4,), t(4), recipe=r), (2, 1, 0, 2)),
+    "group_norm": (lambda r: F.group_norm(t(3, 4, 5), 2, t(4), t(4), recipe=r), (3, 1, 1, 3)),
     "batch_norm": (
         lambda r: F.batch_norm(t(3, 4), None, None, t(4), t(4), True, recipe=r),
-        ranks(2, 1, 1, 2),
+        (2, 1, 1, 2),
     ),
-    "softmax": (lambda r: F.softmax(t(3, 4), -1, recipe=r), ranks(2, 0, 0, 2)),
-    "gelu": (lambda r: F.gelu(t(3, 4), recipe=r), ranks(2, 0, 0, 2)),
+    "softmax": (lambda r: F.softmax(t(3, 4), -1, recipe=r), (2, 0, 0, 2)),
+    "gelu": (lambda r: F.gelu(t(3, 4), recipe=r), (2, 0, 0, 2)),
 }
-every_function = pytest.mark.parametrize("function", FUNCTIONS)
+
+
+def ranks(function: str) -> dict[str, int]:
+    """The dimensions of every tensor of a recipe that the function rounds."""
+    of_input, weight, bias, output = FUNCTIONS[function][1]
+    found = {"input": of_input, "weight": weight, "bias": bias, "output": output}
+    found |= {"grad_input": of_input, "grad_weight": weight, "grad_output": output}
+    return {name: rank for name, rank in found.items() if rank}
+
+
+every_function = each("function", FUNCTIONS)
 
 
 @every_function
 def test_an_axis_that_a_tensor_lacks_is_refused_before_anything_is_drawn(function: str) -> None:
-    call, of = FUNCTIONS[function]
+    (call, _), of = FUNCTIONS[function], ranks(function)
     before = torch.get_rng_state()
     for name, rank in of.items():
         plural = "" if rank == 1 else "s"
@@ -118,7 +103,7 @@ def test_an_axis_that_a_tensor_lacks_is_refused_before_anything_is_drawn(functio
 
 @every_function
 def test_the_first_and_the_last_axis_are_taken(function: str) -> None:
-    call, of = FUNCTIONS[function]
+    (call, _), of = FUNCTIONS[function], ranks(function)
     for axes in ([-rank for rank in of.values()], [rank - 1 for rank in of.values()]):
         formats: Any = {n: f"block2_axis{a}_e2m1" for n, a in zip(of, axes, strict=True)}
         y = call(lp.Recipe(**formats))
@@ -142,7 +127,7 @@ def test_masked_gradients_refuse_as_the_layer_does() -> None:
     assert model(t(2, 5, 4)).shape == (2, 5, 3)
 
 
-@pytest.mark.parametrize("shape", [(3,), (1, 3), (2, 3)])
+@each("shape", [(3,), (1, 3), (2, 3)])
 def test_on_the_meta_device_too(shape: tuple[int, ...]) -> None:
     # A vector is rounded as a matrix of one row.
     recipe = lp.Recipe(input="affine4_axis2")
@@ -167,7 +152,7 @@ def test_bilinear_counts_axes_in_the_bias_and_the_result() -> None:
     assert_bit_equal(F.bilinear(x1, x2, w, b, recipe=lp.Recipe(output="block4_e2m1")), want)
 
 
-@pytest.mark.parametrize("fmt", ["affine4_axis2", "block4_axis-3_e2m1"])
+@each("fmt", ["affine4_axis2", "block4_axis-3_e2m1"])
 def test_no_backend_takes_another_axis(fmt: str) -> None:
     quantizer = lp.Quantizer(fmt)
     with pytest.raises(ValueError, match=r"the tensor has shape \(3, 4\); the axis must be in -2"):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -16,6 +16,8 @@ from lpkernels.formats import parse_format
 from lpkernels.functional.count import counting_to_nearest
 from lpkernels.reference.counting import quantize_counting
 from tests.compare import assert_bit_equal
+from tests.loops import each
+from tests.support.autograd import alike
 
 SEED = 1234567890123
 FORMATS = ["e5m2", "e4m3fn:stochastic", "fixed8_f4", "affine4", "affine4_axis0", "block4_e2m1"]
@@ -36,44 +38,42 @@ def expected(x: torch.Tensor, fmt: str) -> torch.Tensor:
     return torch.from_numpy(quantize_counting(x.contiguous().numpy(), quantizer, seed=SEED)[1])
 
 
-@pytest.mark.parametrize("length", [COUNTS, COUNTS + BINS])
-@pytest.mark.parametrize("fmt", FORMATS)
+def how(backend: str) -> dict[str, Any]:
+    return {"generator": torch.tensor(SEED), "backend": backend}
+
+
+@each("length", [COUNTS, COUNTS + BINS])
+@each("fmt", FORMATS)
 def test_quantize_adds_its_counts(fmt, length, backend):
-    x, counts, seed = values(7, 9), zeros(length) + 3, torch.tensor(SEED)
-    got = lp.quantize(x, fmt, generator=seed, counts=counts, backend=backend)
-    assert_bit_equal(got, lp.quantize(x, fmt, generator=seed, backend=backend))
-    assert_bit_equal(counts, expected(x, fmt)[:length] + 3)
-    again = lp.quantize(x, fmt, generator=seed, counts=counts, backend=backend)
-    assert_bit_equal(again, got)
-    assert_bit_equal(counts, 2 * expected(x, fmt)[:length] + 3)
+    x, counts = values(7, 9), zeros(length) + 3
+    plain, want = lp.quantize(x, fmt, **how(backend)), expected(x, fmt)[:length]
+    for calls in (1, 2):
+        assert_bit_equal(lp.quantize(x, fmt, counts=counts, **how(backend)), plain)
+        assert_bit_equal(counts, calls * want + 3)
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
+@each("fmt", FORMATS)
 def test_count_writes_counts_alone(fmt, backend):
-    x, seed = values(7, 9), torch.tensor(SEED)
-    before = x.clone()
-    got = lp.count(x, fmt, histogram=True, generator=seed, backend=backend)
-    assert_bit_equal(got, expected(x, fmt))
-    assert_bit_equal(lp.count(x, fmt, generator=seed, backend=backend), got[:COUNTS])
-    counts = got.clone()
-    assert lp.count(x, fmt, generator=seed, counts=counts, backend=backend) is counts
-    assert_bit_equal(counts, 2 * got)
+    x = values(7, 9)
+    before, want = x.clone(), expected(x, fmt)
+    counts = lp.count(x, fmt, histogram=True, **how(backend))
+    assert_bit_equal(counts, want)
+    assert_bit_equal(lp.count(x, fmt, **how(backend)), want[:COUNTS])
+    assert lp.count(x, fmt, counts=counts, **how(backend)) is counts
+    assert_bit_equal(counts, 2 * want)
     assert_bit_equal(x, before)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("fmt", FORMATS)
+@each("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@each("fmt", FORMATS)
 def test_dtypes_strides_and_out(fmt, dtype, backend):
     dense = values(8, 12).to(dtype)
-    views = (dense, dense.t(), dense[::2, ::3], dense.flip(0), dense[:1].expand(8, 12), dense[0])
-    for x in views:
-        counts, seed = zeros(), torch.tensor(SEED)
-        out = torch.empty(x.shape[::-1]).permute(*reversed(range(x.dim())))
-        lp.quantize(x, fmt, generator=seed, out=out, counts=counts, backend=backend)
-        want = torch.empty(x.shape)
-        assert_bit_equal(out, lp.quantize(x, fmt, generator=seed, out=want, backend=backend))
+    for x in (dense, dense.t(), dense[::2, ::3], dense.flip(0), dense[:1].expand(8, 12), dense[0]):
+        counts, out = zeros(), torch.empty(x.shape[::-1]).permute(*reversed(range(x.dim())))
+        lp.quantize(x, fmt, out=out, counts=counts, **how(backend))
+        assert_bit_equal(out, lp.quantize(x, fmt, out=torch.empty(x.shape), **how(backend)))
         assert_bit_equal(counts, expected(x, fmt))
-        assert_bit_equal(lp.count(x, fmt, generator=seed, histogram=True, backend=backend), counts)
+        assert_bit_equal(lp.count(x, fmt, histogram=True, **how(backend)), counts)
 
 
 def test_out_may_be_the_tensor_itself(backend):
@@ -85,7 +85,7 @@ def test_out_may_be_the_tensor_itself(backend):
     assert_bit_equal(counts, want_counts)
 
 
-@pytest.mark.parametrize("fmt", ["e5m2", "affine4", "block4_e2m1"])
+@each("fmt", ["e5m2", "affine4", "block4_e2m1"])
 def test_empty_and_scalar_tensors(fmt, backend):
     assert not lp.count(torch.empty(0, 3), fmt, backend=backend).any()
     counts = zeros(4)
@@ -133,11 +133,7 @@ def test_stochastic_rounding_counts_its_own_draws():
 
 def test_counting_draws_what_plain_rounding_draws():
     x = values(50)
-    results = []
-    for counts in (None, zeros(4)):
-        torch.manual_seed(1)
-        results.append(lp.quantize(x, "e4m3:stochastic", counts=counts))
-    assert_bit_equal(*results)
+    alike((None, zeros(4)), lambda counts: lp.quantize(x, "e4m3:stochastic", counts=counts))
 
 
 def test_counts_change_their_version():
@@ -147,6 +143,7 @@ def test_counts_change_their_version():
     assert counts._version > version
 
 
+@settings(max_examples=50)
 @given(
     shape=st.lists(st.integers(0, 7), max_size=3),
     exp_bits=st.integers(2, 8),
@@ -154,74 +151,48 @@ def test_counts_change_their_version():
     rounding=st.sampled_from(["nearest_even", "toward_zero", "to_odd", "stochastic"]),
 )
 def test_any_shape_and_format(shape, exp_bits, man_bits, rounding):
-    fmt = lp.FloatFormat(exp_bits, man_bits)
-    x, seed = values(*shape), torch.tensor(SEED)
-    got = lp.count(x, fmt, rounding, histogram=True, generator=seed)
-    want = quantize_counting(x.numpy(), lp.Quantizer(fmt, rounding), seed=SEED)[1]
-    assert got.tolist() == want.tolist()
-
-
-def test_both_compile():
-    def function(x, counts):
-        y = lp.quantize(x, "e5m2:stochastic", generator=torch.tensor(3), counts=counts)
-        out = torch.empty_like(x)
-        lp.quantize(x.detach(), "fixed8_f4", out=out, counts=counts)
-        return y + out, lp.count(x, "e4m3", counts=counts), lp.count(x, "e4m3", histogram=True)
-
-    torch.compiler.reset()
-    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
-    results = []
-    for run in (function, compiled):
-        x, counts = values(7).requires_grad_(), zeros(4)
-        torch.manual_seed(2)
-        x = values(7).requires_grad_()
-        y, *rest = run(x, counts)
-        y.sum().backward()
-        results.append((y.detach(), x.grad, counts, *rest))
-    for eager, graph in zip(*results, strict=True):
-        assert_bit_equal(graph, eager)
+    x, quantizer = values(*shape), lp.Quantizer(lp.FloatFormat(exp_bits, man_bits), rounding)
+    got = lp.count(x, quantizer, histogram=True, generator=torch.tensor(SEED))
+    assert_bit_equal(got, torch.from_numpy(quantize_counting(x.numpy(), quantizer, seed=SEED)[1]))
 
 
 X = torch.ones(3)
+REFUSED = [
+    ([0, 0, 0, 0], TypeError, "counts must be an int64 tensor of 4 or 260 elements, got list"),
+    (torch.zeros(4), TypeError, r"counts must be int64, got torch.float32"),
+    (zeros(5), ValueError, r"counts has shape \(5,\)"),
+    (zeros(8)[::2], ValueError, r"counts .* strides \(2,\), expected one contiguous"),
+    (zeros(4).view(2, 2), ValueError, r"counts has shape \(2, 2\)"),
+    (zeros(4).to("meta"), ValueError, "counts is on meta but x on cpu"),
+]
 
 
-@pytest.mark.parametrize(
-    ("counts", "error", "message"),
-    [
-        ([0, 0, 0, 0], TypeError, "counts must be an int64 tensor of 4 or 260 elements, got list"),
-        (torch.zeros(4), TypeError, r"counts must be int64, got torch.float32"),
-        (zeros(5), ValueError, r"counts has shape \(5,\)"),
-        (
-            zeros(8)[::2],
-            ValueError,
-            r"counts .* strides \(2,\), expected one contiguous",
-        ),
-        (zeros(4).view(2, 2), ValueError, r"counts has shape \(2, 2\)"),
-        (zeros(4).to("meta"), ValueError, "counts is on meta but x on cpu"),
-    ],
-)
-@pytest.mark.parametrize("function", [lp.quantize, lp.count], ids=["quantize", "count"])
+@each("counts, error, message", REFUSED)
+@each("function", [lp.quantize, lp.count])
 def test_wrong_counts_are_refused(function, counts, error, message):
     with pytest.raises(error, match=f"{function.__name__}: {message}"):
         function(X, "e5m2", counts=counts)
 
 
-def test_count_names_itself_in_messages():
-    for call, message in (
-        (lambda: lp.count(X.int(), "e5m2"), "count: x must be float16"),
-        (lambda: lp.count(X, 3), "count: fmt must be a format"),
-        (lambda: lp.count(X, "e5m2", 3), "count: rounding must be a str"),
-        (lambda: lp.count(X, "e5m2:to_odd", "stochastic"), "count: the Quantizer"),
-        (lambda: lp.count(X, "affine4_axis3"), "count: affine4_axis3 runs along axis 3"),
-        (lambda: lp.count(X, "e5m2", backend="gpu"), "count: unknown backend"),
-        (lambda: lp.count(X, "e5m2", generator=3), "count: generator must be"),
-        (
-            lambda: lp.count(X, "e5m2", counts=zeros(4), histogram=True),
-            "count: histogram=True needs counts of 260 elements, got 4",
-        ),
-    ):
-        with pytest.raises((TypeError, ValueError), match=message):
-            call()
+MISFIT = "histogram=True needs counts of 260 elements, got 4"
+
+
+@each(
+    "x, arguments, options, message",
+    [
+        (X.int(), ["e5m2"], {}, "x must be float16"),
+        (X, [3], {}, "fmt must be a format"),
+        (X, ["e5m2", 3], {}, "rounding must be a str"),
+        (X, ["e5m2:to_odd", "stochastic"], {}, "the Quantizer"),
+        (X, ["affine4_axis3"], {}, "affine4_axis3 runs along axis 3"),
+        (X, ["e5m2"], {"backend": "gpu"}, "unknown backend"),
+        (X, ["e5m2"], {"generator": 3}, "generator must be"),
+        (X, ["e5m2"], {"counts": zeros(4), "histogram": True}, MISFIT),
+    ],
+)
+def test_count_names_itself_in_messages(x, arguments, options, message):
+    with pytest.raises((TypeError, ValueError), match=f"count: {message}"):
+        lp.count(x, *arguments, **options)
 
 
 def test_counts_stay_where_a_call_is_refused():
@@ -249,15 +220,15 @@ def values_to_count() -> dict[str, Tensor]:
     }
 
 
-@pytest.mark.parametrize("name", values_to_count())
-def test_counting_many_tensors_counts_as_the_operator_does(name: str) -> None:
-    x, fmt = values_to_count()[name], parse_format("e4m3")
-    counts = torch.zeros(260, dtype=torch.int64)
-    counting_to_nearest(fmt)(x, counts)
-    counting_to_nearest(fmt)(x, counts)
-    assert counts.tolist() == (2 * lp.count(x, fmt, histogram=True)).tolist()
-    if name == "float32":
-        assert counts[:4].tolist() != [0, 0, 0, 0]
+def test_counting_many_tensors_counts_as_the_operator_does() -> None:
+    fmt = parse_format("e4m3")
+    for name, x in values_to_count().items():
+        counts = zeros()
+        counting_to_nearest(fmt)(x, counts)
+        counting_to_nearest(fmt)(x, counts)
+        assert_bit_equal(counts, 2 * lp.count(x, fmt, histogram=True), name)
+        if name == "float32":
+            assert counts[:4].tolist() != [0, 0, 0, 0]
 
 
 def test_a_tensor_without_memory_takes_the_operator() -> None:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 import lpkernels as lp
 from lpkernels.rng import Role, derive_seed, draw
 from lpkernels.rounding import round_scalar
 from tests.compare import assert_bit_equal
+from tests.loops import each
+from tests.support.composition import signed
 
 F = lp.functional
 SEED = 987654321
@@ -56,8 +57,8 @@ def summed(
 
     def rounded(value: Fraction, fmt: Any, site: int, k: int) -> Fraction:
         drawn = draw(seed, site, row, col, k, ACC.random_bits)
-        how = {"draw": drawn, "random_bits": ACC.random_bits}
-        return Fraction(round_scalar(value, fmt, "stochastic", **how))
+        bits = {"draw": drawn, "random_bits": ACC.random_bits}
+        return Fraction(round_scalar(value, fmt, "stochastic", **bits))
 
     total = Fraction(0)
     for k, left, right in terms:
@@ -73,14 +74,13 @@ def positive(*shape: int) -> torch.Tensor:
     return torch.randint(1, 64, shape).div(64)
 
 
-def signed(seed: int) -> int:
-    """The int64 with these 64 bits."""
-    return seed - (seed >> 63 << 64)
-
-
 def gradients(y: torch.Tensor, leaves: list[torch.Tensor]) -> tuple[np.ndarray, list[np.ndarray]]:
     g = positive(*y.shape)
     return g.numpy(), [each.numpy() for each in torch.autograd.grad(y, leaves, g)]
+
+
+def how(backend: str = "auto") -> dict[str, Any]:
+    return {"generator": torch.tensor(SEED), "backend": backend}
 
 
 def same(got: Any, want: Any, name: str = "result") -> None:
@@ -103,66 +103,12 @@ def test_quantize_has_role_0() -> None:
 def test_matmul_and_its_output(backend: str) -> None:
     a, b = positive(2, 4, 3), positive(2, 3, 5)
     quantizer = lp.Quantizer(FMT, "stochastic")
-    how: dict[str, Any] = {"generator": torch.tensor(SEED), "backend": backend}
-    got = lp.matmul(a, b, ACC, output=quantizer, **how)
+    got = lp.matmul(a, b, ACC, output=quantizer, **how(backend))
     sums = np.empty((2, 4, 5), np.float32)
     for i, m, n in np.ndindex(sums.shape):
         terms = [(k, a[i, m, k], b[i, k, n]) for k in range(3)]
         sums[i, m, n] = summed(terms, DIRECT, i * 4 + m, n)
     same(got, quantized(sums, OUTPUT, site=OF_OUTPUT))
-
-
-@pytest.mark.parametrize("way", ["acc", "recipe"])
-@pytest.mark.parametrize(
-    "shapes",
-    [
-        ((4, 3), (3, 5)),
-        ((2, 4, 3), (2, 3, 5)),
-        ((2, 4, 3), (3, 5)),
-        ((4, 3), (2, 3, 5)),
-        ((2, 1, 4, 3), (1, 2, 3, 2)),
-        ((3,), (3, 5)),
-        ((4, 3), (3,)),
-    ],
-    ids=str,
-)
-def test_gradients_of_a_product_of_two_tensors(shapes: Any, way: str, backend: str) -> None:
-    a, b = (positive(*shape).requires_grad_() for shape in shapes)
-    recipe = lp.Recipe(fprop=ACC, dgrad=ACC, wgrad=ACC)
-    how: dict[str, Any] = {"acc": ACC} if way == "acc" else {"recipe": recipe}
-    y = lp.matmul(a, b, **how, generator=torch.tensor(SEED), backend=backend)
-    g, (da, db) = gradients(y, [a, b])
-    left = a.detach().numpy().reshape((1,) * (2 - a.dim()) + a.shape)
-    right = b.detach().numpy().reshape(*b.shape, *(1,) * (2 - b.dim()))
-    lead = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    g = g.reshape(*lead, left.shape[-2], right.shape[-1])
-
-    def sharing(own: tuple[int, ...]) -> Iterable[tuple[int, tuple[int, ...], list[Any]]]:
-        """Each matrix of an operand: its number, its index, and those of the products with it."""
-        padded = (1,) * (len(lead) - len(own)) + own
-        for number, index in enumerate(np.ndindex(padded)):
-            fits = [
-                at
-                for at in np.ndindex(lead)
-                if all(i == j or n == 1 for i, j, n in zip(at, index, padded, strict=True))
-            ]
-            yield number, index[len(padded) - len(own) :], fits
-
-    lefts, rights = (np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (left, right))
-    (rows, length), cols = left.shape[-2:], right.shape[-1]
-    want_a, want_b = np.empty_like(left), np.empty_like(right)
-    for number, index, fits in sharing(left.shape[:-2]):
-        for m, k in np.ndindex(rows, length):
-            pairs = [(g[at][m, n], rights[at][k, n]) for at in fits for n in range(cols)]
-            terms = [(i, *pair) for i, pair in enumerate(pairs)]
-            want_a[(*index, m, k)] = summed(terms, DGRAD, number * rows + m, k)
-    for number, index, fits in sharing(right.shape[:-2]):
-        for k, n in np.ndindex(length, cols):
-            pairs = [(g[at][m, n], lefts[at][m, k]) for at in fits for m in range(rows)]
-            terms = [(i, *pair) for i, pair in enumerate(pairs)]
-            want_b[(*index, k, n)] = summed(terms, WGRAD, number * cols + n, k)
-    same(da, want_a.reshape(a.shape), "gradient of a")
-    same(db, want_b.reshape(b.shape), "gradient of b")
 
 
 def linear(
@@ -188,8 +134,7 @@ def weight_gradient(gq: np.ndarray, xq: np.ndarray, seed: int) -> np.ndarray:
 
 def test_linear_layer(backend: str) -> None:
     x, w, b = (positive(*shape).requires_grad_() for shape in ((2, 3, 4), (5, 4), (5,)))
-    how: dict[str, Any] = {"generator": torch.tensor(SEED), "backend": backend}
-    y = F.linear(x, w, b, recipe=RECIPE, **how)
+    y = F.linear(x, w, b, recipe=RECIPE, **how(backend))
     g, (dx, dw, db) = gradients(y, [x, w, b])
     flat = x.detach().numpy().reshape(6, 4)
     want, xq, wq = linear(flat, w.detach().numpy(), b.detach().numpy(), SEED)
@@ -209,9 +154,8 @@ def test_linear_layer(backend: str) -> None:
 def test_transposed_convolution_with_more_output_than_a_stride(backend: str) -> None:
     """The convolution of y makes four positions; x has three of them."""
     x, w, b = (positive(*shape).requires_grad_() for shape in ((2, 2, 3), (2, 3, 2), (3,)))
-    how: dict[str, Any] = {"generator": torch.tensor(SEED), "backend": backend}
     numbers = {"dilation": 2, "output_padding": 1}
-    y = F.conv_transpose1d(x, w, b, **numbers, recipe=RECIPE, **how)
+    y = F.conv_transpose1d(x, w, b, **numbers, recipe=RECIPE, **how(backend))
     g, (dx, dw, db) = gradients(y, [x, w, b])
     (batch, ins, length), (_, outs, taps), made = x.shape, w.shape, 4
     size = y.shape[2]
@@ -251,7 +195,7 @@ def test_transposed_convolution_with_more_output_than_a_stride(backend: str) -> 
     same(db, of_bias, "gradient of b")
 
 
-@pytest.mark.parametrize("sizes", [(2, 2, 2), (3, 2, 1)], ids=["padded", "packed"])
+@each("sizes", [(2, 2, 2), (3, 2, 1)])
 def test_recurrent_layer(sizes: tuple[int, ...], backend: str) -> None:
     """The last step's rows come first, in both directions. The state's weight is zero, so that a
     step's gradient is that of its output."""
@@ -259,14 +203,10 @@ def test_recurrent_layer(sizes: tuple[int, ...], backend: str) -> None:
     x = [positive(n, 3) for n in sizes]
     weights = [positive(hidden, 3), torch.zeros(hidden, hidden)] * 2
     weights = [w.clone().requires_grad_() for w in weights]
-    given: dict[str, Any] = {"recipe": RECIPE, "generator": torch.tensor(SEED), "backend": backend}
-    state = torch.zeros(2, most, hidden)
-    flags = (False, 1, 0.0, False, True)
-    if len(set(sizes)) == 1:
-        y, _ = F.rnn_relu(torch.stack(x), state, weights, *flags, **given)
-    else:
-        given["batch_sizes"] = torch.tensor(sizes)
-        y, _ = F.rnn_relu(torch.cat(x), state, weights, *flags, **given)
+    packed = {} if len(set(sizes)) == 1 else {"batch_sizes": torch.tensor(sizes)}
+    rows = torch.cat(x) if packed else torch.stack(x)
+    call = {"has_biases": False, "bidirectional": True, "recipe": RECIPE, **packed, **how(backend)}
+    y, _ = F.rnn_relu(rows, torch.zeros(2, most, hidden), weights, **call)
     g, grads = gradients(y, [weights[0], weights[2]])
     got, g = (v.reshape(sum(sizes), 2, hidden) for v in (y.detach().numpy(), g))
     first = np.cumsum((0, *sizes))
@@ -286,8 +226,8 @@ def test_recurrent_steps() -> None:
     seed of its own product."""
     h = positive(2, 3)
     weights = [torch.zeros(3, 4), positive(3, 3)]
-    call: dict[str, Any] = {"recipe": RECIPE, "generator": torch.tensor(SEED)}
-    y, _ = F.rnn_relu(torch.zeros(3, 2, 4), h[None], weights, False, 1, 0.0, False, **call)
+    flags = (False, 1, 0.0, False)
+    y, _ = F.rnn_relu(torch.zeros(3, 2, 4), h[None], weights, *flags, recipe=RECIPE, **how())
     of_state = derive_seed(derive_seed(SEED, 15 + 1), 15 + 1)
     wq = quantized(weights[1].numpy(), WEIGHT, of_state)
     h = h.numpy()
@@ -296,34 +236,10 @@ def test_recurrent_steps() -> None:
         hq = quantized(h, INPUT, seed)
         sums = np.empty((2, 3), np.float32)
         for n, o in np.ndindex(sums.shape):
-            sums[n, o] = summed(
-                [(k, hq[n, k], wq[o, k]) for k in range(3)], FPROP, n, o, None, seed
-            )
+            terms = [(k, hq[n, k], wq[o, k]) for k in range(3)]
+            sums[n, o] = summed(terms, FPROP, n, o, None, seed)
         h = quantized(sums, OUTPUT, seed, OF_OUTPUT)
         same(y[step], h)
-
-
-def test_bilinear_layer(backend: str) -> None:
-    """Its products are a linear layer and a product of two activations."""
-    x1, x2, w = (positive(*s).requires_grad_() for s in ((3, 2), (3, 4), (2, 2, 4)))
-    how: dict[str, Any] = {"generator": torch.tensor(SEED), "backend": backend}
-    y = F.bilinear(x1, x2, w, recipe=lp.Recipe(fprop=ACC, dgrad=ACC, wgrad=ACC), **how)
-    g, (dx2,) = gradients(y, [x2])
-    second = derive_seed(SEED, 15 + 1)
-    x1, x2, w = (each.detach() for each in (x1, x2, w))
-    t = np.empty((3, 2, 4), np.float32)
-    for n, o, j in np.ndindex(t.shape):
-        terms = [(i, x1[n, i], w[o, i, j]) for i in range(2)]
-        t[n, o, j] = summed(terms, FPROP, n, o * 4 + j)
-    want, of_x2 = np.empty((3, 2), np.float32), np.empty((3, 4), np.float32)
-    for n, o in np.ndindex(want.shape):
-        terms = [(j, t[n, o, j], x2[n, j]) for j in range(4)]
-        want[n, o] = summed(terms, FPROP, n * 2 + o, 0, None, second)
-    for n, j in np.ndindex(of_x2.shape):
-        terms = [(o, g[n, o], t[n, o, j]) for o in range(2)]
-        of_x2[n, j] = summed(terms, WGRAD, n, j, None, second)
-    same(y.detach(), want)
-    same(dx2, of_x2, "gradient of x2")
 
 
 def test_a_running_range_has_a_seed_of_its_own() -> None:
@@ -337,7 +253,7 @@ def test_a_running_range_has_a_seed_of_its_own() -> None:
     with lp.seed_from(torch.tensor(SEED)):
         got = layer(x)
     of_input, of_rest = (derive_seed(SEED, call) for call in (1, 2))
-    generator = torch.tensor(signed(derive_seed(of_input, INPUT)))
+    generator = signed(derive_seed(of_input, INPUT))
     xq = lp.quantize(x, "affine4", "stochastic", generator=generator)
-    want = F.linear(xq, w, recipe=rest, generator=torch.tensor(signed(of_rest)))
+    want = F.linear(xq, w, recipe=rest, generator=signed(of_rest))
     same(got.detach(), want)

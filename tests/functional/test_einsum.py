@@ -2,14 +2,16 @@
 
 from typing import Any
 
-import pytest
 import torch
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
-from tests.functional.test_products import SUMS, close, gradients, leaves, same
+from tests.loops import each
+from tests.support.autograd import close, gradients, leaves, same
+from tests.support.refusals import Row, refuses
 
+SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
 einsum = lp.functional.einsum
 EQUATIONS = [
     ("ij,jk->ik", (3, 4), (4, 5)),
@@ -38,7 +40,7 @@ EQUATIONS = [
 ]
 
 
-@pytest.mark.parametrize("equation, left, right", EQUATIONS)
+@each("equation, left, right", EQUATIONS)
 def test_einsum_without_rounding_is_torch_within_fp32(equation: str, left: Any, right: Any) -> None:
     tensors = leaves(left, right)
     got, want = einsum(equation, *tensors, recipe=SUMS), torch.einsum(equation, *tensors)
@@ -73,24 +75,18 @@ def test_einsum_by_the_fp32_recipe_is_torchs_own() -> None:
 A, B = torch.ones(3, 4), torch.ones(4, 5)
 
 
-@pytest.mark.parametrize(
-    "arguments, error, match",
-    [
-        (("ij->ji", A), ValueError, "expected two operands, got 1"),
-        (("ij,jk,kl->il", A, B, B), ValueError, "expected two operands, got 3"),
-        ((3, A, B), TypeError, "equation must be a str .* got int"),
-        (("ij->ik", A, B), ValueError, "expected two operands of letters"),
-        (("i1,1k->ik", A, B), ValueError, "two operands of letters"),
-        (("ijl,jk->ik", A, B), ValueError, r"'ijl' .* names 3 dimensions, but .* \(3, 4\)"),
-        (("i,jk->ik", A, B), ValueError, "'i' .* names 1 dimensions"),
-        (("ij,jk->il", A, B), ValueError, "must name labels of the operands"),
-        (("ij,jk->ii", A, B), ValueError, "each once"),
-        (("ij,ik->jk", A, B), ValueError, "label 'i' .* size 3 in one operand and 4"),
-        (("ii,ij->j", A, B), ValueError, "repeated over sizes 3 and 4"),
-        (("ij,jk->ik", A.double(), B), TypeError, "einsum: a is float64"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_einsum_refuses_wrong_arguments(arguments: Any, error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=match):
-        einsum(*arguments, recipe=DETERMINISTIC)
+REFUSED: list[Row] = [
+    (("ij->ji", A), {}, ValueError, "expected two operands, got 1"),
+    (("ij,jk,kl->il", A, B, B), {}, ValueError, "expected two operands, got 3"),
+    ((3, A, B), {}, TypeError, "equation must be a str .* got int"),
+    (("ij->ik", A, B), {}, ValueError, "expected two operands of letters"),
+    (("i1,1k->ik", A, B), {}, ValueError, "two operands of letters"),
+    (("ijl,jk->ik", A, B), {}, ValueError, r"'ijl' .* names 3 dimensions, but .* \(3, 4\)"),
+    (("i,jk->ik", A, B), {}, ValueError, "'i' .* names 1 dimensions"),
+    (("ij,jk->il", A, B), {}, ValueError, "must name labels of the operands"),
+    (("ij,jk->ii", A, B), {}, ValueError, "each once"),
+    (("ij,ik->jk", A, B), {}, ValueError, "label 'i' .* size 3 in one operand and 4"),
+    (("ii,ij->j", A, B), {}, ValueError, "repeated over sizes 3 and 4"),
+    (("ij,jk->ik", A.double(), B), {}, TypeError, "einsum: a is float64"),
+]
+test_einsum_refuses_wrong_arguments = refuses(einsum, REFUSED, recipe=DETERMINISTIC)

@@ -2,17 +2,17 @@
 
 from typing import Any
 
-import pytest
 import torch
 from torch.nn import functional as F
 
 import lpkernels as lp
-from lpkernels.reference import twin
-from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role, derive_seed
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import ACCUMULATORS_ONLY, RECIPES
+from tests.loops import each
+from tests.support.autograd import gradients, output_gradients, same
+from tests.support.composition import SEED, Steps
+from tests.support.refusals import Row, refuses
 
-SEED = 987654321
 INDICES = torch.tensor([[0, 2, 2], [5, 0, 1]])
 
 
@@ -20,42 +20,30 @@ def table() -> torch.Tensor:
     return torch.randn(6, 4, requires_grad=True)
 
 
-def rounded(x: torch.Tensor, recipe: lp.Recipe, field: str, site: int = SITE_QUANTIZE) -> Any:
-    quantizer = getattr(recipe, field)
-    if quantizer is None:
-        return x
-    seed = derive_seed(SEED, Role[field.upper()])
-    return torch.from_numpy(twin.quantize(x.detach().numpy(), quantizer, seed=seed, site=site))
+@each("recipe", RECIPES.values())
+def test_embedding_is_its_steps_by_the_reference(recipe: lp.Recipe, backends: list[str]) -> None:
+    w, step = table(), Steps(recipe)
+    rounded = torch.from_numpy(step.rounded(w.detach().numpy(), "weight"))
+    y = step.rounded(F.embedding(INDICES, rounded).numpy(), "output")
+    gq = torch.from_numpy(step.rounded(output_gradients(y.shape)[0].numpy(), "grad_output"))
+    (dw,) = torch.autograd.grad(F.embedding(INDICES, w), w, gq)
+    want = [y, step.rounded(dw.numpy(), "grad_weight")]
+    for backend in backends:
+        call: dict[str, Any] = {"generator": torch.tensor(SEED), "backend": backend}
+        same(gradients(lp.functional.embedding(INDICES, w, recipe=recipe, **call), w), want)
 
 
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_embedding_equals_the_composition_of_the_reference(recipe: lp.Recipe, backend: str) -> None:
-    w, g = table(), torch.randn(2, 3, 4)
-    call: dict[str, Any] = {"generator": torch.tensor(SEED), "backend": backend}
-    y = lp.functional.embedding(INDICES, w, recipe=recipe, **call)
-    rows = F.embedding(INDICES, rounded(w, recipe, "weight"))
-    assert_bit_equal(y, rounded(rows, recipe, "output", SITE_OUTPUT))
-    plain = table()
-    gq = rounded(g, recipe, "grad_output")
-    (dw,) = torch.autograd.grad(F.embedding(INDICES, plain), plain, gq)
-    (got,) = torch.autograd.grad(y, w, g)
-    assert_bit_equal(got, rounded(dw, recipe, "grad_weight"))
-
-
-@pytest.mark.parametrize("recipe", ["fp32", ACCUMULATORS_ONLY], ids=["fp32", "sums"])
+@each("recipe", ["fp32", ACCUMULATORS_ONLY])
 def test_embedding_without_quantizers_is_torchs_own(recipe: Any) -> None:
     w = table().double()
     assert_bit_equal(lp.functional.embedding(INDICES, w, recipe=recipe), F.embedding(INDICES, w))
 
 
-@pytest.mark.parametrize("options", [{"padding_idx": 2}, {"scale_grad_by_freq": True}], ids=str)
+@each("options", [{"padding_idx": 2}, {"scale_grad_by_freq": True}])
 def test_embedding_options_are_torchs(options: dict[str, Any]) -> None:
     w = table()
     got = lp.functional.embedding(INDICES, w, **options, recipe=lp.Recipe(weight="fp32"))
-    want = F.embedding(INDICES, w, **options)
-    assert_bit_equal(got, want)
-    g = torch.randn(want.shape)
-    assert_bit_equal(*(torch.autograd.grad(y, w, g)[0] for y in (got, want)))
+    same(gradients(got, w), gradients(F.embedding(INDICES, w, **options), w))
 
 
 def test_embedding_scales_the_rows_before_it_rounds_them() -> None:
@@ -81,17 +69,13 @@ def test_embedding_widens_a_narrow_table_exactly() -> None:
     assert_bit_equal(y, lp.quantize(F.embedding(INDICES, w.float()), "e4m3"))
 
 
-@pytest.mark.parametrize(
-    "call, error, match",
-    [
-        (lambda: {"weight": torch.ones(3, 2).double()}, TypeError, "embedding: weight is float64"),
-        (lambda: {"sparse": True}, NotImplementedError, "sparse=True with a recipe that rounds"),
-        (lambda: {"backend": "gpu"}, ValueError, "unknown backend 'gpu'"),
-        (lambda: {"generator": 3}, TypeError, "generator must be"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
+TABLE = torch.ones(6, 4)
+REFUSED: list[Row] = [
+    ((INDICES, TABLE.double()), {}, TypeError, "embedding: weight is float64"),
+    ((INDICES, TABLE), {"sparse": True}, NotImplementedError, "sparse=True with a recipe that rou"),
+    ((INDICES, TABLE), {"backend": "gpu"}, ValueError, "unknown backend 'gpu'"),
+    ((INDICES, TABLE), {"generator": 3}, TypeError, "generator must be"),
+]
+test_embedding_refuses_wrong_arguments = refuses(
+    lp.functional.embedding, REFUSED, recipe=lp.Recipe(grad_weight="e4m3")
 )
-def test_embedding_refuses_wrong_arguments(call: Any, error: type[Exception], match: str) -> None:
-    arguments = {"weight": torch.ones(6, 4), **call()}
-    with pytest.raises(error, match=match):
-        lp.functional.embedding(INDICES, **arguments, recipe=lp.Recipe(grad_weight="e4m3"))

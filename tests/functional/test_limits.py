@@ -10,6 +10,7 @@ import lpkernels as lp
 from lpkernels.reference import twin
 from lpkernels.rounding import ROUNDINGS
 from tests.compare import assert_bit_equal
+from tests.loops import each
 
 SEED = 987654321
 AFFINES = ["affine4", "affine8", "affine3_sym", "affine4_axis0", "affine5_sym_axis1"]
@@ -35,7 +36,7 @@ PUBLISHED = {2: [0, 1, 1, 2, 3], 3: [0, 2, 3, 5, 7], 4: [0, 4, 7, 10, 15]} | {
 }
 
 
-@pytest.mark.parametrize("bits", PUBLISHED)
+@each("bits", PUBLISHED)
 def test_the_published_codes(bits, backend):
     x = torch.tensor(VECTOR)
     step = 2.5 / (2**bits - 1)
@@ -47,33 +48,33 @@ def test_the_published_codes(bits, backend):
         assert_bit_equal(got, lp.quantize(x, fmt, backend=backend))
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("fmt", AFFINES)
+@each("rounding", ROUNDINGS)
+@each("fmt", AFFINES)
 def test_the_ends_of_the_tensor_change_nothing(fmt, rounding, backend):
-    x, seed = values(4, 9), torch.tensor(SEED)
-    got = lp.quantize(x, fmt, rounding, generator=seed, range=ends_of(x, fmt), backend=backend)
-    assert_bit_equal(got, lp.quantize(x, fmt, rounding, generator=seed, backend=backend))
+    x, rest = values(4, 9), {"generator": torch.tensor(SEED), "backend": backend}
+    got = lp.quantize(x, fmt, rounding, range=ends_of(x, fmt), **rest)
+    assert_bit_equal(got, lp.quantize(x, fmt, rounding, **rest))
 
 
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-@pytest.mark.parametrize("fmt", AFFINES)
-def test_a_narrower_range_matches_the_reference(fmt, rounding, backend):
-    x = values(6, 9)
+@each("rounding", ROUNDINGS)
+@each("fmt", AFFINES)
+def test_a_narrower_range_matches_the_reference(fmt, rounding, backends):
+    x, quantizer = values(6, 9), lp.Quantizer(fmt, rounding)
     x[0, :3] = torch.tensor([math.inf, -math.inf, math.nan])
-    parsed = lp.parse_format(fmt)
-    slices = 1 if parsed.axis is None else x.shape[parsed.axis]
-    ends = torch.sort(torch.randn(2, slices), dim=0)[0]
-    quantizer, seed = lp.Quantizer(parsed, rounding), torch.tensor(SEED)
+    axis = quantizer.fmt.axis
+    ends = torch.sort(torch.randn(2, 1 if axis is None else x.shape[axis]), dim=0)[0]
     want = twin.quantize(x.numpy(), quantizer, seed=SEED, limits=ends.double().numpy())
-    rest = {"generator": seed, "backend": backend}
-    for given in (ends.reshape(2, -1), tuple(ends), ends.double(), list(ends.unbind())):
-        if parsed.axis is None and isinstance(given, torch.Tensor):
-            given = given.reshape(2)
-        assert_bit_equal(lp.quantize(x, quantizer, range=given, **rest), want)
-    counts = torch.zeros(4, dtype=torch.int64)
-    assert_bit_equal(lp.quantize(x, quantizer, range=tuple(ends), counts=counts, **rest), want)
-    assert_bit_equal(lp.count(x, quantizer, range=tuple(ends), **rest), counts)
-    assert counts[0] > 0
+    for backend in backends:
+        rest = {"generator": torch.tensor(SEED), "backend": backend}
+        for given in (ends, tuple(ends), ends.double(), list(ends.unbind())):
+            if axis is None and isinstance(given, torch.Tensor):
+                given = given.reshape(2)
+            assert_bit_equal(lp.quantize(x, quantizer, range=given, **rest), want)
+        counts = torch.zeros(4, dtype=torch.int64)
+        got = lp.quantize(x, quantizer, range=tuple(ends), counts=counts, **rest)
+        assert_bit_equal(got, want)
+        assert_bit_equal(lp.count(x, quantizer, range=tuple(ends), **rest), counts)
+        assert counts[0] > 0
 
 
 def test_values_outside_take_the_end_codes(backend):
@@ -96,9 +97,7 @@ def test_a_single_value_and_the_smallest_step(backend):
     assert got.tolist() == [0.5, np.float32(0.5 + 1e-8), np.float32(0.5 + 1e-8)]
 
 
-@pytest.mark.parametrize(
-    "ends", [(1.0, 0.0), (math.nan, 0.0), (0.0, math.inf), (-math.inf, 0.0), (math.inf, math.inf)]
-)
+@each("ends", [(1, 0), (math.nan, 0), (0, math.inf), (-math.inf, 0), (math.inf, math.inf)])
 def test_ends_in_tensors_that_are_none_give_nan(ends, backend):
     x = torch.tensor([[0.0, 1.0, math.inf], [0.5, -1.0, 2.0]])
     bad = torch.tensor([[ends[0], -1.0], [ends[1], 2.0]])
@@ -123,68 +122,50 @@ def test_out_and_the_gradient(backend):
     assert ends.grad is None
 
 
-@pytest.mark.parametrize("fmt", ["affine4", "affine4_axis0"])
+@each("fmt", ["affine4", "affine4_axis0"])
 def test_empty_tensors(fmt, backend):
     x = torch.empty(0, 3)
     assert lp.quantize(x, fmt, range=(0.0, 1.0), backend=backend).shape == (0, 3)
     assert not lp.count(torch.empty(2, 0), fmt, range=(0.0, 1.0), backend=backend).any()
 
 
-def test_ranges_compile():
-    def function(x, lo):
-        ends = torch.stack([x.amin(1), x.amax(1)]) / 2
-        out = torch.empty_like(x)
-        lp.quantize(x, "affine4_axis0", range=ends, out=out)
-        return out + lp.quantize(x, "affine4", range=(lo, 1.0)) + lp.count(x, "affine3").sum()
-
-    torch.compiler.reset()
-    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
-    x = values(4, 5)
-    for lo in (-1.0, -2.0, -2.5):
-        assert_bit_equal(compiled(x, lo), function(x, lo))
-
-
 X = torch.ones(4, 3)
 
 
-@pytest.mark.parametrize(
-    ("fmt", "ends", "error", "message"),
-    [
-        ("e5m2", (0.0, 1.0), ValueError, "range= is the range of an AffineFormat"),
-        ("block4_e2m1", (0.0, 1.0), ValueError, "range= is the range of an AffineFormat"),
-        ("affine4", (1.0, 0.0), ValueError, r"range=\(1.0, 0.0\) must be finite with lo <= hi"),
-        ("affine4", (0.0, math.inf), ValueError, "range=.* must be finite"),
-        ("affine4", (math.nan, 1.0), ValueError, "range=.* must be finite"),
-        ("affine4", (-1.5e308, 1.5e308), ValueError, "range=.* must be finite"),
-        ("affine4", (0.0,), TypeError, r"range must be \(lo, hi\)"),
-        ("affine4", 1.0, TypeError, r"range must be \(lo, hi\)"),
-        ("affine4", "01", TypeError, r"range must be \(lo, hi\)"),
-        ("affine4", ("0", 1.0), TypeError, "range's lo must be a number or a tensor, got str"),
-        ("affine4", (0.0, True), TypeError, "range's hi must be a number or a tensor, got bool"),
-        ("affine4", torch.zeros(2, 1).int(), TypeError, "range must be of a floating dtype"),
-        ("affine4", torch.zeros(3), ValueError, r"range has shape \(3,\), expected \(2,\): "),
-        (
-            "affine4_axis0",
-            torch.zeros(2, 3),
-            ValueError,
-            r"range has shape \(2, 3\), expected \(2,\) for all slices, or 4 along axis 0",
-        ),
-        (
-            "affine4_axis1",
-            (torch.zeros(4), 1.0),
-            ValueError,
-            r"range's lo has shape \(4,\), expected one element for all slices, or 3 along axis 1",
-        ),
-        ("affine4", (0.0, torch.zeros(2)), ValueError, r"range's hi has shape \(2,\), expected"),
-        (
-            "affine4",
-            torch.zeros(2, device="meta"),
-            ValueError,
-            "range is on meta but x on cpu; move it",
-        ),
-    ],
-)
-@pytest.mark.parametrize("function", [lp.quantize, lp.count], ids=["quantize", "count"])
+INFINITE = "must be finite with lo <= hi"
+REFUSED = [
+    ("e5m2", (0.0, 1.0), ValueError, "range= is the range of an AffineFormat"),
+    ("block4_e2m1", (0.0, 1.0), ValueError, "range= is the range of an AffineFormat"),
+    ("affine4", (1.0, 0.0), ValueError, rf"range=\(1.0, 0.0\) {INFINITE}"),
+    ("affine4", (0.0, math.inf), ValueError, rf"range=.* {INFINITE}"),
+    ("affine4", (math.nan, 1.0), ValueError, rf"range=.* {INFINITE}"),
+    ("affine4", (-1.5e308, 1.5e308), ValueError, rf"range=.* {INFINITE}"),
+    ("affine4", (0.0,), TypeError, r"range must be \(lo, hi\)"),
+    ("affine4", 1.0, TypeError, r"range must be \(lo, hi\)"),
+    ("affine4", "01", TypeError, r"range must be \(lo, hi\)"),
+    ("affine4", ("0", 1.0), TypeError, "range's lo must be a number or a tensor, got str"),
+    ("affine4", (0.0, True), TypeError, "range's hi must be a number or a tensor, got bool"),
+    ("affine4", torch.zeros(2, 1).int(), TypeError, "range must be of a floating dtype"),
+    ("affine4", torch.zeros(3), ValueError, r"range has shape \(3,\), expected \(2,\): "),
+    ("affine4", (0.0, torch.zeros(2)), ValueError, r"range's hi has shape \(2,\), expected"),
+    ("affine4", torch.zeros(2).to("meta"), ValueError, "range is on meta but x on cpu; move it"),
+    (
+        "affine4_axis0",
+        torch.zeros(2, 3),
+        ValueError,
+        r"range has shape \(2, 3\), expected \(2,\) for all slices, or 4 along axis 0",
+    ),
+    (
+        "affine4_axis1",
+        (torch.zeros(4), 1.0),
+        ValueError,
+        r"range's lo has shape \(4,\), expected one element for all slices, or 3 along axis 1",
+    ),
+]
+
+
+@each("fmt, ends, error, message", REFUSED)
+@each("function", [lp.quantize, lp.count])
 def test_wrong_ranges_are_refused(function, fmt, ends, error, message):
     with pytest.raises(error, match=f"{function.__name__}: {message}"):
         function(X, fmt, range=ends)

@@ -1,15 +1,28 @@
 """lp.matmul: shapes, accumulators, gradients, draws and messages, on every backend."""
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import lpkernels as lp
+from lpkernels import ops
 from lpkernels.reference import twin
 from lpkernels.rng import SITE_OUTPUT, Role, derive_seed
 from tests.compare import assert_bit_equal
+from tests.loops import each
+from tests.support.autograd import (
+    alike,
+    backward,
+    gradients,
+    leaves,
+    output_gradients,
+    same,
+)
+from tests.support.refusals import Row, refuses
 
 SEED = 987654321
 ACCUMULATORS = [
@@ -39,26 +52,24 @@ SHAPES = [
 ]
 
 
-def operands(a_shape, b_shape) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randn(a_shape), torch.randn(b_shape)
-
-
 def product(a: np.ndarray, b: np.ndarray, acc: lp.Accumulator, role: Role) -> np.ndarray:
     return twin.matmul(a, b, None, acc, seed=derive_seed(SEED, role))
 
 
 def matrices(a: torch.Tensor, b: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """a and b as stacks of matrices."""
     left, right = a.detach().numpy(), b.detach().numpy()
     return left if left.ndim > 1 else left[None], right if right.ndim > 1 else right[:, None]
 
 
-@pytest.mark.parametrize("acc", ACCUMULATORS, ids=str)
-@pytest.mark.parametrize("shapes", SHAPES, ids=str)
-def test_matmul_matches_the_reference(shapes, acc, backend):
-    a, b = operands(*shapes)
-    got = lp.matmul(a, b, acc, generator=torch.tensor(SEED), backend=backend)
+@each("acc", ACCUMULATORS)
+@each("shapes", SHAPES)
+def test_matmul_matches_the_reference(shapes, acc, backends):
+    a, b = leaves(*shapes)
     want = product(*matrices(a, b), acc, Role.DIRECT).reshape(torch.matmul(a, b).shape)
-    assert_bit_equal(got, want)
+    for backend in backends:
+        got = lp.matmul(a, b, acc, generator=torch.tensor(SEED), backend=backend)
+        assert_bit_equal(got, want, f"{backend} {shapes} {acc}")
 
 
 def longhand(rows: np.ndarray, cols: np.ndarray, shape, acc, role) -> np.ndarray:
@@ -88,39 +99,35 @@ def longhand(rows: np.ndarray, cols: np.ndarray, shape, acc, role) -> np.ndarray
     return product(np.stack(lefts), np.stack(rights), acc, role).reshape(shape)
 
 
-@pytest.mark.parametrize("acc", ACCUMULATORS, ids=str)
-@pytest.mark.parametrize("shapes", SHAPES, ids=str)
-def test_matmul_gradients_are_one_sum_each(shapes, acc, backend):
-    a, b = (x.requires_grad_() for x in operands(*shapes))
-    y = lp.matmul(a, b, acc, generator=torch.tensor(SEED), backend=backend)
-    grad = torch.randn(y.shape)
-    y.backward(grad)
+@each("acc", ACCUMULATORS)
+@each("shapes", SHAPES)
+def test_matmul_gradients_are_one_sum_each(shapes, acc, backends):
+    a, b = leaves(*shapes)
     left, right = matrices(a, b)
     batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    g = grad.numpy().reshape(*batch, left.shape[-2], right.shape[-1])
+    (g,) = output_gradients(torch.matmul(a, b).shape)
+    g = g.numpy().reshape(*batch, left.shape[-2], right.shape[-1])
     want_a = longhand(g, right.swapaxes(-1, -2), left.shape, acc, Role.DGRAD)
     # That of b is made as a linear layer makes the gradient of its weight (N, K).
     weight = right.swapaxes(-1, -2).shape
     want_b = longhand(g.swapaxes(-1, -2), left, weight, acc, Role.WGRAD).swapaxes(-1, -2)
-    assert_bit_equal(a.grad, want_a.reshape(a.shape), "gradient of a")
-    assert_bit_equal(b.grad, np.ascontiguousarray(want_b).reshape(b.shape), "gradient of b")
+    want = [want_a.reshape(a.shape), np.ascontiguousarray(want_b).reshape(b.shape)]
+    ways = ({"acc": acc}, {"recipe": lp.Recipe(fprop=acc, dgrad=acc, wgrad=acc)})
+    for backend, way in itertools.product(backends, ways):
+        y = lp.matmul(a, b, **way, generator=torch.tensor(SEED), backend=backend)
+        same(gradients(y, [a, b])[1:], want, f"{backend} {shapes} {acc}: gradient")
 
 
-@pytest.mark.parametrize("acc", ["fp32", "native"])
+@each("acc", ["fp32", "native"])
 def test_matmul_in_fp32_is_torch_within_fp32_rounding(acc, backend):
-    results = []
-    for function in (torch.matmul, lambda a, b: lp.matmul(a, b, acc, backend=backend)):
-        torch.manual_seed(2)
-        a, b = (x.requires_grad_() for x in operands((3, 1, 4, 50), (2, 50, 6)))
-        y = function(a, b)
-        y.backward(torch.ones_like(y))
-        results.append((y, a.grad, b.grad))
-    for want, got in zip(*results, strict=True):
-        torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-5)
+    tensors = leaves((3, 1, 4, 50), (2, 50, 6))
+    got = gradients(lp.matmul(*tensors, acc, backend=backend), tensors)
+    for a, c in zip(got, gradients(torch.matmul(*tensors), tensors), strict=True):
+        torch.testing.assert_close(a, c, atol=1e-4, rtol=1e-5)
 
 
-@pytest.mark.parametrize("acc", [None, lp.NATIVE, "native"], ids=str)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.int64, torch.complex64])
+@each("acc", [None, lp.NATIVE, "native"])
+@each("dtype", [torch.float64, torch.float16, torch.int64, torch.complex64])
 def test_matmul_native_is_torch_matmul(dtype, acc):
     a, b = torch.ones(2, 3, dtype=dtype), torch.ones(3, 4, dtype=dtype)
     out = torch.empty(2, 4, dtype=dtype)
@@ -135,52 +142,39 @@ def test_matmul_native_follows_autocast():
         assert lp.matmul(a, a).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("chunk", [1, 4, 64])
-def test_matmul_native_chunks_round_the_outer_sum(chunk, backend):
-    acc = lp.Accumulator("fp32", chunk=chunk, outer="e6m5", order="native")
+@each("rounding", ["nearest_even", "stochastic"])
+@each("chunk", [1, 4, 64])
+def test_matmul_native_chunks_round_the_outer_sum(chunk, rounding, backend):
     # Small integers: every inner sum is exact in any order.
     a, b = torch.randint(-4, 5, (3, 2, 30)).float(), torch.randint(-4, 5, (30, 7)).float()
-    got = lp.matmul(a, b, acc, backend=backend)
-    sequential = lp.Accumulator("fp32", chunk=chunk, outer="e6m5")
-    assert_bit_equal(got, lp.matmul(a, b, sequential, backend="reference"))
-    stochastic = lp.Accumulator(
-        "fp32", "stochastic", chunk=chunk, outer="e6m3", order="native", random_bits=20
+    native, sequential = (
+        lp.Accumulator("fp32", rounding, chunk=chunk, outer="e6m3", order=order, random_bits=20)
+        for order in ("native", "sequential")
     )
     seed = torch.tensor(SEED)
-    got = lp.matmul(a, b, stochastic, generator=seed, backend=backend)
-    assert_bit_equal(got, lp.matmul(a, b, stochastic, generator=seed, backend="reference"))
-    same = lp.Accumulator("fp32", "stochastic", chunk=chunk, outer="e6m3", random_bits=20)
-    assert_bit_equal(got, lp.matmul(a, b, same, generator=seed, backend="reference"))
+    want = lp.matmul(a, b, sequential, generator=seed, backend="reference")
+    for name in (backend, "reference"):
+        assert_bit_equal(lp.matmul(a, b, native, generator=seed, backend=name), want, name)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@each("dtype", [torch.float16, torch.bfloat16])
 def test_matmul_widens_narrow_operands_exactly(dtype, backend):
-    a, b = (x.to(dtype).requires_grad_() for x in operands((4, 9), (9, 3)))
-    wide = [x.detach().float().requires_grad_() for x in (a, b)]
+    narrow = [x.detach().to(dtype).requires_grad_() for x in leaves((4, 9), (9, 3))]
+    wide = [x.detach().float().requires_grad_() for x in narrow]
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = lp.matmul(a, b, "e6m9", backend=backend)
-    want = lp.matmul(*wide, "e6m9", backend="reference")
-    assert_bit_equal(y, want)
-    for result in (y, want):
-        result.backward(torch.ones(4, 3))
-    assert_bit_equal(a.grad, wide[0].grad.to(dtype))
-    assert_bit_equal(b.grad, wide[1].grad.to(dtype))
+        y = lp.matmul(*narrow, "e6m9", backend=backend)
+    want_y, *want = gradients(lp.matmul(*wide, "e6m9", backend="reference"), wide)
+    same(gradients(y, narrow), [want_y, *(x.to(dtype) for x in want)])
 
 
-@pytest.mark.parametrize("acc", [None, "e6m9"], ids=str)
+@each("acc", [None, "e6m9"])
 def test_matmul_output_rounds_last(acc, backend):
-    a, b = (x.requires_grad_() for x in operands((4, 9), (9, 3)))
-    seed = torch.tensor(SEED)
-    quantizer = lp.Quantizer("e5m2", "stochastic")
-    y = lp.matmul(a, b, acc, output=quantizer, generator=seed, backend=backend)
-    plain = lp.matmul(a, b, acc, backend=backend).detach().numpy()
-    draw = derive_seed(SEED, Role.OUTPUT)
-    assert_bit_equal(y, twin.quantize(plain, quantizer, seed=draw, site=SITE_OUTPUT))
-    y.backward(torch.ones(4, 3))
-    copies = [x.detach().clone().requires_grad_() for x in (a, b)]
-    lp.matmul(*copies, acc, backend=backend).backward(torch.ones(4, 3))
-    assert_bit_equal(a.grad, copies[0].grad)
-    assert_bit_equal(b.grad, copies[1].grad)
+    tensors, quantizer = leaves((4, 9), (9, 3)), lp.Quantizer("e5m2", "stochastic")
+    plain, *want = gradients(lp.matmul(*tensors, acc, backend=backend), tensors)
+    seed = derive_seed(SEED, Role.OUTPUT)
+    rounded = twin.quantize(plain.numpy(), quantizer, seed=seed, site=SITE_OUTPUT)
+    call = {"output": quantizer, "generator": torch.tensor(SEED), "backend": backend}
+    same(gradients(lp.matmul(*tensors, acc, **call), tensors), [rounded, *want])
 
 
 def test_matmul_output_of_narrow_operands_is_float32_under_autocast():
@@ -198,26 +192,24 @@ def test_matmul_does_not_depend_on_strides(backend):
 
 
 def test_matmul_writes_out(backend):
-    a, b = operands((4, 9), (9, 3))
+    a, b = torch.randn(4, 9), torch.randn(9, 3)
     want = lp.matmul(a, b, "e6m9", backend="reference")
     for out in (torch.empty(4, 3), torch.empty(3, 4).t(), torch.empty(0)):
         assert lp.matmul(a, b, "e6m9", out=out, backend=backend) is out
         assert_bit_equal(out, want)
 
 
-@pytest.mark.parametrize("needs", [(True, False), (False, True)], ids=["a", "b"])
-def test_matmul_computes_only_the_gradient_asked_for(needs, monkeypatch):
-    from lpkernels import ops
-
-    a, b = (x.requires_grad_(need) for x, need in zip(operands((4, 5), (5, 3)), needs, strict=True))
-    y = lp.matmul(a, b, "e6m9")
-    roles = []
-    original = ops.matmul
-    monkeypatch.setattr(ops, "matmul", lambda *args: roles.append(args[5]) or original(*args))
-    saved = [x for x in y.grad_fn.saved_tensors if x is not None]
-    assert len(saved) == 1
-    y.sum().backward()
-    assert roles == [Role.DGRAD if needs[0] else Role.WGRAD]
+@each("wanted, role", [(0, Role.DGRAD), (1, Role.WGRAD)])
+def test_matmul_computes_only_the_gradient_asked_for(wanted, role):
+    operands = [torch.randn(4, 5), torch.randn(5, 3)]
+    operands[wanted].requires_grad_()
+    y = lp.matmul(*operands, "e6m9")
+    assert len([x for x in y.grad_fn.saved_tensors if x is not None]) == 1
+    with pytest.MonkeyPatch.context() as patch:
+        roles, original = [], ops.matmul
+        patch.setattr(ops, "matmul", lambda *args: roles.append(args[5]) or original(*args))
+        y.sum().backward()
+    assert roles == [role]
 
 
 def test_matmul_refuses_a_second_derivative():
@@ -236,112 +228,42 @@ def test_matmul_takes_one_draw_for_everything():
     assert torch.equal(generator.get_state(), twin_generator.get_state())
 
 
-@pytest.mark.parametrize("acc", ACCUMULATORS, ids=str)
-def test_matmul_compiles_forward_and_backward(acc):
-    def function(a, b):
-        return lp.matmul(a, b, acc, output="e5m7")
-
-    torch.compiler.reset()
-    results = []
-    for run in (function, torch.compile(function, fullgraph=True, backend="aot_eager")):
-        torch.manual_seed(1)
-        a, b = (x.requires_grad_() for x in operands((3, 4, 5), (5, 6)))
-        y = run(a, b)
-        y.square().sum().backward()
-        results.append((y.detach(), a.grad, b.grad))
-    for eager, graph in zip(*results, strict=True):
-        assert_bit_equal(graph, eager)
-
-
-def test_matmul_compiles_with_names_and_one_dimension():
-    torch.compiler.reset()
-    run = torch.compile(
-        lambda a, b: lp.matmul(a, b, "e6m9_chunk4"), fullgraph=True, backend="aot_eager"
-    )
-    a, b = operands((9,), (2, 9, 3))
-    assert_bit_equal(run(a, b), lp.matmul(a, b, "e6m9_chunk4"))
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
+@each("reentrant", [True, False])
 def test_matmul_draws_again_the_same_in_a_checkpoint(reentrant):
-    from torch.utils.checkpoint import checkpoint
-
     def block(a, b):
         return lp.matmul(a, b, ACCUMULATORS[2]).square()
 
-    grads = []
-    for function in (
-        block,
-        lambda a, b: checkpoint(block, a, b, use_reentrant=reentrant),
-    ):
-        torch.manual_seed(5)
-        a, b = (x.requires_grad_() for x in operands((4, 5), (5, 6)))
-        function(a, b).sum().backward()
-        grads.append((a.grad, b.grad))
-    for want, got in zip(*grads, strict=True):
-        assert_bit_equal(got, want)
+    tensors = leaves((4, 5), (5, 6))
+    functions = (block, partial(checkpoint, block, use_reentrant=reentrant))
+    alike(functions, lambda run: backward(run, tensors))
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "match"),
-    [
-        (
-            lambda a: lp.matmul(a, torch.ones(4, 2), "e6m9"),
-            ValueError,
-            r"a has K=3 but b has K=4 \(shapes \(2, 3\) and \(4, 2\)\)",
-        ),
-        (
-            lambda a: lp.matmul(a.expand(2, 2, 3), torch.ones(3, 3, 2), "e6m9"),
-            ValueError,
-            r"leading dimensions \(2,\) of a and \(3,\) of b do not broadcast",
-        ),
-        (
-            lambda a: lp.matmul(a, torch.tensor(1.0), "e6m9"),
-            ValueError,
-            "both need at least one dimension",
-        ),
-        (
-            lambda a: lp.matmul(a.double(), a.double().t(), "e6m9"),
-            TypeError,
-            r"a is float64.*round it first: lp.quantize\(a, fmt\).float\(\)",
-        ),
-        (
-            lambda a: lp.matmul(a.double(), a.double().t(), output="e5m2"),
-            TypeError,
-            "a is float64, but emulated arithmetic takes",
-        ),
-        (lambda a: lp.matmul(a, a.t().int(), "e6m9"), TypeError, "b must be .* got torch.int32"),
-        (lambda a: lp.matmul(a, [1.0], "e6m9"), TypeError, "b must be a torch.Tensor, got list"),
-        (lambda a: lp.matmul(None, a, "e6m9"), TypeError, "a must be a torch.Tensor, got None"),
-        (
-            lambda a: lp.matmul(a, a.t().to("meta"), "e6m9"),
-            ValueError,
-            "all tensors must be on one device, got a on cpu, b on meta",
-        ),
-        (lambda a: lp.matmul(a, a.t(), "e6m9", backend="gpu"), ValueError, "backend 'gpu'"),
-        (lambda a: lp.matmul(a, a.t(), backend="gpu"), ValueError, "backend 'gpu'"),
-        (lambda a: lp.matmul(a, a.t(), "e6m9", generator=3), TypeError, "got int"),
-        (lambda a: lp.matmul(a, a.t(), 3), TypeError, "Accumulator"),
-        (lambda a: lp.matmul(a, a.t(), "e6m9:nearest"), ValueError, "nearest_even"),
-        (lambda a: lp.matmul(a, a.t(), "affine4"), ValueError, "affine4"),
-        (lambda a: lp.matmul(a, a.t(), "e6m9", output=3), TypeError, "Quantizer"),
-        (
-            lambda a: lp.matmul(a, a.t(), "e6m9", out=torch.empty(2, 3)),
-            ValueError,
-            r"out has shape \(2, 3\) but the result has shape \(2, 2\)",
-        ),
-        (
-            lambda a: lp.matmul(a, a.t(), "e6m9", out=torch.empty(2, 2, dtype=torch.float16)),
-            TypeError,
-            "out must be torch.float32, got torch.float16",
-        ),
-        (
-            lambda a: lp.matmul(a.requires_grad_(), a.t(), "e6m9", out=torch.empty(2, 2)),
-            ValueError,
-            "out= does not record gradients, but a and b requires grad",
-        ),
-    ],
-)
-def test_matmul_refuses(call, error, match):
-    with pytest.raises(error, match=match):
-        call(torch.ones(2, 3))
+A = torch.ones(2, 3)
+B = A.t()
+REFUSED: list[Row] = [
+    ((A, torch.ones(4, 2)), {}, ValueError, r"a has K=3 but b has K=4 \(shapes \(2, 3\) and \(4, "),
+    ((A.expand(2, 2, 3), torch.ones(3, 3, 2)), {}, ValueError, r"leading .* \(2,\) of a and \(3,"),
+    ((A, torch.tensor(1.0)), {}, ValueError, "both need at least one dimension"),
+    ((A, B.to("meta")), {}, ValueError, "must be on one device, got a on cpu, b on meta"),
+    ((A.double(), B.double()), {}, TypeError, r"a is float64.* first: lp.quantize\(a, fmt\).float"),
+    ((A.double(), B.double()), {"acc": None, "output": "e5m2"}, TypeError, "a is float64, but emu"),
+    ((A, B.int()), {}, TypeError, "b must be .* got torch.int32"),
+    ((A, [1.0]), {}, TypeError, "b must be a torch.Tensor, got list"),
+    ((None, B), {}, TypeError, "a must be a torch.Tensor, got None"),
+    ((A, B), {"backend": "gpu"}, ValueError, "backend 'gpu'"),
+    ((A, B), {"acc": None, "backend": "gpu"}, ValueError, "backend 'gpu'"),
+    ((A, B), {"generator": 3}, TypeError, "got int"),
+    ((A, B), {"acc": 3}, TypeError, "Accumulator"),
+    ((A, B), {"acc": "e6m9:nearest"}, ValueError, "nearest_even"),
+    ((A, B), {"acc": "affine4"}, ValueError, "affine4"),
+    ((A, B), {"output": 3}, TypeError, "Quantizer"),
+    ((A, B), {"out": A}, ValueError, r"out has shape \(2, 3\) but the result has shape \(2, 2\)"),
+    ((A, B), {"out": torch.empty(2, 2).half()}, TypeError, "must be torch.float32, got torch.floa"),
+]
+test_matmul_refuses = refuses(lp.matmul, REFUSED, acc="e6m9")
+
+
+def test_matmul_refuses_out_where_a_gradient_is_asked_for():
+    a = torch.ones(2, 2, requires_grad=True)
+    with pytest.raises(ValueError, match="does not record gradients, but a and b requires grad"):
+        lp.matmul(a, a, "e6m9", out=torch.empty(2, 2))

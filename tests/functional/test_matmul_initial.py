@@ -1,10 +1,12 @@
 """matmul(initial=): where the outermost sum starts, its gradient, and what is refused."""
 
-import pytest
 import torch
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
+from tests.loops import each
+from tests.support.autograd import same
+from tests.support.refusals import Row, refuses
 
 ORDERS = [
     "e6m9",
@@ -21,7 +23,7 @@ def numbers(*shape: int) -> torch.Tensor:
     return lp.quantize(torch.randn(shape), "e4m3fn")
 
 
-@pytest.mark.parametrize("acc", ["e6m9", "e6m9:toward_negative", "fixed16_f8"])
+@each("acc", ["e6m9", "e6m9:toward_negative", "fixed16_f8"])
 def test_a_start_is_a_product_that_comes_first(acc: str) -> None:
     a, b, c = numbers(5, 12), numbers(12, 3), lp.quantize(torch.randn(5, 3), "e6m9")
     for column in range(3):
@@ -39,7 +41,7 @@ def test_chunks_start_at_zero_and_their_sum_at_initial() -> None:
     assert lp.matmul(a, b, "e6m9", initial=start).item() == 1024
 
 
-@pytest.mark.parametrize("acc", ORDERS)
+@each("acc", ORDERS)
 def test_no_products_give_it_back_rounded(acc: str) -> None:
     a, b = torch.zeros(2, 0), torch.zeros(0, 3)
     start = torch.tensor([1.0, -0.0, 1 + 2.0**-20])
@@ -47,7 +49,7 @@ def test_no_products_give_it_back_rounded(acc: str) -> None:
     assert_bit_equal(got, torch.tensor([1.0, -0.0, 1.0]).expand(2, 3).contiguous())
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (5, 1), (2, 1, 3), (2, 5, 3)], ids=str)
+@each("shape", [(), (3,), (5, 1), (2, 1, 3), (2, 5, 3)])
 def test_it_broadcasts_to_the_result(shape: tuple[int, ...]) -> None:
     a, b, c = numbers(2, 5, 12), numbers(12, 3), numbers(*shape)
     want = lp.matmul(a, b, "e6m9", initial=c.expand(2, 5, 3).contiguous())
@@ -63,14 +65,14 @@ def test_vectors_start_too() -> None:
     assert lp.matmul(rows, b, "e6m9", initial=c).shape == want[:, 0].shape
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@each("dtype", [torch.float16, torch.bfloat16])
 def test_narrow_dtypes_are_widened(dtype: torch.dtype) -> None:
     a, b, c = numbers(5, 12), numbers(12, 3), numbers(5, 3)
     want = lp.matmul(a, b, "e6m9", initial=c)
     assert_bit_equal(lp.matmul(a, b, "e6m9", initial=c.to(dtype)), want)
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (5, 1), (2, 5, 3)], ids=str)
+@each("shape", [(), (3,), (5, 1), (2, 5, 3)])
 def test_its_gradient_is_the_results_summed(shape: tuple[int, ...]) -> None:
     a, b, c = numbers(2, 5, 12), numbers(12, 3), numbers(*shape).requires_grad_()
     grad = numbers(2, 5, 3)
@@ -83,8 +85,7 @@ def test_the_operands_have_their_gradients_beside_it() -> None:
     want = torch.autograd.grad(lp.matmul(a, b, "e6m9").sum(), (a, b))
     c = torch.zeros(3, dtype=torch.float16, requires_grad=True)
     *got, grad = torch.autograd.grad(lp.matmul(a, b, "e6m9", initial=c).sum(), (a, b, c))
-    for x, y in zip(got, want, strict=True):
-        assert_bit_equal(x, y)
+    same(got, want)
     assert grad.dtype is torch.float16 and grad.tolist() == [5, 5, 5]
 
 
@@ -107,37 +108,17 @@ def test_a_stochastic_start_is_drawn_once_a_call() -> None:
     assert abs((draws == 1.25).float().mean().item() - 0.25) < 0.03
 
 
-def test_it_compiles() -> None:
-    a, b, c = numbers(5, 12), numbers(12, 3), numbers(3).requires_grad_()
-
-    def call(a, b, c):
-        return lp.matmul(a, b, "e6m9", initial=c).sum()
-
-    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
-    compiled(a, b, c).backward()
-    assert_bit_equal(compiled(a, b, c), call(a, b, c))
-    assert c.grad.tolist() == [5, 5, 5]
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"initial": torch.zeros(4)}, ValueError, r"shape \(4,\), which does not .* \(5, 3\)"),
-        ({"initial": torch.zeros(1, 5, 3)}, ValueError, r"does not broadcast to the result's"),
-        ({"initial": torch.zeros(3).double()}, TypeError, "initial is float64"),
-        ({"initial": torch.zeros(3).int()}, TypeError, "initial must be float16"),
-        ({"initial": 1.0}, TypeError, "initial must be a torch.Tensor, got float"),
-        ({"initial": torch.zeros(3), "acc": None}, ValueError, "torch.addmm"),
-        ({"initial": torch.zeros(3), "acc": "native_chunk4"}, ValueError, "order 'native'"),
-        ({"initial": torch.zeros(3), "acc": "fp16:order=pairwise"}, ValueError, "a tree without"),
-        (
-            {"initial": torch.zeros(3), "acc": None, "recipe": "fp32"},
-            ValueError,
-            "no out= or initial=; got initial",
-        ),
-        ({"initial": torch.zeros(3, device="meta")}, ValueError, "must be on one device"),
-    ],
-)
-def test_what_is_refused(options: dict, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        lp.matmul(torch.zeros(5, 12), torch.zeros(12, 3), **{"acc": "e6m9"} | options)
+OPERANDS, START = (torch.zeros(5, 12), torch.zeros(12, 3)), torch.zeros(3)
+REFUSED: list[Row] = [
+    (OPERANDS, {"initial": torch.zeros(4)}, ValueError, r"\(4,\), which does not .* \(5, 3\)"),
+    (OPERANDS, {"initial": torch.zeros(1, 5, 3)}, ValueError, "not broadcast to the result's"),
+    (OPERANDS, {"initial": START.double()}, TypeError, "initial is float64"),
+    (OPERANDS, {"initial": START.int()}, TypeError, "initial must be float16"),
+    (OPERANDS, {"initial": 1.0}, TypeError, "initial must be a torch.Tensor, got float"),
+    (OPERANDS, {"acc": None}, ValueError, "torch.addmm"),
+    (OPERANDS, {"acc": "native_chunk4"}, ValueError, "order 'native'"),
+    (OPERANDS, {"acc": "fp16:order=pairwise"}, ValueError, "a tree without"),
+    (OPERANDS, {"acc": None, "recipe": "fp32"}, ValueError, "no out= or initial=; got initial"),
+    (OPERANDS, {"initial": START.to("meta")}, ValueError, "must be on one device"),
+]
+test_what_is_refused = refuses(lp.matmul, REFUSED, acc="e6m9", initial=START)

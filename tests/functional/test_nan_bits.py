@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import pytest
 import torch
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
+from tests.loops import each
 
 F = lp.functional
 # Two NaN whose bits are not 0x7fc00000, and infinities, whose difference is one more.
@@ -42,7 +42,7 @@ EMULATED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", EMULATED)
+@each("name", EMULATED)
 def test_emulated_results_have_one_nan(name: str) -> None:
     assert nans(EMULATED[name](special(4, 4))) == ONE_NAN
 
@@ -56,9 +56,7 @@ def test_emulated_gradients_have_one_nan(backend: str) -> None:
     assert [nans(each) for each in (y, *found)] == [ONE_NAN] * 4
 
 
-@pytest.mark.parametrize(
-    ("dtype", "bits"), [(torch.float16, 0x7E00), (torch.bfloat16, 0x7FC0)], ids=str
-)
+@each("dtype, bits", [(torch.float16, 0x7E00), (torch.bfloat16, 0x7FC0)])
 def test_quantize_has_one_nan_in_narrow_dtypes(dtype: torch.dtype, bits: int, backend: str) -> None:
     x = special(4, 16).to(dtype)
     out = torch.empty_like(x)

@@ -3,96 +3,62 @@
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.reference import twin
-from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role, derive_seed
+from lpkernels import ops
+from lpkernels.rng import Role, derive_seed
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import ACCUMULATORS_ONLY, DETERMINISTIC, RECIPES, STOCHASTIC
+from tests.loops import each
+from tests.support.autograd import close, gradients, leaves, output_gradients, same
+from tests.support.composition import SEED, Steps, signed
+from tests.support.refusals import refused
 
-SEED = 987654321
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
 NATIVE_SUMS = lp.Recipe(input="fp32", weight="fp32")
-recipes = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+every_recipe = each("recipe", RECIPES.values())
+without_rounding = each("recipe", [SUMS, NATIVE_SUMS])
 F = lp.functional
 
 
-def leaves(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
-    return [torch.randn(shape, requires_grad=True) for shape in shapes]
-
-
-def gradients(y: torch.Tensor, tensors: Any) -> list[torch.Tensor]:
-    """y and the gradients of tensors, for one fixed output gradient."""
-    g = torch.randn(y.shape, generator=torch.Generator().manual_seed(3))
-    return [y.detach(), *torch.autograd.grad(y, tensors, g)]
-
-
-def same(got: list[torch.Tensor], want: Any) -> None:
-    for a, c in zip(got, want, strict=True):
-        assert_bit_equal(a, c)
-
-
-def close(got: list[torch.Tensor], want: list[torch.Tensor]) -> None:
-    for a, c in zip(got, want, strict=True):
-        torch.testing.assert_close(a, c, rtol=1e-5, atol=1e-5)
-
-
-class Reference:
-    """The steps of one product of a call, as the reference makes them."""
-
-    def __init__(self, recipe: lp.Recipe, seed: int = SEED) -> None:
-        self.recipe, self.seed = recipe, seed
-
-    def rounded(self, a: np.ndarray, field: str, site: int = SITE_QUANTIZE) -> np.ndarray:
-        quantizer = getattr(self.recipe, field)
-        role = Role[field.upper()]
-        a = np.ascontiguousarray(a)
-        if quantizer is None:
-            return a
-        return twin.quantize(a, quantizer, seed=derive_seed(self.seed, role), site=site)
-
-    def matmul(self, a: Any, b: Any, product: str, role: Role | None = None) -> np.ndarray:
-        seed = derive_seed(self.seed, Role[product.upper()] if role is None else role)
-        a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
-        return twin.matmul(a, b, None, getattr(self.recipe, product), seed=seed)
+def call(backend: str) -> dict[str, Any]:
+    return {"generator": torch.tensor(SEED), "backend": backend}
 
 
 def transposed(a: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(np.swapaxes(a, -1, -2))
+    return np.swapaxes(a, -1, -2)
 
 
-def expected_bmm(recipe: lp.Recipe, a: np.ndarray, b: np.ndarray) -> list[np.ndarray]:
-    """y, da, db of bmm composed of the reference's own quantize and matmul."""
-    ref = Reference(recipe)
-    aq, wq = ref.rounded(a, "input"), ref.rounded(transposed(b), "weight")
-    y = ref.rounded(ref.matmul(aq, transposed(wq), "fprop"), "output", SITE_OUTPUT)
-    g = torch.randn(y.shape, generator=torch.Generator().manual_seed(3)).numpy()
-    gq = ref.rounded(g, "grad_output")
-    da = ref.rounded(ref.matmul(gq, wq, "dgrad"), "grad_input")
-    dw = ref.rounded(ref.matmul(transposed(gq), aq, "wgrad"), "grad_weight")
+def composed_bmm(recipe: lp.Recipe, a: np.ndarray, b: np.ndarray) -> list[np.ndarray]:
+    """y, da, db of bmm: every rounding and every product is the reference's."""
+    step = Steps(recipe)
+    aq, wq = step.rounded(a, "input"), step.rounded(transposed(b), "weight")
+    y = step.rounded(step.matmul(aq, transposed(wq), "fprop"), "output")
+    gq = step.rounded(output_gradients(y.shape)[0].numpy(), "grad_output")
+    da = step.rounded(step.matmul(gq, wq, "dgrad"), "grad_input")
+    dw = step.rounded(step.matmul(transposed(gq), aq, "wgrad"), "grad_weight")
     return [y, da, transposed(dw)]
 
 
-@recipes
-def test_bmm_equals_the_composition_of_the_reference(recipe: lp.Recipe, backend: str) -> None:
+@every_recipe
+def test_bmm_is_its_steps_by_the_reference(recipe: lp.Recipe, backends: list[str]) -> None:
     a, b = leaves((2, 3, 7), (2, 7, 4))
-    y = F.bmm(a, b, recipe=recipe, generator=torch.tensor(SEED), backend=backend)
-    same(gradients(y, (a, b)), expected_bmm(recipe, a.detach().numpy(), b.detach().numpy()))
+    want = composed_bmm(recipe, a.detach().numpy(), b.detach().numpy())
+    for backend in backends:
+        same(gradients(F.bmm(a, b, recipe=recipe, **call(backend)), (a, b)), want, backend)
 
 
-@recipes
+@every_recipe
 def test_matmul_by_a_recipe_is_the_linear_layer(recipe: lp.Recipe, backend: str) -> None:
     x, w = leaves((2, 3, 7), (4, 7))
-    call: dict[str, Any] = {"generator": torch.tensor(SEED), "backend": backend}
-    got = F.matmul(x, w.t(), recipe=recipe, **call)
-    want = F.linear(x, w, recipe=recipe, **call)
+    got = F.matmul(x, w.t(), recipe=recipe, **call(backend))
+    want = F.linear(x, w, recipe=recipe, **call(backend))
     same(gradients(got, (x, w)), gradients(want, (x, w)))
 
 
-@pytest.mark.parametrize("recipe", [SUMS, NATIVE_SUMS], ids=["emulated", "native"])
-@pytest.mark.parametrize(
+@without_rounding
+@each(
     "shapes",
     [
         ((3, 4), (4, 5)),
@@ -102,7 +68,6 @@ def test_matmul_by_a_recipe_is_the_linear_layer(recipe: lp.Recipe, backend: str)
         ((2, 1, 3, 4), (5, 4, 2)),
         ((3, 0), (0, 2)),
     ],
-    ids=str,
 )
 def test_matmul_by_a_recipe_has_torchs_shapes(recipe: lp.Recipe, shapes: Any) -> None:
     tensors = leaves(*shapes)
@@ -131,9 +96,9 @@ def test_matmul_by_the_fp32_recipe_is_torchs_own() -> None:
     )
 
 
-@pytest.mark.parametrize("recipe", [SUMS, NATIVE_SUMS], ids=["emulated", "native"])
-@pytest.mark.parametrize("beta, alpha", [(1, 1), (0.5, 1), (1, -0.3), (0, 2)])
-@pytest.mark.parametrize("shape", [(2, 3, 4), (3, 4), (4,), (2, 1, 4), (3, 1), ()], ids=str)
+@without_rounding
+@each("beta, alpha", [(1, 1), (0.5, 1), (1, -0.3), (0, 2)])
+@each("shape", [(2, 3, 4), (3, 4), (4,), (2, 1, 4), (3, 1), ()])
 def test_baddbmm_without_rounding_is_torch_within_fp32(
     recipe: lp.Recipe, beta: float, alpha: float, shape: tuple[int, ...]
 ) -> None:
@@ -146,19 +111,17 @@ def test_baddbmm_without_rounding_is_torch_within_fp32(
 
 def test_baddbmm_of_a_bias_is_the_linear_layer(backend: str) -> None:
     bias, x, w = leaves((4,), (1, 3, 7), (4, 7))
-    call: dict[str, Any] = {"generator": torch.tensor(SEED), "backend": backend}
-    got = F.baddbmm(bias, x, w.t().unsqueeze(0), recipe=STOCHASTIC, **call)
-    want = F.linear(x, w, bias, recipe=STOCHASTIC, **call)
+    got = F.baddbmm(bias, x, w.t().unsqueeze(0), recipe=STOCHASTIC, **call(backend))
+    want = F.linear(x, w, bias, recipe=STOCHASTIC, **call(backend))
     same(gradients(got, (bias, x)), gradients(want, (bias, x)))
 
 
-@pytest.mark.parametrize("recipe", [DETERMINISTIC, STOCHASTIC], ids=["deterministic", "stochastic"])
+@each("recipe", [DETERMINISTIC, STOCHASTIC])
 def test_baddbmm_backends_agree(recipe: lp.Recipe) -> None:
     tensors = leaves((2, 1, 4), (2, 3, 7), (2, 7, 4))
 
     def run(backend: str) -> list[torch.Tensor]:
-        call: dict[str, Any] = {"generator": torch.tensor(SEED), "backend": backend}
-        y = F.baddbmm(*tensors, beta=0.7, alpha=0.3, recipe=recipe, **call)
+        y = F.baddbmm(*tensors, beta=0.7, alpha=0.3, recipe=recipe, **call(backend))
         return gradients(y, tensors)
 
     same(run("auto"), run("reference"))
@@ -172,44 +135,42 @@ def test_baddbmm_scales_the_sums_before_it_adds(backend: str) -> None:
     assert_bit_equal(got, lp.quantize((scaled.double() + input), "e5m4").float())
 
 
-def expected_bilinear(recipe: lp.Recipe, tensors: list[np.ndarray]) -> list[np.ndarray]:
+def composed_bilinear(recipe: lp.Recipe, tensors: list[torch.Tensor]) -> list[np.ndarray]:
     """y and all gradients: t = x1 W is a linear layer without output quantizer, t x2 a product."""
-    x1, x2, w, b = tensors
+    x1, x2, w, b = (t.detach().numpy() for t in tensors)
     (n, i), j, o = x1.shape, x2.shape[1], w.shape[0]
-    first, second = Reference(recipe), Reference(recipe, derive_seed(SEED, 16))
+    first, second = Steps(recipe), Steps(recipe, derive_seed(SEED, 16))
     matrix = first.rounded(transposed(w).reshape(o * j, i), "weight")
     x1q = first.rounded(x1, "input")
     t = first.matmul(x1q, matrix.T, "fprop").reshape(n, o, j)
     tq = second.rounded(t, "input")
     x2q = second.rounded(x2.reshape(n, 1, j), "weight")
-    y = second.matmul(tq, transposed(x2q), "fprop")
+    y = torch.from_numpy(second.matmul(tq, transposed(x2q), "fprop"))
     bias = torch.from_numpy(second.rounded(b.reshape(o, 1), "bias"))
-    from lpkernels import ops
-
-    seed = torch.tensor(second.seed - (second.seed >> 63 << 64))
-    y = ops.add_bias(torch.from_numpy(y), bias, -1, recipe.fprop, seed, Role.FPROP, "reference")
-    y = second.rounded(y.numpy(), "output", SITE_OUTPUT)
-    g = torch.randn((n, o), generator=torch.Generator().manual_seed(3)).numpy()
-    gq = second.rounded(g.reshape(n, o, 1), "grad_output")
+    seed = signed(second.seed)
+    y = ops.add_bias(y, bias, -1, recipe.fprop, seed, Role.FPROP, "reference")
+    y = second.rounded(y.numpy(), "output")
+    gq = second.rounded(output_gradients((n, o))[0].numpy().reshape(n, o, 1), "grad_output")
     dt = second.rounded(second.matmul(gq, x2q, "dgrad"), "grad_input")
     dx2 = second.rounded(second.matmul(transposed(gq), tq, "wgrad"), "grad_weight")
-    ones = np.ones((1, n), np.float32)
-    db = second.matmul(ones, gq.reshape(n, o), "wgrad", Role.GRAD_BIAS)
+    db = second.bias_gradient(gq.reshape(n, o))
     dtq = first.rounded(dt.reshape(n, o * j), "grad_output")
     dx1 = first.rounded(first.matmul(dtq, matrix, "dgrad"), "grad_input")
     dw = first.rounded(first.matmul(dtq.T, x1q, "wgrad"), "grad_weight")
-    return [y.reshape(n, o), dx1, dx2.reshape(n, j), transposed(dw.reshape(o, j, i)), db.reshape(o)]
+    return [y.reshape(n, o), dx1, dx2.reshape(n, j), transposed(dw.reshape(o, j, i)), db]
 
 
-@recipes
-def test_bilinear_equals_the_composition_of_the_reference(recipe: lp.Recipe, backend: str) -> None:
+@every_recipe
+def test_bilinear_is_its_steps_by_the_reference(recipe: lp.Recipe, backends: list[str]) -> None:
     tensors = leaves((5, 3), (5, 4), (2, 3, 4), (2,))
-    y = F.bilinear(*tensors, recipe=recipe, generator=torch.tensor(SEED), backend=backend)
-    same(gradients(y, tensors), expected_bilinear(recipe, [t.detach().numpy() for t in tensors]))
+    want = composed_bilinear(recipe, tensors)
+    for backend in backends:
+        y = F.bilinear(*tensors, recipe=recipe, **call(backend))
+        same(gradients(y, tensors), want, backend)
 
 
-@pytest.mark.parametrize("recipe", [SUMS, NATIVE_SUMS], ids=["emulated", "native"])
-@pytest.mark.parametrize("leading", [(), (5,), (2, 3), (0,)], ids=str)
+@without_rounding
+@each("leading", [(), (5,), (2, 3), (0,)])
 def test_bilinear_without_rounding_is_torch_within_fp32(recipe: lp.Recipe, leading: Any) -> None:
     tensors = leaves((*leading, 3), (*leading, 4), (2, 3, 4), (2,))
     got = F.bilinear(*tensors, recipe=recipe)
@@ -218,47 +179,21 @@ def test_bilinear_without_rounding_is_torch_within_fp32(recipe: lp.Recipe, leadi
     close(gradients(got, tensors), gradients(want, tensors))
 
 
-def test_products_compile_into_one_graph() -> None:
-    tensors = leaves((2, 1, 4), (2, 3, 7), (2, 7, 4), (2, 3, 4), (5, 4, 4))
-
-    def products(*given: torch.Tensor) -> torch.Tensor:
-        addend, a, b, c, w = given
-        y = F.baddbmm(addend, a, b, alpha=0.3, recipe=STOCHASTIC)
-        y = F.bilinear(y, c, w, recipe=STOCHASTIC)
-        z = F.einsum("bij,bik->bjk", y, F.bmm(a, b, recipe=STOCHASTIC), recipe=STOCHASTIC)
-        return F.matmul(z, c.mT, recipe=STOCHASTIC)
-
-    torch.manual_seed(1)
-    want = gradients(products(*tensors), tensors)
-    torch.manual_seed(1)
-    compiled = torch.compile(products, fullgraph=True, backend="aot_eager")
-    same(gradients(compiled(*tensors), tensors), want)
-
-
 A, B, W = torch.ones(2, 3, 4), torch.ones(2, 4, 5), torch.ones(2, 3, 4)
 
 
-@pytest.mark.parametrize(
-    "call, error, match",
-    [
-        (lambda r: F.bmm(A, B[0], recipe=r), ValueError, r"bmm: a has shape .*matmul broadcasts"),
-        (lambda r: F.bmm(A, B.double(), recipe=r), TypeError, "bmm: b is float64"),
-        (lambda r: F.bmm(A, B, recipe=r, backend="gpu"), ValueError, "bmm: unknown backend"),
-        (lambda r: F.bmm(A, B, recipe=r, generator=3), TypeError, "bmm: generator must be"),
-        (lambda r: F.baddbmm(A, A, B, recipe=r), ValueError, "baddbmm: input has shape .*broad"),
-        (lambda r: F.baddbmm(3, A, B, recipe=r), TypeError, "baddbmm: input must be a torch.T"),
-        (lambda r: F.matmul(A, B, "bf16", recipe=r), ValueError, "recipe brings its own.*got acc"),
-        (lambda r: F.matmul(A, A, recipe=r), ValueError, "matmul: a has K=4 but b has K=3"),
-        (lambda r: F.bilinear(A, B, W[0], recipe=r), ValueError, "bilinear: weight has shape"),
-        (lambda r: F.bilinear(A, B, W, recipe=r), ValueError, "x1 has shape .* same leading"),
-        (
-            lambda r: F.bilinear(A[..., :3], A, W, torch.ones(3), recipe=r),
-            ValueError,
-            r"bias must be \(2,\)",
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_products_refuse_wrong_arguments(call: Any, error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=match):
-        call(DETERMINISTIC)
+R = DETERMINISTIC
+REFUSED = [
+    (lambda: F.bmm(A, B[0], recipe=R), ValueError, r"bmm: a has shape .*matmul broadcasts"),
+    (lambda: F.bmm(A, B.double(), recipe=R), TypeError, "bmm: b is float64"),
+    (lambda: F.bmm(A, B, recipe=R, backend="gpu"), ValueError, "bmm: unknown backend"),
+    (lambda: F.bmm(A, B, recipe=R, generator=3), TypeError, "bmm: generator must be"),
+    (lambda: F.baddbmm(A, A, B, recipe=R), ValueError, "baddbmm: input has shape .*broad"),
+    (lambda: F.baddbmm(3, A, B, recipe=R), TypeError, "baddbmm: input must be a torch.T"),
+    (lambda: F.matmul(A, B, "bf16", recipe=R), ValueError, "recipe brings its own.*got acc"),
+    (lambda: F.matmul(A, A, recipe=R), ValueError, "matmul: a has K=4 but b has K=3"),
+    (lambda: F.bilinear(A, B, W[0], recipe=R), ValueError, "bilinear: weight has shape"),
+    (lambda: F.bilinear(A, B, W, recipe=R), ValueError, "x1 has shape .* same leading"),
+    (lambda: F.bilinear(A[..., :3], A, W, torch.ones(3), recipe=R), ValueError, r"bias must be \("),
+]
+test_products_refuse_wrong_arguments = refused(REFUSED)

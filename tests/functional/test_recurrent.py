@@ -1,9 +1,7 @@
 """Recurrent layers and cells under a recipe."""
 
-from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
@@ -12,15 +10,18 @@ from lpkernels.functional.cells import CELLS
 from lpkernels.rng import derive_seed
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import ACCUMULATORS_ONLY, DETERMINISTIC, RECIPES, STOCHASTIC
+from tests.loops import each
+from tests.support.autograd import close, flat, gradients, output_gradients, same
+from tests.support.composition import SEED, signed
+from tests.support.refusals import refused
 
-SEED = 987654321
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
 F = lp.functional
 L, N, IN, H = 4, 3, 5, 6
 PACKED = torch.tensor([3, 2, 2, 1])
 KINDS = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-every_kind = pytest.mark.parametrize("kind", KINDS)
-sequences = pytest.mark.parametrize("batch_sizes", [None, PACKED], ids=["padded", "packed"])
+every_kind = each("kind", KINDS)
+padded_or_packed = each("batch_sizes", [None, PACKED])
 
 
 def leaf(*shape: int) -> torch.Tensor:
@@ -41,25 +42,14 @@ def states(kind: str, count: int = 1, out: int = H) -> Any:
     return (h, leaf(count, N, H)) if kind == "lstm" else h
 
 
+def split(hx: Any) -> list[Any]:
+    """The states of two layers or directions, apart."""
+    of_each = isinstance(hx, tuple)
+    return [tuple(s[i : i + 1] for s in hx) if of_each else hx[i : i + 1] for i in (0, 1)]
+
+
 def sequence(batch_sizes: torch.Tensor | None) -> torch.Tensor:
     return leaf(L, N, IN) if batch_sizes is None else leaf(int(batch_sizes.sum()), IN)
-
-
-def flat(value: Any) -> list[torch.Tensor]:
-    return [value] if isinstance(value, torch.Tensor) else [t for each in value for t in flat(each)]
-
-
-def gradients(outputs: Any, tensors: Any) -> list[torch.Tensor]:
-    """The outputs and the gradients of tensors, for fixed output gradients."""
-    generator = torch.Generator().manual_seed(3)
-    outputs = flat(outputs)
-    g = [torch.randn(y.shape, generator=generator) for y in outputs]
-    return [*(y.detach() for y in outputs), *torch.autograd.grad(outputs, flat(tensors), g)]
-
-
-def same(got: list[torch.Tensor], want: list[torch.Tensor]) -> None:
-    for a, c in zip(got, want, strict=True):
-        assert_bit_equal(a, c)
 
 
 def seed_of(*path: int) -> torch.Tensor:
@@ -67,7 +57,7 @@ def seed_of(*path: int) -> torch.Tensor:
     seed = SEED
     for index in path:
         seed = derive_seed(seed, 15 + index)
-    return torch.tensor(seed - (seed >> 63 << 64))
+    return signed(seed)
 
 
 class Steps:
@@ -158,29 +148,18 @@ BY_STEP = lp.Recipe(
 STEPS = {"deterministic": DETERMINISTIC, "by step": BY_STEP, "accumulators": ACCUMULATORS_ONLY}
 
 
-@every_kind
-@sequences
-@pytest.mark.parametrize("recipe", STEPS.values(), ids=STEPS)
-def test_layer_is_its_steps(kind: str, batch_sizes: Any, recipe: lp.Recipe) -> None:
-    x, hx, w = sequence(batch_sizes), states(kind), weights(kind)
+@each("recipe", STEPS.values())
+@each("kind, projection", [*((kind, 0) for kind in KINDS), ("lstm", 2)])
+@padded_or_packed
+def test_layer_is_its_steps(
+    kind: str, projection: int, batch_sizes: Any, recipe: lp.Recipe
+) -> None:
+    x, hx, w = sequence(batch_sizes), states(kind, out=projection or H), weights(kind, projection)
     call = {"batch_sizes": batch_sizes, "recipe": recipe, "generator": torch.tensor(SEED)}
     got = gradients(getattr(F, kind)(x, hx, w, **call), [x, hx, w])
-    generator = torch.Generator().manual_seed(3)
-    gs = [torch.randn(t.shape, generator=generator) for t in got[: 1 + len(flat(hx))]]
-    gs[1:] = [g[0] for g in gs[1:]]
+    of_y, *of_states = output_gradients(*(t.shape for t in got[: 1 + len(flat(hx))]))
+    gs = [of_y, *(g[0] for g in of_states)]
     same(got, Steps(kind, recipe, batch_sizes).run(x, hx, w, gs))
-
-
-@sequences
-@pytest.mark.parametrize("recipe", STEPS.values(), ids=STEPS)
-def test_projection_is_a_third_product(batch_sizes: Any, recipe: lp.Recipe) -> None:
-    x, hx, w = sequence(batch_sizes), states("lstm", out=2), weights("lstm", 2)
-    call = {"batch_sizes": batch_sizes, "recipe": recipe, "generator": torch.tensor(SEED)}
-    got = gradients(F.lstm(x, hx, w, **call), [x, hx, w])
-    generator = torch.Generator().manual_seed(3)
-    gs = [torch.randn(t.shape, generator=generator) for t in got[:3]]
-    gs[1:] = [g[0] for g in gs[1:]]
-    same(got, Steps("lstm", recipe, batch_sizes).run(x, hx, w, gs))
 
 
 @every_kind
@@ -189,7 +168,7 @@ def test_reverse_direction_is_the_layer_on_the_reversed_sequence(kind: str) -> N
     options: dict[str, Any] = {"recipe": DETERMINISTIC}
     y, *last = getattr(F, kind)(x, hx, w, bidirectional=True, **options)
     got = gradients([y, *last], [x, hx, w])
-    halves = [tuple(s[i : i + 1] for s in hx) if kind == "lstm" else hx[i : i + 1] for i in (0, 1)]
+    halves = split(hx)
     ahead = getattr(F, kind)(x, halves[0], w[:4], **options)
     back = getattr(F, kind)(x.flip(0), halves[1], w[4:], **options)
     both = [torch.cat([ahead[0], back[0].flip(0)], -1)]
@@ -201,23 +180,24 @@ def test_reverse_direction_is_the_layer_on_the_reversed_sequence(kind: str) -> N
 def test_layers_follow_each_other(kind: str) -> None:
     x, hx, w = leaf(L, N, IN), states(kind, 2), weights(kind, layers=2)
     got = gradients(getattr(F, kind)(x, hx, w, num_layers=2, recipe=DETERMINISTIC), [x, hx, w])
-    halves = [tuple(s[i : i + 1] for s in hx) if kind == "lstm" else hx[i : i + 1] for i in (0, 1)]
+    halves = split(hx)
     y, *first = getattr(F, kind)(x, halves[0], w[:4], recipe=DETERMINISTIC)
     y, *second = getattr(F, kind)(y, halves[1], w[4:], recipe=DETERMINISTIC)
     last = [torch.cat(pair) for pair in zip(first, second, strict=True)]
     same(got, gradients([y, *last], [x, hx, w]))
 
 
+@each("recipe", RECIPES.values())
 @every_kind
-@sequences
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_layer_is_the_references(
-    kind: str, batch_sizes: Any, recipe: lp.Recipe, backend: str
-) -> None:
+@padded_or_packed
+def test_layer_is_the_references(kind: str, batch_sizes: Any, recipe: lp.Recipe) -> None:
     x, hx, w = sequence(batch_sizes), states(kind), weights(kind)
     call = {"batch_sizes": batch_sizes, "recipe": recipe, "generator": torch.tensor(SEED)}
-    got = gradients(getattr(F, kind)(x, hx, w, **call, backend=backend), [x, hx, w])
-    same(got, gradients(getattr(F, kind)(x, hx, w, **call, backend="reference"), [x, hx, w]))
+    got, want = (
+        gradients(getattr(F, kind)(x, hx, w, **call, backend=backend), [x, hx, w])
+        for backend in ("auto", "reference")
+    )
+    same(got, want)
 
 
 @every_kind
@@ -230,7 +210,7 @@ def test_layer_without_gradient_is_the_same(kind: str) -> None:
 
 
 @every_kind
-@sequences
+@padded_or_packed
 def test_layer_by_the_fp32_recipe_is_torchs(kind: str, batch_sizes: Any) -> None:
     x, hx, w = sequence(batch_sizes), states(kind), weights(kind)
     more = (x, hx) if batch_sizes is None else (x, batch_sizes, hx)
@@ -246,8 +226,7 @@ def test_dropout_between_layers_is_torchs() -> None:
     torch.manual_seed(5)
     want = flat(layer(x))
     torch.manual_seed(5)
-    for a, c in zip(flat(lp.convert(layer, SUMS)(x)), want, strict=True):
-        torch.testing.assert_close(a, c, rtol=1e-5, atol=1e-5)
+    close(flat(lp.convert(layer, SUMS)(x)), want)
 
 
 def test_layer_widens_narrow_operands() -> None:
@@ -279,13 +258,13 @@ def test_products_of_a_cell_draw_apart() -> None:
     y = F.rnn_relu_cell(x, x, w, w, **call)
     zx = F.linear(x, w, **call)
     assert not torch.equal(y, torch.relu(zx + zx))
-    second = torch.tensor(derive_seed(SEED, 16) - (derive_seed(SEED, 16) >> 63 << 64))
-    assert_bit_equal(y, torch.relu(zx + F.linear(x, w, recipe=STOCHASTIC, generator=second)))
+    zh = F.linear(x, w, recipe=STOCHASTIC, generator=signed(derive_seed(SEED, 16)))
+    assert_bit_equal(y, torch.relu(zx + zh))
 
 
 X, HX, W = torch.randn(L, N, IN), torch.randn(1, N, H), weights("gru")
 CELL = (torch.randn(N, IN), torch.randn(N, H), W[0], W[1])
-ERRORS: list[tuple[Callable[[], Any], type[Exception], str]] = [
+ERRORS = [
     (lambda: F.gru(X[0], HX, W, recipe=SUMS), ValueError, r"gru: input has shape \(3, 5\)"),
     (lambda: F.gru(X[:0], HX, W, recipe=SUMS), ValueError, "a sequence of length 1 or more"),
     (lambda: F.gru(X[0], HX, W, batch_sizes=PACKED, recipe=SUMS), ValueError, "whose sum is the"),
@@ -300,9 +279,4 @@ ERRORS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: F.gru_cell(CELL[1], *CELL[1:], recipe=SUMS), ValueError, "linear: x has shape"),
     (lambda: F.gru_cell(*CELL[:1], X, *CELL[2:], recipe=SUMS), ValueError, "gru_cell: input has s"),
 ]
-
-
-@pytest.mark.parametrize("call, error, match", ERRORS, ids=[match for _, _, match in ERRORS])
-def test_refusals(call: Callable[[], Any], error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=match):
-        call()
+test_refusals = refused(ERRORS)

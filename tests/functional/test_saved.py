@@ -15,6 +15,8 @@ import lpkernels as lp
 from lpkernels.functional import _saved
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, RECIPES, STOCHASTIC
+from tests.loops import each
+from tests.support.autograd import compiled, same
 
 F = lp.functional
 SUMS = {"fprop": "e6m9", "dgrad": "e6m9", "wgrad": "e6m9"}
@@ -73,15 +75,14 @@ def gradients(layer: nn.Module, inputs: list[torch.Tensor], packs: bool) -> list
     return [y.detach(), *torch.autograd.grad(y.square().sum(), wanted)]
 
 
-@pytest.mark.parametrize("recipe", FORMATS.values(), ids=FORMATS)
-@pytest.mark.parametrize("kind", LAYERS)
+@each("recipe", FORMATS.values())
+@each("kind", LAYERS)
 def test_bits_are_the_same_packed_or_not(kind: str, recipe: lp.Recipe) -> None:
     layer, inputs = LAYERS[kind](recipe)
-    for a, c in zip(gradients(layer, inputs, True), gradients(layer, inputs, False), strict=True):
-        assert_bit_equal(a, c)
+    same(gradients(layer, inputs, True), gradients(layer, inputs, False))
 
 
-@pytest.mark.parametrize(
+@each(
     "text, bits",
     [
         ("e5m2", 8),
@@ -92,7 +93,7 @@ def test_bits_are_the_same_packed_or_not(kind: str, recipe: lp.Recipe) -> None:
         ("bf16", 16),
     ],
 )
-@pytest.mark.parametrize("acc", ["e6m9", "native"])
+@each("acc", ["e6m9", "native"])
 def test_an_activation_is_kept_in_the_bits_of_its_format(text: str, bits: int, acc: str) -> None:
     recipe = lp.Recipe(input=text, fprop=acc, dgrad=acc, wgrad=acc)
     layer = lp.nn.Conv2d(6, 4, 3, recipe=recipe)
@@ -118,14 +119,13 @@ def test_what_a_recipe_does_not_round_is_kept_as_it_is() -> None:
         assert kept[0].dtype == torch.float32 and kept[0].shape == x.shape
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("text", ["e5m2", "e4m3fn", "e5m0", "fixed8_f4", "fp4_e2m1", "block4_e2m1"])
+@each("value", [math.nan, math.inf])
+@each("text", ["e5m2", "e4m3fn", "e5m0", "fixed8_f4", "fp4_e2m1", "block4_e2m1"])
 def test_values_without_a_code_are_kept_too(text: str, value: float) -> None:
     layer = lp.nn.Linear(5, 3, recipe=lp.Recipe(input=text, **SUMS))
     x = X[0].clone()
     x[0, 0, 0] = value
-    for a, c in zip(gradients(layer, [x], True), gradients(layer, [x], False), strict=True):
-        assert_bit_equal(a, c)
+    same(gradients(layer, [x], True), gradients(layer, [x], False))
 
 
 class Branches(nn.Module):
@@ -183,8 +183,8 @@ def weight_gradients(layer: nn.Module, x: torch.Tensor, inputs: int) -> list[tor
     return list(torch.autograd.grad(y.square().sum(), list(layer.parameters())))
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("kind", LAYERS)
+@each("change", CHANGES)
+@each("kind", LAYERS)
 def test_codes_are_of_the_tensor_as_it_is(kind: str, change: Callable[..., None]) -> None:
     (first, inputs), (second, _) = (LAYERS[kind](DETERMINISTIC) for _ in range(2))
     x = inputs[0].clone().requires_grad_() * 1
@@ -192,12 +192,11 @@ def test_codes_are_of_the_tensor_as_it_is(kind: str, change: Callable[..., None]
     changed = inputs[0] * 3
     change(x, changed)
     got = weight_gradients(second, x, len(inputs))
-    for a, c in zip(got, weight_gradients(second, changed, len(inputs)), strict=True):
-        assert_bit_equal(a, c)
+    same(got, weight_gradients(second, changed, len(inputs)))
 
 
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("kind", ["linear", "conv"])
+@each("change", CHANGES)
+@each("kind", ["linear", "conv"])
 def test_gradients_are_torchs_of_the_rounded_operands(
     kind: str, change: Callable[..., None]
 ) -> None:
@@ -213,7 +212,7 @@ def test_gradients_are_torchs_of_the_rounded_operands(
     assert_bit_equal(got, want)
 
 
-@pytest.mark.parametrize("change", CHANGES[1:])
+@each("change", CHANGES[1:])
 def test_a_layer_keeps_what_it_read(change: Callable[..., None]) -> None:
     """The layer that comes first does not see what its input becomes."""
     first, second = (lp.nn.Linear(5, 5, recipe=DETERMINISTIC) for _ in range(2))
@@ -231,8 +230,7 @@ def test_layers_with_other_formats_do_not_share_codes() -> None:
     layer(x)
     layer.recipe = FORMATS["fixed"]
     got = weight_gradients(layer, x, 1)
-    for a, c in zip(got, weight_gradients(layer, X[0], 1), strict=True):
-        assert_bit_equal(a, c)
+    same(got, weight_gradients(layer, X[0], 1))
 
 
 def test_codes_that_the_host_cannot_read_are_not_shared() -> None:
@@ -254,10 +252,7 @@ def test_packing_compiles() -> None:
     layer = lp.nn.Linear(5, 3, recipe=DETERMINISTIC)
     want = gradients(layer, [X], True)
     for packs in (True, False):
-        torch._dynamo.reset()
-        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-        for a, c in zip(gradients(compiled, [X], packs), want, strict=True):
-            assert_bit_equal(a, c)
+        same(gradients(compiled(layer), [X], packs), want)
 
 
 def test_blocks_nest_and_end() -> None:

@@ -1,14 +1,18 @@
 """Where draws come from: generators, seed_from, and nothing where nothing is stochastic."""
 
 import threading
+from functools import partial
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 import lpkernels as lp
 from lpkernels.functional.seeds import derived_seed, seed_for
 from lpkernels.rng import derive_seed
 from tests.compare import assert_bit_equal
+from tests.loops import each
+from tests.support.autograd import alike, gradients
 
 EDGES = [0, 1, -1, 2**62 + 12345, -(2**63), 2**63 - 1]
 
@@ -48,14 +52,14 @@ def test_seed_for_takes_a_tensor_as_it_is():
     assert seed_for(True, seed) is seed
 
 
-@pytest.mark.parametrize("start", EDGES)
+@each("start", EDGES)
 def test_seed_from_derives_the_seed_of_each_call(start):
     with lp.seed_from(torch.tensor(start)):
         seeds = [unsigned(seed_for(True, None)) for _ in range(5)]
     assert seeds == [derive_seed(start % 2**64, call) for call in range(1, 6)]
 
 
-@pytest.mark.parametrize("key", [1, 15, 2**32 + 7, 2**62])
+@each("key", [1, 15, 2**32 + 7, 2**62])
 def test_derived_seed_is_that_of_the_generator(key):
     seeds = derived_seed(torch.tensor(EDGES), torch.tensor(key))
     assert [unsigned(seed) for seed in seeds] == [derive_seed(s % 2**64, key) for s in EDGES]
@@ -119,49 +123,18 @@ def test_seed_from_reaches_modules():
     assert not torch.equal(results[0], results[2])
 
 
-@pytest.mark.parametrize("inside", [True, False])
-def test_seed_from_compiles(inside):
-    quantizer = lp.Quantizer("e5m2", "stochastic")
-
-    def twice(x):
-        return lp.quantize(x, quantizer) + 100 * lp.quantize(x, quantizer)
-
-    def block(x, seed):
-        with lp.seed_from(seed):
-            return twice(x)
-
-    torch.compiler.reset()
-    x = torch.rand(50)
-    target = block if inside else twice
-    run = torch.compile(target, fullgraph=True, backend="aot_eager")
-    for seed in (torch.tensor(3), torch.tensor(4)):
-        want = block(x, seed)
-        if inside:
-            got = run(x, seed)
-        else:
-            with lp.seed_from(seed):
-                got = run(x)
-        assert_bit_equal(got, want)
-
-
 def test_seed_from_inside_a_checkpoint_draws_the_same_again():
-    from torch.utils.checkpoint import checkpoint
-
     def block(x):
         with lp.seed_from(torch.tensor(3)):
             return lp.quantize(x * x, "e5m2:stochastic").square()
 
-    grads = []
-    for function in (block, lambda x: checkpoint(block, x, use_reentrant=False)):
-        torch.manual_seed(5)
-        x = torch.rand(64, requires_grad=True)
-        function(x).sum().backward()
-        grads.append(x.grad)
-    assert_bit_equal(grads[1], grads[0])
+    x = torch.rand(64, requires_grad=True)
+    functions = (block, partial(checkpoint, block, use_reentrant=False))
+    alike(functions, lambda run: gradients(run(x), x))
 
 
-@pytest.mark.parametrize(
-    ("seed", "error", "match"),
+@each(
+    "seed, error, match",
     [
         (3, TypeError, r"seed_from: expected a 0-d int64 tensor, got int; torch.tensor\(seed\)"),
         (torch.tensor([3]), ValueError, r"seed must be 0-d, got shape \(1,\)"),

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import json
 import pickle
 from dataclasses import fields, replace
 
@@ -24,7 +25,8 @@ from lpkernels.arithmetic import (
 from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat
 from lpkernels.recipes import as_recipe, describe, recipe, recipes
 from lpkernels.rounding import ROUNDINGS
-from tests.cases import ACCUMULATORS, FIXED_FORMATS, FLOAT_FORMATS, ids
+from tests.cases import ACCUMULATORS, FIXED_FORMATS, FLOAT_FORMATS
+from tests.loops import each
 
 QUANTIZERS = [
     *(Quantizer("e4m3fn", rounding) for rounding in ROUNDINGS),
@@ -34,10 +36,16 @@ QUANTIZERS = [
     Quantizer(FixedFormat(8, 3, overflow="wrap"), "to_odd"),
 ]
 
+
+def from_json(described):
+    """What comes back from JSON of the plain values."""
+    return type(described).from_dict(json.loads(json.dumps(described.to_dict())))
+
+
 # --- Quantizer ---
 
 
-@pytest.mark.parametrize("quantizer", QUANTIZERS, ids=ids)
+@each("quantizer", QUANTIZERS)
 def test_quantizer_round_trips(quantizer):
     assert as_quantizer(str(quantizer)) == quantizer
     assert as_quantizer(quantizer) is quantizer
@@ -45,11 +53,7 @@ def test_quantizer_round_trips(quantizer):
     assert hash(copy.deepcopy(quantizer)) == hash(quantizer)
     back = quantizer_from_ints(quantizer.to_ints())
     assert back.to_ints() == quantizer.to_ints()
-    assert (back.fmt, back.rounding, back.rng) == (
-        quantizer.fmt,
-        quantizer.rounding,
-        quantizer.rng,
-    )
+    assert replace(back, random_bits=quantizer.random_bits) == quantizer
 
 
 def test_quantizer_ints_are_pinned():
@@ -62,34 +66,33 @@ def test_quantizer_ints_are_pinned():
     assert block == (3, 32, -1, 0, 0, 0, 0, 0, 0, 2, 1, 1, 2, 1, 1, 0, 2, 32, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("text", "quantizer"),
+DRAWN = Quantizer("e5m2", "stochastic", random_bits=7, rng="philox")
+
+
+@each(
+    "text, quantizer",
     [
         ("e5m2", Quantizer(formats.E5M2)),
         ("fp8_e4m3:stochastic", Quantizer(formats.E4M3FN, "stochastic")),
         ("e5m2:nearest_even", Quantizer(formats.E5M2)),
-        (
-            "e5m2:philox:bits=7:stochastic",
-            Quantizer("e5m2", "stochastic", random_bits=7, rng="philox"),
-        ),
+        ("e5m2:philox:bits=7:stochastic", DRAWN),
         ("affine8_axis0:toward_zero", Quantizer(AffineFormat(8, axis=0), "toward_zero")),
     ],
 )
 def test_quantizer_text_form(text, quantizer):
     assert as_quantizer(text) == quantizer
+    assert quantizer.is_stochastic == ("stochastic" in text)
 
 
 def test_quantizer_of_a_format_is_nearest_even():
     assert as_quantizer(formats.BF16) == Quantizer("bf16", "nearest_even")
     assert str(Quantizer("bf16")) == "e8m7"
-    assert not Quantizer("bf16").is_stochastic
-    assert Quantizer("bf16", "stochastic").is_stochastic
 
 
 # --- Accumulator ---
 
 
-@pytest.mark.parametrize("acc", [*ACCUMULATORS, NATIVE, *NAMED_ACCUMULATORS.values()], ids=ids)
+@each("acc", [*ACCUMULATORS, NATIVE, *NAMED_ACCUMULATORS.values()])
 def test_accumulator_round_trips(acc):
     assert accumulator(str(acc)) == acc
     assert as_accumulator(str(acc)) == acc
@@ -98,9 +101,10 @@ def test_accumulator_round_trips(acc):
     assert pickle.loads(pickle.dumps(acc)) == acc
     assert hash(copy.deepcopy(acc)) == hash(acc)
     assert len(acc.to_ints()) == (35 if acc.operands is None else 54)
+    assert from_json(acc) == acc
 
 
-@pytest.mark.parametrize("fmt", [*FLOAT_FORMATS, *FIXED_FORMATS], ids=ids)
+@each("fmt", [*FLOAT_FORMATS, *FIXED_FORMATS])
 def test_every_format_name_reads_back_inside_an_accumulator(fmt):
     acc = Accumulator(fmt, "stochastic", product=fmt, chunk=3, outer=fmt)
     assert accumulator(str(acc)) == acc
@@ -110,26 +114,13 @@ def test_every_format_name_reads_back_inside_an_accumulator(fmt):
 def test_accumulator_ints_are_pinned():
     fp32, e6m9 = formats.FP32.to_ints(), formats.DLFLOAT16.to_ints()
     assert NATIVE.to_ints() == (1, 0, 0, 0, 8, 0, 0, 0, *fp32, *(0,) * 8, *fp32, 0, 0, 0)
-    acc = Accumulator(
-        "e6m9",
-        "stochastic",
-        product="fixed8_f3",
-        product_rounding="to_odd",
-        chunk=64,
-        outer="fp32",
-        random_bits=3,
-        rng="philox",
+    acc = accumulator(
+        "e6m9_chunk64:stochastic:product=fixed8_f3:product_rounding=to_odd:outer=fp32:bits=3:philox"
     )
     fixed = FixedFormat(8, 3).to_ints()
     assert acc.to_ints() == (0, 64, 6, 5, 3, 1, 1, 1, *e6m9, *fixed, *fp32, 0, 0, 6)
-    acc = Accumulator(
-        "fp32",
-        "toward_zero",
-        block=32,
-        aligned_bits=13,
-        chunk=4,
-        outer="e6m9",
-        outer_rounding="to_odd",
+    acc = accumulator(
+        "fp32_chunk4:toward_zero:block=32:aligned_bits=13:outer=e6m9:outer_rounding=to_odd"
     )
     assert acc.to_ints() == (0, 4, 2, 0, 8, 0, 0, 1, *fp32, *(0,) * 8, *e6m9, 32, 13, 5)
     assert Accumulator(order="pairwise").to_ints()[0] == 2
@@ -161,41 +152,31 @@ def test_stochastic_products_make_an_accumulator_stochastic():
     assert not Accumulator("e5m5", product="e4m3").is_stochastic
 
 
-@pytest.mark.parametrize(
-    ("name", "acc"),
+HOPPER = Accumulator(
+    "e8m13", "toward_zero", chunk=128, outer="fp32", outer_rounding="nearest_even", block=32,
+    aligned_bits=13,
+)  # fmt: skip
+
+
+@each(
+    "name, acc",
     [
         ("fp32", Accumulator()),
         ("fp16", Accumulator("e5m10")),
         ("e6m9_chunk64", Accumulator("e6m9", chunk=64)),
         ("ibm_e6m9_chunk64", Accumulator("e6m9", chunk=64)),
         ("e5m10:toward_zero", Accumulator("e5m10", "toward_zero")),
-        (
-            "hopper_fp8",
-            Accumulator(
-                "e8m13",
-                "toward_zero",
-                chunk=128,
-                outer="fp32",
-                outer_rounding="nearest_even",
-                block=32,
-                aligned_bits=13,
-                operands="e4m3fn",
-            ),
-        ),
-        # This is hopper_fp8 as it was, aligned by products.
-        (
-            "e8m13_chunk128:toward_zero:outer=fp32:outer_rounding=nearest_even:block=32:"
-            "aligned_bits=13",
-            replace(accumulator("hopper_fp8"), operands=None),
-        ),
+        ("hopper_fp8", replace(HOPPER, operands="e4m3fn")),
+        ("e8m13_chunk128:toward_zero:outer=fp32:outer_rounding=nearest_even:block=32:"
+         "aligned_bits=13", HOPPER),
         ("e6m9_chunk8:order=pairwise", Accumulator("e6m9", chunk=8, order="pairwise")),
         ("bf16:order=compensated", Accumulator("bf16", order="compensated")),
         ("fp32:aligned_bits=24:block=4", Accumulator("fp32", block=4, aligned_bits=24)),
-        ("bf16:product=e4m3:product_rounding=nearest_away:bits=3", None),
+        ("bf16:product=e4m3:product_rounding=nearest_away:bits=3",
+         Accumulator("bf16", product="e4m3", product_rounding="nearest_away", random_bits=3)),
     ],
-)
+)  # fmt: skip
 def test_accumulator_names(name, acc):
-    acc = acc or Accumulator("bf16", product="e4m3", product_rounding="nearest_away", random_bits=3)
     assert accumulator(name) == acc
 
 
@@ -208,7 +189,7 @@ def test_outer_rounding_defaults_to_rounding():
     assert Accumulator("e6m9", chunk=2, outer_rounding="stochastic").is_stochastic
 
 
-@pytest.mark.parametrize("name, fprop", [("h100_fp8", "h100_e4m3"), ("hopper_fp8", "hopper_fp8")])
+@each("name, fprop", [("h100_fp8", "h100_e4m3"), ("hopper_fp8", "hopper_fp8")])
 def test_fp8_of_hopper_promotes_gradients_of_e5m2(name, fprop):
     built = recipe(name)
     assert built.fprop == accumulator(fprop)
@@ -219,12 +200,12 @@ def test_fp8_of_hopper_promotes_gradients_of_e5m2(name, fprop):
     assert built.weight == built.input
 
 
-@pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
+@each("unit", UNITS.values())
 def test_every_unit_is_a_recipe(unit):
     built = recipe(unit.name)
     assert as_recipe(unit.name) == built
-    assert "Source:" in describe(unit.name)
-    assert built.fprop == unit.accumulator
+    assert "Source:" in describe(unit.name) and unit.decided and unit.unknown
+    assert built.fprop == unit.accumulator == accumulator(unit.name)
     left, right = built.dgrad.operands
     # Each rounded operand fits the format that bounds its exponents.
     rounded = [built.grad_output.fmt, built.weight.fmt, built.input.fmt]
@@ -235,27 +216,25 @@ def test_every_unit_is_a_recipe(unit):
     assert built.wgrad == built.dgrad
 
 
-@pytest.mark.parametrize(
-    "unit", [u for u in UNITS.values() if u.inputs == "tf32"], ids=lambda u: u.name
-)
+@each("unit", [u for u in UNITS.values() if u.inputs == "tf32"])
 def test_a_block_is_either_decided_by_recordings_or_open(unit):
     assert ("no shorter block" in unit.decided) != ("steps of 4, which" in unit.unknown)
 
 
 def test_recipes_of_units_take_what_their_inputs_are():
-    inputs = {
-        "a100_tf32": "e8m10:toward_zero",
-        "ada_e5m2": "e5m2_sat",
-        "b200_fp8_mma": "e4m3fn_sat",
-    }
-    assert {name: str(recipe(name).weight) for name in inputs} == inputs
+    for name, weight in (
+        ("a100_tf32", "e8m10:toward_zero"),
+        ("ada_e5m2", "e5m2_sat"),
+        ("b200_fp8_mma", "e4m3fn_sat"),
+    ):
+        assert str(recipe(name).weight) == weight
     assert recipe("ada_e4m3").dgrad.operands == (formats.E5M2, formats.E4M3FN)
     assert recipe("h100_fp8_mma").dgrad == accumulator("h100_fp8_mma")
     with pytest.raises(ValueError, match=r"did you mean ada_bf16.*lpkernels units"):
         recipe("ada_bf61")
 
 
-@pytest.mark.parametrize("name", ["v100_fp16", "a100_bf16", "h100_fp16", "h100_bf16"])
+@each("name", ["v100_fp16", "a100_bf16", "h100_fp16", "h100_bf16"])
 def test_16_bit_recipes_are_the_mixed_ones_on_their_unit(name):
     built, acc = recipe(name), accumulator(name)
     mixed = recipe(f"{name.split('_')[1]}_mixed")
@@ -307,31 +286,19 @@ def test_recipe_is_torch_only_when_nothing_is_emulated():
     assert Recipe(wgrad="e6m9:stochastic").is_stochastic
 
 
-@pytest.mark.parametrize("name", recipes())
+@each("name", recipes())
 def test_named_recipes(name):
     built = recipe(name)
     assert as_recipe(name) == built
     assert as_recipe(built) is built
-    assert eval(str(built)) == built
+    assert eval(str(built)) == Recipe.parse(str(built)) == from_json(built) == built
     assert built.is_torch == (name == "fp32")
     assert name == "fp32" or "Source:" in describe(name)
 
 
 def test_recipes_lists_the_pinned_names():
-    assert {
-        "fp32",
-        "fp16_mixed",
-        "bf16_mixed",
-        "fp8_wang2018",
-        "hfp8_sun2019",
-        "lba_m7e4",
-        "v100_fp16",
-        "a100_bf16",
-        "h100_fp16",
-        "h100_bf16",
-        "h100_fp8",
-        "hopper_fp8",
-    } <= set(recipes())
+    names = "fp32 fp16_mixed bf16_mixed fp8_wang2018 hfp8_sun2019 lba_m7e4 v100_fp16 a100_bf16"
+    assert {*names.split(), "h100_fp16", "h100_bf16", "h100_fp8", "hopper_fp8"} <= set(recipes())
 
 
 def test_fp8_wang2018():
@@ -347,7 +314,7 @@ def test_hfp8_sun2019_formats():
     assert built.grad_output.fmt.overflow == "infinity"
 
 
-@pytest.mark.parametrize("value", [Quantizer("e5m2"), NATIVE, Recipe()], ids=ids)
+@each("value", [Quantizer("e5m2"), NATIVE, Recipe()])
 def test_descriptions_are_frozen(value):
     with pytest.raises(AttributeError):
         value.rounding = "to_odd"

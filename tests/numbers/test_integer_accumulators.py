@@ -10,6 +10,8 @@ from lpkernels.arithmetic import (
     never_overflows,
 )
 from lpkernels.reference import twin
+from tests.loops import each
+from tests.support.refusals import refused
 
 CASES = [(p, n) for p in (4, 9, 16) for n in (1, 2, 3, 8) if p > n]
 
@@ -27,8 +29,8 @@ def fits(value: int, accumulator_bits: int) -> bool:
     return -(2 ** (accumulator_bits - 1)) <= value < 2 ** (accumulator_bits - 1)
 
 
-@pytest.mark.parametrize("signed", [False, True])
-@pytest.mark.parametrize(("p", "n"), CASES)
+@each("signed", [False, True])
+@each("p, n", CASES)
 def test_weights_within_the_bound_never_overflow_and_one_more_can(
     p: int, n: int, signed: bool
 ) -> None:
@@ -46,7 +48,7 @@ def test_weights_within_the_bound_never_overflow_and_one_more_can(
     assert not never_overflows(worst, p, n, signed_inputs=signed)
 
 
-@pytest.mark.parametrize(("p", "n"), CASES)
+@each("p, n", CASES)
 def test_weights_that_sum_to_zero_may_be_twice_as_large(p: int, n: int) -> None:
     bound = max_l1_norm(p, n, zero_centred=True)
     assert bound in (2 * max_l1_norm(p, n), 2 * max_l1_norm(p, n) + 1)
@@ -69,7 +71,7 @@ def test_never_overflows_takes_many_sums_at_once() -> None:
     assert never_overflows(np.array([2**62]), 62, 1).tolist() is False
 
 
-@pytest.mark.parametrize("overflow", ["wrap", "saturate"])
+@each("overflow", ["wrap", "saturate"])
 def test_an_accumulator_within_the_bound_sums_exactly_however_it_overflows(overflow: str) -> None:
     suffix = "_wrap" if overflow == "wrap" else ""
     acc = Accumulator(f"fixed10_f0{suffix}")
@@ -82,27 +84,22 @@ def test_an_accumulator_within_the_bound_sums_exactly_however_it_overflows(overf
     assert twin.matmul(w, x, None, acc)[0, 0] != 7 * (bound + 1)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: max_l1_norm(1, 8), ValueError, r"accumulator_bits must be in 2\.\.62, got 1"),
-        (lambda: max_l1_norm(8, 0), ValueError, r"input_bits must be in 1\.\.62, got 0"),
-        (lambda: max_l1_norm(8.0, 2), TypeError, "accumulator_bits must be an int"),
-        (
-            lambda: max_l1_norm(8, 2, signed_inputs=True, zero_centred=True),
-            ValueError,
-            "zero_centred=True is the bound for unsigned inputs",
-        ),
-        (lambda: never_overflows([0.5], 8, 2), TypeError, "weights must be integers, got float64"),
-    ],
-)
-def test_refusals(call, error, message) -> None:
-    with pytest.raises(error, match=message):
-        call()
+REFUSED = [
+    (lambda: max_l1_norm(1, 8), ValueError, r"accumulator_bits must be in 2\.\.62, got 1"),
+    (lambda: max_l1_norm(8, 0), ValueError, r"input_bits must be in 1\.\.62, got 0"),
+    (lambda: max_l1_norm(8.0, 2), TypeError, "accumulator_bits must be an int"),
+    (
+        lambda: max_l1_norm(8, 2, signed_inputs=True, zero_centred=True),
+        ValueError,
+        "zero_centred=True is the bound for unsigned inputs",
+    ),
+    (lambda: never_overflows([0.5], 8, 2), TypeError, "weights must be integers, got float64"),
+]
+test_refusals = refused(REFUSED)
 
 
-@pytest.mark.parametrize("signed", [False, True])
-@pytest.mark.parametrize("n", [1, 3, 8])
+@each("signed", [False, True])
+@each("n", [1, 3, 8])
 def test_bits_without_overflow_are_the_fewest(n: int, signed: bool) -> None:
     weights = np.random.default_rng(n).integers(-128, 128, (40, 7), dtype=np.int8)
     weights[0] = 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 import lpkernels as lp
 from lpkernels.arithmetic import ORDERS, integers
 from lpkernels.arithmetic.integers import InAccumulator, InQuantizer
@@ -22,6 +20,7 @@ from lpkernels.formats.integers import (
 )
 from lpkernels.rng import RNGS
 from lpkernels.rounding import ROUNDINGS
+from tests.loops import each
 
 E5M2 = lp.FloatFormat(5, 2, bias=14, specials="fn", subnormals=False, overflow="saturate")
 FIXED12 = lp.FixedFormat(12, 7, signed=False, overflow="wrap")
@@ -67,8 +66,8 @@ def test_block() -> None:
     assert ints[InBlock.ELEMENT] == E5M2.to_ints()
 
 
-@pytest.mark.parametrize(
-    ("fmt", "axis", "element", "bits", "scaled"),
+@each(
+    "fmt, axis, element, bits, scaled",
     [
         (E5M2, None, E5M2, 8, False),
         (FIXED12, None, FIXED12, 12, False),
@@ -85,13 +84,13 @@ def test_what_is_asked_of_every_kind(
     assert of_formats.takes_scales(ints) is scaled
 
 
-@pytest.mark.parametrize(("fmt", "axis"), [(AFFINE5, -2), (lp.AffineFormat(5), None)])
+@each("fmt, axis", [(AFFINE5, -2), (lp.AffineFormat(5), None)])
 def test_axis_of_affine_slices(fmt: lp.AffineFormat, axis: int | None) -> None:
     assert of_formats.axis(fmt.to_ints()) == axis
     assert of_formats.takes_scales(fmt.to_ints())
 
 
-@pytest.mark.parametrize("fmt", [E5M2, FIXED12, AFFINE5, BLOCKS])
+@each("fmt", [E5M2, FIXED12, AFFINE5, BLOCKS])
 def test_quantizer(fmt: lp.Format) -> None:
     ints = lp.Quantizer(fmt, "stochastic", random_bits=9, rng="philox").to_ints()
     assert ints[InQuantizer.FORMAT] == fmt.to_ints()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from lpkernels.arithmetic.products import conv_lengths, longest_residue, matmul_lengths
+from tests.loops import each
 
 
-@pytest.mark.parametrize(
+@each(
     "x, w, y, want",
     [
         ((3, 5), (5, 7), (3, 7), (5, 7, 3)),
@@ -22,9 +21,9 @@ def test_of_matrix_products(x, w, y, want):
     assert matmul_lengths(x, w, y) == want
 
 
-@pytest.mark.parametrize("taps", range(1, 8))
-@pytest.mark.parametrize("stride", range(1, 5))
-@pytest.mark.parametrize("dilation", range(1, 5))
+@each("taps", range(1, 8))
+@each("stride", range(1, 5))
+@each("dilation", range(1, 5))
 def test_the_longest_residue_is_what_a_count_finds(taps: int, stride: int, dilation: int):
     met: dict[int, int] = {}
     for output in range(20 * taps):

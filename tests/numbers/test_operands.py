@@ -19,6 +19,7 @@ from lpkernels.formats import parse_format
 from lpkernels.rng import Role
 from lpkernels.techniques.accumulation import mask_gradients, measure
 from tests.compare import assert_bit_equal
+from tests.loops import each
 
 MIXED = Accumulator("e8m13", "toward_zero", block=4, aligned_bits=6, operands=("e5m2", "e4m3fn"))
 TURNS = Accumulator(
@@ -74,13 +75,6 @@ def test_a_recipe_names_them() -> None:
     assert f"fprop='{UNITS['h100_e4m3'].accumulator}'" in str(recipe)
 
 
-@pytest.mark.parametrize("unit", UNITS.values(), ids=UNITS)
-def test_units_are_accumulators_by_name(unit) -> None:
-    assert accumulator(unit.name) == unit.accumulator
-    assert unit.accumulator.operands
-    assert unit.decided and unit.unknown
-
-
 # --- backends ---
 
 needs_cpu = pytest.mark.skipif(
@@ -88,8 +82,8 @@ needs_cpu = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("op", ["matmul", "conv_fprop", "conv_dgrad", "conv_wgrad"])
-@pytest.mark.parametrize("name", ["cpu", "cuda", "triton"])
+@each("op", ["matmul", "conv_fprop", "conv_dgrad", "conv_wgrad"])
+@each("name", ["cpu", "cuda", "triton"])
 def test_every_backend_has_the_step(name: str, op: str) -> None:
     backend = pytest.importorskip(f"lpkernels.backends.{name}").BACKEND
     home = "cuda" if backend.unsupported("matmul", torch.device("cpu")) else "cpu"

@@ -18,6 +18,8 @@ from lpkernels.arithmetic import (
     with_precision,
 )
 from lpkernels.arithmetic.precisions import checked_bits, checked_forward_bits, rounds
+from tests.loops import each
+from tests.support.refusals import refused
 
 CPT = lp.recipe("cpt_fu2021")
 TABLE = {4: "fp4_e2m1", 6: "fp6_e3m2", 8: "e4m3fn_sat"}
@@ -44,8 +46,8 @@ def test_fixed_formats_keep_their_integer_part() -> None:
     assert with_precision(changed, 8, None) == recipe
 
 
-@pytest.mark.parametrize(
-    ("recipe", "forward", "backward", "want"),
+@each(
+    "recipe, forward, backward, want",
     [
         (CPT, 4, None, ["affine4", "affine4_axis0", "affine8:stochastic"]),
         (CPT, None, 5, ["affine8", "affine8_axis0", "affine5:stochastic"]),
@@ -54,21 +56,19 @@ def test_fixed_formats_keep_their_integer_part() -> None:
         (CPT, None, None, ["affine8", "affine8_axis0", "affine8:stochastic"]),
         (lp.Recipe(weight="affine8"), 3, 8, ["None", "affine3", "None"]),
     ],
-    ids=["forward", "backward", "pair", "weight", "nothing", "no other"],
 )
 def test_a_side_of_none_stays(recipe: lp.Recipe, forward: Any, backward: Any, want: Any) -> None:
     assert forms(with_precision(recipe, forward, backward))[:3] == want
 
 
-@pytest.mark.parametrize(
-    ("formats", "recipe", "want"),
+@each(
+    "formats, recipe, want",
     [
         (TABLE, lp.Recipe(input="e4m3:stochastic", bias="bf16"), "fp6_e3m2:stochastic"),
         ({6: "block16_e3m2"}, lp.Recipe(input="block8_axis1_e4m3"), "block16_axis1_e3m2"),
         ({6: "affine6"}, lp.Recipe(input="affine8_sym_axis0"), "affine6_sym_axis0"),
         ({6: "block16_axis0_e3m2"}, lp.Recipe(input="e4m3"), "block16_axis0_e3m2"),
     ],
-    ids=["floats", "blocks", "affine", "family"],
 )
 def test_table_gives_the_format(formats: Any, recipe: lp.Recipe, want: str) -> None:
     changed = with_precision(recipe, 6, None, checked_formats(formats))
@@ -76,8 +76,8 @@ def test_table_gives_the_format(formats: Any, recipe: lp.Recipe, want: str) -> N
     assert changed.bias == recipe.bias
 
 
-@pytest.mark.parametrize(
-    ("recipe", "want"),
+@each(
+    "recipe, want",
     [
         (CPT, (8, 8)),
         (with_precision(CPT, (3, 4), 6), ((3, 4), 6)),
@@ -85,7 +85,6 @@ def test_table_gives_the_format(formats: Any, recipe: lp.Recipe, want: str) -> N
         (lp.Recipe(weight="fixed5_f2", grad_weight="e4m3fn"), (5, 8)),
         (lp.Recipe(input="block32_e3m2", bias="bf16"), (6, None)),
     ],
-    ids=["cpt", "pair", "none", "one each", "block"],
 )
 def test_precision_is_that_of_the_formats(recipe: lp.Recipe, want: Any) -> None:
     assert precision(recipe) == Precision(*want)
@@ -97,8 +96,8 @@ def test_rounds_is_whether_there_is_something_to_change() -> None:
     assert not rounds(recipe, (4, None), 8) and not rounds(recipe, None, None)
 
 
-@pytest.mark.parametrize(
-    ("recipe", "forward", "backward", "formats", "message"),
+@each(
+    "recipe, forward, backward, formats, message",
     [
         (lp.Recipe(), 4, 8, None, "has no quantizer to set a precision of .input, weight, grad_o"),
         (lp.Recipe(grad_output="e5m2"), 4, None, None, "has no quantizer to set a precision of"),
@@ -106,17 +105,10 @@ def test_rounds_is_whether_there_is_something_to_change() -> None:
         (lp.Recipe(weight="affine8_sym"), 1, None, None, "symmetric=True: bits must be in 2..16"),
         (lp.Recipe(weight="fixed8_f4"), 25, None, None, "word_bits must be in 1..24, got 25"),
         (lp.Recipe(weight="fixed4_f149"), 8, None, None, "frac_bits must be in -127..149"),
-        (
-            lp.Recipe(input="e4m3fn"),
-            4,
-            None,
-            None,
-            "e4m3fn has no width .* formats={8: 'e4m3fn', 4",
-        ),
+        (lp.Recipe(input="e4m3fn"), 4, None, None, "has no width .* formats={8: 'e4m3fn', 4"),
         (lp.Recipe(grad_output="e5m2"), None, 5, TABLE, "no entry for 5 bits, only for 4, 6, 8"),
         (CPT, 4, None, TABLE, "input_range is for an affine input quantizer"),
     ],
-    ids="nothing side affine symmetric fixed frac_bits float table range".split(),
 )
 def test_what_a_recipe_cannot_take_is_refused(
     recipe: lp.Recipe, forward: Any, backward: Any, formats: Any, message: str
@@ -125,34 +117,21 @@ def test_what_a_recipe_cannot_take_is_refused(
         with_precision(recipe, forward, backward, checked_formats(formats))
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: checked_bits("b", 0), ValueError, "set_precision: b must be in 1..32, got 0"),
-        (lambda: checked_bits("b", 33), ValueError, "b must be in 1..32, got 33"),
-        (lambda: checked_bits("b", True), TypeError, "b must be an int, got True"),
-        (lambda: checked_bits("b", 4.0), TypeError, "b must be an int, got 4.0"),
-        (lambda: checked_bits("b", (4, 4)), TypeError, "b must be an int, got"),
-        (lambda: checked_forward_bits((4, 4, 4)), ValueError, "an int or a pair .input, weight."),
-        (lambda: checked_forward_bits((4, 0)), ValueError, "forward_bits must be in 1..32, got 0"),
-        (
-            lambda: checked_formats(["e4m3"]),
-            TypeError,
-            "must be a mapping {bits: format}, got list",
-        ),
-        (lambda: checked_formats({}), ValueError, "formats is empty"),
-        (lambda: checked_formats({"4": "e4m3"}), TypeError, "a key of formats must be an int"),
-        (
-            lambda: checked_formats({4: "e4x3"}),
-            ValueError,
-            r"formats\[4\]: .*unknown format 'e4x3'",
-        ),
-        (lambda: checked_formats({4: 4}), TypeError, r"formats\[4\]: expected a format"),
-    ],
-)
-def test_arguments_of_another_kind_are_refused(call: Any, error: Any, message: str) -> None:
-    with pytest.raises(error, match=message):
-        call()
+WRONG_KINDS = [
+    (lambda: checked_bits("b", 0), ValueError, "set_precision: b must be in 1..32, got 0"),
+    (lambda: checked_bits("b", 33), ValueError, "b must be in 1..32, got 33"),
+    (lambda: checked_bits("b", True), TypeError, "b must be an int, got True"),
+    (lambda: checked_bits("b", 4.0), TypeError, "b must be an int, got 4.0"),
+    (lambda: checked_bits("b", (4, 4)), TypeError, "b must be an int, got"),
+    (lambda: checked_forward_bits((4, 4, 4)), ValueError, "an int or a pair .input, weight."),
+    (lambda: checked_forward_bits((4, 0)), ValueError, "forward_bits must be in 1..32, got 0"),
+    (lambda: checked_formats(["e4m3"]), TypeError, "be a mapping {bits: format}, got list"),
+    (lambda: checked_formats({}), ValueError, "formats is empty"),
+    (lambda: checked_formats({"4": "e4m3"}), TypeError, "a key of formats must be an int"),
+    (lambda: checked_formats({4: "e4x3"}), ValueError, r"formats\[4\]: .* format 'e4x3'"),
+    (lambda: checked_formats({4: 4}), TypeError, r"formats\[4\]: expected a format"),
+]
+test_arguments_of_another_kind_are_refused = refused(WRONG_KINDS)
 
 
 def test_bits_are_python_ints() -> None:
@@ -172,8 +151,8 @@ def test_accumulators_of_all_products_or_of_some() -> None:
     assert replace(some, fprop=lp.NATIVE, wgrad=lp.NATIVE) == CPT
 
 
-@pytest.mark.parametrize(
-    ("acc", "error", "message"),
+@each(
+    "acc, error, message",
     [
         ({"forward": "e6m9"}, ValueError, "set_accumulator: 'forward' is no product; expected fp"),
         ("e6m99", ValueError, "set_accumulator: "),
@@ -185,9 +164,7 @@ def test_what_is_no_accumulator_is_refused(acc: Any, error: Any, message: str) -
         with_accumulators(CPT, acc)
 
 
-@pytest.mark.parametrize(
-    "its", [lp.RunningRange(), lp.RunningRange(0, True), lp.RunningRange(0.99)], ids=str
-)
+@each("its", [lp.RunningRange(), lp.RunningRange(0, True), lp.RunningRange(0.99)])
 def test_running_range_reads_back(its: lp.RunningRange) -> None:
     assert as_running_range(str(its)) == its and as_running_range(its) is its
     copied = (copy.deepcopy(its), pickle.loads(pickle.dumps(its)))
@@ -198,39 +175,26 @@ def test_running_range_reads_back(its: lp.RunningRange) -> None:
     assert recipe != replace(recipe, input_range=None)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: lp.RunningRange("0.9"), TypeError, "momentum must be a float, got '0.9'"),
-        (lambda: lp.RunningRange(True), TypeError, "momentum must be a float, got True"),
-        (lambda: lp.RunningRange(1.0), ValueError, "at least 0 and below 1, got 1.0"),
-        (lambda: lp.RunningRange(float("nan")), ValueError, "at least 0 and below 1, got nan"),
-        (lambda: lp.RunningRange(0.9, 1), TypeError, "debiased must be True or False"),
-        (lambda: as_running_range("running"), ValueError, "cannot read 'running'; expected"),
-        (lambda: as_running_range("ema:0.9"), ValueError, "cannot read 'ema:0.9'"),
-        (lambda: as_running_range("running:.9:no"), ValueError, "cannot read 'running:.9:no'"),
-        (lambda: as_running_range("running:1.5"), ValueError, "at least 0 and below 1, got 1.5"),
-        (lambda: as_running_range(0.9), TypeError, "expected a RunningRange or its text"),
-        (
-            lambda: lp.Recipe(input="affine8", input_range=0.9),
-            TypeError,
-            "Recipe: input_range: expected a RunningRange",
-        ),
-        (
-            lambda: lp.Recipe(input_range=lp.RunningRange()),
-            ValueError,
-            "Recipe: input_range is for an affine input quantizer of one range, got input=None",
-        ),
-        (
-            lambda: lp.Recipe(input="affine8_axis0", input_range=lp.RunningRange()),
-            ValueError,
-            "of one range, got input=affine8_axis0",
-        ),
-    ],
-)
-def test_wrong_running_ranges_are_refused(call: Any, error: Any, message: str) -> None:
-    with pytest.raises(error, match=message):
-        call()
+def ranged(fmt: str | None, its: Any = "running:0.9") -> lp.Recipe:
+    return lp.Recipe(input=fmt, input_range=its)
+
+
+WRONG_RANGES = [
+    (lambda: lp.RunningRange("0.9"), TypeError, "momentum must be a float, got '0.9'"),
+    (lambda: lp.RunningRange(True), TypeError, "momentum must be a float, got True"),
+    (lambda: lp.RunningRange(1.0), ValueError, "at least 0 and below 1, got 1.0"),
+    (lambda: lp.RunningRange(float("nan")), ValueError, "at least 0 and below 1, got nan"),
+    (lambda: lp.RunningRange(0.9, 1), TypeError, "debiased must be True or False"),
+    (lambda: as_running_range("running"), ValueError, "cannot read 'running'; expected"),
+    (lambda: as_running_range("ema:0.9"), ValueError, "cannot read 'ema:0.9'"),
+    (lambda: as_running_range("running:.9:no"), ValueError, "cannot read 'running:.9:no'"),
+    (lambda: as_running_range("running:1.5"), ValueError, "at least 0 and below 1, got 1.5"),
+    (lambda: as_running_range(0.9), TypeError, "expected a RunningRange or its text"),
+    (lambda: ranged("affine8", 0.9), TypeError, "Recipe: input_range: expected a RunningRange"),
+    (lambda: ranged(None), ValueError, "an affine input quantizer of one range, got input=None"),
+    (lambda: ranged("affine8_axis0"), ValueError, "of one range, got input=affine8_axis0"),
+]
+test_wrong_running_ranges_are_refused = refused(WRONG_RANGES)
 
 
 def test_cpt_fu2021_has_the_quantizers_of_the_paper() -> None:

@@ -6,79 +6,82 @@ import pytest
 import torch
 
 from lpkernels import ops
-from lpkernels.arithmetic import Accumulator, Quantizer, accumulator
+from lpkernels.arithmetic import Accumulator, Quantizer, accumulator, as_quantizer
 from lpkernels.backends import native
 from lpkernels.formats import parse_format
 from lpkernels.reference import twin
 from tests.cases import CONV_CASES
 from tests.compare import assert_bit_equal
+from tests.loops import each
 from tests.support.updates import FORMATS, STEPS, rounding_of, tensors_of
 
 SEED = torch.tensor(77)
-STOCHASTIC = Quantizer("e5m2", "stochastic").to_ints()
 ACCUMULATORS = {
     "sequential": Accumulator("e6m9", "stochastic", chunk=4),
     "native": Accumulator("fp32", "stochastic", chunk=4, outer="e6m9", order="native"),
 }
 OP = torch.ops.lpkernels
-FUSED = {
-    "as they are": ops.NOT_FUSED,
-    "rounded": ops.Fused(
-        Quantizer("e5m2").to_ints(),
-        Quantizer("fixed6_f2", "toward_zero").to_ints(),
-        Quantizer("e4m3", "to_odd").to_ints(),
-    ),
-}
-
-
-FUSED_RESULT = Quantizer("e4m3", "to_odd").to_ints()
-
-
-def check(op, *args) -> None:
-    torch.library.opcheck(op.default, args)
-
-
-@pytest.mark.parametrize("fmt", ["e5m2:stochastic", "fixed8_f4", "affine4_axis0", "block4_e2m1"])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_opcheck_quantize(dtype, fmt, backend):
-    ints = quantizer(fmt)
-    dense = torch.randn(4, 6, dtype=dtype)
-    for x in (dense, dense.t(), dense[:, ::2], dense[0, 0], dense[:0], dense[:1].expand(4, 6)):
-        if x.dim() or "axis" not in fmt:
-            check(OP._quantize, x, ints, SEED, 0, 4, backend)
 
 
 def quantizer(text: str) -> tuple[int, ...]:
-    fmt, _, mode = text.partition(":")
-    return Quantizer(fmt, mode or "nearest_even").to_ints()
+    return as_quantizer(text).to_ints()
 
 
-@pytest.mark.parametrize("fmt", ["e5m2:stochastic", "affine4", "block4_e2m1"])
+FUSED_RESULT = quantizer("e4m3:to_odd")
+FUSED = {
+    "as they are": ops.NOT_FUSED,
+    "rounded": ops.Fused(quantizer("e5m2"), quantizer("fixed6_f2:toward_zero"), FUSED_RESULT),
+}
+#: Of two backends one traces graphs: the name of a backend is a constant of a graph, no more.
+TRACED = "reference"
+OPCHECKS = ("test_schema", "test_autograd_registration", "test_faketensor")
+
+
+def check(op, *args, graph=True) -> None:
+    """torch.library.opcheck; without a graph, which takes ten times the rest, where another call
+    has the same kinds of arguments."""
+    tests = (*OPCHECKS, "test_aot_dispatch_dynamic") if graph else OPCHECKS
+    torch.library.opcheck(op.default, args, test_utils=tests)
+
+
+@each("fmt", ["e5m2:stochastic", "fixed8_f4", "affine4_axis0", "block4_e2m1"])
+@each("dtype", [torch.float16, torch.float32, torch.float64])
+def test_opcheck_quantize(dtype, fmt, backend):
+    graph = backend == TRACED and dtype == torch.float32
+    dense = torch.randn(4, 6, dtype=dtype)
+    check(OP._quantize, dense, quantizer(fmt), SEED, 0, 4, backend, graph=backend == TRACED)
+    for x in (dense.t(), dense[:, ::2], dense[0, 0], dense[:0], dense[:1].expand(4, 6)):
+        if x.dim() or "axis" not in fmt:
+            drawn = fmt == "e5m2:stochastic"
+            check(OP._quantize, x, quantizer(fmt), SEED, 0, 4, backend, graph=graph and drawn)
+
+
+@each("fmt", ["e5m2:stochastic", "affine4", "block4_e2m1"])
 def test_opcheck_quantize_out(fmt, backend):
-    x = torch.randn(4, 6)
+    x, call = torch.randn(4, 6), (quantizer(fmt), SEED, 0, 4, backend)
     for out in (torch.empty(4, 6), torch.empty(6, 4).t(), torch.empty(4, 12)[:, ::2]):
-        check(OP._quantize_out, x, out, quantizer(fmt), SEED, 0, 4, backend)
+        check(OP._quantize_out, x, out, *call, graph=backend == TRACED)
 
 
-@pytest.mark.parametrize("fmt", ["e5m2:stochastic", "affine4_axis0", "block4_e2m1"])
+@each("fmt", ["e5m2:stochastic", "affine4_axis0", "block4_e2m1"])
 def test_opcheck_counting(fmt, backend):
     x, counts, call = torch.randn(4, 6), torch.zeros(4, dtype=torch.int64), (SEED, 0, 4, backend)
     limits = torch.tensor([[-1.0], [1.0]], dtype=torch.float64).expand(2, 4).contiguous()
     limits = limits if fmt == "affine4_axis0" else None
+    graph, rule = backend == TRACED and fmt != "block4_e2m1", quantizer(fmt)
     for counted in (x, x.t()[:, :2] if limits is None else x[:, ::2], x[:, :0]):
-        check(OP._quantize_counting, counted, quantizer(fmt), counts, limits, *call)
-        check(OP._quantize_ranged, counted, quantizer(fmt), limits, *call)
-        check(OP._count, counted, quantizer(fmt), counts, limits, *call)
+        check(OP._quantize_counting, counted, rule, counts, limits, *call, graph=graph)
+        check(OP._quantize_ranged, counted, rule, limits, *call, graph=graph)
+        check(OP._count, counted, rule, counts, limits, *call, graph=graph)
     for out in (torch.empty(4, 6), torch.empty(6, 4).t()):
-        check(OP._quantize_counting_out, x, out, quantizer(fmt), counts, limits, *call)
-        check(OP._quantize_ranged_out, x, out, quantizer(fmt), limits, *call)
+        check(OP._quantize_counting_out, x, out, rule, counts, limits, *call, graph=graph)
+        check(OP._quantize_ranged_out, x, out, rule, limits, *call, graph=graph)
 
 
-@pytest.mark.parametrize("fmt", ["e5m2", "fixed8_f4"])
+@each("fmt", ["e5m2", "fixed8_f4"])
 def test_counting_reads_its_quantizer_from_a_table(fmt):
     ints = quantizer(fmt)
-    table = torch.zeros(2, ops.ROW, dtype=torch.int64)
-    table[1, : len(ints) + 1] = torch.tensor([len(ints), *ints])
+    table = table_of((), ints)
     x, call = torch.randn(9) * 100, (None, None, 0, 4, "auto")
     counts, want = torch.zeros(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64)
     OP._count(x, (1,), counts, *call, table=table)
@@ -87,25 +90,29 @@ def test_counting_reads_its_quantizer_from_a_table(fmt):
     assert_bit_equal(counts, 2 * want)
 
 
-@pytest.mark.parametrize("fused", FUSED.values(), ids=FUSED)
-@pytest.mark.parametrize("kind", ACCUMULATORS)
+@each("fused", FUSED.values())
+@each("kind", ACCUMULATORS)
 def test_opcheck_matmul(kind, fused, backend):
-    bias = torch.randn(2)
+    graph, bias = backend == TRACED and kind == "sequential", torch.randn(2)
     rest = (ACCUMULATORS[kind].to_ints(), SEED, 4, backend, *fused)
-    check(OP._matmul, torch.randn(3, 9), torch.randn(9, 2), bias, *rest)
-    check(OP._matmul, torch.randn(2, 1, 3, 9), torch.randn(4, 9, 2), None, *rest)
-    check(OP._matmul, torch.randn(9, 3).t(), torch.randn(9, 4)[:, ::2], bias, *rest)
-    check(OP._matmul, torch.randn(3, 0), torch.randn(0, 2), None, *rest)
-    check(OP._matmul, torch.randn(0, 9), torch.randn(9, 2), None, *rest)
+    for a, b, c in (
+        (torch.randn(3, 9), torch.randn(9, 2), bias),
+        (torch.randn(2, 1, 3, 9), torch.randn(4, 9, 2), None),
+        (torch.randn(9, 3).t(), torch.randn(9, 4)[:, ::2], bias),
+        (torch.randn(3, 0), torch.randn(0, 2), None),
+        (torch.randn(0, 9), torch.randn(9, 2), None),
+    ):
+        check(OP._matmul, a, b, c, *rest, graph=graph)
 
 
-@pytest.mark.parametrize("fused", FUSED.values(), ids=FUSED)
-@pytest.mark.parametrize("acc", ["e6m9", "h100_fp8_mma"])
+@each("fused", FUSED.values())
+@each("acc", ["e6m9", "h100_fp8_mma"])
 def test_opcheck_matmul_initial(acc, fused):
     rest = (accumulator(acc).to_ints(), SEED, 4, "reference", *fused)
     for a, b in ((3, 9), (9, 2)), ((2, 1, 3, 9), (4, 9, 2)), ((3, 0), (0, 2)), ((0, 9), (9, 2)):
         a, b = torch.randn(a), torch.randn(b)
-        check(OP._matmul_initial, a, b, torch.randn((a @ b).shape), *rest)
+        initial = torch.randn((a @ b).shape)
+        check(OP._matmul_initial, a, b, initial, *rest, graph=acc == "e6m9")
 
 
 def test_rows_of_a_table_hold_operands_and_exchange_them():
@@ -123,28 +130,31 @@ def test_rows_of_a_table_hold_operands_and_exchange_them():
         assert not torch.equal(*got)
 
 
-@pytest.mark.parametrize("fused", FUSED.values(), ids=FUSED)
-@pytest.mark.parametrize("kind", ACCUMULATORS)
-@pytest.mark.parametrize("case", ["conv1d_stride", "conv2d_groups", "conv3d", "conv2d_empty_batch"])
+@pytest.mark.parametrize("fused", FUSED)
+@each("kind", ACCUMULATORS)
+@each("case", ["conv1d_stride", "conv2d_groups", "conv3d", "conv2d_empty_batch"])
 def test_opcheck_convolutions(case, kind, fused, backend):
+    plain = fused == "as they are" or case == "conv2d_groups"
+    graph = backend == TRACED and kind == "sequential" and plain
     x, w, g, numbers = convolution(case)
-    rest = (*numbers, ACCUMULATORS[kind].to_ints(), SEED, 4, backend, *fused)
-    check(OP._conv_fprop, x, w, torch.randn(w.shape[0]), *rest)
-    check(OP._conv_dgrad, g, w, list(x.shape), *rest)
-    check(OP._conv_wgrad, x, g, list(w.shape), *rest)
+    rest = (*numbers, ACCUMULATORS[kind].to_ints(), SEED, 4, backend, *FUSED[fused])
+    check(OP._conv_fprop, x, w, torch.randn(w.shape[0]), *rest, graph=graph)
+    check(OP._conv_dgrad, g, w, list(x.shape), *rest, graph=graph)
+    check(OP._conv_wgrad, x, g, list(w.shape), *rest, graph=graph)
 
 
-@pytest.mark.parametrize("result", [(), FUSED_RESULT])
-@pytest.mark.parametrize("kind", ACCUMULATORS)
+@each("result", [(), FUSED_RESULT])
+@each("kind", ACCUMULATORS)
 def test_opcheck_add_bias(kind, result, backend):
+    graph = backend == TRACED and kind == "sequential"
     rest = (ACCUMULATORS[kind].to_ints(), SEED, 4, backend, result)
     dense = torch.randn(2, 3, 4)
     for total in (dense, dense.transpose(0, 1), dense[:0]):
-        check(OP._add_bias, total, torch.randn(total.shape[1]), 1, *rest)
-        check(OP._add_bias, total, torch.randn(1, 4), -1, *rest)
+        check(OP._add_bias, total, torch.randn(total.shape[1]), 1, *rest, graph=graph)
+        check(OP._add_bias, total, torch.randn(1, 4), -1, *rest, graph=graph)
 
 
-@pytest.mark.parametrize("kind", ACCUMULATORS)
+@each("kind", ACCUMULATORS)
 def test_add_bias_is_the_bias_of_a_product(kind, backend):
     acc = ACCUMULATORS[kind]
     a, b, bias = torch.randn(2, 3, 9), torch.randn(9, 4), torch.randn(4)
@@ -166,14 +176,12 @@ def convolution(case):
     return x, w, torch.randint(-3, 4, shape).float(), numbers
 
 
-@pytest.mark.parametrize(
-    "fmt", ["e5m2", "fp4_e2m1", "fixed5_f2", "block4_e2m1", "block4_axis0_e2m1"]
-)
+@each("fmt", ["e5m2", "fp4_e2m1", "fixed5_f2", "block4_e2m1", "block4_axis0_e2m1"])
 def test_opcheck_pack(fmt):
-    ints = parse_format(fmt).to_ints()
+    ints, graph = parse_format(fmt).to_ints(), fmt in ("e5m2", "block4_e2m1")
     for x in (torch.ones(5, 6), torch.ones(6, 5).t(), torch.ones(3, 0)):
-        check(OP._pack, x, ints)
-        check(OP._unpack, OP._pack(x, ints), ints, list(x.shape))
+        check(OP._pack, x, ints, graph=graph)
+        check(OP._unpack, OP._pack(x, ints), ints, list(x.shape), graph=graph)
 
 
 def table_of(*descriptions):
@@ -184,10 +192,11 @@ def table_of(*descriptions):
     return table
 
 
-@pytest.mark.parametrize("kind", ACCUMULATORS)
+@each("kind", ACCUMULATORS)
 def test_opcheck_products_read_a_table(kind, backend):
     acc, left, right = ACCUMULATORS[kind].to_ints(), *FUSED["rounded"][:2]
     table = table_of(left, acc, right, FUSED_RESULT)
+    graph = backend == TRACED and kind == "sequential"
     x, w, g, numbers = convolution("conv2d_groups")
     a, b, total = torch.randn(3, 9), torch.randn(9, 2), torch.randn(2, 3)
     call = (SEED, 4, backend)
@@ -198,30 +207,30 @@ def test_opcheck_products_read_a_table(kind, backend):
         (OP._conv_wgrad, (x, g, list(w.shape), *numbers)),
     ):
         rows = (*operands, [1], *call, [0], [2], [3], table)
-        check(op, *rows)
+        check(op, *rows, graph=graph)
         assert_bit_equal(op(*rows), op(*operands, acc, *call, left, right, FUSED_RESULT))
     rows = (total, torch.randn(3), 1, [1], *call, [3], table)
-    check(OP._add_bias, *rows)
+    check(OP._add_bias, *rows, graph=graph)
     assert_bit_equal(OP._add_bias(*rows), OP._add_bias(*rows[:3], acc, *call, FUSED_RESULT))
 
 
 def test_opcheck_rounding_reads_a_table(backend):
     x, ints = torch.randn(4, 6), quantizer("e5m2:stochastic")
     table, call = table_of(ints), (SEED, 0, 4, backend)
-    check(OP._quantize, x, [0], *call, table)
+    check(OP._quantize, x, [0], *call, table, graph=backend == TRACED)
     assert_bit_equal(OP._quantize(x, [0], *call, table), OP._quantize(x, ints, *call))
-    check(OP._quantize_out, x, torch.empty(4, 6), [0], *call, table)
+    check(OP._quantize_out, x, torch.empty(4, 6), [0], *call, table, graph=backend == TRACED)
 
 
-@pytest.mark.parametrize(("fmt", "bits"), [("e5m2", 8), ("e4m1", 8), ("e2m1", 4), ("e8m7", 16)])
+@each("fmt, bits", [("e5m2", 8), ("e4m1", 8), ("e2m1", 4), ("e8m7", 16)])
 def test_opcheck_codes_of_a_table_have_a_fixed_size(fmt, bits):
     table = table_of(quantizer(fmt))
     for x in (torch.ones(5, 7), torch.ones(7, 5).t(), torch.ones(3, 0)):
         codes = OP._pack_row(x, table, 0, bits, 0, 0)
         assert codes.numel() == (x.numel() * bits + 7) // 8
         assert_bit_equal(OP._unpack_row(codes, table, 0, list(x.shape)), x.contiguous())
-        check(OP._pack_row, x, table, 0, bits, 0, 0)
-        check(OP._unpack_row, codes, table, 0, list(x.shape))
+        check(OP._pack_row, x, table, 0, bits, 0, 0, graph=fmt == "e5m2")
+        check(OP._unpack_row, codes, table, 0, list(x.shape), graph=fmt == "e5m2")
 
 
 def test_opcheck_blocks_of_a_table_have_room_for_their_scales(backend):
@@ -231,10 +240,10 @@ def test_opcheck_blocks_of_a_table_have_room_for_their_scales(backend):
     codes = OP._pack_row(x, table_of(ints), 0, 6, 2, 1)
     assert codes.numel() == (30 * 6 + 3 * 5 * 8 + 7) // 8
     assert_bit_equal(OP._unpack_row(codes, table_of(ints), 0, [3, 10]), x)
-    check(OP._pack_row, x, table_of(ints), 0, 6, 2, 1)
+    check(OP._pack_row, x, table_of(ints), 0, 6, 2, 1, graph=backend == TRACED)
 
 
-@pytest.mark.parametrize("bits", [8, 16])
+@each("bits", [8, 16])
 def test_opcheck_codes_with_a_flag(bits):
     table = table_of(quantizer("fp_4_3_4"))
     x, flag = torch.tensor([1.0, -30.0, 0.0]), torch.tensor(False)
@@ -249,30 +258,25 @@ def test_opcheck_codes_with_a_flag(bits):
 
 def test_opcheck_ranges():
     x = torch.randn(4, 6)
-    for each in (x, x.t(), x[:, ::2], x[0, 0], x[:0]):
-        check(OP._finite_range, each)
-        check(OP._update_range, each, torch.zeros(2), torch.zeros(()), 0.9)
+    for view in (x, x.t(), x[:, ::2], x[0, 0], x[:0]):
+        check(OP._finite_range, view)
+        check(OP._update_range, view, torch.zeros(2), torch.zeros(()), 0.9)
 
 
-@pytest.mark.parametrize("name", ["momentum", "adam"])
+@each("name", ["momentum", "adam"])
 def test_opcheck_update(name, backend):
     step, formats = STEPS[name], FORMATS["bytes"]
     tensors = tensors_of(step, formats, [(3, 5), (7,)])
     rest = ([0, 1], [0, 6], rounding_of(formats).to_ints(), step.to_numbers(), False, backend)
-    check(OP._update, *tensors, SEED, torch.tensor(False), torch.tensor(2.0), *rest)
+    call = (SEED, torch.tensor(False), torch.tensor(2.0), *rest)
+    check(OP._update, *tensors, *call, graph=backend == TRACED)
 
 
 def test_every_operator_is_checked_here():
     names = (name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names())
     found = {name.removeprefix("lpkernels::") for name in names if name.startswith("lpkernels::")}
-    products = {
-        "_matmul",
-        "_matmul_initial",
-        "_conv_fprop",
-        "_conv_dgrad",
-        "_conv_wgrad",
-        "_add_bias",
-    }
+    products = {"_matmul", "_matmul_initial", "_add_bias"}
+    products |= {f"_conv_{name}" for name in ("fprop", "dgrad", "wgrad")}
     codes = {"_pack", "_unpack", "_pack_row", "_unpack_row", "_encode_row"}
     rounding = {"_quantize", "_quantize_ranged", "_quantize_counting", "_count"}
     rounding |= {f"{name}_out" for name in rounding - {"_count"}}
@@ -294,7 +298,7 @@ def test_opcheck_seed():
     assert torch.Tag.nondeterministic_seeded in OP._seed.default.tags
 
 
-@pytest.mark.parametrize("case", CONV_CASES)
+@each("case", CONV_CASES)
 def test_native_chunks_of_convolutions_equal_sequential_ones(case, backend):
     # With exact inner sums the order inside a chunk leaves no trace, so all else must agree.
     x, w, g, numbers = convolution(case)
@@ -328,8 +332,8 @@ def test_native_without_chunks_has_no_operator():
         native.matmul(adder, torch.ones(2, 2), torch.ones(2, 2), None)
 
 
-@pytest.mark.parametrize(
-    ("fmt", "shape"),
+@each(
+    "fmt, shape",
     [
         ("e5m2", (3, 5)),
         ("fp4_e2m1", (3,)),

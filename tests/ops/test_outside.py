@@ -7,6 +7,7 @@ import torch
 
 import lpkernels as lp
 from lpkernels.ops import _outside
+from tests.loops import each
 
 E4M3 = "e8m13:toward_zero:block=4:aligned_bits=6:operands=e4m3fn"
 MIXED = "e8m13:toward_zero:block=4:aligned_bits=6:operands=e5m2,e4m3fn"
@@ -85,12 +86,11 @@ def test_what_a_layer_rounds_is_looked_at_rounded() -> None:
 @pytest.mark.parametrize("kind", ["linear", "conv", "conv_transpose"])
 def test_the_gradient_is_the_left_factor_in_backward(kind: str) -> None:
     recipe = lp.Recipe(dgrad=MIXED, wgrad=MIXED)
-    make = {
-        "linear": lp.nn.Linear,
-        "conv": lambda *a, **k: lp.nn.Conv1d(*a, 1, **k),
-        "conv_transpose": lambda *a, **k: lp.nn.ConvTranspose1d(*a, 1, **k),
+    layer = {
+        "linear": lp.nn.Linear(4, 4, recipe=recipe),
+        "conv": lp.nn.Conv1d(4, 4, 1, recipe=recipe),
+        "conv_transpose": lp.nn.ConvTranspose1d(4, 4, 1, recipe=recipe),
     }[kind]
-    layer = make(4, 4, recipe=recipe)
     torch.nn.init.constant_(layer.weight, FINE)
     shape = (2, 4) if kind == "linear" else (2, 4, 3)
     x = torch.full(shape, FINE).requires_grad_()
@@ -101,7 +101,7 @@ def test_the_gradient_is_the_left_factor_in_backward(kind: str) -> None:
     assert [m.split()[2] for m in messages] == ["left"]
 
 
-@pytest.mark.parametrize("name", ["h100_fp8", "hopper_fp8", "h100_bf16", "v100_fp16"])
+@each("name", ["h100_fp8", "hopper_fp8", "h100_bf16", "v100_fp16"])
 def test_recipes_of_units_round_what_their_units_take(name: str) -> None:
     layer = lp.nn.Linear(4, 3, recipe=name)
     x = torch.randn(5, 4).requires_grad_()

@@ -2,11 +2,11 @@
 
 import math
 
-import pytest
 import torch
 
 from lpkernels import ops
 from tests.compare import assert_bit_equal
+from tests.loops import each
 
 INF, NAN = math.inf, math.nan
 ENDS = [
@@ -19,8 +19,8 @@ ENDS = [
 ]
 
 
-@pytest.mark.parametrize(("values", "ends"), ENDS, ids="plain some none empty 0-d tiny".split())
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@each("values, ends", ENDS)
+@each("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_ends_are_those_of_finite_values(values, ends, dtype) -> None:
     x = torch.tensor(values, dtype=dtype)
     ends = torch.tensor(ends).to(dtype).float()

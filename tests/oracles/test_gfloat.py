@@ -17,16 +17,14 @@ Known differences, by design of one side or the other:
   longer sees them: for formats whose steps exceed 1, float64 subnormals are left out.
 """
 
-import warnings
-
 import numpy as np
-import pytest
 from gfloat import Domain, FormatInfo, RoundMode, round_float, round_ndarray
 
 from lpkernels.formats import FloatFormat
 from lpkernels.rounding import round_array, round_scalar
-from tests.cases import FLOAT_FORMATS, hard_values, ids
+from tests.cases import FLOAT_FORMATS, half_values, hard_values
 from tests.compare import assert_bit_equal
+from tests.loops import each
 
 MODES = {
     "nearest_even": RoundMode.TiesToEven,
@@ -38,19 +36,7 @@ MODES = {
 
 FORMATS = [fmt for fmt in FLOAT_FORMATS if fmt.subnormals]
 
-HALF_PATTERNS = np.arange(2**16, dtype=np.uint16)
-
-
-def _half_values():
-    """Every float16 and every bfloat16, widened."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        float16 = HALF_PATTERNS.view(np.float16).astype(np.float64)
-        bfloat16 = (HALF_PATTERNS.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-    return np.concatenate([float16, bfloat16])
-
-
-HALVES = _half_values()
+HALVES = half_values()
 
 
 def has_nan_code(fmt: FloatFormat) -> bool:
@@ -98,7 +84,7 @@ def assert_agrees(fmt, x, rounding, gfloat_mode, **draws):
     assert_bit_equal(got, want, f"{rounding} to {fmt}")
 
 
-@pytest.mark.parametrize("fmt", FORMATS, ids=ids)
+@each("fmt", FORMATS)
 def test_format_has_the_range_of_gfloat(fmt):
     info = gfloat_format(fmt)
     assert (fmt.max, fmt.min_normal) == (info.max, info.smallest_normal)
@@ -106,20 +92,15 @@ def test_format_has_the_range_of_gfloat(fmt):
         assert fmt.min_subnormal == info.smallest_subnormal
 
 
-@pytest.mark.parametrize("rounding", MODES)
-@pytest.mark.parametrize("fmt", FORMATS, ids=ids)
-def test_every_float16_and_bfloat16_pattern(fmt, rounding):
-    assert_agrees(fmt, HALVES, rounding, MODES[rounding])
+@each("fmt", FORMATS)
+def test_every_float16_and_bfloat16_and_the_hard_values(fmt):
+    x = np.concatenate([HALVES, hard_values(fmt)])
+    for rounding, gfloat_mode in MODES.items():
+        assert_agrees(fmt, x, rounding, gfloat_mode)
 
 
-@pytest.mark.parametrize("rounding", MODES)
-@pytest.mark.parametrize("fmt", FORMATS, ids=ids)
-def test_hard_values(fmt, rounding):
-    assert_agrees(fmt, hard_values(fmt), rounding, MODES[rounding])
-
-
-@pytest.mark.parametrize("rounding", MODES)
-@pytest.mark.parametrize("fmt", FORMATS, ids=ids)
+@each("rounding", MODES)
+@each("fmt", FORMATS)
 def test_scalar_oracles_agree(fmt, rounding, rng):
     with np.errstate(over="ignore", invalid="ignore"):
         x = rng.choice(hard_values(fmt, count=20), 60).astype(np.float32)
@@ -130,8 +111,8 @@ def test_scalar_oracles_agree(fmt, rounding, rng):
             assert_bit_equal(np.array(got), np.array(float(want)), f"{value} in {fmt}")
 
 
-@pytest.mark.parametrize("random_bits", [1, 3, 8, 24, 32])
-@pytest.mark.parametrize("fmt", FORMATS, ids=ids)
+@each("random_bits", [1, 3, 8, 24, 32])
+@each("fmt", FORMATS)
 def test_stochastic_is_the_rule_of_stochastic_fast(fmt, random_bits, rng):
     x = np.concatenate([hard_values(fmt), rng.choice(HALVES, 2000)])
     with np.errstate(over="ignore", invalid="ignore"):
@@ -139,6 +120,5 @@ def test_stochastic_is_the_rule_of_stochastic_fast(fmt, random_bits, rng):
     if not has_nan_code(fmt):
         x = x[~np.isnan(x)]
     draws = rng.integers(0, 2**random_bits, x.shape).astype(np.int64)
-    assert_agrees(
-        fmt, x, "stochastic", RoundMode.StochasticFast, draws=draws, random_bits=random_bits
-    )
+    bits = {"draws": draws, "random_bits": random_bits}
+    assert_agrees(fmt, x, "stochastic", RoundMode.StochasticFast, **bits)

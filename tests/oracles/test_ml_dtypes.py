@@ -19,8 +19,9 @@ import pytest
 from lpkernels import formats
 from lpkernels.formats import FloatFormat
 from lpkernels.rounding import round_array
-from tests.cases import hard_values
+from tests.cases import half_values, hard_values
 from tests.compare import assert_bit_equal
+from tests.loops import each
 
 CASTS = {
     "bfloat16": formats.BF16,
@@ -35,10 +36,8 @@ CASTS = {
 
 WITHOUT_NAN = {"float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn"}
 
-PATTERNS = np.arange(2**16, dtype=np.uint16)
 
-
-@pytest.mark.parametrize("name", CASTS)
+@each("name", CASTS)
 def test_its_names_lead_to_these_formats(name):
     with pytest.raises(ValueError, match=f"unknown format '{name}'; it is") as refused:
         formats.parse_format(name)
@@ -50,8 +49,7 @@ def _float32_inputs(fmt: FloatFormat) -> np.ndarray:
     random = np.random.default_rng(1).integers(0, 2**32, 50_000, dtype=np.uint32)
     with np.errstate(over="ignore", invalid="ignore"):
         parts = [
-            PATTERNS.view(np.float16).astype(np.float32),
-            (PATTERNS.astype(np.uint32) << 16).view(np.float32),
+            half_values().astype(np.float32),
             random.view(np.float32),
             hard_values(fmt).astype(np.float32),
         ]
@@ -63,7 +61,7 @@ def _canonical(x: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(x), np.nan, x.astype(np.float64))
 
 
-@pytest.mark.parametrize("name", CASTS)
+@each("name", CASTS)
 def test_nearest_even_is_the_cast(name):
     fmt = CASTS[name]
     x = _float32_inputs(fmt)
@@ -75,7 +73,7 @@ def test_nearest_even_is_the_cast(name):
     assert_bit_equal(got, _canonical(want), name)
 
 
-@pytest.mark.parametrize("name", CASTS)
+@each("name", CASTS)
 def test_values_are_the_codes(name):
     fmt = CASTS[name]
     codes = np.arange(2**fmt.bits, dtype=np.uint16 if fmt.bits == 16 else np.uint8)
@@ -85,7 +83,7 @@ def test_values_are_the_codes(name):
     assert_bit_equal(fmt.values(), finite + 0.0, name)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@each("dtype", [np.float16, np.float32])
 def test_nearest_even_is_the_float64_cast_of_numpy(dtype):
     fmt = {np.float16: formats.FP16, np.float32: formats.FP32}[dtype]
     source = np.random.default_rng(2)

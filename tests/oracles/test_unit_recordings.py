@@ -5,18 +5,19 @@ import sys
 import pytest
 
 from bench import unit_recordings
+from tests.loops import each
 from tests.support.recordings import SAMPLE, groups
 
 GROUPS = {group.name: group for group in groups()}
 
 
-@pytest.mark.parametrize("group", GROUPS.values(), ids=GROUPS)
+@each("group", GROUPS.values())
 def test_matmul_returns_what_the_hardware_did(group) -> None:
     assert len(group.d) == 200
     assert unit_recordings.differing(group, group.accumulator, "auto") == 0
 
 
-@pytest.mark.parametrize("respect", ["one bit more", "rounded otherwise", "half the block"])
+@each("respect", ["one bit more", "rounded otherwise", "half the block"])
 def test_a_wrong_accumulator_does_not(respect: str) -> None:
     group = GROUPS["Ada.e4m3.fp32.mma"]
     wrong = unit_recordings.wrong(group.accumulator)[respect]

@@ -1,0 +1,158 @@
+"""What linear, the convolutions and the transposed convolutions promise alike."""
+
+import itertools
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional as F
+
+import lpkernels as lp
+from tests.compare import assert_bit_equal
+from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
+from tests.loops import each
+from tests.support.autograd import (
+    alike,
+    close,
+    gradients,
+    leaves,
+    output_gradients,
+    same,
+)
+from tests.support.composition import SEED
+
+Tensors = list[torch.Tensor]
+
+
+class Layer(NamedTuple):
+    """A function by its name, the shapes of x, weight and bias, and its other arguments."""
+
+    name: str
+    shapes: tuple[tuple[int, ...], ...]
+    options: dict[str, Any]
+
+    def operands(self) -> Tensors:
+        return leaves(*self.shapes)
+
+    def __call__(self, *tensors: torch.Tensor, **call: Any) -> torch.Tensor:
+        return getattr(lp.functional, self.name)(*tensors, **self.options, **call)
+
+    def torchs(self, *tensors: torch.Tensor) -> torch.Tensor:
+        return getattr(F, self.name)(*tensors, **self.options)
+
+
+LINEAR = Layer("linear", ((2, 4, 5), (3, 5), (3,)), {})
+CONV = Layer("conv2d", ((2, 6, 5, 5), (4, 3, 3, 3), (4,)), {"padding": "same", "groups": 2})
+TRANSPOSED = Layer(
+    "conv_transpose2d",
+    ((1, 4, 3, 4), (4, 2, 3, 3), (4,)),
+    {"stride": 2, "padding": 1, "output_padding": 1, "groups": 2},
+)
+LAYERS = (LINEAR, CONV, TRANSPOSED)
+
+
+@each("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@each("layer", LAYERS)
+def test_the_recipe_fp32_is_torchs_own_function(layer: Layer, dtype: torch.dtype) -> None:
+    x, w, b = (t.to(dtype) for t in layer.operands())
+    assert_bit_equal(layer(x, w, b, recipe="fp32"), layer.torchs(x, w, b))
+    assert_bit_equal(layer(x, w), layer.torchs(x, w))
+
+
+@each("native", ["fprop", "dgrad", "wgrad"])
+@each("layer", LAYERS)
+def test_each_product_has_its_own_accumulator(layer: Layer, native: str) -> None:
+    fields = {"fprop": "e5m7", "dgrad": "e5m6", "wgrad": "e5m5"}
+    tensors = layer.operands()
+    emulated = gradients(layer(*tensors, recipe=lp.Recipe(**fields)), tensors)
+    mixed = gradients(layer(*tensors, recipe=lp.Recipe(**{**fields, native: "native"})), tensors)
+    torchs = gradients(layer.torchs(*tensors), tensors)
+    for product, results in {"fprop": (0,), "dgrad": (1,), "wgrad": (2, 3)}.items():
+        for i in results:
+            if product == native:
+                close([mixed[i]], [torchs[i]])
+            else:
+                assert_bit_equal(mixed[i], emulated[i])
+
+
+@each("needs", itertools.product([False, True], repeat=3))
+@each("layer", LAYERS)
+def test_the_gradients_asked_for_are_computed(layer: Layer, needs: tuple[bool, ...]) -> None:
+    call: dict[str, Any] = {"recipe": STOCHASTIC, "generator": torch.tensor(SEED)}
+    tensors = layer.operands()
+    y, *every = gradients(layer(*tensors, **call), tensors)
+    some = [t.detach().requires_grad_(need) for t, need in zip(tensors, needs, strict=True)]
+    got = layer(*some, **call)
+    assert got.requires_grad == any(needs)
+    if any(needs):
+        got.backward(*output_gradients(y.shape))
+    for tensor, need, want in zip(some, needs, every, strict=True):
+        assert (tensor.grad is not None) == need
+        if need:
+            assert_bit_equal(tensor.grad, want)
+
+
+@each("dtype", [torch.float16, torch.bfloat16])
+@each("layer", LAYERS)
+def test_narrow_operands_are_widened_exactly(layer: Layer, dtype: torch.dtype) -> None:
+    narrow = [t.detach().to(dtype).requires_grad_() for t in layer.operands()]
+    wide = [t.detach().float().requires_grad_() for t in narrow]
+    y, *got = gradients(layer(*narrow, recipe=DETERMINISTIC), narrow)
+    want_y, *want = gradients(layer(*wide, recipe=DETERMINISTIC), wide)
+    assert_bit_equal(y, want_y)
+    same(got, [c.to(dtype) for c in want])
+
+
+def rearranged(x: torch.Tensor) -> torch.Tensor:
+    """x with other strides: channels last, or transposed in memory."""
+    x = x.detach()
+    if x.dim() == 4:
+        return x.contiguous(memory_format=torch.channels_last).requires_grad_()
+    return x.mT.contiguous().mT.requires_grad_()
+
+
+@each("layer", LAYERS)
+def test_results_do_not_depend_on_strides(layer: Layer, backend: str) -> None:
+    x, w, b = layer.operands()
+    call: dict[str, Any] = {"recipe": STOCHASTIC, "backend": backend}
+    call["generator"] = torch.tensor(SEED)
+    want = gradients(layer(x, w, b, **call), [x, w, b])
+    moved = [rearranged(x), rearranged(w), torch.stack([b, b], 1).detach()[:, 0].requires_grad_()]
+    assert not any(t.is_contiguous() for t in moved)
+    same(gradients(layer(*moved, **call), moved), want)
+
+
+@each("layer", LAYERS)
+def test_an_expanded_gradient_is_taken(layer: Layer) -> None:
+    tensors = layer.operands()
+    y = layer(*tensors, recipe=DETERMINISTIC)
+    want = torch.autograd.grad(y, tensors, torch.ones(y.shape), retain_graph=True)
+    same(torch.autograd.grad(y.sum(), tensors), want)
+
+
+@each("recipe", [lp.Recipe(input="e4m3"), DETERMINISTIC])
+@each("layer", LAYERS)
+def test_the_result_can_be_changed_in_place(layer: Layer, recipe: lp.Recipe) -> None:
+    x, w, b = layer.operands()
+    for each_x in (x, x[0]):
+        layer(each_x, w, b, recipe=recipe).relu_().sum().backward()
+    assert x.grad is not None
+
+
+@each("layer", LAYERS)
+def test_draws_repeat_under_manual_seed(layer: Layer) -> None:
+    tensors = layer.operands()
+
+    def run(layer: Layer) -> Tensors:
+        return gradients(layer(*tensors, recipe=STOCHASTIC), tensors)
+
+    alike((layer, layer), run)
+    assert not torch.equal(run(layer)[0], run(layer)[0])
+
+
+@each("recipe", [DETERMINISTIC, lp.Recipe(input="e4m3")])
+@each("layer", LAYERS)
+def test_autocast_changes_nothing_under_a_recipe(layer: Layer, recipe: lp.Recipe) -> None:
+    tensors = layer.operands()
+    want = gradients(layer(*tensors, recipe=recipe), tensors)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        same(gradients(layer(*tensors, recipe=recipe), tensors), want)

@@ -1,0 +1,82 @@
+"""Results and gradients of a call, eager or compiled, and comparisons of two lists of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.compare import assert_bit_equal
+
+__all__ = [
+    "alike",
+    "backward",
+    "close",
+    "compiled",
+    "flat",
+    "gradients",
+    "leaves",
+    "output_gradients",
+    "same",
+]
+
+
+def leaves(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """Normal numbers that require a gradient."""
+    return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
+
+
+def flat(value: Any) -> list[Tensor]:
+    """The tensors of nested lists and tuples."""
+    return [value] if isinstance(value, Tensor) else [t for part in value for t in flat(part)]
+
+
+def output_gradients(*shapes: Sequence[int]) -> list[Tensor]:
+    """The gradients that `gradients` passes to outputs of these shapes."""
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randn(tuple(shape), generator=generator) for shape in shapes]
+
+
+def gradients(outputs: Any, inputs: Any) -> list[Tensor]:
+    """The outputs, and the gradients of the inputs for `output_gradients`; each may be nested."""
+    outputs = flat(outputs)
+    given = output_gradients(*(y.shape for y in outputs))
+    return [*(y.detach() for y in outputs), *torch.autograd.grad(outputs, flat(inputs), given)]
+
+
+def backward(function: Callable[..., Tensor], inputs: Iterable[Tensor]) -> list[Tensor]:
+    """As `gradients`, by `backward`, on copies of the inputs."""
+    copies = [x.detach().clone().requires_grad_() for x in inputs]
+    y = function(*copies)
+    y.backward(*output_gradients(y.shape))
+    return [y.detach(), *(x.grad for x in copies)]
+
+
+def compiled(function: Callable[..., Any], backend: str = "aot_eager") -> Callable[..., Any]:
+    """The function as one graph, in a compiler that has none of other tests."""
+    torch.compiler.reset()
+    return torch.compile(function, fullgraph=True, backend=backend)
+
+
+def same(got: Sequence[Any], want: Sequence[Any], name: str = "result") -> None:
+    """The lists have one length, and the same bits."""
+    for place, (a, c) in enumerate(zip(got, want, strict=True)):
+        assert_bit_equal(a, c, f"{name} {place}")
+
+
+def close(got: Sequence[Tensor], want: Sequence[Tensor]) -> None:
+    """The lists have one length, and the same values within a few roundings of float32."""
+    for a, c in zip(got, want, strict=True):
+        torch.testing.assert_close(a, c, rtol=1e-5, atol=1e-5)
+
+
+def alike(functions: Iterable[Callable[..., Any]], call: Callable[[Any], Any]) -> None:
+    """`call` makes the same bits of every function, after the same torch.manual_seed."""
+    results = []
+    for function in functions:
+        torch.manual_seed(1)
+        results.append(flat(call(function)))
+    for result in results[1:]:
+        same(result, results[0])

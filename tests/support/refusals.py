@@ -1,0 +1,48 @@
+"""Tests that calls are refused: by which error, and with what message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from tests.loops import each
+
+__all__ = ["Row", "refused", "refuses"]
+
+#: The arguments of a call, its options, and the error with a pattern of its message.
+Row = tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]
+
+
+def refused(
+    rows: Iterable[tuple[Any, ...]], error: type[Exception] | None = None
+) -> Callable[[], None]:
+    """A test of rows (call, error, message), or of rows (call, message) that share an error.
+
+    Every call, which takes no arguments, raises the error with a message that matches.
+    """
+
+    full = [row if error is None else (row[0], error, row[1]) for row in rows]
+
+    @each("call, error, message", full)
+    def test(call: Callable[[], Any], error: type[Exception], message: str) -> None:
+        with pytest.raises(error, match=message):
+            call()
+
+    return test
+
+
+def refuses(
+    function: Callable[..., Any], rows: Iterable[Row], **defaults: Any
+) -> Callable[[], None]:
+    """A test: the function refuses the arguments and options of every row, beside the defaults."""
+
+    @each("arguments, options, error, message", rows)
+    def test(
+        arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], message: str
+    ) -> None:
+        with pytest.raises(error, match=message):
+            function(*arguments, **{**defaults, **options})
+
+    return test
