@@ -305,14 +305,14 @@ def test_a_measurement_prints_as_a_table():
 def test_a_curve_has_a_row_for_each_width_and_the_columns_that_say_something():
     a, b = operands(16, 256, 16)
     found = knee(a, b, range(3, 9), "e6m9_chunk16")
-    assert [each.accumulator for each in found] == [f"e6m{m}_chunk16" for m in range(3, 9)]
-    errors = [each.nmse for each in found]
+    assert [row.accumulator for row in found] == [f"e6m{m}_chunk16" for m in range(3, 9)]
+    errors = [row.nmse for row in found]
     assert errors == sorted(errors, reverse=True)
     assert found[0].swamped > found[-1].swamped
     head, *lines = str(found).splitlines()
     assert "swamped chunks" in head
     assert "of sums" not in head
-    assert [line.split()[0] for line in lines] == [each.accumulator for each in found]
+    assert [line.split()[0] for line in lines] == [row.accumulator for row in found]
     assert "swamped" not in str(measure(a, b, "native"))
     head, line = str(measure(a, b, "e6m9", counted=4 * 256 * 16)).splitlines()
     assert (head[-7:], line.split()[-1]) == ("of sums", "64")

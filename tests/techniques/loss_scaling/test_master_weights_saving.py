@@ -2,7 +2,6 @@
 
 import copy
 import io
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,43 +11,49 @@ from torch import nn
 import lpkernels as lp
 from lpkernels.techniques.loss_scaling import MasterWeights
 from tests.compare import assert_bit_equal
+from tests.loops import each
 from tests.techniques.loss_scaling.optimizers import (
-    OPTIMIZERS,
+    NARROW,
+    PAIRS,
+    RECIPES,
     assert_same,
-    gradient,
+    flagged_step,
     parameters,
+    set_gradients,
     snapshot,
     train,
     wrapped,
 )
-from tests.techniques.loss_scaling.test_master_weights_skipping import NARROW, RECIPES, step
 
 pytestmark = pytest.mark.filterwarnings("ignore:MasterWeights:UserWarning")
 
 
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=list(RECIPES))
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(
-    name: str, recipe: dict[str, Any], tmp_path: Path
-) -> None:
-    shapes = [(7, 9)]
-    held = parameters(shapes=shapes)
-    optimizer = wrapped(name, held, **recipe)
-    train(optimizer, held, [1, 2, 3])
-    saved = {"optimizer": optimizer.state_dict(), "weights": [p.detach() for p in held]}
-    torch.save(saved, tmp_path / "checkpoint.pt")
-    train(optimizer, held, [4, 5, 6])
+def from_file(value: Any, **options: Any) -> Any:
+    """The value as torch.load reads it from what torch.save wrote."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, **options)
 
-    # the other optimizer is made from other weights and another seed
+
+@each("name, recipe", PAIRS)
+def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(name: str, recipe: str) -> None:
+    held = parameters(shapes=[(7, 9)])
+    optimizer = wrapped(name, held, **RECIPES[recipe])
+    train(optimizer, held, [1, 2])
+    saved = {"optimizer": optimizer.state_dict(), "weights": [p.detach() for p in held]}
+    loaded = from_file(saved, weights_only=True)
+    train(optimizer, held, [3, 4])
+
+    # The other optimizer is made from other weights and another seed.
     torch.manual_seed(77)
     resumed = [nn.Parameter(torch.randn(7, 9))]
-    other = wrapped(name, resumed, **recipe)
-    loaded = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    other = wrapped(name, resumed, **RECIPES[recipe])
     other.load_state_dict(loaded["optimizer"])
     with torch.no_grad():
         resumed[0].copy_(loaded["weights"][0])
     assert_same(other.state_dict(), loaded["optimizer"])
-    train(other, resumed, [4, 5, 6])
+    train(other, resumed, [3, 4])
     assert_same(snapshot(other, resumed), snapshot(optimizer, held))
 
 
@@ -68,15 +73,13 @@ def test_states_begun_in_a_skipped_step_are_not_saved() -> None:
     held = parameters()
     optimizer = wrapped("momentum", held, weight="fp16")
     before = copy.deepcopy(optimizer.state_dict())
-    for number, p in enumerate(held):
-        p.grad = gradient(p, number, 1)
-    step(optimizer, 1.0)
+    set_gradients(held, 1)
+    flagged_step(optimizer, 1.0)
     assert_same(optimizer.state_dict(), before)
 
 
 def test_options_and_hooks_are_loaded() -> None:
-    held = parameters()
-    optimizer = wrapped("momentum", held, weight="fp16")
+    optimizer = wrapped("momentum", parameters(), weight="fp16")
     optimizer.param_groups[0]["lr"] = 0.25
     state = copy.deepcopy(optimizer.state_dict())
     other = wrapped("momentum", parameters(), weight="fp16")
@@ -88,19 +91,12 @@ def test_options_and_hooks_are_loaded() -> None:
     assert calls == ["before", "after"]
 
 
-@pytest.mark.parametrize("way", ["deepcopy", "pickle"])
-def test_copies_go_on_to_the_same_bits(way: str) -> None:
+@each("copied", [copy.deepcopy, lambda pair: from_file(pair, weights_only=False)])
+def test_copies_go_on_to_the_same_bits(copied: Any) -> None:
     held = parameters()
     optimizer = wrapped("adam", held, **NARROW)
     train(optimizer, held, [1, 2])
-    pair = (held, optimizer)
-    if way == "deepcopy":
-        others, other = copy.deepcopy(pair)
-    else:
-        buffer = io.BytesIO()
-        torch.save(pair, buffer)
-        buffer.seek(0)
-        others, other = torch.load(buffer, weights_only=False)
+    others, other = copied((held, optimizer))
     train(optimizer, held, [3, 4])
     train(other, others, [3, 4])
     assert_same(snapshot(other, others), snapshot(optimizer, held))
@@ -111,8 +107,8 @@ def test_copies_go_on_to_the_same_bits(way: str) -> None:
 # --- masters in the model ---
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_masters_are_lent_and_given_back(dtype: torch.dtype) -> None:
+@each("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_masters_are_lent_and_given_back_even_after_an_error(dtype: torch.dtype) -> None:
     held = parameters(dtype)
     optimizer = wrapped("momentum", held, weight="bf16")
     train(optimizer, held, [1, 2])
@@ -121,8 +117,11 @@ def test_masters_are_lent_and_given_back(dtype: torch.dtype) -> None:
         for p in held:
             assert p.dtype == torch.float32 and p.requires_grad
             assert_bit_equal(p.detach(), optimizer.state[p]["master"])
-            # whatever is done inside has no effect after it
+            # Whatever is done inside has no effect after it.
             p.data.fill_(7.0)
+    assert_same(snapshot(optimizer, held), before)
+    with pytest.raises(KeyError), optimizer.masters():
+        raise KeyError
     assert_same(snapshot(optimizer, held), before)
     train(optimizer, held, [3])
 
@@ -140,26 +139,12 @@ def test_a_model_is_tested_and_saved_with_masters() -> None:
     assert_bit_equal(model.weight.detach(), lp.quantize(whole.weight.detach(), "e4m3fn"))
 
 
-def test_working_copies_come_back_after_an_error() -> None:
-    held = parameters()
-    optimizer = wrapped("sgd", held, weight="bf16")
-    before = snapshot(optimizer, held)
-    with pytest.raises(KeyError), optimizer.masters():
-        raise KeyError
-    assert_same(snapshot(optimizer, held), before)
-
-
-@pytest.mark.parametrize("what", ["step", "load_state_dict", "masters", "take_weights"])
-def test_nothing_is_changed_within_the_block(what: str) -> None:
-    held = parameters()
-    optimizer = wrapped("sgd", held, weight="bf16")
+def test_nothing_is_changed_within_the_block() -> None:
+    optimizer = wrapped("sgd", parameters(), weight="bf16")
     state = optimizer.state_dict()
-    with (
-        optimizer.masters(),
-        pytest.raises(RuntimeError, match=f"{what}: .* leave the block first"),
-    ):
-        if what == "masters":
-            with optimizer.masters():
-                pass
-        else:
-            getattr(optimizer, what)(*([state] if what == "load_state_dict" else []))
+    with optimizer.masters():
+        for what in ("step", "load_state_dict", "take_weights"):
+            with pytest.raises(RuntimeError, match=f"{what}: .* leave the block first"):
+                getattr(optimizer, what)(*([state] if what == "load_state_dict" else []))
+        with pytest.raises(RuntimeError, match=r"masters: .* leave the block first"):
+            optimizer.masters().__enter__()
