@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import itertools
 import pickle
 import random
 from typing import Any, NamedTuple
@@ -12,7 +13,8 @@ from torch import nn
 
 from lpkernels.techniques.loss_scaling import LossScaler
 from tests.compare import assert_bit_equal
-from tests.techniques.loss_scaling.loops import INF, backward, parameter
+from tests.loops import each
+from tests.techniques.loss_scaling.loops import INF, backward, parameter, take
 
 
 def torch_scaler(**arguments: Any) -> torch.amp.GradScaler:
@@ -24,10 +26,8 @@ def trace(scaler: Any, bad: list[bool], lr: float = 0.1) -> list[tuple[float, in
     weight = parameter(1.0)
     optimizer = torch.optim.SGD([weight], lr=lr)
     found = []
-    for each in bad:
-        backward(scaler, [weight], INF if each else 1.0)
-        scaler.step(optimizer)
-        scaler.update()
+    for broken in bad:
+        take(scaler, optimizer, INF if broken else 1.0)
         state = scaler.state_dict()
         found.append((state["scale"], state["_growth_tracker"], weight.item()))
     return found
@@ -52,12 +52,10 @@ def test_trace_of_twelve_steps() -> None:
     assert found == trace(torch_scaler(init_scale=16.0, growth_interval=3), bad)
 
 
-@pytest.mark.parametrize(
-    ("steps", "factors"), [(10_000, {}), (1000, {"growth_factor": 1.7, "backoff_factor": 0.3})]
-)
-def test_random_trace_is_that_of_torch(steps: int, factors: dict[str, float]) -> None:
+@each("factors", [{}, {"growth_factor": 1.7, "backoff_factor": 0.3}])
+def test_random_trace_is_that_of_torch(factors: dict[str, float]) -> None:
     draw = random.Random(0)
-    bad = [draw.random() < 0.09 for _ in range(steps)]
+    bad = [draw.random() < 0.09 for _ in range(400)]
     arguments: dict[str, Any] = {"growth_interval": 7, **factors}
     mine = trace(LossScaler(**arguments), bad, lr=1e-5)
     assert mine == trace(torch_scaler(**arguments), bad, lr=1e-5)
@@ -70,9 +68,10 @@ def test_scale_grows_no_further_than_float32() -> None:
         assert [row[0] for row in trace(scaler, [False] * 3)] == [2.0**127] * 3
 
 
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("scale", [2.0**16, 1000.0, 3.0])
-@pytest.mark.parametrize("unscales", [False, True])
+SCALES = [2.0**16, 1000.0, 3.0]
+
+
+@each("fused, scale, unscales", itertools.product([False, True], SCALES, [False, True]))
 def test_weights_are_those_of_torch(fused: bool, scale: float, unscales: bool) -> None:
     ends = []
     for scaler in (LossScaler(init_scale=scale), torch_scaler(init_scale=scale)):
@@ -104,15 +103,9 @@ def test_states_go_both_ways() -> None:
     fresh.load_state_dict(theirs.state_dict())
     assert trace(fresh, bad) == trace(theirs, bad)
     assert all(type(value) in (float, int, bool) for value in mine.state_dict().values())
-
-
-def test_state_of_a_scaler_in_use_is_replaced() -> None:
-    scaler = LossScaler()
-    trace(scaler, [False])
-    scaler.load_state_dict(LossScaler(init_scale=8.0).state_dict())
-    assert scaler.get_scale() == 8.0
-    scaled = scaler.scale(torch.ones(()))
-    assert scaled.item() == 8.0
+    # The state of a scaler in use is replaced.
+    fresh.load_state_dict(LossScaler(init_scale=8.0).state_dict())
+    assert fresh.get_scale() == fresh.scale(torch.ones(())).item() == 8.0
 
 
 class Pair(NamedTuple):
@@ -171,7 +164,7 @@ def test_float16_gradients_are_not_unscaled() -> None:
             scaler.unscale_(optimizer)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.complex64])
+@each("dtype", [torch.float64, torch.bfloat16, torch.complex64])
 def test_gradients_of_other_dtypes_are_unscaled(dtype: torch.dtype) -> None:
     weight = nn.Parameter(torch.ones(2, dtype=dtype))
     optimizer = torch.optim.SGD([weight], lr=1.0)
@@ -211,7 +204,7 @@ def test_disabled_does_nothing() -> None:
     assert (scaler.get_scale(), scaler.state_dict()) == (1.0, {})
 
 
-def test_update_takes_a_scale() -> None:
+def test_a_scale_and_factors_are_read_and_set() -> None:
     scaler = LossScaler()
     scaler.update(8.0)
     assert scaler.scale(torch.ones(())).item() == 8.0
@@ -220,10 +213,6 @@ def test_update_takes_a_scale() -> None:
         assert scaler.get_scale() == 4.0
         scaler.update(2)
         assert scaler.get_scale() == 2.0
-
-
-def test_factors_are_read_and_set() -> None:
-    scaler = LossScaler()
     scaler.set_growth_factor(3.0)
     scaler.set_backoff_factor(0.25)
     scaler.set_growth_interval(7)
