@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lpkernels.techniques.pareto import cold_start, expected_gain, fit_grid, hypervolume
+from tests.loops import each
 from tests.techniques.pareto.matrices import low_rank
 
 ROWS, COLUMNS = 5, 4
@@ -54,14 +55,11 @@ def test_a_row_or_column_without_an_error_is_refused():
 
 
 def test_the_cover_comes_first_and_sees_every_row_and_column():
-    _, task = start(n=6)
+    found, task = start(n=8)
     assert task.asked[:5] == [0, 5, 10, 15, 16]
     rows, columns = np.divmod(task.asked[:5], COLUMNS)
     assert set(rows) == set(range(ROWS)) and set(columns) == set(range(COLUMNS))
-
-
-def test_nothing_is_measured_twice_and_n_is_kept():
-    found, task = start(n=8)
+    # Nothing is measured twice, and n is kept.
     assert task.asked == found.measured.tolist()
     assert len(set(task.asked)) == len(task.asked) <= 8
     assert (found.errors == ADDITIVE[found.measured]).all()
@@ -123,36 +121,32 @@ def test_the_expected_gain_is_the_mean_area_that_is_added():
     memory, simulated = np.array([2.0, 4.0, 0.5]), np.array([[0.6, 0.5, 0.9], [0.2, 0.3, 0.7]])
     end = 4.0 + 0.1 * 3.5
     base = hypervolume(*known, (end, 0.8))
-    want = [
-        np.mean(
-            [
-                hypervolume([*known[0], m], [*known[1], e], (end, 0.8)) - base
-                for e in simulated[:, i]
-            ]
-        )
-        for i, m in enumerate(memory)
-    ]
-    assert expected_gain(memory, simulated, *known) == pytest.approx(want)
+
+    def added(m: float, e: float) -> float:
+        return hypervolume([*known[0], m], [*known[1], e], (end, 0.8)) - base
+
+    gains = [np.mean([added(m, e) for e in simulated[:, i]]) for i, m in enumerate(memory)]
+    assert expected_gain(memory, simulated, *known) == pytest.approx(gains)
+
+
+WRONG = [
+    ((20,), {}, r"shape must be \(low, high\) or .* got \(20,\)"),
+    ((1, 20), {}, "at least 2 x 2 cells"),
+    ((5, 5), {}, "memory has 20 values, the grid 25"),
+    ((5, 4), {"n": 4}, r"n must be in 5\.\.20: 0 measured already and 5 for every row"),
+    ((5, 4), {"n": 21}, r"n must be in 5\.\.20"),
+    ((5, 4), {"rank": 5}, r"rank must be in 0\.\.4 for a grid of 5 x 4, got 5"),
+    ((5, 4), {"ridge": 0}, "ridge must be finite and above 0"),
+    ((5, 4), {"level": 1.0}, "level must be above 0 and below 1"),
+    ((5, 4), {"draws": 1}, "draws must be at least 2"),
+    ((5, 4), {"measured": {20: 0.1}}, r"measured must be configurations in 0\.\.19, got 20"),
+    ((5, 4), {"errors": ADDITIVE * np.nan}, "0 of 5 measurements gave an error"),
+    ((5, 4), {"errors": ADDITIVE * np.inf}, "errors must be finite or NaN"),
+]
 
 
 @pytest.mark.filterwarnings("ignore:.*NaN")
-@pytest.mark.parametrize(
-    ("shape", "options", "match"),
-    [
-        ((20,), {}, r"shape must be \(low, high\) or .* got \(20,\)"),
-        ((1, 20), {}, "at least 2 x 2 cells"),
-        ((5, 5), {}, "memory has 20 values, the grid 25"),
-        ((5, 4), {"n": 4}, r"n must be in 5\.\.20: 0 measured already and 5 for every row"),
-        ((5, 4), {"n": 21}, r"n must be in 5\.\.20"),
-        ((5, 4), {"rank": 5}, r"rank must be in 0\.\.4 for a grid of 5 x 4, got 5"),
-        ((5, 4), {"ridge": 0}, "ridge must be finite and above 0"),
-        ((5, 4), {"level": 1.0}, "level must be above 0 and below 1"),
-        ((5, 4), {"draws": 1}, "draws must be at least 2"),
-        ((5, 4), {"measured": {20: 0.1}}, r"measured must be configurations in 0\.\.19, got 20"),
-        ((5, 4), {"errors": ADDITIVE * np.nan}, "0 of 5 measurements gave an error"),
-        ((5, 4), {"errors": ADDITIVE * np.inf}, "errors must be finite or NaN"),
-    ],
-)
+@each("shape, options, match", WRONG)
 def test_wrong_starts_are_refused_before_anything_is_measured(shape, options, match):
     task = Task(options.pop("errors", ADDITIVE))
     with pytest.raises(ValueError, match=match):
