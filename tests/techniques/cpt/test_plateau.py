@@ -10,7 +10,7 @@ import torch
 import lpkernels as lp
 from lpkernels.techniques.cpt import PrecisionOnPlateau, PrecisionScheduler, bitops
 from tests.loops import each
-from tests.techniques.cpt.fakes import Named, Quantized, Summing, small_model
+from tests.techniques.cpt.fakes import Named, Quantized, Summing
 
 
 @each("mode, threshold_mode, cooldown", itertools.product(["min", "max"], ["rel", "abs"], [0, 3]))
@@ -47,12 +47,9 @@ def test_it_stops_at_the_highest() -> None:
 
 
 def test_at_is_the_highest_and_the_metric_may_be_a_tensor() -> None:
-    model = small_model()
-    scheduler = PrecisionOnPlateau(model, bits=(3, 8), patience=0)
+    scheduler = PrecisionOnPlateau(layer := Quantized(2, 2), bits=(3, 8), patience=0)
     for _ in range(2):
         scheduler.step(torch.tensor(1.0))
-    layer = model[0]
-    assert isinstance(layer, Quantized)
     with scheduler.at():
         assert layer.bits == (8, 8)
     assert layer.bits == (4, 8)
@@ -100,9 +97,7 @@ def test_state_goes_on_to_the_same_bits() -> None:
         second.step(metric)
     assert second.state_dict() == whole.state_dict()
     assert second.cost() == whole.cost()
-
-
-def test_state_is_plain_whatever_was_counted_before() -> None:
+    # The state is plain, whatever was counted before.
     PrecisionScheduler(Named(), 8, bits=(3, 4), cycles=1).expected_cost()
     scheduler = PrecisionOnPlateau(Named(), bits=(3, 4))
     scheduler.step(torch.tensor(1.0), steps=3)

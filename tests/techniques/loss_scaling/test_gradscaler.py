@@ -130,9 +130,8 @@ def test_scale_takes_nested_iterables() -> None:
 def test_order_of_calls_is_checked_as_by_torch() -> None:
     weight = parameter()
     optimizer = torch.optim.SGD([weight], lr=0.1)
-    for mine in (True, False):
-        scaler: Any = LossScaler() if mine else torch_scaler()
-        early: Any = RuntimeError if mine else AssertionError
+    for make, early in ((LossScaler, RuntimeError), (torch_scaler, AssertionError)):
+        scaler: Any = make()
         for call in (lambda s: s.unscale_(optimizer), lambda s: s.step(optimizer)):
             with pytest.raises(early, match="scale"):
                 call(scaler)
@@ -142,8 +141,9 @@ def test_order_of_calls_is_checked_as_by_torch() -> None:
         weight.grad = None
         with pytest.raises(early, match="No inf checks were recorded for this optimizer"):
             scaler.step(optimizer)
-        scaler.update() if mine else None
-        scaler = LossScaler() if mine else torch_scaler()
+        if make is LossScaler:
+            scaler.update()
+        scaler = make()
         backward(scaler, [weight])
         scaler.unscale_(optimizer)
         with pytest.raises(RuntimeError, match=r"unscale_\(\) has already been called"):

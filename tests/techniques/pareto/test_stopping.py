@@ -41,8 +41,8 @@ def finish(stop: EarlyStop, index: int, errors: list[float]) -> None:
     assert run.ended == "finished" and run.error == errors[-1]
 
 
-def with_three_finished() -> EarlyStop:
-    stop = EarlyStop([10, 20, 30, 25], reports=4, least=3)
+def with_three_finished(memory: float = 25) -> EarlyStop:
+    stop = EarlyStop([10, 20, 30, memory], reports=4, least=3)
     for index, errors in enumerate(FINISHED):
         finish(stop, index, errors)
     return stop
@@ -58,11 +58,8 @@ def test_a_run_ends_when_its_band_cannot_reach_the_frontier() -> None:
 
 
 def test_less_memory_has_less_to_beat() -> None:
-    stop = EarlyStop([10, 20, 30, 5], reports=4, least=3)
-    for index, errors in enumerate(FINISHED):
-        finish(stop, index, errors)
     # No error is known with memory of at most 5, so any error is on the frontier.
-    finish(stop, 3, [0.99, 0.98, 0.97, 0.96])
+    finish(with_three_finished(5), 3, [0.99, 0.98, 0.97, 0.96])
 
 
 def test_what_was_ended_says_nothing_of_the_next_run() -> None:
