@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import lpkernels as lp
 from lpkernels.techniques.accumulation import accumulator_of, measure, min_mantissa_bits, plan
 from tests.loops import each
-from tests.support.plans import grad, mean_square
+from tests.support.plans import Applies, grad, mean_square
 
 
 def test_measured_mantissas_of_operands_and_products():
@@ -28,6 +28,8 @@ def test_measured_mantissas_of_operands_and_products():
     assert bits([2.0**-149, 3 * 2.0**-149]) == 1
     # Two significands of m + 1 bits make one of 2 m + 2; a power of two adds no bit.
     assert [bits([1.25], 1.75), bits([1.125], 4.0)] == [5, 3]
+    # Nothing has no bits.
+    assert linear_rows(torch.zeros(0, 8), torch.full((3, 8), 1.5))[0].product_bits == 1
 
 
 def linear_rows(x: Tensor, w: Tensor, **options):
@@ -153,15 +155,12 @@ def test_gradients_buffers_random_state_and_hooks_stay(fails: bool):
 
 
 def test_a_layer_called_twice_gets_the_wider_of_both():
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(6, 6)
+    def forward(x: Tensor) -> Tensor:
+        return twice.layer(twice.layer(x) * 1000).sum() + twice.layer(x[:1]).sum()
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.layer(self.layer(x) * 1000).sum() + self.layer(x[:1]).sum()
-
-    rows = plan(Twice(), grad(40, 6), loss=lambda y: y, operand="bf16").rows
+    twice = Applies(forward)
+    twice.layer = nn.Linear(6, 6)
+    rows = plan(twice, grad(40, 6), loss=lambda y: y, operand="bf16").rows
     assert [(r.layer, r.gemm, r.length) for r in rows] == [
         ("layer", "fprop", 6), ("layer", "dgrad", 6), ("layer", "wgrad", 40),
     ]  # fmt: skip
@@ -187,27 +186,19 @@ def test_notes_say_where_the_theory_is_wrong():
     assert any("fewer mantissa bits than the operands" in note for note in short.notes)
 
 
-class HalfSeen(nn.Module):
-    """A model with one layer under no_grad and one beside the loss."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.silent, self.unused, self.used = (nn.Linear(4, 4) for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            x = self.silent(x)
-        self.unused(x)
-        return self.used(x)
-
-
 def test_layers_without_gradient_say_so():
-    rows = plan(HalfSeen(), torch.randn(2, 4), loss=mean_square, operand="e5m2").rows
+    def forward(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            x = model.silent(x)
+        model.unused(x)
+        return model.used(x)
+
+    model = Applies(forward)
+    model.silent, model.unused, model.used = (nn.Linear(4, 4) for _ in range(3))
+    rows = plan(model, torch.randn(2, 4), loss=mean_square, operand="e5m2").rows
     unseen = [row.layer for row in rows if any("no gradient came back" in n for n in row.notes)]
     assert unseen == ["silent", "unused"]
-    assert [(r.layer, r.gemm) for r in rows if r.layer == "used"] == [
-        ("used", "fprop"), ("used", "wgrad"),
-    ]  # fmt: skip
+    assert [row.gemm for row in rows if row.layer == "used"] == ["fprop", "wgrad"]
 
 
 FIXED_LAYERS = {

@@ -113,9 +113,7 @@ def test_states_have_formats_of_their_own() -> None:
     train(optimizer, held, [1])
     kept = optimizer.state[held[0]]
     assert (kept["exp_avg"].dtype, kept["exp_avg_sq"].dtype) == (torch.bfloat16, torch.float32)
-
-
-def test_states_of_other_shapes_are_rounded() -> None:
+    # States of other shapes are rounded.
     (p,) = parameters(shapes=[(7, 9)])
     optimizer = MasterWeights(torch.optim.Adafactor([p]), weight="fp32", state="e8m3")
     train(optimizer, [p], STEPS)
@@ -220,30 +218,22 @@ def test_gradients_accumulate_and_are_clipped() -> None:
     assert_same(run(lambda p: wrapped("adam", p, **FP32)), run(OPTIMIZERS["adam"]))
 
 
-def test_a_closure_is_called_once() -> None:
+def test_a_closure_and_hooks_are_called_once_for_a_step() -> None:
     (p,) = parameters(shapes=[(3,)])
-    optimizer = MasterWeights(torch.optim.SGD([p], lr=1.0), weight="fp32")
-    calls = []
+    inner = torch.optim.SGD([p], lr=1.0)
+    calls: list[str] = []
+    inner.register_step_pre_hook(lambda *_: calls.append("inner"))
+    optimizer = MasterWeights(inner, weight="fp16")
+    optimizer.register_step_pre_hook(lambda *_: calls.append("outer"))
 
     def closure() -> float:
         optimizer.zero_grad()
         loss = p.square().sum()
         loss.backward()
-        calls.append(1)
+        calls.append("closure")
         return float(loss.detach())
 
-    assert optimizer.step(closure) > 0 and len(calls) == 1
-
-
-def test_hooks_are_called_once_for_a_step() -> None:
-    held = parameters()
-    inner = OPTIMIZERS["sgd"](held)
-    calls: list[str] = []
-    inner.register_step_pre_hook(lambda *_: calls.append("inner"))
-    optimizer = MasterWeights(inner, weight="fp16")
-    optimizer.register_step_pre_hook(lambda *_: calls.append("outer"))
-    train(optimizer, held, [1])
-    assert calls == ["outer"]
+    assert optimizer.step(closure) > 0 and calls == ["outer", "closure"]
 
 
 def test_parameters_without_gradients_stay() -> None:

@@ -230,7 +230,7 @@ def test_a_parameter_that_changes_is_refused_in_its_step() -> None:
         optimizer.step()
 
 
-def test_double_parameters_are_refused_and_their_group_is_not_added() -> None:
+def test_double_parameters_and_flags_that_are_none_are_refused() -> None:
     wrong = parameters(torch.float64, shapes=[(3,)])
     with pytest.raises(ValueError, match=r"float32, float16 and bfloat16, not torch\.float64"):
         make("sgd", wrong, True, RECIPES["fp32"])
@@ -238,9 +238,6 @@ def test_double_parameters_are_refused_and_their_group_is_not_added() -> None:
     with pytest.raises(ValueError, match="fused=True, but not for parameter '1'"):
         optimizer.add_param_group({"params": wrong})
     assert len(optimizer.param_groups) == 1
-
-
-def test_fused_must_be_a_flag() -> None:
     with pytest.raises(TypeError, match="fused must be True, False or None, got 'yes'"):
         make("sgd", parameters(), "yes", RECIPES["fp32"])
 

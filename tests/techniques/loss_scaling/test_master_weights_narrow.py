@@ -90,9 +90,8 @@ def test_stochastic_updates_move_as_often_as_they_should() -> None:
 def test_compensation_is_kahans_sum() -> None:
     (p,) = parameters(shapes=[(50,)])
     w = lp.quantize(p.detach(), "bf16")
-    optimizer = MasterWeights(
-        torch.optim.SGD([p], lr=0.01), weight="bf16", master="bf16", compensation="bf16"
-    )
+    formats = dict.fromkeys(("weight", "master", "compensation"), "bf16")
+    optimizer = MasterWeights(torch.optim.SGD([p], lr=0.01), **formats)
     c = torch.zeros_like(w)
     for step in STEPS:
         p.grad = gradient(p, 0, step)
@@ -152,9 +151,14 @@ def test_a_nan_master_stays_nan_in_a_split_one() -> None:
 # --- draws ---
 
 
+DRAWN: dict[str, Any] = {
+    "weight": "e4m3fn:stochastic", "master": "e5m7:stochastic", "generator": torch.tensor(12345)
+}  # fmt: skip
+
+
 def drawn(x: torch.Tensor, fmt: str, step: int, parameter: int, purpose: int) -> torch.Tensor:
     """x rounded as docs/contract.md says: steps and parameters count from 0, keys from 1."""
-    key = 12345
+    key = int(DRAWN["generator"])
     for part in (step + 1, parameter + 1, purpose):
         key = derive_seed(key, part)
     generator = torch.tensor(key - (key >> 63 << 64))
@@ -163,14 +167,8 @@ def drawn(x: torch.Tensor, fmt: str, step: int, parameter: int, purpose: int) ->
 
 def test_draws_are_keyed_by_seed_step_parameter_purpose_and_index() -> None:
     held = parameters(shapes=[(40,), (3, 5)])
-    optimizer = MasterWeights(
-        torch.optim.SGD(held, lr=1.0, momentum=0.9),
-        weight="e4m3fn:stochastic",
-        master="e5m7:stochastic",
-        state="e5m3:stochastic",
-        grad="e5m9:stochastic",
-        generator=torch.tensor(12345),
-    )
+    formats = {**DRAWN, "state": "e5m3:stochastic", "grad": "e5m9:stochastic"}
+    optimizer = MasterWeights(torch.optim.SGD(held, lr=1.0, momentum=0.9), **formats)
     (_, before) = masters(optimizer, held)
     train(optimizer, held, [1])
     momentum = drawn(gradient(held[1], 1, 1), "e5m9", 1, 1, 1)
@@ -184,13 +182,8 @@ def test_draws_are_keyed_by_seed_step_parameter_purpose_and_index() -> None:
 def test_masters_are_made_in_step_0_and_a_skipped_step_does_not_count() -> None:
     held = parameters(shapes=[(40,), (3, 5)])
     given = held[1].detach().clone()
-    optimizer = MasterWeights(
-        torch.optim.SGD(held, lr=1.0),
-        weight="e4m3fn:stochastic",
-        master="e5m7:stochastic",
-        compensation="e5m3:stochastic",
-        generator=torch.tensor(12345),
-    )
+    inner = torch.optim.SGD(held, lr=1.0)
+    optimizer = MasterWeights(inner, **DRAWN, compensation="e5m3:stochastic")
     before = drawn(given, "e5m7", 0, 1, 2)
     assert_bit_equal(masters(optimizer, held)[1], before)
     assert_bit_equal(held[1].detach(), drawn(before, "e4m3fn", 0, 1, 3))
@@ -239,10 +232,8 @@ def test_a_parameter_draws_the_same_whatever_others_do() -> None:
 @each("rounding", ["nearest_even", "stochastic"])
 def test_stagnation_is_what_a_count_finds(rounding: str) -> None:
     (p,) = parameters(shapes=[(31, 17)])
-    master = f"e5m3:{rounding}"
-    optimizer = MasterWeights(
-        torch.optim.SGD([p], lr=0.05, momentum=0.9), weight="fp32", master=master
-    )
+    inner = torch.optim.SGD([p], lr=0.05, momentum=0.9)
+    optimizer = MasterWeights(inner, weight="fp32", master=f"e5m3:{rounding}")
     asked = unchanged = 0
     buffer = torch.zeros_like(p)
     for step in STEPS:
