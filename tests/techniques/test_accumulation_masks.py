@@ -240,9 +240,7 @@ def test_gradients_are_quantised_as_the_recipe_says():
     dx, dw, _ = gradients(mask_gradients(linear(recipe)), torch.randn(6, 40), torch.randn(6, 5))
     assert torch.equal(lp.quantize(dx, "e4m2"), dx)
     assert torch.equal(lp.quantize(dw, "e5m1"), dw)
-
-
-def test_one_row_is_a_batch_of_one():
+    # One row is a batch of one.
     x, g = torch.randn(6, 40), torch.randn(6, 5)
     whole = gradients(mask_gradients(linear()), x, g)
     layer = mask_gradients(linear())

@@ -120,14 +120,11 @@ def test_exact_sums_keep_everything():
     assert got.nmse < 1e-10
 
 
-def test_an_infinite_sum_has_no_variance():
+def test_infinite_sums_have_no_variance_and_swamped_chunks_are_counted_apart():
     got = measure(torch.full((1, 64), 100.0), torch.full((64, 1), 100.0), "e4m3")
     assert math.isnan(got.vrr)
     assert got.overflowed == 1
     assert math.isnan(got.vrr_error)
-
-
-def test_swamped_chunks_are_counted_apart():
     a = torch.ones(1, 64)
     b = torch.ones(64, 1)
     # Chunks of 4 are exact; the outer sum in e5m0 stops at 2^3, as 8 + 4 = 12 is between 8 and 16.

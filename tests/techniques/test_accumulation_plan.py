@@ -107,6 +107,16 @@ def test_the_recipes_convert_the_model():
     narrow = made.narrowed(2)["5"].fprop
     assert narrow.fmt.man_bits == max(1, recipe.fprop.fmt.man_bits - 2)
     assert made.rows[0].to_dict()["format"] == str(made.rows[0].format)
+    # Names with glob characters are matched literally.
+    model = nn.Sequential()
+    model.add_module("a[0]*", nn.Linear(4, 4))
+    recipes = plan(model, torch.randn(2, 4), loss=mean_square, operand="e5m2").recipes
+    lp.convert(model, recipes)
+    assert isinstance(model[0], lp.nn.Linear)
+    # A recipe can name the operands.
+    made = plan(nn.Linear(4, 4), grad(2, 4), loss=mean_square, operand="hfp8_sun2019")
+    assert made.operands.grad_output == lp.Quantizer("fp_5_2_0_backward")
+    assert made.rows[0].product_bits <= 7
 
 
 def test_a_plan_prints_as_a_table_of_its_rows():
@@ -124,14 +134,6 @@ def test_a_plan_prints_as_a_table_of_its_rows():
         assert line.split()[0] == (row.layer if row.gemm == "fprop" else row.gemm)
     notes = dict.fromkeys(note for row in made.rows for note in row.notes)
     assert lines[len(made.rows) :] == [f"{i}: {note}" for i, note in enumerate(notes, start=1)]
-
-
-def test_names_with_glob_characters_are_matched_literally():
-    model = nn.Sequential()
-    model.add_module("a[0]*", nn.Linear(4, 4))
-    recipes = plan(model, torch.randn(2, 4), loss=mean_square, operand="e5m2").recipes
-    lp.convert(model, recipes)
-    assert isinstance(model[0], lp.nn.Linear)
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -165,12 +167,6 @@ def test_a_layer_called_twice_gets_the_wider_of_both():
         ("layer", "fprop", 6), ("layer", "dgrad", 6), ("layer", "wgrad", 40),
     ]  # fmt: skip
     assert rows[0].exponents[1] - rows[0].exponents[0] >= 9
-
-
-def test_a_recipe_can_name_the_operands():
-    made = plan(nn.Linear(4, 4), grad(2, 4), loss=mean_square, operand="hfp8_sun2019")
-    assert made.operands.grad_output == lp.Quantizer("fp_5_2_0_backward")
-    assert made.rows[0].product_bits <= 7
 
 
 def test_notes_say_where_the_theory_is_wrong():

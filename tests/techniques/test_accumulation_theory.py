@@ -96,40 +96,31 @@ def test_minimum_bits():
     assert some.tolist() == MINIMUM[:8] + BY_LEVEL[8:]
 
 
-@each("name", ["n", "m_p", "chunk", "nzr"])
-def test_one_array_makes_an_array_of_the_bits(name: str):
-    plain = {"n": 4096, "m_p": 5, "chunk": 64, "nzr": 1.0}
-    bits = min_mantissa_bits(**plain)
-    assert type(bits) is int
-    found = min_mantissa_bits(**plain | {name: np.full((2, 1), plain[name])})
-    assert found.dtype == np.int64 and found.tolist() == [[bits], [bits]]
+SCALARS = {"m_acc": 8, "m_p": 5, "n": 4096, "chunk": 64, "nzr": 1.0}
+FUNCTIONS = [
+    (min_mantissa_bits, int, ["n", "m_p", "chunk", "nzr"]),
+    (log_variance_lost, float, ["m_acc", "m_p", "n", "nzr"]),
+    (lambda **given: vrr(**given)[0], float, ["m_acc", "m_p", "n", "nzr"]),
+    (lambda **given: vrr(**given)[1], float, ["m_acc", "m_p", "n", "nzr"]),
+    (nmse, float, ["m_acc", "n", "chunk", "nzr"]),
+]
 
 
-@each("name", ["m_acc", "m_p", "n", "nzr"])
-def test_one_array_makes_an_array_of_the_loss(name: str):
-    plain = {"m_acc": 8, "m_p": 5, "n": 4096, "nzr": 1.0}
-    many = plain | {name: np.full((2, 1), plain[name])}
-    assert type(log_variance_lost(**plain)) is float
-    assert log_variance_lost(**many).tolist() == [[log_variance_lost(**plain)]] * 2
-    assert [type(value) for value in vrr(**plain)] == [float, float]
-    assert vrr(**many)[1].tolist() == [[vrr(**plain)[1]]] * 2
-
-
-@each("name", ["m_acc", "n", "chunk", "nzr"])
-def test_one_array_makes_an_array_of_the_error(name: str):
-    plain = {"m_acc": 8, "n": 4096, "chunk": 64, "nzr": 1.0}
-    error = nmse(**plain)
-    assert type(error) is float
-    assert nmse(**plain | {name: np.full((2, 1), plain[name])}).tolist() == [[error], [error]]
+@each("function, kind, names", FUNCTIONS)
+def test_one_array_makes_an_array_of_the_result(function, kind: type, names: list[str]):
+    plain = {name: SCALARS[name] for name in names}
+    value = function(**plain)
+    assert type(value) is kind
+    for name in names:
+        found = function(**plain | {name: np.full((2, 1), plain[name])})
+        assert found.dtype == np.dtype(kind) and found.tolist() == [[value], [value]], name
 
 
 def test_the_bits_found_pass_and_one_fewer_does_not():
     assert log_variance_lost(8, 5, 4096) == pytest.approx(4.20414, rel=1e-5)
     assert log_variance_lost(9, 5, 4096) == pytest.approx(0.987836, rel=1e-5)
     assert min_mantissa_bits(4096, 5, cutoff=math.exp(4.21)) == 8
-
-
-def test_the_loss_does_not_fall_with_every_bit():
+    # The loss does not fall with every bit.
     losses = [log_variance_lost(m, 5, 2**23) for m in (16, 17, 18)]
     assert losses == pytest.approx([7.153, 7.898, 0.008079], rel=1e-3)
 
@@ -146,9 +137,6 @@ def test_a_share_of_zero_products_shortens_the_sum():
     # Half the products of each chunk of 64 count; there are still 1024 chunks, with six bits more
     # than a product.
     assert min_mantissa_bits(2**16, 5, chunk=64, nzr=0.5) == 7
-
-
-def test_a_share_gives_the_nearest_whole_length():
     assert vrr(3, 5, 100, nzr=0.026) == vrr(3, 5, 3) != vrr(3, 5, 2)
 
 
@@ -161,10 +149,12 @@ def test_a_short_last_chunk_is_a_sum_of_the_outer_level(cutoff: float, bits: int
     assert found == bits
 
 
-def test_one_product_loses_nothing():
+def test_one_product_loses_nothing_and_one_chunk_is_no_chunk():
     assert vrr(1, 5, 1) == (1.0, 0.0)
     assert min_mantissa_bits(1, 5) == 1
     assert min_mantissa_bits(1, 5, metric="nmse") == 1
+    # A chunk of the whole length is no chunk.
+    assert min_mantissa_bits(4096, 5, chunk=4096) == min_mantissa_bits(4096, 5, chunk=2**20) == 9
 
 
 @each("m_p", [0, 1, 47])
@@ -183,10 +173,6 @@ def test_no_step_swamps_fully_where_the_partial_loss_covers_the_sum():
         weight = 2**jr * math.erfc(x / 2) * math.erf(x) if n > before else 0.0
         lost, weights = lost + before * weight, weights + weight
     assert vrr(5, 5, n)[1] == pytest.approx(lost / (weights * n), rel=1e-12)
-
-
-def test_a_chunk_of_the_whole_length_is_no_chunk():
-    assert min_mantissa_bits(4096, 5, chunk=4096) == min_mantissa_bits(4096, 5, chunk=2**20) == 9
 
 
 def test_error_criterion():

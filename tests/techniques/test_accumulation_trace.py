@@ -113,13 +113,7 @@ def test_composite_layers_compute_what_torch_does_while_traced(model: nn.Module,
     assert all(row.exponents is not None for row in rows)
 
 
-def test_lengths_of_recurrent_layers():
-    # There are four gates of 7; the weight's gradient is one sum over 6 steps of 3 samples.
-    found = {"ih_l0": [5, 28, 18], "hh_l0": [7, 28, 18]}
-    assert lengths(nn.LSTM(5, 7), grad(6, 3, 5)) == found
-
-
-def test_lengths_of_attention():
+def test_lengths_of_attention_and_recurrent_layers():
     attend = Applies(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True))
     found = lengths(attend, (grad(2, 4, 6, 8), grad(2, 4, 6, 8), grad(2, 4, 6, 3)))
     assert found == {"scores": [8, 6, 6], "values": [6, 3, 6]}
@@ -127,6 +121,9 @@ def test_lengths_of_attention():
     assert found == {
         "in_proj": [8, 24, 15], "scores": [4, 5, 5], "values": [5, 4, 5], "out_proj": [8, 8, 15],
     }  # fmt: skip
+    # There are four gates of 7; the weight's gradient is one sum over 6 steps of 3 samples.
+    found = {"ih_l0": [5, 28, 18], "hh_l0": [7, 28, 18]}
+    assert lengths(nn.LSTM(5, 7), grad(6, 3, 5)) == found
 
 
 def test_attention_masks_are_those_of_torch():

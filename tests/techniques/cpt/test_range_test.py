@@ -47,6 +47,10 @@ def test_the_bounds_of_a_synthetic_training() -> None:
     third = result.trace[1]
     assert len(third.accuracy) == 200
     assert third.last == pytest.approx(0.5) and third.first == pytest.approx(0.1 + 0.4 * 0.255)
+    # A loss as a probability gives the same bounds.
+    made = Synthetic(ENDS)
+    found = precision_range_test(lambda: math.exp(-(1 - made())), made.set_bits)
+    assert found.bits == (3, 4)
 
 
 OTHER_ENDS = [
@@ -226,12 +230,6 @@ def test_a_loss_is_refused_at_its_first_step_and_told_how_it_becomes_an_accuracy
     with pytest.raises(ValueError, match=match):
         precision_range_test(lambda: calls.append(1) or value, lambda bits: None)
     assert len(calls) == 1
-
-
-def test_a_loss_as_a_probability_gives_bounds() -> None:
-    made = Synthetic(ENDS)
-    found = precision_range_test(lambda: math.exp(-(1 - made())), made.set_bits)
-    assert found.bits == (3, 4)
 
 
 def test_the_result_prints_as_a_table() -> None:

@@ -163,13 +163,10 @@ def test_shuffled_bits_are_the_same_in_another_order() -> None:
     assert digits(pinned) == "8376345835673466"
 
 
-def test_a_function_is_a_profile() -> None:
+def test_functions_constants_and_the_widest_range() -> None:
     assert digits(Schedule((3, 8), 1, lambda z: z * z).plan(5)) == "33456"
     with pytest.raises(ValueError, match=r"from \[0, 1\] to \[0, 1\], got 1.5 at z=0.75"):
         Schedule((3, 8), 1, lambda z: 2 * z).plan(4)
-
-
-def test_constant_and_widest() -> None:
     assert digits(Schedule((5, 5), 2).plan(8)) == "55555555"
     assert bits_at(9, 10, bits=(1, 24), cycles=1) == 23
     assert type(bits_at(0, 10, bits=(3, 8), cycles=1)) is int

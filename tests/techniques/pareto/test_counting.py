@@ -46,9 +46,7 @@ def test_hooked_counts_the_output_of_every_module():
     # It counts the convolution, the norm and both calls of the ReLU; the linear layer and the model
     # return the output.
     assert counts["activations"] == 4 * MAP + BATCH * 5
-
-
-def test_hooked_leaves_sequential_out():
+    # Sequential is left out.
     model = nn.Sequential(nn.Linear(3, 7), nn.ReLU(), nn.Sequential(nn.Linear(7, 2)))
     assert count_tensors(model, torch.zeros(BATCH, 3), count="hooked") == {
         "params": 28 + 16, "activations": 2 * BATCH * 7, "inputs": BATCH * 3, "outputs": BATCH * 2,

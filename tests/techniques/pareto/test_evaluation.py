@@ -120,9 +120,7 @@ def test_seeds_give_the_noise():
     assert [r["noise"] for r in records] == pytest.approx(list(floor))
     row = averages(records)[0]
     assert row["noise"] == pytest.approx(floor.mean())
-
-
-def test_noise_needs_two_seeds_of_an_entry():
+    # An entry needs two seeds.
     errors = np.array([[[0.1, 0.3], [0.5, np.nan]], [[0.1, np.nan], [np.nan, np.nan]]])
     assert noise_floor(errors) == pytest.approx([np.sqrt(0.02 / 2), np.nan], nan_ok=True)
 

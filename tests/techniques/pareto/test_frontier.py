@@ -23,6 +23,10 @@ def test_areas_of_the_vector():
     assert hypervolume(*PREDICTED.T, REFERENCE) == pytest.approx(2.45)
     assert hyperdiff(POINTS, PREDICTED, REFERENCE) == pytest.approx(0.35)
     assert hyperdiff(PREDICTED, POINTS, REFERENCE) == pytest.approx(0.35)
+    # Points beyond the reference add nothing.
+    assert hypervolume([7, 1], [0.5, 2], REFERENCE) == 0
+    assert hypervolume([7, 6, 5], [0.1, 0.1, 1], REFERENCE) == 0
+    assert hypervolume([*POINTS[:, 0], 0], [*POINTS[:, 1], 1.5], REFERENCE) == pytest.approx(2.8)
 
 
 def test_distances_of_the_vector():
@@ -71,12 +75,6 @@ def test_the_order_of_points_does_not_matter(points: list[tuple[int, int]], rand
     p, q = np.array(points, dtype=float), np.array(moved, dtype=float)
     assert p[pareto_front(*p.T)].tolist() == q[pareto_front(*q.T)].tolist()
     assert hypervolume(*p.T, (7, 7)) == hypervolume(*q.T, (7, 7))
-
-
-def test_points_beyond_the_reference_add_nothing():
-    assert hypervolume([7, 1], [0.5, 2], REFERENCE) == 0
-    assert hypervolume([7, 6, 5], [0.1, 0.1, 1], REFERENCE) == 0
-    assert hypervolume([*POINTS[:, 0], 0], [*POINTS[:, 1], 1.5], REFERENCE) == pytest.approx(2.8)
 
 
 def test_the_best_below_a_cap_is_chosen():

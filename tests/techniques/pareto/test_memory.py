@@ -14,6 +14,9 @@ COUNTS = {"params": 1000, "activations": 500, "inputs": 64, "outputs": 10}
 def test_memory_is_that_of_the_formula():
     assert training_memory(COUNTS, 8, 16) == 6168
     assert isinstance(training_memory(COUNTS, 8, 16), float)
+    # A block format costs its scales too.
+    space = FormatSpace(["block32_e2m1"], ["bf16"])
+    assert space.low_bits.tolist() == [4.25]
 
 
 def test_memory_of_a_space_has_few_distinct_values():
@@ -33,11 +36,6 @@ def test_memory_counts_each_tensor_in_its_format(key: str):
     both = training_memory(more, 1, 1) - training_memory(COUNTS, 1, 1)
     want = {"params": (1, 2), "activations": (2, 0), "inputs": (0, 1), "outputs": (0, 2)}[key]
     assert (low - both, high - both) == want
-
-
-def test_a_block_format_costs_its_scales_too():
-    space = FormatSpace(["block32_e2m1"], ["bf16"])
-    assert space.low_bits.tolist() == [4.25]
 
 
 WRONG = [

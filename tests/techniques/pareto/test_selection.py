@@ -37,11 +37,12 @@ def test_greedy_takes_pivots_then_what_adds_most():
     assert select(BASIS, n=4).tolist() == [0, 5, 4, 1]
     assert select(BASIS, n=2, method="qr").tolist() == [0, 5]
     assert select(BASIS, n=1).tolist() == [0]
-
-
-def test_cost_divides_the_gain():
+    # Cost divides the gain.
     assert select(BASIS, n=2, measured=[0, 5]).tolist() == [4, 1]
     assert select(BASIS, n=2, measured=[0, 5], cost=COST).tolist() == [1, 4]
+    # What adds more by one part in 10^8 is first.
+    y = np.array([[2, 0, 1 + 1e-8, 0.9, 0], [0, 1, 0, 0, 0.5]])
+    assert select(y, n=3).tolist() == [1, 0, 2]
 
 
 def test_the_best_pair_is_the_first_two_pivots():
@@ -69,11 +70,6 @@ def test_after_the_pivots_each_one_adds_most_to_log_det(seed: int):
         left = np.setdiff1d(np.arange(12), chosen[:taken])
         best = max(left, key=lambda j: chosen_log_det(y, [*chosen[:taken], j]))
         assert chosen[taken] == best
-
-
-def test_what_adds_more_by_one_part_in_10_to_the_8_is_first():
-    y = np.array([[2, 0, 1 + 1e-8, 0.9, 0], [0, 1, 0, 0, 0.5]])
-    assert select(y, n=3).tolist() == [1, 0, 2]
 
 
 @each("seed", range(4))

@@ -16,9 +16,7 @@ def test_the_band_is_what_finished_runs_gained() -> None:
     assert final_error(FINISHED, [0.9, 0.6]) == pytest.approx((0.4, 0.4, 0.5))
     # The ends of the band are moved outward to gains that occurred, however narrow the band is.
     assert final_error(FINISHED, [0.6], level=0.01)[1:] == pytest.approx((0.2, 0.4))
-
-
-def test_after_the_last_report_nothing_is_open() -> None:
+    # After the last report nothing is open.
     assert final_error(FINISHED, [0.9, 0.8, 0.7, 0.1]) == (0.1, 0.1, 0.1)
 
 

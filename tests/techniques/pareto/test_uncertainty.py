@@ -27,15 +27,13 @@ def band_of(memory: np.ndarray = MEMORY, **options):
     return frontier_band(Y, CHOSEN, X[0, CHOSEN], memory, **{"residuals": RESIDUALS, **options})
 
 
-def test_held_out_residuals_are_zero_where_the_rank_is_exact():
-    tasks = np.vstack([TRAINED, [0.3, 0.7] @ BASIS])
-    assert np.abs(held_out_residuals(tasks, 2)).max() < 1e-12
-
-
 def test_held_out_residuals_are_of_the_fit_to_a_row_by_the_others():
     tasks = low_rank(6, 8, 3)
     left, y = held_out_residuals(tasks, 2)[0], embed(tasks[1:], 2)
     assert left == pytest.approx((tasks[0] - tasks[0] @ y.T @ y) * np.sqrt(8 / 6))
+    # They are zero where the rank is exact.
+    tasks = np.vstack([TRAINED, [0.3, 0.7] @ BASIS])
+    assert np.abs(held_out_residuals(tasks, 2)).max() < 1e-12
 
 
 def test_held_out_residuals_are_as_large_as_the_noise_also_with_gaps():
@@ -87,12 +85,9 @@ def test_the_truth_is_in_the_bands_as_often_as_they_say(level: float):
     assert inside.mean() == pytest.approx(level, abs=0.05)
 
 
-def test_draws_come_from_the_seed():
+def test_draws_come_from_the_seed_and_a_larger_level_gives_a_wider_band():
     assert (band_of(seed=1).low == band_of(seed=1).low).all()
     assert (band_of(seed=1).low != band_of(seed=2).low).any()
-
-
-def test_a_larger_level_gives_a_wider_band():
     narrow, wide = band_of(level=0.5), band_of(level=0.95)
     assert (wide.low <= narrow.low).all() and (wide.high >= narrow.high).all()
 

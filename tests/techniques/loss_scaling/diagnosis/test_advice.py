@@ -54,20 +54,17 @@ def test_a_layer_that_its_format_does_not_hold() -> None:
     assert "e5m10, e4m3fn is too narrow for c, whatever the scale" in str(scale)
 
 
-def test_gradients_that_overflow_unscaled() -> None:
-    scale = Report([row("a", "grad_output", 20, 0)]).recommend().scale
-    assert scale is not None
-    assert (scale.scale, scale.overflow_unscaled) == (2.0**-7, 0.5)
-    assert "; 50.00% overflow" in str(scale)
-
-
-def test_another_format_is_asked_for() -> None:
+def test_another_format_and_gradients_that_overflow_unscaled() -> None:
     report = Report([row("a", "grad_output", -20)])
     scale = report.recommend("e4m3fn").scale
     assert scale is not None
     assert (str(scale.formats[0]), scale.scale) == ("e4m3fn", 2.0**26)
     margins = [report.recommend("e4m3fn", margin=m).scale for m in (0, 3)]
     assert [m and m.scale for m in margins] == [2.0**27, 2.0**24]
+    scale = Report([row("a", "grad_output", 20, 0)]).recommend().scale
+    assert scale is not None
+    assert (scale.scale, scale.overflow_unscaled) == (2.0**-7, 0.5)
+    assert "; 50.00% overflow" in str(scale)
 
 
 def test_no_gradient_no_scale() -> None:

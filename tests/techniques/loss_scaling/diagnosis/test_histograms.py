@@ -63,14 +63,11 @@ def test_shifted_multiplies_by_a_power_of_two() -> None:
     assert Histogram.of([3e38]).shifted(5).exponents == (127, 127)
 
 
-def test_sum_adds_all_counts() -> None:
+def test_sum_adds_all_counts_and_pairs_hold_everything() -> None:
     both = Histogram.sum([Histogram.of(VALUES), Histogram.of([0.0, 7.0])])
     assert np.array_equal(both.counts, Histogram.of([*VALUES, 0.0, 7.0]).counts)
     assert both.zeros == 3
     assert Histogram.sum([]).elements == 0
-
-
-def test_pairs_hold_everything() -> None:
     of = Histogram.of(VALUES)
     again = Histogram.from_pairs(of.to_pairs(), of.zeros, of.nonfinite)
     assert np.array_equal(again.counts, of.counts)

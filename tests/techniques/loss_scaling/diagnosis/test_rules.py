@@ -31,6 +31,10 @@ def test_lost_counts_what_lies_outside_of_the_format() -> None:
     found = rules.lost(of, fmt("fp16"))
     assert (found.underflow, found.overflow) == (1 / 5, 1 / 5)
     assert found.magnitude == pytest.approx(65536 / (65536 + 32768 + 1))
+    of = powers(e_15=1, e_14=1)
+    assert rules.lost(of, fmt("e5m10_nosub")).underflow == 0.5
+    assert rules.lost(of, fmt("e5m10")).underflow == 0
+    assert rules.lost(Histogram.of([0.0, math.nan]), fmt("fp16")) == Lost(0, 0, 0)
 
 
 def test_lost_moves_with_the_scale() -> None:
@@ -38,13 +42,6 @@ def test_lost_moves_with_the_scale() -> None:
     underflow = [rules.lost(of, fmt("fp16"), k).underflow for k in (-10, 0, 5, 6)]
     assert underflow == [0.5, 0.25, 0.25, 0]
     assert [rules.lost(of, fmt("fp16"), k).overflow for k in (5, 6)] == [0, 0.5]
-
-
-def test_lost_of_a_format_without_subnormals_and_of_no_number() -> None:
-    of = powers(e_15=1, e_14=1)
-    assert rules.lost(of, fmt("e5m10_nosub")).underflow == 0.5
-    assert rules.lost(of, fmt("e5m10")).underflow == 0
-    assert rules.lost(Histogram.of([0.0, math.nan]), fmt("fp16")) == Lost(0, 0, 0)
 
 
 LARGEST = [1.0, 65504.0, 65505.0, 3.0, 0.1, 2.0**-24, 448.0, 449.0, np.nextafter(448, 0)]
@@ -63,17 +60,15 @@ def test_static_exponent_of_the_paper() -> None:
     assert rules.static_exponent(2.0**-24, fmt("fp16")) == 39
     assert rules.static_exponent(2.0**-24, fmt("fp16"), margin=2) == 37
     assert rules.static_exponent(1.0, fmt("fp16")) == 15
+    # It stays a scale.
+    assert rules.static_exponent(2.0**-149, fmt("fp32")) == 126
+    assert rules.static_exponent(2.0**127, fmt("e4m3fn_b100")) == -126
 
 
 @each("largest", [0.0, -1.0, math.inf, math.nan])
 def test_static_exponent_refuses_no_magnitude(largest: float) -> None:
     with pytest.raises(ValueError, match="expected a positive finite magnitude, got"):
         rules.static_exponent(largest, fmt("fp16"))
-
-
-def test_static_exponent_stays_a_scale() -> None:
-    assert rules.static_exponent(2.0**-149, fmt("fp32")) == 126
-    assert rules.static_exponent(2.0**127, fmt("e4m3fn_b100")) == -126
 
 
 @each("largest", [1.0, 1.5, 1.999])
