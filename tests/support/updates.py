@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from lpkernels.arithmetic import Adam, Keyed, Quantizer, Sgd, Step, UpdateRoundi
 from lpkernels.formats import BF16, FP16, FP32, FloatFormat
 from lpkernels.ops import UpdateTensors
 from lpkernels.rounding import ROUNDINGS
+from tests.compare import assert_bit_equal
 
 STEPS: dict[str, Step] = {
     "sgd": Sgd(0.1),
@@ -40,74 +40,45 @@ class Formats(NamedTuple):
     working_is_master: bool = False
 
 
+def _of(text: str, *others: Any) -> Formats:
+    """The five quantizers in one text, "-" for none, and the fields behind them."""
+    return Formats(*("" if each == "-" else each for each in text.split()), *others)
+
+
+_HALF, _BRAIN, _WIDE = torch.float16, torch.bfloat16, torch.float32
 FORMATS: dict[str, Formats] = {
     "fp32": Formats(working_is_master=True),
-    "fp32_master": Formats(weight="bf16", gradients=torch.bfloat16, weights=torch.bfloat16),
-    "half": Formats("fp16", "fp16", "fp16", "bf16", "fp16", torch.float16, torch.float16),
-    "drawn": Formats(
-        "e5m2:stochastic:bits=3",
-        "e6m9:stochastic",
-        "bf16:stochastic:bits=8",
-        "bf16:stochastic:bits=16:philox",
-        "e4m3fn:stochastic",
-        torch.bfloat16,
-        torch.bfloat16,
-    ),
-    "bytes": Formats(
-        "",
-        "e4m3fn:stochastic",
-        "fp8_e5m2:nearest_away",
-        "fp8_e5m2:to_odd",
-        "bf16",
-        torch.float16,
-        torch.bfloat16,
-    ),
-    "words": Formats("e8m23_sat", "e8m23_sat:toward_zero", "e8m23_nan", "e8m23_sat", "fp16"),
-    "own_master": Formats("", "e6m9:stochastic", "bf16", "fp16", working_is_master=True),
-    "own_half": Formats(
-        "", "e4m3fn:toward_negative", "e5m10_nosub", "bf16", "", torch.float16, torch.float16, True
-    ),
+    "fp32_master": _of("- - - - bf16", _BRAIN, _BRAIN),
+    "half": _of("fp16 fp16 fp16 bf16 fp16", _HALF, _HALF),
+    "drawn": _of("e5m2:stochastic:bits=3 e6m9:stochastic bf16:stochastic:bits=8 "
+                 "bf16:stochastic:bits=16:philox e4m3fn:stochastic", _BRAIN, _BRAIN),
+    "bytes": _of("- e4m3fn:stochastic fp8_e5m2:nearest_away fp8_e5m2:to_odd bf16", _HALF, _BRAIN),
+    "words": _of("e8m23_sat e8m23_sat:toward_zero e8m23_nan e8m23_sat fp16"),
+    "own_master": _of("- e6m9:stochastic bf16 fp16 -", _WIDE, _WIDE, True),
+    "own_half": _of("- e4m3fn:toward_negative e5m10_nosub bf16 -", _HALF, _HALF, True),
     # States of one kind, to nearest: they are stepped where they lie.
-    "near_brain": Formats("", "e6m9", "bf16", "bf16", "bf16", weights=torch.bfloat16),
-    "near_half": Formats("", "fp16", "fp16", "fp16", "bf16", weights=torch.bfloat16),
-    "near_words": Formats("", "e6m9:to_odd", "e6m9", "e5m10_nosub_sat", "bf16"),
-    "near_codes": Formats("", "e6m9_sat", "e6m9_sat", "e8m7_sat", "bf16"),
-    "near_bytes": Formats("", "e4m3fn", "fp8_e5m2", "fp8_e4m3", "e5m2"),
+    "near_brain": _of("- e6m9 bf16 bf16 bf16", _WIDE, _BRAIN),
+    "near_half": _of("- fp16 fp16 fp16 bf16", _WIDE, _BRAIN),
+    "near_words": _of("- e6m9:to_odd e6m9 e5m10_nosub_sat bf16"),
+    "near_codes": _of("- e6m9_sat e6m9_sat e8m7_sat bf16"),
+    "near_bytes": _of("- e4m3fn fp8_e5m2 fp8_e4m3 e5m2"),
     # These are not for lanes: values lie far above float32's own exponents.
-    "beyond_lanes": Formats("", "e2m5_b-110", "e2m5_b-110:stochastic", "e4m3fn", "bf16"),
-    **{
-        mode: Formats(
-            mode and f"bf16:{mode}",
-            f"e4m3fn:{mode}",
-            f"bf16:{mode}",
-            f"e5m2:{mode}",
-            f"e6m9:{mode}",
-        )
-        for mode in ROUNDINGS
-    },
-}
+    "beyond_lanes": _of("- e2m5_b-110 e2m5_b-110:stochastic e4m3fn bf16"),
+    **{mode: _of(f"bf16:{mode} e4m3fn:{mode} bf16:{mode} e5m2:{mode} e6m9:{mode}")
+       for mode in ROUNDINGS},
+}  # fmt: skip
 # Cases beside FORMATS: states of one kind, and masters, that have loops of their own on the CPU.
 LOOPS: dict[str, Formats] = {
-    "drawn_brain": Formats(
-        "", "bf16:stochastic", "bf16:stochastic", "bf16:stochastic:bits=8", "bf16",
-        torch.bfloat16, torch.bfloat16, True,
-    ),
-    "drawn_half": Formats("", "fp16:stochastic", "fp16:stochastic", "fp16:stochastic:bits=16"),
-    "drawn_half_bytes": Formats(
-        "", "fp8_e5m2:stochastic", "fp8_e5m2:stochastic", "fp8_e5m2:stochastic:bits=3", "bf16",
-        torch.bfloat16, torch.bfloat16,
-    ),
-    "drawn_bytes": Formats(
-        "", "fp8_e4m3:stochastic:bits=8", "e4m3fn:stochastic", "e3m4:stochastic:philox", "e8m7_sat",
-        weights=torch.bfloat16,
-    ),
-    "drawn_words": Formats(
-        "", "e6m9:stochastic:bits=16", "e6m9:stochastic", "e5m10_nosub:stochastic", "bf16",
-        weights=torch.bfloat16,
-    ),
-    "half_bytes": Formats(
-        "", "fp8_e5m2", "fp8_e5m2", "e5m2_sat", "e8m3", torch.bfloat16, torch.bfloat16
-    ),
+    "drawn_brain": _of("- bf16:stochastic bf16:stochastic bf16:stochastic:bits=8 bf16",
+                       _BRAIN, _BRAIN, True),
+    "drawn_half": _of("- fp16:stochastic fp16:stochastic fp16:stochastic:bits=16 -"),
+    "drawn_half_bytes": _of("- fp8_e5m2:stochastic fp8_e5m2:stochastic "
+                            "fp8_e5m2:stochastic:bits=3 bf16", _BRAIN, _BRAIN),
+    "drawn_bytes": _of("- fp8_e4m3:stochastic:bits=8 e4m3fn:stochastic "
+                       "e3m4:stochastic:philox e8m7_sat", _WIDE, _BRAIN),
+    "drawn_words": _of("- e6m9:stochastic:bits=16 e6m9:stochastic e5m10_nosub:stochastic bf16",
+                       _WIDE, _BRAIN),
+    "half_bytes": _of("- fp8_e5m2 fp8_e5m2 e5m2_sat e8m3", _BRAIN, _BRAIN),
 }  # fmt: skip
 KEYS = (1, 2, (1 << 32) + 77, (1 << 32) + 78, 3)
 _KEPT = {FP32: torch.float32, FP16: torch.float16, BF16: torch.bfloat16}
@@ -221,12 +192,5 @@ def run(
 def assert_same(got: UpdateTensors, expected: UpdateTensors) -> None:
     """Asserts that both are the same to the bit, NaN included."""
     for name, ours, theirs in zip(UpdateTensors._fields, got, expected, strict=True):
-        assert len(ours) == len(theirs)
         for i, (x, y) in enumerate(zip(ours, theirs, strict=True)):
-            same = x.contiguous().view(-1).view(torch.uint8).numpy()
-            other = y.contiguous().view(-1).view(torch.uint8).numpy()
-            wrong = np.flatnonzero(same != other) // max(x.element_size(), 1)
-            assert wrong.size == 0, (
-                f"{name}[{i}]: {np.unique(wrong).size} differ, first at {wrong[0]}: "
-                f"{x.view(-1)[wrong[0]]} instead of {y.view(-1)[wrong[0]]}"
-            )
+            assert_bit_equal(x, y, f"{name}[{i}]")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from lpkernels.rng import SITE_OUTER, SITE_PRODUCT, SITE_SUM, draws
 from lpkernels.rounding import ROUNDINGS, round_scalar
 from lpkernels.techniques.accumulation import accumulator_of, knee, measure, nmse, vrr
 from lpkernels.techniques.accumulation.measuring import with_mantissa
+from tests.loops import each
 
 
 def operands(m: int, k: int, n: int, fmt: str = "e5m2", seed: int = 0):
@@ -84,30 +86,23 @@ ACCUMULATORS = [f"e4m3:{mode}" for mode in ROUNDINGS] + [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ACCUMULATORS)
+@each("name", ACCUMULATORS)
 def test_events_are_those_of_exact_sums(name: str):
     acc = lp.accumulator(name)
-    a, b = operands(4, 23, 3)
+    a, b = operands(3, 23, 2)
     a *= 2
-    seed = torch.tensor(7)
     oracle = Oracle(acc, 7)
     over = 0
-    for i in range(4):
-        for j in range(3):
-            oracle.overflowed = False
-            oracle.run(a[i].tolist(), b[:, j].tolist(), i, j)
-            over += oracle.overflowed
-    got = measure(a, b, acc, generator=seed)
-    assert got.overflowed == over / 12
+    for i, j in np.ndindex(3, 2):
+        oracle.overflowed = False
+        oracle.run(a[i].tolist(), b[:, j].tolist(), i, j)
+        over += oracle.overflowed
+    got = measure(a, b, acc, generator=torch.tensor(7))
+    assert got.overflowed == over / 6
     assert got.swamped == oracle.swamped / oracle.added
-    assert got.counted == 12
-
-
-def test_both_events_occur_in_these_tests():
-    a, b = operands(4, 23, 3)
-    got = measure(a * 2, b, "e3m2")
-    assert 0 < got.swamped < 1
-    assert 0 < got.overflowed <= 1
+    assert got.counted == 6
+    if name == "e3m2":
+        assert 0 < got.swamped < 1 and 0 < got.overflowed <= 1
 
 
 def test_exact_sums_keep_everything():
@@ -118,16 +113,18 @@ def test_exact_sums_keep_everything():
     assert (got.swamped, got.overflowed, got.swamped_chunks) == (0, 0, None)
     assert (got.length, got.sums, got.product_bits) == (64, 64, 5)
     assert got.to_dict()["accumulator"] == "e8m23"
+    # Native sums have no events.
+    got = measure(a, b, lp.NATIVE)
+    assert got.swamped is got.overflowed is None
+    assert got.counted == 0
+    assert got.nmse < 1e-10
 
 
-def test_an_infinite_sum_has_no_variance():
+def test_infinite_sums_have_no_variance_and_swamped_chunks_are_counted_apart():
     got = measure(torch.full((1, 64), 100.0), torch.full((64, 1), 100.0), "e4m3")
     assert math.isnan(got.vrr)
     assert got.overflowed == 1
     assert math.isnan(got.vrr_error)
-
-
-def test_swamped_chunks_are_counted_apart():
     a = torch.ones(1, 64)
     b = torch.ones(64, 1)
     # Chunks of 4 are exact; the outer sum in e5m0 stops at 2^3, as 8 + 4 = 12 is between 8 and 16.
@@ -146,60 +143,49 @@ def test_trees_and_compensated_sums_lose_fewer_products():
     assert {x.counted for x in (plain, kahan, tree)} == {30}
 
 
-def test_events_of_a_tree_by_hand():
+TREE, KAHAN = "e5m2:order=pairwise", "e5m2:order=compensated"
+COARSE = "e5m3:toward_zero:block=2:aligned_bits=3"
+FINE = "e5m3:toward_zero:block=2:aligned_bits=8"
+# The sum of these products, in that accumulator, loses that share of them.
+LOST = [
     # In e5m2, 8 + 1 = 9 is a tie and rounds to 8, so that 1 is lost; 8 + (1 + 1) is kept.
-    b = torch.ones(4, 1)
-    tree = "e5m2:order=pairwise"
-    assert measure(torch.tensor([[8.0, 1.0, 1.0, 1.0]]), b, tree).swamped == 1 / 4
+    ([8, 1, 1, 1], TREE, 1 / 4),
     # The tree adds 64 + 64, then 1 + 1 = 2, which is lost with both of its products.
-    assert measure(torch.tensor([[64.0, 64.0, 1.0, 1.0]]), b, tree).swamped == 1 / 2
+    ([64, 64, 1, 1], TREE, 1 / 2),
     # Nothing is lost where products cancel.
-    assert measure(torch.tensor([[3.0, -3.0, 64.0, 0.0]]), b, tree).swamped == 0
-    assert measure(torch.full((1, 4), 28.0), b, "e3m2none_sat:order=pairwise").overflowed == 1
-
-
-def test_events_of_a_compensated_sum_by_hand():
+    ([3, -3, 64, 0], TREE, 0),
     # In e5m2, 8 + 1 leaves 8 and the correction -1, with which the next 1 makes 10.
-    ones = torch.tensor([[8.0, 1.0, 1.0]])
-    got = measure(ones, torch.ones(3, 1), "e5m2:order=compensated")
-    assert (got.swamped, got.overflowed) == (0, 0)
+    ([8, 1, 1], KAHAN, 0),
     # 2^-10 changes neither 8 nor a correction of 1.
-    tiny = torch.tensor([[8.0, 1.0, 2.0**-10]])
-    assert measure(tiny, torch.ones(3, 1), "e5m2:order=compensated").swamped == 1 / 3
-
-
-def test_events_of_aligned_blocks_by_hand():
-    b = torch.ones(4, 1)
-    acc = "e5m3:toward_zero:block=2:aligned_bits=3"
+    ([8, 1, 2.0**-10], KAHAN, 1 / 3),
     # Nothing is left of 1/2 beside 16, whose last place is 2.
-    assert measure(torch.tensor([[16.0, 0.5, 4.0, 4.0]]), b, acc).swamped == 1 / 4
+    ([16, 0.5, 4, 4], COARSE, 1 / 4),
     # The second block comes to 1 in a sum of 16 whose last place is 2: all of it is cut away.
-    assert measure(torch.tensor([[16.0, 0.0, 0.5, 0.5]]), b, acc).swamped == 2 / 3
+    ([16, 0, 0.5, 0.5], COARSE, 2 / 3),
     # 5 / 4 and -5 / 4 cancel, and so they are not lost.
-    kept = torch.tensor([[1.0, 0.0, 1.25, -1.25]])
-    assert measure(kept, b, acc).swamped == 0
-    wide = "e5m3:toward_zero:block=2:aligned_bits=8"
+    ([1, 0, 1.25, -1.25], COARSE, 0),
     # Alignment keeps 1 beside 16, but the block is lost when the sum is rounded.
-    assert measure(torch.tensor([[16.0, 0.0, 0.5, 0.5]]), b, wide).swamped == 2 / 3
-    assert (
-        measure(torch.full((1, 4), 28.0), b, "e3m2none_sat:block=2:aligned_bits=4").overflowed == 1
-    )
+    ([16, 0, 0.5, 0.5], FINE, 2 / 3),
+]
+
+
+@each("products, acc, share", LOST)
+def test_events_of_trees_compensated_sums_and_blocks_by_hand(products, acc, share):
+    got = measure(torch.tensor([products], dtype=torch.float32), torch.ones(len(products), 1), acc)
+    assert (got.swamped, got.overflowed) == (share, 0)
+
+
+@each("acc", ["order=pairwise", "block=2:aligned_bits=4"])
+def test_sums_in_another_order_overflow(acc):
+    x = torch.full((1, 4), 28.0)
+    assert measure(x, torch.ones(4, 1), f"e3m2none_sat:{acc}").overflowed == 1
 
 
 def test_with_mantissa_keeps_the_rest():
     acc = lp.accumulator("hopper_fp8")
     assert acc.operands
-    narrow = with_mantissa(acc, 9)
-    assert str(narrow) == str(acc).replace("e8m13", "e8m9").replace("e8m23", "e8m9").replace(
-        ":outer=e8m9", ""
-    )
-
-
-def test_native_sums_have_no_events():
-    got = measure(*operands(4, 64, 4), lp.NATIVE)
-    assert got.swamped is got.overflowed is None
-    assert got.counted == 0
-    assert got.nmse < 1e-10
+    want = str(acc).replace("e8m13", "e8m9").replace(":outer=e8m23", "")
+    assert str(with_mantissa(acc, 9)) == want
 
 
 def test_rows_stand_for_the_rest_where_there_are_too_many():
@@ -231,34 +217,33 @@ def test_the_knee_is_where_the_theory_puts_it():
     assert 0.60 < long.vrr < 0.74
 
 
-@pytest.mark.parametrize(("man_bits", "log_n"), [(6, 8), (7, 10), (8, 10), (8, 12), (9, 12)])
-def test_error_law(man_bits: int, log_n: int):
-    # 4 <= x <= 8, 5-bit products
-    got = measure(*operands(64, 2**log_n, 64), f"e8m{man_bits}", counted=0)
-    assert got.nmse == pytest.approx(nmse(man_bits, 2**log_n), rel=0.15)
+# For sums of 2^log n products of 5 bits: rounding, length of a chunk and of a block, mantissa bits,
+# and how far the measured error may lie below and above the law.
+NEAREST, CUT = "nearest_even", "aligned_truncation"
+LAW = [
+    # 4 <= x = 2^m / sqrt n <= 8
+    *((NEAREST, None, None, *sizes, 0.85, 1.15) for sizes in ((6, 8), (7, 10), (8, 10), (9, 12))),
+    (NEAREST, 64, None, 6, 13, 0.85, 1.15),
+    *((CUT, None, block, m, 12, 0.8, 1.15) for block in (1, 32) for m in (7, 8)),
+    (CUT, 64, None, 6, 12, 0.9, 1.1),
+    ("stochastic", None, None, 5, 10, 0.6, 1.1),
+]
+
+
+@each("rounding, chunk, block, man_bits, log_n, low, high", LAW)
+def test_the_error_follows_the_law(rounding, chunk, block, man_bits, log_n, low, high):
+    options = {} if block is None else {"block": block}
+    acc = accumulator_of(lp.FloatFormat(8, man_bits), rounding, chunk=chunk, **options)
+    generator = torch.Generator().manual_seed(0)
+    got = measure(*operands(64, 2**log_n, 64), acc, counted=0, generator=generator)
+    law = nmse(man_bits, 2**log_n, chunk=chunk, rounding=rounding)
+    assert low <= got.nmse / law <= high
     assert got.nmse_error < 0.05 * got.nmse
-
-
-def test_chunks_follow_the_law_too():
-    got = measure(*operands(64, 2**14, 64), "e8m6_chunk64", counted=0)
-    assert got.nmse == pytest.approx(nmse(6, 2**14, chunk=64), rel=0.15)
-
-
-@pytest.mark.parametrize("block", [1, 32])
-def test_aligned_truncation_loses_variance_in_proportion_to_1_over_x(block: int):
-    a, b = operands(64, 2**12, 64)
-    for bits in (7, 8):
-        acc = accumulator_of(lp.FloatFormat(8, bits), "aligned_truncation", block=block)
-        got = measure(a, b, acc, counted=0)
-        assert 0.08 < (1 - got.vrr) * 2**bits / 2**6 < 0.24
-        assert 0.8 < got.nmse / nmse(bits, 2**12, rounding="aligned_truncation") < 1.15
-
-
-def test_aligned_truncation_in_chunks_has_the_error_of_both_levels():
-    a, b = operands(64, 2**12, 64)
-    acc = accumulator_of(lp.FloatFormat(8, 6), "aligned_truncation", chunk=64)
-    law = nmse(6, 2**12, chunk=64, rounding="aligned_truncation")
-    assert measure(a, b, acc, counted=0).nmse == pytest.approx(law, rel=0.1)
+    if block:
+        # Aligned truncation loses variance in proportion to 1 / x.
+        assert 0.08 < (1 - got.vrr) * 2**man_bits / 2**6 < 0.24
+    if rounding == "stochastic":
+        assert got.vrr > 1
 
 
 def test_accumulators_of_the_theory_s_roundings():
@@ -274,40 +259,22 @@ def test_accumulators_of_the_theory_s_roundings():
         accumulator_of(lp.FloatFormat(5, 0), "aligned_truncation")
 
 
-def test_stochastic_rounding_loses_no_variance_and_adds_noise():
-    a, b = operands(64, 2**10, 64)
-    got = measure(a, b, "e8m5:stochastic", counted=0, generator=torch.Generator().manual_seed(0))
-    assert got.vrr > 1
-    assert 0.6 < got.nmse / nmse(5, 2**10, rounding="stochastic") < 1.1
-
-
-def test_knee_curve():
-    a, b = operands(16, 1024, 16)
-    curve = knee(a, b, range(3, 9), "e6m9_chunk64")
-    assert [m.accumulator for m in curve] == [f"e6m{bits}_chunk64" for bits in range(3, 9)]
-    errors = [m.nmse for m in curve]
-    assert errors == sorted(errors, reverse=True)
-    assert curve[0].swamped > curve[-1].swamped
-
-
 X = torch.ones(3, 4)
+WRONG = [
+    (lambda: measure(X, X, "e5m4"), ValueError, r"a must be \(M, K\) and b \(K, N\), got"),
+    (lambda: measure(X[0], X.t(), "e5m4"), ValueError, "must be"),
+    (lambda: measure(X[:0], X.t(), "e5m4"), ValueError, "no product in shapes"),
+    (lambda: measure(X.double(), X.t(), "e5m4"), TypeError, r"a must be float32.*lp.quantize"),
+    (lambda: measure(X, None, "e5m4"), TypeError, "b must be a torch.Tensor, got NoneType"),
+    (lambda: measure(X * math.inf, X.t(), "e5m4"), ValueError, "a holds infinities or NaN"),
+    (lambda: measure(X, X.t(), "e5m99"), ValueError, "e5m99"),
+    (lambda: knee(X, X.t(), [3], "fixed8_f4"), ValueError, "sequential sum in a float format"),
+    (lambda: knee(X, X.t(), [3], "native"), ValueError, "got native"),
+    (lambda: knee(X, X.t(), [24]), ValueError, "man_bits"),
+]
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: measure(X, X, "e5m4"), ValueError, r"a must be \(M, K\) and b \(K, N\), got"),
-        (lambda: measure(X[0], X.t(), "e5m4"), ValueError, "must be"),
-        (lambda: measure(X[:0], X.t(), "e5m4"), ValueError, "no product in shapes"),
-        (lambda: measure(X.double(), X.t(), "e5m4"), TypeError, r"a must be float32.*lp.quantize"),
-        (lambda: measure(X, None, "e5m4"), TypeError, "b must be a torch.Tensor, got NoneType"),
-        (lambda: measure(X * math.inf, X.t(), "e5m4"), ValueError, "a holds infinities or NaN"),
-        (lambda: measure(X, X.t(), "e5m99"), ValueError, "e5m99"),
-        (lambda: knee(X, X.t(), [3], "fixed8_f4"), ValueError, "sequential sum in a float format"),
-        (lambda: knee(X, X.t(), [3], "native"), ValueError, "got native"),
-        (lambda: knee(X, X.t(), [24]), ValueError, "man_bits"),
-    ],
-)
+@each("call, error, message", WRONG)
 def test_wrong_arguments(call, error, message):
     with pytest.raises(error, match=message):
         call()
@@ -326,14 +293,17 @@ def test_a_measurement_prints_as_a_table():
     ]  # fmt: skip
 
 
-def test_measurements_print_a_row_each_and_the_columns_that_say_something():
-    a, b = torch.randn(8, 64), torch.randn(64, 8)
-    found = knee(a, b, range(4, 7), "e6m9_chunk16")
-    assert [each.accumulator for each in found] == [f"e6m{m}_chunk16" for m in (4, 5, 6)]
+def test_a_curve_has_a_row_for_each_width_and_the_columns_that_say_something():
+    a, b = operands(16, 256, 16)
+    found = knee(a, b, range(3, 9), "e6m9_chunk16")
+    assert [row.accumulator for row in found] == [f"e6m{m}_chunk16" for m in range(3, 9)]
+    errors = [row.nmse for row in found]
+    assert errors == sorted(errors, reverse=True)
+    assert found[0].swamped > found[-1].swamped
     head, *lines = str(found).splitlines()
     assert "swamped chunks" in head
     assert "of sums" not in head
-    assert [line.split()[0] for line in lines] == [each.accumulator for each in found]
+    assert [line.split()[0] for line in lines] == [row.accumulator for row in found]
     assert "swamped" not in str(measure(a, b, "native"))
-    head, line = str(measure(a, b, "e6m9", counted=2 * 64 * 8)).splitlines()
-    assert (head[-7:], line.split()[-1]) == ("of sums", "16")
+    head, line = str(measure(a, b, "e6m9", counted=4 * 256 * 16)).splitlines()
+    assert (head[-7:], line.split()[-1]) == ("of sums", "64")

@@ -15,6 +15,7 @@ from lpkernels.techniques.accumulation import (
     nmse,
     vrr,
 )
+from tests.loops import each
 
 # The columns are m_acc, m_p, n and 1 - VRR; every step of the sum is added in float64, to seven
 # digits.
@@ -55,44 +56,27 @@ LEMMA = [
     (8, 2**18, 0.563242),
     (10, 2**20, 0.682835),
 ]
-# For each log2 n: bits unchunked, with chunk 64 by "level", and with chunk 64 by "total"; m_p = 5.
-MINIMUM = {
-    6: (4, 4, 4),
-    7: (5, 4, 5),
-    8: (6, 4, 5),
-    9: (6, 4, 6),
-    10: (7, 4, 6),
-    11: (8, 4, 7),
-    12: (9, 4, 8),
-    13: (9, 5, 8),
-    14: (10, 6, 9),
-    15: (11, 6, 9),
-    16: (12, 7, 10),
-    17: (12, 8, 11),
-    18: (13, 9, 12),
-    19: (14, 9, 12),
-    20: (15, 10, 13),
-    21: (15, 11, 14),
-    22: (18, 12, 15),
-    23: (18, 12, 15),
-    24: (19, 13, 16),
-}
+# Bits for 2^6, 2^7, ..., 2^24 products of 5 bits: in one sum, and in chunks of 64 by "level" and by
+# "total".
+MINIMUM = [4, 5, 6, 6, 7, 8, 9, 9, 10, 11, 12, 12, 13, 14, 15, 15, 18, 18, 19]
+BY_LEVEL = [4, 4, 4, 4, 4, 4, 4, 5, 6, 6, 7, 8, 9, 9, 10, 11, 12, 12, 13]
+BY_TOTAL = [4, 5, 5, 6, 6, 7, 8, 8, 9, 9, 10, 11, 12, 12, 13, 14, 15, 15, 16]
 
 
-@pytest.mark.parametrize(("m_acc", "m_p", "n", "loss"), THEOREM)
-@pytest.mark.parametrize("method", ["quad", "exact"])
-def test_losses_are_those_of_the_full_sum(m_acc: int, m_p: int, n: int, loss: float, method: str):
-    kept, got = vrr(m_acc, m_p, n, method=method)
-    assert got == pytest.approx(loss, rel=1e-6)
-    assert kept == 1 - got
+@each("m_acc, m_p, n, loss", THEOREM)
+def test_losses_are_those_of_the_full_sum(m_acc: int, m_p: int, n: int, loss: float):
+    for method in ("quad", "exact"):
+        kept, got = vrr(m_acc, m_p, n, method=method)
+        assert got == pytest.approx(loss, rel=1e-6), method
+        assert kept == 1 - got
 
 
-@pytest.mark.parametrize(("m_acc", "n", "kept"), LEMMA)
+@each("m_acc, n, kept", LEMMA)
 def test_full_swamping_alone(m_acc: int, n: int, kept: float):
     assert vrr(m_acc, 5, n, partial=False)[0] == pytest.approx(kept, abs=1e-6)
 
 
-@pytest.mark.parametrize("n", [17, 1000, 5000, 2**16 + 7, 2**19])
+@each("n", [17, 1000, 5000, 2**16 + 7, 2**18])
 def test_the_integral_is_the_full_sum(n: int):
     m_acc = np.arange(2, 19)
     fast = vrr(m_acc, 5, n)[1]
@@ -101,57 +85,42 @@ def test_the_integral_is_the_full_sum(n: int):
     np.testing.assert_allclose(fast[some], full[some], rtol=1e-6)
 
 
-@pytest.mark.parametrize("log_n", MINIMUM)
-def test_minimum_bits(log_n: int):
-    n = 2**log_n
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ModelWarning)
-        chunked = [min_mantissa_bits(n, 5, chunk=64, criterion=c) for c in ("level", "total")]
-        assert (min_mantissa_bits(n, 5), *chunked) == MINIMUM[log_n]
+@pytest.mark.filterwarnings("ignore::lpkernels.techniques.accumulation.ModelWarning")
+def test_minimum_bits():
+    n = 2 ** np.arange(6, 25)
+    assert min_mantissa_bits(n, 5).tolist() == MINIMUM
+    assert min_mantissa_bits(n, 5, chunk=64).tolist() == BY_LEVEL
+    assert min_mantissa_bits(n, 5, chunk=64, criterion="total").tolist() == BY_TOTAL
+    some = min_mantissa_bits(n, 5, chunk=np.where(n > 2**13, 64, n))
+    assert some.dtype == np.int64
+    assert some.tolist() == MINIMUM[:8] + BY_LEVEL[8:]
 
 
-def test_minimum_bits_of_many_layers_at_once():
-    lengths = 2 ** np.arange(6, 22)
-    bits = min_mantissa_bits(lengths, 5, chunk=np.where(lengths > 2**13, 64, lengths))
-    expected = [MINIMUM[k][1 if k > 13 else 0] for k in range(6, 22)]
-    assert bits.dtype == np.int64
-    assert bits.tolist() == expected
+SCALARS = {"m_acc": 8, "m_p": 5, "n": 4096, "chunk": 64, "nzr": 1.0}
+FUNCTIONS = [
+    (min_mantissa_bits, int, ["n", "m_p", "chunk", "nzr"]),
+    (log_variance_lost, float, ["m_acc", "m_p", "n", "nzr"]),
+    (lambda **given: vrr(**given)[0], float, ["m_acc", "m_p", "n", "nzr"]),
+    (lambda **given: vrr(**given)[1], float, ["m_acc", "m_p", "n", "nzr"]),
+    (nmse, float, ["m_acc", "n", "chunk", "nzr"]),
+]
 
 
-@pytest.mark.parametrize("name", ["n", "m_p", "chunk", "nzr"])
-def test_one_array_makes_an_array_of_the_bits(name: str):
-    plain = {"n": 4096, "m_p": 5, "chunk": 64, "nzr": 1.0}
-    bits = min_mantissa_bits(**plain)
-    assert type(bits) is int
-    found = min_mantissa_bits(**plain | {name: np.full((2, 1), plain[name])})
-    assert found.dtype == np.int64 and found.tolist() == [[bits], [bits]]
-
-
-@pytest.mark.parametrize("name", ["m_acc", "m_p", "n", "nzr"])
-def test_one_array_makes_an_array_of_the_loss(name: str):
-    plain = {"m_acc": 8, "m_p": 5, "n": 4096, "nzr": 1.0}
-    many = plain | {name: np.full((2, 1), plain[name])}
-    assert type(log_variance_lost(**plain)) is float
-    assert log_variance_lost(**many).tolist() == [[log_variance_lost(**plain)]] * 2
-    assert [type(value) for value in vrr(**plain)] == [float, float]
-    assert vrr(**many)[1].tolist() == [[vrr(**plain)[1]]] * 2
-
-
-@pytest.mark.parametrize("name", ["m_acc", "n", "chunk", "nzr"])
-def test_one_array_makes_an_array_of_the_error(name: str):
-    plain = {"m_acc": 8, "n": 4096, "chunk": 64, "nzr": 1.0}
-    error = nmse(**plain)
-    assert type(error) is float
-    assert nmse(**plain | {name: np.full((2, 1), plain[name])}).tolist() == [[error], [error]]
+@each("function, kind, names", FUNCTIONS)
+def test_one_array_makes_an_array_of_the_result(function, kind: type, names: list[str]):
+    plain = {name: SCALARS[name] for name in names}
+    value = function(**plain)
+    assert type(value) is kind
+    for name in names:
+        found = function(**plain | {name: np.full((2, 1), plain[name])})
+        assert found.dtype == np.dtype(kind) and found.tolist() == [[value], [value]], name
 
 
 def test_the_bits_found_pass_and_one_fewer_does_not():
     assert log_variance_lost(8, 5, 4096) == pytest.approx(4.20414, rel=1e-5)
     assert log_variance_lost(9, 5, 4096) == pytest.approx(0.987836, rel=1e-5)
     assert min_mantissa_bits(4096, 5, cutoff=math.exp(4.21)) == 8
-
-
-def test_the_loss_does_not_fall_with_every_bit():
+    # The loss does not fall with every bit.
     losses = [log_variance_lost(m, 5, 2**23) for m in (16, 17, 18)]
     assert losses == pytest.approx([7.153, 7.898, 0.008079], rel=1e-3)
 
@@ -168,31 +137,27 @@ def test_a_share_of_zero_products_shortens_the_sum():
     # Half the products of each chunk of 64 count; there are still 1024 chunks, with six bits more
     # than a product.
     assert min_mantissa_bits(2**16, 5, chunk=64, nzr=0.5) == 7
-
-
-def test_a_share_gives_the_nearest_whole_length():
     assert vrr(3, 5, 100, nzr=0.026) == vrr(3, 5, 3) != vrr(3, 5, 2)
 
 
 # 150 products come in chunks of 48, and the last chunk has 6. With m_acc bits both levels lose 192
 # (l1 + l2 - l1 l2): l1 is the loss of 48 products of 5 bits, and l2 is that of 4 sums of 5 +
 # floor(log2 48) bits.
-@pytest.mark.parametrize(
-    ("cutoff", "bits"),
-    [(39.9, 3), (39.7, 4), (1.6, 5), (1.55, 6), (5.3e-5, 11), (5.2e-5, 12)],
-)
+@each("cutoff, bits", [(39.9, 3), (39.7, 4), (1.6, 5), (1.55, 6), (5.3e-5, 11), (5.2e-5, 12)])
 def test_a_short_last_chunk_is_a_sum_of_the_outer_level(cutoff: float, bits: int):
     found = min_mantissa_bits(150, 5, chunk=48, criterion="total", cutoff=math.exp(cutoff))
     assert found == bits
 
 
-def test_one_product_loses_nothing():
+def test_one_product_loses_nothing_and_one_chunk_is_no_chunk():
     assert vrr(1, 5, 1) == (1.0, 0.0)
     assert min_mantissa_bits(1, 5) == 1
     assert min_mantissa_bits(1, 5, metric="nmse") == 1
+    # A chunk of the whole length is no chunk.
+    assert min_mantissa_bits(4096, 5, chunk=4096) == min_mantissa_bits(4096, 5, chunk=2**20) == 9
 
 
-@pytest.mark.parametrize("m_p", [0, 1, 47])
+@each("m_p", [0, 1, 47])
 def test_odd_product_widths(m_p: int):
     kept = vrr(np.arange(1, 24), m_p, 4096)[0]
     assert ((kept > 0) & (kept <= 1)).all()
@@ -210,10 +175,6 @@ def test_no_step_swamps_fully_where_the_partial_loss_covers_the_sum():
     assert vrr(5, 5, n)[1] == pytest.approx(lost / (weights * n), rel=1e-12)
 
 
-def test_a_chunk_of_the_whole_length_is_no_chunk():
-    assert min_mantissa_bits(4096, 5, chunk=4096) == min_mantissa_bits(4096, 5, chunk=2**20) == 9
-
-
 def test_error_criterion():
     assert [min_mantissa_bits(2**k, 5, metric="nmse") for k in (12, 16, 20)] == [9, 11, 13]
     assert min_mantissa_bits(2**20, 5, metric="nmse", chunk=64) == 10
@@ -229,54 +190,44 @@ def test_error_criterion():
     assert nmse(np.array([3, 4]), 1).tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "message"),
-    [
-        ((2**22, 5), {}, "from 2\\^22 on"),
-        ((2**12, 5), {"rounding": "stochastic"}, "adds noise"),
-        ((2**12, 5), {"rounding": "aligned_truncation"}, "add 3 bits"),
-    ],
-)
-def test_where_the_model_is_wrong_there_is_a_warning(arguments, options, message):
-    with pytest.warns(ModelWarning, match=message):
-        min_mantissa_bits(*arguments, **options)
-
-
-def test_chunks_keep_long_sums_inside_the_model():
+def test_where_the_model_is_wrong_there_is_a_warning():
+    with pytest.warns(ModelWarning, match=r"from 2\^22 on"):
+        min_mantissa_bits(2**22, 5)
+    with pytest.warns(ModelWarning, match="adds noise"):
+        min_mantissa_bits(2**12, 5, rounding="stochastic")
+    with pytest.warns(ModelWarning, match="add 3 bits"):
+        min_mantissa_bits(2**12, 5, rounding="aligned_truncation")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        # Chunks keep long sums inside the model.
         assert min_mantissa_bits(2**24, 5, chunk=64) == 13
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: vrr(0, 5, 64), ValueError, r"m_acc must be mantissa bits in 1\.\.52.*got 0"),
-        (lambda: vrr(53, 5, 64), ValueError, "got 53"),
-        (lambda: vrr(7.5, 5, 64), TypeError, "m_acc must be an int"),
-        (lambda: vrr(7, -1, 64), ValueError, r"m_p must be mantissa bits in 0\.\.105"),
-        (lambda: vrr(7, 5, 0), ValueError, r"n must be a number of products in 1\.\.2\^53, got 0"),
-        (lambda: vrr(7, 5, [64, -3]), ValueError, "got -3"),
-        (lambda: vrr(7, 5, True), TypeError, "n must be an int"),
-        (lambda: vrr(7, 5, 64, nzr=1.5), ValueError, "share of products.*got 1.5"),
-        (lambda: vrr(7, 5, 64, nzr=math.nan), ValueError, "got nan"),
-        (lambda: vrr(7, 5, 64, nzr="half"), TypeError, "nzr must be a number"),
-        (lambda: vrr(7, 5, 64, method="slow"), ValueError, "one of auto, exact, quad"),
-        (lambda: min_mantissa_bits(64, 5, chunk=0), ValueError, "chunk must be a number of"),
-        (lambda: min_mantissa_bits(64, 5, criterion="both"), ValueError, "level, total"),
-        (lambda: min_mantissa_bits(64, 5, metric="mse"), ValueError, "one of vrr, nmse"),
-        (lambda: min_mantissa_bits(64, 5, rounding="toward_zero"), ValueError, "aligned_trunc"),
-        (lambda: min_mantissa_bits(64, 5, cutoff=1.0), ValueError, "finite and above 1"),
-        (lambda: min_mantissa_bits(64, 5, cutoff="50"), TypeError, "cutoff must be a number"),
-        (lambda: min_mantissa_bits(64, 5, eps=0.0, metric="nmse"), ValueError, "above 0"),
-        (
-            lambda: min_mantissa_bits(2**40, 5, eps=1e-40, metric="nmse"),
-            ValueError,
-            "at most 52 mantissa bits is enough",
-        ),
-        (lambda: nmse(0, 64), ValueError, "m_acc must be mantissa bits"),
-    ],
-)
+WRONG = [
+    (lambda: vrr(0, 5, 64), ValueError, r"m_acc must be mantissa bits in 1\.\.52.*got 0"),
+    (lambda: vrr(53, 5, 64), ValueError, "got 53"),
+    (lambda: vrr(7.5, 5, 64), TypeError, "m_acc must be an int"),
+    (lambda: vrr(7, -1, 64), ValueError, r"m_p must be mantissa bits in 0\.\.105"),
+    (lambda: vrr(7, 5, 0), ValueError, r"n must be a number of products in 1\.\.2\^53, got 0"),
+    (lambda: vrr(7, 5, [64, -3]), ValueError, "got -3"),
+    (lambda: vrr(7, 5, True), TypeError, "n must be an int"),
+    (lambda: vrr(7, 5, 64, nzr=1.5), ValueError, "share of products.*got 1.5"),
+    (lambda: vrr(7, 5, 64, nzr=math.nan), ValueError, "got nan"),
+    (lambda: vrr(7, 5, 64, nzr="half"), TypeError, "nzr must be a number"),
+    (lambda: vrr(7, 5, 64, method="slow"), ValueError, "one of auto, exact, quad"),
+    (lambda: min_mantissa_bits(64, 5, chunk=0), ValueError, "chunk must be a number of"),
+    (lambda: min_mantissa_bits(64, 5, criterion="both"), ValueError, "level, total"),
+    (lambda: min_mantissa_bits(64, 5, metric="mse"), ValueError, "one of vrr, nmse"),
+    (lambda: min_mantissa_bits(64, 5, rounding="toward_zero"), ValueError, "aligned_trunc"),
+    (lambda: min_mantissa_bits(64, 5, cutoff=1.0), ValueError, "finite and above 1"),
+    (lambda: min_mantissa_bits(64, 5, cutoff="50"), TypeError, "cutoff must be a number"),
+    (lambda: min_mantissa_bits(64, 5, eps=0.0, metric="nmse"), ValueError, "above 0"),
+    (lambda: min_mantissa_bits(2**40, 5, eps=1e-40, metric="nmse"), ValueError, "at most 52 mant"),
+    (lambda: nmse(0, 64), ValueError, "m_acc must be mantissa bits"),
+]
+
+
+@each("call, error, message", WRONG)
 def test_wrong_arguments(call, error, message):
     with pytest.raises(error, match=message):
         call()

@@ -13,6 +13,7 @@ from lpkernels.techniques.cpt import (
     precision_range_test,
     recalibrate,
 )
+from tests.techniques.loss_scaling.optimizers import assert_same
 
 
 def model_of(policy: str = "cpt_fu2021") -> nn.Sequential:
@@ -56,10 +57,10 @@ def test_layers_by_glob_weights_and_accumulators() -> None:
 
 def test_floats_go_by_a_table_and_without_one_are_refused() -> None:
     model = model_of("hfp8_sun2019")
-    before = [module.recipe for module in (model[0], model[3])]
+    before = model[0].recipe, model[3].recipe
     with pytest.raises(ValueError, match=r"does not take .* give a table of formats"):
         PrecisionScheduler(model, 8, bits=(3, 8), cycles=1)
-    assert [module.recipe for module in (model[0], model[3])] == before
+    assert (model[0].recipe, model[3].recipe) == before
     PrecisionScheduler(model, 8, bits=(3, 8), cycles=1, formats="float")
     assert str(model[3].recipe.input) == "e2m0_sat"
 
@@ -88,28 +89,22 @@ def test_the_range_test_leaves_precisions_and_ranges() -> None:
     model(x())
     before, state = precisions(model), copy.deepcopy(model.state_dict())
 
+    calls: list[int] = []
+
     def step() -> float:
         optimizer.zero_grad()
         model(x()).square().mean().backward()
         optimizer.step()
-        step.calls += 1
-        return step.calls / 10
+        calls.append(1)
+        return len(calls) / 10
 
-    step.calls = 0
-    precision_range_test(
-        step,
-        lambda bits: lp.set_precision(model, bits, 4),
-        candidates=(2, 4),
-        window=1,
-        steps_per_level=3,
-        restore=(model, optimizer),
-    )
+    options = {"candidates": (2, 4), "window": 1, "steps_per_level": 3}
+    options["restore"] = (model, optimizer)
+    precision_range_test(step, lambda bits: lp.set_precision(model, bits, 4), **options)
     assert precisions(model) == before
-    assert all(
-        torch.equal(a, b) for a, b in zip(state.values(), model.state_dict().values(), strict=True)
-    )
+    assert_same(model.state_dict(), state)
     model(x())
-    assert step.calls == 6
+    assert len(calls) == 6
 
 
 def test_a_plateau_raises_the_bits_of_layers() -> None:

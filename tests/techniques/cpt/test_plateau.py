@@ -1,5 +1,6 @@
 """PrecisionOnPlateau: ReduceLROnPlateau's rule, upwards."""
 
+import itertools
 import math
 from typing import Any
 
@@ -8,20 +9,14 @@ import torch
 
 import lpkernels as lp
 from lpkernels.techniques.cpt import PrecisionOnPlateau, PrecisionScheduler, bitops
-from tests.techniques.cpt.fakes import Named, Quantized, Summing, small_model
+from tests.loops import each
+from tests.techniques.cpt.fakes import Named, Quantized, Summing
 
 
-@pytest.mark.parametrize("mode", ["min", "max"])
-@pytest.mark.parametrize("threshold_mode", ["rel", "abs"])
-@pytest.mark.parametrize("cooldown", [0, 3])
+@each("mode, threshold_mode, cooldown", itertools.product(["min", "max"], ["rel", "abs"], [0, 3]))
 def test_it_rises_when_torch_would_reduce(mode: str, threshold_mode: str, cooldown: int) -> None:
-    rule: dict[str, Any] = {
-        "mode": mode,
-        "patience": 2,
-        "threshold": 0.05,
-        "threshold_mode": threshold_mode,
-        "cooldown": cooldown,
-    }
+    rule: dict[str, Any] = {"mode": mode, "threshold": 0.05, "threshold_mode": threshold_mode}
+    rule |= {"patience": 2, "cooldown": cooldown}
     parameter = torch.nn.Parameter(torch.ones(()))
     optimizer = torch.optim.SGD([parameter], lr=1.0)
     theirs = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, **rule)
@@ -52,12 +47,9 @@ def test_it_stops_at_the_highest() -> None:
 
 
 def test_at_is_the_highest_and_the_metric_may_be_a_tensor() -> None:
-    model = small_model()
-    scheduler = PrecisionOnPlateau(model, bits=(3, 8), patience=0)
+    scheduler = PrecisionOnPlateau(layer := Quantized(2, 2), bits=(3, 8), patience=0)
     for _ in range(2):
         scheduler.step(torch.tensor(1.0))
-    layer = model[0]
-    assert isinstance(layer, Quantized)
     with scheduler.at():
         assert layer.bits == (8, 8)
     assert layer.bits == (4, 8)
@@ -105,9 +97,7 @@ def test_state_goes_on_to_the_same_bits() -> None:
         second.step(metric)
     assert second.state_dict() == whole.state_dict()
     assert second.cost() == whole.cost()
-
-
-def test_state_is_plain_whatever_was_counted_before() -> None:
+    # The state is plain, whatever was counted before.
     PrecisionScheduler(Named(), 8, bits=(3, 4), cycles=1).expected_cost()
     scheduler = PrecisionOnPlateau(Named(), bits=(3, 4))
     scheduler.step(torch.tensor(1.0), steps=3)
@@ -128,21 +118,20 @@ def test_state_of_other_settings_is_refused() -> None:
         other.load_state_dict(3)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "match"),
-    [
-        ({"bits": (8, 3)}, ValueError, r"got \(8, 3\); write \(3, 8\)"),
-        ({"bits": None}, ValueError, "expected bits or accumulator_bits, got neither"),
-        ({"increment": 0}, ValueError, "increment: expected at least 1, got 0"),
-        ({"patience": -1}, ValueError, "patience: expected at least 0, got -1"),
-        ({"threshold": "x"}, TypeError, "threshold: expected a number, got str"),
-        ({"threshold": math.inf}, ValueError, "threshold: expected a finite number"),
-        ({"mode": "low"}, ValueError, "mode: expected one of min, max"),
-        ({"formats": "float"}, ValueError, "takes no formats="),
-    ],
-    ids=str,
-)
-def test_wrong_input(options: dict[str, Any], error: type[Exception], match: str) -> None:
+WRONG = [
+    ({"bits": (8, 3)}, ValueError, r"got \(8, 3\); write \(3, 8\)"),
+    ({"bits": None}, ValueError, "expected bits or accumulator_bits, got neither"),
+    ({"increment": 0}, ValueError, "increment: expected at least 1, got 0"),
+    ({"patience": -1}, ValueError, "patience: expected at least 0, got -1"),
+    ({"threshold": "x"}, TypeError, "threshold: expected a number, got str"),
+    ({"threshold": math.inf}, ValueError, "threshold: expected a finite number"),
+    ({"mode": "low"}, ValueError, "mode: expected one of min, max"),
+    ({"formats": "float"}, ValueError, "takes no formats="),
+]
+
+
+@each("options, error, match", WRONG)
+def test_wrong_input(options, error, match):
     target = Named()
     with pytest.raises(error, match=match):
         PrecisionOnPlateau(target, **{"bits": (3, 8), **options})

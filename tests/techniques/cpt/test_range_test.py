@@ -1,8 +1,10 @@
 """The precision range test: a synthetic one, and that nothing is changed by it."""
 
 import copy
+import itertools
 import math
 import random
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,9 @@ from torch import Tensor, nn
 
 from lpkernels.techniques.cpt import NoPrecisionPassed, precision_range_test
 from lpkernels.techniques.loss_scaling import MasterWeights
+from tests.loops import each
 from tests.techniques.cpt.fakes import Quantized, small_model
+from tests.techniques.loss_scaling.optimizers import assert_same
 
 # The accuracies rise from 0.1 and end at these values.
 ENDS = {2: 0.1, 3: 0.5, 4: 0.8, 5: 0.8, 6: 0.801, 7: 0.801, 8: 0.801}
@@ -43,19 +47,23 @@ def test_the_bounds_of_a_synthetic_training() -> None:
     third = result.trace[1]
     assert len(third.accuracy) == 200
     assert third.last == pytest.approx(0.5) and third.first == pytest.approx(0.1 + 0.4 * 0.255)
+    # A loss as a probability gives the same bounds.
+    made = Synthetic(ENDS)
+    found = precision_range_test(lambda: math.exp(-(1 - made())), made.set_bits)
+    assert found.bits == (3, 4)
 
 
-@pytest.mark.parametrize(
-    ("ends", "threshold", "bits"),
-    [
-        ({2: 0.1, 3: 0.5, 4: 0.6, 5: 0.7}, 0.01, (3, 5)),
-        ({2: 0.1, 3: 0.5}, 0.01, (3, 3)),
-        ({2: 0.9, 3: 0.9, 4: 0.9}, 0.01, (2, 3)),
-        (ENDS, 0.5, (4, 5)),
-        # Equal accuracies are within a threshold of 0.
-        ({2: 0.1, 3: 0.5, 4: 0.8, 5: 0.8, 6: 0.9}, 0.0, (3, 4)),
-    ],
-)
+OTHER_ENDS = [
+    ({2: 0.1, 3: 0.5, 4: 0.6, 5: 0.7}, 0.01, (3, 5)),
+    ({2: 0.1, 3: 0.5}, 0.01, (3, 3)),
+    ({2: 0.9, 3: 0.9, 4: 0.9}, 0.01, (2, 3)),
+    (ENDS, 0.5, (4, 5)),
+    # Equal accuracies are within a threshold of 0.
+    ({2: 0.1, 3: 0.5, 4: 0.8, 5: 0.8, 6: 0.9}, 0.0, (3, 4)),
+]
+
+
+@each("ends, threshold, bits", OTHER_ENDS)
 def test_other_bounds(ends: dict[int, float], threshold: float, bits: tuple[int, int]) -> None:
     made = Synthetic(ends)
     found = precision_range_test(made, made.set_bits, candidates=sorted(ends), threshold=threshold)
@@ -96,6 +104,17 @@ class Noisy(Quantized):
         return super().forward(x)
 
 
+def momentum(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+OPTIMIZERS: dict[str, Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]] = {
+    "sgd": momentum,
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.01),
+    "masters": lambda parameters: MasterWeights(momentum(parameters), weight="bf16"),
+}
+
+
 class Training:
     """A user's loop that touches all there is."""
 
@@ -103,15 +122,7 @@ class Training:
         random.seed(0)
         np.random.seed(0)  # noqa: NPY002
         self.model = small_model(Noisy)
-        parameters = self.model.parameters()
-        kinds: dict[str, Any] = {
-            "sgd": lambda: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
-            "adam": lambda: torch.optim.Adam(parameters, lr=0.01),
-            "masters": lambda: MasterWeights(
-                torch.optim.SGD(parameters, lr=0.1, momentum=0.9), weight="bf16"
-            ),
-        }
-        self.optimizer = kinds[optimizer]()
+        self.optimizer = OPTIMIZERS[optimizer](self.model.parameters())
         self.counter, self.failing = Counter(), False
 
     def __call__(self) -> float:
@@ -141,38 +152,20 @@ class Training:
         tensors = [*self.model.parameters(), *self.model.buffers()]
         tensors += [p.grad for p in self.model.parameters() if p.grad is not None]
         found += [tensor.detach().clone() for tensor in tensors]
-        numbers = np.random.get_state()[1].copy()  # noqa: NPY002
+        numbers = np.random.get_state()[1].tolist()  # noqa: NPY002
         found += [torch.get_rng_state(), numbers, random.getstate()]
         return [*found, copy.deepcopy(self.optimizer.state_dict()), self.counter.count]
 
 
-def same(a: Any, b: Any) -> bool:
-    if isinstance(a, Tensor):
-        return a.dtype == b.dtype and torch.equal(a, b)
-    if isinstance(a, np.ndarray):
-        return bool((a == b).all())
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    return bool(a == b)
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "masters"])
-@pytest.mark.parametrize("steps", [0, 3], ids=["fresh", "trained"])
-@pytest.mark.parametrize("failing", [False, True], ids=["", "failing"])
+@each("optimizer, steps, failing", itertools.product(OPTIMIZERS, [0, 3], [False, True]))
 def test_all_is_as_before_to_the_bit(optimizer: str, steps: int, failing: bool) -> None:
     training = Training(optimizer)
     for _ in range(steps):
         training()
     training.failing = failing
     before, addresses = training.everything(), [p.data_ptr() for p in training.model.parameters()]
-    options: dict[str, Any] = {
-        "candidates": (3, 5),
-        "window": 2,
-        "steps_per_level": 5,
-        "restore": (training.model, training.optimizer, training.counter),
-    }
+    options: dict[str, Any] = {"candidates": (3, 5), "window": 2, "steps_per_level": 5}
+    options["restore"] = (training.model, training.optimizer, training.counter)
     if failing:
         with pytest.raises(OSError, match="disk"):
             precision_range_test(training, training.set_bits, mode="continue", **options)
@@ -180,7 +173,7 @@ def test_all_is_as_before_to_the_bit(optimizer: str, steps: int, failing: bool) 
         result = precision_range_test(training, training.set_bits, **options)
         # Both start from the same counter.
         assert result.trace[0].accuracy == result.trace[1].accuracy
-    assert same(training.everything(), before)
+    assert_same(training.everything(), before)
     assert [p.data_ptr() for p in training.model.parameters()] == addresses
 
 
@@ -191,15 +184,9 @@ def test_training_goes_on_as_without_the_test() -> None:
         training.set_bits(6)
         training()
         if tested:
-            restore = (training.model, training.optimizer, training.counter)
-            precision_range_test(
-                training,
-                training.set_bits,
-                candidates=(2, 4),
-                window=1,
-                steps_per_level=3,
-                restore=restore,
-            )
+            options: dict[str, Any] = {"candidates": (2, 4), "window": 1, "steps_per_level": 3}
+            options["restore"] = (training.model, training.optimizer, training.counter)
+            precision_range_test(training, training.set_bits, **options)
         training()
         losses.append([p.detach().clone() for p in training.model.parameters()])
     assert all(map(torch.equal, *losses))
@@ -208,66 +195,41 @@ def test_training_goes_on_as_without_the_test() -> None:
 def test_continue_goes_on_from_level_to_level() -> None:
     training = Training()
     options: dict[str, Any] = {"candidates": (3, 5), "window": 1, "steps_per_level": 4}
-    result = precision_range_test(
-        training, training.set_bits, mode="continue", restore=(training.counter,), **options
-    )
+    options |= {"mode": "continue", "restore": (training.counter,)}
+    result = precision_range_test(training, training.set_bits, **options)
     assert result.trace[1].accuracy == (0.25, 0.3, 0.35, 0.4)
     assert training.counter.count == 0
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "match"),
-    [
-        ({"candidates": ()}, ValueError, r"candidates: expected ascending bits .* got \[\]"),
-        ({"candidates": (4, 3)}, ValueError, r"candidates: expected ascending bits .* got \[4, 3"),
-        ({"candidates": (3, 30)}, ValueError, "candidates: expected 1 to 24 bits, got 30"),
-        ({"window": 0}, ValueError, "window: expected at least 1, got 0"),
-        ({"window": 300}, ValueError, "steps_per_level: expected at least window=300, got 200"),
-        ({"threshold": -0.1}, ValueError, "threshold: expected a finite number of at least 0"),
-        ({"mode": "once"}, ValueError, "mode: expected one of within, continue"),
-        ({"set_bits": 8}, TypeError, r"set_bits: expected a function set_bits\(bits\), got int 8"),
-        ({"restore": [3]}, TypeError, "things with state_dict and load_state_dict, got int"),
-    ],
-    ids=str,
-)
-def test_wrong_input_runs_nothing(
-    options: dict[str, Any], error: type[Exception], match: str
-) -> None:
+WRONG = [
+    ({"candidates": ()}, ValueError, r"candidates: expected ascending bits .* got \[\]"),
+    ({"candidates": (4, 3)}, ValueError, r"candidates: expected ascending bits .* got \[4, 3"),
+    ({"candidates": (3, 30)}, ValueError, "candidates: expected 1 to 24 bits, got 30"),
+    ({"window": 0}, ValueError, "window: expected at least 1, got 0"),
+    ({"window": 300}, ValueError, "steps_per_level: expected at least window=300, got 200"),
+    ({"threshold": -0.1}, ValueError, "threshold: expected a finite number of at least 0"),
+    ({"mode": "once"}, ValueError, "mode: expected one of within, continue"),
+    ({"set_bits": 8}, TypeError, r"set_bits: expected a function set_bits\(bits\), got int 8"),
+    ({"restore": [3]}, TypeError, "things with state_dict and load_state_dict, got int"),
+    ({"step_fn": 0.5}, TypeError, r"step_fn: expected a function .*, got float 0.5"),
+]
+
+
+@each("options, error, match", WRONG)
+def test_wrong_input_runs_nothing(options, error, match):
     made = Synthetic(ENDS)
     with pytest.raises(error, match=match):
-        precision_range_test(made, **{"set_bits": made.set_bits, **options})
+        precision_range_test(**{"step_fn": made, "set_bits": made.set_bits, **options})
     assert made.asked == []
 
 
-def test_a_step_that_is_no_function_is_refused() -> None:
-    made = Synthetic(ENDS)
-    with pytest.raises(TypeError, match=r"step_fn: expected a function .*, got float 0.5"):
-        precision_range_test(0.5, made.set_bits)  # type: ignore[arg-type]
-    assert made.asked == []
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"), [(2.5, "2.5"), (-0.25, "-0.25"), (float("nan"), "nan")]
-)
-def test_a_loss_is_refused_at_its_first_step_and_told_how_it_becomes_an_accuracy(
-    value: float, shown: str
-) -> None:
+@each("value", [2.5, -0.25, math.nan])
+def test_a_loss_is_refused_at_its_first_step_and_told_how_it_becomes_an_accuracy(value: float):
     calls: list[int] = []
-
-    def step() -> float:
-        calls.append(1)
-        return value
-
-    match = f"between 0 and 1, got {shown} at 2 bits; .* return math.exp.-loss. for a loss"
+    match = f"between 0 and 1, got {value} at 2 bits; .* return math.exp.-loss. for a loss"
     with pytest.raises(ValueError, match=match):
-        precision_range_test(step, lambda bits: None)
+        precision_range_test(lambda: calls.append(1) or value, lambda bits: None)
     assert len(calls) == 1
-
-
-def test_a_loss_as_a_probability_gives_bounds() -> None:
-    made = Synthetic(ENDS)
-    found = precision_range_test(lambda: math.exp(-(1 - made())), made.set_bits)
-    assert found.bits == (3, 4)
 
 
 def test_the_result_prints_as_a_table() -> None:
@@ -282,10 +244,7 @@ def test_the_result_prints_as_a_table() -> None:
         "   6        0.2788       0.8010  0.5222",
         "from 3 to 4 bits, by windows of 50 steps and a threshold of 0.01",
     ]
-
-
-def test_one_candidate_may_be_both_bounds() -> None:
-    made = Synthetic(ENDS)
+    # One candidate may be both bounds.
     found = precision_range_test(made, made.set_bits, candidates=(3,))
     assert "lowest, highest" in str(found)
 
@@ -302,12 +261,8 @@ def test_a_module_with_extra_state_gets_it_back() -> None:
 
     model = Extra(2, 2)
     model.count = [1]
-
-    def step() -> float:
-        model.count.append(2)
-        return len(model.count) / 10
-
+    options = {"candidates": (2,), "window": 1, "steps_per_level": 2, "restore": [model]}
     precision_range_test(
-        step, lambda bits: None, candidates=(2,), window=1, steps_per_level=2, restore=[model]
+        lambda: model.count.append(2) or len(model.count) / 10, lambda bits: None, **options
     )
     assert model.count == [1]

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from lpkernels.techniques.cpt import PrecisionScheduler, recalibrate, recalibrated
+from tests.loops import each
 from tests.techniques.cpt.fakes import Quantized, small_model
+from tests.techniques.loss_scaling.optimizers import assert_same
 
 
 class Ranged(Quantized):
@@ -49,26 +51,21 @@ def test_batch_norm_gets_the_mean_over_the_batches_at_the_bits() -> None:
     assert norm.num_batches_tracked == 4
 
 
-@pytest.mark.parametrize("training", [True, False])
+@each("training", [True, False])
 def test_all_else_is_as_it_was(training: bool) -> None:
     model = small_model(Ranged).train(training)
     model[3].training = not training
     model(torch.randn(8, 6)).sum().backward()
-    before = {
-        "modes": [m.training for m in model.modules()],
-        "momenta": [m.momentum for m in model.modules() if isinstance(m, nn.BatchNorm1d)],
-        "weights": [p.detach().clone() for p in model.parameters()],
-        "gradients": [p.grad.clone() for p in model.parameters() if p.grad is not None],
-    }
-    random = torch.get_rng_state()
+
+    def everything() -> list[Any]:
+        found = [(m.training, getattr(m, "momentum", None)) for m in model.modules()]
+        tensors = [(p.detach().clone(), p.grad.clone()) for p in model.parameters()]
+        return [found, tensors, torch.get_rng_state()]
+
+    before = everything()
     recalibrate(model, batches(), 8)
-    assert [m.training for m in model.modules()] == before["modes"]
-    assert [m.momentum for m in model.modules() if isinstance(m, nn.BatchNorm1d)] == [0.1]
-    for p, weight, gradient in zip(
-        model.parameters(), before["weights"], before["gradients"], strict=True
-    ):
-        assert torch.equal(p, weight) and p.grad is not None and torch.equal(p.grad, gradient)
-    assert torch.equal(torch.get_rng_state(), random)
+    assert_same(everything(), before)
+    assert model[1].momentum == 0.1
 
 
 def test_ranges_start_anew_in_training_and_dropout_drops_nothing() -> None:
@@ -121,12 +118,11 @@ def failing() -> Any:
     raise OSError("disk")
 
 
-@pytest.mark.parametrize(
-    ("loader", "error", "match"),
-    [([], ValueError, "at least one batch, got an empty loader"), (failing(), OSError, "disk")],
-    ids=["empty", "failing"],
-)
-def test_after_an_error_all_is_as_before(loader: Any, error: type[Exception], match: str) -> None:
+ERRORS = [([], ValueError, "at least one batch, got an empty loader"), (failing(), OSError, "disk")]
+
+
+@each("loader, error, match", ERRORS)
+def test_after_an_error_all_is_as_before(loader, error, match):
     model = small_model(Ranged)
     before = statistics(model)
     with pytest.raises(error, match=match):

@@ -1,5 +1,7 @@
-"""PrecisionScheduler: habits of torch's schedulers, targets, layers, cost."""
+"""PrecisionScheduler: habits of torch's schedulers, targets, layers, cost, tables, state."""
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
@@ -8,12 +10,14 @@ import torch
 from torch import nn
 
 import lpkernels as lp
-from lpkernels.techniques.cpt import PrecisionScheduler, Schedule, bitops, bits_at
+from lpkernels.techniques.cpt import Precision, PrecisionScheduler, Schedule, bitops, bits_at
+from tests.loops import each
 from tests.techniques.cpt.fakes import (
     Emulating,
     Named,
     Quantized,
     Separate,
+    Summing,
     bits_of,
     layers_of,
     small_model,
@@ -78,13 +82,9 @@ def test_weights_have_bits_of_their_own_where_a_target_takes_them() -> None:
     assert target.bits == (3, 2, 8)
     scheduler.step(7)
     assert target.bits == (8, 4, 8)
+    both = zip(CYCLE, [2, 2, 2, 3, 3, 3, 4, 4], strict=True)
     assert scheduler.cost() == pytest.approx(
-        np.mean(
-            [
-                bitops(a, 8, weight_bits=w)
-                for a, w in zip(CYCLE, [2, 2, 2, 3, 3, 3, 4, 4], strict=True)
-            ]
-        )
+        np.mean([bitops(a, 8, weight_bits=w) for a, w in both])
     )
     with pytest.raises(ValueError, match=r"target '0' \(Fixed\) does not take .*'weight': 4"):
         PrecisionScheduler([Fixed()], 8, bits=(3, 8), cycles=1, weight_bits=4)
@@ -103,11 +103,8 @@ def test_layers_of_torchs_own_arithmetic_stay_so() -> None:
     model = nn.Sequential(*(Emulating(4, 4, recipe=recipe) for recipe in recipes))
     PrecisionScheduler(model, 8, bits=(3, 8), cycles=1, accumulator_bits=5)
     assert [layer.bits for layer in model] == [(3, 8), (16, 16), (16, 16)]
-    assert [layer.accumulator for layer in model] == [
-        lp.Accumulator("e8m5"),
-        None,
-        lp.Accumulator("e8m5"),
-    ]
+    planned = lp.Accumulator("e8m5")
+    assert [layer.accumulator for layer in model] == [planned, None, planned]
     with pytest.raises(ValueError, match="no module of Sequential has a precision to set"):
         PrecisionScheduler(model[1:2], 8, bits=(3, 8), cycles=1)
     with pytest.raises(ValueError, match="no target rounds its operands"):
@@ -117,11 +114,8 @@ def test_layers_of_torchs_own_arithmetic_stay_so() -> None:
 def test_functions_objects_and_lists_are_targets() -> None:
     calls: list[tuple[int, int]] = []
     named, model = Named(), small_model()
-
-    def note(forward: int, backward: int) -> None:
-        calls.append((forward, backward))
-
-    PrecisionScheduler([note, named, model], 8, bits=(4, 8), cycles=1).step()
+    targets = [lambda *bits: calls.append(bits), named, model]
+    PrecisionScheduler(targets, 8, bits=(4, 8), cycles=1).step()
     assert calls == named.calls == [(4, 8), (4, 8)]
     assert all(type(bits) is int for bits in calls[0])
     assert bits_of(model) == [(4, 8)] * 2
@@ -146,27 +140,21 @@ def test_at_is_the_highest_and_gives_the_bits_of_training_back() -> None:
     assert bits_of(model) == [(3, 4)] * 2
 
 
-def test_a_step_within_a_block_of_at_holds_after_it() -> None:
+def test_a_step_within_a_block_of_at_holds_after_it_and_evaluation_may_have_bits_of_its_own():
     model = small_model()
     scheduler = PrecisionScheduler(model, 8, bits=(3, 8), cycles=1)
     with scheduler.at():
         scheduler.step(3)
         assert bits_of(model)[0] == (8, 8)
     assert bits_of(model)[0] == (5, 8)
-
-
-def test_eval_bits_are_those_of_at() -> None:
-    model = small_model()
     scheduler = PrecisionScheduler(model, 8, bits=(3, 6), cycles=1, eval_bits=10)
     with scheduler.at():
         assert bits_of(model) == [(10, 8)] * 2
 
 
 def test_layers_have_schedules_of_their_own() -> None:
-    model = small_model()
-    scheduler = PrecisionScheduler(
-        model, 8, bits=(3, 8), cycles=1, layers={"4": {"bits": (4, 6), "grad_bits": 5}}
-    )
+    model, own = small_model(), {"4": {"bits": (4, 6), "grad_bits": 5}}
+    scheduler = PrecisionScheduler(model, 8, bits=(3, 8), cycles=1, layers=own)
     assert bits_of(model) == [(3, 8), (4, 5)]
     assert scheduler.get_last_bits() == [(4, 5), (3, 8)]
     assert scheduler.plan("4").tolist()[-1] == [6, 5] and scheduler.plan().tolist()[-1] == [8, 8]
@@ -202,14 +190,103 @@ def test_costs_run_and_are_expected() -> None:
 
 
 def test_the_bits_are_those_of_bits_at() -> None:
-    settings: dict[str, Any] = {
-        "cycles": 3,
-        "profile": "exp",
-        "form": "triangular",
-        "reflection": "vertical",
-        "remainder": "partial",
-        "warmup": 4,
-    }
+    settings: dict[str, Any] = {"cycles": 3, "profile": "exp", "form": "triangular", "warmup": 4}
+    settings |= {"reflection": "vertical", "remainder": "partial"}
     scheduler = PrecisionScheduler(Named(), 50, bits=(2, 7), **settings)
     expected = [bits_at(t, 50, bits=(2, 7), **settings) for t in range(50)]
     assert scheduler.plan()[:, 0].tolist() == expected
+
+
+# --- tables of formats and of accumulators ---
+
+FLOATS = {3: "e2m0_sat", 4: "fp4_e2m1", 5: "e2m2_sat"}
+
+
+@each("formats", [FLOATS, "float", "fixed{bits}_f2"])
+def test_formats_reach_targets_by_width(formats: Any) -> None:
+    model = small_model()
+    PrecisionScheduler(model, 8, bits=(3, 5), cycles=1, formats=formats)
+    expected = "fixed3_f2" if formats == "fixed{bits}_f2" else "e2m0_sat"
+    assert layers_of(model)[0].table[3] == lp.parse_format(expected)
+    assert model(torch.randn(4, 6)).isfinite().all()
+
+
+def test_accumulators_are_scheduled_with_bits_and_alone() -> None:
+    model = small_model(Summing)
+    options: dict[str, Any] = {"accumulator_bits": (4, 9), "cycles": 1}
+    chunked = "e6m{bits}_chunk64"
+    scheduler = PrecisionScheduler(model, 8, bits=(3, 8), accumulators=chunked, **options)
+    layer = layers_of(model)[0]
+    assert layer.accumulator == lp.Accumulator("e6m4", chunk=64)
+    assert scheduler.precisions == [Precision(3, 8, None, 4)]
+    with scheduler.at(5):
+        assert (layer.bits, layer.accumulator.fmt.man_bits) == ((5, 8), 9)
+    assert layer.accumulator.fmt.man_bits == 4
+
+    alone = small_model(Summing)
+    scheduler = PrecisionScheduler(alone, 8, bits=None, **options)
+    scheduler.step(7)
+    assert layers_of(alone)[0].bits == (16, 16)
+    assert layers_of(alone)[0].accumulator == lp.Accumulator("e8m9")
+    plan = Schedule((4, 9), 1).plan(8)
+    assert scheduler.cost("accumulator") == pytest.approx(float((plan + 1).mean()) / 24)
+    assert scheduler.static_cost("accumulator") == 10 / 24
+    with pytest.raises(ValueError, match="kind='bitops' needs a schedule of it"):
+        scheduler.cost()
+
+
+@each("accumulators", [{4: "e5m4", 5: "e5m5"}, lambda bits: lp.Accumulator(f"e5m{bits}")])
+def test_accumulators_by_table_and_function(accumulators: Any) -> None:
+    model = small_model(Summing)
+    options = {"bits": None, "accumulator_bits": (4, 5), "cycles": 1}
+    PrecisionScheduler(model, 4, accumulators=accumulators, **options).step(3)
+    assert layers_of(model)[0].accumulator == lp.Accumulator("e5m5")
+
+
+# --- states ---
+
+
+def test_state_goes_on_in_the_middle_of_a_cycle() -> None:
+    first = PrecisionScheduler(small_model(), 16, bits=(3, 8), cycles=2)
+    for _ in range(11):
+        first.step()
+    state = first.state_dict()
+    assert pickle.loads(pickle.dumps(state)) == state == copy.deepcopy(state)
+    assert torch.equal(torch.tensor(state["last_step"]), torch.tensor(11))
+    model = small_model()
+    second = PrecisionScheduler(model, 16, bits=(3, 8), cycles=2)
+    second.load_state_dict(state)
+    assert bits_of(model) == [(5, 8)] * 2
+    assert second.cost() == first.cost()
+    for _ in range(6):
+        first.step()
+        second.step()
+        assert second.get_last_bits() == first.get_last_bits()
+
+
+OTHER_PLANS = [
+    ({"total_steps": 32}, "expected the state of total_steps=32, got 16"),
+    ({"cycles": 4}, "expected the state of schedules=.*'cycles': 4"),
+    ({"bits": (4, 8)}, r"expected the state of schedules=.*\[4, 8\]"),
+    ({"profile": lambda z: z}, "expected the state of schedules=.*function"),
+]
+
+
+@each("changes, match", OTHER_PLANS)
+def test_state_of_another_plan_is_refused(changes: dict[str, Any], match: str) -> None:
+    settings: dict[str, Any] = {"total_steps": 16, "bits": (3, 8), "cycles": 2}
+    state = PrecisionScheduler(small_model(), **settings).state_dict()
+    model = small_model()
+    other = PrecisionScheduler(model, **{**settings, **changes})
+    before = other.state_dict(), bits_of(model)
+    with pytest.raises(ValueError, match=match):
+        other.load_state_dict({**state, "last_step": 9})
+    assert (other.state_dict(), bits_of(model)) == before
+
+
+def test_what_is_no_state_is_refused() -> None:
+    scheduler = PrecisionScheduler(Named(), 8, bits=(3, 8), cycles=1)
+    with pytest.raises(ValueError, match="got no total_steps; is this the state of a Precision"):
+        scheduler.load_state_dict({"last_step": 3})
+    with pytest.raises(TypeError, match="load_state_dict: expected a dict, got list"):
+        scheduler.load_state_dict([1])  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from lpkernels.techniques.cpt import PrecisionScheduler
+from tests.loops import each
 from tests.techniques.cpt.fakes import Named, Quantized, Summing, bits_of, small_model
 
 FLOATS = {3: "e2m0_sat", 4: "fp4_e2m1", 5: "e2m2_sat"}
@@ -64,56 +65,49 @@ def test_targets_that_cannot_be_copied_as_a_whole_are_asked_too() -> None:
 
 
 PLAIN = nn.Sequential(nn.Linear(2, 2))
+LAYER, SUMS = Quantized(2, 2), Summing(2, 2)
+TARGETS = [
+    (PLAIN, {}, ValueError, "no module of Sequential has a precision to set; convert"),
+    ([], {}, ValueError, "expected at least one target, got none"),
+    (3, {}, TypeError, "expected a model, an object with set_precision.* got int"),
+    (print, {"accumulator_bits": 4}, ValueError, "and no accumulator; give objects"),
+]
+OPTIONS = [
+    ({"bits": (8, 3)}, ValueError, r"bits: expected \(lowest, highest\), got \(8, 3"),
+    ({"bits": (3, 25)}, ValueError, "bits: expected 1 to 24 bits, got 25"),
+    ({"bits": None}, ValueError, "expected bits, accumulator_bits or both"),
+    ({"cycles": 0}, ValueError, "cycles: expected at least 1, got 0"),
+    ({"cycles": 9}, ValueError, "got 8 steps and cycles=9"),
+    ({"total_steps": 0}, ValueError, "total_steps: expected at least 1, got 0"),
+    ({"grad_bits": 0}, ValueError, "grad_bits: expected at least 1, got 0"),
+    ({"eval_bits": 99}, ValueError, "eval_bits: expected 1 to 24 bits, got 99"),
+    ({"formats": "float"}, ValueError, "target Named takes no formats="),
+    ({"accumulator_bits": 4}, ValueError, "target Named has no set_accumulator"),
+]
+FORMATS = [
+    ({"eval_bits": 20}, ValueError, "does not take {'forward': 20"),
+    ({"formats": FLOATS}, ValueError, "the table lacks 6, 7, 8 of the sch"),
+    ({"formats": "float", "eval_bits": 9}, ValueError, "the table lacks 9 of the scheduled"),
+    ({"formats": "e4m3"}, ValueError, "text with {bits} in it once"),
+    ({"formats": 3}, TypeError, "formats: expected a mapping"),
+]
+ACCUMULATORS = [
+    ({"accumulators": {5: "e5m5"}}, ValueError, "accumulators: the table lacks 4"),
+    ({"accumulators": 3}, TypeError, "accumulators: expected a text"),
+]
+WRONG = [
+    *TARGETS,
+    *((Named(), *row) for row in OPTIONS),
+    *((LAYER, *row) for row in FORMATS),
+    *((SUMS, {"accumulator_bits": 4} | options, *row) for options, *row in ACCUMULATORS),
+]
 
 
-@pytest.mark.parametrize(
-    ("targets", "options", "error", "match"),
-    [
-        (PLAIN, {}, ValueError, "no module of Sequential has a precision to set; convert"),
-        ([], {}, ValueError, "expected at least one target, got none"),
-        (3, {}, TypeError, "expected a model, an object with set_precision.* got int"),
-        (Named(), {"bits": (8, 3)}, ValueError, r"bits: expected \(lowest, highest\), got \(8, 3"),
-        (Named(), {"bits": (3, 25)}, ValueError, "bits: expected 1 to 24 bits, got 25"),
-        (Named(), {"bits": None}, ValueError, "expected bits, accumulator_bits or both"),
-        (Named(), {"cycles": 0}, ValueError, "cycles: expected at least 1, got 0"),
-        (Named(), {"cycles": 9}, ValueError, "got 8 steps and cycles=9"),
-        (Named(), {"total_steps": 0}, ValueError, "total_steps: expected at least 1, got 0"),
-        (Named(), {"grad_bits": 0}, ValueError, "grad_bits: expected at least 1, got 0"),
-        (Named(), {"eval_bits": 99}, ValueError, "eval_bits: expected 1 to 24 bits, got 99"),
-        (Quantized(2, 2), {"eval_bits": 20}, ValueError, "does not take {'forward': 20"),
-        (Named(), {"formats": "float"}, ValueError, "target Named takes no formats="),
-        (Named(), {"accumulator_bits": 4}, ValueError, "target Named has no set_accumulator"),
-        (print, {"accumulator_bits": 4}, ValueError, "and no accumulator; give objects"),
-        (Quantized(2, 2), {"formats": FLOATS}, ValueError, "the table lacks 6, 7, 8 of the sch"),
-        (
-            Quantized(2, 2),
-            {"formats": "float", "eval_bits": 9},
-            ValueError,
-            "the table lacks 9 of the scheduled",
-        ),
-        (Quantized(2, 2), {"formats": "e4m3"}, ValueError, "text with {bits} in it once"),
-        (Quantized(2, 2), {"formats": 3}, TypeError, "formats: expected a mapping"),
-        (
-            Summing(2, 2),
-            {"accumulator_bits": 4, "accumulators": {5: "e5m5"}},
-            ValueError,
-            "accumulators: the table lacks 4",
-        ),
-        (
-            Summing(2, 2),
-            {"accumulator_bits": 4, "accumulators": 3},
-            TypeError,
-            "accumulators: expected a text",
-        ),
-    ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
-)
-def test_wrong_input(
-    targets: Any, options: dict[str, Any], error: type[Exception], match: str
-) -> None:
-    settings: dict[str, Any] = {"total_steps": 8, "bits": (3, 8), "cycles": 1, **options}
+@each("targets, options, error, match", WRONG)
+def test_wrong_input(targets, options, error, match):
+    settings = {"total_steps": 8, "bits": (3, 8), "cycles": 1, **options}
     with pytest.raises(error, match=match):
-        PrecisionScheduler(targets, settings.pop("total_steps"), **settings)
+        PrecisionScheduler(targets, **settings)
     if isinstance(targets, Named):
         assert targets.calls == []
     if isinstance(targets, Quantized):

@@ -22,6 +22,13 @@ def backward(scaler: Any, parameters: Iterable[nn.Parameter], gradient: float = 
     scaler.scale(torch.stack([(p * gradient).sum() for p in parameters]).sum()).backward()
 
 
+def take(scaler: Any, optimizer: torch.optim.Optimizer, gradient: float = 1.0) -> None:
+    """One iteration: backward, step and update."""
+    backward(scaler, (p for group in optimizer.param_groups for p in group["params"]), gradient)
+    scaler.step(optimizer)
+    scaler.update()
+
+
 def state_of(optimizer: torch.optim.Optimizer) -> list[Any]:
     """Weights and state, copied, in order."""
     found: list[Any] = []

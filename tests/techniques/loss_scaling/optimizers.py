@@ -1,6 +1,7 @@
 """Parameters and fixed gradients for optimizers: the same in every test and every process."""
 
 import copy
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -38,6 +39,31 @@ OPTIMIZERS: dict[str, Make] = {
 if hasattr(torch.optim, "Muon"):
     OPTIMIZERS["muon"] = lambda p: torch.optim.Muon([q for q in p if q.dim() == 2])
 
+NARROW = {
+    "weight": "e4m3fn:stochastic",
+    "master": "e6m9:stochastic",
+    "state": "block8_e4m3:stochastic",
+    "grad": "e5m2:stochastic",
+    "compensation": "e5m2:stochastic",
+}
+RECIPES: dict[str, dict[str, Any]] = {
+    # These formats take one pass, with the optimizers that have one.
+    "fused": {"weight": "bf16", "master": "e6m9:stochastic", "state": "bf16:stochastic"},
+    # The fixed formats have no code for what a broken gradient makes.
+    "fixed": {"weight": "fp32", "master": "fixed18_f12"},
+    "fixed_kahan": {"weight": "fp32", "master": "fixed18_f12", "compensation": "fixed16_f14"},
+    "fp32": {"weight": "fp32"},
+    "narrow": NARROW,
+    "split": {"weight": "bf16:stochastic", "split": True, "state": "fp4_e2m1"},
+}
+#: Every optimizer keeps every kind of narrow number, and optimizers of each kind see every recipe.
+PAIRS = [
+    *itertools.product(OPTIMIZERS, ("fused", "narrow")),
+    *itertools.product(
+        ("sgd", "adam", "adafactor", "rprop"), ("fixed", "fixed_kahan", "fp32", "split")
+    ),
+]
+
 
 def parameters(
     dtype: torch.dtype = torch.float32, shapes: Iterable[tuple[int, ...]] = SHAPES
@@ -56,8 +82,7 @@ def gradient(parameter: Tensor, number: int, step: int) -> Tensor:
 def train(optimizer: Optimizer, held: list[nn.Parameter], steps: Iterable[int]) -> None:
     """Take steps with the gradients of these numbers."""
     for step in steps:
-        for number, parameter in enumerate(held):
-            parameter.grad = gradient(parameter, number, step)
+        set_gradients(held, step)
         optimizer.step()
 
 
@@ -85,6 +110,23 @@ def assert_same(one: Any, two: Any, name: str = "state") -> None:
             assert_same(a, b, f"{name}[{i}]")
     else:
         assert one == two, name
+
+
+def set_gradients(held: list[nn.Parameter], number: int, broken: bool = False) -> None:
+    """The gradients of this step; a broken one has an infinity and a NaN in it."""
+    for index, parameter in enumerate(held):
+        parameter.grad = gradient(parameter, index, number)
+    if broken:
+        held[0].grad.view(-1)[3:5] = torch.tensor([torch.inf, torch.nan])
+
+
+def flagged_step(optimizer: MasterWeights, found: float, scale: Tensor | None = None) -> None:
+    """A step as GradScaler makes it."""
+    optimizer.grad_scale, optimizer.found_inf = scale, torch.tensor([found])
+    try:
+        optimizer.step()
+    finally:
+        del optimizer.grad_scale, optimizer.found_inf
 
 
 def snapshot(optimizer: MasterWeights, held: list[nn.Parameter]) -> dict[str, Any]:

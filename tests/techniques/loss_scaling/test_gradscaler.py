@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import itertools
 import pickle
 import random
 from typing import Any, NamedTuple
@@ -12,7 +13,8 @@ from torch import nn
 
 from lpkernels.techniques.loss_scaling import LossScaler
 from tests.compare import assert_bit_equal
-from tests.techniques.loss_scaling.loops import INF, backward, parameter
+from tests.loops import each
+from tests.techniques.loss_scaling.loops import INF, backward, parameter, take
 
 
 def torch_scaler(**arguments: Any) -> torch.amp.GradScaler:
@@ -24,10 +26,8 @@ def trace(scaler: Any, bad: list[bool], lr: float = 0.1) -> list[tuple[float, in
     weight = parameter(1.0)
     optimizer = torch.optim.SGD([weight], lr=lr)
     found = []
-    for each in bad:
-        backward(scaler, [weight], INF if each else 1.0)
-        scaler.step(optimizer)
-        scaler.update()
+    for broken in bad:
+        take(scaler, optimizer, INF if broken else 1.0)
         state = scaler.state_dict()
         found.append((state["scale"], state["_growth_tracker"], weight.item()))
     return found
@@ -50,29 +50,26 @@ def test_trace_of_twelve_steps() -> None:
     weights = [0.9, 0.8, 0.7, 0.7, 0.6, 0.5, 0.5, 0.5, 0.4, 0.3, 0.2, 0.1]
     assert [row[2] for row in found] == pytest.approx(weights, abs=1e-6)
     assert found == trace(torch_scaler(init_scale=16.0, growth_interval=3), bad)
+    # The scale grows no further than float32 goes.
+    arguments: dict[str, Any] = {"init_scale": 2.0**127, "growth_interval": 1}
+    for scaler in (LossScaler(**arguments), torch_scaler(**arguments)):
+        assert [row[0] for row in trace(scaler, [False] * 3)] == [2.0**127] * 3
 
 
-@pytest.mark.parametrize(
-    ("steps", "factors"), [(10_000, {}), (1000, {"growth_factor": 1.7, "backoff_factor": 0.3})]
-)
-def test_random_trace_is_that_of_torch(steps: int, factors: dict[str, float]) -> None:
+@each("factors", [{}, {"growth_factor": 1.7, "backoff_factor": 0.3}])
+def test_random_trace_is_that_of_torch(factors: dict[str, float]) -> None:
     draw = random.Random(0)
-    bad = [draw.random() < 0.09 for _ in range(steps)]
+    bad = [draw.random() < 0.09 for _ in range(400)]
     arguments: dict[str, Any] = {"growth_interval": 7, **factors}
     mine = trace(LossScaler(**arguments), bad, lr=1e-5)
     assert mine == trace(torch_scaler(**arguments), bad, lr=1e-5)
     assert len({row[0] for row in mine}) > 10
 
 
-def test_scale_grows_no_further_than_float32() -> None:
-    arguments: dict[str, Any] = {"init_scale": 2.0**127, "growth_interval": 1}
-    for scaler in (LossScaler(**arguments), torch_scaler(**arguments)):
-        assert [row[0] for row in trace(scaler, [False] * 3)] == [2.0**127] * 3
+SCALES = [2.0**16, 1000.0, 3.0]
 
 
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("scale", [2.0**16, 1000.0, 3.0])
-@pytest.mark.parametrize("unscales", [False, True])
+@each("fused, scale, unscales", itertools.product([False, True], SCALES, [False, True]))
 def test_weights_are_those_of_torch(fused: bool, scale: float, unscales: bool) -> None:
     ends = []
     for scaler in (LossScaler(init_scale=scale), torch_scaler(init_scale=scale)):
@@ -104,15 +101,9 @@ def test_states_go_both_ways() -> None:
     fresh.load_state_dict(theirs.state_dict())
     assert trace(fresh, bad) == trace(theirs, bad)
     assert all(type(value) in (float, int, bool) for value in mine.state_dict().values())
-
-
-def test_state_of_a_scaler_in_use_is_replaced() -> None:
-    scaler = LossScaler()
-    trace(scaler, [False])
-    scaler.load_state_dict(LossScaler(init_scale=8.0).state_dict())
-    assert scaler.get_scale() == 8.0
-    scaled = scaler.scale(torch.ones(()))
-    assert scaled.item() == 8.0
+    # The state of a scaler in use is replaced.
+    fresh.load_state_dict(LossScaler(init_scale=8.0).state_dict())
+    assert fresh.get_scale() == fresh.scale(torch.ones(())).item() == 8.0
 
 
 class Pair(NamedTuple):
@@ -137,9 +128,8 @@ def test_scale_takes_nested_iterables() -> None:
 def test_order_of_calls_is_checked_as_by_torch() -> None:
     weight = parameter()
     optimizer = torch.optim.SGD([weight], lr=0.1)
-    for mine in (True, False):
-        scaler: Any = LossScaler() if mine else torch_scaler()
-        early: Any = RuntimeError if mine else AssertionError
+    for make, early in ((LossScaler, RuntimeError), (torch_scaler, AssertionError)):
+        scaler: Any = make()
         for call in (lambda s: s.unscale_(optimizer), lambda s: s.step(optimizer)):
             with pytest.raises(early, match="scale"):
                 call(scaler)
@@ -149,8 +139,9 @@ def test_order_of_calls_is_checked_as_by_torch() -> None:
         weight.grad = None
         with pytest.raises(early, match="No inf checks were recorded for this optimizer"):
             scaler.step(optimizer)
-        scaler.update() if mine else None
-        scaler = LossScaler() if mine else torch_scaler()
+        if make is LossScaler:
+            scaler.update()
+        scaler = make()
         backward(scaler, [weight])
         scaler.unscale_(optimizer)
         with pytest.raises(RuntimeError, match=r"unscale_\(\) has already been called"):
@@ -171,7 +162,7 @@ def test_float16_gradients_are_not_unscaled() -> None:
             scaler.unscale_(optimizer)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.complex64])
+@each("dtype", [torch.float64, torch.bfloat16, torch.complex64])
 def test_gradients_of_other_dtypes_are_unscaled(dtype: torch.dtype) -> None:
     weight = nn.Parameter(torch.ones(2, dtype=dtype))
     optimizer = torch.optim.SGD([weight], lr=1.0)
@@ -211,7 +202,7 @@ def test_disabled_does_nothing() -> None:
     assert (scaler.get_scale(), scaler.state_dict()) == (1.0, {})
 
 
-def test_update_takes_a_scale() -> None:
+def test_a_scale_and_factors_are_read_and_set() -> None:
     scaler = LossScaler()
     scaler.update(8.0)
     assert scaler.scale(torch.ones(())).item() == 8.0
@@ -220,10 +211,6 @@ def test_update_takes_a_scale() -> None:
         assert scaler.get_scale() == 4.0
         scaler.update(2)
         assert scaler.get_scale() == 2.0
-
-
-def test_factors_are_read_and_set() -> None:
-    scaler = LossScaler()
     scaler.set_growth_factor(3.0)
     scaler.set_backoff_factor(0.25)
     scaler.set_growth_interval(7)

@@ -1,6 +1,7 @@
 """The fused pass: the steps of torch's optimizers, the general path's draws, what is refused."""
 
 import copy
+import itertools
 from typing import Any
 
 import pytest
@@ -8,25 +9,26 @@ import torch
 from torch import Tensor, nn
 
 from lpkernels.techniques.loss_scaling import MasterWeights
+from tests.loops import each
 from tests.support.reads import Reads
 from tests.techniques.loss_scaling.optimizers import (
     Make,
     assert_same,
+    flagged_step,
     gradient,
     masters,
     parameters,
+    set_gradients,
     snapshot,
     train,
 )
 
-STEPS = range(1, 9)
+STEPS = range(1, 5)
 OPTIMIZERS: dict[str, Make] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
     "decay": lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.01, maximize=True),
     "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1),
-    "nesterov": lambda p: torch.optim.SGD(
-        p, lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True
-    ),
+    "nesterov": lambda p: torch.optim.SGD(p, 0.1, 0.9, weight_decay=0.01, nesterov=True),
     "adam": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.01),
     "adam_small_beta": lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.3, 0.9), maximize=True),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
@@ -45,52 +47,44 @@ RECIPES: dict[str, dict[str, Any]] = {
     "bytes": BYTES,
     "own": {"weight": "e4m3fn", "master": "e4m3fn:stochastic", "state": "fp16"},
 }
-recipes = pytest.mark.parametrize("recipe", RECIPES.values(), ids=list(RECIPES))
 pytestmark = pytest.mark.filterwarnings("ignore:MasterWeights:UserWarning")
 
 
-def make(
-    name: str, held: list[nn.Parameter], fused: bool | None, recipe: dict[str, Any]
-) -> MasterWeights:
+def make(name: str, held: list[nn.Parameter], fused: Any, recipe: dict[str, Any]) -> MasterWeights:
     seed = torch.tensor(7)
     return MasterWeights(OPTIMIZERS[name](held), **recipe, fused=fused, generator=seed)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@each("name", OPTIMIZERS)
 def test_float32_is_the_optimizer_alone_but_for_the_last_places(name: str) -> None:
     bare, held = parameters(), parameters()
     alone, optimizer = OPTIMIZERS[name](bare), make(name, held, True, RECIPES["fp32"])
     train(alone, bare, STEPS)
     train(optimizer, held, STEPS)
     for p, q in zip(held, bare, strict=True):
-        # torch's foreach step differs by as much from torch's own single-tensor step
+        # torch's foreach step differs by as much from torch's own single-tensor step.
         torch.testing.assert_close(p, q, rtol=1e-6, atol=2e-7)
         for key, value in alone.state[q].items():
             if isinstance(value, Tensor):
                 torch.testing.assert_close(optimizer.state[p][key], value, rtol=1e-6, atol=2e-7)
 
 
-@recipes
+@each("recipe", RECIPES.values())
 def test_a_step_of_exact_products_is_that_of_the_general_path(recipe: dict[str, Any]) -> None:
     """Plain SGD with a power of two gives the same bits, draws, counts and step numbers."""
     ends = []
     for fused in (True, False):
         held = parameters()
-        seed = torch.tensor(7)
-        optimizer = MasterWeights(
-            torch.optim.SGD(held, lr=0.125), **recipe, fused=fused, generator=seed
-        )
+        inner = torch.optim.SGD(held, lr=0.125)
+        optimizer = MasterWeights(inner, **recipe, fused=fused, generator=torch.tensor(7))
         optimizer.grad_scale = torch.tensor(4.0)
         train(optimizer, held, STEPS)
         ends.append((snapshot(optimizer, held), optimizer.stagnation()))
     assert_same(*ends)
 
 
-@pytest.mark.parametrize("name", ["momentum", "adam", "adamw"])
-@pytest.mark.parametrize("recipe", [NARROW, BYTES], ids=["narrow", "bytes"])
-def test_the_draws_of_states_are_those_of_the_general_path(
-    name: str, recipe: dict[str, Any]
-) -> None:
+@each("name, recipe", itertools.product(["momentum", "adam", "adamw"], [NARROW, BYTES]))
+def test_the_draws_of_states_are_those_of_the_general_path(name: str, recipe: dict) -> None:
     """After one step from the same state, only values at the edge of two draws differ."""
     (p,) = parameters(shapes=[(4000,)])
     first = make(name, [p], True, recipe)
@@ -110,8 +104,7 @@ def test_the_draws_of_states_are_those_of_the_general_path(
         assert (value != other).sum() <= 12, key
 
 
-@recipes
-@pytest.mark.parametrize("name", ["nesterov", "adamw"])
+@each("name, recipe", itertools.product(["nesterov", "adamw"], RECIPES.values()))
 def test_a_state_dict_goes_on_in_the_other_path(name: str, recipe: dict[str, Any]) -> None:
     """The keys, shapes and dtypes are the same, and after a round trip so are the bits."""
     held = parameters()
@@ -137,18 +130,15 @@ def test_a_state_dict_goes_on_in_the_other_path(name: str, recipe: dict[str, Any
         assert shapes == [(x.dtype, x.shape) for x in other.values()]
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@each("name", OPTIMIZERS)
 def test_nothing_is_read(name: str) -> None:
     held = parameters()
     optimizer = make(name, held, None, NARROW)
     for step in range(3):
-        for number, p in enumerate(held):
-            p.grad = gradient(p, number, step)
-        optimizer.found_inf = torch.tensor([float(step == 2)])
-        optimizer.grad_scale = torch.tensor(8.0)
+        set_gradients(held, step)
         with Reads() as reads:
-            optimizer.step()
-        # the second step reads whether the first one ran and began the states
+            flagged_step(optimizer, float(step == 2), torch.tensor(8.0))
+        # The second step reads whether the first one ran and began the states.
         has_states = name not in ("sgd", "decay")
         assert reads.count == (has_states and step == 1)
 
@@ -180,8 +170,8 @@ def test_parameters_of_any_kind_share_a_step() -> None:
         for number, p in enumerate(together):
             p.grad = None if (step, number) == (1, 0) else gradient(p, number, step)
         one.step()
-        # the draws are keyed by the step: all parameters take part in one step, one batch
-        # after the other
+        # The draws are keyed by the step: all parameters take part in one step, one batch
+        # after the other.
         for q, p in zip(apart, together, strict=True):
             q.grad = p.grad
         other.step()
@@ -201,60 +191,31 @@ def test_a_change_of_options_counts_at_once() -> None:
     assert optimizer.stagnation()["0"].share == 1
 
 
-REFUSED: dict[str, tuple[Make, dict[str, Any], str]] = {
-    "amsgrad": (
-        lambda p: torch.optim.Adam(p, amsgrad=True),
-        {"weight": "bf16"},
-        "parameter '0': it keeps no maximum of second moments: leave amsgrad out; or leave fused",
-    ),
-    "tensor": (
-        lambda p: torch.optim.Adam(p, lr=torch.tensor(0.1)),
-        {"weight": "bf16"},
-        "it takes lr as a number",
-    ),
-    "other": (
-        lambda p: torch.optim.RMSprop(p),
-        {"weight": "bf16"},
-        "as SGD, Adam and AdamW of torch do, not as RMSprop",
-    ),
-    "split": (
-        OPTIMIZERS["sgd"],
-        {"weight": "bf16", "split": True},
-        "neither split masters nor a compensation",
-    ),
-    "kahan": (
-        OPTIMIZERS["sgd"],
-        {"weight": "bf16", "master": "bf16", "compensation": "bf16"},
-        "neither split masters nor a compensation",
-    ),
-    "blocks": (
-        OPTIMIZERS["adam"],
-        {"weight": "bf16", "state": "block32_e4m3"},
-        "it rounds to float formats, and exp_avg is block32_e4m3",
-    ),
-    "width": (
-        OPTIMIZERS["adam"],
-        {"weight": "bf16", "master": "e5m7"},
-        "codes of 8, 16 or 32 bits, and master=e5m7 has 13",
-    ),
-    "codes": (
-        OPTIMIZERS["adam"],
-        {"weight": "bf16", "state": {"exp_avg": "e4m3none"}},
-        "exp_avg=e4m3none has no code for infinity or NaN",
-    ),
-}
+REFUSED: list[tuple[Make, dict[str, Any], str]] = [
+    (lambda p: torch.optim.Adam(p, amsgrad=True), {},
+     "parameter '0': it keeps no maximum of second moments: leave amsgrad out; or leave fused"),
+    (lambda p: torch.optim.Adam(p, lr=torch.tensor(0.1)), {}, "it takes lr as a number"),
+    (torch.optim.RMSprop, {}, "as SGD, Adam and AdamW of torch do, not as RMSprop"),
+    (OPTIMIZERS["sgd"], {"split": True}, "neither split masters nor a compensation"),
+    (OPTIMIZERS["sgd"], {"master": "bf16", "compensation": "bf16"}, "nor a compensation"),
+    (OPTIMIZERS["adam"], {"state": "block32_e4m3"},
+     "it rounds to float formats, and exp_avg is block32_e4m3"),
+    (OPTIMIZERS["adam"], {"master": "e5m7"}, "codes of 8, 16 or 32 bits, and master=e5m7 has 13"),
+    (OPTIMIZERS["adam"], {"state": {"exp_avg": "e4m3none"}},
+     "exp_avg=e4m3none has no code for infinity or NaN"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_the_pass_does_not_take_is_refused_or_takes_the_general_path(case: str) -> None:
-    kind, recipe, message = REFUSED[case]
+@each("kind, recipe, message", REFUSED)
+def test_what_the_pass_does_not_take_is_refused_or_takes_the_general_path(kind, recipe, message):
+    options = {"weight": "bf16", **recipe, "generator": torch.tensor(1)}
     with pytest.raises(ValueError, match="fused=True, but not for parameter '0': ") as error:
-        MasterWeights(kind(parameters()), **recipe, fused=True)
+        MasterWeights(kind(parameters()), **options, fused=True)
     assert message in str(error.value)
-    one, two = parameters(shapes=[(8, 8)]), parameters(shapes=[(8, 8)])
     ends = []
-    for fused, held in ((None, one), (False, two)):
-        optimizer = MasterWeights(kind(held), **recipe, fused=fused, generator=torch.tensor(1))
+    for fused in (None, False):
+        held = parameters(shapes=[(8, 8)])
+        optimizer = MasterWeights(kind(held), **options, fused=fused)
         train(optimizer, held, [1, 2])
         ends.append(snapshot(optimizer, held))
     assert_same(*ends)
@@ -269,33 +230,26 @@ def test_a_parameter_that_changes_is_refused_in_its_step() -> None:
         optimizer.step()
 
 
-def test_double_parameters_are_refused() -> None:
-    (p,) = parameters(torch.float64, shapes=[(3,)])
+def test_double_parameters_and_flags_that_are_none_are_refused() -> None:
+    wrong = parameters(torch.float64, shapes=[(3,)])
     with pytest.raises(ValueError, match=r"float32, float16 and bfloat16, not torch\.float64"):
-        make("sgd", [p], True, RECIPES["fp32"])
-
-
-def test_a_group_that_does_not_fit_is_not_added() -> None:
-    held = parameters()
-    optimizer = make("sgd", held[:1], True, RECIPES["fp32"])
-    wrong = nn.Parameter(torch.ones(2, dtype=torch.float64))
+        make("sgd", wrong, True, RECIPES["fp32"])
+    optimizer = make("sgd", parameters()[:1], True, RECIPES["fp32"])
     with pytest.raises(ValueError, match="fused=True, but not for parameter '1'"):
-        optimizer.add_param_group({"params": [wrong]})
+        optimizer.add_param_group({"params": wrong})
     assert len(optimizer.param_groups) == 1
-
-
-def test_fused_must_be_a_flag() -> None:
     with pytest.raises(TypeError, match="fused must be True, False or None, got 'yes'"):
-        make("sgd", parameters(), "yes", RECIPES["fp32"])  # type: ignore[arg-type]
+        make("sgd", parameters(), "yes", RECIPES["fp32"])
 
 
 def test_a_gradient_need_not_be_contiguous() -> None:
-    one, two = parameters(shapes=[(6, 5)]), parameters(shapes=[(6, 5)])
-    values = gradient(torch.empty(5, 6), 0, 1)
-    for held, grad in ((one, values.t()), (two, values.t().contiguous())):
+    values, ends = gradient(torch.empty(5, 6), 0, 1).t(), []
+    for grad in (values, values.contiguous()):
+        held = parameters(shapes=[(6, 5)])
         held[0].grad = grad
         make("momentum", held, True, NARROW).step()
-    assert_same([p.detach() for p in one], [p.detach() for p in two])
+        ends.append(held[0].detach())
+    assert_same(*ends)
 
 
 def test_the_masters_are_what_the_pass_wrote() -> None:
@@ -307,14 +261,16 @@ def test_the_masters_are_what_the_pass_wrote() -> None:
         assert torch.equal(p.detach(), master.bfloat16().float())
 
 
-@pytest.mark.parametrize(
-    ("dtype", "bits"),
-    [(torch.float32, 0x7FC00000), (torch.bfloat16, 0x7FC0), (torch.float16, 0x7E00)],
-    ids=str,
-)
-def test_every_nan_has_the_same_bits(dtype: torch.dtype, bits: int) -> None:
+NANS = [
+    (torch.float32, "fp32", 0x7FC00000),
+    (torch.bfloat16, "bf16", 0x7FC0),
+    (torch.float16, "fp16", 0x7E00),
+]
+
+
+@each("dtype, weight, bits", NANS)
+def test_every_nan_has_the_same_bits(dtype: torch.dtype, weight: str, bits: int) -> None:
     p = nn.Parameter(torch.ones(40, dtype=dtype))
-    weight = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[dtype]
     optimizer = make("momentum", [p], True, {"weight": weight})
     # A NaN with the sign and all bits set.
     p.grad = torch.full((40,), -1, dtype=torch.int32).view(torch.float32).to(dtype)

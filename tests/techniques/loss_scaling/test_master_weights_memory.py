@@ -11,21 +11,20 @@ from torch.utils._pytree import tree_leaves
 
 import lpkernels as lp
 from lpkernels.techniques.loss_scaling import MasterWeights, MemoryRow, memory
+from tests.loops import each
 from tests.techniques.loss_scaling.optimizers import gradient
 
+pytestmark = pytest.mark.filterwarnings("ignore:MasterWeights:UserWarning")
 N = 100 * 96
+FP8_STATE = {"exp_avg": "e5m2", "exp_avg_sq": "e8m3"}
 CASES: dict[str, dict[str, Any]] = {
-    "fp8": {
-        "weight": "e4m3fn",
-        "master": "e6m9",
-        "state": {"exp_avg": "e5m2", "exp_avg_sq": "e8m3"},
-    },
+    "fp8": {"weight": "e4m3fn", "master": "e6m9", "state": FP8_STATE},
     "mx": {"weight": "block32_e2m1", "master": "fp32", "state": "block32_e4m3"},
     "kahan": {"weight": "bf16", "master": "bf16", "compensation": "bf16"},
     "odd": {"weight": "e3m1", "master": "fixed13_f10", "state": "e5m5"},
     "split": {"weight": "bf16:nearest_away", "split": True},
 }
-# bits of a value beside the working copy: master, compensation or remainder, and two states
+# Bits of a value beside the working copy: master, compensation or remainder, and two states.
 BITS = {
     "fp8": 16 + 8 + 12,
     "mx": 32 + 2 * (8 + 8 / 32),
@@ -44,8 +43,7 @@ def trained(formats: dict[str, Any], dtype: torch.dtype = torch.float32) -> Mast
     return optimizer
 
 
-@pytest.mark.filterwarnings("ignore:MasterWeights:UserWarning")
-@pytest.mark.parametrize("case", CASES)
+@each("case", CASES)
 def test_bytes_are_those_of_the_formats(case: str) -> None:
     optimizer = trained(CASES[case])
     rows = memory(optimizer)
@@ -53,15 +51,14 @@ def test_bytes_are_those_of_the_formats(case: str) -> None:
     bits = sum(row.bits for row in kept)
     assert bits == BITS[case] * N
     assert sum(row.bytes for row in kept) == pytest.approx(bits / 8, rel=0.02)
-    # everything that is kept is counted by a row
+    # Everything that is kept is counted by a row.
     (state,) = optimizer.state.values()
     tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
-    assert sum(t.untyped_storage().nbytes() for t in tensors) == sum(
-        row.bytes for row in rows if row.what not in ("working copy", "transient")
-    )
+    counted = sum(row.bytes for row in rows if row.what not in ("working copy", "transient"))
+    assert sum(t.untyped_storage().nbytes() for t in tensors) == counted
 
 
-@pytest.mark.parametrize(("dtype", "bytes_"), [(torch.float32, 4 * N), (torch.bfloat16, 2 * N)])
+@each("dtype, bytes_", [(torch.float32, 4 * N), (torch.bfloat16, 2 * N)])
 def test_working_copies_take_what_their_dtype_takes(dtype: torch.dtype, bytes_: int) -> None:
     first, *_ = memory(trained({"weight": "e4m3fn", "state": "bf16"}, dtype))
     assert first == MemoryRow("working copy", "e4m3fn", N, bytes_, 8 * N)
@@ -91,10 +88,8 @@ def test_formats_have_the_names_that_they_were_given() -> None:
     for p in held:
         p.grad = torch.ones_like(p)
     optimizer.step()
-    assert [row.fmt for row in memory(optimizer) if row.what == "working copy"] == [
-        "fp8_e4m3",
-        "dlfloat16",
-    ]
+    copies = [row.fmt for row in memory(optimizer) if row.what == "working copy"]
+    assert copies == ["fp8_e4m3", "dlfloat16"]
     names = {row.fmt for row in memory(optimizer)}
     # An object has its own name; a format that was named twice has its first name.
     assert names == {"fp8_e4m3", "dlfloat16", "e8m7", "fp8_e5m2", "fp32", ""}
@@ -121,11 +116,10 @@ class Peak(TorchDispatchMode):
         self.seen: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if _tensor(t)}
+        given = {storage._cdata for storage in storages((args, kwargs))}
         result = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(result):
-            if _tensor(tensor):
-                self._note(tensor.untyped_storage(), given)
+        for storage in storages(result):
+            self._note(storage, given)
         return result
 
     def _note(self, storage: torch.UntypedStorage, given: set[int]) -> None:
@@ -142,38 +136,35 @@ class Peak(TorchDispatchMode):
         self.alive -= count
 
 
-def _tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
+def storages(values: Any) -> list[torch.UntypedStorage]:
+    return [t.untyped_storage() for t in tree_leaves(values) if isinstance(t, torch.Tensor)]
 
 
-@pytest.mark.filterwarnings("ignore:MasterWeights:UserWarning")
-@pytest.mark.parametrize("case", CASES)
+def second_step(**formats: Any) -> tuple[int, MemoryRow]:
+    """The bytes that a step takes at its peak, and the last row of what is reported."""
+    held = [nn.Parameter(torch.randn(100, 96)) for _ in range(3)]
+    optimizer = MasterWeights(torch.optim.SGD(held, lr=0.1, momentum=0.9), **formats)
+    for number in range(2):
+        for p in held:
+            p.grad = gradient(p, 0, number)
+        with Peak() as mode:
+            optimizer.step()
+    return mode.peak, memory(optimizer)[-1]
+
+
+@each("case", CASES)
 def test_transient_memory_is_about_what_is_reported(case: str) -> None:
     """The largest parameter alone takes such memory; the optimizer needs none of its own."""
     formats = dict(CASES[case])
     if isinstance(formats.get("state"), dict):
         formats["state"] = "e5m2"
-    held = [nn.Parameter(torch.randn(100, 96)) for _ in range(3)]
-    optimizer = MasterWeights(torch.optim.SGD(held, lr=0.1, momentum=0.9), **formats, fused=False)
-    for number in range(2):
-        for p in held:
-            p.grad = gradient(p, 0, number)
-        with Peak() as mode:
-            optimizer.step()
-    reported = memory(optimizer)[-1]
+    peak, reported = second_step(**formats, fused=False)
     assert (reported.what, reported.fmt) == ("transient", "fp32")
-    assert 0.7 < mode.peak / reported.bytes <= 1
+    assert 0.7 < peak / reported.bytes <= 1
 
 
 def test_the_fused_pass_needs_no_transient_memory() -> None:
-    held = [nn.Parameter(torch.randn(100, 96)) for _ in range(3)]
-    formats = {"weight": "bf16", "master": "e6m9", "state": "fp8_e5m2"}
-    optimizer = MasterWeights(torch.optim.SGD(held, lr=0.1, momentum=0.9), **formats, fused=True)
-    for number in range(2):
-        for p in held:
-            p.grad = gradient(p, 0, number)
-        with Peak() as mode:
-            optimizer.step()
-    assert memory(optimizer)[-1].bytes == 0
-    # only the number and the seed of the step take memory
-    assert mode.peak < 1000
+    peak, reported = second_step(weight="bf16", master="e6m9", state="fp8_e5m2", fused=True)
+    assert reported.bytes == 0
+    # Only the number and the seed of the step take memory.
+    assert peak < 1000

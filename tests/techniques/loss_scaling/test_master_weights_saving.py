@@ -1,8 +1,8 @@
-"""Resuming to the same bits, testing and saving with masters, copies of optimizers."""
+"""Resumed and copied optimizers go on to the same bits, a skipped step leaves no trace; masters
+are lent."""
 
 import copy
 import io
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,43 +12,51 @@ from torch import nn
 import lpkernels as lp
 from lpkernels.techniques.loss_scaling import MasterWeights
 from tests.compare import assert_bit_equal
+from tests.loops import each
+from tests.support.reads import Reads
 from tests.techniques.loss_scaling.optimizers import (
+    NARROW,
     OPTIMIZERS,
+    PAIRS,
+    RECIPES,
     assert_same,
-    gradient,
+    flagged_step,
     parameters,
+    set_gradients,
     snapshot,
     train,
     wrapped,
 )
-from tests.techniques.loss_scaling.test_master_weights_skipping import NARROW, RECIPES, step
 
 pytestmark = pytest.mark.filterwarnings("ignore:MasterWeights:UserWarning")
 
 
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=list(RECIPES))
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(
-    name: str, recipe: dict[str, Any], tmp_path: Path
-) -> None:
-    shapes = [(7, 9)]
-    held = parameters(shapes=shapes)
-    optimizer = wrapped(name, held, **recipe)
-    train(optimizer, held, [1, 2, 3])
-    saved = {"optimizer": optimizer.state_dict(), "weights": [p.detach() for p in held]}
-    torch.save(saved, tmp_path / "checkpoint.pt")
-    train(optimizer, held, [4, 5, 6])
+def from_file(value: Any, **options: Any) -> Any:
+    """The value as torch.load reads it from what torch.save wrote."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, **options)
 
-    # the other optimizer is made from other weights and another seed
+
+@each("name, recipe", PAIRS)
+def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(name: str, recipe: str) -> None:
+    held = parameters(shapes=[(7, 9)])
+    optimizer = wrapped(name, held, **RECIPES[recipe])
+    train(optimizer, held, [1, 2])
+    saved = {"optimizer": optimizer.state_dict(), "weights": [p.detach() for p in held]}
+    loaded = from_file(saved, weights_only=True)
+    train(optimizer, held, [3, 4])
+
+    # The other optimizer is made from other weights and another seed.
     torch.manual_seed(77)
     resumed = [nn.Parameter(torch.randn(7, 9))]
-    other = wrapped(name, resumed, **recipe)
-    loaded = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    other = wrapped(name, resumed, **RECIPES[recipe])
     other.load_state_dict(loaded["optimizer"])
     with torch.no_grad():
         resumed[0].copy_(loaded["weights"][0])
     assert_same(other.state_dict(), loaded["optimizer"])
-    train(other, resumed, [4, 5, 6])
+    train(other, resumed, [3, 4])
     assert_same(snapshot(other, resumed), snapshot(optimizer, held))
 
 
@@ -68,15 +76,13 @@ def test_states_begun_in_a_skipped_step_are_not_saved() -> None:
     held = parameters()
     optimizer = wrapped("momentum", held, weight="fp16")
     before = copy.deepcopy(optimizer.state_dict())
-    for number, p in enumerate(held):
-        p.grad = gradient(p, number, 1)
-    step(optimizer, 1.0)
+    set_gradients(held, 1)
+    flagged_step(optimizer, 1.0)
     assert_same(optimizer.state_dict(), before)
 
 
 def test_options_and_hooks_are_loaded() -> None:
-    held = parameters()
-    optimizer = wrapped("momentum", held, weight="fp16")
+    optimizer = wrapped("momentum", parameters(), weight="fp16")
     optimizer.param_groups[0]["lr"] = 0.25
     state = copy.deepcopy(optimizer.state_dict())
     other = wrapped("momentum", parameters(), weight="fp16")
@@ -88,19 +94,12 @@ def test_options_and_hooks_are_loaded() -> None:
     assert calls == ["before", "after"]
 
 
-@pytest.mark.parametrize("way", ["deepcopy", "pickle"])
-def test_copies_go_on_to_the_same_bits(way: str) -> None:
+@each("copied", [copy.deepcopy, lambda pair: from_file(pair, weights_only=False)])
+def test_copies_go_on_to_the_same_bits(copied: Any) -> None:
     held = parameters()
     optimizer = wrapped("adam", held, **NARROW)
     train(optimizer, held, [1, 2])
-    pair = (held, optimizer)
-    if way == "deepcopy":
-        others, other = copy.deepcopy(pair)
-    else:
-        buffer = io.BytesIO()
-        torch.save(pair, buffer)
-        buffer.seek(0)
-        others, other = torch.load(buffer, weights_only=False)
+    others, other = copied((held, optimizer))
     train(optimizer, held, [3, 4])
     train(other, others, [3, 4])
     assert_same(snapshot(other, others), snapshot(optimizer, held))
@@ -108,11 +107,94 @@ def test_copies_go_on_to_the_same_bits(way: str) -> None:
         other.optimizer.step()
 
 
+# --- skipped steps ---
+
+
+@each("name, recipe", PAIRS)
+def test_skipped_steps_change_nothing_and_leave_no_trace(name: str, recipe: str) -> None:
+    """This holds for a skipped first step too, before the optimizer has states."""
+    ends = []
+    for skips in (False, True):
+        torch.manual_seed(0)
+        held = parameters(shapes=[(7, 9)] if name == "muon" else [(7, 9), (13,)])
+        optimizer = wrapped(name, held, **RECIPES[recipe])
+        for number in range(2):
+            if skips:
+                before = snapshot(optimizer, held)
+                set_gradients(held, 99, broken=True)
+                flagged_step(optimizer, 1.0)
+                assert_same(snapshot(optimizer, held), before)
+            set_gradients(held, number)
+            flagged_step(optimizer, 0.0)
+            assert optimizer.state_dict()["master_weights"]["step"] == number + 1
+        ends.append(snapshot(optimizer, held))
+    assert_same(*ends)
+
+
+@each("name", OPTIMIZERS)
+def test_a_step_with_the_flag_down_is_a_plain_step(name: str) -> None:
+    one, two = parameters(shapes=[(7, 9)]), parameters(shapes=[(7, 9)])
+    seed = torch.tensor(1)
+    plain, flagged = (wrapped(name, p, weight="bf16", generator=seed) for p in (one, two))
+    for number in range(2):
+        train(plain, one, [number])
+        set_gradients(two, number)
+        flagged_step(flagged, 0.0)
+    assert_same(snapshot(flagged, two), snapshot(plain, one))
+
+
+def test_gradients_are_unscaled_in_float32() -> None:
+    """A gradient of 1e-8 in fp16, times 1024 and back, is 1.0011718e-8."""
+    p = nn.Parameter(torch.zeros(1, dtype=torch.float16))
+    optimizer = MasterWeights(torch.optim.SGD([p], lr=1.0), weight="fp16")
+    p.grad = torch.tensor([1e-8 * 1024], dtype=torch.float16)
+    flagged_step(optimizer, 0.0, torch.tensor(1024.0))
+    with optimizer.masters():
+        assert p.item() == -torch.tensor(1.0011718e-8).item()
+
+
+@each("unscales", [False, True])
+def test_grad_scaler_drives_it_as_it_drives_the_bare_optimizer(unscales: bool) -> None:
+    """The trace of scales and weights is the one that torch's scaler makes with plain SGD."""
+    ends = []
+    for wraps in (False, True):
+        p = nn.Parameter(torch.ones(3))
+        optimizer: torch.optim.Optimizer = torch.optim.SGD([p], lr=0.1, momentum=0.9)
+        if wraps:
+            optimizer = MasterWeights(optimizer, weight="fp32", fused=False)
+        scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=3)
+        trace = []
+        for broken in (0, 0, 0, 1, 0, 0, 1, 1, 0, 0, 0, 0):
+            optimizer.zero_grad()
+            scaler.scale(p.sum() * (torch.inf if broken else 1.0)).backward()
+            if unscales:
+                scaler.unscale_(optimizer)
+                nn.utils.clip_grad_norm_([p], 0.5)
+            scaler.step(optimizer)
+            scaler.update()
+            trace.append((scaler.get_scale(), p.detach().tolist()))
+        ends.append(trace)
+    assert ends[0] == ends[1]
+    assert [scale for scale, _ in ends[0]] == [16, 16, 32, 16, 16, 16, 8, 4, 4, 4, 8, 8]
+
+
+def test_the_flag_is_read_once_after_states_began() -> None:
+    held = parameters()
+    optimizer = wrapped("momentum", held, **NARROW)
+    seen = []
+    for number in range(4):
+        set_gradients(held, number)
+        with Reads() as reads:
+            flagged_step(optimizer, float(number == 2))
+        seen.append(reads.count)
+    assert seen == [0, 1, 0, 0]
+
+
 # --- masters in the model ---
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_masters_are_lent_and_given_back(dtype: torch.dtype) -> None:
+@each("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_masters_are_lent_and_given_back_even_after_an_error(dtype: torch.dtype) -> None:
     held = parameters(dtype)
     optimizer = wrapped("momentum", held, weight="bf16")
     train(optimizer, held, [1, 2])
@@ -121,8 +203,11 @@ def test_masters_are_lent_and_given_back(dtype: torch.dtype) -> None:
         for p in held:
             assert p.dtype == torch.float32 and p.requires_grad
             assert_bit_equal(p.detach(), optimizer.state[p]["master"])
-            # whatever is done inside has no effect after it
+            # Whatever is done inside has no effect after it.
             p.data.fill_(7.0)
+    assert_same(snapshot(optimizer, held), before)
+    with pytest.raises(KeyError), optimizer.masters():
+        raise KeyError
     assert_same(snapshot(optimizer, held), before)
     train(optimizer, held, [3])
 
@@ -140,26 +225,12 @@ def test_a_model_is_tested_and_saved_with_masters() -> None:
     assert_bit_equal(model.weight.detach(), lp.quantize(whole.weight.detach(), "e4m3fn"))
 
 
-def test_working_copies_come_back_after_an_error() -> None:
-    held = parameters()
-    optimizer = wrapped("sgd", held, weight="bf16")
-    before = snapshot(optimizer, held)
-    with pytest.raises(KeyError), optimizer.masters():
-        raise KeyError
-    assert_same(snapshot(optimizer, held), before)
-
-
-@pytest.mark.parametrize("what", ["step", "load_state_dict", "masters", "take_weights"])
-def test_nothing_is_changed_within_the_block(what: str) -> None:
-    held = parameters()
-    optimizer = wrapped("sgd", held, weight="bf16")
+def test_nothing_is_changed_within_the_block() -> None:
+    optimizer = wrapped("sgd", parameters(), weight="bf16")
     state = optimizer.state_dict()
-    with (
-        optimizer.masters(),
-        pytest.raises(RuntimeError, match=f"{what}: .* leave the block first"),
-    ):
-        if what == "masters":
-            with optimizer.masters():
-                pass
-        else:
-            getattr(optimizer, what)(*([state] if what == "load_state_dict" else []))
+    with optimizer.masters():
+        for what in ("step", "load_state_dict", "take_weights"):
+            with pytest.raises(RuntimeError, match=f"{what}: .* leave the block first"):
+                getattr(optimizer, what)(*([state] if what == "load_state_dict" else []))
+        with pytest.raises(RuntimeError, match=r"masters: .* leave the block first"):
+            optimizer.masters().__enter__()

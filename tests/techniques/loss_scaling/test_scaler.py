@@ -1,6 +1,6 @@
 """What LossScaler has beyond torch's: constant scales, bounds, records, reads, several losses."""
 
-import gc
+import itertools
 import weakref
 from typing import Any
 
@@ -10,20 +10,18 @@ from torch import nn
 
 from lpkernels.techniques.loss_scaling import LossScaler, StepRecord
 from tests.compare import assert_bit_equal
+from tests.loops import each
 from tests.support.reads import Reads
-from tests.techniques.loss_scaling.loops import INF, backward, parameter, same, state_of
+from tests.techniques.loss_scaling.loops import INF, backward, parameter, same, state_of, take
 
 SGD = torch.optim.SGD
 
 
 def run(scaler: LossScaler, bad: str) -> list[float]:
     """The scale after each step; a 1 is a step that overflowed."""
-    weight = parameter()
-    optimizer, found = SGD([weight], lr=0.1), []
-    for each in bad:
-        backward(scaler, [weight], INF if each == "1" else 1.0)
-        scaler.step(optimizer)
-        scaler.update()
+    optimizer, found = SGD([parameter()], lr=0.1), []
+    for flag in bad:
+        take(scaler, optimizer, INF if flag == "1" else 1.0)
         found.append(scaler.get_scale())
     return found
 
@@ -37,11 +35,11 @@ def test_static_scale_stays() -> None:
     assert again.get_scale() == 8.0
 
 
-@pytest.mark.parametrize("scale", [2.0**-20, 0.5, 1024.0, 2.0**100, 1000.0, 3.0])
-@pytest.mark.parametrize("fused", [False, True])
-def test_static_scale_multiplies_the_loss_and_divides_the_gradients(
-    scale: float, fused: bool
-) -> None:
+SCALES = [2.0**-20, 0.5, 1024.0, 2.0**100, 1000.0, 3.0]
+
+
+@each("scale, fused", itertools.product(SCALES, [False, True]))
+def test_static_scale_multiplies_the_loss_and_divides_the_gradients(scale: float, fused: bool):
     weights = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     ours, plain = nn.Parameter(weights.clone()), nn.Parameter(weights.clone())
     scaler, optimizer = LossScaler(static=scale), SGD([ours], lr=0.1, fused=fused)
@@ -60,8 +58,7 @@ def test_floor_and_ceiling_hold() -> None:
     scaler = LossScaler(init_scale=8.0, growth_interval=1, floor=4.0, ceiling=16.0)
     assert run(scaler, "0001111") == [16, 16, 16, 8, 4, 4, 4]
 
-
-def test_scale_may_fall_below_one_without_a_floor() -> None:
+    # Without a floor the scale may fall below one.
     assert run(LossScaler(init_scale=2.0), "1111") == [1, 0.5, 0.25, 0.125]
 
 
@@ -70,9 +67,7 @@ def test_floor_rises_by_a_schedule() -> None:
     assert run(LossScaler(init_scale=4.0, floor=schedule), "1110101") == [2, 2, 2, 8, 8, 32, 32]
     scaler = LossScaler(init_scale=4.0, floor=lambda update: 2.0**update)
     assert run(scaler, "10011") == [2, 2, 4, 8, 16]
-
-
-def test_schedule_goes_on_in_a_loaded_scaler() -> None:
+    # It goes on in a loaded scaler.
     schedule = {2: 8.0}
     first, second = LossScaler(init_scale=4.0, floor=schedule), LossScaler(floor=schedule)
     run(first, "11")
@@ -104,32 +99,30 @@ def test_unscale_comes_before_clipping() -> None:
     assert weight.tolist() == [-0.25, -0.25]
 
 
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize(
-    ("kind", "arguments"),
-    [(SGD, {"momentum": 0.9}), (torch.optim.Adam, {}), (torch.optim.AdamW, {"amsgrad": True})],
-)
-def test_skipped_step_changes_no_bit(kind: Any, arguments: dict[str, Any], fused: bool) -> None:
-    model = nn.Linear(3, 2)
-    optimizer = kind(model.parameters(), lr=0.1, fused=fused, **arguments)
+SKIPPING = [
+    (SGD, {"momentum": 0.9}),
+    (torch.optim.Adam, {}),
+    (torch.optim.AdamW, {"amsgrad": True}),
+]
+
+
+@each("kind, fused", itertools.product(SKIPPING, [False, True]))
+def test_skipped_step_changes_no_bit(kind: Any, fused: bool) -> None:
+    make, arguments = kind
+    optimizer = make(nn.Linear(3, 2).parameters(), lr=0.1, fused=fused, **arguments)
     scaler = LossScaler(init_scale=8.0)
     for gradient in (1.0, 2.0):
-        backward(scaler, model.parameters(), gradient)
-        scaler.step(optimizer)
-        scaler.update()
+        take(scaler, optimizer, gradient)
     before = state_of(optimizer)
     for bad in (INF, float("nan"), -INF):
-        backward(scaler, model.parameters(), bad)
-        scaler.step(optimizer)
+        take(scaler, optimizer, bad)
         assert not scaler.ran and scaler.last_step == StepRecord(False, 0)
-        scaler.update()
         assert same(state_of(optimizer), before)
-    backward(scaler, model.parameters())
-    scaler.step(optimizer)
+    take(scaler, optimizer)
     assert scaler.ran and not same(state_of(optimizer), before)
 
 
-@pytest.mark.parametrize("fused", [False, True])
+@each("fused", [False, True])
 def test_last_step_names_the_first_bad_parameter(fused: bool) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     for names, want in ((model.named_parameters(), "1.weight"), (None, 2)):
@@ -149,12 +142,9 @@ def test_last_step_keeps_no_gradient() -> None:
     weight = parameter()
     for fused, want in ((False, 0), (True, None)):
         optimizer, scaler = SGD([weight], lr=0.1, fused=fused), LossScaler()
-        backward(scaler, [weight], INF)
-        scaler.step(optimizer)
-        scaler.update()
+        take(scaler, optimizer, INF)
         alive = weakref.ref(weight.grad)
         optimizer.zero_grad()
-        gc.collect()
         assert alive() is None
         assert scaler.last_step == StepRecord(ran=False, parameter=want)
     # A broken gradient that is zeroed in place is not taken for a finite one.
@@ -165,8 +155,10 @@ def test_last_step_keeps_no_gradient() -> None:
     assert scaler.last_step == StepRecord(ran=False)
 
 
-@pytest.mark.parametrize("kind", [SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad])
-@pytest.mark.parametrize("bad", [False, True])
+FUSED = [SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad]
+
+
+@each("kind, bad", itertools.product(FUSED, [False, True]))
 def test_fused_steps_read_nothing(kind: Any, bad: bool) -> None:
     weights = [parameter(1.0, 2.0), parameter(3.0)]
     optimizer = kind(weights, lr=0.1, fused=True)
@@ -183,7 +175,7 @@ def test_fused_steps_read_nothing(kind: Any, bad: bool) -> None:
         assert reads.count == 0
 
 
-@pytest.mark.parametrize("bad", [False, True])
+@each("bad", [False, True])
 def test_other_steps_read_once(bad: bool) -> None:
     weights = [parameter(1.0, 2.0), parameter(3.0)]
     optimizer = SGD(weights, lr=0.1)
@@ -213,14 +205,12 @@ def test_losses_with_scales_of_their_own_add_up() -> None:
     assert weight.tolist() == [-8.0, -6.0]
 
 
-@pytest.mark.parametrize(
-    ("gradients", "scales"),
-    [((INF, 1.0), (0.5, 1.0)), ((1.0, INF), (1.0, 0.5)), ((2e38, 2e38), (1.0, 1.0))],
-)
-def test_each_scale_answers_for_its_own_loss(
-    gradients: tuple[float, float], scales: tuple[float, float]
-) -> None:
-    """The last sum is infinite though its terms are not, so nobody's scale shrinks."""
+# The last sum is infinite though its terms are not, so nobody's scale shrinks.
+OWN = [((INF, 1.0), (0.5, 1.0)), ((1.0, INF), (1.0, 0.5)), ((2e38, 2e38), (1.0, 1.0))]
+
+
+@each("gradients, scales", OWN)
+def test_each_scale_answers_for_its_own_loss(gradients: Any, scales: Any) -> None:
     weight = parameter(1.0)
     optimizer = SGD([weight], lr=1.0)
     one, two = LossScaler(init_scale=1.0), LossScaler(init_scale=1.0)
@@ -257,7 +247,7 @@ OPTIMIZERS = [
 ]
 
 
-@pytest.mark.parametrize("kind", OPTIMIZERS, ids=lambda kind: kind.__name__)
+@each("kind", OPTIMIZERS)
 def test_every_optimizer_of_torch_steps_and_skips(kind: Any) -> None:
     """A step is as without scaling, to the bit; none is taken where a gradient is not finite."""
     torch.manual_seed(0)
@@ -275,6 +265,5 @@ def test_every_optimizer_of_torch_steps_and_skips(kind: Any) -> None:
         assert_bit_equal(ours.detach(), plain.detach())
     assert not torch.equal(ours, start)
     before = state_of(optimizer)
-    backward(scaler, [ours], INF)
-    scaler.step(optimizer)
+    take(scaler, optimizer, INF)
     assert same(state_of(optimizer), before)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lpkernels.techniques.pareto import cold_start, expected_gain, fit_grid, hypervolume
+from tests.loops import each
 from tests.techniques.pareto.matrices import low_rank
 
 ROWS, COLUMNS = 5, 4
@@ -28,7 +29,7 @@ class Task:
 
 def start(errors: np.ndarray = ADDITIVE, **options):
     task = Task(errors)
-    return cold_start((ROWS, COLUMNS), MEMORY, task, **{"n": 12, **options}), task
+    return cold_start((ROWS, COLUMNS), MEMORY, task, **{"n": 12, "draws": 50, **options}), task
 
 
 def test_an_additive_grid_is_fitted_from_a_few_cells():
@@ -46,44 +47,40 @@ def test_what_is_not_additive_is_completed():
     others = np.setdiff1d(np.arange(56), cells)
     left = [np.linalg.norm((fit - x.ravel())[others]) for fit in (both, additive)]
     assert left[0] < 0.5 * left[1]
-
-
-def test_a_row_or_column_without_an_error_is_refused():
+    # Every row and column needs an error.
     with pytest.raises(ValueError, match="row 1 or column 1 of the 5 x 4 grid has no error; meas"):
         fit_grid((ROWS, COLUMNS), [0], [0.5])
 
 
 def test_the_cover_comes_first_and_sees_every_row_and_column():
-    _, task = start(n=6)
+    found, task = start(n=8)
     assert task.asked[:5] == [0, 5, 10, 15, 16]
     rows, columns = np.divmod(task.asked[:5], COLUMNS)
     assert set(rows) == set(range(ROWS)) and set(columns) == set(range(COLUMNS))
-
-
-def test_nothing_is_measured_twice_and_n_is_kept():
-    found, task = start(n=8)
+    # Nothing is measured twice, and n is kept.
     assert task.asked == found.measured.tolist()
     assert len(set(task.asked)) == len(task.asked) <= 8
     assert (found.errors == ADDITIVE[found.measured]).all()
     assert (found.predicted[found.measured] == found.errors).all()
 
 
-def test_it_finds_most_of_the_frontier():
-    found, _ = start(n=12)
+def test_it_finds_most_of_the_frontier_and_goes_on_where_it_was_stopped():
+    whole, task = start(n=12)
     reference = (100, 1)
-    share = hypervolume(MEMORY[found.measured], found.errors, reference)
+    share = hypervolume(MEMORY[whole.measured], whole.errors, reference)
     assert share > 0.98 * hypervolume(MEMORY, ADDITIVE, reference)
+    done = {index: float(ADDITIVE[index]) for index in task.asked[:9]}
+    rest, again = start(n=12, measured=done)
+    assert rest.measured.tolist() == whole.measured.tolist()
+    assert again.asked == task.asked[9:]
 
 
-def test_it_ends_when_no_band_reaches_the_frontier():
+def test_it_ends_when_no_band_reaches_the_frontier_with_the_count_or_with_everything():
     # Every other configuration is worse than the smallest one, by far more than the bands.
     hopeless = np.linspace(0.1, 0.9, 20)
     found, task = start(hopeless, n=20)
     assert found.ended == "bands"
     assert len(task.asked) < 12
-
-
-def test_it_ends_with_the_count_or_with_everything():
     noisy = np.random.default_rng(0).uniform(0.3, 0.6, 20)
     assert start(noisy, n=7)[0].ended == "count"
     flat = np.array([0.5, 0.5, 0.5, 0.2])
@@ -92,18 +89,10 @@ def test_it_ends_with_the_count_or_with_everything():
     assert everything.band.error_low.tolist() == everything.band.error_high.tolist()
 
 
-def test_it_goes_on_where_it_was_stopped():
-    whole, task = start(n=9)
-    done = {index: float(ADDITIVE[index]) for index in task.asked[:6]}
-    rest, again = start(n=9, measured=done)
-    assert rest.measured.tolist() == whole.measured.tolist()
-    assert again.asked == task.asked[6:]
-
-
 def test_a_third_axis_is_part_of_the_columns():
     errors = np.add.outer(np.add.outer(LOW, HIGH[:2]), [0, 0.01]).ravel()
     task = Task(errors)
-    found = cold_start((5, 2, 2), MEMORY, task, n=9)
+    found = cold_start((5, 2, 2), MEMORY, task, n=7, draws=50)
     assert len(found.predicted) == 20
     assert task.asked[:5] == [0, 5, 10, 15, 16]
 
@@ -123,36 +112,32 @@ def test_the_expected_gain_is_the_mean_area_that_is_added():
     memory, simulated = np.array([2.0, 4.0, 0.5]), np.array([[0.6, 0.5, 0.9], [0.2, 0.3, 0.7]])
     end = 4.0 + 0.1 * 3.5
     base = hypervolume(*known, (end, 0.8))
-    want = [
-        np.mean(
-            [
-                hypervolume([*known[0], m], [*known[1], e], (end, 0.8)) - base
-                for e in simulated[:, i]
-            ]
-        )
-        for i, m in enumerate(memory)
-    ]
-    assert expected_gain(memory, simulated, *known) == pytest.approx(want)
+
+    def added(m: float, e: float) -> float:
+        return hypervolume([*known[0], m], [*known[1], e], (end, 0.8)) - base
+
+    gains = [np.mean([added(m, e) for e in simulated[:, i]]) for i, m in enumerate(memory)]
+    assert expected_gain(memory, simulated, *known) == pytest.approx(gains)
+
+
+WRONG = [
+    ((20,), {}, r"shape must be \(low, high\) or .* got \(20,\)"),
+    ((1, 20), {}, "at least 2 x 2 cells"),
+    ((5, 5), {}, "memory has 20 values, the grid 25"),
+    ((5, 4), {"n": 4}, r"n must be in 5\.\.20: 0 measured already and 5 for every row"),
+    ((5, 4), {"n": 21}, r"n must be in 5\.\.20"),
+    ((5, 4), {"rank": 5}, r"rank must be in 0\.\.4 for a grid of 5 x 4, got 5"),
+    ((5, 4), {"ridge": 0}, "ridge must be finite and above 0"),
+    ((5, 4), {"level": 1.0}, "level must be above 0 and below 1"),
+    ((5, 4), {"draws": 1}, "draws must be at least 2"),
+    ((5, 4), {"measured": {20: 0.1}}, r"measured must be configurations in 0\.\.19, got 20"),
+    ((5, 4), {"errors": ADDITIVE * np.nan}, "0 of 5 measurements gave an error"),
+    ((5, 4), {"errors": ADDITIVE * np.inf}, "errors must be finite or NaN"),
+]
 
 
 @pytest.mark.filterwarnings("ignore:.*NaN")
-@pytest.mark.parametrize(
-    ("shape", "options", "match"),
-    [
-        ((20,), {}, r"shape must be \(low, high\) or .* got \(20,\)"),
-        ((1, 20), {}, "at least 2 x 2 cells"),
-        ((5, 5), {}, "memory has 20 values, the grid 25"),
-        ((5, 4), {"n": 4}, r"n must be in 5\.\.20: 0 measured already and 5 for every row"),
-        ((5, 4), {"n": 21}, r"n must be in 5\.\.20"),
-        ((5, 4), {"rank": 5}, r"rank must be in 0\.\.4 for a grid of 5 x 4, got 5"),
-        ((5, 4), {"ridge": 0}, "ridge must be finite and above 0"),
-        ((5, 4), {"level": 1.0}, "level must be above 0 and below 1"),
-        ((5, 4), {"draws": 1}, "draws must be at least 2"),
-        ((5, 4), {"measured": {20: 0.1}}, r"measured must be configurations in 0\.\.19, got 20"),
-        ((5, 4), {"errors": ADDITIVE * np.nan}, "0 of 5 measurements gave an error"),
-        ((5, 4), {"errors": ADDITIVE * np.inf}, "errors must be finite or NaN"),
-    ],
-)
+@each("shape, options, match", WRONG)
 def test_wrong_starts_are_refused_before_anything_is_measured(shape, options, match):
     task = Task(options.pop("errors", ADDITIVE))
     with pytest.raises(ValueError, match=match):

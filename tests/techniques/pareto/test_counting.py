@@ -38,6 +38,7 @@ def test_tensors_are_counted_once():
         "inputs": MAP,
         "outputs": BATCH * 5,
     }
+    assert count_tensors(Residual().to("meta"), X.to("meta")) == counts
 
 
 def test_hooked_counts_the_output_of_every_module():
@@ -45,17 +46,11 @@ def test_hooked_counts_the_output_of_every_module():
     # It counts the convolution, the norm and both calls of the ReLU; the linear layer and the model
     # return the output.
     assert counts["activations"] == 4 * MAP + BATCH * 5
-
-
-def test_hooked_leaves_sequential_out():
+    # Sequential is left out.
     model = nn.Sequential(nn.Linear(3, 7), nn.ReLU(), nn.Sequential(nn.Linear(7, 2)))
     assert count_tensors(model, torch.zeros(BATCH, 3), count="hooked") == {
         "params": 28 + 16, "activations": 2 * BATCH * 7, "inputs": BATCH * 3, "outputs": BATCH * 2,
     }  # fmt: skip
-
-
-def test_the_meta_device_gives_the_same_counts():
-    assert count_tensors(Residual().to("meta"), X.to("meta")) == count_tensors(Residual(), X)
 
 
 class Pair(nn.Module):
@@ -73,18 +68,13 @@ def test_arguments_results_and_shared_parameters_count_once():
     assert counts == {"params": 3, "activations": 0, "inputs": 6, "outputs": 6 + 6 + 3}
 
 
-def test_the_model_is_left_as_found():
+def test_the_model_is_left_as_found_after_an_error_too():
     model = Residual()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.get_rng_state()
     count_tensors(model, torch.ones_like(X))
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert torch.equal(state, torch.get_rng_state())
-    assert not any(module._forward_hooks for module in model.modules())
-
-
-def test_hooks_are_gone_after_an_error():
-    model = Residual()
     with pytest.raises(RuntimeError):
         count_tensors(model, torch.zeros(1, 3, 4, 4))
     assert not any(module._forward_hooks for module in model.modules())

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from lpkernels.techniques.pareto import embed, predict
+from tests.loops import each
 from tests.techniques.pareto.matrices import BASIS, NEW, TRAINED, low_rank
 
 Y = embed(TRAINED, 2)
@@ -25,7 +26,7 @@ def test_embeddings_have_one_sign():
     assert embed(TRAINED[[1, 2, 0]], 2) == pytest.approx(Y)
 
 
-@pytest.mark.parametrize("pair", list(combinations(range(6), 2)), ids=str)
+@each("pair", combinations(range(6), 2))
 def test_any_two_independent_columns_recover_a_task_of_rank_two(pair: tuple[int, int]):
     chosen = list(pair)
     assert predict(Y, chosen, NEW[chosen]) == pytest.approx(NEW, abs=1e-12)
@@ -71,35 +72,35 @@ def test_a_nan_error_counts_as_missing_with_a_warning():
         assert predict(Y, [0, 1, 5], errors) == pytest.approx(NEW)
 
 
-@pytest.mark.parametrize(
-    ("x", "rank", "match"),
-    [
-        (TRAINED, 3, "x, 3 x 6, has rank 2, got rank=3"),
-        (TRAINED, 0, "rank must be at least 1"),
-        (np.where(TRAINED > 0.5, np.nan, TRAINED), 1, r"got nan .* complete\(...\) fills"),
-        (np.zeros((3, 6)), 1, "has rank 0"),
-        (TRAINED[0], 1, "must have 2 dimension"),
-    ],
-)
+NOT_EMBEDDED = [
+    (TRAINED, 3, "x, 3 x 6, has rank 2, got rank=3"),
+    (TRAINED, 0, "rank must be at least 1"),
+    (np.where(TRAINED > 0.5, np.nan, TRAINED), 1, r"got nan .* complete\(...\) fills"),
+    (np.zeros((3, 6)), 1, "has rank 0"),
+    (TRAINED[0], 1, "must have 2 dimension"),
+]
+
+
+@each("x, rank, match", NOT_EMBEDDED)
 def test_what_cannot_be_embedded_is_refused(x, rank, match):
     with pytest.raises(ValueError, match=match):
         embed(x, rank)
 
 
+WRONG = [
+    ([0], [0.1], {}, ValueError, "1 measurements of rank 1 cannot fix an embedding of rank 2"),
+    ([0, 0], [0.1, 0.2], {}, ValueError, "2 measurements of rank 1 cannot fix"),
+    ([0, 6], [0.1, 0.2], {}, ValueError, r"indices must be configurations in 0\.\.5, got 6"),
+    ([0, 1], [0.1], {}, ValueError, "got 2 indices and 1 errors"),
+    ([0, 1], [np.nan, np.nan], {}, ValueError, "every measured error is NaN"),
+    ([0, 1], [np.inf, 0.1], {}, ValueError, "finite or NaN"),
+    ([0.0, 1.0], [0.1, 0.2], {}, TypeError, "indices must be a sequence of ints"),
+    ([0, 1], [0.1, 0.2], {"ridge": -1}, ValueError, "ridge must be finite and at least 0"),
+]
+
+
 @pytest.mark.filterwarnings("ignore:predict.*NaN")
-@pytest.mark.parametrize(
-    ("indices", "errors", "options", "error", "match"),
-    [
-        ([0], [0.1], {}, ValueError, "1 measurements of rank 1 cannot fix an embedding of rank 2"),
-        ([0, 0], [0.1, 0.2], {}, ValueError, "2 measurements of rank 1 cannot fix"),
-        ([0, 6], [0.1, 0.2], {}, ValueError, r"indices must be configurations in 0\.\.5, got 6"),
-        ([0, 1], [0.1], {}, ValueError, "got 2 indices and 1 errors"),
-        ([0, 1], [np.nan, np.nan], {}, ValueError, "every measured error is NaN"),
-        ([0, 1], [np.inf, 0.1], {}, ValueError, "finite or NaN"),
-        ([0.0, 1.0], [0.1, 0.2], {}, TypeError, "indices must be a sequence of ints"),
-        ([0, 1], [0.1, 0.2], {"ridge": -1}, ValueError, "ridge must be finite and at least 0"),
-    ],
-)
+@each("indices, errors, options, error, match", WRONG)
 def test_measurements_that_do_not_fit_are_refused(indices, errors, options, error, match):
     with pytest.raises(error, match=match):
         predict(Y, indices, errors, **options)

@@ -5,13 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lpkernels.techniques.pareto import (
-    averages,
-    compare,
-    evaluation,
-    leave_one_out,
-    noise_floor,
-)
+from lpkernels.techniques.pareto import averages, compare, evaluation, leave_one_out, noise_floor
+from tests.loops import each
 from tests.techniques.pareto.matrices import low_rank
 
 MEMORY = np.linspace(1, 2, 20)
@@ -37,7 +32,7 @@ def test_figures_of_one_comparison():
     assert compare(truth, truth, memory, np.arange(4))["rmse"] is None
 
 
-@pytest.mark.parametrize("method", ["greedy", "qr", "convex", "random", "cheapest"])
+@each("method", ["greedy", "qr", "convex", "random", "cheapest"])
 def test_as_many_measurements_as_the_rank_recover_an_exact_task(method: str):
     row = figures(EXACT, methods=[method])[method, 2]
     assert row["rmse"] < 1e-8 and row["hyperdiff"] < 1e-8 and row["tasks"] == 9
@@ -125,9 +120,7 @@ def test_seeds_give_the_noise():
     assert [r["noise"] for r in records] == pytest.approx(list(floor))
     row = averages(records)[0]
     assert row["noise"] == pytest.approx(floor.mean())
-
-
-def test_noise_needs_two_seeds_of_an_entry():
+    # An entry needs two seeds.
     errors = np.array([[[0.1, 0.3], [0.5, np.nan]], [[0.1, np.nan], [np.nan, np.nan]]])
     assert noise_floor(errors) == pytest.approx([np.sqrt(0.02 / 2), np.nan], nan_ok=True)
 
@@ -151,21 +144,21 @@ EMPTY = NOISY.copy()
 EMPTY[1:, 5] = np.nan
 
 
-@pytest.mark.parametrize(
-    ("errors", "options", "match"),
-    [
-        (NOISY, {"methods": ["best"]}, r"methods must be one of greedy, qr, .* column_mean; got"),
-        (NOISY, {"counts": [0]}, "counts must be at least 1"),
-        (NOISY, {"counts": [21]}, r"task 0 has 20 configurations to choose from; .* got 21"),
-        (NOISY, {"rank": 14}, "rank must be at most 13 for 14 tasks and 20 configurations"),
-        (NOISY, {"methods": ["qr"]}, "'qr' has pivots up to the rank, 2, got counts up to 3"),
-        (NOISY, {"observed": 1.5}, "observed must be above 0 and at most 1"),
-        (NOISY, {"cap": 0.5}, r"the cap of 0\.5 is below the cheapest configuration's 1"),
-        (NOISY, {"cap": 1.05}, "task 0 has 1 configurations to choose from"),
-        (NOISY[:, :9], {}, r"memory must be \(9,\) or \(14, 9\), got \(20,\)"),
-        (EMPTY, {}, "without task 0 a configuration has no error at all"),
-    ],
-)
+WRONG = [
+    (NOISY, {"methods": ["best"]}, r"methods must be one of greedy, qr, .* column_mean; got"),
+    (NOISY, {"counts": [0]}, "counts must be at least 1"),
+    (NOISY, {"counts": [21]}, r"task 0 has 20 configurations to choose from; .* got 21"),
+    (NOISY, {"rank": 14}, "rank must be at most 13 for 14 tasks and 20 configurations"),
+    (NOISY, {"methods": ["qr"]}, "'qr' has pivots up to the rank, 2, got counts up to 3"),
+    (NOISY, {"observed": 1.5}, "observed must be above 0 and at most 1"),
+    (NOISY, {"cap": 0.5}, r"the cap of 0\.5 is below the cheapest configuration's 1"),
+    (NOISY, {"cap": 1.05}, "task 0 has 1 configurations to choose from"),
+    (NOISY[:, :9], {}, r"memory must be \(9,\) or \(14, 9\), got \(20,\)"),
+    (EMPTY, {}, "without task 0 a configuration has no error at all"),
+]
+
+
+@each("errors, options, match", WRONG)
 def test_wrong_studies_are_refused(errors, options, match):
     with pytest.raises(ValueError, match=match):
         leave_one_out(errors, MEMORY, **{**OPTIONS, **options})

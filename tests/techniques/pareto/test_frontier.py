@@ -7,13 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lpkernels.techniques.pareto import (
-    choose,
-    convergence,
-    hyperdiff,
-    hypervolume,
-    pareto_front,
-)
+from lpkernels.techniques.pareto import choose, convergence, hyperdiff, hypervolume, pareto_front
+from tests.loops import each
 
 # The points A to G of the spec, as memory and error.
 POINTS = np.array([(1, 0.9), (2, 0.5), (2, 0.6), (3, 0.5), (4, 0.2), (5, 0.25), (5, 0.1)])
@@ -23,15 +18,15 @@ REFERENCE = (6, 1)
 grid_points = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=12)
 
 
-def test_the_frontier_of_the_vector():
-    assert pareto_front(*POINTS.T).tolist() == [0, 1, 4, 6]
-
-
 def test_areas_of_the_vector():
     assert hypervolume(*POINTS.T, REFERENCE) == pytest.approx(2.8)
     assert hypervolume(*PREDICTED.T, REFERENCE) == pytest.approx(2.45)
     assert hyperdiff(POINTS, PREDICTED, REFERENCE) == pytest.approx(0.35)
     assert hyperdiff(PREDICTED, POINTS, REFERENCE) == pytest.approx(0.35)
+    # Points beyond the reference add nothing.
+    assert hypervolume([7, 1], [0.5, 2], REFERENCE) == 0
+    assert hypervolume([7, 6, 5], [0.1, 0.1, 1], REFERENCE) == 0
+    assert hypervolume([*POINTS[:, 0], 0], [*POINTS[:, 1], 1.5], REFERENCE) == pytest.approx(2.8)
 
 
 def test_distances_of_the_vector():
@@ -82,12 +77,6 @@ def test_the_order_of_points_does_not_matter(points: list[tuple[int, int]], rand
     assert hypervolume(*p.T, (7, 7)) == hypervolume(*q.T, (7, 7))
 
 
-def test_points_beyond_the_reference_add_nothing():
-    assert hypervolume([7, 1], [0.5, 2], REFERENCE) == 0
-    assert hypervolume([7, 6, 5], [0.1, 0.1, 1], REFERENCE) == 0
-    assert hypervolume([*POINTS[:, 0], 0], [*POINTS[:, 1], 1.5], REFERENCE) == pytest.approx(2.8)
-
-
 def test_the_best_below_a_cap_is_chosen():
     assert choose(*POINTS.T, 6) == 6
     assert choose(*POINTS.T, 4.5) == 4
@@ -110,25 +99,25 @@ def test_nan_errors_count_as_missing_with_a_warning():
 M, E = POINTS.T
 
 
+WRONG = [
+    (lambda: choose(M, E, 0.5), r"the cap of 0\.5 is below the cheapest configuration's 1"),
+    (lambda: choose(M, [np.nan, *E[1:]], 1.5), "below the cheapest configuration's 2"),
+    (lambda: choose(M, E, -1), "cap must be finite and at least 0"),
+    (lambda: pareto_front(M, E[:3]), "got 7 values of memory and 3 of error"),
+    (lambda: pareto_front(M, E * np.nan), "every error is NaN"),
+    (lambda: pareto_front([], []), "at least one value"),
+    (lambda: pareto_front(M * np.inf, E), "memory must be finite, got inf at index 0"),
+    (lambda: pareto_front(M, E * np.inf), "finite or NaN"),
+    (lambda: hypervolume(M, E, (6, 1, 1)), r"reference must be \(memory, error\)"),
+    (lambda: hypervolume(M, E, (6, np.nan)), "reference must be finite"),
+    (lambda: hyperdiff(POINTS.T, PREDICTED, (6, 1)), r"true_points must be \(points, 2\)"),
+    (lambda: convergence(POINTS, PREDICTED[:, :1]), r"predicted_points must be \(points, 2\)"),
+    (lambda: convergence(POINTS, PREDICTED * np.nan), "predicted_points must be finite"),
+]
+
+
 @pytest.mark.filterwarnings("ignore:.*NaN")
-@pytest.mark.parametrize(
-    ("call", "match"),
-    [
-        (lambda: choose(M, E, 0.5), r"the cap of 0\.5 is below the cheapest configuration's 1"),
-        (lambda: choose(M, [np.nan, *E[1:]], 1.5), "below the cheapest configuration's 2"),
-        (lambda: choose(M, E, -1), "cap must be finite and at least 0"),
-        (lambda: pareto_front(M, E[:3]), "got 7 values of memory and 3 of error"),
-        (lambda: pareto_front(M, E * np.nan), "every error is NaN"),
-        (lambda: pareto_front([], []), "at least one value"),
-        (lambda: pareto_front(M * np.inf, E), "memory must be finite, got inf at index 0"),
-        (lambda: pareto_front(M, E * np.inf), "finite or NaN"),
-        (lambda: hypervolume(M, E, (6, 1, 1)), r"reference must be \(memory, error\)"),
-        (lambda: hypervolume(M, E, (6, np.nan)), "reference must be finite"),
-        (lambda: hyperdiff(POINTS.T, PREDICTED, (6, 1)), r"true_points must be \(points, 2\)"),
-        (lambda: convergence(POINTS, PREDICTED[:, :1]), r"predicted_points must be \(points, 2\)"),
-        (lambda: convergence(POINTS, PREDICTED * np.nan), "predicted_points must be finite"),
-    ],
-)
+@each("call, match", WRONG)
 def test_wrong_points_are_refused(call, match):
     with pytest.raises(ValueError, match=match):
         call()

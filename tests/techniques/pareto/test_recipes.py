@@ -7,29 +7,26 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 import lpkernels as lp
 from lpkernels.arithmetic import NATIVE, Quantizer
 from lpkernels.techniques.assignment import trace
 from lpkernels.techniques.loss_scaling import LossScaler, MasterWeights
 from lpkernels.techniques.pareto import FormatSpace, TrainingRecipe
+from tests.loops import each
 
 RECIPE = TrainingRecipe("e4m2_sat", "e6m9_sat")
 
 
-def network() -> torch.nn.Sequential:
-    torch.manual_seed(0)
-    hidden = torch.nn.Linear(7, 5, device="cpu", dtype=torch.float32)
-    middle = torch.nn.Linear(5, 5, device="cpu", dtype=torch.float32)
-    head = torch.nn.Linear(5, 3, device="cpu", dtype=torch.float32)
-    return torch.nn.Sequential(hidden, torch.nn.ReLU(), middle, torch.nn.ReLU(), head)
+def network() -> nn.Sequential:
+    hidden, middle, head = nn.Linear(7, 5), nn.Linear(5, 5), nn.Linear(5, 3)
+    return nn.Sequential(hidden, nn.ReLU(), middle, nn.ReLU(), head)
 
 
 def batch() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(11, 7, generator=generator, dtype=torch.float32, device="cpu")
-    return x, torch.arange(11, device="cpu", dtype=torch.int64) % 3
+    return torch.randn(11, 7), torch.arange(11) % 3
 
 
 def is_in(x: Tensor, fmt: str) -> bool:
@@ -52,9 +49,8 @@ def test_every_configuration_of_the_paper_makes_a_recipe() -> None:
 def test_every_tensor_of_a_perceptron_is_in_its_format() -> None:
     """The input and the logits have the high format; all else has the low one, gradients too."""
     model = lp.convert(network(), RECIPE.policy)
-    optimizer = MasterWeights(
-        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), **RECIPE.masters
-    )
+    inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = MasterWeights(inner, **RECIPE.masters)
     seen: dict[str, Tensor] = {}
 
     def note(name: str, x: Tensor) -> None:
@@ -66,7 +62,7 @@ def test_every_tensor_of_a_perceptron_is_in_its_format() -> None:
         module.register_forward_hook(lambda m, x, y, name=name: note(name, y))
     scaler = LossScaler(static=RECIPE.loss_scale)
     x, labels = batch()
-    scaler.scale(torch.nn.functional.cross_entropy(model(x), labels)).backward()
+    scaler.scale(cross_entropy(model(x), labels)).backward()
     for name in ("0", "1", "2", "3"):
         assert is_in(seen[name], "e4m2_sat"), name
     assert not is_in(seen["4"], "e4m2_sat") and is_in(seen["4"], "e6m9_sat")
@@ -98,8 +94,7 @@ def test_an_accumulator_sums_all_three_products() -> None:
 
 
 def test_the_assignment_is_low_but_for_input_and_logits() -> None:
-    x, labels = batch()
-    ops = trace(network(), torch.nn.functional.cross_entropy, (x, labels))
+    ops = trace(network(), cross_entropy, batch())
     found = RECIPE.assignment(ops)
     last = [op.name for op in ops if op.is_gemm][-1]
     after = [op.name for op in ops][[op.name for op in ops].index(last) :]
@@ -110,9 +105,6 @@ def test_the_assignment_is_low_but_for_input_and_logits() -> None:
     gradients = {key for key in found.low if key.endswith(".GP")}
     assert {str(found.format_of(key)) for key in gradients} == {"e8m23"}
     assert {str(found.format_of(key)) for key in found.low - gradients} == {"e4m2_sat:stochastic"}
-
-
-def test_without_a_gemm_there_are_no_logits() -> None:
     with pytest.raises(ValueError, match="expected a GEMM, whose result is the logits, among 0"):
         RECIPE.assignment([])
 
@@ -120,17 +112,18 @@ def test_without_a_gemm_there_are_no_logits() -> None:
 def test_a_recipe_comes_back_from_its_file(tmp_path: Path) -> None:
     recipe = TrainingRecipe(Quantizer("e4m2_sat"), "fp16", "e6m5_chunk16", loss_scale=8.0)
     assert TrainingRecipe.load(recipe.save(tmp_path / "recipe.json")) == recipe
+    found = json.loads(RECIPE.save(tmp_path / "recipe.json").read_text())
+    assert found["low"] == "e4m2_sat:stochastic" and found["accumulator"] == "native"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "expected a recipe, got no JSON"),
-        ('{"type": "error matrix"}', "expected a recipe, as TrainingRecipe.save writes it"),
-        ('{"type": "training recipe", "schema": 2}', "schema <= 1 of 'training recipe', got 2"),
-    ],
-    ids=["no JSON", "something else", "a later schema"],
-)
+FILES = [
+    ("{", "expected a recipe, got no JSON"),
+    ('{"type": "error matrix"}', "expected a recipe, as TrainingRecipe.save writes it"),
+    ('{"type": "training recipe", "schema": 2}', "schema <= 1 of 'training recipe', got 2"),
+]
+
+
+@each("text, message", FILES)
 def test_other_files_are_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "recipe.json"
     path.write_text(text)
@@ -138,12 +131,7 @@ def test_other_files_are_refused(text: str, message: str, tmp_path: Path) -> Non
         TrainingRecipe.load(path)
 
 
-@pytest.mark.parametrize("scale", [0.0, -1.0, float("inf")])
+@each("scale", [0.0, -1.0, float("inf")])
 def test_a_scale_must_be_above_zero(scale: float) -> None:
     with pytest.raises(ValueError, match="loss_scale must be finite and above 0"):
         TrainingRecipe("e4m2_sat", "e6m9_sat", loss_scale=scale)
-
-
-def test_the_file_is_plain(tmp_path: Path) -> None:
-    found = json.loads(RECIPE.save(tmp_path / "recipe.json").read_text())
-    assert found["low"] == "e4m2_sat:stochastic" and found["accumulator"] == "native"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpkernels.techniques.pareto import relaxed, select
+from tests.loops import each
 from tests.techniques.pareto.matrices import BASIS
 
 COST = np.arange(1.0, 7.0)
@@ -36,11 +37,12 @@ def test_greedy_takes_pivots_then_what_adds_most():
     assert select(BASIS, n=4).tolist() == [0, 5, 4, 1]
     assert select(BASIS, n=2, method="qr").tolist() == [0, 5]
     assert select(BASIS, n=1).tolist() == [0]
-
-
-def test_cost_divides_the_gain():
+    # Cost divides the gain.
     assert select(BASIS, n=2, measured=[0, 5]).tolist() == [4, 1]
     assert select(BASIS, n=2, measured=[0, 5], cost=COST).tolist() == [1, 4]
+    # What adds more by one part in 10^8 is first.
+    y = np.array([[2, 0, 1 + 1e-8, 0.9, 0], [0, 1, 0, 0, 0.5]])
+    assert select(y, n=3).tolist() == [1, 0, 2]
 
 
 def test_the_best_pair_is_the_first_two_pivots():
@@ -51,7 +53,7 @@ def test_the_best_pair_is_the_first_two_pivots():
     assert found == pytest.approx([0.0289, 0.0256, 0.0196, 0.0169], abs=5e-5)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@each("seed", range(8))
 def test_greedy_is_close_to_exhaustive_search(seed: int):
     y = embeddings(2, 9, seed)
     best = max(chosen_log_det(y, subset) for subset in combinations(range(9), 4))
@@ -60,7 +62,7 @@ def test_greedy_is_close_to_exhaustive_search(seed: int):
     assert found > best - 0.25
 
 
-@pytest.mark.parametrize("seed", range(4))
+@each("seed", range(4))
 def test_after_the_pivots_each_one_adds_most_to_log_det(seed: int):
     y = embeddings(3, 12, seed)
     chosen = select(y, n=8).tolist()
@@ -70,12 +72,7 @@ def test_after_the_pivots_each_one_adds_most_to_log_det(seed: int):
         assert chosen[taken] == best
 
 
-def test_what_adds_more_by_one_part_in_10_to_the_8_is_first():
-    y = np.array([[2, 0, 1 + 1e-8, 0.9, 0], [0, 1, 0, 0, 0.5]])
-    assert select(y, n=3).tolist() == [1, 0, 2]
-
-
-@pytest.mark.parametrize("seed", range(4))
+@each("seed", range(4))
 def test_greedy_beats_random_and_cheapest(seed: int):
     y = embeddings(4, 40, seed)
     cost = np.random.default_rng(seed).uniform(1, 2, 40)
@@ -84,8 +81,7 @@ def test_greedy_beats_random_and_cheapest(seed: int):
     assert found["convex"] > max(found["random"], found["cheapest"])
 
 
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("n", [3, 4, 8])
+@each("seed, n", product(range(4), [3, 4, 8]))
 def test_the_relaxation_is_at_least_as_good_as_every_subset(seed: int, n: int):
     y = embeddings(3, 9, seed)
     shares = relaxed(y, n=n)
@@ -105,7 +101,7 @@ def test_the_relaxation_keeps_to_the_budget():
     assert relaxed(y, cost=cost, budget=1000).tolist() == [1] * 30
 
 
-@pytest.mark.parametrize("method", COUNTED)
+@each("method", COUNTED)
 def test_an_item_too_dear_for_what_is_left_is_skipped(method: str):
     y = embeddings(2, 12, 3)
     cost = np.array([1.0, 2, 3, 4, 5, 6, 50, 60, 70, 80, 90, 100])
@@ -154,7 +150,7 @@ def test_choices_do_not_depend_on_the_basis_or_the_order(seed: int, method: str)
     assert set(order[select(y[:, order], n=n, method=method)]) == set(chosen)
 
 
-@pytest.mark.parametrize("method", [*COUNTED, "qr"])
+@each("method", [*COUNTED, "qr"])
 def test_measured_and_forbidden_ones_are_not_chosen(method: str):
     y = embeddings(4, 20)
     chosen = select(y, n=2, cost=np.ones(20), method=method, measured=[0, 1], among=range(1, 14))
@@ -176,28 +172,28 @@ def test_random_takes_its_seed_and_cheapest_the_cost():
     assert select(y, n=4, method="cheapest", cost=cost).tolist() == [1, 3, 2, 0]
 
 
-@pytest.mark.parametrize(
-    ("y", "options", "error", "match"),
-    [
-        (BASIS, {}, ValueError, "give n, a number of measurements, or cost and budget"),
-        (BASIS, {"n": 7}, ValueError, "n must be at most the 6 that may be chosen, got 7"),
-        (BASIS, {"n": 3, "among": [1, 2]}, ValueError, "must be at most the 2 that may be chosen"),
-        (BASIS, {"n": 3, "method": "qr"}, ValueError, "n must be at most the rank of y, 2, got 3"),
-        (BASIS, {"n": 0}, ValueError, "n must be at least 1"),
-        (BASIS, {"budget": 3}, ValueError, "a budget needs cost"),
-        (BASIS, {"n": 2, "method": "cheapest"}, ValueError, "method='cheapest' needs cost"),
-        (BASIS, {"cost": COST, "budget": 0.5}, ValueError, r"budget of 0\.5 is below .* 1"),
-        (BASIS, {"cost": COST[:3], "budget": 3}, ValueError, "6 configurations, got 3"),
-        (BASIS, {"cost": COST - 1, "n": 3}, ValueError, "cost must be above 0, got 0"),
-        (BASIS, {"n": 2, "method": "best"}, ValueError, "method must be one of greedy, qr"),
-        (BASIS, {"n": 2, "measured": [9]}, ValueError, r"measured must be .* in 0\.\.5, got 9"),
-        (BASIS, {"n": 2, "among": [1, 1]}, ValueError, "among must name each configuration once"),
-        (BASIS, {"n": 1, "measured": range(6)}, ValueError, "is measured already"),
-        (np.vstack([BASIS, BASIS[:1]]), {"n": 2}, ValueError, "span fewer dimensions"),
-        (BASIS, {"n": 1, "among": [3]}, ValueError, "span fewer dimensions"),
-        (BASIS * np.nan, {"n": 1}, ValueError, "y must be finite"),
-    ],
-)
-def test_wrong_questions_are_refused(y, options, error, match):
-    with pytest.raises(error, match=match):
+WRONG = [
+    (BASIS, {}, "give n, a number of measurements, or cost and budget"),
+    (BASIS, {"n": 7}, "n must be at most the 6 that may be chosen, got 7"),
+    (BASIS, {"n": 3, "among": [1, 2]}, "must be at most the 2 that may be chosen"),
+    (BASIS, {"n": 3, "method": "qr"}, "n must be at most the rank of y, 2, got 3"),
+    (BASIS, {"n": 0}, "n must be at least 1"),
+    (BASIS, {"budget": 3}, "a budget needs cost"),
+    (BASIS, {"n": 2, "method": "cheapest"}, "method='cheapest' needs cost"),
+    (BASIS, {"cost": COST, "budget": 0.5}, r"budget of 0\.5 is below .* 1"),
+    (BASIS, {"cost": COST[:3], "budget": 3}, "6 configurations, got 3"),
+    (BASIS, {"cost": COST - 1, "n": 3}, "cost must be above 0, got 0"),
+    (BASIS, {"n": 2, "method": "best"}, "method must be one of greedy, qr"),
+    (BASIS, {"n": 2, "measured": [9]}, r"measured must be .* in 0\.\.5, got 9"),
+    (BASIS, {"n": 2, "among": [1, 1]}, "among must name each configuration once"),
+    (BASIS, {"n": 1, "measured": range(6)}, "is measured already"),
+    (np.vstack([BASIS, BASIS[:1]]), {"n": 2}, "span fewer dimensions"),
+    (BASIS, {"n": 1, "among": [3]}, "span fewer dimensions"),
+    (BASIS * np.nan, {"n": 1}, "y must be finite"),
+]
+
+
+@each("y, options, match", WRONG)
+def test_wrong_questions_are_refused(y, options, match):
+    with pytest.raises(ValueError, match=match):
         select(y, **options)

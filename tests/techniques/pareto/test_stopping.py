@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lpkernels.techniques.pareto import EarlyStop, final_error
+from tests.loops import each
 
 #: Three finished runs of four reports; from the first report to the last they gain .3, .4 and .2.
 FINISHED = [[0.5, 0.4, 0.3, 0.2], [0.7, 0.5, 0.4, 0.3], [0.4, 0.3, 0.25, 0.2]]
@@ -15,16 +16,14 @@ def test_the_band_is_what_finished_runs_gained() -> None:
     assert final_error(FINISHED, [0.9, 0.6]) == pytest.approx((0.4, 0.4, 0.5))
     # The ends of the band are moved outward to gains that occurred, however narrow the band is.
     assert final_error(FINISHED, [0.6], level=0.01)[1:] == pytest.approx((0.2, 0.4))
-
-
-def test_after_the_last_report_nothing_is_open() -> None:
+    # After the last report nothing is open.
     assert final_error(FINISHED, [0.9, 0.8, 0.7, 0.1]) == (0.1, 0.1, 0.1)
 
 
 def test_a_band_holds_the_share_of_runs_that_it_names() -> None:
     generator = np.random.default_rng(0)
-    starts = generator.normal(0.5, 0.1, (4000, 1))
-    gains = generator.normal(0.2, 0.05, (4000, 1))
+    starts = generator.normal(0.5, 0.1, (2200, 1))
+    gains = generator.normal(0.2, 0.05, (2200, 1))
     curves = np.hstack([starts, starts - gains])
     inside = [
         low <= curve[1] <= high
@@ -40,8 +39,8 @@ def finish(stop: EarlyStop, index: int, errors: list[float]) -> None:
     assert run.ended == "finished" and run.error == errors[-1]
 
 
-def with_three_finished() -> EarlyStop:
-    stop = EarlyStop([10, 20, 30, 25], reports=4, least=3)
+def with_three_finished(memory: float = 25) -> EarlyStop:
+    stop = EarlyStop([10, 20, 30, memory], reports=4, least=3)
     for index, errors in enumerate(FINISHED):
         finish(stop, index, errors)
     return stop
@@ -57,11 +56,8 @@ def test_a_run_ends_when_its_band_cannot_reach_the_frontier() -> None:
 
 
 def test_less_memory_has_less_to_beat() -> None:
-    stop = EarlyStop([10, 20, 30, 5], reports=4, least=3)
-    for index, errors in enumerate(FINISHED):
-        finish(stop, index, errors)
     # No error is known with memory of at most 5, so any error is on the frontier.
-    finish(stop, 3, [0.99, 0.98, 0.97, 0.96])
+    finish(with_three_finished(5), 3, [0.99, 0.98, 0.97, 0.96])
 
 
 def test_what_was_ended_says_nothing_of_the_next_run() -> None:
@@ -91,25 +87,28 @@ def test_an_error_that_is_not_finite_ends_the_run() -> None:
     assert run.ended == "hopeless" and np.isnan(run.error)
 
 
-def test_wrong_input() -> None:
-    with pytest.raises(ValueError, match=r"so_far must have 1\.\.4 reports"):
-        final_error(FINISHED, [0.1] * 5)
-    with pytest.raises(ValueError, match="finished"):
-        final_error([[0.1, float("nan")]], [0.1])
-    with pytest.raises(ValueError, match="level must be above 0 and below 1"):
-        final_error(FINISHED, [0.1], level=1)
-    with pytest.raises(ValueError, match="reports"):
-        EarlyStop([1, 2], reports=0)
-    with pytest.raises(ValueError, match="memory"):
-        EarlyStop([1, float("inf")], reports=2)
-    stop = EarlyStop([1, 2], reports=1)
-    with pytest.raises(ValueError, match=r"configurations in 0\.\.1"):
-        stop.start(2)
-    run = stop.start(0)
+WRONG = [
+    (lambda: final_error(FINISHED, [0.1] * 5), r"so_far must have 1\.\.4 reports"),
+    (lambda: final_error([[0.1, float("nan")]], [0.1]), "finished"),
+    (lambda: final_error(FINISHED, [0.1], level=1), "level must be above 0 and below 1"),
+    (lambda: EarlyStop([1, 2], reports=0), "reports"),
+    (lambda: EarlyStop([1, float("inf")], reports=2), "memory"),
+    (lambda: EarlyStop([1, 2], reports=1).start(2), r"configurations in 0\.\.1"),
+]
+
+
+@each("call, match", WRONG)
+def test_wrong_input(call, match):
+    with pytest.raises(ValueError, match=match):
+        call()
+
+
+def test_wrong_reports() -> None:
+    run = EarlyStop([1, 2], reports=1).start(0)
     with pytest.raises(TypeError, match="must be a number, got str"):
         run.report("low")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="goes on after 0 of 1 reports"):
-        print(run.error)
+        _ = run.error
     assert not run.report(0.5)
     with pytest.raises(ValueError, match=r"is over \(finished\)"):
         run.report(0.4)

@@ -13,6 +13,7 @@ from lpkernels.techniques.pareto import (
     predict,
     select,
 )
+from tests.loops import each
 from tests.techniques.pareto.matrices import BASIS, TRAINED, low_rank, some_of
 
 MEMORY = np.repeat(np.arange(1.0, 11), 3)
@@ -22,19 +23,17 @@ CHOSEN = select(Y, n=6)
 RESIDUALS = held_out_residuals(X[1:], 2)
 
 
-def band_of(task: int = 0, **options):
-    return frontier_band(Y, CHOSEN, X[task, CHOSEN], MEMORY, **{"residuals": RESIDUALS, **options})
-
-
-def test_held_out_residuals_are_zero_where_the_rank_is_exact():
-    tasks = np.vstack([TRAINED, [0.3, 0.7] @ BASIS])
-    assert np.abs(held_out_residuals(tasks, 2)).max() < 1e-12
+def band_of(memory: np.ndarray = MEMORY, **options):
+    return frontier_band(Y, CHOSEN, X[0, CHOSEN], memory, **{"residuals": RESIDUALS, **options})
 
 
 def test_held_out_residuals_are_of_the_fit_to_a_row_by_the_others():
     tasks = low_rank(6, 8, 3)
     left, y = held_out_residuals(tasks, 2)[0], embed(tasks[1:], 2)
     assert left == pytest.approx((tasks[0] - tasks[0] @ y.T @ y) * np.sqrt(8 / 6))
+    # They are zero where the rank is exact.
+    tasks = np.vstack([TRAINED, [0.3, 0.7] @ BASIS])
+    assert np.abs(held_out_residuals(tasks, 2)).max() < 1e-12
 
 
 def test_held_out_residuals_are_as_large_as_the_noise_also_with_gaps():
@@ -71,7 +70,7 @@ def test_what_was_measured_has_no_band():
     assert (found.error_low[others] < found.error_high[others]).all()
 
 
-@pytest.mark.parametrize("level", [0.5, 0.9])
+@each("level", [0.5, 0.9])
 def test_the_truth_is_in_the_bands_as_often_as_they_say(level: float):
     x = low_rank(110, 30, 2, noise=0.03, seed=3)
     known, new = x[:40], x[40:]
@@ -86,12 +85,9 @@ def test_the_truth_is_in_the_bands_as_often_as_they_say(level: float):
     assert inside.mean() == pytest.approx(level, abs=0.05)
 
 
-def test_draws_come_from_the_seed():
+def test_draws_come_from_the_seed_and_a_larger_level_gives_a_wider_band():
     assert (band_of(seed=1).low == band_of(seed=1).low).all()
     assert (band_of(seed=1).low != band_of(seed=2).low).any()
-
-
-def test_a_larger_level_gives_a_wider_band():
     narrow, wide = band_of(level=0.5), band_of(level=0.95)
     assert (wide.low <= narrow.low).all() and (wide.high >= narrow.high).all()
 
@@ -126,27 +122,24 @@ def test_hopeful_is_what_may_lie_below_the_known_frontier():
     assert hopeful(memory, low, [], []).all()
 
 
-@pytest.mark.parametrize(
-    ("call", "match"),
-    [
-        (lambda: band_of(level=1), "level must be above 0 and below 1, got 1"),
-        (lambda: band_of(level=0), "level must be finite and above 0"),
-        (lambda: band_of(draws=1), "draws must be at least 2"),
-        (lambda: band_of(residuals=RESIDUALS[:, :9]), "residuals have 9 configurations, expected"),
-        (lambda: band_of(residuals=RESIDUALS * np.nan), "residuals must be finite, or NaN where"),
-        (lambda: band_of(residuals=RESIDUALS + np.inf), "residuals must be finite, or NaN where"),
-        (
-            lambda: frontier_band(Y, CHOSEN, X[0, CHOSEN], MEMORY[:9], residuals=RESIDUALS),
-            "memory has 9 configurations, y has 30",
-        ),
-        (lambda: held_out_residuals(X[:1], 1), "at least 2 rows, got 1"),
-        (lambda: held_out_residuals(X[:3], 3), "has rank 2, got rank=3"),
-        (lambda: held_out_residuals(X[:9, :2], 2), "no row has more than rank=2 errors, at most 2"),
-        (lambda: hopeful([1, 2], [0.1], [1], [0.1]), "got 2 values of memory and 1 of low"),
-        (lambda: hopeful([1], [0.1], [1, 2], [0.1]), "got 2 of known_memory and 1 of known_error"),
-        (lambda: hopeful([1], [np.nan], [1], [0.1]), "low must be finite"),
-    ],
-)
+WRONG = [
+    (lambda: band_of(level=1), "level must be above 0 and below 1, got 1"),
+    (lambda: band_of(level=0), "level must be finite and above 0"),
+    (lambda: band_of(draws=1), "draws must be at least 2"),
+    (lambda: band_of(residuals=RESIDUALS[:, :9]), "residuals have 9 configurations, expected"),
+    (lambda: band_of(residuals=RESIDUALS * np.nan), "residuals must be finite, or NaN where"),
+    (lambda: band_of(residuals=RESIDUALS + np.inf), "residuals must be finite, or NaN where"),
+    (lambda: band_of(memory=MEMORY[:9]), "memory has 9 configurations, y has 30"),
+    (lambda: held_out_residuals(X[:1], 1), "at least 2 rows, got 1"),
+    (lambda: held_out_residuals(X[:3], 3), "has rank 2, got rank=3"),
+    (lambda: held_out_residuals(X[:9, :2], 2), "no row has more than rank=2 errors, at most 2"),
+    (lambda: hopeful([1, 2], [0.1], [1], [0.1]), "got 2 values of memory and 1 of low"),
+    (lambda: hopeful([1], [0.1], [1, 2], [0.1]), "got 2 of known_memory and 1 of known_error"),
+    (lambda: hopeful([1], [np.nan], [1], [0.1]), "low must be finite"),
+]
+
+
+@each("call, match", WRONG)
 def test_wrong_bands_are_refused(call, match):
     with pytest.raises(ValueError, match=match):
         call()

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-import pytest
 import torch
 
 from lpkernels.formats import parse_format
 from lpkernels.techniques.loss_scaling import Report
 from lpkernels.techniques.loss_scaling.diagnosis import Histogram, TensorRow
+from tests.loops import each
 
 
 def row(layer: str, kind: str, *exponents: int, fmt: str = "fp16") -> TensorRow:
@@ -54,20 +54,17 @@ def test_a_layer_that_its_format_does_not_hold() -> None:
     assert "e5m10, e4m3fn is too narrow for c, whatever the scale" in str(scale)
 
 
-def test_gradients_that_overflow_unscaled() -> None:
-    scale = Report([row("a", "grad_output", 20, 0)]).recommend().scale
-    assert scale is not None
-    assert (scale.scale, scale.overflow_unscaled) == (2.0**-7, 0.5)
-    assert "; 50.00% overflow" in str(scale)
-
-
-def test_another_format_is_asked_for() -> None:
+def test_another_format_and_gradients_that_overflow_unscaled() -> None:
     report = Report([row("a", "grad_output", -20)])
     scale = report.recommend("e4m3fn").scale
     assert scale is not None
     assert (str(scale.formats[0]), scale.scale) == ("e4m3fn", 2.0**26)
     margins = [report.recommend("e4m3fn", margin=m).scale for m in (0, 3)]
     assert [m and m.scale for m in margins] == [2.0**27, 2.0**24]
+    scale = Report([row("a", "grad_output", 20, 0)]).recommend().scale
+    assert scale is not None
+    assert (scale.scale, scale.overflow_unscaled) == (2.0**-7, 0.5)
+    assert "; 50.00% overflow" in str(scale)
 
 
 def test_no_gradient_no_scale() -> None:
@@ -93,47 +90,36 @@ def rounded(layer: str, *exponents: tuple[int, int], zeros: int = 0, nonfinite: 
     return TensorRow(layer, "grad_output", "", fmt, 1, of, of, 0, 0, fmt)
 
 
-@pytest.mark.parametrize(
-    ("rows", "text"),
-    [
-        (
-            [rounded("a", (-12, 4)), rounded("b", zeros=4)],
-            "1 of 2 tensors hold no number: diagnose the model before convert, or again at a scale "
-            "of 131072",
-        ),
-        (
-            [rounded("a", (6, 1), (-12, 10**6)), rounded("b", zeros=4)],
-            "1 of 2 tensors hold no number: diagnose the model before convert; no larger scale is "
-            "safe for the others",
-        ),
-        (
-            [rounded("a", (11, 4)), rounded("b", nonfinite=4)],
-            "1 of 2 tensors hold infinities or NaN: diagnose the model before convert, or again at "
-            "a scale of 0.015625",
-        ),
-        (
-            [rounded("a", (0, 4)), rounded("b", (0, 4), nonfinite=4)],
-            "1 of 2 tensors hold infinities or NaN: diagnose the model before convert, or again at "
-            "a scale of 0.00390625",
-        ),
-    ],
-    ids=["zeros", "zeros at the largest safe scale", "overflow", "infinities from elsewhere"],
-)
-def test_gradients_that_did_not_come_through(rows: list[TensorRow], text: str) -> None:
+ZEROS, OVERFLOW = "hold no number", "hold infinities or NaN"
+UNSEEN = [
+    ([rounded("a", (-12, 4)), rounded("b", zeros=4)], ZEROS, ", or again at a scale of 131072"),
+    # These are zeros at the largest safe scale.
+    ([rounded("a", (6, 1), (-12, 10**6)), rounded("b", zeros=4)], ZEROS,
+     "; no larger scale is safe for the others"),
+    ([rounded("a", (11, 4)), rounded("b", nonfinite=4)], OVERFLOW,
+     ", or again at a scale of 0.015625"),
+    # These infinities come from elsewhere.
+    ([rounded("a", (0, 4)), rounded("b", (0, 4), nonfinite=4)], OVERFLOW,
+     ", or again at a scale of 0.00390625"),
+]  # fmt: skip
+
+
+@each("rows, what, how", UNSEEN)
+def test_gradients_that_did_not_come_through(rows: list[TensorRow], what: str, how: str) -> None:
     found = Report(rows).recommend()
     assert found.scale is not None and not found.scale.fits and found.formats == ()
-    assert text in str(found)
+    assert f"1 of 2 tensors {what}: diagnose the model before convert{how}" in str(found)
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [rounded("a", (0, 4)), rounded("b", zeros=4)],
-        [row("a", "grad_output", -30), rounded("b", zeros=4)],
-        [rounded("a", (0, 4)), rounded("b", (0, 1000), nonfinite=4)],
-    ],
-    ids=["nothing underflows", "the model does not round", "few infinities"],
-)
+EXPLAINED = [
+    # Nothing underflows; the model does not round; there are few infinities.
+    [rounded("a", (0, 4)), rounded("b", zeros=4)],
+    [row("a", "grad_output", -30), rounded("b", zeros=4)],
+    [rounded("a", (0, 4)), rounded("b", (0, 1000), nonfinite=4)],
+]
+
+
+@each("rows", EXPLAINED)
 def test_zeros_that_no_underflow_explains_keep_no_advice_back(rows: list[TensorRow]) -> None:
     """A layer that is new or dead has such gradients; a dynamic scale overflows in few steps."""
     scale = Report(rows).recommend().scale

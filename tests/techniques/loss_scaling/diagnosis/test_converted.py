@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,12 +15,13 @@ from torch.utils.checkpoint import checkpoint
 import lpkernels as lp
 from lpkernels.techniques.loss_scaling import LossScaler, Report, diagnose
 from lpkernels.techniques.loss_scaling.diagnosis import Histogram, ScaleAdvice
+from tests.loops import each
 from tests.nn import layer_cases
 from tests.techniques.loss_scaling.diagnosis.network import deep, gpt, gpt_loss
 
 QUANTIZERS = ("input", "weight", "bias", "output", "grad_output", "grad_input", "grad_weight")
 # A format for each quantizer, so that a row shows whose it is.
-EACH = lp.Recipe(**{kind: f"e6m{3 + i}" for i, kind in enumerate(QUANTIZERS)})
+FORMATS = {kind: f"e6m{3 + i}" for i, kind in enumerate(QUANTIZERS)}
 # What a layer without such tensors does not round.
 WITHOUT = {
     "Embedding": {"input", "bias", "grad_input"},
@@ -29,14 +31,16 @@ WITHOUT = {
 }
 
 
-@pytest.mark.parametrize("name", layer_cases.LAYERS)
-def test_every_quantizer_of_every_layer_has_a_row(name: str) -> None:
-    model = layer_cases.converted(name, EACH)
+@each("name", layer_cases.LAYERS)
+def test_every_quantizer_of_every_layer_has_a_row_and_the_same_bits(name: str) -> None:
+    rounded = {kind: f"{fmt}:stochastic" for kind, fmt in FORMATS.items()}
+    model = layer_cases.converted(name, lp.Recipe(**rounded, fprop="e6m9", dgrad="e6m9"))
+    inputs = layer_cases.inputs(name)
+    plain = layer_cases.step(model, model, *inputs)
     with diagnose(model) as report:
-        layer_cases.step(model, model, *layer_cases.inputs(name))
+        layer_cases.same(layer_cases.step(model, model, *inputs), plain)
     found = {(row.kind, str(row.format)) for row in report.rows}
-    expected = set(QUANTIZERS) - WITHOUT.get(name, set())
-    assert found == {(kind, str(getattr(EACH, kind).fmt)) for kind in expected}
+    assert found == {item for item in FORMATS.items() if item[0] not in WITHOUT.get(name, ())}
     assert all(row.rounded == row.format for row in report.rows)
 
 
@@ -44,24 +48,11 @@ def test_an_input_with_a_running_range_has_a_row() -> None:
     model = lp.convert(nn.Linear(4, 4), lp.recipe("cpt_fu2021"))
     with diagnose(model) as report:
         model(torch.randn(3, 4)).mean().backward()
-    assert [(row.kind, row.calls) for row in report.rows] == [
-        ("input", 1),
-        ("weight", 1),
-        ("grad_output", 1),
-    ]
+    found = [(row.kind, row.calls) for row in report.rows]
+    assert found == [("input", 1), ("weight", 1), ("grad_output", 1)]
 
 
-@pytest.mark.parametrize("name", layer_cases.LAYERS)
-def test_every_layer_computes_the_same_bits_inside_a_diagnosis(name: str) -> None:
-    rounded = "e4m3:stochastic"
-    recipe = lp.Recipe(**dict.fromkeys(QUANTIZERS, rounded), fprop="e6m9", dgrad="e6m9")
-    model, inputs = layer_cases.converted(name, recipe), layer_cases.inputs(name)
-    plain = layer_cases.step(model, model, *inputs)
-    with diagnose(model):
-        layer_cases.same(layer_cases.step(model, model, *inputs), plain)
-
-
-@pytest.mark.parametrize("name", layer_cases.LAYERS)
+@each("name", layer_cases.LAYERS)
 def test_a_plain_model_s_rows_are_those_of_every_layer(name: str) -> None:
     model = layer_cases.plain(name)
     with diagnose(model, "fp16") as report:
@@ -71,8 +62,10 @@ def test_a_plain_model_s_rows_are_those_of_every_layer(name: str) -> None:
     assert not any(row.rounded for row in report.rows)
 
 
-@pytest.mark.parametrize("kind", ["output", "grad_input", "grad_weight"])
-@pytest.mark.parametrize("acc", ["e6m9", lp.NATIVE], ids=["emulated", "native"])
+RESULTS = ["output", "grad_input", "grad_weight"]
+
+
+@each("kind, acc", itertools.product(RESULTS, ["e6m9", lp.NATIVE]))
 def test_results_are_counted_before_they_are_rounded(kind: str, acc: Any) -> None:
     """The rounded sums lie beyond e2m1, some below its least value and some above its largest."""
     model, sums = nn.Linear(16, 16), {"fprop": acc, "dgrad": acc, "wgrad": acc}
@@ -108,7 +101,7 @@ def test_products_of_a_layer_have_rows_of_their_own() -> None:
     ]
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
+@each("reentrant", [False, True])
 def test_what_checkpointing_computes_again_is_counted_once(reentrant: bool) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     lp.convert(model, lp.Recipe(input="e4m3", grad_output="e4m3"))
@@ -150,7 +143,7 @@ def deep_loss(model: nn.Module) -> Tensor:
     return 2.0**-8 * model(x).square().mean()
 
 
-@pytest.mark.parametrize("fmt", ["recipe", "e4m3"])
+@each("fmt", ["recipe", "e4m3"])
 def test_gradients_behind_an_underflow_get_no_advice(fmt: str) -> None:
     model = lp.convert(deep(0.7), lp.Recipe(grad_output="e4m3"))
     report = diagnosed(model, deep_loss, 1.0, fmt)

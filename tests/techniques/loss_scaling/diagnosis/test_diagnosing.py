@@ -15,6 +15,7 @@ from lpkernels.nn.observing import observe
 from lpkernels.techniques.loss_scaling import diagnose
 from lpkernels.techniques.loss_scaling.diagnosis import Histogram, TensorRow, _watching
 from tests.compare import assert_bit_equal
+from tests.loops import each
 from tests.nn.observed import Calls
 from tests.support.reads import Reads
 from tests.techniques.loss_scaling.diagnosis.network import batch, net, row_of, train
@@ -38,31 +39,28 @@ def assert_counts(row: TensorRow, values: list[Tensor], fmt: str) -> None:
     assert row.below_subnormal == float((numbers < low).double().mean())
 
 
-@pytest.mark.parametrize("fmt", ["fp16", "e4m3fn", "e2m1"])
+@each("fmt", ["fp16", "e4m3fn", "e2m1"])
 def test_counts_are_those_of_the_tensors(fmt: str) -> None:
     model, seen = net(), Calls()
     with diagnose(model, fmt) as report, observe(model, seen):
         train(model)
-    layers = ["conv", "left", "right"]
     # The norm, which is no product, is counted too.
     counted = [*["conv"] * 5, *["norm"] * 6, *["left"] * 6, *["right"] * 6]
     kinds = ["input", "weight", "output", "grad_output", "grad_input", "grad_weight"]
     assert [row.layer for row in report.rows] == counted
     assert [row.kind for row in report.rows if row.layer == "left"] == kinds
-    for number, layer in enumerate(layers):
+    for number, layer in enumerate(["conv", "left", "right"]):
         calls = [number, number + 3]
         values = {
             "input": [seen.arguments[i]["input"] for i in calls],
             "weight": [seen.arguments[i]["weight"] for i in calls],
-            "output": [seen.results[i].detach() for i in calls],
             "grad_output": [seen.gradients[i]["result"] for i in calls],
             "grad_weight": [seen.gradients[i]["weight"] for i in calls],
         }
         if layer != "conv":
             values["grad_input"] = [seen.gradients[i]["input"] for i in calls]
         for kind, tensors in values.items():
-            if kind != "output":
-                assert_counts(row_of(report, layer, kind), tensors, fmt)
+            assert_counts(row_of(report, layer, kind), tensors, fmt)
     assert row_of(report, "left", "grad_output").underflow > 0
 
 
@@ -78,15 +76,16 @@ def test_results_are_counted_as_the_layer_has_them() -> None:
     assert row_of(report, "Linear", "input").underflow == 2
 
 
-@pytest.mark.parametrize("recipe", [None, "fp8_wang2018", "stochastic"])
-def test_a_diagnosed_loop_has_the_bits_of_one_that_is_not(recipe: str | None) -> None:
+STOCHASTIC = lp.Recipe(weight="e5m2:stochastic", grad_output="e4m3:stochastic")
+
+
+@each("recipe", [None, lp.recipe("fp8_wang2018"), STOCHASTIC])
+def test_a_diagnosed_loop_has_the_bits_of_one_that_is_not(recipe: lp.Recipe | None) -> None:
     found = []
     for diagnosed in (False, True):
         model = net()
-        if recipe == "stochastic":
-            lp.convert(model, lp.Recipe(weight="e5m2:stochastic", grad_output="e4m3:stochastic"))
-        elif recipe:
-            lp.convert(model, lp.recipe(recipe))
+        if recipe:
+            lp.convert(model, recipe)
         hooks = [dict(m._forward_hooks) for m in model.modules()]
         torch.manual_seed(7)
         if diagnosed:
@@ -204,30 +203,19 @@ def test_attention_and_recurrent_layers_name_their_tensors() -> None:
     assert (attention, "grad_weight in_proj_weight") in named
 
 
-@pytest.fixture
-def times_counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """How often a tensor is read."""
-    calls = []
-    real = _watching.counting
+def test_a_tensor_in_several_rows_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, counted = _watching.counting, []
 
     def counting(fmt: FloatFormat | None) -> Callable[[Tensor, Tensor], None]:
-        def count(x: Tensor, into: Tensor) -> None:
-            calls.append(x.shape)
-            real(fmt)(x, into)
-
-        return count
+        return lambda x, into: counted.append(x.shape) or real(fmt)(x, into)
 
     monkeypatch.setattr(_watching, "counting", counting)
-    return lambda: len(calls)
-
-
-def test_a_tensor_in_several_rows_is_read_once(times_counted: Callable[[], int]) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     with diagnose(model, "fp16") as report:
         model(torch.randn(3, 4)).mean().backward()
     # Forward reads an input, two weights and two results; backward reads the gradients of all but
     # the input.
-    assert times_counted() == 5 + 4
+    assert len(counted) == 5 + 4
     assert sum(row.calls for row in report.rows) == 11
     first, second = row_of(report, "0", "grad_output"), row_of(report, "1", "grad_input")
     assert np.array_equal(first.histogram.counts, second.histogram.counts)
@@ -268,7 +256,7 @@ def test_formats_by_kind() -> None:
     assert formats == {"grad_output": "e5m2", "weight": "e4m3fn"}
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@each("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_other_dtypes_are_counted(dtype: torch.dtype) -> None:
     model = nn.Linear(4, 4, dtype=dtype)
     with diagnose(model, "e5m2") as report:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lpkernels.techniques.loss_scaling.diagnosis.histograms import BINS, Histogram
+from tests.loops import each
 
 TINY = np.float32(2.0**-149)
 SPECIAL = (np.inf, -np.inf, np.nan)
@@ -21,7 +22,7 @@ def numbers(values: np.ndarray) -> np.ndarray:
     return found[found > 0]
 
 
-@pytest.mark.parametrize("exponent", [-130, -126, -125, -24, -23, 0, 1, 2, 127, 128, 200])
+@each("exponent", [-130, -126, -125, -24, -23, 0, 1, 2, 127, 128, 200])
 def test_below_and_above_count_magnitudes(exponent: int) -> None:
     of = Histogram.of(VALUES)
     expected = int((numbers(VALUES) < math.ldexp(1, exponent)).sum())
@@ -37,9 +38,7 @@ def test_parts_of_a_histogram() -> None:
     assert of.largest == np.finfo(np.float32).max
     assert Histogram.of([0.0, math.inf]).exponents is None
     assert Histogram.of([]).largest == 0
-
-
-def test_largest_is_the_top_of_the_largest_bin() -> None:
+    # The largest is the top of the largest bin.
     assert Histogram.of([0.3, -5.0]).largest == np.nextafter(np.float32(8), np.float32(0))
 
 
@@ -64,29 +63,21 @@ def test_shifted_multiplies_by_a_power_of_two() -> None:
     assert Histogram.of([3e38]).shifted(5).exponents == (127, 127)
 
 
-def test_sum_adds_all_counts() -> None:
+def test_sum_adds_all_counts_and_pairs_hold_everything() -> None:
     both = Histogram.sum([Histogram.of(VALUES), Histogram.of([0.0, 7.0])])
     assert np.array_equal(both.counts, Histogram.of([*VALUES, 0.0, 7.0]).counts)
     assert both.zeros == 3
     assert Histogram.sum([]).elements == 0
-
-
-def test_pairs_hold_everything() -> None:
     of = Histogram.of(VALUES)
     again = Histogram.from_pairs(of.to_pairs(), of.zeros, of.nonfinite)
     assert np.array_equal(again.counts, of.counts)
     assert [-127, 1] in of.to_pairs()
 
 
-@pytest.mark.parametrize(
-    ("counts", "zeros", "error"),
-    [
-        (np.zeros(255), 0, r"expected 256 counts by float32's exponent, got \(255,\)"),
-        (np.zeros(BINS), 1, "at most counts.0.=0 zeros, got 1 zeros"),
-        (np.full(BINS, -1), -1, "a least count of -1"),
-    ],
-    ids=["length", "zeros", "negative"],
-)
-def test_wrong_counts_are_refused(counts: np.ndarray, zeros: int, error: str) -> None:
-    with pytest.raises(ValueError, match=error):
-        Histogram(counts, zeros)
+def test_wrong_counts_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"expected 256 counts by float32's .* got \(255,\)"):
+        Histogram(np.zeros(255), 0)
+    with pytest.raises(ValueError, match=r"at most counts.0.=0 zeros, got 1 zeros"):
+        Histogram(np.zeros(BINS), 1)
+    with pytest.raises(ValueError, match="a least count of -1"):
+        Histogram(np.full(BINS, -1), -1)

@@ -1,5 +1,6 @@
 """The rules on histograms: what is lost, the scale that fits, the narrowest format."""
 
+import itertools
 import math
 from fractions import Fraction
 
@@ -10,6 +11,7 @@ from lpkernels.formats import FloatFormat, parse_format
 from lpkernels.techniques.loss_scaling.diagnosis import rules
 from lpkernels.techniques.loss_scaling.diagnosis.histograms import Histogram
 from lpkernels.techniques.loss_scaling.diagnosis.rules import Lost
+from tests.loops import each
 
 
 def fmt(name: str) -> FloatFormat:
@@ -20,10 +22,8 @@ def fmt(name: str) -> FloatFormat:
 
 def powers(**counts: int) -> Histogram:
     """A histogram by exponents: e_24=3 means three elements 2**-24, and e3=1 means one of 2**3."""
-    values = [
-        2.0 ** int(name[1:].replace("_", "-")) for name, n in counts.items() for _ in range(n)
-    ]
-    return Histogram.of(values)
+    exponents = {int(name[1:].replace("_", "-")): count for name, count in counts.items()}
+    return Histogram.of([2.0**e for e, count in exponents.items() for _ in range(count)])
 
 
 def test_lost_counts_what_lies_outside_of_the_format() -> None:
@@ -31,34 +31,23 @@ def test_lost_counts_what_lies_outside_of_the_format() -> None:
     found = rules.lost(of, fmt("fp16"))
     assert (found.underflow, found.overflow) == (1 / 5, 1 / 5)
     assert found.magnitude == pytest.approx(65536 / (65536 + 32768 + 1))
+    of = powers(e_15=1, e_14=1)
+    assert rules.lost(of, fmt("e5m10_nosub")).underflow == 0.5
+    assert rules.lost(of, fmt("e5m10")).underflow == 0
+    assert rules.lost(Histogram.of([0.0, math.nan]), fmt("fp16")) == Lost(0, 0, 0)
 
 
 def test_lost_moves_with_the_scale() -> None:
     of = powers(e_30=1, e_20=1, e10=2)
-    assert [rules.lost(of, fmt("fp16"), k).underflow for k in (-10, 0, 5, 6)] == [
-        0.5,
-        0.25,
-        0.25,
-        0,
-    ]
+    underflow = [rules.lost(of, fmt("fp16"), k).underflow for k in (-10, 0, 5, 6)]
+    assert underflow == [0.5, 0.25, 0.25, 0]
     assert [rules.lost(of, fmt("fp16"), k).overflow for k in (5, 6)] == [0, 0.5]
-
-
-def test_lost_of_a_format_without_subnormals() -> None:
-    of = powers(e_15=1, e_14=1)
-    assert rules.lost(of, fmt("e5m10_nosub")).underflow == 0.5
-    assert rules.lost(of, fmt("e5m10")).underflow == 0
-
-
-def test_nothing_is_lost_where_there_is_no_number() -> None:
-    assert rules.lost(Histogram.of([0.0, math.nan]), fmt("fp16")) == Lost(0, 0, 0)
 
 
 LARGEST = [1.0, 65504.0, 65505.0, 3.0, 0.1, 2.0**-24, 448.0, 449.0, np.nextafter(448, 0)]
 
 
-@pytest.mark.parametrize("name", ["fp16", "e4m3fn", "e5m2", "fp4_e2m1"])
-@pytest.mark.parametrize("largest", LARGEST)
+@each("largest, name", itertools.product(LARGEST, ["fp16", "e4m3fn", "e5m2", "fp4_e2m1"]))
 def test_static_exponent_is_the_largest_that_stays_below_max(largest: float, name: str) -> None:
     """The scale is 2**floor(log2(max / largest)), in exact arithmetic."""
     exponent = rules.static_exponent(largest, fmt(name))
@@ -71,20 +60,18 @@ def test_static_exponent_of_the_paper() -> None:
     assert rules.static_exponent(2.0**-24, fmt("fp16")) == 39
     assert rules.static_exponent(2.0**-24, fmt("fp16"), margin=2) == 37
     assert rules.static_exponent(1.0, fmt("fp16")) == 15
+    # It stays a scale.
+    assert rules.static_exponent(2.0**-149, fmt("fp32")) == 126
+    assert rules.static_exponent(2.0**127, fmt("e4m3fn_b100")) == -126
 
 
-@pytest.mark.parametrize("largest", [0.0, -1.0, math.inf, math.nan])
+@each("largest", [0.0, -1.0, math.inf, math.nan])
 def test_static_exponent_refuses_no_magnitude(largest: float) -> None:
     with pytest.raises(ValueError, match="expected a positive finite magnitude, got"):
         rules.static_exponent(largest, fmt("fp16"))
 
 
-def test_static_exponent_stays_a_scale() -> None:
-    assert rules.static_exponent(2.0**-149, fmt("fp32")) == 126
-    assert rules.static_exponent(2.0**127, fmt("e4m3fn_b100")) == -126
-
-
-@pytest.mark.parametrize("largest", [1.0, 1.5, 1.999])
+@each("largest", [1.0, 1.5, 1.999])
 def test_fitting_exponent_leaves_one_or_two_binades(largest: float) -> None:
     """The histogram knows only the binade of the largest gradient."""
     found = rules.fitting_exponent([(Histogram.of([largest, 1e-3]), fmt("fp16"))])
@@ -130,8 +117,7 @@ def test_layers_get_exponents_where_one_scale_does_not_fit() -> None:
 
 
 def test_narrowest_is_the_format_of_fewest_bits_that_holds_everything() -> None:
-    names = ("fp32", "fp16", "bf16", "e5m2", "e4m3fn")
-    candidates = [fmt(name) for name in names]
+    candidates = [fmt(name) for name in ("fp32", "fp16", "bf16", "e5m2", "e4m3fn")]
 
     def of(histogram: Histogram, *, scaled: bool) -> tuple[str, int] | None:
         found = rules.narrowest([histogram], candidates, scaled=scaled)
