@@ -110,12 +110,6 @@ def test_another_question_is_not_resumed(tmp_path: Path) -> None:
     assert len(open_study(tmp_path, AccumulateConfig(), resume=False).records) == 1
 
 
-def test_records_of_something_else_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.jsonl").write_text('{"type": "header"}\n')
-    with pytest.raises(ValueError, match="expected the records of `lpkernels accumulate`"):
-        read_study(tmp_path / "x.jsonl", work.KIND)
-
-
 def test_training_runs_have_the_accumulators_of_the_plan(tmp_path: Path) -> None:
     made = work.make_plan(TINY, work.find_workload(TINY))
     configs = work.training_configs(made, TINY)

@@ -151,16 +151,15 @@ def in_a_process(call: Callable[[Places], None], places: Places) -> int | None:
     return process.exitcode
 
 
-def test_a_cell_over_its_limit_failed_where_it_was(places: Places) -> None:
+def test_a_cell_over_its_limit_failed_and_twice_is_given_up_and_says_where_it_was(
+    places: Places,
+) -> None:
     assert in_a_process(_overrun, places) == 1
     second = claimed(places)
     assert second.bad == ["ran longer than its limit of 0.1 s"] and not second.is_hopeless
     assert not (second.folder / CHECKPOINT).exists() and not (second.folder / ERROR).exists()
     second.drop()
-
-
-def test_a_cell_over_its_limit_twice_is_given_up_and_says_where_it_was(places: Places) -> None:
-    assert [in_a_process(_overrun, places) for _ in range(2)] == [1, 1]
+    assert in_a_process(_overrun, places) == 1
     third = claimed(places)
     assert third.is_hopeless and third.give_up({**RECORD, "status": "failed"})
     text = (places.failed / X / ERROR).read_text()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from lpkernels.experiments.records import read_records
+from lpkernels.experiments.records import Run, read_records
 from lpkernels.experiments.sweeps import unit_comparison
 from lpkernels.experiments.sweeps.unit_comparison import (
     RECORDS,
@@ -29,6 +29,14 @@ RUN = RunConfig.of(
     data="tests.experiments.tiny:tiny_workload", model="cnn1", width=2, epochs=1, batch=15
 )
 PAIR = Comparison("fp32", "h100_fp8", RUN)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Difference], list[Run]]:
+    """A comparison that nobody stopped: its folder, and what it found."""
+    folder = tmp_path_factory.mktemp("whole")
+    begin(PAIR, folder)
+    return folder, *compare(PAIR, folder)
 
 
 def test_equal_arithmetic_is_refused() -> None:
@@ -67,13 +75,14 @@ def test_what_differs_is_counted() -> None:
     assert (swapped.predictions, swapped.predicted_otherwise) == (2, 2)
 
 
-def test_both_sides_begin_alike_and_their_weights_are_compared(tmp_path: Path) -> None:
-    begin(PAIR, tmp_path)
-    found, runs = compare(PAIR, tmp_path)
+def test_both_sides_begin_alike_and_their_weights_are_compared(
+    whole: tuple[Path, list[Difference], list[Run]],
+) -> None:
+    folder, found, runs = whole
     assert [each.weights for each in found] == ["untrained", "fp32", "h100_fp8"]
     assert all(each.outputs == 24 and 0 < each.differ <= 24 for each in found)
     assert [run.name for run in runs] == ["fp32", "h100_fp8"] and all(run.finished for run in runs)
-    header, *lines = read_records(tmp_path / RECORDS)
+    header, *lines = read_records(folder / RECORDS)
     assert (header["kind"], header["a"], header["b"]) == ("units", "fp32", "h100_fp8")
     assert [line["differ"] for line in lines] == [each.differ for each in found]
 
@@ -100,26 +109,29 @@ def test_units_with_the_same_sums_of_few_products_do_not_differ(tmp_path: Path) 
     assert [each.differ for each in found[:1]] == [0]
 
 
-def test_stopped_it_goes_on_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    for folder in (whole, parts):
-        begin(PAIR, folder)
-    expected, runs = compare(PAIR, whole)
+def test_stopped_it_goes_on_to_the_same(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    whole: tuple[Path, list[Difference], list[Run]],
+) -> None:
     fit = Trainer.fit
 
-    def stopping(self: Trainer, **given: object):
+    def stopping(self: Trainer, **given: object) -> Run:
         if self.config.name == "h100_fp8":
             raise Interrupted("stopped")
         return fit(self, **given)
 
+    begin(PAIR, tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "fit", stopping)
         with pytest.raises(Interrupted):
-            compare(PAIR, parts)
-    assert read_comparison(parts) == PAIR
-    found, again = compare(read_comparison(parts), parts)
-    assert found == expected
-    assert [run.curve("train_loss") for run in again] == [run.curve("train_loss") for run in runs]
+            compare(PAIR, tmp_path)
+    assert read_comparison(tmp_path) == PAIR
+    found, runs = compare(read_comparison(tmp_path), tmp_path)
+    assert found == whole[1]
+    assert [run.curve("train_loss") for run in runs] == [
+        run.curve("train_loss") for run in whole[2]
+    ]
 
 
 def test_ctrl_c_between_the_runs_says_where_they_are(
