@@ -27,14 +27,14 @@ def tiny_trainer(config: RunConfig, folder: Path, **values: Any) -> Trainer:
     return Trainer(config, folder, workload=tiny_workload(config.workload))
 
 
-def stop_after(trainer: Trainer, step: int) -> None:
-    """Trains until ctrl-C after so many steps of the whole run."""
+def stop_after(trainer: Trainer, step: int, *, match: str = "stopped in epoch") -> None:
+    """Trains until ctrl-C after so many steps of the whole run, or at another moment."""
 
     def stop(done: int, total: int) -> None:
         if done == step:
             signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(Interrupted, match="stopped in epoch"):
+    with pytest.raises(Interrupted, match=match):
         trainer.fit(on_progress=stop)
 
 

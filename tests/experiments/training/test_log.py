@@ -7,17 +7,9 @@ import pytest
 
 from lpkernels.experiments.records import read_run
 from lpkernels.experiments.training.config import RunConfig
-from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.experiments.training.trainer import Trainer
 from tests.experiments.tiny import tiny_workload
-from tests.experiments.training.test_trainer import interrupt_at
-
-BASE = RunConfig.of(model="cnn2", width=2, epochs=2, batch=8, threads=1)
-
-
-def trainer_in(folder: Path, log: str) -> Trainer:
-    config = BASE.replace(log=log)
-    return Trainer(config, folder, workload=tiny_workload(config.workload))
+from tests.support.trainings import SMALL, stop_after, tiny_trainer
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -29,7 +21,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 @pytest.mark.slow
 def test_the_log_has_every_figure_of_the_records(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    run = trainer_in(tmp_path / "run", f"tensorboard:{tmp_path / 'log'}").fit()
+    run = tiny_trainer(SMALL, tmp_path / "run", log=f"tensorboard:{tmp_path / 'log'}").fit()
     found = scalars(tmp_path / "log")
     assert set(found) == set(run.epochs[0]) - {"type", "epoch"}
     for name, points in found.items():
@@ -39,13 +31,10 @@ def test_the_log_has_every_figure_of_the_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_resumed_run_has_each_epoch_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_has_each_epoch_once(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    log = f"tensorboard:{tmp_path / 'log'}"
-    trainer = trainer_in(tmp_path / "run", log)
-    interrupt_at(trainer, monkeypatch, "_train", 6)
-    with pytest.raises(Interrupted):
-        trainer.fit()
+    trainer = tiny_trainer(SMALL, tmp_path / "run", log=f"tensorboard:{tmp_path / 'log'}")
+    stop_after(trainer, 7)
     workload = tiny_workload(trainer.config.workload)
     Trainer.resume(tmp_path / "run", workload=workload).fit()
     epochs = [step for step, _ in scalars(tmp_path / "log")["test_loss"]]
@@ -69,7 +58,7 @@ def test_without_tensorboard_the_error_says_what_to_install(
     tmp_path: Path, no_tensorboard: None
 ) -> None:
     with pytest.raises(ModuleNotFoundError, match=r'needs tensorboard: pip install "lpkernels\[fr'):
-        trainer_in(tmp_path / "run", "tensorboard:log")
+        tiny_trainer(SMALL, tmp_path / "run", log="tensorboard:log")
     assert not (tmp_path / "run").exists()
 
 
@@ -78,7 +67,7 @@ def test_without_tensorboard_the_records_of_a_logged_run_are_read(
 ) -> None:
     from lpkernels.experiments.records import header, write_records
 
-    write_records(tmp_path / "records.jsonl", [header(BASE.replace(log="tensorboard:a"), "fp32")])
+    write_records(tmp_path / "records.jsonl", [header(SMALL.replace(log="tensorboard:a"), "fp32")])
     assert read_run(tmp_path).config.flat()["log"] == "tensorboard:a"
 
 

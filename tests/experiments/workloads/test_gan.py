@@ -29,19 +29,15 @@ def gradients(work: Workload, model: nn.Module, turn: Turn, size: int = 9) -> se
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_turn_has_the_gradients_of_its_network(work: Workload, number: int) -> None:
+def test_a_turn_calls_the_model_once_and_has_the_gradients_of_its_network(
+    work: Workload, number: int
+) -> None:
     torch.manual_seed(0)
     model, turn = work.model(), work.turns[number]
+    calls = []
+    model.register_forward_hook(lambda *_: calls.append(1))
     own = {n for n, _ in model.named_parameters() if n.startswith(f"{turn.name}.")}
     assert gradients(work, model, turn) == own
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_turn_calls_the_model_once(work: Workload, number: int) -> None:
-    calls = []
-    model = work.model()
-    model.register_forward_hook(lambda *_: calls.append(1))
-    work.turns[number].loss(model, work.train.plan(0, 0).batch(0, 4))
     assert calls == [1]
 
 

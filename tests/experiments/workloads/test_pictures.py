@@ -11,7 +11,7 @@ from lpkernels.experiments.workloads.registry import find
 from lpkernels.experiments.workloads.workload import ACCURACY
 from tests.experiments.tiny import tiny_workload
 from tests.experiments.workloads.digest import digest
-from tests.experiments.workloads.test_images import write_cifar
+from tests.support.cifar import write_cifar
 
 # A change here changes the figures of every run.
 TRAIN = {

@@ -14,19 +14,9 @@ from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.registry import DATASETS, dataset, find
 from lpkernels.experiments.workloads.workload import Workload
 from tests.experiments.tiny import tiny_workload
+from tests.loops import each
 
-NAMES = [
-    "breast_cancer",
-    "cifar10",
-    "cifar100",
-    "digits",
-    "digits32",
-    "gan",
-    "iris",
-    "mnist1d",
-    "text",
-]
-NAMES += ["wine"]
+NAMES = "breast_cancer cifar10 cifar100 digits digits32 gan iris mnist1d text wine".split()
 
 # The documentation shows this: ten lines of a file beside the user's.
 OWN = """
@@ -128,8 +118,8 @@ def test_functions_that_make_no_workload_are_refused(own: str) -> None:
         find(WorkloadConfig(data=f"{own}:number"))
 
 
-@pytest.mark.parametrize(
-    ("data", "settings", "names"),
+@each(
+    "data, settings, names",
     [
         ("mnist1d", {"augment": True}, "augment"),
         ("text", {"label_noise": 0.1, "classes": 3}, "classes, label_noise"),
@@ -159,8 +149,8 @@ def test_data_are_one_function() -> None:
         dataset("a:b", model="cnn1")
 
 
-@pytest.mark.parametrize(
-    ("given", "usual", "name"),
+@each(
+    "given, usual, name",
     [
         ({}, "resnet8", "resnet8"),
         ({"depth": 14}, "resnet8", "resnet14"),
