@@ -83,12 +83,6 @@ def test_the_module_of_a_workload_of_ones_own_counts(
     assert sources_hash(config) != before
 
 
-@pytest.mark.parametrize("name", ["no_such_module_here:f", "no_such.module:f"])
-def test_a_module_that_is_not_there(name: str) -> None:
-    with pytest.raises(ValueError, match="cannot be found"):
-        sources_hash(RunConfig.of(data=name))
-
-
 def test_a_field_at_its_default_is_no_part_of_a_cells_name() -> None:
     assert config_digits(RunConfig.of(epochs=3)) == config_digits(
         RunConfig.of(epochs=3, loss_scale=1.0, clip=None, model="")
@@ -108,5 +102,6 @@ def test_looking_at_a_module_imports_nothing(
     monkeypatch.syspath_prepend(tmp_path)
     config = RunConfig.of(data="theirs.deep.data:make")
     assert len(sources.sources_hash(config)) == 64
-    with pytest.raises(ValueError, match=r"module 'theirs\.shallow' cannot be found"):
-        sources.sources_hash(RunConfig.of(data="theirs.shallow:make"))
+    for name in ("theirs.shallow", "no_such_module_here", "no_such.module"):
+        with pytest.raises(ValueError, match=f"module {name!r} cannot be found"):
+            sources.sources_hash(RunConfig.of(data=f"{name}:make"))
