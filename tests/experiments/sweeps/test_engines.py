@@ -31,7 +31,7 @@ def survive(folder: Path, **options: Any) -> Results:
     asserts that the others did not notice, and that all have the results of an undisturbed one."""
     spec = replace(toy.spec(*ENDS, seeds=1), cell_seconds=3)
     whole, book = folder / "whole", folder / "book"
-    run_sweep(replace(spec, cell_seconds=None), whole, jobs=1, train=toy.train)
+    toy.run(replace(spec, cell_seconds=None), whole)
     with sigterm_as_ctrl_c():
         before = signal.getsignal(signal.SIGTERM)
         train = partial(toy.fragile, book=book)
@@ -98,7 +98,7 @@ def ctrl_c() -> Iterator[None]:
 @pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_stops_a_worker_where_it_is(tmp_path: Path) -> None:
     spec = toy.spec("a", seeds=1, epochs=50)
-    run_sweep(spec, tmp_path / "whole", jobs=1, train=toy.train)
+    toy.run(spec, tmp_path / "whole")
     owners: list[str] = []
 
     def interrupt() -> None:
@@ -118,7 +118,7 @@ def test_ctrl_c_stops_a_worker_where_it_is(tmp_path: Path) -> None:
     assert len(owners) == 1 and f"process {os.getpid()} " not in owners[0]
     status = read_status(tmp_path / "out")
     assert len(status.begun) == 1 and status.running == []
-    run_sweep(spec, tmp_path / "out", jobs=1, train=toy.train)
+    toy.run(spec, tmp_path / "out")
     assert toy.figures(tmp_path / "out") == toy.figures(tmp_path / "whole")
     (resumed,) = (tmp_path / "out").rglob("records.jsonl")
     assert '"type": "resume"' in resumed.read_text()
@@ -150,7 +150,7 @@ def test_a_dask_cluster(tmp_path: Path) -> None:
     with distributed.Client(**here, dashboard_address=None):
         threads = tmp_path / "threads"
         assert run_sweep(SPEC, threads, engine="dask", train=toy.train).missing == 0
-        run_sweep(SPEC, tmp_path / "alone", jobs=1, train=toy.train)
+        toy.run(SPEC, tmp_path / "alone")
         assert toy.figures(threads) == toy.figures(tmp_path / "alone")
         limited = replace(toy.spec("c", seeds=1), cell_seconds=2)
         with pytest.raises(RuntimeError, match="cell_seconds: expected workers in processes of th"):

@@ -38,7 +38,7 @@ def brim(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_full_folder_loses_nothing(brim: Path, tmp_path: Path) -> None:
     spec = toy.spec("a", "b", seeds=3)
-    run_sweep(spec, tmp_path / "whole", jobs=1, train=toy.train)
+    toy.run(spec, tmp_path / "whole")
     room = brim / "sweep"
     run_sweep(toy.spec("a", "b", seeds=1), room, jobs=1, train=toy.slow(0, _BALLAST))
     filler = brim / "filler"

@@ -39,7 +39,7 @@ def test_a_sweep_killed_at_any_moments_ends_as_one_that_was_not(
     assert start(folder, seeds, "again").wait() == 0
     results = read_results(folder)
     assert results.missing == 0 and {r.status for r in results.results} == {"finished"}
-    run_sweep(toy.spec("a", "b", seeds=seeds, epochs=EPOCHS), whole, jobs=1, train=toy.train)
+    toy.run(toy.spec("a", "b", seeds=seeds, epochs=EPOCHS), whole)
     assert toy.figures(folder) == toy.figures(whole)
     assert Places(folder).tries() == {}
 

@@ -9,11 +9,14 @@ import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from lpkernels import schemas
 from lpkernels.experiments import records
 from lpkernels.experiments.sweeps.places import Places
+from lpkernels.experiments.sweeps.reading import Results
 from lpkernels.experiments.sweeps.specification import SweepSpec
+from lpkernels.experiments.sweeps.sweep import run_sweep
 from lpkernels.experiments.sweeps.worker import Progress, Train
 from lpkernels.experiments.training.checkpoints import CHECKPOINT
 from lpkernels.experiments.training.config import RunConfig
@@ -46,6 +49,11 @@ def train(
         temporary.write_text(json.dumps([epoch, state, "x" * ballast]))
         temporary.replace(checkpoint)
         progress(epoch, config.epochs)
+
+
+def run(spec: SweepSpec, folder: Path, **options: Any) -> Results:
+    """Runs a sweep of these runs in this process, unless the options say otherwise."""
+    return run_sweep(spec, folder, **{"jobs": 1, "train": train, **options})
 
 
 def header_of(config: RunConfig) -> records.Record:

@@ -150,9 +150,14 @@ def registered() -> Iterator[None]:
 trainer_in = partial(tiny_trainer, SMALL)
 
 
-def test_a_toy_part_trains_and_shows_in_records_and_table(tmp_path: Path) -> None:
+def test_a_toy_part_trains_and_shows_in_records_and_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     toy = trainer_in(tmp_path / "toy", shrink=0.5)
+    seen: list[dict[str, Any]] = []
+    monkeypatch.setattr(toy.parts[0], "after_epoch", seen.append)
     run = toy.fit()
+    assert run.epochs == seen
     trainer_in(tmp_path / "plain").fit()
     assert [epoch["shrunk"] for epoch in run.epochs] == [4, 8]
     assert run.header["config"]["parts"] == {"shrinking": {"shrink": 0.5}}
@@ -166,15 +171,6 @@ def test_a_toy_part_trains_and_shows_in_records_and_table(tmp_path: Path) -> Non
 
 def test_a_toy_part_resumes_to_the_same_bits(tmp_path: Path) -> None:
     goes_on_alike(partial(trainer_in, shrink=0.5), tmp_path, 6)
-
-
-def test_a_part_gets_the_whole_record_of_each_epoch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer = trainer_in(tmp_path, shrink=0.5)
-    seen: list[dict[str, Any]] = []
-    monkeypatch.setattr(trainer.parts[0], "after_epoch", seen.append)
-    assert trainer.fit().epochs == seen
 
 
 def test_two_parts_are_called_in_their_order(tmp_path: Path) -> None:
@@ -220,7 +216,7 @@ def test_a_part_brings_its_options() -> None:
     assert "Shrinking" in shown and "Factor of all weights after each update." in shown
 
 
-def test_parts_have_names_of_their_own() -> None:
+def test_parts_have_names_of_their_own_and_build() -> None:
     @dataclass(frozen=True)
     class Taken(PartConfig):
         NAME: ClassVar[str] = "taken"
@@ -241,12 +237,5 @@ def test_parts_have_names_of_their_own() -> None:
     with pytest.raises(ValueError, match="Nameless must be a PartConfig with a NAME of its own"):
         register(Nameless)
     assert "taken" not in PARTS
-
-
-def test_a_part_config_must_build() -> None:
-    @dataclass(frozen=True)
-    class Empty(PartConfig):
-        NAME: ClassVar[str] = "empty"
-
-    with pytest.raises(NotImplementedError, match=r"Empty must define build\(\)"):
-        Empty().build()
+    with pytest.raises(NotImplementedError, match=r"Taken must define build\(\)"):
+        Taken().build()
