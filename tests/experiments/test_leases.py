@@ -112,26 +112,17 @@ def test_silence_is_judged_by_the_observers_clock(tmp_path: Path, clock: Clock) 
     assert watch.is_over(path)
 
 
-def test_the_lease_says_its_own_time(tmp_path: Path, clock: Clock) -> None:
-    path, watch = tmp_path / "lease", Watch(5)
+def test_a_lease_says_its_own_time_unless_it_is_half_or_gone(tmp_path: Path, clock: Clock) -> None:
+    path, half, watch = tmp_path / "lease", tmp_path / "half", Watch(5)
     elsewhere(path, seconds=600.0)
-    assert not watch.is_over(path)
-    clock.now += 500
+    half.write_text('{"owner": ')
+    assert not watch.is_over(path) and not watch.is_over(half)
+    clock.now += 6
+    assert watch.is_over(half) and Note.read(half) is None
+    clock.now += 494
     assert not watch.is_over(path)
     clock.now += 101
     assert watch.is_over(path)
-
-
-def test_half_a_lease_is_judged_by_silence_too(tmp_path: Path, clock: Clock) -> None:
-    path, watch = tmp_path / "lease", Watch(5)
-    path.write_text('{"owner": ')
-    assert not watch.is_over(path)
-    clock.now += 6
-    assert watch.is_over(path)
-    assert Note.read(path) is None
-
-
-def test_a_lease_that_is_gone_is_over(tmp_path: Path) -> None:
     assert Watch().is_over(tmp_path / "none")
     assert Note.read(tmp_path / "none") is None
 
@@ -182,6 +173,11 @@ def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
             hold(tmp_path, said.append)
         assert [path.suffix for path in tmp_path.iterdir()] == [".lease"]
     assert list(tmp_path.iterdir()) == [] and said == []
+    # A folder that was taken over is noticed.
+    with hold(tmp_path, print) as held:
+        held.path.unlink()
+        with pytest.raises(FileNotFoundError, match="another process has taken it over: this one"):
+            held.check()
 
 
 def _contend(folder: Path, together: Barrier) -> None:
@@ -234,13 +230,6 @@ def test_a_process_elsewhere_is_watched(tmp_path: Path) -> None:
     with pytest.raises(BlockingIOError, match="on far is at work there"):
         hold(tmp_path, said.append)
     renewed.join()
-
-
-def test_a_folder_that_was_taken_over_is_noticed(tmp_path: Path) -> None:
-    with hold(tmp_path, print) as held:
-        held.path.unlink()
-        with pytest.raises(FileNotFoundError, match="another process has taken it over: this one"):
-            held.check()
 
 
 def test_a_lease_of_wrong_types_is_none(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_a_sweep_killed_at_any_moments_ends_as_one_that_was_not(
 ) -> None:
     folder, whole = tmp_path / "out", tmp_path / "whole"
     killed = kill_some(partial(start, folder, seeds), folder, kills, random.Random(kills))
-    assert killed.total() >= 0.9 * kills - 1
+    assert killed.total() >= kills * 9 // 10
     # The same command, run once more, ends with the results of an undisturbed sweep.
     assert start(folder, seeds, "again").wait() == 0
     results = read_results(folder)

@@ -48,10 +48,8 @@ def test_equal_arithmetic_is_refused() -> None:
 
 def test_sides_are_the_run_in_recipes_and_units() -> None:
     sides = Comparison("h100_fp8", "ada_e4m3", RUN).sides()
-    assert {side: config.arithmetic.recipe for side, config in sides.items()} == {
-        "a": "h100_fp8",
-        "b": "ada_e4m3",
-    }
+    recipes = {side: config.arithmetic.recipe for side, config in sides.items()}
+    assert recipes == {"a": "h100_fp8", "b": "ada_e4m3"}
     assert sides["a"].replace(name="run", recipe="fp32") == RUN
 
 
@@ -93,10 +91,7 @@ def test_no_sum_longer_than_a_block_is_said() -> None:
     assert "the longest has 9 products, a block 32 in h100_fp8;" in block_note(PAIR, 9)
     both = Comparison("h100_e4m3", "ada_e4m3", RUN)
     assert "a block 32 in h100_e4m3 and 16 in ada_e4m3;" in block_note(both, 16)
-
-
-def test_nothing_is_said_of_longer_or_unknown_sums_and_without_blocks() -> None:
-    both = Comparison("h100_e4m3", "ada_e4m3", RUN)
+    # Nothing is said of longer or unknown sums, and without blocks.
     assert block_note(both, 17) == block_note(both, None) == ""
     assert block_note(Comparison("fp32", "fp8_wang2018", RUN), 9) == ""
 
@@ -146,18 +141,15 @@ def test_ctrl_c_between_the_runs_says_where_they_are(
         compare(PAIR, tmp_path)
 
 
-def test_networks_that_train_in_turns_are_refused(
+def test_folders_and_networks_that_cannot_be_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns = (None, None)
-    two = Workload("gan", nn.Module, None, [], turns, lambda model, batch: {})
-    monkeypatch.setattr(unit_comparison, "find", lambda config: two)
-    with pytest.raises(ValueError, match="data: gan trains several networks in turns"):
-        begin(Comparison("fp32", "h100_fp8", RunConfig.of(data="gan")), tmp_path)
+    two = Workload("gan", nn.Module, None, [], (None, None), lambda model, batch: {})
+    with monkeypatch.context() as patch:
+        patch.setattr(unit_comparison, "find", lambda config: two)
+        with pytest.raises(ValueError, match="data: gan trains several networks in turns"):
+            begin(Comparison("fp32", "h100_fp8", RunConfig.of(data="gan")), tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_folders_that_cannot_be_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="out: expected a comparison in"):
         read_comparison(tmp_path)
     begin(PAIR, tmp_path)

@@ -9,6 +9,7 @@ import pytest
 from lpkernels.experiments.training.parts.diagnosis import DiagnosisConfig
 from lpkernels.techniques.loss_scaling import Report
 from tests.compare import assert_bit_equal
+from tests.loops import each
 from tests.support.trainings import SMALL, figures, goes_on_alike, tiny_trainer
 
 trainer_in = partial(tiny_trainer, SMALL.replace(recipe="fp8_wang2018"))
@@ -52,8 +53,8 @@ def test_gradients_are_unscaled_by_the_run_s_scale(tmp_path: Path, scale: dict[s
             assert row.unscaled.shifted(10).to_pairs() == row.histogram.to_pairs()
 
 
-@pytest.mark.parametrize(
-    ("values", "text"),
+@each(
+    "values, text",
     [
         ({"diagnose": "fp17"}, "DiagnosisConfig: diagnose: diagnose: fmt: .*'fp17'"),
         ({"diagnose": "affine8"}, "expected a format with an exponent"),

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from lpkernels.experiments.records import read_run
+from lpkernels.experiments.records import header, read_run, write_records
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.trainer import Trainer
 from tests.experiments.tiny import tiny_workload
+from tests.loops import each
 from tests.support.trainings import SMALL, stop_after, tiny_trainer
 
 
@@ -41,11 +42,9 @@ def test_a_resumed_run_has_each_epoch_once(tmp_path: Path) -> None:
     assert epochs == [1, 2]
 
 
-@pytest.mark.parametrize("log", ["wandb:a", "tensorboard", "tensorboard:"])
+@each("log", ["wandb:a", "tensorboard", "tensorboard:"])
 def test_another_log_is_refused(log: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"log: expected tensorboard:DIR, the folder of a log, got"
-    ):
+    with pytest.raises(ValueError, match="log: expected tensorboard:DIR, the folder of a log, got"):
         RunConfig.of(log=log)
 
 
@@ -54,19 +53,12 @@ def no_tensorboard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
 
 
-def test_without_tensorboard_the_error_says_what_to_install(
+def test_without_tensorboard_the_error_says_what_to_install_and_records_are_read(
     tmp_path: Path, no_tensorboard: None
 ) -> None:
     with pytest.raises(ModuleNotFoundError, match=r'needs tensorboard: pip install "lpkernels\[fr'):
         tiny_trainer(SMALL, tmp_path / "run", log="tensorboard:log")
     assert not (tmp_path / "run").exists()
-
-
-def test_without_tensorboard_the_records_of_a_logged_run_are_read(
-    tmp_path: Path, no_tensorboard: None
-) -> None:
-    from lpkernels.experiments.records import header, write_records
-
     write_records(tmp_path / "records.jsonl", [header(SMALL.replace(log="tensorboard:a"), "fp32")])
     assert read_run(tmp_path).config.flat()["log"] == "tensorboard:a"
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lpkernels.experiments.training.parts import Part
 from lpkernels.experiments.training.parts.loss_scale import LossScaleConfig
 from tests.compare import assert_bit_equal
+from tests.loops import each
 from tests.support.trainings import SMALL, goes_on_alike, tiny_trainer
 
 trainer_in = partial(tiny_trainer, SMALL.replace(recipe="fp8_wang2018", clip=0.5))
@@ -73,8 +74,8 @@ def test_checkpoint_of_a_part_without_state_is_taken(tmp_path: Path) -> None:
         part.load_state_dict(LossScaleConfig(loss_scale=4.0).build().state_dict())
 
 
-@pytest.mark.parametrize(
-    ("values", "match"),
+@each(
+    "values, match",
     [
         ({"dynamic_scale": True, "loss_scale": 8.0}, "loss_scale is the constant scale, got 8.0"),
         ({"scale_interval": 5}, "scale_interval: of a dynamic scale, got without"),

@@ -138,15 +138,12 @@ def test_a_step_reads_once_and_not_at_all_where_a_part_steps() -> None:
         assert reads.count == 0
 
 
-def test_all_finite_sees_one_bad_value() -> None:
+def test_all_finite_sees_one_bad_value_and_step_if_reads_the_flag() -> None:
     good = torch.zeros(3)
     assert all_finite([good, good])
     assert all_finite([])
     assert not all_finite([good, torch.tensor([0.0, float("nan")])])
     assert not all_finite([torch.tensor(float("-inf")), good])
-
-
-def test_step_if_reads_the_flag_of_any_other_optimizer() -> None:
     parameter = nn.Parameter(torch.ones(1))
     optimizer = torch.optim.RMSprop([parameter], lr=0.1)
     parameter.grad = torch.ones(1)

@@ -101,19 +101,31 @@ def test_another_seed_gives_other_weights(
     assert not torch.equal(other.model.head.weight, uninterrupted.model.head.weight)
 
 
-@pytest.mark.parametrize("step", [1, 3, STEPS, None, STEPS + 2])
+@pytest.mark.parametrize(
+    ("step", "place"),
+    [
+        (1, "epoch 1 of 2 after step 1"),
+        (3, "epoch 1 of 2 after step 3"),
+        (STEPS, "epoch 1 of 2 after step 4"),
+        (None, "epoch 2 of 2 after step 0"),
+        (STEPS + 2, "epoch 2 of 2 after step 2"),
+    ],
+)
 def test_resume_after_ctrl_c_gives_the_bits_of_an_uninterrupted_run(
     uninterrupted: Trainer,
     data: Workload,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     step: int | None,
+    place: str,
 ) -> None:
     """Ctrl-C comes after so many steps, or, where that is None, in the test of the first epoch."""
     stopped = Trainer(CONFIG, tmp_path, workload=data)
     if step is None:
         interrupt_in_test(stopped, monkeypatch, 1)
-    stop_after(stopped, step or 0)
+    handler = signal.getsignal(signal.SIGINT)
+    stop_after(stopped, step or 0, match=rf"stopped in {place} of 4; saved to .*checkpoint\.pt")
+    assert signal.getsignal(signal.SIGINT) is handler
     torch.manual_seed(123)
     resumed = Trainer.resume(tmp_path, workload=data)
     resumed.fit()
@@ -121,14 +133,6 @@ def test_resume_after_ctrl_c_gives_the_bits_of_an_uninterrupted_run(
     kinds = [record["type"] for record in records.read_records(tmp_path / records.RECORDS)]
     assert kinds.count("resume") == 1
     assert kinds.count("epoch") == CONFIG.epochs
-
-
-def test_interrupted_names_the_place_and_the_checkpoint(data: Workload, tmp_path: Path) -> None:
-    trainer = Trainer(CONFIG, tmp_path, workload=data)
-    handler = signal.getsignal(signal.SIGINT)
-    place = r"epoch 1 of 2 after step 2 of 4; saved to .*checkpoint\.pt"
-    stop_after(trainer, 2, match=place)
-    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_ctrl_c_in_the_last_test_stops_what_would_come_next(
@@ -148,12 +152,17 @@ def test_second_ctrl_c_interrupts_at_once() -> None:
         signal.raise_signal(signal.SIGINT)
 
 
-def test_resume_of_a_finished_run_trains_nothing(uninterrupted: Trainer, data: Workload) -> None:
+def test_a_finished_run_is_not_trained_on_or_overwritten_unasked(
+    uninterrupted: Trainer, data: Workload, tmp_path: Path
+) -> None:
     before = (uninterrupted.folder / records.RECORDS).read_bytes()
-    resumed = Trainer.resume(uninterrupted.folder, workload=data)
-    run = resumed.fit()
-    assert run.finished
+    assert Trainer.resume(uninterrupted.folder, workload=data).fit().finished
     assert (uninterrupted.folder / records.RECORDS).read_bytes() == before
+    message = r"holds a run already; resume it \(option --resume\)"
+    with pytest.raises(FileExistsError, match=message):
+        Trainer(CONFIG, uninterrupted.folder, workload=data)
+    with pytest.raises(FileNotFoundError, match="expected a checkpoint at"):
+        Trainer.resume(tmp_path)
 
 
 def test_resume_drops_epochs_the_checkpoint_does_not_hold(data: Workload, tmp_path: Path) -> None:
@@ -247,18 +256,6 @@ def test_step_with_infinite_gradients_is_skipped_and_counted(
     run = trainer.fit()
     assert run.epochs[0]["skipped_steps"] == STEPS
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
-
-
-def test_existing_run_is_not_overwritten_unasked(uninterrupted: Trainer, data: Workload) -> None:
-    with pytest.raises(
-        FileExistsError, match=r"holds a run already; resume it \(option --resume\)"
-    ):
-        Trainer(CONFIG, uninterrupted.folder, workload=data)
-
-
-def test_resume_without_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="expected a checkpoint at"):
-        Trainer.resume(tmp_path)
 
 
 def test_progress_bar_shows_the_run(data: Workload, tmp_path: Path) -> None:

@@ -168,17 +168,12 @@ def test_models_take_their_data_and_are_converted(name: str, kind: str, norm: st
         assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_a_name_without_number_has_the_usual_depth() -> None:
+def test_usual_depths_widths_and_biases() -> None:
     assert parse_model("resnet") == (FAMILIES["resnet"], 8, "")
     assert parse_model("cnn_plain") == (FAMILIES["cnn"], 3, "none")
-
-
-def test_width_0_is_the_usual_one() -> None:
     assert build_model("cnn1", IMAGES).stem.out_channels == 16
     assert build_model("mlp1", IMAGES).stem.out_features == 64
-
-
-def test_convolutions_without_norm_have_biases() -> None:
+    # Convolutions without norm have biases.
     assert build_model("cnn2_plain", IMAGES).stem.bias is not None
     assert build_model("resnet8", IMAGES, norm="none").stem.bias is not None
     assert build_model("cnn2", IMAGES).stem.bias is None
@@ -208,26 +203,19 @@ def test_impossible_sizes_are_refused() -> None:
         build_model("gpt1", TASKS["text"], width=6)
 
 
-def test_models_for_other_data_are_refused() -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"lstm<depth> is for text, and the data are images; expected one of cnn<depth>, "
-        r"mlp<depth>, mobilenetv2, resnet18, resnet<depth>, shufflenetv2, squeezenet, got 'lstm1'",
+def test_models_for_other_data_and_norms_that_they_lack_are_refused() -> None:
+    others = "cnn<depth>, mlp<depth>, mobilenetv2, resnet18, resnet<depth>, shufflenetv2, squeezen"
+    message = f"lstm<depth> is for text, and the data are images; expected one of {others}"
+    for name, task, norm, text in (
+        ("lstm1", IMAGES, "", rf"{message}et, got 'lstm1'"),
+        ("resnet8", TASKS["signals"], "", "resnet<depth> is for images, and the data are signals"),
+        ("lstm1", TASKS["text"], "batch", "norm: lstm<depth> has none, got 'batch'"),
+        ("gpt1", TASKS["text"], "none", "norm: gpt<depth> has layer, got 'none'"),
+        ("cnn3_plain", IMAGES, "batch", "norm: cnn3_plain has none, got 'batch'"),
+        ("lstm1_plain", TASKS["text"], "", "lstm<depth> has no normalisation to leave out"),
     ):
-        model_builder("lstm1", IMAGES)
-    with pytest.raises(ValueError, match="resnet<depth> is for images, and the data are signals"):
-        model_builder("resnet8", TASKS["signals"])
-
-
-def test_norms_that_a_model_lacks_are_refused() -> None:
-    with pytest.raises(ValueError, match="norm: lstm<depth> has none, got 'batch'"):
-        model_builder("lstm1", TASKS["text"], norm="batch")
-    with pytest.raises(ValueError, match="norm: gpt<depth> has layer, got 'none'"):
-        model_builder("gpt1", TASKS["text"], norm="none")
-    with pytest.raises(ValueError, match="norm: cnn3_plain has none, got 'batch'"):
-        model_builder("cnn3_plain", IMAGES, norm="batch")
-    with pytest.raises(ValueError, match="lstm<depth> has no normalisation to leave out"):
-        model_builder("lstm1_plain", TASKS["text"])
+        with pytest.raises(ValueError, match=text):
+            model_builder(name, task, norm=norm)
 
 
 def test_a_family_is_one_function() -> None:
