@@ -1,78 +1,47 @@
-"""The runs of two processes, made once for all tests and all of pytest's processes."""
+"""The runs of several processes."""
 
-import os
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.distributed import masters as alone
+from tests.distributed import masters as by_masters
 from tests.distributed.launch import launch
+from tests.distributed.made import Made, made_once
 from tests.distributed.runs import ALIGNED, start_and_stop
 
-_PATIENCE_S = 300
-
-
-def _made_once(root: Path, name: str, make: Callable[[Path], None]) -> Path:
-    """root/name, which `make` fills; another process may be filling it or have filled it."""
-    folder, done = root / name, root / f"{name}.done"
-    try:
-        folder.mkdir()
-    except FileExistsError:
-        deadline = time.monotonic() + _PATIENCE_S
-        while not done.exists():
-            assert time.monotonic() < deadline, f"{folder} is still being made"
-            time.sleep(0.1)
-        assert not done.read_text(), done.read_text()
-        return folder
-    failure = "interrupted"
-    try:
-        make(folder)
-        failure = ""
-    except AssertionError as error:
-        failure = str(error)
-        raise
-    finally:
-        unfinished = done.with_suffix(".tmp")
-        unfinished.write_text(failure)
-        unfinished.replace(done)
-    return folder
-
-
-def _make(folder: Path) -> None:
-    start_and_stop(ALIGNED, folder / "single")
-    launch("-m", "tests.distributed.worker", folder)
-
-
-def _root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that all of pytest's processes share."""
-    root = tmp_path_factory.getbasetemp()
-    return root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
-
-
-@pytest.fixture(scope="session", params=[2, 4], ids=["two", "four"])
-def masters(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder filled by two or four processes that step on masters.
-
-    This takes 15 to 30 seconds: each of two to four processes imports torch, on two cores, and two
-    of them twice, since one dies and the other must end.
-    """
-
-    def make(folder: Path) -> None:
-        alone.main(folder)
-        if request.param == 2:
-            launch("-m", "tests.distributed.masters", folder, "dies", status=1)
-        launch("-m", "tests.distributed.masters", folder, processes=request.param)
-
-    return _made_once(_root(tmp_path_factory), f"masters-{request.param}", make)
+_WORKER = ("-m", "tests.distributed.worker")
 
 
 @pytest.fixture(scope="session")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Two folders, filled by two launches of the same worker.
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """The folder of two processes, which are started twice.
 
-    This takes half a minute, most of which four processes spend importing torch.
+    The first pair makes one run and dies, and the second makes that run again and all others. Most
+    of the time passes while a launcher and two processes, twice, import torch.
     """
-    root = _root(tmp_path_factory)
-    return _made_once(root, "two-processes", _make), _made_once(root, "once-more", _make)
+
+    def make(folder: Path) -> None:
+        (folder / "masters").mkdir()
+        start_and_stop(ALIGNED, folder / "single")
+        by_masters.step_alone(folder / "masters")
+        by_masters.train_alone(folder / "masters")
+        launch(*_WORKER, folder, "dies", status=1)
+        launch(*_WORKER, folder)
+
+    return made_once(tmp_path_factory, "two-processes", make)
+
+
+@pytest.fixture(
+    scope="session", params=[2, pytest.param(4, marks=pytest.mark.slow)], ids=["two", "four"]
+)
+def masters(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """The folder of two processes, or of four, that step on masters."""
+    if request.param == 2:
+        return request.getfixturevalue("made")
+
+    def make(folder: Path) -> None:
+        (folder / "masters").mkdir()
+        by_masters.step_alone(folder / "masters")
+        launch(*_WORKER, folder, processes=request.param)
+
+    return made_once(tmp_path_factory, "four-processes", make)

@@ -1,15 +1,12 @@
-"""Steps on masters with fixed gradients: one process writes alone.pt, several rank<n>.pt.
+"""Steps on masters with fixed gradients, by one process and by several, and runs of the trainer.
 
-    torchrun --standalone --nproc-per-node 2 -m tests.distributed.masters FOLDER
-
-Several processes resume from alone.pt, and with the word "dies" behind the folder one of two dies.
+Several processes also go on from where one process, which wrote alone.pt, was in the middle.
 """
 
 import copy
 import os
 import shutil
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +16,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from lpkernels.experiments.processes.replicas import like, local, sharded, whole
-from lpkernels.experiments.processes.torchrun import ALONE, Processes, joined
+from lpkernels.experiments.processes.torchrun import ALONE, Processes
 from lpkernels.experiments.training.trainer import Trainer
-from lpkernels.experiments.workloads.workload import Batch
 from lpkernels.techniques.loss_scaling import MasterWeights
 from lpkernels.techniques.loss_scaling.masters.sharding import Layout
 from tests.distributed.runs import ALIGNED, data, start_and_stop
@@ -71,53 +67,54 @@ KILLED = TRAINED.replace(
 )
 
 
-class Dying(Trainer):
-    """A trainer whose last process is killed in the second step of the second epoch."""
+def step_alone(folder: Path) -> None:
+    """Makes the steps of all `RUNS` in one process, into alone.pt."""
+    torch.save({name: run(name, ALONE) for name in RUNS}, folder / "alone.pt")
 
-    def _train(self, batch: Batch) -> None:
-        last = self.processes.rank == self.processes.count - 1
-        if last and (self.position.epoch, self.position.step) == (1, 1):
+
+def train_alone(folder: Path) -> None:
+    """Trains in one process what `train` trains in two."""
+    Trainer(TRAINED, folder / "alone", workload=data(TRAINED)).fit()
+    Trainer(KILLED, folder / "killed-alone", workload=data(KILLED)).fit()
+    start_and_stop(TRAINED, folder / "stopped")
+
+
+def die(folder: Path, processes: Processes) -> None:
+    """Trains until the last process is killed after the first step of the second epoch."""
+    trainer = Trainer(KILLED, folder / "killed", workload=data(KILLED), processes=processes)
+
+    def kill(done: int, total: int) -> None:
+        if processes.rank == processes.count - 1 and done == trainer.steps + 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        super()._train(batch)
+
+    trainer.fit(on_progress=kill)
 
 
-def main(folder: Path, *words: str) -> None:
-    if "RANK" not in os.environ:
-        torch.save({name: run(name, ALONE) for name in RUNS}, folder / "alone.pt")
-        Trainer(TRAINED, folder / "alone", workload=data(TRAINED)).fit()
-        Trainer(KILLED, folder / "killed-alone", workload=data(KILLED)).fit()
-        start_and_stop(TRAINED, folder / "stopped")
-        return
-    with joined() as ddp:
-        if words == ("dies",):
-            Dying(KILLED, folder / "killed", workload=data(KILLED), processes=ddp).fit()
-        fsdp = Processes(ddp.rank, ddp.count, ddp.local_rank, sharded=True)
-        before = torch.load(folder / "alone.pt", weights_only=True)
-        seen: dict[str, Any] = {"refused": refused(fsdp), "columns": columns(fsdp)}
-        for way, processes in (("ddp", ddp), ("fsdp", fsdp)):
-            for name in RUNS:
-                seen[f"{way}-{name}"] = run(name, processes)
-                seen[f"{way}-{name}-resumed"] = run(name, processes, before[name]["half"])
-            if processes.count == 2:
-                trained(folder, way, processes)
-                killed = folder / f"{way}-killed"
-                processes.on_first(lambda to=killed: shutil.copytree(folder / "killed", to))
-                Trainer.resume(killed, workload=data(KILLED), processes=processes).fit()
-        torch.save(seen, folder / f"rank{ddp.rank}.pt")
+def stepped(folder: Path, ways: dict[str, Processes]) -> dict[str, Any]:
+    """What a process sees of the steps, from the start and from alone.pt, and of refusals."""
+    before = torch.load(folder / "alone.pt", weights_only=True)
+    seen: dict[str, Any] = {"refused": refused(ways["fsdp"]), "columns": columns(ways["fsdp"])}
+    for way, processes in ways.items():
+        for name in RUNS:
+            seen[f"{way}-{name}"] = run(name, processes)
+            seen[f"{way}-{name}-resumed"] = run(name, processes, before[name]["half"])
+    return seen
 
 
-def trained(folder: Path, way: str, processes: Processes) -> None:
-    """Trains a run from the start, and one that goes on where one process stopped."""
+def train(folder: Path, way: str, processes: Processes) -> None:
+    """Trains a run from the start, one that goes on where one process stopped, and one that goes on
+    where a process died."""
     Trainer(TRAINED, folder / way, workload=data(TRAINED), processes=processes).fit()
-    resumed = folder / f"{way}-resumed"
-    processes.on_first(lambda: shutil.copytree(folder / "stopped", resumed))
-    Trainer.resume(resumed, workload=data(TRAINED), processes=processes).fit()
+    for config, before, name in ((TRAINED, "stopped", "resumed"), (KILLED, "killed", "killed")):
+        own = folder / f"{way}-{name}"
+        processes.on_first(lambda a=folder / before, b=own: shutil.copytree(a, b))
+        Trainer.resume(own, workload=data(config), processes=processes).fit()
 
 
 def network(processes: Processes) -> nn.Module:
-    """Layers whose shards are uneven, or one row."""
+    """Layers whose shards are uneven, one row, or empty."""
     torch.manual_seed(5)
-    model = nn.Sequential(nn.Linear(6, 7), nn.Linear(7, 2))
+    model = nn.Sequential(nn.Linear(6, 7), nn.Linear(7, 2), nn.Linear(2, 1))
     return sharded(model, processes, "cpu")
 
 
@@ -194,7 +191,3 @@ def columns(processes: Processes) -> list[Any]:
         optimizer.step()
         return [str(error), whole(p.detach())]
     return []
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -62,7 +62,7 @@ CLIPPED = PLAIN.replace(name="clipped", clip=0.1)
 
 CONFIGS = (ALIGNED, PLAIN, STOCHASTIC, ACCUMULATED)
 WAYS = ("ddp", "fsdp")
-
+Losses = list[float]
 
 # Precisions on a schedule: by the step, and by the loss of all processes.
 SCHEDULES = ("cpt:3-8/8,cycles=2", "plateau:3-8/8,patience=0,threshold=0.9,every=3")
@@ -75,46 +75,54 @@ def scheduled(
     config = RunConfig.of(epochs=3, batch=10, threads=1, lr=0.2, schedule=schedule)
     with scheduled_layers():
         trainer = Trainer(config, folder, workload=made(), processes=processes)
-    return _trained(trainer, steps)
+    fit_until(trainer, steps)
+    return trainer
 
 
 def go_on_scheduled(folder: Path, processes: Processes = ALONE) -> Trainer:
     """Trains the rest of the twelve steps."""
     with scheduled_layers():
         trainer = Trainer.resume(folder, workload=made(), processes=processes)
-    return _trained(trainer, 12)
+    trainer.fit()
+    return trainer
 
 
-def _trained(trainer: Trainer, steps: int) -> Trainer:
+def fit_until(trainer: Trainer, step: int, rank: int = 0) -> None:
+    """Trains until ctrl-C reaches one of the processes after so many steps of the run, or to the
+    end, where that comes first."""
+
     def stop(done: int, total: int) -> None:
-        if done == steps < total and trainer.processes.first:
+        if done == step < total and trainer.processes.rank == rank:
             signal.raise_signal(signal.SIGINT)
 
     try:
         trainer.fit(on_progress=stop)
     except Interrupted:
-        assert steps < 12
-    return trainer
-
-
-class Stopped(Trainer):
-    """A trainer whose last process gets ctrl-C in the second step of the second epoch."""
-
-    def _train(self, batch: Batch) -> None:
-        last = self.processes.rank == self.processes.count - 1
-        if last and (self.position.epoch, self.position.step) == (1, 1):
-            signal.raise_signal(signal.SIGINT)
-        super()._train(batch)
+        assert step < trainer.total_steps
+    else:
+        assert step == trainer.total_steps
 
 
 def start_and_stop(config: RunConfig, folder: Path, processes: Processes = ALONE) -> None:
-    """A run whose checkpoint is in the middle of the second epoch."""
-    try:
-        Stopped(config, folder, workload=data(config), processes=processes).fit()
-    except Interrupted as stop:
-        assert "after step 2 of" in str(stop)
-    else:
-        raise AssertionError("not stopped")
+    """A run whose checkpoint is in the middle of the second epoch; ctrl-C reaches the last
+    process."""
+    trainer = Trainer(config, folder, workload=data(config), processes=processes)
+    fit_until(trainer, trainer.steps + 2, processes.count - 1)
+
+
+def noted(config: RunConfig, folder: Path, processes: Processes = ALONE) -> tuple[Trainer, Losses]:
+    """Trains; returns the loss of every step too."""
+    trainer = Trainer(config, folder, workload=data(config), processes=processes)
+    sums: Losses = []
+    losses: Losses = []
+
+    def note(done: int, total: int) -> None:
+        before = sums[-1] if trainer.position.step > 1 else 0.0
+        sums.append(trainer.tally.totals(processes)["loss"])
+        losses.append(sums[-1] - before)
+
+    trainer.fit(on_progress=note)
+    return trainer, losses
 
 
 class Adversaries(nn.Module):

@@ -1,6 +1,5 @@
 """A gradient that is not finite in one process: all skip, whole or sharded."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,52 +7,47 @@ import torch
 
 from lpkernels.techniques.loss_scaling import Report, diagnose
 from lpkernels.techniques.loss_scaling.diagnosis import TensorRow
-from tests.compare import assert_bit_equal
-from tests.distributed.launch import launch
-from tests.distributed.scaling_worker import batch, network, plain
+from tests.distributed.made import Made
+from tests.distributed.scaling import batch, network, plain
+from tests.techniques.loss_scaling.optimizers import assert_same
 
 Seen = list[dict[str, Any]]
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> list[Seen]:
-    folder: Path = tmp_path_factory.mktemp("scaling")
-    launch("-m", "tests.distributed.scaling_worker", folder)
-    return [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in (0, 1)]
+@pytest.fixture
+def seen(made: Made) -> Seen:
+    return [rank["scaling"] for rank in made.ranks]
 
 
 def ran(steps: Any) -> list[bool]:
     return [step["ran"] for step in steps]
 
 
-def test_one_bad_rank_makes_all_skip(seen: Any) -> None:
+def test_one_bad_rank_makes_all_skip(seen: Seen) -> None:
     first, second = (rank["alone"] for rank in seen)
     assert ran(first) == ran(second) == [True, False, True]
     assert [step["scale"] for step in first] == [step["scale"] for step in second] == [8, 4, 4]
     assert (first[1]["parameter"], second[1]["parameter"]) == (None, "2.weight")
-    for a, b in zip(first[2]["weights"], second[2]["weights"], strict=True):
-        assert_bit_equal(a, b)
+    assert_same(first[2]["weights"], second[2]["weights"])
 
 
-def test_flags_stay_where_they_are_unless_reduced(seen: Any) -> None:
+def test_flags_stay_where_they_are_unless_reduced(seen: Seen) -> None:
     first, second = (rank["unshared"] for rank in seen)
     assert ran(first) == [True] * 3 and ran(second) == [True, False, True]
     assert (first[2]["scale"], second[2]["scale"]) == (8, 4)
 
 
 @pytest.mark.parametrize("way", ["fsdp", "fsdp-fused"])
-def test_one_bad_shard_makes_all_skip(seen: Any, way: str) -> None:
+def test_one_bad_shard_makes_all_skip(seen: Seen, way: str) -> None:
     first, second = (rank[way] for rank in seen)
     assert ran(first) == ran(second) == [True, False, True]
     assert (first[1]["parameter"], second[1]["parameter"]) == (None, "2.weight")
-    for a, b in zip(first[0]["weights"], first[1]["weights"], strict=True):
-        assert_bit_equal(a, b)
-    for a, b in zip(first[2]["weights"], second[2]["weights"], strict=True):
-        assert_bit_equal(a, b)
+    assert_same(first[0]["weights"], first[1]["weights"])
+    assert_same(first[2]["weights"], second[2]["weights"])
 
 
 @pytest.mark.parametrize("way", ["fsdp", "fsdp-fused"])
-def test_sharded_gradients_are_unscaled_once(seen: Any, way: str) -> None:
+def test_sharded_gradients_are_unscaled_once(seen: Seen, way: str) -> None:
     """One process makes the same first step from the mean gradient, with no scale anywhere."""
     model = network()
     (sum(model(batch(rank)).square().sum() for rank in (0, 1)) / 2).backward()
@@ -62,7 +56,7 @@ def test_sharded_gradients_are_unscaled_once(seen: Any, way: str) -> None:
         torch.testing.assert_close(got, want.detach())
 
 
-def test_two_losses_add_up_in_the_buckets_of_ddp(seen: Any) -> None:
+def test_two_losses_add_up_in_the_buckets_of_ddp(seen: Seen) -> None:
     gradients = []
     for rank in (0, 1):
         model = network()
@@ -73,7 +67,7 @@ def test_two_losses_add_up_in_the_buckets_of_ddp(seen: Any) -> None:
 
 
 @pytest.mark.parametrize("way", ["diagnosed", "diagnosed-fsdp"])
-def test_each_rank_counts_its_own_and_reduce_adds_them(seen: Any, way: str) -> None:
+def test_each_rank_counts_its_own_and_reduce_adds_them(seen: Seen, way: str) -> None:
     """A rank's own gradients are counted; DDP's buckets and FSDP2's shards give means or sums."""
     alone = []
     for rank in (0, 1):

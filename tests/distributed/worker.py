@@ -1,14 +1,18 @@
-"""One of two processes: it makes runs in a folder, and notes in rank<n>.pt what it alone can see.
+"""One of several processes: it makes runs in a folder, and notes in rank<n>.pt what it alone sees.
 
-    torchrun --standalone --nproc-per-node 2 -m tests.distributed.worker FOLDER
+    torchrun --standalone --nproc-per-node 2 -m tests.distributed.worker FOLDER [dies]
 
-FOLDER/single holds a run that one process began.
+FOLDER holds what one process began; "dies" makes what a former pair of processes leaves there.
 """
 
 import shutil
+import signal
 import sys
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +23,7 @@ from lpkernels.experiments.processes.torchrun import Processes, joined
 from lpkernels.experiments.training.checkpoints import read_config
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.trainer import Trainer
-from lpkernels.experiments.workloads.workload import Batch
+from tests.distributed import masters
 from tests.distributed.runs import (
     ALIGNED,
     CLIPPED,
@@ -30,61 +34,86 @@ from tests.distributed.runs import (
     adversaries,
     data,
     go_on_scheduled,
+    noted,
     scheduled,
     start_and_stop,
     two_turns,
 )
+from tests.distributed.scaling import scaled
 from tests.experiments.scheduled import trained_with
+from tests.support.commands import call
+
+DATA = ("--data", "tests.experiments.tiny:tiny_workload")
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, *words: str) -> None:
     with joined() as ddp:
-        fsdp = Processes(ddp.rank, ddp.count, ddp.local_rank, sharded=True)
-        seen: dict[str, Any] = {"refused": refused(folder, ddp), "buffers": buffers(ddp)}
-        for way, processes in zip(WAYS, (ddp, fsdp), strict=True):
-            for config in CONFIGS:
-                seen[f"{way}-{config.name}"] = run(config, folder / way, processes)
-            seen[f"{way}-clipped"] = run(CLIPPED, folder / way, processes)
-            start_and_stop(STOCHASTIC, folder / f"{way}-stopped", processes)
-            go_on(folder / f"{way}-stopped", processes)
-            start_and_stop(ALIGNED, folder / f"{way}-half", processes)
-            from_single = folder / f"{way}-from-single"
-            processes.on_first(lambda to=from_single: shutil.copytree(folder / "single", to))
-            go_on(from_single, processes)
-            for packs in (True, False):
-                seen[f"{way}-{packs}"] = users_loop(processes, packs)
-        seen["ranges"] = running_ranges(ddp)
-        seen["turns"] = run_turns(folder / "turns", ddp)
-        seen["scheduled"] = [run_scheduled(text, folder / text[:3], ddp) for text in SCHEDULES]
+        ways = dict(zip(WAYS, (ddp, replace(ddp, sharded=True)), strict=True))
+        if words == ("dies",):
+            again = {way: run(STOCHASTIC, folder / "again" / way, ways[way]) for way in WAYS}
+            torch.save(again, folder / f"again{ddp.rank}.pt")
+            masters.die(folder / "masters", ddp)
+        seen: dict[str, Any] = {"masters": masters.stepped(folder / "masters", ways)}
+        if ddp.count == 2:
+            seen |= {"refused": refused(folder, ddp), "buffers": buffers(ddp)}
+            seen["scaling"] = scaled(*ways.values())
+            seen["ranges"] = running_ranges(ddp)
+            seen["turns"] = run_turns(folder / "turns", ddp)
+            seen["scheduled"] = [run_scheduled(text, folder / text[:3], ddp) for text in SCHEDULES]
+            for way, processes in ways.items():
+                seen[way] = trained(folder, way, processes)
+                masters.train(folder / "masters", way, processes)
         torch.save(seen, folder / f"rank{ddp.rank}.pt")
 
 
-class Noting(Trainer):
-    """Keeps the loss of every step."""
-
-    losses: list[float]
-
-    def _train(self, batch: Batch) -> None:
-        before = self.tally.totals(self.processes).get("loss", 0.0)
-        super()._train(batch)
-        self.losses.append(self.tally.totals(self.processes)["loss"] - before)
+def trained(folder: Path, way: str, processes: Processes) -> dict[str, Any]:
+    """Makes the runs of one way, and returns what this process sees of them."""
+    seen = {each.name: run(each, folder / way, processes) for each in (*CONFIGS, CLIPPED)}
+    start_and_stop(STOCHASTIC, folder / f"{way}-stopped", processes)
+    go_on(folder / f"{way}-stopped", processes)
+    start_and_stop(ALIGNED, folder / f"{way}-half", processes)
+    from_single = folder / f"{way}-from-single"
+    processes.on_first(lambda: shutil.copytree(folder / "single", from_single))
+    go_on(from_single, processes)
+    seen["command"] = commanded(folder / f"{way}-command", processes)
+    return seen | {name: users_loop(processes, name == "packed") for name in ("packed", "kept")}
 
 
 def run(config: RunConfig, folder: Path, processes: Processes) -> dict[str, Any]:
-    """Makes a run; returns its losses, draws of its first step, and the end this process sees."""
-    trainer = Noting(config, folder / config.name, workload=data(config), processes=processes)
-    trainer.losses = []
+    """Makes a run; returns its losses, draws of a step, and the end that this process sees."""
+    trainer, losses = noted(config, folder / config.name, processes)
     with trainer._draws(0, 0):
         draws = lp.quantize(torch.full((64,), 1.1), "e5m2", "stochastic")
-    trainer.fit()
     parameters = dict(trainer.model.named_parameters())
     weights = {name: whole(p.detach()) for name, p in parameters.items()}
     return {
-        "losses": trainer.losses,
+        "losses": losses,
         "draws": draws,
         "weights": {**weights, **dict(trainer.model.named_buffers())},
         "held": {name: local(p.detach()).numel() for name, p in parameters.items()},
     }
+
+
+def commanded(folder: Path, processes: Processes) -> list[tuple[int, str]]:
+    """How `lpkernels train` ends in this process and what it prints: of a run that ctrl-C in the
+    last process stops, and of the same run when it goes on."""
+    evaluate = Trainer.evaluate
+
+    def stop(trainer: Trainer) -> dict[str, float]:
+        if processes.rank == processes.count - 1:
+            signal.raise_signal(signal.SIGINT)
+        return evaluate(trainer)
+
+    def among(*, sharded: bool) -> AbstractContextManager[Processes]:
+        assert sharded == processes.sharded
+        return nullcontext(processes)
+
+    command = ("train", "--out", folder, *["--fsdp"] * processes.sharded, *DATA)
+    with patch.object(sys.modules["lpkernels.cli.train"], "joined", among):
+        with patch.object(Trainer, "evaluate", stop):
+            stopped = call(*command, "--model", "cnn1", "--batch", 10, "--epochs", 2)
+        ended = call(*command, "--resume")
+    return [(result.exit_code, result.output) for result in (stopped, ended)]
 
 
 def run_turns(folder: Path, processes: Processes) -> dict[str, Any]:
@@ -142,7 +171,7 @@ def buffers(processes: Processes) -> dict[str, Tensor]:
 
 
 def users_loop(processes: Processes, packs: bool) -> dict[str, Any]:
-    """A converted model in a plain loop: loss, gradients, and how many tensors it kept as codes."""
+    """A converted model in a plain loop: loss, gradients, and how many tensors it kept packed."""
     model, x, labels = users_model(), *users_batch(processes.rank)
     network = spread(model, processes, "cpu")
     kept: list[torch.dtype] = []
@@ -193,4 +222,4 @@ def ranged_batch(rank: int, step: int) -> Tensor:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

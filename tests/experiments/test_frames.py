@@ -38,37 +38,25 @@ def test_a_row_is_an_epoch_with_the_settings_of_its_run(runs: Path) -> None:
         [1, "b", "fp8_wang2018", 1],
     ]
     assert set(RunConfig().flat()) - {"lr", "loss_scale"} < set(table.columns)
-
-
-@pytest.mark.slow
-def test_a_setting_that_has_the_name_of_a_figure_is_kept_beside_it(runs: Path) -> None:
-    pytest.importorskip("pandas")
-    table = lp.experiments.frame(runs)
+    # A setting that has the name of a figure is kept beside it.
     assert table[["lr_setting", "lr"]].values.tolist() == [[0.1, 0.01]] * 2 + [[0.05, 0.01]]
     assert table["loss_scale_setting"].tolist() == [1.0] * 3
-
-
-@pytest.mark.slow
-def test_a_figure_that_is_not_there_or_not_finite_is_nan(runs: Path) -> None:
-    pytest.importorskip("pandas")
-    table = lp.experiments.frame(runs)
+    # A figure that is not there or not finite is NaN.
     assert table["loss_scale"].isna().tolist() == [True, True, False]
     assert table["test_loss"].isna().tolist() == [False, True, False]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["a", "a/records.jsonl"])
-def test_one_run_is_read_from_its_folder_or_its_file(runs: Path, place: str) -> None:
+def test_one_run_is_read_from_its_folder_or_its_file_and_a_place_without_runs_is_an_error(
+    runs: Path,
+) -> None:
     pytest.importorskip("pandas")
-    assert lp.experiments.frame(runs / place)["epoch"].tolist() == [1, 2]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", ["", "gone"])
-def test_a_place_without_runs_is_an_error(tmp_path: Path, place: str) -> None:
-    pytest.importorskip("pandas")
-    with pytest.raises(FileNotFoundError, match=r"expected .*records of .*lpkernels train"):
-        lp.experiments.frame(tmp_path / place)
+    (runs / "empty").mkdir()
+    for place in ("a", "a/records.jsonl"):
+        assert lp.experiments.frame(runs / place)["epoch"].tolist() == [1, 2]
+    for place in ("empty", "gone"):
+        with pytest.raises(FileNotFoundError, match=r"expected .*records of .*lpkernels train"):
+            lp.experiments.frame(runs / place)
 
 
 def test_without_pandas_the_error_says_what_to_install(

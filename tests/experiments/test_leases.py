@@ -4,12 +4,10 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from multiprocessing import get_context
-from multiprocessing.synchronize import Barrier
+from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
 
 import pytest
@@ -40,9 +38,15 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
+def note_of(path: Path) -> Note:
+    note = Note.read(path)
+    assert note is not None
+    return note
+
+
 def elsewhere(path: Path, **changes: object) -> None:
     """The lease of a process of another machine, which cannot be asked."""
-    owner = {"host": "far", "boot": "b", "space": "s", "pid": 1, "start": "2"}
+    owner = {**vars(Owner.here()), "boot": "another", "host": "far"}
     note = {"owner": owner, "run": "", "seconds": 60.0, "state": HELD, "token": "t", "count": 1}
     path.write_text(json.dumps({**note, "done": 0, "total": 0, **changes}))
 
@@ -50,28 +54,28 @@ def elsewhere(path: Path, **changes: object) -> None:
 def test_a_lease_is_made_once_and_says_who_holds_it(tmp_path: Path) -> None:
     path = tmp_path / "lease"
     with Lease(path) as lease:
-        note = Note.read(path)
-        assert note is not None and note.owner == Owner.here() and note.state == HELD
+        note = note_of(path)
+        assert note.owner == Owner.here() and note.state == HELD
         with pytest.raises(FileExistsError):
             Lease(path)
         size = path.stat().st_size
         lease._shown = -1e9
         lease.show(3, 7)
-        note = Note.read(path)
-        assert note is not None and (note.done, note.total) == (3, 7)
+        note = note_of(path)
+        assert (note.done, note.total) == (3, 7)
         assert path.stat().st_size == size
         # It lives, but its work has made no step since.
         lease._stepped -= 300
         lease._update(flush=False)
-        note = Note.read(path)
-        assert note is not None and 300 <= note.idle < 400
+        note = note_of(path)
+        assert 300 <= note.idle < 400
         lease.show(4, 7)
         lease._update(flush=False)
-        note = Note.read(path)
-        assert note is not None and note.idle < 100
+        note = note_of(path)
+        assert note.idle < 100
     assert Watch().is_over(path)
-    note = Note.read(path)
-    assert note is not None and note.state == RELEASED
+    note = note_of(path)
+    assert note.state == RELEASED
     lease.end(FAILED)
     assert Note.read(path) == note
 
@@ -89,8 +93,7 @@ def test_a_lease_survives_a_folder_that_moves_and_one_that_goes(tmp_path: Path) 
     lease = Lease(folder / "lease", seconds=0.06)
     folder.rename(tmp_path / "b")
     lease.end(FAILED)
-    note = Note.read(tmp_path / "b" / "lease")
-    assert note is not None and note.state == FAILED
+    assert note_of(tmp_path / "b" / "lease").state == FAILED
 
 
 def test_silence_is_judged_by_the_observers_clock(tmp_path: Path, clock: Clock) -> None:
@@ -109,46 +112,43 @@ def test_silence_is_judged_by_the_observers_clock(tmp_path: Path, clock: Clock) 
     assert watch.is_over(path)
 
 
-def test_the_lease_says_its_own_time(tmp_path: Path, clock: Clock) -> None:
-    path, watch = tmp_path / "lease", Watch(5)
+def test_a_lease_says_its_own_time_unless_it_is_half_or_gone(tmp_path: Path, clock: Clock) -> None:
+    path, half, watch = tmp_path / "lease", tmp_path / "half", Watch(5)
     elsewhere(path, seconds=600.0)
-    assert not watch.is_over(path)
-    clock.now += 500
+    half.write_text('{"owner": ')
+    assert not watch.is_over(path) and not watch.is_over(half)
+    clock.now += 6
+    assert watch.is_over(half) and Note.read(half) is None
+    clock.now += 494
     assert not watch.is_over(path)
     clock.now += 101
     assert watch.is_over(path)
-
-
-def test_half_a_lease_is_judged_by_silence_too(tmp_path: Path, clock: Clock) -> None:
-    path, watch = tmp_path / "lease", Watch(5)
-    path.write_text('{"owner": ')
-    assert not watch.is_over(path)
-    clock.now += 6
-    assert watch.is_over(path)
-    assert Note.read(path) is None
-
-
-def test_a_lease_that_is_gone_is_over(tmp_path: Path) -> None:
     assert Watch().is_over(tmp_path / "none")
     assert Note.read(tmp_path / "none") is None
 
 
+# A new interpreter would take seconds to import what a forked one has.
+_FORK = get_context("fork")
+
+
+def _keep(path: Path, ready: Event) -> None:
+    Lease(path)
+    ready.set()
+    time.sleep(600)
+
+
 @pytest.mark.skipif(leases.machine() == ("", ""), reason="this system does not tell its boots")
 def test_a_killed_process_of_this_machine_is_dead_at_once(tmp_path: Path) -> None:
-    code = (
-        "import sys, time; from pathlib import Path\n"
-        "from lpkernels.experiments.processes.leases import Lease\n"
-        "Lease(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
-    )
-    path, watch = tmp_path / "lease", Watch()
-    process = subprocess.Popen([sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE)
-    assert process.stdout is not None and process.stdout.readline() == b"held\n"
-    assert not watch.is_over(path)
-    process.send_signal(signal.SIGKILL)
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    path, watch, ready = tmp_path / "lease", Watch(), _FORK.Event()
+    owner = _FORK.Process(target=_keep, args=(path, ready))
+    owner.start()
+    assert ready.wait(60) and not watch.is_over(path)
+    owner.kill()
+    assert owner.pid is not None
+    os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)
     # A zombie does nothing more.
     assert watch.is_over(path)
-    process.communicate()
+    owner.join()
     assert watch.is_over(path)
 
 
@@ -165,13 +165,6 @@ def test_who_is_surely_dead() -> None:
     assert not dataclasses.replace(here, boot="", space="", pid=2**22 + 1).surely_dead()
 
 
-def foreign(path: Path, count: int = 1) -> None:
-    """A lease of a process on another machine."""
-    owner = {**vars(Owner.here()), "boot": "another", "host": "far"}
-    note = {"owner": owner, "run": "", "seconds": 1.5, "state": HELD, "token": "t", "count": count}
-    path.write_text(json.dumps(note))
-
-
 def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
     said: list[str] = []
     with hold(tmp_path, said.append) as held:
@@ -180,25 +173,28 @@ def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
             hold(tmp_path, said.append)
         assert [path.suffix for path in tmp_path.iterdir()] == [".lease"]
     assert list(tmp_path.iterdir()) == [] and said == []
+    # A folder that was taken over is noticed.
+    with hold(tmp_path, print) as held:
+        held.path.unlink()
+        with pytest.raises(FileNotFoundError, match="another process has taken it over: this one"):
+            held.check()
 
 
-# A new interpreter would take seconds to import what a forked one has.
-_FORK = get_context("fork")
-
-
-def _contend(folder: Path, start: Barrier) -> None:
-    start.wait()
+def _contend(folder: Path, together: Barrier) -> None:
+    together.wait(60)
     try:
         hold(folder, print)
+        status = 0
     except BlockingIOError:
-        os._exit(3)
-    time.sleep(3)
-    os._exit(0)
+        status = 3
+    # The one that holds the folder keeps it until all others have looked.
+    together.wait(60)
+    os._exit(status)
 
 
 def test_of_many_that_come_at_once_one_holds_the_folder(tmp_path: Path) -> None:
-    start = _FORK.Barrier(4)
-    contenders = [_FORK.Process(target=_contend, args=(tmp_path, start)) for _ in range(4)]
+    together = _FORK.Barrier(4)
+    contenders = [_FORK.Process(target=_contend, args=(tmp_path, together)) for _ in range(4)]
     for contender in contenders:
         contender.start()
     for contender in contenders:
@@ -223,29 +219,22 @@ def test_a_dead_owner_s_folder_is_taken_over_at_once(tmp_path: Path) -> None:
 
 def test_a_process_elsewhere_is_watched(tmp_path: Path) -> None:
     other, said = tmp_path / "a.lease", []
-    foreign(other)
+    elsewhere(other, seconds=1.5)
     with hold(tmp_path, said.append):
         assert not other.exists()
     who = f"process {os.getpid()} on far"
     assert said == [f"{tmp_path}: waiting up to 60 s for a sign of life from {who}"]
-    foreign(other)
-    renewed = threading.Timer(1.2, lambda: foreign(other, count=2))
+    elsewhere(other, seconds=1.5)
+    renewed = threading.Timer(0.4, lambda: elsewhere(other, seconds=1.5, count=2))
     renewed.start()
     with pytest.raises(BlockingIOError, match="on far is at work there"):
         hold(tmp_path, said.append)
     renewed.join()
 
 
-def test_a_folder_that_was_taken_over_is_noticed(tmp_path: Path) -> None:
-    with hold(tmp_path, print) as held:
-        held.path.unlink()
-        with pytest.raises(FileNotFoundError, match="another process has taken it over: this one"):
-            held.check()
-
-
 def test_a_lease_of_wrong_types_is_none(tmp_path: Path) -> None:
     path = tmp_path / "a.lease"
-    foreign(path)
+    elsewhere(path)
     right = json.loads(path.read_text())
     assert Note.parse(json.dumps(right).encode()) is not None
     wrong = {"seconds": "60", "state": 3, "done": [], "token": None, "owner": {"pid": 1}, "run": 1}

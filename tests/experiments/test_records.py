@@ -9,6 +9,7 @@ import pytest
 from lpkernels.experiments import records
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.workload import Metric
+from tests.loops import each
 
 
 def write_run(folder: Path, epochs: int = 2, *, name: str = "a", loss: float = 0.5) -> Path:
@@ -17,17 +18,9 @@ def write_run(folder: Path, epochs: int = 2, *, name: str = "a", loss: float = 0
     path = folder / records.RECORDS
     records.write_records(path, [records.header(RunConfig(name=name, epochs=2), "fp32")])
     for epoch in range(1, epochs + 1):
-        record = {
-            "type": "epoch",
-            "epoch": epoch,
-            "train_loss": loss,
-            "train_accuracy": 0.7,
-            "test_loss": 0.4,
-            "test_accuracy": 0.8 + 0.05 * epoch,
-            "lr": 0.1,
-            "skipped_steps": 1,
-            "seconds": 1.5,
-        }
+        record = {"type": "epoch", "epoch": epoch, "train_loss": loss, "train_accuracy": 0.7}
+        record |= {"test_loss": 0.4, "test_accuracy": 0.8 + 0.05 * epoch}
+        record |= {"lr": 0.1, "skipped_steps": 1, "seconds": 1.5}
         records.append_record(path, record)
     return path
 
@@ -64,15 +57,6 @@ def test_a_loss_that_is_not_finite_is_null_in_json_and_nan_in_the_curve(tmp_path
     assert all(map(math.isnan, records.read_run(path).curve("train_loss")))
 
 
-def test_find_runs_goes_below_a_folder(tmp_path: Path) -> None:
-    write_run(tmp_path / "2", name="second")
-    path = write_run(tmp_path / "1", name="first", epochs=1)
-    runs = records.find_runs(tmp_path)
-    assert [run.name for run in runs] == ["first", "second"]
-    assert [run.finished for run in runs] == [False, True]
-    assert [run.name for run in records.find_runs(path)] == ["first"]
-
-
 def test_last_line_cut_short_is_left_out_but_a_broken_one_within_is_an_error(
     tmp_path: Path,
 ) -> None:
@@ -105,26 +89,30 @@ def test_header_says_its_kind_and_the_metric(tmp_path: Path) -> None:
     assert records.Run({**first, "metric": {**first["metric"]}}).config == RunConfig()
 
 
-@pytest.mark.parametrize(
-    ("last", "diverged"),
-    [
-        ({"train_loss": 0.5, "test_loss": 0.5, "updates": 4, "skipped_steps": 3}, False),
-        ({"train_loss": 0.5, "test_loss": 0.5, "updates": 4, "skipped_steps": 4}, True),
-        ({"train_loss": None, "test_loss": 0.5, "updates": 4, "skipped_steps": 0}, True),
-        ({"train_loss": 0.5, "test_loss": None, "updates": 4, "skipped_steps": 0}, True),
-    ],
+@each(
+    "train_loss, test_loss, skipped, diverged",
+    [(0.5, 0.5, 3, False), (0.5, 0.5, 4, True), (None, 0.5, 0, True), (0.5, None, 0, True)],
 )
-def test_a_run_diverged_by_its_last_epoch(last: dict[str, float | None], diverged: bool) -> None:
+def test_a_run_diverged_by_its_last_epoch(
+    train_loss: float | None, test_loss: float | None, skipped: int, diverged: bool
+) -> None:
     first = records.header(RunConfig(), "fp32")
     good = {"train_loss": 0.5, "test_loss": 0.5, "updates": 4, "skipped_steps": 4}
+    losses = {"train_loss": train_loss, "test_loss": test_loss}
+    last = {**losses, "updates": 4, "skipped_steps": skipped}
     assert records.Run(first, [good, last]).diverged == diverged
     assert not records.Run(first).diverged
 
 
-def test_find_runs_takes_the_finished_cells_of_a_sweep_by_name(tmp_path: Path) -> None:
+def test_find_runs_goes_below_a_folder_and_takes_the_finished_cells_of_a_sweep(
+    tmp_path: Path,
+) -> None:
     for cell, name in (("1", "second"), ("2", "first")):
-        write_run(tmp_path / "cells" / cell, name=name)
+        path = write_run(tmp_path / "cells" / cell, name=name)
     write_run(tmp_path / "work" / "3.1", name="third", epochs=1)
-    assert len(records.find_runs(tmp_path)) == 3
+    runs = records.find_runs(tmp_path)
+    assert [run.name for run in runs] == ["first", "second", "third"]
+    assert [run.finished for run in runs] == [True, True, False]
+    assert [run.name for run in records.find_runs(path)] == ["first"]
     (tmp_path / "sweep.jsonl").write_text("{}\n")
     assert [run.name for run in records.find_runs(tmp_path)] == ["first", "second"]

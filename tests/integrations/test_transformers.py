@@ -19,6 +19,7 @@ from tests.models.architectures import ARCHITECTURES, transformers
 
 # It needs transformers, without which the import above skips this file.
 integration = importlib.import_module("lpkernels.integrations.transformers")
+auto = importlib.import_module("transformers.quantizers.auto")
 
 FAMILIES = [name for name in ARCHITECTURES if not name.endswith("-eager")]
 # A schedule's policy: its layers have buffers of their own, which are saved and loaded too.
@@ -49,7 +50,21 @@ def test_a_loaded_model_is_converted_and_equal_to_the_bit(tmp_path: Path, name: 
     assert_bit_equal(loaded(**batch).logits, model(**batch).logits)
 
 
+def test_importing_the_module_makes_the_method_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = saved(tmp_path)
+    forget(monkeypatch)
+    monkeypatch.delitem(sys.modules, integration.__name__)
+    importlib.import_module(integration.__name__)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    batch = ARCHITECTURES["gpt2-sdpa"].batch()
+    assert_bit_equal(loaded(**batch).logits, model(**batch).logits)
+
+
+@pytest.mark.slow
 def test_a_new_process_that_imports_the_module_gives_the_same_bits(tmp_path: Path) -> None:
+    # Here a fresh interpreter is the subject, which takes ten seconds to import transformers.
     model = saved(tmp_path)
     batch = ARCHITECTURES["gpt2-sdpa"].batch()
     torch.save(batch["input_ids"], tmp_path / "ids.pt")
@@ -65,21 +80,18 @@ def test_a_new_process_that_imports_the_module_gives_the_same_bits(tmp_path: Pat
     assert_bit_equal(torch.load(tmp_path / "logits.pt"), model(batch["input_ids"]).logits)
 
 
-def test_the_configuration_names_the_method_and_holds_what_a_policy_file_holds(
+def test_the_configuration_is_a_policy_file_and_a_loaded_model_is_saved_again_alike(
     tmp_path: Path,
 ) -> None:
     model = saved(tmp_path)
-    entry = json.loads((tmp_path / "config.json").read_text())["quantization_config"]
+    text = (tmp_path / "config.json").read_text()
+    entry = json.loads(text)["quantization_config"]
     assert entry["quant_method"] == "lpkernels"
     lp.save_policy(model, tmp_path / "policy.json")
     assert entry["policy"] == json.loads((tmp_path / "policy.json").read_text())
-
-
-def test_a_loaded_model_is_saved_again_alike(tmp_path: Path) -> None:
-    loaded = type(saved(tmp_path)).from_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path)
     loaded.save_pretrained(tmp_path / "again")
-    first, second = (folder / "config.json" for folder in (tmp_path, tmp_path / "again"))
-    assert first.read_text() == second.read_text()
+    assert (tmp_path / "again" / "config.json").read_text() == text
 
 
 def test_recipes_that_changed_are_saved_after_another_call(tmp_path: Path) -> None:
@@ -100,14 +112,17 @@ def test_trainer_takes_a_loaded_model(tmp_path: Path) -> None:
     assert not torch.equal(loaded.transformer.h[0].mlp.c_fc.weight, before)
 
 
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes transformers as it is before the integration is imported."""
+    for registry in (auto.AUTO_QUANTIZER_MAPPING, auto.AUTO_QUANTIZATION_CONFIG_MAPPING):
+        monkeypatch.delitem(registry, "lpkernels")
+
+
 def test_where_the_method_is_unknown_transformers_gives_plain_layers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from transformers.quantizers import auto
-
     saved(tmp_path, policy="fp8_wang2018")
-    for registry in (auto.AUTO_QUANTIZER_MAPPING, auto.AUTO_QUANTIZATION_CONFIG_MAPPING):
-        monkeypatch.delitem(registry, "lpkernels")
+    forget(monkeypatch)
     warnings: list[str] = []
     monkeypatch.setattr(auto.logger, "warning", warnings.append)
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
@@ -137,18 +152,13 @@ def test_an_entry_that_is_no_policy_is_refused(
         type(model).from_pretrained(tmp_path)
 
 
-def test_another_model_is_not_remembered() -> None:
+def test_other_models_are_not_remembered() -> None:
     with pytest.raises(TypeError, match=r"remember: expected a transformers\.PreTrainedModel, got"):
         integration.remember(lp.convert(nn.Linear(2, 2), "fp8_wang2018"))
-
-
-def test_a_model_that_is_not_converted_is_not_remembered() -> None:
+    model = ARCHITECTURES["gpt2-sdpa"].model()
     with pytest.raises(ValueError, match="the policy of a GPT2LMHeadModel: it has no converted"):
-        integration.remember(ARCHITECTURES["gpt2-sdpa"].model())
-
-
-def test_a_model_of_another_method_is_not_remembered() -> None:
-    model = lp.convert(ARCHITECTURES["gpt2-sdpa"].model(), "fp8_wang2018")
+        integration.remember(model)
+    model = lp.convert(model, "fp8_wang2018")
     model.config.quantization_config = {"quant_method": "bitsandbytes"}
     with pytest.raises(ValueError, match="remember: the model is quantised already, by bitsandb"):
         integration.remember(model)

@@ -19,6 +19,7 @@ from lpkernels.experiments.measuring.landscape import (
 )
 from lpkernels.report.landscapes import plot_slices, plot_surfaces
 from tests.compare import assert_bit_equal
+from tests.loops import each
 
 
 class Quadratic(nn.Module):
@@ -41,8 +42,8 @@ def value(model: nn.Module, batch: Any) -> Tensor:
 ONES = [(torch.ones(4),)]
 
 
-@pytest.mark.parametrize(
-    ("curvatures", "expected"),
+@each(
+    "curvatures, expected",
     [
         ((1.0, 3.0, 7.0, 2.0), 7.0),
         # The dominant curvature is negative.
@@ -50,7 +51,6 @@ ONES = [(torch.ones(4),)]
         ((-1.0, -9.0, -4.0, -2.0), -1.0),
         ((0.0, 0.0, 0.0, 0.0), 0.0),
     ],
-    ids=["convex", "saddle", "concave", "flat"],
 )
 def test_sharpness_of_a_quadratic(curvatures: tuple[float, ...], expected: float) -> None:
     found = sharpness(Quadratic(*curvatures), value, ONES, tolerance=1e-9)
@@ -150,8 +150,8 @@ def test_the_model_and_the_random_state_stay() -> None:
         assert p.grad is not None and torch.equal(p.grad, gradient)
 
 
-@pytest.mark.parametrize(
-    ("call", "match"),
+@each(
+    "call, match",
     [
         (lambda: loss_slice(network(), value, []), "batches: expected at least one, got none"),
         (lambda: loss_slice(network(), value, ONES, points=4), "an odd number from 3 on, got 4"),

@@ -19,8 +19,10 @@ def predicted(model: str, recipe: str | lp.Recipe, batch: int) -> list[Predictio
     return predict(trace(work.model, work.sample, work.loss), "h100", about=about)
 
 
-def test_shares_sum_to_one_and_totals_are_sums() -> None:
-    for one in predicted("resnet20-cifar", "fp8_wang2018", 4):
+def test_shares_sum_to_one_totals_are_sums_and_records_say_what_they_are_of() -> None:
+    cuda, triton = predicted("resnet20-cifar", "fp8_wang2018", 4)
+    assert (cuda.backend, triton.backend) == ("cuda", "triton")
+    for one in (cuda, triton):
         assert sum(row["share"] for row in one.products) == pytest.approx(1)
         for name in ("microseconds", "launches", "macs", "packing_microseconds"):
             assert one.total[name] == sum(row[name] for row in one.products)
@@ -28,12 +30,6 @@ def test_shares_sum_to_one_and_totals_are_sums() -> None:
         assert one.total["scratch"] == max(row["scratch"] for row in one.products)
         ratio = one.total["microseconds"] / one.total["fp32_microseconds"]
         assert one.total["ratio"] == ratio
-
-
-def test_records_say_what_they_are_of() -> None:
-    cuda, triton = predicted("resnet20-cifar", "fp8_wang2018", 4)
-    assert (cuda.backend, triton.backend) == ("cuda", "triton")
-    for one in (cuda, triton):
         for row in json.loads(json.dumps([*one.products, one.total])):
             assert row["device"] == "h100" and row["model"] == "resnet20-cifar"
             assert row["backend"] == one.backend and row["schema"] == 1
@@ -83,10 +79,8 @@ def test_steps_of_other_operands_against_float32(
 ) -> None:
     operands = {"input": fmt, "weight": fmt, "grad_output": fmt}
     recipe = lp.Recipe(**operands, fprop=sums, dgrad=sums, wgrad=sums)
-    for model, batch, ratio in (
-        ("resnet18-imagenet", 64, resnet18),
-        ("resnet20-cifar", 128, resnet20),
-    ):
+    ratios = (("resnet18-imagenet", 64, resnet18), ("resnet20-cifar", 128, resnet20))
+    for model, batch, ratio in ratios:
         found = next(iter(predicted(model, recipe, batch))).total["ratio"]
         assert found == pytest.approx(ratio, rel=5e-3)
 
@@ -113,18 +107,12 @@ def test_drawn_ends_of_chunks_are_refused_on_cuda() -> None:
     assert not triton.refused and triton.products[0]["kernel"] == "stochastic"
 
 
-def test_a_step_without_emulated_products_is_refused() -> None:
-    with pytest.raises(ValueError, match="no product of this step is emulated"):
-        predicted("tiny-gpt", "fp32", 2)
-
-
-def test_an_unknown_device_is_refused_first() -> None:
-    with pytest.raises(ValueError, match="expected one of h100, got 'b200'"):
-        predict([], "b200")
-
-
-def test_torchs_generator_is_left_alone() -> None:
+def test_wrong_input_is_refused_and_torchs_generator_is_left_alone() -> None:
     torch.manual_seed(3)
     before = torch.random.get_rng_state()
     predicted("tiny-gpt", "fp8_wang2018", 2)
     assert torch.equal(torch.random.get_rng_state(), before)
+    with pytest.raises(ValueError, match="no product of this step is emulated"):
+        predicted("tiny-gpt", "fp32", 2)
+    with pytest.raises(ValueError, match="expected one of h100, got 'b200'"):
+        predict([], "b200")

@@ -2,10 +2,9 @@
 
 import math
 
-import pytest
-
 from lpkernels import formats
 from lpkernels.experiments.measuring.probe import Probe, code_bits, probe
+from tests.loops import each
 
 
 def test_probe_rounds_straight_from_float64() -> None:
@@ -26,8 +25,8 @@ def test_probe_error_is_result_minus_value() -> None:
     assert Probe(464.0, 448.0, "").error == -16.0
 
 
-@pytest.mark.parametrize(
-    ("value", "name", "bits"),
+@each(
+    "value, name, bits",
     [
         (-0.0, "e4m3fn", "1 0000 000"),
         (math.inf, "e5m2", "0 11111 00"),

@@ -1,11 +1,11 @@
 """`lpkernels bench`: what it prints, not how fast it is."""
 
 import pytest
-from typer.testing import CliRunner
 
 from lpkernels import backends
-from lpkernels.cli import app
 from lpkernels.experiments.measuring.speed import Speed, shape_from
+from tests.loops import each
+from tests.support.commands import call
 
 needs_cpu = pytest.mark.skipif(
     backends.status()["cpu"] != "available", reason=f"cpu backend: {backends.status()['cpu']}"
@@ -14,8 +14,8 @@ needs_cpu = pytest.mark.skipif(
 
 @needs_cpu
 def test_bench_explains_the_kernels() -> None:
-    args = ["bench", "--shape", "24x32x40", "--operands", "fp32", "--accumulator", "fixed24_f12"]
-    result = CliRunner().invoke(app, [*args, "--repeats", "1", "--explain"])
+    args = ("--shape", "24x32x40", "--operands", "fp32", "--accumulator", "fixed24_f12")
+    result = call("bench", *args, "--repeats", 1, "--explain")
     assert result.exit_code == 0, result.output
     assert "torch fp32" in result.output
     assert "100.0%" in next(line for line in result.output.splitlines() if "double" in line)
@@ -23,14 +23,14 @@ def test_bench_explains_the_kernels() -> None:
     assert f"matmul {backends.gpu_orders()['matmul'][0]}" in " ".join(result.output.split())
 
 
-@pytest.mark.parametrize("text", ["960", "4x4", "4x0x4", "ax4x4", "4x4x4x4"])
+@each("text", ["960", "4x4", "4x0x4", "ax4x4", "4x4x4x4"])
 def test_shape_from_rejects(text: str) -> None:
     with pytest.raises(ValueError, match="expected MxKxN, three positive integers"):
         shape_from(text)
 
 
 def test_bench_names_the_wrong_option() -> None:
-    result = CliRunner().invoke(app, ["bench", "--shape", "4x4"])
+    result = call("bench", "--shape", "4x4")
     assert result.exit_code == 2
     assert "--shape" in result.output
 

@@ -32,34 +32,24 @@ def traced(recipe: str | lp.Recipe, model: type[nn.Module] = Net, *size: int) ->
     return trace(lp.convert(built, recipe), x, torch.sum)
 
 
-def test_every_pass_of_every_layer_is_found() -> None:
+def test_every_pass_of_every_layer_is_found_with_the_sizes_of_its_tensors() -> None:
     found = traced("fp8_wang2018")
-    assert [(one.layer, one.gemm) for one in found] == [
-        ("stem", "fprop"),
-        ("", "fprop"),
-        ("head", "fprop"),
-        ("head", "dgrad"),
-        ("head", "wgrad"),
-        ("head", "bias"),
-        ("", "dgrad"),
-        ("", "wgrad"),
-        # The images need no gradient.
-        ("stem", "wgrad"),
-    ]
-
-
-def test_a_call_has_the_sizes_of_its_tensors() -> None:
-    call = traced("fp8_wang2018")[0].call
+    names = [f"{one.layer}:{one.gemm}" for one in found]
+    # The images need no gradient.
+    assert (
+        names
+        == (
+            "stem:fprop :fprop head:fprop head:dgrad head:wgrad head:bias :dgrad :wgrad stem:wgrad"
+        ).split()
+    )
+    call = found[0].call
     assert (call.op, call.left, call.right) == ("conv_fprop", (2, 3, 8, 8), (8, 3, 3, 3))
     assert call.result == (2, 8, 4, 4)
     assert call.geometry == ((2, 2), (1, 1), (1, 1)) and call.groups == 1
     assert call.acc == lp.recipe("fp8_wang2018").fprop.to_ints()
     assert call.quantizers == (E5M2, E5M2)
-
-
-def test_the_gradient_of_a_bias_is_a_product_with_ones() -> None:
-    calls = {(one.layer, one.gemm): one.call for one in traced("fp8_wang2018")}
-    gradient = calls["head", "bias"]
+    # The gradient of a bias is a product with ones.
+    gradient = found[names.index("head:bias")].call
     assert gradient.ones and (gradient.left, gradient.right) == ((1, 16), (16, 5))
 
 
@@ -75,9 +65,7 @@ def test_operands_rounded_by_a_pass_of_their_own_are_known_too() -> None:
     assert calls["head", "wgrad"].quantizers == (g, x)
     # Here the gradient is the right operand.
     assert calls["stem", "wgrad"].quantizers == (x, g)
-
-
-def test_nothing_is_known_of_values_that_a_scale_decides() -> None:
+    # Nothing is known of values that a scale decides.
     recipe = lp.Recipe(input="affine8", fprop="e6m9", dgrad="e6m9", wgrad="e6m9")
     assert traced(recipe)[0].call.quantizers == ((), ())
 
@@ -116,13 +104,10 @@ class Watch(TorchDispatchMode):
         return result
 
 
-def test_no_memory_is_taken() -> None:
+def test_no_memory_is_taken_and_a_model_that_has_some_is_refused() -> None:
     with Watch() as watch:
         traced("fp8_wang2018", Net, 1 << 20, 3, 64, 64)
     # Only seeds and the integers of a recipe take memory.
     assert max(watch.sizes, default=0) < 1000
-
-
-def test_a_model_with_memory_is_refused() -> None:
     with pytest.raises(ValueError, match="parameters on the meta device, got some on cpu"):
         trace(Net(), torch.ones(1, 3, 8, 8, device="meta"), torch.sum)

@@ -8,27 +8,40 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lpkernels.experiments.sweeps import engines, sweep
 from lpkernels.experiments.sweeps.engines import gpu_of, wants_gpus
 from lpkernels.experiments.sweeps.places import read_cell
-from lpkernels.experiments.sweeps.reading import read_status
+from lpkernels.experiments.sweeps.reading import Results, read_status
 from lpkernels.experiments.sweeps.specification import SweepSpec
 from lpkernels.experiments.sweeps.sweep import run_sweep
 from lpkernels.experiments.training.checkpoints import CHECKPOINT
 from lpkernels.experiments.training.interrupts import Interrupted, sigterm_as_ctrl_c
 from tests.experiments.sweeps import toy
 
-SPEC = toy.spec("a", "b", seeds=5)
+SPEC = toy.spec("a", "b", seeds=2)
+ENDS = {"a": "finished", "b": "finished", "dies once": "finished", "hangs once": "finished"}
 
 
-@pytest.fixture
-def whole(tmp_path: Path) -> dict[str, object]:
-    """The figures of SPEC, run in this process."""
-    run_sweep(SPEC, tmp_path / "whole", jobs=1, train=toy.train)
-    return {**toy.figures(tmp_path / "whole")}
+def survive(folder: Path, **options: Any) -> Results:
+    """Runs a sweep of cells that train, die and hang, in workers that have its SIGTERM and end;
+    asserts that the others did not notice, and that all have the results of an undisturbed one."""
+    spec = replace(toy.spec(*ENDS, seeds=1), cell_seconds=3)
+    whole, book = folder / "whole", folder / "book"
+    toy.run(replace(spec, cell_seconds=None), whole)
+    with sigterm_as_ctrl_c():
+        before = signal.getsignal(signal.SIGTERM)
+        train = partial(toy.fragile, book=book)
+        results = run_sweep(spec, folder / "out", jobs=2, train=train, **options)
+        assert signal.getsignal(signal.SIGTERM) is before
+    assert {r.arm: r.status for r in results.results} == ENDS
+    assert toy.figures(folder / "out") == toy.figures(whole)
+    starts = toy.starts(book)
+    assert [starts.count(arm) for arm in ENDS] == [1, 1, 2, 2]
+    return results
 
 
 @pytest.mark.parametrize(
@@ -53,39 +66,15 @@ def test_gpus_are_shared_out_unless_cells_name_theirs() -> None:
     assert not wants_gpus(["cuda", "cuda:1"])
 
 
-def test_processes_make_the_results_of_this_one(tmp_path: Path, whole: dict[str, object]) -> None:
-    with sigterm_as_ctrl_c():
-        results = run_sweep(SPEC, tmp_path / "out", jobs=2, train=toy.terminable)
-    assert results.missing == 0
-    assert toy.figures(tmp_path / "out") == whole
-
-
-def test_a_cell_whose_worker_dies_goes_on_elsewhere_and_its_neighbours_do_not_notice(
-    tmp_path: Path,
-) -> None:
-    book = tmp_path / "book"
-    spec = toy.spec("dies once", "well", "dies always", seeds=1)
-    results = run_sweep(spec, tmp_path / "out", jobs=2, train=partial(toy.fragile, book=book))
-    assert {r.arm: r.status for r in results.results} == {
-        "dies once": "finished",
-        "well": "finished",
-        "dies always": "failed",
-    }
-    error = results.results[2].error
-    assert error.count("its worker died (process") == 2
-    starts = book.read_text().splitlines()
-    assert [starts.count(arm) for arm in spec.arms] == [2, 1, 2]
-
-
-def test_a_cell_that_hangs_is_stopped_at_its_limit_and_others_go_on(tmp_path: Path) -> None:
-    # This takes 6 seconds, in which two workers start, one after the other.
-    book = tmp_path / "book"
-    spec = replace(toy.spec("hangs once", "well", seeds=1), cell_seconds=0.5)
-    results = run_sweep(spec, tmp_path / "out", jobs=1, train=partial(toy.fragile, book=book))
-    assert [r.status for r in results.results] == ["finished"] * 2
-    cell = read_cell(tmp_path / "out" / "cells" / results.results[0].cell)
-    assert cell["before"] == ["ran longer than its limit of 0.5 s"]
-    assert book.read_text().splitlines() == ["hangs once", "well", "hangs once"]
+def test_processes_outlive_cells_that_die_and_hang(tmp_path: Path) -> None:
+    # A death concerns a process: two workers start, and another for each that dies.
+    results = survive(tmp_path)
+    hung = read_cell(tmp_path / "out" / "cells" / results.results[3].cell)
+    assert hung["before"] == ["ran longer than its limit of 3 s"]
+    spec = toy.spec("dies always", seeds=1)
+    train = partial(toy.fragile, book=tmp_path / "book")
+    (result,) = run_sweep(spec, tmp_path / "always", jobs=2, train=train).results
+    assert result.status == "failed" and result.error.count("its worker died (process") == 2
 
 
 def test_workers_that_cannot_start_are_an_error(
@@ -107,91 +96,65 @@ def ctrl_c() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_stops_workers_where_they_are(tmp_path: Path) -> None:
-    spec = toy.spec("a", "b", seeds=1, epochs=100)
-    run_sweep(spec, tmp_path / "whole", jobs=1, train=toy.train)
+def test_ctrl_c_stops_a_worker_where_it_is(tmp_path: Path) -> None:
+    spec = toy.spec("a", seeds=1, epochs=50)
+    toy.run(spec, tmp_path / "whole")
+    owners: list[str] = []
 
     def interrupt() -> None:
-        # Both cells get a checkpoint to go on from: a cell takes longer than workers need to start.
-        while len(list((tmp_path / "out").rglob(CHECKPOINT))) < 2:
+        # The cell gets a checkpoint to go on from.
+        while not list((tmp_path / "out").rglob(CHECKPOINT)):
             time.sleep(0.02)
+        owners.extend(owner for _, owner, _, _ in read_status(tmp_path / "out").running)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    with pytest.raises(Interrupted, match="stopped; 0 of 2 cells"):
-        run_sweep(spec, tmp_path / "out", jobs=2, train=toy.slow(0.5))
+    # A cell with a limit is never in this very process, which would have to end at the limit.
+    limited = replace(spec, cell_seconds=600)
+    with pytest.raises(Interrupted, match="stopped; 0 of 1 cells"):
+        run_sweep(limited, tmp_path / "out", jobs=1, train=toy.slow(0.2))
     thread.join()
+    assert len(owners) == 1 and f"process {os.getpid()} " not in owners[0]
     status = read_status(tmp_path / "out")
-    assert len(status.begun) == 2 and status.running == []
-    run_sweep(spec, tmp_path / "out", jobs=1, train=toy.train)
+    assert len(status.begun) == 1 and status.running == []
+    toy.run(spec, tmp_path / "out")
     assert toy.figures(tmp_path / "out") == toy.figures(tmp_path / "whole")
-    resumed = [p.read_text() for p in (tmp_path / "out").rglob("records.jsonl")]
-    assert all('"type": "resume"' in text for text in resumed)
+    (resumed,) = (tmp_path / "out").rglob("records.jsonl")
+    assert '"type": "resume"' in resumed.read_text()
 
 
-def test_a_local_ray_cluster(tmp_path: Path, whole: dict[str, object]) -> None:
-    # This takes 20 seconds, most of which Ray takes to start its servers and its workers.
-    pytest.importorskip("ray")
-    with sigterm_as_ctrl_c():
-        before = signal.getsignal(signal.SIGTERM)
-        results = run_sweep(SPEC, tmp_path / "out", jobs=2, engine="ray", train=toy.terminable)
-        assert signal.getsignal(signal.SIGTERM) is before
-    assert results.missing == 0
-    assert toy.figures(tmp_path / "out") == whole
-
-
-def test_more_jobs_than_ray_has_room_for(tmp_path: Path) -> None:
+def test_a_ray_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Ray takes most of the time to start its servers and its workers: the sweep's own cluster is
+    # kept, and is the program's afterwards.
     ray = pytest.importorskip("ray")
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False)
-    try:
-        with pytest.raises(ValueError, match="the Ray cluster has 1 processors, got 2 jobs"):
-            run_sweep(SPEC, tmp_path / "out", jobs=2, engine="ray", train=toy.train)
-        assert ray.is_initialized()
-    finally:
-        ray.shutdown()
+    ends: list[bool] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(ray, "shutdown", lambda: ends.append(ray.is_initialized()))
+        try:
+            survive(tmp_path, engine="ray")
+            assert ends == [True]
+            with pytest.raises(ValueError, match="the Ray cluster has 2 processors, got 3 jobs"):
+                run_sweep(SPEC, tmp_path / "more", jobs=3, engine="ray", train=toy.train)
+            assert ray.is_initialized() and ends == [True]
+        finally:
+            patch.undo()
+            ray.shutdown()
 
 
-def test_a_local_dask_cluster(tmp_path: Path, whole: dict[str, object]) -> None:
-    pytest.importorskip("distributed")
-    with sigterm_as_ctrl_c():
-        results = run_sweep(SPEC, tmp_path / "out", jobs=2, engine="dask", train=toy.terminable)
-    assert results.missing == 0
-    assert toy.figures(tmp_path / "out") == whole
-
-
-def test_the_programs_own_dask_cluster_and_a_worker_that_dies(tmp_path: Path) -> None:
+def test_a_dask_cluster(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
-    book = tmp_path / "book"
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=2, dashboard_address=None
-        ) as cluster,
-        distributed.Client(cluster),
-    ):
-        spec = replace(toy.spec("dies once", "hangs once", "well", seeds=1), cell_seconds=2)
-        train = partial(toy.fragile, book=book)
-        results = run_sweep(spec, tmp_path / "out", engine="dask", train=train)
-    assert [r.status for r in results.results] == ["finished"] * 3
-
-
-def test_a_limit_does_not_end_the_command_whose_threads_are_dask_s_workers(tmp_path: Path) -> None:
-    distributed = pytest.importorskip("distributed")
-    spec = replace(toy.spec("a", seeds=1), cell_seconds=2)
-    with (
-        distributed.Client(processes=False, n_workers=1, dashboard_address=None),
-        pytest.raises(RuntimeError, match="cell_seconds: expected workers in processes of their"),
-    ):
-        run_sweep(spec, tmp_path, engine="dask", train=toy.train)
-
-
-@pytest.mark.slow
-def test_a_cell_that_hangs_on_ray(tmp_path: Path) -> None:
-    pytest.importorskip("ray")
-    spec = replace(toy.spec("hangs once", "well", seeds=1), cell_seconds=2)
-    train = partial(toy.fragile, book=tmp_path / "book")
-    results = run_sweep(spec, tmp_path / "out", jobs=2, engine="ray", train=train)
-    assert [r.status for r in results.results] == ["finished"] * 2
+    survive(tmp_path, engine="dask")
+    # This cluster is the program's, and its workers are threads of this very process.
+    here = {"processes": False, "n_workers": 1, "threads_per_worker": 2}
+    with distributed.Client(**here, dashboard_address=None):
+        threads = tmp_path / "threads"
+        assert run_sweep(SPEC, threads, engine="dask", train=toy.train).missing == 0
+        toy.run(SPEC, tmp_path / "alone")
+        assert toy.figures(threads) == toy.figures(tmp_path / "alone")
+        limited = replace(toy.spec("c", seeds=1), cell_seconds=2)
+        with pytest.raises(RuntimeError, match="cell_seconds: expected workers in processes of th"):
+            run_sweep(limited, tmp_path / "limited", engine="dask", train=toy.train)
 
 
 def test_jobs_are_the_processors_by_the_threads_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:

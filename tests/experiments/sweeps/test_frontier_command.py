@@ -1,6 +1,7 @@
 """`lpkernels frontier`: real runs, small ones."""
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,13 @@ import numpy as np
 import pytest
 
 from lpkernels.experiments.records import write_records
+from lpkernels.experiments.sweeps.frontiers import measuring
 from lpkernels.experiments.sweeps.frontiers.predicting import CHOICES
 from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.training.interrupts import Interrupted
+from lpkernels.report import frontiers as pictures
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, TrainingRecipe
+from tests.loops import each
 from tests.support import commands
 from tests.support.commands import wide  # noqa: F401
 
@@ -50,50 +55,55 @@ def spec(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a study in which everything is measured."""
+    folder = tmp_path_factory.mktemp("study")
+    (folder / "tables.toml").write_text(TOML)
+    out = folder / "out"
+    result = call("run", folder / "tables.toml", "--out", out, "--all", "--jobs", 1)
+    assert result.exit_code == 0, result.output
+    assert "8 finished" in result.output
+    assert f"lpkernels frontier predict {out}" in " ".join(result.output.split())
+    return out
+
+
 @pytest.fixture
 def known(tmp_path: Path) -> Path:
     errors = np.random.default_rng(0).uniform(0.2, 0.6, (4, 4))
     return ErrorMatrix(SPACE, list("abcd"), errors).save(tmp_path / "known.json")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@each("command", COMMANDS)
 def test_help_has_an_example(command: str) -> None:
     result = call(command, "--help")
     assert result.exit_code == 0
     assert f"lpkernels frontier {command}" in result.output.split("Example:")[1]
 
 
-def test_run_status_table_predict_plot(spec: Path, tmp_path: Path) -> None:
-    out, errors = tmp_path / "out", tmp_path / "errors.json"
-    result = call("run", spec, "--out", out, "--all", "--jobs", 1)
-    assert result.exit_code == 0, result.output
-    assert "8 finished" in result.output and f"lpkernels frontier predict {out}" in result.output
-    status = call("status", out).output
+def test_status_table_predict_plot(study: Path, tmp_path: Path) -> None:
+    errors = tmp_path / "errors.json"
+    status = call("status", study).output
     assert "noisy: 4 of 4 configurations chosen" in status and "8 finished, 0 diverged" in status
-    assert call("table", out, "--export", errors).exit_code == 0
+    assert call("table", study, "--export", errors).exit_code == 0
     assert ErrorMatrix.load(errors, SPACE).tasks == ("clean", "noisy")
-    predicted = call("predict", out, "--task", "noisy").output
+    predicted = call("predict", study, "--task", "noisy").output
     assert "every configuration is measured" in predicted and "clean" not in predicted
     for what in ("frontier", "matrix", "singular-values"):
         picture = tmp_path / f"{what}.png"
-        drawn = call("plot", out, "--what", what, "--truth", errors, "--out", picture)
+        drawn = call("plot", study, "--what", what, "--truth", errors, "--out", picture)
         assert drawn.exit_code == 0, drawn.output
         assert picture.stat().st_size > 1000
 
 
 def test_studies_of_one_name_stand_side_by_side(
-    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lpkernels.report import frontiers as pictures
-
     drawn: list[str] = []
     monkeypatch.setattr(pictures, "plot_frontiers", lambda each, *_, **__: drawn.extend(each))
-    folders = [tmp_path / "one", tmp_path / "two"]
-    for folder in folders:
-        run = call("run", spec, "--out", folder, "--all", "--task", "clean", "--jobs", 1)
-        assert run.exit_code == 0
+    folders = [shutil.copytree(study, tmp_path / name) for name in ("one", "two")]
     assert call("plot", *folders, "--out", tmp_path / "x.png").exit_code == 0
-    assert drawn == ["one: clean", "two: clean"]
+    assert drawn == ["one: clean", "one: noisy", "two: clean", "two: noisy"]
 
 
 def test_choose_says_and_saves_a_recipe(spec: Path, known: Path, tmp_path: Path) -> None:
@@ -148,23 +158,17 @@ def test_wrong_options_are_named(spec: Path, known: Path, tmp_path: Path) -> Non
 def test_a_missing_file_is_named_before_a_missing_option(tmp_path: Path) -> None:
     none = tmp_path / "none"
     fails("'folder'", "expected the folder of a study at", "choose", none)
+    fails("'folder'", "expected the folder of a study", "predict", none)
     fails("'spec'", "expected a specification (a TOML file) at", "run", none)
     fails("'sources'", "expected the folder of a study or a file of records", "plot", none)
     fails("--known", "No such file", "plot", tmp_path, "--known", none)
     fails("--truth", "No such file", "plot", tmp_path, "--truth", none)
-
-
-def test_wrong_folders_and_pictures_are_named(spec: Path, tmp_path: Path) -> None:
-    fails("'folder'", "expected the folder of a study", "predict", tmp_path / "none")
     fails("--what", "expected one of frontier", "plot", tmp_path, "--what", "x", "--out", "a.png")
 
 
 def test_a_stopped_run_says_how_to_go_on(
     spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lpkernels.experiments.sweeps.frontiers import measuring
-    from lpkernels.experiments.training.interrupts import Interrupted
-
     def stop(*_: object, **__: object) -> None:
         raise Interrupted("stopped; 0 of 8 cells are finished")
 

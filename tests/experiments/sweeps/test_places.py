@@ -51,23 +51,20 @@ def run_files(folder: Path, text: str) -> None:
     (folder / RECORDS).write_text(text)
 
 
-def test_a_cell_is_claimed_once(places: Places) -> None:
+def test_a_cell_is_claimed_once_and_its_end_is_one_folder(places: Places) -> None:
     first = claimed(places)
     assert claim(places) is None
     # A command that has not seen the claim meets the claim's folder.
     assert take(places, X, [], Watch()) is None
     assert [p.name for p in places.work.iterdir()] == [f"{X}.1"]
-    first.release()
-
-
-def test_a_finished_cell_is_one_folder_and_nothing_else_is_left(places: Places) -> None:
-    first = claimed(places)
     run_files(first.folder, "run")
     assert first.finish(RECORD)
     assert places.finished() == {X}
     assert sorted(p.name for p in (places.cells / X).iterdir()) == [CELL, RECORDS]
-    assert list(places.work.iterdir()) == []
     assert claim(places) is None
+    # One who looked before the cell was finished gets none.
+    assert take(places, X, [], Watch()) is take(places, X, [1], Watch()) is None
+    assert list(places.work.iterdir()) == []
     assert read_cell(places.cells / X) == RECORD
 
 
@@ -151,16 +148,15 @@ def in_a_process(call: Callable[[Places], None], places: Places) -> int | None:
     return process.exitcode
 
 
-def test_a_cell_over_its_limit_failed_where_it_was(places: Places) -> None:
+def test_a_cell_over_its_limit_failed_and_twice_is_given_up_and_says_where_it_was(
+    places: Places,
+) -> None:
     assert in_a_process(_overrun, places) == 1
     second = claimed(places)
     assert second.bad == ["ran longer than its limit of 0.1 s"] and not second.is_hopeless
     assert not (second.folder / CHECKPOINT).exists() and not (second.folder / ERROR).exists()
     second.drop()
-
-
-def test_a_cell_over_its_limit_twice_is_given_up_and_says_where_it_was(places: Places) -> None:
-    assert [in_a_process(_overrun, places) for _ in range(2)] == [1, 1]
+    assert in_a_process(_overrun, places) == 1
     third = claimed(places)
     assert third.is_hopeless and third.give_up({**RECORD, "status": "failed"})
     text = (places.failed / X / ERROR).read_text()
@@ -233,13 +229,6 @@ def test_a_late_result_counts_for_a_cell_given_up(places: Places) -> None:
     assert not (places.failed / X).exists()
 
 
-def test_one_who_looked_before_a_cell_was_finished_gets_none(places: Places) -> None:
-    assert claimed(places).finish(RECORD)
-    assert take(places, X, [], Watch()) is None
-    assert take(places, X, [1], Watch()) is None
-    assert list(places.work.iterdir()) == []
-
-
 def test_what_killed_commands_left_is_swept_up(places: Places) -> None:
     assert claimed(places).finish(RECORD)
     for name in (f"{X}.7", f".{UNIQUE}"):
@@ -255,15 +244,21 @@ def test_what_killed_commands_left_is_swept_up(places: Places) -> None:
 
 
 def test_a_damaged_cell_is_an_error_that_says_which(places: Places) -> None:
-    (places.cells / X).mkdir()
+    folder = places.cells / X
+    folder.mkdir()
     with pytest.raises(ValueError, match=r"expected the record of a cell .* remove the folder"):
-        read_cell(places.cells / X)
-    (places.cells / X / CELL).write_text('{"kind": "run"}')
-    with pytest.raises(ValueError, match="expected the record of a cell"):
-        read_cell(places.cells / X)
-    (places.cells / X / CELL).write_text(json.dumps({**RECORD, "values": [1]}))
-    with pytest.raises(ValueError, match=r"cell\.json: expected 'values' to be a dict, got \[1\]"):
-        read_cell(places.cells / X)
+        read_cell(folder)
+    for record, message in (
+        ({"kind": "run"}, "expected the record of a cell"),
+        ({**RECORD, "values": [1]}, r"cell\.json: expected 'values' to be a dict, got \[1\]"),
+    ):
+        (folder / CELL).write_text(json.dumps(record))
+        with pytest.raises(ValueError, match=message):
+            read_cell(folder)
+    # The files of another cell are not believed.
+    assert claimed(places, Y).finish(RECORD)
+    with pytest.raises(ValueError, match="belongs to another cell; remove the folder"):
+        read_cell(places.cells / Y)
 
 
 def test_no_damage_of_a_finished_cell_is_believed(places: Places) -> None:
@@ -281,14 +276,6 @@ def test_no_damage_of_a_finished_cell_is_believed(places: Places) -> None:
                 pytest.fail(f"byte {at} of {name}: {read_cell(folder)}")
         (folder / name).write_bytes(whole)
     assert read_cell(folder)["values"] == {"test_accuracy": 0.75}
-
-
-def test_the_files_of_another_cell_are_not_believed(places: Places) -> None:
-    first = claimed(places)
-    assert first.finish(RECORD)
-    (places.cells / X).rename(places.cells / Y)
-    with pytest.raises(ValueError, match="belongs to another cell; remove the folder"):
-        read_cell(places.cells / Y)
 
 
 def test_what_is_no_sweep_s_is_passed_over_and_stays(places: Places) -> None:

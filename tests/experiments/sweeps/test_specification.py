@@ -8,6 +8,7 @@ import pytest
 
 from lpkernels.experiments.sweeps.specification import SweepSpec, merged, read_spec, spec_of
 from lpkernels.experiments.training.config import RunConfig
+from tests.loops import each
 
 TOML = """
 name = "mnist1d"
@@ -56,8 +57,8 @@ def test_defaults_are_one_arm_one_seed_one_thread() -> None:
     assert SweepSpec(arms={"a": {}, "b": {"lr": 1}}).compare == "a"
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
+@each(
+    "values, message",
     [
         ({"bases": {}}, "unknown field bases; did you mean base"),
         ({"base": {"lrr": 0.1}}, r"\[base\]: RunConfig: unknown field lrr; did you mean lr"),
@@ -90,8 +91,8 @@ def test_wrong_specifications(values: dict[str, Any], message: str) -> None:
         SweepSpec.from_dict(values)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
+@each(
+    "values, message",
     [
         ({"base": 3}, r"base: expected a table \[base\]"),
         ({"arms": {"a": 3}}, r"\[arms.a\]: expected a table of fields, got 3"),
@@ -103,7 +104,7 @@ def test_values_of_another_type(values: dict[str, Any], message: str) -> None:
         SweepSpec.from_dict(values)
 
 
-@pytest.mark.parametrize("seconds", [0, -1, "10 min", math.inf, math.nan, True, 10**9])
+@each("seconds", [0, -1, "10 min", math.inf, math.nan, True, 10**9])
 def test_a_limit_that_is_none(seconds: Any) -> None:
     with pytest.raises(ValueError, match=r"^cell_seconds: expected a number above 0, at most 31,5"):
         SweepSpec.from_dict({"cell_seconds": seconds})
@@ -151,13 +152,10 @@ def test_specifications_of_one_sweep_merge() -> None:
     assert both.seeds == [0, 1, 5]
 
 
-@pytest.mark.parametrize(
-    ("other", "message"),
+@each(
+    "other, message",
     [
-        (
-            SweepSpec({"epochs": 3}, {"a": {}}),
-            r"another base .*'epochs': 2\} there, .* 3\} here",
-        ),
+        (SweepSpec({"epochs": 3}, {"a": {}}), r"another base .*: 2\} there, .* 3\} here"),
         (SweepSpec({"epochs": 2}, {"a": {}}, {"lr": [1]}), "other axes .*: none there, lr here"),
         (SweepSpec({"epochs": 2}, {"a": {"batch": 8}}), "arm 'a' is another one there"),
     ],

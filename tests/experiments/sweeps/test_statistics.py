@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from lpkernels.experiments.sweeps import paired
 from lpkernels.experiments.sweeps.groups import figure_of, grouped, place_of
 from lpkernels.experiments.sweeps.results import Result
-from lpkernels.experiments.sweeps.statistics import ArmSummary, summarise, varied_axes
+from lpkernels.experiments.sweeps.statistics import (
+    ArmSummary,
+    Difference,
+    summarise,
+    varied_axes,
+)
+from tests.loops import each
 
 FIELD = "test_accuracy"
 
@@ -44,37 +50,37 @@ def test_an_arm_has_mean_error_and_interval() -> None:
     assert (summary.seeds, summary.figures, summary.difference) == (3, 3, None)
 
 
+def against_base(results: list[Result]) -> tuple[ArmSummary, Difference]:
+    """The summary of arm "a", and its difference from arm "base"."""
+    summary = by_arm(summarise(results, FIELD, reference="base"))["a"]
+    assert summary.difference is not None
+    return summary, summary.difference
+
+
 def test_a_difference_is_paired_by_seed() -> None:
     reference = [0.50, 0.61, 0.72, 0.80]
     shifts = [0.10, 0.13, 0.08, 0.12]
     # These runs have another order than the reference's: places in a list are no pairs.
     other = runs("a", [r + s for r, s in zip(reference, shifts, strict=True)])[::-1]
-    found = summarise([*runs("base", reference), *other], FIELD, reference="base")
-    difference = by_arm(found)["a"].difference
-    assert difference is not None
+    results = [*runs("base", reference), *other]
+    _, difference = against_base(results)
     assert (difference.reference, difference.pairs) == ("base", 4)
     assert difference.mean == pytest.approx(0.1075)
     assert difference.interval == pytest.approx(paired.t_interval(shifts, 0.95))
     assert difference.bootstrap == pytest.approx(paired.bootstrap_interval(shifts, 0.95))
     # There is only one comparison, and so nothing to correct for.
     assert difference.p_holm == pytest.approx(paired.paired_p(shifts))
-    assert by_arm(found)["base"].difference is None
+    assert by_arm(summarise(results, FIELD, reference="base"))["base"].difference is None
 
 
 def test_seeds_that_only_one_arm_has_are_left_out_of_the_pairs() -> None:
     results = [*runs("base", [0.5, 0.6]), *(result("a", s, 0.7 + s / 10) for s in (1, 2, 3))]
-    summary = by_arm(summarise(results, FIELD, reference="base"))["a"]
+    summary, difference = against_base(results)
     assert summary.mean == pytest.approx(0.9)
-    assert summary.difference is not None
-    assert (summary.difference.pairs, summary.difference.interval) == (1, None)
-    assert summary.difference.mean == pytest.approx(0.2)
-    assert (summary.difference.bootstrap, summary.difference.p_holm) == (None, None)
-
-
-def test_an_arm_without_a_seed_of_the_reference_has_no_difference_and_no_pairs() -> None:
-    results = [*runs("base", [0.5]), result("a", 7, 0.7)]
-    difference = by_arm(summarise(results, FIELD, reference="base"))["a"].difference
-    assert difference is not None
+    assert (difference.pairs, difference.interval) == (1, None)
+    assert difference.mean == pytest.approx(0.2)
+    assert (difference.bootstrap, difference.p_holm) == (None, None)
+    _, difference = against_base([*runs("base", [0.5]), result("a", 7, 0.7)])
     assert (difference.reference, difference.pairs, difference.mean) == ("base", 0, None)
 
 
@@ -86,22 +92,19 @@ def test_a_diverged_run_counts_with_its_figure_and_is_left_out_without() -> None
         result("a", 2, None, "diverged"),
         result("a", 3, status="failed"),
     ]
-    summary = by_arm(summarise(results, FIELD, reference="base"))["a"]
+    summary, difference = against_base(results)
     assert (summary.finished, summary.diverged, summary.failed) == (1, 2, 1)
     assert (summary.seeds, summary.ended, summary.figures) == (4, 3, 2)
     assert summary.diverged_share == pytest.approx(2 / 3)
     assert summary.mean == pytest.approx(0.5)
-    assert summary.difference is not None
-    assert summary.difference.pairs == 2
-    assert summary.difference.mean == pytest.approx(-0.4)
+    assert (difference.pairs, difference.mean) == (2, pytest.approx(-0.4))
 
 
 def test_an_arm_that_only_failed_is_still_there() -> None:
     results = [*runs("base", [0.5, 0.6]), result("a", 0, status="failed")]
-    summary = by_arm(summarise(results, FIELD, reference="base"))["a"]
+    summary, difference = against_base(results)
     assert (summary.failed, summary.mean, summary.diverged_share) == (1, None, None)
-    assert summary.difference is not None
-    assert summary.difference.pairs == 0
+    assert difference.pairs == 0
 
 
 def test_each_value_of_an_axis_is_compared_by_itself() -> None:
@@ -178,8 +181,8 @@ def test_figures_that_are_not_finite_are_none() -> None:
     assert figure_of(result("a", 0, 1), FIELD) == 1.0
 
 
-@pytest.mark.parametrize(
-    ("results", "options", "match"),
+@each(
+    "results, options, match",
     [
         ([], {}, "at least one cell, got none; run the sweep first"),
         (runs("a", [0.5]), {"reference": "base"}, "one of the arms 'a', got 'base'"),
@@ -193,7 +196,7 @@ def test_figures_that_are_not_finite_are_none() -> None:
 )
 def test_summarise_refuses(results: list[Result], options: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
-        summarise(results, options.pop("field", FIELD), **options)
+        summarise(results, **{"field": FIELD, **options})
 
 
 def test_groups_are_sorted_by_seed_and_keep_the_order_of_arms() -> None:

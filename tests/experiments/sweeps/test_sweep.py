@@ -5,8 +5,6 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,21 +15,35 @@ from rich.console import Console
 from lpkernels.experiments.records import read_run
 from lpkernels.experiments.sweeps import worker
 from lpkernels.experiments.sweeps.places import Places
-from lpkernels.experiments.sweeps.reading import Results, read_results, read_status
+from lpkernels.experiments.sweeps.reading import read_results, read_status
 from lpkernels.experiments.sweeps.specification import SweepSpec
-from lpkernels.experiments.sweeps.sweep import run_sweep, train_all
+from lpkernels.experiments.sweeps.sweep import train_all
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
 from tests.experiments.sweeps import toy
 
 
-def run(spec: SweepSpec, folder: Path, **options: Any) -> Results:
-    return run_sweep(spec, folder, **{"jobs": 1, "train": toy.train, **options})
+class Noted:
+    """Trains as `toy.fragile`, and notes what begins."""
+
+    def __init__(self, book: Path) -> None:
+        self.book = book
+
+    def __call__(self, *arguments: Any) -> None:
+        toy.fragile(*arguments, book=self.book)
+
+    def starts(self) -> list[str]:
+        return toy.starts(self.book)
+
+
+@pytest.fixture
+def noted(tmp_path: Path) -> Noted:
+    return Noted(tmp_path / "book")
 
 
 def test_every_cell_has_a_result_in_the_order_of_the_specification(tmp_path: Path) -> None:
     spec = toy.spec("a", "b", seeds=2, lr=[0.1, 0.2])
-    results = run(spec, tmp_path)
+    results = toy.run(spec, tmp_path)
     assert [(r.arm, r.axes, r.seed) for r in results.results] == [
         (cell.arm, cell.axes, cell.seed) for cell in spec.cells()
     ]
@@ -43,27 +55,22 @@ def test_every_cell_has_a_result_in_the_order_of_the_specification(tmp_path: Pat
     assert not any((tmp_path / "work").iterdir()) and not any((tmp_path / "runs").iterdir())
 
 
-def test_more_arms_seeds_and_values_run_what_is_missing(tmp_path: Path) -> None:
-    book = tmp_path / "book"
-    noted = partial(toy.noted, book=book)
-    run(toy.spec("a", seeds=2, lr=[0.1]), tmp_path / "out", train=noted)
-    assert len(book.read_text().splitlines()) == 2
-    run(toy.spec("a", seeds=2, lr=[0.1]), tmp_path / "out", train=noted)
-    assert len(book.read_text().splitlines()) == 2
-    results = run(toy.spec("a", "b", seeds=3, lr=[0.1, 0.2]), tmp_path / "out", train=noted)
-    assert len(book.read_text().splitlines()) == 12
+def test_more_arms_seeds_and_values_run_what_is_missing(tmp_path: Path, noted: Noted) -> None:
+    toy.run(toy.spec("a", seeds=2, lr=[0.1]), tmp_path / "out", train=noted)
+    assert len(noted.starts()) == 2
+    toy.run(toy.spec("a", seeds=2, lr=[0.1]), tmp_path / "out", train=noted)
+    assert len(noted.starts()) == 2
+    results = toy.run(toy.spec("a", "b", seeds=3, lr=[0.1, 0.2]), tmp_path / "out", train=noted)
+    assert len(noted.starts()) == 12
     assert len(results.results) == 12 and results.missing == 0
     # Another command that asks for less does not forget the rest.
-    assert len(run(toy.spec("b", seeds=1, lr=[0.2]), tmp_path / "less").results) == 1
+    assert len(toy.run(toy.spec("b", seeds=1, lr=[0.2]), tmp_path / "less").results) == 1
 
 
 def test_a_renamed_arm_keeps_its_cells(tmp_path: Path) -> None:
-    book = tmp_path / "book"
-    noted = partial(toy.noted, book=book)
-    first = SweepSpec({"epochs": 1}, {"old": {"batch": 3}}, seeds=2)
-    run(first, tmp_path / "out", train=noted)
-    run(SweepSpec({"epochs": 1}, {"new": {"batch": 3}}, seeds=2), tmp_path / "new", train=noted)
-    assert Places(tmp_path / "out").finished() == Places(tmp_path / "new").finished()
+    for name in ("old", "new"):
+        toy.run(SweepSpec({"epochs": 1}, {name: {"batch": 3}}, seeds=2), tmp_path / name)
+    assert Places(tmp_path / "old").finished() == Places(tmp_path / "new").finished()
 
 
 @pytest.mark.parametrize(
@@ -83,11 +90,11 @@ def test_a_renamed_arm_keeps_its_cells(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused_before_anything_runs(
     tmp_path: Path, spec: SweepSpec, options: dict[str, Any], error: type, message: str
 ) -> None:
-    run(toy.spec("a", seeds=1), tmp_path)
+    toy.run(toy.spec("a", seeds=1), tmp_path)
     before = sorted(p for p in tmp_path.rglob("*"))
     log = (tmp_path / "sweep.jsonl").read_bytes()
     with pytest.raises(error, match=message):
-        run(spec, tmp_path, **options)
+        toy.run(spec, tmp_path, **options)
     assert sorted(p for p in tmp_path.rglob("*")) == before
     assert (tmp_path / "sweep.jsonl").read_bytes() == log
 
@@ -102,35 +109,27 @@ def test_an_engine_that_is_not_installed_says_what_to_install(
 
     monkeypatch.setattr(engines, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=rf'pip install "lpkernels\[{extra}\]"'):
-        run(toy.spec("a"), tmp_path / "out", jobs=2, engine=engine)
+        toy.run(toy.spec("a"), tmp_path / "out", jobs=2, engine=engine)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_cell_that_fails_is_tried_once_more(tmp_path: Path) -> None:
-    book = tmp_path / "book"
-    fragile = partial(toy.fragile, book=book)
-    results = run(toy.spec("once", "always", "well", seeds=1), tmp_path / "out", train=fragile)
-    assert {r.arm: r.status for r in results.results} == {
-        "once": "finished",
-        "always": "failed",
-        "well": "finished",
-    }
-    failed = next(r for r in results.results if r.status == "failed")
-    assert failed.error == "ValueError: always cannot train" and failed.values == {}
-    assert "Traceback" in (tmp_path / "out" / "failed" / failed.cell / "error.txt").read_text()
-    assert sorted(book.read_text().split()) == ["always", "always", "once", "once", "well"]
+def test_a_cell_that_fails_is_tried_once_more(tmp_path: Path, noted: Noted) -> None:
+    results = toy.run(toy.spec("once", "always", "well", seeds=1), tmp_path / "out", train=noted)
+    once, always, well = results.results
+    assert (once.status, always.status, well.status) == ("finished", "failed", "finished")
+    assert always.error == "ValueError: always cannot train" and always.values == {}
+    assert "Traceback" in (tmp_path / "out" / "failed" / always.cell / "error.txt").read_text()
+    assert sorted(noted.starts()) == ["always", "always", "once", "once", "well"]
 
 
-def test_failed_cells_run_again_only_if_asked(tmp_path: Path) -> None:
-    book = tmp_path / "book"
-    fragile = partial(toy.fragile, book=book)
+def test_failed_cells_run_again_only_if_asked(tmp_path: Path, noted: Noted) -> None:
     spec = toy.spec("always", seeds=1)
-    run(spec, tmp_path / "out", train=fragile)
-    run(spec, tmp_path / "out", train=fragile)
-    assert len(book.read_text().splitlines()) == 2
-    results = run(spec, tmp_path / "out", train=fragile, retry_failed=True)
-    assert len(book.read_text().splitlines()) == 4 and results.results[0].status == "failed"
-    results = run(spec, tmp_path / "out", retry_failed=True)
+    toy.run(spec, tmp_path / "out", train=noted)
+    toy.run(spec, tmp_path / "out", train=noted)
+    assert len(noted.starts()) == 2
+    results = toy.run(spec, tmp_path / "out", train=noted, retry_failed=True)
+    assert len(noted.starts()) == 4 and results.results[0].status == "failed"
+    results = toy.run(spec, tmp_path / "out", retry_failed=True)
     assert results.results[0].status == "finished"
 
 
@@ -141,12 +140,12 @@ def test_a_run_that_ends_early_failed(tmp_path: Path) -> None:
         whole = header.replace('"epochs": 1', '"epochs": 3')
         (folder / "records.jsonl").write_text("\n".join([whole, *lines]) + "\n")
 
-    results = run(toy.spec("a", seeds=1), tmp_path, train=lazy)
+    results = toy.run(toy.spec("a", seeds=1), tmp_path, train=lazy)
     assert "the run ended after 1 epochs, before its last" in results.results[0].error
 
 
 def test_a_diverged_run_is_a_result(tmp_path: Path) -> None:
-    results = run(toy.spec("a", seeds=1), tmp_path, train=toy.diverging)
+    results = toy.run(toy.spec("a", seeds=1), tmp_path, train=toy.diverging)
     assert results.results[0].status == "diverged"
     assert results.results[0].values["train_loss"] is None
     assert results.results[0].error == ""
@@ -157,11 +156,11 @@ def test_cells_of_other_sources_are_listed_and_not_mixed_in(
 ) -> None:
     from lpkernels.experiments.sweeps import sources
 
-    own = run(toy.spec("a", seeds=2), tmp_path)
+    own = toy.run(toy.spec("a", seeds=2), tmp_path)
     monkeypatch.setattr(sources, "package_hash", lambda: "0" * 64)
     # There are no results of this version, so those of the only other version are read.
     assert read_results(tmp_path) == own
-    results = run(toy.spec("a", seeds=1), tmp_path)
+    results = toy.run(toy.spec("a", seeds=1), tmp_path)
     assert [r.cell[-8:] for r in results.results] == ["0" * 8]
     old = own.results[0].cell[-8:]
     assert results.others == {old: 2} and results.missing == 1
@@ -178,15 +177,15 @@ def test_workers_with_other_sources_stop_the_sweep(
 ) -> None:
     monkeypatch.setattr(worker, "cell_name", lambda config: "other")
     with pytest.raises(RuntimeError, match="other sources of lpkernels than here have process"):
-        run(toy.spec("a"), tmp_path)
+        toy.run(toy.spec("a"), tmp_path)
     assert not any((tmp_path / "work").iterdir())
 
 
 def test_a_full_disk_is_an_error_that_says_so_and_no_cells_failure(tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"no room left .* 2 of 4 cells .* none is lost") as full:
-        run(toy.spec("a", "b", seeds=2), tmp_path, train=toy.full)
+        toy.run(toy.spec("a", "b", seeds=2), tmp_path, train=toy.full)
     assert full.value.errno == errno.ENOSPC
-    results = run(toy.spec("a", "b", seeds=2), tmp_path)
+    results = toy.run(toy.spec("a", "b", seeds=2), tmp_path)
     assert [r.status for r in results.results] == ["finished"] * 4
 
 
@@ -205,23 +204,25 @@ def test_what_says_that_a_disk_is_full(error: Exception, is_full: bool) -> None:
     assert worker.is_full(error) == worker.is_full(outer) == is_full
 
 
+def stopping(seed: int, config: RunConfig, folder: Path, progress: worker.Progress) -> None:
+    """Trains until ctrl-C after the second epoch of the cells with that seed."""
+
+    def signalled(done: int, total: int) -> None:
+        if config.seed == seed and done == 2:
+            signal.raise_signal(signal.SIGINT)
+        progress(done, total)
+
+    toy.train(config, folder, signalled)
+
+
 def test_ctrl_c_saves_and_the_same_call_goes_on(tmp_path: Path) -> None:
     spec = toy.spec("a", "b", seeds=2, epochs=5)
-    run(spec, tmp_path / "whole")
-
-    def stopping(config: RunConfig, folder: Path, progress: worker.Progress) -> None:
-        def signalled(done: int, total: int) -> None:
-            if config.seed == 1 and done == 2:
-                signal.raise_signal(signal.SIGINT)
-            progress(done, total)
-
-        toy.train(config, folder, signalled)
-
+    toy.run(spec, tmp_path / "whole")
     with pytest.raises(Interrupted, match="stopped; 2 of 4 cells are finished, in"):
-        run(spec, tmp_path / "out", train=stopping)
+        toy.run(spec, tmp_path / "out", train=partial(stopping, 1))
     status = read_status(tmp_path / "out")
     assert [cell.label() for cell in status.begun] == ["a, seed 1"] and status.running == []
-    run(spec, tmp_path / "out")
+    toy.run(spec, tmp_path / "out")
     assert toy.figures(tmp_path / "out") == toy.figures(tmp_path / "whole")
     text = "".join(p.read_text() for p in (tmp_path / "out").rglob("records.jsonl"))
     assert text.count('{"type": "resume", "epoch": 2}') == 1
@@ -229,24 +230,16 @@ def test_ctrl_c_saves_and_the_same_call_goes_on(tmp_path: Path) -> None:
 
 def test_a_cell_of_a_silent_machine_goes_on_here_from_its_last_checkpoint(tmp_path: Path) -> None:
     spec = toy.spec("a", seeds=1, epochs=5)
-    run(spec, tmp_path / "whole")
-
-    def stopping(config: RunConfig, folder: Path, progress: worker.Progress) -> None:
-        def stopped(done: int, total: int) -> None:
-            if done == 2:
-                raise KeyboardInterrupt
-
-        toy.train(config, folder, stopped)
-
+    toy.run(spec, tmp_path / "whole")
     with pytest.raises(Interrupted):
-        run(spec, tmp_path / "out", train=stopping)
+        toy.run(spec, tmp_path / "out", train=partial(stopping, 0))
     lease = next((tmp_path / "out" / "work").iterdir()) / "lease.json"
     note = json.loads(lease.read_text())
-    note |= {"state": "held", "seconds": 1.2, "owner": {**note["owner"], "boot": "another"}}
+    note |= {"state": "held", "seconds": 0.4, "owner": {**note["owner"], "boot": "another"}}
     lease.write_text(json.dumps(note))
     begin = time.monotonic()
-    run(spec, tmp_path / "out")
-    assert time.monotonic() - begin > 1.2
+    toy.run(spec, tmp_path / "out")
+    assert time.monotonic() - begin > 0.4
     assert toy.figures(tmp_path / "out") == toy.figures(tmp_path / "whole")
     text = next((tmp_path / "out").rglob("records.jsonl")).read_text()
     assert '{"type": "resume", "epoch": 2}' in text
@@ -260,24 +253,29 @@ def test_a_cell_does_not_go_on_from_the_checkpoint_of_another(tmp_path: Path) ->
         assert read_run(tmp_path).config == config
 
 
-@contextmanager
-def in_threads(*calls: Any) -> Iterator[None]:
-    threads = [threading.Thread(target=call) for call in calls]
-    for thread in threads:
-        thread.start()
-    yield
-    for thread in threads:
-        thread.join()
-
-
 def test_the_status_says_what_runs(tmp_path: Path) -> None:
-    spec = toy.spec("a", "b", seeds=1, epochs=40)
-    with in_threads(partial(run, spec, tmp_path, train=toy.slow(0.04))):
+    seen = threading.Event()
+
+    def waiting(config: RunConfig, folder: Path, progress: worker.Progress) -> None:
+        def wait(done: int, total: int) -> None:
+            while not seen.wait(0.02):
+                progress(done, total)
+            progress(done, total)
+
+        toy.train(config, folder, wait)
+
+    spec = toy.spec("a", "b", seeds=1)
+    thread = threading.Thread(target=partial(toy.run, spec, tmp_path, train=waiting))
+    thread.start()
+    try:
         while not any(share > 0 for _, _, share, _ in _running(tmp_path)):
             time.sleep(0.02)
         (cell, owner, share, idle), *others = _running(tmp_path)
         assert cell.arm == "a" and "process" in owner and 0 < share < 1 and not others
         assert 0 <= idle < 60
+    finally:
+        seen.set()
+        thread.join()
     status = read_status(tmp_path)
     assert status.count("finished") == 2 and status.running == [] and status.begun == []
 
@@ -288,7 +286,7 @@ def _running(folder: Path) -> list[Any]:
 
 def test_progress_counts_cells_and_says_the_time_left(tmp_path: Path) -> None:
     console = Console(record=True, width=100, force_terminal=True)
-    run(toy.spec("a", "b", seeds=2), tmp_path, console=console)
+    toy.run(toy.spec("a", "b", seeds=2), tmp_path, console=console)
     text = console.export_text()
     assert "100%" in text and "4 finished, 0 running" in text and "0:00:00" in text
 

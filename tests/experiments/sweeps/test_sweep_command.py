@@ -1,17 +1,20 @@
 """`lpkernels sweep`: real runs, small ones."""
 
+import itertools
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lpkernels.experiments.records import Run, read_run
+from lpkernels.experiments.records import read_run
 from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.sweeps.reading import read_results
 from lpkernels.experiments.training.trainer import Trainer
+from tests.loops import each
 from tests.support import commands
 from tests.support.commands import wide  # noqa: F401
+from tests.support.trainings import figures
 
 TOML = """
 name = "tiny"
@@ -24,9 +27,7 @@ batch = 500
 [arms.fp32]
 [arms.affine4]
 operands = "affine4"
-[arms.affine4.part]
 """
-
 
 #: The results of sweeps that the pages show.
 RECORDS = sorted((Path(__file__).parents[3] / "bench" / "results").glob("sweep-*.jsonl"))
@@ -39,26 +40,31 @@ def call(*arguments: object) -> Any:
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
     path = tmp_path / "sweep.toml"
-    path.write_text(TOML.replace("[arms.affine4.part]\n", ""))
+    path.write_text(TOML)
     return path
 
 
-def epochs(run: Run) -> list[dict[str, Any]]:
-    return [{k: v for k, v in epoch.items() if k != "seconds"} for epoch in run.epochs]
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an undisturbed sweep, which tests only read."""
+    folder = tmp_path_factory.mktemp("sweep")
+    (folder / "sweep.toml").write_text(TOML)
+    result = call("run", folder / "sweep.toml", "--out", folder / "whole", "--jobs", 1)
+    assert result.exit_code == 0, result.output
+    assert "4 finished" in result.output
+    assert f"lpkernels sweep table {folder / 'whole'}" in " ".join(result.output.split())
+    return folder / "whole"
 
 
-@pytest.mark.parametrize("command", ["run", "status", "table", "plot"])
+@each("command", ["run", "status", "table", "plot"])
 def test_help_has_an_example(command: str) -> None:
     result = call(command, "--help")
     assert result.exit_code == 0
     assert f"lpkernels sweep {command}" in result.output.split("Example:")[1]
 
 
-def test_run_status_table_plot(spec: Path, tmp_path: Path) -> None:
-    out, exported = tmp_path / "out", tmp_path / "results.jsonl"
-    result = call("run", spec, "--out", out, "--jobs", 1)
-    assert result.exit_code == 0, result.output
-    assert "4 finished" in result.output and f"lpkernels sweep table {out}" in result.output
+def test_status_table_plot(whole: Path, tmp_path: Path) -> None:
+    out, exported = whole, tmp_path / "results.jsonl"
     assert "4 cells: 4 finished, 0 diverged, 0 failed, 0 running" in call("status", out).output
     table = call("table", out, "--export", exported, "--csv", tmp_path / "table.csv")
     assert table.exit_code == 0, table.output
@@ -85,61 +91,62 @@ def test_run_status_table_plot(spec: Path, tmp_path: Path) -> None:
     assert wrong.exit_code == 2 and "expected a field of the records" in wrong.output
 
 
-@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [RECORDS[0], *(pytest.param(path, marks=pytest.mark.slow) for path in RECORDS[1:])],
+    ids=lambda path: path.stem,
+)
 def test_published_results_are_shown(path: Path) -> None:
     result = call("table", path)
     assert result.exit_code == 0, result.output
     assert read_results(path).spec.compare in result.output
 
 
-def test_a_cell_is_the_run_that_train_makes(spec: Path, tmp_path: Path) -> None:
-    assert call("run", spec, "--out", tmp_path / "out", "--jobs", 1).exit_code == 0
-    for name in Places(tmp_path / "out").finished():
-        cell = read_run(tmp_path / "out" / "cells" / name)
-        assert epochs(Trainer(cell.config, tmp_path / name).fit()) == epochs(cell)
-        assert cell.config.threads == 1
+def test_a_cell_is_the_run_that_train_makes(whole: Path, tmp_path: Path) -> None:
+    for name in Places(whole).finished():
+        cell = whole / "cells" / name
+        config = read_run(cell).config
+        Trainer(config, tmp_path / name).fit()
+        assert figures(tmp_path / name) == figures(cell)
+        assert config.threads == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
 def test_ctrl_c_says_how_to_go_on(
-    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+    spec: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    train = Trainer._train
-    steps = 0
+    evaluate, tests = Trainer.evaluate, itertools.count(1)
 
-    def train_and_signal(trainer: Trainer, batch: Any) -> None:
-        nonlocal steps
-        train(trainer, batch)
-        steps += 1
-        if steps == 8:
+    def signalled(trainer: Trainer) -> dict[str, float]:
+        # Each cell is tested after its two epochs.
+        if next(tests) == 3:
             signal.raise_signal(number)
+        return evaluate(trainer)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_train", train_and_signal)
+        patch.setattr(Trainer, "evaluate", signalled)
         result = call("run", spec, "--out", tmp_path / "out", "--jobs", 1)
     assert result.exit_code == 130
     assert "stopped; 1 of 4 cells are finished" in result.output
     command = result.output.split("resume with: lpkernels sweep ")[1].split()
     assert "1 begun" in call("status", tmp_path / "out").output
     assert call(*command).exit_code == 0
-    call("run", spec, "--out", tmp_path / "whole", "--jobs", 1)
-    for name in Places(tmp_path / "whole").finished():
-        one, other = (read_run(tmp_path / at / "cells" / name) for at in ("out", "whole"))
-        assert epochs(one) == epochs(other)
+    for name in Places(whole).finished():
+        assert figures(tmp_path / "out" / "cells" / name) == figures(whole / "cells" / name)
 
 
 def test_failed_cells_are_shown_and_the_exit_code_says_so(
     spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train = Trainer._train
+    evaluate = Trainer.evaluate
 
-    def fail(trainer: Trainer, batch: Any) -> None:
+    def fail(trainer: Trainer) -> dict[str, float]:
         if trainer.config.name == "affine4":
             raise ValueError("[no] luck")
-        train(trainer, batch)
+        return evaluate(trainer)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_train", fail)
+        patch.setattr(Trainer, "evaluate", fail)
         result = call("run", spec, "--out", tmp_path / "out", "--jobs", 1)
     assert result.exit_code == 1
     assert "failed: affine4, seed 0: ValueError: [no] luck (failed/" in result.output
@@ -151,39 +158,31 @@ def test_failed_cells_are_shown_and_the_exit_code_says_so(
     assert again.exit_code == 0, again.output
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
+@each(
+    "arguments, message",
     [
-        (["run", "none.toml", "--out", "x"], "expected a specification (a TOML file) at"),
-        (["run", "SPEC", "--out", "x", "--jobs", "0"], "--jobs"),
-        (
-            ["run", "SPEC", "--out", "x", "--engine", "slurm"],
-            "expected one of processes, ray, dask",
-        ),
-        (["run", "WRONG", "--out", "x"], "unknown section 'part'"),
-        (["run", "none.toml"], "expected a specification (a TOML file) at 'none.toml'"),
-        (["run", "RESULTS"], "expected a specification in TOML"),
-        (["run", "SPEC", "--out", "SPEC"], "is a file"),
-        (["status", "x"], "expected the folder of a sweep at 'x'"),
-        (["status", "RESULTS"], "write the folder that `lpkernels sweep run` made"),
-        (["table", "SPEC"], "is not a JSON record"),
-        (["plot", "x", "--out", "x.png"], "expected the folder of a sweep at 'x'"),
-        (["plot", "x"], "expected the folder of a sweep at 'x'"),
+        ("run none.toml --out x", "expected a specification (a TOML file) at"),
+        ("run SPEC --out x --jobs 0", "--jobs"),
+        ("run SPEC --out x --engine slurm", "expected one of processes, ray, dask"),
+        ("run WRONG --out x", "unknown section 'part'"),
+        ("run none.toml", "expected a specification (a TOML file) at 'none.toml'"),
+        ("run RESULTS", "expected a specification in TOML"),
+        ("run SPEC --out SPEC", "is a file"),
+        ("status x", "expected the folder of a sweep at 'x'"),
+        ("status RESULTS", "write the folder that `lpkernels sweep run` made"),
+        ("table SPEC", "is not a JSON record"),
+        ("plot x --out x.png", "expected the folder of a sweep at 'x'"),
+        ("plot x", "expected the folder of a sweep at 'x'"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_errors_are_messages(
-    arguments: list[str],
-    message: str,
-    spec: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: str, message: str, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     wrong = tmp_path / "wrong.toml"
-    wrong.write_text(TOML)
+    wrong.write_text(f"{TOML}[arms.affine4.part]\n")
     paths = {"SPEC": str(spec), "WRONG": str(wrong), "RESULTS": str(RECORDS[0])}
-    result = call(*(paths.get(argument, argument) for argument in arguments))
+    result = call(*(paths.get(argument, argument) for argument in arguments.split()))
     assert result.exit_code == 2, result.output
     # A long path breaks the line.
     assert message in " ".join(result.output.replace("│", " ").split())

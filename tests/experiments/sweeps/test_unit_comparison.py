@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from lpkernels.experiments.records import read_records
+from lpkernels.experiments.records import Run, read_records
 from lpkernels.experiments.sweeps import unit_comparison
 from lpkernels.experiments.sweeps.unit_comparison import (
     RECORDS,
@@ -31,6 +31,14 @@ RUN = RunConfig.of(
 PAIR = Comparison("fp32", "h100_fp8", RUN)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Difference], list[Run]]:
+    """A comparison that nobody stopped: its folder, and what it found."""
+    folder = tmp_path_factory.mktemp("whole")
+    begin(PAIR, folder)
+    return folder, *compare(PAIR, folder)
+
+
 def test_equal_arithmetic_is_refused() -> None:
     with pytest.raises(ValueError, match=r"b: ada_bf16 is the same arithmetic as a100_bf16"):
         Comparison("a100_bf16", "ada_bf16", RUN)
@@ -40,10 +48,8 @@ def test_equal_arithmetic_is_refused() -> None:
 
 def test_sides_are_the_run_in_recipes_and_units() -> None:
     sides = Comparison("h100_fp8", "ada_e4m3", RUN).sides()
-    assert {side: config.arithmetic.recipe for side, config in sides.items()} == {
-        "a": "h100_fp8",
-        "b": "ada_e4m3",
-    }
+    recipes = {side: config.arithmetic.recipe for side, config in sides.items()}
+    assert recipes == {"a": "h100_fp8", "b": "ada_e4m3"}
     assert sides["a"].replace(name="run", recipe="fp32") == RUN
 
 
@@ -67,13 +73,14 @@ def test_what_differs_is_counted() -> None:
     assert (swapped.predictions, swapped.predicted_otherwise) == (2, 2)
 
 
-def test_both_sides_begin_alike_and_their_weights_are_compared(tmp_path: Path) -> None:
-    begin(PAIR, tmp_path)
-    found, runs = compare(PAIR, tmp_path)
+def test_both_sides_begin_alike_and_their_weights_are_compared(
+    whole: tuple[Path, list[Difference], list[Run]],
+) -> None:
+    folder, found, runs = whole
     assert [each.weights for each in found] == ["untrained", "fp32", "h100_fp8"]
     assert all(each.outputs == 24 and 0 < each.differ <= 24 for each in found)
     assert [run.name for run in runs] == ["fp32", "h100_fp8"] and all(run.finished for run in runs)
-    header, *lines = read_records(tmp_path / RECORDS)
+    header, *lines = read_records(folder / RECORDS)
     assert (header["kind"], header["a"], header["b"]) == ("units", "fp32", "h100_fp8")
     assert [line["differ"] for line in lines] == [each.differ for each in found]
 
@@ -84,10 +91,7 @@ def test_no_sum_longer_than_a_block_is_said() -> None:
     assert "the longest has 9 products, a block 32 in h100_fp8;" in block_note(PAIR, 9)
     both = Comparison("h100_e4m3", "ada_e4m3", RUN)
     assert "a block 32 in h100_e4m3 and 16 in ada_e4m3;" in block_note(both, 16)
-
-
-def test_nothing_is_said_of_longer_or_unknown_sums_and_without_blocks() -> None:
-    both = Comparison("h100_e4m3", "ada_e4m3", RUN)
+    # Nothing is said of longer or unknown sums, and without blocks.
     assert block_note(both, 17) == block_note(both, None) == ""
     assert block_note(Comparison("fp32", "fp8_wang2018", RUN), 9) == ""
 
@@ -100,26 +104,29 @@ def test_units_with_the_same_sums_of_few_products_do_not_differ(tmp_path: Path) 
     assert [each.differ for each in found[:1]] == [0]
 
 
-def test_stopped_it_goes_on_to_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    for folder in (whole, parts):
-        begin(PAIR, folder)
-    expected, runs = compare(PAIR, whole)
+def test_stopped_it_goes_on_to_the_same(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    whole: tuple[Path, list[Difference], list[Run]],
+) -> None:
     fit = Trainer.fit
 
-    def stopping(self: Trainer, **given: object):
+    def stopping(self: Trainer, **given: object) -> Run:
         if self.config.name == "h100_fp8":
             raise Interrupted("stopped")
         return fit(self, **given)
 
+    begin(PAIR, tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "fit", stopping)
         with pytest.raises(Interrupted):
-            compare(PAIR, parts)
-    assert read_comparison(parts) == PAIR
-    found, again = compare(read_comparison(parts), parts)
-    assert found == expected
-    assert [run.curve("train_loss") for run in again] == [run.curve("train_loss") for run in runs]
+            compare(PAIR, tmp_path)
+    assert read_comparison(tmp_path) == PAIR
+    found, runs = compare(read_comparison(tmp_path), tmp_path)
+    assert found == whole[1]
+    assert [run.curve("train_loss") for run in runs] == [
+        run.curve("train_loss") for run in whole[2]
+    ]
 
 
 def test_ctrl_c_between_the_runs_says_where_they_are(
@@ -134,18 +141,15 @@ def test_ctrl_c_between_the_runs_says_where_they_are(
         compare(PAIR, tmp_path)
 
 
-def test_networks_that_train_in_turns_are_refused(
+def test_folders_and_networks_that_cannot_be_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns = (None, None)
-    two = Workload("gan", nn.Module, None, [], turns, lambda model, batch: {})
-    monkeypatch.setattr(unit_comparison, "find", lambda config: two)
-    with pytest.raises(ValueError, match="data: gan trains several networks in turns"):
-        begin(Comparison("fp32", "h100_fp8", RunConfig.of(data="gan")), tmp_path)
+    two = Workload("gan", nn.Module, None, [], (None, None), lambda model, batch: {})
+    with monkeypatch.context() as patch:
+        patch.setattr(unit_comparison, "find", lambda config: two)
+        with pytest.raises(ValueError, match="data: gan trains several networks in turns"):
+            begin(Comparison("fp32", "h100_fp8", RunConfig.of(data="gan")), tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_folders_that_cannot_be_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="out: expected a comparison in"):
         read_comparison(tmp_path)
     begin(PAIR, tmp_path)

@@ -9,11 +9,14 @@ import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from lpkernels import schemas
 from lpkernels.experiments import records
 from lpkernels.experiments.sweeps.places import Places
+from lpkernels.experiments.sweeps.reading import Results
 from lpkernels.experiments.sweeps.specification import SweepSpec
+from lpkernels.experiments.sweeps.sweep import run_sweep
 from lpkernels.experiments.sweeps.worker import Progress, Train
 from lpkernels.experiments.training.checkpoints import CHECKPOINT
 from lpkernels.experiments.training.config import RunConfig
@@ -46,6 +49,11 @@ def train(
         temporary.write_text(json.dumps([epoch, state, "x" * ballast]))
         temporary.replace(checkpoint)
         progress(epoch, config.epochs)
+
+
+def run(spec: SweepSpec, folder: Path, **options: Any) -> Results:
+    """Runs a sweep of these runs in this process, unless the options say otherwise."""
+    return run_sweep(spec, folder, **{"jobs": 1, "train": train, **options})
 
 
 def header_of(config: RunConfig) -> records.Record:
@@ -82,27 +90,27 @@ def noted(config: RunConfig, folder: Path, progress: Progress, *, book: Path) ->
     train(config, folder, progress, seconds=0.02)
 
 
+def starts(book: Path) -> list[str]:
+    """The arms whose cells were begun, in that order, from `book`."""
+    return [line.rpartition(" ")[0] for line in book.read_text().splitlines()]
+
+
 def fragile(config: RunConfig, folder: Path, progress: Progress, *, book: Path) -> None:
     """Fails as the name of its arm says: "once", "always", "dies once", "dies always" or
-    "hangs once"."""
-    times = book.read_text().count(f"{config.name}\n") if book.is_file() else 0
-    with book.open("a") as file:
-        file.write(f"{config.name}\n")
-    if config.name in ("always", "dies always") or (config.name.endswith("once") and times == 0):
+    "hangs once"; and where SIGTERM would not end the worker at once, as the system or Ray does."""
+    found = signal.getsignal(signal.SIGTERM)
+    if found != signal.SIG_DFL and not getattr(found, "__module__", "").startswith("ray."):
+        raise ValueError(f"SIGTERM calls {found}")
+    begun = book.is_file() and config.name in starts(book)
+    if config.name in ("always", "dies always") or (config.name.endswith("once") and not begun):
+        with book.open("a") as file:
+            file.write(f"{config.name} {config.seed}\n")
         if config.name.startswith("dies"):
             os.kill(os.getpid(), signal.SIGKILL)
         if config.name.startswith("hangs"):
             time.sleep(1000)
         raise ValueError(f"{config.name} cannot train")
-    train(config, folder, progress)
-
-
-def terminable(config: RunConfig, folder: Path, progress: Progress) -> None:
-    """Fails where SIGTERM would not end the worker at once, as the system or Ray does."""
-    found = signal.getsignal(signal.SIGTERM)
-    if found != signal.SIG_DFL and not getattr(found, "__module__", "").startswith("ray."):
-        raise ValueError(f"SIGTERM calls {found}")
-    train(config, folder, progress)
+    noted(config, folder, progress, book=book)
 
 
 def diverging(config: RunConfig, folder: Path, progress: Progress) -> None:

@@ -1,21 +1,24 @@
 """A sweep of toy runs as a process of its own, which tests may kill.
 
-`python -m tests.experiments.sweeps.toy_command FOLDER SEEDS EPOCHS SECONDS JOBS [again]`
+`python -m tests.experiments.sweeps.toy_command FOLDER SEEDS EPOCHS JOBS [again | BOOK]`
 """
 
 import sys
+from functools import partial
+from pathlib import Path
 
 from lpkernels.experiments.sweeps.sweep import run_sweep
 from tests.experiments.sweeps import toy
 
 
-def main(folder: str, seeds: str, epochs: str, seconds: str, jobs: str, retry: str = "") -> None:
+def main(folder: str, seeds: str, epochs: str, jobs: str, option: str = "") -> None:
+    book = option and option != "again"
     run_sweep(
         toy.spec("a", "b", seeds=int(seeds), epochs=int(epochs)),
         folder,
         jobs=int(jobs),
-        train=toy.slow(float(seconds)),
-        retry_failed=bool(retry),
+        train=partial(toy.noted, book=Path(option)) if book else toy.slow(0.02),
+        retry_failed=option == "again",
     )
 
 

@@ -1,6 +1,7 @@
 """A precision assignment in the trainer: bits, tests, promotions, resume, refusals."""
 
 import json
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,24 +13,19 @@ from torch.nn.functional import cross_entropy
 
 from lpkernels.experiments import records
 from lpkernels.experiments.training.config import RunConfig
-from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.experiments.training.parts.assignment import AssignedTraining, AssignmentConfig
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.techniques.assignment import assign, demote, group, trace, train_with_assignment
 from lpkernels.techniques.loss_scaling import LossScaler
 from tests.compare import assert_bit_equal
 from tests.experiments.tiny import tiny_workload
-from tests.experiments.training.test_trainer import assert_same_bits, interrupt_at
+from tests.support.trainings import SMALL, goes_on_alike, tiny_trainer
 
-# Four steps an epoch, the last of 6 images.
-BASE = RunConfig.of(model="cnn2", width=4, epochs=2, batch=8, threads=1, lr=0.1, loss_scale=256.0)
+BASE = SMALL.replace(width=4, lr=0.1, loss_scale=256.0)
 # The largest value of this low format is 1.75, so that results overflow.
 NARROW = "ratio=1,low=e2m2none_b3_sat"
 
-
-def trainer_in(folder: Path, assignment: str, **values: Any) -> Trainer:
-    config = BASE.replace(assignment=assignment, **values)
-    return Trainer(config, folder, workload=tiny_workload(config.workload))
+trainer_in = partial(tiny_trainer, BASE)
 
 
 def part_of(trainer: Trainer) -> AssignedTraining:
@@ -43,10 +39,10 @@ def mean_of_losses(output: Tensor, batch: tuple[Tensor, ...]) -> Tensor:
 
 
 def test_it_trains_as_a_loop_of_ones_own(tmp_path: Path) -> None:
-    trainer = trainer_in(tmp_path, "ratio=0.6", epochs=1)
+    trainer = trainer_in(tmp_path, assignment="ratio=0.6", epochs=1)
     plan = trainer.workload.train.plan(trainer.config.seed, 0)
     batches = [plan.batch(step, 8) for step in range(4)]
-    other = trainer_in(tmp_path / "other", "ratio=0.6", epochs=1)
+    other = trainer_in(tmp_path / "other", assignment="ratio=0.6", epochs=1)
     model, optimizer = other.model, other.optimizer
     pairs = [(batch[0], batch) for batch in batches]
     groups = group(trace(model, mean_of_losses, pairs[0]))
@@ -63,14 +59,12 @@ def test_it_trains_as_a_loop_of_ones_own(tmp_path: Path) -> None:
         optimizer.param_groups[0]["lr"] = next(rates, 0.0)
     for a, b in zip(trainer.model.parameters(), model.parameters(), strict=True):
         assert_bit_equal(a.detach(), b.detach())
-    run = records.read_run(tmp_path)
-    weights = [8, 8, 8, 6]
-    mean = sum(w * loss for w, loss in zip(weights, losses, strict=True)) / 30
-    assert run.epochs[0]["train_loss"] == pytest.approx(mean)
+    mean = sum(w * loss for w, loss in zip([8, 8, 8, 6], losses, strict=True)) / 30
+    assert records.read_run(tmp_path).epochs[0]["train_loss"] == pytest.approx(mean)
 
 
 def test_records_tell_of_ratios_and_promotions(tmp_path: Path) -> None:
-    trainer = trainer_in(tmp_path, NARROW, epochs=3)
+    trainer = trainer_in(tmp_path, assignment=NARROW, epochs=3)
     epochs = trainer.fit().epochs
     assigned = part_of(trainer).assigned
     assert epochs[-1]["promotions"] == len(assigned.promotions) > 0
@@ -86,58 +80,39 @@ def test_records_tell_of_ratios_and_promotions(tmp_path: Path) -> None:
 
 def test_a_dynamic_loss_scale_grows_beyond_what_8_bits_hold(tmp_path: Path) -> None:
     scaled = {"loss_scale": 1.0, "dynamic_scale": True, "scale_interval": 1}
-    trainer = trainer_in(tmp_path, "uniform,promote=none", **scaled)
+    trainer = trainer_in(tmp_path, assignment="uniform,promote=none", **scaled)
     assert trainer.fit().epochs[-1]["loss_scale"] > 2.0**16
 
 
-def test_nothing_is_promoted_where_that_is_off(tmp_path: Path) -> None:
-    trainer = trainer_in(tmp_path, f"{NARROW},promote=none")
-    last = trainer.fit().epochs[-1]
-    assert (last["promotions"], last["low_ratio"]) == (0, 1.0)
-    assert last["bit_ratio"] == pytest.approx(
-        part_of(trainer).assigned.assignment.bit_ratio, abs=1e-6
-    )
-
-
-def test_tests_are_in_the_formats_and_the_last_in_float32_too(tmp_path: Path) -> None:
-    trainer = trainer_in(tmp_path, f"{NARROW},promote=none")
+def test_without_promotion_tests_are_in_the_formats_and_the_last_in_float32_too(
+    tmp_path: Path,
+) -> None:
+    trainer = trainer_in(tmp_path, assignment=f"{NARROW},promote=none")
     first, last = trainer.fit().epochs
+    assigned = part_of(trainer).assigned
+    assert (last["promotions"], last["low_ratio"]) == (0, 1.0)
+    assert last["bit_ratio"] == pytest.approx(assigned.assignment.bit_ratio, abs=1e-6)
     assert "test_loss_float32" not in first
-    model = trainer.model.eval()
-    batch = trainer.workload.test[0]
+    model, batch = trainer.model.eval(), trainer.workload.test[0]
     assert "forward" not in vars(model)
     with torch.no_grad():
         losses = [
             float(cross_entropy(output, batch[1]))
-            for output in (model(batch[0]), part_of(trainer).assigned.output(batch[0]))
+            for output in (model(batch[0]), assigned.output(batch[0]))
         ]
     assert losses[0] != losses[1]
     assert [last["test_loss_float32"], last["test_loss"]] == pytest.approx(losses)
 
 
-@pytest.mark.parametrize("call", [2, 4, 5])
-def test_a_resumed_run_has_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
-) -> None:
-    text = f"{NARROW},order=sensitivity"
-    whole = trainer_in(tmp_path / "whole", text)
-    whole.fit()
-    stopped = trainer_in(tmp_path / "stopped", text)
-    interrupt_at(stopped, monkeypatch, "_train", call)
-    with pytest.raises(Interrupted):
-        stopped.fit()
-    resumed = Trainer.resume(tmp_path / "stopped", workload=tiny_workload(stopped.config.workload))
-    resumed.fit()
-    assert_same_bits(resumed, whole)
+def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
+    make = partial(trainer_in, assignment=f"{NARROW},order=sensitivity")
+    whole, _, resumed = goes_on_alike(make, tmp_path, 3, 5, 6)
     promotions = part_of(resumed).assigned.promotions
     assert promotions == part_of(whole).assigned.promotions != []
-    assert (tmp_path / "stopped/promotions.jsonl").read_text().splitlines()[1:] == (
-        tmp_path / "whole/promotions.jsonl"
-    ).read_text().splitlines()[1:]
 
 
 def test_a_batch_in_pieces_is_trained_under_it(tmp_path: Path) -> None:
-    epochs = trainer_in(tmp_path, "ratio=0.6", accumulate=2).fit().epochs
+    epochs = trainer_in(tmp_path, assignment="ratio=0.6", accumulate=2).fit().epochs
     assert epochs[-1]["train_loss"] < 1.5
     assert 0.6 <= epochs[-1]["low_ratio"]
 
@@ -161,9 +136,9 @@ class Strange(nn.Module):
 
 def test_what_cannot_be_assigned_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="assignment: demote: bits=5 cannot be met"):
-        trainer_in(tmp_path / "a", "bits=5")
+        trainer_in(tmp_path / "a", assignment="bits=5")
     with pytest.raises(ValueError, match=r"assignment: .*missing\.json"):
-        trainer_in(tmp_path / "b", "file=missing.json")
+        trainer_in(tmp_path / "b", assignment="file=missing.json")
     with pytest.raises(ValueError, match="assignment: a step of gan has 2 turns"):
         Trainer(BASE.replace(data="gan", model="gan", assignment="ratio=0.5"), tmp_path / "c")
     part: Any = AssignmentConfig("ratio=0.5").build()

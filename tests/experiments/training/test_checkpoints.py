@@ -16,23 +16,21 @@ from lpkernels.experiments.training.checkpoints import (
 )
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_what_is_written_is_read_and_the_one_before_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "a.pt"
+    with pytest.raises(FileNotFoundError, match=r"expected a checkpoint at .*a\.pt"):
+        read_checkpoint(path)
     write_checkpoint(path, {"step": 3, "weight": torch.arange(4.0)})
     found = read_checkpoint(path).state
     assert found["step"] == 3 and torch.equal(found["weight"], torch.arange(4.0))
     assert torch.load(path, weights_only=True)["step"] == 3, "torch reads it by itself"
     assert [each.name for each in tmp_path.iterdir()] == ["a.pt"]
-
-
-def test_the_one_before_is_kept(tmp_path: Path) -> None:
-    path = tmp_path / "a.pt"
-    for step in range(3):
+    for step in range(2):
         write_checkpoint(path, {"step": step})
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a.pt", PREVIOUS]
-    assert read_checkpoint(path) == ({"step": 2}, path)
+    assert read_checkpoint(path) == ({"step": 1}, path)
     path.unlink()
-    assert read_checkpoint(path) == ({"step": 1}, previous(path))
+    assert read_checkpoint(path) == ({"step": 0}, previous(path))
 
 
 def damages(whole: bytes) -> Iterator[tuple[str, bytes]]:
@@ -99,11 +97,6 @@ def test_a_checkpoint_runs_no_code(tmp_path: Path, capsys: pytest.CaptureFixture
     with pytest.raises(Exception, match="Weights only load failed"):
         read_checkpoint(path)
     assert capsys.readouterr().out == ""
-
-
-def test_a_missing_one_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=r"expected a checkpoint at .*none\.pt"):
-        read_checkpoint(tmp_path / "none.pt")
 
 
 def test_what_torch_says_of_a_full_disk_is_the_systems_error(

@@ -16,6 +16,7 @@ from lpkernels.experiments.training.parts.loss_scale import LossScaleConfig
 from lpkernels.experiments.training.parts.weight_update import WeightUpdateConfig
 from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.registry import find
+from tests.loops import each
 
 # First and last layer have the names of the bundled networks'.
 NETWORK = nn.ModuleDict({"stem": nn.Linear(2, 2), "head": nn.Linear(2, 2)})
@@ -30,21 +31,17 @@ EVERYTHING = RunConfig.of(
     weight_update="e6m9:stochastic",
     layer_accs=(("stem", "e6m9", "e6m9", "native"),),
 )
+CROWDED = {"policy": "hfp8_sun2019", "operands": "affine4", "edge": "e6m9"}
 
 
-def test_config_round_trips_through_json() -> None:
+def test_config_round_trips_through_json_and_its_flat_fields() -> None:
     read = RunConfig.from_dict(json.loads(json.dumps(EVERYTHING.to_dict())))
     assert read == EVERYTHING
     assert hash(read) == hash(EVERYTHING)
     assert read.to_dict() == EVERYTHING.to_dict()
-
-
-def test_config_round_trips_through_its_flat_fields() -> None:
     assert RunConfig.of(**EVERYTHING.flat()) == EVERYTHING
     assert EVERYTHING.flat().keys() == flat_settings().keys()
-
-
-def test_whole_numbers_are_floats_where_floats_are_meant() -> None:
+    # Whole numbers are floats where floats are meant.
     assert json.dumps(RunConfig.of(lr=1).to_dict()) == json.dumps(RunConfig.of(lr=1.0).to_dict())
 
 
@@ -66,8 +63,8 @@ def test_replace_changes_fields_of_any_section() -> None:
     assert EVERYTHING.replace(arithmetic=ArithmeticConfig()).arithmetic == ArithmeticConfig()
 
 
-@pytest.mark.parametrize(
-    ("values", "match"),
+@each(
+    "values, match",
     [
         ({"colour": 1}, "unknown field colour; written by lpkernels 9.9, this is"),
         ({**RunConfig().to_dict(), "colour": 1}, "unknown field colour; written by lpkernels 9.9"),
@@ -80,26 +77,20 @@ def test_config_of_another_version_is_refused(values: dict[str, Any], match: str
         RunConfig.from_dict(values, "9.9")
 
 
-@pytest.mark.parametrize("field", ["epochs", "batch", "accumulate"])
-def test_config_refuses_values_below_one(field: str) -> None:
-    with pytest.raises(ValueError, match=f"{field} must be at least 1, got 0"):
-        RunConfig.of(**{field: 0})
-
-
-@pytest.mark.parametrize(
-    ("values", "error", "match"),
+@each(
+    "values, error, match",
     [
+        *(
+            ({f: 0}, ValueError, f"{f} must be at least 1")
+            for f in ("epochs", "batch", "accumulate")
+        ),
         ({"loss_scale": 0.0}, ValueError, "loss_scale: expected a positive number, got 0.0"),
         ({"loss_scale": float("inf")}, ValueError, "expected a positive number, got inf"),
         ({"clip": -1.0}, ValueError, "clip: expected a positive number, got -1.0"),
         ({"threads": 10**5}, ValueError, "threads: expected at most 1024, got 100000"),
         ({"chunk": 8}, ValueError, "chunk and acc_rounding belong to acc"),
         ({"policy": "fp7"}, ValueError, "ArithmeticConfig: policy: .*fp7"),
-        (
-            {"policy": "hfp8_sun2019", "operands": "affine4", "edge": "e6m9"},
-            ValueError,
-            "got hfp8_sun2019 with operands, edge; give a recipe instead",
-        ),
+        (CROWDED, ValueError, "got hfp8_sun2019 with operands, edge; give a recipe instead"),
         ({"recipe": "fp7"}, ValueError, "ArithmeticConfig: recipe: .*fp7"),
         ({"epoch": 3}, ValueError, "unknown field epoch; did you mean epochs"),
         ({"lr": "x"}, TypeError, "OptimizerConfig: lr: expected float, got str 'x'"),
@@ -128,8 +119,8 @@ def test_flatten_takes_fields_and_tables_of_sections() -> None:
     assert flatten(given) == {"epochs": 3, "optimizer": "adam", "lr": 1, "loss_scale": 8.0}
 
 
-@pytest.mark.parametrize(
-    ("given", "match"),
+@each(
+    "given, match",
     [
         ({"optimiser": {"lr": 1}}, "unknown section 'optimiser'; expected one of workload, arith"),
         ({"optimizer": {"epochs": 1}}, "optimizer.epochs: it is a field of the run itself"),
@@ -161,18 +152,11 @@ def test_a_name_belongs_to_one_section() -> None:
         claim("other", Other)
 
 
-def test_acc_replaces_all_three_accumulators_and_nothing_else() -> None:
+def test_settings_replace_accumulators_or_what_enters_the_products() -> None:
     named = lp.recipe("fp8_wang2018")
     body = body_recipe(ArithmeticConfig(recipe="fp8_wang2018", acc="e6m3", chunk=16))
-    assert body.fprop == body.dgrad == body.wgrad == lp.Accumulator("e6m3", chunk=16)
-    assert (body.input, body.weight, body.grad_output) == (
-        named.input,
-        named.weight,
-        named.grad_output,
-    )
-
-
-def test_operands_and_grads_replace_what_enters_the_products() -> None:
+    acc = lp.Accumulator("e6m3", chunk=16)
+    assert body == dataclasses.replace(named, fprop=acc, dgrad=acc, wgrad=acc)
     body = body_recipe(ArithmeticConfig(operands="affine4", grads="affine8:stochastic"))
     assert str(body.input) == str(body.weight) == "affine4"
     assert str(body.grad_output) == "affine8:stochastic"
@@ -201,16 +185,12 @@ def test_a_running_range_goes_where_the_input_has_another_format() -> None:
     assert isinstance(body, lp.Recipe) and body.input_range is None
 
 
-def test_edge_leaves_an_unquantised_recipe_alone() -> None:
+def test_edge_leaves_an_unquantised_recipe_alone_and_refuses_ends_of_other_names() -> None:
     recipes = layer_recipes(ArithmeticConfig(recipe="fp32", edge="e6m9"), NETWORK)
     assert isinstance(recipes, dict)
     assert set(recipes.values()) == {lp.recipe("fp32")}
-
-
-def test_edge_refuses_a_model_whose_ends_have_other_names() -> None:
-    with pytest.raises(
-        ValueError, match=r"edge: the model has no layer 'stem'; .* or give a policy"
-    ):
+    message = r"edge: the model has no layer 'stem'; .* or give a policy"
+    with pytest.raises(ValueError, match=message):
         layer_recipes(ArithmeticConfig(recipe="fp8_wang2018", edge="e6m9"), nn.Linear(2, 2))
 
 

@@ -5,19 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from lpkernels.experiments.records import read_run
+from lpkernels.experiments.records import header, read_run, write_records
 from lpkernels.experiments.training.config import RunConfig
-from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.experiments.training.trainer import Trainer
 from tests.experiments.tiny import tiny_workload
-from tests.experiments.training.test_trainer import interrupt_at
-
-BASE = RunConfig.of(model="cnn2", width=2, epochs=2, batch=8, threads=1)
-
-
-def trainer_in(folder: Path, log: str) -> Trainer:
-    config = BASE.replace(log=log)
-    return Trainer(config, folder, workload=tiny_workload(config.workload))
+from tests.loops import each
+from tests.support.trainings import SMALL, stop_after, tiny_trainer
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -29,7 +22,7 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 @pytest.mark.slow
 def test_the_log_has_every_figure_of_the_records(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    run = trainer_in(tmp_path / "run", f"tensorboard:{tmp_path / 'log'}").fit()
+    run = tiny_trainer(SMALL, tmp_path / "run", log=f"tensorboard:{tmp_path / 'log'}").fit()
     found = scalars(tmp_path / "log")
     assert set(found) == set(run.epochs[0]) - {"type", "epoch"}
     for name, points in found.items():
@@ -39,24 +32,19 @@ def test_the_log_has_every_figure_of_the_records(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_resumed_run_has_each_epoch_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_has_each_epoch_once(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
-    log = f"tensorboard:{tmp_path / 'log'}"
-    trainer = trainer_in(tmp_path / "run", log)
-    interrupt_at(trainer, monkeypatch, "_train", 6)
-    with pytest.raises(Interrupted):
-        trainer.fit()
+    trainer = tiny_trainer(SMALL, tmp_path / "run", log=f"tensorboard:{tmp_path / 'log'}")
+    stop_after(trainer, 7)
     workload = tiny_workload(trainer.config.workload)
     Trainer.resume(tmp_path / "run", workload=workload).fit()
     epochs = [step for step, _ in scalars(tmp_path / "log")["test_loss"]]
     assert epochs == [1, 2]
 
 
-@pytest.mark.parametrize("log", ["wandb:a", "tensorboard", "tensorboard:"])
+@each("log", ["wandb:a", "tensorboard", "tensorboard:"])
 def test_another_log_is_refused(log: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"log: expected tensorboard:DIR, the folder of a log, got"
-    ):
+    with pytest.raises(ValueError, match="log: expected tensorboard:DIR, the folder of a log, got"):
         RunConfig.of(log=log)
 
 
@@ -65,20 +53,13 @@ def no_tensorboard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
 
 
-def test_without_tensorboard_the_error_says_what_to_install(
+def test_without_tensorboard_the_error_says_what_to_install_and_records_are_read(
     tmp_path: Path, no_tensorboard: None
 ) -> None:
     with pytest.raises(ModuleNotFoundError, match=r'needs tensorboard: pip install "lpkernels\[fr'):
-        trainer_in(tmp_path / "run", "tensorboard:log")
+        tiny_trainer(SMALL, tmp_path / "run", log="tensorboard:log")
     assert not (tmp_path / "run").exists()
-
-
-def test_without_tensorboard_the_records_of_a_logged_run_are_read(
-    tmp_path: Path, no_tensorboard: None
-) -> None:
-    from lpkernels.experiments.records import header, write_records
-
-    write_records(tmp_path / "records.jsonl", [header(BASE.replace(log="tensorboard:a"), "fp32")])
+    write_records(tmp_path / "records.jsonl", [header(SMALL.replace(log="tensorboard:a"), "fp32")])
     assert read_run(tmp_path).config.flat()["log"] == "tensorboard:a"
 
 

@@ -1,5 +1,6 @@
 """The loss scale of a run: constant with the bits of dividing, dynamic, resumed, refused."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -7,22 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.parts import Part
 from lpkernels.experiments.training.parts.loss_scale import LossScaleConfig
-from lpkernels.experiments.training.trainer import Trainer
 from tests.compare import assert_bit_equal
-from tests.experiments.tiny import tiny_workload
-from tests.experiments.training.test_trainer import assert_same_bits, interrupt_at
+from tests.loops import each
+from tests.support.trainings import SMALL, goes_on_alike, tiny_trainer
 
-BASE = RunConfig.of(
-    model="cnn2", width=2, recipe="fp8_wang2018", epochs=2, batch=8, threads=1, clip=0.5
-)
-
-
-def trainer_in(folder: Path, **values: Any) -> Trainer:
-    config = BASE.replace(**values)
-    return Trainer(config, folder, workload=tiny_workload(config.workload))
+trainer_in = partial(tiny_trainer, SMALL.replace(recipe="fp8_wang2018", clip=0.5))
 
 
 class Dividing(Part):
@@ -64,27 +56,14 @@ DYNAMIC: dict[str, Any] = {"dynamic_scale": True, "scale_start": 2.0**40, "scale
 
 def test_dynamic_scale_finds_its_level_and_is_recorded(tmp_path: Path) -> None:
     run = trainer_in(tmp_path, **DYNAMIC).fit()
-    skipped = [epoch["skipped_steps"] for epoch in run.epochs]
-    assert skipped[0] > 0
+    assert run.epochs[0]["skipped_steps"] > 0
     assert run.epochs[0]["loss_scale"] < 2.0**40
     assert run.header["config"]["parts"]["loss_scale"]["dynamic_scale"] is True
 
 
-def test_dynamic_scale_resumes_to_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    values = {**DYNAMIC, "scale_start": 2.0**24, "scale_floor": 2.0, "scale_ceiling": 2.0**30}
-    whole = trainer_in(tmp_path / "whole", **values)
-    expected = whole.fit()
-    stopped = trainer_in(tmp_path / "stopped", **values)
-    interrupt_at(stopped, monkeypatch, "_train", 5)
-    with pytest.raises(KeyboardInterrupt):
-        stopped.fit()
-    resumed = Trainer.resume(tmp_path / "stopped", workload=tiny_workload(BASE.workload))
-    run = resumed.fit()
-    assert_same_bits(resumed, whole)
-    scales = [epoch["loss_scale"] for epoch in run.epochs]
-    assert scales == [epoch["loss_scale"] for epoch in expected.epochs]
+def test_dynamic_scale_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    limits = {"scale_start": 2.0**24, "scale_floor": 2.0, "scale_ceiling": 2.0**30}
+    goes_on_alike(partial(trainer_in, **{**DYNAMIC, **limits}), tmp_path, 6)
 
 
 def test_checkpoint_of_a_part_without_state_is_taken(tmp_path: Path) -> None:
@@ -95,8 +74,8 @@ def test_checkpoint_of_a_part_without_state_is_taken(tmp_path: Path) -> None:
         part.load_state_dict(LossScaleConfig(loss_scale=4.0).build().state_dict())
 
 
-@pytest.mark.parametrize(
-    ("values", "match"),
+@each(
+    "values, match",
     [
         ({"dynamic_scale": True, "loss_scale": 8.0}, "loss_scale is the constant scale, got 8.0"),
         ({"scale_interval": 5}, "scale_interval: of a dynamic scale, got without"),

@@ -1,22 +1,19 @@
 """Masters in the trainer: a part whose state is the optimizer's."""
 
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.experiments import records
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.parts.master_weights import MasterWeightsConfig
-from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.techniques.loss_scaling import MasterWeights
-from tests.experiments.tiny import tiny_workload
-from tests.experiments.training.test_trainer import interrupt_at
+from tests.support.trainings import SMALL, goes_on_alike, tiny_trainer
 from tests.techniques.loss_scaling.optimizers import assert_same
 
-BASE = RunConfig.of(model="cnn2", width=2, epochs=2, batch=8, threads=1, optimizer="adam", lr=1e-3)
+BASE = SMALL.replace(optimizer="adam", lr=1e-3)
 NARROW = {
     "master": "e6m9:stochastic",
     "working": "fp8_e4m3",
@@ -25,14 +22,7 @@ NARROW = {
 }
 
 
-def trainer_in(folder: Path, **values: Any) -> Trainer:
-    config = BASE.replace(**values)
-    return Trainer(config, folder, workload=tiny_workload(config.workload))
-
-
-def figures(folder: Path) -> list[dict[str, Any]]:
-    epochs = records.read_run(folder).epochs
-    return [{k: v for k, v in epoch.items() if k != "seconds"} for epoch in epochs]
+trainer_in = partial(tiny_trainer, BASE)
 
 
 def test_float32_masters_train_to_the_bits_of_no_part(tmp_path: Path) -> None:
@@ -53,6 +43,9 @@ def test_the_model_has_working_copies_and_records_stagnation(tmp_path: Path) -> 
     shares = [epoch["stagnation"] for epoch in run.epochs]
     assert all(0 < share < 1 for share in shares)
     assert run.header["config"]["parts"]["master_weights"] == {**NARROW, "opt_pass": "fused"}
+    # A master too narrow stagnates.
+    narrow = trainer_in(tmp_path / "narrow", master="e5m2", working="e5m2", lr=1e-6, epochs=1)
+    assert narrow.fit().epochs[-1]["stagnation"] > 0.9
 
 
 def test_records_without_a_pass_are_read() -> None:
@@ -68,27 +61,10 @@ def test_the_pass_is_chosen(opt_pass: str, fused: bool | None, tmp_path: Path) -
     assert trainer.optimizer._fused is fused
 
 
-def test_a_master_too_narrow_stagnates(tmp_path: Path) -> None:
-    run = trainer_in(tmp_path, master="e5m2", working="e5m2", lr=1e-6).fit()
-    assert run.epochs[-1]["stagnation"] > 0.9
-
-
 @pytest.mark.parametrize("scale", [1.0, 1024.0])
-def test_a_stopped_run_goes_on_to_the_same_bits(
-    scale: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_run_goes_on_to_the_same_bits(scale: float, tmp_path: Path) -> None:
     """The run stops in the middle of an epoch, and the counts of that epoch go on too."""
-    whole = trainer_in(tmp_path / "whole", **NARROW, loss_scale=scale, clip=1.0)
-    whole.fit()
-    stopped = trainer_in(tmp_path / "stopped", **NARROW, loss_scale=scale, clip=1.0)
-    interrupt_at(stopped, monkeypatch, "_train", 5)
-    with pytest.raises(KeyboardInterrupt):
-        stopped.fit()
-    resumed = Trainer.resume(tmp_path / "stopped", workload=tiny_workload(BASE.workload))
-    resumed.fit()
-    assert_same(dict(resumed.model.state_dict()), dict(whole.model.state_dict()))
-    assert_same(resumed.optimizer.state_dict(), whole.optimizer.state_dict())
-    assert figures(resumed.folder) == figures(whole.folder)
+    goes_on_alike(partial(trainer_in, **NARROW, loss_scale=scale, clip=1.0), tmp_path, 6)
 
 
 def test_settings_are_checked() -> None:

@@ -12,23 +12,19 @@ from lpkernels.experiments.training.optimizers import (
     cosine_lr,
     learning_rate,
 )
+from tests.loops import each
+
+NESTEROV = {"lr": 0.2, "momentum": 0.5, "nesterov": True}
+ADAM = {"optimizer": "adam", "beta2": 0.99, "eps": 1e-4}
 
 
-@pytest.mark.parametrize(
-    ("config", "kind", "arguments"),
+@each(
+    "config, kind, arguments",
     [
         ({}, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4}),
-        (
-            {"lr": 0.2, "momentum": 0.5, "nesterov": True},
-            torch.optim.SGD,
-            {"lr": 0.2, "momentum": 0.5, "nesterov": True},
-        ),
+        (NESTEROV, torch.optim.SGD, NESTEROV),
         ({"optimizer": "adam"}, torch.optim.Adam, {"lr": 1e-3, "weight_decay": 0.0}),
-        (
-            {"optimizer": "adam", "beta2": 0.99, "eps": 1e-4},
-            torch.optim.Adam,
-            {"betas": (0.9, 0.99), "eps": 1e-4},
-        ),
+        (ADAM, torch.optim.Adam, {"betas": (0.9, 0.99), "eps": 1e-4}),
         ({"optimizer": "adamw"}, torch.optim.AdamW, {"lr": 1e-3, "weight_decay": 1e-2}),
     ],
 )
@@ -63,14 +59,10 @@ def test_steps_fall_at_the_milestones() -> None:
     assert rates == pytest.approx([1, 1, 1, 1, 0.1, 0.1, 0.01, 0.01])
 
 
-def test_the_learning_rate_starts_again_with_every_cycle() -> None:
+def test_the_learning_rate_starts_again_with_every_cycle_or_at_the_next_step() -> None:
     config = OptimizerConfig(lr=1.0, lr_schedule="cycles", lr_cycles=3)
     rates = [learning_rate(config, step, 12) for step in range(12)]
     assert rates == [cosine_lr(1.0, step, 4) for step in range(4)] * 3
-
-
-def test_cycles_that_do_not_divide_the_run_start_at_the_next_step() -> None:
-    config = OptimizerConfig(lr=1.0, lr_schedule="cycles", lr_cycles=3)
     rates = [learning_rate(config, step, 10) for step in range(10)]
     rises = [step for step in range(1, 10) if rates[step] > rates[step - 1]]
     assert rises == [4, 7] and rates[0] == 1.0

@@ -4,11 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from lpkernels.cli import app
 from lpkernels.experiments.records import read_run
-from tests.experiments.workloads.test_images import write_cifar
+from tests.support.cifar import write_cifar
+from tests.support.commands import call
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "cyclic-precision.md"
 # One step of all images an epoch, and two cycles.
@@ -24,7 +23,7 @@ def test_cyclic_precision_on_cifar(data: str, tmp_path: Path) -> None:
     for option, value in {**SMALL, **folders}.items():
         arguments[arguments.index(option) + 1] = value
     write_cifar(tmp_path / data, data)
-    result = CliRunner().invoke(app, [*arguments, "--width", "1", "--threads", "1"])
+    result = call(*arguments, "--width", 1, "--threads", 1)
     assert result.exit_code == 0, result.output
     run = read_run(tmp_path / "out")
     assert run.finished

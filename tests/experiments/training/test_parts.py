@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,12 +17,8 @@ from lpkernels.experiments import records
 from lpkernels.experiments.settings import setting
 from lpkernels.experiments.training.config import RunConfig, sections
 from lpkernels.experiments.training.parts import PARTS, Context, Part, PartConfig, register
-from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.report.tables import summary
-from tests.experiments.tiny import tiny_workload
-from tests.experiments.training.test_trainer import assert_same_bits, interrupt_at
-
-BASE = RunConfig.of(model="cnn2", width=2, epochs=2, batch=8, threads=1)
+from tests.support.trainings import SMALL, goes_on_alike, tiny_trainer
 
 
 # This is what a user writes: ten lines, and no file of the trainer knows of them.
@@ -78,7 +75,7 @@ class Noting(Part):
 
     def prepare(self, model: Any, optimizer: Any, context: Context) -> tuple[Any, Any]:
         self.note("prepare")
-        assert len(context.sample[0]) == BASE.batch and context.total_steps == 8
+        assert len(context.sample[0]) == SMALL.batch and context.total_steps == 8
         assert context.parameter_names[0] == "stem.weight"
         assert len(context.parameter_names) == len(optimizer.param_groups[0]["params"])
         assert context.loss(model, context.sample).shape == ()
@@ -150,14 +147,17 @@ def registered() -> Iterator[None]:
     PARTS.update(before)
 
 
-def trainer_in(folder: Path, **values: Any) -> Trainer:
-    config = BASE.replace(**values)
-    return Trainer(config, folder, workload=tiny_workload(config.workload))
+trainer_in = partial(tiny_trainer, SMALL)
 
 
-def test_a_toy_part_trains_and_shows_in_records_and_table(tmp_path: Path) -> None:
+def test_a_toy_part_trains_and_shows_in_records_and_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     toy = trainer_in(tmp_path / "toy", shrink=0.5)
+    seen: list[dict[str, Any]] = []
+    monkeypatch.setattr(toy.parts[0], "after_epoch", seen.append)
     run = toy.fit()
+    assert run.epochs == seen
     trainer_in(tmp_path / "plain").fit()
     assert [epoch["shrunk"] for epoch in run.epochs] == [4, 8]
     assert run.header["config"]["parts"] == {"shrinking": {"shrink": 0.5}}
@@ -169,27 +169,8 @@ def test_a_toy_part_trains_and_shows_in_records_and_table(tmp_path: Path) -> Non
     assert "shrunk" in text and " 8 " in text and " - " in text
 
 
-def test_a_toy_part_resumes_to_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = trainer_in(tmp_path / "whole", shrink=0.5)
-    whole.fit()
-    stopped = trainer_in(tmp_path / "stopped", shrink=0.5)
-    interrupt_at(stopped, monkeypatch, "_train", 5)
-    with pytest.raises(KeyboardInterrupt):
-        stopped.fit()
-    resumed = Trainer.resume(tmp_path / "stopped", workload=tiny_workload(BASE.workload))
-    resumed.fit()
-    assert_same_bits(resumed, whole)
-
-
-def test_a_part_gets_the_whole_record_of_each_epoch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer = trainer_in(tmp_path, shrink=0.5)
-    seen: list[dict[str, Any]] = []
-    monkeypatch.setattr(trainer.parts[0], "after_epoch", seen.append)
-    assert trainer.fit().epochs == seen
+def test_a_toy_part_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    goes_on_alike(partial(trainer_in, shrink=0.5), tmp_path, 6)
 
 
 def test_two_parts_are_called_in_their_order(tmp_path: Path) -> None:
@@ -207,12 +188,8 @@ def test_two_parts_are_called_in_their_order(tmp_path: Path) -> None:
         *("before 1 first", "before 1 second"),
     ]
     start = CALLS.index("enter first")
-    assert CALLS[start : start + 4] == [
-        "enter first",
-        "enter second",
-        "leave second",
-        "leave first",
-    ]
+    tested = ["enter first", "enter second", "leave second", "leave first"]
+    assert CALLS[start : start + 4] == tested
     # The second part took every step and said that none ran.
     assert run.epochs[0]["skipped_steps"] == run.epochs[0]["updates"] == 4
     assert run.diverged
@@ -239,7 +216,7 @@ def test_a_part_brings_its_options() -> None:
     assert "Shrinking" in shown and "Factor of all weights after each update." in shown
 
 
-def test_parts_have_names_of_their_own() -> None:
+def test_parts_have_names_of_their_own_and_build() -> None:
     @dataclass(frozen=True)
     class Taken(PartConfig):
         NAME: ClassVar[str] = "taken"
@@ -260,12 +237,5 @@ def test_parts_have_names_of_their_own() -> None:
     with pytest.raises(ValueError, match="Nameless must be a PartConfig with a NAME of its own"):
         register(Nameless)
     assert "taken" not in PARTS
-
-
-def test_a_part_config_must_build() -> None:
-    @dataclass(frozen=True)
-    class Empty(PartConfig):
-        NAME: ClassVar[str] = "empty"
-
-    with pytest.raises(NotImplementedError, match=r"Empty must define build\(\)"):
-        Empty().build()
+    with pytest.raises(NotImplementedError, match=r"Taken must define build\(\)"):
+        Taken().build()

@@ -1,6 +1,7 @@
 """A schedule of precisions in the trainer: bits of every step, tests, resume, refusals."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from lpkernels.experiments.training.parts.precision_schedule import PrecisionSch
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.techniques.cpt import bitops, bits_at
 from tests.experiments.scheduled import Rounded, made, scheduled_layers, trained_with
-from tests.experiments.training.test_trainer import assert_same_bits, interrupt_at
+from tests.support.trainings import goes_on_alike
 
 # Four steps an epoch.
 BASE = RunConfig.of(epochs=3, batch=10, threads=1, lr=0.05)
@@ -82,19 +83,10 @@ SCHEDULES = ["cpt:3-8/8,cycles=2", "shuffled:3-8/8,cycles=2", "plateau:3-8/8,pat
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_stopped_run_goes_on_to_the_same_bits(
-    schedule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = trainer_in(tmp_path / "whole", schedule)
-    whole.fit()
-    stopped = trainer_in(tmp_path / "stopped", schedule)
-    interrupt_at(stopped, monkeypatch, "_train", 6)
-    with pytest.raises(KeyboardInterrupt):
-        stopped.fit()
-    resumed = Trainer.resume(tmp_path / "stopped", workload=made())
-    resumed.fit()
+def test_a_stopped_run_goes_on_to_the_same_bits(schedule: str, tmp_path: Path) -> None:
+    make = partial(trainer_in, schedule=schedule)
+    whole, stopped, resumed = goes_on_alike(make, tmp_path, 7, workload=made())
     assert trained_with(stopped) + trained_with(resumed) == trained_with(whole)
-    assert_same_bits(resumed, whole)
 
 
 def test_shuffled_bits_follow_the_seed_of_the_run(tmp_path: Path) -> None:
@@ -138,21 +130,13 @@ def test_a_checkpoint_of_another_schedule_is_refused(tmp_path: Path) -> None:
         other.parts[0].load_state_dict(trainer.parts[0].state_dict())
 
 
-@pytest.mark.parametrize(
-    ("schedule", "match"),
-    [
+def test_a_schedule_that_does_not_fit_the_run_is_refused(tmp_path: Path) -> None:
+    for schedule, match in (
         ("cpt:3-8/8,cycles=13", "schedule: total: expected at least as many steps as cycles"),
         ("cpt:none,acc=4-8,cycles=1", "schedule: .*has no set_accumulator"),
-    ],
-)
-def test_a_schedule_that_does_not_fit_the_run_is_refused(
-    schedule: str, match: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ValueError, match=match):
-        trainer_in(tmp_path, schedule)
-    assert not (tmp_path / records.RECORDS).exists()
-
-
-def test_a_wrong_text_names_the_setting() -> None:
+    ):
+        with pytest.raises(ValueError, match=match):
+            trainer_in(tmp_path, schedule)
+        assert not (tmp_path / records.RECORDS).exists()
     with pytest.raises(ValueError, match="PrecisionScheduleConfig: schedule: cannot read the sch"):
         PrecisionScheduleConfig("cpt:8-3")

@@ -1,6 +1,5 @@
 """One step: pieces of a batch, clipping, turns, updates that are skipped without a wait."""
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,6 +12,7 @@ from lpkernels.experiments.training.parts.loss_scale import LossScaleConfig, Sca
 from lpkernels.experiments.training.step import Step, all_finite, skipping, step_if
 from lpkernels.experiments.training.tally import Tally
 from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn
+from tests.loops import each
 from tests.support.reads import Reads
 
 
@@ -39,7 +39,7 @@ def batch(count: int = 6) -> Batch:
     return torch.randn(count, 4, generator=generator), torch.arange(float(count))
 
 
-@pytest.mark.parametrize("pieces", [1, 2, 3, 6, 50])
+@each("pieces", [1, 2, 3, 6, 50])
 def test_pieces_add_up_to_the_gradient_of_the_batch(pieces: int) -> None:
     whole, step = made()
     whole_tally, tally = Tally(), Tally()
@@ -101,7 +101,7 @@ def test_turns_update_their_own_parameters_in_order() -> None:
     assert totals["loss"] == totals["one_loss"] + totals["two_loss"]
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@each("bad", [float("nan"), float("inf")])
 def test_an_update_that_is_not_finite_changes_nothing_and_counts(bad: float) -> None:
     model, step = made()
     before = model.weight.detach().clone()
@@ -112,8 +112,8 @@ def test_an_update_that_is_not_finite_changes_nothing_and_counts(bad: float) -> 
     assert tally.totals(ALONE)["skipped"] == 1
 
 
-@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
-@pytest.mark.parametrize("bad", [False, True])
+@each("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
+@each("bad", [False, True])
 def test_fused_optimizers_skip_without_being_asked(kind: Any, bad: bool) -> None:
     parameter = nn.Parameter(torch.ones(3))
     optimizer = kind([parameter], lr=0.1, fused=True)
@@ -123,36 +123,27 @@ def test_fused_optimizers_skip_without_being_asked(kind: Any, bad: bool) -> None
     assert not hasattr(optimizer, "found_inf") and not hasattr(optimizer, "grad_scale")
 
 
-@pytest.fixture
-def reads() -> Iterator[Reads]:
-    with Reads() as mode:
-        yield mode
-
-
-def test_a_step_reads_once_and_not_at_all_where_a_part_steps(reads: Reads) -> None:
+def test_a_step_reads_once_and_not_at_all_where_a_part_steps() -> None:
     model, step = made()
-    step(batch(), alike, Tally())
+    with Reads() as reads:
+        step(batch(), alike, Tally())
     assert reads.count == 1
-    reads.count = 0
-    model, _ = made()
     fused = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
     for values in ({"loss_scale": 2.0}, {"dynamic_scale": True, "scale_floor": 1.0}):
         part = LossScaleConfig(**values).build()
         assert isinstance(part, ScaledLoss)
         part._optimizer = fused
-        Step(model, model, fused, (Turn(squares),), (part,), ALONE)(batch(), alike, Tally())
+        with Reads() as reads:
+            Step(model, model, fused, (Turn(squares),), (part,), ALONE)(batch(), alike, Tally())
         assert reads.count == 0
 
 
-def test_all_finite_sees_one_bad_value() -> None:
+def test_all_finite_sees_one_bad_value_and_step_if_reads_the_flag() -> None:
     good = torch.zeros(3)
     assert all_finite([good, good])
     assert all_finite([])
     assert not all_finite([good, torch.tensor([0.0, float("nan")])])
     assert not all_finite([torch.tensor(float("-inf")), good])
-
-
-def test_step_if_reads_the_flag_of_any_other_optimizer() -> None:
     parameter = nn.Parameter(torch.ones(1))
     optimizer = torch.optim.RMSprop([parameter], lr=0.1)
     parameter.grad = torch.ones(1)

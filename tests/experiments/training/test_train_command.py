@@ -12,9 +12,10 @@ import pytest
 from lpkernels.experiments.processes.leases import hold
 from lpkernels.experiments.training import trainer as trainers
 from lpkernels.experiments.training.trainer import Trainer
+from tests.loops import each
 from tests.support.commands import call, wide  # noqa: F401 (a fixture)
 
-TINY = ("--data", "mnist1d", "--model", "mlp", "--width", 4, "--epochs", 1, "--batch", 1000)
+TINY = ("--data", "iris", "--width", 4, "--epochs", 1, "--batch", 60)
 
 
 def sentence(result: Any, code: int) -> str:
@@ -28,6 +29,7 @@ def sentence(result: Any, code: int) -> str:
 def trained(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     assert call("train", "--out", folder, *TINY).exit_code == 0
+    assert {path.name for path in folder.iterdir()} == {"records.jsonl", "checkpoint.pt"}
     return folder
 
 
@@ -40,11 +42,6 @@ def test_a_run_s_folder_has_one_process(tmp_path: Path, trained: Path) -> None:
             said = sentence(call("train", "--out", folder, *options), 1)
         assert f"{folder}: process {os.getpid()} on " in said and "is at work there" in said
         assert sorted(folder.iterdir()) == before
-
-
-def test_a_run_gives_its_folder_back(trained: Path) -> None:
-    names = {path.name for path in trained.iterdir()}
-    assert names == {"records.jsonl", "checkpoint.pt"}
 
 
 def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path: Path) -> None:
@@ -91,7 +88,7 @@ def test_a_file_in_the_folder_s_place(tmp_path: Path) -> None:
     assert "Not a directory; choose a folder that is not below a file" in said
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\3\4", b"something else" * 100])
+@each("content", [b"", b"PK\3\4", b"something else" * 100])
 def test_a_foreign_checkpoint_is_one_sentence(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "checkpoint.pt").write_bytes(content)
     said = sentence(call("train", "--resume", "--out", tmp_path), 2)
@@ -109,16 +106,16 @@ def test_a_damaged_checkpoint_is_told(trained: Path, monkeypatch: pytest.MonkeyP
 def test_sigterm_stops_a_run_as_ctrl_c_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = Trainer._train
+    test = Trainer.evaluate
 
-    def step_and_signal(trainer: Trainer, batch: Any) -> None:
-        step(trainer, batch)
+    def test_and_signal(trainer: Trainer) -> dict[str, float]:
         signal.raise_signal(signal.SIGTERM)
+        return test(trainer)
 
     before = signal.getsignal(signal.SIGTERM)
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_train", step_and_signal)
-        said = sentence(call("train", "--out", tmp_path, *TINY), 130)
+        patch.setattr(Trainer, "evaluate", test_and_signal)
+        said = sentence(call("train", "--out", tmp_path, *TINY, "--epochs", 2), 130)
     assert f"resume with: lpkernels train --resume --out {tmp_path}" in said
     assert signal.getsignal(signal.SIGTERM) is before
     assert call("train", "--resume", "--out", tmp_path).exit_code == 0

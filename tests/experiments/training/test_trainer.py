@@ -20,6 +20,7 @@ from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.experiments.workloads.streams import stream_seed
 from lpkernels.experiments.workloads.workload import Workload
 from tests.experiments.tiny import tiny_workload
+from tests.support.trainings import assert_same_end, stop_after
 
 # The weights are rounded stochastically, so that the random state matters. An epoch has four steps,
 # and the last one is short.
@@ -51,11 +52,6 @@ def uninterrupted(data: Workload, tmp_path_factory: pytest.TempPathFactory) -> T
     return trainer
 
 
-def figures(folder: Path) -> list[dict[str, object]]:
-    """The epoch records without the time, which no two runs share."""
-    return [{k: v for k, v in e.items() if k != "seconds"} for e in records.read_run(folder).epochs]
-
-
 def test_a_rank_draws_from_a_stream_of_its_own(data: Workload, tmp_path: Path) -> None:
     trainer, x = Trainer(CONFIG, tmp_path, workload=data), torch.randn(64)
 
@@ -74,29 +70,16 @@ def test_a_rank_draws_from_a_stream_of_its_own(data: Workload, tmp_path: Path) -
         assert torch.equal(drawn(trainer._draws(turn, piece)), want)
 
 
-def assert_same_bits(a: Trainer, b: Trainer) -> None:
-    one, two = a.model.state_dict(), b.model.state_dict()
-    assert one.keys() == two.keys()
-    for name in one:
-        assert torch.equal(one[name], two[name]), name
-    for p, q in zip(a.model.parameters(), b.model.parameters(), strict=True):
-        assert torch.equal(
-            a.optimizer.state[p]["momentum_buffer"], b.optimizer.state[q]["momentum_buffer"]
-        )
-    assert figures(a.folder) == figures(b.folder)
+def interrupt_in_test(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, epoch: int) -> None:
+    """Makes the test after an epoch, from 1, begin with ctrl-C."""
+    evaluate = trainer.evaluate
 
-
-def interrupt_at(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, method: str, call: int) -> None:
-    """Makes call number `call` of `method` begin by sending SIGINT to this process."""
-    original = getattr(trainer, method)
-    calls = iter(range(call + 1))
-
-    def with_signal(*arguments: object) -> object:
-        if next(calls, None) == call:
+    def interrupted() -> dict[str, float]:
+        if trainer.position.epoch + 1 == epoch:
             signal.raise_signal(signal.SIGINT)
-        return original(*arguments)
+        return evaluate()
 
-    monkeypatch.setattr(trainer, method, with_signal)
+    monkeypatch.setattr(trainer, "evaluate", interrupted)
 
 
 def test_fit_gives_the_same_bits_twice_and_leaves_the_callers_state(
@@ -108,7 +91,7 @@ def test_fit_gives_the_same_bits_twice_and_leaves_the_callers_state(
     trainer.fit()
     assert torch.equal(torch.get_rng_state(), before[0])
     assert torch.get_num_threads() == before[1]
-    assert_same_bits(trainer, uninterrupted)
+    assert_same_end(trainer.folder, uninterrupted.folder)
 
 
 def test_another_seed_gives_other_weights(
@@ -119,49 +102,44 @@ def test_another_seed_gives_other_weights(
 
 
 @pytest.mark.parametrize(
-    ("method", "call"),
-    [("_train", 0), ("_train", 2), ("_train", STEPS - 1), ("evaluate", 0), ("_train", STEPS + 1)],
-    ids=["first step", "within an epoch", "last step", "test", "second epoch"],
+    ("step", "place"),
+    [
+        (1, "epoch 1 of 2 after step 1"),
+        (3, "epoch 1 of 2 after step 3"),
+        (STEPS, "epoch 1 of 2 after step 4"),
+        (None, "epoch 2 of 2 after step 0"),
+        (STEPS + 2, "epoch 2 of 2 after step 2"),
+    ],
 )
 def test_resume_after_ctrl_c_gives_the_bits_of_an_uninterrupted_run(
     uninterrupted: Trainer,
     data: Workload,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    method: str,
-    call: int,
+    step: int | None,
+    place: str,
 ) -> None:
+    """Ctrl-C comes after so many steps, or, where that is None, in the test of the first epoch."""
     stopped = Trainer(CONFIG, tmp_path, workload=data)
-    interrupt_at(stopped, monkeypatch, method, call)
-    with pytest.raises(Interrupted, match="stopped in epoch"):
-        stopped.fit()
+    if step is None:
+        interrupt_in_test(stopped, monkeypatch, 1)
+    handler = signal.getsignal(signal.SIGINT)
+    stop_after(stopped, step or 0, match=rf"stopped in {place} of 4; saved to .*checkpoint\.pt")
+    assert signal.getsignal(signal.SIGINT) is handler
     torch.manual_seed(123)
     resumed = Trainer.resume(tmp_path, workload=data)
     resumed.fit()
-    assert_same_bits(resumed, uninterrupted)
+    assert_same_end(tmp_path, uninterrupted.folder)
     kinds = [record["type"] for record in records.read_records(tmp_path / records.RECORDS)]
     assert kinds.count("resume") == 1
     assert kinds.count("epoch") == CONFIG.epochs
-
-
-def test_interrupted_names_the_place_and_the_checkpoint(
-    data: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trainer = Trainer(CONFIG, tmp_path, workload=data)
-    interrupt_at(trainer, monkeypatch, "_train", 1)
-    handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(
-        Interrupted, match=r"epoch 1 of 2 after step 2 of 4; saved to .*checkpoint\.pt"
-    ):
-        trainer.fit()
-    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_ctrl_c_in_the_last_test_stops_what_would_come_next(
     data: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = Trainer(CONFIG, tmp_path, workload=data)
-    interrupt_at(trainer, monkeypatch, "evaluate", CONFIG.epochs - 1)
+    interrupt_in_test(trainer, monkeypatch, CONFIG.epochs)
     with pytest.raises(Interrupted, match="stopped after the last epoch; saved to"):
         trainer.fit()
     assert records.read_run(tmp_path).finished
@@ -174,21 +152,21 @@ def test_second_ctrl_c_interrupts_at_once() -> None:
         signal.raise_signal(signal.SIGINT)
 
 
-def test_resume_of_a_finished_run_trains_nothing(uninterrupted: Trainer, data: Workload) -> None:
-    before = (uninterrupted.folder / records.RECORDS).read_bytes()
-    resumed = Trainer.resume(uninterrupted.folder, workload=data)
-    run = resumed.fit()
-    assert run.finished
-    assert (uninterrupted.folder / records.RECORDS).read_bytes() == before
-
-
-def test_resume_drops_epochs_the_checkpoint_does_not_hold(
-    data: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_finished_run_is_not_trained_on_or_overwritten_unasked(
+    uninterrupted: Trainer, data: Workload, tmp_path: Path
 ) -> None:
-    trainer = Trainer(CONFIG, tmp_path, workload=data)
-    interrupt_at(trainer, monkeypatch, "_train", STEPS)
-    with pytest.raises(Interrupted):
-        trainer.fit()
+    before = (uninterrupted.folder / records.RECORDS).read_bytes()
+    assert Trainer.resume(uninterrupted.folder, workload=data).fit().finished
+    assert (uninterrupted.folder / records.RECORDS).read_bytes() == before
+    message = r"holds a run already; resume it \(option --resume\)"
+    with pytest.raises(FileExistsError, match=message):
+        Trainer(CONFIG, uninterrupted.folder, workload=data)
+    with pytest.raises(FileNotFoundError, match="expected a checkpoint at"):
+        Trainer.resume(tmp_path)
+
+
+def test_resume_drops_epochs_the_checkpoint_does_not_hold(data: Workload, tmp_path: Path) -> None:
+    stop_after(Trainer(CONFIG, tmp_path, workload=data), STEPS + 1)
     # The records look as if the process had been killed between the record of epoch 2 and its
     # checkpoint, and while it wrote another record.
     extra = dict(records.read_run(tmp_path).epochs[0], epoch=2)
@@ -202,7 +180,7 @@ def test_resume_drops_epochs_the_checkpoint_does_not_hold(
 def test_a_damaged_checkpoint_is_followed_by_the_bits_of_a_whole_one(
     uninterrupted: Trainer, data: Workload, tmp_path: Path
 ) -> None:
-    Trainer(CONFIG, tmp_path, workload=data).fit()
+    shutil.copytree(uninterrupted.folder, tmp_path, dirs_exist_ok=True)
     path = tmp_path / CHECKPOINT
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2] ^= 1
@@ -216,7 +194,7 @@ def test_a_damaged_checkpoint_is_followed_by_the_bits_of_a_whole_one(
     assert [line["type"] for line in lines] == ["header", "epoch", "resume"]
     assert lines[-1]["notices"] == [said]
     resumed.fit()
-    assert_same_bits(resumed, uninterrupted)
+    assert_same_end(tmp_path, uninterrupted.folder)
     assert Trainer.resume(tmp_path, workload=data).notices == []
 
 
@@ -244,51 +222,28 @@ def test_resume_writes_the_records_that_the_checkpoint_holds(
     assert resumed.fit().finished and path.read_text() == whole
 
 
-def test_checkpoint_loads_with_weights_only(uninterrupted: Trainer) -> None:
-    state = torch.load(uninterrupted.checkpoint, weights_only=True)
-    assert RunConfig.from_dict(state["config"]) == CONFIG
-
-
 def test_records_have_a_header_and_a_record_per_epoch(uninterrupted: Trainer) -> None:
     lines = (uninterrupted.folder / records.RECORDS).read_text().splitlines()
     first, *epochs = [json.loads(line) for line in lines]
-    assert set(first) == {
-        "type",
-        "kind",
-        "schema",
-        "config",
-        "accumulator",
-        "metric",
-        "environment",
-        "processes",
-    }
+    fields = "type kind schema config accumulator metric environment processes"
+    assert set(first) == set(fields.split())
     assert first["processes"] == {"count": 1, "sharded": False}
     assert set(first["environment"]) == {"versions", "device", "platform", "commit"}
     assert set(first["environment"]["versions"]) == {"lpkernels", "python", "torch", "numpy"}
     assert first["config"] == CONFIG.to_dict()
     assert [e["epoch"] for e in epochs] == [1, 2]
+    figures = "train_loss train_accuracy test_loss test_accuracy lr updates skipped_steps seconds"
     for epoch in epochs:
-        assert set(epoch) == {
-            "type",
-            "epoch",
-            "train_loss",
-            "train_accuracy",
-            "test_loss",
-            "test_accuracy",
-            "lr",
-            "updates",
-            "skipped_steps",
-            "seconds",
-        }
+        assert set(epoch) == {"type", "epoch", *figures.split()}
         assert 0 <= epoch["test_accuracy"] <= 1
         assert epoch["seconds"] > 0
+    state = torch.load(uninterrupted.checkpoint, weights_only=True)
+    assert RunConfig.from_dict(state["config"]) == CONFIG
 
 
 def test_weights_stay_on_the_grid_of_the_weight_update(uninterrupted: Trainer) -> None:
-    from lpkernels.functional import quantize
-
     for parameter in uninterrupted.model.parameters():
-        assert torch.equal(quantize(parameter.detach(), "e6m9"), parameter)
+        assert torch.equal(lp.quantize(parameter.detach(), "e6m9"), parameter)
 
 
 def test_step_with_infinite_gradients_is_skipped_and_counted(
@@ -301,18 +256,6 @@ def test_step_with_infinite_gradients_is_skipped_and_counted(
     run = trainer.fit()
     assert run.epochs[0]["skipped_steps"] == STEPS
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
-
-
-def test_existing_run_is_not_overwritten_unasked(uninterrupted: Trainer, data: Workload) -> None:
-    with pytest.raises(
-        FileExistsError, match=r"holds a run already; resume it \(option --resume\)"
-    ):
-        Trainer(CONFIG, uninterrupted.folder, workload=data)
-
-
-def test_resume_without_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="expected a checkpoint at"):
-        Trainer.resume(tmp_path)
 
 
 def test_progress_bar_shows_the_run(data: Workload, tmp_path: Path) -> None:

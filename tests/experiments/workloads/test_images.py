@@ -13,30 +13,12 @@ from lpkernels.experiments.workloads.images import (
     plan_epoch,
     shift_images,
 )
+from tests.support.cifar import write_cifar
 
 
 @pytest.fixture(scope="module")
 def digits() -> ImageData:
     return load("digits")
-
-
-def write_cifar(folder: Path, name: str, per_file: int = 3) -> dict[str, np.ndarray]:
-    """Synthetic CIFAR files with random pixels; returns the records of each."""
-    names = {
-        "cifar10": [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"],
-        "cifar100": ["train.bin", "test.bin"],
-    }[name]
-    folder.mkdir(parents=True, exist_ok=True)
-    files = {}
-    for number, file in enumerate(names):
-        generator = np.random.default_rng(number)
-        pixels = generator.integers(0, 256, (per_file, 3072), dtype=np.uint8)
-        index = np.arange(per_file) + number
-        labels = [index % 10] if name == "cifar10" else [index % 20, 90 + index]
-        rows = np.concatenate([np.stack(labels, axis=1).astype(np.uint8), pixels], axis=1)
-        rows.tofile(folder / file)
-        files[file] = rows
-    return files
 
 
 def test_digits_split_is_fixed_stratified_and_disjoint(digits: ImageData) -> None:
@@ -80,29 +62,20 @@ def test_cifar100_reader_takes_the_fine_label(tmp_path: Path) -> None:
     assert data.test_images[0].flatten().tolist() == files["test.bin"][0, 2:].tolist()
 
 
-def test_cifar_absent_says_what_is_missing_and_where_to_get_it(tmp_path: Path) -> None:
-    write_cifar(tmp_path, "cifar10")
-    (tmp_path / "data_batch_3.bin").unlink()
-    with pytest.raises(
-        FileNotFoundError, match=r"missing data_batch_3\.bin; download .*--data-dir"
-    ):
-        load("cifar10", tmp_path)
-
-
-def test_cifar_cut_file_is_refused(tmp_path: Path) -> None:
-    write_cifar(tmp_path, "cifar10")
-    with (tmp_path / "test_batch.bin").open("ab") as file:
-        file.write(b"x")
-    with pytest.raises(ValueError, match="whole number of 3073-byte records, got 9220 bytes"):
-        load("cifar10", tmp_path)
-
-
-def test_cifar_impossible_label_is_refused(tmp_path: Path) -> None:
+def test_wrong_files_of_cifar_are_refused(tmp_path: Path) -> None:
     write_cifar(tmp_path, "cifar10")
     rows = np.zeros((1, 3073), dtype=np.uint8)
     rows[0, 0] = 10
     rows.tofile(tmp_path / "test_batch.bin")
     with pytest.raises(ValueError, match=r"expected labels 0\.\.9, got 10"):
+        load("cifar10", tmp_path)
+    with (tmp_path / "test_batch.bin").open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(ValueError, match="whole number of 3073-byte records, got 3074 bytes"):
+        load("cifar10", tmp_path)
+    (tmp_path / "data_batch_3.bin").unlink()
+    message = r"missing data_batch_3\.bin; download .*--data-dir"
+    with pytest.raises(FileNotFoundError, match=message):
         load("cifar10", tmp_path)
 
 

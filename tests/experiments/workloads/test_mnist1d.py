@@ -1,7 +1,6 @@
 """MNIST-1D as its package makes it."""
 
 import random
-import socket
 
 import numpy as np
 import pytest
@@ -31,18 +30,8 @@ def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data, "get_dataset_args", lambda: arguments)
 
 
-@pytest.mark.usefixtures("fewer")
-def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise AssertionError("a request was made")
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    assert len(signals.__wrapped__()[0][1]) == 40
-
-
-@pytest.mark.usefixtures("fewer")
-def test_random_states_stay_and_do_not_matter() -> None:
+@pytest.mark.usefixtures("fewer", "no_network")
+def test_nothing_is_fetched_and_random_states_stay_and_do_not_matter() -> None:
     def draws() -> tuple[float, float, float]:
         return random.random(), float(np.random.rand()), float(torch.rand(()))  # noqa: NPY002
 
@@ -56,6 +45,7 @@ def test_random_states_stay_and_do_not_matter() -> None:
     seed(5)
     (x, y), _ = signals.__wrapped__()
     assert draws() == expected
+    assert len(x) == 40
     seed(6)
     (again, labels), _ = signals.__wrapped__()
     assert torch.equal(x, again)

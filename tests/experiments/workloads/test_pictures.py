@@ -11,7 +11,8 @@ from lpkernels.experiments.workloads.registry import find
 from lpkernels.experiments.workloads.workload import ACCURACY
 from tests.experiments.tiny import tiny_workload
 from tests.experiments.workloads.digest import digest
-from tests.experiments.workloads.test_images import write_cifar
+from tests.loops import each
+from tests.support.cifar import write_cifar
 
 # A change here changes the figures of every run.
 TRAIN = {
@@ -23,7 +24,7 @@ TRAIN = {
 TEST = {"digits": "b2a92070be2dfaa8", "digits32": "79b7a92d6e9bdafa"}
 
 
-@pytest.mark.parametrize(("data", "augment"), TRAIN)
+@each("data, augment", TRAIN)
 def test_training_batches_are_pinned(data: str, augment: bool) -> None:
     train = find(WorkloadConfig(data=data, augment=augment)).train
     plan = train.plan(3, 2)
@@ -32,7 +33,7 @@ def test_training_batches_are_pinned(data: str, augment: bool) -> None:
     assert digest(*[tensor for batch in batches for tensor in batch]) == TRAIN[data, augment]
 
 
-@pytest.mark.parametrize("data", TEST)
+@each("data", TEST)
 def test_test_batches_are_pinned(data: str) -> None:
     test = find(WorkloadConfig(data=data)).test
     assert [len(labels) for _, labels in test] == [256, 99]
@@ -76,23 +77,18 @@ def test_the_last_batch_may_be_short_and_none_repeats() -> None:
     assert digest(*plan.batch(2, 8)) != digest(*work.train.plan(0, 2).batch(2, 8))
 
 
-def test_the_usual_model_is_resnet8() -> None:
+def test_the_usual_model_is_resnet8_and_fewer_classes_have_smaller_networks() -> None:
     model = find(WorkloadConfig(width=2)).model()
     assert type(model).__name__ == "ResNet"
     assert (model.stem.out_channels, model.head.out_features) == (2, 10)
-
-
-def test_fewer_images_are_normalised_alike() -> None:
-    whole, part = (find(WorkloadConfig(train_size=n)).test for n in (0, 20))
-    assert all(torch.equal(a[0], b[0]) for a, b in zip(whole, part, strict=True))
-
-
-def test_fewer_classes_have_smaller_networks() -> None:
     work = find(WorkloadConfig(classes=3, train_size=31, model="cnn1"))
     assert work.model().head.out_features == 3
     labels = work.train.plan(0, 0).batch(0, 100)[1]
     assert torch.bincount(labels).tolist() == [11, 10, 10]
     assert max(int(labels.max()) for _, labels in work.test) == 2
+    # Fewer images are normalised alike.
+    whole, part = (find(WorkloadConfig(train_size=n)).test for n in (0, 20))
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(whole, part, strict=True))
 
 
 def test_cifar_comes_from_its_folder(tmp_path: Path) -> None:

@@ -14,19 +14,9 @@ from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.registry import DATASETS, dataset, find
 from lpkernels.experiments.workloads.workload import Workload
 from tests.experiments.tiny import tiny_workload
+from tests.loops import each
 
-NAMES = [
-    "breast_cancer",
-    "cifar10",
-    "cifar100",
-    "digits",
-    "digits32",
-    "gan",
-    "iris",
-    "mnist1d",
-    "text",
-]
-NAMES += ["wine"]
+NAMES = "breast_cancer cifar10 cifar100 digits digits32 gan iris mnist1d text wine".split()
 
 # The documentation shows this: ten lines of a file beside the user's.
 OWN = """
@@ -63,9 +53,6 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_all_names_are_known() -> None:
     assert sorted(DATASETS) == NAMES
-
-
-def test_unknown_data_are_refused() -> None:
     with pytest.raises(ValueError, match=r"data: expected one of .*digits.*, got 'mnist'; or mod"):
         find(WorkloadConfig(data="mnist"))
 
@@ -109,27 +96,24 @@ def test_a_users_function_gets_the_settings(own: str) -> None:
     assert find(WorkloadConfig(data="tests.experiments.tiny:tiny_workload")).name == "tiny"
 
 
-def test_a_function_without_parameter_takes_no_settings(own: str) -> None:
+def test_a_function_without_parameter_takes_no_settings_and_others_are_refused(own: str) -> None:
     assert find(WorkloadConfig(data=f"{own}:make")).name == "rings"
-    with pytest.raises(
-        ValueError, match="model, width: the function 'own_workload:make' takes no WorkloadConfig"
+    settings = {"model": "mlp1", "width": 3}
+    message = "model, width: the function 'own_workload:make' takes no WorkloadConfig"
+    with pytest.raises(ValueError, match=message):
+        find(WorkloadConfig(data=f"{own}:make", **settings))
+    for name, message in (
+        ("nowhere:f", "'nowhere:f' cannot be called: No module"),
+        (f"{own}:f", "'own_workload:f' cannot be called: .*attribute"),
+        (f"{own}:constant", "'own_workload:constant' cannot be called"),
+        (f"{own}:number", "'own_workload:number' must return a Workload, got int"),
     ):
-        find(WorkloadConfig(data=f"{own}:make", model="mlp1", width=3))
+        with pytest.raises(ValueError, match=f"data: {message}"):
+            find(WorkloadConfig(data=name))
 
 
-def test_functions_that_make_no_workload_are_refused(own: str) -> None:
-    with pytest.raises(ValueError, match="data: 'nowhere:f' cannot be called: No module"):
-        find(WorkloadConfig(data="nowhere:f"))
-    with pytest.raises(ValueError, match=r"data: 'own_workload:f' cannot be called: .*attribute"):
-        find(WorkloadConfig(data=f"{own}:f"))
-    with pytest.raises(ValueError, match="data: 'own_workload:constant' cannot be called"):
-        find(WorkloadConfig(data=f"{own}:constant"))
-    with pytest.raises(ValueError, match="'own_workload:number' must return a Workload, got int"):
-        find(WorkloadConfig(data=f"{own}:number"))
-
-
-@pytest.mark.parametrize(
-    ("data", "settings", "names"),
+@each(
+    "data, settings, names",
     [
         ("mnist1d", {"augment": True}, "augment"),
         ("text", {"label_noise": 0.1, "classes": 3}, "classes, label_noise"),
@@ -159,8 +143,8 @@ def test_data_are_one_function() -> None:
         dataset("a:b", model="cnn1")
 
 
-@pytest.mark.parametrize(
-    ("given", "usual", "name"),
+@each(
+    "given, usual, name",
     [
         ({}, "resnet8", "resnet8"),
         ({"depth": 14}, "resnet8", "resnet14"),

@@ -8,7 +8,9 @@ from torch import nn
 from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.supervised import classification
 from lpkernels.experiments.workloads.workload import Workload
+from tests.loops import each
 
+Pair = tuple[torch.Tensor, torch.Tensor]
 X, Y = torch.arange(60.0).reshape(20, 3), torch.arange(20) % 2
 
 
@@ -17,16 +19,13 @@ def workload(**settings: object) -> Workload:
     return classification("ramp", train=(X, Y), test=(X[:4], Y[:4]), config=config)
 
 
-def test_each_epoch_feeds_every_example_once() -> None:
+def test_each_epoch_feeds_every_example_once_and_x_and_y_stay_together() -> None:
     train = workload().train
     one, two = (torch.cat([train.plan(0, e).batch(s, 8)[0] for s in range(3)]) for e in (0, 1))
     assert not torch.equal(one, two)
     assert torch.equal(one.sort(dim=0).values, X)
     assert torch.equal(train.plan(0, 1).batch(1, 8)[0], two[8:16])
-
-
-def test_x_and_y_stay_together() -> None:
-    x, y = workload().train.plan(1, 0).batch(0, 20)
+    x, y = train.plan(1, 0).batch(0, 20)
     assert torch.equal(y, (x[:, 0] / 3).long() % 2)
 
 
@@ -52,19 +51,21 @@ def test_settings_are_followed() -> None:
     )
 
 
-def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"train: expected examples .* shapes \(20, 3\) and \(4,\)"
-    ):
-        classification("x", train=(X, Y[:4]), test=(X, Y), model="mlp1")
-    with pytest.raises(ValueError, match=r"test: expected examples of shape \(3,\).*got \(2,\)"):
-        classification("x", train=(X, Y), test=(X[:, :2], Y), model="mlp1")
-    with pytest.raises(
-        ValueError, match=r"labels that are whole numbers from 0, got torch\.float32"
-    ):
-        classification("x", train=(X, Y.float()), test=(X, Y), model="mlp1")
-    with pytest.raises(ValueError, match=r"labels that are whole numbers from 0, got .* from -1"):
-        classification("x", train=(X, Y - 1), test=(X, Y), model="mlp1")
+@each(
+    "train, test, match",
+    [
+        ((X, Y[:4]), (X, Y), r"train: expected examples .* shapes \(20, 3\) and \(4,\)"),
+        ((X, Y), (X[:, :2], Y), r"test: expected examples of shape \(3,\).*got \(2,\)"),
+        ((X, Y.float()), (X, Y), r"labels that are whole numbers from 0, got torch\.float32"),
+        ((X, Y - 1), (X, Y), "labels that are whole numbers from 0, got .* from -1"),
+    ],
+)
+def test_examples_that_do_not_fit_are_refused(train: Pair, test: Pair, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        classification("x", train=train, test=test, model="mlp1")
+
+
+def test_what_has_no_network_or_augmentation_is_refused() -> None:
     with pytest.raises(ValueError, match=r"examples of shape \(3,\) have no usual network"):
         classification("x", train=(X, Y), test=(X, Y))
     with pytest.raises(ValueError, match="augment: ramp has no augmentation"):

@@ -23,6 +23,7 @@ from tests.experiments.sweeps.frontiers.synthetic import (
     train,
     truth,
 )
+from tests.loops import each
 
 
 def test_everything_is_measured(tmp_path: Path) -> None:
@@ -106,8 +107,8 @@ def test_a_cold_start_goes_on_where_its_cover_gave_no_error(tmp_path: Path) -> N
 OTHERS = FormatSpace(["e4m2_sat", "e5m2_sat"], ["e6m9_sat", "bf16"])
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
+@each(
+    "options, message",
     [
         ({"known": ErrorMatrix(OTHERS, ["a"], np.ones((1, 4)))}, "known: its errors are of other"),
         ({"known": KNOWN, "rank": 5}, "rank: expected 1 to 4, for 5 known tasks beside"),
@@ -117,7 +118,6 @@ OTHERS = FormatSpace(["e4m2_sat", "e5m2_sat"], ["e6m9_sat", "bf16"])
         ({"cap": 1e9}, "cap: of the choice by known tasks"),
         ({"n": 3}, "measure: without known tasks expected 4 to 12, .* 4 x 3 here; got 3"),
     ],
-    ids=["space", "rank", "cap", "too many", "none", "cap without known", "no cover"],
 )
 def test_wrong_choices_are_refused_before_anything_runs(
     options: dict[str, object], message: str, tmp_path: Path
@@ -127,15 +127,12 @@ def test_wrong_choices_are_refused_before_anything_runs(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_column_that_no_known_task_has_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_predict_is_refused(tmp_path: Path) -> None:
     errors = KNOWN.mean.copy()
     errors[:, 2] = np.nan
     known = ErrorMatrix(SPACE, KNOWN.tasks, errors)
     with pytest.raises(ValueError, match=r"in 1 of the 12 configurations, such as 'e3m1_sat e6m11"):
         run_study(spec(0.4), tmp_path, known=known, n=4, rank=2, engine=ENGINE)
-
-
-def test_other_figures_than_shares_are_refused(tmp_path: Path) -> None:
     study = replace(spec(0.4), base={"data": "gan"}, tasks={"gan": {}})
     with pytest.raises(ValueError, match="a frontier needs a share such as accuracy"):
         run_study(study, tmp_path, everything=True, engine=ENGINE)

@@ -13,7 +13,7 @@ from lpkernels.experiments.sweeps.frontiers.predicting import (
     frontiers,
     read_choices,
 )
-from lpkernels.experiments.sweeps.frontiers.store import read_measured, write_study_spec
+from lpkernels.experiments.sweeps.frontiers.store import Measured, read_measured, write_study_spec
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, pareto_front
 from tests.experiments.sweeps.frontiers.synthetic import ENGINE, KNOWN, spec, truth
 
@@ -39,17 +39,21 @@ def test_a_task_alone_is_predicted_from_its_grid(tmp_path: Path) -> None:
     assert np.abs(frontier.predicted - TRUTH).max() < 0.03
 
 
-def test_what_is_measured_is_not_predicted(tmp_path: Path) -> None:
-    found = run_study(spec(0.4), tmp_path, everything=True, engine=ENGINE)
-    frontier = frontiers(found, known=KNOWN, rank=2)["noise 0.4"]
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    """Everything is measured."""
+    return run_study(spec(0.4), tmp_path_factory.mktemp("whole"), everything=True, engine=ENGINE)
+
+
+def test_what_is_measured_is_not_predicted(whole: Measured) -> None:
+    frontier = frontiers(whole, known=KNOWN, rank=2)["noise 0.4"]
     assert frontier.how == "measured"
     np.testing.assert_array_equal(frontier.predicted, frontier.measured)
     np.testing.assert_array_equal(frontier.band.error_low, frontier.band.error_high)
 
 
-def test_the_best_under_a_cap_is_on_the_frontier(tmp_path: Path) -> None:
-    found = run_study(spec(0.4), tmp_path, everything=True, engine=ENGINE)
-    frontier = frontiers(found)["noise 0.4"]
+def test_the_best_under_a_cap_is_on_the_frontier(whole: Measured) -> None:
+    frontier = frontiers(whole)["noise 0.4"]
     cap = float(np.median(frontier.memory))
     index = best(frontier, cap)
     below = frontier.memory <= cap
@@ -73,11 +77,10 @@ def test_nothing_measured_is_refused(tmp_path: Path) -> None:
         frontiers(read_measured(tmp_path), task="noise 0.4")
 
 
-def test_known_errors_of_other_configurations_are_refused(tmp_path: Path) -> None:
-    found = run_study(spec(0.4), tmp_path, n=5, engine=ENGINE)
+def test_known_errors_of_other_configurations_are_refused(whole: Measured) -> None:
     other = ErrorMatrix(FormatSpace(["e4m3"], ["fp16"]), ["a"], [[0.5]])
     with pytest.raises(ValueError, match="known: its errors are of other configurations: e4m3 x"):
-        frontiers(found, known=other)
+        frontiers(whole, known=other)
 
 
 def test_rows_of_choices_are_read_from_their_records(tmp_path: Path) -> None:

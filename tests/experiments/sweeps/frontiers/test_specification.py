@@ -14,6 +14,7 @@ from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.techniques.pareto import FormatSpace, count_tensors, training_memory
 from tests.experiments.sweeps.frontiers.synthetic import SPACE, spec
+from tests.loops import each
 
 TOML = """
 name = "two"
@@ -34,23 +35,13 @@ label_noise = 0.4
 
 def test_a_configuration_sets_layers_masters_and_the_loss_scale() -> None:
     low, high = "e3m1_sat:stochastic", "e6m7_sat:stochastic"
-    assert settings_of(FormatSpace.peppp()[0]) == {
-        "tensors": low,
-        "ends": high,
-        "tensor_sums": "",
-        "working": low,
-        "master": high,
-        "opt_state": high,
-        "opt_grad": low,
-        "loss_scale": 1000.0,
-    }
+    expected = {"tensors": low, "ends": high, "tensor_sums": "", "working": low, "master": high}
+    expected |= {"opt_state": high, "opt_grad": low}
+    assert settings_of(FormatSpace.peppp()[0]) == {**expected, "loss_scale": 1000.0}
     with_sums = FormatSpace(["e4m3"], ["fp16"], ["e6m5_chunk16"])[0]
     assert settings_of(with_sums)["tensor_sums"] == "e6m5_chunk16"
-
-
-def test_every_configuration_makes_a_run_of_its_own() -> None:
-    runs = {RunConfig.of(**settings_of(configuration)) for configuration in FormatSpace.peppp()}
-    assert len(runs) == 99
+    # Every configuration makes a run of its own.
+    assert len({RunConfig.of(**settings_of(one)) for one in FormatSpace.peppp()}) == 99
 
 
 def test_a_file_holds_a_study(tmp_path: Path) -> None:
@@ -73,8 +64,8 @@ def test_without_axes_and_tasks_it_is_one_task_in_the_papers_configurations() ->
     assert (len(found.space), list(found.tasks), found.seeds) == (99, ["task"], [0, 1])
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
+@each(
+    "values, message",
     [
         ({"taks": {}}, "specification: unknown field taks; did you mean tasks"),
         ({"low": ["e4m3"]}, "expected low and high, lists of formats, got low alone"),
@@ -85,7 +76,6 @@ def test_without_axes_and_tasks_it_is_one_task_in_the_papers_configurations() ->
         ({"tasks": {"a": {"epochz": 3}}}, r"\[tasks.a\]: RunConfig: unknown field epochz"),
         ({"tasks": {"a": {}, "b": {}}}, "the same cell twice"),
     ],
-    ids=["key", "axis alone", "twice", "no table", "base", "task", "field", "same task"],
 )
 def test_wrong_specifications_are_refused(values: dict[str, object], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
@@ -99,8 +89,5 @@ def test_the_memory_of_a_task_is_that_of_its_model_and_batch() -> None:
     counts = count_tensors(work.model(), batch[0])
     expected = training_memory(counts, SPACE.low_bits, SPACE.high_bits)
     np.testing.assert_array_equal(found.memory("noise 0.0"), expected)
-
-
-def test_an_unknown_task_has_no_run() -> None:
     with pytest.raises(ValueError, match=r"task: expected one of noise 0.0, got 'other'"):
-        spec(0.0).config("other")
+        found.config("other")

@@ -12,7 +12,6 @@ from lpkernels.experiments.sweeps.frontiers.store import (
     read_measured,
     write_study_spec,
 )
-from lpkernels.experiments.sweeps.sweep import run_sweep
 from lpkernels.techniques.pareto import FormatSpace
 from tests.experiments.sweeps import toy
 from tests.experiments.sweeps.frontiers.synthetic import ENGINE, spec
@@ -50,18 +49,12 @@ def test_another_study_is_refused(change: dict[str, object], message: str, tmp_p
         joined_spec(tmp_path, replace(spec(0.1), **change))  # type: ignore[arg-type]
 
 
-def test_the_folder_of_a_sweep_is_refused(tmp_path: Path) -> None:
-    run_sweep(toy.spec(), tmp_path, jobs=1, train=toy.train)
-    with pytest.raises(ValueError, match="holds a sweep; choose another folder"):
-        joined_spec(tmp_path, spec(0.1))
-
-
-def test_where_no_study_is_nothing_is_read(tmp_path: Path) -> None:
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="expected the folder of a study at"):
         read_measured(tmp_path)
-
-
-def test_something_else_is_refused(tmp_path: Path) -> None:
+    toy.run(toy.spec(), tmp_path)
+    with pytest.raises(ValueError, match="holds a sweep; choose another folder"):
+        joined_spec(tmp_path, spec(0.1))
     (tmp_path / FILE).write_text('{"kind": "frontier curves"}')
     with pytest.raises(ValueError, match="expected a study of frontiers, got 'frontier curves'"):
         read_measured(tmp_path)

@@ -1,35 +1,27 @@
-"""One of two processes that scale a loss: it notes in rank<n>.pt what it sees.
+"""What one of two processes sees that scale a loss."""
 
-torchrun --standalone --nproc-per-node 2 -m tests.distributed.scaling_worker FOLDER
-"""
-
-import sys
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lpkernels.experiments.processes.replicas import local, sharded, whole
-from lpkernels.experiments.processes.torchrun import Processes, joined
+from lpkernels.experiments.processes.torchrun import Processes
 from lpkernels.techniques.loss_scaling import LossScaler, Report, diagnose, layer_scales
 
 INF = float("inf")
 
 
-def main(folder: Path) -> None:
-    with joined() as ddp:
-        fsdp = Processes(ddp.rank, ddp.count, ddp.local_rank, sharded=True)
-        seen = {
-            "alone": alone(ddp.rank, reduce=True),
-            "unshared": alone(ddp.rank, reduce=False),
-            "buckets": buckets(ddp.rank),
-            "fsdp": in_shards(fsdp, fused=False),
-            "fsdp-fused": in_shards(fsdp, fused=True),
-            "diagnosed": diagnosed(ddp.rank),
-            "diagnosed-fsdp": diagnosed_shards(fsdp),
-        }
-        torch.save(seen, folder / f"rank{ddp.rank}.pt")
+def scaled(ddp: Processes, fsdp: Processes) -> dict[str, Any]:
+    return {
+        "alone": alone(ddp.rank, reduce=True),
+        "unshared": alone(ddp.rank, reduce=False),
+        "buckets": buckets(ddp.rank),
+        "fsdp": in_shards(fsdp, fused=False),
+        "fsdp-fused": in_shards(fsdp, fused=True),
+        "diagnosed": diagnosed(ddp.rank),
+        "diagnosed-fsdp": diagnosed_shards(fsdp),
+    }
 
 
 def note(scaler: LossScaler, model: nn.Module) -> dict[str, Any]:
@@ -119,7 +111,3 @@ def in_shards(processes: Processes, *, fused: bool) -> list[dict[str, Any]]:
         found.append(note(scaler, model))
         scaler.update()
     return found
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
