@@ -14,8 +14,8 @@ from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.convolutions import POSITIONED, SUMS, assert_drawn, short_values
-from tests.support.processor import Isas, Threads
 from tests.support.cpu_products import assert_convolution, conv_calls
+from tests.support.processor import Isas, Threads
 
 GEOMETRY: dict[str, ConvCase] = {
     # More lines than a block of rows, more channels than a panel of lanes or a block of k.

@@ -12,8 +12,8 @@ from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.convolutions import POSITIONED, assert_drawn, short_values
-from tests.support.processor import Isas, Threads
 from tests.support.cpu_products import ROLE, SEED, assert_convolution, assert_same
+from tests.support.processor import Isas, Threads
 
 
 @each("acc", POSITIONED)

@@ -15,6 +15,7 @@ from lpkernels.rounding import ROUNDINGS
 from tests.cases import DETERMINISTIC, ROUND_FORMATS
 from tests.compare import assert_bit_equal
 from tests.loops import each
+from tests.support.cpu_products import REFERENCE
 from tests.support.elements import (
     END_FORMATS,
     KINDS,
@@ -26,7 +27,6 @@ from tests.support.elements import (
     tensor_values,
 )
 from tests.support.processor import Threads
-from tests.support.cpu_products import REFERENCE
 
 # One value, less than a vector, spans of 1024 and a remainder, several pieces of a thread.
 SIZES = (1, 5, 1023, 1025, 2**16 + 77)

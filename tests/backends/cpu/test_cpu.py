@@ -16,10 +16,17 @@ from lpkernels.rounding import ROUNDINGS
 from tests.cases import ACCUMULATORS, CONV_CASES, MATMUL_SHAPES, ConvCase
 from tests.compare import assert_bit_equal
 from tests.loops import each
+from tests.support.cpu_products import (
+    REFERENCE,
+    ROLE,
+    SEED,
+    assert_convolution,
+    assert_matmul,
+    drawn,
+)
 from tests.support.denormals import flushed
 from tests.support.operands import KINDS
 from tests.support.processor import Isas, Threads
-from tests.support.cpu_products import REFERENCE, ROLE, SEED, assert_convolution, assert_matmul, drawn
 
 
 @cache

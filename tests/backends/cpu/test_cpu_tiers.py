@@ -14,7 +14,6 @@ from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.backends import cpu
 from tests.cases import ConvCase
 from tests.loops import each
-from tests.support.processor import Isas, choose
 from tests.support.cpu_products import (
     assert_convolution,
     assert_matmul,
@@ -22,6 +21,7 @@ from tests.support.cpu_products import (
     spread_values,
     tier_of,
 )
+from tests.support.processor import Isas, choose
 
 
 class TierCase(NamedTuple):

@@ -11,8 +11,8 @@ import torch
 import lpkernels as lp
 from lpkernels.arithmetic import Accumulator
 from tests.loops import each
-from tests.support.processor import Isas, choose
 from tests.support.cpu_products import assert_matmul, tier_of
+from tests.support.processor import Isas, choose
 
 
 @each("name", ["e5m10", "e6m9", "bf16", "e5m4_sat", "e8m14", "e6m21", "e8m22"])

@@ -13,8 +13,8 @@ from lpkernels.backends import BINS, COUNTS, cpu
 from lpkernels.formats import parse_format
 from lpkernels.rng import SITE_QUANTIZE
 from tests.loops import each
-from tests.support.processor import Threads
 from tests.support.cpu_products import REFERENCE
+from tests.support.processor import Threads
 
 SPAN = 4096
 #: Lengths around a vector, a unit of either width, a span, what a unit's levels hold and a thread's

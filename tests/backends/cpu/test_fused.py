@@ -12,8 +12,8 @@ from lpkernels.rng import Role
 from tests.cases import CONV_CASES, DETERMINISTIC, ROUND_FORMATS
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.operands import KINDS
 from tests.support.cpu_products import drawn
+from tests.support.operands import KINDS
 
 SEED = torch.tensor(-987654321)
 #: Sums of different tiers, one with draws at the places of products and biases.

@@ -7,8 +7,8 @@ from torch import Tensor
 import lpkernels as lp
 from lpkernels.arithmetic import Accumulator, accumulator
 from tests.loops import each
-from tests.support.processor import Isas, choose
 from tests.support.cpu_products import assert_matmul, spread_values, tier_of
+from tests.support.processor import Isas, choose
 
 #: Products that never, may and must round: they have fewer bits than five, five, and more.
 PRODUCTS = (

@@ -15,8 +15,8 @@ from lpkernels.backends import cpu
 from lpkernels.formats import FloatFormat, parse_format
 from tests.cases import CONV_CASES, ConvCase
 from tests.loops import each
-from tests.support.processor import Isas
 from tests.support.cpu_products import assert_convolution, assert_matmul, tier_of
+from tests.support.processor import Isas
 
 INF, NAN = float("inf"), float("nan")
 

@@ -8,9 +8,9 @@ from lpkernels.formats import FloatFormat
 from tests.cases import ROUND_FORMATS
 from tests.compare import assert_bit_equal
 from tests.loops import each
+from tests.support.cpu_products import REFERENCE
 from tests.support.elements import END_FORMATS, WIDTHS, Format, codable, float32_values
 from tests.support.processor import Isas, Threads
-from tests.support.cpu_products import REFERENCE
 
 
 @each("fmt", [*ROUND_FORMATS, *END_FORMATS, *WIDTHS])

@@ -14,6 +14,7 @@ from lpkernels.formats import AffineFormat, BlockFormat, parse_format
 from tests.cases import DETERMINISTIC, ROUND_FORMATS
 from tests.compare import assert_bit_equal
 from tests.loops import each
+from tests.support.cpu_products import REFERENCE
 from tests.support.denormals import flushed
 from tests.support.elements import (
     END_FORMATS,
@@ -29,7 +30,6 @@ from tests.support.elements import (
     tensor_values,
 )
 from tests.support.processor import Isas, Threads
-from tests.support.cpu_products import REFERENCE
 
 
 @each("fmt", [*ROUND_FORMATS, *END_FORMATS])
