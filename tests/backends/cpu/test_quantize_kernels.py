@@ -32,14 +32,19 @@ from tests.support.elements import (
 from tests.support.processor import Isas, Threads
 
 
+def assert_quantized(
+    ways: Iterable[str], x: Tensor, quantizer: Quantizer, want: object, name: object = ""
+) -> None:
+    for way in ways:
+        assert_bit_equal(quantized(x, quantizer), want, f"{way} {quantizer} {name}")
+
+
 @each("fmt", [*ROUND_FORMATS, *END_FORMATS])
 def test_float32_matches_round_array(fmt: Format, isas: Isas) -> None:
     x = float32_values(fmt)
     for quantizer in quantizers(fmt):
         want = expected(x, quantizer)
-        for isa in isas:
-            got = quantized(torch.from_numpy(x), quantizer)
-            assert_bit_equal(got, want, f"{isa} {quantizer} {quantizer.random_bits}")
+        assert_quantized(isas, torch.from_numpy(x), quantizer, want, quantizer.random_bits)
 
 
 @each("dtype", [torch.float16, torch.bfloat16])
@@ -89,13 +94,6 @@ def test_lengths_and_alignments(
                 assert_bit_equal(out, want, f"{isa} {count} from {start}")
 
 
-def assert_on_threads(
-    threads: Iterable[str], x: Tensor, quantizer: Quantizer, want: object, name: str
-) -> None:
-    for count in threads:
-        assert_bit_equal(quantized(x, quantizer), want, f"{name} {count}")
-
-
 @each("quantizer", CHOSEN)
 @each("dtype", [torch.float32, torch.bfloat16])
 def test_large_tensors(
@@ -113,7 +111,7 @@ def test_large_tensors(
     for stream_bytes in STREAM_BYTES:
         monkeypatch.setattr(cpu, "STREAM_BYTES", stream_bytes)
         for isa in isas:
-            assert_on_threads(threads, x, quantizer, want, f"{isa} {stream_bytes}")
+            assert_quantized(threads, x, quantizer, want, f"{isa} {stream_bytes}")
 
 
 def test_flush_to_zero_does_not_show(isas: Isas) -> None:
@@ -144,9 +142,7 @@ def test_affine_and_block_match_reference(fmt: AffineFormat | BlockFormat, isas:
         x = tensor_values(shape, kind).to(dtypes[i % len(dtypes)])
         quantizer = Quantizer(fmt, modes[i % len(modes)])
         want = by_reference(x, quantizer)
-        for isa in isas:
-            name = f"{isa} {shape} {kind} {x.dtype} {quantizer.rounding}"
-            assert_bit_equal(quantized(x, quantizer), want, name)
+        assert_quantized(isas, x, quantizer, want, f"{shape} {kind} {x.dtype}")
 
 
 @each("axis", [0, 1])
@@ -157,9 +153,7 @@ def test_blocks_of_float64_beyond_float32(element: str, axis: int, isas: Isas) -
     rows = [[2.0**1000, 1.0, 2.0**100, -(2.0**60)], [2.0**230, 2.0**127, 2.0**-1000, -0.0]]
     x = torch.tensor(rows, dtype=torch.float64)
     quantizer = Quantizer(BlockFormat(element, 4, axis=axis))
-    want = by_reference(x, quantizer)
-    for isa in isas:
-        assert_bit_equal(quantized(x, quantizer), want, isa)
+    assert_quantized(isas, x, quantizer, by_reference(x, quantizer))
 
 
 @each("fmt", TENSOR_FORMATS)
@@ -171,4 +165,4 @@ def test_large_affine_and_block(
     several."""
     quantizer = Quantizer(fmt, rounding)
     x = tensor_values((3, 150, 401), "special")
-    assert_on_threads(threads, x, quantizer, by_reference(x, quantizer), rounding)
+    assert_quantized(threads, x, quantizer, by_reference(x, quantizer))
