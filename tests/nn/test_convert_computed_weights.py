@@ -13,6 +13,7 @@ from torch.nn.utils.parametrizations import weight_norm
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC
+from tests.loops import each
 
 X = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
 
@@ -38,7 +39,7 @@ def test_convert_keeps_parametrizations() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
-@pytest.mark.parametrize("norm", [nn.utils.weight_norm, nn.utils.spectral_norm])
+@each("norm", [nn.utils.weight_norm, nn.utils.spectral_norm])
 def test_convert_keeps_norms_that_are_hooks(norm: Any) -> None:
     torch.manual_seed(0)
     layer = norm(nn.Conv2d(2, 3, 2)).eval()

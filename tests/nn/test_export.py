@@ -8,11 +8,13 @@ import torch
 from torch import nn
 
 import lpkernels as lp
+from lpkernels import backends
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
+from tests.loops import each
 from tests.nn.layer_cases import LAYERS, converted, first, inputs
 
-every_layer = pytest.mark.parametrize("name", LAYERS)
+every_layer = each("name", LAYERS)
 # Strict export names what a layer changes; torch.nn's recurrent layers assign tensors.
 pytestmark = pytest.mark.filterwarnings("ignore:While compiling", "ignore:The tensor attributes")
 
@@ -78,6 +80,12 @@ def test_exported_program_refuses_gradients() -> None:
         y.sum().backward()
 
 
+def test_export_may_be_the_first_use_of_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    for registry in ("_loaded", "_checked"):
+        monkeypatch.setattr(backends, registry, {})
+    exec(FRESH)
+
+
 FRESH = """
 import torch, lpkernels as lp
 layer = lp.nn.Linear(4, 3, recipe=lp.Recipe(input="e5m2", fprop="e6m9"))
@@ -87,5 +95,6 @@ assert torch.equal(program.module()(x), layer(x))
 """
 
 
-def test_export_may_be_the_first_use_of_a_backend() -> None:
+@pytest.mark.slow
+def test_export_may_be_the_first_thing_that_a_process_does() -> None:
     subprocess.run([sys.executable, "-c", FRESH], check=True)

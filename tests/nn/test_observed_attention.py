@@ -1,16 +1,14 @@
 """Attention as an observer makes it, part by part: a query whose keys are all masked."""
 
-from __future__ import annotations
-
 import inspect
 import math
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lpkernels.nn.observing.attention import dot_product_attention, multi_head_attention
+from tests.loops import each
 
 EMPTY = torch.tensor([[True, True, True], [False, False, False], [True, False, True]])
 
@@ -23,7 +21,7 @@ def linear(x: Tensor, w: Tensor, b: Tensor | None, name: str) -> Tensor:
     return F.linear(x, w, b)
 
 
-@pytest.mark.parametrize("adds", [False, True], ids=["keeps", "adds"])
+@each("adds", [False, True])
 def test_a_query_without_any_key_gets_what_torch_gives(adds: bool) -> None:
     x = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
     mask = torch.zeros(3, 3).masked_fill(~EMPTY, -math.inf) if adds else EMPTY
@@ -34,7 +32,7 @@ def test_a_query_without_any_key_gets_what_torch_gives(adds: bool) -> None:
     assert x.grad is not None and x.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("need_weights", [False, True])
+@each("need_weights", [False, True])
 def test_multi_head_attention_gives_it_nan_only_with_its_weights(need_weights: bool) -> None:
     torch.manual_seed(2)
     layer, x = nn.MultiheadAttention(8, 2), torch.randn(3, 2, 8)
@@ -51,7 +49,7 @@ def test_multi_head_attention_gives_it_nan_only_with_its_weights(need_weights: b
         torch.testing.assert_close(weights, of_torch, equal_nan=True)
 
 
-@pytest.mark.parametrize("average", [False, True], ids=["heads", "mean"])
+@each("average", [False, True])
 def test_multi_head_attention_tells_its_weights_after_dropout_as_torch_does(average: bool) -> None:
     torch.manual_seed(2)
     layer, x = nn.MultiheadAttention(8, 2, dropout=0.5), torch.randn(3, 2, 8)

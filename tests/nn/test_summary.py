@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import lpkernels as lp
 from lpkernels.techniques.accumulation import plan
 from tests.compare import assert_bit_equal
+from tests.loops import each
 
 SUMS = lp.Recipe(fprop="e5m7")
 NATIVE = lp.Recipe(input="e4m3")
@@ -96,8 +97,8 @@ def test_lengths_are_those_of_a_plan() -> None:
     assert [got["0"][0], got["0"][2]] == planned["0"]
 
 
-@pytest.mark.parametrize("recipe", [SUMS, NATIVE], ids=["emulated", "native sums"])
-@pytest.mark.parametrize(
+@each("recipe", [SUMS, NATIVE])
+@each(
     "arguments, emulated",
     [
         ({}, ["conv", "up", "head", "", ""]),
@@ -105,7 +106,6 @@ def test_lengths_are_those_of_a_plan() -> None:
         ({"exclude": ["head", "conv"]}, ["up", "", ""]),
         ({"include": Net}, ["", ""]),
     ],
-    ids=str,
 )
 def test_share_is_that_of_the_emulated_products(
     recipe: lp.Recipe, arguments: Any, emulated: list[str]
@@ -207,7 +207,7 @@ class TwoInputs(nn.Linear):
 LEFT, RIGHT = torch.randn(5, 3), torch.randn(5, 4)
 
 
-@pytest.mark.parametrize(
+@each(
     "given",
     [
         {"left": LEFT, "right": RIGHT},
@@ -215,7 +215,6 @@ LEFT, RIGHT = torch.randn(5, 3), torch.randn(5, 4)
         (LEFT, RIGHT),
         [LEFT, RIGHT],
     ],
-    ids=["dict", "mapping", "tuple", "list"],
 )
 def test_one_input_holds_all_arguments_as_that_of_a_plan_does(given: Any) -> None:
     model = TwoInputs(3, 4)

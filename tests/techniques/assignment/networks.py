@@ -1,7 +1,5 @@
 """Small networks as data and as models: the chain, the residual block and the fire module."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lpkernels.techniques.assignment import Group, Op, trace
+from tests.support.computes import Computes
 
 
 def chain(loss_numel: int = 1) -> list[Op]:
@@ -53,19 +52,6 @@ def chain_batch(examples: int = 4) -> tuple[Tensor, Tensor]:
 def homes(groups: tuple[Group, ...]) -> dict[str, int]:
     """The group of every tensor by key."""
     return {tensor.key: tensor.group for each in groups for tensor in each.tensors}
-
-
-class Computes(nn.Module):
-    """A function of the module and its inputs, with whatever submodules it is given."""
-
-    def __init__(self, function: Callable[..., Any], **modules: nn.Module) -> None:
-        super().__init__()
-        self.function = function
-        for name, module in modules.items():
-            self.add_module(name, module)
-
-    def forward(self, *inputs: Tensor) -> Any:
-        return self.function(self, *inputs)
 
 
 def ops_of(function: Callable[..., Any], *inputs: Tensor, **modules: nn.Module) -> list[Op]:

@@ -1,7 +1,5 @@
 """operator_based, uniform and amp_like."""
 
-from __future__ import annotations
-
 import pytest
 
 from lpkernels.techniques.assignment import (
@@ -13,6 +11,7 @@ from lpkernels.techniques.assignment import (
     operator_based,
     uniform,
 )
+from tests.loops import each
 from tests.techniques.assignment.networks import chain
 
 CHAIN = chain(loss_numel=4)
@@ -71,7 +70,7 @@ def test_amp_like_lowers_activations_too_and_keeps_norms_and_losses_high():
     assert not any(key.startswith(("bn", "nll", "log_softmax", "pool")) for key in made.low)
 
 
-@pytest.mark.parametrize("make", [uniform, operator_based, amp_like])
+@each("make", [uniform, operator_based, amp_like])
 def test_unknown_operations_stay_high(make) -> None:
     ops = [
         Op(op.name, op.is_gemm, op.inputs, op.params, op.numel, op.operation, op.name != "conv2")
@@ -81,7 +80,7 @@ def test_unknown_operations_stay_high(make) -> None:
     assert not {key for key in make(ops).low if key.startswith("conv2")}
 
 
-@pytest.mark.parametrize("make", [uniform, operator_based, amp_like])
+@each("make", [uniform, operator_based, amp_like])
 def test_pins_hold(make) -> None:
     made: Assignment = make(CHAIN, pins=Pins(high="conv2.*", low=["in.Y", "fc.weight.*"]))
     assert not {key for key in made.low if key.startswith("conv2")}

@@ -1,7 +1,5 @@
 """group: which tensors are demoted together."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 
@@ -9,6 +7,7 @@ import pytest
 
 from lpkernels.techniques import assignment, saving
 from lpkernels.techniques.assignment import Op, group
+from tests.loops import each
 from tests.techniques.assignment.networks import chain, homes
 
 WITHOUT_TORCH = [
@@ -124,8 +123,8 @@ def test_a_shared_parameter_is_one_tensor_where_the_first_reads_it():
     assert sum("weight" in key for key in found) == 2
 
 
-@pytest.mark.parametrize(
-    ("ops", "error", "match"),
+@each(
+    "ops, error, match",
     [
         ([], ValueError, "expected at least one Op, got none"),
         (["conv"], TypeError, "expected Ops, got str: 'conv'"),
@@ -137,15 +136,14 @@ def test_a_shared_parameter_is_one_tensor_where_the_first_reads_it():
             "parameter 'w' has 3 elements before and 4 in 'b'",
         ),
     ],
-    ids=["none", "no Op", "twice", "order", "shared"],
 )
 def test_ops_that_do_not_fit_together_are_refused(ops: list, error: type, match: str):
     with pytest.raises(error, match=match):
         group(ops)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "match"),
+@each(
+    "arguments, error, match",
     [
         (("", False, ()), ValueError, "name must be text that is not empty, got ''"),
         (("a", False, "b"), TypeError, "inputs must be names of Ops, as a tuple, got 'b'"),
@@ -160,7 +158,7 @@ def test_fields_of_another_type_are_refused(arguments: tuple, error: type, match
         Op(*arguments)
 
 
-@pytest.mark.parametrize("path", WITHOUT_TORCH, ids=[path.stem for path in WITHOUT_TORCH])
+@each("path", WITHOUT_TORCH)
 def test_the_data_side_imports_no_torch(path: Path):
     names: list[str] = []
     for node in ast.walk(ast.parse(path.read_text())):

@@ -1,7 +1,5 @@
 """kept_memory: by hand, and against what a step keeps."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,10 +1,9 @@
 """Pins: tensors held high, held low, or tied."""
 
-from __future__ import annotations
-
 import pytest
 
 from lpkernels.techniques.assignment import Op, Pins, Promoter, demote, group
+from tests.loops import each
 from tests.techniques.assignment.networks import chain
 
 GROUPS = group(chain())
@@ -83,8 +82,8 @@ def test_what_is_held_low_is_not_promoted():
     assert "relu1.Y" not in promoter.update({"bn1.Y": 1.0})
 
 
-@pytest.mark.parametrize(
-    ("pins", "match"),
+@each(
+    "pins, match",
     [
         ({"high": "conv9.*"}, r"pins: high='conv9.\*' matches no tensor; there are 38, such as"),
         ({"low": ["in.Y", "x"]}, "pins: low='x' matches no tensor"),
@@ -95,7 +94,6 @@ def test_what_is_held_low_is_not_promoted():
             r"tied tensors are held low in part \('fc.Y'\) and high in part \('in.Y'\)",
         ),
     ],
-    ids=["high", "low", "tied", "both", "tied apart"],
 )
 def test_pins_that_cannot_be_are_refused(pins: dict, match: str):
     with pytest.raises(ValueError, match=match):

@@ -1,12 +1,11 @@
 """An assignment as a file and as a table."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 
 from lpkernels.techniques.assignment import Assignment, Formats, Op, Pins, demote, group
+from tests.loops import each
 from tests.techniques.assignment.networks import chain
 
 GROUPS = group(chain())
@@ -38,8 +37,8 @@ def test_tensors_have_the_formats_of_their_precision():
         MADE.promoted(["relu9.Y"])
 
 
-@pytest.mark.parametrize(
-    ("ops", "match"),
+@each(
+    "ops, match",
     [
         (
             [*chain(), Op("more", False, ("nll",), {}, 1)],
@@ -60,7 +59,6 @@ def test_tensors_have_the_formats_of_their_precision():
             "it is of another model: 16 tensors have other sizes; 'conv1.weight.P' has 36 elements",
         ),
     ],
-    ids=["more", "less", "names", "batch", "weights"],
 )
 def test_an_assignment_of_something_else_is_refused(tmp_path: Path, ops: list[Op], match: str):
     path = tmp_path / "a.json"
@@ -69,8 +67,8 @@ def test_an_assignment_of_something_else_is_refused(tmp_path: Path, ops: list[Op
         Assignment.load(path, group(ops))
 
 
-@pytest.mark.parametrize(
-    ("text", "match"),
+@each(
+    "text, match",
     [
         ("no json", "expected an lpkernels assignment, got no JSON"),
         ("[1]", "expected an lpkernels assignment, as its save"),

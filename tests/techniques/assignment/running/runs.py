@@ -1,7 +1,5 @@
 """Training steps under an assignment, and the same step written out by hand."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +10,7 @@ from torch.nn import functional as F
 
 import lpkernels as lp
 from lpkernels.techniques.assignment import Assigned, Assignment, assign, demote, group, trace
+from tests.compare import assert_bit_equal
 
 SCALE = 1024.0
 
@@ -40,6 +39,19 @@ def gradients(
     (value * scale).backward()
     grads = {n: p.grad for n, p in assigned.model.named_parameters() if p.grad is not None}
     return value.detach(), grads
+
+
+def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Every expected gradient was found, to the bit."""
+    for name, gradient in expected.items():
+        assert_bit_equal(found[name], gradient, name)
+
+
+def seen_by(assigned: Assigned) -> list[tuple[str, Tensor, Tensor]]:
+    """Grows by each tensor that is rounded: its key, its values, and what they become."""
+    seen: list[tuple[str, Tensor, Tensor]] = []
+    assigned._table.told = lambda key, *values: seen.append((key, *(v.clone() for v in values)))
+    return seen
 
 
 class Both(torch.autograd.Function):

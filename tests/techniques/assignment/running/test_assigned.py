@@ -1,7 +1,5 @@
 """A model under an assignment in a training loop: promotion, skipping, states, errors."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -21,10 +19,13 @@ from lpkernels.techniques.assignment import (
     group,
     trace,
 )
+from lpkernels.techniques.assignment.running.checking import check_batch
 from lpkernels.techniques.loss_scaling import LossScaler
 from tests.compare import assert_bit_equal
-from tests.techniques.assignment.networks import Computes, chain_batch, chain_model
-from tests.techniques.assignment.running.runs import assigned_of, gradients
+from tests.loops import each
+from tests.support.computes import Computes
+from tests.techniques.assignment.networks import chain_batch, chain_model
+from tests.techniques.assignment.running.runs import assigned_of, gradients, seen_by
 
 
 def chain() -> tuple[nn.Sequential, tuple[Tensor, Tensor]]:
@@ -67,11 +68,10 @@ def test_an_overflow_promotes_one_tensor_two_steps_later():
     assert assigned.assignment == before.promoted(["1.Y"])
     assert assigned.assignment.bits == before.bits + 8 * 1024
     assert assigned.assignment.is_low("1.GY")
-    seen: dict[str, Tensor] = {}
-    assigned._table.told = lambda key, before, after: seen.update({key: before.clone()})
+    seen = seen_by(assigned)
     gradients(assigned, batch)
-    high = lp.quantize(seen["1.Y"], before.formats.activation.high)
-    assert_bit_equal(assigned._table.rounded(seen["1.Y"], "1.Y"), high)
+    ((values, rounded),) = [told for key, *told in seen if key == "1.Y"]
+    assert_bit_equal(rounded, lp.quantize(values, before.formats.activation.high))
 
 
 def norm_overflows(assigned: Assigned, batch: tuple[Tensor, Tensor]) -> int:
@@ -126,7 +126,7 @@ def test_gradients_never_promote_and_skip_the_step():
         assert_bit_equal(p, old)
 
 
-@pytest.mark.parametrize("pack", [True, False], ids=["packed", "whole"])
+@each("pack", [True, False])
 def test_a_value_without_a_code_makes_the_gradients_nan_and_promotes_nothing(pack: bool) -> None:
     model, (x, target) = chain()
     x[0, 0, 0, 0] = torch.nan
@@ -248,62 +248,54 @@ def test_a_promoter_with_options_decides():
     assert assigned.assignment is promoter.assignment
 
 
-def test_another_batch_size_may_follow_the_first():
-    model, (x, target) = chain()
-    assigned = assigned_of(model, (x, target), 0.6)
-    gradients(assigned, (x, target))
-    value = assigned(x[:2], target[:2])
-    assert value.isfinite()
+def test_a_shorter_batch_may_come_once_the_whole_one_is_checked():
+    model, batch = chain()
+    short = (batch[0][:3], batch[1][:3])
+    refused, checked = (assigned_of(model, batch, 0.6) for _ in range(2))
+    with pytest.raises(ValueError, match="it is of another batch"):
+        refused(*short)
+    with pytest.raises(ValueError, match="it is of another batch"):
+        check_batch(refused, *short)
+    check_batch(checked, *batch)
+    checked(*short).backward()
+    assert checked.step() == ()
+    checked.remove()
+    with pytest.raises(RuntimeError, match="it was removed"):
+        check_batch(checked, *batch)
+    gradients(again := assigned_of(model, batch, 0.6), batch)
+    assert again(*short).isfinite()
 
 
 def test_without_counts_nothing_is_promoted():
     model, batch = chain()
     counted = gradients(assigned_of(model, batch, 0.6), batch)
     assigned = assigned_of(model, batch, 0.6, counts=False, promote=None)
-    found = gradients(assigned, batch)
-    assert_bit_equal(found[0], counted[0])
+    assert_bit_equal(gradients(assigned, batch)[0], counted[0])
     assert assigned.step() == assigned.step() == ()
     assert assigned.counts == {}
 
 
-REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
-    "no module": (lambda m, a: assign(1, F.cross_entropy, a), TypeError, "Module"),
-    "no assignment": (
-        lambda m, a: assign(m, F.cross_entropy, "all"), TypeError,
-        r"expected an Assignment, such as demote\(...\), got str",
-    ),
-    "another fan-out": (
-        lambda m, a: assign(m, F.cross_entropy, a, fan_out="each"), ValueError,
-        "fan_out must be one of sum, branches; got 'each'",
-    ),
-    "no flag": (
-        lambda m, a: assign(m, F.cross_entropy, a, pack=1), TypeError,
-        "pack must be True or False, got 1",
-    ),
-    "promotion without counts": (
-        lambda m, a: assign(m, F.cross_entropy, a, counts=False), ValueError,
-        "promotion needs counts; give promote=None",
-    ),
-    "a threshold": (
-        lambda m, a: assign(m, F.cross_entropy, a, promote=2.0), ValueError,
-        "threshold must be from 0 to 1",
-    ),
-    "another promoter": (
-        lambda m, a: assign(m, F.cross_entropy, a, promote=Promoter(made(1.0))), ValueError,
-        "the Promoter is of another assignment",
-    ),
-    "a promoter by errors": (
-        lambda m, a: assign(m, F.cross_entropy, a, promote=Promoter(a, error=0.1)), ValueError,
-        "rounding errors are not measured",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused(name: str) -> None:
-    call, error, message = REFUSED[name]
+@each(
+    "options, error, message",
+    [
+        ({"fan_out": "each"}, ValueError, "fan_out must be one of sum, branches; got 'each'"),
+        ({"pack": 1}, TypeError, "pack must be True or False, got 1"),
+        ({"counts": False}, ValueError, "promotion needs counts; give promote=None"),
+        ({"promote": 2.0}, ValueError, "threshold must be from 0 to 1"),
+        ({"promote": Promoter(made(1.0))}, ValueError, "the Promoter is of another assignment"),
+        ({"promote": Promoter(made(), error=0.1)}, ValueError, "rounding errors are not measured"),
+        (
+            {"assignment": "all"},
+            TypeError,
+            r"expected an Assignment, such as demote\(...\), got str",
+        ),
+        ({"model": 1}, TypeError, "Module"),
+    ],
+)
+def test_what_is_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    given = {"model": chain()[0], "loss": F.cross_entropy, "assignment": made(), **options}
     with pytest.raises(error, match=message):
-        call(chain()[0], made())
+        assign(**given)
 
 
 def test_an_assignment_of_something_else_is_found_before_anything_changes():

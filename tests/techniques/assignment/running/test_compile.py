@@ -1,7 +1,5 @@
 """A step under an assignment in one compiled graph: the same bits, and no compiling anew."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -17,7 +15,8 @@ from lpkernels.techniques.assignment import Assigned, Formats, assign, trace, un
 from lpkernels.techniques.assignment.running import assigned as module
 from lpkernels.techniques.assignment.running._traced import Traced
 from tests.compare import assert_bit_equal
-from tests.techniques.assignment.networks import Computes, chain_batch, chain_model
+from tests.support.computes import Computes
+from tests.techniques.assignment.networks import chain_batch, chain_model
 from tests.techniques.assignment.running.runs import SCALE, assigned_of
 
 
