@@ -80,8 +80,13 @@ def test_layers_and_gradients_are_the_references_to_the_bit(
     assert loss == want[3]
 
 
-@each("recipe", RECIPES)
-@each("name", [name for name in ARCHITECTURES if not name.endswith("-eager")])
+@each(
+    "name, recipe",
+    [
+        *(("resnet", "fp8"), ("resnet", "sums"), ("mobilenet_v2", "fp8"), ("vit-eager", "sums")),
+        *(("bert-sdpa", "fp8"), ("gpt2-eager", "sums"), ("llama-sdpa", "fp8")),
+    ],
+)
 def test_losses_fall(name: str, recipe: str) -> None:
     model = lp.convert(ARCHITECTURES[name].model(), RECIPES[recipe])
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)

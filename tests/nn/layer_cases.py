@@ -58,6 +58,14 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
 }
 
 
+#: Layers that compute by the function of another one, in other dimensions or with other gates, and
+#: those that take long to trace.
+SLOW_TO_COMPILE = """
+    MultiheadAttention LSTM GRU RNN GRUCell RNNCell Conv1d Conv3d ConvTranspose1d ConvTranspose3d
+    BatchNorm1d BatchNorm3d
+""".split()
+
+
 def plain(name: str) -> nn.Module:
     """torch.nn's layer of this name, the same at each call."""
     torch.manual_seed(7)

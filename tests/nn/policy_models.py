@@ -9,6 +9,12 @@ from torch.nn import functional as F
 import lpkernels as lp
 
 
+class Tagged(nn.Linear):
+    """A subclass that inherits forward."""
+
+    tag = "mine"
+
+
 class Doubled(nn.Linear):
     """A layer whose own forward calls its product as a function."""
 

@@ -44,10 +44,7 @@ CALLS: dict[str, tuple[Callable[[], Any], Callable[..., Any]]] = {
     ),
     "Tensor.baddbmm": (lambda: U.baddbmm(A, B), partial(lpf.baddbmm, U, A, B)),
     "einsum": (lambda: torch.einsum(BATCHED, A, B), partial(lpf.einsum, BATCHED, A, B)),
-    "einsum of a list": (
-        lambda: torch.einsum(BATCHED, [A, B]),
-        partial(lpf.einsum, BATCHED, A, B),
-    ),
+    "einsum of a list": (lambda: torch.einsum(BATCHED, [A, B]), partial(lpf.einsum, BATCHED, A, B)),
     "einsum of sublists": (
         lambda: torch.einsum(A[0], [0, 1], B[0], [1, 2]),
         partial(lpf.einsum, "ab,bc", A[0], B[0]),

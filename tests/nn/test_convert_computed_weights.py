@@ -14,12 +14,9 @@ import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC
 from tests.loops import each
+from tests.nn.policy_models import Tagged
 
 X = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
-
-
-class Tagged(nn.Linear):
-    """A subclass that inherits forward."""
 
 
 def test_convert_keeps_parametrizations() -> None:
@@ -29,10 +26,9 @@ def test_convert_keeps_parametrizations() -> None:
     layer = model[0]
     assert isinstance(layer, lp.nn.Linear) and parametrize.is_parametrized(layer)
     assert list(model.state_dict()) == keys
-    x = torch.randn(4, 5)
-    want = lp.functional.linear(x, layer.weight, layer.bias, recipe=DETERMINISTIC)
-    assert_bit_equal(layer(x), want)
-    assert_bit_equal(copy.deepcopy(layer)(x), want)
+    want = lp.functional.linear(X, layer.weight, layer.bias, recipe=DETERMINISTIC)
+    assert_bit_equal(layer(X), want)
+    assert_bit_equal(copy.deepcopy(layer)(X), want)
     parametrize.remove_parametrizations(layer, "weight")
     assert type(layer) is lp.nn.Linear
     assert type(lp.revert(layer)) is nn.Linear

@@ -15,7 +15,7 @@ from tests.loops import each
 from tests.nn.observed import Calls, cnn, mean_square, of_weight, watched
 from tests.support.computes import Computes
 
-X = torch.randn(2, 4)
+X, ODD = torch.randn(2, 4), torch.full((2, 4), 1.1)
 IMAGES = torch.randn(2, 3, 5, 5)
 
 
@@ -129,9 +129,6 @@ def test_a_visitors_own_arithmetic_is_neither_told_nor_emulated():
     with observe(model, seen):
         model(X).sum().backward()
     assert seen.names == [("0", "matmul")] and seen.gradients[0]
-
-
-ODD = torch.full((2, 4), 1.1)
 
 
 def test_two_observers_are_told_alike():

@@ -49,6 +49,20 @@ def chain_batch(examples: int = 4) -> tuple[Tensor, Tensor]:
     return torch.randn(examples, 1, 8, 8), torch.arange(examples) % 10
 
 
+def ops_from(text: str, numel: int = 10) -> list[Op]:
+    """Operations of one size from text such as "in, conv* in w, relu conv".
+
+    After its name, which * follows if it is a product, come the operations that it reads, and w if
+    it has a parameter, of one element.
+    """
+    found = []
+    for name, *inputs in map(str.split, text.split(",")):
+        params = {"w": 1} if "w" in inputs else {}
+        read = tuple(each for each in inputs if each != "w")
+        found.append(Op(name.removesuffix("*"), name.endswith("*"), read, params, numel))
+    return found
+
+
 def homes(groups: tuple[Group, ...]) -> dict[str, int]:
     """The group of every tensor by key."""
     return {tensor.key: tensor.group for each in groups for tensor in each.tensors}

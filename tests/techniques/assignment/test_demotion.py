@@ -64,6 +64,9 @@ def tensors(*sizes: int) -> tuple[Group, ...]:
     )
 
 
+THREE, COSTS = tensors(100, 10, 1000), {0: 4.0, 1: 5.0, 2: 20.0}
+
+
 @each("order", ["decreasing", "increasing"])
 def test_equal_groups_go_by_index(order: Any):
     assert demote(tensors(5, 5, 5), 0.5, order=order).low_groups == (0, 1)
@@ -95,50 +98,45 @@ def test_random_order_is_the_seeds_own():
 
 
 def test_a_prefix_by_sensitivity_takes_the_cheapest_bits_first():
-    groups = tensors(100, 10, 1000)
     # In these groups a saved bit costs 0.04, 0.5 and 0.02, divided by 8.
-    made = demote(groups, 0.95, order="sensitivity_prefix", scores={0: 4, 1: 5, 2: 20})
+    made = demote(THREE, 0.95, order="sensitivity_prefix", scores=COSTS)
     assert made.low_groups == (2, 0)
 
 
 def test_sensitivity_takes_the_cheapest_set():
-    groups, scores = tensors(100, 10, 1000), {0: 4.0, 1: 5.0, 2: 20.0}
     most = 16 * 1110
     saves = {1: (0,), 801: (0, 1), 881: (2,), 8001: (2, 0), 8801: (2, 0, 1)}
     for need, low in saves.items():
-        made = demote(groups, bits=most - need, order="sensitivity", scores=scores)
+        made = demote(THREE, bits=most - need, order="sensitivity", scores=COSTS)
         assert made.low_groups == low
     # The ratio asks for 101 of 1110 elements: the first two groups have 110 and cost 9, the last
     # alone costs 20.
-    made = demote(groups, Fraction(101, 1110), order="sensitivity", scores=scores)
+    made = demote(THREE, Fraction(101, 1110), order="sensitivity", scores=COSTS)
     assert made.low_groups == (0, 1)
     # The ratio asks for a hundredth of an element more than the first group has.
-    made = demote(groups, Fraction(10001, 111000), order="sensitivity", scores=scores)
+    made = demote(THREE, Fraction(10001, 111000), order="sensitivity", scores=COSTS)
     assert made.low_groups == (0, 1)
-    assert demote(groups, 0, order="sensitivity", scores=dict.fromkeys(range(3), 0)).bits == most
+    assert demote(THREE, 0, order="sensitivity", scores=dict.fromkeys(range(3), 0)).bits == most
 
 
 def test_what_is_held_low_counts_for_a_ratio_by_sensitivity():
-    groups, scores = tensors(100, 10, 1000), {0: 4.0, 1: 5.0, 2: 20.0}
     pins = Pins(low="t0.Y")
-    made = demote(groups, Fraction(110, 1110), order="sensitivity", scores=scores, pins=pins)
+    made = demote(THREE, Fraction(110, 1110), order="sensitivity", scores=COSTS, pins=pins)
     assert (made.low_groups, made.low) == ((1,), {"t0.Y", "t1.Y"})
 
 
 def test_sensitivity_takes_everything_where_pins_keep_a_ratio_from_being_reached():
-    groups, scores = tensors(100, 10, 1000), {0: 4.0, 1: 5.0, 2: 20.0}
     pins = Pins(high="t2.Y")
-    made = demote(groups, 0.5, order="sensitivity", scores=scores, pins=pins)
+    made = demote(THREE, 0.5, order="sensitivity", scores=COSTS, pins=pins)
     assert made.low_groups == (0, 1)
     with pytest.raises(ValueError, match=r"bits=16,879 cannot be met.* there are 16,880"):
-        demote(groups, bits=16_879, order="sensitivity", scores=scores, pins=pins)
+        demote(THREE, bits=16_879, order="sensitivity", scores=COSTS, pins=pins)
 
 
 def test_a_budget_of_bits_stops_where_it_is_met():
-    groups, scores = tensors(100, 10, 1000), {0: 4.0, 1: 5.0, 2: 20.0}
     most = 16 * 1110
     made = [
-        demote(groups, bits=budget, order="sensitivity_prefix", scores=scores)
+        demote(THREE, bits=budget, order="sensitivity_prefix", scores=COSTS)
         for budget in (most, most - 1, most - 8000, most - 8001, most - 8880)
     ]
     assert [each.low_groups for each in made] == [(), (2,), (2,), (2, 0), (2, 0, 1)]

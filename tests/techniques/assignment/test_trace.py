@@ -56,37 +56,6 @@ def test_functions_and_modules_are_seen_alike():
     assert dict(ops[1].params) == {"linear.weight": 30, "linear.bias": 5}
 
 
-def residual(m: Any, x: Tensor) -> Tensor:
-    y = m.bn_b(m.conv_b(torch.relu(m.bn_a(m.conv_a(x)))))
-    y = torch.relu(y + m.bn_s(m.conv_s(x)))
-    return m.after(y)
-
-
-def test_a_residual_block_has_the_groups_of_the_paper():
-    norms = {f"bn_{name}": nn.BatchNorm2d(3) for name in "abs"}
-    convs = {f"conv_{name}": nn.Conv2d(3, 3, 1) for name in "abs"}
-    found = homes(group(ops_of(residual, torch.randn(2, 3, 4, 4), **norms, **convs,
-                               after=nn.Conv2d(3, 2, 1))))  # fmt: skip
-    assert found["conv_a.weight.P"] == found["conv_s.weight.P"] == found["input.Y"] == 0
-    assert found["relu.Y"] == found["bn_a.bias.P"] == found["conv_b.weight.P"] == 1
-    assert found["bn_b.Y"] == found["conv_b.Y"] == 2
-    assert found["conv_s.Y"] == found["add.Y"] == found["relu_1.Y"] == found["after.weight.P"] == 3
-
-
-def fire(m: Any, x: Tensor) -> Tensor:
-    y = torch.relu(m.squeeze(x))
-    return torch.relu(torch.cat([m.expand1(y), m.expand3(y)], 1))
-
-
-def test_a_fire_module_has_the_groups_of_the_paper():
-    ops = ops_of(fire, torch.randn(2, 4, 5, 5), squeeze=nn.Conv2d(4, 2, 1),
-                 expand1=nn.Conv2d(2, 4, 1), expand3=nn.Conv2d(2, 4, 3, padding=1))  # fmt: skip
-    found = homes(group(ops))
-    assert edges(ops)["cat"] == ("expand1", "expand3")
-    assert found["expand1.weight.P"] == found["expand3.bias.P"] == found["relu.Y"] == 1
-    assert found["cat.Y"] == found["relu_1.Y"] == found["expand3.Y"] == 3
-
-
 @each(
     "view",
     [
@@ -184,30 +153,24 @@ def test_parameters_that_share_memory_are_told_apart():
     assert [list(op.params) for op in ops[1:4]] == [[".first"], [], [".second"]]
 
 
-def test_parameters_are_in_the_order_of_the_model():
-    layer = nn.Linear(6, 6)
-    ops = ops_of(lambda m, x: torch.addmm(layer.bias, x, layer.weight), X, layer=layer)
-    assert list(ops[1].params) == ["layer.weight", "layer.bias"]
-
-
-def test_a_module_with_several_operations_names_each():
-    ops = ops_of(lambda m, x: m.inner(x), X, inner=Computes(lambda m, x: torch.relu(x) + 1))
-    assert [op.name for op in ops] == ["input", "inner.relu", "inner.add"]
-
-
-def test_a_part_of_a_parameter_is_that_parameter():
-    places = nn.Parameter(torch.ones(9))
-    ops = ops_of(lambda m, x: x + m.places[: x.shape[1]], X, places=places)
-    assert dict(ops[1].params) == {".places": 9}
-
-
-def test_statistics_of_a_norm_are_no_tensors():
-    model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
-    ops = trace(model, F.cross_entropy, (X, LABELS))
-    assert [op.name for op in ops] == [
-        *("input", "0", "1", "2", "loss.log_softmax", "loss.nll_loss"),
-    ]
-    assert dict(ops[2].params) == {"1.weight": 5, "1.bias": 5}
+@each(
+    "function, parts, params",
+    [
+        # They are in the order of the model.
+        (lambda m, x: torch.addmm(m.a.bias, x, m.a.weight), {"a": nn.Linear(6, 6)},
+         {"addmm": {"a.weight": 36, "a.bias": 6}}),
+        # A module with several operations names each.
+        (lambda m, x: m.a(x), {"a": Computes(lambda m, x: torch.relu(x) + 1)},
+         {"a.relu": {}, "a.add": {}}),
+        # A part of a parameter is that parameter.
+        (lambda m, x: x + m.a[:6], {"a": nn.Parameter(torch.ones(9))}, {"add": {".a": 9}}),
+        # The statistics of a norm are no tensors.
+        (lambda m, x: m.a(x), {"a": nn.BatchNorm1d(6)}, {"a": {"a.weight": 6, "a.bias": 6}}),
+    ],
+)  # fmt: skip
+def test_parameters_of_operations(function: Any, parts: Any, params: dict[str, dict[str, int]]):
+    found = {op.name: list(op.params.items()) for op in ops_of(function, X, **parts)[1:]}
+    assert found == {name: list(sizes.items()) for name, sizes in params.items()}
 
 
 def test_tokens_are_no_tensors_and_a_lookup_starts_the_network():

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 import lpkernels as lp
 from lpkernels.techniques.assignment import Assigned, Assignment, assign, demote, group, trace
 from tests.compare import assert_bit_equal
+from tests.techniques.assignment.networks import chain_batch, chain_model
 
 SCALE = 1024.0
 
@@ -26,6 +27,13 @@ def assigned_of(
     model = copy.deepcopy(model)
     made = demote(group(trace(model, loss, batch)), ratio)
     return assign(model, loss, made, **options)
+
+
+def chained(ratio: float = 0.6, **options: Any) -> tuple[Assigned, tuple[Tensor, Tensor]]:
+    """`chain_model` under an assignment, from one seed, and a batch for it."""
+    torch.manual_seed(1)
+    model, batch = chain_model(), chain_batch()
+    return assigned_of(model, batch, ratio, **options), batch
 
 
 def gradients(

@@ -25,7 +25,7 @@ from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.computes import Computes
 from tests.techniques.assignment.networks import chain_batch, chain_model
-from tests.techniques.assignment.running.runs import assigned_of, gradients, seen_by
+from tests.techniques.assignment.running.runs import assigned_of, chained, gradients, seen_by
 
 
 def chain() -> tuple[nn.Sequential, tuple[Tensor, Tensor]]:
@@ -47,8 +47,7 @@ def widened(assigned: Assigned, **elements: int) -> None:
 
 
 def test_an_overflow_promotes_one_tensor_two_steps_later():
-    model, batch = chain()
-    assigned = assigned_of(model, batch, 0.6)
+    assigned, batch = chained()
     # The results have mean 20 and deviation 20; the operations after them read the saturated ones.
     widened(assigned, weight=20, bias=20)
     before = assigned.assignment
@@ -78,8 +77,7 @@ def norm_overflows(assigned: Assigned, batch: tuple[Tensor, Tensor]) -> int:
     """The elements of the first norm's results that are beyond FP_4_3_4."""
     weight = quantized(assigned.model.get_parameter("0.weight"), assigned, "0.weight.P")
     x = F.conv2d(quantized(batch[0], assigned, "input.Y"), weight, padding=1)
-    affine = torch.full((4,), 20.0, dtype=torch.float32, device="cpu")
-    y = F.batch_norm(quantized(x, assigned, "0.Y"), None, None, affine, affine, training=True)
+    y = F.batch_norm(quantized(x, assigned, "0.Y"), None, None, *[torch.full((4,), 20.0)] * 2, True)
     return int((y.abs() >= 31).sum())
 
 
@@ -93,24 +91,19 @@ def test_two_of_two_hundred_promote_and_one_does_not():
         model.linear.weight.fill_(1)
         model.linear.bias.fill_(0)
 
-    def after(overflowing: int) -> tuple[str, ...]:
+    # The values that the input holds saturate, so nothing behind it overflows.
+    for overflowing, promoted in ((1, ()), (2, ("input.Y",))):
         x = torch.full((200, 1), 30.99)
         x[:overflowing] = 31
-        batch = (x, None)
-        assigned = assigned_of(model, batch, 1.0, lambda y, _: y.mean())
-        for _ in range(2):
-            assigned(*batch).backward()
-            promoted = assigned.step()
-        return promoted
-
-    # The values that the input holds saturate, so nothing behind it overflows.
-    assert after(1) == ()
-    assert after(2) == ("input.Y",)
+        assigned = assigned_of(model, (x, None), 1.0, lambda y, _: y.mean())
+        assigned(x, None).backward()
+        assert assigned.step() == ()
+        assigned(x, None).backward()
+        assert assigned.step() == promoted
 
 
 def test_gradients_never_promote_and_skip_the_step():
-    model, batch = chain()
-    assigned = assigned_of(model, batch, 1.0)
+    assigned, batch = chained(1.0)
     scaler = LossScaler(init_scale=2.0**40)
     optimizer = torch.optim.SGD(assigned.model.parameters(), lr=0.1)
     before = [p.clone() for p in assigned.model.parameters()]
@@ -160,8 +153,7 @@ def test_a_nan_that_does_not_reach_the_loss_skips_the_step():
 
 
 def test_the_batches_of_a_step_are_counted_together():
-    model, batch = chain()
-    assigned = assigned_of(model, batch, 1.0)
+    assigned, batch = chained(1.0)
     for _ in range(3):
         assigned(*batch).backward()
     assigned.step()
@@ -188,8 +180,7 @@ def test_the_model_is_changed_by_the_optimizer_alone():
 
 
 def test_the_output_for_an_evaluation_is_that_of_the_current_formats():
-    model, batch = chain()
-    assigned = assigned_of(model, batch, 1.0)
+    assigned, batch = chained(1.0)
     gradients(assigned, batch)
     assigned.step()
     assigned.model.eval()
@@ -284,11 +275,7 @@ def test_without_counts_nothing_is_promoted():
         ({"promote": 2.0}, ValueError, "threshold must be from 0 to 1"),
         ({"promote": Promoter(made(1.0))}, ValueError, "the Promoter is of another assignment"),
         ({"promote": Promoter(made(), error=0.1)}, ValueError, "rounding errors are not measured"),
-        (
-            {"assignment": "all"},
-            TypeError,
-            r"expected an Assignment, such as demote\(...\), got str",
-        ),
+        ({"assignment": "all"}, TypeError, r"an Assignment, such as demote\(...\), got str"),
         ({"model": 1}, TypeError, "Module"),
     ],
 )
@@ -329,8 +316,7 @@ def test_a_model_that_computes_others_from_step_to_step_is_refused():
 
 
 def test_second_derivatives_are_refused():
-    model, batch = chain()
-    assigned = assigned_of(model, batch, 0.6)
+    assigned, batch = chained()
     value = assigned(*batch)
     with pytest.raises(NotImplementedError, match="no second derivative"):
         torch.autograd.grad(value, list(assigned.model.parameters()), create_graph=True)

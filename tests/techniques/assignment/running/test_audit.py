@@ -15,7 +15,7 @@ from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.computes import Computes
 from tests.techniques.assignment.networks import chain_batch, chain_model
-from tests.techniques.assignment.running.runs import assigned_of
+from tests.techniques.assignment.running.runs import assigned_of, chained
 
 FAN_OUT = each("fan_out", ["sum", "branches"])
 
@@ -80,9 +80,7 @@ def test_what_a_residual_reads_twice_is_rounded_once_or_for_each_reader():
 
 
 def test_an_audit_adds_its_gradients_to_those_that_are_there():
-    torch.manual_seed(4)
-    model, batch = chain_model(), chain_batch()
-    assigned = assigned_of(model, batch, 0.6)
+    assigned, batch = chained()
     audit(assigned, batch)
     once = {n: p.grad.clone() for n, p in assigned.model.named_parameters() if p.grad is not None}
     audit(assigned, batch)
@@ -103,9 +101,7 @@ def skipping(key: str) -> Any:
 
 @each("key", ["0.Y", "2.Y", "3.weight.P", "0.GY", "8.bias.GP", "6.GY"])
 def test_a_tensor_that_is_not_rounded_is_found(key: str) -> None:
-    torch.manual_seed(4)
-    model, batch = chain_model(), chain_batch()
-    assigned = assigned_of(model, batch, 0.6)
+    assigned, batch = chained()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Table, "rounded", skipping(key))
         departures = audit(assigned, batch).departures
@@ -117,9 +113,7 @@ def test_a_tensor_that_is_not_rounded_is_found(key: str) -> None:
 
 
 def test_a_rounding_too_many_is_found(monkeypatch: Any) -> None:
-    torch.manual_seed(4)
-    model, batch = chain_model(), chain_batch()
-    assigned = assigned_of(model, batch, 0.6)
+    assigned, batch = chained()
     result = Session.result
 
     def twice(self: Session, x: Tensor, op: str, **options: Any) -> Tensor:

@@ -13,7 +13,7 @@ from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.computes import Computes
 from tests.techniques.assignment.networks import chain_batch, chain_model
-from tests.techniques.assignment.running.runs import assigned_of, gradients, same
+from tests.techniques.assignment.running.runs import assigned_of, chained, gradients, same
 
 
 def image_batch(examples: int = 4) -> tuple[Tensor, Tensor]:
@@ -62,8 +62,7 @@ def test_packing_changes_no_bit_and_saves_memory(name: str, converted: bool) -> 
 
 
 def test_the_chain_keeps_each_tensor_once_in_its_bits():
-    model, batch = chain_model(), chain_batch()
-    assigned = assigned_of(model, batch, 0.6)
+    assigned, batch = chained()
     made = assigned.assignment
     assigned(*batch)
     memory = assigned.memory()
@@ -99,8 +98,7 @@ def held_by_the_graph(assigned: Any, batch: Any) -> int:
 
 
 def test_memory_is_given_back_with_the_graph():
-    model, batch = chain_model(), chain_batch()
-    assigned = assigned_of(model, batch, 0.6)
+    assigned, batch = chained()
     for backward in (True, False):
         value = assigned(*batch)
         if backward:
@@ -113,8 +111,7 @@ def test_memory_is_given_back_with_the_graph():
 
 
 def test_without_gradients_nothing_is_kept():
-    model, batch = chain_model(), chain_batch()
-    assigned = assigned_of(model, batch, 0.6)
+    assigned, batch = chained()
     with torch.no_grad():
         value = assigned(*batch)
     assert not value.requires_grad

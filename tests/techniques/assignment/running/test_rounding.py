@@ -61,6 +61,9 @@ def fan_out_by_hand(model: Any, x: Tensor, made: Any, branches: bool) -> dict[st
     def q(t: Tensor, key: str) -> Tensor:
         return lp.quantize(t.detach(), made.format_of(key))
 
+    def together(a: Tensor, b: Tensor, key: str) -> Tensor:
+        return q(a, key) + q(b, key) if branches else q(a + b, key)
+
     weights = {n: q(p, f"{n}.P") for n, p in model.named_parameters()}
     w1, w2, w3 = (weights[f"{n}.weight"] for n in ("first", "second", "third"))
     x = q(x, "input.Y")
@@ -71,17 +74,9 @@ def fan_out_by_hand(model: Any, x: Tensor, made: Any, branches: bool) -> dict[st
     g = q(torch.tensor(1024.0, device="cpu"), "loss.sum.GY").expand_as(square)
     g = q(g, "loss.mul.GY")
     # total is read twice by one product.
-    share = g * total
-    if branches:
-        g = q(share, "add.GY") + q(share, "add.GY")
-    else:
-        g = q(share + share, "add.GY")
+    g = together(g * total, g * total, "add.GY")
     ga, gb = q(g, "second.GY"), q(g, "third.GY")
-    shares = [ga @ w2, gb @ w3]
-    if branches:
-        gy = q(shares[0], "first.GY") + q(shares[1], "first.GY")
-    else:
-        gy = q(shares[0] + shares[1], "first.GY")
+    gy = together(ga @ w2, gb @ w3, "first.GY")
     found = {"first": gy.T @ x, "second": ga.T @ y, "third": gb.T @ y}
     return {f"{n}.weight": q(v, f"{n}.weight.GP") for n, v in found.items()}
 
