@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+
+import lpkernels as lp
 
 # transformers reads this once, when it is imported.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -62,65 +65,43 @@ def _tokens(every_token_has_a_label: bool) -> Callable[[], Batch]:
 
 def _resnet() -> Any:
     config = transformers.ResNetConfig(
-        embedding_size=8,
-        hidden_sizes=[8, 16],
-        depths=[1, 2],
-        layer_type="bottleneck",
+        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 2], layer_type="bottleneck",
         num_labels=CLASSES,
-    )
+    )  # fmt: skip
     return transformers.ResNetForImageClassification(config)
 
 
 def _mobilenet_v2() -> Any:
     config = transformers.MobileNetV2Config(
-        image_size=16,
-        depth_multiplier=0.1,
-        depth_divisible_by=4,
-        min_depth=4,
-        output_stride=8,
-        classifier_dropout_prob=0.0,
-        num_labels=CLASSES,
-    )
+        image_size=16, depth_multiplier=0.1, depth_divisible_by=4, min_depth=4, output_stride=8,
+        classifier_dropout_prob=0.0, num_labels=CLASSES,
+    )  # fmt: skip
     return transformers.MobileNetV2ForImageClassification(config)
 
 
 _SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
+_TEXT = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 0}
 
 
 def _vit(attention: str) -> Any:
     config = transformers.ViTConfig(
-        **_SIZES,
-        num_attention_heads=2,
-        image_size=8,
-        patch_size=4,
-        num_labels=CLASSES,
+        **_SIZES, num_attention_heads=2, image_size=8, patch_size=4, num_labels=CLASSES,
         attn_implementation=attention,
-    )
+    )  # fmt: skip
     return transformers.ViTForImageClassification(config)
 
 
 def _bert(attention: str) -> Any:
     config = transformers.BertConfig(
-        **_SIZES,
-        num_attention_heads=2,
-        vocab_size=VOCABULARY,
-        max_position_embeddings=LENGTH,
-        num_labels=CLASSES,
-        attn_implementation=attention,
-    )
+        **_SIZES, num_attention_heads=2, vocab_size=VOCABULARY, max_position_embeddings=LENGTH,
+        num_labels=CLASSES, attn_implementation=attention,
+    )  # fmt: skip
     return transformers.BertForSequenceClassification(config)
 
 
 def _gpt2(attention: str) -> Any:
     config = transformers.GPT2Config(
-        vocab_size=VOCABULARY,
-        n_positions=LENGTH,
-        n_embd=16,
-        n_layer=2,
-        n_head=2,
-        bos_token_id=0,
-        eos_token_id=0,
-        attn_implementation=attention,
+        **_TEXT, n_positions=LENGTH, n_embd=16, n_layer=2, n_head=2, attn_implementation=attention
     )
     return transformers.GPT2LMHeadModel(config)
 
@@ -128,15 +109,9 @@ def _gpt2(attention: str) -> Any:
 def _llama(attention: str) -> Any:
     # Four heads of queries share two heads of keys and values.
     config = transformers.LlamaConfig(
-        **_SIZES,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=VOCABULARY,
-        max_position_embeddings=LENGTH,
-        bos_token_id=0,
-        eos_token_id=0,
-        attn_implementation=attention,
-    )
+        **_SIZES, **_TEXT, num_attention_heads=4, num_key_value_heads=2,
+        max_position_embeddings=LENGTH, attn_implementation=attention,
+    )  # fmt: skip
     return transformers.LlamaForCausalLM(config)
 
 
@@ -156,3 +131,25 @@ ARCHITECTURES: dict[str, Architecture] = {
     **_with_attention("llama", _llama, _tokens(True), 17),
 }
 """By name; the transformers with both ways to compute attention."""
+
+_NARROW = lp.Accumulator("e6m7", chunk=16)
+RECIPES = {
+    # 8-bit operands, 16-bit sums in chunks of 64, first and last layer alike.
+    "fp8": lp.recipe("fp8_wang2018"),
+    # float32 operands, narrow sums.
+    "sums": lp.Recipe(fprop=_NARROW, dgrad=_NARROW, wgrad=_NARROW),
+}
+#: Both recipes for every family: the transformers take one with either way to compute attention.
+_SUMS = ("resnet", "vit-eager", "bert-eager", "gpt2-eager", "llama-eager")
+WITH_RECIPES = [("resnet", "fp8")] + [
+    (name, "sums" if name in _SUMS else "fp8") for name in ARCHITECTURES
+]
+
+
+def backward(model: nn.Module, batch: Batch) -> float:
+    """The loss; gradients are left in the parameters. Dropout draws the same each time."""
+    torch.manual_seed(2)
+    model.zero_grad()
+    loss = model(**batch).loss
+    loss.backward()
+    return loss.item()

@@ -4,18 +4,17 @@ import copy
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
-from tests.models.architectures import ARCHITECTURES, LENGTH
-from tests.models.test_models import RECIPES, backward
+from tests.loops import each
+from tests.models.architectures import ARCHITECTURES, LENGTH, RECIPES, backward
 
 TRANSFORMERS = [name for name in ARCHITECTURES if name.endswith("-sdpa")]
 
 
-@pytest.mark.parametrize("name", ["llama-eager", "llama-sdpa"])
+@each("name", ["llama-eager", "llama-sdpa"])
 def test_rotary_positions_are_no_product_and_stay_exact(name: str) -> None:
     plain, model = (ARCHITECTURES[name].model() for _ in range(2))
     lp.convert(model, RECIPES["fp8"])
@@ -24,11 +23,11 @@ def test_rotary_positions_are_no_product_and_stay_exact(name: str) -> None:
     rotary = [m.model.rotary_emb for m in (model, plain)]
     summary = lp.nn.summary(rotary[0], x, positions)
     assert summary.rows == ()
-    for got, want in zip(*(each(x, positions) for each in rotary), strict=True):
+    for got, want in zip(*(module(x, positions) for module in rotary), strict=True):
         assert_bit_equal(got, want)
 
 
-@pytest.mark.parametrize("name", TRANSFORMERS)
+@each("name", TRANSFORMERS)
 def test_checkpointing_changes_no_bit(name: str) -> None:
     gradients: list[list[Any]] = []
     for checkpointed in (False, True):
@@ -41,7 +40,7 @@ def test_checkpointing_changes_no_bit(name: str) -> None:
         assert_bit_equal(got, want)
 
 
-@pytest.mark.parametrize("name", ["gpt2-sdpa", "llama-sdpa"])
+@each("name", ["gpt2-sdpa", "llama-sdpa"])
 def test_generation_does_not_depend_on_the_cache(name: str) -> None:
     model = lp.convert(ARCHITECTURES[name].model(), RECIPES["sums"]).eval()
     tokens = ARCHITECTURES[name].batch()["input_ids"][:, :4]
@@ -55,7 +54,7 @@ def test_generation_does_not_depend_on_the_cache(name: str) -> None:
     assert torch.equal(cached, whole)
 
 
-@pytest.mark.parametrize("name", TRANSFORMERS)
+@each("name", TRANSFORMERS)
 def test_a_converted_model_is_saved_and_loaded(name: str, tmp_path: Path) -> None:
     model, kind = ARCHITECTURES[name].model(), type(ARCHITECTURES[name].model())
     lp.convert(model, RECIPES["fp8"]).eval().save_pretrained(tmp_path)

@@ -7,56 +7,18 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import lpkernels as lp
 from lpkernels.nn._product_sizes import SIZES
 from tests.compare import assert_bit_equal
-from tests.models.architectures import ARCHITECTURES, Architecture, Batch
+from tests.loops import each
+from tests.models.architectures import ARCHITECTURES, RECIPES, WITH_RECIPES, backward
+from tests.support.operators import Operators
 
-_NARROW = lp.Accumulator("e6m7", chunk=16)
-RECIPES = {
-    # 8-bit operands, 16-bit sums in chunks of 64, first and last layer alike.
-    "fp8": lp.recipe("fp8_wang2018"),
-    # float32 operands, narrow sums.
-    "sums": lp.Recipe(fprop=_NARROW, dgrad=_NARROW, wgrad=_NARROW),
-}
-_EMULATED_PRODUCTS = {
-    f"lpkernels::_{name}" for name in ("matmul", "conv_fprop", "conv_dgrad", "conv_wgrad")
-}
 _TORCHS_PRODUCTS = {name for name in SIZES if name.startswith("aten::")} | {
     "aten::convolution_backward",
     "aten::convolution_overrideable",
 }
-
-each_architecture = pytest.mark.parametrize(
-    "architecture", ARCHITECTURES.values(), ids=ARCHITECTURES
-)
-each_recipe = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-
-
-class Products(TorchDispatchMode):
-    """Counts emulated products and notes torch's, forward and backward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.emulated, self.torchs = 0, set[str]()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name
-        self.emulated += name in _EMULATED_PRODUCTS
-        if name in _TORCHS_PRODUCTS:
-            self.torchs.add(name)
-        return func(*args, **(kwargs or {}))
-
-
-def backward(model: nn.Module, batch: Batch) -> float:
-    """The loss; gradients are left in the parameters. Dropout draws the same each time."""
-    torch.manual_seed(2)
-    model.zero_grad()
-    loss = model(**batch).loss
-    loss.backward()
-    return loss.item()
 
 
 @contextmanager
@@ -76,32 +38,33 @@ def outputs_of(model: nn.Module) -> Iterator[list[tuple[str, torch.Tensor]]]:
         handle.remove()
 
 
-@each_architecture
-def test_every_product_is_emulated_forward_and_backward(architecture: Architecture) -> None:
-    model, batch = architecture.model(), architecture.batch()
+@each("name", ARCHITECTURES)
+def test_every_product_is_emulated_forward_and_backward(name: str) -> None:
+    model, batch = ARCHITECTURES[name].model(), ARCHITECTURES[name].batch()
     lp.convert(model, RECIPES["fp8"])
     summary = lp.nn.summary(model, kwargs=batch)
-    assert len({row.name for row in summary.rows}) == architecture.products
+    assert len({row.name for row in summary.rows}) == ARCHITECTURES[name].products
     assert summary.share == 1.0, [row for row in summary.rows if not row.emulated]
     assert str(summary).endswith("are emulated: 100.0%")
-    with Products() as products:
+    with Operators() as operators:
         backward(model, batch)
-    assert products.torchs == set()
+    assert not _TORCHS_PRODUCTS & {*operators.names}
     # A product has two gradients; an image needs none. Sums of bias gradients come on top.
-    assert products.emulated >= 3 * sum(row.calls for row in summary.rows) - 1
+    products = ("matmul", "conv_fprop", "conv_dgrad", "conv_wgrad")
+    count = sum(name in products for name in operators.emulated)
+    assert count >= 3 * sum(row.calls for row in summary.rows) - 1
 
 
-@each_recipe
-@each_architecture
+@pytest.mark.parametrize(("name", "recipe"), WITH_RECIPES)
 def test_layers_and_gradients_are_the_references_to_the_bit(
-    architecture: Architecture, recipe: lp.Recipe, monkeypatch: pytest.MonkeyPatch
+    name: str, recipe: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if lp.backends.status()["cpu"] != "available":
         pytest.skip("the cpu backend is not built")
-    batch, got = architecture.batch(), {}
+    batch, got = ARCHITECTURES[name].batch(), {}
     for backend in ("cpu", "reference"):
         monkeypatch.setenv("LPKERNELS_BACKEND", backend)
-        model = lp.convert(architecture.model(), recipe)
+        model = lp.convert(ARCHITECTURES[name].model(), RECIPES[recipe])
         with outputs_of(model) as outputs:
             loss = backward(model, batch)
         got[backend] = (outputs, dict(model.named_parameters()), dict(model.named_buffers()), loss)
@@ -117,26 +80,29 @@ def test_layers_and_gradients_are_the_references_to_the_bit(
     assert loss == want[3]
 
 
-@each_recipe
-@each_architecture
-def test_losses_fall_in_twenty_steps(architecture: Architecture, recipe: lp.Recipe) -> None:
-    model, batch = lp.convert(architecture.model(), recipe), architecture.batch()
+@each(
+    "name, recipe",
+    [
+        *(("resnet", "fp8"), ("resnet", "sums"), ("mobilenet_v2", "fp8"), ("vit-eager", "sums")),
+        *(("bert-sdpa", "fp8"), ("gpt2-eager", "sums"), ("llama-sdpa", "fp8")),
+    ],
+)
+def test_losses_fall(name: str, recipe: str) -> None:
+    model = lp.convert(ARCHITECTURES[name].model(), RECIPES[recipe])
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     losses = []
-    for _ in range(20):
-        optimizer.zero_grad()
-        loss = model(**batch).loss
-        loss.backward()
+    for _ in range(12):
+        losses.append(backward(model, ARCHITECTURES[name].batch()))
         optimizer.step()
-        losses.append(loss.item())
     assert sum(losses[-3:]) < 0.9 * sum(losses[:3]), losses
 
 
-@each_architecture
-def test_conversion_keeps_parameters_and_keys_and_reverts_exactly(
-    architecture: Architecture,
-) -> None:
-    model, plain, batch = architecture.model(), architecture.model(), architecture.batch()
+@each("name", ARCHITECTURES)
+def test_conversion_keeps_parameters_and_keys_and_reverts_exactly(name: str) -> None:
+    (model, plain), batch = (
+        (ARCHITECTURES[name].model() for _ in range(2)),
+        ARCHITECTURES[name].batch(),
+    )
     optimised, keys = list(model.parameters()), list(model.state_dict())
     modules = [(module, type(module)) for module in model.modules()]
     lp.convert(model, RECIPES["fp8"])

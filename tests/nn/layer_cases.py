@@ -1,6 +1,10 @@
 """One small layer of every class that can be converted, and inputs for it."""
 
-from collections.abc import Callable
+import copy
+import io
+import pickle
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,50 +13,57 @@ from torch import nn
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 
-randn = torch.randn
 Inputs = Callable[[int], tuple[torch.Tensor, ...]]
+
+
+def _random(*shapes: tuple[int, ...]) -> Inputs:
+    return lambda n: tuple(torch.randn(n, *shape) for shape in shapes)
+
+
 # How each layer is made, and its inputs with n rows.
 LAYERS: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
-    "Linear": (lambda: nn.Linear(5, 3), lambda n: (randn(n, 5),)),
-    "Bilinear": (lambda: nn.Bilinear(5, 4, 3), lambda n: (randn(n, 5), randn(n, 4))),
+    "Linear": (lambda: nn.Linear(5, 3), _random((5,))),
+    "Bilinear": (lambda: nn.Bilinear(5, 4, 3), _random((5,), (4,))),
     "Embedding": (lambda: nn.Embedding(7, 5), lambda n: (torch.randint(0, 7, (n, 2)),)),
     "MultiheadAttention": (
         lambda: nn.MultiheadAttention(8, 2, batch_first=True),
-        lambda n: (randn(n, 4, 8), randn(n, 3, 8), randn(n, 3, 8)),
+        _random((4, 8), (3, 8), (3, 8)),
     ),
-    "LSTM": (
-        lambda: nn.LSTM(5, 6, proj_size=3, batch_first=True),
-        lambda n: (randn(n, 2, 5),),
-    ),
-    "GRU": (lambda: nn.GRU(5, 6, batch_first=True), lambda n: (randn(n, 2, 5),)),
-    "RNN": (
-        lambda: nn.RNN(5, 6, nonlinearity="relu", batch_first=True),
-        lambda n: (randn(n, 2, 5),),
-    ),
-    "LSTMCell": (lambda: nn.LSTMCell(5, 6), lambda n: (randn(n, 5),)),
-    "GRUCell": (lambda: nn.GRUCell(5, 6), lambda n: (randn(n, 5),)),
-    "RNNCell": (lambda: nn.RNNCell(5, 6), lambda n: (randn(n, 5),)),
-    "Conv1d": (lambda: nn.Conv1d(2, 4, 3, padding="same"), lambda n: (randn(n, 2, 7),)),
+    "LSTM": (lambda: nn.LSTM(5, 6, proj_size=3, batch_first=True), _random((2, 5))),
+    "GRU": (lambda: nn.GRU(5, 6, batch_first=True), _random((2, 5))),
+    "RNN": (lambda: nn.RNN(5, 6, nonlinearity="relu", batch_first=True), _random((2, 5))),
+    "LSTMCell": (lambda: nn.LSTMCell(5, 6), _random((5,))),
+    "GRUCell": (lambda: nn.GRUCell(5, 6), _random((5,))),
+    "RNNCell": (lambda: nn.RNNCell(5, 6), _random((5,))),
+    "Conv1d": (lambda: nn.Conv1d(2, 4, 3, padding="same"), _random((2, 7))),
     "Conv2d": (
         lambda: nn.Conv2d(2, 4, 3, stride=2, padding=1, padding_mode="reflect"),
-        lambda n: (randn(n, 2, 5, 6),),
+        _random((2, 5, 6)),
     ),
-    "Conv3d": (lambda: nn.Conv3d(2, 4, 2, groups=2), lambda n: (randn(n, 2, 3, 4, 3),)),
+    "Conv3d": (lambda: nn.Conv3d(2, 4, 2, groups=2), _random((2, 3, 4, 3))),
     "ConvTranspose1d": (
         lambda: nn.ConvTranspose1d(2, 4, 3, stride=2, output_padding=1),
-        lambda n: (randn(n, 2, 7),),
+        _random((2, 7)),
     ),
-    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(2, 4, 3), lambda n: (randn(n, 2, 5, 6),)),
-    "ConvTranspose3d": (lambda: nn.ConvTranspose3d(2, 4, 2), lambda n: (randn(n, 2, 2, 3, 2),)),
-    "BatchNorm1d": (lambda: nn.BatchNorm1d(4), lambda n: (randn(n, 4),)),
-    "BatchNorm2d": (lambda: nn.BatchNorm2d(4), lambda n: (randn(n, 4, 3, 2),)),
-    "BatchNorm3d": (lambda: nn.BatchNorm3d(4), lambda n: (randn(n, 4, 2, 2, 3),)),
-    "LayerNorm": (lambda: nn.LayerNorm(8), lambda n: (randn(n, 4, 8),)),
-    "GroupNorm": (lambda: nn.GroupNorm(2, 4), lambda n: (randn(n, 4, 3),)),
-    "RMSNorm": (lambda: nn.RMSNorm(8, eps=1e-5), lambda n: (randn(n, 4, 8),)),
-    "Softmax": (lambda: nn.Softmax(-1), lambda n: (randn(n, 4, 8),)),
-    "GELU": (lambda: nn.GELU(), lambda n: (randn(n, 4, 8),)),
+    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(2, 4, 3), _random((2, 5, 6))),
+    "ConvTranspose3d": (lambda: nn.ConvTranspose3d(2, 4, 2), _random((2, 2, 3, 2))),
+    "BatchNorm1d": (lambda: nn.BatchNorm1d(4), _random((4,))),
+    "BatchNorm2d": (lambda: nn.BatchNorm2d(4), _random((4, 3, 2))),
+    "BatchNorm3d": (lambda: nn.BatchNorm3d(4), _random((4, 2, 2, 3))),
+    "LayerNorm": (lambda: nn.LayerNorm(8), _random((4, 8))),
+    "GroupNorm": (lambda: nn.GroupNorm(2, 4), _random((4, 3))),
+    "RMSNorm": (lambda: nn.RMSNorm(8, eps=1e-5), _random((4, 8))),
+    "Softmax": (lambda: nn.Softmax(-1), _random((4, 8))),
+    "GELU": (lambda: nn.GELU(), _random((4, 8))),
 }
+
+
+#: Layers that compute by the function of another one, in other dimensions or with other gates, and
+#: those that take long to trace.
+SLOW_TO_COMPILE = """
+    MultiheadAttention LSTM GRU RNN GRUCell RNNCell Conv1d Conv3d ConvTranspose1d ConvTranspose3d
+    BatchNorm1d BatchNorm3d
+""".split()
 
 
 def plain(name: str) -> nn.Module:
@@ -96,6 +107,22 @@ def step(layer: nn.Module, run: Callable[..., Any], *args: torch.Tensor) -> list
     return found
 
 
-def same(got: list[torch.Tensor], want: list[torch.Tensor]) -> None:
+def same(got: Iterable[torch.Tensor], want: Iterable[torch.Tensor]) -> None:
+    """The tensors are alike to the bit."""
     for a, c in zip(got, want, strict=True):
         assert_bit_equal(a, c)
+
+
+def twins(module: Any) -> list[Any]:
+    """The module as copy.deepcopy, pickle and torch.save copy it."""
+    file = io.BytesIO()
+    torch.save(module, file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=False)
+    return [copy.deepcopy(module), pickle.loads(pickle.dumps(module)), saved]
+
+
+def changed(recipe: lp.Recipe, **fields: Any) -> lp.Recipe:
+    """The recipe with other fields, which may be text."""
+    made = lp.Recipe(**fields)
+    return replace(recipe, **{name: getattr(made, name) for name in fields})

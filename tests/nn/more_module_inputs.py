@@ -62,7 +62,8 @@ def _convolution(dims: int) -> list[ModuleInput]:
         for mode in ("reflect", "replicate", "circular")
     ]
     same = _input("same dilated", FunctionInput(4, 3, 2, padding="same", dilation=2), x)
-    return [_input("strided groups", strided, x), same, *modes]
+    valid = _input("valid", FunctionInput(4, 3, 2, padding="valid"), x)
+    return [_input("strided groups", strided, x), same, valid, *modes]
 
 
 def _transposed(dims: int) -> list[ModuleInput]:

@@ -1,7 +1,5 @@
 """A visitor that keeps copies of everything, and models to be seen by it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lpkernels.nn.observing import Call, Visitor, observe, tensors
+from tests.support.computes import Computes
 
 
 class Calls(Visitor):
@@ -40,15 +39,9 @@ class Calls(Visitor):
         return [(call.module, call.part or call.operation) for call in self.calls]
 
 
-class Computes(nn.Module):
+def of_weight(function: Callable[[Tensor, Tensor], Any]) -> Computes:
     """A module that computes a function of its input and its one parameter."""
-
-    def __init__(self, function: Callable[[Tensor, Tensor], Any]) -> None:
-        super().__init__()
-        self.function, self.w = function, nn.Parameter(torch.randn(4, 4))
-
-    def forward(self, x: Tensor) -> Any:
-        return self.function(x, self.w)
+    return Computes(lambda m, x: function(x, m.w), w=nn.Parameter(torch.randn(4, 4)))
 
 
 def mean_square(y: Any) -> Tensor:

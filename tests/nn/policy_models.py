@@ -9,6 +9,26 @@ from torch.nn import functional as F
 import lpkernels as lp
 
 
+class Tagged(nn.Linear):
+    """A subclass that inherits forward."""
+
+    tag = "mine"
+
+
+class Doubled(nn.Linear):
+    """A layer whose own forward calls its product as a function."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return 2 * super().forward(input)
+
+
+class Sealed(nn.Linear):
+    """A class that nothing may be derived from."""
+
+    def __init_subclass__(cls, **_: Any) -> None:
+        raise TypeError("Sealed is final")
+
+
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -108,4 +128,4 @@ REDUCING = {
 
 def converted(model: nn.Module) -> dict[str, lp.Recipe]:
     """The recipe of every converted module, by name."""
-    return {name: m.recipe for name, m in model.named_modules() if hasattr(m, "_recipe")}
+    return {name: m.recipe for name, m in model.named_modules() if hasattr(m, "recipe")}

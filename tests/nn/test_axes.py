@@ -8,17 +8,15 @@ import torch
 from torch import nn
 
 import lpkernels as lp
-from tests.nn.layer_cases import LAYERS, inputs, plain
+from tests.loops import each
+from tests.nn.layer_cases import LAYERS, converted, inputs
 
 GRADIENTS = {"grad_input": "input", "grad_weight": "weight", "grad_output": "output"}
-ALL_OF_CONV = {
-    f"Conv{kind}{n}d": (n + 2, n + 2, 1, n + 2) for kind in ("", "Transpose") for n in (1, 2, 3)
-}
-RECURRENT = dict.fromkeys(("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell"), (2, 2, 1, 2))
 # The ranks of input, weight, bias and output; 0 stands for a rank that only a call tells.
 KNOWN = {
-    **ALL_OF_CONV,
-    **RECURRENT,
+    **{f"Conv{n}d": (n + 2, n + 2, 1, n + 2) for n in (1, 2, 3)},
+    **{f"ConvTranspose{n}d": (n + 2, n + 2, 1, n + 2) for n in (1, 2, 3)},
+    **dict.fromkeys(("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell"), (2, 2, 1, 2)),
     "Linear": (0, 2, 1, 0),
     "Bilinear": (2, 2, 1, 2),
     "Embedding": (0, 2, 0, 0),
@@ -26,11 +24,9 @@ KNOWN = {
     "BatchNorm1d": (0, 1, 1, 0),
     "BatchNorm2d": (4, 1, 1, 4),
     "BatchNorm3d": (5, 1, 1, 5),
-    "LayerNorm": (0, 1, 1, 0),
-    "GroupNorm": (0, 1, 1, 0),
+    **dict.fromkeys(("LayerNorm", "GroupNorm"), (0, 1, 1, 0)),
     "RMSNorm": (0, 1, 0, 0),
-    "Softmax": (0, 0, 0, 0),
-    "GELU": (0, 0, 0, 0),
+    **dict.fromkeys(("Softmax", "GELU"), (0, 0, 0, 0)),
 }
 KINDS = {
     "MultiheadAttention": "multi_head_attention_forward",
@@ -54,9 +50,9 @@ def known(name: str) -> dict[str, int]:
     return {tensor: rank for tensor, rank in found.items() if rank}
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@each("name", LAYERS)
 def test_where_a_rank_is_known_the_recipe_is_refused(name: str) -> None:
-    layer = lp.convert(plain(name), {getattr(nn, name): "fp32"})
+    layer = converted(name, lp.Recipe())
     for tensor, rank in known(name).items():
         for axis in (rank, -rank - 1):
             recipe = lp.Recipe(**{tensor: f"affine4_axis{axis}"})
@@ -64,32 +60,23 @@ def test_where_a_rank_is_known_the_recipe_is_refused(name: str) -> None:
             with pytest.raises(ValueError, match=f"^{kind(name)}: .*{match}"):
                 layer.recipe = recipe
             with pytest.raises(ValueError, match=f"^convert: '': .*{match}"):
-                lp.convert(plain(name), {getattr(nn, name): recipe})
+                converted(name, recipe)
     assert layer.recipe == lp.Recipe()
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@each("name", LAYERS)
 def test_no_layer_refuses_what_a_call_takes(name: str) -> None:
     tensors = known(name) or {"input": 1}
-    for axis in (lambda rank: rank - 1, lambda rank: -rank):
-        recipe = lp.Recipe(**{t: f"block2_axis{axis(rank)}_e2m1" for t, rank in tensors.items()})
-        layer = lp.convert(plain(name), {getattr(nn, name): recipe})
-        layer(*inputs(name))
+    for axes in ({t: rank - 1 for t, rank in tensors.items()}, {t: -tensors[t] for t in tensors}):
+        recipe = lp.Recipe(**{t: f"block2_axis{axis}_e2m1" for t, axis in axes.items()})
+        converted(name, recipe)(*inputs(name))
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda recipe: lp.nn.Linear(4, 3, recipe=recipe),
-        lambda recipe: lp.nn.LazyLinear(3, recipe=recipe),
-        lambda recipe: lp.nn.LazyConv2d(3, 2, recipe=recipe),
-        lambda recipe: lp.nn.GRUCell(4, 3, recipe=recipe),
-    ],
-    ids=["linear", "lazy", "lazy convolution", "cell"],
-)
-def test_a_constructor_refuses(make: Any) -> None:
+@each("cls", [lp.nn.Linear, lp.nn.LazyLinear, lp.nn.LazyConv2d, lp.nn.GRUCell])
+def test_a_constructor_refuses(cls: Any) -> None:
+    sizes = (3,) if cls is lp.nn.LazyLinear else (4, 3)
     with pytest.raises(ValueError, match=r"'s bias has 1 dimension; the axis must be in -1\.\.0"):
-        make(lp.Recipe(bias="affine4_axis1"))
+        cls(*sizes, recipe=lp.Recipe(bias="affine4_axis1"))
 
 
 def test_a_tensor_that_a_layer_lacks_is_not_asked_for_its_axis() -> None:

@@ -1,6 +1,7 @@
 """Which functions convert(functions=True) emulates, and as what."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,102 +12,87 @@ from torch.nn import functional as F
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
-
-
-class Calls(nn.Module):
-    """A module that does whatever it is given."""
-
-    def __init__(self, does: Callable[..., Any]) -> None:
-        super().__init__()
-        self.does = does
-
-    def forward(self, *tensors: torch.Tensor) -> Any:
-        return self.does(*tensors)
-
+from tests.loops import each
+from tests.nn.layer_cases import same
+from tests.support.computes import Computes
 
 A, B = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
 W, V, U = torch.randn(5, 4), torch.randn(5), torch.randn(2, 3, 5)
 SEEN = torch.tensor([[True, True, False], [True, True, True], [False, True, True]])
 HEADS = (4, 2, torch.randn(12, 4), None, None, None, False, 0.0, torch.randn(4, 4), None)
+UNSEEN, BATCHED = ~SEEN[:, :2], "bij,bjk->bik"
 IMAGE, KERNEL = torch.randn(2, 4, 6), torch.randn(6, 2, 3)
 lpf = lp.functional
-CALLS: dict[str, tuple[Any, Any]] = {
-    "@": (lambda: A @ B, lambda r: lpf.matmul(A, B, recipe=r)),
-    "reflected @": (lambda: B.__rmatmul__(A), lambda r: lpf.matmul(A, B, recipe=r)),
-    "torch.matmul": (lambda: torch.matmul(A, other=B), lambda r: lpf.matmul(A, B, recipe=r)),
-    "Tensor.matmul": (lambda: A.matmul(B), lambda r: lpf.matmul(A, B, recipe=r)),
-    "torch.mm": (lambda: torch.mm(A[0], B[0]), lambda r: lpf.matmul(A[0], B[0], recipe=r)),
-    "Tensor.mm": (lambda: A[0].mm(mat2=B[0]), lambda r: lpf.matmul(A[0], B[0], recipe=r)),
-    "torch.bmm": (lambda: torch.bmm(A, B), lambda r: lpf.bmm(A, B, recipe=r)),
-    "Tensor.bmm": (lambda: A.bmm(B), lambda r: lpf.bmm(A, B, recipe=r)),
-    "torch.addmm": (
-        lambda: torch.addmm(V, A[0], B[0]),
-        lambda r: lpf.addmm(V, A[0], B[0], recipe=r),
-    ),
+# Each call of torch beside the function of lpkernels that stands for it, with its arguments.
+CALLS: dict[str, tuple[Callable[[], Any], Callable[..., Any]]] = {
+    "@": (lambda: A @ B, partial(lpf.matmul, A, B)),
+    "reflected @": (lambda: B.__rmatmul__(A), partial(lpf.matmul, A, B)),
+    "torch.matmul": (lambda: torch.matmul(A, other=B), partial(lpf.matmul, A, B)),
+    "Tensor.matmul": (lambda: A.matmul(B), partial(lpf.matmul, A, B)),
+    "torch.mm": (lambda: torch.mm(A[0], B[0]), partial(lpf.matmul, A[0], B[0])),
+    "Tensor.mm": (lambda: A[0].mm(mat2=B[0]), partial(lpf.matmul, A[0], B[0])),
+    "torch.bmm": (lambda: torch.bmm(A, B), partial(lpf.bmm, A, B)),
+    "Tensor.bmm": (lambda: A.bmm(B), partial(lpf.bmm, A, B)),
+    "torch.addmm": (lambda: torch.addmm(V, A[0], B[0]), partial(lpf.addmm, V, A[0], B[0])),
     "Tensor.addmm": (
         lambda: U[0].addmm(A[0], B[0], beta=0.5, alpha=2),
-        lambda r: lpf.addmm(U[0], A[0], B[0], beta=0.5, alpha=2, recipe=r),
+        partial(lpf.addmm, U[0], A[0], B[0], beta=0.5, alpha=2),
     ),
     "torch.baddbmm": (
         lambda: torch.baddbmm(U, A, B, alpha=0.3),
-        lambda r: lpf.baddbmm(U, A, B, alpha=0.3, recipe=r),
+        partial(lpf.baddbmm, U, A, B, alpha=0.3),
     ),
-    "Tensor.baddbmm": (lambda: U.baddbmm(A, B), lambda r: lpf.baddbmm(U, A, B, recipe=r)),
-    "einsum": (
-        lambda: torch.einsum("bij,bjk->bik", A, B),
-        lambda r: lpf.einsum("bij,bjk->bik", A, B, recipe=r),
-    ),
-    "einsum of a list": (
-        lambda: torch.einsum("bij,bjk->bik", [A, B]),
-        lambda r: lpf.einsum("bij,bjk->bik", A, B, recipe=r),
-    ),
+    "Tensor.baddbmm": (lambda: U.baddbmm(A, B), partial(lpf.baddbmm, U, A, B)),
+    "einsum": (lambda: torch.einsum(BATCHED, A, B), partial(lpf.einsum, BATCHED, A, B)),
+    "einsum of a list": (lambda: torch.einsum(BATCHED, [A, B]), partial(lpf.einsum, BATCHED, A, B)),
     "einsum of sublists": (
         lambda: torch.einsum(A[0], [0, 1], B[0], [1, 2]),
-        lambda r: lpf.einsum("ab,bc", A[0], B[0], recipe=r),
+        partial(lpf.einsum, "ab,bc", A[0], B[0]),
     ),
-    "F.linear": (lambda: F.linear(A, W, bias=V), lambda r: lpf.linear(A, W, V, recipe=r)),
+    "F.linear": (lambda: F.linear(A, W, bias=V), partial(lpf.linear, A, W, V)),
     "F.bilinear": (
         lambda: F.bilinear(A[0], U[0], B.mT.reshape(2, 4, 5)),
-        lambda r: lpf.bilinear(A[0], U[0], B.mT.reshape(2, 4, 5), recipe=r),
+        partial(lpf.bilinear, A[0], U[0], B.mT.reshape(2, 4, 5)),
     ),
     "F.conv1d": (
         lambda: F.conv1d(IMAGE, KERNEL, padding="same", groups=2),
-        lambda r: lpf.conv1d(IMAGE, KERNEL, padding="same", groups=2, recipe=r),
+        partial(lpf.conv1d, IMAGE, KERNEL, padding="same", groups=2),
     ),
     "torch.conv2d": (
         lambda: torch.conv2d(IMAGE[:, :, None], KERNEL[:, :, None], None, 1, 1, 1, 2),
-        lambda r: lpf.conv2d(IMAGE[:, :, None], KERNEL[:, :, None], None, 1, 1, 1, 2, recipe=r),
+        partial(lpf.conv2d, IMAGE[:, :, None], KERNEL[:, :, None], None, 1, 1, 1, 2),
     ),
     "F.conv_transpose1d": (
         lambda: F.conv_transpose1d(IMAGE, KERNEL[:4], stride=2, output_padding=1),
-        lambda r: lpf.conv_transpose1d(IMAGE, KERNEL[:4], stride=2, output_padding=1, recipe=r),
+        partial(lpf.conv_transpose1d, IMAGE, KERNEL[:4], stride=2, output_padding=1),
     ),
     "F.scaled_dot_product_attention": (
         lambda: F.scaled_dot_product_attention(A, A, A, attn_mask=SEEN, scale=0.3),
-        lambda r: lpf.scaled_dot_product_attention(A, A, A, SEEN, scale=0.3, recipe=r),
+        partial(lpf.scaled_dot_product_attention, A, A, A, SEEN, scale=0.3),
     ),
     "F.multi_head_attention_forward": (
-        lambda: F.multi_head_attention_forward(A, A, A, *HEADS, key_padding_mask=~SEEN[:, :2])[0],
-        lambda r: lpf.multi_head_attention_forward(
-            A, A, A, *HEADS, key_padding_mask=~SEEN[:, :2], recipe=r
+        lambda: F.multi_head_attention_forward(A, A, A, *HEADS, key_padding_mask=UNSEEN)[0],
+        lambda recipe: lpf.multi_head_attention_forward(
+            A, A, A, *HEADS, key_padding_mask=UNSEEN, recipe=recipe
         )[0],
     ),
 }
 
 
 def inside(does: Callable[..., Any], recipe: Any = DETERMINISTIC) -> Any:
-    return lp.convert(Calls(does), recipe)()
+    return lp.convert(Computes(lambda m: does()), recipe)()
 
 
-@pytest.mark.parametrize("call, emulated", CALLS.values(), ids=CALLS)
-def test_calls_are_emulated(call: Any, emulated: Any) -> None:
+@each("name", CALLS)
+def test_calls_are_emulated(name: str) -> None:
+    call, emulated = CALLS[name]
     torch.manual_seed(5)
-    want = emulated(STOCHASTIC)
+    want = emulated(recipe=STOCHASTIC)
     torch.manual_seed(5)
     assert_bit_equal(inside(call, STOCHASTIC), want)
     assert not torch.equal(want, call())
     native = lp.Recipe(input="e4m3", weight="e5m2", grad_output="e5m2")
-    assert_bit_equal(inside(call, native), emulated(native))
+    assert_bit_equal(inside(call, native), emulated(recipe=native))
     assert_bit_equal(inside(call, "fp32"), call())
 
 
@@ -123,9 +109,9 @@ TORCHS = {
 }
 
 
-@pytest.mark.parametrize("call", TORCHS.values(), ids=TORCHS)
-def test_other_calls_stay_torchs(call: Any) -> None:
-    assert torch.equal(inside(call), call())
+@each("name", TORCHS)
+def test_other_calls_stay_torchs(name: str) -> None:
+    assert torch.equal(inside(TORCHS[name]), TORCHS[name]())
 
 
 def test_float64_operands_are_refused() -> None:
@@ -138,12 +124,10 @@ def test_float64_operands_are_refused() -> None:
 def test_gradients_of_calls_are_emulated() -> None:
     a, b = (t.clone().requires_grad_() for t in (A, B))
     got, want = inside(lambda: a @ b), lp.functional.matmul(a, b, recipe=DETERMINISTIC)
-    for x, y in zip(
+    same(
         torch.autograd.grad(got.square().sum(), (a, b)),
         torch.autograd.grad(want.square().sum(), (a, b)),
-        strict=True,
-    ):
-        assert_bit_equal(x, y)
+    )
 
 
 def test_a_convolution_with_its_own_conv_forward_is_followed() -> None:

@@ -1,8 +1,6 @@
 """convert(functions=True): whose recipe a called product follows, and life with torch."""
 
-import copy
 import inspect
-import pickle
 from typing import Any
 
 import pytest
@@ -16,6 +14,10 @@ from torch.utils.checkpoint import checkpoint
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
+from tests.loops import each
+from tests.nn.layer_cases import same, twins
+from tests.nn.policy_models import Doubled, converted
+from tests.support.computes import Computes
 
 lpf = lp.functional
 FP8 = lp.recipe("fp8_wang2018")
@@ -51,17 +53,6 @@ class Net(nn.Module):
         return torch.matmul(self.head(x), self.head.weight)
 
 
-class Scaled(nn.Module):
-    """A parametrization that is a product."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.factor = nn.Parameter(torch.randn(3, 3))
-
-    def forward(self, w: torch.Tensor) -> torch.Tensor:
-        return self.factor @ w
-
-
 def block(x: torch.Tensor, module: Block, layer: Any, own: Any) -> torch.Tensor:
     y = lpf.linear(x, module.layer.weight, module.layer.bias, recipe=layer)
     return lpf.matmul(y, module.mixing, recipe=own)
@@ -79,7 +70,7 @@ NAMES = ["", "first", "first.layer", "second", "second.layer", "head"]
 X = torch.randn(2, 4)
 
 
-@pytest.mark.parametrize(
+@each(
     "arguments, emulated",
     [
         ({}, NAMES),
@@ -92,17 +83,6 @@ X = torch.randn(2, 4)
         ({"include": Net}, [""]),
         ({"include": lambda name, module: name.startswith("second")}, ["second", "second.layer"]),
     ],
-    ids=[
-        "all",
-        "layers",
-        "linear",
-        "globs",
-        "not first",
-        "not linear",
-        "not block",
-        "net",
-        "second",
-    ],
 )
 def test_a_call_belongs_to_the_innermost_module(arguments: Any, emulated: list[str]) -> None:
     net = Net()
@@ -112,7 +92,7 @@ def test_a_call_belongs_to_the_innermost_module(arguments: Any, emulated: list[s
     assert_bit_equal(lp.convert(net, DETERMINISTIC, **arguments)(X), want)
     assert_bit_equal(lp.convert(net, DETERMINISTIC, **arguments)(X), want)
     assert [type(m) for m in lp.revert(net).modules()] == before
-    assert not any("_recipe" in vars(m) for m in net.modules())
+    assert not converted(net)
     assert_bit_equal(net(X), network(X, net, dict.fromkeys(NAMES, "fp32")))
 
 
@@ -132,7 +112,7 @@ def test_a_second_conversion_adds_to_the_first() -> None:
 
 
 def recipes_of(net: nn.Module) -> dict[str, Any]:
-    return {name: getattr(m, "_recipe", lp.Recipe()) for name, m in net.named_modules()}
+    return dict.fromkeys(NAMES, lp.Recipe()) | converted(net)
 
 
 def test_set_recipe_reaches_calls() -> None:
@@ -143,10 +123,6 @@ def test_set_recipe_reaches_calls() -> None:
 
 
 def test_a_layer_with_its_own_forward_is_followed() -> None:
-    class Doubled(nn.Linear):
-        def forward(self, input: torch.Tensor) -> torch.Tensor:
-            return 2 * super().forward(input)
-
     layer = lp.convert(Doubled(4, 3), DETERMINISTIC)
     want = 2 * lpf.linear(X, layer.weight, layer.bias, recipe=DETERMINISTIC)
     assert_bit_equal(layer(X), want)
@@ -177,13 +153,12 @@ def test_converted_module_looks_like_its_own() -> None:
     assert_bit_equal(net.first(X, scale=2.0), 2 * net.first(X))
 
 
-@pytest.mark.parametrize("how", ["pickle", "deepcopy"])
-def test_copies_keep_the_recipes(how: str) -> None:
+def test_copies_keep_the_recipes() -> None:
     net = lp.convert(Net(), DETERMINISTIC, exclude=["first.layer", "second"])
-    twin = pickle.loads(pickle.dumps(net)) if how == "pickle" else copy.deepcopy(net)
-    assert_bit_equal(twin(X), net(X))
-    assert [type(m) for m in twin.modules()] == [type(m) for m in net.modules()]
-    assert type(lp.revert(twin)) is Net
+    for twin in twins(net):
+        assert_bit_equal(twin(X), net(X))
+        assert [type(m) for m in twin.modules()] == [type(m) for m in net.modules()]
+        assert type(lp.revert(twin)) is Net
 
 
 def gradients(net: nn.Module, run: Any = None) -> list[torch.Tensor]:
@@ -192,14 +167,13 @@ def gradients(net: nn.Module, run: Any = None) -> list[torch.Tensor]:
     return [loss.detach(), *torch.autograd.grad(loss, list(net.parameters()))]
 
 
-@pytest.mark.parametrize("exclude", [None, ["first.layer", "second"]], ids=["all", "some"])
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize(
+    ("exclude", "dynamic"), [(None, True), (["first.layer", "second"], False)], ids=["all", "some"]
+)
 def test_calls_compile_into_one_graph(exclude: Any, dynamic: bool) -> None:
     net = lp.convert(Net(), STOCHASTIC, exclude=exclude)
     compiled = torch.compile(net, fullgraph=True, backend="aot_eager", dynamic=dynamic)
-    want = gradients(net)
-    for a, c in zip(gradients(net, compiled), want, strict=True):
-        assert_bit_equal(a, c)
+    same(gradients(net, compiled), gradients(net))
 
 
 def test_calls_are_exported() -> None:
@@ -212,30 +186,27 @@ def test_checkpointed_modules_compute_the_same_again() -> None:
     net = lp.convert(Net(), STOCHASTIC)
     want = gradients(net)
     net.checkpointed = True
-    for a, c in zip(gradients(net), want, strict=True):
-        assert_bit_equal(a, c)
+    same(gradients(net), want)
 
 
 def test_a_parametrization_of_the_users_is_emulated() -> None:
     net = nn.Sequential(nn.Linear(4, 3))
-    parametrize.register_parametrization(net[0], "weight", Scaled())
-    factor = net[0].parametrizations.weight[0].factor
+    factor = nn.Parameter(torch.randn(3, 3))
+    scaled = Computes(lambda m, w: m.factor @ w, factor=factor)
+    parametrize.register_parametrization(net[0], "weight", scaled)
     weight = net[0].parametrizations.weight.original
     lp.convert(net, DETERMINISTIC)
-    scaled = lpf.matmul(factor, weight, recipe=DETERMINISTIC)
-    assert_bit_equal(net(X), lpf.linear(X, scaled, net[0].bias, recipe=DETERMINISTIC))
+    product = lpf.matmul(factor, weight, recipe=DETERMINISTIC)
+    assert_bit_equal(net(X), lpf.linear(X, product, net[0].bias, recipe=DETERMINISTIC))
+
+
+def around(layer: nn.Module) -> Any:
+    """A module that computes what its layer does."""
+    return Computes(lambda m, x: m.layer(x), layer=layer)
 
 
 def test_a_parametrization_of_torch_stays_torchs() -> None:
-    class Around(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = orthogonal(nn.Linear(4, 3), orthogonal_map="householder")
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.layer(x)
-
-    net = Around()
+    net = around(orthogonal(nn.Linear(4, 3), orthogonal_map="householder"))
     weight = net.layer.weight.detach()
     before = [type(m) for m in net.modules()]
     lp.convert(net, DETERMINISTIC)
@@ -245,30 +216,7 @@ def test_a_parametrization_of_torch_stays_torchs() -> None:
 
 
 def test_an_excluded_lazy_layer_stays_torchs() -> None:
-    class Around(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.LazyLinear(3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.layer(x)
-
-    net = lp.convert(Around(), DETERMINISTIC, exclude="layer")
+    net = lp.convert(around(nn.LazyLinear(3)), DETERMINISTIC, exclude="layer")
     for _ in range(2):
         assert_bit_equal(net(X), F.linear(X, net.layer.weight, net.layer.bias))
     assert type(lp.revert(net).layer) is nn.Linear
-
-
-def test_modules_convert_on_the_meta_device() -> None:
-    net = lp.convert(Net().to("meta"), DETERMINISTIC)
-    assert net(X.to("meta")).shape == (2, 4)
-    net = net.to_empty(device="cpu")
-    net.load_state_dict(Net().state_dict())
-    assert_bit_equal(net(X), network(X, net, dict.fromkeys(NAMES, DETERMINISTIC)))
-
-
-def test_scripted_modules_that_are_excluded_are_left_alone() -> None:
-    scripted = torch.jit.script(nn.Sequential(nn.Linear(4, 3)))
-    net = nn.Sequential(scripted, nn.Linear(3, 2))
-    lp.convert(net, DETERMINISTIC, exclude="0")
-    assert type(net[0]) is type(scripted)

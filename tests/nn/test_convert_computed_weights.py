@@ -13,12 +13,10 @@ from torch.nn.utils.parametrizations import weight_norm
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC
+from tests.loops import each
+from tests.nn.policy_models import Tagged
 
 X = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
-
-
-class Tagged(nn.Linear):
-    """A subclass that inherits forward."""
 
 
 def test_convert_keeps_parametrizations() -> None:
@@ -28,17 +26,16 @@ def test_convert_keeps_parametrizations() -> None:
     layer = model[0]
     assert isinstance(layer, lp.nn.Linear) and parametrize.is_parametrized(layer)
     assert list(model.state_dict()) == keys
-    x = torch.randn(4, 5)
-    want = lp.functional.linear(x, layer.weight, layer.bias, recipe=DETERMINISTIC)
-    assert_bit_equal(layer(x), want)
-    assert_bit_equal(copy.deepcopy(layer)(x), want)
+    want = lp.functional.linear(X, layer.weight, layer.bias, recipe=DETERMINISTIC)
+    assert_bit_equal(layer(X), want)
+    assert_bit_equal(copy.deepcopy(layer)(X), want)
     parametrize.remove_parametrizations(layer, "weight")
     assert type(layer) is lp.nn.Linear
     assert type(lp.revert(layer)) is nn.Linear
 
 
 @pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
-@pytest.mark.parametrize("norm", [nn.utils.weight_norm, nn.utils.spectral_norm])
+@each("norm", [nn.utils.weight_norm, nn.utils.spectral_norm])
 def test_convert_keeps_norms_that_are_hooks(norm: Any) -> None:
     torch.manual_seed(0)
     layer = norm(nn.Conv2d(2, 3, 2)).eval()

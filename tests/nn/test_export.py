@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 import lpkernels as lp
+from lpkernels import backends
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
-from tests.nn.layer_cases import LAYERS, converted, first, inputs
+from tests.loops import each
+from tests.nn.layer_cases import LAYERS, SLOW_TO_COMPILE, converted, first, inputs
 
-every_layer = pytest.mark.parametrize("name", LAYERS)
 # Strict export names what a layer changes; torch.nn's recurrent layers assign tensors.
 pytestmark = pytest.mark.filterwarnings("ignore:While compiling", "ignore:The tensor attributes")
 
@@ -22,9 +23,23 @@ def operators(program: torch.export.ExportedProgram) -> list[str]:
     return [each.split(".")[1] for each in targets if each.startswith("lpkernels.")]
 
 
-@every_layer
-@pytest.mark.parametrize("strict", [False, True], ids=["default", "strict"])
-def test_exported_layer_has_its_bits(name: str, strict: bool) -> None:
+@each("name", LAYERS)
+def test_exported_layer_has_its_bits(name: str) -> None:
+    exported_has_its_bits(name, strict=False)
+
+
+@each("name", [name for name in LAYERS if name not in SLOW_TO_COMPILE])
+def test_strictly_exported_layer_has_its_bits(name: str) -> None:
+    exported_has_its_bits(name, strict=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW_TO_COMPILE)
+def test_other_strictly_exported_layers_have_their_bits(name: str) -> None:
+    exported_has_its_bits(name, strict=True)
+
+
+def exported_has_its_bits(name: str, strict: bool) -> None:
     args = inputs(name)
     # A batch norm that trains computes its sums, and changes its running statistics.
     layer = converted(name, DETERMINISTIC).train(not strict)
@@ -78,6 +93,12 @@ def test_exported_program_refuses_gradients() -> None:
         y.sum().backward()
 
 
+def test_export_may_be_the_first_use_of_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    for registry in ("_loaded", "_checked"):
+        monkeypatch.setattr(backends, registry, {})
+    exec(FRESH)
+
+
 FRESH = """
 import torch, lpkernels as lp
 layer = lp.nn.Linear(4, 3, recipe=lp.Recipe(input="e5m2", fprop="e6m9"))
@@ -87,5 +108,6 @@ assert torch.equal(program.module()(x), layer(x))
 """
 
 
-def test_export_may_be_the_first_use_of_a_backend() -> None:
+@pytest.mark.slow
+def test_export_may_be_the_first_thing_that_a_process_does() -> None:
     subprocess.run([sys.executable, "-c", FRESH], check=True)

@@ -1,7 +1,6 @@
 """Every layer in the rest of torch: autocast, checkpoints, layouts, optimizers, files, shapes."""
 
 import io
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,22 +14,22 @@ from torch.utils.checkpoint import checkpoint
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
+from tests.loops import each
 from tests.nn.layer_cases import LAYERS, converted, first, inputs, leaves, plain, same, step
+from tests.support.computes import Computes
 
 NATIVE = lp.Recipe(input="e4m3", weight="e5m2", grad_output="e5m2")
 X = torch.randn(3, 4, 8)
-every_layer = pytest.mark.parametrize("name", LAYERS)
+every_layer = each("name", LAYERS)
 WITHOUT_PARAMETERS = ("Softmax", "GELU")
-with_parameters = pytest.mark.parametrize(
-    "name", [n for n in LAYERS if n not in WITHOUT_PARAMETERS]
-)
+with_parameters = each("name", [n for n in LAYERS if n not in WITHOUT_PARAMETERS])
 # oneDNN has no LSTM with projections.
 pytestmark = pytest.mark.filterwarnings("ignore:LSTM with projections")
 
 
 @every_layer
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("recipe", [DETERMINISTIC, NATIVE], ids=["emulated", "native sums"])
+@each("dtype", [torch.bfloat16, torch.float16])
+@each("recipe", [DETERMINISTIC, NATIVE])
 def test_autocast_changes_nothing(name: str, dtype: torch.dtype, recipe: lp.Recipe) -> None:
     layer = converted(name, recipe)
     narrow = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs(name))
@@ -49,8 +48,8 @@ def test_autocast_changes_nothing(name: str, dtype: torch.dtype, recipe: lp.Reci
 
 
 @every_layer
-@pytest.mark.parametrize("reentrant", [False, True], ids=["default", "reentrant"])
-@pytest.mark.parametrize("packs", [False, True], ids=["as they are", "packed"])
+@each("reentrant", [False, True])
+@each("packs", [False, True])
 def test_checkpoints_draw_the_same(name: str, reentrant: bool, packs: bool) -> None:
     if reentrant and name == "Embedding":
         pytest.skip("no input requires a gradient")
@@ -108,9 +107,8 @@ def test_zero_rows_are_as_in_torch(name: str) -> None:
     except (RuntimeError, ValueError):
         with pytest.raises((RuntimeError, ValueError)):
             step(layer, layer, *args)
-        return
-    got = step(layer, layer, *args)
-    assert [t.shape for t in got] == [t.shape for t in want]
+    else:
+        assert [t.shape for t in step(layer, layer, *args)] == [t.shape for t in want]
 
 
 def strided(x: torch.Tensor) -> torch.Tensor:
@@ -130,7 +128,7 @@ def test_strides_change_no_bit(name: str) -> None:
     same(step(layer, layer, *args), want)
 
 
-@pytest.mark.parametrize("name", ["Conv2d", "ConvTranspose2d", "BatchNorm2d"])
+@each("name", ["Conv2d", "ConvTranspose2d", "BatchNorm2d"])
 def test_channels_last_changes_no_bit(name: str) -> None:
     layer, (x,) = converted(name, DETERMINISTIC), inputs(name)
     want = step(layer, layer, x)
@@ -156,17 +154,11 @@ def test_gradients_are_those_of_the_tensors_that_ask(name: str) -> None:
             assert_bit_equal(torch.zeros(()) if found is None else found, next(full))
 
 
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "SGD": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, foreach=True),
-    "Adam": lambda p: torch.optim.Adam(p, 0.1, foreach=False),
-}
-
-
 @with_parameters
-@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS)
-def test_optimizers_change_weights_in_place(name: str, optimizer: Any) -> None:
+@each("optimizer, options", [("SGD", {"momentum": 0.9, "foreach": True}), ("Adam", {})])
+def test_optimizers_change_weights_in_place(name: str, optimizer: str, options: Any) -> None:
     layer, args = converted(name, DETERMINISTIC), inputs(name)
-    own = optimizer(layer.parameters())
+    own = getattr(torch.optim, optimizer)(layer.parameters(), 0.1, **options)
     for _ in range(2):
         own.zero_grad()
         first(layer(*args)).square().sum().backward()
@@ -190,23 +182,17 @@ def test_state_goes_both_ways_through_a_file(name: str) -> None:
         torch.save(source.state_dict(), file)
         file.seek(0)
         target.load_state_dict(torch.load(file, weights_only=True))
-        for a, c in zip(target.parameters(), source.parameters(), strict=True):
-            assert_bit_equal(a, c)
+        same(target.parameters(), source.parameters())
 
 
 def test_layers_inside_a_model_with_functions_take_one_recipe() -> None:
-    class Tagger(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.lstm, self.norm = nn.LSTM(8, 6), nn.LayerNorm(6)
-            self.attention = nn.MultiheadAttention(6, 2)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            y = self.norm(self.lstm(x)[0])
-            return self.attention(y, y, y)[0] @ self.attention.out_proj.weight
+    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
+        y = m.norm(m.lstm(x)[0])
+        return m.attention(y, y, y)[0] @ m.attention.out_proj.weight
 
     torch.manual_seed(1)
-    model = Tagger()
+    layers = {"lstm": nn.LSTM(8, 6), "norm": nn.LayerNorm(6)}
+    model: Any = Computes(forward, **layers, attention=nn.MultiheadAttention(6, 2))
     plain = model(X)
     lp.convert(model, {"*": DETERMINISTIC, nn.LayerNorm: NATIVE})
     assert model.norm.recipe == DETERMINISTIC

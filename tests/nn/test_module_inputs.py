@@ -1,9 +1,8 @@
 """Every layer on the inputs that torch's own tests of its modules use."""
 
-import copy
 import inspect
-import pickle
 from collections.abc import Iterable, Iterator
+from itertools import cycle
 from typing import Any, NamedTuple
 
 import expecttest  # noqa: F401  (common_modules needs it)
@@ -12,28 +11,31 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.testing._internal.common_modules import ModuleInput, module_db
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import lpkernels as lp
-from lpkernels.nn import _classes
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
+from tests.loops import each
+from tests.nn.layer_cases import same, twins
 from tests.nn.more_module_inputs import more_inputs
+from tests.support.operators import Operators
 
-SUMS_ONLY = [cls.__name__ for cls in _classes._WITHOUT_PRODUCTS]
-CLASSES = [cls.__name__ for cls in _classes._CLASSES] + SUMS_ONLY
-SUMS = lp.Recipe(
-    fprop=lp.Accumulator("fp32"), dgrad=lp.Accumulator("fp32"), wgrad=lp.Accumulator("fp32")
-)
+PUBLIC = {name: getattr(lp.nn, name) for name in lp.nn.__all__}
+CLASSES = [n for n, x in PUBLIC.items() if isinstance(x, type) and issubclass(x, nn.Module)]
+SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
 INFOS = {info.module_cls: info for info in module_db}
 
 
 class Case(NamedTuple):
-    """A layer's name, the arguments of its constructor and of its call."""
+    """A layer's name, the arguments of its constructor and of its call, and what is special."""
 
     name: str
     constructor: Any
     forward: Any
+    label: str
+
+    def __repr__(self) -> str:
+        return f"{self.name} ({self.label})"
 
 
 def module_inputs(name: str) -> list[ModuleInput]:
@@ -42,39 +44,19 @@ def module_inputs(name: str) -> list[ModuleInput]:
     return info.module_inputs_func(info, **call)
 
 
-def cases(most: int | None = None) -> Iterator[Any]:
-    """All inputs of each class, torch's and those it leaves out, or the first `most` of torch's."""
-    torch.manual_seed(0)
-    for name in CLASSES:
-        # torch lists no inputs for LazyLinear, which takes those of Linear without in_features.
-        listed = list(module_inputs("Linear" if name == "LazyLinear" else name))[:most]
-        for i, case in enumerate(listed + ([] if most else more_inputs(name))):
-            constructor = case.constructor_input
-            if name == "LazyLinear":
-                constructor.args = constructor.args[1:]
-            forward = case.forward_input
-            label = f"{name}-{case.desc or i}"
-            yield pytest.param(Case(name, constructor, forward), id=label)
+def cases(name: str, most: int | None = None) -> Iterator[Case]:
+    """All inputs of this class, torch's and those it leaves out, or the first `most` of torch's."""
+    # torch lists no inputs for LazyLinear, which takes those of Linear without in_features.
+    listed = list(module_inputs("Linear" if name == "LazyLinear" else name))[:most]
+    for i, case in enumerate(listed + ([] if most else more_inputs(name))):
+        if name == "LazyLinear":
+            case.constructor_input.args = case.constructor_input.args[1:]
+        yield Case(name, case.constructor_input, case.forward_input, case.desc or str(i))
 
 
-ONE_SIZE = ("LazyLinear", "LayerNorm", "RMSNorm", "Softmax", "GELU", "BatchNorm1d")
-ONE_SIZE += ("BatchNorm2d", "BatchNorm3d")
-every_case = pytest.mark.parametrize("case", list(cases()))
-some_cases = pytest.mark.parametrize("case", list(cases(3)))
-every_class = pytest.mark.parametrize("name", CLASSES)
-
-
-class Calls(TorchDispatchMode):
-    """Counts the calls of the products of lpkernels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "lpkernels":
-            self.names.append(func._schema.name.partition("::_")[2])
-        return func(*args, **(kwargs or {}))
+torch.manual_seed(0)
+CASES = [case for name in CLASSES for case in cases(name)]
+SOME = [case for name in CLASSES for case in cases(name, 3)]
 
 
 def made(case: Case, module: Any, **options: Any) -> nn.Module:
@@ -112,19 +94,18 @@ def tensors(value: Any) -> list[torch.Tensor]:
     return [t for each in value for t in tensors(each)] if isinstance(value, Iterable) else []
 
 
-@every_case
+@each("case", CASES)
 def test_layer_by_the_fp32_recipe_is_torchs(case: Case) -> None:
-    for a, c in zip(run(made(case, lp.nn), case), run(made(case, nn), case), strict=True):
-        assert_bit_equal(a, c)
+    same(run(made(case, lp.nn), case), run(made(case, nn), case))
 
 
-@every_case
+@each("case", CASES)
 def test_layer_summed_in_sequence_is_torchs_within_fp32(case: Case) -> None:
-    with Calls() as calls:
+    with Operators() as operators:
         got = run(made(case, lp.nn, recipe=SUMS), case)
     for a, c in zip(got, run(made(case, nn), case), strict=True):
         torch.testing.assert_close(a, c, rtol=1e-5, atol=3e-5)
-    assert set(calls.names) == products(case)
+    assert set(operators.emulated) == products(case)
 
 
 def products(case: Case) -> set[str]:
@@ -142,24 +123,25 @@ def products(case: Case) -> set[str]:
     return kinds | of_bias if biased else kinds
 
 
-@every_case
-@pytest.mark.parametrize("recipe", [DETERMINISTIC, STOCHASTIC], ids=["deterministic", "stochastic"])
-def test_layer_in_low_precision_is_the_references(
-    case: Case, recipe: lp.Recipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@each("case, recipe", zip(CASES[::5], cycle([DETERMINISTIC, STOCHASTIC])))
+def test_layer_in_low_precision_is_the_references(case: Case, recipe: lp.Recipe) -> None:
     got = run(made(case, lp.nn, recipe=recipe), case)
-    monkeypatch.setenv("LPKERNELS_BACKEND", "reference")
-    for a, c in zip(got, run(made(case, lp.nn, recipe=recipe), case), strict=True):
-        assert_bit_equal(a, c)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LPKERNELS_BACKEND", "reference")
+        same(got, run(made(case, lp.nn, recipe=recipe), case))
 
 
-@some_cases
-def test_converted_layer_is_the_one_built(case: Case) -> None:
+@each("case", SOME)
+def test_converted_and_copied_layers_are_the_one_built(case: Case) -> None:
     converted = lp.convert(made(case, nn), {getattr(nn, case.name): STOCHASTIC})
     built = made(case, lp.nn, recipe=STOCHASTIC)
-    assert type(converted) is type(built)
-    for a, c in zip(run(converted, case), run(built, case), strict=True):
-        assert_bit_equal(a, c)
+    copies = twins(built)
+    want = run(built, case)
+    for layer in (converted, *copies):
+        # A lazy layer is of its own class until it runs.
+        assert layer.recipe == STOCHASTIC
+        same(run(layer, case), want)
+        assert type(layer) is type(built)
     plain = made(case, nn)
     run(plain, case)
     assert type(lp.revert(converted)) is type(plain)
@@ -169,7 +151,7 @@ def test_converted_layer_is_the_one_built(case: Case) -> None:
 ATTRIBUTES = {"_recipe", "_tabled", "_formats", "_built", "_rest", "_tabled_rest"}
 
 
-@some_cases
+@each("case", SOME)
 def test_layer_looks_like_torchs(case: Case) -> None:
     layer, plain = made(case, lp.nn, recipe="fp8_wang2018"), made(case, nn)
     assert isinstance(layer, getattr(nn, case.name))
@@ -184,58 +166,37 @@ def test_layer_looks_like_torchs(case: Case) -> None:
     assert type(layer).__name__ == type(plain).__name__
     assert type(layer) is getattr(lp.nn, type(plain).__name__)
     layer.load_state_dict(plain.state_dict())
-    for a, c in zip(layer.parameters(), plain.parameters(), strict=True):
-        assert_bit_equal(a, c)
+    same(layer.parameters(), plain.parameters())
 
 
-@some_cases
-@pytest.mark.parametrize("how", ["pickle", "deepcopy"])
-def test_layer_copies_keep_the_recipe(case: Case, how: str) -> None:
-    layer = made(case, lp.nn, recipe=DETERMINISTIC)
-    twin = pickle.loads(pickle.dumps(layer)) if how == "pickle" else copy.deepcopy(layer)
-    assert type(twin) is type(layer) and twin.recipe == layer.recipe
-    for a, c in zip(
-        run(twin, case), run(made(case, lp.nn, recipe=DETERMINISTIC), case), strict=True
-    ):
-        assert_bit_equal(a, c)
-
-
-CONTAINERS = (
-    "TransformerEncoderLayer",
-    "TransformerDecoderLayer",
-    "TransformerEncoder",
-    "Transformer",
-)
-
-
-def container_cases() -> Iterator[Any]:
+def container_cases() -> Iterator[Case]:
     torch.manual_seed(0)
-    for name in CONTAINERS:
-        for i, case in enumerate(module_inputs(name)[::3]):
-            label = f"{name}-{3 * i}"
-            yield pytest.param(Case(name, case.constructor_input, case.forward_input), id=label)
+    for kind in ("EncoderLayer", "DecoderLayer", "Encoder", ""):
+        # torch's inputs are products of options with two values each, which 7 steps through.
+        for i, case in enumerate(module_inputs(name := f"Transformer{kind}")[::7]):
+            yield Case(name, case.constructor_input, case.forward_input, str(7 * i))
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
-@pytest.mark.parametrize("case", list(container_cases()))
+@each("case", container_cases())
 def test_converted_container_is_torchs_within_fp32(case: Case) -> None:
     layer, plain = made(case, nn), made(case, nn)
     lp.convert(layer, SUMS)
-    with Calls() as calls:
+    with Operators() as operators:
         got = run(layer, case)
     for a, c in zip(got, run(plain, case), strict=True):
         torch.testing.assert_close(a, c, rtol=1e-4, atol=1e-5)
-    assert set(calls.names) == {"matmul"}
+    assert set(operators.emulated) == {"matmul"}
     args, kwargs = copied((case.forward.args, case.forward.kwargs))
-    with torch.no_grad(), Calls() as calls:
+    with torch.no_grad(), Operators() as operators:
         got = layer.eval()(*args, **kwargs)
     torch.testing.assert_close(got, plain.eval()(*args, **kwargs), rtol=1e-4, atol=1e-5)
     # Each attention has three products and out_proj; there are two hidden layers beside them.
     blocks = sum(isinstance(m, nn.MultiheadAttention) for m in layer.modules())
-    assert calls.names.count("matmul") >= 4 * blocks + 2
+    assert operators.emulated.count("matmul") >= 4 * blocks + 2
 
 
-@every_class
+@each("name", CLASSES)
 def test_class_has_torchs_signature_and_recipe(name: str) -> None:
     own, torchs = getattr(lp.nn, name), getattr(nn, name)
     want = inspect.signature(torchs).parameters
@@ -249,14 +210,13 @@ def test_class_has_torchs_signature_and_recipe(name: str) -> None:
     assert forward[0] == forward[1]
 
 
-@every_class
+@each("name", CLASSES)
 def test_class_refuses_what_is_no_recipe(name: str) -> None:
-    sizes = (4, 4, 4)[: 1 if name in ONE_SIZE else 2 if "Lazy" in name else 3]
-    sizes = sizes[:2] if name in ("Linear", "Embedding") else sizes
+    constructor = next(iter(cases(name, 1))).constructor
     with pytest.raises(TypeError, match="expected a Recipe or its name, got 8"):
-        getattr(lp.nn, name)(*sizes, recipe=8)
+        getattr(lp.nn, name)(*constructor.args, **constructor.kwargs, recipe=8)
     with pytest.raises(TypeError, match="unexpected keyword argument 'biased'"):
-        getattr(lp.nn, name)(*sizes, biased=True)
+        getattr(lp.nn, name)(*constructor.args, **constructor.kwargs, biased=True)
 
 
 def test_embedding_from_pretrained() -> None:

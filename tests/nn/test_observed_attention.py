@@ -1,16 +1,15 @@
 """Attention as an observer makes it, part by part: a query whose keys are all masked."""
 
-from __future__ import annotations
-
 import inspect
 import math
+from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lpkernels.nn.observing.attention import dot_product_attention, multi_head_attention
+from tests.loops import each
 
 EMPTY = torch.tensor([[True, True, True], [False, False, False], [True, False, True]])
 
@@ -23,7 +22,7 @@ def linear(x: Tensor, w: Tensor, b: Tensor | None, name: str) -> Tensor:
     return F.linear(x, w, b)
 
 
-@pytest.mark.parametrize("adds", [False, True], ids=["keeps", "adds"])
+@each("adds", [False, True])
 def test_a_query_without_any_key_gets_what_torch_gives(adds: bool) -> None:
     x = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
     mask = torch.zeros(3, 3).masked_fill(~EMPTY, -math.inf) if adds else EMPTY
@@ -34,35 +33,32 @@ def test_a_query_without_any_key_gets_what_torch_gives(adds: bool) -> None:
     assert x.grad is not None and x.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("need_weights", [False, True])
-def test_multi_head_attention_gives_it_nan_only_with_its_weights(need_weights: bool) -> None:
-    torch.manual_seed(2)
-    layer, x = nn.MultiheadAttention(8, 2), torch.randn(3, 2, 8)
+def parts_of(layer: nn.MultiheadAttention, x: Tensor, **options: Any) -> tuple[Any, Any]:
+    """What the observer's parts compute, and what the layer does, with the same draws."""
     call = inspect.signature(F.multi_head_attention_forward).bind(
-        x, x, x, 8, 2, layer.in_proj_weight, layer.in_proj_bias, None, None, False, 0.0,
-        layer.out_proj.weight, layer.out_proj.bias, attn_mask=~EMPTY, need_weights=need_weights,
+        x, x, x, 8, 2, layer.in_proj_weight, layer.in_proj_bias, None, None, False, layer.dropout,
+        layer.out_proj.weight, layer.out_proj.bias, **options,
     )  # fmt: skip
     call.apply_defaults()
-    found, weights = multi_head_attention(call.arguments, linear=linear, matmul=matmul)
-    want, of_torch = layer(x, x, x, attn_mask=~EMPTY, need_weights=need_weights)
+    torch.manual_seed(3)
+    found = multi_head_attention(call.arguments, linear=linear, matmul=matmul)
+    torch.manual_seed(3)
+    return found, layer(x, x, x, **options)
+
+
+@each("need_weights", [False, True])
+def test_multi_head_attention_gives_it_nan_only_with_its_weights(need_weights: bool) -> None:
+    layer, x = nn.MultiheadAttention(8, 2), torch.randn(3, 2, 8)
+    options = {"attn_mask": ~EMPTY, "need_weights": need_weights}
+    (found, weights), (want, of_torch) = parts_of(layer, x, **options)
     torch.testing.assert_close(found, want, equal_nan=True)
     assert found[1].isnan().all() if need_weights else found.isfinite().all()
     if need_weights:
         torch.testing.assert_close(weights, of_torch, equal_nan=True)
 
 
-@pytest.mark.parametrize("average", [False, True], ids=["heads", "mean"])
+@each("average", [False, True])
 def test_multi_head_attention_tells_its_weights_after_dropout_as_torch_does(average: bool) -> None:
-    torch.manual_seed(2)
     layer, x = nn.MultiheadAttention(8, 2, dropout=0.5), torch.randn(3, 2, 8)
-    call = inspect.signature(F.multi_head_attention_forward).bind(
-        x, x, x, 8, 2, layer.in_proj_weight, layer.in_proj_bias, None, None, False, 0.5,
-        layer.out_proj.weight, layer.out_proj.bias, average_attn_weights=average,
-    )  # fmt: skip
-    call.apply_defaults()
-    torch.manual_seed(3)
-    found, weights = multi_head_attention(call.arguments, linear=linear, matmul=matmul)
-    torch.manual_seed(3)
-    want, of_torch = layer(x, x, x, average_attn_weights=average)
+    found, want = parts_of(layer, x, average_attn_weights=average)
     torch.testing.assert_close(found, want)
-    torch.testing.assert_close(weights, of_torch)

@@ -1,7 +1,5 @@
 """observe: which calls are told, in what names, and with which tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,18 +11,11 @@ from torch.nn import functional as F
 import lpkernels as lp
 from lpkernels.nn.observing import EVERYTHING, PRODUCTS, Call, Visitor, observe, trace
 from tests.compare import assert_bit_equal
-from tests.nn.observed import Calls, Computes, cnn, mean_square, watched
+from tests.loops import each
+from tests.nn.observed import Calls, cnn, mean_square, of_weight, watched
+from tests.support.computes import Computes
 
-
-class Operators(Visitor):
-    def __init__(self) -> None:
-        self.names: list[tuple[str, str]] = []
-
-    def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
-        self.names.append((call.module, call.operation))
-
-
-X = torch.randn(2, 4)
+X, ODD = torch.randn(2, 4), torch.full((2, 4), 1.1)
 IMAGES = torch.randn(2, 3, 5, 5)
 
 
@@ -38,16 +29,15 @@ def test_a_cnn_calls_its_products_in_order():
     assert [run.name for run in outer] == ["0", ""]
 
 
-@pytest.mark.parametrize("convert", [False, True], ids=["torch's", "emulated"])
-@pytest.mark.parametrize(
-    ("model", "inputs"),
+@each("convert", [False, True])
+@each(
+    "model, inputs",
     [
         (cnn(), (IMAGES,)),
         (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (torch.randn(2, 3, 8),)),
         (nn.LSTM(5, 6, 2, bidirectional=True), (torch.randn(4, 2, 5, requires_grad=True),)),
-        (Computes(lambda x, w: torch.einsum("ij,kj->ik", x, w) @ w), (X,)),
+        (of_weight(lambda x, w: torch.einsum("ij,kj->ik", x, w) @ w), (X,)),
     ],
-    ids=["cnn", "transformer", "lstm", "functions"],
 )
 def test_a_watched_step_has_the_bits_of_an_unwatched_one(model, inputs, convert: bool):
     if convert:
@@ -64,9 +54,7 @@ def test_a_watched_step_has_the_bits_of_an_unwatched_one(model, inputs, convert:
         assert_bit_equal(p.grad, gradient)
 
 
-@pytest.mark.parametrize(
-    ("function", "name", "operands"),
-    [
+@each("function, name, operands", [
         (lambda x, w: x @ w, "matmul", ["input", "other"]),
         (lambda x, w: w.__rmatmul__(x), "matmul", ["other", "input"]),
         (lambda x, w: torch.mm(x, mat2=w), "mm", ["input", "mat2"]),
@@ -82,11 +70,9 @@ def test_a_watched_step_has_the_bits_of_an_unwatched_one(model, inputs, convert:
         ),
         (lambda x, w: torch.lstm_cell(x, (x[:, :1], x[:, :1]), w, w[:, :1]), "lstm_cell",
          ["input", "hx.0", "hx.1", "w_ih", "w_hh"]),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
+    ])  # fmt: skip
 def test_functions_and_their_arguments_have_torchs_names(function, name: str, operands: list[str]):
-    seen = watched(nn.Sequential(Computes(function)), X)
+    seen = watched(nn.Sequential(of_weight(function)), X)
     assert seen.names == [("0", name)]
     assert name in PRODUCTS
     assert [n for n, x in seen.arguments[0].items() if "." not in n and isinstance(x, Tensor)] == [
@@ -97,7 +83,7 @@ def test_functions_and_their_arguments_have_torchs_names(function, name: str, op
 
 def test_the_loss_runs_around_the_model():
     seen = Calls()
-    trace(Computes(torch.matmul), seen, X, loss=lambda y: (y @ y.mT).sum())
+    trace(of_weight(torch.matmul), seen, X, loss=lambda y: (y @ y.mT).sum())
     assert seen.names == [("", "matmul")] * 2
     assert [call.run.module is None for call in seen.calls] == [False, True]
     assert str(seen.calls[1]) == "the model calls matmul"
@@ -113,15 +99,10 @@ def test_every_operation_can_be_told():
 
 
 def test_emulated_layers_and_calls_are_told_as_what_they_stand_for():
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer, self.memory = nn.Linear(4, 4), nn.LSTM(4, 3)
+    def forward(m: Any, x: Tensor) -> Tensor:
+        return m.memory(F.linear(m.layer(x) @ x.mT, torch.eye(4)[:, : len(x)]))[0]
 
-        def forward(self, x: Tensor) -> Tensor:
-            return self.memory(F.linear(self.layer(x) @ x.mT, torch.eye(4)[:, : len(x)]))[0]
-
-    model = Net()
+    model: Any = Computes(forward, layer=nn.Linear(4, 4), memory=nn.LSTM(4, 3))
     plain = watched(model, X)
     model.zero_grad()
     seen = watched(lp.convert(model, "hfp8_sun2019"), X)
@@ -144,13 +125,10 @@ def test_a_visitors_own_arithmetic_is_neither_told_nor_emulated():
             assert_bit_equal(ODD @ ODD.mT, expected)
 
     expected, seen = ODD @ ODD.mT, Multiplies()
-    model = lp.convert(nn.Sequential(Computes(torch.matmul)), lp.Recipe(input="e5m2"))
+    model = lp.convert(nn.Sequential(of_weight(torch.matmul)), lp.Recipe(input="e5m2"))
     with observe(model, seen):
         model(X).sum().backward()
     assert seen.names == [("0", "matmul")] and seen.gradients[0]
-
-
-ODD = torch.full((2, 4), 1.1)
 
 
 def test_two_observers_are_told_alike():
@@ -181,38 +159,33 @@ def test_attention_and_recurrent_layers_in_parts():
 
 
 def test_operators_are_told_inside_fused_functions_and_emulated_arithmetic():
-    model, seen = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)), Operators()
+    class Operators(Visitor):
+        def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
+            seen.append((call.module, call.operation))
+
+    model, seen = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)), []
     lp.convert(model, lp.Recipe(fprop="e5m7"), include="1")
-    with observe(model, seen, depth="operators"):
+    with observe(model, Operators(), depth="operators"):
         model(X).sum().backward()
-    assert seen.names == [("0", "aten::addmm"), ("1", "lpkernels::_matmul")]
+    assert seen == [("0", "aten::addmm"), ("1", "lpkernels::_matmul")]
 
 
 def test_a_module_that_raises_and_is_caught_runs_no_longer():
-    class Fails(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            raise ValueError("no")
+    def forward(m: Any, x: Tensor) -> Tensor:
+        try:
+            return m.fails(x)
+        except ZeroDivisionError:
+            return m.layer(x) @ x.mT
 
-    class Catches(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fails, self.layer = Fails(), nn.Linear(4, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            try:
-                return self.fails(x)
-            except ValueError:
-                return self.layer(x) @ x.mT
-
-    assert watched(Catches(), X).names == [("layer", "linear"), ("", "matmul")]
+    fails = Computes(lambda m, x: 1 / 0)
+    catches = Computes(forward, fails=fails, layer=nn.Linear(4, 4))
+    assert watched(catches, X).names == [("layer", "linear"), ("", "matmul")]
 
 
 SCRIPTED, COMPILED = torch.jit.script(nn.Linear(4, 4)), nn.Sequential(torch.compile(nn.ReLU()))
 
 
-@pytest.mark.parametrize(
-    ("model", "inputs", "options", "error", "message"),
-    [
+@each("model, inputs, options, error, message", [
         (X, (), {}, TypeError, "observe: model must be a torch.nn.Module, got Tensor"),
         (nn.ReLU(), (X,), {"depth": "deep"}, ValueError, "functions, parts, operators; got deep"),
         (nn.ReLU(), (X,), {"depth": "operators"}, ValueError, "below autograd"),
@@ -226,9 +199,7 @@ SCRIPTED, COMPILED = torch.jit.script(nn.Linear(4, 4)), nn.Sequential(torch.comp
             nn.MultiheadAttention(4, 2, add_zero_attn=True), (X, X, X), {"depth": "parts"},
             NotImplementedError, "^multi_head_attention_forward with add_zero_attn",
         ),
-    ],
-    ids=str,
-)  # fmt: skip
+    ])  # fmt: skip
 def test_what_cannot_be_observed_is_refused(model, inputs, options, error, message):
     with pytest.raises(error, match=message):
         watched(model, *inputs, **options)
@@ -251,11 +222,11 @@ def test_without_what_is_around_only_the_model_is_told():
 
 
 def test_without_what_is_around_an_interrupt_leaves_no_mode():
-    class Interrupted(nn.Module):
-        def forward(self, x):
-            raise KeyboardInterrupt
+    def interrupted(m: Any, x: Tensor) -> None:
+        raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt), observe(model := Interrupted(), Calls(), around=False):
+    model = Computes(interrupted)
+    with pytest.raises(KeyboardInterrupt), observe(model, Calls(), around=False):
         model(torch.ones(1))
     assert torch._C._len_torch_function_stack() == 0
 

@@ -1,7 +1,5 @@
 """observe: the gradients of calls, and what is kept until they come."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections.abc import Mapping
@@ -15,7 +13,9 @@ from torch.utils.checkpoint import checkpoint
 import lpkernels as lp
 from lpkernels.nn.observing import Call, Visitor, observe
 from tests.compare import assert_bit_equal
-from tests.nn.observed import Calls, Computes, cnn, mean_square, watched
+from tests.loops import each
+from tests.nn.observed import Calls, cnn, mean_square, of_weight, watched
+from tests.support.computes import Computes
 
 X = torch.randn(2, 4)
 
@@ -64,7 +64,7 @@ def test_gradients_go_to_the_step_they_belong_to():
 def test_an_operand_changed_in_place_is_told_as_it_entered():
     seen = Calls()
     x = torch.randn(2, 4, requires_grad=True)
-    model = Computes(lambda x, w: (x * 1).relu_())
+    model = of_weight(lambda x, w: (x * 1).relu_())
     with observe(model, seen, operations={"relu_"}):
         (model(x) * 3).sum().backward()
     assert_bit_equal(seen.arguments[0]["0"], x.detach())
@@ -82,17 +82,12 @@ def test_under_autocast_operands_are_as_they_entered():
     assert seen.gradients[0]["weight"].dtype == torch.float32
 
 
-@pytest.mark.parametrize("recipe", [None, "e4m3"], ids=["torch's", "emulated"])
+@each("recipe", [None, "e4m3"])
 def test_what_checkpointing_recomputes_is_told_once(recipe):
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.part = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
-
-        def forward(self, x: Tensor) -> Tensor:
-            return checkpoint(self.part, x, use_reentrant=False)
-
-    net = Net() if recipe is None else lp.convert(Net(), lp.Recipe(input=recipe))
+    part = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    net = Computes(lambda m, x: checkpoint(m.part, x, use_reentrant=False), part=part)
+    if recipe is not None:
+        lp.convert(net, lp.Recipe(input=recipe))
     seen = watched(net, X)
     assert seen.names == [("part.0", "linear")]
     assert "weight" in seen.gradients[0]
@@ -138,20 +133,12 @@ def test_hooks_are_gone_afterwards():
 
 
 def test_a_backward_pass_that_raises_leaves_no_gradient_for_the_next():
-    class Raises(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, w: Tensor) -> Tensor:
-            return w.clone()
-
-        @staticmethod
-        def backward(ctx: Any, g: Tensor) -> Tensor:
-            raise ZeroDivisionError
-
     layer, seen = nn.Linear(4, 2), Calls()
     with observe(layer, seen):
         # Backward begins with what was computed last: here the layer, before the gradient of the
         # weight is complete.
-        raises = Raises.apply(layer.weight).sum()
+        raises = (layer.weight * 1).sum()
+        raises.grad_fn.register_prehook(lambda gradients: 1 / 0)  # type: ignore[union-attr]
         with pytest.raises(ZeroDivisionError):
             (raises + layer(X).sum()).backward()
         mean_square(layer(X)).backward()
@@ -160,7 +147,7 @@ def test_a_backward_pass_that_raises_leaves_no_gradient_for_the_next():
     assert not layer.weight._backward_hooks
 
 
-@pytest.mark.parametrize("wanted", ["result", "weight", "input", ""])
+@each("wanted", ["result", "weight", "input", ""])
 def test_only_wanted_gradients_are_told(wanted: str):
     class Wanting(Calls):
         def wants_gradient(self, call: Any, of: str) -> bool:

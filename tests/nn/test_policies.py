@@ -16,6 +16,7 @@ from lpkernels.experiments.training.arithmetic import ArithmeticConfig, layer_re
 from lpkernels.nn.policies import describe
 from lpkernels.recipes import recipes
 from tests.compare import assert_bit_equal
+from tests.loops import each
 from tests.nn.policy_models import (
     CALLERS,
     MODELS,
@@ -57,8 +58,8 @@ def stated(kind: str, policy: str) -> dict[str, lp.Recipe]:
     return wanted
 
 
-@pytest.mark.parametrize("kind", MODELS)
-@pytest.mark.parametrize("name", lp.policies())
+@each("kind", MODELS)
+@each("name", lp.policies())
 def test_policy_gives_every_layer_the_recipe_it_states(kind: str, name: str) -> None:
     make, x = MODELS[kind]
     model = make()
@@ -75,23 +76,11 @@ def test_names_are_those_of_recipes_and_each_has_a_source() -> None:
     older = ["fp16_mixed", "bf16_mixed", "fp8_wang2018", "hfp8_sun2019"]
     assert lp.policies() == [*older, "cpt_fu2021"]
     assert set(lp.policies()) < set(recipes())
+    assert {"policy", "policies"} < set(lp.__all__)
+    assert {"FIRST", "LAST", "Policy"} < set(lp.nn.__all__)
     for name in lp.policies():
         assert lp.policy(name)["*"] == lp.recipe(name)
         assert re.search("Source: .*Our reading: ", describe(name), re.DOTALL)
-
-
-def test_policies_are_public() -> None:
-    assert {"policy", "policies"} < set(lp.__all__)
-    assert {"FIRST", "LAST", "Policy"} < set(lp.nn.__all__)
-
-
-def test_cpt_fu2021_gives_transposed_convolutions_the_axis_of_their_channels() -> None:
-    model = nn.Sequential(
-        nn.ConvTranspose2d(2, 3, 3), nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4, 2)
-    )
-    lp.convert(model, lp.policy("cpt_fu2021"))
-    recipes = [model[i].recipe for i in (0, 1, 3)]
-    assert [str(r.weight) for r in recipes] == ["affine8_axis1", "affine8_axis0", "None"]
 
 
 def test_ends_of_fp8_wang2018_are_the_trainers() -> None:
@@ -169,8 +158,7 @@ def test_another_policy_replaces_all_of_one() -> None:
 def test_set_recipe_takes_a_policy() -> None:
     model = lp.convert(ResNet(), "fp8_wang2018", exclude="stem")
     policy = lp.policy("hfp8_sun2019")
-    lp.set_recipe(model, policy)
-    found = converted(model)
+    found = converted(lp.set_recipe(model, policy))
     assert "stem" not in found and "bn" not in found
     assert (found["blocks.0.conv1"], found["fc"]) == (policy["*"], policy[LAST])
 
@@ -189,18 +177,16 @@ def test_the_text_of_a_policy_stands_for_it() -> None:
     assert converted(by_text) == want
 
 
-@pytest.mark.parametrize("change", [lp.convert, lp.set_recipe])
-def test_an_unknown_policy_in_text_lists_the_policies(change: Any) -> None:
-    match = "policy: unknown name 'fp8_wang'; did you mean fp8_wang2018.* Names are fp16_mixed,"
-    with pytest.raises(ValueError, match=match):
-        change(lp.nn.Linear(2, 2), "policy:fp8_wang")
+UNKNOWN = "policy: unknown name 'fp8_wang'; did you mean fp8_wang2018.* Names are fp16_mixed,"
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "match"),
+@each(
+    "call, error, match",
     [
         (lambda: lp.policy("fp8_wang201"), ValueError, "'fp8_wang201'; did you mean fp8_w"),
         (lambda: lp.policy("lba_m7e4"), ValueError, "policy: unknown name .*Names are fp16_mixed,"),
+        (lambda: lp.convert(Gan(), "policy:fp8_wang"), ValueError, UNKNOWN),
+        (lambda: lp.set_recipe(lp.nn.Linear(2, 2), "policy:fp8_wang"), ValueError, UNKNOWN),
         (lambda: lp.policy(8), TypeError, r"policy: the name must be a str, got 8 \(int\)"),
         (lambda: describe("fp16"), ValueError, "did you mean fp16_mixed"),
         (lambda: lp.nn.Policy({3: "fp32"}), TypeError, "Policy: a key must be .*FIRST.* got int"),
@@ -217,14 +203,13 @@ def test_an_unknown_policy_in_text_lists_the_policies(change: Any) -> None:
             r"the key FIRST never applies.* '\*' before it takes 'generator.stem' ",
         ),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_policies_refuse_wrong_arguments(call: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         call()
 
 
-@pytest.mark.parametrize("name", HALF)
+@each("name", HALF)
 def test_mixed_norms_read_and_write_16_bits_and_sum_in_fp32(name: str) -> None:
     fmt = HALF[name]
     torch.manual_seed(0)

@@ -3,17 +3,17 @@
 from typing import Any
 
 import pytest
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import nn
 
 import lpkernels as lp
-from tests.nn.policy_models import ResNet, converted
+from tests.loops import each
+from tests.nn.policy_models import Doubled, ResNet, converted
 
 FIRST, LAST = lp.nn.FIRST, lp.nn.LAST
 
 
-@pytest.mark.parametrize(
-    ("include", "exclude", "names"),
+@each(
+    "include, exclude, names",
     [
         (FIRST, None, ["stem"]),
         ([LAST, FIRST], None, ["stem", "fc"]),
@@ -21,7 +21,6 @@ FIRST, LAST = lp.nn.FIRST, lp.nn.LAST
         ((nn.Conv2d, nn.Linear), [FIRST, LAST, "*2"], ["blocks.0.conv1", "blocks.1.conv1"]),
         (nn.Conv2d, (FIRST, "blocks.0.*"), ["blocks.1.conv1", "blocks.1.conv2"]),
     ],
-    ids=["first", "both", "last", "not both", "not first"],
 )
 def test_positions_select_layers(include: Any, exclude: Any, names: list[str]) -> None:
     model = lp.convert(ResNet(), "fp16_mixed", include=include, exclude=exclude)
@@ -43,13 +42,6 @@ def test_set_recipe_takes_positions_of_the_whole_model() -> None:
     assert found["blocks.0.conv1"] == lp.recipe("fp8_wang2018")
     with pytest.raises(ValueError, match=r"set_recipe: no layer matched .*recipe for FIRST"):
         lp.set_recipe(model, {FIRST: "fp32"})
-
-
-class Doubled(nn.Linear):
-    """A layer whose own forward calls its product as a function."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return 2 * F.linear(input, self.weight, self.bias)
 
 
 def shared() -> nn.Sequential:
@@ -75,7 +67,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize(("make", "names"), ENDS.values(), ids=ENDS.keys())
+@each("make, names", ENDS.values())
 def test_ends_are_the_first_and_last_layers_that_multiply(make: Any, names: list[str]) -> None:
     bf16 = lp.recipe("bf16_mixed")
     rules = {FIRST: bf16, LAST: bf16, "*": "fp8_wang2018"}
@@ -106,7 +98,7 @@ def test_an_end_that_cannot_be_emulated_is_refused_until_it_is_excluded() -> Non
     assert converted(model) == {"2": rest, "3": rest}
 
 
-@pytest.mark.parametrize("model", [ResNet(), nn.Linear(2, 2)], ids=["many", "one"])
+@each("model", [ResNet(), nn.Linear(2, 2)])
 def test_a_position_behind_all_names_is_refused(model: nn.Module) -> None:
     with pytest.raises(ValueError, match=r"the key LAST never applies.* '\*' before it takes"):
         lp.convert(model, {"*": "fp16_mixed", LAST: "fp32"})

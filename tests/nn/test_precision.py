@@ -1,8 +1,5 @@
 """set_precision and set_accumulator of layers and models, eager."""
 
-import copy
-import pickle
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +9,9 @@ from torch import nn
 import lpkernels as lp
 from lpkernels.arithmetic import Precision
 from tests.compare import assert_bit_equal
-from tests.nn.layer_cases import LAYERS, converted, inputs, same, step
+from tests.loops import each
+from tests.nn.layer_cases import LAYERS, changed, converted, inputs, same, step, twins
+from tests.support.computes import Computes
 
 # AFFINE has all quantizers but output and bias. It has no running range, which only some layers
 # know.
@@ -38,10 +37,11 @@ def recipes(model: nn.Module) -> list[Any]:
     return [module.recipe for module in model.modules() if hasattr(module, "recipe")]
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@each("name", LAYERS)
 def test_layer_computes_in_the_precision_set(name: str) -> None:
     layer = converted(name, AFFINE)
-    want = converted(name, replace(AFFINE, **_parts("affine3", "affine3_axis0", "affine6")))
+    grad = {"grad_output": "affine6:stochastic", "grad_input": "affine6"}
+    want = converted(name, changed(AFFINE, input="affine3", weight="affine3_axis0", **grad))
     layer.set_precision(3, 6)
     assert layer.recipe == want.recipe
     args = inputs(name)
@@ -50,11 +50,6 @@ def test_layer_computes_in_the_precision_set(name: str) -> None:
     assert layer.recipe == AFFINE
     back = converted(name, AFFINE)
     same(step(layer, layer, *args), step(back, back, *args))
-
-
-def _parts(its_input: str, weight: str, grad: str) -> dict[str, Any]:
-    made = lp.Recipe(its_input, weight, grad_output=f"{grad}:stochastic", grad_input=grad)
-    return {name: getattr(made, name) for name in ("input", "weight", "grad_output", "grad_input")}
 
 
 def test_precision_of_a_layer_is_what_was_set() -> None:
@@ -75,16 +70,15 @@ def test_a_recipe_assigned_later_is_that_recipe() -> None:
     assert layer.recipe == FLOATS and layer.precision == (8, 8)
 
 
-@pytest.mark.parametrize("how", ["deepcopy", "pickle"])
-def test_precision_travels_with_the_layer_and_belongs_to_the_copy(how: str) -> None:
+def test_precision_travels_with_the_layer_and_belongs_to_the_copy() -> None:
     layer = converted("Linear", AFFINE)
     layer.set_precision(5, 6)
-    copied = copy.deepcopy(layer) if how == "deepcopy" else pickle.loads(pickle.dumps(layer))
+    copies, (x,) = twins(layer), inputs("Linear")
     layer.set_precision(3, 3)
-    assert (copied.precision, layer.precision) == ((5, 6), (3, 3))
-    copied.set_precision(3, 3)
-    (x,) = inputs("Linear")
-    assert_bit_equal(copied(x), layer(x))
+    for copied in copies:
+        assert (copied.precision, layer.precision) == ((5, 6), (3, 3))
+        copied.set_precision(3, 3)
+        assert_bit_equal(copied(x), layer(x))
 
 
 def test_model_takes_a_precision_where_it_rounds() -> None:
@@ -95,31 +89,23 @@ def test_model_takes_a_precision_where_it_rounds() -> None:
 
 
 def test_model_whose_forward_multiplies_takes_it_too() -> None:
-    class Product(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x @ x.mT
-
-    model = lp.convert(Product(), lp.Recipe(input="affine8", weight="affine8"))
+    recipe = lp.Recipe(input="affine8", weight="affine8")
+    model = lp.convert(Computes(lambda m, x: x @ x.mT), recipe)
     lp.set_precision(model, 2, None)
     x = torch.randn(4, 5)
     rounded = lp.quantize(x, "affine2")
     assert_bit_equal(model(x), rounded @ rounded.mT)
 
 
-@pytest.mark.parametrize("acc", ["e6m9", {"fprop": "e6m9", "wgrad": lp.Accumulator("e5m7")}])
+@each("acc", ["e6m9", {"fprop": "e6m9", "wgrad": lp.Accumulator("e5m7")}])
 def test_accumulators_are_set(acc: Any) -> None:
-    layer = converted("Conv2d", replace(AFFINE, fprop=lp.NATIVE))
+    layer = converted("Conv2d", changed(AFFINE, fprop=lp.NATIVE))
     sums = acc if isinstance(acc, dict) else dict.fromkeys(("fprop", "dgrad", "wgrad"), acc)
-    want = converted("Conv2d", replace(layer.recipe, **_accumulators(sums)))
+    want = converted("Conv2d", changed(layer.recipe, **sums))
     layer.set_accumulator(acc)
     assert layer.recipe == want.recipe
     args = inputs("Conv2d")
     same(step(layer, layer, *args), step(want, want, *args))
-
-
-def _accumulators(sums: dict[str, Any]) -> dict[str, Any]:
-    made = lp.Recipe(**sums)
-    return {name: getattr(made, name) for name in sums}
 
 
 class OwnPrecision(nn.Module):
@@ -144,64 +130,49 @@ def test_a_users_own_way_to_set_a_precision_stays() -> None:
     assert module.asked == [(3, 6)]
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
+@each(
+    "recipe, bits, formats, error, message",
     [
+        (lp.Recipe(), (4, 8), None, ValueError, "Linear has no quantizer to set a precision of"),
+        (AFFINE, (0, 8), None, ValueError, "forward_bits must be in 1..32, got 0"),
+        (AFFINE, (4, True), None, TypeError, "backward_bits must be an int, got True"),
         (
-            lambda: lp.nn.Linear(3, 2).set_precision(4, 8),
-            ValueError,
-            "set_precision: Linear has no quantizer to set a precision of",
+            AFFINE, (17, 8), None, ValueError,
+            "Linear cannot take 17 bits as input: AffineFormat: bits must be in",
         ),
         (
-            lambda: lp.nn.Linear(3, 2, recipe=AFFINE).set_precision(0, 8),
-            ValueError,
-            "set_precision: forward_bits must be in 1..32, got 0",
+            FLOATS, (4, None), None, ValueError,
+            "Linear cannot take 4 bits as input: e4m3fn_sat has no width to choose",
         ),
         (
-            lambda: lp.nn.Linear(3, 2, recipe=AFFINE).set_precision(4, True),
-            TypeError,
-            "set_precision: backward_bits must be an int, got True",
-        ),
-        (
-            lambda: lp.nn.Linear(3, 2, recipe=AFFINE).set_precision(17, 8),
-            ValueError,
-            "set_precision: Linear cannot take 17 bits as input: AffineFormat: bits must be in",
-        ),
-        (
-            lambda: lp.nn.Linear(3, 2, recipe=FLOATS).set_precision(4, None),
-            ValueError,
-            "set_precision: Linear cannot take 4 bits as input: e4m3fn_sat has no width to choose",
-        ),
-        (
-            lambda: lp.nn.Linear(3, 2, recipe=FLOATS).set_precision(5, None, formats=TABLE),
-            ValueError,
-            "formats has no entry for 5 bits, only for 4, 6, 8; add one",
-        ),
-        (
-            lambda: lp.nn.Linear(3, 2, recipe=AFFINE).set_accumulator({"forward": "e6m9"}),
-            ValueError,
-            "set_accumulator: 'forward' is no product",
-        ),
-        (
-            lambda: lp.set_precision(3, 4, 8),
-            TypeError,
-            "set_precision: model must be a torch.nn.Module",
-        ),
-        (
-            lambda: lp.set_precision(network(), 4, 8),
-            ValueError,
-            "set_precision: the model has no layer of lpkernels.nn whose recipe rounds what is to",
-        ),
-        (
-            lambda: lp.set_precision(lp.convert(network(), FLOATS), 4, 8, formats={4: "e2m1"}),
-            ValueError,
-            "set_precision: Conv2d '0' cannot take 8 bits as grad_output: formats has no entry",
+            FLOATS, (5, None), TABLE, ValueError,
+            ".*formats has no entry for 5 bits, only for 4, 6, 8; add one",
         ),
     ],
-)
-def test_wrong_precisions_are_refused(call: Any, error: Any, message: str) -> None:
-    with pytest.raises(error, match=message):
-        call()
+)  # fmt: skip
+def test_wrong_precisions_are_refused(
+    recipe: lp.Recipe, bits: Any, formats: Any, error: Any, message: str
+) -> None:
+    with pytest.raises(error, match=f"set_precision: {message}"):
+        lp.nn.Linear(3, 2, recipe=recipe).set_precision(*bits, formats=formats)
+
+
+@each(
+    "model, formats, error, message",
+    [
+        (3, None, TypeError, "model must be a torch.nn.Module"),
+        (network(), None, ValueError, "the model has no layer of .* whose recipe rounds what"),
+        (
+            lp.convert(network(), FLOATS), {4: "e2m1"}, ValueError,
+            "Conv2d '0' cannot take 8 bits as grad_output: formats has no entry",
+        ),
+    ],
+)  # fmt: skip
+def test_models_that_cannot_take_a_precision_are_refused(
+    model: Any, formats: Any, error: Any, message: str
+) -> None:
+    with pytest.raises(error, match=f"set_precision: {message}"):
+        lp.set_precision(model, 4, 8, formats=formats)
 
 
 def test_nothing_is_changed_where_one_layer_cannot() -> None:
@@ -213,6 +184,7 @@ def test_nothing_is_changed_where_one_layer_cannot() -> None:
     layer = model[0]
     with pytest.raises(ValueError, match="cannot take 17 bits as grad_output"):
         layer.set_precision(4, 17)
-    with pytest.raises(ValueError, match="set_accumulator: "):
-        layer.set_accumulator({"fprop": "e6m9", "dgrad": "e6m99"})
+    for sums in ({"fprop": "e6m9", "dgrad": "e6m99"}, {"forward": "e6m9"}):
+        with pytest.raises(ValueError, match=r"set_accumulator: .*(e6m99|'forward' is no product)"):
+            layer.set_accumulator(sums)
     assert layer.recipe == AFFINE

@@ -1,46 +1,25 @@
 """torch.compile: precisions change at every step, and nothing is compiled again."""
 
 import copy
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch._dynamo.utils import counters
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.nn.layer_cases import same, step
+from tests.support.compiling import compiled, fresh_compiler, graphs  # noqa: F401
 
-FLOATS = {
-    3: "e2m0",
-    4: "e2m1",
-    5: "e3m1",
-    6: "e3m2",
-    7: "e4m2",
-    8: "e4m3fn_sat",
-}
+FLOATS = {3: "e2m0", 4: "e2m1", 5: "e3m1", 6: "e3m2", 7: "e4m2", 8: "e4m3fn_sat"}
 WITH_CODES = {4: "e2m1", 6: "e3m2", 8: "e4m3fn"}
 BLOCKS = {4: "block4_e2m1", 6: "block8_e3m2", 8: "block4_e4m3"}
 FIXED = lp.Recipe(input="fixed8_f4", weight="fixed8_f6:stochastic", grad_output="ufixed8_f4")
 
 
-@pytest.fixture(autouse=True)
-def fresh_compiler() -> Iterator[None]:
-    torch._dynamo.reset()
-    counters.clear()
-    yield
-
-
-def compiled(model: nn.Module) -> Callable[..., Any]:
-    return torch.compile(model, fullgraph=True, backend="aot_eager")
-
-
-def graphs() -> int:
-    assert not counters["graph_break"]
-    return counters["stats"]["unique_graphs"]
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 def network(recipe: Any) -> nn.Module:
@@ -69,8 +48,7 @@ def test_a_precision_for_every_step_is_one_graph(steps: int) -> None:
     other = copy.deepcopy(model)
     train(model, other, ((2 + i % 7, 8 - i % 5) for i in range(steps)))
     assert graphs() == 1
-    for one, two in zip(model.buffers(), other.buffers(), strict=True):
-        assert_bit_equal(one, two)
+    same(model.buffers(), other.buffers())
 
 
 @pytest.mark.parametrize(
@@ -159,5 +137,4 @@ def test_exported_program_has_the_range_and_the_precision_of_its_layer(training:
     want = copy.deepcopy(model)
     lp.set_precision(want, 3, 8)
     assert_bit_equal(program(2 * x), want(2 * x))
-    for one, two in zip(program.buffers(), want.buffers(), strict=True):
-        assert_bit_equal(one, two)
+    same(program.buffers(), want.buffers())

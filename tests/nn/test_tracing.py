@@ -1,7 +1,5 @@
 """trace: one run that leaves the model, and torch's random state, as found."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Mapping
@@ -15,6 +13,7 @@ from torch import Tensor, nn
 import lpkernels as lp
 from lpkernels.nn.observing import Call, Visitor, trace
 from tests.compare import assert_bit_equal
+from tests.loops import each
 
 X = torch.randn(3, 4)
 
@@ -64,8 +63,8 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return found | gradients
 
 
-@pytest.mark.parametrize("loss", [None, torch.sum], ids=["forward", "backward"])
-@pytest.mark.parametrize("error", [None, ValueError], ids=["returns", "raises"])
+@each("loss", [None, torch.sum])
+@each("error", [None, ValueError])
 def test_everything_is_put_back(loss: Any, error: Any):
     model = Untidy(error)
     model.layer(X).sum().backward()
@@ -123,8 +122,8 @@ def test_stochastic_layers_draw_the_same_afterwards():
     assert_bit_equal(model(X).detach(), expected.detach())
 
 
-@pytest.mark.parametrize(
-    ("loss", "message"),
+@each(
+    "loss, message",
     [
         (lambda y: y, r"^the loss must be a scalar tensor, got shape \(3, 2\)"),
         (lambda y: 1.0, "^the loss must be a scalar tensor, got float"),

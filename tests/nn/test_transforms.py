@@ -10,9 +10,10 @@ from torch.func import functional_call, grad, jvp, vmap
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
+from tests.loops import each
 from tests.nn.layer_cases import LAYERS, converted, first, inputs, leaves
 
-every_layer = pytest.mark.parametrize("name", LAYERS)
+every_layer = each("name", LAYERS)
 # torch calls an operator once for each sample.
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 
@@ -57,17 +58,17 @@ def test_gradients_in_transforms_are_refused(name: str) -> None:
     def loss(tensors: dict[str, torch.Tensor], *xs: torch.Tensor) -> Any:
         return first(functional_call(layer, tensors, xs)).sum()
 
-    if parameters:
-        with pytest.raises(NotImplementedError, match=match):
-            grad(loss)(parameters, *args)
-        with pytest.raises(NotImplementedError, match=match):
-            vmap(grad(loss), (None, *[0] * len(args)))(parameters, *(x[:, None] for x in args))
-    else:
+    if not parameters:
         with pytest.raises(NotImplementedError, match=match):
             grad(lambda x: first(layer(x)).sum())(*args)
+        return
+    with pytest.raises(NotImplementedError, match=match):
+        grad(loss)(parameters, *args)
+    with pytest.raises(NotImplementedError, match=match):
+        vmap(grad(loss), (None, *[0] * len(args)))(parameters, *(x[:, None] for x in args))
 
 
-@pytest.mark.parametrize("name", [name for name in LAYERS if name != "Embedding"])
+@each("name", [name for name in LAYERS if name != "Embedding"])
 def test_forward_mode_is_refused(name: str) -> None:
     layer, (x, *rest) = converted(name, DETERMINISTIC).eval(), inputs(name)
     match = "no derivative in forward mode"
@@ -86,7 +87,7 @@ def test_rounding_and_products_refuse_too() -> None:
             jvp(call, (x,), (x,))
 
 
-@pytest.mark.parametrize("randomness", ["same", "different"])
+@each("randomness", ["same", "different"])
 def test_vmap_decides_whether_samples_share_draws(randomness: str) -> None:
     x = torch.full((3, 4, 5), 1.1)
     got = vmap(lambda x: lp.quantize(x, STOCHASTIC.input), randomness=randomness)(x)
@@ -109,17 +110,16 @@ WRITING: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("mapped", [True, False], ids=["mapped", "shared"])
-@pytest.mark.parametrize("call", WRITING.values(), ids=WRITING)
-def test_vmap_refuses_calls_that_write(call: Any, mapped: bool) -> None:
+@each("mapped", [True, False])
+@each("name", WRITING)
+def test_vmap_refuses_calls_that_write(name: str, mapped: bool) -> None:
     x = torch.randn(3, 4, 5)
     shape = (3,) if mapped else ()
     counts, out = torch.zeros(*shape, 4, dtype=torch.int64), torch.zeros(*shape, 4, 5)
     places = 0 if mapped else None
-    with pytest.raises(
-        NotImplementedError, match="outside of vmap, on the whole batch or in a loop"
-    ):
-        vmap(call, (0, places, places))(x, counts, out)
+    match = "outside of vmap, on the whole batch or in a loop"
+    with pytest.raises(NotImplementedError, match=match):
+        vmap(WRITING[name], (0, places, places))(x, counts, out)
     assert not counts.any() and not out.any()
 
 

@@ -7,28 +7,15 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 import lpkernels as lp
 from tests.functional.layer_recipes import DETERMINISTIC
+from tests.loops import each
+from tests.nn.policy_models import Doubled, Sealed
 
 FP8 = lp.recipe("fp8_wang2018")
 BF16 = lp.recipe("bf16_mixed")
 X = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
-
-
-class Doubled(nn.Linear):
-    """A layer whose own forward calls its product as a function."""
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        return 2 * F.linear(input, self.weight, self.bias)
-
-
-class Sealed(nn.Linear):
-    """A class that nothing may be derived from."""
-
-    def __init_subclass__(cls, **_: Any) -> None:
-        raise TypeError("Sealed is final")
 
 
 class Stem(nn.Sequential):
@@ -41,50 +28,39 @@ def network() -> nn.Sequential:
 
 
 def refused(
-    model: nn.Module,
-    match: str,
-    call: Callable[[], Any],
-    error: type[Exception] = ValueError,
+    model: nn.Module, match: str, call: Callable[[], Any], error: type[Exception] = ValueError
 ) -> None:
     """The call raises, and leaves every class, recipe and attribute of the model as it was."""
 
     def state() -> list[Any]:
-        return [(type(m), dict(vars(m))) for m in model.modules()]
+        return [(type(m), [*vars(m)], getattr(m, "recipe", None)) for m in model.modules()]
 
     before = state()
     with pytest.raises(error, match=match):
         call()
-    after = state()
-    assert [cls for cls, _ in after] == [cls for cls, _ in before]
-    assert all(a.keys() == b.keys() for (_, a), (_, b) in zip(after, before, strict=True))
-    recipes = [[attributes.get("_recipe") for _, attributes in each] for each in (after, before)]
-    assert recipes[0] == recipes[1]
+    assert state() == before
 
 
-UNSUPPORTED = {
-    "class": (nn.LocalResponseNorm, {}, r"'1' \(LocalResponseNorm\)\. Nothing was converted$"),
-    "name": ("1", {}, r"no layer matched include='1': .* '1' \(LocalResponseNorm\)"),
-    "container by name": ("0", {}, r"'0' \(Stem\)\. .*; it holds layers, which '0\.\*' selects"),
-    "container by class": (nn.Sequential, {}, r"'' \(Sequential\), '0' \(Stem\).* '\*' selects"),
-    "norm by name": ("0.1", {}, r"'0.1' \(LayerNorm: converted only where a pattern is its class"),
-    "own forward": ("3", {"functions": False}, r"'3' \(Doubled: Doubled has its own forward\)"),
-}
-
-
-@pytest.mark.parametrize(
-    ("pattern", "options", "match"), UNSUPPORTED.values(), ids=UNSUPPORTED.keys()
+@each(
+    "pattern, options, match",
+    [
+        (nn.LocalResponseNorm, {}, r"'1' \(LocalResponseNorm\)\. Nothing was converted$"),
+        ("1", {}, r"no layer matched include='1': .* '1' \(LocalResponseNorm\)"),
+        ("0", {}, r"'0' \(Stem\)\. .*; it holds layers, which '0\.\*' selects"),
+        (nn.Sequential, {}, r"'' \(Sequential\), '0' \(Stem\).* '\*' selects"),
+        ("0.1", {}, r"'0.1' \(LayerNorm: converted only where a pattern is its class"),
+        ("3", {"functions": False}, r"'3' \(Doubled: Doubled has its own forward\)"),
+    ],
 )
 def test_include_names_the_module_that_has_no_layer(
     pattern: Any, options: dict[str, Any], match: str
 ) -> None:
     model = network()
     # The other pattern selects a layer, which must stay as it is.
-    include = ["2", pattern]
+    include, rules = ["2", pattern], {"2": FP8, pattern: BF16}
     refused(model, match, lambda: lp.convert(model, FP8, include=include, **options))
-    rules = {"2": FP8, pattern: BF16}
-    refused(
-        model, match.replace("include=", "the key "), lambda: lp.convert(model, rules, **options)
-    )
+    match = match.replace("include=", "the key ")
+    refused(model, match, lambda: lp.convert(model, rules, **options))
 
 
 def test_include_refuses_a_container_whose_fused_path_it_would_bypass() -> None:
@@ -111,33 +87,25 @@ class Named(nn.Module):
         self.head = nn.Linear(4, 4)
 
 
-MISSPELT = {
-    "exclude": (
-        FP8,
-        {"exclude": "heda"},
-        "exclude='heda' fits the name of no module; did you.*hea",
-    ),
-    "include": (FP8, {"include": ["stem", "haed"]}, "include='haed' fits .* did you mean head"),
-    "key": ({"stam": BF16, "*": FP8}, {}, "the key 'stam' fits .* did you mean stem"),
-    "key behind a wider one": ({"*": FP8, "heda": BF16}, {}, "the key 'heda' fits"),
-    "glob": ({"block.*": BF16, "*": FP8}, {}, r"the key 'block\.\*' fits .* did you mean blocks"),
-    "inside": (FP8, {"exclude": "1"}, r"exclude='1' fits .* did you mean \*\.1\?"),
-    "policy": ({"heda": "fp32"} | lp.policy("fp8_wang2018"), {}, "the key 'heda' fits"),
-    "nothing near": (
-        FP8,
-        {"exclude": "xyz"},
-        r".* no module\. A glob .* has '', 'stem', 'blocks' a",
-    ),
-}
-
-
-@pytest.mark.parametrize(("recipe", "options", "match"), MISSPELT.values(), ids=MISSPELT.keys())
+@each(
+    "recipe, options, match",
+    [
+        (FP8, {"exclude": "heda"}, "exclude='heda' fits the name of no module; did you.*hea"),
+        (FP8, {"include": ["stem", "haed"]}, "include='haed' fits .* did you mean head"),
+        ({"stam": BF16, "*": FP8}, {}, "the key 'stam' fits .* did you mean stem"),
+        ({"*": FP8, "heda": BF16}, {}, "the key 'heda' fits"),
+        ({"block.*": BF16, "*": FP8}, {}, r"the key 'block\.\*' fits .* did you mean blocks"),
+        (FP8, {"exclude": "1"}, r"exclude='1' fits .* did you mean \*\.1\?"),
+        ({"heda": "fp32"} | lp.policy("fp8_wang2018"), {}, "the key 'heda' fits"),
+        (FP8, {"exclude": "xyz"}, r".* no module\. A glob .* has '', 'stem', 'blocks' a"),
+    ],
+)
 def test_a_name_that_fits_no_module_is_refused(recipe: Any, options: Any, match: str) -> None:
     model = Named()
     refused(model, f"convert: {match}", lambda: lp.convert(model, recipe, **options))
 
 
-@pytest.mark.parametrize("rules", [{"heda": BF16, "*": FP8}, {"*": FP8, "heda": FP8}], ids=str)
+@each("rules", [{"heda": BF16, "*": FP8}, {"*": FP8, "heda": FP8}])
 def test_set_recipe_refuses_a_name_that_fits_no_module(rules: Any) -> None:
     model = lp.convert(Named(), DETERMINISTIC)
     match = "set_recipe: the key 'heda' fits the name of no module; did you mean head"
@@ -150,16 +118,13 @@ def test_a_name_may_fit_modules_that_are_not_converted() -> None:
     assert model.stem.recipe == BF16 and type(model.head) is nn.Linear
 
 
-LACKING = {
-    "one recipe": (
-        lp.Recipe(bias="affine4_axis1"),
-        r"'stem': affine4_axis1 runs along axis 1, but",
-    ),
-    "last layer": ({"head": lp.Recipe(weight="block4_axis-3_e2m1"), "*": BF16}, r"'head': block4_"),
-}
-
-
-@pytest.mark.parametrize(("recipe", "match"), LACKING.values(), ids=LACKING.keys())
+@each(
+    "recipe, match",
+    [
+        (lp.Recipe(bias="affine4_axis1"), "'stem': affine4_axis1 runs along axis 1, but"),
+        ({"head": lp.Recipe(weight="block4_axis-3_e2m1"), "*": BF16}, "'head': block4_"),
+    ],
+)
 def test_an_axis_that_a_tensor_lacks_is_refused_before_any_layer_changes(
     recipe: Any, match: str
 ) -> None:
@@ -169,8 +134,8 @@ def test_an_axis_that_a_tensor_lacks_is_refused_before_any_layer_changes(
     refused(model, f"set_recipe: {match}", lambda: lp.set_recipe(model, recipe))
 
 
-@pytest.mark.parametrize(
-    ("recipe", "options", "match"),
+@each(
+    "recipe, options, match",
     [
         (FP8, {"include": ["2", "0.0"], "exclude": "2"}, "include='2' conflicts with exclude='2'"),
         (FP8, {"include": ["2", "0.*"], "exclude": nn.Linear}, r"include='2'.*'2' \(Linear\)"),
@@ -179,7 +144,6 @@ def test_an_axis_that_a_tensor_lacks_is_refused_before_any_layer_changes(
         ({"*": FP8, "2": BF16}, {}, r"the key '2' never applies.*'\*' before it takes '2' \(Lin"),
         ({nn.Linear: FP8, "?": BF16}, {}, "put the narrower key first"),
     ],
-    ids=["same name", "name and class", "same class", "no key", "wider key", "wider class"],
 )
 def test_patterns_that_conflict_are_refused(recipe: Any, options: Any, match: str) -> None:
     model = network()
@@ -230,8 +194,8 @@ def exported(model: nn.Module) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit")
-@pytest.mark.parametrize(
-    ("freeze", "match"),
+@each(
+    "freeze, match",
     [
         (torch.fx.symbolic_trace, r"'1' is a graph of torch.fx that calls matmul.*exclude='1'"),
         (lambda model: exported(model).module(), "'1' is a graph of torch.fx that calls linear, m"),
@@ -239,7 +203,6 @@ def exported(model: nn.Module) -> Any:
         (lambda model: torch.jit.trace(model, X), "'1' is a TorchScript graph that calls linear"),
         (lambda model: exported(lp.convert(model, FP8)).module(), "fx that calls lpkernels::_mat"),
     ],
-    ids=["fx", "exported", "scripted", "jit traced", "converted and exported"],
 )
 def test_convert_refuses_a_graph_that_holds_products(freeze: Any, match: str) -> None:
     model = nn.Sequential(nn.Linear(4, 4), freeze(Scores()))
@@ -267,7 +230,7 @@ def test_set_recipe_refuses_a_graph_with_a_recipe_in_it() -> None:
     assert model[0].recipe == BF16
 
 
-@pytest.mark.parametrize("function", [lp.convert, lp.set_recipe])
+@each("function", [lp.convert, lp.set_recipe])
 def test_an_exported_program_is_refused(function: Any) -> None:
     match = f"{function.__name__}: model must be .* got an ExportedProgram, .*; call"
     with pytest.raises(TypeError, match=match):
@@ -303,19 +266,17 @@ def test_a_class_that_cannot_be_derived_from_undoes_the_conversion() -> None:
 
 
 def test_a_pattern_that_raises_leaves_the_model_as_it_is() -> None:
-    model = network()
-    refused(
-        model, "none", lambda: lp.convert(model, FP8, exclude=lambda n, m: m.none), AttributeError
-    )
+    model, pattern = network(), lambda name, module: module.none
+    refused(model, "none", lambda: lp.convert(model, FP8, exclude=pattern), AttributeError)
 
 
-MOVED = {
-    "meta": (lambda m: m.to("meta"), ValueError, r"x on cpu, weight on meta.*load_state_dict"),
-    "double": (lambda m: m.double(), TypeError, r"weight is float64.* model.float"),
-}
-
-
-@pytest.mark.parametrize(("move", "error", "match"), MOVED.values(), ids=MOVED.keys())
+@each(
+    "move, error, match",
+    [
+        (lambda m: m.to("meta"), ValueError, r"x on cpu, weight on meta.*load_state_dict"),
+        (lambda m: m.double(), TypeError, r"weight is float64.* model.float"),
+    ],
+)
 def test_a_model_moved_after_conversion_says_what_is_wrong(
     move: Any, error: type[Exception], match: str
 ) -> None:

@@ -1,7 +1,5 @@
 """Small networks as data and as models: the chain, the residual block and the fire module."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from lpkernels.techniques.assignment import Group, Op, trace
+from tests.support.computes import Computes
 
 
 def chain(loss_numel: int = 1) -> list[Op]:
@@ -50,22 +49,23 @@ def chain_batch(examples: int = 4) -> tuple[Tensor, Tensor]:
     return torch.randn(examples, 1, 8, 8), torch.arange(examples) % 10
 
 
+def ops_from(text: str, numel: int = 10) -> list[Op]:
+    """Operations of one size from text such as "in, conv* in w, relu conv".
+
+    After its name, which * follows if it is a product, come the operations that it reads, and w if
+    it has a parameter, of one element.
+    """
+    found = []
+    for name, *inputs in map(str.split, text.split(",")):
+        params = {"w": 1} if "w" in inputs else {}
+        read = tuple(each for each in inputs if each != "w")
+        found.append(Op(name.removesuffix("*"), name.endswith("*"), read, params, numel))
+    return found
+
+
 def homes(groups: tuple[Group, ...]) -> dict[str, int]:
     """The group of every tensor by key."""
     return {tensor.key: tensor.group for each in groups for tensor in each.tensors}
-
-
-class Computes(nn.Module):
-    """A function of the module and its inputs, with whatever submodules it is given."""
-
-    def __init__(self, function: Callable[..., Any], **modules: nn.Module) -> None:
-        super().__init__()
-        self.function = function
-        for name, module in modules.items():
-            self.add_module(name, module)
-
-    def forward(self, *inputs: Tensor) -> Any:
-        return self.function(self, *inputs)
 
 
 def ops_of(function: Callable[..., Any], *inputs: Tensor, **modules: nn.Module) -> list[Op]:

@@ -1,7 +1,5 @@
 """Assignments as text."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +17,11 @@ from lpkernels.techniques.assignment import (
 )
 from lpkernels.techniques.assignment.asking import Request, parse_assignment
 from lpkernels.techniques.assignment.scoring import requested
+from tests.loops import each
 from tests.techniques.assignment.networks import chain_batch, chain_model
 
 
-@pytest.mark.parametrize(
-    ("text", "request_"),
-    [
+@each("text, request_", [
         ("ratio=0.6,order=decreasing,promote=0.01", Request(ratio=0.6)),
         (
             "ratio=0.6, order=increasing ,promote=none",
@@ -36,15 +33,14 @@ from tests.techniques.assignment.networks import chain_batch, chain_model
         ("operator_based,fan_out=branches", Request(rule="operator_based", fan_out="branches")),
         ("file=a.json,promote=0.1", Request(rule="file", file="a.json", promote=0.1)),
         ("ratio=1,low=e3m2none_sat", Request(ratio=1.0, low="e3m2none_sat")),
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_texts_are_read_and_written(text: str, request_: Request) -> None:
     assert parse_assignment(text) == request_
     assert parse_assignment(str(request_)) == request_
 
 
-@pytest.mark.parametrize(
-    ("text", "match"),
+@each(
+    "text, match",
     [
         ("", "expected words such as ratio=0.6"),
         ("half", "expected words such as ratio=0.6.*got 'half' in 'half'"),

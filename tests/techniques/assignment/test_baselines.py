@@ -1,19 +1,19 @@
 """operator_based, uniform and amp_like."""
 
-from __future__ import annotations
+from dataclasses import replace
 
 import pytest
 
 from lpkernels.techniques.assignment import (
     Assignment,
     Formats,
-    Op,
     Pins,
     amp_like,
     operator_based,
     uniform,
 )
-from tests.techniques.assignment.networks import chain
+from tests.loops import each
+from tests.techniques.assignment.networks import chain, ops_from
 
 CHAIN = chain(loss_numel=4)
 
@@ -30,26 +30,14 @@ def test_operator_based_lowers_what_enters_inner_gemms():
 
 def test_what_the_last_group_reads_stays_high():
     # Linear layers follow the input: the first is fed by it, and the last one is the last GEMM.
-    ops = [Op("in", False, (), {}, 2)]
-    for i, name in enumerate(["a", "b", "c", "d"]):
-        ops.append(Op(name, True, (ops[-1].name,), {"w": 10 ** (i + 1)}, 2))
-    made = operator_based(ops)
-    # a is the first and d the last; d's input c stays high with its gradient, d's weight does not.
+    made = operator_based(ops_from("in, a* in w, b* a w, c* b w, d* c w"))
+    # d's input c stays high with its gradient, and d's weight with it.
     assert made.low == {"b.Y", "b.w.P", "b.w.GP", "b.GY", "c.w.P", "c.w.GP"}
 
 
 def test_a_result_with_one_gemm_among_its_readers_is_low():
-    ops = [
-        Op("in", False, (), {}, 2),
-        Op("first", True, ("in",), {"w": 1}, 2),
-        Op("relu", False, ("first",), {}, 2),
-        Op("inner", True, ("relu",), {"w": 1}, 2),
-        Op("add", False, ("relu", "inner"), {}, 2),
-        Op("more", True, ("add",), {"w": 1}, 2),
-        Op("norm", False, ("more",), {}, 2),
-        Op("last", True, ("norm",), {"w": 1}, 2),
-    ]
-    made = operator_based(ops)
+    inner = "in, first* in w, relu first, inner* relu w, add relu inner"
+    made = operator_based(ops_from(f"{inner}, more* add w, norm more, last* norm w"))
     assert {"relu.Y", "add.Y", "inner.GY", "more.GY", "more.w.P"} <= made.low
     assert not made.low & {"inner.Y", "relu.GY", "add.GY", "norm.Y", "more.Y", "last.w.P"}
 
@@ -71,17 +59,14 @@ def test_amp_like_lowers_activations_too_and_keeps_norms_and_losses_high():
     assert not any(key.startswith(("bn", "nll", "log_softmax", "pool")) for key in made.low)
 
 
-@pytest.mark.parametrize("make", [uniform, operator_based, amp_like])
+@each("make", [uniform, operator_based, amp_like])
 def test_unknown_operations_stay_high(make) -> None:
-    ops = [
-        Op(op.name, op.is_gemm, op.inputs, op.params, op.numel, op.operation, op.name != "conv2")
-        for op in CHAIN
-    ]
+    ops = [replace(op, known=op.name != "conv2") for op in CHAIN]
     assert {key for key in make(CHAIN).low if key.startswith("conv2")}
     assert not {key for key in make(ops).low if key.startswith("conv2")}
 
 
-@pytest.mark.parametrize("make", [uniform, operator_based, amp_like])
+@each("make", [uniform, operator_based, amp_like])
 def test_pins_hold(make) -> None:
     made: Assignment = make(CHAIN, pins=Pins(high="conv2.*", low=["in.Y", "fc.weight.*"]))
     assert not {key for key in made.low if key.startswith("conv2")}

@@ -1,7 +1,5 @@
 """curve: all budgets from one set of scores."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import pytest

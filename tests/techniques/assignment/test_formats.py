@@ -1,7 +1,5 @@
 """The paper's formats: how they round, and which tensor has which."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -10,6 +8,7 @@ import torch
 import lpkernels as lp
 from lpkernels.techniques.assignment import PAPER, Formats
 from tests.compare import assert_bit_equal
+from tests.loops import each
 
 LOW, GRADIENT, HIGH = PAPER.activation.low, PAPER.grad_activation.low, PAPER.activation.high
 VECTORS = {
@@ -37,7 +36,7 @@ VECTORS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("quantizer", "values"), VECTORS.values(), ids=VECTORS)
+@each("quantizer, values", VECTORS.values())
 def test_values_round_as_in_the_papers_code(
     quantizer: lp.Quantizer, values: dict[float, float]
 ) -> None:
@@ -67,8 +66,8 @@ def test_any_format_may_be_taken_for_a_kind():
     assert Formats.same("bf16", "fp8_e5m2:stochastic").grad_weight.low.is_stochastic
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "match"),
+@each(
+    "given, error, match",
     [
         ({"weight": ("fp16",)}, ValueError, r"weight must be \(high, low\), got 1 of them"),
         ({"weight": ("fp8_e5m2", "fp16")}, ValueError, "low precision e5m10 has 16 bits, more"),
@@ -80,7 +79,6 @@ def test_any_format_may_be_taken_for_a_kind():
             "depend on the tensor's shape; take a format whose codes have one width",
         ),
     ],
-    ids=["one of two", "wide", "type", "name", "block"],
 )
 def test_formats_that_cannot_be_are_refused(given: dict, error: type, match: str):
     with pytest.raises(error, match=match):

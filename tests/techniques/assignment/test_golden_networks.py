@@ -18,25 +18,23 @@ These numbers are exact and change only if the network, the trace or the rule do
 change is written by `python -m tests.techniques.assignment.test_golden_networks`.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from lpkernels.experiments.workloads.models import FAMILIES, Task, build_model
 from lpkernels.techniques.assignment import Group, Op, demote, group, trace
+from tests.loops import each
 
 GOLDEN = Path(__file__).parent / "golden"
 NETWORKS = ("squeezenet", "shufflenetv2", "mobilenetv2", "resnet18")
 RATIOS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
-each_network = pytest.mark.parametrize("name", NETWORKS)
+each_network = each("name", NETWORKS)
 
 
 @functools.cache

@@ -1,7 +1,5 @@
 """group: which tensors are demoted together."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 
@@ -9,26 +7,19 @@ import pytest
 
 from lpkernels.techniques import assignment, saving
 from lpkernels.techniques.assignment import Op, group
-from tests.techniques.assignment.networks import chain, homes
+from tests.loops import each
+from tests.techniques.assignment.networks import chain, homes, ops_from
 
-WITHOUT_TORCH = [
-    path
-    for path in sorted(Path(assignment.__file__).parent.glob("*.py"))
-    if path.name != "__init__.py"
-] + [Path(saving.__file__)]
+FOLDER = Path(assignment.__file__).parent
+WITHOUT_TORCH = {*FOLDER.glob("*.py"), Path(saving.__file__)} - {FOLDER / "__init__.py"}
 
 
-def test_the_chain_has_10830_elements_with_a_loss_of_one():
+def test_the_chain_has_10830_elements_and_in_the_papers_code_10836():
+    """The paper's code counts the loss once a sample."""
     groups = group(chain())
     assert [each.index for each in groups] == [0, 1, 2, 3]
     assert [each.numel for each in groups] == [584, 6736, 3348, 162]
-    assert sum(each.numel for each in groups) == 10830
-
-
-def test_the_papers_code_counts_the_loss_once_a_sample_10836():
-    groups = group(chain(loss_numel=4))
-    assert [each.numel for each in groups] == [584, 6736, 3348, 168]
-    assert sum(each.numel for each in groups) == 10836
+    assert [each.numel for each in group(chain(loss_numel=4))] == [584, 6736, 3348, 168]
 
 
 def test_a_weight_is_with_what_it_multiplies():
@@ -48,27 +39,13 @@ def test_every_tensor_has_its_kind_and_size():
     assert len(tensors) == 2 * (11 + 8)
 
 
-def residual(shortcut: bool) -> list[Op]:
-    """A block, then a convolution that reads it; the block's shortcut is a convolution that runs
-    after the others, or nothing."""
-    ops = [
-        Op("in", False, (), {}, 10),
-        Op("conv_a", True, ("in",), {"w": 1}, 10),
-        Op("bn_a", False, ("conv_a",), {"w": 1}, 10),
-        Op("relu", False, ("bn_a",), {}, 10),
-        Op("conv_b", True, ("relu",), {"w": 1}, 10),
-        Op("bn_b", False, ("conv_b",), {"w": 1}, 10),
-    ]
-    if shortcut:
-        ops.append(Op("conv_s", True, ("in",), {"w": 1}, 10))
-        ops.append(Op("bn_s", False, ("conv_s",), {"w": 1}, 10))
-    ops.append(Op("add", False, ("bn_b", "bn_s" if shortcut else "in"), {}, 10))
-    ops.append(Op("out", False, ("add",), {}, 10))
-    return [*ops, Op("next", True, ("out",), {"w": 1}, 10)]
+RESIDUAL = "in, conv_a* in w, bn_a conv_a w, relu bn_a, conv_b* relu w, bn_b conv_b w"
 
 
 def test_a_projection_takes_the_join_and_what_follows():
-    found = homes(group(residual(shortcut=True)))
+    """A block whose shortcut is a convolution after the others, then one that reads the block."""
+    shortcut = "conv_s* in w, bn_s conv_s w, add bn_b bn_s, out add, next* out w"
+    found = homes(group(ops_from(f"{RESIDUAL}, {shortcut}")))
     assert found["conv_a.w.P"] == found["conv_s.w.P"] == found["in.Y"] == 0
     assert found["conv_a.Y"] == found["bn_a.Y"] == found["bn_a.w.P"] == found["relu.Y"] == 1
     assert found["conv_b.w.P"] == 1
@@ -79,33 +56,20 @@ def test_a_projection_takes_the_join_and_what_follows():
 
 
 def test_without_a_projection_the_join_is_with_the_second_convolution():
-    found = homes(group(residual(shortcut=False)))
+    found = homes(group(ops_from(f"{RESIDUAL}, add bn_b in, out add, next* out w")))
     assert found["conv_b.Y"] == found["add.Y"] == found["out.Y"] == found["next.w.P"] == 2
 
 
 def test_a_fire_module_has_both_expanding_weights_in_the_squeezing_group():
-    ops = [
-        Op("in", False, (), {}, 8),
-        Op("squeeze", True, ("in",), {"w": 1}, 2),
-        Op("relu", False, ("squeeze",), {}, 2),
-        Op("expand1", True, ("relu",), {"w": 1}, 4),
-        Op("expand3", True, ("relu",), {"w": 9}, 4),
-        Op("cat", False, ("expand1", "expand3"), {}, 8),
-        Op("last", False, ("cat",), {}, 8),
-    ]
-    found = homes(group(ops))
+    fire = "in, squeeze* in w, relu squeeze, expand1* relu w, expand3* relu w"
+    found = homes(group(ops_from(f"{fire}, cat expand1 expand3, last cat")))
     assert found["relu.Y"] == found["expand1.w.P"] == found["expand3.w.P"] == 1
     assert found["expand1.Y"] == 2
     assert found["expand3.Y"] == found["cat.Y"] == found["last.Y"] == 3
 
 
 def test_a_second_input_opens_a_group_and_a_lookup_does_not():
-    ops = [
-        Op("words", False, (), {"w": 5}, 4),
-        Op("places", False, (), {"w": 5}, 4),
-        Op("image", False, (), {}, 4),
-        Op("sum", False, ("words", "places", "image"), {}, 4),
-    ]
+    ops = ops_from("words w, places w, image, sum words places image")
     found = homes(group(ops))
     assert [found[f"{op.name}.Y"] for op in ops] == [0, 0, 1, 1]
     assert found["places.w.P"] == 0
@@ -124,8 +88,8 @@ def test_a_shared_parameter_is_one_tensor_where_the_first_reads_it():
     assert sum("weight" in key for key in found) == 2
 
 
-@pytest.mark.parametrize(
-    ("ops", "error", "match"),
+@each(
+    "ops, error, match",
     [
         ([], ValueError, "expected at least one Op, got none"),
         (["conv"], TypeError, "expected Ops, got str: 'conv'"),
@@ -137,15 +101,14 @@ def test_a_shared_parameter_is_one_tensor_where_the_first_reads_it():
             "parameter 'w' has 3 elements before and 4 in 'b'",
         ),
     ],
-    ids=["none", "no Op", "twice", "order", "shared"],
 )
 def test_ops_that_do_not_fit_together_are_refused(ops: list, error: type, match: str):
     with pytest.raises(error, match=match):
         group(ops)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "match"),
+@each(
+    "arguments, error, match",
     [
         (("", False, ()), ValueError, "name must be text that is not empty, got ''"),
         (("a", False, "b"), TypeError, "inputs must be names of Ops, as a tuple, got 'b'"),
@@ -160,7 +123,7 @@ def test_fields_of_another_type_are_refused(arguments: tuple, error: type, match
         Op(*arguments)
 
 
-@pytest.mark.parametrize("path", WITHOUT_TORCH, ids=[path.stem for path in WITHOUT_TORCH])
+@each("path", WITHOUT_TORCH)
 def test_the_data_side_imports_no_torch(path: Path):
     names: list[str] = []
     for node in ast.walk(ast.parse(path.read_text())):

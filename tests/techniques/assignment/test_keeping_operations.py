@@ -2,13 +2,10 @@
 layers under a recipe.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -16,6 +13,8 @@ from torch.nn import functional as F
 import lpkernels as lp
 from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.techniques.assignment import assign, demote, group, kept_memory, trace
+from tests.loops import each
+from tests.support.computes import Computes
 
 RATIOS = (0.0, 0.6, 1.0)
 
@@ -33,16 +32,12 @@ def check(model: nn.Module, loss: Callable[[Any, Any], Tensor], batch: tuple[Any
             assert kept_memory(ops, made) == assigned.memory(), ratio
 
 
-class Computes(nn.Module):
-    """A function of two results of linear layers, 4 x 12, and a parameter of 12."""
-
-    def __init__(self, function: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.a, self.b, self.function = nn.Linear(6, 12), nn.Linear(6, 12), function
-        self.p = nn.Parameter(torch.rand(12) + 0.5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(self.a(x), self.b(x), self.p)
+def check_function(function: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+    """Checks a function of two results of linear layers, 4 x 12, and a parameter of 12."""
+    torch.manual_seed(0)
+    parts = {"a": nn.Linear(6, 12), "b": nn.Linear(6, 12), "p": nn.Parameter(torch.rand(12) + 0.5)}
+    model = Computes(lambda m, x: function(m.a(x), m.b(x), m.p), **parts)
+    check(model, lambda y, _: y.sum(), (torch.randn(4, 6), None))
 
 
 def images(x: Tensor) -> Tensor:
@@ -96,11 +91,9 @@ FUNCTIONS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@each("name", FUNCTIONS)
 def test_an_operation_keeps_what_is_predicted(name: str) -> None:
-    torch.manual_seed(0)
-    model = Computes(FUNCTIONS[name])
-    check(model, lambda y, _: y.sum(), (torch.randn(4, 6), None))
+    check_function(FUNCTIONS[name])
 
 
 def attended(**options: Any) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
@@ -115,7 +108,7 @@ def attended(**options: Any) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     return function
 
 
-@pytest.mark.parametrize(
+@each(
     "options",
     [
         {},
@@ -126,72 +119,60 @@ def attended(**options: Any) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         {"dropout_p": 0.5},
         {"enable_gqa": True},
     ],
-    ids=str,
 )
 def test_attention_in_one_call(options: dict[str, Any]) -> None:
-    torch.manual_seed(0)
-    check(Computes(attended(**options)), lambda y, _: y.sum(), (torch.randn(4, 6), None))
+    check_function(attended(**options))
 
 
-class Attention(nn.Module):
+def attending(mask: Tensor | None, **options: Any) -> nn.Module:
     """Multi-head attention over ten tokens, in two heads."""
 
-    def __init__(self, mask: Tensor | None, **options: Any) -> None:
-        super().__init__()
-        self.into = nn.Linear(12, 16)
-        self.attention = nn.MultiheadAttention(16, 2, batch_first=True, **options)
-        self.out = nn.Linear(160, 10)
-        self.register_buffer("mask", mask)
+    def forward(m: Any, x: Tensor) -> Tensor:
+        query = m.into(x)
+        key = x if "kdim" in options else query
+        return m.out(m.attention(query, key, key, attn_mask=mask)[0].flatten(1))
 
-    def forward(self, x: Tensor) -> Tensor:
-        query = self.into(x)
-        key = query if self.attention._qkv_same_embed_dim else x
-        y = self.attention(query, key, key, attn_mask=self.mask)[0]
-        return self.out(y.flatten(1))
+    attention = nn.MultiheadAttention(16, 2, batch_first=True, **options)
+    return Computes(forward, into=nn.Linear(12, 16), attention=attention, out=nn.Linear(160, 10))
 
 
 FLOAT = nn.Transformer.generate_square_subsequent_mask(10)
 ATTENTION: dict[str, Callable[[], nn.Module]] = {
-    "float mask": lambda: Attention(FLOAT),
-    "bool mask": lambda: Attention(FLOAT < 0),
-    "mask of each head": lambda: Attention(torch.zeros(4, 10, 10)),
-    "dropout": lambda: Attention(FLOAT, dropout=0.1),
-    "other keys": lambda: Attention(FLOAT, kdim=12, vdim=12),
-    "bias of keys": lambda: Attention(None, add_bias_kv=True),
-    "recipe": lambda: lp.convert(Attention(FLOAT), lp.recipe("fp8_wang2018")),
+    "float mask": lambda: attending(FLOAT),
+    "bool mask": lambda: attending(FLOAT < 0),
+    "mask of each head": lambda: attending(torch.zeros(4, 10, 10)),
+    "dropout": lambda: attending(FLOAT, dropout=0.1),
+    "other keys": lambda: attending(FLOAT, kdim=12, vdim=12),
+    "bias of keys": lambda: attending(None, add_bias_kv=True),
+    "recipe": lambda: lp.convert(attending(FLOAT), lp.recipe("fp8_wang2018")),
 }
 
 
-class Recurrent(nn.Module):
+def recurrent(kind: type[nn.RNNBase], **options: Any) -> nn.Module:
     """A recurrent layer and a linear one on its last output."""
-
-    def __init__(self, kind: type[nn.RNNBase], **options: Any) -> None:
-        super().__init__()
-        self.layer = kind(12, 16, batch_first=True, **options)
-        self.out = nn.Linear(16 * (1 + self.layer.bidirectional), 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.out(self.layer(x)[0][:, -1])
+    layer = kind(12, 16, batch_first=True, **options)
+    out = nn.Linear(16 * (1 + layer.bidirectional), 10)
+    return Computes(lambda m, x: m.out(m.layer(x)[0][:, -1]), layer=layer, out=out)
 
 
 SUMS = lp.Recipe(fprop="e6m7", dgrad="e6m7", wgrad="e6m7")
 RECURRENT: dict[str, Callable[[], nn.Module]] = {
-    "GRU": lambda: Recurrent(nn.GRU),
-    "LSTM": lambda: Recurrent(nn.LSTM),
-    "RNN": lambda: Recurrent(nn.RNN),
-    "both ways": lambda: Recurrent(nn.GRU, bidirectional=True),
-    "two layers": lambda: Recurrent(nn.LSTM, num_layers=2, dropout=0.5),
-    "recipe": lambda: lp.convert(Recurrent(nn.GRU), SUMS),
+    "GRU": lambda: recurrent(nn.GRU),
+    "LSTM": lambda: recurrent(nn.LSTM),
+    "RNN": lambda: recurrent(nn.RNN),
+    "both ways": lambda: recurrent(nn.GRU, bidirectional=True),
+    "two layers": lambda: recurrent(nn.LSTM, num_layers=2, dropout=0.5),
+    "recipe": lambda: lp.convert(recurrent(nn.GRU), SUMS),
 }
 
 
-@pytest.mark.parametrize("name", ATTENTION)
+@each("name", ATTENTION)
 def test_multi_head_attention(name: str) -> None:
     torch.manual_seed(0)
     check(ATTENTION[name](), F.cross_entropy, (torch.randn(2, 10, 12), torch.arange(2)))
 
 
-@pytest.mark.parametrize("name", RECURRENT)
+@each("name", RECURRENT)
 def test_recurrent_layers(name: str) -> None:
     torch.manual_seed(0)
     check(RECURRENT[name](), F.cross_entropy, (torch.randn(2, 10, 12), torch.arange(2)))
@@ -206,14 +187,8 @@ def test_a_language_model() -> None:
 
 def test_frozen_layers_and_evaluation() -> None:
     torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Linear(6, 8),
-        nn.BatchNorm1d(8),
-        nn.ReLU(),
-        nn.Linear(8, 8),
-        nn.Dropout(),
-        nn.Linear(8, 3),
-    )
+    body = [nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8), nn.Dropout()]
+    model = nn.Sequential(*body, nn.Linear(8, 3))
     model[0].requires_grad_(False)
     batch = (torch.randn(4, 6), torch.arange(4) % 3)
     check(model, F.cross_entropy, batch)

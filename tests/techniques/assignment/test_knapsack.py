@@ -1,15 +1,13 @@
 """The knapsack of groups, against all subsets."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import combinations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lpkernels.techniques.assignment.knapsack import Item, cheapest, front, items_of
+from tests.loops import each
 
 
 def subsets(items: list[Item]) -> list[tuple[int, Fraction]]:
@@ -94,7 +92,7 @@ def test_the_prefix_may_be_dearer():
     assert found.keys == (1,)
 
 
-@pytest.mark.parametrize("count", [40, 60])
+@each("count", [40, 60])
 def test_sixty_groups_are_few(count: int):
     sizes = {i: 8 * (1000 + 7919 * i * i % 100_003) for i in range(count)}
     costs = {i: (104_729 * i % 9_973) / 997 + 0.01 for i in range(count)}

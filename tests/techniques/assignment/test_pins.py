@@ -1,41 +1,40 @@
 """Pins: tensors held high, held low, or tied."""
 
-from __future__ import annotations
+from fnmatch import fnmatchcase
 
 import pytest
 
 from lpkernels.techniques.assignment import Op, Pins, Promoter, demote, group
-from tests.techniques.assignment.networks import chain
+from tests.loops import each
+from tests.techniques.assignment.networks import chain, ops_from
 
 GROUPS = group(chain())
 
 
-def test_what_is_held_high_is_in_no_prefix():
-    made = demote(GROUPS, 1.0, pins=Pins(high=["*.P", "fc.Y"]))
-    assert made.low_groups == (1, 2, 0, 3)
-    assert {t for t in made.tensors if t not in made.low} == {
-        *("conv1.weight.P", "bn1.weight.P", "bn1.bias.P", "conv2.weight.P"),
-        *("bn2.weight.P", "bn2.bias.P", "fc.weight.P", "fc.bias.P", "fc.Y"),
-    }
-    assert made.ratio < 1
+def matching(globs: tuple[str, ...]) -> set[str]:
+    keys = {tensor.key for each in GROUPS for tensor in each.tensors}
+    return {key for key in keys if any(fnmatchcase(key, glob) for glob in globs)}
 
 
-def test_held_tensors_count_in_the_ratio_that_others_must_reach():
-    # The first group alone has 0.622 of all elements, but 1024 of its elements are held.
-    assert demote(GROUPS, 0.6).low_groups == (1,)
-    made = demote(GROUPS, 0.6, pins=Pins(high="conv1.Y"))
-    assert made.low_groups == (1, 2)
-
-
-def test_what_is_held_low_counts_from_the_start():
-    made = demote(GROUPS, 0.09, pins=Pins(low="conv1.Y"))
-    assert made.low_groups == ()
-    assert made.low == {"conv1.Y"}
-
-
-def test_a_group_of_held_tensors_is_not_demoted():
-    made = demote(GROUPS, 1.0, pins=Pins(high=["in.*", "conv1.weight.*"]))
-    assert made.low_groups == (1, 2, 3)
+@each(
+    "ratio, pins, low_groups",
+    [
+        # The first group alone has 0.622 of all elements, but 1024 of its elements are held.
+        (0.6, Pins(), (1,)),
+        (0.6, Pins(high="conv1.Y"), (1, 2)),
+        # What is held low counts from the start.
+        (0.09, Pins(low="conv1.Y"), ()),
+        # A group of held tensors is not demoted.
+        (1.0, Pins(high=["in.*", "conv1.weight.*"]), (1, 2, 3)),
+        (1.0, Pins(high=["*.P", "fc.Y"]), (1, 2, 0, 3)),
+    ],
+)
+def test_held_tensors_count_in_the_ratio(ratio: float, pins: Pins, low_groups: tuple):
+    made = demote(GROUPS, ratio, pins=pins)
+    assert made.low_groups == low_groups
+    demoted = {t.key for i in low_groups for t in GROUPS[i].tensors}
+    assert made.low == demoted - matching(pins.high) | matching(pins.low)
+    assert (made.ratio < 1) == bool(made.tensors.keys() - made.low)
 
 
 def test_tied_tensors_join_the_first_ones_group():
@@ -48,8 +47,7 @@ def test_tied_tensors_join_the_first_ones_group():
 
 
 def test_a_group_of_which_all_is_tied_away_is_gone():
-    ops = [Op("in", False, (), {}, 4), Op("a", True, ("in",), {}, 4), Op("b", True, ("a",), {}, 4)]
-    made = demote(group(ops), 0.5, pins=Pins(tied="[ab].*"))
+    made = demote(group(ops_from("in, a* in, b* a", 4)), 0.5, pins=Pins(tied="[ab].*"))
     assert [(each.index, each.numel) for each in made.groups] == [(0, 8), (1, 16)]
 
 
@@ -83,8 +81,8 @@ def test_what_is_held_low_is_not_promoted():
     assert "relu1.Y" not in promoter.update({"bn1.Y": 1.0})
 
 
-@pytest.mark.parametrize(
-    ("pins", "match"),
+@each(
+    "pins, match",
     [
         ({"high": "conv9.*"}, r"pins: high='conv9.\*' matches no tensor; there are 38, such as"),
         ({"low": ["in.Y", "x"]}, "pins: low='x' matches no tensor"),
@@ -95,7 +93,6 @@ def test_what_is_held_low_is_not_promoted():
             r"tied tensors are held low in part \('fc.Y'\) and high in part \('in.Y'\)",
         ),
     ],
-    ids=["high", "low", "tied", "both", "tied apart"],
 )
 def test_pins_that_cannot_be_are_refused(pins: dict, match: str):
     with pytest.raises(ValueError, match=match):

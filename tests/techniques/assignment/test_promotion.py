@@ -1,17 +1,16 @@
 """Promoter: single tensors, from the next step on, for good."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
-import torch
 
 from lpkernels.techniques.assignment import Formats, Promoter, demote, group, operator_based
+from tests.loops import each
 from tests.techniques.assignment.networks import chain
 
 GROUPS = group(chain(loss_numel=4))
 LOW = demote(GROUPS, 0.6)
+ONE_FORMAT = demote(GROUPS, 1.0, formats=Formats(weight="fp16"))
 
 
 def test_the_papers_trace():
@@ -36,38 +35,24 @@ def test_the_papers_trace():
     assert LOW.low_numel == 6736
 
 
-def test_two_of_200_are_promoted_and_one_is_not():
-    x = torch.zeros(200)
-    x[0], x[1], x[2] = 31.0, -40.0, 30.99
-    # |x| >= 31 is an overflow of FP(4,3,4).
-    ratio = int((x.abs() >= 31).sum()) / x.numel()
-    assert ratio == 0.01
-    assert Promoter(LOW).update({"bn1.Y": ratio}) == ("bn1.Y",)
-    assert Promoter(LOW).update({"bn1.Y": 1 / 200}) == ()
-
-
-def test_gradients_are_never_promoted():
-    promoter = Promoter(demote(GROUPS, 1.0))
-    assert promoter.update({"conv1.GY": 1.0, "conv2.weight.GP": 1.0}) == ()
-    assert promoter.assignment.ratio == 1.0
-
-
-def test_parameters_are_promoted_alone():
-    assert Promoter(LOW).update({"conv2.weight.P": 0.5}) == ("conv2.weight.P",)
-
-
-def test_without_a_threshold_overflow_promotes_nothing():
-    promoter = Promoter(LOW, threshold=None)
-    assert promoter.update({"bn1.Y": 1.0}) == ()
-
-
-def test_a_threshold_of_zero_promotes_what_is_told():
-    assert Promoter(LOW, threshold=0.0).update({"bn1.Y": 0.0}) == ("bn1.Y",)
-
-
-def test_a_kind_with_one_format_stays():
-    made = demote(GROUPS, 1.0, formats=Formats(weight="fp16"))
-    assert Promoter(made).update({"conv2.weight.P": 1.0}) == ()
+@each(
+    "promoter, told, promoted",
+    [
+        (Promoter(LOW), {"conv2.weight.P": 0.5}, ("conv2.weight.P",)),
+        (Promoter(LOW, threshold=None), {"bn1.Y": 1.0}, ()),
+        (Promoter(LOW, threshold=0.0), {"bn1.Y": 0.0}, ("bn1.Y",)),
+        # A kind with one format stays.
+        (
+            Promoter(demote(GROUPS, 1.0, formats=Formats(weight="fp16"))),
+            {"conv2.weight.P": 1.0},
+            (),
+        ),
+        (Promoter(demote(GROUPS, 1.0)), {"conv1.GY": 1.0, "conv2.weight.GP": 1.0}, ()),
+        (Promoter(operator_based(chain())), {"relu1.Y": 0.5, "relu2.Y": 0.5}, ("relu1.Y",)),
+    ],
+)
+def test_what_is_promoted(promoter: Promoter, told: dict, promoted: tuple):
+    assert promoter.update(told) == promoted
 
 
 def test_whole_groups_go_with_their_gradients_if_asked():
@@ -87,11 +72,6 @@ def test_underflow_and_errors_promote_if_asked():
     promoter = Promoter(LOW, underflow=0.4, error=0.25)
     assert promoter.update({}, **values) == ("conv1.Y", "bn1.Y")
     assert [p.trigger for p in promoter.promotions] == ["error", "underflow"]
-
-
-def test_any_assignment_may_be_promoted():
-    promoter = Promoter(operator_based(chain()))
-    assert promoter.update({"relu1.Y": 0.5, "relu2.Y": 0.5}) == ("relu1.Y",)
 
 
 def test_a_promoter_goes_on_where_it_was():
@@ -118,8 +98,8 @@ def test_a_state_of_another_assignment_is_refused():
         first.load_state_dict(first.state_dict())
 
 
-@pytest.mark.parametrize(
-    ("measured", "match"),
+@each(
+    "measured, match",
     [
         ({"conv9.Y": 0.1}, "no tensor has the key 'conv9.Y'; keys are such as 'in.Y'"),
         ({"bn1.Y": 1.5}, "overflow of 'bn1.Y' must be from 0 to 1, got 1.5"),
@@ -134,8 +114,8 @@ def test_wrong_ratios_change_nothing(measured: dict, match: str):
     assert promoter.state_dict() == {"steps": 0, "promotions": []}
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "match"),
+@each(
+    "options, error, match",
     [
         ({"threshold": -1.0}, ValueError, "threshold must be from 0 to 1, or None for never"),
         ({"threshold": "0.01"}, TypeError, "threshold must be a number or None, got '0.01'"),

@@ -1,12 +1,12 @@
 """An assignment as a file and as a table."""
 
-from __future__ import annotations
-
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lpkernels.techniques.assignment import Assignment, Formats, Op, Pins, demote, group
+from tests.loops import each
 from tests.techniques.assignment.networks import chain
 
 GROUPS = group(chain())
@@ -38,8 +38,8 @@ def test_tensors_have_the_formats_of_their_precision():
         MADE.promoted(["relu9.Y"])
 
 
-@pytest.mark.parametrize(
-    ("ops", "match"),
+@each(
+    "ops, match",
     [
         (
             [*chain(), Op("more", False, ("nll",), {}, 1)],
@@ -47,20 +47,19 @@ def test_tensors_have_the_formats_of_their_precision():
         ),
         (chain()[:-1], "it is of another model: the model lacks 'nll.GY', 'nll.Y'; trace"),
         (
-            [Op(f"x{op.name}", op.is_gemm, (), op.params, op.numel) for op in chain()],
+            [replace(op, name=f"x{op.name}", inputs=()) for op in chain()],
             "it lacks 'xbn1.GY', 'xbn1.Y', 'xbn1.bias.GP' and 35 more and the model lacks 'bn1.GY'",
         ),
         (
-            [Op(o.name, o.is_gemm, o.inputs, o.params, 2 * o.numel) for o in chain()],
+            [replace(op, numel=2 * op.numel) for op in chain()],
             "it is of another batch: 22 tensors have other sizes; 'in.Y' has 256 elements in it "
             "and 512 in the model",
         ),
         (
-            [Op(o.name, o.is_gemm, o.inputs, {n: 9 for n in o.params}, o.numel) for o in chain()],
+            [replace(op, params=dict.fromkeys(op.params, 9)) for op in chain()],
             "it is of another model: 16 tensors have other sizes; 'conv1.weight.P' has 36 elements",
         ),
     ],
-    ids=["more", "less", "names", "batch", "weights"],
 )
 def test_an_assignment_of_something_else_is_refused(tmp_path: Path, ops: list[Op], match: str):
     path = tmp_path / "a.json"
@@ -69,8 +68,8 @@ def test_an_assignment_of_something_else_is_refused(tmp_path: Path, ops: list[Op
         Assignment.load(path, group(ops))
 
 
-@pytest.mark.parametrize(
-    ("text", "match"),
+@each(
+    "text, match",
     [
         ("no json", "expected an lpkernels assignment, got no JSON"),
         ("[1]", "expected an lpkernels assignment, as its save"),

@@ -1,7 +1,5 @@
 """score: costs by hand, against the real change of the loss, and what is left as found."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from itertools import pairwise
@@ -24,6 +22,7 @@ from lpkernels.techniques.assignment import (
 )
 from lpkernels.techniques.assignment.pins import tie
 from lpkernels.techniques.assignment.running import assign
+from tests.loops import each
 from tests.techniques.assignment.networks import chain_batch, chain_model
 
 Loss = Callable[[Any, Any], Tensor]
@@ -181,7 +180,7 @@ BACKWARD = Formats(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("formats", [FORWARD, BACKWARD], ids=["values", "gradients"])
+@each("formats", [FORWARD, BACKWARD])
 def test_scores_rank_groups_as_the_loss_really_changes(formats: Formats):
     model = mlp()
     groups = group(trace(model, cross_entropy, batch_of(0)))
@@ -250,8 +249,8 @@ def nan_loss(y: Tensor, target: Tensor) -> Tensor:
     return cross_entropy(y, target) * float("nan")
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "match"),
+@each(
+    "change, error, match",
     [
         ({"lr": 0.0}, ValueError, "lr must be a positive number, got 0.0"),
         ({"lr": float("nan")}, ValueError, "lr must be a positive number, got nan"),

@@ -1,7 +1,5 @@
 """trace: the operations of a model and its loss, and nothing of the model changed."""
 
-from __future__ import annotations
-
 import copy
 import warnings
 from collections.abc import Callable
@@ -15,8 +13,9 @@ from torch.nn import functional as F
 import lpkernels as lp
 from lpkernels.techniques.assignment import group, trace
 from tests.compare import assert_bit_equal
+from tests.loops import each
+from tests.support.computes import Computes
 from tests.techniques.assignment.networks import (
-    Computes,
     chain,
     chain_batch,
     chain_model,
@@ -26,8 +25,6 @@ from tests.techniques.assignment.networks import (
 )
 
 LABELS = torch.arange(4) % 3
-
-
 X = torch.randn(4, 6)
 
 
@@ -59,38 +56,7 @@ def test_functions_and_modules_are_seen_alike():
     assert dict(ops[1].params) == {"linear.weight": 30, "linear.bias": 5}
 
 
-def residual(m: Any, x: Tensor) -> Tensor:
-    y = m.bn_b(m.conv_b(torch.relu(m.bn_a(m.conv_a(x)))))
-    y = torch.relu(y + m.bn_s(m.conv_s(x)))
-    return m.after(y)
-
-
-def test_a_residual_block_has_the_groups_of_the_paper():
-    norms = {f"bn_{name}": nn.BatchNorm2d(3) for name in "abs"}
-    convs = {f"conv_{name}": nn.Conv2d(3, 3, 1) for name in "abs"}
-    found = homes(group(ops_of(residual, torch.randn(2, 3, 4, 4), **norms, **convs,
-                               after=nn.Conv2d(3, 2, 1))))  # fmt: skip
-    assert found["conv_a.weight.P"] == found["conv_s.weight.P"] == found["input.Y"] == 0
-    assert found["relu.Y"] == found["bn_a.bias.P"] == found["conv_b.weight.P"] == 1
-    assert found["bn_b.Y"] == found["conv_b.Y"] == 2
-    assert found["conv_s.Y"] == found["add.Y"] == found["relu_1.Y"] == found["after.weight.P"] == 3
-
-
-def fire(m: Any, x: Tensor) -> Tensor:
-    y = torch.relu(m.squeeze(x))
-    return torch.relu(torch.cat([m.expand1(y), m.expand3(y)], 1))
-
-
-def test_a_fire_module_has_the_groups_of_the_paper():
-    ops = ops_of(fire, torch.randn(2, 4, 5, 5), squeeze=nn.Conv2d(4, 2, 1),
-                 expand1=nn.Conv2d(2, 4, 1), expand3=nn.Conv2d(2, 4, 3, padding=1))  # fmt: skip
-    found = homes(group(ops))
-    assert edges(ops)["cat"] == ("expand1", "expand3")
-    assert found["expand1.weight.P"] == found["expand3.bias.P"] == found["relu.Y"] == 1
-    assert found["cat.Y"] == found["relu_1.Y"] == found["expand3.Y"] == 3
-
-
-@pytest.mark.parametrize(
+@each(
     "view",
     [
         lambda y: y.view(8, 3),
@@ -102,39 +68,67 @@ def test_a_fire_module_has_the_groups_of_the_paper():
         lambda y: torch.flatten(y, 0),
         lambda y: y.expand(2, 4, 6),
     ],
-    ids=["view", "t", "slice", "permute", "copies", "casts", "flatten", "expand"],
 )
 def test_views_and_copies_are_no_ops(view: Callable[[Tensor], Tensor]):
     ops = ops_of(lambda m, x: view(torch.tanh(x)) * 2, X)
     assert edges(ops) == {"input": (), "tanh": ("input",), "mul": ("tanh",)}
 
 
-def test_who_reads_a_part_of_a_split_reads_the_whole():
-    def split(m: Any, x: Tensor) -> Tensor:
-        a, b = torch.sigmoid(x).chunk(2, dim=1)
-        return torch.cat([a, torch.relu(b)], 1)
-
-    ops = ops_of(split, X)
-    assert edges(ops) == {
-        "input": (), "sigmoid": ("input",), "relu": ("sigmoid",), "cat": ("sigmoid", "relu"),
-    }  # fmt: skip
-    assert [op.numel for op in ops] == [24, 24, 12, 24]
+def split(m: Any, x: Tensor) -> Tensor:
+    a, b = torch.sigmoid(x).chunk(2, dim=1)
+    return torch.cat([a, torch.relu(b)], 1)
 
 
-def test_work_in_place_makes_a_new_result_that_views_show():
-    def in_place(m: Any, x: Tensor) -> Tensor:
-        y = m.linear(x)
-        row = y[0]
-        F.relu_(y)
-        y[1:] = 0.5 * x[1:]
-        return row + y
+def in_place(m: Any, x: Tensor) -> Tensor:
+    y = m.linear(x)
+    row = y[0]
+    F.relu_(y)
+    y[1:] = 0.5 * x[1:]
+    return row + y
 
-    ops = ops_of(in_place, X, linear=nn.Linear(6, 6))
-    assert edges(ops) == {
-        "input": (), "linear": ("input",), "relu": ("linear",), "mul": ("input",),
-        "setitem": ("relu", "mul"), "add": ("setitem",),
-    }  # fmt: skip
-    assert [op.numel for op in ops][-2:] == [24, 24]
+
+def noisy(m: Any, x: Tensor) -> Tensor:
+    return torch.tanh(x + torch.randn_like(x)) * x.new_full((6,), 2.0)
+
+
+class Doubles(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 2
+
+
+def more(m: Any, x: Tensor) -> Tensor:
+    m.linear(x)
+    (x > 0).sum()
+    mask = torch.ones(6).cumsum(0).softmax(0)
+    return torch.relu(x) * mask
+
+
+@each(
+    "function, read, sizes",
+    [
+        # Whoever reads a part of a split reads the whole.
+        (split, {"sigmoid": "input", "relu": "sigmoid", "cat": "sigmoid relu"}, [24, 12, 24]),
+        # Work in place makes a new result, which views show.
+        (in_place, {"linear": "input", "relu": "linear", "mul": "input", "setitem": "relu mul",
+                    "add": "setitem"}, [24, 24, 18, 24, 24]),
+        # A tensor of the same shape is a constant.
+        (noisy, {"add": "input", "tanh": "add", "mul": "tanh"}, [24] * 3),
+        # An autograd function is followed inside.
+        (lambda m, x: torch.relu(Doubles.apply(torch.tanh(x))),
+         {"tanh": "input", "mul": "tanh", "relu": "mul"}, [24] * 3),
+        # What the loss does not need is not told.
+        (more, {"relu": "input", "mul": "relu"}, [24] * 2),
+    ],
+)  # fmt: skip
+def test_what_an_operation_reads(function: Any, read: dict[str, str], sizes: list[int]):
+    ops = ops_of(function, X, linear=nn.Linear(6, 6))
+    assert edges(ops) == {"input": (), **{name: tuple(of.split()) for name, of in read.items()}}
+    assert [op.numel for op in ops[1:]] == sizes
 
 
 def test_a_shared_module_has_its_parameters_once():
@@ -145,8 +139,7 @@ def test_a_shared_module_has_its_parameters_once():
 
 
 def test_a_parameter_of_the_model_itself_has_its_own_name():
-    model = Computes(lambda m, x: x * m.scale)
-    model.scale = nn.Parameter(torch.ones(6))
+    model = Computes(lambda m, x: x * m.scale, scale=nn.Parameter(torch.ones(6)))
     ops = trace(model, lambda y, t: (y + model.scale).mean(), (X, None))
     assert [dict(op.params) for op in ops] == [{}, {".scale": 6}, {".scale": 6}, {}]
     assert "scale.P" in homes(group(ops))
@@ -154,56 +147,30 @@ def test_a_parameter_of_the_model_itself_has_its_own_name():
 
 def test_parameters_that_share_memory_are_told_apart():
     flat = torch.randn(12)
-    model = Computes(lambda m, x: torch.relu(x * m.first) + m.second)
-    model.first, model.second = nn.Parameter(flat[:6]), nn.Parameter(flat[6:])
+    parts = {"first": nn.Parameter(flat[:6]), "second": nn.Parameter(flat[6:])}
+    model = Computes(lambda m, x: torch.relu(x * m.first) + m.second, **parts)
     ops = trace(model, lambda y, t: y.mean(), (X, None))
     assert [list(op.params) for op in ops[1:4]] == [[".first"], [], [".second"]]
 
 
-def test_parameters_are_in_the_order_of_the_model():
-    layer = nn.Linear(6, 6)
-    ops = ops_of(lambda m, x: torch.addmm(layer.bias, x, layer.weight), X, layer=layer)
-    assert list(ops[1].params) == ["layer.weight", "layer.bias"]
-
-
-def test_a_module_with_several_operations_names_each():
-    ops = ops_of(lambda m, x: m.inner(x), X, inner=Computes(lambda m, x: torch.relu(x) + 1))
-    assert [op.name for op in ops] == ["input", "inner.relu", "inner.add"]
-
-
-def test_a_part_of_a_parameter_is_that_parameter():
-    model = Computes(lambda m, x: x + m.places[: x.shape[1]])
-    model.places = nn.Parameter(torch.ones(9))
-    ops = trace(model, lambda y, t: y.mean(), (X, None))
-    assert dict(ops[1].params) == {".places": 9}
-
-
-def test_what_the_loss_does_not_need_is_not_told():
-    def more(m: Any, x: Tensor) -> Tensor:
-        m.unused(x)
-        (x > 0).sum()
-        mask = torch.ones(6).cumsum(0).softmax(0)
-        return torch.relu(x) * mask
-
-    assert [op.name for op in ops_of(more, X, unused=nn.Linear(6, 2))] == ["input", "relu", "mul"]
-
-
-def test_a_tensor_of_the_same_shape_is_a_constant():
-    def noisy(m: Any, x: Tensor) -> Tensor:
-        return torch.tanh(x + torch.randn_like(x)) * x.new_full((6,), 2.0)
-
-    assert edges(ops_of(noisy, X)) == {
-        "input": (), "add": ("input",), "tanh": ("add",), "mul": ("tanh",),
-    }  # fmt: skip
-
-
-def test_statistics_of_a_norm_are_no_tensors():
-    model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
-    ops = trace(model, F.cross_entropy, (X, LABELS))
-    assert [op.name for op in ops] == [
-        *("input", "0", "1", "2", "loss.log_softmax", "loss.nll_loss"),
-    ]
-    assert dict(ops[2].params) == {"1.weight": 5, "1.bias": 5}
+@each(
+    "function, parts, params",
+    [
+        # They are in the order of the model.
+        (lambda m, x: torch.addmm(m.a.bias, x, m.a.weight), {"a": nn.Linear(6, 6)},
+         {"addmm": {"a.weight": 36, "a.bias": 6}}),
+        # A module with several operations names each.
+        (lambda m, x: m.a(x), {"a": Computes(lambda m, x: torch.relu(x) + 1)},
+         {"a.relu": {}, "a.add": {}}),
+        # A part of a parameter is that parameter.
+        (lambda m, x: x + m.a[:6], {"a": nn.Parameter(torch.ones(9))}, {"add": {".a": 9}}),
+        # The statistics of a norm are no tensors.
+        (lambda m, x: m.a(x), {"a": nn.BatchNorm1d(6)}, {"a": {"a.weight": 6, "a.bias": 6}}),
+    ],
+)  # fmt: skip
+def test_parameters_of_operations(function: Any, parts: Any, params: dict[str, dict[str, int]]):
+    found = {op.name: list(op.params.items()) for op in ops_of(function, X, **parts)[1:]}
+    assert found == {name: list(sizes.items()) for name, sizes in params.items()}
 
 
 def test_tokens_are_no_tensors_and_a_lookup_starts_the_network():
@@ -235,39 +202,19 @@ PRODUCTS = {
 }
 
 
-@pytest.mark.parametrize("name", PRODUCTS)
+@each("name", PRODUCTS)
 def test_products_of_activations_are_gemms(name: str):
     ops = ops_of(lambda m, x, y: PRODUCTS[name](x, y), X, torch.randn(6, 6))
     assert [(op.operation, op.is_gemm) for op in ops[2:]] == [(name, True)]
     assert set(ops[2].inputs) == {"input.0", "input.1"}
 
 
-def test_labels_are_no_tensors_and_other_losses_are_one_op():
-    ops = trace(nn.Linear(6, 3), F.mse_loss, (X, torch.randn(4, 3)))
-    assert [op.name for op in ops] == ["input", "linear", "loss.mse_loss"]
-
-
-def test_a_random_layer_is_told_as_it_is_in_its_mode():
+def test_labels_are_no_tensors_and_a_random_layer_is_told_as_it_is_in_its_mode():
     model = nn.Sequential(nn.Linear(6, 3), nn.Dropout())
-    names = [op.name for op in trace(model, F.cross_entropy, (X, LABELS))]
-    assert names[1:3] == ["0", "1"]
-    assert "1" not in [op.name for op in trace(model.eval(), F.cross_entropy, (X, LABELS))]
-
-
-def test_an_autograd_function_is_followed_inside():
-    class Doubles(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x * 2
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            return gradient * 2
-
-    ops = ops_of(lambda m, x: torch.relu(Doubles.apply(torch.tanh(x))), X)
-    assert edges(ops) == {
-        "input": (), "tanh": ("input",), "mul": ("tanh",), "relu": ("mul",),
-    }  # fmt: skip
+    for names in (["input", "0", "1"], ["input", "0"]):
+        ops = trace(model, F.mse_loss, (X, torch.randn(4, 3)))
+        assert [op.name for op in ops] == [*names, "loss.mse_loss"]
+        model.eval()
 
 
 def test_unknown_operations_are_named_in_one_warning_and_stay_high():
@@ -296,15 +243,11 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
         X,
     ),
 }
-RECIPES = {
-    "fp8": "fp8_wang2018",
-    "narrow sums": lp.Recipe(fprop="e6m7", dgrad="e6m7", wgrad="e6m7"),
-    "policy": lp.policy("fp16_mixed"),
-}
+SUMS = lp.Recipe(fprop="e6m7", dgrad="e6m7", wgrad="e6m7")
 
 
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-@pytest.mark.parametrize("name", MODELS)
+@each("recipe", ["fp8_wang2018", SUMS, lp.policy("fp16_mixed")])
+@each("name", MODELS)
 def test_a_converted_model_has_the_ops_of_the_plain_one(name: str, recipe: Any):
     build, x = MODELS[name]
     model = build()
@@ -315,7 +258,7 @@ def test_a_converted_model_has_the_ops_of_the_plain_one(name: str, recipe: Any):
         assert trace(model, F.cross_entropy, (x, LABELS)) == plain
 
 
-@pytest.mark.parametrize("fails", [False, True], ids=["whole", "error"])
+@each("fails", [False, True])
 def test_the_model_is_left_as_found(fails: bool):
     model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Dropout(), nn.Linear(5, 3))
     F.cross_entropy(model(X), LABELS).backward()
@@ -336,10 +279,9 @@ def test_the_model_is_left_as_found(fails: bool):
         trace(model, loss, (x, LABELS))
     assert_bit_equal(x, X)
     assert torch.equal(torch.get_rng_state(), state)
-    for (name, value), old in zip(
-        model.state_dict().items(), before.state_dict().values(), strict=True
-    ):
-        assert_bit_equal(value, old, name)
+    old = before.state_dict()
+    for name, value in model.state_dict().items():
+        assert_bit_equal(value, old[name], name)
     for p, gradient in zip(model.parameters(), gradients, strict=True):
         assert_bit_equal(p.grad, gradient)
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
@@ -349,11 +291,10 @@ def test_the_model_is_left_as_found(fails: bool):
 def test_trace_keeps_no_tensor_alive():
     seen = []
 
-    class Notes(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            y = torch.relu(x)
-            seen.append(torch.multiprocessing.reductions.StorageWeakRef(y.untyped_storage()))
-            return y + 1
+    def notes(m: Any, x: Tensor) -> Tensor:
+        y = torch.relu(x)
+        seen.append(torch.multiprocessing.reductions.StorageWeakRef(y.untyped_storage()))
+        return y + 1
 
-    trace(Notes(), lambda y, t: y.sum(), (X, None))
+    ops_of(notes, X)
     assert seen[0].expired()

@@ -1,16 +1,15 @@
 """trace: calls that are several operations: attention and cross entropy."""
 
-from __future__ import annotations
-
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lpkernels.techniques.assignment import group, trace
-from tests.techniques.assignment.networks import Computes, homes, ops_of
+from tests.loops import each
+from tests.support.computes import Computes
+from tests.techniques.assignment.networks import homes, ops_of
 
 LABELS = torch.arange(4) % 3
 X = torch.randn(4, 6)
@@ -32,7 +31,7 @@ def test_attention_in_one_call_is_its_products():
         assert ops[-2].inputs == (names[-1], "qkv")
 
 
-@pytest.mark.parametrize("crossed", [False, True], ids=["self", "cross"])
+@each("crossed", [False, True])
 def test_multi_head_attention_is_its_products(crossed: bool):
     layer = nn.MultiheadAttention(8, 2, batch_first=True)
     other = torch.randn(2, 5, 8) if crossed else None
@@ -58,7 +57,7 @@ def test_multi_head_attention_is_its_products(crossed: bool):
     assert sum("in_proj_weight" in key for key in homes(group(ops))) == 2
 
 
-@pytest.mark.parametrize("training", [False, True])
+@each("training", [False, True])
 def test_multi_head_attention_drops_weights_in_training(training: bool):
     layer = nn.MultiheadAttention(8, 2, dropout=0.5).train(training)
     ops = ops_of(lambda m, x: m.layer(x, x, x)[0], torch.randn(3, 2, 8), layer=layer)

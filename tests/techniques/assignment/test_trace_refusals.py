@@ -1,7 +1,5 @@
 """What trace does not take, and that it says where."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -11,25 +9,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lpkernels.techniques.assignment import trace
+from tests.loops import each
+from tests.support.computes import Computes
 
 X = torch.randn(4, 6)
 
 
-class Branches(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Any:
-        return self.function(torch.relu(x))
-
-
 def wrapped(function: Callable[[Tensor], Any]) -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 6), Branches(function))
+    return nn.Sequential(nn.Linear(6, 6), Computes(lambda m, x: function(torch.relu(x))))
 
 
-@pytest.mark.parametrize(
-    ("function", "match"),
+@each(
+    "function, match",
     [
         (lambda y: y if y.sum() > 0 else -y, r"reads a value that .*\(bool\)"),
         (lambda y: y * y.max().item(), r"reads a value that .*\(item\)"),
@@ -40,13 +31,12 @@ def wrapped(function: Callable[[Tensor], Any]) -> nn.Module:
         (lambda y: y.masked_select(y > 0), r"makes a tensor of a size that .*\(masked_select\)"),
         (lambda y: y[torch.where(y[:, 0] > 0)], r"makes a tensor of a size that .*\(where\)"),
     ],
-    ids=["if", "item", "float", "int", "mask", "nonzero", "masked_select", "where"],
 )
 def test_control_flow_by_values_is_refused_with_its_module(
     function: Callable[[Tensor], Any], match: str
 ) -> None:
     model = wrapped(function)
-    where = r"trace: module '1' \(Branches\) "
+    where = r"trace: module '1' \(Computes\) "
     with pytest.raises(NotImplementedError, match=where + match):
         trace(model, lambda y, t: y.sum(), (X, None))
     assert not any(m._forward_pre_hooks for m in model.modules())
@@ -62,7 +52,7 @@ def test_a_parameter_that_decides_is_refused_too():
         trace(model, loss, (X, None))
 
 
-@pytest.mark.parametrize(
+@each(
     "function",
     [
         lambda y: y if y.shape[0] > 2 else -y,
@@ -74,14 +64,13 @@ def test_a_parameter_that_decides_is_refused_too():
         lambda y: y * (y > 0)[torch.tensor([3, 2, 1, 0])],
         lambda y: y.float() * y.bool(),
     ],
-    ids=["shapes", "constants", "where", "indices", "mask", "masked_select", "comparison", "casts"],
 )
 def test_decisions_by_shapes_and_constants_are_taken(function: Callable[[Tensor], Any]):
     assert trace(wrapped(function), lambda y, t: y.sum(), (X, None))[-1].numel == 1
 
 
-@pytest.mark.parametrize(
-    ("loss", "match"),
+@each(
+    "loss, match",
     [
         (lambda y, t: y, r"must be a scalar tensor, got shape \(4, 6\); take a mean, say"),
         (lambda y, t: 3.0, "must be a scalar tensor, got float"),
@@ -89,17 +78,15 @@ def test_decisions_by_shapes_and_constants_are_taken(function: Callable[[Tensor]
         (lambda y, t: torch.zeros(()), "does not depend on what the model computes"),
         (lambda y, t: t.sum(), "does not depend on what the model computes"),
     ],
-    ids=["shape", "float", "none", "constant", "target"],
 )
 def test_a_loss_that_is_none_is_refused(loss: Callable[..., Any], match: str):
     with pytest.raises(ValueError, match=f"trace: the loss {match}"):
         trace(nn.Linear(6, 6), loss, (X, X.clone()))
 
 
-@pytest.mark.parametrize(
-    ("batch", "match"),
+@each(
+    "batch, match",
     [(X, "got Tensor"), ((X,), "got tuple of 1"), ((X, X, X), "got tuple of 3"), (3, "got int")],
-    ids=["tensor", "one", "three", "int"],
 )
 def test_a_batch_is_input_and_target(batch: Any, match: str):
     with pytest.raises(TypeError, match=rf"trace: batch must be \(input, target\), {match}"):
@@ -112,6 +99,6 @@ def test_a_module_is_expected():
 
 
 def test_sparse_tensors_are_refused():
-    model = Branches(lambda y: torch.sparse.mm(y.to_sparse(), y.t()))
+    model = Computes(lambda m, x: torch.sparse.mm(torch.relu(x).to_sparse(), x.t()))
     with pytest.raises(NotImplementedError, match=r"of layout torch\.sparse_coo is not followed"):
         trace(model, lambda y, t: y.sum(), (X, None))

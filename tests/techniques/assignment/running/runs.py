@@ -1,7 +1,5 @@
 """Training steps under an assignment, and the same step written out by hand."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +10,8 @@ from torch.nn import functional as F
 
 import lpkernels as lp
 from lpkernels.techniques.assignment import Assigned, Assignment, assign, demote, group, trace
+from tests.compare import assert_bit_equal
+from tests.techniques.assignment.networks import chain_batch, chain_model
 
 SCALE = 1024.0
 
@@ -29,6 +29,13 @@ def assigned_of(
     return assign(model, loss, made, **options)
 
 
+def chained(ratio: float = 0.6, **options: Any) -> tuple[Assigned, tuple[Tensor, Tensor]]:
+    """`chain_model` under an assignment, from one seed, and a batch for it."""
+    torch.manual_seed(1)
+    model, batch = chain_model(), chain_batch()
+    return assigned_of(model, batch, ratio, **options), batch
+
+
 def gradients(
     assigned: Assigned, batch: tuple[Any, Any], scale: float = SCALE
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -40,6 +47,19 @@ def gradients(
     (value * scale).backward()
     grads = {n: p.grad for n, p in assigned.model.named_parameters() if p.grad is not None}
     return value.detach(), grads
+
+
+def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    """Every expected gradient was found, to the bit."""
+    for name, gradient in expected.items():
+        assert_bit_equal(found[name], gradient, name)
+
+
+def seen_by(assigned: Assigned) -> list[tuple[str, Tensor, Tensor]]:
+    """Grows by each tensor that is rounded: its key, its values, and what they become."""
+    seen: list[tuple[str, Tensor, Tensor]] = []
+    assigned._table.told = lambda key, *values: seen.append((key, *(v.clone() for v in values)))
+    return seen
 
 
 class Both(torch.autograd.Function):

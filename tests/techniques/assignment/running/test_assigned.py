@@ -1,7 +1,5 @@
 """A model under an assignment in a training loop: promotion, skipping, states, errors."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -21,10 +19,13 @@ from lpkernels.techniques.assignment import (
     group,
     trace,
 )
+from lpkernels.techniques.assignment.running.checking import check_batch
 from lpkernels.techniques.loss_scaling import LossScaler
 from tests.compare import assert_bit_equal
-from tests.techniques.assignment.networks import Computes, chain_batch, chain_model
-from tests.techniques.assignment.running.runs import assigned_of, gradients
+from tests.loops import each
+from tests.support.computes import Computes
+from tests.techniques.assignment.networks import chain_batch, chain_model
+from tests.techniques.assignment.running.runs import assigned_of, chained, gradients, seen_by
 
 
 def chain() -> tuple[nn.Sequential, tuple[Tensor, Tensor]]:
@@ -46,8 +47,7 @@ def widened(assigned: Assigned, **elements: int) -> None:
 
 
 def test_an_overflow_promotes_one_tensor_two_steps_later():
-    model, batch = chain()
-    assigned = assigned_of(model, batch, 0.6)
+    assigned, batch = chained()
     # The results have mean 20 and deviation 20; the operations after them read the saturated ones.
     widened(assigned, weight=20, bias=20)
     before = assigned.assignment
@@ -67,19 +67,17 @@ def test_an_overflow_promotes_one_tensor_two_steps_later():
     assert assigned.assignment == before.promoted(["1.Y"])
     assert assigned.assignment.bits == before.bits + 8 * 1024
     assert assigned.assignment.is_low("1.GY")
-    seen: dict[str, Tensor] = {}
-    assigned._table.told = lambda key, before, after: seen.update({key: before.clone()})
+    seen = seen_by(assigned)
     gradients(assigned, batch)
-    high = lp.quantize(seen["1.Y"], before.formats.activation.high)
-    assert_bit_equal(assigned._table.rounded(seen["1.Y"], "1.Y"), high)
+    ((values, rounded),) = [told for key, *told in seen if key == "1.Y"]
+    assert_bit_equal(rounded, lp.quantize(values, before.formats.activation.high))
 
 
 def norm_overflows(assigned: Assigned, batch: tuple[Tensor, Tensor]) -> int:
     """The elements of the first norm's results that are beyond FP_4_3_4."""
     weight = quantized(assigned.model.get_parameter("0.weight"), assigned, "0.weight.P")
     x = F.conv2d(quantized(batch[0], assigned, "input.Y"), weight, padding=1)
-    affine = torch.full((4,), 20.0, dtype=torch.float32, device="cpu")
-    y = F.batch_norm(quantized(x, assigned, "0.Y"), None, None, affine, affine, training=True)
+    y = F.batch_norm(quantized(x, assigned, "0.Y"), None, None, *[torch.full((4,), 20.0)] * 2, True)
     return int((y.abs() >= 31).sum())
 
 
@@ -93,24 +91,19 @@ def test_two_of_two_hundred_promote_and_one_does_not():
         model.linear.weight.fill_(1)
         model.linear.bias.fill_(0)
 
-    def after(overflowing: int) -> tuple[str, ...]:
+    # The values that the input holds saturate, so nothing behind it overflows.
+    for overflowing, promoted in ((1, ()), (2, ("input.Y",))):
         x = torch.full((200, 1), 30.99)
         x[:overflowing] = 31
-        batch = (x, None)
-        assigned = assigned_of(model, batch, 1.0, lambda y, _: y.mean())
-        for _ in range(2):
-            assigned(*batch).backward()
-            promoted = assigned.step()
-        return promoted
-
-    # The values that the input holds saturate, so nothing behind it overflows.
-    assert after(1) == ()
-    assert after(2) == ("input.Y",)
+        assigned = assigned_of(model, (x, None), 1.0, lambda y, _: y.mean())
+        assigned(x, None).backward()
+        assert assigned.step() == ()
+        assigned(x, None).backward()
+        assert assigned.step() == promoted
 
 
 def test_gradients_never_promote_and_skip_the_step():
-    model, batch = chain()
-    assigned = assigned_of(model, batch, 1.0)
+    assigned, batch = chained(1.0)
     scaler = LossScaler(init_scale=2.0**40)
     optimizer = torch.optim.SGD(assigned.model.parameters(), lr=0.1)
     before = [p.clone() for p in assigned.model.parameters()]
@@ -126,7 +119,7 @@ def test_gradients_never_promote_and_skip_the_step():
         assert_bit_equal(p, old)
 
 
-@pytest.mark.parametrize("pack", [True, False], ids=["packed", "whole"])
+@each("pack", [True, False])
 def test_a_value_without_a_code_makes_the_gradients_nan_and_promotes_nothing(pack: bool) -> None:
     model, (x, target) = chain()
     x[0, 0, 0, 0] = torch.nan
@@ -160,8 +153,7 @@ def test_a_nan_that_does_not_reach_the_loss_skips_the_step():
 
 
 def test_the_batches_of_a_step_are_counted_together():
-    model, batch = chain()
-    assigned = assigned_of(model, batch, 1.0)
+    assigned, batch = chained(1.0)
     for _ in range(3):
         assigned(*batch).backward()
     assigned.step()
@@ -188,8 +180,7 @@ def test_the_model_is_changed_by_the_optimizer_alone():
 
 
 def test_the_output_for_an_evaluation_is_that_of_the_current_formats():
-    model, batch = chain()
-    assigned = assigned_of(model, batch, 1.0)
+    assigned, batch = chained(1.0)
     gradients(assigned, batch)
     assigned.step()
     assigned.model.eval()
@@ -248,62 +239,50 @@ def test_a_promoter_with_options_decides():
     assert assigned.assignment is promoter.assignment
 
 
-def test_another_batch_size_may_follow_the_first():
-    model, (x, target) = chain()
-    assigned = assigned_of(model, (x, target), 0.6)
-    gradients(assigned, (x, target))
-    value = assigned(x[:2], target[:2])
-    assert value.isfinite()
+def test_a_shorter_batch_may_come_once_the_whole_one_is_checked():
+    model, batch = chain()
+    short = (batch[0][:3], batch[1][:3])
+    refused, checked = (assigned_of(model, batch, 0.6) for _ in range(2))
+    with pytest.raises(ValueError, match="it is of another batch"):
+        refused(*short)
+    with pytest.raises(ValueError, match="it is of another batch"):
+        check_batch(refused, *short)
+    check_batch(checked, *batch)
+    checked(*short).backward()
+    assert checked.step() == ()
+    checked.remove()
+    with pytest.raises(RuntimeError, match="it was removed"):
+        check_batch(checked, *batch)
+    gradients(again := assigned_of(model, batch, 0.6), batch)
+    assert again(*short).isfinite()
 
 
 def test_without_counts_nothing_is_promoted():
     model, batch = chain()
     counted = gradients(assigned_of(model, batch, 0.6), batch)
     assigned = assigned_of(model, batch, 0.6, counts=False, promote=None)
-    found = gradients(assigned, batch)
-    assert_bit_equal(found[0], counted[0])
+    assert_bit_equal(gradients(assigned, batch)[0], counted[0])
     assert assigned.step() == assigned.step() == ()
     assert assigned.counts == {}
 
 
-REFUSED: dict[str, tuple[Any, type[Exception], str]] = {
-    "no module": (lambda m, a: assign(1, F.cross_entropy, a), TypeError, "Module"),
-    "no assignment": (
-        lambda m, a: assign(m, F.cross_entropy, "all"), TypeError,
-        r"expected an Assignment, such as demote\(...\), got str",
-    ),
-    "another fan-out": (
-        lambda m, a: assign(m, F.cross_entropy, a, fan_out="each"), ValueError,
-        "fan_out must be one of sum, branches; got 'each'",
-    ),
-    "no flag": (
-        lambda m, a: assign(m, F.cross_entropy, a, pack=1), TypeError,
-        "pack must be True or False, got 1",
-    ),
-    "promotion without counts": (
-        lambda m, a: assign(m, F.cross_entropy, a, counts=False), ValueError,
-        "promotion needs counts; give promote=None",
-    ),
-    "a threshold": (
-        lambda m, a: assign(m, F.cross_entropy, a, promote=2.0), ValueError,
-        "threshold must be from 0 to 1",
-    ),
-    "another promoter": (
-        lambda m, a: assign(m, F.cross_entropy, a, promote=Promoter(made(1.0))), ValueError,
-        "the Promoter is of another assignment",
-    ),
-    "a promoter by errors": (
-        lambda m, a: assign(m, F.cross_entropy, a, promote=Promoter(a, error=0.1)), ValueError,
-        "rounding errors are not measured",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused(name: str) -> None:
-    call, error, message = REFUSED[name]
+@each(
+    "options, error, message",
+    [
+        ({"fan_out": "each"}, ValueError, "fan_out must be one of sum, branches; got 'each'"),
+        ({"pack": 1}, TypeError, "pack must be True or False, got 1"),
+        ({"counts": False}, ValueError, "promotion needs counts; give promote=None"),
+        ({"promote": 2.0}, ValueError, "threshold must be from 0 to 1"),
+        ({"promote": Promoter(made(1.0))}, ValueError, "the Promoter is of another assignment"),
+        ({"promote": Promoter(made(), error=0.1)}, ValueError, "rounding errors are not measured"),
+        ({"assignment": "all"}, TypeError, r"an Assignment, such as demote\(...\), got str"),
+        ({"model": 1}, TypeError, "Module"),
+    ],
+)
+def test_what_is_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
+    given = {"model": chain()[0], "loss": F.cross_entropy, "assignment": made(), **options}
     with pytest.raises(error, match=message):
-        call(chain()[0], made())
+        assign(**given)
 
 
 def test_an_assignment_of_something_else_is_found_before_anything_changes():
@@ -337,8 +316,7 @@ def test_a_model_that_computes_others_from_step_to_step_is_refused():
 
 
 def test_second_derivatives_are_refused():
-    model, batch = chain()
-    assigned = assigned_of(model, batch, 0.6)
+    assigned, batch = chained()
     value = assigned(*batch)
     with pytest.raises(NotImplementedError, match="no second derivative"):
         torch.autograd.grad(value, list(assigned.model.parameters()), create_graph=True)

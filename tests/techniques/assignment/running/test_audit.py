@@ -1,7 +1,5 @@
 """The audit: it finds nothing in a step that is right, and what is wrong in one that is not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -14,10 +12,12 @@ from lpkernels.techniques.assignment.running._nodes import Rounded
 from lpkernels.techniques.assignment.running._session import Session
 from lpkernels.techniques.assignment.running._table import Table
 from tests.compare import assert_bit_equal
-from tests.techniques.assignment.networks import Computes, chain_batch, chain_model
-from tests.techniques.assignment.running.runs import assigned_of
+from tests.loops import each
+from tests.support.computes import Computes
+from tests.techniques.assignment.networks import chain_batch, chain_model
+from tests.techniques.assignment.running.runs import assigned_of, chained
 
-FAN_OUT = pytest.mark.parametrize("fan_out", ["sum", "branches"])
+FAN_OUT = each("fan_out", ["sum", "branches"])
 
 
 def residual(m: Any, x: Tensor) -> Tensor:
@@ -53,8 +53,8 @@ NETWORKS: dict[str, Any] = {
 
 @pytest.mark.filterwarnings("ignore:trace. held in high precision")
 @FAN_OUT
-@pytest.mark.parametrize("converted", [False, True], ids=["plain", "converted"])
-@pytest.mark.parametrize("name", NETWORKS)
+@each("converted", [False, True])
+@each("name", NETWORKS)
 def test_a_step_departs_in_nothing(name: str, converted: bool, fan_out: Any) -> None:
     torch.manual_seed(4)
     model, batch = NETWORKS[name]()
@@ -80,9 +80,7 @@ def test_what_a_residual_reads_twice_is_rounded_once_or_for_each_reader():
 
 
 def test_an_audit_adds_its_gradients_to_those_that_are_there():
-    torch.manual_seed(4)
-    model, batch = chain_model(), chain_batch()
-    assigned = assigned_of(model, batch, 0.6)
+    assigned, batch = chained()
     audit(assigned, batch)
     once = {n: p.grad.clone() for n, p in assigned.model.named_parameters() if p.grad is not None}
     audit(assigned, batch)
@@ -101,13 +99,12 @@ def skipping(key: str) -> Any:
     return broken
 
 
-@pytest.mark.parametrize("key", ["0.Y", "2.Y", "3.weight.P", "0.GY", "8.bias.GP", "6.GY"])
-def test_a_tensor_that_is_not_rounded_is_found(key: str, monkeypatch: Any) -> None:
-    torch.manual_seed(4)
-    model, batch = chain_model(), chain_batch()
-    assigned = assigned_of(model, batch, 0.6)
-    monkeypatch.setattr(Table, "rounded", skipping(key))
-    departures = audit(assigned, batch).departures
+@each("key", ["0.Y", "2.Y", "3.weight.P", "0.GY", "8.bias.GP", "6.GY"])
+def test_a_tensor_that_is_not_rounded_is_found(key: str) -> None:
+    assigned, batch = chained()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Table, "rounded", skipping(key))
+        departures = audit(assigned, batch).departures
     assert any(key in each and "was rounded 0 times" in each for each in departures)
     # The fault is seen from outside too, where the tensor is read or received. The exception is a
     # ReLU: its result is in the format if its input is.
@@ -116,9 +113,7 @@ def test_a_tensor_that_is_not_rounded_is_found(key: str, monkeypatch: Any) -> No
 
 
 def test_a_rounding_too_many_is_found(monkeypatch: Any) -> None:
-    torch.manual_seed(4)
-    model, batch = chain_model(), chain_batch()
-    assigned = assigned_of(model, batch, 0.6)
+    assigned, batch = chained()
     result = Session.result
 
     def twice(self: Session, x: Tensor, op: str, **options: Any) -> Tensor:

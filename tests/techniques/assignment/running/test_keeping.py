@@ -1,10 +1,7 @@
 """What is kept for backward: codes, one set for each tensor, and the same bits as without."""
 
-from __future__ import annotations
-
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 
@@ -13,8 +10,10 @@ from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.techniques.assignment import Formats, assign, demote, group, trace
 from lpkernels.techniques.assignment.tracing.compact import compact
 from tests.compare import assert_bit_equal
-from tests.techniques.assignment.networks import Computes, chain_batch, chain_model
-from tests.techniques.assignment.running.runs import assigned_of, gradients
+from tests.loops import each
+from tests.support.computes import Computes
+from tests.techniques.assignment.networks import chain_batch, chain_model
+from tests.techniques.assignment.running.runs import assigned_of, chained, gradients, same
 
 
 def image_batch(examples: int = 4) -> tuple[Tensor, Tensor]:
@@ -47,8 +46,8 @@ NETWORKS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("converted", [False, True], ids=["plain", "converted"])
-@pytest.mark.parametrize("name", NETWORKS)
+@each("converted", [False, True])
+@each("name", NETWORKS)
 def test_packing_changes_no_bit_and_saves_memory(name: str, converted: bool) -> None:
     torch.manual_seed(6)
     model, batch = NETWORKS[name]()
@@ -57,15 +56,13 @@ def test_packing_changes_no_bit_and_saves_memory(name: str, converted: bool) -> 
     packed, whole = (assigned_of(model, batch, 0.6, pack=pack) for pack in (True, False))
     one, other = gradients(packed, batch), gradients(whole, batch)
     assert_bit_equal(one[0], other[0])
-    for key, gradient in other[1].items():
-        assert_bit_equal(one[1][key], gradient, key)
+    same(one[1], other[1])
     # An element takes sixteen bits at most in place of 32, and only statistics of norms stay whole.
     assert packed.memory().bytes < 0.5 * whole.memory().bytes
 
 
 def test_the_chain_keeps_each_tensor_once_in_its_bits():
-    model, batch = chain_model(), chain_batch()
-    assigned = assigned_of(model, batch, 0.6)
+    assigned, batch = chained()
     made = assigned.assignment
     assigned(*batch)
     memory = assigned.memory()
@@ -100,20 +97,8 @@ def held_by_the_graph(assigned: Any, batch: Any) -> int:
     return int(held)
 
 
-def test_a_lower_ratio_keeps_more():
-    model, batch = chain_model(), chain_batch()
-    kept = []
-    for ratio in (1.0, 0.9, 0.6, 0.0):
-        assigned = assigned_of(model, batch, ratio)
-        assigned(*batch).backward()
-        kept.append(assigned.memory().bytes)
-    assert kept == sorted(kept)
-    assert kept[0] < 0.6 * kept[-1]
-
-
 def test_memory_is_given_back_with_the_graph():
-    model, batch = chain_model(), chain_batch()
-    assigned = assigned_of(model, batch, 0.6)
+    assigned, batch = chained()
     for backward in (True, False):
         value = assigned(*batch)
         if backward:
@@ -126,15 +111,14 @@ def test_memory_is_given_back_with_the_graph():
 
 
 def test_without_gradients_nothing_is_kept():
-    model, batch = chain_model(), chain_batch()
-    assigned = assigned_of(model, batch, 0.6)
+    assigned, batch = chained()
     with torch.no_grad():
         value = assigned(*batch)
     assert not value.requires_grad
     assert assigned.memory().bytes == 0
 
 
-@pytest.mark.parametrize("low", ["affine8", "fp32", "fp8_e4m3", "fixed8_f4"])
+@each("low", ["affine8", "fp32", "fp8_e4m3", "fixed8_f4"])
 def test_formats_of_all_kinds_are_kept(low: str) -> None:
     formats = Formats(activation=("fp32", low)) if low != "fp32" else Formats.same("fp32")
     torch.manual_seed(6)
@@ -144,8 +128,7 @@ def test_formats_of_all_kinds_are_kept(low: str) -> None:
         gradients(assign(model, nn.functional.cross_entropy, made, pack=pack, promote=None), batch)
         for pack in (True, False)
     ]
-    for key, gradient in found[1][1].items():
-        assert_bit_equal(found[0][1][key], gradient)
+    same(found[0][1], found[1][1])
 
 
 COMPACT: dict[str, tuple[str, Tensor]] = {
@@ -156,7 +139,7 @@ COMPACT: dict[str, tuple[str, Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("name", COMPACT)
+@each("name", COMPACT)
 def test_what_is_compact_is_the_same(name: str) -> None:
     operation, x = COMPACT[name]
     found = compact(operation, x)
@@ -165,15 +148,14 @@ def test_what_is_compact_is_the_same(name: str) -> None:
     assert_bit_equal(found.tensor(), x)
 
 
-@pytest.mark.parametrize(
-    ("operation", "x"),
+@each(
+    "operation, x",
     [
         ("dropout", torch.tensor([0.0, 1.0, 2.0])),
         ("relu", torch.tensor([0.0, 1.0])),
         ("max_pool2d", torch.tensor([2**15])),
         ("embedding", torch.tensor([1])),
     ],
-    ids=["three values", "no dropout", "a large index", "no pool"],
 )
 def test_what_needs_its_bits_keeps_them(operation: str, x: Tensor) -> None:
     assert compact(operation, x) is None

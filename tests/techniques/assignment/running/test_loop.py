@@ -1,7 +1,5 @@
 """The loop: the same steps as written out, and what it tells of them."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -12,6 +10,7 @@ from torch import Tensor, nn
 from lpkernels.techniques.assignment import Assigned, train_with_assignment
 from lpkernels.techniques.loss_scaling import LossScaler, MasterWeights
 from tests.compare import assert_bit_equal
+from tests.loops import each
 from tests.techniques.assignment.networks import chain_model
 from tests.techniques.assignment.running.runs import assigned_of
 
@@ -33,7 +32,7 @@ SCALERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", SCALERS)
+@each("name", SCALERS)
 def test_the_loop_is_the_steps_written_out(name: str) -> None:
     torch.manual_seed(1)
     model = chain_model()

@@ -1,8 +1,6 @@
 """The gradient of the loss's own value, which is rounded nowhere: not in the value, and not in the
 scalars that it is the sum of."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -24,8 +22,9 @@ from lpkernels.techniques.assignment import (
 from lpkernels.techniques.assignment.running._plan import Plan, planned
 from lpkernels.techniques.loss_scaling import LossScaler
 from tests.compare import assert_bit_equal
-from tests.techniques.assignment.networks import Computes
-from tests.techniques.assignment.running.runs import assigned_of, gradients
+from tests.loops import each
+from tests.support.computes import Computes
+from tests.techniques.assignment.running.runs import assigned_of, gradients, same, seen_by
 
 Loss = Callable[[Any, Tensor], Tensor]
 #: A scale that the paper's 8 bits, which end at 114,688, do not hold. Gradients of results are
@@ -87,45 +86,41 @@ CHANGING: dict[str, tuple[Loss, set[str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("loss", "ops"), (PASSING | CHANGING).values(), ids=PASSING | CHANGING)
-def test_which_gradients_are_the_loss_s_own(loss: Loss, ops: set[str]) -> None:
+LOSSES = PASSING | CHANGING
+
+
+@each("name", LOSSES)
+def test_which_gradients_are_the_loss_s_own(name: str) -> None:
+    loss, ops = LOSSES[name]
     plan = planned(network(), loss, batch_of(), grad=True)
     assert plan.passed == {f"loss.{op}.GY" for op in ops}
 
 
-ROUNDINGS = {
-    "nearest": Formats(),
-    "stochastic": Formats(grad_activation=("fp32", "e5m2:stochastic")),
-}
-
-
-@pytest.mark.parametrize("fan_out", ["sum", "branches"])
-@pytest.mark.parametrize("formats", ROUNDINGS.values(), ids=ROUNDINGS)
-@pytest.mark.parametrize("loss", [loss for loss, _ in (PASSING | CHANGING).values()],
-                         ids=PASSING | CHANGING)  # fmt: skip
+@each("fan_out", ["sum", "branches"])
+@each("formats", [Formats(), Formats(grad_activation=("fp32", "e5m2:stochastic"))])
+@each("name", LOSSES)
 def test_no_bit_changes_at_a_scale_that_the_format_holds(
-    loss: Loss, formats: Formats, fan_out: Any, monkeypatch: pytest.MonkeyPatch
+    name: str, formats: Formats, fan_out: Any
 ) -> None:
-    model, batch = network(), batch_of()
+    loss, model, batch = LOSSES[name][0], network(), batch_of()
     made = uniform(trace(model, loss, batch), formats=formats)
 
     def found(scale: float) -> dict[str, Tensor]:
         assigned = assign(model, loss, made, promote=None, fan_out=fan_out)
         return {name: grad.clone() for name, grad in gradients(assigned, batch, scale)[1].items()}
 
-    scales = (2.0**10, 2.0**15)
-    passed = [found(scale) for scale in scales]
-    # The same with every gradient rounded.
-    monkeypatch.setattr(Plan, "passed", frozenset())
-    for scale, before in zip(scales, passed, strict=True):
-        for name, gradient in found(scale).items():
-            assert_bit_equal(before[name], gradient)
+    for scale in (2.0**10, 2.0**15):
+        passed = found(scale)
+        # The same with every gradient rounded.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Plan, "passed", frozenset())
+            same(passed, found(scale))
 
 
-@pytest.mark.parametrize("fan_out", ["sum", "branches"])
-@pytest.mark.parametrize("loss", [loss for loss, _ in PASSING.values()], ids=PASSING)
-def test_a_scale_beyond_the_format_trains(loss: Loss, fan_out: Any) -> None:
-    model, batch = network(), batch_of()
+@each("fan_out", ["sum", "branches"])
+@each("name", PASSING)
+def test_a_scale_beyond_the_format_trains(name: str, fan_out: Any) -> None:
+    loss, model, batch = PASSING[name][0], network(), batch_of()
     ops = trace(model, loss, batch)
     assigned = assign(model, loss, uniform(ops), promote=None, fan_out=fan_out)
     found = gradients(assigned, batch, LARGE)[1]
@@ -136,16 +131,16 @@ def test_a_scale_beyond_the_format_trains(loss: Loss, fan_out: Any) -> None:
 def test_a_part_with_a_factor_has_a_gradient_of_its_own():
     loss, batch = CHANGING["a factor"][0], batch_of()
     assigned = assigned_of(network(), batch, 1.0, loss)
-    seen: dict[str, float] = {}
-    assigned._table.told = lambda key, _, after: seen.update({key: float(after.flatten()[0])})
+    told = seen_by(assigned)
     gradients(assigned, batch, 1024.0)
+    seen = {key: float(after.flatten()[0]) for key, _, after in told}
     # 307.2 lies between 256 and 320, the numbers of 2 bits of mantissa.
     assert [seen[f"loss.{op}.GY"] for op in ("add", "nll_loss", "mul", "mean")] == [
         1024.0, 1024.0, 1024.0, 320.0,
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("as_object", [False, True], ids=["dict", "object"])
+@each("as_object", [False, True])
 def test_a_loss_inside_the_model_s_output(as_object: bool) -> None:
     def forward(m: Any, x: Tensor, target: Tensor) -> Any:
         logits = m.layers(x)
@@ -179,9 +174,9 @@ def test_its_tensor_has_its_price_and_promotes_nothing():
     assert "loss.nll_loss.GY" not in assigned.counts
 
 
-@pytest.mark.parametrize("loss", [loss for loss, _ in PASSING.values()], ids=PASSING)
-def test_a_loss_scale_grows_beyond_the_format(loss: Loss) -> None:
-    batch = batch_of()
+@each("name", PASSING)
+def test_a_loss_scale_grows_beyond_the_format(name: str) -> None:
+    loss, batch = PASSING[name][0], batch_of()
     assigned = assigned_of(network(), batch, 1.0, loss)
     scaler = LossScaler(init_scale=2.0**15, growth_interval=1)
     optimizer = torch.optim.SGD(assigned.model.parameters(), lr=0.01)

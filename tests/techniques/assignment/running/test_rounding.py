@@ -1,7 +1,5 @@
 """What is rounded in a step, against steps written out by hand."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -13,10 +11,18 @@ from torch.nn import functional as F
 import lpkernels as lp
 from lpkernels.techniques.assignment import Formats, Pins, assign, demote, group, trace
 from tests.compare import assert_bit_equal
-from tests.techniques.assignment.networks import Computes, chain_batch, chain_model
-from tests.techniques.assignment.running.runs import assigned_of, chain_by_hand, gradients
+from tests.loops import each
+from tests.support.computes import Computes
+from tests.techniques.assignment.networks import chain_batch, chain_model
+from tests.techniques.assignment.running.runs import (
+    assigned_of,
+    chain_by_hand,
+    gradients,
+    same,
+    seen_by,
+)
 
-PACKED = pytest.mark.parametrize("pack", [True, False], ids=["packed", "whole"])
+PACKED = each("pack", [True, False])
 
 
 def seeded(make: Any) -> Any:
@@ -25,8 +31,8 @@ def seeded(make: Any) -> Any:
 
 
 @PACKED
-@pytest.mark.parametrize("ratio", [0.0, 0.6, 1.0])
-@pytest.mark.parametrize("scale", [2.0**10, 2.0**16, 2.0**20])
+@each("ratio", [0.0, 0.6, 1.0])
+@each("scale", [2.0**10, 2.0**16, 2.0**20])
 def test_a_step_of_the_chain_is_the_one_written_by_hand(
     ratio: float, pack: bool, scale: float
 ) -> None:
@@ -41,47 +47,7 @@ def test_a_step_of_the_chain_is_the_one_written_by_hand(
     assert_bit_equal(found, expected)
     assert all(gradient.isfinite().all() for gradient in found_gradients.values())
     assert found_gradients.keys() == expected_gradients.keys()
-    for name, gradient in expected_gradients.items():
-        assert_bit_equal(found_gradients[name], gradient)
-
-
-INF = torch.inf
-VECTORS = [
-    ("input.Y", [1.0625, 1.1875, 29.0, 30.9, 31.0, -100.0], [1.125, 1.25, 30, 30, 30, -30]),
-    ("input.Y", [2**-13, 2**-14, 0.999 * 2**-14, 0.00137], [2**-13, 2**-13, 0, 0.0013427734375]),
-    ("mul.GY", [1.125, 1.375, 122879.0, 122880.0, -1e9], [1.25, 1.5, 114688, INF, -INF]),
-    ("mul.GY", [2**-17, 3 * 2**-17], [2**-16, 2**-15]),
-    ("scale.GP", [1 + 2**-10, 1 + 2**-11, 2**33, 2**-40], [1 + 2**-9, 1, INF, 2**-39]),
-    ("scale.GP", [1 / 3, -1.0], [0.33349609375, -1]),
-]
-
-
-class Scaled(nn.Module):
-    """A parameter times the input."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.ones(size, dtype=torch.float32, device="cpu"))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.scale * x
-
-
-@pytest.mark.parametrize(("key", "x", "expected"), VECTORS)
-def test_the_vectors_of_rounding_hold_in_a_step(
-    key: str, x: list[float], expected: list[float]
-) -> None:
-    values = torch.tensor(x, dtype=torch.float32, device="cpu")
-    ones = torch.ones_like(values)
-    batch = (values, ones) if key == "input.Y" else (ones, values)
-    # In high precision the gradient reaches the parameter in the format that it is rounded to.
-    ratio = 0.0 if key == "scale.GP" else 1.0
-    model = Scaled(len(x))
-    assigned = assigned_of(model, batch, ratio, lambda y, factor: (y * factor).sum())
-    seen: dict[str, Tensor] = {}
-    assigned._table.told = lambda key, before, after: seen.update({key: after.clone()})
-    assigned(*batch).backward()
-    assert seen[key].tolist() == expected
+    same(found_gradients, expected_gradients)
 
 
 def shared(m: Any, x: Tensor) -> Tensor:
@@ -95,6 +61,9 @@ def fan_out_by_hand(model: Any, x: Tensor, made: Any, branches: bool) -> dict[st
     def q(t: Tensor, key: str) -> Tensor:
         return lp.quantize(t.detach(), made.format_of(key))
 
+    def together(a: Tensor, b: Tensor, key: str) -> Tensor:
+        return q(a, key) + q(b, key) if branches else q(a + b, key)
+
     weights = {n: q(p, f"{n}.P") for n, p in model.named_parameters()}
     w1, w2, w3 = (weights[f"{n}.weight"] for n in ("first", "second", "third"))
     x = q(x, "input.Y")
@@ -105,23 +74,15 @@ def fan_out_by_hand(model: Any, x: Tensor, made: Any, branches: bool) -> dict[st
     g = q(torch.tensor(1024.0, device="cpu"), "loss.sum.GY").expand_as(square)
     g = q(g, "loss.mul.GY")
     # total is read twice by one product.
-    share = g * total
-    if branches:
-        g = q(share, "add.GY") + q(share, "add.GY")
-    else:
-        g = q(share + share, "add.GY")
+    g = together(g * total, g * total, "add.GY")
     ga, gb = q(g, "second.GY"), q(g, "third.GY")
-    shares = [ga @ w2, gb @ w3]
-    if branches:
-        gy = q(shares[0], "first.GY") + q(shares[1], "first.GY")
-    else:
-        gy = q(shares[0] + shares[1], "first.GY")
+    gy = together(ga @ w2, gb @ w3, "first.GY")
     found = {"first": gy.T @ x, "second": ga.T @ y, "third": gb.T @ y}
     return {f"{n}.weight": q(v, f"{n}.weight.GP") for n, v in found.items()}
 
 
 @PACKED
-@pytest.mark.parametrize("fan_out", ["sum", "branches"])
+@each("fan_out", ["sum", "branches"])
 def test_the_gradient_of_a_fan_out(fan_out: str, pack: bool) -> None:
     torch.manual_seed(2)
     layers = {n: nn.Linear(6, 6, bias=False) for n in ("first", "second", "third")}
@@ -132,8 +93,7 @@ def test_the_gradient_of_a_fan_out(fan_out: str, pack: bool) -> None:
     found = gradients(assigned, batch)[1]
     branches = fan_out == "branches"
     expected = fan_out_by_hand(model, x, assigned.assignment, branches)
-    for name, gradient in expected.items():
-        assert_bit_equal(found[name], gradient)
+    same(found, expected)
     other = fan_out_by_hand(model, x, assigned.assignment, not branches)
     assert not torch.equal(found["first.weight"], other["first.weight"])
 
@@ -158,8 +118,7 @@ def test_what_works_in_place_is_rounded_in_place(pack: bool) -> None:
         for f in (inside, outside)
     )
     assert_bit_equal(one[0], other[0])
-    for name, gradient in other[1].items():
-        assert_bit_equal(one[1][name], gradient)
+    same(one[1], other[1])
 
 
 @PACKED
@@ -169,9 +128,9 @@ def test_a_shared_parameter_is_rounded_once_and_so_is_its_gradient(pack: bool) -
     model = Computes(lambda m, x: m.layer(torch.relu(m.layer(x))) @ m.layer.weight.T, layer=layer)
     batch = (torch.randn(4, 6), torch.arange(4) % 3)
     assigned = assigned_of(model, batch, 1.0, pack=pack)
-    seen: list[str] = []
-    assigned._table.told = lambda key, before, after: seen.append(key)
+    told = seen_by(assigned)
     gradient = gradients(assigned, batch)[1]["layer.weight"]
+    seen = [key for key, _, _ in told]
     assert seen.count("layer.weight.P") == seen.count("layer.weight.GP") == 1
     assert_bit_equal(gradient, lp.quantize(gradient, "fp_6_9_0:nearest_away"))
 
@@ -200,8 +159,8 @@ CROSS_ENTROPIES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("target", ["classes", "shares"])
-@pytest.mark.parametrize("name", CROSS_ENTROPIES)
+@each("target", ["classes", "shares"])
+@each("name", CROSS_ENTROPIES)
 def test_cross_entropy_in_two_is_torchs(name: str, target: str) -> None:
     options = CROSS_ENTROPIES[name]
     torch.manual_seed(2)
