@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 
 from lpkernels.arithmetic import Accumulator, as_quantizer
+from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import NOT_FUSED, Fused
 from lpkernels.backends.planning import Call
 
@@ -24,8 +25,7 @@ class Case(NamedTuple):
 
 
 def output(x: Sequence[int], w: Sequence[int], geometry: Sequence[Any]) -> tuple[int, ...]:
-    taps = zip(x[2:], w[2:], *geometry[:3], strict=True)
-    return (x[0], w[0], *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in taps))
+    return (x[0], w[0], *output_size(x[2:], w[2:], *geometry[:3]))
 
 
 def run(backend: Any, case: Case) -> None:

@@ -24,6 +24,7 @@ from lpkernels.backends.planning.cuda_cuts import (
     Tiles,
 )
 from lpkernels.backends.planning.shaped_counts import shaped_count, shaped_counts
+from tests.loops import each
 
 ENDS = ("closed", "kept", "closed_in_double")
 RESULTS = Path(__file__).parents[3] / "bench" / "results"
@@ -67,8 +68,8 @@ def test_smaller_tiles_have_the_recorded_counts() -> None:
 
 # The instructions of a product with tables and chunks of 64, in the units of a table of
 # cuda_cuts.py.
-@pytest.mark.parametrize(
-    ("shapes", "kernel", "unit"),
+@each(
+    "shapes, kernel, unit",
     [
         (SHAPES, "two steps", 16),
         (FLOAT_SHAPES, "float32", 32),

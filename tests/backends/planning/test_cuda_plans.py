@@ -8,6 +8,7 @@ from lpkernels.backends.planning.cuda import Cuts, launches, plan
 from lpkernels.backends.planning.cuda_cuts import Cut
 from lpkernels.backends.planning.cuda_tiers import tier
 from lpkernels.backends.planning.ranges import FLOAT32, ONES, Range, range_of
+from tests.loops import each
 
 E5M2, E4M3, FP16 = (range_of(as_quantizer(name).to_ints()) for name in ("e5m2", "e4m3fn", "fp16"))
 
@@ -36,7 +37,7 @@ TILES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("outputs", "tile"), TILES.items())
+@each("outputs, tile", TILES.items())
 def test_tiles_have_the_shape_of_the_outputs(
     outputs: tuple[int, int], tile: tuple[int, int]
 ) -> None:
@@ -60,19 +61,18 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize(("kernel", "of"), OTHERS.items())
-@pytest.mark.parametrize(("outputs", "tile"), TILES.items())
-def test_tiles_of_other_kernels_have_the_shape_of_the_outputs(
-    outputs: tuple[int, int], tile: tuple[int, int], kernel: str, of: tuple[str, Range]
-) -> None:
-    (m, n), (name, operand) = outputs, of
-    found = plan(shape(m=m, n=n, k=64, left=operand, right=operand), as_accumulator(name), 132)
-    assert (found.kernel, found.tile, found.launches) == (kernel, tile, 2 + (kernel != "float32"))
+@each("kernel", OTHERS)
+def test_tiles_of_other_kernels_have_the_shape_of_the_outputs(kernel: str) -> None:
+    name, operand = OTHERS[kernel]
+    for (m, n), tile in TILES.items():
+        found = plan(shape(m=m, n=n, k=64, left=operand, right=operand), as_accumulator(name), 132)
+        launches = 2 + (kernel != "float32")
+        assert (found.kernel, found.tile, found.launches) == (kernel, tile, launches)
 
 
 # Sums that may be clipped, or made by arithmetic of 16 bits, share a kernel of square tiles with
 # those in double.
-@pytest.mark.parametrize("name", ["e6m9_sat_chunk64", "e5m10_chunk64", "bf16_chunk64"])
+@each("name", ["e6m9_sat_chunk64", "e5m10_chunk64", "bf16_chunk64"])
 def test_kernels_that_clip_or_have_16_bits_keep_all_others_square(name: str) -> None:
     acc = as_accumulator(name)
     long = Range(12, -20, 8)
@@ -93,9 +93,7 @@ def wide(tile: tuple[int, int]) -> tuple[int, int]:
     return (128, 64) if tile[0] > tile[1] else (64, 128)
 
 
-@pytest.mark.parametrize(
-    ("matrices", "processors", "waves"), [(1, 132, 1), (44, 132, 1), (45, 132, 2), (45, 1, 135)]
-)
+@each("matrices, processors, waves", [(1, 132, 1), (44, 132, 1), (45, 132, 2), (45, 1, 135)])
 def test_waves_are_the_tiles_of_the_busiest_processor(
     matrices: int, processors: int, waves: int
 ) -> None:
@@ -145,37 +143,29 @@ def test_nothing_is_split_that_fills_the_processors() -> None:
     assert plan(shape(k=64), acc, 132).splits == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "count"),
-    [
-        ("e6m9", 3),
-        ("e6m9_chunk64", 3),
-        ("e6m9_sat", 3),
-        ("e5m10", 3),
-        ("bf16_chunk64", 3),
-        ("e8m22", 2),
-        ("e8m22_chunk64", 2),
-        ("fp32", 2),
-        ("e6m9:toward_zero", 2),
-        ("e6m9:stochastic", 2),
-        # The operands are copied in 16 bits before.
-        ("native_chunk64:outer=e6m9", 1 + 3),
-        ("e6m9:to_odd", 1),
-        ("e6m9:order=pairwise", 1),
-    ],
-)
-def test_three_kernels_are_started_at_most(name: str, count: int) -> None:
-    acc = as_accumulator(name)
-    if count > 1:
-        cut = Cut(128, 128, 1, 1, 1, 2)
-        assert launches(acc, Cuts(cut, cut)) == count
-    else:
-        with pytest.raises(NotImplementedError, match=r"cuda: e6m9.*instructions are not counted"):
-            plan(shape(), acc, 132)
+#: The operands of native chunks are copied in 16 bits before.
+LAUNCHES = {
+    3: "e6m9 e6m9_chunk64 e6m9_sat e5m10 bf16_chunk64",
+    2: "e8m22 e8m22_chunk64 fp32 e6m9:toward_zero e6m9:stochastic",
+    1 + 3: "native_chunk64:outer=e6m9",
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "left", "right", "kernel"),
+@each("count, names", LAUNCHES.items())
+def test_three_kernels_are_started_at_most(count: int, names: str) -> None:
+    cut = Cut(128, 128, 1, 1, 1, 2)
+    for name in names.split():
+        assert launches(as_accumulator(name), Cuts(cut, cut)) == count, name
+
+
+@each("name", ["e6m9:to_odd", "e6m9:order=pairwise"])
+def test_sums_that_were_not_counted_are_refused(name: str) -> None:
+    with pytest.raises(NotImplementedError, match=r"cuda: e6m9.*instructions are not counted"):
+        plan(shape(), as_accumulator(name), 132)
+
+
+@each(
+    "name, left, right, kernel",
     [
         ("e6m9_chunk64", E5M2, E5M2, "two steps"),
         ("e6m9_chunk64", ONES, E5M2, "two steps"),

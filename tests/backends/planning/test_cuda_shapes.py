@@ -4,44 +4,30 @@ import contextlib
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
-
-import pytest
-import torch
 
 from lpkernels.backends.cuda import BACKEND, _conv, _launch, _products
 from lpkernels.backends.planning import products
 from tests.backends.planning.calls import CASES, Case, call, run
+from tests.loops import each
+from tests.support import cuda_host
 
 
 @contextlib.contextmanager
 def asked() -> Iterator[list[dict[str, Any]]]:
     """Inside this context the adapter runs on the CPU, and its products are noted, not made."""
     found: list[dict[str, Any]] = []
-
-    def multiply(**kwargs: Any) -> None:
-        found.append(kwargs)
-
     module = SimpleNamespace(
-        cuda_multiply=multiply,
+        cuda_multiply=lambda **told: found.append(told),
         cuda_scratch_bytes=lambda **_: 0,
         cuda_pack_operand=lambda **_: None,
         cuda_frame=lambda **_: None,
     )
-    with contextlib.ExitStack() as patches:
-        for part in (_conv, _products, _launch):
-            for name, value in (
-                ("module", lambda: module),
-                ("on_device", lambda x: contextlib.nullcontext()),
-                ("stream", lambda x: 0),
-            ):
-                patches.enter_context(mock.patch.object(part, name, value))
+    with cuda_host.replaced((_conv, _products, _launch), lambda: module):
         yield found
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@each("case", CASES.values())
 def test_products_have_the_sizes_of_the_adapter(case: Case) -> None:
-    torch.manual_seed(0)
     with asked() as found:
         run(BACKEND, case)
     shapes = products(call(case), "cuda")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,7 +35,6 @@ _POINTERS = {
     torch.int64: "*i64",
     torch.uint8: "*u8",
 }
-_TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 
 def _type(value: Any) -> Any:
@@ -110,8 +107,3 @@ def compiled(
     )
     told = {"num_warps": num_warps, "num_stages": num_stages, **EXACT, **(options or {})}
     return triton.compile(source, target=TARGETS[target], options=told)
-
-
-def _run(tool: str, *arguments: Any) -> str:
-    done = subprocess.run([_TOOLS / tool, *arguments], capture_output=True, text=True, check=True)
-    return done.stdout

@@ -19,7 +19,7 @@ from lpkernels.backends.triton.exact.sequential import exact_kernel, options_of
 from tests.backends.triton.ahead_of_time import COUNTED, compiled
 from tests.backends.triton.certified_cases import CERTIFIED_CASES, CertifiedCase, products_of
 from tests.backends.triton.launches import compiled_launch, recorded
-from tests.backends.triton.machine_code import innermost_loops, machine_code, main_loop
+from tests.backends.triton.machine_code import counts, innermost, machine_code, main_loop
 
 CASES = pytest.mark.parametrize(
     "case", CERTIFIED_CASES, ids=[case.name for case in CERTIFIED_CASES]
@@ -88,8 +88,8 @@ def test_both_loops_of_blocks_with_operands(unit: str, single: bool, most: float
             UNITS[unit].accumulator.to_ints(), None, 0,
         )  # fmt: skip
     (launch,) = (x for x in made if x.constant("SINGLE") is single)
-    text, _ = machine_code(compiled_launch(launch, "sm_90"))
-    loops = innermost_loops(text)
+    function, _, _ = machine_code(compiled_launch(launch, "sm_90"))
+    loops = [counts(loop) for loop in innermost(function)]
     products = launch.told["BM"] * launch.told["BN"] / (32 * launch.told["num_warps"])
     measuring = max(loops, key=lambda loop: loop["VIADDMNMX"])
     adding = max(loops, key=lambda loop: loop["FFMA"] + loop["DFMA"])
@@ -99,8 +99,9 @@ def test_both_loops_of_blocks_with_operands(unit: str, single: bool, most: float
     assert adding["FADD"] + adding["DADD"] == 2 * products
 
 
-@pytest.mark.parametrize("single", [True, False])
-@pytest.mark.parametrize("kind", ["FLOAT32", "FLOAT16", "BFLOAT16"])
+@pytest.mark.parametrize(
+    ("kind", "single"), [("FLOAT32", True), ("FLOAT16", True), ("BFLOAT16", False)]
+)
 def test_tensor_cores_take_halves(kind: str, single: bool) -> None:
     acc = Accumulator("fp32", order="native", chunk=64, outer="e6m9")
     roundings, constants = roundings_of(acc.to_ints())

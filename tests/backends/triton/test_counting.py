@@ -3,17 +3,14 @@
 from functools import partial
 from itertools import product
 
-import pytest
 import torch
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.backends import _reference
 from lpkernels.backends.triton import BACKEND
-from lpkernels.backends.triton.elementwise import affine, block, counting, quantize
-from lpkernels.backends.triton.rounding.rule import rule_of
-from lpkernels.formats import AffineFormat, BlockFormat, FloatFormat, parse_format
+from lpkernels.backends.triton.elementwise import affine, block, counting
+from lpkernels.formats import AffineFormat, BlockFormat, parse_format
 from lpkernels.rounding import ROUNDINGS
-from tests.backends.triton.ahead_of_time import EVERY, compiled
 from tests.cases import DETERMINISTIC, ROUND_FORMATS
 from tests.compare import assert_bit_equal
 from tests.loops import each
@@ -94,18 +91,3 @@ def test_tiles_leave_no_trace(fmt, device, monkeypatch):
     x = tensor_values((2, 4, 6), "special")
     check(x, Quantizer(fmt, "stochastic", random_bits=8), device)
     check(x.transpose(0, 2)[:, ::2], Quantizer(fmt), device)
-
-
-@EVERY
-@pytest.mark.parametrize("histogram", [False, True], ids=["counts", "histogram"])
-def test_the_kernel_compiles(target, histogram):
-    rule, numbers = rule_of(FloatFormat(5, 2).to_ints(), 0)
-    endless_rule, endless = counting.unbounded(rule, numbers)
-    for written in (False, True):
-        wanted = counting.Wanted(written, True, histogram)
-        compiled(
-            counting.count_kernel, target, x_ptr=torch.float32,
-            out_ptr=torch.float32 if wanted.values else None, counts_ptr=torch.int64,
-            count=1 << 20, N=numbers, U=endless, seed_ptr=None, role=0, site=4, R=rule,
-            RU=endless_rule, BY=quantize.BY_FLOAT32.value, W=wanted, BLOCK=1024,
-        )  # fmt: skip

@@ -13,7 +13,7 @@ import ast
 import itertools
 import operator
 import re
-import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -28,7 +28,7 @@ from lpkernels.backends.triton.elementwise.quantize import way
 from lpkernels.backends.triton.rounding.rule import rule_of
 from lpkernels.formats import FloatFormat
 from lpkernels.rounding import ROUNDINGS
-from tests.backends.triton.ahead_of_time import COUNTED, EVERY, _run
+from tests.backends.triton.ahead_of_time import COUNTED, EVERY
 from tests.backends.triton.every.kernels import GROUPS, first_launches, launches
 from tests.backends.triton.every.rules import Format, all_formats
 from tests.backends.triton.kernel_keys import (
@@ -43,7 +43,7 @@ from tests.backends.triton.kernel_keys import (
     rules_of,
 )
 from tests.backends.triton.launches import Launch, compiled_launch, kernels, modules
-from tests.backends.triton.machine_code import innermost_loops, loop_of
+from tests.backends.triton.machine_code import arithmetic, counts, innermost, machine_code
 
 #: One target for each planner: sm_80 has the same planner as sm_90.
 PLANNED = pytest.mark.parametrize("target", ["sm_90", "gfx942"])
@@ -217,15 +217,12 @@ def usage(result: Any, *, loops: int) -> dict[str, Any]:
             "stack": int(found[1]),
             "registers": int(re.search(r"\.vgpr_count:\s*(\d+)", text)[1]),
         }
-    with tempfile.TemporaryDirectory() as folder:
-        cubin = Path(folder) / "kernel.cubin"
-        cubin.write_bytes(result.asm["cubin"])
-        text = _run("cuobjdump", *["-sass"] * (loops > 0), "-res-usage", cubin)
-    stack, registers = (int(re.search(rf"{name}:(\d+)", text)[1]) for name in ("STACK", "REG"))
+    function, registers, stack = machine_code(result, read=loops > 0)
     found = {"stack": stack, "registers": registers}
+    costs = [counts(loop) for loop in innermost(function)]
     if loops == 1:
-        return found | {"loops": [loop_of(text).total()]}
-    longest = sorted(loop.total() for loop in innermost_loops(text)) if loops else []
+        return found | {"loops": [max(costs, key=arithmetic, default=Counter()).total()]}
+    longest = sorted(cost.total() for cost in costs)
     return found | {"loops": longest[len(longest) - loops :]}
 
 
