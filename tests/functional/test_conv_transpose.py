@@ -105,7 +105,7 @@ def test_conv_transpose_is_its_steps_by_the_reference(
     for backend in backends:
         call: dict[str, Any] = {"generator": torch.tensor(SEED), "backend": backend}
         y = conv(*tensors, *case.numbers, recipe=recipe, **call)
-        same(gradients(y, tensors), want, f"{backend}: y, dx, dw, db")
+        same(gradients(y, tensors), want, backend, ("y", "dx", "dw", "db"))
 
 
 @each("product", ["fp32", "native", "native_chunk1", "native_chunk3"])

@@ -57,7 +57,7 @@ def test_linear_is_its_steps_by_the_reference(
     want = composed(*tensors, recipe)
     for backend in backends:
         y = linear(*tensors, recipe=recipe, generator=torch.tensor(SEED), backend=backend)
-        same(gradients(y, tensors), want, f"{backend}: y, dx, dw, db")
+        same(gradients(y, tensors), want, backend, ("y", "dx", "dw", "db"))
 
 
 @each("shape, out_features", SHAPES)

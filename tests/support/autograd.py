@@ -60,10 +60,12 @@ def compiled(function: Callable[..., Any], backend: str = "aot_eager") -> Callab
     return torch.compile(function, fullgraph=True, backend=backend)
 
 
-def same(got: Sequence[Any], want: Sequence[Any], name: str = "result") -> None:
-    """The lists have one length, and the same bits."""
+def same(
+    got: Sequence[Any], want: Sequence[Any], name: str = "result", parts: Sequence[str] = ()
+) -> None:
+    """The lists have one length, and the same bits; what differs is named by its place or part."""
     for place, (a, c) in enumerate(zip(got, want, strict=True)):
-        assert_bit_equal(a, c, f"{name} {place}")
+        assert_bit_equal(a, c, f"{name} {parts[place] if parts else place}")
 
 
 def close(got: Sequence[Tensor], want: Sequence[Tensor]) -> None:
