@@ -11,29 +11,16 @@ import lpkernels as lp
 from lpkernels.techniques.accumulation import AccumulatorPlan, plan
 from tests.compare import assert_bit_equal
 from tests.nn.observed import Computes
+from tests.nn.policy_models import Attention
 from tests.support.plans import mean_square
-
-
-class Attention(nn.Module):
-    """Causal attention written out, as GPT-2's."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.qkv, self.proj = nn.Linear(16, 48), nn.Linear(16, 16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (t.unflatten(-1, (2, 8)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
-        seen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
-        scores = torch.matmul(q, k.mT).masked_fill(~seen, float("-inf"))
-        return self.proj((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
 
 
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.own = Attention()
-        self.torchs = nn.MultiheadAttention(16, 2, batch_first=True)
-        self.memory = nn.LSTM(16, 12, num_layers=2, bidirectional=True, batch_first=True)
+        self.torchs = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.memory = nn.LSTM(8, 12, num_layers=2, bidirectional=True, batch_first=True)
         self.cell = nn.GRUCell(24, 8)
         self.head = nn.Linear(8, 5)
 
@@ -61,10 +48,10 @@ def check_recipes(model: nn.Module, made: AccumulatorPlan) -> None:
 
 
 def test_every_product_of_the_model_has_a_recipe():
-    model, x = Net(), torch.randn(2, 3, 16)
+    model, x = Net(), torch.randn(2, 3, 8)
     plain = model(x)
     made = plan(model, x, loss=mean_square, operand="e5m2")
-    assert list(made) == ["own.qkv", "own", "own.proj", "torchs", "memory", "cell", "head", ""]
+    assert list(made) == ["own.qkv", "own", "own.out", "torchs", "memory", "cell", "head", ""]
     layers = {name: {r.layer for r in made.rows if made.modules[r.layer] == name} for name in made}
     assert layers["torchs"] == {f"torchs.{x}" for x in ("in_proj", "scores", "values", "out_proj")}
     assert layers["cell"] == {"cell.ih", "cell.hh"}

@@ -58,26 +58,6 @@ class Separate(nn.Module):
         self.bits = (inputs, weights, backward)
 
 
-class Emulating(lp.nn.Linear):
-    """A layer that says what it rounds, and refuses bits where it rounds nothing."""
-
-    def __init__(self, *sizes: int, recipe: Any) -> None:
-        super().__init__(*sizes, recipe=recipe)
-        self.bits, self.accumulator = (16, 16), None
-
-    @property
-    def precision(self) -> tuple[int | None, int | None]:
-        return (None, None) if self.recipe.input is None else (8, 8)
-
-    def set_precision(self, forward: int, backward: int) -> None:
-        if self.recipe.input is None:
-            raise ValueError("has no quantizer to set a precision of")
-        self.bits = (forward, backward)
-
-    def set_accumulator(self, accumulator: Any) -> None:
-        self.accumulator = accumulator
-
-
 class Named:
     """An object that is no module and remembers every call."""
 

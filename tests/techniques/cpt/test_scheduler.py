@@ -13,7 +13,6 @@ import lpkernels as lp
 from lpkernels.techniques.cpt import Precision, PrecisionScheduler, Schedule, bitops, bits_at
 from tests.loops import each
 from tests.techniques.cpt.fakes import (
-    Emulating,
     Named,
     Quantized,
     Separate,
@@ -99,12 +98,11 @@ class Fixed(nn.Module):
 
 def test_layers_of_torchs_own_arithmetic_stay_so() -> None:
     sums = lp.Recipe(fprop="e6m9", dgrad="e6m9", wgrad="e6m9")
-    recipes = ("hfp8_sun2019", "fp32", sums)
-    model = nn.Sequential(*(Emulating(4, 4, recipe=recipe) for recipe in recipes))
+    model = nn.Sequential(*(lp.nn.Linear(4, 4, recipe=r) for r in ("cpt_fu2021", "fp32", sums)))
     PrecisionScheduler(model, 8, bits=(3, 8), cycles=1, accumulator_bits=5)
-    assert [layer.bits for layer in model] == [(3, 8), (16, 16), (16, 16)]
+    assert [layer.precision for layer in model] == [(3, 8), (None, None), (None, None)]
     planned = lp.Accumulator("e8m5")
-    assert [layer.accumulator for layer in model] == [planned, None, planned]
+    assert [layer.recipe.fprop for layer in model] == [planned, lp.NATIVE, planned]
     with pytest.raises(ValueError, match="no module of Sequential has a precision to set"):
         PrecisionScheduler(model[1:2], 8, bits=(3, 8), cycles=1)
     with pytest.raises(ValueError, match="no target rounds its operands"):

@@ -60,7 +60,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 PAIRS = [
     *itertools.product(OPTIMIZERS, ("fused", "narrow")),
     *itertools.product(
-        ("sgd", "adam", "adafactor", "rprop"), ("fixed", "fixed_kahan", "fp32", "split")
+        ("momentum", "adam", "adamw", "adafactor"), ("fixed", "fixed_kahan", "fp32", "split")
     ),
 ]
 
