@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-_PATIENCE_S = 300
+_PATIENCE_S = 500
 
 
 class Made(NamedTuple):

@@ -17,33 +17,24 @@ from lpkernels.cli import app
 from lpkernels.experiments import records
 from lpkernels.experiments.processes.leases import process_start
 from lpkernels.experiments.training.trainer import Trainer
-from tests.distributed.launch import ROOT, environment
+from tests.distributed.launch import ROOT, started
 
 TINY = "--model cnn1 --width 1 --batch 500 --threads 1 --epochs 100000"
 LINE = re.compile(r"^    (torchrun --standalone .*? train .*?)(?:\s+#.*)?$", re.MULTILINE)
 
 
 @contextmanager
-def started(command: str, folder: Path) -> "Iterator[subprocess.Popen[str]]":
+def training(command: str, folder: Path) -> "Iterator[subprocess.Popen[str]]":
     """A command of the page, which has trained another epoch of the run in `folder`/results/two."""
     out = folder / "results" / "two"
     before = len(records.read_run(out).epochs) if out.exists() else 0
-    process = subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", *command.split()[1:]],
-        cwd=folder,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        deadline = time.monotonic() + 120
+    words = [sys.executable, "-m", "torch.distributed.run", *command.split()[1:]]
+    with started(words, folder) as process:
+        deadline = time.monotonic() + 240
         while not _has_epochs(out, before + 1):
             assert time.monotonic() < deadline and process.poll() is None, f"no epoch in {out}"
             time.sleep(0.05)
         yield process
-    finally:
-        process.kill()
 
 
 def _has_epochs(folder: Path, count: int) -> bool:
@@ -58,7 +49,7 @@ def test_ctrl_c_saves_and_the_survivors_of_a_dead_process_end_without_a_save(
     # kills after 30 seconds a process that its SIGTERM does not end.
     begin, go_on = LINE.findall((ROOT / "docs" / "training.md").read_text())
     out = tmp_path / "results" / "two"
-    with started(f"{begin} {TINY}", tmp_path) as process:
+    with training(f"{begin} {TINY}", tmp_path) as process:
         process.send_signal(signal.SIGINT)
         printed, _ = process.communicate(timeout=120)
     command = "torchrun --standalone --nproc-per-node 2 -m lpkernels train --resume"
@@ -66,7 +57,7 @@ def test_ctrl_c_saves_and_the_survivors_of_a_dead_process_end_without_a_save(
     trainer = Trainer.resume(out)
     assert trainer.position.epoch == len(records.read_run(out).epochs) >= 1
 
-    with started(go_on, tmp_path) as process:
+    with training(go_on, tmp_path) as process:
         first, second = _ranks(process.pid)
         os.kill(second, signal.SIGKILL)
         printed, _ = process.communicate(timeout=120)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -108,39 +108,25 @@ class Noting(Part):
         self.note("leave")
 
 
-@dataclass(frozen=True)
-class FirstConfig(PartConfig):
-    """The settings of the first of two parts whose calls are noted."""
+def noted(field: str, name: str, order: int, takes: bool) -> type[PartConfig]:
+    """The settings of a part whose calls are noted; it takes the step if `takes`."""
 
-    TITLE: ClassVar[str] = "First"
-    NAME: ClassVar[str] = "zfirst"
-    ORDER: ClassVar[int] = 1
+    def build(config: PartConfig) -> Part:
+        return Noting(field, takes)
 
-    first: int = setting(0, "On or off.")
-
-    def build(self) -> Part:
-        return Noting("first", takes=False)
+    own = {"TITLE": field, "NAME": name, "ORDER": order, "build": build, "__doc__": "Toys."}
+    fields = [(field, int, setting(0, "On or off."))]
+    return make_dataclass(field, fields, bases=(PartConfig,), namespace=own, frozen=True)
 
 
-@dataclass(frozen=True)
-class SecondConfig(PartConfig):
-    """The settings of the second of these parts, which takes the step."""
-
-    TITLE: ClassVar[str] = "Second"
-    NAME: ClassVar[str] = "asecond"
-    ORDER: ClassVar[int] = 2
-
-    second: int = setting(0, "On or off.")
-
-    def build(self) -> Part:
-        return Noting("second", takes=True)
+NOTED = (noted("first", "zfirst", 1, takes=False), noted("second", "asecond", 2, takes=True))
 
 
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
     """The toys are registered only while a test runs."""
     before = dict(PARTS)
-    for kind in (ShrinkingConfig, FirstConfig, SecondConfig):
+    for kind in (ShrinkingConfig, *NOTED):
         register(kind)
     yield
     PARTS.clear()
