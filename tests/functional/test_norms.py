@@ -245,3 +245,13 @@ ERRORS: list[tuple[Callable[[], Any], type[Exception], str]] = [
 def test_refusals(call: Callable[[], Any], error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         call()
+
+
+def test_what_a_norm_returns_may_be_changed_in_place() -> None:
+    x, dy = torch.randn(2, 3, 5).unbind()
+    gradients = []
+    for change in (torch.Tensor.mul, torch.Tensor.mul_):
+        leaf = x.clone().requires_grad_()
+        change(F.layer_norm(leaf, [5], recipe=SUMS), 2).backward(dy)
+        gradients.append(leaf.grad)
+    assert_bit_equal(*gradients)
