@@ -64,7 +64,7 @@ prove: $(VENV)/.has-lab,dev $(VENV)/.has-prove,frameworks $(HAS_NATIVE)
 	$(BIN)/python -m proofs
 	$(call PYTEST,3600) -m slow
 
-# This counts how many wrong lines the tests notice, into mutants/results.jsonl, in half an hour.
+# This counts how many wrong lines the tests notice, into mutants/results.jsonl, in an hour or two.
 mutants: $(VENV)/.has-lab,dev $(VENV)/.has-mutants $(HAS_NATIVE)
 	$(BIN)/python -m mutants
 

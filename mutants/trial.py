@@ -1,7 +1,8 @@
 """Tests of one mutant, in a process of its own that never sees the original file.
 
 The process is forked from one that has imported torch and pytest, which take longest, but nothing
-of lpkernels. The changed source lies in memory alone: an import hook gives it for the file.
+of lpkernels. The changed source lies in memory alone: an import hook gives it for the file
+(`mutants.source`), there and in the processes that the tests start.
 """
 
 from __future__ import annotations
@@ -14,13 +15,9 @@ import os
 import resource
 import select
 import signal
-import sys
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.util import spec_from_file_location
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import CodeType
 from typing import Any, NamedTuple
 
 import hypothesis
@@ -28,13 +25,15 @@ import pytest
 import torch
 import torch._dynamo
 
-__all__ = ["Outcome", "run"]
+from mutants.source import replace
+
+__all__ = ["Outcome", "apart", "run"]
 
 # What the tests import first; it is imported here, so that a fork has it.
 _IMPORTED = (hypothesis, torch._dynamo)
 # A mutant may ask for any amount of memory; tests take less than a third of this.
 _MEMORY = 12 * 2**30
-_PASSED, _FAILED, _INTERRUPTED = 0, 1, 2
+_PASSED, _FAILED, _INTERRUPTED, _NONE = 0, 1, 2, 5
 
 
 class Outcome(NamedTuple):
@@ -54,6 +53,7 @@ def run(
     directory; without a path, the first failure with the sources as they are.
 
     stages: lists of tests; those of a stage are collected when the stages before it have passed.
+        In all but the last every test may be marked as slow, which leaves none.
     limit: seconds of a processor, so that other work does no harm; tests that only wait end after
         ten times as long.
 
@@ -87,6 +87,23 @@ def run(
     return Outcome(code != _PASSED, by, seconds)
 
 
+def apart(work: Callable[[], None]) -> None:
+    """Does the work in a fork, so that what it imports is not in this process.
+
+    Raises:  RuntimeError: the work raised an error, which the fork has shown.
+    """
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        raise RuntimeError("the fork's work has failed")
+
+
 def _as_child(
     stages: Sequence[Sequence[str]], limit: float, path: Path | None, source: str, writes: int
 ) -> None:
@@ -103,15 +120,17 @@ def _as_child(
         code, first.by = _FAILED, "import"
     options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     for tests in stages:
-        if code == _PASSED:
+        if code in (_PASSED, _NONE):
             code = int(pytest.main([*options, *tests], plugins=[first]))
+    # A test that is asked for by its name is not found in a file that fails to be imported.
+    code = _FAILED if first.by else code
     os.write(writes, json.dumps([code, first.by]).encode())
 
 
 def _imported(path: Path, source: str) -> bool:
     name = ".".join(path.with_suffix("").parts)
     name = name.removesuffix(".__init__")
-    sys.meta_path.insert(0, _Finder(name, path.resolve(), source))
+    replace(name, str(path.resolve()), source)
     try:
         importlib.import_module(name)
     except Exception:
@@ -129,22 +148,3 @@ class _FirstFailure:
             self.by = self.by or report.nodeid
 
     pytest_collectreport = pytest_runtest_logreport
-
-
-class _Finder(MetaPathFinder):
-    def __init__(self, name: str, path: Path, source: str) -> None:
-        self.name, self.path, self.source = name, path, source
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        if fullname != self.name:
-            return None
-        loader = _Loader(fullname, str(self.path))
-        loader.source = self.source
-        return spec_from_file_location(fullname, self.path, loader=loader)
-
-
-class _Loader(SourceFileLoader):
-    source: str
-
-    def get_code(self, fullname: str) -> CodeType:
-        return compile(self.source, self.path, "exec", dont_inherit=True)

@@ -221,3 +221,13 @@ ERRORS = [
     (lambda: F.gelu(X.double(), recipe=DETERMINISTIC), TypeError, "input is float64"),
 ]
 test_refusals = refused(ERRORS)
+
+
+def test_what_a_norm_returns_may_be_changed_in_place() -> None:
+    x, dy = torch.randn(2, 3, 5).unbind()
+    gradients = []
+    for change in (torch.Tensor.mul, torch.Tensor.mul_):
+        leaf = x.clone().requires_grad_()
+        change(F.layer_norm(leaf, [5], recipe=SUMS), 2).backward(dy)
+        gradients.append(leaf.grad)
+    assert_bit_equal(*gradients)

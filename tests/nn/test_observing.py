@@ -246,3 +246,13 @@ def test_layers_that_multiply_nothing_are_left_alone_unless_a_user_is_in_them():
     with observe(model, every, operations=EVERYTHING, around=False):
         model(torch.randn(3, 4))
     assert {call.module for call in every.calls} >= {"0", "1", "2"}
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_convolutions_of_every_dimension_are_told_with_their_arguments(dims: int):
+    layers = getattr(nn, f"Conv{dims}d"), getattr(nn, f"ConvTranspose{dims}d")
+    seen = watched(
+        nn.Sequential(*(layer(2, 2, 2) for layer in layers)), torch.randn(1, 2, *[3] * dims)
+    )
+    assert seen.names == [("0", f"conv{dims}d"), ("1", f"conv_transpose{dims}d")]
+    assert all(arguments["weight"].shape == (2, 2, *[2] * dims) for arguments in seen.arguments)

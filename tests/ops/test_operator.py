@@ -139,3 +139,12 @@ def test_layers_without_gradients_record_nothing():
         z = lp.functional.linear(x, w, recipe=recipe)
     assert (y.requires_grad, z.requires_grad, z.grad_fn) == (True, False, None)
     assert_bit_equal(y, z)
+
+
+def test_a_subclass_after_an_argument_that_is_none_sees_the_operator():
+    Wrapper.seen.clear()
+    x, seed = torch.randn(4, 4), torch.tensor(7)
+    drawn = lp.Accumulator("e6m9", "stochastic")
+    got = ops.matmul(x, x, None, drawn, seed.as_subclass(Wrapper), 0)
+    assert_bit_equal(torch.Tensor(got), ops.matmul(x, x, None, drawn, seed, 0))
+    assert any("lpkernels._matmul" in name for name in Wrapper.seen)

@@ -365,3 +365,12 @@ def test_wrappers_take_objects_and_integers():
     assert_bit_equal(
         ops.matmul(x, x, None, acc, None, 0), ops.matmul(x, x, None, acc.to_ints(), None, 0)
     )
+
+
+def test_a_kernel_longer_than_the_image_is_refused():
+    acc = Accumulator("e6m9").to_ints()
+    numbers = ([1], [0], [1], 1)
+    for length in (4, 5):
+        with pytest.raises(ValueError, match="expected a kernel that fits into the padded image"):
+            operands = (torch.ones(1, 1, 2), torch.ones(1, 1, length), None)
+            OP._conv_fprop(*operands, *numbers, acc, None, 0, "cpu", [], [], [])

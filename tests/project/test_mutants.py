@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mutants.packages import GROUPS, PACKAGES, ROOT
+from mutants.packages import GROUPS, PACKAGES, ROOT, Group, known
 from mutants.score import ACCEPTED, EQUIVALENT, KILLED, RESULTS, interval, read, scores
 
 CALCULATION = "def area(width: int, height: int) -> int:\n    return width * height\n"
@@ -52,6 +52,48 @@ def test_tests_that_do_not_exist_are_an_error(toy: list[str]) -> None:
         run([["test_none.py"]], 100.0)
 
 
+def test_a_test_by_name_notices_that_its_file_is_not_imported(toy: list[str]) -> None:
+    from mutants.trial import run
+
+    outcome = run([["test_toy.py::test_area"]], 100.0, Path("toy.py"), "volume = 1\n")
+    assert (outcome.killed, outcome.by) == (True, "test_toy.py")
+
+
+def test_processes_that_a_test_starts_have_the_mutant(toy: list[str]) -> None:
+    from mutants.trial import run
+
+    Path("test_toy.py").write_text(
+        "import subprocess, sys\n\n\ndef test_area():\n"
+        "    command = [sys.executable, '-c', 'from toy import area; print(area(3, 5))']\n"
+        "    assert subprocess.run(command, capture_output=True, text=True).stdout == '15\\n'\n"
+    )
+    changed = CALCULATION.replace("*", "+")
+    assert run([toy], 100.0, Path("toy.py"), changed).by == "test_toy.py::test_area"
+    assert run([toy], 100.0, Path("toy.py"), CALCULATION).by == ""
+
+
+def test_a_stage_may_have_no_test_but_the_last_may_not(toy: list[str]) -> None:
+    from mutants.trial import run
+
+    Path("test_none.py").touch()
+    assert not run([["test_none.py"], toy], 100.0).killed
+    with pytest.raises(RuntimeError, match="pytest ends with 5"):
+        run([toy, ["test_none.py"]], 100.0)
+
+
+def test_work_done_apart_leaves_nothing_here_but_files(toy: list[str]) -> None:
+    from mutants.trial import apart
+
+    def written() -> None:
+        toy.append("more")
+        Path("done").write_text(toy[-1])
+
+    apart(written)
+    assert (len(toy), Path("done").read_text()) == (1, "more")
+    with pytest.raises(RuntimeError, match="the fork's work has failed"):
+        apart(Path("missing/done").touch)
+
+
 SOURCE = '''"""Text with 1 + 1."""
 
 LIMIT: "int | None" = 7
@@ -95,6 +137,24 @@ def test_every_source_has_one_group_and_its_tests_exist() -> None:
             assert [test for test in tests if not (ROOT / test).exists()] == []
 
 
+def test_what_noticed_a_mutant_is_asked_again() -> None:
+    name = "tests/project/test_mutants.py"
+    here = f"{name}::test_what_noticed_a_mutant_is_asked_again"
+    assert known(here) == known(f"{here}[1::2-a]") == [[here]]
+    assert known(f"{name}::test_gone[1]") == known(name) == [[name]]
+    assert [known(by) for by in ("tests/test_gone.py::test_a", "import", "")] == [[], [], []]
+
+
+def test_tests_named_like_the_source_come_first_and_long_ones_last() -> None:
+    group = Group("rng", ("lpkernels/rng.py",), ("tests/numbers",), ("tests/numbers/test_text.py",))
+    first, others, last = group.stages("lpkernels/rng.py")
+    assert (first, last) == (["tests/numbers/test_rng.py"], ["tests/numbers/test_text.py"])
+    assert len(others) > 3 and not {*first, *last} & {*others}
+    folder = Group("numbers", ("lpkernels",), ("tests/numbers",))
+    assert folder.stages("lpkernels/formats/__init__.py")[0] == ["tests/numbers/test_formats.py"]
+    assert folder.stages("lpkernels/recipes.py")[1:] == []
+
+
 def test_the_interval_is_wilsons() -> None:
     # Agresti and Coull (1998) solve the same quadratic: |p - share|^2 = z^2 p (1 - p) / total.
     for count, total in ((9, 10), (231, 240), (40, 40)):
@@ -121,7 +181,8 @@ def test_the_record_judges_every_survivor() -> None:
     header = json.loads(RESULTS.read_text().splitlines()[0])
     rows = read()
     assert header["kind"] == "mutants" and header["mutations"].startswith("cosmic-ray ")
-    assert len({row["key"] for row in rows}) == len(rows) == header["size"] * len(PACKAGES)
+    assert len({row["key"] for row in rows}) == len(rows)
+    assert header["size"] == max(header["packages"][package]["mutants"] for package in PACKAGES)
     assert header["scores"] == scores(rows)
     for package in PACKAGES:
         assert header["packages"][package] == scores([r for r in rows if r["package"] == package])

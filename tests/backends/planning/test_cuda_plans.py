@@ -204,3 +204,15 @@ def test_scratch_holds_the_operands_of_tensor_cores() -> None:
     # An element takes two bytes, and each operand is padded to a multiple of 256. Other operands
     # might have sums that are split, which an exact tile counts.
     assert found.scratch == 256 + 256 + 256 + 128 * 128 * 4 + 768 + 256
+
+
+@pytest.mark.parametrize(
+    ("outer", "tile"),
+    [("e7m10_sat", (128, 32)), ("e8m10", (128, 32)), ("e8m10_sat", (128, 128))],
+)
+def test_outer_formats_that_reach_the_end_of_float32_close_in_double(
+    outer: str, tile: tuple[int, int]
+) -> None:
+    """In float32 there is no room above what saturates there."""
+    acc = Accumulator("e6m9", chunk=64, outer=outer)
+    assert plan(shape(m=99_999, n=32, k=64), acc, 132).tile == tile

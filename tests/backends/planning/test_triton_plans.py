@@ -227,3 +227,18 @@ def test_neither_triton_nor_the_extension_is_needed(monkeypatch: pytest.MonkeyPa
     afresh = importlib.import_module(planning.__name__)
     assert afresh is not planning
     assert sorted(afresh.DEVICES) == ["h100"]
+
+
+@pytest.mark.parametrize(
+    ("name", "operand", "wider", "kernel"),
+    [
+        ("e5m10", Range(11, -24, 16), Range(12, -24, 16), "half"),
+        ("bf16", Range(8, -133, 128), Range(9, -133, 128), "brain"),
+    ],
+)
+def test_operands_of_half_precision_fill_their_format(
+    name: str, operand: Range, wider: Range, kernel: str
+) -> None:
+    for left, found in ((operand, True), (wider, False)):
+        call = shape(left=left, right=operand)
+        assert (plan(call, as_accumulator(name), 132).kernel == kernel) == found

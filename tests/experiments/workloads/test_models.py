@@ -235,3 +235,14 @@ def test_a_family_is_one_function() -> None:
         family("mean2", "vectors", width=3, depth=2)
     with pytest.raises(ValueError, match="digits at the end if any, got '2mean'"):
         family("2mean", "vectors", width=3)
+
+
+def test_a_squeezenet_three_times_as_wide_has_three_times_the_channels() -> None:
+    with torch.device("meta"):
+        usual, wide = (
+            build_model("squeezenet", Task("images", (3, 32, 32), 10), width=width)
+            for width in (96, 288)
+        )
+    convolutions = [[m for m in x.modules() if isinstance(m, nn.Conv2d)] for x in (usual, wide)]
+    for one, other in zip(*(each[:-1] for each in convolutions), strict=True):
+        assert other.out_channels == 3 * one.out_channels
