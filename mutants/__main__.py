@@ -3,9 +3,10 @@
 A random sample of the single mutations of each package (`places`) is tested by the tests that
 concern it (`packages`), after the one that noticed it last. Each mutant runs in a process of its
 own (`trial`) that ends at the first failure; one that takes three times as long as the right
-sources, and 10 s, counts as killed. The record, mutants/results.jsonl, is written after each
-mutant, and keeps what first came of it. For each survivor it has a judgement that is written into
-it by hand: "equivalent: ", which means that it changes no behaviour, or "accepted: ".
+sources, and 10 s, counts as killed. Mutants of the kernels (`cpp`) are switches of one build, which
+the C++ tests try first. The record, mutants/results.jsonl, is written after each mutant, and keeps
+what first came of it. For each survivor it has a judgement that is written into it by hand:
+"equivalent: ", which means that it changes no behaviour, or "accepted: ".
 """
 
 from __future__ import annotations
@@ -21,17 +22,20 @@ from pathlib import Path
 # This comes before torch: one thread, and no time lost to threads that wait.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-from mutants import trial
-from mutants.packages import GROUPS, PACKAGES, ROOT, Group, known
+from mutants import cpp, trial
+from mutants.packages import GROUPS, KERNELS, PACKAGES, ROOT, Group, known
 from mutants.places import Mutant, sample
 from mutants.score import KILLED, RESULTS, SURVIVED, Row, read, scores
 
 
-def chosen(package: str, size: int, seed: int) -> tuple[list[tuple[Group, Mutant]], int]:
+def chosen(
+    package: str, size: int, seed: int
+) -> tuple[list[tuple[Group, Mutant | cpp.Mutant]], int]:
     """The sample of a package, each mutant with its tests, and the number of the places there."""
     groups = {file: g for g in GROUPS if g.package == package for file in g.files()}
     sources = {file: (ROOT / file).read_text(encoding="utf-8") for file in groups}
-    mutants, places = sample(sources, size, seed)
+    mutants: Sequence[Mutant | cpp.Mutant]
+    mutants, places = (cpp.sample if package == KERNELS else sample)(sources, size, seed)
     return [(groups[mutant.file], mutant) for mutant in mutants], places
 
 
@@ -43,10 +47,13 @@ def limit_of(group: Group) -> float:
     return 3 * outcome.seconds + 10
 
 
-def tested(group: Group, mutant: Mutant, limit: float, old: Row) -> Row:
+def tested(group: Group, mutant: Mutant | cpp.Mutant, limit: float, old: Row) -> Row:
     """The record of a mutant; `old` is its last one, or empty."""
     stages = [*known(old.get("by", "")), *group.stages(mutant.file)]
-    outcome = trial.run(stages, limit, Path(mutant.file), mutant.source)
+    if isinstance(mutant, cpp.Mutant):
+        outcome = cpp.run(mutant, stages, limit)
+    else:
+        outcome = trial.run(stages, limit, Path(mutant.file), mutant.source)
     word = KILLED if outcome.killed else SURVIVED
     row: Row = {
         "type": "mutant", "key": mutant.key, "package": group.package, "file": mutant.file,

@@ -90,6 +90,16 @@ def _folders(name: str) -> set[str]:
     return {folder.as_posix() for folder in Path(name).parents}
 
 
+#: The package whose mutants are of C++ (`mutants.cpp`): the rules of rounding and of sums, of
+#: certificates and certified sums, and of CUDA's kernels, which the C++ tests run on the host.
+KERNELS = "kernels"
+_RULES = (
+    "csrc/common/*.h",
+    "csrc/cpu/sums/certified/certificate.h",
+    "csrc/cpu/sums/certified/*_rules.h",
+    "csrc/cuda/rules/*.h",
+)
+
 GROUPS = (
     Group(
         "formats",
@@ -217,6 +227,13 @@ GROUPS = (
             f"{_TRIED}/sweeps/test_{name}.py"
             for name in ("sweep", "frontier_command", "sweep_command")
         ),
+    ),
+    Group(
+        KERNELS,
+        tuple(
+            path.relative_to(ROOT).as_posix() for rule in _RULES for path in sorted(ROOT.glob(rule))
+        ),
+        (_CPU,),
     ),
 )
 PACKAGES = tuple(dict.fromkeys(group.package for group in GROUPS))

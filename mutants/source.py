@@ -1,4 +1,4 @@
-"""An import hook that gives a changed source for a file, in this process and those it starts."""
+"""An import hook that gives a module another source or file, here and in processes started here."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _VARIABLE = "LPKERNELS_MUTANT"
 _ROOT = Path(__file__).resolve().parents[1]
 
 
-def replace(name: str, path: str, source: str) -> None:
-    """Makes `source` that of the module from here on. Python processes that this one starts import
-    mutants/processes/sitecustomize.py first, by way of ``PYTHONPATH``."""
+def replace(name: str, path: str, source: str | None) -> None:
+    """Makes `source` that of the module from here on, or `path` its file where there is no source.
+    Python processes that this one starts import mutants/processes/sitecustomize.py first, by way of
+    ``PYTHONPATH``."""
     os.environ[_VARIABLE] = json.dumps([name, path, source])
     paths = [str(_ROOT / "mutants/processes"), str(_ROOT), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -33,12 +34,14 @@ def inherit() -> None:
 
 
 class _Finder(MetaPathFinder):
-    def __init__(self, name: str, path: str, source: str) -> None:
+    def __init__(self, name: str, path: str, source: str | None) -> None:
         self.name, self.path, self.source = name, path, source
 
     def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
         if fullname != self.name:
             return None
+        if self.source is None:
+            return spec_from_file_location(fullname, self.path)
         loader = _Loader(fullname, self.path)
         loader.source = self.source
         return spec_from_file_location(fullname, self.path, loader=loader)

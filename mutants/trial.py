@@ -47,10 +47,14 @@ class Outcome(NamedTuple):
 
 
 def run(
-    stages: Sequence[Sequence[str]], limit: float, path: Path | None = None, source: str = ""
+    stages: Sequence[Sequence[str]],
+    limit: float,
+    path: Path | None = None,
+    source: str | None = "",
 ) -> Outcome:
     """The first failure of the tests while `source` stands for the file `path`, below the current
-    directory; without a path, the first failure with the sources as they are.
+    directory; without a path, the first failure with the sources as they are. Without a source
+    `path` is a compiled module, which stands for lpkernels._C.
 
     stages: lists of tests; those of a stage are collected when the stages before it have passed.
         In all but the last every test may be marked as slow, which leaves none.
@@ -105,7 +109,11 @@ def apart(work: Callable[[], None]) -> None:
 
 
 def _as_child(
-    stages: Sequence[Sequence[str]], limit: float, path: Path | None, source: str, writes: int
+    stages: Sequence[Sequence[str]],
+    limit: float,
+    path: Path | None,
+    source: str | None,
+    writes: int,
 ) -> None:
     """Runs the tests and writes what came of them."""
     os.setpgid(0, 0)
@@ -127,8 +135,8 @@ def _as_child(
     os.write(writes, json.dumps([code, first.by]).encode())
 
 
-def _imported(path: Path, source: str) -> bool:
-    name = ".".join(path.with_suffix("").parts)
+def _imported(path: Path, source: str | None) -> bool:
+    name = ".".join(path.with_suffix("").parts) if source is not None else "lpkernels._C"
     name = name.removesuffix(".__init__")
     replace(name, str(path.resolve()), source)
     try:

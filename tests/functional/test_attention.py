@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import pytest
 import torch
 
 import lpkernels as lp

@@ -26,7 +26,7 @@ def multiplied(acc: Any, output: str | None = "e5m7") -> Callable[..., Any]:
 
 
 def quantized_out(x: torch.Tensor) -> torch.Tensor:
-    out = torch.empty_like(x)
+    out = torch.zeros_like(x)
     generator = torch.tensor(3)
     lp.quantize(x.detach(), "e5m2", "stochastic", random_bits=5, generator=generator, out=out)
     return out + x
@@ -37,7 +37,7 @@ def packed(x: torch.Tensor) -> torch.Tensor:
 
 
 def counted(x: torch.Tensor) -> torch.Tensor:
-    counts, out = torch.zeros(4, dtype=torch.int64), torch.empty_like(x)
+    counts, out = torch.zeros(4, dtype=torch.int64), torch.zeros_like(x)
     y = lp.quantize(x, "e5m2:stochastic", generator=torch.tensor(3), counts=counts)
     lp.quantize(x.detach(), "fixed8_f4", out=out, counts=counts)
     lp.count(x, "e4m3", counts=counts)
@@ -99,7 +99,7 @@ def test_a_compiled_call_is_one_graph_with_the_same_bits(name: str) -> None:
 def test_ranges_stay_arguments_of_a_graph() -> None:
     def function(x: torch.Tensor, lo: float) -> torch.Tensor:
         ends = torch.stack([x.amin(1), x.amax(1)]) / 2
-        out = torch.empty_like(x)
+        out = torch.zeros_like(x)
         lp.quantize(x, "affine4_axis0", range=ends, out=out)
         return out + lp.quantize(x, "affine4", range=(lo, 1.0)) + lp.count(x, "affine3").sum()
 

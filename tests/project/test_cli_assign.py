@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lpkernels.techniques.assignment import Assignment
-from tests.project.test_cli import call
+from tests.support.commands import call
 
 SMALL = ("assign", "--model", "cnn3", "--data", "digits", "--width", 4, "--batch", 8)
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 import lpkernels as lp
 from lpkernels.techniques.accumulation import AccumulatorPlan, plan
 from tests.compare import assert_bit_equal
-from tests.nn.observed import Computes
+from tests.nn.observed import of_weight
 from tests.nn.policy_models import Attention
 from tests.support.plans import mean_square
 
@@ -89,7 +89,7 @@ def test_cells_compute_what_torch_does(kind: type[nn.Module], gates: int):
 
 
 def test_what_convert_does_not_emulate_has_rows_alone():
-    model = Computes(lambda x, w: torch.mv(x, w[0]))
+    model = of_weight(lambda x, w: torch.mv(x, w[0]))
     made = plan(model, torch.randn(3, 4), loss=mean_square, operand="bf16")
     assert [row.layer for row in made.rows] == ["mv", "mv"]
     assert made.recipes == {} and made.modules == {}

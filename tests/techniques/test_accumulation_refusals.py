@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import lpkernels as lp
 from lpkernels.techniques.accumulation import plan
 from tests.loops import each
-from tests.nn.observed import Computes
+from tests.nn.observed import of_weight
 from tests.support.plans import Applies, grad, mean_square
 
 X = torch.ones(2, 4)
@@ -29,7 +29,7 @@ NAMES = [
 
 @each("function, name", NAMES)
 def test_a_function_is_known_under_all_its_names(function, name: str):
-    rows = plan(Computes(function), X, loss=mean_square, operand="e5m2").rows
+    rows = plan(of_weight(function), X, loss=mean_square, operand="e5m2").rows
     assert {row.layer for row in rows} == {name}
     assert rows[0].length == 4
 
@@ -53,9 +53,9 @@ LAYER = nn.Linear(4, 4)
 UNTRACED = [
     (Applies(einsum), X, r"the model|module.*einsum.*not traced"),
     (nn.Sequential(Applies(einsum)), X, r"'0' \(Applies\).*einsum"),
-    (Computes(lambda x, w: torch.linalg.vecdot(x, w[0])), X, "vecdot"),
-    (Computes(lambda x, w: torch.linalg.multi_dot([x, w, w])), X, "multi_dot"),
-    (Computes(convolution), X, "torch's convolution"),
+    (of_weight(lambda x, w: torch.linalg.vecdot(x, w[0])), X, "vecdot"),
+    (of_weight(lambda x, w: torch.linalg.multi_dot([x, w, w])), X, "multi_dot"),
+    (of_weight(convolution), X, "torch's convolution"),
     (nn.LSTM(4, 4, proj_size=2), X.unsqueeze(1), "proj_size"),
     (nn.Bilinear(4, 4, 2), (X, X), "bilinear"),
     (nn.MultiheadAttention(4, 2, add_zero_attn=True), (X, X, X), "add_zero_attn"),
@@ -65,7 +65,7 @@ MODELS = [
     (nn.LazyLinear(4), X, "run the model on a batch first"),
     (lp.nn.Linear(4, 4), X, r"lp.revert\(model\)"),
     (nn.ReLU(), grad(2, 4), "no matrix product"),
-    (Computes(lambda x, w: (x @ w).detach()), X, "no gradient"),
+    (of_weight(lambda x, w: (x @ w).detach()), X, "no gradient"),
     (nn.Linear(4, 4).requires_grad_(False), X, "no gradient"),
     (LAYER, X * math.inf, "input of 'Linear' holds infinities"),
     (overflowing(), X, "weight of 'Linear' reaches 1e\\+06, which overflows"),

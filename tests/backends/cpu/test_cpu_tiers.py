@@ -95,7 +95,7 @@ _TIERS = [
     ("certified", "fp32", "fp32", "fixed20_f10:toward_zero fixed20_f10:toward_positive"),
     ("certified", "fp32", "fp32", "fixed12_f6_wrap:toward_negative fixed12_f6_chunk4:to_odd"),
     ("certified", "fp32", "fp32", "ufixed9_f5_wrap ufixed9_f5_chunk3"),
-    ("certified", "fixed8_f0", "fixed8_f0", "fixed24_f0:stochastic"),
+    ("certified", "fixed8_f0", "fixed8_f0", "fixed24_f0:stochastic fixed16_f-3 fixed12_f-3_wrap"),
     ("certified", "fixed8_f4", "fixed8_f4", "fixed14_f8_wrap:to_odd"),
     ("certified", "fixed8_f4", "fixed8_f3", "fixed22_f7:product=fixed18_f7"),
     # The outer sum rounds in another way than the inner.
@@ -169,6 +169,15 @@ def test_products_finer_than_float32_are_no_whole_quanta(isas: Isas) -> None:
     a = short((13, 40), 30, generator)
     b = (1 + torch.rand((40, 37), generator=generator)) * 2.0**-118
     assert_matmul(isas, a, b, Accumulator("fixed20_f100", "toward_zero"))
+
+
+def test_products_beyond_2_to_the_21_quanta_wrap_elsewhere_than_in_float32(isas: Isas) -> None:
+    """Products have 24 bits, the last of them one quantum: float32 has no room for their sums."""
+    generator = torch.Generator().manual_seed(10)
+    a, b = (
+        torch.randint(2048, 4096, shape, generator=generator) / 16 for shape in ((13, 40), (40, 37))
+    )
+    assert_matmul(isas, a, b, Accumulator("fixed12_f8_wrap"))
 
 
 @each("case", CASES)

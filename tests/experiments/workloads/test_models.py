@@ -244,5 +244,5 @@ def test_a_squeezenet_three_times_as_wide_has_three_times_the_channels() -> None
             for width in (96, 288)
         )
     convolutions = [[m for m in x.modules() if isinstance(m, nn.Conv2d)] for x in (usual, wide)]
-    for one, other in zip(*(each[:-1] for each in convolutions), strict=True):
+    for one, other in zip(*(group[:-1] for group in convolutions), strict=True):
         assert other.out_channels == 3 * one.out_channels
