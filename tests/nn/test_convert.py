@@ -251,7 +251,7 @@ def test_convert_takes_the_linear_layer_of_transformers() -> None:
     "call, error, match",
     [
         (lambda m: lp.convert(IMAGES, FP8), TypeError, "convert: model must be a torch.nn.Module"),
-        (lambda m: lp.set_recipe(3, FP8), TypeError, "set_recipe: model must be a torch.nn.Modul"),
+        (lambda m: lp.set_recipe(3, FP8), TypeError, "set_recipe: model must be a torch.nn.Module"),
         (lambda m: lp.revert(None), TypeError, "revert: model must be .* got NoneType"),
         (lambda m: lp.convert(m, "fp9"), ValueError, "unknown name 'fp9'"),
         (lambda m: lp.convert(m, {"0": 3}), TypeError, "expected a Recipe or its name, got 3"),
@@ -274,7 +274,11 @@ def test_convert_takes_the_linear_layer_of_transformers() -> None:
             ValueError,
             "Doubled has its own forward",
         ),
-        (lambda m: lp.convert(m, FP8, functions="no"), TypeError, "be True or False, got 'no'"),
+        (
+            lambda m: lp.convert(m, FP8, functions="no"),
+            TypeError,
+            "functions must be True or False, got 'no'",
+        ),
         (lambda m: lp.set_recipe(m, FP8), ValueError, "lp.convert makes them"),
     ],
 )

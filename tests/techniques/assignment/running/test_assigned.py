@@ -275,7 +275,11 @@ def test_without_counts_nothing_is_promoted():
         ({"promote": 2.0}, ValueError, "threshold must be from 0 to 1"),
         ({"promote": Promoter(made(1.0))}, ValueError, "the Promoter is of another assignment"),
         ({"promote": Promoter(made(), error=0.1)}, ValueError, "rounding errors are not measured"),
-        ({"assignment": "all"}, TypeError, r"an Assignment, such as demote\(...\), got str"),
+        (
+            {"assignment": "all"},
+            TypeError,
+            r"expected an Assignment, such as demote\(...\), got str",
+        ),
         ({"model": 1}, TypeError, "Module"),
     ],
 )
