@@ -66,7 +66,9 @@ class Mutant:
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
+    """A token that a mutant changes."""
+
     file: str
     line: int
     start: int
@@ -76,6 +78,7 @@ class _Place:
     name: str  # without a line number
 
     def mutated(self) -> str:
+        """The line with another token."""
         token = self.text[self.start : self.end]
         after = _OPERATORS[token][1] if self.kind == "operator" else _other(token)
         return self.text[: self.start] + after + self.text[self.end :]
@@ -114,14 +117,15 @@ def _lines(source: str) -> Iterator[tuple[int, str]]:
             yield number, code
 
 
-def _places(file: str, source: str) -> Iterator[_Place]:
+def places(file: str, source: str) -> Iterator[Place]:
+    """All places of a file."""
     lines = source.splitlines()
     for number, code in _lines(source):
         text = lines[number - 1]
         repeated = sum(other.strip() == text.strip() for other in lines[: number - 1])
         for found in _PLACES.finditer(code):
             name = f"{file}:{text.strip()}:{repeated}:{found.start()}"
-            yield _Place(file, number, *found.span(), text, str(found.lastgroup), name)
+            yield Place(file, number, *found.span(), text, str(found.lastgroup), name)
 
 
 def _digest(text: str) -> str:
@@ -134,25 +138,25 @@ def sample(sources: dict[str, str], size: int, seed: int) -> tuple[list[Mutant],
 
     sources: the text of each file.
     """
-    places = [place for name, source in sources.items() for place in _places(name, source)]
-    places.sort(key=lambda place: _digest(f"{seed}:{place.name}"))
-    refused: set[_Place] = set()
+    found = [place for name, source in sources.items() for place in places(name, source)]
+    found.sort(key=lambda place: _digest(f"{seed}:{place.name}"))
+    refused: set[Place] = set()
     while True:
-        chosen = [place for place in places if place not in refused][:size]
+        chosen = [place for place in found if place not in refused][:size]
         _write(sources, chosen)
-        found = _built(chosen)
-        if not found:
+        failed = _built(chosen)
+        if not failed:
             break
-        refused |= found
+        refused |= failed
     rows = []
     for number, place in enumerate(chosen, 1):
         before, after = place.text.strip(), place.mutated().strip()
         key = _digest(place.name)[:12]
         rows.append(Mutant(number, key, place.file, place.line, place.kind, before, after))
-    return rows, len(places)
+    return rows, len(found)
 
 
-def _write(sources: dict[str, str], chosen: list[_Place]) -> None:
+def _write(sources: dict[str, str], chosen: list[Place]) -> None:
     """The copy of the sources with a switch at each of the places; what stays the same keeps its
     time, so that it is not compiled again."""
     _TREE.mkdir(parents=True, exist_ok=True)
@@ -175,7 +179,7 @@ def _write(sources: dict[str, str], chosen: list[_Place]) -> None:
             (_TREE / name).write_text(text, encoding="utf-8")
 
 
-def _built(chosen: list[_Place]) -> set[_Place]:
+def _built(chosen: list[Place]) -> set[Place]:
     """Compiles everything; the places that the compiler refuses."""
     scripts = Path(sysconfig.get_path("scripts"))
     pybind = subprocess.run([sys.executable, "-m", "pybind11", "--cmakedir"], capture_output=True,

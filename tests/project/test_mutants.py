@@ -204,3 +204,29 @@ def test_the_documents_say_the_score() -> None:
     )
     assert said in " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
     assert now["share"] > 90
+
+
+HEADER = """constexpr double kHalf = 0.5;
+#if defined(__CUDA_ARCH__)
+double f(double a) { return a + 1.0; }
+#else
+double f(double a) { return a < 1.0 ? a - 2 : 0x1p-40; }  // a + 1
+#endif
+"""
+
+
+def test_mutants_of_cpp_are_of_what_a_host_compiles() -> None:
+    pytest.importorskip("hypothesis")
+    from mutants.cpp import places
+
+    found = [(place.line, place.mutated()) for place in places("toy.h", HEADER)]
+    rest = HEADER.splitlines()[4]
+    assert found == [
+        (5, rest.replace("a < 1.0", "a <= 1.0")),
+        (5, rest.replace("< 1.0", "< 2.0")),
+        (5, rest.replace("a - 2", "a + 2")),
+        (5, rest.replace("a - 2", "a - 3")),
+    ]
+    switched = [place.switched(7) for place in places("toy.h", HEADER)]
+    assert switched[0] == "< ::lpk_mutants::Less<7>{} <"
+    assert switched[1] == "::lpk_mutants::either<7>(1.0, 2.0)"
