@@ -64,7 +64,7 @@ def assert_counted(
 
 
 def ranges(x: Tensor, fmt: AffineFormat) -> Tensor:
-    """Limits for every slice of x; those of the second are NaN."""
+    """Limits for every slice of x; the limits of the second slice are NaN."""
     slices = 1 if fmt.axis is None else x.shape[fmt.axis]
     limits = torch.sort(torch.randn(2, slices, dtype=torch.float64), dim=0)[0]
     limits[:, 1:2] = float("nan")

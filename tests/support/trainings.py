@@ -17,7 +17,7 @@ from lpkernels.experiments.workloads.workload import Workload
 from tests.experiments.tiny import tiny_workload
 from tests.techniques.loss_scaling.optimizers import assert_same
 
-#: Two epochs of four steps, the last of which has 6 images.
+#: Two epochs of four steps; the last step of an epoch has 6 images.
 SMALL = RunConfig.of(model="cnn2", width=2, epochs=2, batch=8, threads=1)
 
 

@@ -8,6 +8,6 @@ KEY = {"row": 3, "col": 4, "seed": 5}
 
 
 def assert_sum(acc: str, products: list, want: float, **options: float) -> None:
-    """The sum of the products, of which None is an absent tap, has the bits of ``want``."""
+    """The sum of the products has the bits of ``want``; a product that is None is an absent tap."""
     got = exact.accumulate(products, accumulator(acc), **KEY, **options)
     assert repr(got) == repr(float(want)), acc
