@@ -194,8 +194,7 @@ GROUPS = (
     Group(
         "backends",
         (f"{_BACKENDS}/planning",),
-        ("tests/backends/planning", "tests/backends/triton/test_planning.py"),
-        ("tests/experiments/measuring/test_prediction.py",),
+        ("tests/predict", "tests/backends/triton/test_planning.py"),
     ),
     Group(
         "experiments",

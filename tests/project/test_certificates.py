@@ -13,14 +13,14 @@ from bench.certificates import facts as operand_facts
 from bench.certificates.__main__ import gain, newest, rows, whole
 from bench.certificates.choices import BY, SUMS, Looking, Tally, kernel_of, look
 from bench.certificates.facts import facts_of, operands, range_of
+from bench.predict.counts import cuda_count
+from bench.predict.ranges import Range
+from bench.predict.shapes import Call
 from lpkernels import matmul
 from lpkernels.arithmetic import Accumulator, as_accumulator
 from lpkernels.backends._conv_phases import dgrad
 from lpkernels.backends._conv_tables import fprop, tables, wgrad
-from lpkernels.backends.planning import Call
-from lpkernels.backends.planning.counts import cuda_count
-from lpkernels.backends.planning.ranges import Range
-from tests.backends.planning.calls import CASES, Case, call
+from tests.predict.calls import CASES, Case, call
 
 ACC = Accumulator("e6m9", chunk=64)
 NATIVE = as_accumulator("native_chunk64:outer=e6m9")

@@ -34,7 +34,6 @@ LATER = (
     "lpkernels.techniques.",
     "lpkernels.nn.observing",
     "lpkernels.reference",
-    "lpkernels.backends.planning",
 )
 # A module of the core that is not needed at once goes to LATER.
 MOST = 100
@@ -55,7 +54,6 @@ STATEMENTS = (
     "from lpkernels.techniques import pareto, loss_scaling, accumulation",
     "lpkernels.nn.observing.trace",
     "lpkernels.reference.exact",
-    "lpkernels.backends.planning.products",
     "lpkernels.techniques.assignment.assign",
     "import rich",
 )
@@ -110,7 +108,6 @@ def test_a_technique_may_be_the_first_import():
     [
         (lpkernels, ["reference", "techniques"]),
         (lpkernels.nn, ["observing", "Linear"]),
-        (lpkernels.backends, ["planning", "status"]),
         (lpkernels.techniques, lpkernels.techniques.__all__),
     ],
 )

@@ -1,8 +1,10 @@
 """Running `lpkernels` commands in tests."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from lpkernels.cli import app
@@ -19,5 +21,9 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def call(*arguments: object) -> Any:
     """Runs `lpkernels arguments`, its output wide enough that no line wraps."""
+    return invoked(app, arguments)
+
+
+def invoked(command: typer.Typer, arguments: Sequence[object]) -> Any:
     environment = {"COLUMNS": "200", "TERMINAL_WIDTH": "200", "NO_COLOR": "1", "TERM": "dumb"}
-    return CliRunner().invoke(app, [str(a) for a in arguments], env=environment)
+    return CliRunner().invoke(command, [str(a) for a in arguments], env=environment)

@@ -1,9 +1,9 @@
 """Every kernel of csrc/cuda that makes products is started: each shape of tile, each rounding, with
 operands that lie side by side and with tables.
 
-Which tile a product takes depends on its shape and on the device's processors. The planner says
-which, for every case and for GPUs of different sizes, and the tests in tests/backends/planning hold
-the planner to csrc/cuda.
+Which tile a product takes depends on its shape and on the device's processors. csrc/cuda
+says which, compiled for the host (bench/predict/cuda_plans.py), for every case and for GPUs of
+different sizes.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ import torch
 from torch import Tensor
 
 import lpkernels as lp
+from bench.predict.cuda_plans import plan
+from bench.predict.plans import Plan
+from bench.predict.ranges import Range
+from bench.predict.shapes import Shape, products
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.cuda import BACKEND
-from lpkernels.backends.planning import Shape, products
-from lpkernels.backends.planning.cuda import Plan, plan
-from lpkernels.backends.planning.cuda_cuts import SHAPES, TENSOR_SHAPES
-from lpkernels.backends.planning.ranges import Range
 from lpkernels.rounding import ROUNDINGS
-from tests.backends.planning.calls import Case, call
 from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
 from tests.loops import each
+from tests.predict.calls import Case, call
 from tests.support.cuda_host import needs_device
+from tests.support.cuda_tiles import TILES as ALL_TILES
 from tests.support.operand_cases import CONVOLVED, MODES, SHORT_MODES
 from tests.support.products import ROLE, SEED, assert_pass, sums_in_float32, tensors_of
 
@@ -180,9 +181,9 @@ def test_a_product_takes_its_tile_and_tier(product: Product, tables: bool):
 
 def test_no_tile_is_left_out():
     split = {product.tile for product in TILED if not product.whole}
-    assert split == {(tile.rows, tile.cols) for tile in SHAPES.shapes}
+    assert split == {(rows, cols) for rows, cols, *_ in ALL_TILES["kShapes"]}
     native = {product.tile for product in NATIVE}
-    assert native == {(tile.rows, tile.cols) for tile in TENSOR_SHAPES.shapes}
+    assert native == {(rows, cols) for rows, cols, *_ in ALL_TILES["kTensorShapes"]}
 
 
 @needs_device

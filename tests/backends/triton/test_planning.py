@@ -1,21 +1,21 @@
-"""The plans that planning gives for products match the launches that the triton adapter starts for
-them."""
+"""The plans of the predictions match the launches that the triton adapter starts for products."""
 
 import itertools
 
 import pytest
 
 import lpkernels as lp
+from bench.predict import triton_plans as plans
+from bench.predict.shapes import products
 from lpkernels.arithmetic import Accumulator
-from lpkernels.backends import Fused, planning
-from lpkernels.backends.planning import triton as plans
+from lpkernels.backends import Fused
 from lpkernels.backends.planning import triton_tiers, triton_tiles
 from lpkernels.backends.triton import BACKEND, _products
 from lpkernels.backends.triton._roundings import roundings_of
 from lpkernels.backends.triton.certified import stages
-from tests.backends.planning.calls import CASES, E5M2, Case, call, run
 from tests.backends.triton.launches import Launch, recorded
 from tests.loops import each
+from tests.predict.calls import CASES, E5M2, Case, call, run
 
 PRODUCTS = ("certified_kernel", "exact_kernel")
 
@@ -28,7 +28,7 @@ def test_kernels_tiles_and_sizes_are_those_that_are_launched(
     with recorded() as calls:
         run(BACKEND, case)
     started = [launch for launch in calls if launch.name in PRODUCTS]
-    shapes = planning.products(call(case), "triton")
+    shapes = products(call(case), "triton")
     found = [plans.plan(shape, case.acc, processors) for shape in shapes]
     assert sum(plan.launches for plan in found) == len(started)
     last = [launch for launch in started if launch.name == "exact_kernel" and ends(launch)]
@@ -85,7 +85,7 @@ def test_splits_and_scratch_are_those_that_are_launched(
     monkeypatch.setattr(_products, "processors", lambda _: 132)
     with recorded() as calls:
         run(BACKEND, case)
-    shapes = planning.products(call(case), "triton")
+    shapes = products(call(case), "triton")
     certified = [launch for launch in calls if launch.name == "certified_kernel"]
     for shape in shapes:
         plan = plans.plan(shape, case.acc, 132)

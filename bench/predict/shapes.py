@@ -10,10 +10,10 @@ import itertools
 import math
 from typing import NamedTuple
 
+from bench.predict.ranges import ONES, Ints, Range, range_of
 from lpkernels.backends._conv_geometry import Geometry, geometry_of
 from lpkernels.backends._conv_phases import dgrad_frame, met_phases
 from lpkernels.backends._conv_tables import fprop_frame, gradient_frame, wgrad_frame
-from lpkernels.backends.planning.ranges import ONES, Ints, Range, range_of
 from lpkernels.backends.planning.triton_tiles import UNIT, power_of_two, transposes
 
 Sizes = tuple[int, ...]

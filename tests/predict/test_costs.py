@@ -2,12 +2,12 @@
 
 import pytest
 
+from bench.predict.costs import costs, per_product
+from bench.predict.counts import CUDA, TRITON, Count
+from bench.predict.devices import Device, device, device_of
+from bench.predict.ranges import FLOAT32, Range, range_of
+from bench.predict.shapes import Call, Shape
 from lpkernels.arithmetic import Accumulator, as_quantizer
-from lpkernels.backends.planning import Call, Device, costs, device, device_of
-from lpkernels.backends.planning.costs import per_product
-from lpkernels.backends.planning.counts import CUDA, TRITON, Count
-from lpkernels.backends.planning.ranges import FLOAT32, Range, range_of
-from lpkernels.backends.planning.shapes import Shape
 
 E5M2 = as_quantizer("e5m2").to_ints()
 #: Round numbers: 4 processors, a clock a microsecond, a byte a microsecond.

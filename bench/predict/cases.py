@@ -1,5 +1,5 @@
 """The times of GPU_CASES that the model of docs/predictions.md predicts; `bench.run` writes them
-beside those it measures. ``python -m bench.predicted`` prints them for an H100; nothing runs.
+beside those it measures. ``python -m bench.predict.cases`` prints them for an H100; nothing runs.
 """
 
 from __future__ import annotations
@@ -7,14 +7,16 @@ from __future__ import annotations
 from typing import Any
 
 from bench.gpu_cases import GPU_CASES
+from bench.predict.costs import costs
+from bench.predict.devices import DEVICES, device_of
+from bench.predict.shapes import Call
 from bench.registry import Case
 from lpkernels.arithmetic import as_accumulator, as_quantizer
-from lpkernels.backends import planning
 
 _BACKENDS = ("cuda", "triton")
 
 
-def call_of(case: Case) -> planning.Call | None:
+def call_of(case: Case) -> Call | None:
     """The call of a case that sums products, by sizes; None for any other."""
     gemm = case.op.removeprefix("conv_")
     if case.op != "matmul" and gemm not in ("fprop", "dgrad", "wgrad"):
@@ -25,7 +27,7 @@ def call_of(case: Case) -> planning.Call | None:
     rounded = (quantizer, quantizer)
     if case.op == "matmul":
         m, k, n = case.shape
-        return planning.Call("matmul", (m, k), (k, n), (m, n), acc, rounded)
+        return Call("matmul", (m, k), (k, n), (m, n), acc, rounded)
     batch, c_in, c_out, image, kernel, stride, groups = case.shape
     padding = kernel // 2
     out = (image + 2 * padding - kernel) // stride + 1
@@ -33,18 +35,18 @@ def call_of(case: Case) -> planning.Call | None:
     y = (batch, c_out, out, out)
     shapes = {"fprop": (x, w, y), "dgrad": (y, w, x), "wgrad": (x, y, w)}[gemm]
     geometry = ((stride, stride), (padding, padding), (1, 1))
-    return planning.Call(case.op, *shapes, acc, rounded, geometry=geometry, groups=groups)
+    return Call(case.op, *shapes, acc, rounded, geometry=geometry, groups=groups)
 
 
 def prediction(case: Case, backend: str, gpu: str) -> dict[str, Any] | None:
     """The prediction for a case on a backend of the GPU that calls itself `gpu`: seconds of the
     products alone, of launches and of packing; None where nothing is predicted."""
-    name, call = planning.device_of(gpu), call_of(case)
+    name, call = device_of(gpu), call_of(case)
     if not name or call is None or backend not in _BACKENDS:
         return None
-    device = planning.DEVICES[name]
+    device = DEVICES[name]
     try:
-        found = planning.costs(call, backend, device)
+        found = costs(call, backend, device)
     except NotImplementedError:
         return None
     launches = sum(one.plan.launches for one in found.products) + found.packing_launches

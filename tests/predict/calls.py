@@ -1,14 +1,14 @@
-"""Calls of the product operators: as tensors for a backend, and as `planning.Call` by sizes."""
+"""Calls of the product operators: as tensors for a backend, and as `Call` by sizes."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
+from bench.predict.shapes import Call
 from lpkernels.arithmetic import Accumulator, as_quantizer
 from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import NOT_FUSED, Fused
-from lpkernels.backends.planning import Call
 
 E5M2 = as_quantizer("e5m2").to_ints()
 

@@ -1,14 +1,14 @@
-"""The sizes that planning gives products are those that the cuda adapter passes to its kernels."""
+"""The sizes that the predictions give products are those that the cuda adapter passes on."""
 
 import contextlib
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
+from bench.predict.shapes import products
 from lpkernels.backends.cuda import BACKEND, _conv, _launch, _products
-from lpkernels.backends.planning import products
-from tests.backends.planning.calls import CASES, Case, call, run
 from tests.loops import each
+from tests.predict.calls import CASES, Case, call, run
 from tests.support import cuda_host
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from bench.predict.cuda_plans import closes_in_float
+from bench.predict.plans import not_counted
 from lpkernels.arithmetic import Accumulator
-from lpkernels.backends.planning.cuda_tiers import closes_in_float
-from lpkernels.backends.planning.plans import not_counted
 from lpkernels.backends.planning.triton_tiers import single_outer
 
 

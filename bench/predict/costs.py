@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from bench.predict import cuda_plans as cuda
+from bench.predict import triton_plans as triton
+from bench.predict.counts import PARTS, Count, cuda_count, outer_count, triton_count
+from bench.predict.cuda_plans import TENSOR, closes_in_float
+from bench.predict.devices import Device
+from bench.predict.plans import Plan, ceil_div
+from bench.predict.shaped_counts import shaped_count
+from bench.predict.shapes import Call, Shape, products
 from lpkernels.arithmetic import Accumulator, accumulator_from_ints
-from lpkernels.backends.planning import cuda, triton
-from lpkernels.backends.planning.counts import PARTS, Count, cuda_count, outer_count, triton_count
-from lpkernels.backends.planning.cuda_tiers import TENSOR, closes_in_float
-from lpkernels.backends.planning.devices import Device
-from lpkernels.backends.planning.plans import Plan, ceil_div
-from lpkernels.backends.planning.shaped_counts import shaped_count
-from lpkernels.backends.planning.shapes import Call, Shape, products
 
 _FLOAT, _HALF, _WARP = 4, 2, 32
 # Clocks that an outer sum takes for every chunk: four instructions that wait for each other, with a

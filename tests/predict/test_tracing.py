@@ -6,8 +6,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import lpkernels as lp
+from bench.predict.tracing import Traced, trace
 from lpkernels.arithmetic import as_quantizer
-from lpkernels.experiments.measuring.tracing import Traced, trace
 
 E5M2 = as_quantizer("e5m2").to_ints()
 

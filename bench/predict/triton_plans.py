@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 
+from bench.predict.plans import Plan, ceil_div, covering, not_counted
+from bench.predict.ranges import Range, emin, product_of
+from bench.predict.shapes import Shape
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.planning import triton_splits
 from lpkernels.backends.planning import triton_tiers as tiers
-from lpkernels.backends.planning.plans import Plan, ceil_div, covering, not_counted
-from lpkernels.backends.planning.ranges import Range, emin, product_of
-from lpkernels.backends.planning.shapes import Shape
 from lpkernels.backends.planning.triton_splits import WHOLE, Share, share
 from lpkernels.backends.planning.triton_tiles import (
     Tile,

@@ -4,8 +4,8 @@ import io
 
 from rich.console import Console
 
-from lpkernels.experiments.measuring.prediction import Prediction
-from lpkernels.report.predictions import prediction_table, ratio, total_table
+from bench.predict.records import Prediction
+from bench.predict.tables import prediction_table, ratio, total_table
 
 ROW = {
     "layer": "lstm", "gemm": "fprop", "times": 64, "sizes": [1, 32, 512, 128], "kernel": "fused",

@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.table import Table
 
-from lpkernels.experiments.measuring.prediction import Prediction
+from bench.predict.records import Prediction
 from lpkernels.report.sizes import bytes_text
 
 _RIGHT = (

@@ -3,7 +3,7 @@ square tiles; the records are the same."""
 
 from __future__ import annotations
 
-from lpkernels.backends.planning.counts import Count
+from bench.predict.counts import Count
 
 # By kernel and tile the fields of Count, without `in_double`, of sums in chunks: first of operands
 # packed side by side, then of operands found by tables. Kernels that always look elements up have

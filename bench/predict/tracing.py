@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import lpkernels
+from bench.predict.shapes import Call
 from lpkernels.arithmetic import Quantizer, Recipe
 from lpkernels.formats import FixedFormat, FloatFormat
 from lpkernels.rng import Role
@@ -35,7 +35,7 @@ class Traced(NamedTuple):
 
     layer: str
     gemm: str
-    call: "lpkernels.backends.planning.Call"
+    call: Call
 
 
 def _integers(quantizer: Quantizer | None) -> Ints:
@@ -142,9 +142,7 @@ class _Recorder(TorchDispatchMode):
         return result
 
 
-def sum_of(
-    func: Any, args: Sequence[Any], result: Tensor
-) -> "tuple[str, lpkernels.backends.planning.Call] | None":
+def sum_of(func: Any, args: Sequence[Any], result: Tensor) -> tuple[str, Call] | None:
     """The pass that an operator's call is of and its sizes; None where it sums no products.
 
     func, args, result: as a TorchDispatchMode gets them. Of quantizers those that the product
@@ -157,7 +155,7 @@ def sum_of(
     acc, _, role, _, left, right = args[_OPS[op] :][:6]
     stride, padding, dilation, groups = rest or ((), (), (), 1)
     gemm = _NAMES.get(Role(role), Role(role).name.lower())
-    call = lpkernels.backends.planning.Call(
+    call = Call(
         op=op[1:], left=tuple(first.shape), right=tuple(second.shape),
         result=tuple(result.shape), acc=tuple(acc), quantizers=(tuple(left), tuple(right)),
         geometry=(tuple(stride), tuple(padding), tuple(dilation)), groups=groups,

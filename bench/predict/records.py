@@ -1,6 +1,6 @@
 """What the products of a training step take on a GPU that is not there, as records.
 
-The model is `lpkernels.backends.planning`'s (docs/predictions.md): counted instructions, sizes from
+docs/predictions.md has the model: counted instructions, sizes from
 a step on the meta device. Nothing here is measured.
 """
 
@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import lpkernels
+from bench.predict.costs import costs
+from bench.predict.devices import device as device_named
+from bench.predict.tracing import Traced
 from lpkernels import schemas
 from lpkernels.arithmetic import accumulator_from_ints
 from lpkernels.experiments.measuring.machine import environment
-from lpkernels.experiments.measuring.tracing import Traced
 
 Record = dict[str, Any]
 BACKENDS = ("cuda", "triton")
@@ -35,13 +36,13 @@ def predict(
     """The products of a traced step on each GPU backend of a device.
 
     Args:
-        traced: of `trace`. device: a name of ``lpkernels.backends.planning.DEVICES``.
+        traced: of `trace`. device: a name of `DEVICES`.
         about: what every record says too, such as model, recipe and batch.
     Returns: one for each of `BACKENDS`; it is refused where a product takes a kernel whose
         instructions were not counted.
     Raises: ValueError: an unknown device, or no product that is emulated.
     """
-    lpkernels.backends.planning.device(device)
+    device_named(device)
     if not traced:
         raise ValueError(
             "predict: no product of this step is emulated, all are torch's own; take a recipe or "
@@ -68,13 +69,12 @@ def _prediction(traced: Sequence[Traced], device: str, backend: str, about: Reco
 
 def _rows(one: Traced, times: int, device: str, backend: str) -> Iterator[Record]:
     """A record for each product of a call; microseconds and launches are of all `times`."""
-    planning = lpkernels.backends.planning
-    gpu = planning.device(device)
-    costs = planning.costs(one.call, backend, gpu)
-    for index, cost in enumerate(costs.products):
+    gpu = device_named(device)
+    found = costs(one.call, backend, gpu)
+    for index, cost in enumerate(found.products):
         plan, shape = cost.plan, cost.shape
         first = index == 0
-        packing = costs.packing_launches if first else 0
+        packing = found.packing_launches if first else 0
         outputs = shape.matrices * shape.m * shape.n
         yield {
             "layer": one.layer, "gemm": one.gemm, "times": times,
@@ -87,7 +87,7 @@ def _rows(one: Traced, times: int, device: str, backend: str) -> Iterator[Record
             "microseconds": cost.microseconds * times,
             "launch_microseconds": plan.launches * times * gpu.launch,
             "packing_launches": packing * times,
-            "packing_microseconds": (costs.packing if first else 0.0) * times,
+            "packing_microseconds": (found.packing if first else 0.0) * times,
             "macs": shape.macs * times,
             "fp32_microseconds": cost.fp32 * times,
         }  # fmt: skip

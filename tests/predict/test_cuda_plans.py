@@ -2,12 +2,10 @@
 
 import pytest
 
+from bench.predict.cuda_plans import plan, tier
+from bench.predict.ranges import FLOAT32, ONES, Range, range_of
+from bench.predict.shapes import Shape
 from lpkernels.arithmetic import Accumulator, as_accumulator, as_quantizer
-from lpkernels.backends.planning import Shape
-from lpkernels.backends.planning.cuda import Cuts, launches, plan
-from lpkernels.backends.planning.cuda_cuts import Cut
-from lpkernels.backends.planning.cuda_tiers import tier
-from lpkernels.backends.planning.ranges import FLOAT32, ONES, Range, range_of
 from tests.loops import each
 
 E5M2, E4M3, FP16 = (range_of(as_quantizer(name).to_ints()) for name in ("e5m2", "e4m3fn", "fp16"))
@@ -153,9 +151,9 @@ LAUNCHES = {
 
 @each("count, names", LAUNCHES.items())
 def test_three_kernels_are_started_at_most(count: int, names: str) -> None:
-    cut = Cut(128, 128, 1, 1, 1, 2)
     for name in names.split():
-        assert launches(as_accumulator(name), Cuts(cut, cut)) == count, name
+        found = plan(shape(m=4096, n=4096, packed=(1, 1)), as_accumulator(name), 132)
+        assert (found.launches, found.tile) == (count, (128, 128)), name
 
 
 @each("name", ["e6m9:to_odd", "e6m9:order=pairwise"])
@@ -194,7 +192,7 @@ def test_sums_that_were_not_counted_are_refused(name: str) -> None:
 def test_the_tier_is_that_of_the_devices_plan(
     name: str, left: Range, right: Range, kernel: str
 ) -> None:
-    found = tier(as_accumulator(name), shape(left=left, right=right), fast_doubles=True)
+    found = tier(as_accumulator(name), shape(left=left, right=right))
     assert found == kernel
 
 

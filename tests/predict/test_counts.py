@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from lpkernels.arithmetic import Accumulator
-from lpkernels.backends.planning.counts import (
+from bench.predict.counts import (
     CUDA,
     PARTS,
     TRITON,
@@ -16,18 +15,13 @@ from lpkernels.backends.planning.counts import (
     outer_count,
     triton_count,
 )
-from lpkernels.backends.planning.cuda_cuts import (
-    FLOAT_SHAPES,
-    RARE_SHAPES,
-    SHAPES,
-    TENSOR_SHAPES,
-    Tiles,
-)
-from lpkernels.backends.planning.shaped_counts import shaped_count, shaped_counts
+from bench.predict.shaped_counts import shaped_count, shaped_counts
+from lpkernels.arithmetic import Accumulator
 from tests.loops import each
+from tests.support.cuda_tiles import TILES
 
 ENDS = ("closed", "kept", "closed_in_double")
-RESULTS = Path(__file__).parents[3] / "bench" / "results"
+RESULTS = Path(__file__).parents[2] / "bench" / "results"
 
 
 def lines(name: str) -> list[dict[str, Any]]:
@@ -66,19 +60,18 @@ def test_smaller_tiles_have_the_recorded_counts() -> None:
     assert shaped_counts() == recorded
 
 
-# The instructions of a product with tables and chunks of 64, in the units of a table of
-# cuda_cuts.py.
+# The instructions of a product with tables and chunks of 64, in the units of a table of cut.h.
 @each(
     "shapes, kernel, unit",
     [
-        (SHAPES, "two steps", 16),
-        (FLOAT_SHAPES, "float32", 32),
-        (RARE_SHAPES, "odd, floor", 8),
-        (TENSOR_SHAPES, "tensor cores, half", 256),
+        ("kShapes", "two steps", 16),
+        ("kFloatShapes", "float32", 32),
+        ("kRareShapes", "odd, floor", 8),
+        ("kTensorShapes", "tensor cores, half", 256),
     ],
 )
-def test_tiles_are_chosen_by_their_counts(shapes: Tiles, kernel: str, unit: int) -> None:
-    for rows, cols, _, cost in shapes.shapes:
+def test_tiles_are_chosen_by_their_counts(shapes: str, kernel: str, unit: int) -> None:
+    for rows, cols, _, cost in TILES[shapes]:
         if (rows, cols) == (128, 128):
             count = CUDA[kernel].tables_chunks
         else:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.experiments.measuring.prediction import Prediction, predict
-from lpkernels.experiments.measuring.tracing import trace
+from bench.predict.records import Prediction, predict
+from bench.predict.tracing import trace
 from lpkernels.experiments.workloads.bundled import workload
 
 
