@@ -78,7 +78,7 @@ class CertifiedCase(NamedTuple):
         return products_of(self.tile)
 
     def arguments(self, tile: Tile | None = None) -> dict[str, Any]:
-        """The arguments that `ahead_of_time.compiled` takes, with this tile in place of the large
+        """The arguments that `launches.compiled` takes, with this tile in place of the large
         one."""
         roundings, constants = roundings_of(self.acc.to_ints())
         tile = tile or self.tile

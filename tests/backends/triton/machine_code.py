@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.backends.triton.ahead_of_time import compiled
+from tests.backends.triton.launches import compiled
 from tests.support import sass
 
 __all__ = ["Loop", "arithmetic", "counts", "innermost", "machine_code", "main_loop"]
@@ -75,7 +75,7 @@ def main_loop(
     place: tuple[int, int] | None = None,
     **arguments: Any,
 ) -> Loop:
-    """The main loop of the kernel, which is compiled as `ahead_of_time.compiled` does it.
+    """The main loop of the kernel, which is compiled as `launches.compiled` does it.
 
     loads: take the loop that adds what so many loads bring, without a product. place: take the
     loop at the first number, counted from the shortest, of so many longest ones.

@@ -11,8 +11,7 @@ from lpkernels.arithmetic import Accumulator, Quantizer, as_quantizer
 from lpkernels.backends import NOT_FUSED, Fused
 from lpkernels.backends.planning import triton_tiers as _tiers
 from lpkernels.backends.triton import BACKEND
-from tests.backends.triton.ahead_of_time import TARGETS
-from tests.backends.triton.launches import Launch, keys, recorded
+from tests.backends.triton.launches import TARGETS, Launch, keys, recorded
 from tests.cases import ConvCase
 from tests.loops import each
 from tests.support.products import convolve, tensors_of

@@ -12,7 +12,7 @@ from lpkernels.backends.triton import BACKEND
 from lpkernels.backends.triton.elementwise import quantize
 from lpkernels.backends.triton.rounding.rule import rule_of
 from lpkernels.formats import FloatFormat, parse_format
-from tests.backends.triton.ahead_of_time import EVERY, compiled
+from tests.backends.triton.launches import EVERY, compiled
 from tests.cases import DETERMINISTIC, ROUND_FORMATS, hard_values
 from tests.compare import assert_bit_equal
 from tests.loops import each
