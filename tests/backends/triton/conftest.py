@@ -65,6 +65,11 @@ def device() -> str:
 
 
 @pytest.fixture
+def adapter() -> Any:
+    return backends.get("triton")
+
+
+@pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What the certified kernels made of all products so far: `_problem.Made` of each."""
     from lpkernels.backends.triton.certified import stages
