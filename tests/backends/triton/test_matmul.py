@@ -1,23 +1,23 @@
-"""Matrix products of the triton backend against the reference, to the bit."""
+"""Matrix products of the triton backend, in sequence and in other orders, against the reference, to
+the bit."""
 
 import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels import backends
-from lpkernels.arithmetic import Accumulator, as_quantizer
+from lpkernels.arithmetic import Accumulator, Quantizer, as_quantizer
 from lpkernels.backends import Fused
-from lpkernels.backends.triton import BACKEND, _layout
-from tests.backends.triton.sums import DRAWN, beside_reference, lanes_of_all_kinds
-from tests.cases import ACCUMULATORS, MATMUL_SHAPES
-from tests.compare import assert_bit_equal
+from lpkernels.backends.triton import _config, _layout, _products
+from tests.backends.triton.sums import DRAWN, beside_reference, lanes_of_all_kinds, pass_beside
+from tests.cases import ACCUMULATORS, MATMUL_SHAPES, ConvCase
 from tests.loops import each
+from tests.support.operand_cases import tensor
+from tests.support.products import tensors_of
 
 PLAIN = Accumulator("e5m4")
-IN_SEQUENCE = [acc for acc in ACCUMULATORS if acc.in_sequence]
 
 
-@each("acc", IN_SEQUENCE)
+@each("acc", [acc for acc in ACCUMULATORS if acc.in_sequence])
 def test_sums_in_sequence(acc: Accumulator, device: str) -> None:
     generator = torch.Generator().manual_seed(1)
     a, b = lanes_of_all_kinds((12, 15), generator), lanes_of_all_kinds((9, 15), generator).mT
@@ -34,17 +34,13 @@ def test_shapes(shape: tuple[int, int, int], device: str) -> None:
     beside_reference(a, b, PLAIN, device)
 
 
-@each(
-    "left, right",
-    [
-        ((3, 4, 5), (3, 5, 6)),
-        ((3, 4, 5), (5, 6)),
-        ((4, 5), (3, 5, 6)),
-        ((2, 1, 4, 5), (1, 3, 5, 2)),
-        ((1, 3, 5), (2, 5, 4)),
-        ((0, 3, 5), (5, 4)),
-    ],
-)
+BATCHES = [
+    ((3, 4, 5), (3, 5, 6)), ((3, 4, 5), (5, 6)), ((4, 5), (3, 5, 6)),
+    ((2, 1, 4, 5), (1, 3, 5, 2)), ((1, 3, 5), (2, 5, 4)), ((0, 3, 5), (5, 4)),
+]  # fmt: skip
+
+
+@each("left, right", BATCHES)
 def test_batches(left: tuple[int, ...], right: tuple[int, ...], device: str) -> None:
     generator = torch.Generator().manual_seed(3)
     a, b = lanes_of_all_kinds(left, generator), lanes_of_all_kinds(right, generator)
@@ -96,23 +92,59 @@ def test_the_seed_of_a_role(seed: int, role: int, device: str) -> None:
     beside_reference(a, b, acc, device, seed=torch.tensor(seed), role=role)
 
 
-def test_the_public_function_and_its_gradients(
-    device: str, monkeypatch: pytest.MonkeyPatch
+TREES = [lp.accumulator(name) for name in (
+    "e4m3:toward_negative:order=pairwise",
+    "e5m4_chunk11:stochastic:order=pairwise:bits=13",
+    "fixed8_f3_wrap:toward_negative:order=pairwise",
+)]  # fmt: skip
+OTHERS = [lp.accumulator(name) for name in (
+    "e4m3:toward_negative:order=compensated",
+    "e4m3:toward_negative:block=4:aligned_bits=3",
+    "e5m4_chunk7:stochastic:block=3:aligned_bits=5",
+)]  # fmt: skip
+
+
+@each("acc", [acc for acc in ACCUMULATORS if not acc.in_sequence])
+def test_sums_in_other_orders(acc: Accumulator, device: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    # Rows of all kinds are in one product.
+    kinds = ("cancelling", "special", "wide")
+    a = torch.cat([tensor((2, 21), kind, generator) for kind in kinds])
+    b = torch.cat([tensor((21, 3), kind, generator) for kind in kinds], 1)
+    beside_reference(a, b, acc, device, bias=tensor((9,), "cancelling", generator))
+
+
+@each("acc", [*TREES, *OTHERS])
+def test_short_sums(acc: Accumulator, device: str) -> None:
+    generator = torch.Generator().manual_seed(2)
+    for k in (0, 1, 2, 3, 4):
+        a, b = tensor((3, k), "cancelling", generator), tensor((k, 2), "special", generator)
+        beside_reference(a, b, acc, device, bias=tensor((2,), "wide", generator))
+
+
+@each("acc", [TREES[1], OTHERS[2]])
+def test_batches_of_sums_in_other_orders(acc: Accumulator, device: str) -> None:
+    # There are more tiles than programs, which take the tiles one after the other.
+    generator = torch.Generator().manual_seed(3)
+    a, b = tensor((7, 2, 9), "wide", generator), tensor((7, 9, 3), "special", generator)
+    beside_reference(a, b, acc, device)
+
+
+@each("acc", [TREES[0], TREES[1], OTHERS[0], OTHERS[2]])
+def test_positions_left_out(acc: Accumulator, device: str) -> None:
+    """Phases of dgrad have every third tap, and some taps fall outside."""
+    case = ConvCase((1, 2, 8), (3, 2, 7), (3,), (2,), (1,))
+    pass_beside("dgrad", case, tensors_of(case), acc, device)
+
+
+@each("acc", [TREES[0], OTHERS[0], OTHERS[1]])
+def test_results_are_rounded_and_tiles_do_not_matter(
+    acc: Accumulator, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(backends._checked, "triton", "")
-    pair = torch.randn(2, 3, 4), torch.randn(4, 3)
-    results = []
-    for name, home in (("triton", device), ("reference", "cpu")):
-        a, b = (x.detach().to(home).requires_grad_() for x in pair)
-        y = lp.matmul(
-            a, b, "e5m5:stochastic", output="e4m3", generator=torch.tensor(7), backend=name
-        )
-        y.sum().backward()
-        results.append((y, a.grad, b.grad))
-    for got, want in zip(*results, strict=True):
-        assert_bit_equal(got, want)
-
-
-def test_events_are_counted_elsewhere(device: str) -> None:
-    reason = BACKEND.unsupported("matmul_events", torch.device(device))
-    assert reason == "its kernels count no events; those of the cpu backend do"
+    generator = torch.Generator().manual_seed(4)
+    a, b = tensor((5, 6), "wide", generator), tensor((6, 9), "cancelling", generator)
+    fused = Fused((), (), Quantizer("e3m2", "to_odd").to_ints())
+    for bm, bn in ((2, 16), (8, 4)):
+        tile = _config.Tile(bm, bn, 1)
+        monkeypatch.setattr(_products, "exact_tile", lambda *_, tile=tile: tile)
+        beside_reference(a, b, acc, device, fused=fused, name=f"{tile}")
