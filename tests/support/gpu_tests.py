@@ -18,20 +18,11 @@ from lpkernels.ops import UpdateTensors
 from tests.cases import CONV_CASES, ConvCase
 from tests.loops import each
 from tests.support import operand_cases as cases
+from tests.support import updates
 from tests.support.operand_cases import rows, short_rows, tensor
 from tests.support.operand_draws import accumulators
 from tests.support.products import PASSES, assert_pass, assert_product
 from tests.support.products import tensors_of as tensors_of_pass
-from tests.support.updates import (
-    FORMATS,
-    STEPS,
-    Formats,
-    assert_same,
-    call_of,
-    copied,
-    run,
-    tensors_of,
-)
 
 # Some operands hold values that no tensor core has.
 pytestmark = pytest.mark.filterwarnings("ignore:.* operand holds")
@@ -118,24 +109,29 @@ ORIGINS = (6, 1023, 1, (1 << 34) - 7)
 
 
 def updated(
-    adapter: Any, device: str, tensors: UpdateTensors, step: Step, formats: Formats, **options: Any
+    adapter: Any,
+    device: str,
+    tensors: UpdateTensors,
+    step: Step,
+    formats: updates.Formats,
+    **options: Any,
 ) -> UpdateTensors:
-    own = UpdateTensors(*([x.to(device) for x in kind] for kind in copied(tensors)))
-    adapter.update(own, *call_of(step, formats, len(own.weights), device=device, **options))
+    own = UpdateTensors(*([x.to(device) for x in kind] for kind in updates.copied(tensors)))
+    adapter.update(own, *updates.call_of(step, formats, len(own.weights), device=device, **options))
     return UpdateTensors(*([x.cpu() for x in kind] for kind in own))
 
 
 def check_update(adapter: Any, device: str, *case: Any, **options: Any) -> None:
-    want = run(*case, "reference", **options)
-    assert_same(updated(adapter, device, *case, **options), want)
+    want = updates.run(*case, "reference", **options)
+    updates.assert_same(updated(adapter, device, *case, **options), want)
 
 
-@each("name, kind", itertools.product(["momentum", "adamw"], FORMATS))
+@each("name, kind", itertools.product(["momentum", "adamw"], updates.FORMATS))
 def test_updates_have_the_bits_of_the_reference(
     name: str, kind: str, adapter: Any, device: str
 ) -> None:
-    step, formats = STEPS[name], FORMATS[kind]
-    tensors = tensors_of(step, formats, SHAPES, special=True)
+    step, formats = updates.STEPS[name], updates.FORMATS[kind]
+    tensors = updates.tensors_of(step, formats, SHAPES, special=True)
     check_update(adapter, device, tensors, step, formats, scale=3.0)
 
 
@@ -143,15 +139,15 @@ def test_updates_have_the_bits_of_the_reference(
 def test_updates_draw_for_parts_what_they_do_for_the_whole(
     kind: str, adapter: Any, device: str
 ) -> None:
-    step, formats = STEPS["adamw"], FORMATS[kind]
-    tensors = tensors_of(step, formats, SHAPES, special=True)
+    step, formats = updates.STEPS["adamw"], updates.FORMATS[kind]
+    tensors = updates.tensors_of(step, formats, SHAPES, special=True)
     check_update(adapter, device, tensors, step, formats, origins=ORIGINS)
 
 
-@each("name, begins", itertools.product(STEPS, [False, True]))
+@each("name, begins", itertools.product(updates.STEPS, [False, True]))
 def test_updates_make_every_step(name: str, begins: bool, adapter: Any, device: str) -> None:
-    step, formats = STEPS[name], FORMATS["drawn"]
-    tensors = tensors_of(step, formats, [(33,)])
+    step, formats = updates.STEPS[name], updates.FORMATS["drawn"]
+    tensors = updates.tensors_of(step, formats, [(33,)])
     check_update(adapter, device, tensors, step, formats, begins=begins)
 
 
@@ -159,9 +155,9 @@ def test_updates_make_every_step(name: str, begins: bool, adapter: Any, device: 
 def test_updates_leave_everything_as_it_is_by_their_flag(
     name: str, adapter: Any, device: str
 ) -> None:
-    step, formats = STEPS[name], FORMATS["bytes"]
-    tensors = tensors_of(step, formats, [(33,), (5, 5)], special=True)
-    assert_same(updated(adapter, device, tensors, step, formats, found=True), tensors)
-    plain = run(tensors, step, formats, "reference")
-    assert_same(updated(adapter, device, tensors, step, formats, found=False), plain)
+    step, formats = updates.STEPS[name], updates.FORMATS["bytes"]
+    tensors = updates.tensors_of(step, formats, [(33,), (5, 5)], special=True)
+    updates.assert_same(updated(adapter, device, tensors, step, formats, found=True), tensors)
+    plain = updates.run(tensors, step, formats, "reference")
+    updates.assert_same(updated(adapter, device, tensors, step, formats, found=False), plain)
     assert not torch.equal(plain.weights[0], tensors.weights[0])

@@ -9,30 +9,25 @@ import torch
 from torch import Tensor
 
 from lpkernels import ops
-from lpkernels.arithmetic import Accumulator
+from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import NOT_FUSED, Fused
 from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
 
-__all__ = [
-    "PASSES",
-    "ROLE",
-    "SEED",
-    "Make",
-    "Tensors",
-    "assert_pass",
-    "assert_product",
-    "convolve",
-    "few_bits",
-    "output_shape",
-    "special",
-    "sums_in_float32",
-    "tensors_of",
-]
-
 SEED, ROLE = torch.tensor(-1234567890123456789), 4
 PASSES = ("fprop", "dgrad", "wgrad")
+#: One accumulator for every family of kernels of the cuda backend.
+KERNELS = [
+    accumulator(text)
+    for text in (
+        "fp32", "e5m10", "e6m9_chunk5:outer=e5m7", "e4m3fn_sat", "e5m7_chunk16:toward_zero",
+        "e6m9_chunk8:stochastic", "e6m9_chunk8:stochastic:outer_rounding=nearest_even",
+        "e5m5_chunk7:stochastic:product=e4m3:product_rounding=stochastic",
+        "e5m6:stochastic:order=pairwise", "e6m9_chunk9:order=compensated",
+        "e8m13:toward_zero:block=8:aligned_bits=13",
+    )
+]  # fmt: skip
 Make = Callable[[tuple[int, ...]], Tensor]
 #: x, w, dy and the bias of a convolution.
 Tensors = tuple[Tensor, Tensor, Tensor, Tensor]

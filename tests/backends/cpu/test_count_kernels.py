@@ -18,16 +18,8 @@ from lpkernels.formats import AffineFormat, parse_format
 from lpkernels.rounding import ROUNDINGS
 from tests.cases import DETERMINISTIC, ROUND_FORMATS
 from tests.loops import each
+from tests.support import elements
 from tests.support.element_bits import assert_counted
-from tests.support.elements import (
-    END_FORMATS,
-    KINDS,
-    SITE,
-    TENSOR_FORMATS,
-    float32_values,
-    quantizers,
-    tensor_values,
-)
 from tests.support.processor import Threads
 
 #: With a histogram and without one, with the values written and not written.
@@ -36,10 +28,10 @@ check = partial(
 )
 
 
-@each("fmt", [*ROUND_FORMATS, *END_FORMATS])
+@each("fmt", [*ROUND_FORMATS, *elements.END_FORMATS])
 def test_float32_counts_match_the_reference(fmt, isas):
-    x = torch.from_numpy(float32_values(fmt, 20))
-    for quantizer in quantizers(fmt):
+    x = torch.from_numpy(elements.float32_values(fmt, 20))
+    for quantizer in elements.quantizers(fmt):
         check(x, quantizer, on=isas)
 
 
@@ -57,21 +49,21 @@ def test_other_dtypes_match_the_reference(name, dtype, isas):
         check(x, Quantizer(fmt, rounding), on=isas)
 
 
-@each("fmt", TENSOR_FORMATS)
+@each("fmt", elements.TENSOR_FORMATS)
 def test_affine_and_block_counts_match_the_reference(fmt, isas):
     shapes = [(1, 1, 1), (2, 3, 33), (3, 70, 5), (5, 2, 130), (2, 40, 1)]
     dtypes = [torch.float32, torch.bfloat16, torch.float64]
     modes = ["stochastic", *DETERMINISTIC]
-    for i, (shape, kind) in enumerate(product(shapes, KINDS)):
-        x = tensor_values(shape, kind).to(dtypes[i % len(dtypes)])
+    for i, (shape, kind) in enumerate(product(shapes, elements.KINDS)):
+        x = elements.tensor_values(shape, kind).to(dtypes[i % len(dtypes)])
         check(x, Quantizer(fmt, modes[i % len(modes)]), on=isas)
 
 
-@each("fmt", [f for f in TENSOR_FORMATS if isinstance(f, AffineFormat)])
+@each("fmt", [f for f in elements.TENSOR_FORMATS if isinstance(f, AffineFormat)])
 def test_given_ranges_match_the_reference(fmt, isas):
     shapes = [(2, 3, 33), (70, 3, 5), (5, 2, 130), (1, 1, 3001)]
-    for shape, kind, rounding in product(shapes, KINDS, ("nearest_even", "stochastic")):
-        x = tensor_values(shape, kind)
+    for shape, kind, rounding in product(shapes, elements.KINDS, ("nearest_even", "stochastic")):
+        x = elements.tensor_values(shape, kind)
         slices = 1 if fmt.axis is None else x.shape[fmt.axis]
         limits = torch.sort(torch.randn(2, slices, dtype=torch.float64), dim=0)[0]
         limits[:, -1] = 0.5 if slices > 1 else limits[:, -1]
@@ -95,7 +87,7 @@ def test_streamed_results_count_alike(isas, monkeypatch):
 
 def test_nothing_to_do_is_refused():
     x = torch.randn(4)
-    call = (x, Quantizer("e5m2").to_ints(), None, 0, SITE)
+    call = (x, Quantizer("e5m2").to_ints(), None, 0, elements.SITE)
     with pytest.raises(ValueError, match="written or counted"):
         cpu.BACKEND.quantize_counting(*call, None, None, None)
 
@@ -108,7 +100,9 @@ def test_the_counts_of_numpy_agree():
     with np.errstate(over="ignore"):
         half = values.astype(np.float16)
     counts = torch.zeros(COUNTS + BINS, dtype=torch.int64)
-    cpu.BACKEND.quantize_counting(x, Quantizer("fp16").to_ints(), None, 0, SITE, None, counts, None)
+    cpu.BACKEND.quantize_counting(
+        x, Quantizer("fp16").to_ints(), None, 0, elements.SITE, None, counts, None
+    )
     assert counts[0] == np.isinf(half).sum()
     assert counts[1] == ((half == 0) & (values != 0)).sum()
     exponents = values.view(np.uint32) >> 23 & 0xFF

@@ -14,13 +14,13 @@ from lpkernels.backends import Fused
 from lpkernels.backends._conv_geometry import Frame
 from lpkernels.backends.cuda import BACKEND, _conv, _products
 from tests import cases
-from tests.backends.cuda.accumulators import ALL_ORDERS, KERNELS
 from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.conv_frames import ALL_CASES, in_frame
 from tests.support.cuda_host import needs_device
 from tests.support.products import (
+    KERNELS,
     PASSES,
     assert_pass,
     convolve,
@@ -44,7 +44,7 @@ def test_all_geometries_match_the_cpu(device: str, make) -> None:
                 assert_pass(BACKEND, name, case, tensors, acc, device, by="cpu")
 
 
-@each("acc", ALL_ORDERS)
+@each("acc", cases.ACCUMULATORS)
 def test_all_accumulators_match_the_cpu(acc: lp.Accumulator, device: str) -> None:
     case = ConvCase((2, 4, 5, 6), (6, 2, 3, 3), (2, 1), (1, 2), (1, 2), 2)
     for name in PASSES:
@@ -115,7 +115,7 @@ def random_case(number: int) -> tuple[str, ConvCase, lp.Accumulator, float]:
         (some(1, 4, 1)[0], channels, *size), (out_channels, channels // groups, *kernel),
         stride, padding, dilation, groups,
     )  # fmt: skip
-    acc = ALL_ORDERS[source.integers(len(ALL_ORDERS))]
+    acc = cases.ACCUMULATORS[source.integers(len(cases.ACCUMULATORS))]
     return PASSES[source.integers(3)], case, acc, float(2.0 ** source.integers(-12, 12))
 
 

@@ -26,15 +26,8 @@ from lpkernels.formats import AffineFormat, BlockFormat, parse_format
 from tests import cases
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support import cuda_host
+from tests.support import cuda_host, element_bits
 from tests.support.cuda_host import needs_device
-from tests.support.element_bits import (
-    assert_codes,
-    assert_counted,
-    assert_quantized,
-    quantized,
-    ranges,
-)
 from tests.support.elements import (
     KINDS,
     TENSOR_FORMATS,
@@ -53,10 +46,10 @@ AFFINES = [fmt for fmt in TENSOR_FORMATS if isinstance(fmt, AffineFormat)]
 ELEMENTS = [parse_format(name) for name in ("e5m2", "fp8_e4m3", "fixed8_f4_wrap")]
 SHAPES = [(1, 1, 1), (2, 70, 3), (3, 2, 66), (70, 3, 1), (4, 33), (5,)]
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.float16)
-check_quantize = partial(assert_quantized, BACKEND, seed=-5, role=3)
+check_quantize = partial(element_bits.assert_quantized, BACKEND, seed=-5, role=3)
 #: With a histogram and without, with values and without.
 check_counts = partial(
-    assert_counted, BACKEND, seed=-5, role=3,
+    element_bits.assert_counted, BACKEND, seed=-5, role=3,
     ways=tuple(itertools.product((COUNTS, COUNTS + BINS), (True, False))),
 )  # fmt: skip
 
@@ -226,7 +219,7 @@ def test_scales_ask_for_every_element(fmt, place: str):
     check_quantize(base, Quantizer(fmt, "stochastic", random_bits=7), place)
     out = torch.empty(base.shape[::-1], dtype=torch.float64, device=place).permute(2, 1, 0)
     BACKEND.quantize(base.to(place), Quantizer(fmt).to_ints(), None, 0, 4, out)
-    assert_bit_equal(out.contiguous().float(), quantized(base, Quantizer(fmt)))
+    assert_bit_equal(out.contiguous().float(), element_bits.quantized(base, Quantizer(fmt)))
 
 
 @each("fmt, rounding", itertools.product([AffineFormat(4), BLOCKS[0]], cases.DETERMINISTIC))
@@ -255,15 +248,15 @@ def test_scales_of_large_tensors_match_the_cpu(fmt):
 @each("fmt", [*cases.ROUND_FORMATS, *WIDTHS])
 def test_codes_match_reference(fmt, place: str):
     for count in (0, 1, 7, 33, 1500) if place == "cuda" else (0, 1, 33):
-        assert_codes(BACKEND, codable(fmt, count), fmt, place)
-    assert_codes(BACKEND, codable(fmt, 84).view(2, 14, 3).transpose(0, 2), fmt, place)
+        element_bits.assert_codes(BACKEND, codable(fmt, count), fmt, place)
+    element_bits.assert_codes(BACKEND, codable(fmt, 84).view(2, 14, 3).transpose(0, 2), fmt, place)
 
 
 @each("fmt, shape", itertools.product(BLOCKS, [(0, 3, 2), (1, 1, 1), *SHAPES[1:4]]))
 def test_codes_of_blocks_match_reference(fmt, shape: tuple[int, ...], place: str):
     for kind in KINDS if 0 not in shape else ("wide",):
-        x = quantized(tensor_values(shape, kind), Quantizer(fmt))
-        assert_codes(BACKEND, x, fmt, place)
+        x = element_bits.quantized(tensor_values(shape, kind), Quantizer(fmt))
+        element_bits.assert_codes(BACKEND, x, fmt, place)
 
 
 REFUSED = r"pack: element 1313 \(in row-major order\) is 1.100000023841858, for which the format"
@@ -291,7 +284,7 @@ def test_a_captured_graph_draws_afresh():
         for value in (5, 6):
             seed.fill_(value)
             graph.replay()
-            assert_bit_equal(out, quantized(x.cpu(), quantizer, seed=value))
+            assert_bit_equal(out, element_bits.quantized(x.cpu(), quantizer, seed=value))
 
 
 @needs_device
@@ -312,7 +305,7 @@ def test_counts_ask_for_every_element(fmt, place: str):
         check_counts(x, Quantizer(fmt), place)
     check_counts(base, Quantizer(fmt, "stochastic", random_bits=7), place)
     if isinstance(fmt, AffineFormat):
-        check_counts(base, Quantizer(fmt), place, limits=ranges(base, fmt))
+        check_counts(base, Quantizer(fmt), place, limits=element_bits.ranges(base, fmt))
 
 
 @each("fmt", TENSOR_FORMATS)
@@ -325,13 +318,13 @@ def test_counts_of_scaled_formats_take_any_strides(fmt, place: str):
     BACKEND.quantize_counting(
         base.to(place), Quantizer(fmt).to_ints(), None, 0, 4, out, counts, None
     )
-    assert_bit_equal(out.contiguous().float(), quantized(base, Quantizer(fmt)))
+    assert_bit_equal(out.contiguous().float(), element_bits.quantized(base, Quantizer(fmt)))
 
 
 @each("fmt", AFFINES)
 def test_a_range_needs_no_counts(fmt, place: str):
     x = tensor_values((4, 6, 10), "wide")
-    limits, want = ranges(x, fmt), torch.empty(x.shape)
+    limits, want = element_bits.ranges(x, fmt), torch.empty(x.shape)
     call, out = (Quantizer(fmt).to_ints(), None, 0, 4), torch.empty(x.shape, device=place)
     _reference.BACKEND.quantize_counting(x, *call, want, None, limits)
     BACKEND.quantize_counting(x.to(place), *call, out, None, limits.to(place))
@@ -358,7 +351,7 @@ def test_counts_of_scaled_formats_match_the_reference(fmt):
         for i, kind in enumerate(KINDS):
             x = tensor_values(shape, kind).to(DTYPES[i % 4])
             for rounding in ("nearest_even", "stochastic"):
-                limits = ranges(x, fmt) if isinstance(fmt, AffineFormat) else None
+                limits = element_bits.ranges(x, fmt) if isinstance(fmt, AffineFormat) else None
                 check_counts(x, Quantizer(fmt, rounding), "cuda", limits)
 
 

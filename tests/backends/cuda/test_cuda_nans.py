@@ -15,14 +15,14 @@ import lpkernels as lp
 from lpkernels.backends import Fused
 from lpkernels.backends._conv_geometry import Frame
 from lpkernels.backends.cuda import BACKEND, _conv, _products
-from tests.backends.cuda.accumulators import ALL_ORDERS, KERNELS
+from tests import cases
 from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support import sass
 from tests.support.conv_frames import ABSENT
 from tests.support.cuda_host import needs_device
-from tests.support.products import assert_pass, assert_product, few_bits, tensors_of
+from tests.support.products import KERNELS, assert_pass, assert_product, few_bits, tensors_of
 
 NAN = 0x7FC00000
 
@@ -122,7 +122,7 @@ def test_operands_hold_one_nan(kind: str, quantizer: str | None, device: str):
     check_operands(NANS[kind], quantizer, device)
 
 
-@each("acc, kind", itertools.product(ALL_ORDERS, NANS))
+@each("acc, kind", itertools.product(cases.ACCUMULATORS, NANS))
 def test_matmul_matches_the_reference(acc: lp.Accumulator, kind: str, device: str):
     check_matmul(acc, NANS[kind], None, device)
 

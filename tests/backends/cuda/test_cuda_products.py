@@ -1,4 +1,5 @@
-"""Products of the cuda adapter, on the host and on a device."""
+"""Products of the cuda adapter, on the host and on a device. In a CUDA graph a replay takes what
+its operands and its seed hold by then."""
 
 from __future__ import annotations
 
@@ -6,8 +7,8 @@ import itertools
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
+from torch import Tensor
 
 import lpkernels as lp
 from lpkernels import rng as draws
@@ -15,11 +16,10 @@ from lpkernels.arithmetic import Quantizer
 from lpkernels.backends import Fused
 from lpkernels.backends.cuda import BACKEND
 from tests import cases
-from tests.backends.cuda.accumulators import ALL_ORDERS
 from tests.compare import assert_bit_equal
 from tests.loops import each
+from tests.support import products
 from tests.support.cuda_host import needs_device
-from tests.support.products import assert_product, sums_in_float32
 
 CPU: Any = lp.backends.get("cpu")
 NATIVE = [
@@ -42,22 +42,25 @@ def test_matmul_asks_for_every_element(shape: str, transposed: bool, device: str
     if transposed:
         a, b = (x.mT.contiguous().mT for x in (a, b))
     acc = lp.Accumulator("e5m4", "stochastic", chunk=3)
-    assert_product(BACKEND, a, b, acc, device, bias=torch.randn(b.shape[-1]), name=shape)
+    products.assert_product(BACKEND, a, b, acc, device, bias=torch.randn(b.shape[-1]), name=shape)
 
 
 def test_matmul_rounds_operands_and_result(device: str):
     a, b = torch.randn(3, 4), torch.randn(4, 5)
     fused = Fused(*(Quantizer(name).to_ints() for name in ("e4m3", "e5m2", "e3m4")))
-    assert_product(BACKEND, a, b, lp.Accumulator("e5m10"), device, fused=fused)
+    products.assert_product(BACKEND, a, b, lp.Accumulator("e5m10"), device, fused=fused)
 
 
-@each("shape", [(3, 4), (1, 4), (3, 1), (1, 1)])
-def test_accumulate_asks_for_every_element(shape: tuple[int, int], device: str):
-    total, addend, seed = torch.randn(3, 4), torch.randn(shape), torch.tensor(5)
-    acc = lp.accumulator("native_chunk4:stochastic:outer=e5m4").to_ints()
-    call = ((7, 2), acc, seed, 4, draws.SITE_OUTER, 3)
+ADDENDS = [((3, 4), shape) for shape in ((3, 4), (1, 4), (3, 1), (1, 1))] + [((70, 90), (90,))]
+
+
+@each("addition, rounding", itertools.product(ADDENDS, ["nearest_even", "stochastic"]))
+def test_accumulate_asks_for_every_element(addition: Any, rounding: str, device: str):
+    total, addend = map(torch.randn, addition)
+    acc = lp.accumulator(f"native_chunk4:{rounding}:outer=e5m4").to_ints()
+    call = ((7, 2), acc, torch.tensor(5), 4, draws.SITE_OUTER, 3)
     got = total.to(device, copy=True)
-    lp.backends.get("reference").accumulate(total, addend, *call)
+    lp.backends.get("reference").accumulate(total, addend.expand_as(total), *call)
     BACKEND.accumulate(got, addend.to(device), *call)
     assert_bit_equal(got, total)
 
@@ -65,20 +68,20 @@ def test_accumulate_asks_for_every_element(shape: tuple[int, int], device: str):
 @each("acc", ["e5m4:stochastic", "e6m9_chunk2:outer=e5m3"])
 def test_matmul_says_where_sums_start(acc: str, device: str):
     a, b, initial = torch.randn(2, 3, 5), torch.randn(5, 4), torch.randn(4, 3, 2).permute(2, 1, 0)
-    assert_product(BACKEND, a, b, lp.accumulator(acc), device, initial=initial)
+    products.assert_product(BACKEND, a, b, lp.accumulator(acc), device, initial=initial)
 
 
-@each("acc", ALL_ORDERS)
+@each("acc", cases.ACCUMULATORS)
 def test_matmul_matches_the_reference(acc: lp.Accumulator, device: str):
     a, b, bias = torch.randn(2, 3, 37), torch.randn(37, 5), torch.randn(5)
-    assert_product(BACKEND, a, b, acc, device, bias=bias)
+    products.assert_product(BACKEND, a, b, acc, device, bias=bias)
 
 
 @each("acc, scale", itertools.product(NATIVE, [1.0, 2.0**-60]))
 def test_native_chunks_run_on_tensor_cores(acc: lp.Accumulator, scale: float, host):
     a, b = torch.randint(-7, 8, (3, 45)) * scale, torch.randint(-7, 8, (45, 5)) / scale
-    like = sums_in_float32(acc)
-    assert_product(BACKEND, a.float(), b.float(), acc, bias=torch.randn(5), like=like)
+    like = products.sums_in_float32(acc)
+    products.assert_product(BACKEND, a.float(), b.float(), acc, bias=torch.randn(5), like=like)
     # Half precision has no room for the small ones.
     tier = host.tensor_half if scale == 1.0 else host.tensor_bfloat16
     assert host.last_tier() == (tier, False)
@@ -87,8 +90,8 @@ def test_native_chunks_run_on_tensor_cores(acc: lp.Accumulator, scale: float, ho
 @each("rounding", ["nearest_even", "toward_zero", "stochastic"])
 def test_other_native_chunks_are_sums_in_sequence(rounding: str, device: str):
     acc = lp.Accumulator("fp32", rounding, order="native", chunk=8, outer="e5m4")
-    like = sums_in_float32(acc)
-    assert_product(BACKEND, torch.randn(3, 45), torch.randn(45, 5), acc, device, like=like)
+    like = products.sums_in_float32(acc)
+    products.assert_product(BACKEND, torch.randn(3, 45), torch.randn(45, 5), acc, device, like=like)
 
 
 def run_random_case(number: int, device: str) -> torch.Tensor:
@@ -98,7 +101,7 @@ def run_random_case(number: int, device: str) -> torch.Tensor:
     m, n = (int(x) for x in source.integers(1, 300, 2))
     k = int(source.integers(0, 400))
     batch = [(), (1,), (3,), (2, 2)][source.integers(4)]
-    acc = ALL_ORDERS[source.integers(len(ALL_ORDERS))]
+    acc = cases.ACCUMULATORS[source.integers(len(cases.ACCUMULATORS))]
     fmt = [None, "e5m2", "e4m3", "bf16", "e5m10", "fixed8_f4"][source.integers(6)]
     a = torch.randn(*batch, m, k) * 2.0 ** source.integers(-12, 12)
     b = torch.randn((k, n) if source.integers(2) else (*batch, k, n))
@@ -116,7 +119,7 @@ def run_random_case(number: int, device: str) -> torch.Tensor:
 
 
 @needs_device
-@each("acc, shape", itertools.product(ALL_ORDERS, cases.MATMUL_SHAPES))
+@each("acc, shape", itertools.product(cases.ACCUMULATORS, cases.MATMUL_SHAPES))
 def test_matmul_matches_the_cpu(acc: lp.Accumulator, shape: tuple[int, int, int]):
     m, k, n = shape
     a, b, bias = torch.randn(m, k), torch.randn(k, n), torch.randn(n)
@@ -124,11 +127,11 @@ def test_matmul_matches_the_cpu(acc: lp.Accumulator, shape: tuple[int, int, int]
     got = lp.matmul(a.cuda(), b.cuda(), acc, backend="cuda")
     torch.manual_seed(2)
     assert_bit_equal(got, lp.matmul(a, b, acc, backend="cpu"))
-    assert_product(BACKEND, a, b, acc, "cuda", bias=bias, by="cpu")
+    products.assert_product(BACKEND, a, b, acc, "cuda", bias=bias, by="cpu")
 
 
 @needs_device
-@each("acc", ALL_ORDERS)
+@each("acc", cases.ACCUMULATORS)
 def test_hard_values_match_the_cpu(acc: lp.Accumulator):
     values = torch.from_numpy(cases.hard_values(acc.fmt, 30).astype(np.float32)).flatten()
     a = values[torch.randint(len(values), (70, 41))]
@@ -140,25 +143,13 @@ def test_hard_values_match_the_cpu(acc: lp.Accumulator):
 
 
 @needs_device
-@pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
-def test_native_chunks_add_as_on_the_cpu(rounding: str):
-    total, addend, seed = torch.randn(70, 90), torch.randn(90), torch.tensor(5)
-    acc = lp.Accumulator("fp32", rounding, order="native", chunk=4, outer="e5m4")
-    call = ((7, 2), acc.to_ints(), seed, 4, draws.SITE_OUTER, 3)
-    got = total.cuda()
-    BACKEND.accumulate(got, addend.cuda(), *call)
-    CPU.accumulate(total, addend, *call)
-    assert_bit_equal(got, total)
-
-
-@needs_device
 @each("acc", NATIVE)
 def test_native_chunks_are_exact_where_their_sums_are(acc: lp.Accumulator):
     for scale in (1.0, 2.0**-60):
         a = torch.randint(-7, 8, (2, 150, 333)) * scale
         b = torch.randint(-7, 8, (333, 131)) / scale
         got = lp.matmul(a.cuda(), b.cuda(), acc, backend="cuda")
-        assert_bit_equal(got, lp.matmul(a, b, sums_in_float32(acc), backend="cpu"))
+        assert_bit_equal(got, lp.matmul(a, b, products.sums_in_float32(acc), backend="cpu"))
 
 
 @needs_device
@@ -166,3 +157,54 @@ def test_native_chunks_are_exact_where_their_sums_are(acc: lp.Accumulator):
 def test_random_cases_match_the_cpu(number: int):
     want = run_random_case(number, "cpu")
     assert_bit_equal(run_random_case(number, "cuda"), want, f"case {number}")
+
+
+#: Exact and certified sums with draws; sums whose tier goes by the operands, split at the ends of
+#: chunks and not; chunks on tensor cores.
+CAPTURED = [
+    lp.accumulator(text)
+    for text in (
+        "e5m4:stochastic", "e6m9_chunk8:stochastic:outer_rounding=nearest_even", "e6m9_chunk8",
+        "e6m9", "e5m10:toward_zero", "e5m4:stochastic:order=pairwise", "native_chunk8:outer=e6m9",
+    )
+]  # fmt: skip
+CONVOLUTION = cases.CONV_CASES["conv2d_stride"]
+
+
+def operands(op: str, make: products.Make) -> list[Tensor]:
+    if op == "matmul":
+        return [make(size).float() for size in ((70, 90), (90, 40), (40,))]
+    return list(products.tensors_of(CONVOLUTION, make))
+
+
+def made(backend: Any, op: str, tensors: list[Any], acc: lp.Accumulator, seed: Tensor) -> Tensor:
+    if op == "matmul":
+        return backend.matmul(*tensors, acc.to_ints(), seed, products.ROLE)
+    return products.convolve(backend, op, CONVOLUTION, tuple(tensors), acc, seed=seed)
+
+
+@needs_device
+@each("op, acc", itertools.product(["matmul", *products.PASSES], CAPTURED))
+def test_a_captured_product_follows_its_operands_and_its_seed(op: str, acc: lp.Accumulator):
+    native = acc.order == "native"
+    there = [x.cuda() for x in operands(op, products.few_bits)]
+    seed = torch.tensor(1, device="cuda")
+    made(BACKEND, op, there, acc, seed)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = made(BACKEND, op, there, acc, seed)
+    # Only native chunks that are exact have bits. Other operands ask for other tiers.
+    kinds: list[products.Make] = (
+        [products.few_bits, products.few_bits]
+        if native
+        else [products.few_bits, torch.randn, products.special]
+    )
+    for value, make in enumerate(kinds, start=5):
+        here = operands(op, make)
+        for old, new in zip(there, here, strict=True):
+            old.copy_(new)
+        seed.fill_(value)
+        graph.replay()
+        in_sequence = products.sums_in_float32(acc) if native else acc
+        want = made(CPU, op, here, in_sequence, torch.tensor(value))
+        assert_bit_equal(out, want, f"replay with {make.__name__} and seed {value}")

@@ -11,27 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic import Accumulator
+from lpkernels.arithmetic import accumulator
 from lpkernels.backends.triton import BACKEND, _products
 from tests.support.products import assert_pass, assert_product
 
-__all__ = [
-    "DRAWN",
-    "beside_cpu",
-    "beside_reference",
-    "floats",
-    "lanes_of_all_kinds",
-    "makers",
-    "only",
-    "pass_beside",
-]
-
 #: An accumulator with draws of sums and products, a chunk that ends within a word, and another
 #: rounding outside.
-DRAWN = Accumulator(
-    "e5m5", "stochastic", product="e4m4", product_rounding="stochastic", random_bits=5, chunk=6,
-    outer="e5m3",
-)  # fmt: skip
+DRAWN = accumulator(
+    "e5m5_chunk6:stochastic:product=e4m4:product_rounding=stochastic:outer=e5m3:bits=5"
+)
 
 beside_reference = partial(assert_product, BACKEND)
 beside_cpu = partial(assert_product, BACKEND, by="cpu")
