@@ -23,7 +23,9 @@ def check(op, *args) -> None:
 
 
 def test_says_which_operations_it_has(device: str) -> None:
-    operations = "quantize quantize_affine quantize_block matmul accumulate pack unpack"
+    operations = (
+        "quantize quantize_affine quantize_block matmul matmul_ordered accumulate pack unpack"
+    )
     for op in operations.split():
         assert BACKEND.unsupported(op, torch.device(device)) == ""
     other = torch.device("cpu" if device == "cuda" else "cuda:0")
