@@ -40,8 +40,7 @@ class Fake(ReferenceBackend):
 
 @pytest.fixture
 def registry(monkeypatch):
-    """A function that replaces adapters, as in registry(cpu=Fake(), triton=ImportError("...")); the
-    others stay."""
+    """Replaces some adapters: registry(cpu=Fake(), triton=ImportError("..."))."""
     monkeypatch.delenv("LPKERNELS_BACKEND", raising=False)
     monkeypatch.setattr(backends, "_loaded", dict(backends._loaded))
     monkeypatch.setattr(backends, "_checked", dict(backends._checked))

@@ -207,8 +207,7 @@ def test_strided_dgrad_counts_the_taps_that_it_leaves_out(acc: Accumulator, isas
 
 
 def test_an_empty_chunk_makes_an_outer_sum_of_minus_zero_plus_zero(isas: Isas) -> None:
-    """The sums are worked out by hand: the first of two chunks underflows to -0, and the second has
-    no product."""
+    """By hand: the first chunk underflows to -0, and the second has no product."""
     w, grad = torch.ones(1, 1, 2), torch.full((1, 1, 1), -(2.0**-30))
     geometry = ([1, 1, 2], [2], [0], [1], 1)
     for rounding in ("nearest_even", "toward_negative"):

@@ -93,8 +93,7 @@ def test_nothing_to_do_is_refused():
 
 
 def test_the_counts_of_numpy_agree():
-    """The oracle uses nothing of this package: it is what numpy's float16 makes of float32
-    values."""
+    """The oracle is numpy's own float16 of float32 values."""
     x = torch.randn(5000) * torch.exp2(torch.randint(-30, 20, (5000,)).float())
     values = x.numpy()
     with np.errstate(over="ignore"):
@@ -151,8 +150,7 @@ def test_one_exponent_in_all_lanes_of_a_piece(field, isas):
 @each("low", [1, 2, 100, 223, 224])
 @each("width", [31, 32, 33, 34])
 def test_windows_to_their_ends(low, width, isas):
-    """The window holds as many exponents as a lane has bits, and one more, up to the largest
-    field."""
+    """A window holds as many exponents as a lane has bits; here are one less and more."""
     check_bins(isas, with_fields(drawn(low, min(low + width - 1, 255), SPAN)))
 
 
@@ -164,8 +162,7 @@ def test_one_value_alone(value, isas):
 @each("value", [float("nan"), float("inf"), 1e-40, 1e30, 0.0])
 @each("every", [1000, 17, 16, 15, 2])
 def test_values_outside_of_the_window(every, value, isas):
-    """A few such values are counted where they are; many of them move the window, or end it until
-    they are gone."""
+    """A few such values are counted where they are; many move the window, or end it."""
     x = with_fields(drawn(100, 115, 3 * SPAN))
     x[SPAN : 2 * SPAN : every] = value
     check_bins(isas, x)
@@ -183,8 +180,7 @@ def test_all_exponents_in_every_span(isas):
 
 @each("fmt", ["fp16", "fp32", "bf16", "e4m3fn", "e5m0", "e8m0", "e4m3fn_sat"])
 def test_ends_of_a_format_to_the_last_digit(fmt, isas):
-    """Values that vanish, values that overflow and their neighbours in either direction have a span
-    of their own."""
+    """Values that vanish or overflow, and their neighbours, have a span of their own."""
     of = parse_format(fmt)
     ends = [of.min_subnormal / 2, of.min_subnormal, of.min_normal, of.max, of.max * 2, 2.0**-126]
     with np.errstate(over="ignore", under="ignore"):

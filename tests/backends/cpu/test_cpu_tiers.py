@@ -220,8 +220,7 @@ def test_avx2_certifies_every_mode(name: str, left: str, monkeypatch: pytest.Mon
 def test_zeros_of_underflowed_sums_keep_their_sign(
     isa: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The terms are e5m2 products below half of e5m10's smallest number, of either sign, and absent
-    taps."""
+    """The terms are absent taps and products of either sign below half of e5m10's smallest."""
     choose(isa, monkeypatch)
     tiny = 2.0**-16
     signs = torch.tensor([1.0, -1.0])

@@ -97,8 +97,7 @@ def test_large_tensors(
     threads: Threads,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The tensors have several pieces (65536 elements in quantize.cpp), any number of threads, both
-    kinds of stores."""
+    """There are several pieces (65536 elements in quantize.cpp), with both kinds of stores."""
     generator = np.random.default_rng(4)
     x = torch.from_numpy(generator.normal(0, 3, 3 * 65536 + 77).astype(np.float32)).to(dtype)
     want = elements.expected(x.float().numpy(), quantizer)
@@ -142,8 +141,7 @@ def test_affine_and_block_match_reference(fmt: AffineFormat | BlockFormat, isas:
 @each("axis", [0, 1])
 @each("element", ["e7m0_b-1", "e2m1", "e4m3"])
 def test_blocks_of_float64_beyond_float32(element: str, axis: int, isas: Isas) -> None:
-    """The scale of a block is that of its largest value, even where float32 does not hold that
-    value."""
+    """A block's scale is that of its largest value, even where float32 does not hold it."""
     rows = [[2.0**1000, 1.0, 2.0**100, -(2.0**60)], [2.0**230, 2.0**127, 2.0**-1000, -0.0]]
     x = torch.tensor(rows, dtype=torch.float64)
     quantizer = Quantizer(BlockFormat(element, 4, axis=axis))
@@ -155,8 +153,7 @@ def test_blocks_of_float64_beyond_float32(element: str, axis: int, isas: Isas) -
 def test_large_affine_and_block(
     fmt: AffineFormat | BlockFormat, rounding: str, threads: Threads
 ) -> None:
-    """Any number of threads takes the pieces of the work, of which a single slice may have
-    several."""
+    """Threads take pieces of the work, of which a single slice may have several."""
     quantizer = Quantizer(fmt, rounding)
     x = elements.tensor_values((3, 150, 401), "special")
     assert_quantized(threads, x, quantizer, by_reference(x, quantizer))

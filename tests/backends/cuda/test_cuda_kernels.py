@@ -120,8 +120,7 @@ FLOAT32 = Tier("float32", "fp32", (0, -2), long=True)
 
 
 def tiers_of(product: Product) -> tuple[Tier, ...]:
-    """The tiers that make a product of `TILED` in its tiles: float32's own sums that are split have
-    no tiles of one row."""
+    """The product's tiers: float32's own sums that are split have no tiles of one row."""
     row = not product.whole and product.tile[0] == 1
     return (*TIERS, *RARE) if row else (*TIERS, *RARE, FLOAT32)
 

@@ -174,8 +174,7 @@ def test_a_conversion_of_nan_is_found():
 @pytest.mark.slow
 @pytest.mark.skipif(bool(sass.reason()), reason=sass.reason())
 def test_no_nan_is_what_a_conversion_makes_of_one():
-    """The instruction set leaves open which NaN a conversion makes; the contract has one NaN for
-    all."""
+    """The instruction set leaves open which NaN a conversion makes; the contract has one."""
     kernels = sass.ptx(sass.library())
     if not kernels:
         pytest.skip("lpkernels._C was built without PTX")

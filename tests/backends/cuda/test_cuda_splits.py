@@ -37,8 +37,7 @@ ROWS, COLUMNS = range(1, 41), (1, 2, 7, 9, 16, 17, 32, 33, 40)
 
 
 def values(rng: random.Random, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Values of few bits or of 24: about 1, at the ends of small formats, or with infinity or NaN
-    among them."""
+    """Values of few bits or of 24: about 1, at the ends of small formats, or special."""
     x = torch.randint(-7, 8, shape, generator=generator).float()
     if rng.random() < 0.4:
         x *= torch.rand(shape, generator=generator)
@@ -194,8 +193,7 @@ def end_values(shape: tuple[int, ...], exponent: int) -> Tensor:
 
 @each("fmt", FORMATS)
 def test_one_product_below_two_to_the_120(fmt: str, device: str) -> None:
-    """The product is exact in all of these formats or is rounded once; scaled by 2^-127, it
-    would be NaN."""
+    """It is exact or rounded once; scaled by 2^-127, it would be NaN."""
     a, b = torch.tensor([[129 * 2.0**60]]), torch.tensor([[129 * 2.0**44]])
     for text in (fmt, f"{fmt}_sat_chunk2"):
         assert_product(BACKEND, a, b, lp.accumulator(text), device)

@@ -25,8 +25,7 @@ _LENGTHS = (
 
 
 class CertifiedCase(NamedTuple):
-    """One tier in one variant of `certified.tiles.certified_kernel`, with all the tiers that share
-    the kernel."""
+    """One tier in one variant of `certified_kernel`, with all the tiers that share the kernel."""
 
     name: str
     tier: int
@@ -74,8 +73,7 @@ class CertifiedCase(NamedTuple):
         return products_of(self.tile)
 
     def arguments(self, tile: Tile | None = None) -> dict[str, Any]:
-        """The arguments that `launches.compiled` takes, with this tile in place of the large
-        one."""
+        """Arguments for `launches.compiled`; tile stands in place of the large one."""
         roundings, constants = roundings_of(self.acc.to_ints())
         tile = tile or self.tile
         table = torch.int64 if self.image else None

@@ -41,8 +41,7 @@ def arithmetic(found: Counter[str]) -> int:
 
 
 def machine_code(result: Any, *, read: bool = True) -> tuple[sass.Function, int, int]:
-    """The instructions of a kernel from `triton.compile`, or none of them if they are not to be
-    read, its registers and its bytes of stack."""
+    """A compiled kernel's instructions (none if not read), registers and bytes of stack."""
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "kernel.cubin"
         cubin.write_bytes(result.asm["cubin"])

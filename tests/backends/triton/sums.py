@@ -42,8 +42,7 @@ def floats(
 
 
 def lanes_of_all_kinds(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Values whose lanes of the last but one dimension are, in turn, moderate, 2^80 apart, huge and
-    special."""
+    """Values in lanes that are, in turn, moderate, 2^80 apart, huge and special."""
     x = torch.randn(shape, generator=generator)
     lanes = x.unsqueeze(0) if x.dim() == 1 else x
     wide = torch.randint(-40, 40, lanes.shape, generator=generator).float()
@@ -62,8 +61,7 @@ def only(monkeypatch: pytest.MonkeyPatch, tier: int) -> None:
 
 
 def makers(made: list[Any]) -> set[int]:
-    """The tiers that made the tiles of the products noted in `made`, and -1 where the exact kernel
-    did; the list is empty afterwards."""
+    """The tiers that made the tiles in `made`, which is emptied; -1 is the exact kernel."""
     tiers = {int(tier) - 1 for one in made for tier in one.values.flatten()}
     made.clear()
     return tiers

@@ -194,8 +194,7 @@ def multiply_add_kernel(a_ptr, b_ptr, c_ptr, y_ptr, MODE: tl.constexpr, BLOCK: t
 
 
 def triples() -> list[torch.Tensor]:
-    """Operands a, b and c: any float32, sums that cancel, sums that meet float32's ends, and
-    special values."""
+    """Operands a, b, c: any float32, sums that cancel or meet float32's ends, special values."""
     rng = np.random.default_rng(5)
     n = _TRIPLES // 4
     anything = [

@@ -57,8 +57,7 @@ check_counted = partial(assert_counted, BACKEND)
 
 
 def quantizers(fmt: Format, random_bits: tuple[int, ...]) -> list[Quantizer]:
-    """Quantizers of every mode; the last mode comes with a few numbers of bits, and once with the
-    other generator."""
+    """Every mode; stochastic with a few numbers of bits and once with the other generator."""
     fast = [Quantizer(fmt, "stochastic", random_bits=bits) for bits in random_bits]
     philox = Quantizer(fmt, "stochastic", random_bits=random_bits[0], rng="philox")
     return [*(Quantizer(fmt, mode) for mode in DETERMINISTIC), *fast, philox]
@@ -71,8 +70,7 @@ def patterns(dtype: torch.dtype) -> Tensor:
 
 @pytest.fixture
 def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slices and blocks are spread over many programs, and parts of a block come one after the
-    other."""
+    """Slices and blocks are spread over programs; parts of a block follow each other."""
     monkeypatch.setattr(affine, "_RANGE_TILE", 16)
     monkeypatch.setattr(affine, "_LINE_TILE", 8)
     monkeypatch.setattr(affine, "_COLUMNS", 4)
@@ -91,8 +89,7 @@ def test_float32_matches_round_array(fmt: Format, device: str, monkeypatch) -> N
 
 @each("fmt", ALL)
 def test_float64_matches_round_array(fmt: Format, device: str, monkeypatch) -> None:
-    """Values are rounded straight to the format, never to float32 first, into float32 and into
-    float64."""
+    """Values go straight to the format, never through float32, into float32 and float64."""
     monkeypatch.setattr(quantize, "_BLOCK", 1 << 13)
     x = hard_values(fmt, 20)
     given, chosen = torch.from_numpy(x), quantizers(fmt, (17,))
@@ -107,8 +104,7 @@ def test_float64_matches_round_array(fmt: Format, device: str, monkeypatch) -> N
 
 @each("name, dtype", product(["e4m3", "e5m2_sat", "e3m2_nosub", "e5m0"], DTYPES[1::2]))
 def test_16_bit_patterns_match_round_array(name: str, dtype: torch.dtype, device: str, monkeypatch):
-    """Values are rounded into the same type and into float32; every NaN in a result has the same
-    bits."""
+    """Into the same type and into float32; every NaN in a result has the same bits."""
     monkeypatch.setattr(quantize, "_BLOCK", 1 << 16)
     fmt, x = parse_format(name), patterns(dtype)
     for quantizer in quantizers(fmt, (8, 23)):
@@ -280,8 +276,7 @@ def test_every_code_unpacks_as_the_reference(fmt: Format, device: str) -> None:
 
 @each("fmt", [*ROUND_FORMATS[::3], *END_FORMATS[::3]])
 def test_pack_refuses_what_the_reference_refuses(fmt: Format, device: str, monkeypatch) -> None:
-    """Each value without a code is refused alone, and of several the first is reported by its
-    index, across programs."""
+    """A value without a code is refused, and of several the first, across programs."""
     monkeypatch.setattr(packing, "_WORDS", 4)
     good, hard = elements.codable(fmt, 1), torch.from_numpy(elements.float32_values(fmt, 2))
     for value in [*hard[:2], torch.tensor(float("nan"))]:
@@ -291,8 +286,7 @@ def test_pack_refuses_what_the_reference_refuses(fmt: Format, device: str, monke
 
 @each("fmt, tile", product(BLOCKS, [8, 1024]))
 def test_codes_of_blocks_match_reference(fmt: BlockFormat, tile: int, device: str, monkeypatch):
-    """There are short last blocks, blocks of NaN, and values to which the scale of their block
-    leaves no code."""
+    """There are short last blocks, blocks of NaN, and values whose scale leaves no code."""
     monkeypatch.setattr(block, "_ELEMENTS", tile)
     for shape in ((1, 1, 1), (2, 5, 33 if tile > 8 else 9), (0, 3, 2)):
         x = tensor_values(shape, "special")

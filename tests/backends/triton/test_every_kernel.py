@@ -136,8 +136,7 @@ def test_every_tier_has_chunks_and_tables(target: str) -> None:
 @pytest.mark.slow
 @PLANNED
 def test_every_rule_is_listed_in_every_place(target: str) -> None:
-    """Every rule of all formats and modes is listed alone, and as the rule of sums, of products, of
-    chunks and of the result."""
+    """Every rule is listed alone, and for sums, products, chunks and results."""
     chosen, fields = set(), set()
     for acc in accumulators():
         ints = acc.to_ints()
@@ -178,8 +177,7 @@ def test_every_rounding_of_elements_is_listed(target: str) -> None:
 
 
 def usage(result: Any, *, loops: int) -> tuple[int, list[int]]:
-    """The stack of the compiled kernel, and the instructions of so many of its longest innermost
-    loops, ascending."""
+    """A kernel's stack, and the instructions of its longest innermost loops, ascending."""
     if "amdgcn" in result.asm:
         (stack,) = re.findall(r"\.private_segment_fixed_size:\s*(\d+)", result.asm["amdgcn"])
         return int(stack), []

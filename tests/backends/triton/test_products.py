@@ -97,8 +97,7 @@ def problem_of(left: Operand, right: Operand, sums: Sums, acc: Accumulator) -> P
 
 
 def gathered(x: Tensor) -> Operand:
-    """A matrix as an operand whose lanes and steps are looked up; memory holds it from its end
-    on."""
+    """A matrix that is looked up lane by lane and step by step, from its end on."""
     lanes, steps = x.shape
     batch = torch.full((1,), 7, dtype=torch.int64, device=x.device)
     values = torch.cat([x.new_zeros(7), x.flip(0, 1).flatten(), x.new_zeros(PAD)])

@@ -44,8 +44,7 @@ def model_of(recipe: lp.Recipe | str, device: str) -> nn.Module:
 
 
 def gradients(model: nn.Module, inputs: list[Tensor], backend: str, monkeypatch) -> list[Tensor]:
-    """The result y, and the gradients of inputs and parameters for the gradient y of y, which both
-    backends compute alike."""
+    """The result y, and gradients of inputs and parameters for the gradient y of y itself."""
     monkeypatch.setenv("LPKERNELS_BACKEND", backend)
     leaves = [x.detach().requires_grad_() for x in inputs]
     model.zero_grad()
@@ -113,8 +112,7 @@ CASES = [*(range(i, i + 1) for i in range(6)), range(6, 100)]
 
 @pytest.mark.parametrize("cases", CASES, ids=lambda cases: str(cases.start))
 def test_layers_have_the_bits_of_the_reference(device: str, cases: range, monkeypatch) -> None:
-    """Random layers, shapes and recipes are tested: 100 and larger ones on a GPU, a few in the
-    interpreter."""
+    """Random layers, shapes and recipes: a hundred on a GPU, a few in the interpreter."""
     if device == "cpu" and len(cases) > 1:
         pytest.skip("the interpreter is slow: six cases there, a hundred on a GPU")
     for case in cases:
@@ -131,8 +129,7 @@ def test_layers_have_the_bits_of_the_reference(device: str, cases: range, monkey
 @pytest.mark.gpu
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_a_captured_step_draws_from_its_seed(device: str, recipe, monkeypatch) -> None:
-    """A CUDA graph of a whole training step, whose seed is on the device, replays with new
-    draws."""
+    """A CUDA graph of a step, whose seed is on the device, replays with new draws."""
     if device != "cuda":
         pytest.skip("no CUDA device")
     monkeypatch.setenv("LPKERNELS_BACKEND", "triton")
@@ -161,8 +158,7 @@ def test_a_captured_step_draws_from_its_seed(device: str, recipe, monkeypatch) -
 
 
 def test_a_compiled_step_has_no_breaks(device: str, monkeypatch) -> None:
-    """A converted model compiles without breaks, forward and backward, by torch's own compiler
-    where there is a GPU."""
+    """Forward and backward compile whole, by torch's own compiler where there is a GPU."""
     monkeypatch.setenv("LPKERNELS_BACKEND", "triton")
     model, x = model_of("lba_m7e4", device), torch.randn(1, 2, 3, 3, device=device)
     by = "inductor" if device == "cuda" else "aot_eager"

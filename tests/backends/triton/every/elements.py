@@ -75,8 +75,7 @@ def slice_calls() -> Iterator[Call]:
 
 
 def counting_calls() -> Iterator[Call]:
-    """Calls that count alone and beside values, with a histogram and without, for every kind of
-    format, and calls with given ranges."""
+    """Calls that count alone and beside values, with a histogram or without; given ranges."""
     x, counts = torch.zeros(64, 4000), torch.zeros(260, dtype=torch.int64)
     for fmt, mode in itertools.product((*_SCALED, *FEW), ROUNDINGS):
         ints = Quantizer(fmt, mode).to_ints()

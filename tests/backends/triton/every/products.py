@@ -138,8 +138,7 @@ def _of_tier(tier: int) -> dict[tuple[int, ...], list[Accumulator]]:
 
 
 def tier_calls(tier: int) -> Iterator[Call]:
-    """Calls of the certified kernels that begin with a tier, with every rule that they have, every
-    address, rounded products and chunks."""
+    """Calls of the certified kernels that begin with a tier: rules, addresses, chunks."""
     of = _of_tier(tier)
     for acc in dict.fromkeys(itertools.chain(*of.values())):
         yield partial(_matmul, acc)
