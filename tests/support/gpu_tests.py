@@ -12,7 +12,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lpkernels.arithmetic import Accumulator, Quantizer, Step
+import lpkernels as lp
+from lpkernels.arithmetic import Accumulator, Quantizer, Step, as_quantizer
 from lpkernels.backends import Fused
 from lpkernels.ops import UpdateTensors
 from tests.cases import CONV_CASES, ConvCase
@@ -21,7 +22,7 @@ from tests.support import operand_cases as cases
 from tests.support import updates
 from tests.support.operand_cases import rows, short_rows, tensor
 from tests.support.operand_draws import accumulators
-from tests.support.products import PASSES, assert_pass, assert_product
+from tests.support.products import PASSES, assert_pass, assert_product, lanes_of_all_kinds
 from tests.support.products import tensors_of as tensors_of_pass
 
 # Some operands hold values that no tensor core has.
@@ -33,6 +34,79 @@ FEW_CASES = (
     ConvCase((2, 4, 5), (2, 2, 3), (1,), (1,), (1,), 2),
     ConvCase((1, 2, 5), (3, 2, 4), (2,), (2,), (1,)),
 )
+
+
+# Products whose operands lie anywhere and are rounded.
+
+OPERANDS = {
+    "matrices": ((3, 5), (5, 4)),
+    "batch": ((2, 3, 4), (2, 4, 2)),
+    "one left": ((1, 2, 4), (3, 4, 2)),
+    "left matrix": ((4, 5), (3, 5, 6)),
+    "right matrix": ((2, 2, 3, 4), (4, 2)),
+    "both broadcast": ((2, 1, 2, 3), (1, 3, 3, 2)),
+    "table": ((3, 2, 2, 3), (3, 1, 3, 2)),
+    "no matrices": ((0, 3, 5), (5, 4)),
+    "no products": ((2, 0), (0, 3)),
+}
+DRAWN = lp.accumulator("e5m4_chunk3:stochastic")
+
+
+def lanes(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    return [lanes_of_all_kinds(shape, generator) for shape in shapes]
+
+
+@each("name, transposed", itertools.product(OPERANDS, [False, True]))
+def test_matmul_asks_for_every_element(
+    name: str, transposed: bool, adapter: Any, device: str
+) -> None:
+    a, b = lanes(*OPERANDS[name])
+    (bias,) = lanes(b.shape[-1:])
+    if transposed:
+        a, b = (x.mT.contiguous().mT for x in (a, b))
+    assert_product(adapter, a, b, DRAWN, device, bias=bias, name=name)
+
+
+def test_matmul_takes_any_strides(adapter: Any, device: str) -> None:
+    a, b = lanes((2, 8, 5), (2, 5, 9))
+    for x, y in (
+        (a[:, ::2], b[..., ::3]),
+        (a.flip(0).permute(1, 0, 2)[:2, :, 1:], b[:, 1:]),
+        (a[:1].expand_as(a), b[1]),
+    ):
+        assert_product(adapter, x, y, DRAWN, device)
+
+
+def test_operands_and_results_are_rounded(adapter: Any, device: str) -> None:
+    texts = ("e5m2", "e4m3fn:to_odd", "fixed8_f4_wrap", "e3m4:toward_negative")
+    one, two, three, four = (as_quantizer(text).to_ints() for text in texts)
+    a, b, bias = lanes((6, 5), (5, 4), (4,))
+    for fused in (
+        Fused(one, two, three), Fused(three, four, one), Fused(left=four), Fused(right=one),
+        Fused(result=two),
+    ):  # fmt: skip
+        assert_product(adapter, a, b, lp.accumulator("e5m4"), device, bias=bias, fused=fused)
+    case = ConvCase((1, 2, 3, 5), (3, 2, 2, 3), (2, 2), (1, 1), (1, 1))
+    for name, tensors in ((name, tensors_of_pass(case)) for name in PASSES):
+        for acc, fused in (("e5m10", Fused(two, three, four)), ("e5m4_chunk3", Fused((), three))):
+            assert_pass(adapter, name, case, tensors, lp.accumulator(acc), device, fused=fused)
+
+
+@each("name", PASSES)
+def test_convolutions_take_any_strides(name: str, adapter: Any, device: str) -> None:
+    case = ConvCase((2, 3, 4, 3), (4, 3, 2, 2), (2, 1), (1, 0), (1, 1))
+    x, w, dy, bias = tensors_of_pass(case)
+    last = {"memory_format": torch.channels_last}
+    spread = torch.zeros(2, 6, 4, 6)
+    spread[:, ::2, :, 1::2] = x
+    turned = w.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)
+    few = bias.repeat(2, 1).T[:, 0]
+    for views in (
+        (x.to(**last), w.mT.contiguous().mT, dy.to(**last), bias),
+        (spread[:, ::2, :, 1::2], turned, dy[:1].expand_as(dy), few),
+    ):
+        assert_pass(adapter, name, case, views, lp.accumulator("e5m4_chunk3:outer=e5m3"), device)
 
 
 # Blocks aligned by their operands, and sums that start elsewhere than at zero.

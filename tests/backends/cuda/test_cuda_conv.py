@@ -9,8 +9,6 @@ import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.arithmetic import Quantizer
-from lpkernels.backends import Fused
 from lpkernels.backends._conv_geometry import Frame
 from lpkernels.backends.cuda import BACKEND, _conv, _products
 from tests import cases
@@ -49,22 +47,6 @@ def test_all_accumulators_match_the_cpu(acc: lp.Accumulator, device: str) -> Non
     case = ConvCase((2, 4, 5, 6), (6, 2, 3, 3), (2, 1), (1, 2), (1, 2), 2)
     for name in PASSES:
         assert_pass(BACKEND, name, case, tensors_of(case, torch.randn), acc, device, by="cpu")
-
-
-@each("name", PASSES)
-def test_operands_and_result_are_rounded(name: str, device: str) -> None:
-    case, acc = cases.CONV_CASES["conv2d_stride"], lp.Accumulator("e6m9")
-    fused = Fused(*(Quantizer(fmt).to_ints() for fmt in ("e4m3", "e5m2", "e3m4")))
-    assert_pass(BACKEND, name, case, tensors_of(case, torch.randn), acc, device, fused=fused)
-
-
-@each("name", PASSES)
-def test_any_strides(name: str, device: str) -> None:
-    case, acc = cases.CONV_CASES["conv2d_dilation"], lp.Accumulator("e5m10", chunk=4)
-    x, w, dy, bias = tensors_of(case, torch.randn)
-    last = {"memory_format": torch.channels_last}
-    views = (x.to(**last), w.mT.contiguous().mT, dy.to(**last), bias)
-    assert_pass(BACKEND, name, case, views, acc, device)
 
 
 @each("name", PASSES)

@@ -25,32 +25,6 @@ CPU: Any = lp.backends.get("cpu")
 NATIVE = [
     lp.accumulator(f"native_chunk8:outer={outer}") for outer in ("fp32", "bf16", "e6m9", "e5m4_sat")
 ]
-SHAPES = {
-    "matrix": ((3, 5), (5, 4)),
-    "batch": ((2, 3, 4), (2, 4, 2)),
-    "one left": ((1, 2, 4), (3, 4, 2)),
-    "one right": ((2, 2, 3, 4), (4, 2)),
-    "both broadcast": ((2, 1, 2, 3), (1, 3, 3, 2)),
-    "table": ((3, 2, 2, 3), (3, 1, 3, 2)),
-    "no products": ((2, 0), (0, 3)),
-}
-
-
-@each("shape, transposed", itertools.product(SHAPES, [False, True]))
-def test_matmul_asks_for_every_element(shape: str, transposed: bool, device: str):
-    a, b = (torch.randn(s) for s in SHAPES[shape])
-    if transposed:
-        a, b = (x.mT.contiguous().mT for x in (a, b))
-    acc = lp.Accumulator("e5m4", "stochastic", chunk=3)
-    products.assert_product(BACKEND, a, b, acc, device, bias=torch.randn(b.shape[-1]), name=shape)
-
-
-def test_matmul_rounds_operands_and_result(device: str):
-    a, b = torch.randn(3, 4), torch.randn(4, 5)
-    fused = Fused(*(Quantizer(name).to_ints() for name in ("e4m3", "e5m2", "e3m4")))
-    products.assert_product(BACKEND, a, b, lp.Accumulator("e5m10"), device, fused=fused)
-
-
 ADDENDS = [((3, 4), shape) for shape in ((3, 4), (1, 4), (3, 1), (1, 1))] + [((70, 90), (90,))]
 
 

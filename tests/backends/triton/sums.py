@@ -41,20 +41,6 @@ def floats(
     return torch.from_numpy(np.where(rng.random(shape) < zeros, 0.0, x).astype(np.float32))
 
 
-def lanes_of_all_kinds(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Values in lanes that are, in turn, moderate, 2^80 apart, huge and special."""
-    x = torch.randn(shape, generator=generator)
-    lanes = x.unsqueeze(0) if x.dim() == 1 else x
-    wide = torch.randint(-40, 40, lanes.shape, generator=generator).float()
-    lanes[..., 1::4, :] *= torch.exp2(wide)[..., 1::4, :]
-    lanes[..., 2::4, :] *= 3e37
-    special = lanes[..., 3::4, :]
-    choice = torch.rand(special.shape, generator=generator)
-    for limit, value in ((0.5, -0.0), (0.3, 1e-45), (0.2, float("inf")), (0.1, float("nan"))):
-        special[choice < limit] = value
-    return x
-
-
 def only(monkeypatch: pytest.MonkeyPatch, tier: int) -> None:
     """Leaves products in sequence this certified tier alone."""
     monkeypatch.setattr(_products, "tiers", lambda acc, **_: (tier,))

@@ -5,7 +5,7 @@ import math
 import torch
 
 import lpkernels as lp
-from lpkernels.arithmetic import Accumulator, as_quantizer
+from lpkernels.arithmetic import Accumulator
 from lpkernels.backends import NOT_FUSED, Fused, _conv_geometry, _conv_phases, _conv_tables
 from lpkernels.backends.triton import BACKEND, _layout
 from lpkernels.backends.triton.operands import facts as _facts
@@ -58,25 +58,6 @@ def test_accumulators(acc: Accumulator, device: str) -> None:
 
 def test_draws_of_groups(device: str) -> None:
     check(ConvCase((2, 4, 3), (6, 2, 2), (1,), (1,), (1,), 2), DRAWN, device)
-
-
-def test_layouts(device: str) -> None:
-    case = ConvCase((2, 3, 4, 3), (4, 3, 2, 2), (2, 1), (1, 0), (1, 1))
-    x, w, dy, bias = tensors_of(case)
-    last = torch.channels_last
-    check(case, CHUNKED, device, (x.to(memory_format=last), w, dy.to(memory_format=last), bias))
-    spread = torch.zeros(2, 6, 4, 6)
-    spread[:, ::2, :, 1::2] = x
-    turned = w.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)
-    views = (spread[:, ::2, :, 1::2], turned, dy[:1].expand_as(dy), bias.repeat(2, 1).T[:, 0])
-    check(case, CHUNKED, device, views)
-
-
-def test_operands_and_results_are_rounded(device: str) -> None:
-    texts = ("e4m3fn:to_odd", "fixed8_f4_wrap", "e3m4:toward_negative")
-    left, right, result = (as_quantizer(text).to_ints() for text in texts)
-    check(STRIDES, Accumulator("e5m10"), device, fused=Fused(left, right, result))
-    check(STRIDES, CHUNKED, device, fused=Fused((), right, ()))
 
 
 def test_no_nan_is_an_absent_tap(device: str) -> None:

@@ -5,14 +5,14 @@ import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.arithmetic import Accumulator, Quantizer, as_quantizer
+from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends import Fused
 from lpkernels.backends.triton import _config, _layout, _products
-from tests.backends.triton.sums import DRAWN, beside_reference, lanes_of_all_kinds, pass_beside
+from tests.backends.triton.sums import DRAWN, beside_reference, pass_beside
 from tests.cases import ACCUMULATORS, MATMUL_SHAPES, ConvCase
 from tests.loops import each
 from tests.support.operand_cases import tensor
-from tests.support.products import tensors_of
+from tests.support.products import lanes_of_all_kinds, tensors_of
 
 PLAIN = Accumulator("e5m4")
 
@@ -32,43 +32,6 @@ def test_shapes(shape: tuple[int, int, int], device: str) -> None:
     for acc in (DRAWN, Accumulator("e5m4", "toward_negative", chunk=3)):
         beside_reference(a, b, acc, device, bias=bias)
     beside_reference(a, b, PLAIN, device)
-
-
-BATCHES = [
-    ((3, 4, 5), (3, 5, 6)), ((3, 4, 5), (5, 6)), ((4, 5), (3, 5, 6)),
-    ((2, 1, 4, 5), (1, 3, 5, 2)), ((1, 3, 5), (2, 5, 4)), ((0, 3, 5), (5, 4)),
-]  # fmt: skip
-
-
-@each("left, right", BATCHES)
-def test_batches(left: tuple[int, ...], right: tuple[int, ...], device: str) -> None:
-    generator = torch.Generator().manual_seed(3)
-    a, b = lanes_of_all_kinds(left, generator), lanes_of_all_kinds(right, generator)
-    beside_reference(a, b, Accumulator("e5m3", "stochastic"), device)
-
-
-def test_strides(device: str) -> None:
-    generator = torch.Generator().manual_seed(4)
-    a, b = lanes_of_all_kinds((2, 8, 5), generator), lanes_of_all_kinds((2, 5, 9), generator)
-    for x, y in (
-        (a.mT.contiguous().mT, b.mT.contiguous().mT),
-        (a[:, ::2], b[..., ::3]),
-        (a.flip(0).permute(1, 0, 2)[:2, :, 1:], b[:, 1:]),
-        (a[:1].expand_as(a), b[1]),
-    ):
-        beside_reference(x, y, PLAIN, device)
-
-
-def test_operands_and_results_are_rounded(device: str) -> None:
-    texts = ("e5m2", "e4m3fn:to_odd", "fixed8_f4_wrap", "e3m4:toward_negative")
-    one, two, three, four = (as_quantizer(text).to_ints() for text in texts)
-    generator = torch.Generator().manual_seed(5)
-    a, b, bias = (lanes_of_all_kinds(s, generator) for s in ((6, 5), (5, 4), (4,)))
-    for fused in (
-        Fused(one, two, three), Fused(three, four, one), Fused(left=four), Fused(right=one),
-        Fused(result=two),
-    ):  # fmt: skip
-        beside_reference(a, b, PLAIN, device, bias=bias, fused=fused)
 
 
 def test_a_nan_of_any_kind_becomes_the_canonical_one(device: str) -> None:

@@ -20,10 +20,10 @@ from lpkernels.backends.triton.operands.matrices import pack_operand
 from lpkernels.reference import twin
 from lpkernels.reference.values import narrow, widen
 from lpkernels.rng import derive_seed
-from tests.backends.triton.sums import DRAWN, beside_reference, lanes_of_all_kinds
+from tests.backends.triton.sums import DRAWN, beside_reference
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.products import ROLE, SEED
+from tests.support.products import ROLE, SEED, lanes_of_all_kinds
 
 TILES = [_config.Tile(4, 32, 1), _config.Tile(16, 16, 2)]
 
