@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic import Quantizer
+from lpkernels.arithmetic import Quantizer, as_quantizer
 from lpkernels.backends import cpu
 from lpkernels.formats import AffineFormat, BlockFormat, parse_format
 from lpkernels.rounding import round_array
@@ -59,13 +59,10 @@ def test_16_bit_patterns_match_round_array(name: str, dtype: torch.dtype, isas: 
 
 
 CHOSEN = [
-    Quantizer("e5m2"),
-    Quantizer("e4m3", "stochastic", random_bits=6),
-    Quantizer("e6m9", "stochastic", random_bits=13),
-    Quantizer("bf16", "stochastic"),
-    Quantizer("e3m2_nosub", "to_odd"),
-    Quantizer("fixed8_f4", "stochastic", random_bits=9),
-]
+    as_quantizer(text)
+    for text in ("e5m2", "e4m3:stochastic:bits=6", "e6m9:stochastic:bits=13", "bf16:stochastic",
+                 "e3m2_nosub:to_odd", "fixed8_f4:stochastic:bits=9")
+]  # fmt: skip
 #: Bytes from which results go past the caches: all, none.
 STREAM_BYTES = (0, 1 << 62)
 

@@ -58,17 +58,13 @@ def test_operands_are_rounded_as_they_are_read(fmt, device):
     beside_reference(a, b, acc, device, fused=fused, like=sums_in_float32(acc))
 
 
-@each(
-    "left, right, expected",
-    [
-        ("e5m2", "e4m3fn", "FLOAT16"),
-        ("e4m3fn", "bf16", "BFLOAT16"),
-        ("e5m10", "e8m7", "FLOAT32"),
-        ("e5m2", "", "FLOAT32"),
-        ("e5m2", "fixed8_f4", "FLOAT32"),
-        ("tf32", "e5m2", "FLOAT32"),
-    ],
-)
+DOT_TYPES = [
+    ("e5m2", "e4m3fn", "FLOAT16"), ("e4m3fn", "bf16", "BFLOAT16"), ("e5m10", "e8m7", "FLOAT32"),
+    ("e5m2", "", "FLOAT32"), ("e5m2", "fixed8_f4", "FLOAT32"), ("tf32", "e5m2", "FLOAT32"),
+]  # fmt: skip
+
+
+@each("left, right, expected", DOT_TYPES)
 def test_tensor_cores_take_half_precision_that_holds_the_formats(left, right, expected):
     ints = [Quantizer(fmt).to_ints() if fmt else () for fmt in (left, right)]
     assert native.dot_type(*ints) == getattr(native, expected)

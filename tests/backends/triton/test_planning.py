@@ -67,20 +67,14 @@ def tiles_of(
 
 _CHUNKED, _OPERANDS = Accumulator("e6m9", chunk=64), Fused(E5M2, E5M2)
 _HALF = ((1, 1), (1, 1), (1, 1), 1)
+_FEW, _ROUNDED = ((8, 16, 32, 32), (16, 16, 3, 3)), ((8, 3, 9, 9), (24, 3, 3, 3))
+_PHASES = ((2, 9, 8, 8), (300, 9, 3, 3), (2, 2), (1, 1), (1, 1), 1)
 SHARED = {
-    "few channels": Case(
-        "conv_wgrad", ((8, 16, 32, 32), (16, 16, 3, 3), *_HALF), _CHUNKED, fused=_OPERANDS
-    ),
-    "rounded": Case(
-        "conv_wgrad", ((8, 3, 9, 9), (24, 3, 3, 3), *_HALF), _CHUNKED,
-        fused=Fused(E5M2, E5M2, E5M2),
-    ),
-    "phases": Case(
-        "conv_dgrad", ((2, 9, 8, 8), (300, 9, 3, 3), (2, 2), (1, 1), (1, 1), 1), _CHUNKED,
-        fused=_OPERANDS,
-    ),
+    "few channels": Case("conv_wgrad", (*_FEW, *_HALF), _CHUNKED, fused=_OPERANDS),
+    "rounded": Case("conv_wgrad", (*_ROUNDED, *_HALF), _CHUNKED, fused=Fused(E5M2, E5M2, E5M2)),
+    "phases": Case("conv_dgrad", _PHASES, _CHUNKED, fused=_OPERANDS),
     "two passes": Case("matmul", ((64, 200704), (200704, 32)), Accumulator("e6m9", chunk=4)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", SHARED.values(), ids=SHARED)

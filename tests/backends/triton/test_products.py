@@ -121,26 +121,18 @@ def test_only_tiles_with_a_piece_that_was_not_made_are_computed(device: str) -> 
     sequential.launch(problem, _config.Tile(8, 8, 4), Made(values, (4, 16), 2))
     want = torch.zeros(9, 40)
     full = _reference.BACKEND.matmul(a, b, None, acc.to_ints(), None, 0)
-    for rows, cols in (
-        (slice(4, 8), slice(16)),
-        (slice(8, 9), slice(16, 32)),
-        (slice(8, 9), slice(32, 40)),
-    ):
+    for rows, cols in ((slice(4, 8), slice(16)), (slice(8, 9), slice(16, 40))):
         want[rows, cols] = full[rows, cols]
     assert_bit_equal(out, want)
 
 
-@each(
-    "k, chunk, starts, found",
-    [
-        (21, None, None, (0, 1)),
-        (21, 8, None, (8, 3)),
-        (21, 64, None, (21, 1)),
-        (21, 64, 4, (64, 3)),
-        (21, 2**40, 2, (LONGEST, 1)),
-        (0, 8, None, (0, 0)),
-    ],
-)
+CHUNKS = [
+    (21, None, None, (0, 1)), (21, 8, None, (8, 3)), (21, 64, None, (21, 1)), (21, 64, 4, (64, 3)),
+    (21, 2**40, 2, (LONGEST, 1)), (0, 8, None, (0, 0)),
+]  # fmt: skip
+
+
+@each("k, chunk, starts, found", CHUNKS)
 def test_a_chunk_is_no_longer_than_its_sum_and_fits_32_bits(
     k: int, chunk: int | None, starts: int | None, found: tuple[int, int]
 ) -> None:

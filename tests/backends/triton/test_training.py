@@ -13,14 +13,9 @@ from tests.compare import assert_bit_equal
 from tests.support.autograd import same
 
 STOCHASTIC = lp.Recipe(
-    input="e4m3:stochastic",
-    weight="e4m3",
-    output="e5m2:stochastic",
-    grad_output="e5m2:stochastic",
-    fprop="e6m5:stochastic",
-    dgrad="e5m7_chunk4:stochastic:outer=e6m9",
-    wgrad="e6m9_chunk64",
-)
+    input="e4m3:stochastic", weight="e4m3", output="e5m2:stochastic", grad_output="e5m2:stochastic",
+    fprop="e6m5:stochastic", dgrad="e5m7_chunk4:stochastic:outer=e6m9", wgrad="e6m9_chunk64",
+)  # fmt: skip
 RECIPES = {"fp8_wang2018": "fp8_wang2018", "lba_m7e4": "lba_m7e4", "stochastic": STOCHASTIC}
 
 
