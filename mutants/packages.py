@@ -170,7 +170,7 @@ GROUPS = (
     Group(
         "backends",
         (_BACKENDS,),
-        ("tests/backends/test_backends.py", "tests/backends/test_choice.py", "tests/functional"),
+        ("tests/backends/test_backends.py", "tests/functional"),
         ("tests/reference/test_reference_backend.py", "tests/ops/test_ops.py"),
     ),
     Group(
