@@ -37,15 +37,9 @@ GEOMETRY: dict[str, ConvCase] = {
     "depthwise_stride": ConvCase((1, 5, 8, 9), (10, 1, 3, 3), (2, 2), (1, 1), (1, 1), 5),
     # More groups than a panel of lanes; more positions than a block of rows has.
     "depthwise_many": ConvCase((3, 19, 20, 22), (19, 1, 3, 3), (1, 1), (1, 1), (1, 1), 19),
-    "depthwise_stride_dilation": ConvCase(
-        (2, 17, 13, 15), (17, 1, 3, 5), (2, 3), (2, 4), (2, 1), 17
-    ),
-    "depthwise_kernel_beyond_a_block": ConvCase(
-        (1, 2, 18, 19), (2, 1, 17, 17), (1, 1), (8, 8), (1, 1), 2
-    ),
-    "depthwise_window_too_large": ConvCase(
-        (1, 3, 140, 140), (3, 1, 2, 2), (130, 130), (0, 0), (131, 139), 3
-    ),
+    "depthwise_dilation": ConvCase((2, 17, 13, 15), (17, 1, 3, 5), (2, 3), (2, 4), (2, 1), 17),
+    "depthwise_kernel_17": ConvCase((1, 2, 18, 19), (2, 1, 17, 17), (1, 1), (8, 8), (1, 1), 2),
+    "depthwise_window": ConvCase((1, 3, 140, 140), (3, 1, 2, 2), (130, 130), (0, 0), (131, 139), 3),
     "small_groups": ConvCase((2, 18, 9, 7), (27, 2, 3, 3), (1, 1), (1, 1), (1, 1), 9),
     "small_groups_stride": ConvCase((2, 18, 9, 8), (24, 3, 3, 2), (2, 2), (1, 1), (1, 1), 6),
     "groups_of_a_panel": ConvCase((1, 18, 6, 7), (18, 9, 3, 3), (1, 1), (1, 1), (1, 1), 2),

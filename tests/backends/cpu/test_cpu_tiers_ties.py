@@ -61,10 +61,7 @@ def test_a_trace_beyond_a_products_tie_decides(product: str, acc: str, isas: Isa
         assert_matmul(isas, a, b, lp.accumulator(f"{acc}:product={product}"), f"{place}")
 
 
-@each(
-    "mode",
-    ["toward_zero", "toward_positive", "toward_negative", "nearest_away", "stochastic"],
-)
+@each("mode", ["toward_zero", "toward_positive", "toward_negative", "nearest_away", "stochastic"])
 @each("name", ["e5m10", "e6m9_sat", "e4m3fn", "e8m14", "e8m7_sat", "e3m19"])
 def test_a_trace_beyond_a_place_decides(name: str, mode: str, isas: Isas) -> None:
     """Sums lie a trace beside a value, a middle or a draw's step: subnormal sums, sums that cancel
