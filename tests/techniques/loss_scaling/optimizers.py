@@ -1,4 +1,5 @@
-"""Parameters and fixed gradients for optimizers: the same in every test and every process."""
+"""Parameters and fixed gradients for optimizers: the same in every test and every process; and the
+iterations of a loop with a scaled loss."""
 
 import copy
 import itertools
@@ -12,6 +13,7 @@ from torch.optim import Optimizer
 from lpkernels.techniques.loss_scaling import MasterWeights
 from tests.compare import assert_bit_equal
 
+INF = float("inf")
 #: Odd sizes, a matrix that Adafactor factors, a vector and a scalar.
 SHAPES = ((7, 9), (13,), ())
 
@@ -19,9 +21,7 @@ Make = Callable[[list[nn.Parameter]], Optimizer]
 
 OPTIMIZERS: dict[str, Make] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
-    "momentum": lambda p: torch.optim.SGD(
-        p, lr=0.1, momentum=0.9, dampening=0.1, weight_decay=0.01
-    ),
+    "momentum": lambda p: torch.optim.SGD(p, 0.1, 0.9, dampening=0.1, weight_decay=0.01),
     "nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, foreach=True),
     "adam": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.01, amsgrad=True),
     "adam_fused": lambda p: torch.optim.Adam(p, lr=0.01, fused=True),
@@ -123,13 +123,39 @@ def set_gradients(held: list[nn.Parameter], number: int, broken: bool = False) -
 def flagged_step(optimizer: MasterWeights, found: float, scale: Tensor | None = None) -> None:
     """A step as GradScaler makes it."""
     optimizer.grad_scale, optimizer.found_inf = scale, torch.tensor([found])
-    try:
-        optimizer.step()
-    finally:
-        del optimizer.grad_scale, optimizer.found_inf
+    optimizer.step()
+    del optimizer.grad_scale, optimizer.found_inf
 
 
 def snapshot(optimizer: MasterWeights, held: list[nn.Parameter]) -> dict[str, Any]:
     """All that a step may change, copied."""
     weights = [p.detach().clone() for p in held]
     return {"weights": weights, "state": copy.deepcopy(optimizer.state_dict())}
+
+
+def parameter(*values: float) -> nn.Parameter:
+    return nn.Parameter(torch.tensor(values or (1.0,)))
+
+
+def held_by(optimizer: Optimizer) -> list[nn.Parameter]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def backward(scaler: Any, held: Iterable[nn.Parameter], gradient: float = 1.0) -> None:
+    """Leaves `gradient` times the scale in every parameter, as a loss would."""
+    held = list(held)
+    for each in held:
+        each.grad = None
+    scaler.scale(torch.stack([(p * gradient).sum() for p in held]).sum()).backward()
+
+
+def take(scaler: Any, optimizer: Optimizer, gradient: float = 1.0) -> None:
+    """One iteration: backward, step and update."""
+    backward(scaler, held_by(optimizer), gradient)
+    scaler.step(optimizer)
+    scaler.update()
+
+
+def state_of(optimizer: Optimizer) -> list[Any]:
+    """Weights and state, copied, in order."""
+    return copy.deepcopy([(p.detach(), optimizer.state[p]) for p in held_by(optimizer)])

@@ -14,7 +14,7 @@ from torch import nn
 from lpkernels.techniques.loss_scaling import LossScaler
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.techniques.loss_scaling.loops import INF, backward, parameter, take
+from tests.techniques.loss_scaling.optimizers import INF, backward, parameter, take
 
 
 def torch_scaler(**arguments: Any) -> torch.amp.GradScaler:

@@ -166,7 +166,9 @@ def test_grad_scaler_drives_it_as_it_drives_the_bare_optimizer(unscales: bool) -
         trace = []
         for broken in (0, 0, 0, 1, 0, 0, 1, 1, 0, 0, 0, 0):
             optimizer.zero_grad()
-            scaler.scale(p.sum() * (torch.inf if broken else 1.0)).backward()
+            # Gradients accumulate.
+            for part in (0.25, 0.75):
+                scaler.scale(p.sum() * (torch.inf if broken else part)).backward()
             if unscales:
                 scaler.unscale_(optimizer)
                 nn.utils.clip_grad_norm_([p], 0.5)

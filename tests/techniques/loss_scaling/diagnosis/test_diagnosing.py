@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from lpkernels.techniques.loss_scaling.diagnosis import Histogram, TensorRow, _w
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.nn.observed import Calls
+from tests.support.computes import Computes
 from tests.support.reads import Reads
 from tests.techniques.loss_scaling.diagnosis.network import batch, net, row_of, train
 
@@ -167,21 +169,17 @@ def test_shared_and_repeated_modules_add_up_under_the_first_name() -> None:
     assert row_of(report, "0", "output").histogram.elements == 24
 
 
-class Products(nn.Module):
+def products() -> nn.Module:
     """A module that computes products of its own beside a layer."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-        self.w = nn.Parameter(torch.ones(4, 4))
+    def forward(own: Any, x: Tensor) -> Tensor:
+        return torch.addmm(torch.zeros(()), own.layer(x) @ own.w, own.w) @ x.mT
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.layer(x) @ self.w
-        return torch.addmm(torch.zeros(()), y, self.w) @ x.mT
+    return Computes(forward, layer=nn.Linear(4, 4), w=nn.Parameter(torch.ones(4, 4)))
 
 
 def test_products_of_a_forward_are_named_after_their_functions() -> None:
-    model = nn.Sequential(Products())
+    model = nn.Sequential(products())
     with diagnose(model, "fp16") as report:
         model(torch.randn(3, 4)).mean().backward()
     names = list(dict.fromkeys(row.layer for row in report.rows))
@@ -233,7 +231,7 @@ def test_a_tensor_that_changes_in_place_is_read_again() -> None:
 
 
 def test_formats_of_the_recipe() -> None:
-    model = nn.Sequential(Products(), nn.Linear(3, 3), nn.Linear(3, 3))
+    model = nn.Sequential(products(), nn.Linear(3, 3), nn.Linear(3, 3))
     recipe = lp.Recipe(input="affine8", weight="e4m3fn:stochastic", grad_output="e5m2")
     lp.convert(model, recipe, exclude="1")
     with diagnose(model) as report:
@@ -249,11 +247,10 @@ def test_formats_of_the_recipe() -> None:
 
 
 def test_formats_by_kind() -> None:
-    model = net()
-    with diagnose(model, {"grad_output": "e5m2", "weight": lp.Quantizer("e4m3fn")}) as report:
+    model, formats = net(), {"weight": "e4m3fn", "grad_output": "e5m2"}
+    with diagnose(model, {**formats, "weight": lp.Quantizer("e4m3fn")}) as report:
         train(model, 1)
-    formats = {row.kind: str(row.format) for row in report.rows}
-    assert formats == {"grad_output": "e5m2", "weight": "e4m3fn"}
+    assert {row.kind: str(row.format) for row in report.rows} == formats
 
 
 @each("dtype", [torch.float16, torch.bfloat16, torch.float64])
