@@ -125,7 +125,7 @@ GROUPS = (
         (f"{_TECHNIQUES}/loss_scaling/_scale.py", f"{_TECHNIQUES}/loss_scaling/scaler.py"),
         tuple(
             f"tests/techniques/loss_scaling/test_{name}.py"
-            for name in ("scaler", "gradscaler", "wrong_input", "closures")
+            for name in ("scaler", "gradscaler", "closures")
         ),
     ),
     Group(

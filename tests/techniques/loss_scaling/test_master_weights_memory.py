@@ -12,44 +12,36 @@ from torch.utils._pytree import tree_leaves
 import lpkernels as lp
 from lpkernels.techniques.loss_scaling import MasterWeights, MemoryRow, memory
 from tests.loops import each
-from tests.techniques.loss_scaling.optimizers import gradient
+from tests.techniques.loss_scaling.optimizers import parameters, set_gradients, train
 
 pytestmark = pytest.mark.filterwarnings("ignore:MasterWeights:UserWarning")
 N = 100 * 96
 FP8_STATE = {"exp_avg": "e5m2", "exp_avg_sq": "e8m3"}
-CASES: dict[str, dict[str, Any]] = {
-    "fp8": {"weight": "e4m3fn", "master": "e6m9", "state": FP8_STATE},
-    "mx": {"weight": "block32_e2m1", "master": "fp32", "state": "block32_e4m3"},
-    "kahan": {"weight": "bf16", "master": "bf16", "compensation": "bf16"},
-    "odd": {"weight": "e3m1", "master": "fixed13_f10", "state": "e5m5"},
-    "split": {"weight": "bf16:nearest_away", "split": True},
-}
-# Bits of a value beside the working copy: master, compensation or remainder, and two states.
-BITS = {
-    "fp8": 16 + 8 + 12,
-    "mx": 32 + 2 * (8 + 8 / 32),
-    "kahan": 0 + 16 + 64,
-    "odd": 13 + 2 * 11,
-    "split": 16 + 64,
-}
+# With the bits of a value beside the working copy: master, compensation or remainder, and two
+# states.
+CASES: list[tuple[dict[str, Any], float]] = [
+    ({"weight": "e4m3fn", "master": "e6m9", "state": FP8_STATE}, 16 + 8 + 12),
+    ({"weight": "block32_e2m1", "state": "block32_e4m3"}, 32 + 2 * (8 + 8 / 32)),
+    ({"weight": "bf16", "master": "bf16", "compensation": "bf16"}, 0 + 16 + 64),
+    ({"weight": "e3m1", "master": "fixed13_f10", "state": "e5m5"}, 13 + 2 * 11),
+    ({"weight": "bf16:nearest_away", "split": True}, 16 + 64),
+]
 
 
 def trained(formats: dict[str, Any], dtype: torch.dtype = torch.float32) -> MasterWeights:
-    torch.manual_seed(0)
     p = nn.Parameter(torch.randn(100, 96).to(dtype))
     optimizer = MasterWeights(torch.optim.Adam([p], lr=1e-3), **formats)
-    p.grad = gradient(p, 0, 1)
-    optimizer.step()
+    train(optimizer, [p], [1])
     return optimizer
 
 
-@each("case", CASES)
-def test_bytes_are_those_of_the_formats(case: str) -> None:
-    optimizer = trained(CASES[case])
+@each("formats, of_value", CASES)
+def test_bytes_are_those_of_the_formats(formats: dict[str, Any], of_value: float) -> None:
+    optimizer = trained(formats)
     rows = memory(optimizer)
     kept = [row for row in rows if row.what not in ("working copy", "counts", "step", "transient")]
     bits = sum(row.bits for row in kept)
-    assert bits == BITS[case] * N
+    assert bits == of_value * N
     assert sum(row.bytes for row in kept) == pytest.approx(bits / 8, rel=0.02)
     # Everything that is kept is counted by a row.
     (state,) = optimizer.state.values()
@@ -64,20 +56,16 @@ def test_working_copies_take_what_their_dtype_takes(dtype: torch.dtype, bytes_: 
     assert first == MemoryRow("working copy", "e4m3fn", N, bytes_, 8 * N)
 
 
-def test_rows_are_by_kind_and_format() -> None:
-    held = [nn.Parameter(torch.ones(8)), nn.Parameter(torch.ones(16))]
-    optimizer = MasterWeights(
-        torch.optim.SGD(held, lr=0.1), weight="bf16", exceptions={"1": {"master": "e6m9"}}
-    )
+def test_rows_are_by_kind_and_format_under_the_names_that_were_given() -> None:
+    held = parameters(shapes=[(8,), (16,)])
+    other = {"1": {"master": "e6m9"}}
+    optimizer = MasterWeights(torch.optim.SGD(held, lr=0.1), weight="bf16", exceptions=other)
     rows = {(row.what, row.fmt): row for row in memory(optimizer)}
     assert rows["working copy", "bf16"].values == 24
     assert rows["master", "fp32"] == MemoryRow("master", "fp32", 8, 32, 256)
     assert rows["master", "e6m9"] == MemoryRow("master", "e6m9", 16, 32, 256)
     assert rows["counts", ""].bytes == 2 * 2 * 8
-
-
-def test_formats_have_the_names_that_they_were_given() -> None:
-    held = [nn.Parameter(torch.ones(8)), nn.Parameter(torch.ones(16))]
+    held = parameters(shapes=[(8,), (16,)])
     optimizer = MasterWeights(
         torch.optim.Adam(held),
         weight="fp8_e4m3:stochastic",
@@ -85,9 +73,7 @@ def test_formats_have_the_names_that_they_were_given() -> None:
         state={"exp_avg": "fp8_e5m2"},
         exceptions={"1": {"weight": "dlfloat16", "state": {"exp_avg": "e5m2"}}},
     )
-    for p in held:
-        p.grad = torch.ones_like(p)
-    optimizer.step()
+    train(optimizer, held, [1])
     copies = [row.fmt for row in memory(optimizer) if row.what == "working copy"]
     assert copies == ["fp8_e4m3", "dlfloat16"]
     names = {row.fmt for row in memory(optimizer)}
@@ -119,17 +105,12 @@ class Peak(TorchDispatchMode):
         given = {storage._cdata for storage in storages((args, kwargs))}
         result = func(*args, **(kwargs or {}))
         for storage in storages(result):
-            self._note(storage, given)
+            if (key := storage._cdata) not in self.seen | given:
+                self.seen.add(key)
+                self.alive += storage.nbytes()
+                self.peak = max(self.peak, self.alive)
+                weakref.finalize(storage, self._free, key, storage.nbytes())
         return result
-
-    def _note(self, storage: torch.UntypedStorage, given: set[int]) -> None:
-        key = storage._cdata
-        if key in self.seen or key in given:
-            return
-        self.seen.add(key)
-        self.alive += storage.nbytes()
-        self.peak = max(self.peak, self.alive)
-        weakref.finalize(storage, self._free, key, storage.nbytes())
 
     def _free(self, key: int, count: int) -> None:
         self.seen.discard(key)
@@ -142,23 +123,20 @@ def storages(values: Any) -> list[torch.UntypedStorage]:
 
 def second_step(**formats: Any) -> tuple[int, MemoryRow]:
     """The bytes that a step takes at its peak, and the last row of what is reported."""
-    held = [nn.Parameter(torch.randn(100, 96)) for _ in range(3)]
+    held = parameters(shapes=[(100, 96)] * 3)
     optimizer = MasterWeights(torch.optim.SGD(held, lr=0.1, momentum=0.9), **formats)
     for number in range(2):
-        for p in held:
-            p.grad = gradient(p, 0, number)
+        set_gradients(held, number)
         with Peak() as mode:
             optimizer.step()
     return mode.peak, memory(optimizer)[-1]
 
 
-@each("case", CASES)
-def test_transient_memory_is_about_what_is_reported(case: str) -> None:
+@each("formats", [formats for formats, _ in CASES])
+def test_transient_memory_is_about_what_is_reported(formats: dict[str, Any]) -> None:
     """The largest parameter alone takes such memory; the optimizer needs none of its own."""
-    formats = dict(CASES[case])
-    if isinstance(formats.get("state"), dict):
-        formats["state"] = "e5m2"
-    peak, reported = second_step(**formats, fused=False)
+    state = "e5m2" if formats.get("state") == FP8_STATE else formats.get("state", "fp32")
+    peak, reported = second_step(**{**formats, "state": state}, fused=False)
     assert (reported.what, reported.fmt) == ("transient", "fp32")
     assert 0.7 < peak / reported.bytes <= 1
 

@@ -25,29 +25,27 @@ from tests.techniques.loss_scaling.optimizers import (
 STEPS = range(1, 6)
 
 
-# --- what narrow masters lose, and what recovers it: w = 1, 512 updates of -2e-4 ---
-
-
-def fallen(update: float = 2e-4, **formats: Any) -> tuple[nn.Parameter, MasterWeights]:
-    p = nn.Parameter(torch.ones(64))
-    optimizer = MasterWeights(torch.optim.SGD([p], lr=1.0), **formats)
-    for _ in range(512):
-        p.grad = torch.full((64,), update)
-        optimizer.step()
-    return p.detach(), optimizer
-
+# What narrow masters lose, and what recovers it: w = 1, 512 updates of -2e-4.
 
 UPDATE = float(lp.quantize(torch.tensor(2e-4), "fp16"))
 
 
+def fallen(**formats: Any) -> tuple[torch.Tensor, MasterWeights]:
+    p = nn.Parameter(torch.ones(64))
+    optimizer = MasterWeights(torch.optim.SGD([p], lr=1.0), **formats)
+    for _ in range(512):
+        p.grad = torch.full((64,), UPDATE)
+        optimizer.step()
+    return p.detach(), optimizer
+
+
 def test_fp16_weights_stay_where_they_are() -> None:
-    values, optimizer = fallen(UPDATE, weight="fp16", master="fp16")
+    values, optimizer = fallen(weight="fp16", master="fp16")
     assert (values == 1).all()
-    assert optimizer.stagnation() == {"0": Stagnation(64 * 512, 64 * 512)}
-    assert optimizer.stagnation()["0"].share == 1.0
-    optimizer.reset_stagnation()
-    assert optimizer.stagnation() == {"0": Stagnation(0, 0)}
-    assert optimizer.stagnation()["0"].share == 0.0
+    for asked, share in ((64 * 512, 1.0), (0, 0.0)):
+        assert optimizer.stagnation() == {"0": Stagnation(asked, asked)}
+        assert optimizer.stagnation()["0"].share == share
+        optimizer.reset_stagnation()
 
 
 FOLLOWING = [
@@ -59,23 +57,10 @@ FOLLOWING = [
 
 @each("formats", FOLLOWING)
 def test_masters_and_compensation_follow_every_update(formats: dict[str, Any]) -> None:
-    values, optimizer = fallen(UPDATE, **formats)
+    values, optimizer = fallen(**formats)
     ended = lp.quantize(torch.tensor(1 - 512 * UPDATE), "fp16")
     assert (lp.quantize(values, "fp16") == ended).all()
     assert optimizer.stagnation()["0"].unchanged == 0
-
-
-def test_a_stochastic_16_bit_master_follows_in_the_mean() -> None:
-    """Wang et al. 2018: e6m9 masters, rounded stochastically. From 1 down to 0.9 each step of the
-    grid is crossed by chance: 64 elements end near where float32 does."""
-    values, optimizer = fallen(weight="fp8_e5m2", master="e6m9:stochastic")
-    (ended,) = masters(optimizer, [optimizer.param_groups[0]["params"][0]])
-    # One update moves by 2^-10 with a chance of 0.2 or so, so the variance is 2e-4 * 2^-10 * 512
-    # at most.
-    sigma = (2e-4 * 2.0**-10 * 512) ** 0.5
-    assert abs(float(ended.mean()) - (1 - 512 * 2e-4)) < 3 * sigma / 8
-    assert_bit_equal(ended, lp.quantize(ended, "e6m9"))
-    assert_bit_equal(values, lp.quantize(ended, "fp8_e5m2"))
 
 
 def test_stochastic_updates_move_as_often_as_they_should() -> None:
@@ -102,9 +87,6 @@ def test_compensation_is_kahans_sum() -> None:
         assert_bit_equal(p.detach(), w)
         assert_bit_equal(optimizer.state[p]["compensation"], c.bfloat16())
     assert c.abs().max() > 0
-
-
-# --- a split master ---
 
 
 @each("fmt, rounding", itertools.product(["bf16", "tf32", "e8m1", "e8m22"], ROUNDINGS))
@@ -148,9 +130,6 @@ def test_a_nan_master_stays_nan_in_a_split_one() -> None:
     assert p.isnan().tolist() == [True, True, False]
 
 
-# --- draws ---
-
-
 DRAWN: dict[str, Any] = {
     "weight": "e4m3fn:stochastic", "master": "e5m7:stochastic", "generator": torch.tensor(12345)
 }  # fmt: skip
@@ -190,8 +169,10 @@ def test_masters_are_made_in_step_0_and_a_skipped_step_does_not_count() -> None:
     optimizer.found_inf = torch.tensor(1.0)
     train(optimizer, held, [1])
     optimizer.found_inf = torch.tensor(0.0)
-    train(optimizer, held, [2])
-    wanted = before - gradient(held[1], 1, 2)
+    # A parameter's number counts, not how many gradients come before it.
+    held[0].grad = None
+    train(optimizer, held[1:], [2])
+    wanted = before - gradient(held[1], 0, 2)
     master = drawn(wanted, "e5m7", 1, 1, 2)
     assert_bit_equal(masters(optimizer, held)[1], master)
     lost = drawn(wanted - master, "e5m3", 1, 1, 4)
@@ -211,22 +192,6 @@ def test_one_seed_is_drawn_and_follows_manual_seed() -> None:
         assert torch.equal(after, torch.get_rng_state())
         ends.append(held[0].detach())
     assert torch.equal(ends[0], ends[1]) and not torch.equal(ends[0], ends[2])
-
-
-def test_a_parameter_draws_the_same_whatever_others_do() -> None:
-    """A parameter's number counts, not how many gradients came before it."""
-    torch.manual_seed(3)
-    held = parameters()
-    optimizer = wrapped("sgd", held, weight="e5m2:stochastic")
-    held[1].grad = gradient(held[1], 1, 1)
-    optimizer.step()
-    torch.manual_seed(3)
-    all_of_them = parameters()
-    train(wrapped("sgd", all_of_them, weight="e5m2:stochastic"), all_of_them, [1])
-    assert_bit_equal(held[1].detach(), all_of_them[1].detach())
-
-
-# --- stagnation ---
 
 
 @each("rounding", ["nearest_even", "stochastic"])
