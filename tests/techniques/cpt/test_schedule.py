@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 
 from lpkernels.techniques.cpt import NAMED, PROFILES, Schedule, bits_at, named_schedule, occupancy
 from tests.loops import each
-
-# A slow machine is no failure.
-QUICK = settings(max_examples=50, deadline=None)
+from tests.support.refusals import refuses
 
 # One cycle of the papers' code; digits stand for bits.
 CYCLES = [
@@ -33,8 +31,8 @@ def digits(plan: Any) -> str:
 @each("total, bits, profile, expected", CYCLES)
 def test_one_cycle(total: int, bits: tuple[int, int], profile: str, expected: str) -> None:
     assert digits(Schedule(bits, 1, profile).plan(total)) == expected
-    each = [bits_at(t, total, bits=bits, cycles=1, profile=profile) for t in range(total)]
-    assert digits(each) == expected
+    steps = [bits_at(t, total, bits=bits, cycles=1, profile=profile) for t in range(total)]
+    assert digits(steps) == expected
 
 
 TEN = {
@@ -107,31 +105,21 @@ def test_hold_max_holds_from_the_last_whole_cycle_on() -> None:
     assert digits(plan[24:]) == "88"
 
 
-@QUICK
-@given(
-    profile=st.sampled_from(["cosine", "linear"]),
-    low=st.integers(1, 8),
-    span=st.integers(0, 8),
-    cycles=st.integers(1, 40),
-    extra=st.integers(0, 300),
-)
-def test_no_default_form_ends_more_than_a_bit_below_the_highest(
-    profile: str, low: int, span: int, cycles: int, extra: int
+FORMS = [{"profile": "cosine"}, {"profile": "linear"}, {"form": "triangular"}]
+BITS = st.builds(lambda low, span: (low, low + span), st.integers(1, 8), st.integers(0, 8))
+
+
+@settings(max_examples=150)
+@given(form=st.sampled_from(FORMS), bits=BITS, count=st.integers(1, 40), extra=st.integers(0, 300))
+def test_no_default_form_and_no_even_number_of_triangles_ends_more_than_a_bit_below_the_highest(
+    form: Any, bits: tuple[int, int], count: int, extra: int
 ) -> None:
+    cycles = 2 * count if "form" in form else count
     total = 8 * cycles + extra
-    last = bits_at(total - 1, total, bits=(low, low + span), cycles=cycles, profile=profile)
-    assert last >= low + span - 1
+    assert bits_at(total - 1, total, bits=bits, cycles=cycles, **form) >= bits[1] - 1
 
 
-@QUICK
-@given(low=st.integers(1, 8), span=st.integers(0, 8), pairs=st.integers(1, 16))
-def test_triangles_of_an_even_number_end_high(low: int, span: int, pairs: int) -> None:
-    total, bits = 16 * pairs + 5, (low, low + span)
-    last = bits_at(total - 1, total, bits=bits, cycles=2 * pairs, form="triangular")
-    assert last >= low + span - 1
-
-
-@QUICK
+@settings(max_examples=50)
 @given(
     total=st.integers(32, 400),
     profile=st.sampled_from(sorted(PROFILES)),
@@ -190,8 +178,4 @@ WRONG = [
     ({"remainder": "drop"}, ValueError, "remainder: expected one of stretch, partial"),
 ]
 
-
-@each("changes, error, match", WRONG)
-def test_wrong_input(changes, error, match):
-    with pytest.raises(error, match=match):
-        bits_at(**{"step": 0, "total": 40, "bits": (3, 8)} | changes)
+test_wrong_input = refuses(bits_at, [((), *row) for row in WRONG], step=0, total=40, bits=(3, 8))
