@@ -151,7 +151,7 @@ GROUPS = (
         (f"{_TECHNIQUES}/accumulation/theory.py", f"{_TECHNIQUES}/accumulation/_retention.py"),
         (
             "tests/techniques/test_accumulation_theory.py",
-            "tests/techniques/test_accumulation_refusals.py",
+            "tests/techniques/test_accumulation_trace.py",
         ),
     ),
     Group(
