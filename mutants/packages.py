@@ -123,10 +123,7 @@ GROUPS = (
     Group(
         "techniques",
         (f"{_TECHNIQUES}/loss_scaling/_scale.py", f"{_TECHNIQUES}/loss_scaling/scaler.py"),
-        tuple(
-            f"tests/techniques/loss_scaling/test_{name}.py"
-            for name in ("scaler", "gradscaler", "closures")
-        ),
+        tuple(f"tests/techniques/loss_scaling/test_{name}.py" for name in ("scaler", "gradscaler")),
     ),
     Group(
         "techniques",

@@ -1,7 +1,5 @@
 """Operands and a loss for plans of accumulators."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Headroom: exponent bits beyond those of one batch, with which planned networks train on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Masked gradients: those of the products that the sums did not lose."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 

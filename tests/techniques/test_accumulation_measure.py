@@ -1,7 +1,5 @@
 """What an accumulator does to given sums: held against exact rationals, the theory and the law."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """The plan of a model: measurements, formats, what is left as it was, what convert() takes."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The theory of the accumulator's width: vectors, limits of the model, wrong arguments."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import warnings

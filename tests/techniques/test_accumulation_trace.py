@@ -1,8 +1,6 @@
 """Which products a plan sees: lengths of the three GEMMs, composite layers, functions under all
 their names; and which models it refuses."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

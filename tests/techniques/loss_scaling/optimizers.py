@@ -44,7 +44,6 @@ NARROW = {
     "master": "e6m9:stochastic",
     "state": "block8_e4m3:stochastic",
     "grad": "e5m2:stochastic",
-    "compensation": "e5m2:stochastic",
 }
 RECIPES: dict[str, dict[str, Any]] = {
     # These formats take one pass, with the optimizers that have one.
@@ -53,15 +52,14 @@ RECIPES: dict[str, dict[str, Any]] = {
     "fixed": {"weight": "fp32", "master": "fixed18_f12"},
     "fixed_kahan": {"weight": "fp32", "master": "fixed18_f12", "compensation": "fixed16_f14"},
     "fp32": {"weight": "fp32"},
-    "narrow": NARROW,
+    "narrow": {**NARROW, "compensation": "e5m2:stochastic"},
     "split": {"weight": "bf16:stochastic", "split": True, "state": "fp4_e2m1"},
 }
+KINDS = ("momentum", "adam", "adamw", "adafactor")
 #: Every optimizer keeps every kind of narrow number, and optimizers of each kind see every recipe.
 PAIRS = [
     *itertools.product(OPTIMIZERS, ("fused", "narrow")),
-    *itertools.product(
-        ("momentum", "adam", "adamw", "adafactor"), ("fixed", "fixed_kahan", "fp32", "split")
-    ),
+    *itertools.product(KINDS, ("fixed", "fixed_kahan", "fp32", "split")),
 ]
 
 

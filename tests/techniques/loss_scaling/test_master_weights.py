@@ -26,9 +26,6 @@ FP32 = {"weight": "fp32", "master": "fp32", "state": "fp32", "fused": False}
 STEPS = range(1, 5)
 
 
-# --- the general path ---
-
-
 def with_channels_last() -> list[nn.Parameter]:
     held = parameters(shapes=[*SHAPES, (5, 3, 3, 3)])
     held[-1].data = held[-1].data.to(memory_format=torch.channels_last)
@@ -126,9 +123,6 @@ def test_states_that_the_optimizer_had_are_taken_over() -> None:
     assert_same([p.detach() for p in held], [p.detach() for p in bare])
 
 
-# --- exceptions and names ---
-
-
 def test_exceptions_by_name() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
     optimizer = MasterWeights(
@@ -159,9 +153,6 @@ def test_names_are_positions_or_those_the_optimizer_was_made_with() -> None:
         pytest.skip("this torch's optimizers take no names")
     optimizer = MasterWeights(inner, weight="fp16", exceptions={"bias": {"weight": "fp32"}})
     assert list(optimizer.stagnation()) == ["weight", "bias"]
-
-
-# --- in a loop ---
 
 
 def test_schedulers_change_the_learning_rate() -> None:

@@ -143,9 +143,6 @@ def test_a_group_without_names() -> None:
     assert len(optimizer.param_groups) == len(inner.param_groups) == 1
 
 
-# --- steps ---
-
-
 def sparse(held: list[nn.Parameter]) -> None:
     held[0].grad = torch.ones_like(held[0]).to_sparse()
 

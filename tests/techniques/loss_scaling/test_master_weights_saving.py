@@ -14,7 +14,6 @@ from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.reads import Reads
 from tests.techniques.loss_scaling.optimizers import (
-    NARROW,
     PAIRS,
     RECIPES,
     assert_same,
@@ -60,7 +59,7 @@ def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(name: str, recip
 
 def test_a_state_dict_is_not_touched_by_who_loads_it() -> None:
     held = parameters()
-    optimizer = wrapped("adam", held, **NARROW)
+    optimizer = wrapped("adam", held, **RECIPES["narrow"])
     train(optimizer, held, [1])
     state = copy.deepcopy(optimizer.state_dict())
     kept = copy.deepcopy(state)
@@ -86,7 +85,7 @@ def test_options_and_hooks_are_loaded() -> None:
 @each("copied", [copy.deepcopy, lambda pair: from_file(pair, weights_only=False)])
 def test_copies_go_on_to_the_same_bits(copied: Any) -> None:
     held = parameters()
-    optimizer = wrapped("adam", held, **NARROW)
+    optimizer = wrapped("adam", held, **RECIPES["narrow"])
     train(optimizer, held, [1, 2])
     others, other = copied((held, optimizer))
     train(optimizer, held, [3, 4])
@@ -158,7 +157,7 @@ def test_grad_scaler_drives_it_as_it_drives_the_bare_optimizer(unscales: bool) -
 
 def test_the_flag_is_read_once_after_states_began() -> None:
     held = parameters()
-    optimizer = wrapped("momentum", held, **NARROW)
+    optimizer = wrapped("momentum", held, **RECIPES["narrow"])
     seen = []
     for number in range(4):
         set_gradients(held, number)

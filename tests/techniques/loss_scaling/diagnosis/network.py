@@ -1,7 +1,5 @@
 """A network that is diagnosed while it trains, for the tests of diagnoses."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Diagnoses of converted models: every quantizer is seen, and unseen gradients get no advice."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What is counted while a model runs, against NumPy on the tensors themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What is made of the counts: advice, gradients without a scale, files, states; what is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
