@@ -97,8 +97,7 @@ def test_states_have_formats_of_their_own() -> None:
     assert kept["exp_avg"].dtype == kept["exp_avg_sq"].dtype == torch.uint8
     assert (len(kept["exp_avg"]), len(kept["exp_avg_sq"])) == (63, 63 + 7)
     assert kept["step"] == 4.0
-    values = lp.unpack(kept["exp_avg"], "e4m3fn", (7, 9))
-    assert values.abs().max() > 0
+    assert lp.unpack(kept["exp_avg"], "e4m3fn", (7, 9)).any()
     # A state that is not named is fp32.
     held = parameters()
     optimizer = wrapped("adamw", held, weight="fp32", state={"exp_avg": "bf16"})

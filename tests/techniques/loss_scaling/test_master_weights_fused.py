@@ -103,27 +103,22 @@ def test_the_draws_of_states_are_those_of_the_general_path(name: str, recipe: di
 @each("name, recipe", itertools.product(["nesterov", "adamw"], RECIPES.values()))
 def test_a_state_dict_goes_on_in_the_other_path(name: str, recipe: dict[str, Any]) -> None:
     """The keys, shapes and dtypes are the same, and after a round trip so are the bits."""
-    held = parameters()
-    fused = make(name, held, True, recipe)
-    train(fused, held, [1, 2])
-    beside = parameters()
-    general = make(name, beside, False, recipe)
-    general.load_state_dict(copy.deepcopy(fused.state_dict()))
-    again = parameters()
+    held, beside, again = parameters(), parameters(), parameters()
+    fused, general = make(name, held, True, recipe), make(name, beside, False, recipe)
     back = make(name, again, None, recipe)
+    train(fused, held, [1, 2])
+    general.load_state_dict(copy.deepcopy(fused.state_dict()))
     back.load_state_dict(copy.deepcopy(general.state_dict()))
-    for mine, theirs in ((beside, held), (again, held)):
-        for p, q in zip(mine, theirs, strict=True):
-            p.data.copy_(q.data)
-    train(general, beside, [3])
-    for optimizer, own in ((fused, held), (back, again)):
+    for p, *others in zip(held, beside, again, strict=True):
+        for other in others:
+            other.data.copy_(p.data)
+    for optimizer, own in ((fused, held), (general, beside), (back, again)):
         train(optimizer, own, [3])
     assert_same(snapshot(back, again), snapshot(fused, held))
     for p, q in zip(held, beside, strict=True):
-        kept, other = fused.state[p], general.state[q]
-        assert kept.keys() == other.keys()
-        shapes = [(x.dtype, x.shape) for x in kept.values()]
-        assert shapes == [(x.dtype, x.shape) for x in other.values()]
+        ours, theirs = fused.state[p].items(), general.state[q].items()
+        kinds = {key: (x.dtype, x.shape) for key, x in ours}
+        assert kinds == {key: (x.dtype, x.shape) for key, x in theirs}
 
 
 @each("name", OPTIMIZERS)
@@ -142,13 +137,12 @@ def test_nothing_is_read(name: str) -> None:
 def test_parameters_of_any_kind_share_a_step() -> None:
     """Parameters that differ in dtype, group or exceptions, one without a gradient and one that
     only the general path takes, step together as if each were alone."""
-    shapes = [(9,), (9,), (9,), (9,), (3, 3, 2, 2)]
-    dtypes = [torch.float32, torch.bfloat16, torch.float32, torch.float32, torch.float32]
 
     def all_of_them() -> list[nn.Parameter]:
-        made = parameters(shapes=shapes)
+        made = parameters(shapes=[(9,), (9,), (9,), (9,), (3, 3, 2, 2)])
+        made[1].data = made[1].data.bfloat16()
         made[4].data = made[4].data.to(memory_format=torch.channels_last)
-        return [nn.Parameter(p.detach().to(d)) for p, d in zip(made, dtypes, strict=True)]
+        return made
 
     def optimizer_of(held: list[nn.Parameter]) -> MasterWeights:
         groups = [{"params": held[:2]}, {"params": held[2:], "lr": 0.01}]
