@@ -60,8 +60,7 @@ def classification() -> tuple[nn.Module, Tensor, Tensor]:
 
 
 def skipped_steps(build: Callable[[], Any], **options: int) -> tuple[list[int], list[float]]:
-    """Trains the planned and converted network for 10 steps; those whose gradients are not finite,
-    and all losses."""
+    """The steps that are skipped, and all losses, of 10 steps of the planned network's training."""
     torch.manual_seed(0)
     model, x, labels = build()
 

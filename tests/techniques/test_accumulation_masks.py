@@ -31,8 +31,7 @@ def gradients(layer: nn.Module, x: Tensor, g: Tensor) -> list[Tensor]:
 
 
 def lost(x: Tensor, w: Tensor, acc: lp.Accumulator, bits: int, seed: int = 0) -> Tensor:
-    """The mask (R, K, O) of products that have one of the bits, in their own addition or their
-    chunk's."""
+    """The mask (R, K, O) of products that have one of the bits, their own or their chunk's."""
     found = events.matmul_events(x.numpy(), w.t().contiguous().numpy(), acc, seed=seed, bits=True)
     mask = torch.from_numpy(found.products) & bits != 0
     if found.chunks is not None:

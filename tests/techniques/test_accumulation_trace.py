@@ -1,5 +1,4 @@
-"""Which products a plan sees: lengths of the three GEMMs, composite layers, functions under all
-their names; and which models it refuses."""
+"""Which products a plan sees: lengths, composite layers, functions; which models it refuses."""
 
 import itertools
 import math

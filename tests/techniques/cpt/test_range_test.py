@@ -90,8 +90,7 @@ class Counter:
 
 
 class Noisy(Quantized):
-    """A layer that has a buffer that no state_dict holds, and makes another in its first forward
-    pass."""
+    """A layer with a buffer that no state_dict holds and one that its first forward pass makes."""
 
     def __init__(self, *sizes: int) -> None:
         super().__init__(*sizes)

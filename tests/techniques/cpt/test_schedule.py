@@ -1,5 +1,4 @@
-"""bits_at and plans: the tables of the papers' code, ties, remainders, warm-up, refusals; and their
-costs: the savings of the paper's tables, to four digits."""
+"""Plans and their costs: the tables of the papers and their code, ties, remainders, refusals."""
 
 from fractions import Fraction
 from typing import Any

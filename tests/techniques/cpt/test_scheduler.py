@@ -1,5 +1,4 @@
-"""PrecisionScheduler: habits of torch's schedulers, targets, layers, cost, tables, state; and that
-what is refused changes nothing."""
+"""PrecisionScheduler: habits of torch's schedulers, targets, layers, tables, state, refusals."""
 
 import pickle
 import threading

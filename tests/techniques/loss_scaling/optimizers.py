@@ -1,5 +1,4 @@
-"""Parameters and fixed gradients for optimizers: the same in every test and every process; and the
-iterations of a loop with a scaled loss."""
+"""Parameters and fixed gradients for optimizers, the same in every process; scaled iterations."""
 
 import copy
 import itertools

@@ -1,5 +1,4 @@
-"""What torch.amp.GradScaler does, LossScaler does: scales, weights, states, errors; and it takes
-optimizers that evaluate the loss themselves."""
+"""What torch.amp.GradScaler does, LossScaler does; it also takes optimizers that call a closure."""
 
 import copy
 import inspect
@@ -255,8 +254,7 @@ def closure_of(
     scale: Callable[[Tensor], Tensor],
     factors: list[float] | None = None,
 ) -> Callable[[], Tensor]:
-    """A closure that computes the loss of a regression; evaluation i is multiplied by factors[i],
-    and the others by 1."""
+    """A closure that computes the loss of a regression, the first losses multiplied by factors."""
     left = list(factors or ())
 
     def closure() -> Tensor:

@@ -42,8 +42,7 @@ def by_hand(model: nn.Linear, x: Tensor, dy: Tensor, exponent: int) -> list[Tens
 
 @each("order, exponent", itertools.product(["convert", "scale"], [0, 12, 20, 40, -3]))
 def test_fp8_gradients_are_those_by_hand(order: str, exponent: int) -> None:
-    """With exponent 0 the small gradients vanish in e5m2; with exponent 40 they overflow. The order
-    names what is done first."""
+    """With exponent 0 the small gradients vanish in e5m2; with exponent 40 they overflow."""
     model = nn.Sequential(nn.Linear(4, 3))
     # The values have few significant bits, so that the sums are exact in any order.
     x = torch.randint(-4, 5, (2, 4)).float().requires_grad_()

@@ -1,5 +1,4 @@
-"""What narrow masters lose and what recovers it: Kahan, split masters, draws, stagnation; and the
-memory that they take."""
+"""What narrow masters lose and what recovers it: Kahan, split masters, draws; their memory."""
 
 import itertools
 import weakref

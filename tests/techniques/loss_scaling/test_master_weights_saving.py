@@ -1,5 +1,4 @@
-"""Resumed and copied optimizers go on to the same bits, a skipped step leaves no trace; masters
-are lent."""
+"""Resumed and copied optimizers go on to the same bits; steps are skipped, masters are lent."""
 
 import copy
 import io
@@ -97,8 +96,7 @@ def test_copies_go_on_to_the_same_bits(copied: Any) -> None:
 
 @each("name, recipe", PAIRS)
 def test_skipped_steps_change_nothing_and_leave_no_trace(name: str, recipe: str) -> None:
-    """This holds for a skipped first step too, before the optimizer has states, which are not
-    saved. A step with the flag down is a plain step."""
+    """Even a first step, whose states are not saved. With the flag down a step is a plain one."""
     ends = []
     for flag, skips in ((None, False), (0.0, False), (0.0, True)):
         torch.manual_seed(0)

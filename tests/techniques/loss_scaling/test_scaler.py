@@ -1,5 +1,4 @@
-"""What LossScaler has beyond torch's: constant scales, bounds, records, reads, several losses; and
-every refusal."""
+"""What LossScaler has beyond torch's: constant scales, bounds, records, reads; its refusals."""
 
 import itertools
 import weakref

@@ -1,5 +1,4 @@
-"""Histograms of exponents against numbers counted one by one; and the rules on them: what is lost,
-the scale that fits, the narrowest format."""
+"""Histograms of exponents, and the rules on them: what is lost, which scale and format fit."""
 
 import itertools
 import math
