@@ -109,7 +109,10 @@ def test_skipped_steps_change_nothing_and_leave_no_trace(name: str, recipe: str)
                 flagged_step(optimizer, 1.0)
                 assert_same(snapshot(optimizer, held), before)
             set_gradients(held, number)
-            optimizer.step() if flag is None else flagged_step(optimizer, flag)
+            if flag is None:
+                optimizer.step()
+            else:
+                flagged_step(optimizer, flag)
             assert optimizer.state_dict()["master_weights"]["step"] == number + 1
         ends.append(snapshot(optimizer, held))
     for flagged in ends[1:]:

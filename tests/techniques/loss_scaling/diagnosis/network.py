@@ -1,10 +1,12 @@
 """A network that is diagnosed while it trains, for the tests of diagnoses."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from lpkernels.experiments.workloads.models.transformer import GPT
-from lpkernels.techniques.loss_scaling import Report
+from lpkernels.techniques.loss_scaling import Report, diagnose
 from lpkernels.techniques.loss_scaling.diagnosis import TensorRow
 
 
@@ -47,6 +49,13 @@ def train(model: nn.Module, steps: int = 2, scale: float = 1e-4) -> list[Tensor]
 def row_of(report: Report, layer: str, kind: str) -> TensorRow:
     (found,) = (row for row in report.rows if (row.layer, row.kind) == (layer, kind))
     return found
+
+
+def one_pass(model: nn.Module, *inputs: Tensor, fmt: Any = "fp16") -> Report:
+    """The report of a forward and a backward pass."""
+    with diagnose(model, fmt) as report:
+        model(*inputs).mean().backward()
+    return report
 
 
 def deep(gain: float) -> nn.Module:

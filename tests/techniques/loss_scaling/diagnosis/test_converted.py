@@ -15,7 +15,7 @@ from lpkernels.techniques.loss_scaling import LossScaler, Report, diagnose
 from lpkernels.techniques.loss_scaling.diagnosis import Histogram, ScaleAdvice
 from tests.loops import each
 from tests.nn import layer_cases
-from tests.techniques.loss_scaling.diagnosis.network import deep, gpt, gpt_loss
+from tests.techniques.loss_scaling.diagnosis.network import deep, gpt, gpt_loss, one_pass
 
 QUANTIZERS = ("input", "weight", "bias", "output", "grad_output", "grad_input", "grad_weight")
 # A format for each quantizer, so that a row shows whose it is.
@@ -44,8 +44,7 @@ def test_every_quantizer_of_every_layer_has_a_row_and_the_same_bits(name: str) -
 
 def test_an_input_with_a_running_range_has_a_row() -> None:
     model = lp.convert(nn.Linear(4, 4), lp.recipe("cpt_fu2021"))
-    with diagnose(model) as report:
-        model(torch.randn(3, 4)).mean().backward()
+    report = one_pass(model, torch.randn(3, 4), fmt="recipe")
     found = [(row.kind, row.calls) for row in report.rows]
     assert found == [("input", 1), ("weight", 1), ("grad_output", 1)]
 
