@@ -123,10 +123,7 @@ GROUPS = (
     Group(
         "techniques",
         (f"{_TECHNIQUES}/loss_scaling/_scale.py", f"{_TECHNIQUES}/loss_scaling/scaler.py"),
-        tuple(
-            f"tests/techniques/loss_scaling/test_{name}.py"
-            for name in ("scaler", "gradscaler", "wrong_input", "closures")
-        ),
+        tuple(f"tests/techniques/loss_scaling/test_{name}.py" for name in ("scaler", "gradscaler")),
     ),
     Group(
         "techniques",
@@ -151,7 +148,7 @@ GROUPS = (
         (f"{_TECHNIQUES}/accumulation/theory.py", f"{_TECHNIQUES}/accumulation/_retention.py"),
         (
             "tests/techniques/test_accumulation_theory.py",
-            "tests/techniques/test_accumulation_refusals.py",
+            "tests/techniques/test_accumulation_trace.py",
         ),
     ),
     Group(
