@@ -46,8 +46,7 @@ def _aligned(layer: str, products: int) -> tuple[str, str, str, str]:
 
 # Each process has 5 images; the first layer has 6 x 6 positions, the second 3 x 3.
 ALIGNED = PLAIN.replace(
-    name="aligned",
-    layer_accs=(_aligned("stem", 180), _aligned("body.2", 45), _aligned("head", 5)),
+    name="aligned", layer_accs=(_aligned("stem", 180), _aligned("body.2", 45), _aligned("head", 5))
 )
 # This run has batch norm, a short last batch, and draws in the layers.
 STOCHASTIC = PLAIN.replace(

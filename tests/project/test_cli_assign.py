@@ -5,25 +5,22 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from lpkernels.techniques.assignment import Assignment
-from tests.support.commands import call
+from tests.loops import each
+from tests.support.commands import call, done, sentence
 
 SMALL = ("assign", "--model", "cnn3", "--data", "digits", "--width", 4, "--batch", 8)
 
 
 def test_it_shows_saves_and_draws_an_assignment(tmp_path: Path) -> None:
     file, picture = tmp_path / "a.json", tmp_path / "a.png"
-    result = call(*SMALL, "--ratio", 0.5, "--save", file, "--plot", picture)
-    assert result.exit_code == 0, result.output
+    said = done(*SMALL, "--ratio", 0.5, "--save", file, "--plot", picture)
     made = Assignment.load(file)
     assert made.ratio >= 0.5
-    assert f"{len(made.low_groups)} of {len(made.groups)} groups demoted" in result.output
-    assert f"{made.bits:,}" in result.output
-    assert "score" not in result.output
+    assert f"{len(made.low_groups)} of {len(made.groups)} groups demoted" in said
+    assert f"{made.bits:,}" in said and "score" not in said
     kept = r"kept for backward, as the trace predicts: [\d.]+ KiB, of which [\d.]+ KiB are codes"
-    assert re.search(kept, result.output)
+    assert re.search(kept, said)
     assert picture.stat().st_size > 1000
 
 
@@ -33,26 +30,21 @@ def test_the_usual_ratio_is_six_tenths(tmp_path: Path) -> None:
     assert Assignment.load(tmp_path / "a.json") == Assignment.load(tmp_path / "b.json")
 
 
-@pytest.mark.parametrize("order", ["increasing", "random", "uniform", "operator_based", "amp_like"])
+@each("order", ["increasing", "random", "uniform", "operator_based", "amp_like"])
 def test_every_order_gives_one(order: str) -> None:
-    result = call(*SMALL, "--order", order)
-    assert result.exit_code == 0, result.output
-    assert "low-precision ratio" in result.output
+    assert "low-precision ratio" in done(*SMALL, "--order", order)
 
 
 def test_scores_are_shown_and_used(tmp_path: Path) -> None:
-    file = tmp_path / "a.json"
-    result = call(*SMALL, "--order", "sensitivity", "--ratio", 0.5, "--score", "--save", file)
-    assert result.exit_code == 0, result.output
-    assert "score" in result.output
+    file, order = tmp_path / "a.json", ("--order", "sensitivity")
+    assert "score" in done(*SMALL, *order, "--ratio", 0.5, "--score", "--save", file)
     bits = Assignment.load(file).bits
-    again = call(*SMALL, "--order", "sensitivity", "--bits", bits, "--save", tmp_path / "b.json")
-    assert again.exit_code == 0, again.output
+    done(*SMALL, *order, "--bits", bits, "--save", tmp_path / "b.json")
     assert Assignment.load(tmp_path / "b.json").bits <= bits
 
 
-@pytest.mark.parametrize(
-    ("options", "option", "message"),
+@each(
+    "options, option, message",
     [
         (["--order", "size"], "--order", "expected one of decreasing, .*got 'size'"),
         (["--ratio", 1.5], "--ratio", "1"),
@@ -68,7 +60,5 @@ def test_scores_are_shown_and_used(tmp_path: Path) -> None:
     ],
 )
 def test_errors_name_the_option(options: list[object], option: str, message: str) -> None:
-    result = call(*SMALL, *options)
-    assert result.exit_code == 2, result.output
-    assert option in result.output
-    assert re.search(message, " ".join(result.output.replace("│", " ").split()))
+    said = sentence(call(*SMALL, *options), 2)
+    assert option in said and re.search(message, said)

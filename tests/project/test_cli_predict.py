@@ -6,24 +6,24 @@ import pytest
 
 from lpkernels.cli._options import console
 from lpkernels.experiments.records import read_records
-from tests.support.commands import call, wide  # noqa: F401
+from tests.loops import each
+from tests.support.commands import assert_refused, call, done, wide  # noqa: F401
 
 TINY = ("bench", "--predict", "h100", "--model", "tiny-gpt", "--batch", "2")
 
 
 def test_tables_and_records(tmp_path: Path) -> None:
     out = tmp_path / "new" / "predicted.jsonl"
-    result = call(*TINY, "--out", out)
-    assert result.exit_code == 0, result.output
-    assert "cuda on h100: tiny-gpt, batch 2, fp8_wang2018; predicted, not measured" in result.output
-    assert "triton on h100" in result.output and "blocks.0.qkv" in result.output
+    said = done(*TINY, "--out", out)
+    assert "cuda on h100: tiny-gpt, batch 2, fp8_wang2018; predicted, not measured" in said
+    assert "triton on h100" in said and "blocks.0.qkv" in said
     records = read_records(out)
     totals = [record for record in records if record["type"] == "prediction_total"]
     assert [record["backend"] for record in totals] == ["cuda", "triton"]
     assert {record["recipe"] for record in records} == {"fp8_wang2018"}
 
 
-@pytest.mark.parametrize("columns", ["80", "1000"])
+@each("columns", ["80", "1000"])
 def test_no_word_of_a_table_is_broken(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
     """A table that is wider than the console has its own width, no more."""
     monkeypatch.setattr(console, "_width", int(columns))
@@ -39,35 +39,28 @@ def test_no_word_of_a_table_is_broken(monkeypatch: pytest.MonkeyPatch, columns: 
 
 def test_an_accumulator_replaces_the_sums_of_the_recipe(tmp_path: Path) -> None:
     out = tmp_path / "predicted.jsonl"
-    result = call(*TINY, "--accumulator", "native_chunk64:outer=e6m9", "--out", out)
-    assert result.exit_code == 0, result.output
-    assert "no prediction: triton: native_chunk64:outer=e6m9" in result.output
+    said = done(*TINY, "--accumulator", "native_chunk64:outer=e6m9", "--out", out)
+    assert "no prediction: triton: native_chunk64:outer=e6m9" in said
     records = read_records(out)
     assert {record["backend"] for record in records} == {"cuda"}
     kernels = {r["kernel"] for r in records if r["type"] == "prediction"}
     assert "tensor cores, half" in kernels
-
-
-def test_without_the_option_the_recipe_has_its_own() -> None:
+    # Without the option the recipe has its own.
     assert "e6m9_chunk64" not in call(*TINY, "--recipe", "hfp8_sun2019").output
 
 
-@pytest.mark.parametrize(
-    ("arguments", "option", "message"),
+@each(
+    "arguments, option, message",
     [
         (["--predict", "b200"], "--predict", "expected one of h100, got 'b200'"),
         (["--predict", "h100", "--model", "vgg"], "--model", "tiny-lstm, got 'vgg'"),
         (["--predict", "h100", "--recipe", "fp7"], "--recipe", "unknown name 'fp7'"),
         ([*TINY[1:], "--recipe", "fp32"], "--recipe", "no product of this step is emulated"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_wrong_input_names_the_option(arguments: list[str], option: str, message: str) -> None:
-    result = call("bench", *arguments)
-    assert result.exit_code == 2, result.output
-    assert option in result.output and message in result.output
+    assert_refused(["bench", *arguments], option, message)
 
 
 def test_help_has_an_example() -> None:
-    output = call("bench", "--help").output
-    assert "lpkernels bench --predict h100 --model resnet18-imagenet" in output
+    assert "lpkernels bench --predict h100 --model resnet18-imagenet" in done("bench", "--help")

@@ -9,7 +9,8 @@ import pytest
 from lpkernels.arithmetic import UNITS
 from lpkernels.experiments.sweeps import unit_comparison
 from lpkernels.experiments.training.interrupts import Interrupted
-from tests.support.commands import call, wide  # noqa: F401
+from tests.loops import each
+from tests.support.commands import assert_refused, call, done, wide  # noqa: F401
 
 TINY = (
     *("--data", "tests.experiments.tiny:tiny_workload", "--model", "cnn1", "--width", 2),
@@ -19,13 +20,12 @@ PAIR = ("units", "compare", "--a", "fp32", "--b", "h100_fp8")
 
 
 def test_all_are_listed_and_one_is_detailed() -> None:
-    listed = call("units")
-    assert listed.exit_code == 0
-    assert all(name in listed.output for name in UNITS)
-    assert call("units", "show").output == listed.output
-    detailed = call("units", "h100_e4m3")
-    assert str(UNITS["h100_e4m3"].accumulator) in detailed.output
-    assert "wgmma" in detailed.output and "not known" in detailed.output
+    listed = done("units")
+    assert all(name in listed for name in UNITS)
+    assert call("units", "show").output == listed
+    detailed = call("units", "h100_e4m3").output
+    assert str(UNITS["h100_e4m3"].accumulator) in detailed
+    assert "wgmma" in detailed and "not known" in detailed
 
 
 def test_help_of_a_comparison_has_an_example() -> None:
@@ -34,14 +34,12 @@ def test_help_of_a_comparison_has_an_example() -> None:
 
 
 def test_a_comparison_shows_outputs_and_training_and_draws(tmp_path: Path) -> None:
-    result = call(*PAIR, *TINY, "--out", tmp_path)
-    assert result.exit_code == 0, result.output
+    said = done(*PAIR, *TINY, "--out", tmp_path)
     for words in ("untrained", "trained in fp32", "trained in h100_fp8", "24", "test accuracy"):
-        assert words in result.output
-    assert "no forward sum is longer than a block: the longest has 9 products" in result.output
+        assert words in said
+    assert "no forward sum is longer than a block: the longest has 9 products" in said
     assert (tmp_path / "curves.png").stat().st_size > 1000
-    report = call("report", tmp_path)
-    assert "h100_fp8" in report.output
+    assert "h100_fp8" in call("report", tmp_path).output
 
 
 def test_stopped_it_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,18 +51,14 @@ def test_stopped_it_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.Monkey
         result = call(*PAIR, *TINY, "--out", tmp_path)
     assert result.exit_code == 130
     assert f"resume with: lpkernels units compare --resume --out {tmp_path}" in result.output
-    refused = call("units", "compare", "--resume", "--out", tmp_path, "--epochs", 1)
-    assert refused.exit_code == 2 and "--epochs" in refused.output
-    assert "options it was begun with" in refused.output
-    result = call("units", "compare", "--resume", "--out", tmp_path)
-    assert result.exit_code == 0, result.output
-    assert "trained in h100_fp8" in result.output
-    again = call(*PAIR, *TINY, "--out", tmp_path)
-    assert again.exit_code == 2 and "--out" in again.output
+    resume = ("units", "compare", "--resume", "--out", tmp_path)
+    assert_refused((*resume, "--epochs", 1), "--epochs", "options it was begun with")
+    assert "trained in h100_fp8" in done(*resume)
+    assert_refused((*PAIR, *TINY, "--out", tmp_path), "--out")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "option", "message"),
+@each(
+    "arguments, option, message",
     [
         (["h100_e4m"], "name", "did you mean h100_e4m3"),
         (["compare"], "--a", "expected a recipe or a tensor core"),
@@ -76,13 +70,10 @@ def test_stopped_it_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.Monkey
         (["compare", "--a", "fp32", "--b", "h100_fp8", "--device", "tpu7"], "--device", "tpu7"),
         (["compare", "--resume", "--out", "nowhere"], "--out", "expected a comparison in"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_errors_name_the_option(
     arguments: list[str], option: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = call("units", *arguments)
-    assert result.exit_code == 2, result.output
-    assert option in result.output and message in result.output
+    assert_refused(["units", *arguments], option, message)
     assert list(tmp_path.iterdir()) == []

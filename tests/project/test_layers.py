@@ -53,9 +53,7 @@ ROOMS: dict[str, set[str]] = {
 # A technique reaches the loop as a part, and by no other way.
 WITHOUT_TECHNIQUES = ("experiments.training", "experiments.workloads", "experiments.processes")
 PARTS = "experiments.training.parts"
-EXTRA = {
-    "techniques.accumulation._events": {"backends", "reference"},
-}
+EXTRA = {"techniques.accumulation._events": {"backends", "reference"}}
 
 # Third-party packages and the only places that may import them, by the start of the module's name.
 THIRD_PARTY = {

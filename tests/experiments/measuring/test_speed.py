@@ -4,8 +4,8 @@ import pytest
 
 from lpkernels import backends
 from lpkernels.experiments.measuring.speed import Speed, shape_from
-from tests.loops import each
-from tests.support.commands import call
+from tests.support.commands import assert_refused, done
+from tests.support.refusals import rejects
 
 needs_cpu = pytest.mark.skipif(
     backends.status()["cpu"] != "available", reason=f"cpu backend: {backends.status()['cpu']}"
@@ -15,24 +15,24 @@ needs_cpu = pytest.mark.skipif(
 @needs_cpu
 def test_bench_explains_the_kernels() -> None:
     args = ("--shape", "24x32x40", "--operands", "fp32", "--accumulator", "fixed24_f12")
-    result = call("bench", *args, "--repeats", 1, "--explain")
-    assert result.exit_code == 0, result.output
-    assert "torch fp32" in result.output
-    assert "100.0%" in next(line for line in result.output.splitlines() if "double" in line)
-    assert result.output.count("counted, not measured") == len(backends.gpu_choices())
-    assert f"matmul {backends.gpu_orders()['matmul'][0]}" in " ".join(result.output.split())
+    said = done("bench", *args, "--repeats", 1, "--explain")
+    assert "torch fp32" in said
+    assert "100.0%" in next(line for line in said.splitlines() if "double" in line)
+    assert said.count("counted, not measured") == len(backends.gpu_choices())
+    assert f"matmul {backends.gpu_orders()['matmul'][0]}" in " ".join(said.split())
 
 
-@each("text", ["960", "4x4", "4x0x4", "ax4x4", "4x4x4x4"])
-def test_shape_from_rejects(text: str) -> None:
-    with pytest.raises(ValueError, match="expected MxKxN, three positive integers"):
-        shape_from(text)
+test_shape_from_rejects = rejects(
+    shape_from,
+    [
+        (text, "expected MxKxN, three positive integers")
+        for text in ("960", "4x4", "4x0x4", "ax4x4", "4x4x4x4")
+    ],
+)
 
 
 def test_bench_names_the_wrong_option() -> None:
-    result = call("bench", "--shape", "4x4")
-    assert result.exit_code == 2
-    assert "--shape" in result.output
+    assert_refused(("bench", "--shape", "4x4"), "--shape")
 
 
 def test_shape_and_ratio() -> None:

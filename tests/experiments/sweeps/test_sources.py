@@ -15,35 +15,32 @@ from lpkernels.experiments.sweeps.sources import (
 )
 from lpkernels.experiments.training.config import RunConfig
 
+STATISTICS = "experiments/sweeps/statistics.py"
+
+
+def write(path: Path, text: str = "1") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
 
 def package(root: Path) -> Path:
-    for name in ("a.py", "report/b.py", "cli/c.py", "experiments/sweeps/statistics.py", "n/d.py"):
-        path = root / "lpkernels" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("1")
+    for name in ("a.py", "report/b.py", "cli/c.py", STATISTICS, "n/d.py"):
+        write(root / "lpkernels" / name)
     return root / "lpkernels"
 
 
 @pytest.mark.parametrize(
-    ("name", "counts"),
+    "name, counts",
     [
-        ("a.py", True),
-        ("n/d.py", True),
-        ("n/new.py", True),
-        ("n/notes.txt", False),
-        ("report/b.py", False),
-        ("cli/c.py", False),
-        ("experiments/sweeps/statistics.py", False),
-        ("../csrc/cpu/x.cpp", True),
+        *((name, True) for name in ("a.py", "n/d.py", "n/new.py", "../csrc/cpu/x.cpp")),
         ("_C.cpython-311.so", True),
+        *((name, False) for name in ("n/notes.txt", "report/b.py", "cli/c.py", STATISTICS)),
     ],
 )
 def test_what_can_change_a_result_changes_the_hash(tmp_path: Path, name: str, counts: bool) -> None:
     root = package(tmp_path)
     before = hash_of_package(root)
-    path = root / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("2")
+    write(root / name, "2")
     assert (hash_of_package(root) != before) == counts
 
 
@@ -53,8 +50,7 @@ def test_the_built_module_counts_only_without_its_sources_and_the_place_does_not
     root = package(tmp_path / "a")
     before = hash_of_package(root)
     assert hash_of_package(package(tmp_path / "b")) == before
-    (root.parent / "csrc").mkdir()
-    (root.parent / "csrc" / "x.cpp").write_text("1")
+    write(root.parent / "csrc" / "x.cpp")
     before = hash_of_package(root)
     (root / "_C.so").write_text("built")
     assert hash_of_package(root) == before
@@ -90,11 +86,9 @@ def test_the_module_of_a_workload_of_ones_own_counts(
 def test_looking_at_a_module_imports_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package = tmp_path / "theirs" / "deep"
-    package.mkdir(parents=True)
-    for folder in (package.parent, package):
-        (folder / "__init__.py").write_text("raise SystemExit('imported')")
-    (package / "data.py").write_text("one")
+    for name in ("theirs/__init__.py", "theirs/deep/__init__.py"):
+        write(tmp_path / name, "raise SystemExit('imported')")
+    write(tmp_path / "theirs/deep/data.py", "one")
     monkeypatch.syspath_prepend(tmp_path)
     config = RunConfig.of(data="theirs.deep.data:make")
     assert len(sources.sources_hash(config)) == 64

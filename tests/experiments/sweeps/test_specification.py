@@ -2,13 +2,12 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lpkernels.experiments.sweeps.specification import SweepSpec, merged, read_spec, spec_of
 from lpkernels.experiments.training.config import RunConfig
-from tests.loops import each
+from tests.support.refusals import rejects
 
 TOML = """
 name = "mnist1d"
@@ -57,8 +56,8 @@ def test_defaults_are_one_arm_one_seed_one_thread() -> None:
     assert SweepSpec(arms={"a": {}, "b": {"lr": 1}}).compare == "a"
 
 
-@each(
-    "values, message",
+test_wrong_specifications = rejects(
+    SweepSpec.from_dict,
     [
         ({"bases": {}}, "unknown field bases; did you mean base"),
         ({"base": {"lrr": 0.1}}, r"\[base\]: RunConfig: unknown field lrr; did you mean lr"),
@@ -86,28 +85,26 @@ def test_defaults_are_one_arm_one_seed_one_thread() -> None:
         ({"arms": {"a": {"recipe": "fp7"}}}, "arm 'a' .*fp7"),
     ],
 )
-def test_wrong_specifications(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        SweepSpec.from_dict(values)
 
 
-@each(
-    "values, message",
+test_values_of_another_type = rejects(
+    SweepSpec.from_dict,
     [
         ({"base": 3}, r"base: expected a table \[base\]"),
         ({"arms": {"a": 3}}, r"\[arms.a\]: expected a table of fields, got 3"),
         ({"axes": {"lr": ["fast"]}}, "lr: expected float, got str 'fast'"),
     ],
+    TypeError,
 )
-def test_values_of_another_type(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        SweepSpec.from_dict(values)
 
 
-@each("seconds", [0, -1, "10 min", math.inf, math.nan, True, 10**9])
-def test_a_limit_that_is_none(seconds: Any) -> None:
-    with pytest.raises(ValueError, match=r"^cell_seconds: expected a number above 0, at most 31,5"):
-        SweepSpec.from_dict({"cell_seconds": seconds})
+test_a_limit_that_is_none = rejects(
+    lambda seconds: SweepSpec.from_dict({"cell_seconds": seconds}),
+    [
+        (seconds, r"^cell_seconds: expected a number above 0, at most 31,5")
+        for seconds in (0, -1, "10 min", math.inf, math.nan, True, 10**9)
+    ],
+)
 
 
 def test_a_limit_is_no_part_of_a_cell() -> None:
@@ -120,10 +117,9 @@ def test_a_limit_is_no_part_of_a_cell() -> None:
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="expected a specification"):
         read_spec(tmp_path / "none.toml")
-    with pytest.raises(ValueError, match=r"sweep.toml: .*line 1"):
-        read_spec(written(tmp_path, "name = \n"))
-    with pytest.raises(ValueError, match=r"sweep.toml: seeds: expected"):
-        read_spec(written(tmp_path, "seeds = 0\n"))
+    for text, message in (("name = \n", ".*line 1"), ("seeds = 0\n", "seeds: expected")):
+        with pytest.raises(ValueError, match=f"sweep.toml: {message}"):
+            read_spec(written(tmp_path, text))
 
 
 def test_configurations_make_their_sweep() -> None:
@@ -147,19 +143,14 @@ def test_specifications_of_one_sweep_merge() -> None:
     first = SweepSpec({"epochs": 2}, {"a": {}}, {"lr": [0.1]}, 2)
     more = SweepSpec({"epochs": 2}, {"b": {"batch": 8}}, {"lr": [0.2, 0.1]}, [1, 5])
     both = merged([first, more])
-    assert list(both.arms) == ["a", "b"]
-    assert both.axes == {"lr": [0.1, 0.2]}
-    assert both.seeds == [0, 1, 5]
+    assert (list(both.arms), both.axes, both.seeds) == (["a", "b"], {"lr": [0.1, 0.2]}, [0, 1, 5])
 
 
-@each(
-    "other, message",
+test_specifications_of_other_sweeps_do_not = rejects(
+    lambda other: merged([SweepSpec({"epochs": 2}, {"a": {}}), other]),
     [
         (SweepSpec({"epochs": 3}, {"a": {}}), r"another base .*: 2\} there, .* 3\} here"),
         (SweepSpec({"epochs": 2}, {"a": {}}, {"lr": [1]}), "other axes .*: none there, lr here"),
         (SweepSpec({"epochs": 2}, {"a": {"batch": 8}}), "arm 'a' is another one there"),
     ],
 )
-def test_specifications_of_other_sweeps_do_not(other: SweepSpec, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        merged([SweepSpec({"epochs": 2}, {"a": {}}), other])

@@ -105,9 +105,7 @@ def test_units_with_the_same_sums_of_few_products_do_not_differ(tmp_path: Path) 
 
 
 def test_stopped_it_goes_on_to_the_same(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    whole: tuple[Path, list[Difference], list[Run]],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: tuple[Path, list[Difference], list[Run]]
 ) -> None:
     fit = Trainer.fit
 

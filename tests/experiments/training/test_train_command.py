@@ -13,22 +13,15 @@ from lpkernels.experiments.processes.leases import hold
 from lpkernels.experiments.training import trainer as trainers
 from lpkernels.experiments.training.trainer import Trainer
 from tests.loops import each
-from tests.support.commands import call, wide  # noqa: F401 (a fixture)
+from tests.support.commands import call, done, sentence, wide  # noqa: F401 (a fixture)
 
 TINY = ("--data", "iris", "--width", 4, "--epochs", 1, "--batch", 60)
-
-
-def sentence(result: Any, code: int) -> str:
-    """What the command said, in one paragraph and without a traceback."""
-    assert result.exit_code == code, result.output
-    assert "Traceback" not in result.output and not isinstance(result.exception, OSError)
-    return " ".join(result.output.replace("│", " ").split())
 
 
 @pytest.fixture
 def trained(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
-    assert call("train", "--out", folder, *TINY).exit_code == 0
+    done("train", "--out", folder, *TINY)
     assert {path.name for path in folder.iterdir()} == {"records.jsonl", "checkpoint.pt"}
     return folder
 
@@ -65,17 +58,19 @@ def test_a_run_whose_folder_is_lost_stops(tmp_path: Path, monkeypatch: pytest.Mo
     assert [path.name for path in tmp_path.iterdir()] == ["records.jsonl"]
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS], ids=["full", "read-only"])
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [(errno.ENOSPC, "make room"), (errno.EROFS, "choose a folder that can be written")],
+)
 def test_what_the_system_refuses_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
 ) -> None:
     def refuse(path: Path, state: object) -> None:
         raise OSError(number, os.strerror(number), str(path))
 
     monkeypatch.setattr(trainers, "write_checkpoint", refuse)
     said = sentence(call("train", "--out", tmp_path, *TINY), 1)
-    advice = {errno.ENOSPC: "make room", errno.EROFS: "choose a folder that can be written"}
-    assert f"checkpoint.pt: {os.strerror(number)}; {advice[number]}; what was saved goes" in said
+    assert f"checkpoint.pt: {os.strerror(number)}; {advice}; what was saved goes" in said
     assert f"lpkernels train --resume --out {tmp_path}" in said
 
 
@@ -118,7 +113,7 @@ def test_sigterm_stops_a_run_as_ctrl_c_does(
         said = sentence(call("train", "--out", tmp_path, *TINY, "--epochs", 2), 130)
     assert f"resume with: lpkernels train --resume --out {tmp_path}" in said
     assert signal.getsignal(signal.SIGTERM) is before
-    assert call("train", "--resume", "--out", tmp_path).exit_code == 0
+    done("train", "--resume", "--out", tmp_path)
 
 
 CODE = """
@@ -137,7 +132,7 @@ def test_a_folder_alone_does_not_choose_what_is_imported(
     (tmp_path / "theirs.py").write_text(CODE)
     monkeypatch.syspath_prepend(tmp_path)
     out, own = tmp_path / "run", ("--data", "theirs:make")
-    assert call("train", "--out", out, *own, "--epochs", 1, "--batch", 8).exit_code == 0
+    done("train", "--out", out, *own, "--epochs", 1, "--batch", 8)
     (tmp_path / "imported").unlink()
     monkeypatch.delitem(sys.modules, "theirs")
     said = sentence(call("train", "--resume", "--out", out), 2)
@@ -145,13 +140,11 @@ def test_a_folder_alone_does_not_choose_what_is_imported(
     said = sentence(call("train", "--resume", "--out", out, "--data", "others:make"), 2)
     assert "the run was started with 'theirs:make', got 'others:make'" in said
     assert not (tmp_path / "imported").exists()
-    assert call("train", "--resume", "--out", out, *own).exit_code == 0
+    done("train", "--resume", "--out", out, *own)
 
 
 def test_brackets_and_escape_sequences_of_a_name_are_text(tmp_path: Path) -> None:
-    name, plots = "[/] [red]\x1b[31m:smile:", ("--plot", tmp_path / "a.png")
-    assert call("train", "--out", tmp_path, "--name", name, *TINY).exit_code == 0
-    result = call("report", tmp_path, *plots)
-    assert result.exit_code == 0, result.output
-    assert "[/] [red]\N{REPLACEMENT CHARACTER}[31m:smile:" in result.output
-    assert "\x1b" not in result.output
+    done("train", "--out", tmp_path, "--name", "[/] [red]\x1b[31m:smile:", *TINY)
+    said = done("report", tmp_path, "--plot", tmp_path / "a.png")
+    assert "[/] [red]\N{REPLACEMENT CHARACTER}[31m:smile:" in said
+    assert "\x1b" not in said

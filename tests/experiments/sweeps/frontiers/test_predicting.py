@@ -7,12 +7,7 @@ import pytest
 
 from lpkernels.experiments.records import write_records
 from lpkernels.experiments.sweeps.frontiers.measuring import run_study
-from lpkernels.experiments.sweeps.frontiers.predicting import (
-    CHOICES,
-    best,
-    frontiers,
-    read_choices,
-)
+from lpkernels.experiments.sweeps.frontiers.predicting import CHOICES, best, frontiers, read_choices
 from lpkernels.experiments.sweeps.frontiers.store import Measured, read_measured, write_study_spec
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, pareto_front
 from tests.experiments.sweeps.frontiers.synthetic import ENGINE, KNOWN, spec, truth
