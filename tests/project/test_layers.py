@@ -1,4 +1,4 @@
-"""Data flows one way: a file imports from its own layer and from those its row allows."""
+"""Data flows one way, and the map of the package names files that exist."""
 
 from __future__ import annotations
 
@@ -287,3 +287,21 @@ def test_a_borrowed_test_is_found(tmp_path: Path):
     path.parent.mkdir(parents=True)
     path.write_text("from tests.cases import ids\nfrom tests.nn.test_old import operand\n")
     assert borrowed_tests(tmp_path) == ["tests/nn/test_new.py imports tests.nn.test_old.operand"]
+
+
+PAGE = ROOT / "docs" / "architecture.md"
+# A path in backticks: with a folder, and either a folder of ours or a file.
+NAMED = re.compile(r"`((?:lpkernels|csrc|tests|bench|docs)(?:/[\w.]+)*)`")
+
+
+def test_every_file_of_the_map_exists() -> None:
+    named = NAMED.findall(PAGE.read_text())
+    assert len(named) > 50
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_every_package_is_on_the_map() -> None:
+    text = PAGE.read_text()
+    packages = [path.parent for path in (ROOT / "lpkernels").glob("*/__init__.py")]
+    missing = [p.name for p in packages if f"lpkernels/{p.name}" not in text]
+    assert missing == []

@@ -1,7 +1,8 @@
-"""`lpkernels train` and its folder: one process at a time, errors of the system, code of others."""
+"""`lpkernels train`: its folder, errors of the system, code of others, a page's command, a log."""
 
 import errno
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -10,10 +11,15 @@ from typing import Any
 import pytest
 
 from lpkernels.experiments.processes.leases import hold
+from lpkernels.experiments.records import header, read_run, write_records
 from lpkernels.experiments.training import trainer as trainers
+from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.trainer import Trainer
+from tests.experiments.tiny import tiny_workload
 from tests.loops import each
+from tests.support.cifar import write_cifar
 from tests.support.commands import call, done, sentence, wide  # noqa: F401 (a fixture)
+from tests.support.trainings import SMALL, stop_after, tiny_trainer
 
 TINY = ("--data", "iris", "--width", 4, "--epochs", 1, "--batch", 60)
 
@@ -148,3 +154,89 @@ def test_brackets_and_escape_sequences_of_a_name_are_text(tmp_path: Path) -> Non
     said = done("report", tmp_path, "--plot", tmp_path / "a.png")
     assert "[/] [red]\N{REPLACEMENT CHARACTER}[31m:smile:" in said
     assert "\x1b" not in said
+
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "cyclic-precision.md"
+# One step of all images an epoch, and two cycles.
+SHORT = {"--model": "resnet8", "--epochs": "4", "--batch": "15"}
+
+
+@pytest.mark.parametrize("data", ["cifar10", "cifar100"])
+def test_cyclic_precision_on_cifar(data: str, tmp_path: Path) -> None:
+    page = PAGE.read_text()
+    line = re.findall(rf"^    lpkernels (train --data {data} .*)$", page, re.MULTILINE)[0]
+    arguments = line.replace("cycles=32", "cycles=2").split()
+    folders = {"--data-dir": str(tmp_path / data), "--out": str(tmp_path / "out")}
+    for option, value in {**SHORT, **folders}.items():
+        arguments[arguments.index(option) + 1] = value
+    write_cifar(tmp_path / data, data)
+    done(*arguments, "--width", 1, "--threads", 1)
+    run = read_run(tmp_path / "out")
+    assert run.finished
+    assert (run.config.optimizer.lr_schedule, run.config.optimizer.peak) == ("steps", 0.1)
+    tests = {f"test_accuracy{name}" for name in ("", "_last_bits", "_recalibrated")}
+    assert tests <= run.epochs[-1].keys()
+    assert [epoch["bits"] for epoch in run.epochs] == [3, 6, 3, 6]
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    found = reading.EventAccumulator(str(folder)).Reload()
+    return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+
+
+@pytest.mark.slow
+def test_the_log_has_every_figure_of_the_records(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    run = tiny_trainer(SMALL, tmp_path / "run", log=f"tensorboard:{tmp_path / 'log'}").fit()
+    found = scalars(tmp_path / "log")
+    assert set(found) == set(run.epochs[0]) - {"type", "epoch"}
+    for name, points in found.items():
+        assert points == [
+            (number, pytest.approx(value)) for number, value in enumerate(run.curve(name), start=1)
+        ]
+
+
+@pytest.mark.slow
+def test_a_resumed_run_has_each_epoch_once(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    trainer = tiny_trainer(SMALL, tmp_path / "run", log=f"tensorboard:{tmp_path / 'log'}")
+    stop_after(trainer, 7)
+    workload = tiny_workload(trainer.config.workload)
+    Trainer.resume(tmp_path / "run", workload=workload).fit()
+    epochs = [step for step, _ in scalars(tmp_path / "log")["test_loss"]]
+    assert epochs == [1, 2]
+
+
+@each("log", ["wandb:a", "tensorboard", "tensorboard:"])
+def test_another_log_is_refused(log: str) -> None:
+    with pytest.raises(ValueError, match="log: expected tensorboard:DIR, the folder of a log, got"):
+        RunConfig.of(log=log)
+
+
+@pytest.fixture
+def no_tensorboard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+
+
+def test_without_tensorboard_the_error_says_what_to_install_and_records_are_read(
+    tmp_path: Path, no_tensorboard: None
+) -> None:
+    with pytest.raises(ModuleNotFoundError, match=r'needs tensorboard: pip install "lpkernels\[fr'):
+        tiny_trainer(SMALL, tmp_path / "run", log="tensorboard:log")
+    assert not (tmp_path / "run").exists()
+    write_records(tmp_path / "records.jsonl", [header(SMALL.replace(log="tensorboard:a"), "fp32")])
+    assert read_run(tmp_path).config.flat()["log"] == "tensorboard:a"
+
+
+def test_the_command_ends_with_one_sentence_without_tensorboard(
+    tmp_path: Path, no_tensorboard: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lpkernels import cli
+
+    options = ["train", "--data", "mnist1d", "--log", "tensorboard:a", "--out", str(tmp_path / "a")]
+    monkeypatch.setattr(sys, "argv", ["lpkernels", *options])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 'lpkernels: log needs tensorboard: pip install "lpkernels[frameworks]"'
+    assert not (tmp_path / "a").exists()

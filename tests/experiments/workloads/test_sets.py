@@ -1,9 +1,11 @@
-"""The text: what it is, how it is split, and its figures."""
+"""The data sets: the text, the tables of scikit-learn, and MNIST-1D."""
 
 import math
+import random
 import unicodedata
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,7 +14,10 @@ from torch.nn.functional import one_hot
 from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.experiments.workloads.sets import text as module
+from lpkernels.experiments.workloads.sets.mnist1d import signals
+from lpkernels.experiments.workloads.sets.tables import rows
 from lpkernels.experiments.workloads.sets.text import examples, text, vocabulary
+from tests.loops import each
 
 CONFIG = WorkloadConfig(data="text", width=8)
 
@@ -95,3 +100,96 @@ def test_models_see_no_character_that_follows(name: str) -> None:
         one, two = model(tokens), model(changed)
     assert torch.allclose(one[:, :40], two[:, :40], atol=1e-6)
     assert not torch.allclose(one[:, 41:], two[:, 41:], atol=1e-6)
+
+
+# Rows to train on and to test on, columns, classes.
+SIZES = {"iris": (102, 48, 4, 3), "wine": (120, 58, 13, 3), "breast_cancer": (380, 189, 30, 2)}
+
+
+@pytest.mark.usefixtures("no_network")
+@each("name", SIZES)
+def test_rows_columns_and_classes_are_normalised_by_the_rows_to_train_on(name: str) -> None:
+    (x, y), (tested, answers) = rows(name)
+    train, test, columns, classes = SIZES[name]
+    assert (x.shape, tested.shape) == ((train, columns), (test, columns))
+    assert (x.dtype, y.dtype) == (torch.float32, torch.int64)
+    assert set(y.tolist()) == set(answers.tolist()) == set(range(classes))
+    assert find(WorkloadConfig(data=name)).model().head.out_features == classes
+    mean, deviation = x.double().mean(dim=0), x.double().std(dim=0, unbiased=False)
+    assert mean.abs().max() < 1e-6 and (deviation - 1).abs().max() < 1e-6
+
+
+def test_each_third_row_of_a_class_is_for_the_test() -> None:
+    """iris has its classes in order, 50 rows each; rows 2, 5, ... of each are for the test."""
+    from sklearn.datasets import load_iris
+
+    data = torch.from_numpy(load_iris().data)
+    mask = torch.zeros(150, dtype=torch.bool)
+    for first in (0, 50, 100):
+        mask[first + 2 : first + 50 : 3] = True
+    train = data[~mask]
+    expected = (data[mask] - train.mean(dim=0)) / train.std(dim=0, unbiased=False)
+    assert torch.allclose(rows("iris")[1][0].double(), expected, atol=1e-6)
+
+
+def test_settings_of_labelled_data_apply() -> None:
+    config = WorkloadConfig(data="wine", train_size=30, label_noise=0.5, classes=2)
+    assert len(find(config).train) == 30
+    assert find(config).model().head.out_features == 2
+
+
+def test_4000_signals_to_train_and_1000_to_test() -> None:
+    work = find(WorkloadConfig(data="mnist1d"))
+    assert len(work.train) == 4000
+    x, y = work.train.plan(0, 0).batch(0, 64)
+    assert (x.shape, x.dtype, y.dtype) == ((64, 1, 40), torch.float32, torch.int64)
+    assert [len(y) for _, y in work.test] == [256, 256, 256, 232]
+    assert work.model().head.out_features == 10
+
+
+@pytest.fixture
+def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes fifty signals instead of the 5,000, which take a second."""
+    from mnist1d import data
+
+    arguments = data.get_dataset_args()
+    arguments.num_samples = 50
+    monkeypatch.setattr(data, "get_dataset_args", lambda: arguments)
+
+
+@pytest.mark.usefixtures("fewer", "no_network")
+def test_nothing_is_fetched_and_random_states_stay_and_do_not_matter() -> None:
+    def draws() -> tuple[float, float, float]:
+        return random.random(), float(np.random.rand()), float(torch.rand(()))  # noqa: NPY002
+
+    def seed(number: int) -> None:
+        random.seed(number)
+        np.random.seed(number)  # noqa: NPY002
+        torch.manual_seed(number)
+
+    seed(5)
+    expected = draws()
+    seed(5)
+    (x, y), _ = signals.__wrapped__()
+    assert draws() == expected
+    assert len(x) == 40
+    seed(6)
+    (again, labels), _ = signals.__wrapped__()
+    assert torch.equal(x, again)
+    assert torch.equal(y, labels)
+
+
+def test_the_signals_are_those_of_the_package() -> None:
+    (x, y), (test_x, _) = signals()
+    both = torch.cat([x, test_x]).double()
+    # The package centres and scales all of them together.
+    assert abs(float(both.mean())) < 1e-6
+    assert abs(float(both.std(correction=0)) - 1) < 1e-6
+    assert torch.bincount(y).sum() == 4000
+    assert (torch.bincount(y) - 400).abs().max() < 60
+
+
+def test_options() -> None:
+    work = find(WorkloadConfig(data="mnist1d", classes=4, train_size=40, label_noise=0.5))
+    assert len(work.train) == 40
+    assert work.model().head.out_features == 4
