@@ -9,22 +9,15 @@ import time
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lpkernels.experiments.processes import leases
-from lpkernels.experiments.processes.leases import (
-    FAILED,
-    HELD,
-    RELEASED,
-    Lease,
-    Note,
-    Owner,
-    Watch,
-    hold,
-)
+from lpkernels.experiments.processes.leases import Lease, Note, Watch, hold
 from lpkernels.experiments.processes.torchrun import ALONE, Processes, joined
 from tests.loops import each
+from tests.support.commands import as_rank_0
 
 TWO = (Processes(0, 2), Processes(1, 2))
 
@@ -68,34 +61,22 @@ def test_without_torchrun_there_is_one_process(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("RANK", raising=False)
     with joined() as processes:
         assert processes is ALONE
-    with (
-        pytest.raises(ValueError, match=r"--fsdp spreads the weights .* start them with torchrun"),
-        joined(sharded=True),
-    ):
+    message = r"--fsdp spreads the weights .* start them with torchrun"
+    with pytest.raises(ValueError, match=message), joined(sharded=True):
         pass
-
-
-def test_one_process_under_torchrun_is_alone_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
-    for name, value in told.items():
-        monkeypatch.setenv(name, value)
+    as_rank_0(monkeypatch, 1)
     with joined() as processes:
         assert processes is ALONE
     assert processes.sums([1.5, True]) == [1.5, 1]
     assert processes.on_first(lambda: 7) == 7
 
 
-class Clock:
-    """The observer's clock."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1000.0
-        monkeypatch.setattr(leases.time, "monotonic", lambda: self.now)
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The observer's clock."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(leases.time, "monotonic", lambda: clock.now)
+    return clock
 
 
 def note_of(path: Path) -> Note:
@@ -106,37 +87,33 @@ def note_of(path: Path) -> Note:
 
 def elsewhere(path: Path, **changes: object) -> None:
     """The lease of a process of another machine, which cannot be asked."""
-    owner = {**vars(Owner.here()), "boot": "another", "host": "far"}
-    note = {"owner": owner, "run": "", "seconds": 60.0, "state": HELD, "token": "t", "count": 1}
-    path.write_text(json.dumps({**note, "done": 0, "total": 0, **changes}))
+    owner = {**vars(leases.Owner.here()), "boot": "another", "host": "far"}
+    note = {"owner": owner, "run": "", "seconds": 60.0, "state": leases.HELD, "token": "t"}
+    path.write_text(json.dumps({**note, "count": 1, "done": 0, "total": 0, **changes}))
 
 
 def test_a_lease_is_made_once_and_says_who_holds_it(tmp_path: Path) -> None:
     path = tmp_path / "lease"
     with Lease(path) as lease:
-        note = note_of(path)
-        assert note.owner == Owner.here() and note.state == HELD
+        assert (note_of(path).owner, note_of(path).state) == (leases.Owner.here(), leases.HELD)
         with pytest.raises(FileExistsError):
             Lease(path)
         size = path.stat().st_size
         lease._shown = -1e9
         lease.show(3, 7)
-        note = note_of(path)
-        assert (note.done, note.total) == (3, 7)
+        assert (note_of(path).done, note_of(path).total) == (3, 7)
         assert path.stat().st_size == size
         # It lives, but its work has made no step since.
         lease._stepped -= 300
         lease._update(flush=False)
-        note = note_of(path)
-        assert 300 <= note.idle < 400
+        assert 300 <= note_of(path).idle < 400
         lease.show(4, 7)
         lease._update(flush=False)
-        note = note_of(path)
-        assert note.idle < 100
+        assert note_of(path).idle < 100
     assert Watch().is_over(path)
     note = note_of(path)
-    assert note.state == RELEASED
-    lease.end(FAILED)
+    assert note.state == leases.RELEASED
+    lease.end(leases.FAILED)
     assert Note.read(path) == note
 
 
@@ -152,27 +129,25 @@ def test_a_lease_survives_a_folder_that_moves_and_one_that_goes(tmp_path: Path) 
     folder.mkdir()
     lease = Lease(folder / "lease", seconds=0.06)
     folder.rename(tmp_path / "b")
-    lease.end(FAILED)
-    assert note_of(tmp_path / "b" / "lease").state == FAILED
+    lease.end(leases.FAILED)
+    assert note_of(tmp_path / "b" / "lease").state == leases.FAILED
 
 
-def test_silence_is_judged_by_the_observers_clock(tmp_path: Path, clock: Clock) -> None:
+def test_silence_is_judged_by_the_observers_clock(tmp_path: Path, clock: SimpleNamespace) -> None:
     path, watch = tmp_path / "lease", Watch()
     elsewhere(path)
     # By its date the file has not changed for years, but the observer has only just begun to look.
     os.utime(path, (0, 0))
-    assert not watch.is_over(path)
-    clock.now += 59
-    assert not watch.is_over(path)
-    clock.now += 2
-    assert watch.is_over(path)
+    for seconds, over in ((0, False), (59, False), (2, True)):
+        clock.now += seconds
+        assert watch.is_over(path) == over
     elsewhere(path, count=2)
-    assert not watch.is_over(path)
-    clock.now += 61
-    assert watch.is_over(path)
+    for seconds, over in ((0, False), (61, True)):
+        clock.now += seconds
+        assert watch.is_over(path) == over
 
 
-def test_a_lease_says_its_own_time_unless_it_is_half_or_gone(tmp_path: Path, clock: Clock) -> None:
+def test_a_lease_says_its_own_time_if_it_is_whole(tmp_path: Path, clock: SimpleNamespace) -> None:
     path, half, watch = tmp_path / "lease", tmp_path / "half", Watch(5)
     elsewhere(path, seconds=600.0)
     half.write_text('{"owner": ')
@@ -213,7 +188,7 @@ def test_a_killed_process_of_this_machine_is_dead_at_once(tmp_path: Path) -> Non
 
 
 def test_who_is_surely_dead() -> None:
-    here = Owner.here()
+    here = leases.Owner.here()
     assert not here.surely_dead()
     if here.boot:
         assert dataclasses.replace(here, start="0").surely_dead()
@@ -242,9 +217,9 @@ def test_a_folder_is_held_by_one(tmp_path: Path) -> None:
 
 def _contend(folder: Path, together: Barrier) -> None:
     together.wait(60)
+    status = 0
     try:
         hold(folder, print)
-        status = 0
     except BlockingIOError:
         status = 3
     # The one that holds the folder keeps it until all others have looked.

@@ -10,6 +10,7 @@ import pytest
 
 from attacks.__main__ import RESULTS, main
 from attacks.soak import MOST_BYTES_PER_ROUND, Sample, flat
+from tests.loops import each
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -53,9 +54,7 @@ def test_an_unknown_attack_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
     assert "expected names of kills, damage, hostile" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("name", "figure"), [("kills", "kills"), ("damage", "files"), ("hostile", "calls")]
-)
+@each("name, figure", [("kills", "kills"), ("damage", "files"), ("hostile", "calls")])
 def test_the_page_has_the_counts_of_the_last_attack(name: str, figure: str) -> None:
     lines = map(json.loads, RESULTS.read_text(encoding="utf-8").splitlines())
     count = [line["figures"][figure] for line in lines if line["name"] == name][-1]
@@ -66,28 +65,17 @@ def test_the_page_has_the_counts_of_the_last_attack(name: str, figure: str) -> N
 def samples(*, grown: float = 0.0, handles: int = 7, threads: int = 5) -> list[Sample]:
     """A sample in each of 100 rounds. `grown` bytes are added in each, and in the last there are so
     many handles and threads."""
-    first = Sample(0.0, 400 << 20, 7, 5, 0, 0)
-    seen = [
-        first._replace(seconds=float(i), rounds=i, bytes=first.bytes + round(grown * i))
-        for i in range(100)
-    ]
+    seen = [Sample(float(i), (400 << 20) + round(grown * i), 7, 5, 0, i) for i in range(100)]
     return [*seen[:-1], seen[-1]._replace(handles=handles, threads=threads)]
 
 
-def test_flat_figures_pass() -> None:
+def test_the_soak_lets_flat_figures_pass_and_notices_growth() -> None:
     figures = flat(samples(grown=MOST_BYTES_PER_ROUND / 2))
     assert figures["rounds"] == 99 and figures["bytes_per_round"] == MOST_BYTES_PER_ROUND / 2
-
-
-@pytest.mark.parametrize(
-    ("grown", "message"),
-    [
+    for grown, message in (
         ({"grown": 2 * MOST_BYTES_PER_ROUND}, "memory grows"),
         ({"handles": 8}, r"handles: between rounds there were \[7, 8\]"),
         ({"threads": 6}, r"threads: between rounds there were \[5, 6\]"),
-    ],
-    ids=["memory", "handles", "threads"],
-)
-def test_growth_is_noticed(grown: dict[str, float], message: str) -> None:
-    with pytest.raises(AssertionError, match=message):
-        flat(samples(**grown))  # type: ignore[arg-type]
+    ):
+        with pytest.raises(AssertionError, match=message):
+            flat(samples(**grown))  # type: ignore[arg-type]

@@ -2,7 +2,6 @@
 
 import re
 import runpy
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,10 +12,11 @@ import torch
 
 import lpkernels
 from lpkernels.cli import main
+from lpkernels.experiments.measuring import accumulator_speed
 from lpkernels.experiments.records import RECORDS, header, read_run, write_records
+from lpkernels.experiments.sweeps import accumulate, demo
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
-from lpkernels.experiments.training.trainer import Trainer
 from tests.loops import each
 from tests.support.commands import as_rank_0, assert_refused, call, done, wide  # noqa: F401
 
@@ -43,15 +43,15 @@ def test_help_lists_the_commands() -> None:
     assert all(command in call("--help").output for command in COMMANDS)
 
 
-def test_version_names_lpkernels_torch_and_backends() -> None:
+def test_version_formats_and_doctor() -> None:
     first, second = done("--version").splitlines()
     assert first == f"lpkernels {lpkernels.__version__}"
     assert second.startswith(f"torch {torch.__version__}, backends: reference")
-
-
-def test_formats_lists_all_and_details_one() -> None:
     assert "fp8_e4m3" in call("formats").output
     assert "448" in done("formats", "e4m3fn")
+    said = done("doctor")
+    for word in ("reference", "cpu", "cuda", "triton", "torch", "LPKERNELS_ISA", "processor"):
+        assert word in said
 
 
 def test_quantize_shows_codes_and_repeats_with_its_seed() -> None:
@@ -60,12 +60,6 @@ def test_quantize_shows_codes_and_repeats_with_its_seed() -> None:
     values = ["0.1"] * 8
     drawn = ("quantize", *values, *"--format e4m3fn --rounding stochastic --seed 5".split())
     assert call(*drawn).output == call(*drawn).output
-
-
-def test_doctor_names_backends_and_versions() -> None:
-    said = done("doctor")
-    for word in ("reference", "cpu", "cuda", "triton", "torch", "LPKERNELS_ISA", "processor"):
-        assert word in said
 
 
 @each(
@@ -124,38 +118,16 @@ def test_train_then_report(tmp_path: Path) -> None:
     assert "tiny" in done("report", out, "--plot", curves)
     assert curves.stat().st_size > 1000
     assert "--plot" in call("report", out, "--plot", tmp_path / "curves.doc").output
-
-
-def test_ctrl_c_says_how_to_resume_and_resume_finishes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    step = Trainer._train
-
-    def step_and_signal(trainer: Trainer, batch: Any) -> None:
-        step(trainer, batch)
-        signal.raise_signal(signal.SIGINT)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_train", step_and_signal)
-        result = call("train", "--out", tmp_path, *TINY)
-    assert result.exit_code == 130
-    assert f"resume with: lpkernels train --resume --out {tmp_path}" in result.output
-    done("train", "--resume", "--out", tmp_path)
-    assert read_run(tmp_path).finished
-
-
-def test_resume_refuses_options_of_another_run(tmp_path: Path) -> None:
-    done("train", "--out", tmp_path, *TINY)
-    before = (tmp_path / RECORDS).read_bytes()
-    resumed = ("train", "--resume", "--out", tmp_path, "--epochs")
+    # Resuming refuses options of another run.
+    before, resumed = (out / RECORDS).read_bytes(), ("train", "--resume", "--out", out, "--epochs")
     message = "--epochs: the run was started with 1, got 2; resume without --epochs"
     assert_refused((*resumed, 2, "--batch", 500), message)
-    assert (tmp_path / RECORDS).read_bytes() == before
+    assert (out / RECORDS).read_bytes() == before
     done(*resumed, 1)
 
 
 @each("command", ["demo", "accumulate", "sweep run SPEC"])
-def test_torchrun_starts_no_other_command_that_trains(
+def test_torchrun_starts_none(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     as_rank_0(monkeypatch, 2)
@@ -167,15 +139,13 @@ def test_torchrun_starts_no_other_command_that_trains(
 
 
 def test_demo_runs_all_three_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lpkernels.experiments.sweeps import demo as runs
+    full = demo.demo_configs
 
-    full = runs.demo_configs
-
-    def tiny_configs(*, epochs: int, seed: int) -> list[runs.RunConfig]:
+    def tiny_configs(*, epochs: int, seed: int) -> list[RunConfig]:
         small = {"model": "cnn1", "width": 1, "batch": 500, "threads": 1}
         return [config.replace(**small) for config in full(epochs=epochs, seed=seed)]
 
-    monkeypatch.setattr(runs, "demo_configs", tiny_configs)
+    monkeypatch.setattr(demo, "demo_configs", tiny_configs)
     said = done("demo", "--out", tmp_path, "--epochs", 1)
     assert all(config.name in said for config in full())
     assert (tmp_path / "curves.png").is_file()
@@ -188,9 +158,7 @@ def test_demo_runs_all_three_and_draws(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("module", ["sklearn.datasets", "matplotlib.figure"])
-def test_a_package_missing_later_is_a_message_too(
-    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     epoch = {"type": "epoch", "epoch": 1, "train_loss": 0.5, "test_accuracy": 0.5}
     epoch |= {"skipped_steps": 0, "seconds": 1.0}
     write_records(tmp_path / RECORDS, [header(RunConfig(epochs=1), "fp32"), epoch])
@@ -202,9 +170,7 @@ def test_a_package_missing_later_is_a_message_too(
         main()
 
 
-def test_without_the_lab_extra_the_command_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_the_lab_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "typer", None)
     with pytest.raises(SystemExit, match=r'pip install "lpkernels\[lab\]"'):
         runpy.run_path(lpkernels.cli.__file__)
@@ -236,13 +202,18 @@ def test_accumulate_plans_simulates_and_trains(tmp_path: Path) -> None:
     assert_refused((*ACCUMULATE, "--resume", "--out", tmp_path), "another question")
 
 
-def test_accumulate_gives_exponents_the_headroom_it_is_asked_for(tmp_path: Path) -> None:
+def test_accumulate_says_the_headroom_and_where_nothing_overflows(tmp_path: Path) -> None:
     printed = [
         call(*ACCUMULATE, *options, "--out", tmp_path).output
         for options in ([], ["--headroom", "2"], ["--headroom", "0"])
     ]
     for output, more in zip(printed, ("+1", "+2", "+0"), strict=True):
         assert re.search(rf"fprop .* -?\d+\.\.-?\d+ \{more} e", output)
+    said = done(*ACCUMULATE, "--operand", "fixed8_f5", "--out", tmp_path)
+    assert "never overflows in" in " ".join(said.split())
+    assert re.search(r"fprop .* 1\d bits", said)
+    assert "E[sum^2] is" in said  # a note, not markup
+    assert "overflows" not in call(*ACCUMULATE, "--out", tmp_path).output
 
 
 def test_accumulate_simulates_other_roundings(tmp_path: Path) -> None:
@@ -252,24 +223,12 @@ def test_accumulate_simulates_other_roundings(tmp_path: Path) -> None:
     assert_refused((*ACCUMULATE, "--rounding", "toward_zero"), known)
 
 
-def test_accumulate_says_in_how_many_bits_fixed_point_never_overflows(tmp_path: Path) -> None:
-    said = done(*ACCUMULATE, "--operand", "fixed8_f5", "--out", tmp_path)
-    assert "never overflows in" in " ".join(said.split())
-    assert re.search(r"fprop .* 1\d bits", said)
-    assert "E[sum^2] is" in said  # a note, not markup
-    assert "overflows" not in call(*ACCUMULATE, "--out", tmp_path).output
-
-
-def test_accumulate_says_how_to_go_on_after_ctrl_c(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from lpkernels.experiments.sweeps import accumulate as work
-
+def test_accumulate_goes_on_after_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*arguments: object) -> None:
         raise Interrupted("stopped")
 
     with monkeypatch.context() as patch:
-        patch.setattr(work, "simulate_study", stop)
+        patch.setattr(accumulate, "simulate_study", stop)
         options = ("--simulate", "--chunk", "best", "--metric", "nmse", "--out", tmp_path)
         result = call(*ACCUMULATE, *options)
     assert result.exit_code == 130
@@ -279,15 +238,10 @@ def test_accumulate_says_how_to_go_on_after_ctrl_c(
     done(*command)
 
 
-def test_bench_accumulate(tmp_path: Path) -> None:
+def test_bench_accumulate_even_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     records = tmp_path / "speed.jsonl"
     said = done("bench", "accumulate", "--longest", 8, "--repeats", 1, "--out", records)
     assert "cpu, GMAC/s" in said and '"length": 256' in records.read_text()
-
-
-def test_bench_accumulate_stopped_shows_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lpkernels.experiments.measuring import accumulator_speed
-
     whole = accumulator_speed.speed_over_length
 
     def one_record(*arguments: Any, **options: Any) -> Iterator[dict[str, Any]]:
@@ -301,15 +255,12 @@ def test_bench_accumulate_stopped_shows_what_it_has(monkeypatch: pytest.MonkeyPa
     assert "reference, GMAC/s" in result.output
 
 
-def test_schedule_draws_and_counts(tmp_path: Path) -> None:
+def test_schedule_draws_and_counts_bits(tmp_path: Path) -> None:
     picture = tmp_path / "schedule.png"
     said = done("schedule", "cpt:3-8/8", "--steps", 64000, "--plot", picture)
     for word in ("cpt:3-8/8", "forward bits, 64000 steps", "20.50%", "5.499", "36.67%", "0.039579"):
         assert word in said
     assert picture.stat().st_size > 1000
-
-
-def test_schedule_of_accumulators_and_gradients() -> None:
     said = done("schedule", "CT:4-8/6-8,acc=5-10", "--steps", 80, "--seed", 3)
     for word in ("forward bits", "gradient bits", "mantissa bits of accumulators", "bitops"):
         assert word in said

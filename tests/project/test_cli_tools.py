@@ -124,8 +124,10 @@ def test_wrong_input_names_the_option(arguments: list[str], option: str, message
     assert_refused(["bench", *arguments], option, message)
 
 
-def test_help_has_an_example() -> None:
+def test_help_has_examples_of_predictions_and_comparisons() -> None:
     assert "lpkernels bench --predict h100 --model resnet18-imagenet" in done("bench", "--help")
+    result = call("units", "compare", "--help")
+    assert "lpkernels units compare --a h100_fp8 --b ada_e4m3" in result.output.split("Example:")[1]
 
 
 TINY = (
@@ -142,11 +144,6 @@ def test_all_are_listed_and_one_is_detailed() -> None:
     detailed = call("units", "h100_e4m3").output
     assert str(UNITS["h100_e4m3"].accumulator) in detailed
     assert "wgmma" in detailed and "not known" in detailed
-
-
-def test_help_of_a_comparison_has_an_example() -> None:
-    result = call("units", "compare", "--help")
-    assert "lpkernels units compare --a h100_fp8 --b ada_e4m3" in result.output.split("Example:")[1]
 
 
 def test_a_comparison_shows_outputs_and_training_and_draws(tmp_path: Path) -> None:

@@ -14,21 +14,22 @@ from tests.support.refusals import rejects
 
 
 def test_probe_rounds_straight_from_float64() -> None:
-    # 464 is a tie of e4m3fn; the second lies above it by less than float32 can hold
+    # 464 is a tie of e4m3fn; the second lies above it by less than float32 can hold.
     assert probe([464.0, 464.0 + 2.0**-40], formats.E4M3FN, "nearest_even")[0].result == 448.0
     assert math.isnan(probe([464.0 + 2.0**-40], formats.E4M3FN, "nearest_even")[0].result)
     assert probe([0.1], formats.E4M3FN, "nearest_even") == [Probe(0.1, 0.1015625, "0 0011 101")]
 
 
 def test_probe_stochastic_repeats_with_its_seed() -> None:
-    values = [0.1] * 20
-    one = probe(values, formats.E4M3FN, "stochastic", seed=3)
-    assert one == probe(values, formats.E4M3FN, "stochastic", seed=3)
-    assert {p.result for p in one} == {0.09375, 0.1015625}
+    one, again = (probe([0.1] * 20, formats.E4M3FN, "stochastic", seed=3) for _ in range(2))
+    assert one == again and {p.result for p in one} == {0.09375, 0.1015625}
 
 
-def test_probe_error_is_result_minus_value() -> None:
+def test_an_error_a_ratio_a_shape_and_the_machine() -> None:
     assert Probe(464.0, 448.0, "").error == -16.0
+    assert shape_from("960X4x7") == (960, 4, 7)
+    assert Speed(emulated=3.0, torch_float32=12.0).ratio == 0.25
+    assert machine.device_name("cpu") and machine.cuda_status()
 
 
 @each(
@@ -74,17 +75,7 @@ def test_bench_names_the_wrong_option() -> None:
     assert_refused(("bench", "--shape", "4x4"), "--shape")
 
 
-def test_shape_and_ratio() -> None:
-    assert shape_from("960X4x7") == (960, 4, 7)
-    assert Speed(emulated=3.0, torch_float32=12.0).ratio == 0.25
-
-
 @needs_cpu
 def test_take_tiers_clears() -> None:
     backends.take_tiers()
     assert set(backends.take_tiers().values()) == {0.0}
-
-
-def test_device_name_and_cuda_status_are_not_empty() -> None:
-    assert machine.device_name("cpu")
-    assert machine.cuda_status()

@@ -44,23 +44,15 @@ def survive(folder: Path, **options: Any) -> Results:
     return results
 
 
-@pytest.mark.parametrize(
-    ("worker", "visible", "count", "expected"),
-    [
-        (0, None, 0, {}),
-        (0, None, 2, {"CUDA_VISIBLE_DEVICES": "0"}),
-        (3, None, 2, {"CUDA_VISIBLE_DEVICES": "1"}),
-        (1, "4, 6", 2, {"CUDA_VISIBLE_DEVICES": "6"}),
-        (2, "GPU-abc", 1, {"CUDA_VISIBLE_DEVICES": "GPU-abc"}),
-    ],
-)
-def test_workers_take_turns_with_gpus(
-    worker: int, visible: str | None, count: int, expected: dict[str, str]
-) -> None:
-    assert gpu_of(worker, visible, count) == expected
-
-
-def test_gpus_are_shared_out_unless_cells_name_theirs() -> None:
+def test_workers_take_turns_with_gpus_that_are_shared_out_unless_cells_name_theirs() -> None:
+    assert gpu_of(0, None, 0) == {}
+    for worker, visible, count, expected in (
+        (0, None, 2, "0"),
+        (3, None, 2, "1"),
+        (1, "4, 6", 2, "6"),
+        (2, "GPU-abc", 1, "GPU-abc"),
+    ):
+        assert gpu_of(worker, visible, count) == {"CUDA_VISIBLE_DEVICES": expected}
     assert wants_gpus(["cuda", "cpu"])
     assert not wants_gpus(["cpu"])
     assert not wants_gpus(["cuda", "cuda:1"])
@@ -77,9 +69,7 @@ def test_processes_outlive_cells_that_die_and_hang(tmp_path: Path) -> None:
     assert result.status == "failed" and result.error.count("its worker died (process") == 2
 
 
-def test_workers_that_cannot_start_are_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vain_workers_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "_begin", os._exit)
     monkeypatch.setattr(engines, "_VAIN_STARTS", 1)
     with pytest.raises(RuntimeError, match="the workers end before they take a cell"):

@@ -78,9 +78,7 @@ def test_status_table_predict_plot(study: Path, tmp_path: Path) -> None:
         assert picture.stat().st_size > 1000
 
 
-def test_studies_of_one_name_stand_side_by_side(
-    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_studies_of_one_name(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[str] = []
     monkeypatch.setattr(pictures, "plot_frontiers", lambda each, *_, **__: drawn.extend(each))
     folders = [shutil.copytree(study, tmp_path / name) for name in ("one", "two")]
@@ -144,9 +142,7 @@ def test_a_missing_file_is_named_before_a_missing_option(tmp_path: Path) -> None
     fails("--what", "expected one of frontier", "plot", tmp_path, "--what", "x", "--out", "a.png")
 
 
-def test_a_stopped_run_says_how_to_go_on(
-    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_it_can_go_on(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object, **__: object) -> None:
         raise Interrupted("stopped; 0 of 8 cells are finished")
 

@@ -9,11 +9,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.sweeps.reading import read_results
 from lpkernels.experiments.sweeps.sweep import run_sweep
 from lpkernels.experiments.sweeps.worker import is_full
+from lpkernels.experiments.training.checkpoints import read_checkpoint, write_checkpoint
 from tests.experiments.sweeps import toy
 from tests.experiments.sweeps.killing import kill_some
 
@@ -31,9 +33,7 @@ def start(folder: Path, seeds: int, *options: object, jobs: int = 2) -> "subproc
 @pytest.mark.parametrize(
     ("kills", "seeds"), [(3, 16), pytest.param(50, 200, marks=pytest.mark.slow)]
 )
-def test_a_sweep_killed_at_any_moments_ends_as_one_that_was_not(
-    tmp_path: Path, kills: int, seeds: int
-) -> None:
+def test_a_killed_sweep_ends_as_one_that_was_not(tmp_path: Path, kills: int, seeds: int) -> None:
     folder, whole = tmp_path / "out", tmp_path / "whole"
     killed = kill_some(partial(start, folder, seeds), folder, kills, random.Random(kills))
     assert killed.total() >= kills * 9 // 10
@@ -119,10 +119,6 @@ def test_a_checkpoint_that_does_not_fit_is_a_full_folder(brim: Path) -> None:
 
 
 def test_torchs_own_error_is_one_too(brim: Path) -> None:
-    import torch
-
-    from lpkernels.experiments.training.checkpoints import read_checkpoint, write_checkpoint
-
     path = brim / "checkpoint.pt"
     write_checkpoint(path, {"step": 3})
     with pytest.raises(OSError, match="No space left on device") as full:

@@ -87,9 +87,7 @@ def died(claim: Claim) -> bool:
     return len(claim.bad) == 1 and "its worker died (process" in claim.bad[0]
 
 
-def test_a_dead_workers_cell_is_taken_over_from_the_last_checkpoint_there_is(
-    places: Places,
-) -> None:
+def test_a_dead_workers_cell_goes_on_from_the_last_checkpoint_there_is(places: Places) -> None:
     first = claimed(places)
     run_files(first.folder, "one")
     # A run that saved once has no checkpoint before its last one.
@@ -157,9 +155,7 @@ def in_a_process(call: Callable[[Places], None], places: Places) -> int | None:
     return process.exitcode
 
 
-def test_a_cell_over_its_limit_failed_and_twice_is_given_up_and_says_where_it_was(
-    places: Places,
-) -> None:
+def test_a_cell_over_its_limit_failed_and_twice_is_given_up_with_its_place(places: Places) -> None:
     assert in_a_process(_overrun, places) == 1
     second = claimed(places)
     assert second.bad == ["ran longer than its limit of 0.1 s"] and not second.is_hopeless
@@ -185,9 +181,7 @@ def test_what_is_killed_with_its_command_was_not_killed_by_the_cell(places: Plac
 
 
 @pytest.mark.parametrize(("command", "bad"), [(2.0, 1), (55.0, 0)])
-def test_a_worker_elsewhere_is_outlived_by_a_command_that_is_not_silent(
-    places: Places, command: float, bad: int
-) -> None:
+def test_a_command_outlives_a_worker_elsewhere(places: Places, command: float, bad: int) -> None:
     claimed(places).lease._over.set()
     watch, now = Watch(), time.monotonic()
     for path, silent in ((places.at(X, 1) / LEASE, 61.0), (places.runs / UNIQUE, command)):

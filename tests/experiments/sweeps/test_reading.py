@@ -66,9 +66,7 @@ def test_what_is_no_sweep(tmp_path: Path) -> None:
             read_results(place)
 
 
-def test_the_status_of_a_file_says_what_to_write_and_another_version_of_it_is_refused(
-    tmp_path: Path,
-) -> None:
+def test_the_status_of_a_file_and_another_version_of_it_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
     path = write_results(toy.run(toy.spec("a"), out), tmp_path / "x")
     with pytest.raises(ValueError, match=rf"got the file .*`lpkernels sweep table {path}` for"):

@@ -7,13 +7,7 @@ from pathlib import Path
 import pytest
 
 from lpkernels.experiments.sweeps import sources
-from lpkernels.experiments.sweeps.sources import (
-    cell_name,
-    config_digits,
-    hash_of_package,
-    sources_hash,
-    version_of,
-)
+from lpkernels.experiments.sweeps.sources import cell_name, hash_of_package, sources_hash
 from lpkernels.experiments.sweeps.specification import SweepSpec, merged, read_spec, spec_of
 from lpkernels.experiments.training.config import RunConfig
 from tests.support.refusals import rejects
@@ -58,11 +52,15 @@ def test_a_file_makes_arms_times_axes_times_seeds(tmp_path: Path) -> None:
     assert spec.compare == "affine4"
 
 
-def test_defaults_are_one_arm_one_seed_one_thread() -> None:
+def test_defaults_are_one_arm_one_seed_one_thread_and_a_limit_is_no_part_of_a_cell() -> None:
     spec = SweepSpec()
     assert [(c.arm, c.seed, c.config.threads) for c in spec.cells()] == [("base", 0, 1)]
     assert SweepSpec(base={"threads": 4}).cells()[0].config.threads == 4
     assert SweepSpec(arms={"a": {}, "b": {"lr": 1}}).compare == "a"
+    without, limited = SweepSpec(seeds=2), SweepSpec(seeds=2, cell_seconds=60)
+    assert SweepSpec.from_dict(limited.to_dict()) == limited
+    assert limited.cells() == without.cells()
+    assert merged([without, limited]).cell_seconds == 60
 
 
 test_wrong_specifications = rejects(
@@ -114,13 +112,6 @@ test_a_limit_that_is_none = rejects(
         for seconds in (0, -1, "10 min", math.inf, math.nan, True, 10**9)
     ],
 )
-
-
-def test_a_limit_is_no_part_of_a_cell() -> None:
-    without, limited = SweepSpec(seeds=2), SweepSpec(seeds=2, cell_seconds=60)
-    assert SweepSpec.from_dict(limited.to_dict()) == limited
-    assert limited.cells() == without.cells()
-    assert merged([without, limited]).cell_seconds == 60
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
@@ -194,9 +185,7 @@ def test_what_can_change_a_result_changes_the_hash(tmp_path: Path, name: str, co
     assert (hash_of_package(root) != before) == counts
 
 
-def test_the_built_module_counts_only_without_its_sources_and_the_place_does_not(
-    tmp_path: Path,
-) -> None:
+def test_the_built_module_counts_without_its_sources_alone_and_no_place(tmp_path: Path) -> None:
     root = package(tmp_path / "a")
     before = hash_of_package(root)
     assert hash_of_package(package(tmp_path / "b")) == before
@@ -211,16 +200,14 @@ def test_a_cell_is_named_by_all_but_the_name_of_its_run() -> None:
     assert cell_name(config) == cell_name(RunConfig(name="b"))
     for other in ({"seed": 1}, {"threads": 1}, {"lr": 0.2}, {"loss_scale": 2.0}):
         assert cell_name(config.replace(**other)) != cell_name(config)
-    assert version_of(cell_name(config)) == sources_hash(config)[:8]
+    assert sources.version_of(cell_name(config)) == sources_hash(config)[:8]
     # A field at its default is no part of the name.
     given = RunConfig.of(epochs=3, loss_scale=1.0, clip=None, model="")
-    assert config_digits(given) == config_digits(RunConfig.of(epochs=3))
-    assert config_digits(given.replace(clip=1.0)) != config_digits(given)
+    assert sources.config_digits(given) == sources.config_digits(RunConfig.of(epochs=3))
+    assert sources.config_digits(given.replace(clip=1.0)) != sources.config_digits(given)
 
 
-def test_the_module_of_a_workload_of_ones_own_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_module_of_ones_own_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     module = tmp_path / "my_workload_of_a_test.py"
     module.write_text("def f(): ...\n")
@@ -233,9 +220,7 @@ def test_the_module_of_a_workload_of_ones_own_counts(
     assert sources_hash(config) != before
 
 
-def test_looking_at_a_module_imports_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_looking_at_modules_imports_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("theirs/__init__.py", "theirs/deep/__init__.py"):
         write(tmp_path / name, "raise SystemExit('imported')")
     write(tmp_path / "theirs/deep/data.py", "one")

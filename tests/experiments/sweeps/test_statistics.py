@@ -161,9 +161,12 @@ def test_p_values_are_corrected_over_arms_and_axes_and_bootstraps_do_not_change(
     assert found["b"].bootstrap == alone.bootstrap
 
 
-def test_figures_that_are_not_finite_are_none() -> None:
+def test_figures_that_are_not_finite_are_none_and_groups_are_sorted_by_seed() -> None:
     for figure, found in ((math.nan, None), (math.inf, None), (1, 1.0)):
         assert figure_of(result("a", 0, figure), FIELD) == found
+    groups = grouped([result("b", 3), result("a", 1), result("b", 2)])
+    seeds = [(arm, [r.seed for r in group]) for (_, arm), group in groups.items()]
+    assert seeds == [("b", [2, 3]), ("a", [1])]
 
 
 test_summarise_refuses = rejects(
@@ -185,9 +188,3 @@ test_summarise_refuses = rejects(
         ((runs("a", [0.5]), {"resamples": 0}), "got 0.95 and 0"),
     ],
 )
-
-
-def test_groups_are_sorted_by_seed_and_keep_the_order_of_arms() -> None:
-    groups = grouped([result("b", 3), result("a", 1), result("b", 2)])
-    seeds = [(arm, [r.seed for r in group]) for (_, arm), group in groups.items()]
-    assert seeds == [("b", [2, 3]), ("a", [1])]

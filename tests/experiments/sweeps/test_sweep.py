@@ -47,9 +47,7 @@ def test_every_cell_has_a_result_in_the_order_of_the_specification(tmp_path: Pat
     assert not any((tmp_path / "work").iterdir()) and not any((tmp_path / "runs").iterdir())
 
 
-def test_more_arms_seeds_and_values_run_what_is_missing(
-    tmp_path: Path, noted: worker.Train, book: Path
-) -> None:
+def test_more_cells_run_what_is_missing(tmp_path: Path, noted: worker.Train, book: Path) -> None:
     for spec, begun in (
         (toy.spec("a", seeds=2, lr=[0.1]), 2),
         (toy.spec("a", seeds=2, lr=[0.1]), 2),
@@ -60,12 +58,6 @@ def test_more_arms_seeds_and_values_run_what_is_missing(
     assert len(found.results) == 12
     # Another command that asks for less does not forget the rest.
     assert len(toy.run(toy.spec("b", seeds=1, lr=[0.2]), tmp_path / "less").results) == 1
-
-
-def test_a_renamed_arm_keeps_its_cells(tmp_path: Path) -> None:
-    for name in ("old", "new"):
-        toy.run(SweepSpec({"epochs": 1}, {name: {"batch": 3}}, seeds=2), tmp_path / name)
-    assert Places(tmp_path / "old").finished() == Places(tmp_path / "new").finished()
 
 
 @each(
@@ -104,9 +96,7 @@ def test_an_engine_that_is_not_installed_says_what_to_install(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_cell_that_fails_is_tried_once_more(
-    tmp_path: Path, noted: worker.Train, book: Path
-) -> None:
+def test_a_failed_cell_is_tried_once_more(tmp_path: Path, noted: worker.Train, book: Path) -> None:
     found = toy.run(toy.spec("once", "always", "well", seeds=1), tmp_path / "out", train=noted)
     assert [result.status for result in found.results] == ["finished", "failed", "finished"]
     always = found.results[1]
@@ -115,9 +105,7 @@ def test_a_cell_that_fails_is_tried_once_more(
     assert sorted(toy.starts(book)) == ["always", "always", "once", "once", "well"]
 
 
-def test_failed_cells_run_again_only_if_asked(
-    tmp_path: Path, noted: worker.Train, book: Path
-) -> None:
+def test_failed_cells_run_again_if_asked(tmp_path: Path, noted: worker.Train, book: Path) -> None:
     spec, out = toy.spec("always", seeds=1), tmp_path / "out"
     for again, begun in ((False, 2), (False, 2), (True, 4)):
         (result,) = toy.run(spec, out, train=noted, retry_failed=again).results
@@ -142,9 +130,7 @@ def test_a_diverged_run_is_a_result(tmp_path: Path) -> None:
     assert result.values["train_loss"] is None
 
 
-def test_cells_of_other_sources_are_listed_and_not_mixed_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cells_of_other_sources_are_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = toy.run(toy.spec("a", seeds=2), tmp_path)
     monkeypatch.setattr(sources, "package_hash", lambda: "0" * 64)
     # There are no results of this version, so those of the only other version are read.
@@ -161,9 +147,7 @@ def test_cells_of_other_sources_are_listed_and_not_mixed_in(
         read_results(tmp_path)
 
 
-def test_workers_with_other_sources_stop_the_sweep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_of_other_sources_stop_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "cell_name", lambda config: "other")
     with pytest.raises(RuntimeError, match="other sources of lpkernels than here have process"):
         toy.run(toy.spec("a"), tmp_path)
@@ -228,9 +212,7 @@ def test_ctrl_c_saves_and_the_same_call_goes_on(stopped: SweepSpec, tmp_path: Pa
     assert_goes_on(stopped, tmp_path)
 
 
-def test_a_cell_of_a_silent_machine_goes_on_here_from_its_last_checkpoint(
-    stopped: SweepSpec, tmp_path: Path
-) -> None:
+def test_a_cell_of_a_silent_machine_goes_on_here(stopped: SweepSpec, tmp_path: Path) -> None:
     (lease,) = (tmp_path / "out" / "work").rglob("lease.json")
     note = json.loads(lease.read_text())
     note |= {"state": "held", "seconds": 0.4, "owner": {**note["owner"], "boot": "another"}}
@@ -286,9 +268,7 @@ def test_progress_counts_cells_and_says_the_time_left(tmp_path: Path) -> None:
     assert "100%" in text and "4 finished, 0 running" in text and "0:00:00" in text
 
 
-def test_runs_one_after_the_other_keep_their_order_and_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_keep_their_order_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_training(*arguments: Any, console: object) -> None:
         toy.train(*arguments)
 
@@ -311,9 +291,7 @@ def test_runs_one_after_the_other_keep_their_order_and_names(
     assert len(Places(tmp_path).finished()) == 1
 
 
-def test_a_failed_run_of_several_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_run_of_several_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*arguments: Any, console: object) -> None:
         raise ValueError("no luck")
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lpkernels import cli
 from lpkernels.experiments.processes.leases import hold
 from lpkernels.experiments.records import header, read_run, write_records
 from lpkernels.experiments.training import trainer as trainers
@@ -19,6 +20,7 @@ from tests.experiments.tiny import tiny_workload
 from tests.loops import each
 from tests.support.cifar import write_cifar
 from tests.support.commands import call, done, sentence, wide  # noqa: F401 (a fixture)
+from tests.support.refusals import rejects
 from tests.support.trainings import SMALL, stop_after, tiny_trainer
 
 TINY = ("--data", "iris", "--width", 4, "--epochs", 1, "--batch", 60)
@@ -104,22 +106,22 @@ def test_a_damaged_checkpoint_is_told(trained: Path, monkeypatch: pytest.MonkeyP
     assert "checkpoint.pt was damaged or lost: going on from checkpoint.previous.pt" in said
 
 
-def test_sigterm_stops_a_run_as_ctrl_c_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    test = Trainer.evaluate
+@each("number", [signal.SIGINT, signal.SIGTERM])
+def test_sigterm_stops_as_ctrl_c_does(number: int, tmp_path: Path, monkeypatch: Any) -> None:
+    test, out = Trainer.evaluate, tmp_path / str(number)
 
     def test_and_signal(trainer: Trainer) -> dict[str, float]:
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(number)
         return test(trainer)
 
-    before = signal.getsignal(signal.SIGTERM)
+    before = signal.getsignal(number)
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "evaluate", test_and_signal)
-        said = sentence(call("train", "--out", tmp_path, *TINY, "--epochs", 2), 130)
-    assert f"resume with: lpkernels train --resume --out {tmp_path}" in said
-    assert signal.getsignal(signal.SIGTERM) is before
-    done("train", "--resume", "--out", tmp_path)
+        said = sentence(call("train", "--out", out, *TINY, "--epochs", 2), 130)
+    assert f"resume with: lpkernels train --resume --out {out}" in said
+    assert signal.getsignal(number) is before
+    done("train", "--resume", "--out", out)
+    assert read_run(out).finished
 
 
 CODE = """
@@ -132,9 +134,7 @@ def make():
 """
 
 
-def test_a_folder_alone_does_not_choose_what_is_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_alone_chooses_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "theirs.py").write_text(CODE)
     monkeypatch.syspath_prepend(tmp_path)
     out, own = tmp_path / "run", ("--data", "theirs:make")
@@ -192,9 +192,8 @@ def test_the_log_has_every_figure_of_the_records(tmp_path: Path) -> None:
     found = scalars(tmp_path / "log")
     assert set(found) == set(run.epochs[0]) - {"type", "epoch"}
     for name, points in found.items():
-        assert points == [
-            (number, pytest.approx(value)) for number, value in enumerate(run.curve(name), start=1)
-        ]
+        numbers, values = zip(*points, strict=True)
+        assert numbers == (1, 2) and list(values) == pytest.approx(run.curve(name))
 
 
 @pytest.mark.slow
@@ -202,16 +201,17 @@ def test_a_resumed_run_has_each_epoch_once(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     trainer = tiny_trainer(SMALL, tmp_path / "run", log=f"tensorboard:{tmp_path / 'log'}")
     stop_after(trainer, 7)
-    workload = tiny_workload(trainer.config.workload)
-    Trainer.resume(tmp_path / "run", workload=workload).fit()
-    epochs = [step for step, _ in scalars(tmp_path / "log")["test_loss"]]
-    assert epochs == [1, 2]
+    Trainer.resume(tmp_path / "run", workload=tiny_workload(trainer.config.workload)).fit()
+    assert [step for step, _ in scalars(tmp_path / "log")["test_loss"]] == [1, 2]
 
 
-@each("log", ["wandb:a", "tensorboard", "tensorboard:"])
-def test_another_log_is_refused(log: str) -> None:
-    with pytest.raises(ValueError, match="log: expected tensorboard:DIR, the folder of a log, got"):
-        RunConfig.of(log=log)
+test_another_log_is_refused = rejects(
+    lambda log: RunConfig.of(log=log),
+    [
+        (log, "log: expected tensorboard:DIR, the folder of a log, got")
+        for log in ("wandb:a", "tensorboard", "tensorboard:")
+    ],
+)
 
 
 @pytest.fixture
@@ -219,9 +219,7 @@ def no_tensorboard(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
 
 
-def test_without_tensorboard_the_error_says_what_to_install_and_records_are_read(
-    tmp_path: Path, no_tensorboard: None
-) -> None:
+def test_without_tensorboard_it_says_what_to_do(tmp_path: Path, no_tensorboard: None) -> None:
     with pytest.raises(ModuleNotFoundError, match=r'needs tensorboard: pip install "lpkernels\[fr'):
         tiny_trainer(SMALL, tmp_path / "run", log="tensorboard:log")
     assert not (tmp_path / "run").exists()
@@ -232,8 +230,6 @@ def test_without_tensorboard_the_error_says_what_to_install_and_records_are_read
 def test_the_command_ends_with_one_sentence_without_tensorboard(
     tmp_path: Path, no_tensorboard: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lpkernels import cli
-
     options = ["train", "--data", "mnist1d", "--log", "tensorboard:a", "--out", str(tmp_path / "a")]
     monkeypatch.setattr(sys, "argv", ["lpkernels", *options])
     with pytest.raises(SystemExit) as end:

@@ -2,12 +2,15 @@
 
 import math
 import random
+import socket
 import unicodedata
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from mnist1d import data
+from sklearn.datasets import load_iris
 from torch import nn
 from torch.nn.functional import one_hot
 
@@ -65,7 +68,7 @@ class Guess(nn.Module):
         return 200 * (right + right.roll(1, dims=2))
 
 
-def test_bits_per_character() -> None:
+def test_bits_per_character_and_the_loss_that_is_the_mean_of_its_characters() -> None:
     work = find(CONFIG)
     tokens = torch.arange(64).remainder(39).expand(3, 64)
     sums = work.measure(Guess(), (tokens, tokens.roll(-1, dims=1)))
@@ -74,9 +77,6 @@ def test_bits_per_character() -> None:
     assert figures["test_loss"] == pytest.approx(math.log(2))
     assert work.metric.field in figures
     assert not work.metric.higher
-
-
-def test_the_loss_of_an_example_is_the_mean_of_its_characters() -> None:
     work = find(CONFIG)
     torch.manual_seed(0)
     model, batch = work.model(), work.train.plan(0, 0).batch(0, 3)
@@ -121,37 +121,44 @@ def test_rows_columns_and_classes_are_normalised_by_the_rows_to_train_on(name: s
 
 def test_each_third_row_of_a_class_is_for_the_test() -> None:
     """iris has its classes in order, 50 rows each; rows 2, 5, ... of each are for the test."""
-    from sklearn.datasets import load_iris
-
-    data = torch.from_numpy(load_iris().data)
+    whole = torch.from_numpy(load_iris().data)
     mask = torch.zeros(150, dtype=torch.bool)
     for first in (0, 50, 100):
         mask[first + 2 : first + 50 : 3] = True
-    train = data[~mask]
-    expected = (data[mask] - train.mean(dim=0)) / train.std(dim=0, unbiased=False)
+    train = whole[~mask]
+    expected = (whole[mask] - train.mean(dim=0)) / train.std(dim=0, unbiased=False)
     assert torch.allclose(rows("iris")[1][0].double(), expected, atol=1e-6)
 
 
-def test_settings_of_labelled_data_apply() -> None:
-    config = WorkloadConfig(data="wine", train_size=30, label_noise=0.5, classes=2)
-    assert len(find(config).train) == 30
-    assert find(config).model().head.out_features == 2
-
-
-def test_4000_signals_to_train_and_1000_to_test() -> None:
+def test_the_signals_are_those_of_the_package_4000_to_train_and_1000_to_test() -> None:
     work = find(WorkloadConfig(data="mnist1d"))
-    assert len(work.train) == 4000
     x, y = work.train.plan(0, 0).batch(0, 64)
     assert (x.shape, x.dtype, y.dtype) == ((64, 1, 40), torch.float32, torch.int64)
     assert [len(y) for _, y in work.test] == [256, 256, 256, 232]
     assert work.model().head.out_features == 10
+    (x, y), (test_x, _) = signals()
+    both = torch.cat([x, test_x]).double()
+    # The package centres and scales all of them together.
+    assert abs(float(both.mean())) < 1e-6
+    assert abs(float(both.std(correction=0)) - 1) < 1e-6
+    assert len(work.train) == len(y) == 4000
+    assert (torch.bincount(y) - 400).abs().max() < 60
+
+
+@pytest.fixture
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request fails the test."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a request was made")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
 @pytest.fixture
 def fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes fifty signals instead of the 5,000, which take a second."""
-    from mnist1d import data
-
     arguments = data.get_dataset_args()
     arguments.num_samples = 50
     monkeypatch.setattr(data, "get_dataset_args", lambda: arguments)
@@ -163,33 +170,21 @@ def test_nothing_is_fetched_and_random_states_stay_and_do_not_matter() -> None:
         return random.random(), float(np.random.rand()), float(torch.rand(()))  # noqa: NPY002
 
     def seed(number: int) -> None:
-        random.seed(number)
-        np.random.seed(number)  # noqa: NPY002
-        torch.manual_seed(number)
+        for start in (random.seed, np.random.seed, torch.manual_seed):
+            start(number)
 
     seed(5)
     expected = draws()
     seed(5)
     (x, y), _ = signals.__wrapped__()
-    assert draws() == expected
-    assert len(x) == 40
+    assert draws() == expected and len(x) == 40
     seed(6)
     (again, labels), _ = signals.__wrapped__()
-    assert torch.equal(x, again)
-    assert torch.equal(y, labels)
+    assert torch.equal(x, again) and torch.equal(y, labels)
 
 
-def test_the_signals_are_those_of_the_package() -> None:
-    (x, y), (test_x, _) = signals()
-    both = torch.cat([x, test_x]).double()
-    # The package centres and scales all of them together.
-    assert abs(float(both.mean())) < 1e-6
-    assert abs(float(both.std(correction=0)) - 1) < 1e-6
-    assert torch.bincount(y).sum() == 4000
-    assert (torch.bincount(y) - 400).abs().max() < 60
-
-
-def test_options() -> None:
-    work = find(WorkloadConfig(data="mnist1d", classes=4, train_size=40, label_noise=0.5))
-    assert len(work.train) == 40
-    assert work.model().head.out_features == 4
+@each("name, classes, size", [("mnist1d", 4, 40), ("wine", 2, 30)])
+def test_settings_of_labelled_data_apply(data: str, classes: int, size: int) -> None:
+    config = WorkloadConfig(data=data, classes=classes, train_size=size, label_noise=0.5)
+    work = find(config)
+    assert (len(work.train), work.model().head.out_features) == (size, classes)

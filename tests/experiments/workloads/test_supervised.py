@@ -1,7 +1,5 @@
 """Examples with labels: a user's own, fewer classes, fewer examples, wrong labels."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -12,8 +10,8 @@ from lpkernels.experiments.workloads.options import Choice, choose
 from lpkernels.experiments.workloads.supervised import classification
 from lpkernels.experiments.workloads.workload import Workload
 from tests.loops import each
+from tests.support.refusals import rejects
 
-Pair = tuple[torch.Tensor, torch.Tensor]
 X, Y = torch.arange(60.0).reshape(20, 3), torch.arange(20) % 2
 
 
@@ -32,40 +30,29 @@ def test_each_epoch_feeds_every_example_once_and_x_and_y_stay_together() -> None
     assert torch.equal(y, (x[:, 0] / 3).long() % 2)
 
 
-def test_the_network_fits_the_examples() -> None:
+def test_networks_fit_the_examples_settings_are_followed_and_arrays_converted() -> None:
     model = workload(width=5).model()
     assert (model.stem.in_features, model.stem.out_features, model.head.out_features) == (3, 5, 2)
     own = classification("own", train=(X, Y), test=(X, Y), model=lambda: nn.Linear(3, 2))
     assert isinstance(own.model(), nn.Linear)
-
-
-def test_arrays_become_float32_and_int64() -> None:
     x, y = X.double().numpy(), Y.numpy().astype(np.uint8)
     work = classification("arrays", train=(x, y), test=(x, y), model="mlp1")
     batch = work.train.plan(0, 0).batch(0, 4)
     assert [tensor.dtype for tensor in batch] == [torch.float32, torch.int64]
+    plans = [workload(train_size=6, label_noise=share).train for share in (0.0, 1.0)]
+    right, wrong = (train.plan(0, 0).batch(0, 6)[1] for train in plans)
+    assert [len(train) for train in plans] == [6, 6] and not torch.equal(right, wrong)
 
 
-def test_settings_are_followed() -> None:
-    work = workload(train_size=6, label_noise=1.0)
-    assert len(work.train) == 6
-    assert not torch.equal(
-        work.train.plan(0, 0).batch(0, 6)[1], workload(train_size=6).train.plan(0, 0).batch(0, 6)[1]
-    )
-
-
-@each(
-    "train, test, match",
+test_examples_that_do_not_fit_are_refused = rejects(
+    lambda pairs: classification("x", train=pairs[0], test=pairs[1], model="mlp1"),
     [
-        ((X, Y[:4]), (X, Y), r"train: expected examples .* shapes \(20, 3\) and \(4,\)"),
-        ((X, Y), (X[:, :2], Y), r"test: expected examples of shape \(3,\).*got \(2,\)"),
-        ((X, Y.float()), (X, Y), r"labels that are whole numbers from 0, got torch\.float32"),
-        ((X, Y - 1), (X, Y), "labels that are whole numbers from 0, got .* from -1"),
+        (((X, Y[:4]), (X, Y)), r"train: expected examples .* shapes \(20, 3\) and \(4,\)"),
+        (((X, Y), (X[:, :2], Y)), r"test: expected examples of shape \(3,\).*got \(2,\)"),
+        (((X, Y.float()), (X, Y)), r"labels that are whole numbers from 0, got torch\.float32"),
+        (((X, Y - 1), (X, Y)), "labels that are whole numbers from 0, got .* from -1"),
     ],
 )
-def test_examples_that_do_not_fit_are_refused(train: Pair, test: Pair, match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        classification("x", train=train, test=test, model="mlp1")
 
 
 def test_what_has_no_network_or_augmentation_is_refused() -> None:
@@ -112,7 +99,7 @@ def test_train_size_takes_as_many_of_each_class_as_can_be(size: int, counts: lis
     assert set(choice.train.tolist()) <= set(made(train_size=240).train.tolist())
 
 
-def test_label_noise_draws_from_all_classes() -> None:
+def test_label_noise_draws_from_all_classes_and_more_of_it_leaves_wrong_what_less_does() -> None:
     choice = made(label_noise=0.5)
     wrong = choice.train_labels != TRAIN
     # 120 labels are drawn, and a quarter of them are right: 90 are wrong, and 3 sigma are 14.
@@ -120,9 +107,6 @@ def test_label_noise_draws_from_all_classes() -> None:
     assert set(choice.train_labels[wrong].tolist()) == {0, 1, 2, 3}
     assert torch.equal(choice.test_labels, TEST)
     assert torch.equal(made(label_noise=0.5).train_labels, choice.train_labels)
-
-
-def test_more_label_noise_leaves_wrong_what_less_does_within_the_classes_kept() -> None:
     few, more = (made(label_noise=share).train_labels for share in (0.1, 0.4))
     changed = few != TRAIN
     assert torch.equal(few[changed], more[changed])
@@ -132,8 +116,8 @@ def test_more_label_noise_leaves_wrong_what_less_does_within_the_classes_kept() 
     assert not torch.equal(choice.train_labels, TRAIN[choice.train])
 
 
-@each(
-    "settings, match",
+test_impossible_values_are_refused = rejects(
+    lambda settings: made(**settings),
     [
         ({"classes": 5}, "classes: expected 2 to 4, which is all.*got 5"),
         ({"train_size": 241}, "train_size: expected 4, one of each class, to 240.*241"),
@@ -147,6 +131,3 @@ def test_more_label_noise_leaves_wrong_what_less_does_within_the_classes_kept() 
         ({"norm": "group"}, "norm: expected one of batch, layer, none, got 'group'"),
     ],
 )
-def test_impossible_values_are_refused(settings: dict[str, Any], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        made(**settings)
