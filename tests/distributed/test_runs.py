@@ -156,24 +156,18 @@ def test_only_the_first_process_speaks(made: Made, way: str) -> None:
     assert records.read_run(folder).finished
 
 
-def test_wrong_input_is_refused_in_every_process(made: Made) -> None:
+def test_every_process_refuses_wrong_input_shares_statistics_and_holds_a_part(made: Made) -> None:
     odd = "batch: 9 examples do not divide by 2 processes; choose a multiple of 2 such as 10"
     for seen in made.ranks:
         batch, checkpoint = seen["refused"]
         assert batch == f"ValueError: {odd}"
         assert checkpoint.startswith("FileNotFoundError: expected a checkpoint at")
     assert not (made.folder / "odd").exists()
-
-
-def test_running_statistics_are_the_mean_of_the_processes(made: Made) -> None:
     half = torch.full((3,), 0.5)
     for rank, seen in enumerate(made.ranks):
         count = torch.tensor(rank)
         wanted = {"running_mean": half, "running_var": half, "num_batches_tracked": count}
         assert_same(seen["buffers"], wanted)
-
-
-def test_sharded_processes_hold_a_part_each(made: Made) -> None:
     one, two = (seen["fsdp"]["plain"] for seen in made.ranks)
     for name, here in one["held"].items():
         assert here + two["held"][name] == one["weights"][name].numel()

@@ -48,16 +48,15 @@ def test_batches_that_leave_a_process_without_work(batch: int, images: int, matc
         TWO[0].check_batches(batch, images)
 
 
-def test_each_process_has_a_gpu_of_its_own() -> None:
+def test_processes_have_gpus_of_their_own_and_without_torchrun_there_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     second = Processes(3, 4, local_rank=1)
     assert second.device("cpu") == "cpu"
     assert second.device("cuda") == "cuda:1"
     assert ALONE.device("cuda:1") == "cuda:1"
     with pytest.raises(ValueError, match="4 processes cannot share 'cuda:1'; give 'cuda'"):
         second.device("cuda:1")
-
-
-def test_without_torchrun_there_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     with joined() as processes:
         assert processes is ALONE
@@ -117,14 +116,11 @@ def test_a_lease_is_made_once_and_says_who_holds_it(tmp_path: Path) -> None:
     assert Note.read(path) == note
 
 
-def test_a_lease_renews_itself(tmp_path: Path) -> None:
+def test_a_lease_renews_itself_and_survives_a_folder_that_moves(tmp_path: Path) -> None:
     path = tmp_path / "lease"
     with Lease(path, seconds=0.06):
         seen = {path.read_bytes() for _ in range(20) if time.sleep(0.01) is None}
     assert len(seen) > 3
-
-
-def test_a_lease_survives_a_folder_that_moves_and_one_that_goes(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     folder.mkdir()
     lease = Lease(folder / "lease", seconds=0.06)

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -21,11 +22,15 @@ needs_cpu_kernels = pytest.mark.skipif(
 )
 
 
-def test_cases_have_names_of_their_own_builders_and_known_baselines():
+def test_cases_have_names_builders_and_baselines_and_gpus_torchs_own_speeds():
     assert len({case.name for case in CASES}) == len(CASES)
     assert {case.op for case in CASES} == set(ops._BUILDERS)
     known = {"torch", "naive", "gemm", "quantize", *ops._ISAS}
     assert {name for case in CASES for name in case.baselines} <= known
+    job = ops.build(gate_case(GPU_CASES[0]), "cpu", "cpu")
+    assert set(job.baselines) == {"torch", "tf32", "bf16"}
+    for baseline in job.baselines.values():
+        assert baseline().shape == job.run()[0].shape
 
 
 @needs_cpu_kernels
@@ -47,10 +52,7 @@ def test_gate_refuses_what_is_wrong(monkeypatch):
 
 
 def test_main_reports_a_closed_gate(monkeypatch, capsys, tmp_path):
-    def closed(*_: object) -> None:
-        raise AssertionError("bits differ")
-
-    monkeypatch.setattr(run, "gate", closed)
+    monkeypatch.setattr(run, "gate", Mock(side_effect=AssertionError("bits differ")))
     monkeypatch.setattr(run, "isa", lambda device: "none")
     assert run.main(["--filter", "16x16x16", "--out", str(tmp_path)]) == 1
     assert "WRONG, not timed: bits differ" in capsys.readouterr().out
@@ -107,13 +109,6 @@ def test_measured_stands_beside_predicted(monkeypatch):
     assert "predicted" not in run.measure(small, "cpu", "cpu", 1, 0.0)
 
 
-def test_a_gpu_product_has_torchs_own_speeds_beside_it():
-    job = ops.build(gate_case(GPU_CASES[0]), "cpu", "cpu")
-    assert set(job.baselines) == {"torch", "tf32", "bf16"}
-    for baseline in job.baselines.values():
-        assert baseline().shape == job.run()[0].shape
-
-
 def test_only_backends_that_can_run_are_measured(capsys):
     assert run.backends_of("cpu") == ["cpu"]
     status, gpu = backends.status(), {"cuda", "triton"}
@@ -144,16 +139,13 @@ def test_interleave_takes_turns_until_the_budget_is_spent_and_makes_short_calls_
     assert times["quick"].best == pytest.approx(1e-5)
 
 
-def test_summary_orders_its_figures_and_compares_rounds_one_by_one():
+def test_summaries_other_work_names_of_files_and_durations():
     summary = Summary.of([3.0, 1.0, 2.0, 5.0, 4.0], 7)
     assert (summary.best, summary.p50, summary.samples) == (1.0, 3.0, 5)
     assert summary.best < summary.p20 < summary.p50 < summary.p80
     # The medians are 3 and 4, but one takes twice as long as the other in two of three rounds.
     slow, quick = Summary.of([3.0, 2.0, 8.0], 1), Summary.of([9.0, 1.0, 4.0], 1)
     assert slow.ratio(quick) == 2.0
-
-
-def test_other_work_names_of_files_and_durations():
     others = OtherWork().processors()
     assert others is None or others >= 0
     name = "Intel(R) Xeon(R) Processor @ 2.10GHz"

@@ -55,12 +55,17 @@ def test_every_way_of_choosing_has_its_rows() -> None:
     assert 0.0005 < found["greedy"][0]["noise"] < 0.003
 
 
-def test_what_a_search_measured_is_all_that_counts() -> None:
+def test_what_a_search_measured_is_all_that_counts_and_gaps_have_no_cold_start() -> None:
     found = frontier_study.searched_records(matrix(), MEMORY, (3, 12), "it", one_by_one, 1)
     few, every = found[:2]
     assert few["measured"] == [0, 1, 2]
     assert few["rmse"] is None and few["hypervolume"] < 1 and few["regret"] > 0
     assert every["hypervolume"] == pytest.approx(1) and every["regret"] == pytest.approx(0)
+    gaps = matrix().errors.copy()
+    gaps[2, 3] = np.nan
+    known = ErrorMatrix(SPACE, matrix().tasks, gaps)
+    rows = frontier_study.study(known, MEMORY, counts=(3,), rank=2, draws=1)
+    assert {row["method"] for row in rows} == {"greedy", "random", "cheapest", "column_mean"}
 
 
 def test_a_cold_start_to_its_end_counts_what_it_measured() -> None:
@@ -103,14 +108,6 @@ def test_a_task_is_never_predicted_from_its_own_row() -> None:
     other = ErrorMatrix(SPACE, ["new"], matrix().errors[:1])
     with pytest.raises(ValueError, match="the known network has no task 'new'"):
         next(frontier_transfer.said(matrix(), other, "new", counts=(3,), rank=2))
-
-
-def test_a_matrix_with_gaps_has_no_cold_start() -> None:
-    gaps = matrix().errors.copy()
-    gaps[2, 3] = np.nan
-    known = ErrorMatrix(SPACE, matrix().tasks, gaps)
-    rows = frontier_study.study(known, MEMORY, counts=(3,), rank=2, draws=1)
-    assert {row["method"] for row in rows} == {"greedy", "random", "cheapest", "column_mean"}
 
 
 def test_main_writes_what_the_pictures_read(

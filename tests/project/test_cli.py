@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -224,11 +225,8 @@ def test_accumulate_simulates_other_roundings(tmp_path: Path) -> None:
 
 
 def test_accumulate_goes_on_after_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(*arguments: object) -> None:
-        raise Interrupted("stopped")
-
     with monkeypatch.context() as patch:
-        patch.setattr(accumulate, "simulate_study", stop)
+        patch.setattr(accumulate, "simulate_study", Mock(side_effect=Interrupted("stopped")))
         options = ("--simulate", "--chunk", "best", "--metric", "nmse", "--out", tmp_path)
         result = call(*ACCUMULATE, *options)
     assert result.exit_code == 130

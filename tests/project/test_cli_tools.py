@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -31,23 +32,20 @@ def test_it_shows_saves_and_draws_an_assignment(tmp_path: Path) -> None:
     assert picture.stat().st_size > 1000
 
 
-def test_the_usual_ratio_is_six_tenths(tmp_path: Path) -> None:
+def test_the_usual_ratio_is_six_tenths_and_scores_are_shown_and_used(tmp_path: Path) -> None:
     call(*SMALL, "--save", tmp_path / "a.json")
     call(*SMALL, "--ratio", 0.6, "--save", tmp_path / "b.json")
     assert Assignment.load(tmp_path / "a.json") == Assignment.load(tmp_path / "b.json")
-
-
-@each("order", ["increasing", "random", "uniform", "operator_based", "amp_like"])
-def test_every_order_gives_one(order: str) -> None:
-    assert "low-precision ratio" in done(*SMALL, "--order", order)
-
-
-def test_scores_are_shown_and_used(tmp_path: Path) -> None:
     file, order = tmp_path / "a.json", ("--order", "sensitivity")
     assert "score" in done(*SMALL, *order, "--ratio", 0.5, "--score", "--save", file)
     bits = Assignment.load(file).bits
     done(*SMALL, *order, "--bits", bits, "--save", tmp_path / "b.json")
     assert Assignment.load(tmp_path / "b.json").bits <= bits
+
+
+@each("order", ["increasing", "random", "uniform", "operator_based", "amp_like"])
+def test_every_order_gives_one(order: str) -> None:
+    assert "low-precision ratio" in done(*SMALL, "--order", order)
 
 
 @each(
@@ -156,11 +154,8 @@ def test_a_comparison_shows_outputs_and_training_and_draws(tmp_path: Path) -> No
 
 
 def test_stopped_it_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*args: object) -> None:
-        raise Interrupted("stopped here")
-
     with monkeypatch.context() as patch:
-        patch.setattr(unit_comparison, "compare", interrupted)
+        patch.setattr(unit_comparison, "compare", Mock(side_effect=Interrupted("stopped here")))
         result = call(*PAIR, *TINY, "--out", tmp_path)
     assert result.exit_code == 130
     assert f"resume with: lpkernels units compare --resume --out {tmp_path}" in result.output

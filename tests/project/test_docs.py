@@ -192,7 +192,7 @@ def test_table_of_named_formats_is_that_of_the_formats():
     assert expected in (ROOT / "docs/formats.md").read_text(), f"the table must be:\n{expected}"
 
 
-def test_map_says_where_things_are():
+def test_map_says_where_things_are_and_backends_list_the_variables_that_are_read():
     table = (ROOT / "docs/architecture.md").read_text().partition("| place | what it holds |")[2]
     cells = re.findall(r"^\| (`.+?`) \|", table.partition("\n\n")[0], re.MULTILINE)
     assert len(cells) > 8
@@ -201,9 +201,6 @@ def test_map_says_where_things_are():
         folder = (ROOT / first).parent
         for name in (Path(first).name, *rest):
             assert (folder / name).exists() or (ROOT / name).exists(), name
-
-
-def test_page_on_backends_lists_the_environment_variables_that_are_read():
     sources = [ROOT / "setup.py"]
     for folder, pattern in (("lpkernels", "*.py"), ("csrc", "*.*")):
         sources += [path for path in (ROOT / folder).rglob(pattern) if path.suffix != ".pyc"]

@@ -55,12 +55,11 @@ def test_tests_must_exist_and_the_last_stage_must_have_one(trial: Any, toy: list
         trial.run([toy, ["test_none.py"]], 100.0)
 
 
-def test_a_test_by_name_notices_that_its_file_is_not_imported(trial: Any, toy: list[str]) -> None:
+def test_a_test_by_name_notices_what_is_not_imported_and_processes_have_the_mutant(
+    trial: Any, toy: list[str]
+) -> None:
     outcome = trial.run([["test_toy.py::test_area"]], 100.0, Path("toy.py"), "volume = 1\n")
     assert (outcome.killed, outcome.by) == (True, "test_toy.py")
-
-
-def test_processes_that_a_test_starts_have_the_mutant(trial: Any, toy: list[str]) -> None:
     Path("test_toy.py").write_text(
         "import subprocess, sys\n\n\ndef test_area():\n"
         "    command = [sys.executable, '-c', 'from toy import area; print(area(3, 5))']\n"

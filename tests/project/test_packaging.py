@@ -58,10 +58,15 @@ def test_the_description_leads_to_the_repository(setup, monkeypatch, tmp_path, t
     assert setup.description() == (shown or text)
 
 
-def test_every_link_of_the_readme_is_absolute_in_the_description(setup):
+def test_the_readmes_links_are_absolute_and_the_version_stands_in_pyproject(setup):
     places = re.findall(r"\]\(([^)]+)\)", re.sub(r"```.*?```", "", setup.description(), flags=re.S))
     assert len(places) > 10
     assert [place for place in places if not place.startswith("https://")] == []
+    stated = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert [lpkernels.__version__] == stated
+    assert environment("cpu")["versions"]["lpkernels"] == lpkernels.__version__
+    sources = [ROOT / "setup.py", *(ROOT / "lpkernels").rglob("*.py")]
+    assert [path for path in sources if f'"{stated[0]}"' in path.read_text()] == []
 
 
 def test_a_missing_compiler_is_an_error_where_kernels_are_required(setup, monkeypatch, tmp_path):
@@ -89,14 +94,6 @@ def test_a_source_distribution_carries_the_commit(setup, monkeypatch, tmp_path):
     sources.make_release_tree("unpacked", ["lpkernels/__init__.py"])
     info = json.loads((tmp_path / "unpacked" / "lpkernels" / _build.INFO).read_text())
     assert info == {"commit": "0123abc"}
-
-
-def test_the_version_stands_in_pyproject_and_reaches_records():
-    stated = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert [lpkernels.__version__] == stated
-    assert environment("cpu")["versions"]["lpkernels"] == lpkernels.__version__
-    sources = [ROOT / "setup.py", *(ROOT / "lpkernels").rglob("*.py")]
-    assert [path for path in sources if f'"{stated[0]}"' in path.read_text()] == []
 
 
 @pytest.mark.parametrize("beside", [None, '[project]\nname = "other"\nversion = "7.0"\n'])

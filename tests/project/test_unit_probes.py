@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -104,7 +105,7 @@ def test_blocks_that_are_added_to_the_sum_afterwards_are_told_apart():
         found.accumulator(E4M3)
 
 
-def test_products_in_an_order_of_their_own_are_no_block():
+def test_products_in_an_order_of_their_own_are_no_block_and_nothing_is_refused():
     order = torch.arange(512).reshape(-1, 2, 16).transpose(1, 2).flatten()
 
     def unit(a: Tensor, b: Tensor) -> Tensor:
@@ -112,6 +113,8 @@ def test_products_in_an_order_of_their_own_are_no_block():
         return lp.matmul(a[:, mine], b[mine], "e8m13:toward_zero:block=16:aligned_bits=13")
 
     assert probe(unit, E4M3).block == 0
+    with pytest.raises(ValueError, match="nothing is left"):
+        probe(lambda a, b: torch.zeros(len(a), b.shape[1]), E4M3)
 
 
 def test_a_unit_that_rounds_when_it_aligns_fits_no_accumulator():
@@ -127,22 +130,21 @@ def test_a_unit_that_rounds_when_it_aligns_fits_no_accumulator():
     assert not found.fits
 
 
-def test_a_unit_that_keeps_nothing_is_refused():
-    with pytest.raises(ValueError, match="nothing is left"):
-        probe(lambda a, b: torch.zeros(len(a), b.shape[1]), E4M3)
-
-
 OLD = "e8m13_chunk128:toward_zero:outer=fp32:outer_rounding=nearest_even:block=32:aligned_bits=13"
 
 
-def test_another_accumulator_disagrees():
+def test_another_accumulator_disagrees_and_the_named_one_has_the_formats_at_hand():
     differ, results = disagreement(
         unit_of("hopper_fp8"), lp.accumulator(OLD), (9, 300, 7), E4M3, seed=1
     )
     assert 20 < differ <= results
+    mixed = named("hopper_fp8", Inputs.of("e5m2", "e4m3fn"))
+    assert mixed.operands == (E5M2, E4M3FN)
+    assert str(mixed).replace("e5m2,e4m3fn", "e4m3fn") == str(UNITS["hopper_fp8"].accumulator)
+    assert named("h100_bf16", Inputs.of("bf16")) == UNITS["h100_bf16"].accumulator
 
 
-def test_the_report_holds_the_found_and_the_named_model_against_the_unit():
+def test_a_report_holds_the_models_it_has_against_the_unit():
     records = list(report(Candidate("emulated", unit_of("hopper_fp8"), E4M3, "h100_e4m3")))
     assert [r["type"] for r in records] == ["unit", "agreement", "agreement"]
     assert records[0]["fits"] and records[0]["by_operands"]
@@ -150,19 +152,9 @@ def test_the_report_holds_the_found_and_the_named_model_against_the_unit():
     assert records[1]["differ"] == 0 and records[2]["differ"] > 0
     assert records[1]["accumulator"] == str(lp.accumulator("hopper_fp8"))
     json.dumps(records)
-
-
-def test_a_unit_that_fits_no_accumulator_is_held_against_the_named_one_alone():
     apart = unit_of("e8m20_chunk16:toward_zero:outer=e8m13:block=16:aligned_bits=13")
     records = list(report(Candidate("emulated", apart, E4M3, "ada_e4m3")))
     assert [r.get("model") for r in records] == [None, "ada_e4m3"] and not records[0]["fits"]
-
-
-def test_the_named_accumulator_has_the_formats_at_hand():
-    mixed = named("hopper_fp8", Inputs.of("e5m2", "e4m3fn"))
-    assert mixed.operands == (E5M2, E4M3FN)
-    assert str(mixed).replace("e5m2,e4m3fn", "e4m3fn") == str(UNITS["hopper_fp8"].accumulator)
-    assert named("h100_bf16", Inputs.of("bf16")) == UNITS["h100_bf16"].accumulator
 
 
 @pytest.mark.parametrize("capability", [*GPUS, (12, 0)])
@@ -178,9 +170,7 @@ def test_every_gpu_is_asked_for_the_units_that_have_names(capability: tuple[int,
 
 
 def test_what_cannot_run_is_a_record_too():
-    def refused(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        raise RuntimeError("not on this GPU\nand more")
-
+    refused = Mock(side_effect=RuntimeError("not on this GPU\nand more"))
     records = list(fp8_units._tried(Candidate("refused", refused, E4M3, None)))
     assert records == [{"type": "failure", "name": "refused", "error": "not on this GPU"}]
 

@@ -93,7 +93,7 @@ def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
     return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
 
-def test_directions_have_the_norm_of_each_filter() -> None:
+def test_directions_have_the_norm_of_each_filter_and_a_slice_of_a_quadratic_is_a_parabola() -> None:
     weights = [torch.randn(3, 2, 2, dtype=torch.float64), torch.randn(3, dtype=torch.float64)]
     weights[0][1] = 0
     first, second = landscape.filter_normalised(weights, 1), landscape.filter_normalised(weights, 2)
@@ -101,9 +101,6 @@ def test_directions_have_the_norm_of_each_filter() -> None:
     assert not first[0][1].any() and not first[1].any()
     assert torch.equal(first[0], landscape.filter_normalised(weights, 1)[0])
     assert not torch.equal(first[0], second[0])
-
-
-def test_a_slice_of_a_quadratic_is_a_parabola() -> None:
     model = Quadratic(1.0, 3.0, 7.0, 2.0)
     found = loss_slice(model, value, ONES, radius=2.0, points=5, seed=3)
     w = model.w.detach().double()

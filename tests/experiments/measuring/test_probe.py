@@ -13,23 +13,21 @@ from tests.support.commands import assert_refused, done
 from tests.support.refusals import rejects
 
 
-def test_probe_rounds_straight_from_float64() -> None:
+def test_probe_rounds_straight_from_float64_and_draws_repeat_with_their_seed() -> None:
     # 464 is a tie of e4m3fn; the second lies above it by less than float32 can hold.
     assert probe([464.0, 464.0 + 2.0**-40], formats.E4M3FN, "nearest_even")[0].result == 448.0
     assert math.isnan(probe([464.0 + 2.0**-40], formats.E4M3FN, "nearest_even")[0].result)
     assert probe([0.1], formats.E4M3FN, "nearest_even") == [Probe(0.1, 0.1015625, "0 0011 101")]
-
-
-def test_probe_stochastic_repeats_with_its_seed() -> None:
     one, again = (probe([0.1] * 20, formats.E4M3FN, "stochastic", seed=3) for _ in range(2))
     assert one == again and {p.result for p in one} == {0.09375, 0.1015625}
 
 
-def test_an_error_a_ratio_a_shape_and_the_machine() -> None:
+def test_an_error_a_ratio_a_shape_and_the_machine_and_a_wrong_option() -> None:
     assert Probe(464.0, 448.0, "").error == -16.0
     assert shape_from("960X4x7") == (960, 4, 7)
     assert Speed(emulated=3.0, torch_float32=12.0).ratio == 0.25
     assert machine.device_name("cpu") and machine.cuda_status()
+    assert_refused(("bench", "--shape", "4x4"), "--shape")
 
 
 @each(
@@ -69,10 +67,6 @@ test_shape_from_rejects = rejects(
         for text in ("960", "4x4", "4x0x4", "ax4x4", "4x4x4x4")
     ],
 )
-
-
-def test_bench_names_the_wrong_option() -> None:
-    assert_refused(("bench", "--shape", "4x4"), "--shape")
 
 
 @needs_cpu

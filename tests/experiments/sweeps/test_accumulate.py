@@ -68,11 +68,16 @@ def test_points_are_the_planned_sums_and_one_bit_fewer_rounded_as_asked() -> Non
         assert lp.accumulator(fprop).block == lp.accumulator(wgrad).block == 1
 
 
-def test_a_simulated_sum_has_its_theory() -> None:
+def test_a_simulated_sum_has_its_theory_and_a_length_its_speed() -> None:
     record = work.simulate(Point(256, "e8m5", "e5m2"), side=16)
     assert record["theory"] == pytest.approx(0.959837, abs=1e-6)
     assert record["vrr"] == pytest.approx(0.993, abs=0.03)
     assert "theory" not in work.simulate(Point(256, "e8m5_chunk16", "e5m2"), side=16)
+    found = list(speed_over_length("e5m2", lp.accumulator("e8m6"), longest=8, repeats=1))
+    assert {record["length"] for record in found} == {64, 256}
+    assert all(record["rate"] > 0 and record["nmse"] > 0 for record in found)
+    with pytest.raises(ValueError, match=r"longest must be in 6\.\.24"):
+        next(speed_over_length("e5m2", lp.accumulator("e8m6"), longest=25))
 
 
 def test_a_stopped_simulation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,14 +119,6 @@ def test_training_runs_have_the_accumulators_of_the_plan(tmp_path: Path) -> None
     runs = work.train_study(study, made)
     assert [run.name for run in runs] == names
     assert all(run.finished for run in runs)
-
-
-def test_speed_over_length() -> None:
-    found = list(speed_over_length("e5m2", lp.accumulator("e8m6"), longest=8, repeats=1))
-    assert {record["length"] for record in found} == {64, 256}
-    assert all(record["rate"] > 0 and record["nmse"] > 0 for record in found)
-    with pytest.raises(ValueError, match=r"longest must be in 6\.\.24"):
-        next(speed_over_length("e5m2", lp.accumulator("e8m6"), longest=25))
 
 
 class Question(NamedTuple):

@@ -4,6 +4,7 @@ import re
 import shutil
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -113,7 +114,17 @@ def test_choices_are_drawn_from_their_records(tmp_path: Path) -> None:
     assert out.stat().st_size > 1000
 
 
-def test_wrong_options_are_named(spec: Path, known: Path, tmp_path: Path) -> None:
+def test_wrong_options_are_named_after_missing_files(
+    tmp_path: Path, spec: Path, known: Path
+) -> None:
+    none = tmp_path / "none"
+    fails("'folder'", "expected the folder of a study at", "choose", none)
+    fails("'folder'", "expected the folder of a study", "predict", none)
+    fails("'spec'", "expected a specification (a TOML file) at", "run", none)
+    fails("'sources'", "expected the folder of a study or a file of records", "plot", none)
+    fails("--known", "No such file", "plot", tmp_path, "--known", none)
+    fails("--truth", "No such file", "plot", tmp_path, "--truth", none)
+    fails("--what", "expected one of frontier", "plot", tmp_path, "--what", "x", "--out", "a.png")
     run = ("run", spec, "--out", tmp_path / "out")
     other = ErrorMatrix(FormatSpace(["e4m3"], ["fp16"]), ["a"], [[0.5]])
     path = other.save(tmp_path / "other.json")
@@ -131,21 +142,8 @@ def test_wrong_options_are_named(spec: Path, known: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").glob("cells/*"))
 
 
-def test_a_missing_file_is_named_before_a_missing_option(tmp_path: Path) -> None:
-    none = tmp_path / "none"
-    fails("'folder'", "expected the folder of a study at", "choose", none)
-    fails("'folder'", "expected the folder of a study", "predict", none)
-    fails("'spec'", "expected a specification (a TOML file) at", "run", none)
-    fails("'sources'", "expected the folder of a study or a file of records", "plot", none)
-    fails("--known", "No such file", "plot", tmp_path, "--known", none)
-    fails("--truth", "No such file", "plot", tmp_path, "--truth", none)
-    fails("--what", "expected one of frontier", "plot", tmp_path, "--what", "x", "--out", "a.png")
-
-
 def test_stopped_it_can_go_on(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(*_: object, **__: object) -> None:
-        raise Interrupted("stopped; 0 of 8 cells are finished")
-
+    stop = Mock(side_effect=Interrupted("stopped; 0 of 8 cells are finished"))
     monkeypatch.setattr(measuring, "run_sweep", stop)
     monkeypatch.setattr("sys.argv", ["lpkernels", "frontier", "run", "a b.toml", "--all"])
     result = call("run", spec, "--out", tmp_path / "out", "--all")

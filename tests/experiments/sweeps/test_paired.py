@@ -72,15 +72,7 @@ def test_means_and_errors_do_not_depend_on_the_order(values, shuffle: random.Ran
     assert paired.standard_error(shuffled) == paired.standard_error(values)
 
 
-def test_one_value_has_no_spread_and_the_bootstrap_is_that_of_its_seed() -> None:
-    assert paired.standard_error([0.5]) is paired.paired_p([0.5]) is None
-    assert paired.t_interval([0.5], 0.95) is paired.bootstrap_interval([0.5], 0.95) is None
-    drawn = [0.1, 0.4, -0.2, 0.3, 0.25]
-    one, again, other = (paired.bootstrap_interval(drawn, 0.95, seed=s) for s in (1, 1, 2))
-    assert one == again != other
-
-
-def test_differences_that_are_equal_but_for_rounding_have_no_spread() -> None:
+def test_equal_differences_and_one_value_have_no_spread_and_a_seed_one_bootstrap() -> None:
     reference = [k / 360 for k in (301, 317, 322, 330)]
     values = [k / 360 for k in (304, 320, 325, 333)]
     assert len({a - b for a, b in zip(values, reference, strict=True)}) > 1
@@ -88,6 +80,11 @@ def test_differences_that_are_equal_but_for_rounding_have_no_spread() -> None:
     assert len(set(found)) == 1
     assert found[0] == pytest.approx(3 / 360)
     assert paired.differences([0.1 + 0.2, 0.5], [0.3, 0.5]) == [0.0, 0.0]
+    assert paired.standard_error([0.5]) is paired.paired_p([0.5]) is None
+    assert paired.t_interval([0.5], 0.95) is paired.bootstrap_interval([0.5], 0.95) is None
+    drawn = [0.1, 0.4, -0.2, 0.3, 0.25]
+    one, again, other = (paired.bootstrap_interval(drawn, 0.95, seed=s) for s in (1, 1, 2))
+    assert one == again != other
 
 
 @each("found, p", [([0.0, 0.0], 1.0), ([0.1, 0.1], 0.5), ([-0.1] * 5, 2.0**-4)])

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -80,11 +81,8 @@ def test_the_status_of_a_file_and_another_version_of_it_are_refused(tmp_path: Pa
 
 
 def test_results_of_a_sweep_that_has_only_begun(tmp_path: Path) -> None:
-    def nothing(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        toy.run(toy.spec(), tmp_path, train=nothing)
+        toy.run(toy.spec(), tmp_path, train=Mock(side_effect=KeyboardInterrupt))
     found = read_results(tmp_path)
     assert (found.results, found.missing) == ([], 4)
 

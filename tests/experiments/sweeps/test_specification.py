@@ -122,7 +122,7 @@ def test_a_file_that_is_none(tmp_path: Path) -> None:
             read_spec(written(tmp_path, text))
 
 
-def test_configurations_make_their_sweep() -> None:
+def test_configurations_make_their_sweep_and_sweeps_merge() -> None:
     fp8 = {"recipe": "fp8_wang2018", "layer_accs": (("stem", "e4m1", "native", "e5m6"),)}
     configs = [
         RunConfig.of(name=name, seed=seed, epochs=2, width=4, **fields)
@@ -137,9 +137,6 @@ def test_configurations_make_their_sweep() -> None:
         spec_of(configs[:-1])
     with pytest.raises(ValueError, match="'fp32' names two configurations"):
         spec_of([*configs, RunConfig(name="fp32")])
-
-
-def test_specifications_of_one_sweep_merge() -> None:
     first = SweepSpec({"epochs": 2}, {"a": {}}, {"lr": [0.1]}, 2)
     more = SweepSpec({"epochs": 2}, {"b": {"batch": 8}}, {"lr": [0.2, 0.1]}, [1, 5])
     both = merged([first, more])

@@ -64,7 +64,7 @@ def test_a_difference_is_paired_by_seed() -> None:
     assert difference.p_holm == pytest.approx(paired.paired_p(shifts))
 
 
-def test_seeds_that_only_one_arm_has_are_left_out_of_the_pairs() -> None:
+def test_an_arm_that_only_failed_is_there_and_only_common_seeds_are_pairs() -> None:
     results = [*runs("base", [0.5, 0.6]), *(result("a", s, 0.7 + s / 10) for s in (1, 2, 3))]
     summary, difference = against_base(results)
     assert summary.mean == pytest.approx(0.9)
@@ -73,6 +73,10 @@ def test_seeds_that_only_one_arm_has_are_left_out_of_the_pairs() -> None:
     assert (difference.bootstrap, difference.p_holm) == (None, None)
     _, difference = against_base([*runs("base", [0.5]), result("a", 7, 0.7)])
     assert (difference.reference, difference.pairs, difference.mean) == ("base", 0, None)
+    failed = result("a", 0, status="failed")
+    summary, difference = against_base([*runs("base", [0.5, 0.6]), failed])
+    assert (summary.failed, summary.mean, summary.diverged_share) == (1, None, None)
+    assert difference.pairs == 0
 
 
 def test_a_diverged_run_counts_with_its_figure_and_is_left_out_without() -> None:
@@ -89,13 +93,6 @@ def test_a_diverged_run_counts_with_its_figure_and_is_left_out_without() -> None
     assert summary.diverged_share == pytest.approx(2 / 3)
     assert summary.mean == pytest.approx(0.5)
     assert (difference.pairs, difference.mean) == (2, pytest.approx(-0.4))
-
-
-def test_an_arm_that_only_failed_is_still_there() -> None:
-    failed = result("a", 0, status="failed")
-    summary, difference = against_base([*runs("base", [0.5, 0.6]), failed])
-    assert (summary.failed, summary.mean, summary.diverged_share) == (1, None, None)
-    assert difference.pairs == 0
 
 
 def test_each_value_of_an_axis_is_compared_by_itself() -> None:

@@ -8,6 +8,7 @@ import time
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -292,9 +293,6 @@ def test_runs_keep_their_order_and_names(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_failed_run_of_several_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(*arguments: Any, console: object) -> None:
-        raise ValueError("no luck")
-
-    monkeypatch.setattr(sweep, "train_cell", failing)
+    monkeypatch.setattr(sweep, "train_cell", Mock(side_effect=ValueError("no luck")))
     with pytest.raises(RuntimeError, match="run, seed 0: ValueError: no luck"):
         train_all([RunConfig()], tmp_path, name="one", resume=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -118,11 +119,8 @@ def test_stopped_it_goes_on_to_the_same(
 
 
 def test_ctrl_c_says_where_the_runs_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*args: object) -> None:
-        raise KeyboardInterrupt
-
     begin(PAIR, tmp_path)
-    monkeypatch.setattr(unit_comparison, "_difference", interrupted)
+    monkeypatch.setattr(unit_comparison, "_difference", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(Interrupted, match="what was trained is in"):
         compare(PAIR, tmp_path)
 

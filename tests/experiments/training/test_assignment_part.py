@@ -111,26 +111,11 @@ def test_a_batch_in_pieces_is_trained_under_it(tmp_path: Path) -> None:
     assert last["train_loss"] < 1.5 and last["low_ratio"] >= 0.6
 
 
-def test_settings_are_checked() -> None:
+def test_what_cannot_be_is_refused_and_settings_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="assignment: ratio must be from 0 to 1, got 2"):
         RunConfig.of(assignment="ratio=2")
     assert RunConfig.of(assignment="").parts == ()
     assert isinstance(RunConfig.of(assignment="uniform").parts[0], AssignmentConfig)
-
-
-class Strange(nn.Sequential):
-    """A network whose output depends on a value that it reads."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = super().forward(x)
-        return y * 2 if y.sum() > 0 else y
-
-
-def strange() -> nn.Module:
-    return Strange(nn.Flatten(), nn.Linear(36, 3))
-
-
-def test_what_cannot_be_assigned_is_refused(tmp_path: Path) -> None:
     demoted = "demote: bits=5 cannot be met"
     for text, message in (("bits=5", demoted), ("file=missing.json", r".*missing\.json")):
         with pytest.raises(ValueError, match=f"assignment: {message}"):
@@ -145,3 +130,15 @@ def test_what_cannot_be_assigned_is_refused(tmp_path: Path) -> None:
     workload = replace(tiny_workload(config.workload), model=strange)
     with pytest.raises(ValueError, match=r"assignment: trace: .*reads a value"):
         Trainer(config, tmp_path / "d", workload=workload)
+
+
+class Strange(nn.Sequential):
+    """A network whose output depends on a value that it reads."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        return y * 2 if y.sum() > 0 else y
+
+
+def strange() -> nn.Module:
+    return Strange(nn.Flatten(), nn.Linear(36, 3))

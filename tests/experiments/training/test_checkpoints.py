@@ -4,6 +4,7 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -92,10 +93,8 @@ def test_a_checkpoint_runs_no_code(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_full_disk_is_the_systems_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(state: Any, to: BinaryIO) -> None:
-        raise RuntimeError("[enforce fail] . PytorchStreamWriter failed writing file data/0")
-
-    monkeypatch.setattr(torch, "save", full)
+    said = "[enforce fail] . PytorchStreamWriter failed writing file data/0"
+    monkeypatch.setattr(torch, "save", Mock(side_effect=RuntimeError(said)))
     with pytest.raises(OSError, match="No space left on device") as error:
         write_checkpoint(tmp_path / "a.pt", {"step": 3})
     assert error.value.errno == errno.ENOSPC and list(tmp_path.iterdir()) == []

@@ -26,7 +26,7 @@ EVERYTHING = RunConfig.of(
 CROWDED = {"policy": "hfp8_sun2019", "operands": "affine4", "edge": "e6m9"}
 
 
-def test_config_round_trips_through_json_and_its_flat_fields() -> None:
+def test_config_round_trips_through_json_and_flat_fields_and_sections_flatten() -> None:
     read = RunConfig.from_dict(json.loads(json.dumps(EVERYTHING.to_dict())))
     assert read == EVERYTHING == RunConfig.of(**EVERYTHING.flat())
     assert hash(read) == hash(EVERYTHING)
@@ -34,6 +34,8 @@ def test_config_round_trips_through_json_and_its_flat_fields() -> None:
     assert EVERYTHING.flat().keys() == flat_settings().keys()
     # Whole numbers are floats where floats are meant.
     assert json.dumps(RunConfig.of(lr=1).to_dict()) == json.dumps(RunConfig.of(lr=1.0).to_dict())
+    given = {"epochs": 3, "optimizer": {"optimizer": "adam", "lr": 1}, "loss_scale": 8.0}
+    assert flatten(given) == {"epochs": 3, "optimizer": "adam", "lr": 1, "loss_scale": 8.0}
 
 
 def test_parts_are_in_their_order_absent_at_defaults_and_replaced_as_fields() -> None:
@@ -100,11 +102,6 @@ def test_a_policy_is_the_arithmetic_of_the_whole_model_and_settings_replace_its_
     assert str(body.input) == str(body.weight) == "affine4"
     assert str(body.grad_output) == "affine8:stochastic"
     assert body.fprop == lp.recipe("fp32").fprop
-
-
-def test_flatten_takes_fields_and_tables_of_sections() -> None:
-    given = {"epochs": 3, "optimizer": {"optimizer": "adam", "lr": 1}, "loss_scale": 8.0}
-    assert flatten(given) == {"epochs": 3, "optimizer": "adam", "lr": 1, "loss_scale": 8.0}
 
 
 test_flatten_refuses = rejects(

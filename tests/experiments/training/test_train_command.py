@@ -45,10 +45,15 @@ def test_a_run_s_folder_has_one_process(tmp_path: Path, trained: Path) -> None:
         assert sorted(folder.iterdir()) == before
 
 
-def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path: Path) -> None:
-    out = tmp_path / "a" / "b"
-    assert call("train", "--out", out, "--data", "mnist").exit_code == 2
+def test_a_run_that_cannot_begin_leaves_no_folder_nor_one_in_a_files_place(tmp_path: Path) -> None:
+    assert call("train", "--out", tmp_path / "a" / "b", "--data", "mnist").exit_code == 2
     assert list(tmp_path.iterdir()) == []
+    file = tmp_path / "file"
+    file.touch()
+    said = sentence(call("train", "--out", file, *TINY), 2)
+    assert "expected a folder, but" in said and "file is a file" in said
+    said = sentence(call("train", "--out", file / "run", *TINY), 1)
+    assert "Not a directory; choose a folder that is not below a file" in said
 
 
 def test_a_run_whose_folder_is_lost_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,15 +85,6 @@ def test_what_the_system_refuses_is_one_sentence(
     said = sentence(call("train", "--out", tmp_path, *TINY), 1)
     assert f"checkpoint.pt: {os.strerror(number)}; {advice}; what was saved goes" in said
     assert f"lpkernels train --resume --out {tmp_path}" in said
-
-
-def test_a_file_in_the_folder_s_place(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.touch()
-    said = sentence(call("train", "--out", file, *TINY), 2)
-    assert "expected a folder, but" in said and "file is a file" in said
-    said = sentence(call("train", "--out", file / "run", *TINY), 1)
-    assert "Not a directory; choose a folder that is not below a file" in said
 
 
 @each("content", [b"", b"PK\3\4", b"something else" * 100])

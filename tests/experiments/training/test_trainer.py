@@ -92,6 +92,10 @@ def test_fit_gives_the_same_bits_twice_and_leaves_the_callers_state(
 def test_another_seed_gives_other_weights(uninterrupted: Trainer, tmp_path: Path) -> None:
     other = made(tmp_path, CONFIG.replace(seed=1))
     assert not torch.equal(other.model.head.weight, uninterrupted.model.head.weight)
+    # Its progress is shown.
+    console = Console(record=True, width=100, force_terminal=True)
+    made(tmp_path / "bar", CONFIG.replace(epochs=1)).fit(console=console)
+    assert "tiny" in console.export_text()
 
 
 @pytest.mark.parametrize(
@@ -121,15 +125,14 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     assert (kinds.count("resume"), kinds.count("epoch")) == (1, CONFIG.epochs)
 
 
-def test_ctrl_c_in_the_last_test_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_in_the_last_test_stops_and_a_second_one_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trainer = made(tmp_path)
     interrupt_in_test(trainer, monkeypatch, CONFIG.epochs)
     with pytest.raises(Interrupted, match="stopped after the last epoch; saved to"):
         trainer.fit()
     assert records.read_run(tmp_path).finished
-
-
-def test_second_ctrl_c_interrupts_at_once() -> None:
     with pytest.raises(KeyboardInterrupt), InterruptRequest() as stop:
         signal.raise_signal(signal.SIGINT)
         assert stop.requested
@@ -228,9 +231,3 @@ def test_step_with_infinite_gradients_is_skipped_and_counted(tmp_path: Path) -> 
     run = trainer.fit()
     assert run.epochs[0]["skipped_steps"] == STEPS
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
-
-
-def test_progress_bar_shows_the_run(tmp_path: Path) -> None:
-    console = Console(record=True, width=100, force_terminal=True)
-    made(tmp_path, CONFIG.replace(epochs=1)).fit(console=console)
-    assert "tiny" in console.export_text()

@@ -173,7 +173,7 @@ def test_commuting_covariances_have_the_distance_of_their_deviations() -> None:
     assert distance(x @ turn, y @ turn) == pytest.approx(expected, rel=1e-5)
 
 
-def test_covariances_that_do_not_commute() -> None:
+def test_covariances_that_do_not_commute_and_sums_that_add_up() -> None:
     # For 2 x 2 matrices, tr (AB)^(1/2) = (tr AB + 2 (det AB)^(1/2))^(1/2).
     x, y = vectors(3, 50, 2), vectors(4, 50, 2) @ torch.tensor([[1.0, 0.5], [0, 2]])
     (m1, c1), (m2, c2) = (
@@ -183,9 +183,6 @@ def test_covariances_that_do_not_commute() -> None:
     expected = float((m1 - m2).square().sum() + c1.trace() + c2.trace() - 2 * cross)
     assert distance(x, y) == pytest.approx(expected, rel=1e-6)
     assert distance(y, x) == pytest.approx(expected, rel=1e-6)
-
-
-def test_sums_add_up() -> None:
     x, y = vectors(5), vectors(6)
     parts = [moment_sums("a", part) for part in x.split(13)]
     total = {name: sum(part[name] for part in parts) for name in parts[0]}

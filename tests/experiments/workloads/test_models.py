@@ -109,10 +109,15 @@ def test_networks_of_the_assignments_train(name: str, channels: int) -> None:
     assert losses[-1] < losses[0]
 
 
-def test_channels_are_scaled_to_multiples_of_four() -> None:
+def test_squeezenets_scale_their_channels_to_multiples_of_four() -> None:
     # 58 and 18 are as near to 56 or 16 as to 60 or 20.
     given = [(116, 24), (116, 12), (16, 4), (18, 24), (1280, 3)]
     assert [scaled(channels, width, 24) for channels, width in given] == [116, 60, 4, 20, 160]
+    with torch.device("meta"):
+        usual, wide = (build_model("squeezenet", IMAGES3, width=width) for width in (96, 288))
+    convolutions = [[m for m in x.modules() if isinstance(m, nn.Conv2d)] for x in (usual, wide)]
+    for one, other in zip(*(group[:-1] for group in convolutions), strict=True):
+        assert other.out_channels == 3 * one.out_channels
 
 
 @pytest.mark.parametrize(
@@ -234,33 +239,24 @@ def test_a_family_is_one_function() -> None:
         models.family("2mean", "vectors", width=3)
 
 
-def test_a_squeezenet_three_times_as_wide_has_three_times_the_channels() -> None:
-    with torch.device("meta"):
-        usual, wide = (build_model("squeezenet", IMAGES3, width=width) for width in (96, 288))
-    convolutions = [[m for m in x.modules() if isinstance(m, nn.Conv2d)] for x in (usual, wide)]
-    for one, other in zip(*(group[:-1] for group in convolutions), strict=True):
-        assert other.out_channels == 3 * one.out_channels
-
-
 # Parameters of the published networks; the ResNet-32 here has 1x1 convolutions on its shortcuts.
 PARAMETERS = {
-    "resnet32-cifar": 466906,
-    "resnet18-imagenet": 11689512,
-    "alexnet-imagenet": 61100840,
-    "mobilenetv2": 3504872,
-    "mobilenetv2-imagenet": 3504872,
-    "resnet20-cifar": 272474,
-    "tiny-gpt": 875264,
-    "tiny-lstm": 197888,
-}
+    "resnet32-cifar": 466906, "resnet18-imagenet": 11689512, "alexnet-imagenet": 61100840,
+    "mobilenetv2": 3504872, "mobilenetv2-imagenet": 3504872, "resnet20-cifar": 272474,
+    "tiny-gpt": 875264, "tiny-lstm": 197888,
+}  # fmt: skip
 
 
-def test_parameters() -> None:
+def test_parameters_and_usual_batches_are_known_and_unknown_names_refused() -> None:
     def count(name: str) -> int:
         model = workload(name, batch=1, device="meta").model
         return sum(p.numel() for p in model.parameters())
 
     assert {name: count(name) for name in BUNDLED} == PARAMETERS
+    with pytest.raises(ValueError, match=r"expected one of resnet20-cifar.*got 'vgg'"):
+        workload("vgg")
+    names = ("resnet20-cifar", "mobilenetv2", "tiny-gpt")
+    assert [usual_batch(name) for name in names] == [128, 64, 32]
 
 
 def test_a_workload_is_the_same_each_time_and_on_the_meta_device_has_sizes_alone() -> None:
@@ -283,13 +279,6 @@ def test_gpt_rows() -> None:
         "qkv": [32, 96, 32], "scores": [16, 16, 16], "values": [16, 16, 16],
         "proj": [32, 32, 32], "up": [32, 128, 32], "down": [128, 32, 32], "head": [32, 256, 32],
     }  # fmt: skip
-
-
-def test_unknown_names_are_refused_and_usual_batches_are_known() -> None:
-    with pytest.raises(ValueError, match=r"expected one of resnet20-cifar.*got 'vgg'"):
-        workload("vgg")
-    names = ("resnet20-cifar", "mobilenetv2", "tiny-gpt")
-    assert [usual_batch(name) for name in names] == [128, 64, 32]
 
 
 @pytest.mark.slow

@@ -54,10 +54,23 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "own_workload"
 
 
-def test_all_names_are_known() -> None:
+def test_data_are_one_function_and_all_names_are_known() -> None:
     assert sorted(DATASETS) == NAMES
     with pytest.raises(ValueError, match=r"data: expected one of .*digits.*, got 'mnist'; or mod"):
         find(WorkloadConfig(data="mnist"))
+    try:
+
+        @dataset("tiny", model="cnn1", settings=("augment",))
+        def _tiny(config: WorkloadConfig) -> Workload:
+            return tiny_workload(config)
+
+        assert type(find(WorkloadConfig(data="tiny")).model()).__name__ == "PlainCNN"
+        with pytest.raises(ValueError, match="dataset: one called 'tiny' exists already"):
+            dataset("tiny", model="cnn1")(lambda config: tiny_workload(config))
+    finally:
+        DATASETS.pop("tiny", None)
+    with pytest.raises(ValueError, match="expected a name of small letters and digits, got 'a:b'"):
+        dataset("a:b", model="cnn1")
 
 
 @pytest.mark.parametrize("name", ["digits", "mnist1d", "text", "gan"])
@@ -92,11 +105,16 @@ def test_a_users_workload_learns(own: str) -> None:
     assert work.score(sums, 100)["test_accuracy"] > 0.9
 
 
-def test_a_users_function_gets_the_settings(own: str) -> None:
+def test_a_users_function_gets_the_settings_and_depth_makes_the_model(own: str) -> None:
     work = find(WorkloadConfig(data=f"{own}:rings", model="mlp1", width=3, train_size=10))
     assert work.model().stem.out_features == 3
     assert len(work.train) == 10
     assert find(WorkloadConfig(data="tests.experiments.tiny:tiny_workload")).name == "tiny"
+    deep = find(WorkloadConfig(data="digits", model="mlp", depth=3, width=4)).model()
+    same = find(WorkloadConfig(data="digits", model="mlp3", width=4)).model()
+    assert deep.state_dict().keys() == same.state_dict().keys()
+    with pytest.raises(ValueError, match="depth: mlp3 has depth 3, got 2"):
+        find(WorkloadConfig(data="digits", model="mlp3", depth=2))
 
 
 def test_a_function_without_parameter_takes_no_settings_and_others_are_refused(own: str) -> None:
@@ -127,22 +145,6 @@ test_settings_that_mean_nothing_are_refused = rejects(
 )
 
 
-def test_data_are_one_function() -> None:
-    try:
-
-        @dataset("tiny", model="cnn1", settings=("augment",))
-        def _tiny(config: WorkloadConfig) -> Workload:
-            return tiny_workload(config)
-
-        assert type(find(WorkloadConfig(data="tiny")).model()).__name__ == "PlainCNN"
-        with pytest.raises(ValueError, match="dataset: one called 'tiny' exists already"):
-            dataset("tiny", model="cnn1")(lambda config: tiny_workload(config))
-    finally:
-        DATASETS.pop("tiny", None)
-    with pytest.raises(ValueError, match="expected a name of small letters and digits, got 'a:b'"):
-        dataset("a:b", model="cnn1")
-
-
 @each(
     "given, usual, name",
     [
@@ -156,14 +158,6 @@ def test_data_are_one_function() -> None:
 )
 def test_depth_is_part_of_the_models_name(given: dict[str, Any], usual: str, name: str) -> None:
     assert WorkloadConfig(**given).network(usual) == name
-
-
-def test_depth_makes_the_model_and_refuses_another() -> None:
-    deep = find(WorkloadConfig(data="digits", model="mlp", depth=3, width=4)).model()
-    same = find(WorkloadConfig(data="digits", model="mlp3", width=4)).model()
-    assert deep.state_dict().keys() == same.state_dict().keys()
-    with pytest.raises(ValueError, match="depth: mlp3 has depth 3, got 2"):
-        find(WorkloadConfig(data="digits", model="mlp3", depth=2))
 
 
 @pytest.mark.parametrize("data", ["digits", "text"])

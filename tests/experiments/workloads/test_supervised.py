@@ -72,17 +72,14 @@ def made(**settings: float) -> Choice:
     return choice
 
 
-def test_defaults_change_nothing() -> None:
-    assert choose(WorkloadConfig(), TRAIN, TEST, 4) is None
-
-
-def test_classes_keeps_the_first() -> None:
+def test_classes_keeps_the_first_and_defaults_all() -> None:
     choice = made(classes=2)
     assert choice.classes == 2
     assert torch.equal(choice.train, (TRAIN < 2).nonzero().flatten())
     assert torch.equal(choice.train_labels, TRAIN[TRAIN < 2])
     assert choice.test_labels.tolist() == [1, 0] * 5
     assert torch.equal(TEST[choice.test], choice.test_labels)
+    assert choose(WorkloadConfig(), TRAIN, TEST, 4) is None
 
 
 @each(
