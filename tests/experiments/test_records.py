@@ -62,10 +62,10 @@ def test_a_last_line_cut_short_is_left_out_and_one_within_is_an_error(tmp_path: 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="expected the records of a run at"):
         records.read_run(tmp_path)
-    path = tmp_path / "other.jsonl"
+    path, sweep = tmp_path / "other.jsonl", '{"type": "header", "kind": "sweep"}'
     for line, message in (
         ('{"type": "epoch"}', "expected a header as first record"),
-        ('{"type": "header", "kind": "sweep"}', "expected the records of a run, got those of a sw"),
+        (sweep, "expected the records of a run, got those of a sweep"),
     ):
         path.write_text(f"{line}\n")
         with pytest.raises(ValueError, match=message):

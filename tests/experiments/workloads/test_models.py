@@ -192,9 +192,10 @@ test_impossible_sizes_are_refused = rejects(
         (("cnn0", TASKS["signals"], {}), NONE),
         (("mlp0", TASKS["vectors"], {}), NONE),
         (("lstm0", TASKS["text"], {}), NONE),
-        (("gpt1", TASKS["text"], {"width": 6}), "a width that 4 heads divide, got depth=1 and w"),
+        (("gpt1", TASKS["text"], {"width": 6}),
+         "a width that 4 heads divide, got depth=1 and width=6"),
     ],
-)
+)  # fmt: skip
 
 
 def test_impossible_sizes_of_networks_made_by_hand_are_refused() -> None:

@@ -182,7 +182,6 @@ def test_nothing_is_fetched_and_random_states_stay_and_do_not_matter() -> None:
 
 
 @each("name, classes, size", [("mnist1d", 4, 40), ("wine", 2, 30)])
-def test_settings_of_labelled_data_apply(data: str, classes: int, size: int) -> None:
-    config = WorkloadConfig(data=data, classes=classes, train_size=size, label_noise=0.5)
-    work = find(config)
+def test_settings_of_labelled_data_apply(name: str, classes: int, size: int) -> None:
+    work = find(WorkloadConfig(data=name, classes=classes, train_size=size, label_noise=0.5))
     assert (len(work.train), work.model().head.out_features) == (size, classes)
