@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from lpkernels.report.schedules import (
     drawing,
@@ -13,10 +12,12 @@ from lpkernels.report.schedules import (
     schedule_view,
 )
 from lpkernels.techniques.cpt import OpenLoop, Schedule, parse_schedule, precision_range_test
+from tests.loops import each
+from tests.report.shown import same_each_time, text
 
 
-def opened(text: str) -> OpenLoop:
-    schedule = parse_schedule(text)
+def opened(name: str) -> OpenLoop:
+    schedule = parse_schedule(name)
     assert isinstance(schedule, OpenLoop)
     return schedule
 
@@ -36,22 +37,15 @@ def test_a_drawing_has_a_row_for_each_width_and_shades_for_shares() -> None:
 
 
 def test_a_view_says_what_a_schedule_costs() -> None:
-    console = Console(record=True, width=80)
-    console.print(schedule_view(opened("cpt:3-6/6"), 64000))
-    text = console.export_text()
-    assert "30.05%" in text and "4.499" in text and "0.024593" in text
-    console.print(schedule_view(opened("static:none,acc=5"), 10))
-    text = console.export_text()
-    assert "0.250000" in text and "bitops" not in text
+    view = text(schedule_view(opened("cpt:3-6/6"), 64000), 80)
+    assert "30.05%" in view and "4.499" in view and "0.024593" in view
+    view = text(schedule_view(opened("static:none,acc=5"), 10), 80)
+    assert "0.250000" in view and "bitops" not in view
 
 
-@pytest.mark.parametrize("texts", [["cpt:3-8/8"], ["CR:3-8/8", "RTV:3-8/8", "cpt:4-8/4-8"]])
-def test_schedules_are_drawn_to_the_same_file_each_time(texts: list[str], tmp_path: Path) -> None:
-    made = [
-        plot_schedules([opened(t) for t in texts], 64, tmp_path / name).read_bytes()
-        for name in ("a.png", "b.png")
-    ]
-    assert made[0] == made[1] and len(made[0]) > 1000
+@each("names", [["cpt:3-8/8"], ["CR:3-8/8", "RTV:3-8/8", "cpt:4-8/4-8"]])
+def test_schedules_are_drawn_to_the_same_file_each_time(names: list[str], tmp_path: Path) -> None:
+    same_each_time(lambda path: plot_schedules([opened(n) for n in names], 64, path), tmp_path)
 
 
 def test_no_schedule_is_refused(tmp_path: Path) -> None:
