@@ -1,7 +1,5 @@
 """Cold starts on synthetic grids: covers, choices, when they end."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -32,20 +30,18 @@ def start(errors: np.ndarray = ADDITIVE, **options):
     return cold_start((ROWS, COLUMNS), MEMORY, task, **{"n": 12, "draws": 50, **options}), task
 
 
-def test_an_additive_grid_is_fitted_from_a_few_cells():
+def test_an_additive_grid_is_fitted_from_a_few_cells_and_another_one_is_completed():
     cells = np.array([0, 5, 10, 15, 16, 1, 6, 11])
     found = fit_grid((ROWS, COLUMNS), cells, ADDITIVE[cells], ridge=1e-9, rank=0)
     assert found == pytest.approx(ADDITIVE, abs=1e-6)
-
-
-def test_what_is_not_additive_is_completed():
     x = low_rank(8, 7, 1, seed=2)
     cells = np.random.default_rng(0).permutation(56)[:45]
-    options = {"ridge": 1e-6}
-    additive = fit_grid(x.shape, cells, x.ravel()[cells], rank=0, **options)
-    both = fit_grid(x.shape, cells, x.ravel()[cells], rank=2, lam=1e-3, **options)
     others = np.setdiff1d(np.arange(56), cells)
-    left = [np.linalg.norm((fit - x.ravel())[others]) for fit in (both, additive)]
+    left = [
+        np.linalg.norm((fit_grid(x.shape, cells, x.ravel()[cells], ridge=1e-6, **options)
+                        - x.ravel())[others])
+        for options in ({"rank": 2, "lam": 1e-3}, {"rank": 0})
+    ]  # fmt: skip
     assert left[0] < 0.5 * left[1]
     # Every row and column needs an error.
     with pytest.raises(ValueError, match="row 1 or column 1 of the 5 x 4 grid has no error; meas"):
@@ -90,8 +86,7 @@ def test_it_ends_when_no_band_reaches_the_frontier_with_the_count_or_with_everyt
 
 
 def test_a_third_axis_is_part_of_the_columns():
-    errors = np.add.outer(np.add.outer(LOW, HIGH[:2]), [0, 0.01]).ravel()
-    task = Task(errors)
+    task = Task(np.add.outer(np.add.outer(LOW, HIGH[:2]), [0, 0.01]).ravel())
     found = cold_start((5, 2, 2), MEMORY, task, n=7, draws=50)
     assert len(found.predicted) == 20
     assert task.asked[:5] == [0, 5, 10, 15, 16]

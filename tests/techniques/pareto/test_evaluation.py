@@ -1,22 +1,25 @@
 """Leave one out: figures by hand, what leaks, what the methods are worth on known matrices."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from lpkernels.techniques.pareto import averages, compare, evaluation, leave_one_out, noise_floor
 from tests.loops import each
+from tests.support.refusals import refuses
 from tests.techniques.pareto.matrices import low_rank
 
 MEMORY = np.linspace(1, 2, 20)
 EXACT = low_rank(9, 20, 2)
 NOISY = low_rank(14, 20, 2, noise=0.03)
+OPTIONS = {"methods": ["greedy"], "counts": [3], "rank": 2}
+
+
+def studied(errors: np.ndarray = NOISY, **options) -> list[dict]:
+    return leave_one_out(errors, MEMORY, **{**OPTIONS, **options})
 
 
 def figures(errors: np.ndarray, **options) -> dict[tuple[str, int], dict]:
-    rows = averages(leave_one_out(errors, MEMORY, **{"rank": 2, "counts": [2], **options}))
-    return {(row["method"], row["count"]): row for row in rows}
+    return {(row["method"], row["count"]): row for row in averages(studied(errors, **options))}
 
 
 def test_figures_of_one_comparison():
@@ -34,7 +37,7 @@ def test_figures_of_one_comparison():
 
 @each("method", ["greedy", "qr", "convex", "random", "cheapest"])
 def test_as_many_measurements_as_the_rank_recover_an_exact_task(method: str):
-    row = figures(EXACT, methods=[method])[method, 2]
+    row = figures(EXACT, methods=[method], counts=[2])[method, 2]
     assert row["rmse"] < 1e-8 and row["hyperdiff"] < 1e-8 and row["tasks"] == 9
     assert row["hypervolume"] == pytest.approx(1)
 
@@ -48,23 +51,18 @@ def test_d_optimal_choices_are_worth_most_near_the_rank():
 
 
 def test_records_say_what_was_done():
-    records = leave_one_out(
-        NOISY, MEMORY, methods=["random", "greedy", "column_mean"], counts=[1, 3], rank=2, draws=2
-    )
+    records = studied(methods=["random", "greedy", "column_mean"], counts=[1, 3], draws=2)
     assert len(records) == 14 * (2 * 2 + 2 + 1)
     assert [r["rank"] for r in records if r["task"] == 0] == [1, 1, 2, 2, 1, 2, 2]
     assert all(len(r["measured"]) == r["count"] for r in records)
     assert {r["noise"] for r in records} == {None}
-    assert [(r["method"], r["count"], r["draw"]) for r in records[:4]] == [
-        ("random", 1, 0), ("random", 1, 1), ("random", 3, 0), ("random", 3, 1),
-    ]  # fmt: skip
+    first = [("random", count, draw) for count in (1, 3) for draw in (0, 1)]
+    assert [(r["method"], r["count"], r["draw"]) for r in records[:4]] == first
 
 
 def test_the_same_seed_gives_the_same_records():
-    options = {"methods": ["random"], "counts": [3], "rank": 2, "observed": 0.5}
-    first = leave_one_out(NOISY, MEMORY, **options, seed=4)
-    assert first == leave_one_out(NOISY, MEMORY, **options, seed=4)
-    assert first != leave_one_out(NOISY, MEMORY, **options, seed=5)
+    one, two, other = (studied(methods=["random"], observed=0.5, seed=seed) for seed in (4, 4, 5))
+    assert one == two != other
 
 
 def test_the_task_itself_is_not_learned_from(monkeypatch):
@@ -76,12 +74,12 @@ def test_the_task_itself_is_not_learned_from(monkeypatch):
         return compare(truth, predicted, memory, measured)
 
     monkeypatch.setattr(evaluation, "compare", remembered)
-    options = {"methods": ["greedy", "column_mean"], "counts": [3], "rank": 2, "observed": 0.6}
-    first = leave_one_out(NOISY, MEMORY, **options)[0]
+    options = {"methods": ["greedy", "column_mean"], "observed": 0.6}
+    first = studied(**options)[0]
     other = NOISY.copy()
     unmeasured = np.setdiff1d(np.arange(20), first["measured"])
     other[0, unmeasured] = 1 - other[0, unmeasured]
-    second = leave_one_out(other, MEMORY, **options)[0]
+    second = studied(other, **options)[0]
     assert second["measured"] == first["measured"]
     assert (seen[0] == seen[28]).all() and (seen[1] == seen[29]).all()
     assert second["rmse"] != first["rmse"]
@@ -90,24 +88,19 @@ def test_the_task_itself_is_not_learned_from(monkeypatch):
 def test_missing_entries_are_completed_and_not_compared():
     holed = NOISY.copy()
     holed[2, [3, 4]] = np.nan
-    records = leave_one_out(holed, MEMORY, methods=["greedy"], counts=[3], rank=2)
+    records = studied(holed)
     assert all(np.isfinite(r["rmse"]) for r in records)
     assert not {3, 4} & set(records[2]["measured"])
-
-
-def test_a_share_of_the_entries_is_enough():
-    whole = figures(NOISY, methods=["greedy"], counts=[4])["greedy", 4]
-    part = figures(NOISY, methods=["greedy"], counts=[4], observed=0.6)["greedy", 4]
+    # A share of the entries is enough.
+    whole, part = (figures(NOISY, counts=[4], observed=share)["greedy", 4] for share in (1, 0.6))
     assert whole["rmse"] < part["rmse"] < 2 * whole["rmse"]
 
 
 def test_a_cap_removes_configurations():
-    records = leave_one_out(NOISY, MEMORY, methods=["cheapest"], counts=[3], rank=2, cap=1.5)
+    records = studied(methods=["cheapest"], cap=1.5)
     assert all(max(r["measured"]) < 10 for r in records)
-    per_task = np.tile(MEMORY, (14, 1))
-    assert leave_one_out(
-        NOISY, per_task, methods=["cheapest"], counts=[3], rank=2, cap=1.5
-    ) == records  # fmt: skip
+    options = {**OPTIONS, "methods": ["cheapest"], "cap": 1.5}
+    assert leave_one_out(NOISY, np.tile(MEMORY, (14, 1)), **options) == records
 
 
 def test_seeds_give_the_noise():
@@ -116,30 +109,24 @@ def test_seeds_give_the_noise():
     floor = noise_floor(seeds)
     assert floor == pytest.approx(np.full(14, 0.01), rel=0.5)
     assert floor == pytest.approx(np.sqrt((seeds.var(axis=2, ddof=1) / 4).mean(axis=1)))
-    records = leave_one_out(seeds, MEMORY, methods=["greedy"], counts=[4], rank=2)
+    records = studied(seeds, counts=[4])
     assert [r["noise"] for r in records] == pytest.approx(list(floor))
-    row = averages(records)[0]
-    assert row["noise"] == pytest.approx(floor.mean())
+    assert averages(records)[0]["noise"] == pytest.approx(floor.mean())
     # An entry needs two seeds.
     errors = np.array([[[0.1, 0.3], [0.5, np.nan]], [[0.1, np.nan], [np.nan, np.nan]]])
     assert noise_floor(errors) == pytest.approx([np.sqrt(0.02 / 2), np.nan], nan_ok=True)
 
 
 def test_averages_have_the_standard_error_over_tasks():
-    base = {"method": "greedy", "count": 3, "noise": None}
-    records = [
-        base | {"task": task, "rmse": rmse} | dict.fromkeys(
-            ("hyperdiff", "convergence", "hypervolume", "regret"), 0.0
-        )
-        for task, rmse in ((0, 1.0), (0, 3.0), (1, 4.0), (2, None))
-    ]  # fmt: skip
-    (row,) = averages(records)
+    zeros = dict.fromkeys(("hyperdiff", "convergence", "hypervolume", "regret"), 0.0)
+    base = {"method": "greedy", "count": 3, "noise": None, **zeros}
+    rmses = ((0, 1.0), (0, 3.0), (1, 4.0), (2, None))
+    (row,) = averages([base | {"task": task, "rmse": rmse} for task, rmse in rmses])
     assert (row["rmse"], row["rmse_error"]) == (3.0, 1.0)
     assert row["tasks"] == 3
     assert (row["noise"], row["noise_error"]) == (None, None)
 
 
-OPTIONS = {"methods": ["greedy"], "counts": [3], "rank": 2}
 EMPTY = NOISY.copy()
 EMPTY[1:, 5] = np.nan
 
@@ -158,7 +145,6 @@ WRONG = [
 ]
 
 
-@each("errors, options, match", WRONG)
-def test_wrong_studies_are_refused(errors, options, match):
-    with pytest.raises(ValueError, match=match):
-        leave_one_out(errors, MEMORY, **{**OPTIONS, **options})
+test_wrong_studies_are_refused = refuses(
+    studied, [((errors,), options, ValueError, match) for errors, options, match in WRONG]
+)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lpkernels.techniques.pareto import EarlyStop, final_error
-from tests.loops import each
+from tests.support.refusals import refused
 
 #: Three finished runs of four reports; from the first report to the last they gain .3, .4 and .2.
 FINISHED = [[0.5, 0.4, 0.3, 0.2], [0.7, 0.5, 0.4, 0.3], [0.4, 0.3, 0.25, 0.2]]
@@ -46,45 +46,32 @@ def with_three_finished(memory: float = 25) -> EarlyStop:
     return stop
 
 
-def test_a_run_ends_when_its_band_cannot_reach_the_frontier() -> None:
-    run = with_three_finished().start(3)
+def test_a_run_ends_when_its_band_cannot_reach_the_frontier_and_changes_nothing() -> None:
+    # No error is known with memory of at most 5, so any error is on the frontier.
+    finish(with_three_finished(5), 3, [0.99, 0.98, 0.97, 0.96])
+    stop = with_three_finished()
+    known = [part.copy() for part in stop.known()]
+    run = stop.start(3)
     # With memory of at most 25, the least error known is 0.2. At best this run gains 0.4.
     assert run.report(0.59)
     # From the second report on, it gains at best 0.2.
     assert not run.report(0.41)
     assert run.ended == "hopeless" and run.error == pytest.approx(0.41 - 0.2)
-
-
-def test_less_memory_has_less_to_beat() -> None:
-    # No error is known with memory of at most 5, so any error is on the frontier.
-    finish(with_three_finished(5), 3, [0.99, 0.98, 0.97, 0.96])
-
-
-def test_what_was_ended_says_nothing_of_the_next_run() -> None:
-    stop = with_three_finished()
-    known = [part.copy() for part in stop.known()]
-    ended = stop.start(3)
-    ended.report(0.59)
-    ended.report(0.5)
-    assert ended.ended == "hopeless"
-    error = ended.error
+    error = run.error
     for before, after in zip(known, stop.known(), strict=True):
         np.testing.assert_array_equal(before, after)
     finish(stop, 3, [0.5, 0.2, 0.2, 0.1])
-    assert ended.error == error
+    assert run.error == error
 
 
-def test_none_is_ended_before_enough_have_finished() -> None:
+def test_none_is_ended_before_enough_have_finished_unless_its_error_is_not_finite() -> None:
     stop = EarlyStop([1, 2, 3], reports=2, least=2)
+    run = stop.start(2)
+    assert not run.report(float("inf"))
+    assert run.ended == "hopeless" and np.isnan(run.error)
     finish(stop, 0, [0.3, 0.1])
     finish(stop, 1, [0.9, 0.9])
     assert not stop.start(2).report(0.9)
-
-
-def test_an_error_that_is_not_finite_ends_the_run() -> None:
-    run = EarlyStop([1], reports=3).start(0)
-    assert not run.report(float("inf"))
-    assert run.ended == "hopeless" and np.isnan(run.error)
 
 
 WRONG = [
@@ -95,12 +82,7 @@ WRONG = [
     (lambda: EarlyStop([1, float("inf")], reports=2), "memory"),
     (lambda: EarlyStop([1, 2], reports=1).start(2), r"configurations in 0\.\.1"),
 ]
-
-
-@each("call, match", WRONG)
-def test_wrong_input(call, match):
-    with pytest.raises(ValueError, match=match):
-        call()
+test_wrong_input = refused(WRONG, ValueError)
 
 
 def test_wrong_reports() -> None:

@@ -1,7 +1,5 @@
 """Bands: what they hold, how often the truth is in them, what can still reach the frontier."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -14,6 +12,7 @@ from lpkernels.techniques.pareto import (
     select,
 )
 from tests.loops import each
+from tests.support.refusals import refused
 from tests.techniques.pareto.matrices import BASIS, TRAINED, low_rank, some_of
 
 MEMORY = np.repeat(np.arange(1.0, 11), 3)
@@ -51,7 +50,7 @@ def test_held_out_residuals_are_as_large_as_the_noise_also_with_gaps():
     assert np.isfinite(found.low).all()
 
 
-def test_the_band_is_of_the_frontier():
+def test_the_band_is_of_the_frontier_and_what_was_measured_has_none():
     found = band_of()
     assert found.memory.tolist() == list(range(1, 11))
     predicted = predict(Y, CHOSEN, X[0, CHOSEN])
@@ -60,12 +59,8 @@ def test_the_band_is_of_the_frontier():
     assert (found.low <= found.high).all()
     for line in (found.error, found.low, found.high):
         assert (np.diff(line) <= 0).all()
-
-
-def test_what_was_measured_has_no_band():
-    found = band_of()
-    assert (found.error_low[CHOSEN] == X[0, CHOSEN]).all()
-    assert (found.error_high[CHOSEN] == X[0, CHOSEN]).all()
+    for end in (found.error_low, found.error_high):
+        assert (end[CHOSEN] == X[0, CHOSEN]).all()
     others = np.setdiff1d(np.arange(30), CHOSEN)
     assert (found.error_low[others] < found.error_high[others]).all()
 
@@ -85,14 +80,11 @@ def test_the_truth_is_in_the_bands_as_often_as_they_say(level: float):
     assert inside.mean() == pytest.approx(level, abs=0.05)
 
 
-def test_draws_come_from_the_seed_and_a_larger_level_gives_a_wider_band():
+def test_bands_are_drawn_from_the_seed_wider_at_a_larger_level_and_within_clip():
     assert (band_of(seed=1).low == band_of(seed=1).low).all()
     assert (band_of(seed=1).low != band_of(seed=2).low).any()
     narrow, wide = band_of(level=0.5), band_of(level=0.95)
     assert (wide.low <= narrow.low).all() and (wide.high >= narrow.high).all()
-
-
-def test_bands_stay_within_clip():
     loud = band_of(residuals=20 * RESIDUALS)
     assert loud.error_low.min() == 0 and loud.error_high.max() == 1
     assert band_of(residuals=20 * RESIDUALS, clip=None).error_low.min() < 0
@@ -137,9 +129,4 @@ WRONG = [
     (lambda: hopeful([1], [0.1], [1, 2], [0.1]), "got 2 of known_memory and 1 of known_error"),
     (lambda: hopeful([1], [np.nan], [1], [0.1]), "low must be finite"),
 ]
-
-
-@each("call, match", WRONG)
-def test_wrong_bands_are_refused(call, match):
-    with pytest.raises(ValueError, match=match):
-        call()
+test_wrong_bands_are_refused = refused(WRONG, ValueError)
