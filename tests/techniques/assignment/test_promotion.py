@@ -6,6 +6,7 @@ import pytest
 
 from lpkernels.techniques.assignment import Formats, Promoter, demote, group, operator_based
 from tests.loops import each
+from tests.support.refusals import refuses
 from tests.techniques.assignment.networks import chain
 
 GROUPS = group(chain(loss_numel=4))
@@ -42,11 +43,7 @@ def test_the_papers_trace():
         (Promoter(LOW, threshold=None), {"bn1.Y": 1.0}, ()),
         (Promoter(LOW, threshold=0.0), {"bn1.Y": 0.0}, ("bn1.Y",)),
         # A kind with one format stays.
-        (
-            Promoter(demote(GROUPS, 1.0, formats=Formats(weight="fp16"))),
-            {"conv2.weight.P": 1.0},
-            (),
-        ),
+        (Promoter(ONE_FORMAT), {"conv2.weight.P": 1.0}, ()),
         (Promoter(demote(GROUPS, 1.0)), {"conv1.GY": 1.0, "conv2.weight.GP": 1.0}, ()),
         (Promoter(operator_based(chain())), {"relu1.Y": 0.5, "relu2.Y": 0.5}, ("relu1.Y",)),
     ],
@@ -74,22 +71,15 @@ def test_underflow_and_errors_promote_if_asked():
     assert [p.trigger for p in promoter.promotions] == ["error", "underflow"]
 
 
-def test_a_promoter_goes_on_where_it_was():
-    first = Promoter(LOW)
+def test_a_promoter_goes_on_where_it_was_and_refuses_the_state_of_another_assignment():
+    first, second = Promoter(LOW), Promoter(LOW)
     first.update({})
     first.update({"bn1.Y": 0.3})
-    state = json.loads(json.dumps(first.state_dict()))
-    second = Promoter(LOW)
-    second.load_state_dict(state)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     assert second.assignment == first.assignment
     assert second.promotions == first.promotions
     second.update({"conv1.Y": 0.3})
     assert second.promotions[-1].step == 2
-
-
-def test_a_state_of_another_assignment_is_refused():
-    first = Promoter(LOW)
-    first.update({"bn1.Y": 0.3})
     other = Promoter(demote(GROUPS, 0.05, order="increasing"))
     with pytest.raises(ValueError, match=r"promotes 'bn1\.Y', which is in high precision from the"):
         other.load_state_dict(first.state_dict())
@@ -114,20 +104,13 @@ def test_wrong_ratios_change_nothing(measured: dict, match: str):
     assert promoter.state_dict() == {"steps": 0, "promotions": []}
 
 
-@each(
-    "options, error, match",
+test_wrong_thresholds_and_assignments_are_refused = refuses(
+    Promoter,
     [
-        ({"threshold": -1.0}, ValueError, "threshold must be from 0 to 1, or None for never"),
-        ({"threshold": "0.01"}, TypeError, "threshold must be a number or None, got '0.01'"),
-        ({"underflow": 2}, ValueError, "underflow must be from 0 to 1"),
-        ({"error": -0.5}, ValueError, "error must be from 0 to inf"),
+        ((LOW, -1.0), {}, ValueError, "threshold must be from 0 to 1, or None for never"),
+        ((LOW, "0.01"), {}, TypeError, "threshold must be a number or None, got '0.01'"),
+        ((LOW,), {"underflow": 2}, ValueError, "underflow must be from 0 to 1"),
+        ((LOW,), {"error": -0.5}, ValueError, "error must be from 0 to inf"),
+        ((GROUPS,), {}, TypeError, "Promoter: expected an Assignment, got tuple"),
     ],
 )
-def test_wrong_thresholds_are_refused(options: dict, error: type, match: str):
-    with pytest.raises(error, match=match):
-        Promoter(LOW, **options)
-
-
-def test_an_assignment_is_expected():
-    with pytest.raises(TypeError, match="Promoter: expected an Assignment, got tuple"):
-        Promoter(GROUPS)  # type: ignore[arg-type]

@@ -1,7 +1,9 @@
 """An assignment as a file and as a table."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,40 +34,34 @@ def test_tensors_have_the_formats_of_their_precision():
     assert str(MADE.format_of("conv1.weight.P")) == "e8m7"
     assert MADE.is_low("relu1.Y")
     assert not MADE.is_low("in.Y")
-    with pytest.raises(ValueError, match=r"no tensor has the key 'relu9\.Y'"):
-        MADE.format_of("relu9.Y")
-    with pytest.raises(ValueError, match=r"no tensor has the key 'relu9\.Y'"):
-        MADE.promoted(["relu9.Y"])
+    for call in (MADE.format_of, lambda key: MADE.promoted([key])):
+        with pytest.raises(ValueError, match=r"no tensor has the key 'relu9\.Y'"):
+            call("relu9.Y")
+
+
+def chain_with(**fields: Callable[[Op], Any]) -> list[Op]:
+    return [replace(op, **{name: of(op) for name, of in fields.items()}) for op in chain()]
 
 
 @each(
     "ops, match",
     [
-        (
-            [*chain(), Op("more", False, ("nll",), {}, 1)],
-            "it is of another model: it lacks 'more.GY', 'more.Y'; trace the model",
-        ),
+        ([*chain(), Op("more", False, ("nll",), {}, 1)],
+         "it is of another model: it lacks 'more.GY', 'more.Y'; trace the model"),
         (chain()[:-1], "it is of another model: the model lacks 'nll.GY', 'nll.Y'; trace"),
-        (
-            [replace(op, name=f"x{op.name}", inputs=()) for op in chain()],
-            "it lacks 'xbn1.GY', 'xbn1.Y', 'xbn1.bias.GP' and 35 more and the model lacks 'bn1.GY'",
-        ),
-        (
-            [replace(op, numel=2 * op.numel) for op in chain()],
-            "it is of another batch: 22 tensors have other sizes; 'in.Y' has 256 elements in it "
-            "and 512 in the model",
-        ),
-        (
-            [replace(op, params=dict.fromkeys(op.params, 9)) for op in chain()],
-            "it is of another model: 16 tensors have other sizes; 'conv1.weight.P' has 36 elements",
-        ),
+        (chain_with(name=lambda op: f"x{op.name}", inputs=lambda op: ()),
+         "it lacks 'xbn1.GY', 'xbn1.Y', 'xbn1.bias.GP' and 35 more and the model lacks 'bn1.GY'"),
+        (chain_with(numel=lambda op: 2 * op.numel),
+         "it is of another batch: 22 tensors have other sizes; 'in.Y' has 256 elements in it "
+         "and 512 in the model"),
+        (chain_with(params=lambda op: dict.fromkeys(op.params, 9)),
+         "it is of another model: 16 tensors have other sizes; 'conv1.weight.P' has 36 elements"),
     ],
-)
+)  # fmt: skip
 def test_an_assignment_of_something_else_is_refused(tmp_path: Path, ops: list[Op], match: str):
-    path = tmp_path / "a.json"
-    MADE.save(path)
+    MADE.save(tmp_path / "a.json")
     with pytest.raises(ValueError, match=match):
-        Assignment.load(path, group(ops))
+        Assignment.load(tmp_path / "a.json", group(ops))
 
 
 @each(
@@ -73,13 +69,11 @@ def test_an_assignment_of_something_else_is_refused(tmp_path: Path, ops: list[Op
     [
         ("no json", "expected an lpkernels assignment, got no JSON"),
         ("[1]", "expected an lpkernels assignment, as its save"),
-        (
-            '{"what": "lpkernels assignment", "schema": 9}',
-            "expected schema <= 1 of 'lpkernels assignment', got 9",
-        ),
+        ('{"what": "lpkernels assignment", "schema": 9}',
+         "expected schema <= 1 of 'lpkernels assignment', got 9"),
         ('{"what": "lpkernels assignment", "schema": 1}', "a field is missing .*: 'tensors'"),
     ],
-)
+)  # fmt: skip
 def test_other_files_are_refused(tmp_path: Path, text: str, match: str):
     path = tmp_path / "a.json"
     path.write_text(text)
