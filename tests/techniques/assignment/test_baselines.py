@@ -1,17 +1,11 @@
 """operator_based, uniform and amp_like."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from lpkernels.techniques.assignment import (
-    Assignment,
-    Formats,
-    Pins,
-    amp_like,
-    operator_based,
-    uniform,
-)
+from lpkernels.techniques.assignment import Formats, Op, Pins, amp_like, operator_based, uniform
 from tests.loops import each
 from tests.techniques.assignment.networks import chain, ops_from
 
@@ -33,9 +27,7 @@ def test_what_the_last_group_reads_stays_high():
     made = operator_based(ops_from("in, a* in w, b* a w, c* b w, d* c w"))
     # d's input c stays high with its gradient, and d's weight with it.
     assert made.low == {"b.Y", "b.w.P", "b.w.GP", "b.GY", "c.w.P", "c.w.GP"}
-
-
-def test_a_result_with_one_gemm_among_its_readers_is_low():
+    # A result with one GEMM among its readers is low.
     inner = "in, first* in w, relu first, inner* relu w, add relu inner"
     made = operator_based(ops_from(f"{inner}, more* add w, norm more, last* norm w"))
     assert {"relu.Y", "add.Y", "inner.GY", "more.GY", "more.w.P"} <= made.low
@@ -60,17 +52,15 @@ def test_amp_like_lowers_activations_too_and_keeps_norms_and_losses_high():
 
 
 @each("make", [uniform, operator_based, amp_like])
-def test_unknown_operations_stay_high(make) -> None:
-    ops = [replace(op, known=op.name != "conv2") for op in CHAIN]
-    assert {key for key in make(CHAIN).low if key.startswith("conv2")}
-    assert not {key for key in make(ops).low if key.startswith("conv2")}
+def test_unknown_operations_stay_high_and_pins_hold(make) -> None:
+    def low(ops: list[Op], **options: Any) -> tuple[set[str], set[str]]:
+        found = make(ops, **options).low
+        return found, {key for key in found if key.startswith("conv2")}
 
-
-@each("make", [uniform, operator_based, amp_like])
-def test_pins_hold(make) -> None:
-    made: Assignment = make(CHAIN, pins=Pins(high="conv2.*", low=["in.Y", "fc.weight.*"]))
-    assert not {key for key in made.low if key.startswith("conv2")}
-    assert {"in.Y", "fc.weight.P", "fc.weight.GP"} <= made.low
+    assert low(CHAIN)[1]
+    assert not low([replace(op, known=op.name != "conv2") for op in CHAIN])[1]
+    found, second = low(CHAIN, pins=Pins(high="conv2.*", low=["in.Y", "fc.weight.*"]))
+    assert {"in.Y", "fc.weight.P", "fc.weight.GP"} <= found and not second
 
 
 def test_tied_tensors_that_differ_are_high():

@@ -2,13 +2,13 @@
 
 import math
 
-import pytest
 import torch
 
 import lpkernels as lp
 from lpkernels.techniques.assignment import PAPER, Formats
 from tests.compare import assert_bit_equal
 from tests.loops import each
+from tests.support.refusals import refuses
 
 LOW, GRADIENT, HIGH = PAPER.activation.low, PAPER.grad_activation.low, PAPER.activation.high
 VECTORS = {
@@ -44,18 +44,15 @@ def test_values_round_as_in_the_papers_code(
     assert_bit_equal(got, torch.tensor(list(values.values()), dtype=torch.float32))
 
 
-def test_gradients_of_weights_stay_at_16_bits():
+def test_gradients_of_weights_stay_at_16_bits_and_only_forward_saturates():
     assert PAPER.grad_weight.low == PAPER.grad_weight.high == PAPER.grad_activation.high
-    widths = {kind: getattr(PAPER, kind).low.fmt.bits for kind in ("weight", "grad_activation")}
-    assert widths == {"weight": 8, "grad_activation": 8}
+    assert [x.low.fmt.bits for x in (PAPER.weight, PAPER.grad_activation)] == [8, 8]
     assert PAPER.weight.high.fmt.bits == PAPER.grad_weight.low.fmt.bits == 16
-
-
-def test_forward_saturates_and_backward_overflows():
-    for forward in (PAPER.weight, PAPER.activation):
-        assert {each.fmt.overflow for each in forward} == {"saturate"}
-    for backward in (PAPER.grad_weight, PAPER.grad_activation):
-        assert {each.fmt.overflow for each in backward} == {"infinity"}
+    for kinds, overflow in (
+        ((PAPER.weight, PAPER.activation), "saturate"),
+        ((PAPER.grad_weight, PAPER.grad_activation), "infinity"),
+    ):
+        assert {one.fmt.overflow for kind in kinds for one in kind} == {overflow}
 
 
 def test_any_format_may_be_taken_for_a_kind():
@@ -66,20 +63,16 @@ def test_any_format_may_be_taken_for_a_kind():
     assert Formats.same("bf16", "fp8_e5m2:stochastic").grad_weight.low.is_stochastic
 
 
-@each(
-    "given, error, match",
+BLOCKS = lp.BlockFormat("fp4_e2m1", 32)
+test_formats_that_cannot_be_are_refused = refuses(
+    Formats,
     [
-        ({"weight": ("fp16",)}, ValueError, r"weight must be \(high, low\), got 1 of them"),
-        ({"weight": ("fp8_e5m2", "fp16")}, ValueError, "low precision e5m10 has 16 bits, more"),
-        ({"activation": ("fp16", 8)}, TypeError, "Formats: activation: expected a Quantizer"),
-        ({"weight": "float8"}, ValueError, "Formats: weight: "),
-        (
-            {"activation": ("fp16", lp.BlockFormat("fp4_e2m1", 32))},
-            ValueError,
-            "depend on the tensor's shape; take a format whose codes have one width",
-        ),
+        ((), {"weight": ("fp16",)}, ValueError, r"weight must be \(high, low\), got 1 of them"),
+        ((), {"weight": ("fp8_e5m2", "fp16")}, ValueError,
+         "low precision e5m10 has 16 bits, more"),
+        ((), {"activation": ("fp16", 8)}, TypeError, "Formats: activation: expected a Quantizer"),
+        ((), {"weight": "float8"}, ValueError, "Formats: weight: "),
+        ((), {"activation": ("fp16", BLOCKS)}, ValueError,
+         "depend on the tensor's shape; take a format whose codes have one width"),
     ],
-)
-def test_formats_that_cannot_be_are_refused(given: dict, error: type, match: str):
-    with pytest.raises(error, match=match):
-        Formats(**given)
+)  # fmt: skip

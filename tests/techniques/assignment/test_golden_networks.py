@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from lpkernels.experiments.workloads.models import FAMILIES, Task, build_model
@@ -34,14 +35,14 @@ GOLDEN = Path(__file__).parent / "golden"
 NETWORKS = ("squeezenet", "shufflenetv2", "mobilenetv2", "resnet18")
 RATIOS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
-each_network = each("name", NETWORKS)
+
+def built(name: str) -> nn.Module:
+    return build_model(name, Task("images", (3, 32, 32), 10), width=FAMILIES[name].width // 4)
 
 
 @functools.cache
 def traced(name: str) -> tuple[Op, ...]:
-    task = Task("images", (3, 32, 32), 10)
-    model = build_model(name, task, width=FAMILIES[name].width // 4)
-    return trace(model, cross_entropy, (torch.zeros(4, 3, 32, 32), torch.arange(4)))
+    return trace(built(name), cross_entropy, (torch.zeros(4, 3, 32, 32), torch.arange(4)))
 
 
 def found(name: str) -> dict[str, Any]:
@@ -61,28 +62,19 @@ def _ends(each: Group) -> tuple[str, str]:
     return results[0], results[-1]
 
 
-@each_network
+@each("name", NETWORKS)
 def test_assignments_are_the_golden_ones(name: str) -> None:
     assert found(name) == json.loads((GOLDEN / f"{name}.json").read_text())
-
-
-@each_network
-def test_a_group_opens_with_every_product(name: str) -> None:
-    ops = traced(name)
+    ops, groups = traced(name), group(traced(name))
+    # A group opens with every product.
     opening = [op.name for op in ops if op.is_gemm]
-    groups = group(ops)
     assert ["input", *opening] == [_ends(each)[0] for each in groups]
-
-
-@each_network
-def test_every_parameter_and_result_is_counted_with_its_gradient(name: str) -> None:
-    model = build_model(name, Task("images", (3, 32, 32), 10), width=FAMILIES[name].width // 4)
-    parameters = sum(p.numel() for p in model.parameters())
-    results = sum(op.numel for op in traced(name))
-    assert sum(each.numel for each in group(traced(name))) == 2 * (parameters + results)
-    at = {ratio: demote(group(traced(name)), ratio) for ratio in RATIOS}
-    assert at[0.0].bits == 32 * (parameters + results)
-    assert at[1.0].bits == 8 * parameters + 16 * (parameters + results)
+    # Every parameter and every result is counted with its gradient.
+    parameters = sum(p.numel() for p in built(name).parameters())
+    results = sum(op.numel for op in ops)
+    assert sum(each.numel for each in groups) == 2 * (parameters + results)
+    assert demote(groups, 0.0).bits == 32 * (parameters + results)
+    assert demote(groups, 1.0).bits == 8 * parameters + 16 * (parameters + results)
 
 
 def _write() -> None:

@@ -1,6 +1,7 @@
 """Training steps under an assignment, and the same step written out by hand."""
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lpkernels as lp
-from lpkernels.techniques.assignment import Assigned, Assignment, assign
+from lpkernels.techniques.assignment import (
+    Assigned,
+    Assignment,
+    Memory,
+    assign,
+    demote,
+    group,
+    kept_memory,
+    trace,
+)
 from tests.compare import assert_bit_equal
 from tests.techniques.assignment.networks import demoted, seeded_chain
 
@@ -32,6 +42,24 @@ def chained(ratio: float = 0.6, **options: Any) -> tuple[Assigned, tuple[Tensor,
     """`chain_model` under an assignment, from one seed, and a batch for it."""
     model, batch = seeded_chain()
     return assigned_of(model, batch, ratio, **options), batch
+
+
+def memories(
+    model: nn.Module, loss: Callable[[Any, Any], Tensor], batch: tuple[Any, Any], *ratios: float
+) -> list[Memory]:
+    """What a step keeps at each ratio, which is what is predicted."""
+    with warnings.catch_warnings():
+        # Recurrent layers are not known, and kept all the same.
+        warnings.filterwarnings("ignore", "trace: held in high precision")
+        ops = trace(model, loss, batch)
+    found = []
+    for ratio in ratios:
+        made = demote(group(ops), ratio)
+        with assign(model, loss, made, promote=None) as assigned:
+            assigned(*batch).backward()
+            found.append(assigned.memory())
+        assert kept_memory(ops, made) == found[-1], ratio
+    return found
 
 
 def gradients(
