@@ -25,17 +25,15 @@ _TORCHS_PRODUCTS = {name for name in SIZES if name.startswith("aten::")} | {
 def outputs_of(model: nn.Module) -> Iterator[list[tuple[str, torch.Tensor]]]:
     """The outputs of modules in the order of the calls, where an output is one tensor."""
     found: list[tuple[str, torch.Tensor]] = []
-    handles = []
-    for name, module in model.named_modules():
+    names = {module: name for name, module in model.named_modules()}
 
-        def note(_: Any, args: Any, output: Any, name: str = name) -> None:
-            if isinstance(output, torch.Tensor):
-                found.append((name, output.detach()))
+    def note(module: nn.Module, args: Any, output: Any) -> None:
+        if isinstance(output, torch.Tensor) and module in names:
+            found.append((names[module], output.detach()))
 
-        handles.append(module.register_forward_hook(note))
+    handle = nn.modules.module.register_module_forward_hook(note)
     yield found
-    for handle in handles:
-        handle.remove()
+    handle.remove()
 
 
 @each("name", ARCHITECTURES)
@@ -99,10 +97,8 @@ def test_losses_fall(name: str, recipe: str) -> None:
 
 @each("name", ARCHITECTURES)
 def test_conversion_keeps_parameters_and_keys_and_reverts_exactly(name: str) -> None:
-    (model, plain), batch = (
-        (ARCHITECTURES[name].model() for _ in range(2)),
-        ARCHITECTURES[name].batch(),
-    )
+    model, plain = (ARCHITECTURES[name].model() for _ in range(2))
+    batch = ARCHITECTURES[name].batch()
     optimised, keys = list(model.parameters()), list(model.state_dict())
     modules = [(module, type(module)) for module in model.modules()]
     lp.convert(model, RECIPES["fp8"])
