@@ -20,7 +20,6 @@ from lpkernels.techniques.assignment import (
     uniform,
 )
 from lpkernels.techniques.assignment.running._plan import Plan, planned
-from lpkernels.techniques.loss_scaling import LossScaler
 from tests.loops import each
 from tests.support.computes import Computes
 from tests.techniques.assignment.running.runs import assigned_of, gradients, same, seen_by
@@ -165,18 +164,3 @@ def test_its_tensor_has_its_price_and_promotes_nothing():
         assert assigned.step() == ()
     assert assigned.counts["2.GY"].overflow > 0
     assert "loss.nll_loss.GY" not in assigned.counts
-
-
-@each("name", PASSING)
-def test_a_loss_scale_grows_beyond_the_format(name: str) -> None:
-    loss, batch = PASSING[name][0], batch_of()
-    assigned = assigned_of(network(), batch, 1.0, loss)
-    scaler = LossScaler(init_scale=2.0**15, growth_interval=1)
-    optimizer = torch.optim.SGD(assigned.model.parameters(), lr=0.01)
-    for _ in range(3):
-        optimizer.zero_grad()
-        scaler.scale(assigned(*batch)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        assigned.step()
-    assert scaler.get_scale() == 2.0**18
