@@ -82,22 +82,19 @@ def test_plot_curves_refuses_runs_without_epochs_and_unknown_endings(tmp_path: P
         plot_curves([make_run("a", [0.5])], tmp_path / "a.docx")
 
 
-def test_named_formats_lists_every_name() -> None:
+def test_named_formats_list_every_name_and_details_the_values_of_small_formats() -> None:
     shown = text(named_formats(), 200)
     assert all(f" {name} " in shown for name in formats.NAMED)
     assert row(named_formats(), "e5m2")[:6] == ["e5m2", "8", "5", "2", "15", "57344"]
+    shown = text(format_details(formats.FP4_E2M1))
+    assert "15 values" in shown
+    assert "-6  -4  -3  -2  -1.5  -1  -0.5" in shown
+    assert "fp4_e2m1" in shown
 
 
 @each("name", ["e4m3fn", "fixed8_f4", "affine8", "block32_e4m3", "fp32"])
 def test_format_details_work_for_every_kind_of_format(name: str) -> None:
     assert formats.parse_format(name).name in text(format_details(formats.parse_format(name)))
-
-
-def test_format_details_list_the_values_of_small_formats() -> None:
-    shown = text(format_details(formats.FP4_E2M1))
-    assert "15 values" in shown
-    assert "-6  -4  -3  -2  -1.5  -1  -0.5" in shown
-    assert "fp4_e2m1" in shown
 
 
 def test_probes_show_code_result_and_error() -> None:
@@ -134,12 +131,9 @@ def plan_row(layer: str, length: int, chunk: int, **others: Any) -> dict[str, An
     }  # fmt: skip
 
 
-def test_a_chunk_of_the_whole_length_is_shown_as_none() -> None:
+def test_a_chunk_of_the_whole_length_is_shown_as_none_and_headroom_behind_the_exponents() -> None:
     table = plan_table([plan_row("long", 65, 64), plan_row("whole", 64, 64)])
     assert list(table.columns[6].cells) == ["7/64", "-"]
-
-
-def test_headroom_stands_behind_the_exponents() -> None:
     rows = [plan_row("a", 64, 64, exponents=[-5, 2], headroom=room) for room in (1, -1)]
     assert list(plan_table(rows).columns[7].cells) == ["-5..2 +1", "-5..2 -1"]
 

@@ -57,9 +57,7 @@ def test_a_fire_module_has_both_expanding_weights_in_the_squeezing_group():
     assert found["relu.Y"] == found["expand1.w.P"] == found["expand3.w.P"] == 1
     assert found["expand1.Y"] == 2
     assert found["expand3.Y"] == found["cat.Y"] == found["last.Y"] == 3
-
-
-def test_a_second_input_opens_a_group_and_a_lookup_does_not():
+    # A second input opens a group, and a lookup does not.
     ops = ops_from("words w, places w, image, sum words places image")
     found = homes(group(ops))
     assert [found[f"{op.name}.Y"] for op in ops] == [0, 0, 1, 1]

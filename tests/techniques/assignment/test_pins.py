@@ -152,7 +152,7 @@ def test_what_is_promoted(promoter: Promoter, told: dict, promoted: tuple):
     assert promoter.update(told) == promoted
 
 
-def test_whole_groups_go_with_their_gradients_if_asked():
+def test_whole_groups_underflow_and_errors_promote_if_asked():
     promoter = Promoter(LOW, whole_group=True)
     promoted = promoter.update({"relu1.Y": 0.2})
     assert len(promoted) == len(COUNTED[1].tensors)
@@ -161,9 +161,6 @@ def test_whole_groups_go_with_their_gradients_if_asked():
     assert {p.trigger for p in promoter.promotions} == {"overflow", "group"}
     # The assignment says what was demoted at the start.
     assert promoter.assignment.low_groups == (1,)
-
-
-def test_underflow_and_errors_promote_if_asked():
     values = {"underflow": {"bn1.Y": 0.4}, "error": {"conv1.Y": 0.3}}
     assert Promoter(LOW).update({}, **values) == ()
     promoter = Promoter(LOW, underflow=0.4, error=0.25)

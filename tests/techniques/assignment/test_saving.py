@@ -95,9 +95,7 @@ def test_the_table_has_a_row_for_each_group():
         "    3  fc     nll          6       168    0%   2,688",
         "low-precision ratio 0.6216, 121,856 bits of 173,376 in high precision, bit ratio 0.5943",
     ]
-
-
-def test_a_network_without_elements_has_no_ratio():
+    # A network without elements has no ratio.
     made = demote(group([Op("in", False, (), {}, 0)]), 0.0)
     assert (made.ratio, made.bits, made.bit_ratio) == (0.0, 0, 0.0)
     assert "of none in high precision" in str(made)

@@ -163,7 +163,7 @@ def test_parameters_of_operations(function: Any, parts: Any, params: dict[str, d
     assert {key[:-2] for key in homes(group(ops)) if key.endswith(".P")} == names
 
 
-def test_tokens_are_no_tensors_and_a_lookup_starts_the_network():
+def test_tokens_and_labels_are_no_tensors_and_a_lookup_starts_the_network():
     model = nn.Sequential(nn.Embedding(7, 5), nn.Linear(5, 7))
     tokens = torch.randint(7, (4, 3))
     ops = trace(model, lambda y, t: F.cross_entropy(y.flatten(0, 1), t.flatten()), (tokens, tokens))
@@ -171,6 +171,12 @@ def test_tokens_are_no_tensors_and_a_lookup_starts_the_network():
         "0": (), "1": ("0",), "loss.log_softmax": ("1",), "loss.nll_loss": ("loss.log_softmax",),
     }  # fmt: skip
     assert dict(ops[0].params) == {"0.weight": 35}
+    # A random layer is told as it is in its mode.
+    model = nn.Sequential(nn.Linear(6, 3), nn.Dropout())
+    for names in (["input", "0", "1"], ["input", "0"]):
+        ops = trace(model, F.mse_loss, (X, torch.randn(4, 3)))
+        assert [op.name for op in ops] == [*names, "loss.mse_loss"]
+        model.eval()
 
 
 def test_several_inputs_are_told_by_name():
@@ -197,14 +203,6 @@ def test_products_of_activations_are_gemms(name: str):
     ops = ops_of(lambda m, x, y: PRODUCTS[name](x, y), X, torch.randn(6, 6))
     assert [(op.operation, op.is_gemm) for op in ops[2:]] == [(name, True)]
     assert set(ops[2].inputs) == {"input.0", "input.1"}
-
-
-def test_labels_are_no_tensors_and_a_random_layer_is_told_as_it_is_in_its_mode():
-    model = nn.Sequential(nn.Linear(6, 3), nn.Dropout())
-    for names in (["input", "0", "1"], ["input", "0"]):
-        ops = trace(model, F.mse_loss, (X, torch.randn(4, 3)))
-        assert [op.name for op in ops] == [*names, "loss.mse_loss"]
-        model.eval()
 
 
 def test_unknown_operations_are_named_in_one_warning_and_stay_high():

@@ -201,7 +201,7 @@ def test_predictions_do_not_depend_on_the_basis():
     assert predict(turned, chosen, new[chosen]) == pytest.approx(predict(y, chosen, new[chosen]))
 
 
-def test_measured_entries_are_kept_unless_the_fit_is_wanted():
+def test_measured_entries_are_kept_and_seeds_averaged_unless_the_fit_is_wanted():
     errors = [0.9, 0.1, 0.5]
     kept = predict(BASIS, [0, 2, 5], errors)
     assert kept[[0, 2, 5]].tolist() == errors
@@ -209,9 +209,6 @@ def test_measured_entries_are_kept_unless_the_fit_is_wanted():
     assert np.abs(fitted[[0, 2, 5]] - errors).max() > 0.01
     others = [1, 3, 4]
     assert (kept[others] == fitted[others]).all()
-
-
-def test_seeds_of_one_configuration_are_averaged():
     several = predict(BASIS, [0, 5, 5], [0.4, 0.2, 0.4])
     assert several[5] == pytest.approx(0.3)
     assert several == pytest.approx(predict(BASIS, [0, 5], [0.4, 0.3]))

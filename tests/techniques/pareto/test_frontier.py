@@ -29,7 +29,7 @@ REFERENCE = (6, 1)
 grid_points = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=12)
 
 
-def test_areas_of_the_vector():
+def test_areas_and_distances_of_the_vector():
     assert hypervolume(*POINTS.T, REFERENCE) == pytest.approx(2.8)
     assert hypervolume(*PREDICTED.T, REFERENCE) == pytest.approx(2.45)
     assert hyperdiff(POINTS, PREDICTED, REFERENCE) == pytest.approx(0.35)
@@ -38,18 +38,13 @@ def test_areas_of_the_vector():
     assert hypervolume([7, 1], [0.5, 2], REFERENCE) == 0
     assert hypervolume([7, 6, 5], [0.1, 0.1, 1], REFERENCE) == 0
     assert hypervolume([*POINTS[:, 0], 0], [*POINTS[:, 1], 1.5], REFERENCE) == pytest.approx(2.8)
-
-
-def test_distances_of_the_vector():
     front = POINTS[pareto_front(*POINTS.T)]
     scale = np.array([6, 1])
     assert convergence(front / scale, PREDICTED / scale) == pytest.approx(0.25 / 3)
     # The points are taken as given: their scale is the caller's.
     assert convergence(front, PREDICTED) == pytest.approx((0.1 + 0 + 0.15) / 3)
     assert convergence(front, front) == 0
-
-
-def test_of_equal_points_the_first_stays():
+    # Of equal points the first one stays.
     twice = np.vstack([POINTS, POINTS[1], POINTS[1]])
     assert pareto_front(*twice.T).tolist() == [0, 1, 4, 6]
     assert pareto_front([1, 1, 1], [2, 2, 2]).tolist() == [0]

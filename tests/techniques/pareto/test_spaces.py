@@ -30,7 +30,7 @@ def test_peppp_has_the_99_of_the_paper():
     assert {fmt.overflow for pair in FormatSpace.peppp() for fmt in pair} == {"saturate"}
 
 
-def test_a_space_has_the_low_format_outermost():
+def test_a_space_has_the_low_format_outermost_and_accumulators_innermost():
     space = FormatSpace(**AXES)
     low, high = space[4]
     assert (str(low), str(high)) == ("e5m2", "e8m7")
@@ -38,9 +38,6 @@ def test_a_space_has_the_low_format_outermost():
     assert space[:2] == (space[0], space[1])
     assert space.low_bits.tolist() == [8] * 6
     assert space.high_bits.tolist() == [16, 16, 32] * 2
-
-
-def test_accumulators_are_a_third_axis():
     space = FormatSpace(**AXES, accumulators=["native", "e6m9_chunk64:stochastic"])
     assert space.shape == (2, 3, 2)
     assert space[1] == (FloatFormat(4, 3), FloatFormat(5, 10), space.accumulators[1])
@@ -89,13 +86,10 @@ ERRORS = np.array([[[0.1, 0.2], [0.3, np.nan]], [[np.nan, np.nan], [0.5, 0.7]]])
 MATRIX = ErrorMatrix(SMALL, ["a", "b"], ERRORS)
 
 
-def test_a_matrix_comes_back_from_its_file(tmp_path: Path):
+def test_a_matrix_comes_back_from_its_file_and_means_over_the_seeds_that_are_there(tmp_path: Path):
     found = ErrorMatrix.load(MATRIX.save(tmp_path / "errors.json"), SMALL)
     assert found.space == SMALL and found.tasks == ("a", "b")
     assert np.array_equal(found.errors, ERRORS, equal_nan=True)
-
-
-def test_the_mean_is_over_the_seeds_that_are_there():
     want = [[0.15, 0.3], [np.nan, 0.6]]
     assert pytest.approx(np.array(want), nan_ok=True) == MATRIX.mean
     single = ErrorMatrix(SMALL, ["a", "b"], ERRORS[..., 0])
