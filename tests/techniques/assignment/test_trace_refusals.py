@@ -78,7 +78,7 @@ test_other_losses_batches_and_models_are_refused = refuses(
         *(((LINE, F.mse_loss, batch), {}, TypeError,
            rf"trace: batch must be \(input, target\), got {got}") for batch, got in BATCHES),
         ((torch.relu, F.mse_loss, (X, X)), {}, TypeError,
-         r"trace: model must be a torch\.nn\.Module, got builtin"),
+         r"trace: model must be a torch\.nn\.Module, got builtin_function_or_method"),
         ((SPARSE, lambda y, t: y.sum(), (X, None)), {}, NotImplementedError,
          r"of layout torch\.sparse_coo is not followed"),
         # A parameter that decides.
