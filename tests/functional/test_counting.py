@@ -5,8 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -141,19 +139,6 @@ def test_counts_change_their_version():
     version = counts._version
     lp.quantize(torch.ones(3), "e5m2", counts=counts)
     assert counts._version > version
-
-
-@settings(max_examples=50)
-@given(
-    shape=st.lists(st.integers(0, 7), max_size=3),
-    exp_bits=st.integers(2, 8),
-    man_bits=st.integers(0, 10),
-    rounding=st.sampled_from(["nearest_even", "toward_zero", "to_odd", "stochastic"]),
-)
-def test_any_shape_and_format(shape, exp_bits, man_bits, rounding):
-    x, quantizer = values(*shape), lp.Quantizer(lp.FloatFormat(exp_bits, man_bits), rounding)
-    got = lp.count(x, quantizer, histogram=True, generator=torch.tensor(SEED))
-    assert_bit_equal(got, torch.from_numpy(quantize_counting(x.numpy(), quantizer, seed=SEED)[1]))
 
 
 X = torch.ones(3)

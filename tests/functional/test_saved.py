@@ -112,10 +112,8 @@ def test_both_activations_of_a_product_are_packed() -> None:
 
 def test_what_a_recipe_does_not_round_is_kept_as_it_is() -> None:
     x, w = torch.randn(4, 6, requires_grad=True), torch.randn(3, 6, requires_grad=True)
-    for recipe in (lp.Recipe(**SUMS), lp.Recipe(input="fp32", **SUMS), "affine"):
-        recipe = FORMATS["affine"] if recipe == "affine" else recipe
-        y = F.linear(x, w, recipe=recipe)
-        kept = y.grad_fn.saved_tensors
+    for recipe in (lp.Recipe(**SUMS), lp.Recipe(input="fp32", **SUMS), FORMATS["affine"]):
+        kept = F.linear(x, w, recipe=recipe).grad_fn.saved_tensors
         assert kept[0].dtype == torch.float32 and kept[0].shape == x.shape
 
 
@@ -193,23 +191,6 @@ def test_codes_are_of_the_tensor_as_it_is(kind: str, change: Callable[..., None]
     change(x, changed)
     got = weight_gradients(second, x, len(inputs))
     same(got, weight_gradients(second, changed, len(inputs)))
-
-
-@each("change", CHANGES)
-@each("kind", ["linear", "conv"])
-def test_gradients_are_torchs_of_the_rounded_operands(
-    kind: str, change: Callable[..., None]
-) -> None:
-    """The sums of these integers are exact in any order, so torch's are the same to the bit."""
-    (first, _), (second, _) = (LAYERS[kind](lp.Recipe(input="e5m2")) for _ in range(2))
-    values = torch.randint(-9, 9, X.shape).float()
-    x = values.clone().requires_grad_() * 1
-    first(x)
-    change(x, values + 3)
-    (got,) = torch.autograd.grad(second(x).sum(), second.weight)
-    torchs = lp.revert(second)
-    (want,) = torch.autograd.grad(torchs(lp.quantize(values + 3, "e5m2")).sum(), torchs.weight)
-    assert_bit_equal(got, want)
 
 
 @each("change", CHANGES[1:])
