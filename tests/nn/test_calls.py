@@ -129,13 +129,6 @@ def test_a_layer_with_its_own_forward_is_followed() -> None:
     assert type(lp.revert(layer)) is Doubled
 
 
-def test_a_replaced_forward_cannot_be_followed() -> None:
-    net = Net()
-    net.second.forward = lambda x: x @ net.second.mixing  # type: ignore[method-assign]
-    with pytest.warns(UserWarning, match="left 1 .*'second': its forward was replaced on the obj"):
-        lp.convert(net, DETERMINISTIC)
-
-
 def test_layers_of_a_traced_graph_are_converted_without_its_calls() -> None:
     graph = lp.convert(torch.fx.symbolic_trace(Net()), DETERMINISTIC, exclude="")
     layers = {name: DETERMINISTIC for name in ("first.layer", "second.layer", "head")}
