@@ -79,8 +79,7 @@ def test_same_padding_is_torchs(dims: int, kernel: int, dilation: int) -> None:
     tensors = leaves((2, 2, 6, 5, 7)[: dims + 2], (3, 2, kernel, 3, kernel)[: dims + 2], (3,))
     got = CONV[dims](*tensors, 1, "same", dilation, recipe=SUMS)
     close(
-        gradients(got, tensors),
-        gradients(TORCH_CONV[dims](*tensors, 1, "same", dilation), tensors),
+        gradients(got, tensors), gradients(TORCH_CONV[dims](*tensors, 1, "same", dilation), tensors)
     )
 
 

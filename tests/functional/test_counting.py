@@ -14,7 +14,7 @@ from lpkernels.formats import parse_format
 from lpkernels.functional.count import counting_to_nearest
 from lpkernels.reference.counting import quantize_counting
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.autograd import alike
 
 SEED = 1234567890123
@@ -162,18 +162,16 @@ def test_wrong_counts_are_refused(function, counts, error, message):
 MISFIT = "histogram=True needs counts of 260 elements, got 4"
 
 
-@each(
+@rows(
     "x, arguments, options, message",
-    [
-        (X.int(), ["e5m2"], {}, "x must be float16"),
-        (X, [3], {}, "fmt must be a format"),
-        (X, ["e5m2", 3], {}, "rounding must be a str"),
-        (X, ["e5m2:to_odd", "stochastic"], {}, "the Quantizer"),
-        (X, ["affine4_axis3"], {}, "affine4_axis3 runs along axis 3"),
-        (X, ["e5m2"], {"backend": "gpu"}, "unknown backend"),
-        (X, ["e5m2"], {"generator": 3}, "generator must be"),
-        (X, ["e5m2"], {"counts": zeros(4), "histogram": True}, MISFIT),
-    ],
+    (X.int(), ["e5m2"], {}, "x must be float16"),
+    (X, [3], {}, "fmt must be a format"),
+    (X, ["e5m2", 3], {}, "rounding must be a str"),
+    (X, ["e5m2:to_odd", "stochastic"], {}, "the Quantizer"),
+    (X, ["affine4_axis3"], {}, "affine4_axis3 runs along axis 3"),
+    (X, ["e5m2"], {"backend": "gpu"}, "unknown backend"),
+    (X, ["e5m2"], {"generator": 3}, "generator must be"),
+    (X, ["e5m2"], {"counts": zeros(4), "histogram": True}, MISFIT),
 )
 def test_count_names_itself_in_messages(x, arguments, options, message):
     with pytest.raises((TypeError, ValueError), match=f"count: {message}"):

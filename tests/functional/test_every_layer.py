@@ -9,12 +9,7 @@ import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC
 from tests.loops import each
-from tests.support.autograd import (
-    close,
-    gradients,
-    leaves,
-    same,
-)
+from tests.support.autograd import close, gradients, leaves, same
 
 Tensors = list[torch.Tensor]
 

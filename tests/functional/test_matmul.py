@@ -12,12 +12,7 @@ from lpkernels.reference import twin
 from lpkernels.rng import SITE_OUTPUT, Role, derive_seed
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.autograd import (
-    gradients,
-    leaves,
-    output_gradients,
-    same,
-)
+from tests.support.autograd import gradients, leaves, output_gradients, same
 from tests.support.refusals import Row, refuses
 
 SEED = 987654321

@@ -82,14 +82,8 @@ LAST_AXIS = (
 # For x (4, 6, 5), each kind has the call, the rows that share a mean, the way back from them, the
 # rows that share a weight, and the shape of the weight in x.
 KINDS: dict[str, tuple[Any, Rows, Rows, Rows, tuple[int, ...]]] = {
-    "layer": (
-        lambda x, w, b, **o: F.layer_norm(x, (5,), w, b, 1e-3, **o),
-        *LAST_AXIS,
-    ),
-    "rms": (
-        lambda x, w, b, **o: F.rms_norm(x, (5,), w, 1e-3, **o),
-        *LAST_AXIS,
-    ),
+    "layer": (lambda x, w, b, **o: F.layer_norm(x, (5,), w, b, 1e-3, **o), *LAST_AXIS),
+    "rms": (lambda x, w, b, **o: F.rms_norm(x, (5,), w, 1e-3, **o), *LAST_AXIS),
     "group": (
         lambda x, w, b, **o: F.group_norm(x, 2, w, b, 1e-3, **o),
         lambda x: x.reshape(8, 15),

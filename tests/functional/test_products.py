@@ -10,7 +10,7 @@ from lpkernels import ops
 from lpkernels.rng import Role, derive_seed
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, RECIPES, STOCHASTIC
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.autograd import close, gradients, leaves, output_gradients, same
 from tests.support.composition import SEED, Steps, signed
 from tests.support.refusals import refused
@@ -58,16 +58,14 @@ def test_matmul_by_a_recipe_is_the_linear_layer(recipe: lp.Recipe, backend: str)
 
 
 @without_rounding
-@each(
+@rows(
     "shapes",
-    [
-        ((3, 4), (4, 5)),
-        ((4,), (4,)),
-        ((4,), (2, 4, 5)),
-        ((2, 3, 4), (4,)),
-        ((2, 1, 3, 4), (5, 4, 2)),
-        ((3, 0), (0, 2)),
-    ],
+    ((3, 4), (4, 5)),
+    ((4,), (4,)),
+    ((4,), (2, 4, 5)),
+    ((2, 3, 4), (4,)),
+    ((2, 1, 3, 4), (5, 4, 2)),
+    ((3, 0), (0, 2)),
 )
 def test_matmul_by_a_recipe_has_torchs_shapes(recipe: lp.Recipe, shapes: Any) -> None:
     tensors = leaves(*shapes)

@@ -11,7 +11,7 @@ from lpkernels.reference import twin
 from lpkernels.rounding import ROUNDINGS
 from tests.cases import SPECIAL_VALUES
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.refusals import Row, refuses
 
 FORMATS = ["e5m2", "fp8_e4m3", "e6m9_nosub", "fixed8_f4", "fixed8_f4_wrap"]
@@ -58,17 +58,15 @@ def test_quantize_takes_random_bits(random_bits, backend):
     assert_bit_equal(got, expected(x, lp.Quantizer("e5m2", "stochastic", random_bits=random_bits)))
 
 
-@each(
+@rows(
     "dtype, formats, result",
-    [
-        (torch.float16, ["e5m2", "e5m10"], torch.float16),
-        (torch.float16, ["bf16", "e6m9", "fixed4_f1", "affine4"], torch.float32),
-        (torch.bfloat16, ["e5m2", "bf16"], torch.bfloat16),
-        (torch.bfloat16, ["fp16", "block4_e2m1"], torch.float32),
-        (torch.float32, ["e5m2"], torch.float32),
-        (torch.float64, ["e6m9"], torch.float64),
-        (torch.float64, ["fixed8_f4", "block4_e2m1"], torch.float32),
-    ],
+    (torch.float16, ["e5m2", "e5m10"], torch.float16),
+    (torch.float16, ["bf16", "e6m9", "fixed4_f1", "affine4"], torch.float32),
+    (torch.bfloat16, ["e5m2", "bf16"], torch.bfloat16),
+    (torch.bfloat16, ["fp16", "block4_e2m1"], torch.float32),
+    (torch.float32, ["e5m2"], torch.float32),
+    (torch.float64, ["e6m9"], torch.float64),
+    (torch.float64, ["fixed8_f4", "block4_e2m1"], torch.float32),
 )
 def test_quantize_keeps_a_dtype_that_holds_the_format(dtype, formats, result, backend):
     x = values(33).to(dtype)
@@ -194,16 +192,14 @@ def test_quantize_out_tells_autograd(backend):
         product.sum().backward()
 
 
-@each(
+@rows(
     "out, match",
-    [
-        (torch.empty(4, dtype=torch.float64), r"out must be torch.float32, got torch.float64"),
-        (torch.empty(5), r"out has shape \(5,\) but the result has shape \(4,\); pass a tensor"),
-        (torch.empty(1).expand(4), "expanded view"),
-        ([1.0], "out must be a torch.Tensor, got list"),
-        (torch.empty(4, device="meta"), "all tensors must be on one device, got out on meta"),
-        (torch.empty(4, requires_grad=True), "out= does not record gradients, but out requires"),
-    ],
+    (torch.empty(4, dtype=torch.float64), r"out must be torch.float32, got torch.float64"),
+    (torch.empty(5), r"out has shape \(5,\) but the result has shape \(4,\); pass a tensor"),
+    (torch.empty(1).expand(4), "expanded view"),
+    ([1.0], "out must be a torch.Tensor, got list"),
+    (torch.empty(4, device="meta"), "all tensors must be on one device, got out on meta"),
+    (torch.empty(4, requires_grad=True), "out= does not record gradients, but out requires"),
 )
 def test_quantize_refuses_out(out, match):
     with pytest.raises((TypeError, ValueError), match=match):

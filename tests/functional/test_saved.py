@@ -15,7 +15,7 @@ import lpkernels as lp
 from lpkernels.functional import _saved
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, RECIPES, STOCHASTIC
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.autograd import compiled, same
 
 F = lp.functional
@@ -82,16 +82,14 @@ def test_bits_are_the_same_packed_or_not(kind: str, recipe: lp.Recipe) -> None:
     same(gradients(layer, inputs, True), gradients(layer, inputs, False))
 
 
-@each(
+@rows(
     "text, bits",
-    [
-        ("e5m2", 8),
-        ("e4m3fn", 8),
-        ("fp4_e2m1", 4),
-        ("e5m2:stochastic", 8),
-        ("fixed6_f3", 6),
-        ("bf16", 16),
-    ],
+    ("e5m2", 8),
+    ("e4m3fn", 8),
+    ("fp4_e2m1", 4),
+    ("e5m2:stochastic", 8),
+    ("fixed6_f3", 6),
+    ("bf16", 16),
 )
 @each("acc", ["e6m9", "native"])
 def test_an_activation_is_kept_in_the_bits_of_its_format(text: str, bits: int, acc: str) -> None:

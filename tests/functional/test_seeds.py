@@ -11,7 +11,7 @@ import lpkernels as lp
 from lpkernels.functional.seeds import derived_seed, seed_for
 from lpkernels.rng import derive_seed
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.autograd import alike, gradients
 
 EDGES = [0, 1, -1, 2**62 + 12345, -(2**63), 2**63 - 1]
@@ -122,13 +122,11 @@ def test_seed_from_inside_a_checkpoint_draws_the_same_again():
     alike(functions, lambda run: gradients(run(x), x))
 
 
-@each(
+@rows(
     "seed, error, match",
-    [
-        (3, TypeError, r"seed_from: expected a 0-d int64 tensor, got int; torch.tensor\(seed\)"),
-        (torch.tensor([3]), ValueError, r"seed must be 0-d, got shape \(1,\)"),
-        (torch.tensor(3.0), TypeError, "must be int64, got torch.float32"),
-    ],
+    (3, TypeError, r"seed_from: expected a 0-d int64 tensor, got int; torch.tensor\(seed\)"),
+    (torch.tensor([3]), ValueError, r"seed must be 0-d, got shape \(1,\)"),
+    (torch.tensor(3.0), TypeError, "must be int64, got torch.float32"),
 )
 def test_seed_from_refuses(seed, error, match):
     with pytest.raises(error, match=match), lp.seed_from(seed):

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
-from tests.loops import each
+from tests.loops import rows
 from tests.nn.layer_cases import same, twins
 from tests.nn.policy_models import Doubled, converted
 from tests.support.computes import Computes
@@ -70,19 +70,17 @@ NAMES = ["", "first", "first.layer", "second", "second.layer", "head"]
 X = torch.randn(2, 4)
 
 
-@each(
+@rows(
     "arguments, emulated",
-    [
-        ({}, NAMES),
-        ({"functions": False}, ["first.layer", "second.layer", "head"]),
-        ({"include": nn.Linear}, ["first.layer", "second.layer", "head"]),
-        ({"include": ["first*", "head"]}, ["first", "first.layer", "head"]),
-        ({"exclude": "first*"}, ["", "second", "second.layer", "head"]),
-        ({"exclude": nn.Linear}, ["", "first", "second"]),
-        ({"exclude": Block}, ["", "first.layer", "second.layer", "head"]),
-        ({"include": Net}, [""]),
-        ({"include": lambda name, module: name.startswith("second")}, ["second", "second.layer"]),
-    ],
+    ({}, NAMES),
+    ({"functions": False}, ["first.layer", "second.layer", "head"]),
+    ({"include": nn.Linear}, ["first.layer", "second.layer", "head"]),
+    ({"include": ["first*", "head"]}, ["first", "first.layer", "head"]),
+    ({"exclude": "first*"}, ["", "second", "second.layer", "head"]),
+    ({"exclude": nn.Linear}, ["", "first", "second"]),
+    ({"exclude": Block}, ["", "first.layer", "second.layer", "head"]),
+    ({"include": Net}, [""]),
+    ({"include": lambda name, module: name.startswith("second")}, ["second", "second.layer"]),
 )
 def test_a_call_belongs_to_the_innermost_module(arguments: Any, emulated: list[str]) -> None:
     net = Net()

@@ -11,7 +11,7 @@ from torch import nn
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC
-from tests.loops import each
+from tests.loops import each, rows
 from tests.nn.layer_cases import twins
 from tests.nn.policy_models import Doubled, Tagged, converted
 from tests.support.operators import Operators
@@ -72,17 +72,15 @@ def test_convert_keeps_shared_modules_and_parameters() -> None:
     assert model["c"].weight is model["a"].weight
 
 
-@each(
+@rows(
     "include, exclude, names",
-    [
-        ("2.*", None, ["2.0"]),
-        (["0", "4"], None, ["0", "4"]),
-        (nn.Conv2d, None, ["0", "2.0"]),
-        (None, nn.Conv2d, ["4"]),
-        (None, ["0", nn.Linear], ["2.0"]),
-        (lambda name, module: module.bias.numel() == 2, "0", ["2.0"]),
-        ((nn.Conv2d, nn.Linear), "2*", ["0", "4"]),
-    ],
+    ("2.*", None, ["2.0"]),
+    (["0", "4"], None, ["0", "4"]),
+    (nn.Conv2d, None, ["0", "2.0"]),
+    (None, nn.Conv2d, ["4"]),
+    (None, ["0", nn.Linear], ["2.0"]),
+    (lambda name, module: module.bias.numel() == 2, "0", ["2.0"]),
+    ((nn.Conv2d, nn.Linear), "2*", ["0", "4"]),
 )
 def test_convert_selects_layers(include: Any, exclude: Any, names: list[str]) -> None:
     assert list(converted(lp.convert(network(), FP8, include=include, exclude=exclude))) == names
@@ -146,12 +144,10 @@ def replaced() -> nn.Linear:
     return layer
 
 
-@each(
+@rows(
     "layer, options, match",
-    [
-        (Doubled(3, 3), {"functions": False}, r"left 1 .*'0': Doubled has its own forw.*exclude="),
-        (replaced(), {}, "'0': its forward was replaced on the object"),
-    ],
+    (Doubled(3, 3), {"functions": False}, r"left 1 .*'0': Doubled has its own forw.*exclude="),
+    (replaced(), {}, "'0': its forward was replaced on the object"),
 )
 def test_convert_leaves_a_layer_and_says_so(layer: Any, options: Any, match: str) -> None:
     model = nn.Sequential(layer, nn.Linear(3, 3))
@@ -225,40 +221,38 @@ def test_convert_takes_the_linear_layer_of_transformers() -> None:
     assert_bit_equal(lp.revert(layer)(x), plain)
 
 
-@each(
+@rows(
     "call, error, match",
-    [
-        (lambda m: lp.convert(IMAGES, FP8), TypeError, "convert: model must be a torch.nn.Module"),
-        (lambda m: lp.set_recipe(3, FP8), TypeError, "set_recipe: model must be a torch.nn.Module"),
-        (lambda m: lp.revert(None), TypeError, "revert: model must be .* got NoneType"),
-        (lambda m: lp.convert(m, "fp9"), ValueError, "unknown name 'fp9'"),
-        (lambda m: lp.convert(m, {"0": 3}), TypeError, "expected a Recipe or its name, got 3"),
-        (lambda m: lp.convert(m, {3: FP8}), TypeError, "key of the mapping must be a glob"),
-        (lambda m: lp.convert(m, FP8, include=3), TypeError, "include must be a glob.* int"),
-        (lambda m: lp.convert(m, FP8, exclude=[3]), TypeError, "exclude must be a glob"),
-        (
-            lambda m: lp.convert(m, FP8, include="layer*"),
-            ValueError,
-            r"convert: include='layer\*' fits the name of no module\. A glob is compared ",
-        ),
-        (
-            lambda m: lp.convert(m, {nn.Conv3d: FP8, nn.Bilinear: BF16}),
-            ValueError,
-            r"no layer matched \(recipe for Conv3d, Bilinear\); the model has '0' \(Conv2d\),",
-        ),
-        (lambda m: lp.convert(nn.ReLU(), FP8), ValueError, "none of the kind; .*torch.nn.Linear"),
-        (
-            lambda m: lp.convert(Doubled(2, 2), FP8, functions=False),
-            ValueError,
-            "Doubled has its own forward",
-        ),
-        (
-            lambda m: lp.convert(m, FP8, functions="no"),
-            TypeError,
-            "functions must be True or False, got 'no'",
-        ),
-        (lambda m: lp.set_recipe(m, FP8), ValueError, "lp.convert makes them"),
-    ],
+    (lambda m: lp.convert(IMAGES, FP8), TypeError, "convert: model must be a torch.nn.Module"),
+    (lambda m: lp.set_recipe(3, FP8), TypeError, "set_recipe: model must be a torch.nn.Module"),
+    (lambda m: lp.revert(None), TypeError, "revert: model must be .* got NoneType"),
+    (lambda m: lp.convert(m, "fp9"), ValueError, "unknown name 'fp9'"),
+    (lambda m: lp.convert(m, {"0": 3}), TypeError, "expected a Recipe or its name, got 3"),
+    (lambda m: lp.convert(m, {3: FP8}), TypeError, "key of the mapping must be a glob"),
+    (lambda m: lp.convert(m, FP8, include=3), TypeError, "include must be a glob.* int"),
+    (lambda m: lp.convert(m, FP8, exclude=[3]), TypeError, "exclude must be a glob"),
+    (
+        lambda m: lp.convert(m, FP8, include="layer*"),
+        ValueError,
+        r"convert: include='layer\*' fits the name of no module\. A glob is compared ",
+    ),
+    (
+        lambda m: lp.convert(m, {nn.Conv3d: FP8, nn.Bilinear: BF16}),
+        ValueError,
+        r"no layer matched \(recipe for Conv3d, Bilinear\); the model has '0' \(Conv2d\),",
+    ),
+    (lambda m: lp.convert(nn.ReLU(), FP8), ValueError, "none of the kind; .*torch.nn.Linear"),
+    (
+        lambda m: lp.convert(Doubled(2, 2), FP8, functions=False),
+        ValueError,
+        "Doubled has its own forward",
+    ),
+    (
+        lambda m: lp.convert(m, FP8, functions="no"),
+        TypeError,
+        "functions must be True or False, got 'no'",
+    ),
+    (lambda m: lp.set_recipe(m, FP8), ValueError, "lp.convert makes them"),
 )
 def test_conversion_refuses_wrong_arguments(call: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):

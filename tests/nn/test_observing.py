@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import lpkernels as lp
 from lpkernels.nn.observing import EVERYTHING, PRODUCTS, Call, Visitor, observe, trace
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.nn.observed import Calls, cnn, mean_square, of_weight, watched
 from tests.support.computes import Computes
 
@@ -30,14 +30,12 @@ def test_a_cnn_calls_its_products_in_order():
 
 
 @each("convert", [False, True])
-@each(
+@rows(
     "model, inputs",
-    [
-        (cnn(), (IMAGES,)),
-        (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (torch.randn(2, 3, 8),)),
-        (nn.LSTM(5, 6, 2, bidirectional=True), (torch.randn(4, 2, 5, requires_grad=True),)),
-        (of_weight(lambda x, w: torch.einsum("ij,kj->ik", x, w) @ w), (X,)),
-    ],
+    (cnn(), (IMAGES,)),
+    (nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), (torch.randn(2, 3, 8),)),
+    (nn.LSTM(5, 6, 2, bidirectional=True), (torch.randn(4, 2, 5, requires_grad=True),)),
+    (of_weight(lambda x, w: torch.einsum("ij,kj->ik", x, w) @ w), (X,)),
 )
 def test_a_watched_step_has_the_bits_of_an_unwatched_one(model, inputs, convert: bool):
     if convert:

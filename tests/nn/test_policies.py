@@ -16,7 +16,7 @@ from lpkernels.experiments.training.arithmetic import ArithmeticConfig, layer_re
 from lpkernels.nn.policies import describe
 from lpkernels.recipes import recipes
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.nn.policy_models import (
     CALLERS,
     MODELS,
@@ -180,29 +180,27 @@ def test_the_text_of_a_policy_stands_for_it() -> None:
 UNKNOWN = "policy: unknown name 'fp8_wang'; did you mean fp8_wang2018.* Names are fp16_mixed,"
 
 
-@each(
+@rows(
     "call, error, match",
-    [
-        (lambda: lp.policy("fp8_wang201"), ValueError, "'fp8_wang201'; did you mean fp8_w"),
-        (lambda: lp.policy("lba_m7e4"), ValueError, "policy: unknown name .*Names are fp16_mixed,"),
-        (lambda: lp.convert(Gan(), "policy:fp8_wang"), ValueError, UNKNOWN),
-        (lambda: lp.set_recipe(lp.nn.Linear(2, 2), "policy:fp8_wang"), ValueError, UNKNOWN),
-        (lambda: lp.policy(8), TypeError, r"policy: the name must be a str, got 8 \(int\)"),
-        (lambda: describe("fp16"), ValueError, "did you mean fp16_mixed"),
-        (lambda: lp.nn.Policy({3: "fp32"}), TypeError, "Policy: a key must be .*FIRST.* got int"),
-        (lambda: lp.nn.Policy({"*": 3}), TypeError, "expected a Recipe or its name, got 3"),
-        (lambda: lp.nn.Policy({"*": "fp9"}), ValueError, "recipe: unknown name 'fp9'"),
-        (
-            lambda: lp.nn.Linear(2, 2, recipe="policy:fp8_wang2018"),
-            ValueError,
-            "recipe: 'policy:fp8_wang2018' is a policy, .* expected the recipe of a layer",
-        ),
-        (
-            lambda: lp.convert(Gan(), lp.policy("fp16_mixed") | {FIRST: "fp32"}),
-            ValueError,
-            r"the key FIRST never applies.* '\*' before it takes 'generator.stem' ",
-        ),
-    ],
+    (lambda: lp.policy("fp8_wang201"), ValueError, "'fp8_wang201'; did you mean fp8_w"),
+    (lambda: lp.policy("lba_m7e4"), ValueError, "policy: unknown name .*Names are fp16_mixed,"),
+    (lambda: lp.convert(Gan(), "policy:fp8_wang"), ValueError, UNKNOWN),
+    (lambda: lp.set_recipe(lp.nn.Linear(2, 2), "policy:fp8_wang"), ValueError, UNKNOWN),
+    (lambda: lp.policy(8), TypeError, r"policy: the name must be a str, got 8 \(int\)"),
+    (lambda: describe("fp16"), ValueError, "did you mean fp16_mixed"),
+    (lambda: lp.nn.Policy({3: "fp32"}), TypeError, "Policy: a key must be .*FIRST.* got int"),
+    (lambda: lp.nn.Policy({"*": 3}), TypeError, "expected a Recipe or its name, got 3"),
+    (lambda: lp.nn.Policy({"*": "fp9"}), ValueError, "recipe: unknown name 'fp9'"),
+    (
+        lambda: lp.nn.Linear(2, 2, recipe="policy:fp8_wang2018"),
+        ValueError,
+        "recipe: 'policy:fp8_wang2018' is a policy, .* expected the recipe of a layer",
+    ),
+    (
+        lambda: lp.convert(Gan(), lp.policy("fp16_mixed") | {FIRST: "fp32"}),
+        ValueError,
+        r"the key FIRST never applies.* '\*' before it takes 'generator.stem' ",
+    ),
 )
 def test_policies_refuse_wrong_arguments(call: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):

@@ -6,21 +6,19 @@ import pytest
 from torch import nn
 
 import lpkernels as lp
-from tests.loops import each
+from tests.loops import each, rows
 from tests.nn.policy_models import Doubled, ResNet, converted
 
 FIRST, LAST = lp.nn.FIRST, lp.nn.LAST
 
 
-@each(
+@rows(
     "include, exclude, names",
-    [
-        (FIRST, None, ["stem"]),
-        ([LAST, FIRST], None, ["stem", "fc"]),
-        (LAST, "stem", ["fc"]),
-        ((nn.Conv2d, nn.Linear), [FIRST, LAST, "*2"], ["blocks.0.conv1", "blocks.1.conv1"]),
-        (nn.Conv2d, (FIRST, "blocks.0.*"), ["blocks.1.conv1", "blocks.1.conv2"]),
-    ],
+    (FIRST, None, ["stem"]),
+    ([LAST, FIRST], None, ["stem", "fc"]),
+    (LAST, "stem", ["fc"]),
+    ((nn.Conv2d, nn.Linear), [FIRST, LAST, "*2"], ["blocks.0.conv1", "blocks.1.conv1"]),
+    (nn.Conv2d, (FIRST, "blocks.0.*"), ["blocks.1.conv1", "blocks.1.conv2"]),
 )
 def test_positions_select_layers(include: Any, exclude: Any, names: list[str]) -> None:
     model = lp.convert(ResNet(), "fp16_mixed", include=include, exclude=exclude)

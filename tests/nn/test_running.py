@@ -11,7 +11,7 @@ from torch import nn
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.nn.layer_cases import LAYERS, converted, inputs, plain, same, step, twins
 from tests.nn.policy_models import Sealed
 
@@ -103,15 +103,13 @@ def test_evaluation_before_training_takes_the_range_of_the_input(recipe: lp.Reci
     assert_bit_equal(layer(x), want)
 
 
-@each(
+@rows(
     "x, ends",
-    [
-        (torch.tensor([[float("nan"), 1.0, -float("inf"), 3.0, 2.0]]), (1.0, 3.0)),
-        (torch.full((1, 5), float("inf")), None),
-        (torch.full((2, 5), float("nan")), None),
-        (torch.zeros(0, 5), None),
-        (torch.full((2, 5), -2.0), (-2.0, -2.0)),
-    ],
+    (torch.tensor([[float("nan"), 1.0, -float("inf"), 3.0, 2.0]]), (1.0, 3.0)),
+    (torch.full((1, 5), float("inf")), None),
+    (torch.full((2, 5), float("nan")), None),
+    (torch.zeros(0, 5), None),
+    (torch.full((2, 5), -2.0), (-2.0, -2.0)),
 )
 def test_only_finite_values_count(x: torch.Tensor, ends: tuple[float, float] | None) -> None:
     layer = converted("Linear", replace(HALF, input_range=lp.RunningRange(0.0)))

@@ -26,7 +26,7 @@ from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatForma
 from lpkernels.recipes import as_recipe, describe, recipe, recipes
 from lpkernels.rounding import ROUNDINGS
 from tests.cases import ACCUMULATORS, FIXED_FORMATS, FLOAT_FORMATS
-from tests.loops import each
+from tests.loops import each, rows
 
 QUANTIZERS = [
     *(Quantizer("e4m3fn", rounding) for rounding in ROUNDINGS),
@@ -69,15 +69,13 @@ def test_quantizer_ints_are_pinned():
 DRAWN = Quantizer("e5m2", "stochastic", random_bits=7, rng="philox")
 
 
-@each(
+@rows(
     "text, quantizer",
-    [
-        ("e5m2", Quantizer(formats.E5M2)),
-        ("fp8_e4m3:stochastic", Quantizer(formats.E4M3FN, "stochastic")),
-        ("e5m2:nearest_even", Quantizer(formats.E5M2)),
-        ("e5m2:philox:bits=7:stochastic", DRAWN),
-        ("affine8_axis0:toward_zero", Quantizer(AffineFormat(8, axis=0), "toward_zero")),
-    ],
+    ("e5m2", Quantizer(formats.E5M2)),
+    ("fp8_e4m3:stochastic", Quantizer(formats.E4M3FN, "stochastic")),
+    ("e5m2:nearest_even", Quantizer(formats.E5M2)),
+    ("e5m2:philox:bits=7:stochastic", DRAWN),
+    ("affine8_axis0:toward_zero", Quantizer(AffineFormat(8, axis=0), "toward_zero")),
 )
 def test_quantizer_text_form(text, quantizer):
     assert as_quantizer(text) == quantizer

@@ -22,7 +22,7 @@ from lpkernels.formats import (
     table,
 )
 from tests.cases import FIXED_FORMATS, FLOAT_FORMATS, ROUND_FORMATS
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support import descriptions
 from tests.support.refusals import refused
 
@@ -45,27 +45,25 @@ ALL_FORMATS = [*ROUND_FORMATS, *TENSOR_FORMATS]
 # --- derived values ---
 
 
-@each(
+@rows(
     "fmt, largest, min_normal, min_subnormal",
-    [
-        (formats.FP32, np.finfo(np.float32).max, 2.0**-126, 2.0**-149),
-        (formats.FP16, 65504.0, 2.0**-14, 2.0**-24),
-        (formats.BF16, 2.0**127 * (2 - 2**-7), 2.0**-126, 2.0**-133),
-        (formats.TF32, 2.0**127 * (2 - 2**-10), 2.0**-126, 2.0**-136),
-        (formats.DLFLOAT16, 2.0**31 * (2 - 2**-9), 2.0**-30, 2.0**-39),
-        (formats.E5M2, 57344.0, 2.0**-14, 2.0**-16),
-        (formats.E4M3, 240.0, 2.0**-6, 2.0**-9),
-        (formats.E4M3FN, 448.0, 2.0**-6, 2.0**-9),
-        (formats.FP6_E3M2, 28.0, 0.25, 0.0625),
-        (formats.FP6_E2M3, 7.5, 1.0, 0.125),
-        (formats.FP4_E2M1, 6.0, 1.0, 0.5),
-        (formats.FP_4_3_4, 30.0, 2.0**-10, 2.0**-13),
-        (formats.FP_5_2_0, 114688.0, 2.0**-14, 2.0**-16),
-        (formats.FP_6_9_0, 8581545984.0, 2.0**-30, 2.0**-39),
-        (FloatFormat(4, 3, subnormals=False), 240.0, 2.0**-6, 2.0**-6),
-        (FloatFormat(3, 0, specials="fn"), 2.0**3, 0.25, 0.25),
-        (FloatFormat(1, 2, specials="none"), 3.5, 2.0, 0.5),
-    ],
+    (formats.FP32, np.finfo(np.float32).max, 2.0**-126, 2.0**-149),
+    (formats.FP16, 65504.0, 2.0**-14, 2.0**-24),
+    (formats.BF16, 2.0**127 * (2 - 2**-7), 2.0**-126, 2.0**-133),
+    (formats.TF32, 2.0**127 * (2 - 2**-10), 2.0**-126, 2.0**-136),
+    (formats.DLFLOAT16, 2.0**31 * (2 - 2**-9), 2.0**-30, 2.0**-39),
+    (formats.E5M2, 57344.0, 2.0**-14, 2.0**-16),
+    (formats.E4M3, 240.0, 2.0**-6, 2.0**-9),
+    (formats.E4M3FN, 448.0, 2.0**-6, 2.0**-9),
+    (formats.FP6_E3M2, 28.0, 0.25, 0.0625),
+    (formats.FP6_E2M3, 7.5, 1.0, 0.125),
+    (formats.FP4_E2M1, 6.0, 1.0, 0.5),
+    (formats.FP_4_3_4, 30.0, 2.0**-10, 2.0**-13),
+    (formats.FP_5_2_0, 114688.0, 2.0**-14, 2.0**-16),
+    (formats.FP_6_9_0, 8581545984.0, 2.0**-30, 2.0**-39),
+    (FloatFormat(4, 3, subnormals=False), 240.0, 2.0**-6, 2.0**-6),
+    (FloatFormat(3, 0, specials="fn"), 2.0**3, 0.25, 0.25),
+    (FloatFormat(1, 2, specials="none"), 3.5, 2.0, 0.5),
 )
 def test_range_of_published_formats(fmt, largest, min_normal, min_subnormal):
     assert (fmt.max, fmt.min_normal, fmt.min_subnormal) == (largest, min_normal, min_subnormal)
@@ -204,26 +202,24 @@ def test_float32_holds_the_ends_of_every_fixed_format(fmt):
     assert (np.float32(fmt.max), np.float32(fmt.min)) == (fmt.max, fmt.min)
 
 
-@each(
+@rows(
     "name, fmt",
-    [
-        ("e5m2", FloatFormat(5, 2)),
-        ("e4m3", FloatFormat(4, 3)),
-        ("e4m3ieee", FloatFormat(4, 3)),
-        ("e4m3fn", FloatFormat(4, 3, specials="fn")),
-        ("e4m3none_b11_sat", FloatFormat(4, 3, bias=11, specials="none", overflow="saturate")),
-        ("e4m3_sat_nosub_b-2", FloatFormat(4, 3, bias=-2, subnormals=False, overflow="saturate")),
-        ("dlfloat16", FloatFormat(6, 9)),
-        ("fp8_e4m3", formats.E4M3FN),
-        ("fp4_e2m1", FloatFormat(2, 1, specials="none", overflow="saturate")),
-        ("fp_4_3_4", FloatFormat(4, 3, bias=11, specials="none", overflow="saturate")),
-        ("fixed8_f4", FixedFormat(8, 4)),
-        ("ufixed8_f-4_wrap", FixedFormat(8, -4, signed=False, overflow="wrap")),
-        ("affine8_sym_axis-1", AffineFormat(8, symmetric=True, axis=-1)),
-        ("block32_e4m3", BlockFormat(formats.FP8_E4M3)),
-        ("block16_axis0_e4m3ieee", BlockFormat(formats.E4M3, 16, axis=0)),
-        ("block32_fp4_e2m1", BlockFormat("e2m1")),
-    ],
+    ("e5m2", FloatFormat(5, 2)),
+    ("e4m3", FloatFormat(4, 3)),
+    ("e4m3ieee", FloatFormat(4, 3)),
+    ("e4m3fn", FloatFormat(4, 3, specials="fn")),
+    ("e4m3none_b11_sat", FloatFormat(4, 3, bias=11, specials="none", overflow="saturate")),
+    ("e4m3_sat_nosub_b-2", FloatFormat(4, 3, bias=-2, subnormals=False, overflow="saturate")),
+    ("dlfloat16", FloatFormat(6, 9)),
+    ("fp8_e4m3", formats.E4M3FN),
+    ("fp4_e2m1", FloatFormat(2, 1, specials="none", overflow="saturate")),
+    ("fp_4_3_4", FloatFormat(4, 3, bias=11, specials="none", overflow="saturate")),
+    ("fixed8_f4", FixedFormat(8, 4)),
+    ("ufixed8_f-4_wrap", FixedFormat(8, -4, signed=False, overflow="wrap")),
+    ("affine8_sym_axis-1", AffineFormat(8, symmetric=True, axis=-1)),
+    ("block32_e4m3", BlockFormat(formats.FP8_E4M3)),
+    ("block16_axis0_e4m3ieee", BlockFormat(formats.E4M3, 16, axis=0)),
+    ("block32_fp4_e2m1", BlockFormat("e2m1")),
 )
 def test_parse_format_reads(name, fmt):
     assert parse_format(name) == fmt

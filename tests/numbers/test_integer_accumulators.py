@@ -3,12 +3,7 @@
 import numpy as np
 import pytest
 
-from lpkernels.arithmetic import (
-    Accumulator,
-    bits_without_overflow,
-    max_l1_norm,
-    never_overflows,
-)
+from lpkernels.arithmetic import Accumulator, bits_without_overflow, max_l1_norm, never_overflows
 from lpkernels.reference import twin
 from tests.loops import each
 from tests.support.refusals import refused

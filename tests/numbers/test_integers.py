@@ -20,7 +20,7 @@ from lpkernels.formats.integers import (
 )
 from lpkernels.rng import RNGS
 from lpkernels.rounding import ROUNDINGS
-from tests.loops import each
+from tests.loops import each, rows
 
 E5M2 = lp.FloatFormat(5, 2, bias=14, specials="fn", subnormals=False, overflow="saturate")
 FIXED12 = lp.FixedFormat(12, 7, signed=False, overflow="wrap")
@@ -66,13 +66,11 @@ def test_block() -> None:
     assert ints[InBlock.ELEMENT] == E5M2.to_ints()
 
 
-@each(
+@rows(
     "fmt, axis, element, bits, scaled",
-    [
-        (E5M2, None, E5M2, 8, False),
-        (FIXED12, None, FIXED12, 12, False),
-        (BLOCKS, -3, E5M2, 8, True),
-    ],
+    (E5M2, None, E5M2, 8, False),
+    (FIXED12, None, FIXED12, 12, False),
+    (BLOCKS, -3, E5M2, 8, True),
 )
 def test_what_is_asked_of_every_kind(
     fmt: lp.Format, axis: int | None, element: lp.Format, bits: int, scaled: bool

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from lpkernels.arithmetic.products import conv_lengths, longest_residue, matmul_lengths
-from tests.loops import each
+from tests.loops import each, rows
 
 
-@each(
+@rows(
     "x, w, y, want",
-    [
-        ((3, 5), (5, 7), (3, 7), (5, 7, 3)),
-        ((2, 3, 5), (2, 5, 7), (2, 3, 7), (5, 7, 3)),
-        # One matrix meets all of a batch: its gradient sums over the batch, too.
-        ((2, 3, 5), (5, 7), (2, 3, 7), (5, 7, 6)),
-        ((3, 5), (4, 5, 7), (4, 3, 7), (5, 28, 3)),
-        ((4, 1, 3, 5), (2, 5, 7), (4, 2, 3, 7), (5, 14, 12)),
-    ],
+    ((3, 5), (5, 7), (3, 7), (5, 7, 3)),
+    ((2, 3, 5), (2, 5, 7), (2, 3, 7), (5, 7, 3)),
+    # One matrix meets all of a batch: its gradient sums over the batch, too.
+    ((2, 3, 5), (5, 7), (2, 3, 7), (5, 7, 6)),
+    ((3, 5), (4, 5, 7), (4, 3, 7), (5, 28, 3)),
+    ((4, 1, 3, 5), (2, 5, 7), (4, 2, 3, 7), (5, 14, 12)),
 )
 def test_of_matrix_products(x, w, y, want):
     assert matmul_lengths(x, w, y) == want

@@ -8,13 +8,7 @@ import torch
 
 import lpkernels as lp
 from lpkernels import ops
-from lpkernels.arithmetic import (
-    UNITS,
-    Accumulator,
-    accumulator,
-    accumulator_from_ints,
-    exchanged,
-)
+from lpkernels.arithmetic import UNITS, Accumulator, accumulator, accumulator_from_ints, exchanged
 from lpkernels.formats import parse_format
 from lpkernels.rng import Role
 from lpkernels.techniques.accumulation import mask_gradients, measure

@@ -30,7 +30,7 @@ from lpkernels.formats import (
 from lpkernels.rounding import ROUNDINGS, check_rounding, round_array, round_scalar
 from tests.cases import DETERMINISTIC, ROUND_FORMATS, hard_values
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.refusals import refused
 
 INF, NAN = math.inf, math.nan
@@ -124,25 +124,23 @@ def test_contract(fmt, value, results):
         assert_rounds(value, parse_format(fmt), rounding, want)
 
 
-@each(
+@rows(
     "value, draw, want",
-    [
-        # One random bit over steps of 0.125: f = 1/4 moves away for draw 1 alone.
-        (1.0, 1, 1.0),
-        (1.0 + 0.125 * 0.25, 0, 1.0),
-        (1.0 + 0.125 * 0.25, 1, 1.125),
-        (1.0 + 0.125 * 0.2499, 1, 1.0),
-        (1.0 + 0.125 * 0.75, 0, 1.125),
-        (1.0 + 0.125 * 0.7499, 0, 1.0),
-        (-1.0 - 0.125 * 0.25, 1, -1.125),
-        (-1.0 - 0.125 * 0.25, 0, -1.0),
-        (248.0, 1, INF),
-        (248.0, 0, 240.0),
-        (-INF, 0, -INF),
-        (2.0**-11, 1, 2.0**-9),
-        (-(2.0**-11), 0, -0.0),
-        (NAN, 0, NAN),
-    ],
+    # One random bit over steps of 0.125: f = 1/4 moves away for draw 1 alone.
+    (1.0, 1, 1.0),
+    (1.0 + 0.125 * 0.25, 0, 1.0),
+    (1.0 + 0.125 * 0.25, 1, 1.125),
+    (1.0 + 0.125 * 0.2499, 1, 1.0),
+    (1.0 + 0.125 * 0.75, 0, 1.125),
+    (1.0 + 0.125 * 0.7499, 0, 1.0),
+    (-1.0 - 0.125 * 0.25, 1, -1.125),
+    (-1.0 - 0.125 * 0.25, 0, -1.0),
+    (248.0, 1, INF),
+    (248.0, 0, 240.0),
+    (-INF, 0, -INF),
+    (2.0**-11, 1, 2.0**-9),
+    (-(2.0**-11), 0, -0.0),
+    (NAN, 0, NAN),
 )
 def test_contract_of_draws(value, draw, want):
     assert_rounds(value, E4M3, "stochastic", want, draw=draw, random_bits=1)

@@ -7,14 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lpkernels.arithmetic import (
-    NATIVE,
-    Accumulator,
-    Quantizer,
-    Recipe,
-    accumulator,
-)
-from tests.loops import each
+from lpkernels.arithmetic import NATIVE, Accumulator, Quantizer, Recipe, accumulator
+from tests.loops import rows
 from tests.support.descriptions import accumulators, quantizers, recipes
 
 
@@ -62,31 +56,27 @@ def test_a_recipe_may_be_written_as_python_reads_it() -> None:
         assert Recipe.parse(text) == Recipe(input="e5m2", fprop="e6m9")
 
 
-@each(
+@rows(
     "text, match",
-    [
-        ("fp8_wang2018", r"'fp8_wang2018'; expected Recipe\(input='e5m2', .*lp\.recipe"),
-        ("Recipe(input='e5m2'", r"cannot read \"Recipe\(input='e5m2'\""),
-        ("Recipe('e5m2')", r"cannot read \"'e5m2'\" in"),
-        ("Recipe(input='e5m2' fprop='e6m9')", r"cannot read .* in"),
-        ("Recipe(inputs='e5m2')", r"has no field 'inputs'; did you mean input, .*\?"),
-        ("Recipe(input='e5m2', input='e5m2')", "gives its input twice"),
-        ("Recipe(input='e5m')", "Recipe: input: parse_format: unknown format 'e5m'"),
-        ("Recipe(fprop='')", "Recipe: fprop: accumulator: unknown name ''"),
-    ],
+    ("fp8_wang2018", r"'fp8_wang2018'; expected Recipe\(input='e5m2', .*lp\.recipe"),
+    ("Recipe(input='e5m2'", r"cannot read \"Recipe\(input='e5m2'\""),
+    ("Recipe('e5m2')", r"cannot read \"'e5m2'\" in"),
+    ("Recipe(input='e5m2' fprop='e6m9')", r"cannot read .* in"),
+    ("Recipe(inputs='e5m2')", r"has no field 'inputs'; did you mean input, .*\?"),
+    ("Recipe(input='e5m2', input='e5m2')", "gives its input twice"),
+    ("Recipe(input='e5m')", "Recipe: input: parse_format: unknown format 'e5m'"),
+    ("Recipe(fprop='')", "Recipe: fprop: accumulator: unknown name ''"),
 )
 def test_what_is_no_text_of_a_recipe(text: str, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         Recipe.parse(text)
 
 
-@each(
+@rows(
     "read, value, match",
-    [
-        (Recipe.parse, Recipe(), r"Recipe\.parse: expected a str .*, got Recipe"),
-        (Quantizer.parse, 3, r"Quantizer\.parse: expected a str .*, got int"),
-        (Quantizer.from_dict, "e5m2", r"Quantizer\.from_dict: expected a mapping .* str"),
-    ],
+    (Recipe.parse, Recipe(), r"Recipe\.parse: expected a str .*, got Recipe"),
+    (Quantizer.parse, 3, r"Quantizer\.parse: expected a str .*, got int"),
+    (Quantizer.from_dict, "e5m2", r"Quantizer\.from_dict: expected a mapping .* str"),
 )
 def test_values_of_another_type(read: Any, value: Any, match: str) -> None:
     with pytest.raises(TypeError, match=match):

@@ -12,7 +12,7 @@ from lpkernels.formats import parse_format
 from lpkernels.reference import twin
 from tests.cases import CONV_CASES
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.updates import FORMATS, STEPS, rounding_of, tensors_of
 
 SEED = torch.tensor(77)
@@ -332,17 +332,15 @@ def test_native_without_chunks_has_no_operator():
         native.matmul(adder, torch.ones(2, 2), torch.ones(2, 2), None)
 
 
-@each(
+@rows(
     "fmt, shape",
-    [
-        ("e5m2", (3, 5)),
-        ("fp4_e2m1", (3,)),
-        ("fixed5_f2", (7,)),
-        ("block4_e2m1", (3, 9)),
-        ("block4_axis0_e4m3", (9, 2)),
-        ("block4_e2m1", ()),
-        ("block4_e2m1", (0, 4)),
-    ],
+    ("e5m2", (3, 5)),
+    ("fp4_e2m1", (3,)),
+    ("fixed5_f2", (7,)),
+    ("block4_e2m1", (3, 9)),
+    ("block4_axis0_e4m3", (9, 2)),
+    ("block4_e2m1", ()),
+    ("block4_e2m1", (0, 4)),
 )
 def test_packed_bytes_is_the_length_of_the_reference(fmt, shape):
     parsed = parse_format(fmt)

@@ -10,7 +10,7 @@ from lpkernels.reference import exact
 from lpkernels.rng import SITE_BIAS, SITE_OUTER, SITE_PRODUCT, SITE_SUM, draw
 from lpkernels.rounding import round_scalar
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.operands import operand
 from tests.support.worked_sums import assert_sum
 
@@ -18,74 +18,72 @@ INF, NAN = math.inf, math.nan
 TINY, ULP, HUGE = Fraction(1, 2**200), Fraction(1, 2**11), Fraction(2**300)
 
 
-@each(
+@rows(
     "acc, products, want",
-    [
-        # Every step rounds once.
-        ("fp16", [], 0.0),
-        ("fp16", [None, None], 0.0),
-        ("fp16", [1.0, ULP], 1.0),
-        ("fp16", [1.0, 3 * ULP], 1 + 2**-9),
-        # The sticky bit lies 189 places below the tie.
-        ("fp16", [1.0, ULP + TINY], 1 + 2**-10),
-        ("fp16", [ULP + TINY, 1.0], 1.0),
-        ("fp16", [1.0, ULP, ULP], 1.0),
-        ("fp16", [65504.0, 15.0], 65504.0),
-        ("fp16", [65504.0, 16.0], INF),
-        ("fp16", [65504.0, 16.0, -65504.0], INF),
-        ("fp16", [INF, -INF], NAN),
-        ("fp16", [INF, INF, -HUGE], INF),
-        ("fp16", [NAN, 1.0], NAN),
-        ("fp16", [HUGE, -INF], NAN),
-        # A finite sum stops where the direction says, an infinite one does not.
-        ("fp16:toward_zero", [HUGE], 65504.0),
-        ("fp16:toward_zero", [-HUGE], -65504.0),
-        ("fp16:toward_zero", [INF], INF),
-        ("fp16:toward_positive", [HUGE], INF),
-        ("fp16:toward_positive", [-HUGE], -65504.0),
-        ("fp16:toward_positive", [INF], INF),
-        ("fp16:toward_negative", [HUGE], 65504.0),
-        ("fp16:toward_negative", [-HUGE], -INF),
-        ("fp16:toward_negative", [INF], INF),
-        # Every step overflows as the format says.
-        ("e5m10_sat", [INF, -INF], -65504.0),
-        ("e5m10_sat", [INF, -1.0], 65504.0),
-        ("e4m3fn", [464.0], 448.0),
-        ("e4m3fn", [464.5], NAN),
-        ("e4m3fn", [INF], NAN),
-        ("fixed8_f0", [INF, -1.0], 126.0),
-        ("fixed8_f0_wrap", [INF], NAN),
-        ("fixed8_f0_wrap", [Fraction(2**90 + 2**7)], -128.0),
-        ("fixed8_f0_wrap", [Fraction(2**90 + 2**7), -1.0], 127.0),
-        # Zero has the sign of the contract.
-        ("fp16", [-0.0], 0.0),
-        ("fp16", [1.0, -1.0], 0.0),
-        ("fp16", [-TINY], -0.0),
-        ("fp16", [-TINY, -0.0], -0.0),
-        ("fp16", [-TINY, 0.0], 0.0),
-        ("fp16", [-TINY, None], -0.0),
-        ("fp16:toward_negative", [0.0], 0.0),
-        ("fp16:toward_negative", [-0.0], -0.0),
-        ("fp16:toward_negative", [1.0, -1.0], -0.0),
-        ("fixed8_f0:toward_negative", [1.0, -1.0], 0.0),
-        ("fixed8_f0", [-TINY], 0.0),
-        # Products are rounded, and overflow, first.
-        ("fp32:product=e4m3fn_sat", [Fraction(2**20)] * 2, 896.0),
-        ("fp32:product=e4m3fn", [1 + Fraction(1, 16)], 1.0),
-        ("fp32:product=e4m3fn:product_rounding=toward_positive", [1 + Fraction(1, 16)], 1.125),
-        # 1 swallows half ulps one by one, but not the sum of a chunk of them.
-        ("fp16", [1.0, ULP, ULP, ULP], 1.0),
-        ("fp16_chunk2", [1.0, ULP, ULP, ULP], 1 + 2**-10),
-        # Absent taps count for the boundary: with them, 1 and one ulp share the first chunk.
-        ("fp16_chunk2", [1.0, None, ULP, ULP], 1 + 2**-10),
-        ("fp16_chunk2", [1.0, None, ULP, None, ULP], 1.0),
-        # The short last chunk is added as well, and each chunk is rounded to outer.
-        ("fp16_chunk2", [1.0, 1.0, 1.0], 3.0),
-        ("fp16_chunk2:outer=e5m2", [1.0, Fraction(1, 8)], 1.0),
-        # The outer accumulator holds -0, by underflow; a chunk that sums to +0 is added to it.
-        ("fp32_chunk1:outer=e5m2", [-Fraction(1, 2**30)], -0.0),
-        ("fp32_chunk1:outer=e5m2", [-Fraction(1, 2**30), None], 0.0),
-    ],
+    # Every step rounds once.
+    ("fp16", [], 0.0),
+    ("fp16", [None, None], 0.0),
+    ("fp16", [1.0, ULP], 1.0),
+    ("fp16", [1.0, 3 * ULP], 1 + 2**-9),
+    # The sticky bit lies 189 places below the tie.
+    ("fp16", [1.0, ULP + TINY], 1 + 2**-10),
+    ("fp16", [ULP + TINY, 1.0], 1.0),
+    ("fp16", [1.0, ULP, ULP], 1.0),
+    ("fp16", [65504.0, 15.0], 65504.0),
+    ("fp16", [65504.0, 16.0], INF),
+    ("fp16", [65504.0, 16.0, -65504.0], INF),
+    ("fp16", [INF, -INF], NAN),
+    ("fp16", [INF, INF, -HUGE], INF),
+    ("fp16", [NAN, 1.0], NAN),
+    ("fp16", [HUGE, -INF], NAN),
+    # A finite sum stops where the direction says, an infinite one does not.
+    ("fp16:toward_zero", [HUGE], 65504.0),
+    ("fp16:toward_zero", [-HUGE], -65504.0),
+    ("fp16:toward_zero", [INF], INF),
+    ("fp16:toward_positive", [HUGE], INF),
+    ("fp16:toward_positive", [-HUGE], -65504.0),
+    ("fp16:toward_positive", [INF], INF),
+    ("fp16:toward_negative", [HUGE], 65504.0),
+    ("fp16:toward_negative", [-HUGE], -INF),
+    ("fp16:toward_negative", [INF], INF),
+    # Every step overflows as the format says.
+    ("e5m10_sat", [INF, -INF], -65504.0),
+    ("e5m10_sat", [INF, -1.0], 65504.0),
+    ("e4m3fn", [464.0], 448.0),
+    ("e4m3fn", [464.5], NAN),
+    ("e4m3fn", [INF], NAN),
+    ("fixed8_f0", [INF, -1.0], 126.0),
+    ("fixed8_f0_wrap", [INF], NAN),
+    ("fixed8_f0_wrap", [Fraction(2**90 + 2**7)], -128.0),
+    ("fixed8_f0_wrap", [Fraction(2**90 + 2**7), -1.0], 127.0),
+    # Zero has the sign of the contract.
+    ("fp16", [-0.0], 0.0),
+    ("fp16", [1.0, -1.0], 0.0),
+    ("fp16", [-TINY], -0.0),
+    ("fp16", [-TINY, -0.0], -0.0),
+    ("fp16", [-TINY, 0.0], 0.0),
+    ("fp16", [-TINY, None], -0.0),
+    ("fp16:toward_negative", [0.0], 0.0),
+    ("fp16:toward_negative", [-0.0], -0.0),
+    ("fp16:toward_negative", [1.0, -1.0], -0.0),
+    ("fixed8_f0:toward_negative", [1.0, -1.0], 0.0),
+    ("fixed8_f0", [-TINY], 0.0),
+    # Products are rounded, and overflow, first.
+    ("fp32:product=e4m3fn_sat", [Fraction(2**20)] * 2, 896.0),
+    ("fp32:product=e4m3fn", [1 + Fraction(1, 16)], 1.0),
+    ("fp32:product=e4m3fn:product_rounding=toward_positive", [1 + Fraction(1, 16)], 1.125),
+    # 1 swallows half ulps one by one, but not the sum of a chunk of them.
+    ("fp16", [1.0, ULP, ULP, ULP], 1.0),
+    ("fp16_chunk2", [1.0, ULP, ULP, ULP], 1 + 2**-10),
+    # Absent taps count for the boundary: with them, 1 and one ulp share the first chunk.
+    ("fp16_chunk2", [1.0, None, ULP, ULP], 1 + 2**-10),
+    ("fp16_chunk2", [1.0, None, ULP, None, ULP], 1.0),
+    # The short last chunk is added as well, and each chunk is rounded to outer.
+    ("fp16_chunk2", [1.0, 1.0, 1.0], 3.0),
+    ("fp16_chunk2:outer=e5m2", [1.0, Fraction(1, 8)], 1.0),
+    # The outer accumulator holds -0, by underflow; a chunk that sums to +0 is added to it.
+    ("fp32_chunk1:outer=e5m2", [-Fraction(1, 2**30)], -0.0),
+    ("fp32_chunk1:outer=e5m2", [-Fraction(1, 2**30), None], 0.0),
 )
 def test_accumulate_follows_the_contract(acc: str, products: list, want: float) -> None:
     assert_sum(acc, products, want)

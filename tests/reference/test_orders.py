@@ -10,48 +10,46 @@ from lpkernels.reference import exact, twin
 from lpkernels.rng import SITE_SUM, draw
 from lpkernels.rounding import round_scalar
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.worked_sums import KEY, assert_sum
 
 INF, NAN = math.inf, math.nan
 E11, E25 = Fraction(1, 2**11), Fraction(1, 2**25)
 
 
-@each(
+@rows(
     "acc, products, want",
-    [
-        ("e6m9", [], 0.0),
-        ("e6m9", [None, None, None], 0.0),
-        # In sequence 1024 + 1 stays 1024 each time; in pairs the ones add up first.
-        ("e6m9", [1024.0, 0.0, 1.0, 1.0], 1026.0),
-        ("e6m9", [1024.0, 1.0, 1.0, 1.0], 1026.0),
-        # A last odd node passes up unchanged: (((a b) (c d)) e).
-        ("e6m9", [1024.0, 0.0, 0.0, 0.0, 3.0], 1028.0),
-        # Three pairs leave the last one over, which passes up: the sum is ((a b) (c d)) (e f), and
-        # not (a b) ((c d) (e f)).
-        ("e6m9", [1024.0, 0.0, 1.0, 0.0, 1.0, 0.0], 1024.0),
-        # Absent taps keep their place: 1024 is paired with an absent one, then meets 1 + 1.
-        ("e6m9", [1024.0, None, 1.0, 1.0], 1026.0),
-        ("e6m9", [None, None, 1024.0, 1.0, None, 1.0], 1024.0),
-        # A product alone is rounded.
-        ("e6m9", [Fraction(2049)], 2048.0),
-        # Two products meet before either is rounded.
-        ("e6m9", [Fraction(2049), Fraction(-2048)], 1.0),
-        ("e6m9", [INF, 1.0, -INF], NAN),
-        # Nodes overflow.
-        ("fp16", [65504.0, -65504.0] * 2, 0.0),
-        ("fp16", [65504.0] * 2 + [-65504.0] * 2, NAN),
-        ("e5m10_sat", [65504.0] * 2 + [-65504.0], 0.0),
-        # Every chunk is a tree.
-        ("e6m9_chunk3:outer=fp32", [1.0, 1.0, 1024.0, 1.0, 1.0, 1024.0], 2052.0),
-        # Zero has the sign of the contract.
-        ("e6m9", [-0.0, -0.0], -0.0),
-        ("e6m9", [-0.0], 0.0),
-        ("e6m9:toward_negative", [-0.0, None], -0.0),
-        ("e6m9", [-0.0, -0.0, None, None], -0.0),
-        ("e6m9:toward_negative", [1.0, -1.0], -0.0),
-        ("e6m9", [1.0, -1.0], 0.0),
-    ],
+    ("e6m9", [], 0.0),
+    ("e6m9", [None, None, None], 0.0),
+    # In sequence 1024 + 1 stays 1024 each time; in pairs the ones add up first.
+    ("e6m9", [1024.0, 0.0, 1.0, 1.0], 1026.0),
+    ("e6m9", [1024.0, 1.0, 1.0, 1.0], 1026.0),
+    # A last odd node passes up unchanged: (((a b) (c d)) e).
+    ("e6m9", [1024.0, 0.0, 0.0, 0.0, 3.0], 1028.0),
+    # Three pairs leave the last one over, which passes up: the sum is ((a b) (c d)) (e f), and
+    # not (a b) ((c d) (e f)).
+    ("e6m9", [1024.0, 0.0, 1.0, 0.0, 1.0, 0.0], 1024.0),
+    # Absent taps keep their place: 1024 is paired with an absent one, then meets 1 + 1.
+    ("e6m9", [1024.0, None, 1.0, 1.0], 1026.0),
+    ("e6m9", [None, None, 1024.0, 1.0, None, 1.0], 1024.0),
+    # A product alone is rounded.
+    ("e6m9", [Fraction(2049)], 2048.0),
+    # Two products meet before either is rounded.
+    ("e6m9", [Fraction(2049), Fraction(-2048)], 1.0),
+    ("e6m9", [INF, 1.0, -INF], NAN),
+    # Nodes overflow.
+    ("fp16", [65504.0, -65504.0] * 2, 0.0),
+    ("fp16", [65504.0] * 2 + [-65504.0] * 2, NAN),
+    ("e5m10_sat", [65504.0] * 2 + [-65504.0], 0.0),
+    # Every chunk is a tree.
+    ("e6m9_chunk3:outer=fp32", [1.0, 1.0, 1024.0, 1.0, 1.0, 1024.0], 2052.0),
+    # Zero has the sign of the contract.
+    ("e6m9", [-0.0, -0.0], -0.0),
+    ("e6m9", [-0.0], 0.0),
+    ("e6m9:toward_negative", [-0.0, None], -0.0),
+    ("e6m9", [-0.0, -0.0, None, None], -0.0),
+    ("e6m9:toward_negative", [1.0, -1.0], -0.0),
+    ("e6m9", [1.0, -1.0], 0.0),
 )
 def test_pairwise_is_a_tree_over_the_positions(acc: str, products: list, want: float) -> None:
     assert_sum(f"{acc}:order=pairwise", products, want)
@@ -91,69 +89,65 @@ def test_compensated_follows_kahan() -> None:
     assert abs(float(total) - true) < abs(plain - true)
 
 
-@each(
+@rows(
     "acc, products, want",
-    [
-        ("fp16", [1024.0] + [0.25] * 8, 1026.0),
-        ("fp16", [], 0.0),
-        ("fp16", [None, -0.0], 0.0),
-        # The sum overflows, its error is infinite, and so the next addition is inf - inf.
-        ("fp16", [65504.0, 65504.0], INF),
-        ("fp16", [65504.0, 65504.0, 1.0], NAN),
-        ("fp16", [INF], INF),
-        ("fp16", [INF, 1.0], NAN),
-        ("fp16", [NAN, 1.0], NAN),
-        # Each chunk starts without an error.
-        ("fp16_chunk5:outer=fp32", [2048.0, 0.75, 0.75, 0.75, 0.5] * 2, 4100.0),
-    ],
+    ("fp16", [1024.0] + [0.25] * 8, 1026.0),
+    ("fp16", [], 0.0),
+    ("fp16", [None, -0.0], 0.0),
+    # The sum overflows, its error is infinite, and so the next addition is inf - inf.
+    ("fp16", [65504.0, 65504.0], INF),
+    ("fp16", [65504.0, 65504.0, 1.0], NAN),
+    ("fp16", [INF], INF),
+    ("fp16", [INF, 1.0], NAN),
+    ("fp16", [NAN, 1.0], NAN),
+    # Each chunk starts without an error.
+    ("fp16_chunk5:outer=fp32", [2048.0, 0.75, 0.75, 0.75, 0.5] * 2, 4100.0),
 )
 def test_compensated_is_literal(acc: str, products: list, want: float) -> None:
     assert_sum(f"{acc}:order=compensated", products, want)
 
 
-@each(
+@rows(
     "acc, products, want",
-    [
-        ("fp32:block=4:aligned_bits=3", [], 0.0),
-        ("fp32:block=4:aligned_bits=3", [None] * 5, 0.0),
-        # Each addend is cut by itself at 2^-3 of the leading bit, toward zero: beside 1, 15/16
-        # becomes 7/8.
-        ("fp32:block=4:aligned_bits=3", [8.0, Fraction(15, 8)], 9.0),
-        ("fp32:block=4:aligned_bits=3", [-8.0, -Fraction(15, 8)], -9.0),
-        ("fp32:block=4:aligned_bits=3", [8.0, Fraction(7, 8), Fraction(7, 8)], 8.0),
-        # The block of four ends; from then on the sum's own leading bit decides.
-        ("fp32:block=4:aligned_bits=3", [1.0, 0.0, 0.0, 0.0, 0.125, 0.0625], 1.125),
-        # A tap that is absent counts as a place, not as an addend.
-        ("fp32:block=4:aligned_bits=3", [1.0, None, None, None, 0.125], 1.125),
-        ("fp32:block=4:aligned_bits=3", [8.0, None, None, 0.5, 0.5], 8.0),
-        # The leading bits cancel, but what was cut stays lost.
-        ("fp32:block=4:aligned_bits=3", [8.0, -8.0, 0.75], 0.0),
-        ("fp32:block=4:aligned_bits=3", [8.0, -8.0, 1.25], 1.0),
-        ("fp32:block=4:aligned_bits=3", [INF, 1.0], INF),
-        ("fp32:block=4:aligned_bits=3", [INF, -INF], NAN),
-        ("fp32:block=4:aligned_bits=3", [NAN], NAN),
-        ("fp32:block=4:aligned_bits=3", [-0.0, -0.0], 0.0),
-        ("fp32:toward_negative:block=4:aligned_bits=3", [0.0, 0.0], 0.0),
-        ("fp32:toward_negative:block=4:aligned_bits=3", [0.0, -0.0], -0.0),
-        ("fp32:toward_negative:block=4:aligned_bits=3", [1.0, -1.0], -0.0),
-        ("fp32:toward_negative:block=4:aligned_bits=3", [None, None], 0.0),
-        # A block without taps does not cut the sum: 1.125 has three places below its leading bit,
-        # of which a block would keep one.
-        ("fp32:block=1:aligned_bits=3", [1.125, None, None, None], 1.125),
-        ("fp32:block=1:aligned_bits=1", [1.125, None], 1.0),
-        # Of 1 + 3 * 2^-11 each small addend alone would be lost to e5m9; together they are a tie
-        # and a half. The exact sum of a block is rounded once.
-        ("e5m9:block=4:aligned_bits=12", [1.0, E11, E11, E11], 1 + 2.0**-9),
-        ("e5m9:block=2:aligned_bits=12", [1.0, E11, E11, E11], 1.0),
-        ("e5m9:toward_zero:block=4:aligned_bits=12", [1.0, E11, E11, E11], 1.0),
-        # Every chunk is exact; their sum in fp32 rounds as the outer sum does.
-        ("e8m13_chunk1:toward_zero:outer=fp32:block=1:aligned_bits=13", [1.0, 3 * E25], 1.0),
-        (
-            "e8m13_chunk1:toward_zero:outer=fp32:outer_rounding=nearest_even:block=1:aligned_bits=13",
-            [1.0, 3 * E25],
-            1 + 2.0**-23,
-        ),
-    ],
+    ("fp32:block=4:aligned_bits=3", [], 0.0),
+    ("fp32:block=4:aligned_bits=3", [None] * 5, 0.0),
+    # Each addend is cut by itself at 2^-3 of the leading bit, toward zero: beside 1, 15/16
+    # becomes 7/8.
+    ("fp32:block=4:aligned_bits=3", [8.0, Fraction(15, 8)], 9.0),
+    ("fp32:block=4:aligned_bits=3", [-8.0, -Fraction(15, 8)], -9.0),
+    ("fp32:block=4:aligned_bits=3", [8.0, Fraction(7, 8), Fraction(7, 8)], 8.0),
+    # The block of four ends; from then on the sum's own leading bit decides.
+    ("fp32:block=4:aligned_bits=3", [1.0, 0.0, 0.0, 0.0, 0.125, 0.0625], 1.125),
+    # A tap that is absent counts as a place, not as an addend.
+    ("fp32:block=4:aligned_bits=3", [1.0, None, None, None, 0.125], 1.125),
+    ("fp32:block=4:aligned_bits=3", [8.0, None, None, 0.5, 0.5], 8.0),
+    # The leading bits cancel, but what was cut stays lost.
+    ("fp32:block=4:aligned_bits=3", [8.0, -8.0, 0.75], 0.0),
+    ("fp32:block=4:aligned_bits=3", [8.0, -8.0, 1.25], 1.0),
+    ("fp32:block=4:aligned_bits=3", [INF, 1.0], INF),
+    ("fp32:block=4:aligned_bits=3", [INF, -INF], NAN),
+    ("fp32:block=4:aligned_bits=3", [NAN], NAN),
+    ("fp32:block=4:aligned_bits=3", [-0.0, -0.0], 0.0),
+    ("fp32:toward_negative:block=4:aligned_bits=3", [0.0, 0.0], 0.0),
+    ("fp32:toward_negative:block=4:aligned_bits=3", [0.0, -0.0], -0.0),
+    ("fp32:toward_negative:block=4:aligned_bits=3", [1.0, -1.0], -0.0),
+    ("fp32:toward_negative:block=4:aligned_bits=3", [None, None], 0.0),
+    # A block without taps does not cut the sum: 1.125 has three places below its leading bit,
+    # of which a block would keep one.
+    ("fp32:block=1:aligned_bits=3", [1.125, None, None, None], 1.125),
+    ("fp32:block=1:aligned_bits=1", [1.125, None], 1.0),
+    # Of 1 + 3 * 2^-11 each small addend alone would be lost to e5m9; together they are a tie
+    # and a half. The exact sum of a block is rounded once.
+    ("e5m9:block=4:aligned_bits=12", [1.0, E11, E11, E11], 1 + 2.0**-9),
+    ("e5m9:block=2:aligned_bits=12", [1.0, E11, E11, E11], 1.0),
+    ("e5m9:toward_zero:block=4:aligned_bits=12", [1.0, E11, E11, E11], 1.0),
+    # Every chunk is exact; their sum in fp32 rounds as the outer sum does.
+    ("e8m13_chunk1:toward_zero:outer=fp32:block=1:aligned_bits=13", [1.0, 3 * E25], 1.0),
+    (
+        "e8m13_chunk1:toward_zero:outer=fp32:outer_rounding=nearest_even:block=1:aligned_bits=13",
+        [1.0, 3 * E25],
+        1 + 2.0**-23,
+    ),
 )
 def test_aligned_blocks_cut_every_addend(acc: str, products: list, want: float) -> None:
     assert_sum(acc, products, want)
