@@ -30,9 +30,8 @@ UNTRIED = (
     f"{_EXPERIMENTS}/sweeps/engines.py",
 )
 _LAYERS = (
-    "axes called_functions convert convert_computed_weights cpt_quantizers modules "
-    "observed_attention observing observing_gradients policies policy_files positions precision "
-    "running summary tracing transforms wrong_input"
+    "axes called_functions convert cpt_quantizers modules observing observing_gradients policies "
+    "policy_files precision running summary tracing wrong_input"
 )
 
 

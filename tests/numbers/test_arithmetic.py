@@ -7,6 +7,7 @@ import pickle
 from dataclasses import fields, replace
 
 import pytest
+import torch
 
 from lpkernels import formats
 from lpkernels.arithmetic import (
@@ -14,14 +15,17 @@ from lpkernels.arithmetic import (
     NATIVE,
     UNITS,
     Accumulator,
+    Adam,
     Quantizer,
     Recipe,
+    Sgd,
     accumulator,
     accumulator_from_ints,
     as_accumulator,
     as_quantizer,
     quantizer_from_ints,
 )
+from lpkernels.arithmetic.products import conv_lengths, longest_residue, matmul_lengths
 from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat
 from lpkernels.recipes import as_recipe, describe, recipe, recipes
 from lpkernels.rounding import ROUNDINGS
@@ -316,3 +320,51 @@ def test_hfp8_sun2019_formats():
 def test_descriptions_are_frozen(value):
     with pytest.raises(AttributeError):
         value.rounding = "to_odd"
+
+
+# --- updates ---
+
+
+def test_defaults_are_those_of_torch() -> None:
+    sgd, adam = (
+        {name: parameter.default for name, parameter in inspect.signature(of).parameters.items()}
+        for of in (torch.optim.SGD, torch.optim.Adam)
+    )
+    assert {name: sgd[name] for name in Sgd._field_defaults} == Sgd._field_defaults
+    own = dict(Adam._field_defaults)
+    assert (own.pop("beta1"), own.pop("beta2")) == adam["betas"]
+    assert own.pop("decoupled") == adam["decoupled_weight_decay"]
+    assert {name: adam[name] for name in own} == own
+
+
+# --- lengths of sums ---
+
+
+@rows(
+    "x, w, y, want",
+    ((3, 5), (5, 7), (3, 7), (5, 7, 3)),
+    ((2, 3, 5), (2, 5, 7), (2, 3, 7), (5, 7, 3)),
+    # One matrix meets all of a batch: its gradient sums over the batch, too.
+    ((2, 3, 5), (5, 7), (2, 3, 7), (5, 7, 6)),
+    ((3, 5), (4, 5, 7), (4, 3, 7), (5, 28, 3)),
+    ((4, 1, 3, 5), (2, 5, 7), (4, 2, 3, 7), (5, 14, 12)),
+)
+def test_of_matrix_products(x, w, y, want):
+    assert matmul_lengths(x, w, y) == want
+
+
+@each("taps", range(1, 8))
+@each("stride", range(1, 5))
+@each("dilation", range(1, 5))
+def test_the_longest_residue_is_what_a_count_finds(taps: int, stride: int, dilation: int):
+    met: dict[int, int] = {}
+    for output in range(20 * taps):
+        for tap in range(taps):
+            position = output * stride + tap * dilation
+            met[position] = met.get(position, 0) + 1
+    assert longest_residue(taps, stride, dilation) == max(met.values())
+
+
+def test_of_convolutions():
+    # 8 outputs of 3 input channels in 2 groups, 3 x 4 taps, stride 2 x 1.
+    assert conv_lengths((8, 3, 3, 4), (5, 8, 6, 7), (2, 1), (1, 1), 2) == (36, 4 * 2 * 4, 5 * 42)
