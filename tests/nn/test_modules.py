@@ -13,7 +13,6 @@ from tests.loops import each
 from tests.nn.layer_cases import same
 
 lpf = lp.functional
-SUMS = lp.Recipe(fprop="fp32")
 # The arguments of a layer, the shape of its input, and the function that computes it.
 LAYERS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Any]] = {
     "Linear": ((5, 3), (4, 5), lpf.linear),
@@ -73,20 +72,6 @@ def test_conv_adds_the_gradients_of_padding_in_float32() -> None:
     layer(x).sum().backward()
     layer(wide).sum().backward()
     assert_bit_equal(x.grad, wide.grad.to(torch.bfloat16))
-
-
-@each("dims", [1, 2, 3])
-def test_conv_transpose_takes_an_output_size(dims: int) -> None:
-    options: dict[str, Any] = {"stride": 3, "padding": 1}
-    plain = getattr(nn, f"ConvTranspose{dims}d")(2, 4, 3, **options)
-    emulated = getattr(lp.nn, f"ConvTranspose{dims}d")(2, 4, 3, **options, recipe=SUMS)
-    emulated.load_state_dict(plain.state_dict())
-    x = torch.randn(2, 2, *(4,) * dims)
-    for size in ([11] * dims, (2, 4, *[12] * dims)):
-        got, want = emulated(x, output_size=size), plain(x, output_size=size)
-        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
-    with pytest.raises(ValueError, match="requested an output size of"):
-        emulated(x, output_size=[20] * dims)
 
 
 def test_conv_transpose_knows_padding_with_zeros_only() -> None:

@@ -129,7 +129,11 @@ def test_accumulator_ints_are_pinned():
     assert Accumulator(order="compensated").to_ints()[0] == 3
 
 
-def test_outer_defaults_to_the_format_of_the_sum():
+def test_outer_and_its_rounding_default_to_those_of_the_sum():
+    acc = Accumulator("e6m9", "to_odd", chunk=64)
+    assert acc == Accumulator("e6m9", "to_odd", chunk=64, outer_rounding="to_odd")
+    assert acc.outermost_rounding == Accumulator("e6m9", "to_odd").outermost_rounding == "to_odd"
+    assert Accumulator("e6m9", "to_odd").outer_rounding is None
     assert Accumulator("e6m9", chunk=64) == Accumulator("e6m9", chunk=64, outer="e6m9")
     assert Accumulator("e6m9", chunk=64).outermost == formats.DLFLOAT16
     assert Accumulator("e6m9", chunk=64, outer="fp32").outermost == formats.FP32
@@ -152,6 +156,7 @@ def test_stochastic_products_make_an_accumulator_stochastic():
     assert Accumulator("e5m5", product="e4m3", product_rounding="stochastic").is_stochastic
     assert Accumulator("e5m5", "stochastic").is_stochastic
     assert not Accumulator("e5m5", product="e4m3").is_stochastic
+    assert Accumulator("e6m9", chunk=2, outer_rounding="stochastic").is_stochastic
 
 
 HOPPER = Accumulator(
@@ -180,15 +185,6 @@ HOPPER = Accumulator(
 )  # fmt: skip
 def test_accumulator_names(name, acc):
     assert accumulator(name) == acc
-
-
-def test_outer_rounding_defaults_to_rounding():
-    acc = Accumulator("e6m9", "to_odd", chunk=64)
-    assert acc == Accumulator("e6m9", "to_odd", chunk=64, outer_rounding="to_odd")
-    assert acc.outermost_rounding == "to_odd"
-    assert Accumulator("e6m9", "to_odd").outer_rounding is None
-    assert Accumulator("e6m9", "to_odd").outermost_rounding == "to_odd"
-    assert Accumulator("e6m9", chunk=2, outer_rounding="stochastic").is_stochastic
 
 
 @each("name, fprop", [("h100_fp8", "h100_e4m3"), ("hopper_fp8", "hopper_fp8")])
