@@ -74,12 +74,6 @@ def test_a_format_keeps_its_axis() -> None:
     torch.testing.assert_close(got, F.linear(lp.quantize(x, fmt), w))
 
 
-def test_a_recipe_may_be_given_by_name() -> None:
-    tensors = operands((4, 70))
-    want = linear(*tensors, recipe=lp.recipe("fp8_wang2018"))
-    assert_bit_equal(linear(*tensors, recipe="fp8_wang2018"), want)
-
-
 # --- draws ---
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrize
 from torch.nn.utils.parametrizations import weight_norm
 
 import lpkernels as lp
@@ -296,12 +296,6 @@ def test_convert_keeps_norms_that_are_hooks(norm: Any) -> None:
     assert_bit_equal(layer(x), want)
     assert list(layer.state_dict()) == keys
     assert_bit_equal(lp.revert(layer)(x), plain)
-
-
-def test_convert_keeps_spectral_normalisation() -> None:
-    layer = parametrizations.spectral_norm(nn.Linear(5, 3)).eval()
-    want = lp.functional.linear(X, layer.weight, layer.bias, recipe=DETERMINISTIC)
-    assert_bit_equal(lp.convert(layer, DETERMINISTIC)(X), want)
 
 
 def test_revert_keeps_parametrizations() -> None:

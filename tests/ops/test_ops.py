@@ -9,10 +9,9 @@ from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Quantizer, accumulator, as_quantizer
 from lpkernels.backends import native
 from lpkernels.formats import parse_format
-from lpkernels.reference import twin
 from tests.cases import CONV_CASES
 from tests.compare import assert_bit_equal
-from tests.loops import each, rows
+from tests.loops import each
 from tests.support.updates import FORMATS, STEPS, rounding_of, tensors_of
 
 SEED = torch.tensor(77)
@@ -330,22 +329,6 @@ def test_native_without_chunks_has_no_operator():
     adder = native.Adder(None, Accumulator("fp32", order="native").to_ints(), None, 0)
     with pytest.raises(ValueError, match="native sums without chunks are torch's own function"):
         native.matmul(adder, torch.ones(2, 2), torch.ones(2, 2), None)
-
-
-@rows(
-    "fmt, shape",
-    ("e5m2", (3, 5)),
-    ("fp4_e2m1", (3,)),
-    ("fixed5_f2", (7,)),
-    ("block4_e2m1", (3, 9)),
-    ("block4_axis0_e4m3", (9, 2)),
-    ("block4_e2m1", ()),
-    ("block4_e2m1", (0, 4)),
-)
-def test_packed_bytes_is_the_length_of_the_reference(fmt, shape):
-    parsed = parse_format(fmt)
-    codes = twin.pack(torch.ones(shape).numpy(), parsed)
-    assert ops.packed_bytes(parsed.to_ints(), shape) == codes.size
 
 
 def test_sums_over_nothing_are_zero_plus_bias(backend):
