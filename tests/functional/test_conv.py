@@ -3,6 +3,7 @@
 What they share with linear is tested in test_every_layer.py.
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +19,8 @@ from tests.cases import CONV_CASES, ConvCase
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, RECIPES
 from tests.loops import each
-from tests.support.autograd import close, gradients, leaves, output_gradients, same
-from tests.support.composition import SEED, Steps
+from tests.support.autograd import close, gradients, leaves, output_gradients
+from tests.support.composition import Steps, assert_composed
 from tests.support.refusals import Row, refuses
 
 CONV = {dims: getattr(lp.functional, f"conv{dims}d") for dims in (1, 2, 3)}
@@ -55,12 +56,9 @@ def composed(case: ConvCase, tensors: list[torch.Tensor], recipe: lp.Recipe) -> 
 def test_conv_is_its_steps_by_the_reference(
     recipe: lp.Recipe, case: ConvCase, backends: list[str]
 ) -> None:
-    tensors, conv = operands(case), CONV[len(case.stride)]
-    want = composed(case, tensors, recipe)
-    for backend in backends:
-        call: dict[str, Any] = {"generator": torch.tensor(SEED), "backend": backend}
-        y = conv(*tensors, *numbers(case), recipe=recipe, **call)
-        same(gradients(y, tensors), want, backend, ("y", "dx", "dw", "db"))
+    tensors = operands(case)
+    call = partial(CONV[len(case.stride)], *tensors, *numbers(case), recipe=recipe)
+    assert_composed(call, tensors, composed(case, tensors, recipe), backends)
 
 
 @each("case", CONV_CASES.values())
@@ -201,12 +199,9 @@ def composed_transposed(
 def test_conv_transpose_is_its_steps_by_the_reference(
     recipe: lp.Recipe, case: Transposed, backends: list[str]
 ) -> None:
-    tensors, conv = transposed_operands(case), TRANSPOSED[len(case.stride)]
-    want = composed_transposed(case, tensors, recipe)
-    for backend in backends:
-        call: dict[str, Any] = {"generator": torch.tensor(SEED), "backend": backend}
-        y = conv(*tensors, *case.numbers, recipe=recipe, **call)
-        same(gradients(y, tensors), want, backend, ("y", "dx", "dw", "db"))
+    tensors = transposed_operands(case)
+    call = partial(TRANSPOSED[len(case.stride)], *tensors, *case.numbers, recipe=recipe)
+    assert_composed(call, tensors, composed_transposed(case, tensors, recipe), backends)
 
 
 @each("product", ["fp32", "native", "native_chunk1", "native_chunk3"])

@@ -16,8 +16,8 @@ from lpkernels.reference.counting import quantize_counting
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
 from tests.support.autograd import alike
+from tests.support.composition import SEED, how
 
-SEED = 1234567890123
 FORMATS = ["e5m2", "e4m3fn:stochastic", "fixed8_f4", "affine4", "affine4_axis0", "block4_e2m1"]
 
 
@@ -34,10 +34,6 @@ def expected(x: torch.Tensor, fmt: str) -> torch.Tensor:
     quantizer = lp.Quantizer(name, rounding or "nearest_even")
     x = x.detach().float() if x.dtype == torch.bfloat16 else x.detach()
     return torch.from_numpy(quantize_counting(x.contiguous().numpy(), quantizer, seed=SEED)[1])
-
-
-def how(backend: str) -> dict[str, Any]:
-    return {"generator": torch.tensor(SEED), "backend": backend}
 
 
 @each("length", [COUNTS, COUNTS + BINS])

@@ -11,8 +11,8 @@ from lpkernels.reference import twin
 from lpkernels.rounding import ROUNDINGS
 from tests.compare import assert_bit_equal
 from tests.loops import each
+from tests.support.composition import SEED, how
 
-SEED = 987654321
 AFFINES = ["affine4", "affine8", "affine3_sym", "affine4_axis0", "affine5_sym_axis1"]
 
 
@@ -51,7 +51,7 @@ def test_the_published_codes(bits, backend):
 @each("rounding", ROUNDINGS)
 @each("fmt", AFFINES)
 def test_the_ends_of_the_tensor_change_nothing(fmt, rounding, backend):
-    x, rest = values(4, 9), {"generator": torch.tensor(SEED), "backend": backend}
+    x, rest = values(4, 9), how(backend)
     got = lp.quantize(x, fmt, rounding, range=ends_of(x, fmt), **rest)
     assert_bit_equal(got, lp.quantize(x, fmt, rounding, **rest))
 
@@ -65,7 +65,7 @@ def test_a_narrower_range_matches_the_reference(fmt, rounding, backends):
     ends = torch.sort(torch.randn(2, 1 if axis is None else x.shape[axis]), dim=0)[0]
     want = twin.quantize(x.numpy(), quantizer, seed=SEED, limits=ends.double().numpy())
     for backend in backends:
-        rest = {"generator": torch.tensor(SEED), "backend": backend}
+        rest = how(backend)
         for given in (ends, tuple(ends), ends.double(), list(ends.unbind())):
             if axis is None and isinstance(given, torch.Tensor):
                 given = given.reshape(2)

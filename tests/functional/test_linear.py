@@ -3,6 +3,7 @@
 What linear shares with the convolutions is tested in test_every_layer.py.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,8 @@ import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, RECIPES, STOCHASTIC
 from tests.loops import each
-from tests.support.autograd import close, gradients, leaves, output_gradients, same
-from tests.support.composition import SEED, Steps
+from tests.support.autograd import close, gradients, leaves, output_gradients
+from tests.support.composition import Steps, assert_composed
 from tests.support.refusals import Row, refuses
 
 linear = lp.functional.linear
@@ -52,10 +53,8 @@ def test_linear_is_its_steps_by_the_reference(
     shape: tuple[int, ...], out_features: int, recipe: lp.Recipe, backends: list[str]
 ) -> None:
     tensors = operands(shape, out_features)
-    want = composed(*tensors, recipe)
-    for backend in backends:
-        y = linear(*tensors, recipe=recipe, generator=torch.tensor(SEED), backend=backend)
-        same(gradients(y, tensors), want, backend, ("y", "dx", "dw", "db"))
+    call = partial(linear, *tensors, recipe=recipe)
+    assert_composed(call, tensors, composed(*tensors, recipe), backends)
 
 
 def test_quantizers_alone_leave_the_products_to_torch() -> None:

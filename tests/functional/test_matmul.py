@@ -13,9 +13,9 @@ from lpkernels.rng import SITE_OUTPUT, Role, derive_seed
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.autograd import gradients, leaves, output_gradients, same
+from tests.support.composition import SEED, how
 from tests.support.refusals import Row, refuses
 
-SEED = 987654321
 ACCUMULATORS = [
     lp.Accumulator("e6m9"),
     lp.Accumulator("e5m4", "toward_zero", chunk=3, outer="e6m6"),
@@ -59,7 +59,7 @@ def test_matmul_matches_the_reference(shapes, acc, backends):
     a, b = leaves(*shapes)
     want = product(*matrices(a, b), acc, Role.DIRECT).reshape(torch.matmul(a, b).shape)
     for backend in backends:
-        got = lp.matmul(a, b, acc, generator=torch.tensor(SEED), backend=backend)
+        got = lp.matmul(a, b, acc, **how(backend))
         assert_bit_equal(got, want, f"{backend} {shapes} {acc}")
 
 
@@ -105,7 +105,7 @@ def test_matmul_gradients_are_one_sum_each(shapes, acc, backends):
     want = [want_a.reshape(a.shape), np.ascontiguousarray(want_b).reshape(b.shape)]
     ways = ({"acc": acc}, {"recipe": lp.Recipe(fprop=acc, dgrad=acc, wgrad=acc)})
     for backend, way in itertools.product(backends, ways):
-        y = lp.matmul(a, b, **way, generator=torch.tensor(SEED), backend=backend)
+        y = lp.matmul(a, b, **way, **how(backend))
         same(gradients(y, [a, b])[1:], want, f"{backend} {shapes} {acc}: gradient")
 
 
@@ -156,7 +156,7 @@ def test_matmul_output_rounds_last(acc, backend):
     plain, *want = gradients(lp.matmul(*tensors, acc, backend=backend), tensors)
     seed = derive_seed(SEED, Role.OUTPUT)
     rounded = twin.quantize(plain.numpy(), quantizer, seed=seed, site=SITE_OUTPUT)
-    call = {"output": quantizer, "generator": torch.tensor(SEED), "backend": backend}
+    call = {"output": quantizer, **how(backend)}
     same(gradients(lp.matmul(*tensors, acc, **call), tensors), [rounded, *want])
 
 

@@ -1,6 +1,7 @@
 """Norms, softmax and GELU under a recipe."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, RECIPES
 from tests.loops import each
 from tests.support.autograd import close, gradients, leaves, output_gradients, same
-from tests.support.composition import SEED, Steps
+from tests.support.composition import SEED, Steps, assert_composed
 from tests.support.refusals import refused
 
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
@@ -57,9 +58,7 @@ def composed_softmax(recipe: lp.Recipe, x: torch.Tensor) -> list[torch.Tensor]:
 def test_softmax_is_its_steps_by_the_reference(recipe: lp.Recipe, backends: list[str]) -> None:
     (x,) = leaves((4, 7))
     want = composed_softmax(recipe, x.detach())
-    for backend in backends:
-        y = F.softmax(x, 1, recipe=recipe, generator=torch.tensor(SEED), backend=backend)
-        same(gradients(y, x), want, backend)
+    assert_composed(partial(F.softmax, x, 1, recipe=recipe), x, want, backends)
 
 
 Rows = Callable[[torch.Tensor], torch.Tensor]
@@ -134,9 +133,8 @@ def test_norm_is_its_steps_by_the_reference(
     call, *_, shape = KINDS[kind]
     x, w, b = leaves((4, 6, 5), shape[:1], shape[:1])
     want = composed_norm(kind, recipe, x.detach(), w.detach(), b.detach())
-    for backend in backends:
-        y = call(x, w, b, recipe=recipe, generator=torch.tensor(SEED), backend=backend)
-        same(gradients(y, [x, w] if kind == "rms" else [x, w, b]), want, f"{kind} {backend}")
+    inputs = [x, w] if kind == "rms" else [x, w, b]
+    assert_composed(partial(call, x, w, b, recipe=recipe), inputs, want, backends)
 
 
 def test_batch_norm_keeps_its_statistics_and_uses_them() -> None:

@@ -1,5 +1,6 @@
 """Products of two activations: matmul under a recipe, bmm, baddbmm, bilinear."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, RECIPES, STOCHASTIC
 from tests.loops import each, rows
 from tests.support.autograd import close, gradients, leaves, output_gradients, same
-from tests.support.composition import SEED, Steps, signed
+from tests.support.composition import SEED, Steps, assert_composed, how, signed
 from tests.support.refusals import refused
 
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
@@ -20,10 +21,6 @@ NATIVE_SUMS = lp.Recipe(input="fp32", weight="fp32")
 every_recipe = each("recipe", RECIPES.values())
 without_rounding = each("recipe", [SUMS, NATIVE_SUMS])
 F = lp.functional
-
-
-def call(backend: str) -> dict[str, Any]:
-    return {"generator": torch.tensor(SEED), "backend": backend}
 
 
 def transposed(a: np.ndarray) -> np.ndarray:
@@ -45,15 +42,14 @@ def composed_bmm(recipe: lp.Recipe, a: np.ndarray, b: np.ndarray) -> list[np.nda
 def test_bmm_is_its_steps_by_the_reference(recipe: lp.Recipe, backends: list[str]) -> None:
     a, b = leaves((2, 3, 7), (2, 7, 4))
     want = composed_bmm(recipe, a.detach().numpy(), b.detach().numpy())
-    for backend in backends:
-        same(gradients(F.bmm(a, b, recipe=recipe, **call(backend)), (a, b)), want, backend)
+    assert_composed(partial(F.bmm, a, b, recipe=recipe), (a, b), want, backends)
 
 
 @every_recipe
 def test_matmul_by_a_recipe_is_the_linear_layer(recipe: lp.Recipe, backend: str) -> None:
     x, w = leaves((2, 3, 7), (4, 7))
-    got = F.matmul(x, w.t(), recipe=recipe, **call(backend))
-    want = F.linear(x, w, recipe=recipe, **call(backend))
+    got = F.matmul(x, w.t(), recipe=recipe, **how(backend))
+    want = F.linear(x, w, recipe=recipe, **how(backend))
     same(gradients(got, (x, w)), gradients(want, (x, w)))
 
 
@@ -99,8 +95,8 @@ def test_baddbmm_without_rounding_is_torch_within_fp32(
 
 def test_baddbmm_of_a_bias_is_the_linear_layer(backend: str) -> None:
     bias, x, w = leaves((4,), (1, 3, 7), (4, 7))
-    got = F.baddbmm(bias, x, w.t().unsqueeze(0), recipe=STOCHASTIC, **call(backend))
-    want = F.linear(x, w, bias, recipe=STOCHASTIC, **call(backend))
+    got = F.baddbmm(bias, x, w.t().unsqueeze(0), recipe=STOCHASTIC, **how(backend))
+    want = F.linear(x, w, bias, recipe=STOCHASTIC, **how(backend))
     same(gradients(got, (bias, x)), gradients(want, (bias, x)))
 
 
@@ -109,7 +105,7 @@ def test_baddbmm_backends_agree(recipe: lp.Recipe) -> None:
     tensors = leaves((2, 1, 4), (2, 3, 7), (2, 7, 4))
 
     def run(backend: str) -> list[torch.Tensor]:
-        y = F.baddbmm(*tensors, beta=0.7, alpha=0.3, recipe=recipe, **call(backend))
+        y = F.baddbmm(*tensors, beta=0.7, alpha=0.3, recipe=recipe, **how(backend))
         return gradients(y, tensors)
 
     same(run("auto"), run("reference"))
@@ -151,10 +147,8 @@ def composed_bilinear(recipe: lp.Recipe, tensors: list[torch.Tensor]) -> list[np
 @every_recipe
 def test_bilinear_is_its_steps_by_the_reference(recipe: lp.Recipe, backends: list[str]) -> None:
     tensors = leaves((5, 3), (5, 4), (2, 3, 4), (2,))
-    want = composed_bilinear(recipe, tensors)
-    for backend in backends:
-        y = F.bilinear(*tensors, recipe=recipe, **call(backend))
-        same(gradients(y, tensors), want, backend)
+    call = partial(F.bilinear, *tensors, recipe=recipe)
+    assert_composed(call, tensors, composed_bilinear(recipe, tensors), backends)
 
 
 @without_rounding

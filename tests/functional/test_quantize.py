@@ -12,11 +12,11 @@ from lpkernels.rounding import ROUNDINGS
 from tests.cases import SPECIAL_VALUES
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
+from tests.support.composition import SEED, how
 from tests.support.refusals import Row, refuses
 
 FORMATS = ["e5m2", "fp8_e4m3", "e6m9_nosub", "fixed8_f4", "fixed8_f4_wrap"]
 SCALED = ["affine4", "affine3_sym", "affine4_axis0", "block4_e2m1", "block4_axis0_e4m3"]
-SEED = 1234567890123
 
 
 def values(*shape: int) -> torch.Tensor:
@@ -38,7 +38,7 @@ def test_quantize_matches_the_reference(fmt, rounding, backends):
     x = values(7, 9)
     want = expected(x, lp.Quantizer(fmt, rounding))
     for backend in backends:
-        got = lp.quantize(x, fmt, rounding, generator=torch.tensor(SEED), backend=backend)
+        got = lp.quantize(x, fmt, rounding, **how(backend))
         assert_bit_equal(got, want, f"{backend} {fmt} {rounding}")
 
 
@@ -53,8 +53,7 @@ def test_quantize_takes_a_quantizer(fmt, backend):
 @each("random_bits", [1, 8, 13, 32])
 def test_quantize_takes_random_bits(random_bits, backend):
     x = values(60)
-    call = {"generator": torch.tensor(SEED), "backend": backend}
-    got = lp.quantize(x, "e5m2", "stochastic", random_bits=random_bits, **call)
+    got = lp.quantize(x, "e5m2", "stochastic", random_bits=random_bits, **how(backend))
     assert_bit_equal(got, expected(x, lp.Quantizer("e5m2", "stochastic", random_bits=random_bits)))
 
 
