@@ -30,7 +30,7 @@ UNTRIED = (
     f"{_EXPERIMENTS}/sweeps/engines.py",
 )
 _LAYERS = (
-    "axes called_functions convert cpt_quantizers modules observing observing_gradients policies "
+    "axes called_functions convert modules observing observing_gradients policies "
     "policy_files precision running summary tracing wrong_input"
 )
 
