@@ -28,6 +28,7 @@ from tests.nn.policy_models import (
     Transformer,
     converted,
 )
+from tests.support.refusals import refused
 
 FIRST, LAST = lp.nn.FIRST, lp.nn.LAST
 FP32 = lp.Recipe()
@@ -181,8 +182,7 @@ def test_the_text_of_a_policy_stands_for_it() -> None:
 UNKNOWN = "policy: unknown name 'fp8_wang'; did you mean fp8_wang2018.* Names are fp16_mixed,"
 
 
-@rows(
-    "call, error, match",
+REFUSED = [
     (lambda: lp.policy("fp8_wang201"), ValueError, "'fp8_wang201'; did you mean fp8_w"),
     (lambda: lp.policy("lba_m7e4"), ValueError, "policy: unknown name .*Names are fp16_mixed,"),
     (lambda: lp.convert(Gan(), "policy:fp8_wang"), ValueError, UNKNOWN),
@@ -202,10 +202,8 @@ UNKNOWN = "policy: unknown name 'fp8_wang'; did you mean fp8_wang2018.* Names ar
         ValueError,
         r"the key FIRST never applies.* '\*' before it takes 'generator.stem' ",
     ),
-)
-def test_policies_refuse_wrong_arguments(call: Any, error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=match):
-        call()
+]
+test_policies_refuse_wrong_arguments = refused(REFUSED)
 
 
 @each("name", HALF)

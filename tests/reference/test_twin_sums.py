@@ -1,9 +1,11 @@
 """The vectorised sums have the bits of the exact ones, for every Accumulator and hard operands."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from lpkernels.arithmetic import Accumulator
+from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.formats import FixedFormat, FloatFormat, parse_format
 from lpkernels.reference import exact, twin
 from lpkernels.reference.addition import odd_sum
@@ -14,6 +16,7 @@ from tests.loops import each
 from tests.support.operands import KINDS, operand
 
 SEED = 0x1234_5678_9ABC_DEF0
+DRAWN = accumulator("e5m2_chunk5:stochastic:product=e6m5:product_rounding=stochastic:outer=e5m1")
 
 WRAPPING = [
     Accumulator(fmt, rounding, random_bits=bits)
@@ -70,16 +73,7 @@ def test_matmul_equals_exact_for_every_chunk_and_length(chunk: int, length: int)
 def test_matmul_equals_exact_for_every_number_of_random_bits(
     random_bits: int, generator: str
 ) -> None:
-    acc = Accumulator(
-        "e5m2",
-        "stochastic",
-        product="e6m5",
-        product_rounding="stochastic",
-        chunk=5,
-        outer="e5m1",
-        random_bits=random_bits,
-        rng=generator,
-    )
+    acc = replace(DRAWN, random_bits=random_bits, rng=generator)
     assert_bit_equal(*matmul_both((3, 13, 3), "plain", acc))
 
 
