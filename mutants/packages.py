@@ -30,7 +30,7 @@ UNTRIED = (
     f"{_EXPERIMENTS}/sweeps/engines.py",
 )
 _LAYERS = (
-    "axes called_functions convert modules observing observing_gradients policies "
+    "axes calls convert observing observing_gradients policies "
     "policy_files precision running summary tracing wrong_input"
 )
 
@@ -163,7 +163,7 @@ GROUPS = (
         "nn",
         ("lpkernels/nn",),
         tuple(f"tests/nn/test_{name}.py" for name in _LAYERS.split()),
-        tuple(f"tests/nn/test_{name}.py" for name in ("calls", "layers_in_torch", "module_inputs")),
+        tuple(f"tests/nn/test_{name}.py" for name in ("layers_in_torch", "module_inputs")),
     ),
     Group("ops", ("lpkernels/ops",), ("tests/ops",), ("tests/functional",)),
     Group(

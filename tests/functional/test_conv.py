@@ -114,7 +114,6 @@ def test_results_have_row_major_strides_where_a_size_is_one(backend: str, order:
 
 # --- transposed convolutions ---
 
-
 TRANSPOSED = {dims: getattr(lp.functional, f"conv_transpose{dims}d") for dims in (1, 2, 3)}
 TORCH_TRANSPOSED = {dims: getattr(F, f"conv_transpose{dims}d") for dims in (1, 2, 3)}
 

@@ -239,7 +239,6 @@ test_matmul_refuses = refuses(lp.matmul, REFUSED, acc="e6m9")
 
 # --- initial ---
 
-
 ORDERS = [
     "e6m9",
     "e6m9:toward_zero",

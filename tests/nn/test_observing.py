@@ -261,7 +261,6 @@ def test_convolutions_of_every_dimension_are_told_with_their_arguments(dims: int
 
 # --- attention, part by part ---
 
-
 EMPTY = torch.tensor([[True, True, True], [False, False, False], [True, False, True]])
 
 

@@ -27,18 +27,13 @@ from tests.support import descriptions
 from tests.support.refusals import refused
 
 TENSOR_FORMATS = [
-    AffineFormat(8),
-    AffineFormat(1, axis=0),
-    AffineFormat(4, symmetric=True, axis=-2),
-    AffineFormat(16, symmetric=True),
-    BlockFormat("e4m3"),
-    BlockFormat(FloatFormat(4, 3)),
-    BlockFormat("e5m2", 16, axis=0),
-    BlockFormat("e2m1", 1),
-    BlockFormat("fp6_e3m2", 33, axis=1),
-    BlockFormat(FloatFormat(1, 6, specials="none"), 8),
-    BlockFormat("e4m3none_b11_sat", 32, axis=-3),
-]
+    parse_format(name)
+    for name in (
+        "affine8", "affine1_axis0", "affine4_sym_axis-2", "affine16_sym", "block32_e4m3",
+        "block32_e4m3ieee", "block16_axis0_e5m2", "block1_e2m1", "block33_axis1_e3m2",
+        "block8_e1m6none", "block32_axis-3_e4m3none_b11_sat",
+    )
+]  # fmt: skip
 ALL_FORMATS = [*ROUND_FORMATS, *TENSOR_FORMATS]
 
 

@@ -145,7 +145,6 @@ def test_matmul_in_fp32_equals_float32_additions_of_exact_products(
 
 # --- trees, Kahan's sums, aligned blocks ---
 
-
 E25 = Fraction(1, 2**25)
 
 

@@ -140,7 +140,6 @@ def test_matmul_does_not_depend_on_tiles(
 
 # --- one addition ---
 
-
 FORMATS = [
     parse_format(name)
     for name in (
