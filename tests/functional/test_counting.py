@@ -1,13 +1,11 @@
 """counts= of lp.quantize and lp.count, and range=, the given ends of an affine format."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import lpkernels as lp
 from lpkernels.backends import BINS, COUNTS
@@ -20,6 +18,7 @@ from tests.compare import assert_bit_equal
 from tests.loops import each, rows
 from tests.support.autograd import alike
 from tests.support.composition import SEED, how
+from tests.support.operators import Operators
 
 FORMATS = ["e5m2", "e4m3fn:stochastic", "fixed8_f4", "affine4", "affine4_axis0", "block4_e2m1"]
 
@@ -206,17 +205,11 @@ def test_counting_many_tensors_counts_as_the_operator_does() -> None:
 
 
 def test_a_tensor_without_memory_takes_the_operator() -> None:
-    calls: list[str] = []
-
-    class Told(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
-            calls.append(func.name())
-
     counting = counting_to_nearest(parse_format("e4m3"))
     x, counts = torch.ones(3, device="meta"), torch.zeros(260, dtype=torch.int64, device="meta")
-    with Told():
+    with Operators() as operators:
         counting(x, counts)
-    assert calls == ["lpkernels::_count"]
+    assert operators.names == ["lpkernels::_count"]
 
 
 # --- given ranges ---
