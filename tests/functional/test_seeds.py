@@ -21,10 +21,12 @@ def unsigned(seed: torch.Tensor) -> int:
     return int(seed) % 2**64
 
 
-def test_seed_for_draws_nothing_where_nothing_is_stochastic():
+def test_seed_for_draws_nothing_where_nothing_is_stochastic_or_a_seed_is_given():
     state = torch.get_rng_state()
     assert seed_for(False, None) is None
     assert seed_for(False, torch.Generator()) is None
+    seed = torch.tensor(7)
+    assert seed_for(True, seed) is seed
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -45,11 +47,6 @@ def test_seed_for_advances_a_generator_by_one_draw():
     assert first != second
     assert first == int(torch.empty((), dtype=torch.int64).random_(generator=other))
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_seed_for_takes_a_tensor_as_it_is():
-    seed = torch.tensor(7)
-    assert seed_for(True, seed) is seed
 
 
 @each("start", EDGES)
