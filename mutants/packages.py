@@ -27,9 +27,8 @@ UNTRIED = (
     f"{_EXPERIMENTS}/sweeps/engines.py",
 )
 _LAYERS = (
-    "axes called_functions convert convert_computed_weights cpt_quantizers modules "
-    "observed_attention observing observing_gradients policies policy_files positions precision "
-    "running summary tracing transforms wrong_input"
+    "axes calls convert observing observing_gradients policies "
+    "policy_files precision running summary tracing wrong_input"
 )
 
 
@@ -158,7 +157,7 @@ GROUPS = (
         "nn",
         ("lpkernels/nn",),
         tuple(f"tests/nn/test_{name}.py" for name in _LAYERS.split()),
-        tuple(f"tests/nn/test_{name}.py" for name in ("calls", "layers_in_torch", "module_inputs")),
+        tuple(f"tests/nn/test_{name}.py" for name in ("layers_in_torch", "module_inputs")),
     ),
     Group("ops", ("lpkernels/ops",), ("tests/ops",), ("tests/functional",)),
     Group(
