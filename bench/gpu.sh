@@ -54,7 +54,7 @@ if has compute-sanitizer "no memory checks"; then
   for tool in memcheck racecheck initcheck; do
     part "$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 \
       "$python" -m pytest -q -p no:cacheprovider -m cuda -k "$small" \
-      tests/backends/cuda/test_cuda.py tests/backends/cuda/test_cuda_elements.py
+      tests/backends/cuda/test_cuda_elements.py
     part "$tool-products" compute-sanitizer --tool "$tool" --error-exitcode 1 \
       "$python" -m pytest -q -p no:cacheprovider "${products[@]}"
   done

@@ -1,11 +1,8 @@
 """Tables of predictions."""
 
-import io
-
-from rich.console import Console
-
 from bench.predict.records import Prediction
 from bench.predict.tables import prediction_table, ratio, total_table
+from tests.report.shown import text
 
 ROW = {
     "layer": "lstm", "gemm": "fprop", "times": 64, "sizes": [1, 32, 512, 128], "kernel": "fused",
@@ -21,32 +18,15 @@ TOTAL = {
 PREDICTION = Prediction("triton", [ROW], TOTAL)
 
 
-def printed(table: object, width: int = 160) -> str:
-    console = Console(file=io.StringIO(), width=width)
-    console.print(table)
-    return console.file.getvalue()  # type: ignore[attr-defined]
-
-
-def test_a_row_has_every_figure_of_a_product() -> None:
-    text = printed(prediction_table(PREDICTION))
+def test_predictions_have_every_figure_of_a_product_and_of_all() -> None:
+    row, total = text(prediction_table(PREDICTION), 160), text(total_table([PREDICTION]), 160)
     for part in (
         "lstm (64 times)", "1x32x512x128", "8x512", "512", "4.57", "16.00 KiB", "1,234.6", "25.0%",
         "100",
     ):  # fmt: skip
-        assert part in text
-
-
-def test_nothing_is_cut_off_in_eighty_columns() -> None:
-    assert "…" not in printed(prediction_table(PREDICTION), 80)
-
-
-def test_the_total_has_launches_and_packing_beside() -> None:
-    text = printed(total_table([PREDICTION]))
+        assert part in row
+    assert "…" not in text(prediction_table(PREDICTION), 80)
     for part in ("triton", "1,235", "100", "512", "1,024", "256", "16.00 KiB"):
-        assert part in text
-
-
-def test_ratios_have_three_digits() -> None:
-    assert [ratio(x) for x in (0.1234, 6.6558, 66.28, 822.9, 26345.0)] == [
-        "0.123", "6.66", "66.3", "823", "26,345",
-    ]  # fmt: skip
+        assert part in total
+    ratios = [ratio(x) for x in (0.1234, 6.6558, 66.28, 822.9, 26345.0)]
+    assert ratios == ["0.123", "6.66", "66.3", "823", "26,345"]

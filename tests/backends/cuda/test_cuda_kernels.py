@@ -121,8 +121,7 @@ FLOAT32 = Tier("float32", "fp32", (0, -2), long=True)
 
 
 def tiers_of(product: Product) -> tuple[Tier, ...]:
-    """The tiers that make a product of `TILED` in its tiles: float32's own sums that are split have
-    no tiles of one row."""
+    """The product's tiers: float32's own sums that are split have no tiles of one row."""
     row = not product.whole and product.tile[0] == 1
     return (*TIERS, *RARE) if row else (*TIERS, *RARE, FLOAT32)
 
@@ -251,43 +250,28 @@ def test_both_types_have_the_bits_of_sums_in_sequence(product: Product, tables: 
         check(a, b, NATIVE_ACC, tables=tables, name=f"scaled by {scale}")
 
 
+_HARDWARE = ("nearest_even", "toward_zero", "toward_positive", "toward_negative")
 _NEAREST = "outer_rounding=nearest_even"
-#: Sums whose kernels have one shape of tile: every rounding of each kind, with and without chunks.
-OTHERS = [
-    *(
-        lp.accumulator(text)
-        for text in (
-            # In float32's own arithmetic.
-            *(
-                f"fp32{chunk}:{mode}{ends}"
-                for mode in ("nearest_even", "toward_zero", "toward_positive", "toward_negative")
-                for chunk, ends in (("", ""), ("_chunk8", f":{_NEAREST}"))
-            ),
-            # Cut, drawn, in double, and by the arithmetic of half precision.
-            *(
-                f"{fmt}{chunk}:{mode}{ends}"
-                for fmt, mode in (
-                    ("e6m9", "toward_zero"), ("e6m9", "stochastic"), ("e8m22", "nearest_even"),
-                    ("e5m10", "nearest_even"),
-                )
-                for chunk, ends in (("", ""), ("_chunk8", f":outer=fp32:{_NEAREST}"))
-            ),
-            # Chunks that end by the rounding of their sums.
-            "e6m9_chunk8:toward_zero", "e6m9_chunk8:stochastic", "fp32_chunk8:toward_negative",
-            # Exact sums, of exact products and of rounded ones.
-            *(f"e5m6_chunk5:{mode}:outer_rounding={mode}" for mode in ROUNDINGS),
-            *(f"e5m6_chunk5:{mode}:product=e4m3" for mode in ROUNDINGS),
-            # Other orders.
-            *(
-                f"e5m6:{mode}:{order}"
-                for mode in ("nearest_even", "toward_negative")
-                for order in ("order=pairwise", "order=compensated", "block=4:aligned_bits=9")
-            ),
-        )
-    ),
-    # Blocks that their operands align: in float32, in double, and dealt out in turns.
-    SHORT_MODES[0], *CONVOLVED, MODES[0],
+_MADE = (("e6m9", ":toward_zero"), ("e6m9", ":stochastic"), ("e8m22", ""), ("e5m10", ""))
+_TEXTS = [
+    # In float32's own arithmetic.
+    *(f"fp32:{mode}" for mode in _HARDWARE),
+    *(f"fp32_chunk8:{mode}:{_NEAREST}" for mode in _HARDWARE),
+    # Cut, drawn, in double, and by the arithmetic of half precision.
+    *(fmt + mode for fmt, mode in _MADE),
+    *(f"{fmt}_chunk8{mode}:outer=fp32:{_NEAREST}" for fmt, mode in _MADE),
+    # Chunks that end by the rounding of their sums.
+    "e6m9_chunk8:toward_zero", "e6m9_chunk8:stochastic", "fp32_chunk8:toward_negative",
+    # Exact sums, of exact products and of rounded ones.
+    *(f"e5m6_chunk5:{mode}:outer_rounding={mode}" for mode in ROUNDINGS),
+    *(f"e5m6_chunk5:{mode}:product=e4m3" for mode in ROUNDINGS),
+    # Other orders.
+    *(f"e5m6:{mode}:{order}" for mode in ("nearest_even", "toward_negative")
+      for order in ("order=pairwise", "order=compensated", "block=4:aligned_bits=9")),
 ]  # fmt: skip
+#: Sums whose kernels have one shape of tile: every rounding of each kind, with and without chunks;
+#: and blocks that their operands align: in float32, in double, and dealt out in turns.
+OTHERS = [*map(lp.accumulator, _TEXTS), SHORT_MODES[0], *CONVOLVED, MODES[0]]
 
 
 @needs_device
