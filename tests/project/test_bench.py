@@ -8,9 +8,10 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from bench import frontier, landscape, memory, ops, optimizer_states, predicted, run, timing
+from bench import frontier, landscape, memory, ops, optimizer_states, run, timing
 from bench import gate as gate_module
 from bench.gpu_cases import GPU_CASES
+from bench.predict import cases as predicted
 from bench.registry import CASES, Case, gate_case
 from bench.timing import OtherWork, Summary, interleave
 from lpkernels import backends
