@@ -50,7 +50,7 @@ check: $(VENV)/.has-lab,dev
 	$(BIN)/mypy
 	find csrc -name '*.h' -o -name '*.c*' | xargs $(BIN)/clang-format --dry-run -Werror
 	$(BIN)/python -m bench.pages --check
-	$(BIN)/python -m pytest -q tests/project/test_layers.py tests/project/test_docs.py tests/project/test_rooms.py \
+	$(BIN)/python -m pytest -q tests/project/test_layers.py tests/project/test_docs.py \
 		-k "layers or links or crowded"
 
 bench: $(VENV)/.has-lab,dev $(HAS_NATIVE)

@@ -54,7 +54,7 @@ if has compute-sanitizer "no memory checks"; then
   for tool in memcheck racecheck initcheck; do
     part "$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 \
       "$python" -m pytest -q -p no:cacheprovider -m cuda -k "$small" \
-      tests/backends/cuda/test_cuda.py tests/backends/cuda/test_cuda_elements.py
+      tests/backends/cuda/test_cuda_elements.py
     part "$tool-products" compute-sanitizer --tool "$tool" --error-exitcode 1 \
       "$python" -m pytest -q -p no:cacheprovider "${products[@]}"
   done
@@ -62,7 +62,7 @@ fi
 
 # What the cases of the benchmark should take on an H100, from the counts of machine code (docs/predictions.md); the benchmark
 # below writes it beside what it measures. The profile says what the main kernels keep busy.
-part prediction "$python" -m bench.predicted
+part prediction "$python" -m bench.predict.cases
 if has ncu "no profile of the kernels"; then
   busy=sm__cycles_elapsed.avg,sm__inst_issued.avg.pct_of_peak_sustained_active
   for pipe in fma alu fp64 fp16 xu lsu; do

@@ -25,7 +25,7 @@ from bench import naive
 from bench.gate import gate
 from bench.gpu_cases import GPU_CASES
 from bench.ops import SEED, Job, build
-from bench.predicted import prediction, total
+from bench.predict.cases import prediction, total
 from bench.registry import CASES, Case, gate_case
 from bench.timing import OtherWork, Summary, interleave
 from lpkernels import schemas

@@ -15,10 +15,7 @@ _MASKS = "tests/techniques/test_accumulation_masks.py"
 _UPDATES = "tests/backends/cpu/test_update_kernels.py"
 _EXPERIMENTS = "lpkernels/experiments"
 _TRIED = "tests/experiments"
-_SWEEPS = (
-    "accumulate paired places reading sources specification statistics student study "
-    "unit_comparison"
-)
+_SWEEPS = "accumulate paired places reading specification statistics unit_comparison"
 #: Sources that tests run on a GPU, in Triton's interpreter or in a build of their own, and those
 #: that they run in clusters and groups of processes, for minutes.
 UNTRIED = (
@@ -30,9 +27,8 @@ UNTRIED = (
     f"{_EXPERIMENTS}/sweeps/engines.py",
 )
 _LAYERS = (
-    "axes called_functions convert convert_computed_weights cpt_quantizers modules "
-    "observed_attention observing observing_gradients policies policy_files positions precision "
-    "running summary tracing transforms wrong_input"
+    "axes calls convert observing observing_gradients policies "
+    "policy_files precision running summary tracing wrong_input"
 )
 
 
@@ -123,10 +119,7 @@ GROUPS = (
     Group(
         "techniques",
         (f"{_TECHNIQUES}/loss_scaling/_scale.py", f"{_TECHNIQUES}/loss_scaling/scaler.py"),
-        tuple(
-            f"tests/techniques/loss_scaling/test_{name}.py"
-            for name in ("scaler", "gradscaler", "wrong_input", "closures")
-        ),
+        tuple(f"tests/techniques/loss_scaling/test_{name}.py" for name in ("scaler", "gradscaler")),
     ),
     Group(
         "techniques",
@@ -151,7 +144,7 @@ GROUPS = (
         (f"{_TECHNIQUES}/accumulation/theory.py", f"{_TECHNIQUES}/accumulation/_retention.py"),
         (
             "tests/techniques/test_accumulation_theory.py",
-            "tests/techniques/test_accumulation_refusals.py",
+            "tests/techniques/test_accumulation_trace.py",
         ),
     ),
     Group(
@@ -164,13 +157,13 @@ GROUPS = (
         "nn",
         ("lpkernels/nn",),
         tuple(f"tests/nn/test_{name}.py" for name in _LAYERS.split()),
-        tuple(f"tests/nn/test_{name}.py" for name in ("calls", "layers_in_torch", "module_inputs")),
+        tuple(f"tests/nn/test_{name}.py" for name in ("layers_in_torch", "module_inputs")),
     ),
     Group("ops", ("lpkernels/ops",), ("tests/ops",), ("tests/functional",)),
     Group(
         "backends",
         (_BACKENDS,),
-        ("tests/backends/test_backends.py", "tests/backends/test_choice.py", "tests/functional"),
+        ("tests/backends/test_backends.py", "tests/functional"),
         ("tests/reference/test_reference_backend.py", "tests/ops/test_ops.py"),
     ),
     Group(
@@ -194,13 +187,12 @@ GROUPS = (
     Group(
         "backends",
         (f"{_BACKENDS}/planning",),
-        ("tests/backends/planning", "tests/backends/triton/test_planning.py"),
-        ("tests/experiments/measuring/test_prediction.py",),
+        ("tests/predict", "tests/backends/triton/test_planning.py"),
     ),
     Group(
         "experiments",
         (_EXPERIMENTS,),
-        tuple(f"{_TRIED}/test_{name}.py" for name in ("frames", "leases", "records")),
+        tuple(f"{_TRIED}/test_{name}.py" for name in ("processes", "records")),
         (f"{_TRIED}/training", f"{_TRIED}/sweeps/test_places.py"),
     ),
     Group(

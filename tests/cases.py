@@ -44,27 +44,6 @@ ODD_FLOAT_FORMATS: list[FloatFormat] = [
         "e5m4_b120", "e8m1_nosub", "e8m22_b128", "e5m23", "e3m5_b142", "e2m4_b-117",
     )
 ]  # fmt: skip
-FLOAT_FORMATS: list[FloatFormat] = [
-    FloatFormat(4, 0),
-    FloatFormat(8, 0, overflow="saturate"),
-    FloatFormat(3, 0, specials="fn"),
-    FloatFormat(2, 0, specials="none", overflow="nan"),
-    FloatFormat(1, 2, specials="none"),
-    FloatFormat(1, 1, specials="fn", overflow="saturate"),
-    FloatFormat(4, 3, subnormals=False),
-    FloatFormat(5, 2, subnormals=False, overflow="saturate"),
-    FloatFormat(4, 3, specials="fn", subnormals=False),
-    FloatFormat(4, 3, specials="fn", overflow="saturate"),
-    FloatFormat(5, 2, overflow="nan"),
-    FloatFormat(4, 3, specials="none", bias=11),
-    FloatFormat(3, 4, bias=-60),
-    FloatFormat(5, 4, bias=120),
-    FloatFormat(8, 1, subnormals=False),
-    FloatFormat(8, 22, bias=128),
-    FloatFormat(5, 23),
-    FloatFormat(3, 5, bias=142),
-    FloatFormat(2, 4, bias=-117),
-]
 FLOAT_FORMATS: list[FloatFormat] = [*NAMED_FORMATS.values(), *ODD_FLOAT_FORMATS]
 
 FIXED_FORMATS: list[FixedFormat] = [

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["each"]
+__all__ = ["each", "rows"]
 
 
 def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -52,3 +52,8 @@ def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Ca
         return loop
 
     return decorate
+
+
+def rows(names: str, *cases: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """As `each`, of cases that are written where the test is."""
+    return each(names, cases)

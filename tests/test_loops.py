@@ -4,13 +4,13 @@ import sys
 
 import pytest
 
-from tests.loops import each
+from tests.loops import each, rows
 
 _SEEN: list[tuple[int, str]] = []
 
 
 @each("number", (1, 2))
-@each("letter, sign", [("a", "+"), ("b", "-")])
+@rows("letter, sign", ("a", "+"), ("b", "-"))
 def test_every_case_comes_with_the_fixtures(
     number: int, letter: str, sign: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

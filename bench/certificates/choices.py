@@ -13,13 +13,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.certificates.facts import FACTS, Blocks, operands, range_of
+from bench.predict.costs import per_product
+from bench.predict.counts import cuda_count
+from bench.predict.cuda_plans import EXACT, may_use_tensor_cores, tier
+from bench.predict.ranges import Range
+from bench.predict.shapes import Shape
+from bench.predict.tracing import sum_of
 from lpkernels.arithmetic import Accumulator, as_accumulator
-from lpkernels.backends.planning import Shape
-from lpkernels.backends.planning.costs import per_product
-from lpkernels.backends.planning.counts import cuda_count
-from lpkernels.backends.planning.cuda_tiers import EXACT, hardware, may_use_tensor_cores, tier
-from lpkernels.backends.planning.ranges import Range
-from lpkernels.experiments.measuring.tracing import sum_of
+from lpkernels.formats import FP32
 
 #: The sums that kernels are chosen for, on the same operands.
 SUMS = ("e6m9_chunk64", "native_chunk64:outer=e6m9")
@@ -59,8 +60,7 @@ def kernel_of(
     """
     (left, ours), (right, theirs) = range_of(facts[:FACTS]), range_of(facts[FACTS:])
     if not (ours and theirs):
-        own = hardware(acc.fmt)
-        return own if own == "float32" else EXACT
+        return "float32" if acc.fmt == FP32 else EXACT
     if scaled and may_use_tensor_cores(acc):
         left, right = _scaled(left), _scaled(right)
     return tier(acc, shape._replace(left=left, right=right), fast_doubles=True)

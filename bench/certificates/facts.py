@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 import lpkernels as lp
+from bench.predict.plans import ceil_div
+from bench.predict.ranges import Range
+from bench.predict.shapes import Call, Shape, products
 from lpkernels.arithmetic import quantizer_from_ints
-from lpkernels.backends import planning
 from lpkernels.backends._conv_geometry import (
     Frame,
     Geometry,
@@ -36,8 +38,6 @@ from lpkernels.backends._conv_tables import (
     wgrad,
     wgrad_frame,
 )
-from lpkernels.backends.planning.plans import ceil_div
-from lpkernels.backends.planning.ranges import Range
 
 #: Lanes of a tile on each side.
 BLOCK = 128
@@ -76,14 +76,12 @@ def range_of(facts: tuple[int, ...]) -> tuple[Range, bool]:
     return Range(width, -last, highest), special != 1
 
 
-def operands(
-    call: planning.Call, first: Tensor, second: Tensor
-) -> Iterator[tuple[planning.Shape, Blocks, Blocks]]:
+def operands(call: Call, first: Tensor, second: Tensor) -> Iterator[tuple[Shape, Blocks, Blocks]]:
     """The products of a call on cuda, each with what its left and its right operand hold.
 
     first, second: the tensors of the call, in the operator's order, not rounded yet.
     """
-    shapes = planning.products(call, "cuda")
+    shapes = products(call, "cuda")
     if not shapes:
         return
     pair = [
@@ -122,8 +120,8 @@ def _blocks(lanes: Tensor, whole: Tensor) -> Blocks:
     return Blocks(whole, padded.view(g, -1, BLOCK, FACTS).amax(2), _sizes(n))
 
 
-def _matmul(call: planning.Call, a: Tensor, b: Tensor) -> Iterator[tuple[Blocks, Blocks]]:
-    (shape,) = planning.products(call, "cuda")
+def _matmul(call: Call, a: Tensor, b: Tensor) -> Iterator[tuple[Blocks, Blocks]]:
+    (shape,) = products(call, "cuda")
     rows, columns = a.amax(-2), b.amax(-3)
     if shape.matrices == 1:
         rows, columns = rows.reshape(1, -1, FACTS), columns.reshape(1, -1, FACTS)
@@ -134,7 +132,7 @@ def _matmul(call: planning.Call, a: Tensor, b: Tensor) -> Iterator[tuple[Blocks,
     yield _blocks(rows, _highest(a)), _blocks(columns, _highest(b))
 
 
-def _geometry(call: planning.Call, x: Sizes, w: Sizes, y: Sizes) -> Geometry:
+def _geometry(call: Call, x: Sizes, w: Sizes, y: Sizes) -> Geometry:
     return geometry_of(x, w, y[2:], *call.geometry, call.groups)
 
 
@@ -172,7 +170,7 @@ def _by_group(image: Tensor, groups: int) -> Tensor:
     return image.view(image.shape[0], groups, -1, *image.shape[2:]).amax(2)
 
 
-def _fprop(call: planning.Call, x: Tensor, w: Tensor) -> Iterator[tuple[Blocks, Blocks]]:
+def _fprop(call: Call, x: Tensor, w: Tensor) -> Iterator[tuple[Blocks, Blocks]]:
     g = _geometry(call, call.left, call.right, call.result)
     weights = w.reshape(g.groups, g.out_channels, -1, FACTS).amax(2)
     one = g._replace(in_channels=1)
@@ -181,7 +179,7 @@ def _fprop(call: planning.Call, x: Tensor, w: Tensor) -> Iterator[tuple[Blocks, 
         yield _gathered(image, product), _blocks(weights, _highest(w))
 
 
-def _dgrad(call: planning.Call, dy: Tensor, w: Tensor) -> Iterator[tuple[Blocks, Blocks]]:
+def _dgrad(call: Call, dy: Tensor, w: Tensor) -> Iterator[tuple[Blocks, Blocks]]:
     g = _geometry(call, call.result, call.right, call.left)
     # (groups, C_in, taps): one set for all output channels of a group.
     steps = w.reshape(g.groups, g.out_channels, g.in_channels, g.taps, FACTS).amax(1)
@@ -192,7 +190,7 @@ def _dgrad(call: planning.Call, dy: Tensor, w: Tensor) -> Iterator[tuple[Blocks,
         yield _gathered(image, product), _blocks(steps[:, :, met].amax(2), _highest(w))
 
 
-def _wgrad(call: planning.Call, x: Tensor, dy: Tensor) -> Iterator[tuple[Blocks, Blocks]]:
+def _wgrad(call: Call, x: Tensor, dy: Tensor) -> Iterator[tuple[Blocks, Blocks]]:
     g = _geometry(call, call.left, call.result, call.right)
     rows = dy.movedim(1, 0).reshape(g.groups, g.out_channels, -1, FACTS).amax(2)
     # Each output sums over all images alike.

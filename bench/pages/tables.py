@@ -40,7 +40,7 @@ NO_RECORD = {
     (
         "docs/cyclic-precision.md",
         "schedule | mean bits",
-    ): "computed from the schedules' definitions; tests/techniques/cpt/test_cost.py holds it",
+    ): "computed from the schedules' definitions; tests/techniques/cpt/test_schedule.py holds it",
     ("docs/master-weights.md", " | arguments"): "numbers of papers",
     ("docs/predictions.md", "network | before"): _PREDICTED,
     ("docs/predictions.md", "network | backend"): _PREDICTED,

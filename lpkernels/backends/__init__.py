@@ -10,7 +10,7 @@ never as a failing ``import lpkernels``.
 
 ``backend="auto"`` takes the first of these that can do the operation: cpu, reference for tensors on
 the CPU; cuda, triton, reference (through copies on the host) for tensors on a CUDA device, the
-first two in the order that `gpu_choices` gives. The environment variable LPKERNELS_BACKEND, read at
+first two in the order that `gpu_orders` gives. The environment variable LPKERNELS_BACKEND, read at
 each call, replaces "auto". A backend named explicitly runs, or raises with the reason. The first
 use of a backend rounds a handful of values whose results are known (`_selftest`).
 """
@@ -20,12 +20,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from lpkernels._first_use import on_first_use
 from lpkernels.backends._protocol import (
     BINS,
     COUNTS,
@@ -44,19 +43,12 @@ __all__ = [
     "UpdateTensors",
     "broadcast_batch",
     "get",
-    "gpu_choices",
     "gpu_orders",
     "names",
-    "planning",
     "select",
     "status",
     "take_tiers",
 ]
-
-if TYPE_CHECKING:
-    from lpkernels.backends import _choice, planning
-else:
-    __getattr__, __dir__ = on_first_use(__name__, ("planning",))
 
 _MODULES = {
     "reference": "lpkernels.backends._reference",
@@ -65,6 +57,18 @@ _MODULES = {
     "triton": "lpkernels.backends.triton",
 }
 _AUTO = {"cpu": ("cpu", "reference"), "cuda": ("cuda", "triton", "reference")}
+# Which of cuda and triton comes first, where that was decided by instructions of a product in the
+# machine code for sm_90 (bench/results/cuda-sm_90-counts.jsonl, triton-sm_90.jsonl): counted, never
+# measured on a device. The ratios are triton's to cuda's in their geometric mean.
+_CUDA_FIRST, _TRITON_FIRST = ("cuda", "triton"), ("triton", "cuda")
+_GPU_ORDERS = {
+    # 1.08 over ten pairs of kernels, from 0.90 (splitting) to 1.40 (in double).
+    "matmul": _CUDA_FIRST,
+    # 1.19 over three pairs, from 0.94 (splitting) to 1.36 (half precision).
+    **dict.fromkeys(("conv_fprop", "conv_dgrad", "conv_wgrad"), _CUDA_FIRST),
+    # Its kernel takes every outer format and rounding.
+    "accumulate": _TRITON_FIRST,
+}
 
 
 _loaded: dict[str, Backend] = {}
@@ -112,19 +116,9 @@ def status() -> dict[str, str]:
     return {name: _why_not(name) or _checked.get(name) or "available" for name in _MODULES}
 
 
-def gpu_choices() -> tuple[_choice.Row, ...]:
-    """The counts that order ``cuda`` and ``triton`` on a CUDA device; none of them is measured."""
-    # Imported late: without a GPU nobody needs the counts of its kernels.
-    from lpkernels.backends import _choice
-
-    return _choice.ROWS
-
-
 def gpu_orders() -> dict[str, tuple[str, str]]:
     """By operation which of ``cuda`` and ``triton`` "auto" asks first; for others ``cuda``."""
-    from lpkernels.backends import _choice
-
-    return _choice.orders()
+    return dict(_GPU_ORDERS)
 
 
 def take_tiers() -> dict[str, float]:
@@ -181,8 +175,8 @@ def select(name: str, op: str, device: torch.device) -> Backend:
 
 def _candidates(op: str, kind: str) -> tuple[str, ...]:
     """The backends that "auto" asks for tensors on a device of this kind, the first one first."""
-    if kind == "cuda" and op in (orders := gpu_orders()):
-        return (*orders[op], "reference")
+    if kind == "cuda" and op in _GPU_ORDERS:
+        return (*_GPU_ORDERS[op], "reference")
     return _AUTO.get(kind, ())
 
 

@@ -20,7 +20,6 @@ from lpkernels.cli._options import (
     Seed,
     check_one_process,
     console,
-    is_given,
     show_table,
     stopped,
     valid,
@@ -28,14 +27,12 @@ from lpkernels.cli._options import (
 from lpkernels.cli.accumulate import accumulate, bench_accumulate
 from lpkernels.cli.assign import assign
 from lpkernels.cli.frontier import app as frontier_app
-from lpkernels.cli.predict import bench_predict, known_device, known_model
 from lpkernels.cli.schedule import schedule
 from lpkernels.cli.sweep import app as sweep_app
 from lpkernels.cli.train import train
 from lpkernels.cli.units import app as units_app
 from lpkernels.experiments.measuring.speed import measure, shape_from
 from lpkernels.experiments.training.interrupts import Interrupted
-from lpkernels.recipes import recipe as named_recipe
 from lpkernels.rounding import ROUNDINGS, check_rounding
 
 _INSTALL = 'pip install "lpkernels[lab]"'
@@ -202,9 +199,12 @@ def report(
             raise typer.BadParameter(str(error), param_hint="--plot") from error
 
 
+#: Options of predictions, which this command made before they moved to bench/predict.
+_Moved = Annotated[str | None, typer.Option(hidden=True)]
+
+
 @app.command()
 def bench(
-    context: typer.Context,
     what: Annotated[
         str,
         typer.Argument(
@@ -230,43 +230,29 @@ def bench(
     ] = 20,
     out: Annotated[
         Path | None,
-        typer.Option(help="accumulate, --predict: add the records to this JSON lines file."),
+        typer.Option(help="accumulate: add the records to this JSON lines file."),
     ] = None,
-    predict: Annotated[
-        str,
-        typer.Option(
-            callback=valid(known_device),
-            help="Measure nothing: predict a training step of --model on this GPU (h100).",
-        ),
-    ] = "",
-    model: Annotated[
-        str, typer.Option(callback=valid(known_model), help="--predict: a bundled network.")
-    ] = "resnet18-imagenet",
-    recipe: Annotated[
-        str, typer.Option(callback=valid(named_recipe), help="--predict: a recipe's name.")
-    ] = "fp8_wang2018",
-    batch: Annotated[
-        int, typer.Option(min=0, help="--predict: examples of the step; 0: the network's usual.")
-    ] = 0,
+    predict: _Moved = None,
+    model: _Moved = None,
+    recipe: _Moved = None,
+    batch: _Moved = None,
 ) -> None:
     """Time one emulated matrix product beside torch's in float32, and say which kernels ran.
 
     With `accumulate` it measures speed and error over lengths 2^6, 2^8, ... on each backend.
 
-    With `--predict` it says what each product of a network's training step takes on a GPU that is
-    not there, from counted instructions; --accumulator, if given, replaces the recipe's sums.
-
     Example: `lpkernels bench --operands e4m3 --accumulator e5m10 --explain`
-
-    Example: `lpkernels bench --predict h100 --model resnet18-imagenet --recipe fp8_wang2018`
     """
-    if predict:
-        sums = accumulator if is_given(context, "accumulator") else ""
-        return bench_predict(predict, model, recipe, sums, batch, out)
+    if any(given is not None for given in (predict, model, recipe, batch)):
+        raise typer.BadParameter(
+            "predictions for a GPU are made by `python -m bench.predict` in a checkout of the "
+            "sources (docs/predictions.md)",
+            param_hint="--predict",
+        )
     import torch
 
     from lpkernels import backends
-    from lpkernels.report.speeds import choice_table, speed_table, tier_table
+    from lpkernels.report.speeds import order_table, speed_table, tier_table
 
     if threads:
         torch.set_num_threads(threads)
@@ -278,7 +264,7 @@ def bench(
     show_table(speed_table(speed, shape, operands, accumulator, torch.get_num_threads()))
     if explain:
         show_table(tier_table(tiers))
-        show_table(choice_table())
+        show_table(order_table())
 
 
 @app.command()

@@ -39,18 +39,11 @@ def tier_table(tiers: dict[str, float]) -> Table:
     return table
 
 
-def choice_table() -> Table:
-    """What decides between the cuda and triton backends on a CUDA device."""
-    table = Table(title="On a CUDA device: instructions a product (sm_90)")
-    for column in ("operation", "kernel"):
+def order_table() -> Table:
+    """Which of the cuda and triton backends "auto" asks first on a CUDA device."""
+    table = Table(title="On a CUDA device")
+    for column in ("operation", "first", "evidence"):
         table.add_column(column)
-    for column in ("cuda", "triton"):
-        table.add_column(column, justify="right")
-    table.add_column("fewer")
-    table.add_column("evidence", no_wrap=True)
-    for row in lpkernels.backends.gpu_choices():
-        counts = (f"{row.cuda:.2f}", f"{row.triton:.2f}")
-        table.add_row(row.operation, row.kernel, *counts, row.choice, row.evidence)
-    orders = lpkernels.backends.gpu_orders()
-    table.caption = "first: " + ", ".join(f"{op} {order[0]}" for op, order in orders.items())
+    for operation, order in lpkernels.backends.gpu_orders().items():
+        table.add_row(operation, order[0], "instructions counted, not measured")
     return table

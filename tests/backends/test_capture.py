@@ -25,8 +25,8 @@ from lpkernels import _build
 from lpkernels.arithmetic import Accumulator, accumulator, as_quantizer
 from lpkernels.backends import Fused
 from lpkernels.backends import cuda as cuda_backend
-from tests.backends.planning.calls import output
 from tests.loops import each
+from tests.predict.calls import output
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 #: What csrc/cuda may name of the CUDA runtime: types, the error of a launch, what the device is.

@@ -6,8 +6,7 @@ import pytest
 
 from tests.distributed import masters as by_masters
 from tests.distributed.launch import launch
-from tests.distributed.made import Made, made_once
-from tests.distributed.runs import ALIGNED, start_and_stop
+from tests.distributed.runs import ALIGNED, Made, made_once, start_and_stop
 
 _WORKER = ("-m", "tests.distributed.worker")
 

@@ -24,10 +24,8 @@ from tests.distributed.runs import ALIGNED, data, start_and_stop
 from tests.techniques.loss_scaling.optimizers import OPTIMIZERS, gradient
 
 _NARROW: dict[str, Any] = {
-    "weight": "e4m3fn:stochastic",
-    "master": "e6m9:stochastic",
-    "state": "e5m7:stochastic",
-    "grad": "e5m2:stochastic",
+    name: f"{fmt}:stochastic"
+    for name, fmt in (("weight", "e4m3fn"), ("master", "e6m9"), ("state", "e5m7"), ("grad", "e5m2"))
 }
 # Shards are rows of matrices and elements of biases; they would cut blocks of 8.
 _BLOCKS = {**_NARROW, "weight": "block4_axis0_e4m3", "state": "block4_e4m3:stochastic"}
@@ -54,13 +52,9 @@ HALF, ALL = range(3), range(6)
 
 # A run of the trainer whose gradients on two processes are those of one.
 TRAINED = ALIGNED.replace(
-    name="masters",
-    weight_update="",
-    master="e6m9:stochastic",
-    working="fp8_e4m3",
-    opt_state="momentum_buffer=e5m7:stochastic",
-    opt_grad="e5m2",
-)
+    name="masters", weight_update="", master="e6m9:stochastic", working="fp8_e4m3",
+    opt_state="momentum_buffer=e5m7:stochastic", opt_grad="e5m2",
+)  # fmt: skip
 # Its first scale overflows, and it doubles again before a rank dies.
 KILLED = TRAINED.replace(
     name="killed", loss_scale=1.0, dynamic_scale=True, scale_start=2.0**20, scale_interval=2

@@ -1,7 +1,11 @@
-"""The tiny runs that one process and two make alike."""
+"""The tiny runs that one process and two make alike, and folders that several fill once."""
 
+import os
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +17,7 @@ from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.experiments.workloads.tensors import TensorBatches, TensorSet
 from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn, Workload
-from tests.experiments.scheduled import made, scheduled_layers
-from tests.experiments.tiny import tiny_workload
+from tests.experiments.tiny import made, scheduled_layers, tiny_workload
 
 #: These test images make three batches of 256 at most, one more than two processes take at once.
 DATA_TEST = 520
@@ -22,18 +25,9 @@ DATA_TEST = 520
 # Operands are FP8, and weights are rounded stochastically to a fine grid. There is no batch norm:
 # every image is on its own.
 PLAIN = RunConfig.of(
-    name="plain",
-    model="cnn2_plain",
-    width=2,
-    recipe="fp8_wang2018",
-    weight_update="e8m16:stochastic",
-    loss_scale=1024.0,
-    epochs=2,
-    batch=10,
-    lr=0.2,
-    augment=True,
-    threads=1,
-)
+    name="plain", model="cnn2_plain", width=2, recipe="fp8_wang2018", loss_scale=1024.0, epochs=2,
+    weight_update="e8m16:stochastic", batch=10, lr=0.2, augment=True, threads=1,
+)  # fmt: skip
 
 
 def _aligned(layer: str, products: int) -> tuple[str, str, str, str]:
@@ -46,8 +40,7 @@ def _aligned(layer: str, products: int) -> tuple[str, str, str, str]:
 
 # Each process has 5 images; the first layer has 6 x 6 positions, the second 3 x 3.
 ALIGNED = PLAIN.replace(
-    name="aligned",
-    layer_accs=(_aligned("stem", 180), _aligned("body.2", 45), _aligned("head", 5)),
+    name="aligned", layer_accs=(_aligned("stem", 180), _aligned("body.2", 45), _aligned("head", 5))
 )
 # This run has batch norm, a short last batch, and draws in the layers.
 STOCHASTIC = PLAIN.replace(
@@ -161,3 +154,47 @@ def adversaries() -> Workload:
 
 def data(config: RunConfig) -> Workload:
     return tiny_workload(config.workload, test=DATA_TEST)
+
+
+_PATIENCE_S = 500
+
+
+class Made(NamedTuple):
+    """What several processes left in a folder, and what each of them saw."""
+
+    folder: Path
+    ranks: list[dict[str, Any]]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Made":
+        paths = sorted(folder.glob("rank*.pt"))
+        return cls(folder, [torch.load(path, weights_only=True) for path in paths])
+
+
+def made_once(factory: Any, name: str, make: Callable[[Path], None]) -> Made:
+    """What `make` leaves in a folder; another of pytest's processes may be filling it or have
+    filled it."""
+    root = factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    folder, done = root / name, root / f"{name}.done"
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        deadline = time.monotonic() + _PATIENCE_S
+        while not done.exists():
+            assert time.monotonic() < deadline, f"{folder} is still being made"
+            time.sleep(0.1)
+        assert not done.read_text(), done.read_text()
+        return Made.read(folder)
+    failure = "interrupted"
+    try:
+        make(folder)
+        failure = ""
+    except AssertionError as error:
+        failure = str(error)
+        raise
+    finally:
+        unfinished = done.with_suffix(".tmp")
+        unfinished.write_text(failure)
+        unfinished.replace(done)
+    return Made.read(folder)

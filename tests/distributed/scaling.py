@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lpkernels.experiments.processes.replicas import local, sharded, whole
 from lpkernels.experiments.processes.torchrun import Processes
-from lpkernels.techniques.loss_scaling import LossScaler, Report, diagnose, layer_scales
+from lpkernels.techniques.loss_scaling import LossScaler, diagnose, layer_scales
 
 INF = float("inf")
 
@@ -19,8 +19,8 @@ def scaled(ddp: Processes, fsdp: Processes) -> dict[str, Any]:
         "buckets": buckets(ddp.rank),
         "fsdp": in_shards(fsdp, fused=False),
         "fsdp-fused": in_shards(fsdp, fused=True),
-        "diagnosed": diagnosed(ddp.rank),
-        "diagnosed-fsdp": diagnosed_shards(fsdp),
+        "diagnosed": diagnosed(nn.parallel.DistributedDataParallel(network()), ddp.rank),
+        "diagnosed-fsdp": diagnosed(sharded(network(), fsdp, "cpu"), ddp.rank),
     }
 
 
@@ -29,12 +29,8 @@ def note(scaler: LossScaler, model: nn.Module) -> dict[str, Any]:
     last = scaler.last_step
     assert last is not None
     weights = [whole(p.detach()).clone() for p in model.parameters()]
-    return {
-        "ran": last.ran,
-        "parameter": last.parameter,
-        "scale": scaler.get_scale(),
-        "weights": weights,
-    }
+    told = {"ran": last.ran, "parameter": last.parameter}
+    return {**told, "scale": scaler.get_scale(), "weights": weights}
 
 
 def network() -> nn.Module:
@@ -74,23 +70,11 @@ def buckets(rank: int) -> list[Tensor]:
     return [p.grad.clone() for p in network_.parameters() if p.grad is not None]
 
 
-def diagnosed(rank: int) -> list[Any]:
-    """What a rank counted under DDP, and all together."""
-    network_ = nn.parallel.DistributedDataParallel(network())
-    with diagnose(network_, "e5m2") as report:
-        network_(batch(rank)).sum().backward()
-    return [plain(report), plain(report.reduce())]
-
-
-def diagnosed_shards(processes: Processes) -> list[Any]:
-    model = sharded(network(), processes, "cpu")
+def diagnosed(model: nn.Module, rank: int) -> list[Any]:
+    """What a rank counted, and all together."""
     with diagnose(model, "e5m2") as report:
-        model(batch(processes.rank)).sum().backward()
-    return [plain(report), plain(report.reduce())]
-
-
-def plain(report: Report) -> list[Any]:
-    return report.to_dicts()
+        model(batch(rank)).sum().backward()
+    return [report.to_dicts(), report.reduce().to_dicts()]
 
 
 def in_shards(processes: Processes, *, fused: bool) -> list[dict[str, Any]]:

@@ -7,11 +7,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 import typer
+from torch.distributed.run import get_args_parser
 
 from lpkernels.cli import app
 from lpkernels.experiments import records
@@ -27,24 +28,22 @@ LINE = re.compile(r"^    (torchrun --standalone .*? train .*?)(?:\s+#.*)?$", re.
 def training(command: str, folder: Path) -> "Iterator[subprocess.Popen[str]]":
     """A command of the page, which has trained another epoch of the run in `folder`/results/two."""
     out = folder / "results" / "two"
-    before = len(records.read_run(out).epochs) if out.exists() else 0
+    before = _epochs(out)
     words = [sys.executable, "-m", "torch.distributed.run", *command.split()[1:]]
     with started(words, folder) as process:
         deadline = time.monotonic() + 240
-        while not _has_epochs(out, before + 1):
+        while _epochs(out) == before:
             assert time.monotonic() < deadline and process.poll() is None, f"no epoch in {out}"
             time.sleep(0.05)
         yield process
 
 
-def _has_epochs(folder: Path, count: int) -> bool:
+def _epochs(folder: Path) -> int:
     path = folder / records.RECORDS
-    return path.is_file() and len(records.read_run(folder).epochs) >= count
+    return len(records.read_run(folder).epochs) if path.is_file() else 0
 
 
-def test_ctrl_c_saves_and_the_survivors_of_a_dead_process_end_without_a_save(
-    tmp_path: Path,
-) -> None:
+def test_ctrl_c_saves_and_survivors_of_a_dead_process_end_without_a_save(tmp_path: Path) -> None:
     # Ctrl-C and a death concern processes: a launcher and two of them start, twice. The launcher
     # kills after 30 seconds a process that its SIGTERM does not end.
     begin, go_on = LINE.findall((ROOT / "docs" / "training.md").read_text())
@@ -78,19 +77,15 @@ def _ranks(launcher: int) -> list[int]:
 
 
 def test_torchrun_takes_no_option_of_train_for_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    from torch.distributed.run import get_args_parser
-
     taken = []
     for parameter in typer.main.get_command(app).commands["train"].params:
         for name in parameter.opts:
-            value = [] if parameter.is_flag else ["1"]
-            command = ["--nproc-per-node", "2", "-m", "lpkernels", "train", name, *value]
-            try:
+            own = ["train", name, *([] if parameter.is_flag else ["1"])]
+            rest = None
+            with suppress(SystemExit):
+                command = ["--nproc-per-node", "2", "-m", "lpkernels", *own]
                 rest = get_args_parser().parse_args(command).training_script_args
-            except SystemExit:
-                rest = []
-            if rest != ["train", name, *value]:
-                taken.append(name)
+            taken += [name] * (rest != own)
     # These have another name too: --masters, --log-to.
     assert taken == ["--master", "--log"]
     assert "ambiguous option: --master" in capsys.readouterr().err

@@ -1,7 +1,6 @@
 """Two processes train to one's bits where the arithmetic allows, and always to the same bits."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from lpkernels.experiments.processes.torchrun import ALONE
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.trainer import Trainer
 from tests.compare import assert_bit_equal
-from tests.distributed.made import Made
+from tests.distributed import runs
 from tests.distributed.runs import (
     ALIGNED,
     CLIPPED,
@@ -20,13 +19,10 @@ from tests.distributed.runs import (
     SCHEDULES,
     WAYS,
     Losses,
-    adversaries,
-    data,
+    Made,
     noted,
-    scheduled,
-    two_turns,
 )
-from tests.experiments.scheduled import trained_with
+from tests.experiments.tiny import trained_with
 from tests.support.trainings import assert_same_end, figures
 from tests.techniques.loss_scaling.optimizers import assert_same
 
@@ -47,16 +43,12 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trainer, Losses]:
 
 
 @ways
-def test_chunks_of_a_process_and_float32_between_them_give_the_bits_of_one(
-    made: Made, way: str, aligned: Path
-) -> None:
+def test_chunks_of_a_process_give_the_bits_of_one(made: Made, way: str, aligned: Path) -> None:
     assert_same_end(made.folder / way / "aligned", aligned)
 
 
 @ways
-def test_other_sums_give_the_first_loss_of_one_and_later_ones_nearly(
-    made: Made, way: str, plain: tuple[Trainer, Losses]
-) -> None:
+def test_other_sums_are_nearly_alike(made: Made, way: str, plain: tuple[Trainer, Losses]) -> None:
     losses, expected = made.ranks[0][way]["plain"]["losses"], plain[1]
     assert losses[0] == expected[0]
     assert losses == pytest.approx(expected, rel=1e-2)
@@ -77,9 +69,7 @@ def test_shards_train_to_the_bits_of_whole_weights(made: Made, config: RunConfig
 
 
 @ways
-def test_another_launch_gives_the_same_bits_and_ranks_draw_different_ones(
-    made: Made, way: str
-) -> None:
+def test_another_launch_gives_the_same_bits_and_ranks_draw_others(made: Made, way: str) -> None:
     assert_same_end(made.folder / way / "stochastic", made.folder / "again" / way / "stochastic")
     draws = [seen[way]["stochastic"]["draws"] for seen in made.ranks]
     assert not torch.equal(*draws)
@@ -94,10 +84,8 @@ def test_a_stopped_run_goes_on_to_the_same_bits(made: Made, way: str) -> None:
 
 
 @ways
-def test_one_process_goes_on_where_two_stopped_and_two_where_one_did(
-    made: Made, way: str, aligned: Path
-) -> None:
-    trainer = Trainer.resume(made.folder / f"{way}-half", workload=data(ALIGNED))
+def test_one_goes_on_where_two_stopped_and_two_for_one(made: Made, way: str, aligned: Path) -> None:
+    trainer = Trainer.resume(made.folder / f"{way}-half", workload=runs.data(ALIGNED))
     assert (trainer.position.epoch, trainer.position.step) == (1, 2)
     trainer.fit()
     assert_same_end(trainer.folder, aligned)
@@ -129,7 +117,7 @@ def test_clipping_takes_the_norm_over_all_processes(
 
 
 def test_turns_train_under_ddp_to_the_weights_of_one_process(made: Made, tmp_path: Path) -> None:
-    alone = Trainer(two_turns(), tmp_path, workload=adversaries())
+    alone = Trainer(runs.two_turns(), tmp_path, workload=runs.adversaries())
     alone.fit()
     one, two = (seen["turns"] for seen in made.ranks)
     assert_same(one["weights"], two["weights"])
@@ -141,11 +129,9 @@ def test_turns_train_under_ddp_to_the_weights_of_one_process(made: Made, tmp_pat
 
 
 @pytest.mark.parametrize("index", range(len(SCHEDULES)), ids=SCHEDULES)
-def test_processes_have_the_schedule_of_one_and_after_a_stop(
-    made: Made, index: int, tmp_path: Path
-) -> None:
+def test_schedules_of_processes_are_that_of_one(made: Made, index: int, tmp_path: Path) -> None:
     text = SCHEDULES[index]
-    expected = trained_with(scheduled(text, tmp_path))
+    expected = trained_with(runs.scheduled(text, tmp_path))
     assert len(expected) == 12 and len(set(expected)) > 2
     one, two = (seen["scheduled"][index] for seen in made.ranks)
     # The best loss is equal too: it is the loss of all processes, whose sum a checkpoint holds.
@@ -170,26 +156,18 @@ def test_only_the_first_process_speaks(made: Made, way: str) -> None:
     assert records.read_run(folder).finished
 
 
-def test_wrong_input_is_refused_in_every_process(made: Made) -> None:
+def test_every_process_refuses_wrong_input_shares_statistics_and_holds_a_part(made: Made) -> None:
+    odd = "batch: 9 examples do not divide by 2 processes; choose a multiple of 2 such as 10"
     for seen in made.ranks:
         batch, checkpoint = seen["refused"]
-        assert batch == (
-            "ValueError: batch: 9 examples do not divide by 2 processes; choose a multiple of 2 "
-            "such as 10"
-        )
+        assert batch == f"ValueError: {odd}"
         assert checkpoint.startswith("FileNotFoundError: expected a checkpoint at")
     assert not (made.folder / "odd").exists()
-
-
-def test_running_statistics_are_the_mean_of_the_processes(made: Made) -> None:
+    half = torch.full((3,), 0.5)
     for rank, seen in enumerate(made.ranks):
-        buffers: dict[str, Any] = seen["buffers"]
-        assert_bit_equal(buffers["running_mean"], torch.full((3,), 0.5))
-        assert_bit_equal(buffers["running_var"], torch.full((3,), 0.5))
-        assert buffers["num_batches_tracked"] == rank
-
-
-def test_sharded_processes_hold_a_part_each(made: Made) -> None:
+        count = torch.tensor(rank)
+        wanted = {"running_mean": half, "running_var": half, "num_batches_tracked": count}
+        assert_same(seen["buffers"], wanted)
     one, two = (seen["fsdp"]["plain"] for seen in made.ranks)
     for name, here in one["held"].items():
         assert here + two["held"][name] == one["weights"][name].numel()

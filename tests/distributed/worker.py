@@ -23,24 +23,10 @@ from lpkernels.experiments.processes.torchrun import Processes, joined
 from lpkernels.experiments.training.checkpoints import read_config
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.trainer import Trainer
-from tests.distributed import masters
-from tests.distributed.runs import (
-    ALIGNED,
-    CLIPPED,
-    CONFIGS,
-    SCHEDULES,
-    STOCHASTIC,
-    WAYS,
-    adversaries,
-    data,
-    go_on_scheduled,
-    noted,
-    scheduled,
-    start_and_stop,
-    two_turns,
-)
+from tests.distributed import masters, runs
+from tests.distributed.runs import ALIGNED, CLIPPED, CONFIGS, SCHEDULES, STOCHASTIC, WAYS, data
 from tests.distributed.scaling import scaled
-from tests.experiments.scheduled import trained_with
+from tests.experiments.tiny import trained_with
 from tests.support.commands import call
 
 DATA = ("--data", "tests.experiments.tiny:tiny_workload")
@@ -69,9 +55,9 @@ def main(folder: Path, *words: str) -> None:
 def trained(folder: Path, way: str, processes: Processes) -> dict[str, Any]:
     """Makes the runs of one way, and returns what this process sees of them."""
     seen = {each.name: run(each, folder / way, processes) for each in (*CONFIGS, CLIPPED)}
-    start_and_stop(STOCHASTIC, folder / f"{way}-stopped", processes)
+    runs.start_and_stop(STOCHASTIC, folder / f"{way}-stopped", processes)
     go_on(folder / f"{way}-stopped", processes)
-    start_and_stop(ALIGNED, folder / f"{way}-half", processes)
+    runs.start_and_stop(ALIGNED, folder / f"{way}-half", processes)
     from_single = folder / f"{way}-from-single"
     processes.on_first(lambda: shutil.copytree(folder / "single", from_single))
     go_on(from_single, processes)
@@ -81,7 +67,7 @@ def trained(folder: Path, way: str, processes: Processes) -> dict[str, Any]:
 
 def run(config: RunConfig, folder: Path, processes: Processes) -> dict[str, Any]:
     """Makes a run; returns its losses, draws of a step, and the end that this process sees."""
-    trainer, losses = noted(config, folder / config.name, processes)
+    trainer, losses = runs.noted(config, folder / config.name, processes)
     with trainer._draws(0, 0):
         draws = lp.quantize(torch.full((64,), 1.1), "e5m2", "stochastic")
     parameters = dict(trainer.model.named_parameters())
@@ -118,11 +104,11 @@ def commanded(folder: Path, processes: Processes) -> list[tuple[int, str]]:
 
 def run_turns(folder: Path, processes: Processes) -> dict[str, Any]:
     """Trains two turns a step under DDP; returns the end, and what sharded processes are told."""
-    trainer = Trainer(two_turns(), folder, workload=adversaries(), processes=processes)
+    trainer = Trainer(runs.two_turns(), folder, workload=runs.adversaries(), processes=processes)
     trainer.fit()
     sharded = Processes(processes.rank, processes.count, processes.local_rank, sharded=True)
     try:
-        Trainer(two_turns(), folder / "no", workload=adversaries(), processes=sharded)
+        Trainer(runs.two_turns(), folder / "no", workload=runs.adversaries(), processes=sharded)
     except ValueError as error:
         return {"weights": dict(trainer.model.state_dict()), "refused": str(error)}
     raise AssertionError("not refused")
@@ -133,9 +119,9 @@ def run_scheduled(schedule: str, folder: Path, processes: Processes) -> dict[str
 
     If the schedule is a plateau, the best loss of each run is there too.
     """
-    whole = scheduled(schedule, folder / "whole", processes)
-    stopped = scheduled(schedule, folder / "stopped", processes, steps=5)
-    rest = go_on_scheduled(folder / "stopped", processes)
+    whole = runs.scheduled(schedule, folder / "whole", processes)
+    stopped = runs.scheduled(schedule, folder / "stopped", processes, steps=5)
+    rest = runs.go_on_scheduled(folder / "stopped", processes)
     bits = {"whole": trained_with(whole), "stopped": trained_with(stopped) + trained_with(rest)}
     states = [trainer.parts[0].state_dict()["scheduler"] for trainer in (whole, rest)]
     return {**bits, "best": [state.get("best") for state in states]}

@@ -1,11 +1,13 @@
-"""Reading and writing records."""
+"""Reading and writing records, and records as a frame of pandas."""
 
 import json
 import math
+import sys
 from pathlib import Path
 
 import pytest
 
+import lpkernels as lp
 from lpkernels.experiments import records
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.workload import Metric
@@ -25,9 +27,7 @@ def write_run(folder: Path, epochs: int = 2, *, name: str = "a", loss: float = 0
     return path
 
 
-def test_a_write_that_ends_early_leaves_the_old_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_a_write_leaves_the_old_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.jsonl"
     records.write_records(path, [{"step": 1}])
 
@@ -44,22 +44,12 @@ def test_a_write_that_ends_early_leaves_the_old_lines(
 def test_read_run_returns_what_was_written(tmp_path: Path) -> None:
     write_run(tmp_path)
     run = records.read_run(tmp_path)
-    assert run.name == "a"
-    assert run.config == RunConfig(name="a", epochs=2)
-    assert run.finished
-    assert run.seconds == 3.0
+    assert (run.name, run.config) == ("a", RunConfig(name="a", epochs=2))
+    assert run.finished and run.seconds == 3.0
     assert run.curve("test_accuracy") == pytest.approx([0.85, 0.9])
 
 
-def test_a_loss_that_is_not_finite_is_null_in_json_and_nan_in_the_curve(tmp_path: Path) -> None:
-    path = write_run(tmp_path, loss=math.inf)
-    assert json.loads(path.read_text().splitlines()[1])["train_loss"] is None
-    assert all(map(math.isnan, records.read_run(path).curve("train_loss")))
-
-
-def test_last_line_cut_short_is_left_out_but_a_broken_one_within_is_an_error(
-    tmp_path: Path,
-) -> None:
+def test_a_last_line_cut_short_is_left_out_and_one_within_is_an_error(tmp_path: Path) -> None:
     path = write_run(tmp_path)
     text = path.read_text()
     path.write_text(text[:-20])
@@ -72,21 +62,25 @@ def test_last_line_cut_short_is_left_out_but_a_broken_one_within_is_an_error(
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="expected the records of a run at"):
         records.read_run(tmp_path)
-    path = tmp_path / "other.jsonl"
-    path.write_text('{"type": "epoch"}\n')
-    with pytest.raises(ValueError, match="expected a header as first record"):
-        records.read_run(path)
-    path.write_text('{"type": "header", "kind": "sweep"}\n')
-    with pytest.raises(ValueError, match="expected the records of a run, got those of a sweep"):
-        records.read_run(path)
+    path, sweep = tmp_path / "other.jsonl", '{"type": "header", "kind": "sweep"}'
+    for line, message in (
+        ('{"type": "epoch"}', "expected a header as first record"),
+        (sweep, "expected the records of a run, got those of a sweep"),
+    ):
+        path.write_text(f"{line}\n")
+        with pytest.raises(ValueError, match=message):
+            records.read_run(path)
 
 
-def test_header_says_its_kind_and_the_metric(tmp_path: Path) -> None:
+def test_headers_say_kind_and_metric_and_losses_not_finite_are_null(tmp_path: Path) -> None:
     metric = Metric("test_bits", "bits", higher=False, percent=False)
     first = records.header(RunConfig(), "fp32", metric)
     assert first["kind"] == "run"
     assert records.Run(first).metric == metric
     assert records.Run({**first, "metric": {**first["metric"]}}).config == RunConfig()
+    path = write_run(tmp_path, loss=math.inf)
+    assert json.loads(path.read_text().splitlines()[1])["train_loss"] is None
+    assert all(map(math.isnan, records.read_run(path).curve("train_loss")))
 
 
 @each(
@@ -104,9 +98,7 @@ def test_a_run_diverged_by_its_last_epoch(
     assert not records.Run(first).diverged
 
 
-def test_find_runs_goes_below_a_folder_and_takes_the_finished_cells_of_a_sweep(
-    tmp_path: Path,
-) -> None:
+def test_runs_are_found_below_a_folder_and_of_a_sweep_the_finished_cells(tmp_path: Path) -> None:
     for cell, name in (("1", "second"), ("2", "first")):
         path = write_run(tmp_path / "cells" / cell, name=name)
     write_run(tmp_path / "work" / "3.1", name="third", epochs=1)
@@ -116,3 +108,53 @@ def test_find_runs_goes_below_a_folder_and_takes_the_finished_cells_of_a_sweep(
     assert [run.name for run in records.find_runs(path)] == ["first"]
     (tmp_path / "sweep.jsonl").write_text("{}\n")
     assert [run.name for run in records.find_runs(tmp_path)] == ["first", "second"]
+
+
+def write_losses(folder: Path, config: RunConfig, losses: list[float], **figures: float) -> None:
+    folder.mkdir()
+    path = folder / "records.jsonl"
+    records.write_records(path, [records.header(config, "fp32")])
+    for epoch, loss in enumerate(losses, start=1):
+        record = {"type": "epoch", "epoch": epoch, "test_loss": loss, "lr": 0.01}
+        records.append_record(path, {**record, **figures, "seconds": 1.5})
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Two runs; the second has a figure that the first lacks."""
+    write_losses(tmp_path / "a", RunConfig.of(name="a", lr=0.1), [0.5, float("inf")])
+    own = RunConfig.of(name="b", lr=0.05, recipe="fp8_wang2018", dynamic_scale=True)
+    write_losses(tmp_path / "b", own, [0.25], loss_scale=2.0**16)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_a_row_is_an_epoch_with_the_settings_of_its_run(runs: Path) -> None:
+    pytest.importorskip("pandas")
+    table = lp.experiments.frame(runs)
+    rows = table[["run", "name", "recipe", "epoch"]].values.tolist()
+    assert rows == [[0, "a", "fp32", 1], [0, "a", "fp32", 2], [1, "b", "fp8_wang2018", 1]]
+    assert set(RunConfig().flat()) - {"lr", "loss_scale"} < set(table.columns)
+    # A setting that has the name of a figure is kept beside it.
+    assert table[["lr_setting", "lr"]].values.tolist() == [[0.1, 0.01]] * 2 + [[0.05, 0.01]]
+    assert table["loss_scale_setting"].tolist() == [1.0] * 3
+    # A figure that is not there or not finite is NaN.
+    assert table["loss_scale"].isna().tolist() == [True, True, False]
+    assert table["test_loss"].isna().tolist() == [False, True, False]
+
+
+@pytest.mark.slow
+def test_a_run_is_read_from_its_folder_or_file_and_no_run_is_an_error(runs: Path) -> None:
+    pytest.importorskip("pandas")
+    (runs / "empty").mkdir()
+    for place in ("a", "a/records.jsonl"):
+        assert lp.experiments.frame(runs / place)["epoch"].tolist() == [1, 2]
+    for place in ("empty", "gone"):
+        with pytest.raises(FileNotFoundError, match=r"expected .*records of .*lpkernels train"):
+            lp.experiments.frame(runs / place)
+
+
+def test_without_pandas_it_says_what_to_do(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ModuleNotFoundError, match=r'needs pandas: pip install "lpkernels\[framew'):
+        lp.experiments.frame(runs)

@@ -2,29 +2,21 @@
 
 import lpkernels as lp
 
+FORMATS = {
+    "input": "e4m3", "weight": "e5m2", "bias": "e5m4", "output": "e5m6", "grad_output": "e4m2",
+    "grad_input": "e5m5", "grad_weight": "e5m3",
+}  # fmt: skip
 DETERMINISTIC = lp.Recipe(
-    input="e4m3",
-    weight="e5m2",
-    bias="e5m4",
-    output="e5m6",
-    grad_output="e4m2",
-    grad_input="e5m5",
-    grad_weight="e5m3",
-    fprop=lp.Accumulator("e5m7"),
-    dgrad=lp.Accumulator("e6m9", chunk=2, outer="e6m6"),
-    wgrad=lp.Accumulator("e5m8", "toward_zero", product="e6m5"),
+    **FORMATS,
+    fprop="e5m7",
+    dgrad="e6m9_chunk2:outer=e6m6",
+    wgrad="e5m8:toward_zero:product=e6m5",
 )
 STOCHASTIC = lp.Recipe(
-    input="e4m3:stochastic",
-    weight="e5m2:stochastic",
-    bias="e5m4:stochastic",
-    output="e5m6:stochastic",
-    grad_output="e4m2:stochastic",
-    grad_input="e5m5:stochastic",
-    grad_weight="e5m3:stochastic",
-    fprop=lp.Accumulator("e5m7", "stochastic"),
-    dgrad=lp.Accumulator("e6m9", "stochastic", chunk=2),
-    wgrad=lp.Accumulator("e5m8", "stochastic", product="e6m5", product_rounding="stochastic"),
+    **{name: f"{fmt}:stochastic" for name, fmt in FORMATS.items()},
+    fprop="e5m7:stochastic",
+    dgrad="e6m9_chunk2:stochastic",
+    wgrad="e5m8:stochastic:product=e6m5:product_rounding=stochastic",
 )
 ACCUMULATORS_ONLY = lp.Recipe(fprop="e5m7", dgrad="e4m6", wgrad="e5m5")
 # Products apply some of these quantizers themselves; they cannot apply the others.
@@ -36,9 +28,9 @@ MIXED = lp.Recipe(
     grad_output="e4m3fn_sat:nearest_away",
     grad_input="e5m5:stochastic",
     grad_weight="fixed12_f6:toward_zero",
-    fprop=lp.Accumulator("e5m7", "stochastic"),
-    dgrad=lp.Accumulator("fixed16_f8"),
-    wgrad=lp.Accumulator("e8m23", chunk=3, outer="bf16"),
+    fprop="e5m7:stochastic",
+    dgrad="fixed16_f8",
+    wgrad="fp32_chunk3:outer=bf16",
 )
 
 RECIPES = {

@@ -114,18 +114,6 @@ def test_draws_differ_inside_one_graph() -> None:
     assert not torch.equal(*run(x))
 
 
-def test_draws_are_the_same_again_in_a_checkpoint() -> None:
-    def block(x: torch.Tensor) -> torch.Tensor:
-        return lp.quantize(x * x, "e5m2:stochastic").square()
-
-    def recomputed(x: torch.Tensor) -> torch.Tensor:
-        return torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
-
-    (x,) = leaves((64,))
-    functions = (block, recomputed, compiled(recomputed))
-    alike(functions, lambda run: gradients(run(x), x))
-
-
 @pytest.mark.parametrize("inside", [True, False], ids=["inside", "outside"])
 def test_seed_from_gives_its_seeds_to_a_graph(inside: bool) -> None:
     def twice(x: torch.Tensor) -> torch.Tensor:

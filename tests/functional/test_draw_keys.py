@@ -94,12 +94,6 @@ def test_roles_are_numbered_as_on_the_page() -> None:
     assert found == {role.name.lower(): role for role in Role if role}
 
 
-def test_quantize_has_role_0() -> None:
-    x = positive(3, 5)
-    got = lp.quantize(x, FMT, "stochastic", generator=torch.tensor(SEED))
-    same(got, quantized(x.numpy(), DIRECT))
-
-
 def test_matmul_and_its_output(backend: str) -> None:
     a, b = positive(2, 4, 3), positive(2, 3, 5)
     quantizer = lp.Quantizer(FMT, "stochastic")
@@ -130,25 +124,6 @@ def weight_gradient(gq: np.ndarray, xq: np.ndarray, seed: int) -> np.ndarray:
         terms = [(row, gq[row, o], xq[row, i]) for row in range(len(gq))]
         dw[o, i] = summed(terms, WGRAD, o, i, None, seed)
     return quantized(dw, GRAD_WEIGHT, seed)
-
-
-def test_linear_layer(backend: str) -> None:
-    x, w, b = (positive(*shape).requires_grad_() for shape in ((2, 3, 4), (5, 4), (5,)))
-    y = F.linear(x, w, b, recipe=RECIPE, **how(backend))
-    g, (dx, dw, db) = gradients(y, [x, w, b])
-    flat = x.detach().numpy().reshape(6, 4)
-    want, xq, wq = linear(flat, w.detach().numpy(), b.detach().numpy(), SEED)
-    same(y.detach(), want.reshape(2, 3, 5))
-    gq = quantized(g.reshape(6, 5), GRAD_OUTPUT)
-    sums = np.empty((6, 4), np.float32)
-    for row, i in np.ndindex(sums.shape):
-        sums[row, i] = summed([(o, gq[row, o], wq[o, i]) for o in range(5)], DGRAD, row, i)
-    same(dx, quantized(sums, GRAD_INPUT).reshape(2, 3, 4), "gradient of x")
-    same(dw, weight_gradient(gq, xq, SEED), "gradient of w")
-    of_bias = [
-        summed([(row, gq[row, o], 1) for row in range(6)], GRAD_BIAS, 0, o) for o in range(5)
-    ]
-    same(db, of_bias, "gradient of b")
 
 
 def test_transposed_convolution_with_more_output_than_a_stride(backend: str) -> None:

@@ -1,5 +1,6 @@
 """embedding: the rounded table, its gradients, and torch's options."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import ACCUMULATORS_ONLY, RECIPES
 from tests.loops import each
 from tests.support.autograd import gradients, output_gradients, same
-from tests.support.composition import SEED, Steps
+from tests.support.composition import Steps, assert_composed
 from tests.support.refusals import Row, refuses
 
 INDICES = torch.tensor([[0, 2, 2], [5, 0, 1]])
@@ -28,9 +29,8 @@ def test_embedding_is_its_steps_by_the_reference(recipe: lp.Recipe, backends: li
     gq = torch.from_numpy(step.rounded(output_gradients(y.shape)[0].numpy(), "grad_output"))
     (dw,) = torch.autograd.grad(F.embedding(INDICES, w), w, gq)
     want = [y, step.rounded(dw.numpy(), "grad_weight")]
-    for backend in backends:
-        call: dict[str, Any] = {"generator": torch.tensor(SEED), "backend": backend}
-        same(gradients(lp.functional.embedding(INDICES, w, recipe=recipe, **call), w), want)
+    call = partial(lp.functional.embedding, INDICES, w, recipe=recipe)
+    assert_composed(call, w, want, backends)
 
 
 @each("recipe", ["fp32", ACCUMULATORS_ONLY])

@@ -1,6 +1,5 @@
 """What linear, the convolutions and the transposed convolutions promise alike."""
 
-import itertools
 from typing import Any, NamedTuple
 
 import torch
@@ -8,17 +7,9 @@ from torch.nn import functional as F
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
-from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
+from tests.functional.layer_recipes import DETERMINISTIC
 from tests.loops import each
-from tests.support.autograd import (
-    alike,
-    close,
-    gradients,
-    leaves,
-    output_gradients,
-    same,
-)
-from tests.support.composition import SEED
+from tests.support.autograd import close, gradients, leaves, same
 
 Tensors = list[torch.Tensor]
 
@@ -74,23 +65,6 @@ def test_each_product_has_its_own_accumulator(layer: Layer, native: str) -> None
                 assert_bit_equal(mixed[i], emulated[i])
 
 
-@each("needs", itertools.product([False, True], repeat=3))
-@each("layer", LAYERS)
-def test_the_gradients_asked_for_are_computed(layer: Layer, needs: tuple[bool, ...]) -> None:
-    call: dict[str, Any] = {"recipe": STOCHASTIC, "generator": torch.tensor(SEED)}
-    tensors = layer.operands()
-    y, *every = gradients(layer(*tensors, **call), tensors)
-    some = [t.detach().requires_grad_(need) for t, need in zip(tensors, needs, strict=True)]
-    got = layer(*some, **call)
-    assert got.requires_grad == any(needs)
-    if any(needs):
-        got.backward(*output_gradients(y.shape))
-    for tensor, need, want in zip(some, needs, every, strict=True):
-        assert (tensor.grad is not None) == need
-        if need:
-            assert_bit_equal(tensor.grad, want)
-
-
 @each("dtype", [torch.float16, torch.bfloat16])
 @each("layer", LAYERS)
 def test_narrow_operands_are_widened_exactly(layer: Layer, dtype: torch.dtype) -> None:
@@ -100,25 +74,6 @@ def test_narrow_operands_are_widened_exactly(layer: Layer, dtype: torch.dtype) -
     want_y, *want = gradients(layer(*wide, recipe=DETERMINISTIC), wide)
     assert_bit_equal(y, want_y)
     same(got, [c.to(dtype) for c in want])
-
-
-def rearranged(x: torch.Tensor) -> torch.Tensor:
-    """x with other strides: channels last, or transposed in memory."""
-    x = x.detach()
-    if x.dim() == 4:
-        return x.contiguous(memory_format=torch.channels_last).requires_grad_()
-    return x.mT.contiguous().mT.requires_grad_()
-
-
-@each("layer", LAYERS)
-def test_results_do_not_depend_on_strides(layer: Layer, backend: str) -> None:
-    x, w, b = layer.operands()
-    call: dict[str, Any] = {"recipe": STOCHASTIC, "backend": backend}
-    call["generator"] = torch.tensor(SEED)
-    want = gradients(layer(x, w, b, **call), [x, w, b])
-    moved = [rearranged(x), rearranged(w), torch.stack([b, b], 1).detach()[:, 0].requires_grad_()]
-    assert not any(t.is_contiguous() for t in moved)
-    same(gradients(layer(*moved, **call), moved), want)
 
 
 @each("layer", LAYERS)
@@ -136,23 +91,3 @@ def test_the_result_can_be_changed_in_place(layer: Layer, recipe: lp.Recipe) -> 
     for each_x in (x, x[0]):
         layer(each_x, w, b, recipe=recipe).relu_().sum().backward()
     assert x.grad is not None
-
-
-@each("layer", LAYERS)
-def test_draws_repeat_under_manual_seed(layer: Layer) -> None:
-    tensors = layer.operands()
-
-    def run(layer: Layer) -> Tensors:
-        return gradients(layer(*tensors, recipe=STOCHASTIC), tensors)
-
-    alike((layer, layer), run)
-    assert not torch.equal(run(layer)[0], run(layer)[0])
-
-
-@each("recipe", [DETERMINISTIC, lp.Recipe(input="e4m3")])
-@each("layer", LAYERS)
-def test_autocast_changes_nothing_under_a_recipe(layer: Layer, recipe: lp.Recipe) -> None:
-    tensors = layer.operands()
-    want = gradients(layer(*tensors, recipe=recipe), tensors)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        same(gradients(layer(*tensors, recipe=recipe), tensors), want)

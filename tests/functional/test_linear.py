@@ -3,20 +3,19 @@
 What linear shares with the convolutions is tested in test_every_layer.py.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, RECIPES, STOCHASTIC
 from tests.loops import each
-from tests.support.autograd import alike, backward, close, gradients, leaves, output_gradients, same
-from tests.support.composition import SEED, Steps
+from tests.support.autograd import close, gradients, leaves, output_gradients
+from tests.support.composition import Steps, assert_composed
 from tests.support.refusals import Row, refuses
 
 linear = lp.functional.linear
@@ -54,21 +53,8 @@ def test_linear_is_its_steps_by_the_reference(
     shape: tuple[int, ...], out_features: int, recipe: lp.Recipe, backends: list[str]
 ) -> None:
     tensors = operands(shape, out_features)
-    want = composed(*tensors, recipe)
-    for backend in backends:
-        y = linear(*tensors, recipe=recipe, generator=torch.tensor(SEED), backend=backend)
-        same(gradients(y, tensors), want, backend, ("y", "dx", "dw", "db"))
-
-
-@each("shape, out_features", SHAPES)
-def test_sums_in_fp32_are_torchs_within_rounding(
-    shape: tuple[int, ...], out_features: int, backends: list[str]
-) -> None:
-    sums = lp.Recipe(input="fp32", fprop="fp32", dgrad="fp32", wgrad="fp32")
-    tensors = operands(shape, out_features)
-    want = gradients(F.linear(*tensors), tensors)
-    for backend in backends:
-        close(gradients(linear(*tensors, recipe=sums, backend=backend), tensors), want)
+    call = partial(linear, *tensors, recipe=recipe)
+    assert_composed(call, tensors, composed(*tensors, recipe), backends)
 
 
 def test_quantizers_alone_leave_the_products_to_torch() -> None:
@@ -85,12 +71,6 @@ def test_a_format_keeps_its_axis() -> None:
     fmt = lp.AffineFormat(4, axis=0)
     got = linear(x, w, recipe=lp.Recipe(input=fmt))
     torch.testing.assert_close(got, F.linear(lp.quantize(x, fmt), w))
-
-
-def test_a_recipe_may_be_given_by_name() -> None:
-    tensors = operands((4, 70))
-    want = linear(*tensors, recipe=lp.recipe("fp8_wang2018"))
-    assert_bit_equal(linear(*tensors, recipe="fp8_wang2018"), want)
 
 
 # --- draws ---
@@ -113,18 +93,6 @@ def test_nothing_is_drawn_where_nothing_is_stochastic() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-@each("reentrant", [False, True])
-def test_a_checkpoint_draws_the_same_again(reentrant: bool) -> None:
-    def layer(*tensors: torch.Tensor) -> torch.Tensor:
-        return linear(*tensors, recipe=STOCHASTIC)
-
-    def recomputed(*tensors: torch.Tensor) -> torch.Tensor:
-        return checkpoint(layer, *tensors, use_reentrant=reentrant)
-
-    tensors = operands()
-    alike((layer, recomputed), lambda run: backward(run, tensors))
-
-
 # --- torch's conventions ---
 
 
@@ -139,13 +107,6 @@ def test_only_the_operands_that_backward_reads_are_kept() -> None:
 def test_autocast_decides_where_the_recipe_is_fp32() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert linear(*operands(), recipe="fp32").dtype == torch.bfloat16
-
-
-def test_a_second_derivative_is_refused() -> None:
-    x, w, b = operands()
-    y = linear(x, w, b, recipe=DETERMINISTIC)
-    with pytest.raises(NotImplementedError, match="no second derivative"):
-        torch.autograd.grad(y.square().sum(), x, create_graph=True)
 
 
 X, W, B = torch.ones(4, 5), torch.ones(3, 5), torch.ones(3)

@@ -1,6 +1,7 @@
 """Norms, softmax and GELU under a recipe."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, RECIPES
 from tests.loops import each
 from tests.support.autograd import close, gradients, leaves, output_gradients, same
-from tests.support.composition import SEED, Steps
+from tests.support.composition import SEED, Steps, assert_composed
 from tests.support.refusals import refused
 
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
@@ -57,9 +58,7 @@ def composed_softmax(recipe: lp.Recipe, x: torch.Tensor) -> list[torch.Tensor]:
 def test_softmax_is_its_steps_by_the_reference(recipe: lp.Recipe, backends: list[str]) -> None:
     (x,) = leaves((4, 7))
     want = composed_softmax(recipe, x.detach())
-    for backend in backends:
-        y = F.softmax(x, 1, recipe=recipe, generator=torch.tensor(SEED), backend=backend)
-        same(gradients(y, x), want, backend)
+    assert_composed(partial(F.softmax, x, 1, recipe=recipe), x, want, backends)
 
 
 Rows = Callable[[torch.Tensor], torch.Tensor]
@@ -82,14 +81,8 @@ LAST_AXIS = (
 # For x (4, 6, 5), each kind has the call, the rows that share a mean, the way back from them, the
 # rows that share a weight, and the shape of the weight in x.
 KINDS: dict[str, tuple[Any, Rows, Rows, Rows, tuple[int, ...]]] = {
-    "layer": (
-        lambda x, w, b, **o: F.layer_norm(x, (5,), w, b, 1e-3, **o),
-        *LAST_AXIS,
-    ),
-    "rms": (
-        lambda x, w, b, **o: F.rms_norm(x, (5,), w, 1e-3, **o),
-        *LAST_AXIS,
-    ),
+    "layer": (lambda x, w, b, **o: F.layer_norm(x, (5,), w, b, 1e-3, **o), *LAST_AXIS),
+    "rms": (lambda x, w, b, **o: F.rms_norm(x, (5,), w, 1e-3, **o), *LAST_AXIS),
     "group": (
         lambda x, w, b, **o: F.group_norm(x, 2, w, b, 1e-3, **o),
         lambda x: x.reshape(8, 15),
@@ -140,9 +133,8 @@ def test_norm_is_its_steps_by_the_reference(
     call, *_, shape = KINDS[kind]
     x, w, b = leaves((4, 6, 5), shape[:1], shape[:1])
     want = composed_norm(kind, recipe, x.detach(), w.detach(), b.detach())
-    for backend in backends:
-        y = call(x, w, b, recipe=recipe, generator=torch.tensor(SEED), backend=backend)
-        same(gradients(y, [x, w] if kind == "rms" else [x, w, b]), want, f"{kind} {backend}")
+    inputs = [x, w] if kind == "rms" else [x, w, b]
+    assert_composed(partial(call, x, w, b, recipe=recipe), inputs, want, backends)
 
 
 def test_batch_norm_keeps_its_statistics_and_uses_them() -> None:
@@ -164,19 +156,6 @@ def test_gelu_stands_between_its_quantizers() -> None:
     y = nn.functional.gelu(inner, approximate="tanh")
     dx = torch.autograd.grad(y, inner, lp.quantize(*output_gradients(y.shape), "e4m2"))[0]
     same(got, [lp.quantize(y.detach(), "e5m6"), lp.quantize(dx, "e5m5")])
-
-
-def test_narrow_inputs_are_widened() -> None:
-    x = torch.randn(4, 6, 5, dtype=torch.bfloat16, requires_grad=True)
-    for call in (
-        lambda t: F.layer_norm(t, (5,), recipe=SUMS),
-        lambda t: F.softmax(t, 1, recipe=SUMS),
-        lambda t: F.gelu(t, recipe=DETERMINISTIC),
-    ):
-        y = call(x)
-        assert y.dtype == torch.float32
-        assert_bit_equal(y, call(x.float()))
-        assert torch.autograd.grad(y.sum(), x)[0].dtype == torch.bfloat16
 
 
 def test_softmax_of_a_scalar_is_one() -> None:

@@ -23,7 +23,7 @@ def every_backend(backend, monkeypatch):
 
 def held(fmt: str, *shape: int) -> torch.Tensor:
     """Values of fmt with both zeros, and with infinities and NaN where fmt has codes for them."""
-    x = torch.randn(*shape) * 3
+    x = torch.randn(shape) * 3
     parsed = lp.parse_format(fmt)
     specials = [0.0, -0.0]
     if isinstance(parsed, lp.FloatFormat) and parsed.specials == "ieee":
@@ -34,7 +34,7 @@ def held(fmt: str, *shape: int) -> torch.Tensor:
     return lp.quantize(x, fmt, backend="reference")
 
 
-@each("shape", [(1,), (7,), (5, 13), (3, 4, 5), (0,), (2, 0, 3)])
+@each("shape", [(), (1,), (7,), (5, 13), (3, 4, 5), (0,), (2, 0, 3)])
 @each("fmt", FORMATS)
 def test_pack_round_trips_to_the_bit(fmt, shape):
     x = held(fmt, *shape)
@@ -79,39 +79,8 @@ def test_pack_takes_other_dtypes_and_strides(dtype):
     assert_bit_equal(lp.pack(x.t(), "e5m2"), lp.pack(x.float().t().contiguous(), "e5m2"))
 
 
-def test_pack_of_a_scalar_round_trips():
-    for fmt in ("e5m2", "block4_e2m1"):
-        assert lp.unpack(lp.pack(torch.tensor(1.5), fmt), fmt, ()).item() == 1.5
-
-
 def test_pack_ignores_gradients():
     assert not lp.pack(torch.ones(3, requires_grad=True), "e5m2").requires_grad
-
-
-@each(
-    "value, fmt, match",
-    [
-        (1.1, "e5m2", r"1\.10"),
-        (65536.0, "e5m2", "65536"),
-        (2.0**-17, "e5m2", "7.629"),
-        (float("inf"), "fp8_e4m3", "inf"),
-        (float("nan"), "fp4_e2m1", "nan"),
-        (float("nan"), "fixed8_f4", "nan"),
-        (0.3, "fixed8_f4", r"0\.3"),
-        (16.0, "fixed8_f4", "16"),
-        (-1.0, "ufixed8_f4", "-1"),
-        (0.3, "block4_e2m1", r"0\.3"),
-    ],
-)
-def test_pack_refuses_a_value_that_the_format_does_not_hold(value, fmt, match):
-    with pytest.raises(ValueError, match=match):
-        lp.pack(torch.tensor([1.0, value, 2.0]), fmt)
-
-
-def test_pack_refuses_a_float64_that_float32_rounds_into_the_format():
-    x = torch.tensor([1 + 2**-40], dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"pack: e5m2 has no code for 1\.00000000000090"):
-        lp.pack(x, "e5m2")
 
 
 X, CODES = torch.ones(4), torch.zeros(3, dtype=torch.uint8)
@@ -124,6 +93,8 @@ UNPACKED: list[Row] = [
     ((None, "e5m2", (4,)), {}, TypeError, "codes must be a torch.Tensor"),
 ]
 PACKED: list[Row] = [
+    # float32 would round this value into the format.
+    ((X.double() + 2**-40, "e5m2"), {}, ValueError, r"e5m2 has no code for 1\.00000000000090"),
     ((X, "affine4"), {}, ValueError, "pack: affine4 cannot be packed: its codes"),
     ((X, lp.AffineFormat(4)), {}, ValueError, "use a FixedFormat or a Block"),
     ((X, lp.Quantizer("e5m2")), {}, TypeError, "of a Quantizer pass .fmt"),

@@ -1,5 +1,6 @@
-"""Products of two activations: matmul under a recipe, bmm, baddbmm, bilinear."""
+"""Products of two activations: matmul under a recipe, bmm, baddbmm, bilinear, einsum."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,21 +10,17 @@ import lpkernels as lp
 from lpkernels import ops
 from lpkernels.rng import Role, derive_seed
 from tests.compare import assert_bit_equal
-from tests.functional.layer_recipes import ACCUMULATORS_ONLY, DETERMINISTIC, RECIPES, STOCHASTIC
-from tests.loops import each
+from tests.functional.layer_recipes import DETERMINISTIC, RECIPES, STOCHASTIC
+from tests.loops import each, rows
 from tests.support.autograd import close, gradients, leaves, output_gradients, same
-from tests.support.composition import SEED, Steps, signed
-from tests.support.refusals import refused
+from tests.support.composition import SEED, Steps, assert_composed, how, signed
+from tests.support.refusals import Row, refused, refuses
 
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
 NATIVE_SUMS = lp.Recipe(input="fp32", weight="fp32")
 every_recipe = each("recipe", RECIPES.values())
 without_rounding = each("recipe", [SUMS, NATIVE_SUMS])
 F = lp.functional
-
-
-def call(backend: str) -> dict[str, Any]:
-    return {"generator": torch.tensor(SEED), "backend": backend}
 
 
 def transposed(a: np.ndarray) -> np.ndarray:
@@ -45,45 +42,32 @@ def composed_bmm(recipe: lp.Recipe, a: np.ndarray, b: np.ndarray) -> list[np.nda
 def test_bmm_is_its_steps_by_the_reference(recipe: lp.Recipe, backends: list[str]) -> None:
     a, b = leaves((2, 3, 7), (2, 7, 4))
     want = composed_bmm(recipe, a.detach().numpy(), b.detach().numpy())
-    for backend in backends:
-        same(gradients(F.bmm(a, b, recipe=recipe, **call(backend)), (a, b)), want, backend)
+    assert_composed(partial(F.bmm, a, b, recipe=recipe), (a, b), want, backends)
 
 
 @every_recipe
 def test_matmul_by_a_recipe_is_the_linear_layer(recipe: lp.Recipe, backend: str) -> None:
     x, w = leaves((2, 3, 7), (4, 7))
-    got = F.matmul(x, w.t(), recipe=recipe, **call(backend))
-    want = F.linear(x, w, recipe=recipe, **call(backend))
+    got = F.matmul(x, w.t(), recipe=recipe, **how(backend))
+    want = F.linear(x, w, recipe=recipe, **how(backend))
     same(gradients(got, (x, w)), gradients(want, (x, w)))
 
 
 @without_rounding
-@each(
+@rows(
     "shapes",
-    [
-        ((3, 4), (4, 5)),
-        ((4,), (4,)),
-        ((4,), (2, 4, 5)),
-        ((2, 3, 4), (4,)),
-        ((2, 1, 3, 4), (5, 4, 2)),
-        ((3, 0), (0, 2)),
-    ],
+    ((3, 4), (4, 5)),
+    ((4,), (4,)),
+    ((4,), (2, 4, 5)),
+    ((2, 3, 4), (4,)),
+    ((2, 1, 3, 4), (5, 4, 2)),
+    ((3, 0), (0, 2)),
 )
 def test_matmul_by_a_recipe_has_torchs_shapes(recipe: lp.Recipe, shapes: Any) -> None:
     tensors = leaves(*shapes)
     got, want = F.matmul(*tensors, recipe=recipe), torch.matmul(*tensors)
     assert got.shape == want.shape
     close(gradients(got, tensors), gradients(want, tensors))
-
-
-def test_matmul_sums_the_gradient_of_a_broadcast_operand_at_once(backend: str) -> None:
-    a, b = leaves((3, 7), (2, 7, 4))
-    y = F.matmul(a, b, recipe=ACCUMULATORS_ONLY, backend=backend)
-    g = torch.randn(y.shape)
-    (got,) = torch.autograd.grad(y, a, g)
-    rows = g.transpose(0, 1).reshape(3, -1)
-    terms = b.detach().transpose(1, 2).reshape(-1, 7)
-    assert_bit_equal(got, lp.matmul(rows, terms, ACCUMULATORS_ONLY.dgrad, backend=backend))
 
 
 def test_matmul_by_the_fp32_recipe_is_torchs_own() -> None:
@@ -111,8 +95,8 @@ def test_baddbmm_without_rounding_is_torch_within_fp32(
 
 def test_baddbmm_of_a_bias_is_the_linear_layer(backend: str) -> None:
     bias, x, w = leaves((4,), (1, 3, 7), (4, 7))
-    got = F.baddbmm(bias, x, w.t().unsqueeze(0), recipe=STOCHASTIC, **call(backend))
-    want = F.linear(x, w, bias, recipe=STOCHASTIC, **call(backend))
+    got = F.baddbmm(bias, x, w.t().unsqueeze(0), recipe=STOCHASTIC, **how(backend))
+    want = F.linear(x, w, bias, recipe=STOCHASTIC, **how(backend))
     same(gradients(got, (bias, x)), gradients(want, (bias, x)))
 
 
@@ -121,7 +105,7 @@ def test_baddbmm_backends_agree(recipe: lp.Recipe) -> None:
     tensors = leaves((2, 1, 4), (2, 3, 7), (2, 7, 4))
 
     def run(backend: str) -> list[torch.Tensor]:
-        y = F.baddbmm(*tensors, beta=0.7, alpha=0.3, recipe=recipe, **call(backend))
+        y = F.baddbmm(*tensors, beta=0.7, alpha=0.3, recipe=recipe, **how(backend))
         return gradients(y, tensors)
 
     same(run("auto"), run("reference"))
@@ -163,10 +147,8 @@ def composed_bilinear(recipe: lp.Recipe, tensors: list[torch.Tensor]) -> list[np
 @every_recipe
 def test_bilinear_is_its_steps_by_the_reference(recipe: lp.Recipe, backends: list[str]) -> None:
     tensors = leaves((5, 3), (5, 4), (2, 3, 4), (2,))
-    want = composed_bilinear(recipe, tensors)
-    for backend in backends:
-        y = F.bilinear(*tensors, recipe=recipe, **call(backend))
-        same(gradients(y, tensors), want, backend)
+    call = partial(F.bilinear, *tensors, recipe=recipe)
+    assert_composed(call, tensors, composed_bilinear(recipe, tensors), backends)
 
 
 @without_rounding
@@ -197,3 +179,86 @@ REFUSED = [
     (lambda: F.bilinear(A[..., :3], A, W, torch.ones(3), recipe=R), ValueError, r"bias must be \("),
 ]
 test_products_refuse_wrong_arguments = refused(REFUSED)
+
+
+# --- einsum ---
+
+
+einsum = lp.functional.einsum
+EQUATIONS = [
+    ("ij,jk->ik", (3, 4), (4, 5)),
+    ("ij,jk", (3, 4), (4, 5)),
+    ("ba,cb", (3, 4), (5, 3)),
+    ("bij,bjk->bik", (2, 3, 4), (2, 4, 5)),
+    ("bhqd,bhkd->bhqk", (2, 3, 4, 5), (2, 3, 6, 5)),
+    ("bqhd,bkhd->bhqk", (2, 4, 3, 5), (2, 6, 3, 5)),
+    ("ij,kj->ki", (3, 4), (5, 4)),
+    ("i,j->ij", (3,), (4,)),
+    ("i,i", (3,), (3,)),
+    ("ij,jk->", (3, 4), (4, 5)),
+    ("ijl,jk->ik", (3, 4, 2), (4, 5)),
+    ("ij,jkl->ik", (3, 4), (4, 5, 2)),
+    ("ij,j->ij", (3, 4), (1,)),
+    ("ij,j->i", (3, 4), (4,)),
+    (" i j , j k -> i k ", (3, 4), (4, 5)),
+    ("ii,ij->j", (3, 3), (3, 4)),
+    ("iij,jk->ik", (3, 3, 4), (4, 5)),
+    ("...ij,jk->...ik", (2, 3, 4), (4, 5)),
+    ("...a,...b->...ab", (2, 1, 3), (5, 4)),
+    ("...ij,...j->i...", (2, 3, 4), (4,)),
+    ("b...,b...->...", (2, 3), (2, 3)),
+    ("...ij,...jk", (2, 3, 4), (4, 5)),
+    ("ij,jk->ik", (3, 0), (0, 5)),
+]
+
+
+@each("equation, left, right", EQUATIONS)
+def test_einsum_without_rounding_is_torch_within_fp32(equation: str, left: Any, right: Any) -> None:
+    tensors = leaves(left, right)
+    got, want = einsum(equation, *tensors, recipe=SUMS), torch.einsum(equation, *tensors)
+    assert got.shape == want.shape
+    close(gradients(got, tensors), gradients(want, tensors))
+
+
+def test_einsum_is_the_product_of_its_groups(backend: str) -> None:
+    q, k = leaves((2, 4, 3, 5), (2, 6, 3, 5))
+    call: dict[str, Any] = {"recipe": STOCHASTIC, "backend": backend}
+    call["generator"] = torch.tensor(7)
+    got = einsum("bqhd,bkhd->bhqk", q, k, **call)
+    left = q.permute(0, 2, 1, 3).reshape(6, 4, 5)
+    right = k.permute(0, 2, 3, 1).reshape(6, 5, 6)
+    want = lp.functional.bmm(left, right, **call).reshape(2, 3, 4, 6)
+    same(gradients(got, (q, k)), gradients(want, (q, k)))
+
+
+def test_einsum_sums_in_the_order_of_the_equation(backend: str) -> None:
+    a, b = torch.randn(3, 4, 5), torch.randn(5, 4, 2)
+    got = einsum("ijk,kjl->il", a, b, recipe=DETERMINISTIC, backend=backend)
+    right = b.permute(1, 0, 2).reshape(20, 2)
+    want = lp.functional.matmul(a.reshape(3, 20), right, recipe=DETERMINISTIC, backend=backend)
+    assert_bit_equal(got, want)
+
+
+def test_einsum_by_the_fp32_recipe_is_torchs_own() -> None:
+    a, b, c = torch.randn(3, 3, 3).double()
+    assert_bit_equal(einsum("ij,jk,kl->il", a, b, c), torch.einsum("ij,jk,kl->il", a, b, c))
+
+
+LEFT, RIGHT = torch.ones(3, 4), torch.ones(4, 5)
+
+
+REFUSED_BY_EINSUM: list[Row] = [
+    (("ij->ji", LEFT), {}, ValueError, "expected two operands, got 1"),
+    (("ij,jk,kl->il", LEFT, RIGHT, RIGHT), {}, ValueError, "expected two operands, got 3"),
+    ((3, LEFT, RIGHT), {}, TypeError, "equation must be a str .* got int"),
+    (("ij->ik", LEFT, RIGHT), {}, ValueError, "expected two operands of letters"),
+    (("i1,1k->ik", LEFT, RIGHT), {}, ValueError, "two operands of letters"),
+    (("ijl,jk->ik", LEFT, RIGHT), {}, ValueError, r"'ijl' .* names 3 dimensions, but .* \(3, 4\)"),
+    (("i,jk->ik", LEFT, RIGHT), {}, ValueError, "'i' .* names 1 dimensions"),
+    (("ij,jk->il", LEFT, RIGHT), {}, ValueError, "must name labels of the operands"),
+    (("ij,jk->ii", LEFT, RIGHT), {}, ValueError, "each once"),
+    (("ij,ik->jk", LEFT, RIGHT), {}, ValueError, "label 'i' .* size 3 in one operand and 4"),
+    (("ii,ij->j", LEFT, RIGHT), {}, ValueError, "repeated over sizes 3 and 4"),
+    (("ij,jk->ik", LEFT.double(), RIGHT), {}, TypeError, "einsum: a is float64"),
+]
+test_einsum_refuses_wrong_arguments = refuses(einsum, REFUSED_BY_EINSUM, recipe=DETERMINISTIC)

@@ -9,7 +9,7 @@ import lpkernels as lp
 from lpkernels.functional.cells import CELLS
 from lpkernels.rng import derive_seed
 from tests.compare import assert_bit_equal
-from tests.functional.layer_recipes import ACCUMULATORS_ONLY, DETERMINISTIC, RECIPES, STOCHASTIC
+from tests.functional.layer_recipes import ACCUMULATORS_ONLY, DETERMINISTIC, STOCHASTIC
 from tests.loops import each
 from tests.support.autograd import close, flat, gradients, output_gradients, same
 from tests.support.composition import SEED, signed
@@ -187,19 +187,6 @@ def test_layers_follow_each_other(kind: str) -> None:
     same(got, gradients([y, *last], [x, hx, w]))
 
 
-@each("recipe", RECIPES.values())
-@every_kind
-@padded_or_packed
-def test_layer_is_the_references(kind: str, batch_sizes: Any, recipe: lp.Recipe) -> None:
-    x, hx, w = sequence(batch_sizes), states(kind), weights(kind)
-    call = {"batch_sizes": batch_sizes, "recipe": recipe, "generator": torch.tensor(SEED)}
-    got, want = (
-        gradients(getattr(F, kind)(x, hx, w, **call, backend=backend), [x, hx, w])
-        for backend in ("auto", "reference")
-    )
-    same(got, want)
-
-
 @every_kind
 def test_layer_without_gradient_is_the_same(kind: str) -> None:
     x, hx, w = leaf(L, N, IN), states(kind), weights(kind)
@@ -227,15 +214,6 @@ def test_dropout_between_layers_is_torchs() -> None:
     want = flat(layer(x))
     torch.manual_seed(5)
     close(flat(lp.convert(layer, SUMS)(x)), want)
-
-
-def test_layer_widens_narrow_operands() -> None:
-    x, hx, w = leaf(L, N, IN), states("gru"), weights("gru")
-    narrow = [t.detach().bfloat16().requires_grad_() for t in (x, hx, *w)]
-    y, last = F.gru(narrow[0], narrow[1], narrow[2:], recipe=DETERMINISTIC)
-    assert y.dtype == last.dtype == torch.float32
-    (y.sum() + last.sum()).backward()
-    assert {t.grad.dtype for t in narrow} == {torch.bfloat16}
 
 
 @every_kind

@@ -15,7 +15,7 @@ import lpkernels as lp
 from lpkernels.functional import _saved
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, RECIPES, STOCHASTIC
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.autograd import compiled, same
 
 F = lp.functional
@@ -82,16 +82,14 @@ def test_bits_are_the_same_packed_or_not(kind: str, recipe: lp.Recipe) -> None:
     same(gradients(layer, inputs, True), gradients(layer, inputs, False))
 
 
-@each(
+@rows(
     "text, bits",
-    [
-        ("e5m2", 8),
-        ("e4m3fn", 8),
-        ("fp4_e2m1", 4),
-        ("e5m2:stochastic", 8),
-        ("fixed6_f3", 6),
-        ("bf16", 16),
-    ],
+    ("e5m2", 8),
+    ("e4m3fn", 8),
+    ("fp4_e2m1", 4),
+    ("e5m2:stochastic", 8),
+    ("fixed6_f3", 6),
+    ("bf16", 16),
 )
 @each("acc", ["e6m9", "native"])
 def test_an_activation_is_kept_in_the_bits_of_its_format(text: str, bits: int, acc: str) -> None:
@@ -112,10 +110,8 @@ def test_both_activations_of_a_product_are_packed() -> None:
 
 def test_what_a_recipe_does_not_round_is_kept_as_it_is() -> None:
     x, w = torch.randn(4, 6, requires_grad=True), torch.randn(3, 6, requires_grad=True)
-    for recipe in (lp.Recipe(**SUMS), lp.Recipe(input="fp32", **SUMS), "affine"):
-        recipe = FORMATS["affine"] if recipe == "affine" else recipe
-        y = F.linear(x, w, recipe=recipe)
-        kept = y.grad_fn.saved_tensors
+    for recipe in (lp.Recipe(**SUMS), lp.Recipe(input="fp32", **SUMS), FORMATS["affine"]):
+        kept = F.linear(x, w, recipe=recipe).grad_fn.saved_tensors
         assert kept[0].dtype == torch.float32 and kept[0].shape == x.shape
 
 
@@ -193,23 +189,6 @@ def test_codes_are_of_the_tensor_as_it_is(kind: str, change: Callable[..., None]
     change(x, changed)
     got = weight_gradients(second, x, len(inputs))
     same(got, weight_gradients(second, changed, len(inputs)))
-
-
-@each("change", CHANGES)
-@each("kind", ["linear", "conv"])
-def test_gradients_are_torchs_of_the_rounded_operands(
-    kind: str, change: Callable[..., None]
-) -> None:
-    """The sums of these integers are exact in any order, so torch's are the same to the bit."""
-    (first, _), (second, _) = (LAYERS[kind](lp.Recipe(input="e5m2")) for _ in range(2))
-    values = torch.randint(-9, 9, X.shape).float()
-    x = values.clone().requires_grad_() * 1
-    first(x)
-    change(x, values + 3)
-    (got,) = torch.autograd.grad(second(x).sum(), second.weight)
-    torchs = lp.revert(second)
-    (want,) = torch.autograd.grad(torchs(lp.quantize(values + 3, "e5m2")).sum(), torchs.weight)
-    assert_bit_equal(got, want)
 
 
 @each("change", CHANGES[1:])

@@ -15,6 +15,7 @@ from torch import nn
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
+from tests.loops import each
 from tests.models.architectures import ARCHITECTURES, transformers
 
 # It needs transformers, without which the import above skips this file.
@@ -26,6 +27,9 @@ FAMILIES = [name for name in ARCHITECTURES if not name.endswith("-eager")]
 POLICY = "policy:cpt_fu2021"
 
 
+BATCH = ARCHITECTURES["gpt2-sdpa"].batch()
+
+
 def saved(folder: Path, name: str = "gpt2-sdpa", policy: Any = POLICY) -> Any:
     """A model after a training step's forward pass, in evaluation, saved with its recipes."""
     model = lp.convert(ARCHITECTURES[name].model(), policy)
@@ -34,14 +38,7 @@ def saved(folder: Path, name: str = "gpt2-sdpa", policy: Any = POLICY) -> Any:
     return model
 
 
-def changed(folder: Path, **entries: Any) -> None:
-    """Other entries in the policy of a saved model."""
-    config = json.loads((folder / "config.json").read_text())
-    config["quantization_config"]["policy"] |= entries
-    (folder / "config.json").write_text(json.dumps(config))
-
-
-@pytest.mark.parametrize("name", FAMILIES)
+@each("name", FAMILIES)
 def test_a_loaded_model_is_converted_and_equal_to_the_bit(tmp_path: Path, name: str) -> None:
     model = saved(tmp_path, name)
     loaded = type(model).from_pretrained(tmp_path)
@@ -50,24 +47,26 @@ def test_a_loaded_model_is_converted_and_equal_to_the_bit(tmp_path: Path, name: 
     assert_bit_equal(loaded(**batch).logits, model(**batch).logits)
 
 
-def test_importing_the_module_makes_the_method_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes transformers as it is before the integration is imported."""
+    for registry in (auto.AUTO_QUANTIZER_MAPPING, auto.AUTO_QUANTIZATION_CONFIG_MAPPING):
+        monkeypatch.delitem(registry, "lpkernels")
+
+
+def test_importing_the_module_makes_the_method_known(tmp_path: Path, monkeypatch: Any) -> None:
     model = saved(tmp_path)
     forget(monkeypatch)
     monkeypatch.delitem(sys.modules, integration.__name__)
     importlib.import_module(integration.__name__)
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
-    batch = ARCHITECTURES["gpt2-sdpa"].batch()
-    assert_bit_equal(loaded(**batch).logits, model(**batch).logits)
+    assert_bit_equal(loaded(**BATCH).logits, model(**BATCH).logits)
 
 
 @pytest.mark.slow
 def test_a_new_process_that_imports_the_module_gives_the_same_bits(tmp_path: Path) -> None:
     # Here a fresh interpreter is the subject, which takes ten seconds to import transformers.
     model = saved(tmp_path)
-    batch = ARCHITECTURES["gpt2-sdpa"].batch()
-    torch.save(batch["input_ids"], tmp_path / "ids.pt")
+    torch.save(BATCH["input_ids"], tmp_path / "ids.pt")
     code = (
         "import sys, torch, transformers, lpkernels.integrations.transformers as integration; "
         "model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1]); "
@@ -77,12 +76,10 @@ def test_a_new_process_that_imports_the_module_gives_the_same_bits(tmp_path: Pat
     command = [sys.executable, "-c", code, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert_bit_equal(torch.load(tmp_path / "logits.pt"), model(batch["input_ids"]).logits)
+    assert_bit_equal(torch.load(tmp_path / "logits.pt"), model(BATCH["input_ids"]).logits)
 
 
-def test_the_configuration_is_a_policy_file_and_a_loaded_model_is_saved_again_alike(
-    tmp_path: Path,
-) -> None:
+def test_the_configuration_is_a_policy_file_and_a_loaded_model_is_saved_alike(tmp_path: Path):
     model = saved(tmp_path)
     text = (tmp_path / "config.json").read_text()
     entry = json.loads(text)["quantization_config"]
@@ -105,17 +102,11 @@ def test_trainer_takes_a_loaded_model(tmp_path: Path) -> None:
     pytest.importorskip("accelerate")
     loaded = type(saved(tmp_path)).from_pretrained(tmp_path)
     options = {"use_cpu": True, "report_to": [], "max_steps": 1, "save_strategy": "no"}
-    rows = [{k: v[0] for k, v in ARCHITECTURES["gpt2-sdpa"].batch().items()}] * 2
+    rows = [{k: v[0] for k, v in BATCH.items()}] * 2
     before = loaded.transformer.h[0].mlp.c_fc.weight.clone()
     arguments = transformers.TrainingArguments(str(tmp_path / "run"), **options)
     transformers.Trainer(loaded, arguments, train_dataset=rows).train()
     assert not torch.equal(loaded.transformer.h[0].mlp.c_fc.weight, before)
-
-
-def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes transformers as it is before the integration is imported."""
-    for registry in (auto.AUTO_QUANTIZER_MAPPING, auto.AUTO_QUANTIZATION_CONFIG_MAPPING):
-        monkeypatch.delitem(registry, "lpkernels")
 
 
 def test_where_the_method_is_unknown_transformers_gives_plain_layers(
@@ -130,26 +121,20 @@ def test_where_the_method_is_unknown_transformers_gives_plain_layers(
     assert [text[:43] for text in warnings] == ["Unknown quantization type, got lpkernels - "]
 
 
-def test_the_policy_of_another_model_is_refused(tmp_path: Path) -> None:
-    saved(tmp_path)
+def test_other_policies_are_refused(tmp_path: Path) -> None:
+    model = saved(tmp_path)
     with pytest.raises(ValueError, match="convert: the key 'transformer' fits the name of no mod"):
         transformers.GPT2Model.from_pretrained(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("entries", "match"),
-    [
+    text = (tmp_path / "config.json").read_text()
+    for entries, match in (
         ({"schema": 9}, r"config\.json: quantization_config: expected schema <= 1 .*got 9"),
         ({"rules": [{"layers": [{"name": "os:getcwd"}], "recipe": {}}]}, "names a function"),
-    ],
-)
-def test_an_entry_that_is_no_policy_is_refused(
-    tmp_path: Path, entries: dict[str, Any], match: str
-) -> None:
-    model = saved(tmp_path)
-    changed(tmp_path, **entries)
-    with pytest.raises(ValueError, match=match):
-        type(model).from_pretrained(tmp_path)
+    ):
+        config = json.loads(text)
+        config["quantization_config"]["policy"] |= entries
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        with pytest.raises(ValueError, match=match):
+            type(model).from_pretrained(tmp_path)
 
 
 def test_other_models_are_not_remembered() -> None:

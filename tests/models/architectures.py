@@ -63,74 +63,51 @@ def _tokens(every_token_has_a_label: bool) -> Callable[[], Batch]:
     return batch
 
 
-def _resnet() -> Any:
-    config = transformers.ResNetConfig(
-        embedding_size=8, hidden_sizes=[8, 16], depths=[1, 2], layer_type="bottleneck",
-        num_labels=CLASSES,
-    )  # fmt: skip
-    return transformers.ResNetForImageClassification(config)
+def _built(name: str, purpose: str, **options: Any) -> Callable[[], Any]:
+    """The family's model for a purpose, from its configuration with these options."""
+    config = getattr(transformers, f"{name}Config")
+    model = getattr(transformers, f"{name}{purpose}")
+    return lambda: model(config(**options))
 
 
-def _mobilenet_v2() -> Any:
-    config = transformers.MobileNetV2Config(
-        image_size=16, depth_multiplier=0.1, depth_divisible_by=4, min_depth=4, output_stride=8,
-        classifier_dropout_prob=0.0, num_labels=CLASSES,
-    )  # fmt: skip
-    return transformers.MobileNetV2ForImageClassification(config)
+def _with_attention(name: str, batch: Any, products: int, purpose: str, **options: Any) -> Any:
+    """The family with both ways to compute attention."""
+    return {
+        f"{name.lower()}-{attention}": Architecture(
+            _built(name, purpose, **options, attn_implementation=attention), batch, products
+        )
+        for attention in ("eager", "sdpa")
+    }
 
 
+_IMAGES, _CLASSES = "ForImageClassification", {"num_labels": CLASSES}
 _SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "intermediate_size": 32}
 _TEXT = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 0}
 
-
-def _vit(attention: str) -> Any:
-    config = transformers.ViTConfig(
-        **_SIZES, num_attention_heads=2, image_size=8, patch_size=4, num_labels=CLASSES,
-        attn_implementation=attention,
-    )  # fmt: skip
-    return transformers.ViTForImageClassification(config)
-
-
-def _bert(attention: str) -> Any:
-    config = transformers.BertConfig(
-        **_SIZES, num_attention_heads=2, vocab_size=VOCABULARY, max_position_embeddings=LENGTH,
-        num_labels=CLASSES, attn_implementation=attention,
-    )  # fmt: skip
-    return transformers.BertForSequenceClassification(config)
-
-
-def _gpt2(attention: str) -> Any:
-    config = transformers.GPT2Config(
-        **_TEXT, n_positions=LENGTH, n_embd=16, n_layer=2, n_head=2, attn_implementation=attention
-    )
-    return transformers.GPT2LMHeadModel(config)
-
-
-def _llama(attention: str) -> Any:
-    # Four heads of queries share two heads of keys and values.
-    config = transformers.LlamaConfig(
-        **_SIZES, **_TEXT, num_attention_heads=4, num_key_value_heads=2,
-        max_position_embeddings=LENGTH, attn_implementation=attention,
-    )  # fmt: skip
-    return transformers.LlamaForCausalLM(config)
-
-
-def _with_attention(name: str, build: Callable[[str], Any], batch: Any, products: int) -> Any:
-    def with_one(attention: str) -> Architecture:
-        return Architecture(lambda: build(attention), batch, products)
-
-    return {f"{name}-{attention}": with_one(attention) for attention in ("eager", "sdpa")}
-
-
+#: By name; the transformers with both ways to compute attention.
 ARCHITECTURES: dict[str, Architecture] = {
-    "resnet": Architecture(_resnet, _images(16, 4), 12),
-    "mobilenet_v2": Architecture(_mobilenet_v2, _images(16, 8), 53),
-    **_with_attention("vit", _vit, _images(8, 4), 16),
-    **_with_attention("bert", _bert, _tokens(False), 16),
-    **_with_attention("gpt2", _gpt2, _tokens(True), 11),
-    **_with_attention("llama", _llama, _tokens(True), 17),
-}
-"""By name; the transformers with both ways to compute attention."""
+    "resnet": Architecture(
+        _built("ResNet", _IMAGES, **_CLASSES, embedding_size=8, hidden_sizes=[8, 16],
+               depths=[1, 2], layer_type="bottleneck"),
+        _images(16, 4), 12,
+    ),
+    "mobilenet_v2": Architecture(
+        _built("MobileNetV2", _IMAGES, **_CLASSES, image_size=16, depth_multiplier=0.1,
+               depth_divisible_by=4, min_depth=4, output_stride=8, classifier_dropout_prob=0.0),
+        _images(16, 8), 53,
+    ),
+    **_with_attention("ViT", _images(8, 4), 16, _IMAGES, **_SIZES, **_CLASSES,
+                      num_attention_heads=2, image_size=8, patch_size=4),
+    **_with_attention("Bert", _tokens(False), 16, "ForSequenceClassification", **_SIZES, **_CLASSES,
+                      num_attention_heads=2, vocab_size=VOCABULARY,
+                      max_position_embeddings=LENGTH),
+    **_with_attention("GPT2", _tokens(True), 11, "LMHeadModel", **_TEXT, n_positions=LENGTH,
+                      n_embd=16, n_layer=2, n_head=2),
+    # Four heads of queries share two heads of keys and values.
+    **_with_attention("Llama", _tokens(True), 17, "ForCausalLM", **_SIZES, **_TEXT,
+                      num_attention_heads=4, num_key_value_heads=2,
+                      max_position_embeddings=LENGTH),
+}  # fmt: skip
 
 _NARROW = lp.Accumulator("e6m7", chunk=16)
 RECIPES = {

@@ -22,8 +22,6 @@ from lpkernels.techniques.loss_scaling import LossScaler
 from tests.loops import each
 from tests.models.architectures import ARCHITECTURES, RECIPES, Architecture
 
-every_architecture = each("architecture", ARCHITECTURES.values())
-
 
 def loss(output: Any, _: Any) -> torch.Tensor:
     return output.loss
@@ -36,7 +34,7 @@ def traced(model: Any, architecture: Architecture) -> tuple[Op, ...]:
         return trace(model, loss, (architecture.batch(), None))
 
 
-@every_architecture
+@each("architecture", ARCHITECTURES.values())
 def test_every_product_parameter_and_edge_is_traced(architecture: Architecture) -> None:
     model = architecture.model()
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -53,19 +51,15 @@ def test_every_product_parameter_and_edge_is_traced(architecture: Architecture) 
     # and values.
     attention = 2 if "input_ids" in architecture.batch() or hasattr(model, "vit") else 0
     assert sum(op.is_gemm for op in ops) == architecture.products + attention
-    assert 0.6 <= demote(group(ops), 0.6).ratio
+    plain = demote(group(ops), 0.6)
+    assert 0.6 <= plain.ratio
     assert 0 < operator_based(ops).ratio < 1
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-@every_architecture
-def test_a_converted_model_has_the_tensors_of_the_plain_one(architecture: Architecture) -> None:
-    model = architecture.model()
-    plain = group(traced(model, architecture))
-    assignment = demote(plain, 0.6)
+    # A converted model has the tensors of the plain one.
     lp.convert(model, RECIPES["fp8"])
-    assert group(traced(model, architecture)) == plain
-    assignment.check(group(traced(model, architecture)))
+    converted = group(traced(model, architecture))
+    assert converted == group(ops)
+    plain.check(converted)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

@@ -1,7 +1,9 @@
 """Models nobody here wrote: converted whole, they train, equal the reference and come back."""
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ import lpkernels as lp
 from lpkernels.nn._product_sizes import SIZES
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.models.architectures import ARCHITECTURES, RECIPES, WITH_RECIPES, backward
+from tests.models.architectures import ARCHITECTURES, LENGTH, RECIPES, WITH_RECIPES, backward
 from tests.support.operators import Operators
 
 _TORCHS_PRODUCTS = {name for name in SIZES if name.startswith("aten::")} | {
@@ -25,17 +27,15 @@ _TORCHS_PRODUCTS = {name for name in SIZES if name.startswith("aten::")} | {
 def outputs_of(model: nn.Module) -> Iterator[list[tuple[str, torch.Tensor]]]:
     """The outputs of modules in the order of the calls, where an output is one tensor."""
     found: list[tuple[str, torch.Tensor]] = []
-    handles = []
-    for name, module in model.named_modules():
+    names = {module: name for name, module in model.named_modules()}
 
-        def note(_: Any, args: Any, output: Any, name: str = name) -> None:
-            if isinstance(output, torch.Tensor):
-                found.append((name, output.detach()))
+    def note(module: nn.Module, args: Any, output: Any) -> None:
+        if isinstance(output, torch.Tensor) and module in names:
+            found.append((names[module], output.detach()))
 
-        handles.append(module.register_forward_hook(note))
+    handle = nn.modules.module.register_module_forward_hook(note)
     yield found
-    for handle in handles:
-        handle.remove()
+    handle.remove()
 
 
 @each("name", ARCHITECTURES)
@@ -99,10 +99,8 @@ def test_losses_fall(name: str, recipe: str) -> None:
 
 @each("name", ARCHITECTURES)
 def test_conversion_keeps_parameters_and_keys_and_reverts_exactly(name: str) -> None:
-    (model, plain), batch = (
-        (ARCHITECTURES[name].model() for _ in range(2)),
-        ARCHITECTURES[name].batch(),
-    )
+    model, plain = (ARCHITECTURES[name].model() for _ in range(2))
+    batch = ARCHITECTURES[name].batch()
     optimised, keys = list(model.parameters()), list(model.state_dict())
     modules = [(module, type(module)) for module in model.modules()]
     lp.convert(model, RECIPES["fp8"])
@@ -124,3 +122,61 @@ def test_conversion_keeps_parameters_and_keys_and_reverts_exactly(name: str) -> 
     for (name, p), q in zip(model.named_parameters(), plain.parameters(), strict=True):
         assert_bit_equal(p.grad, q.grad, f"gradient of {name!r}")
     assert_bit_equal(model.eval()(**batch).logits, plain.eval()(**batch).logits, "logits")
+
+
+TRANSFORMERS = [name for name in ARCHITECTURES if name.endswith("-sdpa")]
+
+
+@each("name", ["llama-eager", "llama-sdpa"])
+def test_rotary_positions_are_no_product_and_stay_exact(name: str) -> None:
+    plain, model = (ARCHITECTURES[name].model() for _ in range(2))
+    lp.convert(model, RECIPES["fp8"])
+    positions = torch.arange(LENGTH)[None]
+    x = torch.zeros(1, LENGTH, 16)
+    rotary = [m.model.rotary_emb for m in (model, plain)]
+    summary = lp.nn.summary(rotary[0], x, positions)
+    assert summary.rows == ()
+    for got, want in zip(*(module(x, positions) for module in rotary), strict=True):
+        assert_bit_equal(got, want)
+
+
+@each("name", TRANSFORMERS)
+def test_checkpointing_changes_no_bit(name: str) -> None:
+    gradients: list[list[Any]] = []
+    for checkpointed in (False, True):
+        model = lp.convert(ARCHITECTURES[name].model(), RECIPES["fp8"])
+        if checkpointed:
+            model.activation_checkpointing_enable()
+        backward(model, ARCHITECTURES[name].batch())
+        gradients.append([p.grad for p in model.parameters()])
+    for got, want in zip(*gradients, strict=True):
+        assert_bit_equal(got, want)
+
+
+@each("name", ["gpt2-sdpa", "llama-sdpa"])
+def test_generation_does_not_depend_on_the_cache(name: str) -> None:
+    model = lp.convert(ARCHITECTURES[name].model(), RECIPES["sums"]).eval()
+    tokens = ARCHITECTURES[name].batch()["input_ids"][:, :4]
+    options = {"max_new_tokens": 6, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    mask = torch.ones_like(tokens)
+    cached, whole = (
+        model.generate(tokens, attention_mask=mask, use_cache=cache, **options)
+        for cache in (True, False)
+    )
+    assert cached.shape == (4, LENGTH)
+    assert torch.equal(cached, whole)
+
+
+@each("name", TRANSFORMERS)
+def test_a_converted_model_is_saved_and_loaded(name: str, tmp_path: Path) -> None:
+    model, kind = ARCHITECTURES[name].model(), type(ARCHITECTURES[name].model())
+    lp.convert(model, RECIPES["fp8"]).eval().save_pretrained(tmp_path)
+    loaded = kind.from_pretrained(tmp_path)
+    assert type(loaded) is kind
+    batch = ARCHITECTURES[name].batch()
+    want = lp.revert(copy.deepcopy(model))(**batch).logits
+    assert_bit_equal(loaded(**batch).logits, want)
+    # The converted class itself builds a model with torch's own arithmetic.
+    assert_bit_equal(type(model).from_pretrained(tmp_path)(**batch).logits, want)
+    lp.convert(loaded, RECIPES["fp8"])
+    assert_bit_equal(loaded(**batch).logits, model(**batch).logits)

@@ -5,6 +5,7 @@ import io
 import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,42 +23,34 @@ def _random(*shapes: tuple[int, ...]) -> Inputs:
 
 # How each layer is made, and its inputs with n rows.
 LAYERS: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
-    "Linear": (lambda: nn.Linear(5, 3), _random((5,))),
-    "Bilinear": (lambda: nn.Bilinear(5, 4, 3), _random((5,), (4,))),
-    "Embedding": (lambda: nn.Embedding(7, 5), lambda n: (torch.randint(0, 7, (n, 2)),)),
-    "MultiheadAttention": (
-        lambda: nn.MultiheadAttention(8, 2, batch_first=True),
-        _random((4, 8), (3, 8), (3, 8)),
-    ),
-    "LSTM": (lambda: nn.LSTM(5, 6, proj_size=3, batch_first=True), _random((2, 5))),
-    "GRU": (lambda: nn.GRU(5, 6, batch_first=True), _random((2, 5))),
-    "RNN": (lambda: nn.RNN(5, 6, nonlinearity="relu", batch_first=True), _random((2, 5))),
-    "LSTMCell": (lambda: nn.LSTMCell(5, 6), _random((5,))),
-    "GRUCell": (lambda: nn.GRUCell(5, 6), _random((5,))),
-    "RNNCell": (lambda: nn.RNNCell(5, 6), _random((5,))),
-    "Conv1d": (lambda: nn.Conv1d(2, 4, 3, padding="same"), _random((2, 7))),
-    "Conv2d": (
-        lambda: nn.Conv2d(2, 4, 3, stride=2, padding=1, padding_mode="reflect"),
-        _random((2, 5, 6)),
-    ),
-    "Conv3d": (lambda: nn.Conv3d(2, 4, 2, groups=2), _random((2, 3, 4, 3))),
-    "ConvTranspose1d": (
-        lambda: nn.ConvTranspose1d(2, 4, 3, stride=2, output_padding=1),
-        _random((2, 7)),
-    ),
-    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(2, 4, 3), _random((2, 5, 6))),
-    "ConvTranspose3d": (lambda: nn.ConvTranspose3d(2, 4, 2), _random((2, 2, 3, 2))),
-    "BatchNorm1d": (lambda: nn.BatchNorm1d(4), _random((4,))),
-    "BatchNorm2d": (lambda: nn.BatchNorm2d(4), _random((4, 3, 2))),
-    "BatchNorm3d": (lambda: nn.BatchNorm3d(4), _random((4, 2, 2, 3))),
-    "LayerNorm": (lambda: nn.LayerNorm(8), _random((4, 8))),
-    "GroupNorm": (lambda: nn.GroupNorm(2, 4), _random((4, 3))),
-    "RMSNorm": (lambda: nn.RMSNorm(8, eps=1e-5), _random((4, 8))),
-    "Softmax": (lambda: nn.Softmax(-1), _random((4, 8))),
-    "GELU": (lambda: nn.GELU(), _random((4, 8))),
-}
-
-
+    "Linear": (partial(nn.Linear, 5, 3), _random((5,))),
+    "Bilinear": (partial(nn.Bilinear, 5, 4, 3), _random((5,), (4,))),
+    "Embedding": (partial(nn.Embedding, 7, 5), lambda n: (torch.randint(0, 7, (n, 2)),)),
+    "MultiheadAttention": (partial(nn.MultiheadAttention, 8, 2, batch_first=True),
+                           _random((4, 8), (3, 8), (3, 8))),
+    "LSTM": (partial(nn.LSTM, 5, 6, proj_size=3, batch_first=True), _random((2, 5))),
+    "GRU": (partial(nn.GRU, 5, 6, batch_first=True), _random((2, 5))),
+    "RNN": (partial(nn.RNN, 5, 6, nonlinearity="relu", batch_first=True), _random((2, 5))),
+    "LSTMCell": (partial(nn.LSTMCell, 5, 6), _random((5,))),
+    "GRUCell": (partial(nn.GRUCell, 5, 6), _random((5,))),
+    "RNNCell": (partial(nn.RNNCell, 5, 6), _random((5,))),
+    "Conv1d": (partial(nn.Conv1d, 2, 4, 3, padding="same"), _random((2, 7))),
+    "Conv2d": (partial(nn.Conv2d, 2, 4, 3, stride=2, padding=1, padding_mode="reflect"),
+               _random((2, 5, 6))),
+    "Conv3d": (partial(nn.Conv3d, 2, 4, 2, groups=2), _random((2, 3, 4, 3))),
+    "ConvTranspose1d": (partial(nn.ConvTranspose1d, 2, 4, 3, stride=2, output_padding=1),
+                        _random((2, 7))),
+    "ConvTranspose2d": (partial(nn.ConvTranspose2d, 2, 4, 3), _random((2, 5, 6))),
+    "ConvTranspose3d": (partial(nn.ConvTranspose3d, 2, 4, 2), _random((2, 2, 3, 2))),
+    "BatchNorm1d": (partial(nn.BatchNorm1d, 4), _random((4,))),
+    "BatchNorm2d": (partial(nn.BatchNorm2d, 4), _random((4, 3, 2))),
+    "BatchNorm3d": (partial(nn.BatchNorm3d, 4), _random((4, 2, 2, 3))),
+    "LayerNorm": (partial(nn.LayerNorm, 8), _random((4, 8))),
+    "GroupNorm": (partial(nn.GroupNorm, 2, 4), _random((4, 3))),
+    "RMSNorm": (partial(nn.RMSNorm, 8, eps=1e-5), _random((4, 8))),
+    "Softmax": (partial(nn.Softmax, -1), _random((4, 8))),
+    "GELU": (nn.GELU, _random((4, 8))),
+}  # fmt: skip
 #: Layers that compute by the function of another one, in other dimensions or with other gates, and
 #: those that take long to trace.
 SLOW_TO_COMPILE = """

@@ -9,21 +9,110 @@ import expecttest  # noqa: F401  (common_modules needs it)
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils.rnn import PackedSequence
-from torch.testing._internal.common_modules import ModuleInput, module_db
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+from torch.testing._internal.common_modules import FunctionInput, ModuleInput, module_db
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
 from tests.loops import each
 from tests.nn.layer_cases import same, twins
-from tests.nn.more_module_inputs import more_inputs
 from tests.support.operators import Operators
 
 PUBLIC = {name: getattr(lp.nn, name) for name in lp.nn.__all__}
 CLASSES = [n for n, x in PUBLIC.items() if isinstance(x, type) and issubclass(x, nn.Module)]
 SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
 INFOS = {info.module_cls: info for info in module_db}
+
+
+def leaf(*shape: int) -> torch.Tensor:
+    return torch.randn(shape).requires_grad_()
+
+
+def listed(desc: str, constructor: FunctionInput, *args: Any, **kwargs: Any) -> ModuleInput:
+    return ModuleInput(constructor, FunctionInput(*args, **kwargs), desc=desc)
+
+
+def packed(features: int, enforce_sorted: bool) -> PackedSequence:
+    lengths = torch.tensor([4, 2, 1] if enforce_sorted else [2, 4, 1])
+    packed = pack_padded_sequence(torch.randn(4, 3, features), lengths, False, enforce_sorted)
+    return PackedSequence(packed.data.detach().requires_grad_(), *packed[1:])
+
+
+def recurrent_inputs(name: str) -> list[ModuleInput]:
+    options = {"projections": {"proj_size": 2}} if name == "LSTM" else {}
+    if name == "RNN":
+        options["relu"] = {"nonlinearity": "relu"}
+    found = [
+        listed("packed", FunctionInput(3, 4), packed(3, True)),
+        listed("packed unsorted", FunctionInput(3, 4, 2, bidirectional=True), packed(3, False)),
+        listed("dropout", FunctionInput(3, 4, 3, dropout=0.5), leaf(4, 2, 3)),
+    ]
+    return found + [
+        listed(f"packed {key}", FunctionInput(3, 4, **more), packed(3, True))
+        for key, more in options.items()
+    ]
+
+
+def attention_inputs() -> list[ModuleInput]:
+    query, key, value = leaf(2, 3, 4), leaf(2, 5, 6), leaf(2, 5, 2)
+    masks = {
+        "attn_mask": torch.rand(3, 5) < 0.3,
+        "key_padding_mask": torch.tensor([[False] * 4 + [True], [False] * 5]),
+    }
+    other = FunctionInput(4, 2, kdim=6, vdim=2, batch_first=True)
+    plain = FunctionInput(4, 2, batch_first=True)
+    causal = torch.nn.Transformer.generate_square_subsequent_mask(3)
+    return [
+        listed("other sizes, masks", other, query, key, value, **masks),
+        listed("no weights", other, query, key, value, need_weights=False),
+        listed("all heads", other, query, key, value, average_attn_weights=False),
+        listed("causal", plain, *[leaf(2, 3, 4)] * 3, attn_mask=causal, is_causal=True),
+        listed("dropout", FunctionInput(4, 2, dropout=0.5), *[leaf(3, 2, 4)] * 3),
+    ]
+
+
+def convolution_inputs(dims: int) -> list[ModuleInput]:
+    x = leaf(2, 4, *(6, 5, 4)[:dims])
+    strided = FunctionInput(4, 6, 2, stride=2, padding=1, dilation=2, groups=2)
+    modes = [
+        listed(mode, FunctionInput(4, 3, 3, padding=1, padding_mode=mode, bias=False), x)
+        for mode in ("reflect", "replicate", "circular")
+    ]
+    same = listed("same dilated", FunctionInput(4, 3, 2, padding="same", dilation=2), x)
+    valid = listed("valid", FunctionInput(4, 3, 2, padding="valid"), x)
+    return [listed("strided groups", strided, x), same, valid, *modes]
+
+
+def transposed_inputs(dims: int) -> list[ModuleInput]:
+    x = leaf(2, 4, *(4, 3, 2)[:dims])
+    options = {"stride": 3, "padding": 1, "output_padding": 2, "groups": 2, "dilation": 2}
+    sized = FunctionInput(4, 3, 3, stride=2, bias=False)
+    return [
+        listed("strided groups", FunctionInput(4, 6, 2, **options), x),
+        listed("output size", sized, x, output_size=[2 * n + 2 for n in x.shape[2:]]),
+    ]
+
+
+def embedding_inputs() -> list[ModuleInput]:
+    rows = torch.tensor([[1, 3, 1], [0, 2, 1]])
+    return [
+        listed("padding", FunctionInput(4, 3, padding_idx=1), rows),
+        listed("frequencies", FunctionInput(4, 3, scale_grad_by_freq=True), rows),
+        listed("norms", FunctionInput(4, 3, max_norm=1.0), rows),
+    ]
+
+
+def more_inputs(name: str) -> list[ModuleInput]:
+    """The further inputs of the class of this name; a lazy form has none of its own."""
+    if name in ("LSTM", "GRU", "RNN"):
+        return recurrent_inputs(name)
+    if name.startswith("ConvTranspose"):
+        return transposed_inputs(int(name[-2]))
+    if name.startswith("Conv"):
+        return convolution_inputs(int(name[-2]))
+    others = {"MultiheadAttention": attention_inputs, "Embedding": embedding_inputs}
+    return others[name]() if name in others else []
 
 
 class Case(NamedTuple):
@@ -47,8 +136,8 @@ def module_inputs(name: str) -> list[ModuleInput]:
 def cases(name: str, most: int | None = None) -> Iterator[Case]:
     """All inputs of this class, torch's and those it leaves out, or the first `most` of torch's."""
     # torch lists no inputs for LazyLinear, which takes those of Linear without in_features.
-    listed = list(module_inputs("Linear" if name == "LazyLinear" else name))[:most]
-    for i, case in enumerate(listed + ([] if most else more_inputs(name))):
+    inputs = list(module_inputs("Linear" if name == "LazyLinear" else name))[:most]
+    for i, case in enumerate(inputs + ([] if most else more_inputs(name))):
         if name == "LazyLinear":
             case.constructor_input.args = case.constructor_input.args[1:]
         yield Case(name, case.constructor_input, case.forward_input, case.desc or str(i))
@@ -225,3 +314,73 @@ def test_embedding_from_pretrained() -> None:
     assert type(layer) is lp.nn.Embedding and layer.recipe == lp.Recipe()
     layer.recipe = lp.Recipe(weight="e4m3")
     assert_bit_equal(layer(torch.tensor([2, 0])), lp.quantize(weight, "e4m3")[[2, 0]])
+
+
+# --- linear layers and convolutions ---
+
+
+lpf = lp.functional
+# The arguments of a layer, the shape of its input, and the function that computes it.
+LAYERS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Any]] = {
+    "Linear": ((5, 3), (4, 5), lpf.linear),
+    "Conv1d": ((2, 4, 3), (2, 2, 7), lpf.conv1d),
+    "Conv2d": ((2, 4, 3), (2, 2, 5, 6), lpf.conv2d),
+    "Conv3d": ((2, 4, 2), (1, 2, 3, 4, 3), lpf.conv3d),
+    "ConvTranspose1d": ((2, 4, 3), (2, 2, 7), lpf.conv_transpose1d),
+    "ConvTranspose2d": ((2, 4, 3), (2, 2, 5, 6), lpf.conv_transpose2d),
+    "ConvTranspose3d": ((2, 4, 2), (1, 2, 2, 3, 2), lpf.conv_transpose3d),
+}
+
+
+@each("name", LAYERS)
+def test_layer_computes_by_its_recipe(name: str) -> None:
+    arguments, shape, function = LAYERS[name]
+    layer = getattr(lp.nn, name)(*arguments, recipe=DETERMINISTIC)
+    x = torch.randn(shape, requires_grad=True)
+    tensors = (x, layer.weight, layer.bias)
+    y, want = layer(x), function(*tensors, recipe=DETERMINISTIC)
+    assert_bit_equal(y, want)
+    same(*(torch.autograd.grad(out.square().sum(), tensors) for out in (y, want)))
+
+
+@each("name", LAYERS)
+def test_layer_without_a_recipe_is_torchs_in_float64(name: str) -> None:
+    arguments, shape, _ = LAYERS[name]
+    layer, plain = (getattr(kind, name)(*arguments).double() for kind in (lp.nn, nn))
+    layer.load_state_dict(plain.state_dict())
+    x = torch.randn(shape).double()
+    assert_bit_equal(layer(x), plain(x))
+
+
+def test_recipe_can_be_assigned() -> None:
+    layer = lp.nn.Linear(5, 3)
+    layer.recipe = "bf16_mixed"
+    assert layer.recipe == lp.recipe("bf16_mixed")
+    with pytest.raises(ValueError, match="unknown name 'fp9'"):
+        layer.recipe = "fp9"
+    layer.recipe = lp.Recipe(input="e4m3")
+    assert repr(layer) == repr(nn.Linear(5, 3))[:-1] + ", recipe=Recipe(input='e4m3'))"
+    with pytest.raises(TypeError, match="expected a Recipe or its name"):
+        lp.nn.Conv2d(2, 3, 1, recipe=None)
+
+
+@each("device, dtype", [("meta", None), (None, torch.bfloat16)])
+def test_layer_passes_device_and_dtype_on(device: Any, dtype: Any) -> None:
+    for name, (arguments, _, _) in LAYERS.items():
+        layer = getattr(lp.nn, name)(*arguments, device=device, dtype=dtype, recipe="bf16_mixed")
+        assert layer.weight.device.type == (device or "cpu")
+        assert layer.weight.dtype == (dtype or torch.float32)
+
+
+def test_conv_adds_the_gradients_of_padding_in_float32() -> None:
+    layer = lp.nn.Conv1d(1, 1, 3, padding=1, padding_mode="circular", recipe=DETERMINISTIC)
+    x = torch.randn(1, 1, 4, dtype=torch.bfloat16, requires_grad=True)
+    wide = x.detach().float().requires_grad_()
+    layer(x).sum().backward()
+    layer(wide).sum().backward()
+    assert_bit_equal(x.grad, wide.grad.to(torch.bfloat16))
+
+
+def test_conv_transpose_knows_padding_with_zeros_only() -> None:
+    with pytest.raises(ValueError, match='Only "zeros" padding mode is supported for ConvT'):
+        lp.nn.ConvTranspose2d(2, 3, 1, padding_mode="circular")

@@ -1,4 +1,4 @@
-"""The named policies, and what they select in models of several kinds."""
+"""Named policies and what they select in models of several kinds; FIRST and LAST."""
 
 import copy
 import dataclasses
@@ -16,17 +16,19 @@ from lpkernels.experiments.training.arithmetic import ArithmeticConfig, layer_re
 from lpkernels.nn.policies import describe
 from lpkernels.recipes import recipes
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.nn.policy_models import (
     CALLERS,
     MODELS,
     PRODUCTS,
     REDUCING,
+    Doubled,
     Gan,
     ResNet,
     Transformer,
     converted,
 )
+from tests.support.refusals import refused
 
 FIRST, LAST = lp.nn.FIRST, lp.nn.LAST
 FP32 = lp.Recipe()
@@ -180,33 +182,28 @@ def test_the_text_of_a_policy_stands_for_it() -> None:
 UNKNOWN = "policy: unknown name 'fp8_wang'; did you mean fp8_wang2018.* Names are fp16_mixed,"
 
 
-@each(
-    "call, error, match",
-    [
-        (lambda: lp.policy("fp8_wang201"), ValueError, "'fp8_wang201'; did you mean fp8_w"),
-        (lambda: lp.policy("lba_m7e4"), ValueError, "policy: unknown name .*Names are fp16_mixed,"),
-        (lambda: lp.convert(Gan(), "policy:fp8_wang"), ValueError, UNKNOWN),
-        (lambda: lp.set_recipe(lp.nn.Linear(2, 2), "policy:fp8_wang"), ValueError, UNKNOWN),
-        (lambda: lp.policy(8), TypeError, r"policy: the name must be a str, got 8 \(int\)"),
-        (lambda: describe("fp16"), ValueError, "did you mean fp16_mixed"),
-        (lambda: lp.nn.Policy({3: "fp32"}), TypeError, "Policy: a key must be .*FIRST.* got int"),
-        (lambda: lp.nn.Policy({"*": 3}), TypeError, "expected a Recipe or its name, got 3"),
-        (lambda: lp.nn.Policy({"*": "fp9"}), ValueError, "recipe: unknown name 'fp9'"),
-        (
-            lambda: lp.nn.Linear(2, 2, recipe="policy:fp8_wang2018"),
-            ValueError,
-            "recipe: 'policy:fp8_wang2018' is a policy, .* expected the recipe of a layer",
-        ),
-        (
-            lambda: lp.convert(Gan(), lp.policy("fp16_mixed") | {FIRST: "fp32"}),
-            ValueError,
-            r"the key FIRST never applies.* '\*' before it takes 'generator.stem' ",
-        ),
-    ],
-)
-def test_policies_refuse_wrong_arguments(call: Any, error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=match):
-        call()
+REFUSED = [
+    (lambda: lp.policy("fp8_wang201"), ValueError, "'fp8_wang201'; did you mean fp8_w"),
+    (lambda: lp.policy("lba_m7e4"), ValueError, "policy: unknown name .*Names are fp16_mixed,"),
+    (lambda: lp.convert(Gan(), "policy:fp8_wang"), ValueError, UNKNOWN),
+    (lambda: lp.set_recipe(lp.nn.Linear(2, 2), "policy:fp8_wang"), ValueError, UNKNOWN),
+    (lambda: lp.policy(8), TypeError, r"policy: the name must be a str, got 8 \(int\)"),
+    (lambda: describe("fp16"), ValueError, "did you mean fp16_mixed"),
+    (lambda: lp.nn.Policy({3: "fp32"}), TypeError, "Policy: a key must be .*FIRST.* got int"),
+    (lambda: lp.nn.Policy({"*": 3}), TypeError, "expected a Recipe or its name, got 3"),
+    (lambda: lp.nn.Policy({"*": "fp9"}), ValueError, "recipe: unknown name 'fp9'"),
+    (
+        lambda: lp.nn.Linear(2, 2, recipe="policy:fp8_wang2018"),
+        ValueError,
+        "recipe: 'policy:fp8_wang2018' is a policy, .* expected the recipe of a layer",
+    ),
+    (
+        lambda: lp.convert(Gan(), lp.policy("fp16_mixed") | {FIRST: "fp32"}),
+        ValueError,
+        r"the key FIRST never applies.* '\*' before it takes 'generator.stem' ",
+    ),
+]
+test_policies_refuse_wrong_arguments = refused(REFUSED)
 
 
 @each("name", HALF)
@@ -234,17 +231,94 @@ def test_mixed_norms_read_and_write_16_bits_and_sum_in_fp32(name: str) -> None:
     assert_bit_equal(norm(xq), y)
 
 
-def test_mixed_softmax_writes_16_bits() -> None:
-    x = torch.randn(3, 7)
-    y = lp.convert(nn.Sequential(nn.Linear(7, 7), nn.Softmax(-1)), lp.policy("fp16_mixed"))[1](x)
-    assert_bit_equal(y, lp.quantize(y, "fp16"))
-    torch.testing.assert_close(y, lp.quantize(x, "fp16").softmax(-1), rtol=2**-11, atol=1e-7)
+# --- FIRST and LAST as patterns ---
 
 
-def test_16_bit_ends_leave_fp8_within() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(3)))
-    lp.convert(model, lp.policy("fp8_wang2018"))
-    x = torch.tensor([[1 + 2.0**-9, -1 - 2.0**-9, 1.0, 0.5]])
-    reads = [not torch.equal(layer(x), layer(lp.quantize(x, "e5m2"))) for layer in model]
-    assert reads == [True, False, True]
+@rows(
+    "include, exclude, names",
+    (FIRST, None, ["stem"]),
+    ([LAST, FIRST], None, ["stem", "fc"]),
+    (LAST, "stem", ["fc"]),
+    ((nn.Conv2d, nn.Linear), [FIRST, LAST, "*2"], ["blocks.0.conv1", "blocks.1.conv1"]),
+    (nn.Conv2d, (FIRST, "blocks.0.*"), ["blocks.1.conv1", "blocks.1.conv2"]),
+)
+def test_positions_select_layers(include: Any, exclude: Any, names: list[str]) -> None:
+    model = lp.convert(ResNet(), "fp16_mixed", include=include, exclude=exclude)
+    assert list(converted(model)) == names
+
+
+def test_an_excluded_position_is_a_conflict_as_a_name_is() -> None:
+    with pytest.raises(ValueError, match="include=FIRST conflicts with exclude='stem'"):
+        lp.convert(ResNet(), "fp16_mixed", include=FIRST, exclude="stem")
+    with pytest.raises(ValueError, match=r"no layer matched \(recipe for '\*', include=FIRST\)"):
+        lp.convert(nn.Sequential(nn.Embedding(3, 2)), "fp16_mixed", include=FIRST)
+
+
+def test_set_recipe_takes_positions_of_the_whole_model() -> None:
+    model = lp.convert(ResNet(), "fp8_wang2018", exclude="stem")
+    lp.set_recipe(model, {FIRST: "fp32", LAST: "bf16_mixed"})
+    found = converted(model)
+    assert found["fc"] == lp.recipe("bf16_mixed")
+    assert found["blocks.0.conv1"] == lp.recipe("fp8_wang2018")
+    with pytest.raises(ValueError, match=r"set_recipe: no layer matched .*recipe for FIRST"):
+        lp.set_recipe(model, {FIRST: "fp32"})
+
+
+def shared() -> nn.Sequential:
+    layer = nn.Linear(2, 2)
+    return nn.Sequential(layer, nn.Linear(2, 2), layer)
+
+
+ENDS = {
+    "attention": (lambda: nn.TransformerEncoderLayer(4, 2, 8), ["self_attn", "linear2"]),
+    "lookups and norms": (
+        lambda: nn.Sequential(
+            nn.Embedding(3, 2), nn.LayerNorm(2), nn.GRU(2, 2), nn.LazyLinear(3), nn.Softmax(-1)
+        ),
+        ["2", "3"],
+    ),
+    "own forward": (lambda: nn.Sequential(Doubled(2, 2), nn.Linear(2, 2)), ["0", "1"]),
+    "shared": (shared, ["0", "1"]),
+    "parametrized": (
+        lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)), nn.ReLU()),
+        ["0"],
+    ),
+    "none": (lambda: nn.Sequential(nn.Embedding(3, 2), nn.LayerNorm(2)), []),
+}
+
+
+@each("make, names", ENDS.values())
+def test_ends_are_the_first_and_last_layers_that_multiply(make: Any, names: list[str]) -> None:
+    bf16 = lp.recipe("bf16_mixed")
+    rules = {FIRST: bf16, LAST: bf16, "*": "fp8_wang2018"}
+    model = lp.convert(make(), rules)
+    assert [name for name, its in converted(model).items() if its == bf16] == names
+    # FIRST and LAST mean the same layers in a model that is converted already.
+    fp16 = lp.recipe("fp16_mixed")
+    lp.convert(model, {**rules, FIRST: fp16, LAST: fp16})
+    assert [name for name, its in converted(model).items() if its == fp16] == names
+
+
+def test_an_end_that_cannot_be_emulated_is_refused_until_it_is_excluded() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].forward = model[1].forward = lambda x: x
+    first, rest = lp.recipe("bf16_mixed"), lp.recipe("fp8_wang2018")
+    rules: dict[Any, Any] = {FIRST: first, nn.BatchNorm1d: "fp32", "*": rest}
+    match = r"the key FIRST: lpkernels cannot emulate '0' \(Linear: its forward was replaced"
+    with pytest.raises(ValueError, match=match):
+        lp.convert(model, rules)
+    # The norm has torch's own arithmetic, so leaving it alone is only warned about.
+    with pytest.warns(UserWarning, match="left 1 .* '1': its forward was replaced on the object"):
+        lp.convert(model, rules, exclude="0")
+    assert converted(model) == {"2": rest, "3": rest}
+    rules[nn.BatchNorm1d] = first
+    with pytest.raises(ValueError, match=r"the key BatchNorm1d: .* '1' \(BatchNorm1d: its forw"):
+        lp.convert(model, rules, exclude="0")
+    lp.convert(model, rules, exclude=["0", "1"])
+    assert converted(model) == {"2": rest, "3": rest}
+
+
+@each("model", [ResNet(), nn.Linear(2, 2)])
+def test_a_position_behind_all_names_is_refused(model: nn.Module) -> None:
+    with pytest.raises(ValueError, match=r"the key LAST never applies.* '\*' before it takes"):
+        lp.convert(model, {"*": "fp16_mixed", LAST: "fp32"})

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import lpkernels as lp
 from lpkernels import schemas
-from tests.loops import each
+from tests.loops import rows
 from tests.nn.policy_models import converted
 
 FP8 = "fp8_wang2018"
@@ -85,32 +85,26 @@ def test_a_converted_model_is_written_by_the_names_of_its_modules(path: Path) ->
     assert torch.equal(again(x), model(x))
 
 
-def test_layers_of_one_recipe_are_one_rule(path: Path) -> None:
+def test_layers_of_one_recipe_are_one_rule_in_a_file_of_a_kind_and_a_version(path: Path) -> None:
     lp.save_policy(lp.convert(made(), FP8), path)
-    (only,) = json.loads(path.read_text())["rules"]
+    found = json.loads(path.read_text())
+    (only,) = found["rules"]
     names = ["", "query", "key", "parts.a[[]0]", "parts.a[:]b"]
     assert only["layers"] == [{"name": name} for name in names]
-
-
-def test_the_file_says_its_kind_schema_and_version(path: Path) -> None:
-    lp.save_policy(FP8, path)
-    header = json.loads(path.read_text())
     want = {"kind": "policy", "schema": schemas.schema("policy"), "version": lp.__version__}
-    assert want.items() <= header.items()
+    assert want.items() <= found.items()
 
 
 class Own(nn.Linear):
     pass
 
 
-@each(
+@rows(
     "key, match",
-    [
-        (lambda name, module: True, r"a key is the function '<lambda>'.*write a glob"),
-        (Own, r"a key is the class 'Own', which is not torch\.nn's.*write a glob"),
-        (lp.nn.Linear, r"a key is the class 'Linear', which is not torch\.nn's"),
-        ("layers:pick", r"'layers:pick' names a function"),
-    ],
+    (lambda name, module: True, r"a key is the function '<lambda>'.*write a glob"),
+    (Own, r"a key is the class 'Own', which is not torch\.nn's.*write a glob"),
+    (lp.nn.Linear, r"a key is the class 'Linear', which is not torch\.nn's"),
+    ("layers:pick", r"'layers:pick' names a function"),
 )
 def test_what_is_code_is_not_written(path: Path, key: Any, match: str) -> None:
     with pytest.raises((TypeError, ValueError), match=match):
@@ -123,35 +117,30 @@ def test_a_model_that_is_not_converted_has_no_policy(path: Path) -> None:
         lp.save_policy(made(), path)
 
 
-@each(
+@rows(
     "content, match",
-    [
-        ("{", r"policy\.json: expected a policy that lp\.save_policy wrote, in JSON: "),
-        ("[]", r"expected a policy that lp\.save_policy wrote, got list"),
-        (text([], kind="run"), r"expected a policy that lp\.save_policy wrote, got a file of kind"),
-        (text([], schema=7), r"expected schema <= 1 of 'policy', got 7.*update lpkernels"),
-        (text([], schema="1"), r"an integer from 1 to 1, got '1'"),
-        (text(None), r"expected a list of rules, got None"),
-        (text(["*"]), r"rule 1: expected layers and recipe"),
-        (text([{**rule(name="*"), "call": "os:getcwd"}]), r"rule 1: expected layers and recipe"),
-        (text([{"layers": "*", "recipe": {}}]), r"rule 1: expected a list of layers, got '\*'"),
-        (text([rule(name="*"), rule()]), r"rule 2: expected a layer like"),
-        (text([rule(name=3)]), r"rule 1: expected a layer like"),
-        (text([rule(function="os:getcwd")]), r"rule 1: expected a layer like"),
-        (text([rule(name="os:getcwd")]), r"rule 1: 'os:getcwd' names a function.*nothing in it is"),
-        *(
-            (
-                text([rule(**{"class": name})]),
-                rf"rule 1: expected a class of torch\.nn, got '{name}'",
-            )
-            for name in ("os:getcwd", "functional", "Parameter")
-        ),
-        (text([rule(position="MIDDLE")]), r"rule 1: expected FIRST or LAST, got 'MIDDLE'"),
-        (text([rule(name="*"), rule(name="*")]), r"rule 2: '\*' stands in a rule before"),
-        (text([{**rule(name="*"), "recipe": FP8}]), r"rule 1: Recipe\.from_dict: expected a mapp"),
-        (text([{**rule(name="*"), "recipe": {"x": "e5m2"}}]), r"rule 1: .*has no field 'x'"),
-        (text([{**rule(name="*"), "recipe": {"fprop": "os:getcwd"}}]), r"rule 1: Recipe: fprop"),
-    ],
+    ("{", r"policy\.json: expected a policy that lp\.save_policy wrote, in JSON: "),
+    ("[]", r"expected a policy that lp\.save_policy wrote, got list"),
+    (text([], kind="run"), r"expected a policy that lp\.save_policy wrote, got a file of kind"),
+    (text([], schema=7), r"expected schema <= 1 of 'policy', got 7.*update lpkernels"),
+    (text([], schema="1"), r"an integer from 1 to 1, got '1'"),
+    (text(None), r"expected a list of rules, got None"),
+    (text(["*"]), r"rule 1: expected layers and recipe"),
+    (text([{**rule(name="*"), "call": "os:getcwd"}]), r"rule 1: expected layers and recipe"),
+    (text([{"layers": "*", "recipe": {}}]), r"rule 1: expected a list of layers, got '\*'"),
+    (text([rule(name="*"), rule()]), r"rule 2: expected a layer like"),
+    (text([rule(name=3)]), r"rule 1: expected a layer like"),
+    (text([rule(function="os:getcwd")]), r"rule 1: expected a layer like"),
+    (text([rule(name="os:getcwd")]), r"rule 1: 'os:getcwd' names a function.*nothing in it is"),
+    *(
+        (text([rule(**{"class": name})]), rf"rule 1: expected a class of torch\.nn, got '{name}'")
+        for name in ("os:getcwd", "functional", "Parameter")
+    ),
+    (text([rule(position="MIDDLE")]), r"rule 1: expected FIRST or LAST, got 'MIDDLE'"),
+    (text([rule(name="*"), rule(name="*")]), r"rule 2: '\*' stands in a rule before"),
+    (text([{**rule(name="*"), "recipe": FP8}]), r"rule 1: Recipe\.from_dict: expected a mapp"),
+    (text([{**rule(name="*"), "recipe": {"x": "e5m2"}}]), r"rule 1: .*has no field 'x'"),
+    (text([{**rule(name="*"), "recipe": {"fprop": "os:getcwd"}}]), r"rule 1: Recipe: fprop"),
 )
 def test_what_is_no_policy_is_one_sentence(path: Path, content: str, match: str) -> None:
     path.write_text(content)

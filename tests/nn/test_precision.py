@@ -1,5 +1,6 @@
 """set_precision and set_accumulator of layers and models, eager."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.nn.layer_cases import LAYERS, changed, converted, inputs, same, step, twins
 from tests.support.computes import Computes
+from tests.support.refusals import refused
 
 # AFFINE has all quantizers but output and bias. It has no running range, which only some layers
 # know.
@@ -130,49 +132,32 @@ def test_a_users_own_way_to_set_a_precision_stays() -> None:
     assert module.asked == [(3, 6)]
 
 
-@each(
-    "recipe, bits, formats, error, message",
-    [
-        (lp.Recipe(), (4, 8), None, ValueError, "Linear has no quantizer to set a precision of"),
-        (AFFINE, (0, 8), None, ValueError, "forward_bits must be in 1..32, got 0"),
-        (AFFINE, (4, True), None, TypeError, "backward_bits must be an int, got True"),
-        (
-            AFFINE, (17, 8), None, ValueError,
-            "Linear cannot take 17 bits as input: AffineFormat: bits must be in",
-        ),
-        (
-            FLOATS, (4, None), None, ValueError,
-            "Linear cannot take 4 bits as input: e4m3fn_sat has no width to choose",
-        ),
-        (
-            FLOATS, (5, None), TABLE, ValueError,
-            ".*formats has no entry for 5 bits, only for 4, 6, 8; add one",
-        ),
-    ],
-)  # fmt: skip
-def test_wrong_precisions_are_refused(
-    recipe: lp.Recipe, bits: Any, formats: Any, error: Any, message: str
-) -> None:
-    with pytest.raises(error, match=f"set_precision: {message}"):
-        lp.nn.Linear(3, 2, recipe=recipe).set_precision(*bits, formats=formats)
+def layer_to(recipe: lp.Recipe, *bits: Any, formats: Any = None) -> Callable[[], None]:
+    return lambda: lp.nn.Linear(3, 2, recipe=recipe).set_precision(*bits, formats=formats)
 
 
-@each(
-    "model, formats, error, message",
-    [
-        (3, None, TypeError, "model must be a torch.nn.Module"),
-        (network(), None, ValueError, "the model has no layer of .* whose recipe rounds what"),
-        (
-            lp.convert(network(), FLOATS), {4: "e2m1"}, ValueError,
-            "Conv2d '0' cannot take 8 bits as grad_output: formats has no entry",
-        ),
-    ],
-)  # fmt: skip
-def test_models_that_cannot_take_a_precision_are_refused(
-    model: Any, formats: Any, error: Any, message: str
-) -> None:
-    with pytest.raises(error, match=f"set_precision: {message}"):
-        lp.set_precision(model, 4, 8, formats=formats)
+def model_to(model: Any, formats: Any = None) -> Callable[[], Any]:
+    return lambda: lp.set_precision(model, 4, 8, formats=formats)
+
+
+NONE = "set_precision: Linear has no quantizer to set a precision of"
+NO_BITS = "set_precision: Linear cannot take 17 bits as input: AffineFormat: bits must be in"
+NO_WIDTH = "set_precision: Linear cannot take 4 bits as input: e4m3fn_sat has no width to choose"
+NO_ENTRY = "set_precision: Conv2d '0' cannot take 8 bits as grad_output: formats has no entry"
+NO_LAYER = "set_precision: the model has no layer of .* whose recipe rounds what"
+MISSING = "set_precision: .*formats has no entry for 5 bits, only for 4, 6, 8; add one"
+REFUSED = [
+    (layer_to(lp.Recipe(), 4, 8), ValueError, NONE),
+    (layer_to(AFFINE, 0, 8), ValueError, "set_precision: forward_bits must be in 1..32, got 0"),
+    (layer_to(AFFINE, 4, True), TypeError, "set_precision: backward_bits must be an int, got True"),
+    (layer_to(AFFINE, 17, 8), ValueError, NO_BITS),
+    (layer_to(FLOATS, 4, None), ValueError, NO_WIDTH),
+    (layer_to(FLOATS, 5, None, formats=TABLE), ValueError, MISSING),
+    (model_to(3), TypeError, "set_precision: model must be a torch.nn.Module"),
+    (model_to(network()), ValueError, NO_LAYER),
+    (model_to(lp.convert(network(), FLOATS), {4: "e2m1"}), ValueError, NO_ENTRY),
+]
+test_wrong_precisions_are_refused = refused(REFUSED)
 
 
 def test_nothing_is_changed_where_one_layer_cannot() -> None:

@@ -1,4 +1,4 @@
-"""Layers with a running range of their input: two buffers, averages, evaluation, state_dicts."""
+"""Layers with a running range of their input: two buffers, averages, evaluation; cpt_fu2021."""
 
 import copy
 import warnings
@@ -11,7 +11,7 @@ from torch import nn
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.nn.layer_cases import LAYERS, converted, inputs, plain, same, step, twins
 from tests.nn.policy_models import Sealed
 
@@ -103,15 +103,13 @@ def test_evaluation_before_training_takes_the_range_of_the_input(recipe: lp.Reci
     assert_bit_equal(layer(x), want)
 
 
-@each(
+@rows(
     "x, ends",
-    [
-        (torch.tensor([[float("nan"), 1.0, -float("inf"), 3.0, 2.0]]), (1.0, 3.0)),
-        (torch.full((1, 5), float("inf")), None),
-        (torch.full((2, 5), float("nan")), None),
-        (torch.zeros(0, 5), None),
-        (torch.full((2, 5), -2.0), (-2.0, -2.0)),
-    ],
+    (torch.tensor([[float("nan"), 1.0, -float("inf"), 3.0, 2.0]]), (1.0, 3.0)),
+    (torch.full((1, 5), float("inf")), None),
+    (torch.full((2, 5), float("nan")), None),
+    (torch.zeros(0, 5), None),
+    (torch.full((2, 5), -2.0), (-2.0, -2.0)),
 )
 def test_only_finite_values_count(x: torch.Tensor, ends: tuple[float, float] | None) -> None:
     layer = converted("Linear", replace(HALF, input_range=lp.RunningRange(0.0)))
@@ -205,3 +203,41 @@ def test_buffers_follow_the_parameters_device() -> None:
     layer = lp.nn.Linear(5, 3, device="meta", recipe=HALF)
     assert {buffer.device.type for buffer in layer.buffers()} == {"meta"}
     assert {buffer.dtype for buffer in layer.buffers()} == {torch.float32}
+
+
+CHANNELLED = ["Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d"]
+
+
+@each("name", CHANNELLED)
+def test_weight_has_a_range_for_each_output_channel(name: str) -> None:
+    model = nn.Sequential(plain(name), nn.Linear(1, 1))
+    layer = lp.convert(model, lp.policy("cpt_fu2021"))[0]
+    recipe, axis = layer.recipe, 1 if "Transpose" in name else 0
+    assert recipe.weight is not None
+    rounded = lp.quantize(layer.weight, recipe.weight)
+    for i in range(layer.weight.shape[axis]):
+        alone = lp.quantize(layer.weight.select(axis, i), "affine8")
+        assert_bit_equal(rounded.select(axis, i), alone)
+
+
+def test_transformers_linear_layer_has_a_range_for_each_column() -> None:
+    conv1d = pytest.importorskip("transformers.pytorch_utils").Conv1D
+    torch.manual_seed(0)
+    layer = lp.convert(conv1d(3, 5), lp.recipe("cpt_fu2021"))
+    layer.set_precision(3, 8)
+    x = torch.randn(4, 5)
+    weight = lp.quantize(layer.weight, "affine3_axis1")
+    assert_bit_equal(layer(x), torch.addmm(layer.bias, lp.quantize(x, "affine3"), weight))
+
+
+@each("training", [True, False])
+def test_gradient_passes_the_input_quantizer_as_it_is(training: bool) -> None:
+    layer = converted("Linear", lp.Recipe(input="affine2", input_range="running:0.5"))
+    layer(torch.rand(6, 5))
+    layer.train(training)
+    # In evaluation half of the values lie outside of the range.
+    x = (4 * torch.randn(6, 5)).requires_grad_()
+    y = layer(x)
+    error = torch.randn_like(y)
+    y.backward(error)
+    assert_bit_equal(x.grad, error @ layer.weight)

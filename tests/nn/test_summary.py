@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import lpkernels as lp
 from lpkernels.techniques.accumulation import plan
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 
 SUMS = lp.Recipe(fprop="e5m7")
 NATIVE = lp.Recipe(input="e4m3")
@@ -39,7 +39,7 @@ class Net(nn.Module):
 X = torch.randn(2, 4, 7, 8)
 
 
-def rows(model: nn.Module) -> list[tuple[Any, ...]]:
+def listed(model: nn.Module) -> list[tuple[Any, ...]]:
     found = lp.nn.summary(model, X).rows
     return [(row.name, row.product, row.lengths, row.calls, row.macs) for row in found]
 
@@ -56,12 +56,12 @@ def test_rows_have_the_sizes_of_the_products() -> None:
         ("", "matmul", (11, 6, 11), 1, 2 * 11 * 11 * 6),
         ("", "attention", None, 1, 2 * 11 * 11 * 12),
     ]
-    assert rows(Net()) == expected
-    assert rows(lp.convert(Net(), lp.Recipe())) == expected
+    assert listed(Net()) == expected
+    assert listed(lp.convert(Net(), lp.Recipe())) == expected
     # Emulated attention is listed as its two products, with lengths.
     expected[3:] = [(*row[:3], 2, 2 * row[4]) for row in expected[3:5]]
     for recipe in (SUMS, NATIVE):
-        assert rows(lp.convert(Net(), {"*": recipe, nn.BatchNorm2d: recipe})) == expected
+        assert listed(lp.convert(Net(), {"*": recipe, nn.BatchNorm2d: recipe})) == expected
 
 
 def test_multiply_adds_are_half_of_torchs_operations() -> None:
@@ -91,16 +91,14 @@ def test_lengths_are_those_of_a_plan() -> None:
     assert got == planned
 
 
-@each(
+@rows(
     "recipe, arguments, emulated",
-    [
-        (SUMS, {}, ["conv", "up", "head", "", ""]),
-        (NATIVE, {}, ["conv", "up", "head", "", ""]),
-        ("fp32", {}, []),
-        (SUMS, {"functions": False}, ["conv", "up", "head"]),
-        (NATIVE, {"exclude": ["head", "conv"]}, ["up", "", ""]),
-        (SUMS, {"include": Net}, ["", ""]),
-    ],
+    (SUMS, {}, ["conv", "up", "head", "", ""]),
+    (NATIVE, {}, ["conv", "up", "head", "", ""]),
+    ("fp32", {}, []),
+    (SUMS, {"functions": False}, ["conv", "up", "head"]),
+    (NATIVE, {"exclude": ["head", "conv"]}, ["up", "", ""]),
+    (SUMS, {"include": Net}, ["", ""]),
 )
 def test_share_is_that_of_the_emulated_products(
     recipe: Any, arguments: Any, emulated: list[str]

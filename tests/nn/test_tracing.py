@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import lpkernels as lp
 from lpkernels.nn.observing import Call, Visitor, trace
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 
 X = torch.randn(3, 4)
 
@@ -122,14 +122,12 @@ def test_stochastic_layers_draw_the_same_afterwards():
     assert_bit_equal(model(X).detach(), expected.detach())
 
 
-@each(
+@rows(
     "loss, message",
-    [
-        (lambda y: y, r"^the loss must be a scalar tensor, got shape \(3, 2\)"),
-        (lambda y: 1.0, "^the loss must be a scalar tensor, got float"),
-        (lambda y: y.sum().detach(), "^the loss has no gradient"),
-        (lambda y: y.sum() * math.inf, "^the loss is -?inf; use inputs on which it is finite"),
-    ],
+    (lambda y: y, r"^the loss must be a scalar tensor, got shape \(3, 2\)"),
+    (lambda y: 1.0, "^the loss must be a scalar tensor, got float"),
+    (lambda y: y.sum().detach(), "^the loss has no gradient"),
+    (lambda y: y.sum() * math.inf, "^the loss is -?inf; use inputs on which it is finite"),
 )
 def test_a_loss_without_gradients_is_refused(loss, message):
     with pytest.raises(ValueError, match=message):

@@ -10,7 +10,7 @@ from torch import nn
 
 import lpkernels as lp
 from tests.functional.layer_recipes import DETERMINISTIC
-from tests.loops import each
+from tests.loops import each, rows
 from tests.nn.policy_models import Doubled, Sealed
 
 FP8 = lp.recipe("fp8_wang2018")
@@ -41,16 +41,14 @@ def refused(
     assert state() == before
 
 
-@each(
+@rows(
     "pattern, options, match",
-    [
-        (nn.LocalResponseNorm, {}, r"'1' \(LocalResponseNorm\)\. Nothing was converted$"),
-        ("1", {}, r"no layer matched include='1': .* '1' \(LocalResponseNorm\)"),
-        ("0", {}, r"'0' \(Stem\)\. .*; it holds layers, which '0\.\*' selects"),
-        (nn.Sequential, {}, r"'' \(Sequential\), '0' \(Stem\).* '\*' selects"),
-        ("0.1", {}, r"'0.1' \(LayerNorm: converted only where a pattern is its class"),
-        ("3", {"functions": False}, r"'3' \(Doubled: Doubled has its own forward\)"),
-    ],
+    (nn.LocalResponseNorm, {}, r"'1' \(LocalResponseNorm\)\. Nothing was converted$"),
+    ("1", {}, r"no layer matched include='1': .* '1' \(LocalResponseNorm\)"),
+    ("0", {}, r"'0' \(Stem\)\. .*; it holds layers, which '0\.\*' selects"),
+    (nn.Sequential, {}, r"'' \(Sequential\), '0' \(Stem\).* '\*' selects"),
+    ("0.1", {}, r"'0.1' \(LayerNorm: converted only where a pattern is its class"),
+    ("3", {"functions": False}, r"'3' \(Doubled: Doubled has its own forward\)"),
 )
 def test_include_names_the_module_that_has_no_layer(
     pattern: Any, options: dict[str, Any], match: str
@@ -87,18 +85,16 @@ class Named(nn.Module):
         self.head = nn.Linear(4, 4)
 
 
-@each(
+@rows(
     "recipe, options, match",
-    [
-        (FP8, {"exclude": "heda"}, "exclude='heda' fits the name of no module; did you.*hea"),
-        (FP8, {"include": ["stem", "haed"]}, "include='haed' fits .* did you mean head"),
-        ({"stam": BF16, "*": FP8}, {}, "the key 'stam' fits .* did you mean stem"),
-        ({"*": FP8, "heda": BF16}, {}, "the key 'heda' fits"),
-        ({"block.*": BF16, "*": FP8}, {}, r"the key 'block\.\*' fits .* did you mean blocks"),
-        (FP8, {"exclude": "1"}, r"exclude='1' fits .* did you mean \*\.1\?"),
-        ({"heda": "fp32"} | lp.policy("fp8_wang2018"), {}, "the key 'heda' fits"),
-        (FP8, {"exclude": "xyz"}, r".* no module\. A glob .* has '', 'stem', 'blocks' a"),
-    ],
+    (FP8, {"exclude": "heda"}, "exclude='heda' fits the name of no module; did you.*hea"),
+    (FP8, {"include": ["stem", "haed"]}, "include='haed' fits .* did you mean head"),
+    ({"stam": BF16, "*": FP8}, {}, "the key 'stam' fits .* did you mean stem"),
+    ({"*": FP8, "heda": BF16}, {}, "the key 'heda' fits"),
+    ({"block.*": BF16, "*": FP8}, {}, r"the key 'block\.\*' fits .* did you mean blocks"),
+    (FP8, {"exclude": "1"}, r"exclude='1' fits .* did you mean \*\.1\?"),
+    ({"heda": "fp32"} | lp.policy("fp8_wang2018"), {}, "the key 'heda' fits"),
+    (FP8, {"exclude": "xyz"}, r".* no module\. A glob .* has '', 'stem', 'blocks' a"),
 )
 def test_a_name_that_fits_no_module_is_refused(recipe: Any, options: Any, match: str) -> None:
     model = Named()
@@ -118,12 +114,10 @@ def test_a_name_may_fit_modules_that_are_not_converted() -> None:
     assert model.stem.recipe == BF16 and type(model.head) is nn.Linear
 
 
-@each(
+@rows(
     "recipe, match",
-    [
-        (lp.Recipe(bias="affine4_axis1"), "'stem': affine4_axis1 runs along axis 1, but"),
-        ({"head": lp.Recipe(weight="block4_axis-3_e2m1"), "*": BF16}, "'head': block4_"),
-    ],
+    (lp.Recipe(bias="affine4_axis1"), "'stem': affine4_axis1 runs along axis 1, but"),
+    ({"head": lp.Recipe(weight="block4_axis-3_e2m1"), "*": BF16}, "'head': block4_"),
 )
 def test_an_axis_that_a_tensor_lacks_is_refused_before_any_layer_changes(
     recipe: Any, match: str
@@ -134,16 +128,14 @@ def test_an_axis_that_a_tensor_lacks_is_refused_before_any_layer_changes(
     refused(model, f"set_recipe: {match}", lambda: lp.set_recipe(model, recipe))
 
 
-@each(
+@rows(
     "recipe, options, match",
-    [
-        (FP8, {"include": ["2", "0.0"], "exclude": "2"}, "include='2' conflicts with exclude='2'"),
-        (FP8, {"include": ["2", "0.*"], "exclude": nn.Linear}, r"include='2'.*'2' \(Linear\)"),
-        (FP8, {"include": Doubled, "exclude": Doubled}, "include=Doubled conflicts with exclude="),
-        ({"0*": FP8}, {"include": ["0.0", "2"]}, "include='2' conflicts with the mapping.* '\\*'"),
-        ({"*": FP8, "2": BF16}, {}, r"the key '2' never applies.*'\*' before it takes '2' \(Lin"),
-        ({nn.Linear: FP8, "?": BF16}, {}, "put the narrower key first"),
-    ],
+    (FP8, {"include": ["2", "0.0"], "exclude": "2"}, "include='2' conflicts with exclude='2'"),
+    (FP8, {"include": ["2", "0.*"], "exclude": nn.Linear}, r"include='2'.*'2' \(Linear\)"),
+    (FP8, {"include": Doubled, "exclude": Doubled}, "include=Doubled conflicts with exclude="),
+    ({"0*": FP8}, {"include": ["0.0", "2"]}, "include='2' conflicts with the mapping.* '\\*'"),
+    ({"*": FP8, "2": BF16}, {}, r"the key '2' never applies.*'\*' before it takes '2' \(Lin"),
+    ({nn.Linear: FP8, "?": BF16}, {}, "put the narrower key first"),
 )
 def test_patterns_that_conflict_are_refused(recipe: Any, options: Any, match: str) -> None:
     model = network()
@@ -194,15 +186,13 @@ def exported(model: nn.Module) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit")
-@each(
+@rows(
     "freeze, match",
-    [
-        (torch.fx.symbolic_trace, r"'1' is a graph of torch.fx that calls matmul.*exclude='1'"),
-        (lambda model: exported(model).module(), "'1' is a graph of torch.fx that calls linear, m"),
-        (torch.jit.script, "'1' is a TorchScript graph that calls linear, matmul; no recipe reac"),
-        (lambda model: torch.jit.trace(model, X), "'1' is a TorchScript graph that calls linear"),
-        (lambda model: exported(lp.convert(model, FP8)).module(), "fx that calls lpkernels::_mat"),
-    ],
+    (torch.fx.symbolic_trace, r"'1' is a graph of torch.fx that calls matmul.*exclude='1'"),
+    (lambda model: exported(model).module(), "'1' is a graph of torch.fx that calls linear, m"),
+    (torch.jit.script, "'1' is a TorchScript graph that calls linear, matmul; no recipe reac"),
+    (lambda model: torch.jit.trace(model, X), "'1' is a TorchScript graph that calls linear"),
+    (lambda model: exported(lp.convert(model, FP8)).module(), "fx that calls lpkernels::_mat"),
 )
 def test_convert_refuses_a_graph_that_holds_products(freeze: Any, match: str) -> None:
     model = nn.Sequential(nn.Linear(4, 4), freeze(Scores()))
@@ -270,12 +260,10 @@ def test_a_pattern_that_raises_leaves_the_model_as_it_is() -> None:
     refused(model, "none", lambda: lp.convert(model, FP8, exclude=pattern), AttributeError)
 
 
-@each(
+@rows(
     "move, error, match",
-    [
-        (lambda m: m.to("meta"), ValueError, r"x on cpu, weight on meta.*load_state_dict"),
-        (lambda m: m.double(), TypeError, r"weight is float64.* model.float"),
-    ],
+    (lambda m: m.to("meta"), ValueError, r"x on cpu, weight on meta.*load_state_dict"),
+    (lambda m: m.double(), TypeError, r"weight is float64.* model.float"),
 )
 def test_a_model_moved_after_conversion_says_what_is_wrong(
     move: Any, error: type[Exception], match: str

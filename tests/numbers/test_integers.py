@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import lpkernels as lp
 from lpkernels.arithmetic import ORDERS, integers
 from lpkernels.arithmetic.integers import InAccumulator, InQuantizer
@@ -20,7 +22,7 @@ from lpkernels.formats.integers import (
 )
 from lpkernels.rng import RNGS
 from lpkernels.rounding import ROUNDINGS
-from tests.loops import each
+from tests.loops import each, rows
 
 E5M2 = lp.FloatFormat(5, 2, bias=14, specials="fn", subnormals=False, overflow="saturate")
 FIXED12 = lp.FixedFormat(12, 7, signed=False, overflow="wrap")
@@ -28,51 +30,56 @@ AFFINE5 = lp.AffineFormat(5, symmetric=True, axis=-2)
 BLOCKS = lp.BlockFormat(E5M2, 16, axis=-3)
 
 
-def test_float() -> None:
-    ints = E5M2.to_ints()
-    assert ints[KIND] == FLOAT
-    found = [
-        ints[InFloat.EXP_BITS], ints[InFloat.MAN_BITS], ints[InFloat.BIAS],
-        SPECIALS[ints[InFloat.SPECIALS]], bool(ints[InFloat.SUBNORMALS]),
-        OVERFLOWS[ints[InFloat.OVERFLOW]],
-    ]  # fmt: skip
-    assert found == [5, 2, 14, "fn", False, "saturate"]
+SUM = lp.Accumulator(
+    "e6m9", "stochastic", product="e5m3", product_rounding="toward_zero", chunk=48,
+    outer="e8m11", outer_rounding="nearest_away", random_bits=7, rng="philox",
+)  # fmt: skip
+ALIGNED = lp.Accumulator(
+    "e8m13", "toward_zero", chunk=128, block=32, aligned_bits=13, operands=("e4m3", "e5m2"),
+    least_exponent=-20, interleaved=2,
+)  # fmt: skip
+AT = InAccumulator
 
 
-def test_fixed() -> None:
-    ints = FIXED12.to_ints()
-    assert ints[KIND] == FIXED
-    found = [
-        ints[InFixed.WORD_BITS], ints[InFixed.FRAC_BITS], bool(ints[InFixed.SIGNED]),
-        FIXED_OVERFLOWS[ints[InFixed.OVERFLOW]],
-    ]  # fmt: skip
-    assert found == [12, 7, False, "wrap"]
+def ints(fmt: str) -> tuple[int, ...]:
+    return lp.parse_format(fmt).to_ints()
 
 
-def test_affine() -> None:
-    ints = AFFINE5.to_ints()
-    assert ints[KIND] == AFFINE
-    found = [
-        ints[InAffine.BITS], ints[InAffine.SYMMETRIC], ints[InAffine.HAS_AXIS], ints[InAffine.AXIS],
-    ]  # fmt: skip
-    assert found == [5, 1, 1, -2]
-    assert lp.AffineFormat(5).to_ints()[InAffine.HAS_AXIS] == 0
+@rows(
+    "described, held",
+    (E5M2, [(KIND, FLOAT), (InFloat.EXP_BITS, 5), (InFloat.MAN_BITS, 2), (InFloat.BIAS, 14)]),
+    (E5M2, [(InFloat.SPECIALS, SPECIALS.index("fn")), (InFloat.SUBNORMALS, 0)]),
+    (E5M2, [(InFloat.OVERFLOW, OVERFLOWS.index("saturate"))]),
+    (FIXED12, [(KIND, FIXED), (InFixed.WORD_BITS, 12), (InFixed.FRAC_BITS, 7)]),
+    (FIXED12, [(InFixed.SIGNED, 0), (InFixed.OVERFLOW, FIXED_OVERFLOWS.index("wrap"))]),
+    (AFFINE5, [(KIND, AFFINE), (InAffine.BITS, 5), (InAffine.SYMMETRIC, 1)]),
+    (AFFINE5, [(InAffine.HAS_AXIS, 1), (InAffine.AXIS, -2)]),
+    (lp.AffineFormat(5), [(InAffine.HAS_AXIS, 0)]),
+    (BLOCKS, [(KIND, BLOCK), (InBlock.SIZE, 16), (InBlock.AXIS, -3)]),
+    (BLOCKS, [(InBlock.ELEMENT, E5M2.to_ints())]),
+    (SUM, [(AT.FORMAT, ints("e6m9")), (AT.PRODUCT, ints("e5m3")), (AT.OUTER, ints("e8m11"))]),
+    (SUM, [(AT.HAS_PRODUCT, 1), (AT.HAS_OUTER, 1), (AT.CHUNK, 48), (AT.RANDOM_BITS, 7)]),
+    (SUM, [(AT.RNG, RNGS.index("philox")), (AT.ROUNDING, ROUNDINGS.index("stochastic"))]),
+    (SUM, [(AT.PRODUCT_ROUNDING, ROUNDINGS.index("toward_zero"))]),
+    (SUM, [(AT.OUTER_ROUNDING, ROUNDINGS.index("nearest_away"))]),
+    (ALIGNED, [(AT.BLOCK, 32), (AT.ALIGNED_BITS, 13), (AT.LEFT, ints("e4m3"))]),
+    (ALIGNED, [(AT.RIGHT, ints("e5m2")), (AT.HAS_LEAST_EXPONENT, 1), (AT.LEAST_EXPONENT, -20)]),
+    (ALIGNED, [(AT.INTERLEAVED, 2)]),
+)
+def test_a_named_position_holds_its_value(described: Any, held: list[tuple[Any, Any]]) -> None:
+    found = described.to_ints()
+    assert [found[at] for at, _ in held] == [value for _, value in held]
 
 
-def test_block() -> None:
-    ints = BLOCKS.to_ints()
-    assert ints[KIND] == BLOCK
-    assert (ints[InBlock.SIZE], ints[InBlock.AXIS]) == (16, -3)
-    assert ints[InBlock.ELEMENT] == E5M2.to_ints()
+def test_an_accumulator_with_operands_is_longer() -> None:
+    assert (len(SUM.to_ints()), len(ALIGNED.to_ints())) == (AT.PLAIN, AT.ALL)
 
 
-@each(
+@rows(
     "fmt, axis, element, bits, scaled",
-    [
-        (E5M2, None, E5M2, 8, False),
-        (FIXED12, None, FIXED12, 12, False),
-        (BLOCKS, -3, E5M2, 8, True),
-    ],
+    (E5M2, None, E5M2, 8, False),
+    (FIXED12, None, FIXED12, 12, False),
+    (BLOCKS, -3, E5M2, 8, True),
 )
 def test_what_is_asked_of_every_kind(
     fmt: lp.Format, axis: int | None, element: lp.Format, bits: int, scaled: bool
@@ -98,37 +105,6 @@ def test_quantizer(fmt: lp.Format) -> None:
     assert (ROUNDINGS[rounding], bits, RNGS[rng]) == ("stochastic", 9, "philox")
     at = (InQuantizer.ROUNDING, InQuantizer.RANDOM_BITS, InQuantizer.RNG)
     assert tuple(ints[one] for one in at) == (rounding, bits, rng)
-
-
-def test_accumulator() -> None:
-    acc = lp.Accumulator(
-        "e6m9", "stochastic", product="e5m3", product_rounding="toward_zero", chunk=48,
-        outer="e8m11", outer_rounding="nearest_away", random_bits=7, rng="philox",
-    )  # fmt: skip
-    ints, at = acc.to_ints(), InAccumulator
-    assert len(ints) == at.PLAIN
-    assert ints[at.FORMAT] == acc.fmt.to_ints()
-    assert ints[at.PRODUCT] == lp.parse_format("e5m3").to_ints()
-    assert ints[at.OUTER] == lp.parse_format("e8m11").to_ints()
-    assert (ints[at.HAS_PRODUCT], ints[at.HAS_OUTER]) == (1, 1)
-    assert (ints[at.CHUNK], ints[at.RANDOM_BITS], RNGS[ints[at.RNG]]) == (48, 7, "philox")
-    modes = (at.ROUNDING, at.PRODUCT_ROUNDING, at.OUTER_ROUNDING)
-    found = [ROUNDINGS[ints[one]] for one in modes]
-    assert found == ["stochastic", "toward_zero", "nearest_away"]
-
-
-def test_accumulator_of_aligned_operands() -> None:
-    acc = lp.Accumulator(
-        "e8m13", "toward_zero", chunk=128, block=32, aligned_bits=13,
-        operands=("e4m3", "e5m2"), least_exponent=-20, interleaved=2,
-    )  # fmt: skip
-    ints, at = acc.to_ints(), InAccumulator
-    assert len(ints) == at.ALL
-    assert (ints[at.BLOCK], ints[at.ALIGNED_BITS]) == (32, 13)
-    assert ints[at.LEFT] == lp.parse_format("e4m3").to_ints()
-    assert ints[at.RIGHT] == lp.parse_format("e5m2").to_ints()
-    assert (ints[at.HAS_LEAST_EXPONENT], ints[at.LEAST_EXPONENT]) == (1, -20)
-    assert ints[at.INTERLEAVED] == 2
 
 
 def test_orders() -> None:

@@ -8,18 +8,14 @@ import torch
 
 import lpkernels as lp
 from lpkernels import ops
-from lpkernels.arithmetic import (
-    UNITS,
-    Accumulator,
-    accumulator,
-    accumulator_from_ints,
-    exchanged,
-)
+from lpkernels.arithmetic import UNITS, Accumulator, accumulator, accumulator_from_ints, exchanged
 from lpkernels.formats import parse_format
 from lpkernels.rng import Role
 from lpkernels.techniques.accumulation import mask_gradients, measure
 from tests.compare import assert_bit_equal
 from tests.loops import each
+from tests.support.compiling import compiled as as_one_graph
+from tests.support.compiling import fresh_compiler  # noqa: F401
 
 MIXED = Accumulator("e8m13", "toward_zero", block=4, aligned_bits=6, operands=("e5m2", "e4m3fn"))
 TURNS = Accumulator(
@@ -140,30 +136,15 @@ def recipe_of(acc: Accumulator) -> lp.Recipe:
     return lp.Recipe(fprop=acc, dgrad=acc, wgrad=acc)
 
 
-def layers(recipe: lp.Recipe) -> dict[str, torch.nn.Module]:
-    return {
-        "linear": lp.nn.Linear(1, 1, recipe=recipe),
-        "conv": lp.nn.Conv1d(1, 1, 1, recipe=recipe),
-        "conv_transpose": lp.nn.ConvTranspose1d(1, 1, 1, recipe=recipe),
-    }
-
-
-@pytest.fixture
-def own_graphs():
-    """A test begins without graphs compiled elsewhere and leaves none for others."""
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
-@pytest.mark.usefixtures("own_graphs")
+@pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
-@pytest.mark.parametrize("kind", ["linear", "conv", "conv_transpose"])
+@pytest.mark.parametrize("kind", ["Linear", "Conv1d", "ConvTranspose1d"])
 def test_layers_have_the_gradient_on_the_left(kind: str, compiled: bool) -> None:
-    layer = layers(recipe_of(PAIRS))[kind]
+    sizes = (1, 1) if kind == "Linear" else (1, 1, 1)
+    layer = getattr(lp.nn, kind)(*sizes, recipe=recipe_of(PAIRS))
     torch.nn.init.ones_(layer.weight)
-    shape = (2, 1) if kind == "linear" else (2, 1, 1)
-    call = torch.compile(layer, fullgraph=True, backend="aot_eager") if compiled else layer
+    shape = (2, 1) if kind == "Linear" else (2, 1, 1)
+    call = as_one_graph(layer) if compiled else layer
     call(torch.ones(shape)).backward(pair(TINY, TINIER).reshape(shape))
     assert layer.weight.grad.item() == LEFT
     # The gradient of the bias is grad_output * 1 in wgrad's accumulator.
@@ -179,15 +160,3 @@ def test_a_bias_is_an_ordinary_addition() -> None:
     assert layer(torch.ones(1, 1)).item() == 65504
     total = ops.add_bias(torch.ones(1, 2), torch.ones(2), 1, acc, None, Role.FPROP)
     assert total.tolist() == [[2, 2]]
-
-
-def test_attention_and_recurrent_layers_run_in_them() -> None:
-    recipe = recipe_of(UNITS["h100_bf16"].accumulator)
-    for module, x in (
-        (lp.nn.MultiheadAttention(4, 2, recipe=recipe), (torch.randn(3, 2, 4),) * 3),
-        (lp.nn.LSTM(3, 2, recipe=recipe), (torch.randn(3, 2, 3),)),
-        (lp.nn.Bilinear(2, 3, 2, recipe=recipe), (torch.randn(4, 2), torch.randn(4, 3))),
-    ):
-        out = module(*x)
-        (out[0] if isinstance(out, tuple) else out).sum().backward()
-        assert all(p.grad.isfinite().all() for p in module.parameters())

@@ -18,7 +18,7 @@ from lpkernels.arithmetic import (
     with_precision,
 )
 from lpkernels.arithmetic.precisions import checked_bits, checked_forward_bits, rounds
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.refusals import refused
 
 CPT = lp.recipe("cpt_fu2021")
@@ -46,29 +46,25 @@ def test_fixed_formats_keep_their_integer_part() -> None:
     assert with_precision(changed, 8, None) == recipe
 
 
-@each(
+@rows(
     "recipe, forward, backward, want",
-    [
-        (CPT, 4, None, ["affine4", "affine4_axis0", "affine8:stochastic"]),
-        (CPT, None, 5, ["affine8", "affine8_axis0", "affine5:stochastic"]),
-        (CPT, (3, 4), 5, ["affine3", "affine4_axis0", "affine5:stochastic"]),
-        (CPT, (None, 4), None, ["affine8", "affine4_axis0", "affine8:stochastic"]),
-        (CPT, None, None, ["affine8", "affine8_axis0", "affine8:stochastic"]),
-        (lp.Recipe(weight="affine8"), 3, 8, ["None", "affine3", "None"]),
-    ],
+    (CPT, 4, None, ["affine4", "affine4_axis0", "affine8:stochastic"]),
+    (CPT, None, 5, ["affine8", "affine8_axis0", "affine5:stochastic"]),
+    (CPT, (3, 4), 5, ["affine3", "affine4_axis0", "affine5:stochastic"]),
+    (CPT, (None, 4), None, ["affine8", "affine4_axis0", "affine8:stochastic"]),
+    (CPT, None, None, ["affine8", "affine8_axis0", "affine8:stochastic"]),
+    (lp.Recipe(weight="affine8"), 3, 8, ["None", "affine3", "None"]),
 )
 def test_a_side_of_none_stays(recipe: lp.Recipe, forward: Any, backward: Any, want: Any) -> None:
     assert forms(with_precision(recipe, forward, backward))[:3] == want
 
 
-@each(
+@rows(
     "formats, recipe, want",
-    [
-        (TABLE, lp.Recipe(input="e4m3:stochastic", bias="bf16"), "fp6_e3m2:stochastic"),
-        ({6: "block16_e3m2"}, lp.Recipe(input="block8_axis1_e4m3"), "block16_axis1_e3m2"),
-        ({6: "affine6"}, lp.Recipe(input="affine8_sym_axis0"), "affine6_sym_axis0"),
-        ({6: "block16_axis0_e3m2"}, lp.Recipe(input="e4m3"), "block16_axis0_e3m2"),
-    ],
+    (TABLE, lp.Recipe(input="e4m3:stochastic", bias="bf16"), "fp6_e3m2:stochastic"),
+    ({6: "block16_e3m2"}, lp.Recipe(input="block8_axis1_e4m3"), "block16_axis1_e3m2"),
+    ({6: "affine6"}, lp.Recipe(input="affine8_sym_axis0"), "affine6_sym_axis0"),
+    ({6: "block16_axis0_e3m2"}, lp.Recipe(input="e4m3"), "block16_axis0_e3m2"),
 )
 def test_table_gives_the_format(formats: Any, recipe: lp.Recipe, want: str) -> None:
     changed = with_precision(recipe, 6, None, checked_formats(formats))
@@ -76,15 +72,13 @@ def test_table_gives_the_format(formats: Any, recipe: lp.Recipe, want: str) -> N
     assert changed.bias == recipe.bias
 
 
-@each(
+@rows(
     "recipe, want",
-    [
-        (CPT, (8, 8)),
-        (with_precision(CPT, (3, 4), 6), ((3, 4), 6)),
-        (lp.Recipe(), (None, None)),
-        (lp.Recipe(weight="fixed5_f2", grad_weight="e4m3fn"), (5, 8)),
-        (lp.Recipe(input="block32_e3m2", bias="bf16"), (6, None)),
-    ],
+    (CPT, (8, 8)),
+    (with_precision(CPT, (3, 4), 6), ((3, 4), 6)),
+    (lp.Recipe(), (None, None)),
+    (lp.Recipe(weight="fixed5_f2", grad_weight="e4m3fn"), (5, 8)),
+    (lp.Recipe(input="block32_e3m2", bias="bf16"), (6, None)),
 )
 def test_precision_is_that_of_the_formats(recipe: lp.Recipe, want: Any) -> None:
     assert precision(recipe) == Precision(*want)
@@ -96,19 +90,17 @@ def test_rounds_is_whether_there_is_something_to_change() -> None:
     assert not rounds(recipe, (4, None), 8) and not rounds(recipe, None, None)
 
 
-@each(
+@rows(
     "recipe, forward, backward, formats, message",
-    [
-        (lp.Recipe(), 4, 8, None, "has no quantizer to set a precision of .input, weight, grad_o"),
-        (lp.Recipe(grad_output="e5m2"), 4, None, None, "has no quantizer to set a precision of"),
-        (CPT, 17, None, None, "17 bits as input: AffineFormat: bits must be in 1..16, got 17"),
-        (lp.Recipe(weight="affine8_sym"), 1, None, None, "symmetric=True: bits must be in 2..16"),
-        (lp.Recipe(weight="fixed8_f4"), 25, None, None, "word_bits must be in 1..24, got 25"),
-        (lp.Recipe(weight="fixed4_f149"), 8, None, None, "frac_bits must be in -127..149"),
-        (lp.Recipe(input="e4m3fn"), 4, None, None, "has no width .* formats={8: 'e4m3fn', 4"),
-        (lp.Recipe(grad_output="e5m2"), None, 5, TABLE, "no entry for 5 bits, only for 4, 6, 8"),
-        (CPT, 4, None, TABLE, "input_range is for an affine input quantizer"),
-    ],
+    (lp.Recipe(), 4, 8, None, "has no quantizer to set a precision of .input, weight, grad_o"),
+    (lp.Recipe(grad_output="e5m2"), 4, None, None, "has no quantizer to set a precision of"),
+    (CPT, 17, None, None, "17 bits as input: AffineFormat: bits must be in 1..16, got 17"),
+    (lp.Recipe(weight="affine8_sym"), 1, None, None, "symmetric=True: bits must be in 2..16"),
+    (lp.Recipe(weight="fixed8_f4"), 25, None, None, "word_bits must be in 1..24, got 25"),
+    (lp.Recipe(weight="fixed4_f149"), 8, None, None, "frac_bits must be in -127..149"),
+    (lp.Recipe(input="e4m3fn"), 4, None, None, "has no width .* formats={8: 'e4m3fn', 4"),
+    (lp.Recipe(grad_output="e5m2"), None, 5, TABLE, "no entry for 5 bits, only for 4, 6, 8"),
+    (CPT, 4, None, TABLE, "input_range is for an affine input quantizer"),
 )
 def test_what_a_recipe_cannot_take_is_refused(
     recipe: lp.Recipe, forward: Any, backward: Any, formats: Any, message: str
@@ -130,6 +122,13 @@ WRONG_KINDS = [
     (lambda: checked_formats({"4": "e4m3"}), TypeError, "a key of formats must be an int"),
     (lambda: checked_formats({4: "e4x3"}), ValueError, r"formats\[4\]: .* format 'e4x3'"),
     (lambda: checked_formats({4: 4}), TypeError, r"formats\[4\]: expected a format"),
+    (
+        lambda: with_accumulators(CPT, {"forward": "e6m9"}),
+        ValueError,
+        "set_accumulator: 'forward' is no product; expected fp",
+    ),
+    (lambda: with_accumulators(CPT, "e6m99"), ValueError, "set_accumulator: "),
+    (lambda: with_accumulators(CPT, {"fprop": 3}), TypeError, "set_accumulator: "),
 ]
 test_arguments_of_another_kind_are_refused = refused(WRONG_KINDS)
 
@@ -149,19 +148,6 @@ def test_accumulators_of_all_products_or_of_some() -> None:
     some = with_accumulators(every, {"wgrad": lp.Accumulator("e6m5"), "dgrad": lp.NATIVE})
     assert [str(some.fprop), str(some.dgrad), str(some.wgrad)] == ["e6m9", "native", "e6m5"]
     assert replace(some, fprop=lp.NATIVE, wgrad=lp.NATIVE) == CPT
-
-
-@each(
-    "acc, error, message",
-    [
-        ({"forward": "e6m9"}, ValueError, "set_accumulator: 'forward' is no product; expected fp"),
-        ("e6m99", ValueError, "set_accumulator: "),
-        ({"fprop": 3}, TypeError, "set_accumulator: "),
-    ],
-)
-def test_what_is_no_accumulator_is_refused(acc: Any, error: Any, message: str) -> None:
-    with pytest.raises(error, match=message):
-        with_accumulators(CPT, acc)
 
 
 @each("its", [lp.RunningRange(), lp.RunningRange(0, True), lp.RunningRange(0.99)])

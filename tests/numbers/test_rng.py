@@ -58,7 +58,9 @@ def test_mixers_are_injective_on_a_sample():
     assert (mix64(0), mix32(0)) == (0, 0)
 
 
-def test_roles_are_pinned():
+def test_roles_and_sites_are_pinned():
+    sites = ("SUM", "PRODUCT", "OUTER", "BIAS", "QUANTIZE", "OUTPUT")
+    assert [getattr(random_bits_source, f"SITE_{name}") for name in sites] == list(range(6))
     names = "DIRECT INPUT WEIGHT BIAS FPROP OUTPUT GRAD_OUTPUT DGRAD GRAD_INPUT WGRAD GRAD_WEIGHT"
     assert [role.name for role in Role] == [*names.split(), "GRAD_BIAS"]
     assert [int(role) for role in Role] == list(range(12))
@@ -155,11 +157,6 @@ REFUSED = [
     (lambda: check_rng(1), TypeError, r"rng must be 'fast' or 'philox', got 1 \(int\)"),
 ]
 test_refusals_say_what_and_how = refused(REFUSED)
-
-
-def test_sites_are_pinned():
-    names = ("SUM", "PRODUCT", "OUTER", "BIAS", "QUANTIZE", "OUTPUT")
-    assert [getattr(random_bits_source, f"SITE_{name}") for name in names] == list(range(6))
 
 
 @each("high", [0, 1 << 32, 5 << 32])

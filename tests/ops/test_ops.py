@@ -9,7 +9,6 @@ from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Quantizer, accumulator, as_quantizer
 from lpkernels.backends import native
 from lpkernels.formats import parse_format
-from lpkernels.reference import twin
 from tests.cases import CONV_CASES
 from tests.compare import assert_bit_equal
 from tests.loops import each
@@ -332,24 +331,6 @@ def test_native_without_chunks_has_no_operator():
         native.matmul(adder, torch.ones(2, 2), torch.ones(2, 2), None)
 
 
-@each(
-    "fmt, shape",
-    [
-        ("e5m2", (3, 5)),
-        ("fp4_e2m1", (3,)),
-        ("fixed5_f2", (7,)),
-        ("block4_e2m1", (3, 9)),
-        ("block4_axis0_e4m3", (9, 2)),
-        ("block4_e2m1", ()),
-        ("block4_e2m1", (0, 4)),
-    ],
-)
-def test_packed_bytes_is_the_length_of_the_reference(fmt, shape):
-    parsed = parse_format(fmt)
-    codes = twin.pack(torch.ones(shape).numpy(), parsed)
-    assert ops.packed_bytes(parsed.to_ints(), shape) == codes.size
-
-
 def test_sums_over_nothing_are_zero_plus_bias(backend):
     bias = torch.tensor([1.1, -0.0])
     acc = Accumulator("e5m2")
@@ -374,3 +355,39 @@ def test_a_kernel_longer_than_the_image_is_refused():
         with pytest.raises(ValueError, match="expected a kernel that fits into the padded image"):
             operands = (torch.ones(1, 1, 2), torch.ones(1, 1, length), None)
             OP._conv_fprop(*operands, *numbers, acc, None, 0, "cpu", [], [], [])
+
+
+# --- running ranges ---
+
+INF, NAN = math.inf, math.nan
+ENDS = [
+    ([3.0, -1.5, 2.0], (-1.5, 3.0)),
+    ([[NAN, 2.0], [INF, -INF]], (2.0, 2.0)),
+    ([NAN, INF, -INF], (INF, -INF)),
+    ([], (INF, -INF)),
+    (-4.0, (-4.0, -4.0)),
+    ([2.0**-20, -(2.0**-20)], (-(2.0**-20), 2.0**-20)),
+]
+
+
+@each("values, ends", ENDS)
+@each("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_ends_are_those_of_finite_values(values, ends, dtype) -> None:
+    x = torch.tensor(values, dtype=dtype)
+    ends = torch.tensor(ends).to(dtype).float()
+    assert_bit_equal(ops.finite_range(x), ends)
+
+
+def test_ends_of_tensors_that_require_a_gradient_record_none() -> None:
+    x = torch.randn(3, 4, requires_grad=True).t()
+    assert not ops.finite_range(x).requires_grad
+    assert_bit_equal(ops.finite_range(x), torch.stack([x.min(), x.max()]).detach())
+
+
+def test_average_takes_the_range_with_what_the_past_leaves() -> None:
+    average, weight = torch.tensor([1.0, 5.0]), torch.tensor(0.5)
+    got = ops.update_range(torch.tensor([-1.0, 3.0]), average, weight, 0.75)
+    assert got.tolist() == [-1.0, 3.0]
+    assert average.tolist() == [0.5, 4.5] and weight.item() == 0.625
+    ops.update_range(torch.tensor([NAN, INF]), average, weight, 0.75)
+    assert average.tolist() == [0.5, 4.5] and weight.item() == 0.625

@@ -83,16 +83,13 @@ def test_what_a_layer_rounds_is_looked_at_rounded() -> None:
     assert [m.split()[2] for m in messages] == ["right"] and "1.52587890625e-05" in messages[0]
 
 
-@pytest.mark.parametrize("kind", ["linear", "conv", "conv_transpose"])
+@pytest.mark.parametrize("kind", ["Linear", "Conv1d", "ConvTranspose1d"])
 def test_the_gradient_is_the_left_factor_in_backward(kind: str) -> None:
     recipe = lp.Recipe(dgrad=MIXED, wgrad=MIXED)
-    layer = {
-        "linear": lp.nn.Linear(4, 4, recipe=recipe),
-        "conv": lp.nn.Conv1d(4, 4, 1, recipe=recipe),
-        "conv_transpose": lp.nn.ConvTranspose1d(4, 4, 1, recipe=recipe),
-    }[kind]
+    sizes = (4, 4) if kind == "Linear" else (4, 4, 1)
+    layer = getattr(lp.nn, kind)(*sizes, recipe=recipe)
     torch.nn.init.constant_(layer.weight, FINE)
-    shape = (2, 4) if kind == "linear" else (2, 4, 3)
+    shape = (2, 4) if kind == "Linear" else (2, 4, 3)
     x = torch.full(shape, FINE).requires_grad_()
     y = layer(x)
     assert said(lambda: y.backward(torch.full(shape, SMALL), retain_graph=True)) == []

@@ -18,10 +18,10 @@ Known differences, by design of one side or the other:
 """
 
 import numpy as np
-from gfloat import Domain, FormatInfo, RoundMode, round_float, round_ndarray
+from gfloat import Domain, FormatInfo, RoundMode, round_ndarray
 
 from lpkernels.formats import FloatFormat
-from lpkernels.rounding import round_array, round_scalar
+from lpkernels.rounding import round_array
 from tests.cases import FLOAT_FORMATS, half_values, hard_values
 from tests.compare import assert_bit_equal
 from tests.loops import each
@@ -97,18 +97,6 @@ def test_every_float16_and_bfloat16_and_the_hard_values(fmt):
     x = np.concatenate([HALVES, hard_values(fmt)])
     for rounding, gfloat_mode in MODES.items():
         assert_agrees(fmt, x, rounding, gfloat_mode)
-
-
-@each("rounding", MODES)
-@each("fmt", FORMATS)
-def test_scalar_oracles_agree(fmt, rounding, rng):
-    with np.errstate(over="ignore", invalid="ignore"):
-        x = rng.choice(hard_values(fmt, count=20), 60).astype(np.float32)
-    for value in x[~np.isnan(x)].tolist():
-        got = round_scalar(value, fmt, rounding)
-        if np.isfinite(got):
-            want = round_float(gfloat_format(fmt), value, MODES[rounding], sat=True)
-            assert_bit_equal(np.array(got), np.array(float(want)), f"{value} in {fmt}")
 
 
 @each("random_bits", [1, 3, 8, 24, 32])

@@ -3,16 +3,19 @@
 import json
 import re
 import sys
+from unittest.mock import Mock
 
 import pytest
 import torch
 
-from bench import frontier, landscape, memory, ops, optimizer_states, predicted, run, timing
+from bench import frontier, landscape, memory, ops, optimizer_states, run, timing
 from bench import gate as gate_module
 from bench.gpu_cases import GPU_CASES
+from bench.predict import cases as predicted
 from bench.registry import CASES, Case, gate_case
 from bench.timing import OtherWork, Summary, interleave
 from lpkernels import backends
+from tests.loops import each
 
 ONE_OF_EACH = list({case.op: case for case in CASES}.values())
 needs_cpu_kernels = pytest.mark.skipif(
@@ -20,23 +23,19 @@ needs_cpu_kernels = pytest.mark.skipif(
 )
 
 
-def by_op(case: Case) -> str:
-    return case.op
-
-
-def test_cases_have_names_of_their_own():
-    names = [case.name for case in CASES]
-    assert len(set(names)) == len(names)
-
-
-def test_cases_have_builders_and_known_baselines():
+def test_cases_have_names_builders_and_baselines_and_gpus_torchs_own_speeds():
+    assert len({case.name for case in CASES}) == len(CASES)
     assert {case.op for case in CASES} == set(ops._BUILDERS)
     known = {"torch", "naive", "gemm", "quantize", *ops._ISAS}
     assert {name for case in CASES for name in case.baselines} <= known
+    job = ops.build(gate_case(GPU_CASES[0]), "cpu", "cpu")
+    assert set(job.baselines) == {"torch", "tf32", "bf16"}
+    for baseline in job.baselines.values():
+        assert baseline().shape == job.run()[0].shape
 
 
 @needs_cpu_kernels
-@pytest.mark.parametrize("case", ONE_OF_EACH, ids=by_op)
+@pytest.mark.parametrize("case", [*ONE_OF_EACH, *GPU_CASES], ids=lambda case: case.name)
 def test_gate_passes_what_is_right(case):
     gate_module.gate(case, "cpu", "cpu")
 
@@ -54,13 +53,9 @@ def test_gate_refuses_what_is_wrong(monkeypatch):
 
 
 def test_main_reports_a_closed_gate(monkeypatch, capsys, tmp_path):
-    def closed(*_: object) -> None:
-        raise AssertionError("bits differ")
-
-    monkeypatch.setattr(run, "gate", closed)
+    monkeypatch.setattr(run, "gate", Mock(side_effect=AssertionError("bits differ")))
     monkeypatch.setattr(run, "isa", lambda device: "none")
-    status = run.main(["--filter", "16x16x16", "--out", str(tmp_path)])
-    assert status == 1
+    assert run.main(["--filter", "16x16x16", "--out", str(tmp_path)]) == 1
     assert "WRONG, not timed: bits differ" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
 
@@ -72,7 +67,7 @@ def test_main_lists_the_quick_cases(capsys):
 
 
 @needs_cpu_kernels
-@pytest.mark.parametrize("case", ONE_OF_EACH, ids=by_op)
+@pytest.mark.parametrize("case", ONE_OF_EACH, ids=lambda case: case.op)
 def test_measure_gives_a_record_and_a_line(case):
     small = gate_case(case)
     record = json.loads(json.dumps(run.measure(small, "cpu", "cpu", 1, 0.0)))
@@ -82,17 +77,8 @@ def test_measure_gives_a_record_and_a_line(case):
     assert re.match(re.escape(small.name) + r" +\d+ ", run.line(record))
 
 
-@pytest.mark.parametrize("case", GPU_CASES, ids=lambda case: case.name)
-def test_the_cases_of_a_gpu_pass_the_gate_on_the_cpu(case):
-    gate_module.gate(case, "cpu", "cpu")
-
-
-PRODUCTS = [case for case in GPU_CASES if predicted.call_of(case) is not None]
-
-
-@pytest.mark.parametrize("case", PRODUCTS, ids=lambda case: case.name)
-def test_the_sizes_of_a_predicted_case_are_those_of_its_tensors(case):
-    """The predicted call has the sizes of the case's operands and of the result that it makes."""
+@each("case", [case for case in GPU_CASES if predicted.call_of(case) is not None])
+def test_a_predicted_case_has_the_sizes_of_its_operands_and_of_the_result_that_it_makes(case):
     small = gate_case(case)
     made = ops.build(small, "cpu", "reference").run()[0]
     assert predicted.call_of(small).result == tuple(made.shape)
@@ -124,24 +110,16 @@ def test_measured_stands_beside_predicted(monkeypatch):
     assert "predicted" not in run.measure(small, "cpu", "cpu", 1, 0.0)
 
 
-def test_a_gpu_product_has_torchs_own_speeds_beside_it():
-    job = ops.build(gate_case(GPU_CASES[0]), "cpu", "cpu")
-    assert set(job.baselines) == {"torch", "tf32", "bf16"}
-    for baseline in job.baselines.values():
-        assert baseline().shape == job.run()[0].shape
-
-
 def test_only_backends_that_can_run_are_measured(capsys):
     assert run.backends_of("cpu") == ["cpu"]
-    status = backends.status()
-    missing = [name for name in ("cuda", "triton") if status[name] != "available"]
-    assert set(run.backends_of("cuda")) == {"cuda", "triton"} - set(missing)
+    status, gpu = backends.status(), {"cuda", "triton"}
+    missing = {name for name in gpu if status[name] != "available"}
+    assert set(run.backends_of("cuda")) == gpu - missing
     printed = capsys.readouterr().out
-    for name in missing:
-        assert f"without the backend {name}: {status[name]}" in printed
+    assert all(f"without the backend {name}: {status[name]}" in printed for name in missing)
 
 
-def test_interleave_takes_turns_until_the_budget_is_spent():
+def test_interleave_takes_turns_until_the_budget_is_spent_and_makes_short_calls_many():
     ticks = iter(range(10_000))
     calls: list[str] = []
     runs = {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}
@@ -151,9 +129,6 @@ def test_interleave_takes_turns_until_the_budget_is_spent():
     assert calls[4:] == ["a", "b"] * times["a"].samples
     assert times["a"].samples == times["b"].samples > 5
     assert times["a"].best == 1.0
-
-
-def test_interleave_makes_short_calls_many():
     now = [0.0]
 
     def quick() -> None:
@@ -165,37 +140,19 @@ def test_interleave_makes_short_calls_many():
     assert times["quick"].best == pytest.approx(1e-5)
 
 
-def test_summary_orders_its_figures():
+def test_summaries_other_work_names_of_files_and_durations():
     summary = Summary.of([3.0, 1.0, 2.0, 5.0, 4.0], 7)
     assert (summary.best, summary.p50, summary.samples) == (1.0, 3.0, 5)
     assert summary.best < summary.p20 < summary.p50 < summary.p80
-
-
-def test_rounds_are_compared_one_by_one():
-    """The medians are 3 and 4, but one takes twice as long as the other in two of three rounds."""
+    # The medians are 3 and 4, but one takes twice as long as the other in two of three rounds.
     slow, quick = Summary.of([3.0, 2.0, 8.0], 1), Summary.of([9.0, 1.0, 4.0], 1)
     assert slow.ratio(quick) == 2.0
-
-
-def test_other_work_is_a_number_of_processors_or_unknown():
     others = OtherWork().processors()
     assert others is None or others >= 0
-
-
-@pytest.mark.parametrize(
-    ("name", "file"),
-    [("Intel(R) Xeon(R) Processor @ 2.10GHz", "intel-xeon-processor-2-10ghz"), ("M1", "m1")],
-)
-def test_slug_names_a_file(name, file):
-    assert run.slug(name) == file
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(1.234, "1.23 s"), (0.0123, "12.3 ms"), (4.5e-5, "45 us"), (3e-8, "30 ns")],
-)
-def test_duration_takes_the_unit_that_fits(seconds, text):
-    assert run.duration(seconds) == text
+    name = "Intel(R) Xeon(R) Processor @ 2.10GHz"
+    assert (run.slug(name), run.slug("M1")) == ("intel-xeon-processor-2-10ghz", "m1")
+    durations = {1.234: "1.23 s", 0.0123: "12.3 ms", 4.5e-5: "45 us", 3e-8: "30 ns"}
+    assert {seconds: run.duration(seconds) for seconds in durations} == durations
 
 
 @needs_cpu_kernels
@@ -219,28 +176,25 @@ def test_frontier_numerics_give_a_record_for_each_case(tmp_path, capsys):
     sizes = ["--small", "20", "30", "--large", "40", "30"]
     frontier.main(["--seconds", "0", *sizes, "--out", str(out)])
     records = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [(r["case"], r["size"]) for r in records if "steps" in r] == [
-        ("complete", [20, 30]),
-        ("complete, tolerance 1e-6", [20, 30]),
-        ("complete", [40, 30]),
-    ]
+    cases = [(r["case"], r["size"]) for r in records if "steps" in r]
+    small = [("complete", [20, 30]), ("complete, tolerance 1e-6", [20, 30])]
+    assert cases == [*small, ("complete", [40, 30])]
     assert len(records) == len(capsys.readouterr().out.splitlines()) == 8
     assert all(r["best_s"] > 0 and r["samples"] >= 1 for r in records)
 
 
-def test_landscapes_that_are_recorded_are_shown(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["bench.landscape", "--show"])
+def shown(monkeypatch, capsys, module):
+    """What a bench prints of its records."""
+    monkeypatch.setattr(sys, "argv", [module.__name__, "--show"])
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    module.main()
+    return capsys.readouterr().out
+
+
+def test_landscapes_and_optimizer_states_that_are_recorded_are_shown(monkeypatch, capsys):
     monkeypatch.setattr(landscape, "draw", lambda path, pictures: None)
-    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
-    landscape.main()
-    shown = capsys.readouterr().out
-    assert all(arm in shown for arm in ("static 8", "cpt 3-8", "fp32"))
-
-
-def test_optimizer_states_that_are_recorded_are_shown(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["bench.optimizer_states", "--show"])
-    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
-    optimizer_states.main()
-    shown = capsys.readouterr().out
+    said = shown(monkeypatch, capsys, landscape)
+    assert all(arm in said for arm in ("static 8", "cpt 3-8", "fp32"))
+    said = shown(monkeypatch, capsys, optimizer_states)
     tasks = {task for task, _, _ in optimizer_states.held(optimizer_states.RESULTS)}
-    assert tasks and all(task in shown for task in tasks)
+    assert tasks and all(task in said for task in tasks)

@@ -13,20 +13,19 @@ from bench.certificates import facts as operand_facts
 from bench.certificates.__main__ import gain, newest, rows, whole
 from bench.certificates.choices import BY, SUMS, Looking, Tally, kernel_of, look
 from bench.certificates.facts import facts_of, operands, range_of
+from bench.predict.counts import cuda_count
+from bench.predict.ranges import Range
+from bench.predict.shapes import Call
 from lpkernels import matmul
 from lpkernels.arithmetic import Accumulator, as_accumulator
 from lpkernels.backends._conv_phases import dgrad
 from lpkernels.backends._conv_tables import fprop, tables, wgrad
-from lpkernels.backends.planning import Call
-from lpkernels.backends.planning.counts import cuda_count
-from lpkernels.backends.planning.ranges import Range
-from tests.backends.planning.calls import CASES, Case, call
+from tests.loops import each
+from tests.predict.calls import CASES, Case, call
 
 ACC = Accumulator("e6m9", chunk=64)
 NATIVE = as_accumulator("native_chunk64:outer=e6m9")
-IMAGES = {
-    name: case for name, case in CASES.items() if len(case.sizes[0]) == 4 and "conv" in case.op
-}
+IMAGES = [n for n, case in CASES.items() if len(case.sizes[0]) == 4 and "conv" in case.op]
 
 
 def made(a: Tensor, b: Tensor, acc: Accumulator = ACC) -> Tally:
@@ -38,8 +37,8 @@ def made(a: Tensor, b: Tensor, acc: Accumulator = ACC) -> Tally:
     return tally
 
 
-@pytest.mark.parametrize(
-    ("value", "found", "plain"),
+@each(
+    "value, found, plain",
     [
         (0.0, Range(1, 0, 0), True),
         (1.0, Range(1, 0, 1), True),
@@ -52,8 +51,7 @@ def made(a: Tensor, b: Tensor, acc: Accumulator = ACC) -> Tally:
     ],
 )
 def test_the_facts_of_a_value(value: float, found: Range, plain: bool) -> None:
-    facts = facts_of(torch.tensor(value))
-    got, is_plain = range_of(tuple(facts.tolist()))
+    got, is_plain = range_of(tuple(facts_of(torch.tensor(value)).tolist()))
     assert is_plain == plain
     assert not plain or got == found
 
@@ -71,24 +69,18 @@ def test_tiles_are_counted_by_what_their_own_rows_hold() -> None:
     assert tally.macs["block"] == {narrow: 128 * 20 * k, wide: 172 * 20 * k}
     assert tally.tiles == {narrow: 1, wide: 2} and tally.faster == 1
     # The one chunk of 10 products ends once.
-    cost = {
-        kernel: cuda_count(kernel, ACC, tables=False).product
-        + cuda_count(kernel, ACC, tables=False).closed / k
-        for kernel in (wide, narrow)
-    }
+    counts = {kernel: cuda_count(kernel, ACC, tables=False) for kernel in (wide, narrow)}
+    cost = {kernel: count.product + count.closed / k for kernel, count in counts.items()}
     assert tally.instructions["tensor"] == pytest.approx(outputs * k * cost[wide])
     blocks = sum(macs * cost[kernel] for kernel, macs in tally.macs["block"].items())
     assert tally.instructions["block"] == pytest.approx(blocks)
-
-
-def test_matrices_of_a_batch_have_blocks_of_their_own() -> None:
+    # Matrices of a batch have blocks of their own.
     a, b = torch.ones(3, 2, 5), torch.ones(3, 5, 4)
     b[1] += 2.0**-22
-    tally = made(a, b)
-    assert tally.tiles == {"two steps": 2, "double, split": 1}
+    assert made(a, b).tiles == {narrow: 2, wide: 1}
 
 
-def test_scaled_operands_fit_tensor_cores() -> None:
+def test_scaled_operands_fit_tensor_cores_and_subnormals_have_no_certificate() -> None:
     a, b = torch.full((4, 64), 2.0**-30), torch.ones(64, 4)
     tally = made(a, b, NATIVE)
     assert tally.macs["tensor"] == tally.macs["block"] == {"tensor cores, bfloat16": 1024}
@@ -97,9 +89,6 @@ def test_scaled_operands_fit_tensor_cores() -> None:
     assert tally.macs["tensor"] == tally.macs["block"] == {"float32": 1024}
     assert tally.macs["scaled"] == {"tensor cores, half": 1024}
     assert tally.faster == 0
-
-
-def test_nothing_is_certified_of_subnormals() -> None:
     a, b = torch.full((1, 8), 2.0**-130), torch.ones(8, 1)
     (product,) = operands(Call("matmul", (1, 8), (8, 1), (1, 1), ACC.to_ints()), a, b)
     facts = tuple(torch.cat([product[1].whole, product[2].whole]).tolist())
@@ -108,18 +97,13 @@ def test_nothing_is_certified_of_subnormals() -> None:
 
 
 def test_products_are_seen_as_they_are_made() -> None:
-    a = torch.ones(2, 3, requires_grad=True)
-    b = torch.ones(3, 5, requires_grad=True)
+    a, b = torch.ones(2, 3, requires_grad=True), torch.ones(3, 5, requires_grad=True)
     with Looking() as looking:
         matmul(a, b, ACC).sum().backward()
-    passes = {
-        gemm: tally.products
-        for (gemm, sums), tally in looking.found.items()
-        if sums == "e6m9_chunk64"
-    }
+    found = {gemm: tally for (gemm, sums), tally in looking.found.items() if sums == "e6m9_chunk64"}
+    passes = {gemm: tally.products for gemm, tally in found.items()}
     assert passes == {"direct": 1, "dgrad": 1, "wgrad": 1}
-    macs = sum(looking.found[gemm, "e6m9_chunk64"].macs["block"].total() for gemm in passes)
-    assert macs == 3 * 2 * 3 * 5
+    assert sum(tally.macs["block"].total() for tally in found.values()) == 3 * 2 * 3 * 5
 
 
 def test_parts_are_added_up() -> None:
@@ -154,9 +138,7 @@ def lanes_of(case: Case, product: Any, of_outputs: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_a_block_of_a_convolution_holds_what_its_outputs_read(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_block_holds_what_its_outputs_read(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operand_facts, "BLOCK", 8)
     case = CASES[name]
     asked = call(case)._replace(quantizers=((), ()))
@@ -198,10 +180,15 @@ PAGE = (Path(__file__).parents[2] / "docs" / "predictions.md").read_text()
 RECORDS = newest(study.RESULTS)
 
 
-def test_the_table_of_the_docs_is_the_records() -> None:
+def test_the_table_of_the_docs_is_the_records_and_some_hold_or_fail_everywhere() -> None:
     assert len(RECORDS) == len(study.NETWORKS) * len(study.OPERANDS)
-    found = [row for record in RECORDS for row in rows(record)]
-    assert "\n".join(found) in PAGE
+    assert "\n".join(row for record in RECORDS for row in rows(record)) in PAGE
+    for record, part in [(one, part) for one in RECORDS for part in one["parts"]]:
+        if record["operands"] == "fp8_wang2018":
+            (kernel,) = part["macs"]["tensor"]
+            assert kernel in ("two steps", "tensor cores, half") and part["faster"] == 0
+        if record["network"] == "resnet18":
+            assert gain(part, "block") < 0.01
 
 
 def gains(sums: str, by: str, operands: str = "") -> dict[tuple[str, str], float]:
@@ -219,19 +206,9 @@ def test_the_figures_of_the_decision_are_the_records() -> None:
     assert [key for key, g in by_block.items() if g > 0.1] == [(SUMS[1], "gpt2", "e6m9 operands")]
     assert "save 1% of a network's" in PAGE
     assert round(100 * max(gains(SUMS[0], "block").values())) == 1
-    each = {network: g for (network, _), g in gains(SUMS[1], "block", "e6m9 operands").items()}
-    gpt, lstm, resnet = (round(100 * each[name]) for name in ("gpt2", "lstm1", "resnet18"))
+    own = {network: g for (network, _), g in gains(SUMS[1], "block", "e6m9 operands").items()}
+    gpt, lstm, resnet = (round(100 * own[name]) for name in ("gpt2", "lstm1", "resnet18"))
     stated = f"{gpt}% of the GPT's instructions, {lstm}% of the LSTM's, {resnet}% of ResNet-18's"
     assert stated in PAGE
     scaled = [round(100 * g) for g in gains(SUMS[1], "scaled", "e6m9 operands").values()]
     assert f"would save {min(scaled)}% to {max(scaled)}%" in PAGE
-
-
-def test_some_certificates_of_the_decision_hold_or_fail_everywhere() -> None:
-    for record in RECORDS:
-        for part in record["parts"]:
-            if record["operands"] == "fp8_wang2018":
-                assert len(part["macs"]["tensor"]) == 1 and part["faster"] == 0
-                assert set(part["macs"]["tensor"]) <= {"two steps", "tensor cores, half"}
-            if record["network"] == "resnet18":
-                assert gain(part, "block") < 0.01

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,8 @@ import lpkernels as lp
 from lpkernels.techniques.accumulation import mask_gradients, measure, plan
 from tests.compare import assert_bit_equal
 
-FACTORIES = {
-    f"torch.{name}"
-    for name in (
-        "arange empty eye full linspace ones rand randint randn randperm tensor zeros".split()
-    )
-}
+_NAMES = "arange empty eye full linspace ones rand randint randn randperm tensor zeros"
+FACTORIES = {f"torch.{name}" for name in _NAMES.split()}
 RECIPE = lp.recipe("fp8_wang2018")
 CPU: Any = {"dtype": torch.float32, "device": "cpu"}
 
@@ -87,20 +84,14 @@ def planned() -> list[torch.Tensor]:
 
 SEED = torch.tensor(3)
 CALLS: dict[str, Callable[[], list[torch.Tensor]]] = {
-    "matmul-cpu": lambda: product("cpu"),
-    "matmul-reference": lambda: product("reference"),
-    "convolution": convolution,
-    "attention": attention,
-    "codes": codes,
-    "masked": masked,
-    "measured": measured,
-    "planned": planned,
+    **{f"matmul-{backend}": partial(product, backend) for backend in ("cpu", "reference")},
+    **{f.__name__: f for f in (convolution, attention, codes, masked, measured, planned)},
 }
 
 
 @contextmanager
-def defaults(dtype: torch.dtype | None, device: str | None) -> Iterator[None]:
-    torch.set_default_dtype(dtype or torch.float32)
+def defaults(dtype: torch.dtype, device: str | None) -> Iterator[None]:
+    torch.set_default_dtype(dtype)
     torch.set_default_device(device)
     try:
         yield
@@ -110,9 +101,7 @@ def defaults(dtype: torch.dtype | None, device: str | None) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "device"),
-    [(torch.float64, None), (torch.float16, None), (None, "meta")],
-    ids=["float64", "float16", "meta"],
+    "dtype, device", [(torch.float64, None), (torch.float16, None), (torch.float32, "meta")]
 )
 @pytest.mark.parametrize("name", CALLS)
 def test_results_do_not_depend_on_defaults(name: str, dtype: Any, device: Any, monkeypatch: Any):

@@ -12,18 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from lpkernels import formats
+from lpkernels.cli import app
 from lpkernels.experiments import settings
 from lpkernels.experiments.training.parts import PARTS
 from lpkernels.experiments.workloads.models import FAMILIES
-from tests.support.commands import call
+from tests.loops import each
+from tests.support.commands import done
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-PAGE_IDS = [page.stem for page in PAGES]
-
 # A block whose fence reads ```python no-run is shown, not run. A block after ```python needs x is
 # run where the package x is installed; if only `make prove` installs x, by its slow tests alone.
 BLOCK = re.compile(r"^```python(?: needs (\w+))?\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
@@ -48,12 +49,12 @@ def broken_links(page: Path, root: Path) -> list[str]:
     return broken
 
 
-@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
+@each("page", PAGES)
 def test_links_lead_to_files_of_this_repository(page: Path):
     assert broken_links(page, ROOT) == []
 
 
-@pytest.mark.parametrize("link", ["gone.md", "https://example.org", "../.venv/x", "README.md#none"])
+@each("link", ["gone.md", "https://example.org", "../.venv/x", "README.md#none"])
 def test_links_that_lead_nowhere_are_found(link: str, tmp_path: Path):
     page = tmp_path / "README.md"
     page.write_text(f"# Title\n[x]({link}) [y](README.md#title)\n")
@@ -127,15 +128,9 @@ COMMAND = re.compile(r"^    (?:torchrun .* -m )?lpkernels (.+?)(?:\s+#.*)?$", re
 COMMANDS = [(page, line) for page in PAGES for line in COMMAND.findall(page.read_text())]
 
 
-@pytest.mark.parametrize(
-    ("page", "line"), COMMANDS, ids=[f"{page.stem}: {line}" for page, line in COMMANDS]
-)
+@each("page, line", COMMANDS)
 def test_commands_of_a_page_have_valid_options(page: Path, line: str):
     """Each command is parsed and checked as on the command line, without being run."""
-    import typer
-
-    from lpkernels.cli import app
-
     name, *arguments = shlex.split(line)
     command = typer.main.get_command(app).commands[name]
     while hasattr(command, "commands"):
@@ -149,21 +144,15 @@ def test_commands_of_a_page_have_valid_options(page: Path, line: str):
 
 # A committed record that a command reads, not one that --export would write.
 READ = re.compile(r"(?<!--export )bench/results/\S+")
-READING = [(page, line) for page, line in COMMANDS if READ.search(line)]
 
 
-@pytest.mark.parametrize(
-    ("page", "line"), READING, ids=[f"{page.stem}: {line}" for page, line in READING]
-)
-def test_commands_that_read_records_run(
-    page: Path, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.parametrize("line", [line for _, line in COMMANDS if READ.search(line)])
+def test_commands_that_read_records_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "bench/results").mkdir(parents=True)
     for record in READ.findall(line):
         shutil.copy(ROOT / record, tmp_path / record)
     monkeypatch.chdir(tmp_path)
-    result = call(*shlex.split(line))
-    assert result.exit_code == 0, result.output
+    done(*shlex.split(line))
 
 
 def without_files(check: Callable[..., Any]) -> Callable[..., Any]:
@@ -180,21 +169,17 @@ def without_files(check: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def test_readme_shows_what_its_ten_lines_print():
+def test_readme_shows_what_its_ten_lines_print_and_fits_two_screens():
     text = README.read_text()
     (block,) = BLOCK.finditer(text)
     assert block.group(2).count("\n") == 10
     shown = OUTPUT.match(text, block.end())
     assert shown is not None and len(DIGITS.findall(shown.group(1))) == 3
-
-
-def test_readme_fits_two_screens():
-    lines = README.read_text().splitlines()
+    lines = text.splitlines()
     assert len(lines) <= 110 and max(map(len, lines)) <= 120
 
 
-def format_table() -> list[str]:
-    """The rows of the page on formats, from the formats themselves."""
+def test_table_of_named_formats_is_that_of_the_formats():
     lines = [
         "| name | bits | exp | man | bias | max | min normal | smallest | specials | overflow |",
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -203,15 +188,11 @@ def format_table() -> list[str]:
         sizes = f"{row.bits} | {row.exp} | {row.man} | {row.bias}"
         values = f"{row.max:.8g} | {row.min_normal:.6g} | {row.min_subnormal:.6g}"
         lines.append(f"| {row.name} | {sizes} | {values} | {row.specials} | {row.overflow} |")
-    return lines
-
-
-def test_table_of_named_formats_is_that_of_the_formats():
-    expected = "\n".join(format_table())
+    expected = "\n".join(lines)
     assert expected in (ROOT / "docs/formats.md").read_text(), f"the table must be:\n{expected}"
 
 
-def test_map_says_where_things_are():
+def test_map_says_where_things_are_and_backends_list_the_variables_that_are_read():
     table = (ROOT / "docs/architecture.md").read_text().partition("| place | what it holds |")[2]
     cells = re.findall(r"^\| (`.+?`) \|", table.partition("\n\n")[0], re.MULTILINE)
     assert len(cells) > 8
@@ -220,9 +201,6 @@ def test_map_says_where_things_are():
         folder = (ROOT / first).parent
         for name in (Path(first).name, *rest):
             assert (folder / name).exists() or (ROOT / name).exists(), name
-
-
-def test_page_on_backends_lists_the_environment_variables_that_are_read():
     sources = [ROOT / "setup.py"]
     for folder, pattern in (("lpkernels", "*.py"), ("csrc", "*.*")):
         sources += [path for path in (ROOT / folder).rglob(pattern) if path.suffix != ".pyc"]

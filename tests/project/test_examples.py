@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.distributed.launch import launch
+from tests.support.commands import as_rank_0
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -34,9 +35,7 @@ def test_train_digits_fp8_learns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_train_on_two_processes_learns_on_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
-    for name, value in alone.items():
-        monkeypatch.setenv(name, value)
+    as_rank_0(monkeypatch, 1)
     accuracy = run(monkeypatch, "train_on_two_processes.py", "--epochs", "4", "--images", "500")
     # ten classes: chance is 0.1
     assert accuracy > 0.5
@@ -52,9 +51,7 @@ def test_train_on_two_processes_learns() -> None:
     assert accuracy > 50
 
 
-def test_accumulator_width_shows_what_chunks_and_stochastic_rounding_save(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_accumulator_width_shows_what_saves(monkeypatch: pytest.MonkeyPatch) -> None:
     errors = run(monkeypatch, "accumulator_width.py", "--length", "1024")
     assert errors["e6m3 one sum"] > 0.5
     assert errors["e6m3 chunks of 64"] < errors["e6m3 one sum"] / 2

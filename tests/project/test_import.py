@@ -13,6 +13,7 @@ import pytest
 import lpkernels
 from lpkernels import _build
 from lpkernels.techniques import assignment, cpt
+from tests.loops import each
 
 HEAVY = (
     "matplotlib", "pandas", "sklearn", "tensorboard", "transformers", "triton", "typer", "rich",
@@ -30,12 +31,7 @@ def run(code: str) -> str:
 
 
 # What `import lpkernels` leaves out until somebody uses it.
-LATER = (
-    "lpkernels.techniques.",
-    "lpkernels.nn.observing",
-    "lpkernels.reference",
-    "lpkernels.backends.planning",
-)
+LATER = tuple(f"lpkernels.{name}" for name in ("techniques.", "nn.observing", "reference"))
 # A module of the core that is not needed at once goes to LATER.
 MOST = 100
 
@@ -55,7 +51,6 @@ STATEMENTS = (
     "from lpkernels.techniques import pareto, loss_scaling, accumulation",
     "lpkernels.nn.observing.trace",
     "lpkernels.reference.exact",
-    "lpkernels.backends.planning.products",
     "lpkernels.techniques.assignment.assign",
     "import rich",
 )
@@ -73,11 +68,8 @@ def ours(modules: list[str]) -> list[str]:
     return [name for name in modules if name.split(".")[0] == "lpkernels"]
 
 
-def test_import_loads_no_technique_and_no_reference(loaded):
+def test_import_loads_no_technique_no_reference_and_the_check_sees_what_is_too_much(loaded):
     assert loads_too_much(ours(loaded["import lpkernels"])) == []
-
-
-def test_the_check_sees_what_is_loaded_early_or_too_much(loaded):
     last = ours(loaded[STATEMENTS[-2]])
     for start in LATER:
         assert any(name.startswith(start) for name in loads_too_much(last)), start
@@ -85,32 +77,30 @@ def test_the_check_sees_what_is_loaded_early_or_too_much(loaded):
     assert len(ours(loaded["import lpkernels"])) > 50
 
 
-def test_import_brings_in_nothing_heavy(loaded):
+def test_import_brings_in_nothing_heavy_and_a_technique_is_loaded_alone(loaded):
     heavy = {statement: {*HEAVY} & {*modules} for statement, modules in loaded.items()}
     assert heavy["import lpkernels"] == set()
     assert "rich" in heavy["import rich"]
-
-
-def test_a_technique_is_loaded_alone(loaded):
-    techniques = {
-        name.split(".")[2]
-        for name in loaded["lpkernels.techniques.cpt"]
-        if name.startswith("lpkernels.techniques.")
-    }
+    names = loaded["lpkernels.techniques.cpt"]
+    techniques = {name.split(".")[2] for name in names if name.startswith("lpkernels.techniques.")}
     assert "cpt" in techniques
     assert not techniques & {"accumulation", "assignment", "loss_scaling", "pareto"}
 
 
-def test_a_technique_may_be_the_first_import():
+def test_a_technique_may_be_the_first_import_and_no_package_has_other_names():
     assert run("from lpkernels.techniques.loss_scaling import LossScaler as x; print(x)")
+    message = r"^module 'lpkernels\.techniques' has no attribute 'ctp'$"
+    with pytest.raises(AttributeError, match=message):
+        lpkernels.techniques.ctp  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'ctp'"):
+        from lpkernels.techniques import ctp  # noqa: F401
 
 
-@pytest.mark.parametrize(
-    ("package", "names"),
+@each(
+    "package, names",
     [
         (lpkernels, ["reference", "techniques"]),
         (lpkernels.nn, ["observing", "Linear"]),
-        (lpkernels.backends, ["planning", "status"]),
         (lpkernels.techniques, lpkernels.techniques.__all__),
     ],
 )
@@ -118,33 +108,17 @@ def test_dir_lists_what_is_loaded_on_first_use(package, names):
     assert {*names, *package.__all__} <= {*dir(package)}
 
 
-def test_a_name_that_no_package_has_is_an_attribute_error():
-    with pytest.raises(
-        AttributeError, match=r"^module 'lpkernels\.techniques' has no attribute 'ctp'$"
-    ):
-        lpkernels.techniques.ctp  # noqa: B018
-    with pytest.raises(ImportError, match="cannot import name 'ctp'"):
-        from lpkernels.techniques import ctp  # noqa: F401
+PUBLIC = (lpkernels, lpkernels.experiments, lpkernels.nn, lpkernels.functional, assignment)
 
 
-@pytest.mark.parametrize(
-    "package",
-    [
-        lpkernels,
-        lpkernels.experiments,
-        lpkernels.nn,
-        lpkernels.functional,
-        lpkernels.techniques,
-        assignment,
-    ],
-)
+@each("package", [*PUBLIC, lpkernels.techniques])
 def test_public_names_are_there_and_listed_once(package):
     assert [name for name in package.__all__ if not hasattr(package, name)] == []
     assert len(package.__all__) == len(set(package.__all__))
 
 
-@pytest.mark.parametrize(
-    ("name", "answer"),
+@each(
+    "name, answer",
     [
         ("quantise", r"; did you mean quantize, Quantizer\?"),
         ("LossScaler", r"; it is lpkernels\.techniques\.loss_scaling\.LossScaler$"),
@@ -154,9 +128,8 @@ def test_public_names_are_there_and_listed_once(package):
 )
 def test_a_name_that_is_not_here_is_answered_with_its_place(name, answer):
     assert not hasattr(lpkernels, name)
-    with pytest.raises(
-        AttributeError, match=f"^module 'lpkernels' has no attribute '{name}'{answer}"
-    ):
+    message = f"^module 'lpkernels' has no attribute '{name}'{answer}"
+    with pytest.raises(AttributeError, match=message):
         getattr(lpkernels, name)
 
 
@@ -182,19 +155,18 @@ def test_numpy_and_torch_alone_are_enough_to_round_and_for_doctor_and_version():
     assert stopped.startswith('lpkernels: the command needs rich: pip install "lpkernels[lab]"; ')
 
 
-@pytest.mark.parametrize(
-    ("info", "match"),
+@each(
+    "info, match",
     [
         (None, "never built here"),
         ("not json", "never built here"),
-        ({"extension": False, "reason": "no compiler"}, "C\\+\\+ module: no compiler"),
-        ({"extension": True, "reason": ""}, "was built but does not load"),
+        ('{"extension": false, "reason": "no compiler"}', "C\\+\\+ module: no compiler"),
+        ('{"extension": true, "reason": ""}', "was built but does not load"),
     ],
 )
 def test_load_extension_repeats_why_it_is_absent(monkeypatch, tmp_path, info, match):
-    record = tmp_path / _build.INFO
     if info is not None:
-        record.write_text(info if isinstance(info, str) else json.dumps(info))
+        (tmp_path / _build.INFO).write_text(info)
     monkeypatch.setattr(_build, "_PACKAGE", tmp_path)
     monkeypatch.setitem(sys.modules, "lpkernels._C", None)
     with pytest.raises(ImportError, match=match):

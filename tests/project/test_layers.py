@@ -1,9 +1,11 @@
-"""Data flows one way: a file imports from its own layer and from those its row allows."""
+"""Data flows one way, the map names files that exist, and no folder is crowded."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,9 +55,7 @@ ROOMS: dict[str, set[str]] = {
 # A technique reaches the loop as a part, and by no other way.
 WITHOUT_TECHNIQUES = ("experiments.training", "experiments.workloads", "experiments.processes")
 PARTS = "experiments.training.parts"
-EXTRA = {
-    "techniques.accumulation._events": {"backends", "reference"},
-}
+EXTRA = {"techniques.accumulation._events": {"backends", "reference"}}
 
 # Third-party packages and the only places that may import them, by the start of the module's name.
 THIRD_PARTY = {
@@ -83,22 +83,31 @@ def module_name(path: Path, package: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)
 
 
+def walked(path: Path) -> Iterator[tuple[ast.Import | ast.ImportFrom, list[str]]]:
+    """The imports of a file, inside functions too, and the names that each imports as it stands."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield node, [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            yield node, [f"{node.module}.{alias.name}" for alias in node.names]
+
+
 def imported(path: Path, name: str) -> list[str]:
-    """Absolute names of all that a file imports, inside functions too."""
+    """Absolute names of all that a file imports."""
     found = []
     own = ["lpkernels", *name.split(".")]
     package = own if path.name == "__init__.py" else own[:-1]
     if name == "__init__":
         package = ["lpkernels"]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node, names in walked(path):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            origin = ".".join([*base, *([node.module] if node.module else [])])
-            # `from lpkernels import ops` imports a layer, `from lpkernels.ops import x` a name.
-            deep = origin in ("lpkernels", "lpkernels.backends", "lpkernels.experiments")
-            found += [f"{origin}.{alias.name}" if deep else origin for alias in node.names]
+            found += names
+            continue
+        base = package[: len(package) - node.level + 1] if node.level else []
+        origin = ".".join([*base, *([node.module] if node.module else [])])
+        # `from lpkernels import ops` imports a layer, `from lpkernels.ops import x` a name.
+        deep = origin in ("lpkernels", "lpkernels.backends", "lpkernels.experiments")
+        found += [f"{origin}.{alias.name}" if deep else origin for alias in node.names]
     return found
 
 
@@ -106,14 +115,8 @@ def underscore_errors(path: Path, name: str) -> list[str]:
     """What a file imports that is private to another package than its own."""
     own = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            targets = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            targets = [f"{node.module}.{alias.name}" for alias in node.names]
-        else:
-            continue
-        for target in targets:
+    for node, names in walked(path):
+        for target in names if not getattr(node, "level", 0) else ():
             top, *parts = target.split(".")
             private = [i for i, part in enumerate(parts) if re.match("_(?!_)", part)]
             if top == "lpkernels" and private and own[: private[0]] != parts[: private[0]]:
@@ -172,84 +175,58 @@ def native_errors(root: Path) -> list[str]:
     for path in sorted((root / "csrc").rglob("*.*")):
         place = path.relative_to(root / "csrc").as_posix()
         for header in re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)', path.read_text(), re.MULTILINE):
-            if re.match(r"(torch|ATen|c10)/", header):
-                errors.append(f"{place} includes {header}")
-            if header.startswith("pybind11/") and not place.startswith("bindings"):
-                errors.append(f"{place} includes {header}")
-            if place.startswith("common/") and re.search(r"(^|/)(cpu|cuda)/", header):
-                errors.append(f"{place} includes {header}")
+            torchs = re.match(r"(torch|ATen|c10)/", header)
+            binds = header.startswith("pybind11/") and not place.startswith("bindings")
+            above = place.startswith("common/") and re.search(r"(^|/)(cpu|cuda)/", header)
+            errors += [f"{place} includes {header}"] * bool(torchs or binds or above)
     return errors
 
 
-def test_layers_import_only_to_the_left():
-    assert python_errors(ROOT) == []
+def test_layers_import_only_to_the_left_and_csrc_includes_no_torch_and_binds_in_one_place():
+    assert python_errors(ROOT) == native_errors(ROOT) == []
 
 
-def test_layers_of_csrc_include_no_torch_and_bind_in_one_place():
-    assert native_errors(ROOT) == []
+TRAINER, CONFIG = "experiments/training/trainer.py", "lpkernels.experiments.training.config"
+PLANTED = [
+    ("formats.py", "import torch", "formats imports torch"),
+    ("rounding.py", "from lpkernels.ops import quantize", "rounding imports ops"),
+    ("nn/linear.py", "from lpkernels import ops", "nn.linear imports ops"),
+    ("nn/linear.py", "from ..backends import get", "nn.linear imports backends"),
+    ("functional/sums.py", "def f():\n    import lpkernels.nn", "functional.sums imports nn"),
+    ("backends/cpu.py", "from . import cuda", "backends.cpu imports the adapter cuda"),
+    ("ops.py", "from lpkernels import _C", "ops imports _C"),
+    ("report/tables.py", "import triton", "report.tables imports triton"),
+    ("nn/convert.py", "import transformers", "nn.convert imports transformers"),
+    ("cli/train.py", "from lpkernels.integrations.x import y", "cli.train imports integrations"),
+    ("nn/linear.py", "from lpkernels.functional import _tiles", "nn.linear imports lpkernels.f"),
+    ("nn/linear.py", "import lpkernels.formats._float", "nn.linear imports lpkernels.formats._"),
+    ("ops/sums.py", "from lpkernels.backends._choice import x", "ops.sums imports"),
+    ("strange.py", "import lpkernels.formats", "strange belongs to no layer"),
+    (TRAINER, "from lpkernels.techniques import accumulation",
+     "experiments.training.trainer imports techniques: only a part may"),
+    ("experiments/workloads/text.py", f"from {CONFIG} import RunConfig",
+     "experiments.workloads.text imports training"),
+    (TRAINER, "from lpkernels.experiments import sweeps",
+     "experiments.training.trainer imports sweeps"),
+    ("experiments/helpers.py", "import lpkernels.experiments.records",
+     "experiments.helpers is in no room"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("file", "line", "error"),
-    [
-        ("formats.py", "import torch", "formats imports torch"),
-        ("rounding.py", "from lpkernels.ops import quantize", "rounding imports ops"),
-        ("nn/linear.py", "from lpkernels import ops", "nn.linear imports ops"),
-        ("nn/linear.py", "from ..backends import get", "nn.linear imports backends"),
-        ("functional/sums.py", "def f():\n    import lpkernels.nn", "functional.sums imports nn"),
-        ("backends/cpu.py", "from . import cuda", "backends.cpu imports the adapter cuda"),
-        ("ops.py", "from lpkernels import _C", "ops imports _C"),
-        ("report/tables.py", "import triton", "report.tables imports triton"),
-        ("nn/convert.py", "import transformers", "nn.convert imports transformers"),
-        (
-            "cli/train.py",
-            "from lpkernels.integrations.transformers import remember",
-            "cli.train imports integrations",
-        ),
-        (
-            "nn/linear.py",
-            "from lpkernels.functional import _tiles",
-            "nn.linear imports lpkernels.f",
-        ),
-        (
-            "nn/linear.py",
-            "import lpkernels.formats._float",
-            "nn.linear imports lpkernels.formats._",
-        ),
-        ("ops/sums.py", "from lpkernels.backends._choice import x", "ops.sums imports"),
-        ("strange.py", "import lpkernels.formats", "strange belongs to no layer"),
-        (
-            "experiments/training/trainer.py",
-            "from lpkernels.techniques import accumulation",
-            "experiments.training.trainer imports techniques: only a part may",
-        ),
-        (
-            "experiments/workloads/text.py",
-            "from lpkernels.experiments.training.config import RunConfig",
-            "experiments.workloads.text imports training",
-        ),
-        (
-            "experiments/training/trainer.py",
-            "from lpkernels.experiments import sweeps",
-            "experiments.training.trainer imports sweeps",
-        ),
-        (
-            "experiments/helpers.py",
-            "import lpkernels.experiments.records",
-            "experiments.helpers is in no room",
-        ),
-    ],
-)
+@pytest.mark.parametrize("file, line, error", PLANTED)
 def test_layers_catch_a_planted_import(tmp_path: Path, file: str, line: str, error: str):
-    path = tmp_path / "lpkernels" / file
+    planted(tmp_path / "lpkernels" / file, line)
+    (found,) = python_errors(tmp_path)
+    assert found.startswith(error)
+
+
+def planted(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True)
-    path.write_text(line + "\n")
-    assert len(python_errors(tmp_path)) == 1
-    assert python_errors(tmp_path)[0].startswith(error)
+    path.write_text(f"{text}\n")
 
 
 @pytest.mark.parametrize(
-    ("file", "header"),
+    "file, header",
     [
         ("cpu/gemm.cpp", "torch/extension.h"),
         ("bindings.cpp", "ATen/ATen.h"),
@@ -258,34 +235,62 @@ def test_layers_catch_a_planted_import(tmp_path: Path, file: str, line: str, err
     ],
 )
 def test_layers_catch_a_planted_include(tmp_path: Path, file: str, header: str):
-    path = tmp_path / "csrc" / file
-    path.parent.mkdir(parents=True)
-    path.write_text(f"#include <{header}>\n")
+    planted(tmp_path / "csrc" / file, f"#include <{header}>")
     assert native_errors(tmp_path) == [f"{file} includes {header}"]
 
 
 def borrowed_tests(root: Path) -> list[str]:
     """What test modules import of other test modules; it belongs to tests/support."""
-    errors = []
-    for path in sorted((root / "tests").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom):
-                targets = [f"{node.module}.{alias.name}" for alias in node.names]
-            elif isinstance(node, ast.Import):
-                targets = [alias.name for alias in node.names]
-            else:
-                continue
-            place = path.relative_to(root).as_posix()
-            errors += [f"{place} imports {t}" for t in targets if re.match(r"tests\..*\btest_", t)]
-    return errors
+    return [
+        f"{path.relative_to(root).as_posix()} imports {target}"
+        for path in sorted((root / "tests").rglob("*.py"))
+        for _, names in walked(path)
+        for target in names
+        if re.match(r"tests\..*\btest_", target)
+    ]
 
 
-def test_no_test_module_imports_another():
+def test_no_test_module_imports_another_and_a_borrowed_test_is_found(tmp_path: Path):
     assert borrowed_tests(ROOT) == []
-
-
-def test_a_borrowed_test_is_found(tmp_path: Path):
-    path = tmp_path / "tests" / "nn" / "test_new.py"
-    path.parent.mkdir(parents=True)
-    path.write_text("from tests.cases import ids\nfrom tests.nn.test_old import operand\n")
+    borrowed = "from tests.cases import ids\nfrom tests.nn.test_old import operand"
+    planted(tmp_path / "tests" / "nn" / "test_new.py", borrowed)
     assert borrowed_tests(tmp_path) == ["tests/nn/test_new.py imports tests.nn.test_old.operand"]
+
+
+PAGE = ROOT / "docs" / "architecture.md"
+# A path in backticks: with a folder, and either a folder of ours or a file.
+NAMED = re.compile(r"`((?:lpkernels|csrc|tests|bench|docs)(?:/[\w.]+)*)`")
+
+
+def test_every_file_of_the_map_exists_and_every_package_is_on_it() -> None:
+    named = NAMED.findall(PAGE.read_text())
+    assert len(named) > 50
+    assert [path for path in named if not (ROOT / path).exists()] == []
+    text = PAGE.read_text()
+    packages = [path.parent for path in (ROOT / "lpkernels").glob("*/__init__.py")]
+    missing = [p.name for p in packages if f"lpkernels/{p.name}" not in text]
+    assert missing == []
+
+
+MOST = 34
+FOLDERS = ("attacks", "bench", "csrc", "examples", "lpkernels", "mutants", "proofs", "tests")
+SOURCES = {".py", ".h", ".cpp", ".cu"}
+
+
+def crowded(root: Path) -> list[str]:
+    """Folders with more sources than `MOST`, sub-folders not counted."""
+    files = [
+        path for folder in FOLDERS for path in (root / folder).rglob("*") if path.suffix in SOURCES
+    ]
+    counts = Counter(path.parent.relative_to(root).as_posix() for path in files)
+    return sorted(folder for folder, count in counts.items() if count > MOST)
+
+
+def test_no_folder_is_crowded_and_a_crowded_one_is_found(tmp_path: Path) -> None:
+    assert crowded(ROOT) == []
+    for folder, count in (("csrc/cpu", MOST + 1), ("csrc/cpu/conv", MOST), ("docs", MOST + 1)):
+        (tmp_path / folder).mkdir(parents=True)
+        for number in range(count):
+            (tmp_path / folder / f"{number}.h").touch()
+    (tmp_path / "csrc/cpu/conv/notes.md").touch()
+    assert crowded(tmp_path) == ["csrc/cpu"]

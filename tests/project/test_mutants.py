@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,13 @@ TEST = "from toy import area\n\n\ndef test_area():\n    assert area(3, 5) == 15\
 
 
 @pytest.fixture
+def trial() -> Any:
+    return pytest.importorskip("mutants.trial", reason="hypothesis is not installed")
+
+
+@pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Writes a module to try a mutant in and a test beside it; gives the test's name."""
-    pytest.importorskip("hypothesis")
     (tmp_path / "toy.py").write_text(CALCULATION)
     (tmp_path / "test_toy.py").write_text(TEST)
     monkeypatch.chdir(tmp_path)
@@ -34,64 +39,46 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("    return", "    import os; os.abort()\n    return", "crash"),
     ],
 )
-def test_a_mutant_is_noticed_by_its_first_failure(
-    toy: list[str], old: str, new: str, by: str
-) -> None:
-    from mutants.trial import run
-
+def test_the_first_failure_notices(trial: Any, toy: list[str], old: str, new: str, by: str) -> None:
     limit = 3.0 if by == "time limit" else 100.0
-    outcome = run([toy], limit, Path("toy.py"), CALCULATION.replace(old, new, 1))
+    outcome = trial.run([toy], limit, Path("toy.py"), CALCULATION.replace(old, new, 1))
     assert (outcome.killed, outcome.by) == (bool(by), by)
     assert (Path("toy.py").read_text(), list(Path().glob("*.log"))) == (CALCULATION, [])
 
 
-def test_tests_that_do_not_exist_are_an_error(toy: list[str]) -> None:
-    from mutants.trial import run
-
+def test_tests_must_exist_and_the_last_stage_must_have_one(trial: Any, toy: list[str]) -> None:
     with pytest.raises(RuntimeError, match=r"pytest ends with 4 for .*test_none\.py"):
-        run([["test_none.py"]], 100.0)
+        trial.run([["test_none.py"]], 100.0)
+    Path("test_none.py").touch()
+    assert not trial.run([["test_none.py"], toy], 100.0).killed
+    with pytest.raises(RuntimeError, match="pytest ends with 5"):
+        trial.run([toy, ["test_none.py"]], 100.0)
 
 
-def test_a_test_by_name_notices_that_its_file_is_not_imported(toy: list[str]) -> None:
-    from mutants.trial import run
-
-    outcome = run([["test_toy.py::test_area"]], 100.0, Path("toy.py"), "volume = 1\n")
+def test_a_test_by_name_notices_what_is_not_imported_and_processes_have_the_mutant(
+    trial: Any, toy: list[str]
+) -> None:
+    outcome = trial.run([["test_toy.py::test_area"]], 100.0, Path("toy.py"), "volume = 1\n")
     assert (outcome.killed, outcome.by) == (True, "test_toy.py")
-
-
-def test_processes_that_a_test_starts_have_the_mutant(toy: list[str]) -> None:
-    from mutants.trial import run
-
     Path("test_toy.py").write_text(
         "import subprocess, sys\n\n\ndef test_area():\n"
         "    command = [sys.executable, '-c', 'from toy import area; print(area(3, 5))']\n"
         "    assert subprocess.run(command, capture_output=True, text=True).stdout == '15\\n'\n"
     )
     changed = CALCULATION.replace("*", "+")
-    assert run([toy], 100.0, Path("toy.py"), changed).by == "test_toy.py::test_area"
-    assert run([toy], 100.0, Path("toy.py"), CALCULATION).by == ""
+    assert trial.run([toy], 100.0, Path("toy.py"), changed).by == "test_toy.py::test_area"
+    assert trial.run([toy], 100.0, Path("toy.py"), CALCULATION).by == ""
 
 
-def test_a_stage_may_have_no_test_but_the_last_may_not(toy: list[str]) -> None:
-    from mutants.trial import run
-
-    Path("test_none.py").touch()
-    assert not run([["test_none.py"], toy], 100.0).killed
-    with pytest.raises(RuntimeError, match="pytest ends with 5"):
-        run([toy, ["test_none.py"]], 100.0)
-
-
-def test_work_done_apart_leaves_nothing_here_but_files(toy: list[str]) -> None:
-    from mutants.trial import apart
-
+def test_work_done_apart_leaves_nothing_here_but_files(trial: Any, toy: list[str]) -> None:
     def written() -> None:
         toy.append("more")
         Path("done").write_text(toy[-1])
 
-    apart(written)
+    trial.apart(written)
     assert (len(toy), Path("done").read_text()) == (1, "more")
     with pytest.raises(RuntimeError, match="the fork's work has failed"):
-        apart(Path("missing/done").touch)
+        trial.apart(Path("missing/done").touch)
 
 
 SOURCE = '''"""Text with 1 + 1."""
@@ -106,7 +93,7 @@ def share(part: int | None, whole: float = 2.0) -> float | None:
 '''
 
 
-def test_mutants_are_of_behaviour() -> None:
+def test_mutants_are_of_behaviour_and_an_edit_elsewhere_leaves_the_sample() -> None:
     places = pytest.importorskip("mutants.places", reason="cosmic-ray is not installed")
     found, count = places.sample({"share.py": SOURCE}, 100, 0)
     lines = {(mutant.line, mutant.before, mutant.after) for mutant in found}
@@ -117,10 +104,6 @@ def test_mutants_are_of_behaviour() -> None:
     assert "part == None" not in changed and "is LIMIT" not in changed
     for mutant in found:
         assert mutant.before in SOURCE and mutant.source != SOURCE
-
-
-def test_an_edit_elsewhere_leaves_the_sample() -> None:
-    places = pytest.importorskip("mutants.places", reason="cosmic-ray is not installed")
     (one, *_), _ = places.sample({"share.py": SOURCE}, 1, 0)
     (other, *_), _ = places.sample({"share.py": "# Shares.\n" + SOURCE}, 1, 0)
     assert (one.key, one.before, one.after) == (other.key, other.before, other.after)
@@ -155,7 +138,7 @@ def test_tests_named_like_the_source_come_first_and_long_ones_last() -> None:
     assert folder.stages("lpkernels/recipes.py")[1:] == []
 
 
-def test_the_interval_is_wilsons() -> None:
+def test_scores_leave_out_what_changes_nothing_and_intervals_are_wilsons() -> None:
     # Agresti and Coull (1998) solve the same quadratic: |p - share|^2 = z^2 p (1 - p) / total.
     for count, total in ((9, 10), (231, 240), (40, 40)):
         for end in interval(count, total):
@@ -164,9 +147,6 @@ def test_the_interval_is_wilsons() -> None:
             )
     low, high = interval(231, 240)
     assert low < 231 / 240 < high
-
-
-def test_scores_leave_out_what_changes_nothing() -> None:
     rows = [{"first": KILLED, "outcome": KILLED}] * 8
     rows.append({"first": "survived", "outcome": KILLED})
     rows.append({"first": "survived", "outcome": "survived", "judgement": EQUIVALENT + "why"})
@@ -177,7 +157,7 @@ def test_scores_leave_out_what_changes_nothing() -> None:
     assert (found["now"]["killed"], found["now"]["share"]) == (9, 90.0)
 
 
-def test_the_record_judges_every_survivor() -> None:
+def test_the_record_judges_every_survivor_and_documents_say_its_score() -> None:
     header = json.loads(RESULTS.read_text().splitlines()[0])
     rows = read()
     assert header["kind"] == "mutants" and header["mutations"].startswith("cosmic-ray ")
@@ -191,9 +171,6 @@ def test_the_record_judges_every_survivor() -> None:
         judged = row.get("judgement", "")
         assert judged.startswith((EQUIVALENT, ACCEPTED)) == (row["outcome"] != KILLED), row
         assert (row["outcome"] == KILLED) == bool(row["by"])
-
-
-def test_the_documents_say_the_score() -> None:
     found = scores(read())
     now, first = found["now"], found["first"]
     low, high = first["interval"]

@@ -17,6 +17,7 @@ import pytest
 import lpkernels
 from lpkernels import _build
 from lpkernels.experiments.measuring.machine import environment
+from tests.loops import each
 
 setuptools = pytest.importorskip("setuptools", reason="setuptools is not installed")
 
@@ -34,39 +35,38 @@ def setup() -> ModuleType:
     return module
 
 
-def described(setup: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> str:
-    (tmp_path / "README.md").write_text(text)
-    (tmp_path / "pyproject.toml").write_text(f'Repository = "{REPOSITORY}"\n')
-    monkeypatch.setattr(setup, "ROOT", tmp_path)
-    return setup.description()
+PAGE, RAW = f"{REPOSITORY}/blob/main", f"{REPOSITORY}/raw/main"
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
+@each(
+    "text, shown",
     [
-        ("[x](docs/x.md#y)", f"[x]({REPOSITORY}/blob/main/docs/x.md#y)"),
-        ("![x](docs/x.svg)", f"![x]({REPOSITORY}/raw/main/docs/x.svg)"),
-        (
-            '<a href="x.md"><img src="x.png"></a>',
-            f'<a href="{REPOSITORY}/blob/main/x.md"><img src="{REPOSITORY}/raw/main/x.png"></a>',
-        ),
-        (
-            "[![x](x.svg)](x.md)",
-            f"[![x]({REPOSITORY}/raw/main/x.svg)]({REPOSITORY}/blob/main/x.md)",
-        ),
-        ("[`x`](x.md)", f"[`x`]({REPOSITORY}/blob/main/x.md)"),
+        ("[x](docs/x.md#y)", f"[x]({PAGE}/docs/x.md#y)"),
+        ("![x](docs/x.svg)", f"![x]({RAW}/docs/x.svg)"),
+        ('<a href="x.md"><img src="x.png"></a>',
+         f'<a href="{PAGE}/x.md"><img src="{RAW}/x.png"></a>'),
+        ("[![x](x.svg)](x.md)", f"[![x]({RAW}/x.svg)]({PAGE}/x.md)"),
+        ("[`x`](x.md)", f"[`x`]({PAGE}/x.md)"),
         ("[x](#y) [z](https://z.org/)", "[x](#y) [z](https://z.org/)"),
         ("`models[0](x)`\n\n```python\nmodels[0](x)\n```\n", None),
     ],
-)
+)  # fmt: skip
 def test_the_description_leads_to_the_repository(setup, monkeypatch, tmp_path, text, shown):
-    assert described(setup, monkeypatch, tmp_path, text) == (shown or text)
+    (tmp_path / "README.md").write_text(text)
+    (tmp_path / "pyproject.toml").write_text(f'Repository = "{REPOSITORY}"\n')
+    monkeypatch.setattr(setup, "ROOT", tmp_path)
+    assert setup.description() == (shown or text)
 
 
-def test_every_link_of_the_readme_is_absolute_in_the_description(setup):
+def test_the_readmes_links_are_absolute_and_the_version_stands_in_pyproject(setup):
     places = re.findall(r"\]\(([^)]+)\)", re.sub(r"```.*?```", "", setup.description(), flags=re.S))
     assert len(places) > 10
     assert [place for place in places if not place.startswith("https://")] == []
+    stated = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert [lpkernels.__version__] == stated
+    assert environment("cpu")["versions"]["lpkernels"] == lpkernels.__version__
+    sources = [ROOT / "setup.py", *(ROOT / "lpkernels").rglob("*.py")]
+    assert [path for path in sources if f'"{stated[0]}"' in path.read_text()] == []
 
 
 def test_a_missing_compiler_is_an_error_where_kernels_are_required(setup, monkeypatch, tmp_path):
@@ -74,9 +74,8 @@ def test_a_missing_compiler_is_an_error_where_kernels_are_required(setup, monkey
     monkeypatch.setenv("LPKERNELS_REQUIRE", "1")
     build = setup.CMakeBuild(setuptools.Distribution())
     build.inplace, build.build_lib = False, str(tmp_path)
-    with pytest.raises(
-        SystemExit, match=r"^LPKERNELS_REQUIRE=1 asks for the C\+\+ module, but no C"
-    ):
+    message = r"^LPKERNELS_REQUIRE=1 asks for the C\+\+ module, but no C"
+    with pytest.raises(SystemExit, match=message):
         build.run()
     assert [*tmp_path.iterdir()] == []
     monkeypatch.delenv("LPKERNELS_REQUIRE")
@@ -97,14 +96,6 @@ def test_a_source_distribution_carries_the_commit(setup, monkeypatch, tmp_path):
     assert info == {"commit": "0123abc"}
 
 
-def test_the_version_stands_in_pyproject_and_reaches_records():
-    stated = re.findall(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert [lpkernels.__version__] == stated
-    assert environment("cpu")["versions"]["lpkernels"] == lpkernels.__version__
-    sources = [ROOT / "setup.py", *(ROOT / "lpkernels").rglob("*.py")]
-    assert [path for path in sources if f'"{stated[0]}"' in path.read_text()] == []
-
-
 @pytest.mark.parametrize("beside", [None, '[project]\nname = "other"\nversion = "7.0"\n'])
 def test_the_version_of_an_installed_package_is_that_of_its_metadata(monkeypatch, tmp_path, beside):
     if beside:
@@ -114,22 +105,16 @@ def test_the_version_of_an_installed_package_is_that_of_its_metadata(monkeypatch
     assert _build.version() == "3.4"
 
 
-def test_the_commit_is_that_of_the_packages_own_checkout(monkeypatch, tmp_path):
+def test_the_commit_is_that_of_the_own_checkout_or_of_the_build(monkeypatch, tmp_path):
     package = tmp_path / "checkout" / "package"
     package.mkdir(parents=True)
     monkeypatch.setattr(_build, "_PACKAGE", package)
     assert _build.commit() is None
-
-    def git(*arguments: str) -> None:
-        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        subprocess.run(
-            ["git", "-C", str(package.parent), *who, *arguments], check=True, capture_output=True
-        )
-
-    git("init")
     (package / "file").write_text("1")
-    git("add", ".")
-    git("commit", "-m", "first")
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for arguments in (["init"], ["add", "."], ["commit", "-m", "first"]):
+        command = ["git", "-C", str(package.parent), *who, *arguments]
+        subprocess.run(command, check=True, capture_output=True)
     clean = _build.commit()
     assert clean is not None and len(clean) == 40
     (package / "file").write_text("2")
@@ -138,9 +123,6 @@ def test_the_commit_is_that_of_the_packages_own_checkout(monkeypatch, tmp_path):
     inner.mkdir(parents=True)
     monkeypatch.setattr(_build, "_PACKAGE", inner)
     assert _build.commit() is None
-
-
-def test_the_commit_of_a_built_package_is_the_one_known_when_it_was_built(monkeypatch, tmp_path):
     monkeypatch.setattr(_build, "_PACKAGE", tmp_path)
     (tmp_path / _build.INFO).write_text('{"commit": "0123abc"}')
     assert environment("cpu")["commit"] == "0123abc"
@@ -153,11 +135,7 @@ def test_the_tests_of_the_project_pass_in_an_unpacked_source_distribution(tmp_pa
     (archive,) = tmp_path.glob("*.tar.gz")
     shutil.unpack_archive(archive, tmp_path)
     (bare,) = tmp_path.glob("lpkernels-*/")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "tests/project"],
-        cwd=bare,
-        env={**os.environ, "PYTHONPATH": str(bare)},
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-m", "pytest", "-q", "tests/project"]
+    own = {**os.environ, "PYTHONPATH": str(bare)}
+    done = subprocess.run(command, cwd=bare, env=own, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:]

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ from bench.pages import tables
 from bench.pages.__main__ import main
 from bench.pages.records import Row, Source, evaluated
 from bench.pages.tables import check, faults, written
+from lpkernels.experiments.sweeps.reading import read_results
+from lpkernels.experiments.sweeps.results import Result
+from lpkernels.techniques.cpt import parse_schedule
+from tests.loops import each
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "docs/page.md"
@@ -54,13 +59,10 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "arms.jsonl").write_text(
         lines({"type": "header"}, *({"arm": a, "seed": s, "accuracy": x} for a, s, x in seeds))
     )
-    (tmp_path / "speeds.jsonl").write_text(
-        lines(
-            {"case": "a", "speed": 9.0},
-            {"case": "a", "speed": 3.0, "of_torch": 0.5},
-            {"case": "b", "speed": 4.0, "of_torch": None},
-        )
-    )
+    first = {"case": "a", "speed": 9.0}
+    second, third = (first | {"speed": 3.0, "of_torch": 0.5}), (first | {"case": "b", "speed": 4.0})
+    third["of_torch"] = None
+    (tmp_path / "speeds.jsonl").write_text(lines(first, second, third))
     (tmp_path / "docs").mkdir()
     (tmp_path / PAGE).write_text(f"Text.\n\n{ARMS}\n{SPEEDS}")
     return tmp_path
@@ -79,8 +81,8 @@ def test_the_figures_of_the_pages_are_those_of_the_records() -> None:
     assert check(ROOT) == []
 
 
-@pytest.mark.parametrize(
-    ("page", "old", "new"),
+@each(
+    "page, old, new",
     [
         ("docs/sweeps.md", "85.97 ± 0.71", "85.87 ± 0.71"),
         ("docs/frontier.md", "0.0150 ± 0.0016", "0.0150 ± 0.0017"),
@@ -94,18 +96,13 @@ def test_one_changed_digit_is_found(page: str, old: str, new: str) -> None:
     assert f"the record gives {old!r}, the page has {new!r}" in fault
 
 
-def test_a_page_as_the_records_have_it_has_no_fault(root: Path) -> None:
+def test_a_fault_names_line_row_and_column_and_a_right_page_has_none(root: Path) -> None:
     assert faults_of(root) == ""
-
-
-def test_a_fault_names_line_row_and_column(root: Path) -> None:
     found = faults_of(root, ("[-58.5, 68.5]", "[-58.5, 68.6]"))
     assert found.startswith("docs/page.md:14: row 'new', column 'difference': the record gives ")
 
 
-def test_the_command_finds_a_changed_digit_and_writes_the_page_anew(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_finds_and_writes(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = root / PAGE
     before = page.read_text()
     page.write_text(before.replace("25.0", "26.0").replace("| a | 3.0 |", "| a | 9.0 |"))
@@ -115,33 +112,29 @@ def test_the_command_finds_a_changed_digit_and_writes_the_page_anew(
     assert page.read_text() == before
 
 
-def test_a_page_with_a_fault_that_is_no_figure_is_not_written(root: Path) -> None:
+def test_neither_a_page_with_another_fault_nor_a_right_cell_is_written(root: Path) -> None:
     page = root / PAGE
+    text = page.read_text().replace("| old | 20.0", "| old |   20.0")
+    assert written(PAGE, text, root) == text
     page.write_text(page.read_text().replace("25.0", "26.0").replace("arms.jsonl", "gone.jsonl"))
     before = page.read_text()
     assert main(["--write"], root) == 1
     assert page.read_text() == before
 
 
-def test_only_the_cells_that_differ_are_written(root: Path) -> None:
-    text = (root / PAGE).read_text().replace("| old | 20.0", "| old |   20.0")
-    assert written(PAGE, text, root) == text
-
-
-@pytest.mark.parametrize("table", ["| x |\n|---|\n| 1.5 |\n", "| x |\n|---|\n| 1.5 ± 2 `1.5` |\n"])
-def test_a_table_with_decimals_and_no_comment_is_a_fault(root: Path, table: str) -> None:
-    assert list(faults(PAGE, f"# Page\n\n{table}", root)) == [
-        "docs/page.md:3: the table has decimals, and no comment names their record"
-    ]
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["| x |\n|---|\n| 15 |\n", "| x |\n|---|\n| `1.5` |\n", "```\n| x |\n|---|\n| 1.5 |\n```\n"],
-    ids=["whole numbers", "code", "a block of code"],
+@each(
+    "text, count",
+    [
+        ("# Page\n\n| x |\n|---|\n| 1.5 |\n", 1),
+        ("# Page\n\n| x |\n|---|\n| 1.5 ± 2 `1.5` |\n", 1),
+        ("| x |\n|---|\n| 15 |\n", 0),
+        ("| x |\n|---|\n| `1.5` |\n", 0),
+        ("```\n| x |\n|---|\n| 1.5 |\n```\n", 0),
+    ],
 )
-def test_a_table_without_decimals_needs_no_comment(root: Path, text: str) -> None:
-    assert list(faults(PAGE, text, root)) == []
+def test_a_table_with_decimals_and_no_comment_is_a_fault(root: Path, text: str, count: int) -> None:
+    fault = "docs/page.md:3: the table has decimals, and no comment names their record"
+    assert list(faults(PAGE, text, root)) == [fault] * count
 
 
 def test_tables_without_record_are_listed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,8 +144,8 @@ def test_tables_without_record_are_listed(root: Path, monkeypatch: pytest.Monkey
     assert check(root) == [f"NO_RECORD names a table that is gone: {(PAGE, 'x | y')}"]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "fault"),
+@each(
+    "old, new, fault",
     [
         ("reference", "refrence", "expected keys cells, .*, got refrence"),
         ("accuracy = '", "acuracy = '", "the comment names acuracy, which the table lacks"),
@@ -175,25 +168,17 @@ def test_a_comment_that_does_not_fit_is_a_fault(root: Path, old: str, new: str, 
     assert re.search(fault, faults_of(root, (old, new)))
 
 
-def test_a_column_of_goals_is_given(root: Path) -> None:
+def test_columns_of_goals_are_given_and_single_cells_have_own_texts(root: Path) -> None:
     asked = ("| a | 3.0 | 0.50 |", "| a | 3.0 | 0.75 |")
     words = ('"of torch" = "{of_torch:.2f}"', "")
-    assert (
-        faults_of(
-            root, asked, words, ("[columns]\nspeed", 'given = ["of torch"]\n[columns]\nspeed')
-        )
-        == ""
-    )
-
-
-def test_cells_of_single_rows_have_texts_of_their_own(root: Path) -> None:
+    given = ("[columns]\nspeed", 'given = ["of torch"]\n[columns]\nspeed')
+    assert faults_of(root, asked, words, given) == ""
     own = ("[columns]\nspeed", "[cells]\na.speed = '{9 * speed:.0f}'\n[columns]\nspeed")
-    assert "row 'a', column 'speed': the record gives '27', the page has '3.0'" in faults_of(
-        root, own
-    )
+    said = "row 'a', column 'speed': the record gives '27', the page has '3.0'"
+    assert said in faults_of(root, own)
 
 
-def test_records_may_be_several(root: Path) -> None:
+def test_records_may_be_several_and_a_lost_value_is_named(root: Path) -> None:
     table = """<!-- table
 rows = ["arm"]
 records.first = { record = "arms.jsonl", where = "seed == 0" }
@@ -207,10 +192,13 @@ both = '{first.mean("accuracy"):.1f}, {second.mean("more"):.1f}'
 | new | 0.2, 0.6 |
 """
     assert list(faults(PAGE, table, root)) == []
+    row = Row(Source.of(root, {"record": "speeds.jsonl"}), {"case": "a"})
+    with pytest.raises(ValueError, match=r"no record of speeds.jsonl has .'case': 'a', 'speed': 7"):
+        row.at(speed=7)
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
+@each(
+    "text, found",
     [
         ('{mean("accuracy"):.2f}', "0.25"),
         ('{deviation("accuracy"):.4f}', "0.0707"),
@@ -228,7 +216,22 @@ def test_what_a_cell_can_say(root: Path, text: str, found: str) -> None:
     assert evaluated(f"f'''{text}'''", row) == found
 
 
-def test_a_lost_value_is_named(root: Path) -> None:
-    row = Row(Source.of(root, {"record": "speeds.jsonl"}), {"case": "a"})
-    with pytest.raises(ValueError, match=r"no record of speeds.jsonl has .'case': 'a', 'speed': 7"):
-        row.at(speed=7)
+def never_rose(schedule: str, result: Result) -> bool:
+    """Whether the schedule is a plateau and the run ended at the bits that it began with."""
+    if not schedule.startswith("plateau:"):
+        return False
+    bits = parse_schedule(schedule).bits
+    return bits is not None and result.values["bits"] == bits[0]
+
+
+@pytest.mark.parametrize("sweep", ["mnist1d-schedules", "digits-schedules", "lstm-schedules"])
+def test_plateaus_that_never_rose_are_left_out_of_the_tables(sweep: str) -> None:
+    record = f"bench/results/sweep-{sweep}.jsonl"
+    results = read_results(ROOT / record)
+    arms = results.spec.arms
+    flat = {r.arm for r in results.results if never_rose(arms[r.arm].get("schedule", ""), r)}
+    page = (ROOT / "docs/cyclic-precision.md").read_text()
+    command, _, after = page.partition(f"lpkernels sweep table {record}")[2].partition("\n")
+    assert {word for word in shlex.split(command) if word in arms} == flat
+    rows = re.findall(r"^\| ([^|]+?) \|", after.partition("\n#")[0], re.MULTILINE)
+    assert rows[1:] == [arm for arm in arms if arm not in flat]

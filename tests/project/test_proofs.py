@@ -11,6 +11,7 @@ import torch
 import lpkernels as lp
 from lpkernels.formats import FloatFormat
 from proofs.rule import MODES, rounded
+from tests.loops import each
 
 RESULTS = Path(__file__).resolve().parents[2] / "proofs" / "results.jsonl"
 FORMATS = ("e5m2", "e4m3", "fp16", "e6m9", "bf16", "e8m10", "fp32")
@@ -54,8 +55,8 @@ def test_the_lines_are_those_of_the_kernel(name: str, mode: str) -> None:
         np.testing.assert_array_equal(got.view(np.int64), np.copysign(r, x).view(np.int64))
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", FORMATS)
+@each("mode", MODES)
+@each("name", FORMATS)
 def test_what_has_no_binade_stays(name: str, mode: str) -> None:
     x = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan], dtype=torch.float64)
     got = lp.quantize(x, name, mode)
@@ -72,15 +73,13 @@ def test_a_wrong_rule_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 65504 < abs(found) < 65536
 
 
-@pytest.mark.parametrize("name", ["e4m3fn", "e5m2_sat", "e5m2_nosub", "e5m0", "fixed8_f4", "what"])
+@each("name", ["e4m3fn", "e5m2_sat", "e5m2_nosub", "e5m0", "fixed8_f4", "what"])
 def test_other_formats_are_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     proofs = pytest.importorskip("proofs.__main__", reason="z3 is not installed: make prove does")
     with pytest.raises(SystemExit):
         proofs.main(["--formats", "fp16", name])
-    assert (
-        f"expected formats as IEEE 754 has them, such as fp16, got {name}"
-        in capsys.readouterr().err
-    )
+    said = f"expected formats as IEEE 754 has them, such as fp16, got {name}"
+    assert said in capsys.readouterr().err
 
 
 def test_the_record_is_of_all_formats_and_modes() -> None:

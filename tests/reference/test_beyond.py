@@ -8,22 +8,20 @@ from lpkernels.formats import FixedFormat, FloatFormat, parse_format
 from lpkernels.reference.events import beyond
 from lpkernels.rounding import ROUNDINGS, overflows_array
 from tests.cases import ROUND_FORMATS
-from tests.loops import each
+from tests.loops import each, rows
 
 
 # Each tie is halfway from the largest value to the step after it, and goes to the even one of the
 # two. "fn" gives the last code to NaN, so that the largest value has an even code.
-@each(
+@rows(
     "name, tie, leaves",
-    [
-        ("e4m3fn", 464.0, False),
-        ("e4m3fn_sat", -464.0, False),
-        ("e4m3", 248.0, True),
-        ("e2m1", 3.5, True),
-        ("e2m3", -3.875, True),
-        ("fixed8_f0", 127.5, True),
-        ("fixed8_f0", -128.5, False),
-    ],
+    ("e4m3fn", 464.0, False),
+    ("e4m3fn_sat", -464.0, False),
+    ("e4m3", 248.0, True),
+    ("e2m1", 3.5, True),
+    ("e2m3", -3.875, True),
+    ("fixed8_f0", 127.5, True),
+    ("fixed8_f0", -128.5, False),
 )
 def test_ties_at_the_end(name: str, tie: float, leaves: bool) -> None:
     fmt = parse_format(name)

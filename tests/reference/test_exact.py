@@ -1,91 +1,96 @@
-"""The exact sums against the contract, case by case, and against independent arithmetic."""
+"""The exact sums of every order against the contract, and against independent arithmetic."""
 
 import math
 from fractions import Fraction
 
 import numpy as np
 
-from lpkernels.arithmetic import Accumulator
-from lpkernels.reference import exact
+from lpkernels.arithmetic import Accumulator, accumulator
+from lpkernels.reference import exact, twin
 from lpkernels.rng import SITE_BIAS, SITE_OUTER, SITE_PRODUCT, SITE_SUM, draw
 from lpkernels.rounding import round_scalar
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.operands import operand
-from tests.support.worked_sums import assert_sum
 
 INF, NAN = math.inf, math.nan
 TINY, ULP, HUGE = Fraction(1, 2**200), Fraction(1, 2**11), Fraction(2**300)
+# The key of the draws.
+KEY = {"row": 3, "col": 4, "seed": 5}
 
 
-@each(
+def assert_sum(acc: str, products: list, want: float, **options: float) -> None:
+    """The sum of the products has the bits of `want`; a product that is None is an absent tap."""
+    got = exact.accumulate(products, accumulator(acc), **KEY, **options)
+    assert repr(got) == repr(float(want)), acc
+
+
+@rows(
     "acc, products, want",
-    [
-        # Every step rounds once.
-        ("fp16", [], 0.0),
-        ("fp16", [None, None], 0.0),
-        ("fp16", [1.0, ULP], 1.0),
-        ("fp16", [1.0, 3 * ULP], 1 + 2**-9),
-        # The sticky bit lies 189 places below the tie.
-        ("fp16", [1.0, ULP + TINY], 1 + 2**-10),
-        ("fp16", [ULP + TINY, 1.0], 1.0),
-        ("fp16", [1.0, ULP, ULP], 1.0),
-        ("fp16", [65504.0, 15.0], 65504.0),
-        ("fp16", [65504.0, 16.0], INF),
-        ("fp16", [65504.0, 16.0, -65504.0], INF),
-        ("fp16", [INF, -INF], NAN),
-        ("fp16", [INF, INF, -HUGE], INF),
-        ("fp16", [NAN, 1.0], NAN),
-        ("fp16", [HUGE, -INF], NAN),
-        # A finite sum stops where the direction says, an infinite one does not.
-        ("fp16:toward_zero", [HUGE], 65504.0),
-        ("fp16:toward_zero", [-HUGE], -65504.0),
-        ("fp16:toward_zero", [INF], INF),
-        ("fp16:toward_positive", [HUGE], INF),
-        ("fp16:toward_positive", [-HUGE], -65504.0),
-        ("fp16:toward_positive", [INF], INF),
-        ("fp16:toward_negative", [HUGE], 65504.0),
-        ("fp16:toward_negative", [-HUGE], -INF),
-        ("fp16:toward_negative", [INF], INF),
-        # Every step overflows as the format says.
-        ("e5m10_sat", [INF, -INF], -65504.0),
-        ("e5m10_sat", [INF, -1.0], 65504.0),
-        ("e4m3fn", [464.0], 448.0),
-        ("e4m3fn", [464.5], NAN),
-        ("e4m3fn", [INF], NAN),
-        ("fixed8_f0", [INF, -1.0], 126.0),
-        ("fixed8_f0_wrap", [INF], NAN),
-        ("fixed8_f0_wrap", [Fraction(2**90 + 2**7)], -128.0),
-        ("fixed8_f0_wrap", [Fraction(2**90 + 2**7), -1.0], 127.0),
-        # Zero has the sign of the contract.
-        ("fp16", [-0.0], 0.0),
-        ("fp16", [1.0, -1.0], 0.0),
-        ("fp16", [-TINY], -0.0),
-        ("fp16", [-TINY, -0.0], -0.0),
-        ("fp16", [-TINY, 0.0], 0.0),
-        ("fp16", [-TINY, None], -0.0),
-        ("fp16:toward_negative", [0.0], 0.0),
-        ("fp16:toward_negative", [-0.0], -0.0),
-        ("fp16:toward_negative", [1.0, -1.0], -0.0),
-        ("fixed8_f0:toward_negative", [1.0, -1.0], 0.0),
-        ("fixed8_f0", [-TINY], 0.0),
-        # Products are rounded, and overflow, first.
-        ("fp32:product=e4m3fn_sat", [Fraction(2**20)] * 2, 896.0),
-        ("fp32:product=e4m3fn", [1 + Fraction(1, 16)], 1.0),
-        ("fp32:product=e4m3fn:product_rounding=toward_positive", [1 + Fraction(1, 16)], 1.125),
-        # 1 swallows half ulps one by one, but not the sum of a chunk of them.
-        ("fp16", [1.0, ULP, ULP, ULP], 1.0),
-        ("fp16_chunk2", [1.0, ULP, ULP, ULP], 1 + 2**-10),
-        # Absent taps count for the boundary: with them, 1 and one ulp share the first chunk.
-        ("fp16_chunk2", [1.0, None, ULP, ULP], 1 + 2**-10),
-        ("fp16_chunk2", [1.0, None, ULP, None, ULP], 1.0),
-        # The short last chunk is added as well, and each chunk is rounded to outer.
-        ("fp16_chunk2", [1.0, 1.0, 1.0], 3.0),
-        ("fp16_chunk2:outer=e5m2", [1.0, Fraction(1, 8)], 1.0),
-        # The outer accumulator holds -0, by underflow; a chunk that sums to +0 is added to it.
-        ("fp32_chunk1:outer=e5m2", [-Fraction(1, 2**30)], -0.0),
-        ("fp32_chunk1:outer=e5m2", [-Fraction(1, 2**30), None], 0.0),
-    ],
+    # Every step rounds once.
+    ("fp16", [], 0.0),
+    ("fp16", [None, None], 0.0),
+    ("fp16", [1.0, ULP], 1.0),
+    ("fp16", [1.0, 3 * ULP], 1 + 2**-9),
+    # The sticky bit lies 189 places below the tie.
+    ("fp16", [1.0, ULP + TINY], 1 + 2**-10),
+    ("fp16", [ULP + TINY, 1.0], 1.0),
+    ("fp16", [1.0, ULP, ULP], 1.0),
+    ("fp16", [65504.0, 15.0], 65504.0),
+    ("fp16", [65504.0, 16.0], INF),
+    ("fp16", [65504.0, 16.0, -65504.0], INF),
+    ("fp16", [INF, -INF], NAN),
+    ("fp16", [INF, INF, -HUGE], INF),
+    ("fp16", [NAN, 1.0], NAN),
+    ("fp16", [HUGE, -INF], NAN),
+    # A finite sum stops where the direction says, an infinite one does not.
+    ("fp16:toward_zero", [HUGE], 65504.0),
+    ("fp16:toward_zero", [-HUGE], -65504.0),
+    ("fp16:toward_zero", [INF], INF),
+    ("fp16:toward_positive", [HUGE], INF),
+    ("fp16:toward_positive", [-HUGE], -65504.0),
+    ("fp16:toward_positive", [INF], INF),
+    ("fp16:toward_negative", [HUGE], 65504.0),
+    ("fp16:toward_negative", [-HUGE], -INF),
+    ("fp16:toward_negative", [INF], INF),
+    # Every step overflows as the format says.
+    ("e5m10_sat", [INF, -INF], -65504.0),
+    ("e5m10_sat", [INF, -1.0], 65504.0),
+    ("e4m3fn", [464.0], 448.0),
+    ("e4m3fn", [464.5], NAN),
+    ("e4m3fn", [INF], NAN),
+    ("fixed8_f0", [INF, -1.0], 126.0),
+    ("fixed8_f0_wrap", [INF], NAN),
+    ("fixed8_f0_wrap", [Fraction(2**90 + 2**7)], -128.0),
+    ("fixed8_f0_wrap", [Fraction(2**90 + 2**7), -1.0], 127.0),
+    # Zero has the sign of the contract.
+    ("fp16", [-0.0], 0.0),
+    ("fp16", [1.0, -1.0], 0.0),
+    ("fp16", [-TINY], -0.0),
+    ("fp16", [-TINY, -0.0], -0.0),
+    ("fp16", [-TINY, 0.0], 0.0),
+    ("fp16", [-TINY, None], -0.0),
+    ("fp16:toward_negative", [0.0], 0.0),
+    ("fp16:toward_negative", [-0.0], -0.0),
+    ("fp16:toward_negative", [1.0, -1.0], -0.0),
+    ("fixed8_f0:toward_negative", [1.0, -1.0], 0.0),
+    ("fixed8_f0", [-TINY], 0.0),
+    # Products are rounded, and overflow, first.
+    ("fp32:product=e4m3fn_sat", [Fraction(2**20)] * 2, 896.0),
+    ("fp32:product=e4m3fn", [1 + Fraction(1, 16)], 1.0),
+    ("fp32:product=e4m3fn:product_rounding=toward_positive", [1 + Fraction(1, 16)], 1.125),
+    # 1 swallows half ulps one by one, but not the sum of a chunk of them.
+    ("fp16", [1.0, ULP, ULP, ULP], 1.0),
+    ("fp16_chunk2", [1.0, ULP, ULP, ULP], 1 + 2**-10),
+    # Absent taps count for the boundary: with them, 1 and one ulp share the first chunk.
+    ("fp16_chunk2", [1.0, None, ULP, ULP], 1 + 2**-10),
+    ("fp16_chunk2", [1.0, None, ULP, None, ULP], 1.0),
+    # The short last chunk is added as well, and each chunk is rounded to outer.
+    ("fp16_chunk2", [1.0, 1.0, 1.0], 3.0),
+    ("fp16_chunk2:outer=e5m2", [1.0, Fraction(1, 8)], 1.0),
+    # The outer accumulator holds -0, by underflow; a chunk that sums to +0 is added to it.
+    ("fp32_chunk1:outer=e5m2", [-Fraction(1, 2**30)], -0.0),
+    ("fp32_chunk1:outer=e5m2", [-Fraction(1, 2**30), None], 0.0),
 )
 def test_accumulate_follows_the_contract(acc: str, products: list, want: float) -> None:
     assert_sum(acc, products, want)
@@ -138,12 +143,160 @@ def test_matmul_in_fp32_equals_float32_additions_of_exact_products(
     assert_bit_equal(exact.matmul(a, b, None, Accumulator("fp32")), total)
 
 
-def test_matmul_in_fp16_equals_float16_arithmetic(rng: np.random.Generator) -> None:
-    a, b = (operand("plain", shape, rng).astype(np.float16) for shape in ((3, 40), (40, 2)))
-    total = np.zeros((3, 2), dtype=np.float16)
-    for k in range(40):
-        total = total + a[:, k, None] * b[k]
-    got = exact.matmul(
-        a.astype(np.float32), b.astype(np.float32), None, Accumulator("fp16", product="fp16")
-    )
-    assert_bit_equal(got, total.astype(np.float32))
+# --- trees, Kahan's sums, aligned blocks ---
+
+E25 = Fraction(1, 2**25)
+
+
+@rows(
+    "acc, products, want",
+    ("e6m9", [], 0.0),
+    ("e6m9", [None, None, None], 0.0),
+    # In sequence 1024 + 1 stays 1024 each time; in pairs the ones add up first.
+    ("e6m9", [1024.0, 0.0, 1.0, 1.0], 1026.0),
+    ("e6m9", [1024.0, 1.0, 1.0, 1.0], 1026.0),
+    # A last odd node passes up unchanged: (((a b) (c d)) e).
+    ("e6m9", [1024.0, 0.0, 0.0, 0.0, 3.0], 1028.0),
+    # Three pairs leave the last one over, which passes up: the sum is ((a b) (c d)) (e f), and
+    # not (a b) ((c d) (e f)).
+    ("e6m9", [1024.0, 0.0, 1.0, 0.0, 1.0, 0.0], 1024.0),
+    # Absent taps keep their place: 1024 is paired with an absent one, then meets 1 + 1.
+    ("e6m9", [1024.0, None, 1.0, 1.0], 1026.0),
+    ("e6m9", [None, None, 1024.0, 1.0, None, 1.0], 1024.0),
+    # A product alone is rounded.
+    ("e6m9", [Fraction(2049)], 2048.0),
+    # Two products meet before either is rounded.
+    ("e6m9", [Fraction(2049), Fraction(-2048)], 1.0),
+    ("e6m9", [INF, 1.0, -INF], NAN),
+    # Nodes overflow.
+    ("fp16", [65504.0, -65504.0] * 2, 0.0),
+    ("fp16", [65504.0] * 2 + [-65504.0] * 2, NAN),
+    ("e5m10_sat", [65504.0] * 2 + [-65504.0], 0.0),
+    # Every chunk is a tree.
+    ("e6m9_chunk3:outer=fp32", [1.0, 1.0, 1024.0, 1.0, 1.0, 1024.0], 2052.0),
+    # Zero has the sign of the contract.
+    ("e6m9", [-0.0, -0.0], -0.0),
+    ("e6m9", [-0.0], 0.0),
+    ("e6m9:toward_negative", [-0.0, None], -0.0),
+    ("e6m9", [-0.0, -0.0, None, None], -0.0),
+    ("e6m9:toward_negative", [1.0, -1.0], -0.0),
+    ("e6m9", [1.0, -1.0], 0.0),
+)
+def test_pairwise_is_a_tree_over_the_positions(acc: str, products: list, want: float) -> None:
+    assert_sum(f"{acc}:order=pairwise", products, want)
+
+
+def test_pairwise_draws_where_the_right_half_begins() -> None:
+    acc = Accumulator("e5m2", "stochastic", order="pairwise", chunk=8, outer="fp32")
+    products = [Fraction(9, 8)] * 7
+
+    def rounded(value: float | Fraction, k: int) -> float:
+        return round_scalar(
+            value, acc.fmt, "stochastic", draw=draw(5, SITE_SUM, 3, 4, k, 8), random_bits=8
+        )
+
+    # The second chunk, positions 8 .. 14.
+    pairs = [rounded(2 * Fraction(9, 8), 8 + k) for k in (1, 3, 5)]
+    pairs.append(rounded(Fraction(9, 8), 8 + 7))
+    left, right = rounded(pairs[0] + pairs[1], 8 + 2), rounded(pairs[2] + pairs[3], 8 + 6)
+    want = rounded(left + right, 8 + 4)
+    assert exact.accumulate([None] * 8 + products, acc, **KEY) == want
+
+
+def test_compensated_follows_kahan() -> None:
+    # numpy.float16 does every operation in fp16, rounded to nearest even.
+    rng = np.random.default_rng(1)
+    values = rng.standard_normal(300).astype(np.float16)
+    total = correction = np.float16(0)
+    for p in values:
+        y = p - correction
+        following = total + y
+        correction = (following - total) - y
+        total = following
+    products = [exact.product(float(p), 1.0) for p in values]
+    assert_sum("fp16:order=compensated", products, total)
+    true = float(sum(Fraction(float(p)) for p in values))
+    plain = exact.accumulate(products, Accumulator("fp16"))
+    assert abs(float(total) - true) < abs(plain - true)
+
+
+@rows(
+    "acc, products, want",
+    ("fp16", [1024.0] + [0.25] * 8, 1026.0),
+    ("fp16", [], 0.0),
+    ("fp16", [None, -0.0], 0.0),
+    # The sum overflows, its error is infinite, and so the next addition is inf - inf.
+    ("fp16", [65504.0, 65504.0], INF),
+    ("fp16", [65504.0, 65504.0, 1.0], NAN),
+    ("fp16", [INF], INF),
+    ("fp16", [INF, 1.0], NAN),
+    ("fp16", [NAN, 1.0], NAN),
+    # Each chunk starts without an error.
+    ("fp16_chunk5:outer=fp32", [2048.0, 0.75, 0.75, 0.75, 0.5] * 2, 4100.0),
+)
+def test_compensated_is_literal(acc: str, products: list, want: float) -> None:
+    assert_sum(f"{acc}:order=compensated", products, want)
+
+
+@rows(
+    "acc, products, want",
+    ("fp32:block=4:aligned_bits=3", [], 0.0),
+    ("fp32:block=4:aligned_bits=3", [None] * 5, 0.0),
+    # Each addend is cut by itself at 2^-3 of the leading bit, toward zero: beside 1, 15/16
+    # becomes 7/8.
+    ("fp32:block=4:aligned_bits=3", [8.0, Fraction(15, 8)], 9.0),
+    ("fp32:block=4:aligned_bits=3", [-8.0, -Fraction(15, 8)], -9.0),
+    ("fp32:block=4:aligned_bits=3", [8.0, Fraction(7, 8), Fraction(7, 8)], 8.0),
+    # The block of four ends; from then on the sum's own leading bit decides.
+    ("fp32:block=4:aligned_bits=3", [1.0, 0.0, 0.0, 0.0, 0.125, 0.0625], 1.125),
+    # A tap that is absent counts as a place, not as an addend.
+    ("fp32:block=4:aligned_bits=3", [1.0, None, None, None, 0.125], 1.125),
+    ("fp32:block=4:aligned_bits=3", [8.0, None, None, 0.5, 0.5], 8.0),
+    # The leading bits cancel, but what was cut stays lost.
+    ("fp32:block=4:aligned_bits=3", [8.0, -8.0, 0.75], 0.0),
+    ("fp32:block=4:aligned_bits=3", [8.0, -8.0, 1.25], 1.0),
+    ("fp32:block=4:aligned_bits=3", [INF, 1.0], INF),
+    ("fp32:block=4:aligned_bits=3", [INF, -INF], NAN),
+    ("fp32:block=4:aligned_bits=3", [NAN], NAN),
+    ("fp32:block=4:aligned_bits=3", [-0.0, -0.0], 0.0),
+    ("fp32:toward_negative:block=4:aligned_bits=3", [0.0, 0.0], 0.0),
+    ("fp32:toward_negative:block=4:aligned_bits=3", [0.0, -0.0], -0.0),
+    ("fp32:toward_negative:block=4:aligned_bits=3", [1.0, -1.0], -0.0),
+    ("fp32:toward_negative:block=4:aligned_bits=3", [None, None], 0.0),
+    # A block without taps does not cut the sum: 1.125 has three places below its leading bit,
+    # of which a block would keep one.
+    ("fp32:block=1:aligned_bits=3", [1.125, None, None, None], 1.125),
+    ("fp32:block=1:aligned_bits=1", [1.125, None], 1.0),
+    # Of 1 + 3 * 2^-11 each small addend alone would be lost to e5m9; together they are a tie
+    # and a half. The exact sum of a block is rounded once.
+    ("e5m9:block=4:aligned_bits=12", [1.0, ULP, ULP, ULP], 1 + 2.0**-9),
+    ("e5m9:block=2:aligned_bits=12", [1.0, ULP, ULP, ULP], 1.0),
+    ("e5m9:toward_zero:block=4:aligned_bits=12", [1.0, ULP, ULP, ULP], 1.0),
+    # Every chunk is exact; their sum in fp32 rounds as the outer sum does.
+    ("e8m13_chunk1:toward_zero:outer=fp32:block=1:aligned_bits=13", [1.0, 3 * E25], 1.0),
+    (
+        "e8m13_chunk1:toward_zero:outer=fp32:outer_rounding=nearest_even:block=1:aligned_bits=13",
+        [1.0, 3 * E25],
+        1 + 2.0**-23,
+    ),
+)
+def test_aligned_blocks_cut_every_addend(acc: str, products: list, want: float) -> None:
+    assert_sum(acc, products, want)
+
+
+def test_hopper_preset_loses_small_products() -> None:
+    """1 + n 2^-14 stays 1 inside a promotion of 128, and every later one counts."""
+    a = np.full((1, 512), 2.0**-7, np.float32)
+    a[0, 0] = 1.0
+    b = np.full((512, 1), 2.0**-7, np.float32)
+    b[0, 0] = 1.0
+    acc = accumulator("e8m13_chunk128:toward_zero:outer=fp32:block=32:aligned_bits=13")
+    assert twin.matmul(a, b, None, acc)[0, 0] == 1 + 384 * 2.0**-14
+
+
+@each("order", ["pairwise", "compensated"])
+def test_whole_numbers_are_summed_exactly_in_any_order(order: str) -> None:
+    rng = np.random.default_rng(3)
+    a = rng.integers(-8, 9, (5, 77)).astype(np.float32)
+    b = rng.integers(-8, 9, (77, 4)).astype(np.float32)
+    assert_bit_equal(twin.matmul(a, b, None, Accumulator("fp32", order=order)) + 0, a @ b + 0)

@@ -6,7 +6,7 @@ import torch
 
 from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends._reference import BACKEND
-from lpkernels.formats import AffineFormat, parse_format
+from lpkernels.formats import AffineFormat
 from lpkernels.reference import twin
 from lpkernels.rng import SITE_BIAS, SITE_OUTER, SITE_QUANTIZE, Role, derive_seed
 from tests.compare import assert_bit_equal
@@ -14,8 +14,6 @@ from tests.loops import each
 from tests.support.denormals import flushed
 
 SEED = torch.tensor(-12345)
-STOCHASTIC = Accumulator("e5m3", "stochastic", chunk=4, outer="e5m2")
-GEOMETRY = ([2, 1], [1, 0], [1, 2], 2)
 
 
 def test_backend_is_always_available() -> None:
@@ -62,32 +60,6 @@ def test_quantize_keeps_float32_and_bfloat16_subnormals_when_flushing() -> None:
             assert_bit_equal(out, source)
 
 
-@each("acc", [Accumulator("fp16"), STOCHASTIC])
-def test_matmul_runs_the_twin(acc: Accumulator) -> None:
-    a, b, bias = torch.randn(2, 9, 5).mT, torch.randn(9, 3), torch.randn(3)
-    seed = SEED if acc.is_stochastic else None
-    got = BACKEND.matmul(a, b, bias, acc.to_ints(), seed, Role.DGRAD)
-    key = derive_seed(-12345, Role.DGRAD) if acc.is_stochastic else 0
-    want = twin.matmul(a.numpy(), b.numpy(), bias.numpy(), acc, seed=key)
-    assert_bit_equal(got, torch.from_numpy(want))
-    assert got.is_contiguous()
-
-
-def test_convolutions_run_the_twin() -> None:
-    x, w, bias = torch.randn(2, 4, 5, 7), torch.randn(6, 2, 3, 2), torch.randn(6)
-    ints, key = STOCHASTIC.to_ints(), derive_seed(-12345, Role.FPROP)
-    options = (*GEOMETRY, ints, SEED, Role.FPROP)
-    arrays = x.numpy(), w.numpy(), bias.numpy()
-    y = BACKEND.conv_fprop(x, w, bias, *options)
-    assert_bit_equal(y, torch.from_numpy(twin.conv_fprop(*arrays, *GEOMETRY, STOCHASTIC, seed=key)))
-    dx = BACKEND.conv_dgrad(y, w, list(x.shape), *options)
-    want = twin.conv_dgrad(y.numpy(), w.numpy(), x.shape, *GEOMETRY, STOCHASTIC, seed=key)
-    assert_bit_equal(dx, torch.from_numpy(want))
-    dw = BACKEND.conv_wgrad(x, y, list(w.shape), *options)
-    want = twin.conv_wgrad(x.numpy(), y.numpy(), w.shape, *GEOMETRY, STOCHASTIC, seed=key)
-    assert_bit_equal(dw, torch.from_numpy(want))
-
-
 @each("rounding", ["nearest_even", "toward_negative", "stochastic"])
 def test_accumulate_makes_the_outer_additions_of_a_chunked_sum(rounding: str) -> None:
     a, b, bias = torch.randn(4, 6), torch.randn(6, 3), torch.randn(3)
@@ -116,18 +88,6 @@ def test_accumulate_keys_its_draws_by_the_rows_and_columns_of_a_part() -> None:
     BACKEND.accumulate(whole, addend, (0, 0), ints, SEED, 3, SITE_OUTER, 9)
     BACKEND.accumulate(part, addend[2:, 3:], (2, 3), ints, SEED, 3, SITE_OUTER, 9)
     assert_bit_equal(part, whole[2:, 3:])
-
-
-@each("name", ["e3m1", "fixed5_f2", "block4_e2m1"])
-def test_unpack_inverts_pack(name: str) -> None:
-    fmt = parse_format(name)
-    out = torch.empty(3, 7)
-    BACKEND.quantize(torch.randn(3, 7), Quantizer(fmt).to_ints(), None, 0, SITE_QUANTIZE, out)
-    # A transposed block would have another scale.
-    x = out if name == "block4_e2m1" else out.t()
-    codes = BACKEND.pack(x, fmt.to_ints())
-    assert codes.dtype == torch.uint8 and codes.dim() == 1
-    assert_bit_equal(BACKEND.unpack(codes, fmt.to_ints(), list(x.shape)), x.contiguous())
 
 
 def test_pack_refuses_an_affine_format() -> None:

@@ -1,10 +1,14 @@
 """The vectorised sums have the bits of the exact ones, for every Accumulator and hard operands."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from lpkernels.arithmetic import Accumulator
+from lpkernels.arithmetic import Accumulator, accumulator
+from lpkernels.formats import FixedFormat, FloatFormat, parse_format
 from lpkernels.reference import exact, twin
+from lpkernels.reference.addition import odd_sum
 from lpkernels.reference.sums import tiles
 from tests.cases import ACCUMULATORS, MATMUL_SHAPES, ROUNDINGS
 from tests.compare import assert_bit_equal
@@ -12,6 +16,7 @@ from tests.loops import each
 from tests.support.operands import KINDS, operand
 
 SEED = 0x1234_5678_9ABC_DEF0
+DRAWN = accumulator("e5m2_chunk5:stochastic:product=e6m5:product_rounding=stochastic:outer=e5m1")
 
 WRAPPING = [
     Accumulator(fmt, rounding, random_bits=bits)
@@ -68,16 +73,7 @@ def test_matmul_equals_exact_for_every_chunk_and_length(chunk: int, length: int)
 def test_matmul_equals_exact_for_every_number_of_random_bits(
     random_bits: int, generator: str
 ) -> None:
-    acc = Accumulator(
-        "e5m2",
-        "stochastic",
-        product="e6m5",
-        product_rounding="stochastic",
-        chunk=5,
-        outer="e5m1",
-        random_bits=random_bits,
-        rng=generator,
-    )
+    acc = replace(DRAWN, random_bits=random_bits, rng=generator)
     assert_bit_equal(*matmul_both((3, 13, 3), "plain", acc))
 
 
@@ -140,3 +136,75 @@ def test_matmul_does_not_depend_on_tiles(
     monkeypatch.setattr("lpkernels.reference.sums._TILE_OUTPUTS", 70)
     assert [(t.start, t.stop) for t in tiles(3, 5, 8, 9)] == [(0, 2), (2, 4), (4, 5)]
     assert_bit_equal(twin.matmul(a, b, None, acc, seed=SEED), whole)
+
+
+# --- one addition ---
+
+FORMATS = [
+    parse_format(name)
+    for name in (
+        *("fp32", "fp16", "e8m0", "e4m3fn", "e3m2none_sat", "e5m3_nosub", "e5m2_nan"),
+        *("fixed8_f4", "fixed8_f4_wrap", "ufixed5_f-3_wrap", "fixed24_f140_wrap", "fixed1_f0_wrap"),
+    )
+]
+
+
+def totals(fmt: FloatFormat | FixedFormat) -> np.ndarray:
+    """Values of the format: its ends, its smallest, one, both zeros."""
+    if isinstance(fmt, FixedFormat):
+        codes = np.array([0, 1, -1, 3, fmt.max_code, fmt.min_code, fmt.max_code - 1])
+        return np.unique(np.clip(codes, fmt.min_code, fmt.max_code)) * fmt.quantum
+    positive = [0.0, 2.0 ** (fmt.emin - fmt.man_bits), fmt.min_normal, fmt.min_normal * 2, fmt.max]
+    if not fmt.subnormals:
+        positive.remove(2.0 ** (fmt.emin - fmt.man_bits))
+    if fmt.overflow == "infinity":
+        positive.append(np.inf)
+    return np.array(positive + [-v for v in positive])
+
+
+def addends(fmt: FloatFormat | FixedFormat, rng: np.random.Generator) -> np.ndarray:
+    """Products of at most 48 bits: around the totals, far below and above them, and specials."""
+    near = totals(fmt)
+    near = near[np.isfinite(near) & (near != 0)]
+    quantum = fmt.quantum if isinstance(fmt, FixedFormat) else 2.0 ** (fmt.emin - fmt.man_bits)
+    parts = [near, near / 2, near / 2 * (1 + 2.0**-47), near / 2 * (1 - 2.0**-47), near * 1.5]
+    wide = rng.integers(2**46, 2**48, 8) * 2.0 ** rng.integers(-60, 60, 8)
+    parts += [wide * quantum, np.array([2.0**-298, 2.0**255, 2.0**-149, 0.0, np.inf])]
+    x = np.concatenate(parts)
+    x = x[(x < 2.0**256) | np.isinf(x)]
+    return np.concatenate([x, -x, [np.nan]])
+
+
+@each("rounding", ROUNDINGS)
+@each("fmt", FORMATS)
+def test_add_equals_exact(
+    fmt: FloatFormat | FixedFormat, rounding: str, rng: np.random.Generator
+) -> None:
+    total, addend = totals(fmt)[:, None], addends(fmt, rng)
+    shape = np.broadcast_shapes(total.shape, addend.shape)
+    bits = rng.integers(0, 2**24, shape, dtype=np.uint32)
+    got = twin.add(total, addend, fmt, rounding, draws=bits, random_bits=24)
+    want = np.empty(shape)
+    for i, j in np.ndindex(shape):
+        a, b = float(total[i, 0]), exact.product(float(addend[j]), 1.0)
+        want[i, j] = exact.add(a, b, fmt, rounding, draw=int(bits[i, j]), random_bits=24)
+    got, want = (np.where(np.isnan(x), np.nan, x) for x in (got, want))
+    assert_bit_equal(got, want, f"{fmt} {rounding}")
+
+
+def test_odd_sum_is_the_odd_neighbour_of_an_inexact_sum() -> None:
+    ulp = 2.0**-52
+    rows = [
+        (1.0, 2.0**-80, 1 + ulp),
+        (1.0, -(2.0**-80), 1 - ulp / 2),
+        (1 + ulp, 2.0**-80, 1 + ulp),
+        (1 + ulp, -(2.0**-80), 1 + ulp),
+        (-1.0, 2.0**-80, -1 + ulp / 2),
+        (1.0, ulp, 1 + ulp),
+        (np.inf, 1.0, np.inf),
+        (2.0, -2.0, 0.0),
+        (-0.0, -0.0, -0.0),
+    ]
+    a, b, want = np.array(rows).T
+    assert_bit_equal(odd_sum(a, b), want)
+    assert np.isnan(odd_sum(np.array([np.inf]), np.array([-np.inf]))).all()

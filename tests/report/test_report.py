@@ -1,4 +1,4 @@
-"""Tables and plots of records; tables of formats."""
+"""Tables and plots of records; tables of formats, plans and predictions; bytes as text."""
 
 import math
 import re
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from rich.table import Table
 
 from lpkernels import formats
@@ -15,12 +14,14 @@ from lpkernels.experiments.measuring.probe import Probe
 from lpkernels.experiments.records import Run
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.workload import ACCURACY
-from lpkernels.report import plots
 from lpkernels.report.accumulators import plan_table, training_table
 from lpkernels.report.numbers import format_details, named_formats, probes
 from lpkernels.report.plots import plot_curves
+from lpkernels.report.sizes import bytes_from, bytes_text
 from lpkernels.report.tables import summary
 from lpkernels.schemas import header
+from tests.loops import each
+from tests.report.shown import same_each_time, text
 
 
 def make_run(
@@ -39,14 +40,8 @@ def make_run(
     return Run(first, done)
 
 
-def text(table: Table) -> str:
-    console = Console(record=True, width=200)
-    console.print(table)
-    return console.export_text()
-
-
 def row(table: Table, start: str) -> list[str]:
-    line = next(line for line in text(table).splitlines() if f"│ {start} " in line)
+    line = next(line for line in text(table, 200).splitlines() if f"│ {start} " in line)
     return [cell.strip() for cell in line.strip("│ ").split("│")]
 
 
@@ -61,20 +56,14 @@ def test_summary_shows_accuracy_time_and_accumulator() -> None:
 
 def test_plot_curves_writes_the_same_picture_from_the_same_records(tmp_path: Path) -> None:
     runs = [make_run("a", [0.9, 0.95]), make_run("diverged", [0.1, 0.1], loss=None)]
-    first = plot_curves(runs, tmp_path / "deep" / "a.png", title="t").read_bytes()
-    assert first.startswith(b"\x89PNG")
-    assert plot_curves(runs, tmp_path / "b.png", title="t").read_bytes() == first
+    same_each_time(lambda path: plot_curves(runs, path, title="t"), tmp_path)
 
 
-def test_the_axes_of_one_epoch_have_plain_numbers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn: list[Any] = []
-    monkeypatch.setattr(plots, "save_figure", lambda figure, *_, **__: drawn.append(figure))
+def test_the_axes_of_one_epoch_have_plain_numbers(figures: list[Any]) -> None:
     near = [make_run(str(i), [0.5 + i / 10**9], loss=2.5 + i / 1000) for i in range(2)]
-    plot_curves(near, tmp_path / "a.png")
-    drawn[0].canvas.draw()
-    for axes in drawn[0].axes:
+    plot_curves(near, "a.png")
+    figures[0].canvas.draw()
+    for axes in figures[0].axes:
         low, high = axes.get_xlim()
         epochs = axes.get_xticklabels()
         assert [e.get_text() for e in epochs if low < e.get_position()[0] < high] == ["1"]
@@ -91,22 +80,19 @@ def test_plot_curves_refuses_runs_without_epochs_and_unknown_endings(tmp_path: P
         plot_curves([make_run("a", [0.5])], tmp_path / "a.docx")
 
 
-def test_named_formats_lists_every_name() -> None:
-    shown = text(named_formats())
+def test_named_formats_list_every_name_and_details_the_values_of_small_formats() -> None:
+    shown = text(named_formats(), 200)
     assert all(f" {name} " in shown for name in formats.NAMED)
     assert row(named_formats(), "e5m2")[:6] == ["e5m2", "8", "5", "2", "15", "57344"]
-
-
-@pytest.mark.parametrize("name", ["e4m3fn", "fixed8_f4", "affine8", "block32_e4m3", "fp32"])
-def test_format_details_work_for_every_kind_of_format(name: str) -> None:
-    assert formats.parse_format(name).name in text(format_details(formats.parse_format(name)))
-
-
-def test_format_details_list_the_values_of_small_formats() -> None:
     shown = text(format_details(formats.FP4_E2M1))
     assert "15 values" in shown
     assert "-6  -4  -3  -2  -1.5  -1  -0.5" in shown
     assert "fp4_e2m1" in shown
+
+
+@each("name", ["e4m3fn", "fixed8_f4", "affine8", "block32_e4m3", "fp32"])
+def test_format_details_work_for_every_kind_of_format(name: str) -> None:
+    assert formats.parse_format(name).name in text(format_details(formats.parse_format(name)))
 
 
 def test_probes_show_code_result_and_error() -> None:
@@ -116,20 +102,15 @@ def test_probes_show_code_result_and_error() -> None:
 
 
 def test_a_plan_is_readable_in_eighty_columns() -> None:
-    from lpkernels.report.accumulators import plan_table
-
-    row = {
-        "layer": "transformer.blocks.11.attention.proj", "gemm": "wgrad", "length": 3211264,
-        "product_bits": 15, "nzr": 0.5, "man_bits": 17, "chunk": 1024, "chunk_bits": 11,
-        "exponents": (-126, -100), "headroom": 0, "accumulator": "e8m11_chunk1024",
-        "notes": ["a", "b"],
-    }  # fmt: skip
-    console = Console(width=80, record=True)
-    console.print(plan_table([row]))
-    text = console.export_text()
+    row = plan_row(
+        "transformer.blocks.11.attention.proj", 3211264, 1024, gemm="wgrad", product_bits=15,
+        nzr=0.5, man_bits=17, chunk_bits=11, exponents=(-126, -100), headroom=0,
+        accumulator="e8m11_chunk1024", notes=["a", "b"],
+    )  # fmt: skip
+    table = text(plan_table([row]), 80)
     for whole in ("3211264", "15", "50%", "17", "11/1024", "-126..-100", "e8m11_chunk1024", "1 2"):
-        assert whole in text
-    assert "…" not in text
+        assert whole in table
+    assert "…" not in table
 
 
 def test_training_counts_the_last_epochs_and_shows_the_lowest_seed() -> None:
@@ -140,20 +121,28 @@ def test_training_counts_the_last_epochs_and_shows_the_lowest_seed() -> None:
     assert table.row_count == 2
 
 
-def plan_row(layer: str, length: int, chunk: int) -> dict[str, Any]:
+def plan_row(layer: str, length: int, chunk: int, **others: Any) -> dict[str, Any]:
     return {
         "layer": layer, "gemm": "fprop", "length": length, "product_bits": 5, "nzr": 1.0,
         "man_bits": 9, "chunk_bits": 7, "chunk": chunk, "exponents": None, "accumulator": "e6m9",
-        "notes": [],
+        "notes": [], **others,
     }  # fmt: skip
 
 
-def test_a_chunk_of_the_whole_length_is_shown_as_none() -> None:
+def test_a_chunk_of_the_whole_length_is_shown_as_none_and_headroom_behind_the_exponents() -> None:
     table = plan_table([plan_row("long", 65, 64), plan_row("whole", 64, 64)])
     assert list(table.columns[6].cells) == ["7/64", "-"]
+    rows = [plan_row("a", 64, 64, exponents=[-5, 2], headroom=room) for room in (1, -1)]
+    assert list(plan_table(rows).columns[7].cells) == ["-5..2 +1", "-5..2 -1"]
 
 
-def test_headroom_stands_behind_the_exponents() -> None:
-    wide = {**plan_row("wide", 64, 64), "exponents": [-5, 2], "headroom": 1}
-    narrow = {**plan_row("narrow", 64, 64), "exponents": [-5, 2], "headroom": -1}
-    assert list(plan_table([wide, narrow]).columns[7].cells) == ["-5..2 +1", "-5..2 -1"]
+def test_bytes_have_a_unit_and_are_read() -> None:
+    sizes = (0, 1023, 1024, 6168, 1.5 * 2**20, 3 * 2**30, 5000 * 2**30)
+    assert [bytes_text(size) for size in sizes] == [
+        "0 B", "1023 B", "1.00 KiB", "6.02 KiB", "1.50 MiB", "3.00 GiB", "5000.00 GiB",
+    ]  # fmt: skip
+    texts = ("64KiB", "64 kib", "1.5MB", "2e3", "17 B", " 1 GiB ")
+    assert [bytes_from(size) for size in texts] == [65536, 65536, 1.5e6, 2000, 17, 2**30]
+    for size in ("", "KiB", "12 parsecs", "-3KiB", "0", "nan", "inf", "1 2 KiB"):
+        with pytest.raises(ValueError, match=r"expected a size such as 64KiB or 1.5MiB, in B, kB"):
+            bytes_from(size)

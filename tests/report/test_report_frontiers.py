@@ -1,18 +1,17 @@
 """Frontiers, matrices and choices as tables and pictures."""
 
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
-from rich.table import Table
 
 from lpkernels.experiments.sweeps.frontiers.choosing import Frontier, Known, frontier_of
 from lpkernels.report import frontiers as report
 from lpkernels.techniques.pareto import ErrorMatrix
 from tests.experiments.sweeps.frontiers.synthetic import KNOWN, SPACE, truth
+from tests.loops import each
+from tests.report.shown import same_each_time, text
 
 MEMORY = 100 * SPACE.low_bits + 10 * SPACE.high_bits
 TRUTH = truth(0.4).mean[0]
@@ -24,25 +23,19 @@ def predicted() -> Frontier:
     return frontier_of(MEMORY, measured, known=Known.of(KNOWN, "", 2))
 
 
-def text_of(table: Table) -> str:
-    console = Console(record=True, width=120, file=StringIO())
-    console.print(table)
-    return console.export_text()
-
-
 def test_a_table_has_the_frontier_by_memory() -> None:
-    text = text_of(report.frontier_table(predicted(), SPACE, title="noise"))
-    lines = [line for line in text.splitlines() if "e6m" in line]
+    table = text(report.frontier_table(predicted(), SPACE, title="noise"))
+    lines = [line for line in table.splitlines() if "e6m" in line]
     sizes = [float(line.split("│")[1].split()[0]) for line in lines]
     assert sizes == sorted(sizes) and "measured" in lines[0] and "e3m1_sat e6m7_sat" in lines[0]
     assert any("predicted" in line and " .. " in line for line in lines)
-    assert "predicted from other tasks; band: 90% of the draws" in text
+    assert "predicted from other tasks; band: 90% of the draws" in table
 
 
 def test_a_table_of_a_matrix_counts_what_is_measured() -> None:
     errors = np.array([[0.25, np.nan] * 6, [np.nan] * 12])
-    text = text_of(report.matrix_table(ErrorMatrix(SPACE, ["half", "none"], errors)))
-    half, none = (line for line in text.splitlines() if "half" in line or "none" in line)
+    table = text(report.matrix_table(ErrorMatrix(SPACE, ["half", "none"], errors)))
+    half, none = (line for line in table.splitlines() if "half" in line or "none" in line)
     assert half.split()[3] == "6" and "0.2500" in half
     assert none.split()[3] == "0" and "0." not in none
 
@@ -54,40 +47,26 @@ ROWS = [
 ]
 
 
-def draw(kind: str, path: Path) -> Path:
-    if kind == "frontiers":
-        whole = frontier_of(MEMORY, TRUTH)
-        both = {"predicted": predicted(), "whole": whole}
-        return report.plot_frontiers(both, path, truth={"predicted": TRUTH}, cap=1000.0)
-    if kind == "matrix":
-        return report.plot_error_matrix({"known": KNOWN, "one": truth(0.4)}, path)
-    if kind == "singular values":
-        return report.plot_singular_values({"known": KNOWN}, path, title="known")
-    return report.plot_counts({"a": ROWS, "b": ROWS}, path)
+@each(
+    "draw",
+    [
+        lambda path: report.plot_frontiers(
+            {"predicted": predicted(), "whole": frontier_of(MEMORY, TRUTH)}, path,
+            truth={"predicted": TRUTH}, cap=1000.0,
+        ),
+        lambda path: report.plot_error_matrix({"known": KNOWN, "one": truth(0.4)}, path),
+        lambda path: report.plot_singular_values({"known": KNOWN}, path, title="known"),
+        lambda path: report.plot_counts({"a": ROWS, "b": ROWS}, path),
+    ],
+)  # fmt: skip
+def test_pictures_are_the_same_file_each_time(draw: Any, tmp_path: Path) -> None:
+    same_each_time(draw, tmp_path, 5000)
 
 
-@pytest.mark.parametrize("kind", ["frontiers", "matrix", "singular values", "counts"])
-def test_pictures_are_the_same_file_each_time(kind: str, tmp_path: Path) -> None:
-    made = [draw(kind, tmp_path / f"{i}.png").read_bytes() for i in range(2)]
-    assert made[0] == made[1] and len(made[0]) > 5000
-
-
-def axes_of(figure_holder: list[Any]) -> Any:
-    return figure_holder[0].axes
-
-
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The figures that are saved, instead of their files."""
-    found: list[Any] = []
-    monkeypatch.setattr(report, "save_figure", lambda figure, path, title: found.append(figure))
-    return found
-
-
-def test_a_frontier_is_drawn_with_band_truth_measurements_and_cap(drawn: list[Any]) -> None:
+def test_a_frontier_is_drawn_with_band_truth_measurements_and_cap(figures: list[Any]) -> None:
     report.plot_frontiers({"a": predicted()}, "x.png", truth={"a": TRUTH}, cap=2048.0)
-    (axes,) = axes_of(drawn)
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    (axes,) = figures[0].axes
+    labels = [label.get_text() for label in axes.get_legend().get_texts()]
     assert labels == ["band", "predicted frontier", "true frontier", "measured", "cap"]
     lines = {line.get_label(): line for line in axes.lines}
     assert np.isfinite(lines["measured"].get_ydata()).sum() == 3
@@ -95,17 +74,17 @@ def test_a_frontier_is_drawn_with_band_truth_measurements_and_cap(drawn: list[An
     assert min(lines["true frontier"].get_ydata()) == TRUTH.min()
 
 
-def test_singular_values_are_shares_of_the_first(drawn: list[Any]) -> None:
+def test_singular_values_are_shares_of_the_first(figures: list[Any]) -> None:
     report.plot_singular_values({"a": KNOWN}, "x.png")
-    values = axes_of(drawn)[0].lines[0].get_ydata()
+    values = figures[0].axes[0].lines[0].get_ydata()
     expected = np.linalg.svd(KNOWN.mean, compute_uv=False)
     np.testing.assert_allclose(values, expected / expected[0])
 
 
-def test_choices_have_a_line_each_and_the_noise(drawn: list[Any]) -> None:
+def test_choices_have_a_line_each_and_the_noise(figures: list[Any]) -> None:
     report.plot_counts({"a": ROWS}, "x.png")
-    (axes,) = axes_of(drawn)
-    labels = {text.get_text() for text in axes.get_legend().get_texts()}
+    (axes,) = figures[0].axes
+    labels = {label.get_text() for label in axes.get_legend().get_texts()}
     assert labels == {"D-optimal", "random", "mean of the other tasks", "noise of the seeds"}
 
 
@@ -113,15 +92,14 @@ GAPS = ErrorMatrix(SPACE, ["a"], [[0.5] * 11 + [np.nan]])
 NOTHING = ErrorMatrix(SPACE, ["a"], [[np.nan] * 12])
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
+@each(
+    "call, message",
     [
         (lambda p: report.plot_frontiers({}, p), "plot_frontiers: expected at least one frontier"),
         (lambda p: report.plot_error_matrix({"a": NOTHING}, p), "a matrix with at least one error"),
         (lambda p: report.plot_singular_values({"a": GAPS}, p), "a: expected a task with all err"),
         (lambda p: report.plot_counts({"a": []}, p), "expected rows with 'rmse', got none"),
     ],
-    ids=["frontiers", "matrix", "singular values", "counts"],
 )
 def test_nothing_to_draw_is_refused(call: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):

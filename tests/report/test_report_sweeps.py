@@ -1,4 +1,4 @@
-"""Tables, files and pictures of sweeps."""
+"""Tables, files and pictures of sweeps, and pictures of their figure over another field."""
 
 import csv
 import dataclasses
@@ -6,16 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
-from rich.table import Table
 
 from lpkernels.experiments.sweeps.results import Result
 from lpkernels.experiments.sweeps.statistics import ArmSummary, summarise
 from lpkernels.experiments.workloads.workload import ACCURACY, Metric
+from lpkernels.report.sweep_curves import plot_against
 from lpkernels.report.sweeps import plot_sweep, sweep_table, write_csv
+from tests.loops import each
+from tests.report.shown import same_each_time, text
 
 LOSS = Metric("loss", "test loss", higher=False, percent=False)
 Axes = tuple[tuple[str, Any], ...]
+
+
+def finished(arm: str, seed: int, figure: float, axes: Axes = (), **values: Any) -> Result:
+    return Result(arm, axes, seed, "finished", {"test_accuracy": figure, **values})
 
 
 def sweep(*places: Axes, seeds: int = 3) -> list[Result]:
@@ -26,17 +31,10 @@ def sweep(*places: Axes, seeds: int = 3) -> list[Result]:
             figure = 0.9 + seed**2 / 100
             worse, lost = figure - 0.01 * (seed + 1), figure - 0.002 * seed
             for arm, value in (("fp32", figure), ("a [b]", worse), ("e5m2 sums, no chunks", lost)):
-                values = {"test_accuracy": value, "loss": 1 - value}
-                found.append(Result(arm, axes, seed, "finished", values))
+                found.append(finished(arm, seed, value, axes, loss=1 - value))
         found.append(Result("e5m2 sums, no chunks", axes, seeds, "diverged", {"loss": None}))
         found.append(Result("e5m2 sums, no chunks", axes, seeds + 1, "failed"))
     return found
-
-
-def text(table: Table, width: int = 100) -> str:
-    console = Console(width=width, record=True)
-    console.print(table)
-    return console.export_text()
 
 
 def shown(results: list[Result], metric: Metric = ACCURACY, width: int = 100) -> str:
@@ -51,18 +49,14 @@ def cells(table: str, start: str) -> list[str]:
     return " ".join(lines[at : at + 2]).split()
 
 
-def test_a_row_has_the_mean_the_difference_both_intervals_and_a_corrected_p() -> None:
+def test_a_row_has_mean_difference_intervals_a_corrected_p_and_counts_lost_runs() -> None:
     table = shown(sweep())
     assert cells(table, "fp32") == ["fp32", "0/3", "91.67", "reference", "±", "1.20"]
     expected = "a [b] 0/3 89.67 -2.00 [-4.48, 0.48] 0.148 ± 0.67 3 pairs [-3.00, -1.00]"
     assert cells(table, "a [b]") == expected.split()
-    assert "Holm p: two-sided paired t-test, corrected for the 2 in this table" in " ".join(
-        table.split()
-    )
-
-
-def test_runs_that_diverged_or_failed_are_counted() -> None:
-    row = " ".join(cells(shown(sweep()), "e5m2"))
+    told = "Holm p: two-sided paired t-test, corrected for the 2 in this table"
+    assert told in " ".join(table.split())
+    row = " ".join(cells(table, "e5m2"))
     assert row.startswith("e5m2 sums, no chunks 1/4 91.47 -0.20 ")
     assert " 1 failed ± 1.09 (3) 3 pairs " in row
 
@@ -74,15 +68,12 @@ def test_one_seed_has_dashes_for_what_it_cannot_tell() -> None:
     assert "t-test" not in table
 
 
-def test_a_difference_that_rounds_to_zero_has_no_sign() -> None:
-    results = [Result("fp32", (), s, "finished", {"test_accuracy": 0.5}) for s in range(2)]
-    results += [Result("a", (), s, "finished", {"test_accuracy": 0.5 - 1e-9}) for s in range(2)]
+def test_a_difference_may_be_a_zero_without_a_sign_or_without_common_seeds() -> None:
+    results = [
+        finished(arm, s, x) for s in range(2) for arm, x in (("fp32", 0.5), ("a", 0.5 - 1e-9))
+    ]
     assert cells(shown(results), "a ")[:6] == ["a", "0/2", "50.00", "0.00", "-", "0.500"]
-
-
-def test_arms_without_common_seeds_say_so() -> None:
-    results = [r for r in sweep() if r.arm == "fp32"]
-    results.append(Result("a", (), 9, "finished", {"test_accuracy": 0.5}))
+    results = [*(r for r in sweep() if r.arm == "fp32"), finished("a", 9, 0.5)]
     assert cells(shown(results), "a ")[:6] == ["a", "0/1", "50.00", "no", "pairs", "-"]
 
 
@@ -93,13 +84,13 @@ def test_a_figure_that_is_no_percentage_has_two_digits_of_its_error() -> None:
 
 
 def test_without_a_reference_there_are_no_differences() -> None:
-    table = text(sweep_table(summarise(sweep(), "test_accuracy"), ACCURACY))
+    table = text(sweep_table(summarise(sweep(), "test_accuracy"), ACCURACY), 100)
     assert "difference" not in table and "Holm" not in table
     assert "91.67 ± 1.20" in table
 
 
-@pytest.mark.parametrize("width", [80, 100])
-@pytest.mark.parametrize("metric", [ACCURACY, LOSS], ids=["percent", "loss"])
+@each("width", [80, 100])
+@each("metric", [ACCURACY, LOSS])
 def test_the_table_is_whole_in_a_narrow_terminal(width: int, metric: Metric) -> None:
     places = [(("data", "digits"), ("width", w)) for w in (4, 8)]
     table = shown(sweep(*places), metric, width)
@@ -110,17 +101,17 @@ def test_the_table_is_whole_in_a_narrow_terminal(width: int, metric: Metric) -> 
         assert whole in table
 
 
-def test_the_file_has_plain_numbers_and_empty_cells_for_none(tmp_path: Path) -> None:
-    summaries = summarise(
-        sweep((("width", 4),), (("width", 8),)), "test_accuracy", reference="fp32"
-    )
-    path = write_csv(summaries, tmp_path / "deep" / "sweep.csv")
+def rows_of(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["arm"], row["width"]) for row in rows[2:4]] == [
-        ("e5m2 sums, no chunks", "4"),
-        ("fp32", "8"),
-    ]
+        return list(csv.DictReader(file))
+
+
+def test_the_file_has_plain_numbers_and_empty_cells_for_none(tmp_path: Path) -> None:
+    places = [(("width", width),) for width in (4, 8)]
+    summaries = summarise(sweep(*places), "test_accuracy", reference="fp32")
+    rows = rows_of(write_csv(summaries, tmp_path / "deep" / "sweep.csv"))
+    named = [(row["arm"], row["width"]) for row in rows[2:4]]
+    assert named == [("e5m2 sums, no chunks", "4"), ("fp32", "8")]
     lost = rows[2]
     counts = ("seeds", "finished", "diverged", "failed", "figures")
     assert [lost[name] for name in counts] == ["5", "3", "1", "1", "3"]
@@ -140,21 +131,17 @@ SWEEPS = {
 }
 
 
-@pytest.mark.parametrize("name", SWEEPS)
+@each("name", SWEEPS)
 def test_the_same_records_give_the_same_picture(name: str, tmp_path: Path) -> None:
     results = SWEEPS[name]
     summaries = summarise(results, "test_accuracy", reference="fp32", resamples=50)
-    pictures = [
-        plot_sweep(found, summaries, ACCURACY, tmp_path / "deep" / f"{i}.png", title="t")
-        for i, found in enumerate((results, results[::-1]))
-    ]
-    first, second = (path.read_bytes() for path in pictures)
-    assert first.startswith(b"\x89PNG")
-    assert first == second
-    assert b"Software" not in first
+    orders = iter((results, results[::-1]))
+    same_each_time(
+        lambda path: plot_sweep(next(orders), summaries, ACCURACY, path, title="t"), tmp_path
+    )
 
 
-@pytest.mark.parametrize("name", ["rows", "numbers"])
+@each("name", ["rows", "numbers"])
 def test_a_picture_without_a_reference_has_one_panel(name: str, tmp_path: Path) -> None:
     summaries = summarise(SWEEPS[name], "loss")
     svg = plot_sweep(SWEEPS[name], summaries, LOSS, tmp_path / "a.svg").read_text()
@@ -173,8 +160,59 @@ def test_names_that_a_spreadsheet_would_compute_are_quoted(tmp_path: Path) -> No
 
     arms = ("=1+1", "+a", "-a", "@a", "a=1")
     (first, *_) = summarise(sweep(), "test_accuracy")
-    path = write_csv([named(first, arm) for arm in arms], tmp_path / "a.csv")
-    with path.open(encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = rows_of(write_csv([named(first, arm) for arm in arms], tmp_path / "a.csv"))
     assert [row["arm"] for row in rows] == ["'=1+1", "'+a", "'-a", "'@a", "a=1"]
     assert rows[0]["'@axis"] == "-1" and rows[0]["lr"] == "'+1"
+
+
+def costed() -> list[Result]:
+    """Three seeds each of fp32 without a cost, two ratios of one order, and an arm by itself."""
+    arms = {"fp32": (0.95, None), "ratio 0.4": (0.94, 0.4), "ratio 0.8": (0.9, 0.75)}
+    arms |= {"uniform": (0.85, 0.9)}
+    return [
+        finished(arm, seed, figure + seed / 100,
+                 **({} if cost is None else {"bit_ratio": cost + seed / 50}))
+        for arm, (figure, cost) in arms.items() for seed in range(3)
+    ]  # fmt: skip
+
+
+def against(found: list[Result], field: str = "bit_ratio", path: str | Path = "a.png") -> Path:
+    summaries = summarise(found, "test_accuracy", reference="fp32")
+    return plot_against(found, summaries, ACCURACY, field, path, title="t")
+
+
+def test_means_over_the_means_of_the_field_have_intervals(figures: list[Any]) -> None:
+    assert against(costed()) == Path("a.png")
+    axes = figures[0].axes[0]
+    lines = {line.get_label(): line for line in axes.lines if line.get_label()[0] != "_"}
+    assert set(lines) == {"fp32", "ratio", "uniform"}  # fp32 ends in a number, but is alone
+    assert list(lines["ratio"].get_xdata()) == pytest.approx([0.42, 0.77])
+    assert list(lines["ratio"].get_ydata()) == pytest.approx([95.0, 91.0])
+    assert list(lines["uniform"].get_xdata()) == pytest.approx([0.92])
+    # The arm that others are compared with lacks the field, so it is a line across.
+    assert lines["fp32"].get_color() == "black" and list(lines["fp32"].get_xdata()) == [0, 1]
+    assert axes.get_xlabel() == "bit ratio"
+    upright = [line for line in axes.lines if line.get_label()[0] == "_"]
+    assert [line.get_xdata()[0] for line in upright] == pytest.approx([0.42, 0.77, 0.92])
+    summaries = summarise(costed(), "test_accuracy", reference="fp32")
+    (interval,) = (s.interval for s in summaries if s.arm == "uniform")
+    assert interval is not None
+    assert list(upright[-1].get_ydata()) == pytest.approx([100 * end for end in interval])
+
+
+def test_an_arm_of_which_a_run_lacks_the_field_is_a_line_across(figures: list[Any]) -> None:
+    found = costed()
+    del found[-1].values["bit_ratio"]
+    against(found)
+    (line,) = (line for line in figures[0].axes[0].lines if line.get_label() == "uniform")
+    assert list(line.get_xdata()) == [0, 1]
+
+
+def test_another_field_and_axes_that_vary_are_refused(tmp_path: Path) -> None:
+    found = costed()
+    assert against(found, path=tmp_path / "a.png").stat().st_size > 1000
+    with pytest.raises(ValueError, match="got 'bits'; there are bit_ratio, test_accuracy"):
+        against(found, "bits")
+    found = [dataclasses.replace(r, axes=(("lr", lr),)) for lr in (1, 2) for r in found]
+    with pytest.raises(ValueError, match="expected arms alone, got axes too: lr"):
+        against(found)

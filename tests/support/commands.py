@@ -1,8 +1,10 @@
 """Running `lpkernels` commands in tests."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from lpkernels.cli import app
@@ -19,5 +21,36 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def call(*arguments: object) -> Any:
     """Runs `lpkernels arguments`, its output wide enough that no line wraps."""
+    return invoked(app, arguments)
+
+
+def invoked(command: typer.Typer, arguments: Iterable[object]) -> Any:
     environment = {"COLUMNS": "200", "TERMINAL_WIDTH": "200", "NO_COLOR": "1", "TERM": "dumb"}
-    return CliRunner().invoke(app, [str(a) for a in arguments], env=environment)
+    return CliRunner().invoke(command, [str(a) for a in arguments], env=environment)
+
+
+def done(*arguments: object) -> str:
+    """What `lpkernels arguments`, which must succeed, prints."""
+    result = call(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def sentence(result: Any, code: int) -> str:
+    """What a command that ended with this code said, in one paragraph, without a traceback."""
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output and not isinstance(result.exception, OSError)
+    return " ".join(result.output.replace("│", " ").split())
+
+
+def assert_refused(arguments: Iterable[object], *words: str) -> None:
+    """Asserts that a command refuses its options, and what it says, in any case of letters."""
+    said = sentence(call(*arguments), 2)
+    assert all(word.lower() in said.lower() for word in words), said
+
+
+def as_rank_0(monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
+    """Makes this process believe that torchrun started it as the first of so many."""
+    told = {"RANK": "0", "WORLD_SIZE": processes, "MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+    for name, value in told.items():
+        monkeypatch.setenv(name, str(value))

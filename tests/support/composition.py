@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import torch
 import lpkernels as lp
 from lpkernels.reference import twin
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role, derive_seed
+from tests.support.autograd import gradients, same
 
-__all__ = ["SEED", "Steps", "signed"]
+__all__ = ["SEED", "Steps", "assert_composed", "how", "signed"]
 
 #: The seed of the calls whose results are composed of steps; int64 has negative ones too.
 SEED = -123456789
@@ -20,6 +22,19 @@ SEED = -123456789
 def signed(seed: int) -> torch.Tensor:
     """The int64 tensor with the 64 bits of a seed."""
     return torch.tensor(seed - (seed >> 63 << 64))
+
+
+def how(backend: str = "auto") -> dict[str, Any]:
+    """The arguments of a call that draws from SEED on a backend."""
+    return {"generator": torch.tensor(SEED), "backend": backend}
+
+
+def assert_composed(
+    call: Callable[..., Any], inputs: Any, want: Sequence[Any], backends: Iterable[str]
+) -> None:
+    """On every backend the call gives this result and these gradients of the inputs."""
+    for backend in backends:
+        same(gradients(call(**how(backend)), inputs), want, backend, ("y", "dx", "dw", "db", "d"))
 
 
 class Steps:

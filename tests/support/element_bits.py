@@ -45,22 +45,22 @@ def assert_quantized(
 def assert_counted(
     backend: Any, x: Tensor, quantizer: Quantizer, device: str = "cpu",
     limits: Tensor | None = None, name: str = "", ways: Iterable[tuple[int, bool]] = WAYS,
-    *, seed: int = SEED, role: int = 0,
+    *, seed: int = SEED, role: int = 0, on: Iterable[str] = ("",),
 ) -> None:  # fmt: skip
     """Values and counts are the reference's. ways: how many counts there are, with a histogram or
-    without, and whether values are written."""
-    name = f"{name} {quantizer} {tuple(x.shape)} {x.dtype}"
+    without, and whether values are written. on: a loop over instruction sets, or over threads."""
+    name = f"{name} {quantizer} {quantizer.random_bits} {tuple(x.shape)} {x.dtype}"
     call = (quantizer.to_ints(), torch.tensor(seed), role, SITE)
     want, want_counts = torch.empty(x.shape), torch.zeros(COUNTS + BINS, dtype=torch.int64)
     REFERENCE.quantize_counting(x, *call, want, want_counts, limits)
     x, limits = x.to(device), None if limits is None else limits.to(device)
-    for length, written in ways:
+    for where, (length, written) in ((where, way) for where in on for way in ways):
         out = torch.empty(x.shape, device=device) if written else None
         counts = torch.full((length,), 5, dtype=torch.int64, device=device)
         backend.quantize_counting(x, *call, out, counts, limits)
-        assert (counts - 5).tolist() == want_counts[:length].tolist(), name
+        assert (counts - 5).tolist() == want_counts[:length].tolist(), f"{where} {name}"
         if out is not None:
-            assert_bit_equal(out, want, name)
+            assert_bit_equal(out, want, f"{where} {name}")
 
 
 def ranges(x: Tensor, fmt: AffineFormat) -> Tensor:

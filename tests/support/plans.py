@@ -1,12 +1,9 @@
-"""Models, operands and a loss for plans of accumulators."""
+"""Operands and a loss for plans of accumulators."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 
 def mean_square(y: Any) -> Tensor:
@@ -16,14 +13,3 @@ def mean_square(y: Any) -> Tensor:
 
 def grad(*size: int) -> Tensor:
     return torch.randn(*size, requires_grad=True)
-
-
-class Applies(nn.Module):
-    """A module that computes a function of its inputs."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: Tensor) -> Any:
-        return self.function(*inputs)

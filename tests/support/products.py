@@ -9,30 +9,25 @@ import torch
 from torch import Tensor
 
 from lpkernels import ops
-from lpkernels.arithmetic import Accumulator
+from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import NOT_FUSED, Fused
 from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
 
-__all__ = [
-    "PASSES",
-    "ROLE",
-    "SEED",
-    "Make",
-    "Tensors",
-    "assert_pass",
-    "assert_product",
-    "convolve",
-    "few_bits",
-    "output_shape",
-    "special",
-    "sums_in_float32",
-    "tensors_of",
-]
-
 SEED, ROLE = torch.tensor(-1234567890123456789), 4
 PASSES = ("fprop", "dgrad", "wgrad")
+#: One accumulator for every family of kernels of the cuda backend.
+KERNELS = [
+    accumulator(text)
+    for text in (
+        "fp32", "e5m10", "e6m9_chunk5:outer=e5m7", "e4m3fn_sat", "e5m7_chunk16:toward_zero",
+        "e6m9_chunk8:stochastic", "e6m9_chunk8:stochastic:outer_rounding=nearest_even",
+        "e5m5_chunk7:stochastic:product=e4m3:product_rounding=stochastic",
+        "e5m6:stochastic:order=pairwise", "e6m9_chunk9:order=compensated",
+        "e8m13:toward_zero:block=8:aligned_bits=13",
+    )
+]  # fmt: skip
 Make = Callable[[tuple[int, ...]], Tensor]
 #: x, w, dy and the bias of a convolution.
 Tensors = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -48,6 +43,20 @@ def special(shape: tuple[int, ...]) -> Tensor:
     if x.numel() > 8:
         at = torch.randint(0, x.numel(), (4,))
         x.view(-1)[at] = torch.tensor([-0.0, float("inf"), -float("nan"), 1e-45])
+    return x
+
+
+def lanes_of_all_kinds(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Values in lanes that are, in turn, moderate, 2^80 apart, huge and special."""
+    x = torch.randn(shape, generator=generator)
+    lanes = x.unsqueeze(0) if x.dim() == 1 else x
+    wide = torch.randint(-40, 40, lanes.shape, generator=generator).float()
+    lanes[..., 1::4, :] *= torch.exp2(wide)[..., 1::4, :]
+    lanes[..., 2::4, :] *= 3e37
+    special = lanes[..., 3::4, :]
+    choice = torch.rand(special.shape, generator=generator)
+    for limit, value in ((0.5, -0.0), (0.3, 1e-45), (0.2, float("inf")), (0.1, float("nan"))):
+        special[choice < limit] = value
     return x
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.loops import each
 
-__all__ = ["Row", "refused", "refuses"]
+__all__ = ["Row", "refused", "refuses", "rejects"]
 
 #: The arguments of a call, its options, and the error with a pattern of its message.
 Row = tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]
@@ -44,5 +44,20 @@ def refuses(
     ) -> None:
         with pytest.raises(error, match=message):
             function(*arguments, **{**defaults, **options})
+
+    return test
+
+
+def rejects(
+    function: Callable[[Any], Any],
+    rows: Iterable[tuple[Any, str]],
+    error: type[Exception] | tuple[type[Exception], ...] = ValueError,
+) -> Callable[[], None]:
+    """A test of rows (argument, message): the function refuses the argument with the message."""
+
+    @each("argument, message", rows)
+    def test(argument: Any, message: str) -> None:
+        with pytest.raises(error, match=message):
+            function(argument)
 
     return test

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -116,24 +116,34 @@ def values_of(shape: Sequence[int], seed: int, *, special: bool = False) -> Tens
 
 
 def tensors_of(
-    step: Step, formats: Formats, shapes: Sequence[Sequence[int]], *, special: bool = False
+    step: Step,
+    formats: Formats,
+    shapes: Sequence[Sequence[int]],
+    *,
+    special: bool = False,
+    values: Callable[[Sequence[int], int], Tensor] = values_of,
 ) -> UpdateTensors:
-    """Parameters in the midst of training."""
+    """Parameters in the midst of training.
+
+    special: NaN, infinities, zeros and subnormals are among the gradients of `values_of`.
+    values: gives the numbers for a shape and a seed.
+    """
     lists: list[list[Tensor]] = [[] for _ in UpdateTensors._fields]
     gradients, weights, masters, first, second, steps, counts = lists
     for number, shape in enumerate(shapes):
-        gradients.append(values_of(shape, number, special=special).to(formats.gradients))
-        master = kept(values_of(shape, 100 + number), formats.master)
+        gradient = values_of(shape, number, special=True) if special else values(shape, number)
+        gradients.append(gradient.to(formats.gradients))
+        master = kept(values(shape, 100 + number), formats.master)
         if formats.working_is_master:
-            own = lp.quantize(values_of(shape, 100 + number), formats.master or "fp32")
+            own = lp.quantize(values(shape, 100 + number), formats.master or "fp32")
             weights.append(own.to(formats.weights))
         else:
             weights.append(torch.full(tuple(shape), math.nan, dtype=formats.weights))
             masters.append(master)
         if step.states > 0:
-            first.append(kept(values_of(shape, 200 + number), formats.first))
+            first.append(kept(values(shape, 200 + number), formats.first))
         if step.states > 1:
-            second.append(kept(values_of(shape, 300 + number).abs(), formats.second))
+            second.append(kept(values(shape, 300 + number).abs(), formats.second))
         if isinstance(step, Adam):
             steps.append(torch.tensor(4.0 + number))
         counts.append(torch.tensor([3, 2]))

@@ -1,7 +1,5 @@
 """Headroom: exponent bits beyond those of one batch, with which planned networks train on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +12,7 @@ import lpkernels as lp
 from lpkernels.techniques.accumulation import plan
 from lpkernels.techniques.loss_scaling import LossScaler
 from tests.loops import each
+from tests.support.computes import Computes
 
 SCALE = 1024
 
@@ -22,51 +21,46 @@ def block(c_in: int, c_out: int) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(c_in, c_out, 3, padding=1), nn.GroupNorm(2, c_out), nn.SiLU())
 
 
-class UNet(nn.Module):
+def unet() -> nn.Module:
     """Two steps down and two up, joined at each size."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.down1, self.down2, self.middle = block(1, 8), block(8, 16), block(16, 32)
-        self.wider1, self.up1 = nn.ConvTranspose2d(32, 16, 2, 2), block(32, 16)
-        self.wider2, self.up2 = nn.ConvTranspose2d(16, 8, 2, 2), block(16, 8)
-        self.head = nn.Conv2d(8, 2, 1)
+    def forward(own: Any, x: Tensor) -> Tensor:
+        a = own.down1(x)
+        b = own.down2(max_pool2d(a, 2))
+        y = own.middle(max_pool2d(b, 2))
+        y = own.up1(torch.cat([own.wider1(y), b], 1))
+        return own.head(own.up2(torch.cat([own.wider2(y), a], 1)))
 
-    def forward(self, x: Tensor) -> Tensor:
-        a = self.down1(x)
-        b = self.down2(max_pool2d(a, 2))
-        y = self.middle(max_pool2d(b, 2))
-        y = self.up1(torch.cat([self.wider1(y), b], 1))
-        return self.head(self.up2(torch.cat([self.wider2(y), a], 1)))
+    parts = {"down1": block(1, 8), "down2": block(8, 16), "middle": block(16, 32)}
+    parts |= {"wider1": nn.ConvTranspose2d(32, 16, 2, 2), "up1": block(32, 16)}
+    parts |= {"wider2": nn.ConvTranspose2d(16, 8, 2, 2), "up2": block(16, 8)}
+    return Computes(forward, **parts, head=nn.Conv2d(8, 2, 1))
 
 
-class ViT(nn.Module):
+def vit() -> nn.Module:
     """Patches of 4 x 4, places, two layers of attention."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.patch, self.places = nn.Conv2d(1, 16, 4, 4), nn.Parameter(torch.randn(4, 16) * 0.02)
-        layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True, norm_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.head = nn.Linear(16, 4)
+    def forward(own: Any, x: Tensor) -> Tensor:
+        tokens = own.patch(x).flatten(2).transpose(1, 2) + own.places
+        return own.head(own.encoder(tokens).mean(1))
 
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = self.patch(x).flatten(2).transpose(1, 2) + self.places
-        return self.head(self.encoder(tokens).mean(1))
+    patch, places = nn.Conv2d(1, 16, 4, 4), nn.Parameter(torch.randn(4, 16) * 0.02)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True, norm_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    return Computes(forward, patch=patch, places=places, encoder=encoder, head=nn.Linear(16, 4))
 
 
 def segmentation() -> tuple[nn.Module, Tensor, Tensor]:
     x = torch.rand(2, 1, 8, 8)
-    return UNet(), x, (x[:, 0] > 0.5).long()
+    return unet(), x, (x[:, 0] > 0.5).long()
 
 
 def classification() -> tuple[nn.Module, Tensor, Tensor]:
-    return ViT(), torch.rand(8, 1, 8, 8), torch.arange(8) % 4
+    return vit(), torch.rand(8, 1, 8, 8), torch.arange(8) % 4
 
 
 def skipped_steps(build: Callable[[], Any], **options: int) -> tuple[list[int], list[float]]:
-    """Trains the planned and converted network for 10 steps; those whose gradients are not finite,
-    and all losses."""
+    """The steps that are skipped, and all losses, of 10 steps of the planned network's training."""
     torch.manual_seed(0)
     model, x, labels = build()
 

@@ -1,7 +1,5 @@
 """Masked gradients: those of the products that the sums did not lose."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 
@@ -14,6 +12,8 @@ from lpkernels.reference import events
 from lpkernels.rng import Role, derive_seed
 from lpkernels.techniques.accumulation import mask_gradients
 from tests.loops import each
+from tests.support.computes import Computes
+from tests.support.refusals import refuses
 
 NARROW = lp.Recipe(fprop="e4m2")
 
@@ -30,10 +30,9 @@ def gradients(layer: nn.Module, x: Tensor, g: Tensor) -> list[Tensor]:
     return [x.grad, *(p.grad.clone() for p in layer.parameters())]
 
 
-def lost(x: Tensor, w: Tensor, acc: lp.Accumulator, bits: int) -> Tensor:
-    """The mask (R, K, O) of products that have one of the bits, in their own addition or their
-    chunk's."""
-    found = events.matmul_events(x.numpy(), w.t().contiguous().numpy(), acc, bits=True)
+def lost(x: Tensor, w: Tensor, acc: lp.Accumulator, bits: int, seed: int = 0) -> Tensor:
+    """The mask (R, K, O) of products that have one of the bits, their own or their chunk's."""
+    found = events.matmul_events(x.numpy(), w.t().contiguous().numpy(), acc, seed=seed, bits=True)
     mask = torch.from_numpy(found.products) & bits != 0
     if found.chunks is not None:
         outer = torch.from_numpy(found.chunks) & bits != 0
@@ -99,11 +98,7 @@ def test_stochastic_sums_are_masked_by_their_own_draws():
     with lp.seed_from(seed):
         used = lp.functional.seeds.seed_for(True, None)
     w = layer.weight.detach()
-    found = events.matmul_events(
-        x.numpy(), w.t().contiguous().numpy(), recipe.fprop,
-        seed=derive_seed(int(used), Role.FPROP), bits=True,
-    )  # fmt: skip
-    mask = torch.from_numpy(found.products) & events.SWAMPED != 0
+    mask = lost(x, w, recipe.fprop, events.SWAMPED, derive_seed(int(used), Role.FPROP))
     torch.testing.assert_close(dx, passed_back(x, w, g, mask)[0])
 
 
@@ -186,10 +181,7 @@ def test_groups_are_convolutions_of_their_own(rounding: str):
         ours, outputs = slice(18 * group, 18 * group + 18), slice(3 * group, 3 * group + 3)
         left = taps[:, ours].contiguous()
         # The events are found for all outputs, as their columns are numbered across the groups.
-        found = events.matmul_events(
-            left.numpy(), w.t().contiguous().numpy(), recipe.fprop, seed=used, bits=True
-        )
-        lost_here = torch.from_numpy(found.products)[..., outputs] != 0
+        lost_here = lost(left, w, recipe.fprop, 3, used)[..., outputs]
         assert 0.05 < lost_here.float().mean() < 0.9
         back, want = passed_back(left, w[outputs], top[:, outputs], lost_here)
         torch.testing.assert_close(dw[outputs], want.reshape(3, 2, 3, 3))
@@ -282,12 +274,9 @@ REFUSED = [
     (linear(TREE), {}, ValueError, "fprop in e5m3:order=pairwise.*a tree loses whole"),
     (LAZY, {}, NotImplementedError, "is none of lp.nn's Linear, Conv1d"),
 ]
-
-
-@each("model, options, error, message", REFUSED)
-def test_what_cannot_be_masked_is_refused(model, options, error, message):
-    with pytest.raises(error, match=message):
-        mask_gradients(model, **options)
+test_what_cannot_be_masked_is_refused = refuses(
+    mask_gradients, [((model,), *row) for model, *row in REFUSED]
+)
 
 
 def test_a_recipe_set_later_is_checked_too():
@@ -298,16 +287,13 @@ def test_a_recipe_set_later_is_checked_too():
 
 
 def test_products_called_as_functions_and_tables_are_not_masked():
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table, self.layer = nn.Embedding(3, 4), nn.Linear(4, 4)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.layer(self.table(x)) @ self.layer.weight
-
-    net = mask_gradients(lp.convert(Net(), lp.Recipe(weight="e4m3", fprop="e4m2")))
+    model = Computes(
+        lambda own, x: own.layer(own.table(x)) @ own.layer.weight,
+        table=nn.Embedding(3, 4),
+        layer=nn.Linear(4, 4),
+    )
+    net = mask_gradients(lp.convert(model, lp.Recipe(weight="e4m3", fprop="e4m2")))
     assert type(net.layer).__name__ == "MaskedLinear"
     assert type(net.table) is lp.nn.Embedding
     net(torch.tensor([2, 0])).sum().backward()
-    assert type(lp.revert(net)) is Net
+    assert type(lp.revert(net)) is Computes

@@ -1,7 +1,5 @@
 """What an accumulator does to given sums: held against exact rationals, the theory and the law."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 
@@ -16,6 +14,7 @@ from lpkernels.rounding import ROUNDINGS, round_scalar
 from lpkernels.techniques.accumulation import accumulator_of, knee, measure, nmse, vrr
 from lpkernels.techniques.accumulation.measuring import with_mantissa
 from tests.loops import each
+from tests.support.refusals import refused
 
 
 def operands(m: int, k: int, n: int, fmt: str = "e5m2", seed: int = 0):
@@ -32,19 +31,14 @@ class Oracle:
         self.swamped = self.added = 0
         self.overflowed = False
 
-    def draw(self, site: int, row: int, col: int, k: int) -> int:
-        return int(draws(self.seed, site, row, col, k, self.acc.random_bits, self.acc.rng))
-
     def rounded(self, value, fmt, mode: str, site: int, row: int, col: int, k: int) -> float:
-        of = {"draw": self.draw(site, row, col, k), "random_bits": self.acc.random_bits}
+        draw = int(draws(self.seed, site, row, col, k, self.acc.random_bits, self.acc.rng))
+        of = {"draw": draw, "random_bits": self.acc.random_bits}
         if not math.isinf(value):
-            wide = (
-                FixedFormat(24, fmt.frac_bits)
-                if isinstance(fmt, FixedFormat)
-                else FloatFormat(8, fmt.man_bits)
-            )
+            fixed = isinstance(fmt, FixedFormat)
+            wide = FixedFormat(24, fmt.frac_bits) if fixed else FloatFormat(8, fmt.man_bits)
             free = round_scalar(value, wide, mode, **of)
-            least = fmt.min if isinstance(fmt, FixedFormat) else -fmt.max
+            least = fmt.min if fixed else -fmt.max
             # The value must be beyond max in the same step: only there do the two formats round
             # alike.
             if abs(value) > fmt.max and not least <= free <= fmt.max:
@@ -54,9 +48,8 @@ class Oracle:
     def add(self, total: float, addend: float, fmt, site: int, key) -> float:
         if math.isinf(total) or math.isinf(addend):
             return total + addend
-        result = self.rounded(
-            Fraction(total) + Fraction(addend), fmt, self.acc.rounding, site, *key
-        )
+        exact = Fraction(total) + Fraction(addend)
+        result = self.rounded(exact, fmt, self.acc.rounding, site, *key)
         if site == SITE_SUM and addend != 0:
             self.added += 1
             self.swamped += result == total
@@ -70,12 +63,9 @@ class Oracle:
                 key = (SITE_PRODUCT, row, col, k)
                 p = self.rounded(Fraction(p), acc.product, acc.product_rounding, *key)
             inner = self.add(inner, p, acc.fmt, SITE_SUM, (row, col, k))
-            last = k + 1 == len(left)
-            if acc.chunk and ((k + 1) % acc.chunk == 0 or last):
-                outer = self.add(
-                    outer, inner, acc.outermost, SITE_OUTER, (row, col, k // acc.chunk)
-                )
-                inner = 0.0
+            if acc.chunk and ((k + 1) % acc.chunk == 0 or k + 1 == len(left)):
+                key = (row, col, k // acc.chunk)
+                outer, inner = self.add(outer, inner, acc.outermost, SITE_OUTER, key), 0.0
 
 
 ACCUMULATORS = [f"e4m3:{mode}" for mode in ROUNDINGS] + [
@@ -125,19 +115,16 @@ def test_infinite_sums_have_no_variance_and_swamped_chunks_are_counted_apart():
     assert math.isnan(got.vrr)
     assert got.overflowed == 1
     assert math.isnan(got.vrr_error)
-    a = torch.ones(1, 64)
-    b = torch.ones(64, 1)
     # Chunks of 4 are exact; the outer sum in e5m0 stops at 2^3, as 8 + 4 = 12 is between 8 and 16.
-    got = measure(a, b, lp.Accumulator("e5m4", chunk=4, outer="e5m0"))
+    got = measure(torch.ones(1, 64), torch.ones(64, 1), "e5m4_chunk4:outer=e5m0")
     assert got.swamped == 0
     assert got.swamped_chunks is not None and 0 < got.swamped_chunks < 1
 
 
 def test_trees_and_compensated_sums_lose_fewer_products():
     a, b = operands(6, 2000, 5)
-    plain, kahan, tree = (
-        measure(a, b, name) for name in ("e5m3", "e5m3:order=compensated", "e5m3:order=pairwise")
-    )
+    orders = ("e5m3", "e5m3:order=compensated", "e5m3:order=pairwise")
+    plain, kahan, tree = (measure(a, b, name) for name in orders)
     assert plain.swamped > tree.swamped > kahan.swamped > 0
     assert plain.nmse > kahan.nmse and plain.nmse > tree.nmse
     assert {x.counted for x in (plain, kahan, tree)} == {30}
@@ -201,8 +188,7 @@ def test_rows_stand_for_the_rest_where_there_are_too_many():
 def test_a_seed_repeats_the_measurement():
     a, b = operands(8, 64, 8)
     first, again, other = (
-        measure(a, b, "e5m4:stochastic", generator=torch.Generator().manual_seed(s))
-        for s in (1, 1, 2)
+        measure(a, b, "e5m4:stochastic", generator=torch.tensor(seed)) for seed in (1, 1, 2)
     )
     assert first == again
     assert first.nmse != other.nmse
@@ -272,25 +258,16 @@ WRONG = [
     (lambda: knee(X, X.t(), [3], "native"), ValueError, "got native"),
     (lambda: knee(X, X.t(), [24]), ValueError, "man_bits"),
 ]
-
-
-@each("call, error, message", WRONG)
-def test_wrong_arguments(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
+test_wrong_arguments = refused(WRONG)
 
 
 def test_a_measurement_prints_as_a_table():
     a, b = torch.ones(2, 16), torch.ones(16, 2)
     head, line = str(measure(a, b, "e5m2")).splitlines()
-    assert head.split() == [
-        "accumulator", "length", "sums", "m_p", "vrr", "nmse", "swamped", "overflowed",
-    ]  # fmt: skip
+    assert head.split() == "accumulator length sums m_p vrr nmse swamped overflowed".split()
     # The sum grows to 8, to which 1 adds nothing: 1 + (8^2 - 16^2) / 16 and 8^2 / 16.
-    assert line.split() == [
-        "e5m2", "16", "4", "0", "-11.0000", "+-", "0.0000", "4.00e+00", "+-", "0e+00", "50.00%",
-        "0.00%",
-    ]  # fmt: skip
+    want = "e5m2 16 4 0 -11.0000 +- 0.0000 4.00e+00 +- 0e+00 50.00% 0.00%"
+    assert line.split() == want.split()
 
 
 def test_a_curve_has_a_row_for_each_width_and_the_columns_that_say_something():

@@ -1,19 +1,28 @@
-"""The plan of a model: measurements, formats, what is left as it was, what is refused."""
-
-from __future__ import annotations
+"""The plan of a model: measurements, formats, what is left as it was, what convert() takes."""
 
 import copy
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import lpkernels as lp
-from lpkernels.techniques.accumulation import accumulator_of, measure, min_mantissa_bits, plan
+from lpkernels.techniques.accumulation import (
+    AccumulatorPlan,
+    accumulator_of,
+    measure,
+    min_mantissa_bits,
+    plan,
+)
+from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.plans import Applies, grad, mean_square
+from tests.nn.policy_models import Attention
+from tests.support.computes import Computes
+from tests.support.plans import grad, mean_square
 
 
 def test_measured_mantissas_of_operands_and_products():
@@ -124,10 +133,8 @@ def test_a_plan_prints_as_a_table_of_its_rows():
     made = plan(model, torch.randn(32, 64), loss=mean_square, operand="e5m2")
     assert str(made) == repr(made)
     head, *lines = str(made).splitlines()
-    assert head.split() == [
-        "layer", "gemm", "length", "m_p", "nzr", "one", "sum", "chunks", "exponents",
-        "accumulator", "notes",
-    ]  # fmt: skip
+    names = "layer gemm length m_p nzr one sum chunks exponents accumulator notes"
+    assert head.split() == names.split()
     for row, line in zip(made.rows, lines, strict=False):
         low, high = row.exponents
         assert f"{low}..{high} +1  {row.accumulator}" in line
@@ -157,15 +164,13 @@ def test_gradients_buffers_random_state_and_hooks_stay(fails: bool):
 
 
 def test_a_layer_called_twice_gets_the_wider_of_both():
-    def forward(x: Tensor) -> Tensor:
-        return twice.layer(twice.layer(x) * 1000).sum() + twice.layer(x[:1]).sum()
+    def forward(own: Any, x: Tensor) -> Tensor:
+        return own.layer(own.layer(x) * 1000).sum() + own.layer(x[:1]).sum()
 
-    twice = Applies(forward)
-    twice.layer = nn.Linear(6, 6)
+    twice = Computes(forward, layer=nn.Linear(6, 6))
     rows = plan(twice, grad(40, 6), loss=lambda y: y, operand="bf16").rows
-    assert [(r.layer, r.gemm, r.length) for r in rows] == [
-        ("layer", "fprop", 6), ("layer", "dgrad", 6), ("layer", "wgrad", 40),
-    ]  # fmt: skip
+    assert {row.layer for row in rows} == {"layer"}
+    assert [(row.gemm, row.length) for row in rows] == [("fprop", 6), ("dgrad", 6), ("wgrad", 40)]
     assert rows[0].exponents[1] - rows[0].exponents[0] >= 9
 
 
@@ -183,14 +188,14 @@ def test_notes_say_where_the_theory_is_wrong():
 
 
 def test_layers_without_gradient_say_so():
-    def forward(x: Tensor) -> Tensor:
+    def forward(own: Any, x: Tensor) -> Tensor:
         with torch.no_grad():
-            x = model.silent(x)
-        model.unused(x)
-        return model.used(x)
+            x = own.silent(x)
+        own.unused(x)
+        return own.used(x)
 
-    model = Applies(forward)
-    model.silent, model.unused, model.used = (nn.Linear(4, 4) for _ in range(3))
+    layers = {name: nn.Linear(4, 4) for name in ("silent", "unused", "used")}
+    model = Computes(forward, **layers)
     rows = plan(model, torch.randn(2, 4), loss=mean_square, operand="e5m2").rows
     unseen = [row.layer for row in rows if any("no gradient came back" in n for n in row.notes)]
     assert unseen == ["silent", "unused"]
@@ -267,3 +272,101 @@ def test_other_roundings_are_planned_and_converted(rounding: str):
     assert all("metric" in row.notes[0] for row in plan(model, x, **options).rows)
     chunked = plan(model, x, metric="nmse", chunk=64, **options).rows[0]
     assert chunked.accumulator == accumulator_of(chunked.format, rounding, chunk=64)
+
+
+def all_kinds() -> nn.Module:
+    def forward(model: Any, x: Tensor) -> Tensor:
+        x = x + model.own(x)
+        x = x + model.torchs(x, x, x, need_weights=False)[0]
+        x, _ = model.memory(x)
+        h = x.new_zeros(len(x), 8)
+        for step in x.unbind(1):
+            h = model.cell(step, h)
+        return F.linear(model.head(h), torch.eye(5))
+
+    return Computes(
+        forward,
+        own=Attention(),
+        torchs=nn.MultiheadAttention(8, 2, batch_first=True),
+        memory=nn.LSTM(8, 12, num_layers=2, bidirectional=True, batch_first=True),
+        cell=nn.GRUCell(24, 8),
+        head=nn.Linear(8, 5),
+    )
+
+
+def check_recipes(model: nn.Module, made: AccumulatorPlan) -> None:
+    """Check that every row's product has a recipe in its module that is wide enough for it."""
+    lp.convert(model, made)
+    modules = dict(model.named_modules())
+    for row in made.rows:
+        recipe = modules[made.modules[row.layer]].recipe
+        acc = getattr(recipe, row.gemm)
+        assert recipe.input == made.operands.input
+        assert acc.order != "native"
+        assert acc.fmt.man_bits >= row.format.man_bits
+        assert acc.fmt.exp_bits >= row.format.exp_bits
+
+
+def test_every_product_of_the_model_has_a_recipe():
+    model, x = all_kinds(), torch.randn(2, 3, 8)
+    plain = model(x)
+    made = plan(model, x, loss=mean_square, operand="e5m2")
+    assert list(made) == ["own.qkv", "own", "own.out", "torchs", "memory", "cell", "head", ""]
+    layers = {name: {r.layer for r in made.rows if made.modules[r.layer] == name} for name in made}
+    assert layers["torchs"] == {f"torchs.{x}" for x in ("in_proj", "scores", "values", "out_proj")}
+    assert layers["cell"] == {"cell.ih", "cell.hh"}
+    check_recipes(model, made)
+    y = model(x)
+    assert not torch.equal(y, plain)
+    mean_square(y).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    narrow = made.narrowed(1)["torchs"].fprop.fmt.man_bits
+    assert narrow == max(1, made["torchs"].fprop.fmt.man_bits - 1)
+
+
+def test_the_converted_layer_computes_by_the_planned_accumulators():
+    layer, x = nn.LSTM(6, 4), torch.randn(5, 2, 6)
+    made = plan(layer, x, loss=mean_square, operand="e5m2")
+    assert list(made) == [""]
+    lp.convert(layer, made)
+    ours = lp.nn.LSTM(6, 4, recipe=made[""])
+    ours.load_state_dict(layer.state_dict())
+    assert_bit_equal(layer(x)[0], ours(x)[0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "gates"), [(nn.RNNCell, 1), (nn.LSTMCell, 4), (nn.GRUCell, 3)], ids=str
+)
+def test_cells_compute_what_torch_does(kind: type[nn.Module], gates: int):
+    cell, x = kind(5, 4), torch.randn(3, 5)
+    seen = []
+    made = plan(cell, x, loss=lambda y: seen.append(y) or mean_square(y), operand="fp32")
+    torch.testing.assert_close(seen[0], cell(x))
+    lengths = {(row.layer, row.gemm): row.length for row in made.rows}
+    assert lengths["ih", "fprop"] == 5 and lengths["hh", "fprop"] == 4
+    assert lengths["hh", "wgrad"] == 3
+    assert ("hh", "dgrad") not in lengths and gates * 4 == len(cell.bias_ih)
+
+
+def test_what_convert_does_not_emulate_has_rows_alone():
+    model = Computes(lambda own, x: torch.mv(x, own.w), w=nn.Parameter(torch.ones(4)))
+    made = plan(model, torch.randn(3, 4), loss=mean_square, operand="bf16")
+    assert [row.layer for row in made.rows] == ["mv", "mv"]
+    assert made.recipes == {} and made.modules == {}
+
+
+def test_gpt2_of_transformers():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(vocab_size=50, n_positions=16, n_embd=16, n_layer=1, n_head=2)
+    model = transformers.GPT2LMHeadModel(config)
+    tokens = torch.randint(50, (2, 9))
+
+    def loss(y: object) -> Tensor:
+        return F.cross_entropy(y.logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()) * 256
+
+    made = plan(model, tokens, loss=loss, operand="e5m2", chunk=8)
+    wanted = ["transformer.h.0.attn.c_attn", "transformer.h.0.attn", "transformer.h.0.mlp.c_fc"]
+    assert set(wanted) <= set(made) and "lm_head" in made
+    check_recipes(model, made)
+    loss(model(tokens)).backward()
+    assert all(p.grad.isfinite().all() for p in model.parameters())

@@ -1,7 +1,6 @@
 """The theory of the accumulator's width: vectors, limits of the model, wrong arguments."""
 
-from __future__ import annotations
-
+import itertools
 import math
 import warnings
 
@@ -16,34 +15,24 @@ from lpkernels.techniques.accumulation import (
     vrr,
 )
 from tests.loops import each
+from tests.support.refusals import refused
 
-# The columns are m_acc, m_p, n and 1 - VRR; every step of the sum is added in float64, to seven
+# The columns are m_p, n and 1 - VRR by m_acc; every step of the sum is added in float64, to seven
 # digits.
 THEOREM = [
-    (3, 5, 64, 2.470859e-1),
-    (4, 5, 64, 3.505378e-2),
-    (5, 5, 64, 7.806770e-3),
-    (5, 5, 256, 4.016289e-2),
-    (6, 5, 256, 3.949509e-3),
-    (6, 5, 1024, 5.470953e-2),
-    (7, 5, 1024, 1.999151e-3),
-    (8, 5, 4096, 1.026401e-3),
-    (9, 5, 4096, 2.411709e-4),
-    (8, 5, 65536, 3.133722e-1),
-    (10, 5, 65536, 3.575561e-4),
-    (11, 5, 65536, 6.051614e-5),
-    (12, 5, 65536, 1.646699e-5),
-    (9, 5, 2**18, 3.152475e-1),
-    (10, 5, 2**18, 1.565997e-1),
-    (12, 5, 2**20, 4.615698e-4),
-    (14, 5, 2**20, 4.127184e-6),
-    (15, 5, 2**20, 1.971426e-6),
-    (7, 2, 1024, 3.485515e-3),
-    (7, 3, 1024, 2.051428e-3),
-    (7, 7, 1024, 2.159985e-3),
-    (9, 9, 4096, 2.757962e-4),
-    (10, 7, 65536, 3.731975e-4),
-    (12, 20, 65536, 1.755256e-5),
+    (5, 64, {3: 2.470859e-1, 4: 3.505378e-2, 5: 7.806770e-3}),
+    (5, 256, {5: 4.016289e-2, 6: 3.949509e-3}),
+    (5, 1024, {6: 5.470953e-2, 7: 1.999151e-3}),
+    (5, 4096, {8: 1.026401e-3, 9: 2.411709e-4}),
+    (5, 65536, {8: 3.133722e-1, 10: 3.575561e-4, 11: 6.051614e-5, 12: 1.646699e-5}),
+    (5, 2**18, {9: 3.152475e-1, 10: 1.565997e-1}),
+    (5, 2**20, {12: 4.615698e-4, 14: 4.127184e-6, 15: 1.971426e-6}),
+    (2, 1024, {7: 3.485515e-3}),
+    (3, 1024, {7: 2.051428e-3}),
+    (7, 1024, {7: 2.159985e-3}),
+    (9, 4096, {9: 2.757962e-4}),
+    (7, 65536, {10: 3.731975e-4}),
+    (20, 65536, {12: 1.755256e-5}),
 ]
 LEMMA = [
     (2, 16, 0.755834),
@@ -63,11 +52,11 @@ BY_LEVEL = [4, 4, 4, 4, 4, 4, 4, 5, 6, 6, 7, 8, 9, 9, 10, 11, 12, 12, 13]
 BY_TOTAL = [4, 5, 5, 6, 6, 7, 8, 8, 9, 9, 10, 11, 12, 12, 13, 14, 15, 15, 16]
 
 
-@each("m_acc, m_p, n, loss", THEOREM)
-def test_losses_are_those_of_the_full_sum(m_acc: int, m_p: int, n: int, loss: float):
-    for method in ("quad", "exact"):
+@each("m_p, n, losses", THEOREM)
+def test_losses_are_those_of_the_full_sum(m_p: int, n: int, losses: dict[int, float]):
+    for method, (m_acc, loss) in itertools.product(("quad", "exact"), losses.items()):
         kept, got = vrr(m_acc, m_p, n, method=method)
-        assert got == pytest.approx(loss, rel=1e-6), method
+        assert got == pytest.approx(loss, rel=1e-6), (m_acc, method)
         assert kept == 1 - got
 
 
@@ -125,11 +114,6 @@ def test_the_bits_found_pass_and_one_fewer_does_not():
     assert losses == pytest.approx([7.153, 7.898, 0.008079], rel=1e-3)
 
 
-def test_long_sums_are_integrated():
-    # Added step by step, this sum would have 2^30 terms.
-    assert 0 < vrr(22, 5, 2**30)[1] < 1e-12
-
-
 def test_a_share_of_zero_products_shortens_the_sum():
     assert vrr(7, 5, 2048, nzr=0.5) == vrr(7, 5, 1024)
     assert vrr(7, 5, 2048, nzr=0.0) == vrr(7, 5, 2)
@@ -150,6 +134,8 @@ def test_a_short_last_chunk_is_a_sum_of_the_outer_level(cutoff: float, bits: int
 
 
 def test_one_product_loses_nothing_and_one_chunk_is_no_chunk():
+    # Added step by step, this sum would have 2^30 terms.
+    assert 0 < vrr(22, 5, 2**30)[1] < 1e-12
     assert vrr(1, 5, 1) == (1.0, 0.0)
     assert min_mantissa_bits(1, 5) == 1
     assert min_mantissa_bits(1, 5, metric="nmse") == 1
@@ -225,9 +211,4 @@ WRONG = [
     (lambda: min_mantissa_bits(2**40, 5, eps=1e-40, metric="nmse"), ValueError, "at most 52 mant"),
     (lambda: nmse(0, 64), ValueError, "m_acc must be mantissa bits"),
 ]
-
-
-@each("call, error, message", WRONG)
-def test_wrong_arguments(call, error, message):
-    with pytest.raises(error, match=message):
-        call()
+test_wrong_arguments = refused(WRONG)

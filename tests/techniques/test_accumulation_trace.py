@@ -1,6 +1,4 @@
-"""Which products a plan sees: lengths of the three GEMMs, composite layers, functions."""
-
-from __future__ import annotations
+"""Which products a plan sees: lengths, composite layers, functions; which models it refuses."""
 
 import itertools
 import math
@@ -9,10 +7,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import lpkernels as lp
 from lpkernels.arithmetic.products import longest_residue
 from lpkernels.techniques.accumulation import plan
 from tests.loops import each
-from tests.support.plans import Applies, grad, mean_square
+from tests.nn.layer_cases import first
+from tests.nn.observed import of_weight
+from tests.support.computes import Computes
+from tests.support.plans import grad, mean_square
+from tests.support.refusals import refuses
 
 
 def lengths(model: nn.Module, sample: Tensor | tuple[Tensor, ...]) -> dict[str, list[int]]:
@@ -61,7 +64,7 @@ def test_longest_sum_of_a_strided_dgrad(taps: int, stride: int, dilation: int):
 
 
 def test_products_of_functions_share_the_recipe_of_their_module():
-    model = Applies(lambda q, k: (q @ k.mT) @ k + torch.bmm(q, q.mT).matmul(k).sum())
+    model = Computes(lambda own, q, k: (q @ k.mT) @ k + torch.bmm(q, q.mT).matmul(k).sum())
     made = plan(model, (grad(2, 3, 8), grad(2, 3, 8)), loss=mean_square, operand="bf16")
     short, long = [3, 8, 3], [8, 3, 3]
     names = {"matmul": long, "matmul_2": short, "bmm": long, "matmul_3": short}
@@ -73,7 +76,7 @@ def test_products_of_functions_share_the_recipe_of_their_module():
 
 
 def test_broadcast_operands_sum_over_what_was_broadcast():
-    shared = Applies(torch.matmul)
+    shared = Computes(lambda own, x, w: x @ w)
     assert lengths(shared, (grad(4, 5, 8), grad(8, 3))) == {"matmul": [8, 3, 20]}
     assert lengths(shared, (grad(8), grad(8))) == {"matmul": [8, 1, 1]}
     assert lengths(shared, (grad(5, 8), grad(8))) == {"matmul": [8, 1, 5]}
@@ -100,9 +103,6 @@ def test_composite_layers_compute_what_torch_does_while_traced(model: nn.Module,
     sample = tuple(made[shape] for shape in shapes)
     outputs: list[Tensor] = []
 
-    def first(y) -> Tensor:
-        return y[0] if isinstance(y, tuple) else y
-
     def loss(y) -> Tensor:
         outputs.append(first(y).detach())
         return mean_square(y)
@@ -114,7 +114,7 @@ def test_composite_layers_compute_what_torch_does_while_traced(model: nn.Module,
 
 
 def test_lengths_of_attention_and_recurrent_layers():
-    attend = Applies(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True))
+    attend = Computes(lambda own, *x: F.scaled_dot_product_attention(*x, is_causal=True))
     found = lengths(attend, (grad(2, 4, 6, 8), grad(2, 4, 6, 8), grad(2, 4, 6, 3)))
     assert found == {"scores": [8, 6, 6], "values": [6, 3, 6]}
     found = lengths(nn.MultiheadAttention(8, 2), (grad(5, 3, 8),) * 3)
@@ -135,3 +135,76 @@ def test_attention_masks_are_those_of_torch():
     seen: list[Tensor] = []
     plan(model, arguments, loss=lambda y: seen.extend(y) or mean_square(y), operand="e5m2")
     torch.testing.assert_close(seen, list(model(**arguments)))
+
+
+X = torch.ones(2, 4)
+ATEN = torch.ops.aten
+NAMES = [
+    (lambda x, w: x @ w, "matmul"),
+    (lambda x, w: x.__matmul__(w), "matmul"),
+    (lambda x, w: w.__rmatmul__(x), "matmul"),
+    (lambda x, w: torch.linalg.matmul(x, w), "matmul"),
+    (lambda x, w: ATEN.mm.default(x, w), "mm"),
+    (lambda x, w: ATEN.linear.default(x, w), "linear"),
+    (lambda x, w: ATEN.conv2d.default(x.view(1, 1, 2, 4), w.view(4, 1, 2, 2)), "conv2d"),
+]
+
+
+@each("function, name", NAMES)
+def test_a_function_is_known_under_all_its_names(function, name: str):
+    rows = plan(of_weight(function), X, loss=mean_square, operand="e5m2").rows
+    assert {row.layer for row in rows} == {name}
+    assert rows[0].length == 4
+
+
+EINSUM = of_weight(lambda x, w: torch.einsum("ij,kj->ik", x, x))
+
+
+def convolution(x: Tensor, w: Tensor) -> Tensor:
+    numbers = ((1, 1), (0, 0), (1, 1), False, (0, 0), 1)
+    return ATEN.convolution(x.view(1, 1, 2, 4), w.view(4, 1, 2, 2), None, *numbers)
+
+
+LAYER, OVERFLOWING = nn.Linear(4, 4), nn.Linear(4, 4)
+nn.init.constant_(OVERFLOWING.weight, 1e6)
+UNTRACED = [
+    (EINSUM, X, r"the model|module.*einsum.*not traced"),
+    (nn.Sequential(EINSUM), X, r"'0' \(Computes\).*einsum"),
+    (of_weight(lambda x, w: torch.linalg.vecdot(x, w[0])), X, "vecdot"),
+    (of_weight(lambda x, w: torch.linalg.multi_dot([x, w, w])), X, "multi_dot"),
+    (of_weight(convolution), X, "torch's convolution"),
+    (nn.LSTM(4, 4, proj_size=2), X.unsqueeze(1), "proj_size"),
+    (nn.Bilinear(4, 4, 2), (X, X), "bilinear"),
+    (nn.MultiheadAttention(4, 2, add_zero_attn=True), (X, X, X), "add_zero_attn"),
+    (torch.jit.script(nn.Linear(4, 4)), X, "TorchScript"),
+]
+MODELS = [
+    (nn.LazyLinear(4), X, "run the model on a batch first"),
+    (lp.nn.Linear(4, 4), X, r"lp.revert\(model\)"),
+    (nn.ReLU(), grad(2, 4), "no matrix product"),
+    (of_weight(lambda x, w: (x @ w).detach()), X, "no gradient"),
+    (nn.Linear(4, 4).requires_grad_(False), X, "no gradient"),
+    (LAYER, X * math.inf, "input of 'Linear' holds infinities"),
+    (OVERFLOWING, X, "weight of 'Linear' reaches 1e\\+06, which overflows"),
+]
+OPTIONS = [
+    ({"loss": lambda y: y}, ValueError, r"scalar tensor, got shape \(2, 4"),
+    ({"loss": lambda y: 1.0}, ValueError, "got float"),
+    ({"loss": lambda y: y.sum() * math.nan}, ValueError, "the loss is nan"),
+    ({"operand": "e5m99"}, ValueError, "plan: operand"),
+    ({"operand": 3}, TypeError, "plan: operand"),
+    ({"chunk": 0}, ValueError, "chunk must be at least 1, got 0"),
+    ({"chunk": 1.5}, TypeError, 'a length, "best" or None'),
+    ({"exp_bits": 9}, ValueError, r"exp_bits must be an int in 2\.\.8"),
+    ({"criterion": "x"}, ValueError, "level, total"),
+    ({"metric": "x"}, ValueError, "vrr, nmse"),
+    ({"rounding": "toward_zero"}, ValueError, "stochastic, align"),
+    ({"model": lambda x: x}, TypeError, "must be a torch.nn.Module, got function"),
+]
+REFUSED = [
+    *(({"model": m, "sample": x}, NotImplementedError, text) for m, x, text in UNTRACED),
+    *(({"model": m, "sample": x}, ValueError, text) for m, x, text in MODELS),
+    *OPTIONS,
+]
+USUAL = {"model": LAYER, "sample": X, "loss": mean_square, "operand": "e4m3"}
+test_what_cannot_be_planned_is_refused = refuses(plan, [((), *row) for row in REFUSED], **USUAL)

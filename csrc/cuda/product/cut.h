@@ -1,6 +1,5 @@
 // How a product is cut into blocks: a pure function of its sizes and of the processors, in host
-// code. lpkernels/backends/planning/cuda_cuts.py has the same function, and a test compares the
-// two.
+// code.
 #pragma once
 
 #include <iterator>

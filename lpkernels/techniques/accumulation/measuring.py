@@ -12,6 +12,7 @@ from torch import Tensor
 from lpkernels.arithmetic import Accumulator, as_accumulator
 from lpkernels.formats import FloatFormat, Format
 from lpkernels.functional.matmul import matmul
+from lpkernels.functional.seeds import seed_for
 from lpkernels.techniques.accumulation._events import shares
 from lpkernels.techniques.accumulation._statistics import mantissa_bits, product_bits
 from lpkernels.techniques.accumulation.tables import measured_text
@@ -107,7 +108,8 @@ def measure(
             "their operands; pass counted=0 for its variance and error alone"
         )
     a, b = a.detach().float(), b.detach().float()
-    seed = _seed(acc, generator)
+    # One seed for the sums and for the count of what happens in them.
+    seed = seed_for(acc.is_stochastic, generator)
     events = shares(a, b, acc, seed, counted, backend)
     with torch.no_grad():
         # Where every sum was counted, the count has made them.
@@ -203,13 +205,6 @@ def _check(a: Any, b: Any) -> None:
                 f"measure: {name} holds infinities or NaN; scale it, or round it to a format that "
                 "saturates"
             )
-
-
-def _seed(acc: Accumulator, generator: torch.Generator | Tensor | None) -> Tensor | None:
-    """One seed for the sums and for the count of what happens in them."""
-    if not acc.is_stochastic or isinstance(generator, Tensor):
-        return generator if isinstance(generator, Tensor) else None
-    return torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator)
 
 
 def _exact(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,10 @@
-"""Kernels that round and count against the reference: instruction sets, modes, sizes, threads."""
+"""Kernels that round and count against the reference: instruction sets, modes, sizes, threads; and
+the histogram's kernels (csrc/cpu/elementwise/exponent_bins.h) with counting to nearest even without
+rounding: spans of 4096 words, units of 16 vectors, windows of 32 exponents, and what lies outside.
+"""
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -13,62 +17,22 @@ from lpkernels.backends import BINS, COUNTS, cpu
 from lpkernels.formats import AffineFormat, parse_format
 from lpkernels.rounding import ROUNDINGS
 from tests.cases import DETERMINISTIC, ROUND_FORMATS
-from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.cpu_products import REFERENCE
-from tests.support.elements import (
-    END_FORMATS,
-    KINDS,
-    SEED,
-    SITE,
-    TENSOR_FORMATS,
-    float32_values,
-    quantizers,
-    tensor_values,
-)
+from tests.support import elements
+from tests.support.element_bits import assert_counted
 from tests.support.processor import Threads
 
-# One value, less than a vector, spans of 1024 and a remainder, several pieces of a thread.
-SIZES = (1, 5, 1023, 1025, 2**16 + 77)
+#: With a histogram and without one, with the values written and not written.
+check = partial(
+    assert_counted, cpu.BACKEND, ways=tuple(product((COUNTS, COUNTS + BINS), (False, True)))
+)
 
 
-def counted(
-    backend: object,
-    x: Tensor,
-    quantizer: Quantizer,
-    limits: Tensor | None = None,
-    *,
-    written: bool = True,
-    length: int = COUNTS + BINS,
-) -> tuple[Tensor, Tensor]:
-    """Values, NaN where they are not written, and what is added to ``length`` counts."""
-    out, counts = torch.empty(x.shape), torch.full((length,), 7, dtype=torch.int64)
-    call = (x, quantizer.to_ints(), torch.tensor(SEED), 0, SITE, out if written else None)
-    backend.quantize_counting(*call, counts, limits)
-    return out, counts - 7
-
-
-def check(
-    ways: Iterable[str], x: Tensor, quantizer: Quantizer, limits: Tensor | None = None
-) -> None:
-    """Values and counts of the cpu backend are the reference's, with a histogram and without one,
-    with the values written and not written."""
-    call = (x, quantizer, limits)
-    name = f"{quantizer} {quantizer.random_bits} {x.dtype} {tuple(x.shape)}"
-    want, want_counts = counted(REFERENCE, *call)
-    for way in ways:
-        for written, length in product((False, True), (COUNTS, COUNTS + BINS)):
-            got, counts = counted(cpu.BACKEND, *call, written=written, length=length)
-            assert counts.tolist() == want_counts[:length].tolist(), f"{way} {name}"
-            if written:
-                assert_bit_equal(got, want, f"{way} {name}")
-
-
-@each("fmt", [*ROUND_FORMATS, *END_FORMATS])
+@each("fmt", [*ROUND_FORMATS, *elements.END_FORMATS])
 def test_float32_counts_match_the_reference(fmt, isas):
-    x = torch.from_numpy(float32_values(fmt, 20))
-    for quantizer in quantizers(fmt):
-        check(isas, x, quantizer)
+    x = torch.from_numpy(elements.float32_values(fmt, 20))
+    for quantizer in elements.quantizers(fmt):
+        check(x, quantizer, on=isas)
 
 
 @each("dtype", [torch.float16, torch.bfloat16, torch.float64])
@@ -82,64 +46,160 @@ def test_other_dtypes_match_the_reference(name, dtype, isas):
         x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     fmt = parse_format(name)
     for rounding in ROUNDINGS:
-        check(isas, x, Quantizer(fmt, rounding))
+        check(x, Quantizer(fmt, rounding), on=isas)
 
 
-@each("fmt", TENSOR_FORMATS)
+@each("fmt", elements.TENSOR_FORMATS)
 def test_affine_and_block_counts_match_the_reference(fmt, isas):
     shapes = [(1, 1, 1), (2, 3, 33), (3, 70, 5), (5, 2, 130), (2, 40, 1)]
     dtypes = [torch.float32, torch.bfloat16, torch.float64]
     modes = ["stochastic", *DETERMINISTIC]
-    for i, (shape, kind) in enumerate(product(shapes, KINDS)):
-        x = tensor_values(shape, kind).to(dtypes[i % len(dtypes)])
-        check(isas, x, Quantizer(fmt, modes[i % len(modes)]))
+    for i, (shape, kind) in enumerate(product(shapes, elements.KINDS)):
+        x = elements.tensor_values(shape, kind).to(dtypes[i % len(dtypes)])
+        check(x, Quantizer(fmt, modes[i % len(modes)]), on=isas)
 
 
-@each("fmt", [f for f in TENSOR_FORMATS if isinstance(f, AffineFormat)])
+@each("fmt", [f for f in elements.TENSOR_FORMATS if isinstance(f, AffineFormat)])
 def test_given_ranges_match_the_reference(fmt, isas):
     shapes = [(2, 3, 33), (70, 3, 5), (5, 2, 130), (1, 1, 3001)]
-    for shape, kind, rounding in product(shapes, KINDS, ("nearest_even", "stochastic")):
-        x = tensor_values(shape, kind)
+    for shape, kind, rounding in product(shapes, elements.KINDS, ("nearest_even", "stochastic")):
+        x = elements.tensor_values(shape, kind)
         slices = 1 if fmt.axis is None else x.shape[fmt.axis]
         limits = torch.sort(torch.randn(2, slices, dtype=torch.float64), dim=0)[0]
         limits[:, -1] = 0.5 if slices > 1 else limits[:, -1]
         limits[:, 1:2] = float("nan")
-        check(isas, x, Quantizer(fmt, rounding), limits.contiguous())
+        check(x, Quantizer(fmt, rounding), limits=limits.contiguous(), on=isas)
 
 
-@each("size", SIZES)
+# One value, less than a vector, spans of 1024 and a remainder, several pieces of a thread.
+@each("size", [1, 5, 1023, 1025, 2**16 + 77])
 @each("quantizer", [Quantizer("e5m2"), Quantizer("e4m3", "stochastic"), Quantizer("fixed8_f4")])
 def test_sizes_and_threads_do_not_matter(quantizer, size, isas, threads: Threads):
     x = torch.randn(size) * torch.exp2(torch.randint(-30, 30, (size,)).float())
-    want, want_counts = counted(REFERENCE, x, quantizer)
     for isa in isas:
-        for count in threads:
-            got, got_counts = counted(cpu.BACKEND, x, quantizer)
-            assert_bit_equal(got, want, f"{isa} {count}")
-            assert torch.equal(got_counts, want_counts)
+        check(x, quantizer, name=isa, on=threads)
 
 
 def test_streamed_results_count_alike(isas, monkeypatch):
     monkeypatch.setattr(cpu, "STREAM_BYTES", 0)
-    check(isas, torch.randn(2**17 + 33), Quantizer("e4m3"))
+    check(torch.randn(2**17 + 33), Quantizer("e4m3"), on=isas)
 
 
 def test_nothing_to_do_is_refused():
     x = torch.randn(4)
-    call = (x, Quantizer("e5m2").to_ints(), None, 0, SITE)
+    call = (x, Quantizer("e5m2").to_ints(), None, 0, elements.SITE)
     with pytest.raises(ValueError, match="written or counted"):
         cpu.BACKEND.quantize_counting(*call, None, None, None)
 
 
 def test_the_counts_of_numpy_agree():
-    """The oracle uses nothing of this package: it is what numpy's float16 makes of float32
-    values."""
+    """The oracle is numpy's own float16 of float32 values."""
     x = torch.randn(5000) * torch.exp2(torch.randint(-30, 20, (5000,)).float())
     values = x.numpy()
     with np.errstate(over="ignore"):
         half = values.astype(np.float16)
-    counts = counted(cpu.BACKEND, x, Quantizer("fp16"))[1]
+    counts = torch.zeros(COUNTS + BINS, dtype=torch.int64)
+    cpu.BACKEND.quantize_counting(
+        x, Quantizer("fp16").to_ints(), None, 0, elements.SITE, None, counts, None
+    )
     assert counts[0] == np.isinf(half).sum()
     assert counts[1] == ((half == 0) & (values != 0)).sum()
     exponents = values.view(np.uint32) >> 23 & 0xFF
     assert counts[4:].tolist() == np.bincount(exponents, minlength=256).tolist()
+
+
+SPAN = 4096
+#: Lengths around a vector, a unit of either width, a span, what a unit's levels hold and a thread's
+#: piece.
+LENGTHS = (7, 9, 127, 129, 255, 257, 4095, 4097, 32639, 32641, 65279, 65281, 2**16 + 4097)
+
+
+def check_bins(on: Iterable[str], x: Tensor, fmt: str = "fp16") -> None:
+    """The counts of x alone and while it is rounded are the counts of the reference."""
+    both = ((COUNTS + BINS, False), (COUNTS + BINS, True))
+    assert_counted(cpu.BACKEND, x, Quantizer(fmt), ways=both, on=on)
+
+
+def with_fields(fields: np.ndarray, seed: int = 0) -> Tensor:
+    """Words with these exponent fields, either sign and any digits."""
+    random = np.random.default_rng(seed)
+    digits = random.integers(0, 2**23, fields.shape, dtype=np.uint32)
+    signs = random.integers(0, 2, fields.shape, dtype=np.uint32) << 31
+    words = signs | fields.astype(np.uint32) << 23 | digits
+    return torch.from_numpy(words.view(np.float32))
+
+
+def drawn(low: int, high: int, count: int) -> np.ndarray:
+    """Random fields from low to high, with both ends among them."""
+    fields = np.random.default_rng(count).integers(low, high + 1, count)
+    fields[[0, -1]] = low, high
+    return fields
+
+
+@each("count", LENGTHS)
+def test_every_length_is_counted_whole(count, isas):
+    check_bins(isas, with_fields(drawn(100, 120, count)))
+
+
+@each("field", [0, 1, 31, 32, 127, 223, 224, 254, 255])
+def test_one_exponent_in_all_lanes_of_a_piece(field, isas):
+    """65536 values of one bin carry through every level of the adders."""
+    check_bins(isas, with_fields(np.full(2**16 + 5, field)))
+
+
+@each("low", [1, 2, 100, 223, 224])
+@each("width", [31, 32, 33, 34])
+def test_windows_to_their_ends(low, width, isas):
+    """A window holds as many exponents as a lane has bits; here are one less and more."""
+    check_bins(isas, with_fields(drawn(low, min(low + width - 1, 255), SPAN)))
+
+
+@each("value", [0.0, -0.0, float("nan"), float("-inf"), 1e-45, 1e-38])
+def test_one_value_alone(value, isas):
+    check_bins(isas, torch.full((2 * SPAN + 3,), value))
+
+
+@each("value", [float("nan"), float("inf"), 1e-40, 1e30, 0.0])
+@each("every", [1000, 17, 16, 15, 2])
+def test_values_outside_of_the_window(every, value, isas):
+    """A few such values are counted where they are; many move the window, or end it."""
+    x = with_fields(drawn(100, 115, 3 * SPAN))
+    x[SPAN : 2 * SPAN : every] = value
+    check_bins(isas, x)
+    check_bins(isas, torch.cat([torch.zeros(SPAN), x.flip(0)]))
+
+
+def test_windows_that_move_from_span_to_span(isas):
+    lows = (100, 110, 60, 200, 1, 224, 0)
+    check_bins(isas, with_fields(np.concatenate([drawn(low, low + 20, SPAN) for low in lows])))
+
+
+def test_all_exponents_in_every_span(isas):
+    check_bins(isas, with_fields(drawn(0, 255, 5 * SPAN + 100)))
+
+
+@each("fmt", ["fp16", "fp32", "bf16", "e4m3fn", "e5m0", "e8m0", "e4m3fn_sat"])
+def test_ends_of_a_format_to_the_last_digit(fmt, isas):
+    """Values that vanish or overflow, and their neighbours, have a span of their own."""
+    of = parse_format(fmt)
+    ends = [of.min_subnormal / 2, of.min_subnormal, of.min_normal, of.max, of.max * 2, 2.0**-126]
+    with np.errstate(over="ignore", under="ignore"):
+        at = np.array(ends, dtype=np.float32).view(np.int32)
+        ties = np.array([of.max + 2.0 ** (of.emax - of.man_bits - 1)], dtype=np.float32)
+    words = np.concatenate([at, ties.view(np.int32)])
+    near = np.unique(np.clip((words[:, None] + np.arange(-3, 4)).ravel(), 0, 0x7F7FFFFF))
+    for end in near.astype(np.int32).view(np.float32):
+        x = torch.ones(300)
+        x[7], x[290] = float(end), -float(end)
+        check_bins(isas, x, fmt)
+
+
+@each("dtype", [torch.float16, torch.bfloat16])
+def test_spans_of_the_narrow_types(dtype, isas):
+    for count in (15, 1023, 1025, 5000):
+        check_bins(isas, (torch.randn(count) * 2.0**-12).to(dtype))
+
+
+def test_no_bin_is_lost_to_threads(threads: Threads):
+    x = with_fields(drawn(90, 130, 5 * 2**16 + 1))
+    check_bins(threads, x)

@@ -60,17 +60,13 @@ def test_conv_matches_reference(isas: Isas) -> None:
 CHOSEN = [
     accumulator(name)
     for name in (
-        "e6m9_chunk64",
-        "e5m10:product=e4m3",
-        "e5m6_chunk50:stochastic:bits=5",
-        "e5m6:stochastic:philox",
-        "e5m10:order=pairwise",
-        "e5m6_chunk45:stochastic:order=pairwise:bits=5",
-        "e6m9_chunk100:order=compensated",
+        "e6m9_chunk64", "e5m10:product=e4m3", "e5m6_chunk50:stochastic:bits=5",
+        "e5m6:stochastic:philox", "e5m10:order=pairwise",
+        "e5m6_chunk45:stochastic:order=pairwise:bits=5", "e6m9_chunk100:order=compensated",
         "e8m13_chunk100:toward_zero:outer=fp32:block=32:aligned_bits=13",
         "e5m10:block=200:aligned_bits=20",
     )
-]
+]  # fmt: skip
 
 
 @each("acc", CHOSEN)

@@ -37,11 +37,10 @@ class TierCase(NamedTuple):
 #: Accumulators, with spaces between them, by their tier and the formats of the operands.
 _TIERS = [
     # The processor's half precision.
-    ("hardware", "fp16", "fp16", "e5m10 e5m10_sat:product=e5m10 e5m10_sat_chunk7:toward_zero"),
-    ("hardware", "fp16", "fp16", "e5m10:toward_positive"),
-    ("hardware", "fp16", "fp16",
-     "e5m10_chunk20:toward_negative:product=e5m10_sat:product_rounding=toward_negative"),
-    ("hardware", "fp16", "fp16", "e5m10_chunk7:outer_rounding=toward_negative"),
+    ("hardware", "fp16", "fp16", "e5m10 e5m10_sat:product=e5m10 e5m10_sat_chunk7:toward_zero "
+     "e5m10:toward_positive "
+     "e5m10_chunk20:toward_negative:product=e5m10_sat:product_rounding=toward_negative "
+     "e5m10_chunk7:outer_rounding=toward_negative"),
     ("hardware", "e5m2", "e4m3fn", "e5m10_chunk9"),
     ("hardware", "e5m2", "fp16", "e5m10_chunk16:outer=e6m12"),
     # (B): products no wider than the accumulator, no subnormal sums.
@@ -61,67 +60,58 @@ _TIERS = [
     ("certified", "e5m2", "e5m2", "e6m9:product=e4m3fn"),
     ("certified", "e4m3fn", "e5m2", "e5m10_chunk9:product=e6m5"),
     # Truncation, and draws.
-    ("certified", "e5m2", "e5m2", "e6m9:toward_zero e6m9:toward_negative"),
+    ("certified", "e5m2", "e5m2", "e6m9:toward_zero e6m9:toward_negative e6m9:stochastic "
+     "e6m9:stochastic:bits=13 e6m9:stochastic:bits=1 e6m9_chunk10:stochastic:philox"),
     ("certified", "e4m3fn", "e4m3fn", "e8m13_chunk128:toward_zero"),
-    ("certified", "e5m2", "e5m2", "e6m9:stochastic e6m9:stochastic:bits=13"),
-    ("certified", "e5m2", "e5m2", "e6m9:stochastic:bits=1 e6m9_chunk10:stochastic:philox"),
     # Truncation composes, however wide the products are.
-    ("certified", "fp32", "fp32", "bf16:toward_zero bf16:stochastic:bits=15"),
-    ("certified", "fp32", "fp32", "e5m7:nearest_away bf16:nearest_away"),
-    ("certified", "fp32", "fp32", "e5m7:toward_positive bf16:toward_positive"),
-    ("certified", "fp32", "fp32", "e5m7_chunk6:toward_negative bf16:toward_negative"),
-    ("certified", "fp32", "fp32", "e5m7_sat:stochastic e5m7_sat:toward_zero"),
-    ("certified", "fp32", "fp32", "e8m22:toward_zero e8m22_chunk9:toward_negative"),
-    ("certified", "fp32", "fp32", "e6m23:toward_positive e6m13:stochastic:bits=9"),
+    ("certified", "fp32", "fp32", "bf16:toward_zero bf16:stochastic:bits=15 e5m7:nearest_away "
+     "bf16:nearest_away e5m7:toward_positive bf16:toward_positive e5m7_chunk6:toward_negative "
+     "bf16:toward_negative e5m7_sat:stochastic e5m7_sat:toward_zero e8m22:toward_zero "
+     "e8m22_chunk9:toward_negative e6m23:toward_positive e6m13:stochastic:bits=9"),
     # Products too wide for two roundings: their sums are made odd, with and without subnormal ones.
     ("certified", "fp32", "fp32", "e5m10 e6m21 e5m7_sat_chunk11"),
     ("certified", "bf16", "bf16", "bf16 e8m14"),
     ("certified", "fp16", "fp16", "bf16 e5m12:product=e6m12"),
     # Products of any width are rounded in one multiply-add: short ones, watched, and all others.
-    ("certified", "fp32", "fp32", "e5m10:product=e4m3 e6m14_chunk9:product=e5m3"),
-    ("certified", "fp32", "fp32", "e5m10:product=e6m5 e5m7:product=bf16 e6m9:product=e2m14"),
+    ("certified", "fp32", "fp32", "e5m10:product=e4m3 e6m14_chunk9:product=e5m3 "
+     "e5m10:product=e6m5 e5m7:product=bf16 e6m9:product=e2m14 e6m9_chunk16:product=e3m2_sat "
+     "e6m9:toward_zero:product=e4m3 e6m9:stochastic:product=e4m3fn"),
     ("certified", "fp32", "bf16", "e5m4_sat:product=e5m10"),
-    ("certified", "fp32", "fp32", "e6m9_chunk16:product=e3m2_sat e6m9:toward_zero:product=e4m3"),
-    ("certified", "fp32", "fp32", "e6m9:stochastic:product=e4m3fn"),
     # There is no certificate, but float32 lanes are used all the same.
-    ("float", "fp32", "fp32", "e5m7:to_odd bf16:to_odd fp32 fp32:toward_zero fp32:to_odd"),
-    ("float", "fp32", "fp32", "e5m7_nosub_chunk12 e5m7_nosub:toward_positive"),
-    ("float", "fp32", "fp32", "e5m7_nosub:nearest_away e5m7_nosub:to_odd"),
-    ("float", "fp32", "fp32", "e4m3fn_nosub:stochastic:bits=5"),
+    ("float", "fp32", "fp32", "e5m7:to_odd bf16:to_odd fp32 fp32:toward_zero fp32:to_odd "
+     "e5m7_nosub_chunk12 e5m7_nosub:toward_positive e5m7_nosub:nearest_away e5m7_nosub:to_odd "
+     "e4m3fn_nosub:stochastic:bits=5"),
     ("float", "fp16", "fp16", "e4m3_nosub_sat:toward_zero"),
     # Fixed point: the addition rounds to the grid, or all values are whole quanta from the start.
     ("certified", "e5m2", "e5m2", "fixed16_f8"),
-    ("certified", "fp32", "fp32", "fixed22_f14_chunk9:outer=e5m10 fixed10_f5_wrap_chunk9"),
-    ("certified", "fp32", "fp32", "fixed20_f10:toward_zero fixed20_f10:toward_positive"),
-    ("certified", "fp32", "fp32", "fixed12_f6_wrap:toward_negative fixed12_f6_chunk4:to_odd"),
-    ("certified", "fp32", "fp32", "ufixed9_f5_wrap ufixed9_f5_chunk3"),
+    ("certified", "fp32", "fp32", "fixed22_f14_chunk9:outer=e5m10 fixed10_f5_wrap_chunk9 "
+     "fixed20_f10:toward_zero fixed20_f10:toward_positive fixed12_f6_wrap:toward_negative "
+     "fixed12_f6_chunk4:to_odd ufixed9_f5_wrap ufixed9_f5_chunk3"),
     ("certified", "fixed8_f0", "fixed8_f0", "fixed24_f0:stochastic fixed16_f-3 fixed12_f-3_wrap"),
     ("certified", "fixed8_f4", "fixed8_f4", "fixed14_f8_wrap:to_odd"),
     ("certified", "fixed8_f4", "fixed8_f3", "fixed22_f7:product=fixed18_f7"),
     # The outer sum rounds in another way than the inner.
-    ("certified", "e5m2", "e5m2", "e6m9_chunk9:outer_rounding=toward_zero"),
-    ("certified", "e5m2", "e5m2", "e6m9_chunk9:outer_rounding=stochastic"),
-    ("certified", "e5m2", "e5m2", "e6m9_chunk9:toward_zero:outer=fp32:outer_rounding=nearest_even"),
+    ("certified", "e5m2", "e5m2", "e6m9_chunk9:outer_rounding=toward_zero "
+     "e6m9_chunk9:outer_rounding=stochastic "
+     "e6m9_chunk9:toward_zero:outer=fp32:outer_rounding=nearest_even"),
     # Sums made in double under a certificate: 22 and 23 bits, and fixed point of any width.
     ("certified", "bf16", "bf16", "e8m22"),
     ("certified", "e4m3fn", "e5m2", "e5m22_chunk9"),
     ("certified", "e5m2", "e5m2", "e6m23_sat_chunk7:outer=e5m10"),
-    ("certified", "fp32", "fp32", "e8m22 e5m22_chunk5 e8m22_chunk20:product=e5m10"),
+    ("certified", "fp32", "fp32", "e8m22 e5m22_chunk5 e8m22_chunk20:product=e5m10 fixed24_f12 "
+     "fixed24_f12:toward_negative fixed24_f12:to_odd fixed24_f16_chunk9:toward_zero "
+     "fixed24_f20_wrap_chunk6"),
     ("certified", "fp16", "bf16", "e8m22_sat_chunk8:outer=e8m22"),
-    ("certified", "fp32", "fp32", "fixed24_f12 fixed24_f12:toward_negative fixed24_f12:to_odd"),
-    ("certified", "fp32", "fp32", "fixed24_f16_chunk9:toward_zero fixed24_f20_wrap_chunk6"),
     # Formats without a mantissa.
-    ("float", "fp32", "fp32", "e6m0 e6m0:product=e4m3 e6m0:to_odd e6m0:toward_zero"),
-    ("float", "fp32", "fp32", "e5m0:stochastic e5m0:nearest_away"),
+    ("float", "fp32", "fp32", "e6m0 e6m0:product=e4m3 e6m0:to_odd e6m0:toward_zero "
+     "e5m0:stochastic e5m0:nearest_away"),
     ("float", "e5m2", "e5m2", "e4m0_sat_chunk9 e6m0_nosub e4m0_sat:to_odd e5m0:toward_positive"),
     # Sums that only the double tier makes.
-    ("double", "fp32", "fp32", "e8m0 e8m0:to_odd e6m23:nearest_away e8m22:to_odd e6m22_nosub"),
-    ("double", "fp32", "fp32", "e8m22:product=e8m23 e8m23:stochastic:bits=24"),
-    ("double", "fp32", "fp32", "e5m22_sat:stochastic:philox fixed24_f12:stochastic:bits=13"),
-    ("double", "fp32", "fp32", "ufixed24_f20_chunk8:nearest_away fixed12_f6:product=fixed12_f6"),
-    ("double", "fp32", "fp32", "e6m22:product=fixed12_f6 fixed12_f6:stochastic:product=e4m3"),
-    ("double", "fp32", "fp32", "fixed16_f8:stochastic fixed16_f8:nearest_away"),
-    ("double", "fp32", "fp32", "e5m14:stochastic:bits=12"),
+    ("double", "fp32", "fp32", "e8m0 e8m0:to_odd e6m23:nearest_away e8m22:to_odd e6m22_nosub "
+     "e8m22:product=e8m23 e8m23:stochastic:bits=24 e5m22_sat:stochastic:philox "
+     "fixed24_f12:stochastic:bits=13 ufixed24_f20_chunk8:nearest_away "
+     "fixed12_f6:product=fixed12_f6 e6m22:product=fixed12_f6 fixed12_f6:stochastic:product=e4m3 "
+     "fixed16_f8:stochastic fixed16_f8:nearest_away e5m14:stochastic:bits=12"),
     ("double", "e4m3fn", "e4m3fn", "e8m13:block=32:aligned_bits=13"),
     ("double", "e5m2", "e5m2", "e6m9:order=pairwise e6m9_chunk20:order=compensated"),
 ]  # fmt: skip
@@ -230,8 +220,7 @@ def test_avx2_certifies_every_mode(name: str, left: str, monkeypatch: pytest.Mon
 def test_zeros_of_underflowed_sums_keep_their_sign(
     isa: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The terms are e5m2 products below half of e5m10's smallest number, of either sign, and absent
-    taps."""
+    """The terms are absent taps and products of either sign below half of e5m10's smallest."""
     choose(isa, monkeypatch)
     tiny = 2.0**-16
     signs = torch.tensor([1.0, -1.0])

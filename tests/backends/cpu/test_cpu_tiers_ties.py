@@ -18,8 +18,7 @@ from tests.support.processor import Isas, choose
 @each("name", ["e5m10", "e6m9", "bf16", "e5m4_sat", "e8m14", "e6m21", "e8m22"])
 @each("chunk", [None, 8])
 def test_a_trace_beyond_a_tie_decides(name: str, chunk: int | None, isas: Isas) -> None:
-    """Products lie a trace above or below half a unit, where float32 would find a tie that is
-    none."""
+    """Products lie a trace beside half a unit, where float32 would find a tie."""
     fmt = lp.parse_format(name)
     generator = torch.Generator().manual_seed(7)
     half = 2.0 ** -(fmt.man_bits + 1)
@@ -35,8 +34,7 @@ def test_a_trace_beyond_a_tie_decides(name: str, chunk: int | None, isas: Isas) 
 
 
 def test_products_that_saturate_bring_finer_sums(isas: Isas) -> None:
-    """All values are whole numbers, but the largest product value ends 11 places behind the
-    point."""
+    """All values are whole, but the largest product value ends 11 places behind the point."""
     generator = torch.Generator().manual_seed(8)
     a, b = (torch.randint(-6, 7, s, generator=generator).float() for s in ((24, 40), (40, 33)))
     for fmt in ("e4m10_nosub", "e4m10", "e5m10", "e6m12"):
@@ -63,10 +61,7 @@ def test_a_trace_beyond_a_products_tie_decides(product: str, acc: str, isas: Isa
         assert_matmul(isas, a, b, lp.accumulator(f"{acc}:product={product}"), f"{place}")
 
 
-@each(
-    "mode",
-    ["toward_zero", "toward_positive", "toward_negative", "nearest_away", "stochastic"],
-)
+@each("mode", ["toward_zero", "toward_positive", "toward_negative", "nearest_away", "stochastic"])
 @each("name", ["e5m10", "e6m9_sat", "e4m3fn", "e8m14", "e8m7_sat", "e3m19"])
 def test_a_trace_beyond_a_place_decides(name: str, mode: str, isas: Isas) -> None:
     """Sums lie a trace beside a value, a middle or a draw's step: subnormal sums, sums that cancel
@@ -121,8 +116,7 @@ def test_sums_that_overflow_to_infinity_stay_certified(name: str, isas: Isas) ->
 
 
 def test_subnormal_sums_are_left_to_the_float_tier(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A certified kernel would make such sums float32's own subnormals, which take a hundred cycles
-    each."""
+    """They would be float32's own subnormals, which take a certified kernel a hundred cycles."""
     choose("avx512", monkeypatch)
     generator = torch.Generator().manual_seed(11)
     a, b = (torch.randn(s, generator=generator) for s in ((24, 64), (64, 32)))

@@ -166,9 +166,3 @@ def test_large_products_are_masked_in_pieces_of_rows(threads: Threads):
     for _ in threads:
         left, right = masked("cpu", a, b, g, "e8m14", 3, False)
         assert torch.equal(left, g @ b.t()) and torch.equal(right, a.t() @ g)
-
-
-def test_other_backends_say_that_they_cannot():
-    assert "matmul_events" in backends.get("cuda").unsupported(
-        "matmul_events", torch.device("cuda")
-    )

@@ -6,8 +6,7 @@ import torch
 
 import lpkernels as lp
 from lpkernels import ops
-from lpkernels.arithmetic import Accumulator, Quantizer
-from lpkernels.formats import FloatFormat
+from lpkernels.arithmetic import Quantizer, accumulator, as_quantizer
 from lpkernels.rng import Role
 from tests.cases import CONV_CASES, DETERMINISTIC, ROUND_FORMATS
 from tests.compare import assert_bit_equal
@@ -17,24 +16,16 @@ from tests.support.operands import KINDS
 
 SEED = torch.tensor(-987654321)
 #: Sums of different tiers, one with draws at the places of products and biases.
-SUMS = [
-    Accumulator("e6m9"),
-    Accumulator("e5m10", "toward_zero", chunk=3),
-    Accumulator("e5m6", "stochastic"),
-]
-QUANTIZERS = [
-    Quantizer("e5m2"),
-    Quantizer("e4m3fn", "to_odd"),
-    Quantizer("bf16", "toward_negative"),
-    Quantizer(FloatFormat(3, 4, bias=-60), "nearest_away"),
-    Quantizer("fixed8_f4", "toward_positive"),
-    Quantizer("fixed8_f4_wrap"),
-]
+SUMS = [accumulator(name) for name in ("e6m9", "e5m10_chunk3:toward_zero", "e5m6:stochastic")]
+QUANTIZERS = (
+    "e5m2", "e4m3fn:to_odd", "bf16:toward_negative", "e3m4_b-60:nearest_away",
+    "fixed8_f4:toward_positive", "fixed8_f4_wrap",
+)  # fmt: skip
 
 
 def triples() -> list[ops.Fused]:
     """Every quantizer in every place once, and some of the places empty."""
-    ints = [quantizer.to_ints() for quantizer in QUANTIZERS]
+    ints = [as_quantizer(text).to_ints() for text in QUANTIZERS]
     turned = [ints[i:] + ints[:i] for i in (0, 1, 2)]
     return [
         *itertools.starmap(ops.Fused, zip(*turned, strict=True)),
@@ -93,42 +84,26 @@ def test_backends_that_do_not_fuse_get_rounded_operands():
     a, b = torch.randn(5, 7), torch.randn(7, 3)
     for fused in triples():
         check(["reference"], ops.matmul, (a, b), (None,), SUMS[2], fused, "reference")
-        chunks = Accumulator("fp32", "stochastic", chunk=4, outer="e6m9", order="native")
+        chunks = accumulator("native_chunk4:stochastic:outer=e6m9")
         check(["native"], ops.matmul, (a, b), (None,), chunks, fused)
 
 
-@each(
-    "text, fuses",
-    [
-        ("e5m2", True),
-        ("e5m2:to_odd", True),
-        ("fixed8_f4", True),
-        ("e5m2:stochastic", False),
-        ("fixed8_f4:stochastic", False),
-        ("affine4", False),
-        ("block4_e2m1", False),
-    ],
-)
-def test_what_fuses(text, fuses):
-    quantizer = lp.Recipe(input=text).input
-    assert quantizer is not None
-    assert ops.fuses(quantizer.to_ints()) is fuses
+def test_what_fuses():
+    for text in ("e5m2", "e5m2:to_odd", "fixed8_f4"):
+        assert ops.fuses(as_quantizer(text).to_ints()) is True, text
+    for text in ("e5m2:stochastic", "fixed8_f4:stochastic", "affine4", "block4_e2m1"):
+        assert ops.fuses(as_quantizer(text).to_ints()) is False, text
 
 
-def test_layers_keep_no_rounded_copies():
+def test_layers_keep_rounded_copies_where_a_native_product_reads_them():
     x, w = torch.randn(4, 6, requires_grad=True), torch.randn(3, 6, requires_grad=True)
-    recipe = lp.Recipe(input="e4m3", weight="e5m2", fprop="e6m9", dgrad="e6m9", wgrad="e6m9")
-    with lp.functional.packed_activations(False):
-        y = lp.functional.linear(x, w, recipe=recipe)
-    saved = y.grad_fn.saved_tensors
-    assert [t.data_ptr() for t in saved[:2]] == [x.data_ptr(), w.data_ptr()]
-
-
-def test_layers_with_one_native_product_keep_what_all_three_read():
-    x, w = torch.randn(4, 6, requires_grad=True), torch.randn(3, 6, requires_grad=True)
-    recipe = lp.Recipe(input="e4m3", weight="e5m2", fprop="e6m9", dgrad="e6m9")
-    with lp.functional.packed_activations(False):
-        y = lp.functional.linear(x, w, recipe=recipe)
-    saved = y.grad_fn.saved_tensors
-    assert_bit_equal(saved[0], lp.quantize(x, "e4m3"))
-    assert_bit_equal(saved[1], w)
+    for native in (False, True):
+        wgrad = {} if native else {"wgrad": "e6m9"}
+        recipe = lp.Recipe(input="e4m3", weight="e5m2", fprop="e6m9", dgrad="e6m9", **wgrad)
+        with lp.functional.packed_activations(False):
+            saved = lp.functional.linear(x, w, recipe=recipe).grad_fn.saved_tensors
+        if native:
+            assert_bit_equal(saved[0], lp.quantize(x, "e4m3"))
+            assert_bit_equal(saved[1], w)
+        else:
+            assert [t.data_ptr() for t in saved[:2]] == [x.data_ptr(), w.data_ptr()]

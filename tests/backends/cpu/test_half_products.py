@@ -15,13 +15,9 @@ PRODUCTS = (
     "e5m1", "e5m2_sat", "e4m3", "e4m3fn_sat", "e8m3", "e5m4", "e4m5", "e6m5", "e5m6", "e6m6", "e4m7"
 )  # fmt: skip
 OPERANDS = [
-    ("e4m3fn", "e4m3fn"),
-    ("e5m2", "e4m3fn"),
-    ("e4m3", "e5m2"),
-    ("fp6_e2m3", "e4m3"),
-    ("e3m4", "fp6_e3m2"),
-    ("e2m5", "e3m2"),
-]
+    ("e4m3fn", "e4m3fn"), ("e5m2", "e4m3fn"), ("e4m3", "e5m2"), ("fp6_e2m3", "e4m3"),
+    ("e3m4", "fp6_e3m2"), ("e2m5", "e3m2"),
+]  # fmt: skip
 #: The formats of the operands, the accumulator, and the tier that takes them with AVX512-FP16.
 CASES = [
     ("e4m3fn", "e4m3fn", "e5m10:product=e6m5", "hardware"),

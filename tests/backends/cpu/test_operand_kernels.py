@@ -85,8 +85,7 @@ def sides(acc: Accumulator) -> tuple[FloatFormat, FloatFormat]:
 def check_matmul(
     acc: Accumulator, sizes: tuple[int, int, int], kinds: tuple[str, ...], isas: Isas | list[str]
 ) -> None:
-    """Every kernel gives the reference's bits, with and without a start, in a batch of a product of
-    each kind."""
+    """A batch of a product of each kind, with a start and without."""
     draw = torch.Generator().manual_seed(sum(sizes))
     m, k, n = sizes
     formats = ((m, k), sides(acc)[0]), ((k, n), sides(acc)[1]), ((m, n), acc.fmt)
@@ -112,8 +111,7 @@ def test_matmul_matches_reference(acc: Accumulator, sizes: tuple[int, ...], isas
     ],
 )
 def test_sums_at_the_ends_of_float32(name: str, size: float, isas: Isas) -> None:
-    """The least exponent of the sums' format is above those that float32 has room for, or below
-    its own."""
+    """The least exponent of the sums is above float32's room for it, or below its own."""
     draw = torch.Generator().manual_seed(7)
     a, b = (
         torch.randint(-7, 8, shape, generator=draw) * 2.0 ** (size - 2)

@@ -36,8 +36,7 @@ def test_every_code_unpacks_as_the_reference(fmt: Format, isas: Isas) -> None:
 
 @each("fmt", [*ROUND_FORMATS, *END_FORMATS])
 def test_refuses_what_the_reference_refuses(fmt: Format, isas: Isas) -> None:
-    """Each value without a code is refused alone, and of several the first is reported by its
-    index."""
+    """A value without a code is refused by its index."""
     ints = fmt.to_ints()
     good = codable(fmt, 1)
     for value in torch.from_numpy(float32_values(fmt, 3))[:40]:
@@ -53,8 +52,7 @@ def test_refuses_what_the_reference_refuses(fmt: Format, isas: Isas) -> None:
 
 
 def test_large_tensors(threads: Threads) -> None:
-    """The tensors have several pieces (65536 values in pack.cpp), and the first value without a
-    code is reported."""
+    """There are several pieces (65536 values in pack.cpp); the first refusal is reported."""
     fmt = FloatFormat(3, 2)
     x, ints = codable(fmt, 3 * 65536 + 5), fmt.to_ints()
     codes = assert_same(threads, "pack", x, ints)

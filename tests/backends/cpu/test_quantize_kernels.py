@@ -1,34 +1,26 @@
-"""The elementwise kernels against rounding.py, to the bit: instruction sets, modes, sizes."""
+"""The elementwise kernels against rounding.py, to the bit: instruction sets, modes, sizes. The slow
+tests go through every float32 pattern, beside independent casts, and tensors of more than 2^31
+elements."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import product
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic import Quantizer
+from lpkernels.arithmetic import Quantizer, as_quantizer
 from lpkernels.backends import cpu
 from lpkernels.formats import AffineFormat, BlockFormat, parse_format
+from lpkernels.rounding import round_array
 from tests.cases import DETERMINISTIC, ROUND_FORMATS
 from tests.compare import assert_bit_equal
 from tests.loops import each
+from tests.support import elements
 from tests.support.cpu_products import REFERENCE
 from tests.support.denormals import flushed
-from tests.support.elements import (
-    END_FORMATS,
-    KINDS,
-    SEED,
-    SITE,
-    TENSOR_FORMATS,
-    Format,
-    expected,
-    float32_values,
-    quantized,
-    quantizers,
-    tensor_values,
-)
 from tests.support.processor import Isas, Threads
 
 
@@ -36,14 +28,14 @@ def assert_quantized(
     ways: Iterable[str], x: Tensor, quantizer: Quantizer, want: object, name: object = ""
 ) -> None:
     for way in ways:
-        assert_bit_equal(quantized(x, quantizer), want, f"{way} {quantizer} {name}")
+        assert_bit_equal(elements.quantized(x, quantizer), want, f"{way} {quantizer} {name}")
 
 
-@each("fmt", [*ROUND_FORMATS, *END_FORMATS])
-def test_float32_matches_round_array(fmt: Format, isas: Isas) -> None:
-    x = float32_values(fmt)
-    for quantizer in quantizers(fmt):
-        want = expected(x, quantizer)
+@each("fmt", [*ROUND_FORMATS, *elements.END_FORMATS])
+def test_float32_matches_round_array(fmt: elements.Format, isas: Isas) -> None:
+    x = elements.float32_values(fmt)
+    for quantizer in elements.quantizers(fmt):
+        want = elements.expected(x, quantizer)
         assert_quantized(isas, torch.from_numpy(x), quantizer, want, quantizer.random_bits)
 
 
@@ -54,24 +46,23 @@ def test_16_bit_patterns_match_round_array(name: str, dtype: torch.dtype, isas: 
     fmt = parse_format(name)
     x = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     canonical = {torch.float16: 0x7E00, torch.bfloat16: 0x7FC0}[dtype]
-    for quantizer in quantizers(fmt):
-        want = torch.from_numpy(expected(x.float().numpy(), quantizer))
+    for quantizer in elements.quantizers(fmt):
+        want = torch.from_numpy(elements.expected(x.float().numpy(), quantizer))
         bits = torch.where(want.isnan(), canonical, want.to(dtype).view(torch.int16))
         for isa in isas:
-            assert_bit_equal(quantized(x, quantizer), want, f"{isa} {quantizer} to float32")
+            assert_bit_equal(
+                elements.quantized(x, quantizer), want, f"{isa} {quantizer} to float32"
+            )
             if fmt.fits_in(5, 10) or dtype == torch.bfloat16:
-                got = quantized(x, quantizer, torch.empty_like(x)).view(torch.int16)
+                got = elements.quantized(x, quantizer, torch.empty_like(x)).view(torch.int16)
                 assert_bit_equal(got, bits.to(torch.int16), f"{isa} {quantizer}")
 
 
 CHOSEN = [
-    Quantizer("e5m2"),
-    Quantizer("e4m3", "stochastic", random_bits=6),
-    Quantizer("e6m9", "stochastic", random_bits=13),
-    Quantizer("bf16", "stochastic"),
-    Quantizer("e3m2_nosub", "to_odd"),
-    Quantizer("fixed8_f4", "stochastic", random_bits=9),
-]
+    as_quantizer(text)
+    for text in ("e5m2", "e4m3:stochastic:bits=6", "e6m9:stochastic:bits=13", "bf16:stochastic",
+                 "e3m2_nosub:to_odd", "fixed8_f4:stochastic:bits=9")
+]  # fmt: skip
 #: Bytes from which results go past the caches: all, none.
 STREAM_BYTES = (0, 1 << 62)
 
@@ -84,13 +75,13 @@ def test_lengths_and_alignments(
     x = torch.from_numpy(np.random.default_rng(3).normal(0, 3, 100).astype(np.float32))
     for start, stream_bytes in product((0, 1, 3, 4, 8), STREAM_BYTES):
         monkeypatch.setattr(cpu, "STREAM_BYTES", stream_bytes)
-        values = expected(x[start : start + 70].numpy(), quantizer)
+        values = elements.expected(x[start : start + 70].numpy(), quantizer)
         for isa in isas:
             for count in range(71):
                 part = slice(start // 2, start // 2 + count)
                 out, want = torch.full((100,), 77.0), np.full(100, 77.0, np.float32)
                 want[part] = values[:count]
-                quantized(x[start : start + count], quantizer, out[part])
+                elements.quantized(x[start : start + count], quantizer, out[part])
                 assert_bit_equal(out, want, f"{isa} {count} from {start}")
 
 
@@ -103,11 +94,10 @@ def test_large_tensors(
     threads: Threads,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The tensors have several pieces (65536 elements in quantize.cpp), any number of threads, both
-    kinds of stores."""
+    """There are several pieces (65536 elements in quantize.cpp), with both kinds of stores."""
     generator = np.random.default_rng(4)
     x = torch.from_numpy(generator.normal(0, 3, 3 * 65536 + 77).astype(np.float32)).to(dtype)
-    want = expected(x.float().numpy(), quantizer)
+    want = elements.expected(x.float().numpy(), quantizer)
     for stream_bytes in STREAM_BYTES:
         monkeypatch.setattr(cpu, "STREAM_BYTES", stream_bytes)
         for isa in isas:
@@ -116,11 +106,11 @@ def test_large_tensors(
 
 def test_flush_to_zero_does_not_show(isas: Isas) -> None:
     fmt = parse_format("bf16")
-    x = float32_values(fmt)
-    for quantizer in quantizers(fmt):
+    x = elements.float32_values(fmt)
+    for quantizer in elements.quantizers(fmt):
         with flushed():
-            results = {isa: quantized(torch.from_numpy(x), quantizer) for isa in isas}
-        want = expected(x, quantizer)
+            results = {isa: elements.quantized(torch.from_numpy(x), quantizer) for isa in isas}
+        want = elements.expected(x, quantizer)
         for isa, got in results.items():
             assert_bit_equal(got, want, f"{isa} {quantizer}")
 
@@ -130,16 +120,16 @@ SHAPES = [(1, 1, 1), (2, 3, 33), (3, 70, 5), (5, 2, 130), (2, 40, 1), (1, 1, 300
 
 def by_reference(x: Tensor, quantizer: Quantizer) -> Tensor:
     want = torch.empty(x.shape)
-    REFERENCE.quantize(x, quantizer.to_ints(), torch.tensor(SEED), 0, SITE, want)
+    REFERENCE.quantize(x, quantizer.to_ints(), torch.tensor(elements.SEED), 0, elements.SITE, want)
     return want
 
 
-@each("fmt", TENSOR_FORMATS)
+@each("fmt", elements.TENSOR_FORMATS)
 def test_affine_and_block_match_reference(fmt: AffineFormat | BlockFormat, isas: Isas) -> None:
     modes = ["stochastic", "nearest_even", *DETERMINISTIC[1:]]
     dtypes = [torch.float32, torch.bfloat16, torch.float64]
-    for i, (shape, kind) in enumerate(product(SHAPES, KINDS)):
-        x = tensor_values(shape, kind).to(dtypes[i % len(dtypes)])
+    for i, (shape, kind) in enumerate(product(SHAPES, elements.KINDS)):
+        x = elements.tensor_values(shape, kind).to(dtypes[i % len(dtypes)])
         quantizer = Quantizer(fmt, modes[i % len(modes)])
         want = by_reference(x, quantizer)
         assert_quantized(isas, x, quantizer, want, f"{shape} {kind} {x.dtype}")
@@ -148,21 +138,84 @@ def test_affine_and_block_match_reference(fmt: AffineFormat | BlockFormat, isas:
 @each("axis", [0, 1])
 @each("element", ["e7m0_b-1", "e2m1", "e4m3"])
 def test_blocks_of_float64_beyond_float32(element: str, axis: int, isas: Isas) -> None:
-    """The scale of a block is that of its largest value, even where float32 does not hold that
-    value."""
+    """A block's scale is that of its largest value, even where float32 does not hold it."""
     rows = [[2.0**1000, 1.0, 2.0**100, -(2.0**60)], [2.0**230, 2.0**127, 2.0**-1000, -0.0]]
     x = torch.tensor(rows, dtype=torch.float64)
     quantizer = Quantizer(BlockFormat(element, 4, axis=axis))
     assert_quantized(isas, x, quantizer, by_reference(x, quantizer))
 
 
-@each("fmt", TENSOR_FORMATS)
+@each("fmt", elements.TENSOR_FORMATS)
 @each("rounding", ["nearest_even", "stochastic"])
 def test_large_affine_and_block(
     fmt: AffineFormat | BlockFormat, rounding: str, threads: Threads
 ) -> None:
-    """Any number of threads takes the pieces of the work, of which a single slice may have
-    several."""
+    """Threads take pieces of the work, of which a single slice may have several."""
     quantizer = Quantizer(fmt, rounding)
-    x = tensor_values((3, 150, 401), "special")
+    x = elements.tensor_values((3, 150, 401), "special")
     assert_quantized(threads, x, quantizer, by_reference(x, quantizer))
+
+
+BLOCK = 1 << 24
+NAN = 0x7FC00000
+
+
+def canonical(y: np.ndarray) -> np.ndarray:
+    """The bits of float32 values, those of NaN made 0x7fc00000."""
+    bits = y.view(np.uint32).copy()
+    bits[np.isnan(y)] = NAN
+    return bits
+
+
+def by_round_array(x: np.ndarray) -> np.ndarray:
+    y = round_array(x.astype(np.float64), parse_format("e5m2_sat"), "nearest_even")
+    return y.astype(np.float32)
+
+
+CASTS: list[tuple[str, Callable[[np.ndarray], np.ndarray]]] = [
+    ("e4m3fn", lambda x: x.astype(ml_dtypes.float8_e4m3fn).astype(np.float32)),
+    ("bf16", lambda x: torch.from_numpy(x).bfloat16().float().numpy()),
+    ("e5m2_sat", by_round_array),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "cast"), CASTS)
+def test_every_float32(name: str, cast: Callable[[np.ndarray], np.ndarray]) -> None:
+    """All 2^32 patterns are rounded, 2^24 at a time. The positive ones are compared with the
+    oracle; the negative ones, also of the independent casts, are their mirror image."""
+    quantizer = Quantizer(name)
+    for start in range(0, 2**31, BLOCK):
+        x = np.arange(start, start + BLOCK, dtype=np.uint32).view(np.float32)
+        with np.errstate(all="ignore"):
+            want = canonical(cast(x))
+            mirrored = np.where(want == NAN, want, want | np.uint32(0x80000000))
+            if cast is not by_round_array:
+                assert np.array_equal(canonical(cast(-x)), mirrored), hex(start + 2**31)
+        for argument, bits in ((x, want), (-x, mirrored)):
+            got = elements.quantized(torch.from_numpy(argument), quantizer)
+            assert np.array_equal(got.numpy().view(np.uint32), bits), hex(start)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rounding", ["nearest_even", "stochastic", "stochastic of 8 bits"])
+def test_more_than_2_31_elements(rounding: str) -> None:
+    """The bfloat16 tensors are 8 GiB in and out. Both ends and the part around 2^31 are checked,
+    and the zeros between stay zeros."""
+    mode, bits = rounding.split()[0], 8 if "8" in rounding else None
+    quantizer = Quantizer("e4m3", mode, random_bits=bits)
+    count, window = 2**31 + 2**20, 1 << 16
+    starts = (0, 2**31 - window // 2, count - window)
+    x = torch.zeros(count, dtype=torch.bfloat16)
+    generator = torch.Generator().manual_seed(6)
+    for start in starts:
+        x[start : start + window] = torch.randn(window, generator=generator)
+    out = torch.ones(count, dtype=torch.bfloat16)
+    elements.quantized(x, quantizer, out)
+    nonzeros = 0
+    for start in starts:
+        part = slice(start, start + window)
+        want = elements.expected(x[part].float().numpy(), quantizer, first=start)
+        assert_bit_equal(out[part].float(), want, f"from {start}")
+        nonzeros += int(np.count_nonzero(want))
+    assert sum(int(part.count_nonzero()) for part in out.split(1 << 24)) == nonzeros

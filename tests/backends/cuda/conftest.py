@@ -8,6 +8,7 @@ a device has (launches, barriers, its instructions) is not.
 import contextlib
 from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,11 @@ def device(request: pytest.FixtureRequest) -> Iterator[str]:
         pytest.skip(reason)
     with cuda_host.on_host() if on_host else contextlib.nullcontext():
         yield "cpu" if on_host else "cuda"
+
+
+@pytest.fixture
+def adapter() -> Any:
+    return BACKEND
 
 
 @pytest.fixture

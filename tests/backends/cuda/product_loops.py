@@ -63,8 +63,7 @@ def flag(value: bool) -> str:
 
 
 def made(kernels: Kernels, tile: str) -> Function:
-    """The code that makes a tile in the kernel that its tier shares with others: the part behind
-    the question whether the plan names the tier."""
+    """The code that makes a tile: in a kernel that tiers share, the part for its tier."""
     (name,) = [n for n in kernels if f", {tile} >" in n]
     tier = name.split(f", {tile} >")[0].rsplit("Made<", 1)[1]
     alone = name.count("Made<") == 1
@@ -152,8 +151,7 @@ def parts_loops(kernels: Kernels) -> tuple[float, float]:
 
 
 def tensor_ceiling(tile: tuple[int, int]) -> float:
-    """Instructions of a product in a stage on tensor cores, packed, at most: smaller tiles copy as
-    much for half of the products."""
+    """Instructions of a product in a packed stage; smaller tiles copy as much for half as many."""
     return 0.075 if tile == (128, 128) else 0.085
 
 
@@ -189,8 +187,7 @@ def tensor_kept(kernels: Kernels, of: Tensor) -> float:
 
 
 class Steps(NamedTuple):
-    """Straight code of blocks aligned by their operands: the code that finds the largest exponent
-    and the code that adds."""
+    """Straight code of blocks with operands: what finds the largest exponent, and what adds."""
 
     tile: str
     #: Steps that are taken at a time, each of 2 x 2 outputs.
@@ -210,8 +207,7 @@ OPERAND_BLOCKS = {
 
 
 def operand_steps(kernels: Kernels, steps: Steps) -> tuple[Any, Any]:
-    """The shortest straight code that measures so many products, and the shortest that adds
-    them."""
+    """The shortest straight code that measures so many products, and that adds them."""
     (function,) = [kernels[n] for n in kernels if "operand_kernel" in n and steps.tile in n]
     products = 4 * steps.steps
 

@@ -32,8 +32,7 @@ class Counted(NamedTuple):
 
 
 def is_direct(shape: tuple[int, int]) -> bool:
-    """Whether the tile is a single row or column, whose elements do not go through shared
-    memory."""
+    """Whether the tile is one row or column, whose elements pass by shared memory."""
     return 1 in shape
 
 

@@ -1,5 +1,5 @@
-"""Machine code of csrc/cuda for sm_90: what a product costs in each kernel of square tiles and on
-tensor cores. Registers are looked at for every architecture in the module.
+"""Machine code of csrc/cuda for sm_90: what a product costs in each kernel. Registers are looked at
+for every architecture in the module.
 
 Wherever the tests run, small kernels of each family show that nothing is contracted. Ceilings, and
 the kernels whose modules take seconds to disassemble, are looked at with pytest -m slow.
@@ -13,29 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.cuda.product_loops import (
-    CEILINGS,
-    OPERAND_BLOCKS,
-    PARTS_CEILING,
-    PRODUCTS,
-    TENSOR_PRODUCTS,
-    TENSOR_TILES,
-    Tensor,
-    ends_of,
-    kernel_of,
-    main_loop,
-    operand_steps,
-    parts_loops,
-    tensor_ceiling,
-    tensor_kernel,
-    tensor_stage,
-)
+from tests.backends.cuda import product_loops as square
+from tests.backends.cuda import shaped_loops as shaped
+from tests.backends.cuda.product_loops import CEILINGS, OPERAND_BLOCKS, PRODUCTS, Tensor
 from tests.loops import each
 from tests.support import sass
 from tests.support.sass import Kernels
 
 pytestmark = pytest.mark.skipif(bool(sass.reason()), reason=sass.reason())
 LAYOUTS = list(itertools.product((False, True), (False, True)))
+#: Both types, with tables and without, in every tile.
+TENSORS = [Tensor(*kind, tile) for kind in LAYOUTS for tile in square.TENSOR_TILES]
 
 
 @pytest.mark.slow
@@ -43,12 +31,12 @@ LAYOUTS = list(itertools.product((False, True), (False, True)))
 def test_products_and_the_ends_of_chunks_stay_below_their_ceilings(kernels: Kernels, name: str):
     ceiling, double = CEILINGS[name], name.startswith("double")
     for tables, chunks in LAYOUTS:
-        loop = main_loop(kernels, ceiling.tile, tables, chunks)
+        loop = square.main_loop(kernels, ceiling.tile, tables, chunks)
         # Tables cost at most eight lookups of each operand in a stage, and chunks some integers.
         more = 0.5 if tables or chunks else 0.0
         assert len(loop.body) / PRODUCTS <= ceiling.most + more, (tables, chunks)
         if chunks:
-            ends = ends_of(kernel_of(kernels, ceiling.tile, tables, chunks))
+            ends = square.ends_of(square.kernel_of(kernels, ceiling.tile, tables, chunks))
             # The ceilings hold for each of 64 sums.
             assert ends.closed / 64 <= (32 if double else 24), tables
             assert ends.kept / 64 <= (10 if double else 8), tables
@@ -57,8 +45,8 @@ def test_products_and_the_ends_of_chunks_stay_below_their_ceilings(kernels: Kern
 
 @pytest.mark.slow
 def test_parts_of_split_sums_are_added_below_their_ceiling(kernels: Kernels):
-    in_float, in_double = parts_loops(kernels)
-    assert in_float <= PARTS_CEILING
+    in_float, in_double = square.parts_loops(kernels)
+    assert in_float <= square.PARTS_CEILING
     assert in_double <= 60
 
 
@@ -66,20 +54,20 @@ def test_parts_of_split_sums_are_added_below_their_ceiling(kernels: Kernels):
 @each("name", OPERAND_BLOCKS)
 def test_blocks_aligned_by_operands_stay_below_their_ceiling(name: str, kernels: Kernels):
     steps = OPERAND_BLOCKS[name]
-    measured, added = operand_steps(kernels, steps)
+    measured, added = square.operand_steps(kernels, steps)
     assert (len(measured) + len(added)) / (4 * steps.steps) <= steps.most
 
 
 @each("name", OPERAND_BLOCKS)
 def test_blocks_aligned_by_operands_contract_nothing(name: str, kernels: Kernels):
-    _, added = operand_steps(kernels, OPERAND_BLOCKS[name])
+    _, added = square.operand_steps(kernels, OPERAND_BLOCKS[name])
     # One multiply-add cuts a product; one addition takes away what cut it, and one adds the rest.
     additions = sum(i.name.split(".")[0] in ("FADD", "DADD") for i in added)
     assert additions == 2 * 4 * OPERAND_BLOCKS[name].steps
 
 
 def contracts_nothing(kernels: Kernels, name: str, tables: bool, chunks: bool) -> None:
-    loop = main_loop(kernels, CEILINGS[name].tile, tables, chunks)
+    loop = square.main_loop(kernels, CEILINGS[name].tile, tables, chunks)
     for instruction, count in CEILINGS[name].steps.items():
         assert loop.count(instruction) >= count, (instruction, tables, chunks)
 
@@ -124,30 +112,62 @@ def test_sums_that_are_not_certified_are_rounded_in_double(kernels: Kernels, nam
         assert {"DADD", "DMUL"} <= names
 
 
-@each("bfloat16, tables, tile", itertools.product((False, True), (False, True), TENSOR_TILES))
-def test_native_chunks_run_on_tensor_cores(
-    bfloat16: bool, tables: bool, tile: tuple[int, int], kernels: Kernels
-):
-    of = Tensor(bfloat16, tables, tile)
-    stage = tensor_stage(kernels, of)
+@each("of", TENSORS)
+def test_native_chunks_run_on_tensor_cores(of: Tensor, kernels: Kernels):
+    stage = square.tensor_stage(kernels, of)
     # The stage is 32 steps of a warp's 64 x 32 outputs; fragments are read once, four matrices at a
     # time.
     assert stage.count("HMMA") == 32
     assert stage.count("LDSM") == 12
     assert stage.count("DADD", "DMUL", "DFMA") == 0
-    if not tables:
+    if not of.tables:
         # Operands are copied past the registers, and chunks end outside.
-        copied = 4 if tile == (128, 128) else 6
+        copied = 4 if of.tile == (128, 128) else 6
         assert stage.count("LDGSTS") == copied and stage.count("FADD") == 0
         # One instruction finds whether a sum lies half way, in each of the three ways that look.
-        code = tensor_kernel(kernels, of).code
+        code = square.tensor_kernel(kernels, of).code
         assert sum(i.name == "LOP3.LUT.PAND" for i in code) == 3 * 64
 
 
 @pytest.mark.slow
-@each("bfloat16, tile", itertools.product((False, True), TENSOR_TILES))
-def test_products_on_tensor_cores_stay_below_their_ceiling(
-    bfloat16: bool, tile: tuple[int, int], kernels: Kernels
-):
-    stage = tensor_stage(kernels, Tensor(bfloat16, False, tile))
-    assert len(stage.body) / TENSOR_PRODUCTS <= tensor_ceiling(tile)
+@each("of", [of for of in TENSORS if not of.tables])
+def test_products_on_tensor_cores_stay_below_their_ceiling(of: Tensor, kernels: Kernels):
+    stage = square.tensor_stage(kernels, of)
+    assert len(stage.body) / square.TENSOR_PRODUCTS <= square.tensor_ceiling(of.tile)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", shaped.RULES)
+def test_smaller_tiles_stay_below_their_ceiling(kernels: Kernels, rule: str):
+    for shape in shaped.SHAPES:
+        # Both ways of a lookup are shaped.counted, but only one of them runs.
+        lookups = {1: 16.5 if shape == (1, 32) else 6.5}.get(min(shape), 0.45)
+        more = 1.5 if shaped.in_double(rule) else 0.0
+        for tables in shaped.layouts(rule):
+            found = shaped.counted(shaped.shaped_kernel_of(kernels, rule, shape, tables), shape)
+            ceiling = shaped.shaped_ceiling(rule, shape) + (lookups if tables else 0.0)
+            assert found.product <= ceiling, shape
+            assert found.closed <= (47 if shaped.is_direct(shape) else 13) + more, shape
+            assert found.kept <= (53 if shaped.is_direct(shape) else 9.5) + more, shape
+
+
+def shaped_contracts_nothing(kernels: Kernels, rule: str, shape: tuple[int, int]) -> None:
+    for tables in shaped.layouts(rule):
+        found = shaped.counted(shaped.shaped_kernel_of(kernels, rule, shape, tables), shape)
+        # Each instruction occurs as often as the products ask, in proportion to the square tile's.
+        products = round(len(found.loop.body) / found.product)
+        for instruction, count in CEILINGS[rule].steps.items():
+            wanted = count * products // PRODUCTS
+            assert found.loop.count(instruction) >= wanted, (instruction, shape)
+
+
+def test_nothing_is_contracted_away_in_smaller_tiles(kernels: Kernels):
+    # This tile does not go through shared memory.
+    shaped_contracts_nothing(kernels, "odd, two steps", (1, 32))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", shaped.RULES)
+def test_nothing_is_contracted_away_in_any_tile(kernels: Kernels, rule: str):
+    for shape in shaped.SHAPES:
+        shaped_contracts_nothing(kernels, rule, shape)

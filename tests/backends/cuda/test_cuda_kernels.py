@@ -1,9 +1,9 @@
 """Every kernel of csrc/cuda that makes products is started: each shape of tile, each rounding, with
 operands that lie side by side and with tables.
 
-Which tile a product takes depends on its shape and on the device's processors. The planner says
-which, for every case and for GPUs of different sizes, and the tests in tests/backends/planning hold
-the planner to csrc/cuda.
+Which tile a product takes depends on its shape and on the device's processors. csrc/cuda
+says which, compiled for the host (bench/predict/cuda_plans.py), for every case and for GPUs of
+different sizes.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ import torch
 from torch import Tensor
 
 import lpkernels as lp
+from bench.predict.cuda_plans import plan
+from bench.predict.plans import Plan
+from bench.predict.ranges import Range
+from bench.predict.shapes import Shape, products
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.cuda import BACKEND
-from lpkernels.backends.planning import Shape, products
-from lpkernels.backends.planning.cuda import Plan, plan
-from lpkernels.backends.planning.cuda_cuts import SHAPES, TENSOR_SHAPES
-from lpkernels.backends.planning.ranges import Range
 from lpkernels.rounding import ROUNDINGS
-from tests.backends.planning.calls import Case, call
 from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
 from tests.loops import each
+from tests.predict.calls import Case, call
 from tests.support.cuda_host import needs_device
+from tests.support.cuda_tiles import TILES as ALL_TILES
 from tests.support.operand_cases import CONVOLVED, MODES, SHORT_MODES
 from tests.support.products import ROLE, SEED, assert_pass, sums_in_float32, tensors_of
 
@@ -120,8 +121,7 @@ FLOAT32 = Tier("float32", "fp32", (0, -2), long=True)
 
 
 def tiers_of(product: Product) -> tuple[Tier, ...]:
-    """The tiers that make a product of `TILED` in its tiles: float32's own sums that are split have
-    no tiles of one row."""
+    """The product's tiers: float32's own sums that are split have no tiles of one row."""
     row = not product.whole and product.tile[0] == 1
     return (*TIERS, *RARE) if row else (*TIERS, *RARE, FLOAT32)
 
@@ -180,9 +180,9 @@ def test_a_product_takes_its_tile_and_tier(product: Product, tables: bool):
 
 def test_no_tile_is_left_out():
     split = {product.tile for product in TILED if not product.whole}
-    assert split == {(tile.rows, tile.cols) for tile in SHAPES.shapes}
+    assert split == {(rows, cols) for rows, cols, *_ in ALL_TILES["kShapes"]}
     native = {product.tile for product in NATIVE}
-    assert native == {(tile.rows, tile.cols) for tile in TENSOR_SHAPES.shapes}
+    assert native == {(rows, cols) for rows, cols, *_ in ALL_TILES["kTensorShapes"]}
 
 
 @needs_device
@@ -250,43 +250,28 @@ def test_both_types_have_the_bits_of_sums_in_sequence(product: Product, tables: 
         check(a, b, NATIVE_ACC, tables=tables, name=f"scaled by {scale}")
 
 
+_HARDWARE = ("nearest_even", "toward_zero", "toward_positive", "toward_negative")
 _NEAREST = "outer_rounding=nearest_even"
-#: Sums whose kernels have one shape of tile: every rounding of each kind, with and without chunks.
-OTHERS = [
-    *(
-        lp.accumulator(text)
-        for text in (
-            # In float32's own arithmetic.
-            *(
-                f"fp32{chunk}:{mode}{ends}"
-                for mode in ("nearest_even", "toward_zero", "toward_positive", "toward_negative")
-                for chunk, ends in (("", ""), ("_chunk8", f":{_NEAREST}"))
-            ),
-            # Cut, drawn, in double, and by the arithmetic of half precision.
-            *(
-                f"{fmt}{chunk}:{mode}{ends}"
-                for fmt, mode in (
-                    ("e6m9", "toward_zero"), ("e6m9", "stochastic"), ("e8m22", "nearest_even"),
-                    ("e5m10", "nearest_even"),
-                )
-                for chunk, ends in (("", ""), ("_chunk8", f":outer=fp32:{_NEAREST}"))
-            ),
-            # Chunks that end by the rounding of their sums.
-            "e6m9_chunk8:toward_zero", "e6m9_chunk8:stochastic", "fp32_chunk8:toward_negative",
-            # Exact sums, of exact products and of rounded ones.
-            *(f"e5m6_chunk5:{mode}:outer_rounding={mode}" for mode in ROUNDINGS),
-            *(f"e5m6_chunk5:{mode}:product=e4m3" for mode in ROUNDINGS),
-            # Other orders.
-            *(
-                f"e5m6:{mode}:{order}"
-                for mode in ("nearest_even", "toward_negative")
-                for order in ("order=pairwise", "order=compensated", "block=4:aligned_bits=9")
-            ),
-        )
-    ),
-    # Blocks that their operands align: in float32, in double, and dealt out in turns.
-    SHORT_MODES[0], *CONVOLVED, MODES[0],
+_MADE = (("e6m9", ":toward_zero"), ("e6m9", ":stochastic"), ("e8m22", ""), ("e5m10", ""))
+_TEXTS = [
+    # In float32's own arithmetic.
+    *(f"fp32:{mode}" for mode in _HARDWARE),
+    *(f"fp32_chunk8:{mode}:{_NEAREST}" for mode in _HARDWARE),
+    # Cut, drawn, in double, and by the arithmetic of half precision.
+    *(fmt + mode for fmt, mode in _MADE),
+    *(f"{fmt}_chunk8{mode}:outer=fp32:{_NEAREST}" for fmt, mode in _MADE),
+    # Chunks that end by the rounding of their sums.
+    "e6m9_chunk8:toward_zero", "e6m9_chunk8:stochastic", "fp32_chunk8:toward_negative",
+    # Exact sums, of exact products and of rounded ones.
+    *(f"e5m6_chunk5:{mode}:outer_rounding={mode}" for mode in ROUNDINGS),
+    *(f"e5m6_chunk5:{mode}:product=e4m3" for mode in ROUNDINGS),
+    # Other orders.
+    *(f"e5m6:{mode}:{order}" for mode in ("nearest_even", "toward_negative")
+      for order in ("order=pairwise", "order=compensated", "block=4:aligned_bits=9")),
 ]  # fmt: skip
+#: Sums whose kernels have one shape of tile: every rounding of each kind, with and without chunks;
+#: and blocks that their operands align: in float32, in double, and dealt out in turns.
+OTHERS = [*map(lp.accumulator, _TEXTS), SHORT_MODES[0], *CONVOLVED, MODES[0]]
 
 
 @needs_device

@@ -15,14 +15,14 @@ import lpkernels as lp
 from lpkernels.backends import Fused
 from lpkernels.backends._conv_geometry import Frame
 from lpkernels.backends.cuda import BACKEND, _conv, _products
-from tests.backends.cuda.accumulators import ALL_ORDERS, KERNELS
+from tests import cases
 from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support import sass
 from tests.support.conv_frames import ABSENT
 from tests.support.cuda_host import needs_device
-from tests.support.products import assert_pass, assert_product, few_bits, tensors_of
+from tests.support.products import KERNELS, assert_pass, assert_product, few_bits, tensors_of
 
 NAN = 0x7FC00000
 
@@ -48,6 +48,10 @@ NANS = {
 QUANTIZERS = [None, "e5m2", "e4m3fn", "fixed8_f4", "e5m10:toward_negative"]
 
 
+#: The operands of these sums are rounded.
+ROUNDED = [(lp.accumulator("e6m9_chunk5"), "float32", quantizer) for quantizer in QUANTIZERS[1:]]
+
+
 def ints(quantizer: str | None) -> tuple[int, ...]:
     return lp.arithmetic.as_quantizer(quantizer).to_ints() if quantizer else ()
 
@@ -67,35 +71,37 @@ def test_the_kinds_are_nans_and_keep_their_bits():
     assert set(FLOAT32) <= {int(b) & 0xFFFFFFFF for b in got.view(torch.int32)}
 
 
-def fused_of(quantizer: str | None) -> Fused:
-    return Fused(ints(quantizer), ints(quantizer))
-
-
-def check_matmul(acc: lp.Accumulator, nans: Tensor, quantizer: str | None, device: str) -> None:
+@each("acc, kind, quantizer", [*itertools.product(cases.ACCUMULATORS, NANS, [None]), *ROUNDED])
+def test_matmul_matches_the_reference(
+    acc: lp.Accumulator, kind: str, quantizer: str | None, device: str
+):
     a, b, bias = few_bits((5, 19)).float(), few_bits((19, 6)).float(), few_bits((6,)).float()
-    a[:3] = with_nans(a[:3], nans)
-    b[:, 3:] = with_nans(b[:, 3:], nans)
-    assert_product(BACKEND, a, b, acc, device, bias=bias, fused=fused_of(quantizer))
+    a[:3] = with_nans(a[:3], NANS[kind])
+    b[:, 3:] = with_nans(b[:, 3:], NANS[kind])
+    fused = Fused(ints(quantizer), ints(quantizer))
+    assert_product(BACKEND, a, b, acc, device, bias=bias, fused=fused)
 
 
-def check_convolutions(
-    acc: lp.Accumulator, nans: Tensor, quantizer: str | None, device: str
-) -> None:
+@each("acc, kind, quantizer", [*itertools.product(KERNELS, NANS, [None]), *ROUNDED])
+def test_convolutions_match_the_reference(
+    acc: lp.Accumulator, kind: str, quantizer: str | None, device: str
+):
     """Every pass, with NaNs in one of its operands and in the other."""
     case = ConvCase((2, 3, 5, 6), (4, 3, 3, 2), (2, 1), (2, 1), (1, 2))
     plain = tensors_of(case, few_bits)
     for place, passes in enumerate((("fprop", "wgrad"), ("fprop", "dgrad"), ("dgrad", "wgrad"))):
         tensors = list(plain)
-        tensors[place] = with_nans(tensors[place], nans)
+        tensors[place] = with_nans(tensors[place], NANS[kind])
         x, w, dy, bias = tensors
+        fused = Fused(ints(quantizer), ints(quantizer))
         for name in passes:
-            fused = fused_of(quantizer)
             assert_pass(BACKEND, name, case, (x, w, dy, bias), acc, device, fused=fused)
 
 
-def check_operands(nans: Tensor, quantizer: str | None, device: str) -> None:
+@each("kind, quantizer", itertools.product(NANS, QUANTIZERS))
+def test_operands_hold_one_nan(kind: str, quantizer: str | None, device: str):
     """Matrices and frames hold the canonical NaN wherever x has a NaN, and kAbsent outside of x."""
-    x = with_nans(few_bits((2, 3, 4, 7)).float(), nans)
+    x = with_nans(few_bits((2, 3, 4, 7)).float(), NANS[kind])
     there = x.to(device)
     for matrices in (there.view(6, 4, 7), there.view(6, 4, 7).mT):
         facts = _products.new_facts(there.device)
@@ -115,27 +121,6 @@ def check_operands(nans: Tensor, quantizer: str | None, device: str) -> None:
         assert int((framed == ABSENT).sum()) == framed.numel() - x.numel()
         # The largest biased exponent is that of a NaN.
         assert facts[0][1] == 255
-
-
-@each("kind, quantizer", itertools.product(NANS, QUANTIZERS))
-def test_operands_hold_one_nan(kind: str, quantizer: str | None, device: str):
-    check_operands(NANS[kind], quantizer, device)
-
-
-@each("acc, kind", itertools.product(ALL_ORDERS, NANS))
-def test_matmul_matches_the_reference(acc: lp.Accumulator, kind: str, device: str):
-    check_matmul(acc, NANS[kind], None, device)
-
-
-@each("acc, kind", itertools.product(KERNELS, NANS))
-def test_convolutions_match_the_reference(acc: lp.Accumulator, kind: str, device: str):
-    check_convolutions(acc, NANS[kind], None, device)
-
-
-@each("quantizer", QUANTIZERS[1:])
-def test_rounded_operands_match_the_reference(quantizer: str, device: str):
-    for check in (check_matmul, check_convolutions):
-        check(lp.Accumulator("e6m9", chunk=5), NANS["float32"], quantizer, device)
 
 
 @needs_device
@@ -174,8 +159,7 @@ def test_a_conversion_of_nan_is_found():
 @pytest.mark.slow
 @pytest.mark.skipif(bool(sass.reason()), reason=sass.reason())
 def test_no_nan_is_what_a_conversion_makes_of_one():
-    """The instruction set leaves open which NaN a conversion makes; the contract has one NaN for
-    all."""
+    """The instruction set leaves open which NaN a conversion makes; the contract has one."""
     kernels = sass.ptx(sass.library())
     if not kernels:
         pytest.skip("lpkernels._C was built without PTX")

@@ -1,63 +1,55 @@
-"""Products of the cuda adapter, on the host and on a device."""
+"""Products and convolutions of the cuda adapter, on the host and on a device. In a CUDA graph a
+replay takes what its operands and its seed hold by then."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import lpkernels as lp
 from lpkernels import rng as draws
 from lpkernels.arithmetic import Quantizer
 from lpkernels.backends import Fused
-from lpkernels.backends.cuda import BACKEND
+from lpkernels.backends._conv_geometry import Frame
+from lpkernels.backends.cuda import BACKEND, _conv, _products
 from tests import cases
-from tests.backends.cuda.accumulators import ALL_ORDERS
+from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
 from tests.loops import each
+from tests.support import products
+from tests.support.conv_frames import ALL_CASES, in_frame
 from tests.support.cuda_host import needs_device
-from tests.support.products import assert_product, sums_in_float32
+from tests.support.products import (
+    KERNELS,
+    PASSES,
+    assert_pass,
+    convolve,
+    few_bits,
+    output_shape,
+    special,
+    tensors_of,
+)
 
 CPU: Any = lp.backends.get("cpu")
 NATIVE = [
     lp.accumulator(f"native_chunk8:outer={outer}") for outer in ("fp32", "bf16", "e6m9", "e5m4_sat")
 ]
-SHAPES = {
-    "matrix": ((3, 5), (5, 4)),
-    "batch": ((2, 3, 4), (2, 4, 2)),
-    "one left": ((1, 2, 4), (3, 4, 2)),
-    "one right": ((2, 2, 3, 4), (4, 2)),
-    "both broadcast": ((2, 1, 2, 3), (1, 3, 3, 2)),
-    "table": ((3, 2, 2, 3), (3, 1, 3, 2)),
-    "no products": ((2, 0), (0, 3)),
-}
+ADDENDS = [((3, 4), shape) for shape in ((3, 4), (1, 4), (3, 1), (1, 1))] + [((70, 90), (90,))]
 
 
-@each("shape, transposed", itertools.product(SHAPES, [False, True]))
-def test_matmul_asks_for_every_element(shape: str, transposed: bool, device: str):
-    a, b = (torch.randn(s) for s in SHAPES[shape])
-    if transposed:
-        a, b = (x.mT.contiguous().mT for x in (a, b))
-    acc = lp.Accumulator("e5m4", "stochastic", chunk=3)
-    assert_product(BACKEND, a, b, acc, device, bias=torch.randn(b.shape[-1]), name=shape)
-
-
-def test_matmul_rounds_operands_and_result(device: str):
-    a, b = torch.randn(3, 4), torch.randn(4, 5)
-    fused = Fused(*(Quantizer(name).to_ints() for name in ("e4m3", "e5m2", "e3m4")))
-    assert_product(BACKEND, a, b, lp.Accumulator("e5m10"), device, fused=fused)
-
-
-@each("shape", [(3, 4), (1, 4), (3, 1), (1, 1)])
-def test_accumulate_asks_for_every_element(shape: tuple[int, int], device: str):
-    total, addend, seed = torch.randn(3, 4), torch.randn(shape), torch.tensor(5)
-    acc = lp.accumulator("native_chunk4:stochastic:outer=e5m4").to_ints()
-    call = ((7, 2), acc, seed, 4, draws.SITE_OUTER, 3)
+@each("addition, rounding", itertools.product(ADDENDS, ["nearest_even", "stochastic"]))
+def test_accumulate_asks_for_every_element(addition: Any, rounding: str, device: str):
+    total, addend = map(torch.randn, addition)
+    acc = lp.accumulator(f"native_chunk4:{rounding}:outer=e5m4").to_ints()
+    call = ((7, 2), acc, torch.tensor(5), 4, draws.SITE_OUTER, 3)
     got = total.to(device, copy=True)
-    lp.backends.get("reference").accumulate(total, addend, *call)
+    lp.backends.get("reference").accumulate(total, addend.expand_as(total), *call)
     BACKEND.accumulate(got, addend.to(device), *call)
     assert_bit_equal(got, total)
 
@@ -65,20 +57,20 @@ def test_accumulate_asks_for_every_element(shape: tuple[int, int], device: str):
 @each("acc", ["e5m4:stochastic", "e6m9_chunk2:outer=e5m3"])
 def test_matmul_says_where_sums_start(acc: str, device: str):
     a, b, initial = torch.randn(2, 3, 5), torch.randn(5, 4), torch.randn(4, 3, 2).permute(2, 1, 0)
-    assert_product(BACKEND, a, b, lp.accumulator(acc), device, initial=initial)
+    products.assert_product(BACKEND, a, b, lp.accumulator(acc), device, initial=initial)
 
 
-@each("acc", ALL_ORDERS)
+@each("acc", cases.ACCUMULATORS)
 def test_matmul_matches_the_reference(acc: lp.Accumulator, device: str):
     a, b, bias = torch.randn(2, 3, 37), torch.randn(37, 5), torch.randn(5)
-    assert_product(BACKEND, a, b, acc, device, bias=bias)
+    products.assert_product(BACKEND, a, b, acc, device, bias=bias)
 
 
 @each("acc, scale", itertools.product(NATIVE, [1.0, 2.0**-60]))
 def test_native_chunks_run_on_tensor_cores(acc: lp.Accumulator, scale: float, host):
     a, b = torch.randint(-7, 8, (3, 45)) * scale, torch.randint(-7, 8, (45, 5)) / scale
-    like = sums_in_float32(acc)
-    assert_product(BACKEND, a.float(), b.float(), acc, bias=torch.randn(5), like=like)
+    like = products.sums_in_float32(acc)
+    products.assert_product(BACKEND, a.float(), b.float(), acc, bias=torch.randn(5), like=like)
     # Half precision has no room for the small ones.
     tier = host.tensor_half if scale == 1.0 else host.tensor_bfloat16
     assert host.last_tier() == (tier, False)
@@ -87,8 +79,8 @@ def test_native_chunks_run_on_tensor_cores(acc: lp.Accumulator, scale: float, ho
 @each("rounding", ["nearest_even", "toward_zero", "stochastic"])
 def test_other_native_chunks_are_sums_in_sequence(rounding: str, device: str):
     acc = lp.Accumulator("fp32", rounding, order="native", chunk=8, outer="e5m4")
-    like = sums_in_float32(acc)
-    assert_product(BACKEND, torch.randn(3, 45), torch.randn(45, 5), acc, device, like=like)
+    like = products.sums_in_float32(acc)
+    products.assert_product(BACKEND, torch.randn(3, 45), torch.randn(45, 5), acc, device, like=like)
 
 
 def run_random_case(number: int, device: str) -> torch.Tensor:
@@ -98,7 +90,7 @@ def run_random_case(number: int, device: str) -> torch.Tensor:
     m, n = (int(x) for x in source.integers(1, 300, 2))
     k = int(source.integers(0, 400))
     batch = [(), (1,), (3,), (2, 2)][source.integers(4)]
-    acc = ALL_ORDERS[source.integers(len(ALL_ORDERS))]
+    acc = cases.ACCUMULATORS[source.integers(len(cases.ACCUMULATORS))]
     fmt = [None, "e5m2", "e4m3", "bf16", "e5m10", "fixed8_f4"][source.integers(6)]
     a = torch.randn(*batch, m, k) * 2.0 ** source.integers(-12, 12)
     b = torch.randn((k, n) if source.integers(2) else (*batch, k, n))
@@ -116,7 +108,7 @@ def run_random_case(number: int, device: str) -> torch.Tensor:
 
 
 @needs_device
-@each("acc, shape", itertools.product(ALL_ORDERS, cases.MATMUL_SHAPES))
+@each("acc, shape", itertools.product(cases.ACCUMULATORS, cases.MATMUL_SHAPES))
 def test_matmul_matches_the_cpu(acc: lp.Accumulator, shape: tuple[int, int, int]):
     m, k, n = shape
     a, b, bias = torch.randn(m, k), torch.randn(k, n), torch.randn(n)
@@ -124,11 +116,11 @@ def test_matmul_matches_the_cpu(acc: lp.Accumulator, shape: tuple[int, int, int]
     got = lp.matmul(a.cuda(), b.cuda(), acc, backend="cuda")
     torch.manual_seed(2)
     assert_bit_equal(got, lp.matmul(a, b, acc, backend="cpu"))
-    assert_product(BACKEND, a, b, acc, "cuda", bias=bias, by="cpu")
+    products.assert_product(BACKEND, a, b, acc, "cuda", bias=bias, by="cpu")
 
 
 @needs_device
-@each("acc", ALL_ORDERS)
+@each("acc", cases.ACCUMULATORS)
 def test_hard_values_match_the_cpu(acc: lp.Accumulator):
     values = torch.from_numpy(cases.hard_values(acc.fmt, 30).astype(np.float32)).flatten()
     a = values[torch.randint(len(values), (70, 41))]
@@ -140,25 +132,13 @@ def test_hard_values_match_the_cpu(acc: lp.Accumulator):
 
 
 @needs_device
-@pytest.mark.parametrize("rounding", ["nearest_even", "stochastic"])
-def test_native_chunks_add_as_on_the_cpu(rounding: str):
-    total, addend, seed = torch.randn(70, 90), torch.randn(90), torch.tensor(5)
-    acc = lp.Accumulator("fp32", rounding, order="native", chunk=4, outer="e5m4")
-    call = ((7, 2), acc.to_ints(), seed, 4, draws.SITE_OUTER, 3)
-    got = total.cuda()
-    BACKEND.accumulate(got, addend.cuda(), *call)
-    CPU.accumulate(total, addend, *call)
-    assert_bit_equal(got, total)
-
-
-@needs_device
 @each("acc", NATIVE)
 def test_native_chunks_are_exact_where_their_sums_are(acc: lp.Accumulator):
     for scale in (1.0, 2.0**-60):
         a = torch.randint(-7, 8, (2, 150, 333)) * scale
         b = torch.randint(-7, 8, (333, 131)) / scale
         got = lp.matmul(a.cuda(), b.cuda(), acc, backend="cuda")
-        assert_bit_equal(got, lp.matmul(a, b, sums_in_float32(acc), backend="cpu"))
+        assert_bit_equal(got, lp.matmul(a, b, products.sums_in_float32(acc), backend="cpu"))
 
 
 @needs_device
@@ -166,3 +146,150 @@ def test_native_chunks_are_exact_where_their_sums_are(acc: lp.Accumulator):
 def test_random_cases_match_the_cpu(number: int):
     want = run_random_case(number, "cpu")
     assert_bit_equal(run_random_case(number, "cuda"), want, f"case {number}")
+
+
+#: Exact and certified sums with draws; sums whose tier goes by the operands, split at the ends of
+#: chunks and not; chunks on tensor cores.
+CAPTURED = [
+    lp.accumulator(text)
+    for text in (
+        "e5m4:stochastic", "e6m9_chunk8:stochastic:outer_rounding=nearest_even", "e6m9_chunk8",
+        "e6m9", "e5m10:toward_zero", "e5m4:stochastic:order=pairwise", "native_chunk8:outer=e6m9",
+    )
+]  # fmt: skip
+CONVOLUTION = cases.CONV_CASES["conv2d_stride"]
+
+
+def operands(op: str, make: products.Make) -> list[Tensor]:
+    if op == "matmul":
+        return [make(size).float() for size in ((70, 90), (90, 40), (40,))]
+    return list(products.tensors_of(CONVOLUTION, make))
+
+
+def made(backend: Any, op: str, tensors: list[Any], acc: lp.Accumulator, seed: Tensor) -> Tensor:
+    if op == "matmul":
+        return backend.matmul(*tensors, acc.to_ints(), seed, products.ROLE)
+    return products.convolve(backend, op, CONVOLUTION, tuple(tensors), acc, seed=seed)
+
+
+@needs_device
+@each("op, acc", itertools.product(["matmul", *products.PASSES], CAPTURED))
+def test_a_captured_product_follows_its_operands_and_its_seed(op: str, acc: lp.Accumulator):
+    native = acc.order == "native"
+    there = [x.cuda() for x in operands(op, products.few_bits)]
+    seed = torch.tensor(1, device="cuda")
+    made(BACKEND, op, there, acc, seed)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = made(BACKEND, op, there, acc, seed)
+    # Only native chunks that are exact have bits. Other operands ask for other tiers.
+    kinds: list[products.Make] = (
+        [products.few_bits, products.few_bits]
+        if native
+        else [products.few_bits, torch.randn, products.special]
+    )
+    for value, make in enumerate(kinds, start=5):
+        here = operands(op, make)
+        for old, new in zip(there, here, strict=True):
+            old.copy_(new)
+        seed.fill_(value)
+        graph.replay()
+        in_sequence = products.sums_in_float32(acc) if native else acc
+        want = made(CPU, op, here, in_sequence, torch.tensor(value))
+        assert_bit_equal(out, want, f"replay with {make.__name__} and seed {value}")
+
+
+@pytest.mark.parametrize("make", [few_bits, torch.randn, special], ids=lambda m: m.__name__)
+def test_all_geometries_match_the_cpu(device: str, make) -> None:
+    """On the host the values take turns with the accumulators."""
+    turn = (few_bits, torch.randn, special).index(make)
+    for case in ALL_CASES.values():
+        tensors = tensors_of(case, make)
+        for i, acc in enumerate(KERNELS):
+            for name in PASSES if device == "cuda" else (PASSES[(turn + i) % 3],):
+                assert_pass(BACKEND, name, case, tensors, acc, device, by="cpu")
+
+
+@each("acc", cases.ACCUMULATORS)
+def test_all_accumulators_match_the_cpu(acc: lp.Accumulator, device: str) -> None:
+    case = ConvCase((2, 4, 5, 6), (6, 2, 3, 3), (2, 1), (1, 2), (1, 2), 2)
+    for name in PASSES:
+        assert_pass(BACKEND, name, case, tensors_of(case, torch.randn), acc, device, by="cpu")
+
+
+@each("name", PASSES)
+def test_several_tiles(name: str, device: str) -> None:
+    case = ConvCase((1, 6, 13, 12), (150, 6, 5, 5), (1, 1), (2, 2), (1, 1))
+    tensors, acc = tensors_of(case, few_bits), lp.Accumulator("e6m9")
+    assert_pass(BACKEND, name, case, tensors, acc, device, by="cpu")
+
+
+def test_certified_kernels_keep_what_they_did(host) -> None:
+    case = cases.CONV_CASES["conv2d"]
+    x, w, dy, bias = tensors_of(case, few_bits)
+    beside_padding = w.clone()
+    beside_padding[1] = 0
+    for weight in (w, beside_padding):
+        for name in PASSES:
+            for text in ("e6m9", "e5m10", "fp32", "fp32:toward_zero"):
+                acc = lp.accumulator(text)
+                convolve(BACKEND, name, case, (x, weight, dy, bias), acc)
+                tier, redone = host.last_tier()
+                assert tier > 0 and not redone, (name, acc)
+
+
+@pytest.mark.parametrize("channels_last", [False, True], ids=["channels first", "last"])
+def test_frames(channels_last: bool, host) -> None:
+    image = torch.randn(2, 5, 3, 4, 7)
+    for fold in (1, 2, 3):
+        frame = Frame((4, 6, 9), (1, -1, 2), fold, channels_last, 1, 5)
+        facts = _products.new_facts(image.device)
+        got = _conv.framed(image, frame, facts[0], ())
+        assert got.absent
+        assert_bit_equal(got.values.view(torch.int32), in_frame(image.numpy(), frame))
+
+
+def random_case(number: int) -> tuple[str, ConvCase, lp.Accumulator, float]:
+    """One of the cases (pass, convolution, accumulator, scale) that a GPU is checked on."""
+    source = np.random.default_rng(number)
+
+    def some(low: int, high: int, count: int) -> tuple[int, ...]:
+        return tuple(int(i) for i in source.integers(low, high, count))
+
+    dims, groups = some(1, 4, 1)[0], some(1, 4, 1)[0]
+    kernel, stride, dilation = (some(1, high, dims) for high in (4, 4, 3))
+    padding, spare = some(0, 4, dims), some(0, 12 // dims + 4, dims)
+    size = [d * (k - 1) + 1 + more for d, k, more in zip(dilation, kernel, spare, strict=True)]
+    channels, out_channels = (groups * i for i in some(1, 40, 2))
+    case = ConvCase(
+        (some(1, 4, 1)[0], channels, *size), (out_channels, channels // groups, *kernel),
+        stride, padding, dilation, groups,
+    )  # fmt: skip
+    acc = cases.ACCUMULATORS[source.integers(len(cases.ACCUMULATORS))]
+    return PASSES[source.integers(3)], case, acc, float(2.0 ** source.integers(-12, 12))
+
+
+def test_random_cases_have_outputs() -> None:
+    for number in range(200):
+        _, case, _, _ = random_case(number)
+        assert math.prod(output_shape(case)) > 0
+
+
+@needs_device
+@each("number", range(200))
+def test_random_convolutions_match_the_cpu(number: int) -> None:
+    name, case, acc, scale = random_case(number)
+    x, w, dy, bias = (scale * t for t in tensors_of(case, torch.randn))
+    assert_pass(BACKEND, name, case, (x, w, dy, bias), acc, "cuda", by="cpu")
+
+
+@needs_device
+@each("name", PASSES)
+def test_channels_last_and_a_seed_on_the_device(name: str) -> None:
+    case, acc = cases.CONV_CASES["conv2d_groups"], lp.Accumulator("e5m4", "stochastic")
+    x, w, dy, bias = tensors_of(case, torch.randn)
+    want = convolve("cpu", name, case, (x, w, dy, bias), acc)
+    x, w, dy, bias = (t.cuda() for t in (x, w, dy, bias))
+    x, dy = (t.to(memory_format=torch.channels_last) for t in (x, dy))
+    seed = torch.tensor(-1234567890123456789, device="cuda")
+    assert_bit_equal(convolve(BACKEND, name, case, (x, w, dy, bias), acc, seed=seed), want, name)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lpkernels.arithmetic import Accumulator
+from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.backends.planning import triton_tiers as _tiers
 from lpkernels.backends.planning.triton_tiers import single_outer
 from lpkernels.backends.planning.triton_tiles import outer_tile
@@ -16,10 +16,6 @@ from lpkernels.backends.triton._tile import Outputs, Side
 from lpkernels.backends.triton.certified import stages
 from lpkernels.backends.triton.certified.certificate import STRIDE
 from lpkernels.backends.triton.exact.sequential import exact_kernel
-from lpkernels.formats import FixedFormat
-
-__all__ = ["CERTIFIED_CASES", "CertifiedCase", "products_of"]
-
 
 #: All tiers by the length of their loops, where they share a kernel.
 _LENGTHS = (
@@ -29,8 +25,7 @@ _LENGTHS = (
 
 
 class CertifiedCase(NamedTuple):
-    """One tier in one variant of `certified.tiles.certified_kernel`, with all the tiers that share
-    the kernel."""
+    """One tier in one variant of `certified_kernel`, with all the tiers that share the kernel."""
 
     name: str
     tier: int
@@ -78,8 +73,7 @@ class CertifiedCase(NamedTuple):
         return products_of(self.tile)
 
     def arguments(self, tile: Tile | None = None) -> dict[str, Any]:
-        """The arguments that `ahead_of_time.compiled` takes, with this tile in place of the large
-        one."""
+        """Arguments for `launches.compiled`; tile stands in place of the large one."""
         roundings, constants = roundings_of(self.acc.to_ints())
         tile = tile or self.tile
         table = torch.int64 if self.image else None
@@ -120,54 +114,43 @@ def products_of(tile: Tile) -> float:
     return tile.bm * tile.bn * STRIDE.value / (32 * tile.warps)
 
 
-_ROUNDED = Accumulator("e6m9", product="e4m3")
-_CHUNKED = Accumulator("e6m9", chunk=64)
-_OUTER64 = Accumulator("e6m9", chunk=64, outer="fp32")
-
-_PHILOX = Accumulator("e6m9", "stochastic", rng="philox")
-_STOCHASTIC = Accumulator("e6m9", "stochastic")
-_AWAY = Accumulator("fixed16_f8", "nearest_away")
-_WRAPPED_CUT = Accumulator(FixedFormat(16, 8, overflow="wrap"), "toward_zero")
-_WRAPPED = Accumulator(FixedFormat(16, 8, overflow="wrap"))
-
 CERTIFIED_CASES = [
-    CertifiedCase("half", _tiers.HALF, Accumulator("e5m10"), 0.8, 0.5),
-    CertifiedCase("brain", _tiers.BRAIN, Accumulator("bf16"), 0.8, 0.5),
-    CertifiedCase("half, chunks", _tiers.HALF, Accumulator("e5m10", chunk=64), 1.2, 0.5),
-    CertifiedCase("half, image", _tiers.HALF, Accumulator("e5m10"), 1.5, 0.5, image=True),
-    CertifiedCase("plain", _tiers.PLAIN, Accumulator("fp32"), 1.4, 1),
-    CertifiedCase("fused", _tiers.FUSED, Accumulator("e6m9"), 3.6, 3),
-    CertifiedCase("fused, chunks", _tiers.FUSED, _CHUNKED, 3.8, 3),
-    CertifiedCase("fused, chunks, outer64", _tiers.FUSED, _OUTER64, 3.8, 3),
-    CertifiedCase("fused, rounded products", _tiers.FUSED, _ROUNDED, 10.0, 6),
-    CertifiedCase("fused, image", _tiers.FUSED, Accumulator("e6m9"), 4.0, 3, image=True),
-    CertifiedCase("fused, chunks, image", _tiers.FUSED, _CHUNKED, 4.3, 3, image=True),
-    CertifiedCase("fused, chunks, shared", _tiers.FUSED, _CHUNKED, 3.8, 3, shared=True),
-    CertifiedCase(
-        "fused, chunks, image, shared", _tiers.FUSED, _CHUNKED, 4.3, 3, image=True, shared=True
-    ),
-    CertifiedCase("split", _tiers.SPLIT, Accumulator("e6m12"), 4.6, 4),
-    CertifiedCase("floor", _tiers.FLOOR, Accumulator("e6m9"), 6.5, 3),
-    CertifiedCase("floor, chunks", _tiers.FLOOR, _CHUNKED, 6.5, 3),
-    CertifiedCase("floor, image", _tiers.FLOOR, Accumulator("e6m9"), 8.0, 3, image=True),
-    CertifiedCase("range", _tiers.RANGE, Accumulator("e4m3_sat"), 9.0, 3),
-    CertifiedCase("stochastic", _tiers.DIRECTED, _STOCHASTIC, 9.0, 1.38),
-    CertifiedCase("stochastic, philox", _tiers.DIRECTED, _PHILOX, 16.0, 1.63),
-    CertifiedCase("toward_zero", _tiers.DIRECTED, Accumulator("e6m9", "toward_zero"), 2.8, 1.32),
-    CertifiedCase(
-        "toward_positive", _tiers.DIRECTED, Accumulator("e6m9", "toward_positive"), 6.0, 1.32
-    ),
-    CertifiedCase("to_odd", _tiers.DIRECTED, Accumulator("e6m9", "to_odd"), 7.0, 2.32),
-    CertifiedCase("fixed", _tiers.FIXED, Accumulator("fixed16_f8"), 3.6, 1),
-    CertifiedCase("fixed, wraps", _tiers.FIXED, _WRAPPED, 2.6, 1),
-    CertifiedCase("fused64", _tiers.FUSED64, Accumulator("e6m9"), 5.0, 3),
-    CertifiedCase("fused64, chunks", _tiers.FUSED64, _CHUNKED, 5.0, 3),
-    CertifiedCase("nearest64", _tiers.NEAREST, Accumulator("e6m9"), 9.5, 3),
-    CertifiedCase("nearest64, chunks", _tiers.NEAREST, _CHUNKED, 10.0, 3),
-    CertifiedCase("nearest_away", _tiers.DIRECTED, Accumulator("e6m9", "nearest_away"), 4.0, 1.32),
-    CertifiedCase("fixed, nearest_away", _tiers.FIXED, _AWAY, 8.0, 3),
-    CertifiedCase("fixed, wraps, toward_zero", _tiers.FIXED, _WRAPPED_CUT, 7.0, 2),
-    CertifiedCase("cut64, stochastic", _tiers.CUT, _STOCHASTIC, 11.0, 1),
-    CertifiedCase("cut64, toward_zero", _tiers.CUT, Accumulator("e6m9", "toward_zero"), 4.3, 1),
-    CertifiedCase("cut64, nearest_away", _tiers.CUT, Accumulator("e6m9", "nearest_away"), 5.3, 1),
+    CertifiedCase(name, tier, accumulator(acc), most, least, "image" in name, "shared" in name)
+    for name, tier, acc, most, least in (
+        ("half", _tiers.HALF, "e5m10", 0.8, 0.5),
+        ("brain", _tiers.BRAIN, "bf16", 0.8, 0.5),
+        ("half, chunks", _tiers.HALF, "e5m10_chunk64", 1.2, 0.5),
+        ("half, image", _tiers.HALF, "e5m10", 1.5, 0.5),
+        ("plain", _tiers.PLAIN, "fp32", 1.4, 1),
+        ("fused", _tiers.FUSED, "e6m9", 3.6, 3),
+        ("fused, chunks", _tiers.FUSED, "e6m9_chunk64", 3.8, 3),
+        ("fused, chunks, outer64", _tiers.FUSED, "e6m9_chunk64:outer=fp32", 3.8, 3),
+        ("fused, rounded products", _tiers.FUSED, "e6m9:product=e4m3", 10.0, 6),
+        ("fused, image", _tiers.FUSED, "e6m9", 4.0, 3),
+        ("fused, chunks, image", _tiers.FUSED, "e6m9_chunk64", 4.3, 3),
+        ("fused, chunks, shared", _tiers.FUSED, "e6m9_chunk64", 3.8, 3),
+        ("fused, chunks, image, shared", _tiers.FUSED, "e6m9_chunk64", 4.3, 3),
+        ("split", _tiers.SPLIT, "e6m12", 4.6, 4),
+        ("floor", _tiers.FLOOR, "e6m9", 6.5, 3),
+        ("floor, chunks", _tiers.FLOOR, "e6m9_chunk64", 6.5, 3),
+        ("floor, image", _tiers.FLOOR, "e6m9", 8.0, 3),
+        ("range", _tiers.RANGE, "e4m3_sat", 9.0, 3),
+        ("stochastic", _tiers.DIRECTED, "e6m9:stochastic", 9.0, 1.38),
+        ("stochastic, philox", _tiers.DIRECTED, "e6m9:stochastic:philox", 16.0, 1.63),
+        ("toward_zero", _tiers.DIRECTED, "e6m9:toward_zero", 2.8, 1.32),
+        ("toward_positive", _tiers.DIRECTED, "e6m9:toward_positive", 6.0, 1.32),
+        ("to_odd", _tiers.DIRECTED, "e6m9:to_odd", 7.0, 2.32),
+        ("fixed", _tiers.FIXED, "fixed16_f8", 3.6, 1),
+        ("fixed, wraps", _tiers.FIXED, "fixed16_f8_wrap", 2.6, 1),
+        ("fused64", _tiers.FUSED64, "e6m9", 5.0, 3),
+        ("fused64, chunks", _tiers.FUSED64, "e6m9_chunk64", 5.0, 3),
+        ("nearest64", _tiers.NEAREST, "e6m9", 9.5, 3),
+        ("nearest64, chunks", _tiers.NEAREST, "e6m9_chunk64", 10.0, 3),
+        ("nearest_away", _tiers.DIRECTED, "e6m9:nearest_away", 4.0, 1.32),
+        ("fixed, nearest_away", _tiers.FIXED, "fixed16_f8:nearest_away", 8.0, 3),
+        ("fixed, wraps, toward_zero", _tiers.FIXED, "fixed16_f8_wrap:toward_zero", 7.0, 2),
+        ("cut64, stochastic", _tiers.CUT, "e6m9:stochastic", 11.0, 1),
+        ("cut64, toward_zero", _tiers.CUT, "e6m9:toward_zero", 4.3, 1),
+        ("cut64, nearest_away", _tiers.CUT, "e6m9:nearest_away", 5.3, 1),
+    )
 ]

@@ -56,12 +56,16 @@ def language_patched_once() -> Iterator[None]:
 
 @pytest.fixture
 def device() -> str:
-    """The device whose tensors the triton backend takes; the test is skipped, with the reason,
-    where there is none."""
+    """The device of the backend's tensors; the test is skipped where there is none."""
     reason = backends.status()["triton"]
     if reason != "available":
         pytest.skip(f"triton: {reason}")
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture
+def adapter() -> Any:
+    return backends.get("triton")
 
 
 @pytest.fixture

@@ -37,8 +37,7 @@ def rule_key(rule: Rule) -> tuple[Any, ...]:
 
 
 def draw_key(rule: Rule) -> tuple[Any, ...]:
-    """The properties of a rule that decide the instructions that draw: the field of a draw, the
-    generator."""
+    """The properties of a rule that decide how it draws: the field of a draw, the generator."""
     if rule.mode != _STOCHASTIC:
         return ()
     bits = rule.random_bits
@@ -57,14 +56,12 @@ def certified_key(tier: int, rule: Rule) -> tuple[Any, ...]:
 
 
 def float32_key(rule: Rule) -> tuple[Any, ...]:
-    """`rule_key` for float32, whose ties are found by their bits, and whether all 32 bits are
-    drawn."""
+    """`rule_key` for float32, which finds ties by bits, and whether all 32 bits are drawn."""
     return (*rule_key(rule)[:5], rule.random_bits == 32)
 
 
 def key(launch: Launch) -> tuple[Any, ...]:
-    """The properties of a launch that decide its instructions; launches with equal keys are
-    compiled once."""
+    """The properties of a launch that decide its instructions; equal ones are compiled once."""
     told = {n: v for n, v in launch.told.items() if n not in ("R", "C", "N")}
     rules = launch.constant("R")
     if rules is None:
@@ -96,8 +93,7 @@ def rules_of(launch: Launch) -> dict[str, Rule]:
 
 
 def constants(launch: Launch) -> set[tuple[Any, ...]]:
-    """A kernel with its tiers, with each of its constants and options, and with whether programs
-    share chunks."""
+    """A kernel with each constant and option, and whether its programs share chunks."""
     shared = launch.argument("parts") is not None
     told = {(launch.name, n, v) for n, v in launch.told.items() if n not in ("R", "C", "N")}
     return told | {(launch.name, "shared", shared)}
@@ -132,8 +128,7 @@ def roundings(launch: Launch) -> set[tuple[Any, ...]]:
 
 
 def covering(launches: list[Launch], parts: Parts) -> list[Launch]:
-    """Some of the launches, which together have every part that all have; each one chosen adds the
-    most new parts."""
+    """Some launches that together have every part; each one chosen adds the most new parts."""
     all_parts = [parts(launch) for launch in launches]
     chosen, missing = [], set().union(*all_parts)
     while missing:

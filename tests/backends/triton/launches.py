@@ -13,14 +13,26 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import triton
+from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler.compiler import make_backend
 from triton.runtime.jit import JITFunction, create_function_from_signature
 
 from lpkernels.backends import triton as package
-from tests.backends.triton.ahead_of_time import TARGETS
+from lpkernels.backends.triton._launch import EXACT
 
-__all__ = ["Launch", "bound", "compiled_launch", "kernels", "keys", "modules", "recorded"]
+#: Name -> target; gfx942 needs the wave size of CDNA.
+TARGETS = {
+    "sm_80": GPUTarget("cuda", 80, 32),
+    "sm_90": GPUTarget("cuda", 90, 32),
+    "gfx942": GPUTarget("hip", "gfx942", 64),
+}
+#: Every target; what is compiled for others than sm_90 is for `make prove`.
+EVERY = pytest.mark.parametrize(
+    "target", [pytest.param(t, marks=[pytest.mark.slow] * (t != "sm_90")) for t in TARGETS]
+)
+#: Counts and registers are those of the compiler that Triton 3.7 brings along.
+COUNTED = triton.__version__.startswith("3.7")
 
 
 class Launch(NamedTuple):
@@ -98,6 +110,31 @@ def compiled_launch(launch: Launch, target: str) -> Any:
     )
     source = ASTSource(launch.kernel, signature, constants, attributes)
     return triton.compile(source, target=TARGETS[target], options=options.__dict__)
+
+
+def _pointed(value: Any) -> Any:
+    """A tensor of each torch.dtype; it begins at a multiple of 16 bytes, as torch allocates it."""
+    if isinstance(value, torch.dtype):
+        return torch.empty(1, dtype=value)
+    if isinstance(value, tuple):
+        parts = map(_pointed, value)
+        return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    return value
+
+
+def compiled(
+    kernel: Any, target: str = "sm_90", *, options: dict[str, Any] | None = None, **arguments: Any
+) -> Any:
+    """The kernel that `triton.compile` makes of a call.
+
+    options: of the compiler, beyond those that every kernel has. arguments: every parameter and
+        num_warps by name; a torch.dtype stands for a pointer.
+    """
+    names = [parameter.name for parameter in kernel.params if not parameter.is_constexpr]
+    told = {name: value for name, value in arguments.items() if name not in names}
+    told |= {"num_stages": 1, **EXACT, **(options or {})}
+    values = tuple(_pointed(arguments[name]) for name in names)
+    return compiled_launch(Launch(kernel, values, told), target)
 
 
 def keys(launches: list[Launch]) -> list[str]:

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.backends.triton.ahead_of_time import compiled
+from tests.backends.triton.launches import compiled
 from tests.support import sass
 
 __all__ = ["Loop", "arithmetic", "counts", "innermost", "machine_code", "main_loop"]
@@ -41,8 +41,7 @@ def arithmetic(found: Counter[str]) -> int:
 
 
 def machine_code(result: Any, *, read: bool = True) -> tuple[sass.Function, int, int]:
-    """The instructions of a kernel from `triton.compile`, or none of them if they are not to be
-    read, its registers and its bytes of stack."""
+    """A compiled kernel's instructions (none if not read), registers and bytes of stack."""
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "kernel.cubin"
         cubin.write_bytes(result.asm["cubin"])
@@ -75,7 +74,7 @@ def main_loop(
     place: tuple[int, int] | None = None,
     **arguments: Any,
 ) -> Loop:
-    """The main loop of the kernel, which is compiled as `ahead_of_time.compiled` does it.
+    """The main loop of the kernel, which is compiled as `launches.compiled` does it.
 
     loads: take the loop that adds what so many loads bring, without a product. place: take the
     loop at the first number, counted from the shortest, of so many longest ones.

@@ -11,27 +11,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic import Accumulator
+from lpkernels.arithmetic import accumulator
 from lpkernels.backends.triton import BACKEND, _products
 from tests.support.products import assert_pass, assert_product
 
-__all__ = [
-    "DRAWN",
-    "beside_cpu",
-    "beside_reference",
-    "floats",
-    "lanes_of_all_kinds",
-    "makers",
-    "only",
-    "pass_beside",
-]
-
 #: An accumulator with draws of sums and products, a chunk that ends within a word, and another
 #: rounding outside.
-DRAWN = Accumulator(
-    "e5m5", "stochastic", product="e4m4", product_rounding="stochastic", random_bits=5, chunk=6,
-    outer="e5m3",
-)  # fmt: skip
+DRAWN = accumulator(
+    "e5m5_chunk6:stochastic:product=e4m4:product_rounding=stochastic:outer=e5m3:bits=5"
+)
 
 beside_reference = partial(assert_product, BACKEND)
 beside_cpu = partial(assert_product, BACKEND, by="cpu")
@@ -53,29 +41,13 @@ def floats(
     return torch.from_numpy(np.where(rng.random(shape) < zeros, 0.0, x).astype(np.float32))
 
 
-def lanes_of_all_kinds(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Values whose lanes of the last but one dimension are, in turn, moderate, 2^80 apart, huge and
-    special."""
-    x = torch.randn(shape, generator=generator)
-    lanes = x.unsqueeze(0) if x.dim() == 1 else x
-    wide = torch.randint(-40, 40, lanes.shape, generator=generator).float()
-    lanes[..., 1::4, :] *= torch.exp2(wide)[..., 1::4, :]
-    lanes[..., 2::4, :] *= 3e37
-    special = lanes[..., 3::4, :]
-    choice = torch.rand(special.shape, generator=generator)
-    for limit, value in ((0.5, -0.0), (0.3, 1e-45), (0.2, float("inf")), (0.1, float("nan"))):
-        special[choice < limit] = value
-    return x
-
-
 def only(monkeypatch: pytest.MonkeyPatch, tier: int) -> None:
     """Leaves products in sequence this certified tier alone."""
     monkeypatch.setattr(_products, "tiers", lambda acc, **_: (tier,))
 
 
 def makers(made: list[Any]) -> set[int]:
-    """The tiers that made the tiles of the products noted in `made`, and -1 where the exact kernel
-    did; the list is empty afterwards."""
+    """The tiers that made the tiles in `made`, which is emptied; -1 is the exact kernel."""
     tiers = {int(tier) - 1 for one in made for tier in one.values.flatten()}
     made.clear()
     return tiers

@@ -127,8 +127,7 @@ def test_specials(acc: str, value: float, device: str, made) -> None:
 
 @each("name, tier", [("e5m10", _tiers.HALF), ("bf16", _tiers.BRAIN)])
 def test_halves_of_every_size(name: str, tier: int, device: str, made, monkeypatch) -> None:
-    """There are subnormal operands and sums, overflow, infinities less themselves and sums of
-    nothing but -0."""
+    """Subnormals, overflow, infinities less themselves and sums of nothing but -0."""
     only(monkeypatch, tier)
     fmt = parse_format(name)
     values = torch.tensor(fmt.values(), dtype=torch.float32)
@@ -197,8 +196,7 @@ def test_negative_zeros(k: int, device: str) -> None:
 
 @each("fmt, mode", itertools.product(["e5m10", "e4m3", "bf16", "e6m0", "e5m1"], MODES))
 def test_underflow_in_every_mode(fmt: str, mode: str, device: str, made, monkeypatch) -> None:
-    """Sums lie near the smallest subnormal value, with products of 48 bits and zeros of both
-    signs."""
+    """Sums of products of 48 bits lie near the smallest subnormal; zeros have both signs."""
     only(monkeypatch, _tiers.DIRECTED)
     least = parse_format(fmt).emin - parse_format(fmt).man_bits
     low = least // 2 - 3

@@ -28,21 +28,10 @@ from lpkernels.backends.triton.elementwise.quantize import way
 from lpkernels.backends.triton.rounding.rule import rule_of
 from lpkernels.formats import FloatFormat
 from lpkernels.rounding import ROUNDINGS
-from tests.backends.triton.ahead_of_time import COUNTED, EVERY
+from tests.backends.triton import kernel_keys as keys
 from tests.backends.triton.every.kernels import GROUPS, first_launches, launches
 from tests.backends.triton.every.rules import Format, all_formats
-from tests.backends.triton.kernel_keys import (
-    certified_key,
-    constants,
-    covering,
-    draw_key,
-    features,
-    float32_key,
-    roundings,
-    rule_key,
-    rules_of,
-)
-from tests.backends.triton.launches import Launch, compiled_launch, kernels, modules
+from tests.backends.triton.launches import COUNTED, EVERY, Launch, compiled_launch, kernels, modules
 from tests.backends.triton.machine_code import arithmetic, counts, innermost, machine_code
 
 #: One target for each planner: sm_80 has the same planner as sm_90.
@@ -84,13 +73,6 @@ def of(target: str, *names: str) -> Iterator[Launch]:
         yield from (launch for launch in found if launch.name in names)
 
 
-@pytest.mark.slow
-@PLANNED
-def test_every_kernel_is_listed(target: str) -> None:
-    found = {launch.name for group in listed(target).values() for launch in group}
-    assert found == set(kernels())
-
-
 def test_whatever_is_launched_is_called_a_kernel() -> None:
     """Every function that the backend launches is a kernel that `launches.kernels` finds."""
     for module in modules():
@@ -127,61 +109,51 @@ def test_every_choice_of_a_certified_kernel_is_listed(product: str | None, targe
         ints = acc.to_ints()
         rule = rule_of(ints[8:16], ints[2], ints[4], ints[5])[0]
         for tier in _tiers.tiers(ints, nvidia=target != "gfx942"):
-            chosen.add(certified_key(tier, rule))
-    have = {
-        certified_key(tier, launch.constant("R").sum.value)
-        for launch in of(target, "certified_kernel")
-        for tier in launch.constant("TIERS")
-    }
+            chosen.add(keys.certified_key(tier, rule))
+    have, with_products = set(), set()
+    for launch in of(target, "certified_kernel"):
+        tiers, rules = launch.constant("TIERS"), launch.constant("R")
+        have |= {keys.certified_key(tier, rules.sum.value) for tier in tiers}
+        with_products |= set(tiers) if rules.product is not None else set()
     assert chosen <= have
-    if product:
-        with_products = {
-            tier
-            for launch in of(target, "certified_kernel")
-            for tier in launch.constant("TIERS")
-            if launch.constant("R").product is not None
-        }
-        assert {key[0] for key in chosen} <= with_products
+    assert product is None or {key[0] for key in chosen} <= with_products
 
 
 @pytest.mark.slow
 @PLANNED
 def test_every_tier_has_chunks_and_tables(target: str) -> None:
-    shapes: dict[tuple[int, ...], set[Any]] = {}
+    shapes: dict[tuple[int, ...], list[set[bool]]] = {}
     for launch in of(target, "certified_kernel"):
         told = launch.told
-        absent = told["LEFT_ABSENT"] or told["RIGHT_ABSENT"]
-        shapes.setdefault(told["TIERS"], set()).add((told["R"].chunked, absent, told["SWAPPED"]))
+        found = shapes.setdefault(told["TIERS"], [set(), set(), set()])
+        values = (told["R"].chunked, is_absent(launch), told["SWAPPED"])
+        for seen, value in zip(found, values, strict=True):
+            seen.add(value)
     for tiers, found in shapes.items():
-        for place in range(3):
-            assert {s[place] for s in found} == {True, False}, [_tiers.NAMES[t] for t in tiers]
+        assert found == [{True, False}] * 3, [_tiers.NAMES[t] for t in tiers]
 
 
 @pytest.mark.slow
 @PLANNED
 def test_every_rule_is_listed_in_every_place(target: str) -> None:
-    """Every rule of all formats and modes is listed alone, and as the rule of sums, of products, of
-    chunks and of the result."""
+    """Every rule is listed alone, and for sums, products, chunks and results."""
     chosen, fields = set(), set()
     for acc in accumulators():
         ints = acc.to_ints()
         rule = rule_of(ints[8:16], ints[2], ints[4], ints[5])[0]
-        chosen.add(rule_key(rule))
-        fields.add(draw_key(rule))
-    alone = [rules_of(launch)["rule"] for launch in of(target, "accumulate_kernel")]
-    assert {rule_key(rule) for rule in alone} == chosen
-    assert {draw_key(rule) for rule in alone} == fields
+        chosen.add(keys.rule_key(rule))
+        fields.add(keys.draw_key(rule))
+    alone = [keys.rules_of(launch)["rule"] for launch in of(target, "accumulate_kernel")]
+    assert {keys.rule_key(rule) for rule in alone} == chosen
+    assert {keys.draw_key(rule) for rule in alone} == fields
     for place in ("sum", "product", "outer", "result"):
-        rules = [
-            rules_of(launch)[place]
-            for launch in of(target, "exact_kernel")
-            if place in rules_of(launch)
-        ]
+        launched = map(keys.rules_of, of(target, "exact_kernel"))
+        rules = [by_place[place] for by_place in launched if place in by_place]
         draws = place != "result"
-        assert {rule_key(rule) for rule in rules} >= {
+        assert {keys.rule_key(rule) for rule in rules} >= {
             key for key in chosen if draws or key[1] != "stochastic"
         }
-        assert not draws or {draw_key(rule) for rule in rules} == fields
+        assert not draws or {keys.draw_key(rule) for rule in rules} == fields
 
 
 @pytest.mark.slow
@@ -189,90 +161,73 @@ def test_every_rule_is_listed_in_every_place(target: str) -> None:
 def test_every_rounding_of_elements_is_listed(target: str) -> None:
     """Every rule in float32 is listed, with a rule of its own near zero and without."""
     chosen = set()
-    for fmt, mode in itertools.product(all_formats(), ROUNDINGS):
-        for bits in (8, 16, 24, 32) if mode == "stochastic" else (8,):
-            if not isinstance(fmt, FloatFormat):
-                continue
-            ints = Quantizer(
-                fmt, mode, random_bits=bits if mode == "stochastic" else None
-            ).to_ints()
+    floats = [fmt for fmt in all_formats() if isinstance(fmt, FloatFormat)]
+    for fmt, mode in itertools.product(floats, ROUNDINGS):
+        for bits in (8, 16, 24, 32) if mode == "stochastic" else (None,):
+            ints = Quantizer(fmt, mode, random_bits=bits).to_ints()
             by = way(ints[:-4], torch.float32, torch.float32)
             if by:
-                chosen.add((by, float32_key(rule_of(ints[:-4], *ints[-4:-1])[0])))
+                chosen.add((by, keys.float32_key(rule_of(ints[:-4], *ints[-4:-1])[0])))
     have = {
-        (launch.constant("BY"), float32_key(launch.constant("R")))
+        (launch.constant("BY"), keys.float32_key(launch.constant("R")))
         for launch in of(target, "quantize_kernel")
         if launch.constant("BY")
     }
     assert chosen <= have
 
 
-def usage(result: Any, *, loops: int) -> dict[str, Any]:
-    """Stack and registers of the compiled kernel, and the instructions of so many of its longest
-    innermost loops, ascending."""
+def usage(result: Any, *, loops: int) -> tuple[int, list[int]]:
+    """A kernel's stack, and the instructions of its longest innermost loops, ascending."""
     if "amdgcn" in result.asm:
-        text = result.asm["amdgcn"]
-        found = re.search(r"\.private_segment_fixed_size:\s*(\d+)", text)
-        return {
-            "stack": int(found[1]),
-            "registers": int(re.search(r"\.vgpr_count:\s*(\d+)", text)[1]),
-        }
-    function, registers, stack = machine_code(result, read=loops > 0)
-    found = {"stack": stack, "registers": registers}
+        (stack,) = re.findall(r"\.private_segment_fixed_size:\s*(\d+)", result.asm["amdgcn"])
+        return int(stack), []
+    function, _, stack = machine_code(result, read=loops > 0)
     costs = [counts(loop) for loop in innermost(function)]
     if loops == 1:
-        return found | {"loops": [max(costs, key=arithmetic, default=Counter()).total()]}
+        return stack, [max(costs, key=arithmetic, default=Counter()).total()]
     longest = sorted(cost.total() for cost in costs)
-    return found | {"loops": longest[len(longest) - loops :]}
+    return stack, longest[len(longest) - loops :]
 
 
 def ceilings_of(launch: Launch) -> list[float]:
     """The most instructions of a product in each main loop, ascending, for a kernel of products in
-    sequence or in blocks aligned by their operands. A kernel has a main loop for each tier."""
-    if launch.name != "certified_kernel":
-        one = ceiling_of(launch)
-        return [] if one is None else [one]
-    return sorted(tier_ceiling(launch, tier) for tier in launch.constant("TIERS"))
+    sequence or in blocks aligned by their operands. A certified kernel has one for each tier.
 
-
-def ceiling_of(launch: Launch) -> float | None:
-    """The most instructions of a product in a kernel that is not certified."""
-    if launch.name == "exact_kernel":
-        # The loop that adds the sums of chunks is counted in test_ahead_of_time.py.
-        if launch.argument("parts") is not None:
-            return None
-        draws = [draw_key(rule) for rule in rules_of(launch).values() if draw_key(rule)]
+    The loop that adds the sums of chunks, and for blocks with operands the loop of the largest
+    exponent, are counted in test_ahead_of_time.py.
+    """
+    if launch.name == "certified_kernel":
+        return sorted(tier_ceiling(launch, tier) for tier in launch.constant("TIERS"))
+    if launch.name == "exact_kernel" and launch.argument("parts") is None:
+        rules = keys.rules_of(launch).values()
+        draws = [draw for rule in rules if (draw := keys.draw_key(rule))]
         philox = any(generator for _, generator in draws)
-        return MOST["exact, philox" if philox else "exact, drawn" if draws else "exact"]
+        return [MOST["exact, philox" if philox else "exact, drawn" if draws else "exact"]]
     if launch.name == "by_operands_kernel":
-        # This is the loop that adds; the loop of the largest exponent is counted in
-        # test_ahead_of_time.py.
         kind = "operands, float32" if launch.constant("SINGLE") else "operands"
         kind = "operands, in turns" if launch.constant("TAKES_TURNS") else kind
-        absent = launch.constant("LEFT_ABSENT") or launch.constant("RIGHT_ABSENT")
-        return MOST[kind] + ABSENT_OPERANDS * absent
-    return None
+        return [MOST[kind] + ABSENT_OPERANDS * is_absent(launch)]
+    return []
+
+
+def is_absent(launch: Launch) -> bool:
+    """Whether an operand has absent taps."""
+    return launch.told["LEFT_ABSENT"] or launch.told["RIGHT_ABSENT"]
 
 
 def tier_ceiling(launch: Launch, tier: int) -> float:
     """The most instructions of a product in one tier of a certified kernel."""
     rules = launch.constant("R")
-    kind, draws = _tiers.NAMES[tier], draw_key(rules.sum.value)
+    kind, draws = _tiers.NAMES[tier], keys.draw_key(rules.sum.value)
     if draws:
         kind += f" {'philox' if draws[1] else 'stochastic'} {draws[0]}"
     elif tier in (_tiers.DIRECTED, _tiers.FIXED, _tiers.CUT):
         kind += f" {ROUNDINGS[rules.sum.mode]}"
-    absent = launch.constant("LEFT_ABSENT") or launch.constant("RIGHT_ABSENT")
-    rounded = rules.product is not None
-    shared = launch.argument("parts") is not None
-    sums = products_of(launch) / _STEPS
-    return (
-        MOST[kind]
-        + ABSENT * absent
-        + FEW * (sums <= 16 or launch.told["num_warps"] == 1)
-        + SHARED64 * (shared and tier >= _tiers.FUSED64)
-        + (PRODUCTS64 if tier >= _tiers.FUSED64 else PRODUCTS) * rounded
-    )
+    few = products_of(launch) <= 16 * _STEPS or launch.told["num_warps"] == 1
+    double = tier >= _tiers.FUSED64
+    shared = double and launch.argument("parts") is not None
+    rounded = (PRODUCTS64 if double else PRODUCTS) * (rules.product is not None)
+    return MOST[kind] + ABSENT * is_absent(launch) + FEW * few + SHARED64 * shared + rounded
 
 
 def products_of(launch: Launch) -> float:
@@ -283,12 +238,12 @@ def products_of(launch: Launch) -> float:
 
 
 #: The parts of a target's launches that are compiled first.
-FIRST = {"sm_80": constants, "sm_90": features, "gfx942": constants}
+FIRST = {"sm_80": keys.constants, "sm_90": keys.features, "gfx942": keys.constants}
 
 
 @cache
 def compiled_first(target: str, group: str) -> list[Launch]:
-    return covering(listed(target)[group], FIRST[target])
+    return keys.covering(listed(target)[group], FIRST[target])
 
 
 @pytest.mark.slow
@@ -296,7 +251,7 @@ def compiled_first(target: str, group: str) -> list[Launch]:
 def test_every_kernel_and_tier_is_compiled(target: str) -> None:
     first = [launch for group in GROUPS for launch in compiled_first(target, group)]
     every = [launch for group in listed(target).values() for launch in group]
-    for parts in {constants, FIRST[target]}:
+    for parts in {keys.constants, FIRST[target]}:
         assert set().union(*map(parts, first)) == set().union(*map(parts, every))
     assert {launch.name for launch in first} == set(kernels())
     assert {(x.name, x.constant("TIERS")) for x in first} == {
@@ -314,9 +269,9 @@ def check(launches: list[Launch], target: str, *, counted: bool = True) -> None:
         if any(has[name] != value for name, value in launch.told.items() if name in has):
             wrong.append((launch.name, launch.told, has))
         budget = ceilings_of(launch) if counted and target == "sm_90" else []
-        found = usage(result, loops=len(budget))
-        if COUNTED and found["stack"] > 0:
-            wrong.append((launch.name, launch.told, found))
+        stack, loops = usage(result, loops=len(budget))
+        if COUNTED and stack > 0:
+            wrong.append((launch.name, launch.told, f"{stack} bytes of stack"))
         ptx = result.asm.get("ptx", "")
         # The sums of chunks are added by multiply-adds where float32 has room for them.
         adds = launch.name == "exact_kernel" and launch.constant("SINGLE")
@@ -324,13 +279,10 @@ def check(launches: list[Launch], target: str, *, counted: bool = True) -> None:
         if any(word in ptx for word in banned):
             wrong.append((launch.name, launch.told, "flushed or contracted"))
         if COUNTED and budget:
-            costs = [loop / products_of(launch) for loop in found["loops"]]
+            costs = [loop / products_of(launch) for loop in loops]
             if len(costs) < len(budget) or any(map(operator.gt, costs, budget)):
                 wrong.append((launch.name, launch.told, costs, budget))
     assert not wrong
-
-
-GROUP = pytest.mark.parametrize("group", GROUPS)
 
 
 @pytest.mark.parametrize("group", [group for group in GROUPS if group not in _tiers.NAMES])
@@ -341,27 +293,16 @@ def test_one_launch_of_each_kernel_compiles(group: str) -> None:
 
 @pytest.mark.slow
 @EVERY
-@GROUP
-def test_compiles_within_its_budget(group: str, target: str) -> None:
-    check(compiled_first(target, group), target)
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("part", ["first", "roundings", "rest"])
+def test_compiles_within_its_budget(part: str, group: str, target: str) -> None:
+    """What is compiled first; each rounding beside these; all that is left."""
+    every, first = listed(target)[group], compiled_first(target, group)
+    rounded = besides(keys.covering(every, keys.roundings), first)
+    parts = {"first": first, "roundings": rounded, "rest": besides(every, first + rounded)}
+    check(parts[part], target)
 
 
 def besides(launches: list[Launch], others: list[Launch]) -> list[Launch]:
     known = {id(launch) for launch in others}
     return [launch for launch in launches if id(launch) not in known]
-
-
-@pytest.mark.slow
-@EVERY
-@GROUP
-def test_every_rounding_compiles(group: str, target: str) -> None:
-    rounded = covering(listed(target)[group], roundings)
-    check(besides(rounded, compiled_first(target, group)), target)
-
-
-@pytest.mark.slow
-@EVERY
-@GROUP
-def test_the_rest_compiles(group: str, target: str) -> None:
-    known = compiled_first(target, group) + covering(listed(target)[group], roundings)
-    check(besides(listed(target)[group], known), target)

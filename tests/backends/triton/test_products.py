@@ -20,10 +20,10 @@ from lpkernels.backends.triton.operands.matrices import pack_operand
 from lpkernels.reference import twin
 from lpkernels.reference.values import narrow, widen
 from lpkernels.rng import derive_seed
-from tests.backends.triton.sums import DRAWN, beside_reference, lanes_of_all_kinds
+from tests.backends.triton.sums import DRAWN, beside_reference
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.products import ROLE, SEED
+from tests.support.products import ROLE, SEED, lanes_of_all_kinds
 
 TILES = [_config.Tile(4, 32, 1), _config.Tile(16, 16, 2)]
 
@@ -97,8 +97,7 @@ def problem_of(left: Operand, right: Operand, sums: Sums, acc: Accumulator) -> P
 
 
 def gathered(x: Tensor) -> Operand:
-    """A matrix as an operand whose lanes and steps are looked up; memory holds it from its end
-    on."""
+    """A matrix that is looked up lane by lane and step by step, from its end on."""
     lanes, steps = x.shape
     batch = torch.full((1,), 7, dtype=torch.int64, device=x.device)
     values = torch.cat([x.new_zeros(7), x.flip(0, 1).flatten(), x.new_zeros(PAD)])
@@ -122,26 +121,18 @@ def test_only_tiles_with_a_piece_that_was_not_made_are_computed(device: str) -> 
     sequential.launch(problem, _config.Tile(8, 8, 4), Made(values, (4, 16), 2))
     want = torch.zeros(9, 40)
     full = _reference.BACKEND.matmul(a, b, None, acc.to_ints(), None, 0)
-    for rows, cols in (
-        (slice(4, 8), slice(16)),
-        (slice(8, 9), slice(16, 32)),
-        (slice(8, 9), slice(32, 40)),
-    ):
+    for rows, cols in ((slice(4, 8), slice(16)), (slice(8, 9), slice(16, 40))):
         want[rows, cols] = full[rows, cols]
     assert_bit_equal(out, want)
 
 
-@each(
-    "k, chunk, starts, found",
-    [
-        (21, None, None, (0, 1)),
-        (21, 8, None, (8, 3)),
-        (21, 64, None, (21, 1)),
-        (21, 64, 4, (64, 3)),
-        (21, 2**40, 2, (LONGEST, 1)),
-        (0, 8, None, (0, 0)),
-    ],
-)
+CHUNKS = [
+    (21, None, None, (0, 1)), (21, 8, None, (8, 3)), (21, 64, None, (21, 1)), (21, 64, 4, (64, 3)),
+    (21, 2**40, 2, (LONGEST, 1)), (0, 8, None, (0, 0)),
+]  # fmt: skip
+
+
+@each("k, chunk, starts, found", CHUNKS)
 def test_a_chunk_is_no_longer_than_its_sum_and_fits_32_bits(
     k: int, chunk: int | None, starts: int | None, found: tuple[int, int]
 ) -> None:

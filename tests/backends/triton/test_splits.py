@@ -151,8 +151,7 @@ def test_a_later_kernel_takes_over_in_any_pass(
 
 @each("value", [float("inf"), float("nan")])
 def test_specials(value: float, device: str, monkeypatch) -> None:
-    """Native half precision sums special values itself; with the other accumulator the outer sums
-    add them."""
+    """Half precision sums special values itself; for the other, outer sums add them."""
     force(monkeypatch, Share(2, 3))
     a, b = floats((9, 45), 1), floats((45, 33), 2)
     a[2, 3], a[4, 20], a[4, 21], b[44, 8] = value, value, -value, value

@@ -1,7 +1,6 @@
 """Layers trained on the triton backend: the bits of the reference, step by step."""
 
 import copy
-import os
 import random
 
 import pytest
@@ -11,16 +10,12 @@ from torch.nn import functional as F
 
 import lpkernels as lp
 from tests.compare import assert_bit_equal
+from tests.support.autograd import same
 
 STOCHASTIC = lp.Recipe(
-    input="e4m3:stochastic",
-    weight="e4m3",
-    output="e5m2:stochastic",
-    grad_output="e5m2:stochastic",
-    fprop="e6m5:stochastic",
-    dgrad=lp.Accumulator("e5m7", "stochastic", chunk=4, outer="e6m9"),
-    wgrad="e6m9_chunk64",
-)
+    input="e4m3:stochastic", weight="e4m3", output="e5m2:stochastic", grad_output="e5m2:stochastic",
+    fprop="e6m5:stochastic", dgrad="e5m7_chunk4:stochastic:outer=e6m9", wgrad="e6m9_chunk64",
+)  # fmt: skip
 RECIPES = {"fp8_wang2018": "fp8_wang2018", "lba_m7e4": "lba_m7e4", "stochastic": STOCHASTIC}
 
 
@@ -43,43 +38,50 @@ def model_of(recipe: lp.Recipe | str, device: str) -> nn.Module:
     return lp.convert(Small(), recipe).to(device)
 
 
-def gradients(model: nn.Module, x: Tensor, backend: str, monkeypatch) -> list[Tensor]:
-    """The loss and every gradient of one step."""
+def gradients(model: nn.Module, inputs: list[Tensor], backend: str, monkeypatch) -> list[Tensor]:
+    """The result y, and gradients of inputs and parameters for the gradient y of y itself."""
     monkeypatch.setenv("LPKERNELS_BACKEND", backend)
+    leaves = [x.detach().requires_grad_() for x in inputs]
     model.zero_grad()
-    x = x.detach().requires_grad_()
     torch.manual_seed(5)
-    loss = model(x).square().mean()
-    loss.backward()
-    return [loss.detach(), *(p.grad for p in (x, *model.parameters()))]
+    y = model(*leaves)
+    y = y[0] if isinstance(y, tuple) else y
+    y.backward(y.detach())
+    return [y, *(t.grad for t in (*leaves, *model.parameters()))]
 
 
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_a_step_has_the_bits_of_the_reference(device: str, recipe, monkeypatch) -> None:
-    # torch's own operations between the layers run on the CPU for both backends, since their sums
-    # may differ elsewhere.
-    model = model_of(recipe, "cpu")
-    x = torch.randn(1, 2, 5, 4)
+MODELS = {
+    **{name: (Small, recipe, [(1, 2, 5, 4)]) for name, recipe in RECIPES.items()},
+    "bilinear": (lambda: nn.Bilinear(3, 2, 4), "lba_m7e4", [(2, 3), (2, 2)]),
+    "transposed": (lambda: nn.ConvTranspose2d(2, 3, 2, stride=2), "lba_m7e4", [(1, 2, 3, 3)]),
+    "attention": (
+        lambda: nn.MultiheadAttention(4, 2, batch_first=True), "lba_m7e4", [(1, 3, 4)] * 3,
+    ),
+    "rnn": (lambda: nn.RNN(3, 2), "lba_m7e4", [(2, 1, 3)]),
+    "lstm": (lambda: nn.LSTM(3, 2), "lba_m7e4", [(2, 1, 3)]),
+    "gru": (lambda: nn.GRU(3, 2), "lba_m7e4", [(2, 1, 3)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_have_the_bits_of_the_reference(name: str, device: str, monkeypatch) -> None:
     if device != "cpu":
-        pytest.skip("compared layer by layer on a GPU: test_layers_have_the_bits_of_the_reference")
-    got = gradients(model, x, "triton", monkeypatch)
-    want = gradients(model, x, "reference", monkeypatch)
-    for one, other in zip(got, want, strict=True):
-        assert_bit_equal(one, other)
+        pytest.skip("sums of torch's own operations between the layers differ between devices")
+    make, recipe, shapes = MODELS[name]
+    model, inputs = lp.convert(make(), recipe), [torch.randn(shape) for shape in shapes]
+    same(*(gradients(model, inputs, by, monkeypatch) for by in ("triton", "reference")), name)
 
 
 @pytest.mark.parametrize("shapes", [((2, 4, 3), (3, 5)), ((4, 3), (2, 3, 5))], ids=str)
 def test_gradients_of_a_product_have_the_bits_of_the_reference(device: str, shapes) -> None:
-    acc = lp.Accumulator("e5m4", "stochastic", chunk=2, outer="e6m6")
-    given = [torch.randn(shape) for shape in shapes]
-    results = []
+    acc = lp.accumulator("e5m4_chunk2:stochastic:outer=e6m6")
+    given, results = [torch.randn(shape) for shape in shapes], []
     for backend, place in (("triton", device), ("reference", "cpu")):
         leaves = [x.to(place).requires_grad_() for x in given]
-        y = lp.matmul(*leaves, acc, generator=torch.tensor(5), backend=backend)
+        y = lp.matmul(*leaves, acc, output="e4m3", generator=torch.tensor(5), backend=backend)
         y.backward(y.detach())
         results.append([y, *(x.grad for x in leaves)])
-    for got, want in zip(*results, strict=True):
-        assert_bit_equal(got, want)
+    same(*results)
 
 
 def random_layer(choice: random.Random, most: int) -> tuple[nn.Module, tuple[int, ...]]:
@@ -105,8 +107,7 @@ CASES = [*(range(i, i + 1) for i in range(6)), range(6, 100)]
 
 @pytest.mark.parametrize("cases", CASES, ids=lambda cases: str(cases.start))
 def test_layers_have_the_bits_of_the_reference(device: str, cases: range, monkeypatch) -> None:
-    """Random layers, shapes and recipes are tested: 100 and larger ones on a GPU, a few in the
-    interpreter."""
+    """Random layers, shapes and recipes: a hundred on a GPU, a few in the interpreter."""
     if device == "cpu" and len(cases) > 1:
         pytest.skip("the interpreter is slow: six cases there, a hundred on a GPU")
     for case in cases:
@@ -115,54 +116,15 @@ def test_layers_have_the_bits_of_the_reference(device: str, cases: range, monkey
         recipe = choice.choice(list(RECIPES.values()))
         x = torch.randn(shape, generator=torch.Generator().manual_seed(case))
         layer = lp.convert(layer, recipe)
-        here = copy.deepcopy(layer).to(device)
-        results = []
-        for model, backend, place in ((here, "triton", device), (layer, "reference", "cpu")):
-            monkeypatch.setenv("LPKERNELS_BACKEND", backend)
-            leaf = x.to(place).requires_grad_()
-            torch.manual_seed(case)
-            y = model(leaf)
-            # A gradient that both compute alike.
-            y.backward(y.detach())
-            results.append([y, leaf.grad, *(p.grad for p in model.parameters())])
-        for got, want in zip(*results, strict=True):
-            assert_bit_equal(got, want, f"case {case}: {layer} {shape} {recipe}")
-
-
-LAYERS = {
-    "bilinear": (lambda: nn.Bilinear(3, 2, 4), [(2, 3), (2, 2)]),
-    "conv_transpose": (lambda: nn.ConvTranspose2d(2, 3, 2, stride=2), [(1, 2, 3, 3)]),
-    "attention": (lambda: nn.MultiheadAttention(4, 2, batch_first=True), [(1, 3, 4)] * 3),
-    "rnn": (lambda: nn.RNN(3, 2), [(2, 1, 3)]),
-    "lstm": (lambda: nn.LSTM(3, 2), [(2, 1, 3)]),
-    "gru": (lambda: nn.GRU(3, 2), [(2, 1, 3)]),
-}
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_other_layers_have_the_bits_of_the_reference(name: str, device: str, monkeypatch) -> None:
-    if device != "cpu":
-        pytest.skip("torch's own operations inside these layers differ between devices")
-    make, shapes = LAYERS[name]
-    results = []
-    for backend in ("triton", "reference"):
-        monkeypatch.setenv("LPKERNELS_BACKEND", backend)
-        torch.manual_seed(2)
-        layer = lp.convert(make(), "lba_m7e4")
-        leaves = [torch.randn(shape).requires_grad_() for shape in shapes]
-        y = layer(*leaves)
-        y = y[0] if isinstance(y, tuple) else y
-        y.backward(y.detach())
-        results.append([y, *(t.grad for t in (*leaves, *layer.parameters()))])
-    for got, want in zip(*results, strict=True):
-        assert_bit_equal(got, want, name)
+        got = gradients(copy.deepcopy(layer).to(device), [x.to(device)], "triton", monkeypatch)
+        want = gradients(layer, [x], "reference", monkeypatch)
+        same(got, want, f"case {case}: {layer} {shape} {recipe}")
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_a_captured_step_draws_from_its_seed(device: str, recipe, monkeypatch) -> None:
-    """A CUDA graph of a whole training step, whose seed is on the device, replays with new
-    draws."""
+    """A CUDA graph of a step, whose seed is on the device, replays with new draws."""
     if device != "cuda":
         pytest.skip("no CUDA device")
     monkeypatch.setenv("LPKERNELS_BACKEND", "triton")
@@ -187,14 +149,11 @@ def test_a_captured_step_draws_from_its_seed(device: str, recipe, monkeypatch) -
     for value in (1, 2):
         seed.fill_(value)
         graph.replay()
-        replayed = [t.clone() for t in captured]
-        for got, want in zip(replayed, step(), strict=True):
-            torch.testing.assert_close(got, want, rtol=0, atol=0)
+        same([t.clone() for t in captured], step())
 
 
 def test_a_compiled_step_has_no_breaks(device: str, monkeypatch) -> None:
-    """A converted model compiles without breaks, forward and backward, by torch's own compiler
-    where there is a GPU."""
+    """Forward and backward compile whole, by torch's own compiler where there is a GPU."""
     monkeypatch.setenv("LPKERNELS_BACKEND", "triton")
     model, x = model_of("lba_m7e4", device), torch.randn(1, 2, 3, 3, device=device)
     by = "inductor" if device == "cuda" else "aot_eager"
@@ -221,10 +180,3 @@ def test_work_goes_to_the_current_stream_and_the_tensors_device(device: str) -> 
     stream.synchronize()
     assert str(got.device) == last
     assert_bit_equal(got, want)
-
-
-def test_the_backend_may_come_from_the_environment(device: str, monkeypatch) -> None:
-    monkeypatch.setitem(os.environ, "LPKERNELS_BACKEND", "triton")
-    a = torch.randn(3, 5)
-    got = lp.matmul(a.to(device), a.t().to(device), "e5m4")
-    assert_bit_equal(got, lp.matmul(a, a.t(), "e5m4", backend="reference"))

@@ -9,17 +9,12 @@ import torch
 from torch import Tensor, nn
 
 import lpkernels as lp
-from lpkernels.experiments.measuring.landscape import (
-    LossSlice,
-    exact_copy,
-    filter_normalised,
-    loss_slice,
-    loss_surface,
-    sharpness,
-)
+from lpkernels.experiments.measuring import landscape
+from lpkernels.experiments.measuring.landscape import loss_slice, loss_surface, sharpness
 from lpkernels.report.landscapes import plot_slices, plot_surfaces
 from tests.compare import assert_bit_equal
 from tests.loops import each
+from tests.support.refusals import refused
 
 
 class Quadratic(nn.Module):
@@ -68,20 +63,16 @@ def test_sharpness_weights_batches_by_their_examples_and_says_when_it_stops_earl
 
 def test_sharpness_is_that_of_the_whole_hessian() -> None:
     model = network()
-    twin = exact_copy(model)
-    names = [name for name, _ in twin.named_parameters()]
-    shapes = [p.shape for p in twin.parameters()]
-    x, y = data()[0][0].double(), data()[0][1]
+    twin, ((x, y),) = landscape.exact_copy(model), data()
+    own = dict(twin.named_parameters())
 
     def of_vector(vector: Tensor) -> Tensor:
-        parts = vector.split([shape.numel() for shape in shapes])
-        own = {n: part.view(s) for n, part, s in zip(names, parts, shapes, strict=True)}
-        out = torch.func.functional_call(twin, own, (x,))
-        return nn.functional.cross_entropy(out, y)
+        parts = vector.split([p.numel() for p in own.values()])
+        given = {n: part.view(own[n].shape) for n, part in zip(own, parts, strict=True)}
+        return nn.functional.cross_entropy(torch.func.functional_call(twin, given, x.double()), y)
 
-    flat = torch.cat([p.detach().flatten() for p in twin.parameters()])
-    hessian = torch.func.hessian(of_vector)(flat)
-    expected = torch.linalg.eigvalsh(hessian)[-1].item()
+    flat = torch.cat([p.detach().flatten() for p in own.values()])
+    expected = torch.linalg.eigvalsh(torch.func.hessian(of_vector)(flat))[-1].item()
     found = sharpness(model, cross_entropy, data(), iterations=2000, tolerance=1e-9)
     assert found.eigenvalue == pytest.approx(expected, rel=1e-4)
 
@@ -102,21 +93,18 @@ def cross_entropy(model: nn.Module, batch: Any) -> Tensor:
     return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
 
-def test_directions_have_the_norm_of_each_filter() -> None:
+def test_directions_have_the_norm_of_each_filter_and_a_slice_of_a_quadratic_is_a_parabola() -> None:
     weights = [torch.randn(3, 2, 2, dtype=torch.float64), torch.randn(3, dtype=torch.float64)]
     weights[0][1] = 0
-    first, second = filter_normalised(weights, 1), filter_normalised(weights, 2)
+    first, second = landscape.filter_normalised(weights, 1), landscape.filter_normalised(weights, 2)
     torch.testing.assert_close(first[0].flatten(1).norm(dim=1), weights[0].flatten(1).norm(dim=1))
     assert not first[0][1].any() and not first[1].any()
-    assert torch.equal(first[0], filter_normalised(weights, 1)[0])
+    assert torch.equal(first[0], landscape.filter_normalised(weights, 1)[0])
     assert not torch.equal(first[0], second[0])
-
-
-def test_a_slice_of_a_quadratic_is_a_parabola() -> None:
     model = Quadratic(1.0, 3.0, 7.0, 2.0)
     found = loss_slice(model, value, ONES, radius=2.0, points=5, seed=3)
     w = model.w.detach().double()
-    (d,) = filter_normalised([w], 3)
+    (d,) = landscape.filter_normalised([w], 3)
     curvatures = model.curvatures.double().view_as(w)
     expected = [0.5 * (curvatures * (w + a * d) ** 2).sum().item() for a in found.at]
     assert found.at.tolist() == [-2, -1, 0, 1, 2]
@@ -130,7 +118,7 @@ def test_a_surface_crosses_at_the_weights() -> None:
     across = loss_slice(model, cross_entropy, data(), radius=0.5, points=3, seed=9)
     assert surface.losses[:, 1] == pytest.approx(along.losses)
     assert surface.losses[1] == pytest.approx(across.losses)
-    exact = cross_entropy(exact_copy(model), (data()[0][0].double(), data()[0][1]))
+    exact = cross_entropy(landscape.exact_copy(model), (data()[0][0].double(), data()[0][1]))
     assert surface.losses[1, 1] == float(exact.detach())
 
 
@@ -150,28 +138,24 @@ def test_the_model_and_the_random_state_stay() -> None:
         assert p.grad is not None and torch.equal(p.grad, gradient)
 
 
-@each(
-    "call, match",
+NOWHERE = Path("unused.png")
+test_wrong_input = refused(
     [
         (lambda: loss_slice(network(), value, []), "batches: expected at least one, got none"),
         (lambda: loss_slice(network(), value, ONES, points=4), "an odd number from 3 on, got 4"),
         (lambda: loss_surface(network(), value, ONES, radius=0.0), "a positive number, got 0.0"),
         (lambda: sharpness(network(), value, ONES, iterations=0), "at least one iteration"),
+        (lambda: plot_slices({"a": []}, NOWHERE), "expected at least one slice"),
+        (lambda: plot_surfaces({}, NOWHERE), "expected at least one surface"),
     ],
+    ValueError,
 )
-def test_wrong_input(call: Any, match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        call()
 
 
 def test_pictures(tmp_path: Path) -> None:
     at = np.linspace(-1, 1, 5)
-    slices = {"a": [LossSlice(at, at**2 + 0.1), LossSlice(at, 2 * at**2 + 0.1)], "b": []}
-    assert plot_slices(slices, tmp_path / "a.png").stat().st_size > 1000
+    slices = [landscape.LossSlice(at, factor * at**2 + 0.1) for factor in (1, 2)]
+    assert plot_slices({"a": slices, "b": []}, tmp_path / "a.png").stat().st_size > 1000
     surface = loss_surface(Quadratic(1.0, 2.0), value, ONES, points=5)
     both = {"one": surface, "two": surface}
     assert plot_surfaces(both, tmp_path / "b.png", title="x").stat().st_size > 1000
-    with pytest.raises(ValueError, match="expected at least one slice"):
-        plot_slices({"a": []}, tmp_path / "c.png")
-    with pytest.raises(ValueError, match="expected at least one surface"):
-        plot_surfaces({}, tmp_path / "c.png")

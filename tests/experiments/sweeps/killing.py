@@ -76,18 +76,15 @@ def _progress(folder: Path) -> tuple[object, ...]:
 
 def workers(places: Places) -> list[int]:
     """The processes that hold a cell now."""
-    notes = [
-        Note.read(places.at(cell, numbers[-1]) / LEASE) for cell, numbers in places.tries().items()
-    ]
-    alive = [n for n in notes if n and n.state == HELD and not n.owner.surely_dead()]
-    return [note.owner.pid for note in alive]
+    tries = [places.at(cell, numbers[-1]) / LEASE for cell, numbers in places.tries().items()]
+    held = [note for note in map(Note.read, tries) if note and note.state == HELD]
+    return [note.owner.pid for note in held if not note.owner.surely_dead()]
 
 
 def children(pid: int) -> list[int]:
-    try:
+    with contextlib.suppress(OSError):
         return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
-    except OSError:
-        return []
+    return []
 
 
 def wait_for_end(processes: set[int]) -> None:

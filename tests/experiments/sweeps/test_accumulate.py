@@ -5,20 +5,20 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 import lpkernels as lp
+from lpkernels import schemas
 from lpkernels.experiments.measuring.accumulator_speed import speed_over_length
 from lpkernels.experiments.sweeps import accumulate as work
 from lpkernels.experiments.sweeps.accumulate import AccumulateConfig, Point, open_study
-from lpkernels.experiments.sweeps.study import read_study
+from lpkernels.experiments.sweeps.study import Study, read_study
 from lpkernels.experiments.training.arithmetic import layer_recipes
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
-from lpkernels.experiments.workloads.images import load
 
 TINY = AccumulateConfig(model="cnn1", width=2, batch=16, longest=256, epochs=1, seeds=1)
 
@@ -48,18 +48,14 @@ def test_a_function_can_bring_the_model() -> None:
         work.check_trainable(AccumulateConfig(model="tiny-gpt"))
 
 
-def test_points_are_the_planned_sums_and_one_bit_fewer() -> None:
-    network = work.find_workload(TINY)
-    made = work.make_plan(TINY, network)
+def test_points_are_the_planned_sums_and_one_bit_fewer_rounded_as_asked() -> None:
+    made = work.make_plan(TINY, work.find_workload(TINY))
     points = work.points(made, TINY)
     widths = {row.format.man_bits for row in made.rows}
     simulated = {lp.accumulator(p.accumulator).fmt.man_bits for p in points}
     assert widths | {max(1, w - 1) for w in widths} == simulated
     assert max(p.length for p in points) == TINY.longest
     assert len({p.key() for p in points}) == len(points)
-
-
-def test_points_round_as_the_plan_was_asked_to() -> None:
     config = replace(TINY, rounding="aligned_truncation", metric="nmse", chunk=16)
     made = work.make_plan(config, work.find_workload(TINY))
     accs = [lp.accumulator(p.accumulator) for p in work.points(made, config)]
@@ -72,11 +68,16 @@ def test_points_round_as_the_plan_was_asked_to() -> None:
         assert lp.accumulator(fprop).block == lp.accumulator(wgrad).block == 1
 
 
-def test_a_simulated_sum_has_its_theory() -> None:
+def test_a_simulated_sum_has_its_theory_and_a_length_its_speed() -> None:
     record = work.simulate(Point(256, "e8m5", "e5m2"), side=16)
     assert record["theory"] == pytest.approx(0.959837, abs=1e-6)
     assert record["vrr"] == pytest.approx(0.993, abs=0.03)
     assert "theory" not in work.simulate(Point(256, "e8m5_chunk16", "e5m2"), side=16)
+    found = list(speed_over_length("e5m2", lp.accumulator("e8m6"), longest=8, repeats=1))
+    assert {record["length"] for record in found} == {64, 256}
+    assert all(record["rate"] > 0 and record["nmse"] > 0 for record in found)
+    with pytest.raises(ValueError, match=r"longest must be in 6\.\.24"):
+        next(speed_over_length("e5m2", lp.accumulator("e8m6"), longest=25))
 
 
 def test_a_stopped_simulation_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,13 +98,6 @@ def test_a_stopped_simulation_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
     work.simulate_study(again, points)
     assert [r["length"] for r in again.of("simulation")] == [64, 128]
     assert read_study(again.path, work.KIND) == again.records
-
-
-def test_another_question_is_not_resumed(tmp_path: Path) -> None:
-    open_study(tmp_path, TINY, resume=False)
-    with pytest.raises(ValueError, match="the answer to another question"):
-        open_study(tmp_path, AccumulateConfig(), resume=True)
-    assert len(open_study(tmp_path, AccumulateConfig(), resume=False).records) == 1
 
 
 def test_training_runs_have_the_accumulators_of_the_plan(tmp_path: Path) -> None:
@@ -127,16 +121,35 @@ def test_training_runs_have_the_accumulators_of_the_plan(tmp_path: Path) -> None
     assert all(run.finished for run in runs)
 
 
-def test_digits32_are_the_digits() -> None:
-    small, large = load("digits"), load("digits32")
-    assert large.shape == (1, 32, 32)
-    assert torch.equal(large.train_images[:, :, ::4, 2::4], small.train_images)
-    assert torch.equal(large.mean, small.mean)
+class Question(NamedTuple):
+    number: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return self._asdict()
 
 
-def test_speed_over_length() -> None:
-    found = list(speed_over_length("e5m2", lp.accumulator("e8m6"), longest=8, repeats=1))
-    assert {record["length"] for record in found} == {64, 256}
-    assert all(record["rate"] > 0 and record["nmse"] > 0 for record in found)
-    with pytest.raises(ValueError, match=r"longest must be in 6\.\.24"):
-        next(speed_over_length("e5m2", lp.accumulator("e8m6"), longest=25))
+@pytest.fixture
+def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schemas, "KINDS", {*schemas.KINDS, "guess"})
+
+
+@pytest.mark.usefixtures("kinds")
+def test_a_study_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    study = Study(tmp_path, Question(), kind="guess", resume=False)
+    study.add({"type": "answer", "value": 1})
+    study.add({"type": "other"})
+    again = Study(tmp_path, Question(), kind="guess", resume=True)
+    assert again.of("answer") == [{"type": "answer", "value": 1}]
+    assert again.records == study.records == read_study(tmp_path / "guess.jsonl", "guess")
+    header = again.records[0]
+    assert (header["kind"], header["config"]) == ("guess", {"number": 0})
+    assert Study(tmp_path, Question(), kind="guess", resume=False).of("answer") == []
+
+
+@pytest.mark.usefixtures("kinds")
+def test_another_question_or_another_kind_is_refused(tmp_path: Path) -> None:
+    Study(tmp_path, Question(), kind="guess", resume=False)
+    with pytest.raises(ValueError, match="the answer to another question; resume with the options"):
+        Study(tmp_path, Question(1), kind="guess", resume=True)
+    with pytest.raises(ValueError, match="expected the records of `lpkernels proof`"):
+        read_study(tmp_path / "guess.jsonl", "proof")

@@ -44,26 +44,23 @@ def survive(folder: Path, **options: Any) -> Results:
     return results
 
 
-@pytest.mark.parametrize(
-    ("worker", "visible", "count", "expected"),
-    [
-        (0, None, 0, {}),
-        (0, None, 2, {"CUDA_VISIBLE_DEVICES": "0"}),
-        (3, None, 2, {"CUDA_VISIBLE_DEVICES": "1"}),
-        (1, "4, 6", 2, {"CUDA_VISIBLE_DEVICES": "6"}),
-        (2, "GPU-abc", 1, {"CUDA_VISIBLE_DEVICES": "GPU-abc"}),
-    ],
-)
-def test_workers_take_turns_with_gpus(
-    worker: int, visible: str | None, count: int, expected: dict[str, str]
-) -> None:
-    assert gpu_of(worker, visible, count) == expected
-
-
-def test_gpus_are_shared_out_unless_cells_name_theirs() -> None:
+def test_jobs_and_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gpu_of(0, None, 0) == {}
+    for worker, visible, count, expected in (
+        (0, None, 2, "0"),
+        (3, None, 2, "1"),
+        (1, "4, 6", 2, "6"),
+        (2, "GPU-abc", 1, "GPU-abc"),
+    ):
+        assert gpu_of(worker, visible, count) == {"CUDA_VISIBLE_DEVICES": expected}
     assert wants_gpus(["cuda", "cpu"])
     assert not wants_gpus(["cpu"])
     assert not wants_gpus(["cuda", "cuda:1"])
+    monkeypatch.setattr(sweep, "processors", lambda: 8)
+    for threads, jobs in ((1, 8), (3, 2), (16, 1), (0, 1)):
+        cells = SweepSpec(base={"threads": threads}).cells()
+        assert sweep._checked(cells, "processes", None, toy.train) == jobs
+    assert sweep._checked(cells, "processes", 5, toy.train) == 5
 
 
 def test_processes_outlive_cells_that_die_and_hang(tmp_path: Path) -> None:
@@ -77,9 +74,7 @@ def test_processes_outlive_cells_that_die_and_hang(tmp_path: Path) -> None:
     assert result.status == "failed" and result.error.count("its worker died (process") == 2
 
 
-def test_workers_that_cannot_start_are_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vain_workers_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "_begin", os._exit)
     monkeypatch.setattr(engines, "_VAIN_STARTS", 1)
     with pytest.raises(RuntimeError, match="the workers end before they take a cell"):
@@ -155,11 +150,3 @@ def test_a_dask_cluster(tmp_path: Path) -> None:
         limited = replace(toy.spec("c", seeds=1), cell_seconds=2)
         with pytest.raises(RuntimeError, match="cell_seconds: expected workers in processes of th"):
             run_sweep(limited, tmp_path / "limited", engine="dask", train=toy.train)
-
-
-def test_jobs_are_the_processors_by_the_threads_of_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep, "processors", lambda: 8)
-    for threads, jobs in ((1, 8), (3, 2), (16, 1), (0, 1)):
-        cells = SweepSpec(base={"threads": threads}).cells()
-        assert sweep._checked(cells, "processes", None, toy.train) == jobs
-    assert sweep._checked(cells, "processes", 5, toy.train) == 5

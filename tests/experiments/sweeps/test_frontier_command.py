@@ -2,8 +2,9 @@
 
 import re
 import shutil
+from functools import partial
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.report import frontiers as pictures
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, TrainingRecipe
-from tests.loops import each
 from tests.support import commands
 from tests.support.commands import wide  # noqa: F401
 
@@ -34,25 +34,18 @@ batch = 64
 label_noise = 0.5
 """
 SPACE = FormatSpace(["e3m1_sat", "e4m2_sat"], ["e6m7_sat", "e6m11_sat"])
-COMMANDS = ("run", "status", "table", "predict", "choose", "plot")
-
-
-def call(*arguments: object) -> Any:
-    return commands.call("frontier", *arguments)
+call, done = (partial(command, "frontier") for command in (commands.call, commands.done))
 
 
 def fails(option: str, message: str, *arguments: object) -> None:
-    result = call(*arguments)
-    assert result.exit_code == 2
-    text = re.sub(r"[\s│]+", " ", result.output).replace("'--", "--")
-    assert f"Invalid value for {option}" in text and message in text, text
+    said = commands.sentence(call(*arguments), 2).replace("'--", "--")
+    assert f"Invalid value for {option}" in said and message in said, said
 
 
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
-    path = tmp_path / "tables.toml"
-    path.write_text(TOML)
-    return path
+    (tmp_path / "tables.toml").write_text(TOML)
+    return tmp_path / "tables.toml"
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +54,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("study")
     (folder / "tables.toml").write_text(TOML)
     out = folder / "out"
-    result = call("run", folder / "tables.toml", "--out", out, "--all", "--jobs", 1)
-    assert result.exit_code == 0, result.output
-    assert "8 finished" in result.output
-    assert f"lpkernels frontier predict {out}" in " ".join(result.output.split())
+    said = done("run", folder / "tables.toml", "--out", out, "--all", "--jobs", 1)
+    assert "8 finished" in said and f"lpkernels frontier predict {out}" in " ".join(said.split())
     return out
 
 
@@ -74,70 +65,66 @@ def known(tmp_path: Path) -> Path:
     return ErrorMatrix(SPACE, list("abcd"), errors).save(tmp_path / "known.json")
 
 
-@each("command", COMMANDS)
-def test_help_has_an_example(command: str) -> None:
-    result = call(command, "--help")
-    assert result.exit_code == 0
-    assert f"lpkernels frontier {command}" in result.output.split("Example:")[1]
-
-
 def test_status_table_predict_plot(study: Path, tmp_path: Path) -> None:
     errors = tmp_path / "errors.json"
     status = call("status", study).output
     assert "noisy: 4 of 4 configurations chosen" in status and "8 finished, 0 diverged" in status
-    assert call("table", study, "--export", errors).exit_code == 0
+    done("table", study, "--export", errors)
     assert ErrorMatrix.load(errors, SPACE).tasks == ("clean", "noisy")
     predicted = call("predict", study, "--task", "noisy").output
     assert "every configuration is measured" in predicted and "clean" not in predicted
     for what in ("frontier", "matrix", "singular-values"):
         picture = tmp_path / f"{what}.png"
-        drawn = call("plot", study, "--what", what, "--truth", errors, "--out", picture)
-        assert drawn.exit_code == 0, drawn.output
+        done("plot", study, "--what", what, "--truth", errors, "--out", picture)
         assert picture.stat().st_size > 1000
 
 
-def test_studies_of_one_name_stand_side_by_side(
-    study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_studies_of_one_name(study: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[str] = []
     monkeypatch.setattr(pictures, "plot_frontiers", lambda each, *_, **__: drawn.extend(each))
     folders = [shutil.copytree(study, tmp_path / name) for name in ("one", "two")]
-    assert call("plot", *folders, "--out", tmp_path / "x.png").exit_code == 0
+    done("plot", *folders, "--out", tmp_path / "x.png")
     assert drawn == ["one: clean", "one: noisy", "two: clean", "two: noisy"]
 
 
 def test_choose_says_and_saves_a_recipe(spec: Path, known: Path, tmp_path: Path) -> None:
     out, saved = tmp_path / "out", tmp_path / "recipe.json"
     options = ("--known", known, "--rank", 2)
-    how = ("--task", "noisy", "--measure", 3, "--jobs", 1)
-    assert call("run", spec, "--out", out, *options, *how).exit_code == 0
+    done("run", spec, "--out", out, *options, "--task", "noisy", "--measure", 3, "--jobs", 1)
     assert "3 of 4" in call("status", out).output
-    result = call("choose", out, "--cap", "1MiB", *options, "--save", saved)
-    assert result.exit_code == 0, result.output
+    printed = done("choose", out, "--cap", "1MiB", *options, "--save", saved)
+    choice, said, *lines = printed.splitlines()
     recipe = TrainingRecipe.load(saved)
     index = SPACE.index((recipe.low.fmt, recipe.high.fmt))
-    choice, said, *_ = result.output.splitlines()
     assert choice.startswith(f"choice for noisy, at most 1.00 MiB: {SPACE.name(index)}, ")
     assert said == f"recipe: {recipe}"
     # The command that is printed trains in this configuration.
-    line = next(line for line in result.output.splitlines() if line.startswith("lpkernels train"))
+    line = next(line for line in lines if line.startswith("lpkernels train"))
     given = re.findall(r"--([a-z-]+) (\S+)", line)
     fields = {name.replace("-", "_"): value for name, value in given}
-    config = RunConfig.of(**{**fields, "loss_scale": float(fields["loss_scale"])})
-    assert config.flat()["tensors"] == str(recipe.low) and config.flat()["master"] == str(
-        recipe.high
-    )
+    found = RunConfig.of(**{**fields, "loss_scale": float(fields["loss_scale"])}).flat()
+    assert (found["tensors"], found["master"]) == (str(recipe.low), str(recipe.high))
 
 
 def test_choices_are_drawn_from_their_records(tmp_path: Path) -> None:
     path, out = tmp_path / "choices.jsonl", tmp_path / "choices.png"
     row = {"type": "average", "method": "greedy", "count": 3, "rmse": 0.1, "rmse_error": 0.01}
     write_records(path, [{"type": "header", "kind": CHOICES}, row | {"noise": 0.02}])
-    assert call("plot", path, "--what", "choices", "--out", out).exit_code == 0
+    done("plot", path, "--what", "choices", "--out", out)
     assert out.stat().st_size > 1000
 
 
-def test_wrong_options_are_named(spec: Path, known: Path, tmp_path: Path) -> None:
+def test_wrong_options_are_named_after_missing_files(
+    tmp_path: Path, spec: Path, known: Path
+) -> None:
+    none = tmp_path / "none"
+    fails("'folder'", "expected the folder of a study at", "choose", none)
+    fails("'folder'", "expected the folder of a study", "predict", none)
+    fails("'spec'", "expected a specification (a TOML file) at", "run", none)
+    fails("'sources'", "expected the folder of a study or a file of records", "plot", none)
+    fails("--known", "No such file", "plot", tmp_path, "--known", none)
+    fails("--truth", "No such file", "plot", tmp_path, "--truth", none)
+    fails("--what", "expected one of frontier", "plot", tmp_path, "--what", "x", "--out", "a.png")
     run = ("run", spec, "--out", tmp_path / "out")
     other = ErrorMatrix(FormatSpace(["e4m3"], ["fp16"]), ["a"], [[0.5]])
     path = other.save(tmp_path / "other.json")
@@ -155,23 +142,8 @@ def test_wrong_options_are_named(spec: Path, known: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").glob("cells/*"))
 
 
-def test_a_missing_file_is_named_before_a_missing_option(tmp_path: Path) -> None:
-    none = tmp_path / "none"
-    fails("'folder'", "expected the folder of a study at", "choose", none)
-    fails("'folder'", "expected the folder of a study", "predict", none)
-    fails("'spec'", "expected a specification (a TOML file) at", "run", none)
-    fails("'sources'", "expected the folder of a study or a file of records", "plot", none)
-    fails("--known", "No such file", "plot", tmp_path, "--known", none)
-    fails("--truth", "No such file", "plot", tmp_path, "--truth", none)
-    fails("--what", "expected one of frontier", "plot", tmp_path, "--what", "x", "--out", "a.png")
-
-
-def test_a_stopped_run_says_how_to_go_on(
-    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stop(*_: object, **__: object) -> None:
-        raise Interrupted("stopped; 0 of 8 cells are finished")
-
+def test_stopped_it_can_go_on(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = Mock(side_effect=Interrupted("stopped; 0 of 8 cells are finished"))
     monkeypatch.setattr(measuring, "run_sweep", stop)
     monkeypatch.setattr("sys.argv", ["lpkernels", "frontier", "run", "a b.toml", "--all"])
     result = call("run", spec, "--out", tmp_path / "out", "--all")

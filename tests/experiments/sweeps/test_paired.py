@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from lpkernels.experiments.sweeps import paired
+from lpkernels.experiments.sweeps.student import critical_t, two_sided_p
+from tests.loops import each
 
 # These are accuracies of a test set of 360 examples: ties and equal differences are common.
 ACCURACIES = st.integers(0, 360).map(lambda right: right / 360)
@@ -62,10 +64,6 @@ def test_holm_is_bonferroni_over_all_families_that_hold_a_hypothesis(raw: list[f
     assert [c for _, c in sorted(zip(raw, corrected, strict=True))] == sorted(corrected)
 
 
-def test_holm_of_a_worked_example() -> None:
-    assert paired.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-
-
 @QUICK
 @given(st.lists(FIGURES, min_size=1, max_size=12), st.randoms(use_true_random=False))
 def test_means_and_errors_do_not_depend_on_the_order(values, shuffle: random.Random) -> None:
@@ -74,14 +72,7 @@ def test_means_and_errors_do_not_depend_on_the_order(values, shuffle: random.Ran
     assert paired.standard_error(shuffled) == paired.standard_error(values)
 
 
-def test_one_value_has_neither_error_nor_interval_nor_p() -> None:
-    assert paired.standard_error([0.5]) is None
-    assert paired.t_interval([0.5], 0.95) is None
-    assert paired.bootstrap_interval([0.5], 0.95) is None
-    assert paired.paired_p([0.5]) is None
-
-
-def test_differences_that_are_equal_but_for_rounding_have_no_spread() -> None:
+def test_equal_differences_and_one_value_have_no_spread_and_a_seed_one_bootstrap() -> None:
     reference = [k / 360 for k in (301, 317, 322, 330)]
     values = [k / 360 for k in (304, 320, 325, 333)]
     assert len({a - b for a, b in zip(values, reference, strict=True)}) > 1
@@ -89,28 +80,22 @@ def test_differences_that_are_equal_but_for_rounding_have_no_spread() -> None:
     assert len(set(found)) == 1
     assert found[0] == pytest.approx(3 / 360)
     assert paired.differences([0.1 + 0.2, 0.5], [0.3, 0.5]) == [0.0, 0.0]
+    assert paired.standard_error([0.5]) is paired.paired_p([0.5]) is None
+    assert paired.t_interval([0.5], 0.95) is paired.bootstrap_interval([0.5], 0.95) is None
+    drawn = [0.1, 0.4, -0.2, 0.3, 0.25]
+    one, again, other = (paired.bootstrap_interval(drawn, 0.95, seed=s) for s in (1, 1, 2))
+    assert one == again != other
 
 
-@pytest.mark.parametrize(
-    ("found", "p"), [([0.0, 0.0], 1.0), ([0.1, 0.1], 0.5), ([-0.1] * 5, 2.0**-4)]
-)
+@each("found, p", [([0.0, 0.0], 1.0), ([0.1, 0.1], 0.5), ([-0.1] * 5, 2.0**-4)])
 def test_without_spread_p_is_that_of_flipped_signs(found: list[float], p: float) -> None:
     flips = itertools.product((-1, 1), repeat=len(found))
     sums = [abs(math.fsum(s * d for s, d in zip(signs, found, strict=True))) for signs in flips]
     assert paired.paired_p(found) == p == np.mean([s >= abs(math.fsum(found)) for s in sums])
 
 
-def test_the_bootstrap_is_the_same_for_the_same_seed_only() -> None:
-    found = [0.1, 0.4, -0.2, 0.3, 0.25]
-    first = paired.bootstrap_interval(found, 0.95, seed=1)
-    assert paired.bootstrap_interval(found, 0.95, seed=1) == first
-    assert paired.bootstrap_interval(found, 0.95, seed=2) != first
-
-
 @pytest.mark.parametrize(("count", "bootstrap"), [(5, 0.84), (20, 0.92)])
-def test_intervals_cover_the_mean_as_often_as_their_docstrings_say(
-    count: int, bootstrap: float
-) -> None:
+def test_intervals_cover_the_mean_as_often_as_they_say(count: int, bootstrap: float) -> None:
     cases = 500
     drawn = np.random.default_rng(count).normal(size=(cases, count)).tolist()
     covered = {"t": 0, "bootstrap": 0}
@@ -125,12 +110,26 @@ def test_intervals_cover_the_mean_as_often_as_their_docstrings_say(
         assert covered[name] / cases == pytest.approx(share, abs=3 * deviation), name
 
 
-def test_holm_keeps_the_share_of_families_with_a_false_finding() -> None:
-    cases, arms = 500, 4
-    # All differences are to one reference and share its figures, as in a sweep.
-    drawn = np.random.default_rng(0).normal(size=(cases, arms + 1, 5))
-    families = [[paired.paired_p(list(arm - case[0])) or 0.0 for arm in case[1:]] for case in drawn]
-    false = sum(min(paired.holm(family)) < 0.05 for family in families)
-    uncorrected = sum(min(family) < 0.05 for family in families)
-    assert false / cases <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / cases)
-    assert uncorrected / cases > 0.1
+DEGREES = (1, 2, 3, 4, 5, 9, 30, 99, 1000)
+
+
+@each("dof", DEGREES)
+def test_two_sided_p_is_that_of_scipy_far_into_the_tails(dof: int) -> None:
+    for t in (0.0, 0.01, 0.5, 1.0, 2.0, 3.0, 10.0, 40.0, 1e6):
+        expected = 2 * stats.t.sf(t, dof)
+        assert two_sided_p(t, dof) == pytest.approx(expected, rel=1e-10, abs=1e-290)
+        assert two_sided_p(-t, dof) == two_sided_p(t, dof)
+
+
+@each("t", [1e-12, 1e-8, 0.3, 7.0])
+def test_two_sided_p_is_the_closed_form_of_one_and_two_degrees_and_zero_far_out(t: float) -> None:
+    # This holds near zero too, where scipy loses digits.
+    assert two_sided_p(t, 1) == pytest.approx(1 - 2 / math.pi * math.atan(t), rel=1e-13)
+    assert two_sided_p(t, 2) == pytest.approx(1 - t / math.hypot(t, math.sqrt(2)), rel=1e-13)
+    assert two_sided_p(math.inf, 4) == two_sided_p(1e200, 4) == 0.0
+
+
+@each("dof", DEGREES)
+def test_critical_t_is_the_quantile_of_scipy(dof: int) -> None:
+    for level in (0.01, 0.5, 0.8, 0.95, 0.99, 0.9999):
+        assert critical_t(level, dof) == pytest.approx(stats.t.ppf((1 + level) / 2, dof), rel=1e-10)

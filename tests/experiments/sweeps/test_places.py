@@ -1,9 +1,9 @@
 """The folder of a sweep: claims, takeovers, late results, failures."""
 
 import json
-import multiprocessing
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -46,9 +46,8 @@ def dead(taken: Claim) -> None:
 
 
 def run_files(folder: Path, text: str) -> None:
-    (folder / CHECKPOINT).write_text(text)
-    (folder / PREVIOUS).write_text(f"before {text}")
-    (folder / RECORDS).write_text(text)
+    for name, content in ((CHECKPOINT, text), (PREVIOUS, f"before {text}"), (RECORDS, text)):
+        (folder / name).write_text(content)
 
 
 def test_a_cell_is_claimed_once_and_its_end_is_one_folder(places: Places) -> None:
@@ -74,9 +73,8 @@ def test_a_released_cell_goes_on_from_its_checkpoint(places: Places) -> None:
     first.release()
     second = claimed(places)
     assert second.folder.name == f"{X}.2" and second.bad == []
-    assert (second.folder / CHECKPOINT).read_text() == "one"
-    assert (second.folder / PREVIOUS).read_text() == "before one"
-    assert (second.folder / RECORDS).read_text() == "one"
+    texts = [(second.folder / name).read_text() for name in (CHECKPOINT, PREVIOUS, RECORDS)]
+    assert texts == ["one", "before one", "one"]
     run_files(second.folder, "two")
     second.release()
     third = claimed(places)
@@ -84,9 +82,12 @@ def test_a_released_cell_goes_on_from_its_checkpoint(places: Places) -> None:
     third.release()
 
 
-def test_a_dead_workers_cell_is_taken_over_from_the_last_checkpoint_there_is(
-    places: Places,
-) -> None:
+def died(claim: Claim) -> bool:
+    """Whether the one bad try before a claim is a worker that died."""
+    return len(claim.bad) == 1 and "its worker died (process" in claim.bad[0]
+
+
+def test_a_dead_workers_cell_goes_on_from_the_last_checkpoint_there_is(places: Places) -> None:
     first = claimed(places)
     run_files(first.folder, "one")
     # A run that saved once has no checkpoint before its last one.
@@ -99,9 +100,15 @@ def test_a_dead_workers_cell_is_taken_over_from_the_last_checkpoint_there_is(
     (first.folder / LEASE).write_text("?")
     third = claimed(places)
     assert (third.folder / CHECKPOINT).read_text() == "one"
-    assert len(third.bad) == 1 and "its worker died (process" in third.bad[0]
-    assert not third.is_hopeless
+    assert died(third) and not third.is_hopeless
     third.release()
+    # A worker that is killed within its limit died too.
+    taken = claimed(places, Y)
+    (taken.folder / ERROR).write_text("ran longer than its limit of 5 s\n")
+    dead(taken)
+    second = claimed(places, Y)
+    assert died(second)
+    second.release()
 
 
 def test_after_an_error_a_cell_starts_again(places: Places) -> None:
@@ -134,23 +141,21 @@ def _overrun(places: Places) -> None:
 
 
 def _in_time(places: Places) -> None:
-    taken = claimed(places)
+    taken = claimed(places, Y)
     with taken.limited(60):
         pass
-    taken.finish(RECORD)
+    taken.finish(RECORD | {"cell": Y})
 
 
 def in_a_process(call: Callable[[Places], None], places: Places) -> int | None:
     """Calls it in a process that it may end; returns how that ended."""
-    process = multiprocessing.get_context("fork").Process(target=call, args=(places,))
+    process = get_context("fork").Process(target=call, args=(places,))
     process.start()
     process.join()
     return process.exitcode
 
 
-def test_a_cell_over_its_limit_failed_and_twice_is_given_up_and_says_where_it_was(
-    places: Places,
-) -> None:
+def test_a_cell_over_its_limit_failed_and_twice_is_given_up_with_its_place(places: Places) -> None:
     assert in_a_process(_overrun, places) == 1
     second = claimed(places)
     assert second.bad == ["ran longer than its limit of 0.1 s"] and not second.is_hopeless
@@ -161,20 +166,9 @@ def test_a_cell_over_its_limit_failed_and_twice_is_given_up_and_says_where_it_wa
     assert third.is_hopeless and third.give_up({**RECORD, "status": "failed"})
     text = (places.failed / X / ERROR).read_text()
     assert text.startswith("ran longer than its limit of 0.1 s\n") and " in _overrun" in text
-
-
-def test_a_cell_within_its_limit_leaves_nothing_of_it(places: Places) -> None:
+    # A cell within its limit leaves nothing of it.
     assert in_a_process(_in_time, places) == 0
-    assert sorted(p.name for p in (places.cells / X).iterdir()) == [CELL]
-
-
-def test_a_worker_killed_within_the_limit_died(places: Places) -> None:
-    taken = claimed(places)
-    (taken.folder / ERROR).write_text("ran longer than its limit of 5 s\n")
-    dead(taken)
-    second = claimed(places)
-    assert len(second.bad) == 1 and "its worker died (process" in second.bad[0]
-    second.release()
+    assert sorted(p.name for p in (places.cells / Y).iterdir()) == [CELL]
 
 
 def test_what_is_killed_with_its_command_was_not_killed_by_the_cell(places: Places) -> None:
@@ -187,9 +181,7 @@ def test_what_is_killed_with_its_command_was_not_killed_by_the_cell(places: Plac
 
 
 @pytest.mark.parametrize(("command", "bad"), [(2.0, 1), (55.0, 0)])
-def test_a_worker_elsewhere_is_outlived_by_a_command_that_is_not_silent(
-    places: Places, command: float, bad: int
-) -> None:
+def test_a_command_outlives_a_worker_elsewhere(places: Places, command: float, bad: int) -> None:
     claimed(places).lease._over.set()
     watch, now = Watch(), time.monotonic()
     for path, silent in ((places.at(X, 1) / LEASE, 61.0), (places.runs / UNIQUE, command)):

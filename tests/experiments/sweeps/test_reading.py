@@ -2,13 +2,13 @@
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from lpkernels.experiments.sweeps.log import read_specs
 from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.sweeps.reading import read_results, read_status, write_results
-from lpkernels.experiments.sweeps.sweep import run_sweep
 from tests.experiments.sweeps import toy
 
 
@@ -55,21 +55,19 @@ def test_a_damaged_line_of_the_log_means_nothing(tmp_path: Path) -> None:
 
 
 def test_what_is_no_sweep(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="expected the folder of a sweep at"):
-        read_results(tmp_path)
-    with pytest.raises(FileNotFoundError, match="expected the folder of a sweep at"):
-        read_status(tmp_path / "none")
-    (tmp_path / "x.jsonl").write_text('{"type": "header", "kind": "run"}\n')
-    with pytest.raises(ValueError, match=r"expected results that .* got 'run'"):
-        read_results(tmp_path / "x.jsonl")
-    (tmp_path / "sweep.jsonl").write_text('{"type": "header", "kind": "run"}\n')
-    with pytest.raises(ValueError, match=r"expected the header of a sweep, got 'run'"):
-        read_results(tmp_path)
+    for read, folder in ((read_results, tmp_path), (read_status, tmp_path / "none")):
+        with pytest.raises(FileNotFoundError, match="expected the folder of a sweep at"):
+            read(folder)
+    for name, place, message in (
+        ("x.jsonl", tmp_path / "x.jsonl", r"expected results that .* got 'run'"),
+        ("sweep.jsonl", tmp_path, r"expected the header of a sweep, got 'run'"),
+    ):
+        (tmp_path / name).write_text('{"type": "header", "kind": "run"}\n')
+        with pytest.raises(ValueError, match=message):
+            read_results(place)
 
 
-def test_the_status_of_a_file_says_what_to_write_and_another_version_of_it_is_refused(
-    tmp_path: Path,
-) -> None:
+def test_the_status_of_a_file_and_another_version_of_it_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "out"
     path = write_results(toy.run(toy.spec("a"), out), tmp_path / "x")
     with pytest.raises(ValueError, match=rf"got the file .*`lpkernels sweep table {path}` for"):
@@ -83,24 +81,18 @@ def test_the_status_of_a_file_says_what_to_write_and_another_version_of_it_is_re
 
 
 def test_results_of_a_sweep_that_has_only_begun(tmp_path: Path) -> None:
-    def nothing(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        run_sweep(toy.spec(), tmp_path, jobs=1, train=nothing)
-    results = read_results(tmp_path)
-    assert results.results == [] and results.missing == 4
+        toy.run(toy.spec(), tmp_path, train=Mock(side_effect=KeyboardInterrupt))
+    found = read_results(tmp_path)
+    assert (found.results, found.missing) == ([], 4)
 
 
 def test_a_broken_cell_is_shown_and_blocks_no_other(tmp_path: Path) -> None:
     spec = toy.spec("a", "b", seeds=2)
     whole = toy.run(spec, tmp_path)
     cells = Places(tmp_path).cells
-    spoiled = {
-        result.cell: text for result, text in zip(whole.results[:3], ["{", "[]", "{}"], strict=True)
-    }
-    for name, text in spoiled.items():
-        (cells / name / "cell.json").write_text(text)
+    for result, text in zip(whole.results, ["{", "[]", "{}"], strict=False):
+        (cells / result.cell / "cell.json").write_text(text)
     (tmp_path / "work" / "Thumbs.db").touch()
     found = toy.run(spec, tmp_path)
     assert found.results == whole.results[3:] and found.missing == 0
@@ -116,9 +108,10 @@ def test_a_damaged_file_of_results_is_one_sentence(tmp_path: Path) -> None:
     header, *_ = path.read_text().splitlines()
     unknown = '{"arm": "a", "axes": [], "seed": 0, "status": "finished"}'
     for line in ("[]", "{}", '{"arm": 1}', unknown):
-        path.write_text(f"{header}\n{line}\n{line}\n")
-        with pytest.raises(ValueError, match=r"results.jsonl: line 2 is not the result of a cell"):
-            read_results(path)
-        path.write_text(f"{line}\n{line}\n")
-        with pytest.raises(ValueError, match=r"results.jsonl: expected results that"):
-            read_results(path)
+        for before, message in (
+            (f"{header}\n", "line 2 is not the result of a cell"),
+            ("", "expected results that"),
+        ):
+            path.write_text(f"{before}{line}\n{line}\n")
+            with pytest.raises(ValueError, match=f"results.jsonl: {message}"):
+                read_results(path)

@@ -1,14 +1,16 @@
-"""Specifications: what they make, and what is wrong with one before anything runs."""
+"""Specifications of sweeps, what is wrong with one, and which sources make other cells."""
 
+import importlib
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from lpkernels.experiments.sweeps import sources
+from lpkernels.experiments.sweeps.sources import cell_name, hash_of_package, sources_hash
 from lpkernels.experiments.sweeps.specification import SweepSpec, merged, read_spec, spec_of
 from lpkernels.experiments.training.config import RunConfig
-from tests.loops import each
+from tests.support.refusals import rejects
 
 TOML = """
 name = "mnist1d"
@@ -50,15 +52,19 @@ def test_a_file_makes_arms_times_axes_times_seeds(tmp_path: Path) -> None:
     assert spec.compare == "affine4"
 
 
-def test_defaults_are_one_arm_one_seed_one_thread() -> None:
+def test_defaults_are_one_arm_one_seed_one_thread_and_a_limit_is_no_part_of_a_cell() -> None:
     spec = SweepSpec()
     assert [(c.arm, c.seed, c.config.threads) for c in spec.cells()] == [("base", 0, 1)]
     assert SweepSpec(base={"threads": 4}).cells()[0].config.threads == 4
     assert SweepSpec(arms={"a": {}, "b": {"lr": 1}}).compare == "a"
+    without, limited = SweepSpec(seeds=2), SweepSpec(seeds=2, cell_seconds=60)
+    assert SweepSpec.from_dict(limited.to_dict()) == limited
+    assert limited.cells() == without.cells()
+    assert merged([without, limited]).cell_seconds == 60
 
 
-@each(
-    "values, message",
+test_wrong_specifications = rejects(
+    SweepSpec.from_dict,
     [
         ({"bases": {}}, "unknown field bases; did you mean base"),
         ({"base": {"lrr": 0.1}}, r"\[base\]: RunConfig: unknown field lrr; did you mean lr"),
@@ -86,47 +92,37 @@ def test_defaults_are_one_arm_one_seed_one_thread() -> None:
         ({"arms": {"a": {"recipe": "fp7"}}}, "arm 'a' .*fp7"),
     ],
 )
-def test_wrong_specifications(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        SweepSpec.from_dict(values)
 
 
-@each(
-    "values, message",
+test_values_of_another_type = rejects(
+    SweepSpec.from_dict,
     [
         ({"base": 3}, r"base: expected a table \[base\]"),
         ({"arms": {"a": 3}}, r"\[arms.a\]: expected a table of fields, got 3"),
         ({"axes": {"lr": ["fast"]}}, "lr: expected float, got str 'fast'"),
     ],
+    TypeError,
 )
-def test_values_of_another_type(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(TypeError, match=message):
-        SweepSpec.from_dict(values)
 
 
-@each("seconds", [0, -1, "10 min", math.inf, math.nan, True, 10**9])
-def test_a_limit_that_is_none(seconds: Any) -> None:
-    with pytest.raises(ValueError, match=r"^cell_seconds: expected a number above 0, at most 31,5"):
-        SweepSpec.from_dict({"cell_seconds": seconds})
-
-
-def test_a_limit_is_no_part_of_a_cell() -> None:
-    without, limited = SweepSpec(seeds=2), SweepSpec(seeds=2, cell_seconds=60)
-    assert SweepSpec.from_dict(limited.to_dict()) == limited
-    assert limited.cells() == without.cells()
-    assert merged([without, limited]).cell_seconds == 60
+test_a_limit_that_is_none = rejects(
+    lambda seconds: SweepSpec.from_dict({"cell_seconds": seconds}),
+    [
+        (seconds, r"^cell_seconds: expected a number above 0, at most 31,5")
+        for seconds in (0, -1, "10 min", math.inf, math.nan, True, 10**9)
+    ],
+)
 
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="expected a specification"):
         read_spec(tmp_path / "none.toml")
-    with pytest.raises(ValueError, match=r"sweep.toml: .*line 1"):
-        read_spec(written(tmp_path, "name = \n"))
-    with pytest.raises(ValueError, match=r"sweep.toml: seeds: expected"):
-        read_spec(written(tmp_path, "seeds = 0\n"))
+    for text, message in (("name = \n", ".*line 1"), ("seeds = 0\n", "seeds: expected")):
+        with pytest.raises(ValueError, match=f"sweep.toml: {message}"):
+            read_spec(written(tmp_path, text))
 
 
-def test_configurations_make_their_sweep() -> None:
+def test_configurations_make_their_sweep_and_sweeps_merge() -> None:
     fp8 = {"recipe": "fp8_wang2018", "layer_accs": (("stem", "e4m1", "native", "e5m6"),)}
     configs = [
         RunConfig.of(name=name, seed=seed, epochs=2, width=4, **fields)
@@ -141,25 +137,93 @@ def test_configurations_make_their_sweep() -> None:
         spec_of(configs[:-1])
     with pytest.raises(ValueError, match="'fp32' names two configurations"):
         spec_of([*configs, RunConfig(name="fp32")])
-
-
-def test_specifications_of_one_sweep_merge() -> None:
     first = SweepSpec({"epochs": 2}, {"a": {}}, {"lr": [0.1]}, 2)
     more = SweepSpec({"epochs": 2}, {"b": {"batch": 8}}, {"lr": [0.2, 0.1]}, [1, 5])
     both = merged([first, more])
-    assert list(both.arms) == ["a", "b"]
-    assert both.axes == {"lr": [0.1, 0.2]}
-    assert both.seeds == [0, 1, 5]
+    assert (list(both.arms), both.axes, both.seeds) == (["a", "b"], {"lr": [0.1, 0.2]}, [0, 1, 5])
 
 
-@each(
-    "other, message",
+test_specifications_of_other_sweeps_do_not = rejects(
+    lambda other: merged([SweepSpec({"epochs": 2}, {"a": {}}), other]),
     [
         (SweepSpec({"epochs": 3}, {"a": {}}), r"another base .*: 2\} there, .* 3\} here"),
         (SweepSpec({"epochs": 2}, {"a": {}}, {"lr": [1]}), "other axes .*: none there, lr here"),
         (SweepSpec({"epochs": 2}, {"a": {"batch": 8}}), "arm 'a' is another one there"),
     ],
 )
-def test_specifications_of_other_sweeps_do_not(other: SweepSpec, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        merged([SweepSpec({"epochs": 2}, {"a": {}}), other])
+
+
+STATISTICS = "experiments/sweeps/statistics.py"
+
+
+def write(path: Path, text: str = "1") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def package(root: Path) -> Path:
+    for name in ("a.py", "report/b.py", "cli/c.py", STATISTICS, "n/d.py"):
+        write(root / "lpkernels" / name)
+    return root / "lpkernels"
+
+
+@pytest.mark.parametrize(
+    "name, counts",
+    [
+        *((name, True) for name in ("a.py", "n/d.py", "n/new.py", "../csrc/cpu/x.cpp")),
+        ("_C.cpython-311.so", True),
+        *((name, False) for name in ("n/notes.txt", "report/b.py", "cli/c.py", STATISTICS)),
+    ],
+)
+def test_what_can_change_a_result_changes_the_hash(tmp_path: Path, name: str, counts: bool) -> None:
+    root = package(tmp_path)
+    before = hash_of_package(root)
+    write(root / name, "2")
+    assert (hash_of_package(root) != before) == counts
+
+
+def test_the_built_module_counts_without_its_sources_alone_and_no_place(tmp_path: Path) -> None:
+    root = package(tmp_path / "a")
+    before = hash_of_package(root)
+    assert hash_of_package(package(tmp_path / "b")) == before
+    write(root.parent / "csrc" / "x.cpp")
+    before = hash_of_package(root)
+    (root / "_C.so").write_text("built")
+    assert hash_of_package(root) == before
+
+
+def test_a_cell_is_named_by_all_but_the_name_of_its_run() -> None:
+    config = RunConfig(name="a")
+    assert cell_name(config) == cell_name(RunConfig(name="b"))
+    for other in ({"seed": 1}, {"threads": 1}, {"lr": 0.2}, {"loss_scale": 2.0}):
+        assert cell_name(config.replace(**other)) != cell_name(config)
+    assert sources.version_of(cell_name(config)) == sources_hash(config)[:8]
+    # A field at its default is no part of the name.
+    given = RunConfig.of(epochs=3, loss_scale=1.0, clip=None, model="")
+    assert sources.config_digits(given) == sources.config_digits(RunConfig.of(epochs=3))
+    assert sources.config_digits(given.replace(clip=1.0)) != sources.config_digits(given)
+
+
+def test_the_module_of_ones_own_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "my_workload_of_a_test.py"
+    module.write_text("def f(): ...\n")
+    importlib.invalidate_caches()
+    config = RunConfig.of(data="my_workload_of_a_test:f")
+    before = sources_hash(config)
+    assert before != sources_hash(RunConfig())
+    sources._module_hash.cache_clear()
+    module.write_text("def f(): return 1\n")
+    assert sources_hash(config) != before
+
+
+def test_looking_at_modules_imports_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("theirs/__init__.py", "theirs/deep/__init__.py"):
+        write(tmp_path / name, "raise SystemExit('imported')")
+    write(tmp_path / "theirs/deep/data.py", "one")
+    monkeypatch.syspath_prepend(tmp_path)
+    config = RunConfig.of(data="theirs.deep.data:make")
+    assert len(sources.sources_hash(config)) == 64
+    for name in ("theirs.shallow", "no_such_module_here", "no_such.module"):
+        with pytest.raises(ValueError, match=f"module {name!r} cannot be found"):
+            sources.sources_hash(RunConfig.of(data=f"{name}:make"))

@@ -12,13 +12,8 @@ from hypothesis import strategies as st
 from lpkernels.experiments.sweeps import paired
 from lpkernels.experiments.sweeps.groups import figure_of, grouped, place_of
 from lpkernels.experiments.sweeps.results import Result
-from lpkernels.experiments.sweeps.statistics import (
-    ArmSummary,
-    Difference,
-    summarise,
-    varied_axes,
-)
-from tests.loops import each
+from lpkernels.experiments.sweeps.statistics import ArmSummary, Difference, summarise, varied_axes
+from tests.support.refusals import rejects
 
 FIELD = "test_accuracy"
 
@@ -38,10 +33,6 @@ def runs(arm: str, figures: list[float], axes: tuple[tuple[str, Any], ...] = ())
     return [result(arm, seed, figure, axes=axes) for seed, figure in enumerate(figures)]
 
 
-def by_arm(summaries: list[ArmSummary]) -> dict[str, ArmSummary]:
-    return {summary.arm: summary for summary in summaries}
-
-
 def test_an_arm_has_mean_error_and_interval() -> None:
     (summary,) = summarise(runs("a", [0.1, 0.2, 0.3]), FIELD)
     assert summary.mean == pytest.approx(0.2)
@@ -50,9 +41,11 @@ def test_an_arm_has_mean_error_and_interval() -> None:
     assert (summary.seeds, summary.figures, summary.difference) == (3, 3, None)
 
 
-def against_base(results: list[Result]) -> tuple[ArmSummary, Difference]:
-    """The summary of arm "a", and its difference from arm "base"."""
-    summary = by_arm(summarise(results, FIELD, reference="base"))["a"]
+def against_base(results: list[Result], arm: str = "a") -> tuple[ArmSummary, Difference]:
+    """The summary of an arm, and its difference from arm "base"."""
+    found = {summary.arm: summary for summary in summarise(results, FIELD, reference="base")}
+    assert found["base"].difference is None
+    summary = found[arm]
     assert summary.difference is not None
     return summary, summary.difference
 
@@ -62,18 +55,16 @@ def test_a_difference_is_paired_by_seed() -> None:
     shifts = [0.10, 0.13, 0.08, 0.12]
     # These runs have another order than the reference's: places in a list are no pairs.
     other = runs("a", [r + s for r, s in zip(reference, shifts, strict=True)])[::-1]
-    results = [*runs("base", reference), *other]
-    _, difference = against_base(results)
+    _, difference = against_base([*runs("base", reference), *other])
     assert (difference.reference, difference.pairs) == ("base", 4)
     assert difference.mean == pytest.approx(0.1075)
     assert difference.interval == pytest.approx(paired.t_interval(shifts, 0.95))
     assert difference.bootstrap == pytest.approx(paired.bootstrap_interval(shifts, 0.95))
     # There is only one comparison, and so nothing to correct for.
     assert difference.p_holm == pytest.approx(paired.paired_p(shifts))
-    assert by_arm(summarise(results, FIELD, reference="base"))["base"].difference is None
 
 
-def test_seeds_that_only_one_arm_has_are_left_out_of_the_pairs() -> None:
+def test_an_arm_that_only_failed_is_there_and_only_common_seeds_are_pairs() -> None:
     results = [*runs("base", [0.5, 0.6]), *(result("a", s, 0.7 + s / 10) for s in (1, 2, 3))]
     summary, difference = against_base(results)
     assert summary.mean == pytest.approx(0.9)
@@ -82,6 +73,10 @@ def test_seeds_that_only_one_arm_has_are_left_out_of_the_pairs() -> None:
     assert (difference.bootstrap, difference.p_holm) == (None, None)
     _, difference = against_base([*runs("base", [0.5]), result("a", 7, 0.7)])
     assert (difference.reference, difference.pairs, difference.mean) == ("base", 0, None)
+    failed = result("a", 0, status="failed")
+    summary, difference = against_base([*runs("base", [0.5, 0.6]), failed])
+    assert (summary.failed, summary.mean, summary.diverged_share) == (1, None, None)
+    assert difference.pairs == 0
 
 
 def test_a_diverged_run_counts_with_its_figure_and_is_left_out_without() -> None:
@@ -98,13 +93,6 @@ def test_a_diverged_run_counts_with_its_figure_and_is_left_out_without() -> None
     assert summary.diverged_share == pytest.approx(2 / 3)
     assert summary.mean == pytest.approx(0.5)
     assert (difference.pairs, difference.mean) == (2, pytest.approx(-0.4))
-
-
-def test_an_arm_that_only_failed_is_still_there() -> None:
-    results = [*runs("base", [0.5, 0.6]), result("a", 0, status="failed")]
-    summary, difference = against_base(results)
-    assert (summary.failed, summary.mean, summary.diverged_share) == (1, None, None)
-    assert difference.pairs == 0
 
 
 def test_each_value_of_an_axis_is_compared_by_itself() -> None:
@@ -162,46 +150,38 @@ def test_p_values_are_corrected_over_arms_and_axes_and_bootstraps_do_not_change(
     results = runs("base", base)
     for arm, shift in shifts.items():
         results += runs(arm, [r + s for r, s in zip(base, shift, strict=True)])
-    together = by_arm(summarise(results, FIELD, reference="base"))
     corrected = dict(zip(shifts, paired.holm(raw), strict=True))
-    alone = by_arm(
-        summarise([r for r in results if r.arm in ("base", "b")], FIELD, reference="base")
-    )
+    _, alone = against_base([r for r in results if r.arm in ("base", "b")], "b")
+    found = {arm: against_base(results, arm)[1] for arm in shifts}
     for arm in shifts:
-        difference = together[arm].difference
-        assert difference is not None
-        assert difference.p_holm == pytest.approx(corrected[arm])
-    assert together["b"].difference is not None and alone["b"].difference is not None
-    assert together["b"].difference.bootstrap == alone["b"].difference.bootstrap
+        assert found[arm].p_holm == pytest.approx(corrected[arm])
+    assert found["b"].bootstrap == alone.bootstrap
 
 
-def test_figures_that_are_not_finite_are_none() -> None:
-    assert figure_of(result("a", 0, math.nan), FIELD) is None
-    assert figure_of(result("a", 0, math.inf), FIELD) is None
-    assert figure_of(result("a", 0, 1), FIELD) == 1.0
+def test_figures_that_are_not_finite_are_none_and_groups_are_sorted_by_seed() -> None:
+    for figure, found in ((math.nan, None), (math.inf, None), (1, 1.0)):
+        assert figure_of(result("a", 0, figure), FIELD) == found
+    groups = grouped([result("b", 3), result("a", 1), result("b", 2)])
+    seeds = [(arm, [r.seed for r in group]) for (_, arm), group in groups.items()]
+    assert seeds == [("b", [2, 3]), ("a", [1])]
 
 
-@each(
-    "results, options, match",
+test_summarise_refuses = rejects(
+    lambda given: summarise(given[0], **{"field": FIELD, **given[1]}),
     [
-        ([], {}, "at least one cell, got none; run the sweep first"),
-        (runs("a", [0.5]), {"reference": "base"}, "one of the arms 'a', got 'base'"),
-        (runs("a", [0.5]), {"field": "f1"}, "one of test_accuracy, loss, name, got 'f1'"),
-        (runs("a", [0.5]), {"field": "name"}, "numbers in field 'name', got 'text' in 'a'"),
-        (runs("a", [0.5]) * 2, {}, "got two of arm 'a' at {}, seed 0: a-0 and a-0; keep one"),
-        ([replace(result("a", 0), status="running")], {}, "finished, diverged, failed, got 'runn"),
-        (runs("a", [0.5]), {"level": 95.0}, "0 < level < 1 and resamples >= 1, got 95.0 and 10000"),
-        (runs("a", [0.5]), {"resamples": 0}, "got 0.95 and 0"),
+        (([], {}), "at least one cell, got none; run the sweep first"),
+        ((runs("a", [0.5]), {"reference": "base"}), "one of the arms 'a', got 'base'"),
+        ((runs("a", [0.5]), {"field": "f1"}), "one of test_accuracy, loss, name, got 'f1'"),
+        ((runs("a", [0.5]), {"field": "name"}), "numbers in field 'name', got 'text' in 'a'"),
+        ((runs("a", [0.5]) * 2, {}), "got two of arm 'a' at {}, seed 0: a-0 and a-0; keep one"),
+        (
+            ([replace(result("a", 0), status="running")], {}),
+            "finished, diverged, failed, got 'runn",
+        ),
+        (
+            (runs("a", [0.5]), {"level": 95.0}),
+            "0 < level < 1 and resamples >= 1, got 95.0 and 10000",
+        ),
+        ((runs("a", [0.5]), {"resamples": 0}), "got 0.95 and 0"),
     ],
 )
-def test_summarise_refuses(results: list[Result], options: dict[str, Any], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        summarise(results, **{"field": FIELD, **options})
-
-
-def test_groups_are_sorted_by_seed_and_keep_the_order_of_arms() -> None:
-    groups = grouped([result("b", 3), result("a", 1), result("b", 2)])
-    assert [(arm, [r.seed for r in group]) for (_, arm), group in groups.items()] == [
-        ("b", [2, 3]),
-        ("a", [1]),
-    ]

@@ -8,12 +8,13 @@ import time
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
 
 from lpkernels.experiments.records import read_run
-from lpkernels.experiments.sweeps import worker
+from lpkernels.experiments.sweeps import engines, sources, sweep, worker
 from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.sweeps.reading import read_results, read_status
 from lpkernels.experiments.sweeps.specification import SweepSpec
@@ -21,116 +22,96 @@ from lpkernels.experiments.sweeps.sweep import train_all
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
 from tests.experiments.sweeps import toy
-
-
-class Noted:
-    """Trains as `toy.fragile`, and notes what begins."""
-
-    def __init__(self, book: Path) -> None:
-        self.book = book
-
-    def __call__(self, *arguments: Any) -> None:
-        toy.fragile(*arguments, book=self.book)
-
-    def starts(self) -> list[str]:
-        return toy.starts(self.book)
+from tests.loops import each
 
 
 @pytest.fixture
-def noted(tmp_path: Path) -> Noted:
-    return Noted(tmp_path / "book")
+def book(tmp_path: Path) -> Path:
+    return tmp_path / "book"
+
+
+@pytest.fixture
+def noted(book: Path) -> worker.Train:
+    """Trains as `toy.fragile`, and notes in `book` what begins."""
+    return partial(toy.fragile, book=book)
 
 
 def test_every_cell_has_a_result_in_the_order_of_the_specification(tmp_path: Path) -> None:
     spec = toy.spec("a", "b", seeds=2, lr=[0.1, 0.2])
-    results = toy.run(spec, tmp_path)
-    assert [(r.arm, r.axes, r.seed) for r in results.results] == [
-        (cell.arm, cell.axes, cell.seed) for cell in spec.cells()
-    ]
-    assert {r.status for r in results.results} == {"finished"}
-    assert all(
-        r.values["epoch"] == 3 and 0 <= r.values["test_accuracy"] < 1 for r in results.results
-    )
-    assert (results.missing, results.others, results.spec) == (0, {}, spec)
+    found = toy.run(spec, tmp_path)
+    order = [(cell.arm, cell.axes, cell.seed) for cell in spec.cells()]
+    assert [(r.arm, r.axes, r.seed) for r in found.results] == order
+    for result in found.results:
+        assert (result.status, result.values["epoch"]) == ("finished", 3)
+        assert 0 <= result.values["test_accuracy"] < 1
+    assert (found.missing, found.others, found.spec) == (0, {}, spec)
     assert not any((tmp_path / "work").iterdir()) and not any((tmp_path / "runs").iterdir())
 
 
-def test_more_arms_seeds_and_values_run_what_is_missing(tmp_path: Path, noted: Noted) -> None:
-    toy.run(toy.spec("a", seeds=2, lr=[0.1]), tmp_path / "out", train=noted)
-    assert len(noted.starts()) == 2
-    toy.run(toy.spec("a", seeds=2, lr=[0.1]), tmp_path / "out", train=noted)
-    assert len(noted.starts()) == 2
-    results = toy.run(toy.spec("a", "b", seeds=3, lr=[0.1, 0.2]), tmp_path / "out", train=noted)
-    assert len(noted.starts()) == 12
-    assert len(results.results) == 12 and results.missing == 0
+def test_more_cells_run_what_is_missing(tmp_path: Path, noted: worker.Train, book: Path) -> None:
+    for spec, begun in (
+        (toy.spec("a", seeds=2, lr=[0.1]), 2),
+        (toy.spec("a", seeds=2, lr=[0.1]), 2),
+        (toy.spec("a", "b", seeds=3, lr=[0.1, 0.2]), 12),
+    ):
+        found = toy.run(spec, tmp_path / "out", train=noted)
+        assert (len(toy.starts(book)), found.missing) == (begun, 0)
+    assert len(found.results) == 12
     # Another command that asks for less does not forget the rest.
     assert len(toy.run(toy.spec("b", seeds=1, lr=[0.2]), tmp_path / "less").results) == 1
 
 
-def test_a_renamed_arm_keeps_its_cells(tmp_path: Path) -> None:
-    for name in ("old", "new"):
-        toy.run(SweepSpec({"epochs": 1}, {name: {"batch": 3}}, seeds=2), tmp_path / name)
-    assert Places(tmp_path / "old").finished() == Places(tmp_path / "new").finished()
-
-
-@pytest.mark.parametrize(
-    ("spec", "options", "error", "message"),
+@each(
+    "spec, options, message",
     [
-        (toy.spec("a", epochs=4), {}, ValueError, "holds another sweep; choose another folder"),
-        (toy.spec("a", lr=[1]), {}, ValueError, "holds another sweep; .* other axes"),
-        (toy.spec("b", "a"), {}, ValueError, "holds another sweep; .* arm 'a' is another one"),
-        (toy.spec("a"), {"jobs": 0}, ValueError, "jobs: expected at least 1, got 0"),
-        (toy.spec("a"), {"engine": "slurm"}, ValueError, "expected one of processes, ray, dask"),
-        (SweepSpec({"data": "mnist"}), {"train": None}, ValueError, "got 'mnist'"),
-        (SweepSpec({"model": "vgg9"}), {"train": None}, ValueError, "got 'vgg9'"),
-        (SweepSpec({"device": "cuda:99"}), {}, ValueError, "torch finds no CUDA device"),
-        (SweepSpec({"data": "no_module:f"}), {}, ValueError, "'no_module' cannot be found"),
+        (toy.spec("a", epochs=4), {}, "holds another sweep; choose another folder"),
+        (toy.spec("a", lr=[1]), {}, "holds another sweep; .* other axes"),
+        (toy.spec("b", "a"), {}, "holds another sweep; .* arm 'a' is another one"),
+        (toy.spec("a"), {"jobs": 0}, "jobs: expected at least 1, got 0"),
+        (toy.spec("a"), {"engine": "slurm"}, "expected one of processes, ray, dask"),
+        (SweepSpec({"data": "mnist"}), {"train": None}, "got 'mnist'"),
+        (SweepSpec({"model": "vgg9"}), {"train": None}, "got 'vgg9'"),
+        (SweepSpec({"device": "cuda:99"}), {}, "torch finds no CUDA device"),
+        (SweepSpec({"data": "no_module:f"}), {}, "'no_module' cannot be found"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(
-    tmp_path: Path, spec: SweepSpec, options: dict[str, Any], error: type, message: str
+    tmp_path: Path, spec: SweepSpec, options: dict[str, Any], message: str
 ) -> None:
     toy.run(toy.spec("a", seeds=1), tmp_path)
-    before = sorted(p for p in tmp_path.rglob("*"))
+    before = sorted(tmp_path.rglob("*"))
     log = (tmp_path / "sweep.jsonl").read_bytes()
-    with pytest.raises(error, match=message):
+    with pytest.raises(ValueError, match=message):
         toy.run(spec, tmp_path, **options)
-    assert sorted(p for p in tmp_path.rglob("*")) == before
+    assert sorted(tmp_path.rglob("*")) == before
     assert (tmp_path / "sweep.jsonl").read_bytes() == log
 
 
-@pytest.mark.parametrize(
-    ("engine", "extra"), [("ray", "ray"), ("dask", "dask"), ("processes", "lab")]
-)
+@each("engine, extra", [("ray", "ray"), ("dask", "dask"), ("processes", "lab")])
 def test_an_engine_that_is_not_installed_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, extra: str
 ) -> None:
-    from lpkernels.experiments.sweeps import engines
-
     monkeypatch.setattr(engines, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=rf'pip install "lpkernels\[{extra}\]"'):
         toy.run(toy.spec("a"), tmp_path / "out", jobs=2, engine=engine)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_cell_that_fails_is_tried_once_more(tmp_path: Path, noted: Noted) -> None:
-    results = toy.run(toy.spec("once", "always", "well", seeds=1), tmp_path / "out", train=noted)
-    once, always, well = results.results
-    assert (once.status, always.status, well.status) == ("finished", "failed", "finished")
+def test_a_failed_cell_is_tried_once_more(tmp_path: Path, noted: worker.Train, book: Path) -> None:
+    found = toy.run(toy.spec("once", "always", "well", seeds=1), tmp_path / "out", train=noted)
+    assert [result.status for result in found.results] == ["finished", "failed", "finished"]
+    always = found.results[1]
     assert always.error == "ValueError: always cannot train" and always.values == {}
     assert "Traceback" in (tmp_path / "out" / "failed" / always.cell / "error.txt").read_text()
-    assert sorted(noted.starts()) == ["always", "always", "once", "once", "well"]
+    assert sorted(toy.starts(book)) == ["always", "always", "once", "once", "well"]
 
 
-def test_failed_cells_run_again_only_if_asked(tmp_path: Path, noted: Noted) -> None:
-    spec = toy.spec("always", seeds=1)
-    toy.run(spec, tmp_path / "out", train=noted)
-    toy.run(spec, tmp_path / "out", train=noted)
-    assert len(noted.starts()) == 2
-    results = toy.run(spec, tmp_path / "out", train=noted, retry_failed=True)
-    assert len(noted.starts()) == 4 and results.results[0].status == "failed"
-    results = toy.run(spec, tmp_path / "out", retry_failed=True)
-    assert results.results[0].status == "finished"
+def test_failed_cells_run_again_if_asked(tmp_path: Path, noted: worker.Train, book: Path) -> None:
+    spec, out = toy.spec("always", seeds=1), tmp_path / "out"
+    for again, begun in ((False, 2), (False, 2), (True, 4)):
+        (result,) = toy.run(spec, out, train=noted, retry_failed=again).results
+        assert (len(toy.starts(book)), result.status) == (begun, "failed")
+    assert toy.run(spec, out, retry_failed=True).results[0].status == "finished"
 
 
 def test_a_run_that_ends_early_failed(tmp_path: Path) -> None:
@@ -145,17 +126,12 @@ def test_a_run_that_ends_early_failed(tmp_path: Path) -> None:
 
 
 def test_a_diverged_run_is_a_result(tmp_path: Path) -> None:
-    results = toy.run(toy.spec("a", seeds=1), tmp_path, train=toy.diverging)
-    assert results.results[0].status == "diverged"
-    assert results.results[0].values["train_loss"] is None
-    assert results.results[0].error == ""
+    (result,) = toy.run(toy.spec("a", seeds=1), tmp_path, train=toy.diverging).results
+    assert (result.status, result.error) == ("diverged", "")
+    assert result.values["train_loss"] is None
 
 
-def test_cells_of_other_sources_are_listed_and_not_mixed_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from lpkernels.experiments.sweeps import sources
-
+def test_cells_of_other_sources_are_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = toy.run(toy.spec("a", seeds=2), tmp_path)
     monkeypatch.setattr(sources, "package_hash", lambda: "0" * 64)
     # There are no results of this version, so those of the only other version are read.
@@ -172,9 +148,7 @@ def test_cells_of_other_sources_are_listed_and_not_mixed_in(
         read_results(tmp_path)
 
 
-def test_workers_with_other_sources_stop_the_sweep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_of_other_sources_stop_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "cell_name", lambda config: "other")
     with pytest.raises(RuntimeError, match="other sources of lpkernels than here have process"):
         toy.run(toy.spec("a"), tmp_path)
@@ -189,8 +163,8 @@ def test_a_full_disk_is_an_error_that_says_so_and_no_cells_failure(tmp_path: Pat
     assert [r.status for r in results.results] == ["finished"] * 4
 
 
-@pytest.mark.parametrize(
-    ("error", "is_full"),
+@each(
+    "error, is_full",
     [
         (OSError(errno.ENOSPC, "full"), True),
         (OSError(errno.EDQUOT, "quota"), True),
@@ -204,45 +178,49 @@ def test_what_says_that_a_disk_is_full(error: Exception, is_full: bool) -> None:
     assert worker.is_full(error) == worker.is_full(outer) == is_full
 
 
-def stopping(seed: int, config: RunConfig, folder: Path, progress: worker.Progress) -> None:
-    """Trains until ctrl-C after the second epoch of the cells with that seed."""
+def stopping(config: RunConfig, folder: Path, progress: worker.Progress) -> None:
+    """Trains until ctrl-C after the second epoch of the cells with seed 1."""
 
     def signalled(done: int, total: int) -> None:
-        if config.seed == seed and done == 2:
+        if config.seed == 1 and done == 2:
             signal.raise_signal(signal.SIGINT)
         progress(done, total)
 
     toy.train(config, folder, signalled)
 
 
-def test_ctrl_c_saves_and_the_same_call_goes_on(tmp_path: Path) -> None:
+@pytest.fixture
+def stopped(tmp_path: Path) -> SweepSpec:
+    """A sweep in `out` whose second seed was stopped, undisturbed in `whole`."""
     spec = toy.spec("a", "b", seeds=2, epochs=5)
     toy.run(spec, tmp_path / "whole")
     with pytest.raises(Interrupted, match="stopped; 2 of 4 cells are finished, in"):
-        toy.run(spec, tmp_path / "out", train=partial(stopping, 1))
-    status = read_status(tmp_path / "out")
-    assert [cell.label() for cell in status.begun] == ["a, seed 1"] and status.running == []
-    toy.run(spec, tmp_path / "out")
-    assert toy.figures(tmp_path / "out") == toy.figures(tmp_path / "whole")
-    text = "".join(p.read_text() for p in (tmp_path / "out").rglob("records.jsonl"))
+        toy.run(spec, tmp_path / "out", train=stopping)
+    return spec
+
+
+def assert_goes_on(stopped: SweepSpec, folder: Path) -> None:
+    """Asserts that the same call goes on from the checkpoint to the figures of `whole`."""
+    toy.run(stopped, folder / "out")
+    assert toy.figures(folder / "out") == toy.figures(folder / "whole")
+    text = "".join(p.read_text() for p in (folder / "out").rglob("records.jsonl"))
     assert text.count('{"type": "resume", "epoch": 2}') == 1
 
 
-def test_a_cell_of_a_silent_machine_goes_on_here_from_its_last_checkpoint(tmp_path: Path) -> None:
-    spec = toy.spec("a", seeds=1, epochs=5)
-    toy.run(spec, tmp_path / "whole")
-    with pytest.raises(Interrupted):
-        toy.run(spec, tmp_path / "out", train=partial(stopping, 0))
-    lease = next((tmp_path / "out" / "work").iterdir()) / "lease.json"
+def test_ctrl_c_saves_and_the_same_call_goes_on(stopped: SweepSpec, tmp_path: Path) -> None:
+    status = read_status(tmp_path / "out")
+    assert [cell.label() for cell in status.begun] == ["a, seed 1"] and status.running == []
+    assert_goes_on(stopped, tmp_path)
+
+
+def test_a_cell_of_a_silent_machine_goes_on_here(stopped: SweepSpec, tmp_path: Path) -> None:
+    (lease,) = (tmp_path / "out" / "work").rglob("lease.json")
     note = json.loads(lease.read_text())
     note |= {"state": "held", "seconds": 0.4, "owner": {**note["owner"], "boot": "another"}}
     lease.write_text(json.dumps(note))
     begin = time.monotonic()
-    toy.run(spec, tmp_path / "out")
+    assert_goes_on(stopped, tmp_path)
     assert time.monotonic() - begin > 0.4
-    assert toy.figures(tmp_path / "out") == toy.figures(tmp_path / "whole")
-    text = next((tmp_path / "out").rglob("records.jsonl")).read_text()
-    assert '{"type": "resume", "epoch": 2}' in text
 
 
 def test_a_cell_does_not_go_on_from_the_checkpoint_of_another(tmp_path: Path) -> None:
@@ -291,11 +269,7 @@ def test_progress_counts_cells_and_says_the_time_left(tmp_path: Path) -> None:
     assert "100%" in text and "4 finished, 0 running" in text and "0:00:00" in text
 
 
-def test_runs_one_after_the_other_keep_their_order_and_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from lpkernels.experiments.sweeps import sweep
-
+def test_runs_keep_their_order_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_training(*arguments: Any, console: object) -> None:
         toy.train(*arguments)
 
@@ -308,9 +282,8 @@ def test_runs_one_after_the_other_keep_their_order_and_names(
     runs = train_all(configs, tmp_path, name="three", resume=False)
     assert [run.config for run in runs] == configs
     assert len(Places(tmp_path).finished()) == 4
-    assert [r.epochs for r in train_all(configs, tmp_path, name="three", resume=True)] == [
-        r.epochs for r in runs
-    ]
+    again = train_all(configs, tmp_path, name="three", resume=True)
+    assert [run.epochs for run in again] == [run.epochs for run in runs]
     with pytest.raises(ValueError, match="holds a sweep, 'three'; choose another folder"):
         train_all(configs, tmp_path, name="two", resume=False)
     with pytest.raises(ValueError, match="another base"):
@@ -319,14 +292,7 @@ def test_runs_one_after_the_other_keep_their_order_and_names(
     assert len(Places(tmp_path).finished()) == 1
 
 
-def test_a_failed_run_of_several_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from lpkernels.experiments.sweeps import sweep
-
-    def failing(*arguments: Any, console: object) -> None:
-        raise ValueError("no luck")
-
-    monkeypatch.setattr(sweep, "train_cell", failing)
+def test_a_failed_run_of_several_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep, "train_cell", Mock(side_effect=ValueError("no luck")))
     with pytest.raises(RuntimeError, match="run, seed 0: ValueError: no luck"):
         train_all([RunConfig()], tmp_path, name="one", resume=False)

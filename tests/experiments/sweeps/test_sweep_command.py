@@ -2,8 +2,8 @@
 
 import itertools
 import signal
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -33,15 +33,13 @@ operands = "affine4"
 RECORDS = sorted((Path(__file__).parents[3] / "bench" / "results").glob("sweep-*.jsonl"))
 
 
-def call(*arguments: object) -> Any:
-    return commands.call("sweep", *arguments)
+call, done = (partial(command, "sweep") for command in (commands.call, commands.done))
 
 
 @pytest.fixture
 def spec(tmp_path: Path) -> Path:
-    path = tmp_path / "sweep.toml"
-    path.write_text(TOML)
-    return path
+    (tmp_path / "sweep.toml").write_text(TOML)
+    return tmp_path / "sweep.toml"
 
 
 @pytest.fixture(scope="module")
@@ -49,45 +47,32 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an undisturbed sweep, which tests only read."""
     folder = tmp_path_factory.mktemp("sweep")
     (folder / "sweep.toml").write_text(TOML)
-    result = call("run", folder / "sweep.toml", "--out", folder / "whole", "--jobs", 1)
-    assert result.exit_code == 0, result.output
-    assert "4 finished" in result.output
-    assert f"lpkernels sweep table {folder / 'whole'}" in " ".join(result.output.split())
+    said = done("run", folder / "sweep.toml", "--out", folder / "whole", "--jobs", 1)
+    assert "4 finished" in said
+    assert f"lpkernels sweep table {folder / 'whole'}" in " ".join(said.split())
     return folder / "whole"
 
 
-@each("command", ["run", "status", "table", "plot"])
-def test_help_has_an_example(command: str) -> None:
-    result = call(command, "--help")
-    assert result.exit_code == 0
-    assert f"lpkernels sweep {command}" in result.output.split("Example:")[1]
-
-
 def test_status_table_plot(whole: Path, tmp_path: Path) -> None:
-    out, exported = whole, tmp_path / "results.jsonl"
-    assert "4 cells: 4 finished, 0 diverged, 0 failed, 0 running" in call("status", out).output
-    table = call("table", out, "--export", exported, "--csv", tmp_path / "table.csv")
-    assert table.exit_code == 0, table.output
-    for word in ("affine4", "difference", "Holm"):
-        assert word in table.output
-    assert (tmp_path / "table.csv").read_text().count("\n") == 3
+    exported, csv, again = (tmp_path / name for name in ("results.jsonl", "t.csv", "again.jsonl"))
+    assert "4 cells: 4 finished, 0 diverged, 0 failed, 0 running" in call("status", whole).output
+    table = done("table", whole, "--export", exported, "--csv", csv)
+    assert all(word in table for word in ("affine4", "difference", "Holm"))
+    assert csv.read_text().count("\n") == 3
     assert exported.stat().st_size < 10_000
-    assert read_results(exported) == read_results(out)
+    assert read_results(exported) == read_results(whole)
     # The file, too, gives everything but the folder's own state.
-    assert call("table", exported).output in table.output
+    assert call("table", exported).output in table
     other = call("table", exported, "--reference", "affine4", "--metric", "train_loss")
     assert "train loss" in other.output
-    alone = call("table", exported, "--without", "affine4", "--export", tmp_path / "again.jsonl")
-    assert "affine4" not in alone.output and read_results(tmp_path / "again.jsonl").missing == 0
+    alone = call("table", exported, "--without", "affine4", "--export", again)
+    assert "affine4" not in alone.output and read_results(again).missing == 0
     unknown = call("table", exported, "--without", "affine")
     assert unknown.exit_code == 2 and "expected one of the arms 'fp32', 'affine4'" in unknown.output
-    picture = tmp_path / "sweep.png"
-    assert call("plot", exported, "--out", picture).exit_code == 0
-    assert picture.stat().st_size > 1000
-    curve = tmp_path / "curve.png"
-    assert call("plot", exported, "--against", "updates", "--out", curve).exit_code == 0
-    assert curve.stat().st_size > 1000
-    wrong = call("plot", exported, "--against", "bits", "--out", curve)
+    for name, options in (("sweep", ()), ("curve", ("--against", "updates"))):
+        done("plot", exported, *options, "--out", tmp_path / f"{name}.png")
+        assert (tmp_path / f"{name}.png").stat().st_size > 1000
+    wrong = call("plot", exported, "--against", "bits", "--out", tmp_path / "curve.png")
     assert wrong.exit_code == 2 and "expected a field of the records" in wrong.output
 
 
@@ -97,9 +82,7 @@ def test_status_table_plot(whole: Path, tmp_path: Path) -> None:
     ids=lambda path: path.stem,
 )
 def test_published_results_are_shown(path: Path) -> None:
-    result = call("table", path)
-    assert result.exit_code == 0, result.output
-    assert read_results(path).spec.compare in result.output
+    assert read_results(path).spec.compare in done("table", path)
 
 
 def test_a_cell_is_the_run_that_train_makes(whole: Path, tmp_path: Path) -> None:
@@ -130,14 +113,12 @@ def test_ctrl_c_says_how_to_go_on(
     assert "stopped; 1 of 4 cells are finished" in result.output
     command = result.output.split("resume with: lpkernels sweep ")[1].split()
     assert "1 begun" in call("status", tmp_path / "out").output
-    assert call(*command).exit_code == 0
+    done(*command)
     for name in Places(whole).finished():
         assert figures(tmp_path / "out" / "cells" / name) == figures(whole / "cells" / name)
 
 
-def test_failed_cells_are_shown_and_the_exit_code_says_so(
-    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_cells_are_told(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     evaluate = Trainer.evaluate
 
     def fail(trainer: Trainer) -> dict[str, float]:
@@ -145,17 +126,16 @@ def test_failed_cells_are_shown_and_the_exit_code_says_so(
             raise ValueError("[no] luck")
         return evaluate(trainer)
 
+    run = ("run", spec, "--out", tmp_path / "out", "--jobs", 1)
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "evaluate", fail)
-        result = call("run", spec, "--out", tmp_path / "out", "--jobs", 1)
+        result = call(*run)
     assert result.exit_code == 1
     assert "failed: affine4, seed 0: ValueError: [no] luck (failed/" in result.output
     assert "2 failed" in call("status", tmp_path / "out").output
     assert "[no] luck" in call("table", tmp_path / "out").output
-    again = call("run", spec, "--out", tmp_path / "out", "--jobs", 1)
-    assert again.exit_code == 1
-    again = call("run", spec, "--out", tmp_path / "out", "--jobs", 1, "--retry-failed")
-    assert again.exit_code == 0, again.output
+    assert call(*run).exit_code == 1
+    done(*run, "--retry-failed")
 
 
 @each(
@@ -182,19 +162,6 @@ def test_errors_are_messages(
     wrong = tmp_path / "wrong.toml"
     wrong.write_text(f"{TOML}[arms.affine4.part]\n")
     paths = {"SPEC": str(spec), "WRONG": str(wrong), "RESULTS": str(RECORDS[0])}
-    result = call(*(paths.get(argument, argument) for argument in arguments.split()))
-    assert result.exit_code == 2, result.output
-    # A long path breaks the line.
-    assert message in " ".join(result.output.replace("│", " ").split())
+    words = (paths.get(argument, argument) for argument in arguments.split())
+    commands.assert_refused(("sweep", *words), message)
     assert not (tmp_path / "x").exists()
-
-
-def test_torchrun_starts_no_sweep(
-    spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "localhost")):
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("MASTER_PORT", "29500")
-    result = call("run", spec, "--out", tmp_path / "out")
-    assert result.exit_code == 2
-    assert "sweep run runs in one process, but torchrun started 2" in result.output

@@ -36,8 +36,7 @@ def train(
         epoch, state = json.loads(checkpoint.read_text())[:2]
         kept = [r for r in records.read_records(path) if r.get("epoch", 0) <= epoch]
         records.write_records(path, [*kept, {"type": "resume", "epoch": epoch}])
-        kept_last = kept[-1].get("epoch", 0)
-        assert kept_last == epoch, "a checkpoint lacks its records"
+        assert kept[-1].get("epoch", 0) == epoch, "a checkpoint lacks its records"
     else:
         records.write_records(path, [header_of(config)])
     while epoch < config.epochs:
@@ -57,25 +56,14 @@ def run(spec: SweepSpec, folder: Path, **options: Any) -> Results:
 
 
 def header_of(config: RunConfig) -> records.Record:
-    return {
-        **schemas.header("run"),
-        "config": config.to_dict(),
-        "metric": asdict(ACCURACY),
-        "environment": {},
-    }
+    about = {"config": config.to_dict(), "metric": asdict(ACCURACY), "environment": {}}
+    return {**schemas.header("run"), **about}
 
 
 def record_of(epoch: int, figure: float | None) -> records.Record:
-    return {
-        "type": "epoch",
-        "epoch": epoch,
-        "train_loss": figure,
-        "test_loss": figure,
-        "test_accuracy": figure,
-        "updates": 1,
-        "skipped_steps": 0,
-        "seconds": 0.0,
-    }
+    losses = dict.fromkeys(("train_loss", "test_loss", "test_accuracy"), figure)
+    counts = {"updates": 1, "skipped_steps": 0, "seconds": 0.0}
+    return {"type": "epoch", "epoch": epoch, **losses, **counts}
 
 
 def slow(seconds: float, ballast: int = 0) -> Train:
@@ -85,9 +73,13 @@ def slow(seconds: float, ballast: int = 0) -> Train:
 
 def noted(config: RunConfig, folder: Path, progress: Progress, *, book: Path) -> None:
     """Notes every start of a cell in the file `book`."""
+    note(config, book)
+    train(config, folder, progress, seconds=0.02)
+
+
+def note(config: RunConfig, book: Path) -> None:
     with book.open("a") as file:
         file.write(f"{config.name} {config.seed}\n")
-    train(config, folder, progress, seconds=0.02)
 
 
 def starts(book: Path) -> list[str]:
@@ -103,8 +95,7 @@ def fragile(config: RunConfig, folder: Path, progress: Progress, *, book: Path) 
         raise ValueError(f"SIGTERM calls {found}")
     begun = book.is_file() and config.name in starts(book)
     if config.name in ("always", "dies always") or (config.name.endswith("once") and not begun):
-        with book.open("a") as file:
-            file.write(f"{config.name} {config.seed}\n")
+        note(config, book)
         if config.name.startswith("dies"):
             os.kill(os.getpid(), signal.SIGKILL)
         if config.name.startswith("hangs"):

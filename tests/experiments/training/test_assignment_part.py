@@ -1,6 +1,7 @@
 """A precision assignment in the trainer: bits, tests, promotions, resume, refusals."""
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,9 +18,9 @@ from lpkernels.experiments.training.parts.assignment import AssignedTraining, As
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.techniques.assignment import assign, demote, group, trace, train_with_assignment
 from lpkernels.techniques.loss_scaling import LossScaler
-from tests.compare import assert_bit_equal
 from tests.experiments.tiny import tiny_workload
 from tests.support.trainings import SMALL, goes_on_alike, tiny_trainer
+from tests.techniques.loss_scaling.optimizers import assert_same
 
 BASE = SMALL.replace(width=4, lr=0.1, loss_scale=256.0)
 # The largest value of this low format is 1.75, so that results overflow.
@@ -39,28 +40,26 @@ def mean_of_losses(output: Tensor, batch: tuple[Tensor, ...]) -> Tensor:
 
 
 def test_it_trains_as_a_loop_of_ones_own(tmp_path: Path) -> None:
-    trainer = trainer_in(tmp_path, assignment="ratio=0.6", epochs=1)
+    trainer, other = (
+        trainer_in(tmp_path / name, assignment="ratio=0.6", epochs=1) for name in ("run", "other")
+    )
     plan = trainer.workload.train.plan(trainer.config.seed, 0)
-    batches = [plan.batch(step, 8) for step in range(4)]
-    other = trainer_in(tmp_path / "other", assignment="ratio=0.6", epochs=1)
+    pairs = [(batch[0], batch) for batch in (plan.batch(step, 8) for step in range(4))]
     model, optimizer = other.model, other.optimizer
-    pairs = [(batch[0], batch) for batch in batches]
     groups = group(trace(model, mean_of_losses, pairs[0]))
     made = assign(model, mean_of_losses, demote(groups, 0.6))
-    scaler = LossScaler(static=256.0)
     model.train()
-    losses = []
-    seen: list[float] = []
+    losses, seen = list[float](), list[float]()
     trainer.fit(on_progress=lambda *_: seen.append(trainer.optimizer.param_groups[0]["lr"]))
     rates = iter(seen)
     optimizer.param_groups[0]["lr"] = next(rates)
+    scaler = LossScaler(static=256.0)
     for result in train_with_assignment(made, optimizer, pairs, scaler=scaler):
         losses.append(float(result.loss))
         optimizer.param_groups[0]["lr"] = next(rates, 0.0)
-    for a, b in zip(trainer.model.parameters(), model.parameters(), strict=True):
-        assert_bit_equal(a.detach(), b.detach())
+    assert_same(dict(trainer.model.named_parameters()), dict(model.named_parameters()))
     mean = sum(w * loss for w, loss in zip([8, 8, 8, 6], losses, strict=True)) / 30
-    assert records.read_run(tmp_path).epochs[0]["train_loss"] == pytest.approx(mean)
+    assert records.read_run(tmp_path / "run").epochs[0]["train_loss"] == pytest.approx(mean)
 
 
 def test_records_tell_of_ratios_and_promotions(tmp_path: Path) -> None:
@@ -84,9 +83,7 @@ def test_a_dynamic_loss_scale_grows_beyond_what_8_bits_hold(tmp_path: Path) -> N
     assert trainer.fit().epochs[-1]["loss_scale"] > 2.0**16
 
 
-def test_without_promotion_tests_are_in_the_formats_and_the_last_in_float32_too(
-    tmp_path: Path,
-) -> None:
+def test_without_promotion_tests_are_in_the_formats_the_last_in_float32_too(tmp_path: Path) -> None:
     trainer = trainer_in(tmp_path, assignment=f"{NARROW},promote=none")
     first, last = trainer.fit().epochs
     assigned = part_of(trainer).assigned
@@ -96,10 +93,8 @@ def test_without_promotion_tests_are_in_the_formats_and_the_last_in_float32_too(
     model, batch = trainer.model.eval(), trainer.workload.test[0]
     assert "forward" not in vars(model)
     with torch.no_grad():
-        losses = [
-            float(cross_entropy(output, batch[1]))
-            for output in (model(batch[0]), assigned.output(batch[0]))
-        ]
+        outputs = model(batch[0]), assigned.output(batch[0])
+        losses = [float(cross_entropy(output, batch[1])) for output in outputs]
     assert losses[0] != losses[1]
     assert [last["test_loss_float32"], last["test_loss"]] == pytest.approx(losses)
 
@@ -112,41 +107,38 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_a_batch_in_pieces_is_trained_under_it(tmp_path: Path) -> None:
-    epochs = trainer_in(tmp_path, assignment="ratio=0.6", accumulate=2).fit().epochs
-    assert epochs[-1]["train_loss"] < 1.5
-    assert 0.6 <= epochs[-1]["low_ratio"]
+    last = trainer_in(tmp_path, assignment="ratio=0.6", accumulate=2).fit().epochs[-1]
+    assert last["train_loss"] < 1.5 and last["low_ratio"] >= 0.6
 
 
-def test_settings_are_checked() -> None:
+def test_what_cannot_be_is_refused_and_settings_are_checked(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="assignment: ratio must be from 0 to 1, got 2"):
         RunConfig.of(assignment="ratio=2")
     assert RunConfig.of(assignment="").parts == ()
     assert isinstance(RunConfig.of(assignment="uniform").parts[0], AssignmentConfig)
-
-
-class Strange(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(36, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.layer(x.flatten(1))
-        return y * 2 if y.sum() > 0 else y
-
-
-def test_what_cannot_be_assigned_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="assignment: demote: bits=5 cannot be met"):
-        trainer_in(tmp_path / "a", assignment="bits=5")
-    with pytest.raises(ValueError, match=r"assignment: .*missing\.json"):
-        trainer_in(tmp_path / "b", assignment="file=missing.json")
+    demoted = "demote: bits=5 cannot be met"
+    for text, message in (("bits=5", demoted), ("file=missing.json", r".*missing\.json")):
+        with pytest.raises(ValueError, match=f"assignment: {message}"):
+            trainer_in(tmp_path / "a", assignment=text)
     with pytest.raises(ValueError, match="assignment: a step of gan has 2 turns"):
         Trainer(BASE.replace(data="gan", model="gan", assignment="ratio=0.5"), tmp_path / "c")
     part: Any = AssignmentConfig("ratio=0.5").build()
     several: Any = SimpleNamespace(processes=SimpleNamespace(count=2))
     with pytest.raises(ValueError, match="assignment: trains in one process, got 2"):
-        part.prepare(Strange(), None, several)
+        part.prepare(strange(), None, several)
     config = BASE.replace(assignment="ratio=0.5")
-    workload = tiny_workload(config.workload)
-    strange = type(workload)(**{**vars(workload), "model": Strange})
+    workload = replace(tiny_workload(config.workload), model=strange)
     with pytest.raises(ValueError, match=r"assignment: trace: .*reads a value"):
-        Trainer(config, tmp_path / "d", workload=strange)
+        Trainer(config, tmp_path / "d", workload=workload)
+
+
+class Strange(nn.Sequential):
+    """A network whose output depends on a value that it reads."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        return y * 2 if y.sum() > 0 else y
+
+
+def strange() -> nn.Module:
+    return Strange(nn.Flatten(), nn.Linear(36, 3))

@@ -4,16 +4,13 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
+from unittest.mock import Mock
 
 import pytest
 import torch
 
-from lpkernels.experiments.training.checkpoints import (
-    PREVIOUS,
-    previous,
-    read_checkpoint,
-    write_checkpoint,
-)
+from lpkernels.experiments.training import checkpoints
+from lpkernels.experiments.training.checkpoints import read_checkpoint, write_checkpoint
 
 
 def test_what_is_written_is_read_and_the_one_before_is_kept(tmp_path: Path) -> None:
@@ -27,27 +24,25 @@ def test_what_is_written_is_read_and_the_one_before_is_kept(tmp_path: Path) -> N
     assert [each.name for each in tmp_path.iterdir()] == ["a.pt"]
     for step in range(2):
         write_checkpoint(path, {"step": step})
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.pt", PREVIOUS]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.pt", checkpoints.PREVIOUS]
     assert read_checkpoint(path) == ({"step": 1}, path)
     path.unlink()
-    assert read_checkpoint(path) == ({"step": 0}, previous(path))
+    assert read_checkpoint(path) == ({"step": 0}, checkpoints.previous(path))
 
 
 def damages(whole: bytes) -> Iterator[tuple[str, bytes]]:
     """Files that are not `whole`: every bit of every 29th byte, holes, ends and other files."""
     for at in range(0, len(whole), 29):
         for bit in range(8):
-            yield f"bit {bit} of byte {at}", _with(whole, at, bytes([whole[at] ^ 1 << bit]))
+            flipped = bytes([whole[at] ^ 1 << bit])
+            yield f"bit {bit} of byte {at}", whole[:at] + flipped + whole[at + 1 :]
     for at in range(0, len(whole), 512):
-        yield f"a hole at {at}", _with(whole, at, bytes(min(512, len(whole) - at)))
+        end = min(at + 512, len(whole))
+        yield f"a hole at {at}", whole[:at] + bytes(end - at) + whole[end:]
     for size in (0, 1, 64, len(whole) // 2, len(whole) - 1):
         yield f"{size} bytes", whole[:size]
     yield "a byte more", whole + b"0"
     yield "text", b"not a checkpoint" * 100
-
-
-def _with(whole: bytes, at: int, piece: bytes) -> bytes:
-    return whole[:at] + piece + whole[at + len(piece) :]
 
 
 def test_no_damage_is_believed(tmp_path: Path) -> None:
@@ -62,14 +57,12 @@ def test_no_damage_is_believed(tmp_path: Path) -> None:
             pytest.fail(f"{name}: {read_checkpoint(path)}")
     write_checkpoint(path, {"step": 4})
     path.write_bytes(whole[:-1])
-    previous(path).write_bytes(whole[:-1])
+    checkpoints.previous(path).write_bytes(whole[:-1])
     with pytest.raises(ValueError, match=r"but a\.pt and checkpoint\.previous\.pt are damaged"):
         read_checkpoint(path)
 
 
-def test_a_write_that_ends_early_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_half_a_write_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.pt"
     write_checkpoint(path, {"step": 3})
 
@@ -99,13 +92,9 @@ def test_a_checkpoint_runs_no_code(tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == ""
 
 
-def test_what_torch_says_of_a_full_disk_is_the_systems_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(state: Any, to: BinaryIO) -> None:
-        raise RuntimeError("[enforce fail] . PytorchStreamWriter failed writing file data/0")
-
-    monkeypatch.setattr(torch, "save", full)
+def test_a_full_disk_is_the_systems_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "[enforce fail] . PytorchStreamWriter failed writing file data/0"
+    monkeypatch.setattr(torch, "save", Mock(side_effect=RuntimeError(said)))
     with pytest.raises(OSError, match="No space left on device") as error:
         write_checkpoint(tmp_path / "a.pt", {"step": 3})
     assert error.value.errno == errno.ENOSPC and list(tmp_path.iterdir()) == []

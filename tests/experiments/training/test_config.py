@@ -2,8 +2,7 @@
 
 import dataclasses
 import json
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import make_dataclass
 
 import pytest
 from torch import nn
@@ -16,36 +15,30 @@ from lpkernels.experiments.training.parts.loss_scale import LossScaleConfig
 from lpkernels.experiments.training.parts.weight_update import WeightUpdateConfig
 from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.registry import find
-from tests.loops import each
+from tests.support.refusals import rejects
 
 # First and last layer have the names of the bundled networks'.
 NETWORK = nn.ModuleDict({"stem": nn.Linear(2, 2), "head": nn.Linear(2, 2)})
 EVERYTHING = RunConfig.of(
-    name="a",
-    recipe="fp8_wang2018",
-    acc="e6m3",
-    chunk=16,
-    lr=1,
-    optimizer="adam",
-    loss_scale=1024,
-    weight_update="e6m9:stochastic",
-    layer_accs=(("stem", "e6m9", "e6m9", "native"),),
-)
+    name="a", recipe="fp8_wang2018", acc="e6m3", chunk=16, lr=1, optimizer="adam", loss_scale=1024,
+    weight_update="e6m9:stochastic", layer_accs=(("stem", "e6m9", "e6m9", "native"),),
+)  # fmt: skip
 CROWDED = {"policy": "hfp8_sun2019", "operands": "affine4", "edge": "e6m9"}
 
 
-def test_config_round_trips_through_json_and_its_flat_fields() -> None:
+def test_config_round_trips_through_json_and_flat_fields_and_sections_flatten() -> None:
     read = RunConfig.from_dict(json.loads(json.dumps(EVERYTHING.to_dict())))
-    assert read == EVERYTHING
+    assert read == EVERYTHING == RunConfig.of(**EVERYTHING.flat())
     assert hash(read) == hash(EVERYTHING)
     assert read.to_dict() == EVERYTHING.to_dict()
-    assert RunConfig.of(**EVERYTHING.flat()) == EVERYTHING
     assert EVERYTHING.flat().keys() == flat_settings().keys()
     # Whole numbers are floats where floats are meant.
     assert json.dumps(RunConfig.of(lr=1).to_dict()) == json.dumps(RunConfig.of(lr=1.0).to_dict())
+    given = {"epochs": 3, "optimizer": {"optimizer": "adam", "lr": 1}, "loss_scale": 8.0}
+    assert flatten(given) == {"epochs": 3, "optimizer": "adam", "lr": 1, "loss_scale": 8.0}
 
 
-def test_parts_are_in_their_order_and_absent_at_their_defaults() -> None:
+def test_parts_are_in_their_order_absent_at_defaults_and_replaced_as_fields() -> None:
     parts = (WeightUpdateConfig("e6m9"), LossScaleConfig(8.0))
     config = RunConfig(parts=parts)
     assert config.parts == parts[::-1]
@@ -54,17 +47,14 @@ def test_parts_are_in_their_order_and_absent_at_their_defaults() -> None:
     assert RunConfig.of(loss_scale=1.0) == RunConfig()
     with pytest.raises(ValueError, match="parts: expected each once, got loss_scale, loss_scale"):
         RunConfig(parts=(LossScaleConfig(8.0), LossScaleConfig(4.0)))
-
-
-def test_replace_changes_fields_of_any_section() -> None:
     config = EVERYTHING.replace(epochs=3, lr=0.5, width=4)
     assert (config.epochs, config.optimizer.lr, config.workload.width) == (3, 0.5, 4)
     assert config.replace(epochs=10, lr=1, width=0) == EVERYTHING
     assert EVERYTHING.replace(arithmetic=ArithmeticConfig()).arithmetic == ArithmeticConfig()
 
 
-@each(
-    "values, match",
+test_config_of_another_version_is_refused = rejects(
+    lambda values: RunConfig.from_dict(values, "9.9"),
     [
         ({"colour": 1}, "unknown field colour; written by lpkernels 9.9, this is"),
         ({**RunConfig().to_dict(), "colour": 1}, "unknown field colour; written by lpkernels 9.9"),
@@ -72,87 +62,38 @@ def test_replace_changes_fields_of_any_section() -> None:
         ({"workload": {}, "parts": {"x": {}}}, r"unknown part 'x'; import the module .* \(9.9\)"),
     ],
 )
-def test_config_of_another_version_is_refused(values: dict[str, Any], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        RunConfig.from_dict(values, "9.9")
 
 
-@each(
-    "values, error, match",
+test_config_refuses = rejects(
+    lambda values: RunConfig.of(**values),
     [
-        *(
-            ({f: 0}, ValueError, f"{f} must be at least 1")
-            for f in ("epochs", "batch", "accumulate")
-        ),
-        ({"loss_scale": 0.0}, ValueError, "loss_scale: expected a positive number, got 0.0"),
-        ({"loss_scale": float("inf")}, ValueError, "expected a positive number, got inf"),
-        ({"clip": -1.0}, ValueError, "clip: expected a positive number, got -1.0"),
-        ({"threads": 10**5}, ValueError, "threads: expected at most 1024, got 100000"),
-        ({"chunk": 8}, ValueError, "chunk and acc_rounding belong to acc"),
-        ({"policy": "fp7"}, ValueError, "ArithmeticConfig: policy: .*fp7"),
-        (CROWDED, ValueError, "got hfp8_sun2019 with operands, edge; give a recipe instead"),
-        ({"recipe": "fp7"}, ValueError, "ArithmeticConfig: recipe: .*fp7"),
-        ({"epoch": 3}, ValueError, "unknown field epoch; did you mean epochs"),
-        ({"lr": "x"}, TypeError, "OptimizerConfig: lr: expected float, got str 'x'"),
-        ({"epochs": True}, TypeError, "epochs: expected int, got bool True"),
-        ({"batch": 2.0}, TypeError, "batch: expected int, got float 2.0"),
-        ({"device": "tpu7"}, ValueError, "device: expected cpu, cuda .* got 'tpu7'"),
-        ({"optimizer": "lamb"}, ValueError, "expected one of sgd, adam, adamw, got 'lamb'"),
-        ({"beta1": 0.5}, ValueError, "beta1 is an argument of adam and adamw, got it with sgd"),
-        ({"milestones": "0.9,0.5"}, ValueError, "expected ascending shares of the run"),
+        *(({f: 0}, f"{f} must be at least 1") for f in ("epochs", "batch", "accumulate")),
+        ({"loss_scale": 0.0}, "loss_scale: expected a positive number, got 0.0"),
+        ({"loss_scale": float("inf")}, "expected a positive number, got inf"),
+        ({"clip": -1.0}, "clip: expected a positive number, got -1.0"),
+        ({"threads": 10**5}, "threads: expected at most 1024, got 100000"),
+        ({"chunk": 8}, "chunk and acc_rounding belong to acc"),
+        ({"policy": "fp7"}, "ArithmeticConfig: policy: .*fp7"),
+        (CROWDED, "got hfp8_sun2019 with operands, edge; give a recipe instead"),
+        ({"recipe": "fp7"}, "ArithmeticConfig: recipe: .*fp7"),
+        ({"epoch": 3}, "unknown field epoch; did you mean epochs"),
+        ({"lr": "x"}, "OptimizerConfig: lr: expected float, got str 'x'"),
+        ({"epochs": True}, "epochs: expected int, got bool True"),
+        ({"batch": 2.0}, "batch: expected int, got float 2.0"),
+        ({"device": "tpu7"}, "device: expected cpu, cuda .* got 'tpu7'"),
+        ({"optimizer": "lamb"}, "expected one of sgd, adam, adamw, got 'lamb'"),
+        ({"beta1": 0.5}, "beta1 is an argument of adam and adamw, got it with sgd"),
+        ({"milestones": "0.9,0.5"}, "expected ascending shares of the run"),
     ],
+    (ValueError, TypeError),
 )
-def test_config_refuses(values: dict[str, Any], error: type[Exception], match: str) -> None:
-    with pytest.raises(error, match=match):
-        RunConfig.of(**values)
 
 
-def test_a_policy_is_the_arithmetic_of_the_whole_model() -> None:
+def test_a_policy_is_the_arithmetic_of_the_whole_model_and_settings_replace_its_parts() -> None:
     config = ArithmeticConfig(policy="hfp8_sun2019")
     assert layer_recipes(config, NETWORK) == dict(lp.policy("hfp8_sun2019"))
     assert body_recipe(config) == lp.recipe("hfp8_sun2019")
     assert all("*" in lp.policy(name) for name in lp.policies())
-
-
-def test_flatten_takes_fields_and_tables_of_sections() -> None:
-    given = {"epochs": 3, "optimizer": {"optimizer": "adam", "lr": 1}, "loss_scale": 8.0}
-    assert flatten(given) == {"epochs": 3, "optimizer": "adam", "lr": 1, "loss_scale": 8.0}
-
-
-@each(
-    "given, match",
-    [
-        ({"optimiser": {"lr": 1}}, "unknown section 'optimiser'; expected one of workload, arith"),
-        ({"optimizer": {"epochs": 1}}, "optimizer.epochs: it is a field of the run itself"),
-        ({"optimizer": {"width": 1}}, "optimizer.width: it belongs to section 'workload'"),
-        ({"lr": 1, "optimizer": {"lr": 1}}, "lr: given twice"),
-        ({"optimizer": {"ler": 1}}, "section 'optimizer': unknown field ler; did you mean lr"),
-        ({"epocs": 1}, "unknown field epocs; did you mean epochs"),
-    ],
-)
-def test_flatten_refuses(given: dict[str, Any], match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        flatten(given)
-
-
-def test_every_field_is_documented_in_a_sentence() -> None:
-    for name, section in sections().items():
-        assert section.TITLE, name
-        for field in settings(section):
-            assert text_of(field).endswith("."), field.name
-
-
-def test_a_name_belongs_to_one_section() -> None:
-    @dataclass(frozen=True)
-    class Other(Section):
-        TITLE: ClassVar[str] = "Other"
-        lr: float = setting(0.0, "Another rate.")
-
-    with pytest.raises(ValueError, match=r"Other.lr: section 'optimizer' has a field of that name"):
-        claim("other", Other)
-
-
-def test_settings_replace_accumulators_or_what_enters_the_products() -> None:
     named = lp.recipe("fp8_wang2018")
     body = body_recipe(ArithmeticConfig(recipe="fp8_wang2018", acc="e6m3", chunk=16))
     acc = lp.Accumulator("e6m3", chunk=16)
@@ -163,41 +104,63 @@ def test_settings_replace_accumulators_or_what_enters_the_products() -> None:
     assert body.fprop == lp.recipe("fp32").fprop
 
 
+test_flatten_refuses = rejects(
+    flatten,
+    [
+        ({"optimiser": {"lr": 1}}, "unknown section 'optimiser'; expected one of workload, arith"),
+        ({"optimizer": {"epochs": 1}}, "optimizer.epochs: it is a field of the run itself"),
+        ({"optimizer": {"width": 1}}, "optimizer.width: it belongs to section 'workload'"),
+        ({"lr": 1, "optimizer": {"lr": 1}}, "lr: given twice"),
+        ({"optimizer": {"ler": 1}}, "section 'optimizer': unknown field ler; did you mean lr"),
+        ({"epocs": 1}, "unknown field epocs; did you mean epochs"),
+    ],
+)
+
+
+def test_fields_are_documented_and_a_name_belongs_to_one_section() -> None:
+    for name, section in sections().items():
+        assert section.TITLE, name
+        assert all(text_of(field).endswith(".") for field in settings(section)), name
+    fields = [("lr", float, setting(0.0, "Another rate."))]
+    other = make_dataclass("Other", fields, bases=(Section,), namespace={"TITLE": "O"}, frozen=True)
+    with pytest.raises(ValueError, match=r"Other.lr: section 'optimizer' has a field of that name"):
+        claim("other", other)
+
+
 def test_edge_widens_the_first_input_and_the_last_layers_operands() -> None:
-    recipes = layer_recipes(ArithmeticConfig(recipe="fp8_wang2018", edge="e6m9"), NETWORK)
-    assert isinstance(recipes, dict)
-    body, stem, head = recipes["*"], recipes["stem"], recipes["head"]
+    body, stem, head = ends(ArithmeticConfig(recipe="fp8_wang2018", edge="e6m9"))
     assert body == lp.recipe("fp8_wang2018")
-    e6m9 = lp.parse_format("e6m9")
-    assert stem.input.fmt == e6m9
+    assert str(stem.input) == "e6m9"
     assert (stem.weight, stem.grad_output) == (body.weight, body.grad_output)
-    assert head.input.fmt == head.weight.fmt == head.grad_output.fmt == e6m9
+    assert {*map(str, (head.input, head.weight, head.grad_output))} == {"e6m9"}
     assert (head.fprop, head.dgrad, head.wgrad) == (body.fprop, body.dgrad, body.wgrad)
-
-
-def test_a_running_range_goes_where_the_input_has_another_format() -> None:
-    config = ArithmeticConfig(recipe="cpt_fu2021", operands="affine4", edge="bf16")
-    recipes = layer_recipes(config, NETWORK)
-    assert isinstance(recipes, dict)
-    assert str(recipes["*"].input_range) == "running:0.9"
-    assert recipes["head"].input_range is recipes["stem"].input_range is None
-    body = layer_recipes(ArithmeticConfig(recipe="cpt_fu2021", operands="e4m3"), NETWORK)
-    assert isinstance(body, lp.Recipe) and body.input_range is None
-
-
-def test_edge_leaves_an_unquantised_recipe_alone_and_refuses_ends_of_other_names() -> None:
-    recipes = layer_recipes(ArithmeticConfig(recipe="fp32", edge="e6m9"), NETWORK)
-    assert isinstance(recipes, dict)
-    assert set(recipes.values()) == {lp.recipe("fp32")}
+    # An unquantised recipe is left alone.
+    assert {*ends(ArithmeticConfig(recipe="fp32", edge="e6m9"))} == {lp.recipe("fp32")}
     message = r"edge: the model has no layer 'stem'; .* or give a policy"
     with pytest.raises(ValueError, match=message):
         layer_recipes(ArithmeticConfig(recipe="fp8_wang2018", edge="e6m9"), nn.Linear(2, 2))
 
 
+def ends(config: ArithmeticConfig) -> list[lp.Recipe]:
+    """The recipes of the body, of the first layer and of the last one."""
+    recipes = layer_recipes(config, NETWORK)
+    assert isinstance(recipes, dict) and recipes.keys() == {"*", "stem", "head"}
+    return [recipes[name] for name in ("*", "stem", "head")]
+
+
+def test_a_running_range_goes_where_the_input_has_another_format() -> None:
+    config = ArithmeticConfig(recipe="cpt_fu2021", operands="affine4", edge="bf16")
+    body, stem, head = ends(config)
+    assert str(body.input_range) == "running:0.9"
+    assert head.input_range is stem.input_range is None
+    body = layer_recipes(ArithmeticConfig(recipe="cpt_fu2021", operands="e4m3"), NETWORK)
+    assert isinstance(body, lp.Recipe) and body.input_range is None
+
+
 def test_edge_reaches_the_ends_of_networks_within_a_model() -> None:
     model = find(WorkloadConfig(data="gan")).model()
-    config = ArithmeticConfig(recipe="fp8_wang2018", edge="e6m9")
-    config = dataclasses.replace(config, layer_accs=(("generator.stem", "e6m9", "e6m9", "e6m9"),))
+    accs = (("generator.stem", "e6m9", "e6m9", "e6m9"),)
+    config = ArithmeticConfig(recipe="fp8_wang2018", edge="e6m9", layer_accs=accs)
     lp.convert(model, layer_recipes(config, model))
     e6m9 = lp.parse_format("e6m9")
     for network in (model.generator, model.discriminator):

@@ -1,7 +1,7 @@
 """Parts: a toy one goes through training, checkpoints and tables; two are called in their order."""
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, make_dataclass
 from functools import partial
 from pathlib import Path
@@ -9,10 +9,12 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+import typer
 from rich.console import Console
 from torch import Tensor
 from typer.testing import CliRunner
 
+from lpkernels.cli._settings import with_settings
 from lpkernels.experiments import records
 from lpkernels.experiments.settings import setting
 from lpkernels.experiments.training.config import RunConfig, sections
@@ -98,11 +100,8 @@ class Noting(Part):
     def after_step(self, ran: Tensor) -> None:
         self.note("after")
 
-    def evaluating(self) -> AbstractContextManager[Any]:
-        return self._evaluating()
-
     @contextmanager
-    def _evaluating(self) -> Iterator[None]:
+    def evaluating(self) -> Iterator[None]:
         self.note("enter")
         yield
         self.note("leave")
@@ -136,9 +135,7 @@ def registered() -> Iterator[None]:
 trainer_in = partial(tiny_trainer, SMALL)
 
 
-def test_a_toy_part_trains_and_shows_in_records_and_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_toy_part_trains_and_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy = trainer_in(tmp_path / "toy", shrink=0.5)
     seen: list[dict[str, Any]] = []
     monkeypatch.setattr(toy.parts[0], "after_epoch", seen.append)
@@ -166,13 +163,10 @@ def test_two_parts_are_called_in_their_order(tmp_path: Path) -> None:
     run = trainer.fit()
     assert CALLS[:2] == ["prepare first", "prepare second"]
     assert CALLS[2:16] == [
-        *("before 0 first", "before 0 second"),
-        *("scale first", "scale second", "scale first", "scale second"),
-        *("unscale second", "unscale first"),
-        *("step first", "step second"),
-        *("after first", "after second"),
-        *("before 1 first", "before 1 second"),
-    ]
+        "before 0 first", "before 0 second", "scale first", "scale second", "scale first",
+        "scale second", "unscale second", "unscale first", "step first", "step second",
+        "after first", "after second", "before 1 first", "before 1 second",
+    ]  # fmt: skip
     start = CALLS.index("enter first")
     tested = ["enter first", "enter second", "leave second", "leave first"]
     assert CALLS[start : start + 4] == tested
@@ -183,10 +177,6 @@ def test_two_parts_are_called_in_their_order(tmp_path: Path) -> None:
 
 
 def test_a_part_brings_its_options() -> None:
-    import typer
-
-    from lpkernels.cli._settings import with_settings
-
     app = typer.Typer()
     seen: dict[str, Any] = {}
 
@@ -203,25 +193,19 @@ def test_a_part_brings_its_options() -> None:
 
 
 def test_parts_have_names_of_their_own_and_build() -> None:
-    @dataclass(frozen=True)
-    class Taken(PartConfig):
-        NAME: ClassVar[str] = "taken"
-        lr: float = setting(0.0, "Something else.")
+    def part(title: str, name: str, field: str = "nothing") -> type[PartConfig]:
+        fields = [(field, float, setting(0.0, "Something else."))]
+        named = {"NAME": name} if name else {}
+        return make_dataclass(title, fields, bases=(PartConfig,), namespace=named, frozen=True)
 
-    @dataclass(frozen=True)
-    class Same(PartConfig):
-        NAME: ClassVar[str] = "shrinking"
-
-    @dataclass(frozen=True)
-    class Nameless(PartConfig):
-        nothing: int = setting(0, "Nothing.")
-
-    with pytest.raises(ValueError, match=r"Taken.lr: section 'optimizer' has a field of that name"):
-        register(Taken)
-    with pytest.raises(ValueError, match="a part called 'shrinking' exists already"):
-        register(Same)
-    with pytest.raises(ValueError, match="Nameless must be a PartConfig with a NAME of its own"):
-        register(Nameless)
+    taken = part("Taken", "taken", "lr")
+    for kind, message in (
+        (taken, r"Taken.lr: section 'optimizer' has a field of that name"),
+        (part("Same", "shrinking"), "a part called 'shrinking' exists already"),
+        (part("Nameless", ""), "Nameless must be a PartConfig with a NAME of its own"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            register(kind)
     assert "taken" not in PARTS
     with pytest.raises(NotImplementedError, match=r"Taken must define build\(\)"):
-        Taken().build()
+        taken().build()

@@ -1,13 +1,22 @@
-"""One step: pieces of a batch, clipping, turns, updates that are skipped without a wait."""
+"""One step: pieces, clipping, turns, skipped updates; torch's optimizers and learning rates."""
 
+import math
+from collections import OrderedDict
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from lpkernels.experiments.processes.torchrun import ALONE
+from lpkernels.experiments.training.optimizers import (
+    OptimizerConfig,
+    build_optimizer,
+    cosine_lr,
+    learning_rate,
+)
 from lpkernels.experiments.training.parts.loss_scale import LossScaleConfig, ScaledLoss
 from lpkernels.experiments.training.step import Step, all_finite, skipping, step_if
 from lpkernels.experiments.training.tally import Tally
@@ -52,35 +61,28 @@ def test_pieces_add_up_to_the_gradient_of_the_batch(pieces: int) -> None:
     assert totals == pytest.approx(expected)
 
 
+def scaled(optimizer: Any, **settings: Any) -> ScaledLoss:
+    """A part that scales the loss of this optimizer's steps."""
+    part = LossScaleConfig(**settings).build()
+    assert isinstance(part, ScaledLoss)
+    part._optimizer = optimizer
+    return part
+
+
 def test_clip_bounds_the_norm_after_unscaling() -> None:
     free, step = made()
     before = free.weight.detach().clone()
     step(batch(), alike, Tally())
-    full = (free.weight - before).norm()
-    part = LossScaleConfig(loss_scale=64.0).build()
-    assert isinstance(part, ScaledLoss)
-    model, step = made(parts=(part,), clip=0.01)
-    part._optimizer = step.optimizer
-    step(batch(), alike, Tally())
+    assert (free.weight - before).norm() > 0.1
+    model, step = made(clip=0.01)
+    replace(step, parts=(scaled(step.optimizer, loss_scale=64.0),))(batch(), alike, Tally())
     moved = torch.cat([(model.weight - before).flatten(), model.bias - made()[0].bias]).detach()
-    assert full > 0.1
     assert float(moved.norm()) == pytest.approx(0.1 * 0.01, rel=1e-3)
-
-
-class Two(nn.Module):
-    """Two halves, each trained by a turn of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two = nn.Linear(4, 1), nn.Linear(1, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.two(self.one(x))
 
 
 def test_turns_update_their_own_parameters_in_order() -> None:
     torch.manual_seed(0)
-    model = Two()
+    model = nn.Sequential(OrderedDict(one=nn.Linear(4, 1), two=nn.Linear(1, 1)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     seen: list[tuple[str, list[bool]]] = []
 
@@ -130,20 +132,16 @@ def test_a_step_reads_once_and_not_at_all_where_a_part_steps() -> None:
     assert reads.count == 1
     fused = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
     for values in ({"loss_scale": 2.0}, {"dynamic_scale": True, "scale_floor": 1.0}):
-        part = LossScaleConfig(**values).build()
-        assert isinstance(part, ScaledLoss)
-        part._optimizer = fused
+        parts = (scaled(fused, **values),)
         with Reads() as reads:
-            Step(model, model, fused, (Turn(squares),), (part,), ALONE)(batch(), alike, Tally())
+            Step(model, model, fused, (Turn(squares),), parts, ALONE)(batch(), alike, Tally())
         assert reads.count == 0
 
 
-def test_all_finite_sees_one_bad_value_and_step_if_reads_the_flag() -> None:
-    good = torch.zeros(3)
-    assert all_finite([good, good])
-    assert all_finite([])
-    assert not all_finite([good, torch.tensor([0.0, float("nan")])])
-    assert not all_finite([torch.tensor(float("-inf")), good])
+def test_all_finite_sees_one_bad_value_step_if_reads_the_flag_and_a_tally_resumes() -> None:
+    good, nan, infinite = torch.zeros(3), torch.tensor([0.0, math.nan]), torch.tensor(-math.inf)
+    assert all_finite([good, good]) and all_finite([])
+    assert not all_finite([good, nan]) and not all_finite([infinite, good])
     parameter = nn.Parameter(torch.ones(1))
     optimizer = torch.optim.RMSprop([parameter], lr=0.1)
     parameter.grad = torch.ones(1)
@@ -151,11 +149,56 @@ def test_all_finite_sees_one_bad_value_and_step_if_reads_the_flag() -> None:
     assert parameter.item() == 1
     step_if(optimizer, torch.tensor(True))
     assert parameter.item() < 1
-
-
-def test_tally_adds_over_a_resume() -> None:
     tally = Tally({"loss": 1.5})
     tally.add("loss", torch.tensor(0.25, dtype=torch.float32))
     tally.add("right", torch.tensor(3))
     assert tally.totals(ALONE) == {"loss": 1.75, "right": 3.0}
     assert (tally.here("right"), tally.here("other")) == (3.0, 0.0)
+
+
+NESTEROV = {"lr": 0.2, "momentum": 0.5, "nesterov": True}
+ADAM = {"optimizer": "adam", "beta2": 0.99, "eps": 1e-4}
+
+
+@each(
+    "config, kind, arguments",
+    [
+        ({}, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4}),
+        (NESTEROV, torch.optim.SGD, NESTEROV),
+        ({"optimizer": "adam"}, torch.optim.Adam, {"lr": 1e-3, "weight_decay": 0.0}),
+        (ADAM, torch.optim.Adam, {"betas": (0.9, 0.99), "eps": 1e-4}),
+        ({"optimizer": "adamw"}, torch.optim.AdamW, {"lr": 1e-3, "weight_decay": 1e-2}),
+    ],
+)
+def test_optimizers_are_torchs_with_their_own_arguments(
+    config: dict[str, Any], kind: type, arguments: dict[str, Any]
+) -> None:
+    parameters = [torch.nn.Parameter(torch.zeros(2))]
+    optimizer = build_optimizer(OptimizerConfig(**config), parameters, device="cpu")
+    assert type(optimizer) is kind
+    group = optimizer.param_groups[0]
+    assert {name: group[name] for name in arguments} == arguments
+    assert not group["fused"]
+
+
+def rates(steps: int, **settings: Any) -> list[float]:
+    config = OptimizerConfig(**settings)
+    return [learning_rate(config, step, steps) for step in range(steps)]
+
+
+def test_cosine_falls_from_peak_to_zero_after_a_warmup_to_the_peak() -> None:
+    assert [cosine_lr(0.4, step, 10) for step in (0, 5, 10)] == pytest.approx([0.4, 0.2, 0.0])
+    found = rates(14, lr=0.4, warmup=4)
+    assert found[:5] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
+    assert found[4:] == [cosine_lr(0.4, step, 10) for step in range(10)]
+
+
+def test_rates_of_milestones_cycles_and_a_constant() -> None:
+    found = rates(8, lr=1.0, lr_schedule="steps", milestones="0.5,0.75", lr_decay=0.1)
+    assert found == pytest.approx([1, 1, 1, 1, 0.1, 0.1, 0.01, 0.01])
+    twelve, ten = (rates(steps, lr=1.0, lr_schedule="cycles", lr_cycles=3) for steps in (12, 10))
+    assert twelve == [cosine_lr(1.0, step, 4) for step in range(4)] * 3
+    assert [step for step in range(1, 10) if ten[step] > ten[step - 1]] == [4, 7]
+    assert ten[0] == 1.0
+    assert rates(4, lr=1.0, lr_schedule="constant", warmup=2) == [0.5, 1, 1, 1]
+    assert all(math.isfinite(rate) for rate in rates(4, lr=1.0, warmup=10))

@@ -1,7 +1,8 @@
-"""`lpkernels train` and its folder: one process at a time, errors of the system, code of others."""
+"""`lpkernels train`: its folder, errors of the system, code of others, a page's command, a log."""
 
 import errno
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -9,26 +10,26 @@ from typing import Any
 
 import pytest
 
+from lpkernels import cli
 from lpkernels.experiments.processes.leases import hold
+from lpkernels.experiments.records import header, read_run, write_records
 from lpkernels.experiments.training import trainer as trainers
+from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.trainer import Trainer
+from tests.experiments.tiny import tiny_workload
 from tests.loops import each
-from tests.support.commands import call, wide  # noqa: F401 (a fixture)
+from tests.support.cifar import write_cifar
+from tests.support.commands import call, done, sentence, wide  # noqa: F401 (a fixture)
+from tests.support.refusals import rejects
+from tests.support.trainings import SMALL, stop_after, tiny_trainer
 
 TINY = ("--data", "iris", "--width", 4, "--epochs", 1, "--batch", 60)
-
-
-def sentence(result: Any, code: int) -> str:
-    """What the command said, in one paragraph and without a traceback."""
-    assert result.exit_code == code, result.output
-    assert "Traceback" not in result.output and not isinstance(result.exception, OSError)
-    return " ".join(result.output.replace("│", " ").split())
 
 
 @pytest.fixture
 def trained(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
-    assert call("train", "--out", folder, *TINY).exit_code == 0
+    done("train", "--out", folder, *TINY)
     assert {path.name for path in folder.iterdir()} == {"records.jsonl", "checkpoint.pt"}
     return folder
 
@@ -44,10 +45,15 @@ def test_a_run_s_folder_has_one_process(tmp_path: Path, trained: Path) -> None:
         assert sorted(folder.iterdir()) == before
 
 
-def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path: Path) -> None:
-    out = tmp_path / "a" / "b"
-    assert call("train", "--out", out, "--data", "mnist").exit_code == 2
+def test_a_run_that_cannot_begin_leaves_no_folder_nor_one_in_a_files_place(tmp_path: Path) -> None:
+    assert call("train", "--out", tmp_path / "a" / "b", "--data", "mnist").exit_code == 2
     assert list(tmp_path.iterdir()) == []
+    file = tmp_path / "file"
+    file.touch()
+    said = sentence(call("train", "--out", file, *TINY), 2)
+    assert "expected a folder, but" in said and "file is a file" in said
+    said = sentence(call("train", "--out", file / "run", *TINY), 1)
+    assert "Not a directory; choose a folder that is not below a file" in said
 
 
 def test_a_run_whose_folder_is_lost_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,27 +71,20 @@ def test_a_run_whose_folder_is_lost_stops(tmp_path: Path, monkeypatch: pytest.Mo
     assert [path.name for path in tmp_path.iterdir()] == ["records.jsonl"]
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS], ids=["full", "read-only"])
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [(errno.ENOSPC, "make room"), (errno.EROFS, "choose a folder that can be written")],
+)
 def test_what_the_system_refuses_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
 ) -> None:
     def refuse(path: Path, state: object) -> None:
         raise OSError(number, os.strerror(number), str(path))
 
     monkeypatch.setattr(trainers, "write_checkpoint", refuse)
     said = sentence(call("train", "--out", tmp_path, *TINY), 1)
-    advice = {errno.ENOSPC: "make room", errno.EROFS: "choose a folder that can be written"}
-    assert f"checkpoint.pt: {os.strerror(number)}; {advice[number]}; what was saved goes" in said
+    assert f"checkpoint.pt: {os.strerror(number)}; {advice}; what was saved goes" in said
     assert f"lpkernels train --resume --out {tmp_path}" in said
-
-
-def test_a_file_in_the_folder_s_place(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.touch()
-    said = sentence(call("train", "--out", file, *TINY), 2)
-    assert "expected a folder, but" in said and "file is a file" in said
-    said = sentence(call("train", "--out", file / "run", *TINY), 1)
-    assert "Not a directory; choose a folder that is not below a file" in said
 
 
 @each("content", [b"", b"PK\3\4", b"something else" * 100])
@@ -103,22 +102,22 @@ def test_a_damaged_checkpoint_is_told(trained: Path, monkeypatch: pytest.MonkeyP
     assert "checkpoint.pt was damaged or lost: going on from checkpoint.previous.pt" in said
 
 
-def test_sigterm_stops_a_run_as_ctrl_c_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    test = Trainer.evaluate
+@each("number", [signal.SIGINT, signal.SIGTERM])
+def test_sigterm_stops_as_ctrl_c_does(number: int, tmp_path: Path, monkeypatch: Any) -> None:
+    test, out = Trainer.evaluate, tmp_path / str(number)
 
     def test_and_signal(trainer: Trainer) -> dict[str, float]:
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(number)
         return test(trainer)
 
-    before = signal.getsignal(signal.SIGTERM)
+    before = signal.getsignal(number)
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "evaluate", test_and_signal)
-        said = sentence(call("train", "--out", tmp_path, *TINY, "--epochs", 2), 130)
-    assert f"resume with: lpkernels train --resume --out {tmp_path}" in said
-    assert signal.getsignal(signal.SIGTERM) is before
-    assert call("train", "--resume", "--out", tmp_path).exit_code == 0
+        said = sentence(call("train", "--out", out, *TINY, "--epochs", 2), 130)
+    assert f"resume with: lpkernels train --resume --out {out}" in said
+    assert signal.getsignal(number) is before
+    done("train", "--resume", "--out", out)
+    assert read_run(out).finished
 
 
 CODE = """
@@ -131,13 +130,11 @@ def make():
 """
 
 
-def test_a_folder_alone_does_not_choose_what_is_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_alone_chooses_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "theirs.py").write_text(CODE)
     monkeypatch.syspath_prepend(tmp_path)
     out, own = tmp_path / "run", ("--data", "theirs:make")
-    assert call("train", "--out", out, *own, "--epochs", 1, "--batch", 8).exit_code == 0
+    done("train", "--out", out, *own, "--epochs", 1, "--batch", 8)
     (tmp_path / "imported").unlink()
     monkeypatch.delitem(sys.modules, "theirs")
     said = sentence(call("train", "--resume", "--out", out), 2)
@@ -145,13 +142,93 @@ def test_a_folder_alone_does_not_choose_what_is_imported(
     said = sentence(call("train", "--resume", "--out", out, "--data", "others:make"), 2)
     assert "the run was started with 'theirs:make', got 'others:make'" in said
     assert not (tmp_path / "imported").exists()
-    assert call("train", "--resume", "--out", out, *own).exit_code == 0
+    done("train", "--resume", "--out", out, *own)
 
 
 def test_brackets_and_escape_sequences_of_a_name_are_text(tmp_path: Path) -> None:
-    name, plots = "[/] [red]\x1b[31m:smile:", ("--plot", tmp_path / "a.png")
-    assert call("train", "--out", tmp_path, "--name", name, *TINY).exit_code == 0
-    result = call("report", tmp_path, *plots)
-    assert result.exit_code == 0, result.output
-    assert "[/] [red]\N{REPLACEMENT CHARACTER}[31m:smile:" in result.output
-    assert "\x1b" not in result.output
+    done("train", "--out", tmp_path, "--name", "[/] [red]\x1b[31m:smile:", *TINY)
+    said = done("report", tmp_path, "--plot", tmp_path / "a.png")
+    assert "[/] [red]\N{REPLACEMENT CHARACTER}[31m:smile:" in said
+    assert "\x1b" not in said
+
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "cyclic-precision.md"
+# One step of all images an epoch, and two cycles.
+SHORT = {"--model": "resnet8", "--epochs": "4", "--batch": "15"}
+
+
+@pytest.mark.parametrize("data", ["cifar10", "cifar100"])
+def test_cyclic_precision_on_cifar(data: str, tmp_path: Path) -> None:
+    page = PAGE.read_text()
+    line = re.findall(rf"^    lpkernels (train --data {data} .*)$", page, re.MULTILINE)[0]
+    arguments = line.replace("cycles=32", "cycles=2").split()
+    folders = {"--data-dir": str(tmp_path / data), "--out": str(tmp_path / "out")}
+    for option, value in {**SHORT, **folders}.items():
+        arguments[arguments.index(option) + 1] = value
+    write_cifar(tmp_path / data, data)
+    done(*arguments, "--width", 1, "--threads", 1)
+    run = read_run(tmp_path / "out")
+    assert run.finished
+    assert (run.config.optimizer.lr_schedule, run.config.optimizer.peak) == ("steps", 0.1)
+    tests = {f"test_accuracy{name}" for name in ("", "_last_bits", "_recalibrated")}
+    assert tests <= run.epochs[-1].keys()
+    assert [epoch["bits"] for epoch in run.epochs] == [3, 6, 3, 6]
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    found = reading.EventAccumulator(str(folder)).Reload()
+    return {tag: [(e.step, e.value) for e in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+
+
+@pytest.mark.slow
+def test_the_log_has_every_figure_of_the_records(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    run = tiny_trainer(SMALL, tmp_path / "run", log=f"tensorboard:{tmp_path / 'log'}").fit()
+    found = scalars(tmp_path / "log")
+    assert set(found) == set(run.epochs[0]) - {"type", "epoch"}
+    for name, points in found.items():
+        numbers, values = zip(*points, strict=True)
+        assert numbers == (1, 2) and list(values) == pytest.approx(run.curve(name))
+
+
+@pytest.mark.slow
+def test_a_resumed_run_has_each_epoch_once(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    trainer = tiny_trainer(SMALL, tmp_path / "run", log=f"tensorboard:{tmp_path / 'log'}")
+    stop_after(trainer, 7)
+    Trainer.resume(tmp_path / "run", workload=tiny_workload(trainer.config.workload)).fit()
+    assert [step for step, _ in scalars(tmp_path / "log")["test_loss"]] == [1, 2]
+
+
+test_another_log_is_refused = rejects(
+    lambda log: RunConfig.of(log=log),
+    [
+        (log, "log: expected tensorboard:DIR, the folder of a log, got")
+        for log in ("wandb:a", "tensorboard", "tensorboard:")
+    ],
+)
+
+
+@pytest.fixture
+def no_tensorboard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+
+
+def test_without_tensorboard_it_says_what_to_do(tmp_path: Path, no_tensorboard: None) -> None:
+    with pytest.raises(ModuleNotFoundError, match=r'needs tensorboard: pip install "lpkernels\[fr'):
+        tiny_trainer(SMALL, tmp_path / "run", log="tensorboard:log")
+    assert not (tmp_path / "run").exists()
+    write_records(tmp_path / "records.jsonl", [header(SMALL.replace(log="tensorboard:a"), "fp32")])
+    assert read_run(tmp_path).config.flat()["log"] == "tensorboard:a"
+
+
+def test_the_command_ends_with_one_sentence_without_tensorboard(
+    tmp_path: Path, no_tensorboard: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ["train", "--data", "mnist1d", "--log", "tensorboard:a", "--out", str(tmp_path / "a")]
+    monkeypatch.setattr(sys, "argv", ["lpkernels", *options])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 'lpkernels: log needs tensorboard: pip install "lpkernels[frameworks]"'
+    assert not (tmp_path / "a").exists()

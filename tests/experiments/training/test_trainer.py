@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 import lpkernels as lp
 from lpkernels.experiments import records
@@ -18,42 +19,36 @@ from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.experiments.workloads.streams import stream_seed
-from lpkernels.experiments.workloads.workload import Workload
 from tests.experiments.tiny import tiny_workload
+from tests.loops import each
 from tests.support.trainings import assert_same_end, stop_after
 
 # The weights are rounded stochastically, so that the random state matters. An epoch has four steps,
 # and the last one is short.
 CONFIG = RunConfig.of(
-    name="tiny",
-    model="cnn2",
-    width=2,
-    recipe="fp8_wang2018",
-    edge="e6m9",
-    weight_update="e6m9:stochastic",
-    loss_scale=1024.0,
-    epochs=2,
-    batch=8,
-    augment=True,
-    threads=1,
-)
+    name="tiny", model="cnn2", width=2, recipe="fp8_wang2018", edge="e6m9", epochs=2, batch=8,
+    weight_update="e6m9:stochastic", loss_scale=1024.0, augment=True, threads=1,
+)  # fmt: skip
 STEPS = 4
 
 
-@pytest.fixture(scope="module")
-def data() -> Workload:
-    return tiny_workload(CONFIG.workload)
+def made(folder: Path, config: RunConfig = CONFIG) -> Trainer:
+    return Trainer(config, folder, workload=tiny_workload(config.workload))
+
+
+def resume(folder: Path) -> Trainer:
+    return Trainer.resume(folder, workload=tiny_workload(CONFIG.workload))
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(data: Workload, tmp_path_factory: pytest.TempPathFactory) -> Trainer:
-    trainer = Trainer(CONFIG, tmp_path_factory.mktemp("run"), workload=data)
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    trainer = made(tmp_path_factory.mktemp("run"))
     trainer.fit()
     return trainer
 
 
-def test_a_rank_draws_from_a_stream_of_its_own(data: Workload, tmp_path: Path) -> None:
-    trainer, x = Trainer(CONFIG, tmp_path, workload=data), torch.randn(64)
+def test_a_rank_draws_from_a_stream_of_its_own(tmp_path: Path) -> None:
+    trainer, x = made(tmp_path), torch.randn(64)
 
     def drawn(around: AbstractContextManager[None]) -> torch.Tensor:
         torch.manual_seed(5)
@@ -83,26 +78,28 @@ def interrupt_in_test(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, epoch: 
 
 
 def test_fit_gives_the_same_bits_twice_and_leaves_the_callers_state(
-    uninterrupted: Trainer, data: Workload, tmp_path: Path
+    uninterrupted: Trainer, tmp_path: Path
 ) -> None:
     torch.manual_seed(77)
     before = torch.get_rng_state(), torch.get_num_threads()
-    trainer = Trainer(CONFIG, tmp_path / "again", workload=data)
+    trainer = made(tmp_path / "again")
     trainer.fit()
     assert torch.equal(torch.get_rng_state(), before[0])
     assert torch.get_num_threads() == before[1]
     assert_same_end(trainer.folder, uninterrupted.folder)
 
 
-def test_another_seed_gives_other_weights(
-    uninterrupted: Trainer, data: Workload, tmp_path: Path
-) -> None:
-    other = Trainer(CONFIG.replace(seed=1), tmp_path, workload=data)
+def test_another_seed_gives_other_weights(uninterrupted: Trainer, tmp_path: Path) -> None:
+    other = made(tmp_path, CONFIG.replace(seed=1))
     assert not torch.equal(other.model.head.weight, uninterrupted.model.head.weight)
+    # Its progress is shown.
+    console = Console(record=True, width=100, force_terminal=True)
+    made(tmp_path / "bar", CONFIG.replace(epochs=1)).fit(console=console)
+    assert "tiny" in console.export_text()
 
 
 @pytest.mark.parametrize(
-    ("step", "place"),
+    "step, place",
     [
         (1, "epoch 1 of 2 after step 1"),
         (3, "epoch 1 of 2 after step 3"),
@@ -111,118 +108,101 @@ def test_another_seed_gives_other_weights(
         (STEPS + 2, "epoch 2 of 2 after step 2"),
     ],
 )
-def test_resume_after_ctrl_c_gives_the_bits_of_an_uninterrupted_run(
-    uninterrupted: Trainer,
-    data: Workload,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    step: int | None,
-    place: str,
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(
+    uninterrupted: Trainer, tmp_path: Path, monkeypatch: Any, step: int | None, place: str
 ) -> None:
     """Ctrl-C comes after so many steps, or, where that is None, in the test of the first epoch."""
-    stopped = Trainer(CONFIG, tmp_path, workload=data)
+    stopped = made(tmp_path)
     if step is None:
         interrupt_in_test(stopped, monkeypatch, 1)
     handler = signal.getsignal(signal.SIGINT)
     stop_after(stopped, step or 0, match=rf"stopped in {place} of 4; saved to .*checkpoint\.pt")
     assert signal.getsignal(signal.SIGINT) is handler
     torch.manual_seed(123)
-    resumed = Trainer.resume(tmp_path, workload=data)
-    resumed.fit()
+    resume(tmp_path).fit()
     assert_same_end(tmp_path, uninterrupted.folder)
     kinds = [record["type"] for record in records.read_records(tmp_path / records.RECORDS)]
-    assert kinds.count("resume") == 1
-    assert kinds.count("epoch") == CONFIG.epochs
+    assert (kinds.count("resume"), kinds.count("epoch")) == (1, CONFIG.epochs)
 
 
-def test_ctrl_c_in_the_last_test_stops_what_would_come_next(
-    data: Workload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_ctrl_c_in_the_last_test_stops_and_a_second_one_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = Trainer(CONFIG, tmp_path, workload=data)
+    trainer = made(tmp_path)
     interrupt_in_test(trainer, monkeypatch, CONFIG.epochs)
     with pytest.raises(Interrupted, match="stopped after the last epoch; saved to"):
         trainer.fit()
     assert records.read_run(tmp_path).finished
-
-
-def test_second_ctrl_c_interrupts_at_once() -> None:
     with pytest.raises(KeyboardInterrupt), InterruptRequest() as stop:
         signal.raise_signal(signal.SIGINT)
         assert stop.requested
         signal.raise_signal(signal.SIGINT)
 
 
-def test_a_finished_run_is_not_trained_on_or_overwritten_unasked(
-    uninterrupted: Trainer, data: Workload, tmp_path: Path
-) -> None:
+def test_a_finished_run_stays_as_it_is_unasked(uninterrupted: Trainer, tmp_path: Path) -> None:
     before = (uninterrupted.folder / records.RECORDS).read_bytes()
-    assert Trainer.resume(uninterrupted.folder, workload=data).fit().finished
+    assert resume(uninterrupted.folder).fit().finished
     assert (uninterrupted.folder / records.RECORDS).read_bytes() == before
     message = r"holds a run already; resume it \(option --resume\)"
     with pytest.raises(FileExistsError, match=message):
-        Trainer(CONFIG, uninterrupted.folder, workload=data)
+        made(uninterrupted.folder)
     with pytest.raises(FileNotFoundError, match="expected a checkpoint at"):
         Trainer.resume(tmp_path)
 
 
-def test_resume_drops_epochs_the_checkpoint_does_not_hold(data: Workload, tmp_path: Path) -> None:
-    stop_after(Trainer(CONFIG, tmp_path, workload=data), STEPS + 1)
+def test_resume_drops_epochs_the_checkpoint_does_not_hold(tmp_path: Path) -> None:
+    stop_after(made(tmp_path), STEPS + 1)
     # The records look as if the process had been killed between the record of epoch 2 and its
     # checkpoint, and while it wrote another record.
     extra = dict(records.read_run(tmp_path).epochs[0], epoch=2)
     records.append_record(tmp_path / records.RECORDS, extra)
     with (tmp_path / records.RECORDS).open("a") as file:
         file.write('{"type": "epo')
-    Trainer.resume(tmp_path, workload=data)
+    resume(tmp_path)
     assert [e["epoch"] for e in records.read_run(tmp_path).epochs] == [1]
 
 
-def test_a_damaged_checkpoint_is_followed_by_the_bits_of_a_whole_one(
-    uninterrupted: Trainer, data: Workload, tmp_path: Path
-) -> None:
+def test_a_damaged_checkpoint_changes_no_bits(uninterrupted: Trainer, tmp_path: Path) -> None:
     shutil.copytree(uninterrupted.folder, tmp_path, dirs_exist_ok=True)
     path = tmp_path / CHECKPOINT
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2] ^= 1
     path.write_bytes(damaged)
-    resumed = Trainer.resume(tmp_path, workload=data)
+    resumed = resume(tmp_path)
     said = (
         "checkpoint.pt was damaged or lost: going on from checkpoint.previous.pt, epoch 2, step 0"
     )
-    assert resumed.notices == [said]
     lines = records.read_records(tmp_path / records.RECORDS)
     assert [line["type"] for line in lines] == ["header", "epoch", "resume"]
-    assert lines[-1]["notices"] == [said]
+    assert resumed.notices == lines[-1]["notices"] == [said]
     resumed.fit()
     assert_same_end(tmp_path, uninterrupted.folder)
-    assert Trainer.resume(tmp_path, workload=data).notices == []
+    assert resume(tmp_path).notices == []
 
 
-@pytest.mark.parametrize(
-    "spoil",
+@each(
+    "name, spoil",
     [
-        lambda lines: None,
-        lambda lines: lines[1:],
-        lambda lines: [lines[0], lines[2]],
-        lambda lines: [lines[0], lines[1][:20], lines[2]],
-        lambda lines: ["[]", *lines[1:]],
+        ("no file", lambda lines: None),
+        ("no header", lambda lines: lines[1:]),
+        ("an epoch less", lambda lines: [lines[0], lines[2]]),
+        ("half a line", lambda lines: [lines[0], lines[1][:20], lines[2]]),
+        ("another header", lambda lines: ["[]", *lines[1:]]),
     ],
-    ids=["no file", "no header", "an epoch less", "half a line", "another header"],
 )
 def test_resume_writes_the_records_that_the_checkpoint_holds(
-    uninterrupted: Trainer, data: Workload, tmp_path: Path, spoil: Any
+    uninterrupted: Trainer, tmp_path: Path, name: str, spoil: Any
 ) -> None:
-    shutil.copytree(uninterrupted.folder, tmp_path, dirs_exist_ok=True)
-    path = tmp_path / records.RECORDS
+    path = shutil.copytree(uninterrupted.folder, tmp_path / name) / records.RECORDS
     whole = path.read_text()
     spoiled = spoil(whole.splitlines())
     path.unlink() if spoiled is None else path.write_text("\n".join(spoiled) + "\n")
-    resumed = Trainer.resume(tmp_path, workload=data)
+    resumed = resume(tmp_path / name)
     assert resumed.notices == ["records.jsonl was written anew from the checkpoint"]
     assert resumed.fit().finished and path.read_text() == whole
 
 
-def test_records_have_a_header_and_a_record_per_epoch(uninterrupted: Trainer) -> None:
+def test_records_have_a_header_and_epochs_and_weights_a_grid(uninterrupted: Trainer) -> None:
     lines = (uninterrupted.folder / records.RECORDS).read_text().splitlines()
     first, *epochs = [json.loads(line) for line in lines]
     fields = "type kind schema config accumulator metric environment processes"
@@ -239,28 +219,15 @@ def test_records_have_a_header_and_a_record_per_epoch(uninterrupted: Trainer) ->
         assert epoch["seconds"] > 0
     state = torch.load(uninterrupted.checkpoint, weights_only=True)
     assert RunConfig.from_dict(state["config"]) == CONFIG
-
-
-def test_weights_stay_on_the_grid_of_the_weight_update(uninterrupted: Trainer) -> None:
     for parameter in uninterrupted.model.parameters():
         assert torch.equal(lp.quantize(parameter.detach(), "e6m9"), parameter)
 
 
-def test_step_with_infinite_gradients_is_skipped_and_counted(
-    data: Workload, tmp_path: Path
-) -> None:
+def test_step_with_infinite_gradients_is_skipped_and_counted(tmp_path: Path) -> None:
     # The scaled gradients overflow e5m2 to infinity.
     config = CONFIG.replace(loss_scale=2.0**40, edge="", epochs=1)
-    trainer = Trainer(config, tmp_path, workload=data)
+    trainer = made(tmp_path, config)
     before = [p.detach().clone() for p in trainer.model.parameters()]
     run = trainer.fit()
     assert run.epochs[0]["skipped_steps"] == STEPS
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
-
-
-def test_progress_bar_shows_the_run(data: Workload, tmp_path: Path) -> None:
-    from rich.console import Console
-
-    console = Console(record=True, width=100, force_terminal=True)
-    Trainer(CONFIG.replace(epochs=1), tmp_path, workload=data).fit(console=console)
-    assert "tiny" in console.export_text()

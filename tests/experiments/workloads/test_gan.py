@@ -1,17 +1,19 @@
-"""The GAN: whose gradients a turn makes, its noise, and its metric."""
+"""The GAN: whose gradients a turn makes, its noise, and its metric, the Fréchet distance."""
 
 import fnmatch
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 
 import lpkernels as lp
 from lpkernels.experiments.workloads.config import WorkloadConfig
+from lpkernels.experiments.workloads.frechet import frechet_distance, moment_sums
 from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.experiments.workloads.workload import Turn, Workload
+from tests.support.refusals import refused
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +31,9 @@ def gradients(work: Workload, model: nn.Module, turn: Turn, size: int = 9) -> se
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_turn_calls_the_model_once_and_has_the_gradients_of_its_network(
-    work: Workload, number: int
-) -> None:
+def test_a_turn_has_the_gradients_of_its_network_from_one_call(work: Workload, number: int) -> None:
     torch.manual_seed(0)
-    model, turn = work.model(), work.turns[number]
-    calls = []
+    model, turn, calls = work.model(), work.turns[number], []
     model.register_forward_hook(lambda *_: calls.append(1))
     own = {n for n, _ in model.named_parameters() if n.startswith(f"{turn.name}.")}
     assert gradients(work, model, turn) == own
@@ -69,16 +68,22 @@ def test_images_and_noise_that_depends_on_seed_epoch_and_step(work: Workload) ->
     assert not any(torch.equal(first, other) for other in others)
 
 
-def test_scores(work: Workload) -> None:
-    class Copies(nn.Module):
-        """Generates the images it is shown, and takes all images for real ones."""
+class Shows(nn.Module):
+    """Generates some pictures, or else the images it is shown; its logits are those given."""
 
-        def forward(self, images: torch.Tensor, noise: torch.Tensor, use: str) -> tuple:
-            return torch.full((len(images),), 30.0), torch.full((len(images),), 30.0), images
+    def __init__(self, logit: float, pictures: Tensor | None = None) -> None:
+        super().__init__()
+        self.logit, self.pictures = logit, pictures
 
-    sums: dict[str, torch.Tensor] = {}
+    def forward(self, images: Tensor, noise: Tensor, use: str) -> tuple[Tensor, ...]:
+        logits = torch.full((len(images),), self.logit)
+        return logits, logits, images if self.pictures is None else self.pictures[: len(images)]
+
+
+def test_scores_are_near_for_training_images_and_far_for_the_mean(work: Workload) -> None:
+    sums: dict[str, Tensor] = {}
     for batch in work.test:
-        for name, value in work.measure(Copies(), batch).items():
+        for name, value in work.measure(Shows(30.0), batch).items():
             sums[name] = sums.get(name, 0) + value.double()
     scores = work.score(sums, 355)
     assert scores["test_frechet_distance"] == pytest.approx(0, abs=1e-6)
@@ -86,21 +91,9 @@ def test_scores(work: Workload) -> None:
     assert scores["test_loss"] == pytest.approx(30)
     assert work.metric.field in scores
     assert not work.metric.higher
-
-
-def test_training_images_are_near_and_the_mean_is_far(work: Workload) -> None:
-    class Shows(nn.Module):
-        def __init__(self, pictures: torch.Tensor) -> None:
-            super().__init__()
-            self.pictures = pictures
-
-        def forward(self, images: torch.Tensor, noise: torch.Tensor, use: str) -> tuple:
-            logits = torch.zeros(len(images))
-            return logits, logits, self.pictures[: len(images)]
-
     train = work.train.plan(0, 0).batch(0, 2000)[0]
     near, far = (
-        work.score(work.measure(Shows(pictures), work.test[0]), 256)["test_frechet_distance"]
+        work.score(work.measure(Shows(0.0, pictures), work.test[0]), 256)["test_frechet_distance"]
         for pictures in (train, train.mean(dim=0, keepdim=True).expand_as(train))
     )
     assert near < 2 < 10 < far
@@ -139,8 +132,59 @@ def test_a_few_steps_bring_the_pictures_nearer(work: Workload) -> None:
     assert distance() < 0.8 * before
 
 
-def test_impossible_sizes_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"sides 4 divides, got width=2 and .* 6 x 8"):
-        build_model("gan", Task("generation", (1, 6, 8), 4), width=2)
-    with pytest.raises(ValueError, match=r"expected one of .* gan, .* got 'gan2'"):
-        build_model("gan2", Task("generation", (1, 8, 8), 4))
+test_impossible_sizes_are_refused = refused(
+    [
+        (lambda: build_model("gan", Task("generation", (1, 6, 8), 4), width=2),
+         r"sides 4 divides, got width=2 and .* 6 x 8"),
+        (lambda: build_model("gan2", Task("generation", (1, 8, 8), 4)),
+         r"expected one of .* gan, .* got 'gan2'"),
+    ],
+    ValueError,
+)  # fmt: skip
+
+
+def distance(one: Tensor, two: Tensor) -> float:
+    return frechet_distance({**moment_sums("a", one), **moment_sums("b", two)}, "a", "b", len(one))
+
+
+def vectors(seed: int, count: int = 40, features: int = 6) -> Tensor:
+    return torch.randn(count, features, generator=torch.Generator().manual_seed(seed))
+
+
+def test_equal_sets_have_distance_0_and_a_shift_the_square_of_its_length() -> None:
+    x, y = vectors(0), vectors(0)
+    # Features that never change, as in the corners of images, give covariances without inverse.
+    y[:, 2:5] = 1
+    for one, two in ((x, x), (x, x.flip(0)), (y, y)):
+        assert distance(one, two) == pytest.approx(0, abs=1e-9)
+    x, shift = vectors(1), torch.tensor([3.0, 0, 0, 0, 0, -4])
+    assert distance(x, x + shift) == pytest.approx(25, rel=1e-5)
+
+
+def test_commuting_covariances_have_the_distance_of_their_deviations() -> None:
+    # Rows +-d_i e_i have mean 0 and covariance diag(d_i^2 / 3), so the distance is
+    # sum (d - d')^2 / 3.
+    one, two = torch.tensor([1.0, 2, 5]), torch.tensor([4.0, 2, 1])
+    x, y = (torch.cat([torch.diag(d), -torch.diag(d)]) for d in (one, two))
+    expected = float((one - two).square().sum() / 3)
+    assert distance(x, y) == pytest.approx(expected, rel=1e-6)
+    # A rotation of both sets changes nothing.
+    turn = torch.linalg.qr(vectors(2, 3, 3)).Q
+    assert distance(x @ turn, y @ turn) == pytest.approx(expected, rel=1e-5)
+
+
+def test_covariances_that_do_not_commute_and_sums_that_add_up() -> None:
+    # For 2 x 2 matrices, tr (AB)^(1/2) = (tr AB + 2 (det AB)^(1/2))^(1/2).
+    x, y = vectors(3, 50, 2), vectors(4, 50, 2) @ torch.tensor([[1.0, 0.5], [0, 2]])
+    (m1, c1), (m2, c2) = (
+        (z.double().mean(0), torch.cov(z.double().T, correction=0)) for z in (x, y)
+    )
+    cross = ((c1 @ c2).trace() + 2 * (c1 @ c2).det().sqrt()).sqrt()
+    expected = float((m1 - m2).square().sum() + c1.trace() + c2.trace() - 2 * cross)
+    assert distance(x, y) == pytest.approx(expected, rel=1e-6)
+    assert distance(y, x) == pytest.approx(expected, rel=1e-6)
+    x, y = vectors(5), vectors(6)
+    parts = [moment_sums("a", part) for part in x.split(13)]
+    total = {name: sum(part[name] for part in parts) for name in parts[0]}
+    found = frechet_distance({**total, **moment_sums("b", y)}, "a", "b", len(x))
+    assert found == pytest.approx(distance(x, y), rel=1e-9)

@@ -1,18 +1,23 @@
-"""The data sets, their readers, and the plan of an epoch."""
+"""The sets of images, their readers, the plan of an epoch, and its batches, pinned to the bit."""
 
+import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
+from torch.nn.functional import cross_entropy
 
-from lpkernels.experiments.workloads.images import (
-    EpochPlan,
-    ImageData,
-    load,
-    plan_epoch,
-    shift_images,
-)
+from lpkernels.experiments.workloads import images
+from lpkernels.experiments.workloads.config import WorkloadConfig
+from lpkernels.experiments.workloads.images import ImageData, load, plan_epoch
+from lpkernels.experiments.workloads.registry import find
+from lpkernels.experiments.workloads.streams import stream_seed
+from lpkernels.experiments.workloads.workload import ACCURACY
+from tests.experiments.tiny import tiny_workload
+from tests.experiments.workloads.digest import digest
+from tests.loops import each
 from tests.support.cifar import write_cifar
 
 
@@ -24,23 +29,12 @@ def digits() -> ImageData:
 def test_digits_split_is_fixed_stratified_and_disjoint(digits: ImageData) -> None:
     assert digits.shape == (1, 8, 8)
     assert len(digits.train_labels) + len(digits.test_labels) == 1797
-    share = torch.bincount(digits.test_labels) / (
-        torch.bincount(digits.test_labels) + torch.bincount(digits.train_labels)
-    )
-    assert torch.all((share - 0.2).abs() < 0.01)
-    # the first five zeros of the file: four are train, the fifth is test
-    from sklearn.datasets import load_digits
-
+    tested, trained = map(torch.bincount, (digits.test_labels, digits.train_labels))
+    assert torch.all((tested / (tested + trained) - 0.2).abs() < 0.01)
+    # Of the first five zeros of the file, four are to train on, and the fifth is for the test.
     bunch = load_digits()
     zeros = bunch.images[bunch.target == 0]
     assert np.array_equal(digits.test_images[digits.test_labels == 0][0, 0].numpy(), zeros[4])
-
-
-def test_normalise_gives_mean_zero_and_deviation_one(digits: ImageData) -> None:
-    x = digits.normalise(digits.train_images)
-    assert x.dtype == torch.float32
-    assert abs(float(x.mean())) < 1e-4
-    assert abs(float(x.std()) - 1) < 1e-4
 
 
 def test_cifar10_reader_returns_the_bytes_of_the_files(tmp_path: Path) -> None:
@@ -64,56 +58,119 @@ def test_cifar100_reader_takes_the_fine_label(tmp_path: Path) -> None:
 
 def test_wrong_files_of_cifar_are_refused(tmp_path: Path) -> None:
     write_cifar(tmp_path, "cifar10")
-    rows = np.zeros((1, 3073), dtype=np.uint8)
+    rows, test = np.zeros((1, 3073), dtype=np.uint8), tmp_path / "test_batch.bin"
     rows[0, 0] = 10
-    rows.tofile(tmp_path / "test_batch.bin")
-    with pytest.raises(ValueError, match=r"expected labels 0\.\.9, got 10"):
-        load("cifar10", tmp_path)
-    with (tmp_path / "test_batch.bin").open("ab") as file:
-        file.write(b"x")
-    with pytest.raises(ValueError, match="whole number of 3073-byte records, got 3074 bytes"):
-        load("cifar10", tmp_path)
+    for content, message in (
+        (rows.tobytes(), r"expected labels 0\.\.9, got 10"),
+        (rows.tobytes() + b"x", "whole number of 3073-byte records, got 3074 bytes"),
+    ):
+        test.write_bytes(content)
+        with pytest.raises(ValueError, match=message):
+            load("cifar10", tmp_path)
     (tmp_path / "data_batch_3.bin").unlink()
     message = r"missing data_batch_3\.bin; download .*--data-dir"
     with pytest.raises(FileNotFoundError, match=message):
         load("cifar10", tmp_path)
-
-
-def test_unknown_data_set_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match="expected one of digits, digits32, cifar10, cifar100, got 'mnist'"
-    ):
+    known = "digits, digits32, cifar10, cifar100"
+    with pytest.raises(ValueError, match=f"expected one of {known}, got 'mnist'"):
         load("mnist")
 
 
-def test_shift_moves_down_and_right_and_fills_with_zero() -> None:
+def test_images_are_shifted_with_zeros_and_the_chosen_ones_flipped(digits: ImageData) -> None:
     image = torch.arange(1, 10, dtype=torch.uint8).reshape(1, 1, 3, 3)
-    both = shift_images(image.expand(2, 1, 3, 3), torch.tensor([[1, 0], [0, -1]]))
+    both = images.shift_images(image.expand(2, 1, 3, 3), torch.tensor([[1, 0], [0, -1]]))
     assert both[0, 0].tolist() == [[0, 0, 0], [1, 2, 3], [4, 5, 6]]
     assert both[1, 0].tolist() == [[2, 3, 0], [5, 6, 0], [8, 9, 0]]
+    plan = images.EpochPlan(torch.tensor([0, 1]), None, torch.tensor([True, False]))
+    found, _ = plan.batch(digits, 0, 2)
+    plain = digits.normalise(digits.train_images[:2])
+    assert torch.equal(found, torch.stack([plain[0].flip(-1), plain[1]]))
 
 
 def test_plan_depends_on_seed_and_epoch_alone(digits: ImageData) -> None:
-    torch.manual_seed(1)
-    first = plan_epoch(digits, 0, 3, augment=True)
-    torch.manual_seed(2)
-    again = plan_epoch(digits, 0, 3, augment=True)
+    places = ((0, 3), (0, 3), (0, 4), (1, 3))
+    first, again, *others = (plan_epoch(digits, *place, augment=True) for place in places)
     assert torch.equal(first.order, again.order)
     assert first.shifts is not None and again.shifts is not None
     assert torch.equal(first.shifts, again.shifts)
-    assert not torch.equal(first.order, plan_epoch(digits, 0, 4, augment=True).order)
-    assert not torch.equal(first.order, plan_epoch(digits, 1, 3, augment=True).order)
+    assert not any(torch.equal(first.order, other.order) for other in others)
 
 
-def test_plan_covers_every_image_once(digits: ImageData) -> None:
-    plan = plan_epoch(digits, 0, 0, augment=False)
-    labels = torch.cat([plan.batch(digits, step, 500)[1] for step in range(3)])
-    assert torch.equal(torch.bincount(labels), torch.bincount(digits.train_labels))
+# A change here changes the figures of every run.
+TRAIN = {
+    ("digits", False): "67349d85765091ba",
+    ("digits", True): "ca53eade919564e1",
+    ("digits32", False): "9f48453cc6eec38b",
+    ("digits32", True): "2ae343865d67f54e",
+}
+TEST = {"digits": "b2a92070be2dfaa8", "digits32": "79b7a92d6e9bdafa"}
 
 
-def test_plan_flips_the_chosen_images(digits: ImageData) -> None:
-    plan = EpochPlan(torch.tensor([0, 1]), None, torch.tensor([True, False]))
-    images, _ = plan.batch(digits, 0, 2)
-    plain = digits.normalise(digits.train_images[:2])
-    assert torch.equal(images[0], plain[0].flip(-1))
-    assert torch.equal(images[1], plain[1])
+@each("data, augment", TRAIN)
+def test_training_batches_are_pinned(data: str, augment: bool) -> None:
+    train = find(WorkloadConfig(data=data, augment=augment)).train
+    plan = train.plan(3, 2)
+    batches = [plan.batch(step, 64) for step in range(23)]
+    assert sum(len(batch[0]) for batch in batches) == len(train) == 1442
+    assert digest(*[tensor for batch in batches for tensor in batch]) == TRAIN[data, augment]
+
+
+@each("data", TEST)
+def test_test_batches_are_pinned(data: str) -> None:
+    test = find(WorkloadConfig(data=data)).test
+    assert [len(labels) for _, labels in test] == [256, 99]
+    assert digest(*[tensor for batch in test for tensor in batch]) == TEST[data]
+
+
+def test_a_test_set_is_a_sequence_and_seeds_of_streams_are_pinned() -> None:
+    test = tiny_workload(WorkloadConfig(), test=300).test
+    assert [len(x) for x, _ in test[::-1]] == [44, 256]
+    assert torch.equal(test[-1][0], test[1][0])
+    with pytest.raises(IndexError):
+        test[2]
+    # A change here changes every run's figures.
+    assert stream_seed(0, "epoch", 0) == 5326116194759978245
+    places = itertools.product(range(3), ("epoch", "test"), range(3))
+    assert len({stream_seed(*place) for place in places}) == 18
+    assert 0 <= stream_seed(0, "init") < 2**63
+
+
+def test_loss_and_accuracy() -> None:
+    work = tiny_workload(WorkloadConfig(model="cnn1", width=2))
+    torch.manual_seed(0)
+    model = work.model()
+    images, labels = work.train.plan(0, 0).batch(0, 9)
+    output = model(images)
+    (turn,) = work.turns
+    outcome = turn.loss(model, (images, labels))
+    assert torch.equal(outcome.losses, cross_entropy(output, labels, reduction="none"))
+    assert int(outcome.sums["accuracy"]) == int((output.argmax(1) == labels).sum())
+    with torch.no_grad():
+        sums = work.measure(model.eval(), (images, labels))
+        assert torch.equal(sums["loss"], cross_entropy(model(images), labels, reduction="sum"))
+    sums = {"loss": torch.tensor(3.0), "accuracy": torch.tensor(6.0)}
+    assert work.score(sums, 12) == {"test_loss": 0.25, "test_accuracy": 0.5}
+    assert (work.name, work.metric, work.spreads) == ("tiny", ACCURACY, True)
+
+
+def test_the_usual_model_is_resnet8_and_fewer_classes_have_smaller_networks() -> None:
+    model = find(WorkloadConfig(width=2)).model()
+    assert type(model).__name__ == "ResNet"
+    assert (model.stem.out_channels, model.head.out_features) == (2, 10)
+    work = find(WorkloadConfig(classes=3, train_size=31, model="cnn1"))
+    assert work.model().head.out_features == 3
+    labels = work.train.plan(0, 0).batch(0, 100)[1]
+    assert torch.bincount(labels).tolist() == [11, 10, 10]
+    assert max(int(labels.max()) for _, labels in work.test) == 2
+    # Fewer images are normalised alike.
+    whole, part = (find(WorkloadConfig(train_size=n)).test for n in (0, 20))
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(whole, part, strict=True))
+
+
+def test_cifar_comes_from_its_folder(tmp_path: Path) -> None:
+    write_cifar(tmp_path, "cifar10")
+    work = find(WorkloadConfig(data="cifar10", data_dir=str(tmp_path), width=2))
+    images, _ = work.train.plan(0, 0).batch(0, 4)
+    assert work.model().eval()(images).shape == (4, 10)
+    with pytest.raises(ValueError, match=r"classes: expected 2 to 10, which is all.*got 11"):
+        find(WorkloadConfig(data="cifar10", data_dir=str(tmp_path), classes=11))

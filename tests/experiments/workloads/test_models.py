@@ -1,29 +1,25 @@
-"""The networks: their sizes, their names, and what is refused."""
+"""The networks: their sizes, their names, what is refused; the bundled ones are those of papers."""
+
+from __future__ import annotations
 
 import hashlib
-import re
 
 import pytest
 import torch
 from torch import nn
 
 import lpkernels as lp
-from lpkernels.experiments.workloads.models import (
-    FAMILIES,
-    PlainCNN,
-    ResNet,
-    Task,
-    build_model,
-    family,
-    forms,
-    model_builder,
-    parse_model,
-)
+from lpkernels.experiments.workloads import models
+from lpkernels.experiments.workloads.bundled import BUNDLED, usual_batch, workload
+from lpkernels.experiments.workloads.models import FAMILIES, Task, build_model
 from lpkernels.experiments.workloads.models.scaling import scaled
+from lpkernels.experiments.workloads.models.transformer import GPT
+from lpkernels.techniques.accumulation import plan
 from tests.experiments.workloads.digest import digest
 from tests.loops import each
+from tests.support.refusals import rejects
 
-IMAGES = Task("images", (1, 8, 8), 10)
+IMAGES, IMAGES3 = Task("images", (1, 8, 8), 10), Task("images", (3, 32, 32), 10)
 TASKS = {
     "images": IMAGES,
     "signals": Task("signals", (1, 40), 10),
@@ -65,49 +61,43 @@ def inputs(task: Task) -> torch.Tensor:
     return torch.randn(4, *task.shape)
 
 
-def test_resnet20_has_the_published_size() -> None:
-    model = ResNet(3, 10, depth=20, width=16)
+def test_resnet20_and_squeezenet_have_the_published_weights() -> None:
+    model = models.ResNet(3, 10, depth=20, width=16)
     weights = sum(p.numel() for p in model.parameters())
     # The paper has 0.27 million (He et al. 2016, table 6); two 1x1 shortcuts with batch norm come
     # on top of it.
     shortcuts = 16 * 32 + 32 * 64 + 2 * (32 + 64)
     assert weights - shortcuts == 269722
     assert model(torch.randn(2, 3, 32, 32)).shape == (2, 10)
-
-
-# The published networks have weights of convolutions and of the linear layer, biases and norms, and
-# 1000 classes (He et al. 2016, Sandler et al. 2018, Ma et al. 2018 as torchvision's models
-# count them). Here there are 10 classes and, in ResNet-18, the stem is 3x3 in place of 7x7.
-@pytest.mark.parametrize(
-    ("name", "published", "features", "stem"),
-    [
-        ("mobilenetv2", 3_504_872, 1280, 0),
-        ("shufflenetv2", 2_278_604, 1024, 0),
-        ("resnet18", 11_689_512, 512, 64 * 3 * (49 - 9)),
-    ],
-)
-def test_networks_have_the_published_sizes(
-    name: str, published: int, features: int, stem: int
-) -> None:
-    model = build_model(name, Task("images", (3, 32, 32), 10))
-    weights = sum(p.numel() for p in model.parameters())
-    assert weights == published - 990 * (features + 1) - stem
-
-
-def test_squeezenet_has_the_published_convolutions() -> None:
-    model = build_model("squeezenet", Task("images", (3, 32, 32), 10))
+    model = build_model("squeezenet", IMAGES3)
     weights = sum(m.weight.numel() for m in model.modules() if isinstance(m, nn.Conv2d))
     # Table 1 of Iandola et al. 2016 has 1,248,424 with 3,400 biases, a 7x7 stem and 1000 classes.
     biases = 96 + 1000 + sum(s + 2 * e for s, e in _FIRES)
     assert weights == 1_248_424 - biases - 96 * 3 * (49 - 9) - 990 * 512
 
 
+@pytest.mark.parametrize(
+    "name, published, features, stem",
+    [
+        ("mobilenetv2", 3_504_872, 1280, 0),
+        ("shufflenetv2", 2_278_604, 1024, 0),
+        ("resnet18", 11_689_512, 512, 64 * 3 * (49 - 9)),
+    ],
+)
+def test_networks_have_the_published_sizes(name: str, published: int, features: int, stem: int):
+    # The published networks have weights of convolutions and of the linear layer, biases and norms,
+    # and 1000 classes (He et al. 2016, Sandler et al. 2018, Ma et al. 2018 as torchvision's models
+    # count them). Here there are 10 classes and, in ResNet-18, the stem is 3x3 in place of 7x7.
+    weights = sum(p.numel() for p in build_model(name, IMAGES3).parameters())
+    assert weights == published - 990 * (features + 1) - stem
+
+
 @pytest.mark.parametrize("name", ["resnet18", "squeezenet", "shufflenetv2", "mobilenetv2"])
-@pytest.mark.parametrize("shape", [(1, 32, 32), (3, 32, 32)], ids=["digits32", "cifar"])
-def test_networks_of_the_assignments_train(name: str, shape: tuple[int, ...]) -> None:
-    width = FAMILIES[name].width // 8
-    model = build_model(name, Task("images", shape, 10), width=width)
-    x, y = torch.randn(8, *shape), torch.arange(8)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_networks_of_the_assignments_train(name: str, channels: int) -> None:
+    task = Task("images", (channels, 32, 32), 10)
+    model = build_model(name, task, width=FAMILIES[name].width // 8)
+    x, y = torch.randn(8, *task.shape), torch.arange(8)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     losses = []
     for _ in range(3):
@@ -119,17 +109,19 @@ def test_networks_of_the_assignments_train(name: str, shape: tuple[int, ...]) ->
     assert losses[-1] < losses[0]
 
 
-@each(
-    "channels, width, expected",
-    [(116, 24, 116), (116, 12, 60), (16, 4, 4), (18, 24, 20), (1280, 3, 160)],
-)
-def test_channels_are_scaled_to_multiples_of_four(channels: int, width: int, expected: int) -> None:
+def test_squeezenets_scale_their_channels_to_multiples_of_four() -> None:
     # 58 and 18 are as near to 56 or 16 as to 60 or 20.
-    assert scaled(channels, width, 24) == expected
+    given = [(116, 24), (116, 12), (16, 4), (18, 24), (1280, 3)]
+    assert [scaled(channels, width, 24) for channels, width in given] == [116, 60, 4, 20, 160]
+    with torch.device("meta"):
+        usual, wide = (build_model("squeezenet", IMAGES3, width=width) for width in (96, 288))
+    convolutions = [[m for m in x.modules() if isinstance(m, nn.Conv2d)] for x in (usual, wide)]
+    for one, other in zip(*(group[:-1] for group in convolutions), strict=True):
+        assert other.out_channels == 3 * one.out_channels
 
 
 @pytest.mark.parametrize(
-    ("name", "channels", "width", "names", "weights"),
+    "name, channels, width, names, weights",
     [
         ("resnet8", 1, 16, "e30688d16ca80621", "709b62ce1d9d691f"),
         ("resnet14", 3, 4, "25e9bc1a7385f5dd", "851694ff79743721"),
@@ -169,8 +161,8 @@ def test_models_take_their_data_and_are_converted(name: str, kind: str, norm: st
 
 
 def test_usual_depths_widths_and_biases() -> None:
-    assert parse_model("resnet") == (FAMILIES["resnet"], 8, "")
-    assert parse_model("cnn_plain") == (FAMILIES["cnn"], 3, "none")
+    assert models.parse_model("resnet") == (FAMILIES["resnet"], 8, "")
+    assert models.parse_model("cnn_plain") == (FAMILIES["cnn"], 3, "none")
     assert build_model("cnn1", IMAGES).stem.out_channels == 16
     assert build_model("mlp1", IMAGES).stem.out_features == 64
     # Convolutions without norm have biases.
@@ -179,70 +171,120 @@ def test_usual_depths_widths_and_biases() -> None:
     assert build_model("cnn2", IMAGES).stem.bias is None
 
 
-@each("name", ["vgg16", "resnet20_plain_plain", "cnn3_bn", "", "cnn-3", "3"])
-def test_unknown_model_is_refused(name: str) -> None:
-    text = re.escape(f"cnn<depth>_plain, got {name!r}")
-    with pytest.raises(ValueError, match=f"expected one of cnn<depth>, .*resnet<depth>.*{text}"):
-        build_model(name, IMAGES)
+test_unknown_model_is_refused = rejects(
+    lambda name: build_model(name, IMAGES),
+    [
+        (name, f"expected one of cnn<depth>, .*resnet<depth>.*cnn<depth>_plain, got {name!r}")
+        for name in ("vgg16", "resnet20_plain_plain", "cnn3_bn", "", "cnn-3", "3")
+    ],
+)
 
 
-def test_impossible_sizes_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"depth must be 6n \+ 2 \(8, 14, 20, ...\), got 9"):
-        build_model("resnet9", IMAGES)
-    for model in ("resnet8", "resnet18", "squeezenet", "shufflenetv2", "mobilenetv2"):
-        with pytest.raises(ValueError, match="expected at least 1, or 0 for the usual, got -1"):
-            build_model(model, IMAGES, width=-1)
+NONE = "at least 1, got depth=0"
+test_impossible_sizes_are_refused = rejects(
+    lambda given: build_model(*given[:2], **given[2]),
+    [
+        (("resnet9", IMAGES, {}), r"depth must be 6n \+ 2 \(8, 14, 20, ...\), got 9"),
+        *(
+            ((model, IMAGES, {"width": -1}), "expected at least 1, or 0 for the usual, got -1")
+            for model in ("resnet8", "resnet18", "squeezenet", "shufflenetv2", "mobilenetv2")
+        ),
+        (("cnn0", TASKS["signals"], {}), NONE),
+        (("mlp0", TASKS["vectors"], {}), NONE),
+        (("lstm0", TASKS["text"], {}), NONE),
+        (("gpt1", TASKS["text"], {"width": 6}),
+         "a width that 4 heads divide, got depth=1 and width=6"),
+    ],
+)  # fmt: skip
+
+
+def test_impossible_sizes_of_networks_made_by_hand_are_refused() -> None:
     with pytest.raises(ValueError, match="ResNet: width must be at least 1, got 0"):
-        ResNet(1, 10, width=0)
+        models.ResNet(1, 10, width=0)
     with pytest.raises(ValueError, match="at least 1, got depth=0 and width=16"):
-        PlainCNN(1, 10, depth=0)
-    for name, kind in (("cnn0", "signals"), ("mlp0", "vectors"), ("lstm0", "text")):
-        with pytest.raises(ValueError, match="at least 1, got depth=0"):
-            build_model(name, TASKS[kind])
-    with pytest.raises(ValueError, match="a width that 4 heads divide, got depth=1 and width=6"):
-        build_model("gpt1", TASKS["text"], width=6)
+        models.PlainCNN(1, 10, depth=0)
 
 
-def test_models_for_other_data_and_norms_that_they_lack_are_refused() -> None:
-    others = "cnn<depth>, mlp<depth>, mobilenetv2, resnet18, resnet<depth>, shufflenetv2, squeezen"
-    message = f"lstm<depth> is for text, and the data are images; expected one of {others}"
-    for name, task, norm, text in (
-        ("lstm1", IMAGES, "", rf"{message}et, got 'lstm1'"),
-        ("resnet8", TASKS["signals"], "", "resnet<depth> is for images, and the data are signals"),
-        ("lstm1", TASKS["text"], "batch", "norm: lstm<depth> has none, got 'batch'"),
-        ("gpt1", TASKS["text"], "none", "norm: gpt<depth> has layer, got 'none'"),
-        ("cnn3_plain", IMAGES, "batch", "norm: cnn3_plain has none, got 'batch'"),
-        ("lstm1_plain", TASKS["text"], "", "lstm<depth> has no normalisation to leave out"),
-    ):
-        with pytest.raises(ValueError, match=text):
-            model_builder(name, task, norm=norm)
+KNOWN = "cnn<depth>, mlp<depth>, mobilenetv2, resnet18, resnet<depth>, shufflenetv2, squeezenet"
+test_models_for_other_data_and_norms_that_they_lack_are_refused = rejects(
+    lambda given: models.model_builder(given[0], given[1], norm=given[2]),
+    [
+        (("lstm1", IMAGES, ""),
+         f"lstm<depth> is for text, and the data are images; expected one of {KNOWN}, got 'lstm1'"),
+        (("resnet8", TASKS["signals"], ""),
+         "resnet<depth> is for images, and the data are signals"),
+        (("lstm1", TASKS["text"], "batch"), "norm: lstm<depth> has none, got 'batch'"),
+        (("gpt1", TASKS["text"], "none"), "norm: gpt<depth> has layer, got 'none'"),
+        (("cnn3_plain", IMAGES, "batch"), "norm: cnn3_plain has none, got 'batch'"),
+        (("lstm1_plain", TASKS["text"], ""), "lstm<depth> has no normalisation to leave out"),
+    ],
+)  # fmt: skip
 
 
 def test_a_family_is_one_function() -> None:
     try:
 
-        @family("mean", "vectors", width=3, depth=2)
+        @models.family("mean", "vectors", width=3, depth=2)
         def _mean(task: Task, size: object) -> nn.Module:
             return nn.Linear(task.shape[0], task.outputs)
 
         assert build_model("mean", TASKS["vectors"])(torch.zeros(2, 7)).shape == (2, 3)
-        assert "mean<depth>" in forms("vectors")
+        assert "mean<depth>" in models.forms("vectors")
         with pytest.raises(ValueError, match="family: one called 'mean' exists already"):
-            family("mean", "vectors", width=3)(lambda task, size: nn.Identity())
+            models.family("mean", "vectors", width=3)(lambda task, size: nn.Identity())
     finally:
         FAMILIES.pop("mean", None)
     with pytest.raises(ValueError, match="expected a name of small letters, got 'mean2'"):
-        family("mean2", "vectors", width=3, depth=2)
+        models.family("mean2", "vectors", width=3, depth=2)
     with pytest.raises(ValueError, match="digits at the end if any, got '2mean'"):
-        family("2mean", "vectors", width=3)
+        models.family("2mean", "vectors", width=3)
 
 
-def test_a_squeezenet_three_times_as_wide_has_three_times_the_channels() -> None:
-    with torch.device("meta"):
-        usual, wide = (
-            build_model("squeezenet", Task("images", (3, 32, 32), 10), width=width)
-            for width in (96, 288)
-        )
-    convolutions = [[m for m in x.modules() if isinstance(m, nn.Conv2d)] for x in (usual, wide)]
-    for one, other in zip(*(group[:-1] for group in convolutions), strict=True):
-        assert other.out_channels == 3 * one.out_channels
+# Parameters of the published networks; the ResNet-32 here has 1x1 convolutions on its shortcuts.
+PARAMETERS = {
+    "resnet32-cifar": 466906, "resnet18-imagenet": 11689512, "alexnet-imagenet": 61100840,
+    "mobilenetv2": 3504872, "mobilenetv2-imagenet": 3504872, "resnet20-cifar": 272474,
+    "tiny-gpt": 875264, "tiny-lstm": 197888,
+}  # fmt: skip
+
+
+def test_parameters_and_usual_batches_are_known_and_unknown_names_refused() -> None:
+    def count(name: str) -> int:
+        model = workload(name, batch=1, device="meta").model
+        return sum(p.numel() for p in model.parameters())
+
+    assert {name: count(name) for name in BUNDLED} == PARAMETERS
+    with pytest.raises(ValueError, match=r"expected one of resnet20-cifar.*got 'vgg'"):
+        workload("vgg")
+    names = ("resnet20-cifar", "mobilenetv2", "tiny-gpt")
+    assert [usual_batch(name) for name in names] == [128, 64, 32]
+
+
+def test_a_workload_is_the_same_each_time_and_on_the_meta_device_has_sizes_alone() -> None:
+    first, again = (workload("tiny-gpt", batch=2) for _ in range(2))
+    assert torch.equal(first.sample, again.sample)
+    assert torch.equal(first.loss(first.model(first.sample)), again.loss(again.model(again.sample)))
+    work = workload("resnet18-imagenet", batch=64, device="meta")
+    assert {p.device.type for p in work.model.parameters()} == {"meta"}
+    assert work.sample.is_meta and work.sample.shape == (64, 3, 224, 224)
+
+
+def test_gpt_rows() -> None:
+    torch.manual_seed(0)
+    model, tokens = GPT(width=32, depth=1, heads=2), torch.randint(256, (2, 16))
+    rows = plan(model, tokens, loss=lambda y: y.square().mean() * 1024, operand="e5m2").rows
+    lengths: dict[str, list[int]] = {}
+    for row in rows:
+        lengths.setdefault(row.layer.removeprefix("blocks.0."), []).append(row.length)
+    assert lengths == {
+        "qkv": [32, 96, 32], "scores": [16, 16, 16], "values": [16, 16, 16],
+        "proj": [32, 32, 32], "up": [32, 128, 32], "down": [128, 32, 32], "head": [32, 256, 32],
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in BUNDLED if name != "tiny-gpt"])
+def test_the_large_ones_can_be_planned(name: str) -> None:
+    work = workload(name, batch=2)
+    rows = plan(work.model, work.sample, loss=work.loss, operand="e5m2").rows
+    assert {row.gemm for row in rows} == {"fprop", "dgrad", "wgrad"}

@@ -1,20 +1,23 @@
-"""Workloads by name, and functions of the user's."""
+"""Workloads by name, functions of the user's, and a loss apart from its model."""
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.registry import DATASETS, dataset, find
-from lpkernels.experiments.workloads.workload import Workload
+from lpkernels.experiments.workloads.traced import mean_loss, output_loss
+from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn, Workload
 from tests.experiments.tiny import tiny_workload
 from tests.loops import each
+from tests.support.refusals import rejects
 
 NAMES = "breast_cancer cifar10 cifar100 digits digits32 gan iris mnist1d text wine".split()
 
@@ -45,16 +48,29 @@ constant = 3
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    (tmp_path / "own_workload.py").write_text(textwrap.dedent(OWN))
+    (tmp_path / "own_workload.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "own_workload", raising=False)
     return "own_workload"
 
 
-def test_all_names_are_known() -> None:
+def test_data_are_one_function_and_all_names_are_known() -> None:
     assert sorted(DATASETS) == NAMES
     with pytest.raises(ValueError, match=r"data: expected one of .*digits.*, got 'mnist'; or mod"):
         find(WorkloadConfig(data="mnist"))
+    try:
+
+        @dataset("tiny", model="cnn1", settings=("augment",))
+        def _tiny(config: WorkloadConfig) -> Workload:
+            return tiny_workload(config)
+
+        assert type(find(WorkloadConfig(data="tiny")).model()).__name__ == "PlainCNN"
+        with pytest.raises(ValueError, match="dataset: one called 'tiny' exists already"):
+            dataset("tiny", model="cnn1")(lambda config: tiny_workload(config))
+    finally:
+        DATASETS.pop("tiny", None)
+    with pytest.raises(ValueError, match="expected a name of small letters and digits, got 'a:b'"):
+        dataset("a:b", model="cnn1")
 
 
 @pytest.mark.parametrize("name", ["digits", "mnist1d", "text", "gan"])
@@ -89,19 +105,23 @@ def test_a_users_workload_learns(own: str) -> None:
     assert work.score(sums, 100)["test_accuracy"] > 0.9
 
 
-def test_a_users_function_gets_the_settings(own: str) -> None:
+def test_a_users_function_gets_the_settings_and_depth_makes_the_model(own: str) -> None:
     work = find(WorkloadConfig(data=f"{own}:rings", model="mlp1", width=3, train_size=10))
     assert work.model().stem.out_features == 3
     assert len(work.train) == 10
     assert find(WorkloadConfig(data="tests.experiments.tiny:tiny_workload")).name == "tiny"
+    deep = find(WorkloadConfig(data="digits", model="mlp", depth=3, width=4)).model()
+    same = find(WorkloadConfig(data="digits", model="mlp3", width=4)).model()
+    assert deep.state_dict().keys() == same.state_dict().keys()
+    with pytest.raises(ValueError, match="depth: mlp3 has depth 3, got 2"):
+        find(WorkloadConfig(data="digits", model="mlp3", depth=2))
 
 
 def test_a_function_without_parameter_takes_no_settings_and_others_are_refused(own: str) -> None:
     assert find(WorkloadConfig(data=f"{own}:make")).name == "rings"
-    settings = {"model": "mlp1", "width": 3}
     message = "model, width: the function 'own_workload:make' takes no WorkloadConfig"
     with pytest.raises(ValueError, match=message):
-        find(WorkloadConfig(data=f"{own}:make", **settings))
+        find(WorkloadConfig(data=f"{own}:make", model="mlp1", width=3))
     for name, message in (
         ("nowhere:f", "'nowhere:f' cannot be called: No module"),
         (f"{own}:f", "'own_workload:f' cannot be called: .*attribute"),
@@ -112,35 +132,17 @@ def test_a_function_without_parameter_takes_no_settings_and_others_are_refused(o
             find(WorkloadConfig(data=name))
 
 
-@each(
-    "data, settings, names",
+test_settings_that_mean_nothing_are_refused = rejects(
+    lambda settings: find(WorkloadConfig(**settings)),
     [
-        ("mnist1d", {"augment": True}, "augment"),
-        ("text", {"label_noise": 0.1, "classes": 3}, "classes, label_noise"),
-        ("gan", {"train_size": 9}, "train_size"),
+        ({"data": data, **settings}, f"^{names}: means nothing for {data}, which has model")
+        for data, settings, names in (
+            ("mnist1d", {"augment": True}, "augment"),
+            ("text", {"label_noise": 0.1, "classes": 3}, "classes, label_noise"),
+            ("gan", {"train_size": 9}, "train_size"),
+        )
     ],
 )
-def test_settings_that_mean_nothing_are_refused(
-    data: str, settings: dict[str, bool], names: str
-) -> None:
-    with pytest.raises(ValueError, match=f"^{names}: means nothing for {data}, which has model"):
-        find(WorkloadConfig(data=data, **settings))
-
-
-def test_data_are_one_function() -> None:
-    try:
-
-        @dataset("tiny", model="cnn1", settings=("augment",))
-        def _tiny(config: WorkloadConfig) -> Workload:
-            return tiny_workload(config)
-
-        assert type(find(WorkloadConfig(data="tiny")).model()).__name__ == "PlainCNN"
-        with pytest.raises(ValueError, match="dataset: one called 'tiny' exists already"):
-            dataset("tiny", model="cnn1")(lambda config: tiny_workload(config))
-    finally:
-        DATASETS.pop("tiny", None)
-    with pytest.raises(ValueError, match="expected a name of small letters and digits, got 'a:b'"):
-        dataset("a:b", model="cnn1")
 
 
 @each(
@@ -158,9 +160,28 @@ def test_depth_is_part_of_the_models_name(given: dict[str, Any], usual: str, nam
     assert WorkloadConfig(**given).network(usual) == name
 
 
-def test_depth_makes_the_model_and_refuses_another() -> None:
-    deep = find(WorkloadConfig(data="digits", model="mlp", depth=3, width=4)).model()
-    same = find(WorkloadConfig(data="digits", model="mlp3", width=4)).model()
-    assert deep.state_dict().keys() == same.state_dict().keys()
-    with pytest.raises(ValueError, match="depth: mlp3 has depth 3, got 2"):
-        find(WorkloadConfig(data="digits", model="mlp3", depth=2))
+@pytest.mark.parametrize("data", ["digits", "text"])
+def test_the_loss_of_an_output_is_that_of_the_turn(data: str) -> None:
+    workload = find(WorkloadConfig(data=data, width=8))
+    batch = workload.train.plan(0, 0).batch(0, 6)
+    model = workload.model().eval()
+    expected = workload.turns[0].loss(model, batch)
+    loss = output_loss(workload, batch)
+    found = loss(model(batch[0]), batch)
+    assert torch.equal(found.losses, expected.losses)
+    assert torch.equal(found.sums["accuracy"], expected.sums["accuracy"])
+    assert torch.equal(mean_loss(loss)(model(batch[0]), batch), expected.losses.mean())
+
+
+def test_other_workloads_are_refused() -> None:
+    digits = find(WorkloadConfig(data="digits"))
+    batch = digits.train.plan(0, 0).batch(0, 4)
+
+    def twice(model: nn.Module, batch: Batch) -> Outcome:
+        losses: Tensor = model(batch[0] * 2).sum(dim=1)
+        return Outcome(losses, {})
+
+    with pytest.raises(ValueError, match="loss of digits must call the model with the first"):
+        output_loss(dataclasses.replace(digits, turns=(Turn(twice),)), batch)
+    with pytest.raises(ValueError, match="a step of digits has 2 turns"):
+        output_loss(dataclasses.replace(digits, turns=digits.turns * 2), batch)

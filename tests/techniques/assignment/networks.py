@@ -5,8 +5,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
-from lpkernels.techniques.assignment import Group, Op, trace
+from lpkernels.techniques.assignment import Assignment, Group, Op, demote, group, trace
 from tests.support.computes import Computes
 
 
@@ -47,6 +48,23 @@ def chain_model() -> nn.Sequential:
 
 def chain_batch(examples: int = 4) -> tuple[Tensor, Tensor]:
     return torch.randn(examples, 1, 8, 8), torch.arange(examples) % 10
+
+
+def seeded_chain(examples: int = 4) -> tuple[nn.Sequential, tuple[Tensor, Tensor]]:
+    """`chain_model` and a batch for it, from one seed."""
+    torch.manual_seed(1)
+    return chain_model(), chain_batch(examples)
+
+
+def demoted(
+    model: nn.Module,
+    batch: tuple[Any, Any],
+    ratio: float = 1.0,
+    loss: Callable[[Any, Any], Tensor] = cross_entropy,
+    **options: Any,
+) -> Assignment:
+    """The prefix of the model's largest groups that reaches the ratio."""
+    return demote(group(trace(model, loss, batch)), ratio, **options)
 
 
 def ops_from(text: str, numel: int = 10) -> list[Op]:

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 from torch.nn.functional import cross_entropy
 
 from lpkernels.techniques.assignment import (
@@ -18,63 +17,61 @@ from lpkernels.techniques.assignment import (
 from lpkernels.techniques.assignment.asking import Request, parse_assignment
 from lpkernels.techniques.assignment.scoring import requested
 from tests.loops import each
+from tests.support.refusals import refuses
 from tests.techniques.assignment.networks import chain_batch, chain_model
 
 
-@each("text, request_", [
-        ("ratio=0.6,order=decreasing,promote=0.01", Request(ratio=0.6)),
-        (
-            "ratio=0.6, order=increasing ,promote=none",
-            Request(ratio=0.6, order="increasing", promote=None),
-        ),
-        ("bits=1000,order=sensitivity", Request(bits=1000, order="sensitivity")),
-        ("ratio=0.5,order=random,seed=3", Request(ratio=0.5, order="random", seed=3)),
-        ("uniform,promote=none", Request(rule="uniform", promote=None)),
-        ("operator_based,fan_out=branches", Request(rule="operator_based", fan_out="branches")),
-        ("file=a.json,promote=0.1", Request(rule="file", file="a.json", promote=0.1)),
-        ("ratio=1,low=e3m2none_sat", Request(ratio=1.0, low="e3m2none_sat")),
-    ])  # fmt: skip
-def test_texts_are_read_and_written(text: str, request_: Request) -> None:
-    assert parse_assignment(text) == request_
-    assert parse_assignment(str(request_)) == request_
-
-
 @each(
-    "text, match",
+    "text, fields",
     [
-        ("", "expected words such as ratio=0.6"),
-        ("half", "expected words such as ratio=0.6.*got 'half' in 'half'"),
-        ("ratio=", "got 'ratio=' in"),
-        ("size=3", "got 'size=3' in"),
-        ("ratio=0.5,ratio=0.6", "ratio is there twice"),
-        ("ratio=x", "ratio cannot be 'x'"),
-        ("ratio=nan", "ratio cannot be 'nan': expected a finite number"),
-        ("ratio=1.5", "ratio must be from 0 to 1, got 1.5"),
-        ("bits=-1", "bits must be at least 0, got -1"),
-        ("promote=2,ratio=1", "promote must be from 0 to 1, or none, got 2"),
-        ("promote=0.01", "give ratio or bits, one of them"),
-        ("ratio=0.5,bits=3", "give ratio or bits, one of them"),
-        ("ratio=0.5,order=size", "order must be one of decreasing"),
-        ("ratio=0.5,order=random", "order=random takes a seed"),
-        ("ratio=0.5,seed=1", "no other order does"),
-        ("ratio=0.5,fan_out=both", "fan_out must be one of sum, branches; got both"),
-        ("uniform,ratio=0.5", "uniform takes no ratio; leave it out"),
-        ("file=a.json,order=increasing", "file takes no order"),
-        ("ratio=0.5,low=e9m9", "weight: .*exp_bits must be in 1..8, got 9"),
-        ("ratio=0.5,low=fp32", "more than the 16"),
+        ("ratio=0.6,order=decreasing,promote=0.01", {"ratio": 0.6}),
+        ("ratio=0.6, order=increasing ,promote=none",
+         {"ratio": 0.6, "order": "increasing", "promote": None}),
+        ("bits=1000,order=sensitivity", {"bits": 1000, "order": "sensitivity"}),
+        ("ratio=0.5,order=random,seed=3", {"ratio": 0.5, "order": "random", "seed": 3}),
+        ("uniform,promote=none", {"rule": "uniform", "promote": None}),
+        ("operator_based,fan_out=branches", {"rule": "operator_based", "fan_out": "branches"}),
+        ("file=a.json,promote=0.1", {"rule": "file", "file": "a.json", "promote": 0.1}),
+        ("ratio=1,low=e3m2none_sat", {"ratio": 1.0, "low": "e3m2none_sat"}),
+    ],
+)  # fmt: skip
+def test_texts_are_read_and_written(text: str, fields: dict[str, Any]) -> None:
+    assert parse_assignment(text) == Request(**fields)
+    assert parse_assignment(str(Request(**fields))) == Request(**fields)
+
+
+WRONG = [
+    ("", "expected words such as ratio=0.6"),
+    ("half", "expected words such as ratio=0.6.*got 'half' in 'half'"),
+    ("ratio=", "got 'ratio=' in"),
+    ("size=3", "got 'size=3' in"),
+    ("ratio=0.5,ratio=0.6", "ratio is there twice"),
+    ("ratio=x", "ratio cannot be 'x'"),
+    ("ratio=nan", "ratio cannot be 'nan': expected a finite number"),
+    ("ratio=1.5", "ratio must be from 0 to 1, got 1.5"),
+    ("bits=-1", "bits must be at least 0, got -1"),
+    ("promote=2,ratio=1", "promote must be from 0 to 1, or none, got 2"),
+    ("promote=0.01", "give ratio or bits, one of them"),
+    ("ratio=0.5,bits=3", "give ratio or bits, one of them"),
+    ("ratio=0.5,order=size", "order must be one of decreasing"),
+    ("ratio=0.5,order=random", "order=random takes a seed"),
+    ("ratio=0.5,seed=1", "no other order does"),
+    ("ratio=0.5,fan_out=both", "fan_out must be one of sum, branches; got both"),
+    ("uniform,ratio=0.5", "uniform takes no ratio; leave it out"),
+    ("file=a.json,order=increasing", "file takes no order"),
+    ("ratio=0.5,low=e9m9", "weight: .*exp_bits must be in 1..8, got 9"),
+    ("ratio=0.5,low=fp32", "more than the 16"),
+]
+test_wrong_texts_are_refused = refuses(
+    parse_assignment, [((text,), {}, ValueError, match) for text, match in WRONG]
+)
+test_rules_that_are_none_are_refused = refuses(
+    Request,
+    [
+        ((), {"rule": "half"}, ValueError, "rule must be one of demote"),
+        ((), {"rule": "file"}, ValueError, "file=<path> stands for a rule"),
     ],
 )
-def test_wrong_texts_are_refused(text: str, match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        parse_assignment(text)
-
-
-def test_rules_that_are_none_are_refused() -> None:
-    rule: Any = "half"
-    with pytest.raises(ValueError, match="rule must be one of demote"):
-        Request(rule=rule)
-    with pytest.raises(ValueError, match="file=<path> stands for a rule"):
-        Request(rule="file")
 
 
 def test_each_text_gives_what_its_function_gives(tmp_path: Path) -> None:
@@ -83,17 +80,14 @@ def test_each_text_gives_what_its_function_gives(tmp_path: Path) -> None:
     groups = group(ops)
     scores = score(model, cross_entropy, batch, groups, lr=0.5)
     demote(groups, 0.5).save(tmp_path / "a.json")
-    harsh = Formats(
-        weight=("fp_6_9_0:nearest_away", "e3m2none_sat:nearest_away"),
-        activation=("fp_6_9_0:nearest_away", "e3m2none_sat:nearest_away"),
-        grad_activation=("fp_6_9_0_backward:nearest_away", "e4m1none:toward_zero"),
-    )
+    low = ("fp_6_9_0:nearest_away", "e3m2none_sat:nearest_away")
+    gradients = ("fp_6_9_0_backward:nearest_away", "e4m1none:toward_zero")
+    harsh = Formats(weight=low, activation=low, grad_activation=gradients)
+    by_cost: Any = {"order": "sensitivity", "scores": scores}
     expected = {
         "ratio=0.6": demote(groups, 0.6),
         "ratio=0.6,order=random,seed=2": demote(groups, 0.6, order="random", seed=2),
-        "bits=130000,order=sensitivity": demote(
-            groups, bits=130000, order="sensitivity", scores=scores
-        ),
+        "bits=130000,order=sensitivity": demote(groups, bits=130000, **by_cost),
         "uniform": uniform(ops),
         "operator_based": operator_based(ops),
         f"file={tmp_path / 'a.json'}": demote(groups, 0.5),

@@ -1,6 +1,8 @@
-"""demote: the prefix of groups in low precision."""
+"""Assignments by rules: demote, curve, operator_based, uniform and amp_like."""
 
+from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,11 +16,16 @@ from lpkernels.techniques.assignment import (
     Pins,
     Scores,
     TensorSpec,
+    amp_like,
+    curve,
     demote,
     group,
+    operator_based,
+    uniform,
 )
 from tests.loops import each
-from tests.techniques.assignment.networks import chain
+from tests.support.refusals import refuses
+from tests.techniques.assignment.networks import chain, ops_from
 
 # The loss is counted as in the paper's code; the numbers of its rule are known for that count.
 GROUPS = group(chain(loss_numel=4))
@@ -51,12 +58,6 @@ def test_the_largest_or_smallest_groups_go_first(
     assert made.bit_ratio == pytest.approx(bit_ratio, abs=5e-7)
 
 
-def test_the_scalar_loss_moves_the_last_group_alone():
-    made = demote(group(chain()), 0.62)
-    assert (made.low_groups, made.numel, made.low_numel) == ((1,), 10830, 6736)
-    assert made.high_bits == 173280
-
-
 def tensors(*sizes: int) -> tuple[Group, ...]:
     """Groups of one activation each."""
     return tuple(
@@ -67,22 +68,23 @@ def tensors(*sizes: int) -> tuple[Group, ...]:
 THREE, COSTS = tensors(100, 10, 1000), {0: 4.0, 1: 5.0, 2: 20.0}
 
 
+def sensible(**options: Any) -> Any:
+    """The demotion of `THREE` by their costs."""
+    return demote(THREE, **{"order": "sensitivity", "scores": COSTS, **options})
+
+
 @each("order", ["decreasing", "increasing"])
 def test_equal_groups_go_by_index(order: Any):
     assert demote(tensors(5, 5, 5), 0.5, order=order).low_groups == (0, 1)
 
 
-def test_a_ratio_is_the_exact_value_of_the_float():
+def test_ratios_and_sizes_are_compared_exactly():
     # The float 0.1 is above a tenth, so one of ten elements does not reach it; it does reach the
-    # fraction.
+    # fraction. The float 0.3 is below three tenths.
     ten = tensors(*[1] * 10)
-    assert len(demote(ten, 0.1).low_groups) == 2
-    assert len(demote(ten, Fraction(1, 10)).low_groups) == 1
-    # The float 0.3 is below three tenths.
-    assert len(demote(ten, 0.3).low_groups) == 3
-
-
-def test_sizes_beyond_floats_are_compared_exactly():
+    found = [len(demote(ten, ratio).low_groups) for ratio in (0.1, Fraction(1, 10), 0.3)]
+    assert found == [2, 1, 3]
+    # Floats do not tell these sizes apart.
     huge = tensors(2**60, 2**60 + 1)
     assert demote(huge, 0.5, order="increasing").low_groups == (0, 1)
     assert demote(huge, 0.5).low_groups == (1,)
@@ -97,48 +99,32 @@ def test_random_order_is_the_seeds_own():
     assert orders[0] == (5, 0, 1, 3, 7, 2, 6, 4)
 
 
-def test_a_prefix_by_sensitivity_takes_the_cheapest_bits_first():
-    # In these groups a saved bit costs 0.04, 0.5 and 0.02, divided by 8.
-    made = demote(THREE, 0.95, order="sensitivity_prefix", scores=COSTS)
-    assert made.low_groups == (2, 0)
-
-
 def test_sensitivity_takes_the_cheapest_set():
     most = 16 * 1110
     saves = {1: (0,), 801: (0, 1), 881: (2,), 8001: (2, 0), 8801: (2, 0, 1)}
     for need, low in saves.items():
-        made = demote(THREE, bits=most - need, order="sensitivity", scores=COSTS)
-        assert made.low_groups == low
+        assert sensible(bits=most - need).low_groups == low
     # The ratio asks for 101 of 1110 elements: the first two groups have 110 and cost 9, the last
     # alone costs 20.
-    made = demote(THREE, Fraction(101, 1110), order="sensitivity", scores=COSTS)
-    assert made.low_groups == (0, 1)
+    assert sensible(ratio=Fraction(101, 1110)).low_groups == (0, 1)
     # The ratio asks for a hundredth of an element more than the first group has.
-    made = demote(THREE, Fraction(10001, 111000), order="sensitivity", scores=COSTS)
-    assert made.low_groups == (0, 1)
-    assert demote(THREE, 0, order="sensitivity", scores=dict.fromkeys(range(3), 0)).bits == most
-
-
-def test_what_is_held_low_counts_for_a_ratio_by_sensitivity():
-    pins = Pins(low="t0.Y")
-    made = demote(THREE, Fraction(110, 1110), order="sensitivity", scores=COSTS, pins=pins)
+    assert sensible(ratio=Fraction(10001, 111000)).low_groups == (0, 1)
+    assert sensible(ratio=0, scores=dict.fromkeys(range(3), 0)).bits == most
+    # What is held low counts for a ratio.
+    made = sensible(ratio=Fraction(110, 1110), pins=Pins(low="t0.Y"))
     assert (made.low_groups, made.low) == ((1,), {"t0.Y", "t1.Y"})
-
-
-def test_sensitivity_takes_everything_where_pins_keep_a_ratio_from_being_reached():
+    # Everything is low where pins keep a ratio from being reached.
     pins = Pins(high="t2.Y")
-    made = demote(THREE, 0.5, order="sensitivity", scores=COSTS, pins=pins)
-    assert made.low_groups == (0, 1)
+    assert sensible(ratio=0.5, pins=pins).low_groups == (0, 1)
     with pytest.raises(ValueError, match=r"bits=16,879 cannot be met.* there are 16,880"):
-        demote(THREE, bits=16_879, order="sensitivity", scores=COSTS, pins=pins)
+        sensible(bits=16_879, pins=pins)
 
 
 def test_a_budget_of_bits_stops_where_it_is_met():
-    most = 16 * 1110
-    made = [
-        demote(THREE, bits=budget, order="sensitivity_prefix", scores=COSTS)
-        for budget in (most, most - 1, most - 8000, most - 8001, most - 8880)
-    ]
+    # In these groups a saved bit costs 0.04, 0.5 and 0.02, divided by 8.
+    prefix, most = {"order": "sensitivity_prefix"}, 16 * 1110
+    assert sensible(ratio=0.95, **prefix).low_groups == (2, 0)
+    made = [sensible(bits=most - need, **prefix) for need in (0, 1, 8000, 8001, 8880)]
     assert [each.low_groups for each in made] == [(), (2,), (2,), (2, 0), (2, 0, 1)]
     assert [each.bits for each in made] == [17760, 9760, 9760, 8960, 8880]
 
@@ -157,20 +143,21 @@ def test_scores_are_kept_for_every_budget(tmp_path):
     scores.save(tmp_path / "scores.json")
     loaded = Scores.load(tmp_path / "scores.json", GROUPS)
     assert loaded == scores
-    orders: Any = ("sensitivity", "sensitivity_prefix")
-    made = {
-        o: [demote(GROUPS, r, order=o, scores=loaded).low_groups for r in (0.1, 0.5, 1)]
-        for o in orders
-    }
+
+    def low(order: Any) -> list[tuple[int, ...]]:
+        return [demote(GROUPS, r, order=order, scores=loaded).low_groups for r in (0.1, 0.5, 1)]
+
     # Group 1 alone is enough for a half, and costs a billionth less than it does with group 2.
-    assert made["sensitivity"] == [(2,), (1,), (2, 1, 0, 3)]
-    assert made["sensitivity_prefix"] == [(2,), (2, 1), (2, 1, 0, 3)]
+    assert low("sensitivity") == [(2,), (1,), (2, 1, 0, 3)]
+    assert low("sensitivity_prefix") == [(2,), (2, 1), (2, 1, 0, 3)]
 
 
 def test_scores_of_other_groups_are_refused(tmp_path):
     Scores.of(GROUPS, dict.fromkeys(range(4), 1.0)).save(tmp_path / "scores.json")
     with pytest.raises(ValueError, match="scores: they are of another model, batch or tying: of 4"):
         Scores.load(tmp_path / "scores.json", group(chain()))
+    with pytest.raises(ValueError, match="scores: they are of another model"):
+        curve(GROUPS, SCORES)
     with pytest.raises(ValueError, match=r"missing \[3\], of no group \[7\]"):
         Scores.of(GROUPS, {0: 1, 1: 1, 2: 1, 7: 1})
     for bad in (-1.0, float("nan"), float("inf")):
@@ -178,35 +165,29 @@ def test_scores_of_other_groups_are_refused(tmp_path):
             demote(GROUPS, 1.0, order="sensitivity", scores={0: 1, 1: 1, 2: bad, 3: 1})
 
 
-@each(
-    "ratio, options, error, match",
+HALF, NONE = (GROUPS, 0.5), (GROUPS,)
+test_wrong_demands_are_refused = refuses(
+    demote,
     [
-        (1.1, {}, ValueError, "ratio must be from 0 to 1, got 1.1"),
-        (-0.1, {}, ValueError, "ratio must be from 0 to 1, got -0.1"),
-        (float("nan"), {}, ValueError, "ratio must be from 0 to 1, got nan"),
-        ("0.5", {}, TypeError, "ratio must be a number of 0 to 1, got '0.5'"),
-        (True, {}, TypeError, "ratio must be a number of 0 to 1, got True"),
-        (None, {}, ValueError, "give ratio or bits, one of them; got ratio=None and bits=None"),
-        (0.5, {"bits": 5}, ValueError, "give ratio or bits, one of them; got ratio=0.5"),
-        (None, {"bits": 0.5}, ValueError, "bits must be an int of at least 0, got 0.5"),
-        (None, {"bits": 90191}, ValueError, "bits=90,191 cannot be met.* there are 90,192"),
-        (0.5, {"order": "size"}, ValueError, "order must be one of decreasing, .*; got size"),
-        (0.5, {"order": "random"}, ValueError, "'random' takes an int as seed.* seed=None"),
-        (0.5, {"seed": 1}, ValueError, "no other does; got order='decreasing' and seed=1"),
-        (0.5, {"order": "sensitivity"}, ValueError, "scores go with order='sensitivity'.* no"),
-        (0.5, {"order": "sensitivity_prefix"}, ValueError, "scores go with .*_prefix' and no"),
-        (0.5, {"scores": {0: 1.0}}, ValueError, "got order='decreasing' and scores"),
+        ((GROUPS, 1.1), {}, ValueError, "ratio must be from 0 to 1, got 1.1"),
+        ((GROUPS, -0.1), {}, ValueError, "ratio must be from 0 to 1, got -0.1"),
+        ((GROUPS, float("nan")), {}, ValueError, "ratio must be from 0 to 1, got nan"),
+        ((GROUPS, "0.5"), {}, TypeError, "ratio must be a number of 0 to 1, got '0.5'"),
+        ((GROUPS, True), {}, TypeError, "ratio must be a number of 0 to 1, got True"),
+        (NONE, {}, ValueError, "give ratio or bits, one of them; got ratio=None and bits=None"),
+        (HALF, {"bits": 5}, ValueError, "give ratio or bits, one of them; got ratio=0.5"),
+        (NONE, {"bits": 0.5}, ValueError, "bits must be an int of at least 0, got 0.5"),
+        (NONE, {"bits": 90191}, ValueError, "bits=90,191 cannot be met.* there are 90,192"),
+        (HALF, {"order": "size"}, ValueError, "order must be one of decreasing, .*; got size"),
+        (HALF, {"order": "random"}, ValueError, "'random' takes an int as seed.* seed=None"),
+        (HALF, {"seed": 1}, ValueError, "no other does; got order='decreasing' and seed=1"),
+        (HALF, {"order": "sensitivity"}, ValueError, "scores go with order='sensitivity'.* no"),
+        (HALF, {"order": "sensitivity_prefix"}, ValueError, "scores go with .*_prefix' and no"),
+        (HALF, {"scores": {0: 1.0}}, ValueError, "got order='decreasing' and scores"),
+        (((), 0.5), {}, TypeError, r"demote: expected the groups of group\(ops\)"),
+        ((chain(), 0.5), {}, TypeError, r"demote: expected the groups of group\(ops\)"),
     ],
-)
-def test_wrong_demands_are_refused(ratio: Any, options: dict, error: type, match: str):
-    with pytest.raises(error, match=match):
-        demote(GROUPS, ratio, **options)
-
-
-def test_groups_are_expected():
-    for wrong in ((), chain()):
-        with pytest.raises(TypeError, match=r"demote: expected the groups of group\(ops\)"):
-            demote(wrong, 0.5)
+)  # fmt: skip
 
 
 @st.composite
@@ -227,24 +208,21 @@ ORDERS = st.sampled_from([{}, {"order": "increasing"}, {"order": "random", "seed
 RATIOS = st.floats(0, 1)
 
 
-@given(networks(), RATIOS, ORDERS)
-def test_the_ratio_is_reached_by_the_smallest_prefix(ops: list[Op], ratio: float, order: dict):
-    groups = group(ops)
-    made = demote(groups, ratio, **order)
-    total = sum(each.numel for each in groups)
-    low = [groups[index].numel for index in made.low_groups]
-    assert made.low_numel == sum(low)
-    assert made.low == {t.key for i in made.low_groups for t in groups[i].tensors}
-    # The comparison is exact, in rational numbers.
-    assert sum(low) >= Fraction(ratio) * total
-    if low:
-        assert sum(low[:-1]) < Fraction(ratio) * total
-
-
 @given(networks(), RATIOS, RATIOS, ORDERS)
-def test_a_smaller_demand_is_a_prefix(ops: list[Op], a: float, b: float, order: dict):
+def test_the_ratio_is_reached_by_the_smallest_prefix(
+    ops: list[Op], a: float, b: float, order: dict
+):
     groups = group(ops)
+    total = sum(each.numel for each in groups)
     small, large = (demote(groups, ratio, **order) for ratio in sorted((a, b)))
+    for made, ratio in zip((small, large), sorted((a, b)), strict=True):
+        low = [groups[index].numel for index in made.low_groups]
+        assert made.low_numel == sum(low)
+        assert made.low == {t.key for i in made.low_groups for t in groups[i].tensors}
+        # The comparison is exact, in rational numbers.
+        assert sum(low) >= Fraction(ratio) * total
+        assert not low or sum(low[:-1]) < Fraction(ratio) * total
+    # A smaller demand is a prefix.
     assert large.low_groups[: len(small.low_groups)] == small.low_groups
     assert small.bits >= large.bits
 
@@ -272,9 +250,12 @@ def test_every_group_is_low_or_high_as_a_whole_but_what_is_pinned(ops: list[Op],
     assert "op0.GY" in made.low
 
 
-def test_other_formats_have_other_bits():
+def test_other_formats_have_other_bits_and_another_loss_another_group():
     made = demote(GROUPS, 1.0, formats=Formats.same("fp32", "bf16"))
     assert (made.high_bits, made.bits, made.bit_ratio) == (32 * 10836, 16 * 10836, 1.0)
+    made = demote(SCALAR, 0.62)
+    assert (made.low_groups, made.numel, made.low_numel) == ((1,), 10830, 6736)
+    assert made.high_bits == 173280
 
 
 def test_operations_that_are_not_known_are_named_beside_the_ratio() -> None:
@@ -287,3 +268,99 @@ def test_operations_that_are_not_known_are_named_beside_the_ratio() -> None:
     assert made.unknown == ("gru",)
     assert str(made).splitlines()[-1] == "without what is computed inside gru"
     assert demote(group(ops[:1]), 0.5).unknown == ()
+
+
+SCALAR = group(chain())
+SCORES = Scores.of(SCALAR, {0: 0.02, 1: 0.9, 2: 0.1, 3: 0.4})
+
+
+def test_every_point_of_the_curve_is_what_demote_finds_for_its_bits_and_one_less_is_the_next():
+    # Of 173,280 bits, group 0 saves 4,384, group 1 51,520, group 2 25,936 and group 3 1,296.
+    points = curve(SCALAR, SCORES)
+    assert points == (
+        (173_280, 0.0, ()),
+        (168_896, 0.02, (0,)),
+        (147_344, 0.1, (2,)),
+        (142_960, pytest.approx(0.12), (2, 0)),
+        (141_664, pytest.approx(0.52), (2, 0, 3)),
+        (121_760, 0.9, (1,)),
+        (117_376, pytest.approx(0.92), (0, 1)),
+        (95_824, pytest.approx(1.0), (2, 1)),
+        (91_440, pytest.approx(1.02), (2, 0, 1)),
+        (90_144, pytest.approx(1.42), (2, 0, 1, 3)),
+    )
+    for point, next_one in pairwise(points):
+        for bits, expected in ((point.bits, point), (point.bits - 1, next_one)):
+            made = demote(SCALAR, bits=bits, order="sensitivity", scores=SCORES)
+            assert (made.bits, made.low_groups) == (expected.bits, expected.low_groups)
+
+
+def test_pins_and_formats_of_a_curve_are_those_of_demote():
+    options: Any = {
+        "formats": Formats.same("fp32", "bf16"), "pins": Pins(high="conv1.Y", low="in.Y"),
+    }  # fmt: skip
+    points = curve(SCALAR, SCORES, **options)
+    ends = [demote(SCALAR, ratio, **options).bits for ratio in (0.0, 1.0)]
+    assert [points[0].bits, points[-1].bits] == ends
+    assert points[0].bits == 32 * 10830 - 16 * 256
+
+
+CHAIN = chain(loss_numel=4)
+
+
+def test_operator_based_lowers_what_enters_inner_gemms():
+    made = operator_based(CHAIN)
+    assert made.low == {"relu1.Y", "conv2.weight.P", "conv2.weight.GP", "conv2.GY"}
+    assert made.low_numel == 2112
+    assert made.ratio == pytest.approx(0.194906, abs=5e-7)
+    assert made.bits == 158784
+    assert made.bit_ratio == pytest.approx(0.168328, abs=5e-7)
+    assert made.low_groups == ()
+
+
+def test_what_the_last_group_reads_stays_high():
+    # Linear layers follow the input: the first is fed by it, and the last one is the last GEMM.
+    made = operator_based(ops_from("in, a* in w, b* a w, c* b w, d* c w"))
+    # d's input c stays high with its gradient, and d's weight with it.
+    assert made.low == {"b.Y", "b.w.P", "b.w.GP", "b.GY", "c.w.P", "c.w.GP"}
+    # A result with one GEMM among its readers is low.
+    inner = "in, first* in w, relu first, inner* relu w, add relu inner"
+    made = operator_based(ops_from(f"{inner}, more* add w, norm more, last* norm w"))
+    assert {"relu.Y", "add.Y", "inner.GY", "more.GY", "more.w.P"} <= made.low
+    assert not made.low & {"inner.Y", "relu.GY", "add.GY", "norm.Y", "more.Y", "last.w.P"}
+
+
+def test_uniform_is_all_low_or_all_high():
+    low, high = uniform(CHAIN), uniform(CHAIN, "high")
+    assert (low.ratio, low.bits, low.low_groups) == (1.0, 90192, (0, 1, 2, 3))
+    assert (high.ratio, high.bits, high.low_groups) == (0.0, 173376, ())
+    fp32 = uniform(CHAIN, "high", formats=Formats.same("fp32"))
+    assert fp32.bits == 32 * 10836
+    with pytest.raises(ValueError, match="precision must be 'low' or 'high', got 'fp8'"):
+        uniform(CHAIN, "fp8")  # type: ignore[arg-type]
+
+
+def test_amp_like_lowers_activations_too_and_keeps_norms_and_losses_high():
+    made = amp_like(CHAIN)
+    more = {"conv2.Y", "relu1.GY", "relu2.Y", "relu2.GY"}
+    assert made.low == operator_based(CHAIN).low | more
+    assert not any(key.startswith(("bn", "nll", "log_softmax", "pool")) for key in made.low)
+
+
+@each("make", [uniform, operator_based, amp_like])
+def test_unknown_operations_stay_high_and_pins_hold(make) -> None:
+    def low(ops: list[Op], **options: Any) -> tuple[set[str], set[str]]:
+        found = make(ops, **options).low
+        return found, {key for key in found if key.startswith("conv2")}
+
+    assert low(CHAIN)[1]
+    assert not low([replace(op, known=op.name != "conv2") for op in CHAIN])[1]
+    found, second = low(CHAIN, pins=Pins(high="conv2.*", low=["in.Y", "fc.weight.*"]))
+    assert {"in.Y", "fc.weight.P", "fc.weight.GP"} <= found and not second
+
+
+def test_tied_tensors_that_differ_are_high():
+    made = operator_based(CHAIN, pins=Pins(tied="relu*.Y"))
+    assert operator_based(CHAIN).low - made.low == {"relu1.Y"}
+    kept = operator_based(CHAIN, pins=Pins(tied="conv2.weight.*"))
+    assert kept.low == operator_based(CHAIN).low

@@ -3,15 +3,12 @@
 Each file of `golden` holds what `found` returns for a quarter of the usual width, 10 classes and a
 batch of four images of 3 x 32 x 32, whose loss is the mean cross entropy:
 
-- "groups": for each group, in the order of the network, its elements, its number of tensors, and
-  its first and last result. There is one group more than there are convolutions and linear layers;
-  a group begins with the result of one of them and holds the weights that read its last result. So
-  in SqueezeNet the group of a squeeze convolution holds both expanding weights, and the group of
-  the 3x3 convolution holds the concatenation. In ResNet-18 the sum of a block with a projection is
-  in the group of the projection.
-- "ratios": for each ratio, what is demoted, largest group first, until this share of all elements
-  is in low precision: the groups in the order of demotion, the elements and the bits. At 0 nothing
-  is demoted. At 1 everything is, and the bits are a little more than half of those at 0, since
+- "groups": for each group its elements, its number of tensors, and its first and last result. So in
+  SqueezeNet the group of a squeeze convolution holds both expanding weights, and the group of the
+  3x3 convolution holds the concatenation; in ResNet-18 the sum of a block with a projection is in
+  the group of the projection.
+- "ratios": for each ratio, the groups in the order of demotion, largest first, and the elements and
+  the bits in low precision. At 1 the bits are a little more than half of those at 0, since
   gradients of weights keep 16 bits.
 
 These numbers are exact and change only if the network, the trace or the rule does. An intended
@@ -24,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from lpkernels.experiments.workloads.models import FAMILIES, Task, build_model
@@ -34,14 +32,14 @@ GOLDEN = Path(__file__).parent / "golden"
 NETWORKS = ("squeezenet", "shufflenetv2", "mobilenetv2", "resnet18")
 RATIOS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
-each_network = each("name", NETWORKS)
+
+def built(name: str) -> nn.Module:
+    return build_model(name, Task("images", (3, 32, 32), 10), width=FAMILIES[name].width // 4)
 
 
 @functools.cache
 def traced(name: str) -> tuple[Op, ...]:
-    task = Task("images", (3, 32, 32), 10)
-    model = build_model(name, task, width=FAMILIES[name].width // 4)
-    return trace(model, cross_entropy, (torch.zeros(4, 3, 32, 32), torch.arange(4)))
+    return trace(built(name), cross_entropy, (torch.zeros(4, 3, 32, 32), torch.arange(4)))
 
 
 def found(name: str) -> dict[str, Any]:
@@ -61,28 +59,19 @@ def _ends(each: Group) -> tuple[str, str]:
     return results[0], results[-1]
 
 
-@each_network
+@each("name", NETWORKS)
 def test_assignments_are_the_golden_ones(name: str) -> None:
     assert found(name) == json.loads((GOLDEN / f"{name}.json").read_text())
-
-
-@each_network
-def test_a_group_opens_with_every_product(name: str) -> None:
-    ops = traced(name)
+    ops, groups = traced(name), group(traced(name))
+    # A group opens with every product.
     opening = [op.name for op in ops if op.is_gemm]
-    groups = group(ops)
     assert ["input", *opening] == [_ends(each)[0] for each in groups]
-
-
-@each_network
-def test_every_parameter_and_result_is_counted_with_its_gradient(name: str) -> None:
-    model = build_model(name, Task("images", (3, 32, 32), 10), width=FAMILIES[name].width // 4)
-    parameters = sum(p.numel() for p in model.parameters())
-    results = sum(op.numel for op in traced(name))
-    assert sum(each.numel for each in group(traced(name))) == 2 * (parameters + results)
-    at = {ratio: demote(group(traced(name)), ratio) for ratio in RATIOS}
-    assert at[0.0].bits == 32 * (parameters + results)
-    assert at[1.0].bits == 8 * parameters + 16 * (parameters + results)
+    # Every parameter and every result is counted with its gradient.
+    parameters = sum(p.numel() for p in built(name).parameters())
+    results = sum(op.numel for op in ops)
+    assert sum(each.numel for each in groups) == 2 * (parameters + results)
+    assert demote(groups, 0.0).bits == 32 * (parameters + results)
+    assert demote(groups, 1.0).bits == 8 * parameters + 16 * (parameters + results)
 
 
 def _write() -> None:

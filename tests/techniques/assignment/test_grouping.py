@@ -3,36 +3,29 @@
 import ast
 from pathlib import Path
 
-import pytest
-
 from lpkernels.techniques import assignment, saving
 from lpkernels.techniques.assignment import Op, group
 from tests.loops import each
+from tests.support.refusals import refuses
 from tests.techniques.assignment.networks import chain, homes, ops_from
 
 FOLDER = Path(assignment.__file__).parent
 WITHOUT_TORCH = {*FOLDER.glob("*.py"), Path(saving.__file__)} - {FOLDER / "__init__.py"}
 
 
-def test_the_chain_has_10830_elements_and_in_the_papers_code_10836():
-    """The paper's code counts the loss once a sample."""
+def test_the_chain_has_10830_elements_and_a_weight_is_with_what_it_multiplies():
     groups = group(chain())
     assert [each.index for each in groups] == [0, 1, 2, 3]
     assert [each.numel for each in groups] == [584, 6736, 3348, 162]
+    # The paper's code counts the loss once a sample.
     assert [each.numel for each in group(chain(loss_numel=4))] == [584, 6736, 3348, 168]
-
-
-def test_a_weight_is_with_what_it_multiplies():
-    found = homes(group(chain()))
+    found = homes(groups)
     assert found["in.Y"] == found["conv1.weight.P"] == found["conv1.weight.GP"] == 0
     assert found["conv1.Y"] == found["bn1.bias.P"] == found["relu1.GY"] == 1
     assert found["conv2.weight.P"] == 1
     assert found["pool.Y"] == found["fc.weight.P"] == found["fc.bias.GP"] == 2
     assert found["fc.Y"] == found["log_softmax.Y"] == found["nll.GY"] == 3
-
-
-def test_every_tensor_has_its_kind_and_size():
-    tensors = {t.key: t for each in group(chain()) for t in each.tensors}
+    tensors = {t.key: t for each in groups for t in each.tensors}
     kinds = {key: tensors[f"bn1{key}"].kind for key in (".Y", ".GY", ".bias.P", ".bias.GP")}
     assert list(kinds.values()) == ["activation", "grad_activation", "weight", "grad_weight"]
     assert [tensors[f"bn1{key}"].numel for key in kinds] == [1024, 1024, 4, 4]
@@ -53,9 +46,7 @@ def test_a_projection_takes_the_join_and_what_follows():
     assert found["conv_s.Y"] == found["bn_s.Y"] == found["bn_s.w.P"] == 3
     assert found["add.Y"] == found["add.GY"] == found["out.Y"] == found["next.w.P"] == 3
     assert found["next.Y"] == 4
-
-
-def test_without_a_projection_the_join_is_with_the_second_convolution():
+    # Without a projection the join is with the second convolution.
     found = homes(group(ops_from(f"{RESIDUAL}, add bn_b in, out add, next* out w")))
     assert found["conv_b.Y"] == found["add.Y"] == found["out.Y"] == found["next.w.P"] == 2
 
@@ -66,9 +57,7 @@ def test_a_fire_module_has_both_expanding_weights_in_the_squeezing_group():
     assert found["relu.Y"] == found["expand1.w.P"] == found["expand3.w.P"] == 1
     assert found["expand1.Y"] == 2
     assert found["expand3.Y"] == found["cat.Y"] == found["last.Y"] == 3
-
-
-def test_a_second_input_opens_a_group_and_a_lookup_does_not():
+    # A second input opens a group, and a lookup does not.
     ops = ops_from("words w, places w, image, sum words places image")
     found = homes(group(ops))
     assert [found[f"{op.name}.Y"] for op in ops] == [0, 0, 1, 1]
@@ -88,39 +77,30 @@ def test_a_shared_parameter_is_one_tensor_where_the_first_reads_it():
     assert sum("weight" in key for key in found) == 2
 
 
-@each(
-    "ops, error, match",
+A, B = Op("a", False, (), {".w": 3}), Op("b", False, ("a",), {".w": 4})
+test_ops_that_do_not_fit_together_are_refused = refuses(
+    group,
     [
-        ([], ValueError, "expected at least one Op, got none"),
-        (["conv"], TypeError, "expected Ops, got str: 'conv'"),
-        ([Op("a", False, ()), Op("a", False, ())], ValueError, "two Ops are called 'a'"),
-        ([Op("a", False, ("b",))], ValueError, "'a' reads 'b', which is no earlier Op"),
-        (
-            [Op("a", False, (), {".w": 3}), Op("b", False, ("a",), {".w": 4})],
-            ValueError,
-            "parameter 'w' has 3 elements before and 4 in 'b'",
-        ),
+        (([],), {}, ValueError, "expected at least one Op, got none"),
+        ((["conv"],), {}, TypeError, "expected Ops, got str: 'conv'"),
+        (([A, A],), {}, ValueError, "two Ops are called 'a'"),
+        (([B],), {}, ValueError, "'b' reads 'a', which is no earlier Op"),
+        (([A, B],), {}, ValueError, "parameter 'w' has 3 elements before and 4 in 'b'"),
     ],
 )
-def test_ops_that_do_not_fit_together_are_refused(ops: list, error: type, match: str):
-    with pytest.raises(error, match=match):
-        group(ops)
 
 
-@each(
-    "arguments, error, match",
+test_fields_of_another_type_are_refused = refuses(
+    Op,
     [
-        (("", False, ()), ValueError, "name must be text that is not empty, got ''"),
-        (("a", False, "b"), TypeError, "inputs must be names of Ops, as a tuple, got 'b'"),
-        (("a", False, (1,)), TypeError, "inputs must be names of Ops"),
-        (("a", False, (), {}, -1), ValueError, "numel must be a number of elements.*got -1"),
-        (("a", False, (), {}, 2.0), ValueError, "numel must be a number of elements.*got 2.0"),
-        (("a", False, (), {"w": True}), ValueError, "w must be a number of elements.*got True"),
+        (("", False, ()), {}, ValueError, "name must be text that is not empty, got ''"),
+        (("a", False, "b"), {}, TypeError, "inputs must be names of Ops, as a tuple, got 'b'"),
+        (("a", False, (1,)), {}, TypeError, "inputs must be names of Ops"),
+        (("a", False, (), {}, -1), {}, ValueError, "numel must be a number of elements.*got -1"),
+        (("a", False, (), {}, 2.0), {}, ValueError, "numel must be a number of elements.*got 2.0"),
+        (("a", False, (), {"w": True}), {}, ValueError, "w must be a number of elements.*got True"),
     ],
 )
-def test_fields_of_another_type_are_refused(arguments: tuple, error: type, match: str):
-    with pytest.raises(error, match=match):
-        Op(*arguments)
 
 
 @each("path", WITHOUT_TORCH)

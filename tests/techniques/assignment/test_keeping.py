@@ -10,21 +10,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from lpkernels.experiments.workloads.models import Task, build_model
-from lpkernels.techniques.assignment import (
-    Formats,
-    Kept,
-    Memory,
-    Op,
-    Pins,
-    assign,
-    demote,
-    group,
-    kept_memory,
-    trace,
-)
+from lpkernels.techniques.assignment import Formats, Kept, Memory, Op, Pins, demote, group
+from lpkernels.techniques.assignment import kept_memory as kept
 from tests.techniques.assignment.networks import chain, chain_model
-
-RATIOS = (0.0, 0.25, 0.5, 0.75, 1.0)
+from tests.techniques.assignment.running.runs import memories
 
 
 def keeping(op: Op, *keys: str, numbers: dict[str, int], others: int = 0) -> Op:
@@ -53,8 +42,8 @@ CHAIN = {
 
 def test_the_chain_by_hand():
     # The chain keeps the input, conv1, relu1, conv2, relu2 (which the pool reads as well), pool and
-    # log_softmax: 256 + 1024 + 1024 + 512 + 512 + 32 + 40 results, and the weights of the
-    # convolutions, the scales of the norms and the matrix: 36 + 4 + 288 + 8 + 80; two bytes each.
+    # log_softmax, and the weights of the convolutions, the scales of the norms and the matrix; two
+    # bytes each.
     numbers: dict[str, int] = {}
     ops = chain()[:1]
     for op in chain()[1:]:
@@ -62,15 +51,15 @@ def test_the_chain_by_hand():
         ops.append(keeping(op, *keys, numbers=numbers, others=others))
     groups = group(ops)
     whole = 4 * (2 * 4 + 2 * 8 + 1)
-    kept = 256 + 1024 + 1024 + 512 + 512 + 32 + 40 + 36 + 4 + 288 + 8 + 80
-    assert kept_memory(ops, demote(groups, 0.0)) == Memory(2 * kept, whole)
-    assert kept_memory(ops, demote(groups, 1.0)) == Memory(kept, whole)
+    results = 256 + 1024 + 1024 + 512 + 512 + 32 + 40
+    codes = results + 36 + 4 + 288 + 8 + 80
+    assert kept(ops, demote(groups, 0.0)) == Memory(2 * codes, whole)
+    assert kept(ops, demote(groups, 1.0)) == Memory(codes, whole)
     # Group 1 holds conv1, relu1, the scale of the first norm and the second convolution's weight.
     first = 1024 + 1024 + 4 + 288
-    assert kept_memory(ops, demote(groups, 0.6)) == Memory(2 * kept - first, whole)
+    assert kept(ops, demote(groups, 0.6)) == Memory(2 * codes - first, whole)
     full = demote(groups, 0.0, formats=Formats.same("fp32"))
-    results = 256 + 1024 + 1024 + 512 + 512 + 32 + 40
-    assert kept_memory(ops, full) == Memory(0, whole + 4 * results)
+    assert kept(ops, full) == Memory(0, whole + 4 * results)
 
 
 def test_codes_of_five_bits_fill_whole_bytes():
@@ -78,36 +67,26 @@ def test_codes_of_five_bits_fill_whole_bytes():
     ops[1] = replace(ops[1], keeps=(Kept(("in.Y",), 0, 3), Kept(("fc.weight.P",), 1, 9)))
     made = demote(group(ops), 0.0, formats=Formats.same("e2m2none_sat"))
     # 3 elements of 5 bits take 2 bytes, 9 take 6.
-    assert kept_memory(ops, made) == Memory(2 + 6, 0)
+    assert kept(ops, made) == Memory(2 + 6, 0)
 
 
 def test_values_in_several_formats_have_the_narrowest():
     ops = [Op("in", False, (), {}, 8), Op("fc", True, ("in",), {"weight": 4}, 8, keeps=())]
-    zeros = replace(ops[1], keeps=(Kept(("in.Y", "fc.weight.P"), 0, 8),))
-    groups = group(ops)
-    for low in ("in.Y", "*.P"):
-        made = demote(groups, 0.0, pins=Pins(low=low))
-        assert kept_memory([ops[0], zeros], made).packed == 8
-    assert kept_memory([ops[0], zeros], demote(groups, 0.0)).packed == 16
+    zeros = [ops[0], replace(ops[1], keeps=(Kept(("in.Y", "fc.weight.P"), 0, 8),))]
+    for low, packed in ((), 16), ("in.Y", 8), ("*.P", 8):
+        assert kept(zeros, demote(group(ops), 0.0, pins=Pins(low=low))).packed == packed
 
 
 def test_operations_that_do_not_say_are_named():
     ops = chain()
-    found = kept_memory(ops, demote(group(ops), 0.5))
+    made = demote(group(ops), 0.5)
+    found = kept(ops, made)
     assert found == Memory(0, 0, tuple(op.name for op in ops[1:]))
     assert str(found).endswith("0 others, without conv1, bn1, relu1, conv2, bn2, relu2, pool, fc, "
                                "log_softmax, nll")  # fmt: skip
     assert str(Memory(5292, 100)) == "5,292 bytes of codes and 100 others"
-
-
-def test_an_assignment_of_another_network_is_refused():
     with pytest.raises(ValueError, match="it is of another batch"):
-        kept_memory(chain(loss_numel=4), demote(group(chain()), 0.5))
-
-
-def network(name: str, shape: tuple[int, ...], width: int) -> nn.Module:
-    kinds: Any = {1: "vectors", 2: "signals", 3: "images"}
-    return build_model(name, Task(kinds[len(shape)], shape, 10), width=width)
+        kept(chain(loss_numel=4), made)
 
 
 def pooled() -> nn.Sequential:
@@ -129,44 +108,38 @@ def encoder() -> nn.Sequential:
     return nn.Sequential(nn.Linear(12, 16), layer, nn.Flatten(), nn.Linear(160, 10))
 
 
+# These networks have many layers, and each is traced at every ratio.
+SLOW = ("squeezenet", "shufflenetv2", "mobilenetv2")
 IMAGES, SMALL = (3, 32, 32), (3, 16, 16)
+
+
+def network(name: str, shape: tuple[int, ...], width: int) -> Any:
+    kinds: Any = {1: "vectors", 2: "signals", 3: "images"}
+    task = Task(kinds[len(shape)], shape, 10)
+    return lambda: build_model(name, task, width=width), shape
+
+
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "chain": (chain_model, (1, 8, 8)),
-    "resnet18": (lambda: network("resnet18", IMAGES, 4), IMAGES),
-    "squeezenet": (lambda: network("squeezenet", IMAGES, 8), IMAGES),
-    "shufflenetv2": (lambda: network("shufflenetv2", IMAGES, 8), IMAGES),
-    "mobilenetv2": (lambda: network("mobilenetv2", IMAGES, 8), IMAGES),
-    "resnet8": (lambda: network("resnet8", SMALL, 8), SMALL),
-    "cnn3": (lambda: network("cnn3", SMALL, 8), SMALL),
-    "cnn3_plain": (lambda: network("cnn3_plain", SMALL, 8), SMALL),
-    "mlp3": (lambda: network("mlp3", (20,), 32), (20,)),
-    "signals": (lambda: network("cnn3", (1, 40), 8), (1, 40)),
+    "resnet18": network("resnet18", IMAGES, 4),
+    **{name: network(name, IMAGES, 8) for name in SLOW},
+    **{name: network(name, SMALL, 8) for name in ("resnet8", "cnn3", "cnn3_plain")},
+    "mlp3": network("mlp3", (20,), 32),
+    "signals": network("cnn3", (1, 40), 8),
     "pooled": (pooled, SMALL),
     "smooth": (smooth, (20,)),
     "encoder": (encoder, (10, 12)),
 }
 
 
-# These networks have many layers, and each is traced at every ratio.
-_SLOW = ("shufflenetv2", "mobilenetv2", "squeezenet")
-
-
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.slow) if n in _SLOW else n for n in NETWORKS],
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in NETWORKS]
 )
 def test_it_is_what_a_step_keeps_and_a_lower_budget_never_keeps_more(name: str):
     build, shape = NETWORKS[name]
     torch.manual_seed(0)
     model, batch = build(), (torch.randn(2, *shape), torch.arange(2))
-    ops = trace(model, cross_entropy, batch)
-    kept = []
-    for ratio in RATIOS:
-        made = demote(group(ops), ratio)
-        with assign(model, cross_entropy, made, promote=None) as assigned:
-            assigned(*batch).backward()
-            kept.append(assigned.memory())
-        assert kept_memory(ops, made) == kept[-1], ratio
-    column = [memory.bytes for memory in kept]
+    found = memories(model, cross_entropy, batch, 0.0, 0.25, 0.5, 0.75, 1.0)
+    column = [memory.bytes for memory in found]
     assert column == sorted(column, reverse=True)
     assert column[-1] < 0.75 * column[0]

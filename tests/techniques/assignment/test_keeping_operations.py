@@ -2,7 +2,6 @@
 layers under a recipe.
 """
 
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,24 +11,11 @@ from torch.nn import functional as F
 
 import lpkernels as lp
 from lpkernels.experiments.workloads.models import Task, build_model
-from lpkernels.techniques.assignment import assign, demote, group, kept_memory, trace
 from tests.loops import each
 from tests.support.computes import Computes
+from tests.techniques.assignment.running.runs import memories
 
 RATIOS = (0.0, 0.6, 1.0)
-
-
-def check(model: nn.Module, loss: Callable[[Any, Any], Tensor], batch: tuple[Any, Any]) -> None:
-    """The prediction is what a step keeps, at every ratio, and leaves nothing out."""
-    with warnings.catch_warnings():
-        # Recurrent layers are not known, and kept all the same.
-        warnings.filterwarnings("ignore", "trace: held in high precision")
-        ops = trace(model, loss, batch)
-    for ratio in RATIOS:
-        made = demote(group(ops), ratio)
-        with assign(model, loss, made, promote=None) as assigned:
-            assigned(*batch).backward()
-            assert kept_memory(ops, made) == assigned.memory(), ratio
 
 
 def check_function(function: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
@@ -37,7 +23,7 @@ def check_function(function: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None
     torch.manual_seed(0)
     parts = {"a": nn.Linear(6, 12), "b": nn.Linear(6, 12), "p": nn.Parameter(torch.rand(12) + 0.5)}
     model = Computes(lambda m, x: function(m.a(x), m.b(x), m.p), **parts)
-    check(model, lambda y, _: y.sum(), (torch.randn(4, 6), None))
+    memories(model, lambda y, _: y.sum(), (torch.randn(4, 6), None), *RATIOS)
 
 
 def images(x: Tensor) -> Tensor:
@@ -96,18 +82,6 @@ def test_an_operation_keeps_what_is_predicted(name: str) -> None:
     check_function(FUNCTIONS[name])
 
 
-def attended(**options: Any) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    def function(a: Tensor, b: Tensor, p: Tensor) -> Tensor:
-        q, k = a.view(1, 4, 3, 4), b.view(1, 4, 3, 4)
-        if options.get("enable_gqa"):
-            k = k[:, :2]
-        mask = p[:9].view(3, 3) if options.get("attn_mask") == "learnt" else None
-        masks = {"attn_mask": mask} if mask is not None else {}
-        return F.scaled_dot_product_attention(q, k, k, **{**options, **masks})
-
-    return function
-
-
 @each(
     "options",
     [
@@ -121,7 +95,14 @@ def attended(**options: Any) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     ],
 )
 def test_attention_in_one_call(options: dict[str, Any]) -> None:
-    check_function(attended(**options))
+    def attended(a: Tensor, b: Tensor, p: Tensor) -> Tensor:
+        q, k = a.view(1, 4, 3, 4), b.view(1, 4, 3, 4)
+        if options.get("enable_gqa"):
+            k = k[:, :2]
+        learnt = {"attn_mask": p[:9].view(3, 3)} if options.get("attn_mask") == "learnt" else {}
+        return F.scaled_dot_product_attention(q, k, k, **{**options, **learnt})
+
+    check_function(attended)
 
 
 def attending(mask: Tensor | None, **options: Any) -> nn.Module:
@@ -137,15 +118,16 @@ def attending(mask: Tensor | None, **options: Any) -> nn.Module:
 
 
 FLOAT = nn.Transformer.generate_square_subsequent_mask(10)
-ATTENTION: dict[str, Callable[[], nn.Module]] = {
-    "float mask": lambda: attending(FLOAT),
-    "bool mask": lambda: attending(FLOAT < 0),
-    "mask of each head": lambda: attending(torch.zeros(4, 10, 10)),
-    "dropout": lambda: attending(FLOAT, dropout=0.1),
-    "other keys": lambda: attending(FLOAT, kdim=12, vdim=12),
-    "bias of keys": lambda: attending(None, add_bias_kv=True),
-    "recipe": lambda: lp.convert(attending(FLOAT), lp.recipe("fp8_wang2018")),
-}
+ATTENTION: list[Callable[[], nn.Module]] = [
+    lambda: attending(FLOAT),
+    lambda: attending(FLOAT < 0),
+    # A mask of each head.
+    lambda: attending(torch.zeros(4, 10, 10)),
+    lambda: attending(FLOAT, dropout=0.1),
+    lambda: attending(FLOAT, kdim=12, vdim=12),
+    lambda: attending(None, add_bias_kv=True),
+    lambda: lp.convert(attending(FLOAT), lp.recipe("fp8_wang2018")),
+]
 
 
 def recurrent(kind: type[nn.RNNBase], **options: Any) -> nn.Module:
@@ -156,33 +138,27 @@ def recurrent(kind: type[nn.RNNBase], **options: Any) -> nn.Module:
 
 
 SUMS = lp.Recipe(fprop="e6m7", dgrad="e6m7", wgrad="e6m7")
-RECURRENT: dict[str, Callable[[], nn.Module]] = {
-    "GRU": lambda: recurrent(nn.GRU),
-    "LSTM": lambda: recurrent(nn.LSTM),
-    "RNN": lambda: recurrent(nn.RNN),
-    "both ways": lambda: recurrent(nn.GRU, bidirectional=True),
-    "two layers": lambda: recurrent(nn.LSTM, num_layers=2, dropout=0.5),
-    "recipe": lambda: lp.convert(recurrent(nn.GRU), SUMS),
-}
+RECURRENT: list[Callable[[], nn.Module]] = [
+    lambda: recurrent(nn.GRU),
+    lambda: recurrent(nn.LSTM),
+    lambda: recurrent(nn.RNN),
+    lambda: recurrent(nn.GRU, bidirectional=True),
+    lambda: recurrent(nn.LSTM, num_layers=2, dropout=0.5),
+    lambda: lp.convert(recurrent(nn.GRU), SUMS),
+]
 
 
-@each("name", ATTENTION)
-def test_multi_head_attention(name: str) -> None:
+@each("build", [*ATTENTION, *RECURRENT])
+def test_multi_head_attention_and_recurrent_layers(build: Callable[[], nn.Module]) -> None:
     torch.manual_seed(0)
-    check(ATTENTION[name](), F.cross_entropy, (torch.randn(2, 10, 12), torch.arange(2)))
-
-
-@each("name", RECURRENT)
-def test_recurrent_layers(name: str) -> None:
-    torch.manual_seed(0)
-    check(RECURRENT[name](), F.cross_entropy, (torch.randn(2, 10, 12), torch.arange(2)))
+    memories(build(), F.cross_entropy, (torch.randn(2, 10, 12), torch.arange(2)), *RATIOS)
 
 
 def test_a_language_model() -> None:
     torch.manual_seed(0)
     model = build_model("gpt2", Task("text", (16,), 20), width=16)
     batch = (torch.randint(0, 20, (4, 16)), torch.randint(0, 20, (4, 16)))
-    check(model, lambda y, labels: F.cross_entropy(y.transpose(1, 2), labels), batch)
+    memories(model, lambda y, labels: F.cross_entropy(y.transpose(1, 2), labels), batch, *RATIOS)
 
 
 def test_frozen_layers_and_evaluation() -> None:
@@ -191,8 +167,8 @@ def test_frozen_layers_and_evaluation() -> None:
     model = nn.Sequential(*body, nn.Linear(8, 3))
     model[0].requires_grad_(False)
     batch = (torch.randn(4, 6), torch.arange(4) % 3)
-    check(model, F.cross_entropy, batch)
-    check(model.eval(), F.cross_entropy, batch)
+    memories(model, F.cross_entropy, batch, *RATIOS)
+    memories(model.eval(), F.cross_entropy, batch, *RATIOS)
 
 
 def test_layers_of_a_recipe() -> None:
@@ -202,4 +178,4 @@ def test_layers_of_a_recipe() -> None:
         nn.Linear(64, 10),
     )  # fmt: skip
     lp.convert(model, lp.recipe("fp8_wang2018"))
-    check(model, F.cross_entropy, (torch.randn(2, 1, 8, 8), torch.arange(2)))
+    memories(model, F.cross_entropy, (torch.randn(2, 1, 8, 8), torch.arange(2)), *RATIOS)

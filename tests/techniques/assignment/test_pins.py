@@ -1,11 +1,23 @@
-"""Pins: tensors held high, held low, or tied."""
+"""Pins: tensors held high, held low, or tied. Promoter: single tensors, from the next step on."""
 
+import json
+from collections.abc import Callable
 from fnmatch import fnmatchcase
+from typing import Any
 
 import pytest
 
-from lpkernels.techniques.assignment import Op, Pins, Promoter, demote, group
+from lpkernels.techniques.assignment import (
+    Formats,
+    Op,
+    Pins,
+    Promoter,
+    demote,
+    group,
+    operator_based,
+)
 from tests.loops import each
+from tests.support.refusals import refused, refuses
 from tests.techniques.assignment.networks import chain, ops_from
 
 GROUPS = group(chain())
@@ -44,73 +56,158 @@ def test_tied_tensors_join_the_first_ones_group():
     assert {"bn1.bias.P", "bn2.bias.P", "fc.bias.P"} <= made.low
     assert made.tied_with("fc.bias.P") == {"bn1.bias.P", "bn2.bias.P", "fc.bias.P"}
     assert made.tied_with("in.Y") == {"in.Y"}
-
-
-def test_a_group_of_which_all_is_tied_away_is_gone():
+    # A group whose tensors are all tied to another one's is gone.
     made = demote(group(ops_from("in, a* in, b* a", 4)), 0.5, pins=Pins(tied="[ab].*"))
     assert [(each.index, each.numel) for each in made.groups] == [(0, 8), (1, 16)]
-
-
-def test_globs_that_share_a_tensor_tie_all():
+    # Globs that share a tensor tie all.
     made = demote(GROUPS, 0.0, pins=Pins(tied=["in.*", "[fb]*.bias.P", "*n.Y", "bn1.*"]))
-    tied = {"in.Y", "in.GY", "bn1.bias.P", "bn2.bias.P", "fc.bias.P"}
     assert made.tied_with("in.Y") == {"in.Y", "in.GY"}
-    assert tied - {"in.Y", "in.GY"} < made.tied_with("bn1.Y")
+    assert {"bn1.bias.P", "bn2.bias.P", "fc.bias.P"} < made.tied_with("bn1.Y")
     assert made.tensors["fc.bias.P"].group == 1
 
 
 def test_one_that_is_held_holds_what_is_tied_to_it():
+    biases = {"bn1.bias.P", "bn2.bias.P", "fc.bias.P"}
     made = demote(GROUPS, 1.0, pins=Pins(high="bn1.bias.P", tied="*.bias.P"))
-    assert not {"bn1.bias.P", "bn2.bias.P", "fc.bias.P"} & made.low
-    low = demote(GROUPS, 0.0, pins=Pins(low="bn1.bias.P", tied="*.bias.P"))
-    assert low.low == {"bn1.bias.P", "bn2.bias.P", "fc.bias.P"}
+    assert not biases & made.low
+    assert demote(GROUPS, 0.0, pins=Pins(low="bn1.bias.P", tied="*.bias.P")).low == biases
+    # What is tied to an unknown operation stays high.
+    ops = [Op("in", False, (), {}, 4), Op("odd", False, ("in",), {}, 4, known=False)]
+    assert demote(group(ops), 1.0, pins=Pins(tied="*.Y")).low == {"in.GY"}
 
 
-def test_tied_tensors_are_promoted_together():
+def test_tied_tensors_are_promoted_together_and_what_is_held_low_is_not():
     promoter = Promoter(demote(GROUPS, 1.0, pins=Pins(tied="relu*.Y")))
     assert promoter.update({"relu2.Y": 0.5, "bn1.Y": 0.0}) == ("relu1.Y", "relu2.Y")
-    assert [(p.key, p.trigger) for p in promoter.promotions] == [
-        ("relu1.Y", "tied"),
-        ("relu2.Y", "overflow"),
-    ]
-
-
-def test_what_is_held_low_is_not_promoted():
+    found = [(p.key, p.trigger) for p in promoter.promotions]
+    assert found == [("relu1.Y", "tied"), ("relu2.Y", "overflow")]
     promoter = Promoter(demote(GROUPS, 1.0, pins=Pins(low="relu1.Y")), whole_group=True)
     assert promoter.update({"relu1.Y": 1.0}) == ()
     assert "relu1.Y" not in promoter.update({"bn1.Y": 1.0})
 
 
-@each(
-    "pins, match",
-    [
-        ({"high": "conv9.*"}, r"pins: high='conv9.\*' matches no tensor; there are 38, such as"),
-        ({"low": ["in.Y", "x"]}, "pins: low='x' matches no tensor"),
-        ({"tied": "x"}, "pins: tied='x' matches no tensor"),
-        ({"high": "in.*", "low": "in.Y"}, "'in.Y' would be held high and low; hold it once"),
-        (
-            {"high": "in.Y", "low": "fc.Y", "tied": ["in.Y", "*[nc].Y"]},
-            r"tied tensors are held low in part \('fc.Y'\) and high in part \('in.Y'\)",
-        ),
-    ],
-)
-def test_pins_that_cannot_be_are_refused(pins: dict, match: str):
-    with pytest.raises(ValueError, match=match):
-        demote(GROUPS, 0.5, pins=Pins(**pins))
+def pinned(**pins: Any) -> Callable[[], Any]:
+    return lambda: demote(GROUPS, 0.5, pins=Pins(**pins))
 
 
-def test_what_is_tied_to_an_unknown_operation_stays_high():
-    ops = [Op("in", False, (), {}, 4), Op("odd", False, ("in",), {}, 4, known=False)]
-    made = demote(group(ops), 1.0, pins=Pins(tied="*.Y"))
-    assert made.low == {"in.GY"}
-
-
-def test_an_unknown_operation_cannot_be_held_low():
-    groups = group([Op("in", False, (), {}, 4, known=False)])
-    with pytest.raises(ValueError, match=r"'in\.Y' would be held low, and of an operation that is"):
-        demote(groups, 0.5, pins=Pins(low="in.Y"))
+UNKNOWN = group([Op("in", False, (), {}, 4, known=False)])
+WRONG = [
+    (pinned(high="conv9.*"), r"pins: high='conv9.\*' matches no tensor; there are 38, such as"),
+    (pinned(low=["in.Y", "x"]), "pins: low='x' matches no tensor"),
+    (pinned(tied="x"), "pins: tied='x' matches no tensor"),
+    (pinned(high="in.*", low="in.Y"), "'in.Y' would be held high and low; hold it once"),
+    (pinned(high="in.Y", low="fc.Y", tied=["in.Y", "*[nc].Y"]),
+     r"tied tensors are held low in part \('fc.Y'\) and high in part \('in.Y'\)"),
+    (lambda: demote(UNKNOWN, 0.5, pins=Pins(low="in.Y")),
+     r"'in\.Y' would be held low, and of an operation that is"),
+]  # fmt: skip
+test_pins_that_cannot_be_are_refused = refused(WRONG, ValueError)
 
 
 def test_globs_are_text():
     with pytest.raises(TypeError, match="Pins: high must be globs of keys, got 3"):
         Pins(high=[3])  # type: ignore[list-item]
+
+
+COUNTED = group(chain(loss_numel=4))
+LOW = demote(COUNTED, 0.6)
+ONE_FORMAT = demote(COUNTED, 1.0, formats=Formats(weight="fp16"))
+
+
+def test_the_papers_trace():
+    promoter = Promoter(LOW, threshold=0.01)
+    for _ in range(7):
+        assert promoter.update({"bn1.Y": 0.0, "relu1.Y": 0.0}) == ()
+    # This is step 7. The input is high already, whatever its ratio.
+    measured = {"bn1.Y": 0.02, "relu1.Y": 0.009, "conv2.weight.P": 0.0, "conv1.Y": 0.01}
+    assert promoter.update({**measured, "in.Y": 0.5}) == ("conv1.Y", "bn1.Y")
+    now = promoter.assignment
+    assert {"conv1.GY", "bn1.GY", "relu1.Y"} <= now.low
+    assert now.ratio == pytest.approx(0.432632, abs=5e-7)
+    assert now.bits == 138240
+    assert [(p.step, p.key, p.trigger, p.value) for p in promoter.promotions] == [
+        (7, "conv1.Y", "overflow", 0.01),
+        (7, "bn1.Y", "overflow", 0.02),
+    ]
+    # Later ratios of a tensor that is high never matter, and the tensor never goes back.
+    assert promoter.update({**measured, "relu1.Y": 0.0}) == ()
+    assert promoter.assignment.low == now.low
+    # The assignment that training started with is unchanged.
+    assert LOW.low_numel == 6736
+
+
+@each(
+    "promoter, told, promoted",
+    [
+        (Promoter(LOW), {"conv2.weight.P": 0.5}, ("conv2.weight.P",)),
+        (Promoter(LOW, threshold=None), {"bn1.Y": 1.0}, ()),
+        (Promoter(LOW, threshold=0.0), {"bn1.Y": 0.0}, ("bn1.Y",)),
+        # A kind with one format stays.
+        (Promoter(ONE_FORMAT), {"conv2.weight.P": 1.0}, ()),
+        (Promoter(demote(COUNTED, 1.0)), {"conv1.GY": 1.0, "conv2.weight.GP": 1.0}, ()),
+        (Promoter(operator_based(chain())), {"relu1.Y": 0.5, "relu2.Y": 0.5}, ("relu1.Y",)),
+    ],
+)
+def test_what_is_promoted(promoter: Promoter, told: dict, promoted: tuple):
+    assert promoter.update(told) == promoted
+
+
+def test_whole_groups_underflow_and_errors_promote_if_asked():
+    promoter = Promoter(LOW, whole_group=True)
+    promoted = promoter.update({"relu1.Y": 0.2})
+    assert len(promoted) == len(COUNTED[1].tensors)
+    assert promoter.assignment.low == frozenset()
+    assert {p.key: p.trigger for p in promoter.promotions}["relu1.Y"] == "overflow"
+    assert {p.trigger for p in promoter.promotions} == {"overflow", "group"}
+    # The assignment says what was demoted at the start.
+    assert promoter.assignment.low_groups == (1,)
+    values = {"underflow": {"bn1.Y": 0.4}, "error": {"conv1.Y": 0.3}}
+    assert Promoter(LOW).update({}, **values) == ()
+    promoter = Promoter(LOW, underflow=0.4, error=0.25)
+    assert promoter.update({}, **values) == ("conv1.Y", "bn1.Y")
+    assert [p.trigger for p in promoter.promotions] == ["error", "underflow"]
+
+
+def test_a_promoter_goes_on_where_it_was_and_refuses_the_state_of_another_assignment():
+    first, second = Promoter(LOW), Promoter(LOW)
+    first.update({})
+    first.update({"bn1.Y": 0.3})
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert second.assignment == first.assignment
+    assert second.promotions == first.promotions
+    second.update({"conv1.Y": 0.3})
+    assert second.promotions[-1].step == 2
+    other = Promoter(demote(COUNTED, 0.05, order="increasing"))
+    with pytest.raises(ValueError, match=r"promotes 'bn1\.Y', which is in high precision from the"):
+        other.load_state_dict(first.state_dict())
+    assert other.promotions == []
+    with pytest.raises(ValueError, match="this one has promoted tensors already"):
+        first.load_state_dict(first.state_dict())
+
+
+@each(
+    "measured, match",
+    [
+        ({"conv9.Y": 0.1}, "no tensor has the key 'conv9.Y'; keys are such as 'in.Y'"),
+        ({"bn1.Y": 1.5}, "overflow of 'bn1.Y' must be from 0 to 1, got 1.5"),
+        ({"bn1.Y": float("nan")}, "overflow of 'bn1.Y' must be from 0 to 1, got nan"),
+    ],
+)
+def test_wrong_ratios_change_nothing(measured: dict, match: str):
+    promoter = Promoter(LOW)
+    with pytest.raises(ValueError, match=match):
+        promoter.update({"conv1.Y": 1.0, **measured})
+    assert promoter.assignment == LOW
+    assert promoter.state_dict() == {"steps": 0, "promotions": []}
+
+
+test_wrong_thresholds_and_assignments_are_refused = refuses(
+    Promoter,
+    [
+        ((LOW, -1.0), {}, ValueError, "threshold must be from 0 to 1, or None for never"),
+        ((LOW, "0.01"), {}, TypeError, "threshold must be a number or None, got '0.01'"),
+        ((LOW,), {"underflow": 2}, ValueError, "underflow must be from 0 to 1"),
+        ((LOW,), {"error": -0.5}, ValueError, "error must be from 0 to inf"),
+        ((COUNTED,), {}, TypeError, "Promoter: expected an Assignment, got tuple"),
+    ],
+)

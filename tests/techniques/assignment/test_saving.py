@@ -1,12 +1,19 @@
-"""An assignment as a file and as a table."""
+"""An assignment as a file and as a table; the paper's formats."""
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from lpkernels.techniques.assignment import Assignment, Formats, Op, Pins, demote, group
+import lpkernels as lp
+from lpkernels.techniques.assignment import PAPER, Assignment, Formats, Op, Pins, demote, group
+from tests.compare import assert_bit_equal
 from tests.loops import each
+from tests.support.refusals import refuses
 from tests.techniques.assignment.networks import chain
 
 GROUPS = group(chain())
@@ -32,40 +39,34 @@ def test_tensors_have_the_formats_of_their_precision():
     assert str(MADE.format_of("conv1.weight.P")) == "e8m7"
     assert MADE.is_low("relu1.Y")
     assert not MADE.is_low("in.Y")
-    with pytest.raises(ValueError, match=r"no tensor has the key 'relu9\.Y'"):
-        MADE.format_of("relu9.Y")
-    with pytest.raises(ValueError, match=r"no tensor has the key 'relu9\.Y'"):
-        MADE.promoted(["relu9.Y"])
+    for call in (MADE.format_of, lambda key: MADE.promoted([key])):
+        with pytest.raises(ValueError, match=r"no tensor has the key 'relu9\.Y'"):
+            call("relu9.Y")
+
+
+def chain_with(**fields: Callable[[Op], Any]) -> list[Op]:
+    return [replace(op, **{name: of(op) for name, of in fields.items()}) for op in chain()]
 
 
 @each(
     "ops, match",
     [
-        (
-            [*chain(), Op("more", False, ("nll",), {}, 1)],
-            "it is of another model: it lacks 'more.GY', 'more.Y'; trace the model",
-        ),
+        ([*chain(), Op("more", False, ("nll",), {}, 1)],
+         "it is of another model: it lacks 'more.GY', 'more.Y'; trace the model"),
         (chain()[:-1], "it is of another model: the model lacks 'nll.GY', 'nll.Y'; trace"),
-        (
-            [replace(op, name=f"x{op.name}", inputs=()) for op in chain()],
-            "it lacks 'xbn1.GY', 'xbn1.Y', 'xbn1.bias.GP' and 35 more and the model lacks 'bn1.GY'",
-        ),
-        (
-            [replace(op, numel=2 * op.numel) for op in chain()],
-            "it is of another batch: 22 tensors have other sizes; 'in.Y' has 256 elements in it "
-            "and 512 in the model",
-        ),
-        (
-            [replace(op, params=dict.fromkeys(op.params, 9)) for op in chain()],
-            "it is of another model: 16 tensors have other sizes; 'conv1.weight.P' has 36 elements",
-        ),
+        (chain_with(name=lambda op: f"x{op.name}", inputs=lambda op: ()),
+         "it lacks 'xbn1.GY', 'xbn1.Y', 'xbn1.bias.GP' and 35 more and the model lacks 'bn1.GY'"),
+        (chain_with(numel=lambda op: 2 * op.numel),
+         "it is of another batch: 22 tensors have other sizes; 'in.Y' has 256 elements in it "
+         "and 512 in the model"),
+        (chain_with(params=lambda op: dict.fromkeys(op.params, 9)),
+         "it is of another model: 16 tensors have other sizes; 'conv1.weight.P' has 36 elements"),
     ],
-)
+)  # fmt: skip
 def test_an_assignment_of_something_else_is_refused(tmp_path: Path, ops: list[Op], match: str):
-    path = tmp_path / "a.json"
-    MADE.save(path)
+    MADE.save(tmp_path / "a.json")
     with pytest.raises(ValueError, match=match):
-        Assignment.load(path, group(ops))
+        Assignment.load(tmp_path / "a.json", group(ops))
 
 
 @each(
@@ -73,13 +74,11 @@ def test_an_assignment_of_something_else_is_refused(tmp_path: Path, ops: list[Op
     [
         ("no json", "expected an lpkernels assignment, got no JSON"),
         ("[1]", "expected an lpkernels assignment, as its save"),
-        (
-            '{"what": "lpkernels assignment", "schema": 9}',
-            "expected schema <= 1 of 'lpkernels assignment', got 9",
-        ),
+        ('{"what": "lpkernels assignment", "schema": 9}',
+         "expected schema <= 1 of 'lpkernels assignment', got 9"),
         ('{"what": "lpkernels assignment", "schema": 1}', "a field is missing .*: 'tensors'"),
     ],
-)
+)  # fmt: skip
 def test_other_files_are_refused(tmp_path: Path, text: str, match: str):
     path = tmp_path / "a.json"
     path.write_text(text)
@@ -96,9 +95,75 @@ def test_the_table_has_a_row_for_each_group():
         "    3  fc     nll          6       168    0%   2,688",
         "low-precision ratio 0.6216, 121,856 bits of 173,376 in high precision, bit ratio 0.5943",
     ]
-
-
-def test_a_network_without_elements_has_no_ratio():
+    # A network without elements has no ratio.
     made = demote(group([Op("in", False, (), {}, 0)]), 0.0)
     assert (made.ratio, made.bits, made.bit_ratio) == (0.0, 0, 0.0)
     assert "of none in high precision" in str(made)
+
+
+LOW, GRADIENT, HIGH = PAPER.activation.low, PAPER.grad_activation.low, PAPER.activation.high
+VECTORS = {
+    "FP(4,3,4)": (
+        LOW,
+        {
+            1.0: 1.0, 1.0625: 1.125, 1.1875: 1.25, -1.0625: -1.125, 29.0: 30.0, 30.9: 30.0,
+            31.0: 30.0, -100.0: -30.0, 2.0**-13: 2.0**-13, 2.0**-14: 2.0**-13,
+            0.999 * 2.0**-14: 0.0, 0.00137: 0.0013427734375, 2.0**-10: 2.0**-10,
+        },
+    ),
+    "FP(5,2,0)": (
+        GRADIENT,
+        {
+            1.125: 1.25, 1.375: 1.5, 122879.0: 114688.0, 122880.0: math.inf, -1e9: -math.inf,
+            2.0**-17: 2.0**-16, 3 * 2.0**-17: 2.0**-15,
+        },
+    ),
+    "FP(6,9,0) forward": (
+        HIGH,
+        {1 + 2.0**-10: 1 + 2.0**-9, 1 + 2.0**-11: 1.0, 2.0**33: 8581545984.0,
+         2.0**-40: 2.0**-39, 1 / 3: 0.33349609375},
+    ),
+    "FP(6,9,0) backward": (PAPER.grad_activation.high, {2.0**33: math.inf, 1 / 3: 0.33349609375}),
+}  # fmt: skip
+
+
+@each("quantizer, values", VECTORS.values())
+def test_values_round_as_in_the_papers_code(
+    quantizer: lp.Quantizer, values: dict[float, float]
+) -> None:
+    got = lp.quantize(torch.tensor(list(values), dtype=torch.float32), quantizer)
+    assert_bit_equal(got, torch.tensor(list(values.values()), dtype=torch.float32))
+
+
+def test_gradients_of_weights_stay_at_16_bits_and_only_forward_saturates():
+    assert PAPER.grad_weight.low == PAPER.grad_weight.high == PAPER.grad_activation.high
+    assert [x.low.fmt.bits for x in (PAPER.weight, PAPER.grad_activation)] == [8, 8]
+    assert PAPER.weight.high.fmt.bits == PAPER.grad_weight.low.fmt.bits == 16
+    for kinds, overflow in (
+        ((PAPER.weight, PAPER.activation), "saturate"),
+        ((PAPER.grad_weight, PAPER.grad_activation), "infinity"),
+    ):
+        assert {one.fmt.overflow for kind in kinds for one in kind} == {overflow}
+
+
+def test_any_format_may_be_taken_for_a_kind():
+    formats = Formats(weight=("fp16", "affine4"), activation=lp.FixedFormat(8, 4))
+    assert str(formats.of("weight", True)) == "affine4"
+    assert formats.activation.low == formats.activation.high
+    assert formats.grad_weight == PAPER.grad_weight
+    assert Formats.same("bf16", "fp8_e5m2:stochastic").grad_weight.low.is_stochastic
+
+
+BLOCKS = lp.BlockFormat("fp4_e2m1", 32)
+test_formats_that_cannot_be_are_refused = refuses(
+    Formats,
+    [
+        ((), {"weight": ("fp16",)}, ValueError, r"weight must be \(high, low\), got 1 of them"),
+        ((), {"weight": ("fp8_e5m2", "fp16")}, ValueError,
+         "low precision e5m10 has 16 bits, more"),
+        ((), {"activation": ("fp16", 8)}, TypeError, "Formats: activation: expected a Quantizer"),
+        ((), {"weight": "float8"}, ValueError, "Formats: weight: "),
+        ((), {"activation": ("fp16", BLOCKS)}, ValueError,
+         "depend on the tensor's shape; take a format whose codes have one width"),
+    ],
+)  # fmt: skip

@@ -1,6 +1,6 @@
 """trace: the operations of a model and its loss, and nothing of the model changed."""
 
-import copy
+import contextlib
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -32,28 +32,18 @@ def test_the_chain_is_the_data_of_the_paper():
     ops = trace(chain_model(), F.cross_entropy, chain_batch())
     names = ["input", *"01234568", "loss.log_softmax", "loss.nll_loss"]
     assert [op.name for op in ops] == names
-    assert [op.is_gemm for op in ops] == [op.is_gemm for op in chain()]
-    assert [op.numel for op in ops] == [op.numel for op in chain()]
-    assert [sorted(op.params.values()) for op in ops] == [
-        sorted(op.params.values()) for op in chain()
-    ]
+    sizes = [(op.is_gemm, op.numel, sorted(op.params.values())) for op in ops]
+    assert sizes == [(op.is_gemm, op.numel, sorted(op.params.values())) for op in chain()]
+    assert " ".join(op.operation for op in ops) == (
+        "input conv2d batch_norm relu conv2d batch_norm relu avg_pool2d linear log_softmax nll_loss"
+    )
     assert ops[1].params == {"0.weight": 36}
     assert [op.inputs for op in ops[1:]] == [(name,) for name in names[:-1]]
-    assert [each.numel for each in group(ops)] == [584, 6736, 3348, 162]
-
-
-def test_the_batch_is_counted():
+    # The batch is counted.
     four, eight = (group(trace(chain_model(), F.cross_entropy, chain_batch(n))) for n in (4, 8))
+    assert [each.numel for each in four] == [584, 6736, 3348, 162]
     assert [each.numel for each in eight] == [1096, 12880, 6484, 322]
     assert [len(each.tensors) for each in four] == [len(each.tensors) for each in eight]
-
-
-def test_functions_and_modules_are_seen_alike():
-    ops = ops_of(lambda m, x: torch.relu(m.norm(m.linear(x))) + 1,
-                 X, linear=nn.Linear(6, 5), norm=nn.LayerNorm(5))  # fmt: skip
-    assert [op.operation for op in ops] == ["input", "linear", "layer_norm", "relu", "add"]
-    assert [op.name for op in ops] == ["input", "linear", "norm", "relu", "add"]
-    assert dict(ops[1].params) == {"linear.weight": 30, "linear.bias": 5}
 
 
 @each(
@@ -131,13 +121,6 @@ def test_what_an_operation_reads(function: Any, read: dict[str, str], sizes: lis
     assert [op.numel for op in ops[1:]] == sizes
 
 
-def test_a_shared_module_has_its_parameters_once():
-    ops = ops_of(lambda m, x: m.layer(torch.relu(m.layer(x))), X, layer=nn.Linear(6, 6))
-    assert [op.name for op in ops] == ["input", "layer", "relu", "layer_1"]
-    assert ops[1].params == ops[3].params == {"layer.weight": 36, "layer.bias": 6}
-    assert sum("weight" in key for key in homes(group(ops))) == 2
-
-
 def test_a_parameter_of_the_model_itself_has_its_own_name():
     model = Computes(lambda m, x: x * m.scale, scale=nn.Parameter(torch.ones(6)))
     ops = trace(model, lambda y, t: (y + model.scale).mean(), (X, None))
@@ -145,12 +128,8 @@ def test_a_parameter_of_the_model_itself_has_its_own_name():
     assert "scale.P" in homes(group(ops))
 
 
-def test_parameters_that_share_memory_are_told_apart():
-    flat = torch.randn(12)
-    parts = {"first": nn.Parameter(flat[:6]), "second": nn.Parameter(flat[6:])}
-    model = Computes(lambda m, x: torch.relu(x * m.first) + m.second, **parts)
-    ops = trace(model, lambda y, t: y.mean(), (X, None))
-    assert [list(op.params) for op in ops[1:4]] == [[".first"], [], [".second"]]
+LINEAR = {"a.weight": 36, "a.bias": 6}
+FLAT = torch.randn(12)
 
 
 @each(
@@ -158,22 +137,33 @@ def test_parameters_that_share_memory_are_told_apart():
     [
         # They are in the order of the model.
         (lambda m, x: torch.addmm(m.a.bias, x, m.a.weight), {"a": nn.Linear(6, 6)},
-         {"addmm": {"a.weight": 36, "a.bias": 6}}),
+         {"addmm": LINEAR}),
+        # A shared module has its parameters once.
+        (lambda m, x: m.a(torch.relu(m.a(x))), {"a": nn.Linear(6, 6)},
+         {"a": LINEAR, "relu": {}, "a_1": LINEAR}),
         # A module with several operations names each.
         (lambda m, x: m.a(x), {"a": Computes(lambda m, x: torch.relu(x) + 1)},
          {"a.relu": {}, "a.add": {}}),
         # A part of a parameter is that parameter.
         (lambda m, x: x + m.a[:6], {"a": nn.Parameter(torch.ones(9))}, {"add": {".a": 9}}),
+        # Parameters that share memory are told apart.
+        (lambda m, x: torch.relu(x * m.a) + m.b,
+         {"a": nn.Parameter(FLAT[:6]), "b": nn.Parameter(FLAT[6:])},
+         {"mul": {".a": 6}, "relu": {}, "add": {".b": 6}}),
         # The statistics of a norm are no tensors.
         (lambda m, x: m.a(x), {"a": nn.BatchNorm1d(6)}, {"a": {"a.weight": 6, "a.bias": 6}}),
     ],
 )  # fmt: skip
 def test_parameters_of_operations(function: Any, parts: Any, params: dict[str, dict[str, int]]):
-    found = {op.name: list(op.params.items()) for op in ops_of(function, X, **parts)[1:]}
+    ops = ops_of(function, X, **parts)
+    found = {op.name: list(op.params.items()) for op in ops[1:]}
     assert found == {name: list(sizes.items()) for name, sizes in params.items()}
+    # However many operations read a parameter, it is one tensor.
+    names = {name.removeprefix(".") for sizes in params.values() for name in sizes}
+    assert {key[:-2] for key in homes(group(ops)) if key.endswith(".P")} == names
 
 
-def test_tokens_are_no_tensors_and_a_lookup_starts_the_network():
+def test_tokens_and_labels_are_no_tensors_and_a_lookup_starts_the_network():
     model = nn.Sequential(nn.Embedding(7, 5), nn.Linear(5, 7))
     tokens = torch.randint(7, (4, 3))
     ops = trace(model, lambda y, t: F.cross_entropy(y.flatten(0, 1), t.flatten()), (tokens, tokens))
@@ -181,6 +171,12 @@ def test_tokens_are_no_tensors_and_a_lookup_starts_the_network():
         "0": (), "1": ("0",), "loss.log_softmax": ("1",), "loss.nll_loss": ("loss.log_softmax",),
     }  # fmt: skip
     assert dict(ops[0].params) == {"0.weight": 35}
+    # A random layer is told as it is in its mode.
+    model = nn.Sequential(nn.Linear(6, 3), nn.Dropout())
+    for names in (["input", "0", "1"], ["input", "0"]):
+        ops = trace(model, F.mse_loss, (X, torch.randn(4, 3)))
+        assert [op.name for op in ops] == [*names, "loss.mse_loss"]
+        model.eval()
 
 
 def test_several_inputs_are_told_by_name():
@@ -209,14 +205,6 @@ def test_products_of_activations_are_gemms(name: str):
     assert set(ops[2].inputs) == {"input.0", "input.1"}
 
 
-def test_labels_are_no_tensors_and_a_random_layer_is_told_as_it_is_in_its_mode():
-    model = nn.Sequential(nn.Linear(6, 3), nn.Dropout())
-    for names in (["input", "0", "1"], ["input", "0"]):
-        ops = trace(model, F.mse_loss, (X, torch.randn(4, 3)))
-        assert [op.name for op in ops] == [*names, "loss.mse_loss"]
-        model.eval()
-
-
 def test_unknown_operations_are_named_in_one_warning_and_stay_high():
     model = Computes(lambda m, x: torch.fft.fft(m.lstm(x)[0]).abs(), lstm=nn.LSTM(6, 3))
     with pytest.warns(UserWarning) as told:
@@ -227,29 +215,22 @@ def test_unknown_operations_are_named_in_one_warning_and_stay_high():
     ]
     assert told[0].filename == __file__
     assert [op.name for op in ops if not op.known] == ["lstm", "fft_fft"]
-    assert {t.key for each in group(ops) for t in each.tensors if not t.known} >= {
-        *("lstm.Y", "lstm.weight_hh_l0.P", "fft_fft.GY"),
-    }
+    unknown = {t.key for each in group(ops) for t in each.tensors if not t.known}
+    assert unknown >= {"lstm.Y", "lstm.weight_hh_l0.P", "fft_fft.GY"}
 
 
-MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
-    "cnn": (chain_model, torch.randn(4, 1, 8, 8)),
-    "transformer": (
-        lambda: nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Flatten()),
-        torch.randn(4, 3, 8),
-    ),
-    "functions": (
-        lambda: Computes(lambda m, x: F.gelu(x @ m.w.weight.t()) @ m.w.weight, w=nn.Linear(6, 6)),
-        X,
-    ),
-}
+MODELS: list[tuple[Callable[[], nn.Module], Tensor]] = [
+    (chain_model, torch.randn(4, 1, 8, 8)),
+    (lambda: nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Flatten()),
+     torch.randn(4, 3, 8)),
+    (lambda: Computes(lambda m, x: F.gelu(x @ m.w.weight.t()) @ m.w.weight, w=nn.Linear(6, 6)), X),
+]  # fmt: skip
 SUMS = lp.Recipe(fprop="e6m7", dgrad="e6m7", wgrad="e6m7")
 
 
 @each("recipe", ["fp8_wang2018", SUMS, lp.policy("fp16_mixed")])
-@each("name", MODELS)
-def test_a_converted_model_has_the_ops_of_the_plain_one(name: str, recipe: Any):
-    build, x = MODELS[name]
+@each("build, x", MODELS)
+def test_a_converted_model_has_the_ops_of_the_plain_one(build: Any, x: Tensor, recipe: Any):
     model = build()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -262,28 +243,22 @@ def test_a_converted_model_has_the_ops_of_the_plain_one(name: str, recipe: Any):
 def test_the_model_is_left_as_found(fails: bool):
     model = nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Dropout(), nn.Linear(5, 3))
     F.cross_entropy(model(X), LABELS).backward()
-    before = copy.deepcopy(model)
-    gradients = [p.grad.clone() for p in model.parameters()]
-    state = torch.get_rng_state()
+    x = X.clone()
+
+    def state() -> list[Tensor]:
+        gradients = [p.grad for p in model.parameters()]
+        return [*model.state_dict().values(), *gradients, x, torch.get_rng_state()]
 
     def loss(y: Tensor, labels: Tensor) -> Tensor:
         if fails:
             raise KeyError("mine")
         return F.cross_entropy(y, labels)
 
-    x = X.clone()
-    if fails:
-        with pytest.raises(KeyError, match="mine"):
-            trace(model, loss, (x, LABELS))
-    else:
+    before = [value.clone() for value in state()]
+    with pytest.raises(KeyError, match="mine") if fails else contextlib.nullcontext():
         trace(model, loss, (x, LABELS))
-    assert_bit_equal(x, X)
-    assert torch.equal(torch.get_rng_state(), state)
-    old = before.state_dict()
-    for name, value in model.state_dict().items():
-        assert_bit_equal(value, old[name], name)
-    for p, gradient in zip(model.parameters(), gradients, strict=True):
-        assert_bit_equal(p.grad, gradient)
+    for value, old in zip(state(), before, strict=True):
+        assert_bit_equal(value, old)
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
     assert model.training
 
@@ -298,3 +273,62 @@ def test_trace_keeps_no_tensor_alive():
 
     ops_of(notes, X)
     assert seen[0].expired()
+
+
+def test_attention_in_one_call_is_its_products():
+    def attention(m: Any, x: Tensor) -> Tensor:
+        q, k, v = m.qkv(x).view(2, 3, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=m.p)
+
+    model = Computes(attention, qkv=nn.Linear(8, 24))
+    x = torch.randn(2, 3, 8)
+    for model.p, names in ((0.0, ["softmax"]), (0.5, ["softmax", "dropout"])):
+        ops = list(trace(model, lambda y, t: y.mean(), (x, None)))
+        parts = ["scores", *names, "values"]
+        assert [op.name for op in ops] == ["input", "qkv", *parts, "loss.mean"]
+        assert [op.numel for op in ops[2:-1]] == [36] * (len(parts) - 1) + [48]
+        assert [op.is_gemm for op in ops[2:-1]] == [True, *[False] * len(names), True]
+        assert ops[-2].inputs == (names[-1], "qkv")
+
+
+@each("crossed", [False, True])
+def test_multi_head_attention_is_its_products(crossed: bool):
+    layer = nn.MultiheadAttention(8, 2, batch_first=True)
+    other = torch.randn(2, 5, 8) if crossed else None
+
+    def attend(m: Any, x: Tensor) -> Tensor:
+        memory = x if other is None else other * x.mean()
+        return m.layer(x, memory, memory)[0]
+
+    ops = ops_of(attend, torch.randn(2, 3, 8), layer=layer)
+    found = {op.name.removeprefix("layer."): op for op in ops if op.name.startswith("layer.")}
+    projections = [f"in_proj_{x}" for x in "qkv"] if crossed else ["in_proj"]
+    assert list(found) == [*projections, "scores", "softmax", "values", "out_proj"]
+    scores = 2 * 2 * 3 * (5 if crossed else 3)
+    sizes = [*([48, 80, 80] if crossed else [144]), scores, scores, 48, 48]
+    assert [op.numel for op in found.values()] == sizes
+    out = {"layer.out_proj.weight": 64, "layer.out_proj.bias": 8}
+    assert dict(found["out_proj"].params) == out
+    assert found["values"].inputs == ("layer.softmax", f"layer.{projections[-1]}")
+    # There is one packed weight, whatever reads it.
+    assert sum("in_proj_weight" in key for key in homes(group(ops))) == 2
+
+
+def test_weights_of_multi_head_attention_are_dropped_in_training_and_told_where_needed():
+    def found(result: int, dropout: float, training: bool = True) -> list[tuple[str, int, Any]]:
+        layer = nn.MultiheadAttention(8, 2, dropout).train(training)
+        ops = ops_of(lambda m, x: m.layer(x, x, x)[result], torch.randn(3, 2, 8), layer=layer)
+        return [(op.name.removeprefix("layer."), op.numel, op.inputs) for op in ops[2:]]
+
+    for training in (False, True):
+        names = [name for name, _, _ in found(0, 0.5, training)]
+        assert ("dropout" in names) == training
+    assert [row[:2] for row in found(1, 0.0)] == [("scores", 36), ("softmax", 36), ("mean", 18)]
+    last = found(1, 0.5)[-1]
+    assert last[0] == "mean" and last[2] == ("layer.dropout",)
+
+
+def test_cross_entropy_inside_the_model_is_two_ops_too():
+    ops = ops_of(lambda m, x: F.cross_entropy(input=m.head(x), target=LABELS, reduction="none"),
+                 X, head=nn.Linear(6, 3))  # fmt: skip
+    assert [(op.name, op.numel) for op in ops[2:]] == [("log_softmax", 12), ("nll_loss", 4)]

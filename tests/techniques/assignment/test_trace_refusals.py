@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from lpkernels.techniques.assignment import trace
 from tests.loops import each
 from tests.support.computes import Computes
+from tests.support.refusals import refuses
 
 X = torch.randn(4, 6)
 
@@ -42,16 +43,6 @@ def test_control_flow_by_values_is_refused_with_its_module(
     assert not any(m._forward_pre_hooks for m in model.modules())
 
 
-def test_a_parameter_that_decides_is_refused_too():
-    model = nn.Linear(6, 6)
-
-    def loss(y: Tensor, target: None) -> Tensor:
-        return y.sum() if model.bias[0] > 0 else y.mean()
-
-    with pytest.raises(NotImplementedError, match="trace: the loss, or what runs around the model"):
-        trace(model, loss, (X, None))
-
-
 @each(
     "function",
     [
@@ -69,36 +60,29 @@ def test_decisions_by_shapes_and_constants_are_taken(function: Callable[[Tensor]
     assert trace(wrapped(function), lambda y, t: y.sum(), (X, None))[-1].numel == 1
 
 
-@each(
-    "loss, match",
+LINE = nn.Linear(6, 6)
+LOSSES: list[tuple[Any, str]] = [
+    (lambda y, t: y, r"must be a scalar tensor, got shape \(4, 6\); take a mean, say"),
+    (lambda y, t: 3.0, "must be a scalar tensor, got float"),
+    (lambda y, t: None, "must be a scalar tensor, got NoneType"),
+    (lambda y, t: torch.zeros(()), "does not depend on what the model computes"),
+    (lambda y, t: t.sum(), "does not depend on what the model computes"),
+]
+BATCHES = [(X, "Tensor"), ((X,), "tuple of 1"), ((X, X, X), "tuple of 3"), (3, "int")]
+SPARSE = Computes(lambda m, x: torch.sparse.mm(torch.relu(x).to_sparse(), x.t()))
+test_other_losses_batches_and_models_are_refused = refuses(
+    trace,
     [
-        (lambda y, t: y, r"must be a scalar tensor, got shape \(4, 6\); take a mean, say"),
-        (lambda y, t: 3.0, "must be a scalar tensor, got float"),
-        (lambda y, t: None, "must be a scalar tensor, got NoneType"),
-        (lambda y, t: torch.zeros(()), "does not depend on what the model computes"),
-        (lambda y, t: t.sum(), "does not depend on what the model computes"),
+        *(((LINE, loss, (X, X.clone())), {}, ValueError, f"trace: the loss {match}")
+          for loss, match in LOSSES),
+        *(((LINE, F.mse_loss, batch), {}, TypeError,
+           rf"trace: batch must be \(input, target\), got {got}") for batch, got in BATCHES),
+        ((torch.relu, F.mse_loss, (X, X)), {}, TypeError,
+         r"trace: model must be a torch\.nn\.Module, got builtin_function_or_method"),
+        ((SPARSE, lambda y, t: y.sum(), (X, None)), {}, NotImplementedError,
+         r"of layout torch\.sparse_coo is not followed"),
+        # A parameter that decides.
+        ((LINE, lambda y, t: y.sum() if LINE.bias[0] > 0 else y.mean(), (X, None)), {},
+         NotImplementedError, "trace: the loss, or what runs around the model"),
     ],
-)
-def test_a_loss_that_is_none_is_refused(loss: Callable[..., Any], match: str):
-    with pytest.raises(ValueError, match=f"trace: the loss {match}"):
-        trace(nn.Linear(6, 6), loss, (X, X.clone()))
-
-
-@each(
-    "batch, match",
-    [(X, "got Tensor"), ((X,), "got tuple of 1"), ((X, X, X), "got tuple of 3"), (3, "got int")],
-)
-def test_a_batch_is_input_and_target(batch: Any, match: str):
-    with pytest.raises(TypeError, match=rf"trace: batch must be \(input, target\), {match}"):
-        trace(nn.Linear(6, 6), F.mse_loss, batch)
-
-
-def test_a_module_is_expected():
-    with pytest.raises(TypeError, match=r"trace: model must be a torch\.nn\.Module, got function"):
-        trace(lambda x: x, F.mse_loss, (X, X))  # type: ignore[arg-type]
-
-
-def test_sparse_tensors_are_refused():
-    model = Computes(lambda m, x: torch.sparse.mm(torch.relu(x).to_sparse(), x.t()))
-    with pytest.raises(NotImplementedError, match=r"of layout torch\.sparse_coo is not followed"):
-        trace(model, lambda y, t: y.sum(), (X, None))
+)  # fmt: skip

@@ -56,14 +56,12 @@ def test_at_is_the_highest_and_the_metric_may_be_a_tensor() -> None:
 
 
 def test_accumulators_rise_too() -> None:
-    layer = Summing(2, 2)
-    scheduler = PrecisionOnPlateau(
-        layer, bits=None, accumulator_bits=(4, 6), accumulators="e6m{bits}", patience=0
-    )
+    layer, options = Summing(2, 2), {"accumulator_bits": (4, 6), "accumulators": "e6m{bits}"}
+    scheduler = PrecisionOnPlateau(layer, bits=None, patience=0, **options)
     assert layer.accumulator == lp.Accumulator("e6m4")
     assert scheduler.cost("accumulator") == 5 / 24
-    scheduler.step(1.0, steps=10)
-    scheduler.step(1.0, steps=10)
+    for _ in range(2):
+        scheduler.step(1.0, steps=10)
     assert layer.accumulator == lp.Accumulator("e6m5")
     scheduler.step(1.0, steps=20)
     assert scheduler.cost("accumulator") == pytest.approx((20 * 5 + 20 * 6) / 40 / 24)
@@ -85,16 +83,15 @@ def test_state_goes_on_to_the_same_bits() -> None:
         return PrecisionOnPlateau(target, bits=(3, 8), patience=1, cooldown=1)
 
     metrics = [3.0, 2.0, 2.5, 2.4, 2.3, 1.9, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0]
-    whole, first = made(Named()), made(Named())
+    whole, first, second = made(Named()), made(Named()), made(target := Named())
     for metric in metrics[:5]:
-        whole.step(metric, steps=7)
-        first.step(metric, steps=7)
-    second = made(target := Named())
+        for scheduler in (whole, first):
+            scheduler.step(metric, steps=7)
     second.load_state_dict(first.state_dict())
     assert target.calls[-1] == whole.get_last_bits()[0] == (4, 8)
     for metric in metrics[5:]:
-        whole.step(metric)
-        second.step(metric)
+        for scheduler in (whole, second):
+            scheduler.step(metric)
     assert second.state_dict() == whole.state_dict()
     assert second.cost() == whole.cost()
     # The state is plain, whatever was counted before.

@@ -80,8 +80,7 @@ def test_none_that_passes_is_an_error_with_the_trace() -> None:
 class Counter:
     """Another object that has a state."""
 
-    def __init__(self) -> None:
-        self.count = 0
+    count = 0
 
     def state_dict(self) -> dict[str, int]:
         return {"count": self.count}
@@ -91,8 +90,7 @@ class Counter:
 
 
 class Noisy(Quantized):
-    """A layer that has a buffer that no state_dict holds, and makes another in its first forward
-    pass."""
+    """A layer with a buffer that no state_dict holds and one that its first forward pass makes."""
 
     def __init__(self, *sizes: int) -> None:
         super().__init__(*sizes)
@@ -177,25 +175,10 @@ def test_all_is_as_before_to_the_bit(optimizer: str, steps: int, failing: bool) 
     assert [p.data_ptr() for p in training.model.parameters()] == addresses
 
 
-def test_training_goes_on_as_without_the_test() -> None:
-    losses = []
-    for tested in (False, True):
-        training = Training()
-        training.set_bits(6)
-        training()
-        if tested:
-            options: dict[str, Any] = {"candidates": (2, 4), "window": 1, "steps_per_level": 3}
-            options["restore"] = (training.model, training.optimizer, training.counter)
-            precision_range_test(training, training.set_bits, **options)
-        training()
-        losses.append([p.detach().clone() for p in training.model.parameters()])
-    assert all(map(torch.equal, *losses))
-
-
 def test_continue_goes_on_from_level_to_level() -> None:
     training = Training()
-    options: dict[str, Any] = {"candidates": (3, 5), "window": 1, "steps_per_level": 4}
-    options |= {"mode": "continue", "restore": (training.counter,)}
+    options: dict[str, Any] = {"window": 1, "steps_per_level": 4, "restore": (training.counter,)}
+    options |= {"candidates": (3, 5), "mode": "continue"}
     result = precision_range_test(training, training.set_bits, **options)
     assert result.trace[1].accuracy == (0.25, 0.3, 0.35, 0.4)
     assert training.counter.count == 0

@@ -79,18 +79,13 @@ def test_ranges_start_anew_in_training_and_dropout_drops_nothing() -> None:
     assert torch.equal(model[4].largest, seen)
 
 
-def test_a_scheduler_lends_its_evaluation_bits() -> None:
-    model = small_model()
-    scheduler = PrecisionScheduler(model, 8, bits=(3, 6), cycles=1)
-    recalibrate(model, batches(), scheduler)
-    assert set(model[0].seen) == {6} and model[0].bits == (3, 8)
-
-
-def test_the_loader_may_give_pairs_and_a_function_call_the_model() -> None:
+def test_bits_may_be_a_scheduler_and_batches_pairs_and_a_function_may_call_the_model() -> None:
     model, other = small_model(), small_model()
-    recalibrate(model, [(x, None) for x in batches()])
-    recalibrate(other, [{"x": x} for x in batches()], forward=lambda m, batch: m(batch["x"]))
-    assert all(map(torch.equal, statistics(model[1]), statistics(other[1])))
+    scheduler = PrecisionScheduler(model, 8, bits=(3, 6), cycles=1)
+    recalibrate(model, [(x, None) for x in batches()], scheduler)
+    assert set(model[0].seen) == {6} and model[0].bits == (3, 8)
+    recalibrate(other, [{"x": x} for x in batches()], 6, forward=lambda m, batch: m(batch["x"]))
+    assert_same(statistics(model[1]), statistics(other[1]))
 
 
 def test_draws_of_the_forward_pass_are_undone_and_no_graph_is_kept() -> None:
@@ -110,7 +105,7 @@ def test_a_block_gives_the_statistics_back() -> None:
     before = statistics(model[1])
     with recalibrated(model, batches()):
         assert not torch.equal(model[1].running_mean, before[0])
-    assert all(map(torch.equal, statistics(model[1]), before))
+    assert_same(statistics(model[1]), before)
 
 
 def failing() -> Any:
@@ -127,7 +122,7 @@ def test_after_an_error_all_is_as_before(loader, error, match):
     before = statistics(model)
     with pytest.raises(error, match=match):
         recalibrate(model, loader)
-    assert all(map(torch.equal, statistics(model), before))
+    assert_same(statistics(model), before)
     assert model.training and model[1].momentum == 0.1
 
 

@@ -1,4 +1,4 @@
-"""bits_at and plans: the tables of the papers' code, ties, remainders, warm-up, refusals."""
+"""Plans and their costs: the tables of the papers and their code, ties, remainders, refusals."""
 
 from fractions import Fraction
 from typing import Any
@@ -8,11 +8,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lpkernels.techniques.cpt import NAMED, PROFILES, Schedule, bits_at, named_schedule, occupancy
+from lpkernels.arithmetic import Accumulator
+from lpkernels.techniques.cpt import (
+    NAMED,
+    PROFILES,
+    Schedule,
+    adder_bits,
+    bitops,
+    bits_at,
+    named_schedule,
+    occupancy,
+    saving,
+)
 from tests.loops import each
-
-# A slow machine is no failure.
-QUICK = settings(max_examples=50, deadline=None)
+from tests.support.refusals import refuses
 
 # One cycle of the papers' code; digits stand for bits.
 CYCLES = [
@@ -33,8 +42,8 @@ def digits(plan: Any) -> str:
 @each("total, bits, profile, expected", CYCLES)
 def test_one_cycle(total: int, bits: tuple[int, int], profile: str, expected: str) -> None:
     assert digits(Schedule(bits, 1, profile).plan(total)) == expected
-    each = [bits_at(t, total, bits=bits, cycles=1, profile=profile) for t in range(total)]
-    assert digits(each) == expected
+    steps = [bits_at(t, total, bits=bits, cycles=1, profile=profile) for t in range(total)]
+    assert digits(steps) == expected
 
 
 TEN = {
@@ -107,31 +116,21 @@ def test_hold_max_holds_from_the_last_whole_cycle_on() -> None:
     assert digits(plan[24:]) == "88"
 
 
-@QUICK
-@given(
-    profile=st.sampled_from(["cosine", "linear"]),
-    low=st.integers(1, 8),
-    span=st.integers(0, 8),
-    cycles=st.integers(1, 40),
-    extra=st.integers(0, 300),
-)
-def test_no_default_form_ends_more_than_a_bit_below_the_highest(
-    profile: str, low: int, span: int, cycles: int, extra: int
+FORMS = [{"profile": "cosine"}, {"profile": "linear"}, {"form": "triangular"}]
+BITS = st.builds(lambda low, span: (low, low + span), st.integers(1, 8), st.integers(0, 8))
+
+
+@settings(max_examples=150)
+@given(form=st.sampled_from(FORMS), bits=BITS, count=st.integers(1, 40), extra=st.integers(0, 300))
+def test_no_default_form_and_no_even_number_of_triangles_ends_more_than_a_bit_below_the_highest(
+    form: Any, bits: tuple[int, int], count: int, extra: int
 ) -> None:
+    cycles = 2 * count if "form" in form else count
     total = 8 * cycles + extra
-    last = bits_at(total - 1, total, bits=(low, low + span), cycles=cycles, profile=profile)
-    assert last >= low + span - 1
+    assert bits_at(total - 1, total, bits=bits, cycles=cycles, **form) >= bits[1] - 1
 
 
-@QUICK
-@given(low=st.integers(1, 8), span=st.integers(0, 8), pairs=st.integers(1, 16))
-def test_triangles_of_an_even_number_end_high(low: int, span: int, pairs: int) -> None:
-    total, bits = 16 * pairs + 5, (low, low + span)
-    last = bits_at(total - 1, total, bits=bits, cycles=2 * pairs, form="triangular")
-    assert last >= low + span - 1
-
-
-@QUICK
+@settings(max_examples=50)
 @given(
     total=st.integers(32, 400),
     profile=st.sampled_from(sorted(PROFILES)),
@@ -190,8 +189,69 @@ WRONG = [
     ({"remainder": "drop"}, ValueError, "remainder: expected one of stretch, partial"),
 ]
 
+test_wrong_input = refuses(bits_at, [((), *row) for row in WRONG], step=0, total=40, bits=(3, 8))
 
-@each("changes, error, match", WRONG)
-def test_wrong_input(changes, error, match):
-    with pytest.raises(error, match=match):
-        bits_at(**{"step": 0, "total": 40, "bits": (3, 8)} | changes)
+
+# Bits, backward bits, mean bits, relative cost, static cost, saving in per cent.
+PUBLISHED = [
+    ((3, 8), 8, 5.499, 0.039579, 0.0625, 36.67),
+    ((3, 6), 6, 4.499, 0.024593, 0.035156, 30.05),
+    ((3, 4), 6, 3.5, 0.017741, 0.020833, 14.84),
+    ((4, 8), 8, 5.999, 0.043683, 0.0625, 30.11),
+    ((4, 6), 6, 5.0, 0.027883, 0.035156, 20.69),
+    ((4, 6), 8, 5.0, 0.034392, 0.042969, 19.96),
+    ((5, 8), 8, 6.499, 0.048028, 0.0625, 23.16),
+    ((5, 6), 8, 5.5, 0.038574, 0.042969, 10.23),
+]
+
+
+# The cost of 64,000 steps in 32 cycles is that of one cycle.
+CYCLE = 2000
+
+
+def mean_cost(plan: np.ndarray, backward: int) -> float:
+    return sum(share * bitops(bits, backward) for bits, share in occupancy(plan).items())
+
+
+@each("bits, backward, mean, relative, static, percent", PUBLISHED)
+def test_savings_of_64000_steps(bits, backward, mean, relative, static, percent):
+    assert Schedule(bits).cycles == 32
+    plan = Schedule(bits, 1).plan(CYCLE)
+    cost = mean_cost(plan, backward)
+    assert plan.mean() == pytest.approx(mean, abs=6e-4)
+    assert cost == pytest.approx(relative, abs=6e-7)
+    assert bitops(bits[1], backward) == pytest.approx(static, abs=6e-7)
+    assert round(100 * saving(cost, bitops(bits[1], backward)), 2) == percent
+
+
+# Their relative cost and mean bits, in 8 cycles: two are a period of the triangular ones.
+COSTS = [
+    ("CR", 0.633, 5.5),
+    ("LR", 0.628, 5.5),
+    ("ER", 0.822, 6.83),
+    ("ETH", 0.822, 6.83),
+    ("ETV", 0.635, 5.5),
+    ("RR", 0.399, 3.81),
+    ("RTH", 0.399, 3.81),
+    ("RTV", 0.637, 5.5),
+]
+
+
+@each("name, relative, mean", COSTS)
+def test_cost_of_the_named_schedules(name: str, relative: float, mean: float) -> None:
+    assert named_schedule(name, (3, 8)).cycles == 8
+    plan = named_schedule(name, (3, 8), cycles=2).plan(2 * CYCLE)
+    assert mean_cost(plan, 8) / bitops(8, 8) == pytest.approx(relative, abs=6e-4)
+    assert plan.mean() == pytest.approx(mean, abs=6e-3)
+
+
+def test_bits_of_one_step_and_one_addition() -> None:
+    assert bitops(32, 32) == 1.0
+    assert bitops(4, 8) == (16 + 64) / 3072
+    assert bitops(4, 8, weight_bits=4) == bitops(4, 8)
+    assert bitops(6, 8, weight_bits=2) == (12 + 16 + 48) / 3072
+    # The bits of an adder are those of the significand.
+    assert adder_bits("fp32") == 1.0
+    assert adder_bits("e8m5") == 0.25
+    assert adder_bits(Accumulator("e6m11", chunk=64, outer="fp32")) == 0.5
+    assert adder_bits("fixed12_f4") == 0.5

@@ -1,4 +1,4 @@
-"""Parameters and fixed gradients for optimizers: the same in every test and every process."""
+"""Parameters and fixed gradients for optimizers, the same in every process; scaled iterations."""
 
 import copy
 import itertools
@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from lpkernels.techniques.loss_scaling import MasterWeights
 from tests.compare import assert_bit_equal
 
+INF = float("inf")
 #: Odd sizes, a matrix that Adafactor factors, a vector and a scalar.
 SHAPES = ((7, 9), (13,), ())
 
@@ -19,9 +20,7 @@ Make = Callable[[list[nn.Parameter]], Optimizer]
 
 OPTIMIZERS: dict[str, Make] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
-    "momentum": lambda p: torch.optim.SGD(
-        p, lr=0.1, momentum=0.9, dampening=0.1, weight_decay=0.01
-    ),
+    "momentum": lambda p: torch.optim.SGD(p, 0.1, 0.9, dampening=0.1, weight_decay=0.01),
     "nesterov": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, foreach=True),
     "adam": lambda p: torch.optim.Adam(p, lr=0.01, weight_decay=0.01, amsgrad=True),
     "adam_fused": lambda p: torch.optim.Adam(p, lr=0.01, fused=True),
@@ -44,7 +43,6 @@ NARROW = {
     "master": "e6m9:stochastic",
     "state": "block8_e4m3:stochastic",
     "grad": "e5m2:stochastic",
-    "compensation": "e5m2:stochastic",
 }
 RECIPES: dict[str, dict[str, Any]] = {
     # These formats take one pass, with the optimizers that have one.
@@ -53,15 +51,14 @@ RECIPES: dict[str, dict[str, Any]] = {
     "fixed": {"weight": "fp32", "master": "fixed18_f12"},
     "fixed_kahan": {"weight": "fp32", "master": "fixed18_f12", "compensation": "fixed16_f14"},
     "fp32": {"weight": "fp32"},
-    "narrow": NARROW,
+    "narrow": {**NARROW, "compensation": "e5m2:stochastic"},
     "split": {"weight": "bf16:stochastic", "split": True, "state": "fp4_e2m1"},
 }
+KINDS = ("momentum", "adam", "adamw", "adafactor")
 #: Every optimizer keeps every kind of narrow number, and optimizers of each kind see every recipe.
 PAIRS = [
     *itertools.product(OPTIMIZERS, ("fused", "narrow")),
-    *itertools.product(
-        ("momentum", "adam", "adamw", "adafactor"), ("fixed", "fixed_kahan", "fp32", "split")
-    ),
+    *itertools.product(KINDS, ("fixed", "fixed_kahan", "fp32", "split")),
 ]
 
 
@@ -123,13 +120,39 @@ def set_gradients(held: list[nn.Parameter], number: int, broken: bool = False) -
 def flagged_step(optimizer: MasterWeights, found: float, scale: Tensor | None = None) -> None:
     """A step as GradScaler makes it."""
     optimizer.grad_scale, optimizer.found_inf = scale, torch.tensor([found])
-    try:
-        optimizer.step()
-    finally:
-        del optimizer.grad_scale, optimizer.found_inf
+    optimizer.step()
+    del optimizer.grad_scale, optimizer.found_inf
 
 
 def snapshot(optimizer: MasterWeights, held: list[nn.Parameter]) -> dict[str, Any]:
     """All that a step may change, copied."""
     weights = [p.detach().clone() for p in held]
     return {"weights": weights, "state": copy.deepcopy(optimizer.state_dict())}
+
+
+def parameter(*values: float) -> nn.Parameter:
+    return nn.Parameter(torch.tensor(values or (1.0,)))
+
+
+def held_by(optimizer: Optimizer) -> list[nn.Parameter]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def backward(scaler: Any, held: Iterable[nn.Parameter], gradient: float = 1.0) -> None:
+    """Leaves `gradient` times the scale in every parameter, as a loss would."""
+    held = list(held)
+    for each in held:
+        each.grad = None
+    scaler.scale(torch.stack([(p * gradient).sum() for p in held]).sum()).backward()
+
+
+def take(scaler: Any, optimizer: Optimizer, gradient: float = 1.0) -> None:
+    """One iteration: backward, step and update."""
+    backward(scaler, held_by(optimizer), gradient)
+    scaler.step(optimizer)
+    scaler.update()
+
+
+def state_of(optimizer: Optimizer) -> list[Any]:
+    """Weights and state, copied, in order."""
+    return copy.deepcopy([(p.detach(), optimizer.state[p]) for p in held_by(optimizer)])

@@ -1,7 +1,6 @@
 """Masters of weights: the bits of the optimizer alone, what narrow masters lose, what is kept."""
 
 import itertools
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.techniques.loss_scaling.optimizers import (
     OPTIMIZERS,
+    SHAPES,
     assert_same,
     gradient,
     masters,
@@ -26,12 +26,15 @@ FP32 = {"weight": "fp32", "master": "fp32", "state": "fp32", "fused": False}
 STEPS = range(1, 5)
 
 
-# --- the general path ---
+def with_channels_last() -> list[nn.Parameter]:
+    held = parameters(shapes=[*SHAPES, (5, 3, 3, 3)])
+    held[-1].data = held[-1].data.to(memory_format=torch.channels_last)
+    return held
 
 
 @each("name", OPTIMIZERS)
 def test_float32_gives_the_bits_of_the_optimizer_alone(name: str) -> None:
-    bare, held = parameters(), parameters()
+    bare, held = with_channels_last(), with_channels_last()
     alone, optimizer = OPTIMIZERS[name](bare), wrapped(name, held, **FP32)
     train(alone, bare, STEPS)
     train(optimizer, held, STEPS)
@@ -65,17 +68,6 @@ def test_float32_masters_beside_working_copies_are_the_optimizer_alone(
         assert_bit_equal(p.detach().float(), lp.quantize(q.detach(), "bf16"))
 
 
-def test_channels_last_gives_the_bits_of_the_optimizer_alone() -> None:
-    def one() -> list[nn.Parameter]:
-        (p,) = parameters(shapes=[(5, 3, 3, 3)])
-        return [nn.Parameter(p.detach().to(memory_format=torch.channels_last))]
-
-    bare, held = one(), one()
-    train(OPTIMIZERS["adam"](bare), bare, STEPS)
-    train(wrapped("adam", held, **FP32), held, STEPS)
-    assert_bit_equal(held[0].detach(), bare[0].detach())
-
-
 # The step works elementwise, in the order of the class's docstring.
 def test_a_step_rounds_gradient_master_states_and_working_copy() -> None:
     (p,) = parameters(shapes=[(33,)])
@@ -105,8 +97,7 @@ def test_states_have_formats_of_their_own() -> None:
     assert kept["exp_avg"].dtype == kept["exp_avg_sq"].dtype == torch.uint8
     assert (len(kept["exp_avg"]), len(kept["exp_avg_sq"])) == (63, 63 + 7)
     assert kept["step"] == 4.0
-    values = lp.unpack(kept["exp_avg"], "e4m3fn", (7, 9))
-    assert values.abs().max() > 0
+    assert lp.unpack(kept["exp_avg"], "e4m3fn", (7, 9)).any()
     # A state that is not named is fp32.
     held = parameters()
     optimizer = wrapped("adamw", held, weight="fp32", state={"exp_avg": "bf16"})
@@ -129,9 +120,6 @@ def test_states_that_the_optimizer_had_are_taken_over() -> None:
     train(inner, held, [1, 2])
     train(MasterWeights(inner, **FP32), held, [3, 4])
     assert_same([p.detach() for p in held], [p.detach() for p in bare])
-
-
-# --- exceptions and names ---
 
 
 def test_exceptions_by_name() -> None:
@@ -166,9 +154,6 @@ def test_names_are_positions_or_those_the_optimizer_was_made_with() -> None:
     assert list(optimizer.stagnation()) == ["weight", "bias"]
 
 
-# --- in a loop ---
-
-
 def test_schedulers_change_the_learning_rate() -> None:
     bare, held = parameters(), parameters()
     alone, optimizer = OPTIMIZERS["momentum"](bare), wrapped("momentum", held, **FP32)
@@ -200,22 +185,6 @@ def test_groups_are_added() -> None:
     assert list(optimizer.stagnation()) == ["0", "1", "2"]
     assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.01]
     assert optimizer.optimizer.param_groups[1] is optimizer.param_groups[1]
-
-
-def test_gradients_accumulate_and_are_clipped() -> None:
-    def run(make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]) -> list[torch.Tensor]:
-        held = parameters()
-        optimizer = make(held)
-        for step in STEPS:
-            optimizer.zero_grad()
-            for part in (0, 1):
-                loss = sum((p * gradient(p, n, 2 * step + part)).sum() for n, p in enumerate(held))
-                loss.backward()
-            nn.utils.clip_grad_norm_(held, 0.5)
-            optimizer.step()
-        return [p.detach() for p in held]
-
-    assert_same(run(lambda p: wrapped("adam", p, **FP32)), run(OPTIMIZERS["adam"]))
 
 
 def test_a_closure_and_hooks_are_called_once_for_a_step() -> None:

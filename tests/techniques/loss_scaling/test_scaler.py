@@ -1,7 +1,8 @@
-"""What LossScaler has beyond torch's: constant scales, bounds, records, reads, several losses."""
+"""What LossScaler has beyond torch's: constant scales, bounds, records, reads; its refusals."""
 
 import itertools
 import weakref
+from operator import methodcaller
 from typing import Any
 
 import pytest
@@ -12,9 +13,21 @@ from lpkernels.techniques.loss_scaling import LossScaler, StepRecord
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.reads import Reads
-from tests.techniques.loss_scaling.loops import INF, backward, parameter, same, state_of, take
+from tests.support.refusals import refuses
+from tests.techniques.loss_scaling.optimizers import (
+    INF,
+    OPTIMIZERS,
+    Make,
+    assert_same,
+    backward,
+    gradient,
+    parameter,
+    parameters,
+    state_of,
+    take,
+)
 
-SGD = torch.optim.SGD
+SGD, STATE, NAN = torch.optim.SGD, LossScaler().state_dict(), float("nan")
 
 
 def run(scaler: LossScaler, bad: str) -> list[float]:
@@ -88,38 +101,35 @@ def test_two_optimizers_skip_each_on_its_own_flag() -> None:
     assert (one.item(), two.item(), scaler.get_scale()) == (0.5, 1.0, 2.0)
 
 
-def test_unscale_comes_before_clipping() -> None:
-    weight = parameter(0.0, 0.0)
-    optimizer, scaler = SGD([weight], lr=1.0), LossScaler()
-    backward(scaler, [weight], 3.0)
-    scaler.unscale_(optimizer)
-    assert weight.grad.tolist() == [3.0, 3.0]
-    nn.utils.clip_grad_value_([weight], 0.25)
-    scaler.step(optimizer)
-    assert weight.tolist() == [-0.25, -0.25]
-
-
-SKIPPING = [
-    (SGD, {"momentum": 0.9}),
-    (torch.optim.Adam, {}),
-    (torch.optim.AdamW, {"amsgrad": True}),
+FUSED: list[Make] = [
+    lambda p: SGD(p, lr=0.1, momentum=0.9, fused=True),
+    lambda p: torch.optim.AdamW(p, amsgrad=True, fused=True),
 ]
 
 
-@each("kind, fused", itertools.product(SKIPPING, [False, True]))
-def test_skipped_step_changes_no_bit(kind: Any, fused: bool) -> None:
-    make, arguments = kind
-    optimizer = make(nn.Linear(3, 2).parameters(), lr=0.1, fused=fused, **arguments)
-    scaler = LossScaler(init_scale=8.0)
-    for gradient in (1.0, 2.0):
-        take(scaler, optimizer, gradient)
+@each("make", [*OPTIMIZERS.values(), *FUSED])
+def test_every_optimizer_of_torch_steps_and_skips(make: Make) -> None:
+    """A step is as without scaling, to the bit; a gradient that is not finite changes no bit."""
+    ours, plain = (parameters(shapes=[(7, 9), (4, 3)]) for _ in range(2))
+    optimizer, other, scaler = make(ours), make(plain), LossScaler()
+    start = state_of(optimizer)
+    for step in range(3):
+        optimizer.zero_grad()
+        for number, p in enumerate(plain):
+            p.grad = gradient(p, number, step)
+        scaler.scale(sum((p * q.grad).sum() for p, q in zip(ours, plain, strict=True))).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        other.step()
+        assert_same(state_of(optimizer), state_of(other))
     before = state_of(optimizer)
-    for bad in (INF, float("nan"), -INF):
+    assert all(not torch.equal(p, q) for (p, _), (q, _) in zip(before, start, strict=True))
+    for bad in (INF, NAN, -INF):
         take(scaler, optimizer, bad)
         assert not scaler.ran and scaler.last_step == StepRecord(False, 0)
-        assert same(state_of(optimizer), before)
+        assert_same(state_of(optimizer), before)
     take(scaler, optimizer)
-    assert scaler.ran and not same(state_of(optimizer), before)
+    assert scaler.ran and not torch.equal(ours[0], before[0][0])
 
 
 @each("fused", [False, True])
@@ -155,13 +165,14 @@ def test_last_step_keeps_no_gradient() -> None:
     assert scaler.last_step == StepRecord(ran=False)
 
 
-FUSED = [SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad]
+KINDS = [(kind, True) for kind in (SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)]
 
 
-@each("kind, bad", itertools.product(FUSED, [False, True]))
-def test_fused_steps_read_nothing(kind: Any, bad: bool) -> None:
+@each("steps, bad", itertools.product([*KINDS, (SGD, False)], [False, True]))
+def test_fused_steps_read_nothing_and_others_read_once(steps: Any, bad: bool) -> None:
+    kind, fused = steps
     weights = [parameter(1.0, 2.0), parameter(3.0)]
-    optimizer = kind(weights, lr=0.1, fused=True)
+    optimizer = kind(weights, lr=0.1, fused=fused)
     scaler = LossScaler(floor={0: 1.0}, ceiling=2.0**20)
     for unscales in (False, True):
         backward(scaler, weights, INF if bad else 1.0)
@@ -172,21 +183,7 @@ def test_fused_steps_read_nothing(kind: Any, bad: bool) -> None:
             assert scaler.ran is not None
             scaler.update()
             scaler.scale([torch.ones(()), torch.ones(2)])
-        assert reads.count == 0
-
-
-@each("bad", [False, True])
-def test_other_steps_read_once(bad: bool) -> None:
-    weights = [parameter(1.0, 2.0), parameter(3.0)]
-    optimizer = SGD(weights, lr=0.1)
-    scaler = LossScaler()
-    backward(scaler, weights, INF if bad else 1.0)
-    with Reads() as reads:
-        scaler.unscale_(optimizer)
-        scaler.step(optimizer)
-        assert scaler.ran is not None
-        scaler.update()
-    assert reads.count == 1
+        assert reads.count == (not fused)
 
 
 def test_losses_with_scales_of_their_own_add_up() -> None:
@@ -214,9 +211,9 @@ def test_each_scale_answers_for_its_own_loss(gradients: Any, scales: Any) -> Non
     weight = parameter(1.0)
     optimizer = SGD([weight], lr=1.0)
     one, two = LossScaler(init_scale=1.0), LossScaler(init_scale=1.0)
-    for scaler, gradient in zip((one, two), gradients, strict=True):
+    for scaler, factor in zip((one, two), gradients, strict=True):
         with scaler.separately(optimizer):
-            scaler.scale((weight * gradient).sum()).backward()
+            scaler.scale((weight * factor).sum()).backward()
     one.step(optimizer)
     assert one.last_step == StepRecord(ran=False, parameter=0)
     one.update()
@@ -238,32 +235,101 @@ def test_separately_puts_gradients_back_after_an_error() -> None:
         scaler.separately(optimizer).__enter__()
 
 
-OPTIMIZERS = [
-    kind
-    for kind in vars(torch.optim).values()
-    if isinstance(kind, type)
-    and issubclass(kind, torch.optim.Optimizer)
-    and kind not in (torch.optim.Optimizer, torch.optim.SparseAdam, torch.optim.LBFGS)
+ARGUMENTS = [
+    *(({"init_scale": wrong}, ValueError, f"init_scale: expected a positive finite.*got {wrong}")
+      for wrong in (0.0, -1, INF, NAN)),
+    ({"init_scale": 2.0**128}, ValueError, "init_scale: expected .* float32's largest"),
+    ({"init_scale": 2.0**-127}, ValueError, r"init_scale: expected .* from 2\*\*-126"),
+    ({"init_scale": "8"}, TypeError, "init_scale: expected a number, got str '8'"),
+    ({"init_scale": True}, TypeError, "init_scale: expected a number, got bool True"),
+    ({"static": 0.0}, ValueError, "static: expected a positive finite scale"),
+    ({"static": 8.0, "floor": 1.0}, ValueError, "a static scale has no floor and no ceiling"),
+    *(({"growth_factor": wrong}, ValueError, "growth_factor: expected a finite factor above 1")
+      for wrong in (1.0, INF)),
+    ({"growth_factor": None}, TypeError, "growth_factor: expected a number, got NoneType"),
+    *(({"backoff_factor": wrong}, ValueError, "backoff_factor: expected a factor between 0 and 1")
+      for wrong in (1.0, 0)),
+    ({"growth_interval": 0}, ValueError, "growth_interval: expected at least 1, got 0"),
+    ({"growth_interval": 2.0}, TypeError, "growth_interval: expected an int, got float 2.0"),
+    ({"floor": 0.0}, ValueError, "floor: expected a positive finite scale"),
+    ({"floor": {}}, ValueError, r"floor: expected \{update: scale\}, got an empty mapping"),
+    ({"floor": {-1: 2.0}}, ValueError, "floor: a key: expected at least 0, got -1"),
+    ({"floor": {0: 1, 9: 8}, "ceiling": 4}, ValueError, "floor: expected at most the ceiling"),
+    ({"floor": 8.0, "ceiling": 4.0}, ValueError, "floor: expected at most the ceiling 4.0"),
+    ({"floor": "8"}, TypeError, "floor: expected a number, got str"),
+    ({"ceiling": 4.0}, ValueError, "init_scale: expected a scale between .* ceiling 4.0"),
+    ({"init_scale": 1.0, "floor": 2.0}, ValueError, "between the floor 2.0 and the ceiling"),
+    *(({"named_parameters": wrong}, TypeError, r"named_parameters: expected pairs \(name, param")
+      for wrong in ([1], ["ab"], [("weight", 1)], {"weight": parameter()})),
+]  # fmt: skip
+UNNAMED = [
+    (("cpu",), r"by name, got 'cpu'; write LossScaler\(\)\. No device is needed"),
+    ((torch.device("cpu"),), r"by name, got device; write LossScaler\(\)\. No device is needed"),
+    ((1024,), r"got 1024; write LossScaler\(init_scale=1024\), or LossScaler\(static=1024\) for a "
+     r"scale that stays$"),
+    (("cuda", 8.0), r"write LossScaler\(init_scale=8\.0\), or .*\(static=8\.0\).* No device"),
+    (("cuda", 8.0, 2.0, 0.5, 100, True), r"write LossScaler\(init_scale=8\.0, growth_factor=2\.0, "
+     r"backoff_factor=0\.5, growth_interval=100, enabled=True\)\. No device"),
+    ((SGD([parameter()]),), r"by name, got SGD; write LossScaler\(\)$"),
+]  # fmt: skip
+test_wrong_arguments_are_refused = refuses(
+    LossScaler,
+    [
+        *(((), *row) for row in ARGUMENTS),
+        *((args, {}, TypeError, says) for args, says in UNNAMED),
+    ],
+)
+
+STATES = [
+    ({}, RuntimeError, "The source state dict is empty"),
+    ([1], TypeError, "load_state_dict: expected a dict, got list"),
+    ({"state": {}, "param_groups": []}, ValueError, "without scale, .* its keys are state"),
+    ({**STATE, "scale": -1.0}, ValueError, "load_state_dict: scale: expected a positive"),
+    ({**STATE, "scale": None}, TypeError, "load_state_dict: scale: expected a number"),
+    ({**STATE, "growth_factor": 0.5}, ValueError, "growth_factor: expected"),
+    ({**STATE, "backoff_factor": 2.0}, ValueError, "backoff_factor: expected"),
+    ({**STATE, "growth_interval": 0}, ValueError, "growth_interval: expected at least 1"),
+    ({**STATE, "_growth_tracker": -1}, ValueError, "_growth_tracker: expected at least 0"),
+    ({**STATE, "updates": 1.5}, TypeError, "updates: expected an int, got float"),
+    ({**STATE, "static": True}, ValueError, "a dynamic scale, got that of a static one"),
+]
+CHANGES = [
+    *((methodcaller("load_state_dict", state), *row) for state, *row in STATES),
+    (lambda s: s.update(0.0), ValueError, "update: new_scale: expected a positive finite"),
+    (lambda s: s.update("2"), TypeError, "update: new_scale: expected a number, got str"),
+    (lambda s: s.update(torch.ones(2)), ValueError, r"a tensor of 1 element.*shape \(2,\)"),
+    (lambda s: s.update(parameter()), ValueError, "requires_grad=True"),
+    (lambda s: s.set_growth_factor(1), ValueError, "growth_factor: expected"),
+    (lambda s: s.set_backoff_factor(1), ValueError, "backoff_factor: expected"),
+    (lambda s: s.set_growth_interval(0), ValueError, "growth_interval: expected"),
 ]
 
 
-@each("kind", OPTIMIZERS)
-def test_every_optimizer_of_torch_steps_and_skips(kind: Any) -> None:
-    """A step is as without scaling, to the bit; none is taken where a gradient is not finite."""
-    torch.manual_seed(0)
-    start, gradients = torch.randn(4, 3), torch.randn(3, 4, 3)
-    ours, plain = nn.Parameter(start.clone()), nn.Parameter(start.clone())
-    optimizer, other = kind([ours]), kind([plain])
-    scaler = LossScaler()
-    for gradient in gradients:
-        optimizer.zero_grad()
-        scaler.scale((ours * gradient).sum()).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        plain.grad = gradient.clone()
-        other.step()
-        assert_bit_equal(ours.detach(), plain.detach())
-    assert not torch.equal(ours, start)
-    before = state_of(optimizer)
-    take(scaler, optimizer, INF)
-    assert same(state_of(optimizer), before)
+@each("call, error, says", CHANGES)
+def test_wrong_states_and_changes_are_refused_and_change_nothing(call, error, says):
+    fresh, used = (LossScaler(init_scale=32.0, growth_interval=5) for _ in range(2))
+    used.scale(torch.ones(()))
+    for scaler in (fresh, used):
+        before = scaler.state_dict()
+        with pytest.raises(error, match=says):
+            call(scaler)
+        assert scaler.state_dict() == before
+
+
+def test_static_scale_takes_no_other() -> None:
+    scaler = LossScaler(static=8.0)
+    with pytest.raises(ValueError, match=r"the state of a static scale, got that of a dynamic"):
+        scaler.load_state_dict(STATE)
+    with pytest.raises(ValueError, match=r"a static scale stays 8\.0, got a state of 4\.0"):
+        scaler.load_state_dict(LossScaler(static=4.0).state_dict())
+    with pytest.raises(ValueError, match=r"a static scale stays 8\.0, got new_scale=4\.0"):
+        scaler.update(4.0)
+    assert scaler.get_scale() == 8.0
+
+
+def test_wrong_floor_of_a_callable_is_refused_at_its_update() -> None:
+    scaler = LossScaler(init_scale=1.0, floor=lambda update: 1.0 - update)
+    optimizer = SGD([parameter()], lr=0.1)
+    take(scaler, optimizer)
+    with pytest.raises(ValueError, match="floor: of update 1: expected a positive finite scale"):
+        take(scaler, optimizer)

@@ -1,7 +1,5 @@
 """Error matrices with a known structure."""
 
-from __future__ import annotations
-
 import numpy as np
 
 # A matrix of rank 1, and six cells of it that are hidden, as row and column.

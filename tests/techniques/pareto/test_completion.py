@@ -1,42 +1,44 @@
-"""Completion: the spec's vectors, weights, invariances, refusals."""
+"""Completion, embeddings and predictions: the spec's vectors, weights, invariances, refusals."""
 
-from __future__ import annotations
+from itertools import combinations
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lpkernels.techniques.pareto import complete
+from lpkernels.techniques.pareto import complete, embed, predict
 from tests.loops import each
-from tests.techniques.pareto.matrices import HIDDEN, RANK_ONE, low_rank, mask_of, some_of
+from tests.support.refusals import refused, refuses
+from tests.techniques.pareto.matrices import (
+    BASIS,
+    HIDDEN,
+    NEW,
+    RANK_ONE,
+    TRAINED,
+    low_rank,
+    mask_of,
+    some_of,
+)
 
 MASK = mask_of(RANK_ONE.shape, HIDDEN)
 TO_THE_END = {"clip": None, "tolerance": 1e-15, "steps": 10_000}
+OPTIONS = {"rank": 1, "lam": 0.1}
 
 
-def test_rank_one_is_recovered_without_lam():
+def test_rank_one_is_recovered_and_shrunk_by_lam_as_worked_out():
     found = complete(RANK_ONE, MASK, rank=1, lam=0, **TO_THE_END)
     assert found.converged
     assert np.abs(found.values - RANK_ONE).max() < 1e-12
-
-
-def test_lam_shrinks_what_was_hidden_as_worked_out():
     found = complete(RANK_ONE, MASK, rank=1, lam=1e-3, **TO_THE_END).values
     assert np.abs(found - RANK_ONE)[~MASK].max() == pytest.approx(5.5e-4, abs=1e-6)
     found = complete(RANK_ONE, MASK, rank=1, lam=0.1, **TO_THE_END).values
     want = [0.0480, 0.3656, 0.0457, 0.3985, 0.3320, 0.3601]
     assert found[~MASK] == pytest.approx(want, abs=5e-5)
-
-
-@each("rank", [1, 4])
-def test_a_full_matrix_is_shrunk_along_its_singular_values(rank: int):
-    found = complete(RANK_ONE, np.ones_like(MASK), rank=rank, lam=0.1, **TO_THE_END).values
-    assert found == pytest.approx(0.9395602 * RANK_ONE, abs=1e-6)
-
-
-def objective(z: np.ndarray, x: np.ndarray, w: np.ndarray, lam: float) -> float:
-    return 0.5 * float((w * (z - x) ** 2).sum()) + lam * float(np.linalg.norm(z, "nuc"))
+    # A full matrix is shrunk along its singular values.
+    for rank in (1, 4):
+        found = complete(RANK_ONE, np.ones_like(MASK), rank=rank, lam=0.1, **TO_THE_END).values
+        assert found == pytest.approx(0.9395602 * RANK_ONE, abs=1e-6)
 
 
 def proximal(x: np.ndarray, w: np.ndarray, lam: float, steps: int) -> np.ndarray:
@@ -56,9 +58,7 @@ def test_with_full_rank_it_is_the_minimum_of_the_convex_problem(weighted: bool):
     w = np.where(mask, given_weights if weighted else 1.0, 0.0)
     options = {"weights": given_weights} if weighted else {}
     found = complete(x, mask, rank=7, lam=0.2, **TO_THE_END, **options).values
-    slow = proximal(np.where(mask, x, 0), w, 0.2, 1500)
-    assert found == pytest.approx(slow, abs=1e-6)
-    assert objective(found, x, w, 0.2) <= objective(slow, x, w, 0.2) + 1e-9
+    assert found == pytest.approx(proximal(np.where(mask, x, 0), w, 0.2, 1500), abs=1e-6)
 
 
 def test_propensities_weigh_by_their_inverse():
@@ -95,12 +95,10 @@ def test_the_order_of_rows_and_columns_does_not_matter(seed: int):
 
 
 def test_what_was_not_observed_is_never_read():
-    hidden = np.where(MASK, RANK_ONE, np.nan)
-    options = {"rank": 1, "lam": 0.1}
-    want = complete(RANK_ONE, MASK, **options).values
-    assert (complete(hidden, MASK, **options).values == want).all()
+    want = complete(RANK_ONE, MASK, **OPTIONS).values
+    assert (complete(np.where(MASK, RANK_ONE, np.nan), MASK, **OPTIONS).values == want).all()
     weights = np.where(MASK, 1.0, np.nan)
-    assert (complete(hidden, MASK, weights=weights, **options).values == want).all()
+    assert (complete(RANK_ONE, MASK, weights=weights, **OPTIONS).values == want).all()
 
 
 def test_a_warm_start_takes_fewer_steps_to_the_same_values():
@@ -138,8 +136,8 @@ def test_a_nan_error_counts_as_missing_with_a_warning():
     x, mask = RANK_ONE.copy(), np.ones_like(MASK)
     x[~MASK] = np.nan
     with pytest.warns(UserWarning, match="6 of 24 measured errors are NaN and count as missing"):
-        found = complete(x, mask, rank=1, lam=0.1)
-    assert (found.values == complete(RANK_ONE, MASK, rank=1, lam=0.1).values).all()
+        found = complete(x, mask, **OPTIONS)
+    assert (found.values == complete(RANK_ONE, MASK, **OPTIONS).values).all()
     assert (found.observed == MASK).all()
     x[1] = np.nan
     with pytest.warns(UserWarning), pytest.raises(ValueError, match="row 1 has no observed entry"):
@@ -148,33 +146,109 @@ def test_a_nan_error_counts_as_missing_with_a_warning():
 
 NO_ROW, NO_COLUMN = MASK.copy(), MASK.copy()
 NO_ROW[2], NO_COLUMN[:, 3] = False, False
-OPTIONS = {"rank": 1, "lam": 0.1}
+ZEROS, LARGE = 0 * RANK_ONE, 2 + RANK_ONE
+
+test_wrong_input_is_refused = refuses(
+    complete,
+    [
+        ((RANK_ONE, NO_ROW), {}, ValueError, "row 2 has no observed entry"),
+        ((RANK_ONE, NO_COLUMN), {}, ValueError, "column 3 has no observed entry"),
+        ((RANK_ONE, MASK), {"rank": 5}, ValueError, r"rank must be in 1\.\.4 .* 4 x 6, got 5"),
+        ((RANK_ONE, MASK), {"rank": 0}, ValueError, "rank must be at least 1"),
+        ((RANK_ONE, MASK), {"lam": -1}, ValueError, "lam must be finite and at least 0"),
+        ((RANK_ONE, MASK), {"steps": 0}, ValueError, "steps must be at least 1"),
+        ((RANK_ONE, MASK), {"tolerance": np.nan}, ValueError, "tolerance must be finite"),
+        ((RANK_ONE * 100, MASK), {}, ValueError, r"errors must be in clip=\(0.0, 1.0\)"),
+        ((RANK_ONE, MASK), {"clip": (1, 0)}, ValueError, "low < high"),
+        ((RANK_ONE, MASK), {"clip": 1}, TypeError, "clip must be"),
+        ((RANK_ONE, MASK[:3]), {}, ValueError, r"mask has shape \(3, 6\), x has \(4, 6\)"),
+        ((RANK_ONE, MASK * 1), {}, TypeError, "mask must hold bools"),
+        ((RANK_ONE[0], MASK[0]), {}, ValueError, "x must have 2 dimension"),
+        ((RANK_ONE > 0, MASK), {}, TypeError, "x must hold real numbers, got bool"),
+        ((np.where(MASK, np.inf, 0), MASK), {}, ValueError, "got inf at row 0, column 0"),
+        ((RANK_ONE, MASK), {"weights": ZEROS}, ValueError, "weights must be finite and above"),
+        ((RANK_ONE, MASK), {"propensities": LARGE}, ValueError, "are probabilities, got 2.8"),
+        ((RANK_ONE, MASK), {"weights": RANK_ONE.T}, ValueError, r"weights has shape \(6, 4\)"),
+        ((RANK_ONE, MASK), {"start": RANK_ONE.T}, ValueError, r"start has shape \(6, 4\)"),
+    ],
+    **OPTIONS,
+)  # fmt: skip
 
 
+Y = embed(TRAINED, 2)
+
+
+def test_embeddings_are_orthonormal_span_the_tasks_and_have_one_sign():
+    assert Y.shape == (2, 6)
+    assert Y @ Y.T == pytest.approx(np.eye(2), abs=1e-12)
+    assert pytest.approx(TRAINED) == TRAINED @ Y.T @ Y
+    largest = np.take_along_axis(Y, np.abs(Y).argmax(axis=1)[:, None], axis=1)
+    assert (largest > 0).all()
+    assert embed(TRAINED[[1, 2, 0]], 2) == pytest.approx(Y)
+
+
+@each("pair", combinations(range(6), 2))
+def test_any_two_independent_columns_recover_a_task_of_rank_two(pair: tuple[int, int]):
+    chosen = list(pair)
+    assert predict(Y, chosen, NEW[chosen]) == pytest.approx(NEW, abs=1e-12)
+    assert predict(Y, chosen, NEW[chosen], keep_measured=False) == pytest.approx(NEW, abs=1e-12)
+
+
+def test_predictions_do_not_depend_on_the_basis():
+    x = low_rank(12, 20, 4, noise=0.1)
+    y, new, chosen = embed(x[1:], 3), x[0], [1, 5, 9, 17]
+    turned = np.random.default_rng(0).standard_normal((3, 3)) @ y
+    assert predict(turned, chosen, new[chosen]) == pytest.approx(predict(y, chosen, new[chosen]))
+
+
+def test_measured_entries_are_kept_and_seeds_averaged_unless_the_fit_is_wanted():
+    errors = [0.9, 0.1, 0.5]
+    kept = predict(BASIS, [0, 2, 5], errors)
+    assert kept[[0, 2, 5]].tolist() == errors
+    fitted = predict(BASIS, [0, 2, 5], errors, keep_measured=False)
+    assert np.abs(fitted[[0, 2, 5]] - errors).max() > 0.01
+    others = [1, 3, 4]
+    assert (kept[others] == fitted[others]).all()
+    several = predict(BASIS, [0, 5, 5], [0.4, 0.2, 0.4])
+    assert several[5] == pytest.approx(0.3)
+    assert several == pytest.approx(predict(BASIS, [0, 5], [0.4, 0.3]))
+
+
+def test_ridge_makes_the_embedding_of_the_task_shorter():
+    found = [np.linalg.norm(predict(Y, [0, 5], NEW[[0, 5]], keep_measured=False, ridge=r))
+             for r in (0, 1e-9, 0.1, 1)]  # fmt: skip
+    assert found[1] == pytest.approx(found[0])
+    assert found[0] > found[2] > found[3] > 0
+    # With one measurement for two dimensions, only a ridge says which embedding is meant.
+    assert np.isfinite(predict(Y, [0], NEW[:1], ridge=0.1)).all()
+
+
+def test_a_measured_nan_counts_as_missing_with_a_warning():
+    errors = NEW[[0, 1, 5]].copy()
+    errors[1] = np.nan
+    with pytest.warns(UserWarning, match="predict: 1 of 3 measured errors are NaN"):
+        assert predict(Y, [0, 1, 5], errors) == pytest.approx(NEW)
+
+
+HOLED = np.where(TRAINED > 0.5, np.nan, TRAINED)
 WRONG = [
-    (RANK_ONE, NO_ROW, {}, ValueError, "row 2 has no observed entry"),
-    (RANK_ONE, NO_COLUMN, {}, ValueError, "column 3 has no observed entry"),
-    (RANK_ONE, MASK, {"rank": 5}, ValueError, r"rank must be in 1\.\.4 .* 4 x 6, got 5"),
-    (RANK_ONE, MASK, {"rank": 0}, ValueError, "rank must be at least 1"),
-    (RANK_ONE, MASK, {"lam": -1}, ValueError, "lam must be finite and at least 0"),
-    (RANK_ONE, MASK, {"steps": 0}, ValueError, "steps must be at least 1"),
-    (RANK_ONE, MASK, {"tolerance": np.nan}, ValueError, "tolerance must be finite"),
-    (RANK_ONE * 100, MASK, {}, ValueError, r"errors must be in clip=\(0.0, 1.0\)"),
-    (RANK_ONE, MASK, {"clip": (1, 0)}, ValueError, "low < high"),
-    (RANK_ONE, MASK, {"clip": 1}, TypeError, "clip must be"),
-    (RANK_ONE, MASK[:3], {}, ValueError, r"mask has shape \(3, 6\), x has \(4, 6\)"),
-    (RANK_ONE, MASK * 1, {}, TypeError, "mask must hold bools"),
-    (RANK_ONE[0], MASK[0], {}, ValueError, "x must have 2 dimension"),
-    (RANK_ONE > 0, MASK, {}, TypeError, "x must hold real numbers, got bool"),
-    (np.where(MASK, np.inf, 0), MASK, {}, ValueError, "got inf at row 0, column 0"),
-    (RANK_ONE, MASK, {"weights": 0 * RANK_ONE}, ValueError, "weights must be finite and above"),
-    (RANK_ONE, MASK, {"propensities": 2 + RANK_ONE}, ValueError, "are probabilities, got 2.8"),
-    (RANK_ONE, MASK, {"weights": RANK_ONE.T}, ValueError, r"weights has shape \(6, 4\)"),
-    (RANK_ONE, MASK, {"start": RANK_ONE.T}, ValueError, r"start has shape \(6, 4\)"),
-]  # fmt: skip
+    (lambda: embed(TRAINED, 3), "x, 3 x 6, has rank 2, got rank=3"),
+    (lambda: embed(TRAINED, 0), "rank must be at least 1"),
+    (lambda: embed(HOLED, 1), r"got nan .* complete\(...\) fills"),
+    (lambda: embed(np.zeros((3, 6)), 1), "has rank 0"),
+    (lambda: embed(TRAINED[0], 1), "must have 2 dimension"),
+    (lambda: predict(Y, [0], [1]), "1 measurements of rank 1 cannot fix an embedding of rank 2"),
+    (lambda: predict(Y, [0, 0], [0.1, 0.2]), "2 measurements of rank 1 cannot fix"),
+    (lambda: predict(Y, [0, 6], [1, 1]), r"indices must be configurations in 0\.\.5, got 6"),
+    (lambda: predict(Y, [0, 1], [0.1]), "got 2 indices and 1 errors"),
+    (lambda: predict(Y, [0, 1], [np.nan, np.nan]), "every measured error is NaN"),
+    (lambda: predict(Y, [0, 1], [np.inf, 0.1]), "finite or NaN"),
+    (lambda: predict(Y, [0, 1], [1, 1], ridge=-1), "ridge must be finite and at least 0"),
+]
+ignoring_nan = pytest.mark.filterwarnings("ignore:predict.*NaN")
+test_what_cannot_be_embedded_or_predicted_is_refused = ignoring_nan(refused(WRONG, ValueError))
 
 
-@each("x, mask, options, error, match", WRONG)
-def test_wrong_input_is_refused(x, mask, options, error, match):
-    with pytest.raises(error, match=match):
-        complete(x, mask, **{**OPTIONS, **options})
+def test_indices_are_ints():
+    with pytest.raises(TypeError, match="indices must be a sequence of ints"):
+        predict(Y, [0.0, 1.0], [0.1, 0.2])  # type: ignore[list-item]

@@ -1,27 +1,29 @@
-"""What a model stores, counted by hand and by `count_tensors`."""
+"""What a model stores, counted by hand and by `count_tensors`, and the formula of its memory."""
 
-from __future__ import annotations
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from lpkernels.techniques.pareto import count_tensors
+from lpkernels.techniques.pareto import FormatSpace, count_tensors, training_memory
+from tests.loops import each
+from tests.support.computes import Computes
+from tests.support.refusals import refused
 
 BATCH = 4
 
 
-class Residual(nn.Module):
+def residual() -> nn.Module:
     """A convolution, a norm, a ReLU in place, a sum, a linear layer; the ReLU is used twice."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2)
-        self.relu, self.linear = nn.ReLU(inplace=True), nn.Linear(32, 5)
+    def forward(m: Any, x: Tensor) -> Tensor:
+        y = m.relu(m.norm(m.conv(x)))
+        return m.linear(m.relu(y + x).flatten(1))
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.relu(self.norm(self.conv(x)))
-        return self.linear(self.relu(y + x).flatten(1))
+    parts = {"conv": nn.Conv2d(2, 2, 3, padding=1), "norm": nn.BatchNorm2d(2)}
+    return Computes(forward, **parts, relu=nn.ReLU(inplace=True), linear=nn.Linear(32, 5))
 
 
 MAP = BATCH * 2 * 4 * 4
@@ -29,7 +31,7 @@ X = torch.zeros(BATCH, 2, 4, 4)
 
 
 def test_tensors_are_counted_once():
-    counts = count_tensors(Residual(), X)
+    counts = count_tensors(residual(), X)
     # It counts the convolution, the norm (the ReLU writes into it) and the sum; the flattened sum
     # is a view.
     assert counts == {
@@ -38,11 +40,11 @@ def test_tensors_are_counted_once():
         "inputs": MAP,
         "outputs": BATCH * 5,
     }
-    assert count_tensors(Residual().to("meta"), X.to("meta")) == counts
+    assert count_tensors(residual().to("meta"), X.to("meta")) == counts
 
 
 def test_hooked_counts_the_output_of_every_module():
-    counts = count_tensors(Residual(), X, count="hooked")
+    counts = count_tensors(residual(), X, count="hooked")
     # It counts the convolution, the norm and both calls of the ReLU; the linear layer and the model
     # return the output.
     assert counts["activations"] == 4 * MAP + BATCH * 5
@@ -69,7 +71,7 @@ def test_arguments_results_and_shared_parameters_count_once():
 
 
 def test_the_model_is_left_as_found_after_an_error_too():
-    model = Residual()
+    model = residual()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     state = torch.get_rng_state()
     count_tensors(model, torch.ones_like(X))
@@ -80,8 +82,45 @@ def test_the_model_is_left_as_found_after_an_error_too():
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_wrong_arguments_are_refused():
-    with pytest.raises(ValueError, match="count must be one of tensors, hooked; got 'all'"):
-        count_tensors(Residual(), X, count="all")
-    with pytest.raises(TypeError, match="count_tensors"):
-        count_tensors(torch.relu, X)
+COUNTS = {"params": 1000, "activations": 500, "inputs": 64, "outputs": 10}
+
+
+def test_memory_is_that_of_the_formula_with_few_distinct_values_in_a_space():
+    assert training_memory(COUNTS, 8, 16) == 6168
+    assert isinstance(training_memory(COUNTS, 8, 16), float)
+    # A block format costs its scales too.
+    assert FormatSpace(["block32_e2m1"], ["bf16"]).low_bits.tolist() == [4.25]
+    space = FormatSpace.peppp()
+    memory = training_memory(COUNTS, space.low_bits, space.high_bits)
+    assert memory.shape == (99,) and memory.dtype == np.float64
+    assert len(np.unique(list(zip(space.low_bits, space.high_bits, strict=True)), axis=0)) == 35
+    assert memory[0] == training_memory(COUNTS, 5, 14)
+    assert memory[98] == training_memory(COUNTS, 9, 20) == memory.max()
+
+
+@each("key", COUNTS)
+def test_memory_counts_each_tensor_in_its_format(key: str):
+    more = COUNTS | {key: COUNTS[key] + 8}
+    low = training_memory(more, 2, 1) - training_memory(COUNTS, 2, 1)
+    high = training_memory(more, 1, 2) - training_memory(COUNTS, 1, 2)
+    both = training_memory(more, 1, 1) - training_memory(COUNTS, 1, 1)
+    want = {"params": (1, 2), "activations": (2, 0), "inputs": (0, 1), "outputs": (0, 2)}[key]
+    assert (low - both, high - both) == want
+
+
+WRONG = [
+    (lambda: training_memory({"params": 1}, 8, 16), ValueError,
+     "keys params, activations, inputs, outputs; got params"),
+    (lambda: training_memory(COUNTS | {"params": -1}, 8, 16), ValueError,
+     r"counts\['params'\] must be at least 0"),
+    (lambda: training_memory(COUNTS | {"params": 1.5}, 8, 16), TypeError, "must be an int"),
+    (lambda: training_memory([1, 2, 3, 4], 8, 16), TypeError, "counts must be a mapping"),
+    (lambda: training_memory(COUNTS, 0, 16), ValueError,
+     "low_bits must be finite and above 0, got 0"),
+    (lambda: training_memory(COUNTS, "8", 16), TypeError, "low_bits must be numbers"),
+    (lambda: training_memory(COUNTS, [8, np.inf], 16), ValueError, "low_bits must be finite"),
+    (lambda: count_tensors(residual(), X, count="all"), ValueError,
+     "count must be one of tensors, hooked; got 'all'"),
+    (lambda: count_tensors(torch.relu, X), TypeError, "count_tensors"),
+]  # fmt: skip
+test_wrong_arguments_are_refused = refused(WRONG)

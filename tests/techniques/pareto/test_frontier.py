@@ -1,14 +1,25 @@
-"""Frontiers, areas and distances: the spec's vectors, brute force, invariances."""
-
-from __future__ import annotations
+"""Frontiers, areas and distances by brute force; leaving one out, with figures by hand."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lpkernels.techniques.pareto import choose, convergence, hyperdiff, hypervolume, pareto_front
+from lpkernels.techniques.pareto import (
+    averages,
+    choose,
+    compare,
+    convergence,
+    evaluation,
+    hyperdiff,
+    hypervolume,
+    leave_one_out,
+    noise_floor,
+    pareto_front,
+)
 from tests.loops import each
+from tests.support.refusals import refused, refuses
+from tests.techniques.pareto.matrices import low_rank
 
 # The points A to G of the spec, as memory and error.
 POINTS = np.array([(1, 0.9), (2, 0.5), (2, 0.6), (3, 0.5), (4, 0.2), (5, 0.25), (5, 0.1)])
@@ -18,7 +29,7 @@ REFERENCE = (6, 1)
 grid_points = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=12)
 
 
-def test_areas_of_the_vector():
+def test_areas_and_distances_of_the_vector():
     assert hypervolume(*POINTS.T, REFERENCE) == pytest.approx(2.8)
     assert hypervolume(*PREDICTED.T, REFERENCE) == pytest.approx(2.45)
     assert hyperdiff(POINTS, PREDICTED, REFERENCE) == pytest.approx(0.35)
@@ -27,18 +38,13 @@ def test_areas_of_the_vector():
     assert hypervolume([7, 1], [0.5, 2], REFERENCE) == 0
     assert hypervolume([7, 6, 5], [0.1, 0.1, 1], REFERENCE) == 0
     assert hypervolume([*POINTS[:, 0], 0], [*POINTS[:, 1], 1.5], REFERENCE) == pytest.approx(2.8)
-
-
-def test_distances_of_the_vector():
     front = POINTS[pareto_front(*POINTS.T)]
     scale = np.array([6, 1])
     assert convergence(front / scale, PREDICTED / scale) == pytest.approx(0.25 / 3)
     # The points are taken as given: their scale is the caller's.
     assert convergence(front, PREDICTED) == pytest.approx((0.1 + 0 + 0.15) / 3)
     assert convergence(front, front) == 0
-
-
-def test_of_equal_points_the_first_stays():
+    # Of equal points the first one stays.
     twice = np.vstack([POINTS, POINTS[1], POINTS[1]])
     assert pareto_front(*twice.T).tolist() == [0, 1, 4, 6]
     assert pareto_front([1, 1, 1], [2, 2, 2]).tolist() == [0]
@@ -51,30 +57,21 @@ def brute_force_front(points: np.ndarray) -> set[tuple[float, float]]:
     return {tuple(p) for p in points if not dominated(p)}
 
 
-@given(grid_points)
-def test_the_frontier_is_that_of_all_pairs(points: list[tuple[int, int]]):
+@given(grid_points, st.randoms())
+def test_frontier_and_area_are_those_of_all_pairs_and_squares_in_any_order(
+    points: list[tuple[int, int]], random
+):
     p = np.array(points, dtype=float)
-    front = pareto_front(*p.T)
-    assert {tuple(point) for point in p[front]} == brute_force_front(p)
-    assert len(front) == len(brute_force_front(p))
+    front, best = pareto_front(*p.T), brute_force_front(p)
+    assert {tuple(point) for point in p[front]} == best
+    assert len(front) == len(best)
     assert (np.diff(p[front, 0]) > 0).all() and (np.diff(p[front, 1]) < 0).all()
-
-
-@given(grid_points)
-def test_the_area_is_that_of_the_unit_squares_covered(points: list[tuple[int, int]]):
-    p = np.array(points, dtype=float)
     corners = np.arange(7)
     covered = sum(any(x <= i and y <= j for x, y in points) for i in corners for j in corners)
     assert hypervolume(*p.T, (7, 7)) == covered
-
-
-@given(grid_points, st.randoms())
-def test_the_order_of_points_does_not_matter(points: list[tuple[int, int]], random):
-    moved = list(points)
-    random.shuffle(moved)
-    p, q = np.array(points, dtype=float), np.array(moved, dtype=float)
-    assert p[pareto_front(*p.T)].tolist() == q[pareto_front(*q.T)].tolist()
-    assert hypervolume(*p.T, (7, 7)) == hypervolume(*q.T, (7, 7))
+    q = np.array(random.sample(points, len(points)), dtype=float)
+    assert p[front].tolist() == q[pareto_front(*q.T)].tolist()
+    assert hypervolume(*q.T, (7, 7)) == covered
 
 
 def test_the_best_below_a_cap_is_chosen():
@@ -97,9 +94,7 @@ def test_nan_errors_count_as_missing_with_a_warning():
 
 
 M, E = POINTS.T
-
-
-WRONG = [
+WRONG_POINTS = [
     (lambda: choose(M, E, 0.5), r"the cap of 0\.5 is below the cheapest configuration's 1"),
     (lambda: choose(M, [np.nan, *E[1:]], 1.5), "below the cheapest configuration's 2"),
     (lambda: choose(M, E, -1), "cap must be finite and at least 0"),
@@ -116,8 +111,147 @@ WRONG = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore:.*NaN")
-@each("call, match", WRONG)
-def test_wrong_points_are_refused(call, match):
-    with pytest.raises(ValueError, match=match):
-        call()
+ignoring_nan = pytest.mark.filterwarnings("ignore:.*NaN")
+test_wrong_points_are_refused = ignoring_nan(refused(WRONG_POINTS, ValueError))
+
+
+MEMORY = np.linspace(1, 2, 20)
+EXACT = low_rank(9, 20, 2)
+NOISY = low_rank(14, 20, 2, noise=0.03)
+OPTIONS = {"methods": ["greedy"], "counts": [3], "rank": 2}
+
+
+def studied(errors: np.ndarray = NOISY, **options) -> list[dict]:
+    return leave_one_out(errors, MEMORY, **{**OPTIONS, **options})
+
+
+def figures(errors: np.ndarray, **options) -> dict[tuple[str, int], dict]:
+    return {(row["method"], row["count"]): row for row in averages(studied(errors, **options))}
+
+
+def test_figures_of_one_comparison():
+    memory = np.array([1.0, 2, 4, 4])
+    truth, predicted = np.array([0.8, 0.4, 0.2, 0.6]), np.array([0.8, 0.9, 0.2, 0.5])
+    found = compare(truth, predicted, memory, np.array([0, 2]))
+    assert found["rmse"] == pytest.approx(np.sqrt((0.5**2 + 0.1**2) / 2))
+    # The true frontier is (.25, .8), (.5, .4), (1, .2); the predicted one is (.25, .8), (1, .2).
+    assert found["hyperdiff"] == pytest.approx(0.25 * 0.2 + 0.5 * 0.6 - 0.75 * 0.2)
+    assert found["hypervolume"] == pytest.approx(0.75 * 0.2 / (0.25 * 0.2 + 0.5 * 0.6))
+    assert found["convergence"] == 0
+    assert found["regret"] == 0
+    assert compare(truth, truth, memory, np.arange(4))["rmse"] is None
+
+
+@each("method", ["greedy", "qr", "convex", "random", "cheapest"])
+def test_as_many_measurements_as_the_rank_recover_an_exact_task(method: str):
+    row = figures(EXACT, methods=[method], counts=[2])[method, 2]
+    assert row["rmse"] < 1e-8 and row["hyperdiff"] < 1e-8 and row["tasks"] == 9
+    assert row["hypervolume"] == pytest.approx(1)
+
+
+def test_d_optimal_choices_are_worth_most_near_the_rank():
+    found = figures(NOISY, methods=["greedy", "random", "column_mean"], counts=[2, 12], draws=5)
+    assert found["greedy", 2]["rmse"] < found["random", 2]["rmse"]
+    assert found["greedy", 2]["rmse"] < found["column_mean", 0]["rmse"]
+    # With many measurements any choice will do.
+    assert found["random", 12]["rmse"] < 1.3 * found["greedy", 12]["rmse"]
+
+
+def test_records_say_what_was_done():
+    records = studied(methods=["random", "greedy", "column_mean"], counts=[1, 3], draws=2)
+    assert len(records) == 14 * (2 * 2 + 2 + 1)
+    assert [r["rank"] for r in records if r["task"] == 0] == [1, 1, 2, 2, 1, 2, 2]
+    assert all(len(r["measured"]) == r["count"] for r in records)
+    assert {r["noise"] for r in records} == {None}
+    first = [("random", count, draw) for count in (1, 3) for draw in (0, 1)]
+    assert [(r["method"], r["count"], r["draw"]) for r in records[:4]] == first
+
+
+def test_the_same_seed_gives_the_same_records():
+    one, two, other = (studied(methods=["random"], observed=0.5, seed=seed) for seed in (4, 4, 5))
+    assert one == two != other
+
+
+def test_the_task_itself_is_not_learned_from(monkeypatch):
+    """The errors of a task that were not measured change nothing that is predicted of it."""
+    seen: list[np.ndarray] = []
+
+    def remembered(truth, predicted, memory, measured):
+        seen.append(predicted)
+        return compare(truth, predicted, memory, measured)
+
+    monkeypatch.setattr(evaluation, "compare", remembered)
+    options = {"methods": ["greedy", "column_mean"], "observed": 0.6}
+    first = studied(**options)[0]
+    other = NOISY.copy()
+    unmeasured = np.setdiff1d(np.arange(20), first["measured"])
+    other[0, unmeasured] = 1 - other[0, unmeasured]
+    second = studied(other, **options)[0]
+    assert second["measured"] == first["measured"]
+    assert (seen[0] == seen[28]).all() and (seen[1] == seen[29]).all()
+    assert second["rmse"] != first["rmse"]
+
+
+def test_missing_entries_are_completed_and_not_compared():
+    holed = NOISY.copy()
+    holed[2, [3, 4]] = np.nan
+    records = studied(holed)
+    assert all(np.isfinite(r["rmse"]) for r in records)
+    assert not {3, 4} & set(records[2]["measured"])
+    # A share of the entries is enough.
+    whole, part = (figures(NOISY, counts=[4], observed=share)["greedy", 4] for share in (1, 0.6))
+    assert whole["rmse"] < part["rmse"] < 2 * whole["rmse"]
+
+
+def test_a_cap_removes_configurations():
+    records = studied(methods=["cheapest"], cap=1.5)
+    assert all(max(r["measured"]) < 10 for r in records)
+    options = {**OPTIONS, "methods": ["cheapest"], "cap": 1.5}
+    assert leave_one_out(NOISY, np.tile(MEMORY, (14, 1)), **options) == records
+
+
+def test_seeds_give_the_noise():
+    rng = np.random.default_rng(0)
+    seeds = NOISY[..., None] + 0.02 * rng.standard_normal((14, 20, 4))
+    floor = noise_floor(seeds)
+    assert floor == pytest.approx(np.full(14, 0.01), rel=0.5)
+    assert floor == pytest.approx(np.sqrt((seeds.var(axis=2, ddof=1) / 4).mean(axis=1)))
+    records = studied(seeds, counts=[4])
+    assert [r["noise"] for r in records] == pytest.approx(list(floor))
+    assert averages(records)[0]["noise"] == pytest.approx(floor.mean())
+    # An entry needs two seeds.
+    errors = np.array([[[0.1, 0.3], [0.5, np.nan]], [[0.1, np.nan], [np.nan, np.nan]]])
+    assert noise_floor(errors) == pytest.approx([np.sqrt(0.02 / 2), np.nan], nan_ok=True)
+
+
+def test_averages_have_the_standard_error_over_tasks():
+    zeros = dict.fromkeys(("hyperdiff", "convergence", "hypervolume", "regret"), 0.0)
+    base = {"method": "greedy", "count": 3, "noise": None, **zeros}
+    rmses = ((0, 1.0), (0, 3.0), (1, 4.0), (2, None))
+    (row,) = averages([base | {"task": task, "rmse": rmse} for task, rmse in rmses])
+    assert (row["rmse"], row["rmse_error"]) == (3.0, 1.0)
+    assert row["tasks"] == 3
+    assert (row["noise"], row["noise_error"]) == (None, None)
+
+
+EMPTY = NOISY.copy()
+EMPTY[1:, 5] = np.nan
+
+
+WRONG = [
+    (NOISY, {"methods": ["best"]}, r"methods must be one of greedy, qr, .* column_mean; got"),
+    (NOISY, {"counts": [0]}, "counts must be at least 1"),
+    (NOISY, {"counts": [21]}, r"task 0 has 20 configurations to choose from; .* got 21"),
+    (NOISY, {"rank": 14}, "rank must be at most 13 for 14 tasks and 20 configurations"),
+    (NOISY, {"methods": ["qr"]}, "'qr' has pivots up to the rank, 2, got counts up to 3"),
+    (NOISY, {"observed": 1.5}, "observed must be above 0 and at most 1"),
+    (NOISY, {"cap": 0.5}, r"the cap of 0\.5 is below the cheapest configuration's 1"),
+    (NOISY, {"cap": 1.05}, "task 0 has 1 configurations to choose from"),
+    (NOISY[:, :9], {}, r"memory must be \(9,\) or \(14, 9\), got \(20,\)"),
+    (EMPTY, {}, "without task 0 a configuration has no error at all"),
+]
+
+
+test_wrong_studies_are_refused = refuses(
+    studied, [((errors,), options, ValueError, match) for errors, options, match in WRONG]
+)

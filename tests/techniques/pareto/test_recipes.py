@@ -1,7 +1,5 @@
 """A configuration as it trains: layers, optimizer, assignment, file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -38,12 +36,12 @@ def test_formats_alone_round_stochastically_and_others_as_they_say() -> None:
     assert RECIPE.accumulator == NATIVE and RECIPE.loss_scale == 1000.0
     assert TrainingRecipe("e4m2", "fp16", rounding="to_odd").high == Quantizer("fp16", "to_odd")
     assert TrainingRecipe(Quantizer("e4m2"), "fp16").low == Quantizer("e4m2", "nearest_even")
-
-
-def test_every_configuration_of_the_paper_makes_a_recipe() -> None:
     for configuration in FormatSpace.peppp():
         recipe = TrainingRecipe(*configuration)
         assert (recipe.low.fmt, recipe.high.fmt) == configuration
+    for scale in (0.0, -1.0, float("inf")):
+        with pytest.raises(ValueError, match="loss_scale must be finite and above 0"):
+            TrainingRecipe("e4m2_sat", "e6m9_sat", loss_scale=scale)
 
 
 def test_every_tensor_of_a_perceptron_is_in_its_format() -> None:
@@ -78,7 +76,7 @@ def test_every_tensor_of_a_perceptron_is_in_its_format() -> None:
     assert is_in(masters, "e6m9_sat") and not is_in(masters, "e4m2_sat")
 
 
-def test_the_ends_read_and_return_the_high_format() -> None:
+def test_the_ends_read_and_return_the_high_format_and_an_accumulator_sums_all_products() -> None:
     model = lp.convert(network(), RECIPE.policy)
     first, middle, last = (model[i].recipe for i in (0, 2, 4))
     low, high = RECIPE.low, RECIPE.high
@@ -86,11 +84,8 @@ def test_the_ends_read_and_return_the_high_format() -> None:
     assert (middle.input, middle.output, middle.grad_input) == (low, low, low)
     assert (last.input, last.output, last.grad_output, last.grad_input) == (low, high, high, low)
     assert {r.weight for r in (first, middle, last)} == {Quantizer("e4m2_sat", "nearest_even")}
-
-
-def test_an_accumulator_sums_all_three_products() -> None:
-    recipe = TrainingRecipe("e4m2_sat", "e6m9_sat", "e6m5_chunk16").policy["*"]
-    assert {str(acc) for acc in (recipe.fprop, recipe.dgrad, recipe.wgrad)} == {"e6m5_chunk16"}
+    summed = TrainingRecipe("e4m2_sat", "e6m9_sat", "e6m5_chunk16").policy["*"]
+    assert {str(acc) for acc in (summed.fprop, summed.dgrad, summed.wgrad)} == {"e6m5_chunk16"}
 
 
 def test_the_assignment_is_low_but_for_input_and_logits() -> None:
@@ -116,22 +111,16 @@ def test_a_recipe_comes_back_from_its_file(tmp_path: Path) -> None:
     assert found["low"] == "e4m2_sat:stochastic" and found["accumulator"] == "native"
 
 
-FILES = [
-    ("{", "expected a recipe, got no JSON"),
-    ('{"type": "error matrix"}', "expected a recipe, as TrainingRecipe.save writes it"),
-    ('{"type": "training recipe", "schema": 2}', "schema <= 1 of 'training recipe', got 2"),
-]
-
-
-@each("text, message", FILES)
+@each(
+    "text, message",
+    [
+        ("{", "expected a recipe, got no JSON"),
+        ('{"type": "error matrix"}', "expected a recipe, as TrainingRecipe.save writes it"),
+        ('{"type": "training recipe", "schema": 2}', "schema <= 1 of 'training recipe', got 2"),
+    ],
+)
 def test_other_files_are_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "recipe.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=message):
         TrainingRecipe.load(path)
-
-
-@each("scale", [0.0, -1.0, float("inf")])
-def test_a_scale_must_be_above_zero(scale: float) -> None:
-    with pytest.raises(ValueError, match="loss_scale must be finite and above 0"):
-        TrainingRecipe("e4m2_sat", "e6m9_sat", loss_scale=scale)

@@ -1,16 +1,19 @@
-"""Spaces of configurations: the paper's 99, products, texts, refusals."""
+"""Spaces of configurations and error matrices: the paper's 99, products, files, refusals."""
 
-from __future__ import annotations
-
+import ast
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lpkernels import Accumulator, FloatFormat
-from lpkernels.techniques.pareto import FormatSpace
+from lpkernels.techniques import pareto
+from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace
 from tests.loops import each
+from tests.support.refusals import refused
 
 AXES = {"low": ["e4m3", "e5m2"], "high": ["fp16", "bf16", "fp32"]}
 
@@ -27,7 +30,7 @@ def test_peppp_has_the_99_of_the_paper():
     assert {fmt.overflow for pair in FormatSpace.peppp() for fmt in pair} == {"saturate"}
 
 
-def test_a_space_has_the_low_format_outermost():
+def test_a_space_has_the_low_format_outermost_and_accumulators_innermost():
     space = FormatSpace(**AXES)
     low, high = space[4]
     assert (str(low), str(high)) == ("e5m2", "e8m7")
@@ -35,9 +38,6 @@ def test_a_space_has_the_low_format_outermost():
     assert space[:2] == (space[0], space[1])
     assert space.low_bits.tolist() == [8] * 6
     assert space.high_bits.tolist() == [16, 16, 32] * 2
-
-
-def test_accumulators_are_a_third_axis():
     space = FormatSpace(**AXES, accumulators=["native", "e6m9_chunk64:stochastic"])
     assert space.shape == (2, 3, 2)
     assert space[1] == (FloatFormat(4, 3), FloatFormat(5, 10), space.accumulators[1])
@@ -81,6 +81,45 @@ def test_any_product_of_formats_round_trips(low: list[tuple[int, int]], high: li
     assert len(set(space)) == len(low) * len(high)
 
 
+SMALL = FormatSpace(["e4m3", "e5m2"], ["bf16"])
+ERRORS = np.array([[[0.1, 0.2], [0.3, np.nan]], [[np.nan, np.nan], [0.5, 0.7]]])
+MATRIX = ErrorMatrix(SMALL, ["a", "b"], ERRORS)
+
+
+def test_a_matrix_comes_back_from_its_file_and_means_over_the_seeds_that_are_there(tmp_path: Path):
+    found = ErrorMatrix.load(MATRIX.save(tmp_path / "errors.json"), SMALL)
+    assert found.space == SMALL and found.tasks == ("a", "b")
+    assert np.array_equal(found.errors, ERRORS, equal_nan=True)
+    want = [[0.15, 0.3], [np.nan, 0.6]]
+    assert pytest.approx(np.array(want), nan_ok=True) == MATRIX.mean
+    single = ErrorMatrix(SMALL, ["a", "b"], ERRORS[..., 0])
+    assert single.errors.shape == (2, 2, 1)
+    assert np.array_equal(single.mean, ERRORS[..., 0], equal_nan=True)
+
+
+def test_errors_are_a_copy_that_stays():
+    errors = ERRORS.copy()
+    matrix = ErrorMatrix(SMALL, ["a", "b"], errors)
+    errors[:] = 0
+    assert np.array_equal(matrix.errors, ERRORS, equal_nan=True)
+    with pytest.raises(ValueError, match="read-only"):
+        matrix.errors[0] = 1
+
+
+def test_files_of_other_matrices_are_refused(tmp_path: Path):
+    path = MATRIX.save(tmp_path / "errors.json")
+    other = FormatSpace(["e5m2", "e4m3"], ["bf16"])
+    with pytest.raises(ValueError, match="another space: e4m3 e5m2 x e8m7; expected e5m2 e4m3 x"):
+        ErrorMatrix.load(path, other)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 2}))
+    with pytest.raises(ValueError, match="expected schema <= 1 of 'error matrix', got 2"):
+        ErrorMatrix.load(path)
+    for text in ("{", "[]", '{"type": "sweep"}'):
+        path.write_text(text)
+        with pytest.raises(ValueError, match="expected an error matrix"):
+            ErrorMatrix.load(path)
+
+
 LATER = json.dumps(json.loads(FormatSpace(**AXES).to_json()) | {"schema": 2})
 HIGH = ["bf16"]
 WRONG = [
@@ -95,10 +134,28 @@ WRONG = [
     (lambda: FormatSpace.from_json("e4m3"), ValueError, "not JSON"),
     (lambda: FormatSpace.from_json("[]"), ValueError, "expected a format space"),
     (lambda: FormatSpace.from_json(LATER), ValueError, "schema <= 1 of 'format space', got 2"),
-]
+    (lambda: ErrorMatrix(SMALL, ["a"], ERRORS), ValueError,
+     r"\(1 tasks, 2 configurations, seeds\), got \(2, 2, 2"),
+    (lambda: ErrorMatrix(SMALL, ["a", "a"], ERRORS), ValueError, "a name of its own"),
+    (lambda: ErrorMatrix(SMALL, "ab", ERRORS), TypeError, "tasks must be a list of names"),
+    (lambda: ErrorMatrix(SMALL, ["a", 1], ERRORS), TypeError, "tasks must be a list of names"),
+    (lambda: ErrorMatrix(SMALL, ["a", "b"], ERRORS * np.inf), ValueError, "got inf"),
+    (lambda: ErrorMatrix("e4m3 x bf16", ["a"], ERRORS), TypeError, "space must be a FormatSpace"),
+]  # fmt: skip
+test_wrong_axes_texts_and_matrices_are_refused = refused(WRONG)
 
 
-@each("call, error, match", WRONG)
-def test_wrong_axes_and_texts_are_refused(call, error, match):
-    with pytest.raises(error, match=match):
-        call()
+def test_the_numerics_need_numpy_alone_and_only_what_looks_at_models_knows_torch():
+    found = set()
+    for path in Path(pareto.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            if any(name.split(".")[0] == "torch" or ".nn" in name for name in names):
+                found.add(path.name)
+    assert found == {"counting.py", "recipes.py"}
+
+
+def test_public_names_are_there_and_listed_once():
+    assert [name for name in pareto.__all__ if not hasattr(pareto, name)] == []
+    assert pareto.__all__ == sorted(set(pareto.__all__))

@@ -14,7 +14,7 @@ from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends.triton import BACKEND
 from lpkernels.backends.triton.elementwise.quantize import way
 from lpkernels.backends.triton.rounding.rule import rule_of
-from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat
+from lpkernels.formats import AffineFormat, BlockFormat, FloatFormat, parse_format
 from lpkernels.rounding import ROUNDINGS
 from tests.backends.triton.every.rules import FEW, SEED, Call, all_formats, drawn, kinds, some_rules
 from tests.backends.triton.kernel_keys import float32_key
@@ -59,45 +59,42 @@ def quantize_calls() -> Iterator[Call]:
                 yield partial(_quantize, Quantizer("e8m7", "stochastic", **draws), source)
 
 
+#: Affine formats and blocks.
+_SCALED = (
+    AffineFormat(8), AffineFormat(8, symmetric=True), AffineFormat(4, axis=1), BlockFormat("e4m3"),
+    BlockFormat("e2m1", 7, axis=0), BlockFormat("e5m2", 4096),
+)  # fmt: skip
+
+
 def slice_calls() -> Iterator[Call]:
     """Affine formats and blocks: every mode, type and shape of a tile."""
-    affine = [AffineFormat(8), AffineFormat(8, symmetric=True), AffineFormat(4, axis=1)]
-    blocks = [BlockFormat("e4m3"), BlockFormat("e2m1", 7, axis=0), BlockFormat("e5m2", 4096)]
-    for fmt, mode in itertools.product((*affine, *blocks), ROUNDINGS):
+    for fmt, mode in itertools.product(_SCALED, ROUNDINGS):
         yield partial(_quantize, Quantizer(fmt, mode), torch.float32, (64, 4000))
-    for fmt, source in itertools.product((*affine, *blocks), _TYPES):
+    for fmt, source in itertools.product(_SCALED, _TYPES):
         yield partial(_quantize, Quantizer(fmt, "stochastic"), source, (64, 4000))
 
 
 def counting_calls() -> Iterator[Call]:
-    """Calls that count alone and beside values, with a histogram and without, for every kind of
-    format, and calls with given ranges."""
-    affine = [AffineFormat(8), AffineFormat(8, symmetric=True), AffineFormat(4, axis=1)]
-    blocks = [BlockFormat("e4m3"), BlockFormat("e2m1", 7, axis=0), BlockFormat("e5m2", 4096)]
+    """Calls that count alone and beside values, with a histogram or without; given ranges."""
     x, counts = torch.zeros(64, 4000), torch.zeros(260, dtype=torch.int64)
-    for fmt, mode in itertools.product((*affine, *blocks, *FEW), ROUNDINGS):
+    for fmt, mode in itertools.product((*_SCALED, *FEW), ROUNDINGS):
         ints = Quantizer(fmt, mode).to_ints()
         yield partial(BACKEND.quantize_counting, x, ints, SEED, 1, 2, x.clone(), counts[:4], None)
-    for fmt, source in itertools.product((affine[0], blocks[0], FEW[0]), _TYPES):
+    for fmt, source in itertools.product((_SCALED[0], _SCALED[3], FEW[0]), _TYPES):
         ints, out = Quantizer(fmt).to_ints(), torch.zeros(64, 4000)
         for into, added in ((out, counts), (None, counts), (None, counts[:4])):
             call = (x.to(source), ints, None, 1, 2, into, added, None)
             yield partial(BACKEND.quantize_counting, *call)
     limits = torch.zeros(2, 1, dtype=torch.float64)
-    ints = Quantizer(affine[0]).to_ints()
+    ints = Quantizer(_SCALED[0]).to_ints()
     yield partial(BACKEND.quantize_counting, x, ints, None, 1, 2, x.clone(), None, limits)
 
 
 def code_calls() -> Iterator[Call]:
     """pack and unpack."""
-    formats: list[Any] = [
-        FloatFormat(2, 1, specials="none"), FloatFormat(8, 23), FloatFormat(5, 2),
-        FloatFormat(4, 3, specials="fn"), FloatFormat(5, 2, subnormals=False), FloatFormat(8, 0),
-        FixedFormat(24, 10), FixedFormat(8, 4, signed=False), BlockFormat("e4m3"),
-        BlockFormat("e2m1", 7, axis=0),
-    ]  # fmt: skip
-    for fmt in formats:
-        ints, x = fmt.to_ints(), torch.zeros(64, 4000)
+    floats = ("e2m1none", "e8m23", "e5m2", "e4m3fn", "e5m2_nosub", "e8m0")
+    for name in (*floats, "fixed24_f10", "ufixed8_f4", "block32_e4m3", "block7_axis0_e2m1"):
+        ints, x = parse_format(name).to_ints(), torch.zeros(64, 4000)
         yield partial(BACKEND.pack, x, ints)
         yield partial(BACKEND.unpack, torch.zeros(10**6, dtype=torch.uint8), ints, [64, 4000])
 

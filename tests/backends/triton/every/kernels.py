@@ -20,32 +20,22 @@ from tests.backends.triton.every.rules import Call
 from tests.backends.triton.kernel_keys import key
 from tests.backends.triton.launches import Launch, recorded
 
-#: Each name has its kernels and the calls that launch them, among other kernels.
-GROUPS: dict[str, tuple[tuple[str, ...], Callable[[], Iterator[Call]]]] = {
-    **{
-        _tiers.NAMES[t]: (("certified_kernel",), partial(products.tier_calls, t))
-        for t in products.FIRST
-    },
-    "exact": (("exact_kernel", "pack_operand_kernel", "frame_kernel"), products.exact_calls),
-    "finish": (("exact_kernel",), products.finish_calls),
-    "pairwise": (("pairwise_kernel",), partial(products.order_calls, "pairwise")),
-    "compensated": (("compensated_kernel",), partial(products.order_calls, "compensated")),
-    "aligned": (("aligned_kernel",), partial(products.order_calls, "aligned")),
-    "operands": (("by_operands_kernel",), products.operand_calls),
-    "native": (("native_kernel",), products.native_calls),
-    "quantize": (("quantize_kernel",), elements.quantize_calls),
-    "slices": (("range_kernel", "line_kernel", "quantize_blocks_kernel"), elements.slice_calls),
-    "counting": (
-        ("count_kernel", "count_blocks_kernel", "count_lines_kernel"),
-        elements.counting_calls,
-    ),
-    "codes": (
-        ("pack_kernel", "unpack_kernel", "pack_blocks_kernel", "unpack_blocks_kernel"),
-        elements.code_calls,
-    ),
-    "accumulate": (("accumulate_kernel",), elements.accumulate_calls),
-    "update": (("update_kernel",), elements.update_calls),
-}
+#: Each name has its kernels, without "_kernel", and the calls that launch them among others.
+GROUPS: dict[str, tuple[str, Callable[[], Iterator[Call]]]] = {
+    **{_tiers.NAMES[t]: ("certified", partial(products.tier_calls, t)) for t in products.FIRST},
+    "exact": ("exact pack_operand frame", products.exact_calls),
+    "finish": ("exact", products.finish_calls),
+    **{order: (order, partial(products.order_calls, order))
+       for order in ("pairwise", "compensated", "aligned")},
+    "operands": ("by_operands", products.operand_calls),
+    "native": ("native", products.native_calls),
+    "quantize": ("quantize", elements.quantize_calls),
+    "slices": ("range line quantize_blocks", elements.slice_calls),
+    "counting": ("count count_blocks count_lines", elements.counting_calls),
+    "codes": ("pack unpack pack_blocks unpack_blocks", elements.code_calls),
+    "accumulate": ("accumulate", elements.accumulate_calls),
+    "update": ("update", elements.update_calls),
+}  # fmt: skip
 
 
 def launches(group: str, target: str) -> list[Launch]:
@@ -60,7 +50,7 @@ def first_launches(group: str) -> list[Launch]:
     """The first launch on sm_90 of each kernel of a group; no call is made after these."""
     found: dict[str, Launch] = {}
     made = _made(group, "sm_90")
-    while len(found) < len(GROUPS[group][0]):
+    while len(found) < len(GROUPS[group][0].split()):
         launch = next(made)
         found.setdefault(launch.name, launch)
     return list(found.values())
@@ -68,7 +58,8 @@ def first_launches(group: str) -> list[Launch]:
 
 def _made(group: str, target: str) -> Iterator[Launch]:
     """The launches of a group's kernels, by its calls in turn."""
-    names, calls = GROUPS[group]
+    kernels, calls = GROUPS[group]
+    names = [f"{kernel}_kernel" for kernel in kernels.split()]
     for call in calls():
         with recorded(target) as made:
             call()

@@ -4,39 +4,34 @@ compiled."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 from unittest import mock
 
 import torch
 
-from lpkernels.arithmetic import Accumulator, Quantizer
+from lpkernels.arithmetic import Accumulator, Quantizer, accumulator
 from lpkernels.backends import NOT_FUSED, Fused
 from lpkernels.backends.planning import triton_tiers as _tiers
 from lpkernels.backends.planning.triton_splits import Share
 from lpkernels.backends.triton import BACKEND, _products
 from lpkernels.backends.triton.rounding.rule import rule_of
-from lpkernels.formats import FloatFormat
+from lpkernels.formats import parse_format
 from lpkernels.rounding import ROUNDINGS
 from tests.backends.triton.every.rules import FEW, SEED, Call, drawn, kinds, some_rules
 from tests.backends.triton.kernel_keys import certified_key
+from tests.cases import ConvCase
+from tests.support.products import PASSES, convolve, tensors_of
 
-#: The first shape gives a tile of the largest shape; the second has rows and columns exchanged.
-_SHAPE, _SWAPPED = (16, 64, 512), (512, 64, 16)
+#: This shape gives a tile of the largest shape.
+_SHAPE = (16, 64, 512)
 
 
-def _matmul(
-    acc: Accumulator,
-    fused: Fused = NOT_FUSED,
-    shape: tuple[int, int, int] = _SHAPE,
-    bias: bool = True,
-) -> Any:
-    m, k, n = shape
-    addend = torch.zeros(n) if bias else None
-    return BACKEND.matmul(
-        torch.zeros(m, k), torch.zeros(k, n), addend, acc.to_ints(), SEED, 1, fused
-    )
+def _matmul(acc: Accumulator, fused: Fused = NOT_FUSED, *, swapped: bool = False) -> Any:
+    m, k, n = _SHAPE[::-1] if swapped else _SHAPE
+    operands = (torch.zeros(m, k), torch.zeros(k, n), torch.zeros(n))
+    return BACKEND.matmul(*operands, acc.to_ints(), SEED, 1, fused)
 
 
 def _start(acc: Accumulator) -> Any:
@@ -46,23 +41,15 @@ def _start(acc: Accumulator) -> Any:
     return BACKEND.matmul(*operands, acc.to_ints(), SEED, 1, initial=torch.zeros(m, n))
 
 
-def _convolve(name: str, acc: Accumulator) -> Any:
-    """A padded and strided convolution of 64 channels to 48 on 40 x 24, with tiles of the largest
-    shape."""
-    x, w, dy = torch.zeros(2, 64, 40, 24), torch.zeros(48, 64, 3, 3), torch.zeros(2, 48, 20, 12)
-    rest = ([2, 2], [1, 1], [1, 1], 1, acc.to_ints(), SEED, 1)
-    operands = {
-        "fprop": (x, w, None),
-        "dgrad": (dy, w, list(x.shape)),
-        "wgrad": (x, dy, list(w.shape)),
-    }
-    return getattr(BACKEND, f"conv_{name}")(*operands[name], *rest)
+#: A padded and strided convolution of 64 channels to 48 on 40 x 24, with tiles of the largest
+#: shape; a 1 x 1 convolution without padding, which has tables and no absent tap.
+_STRIDED = ConvCase((2, 64, 40, 24), (48, 64, 3, 3), (2, 2), (1, 1), (1, 1))
+_POINTWISE = ConvCase((2, 16, 20, 20), (32, 16, 1, 1), (1, 1), (0, 0), (1, 1))
 
 
-def _pointwise(acc: Accumulator) -> Any:
-    """A 1 x 1 convolution without padding, which has tables and no absent tap."""
-    x, w = torch.zeros(2, 16, 20, 20), torch.zeros(32, 16, 1, 1)
-    return BACKEND.conv_fprop(x, w, None, [1, 1], [0, 0], [1, 1], 1, acc.to_ints(), SEED, 1)
+def _convolve(name: str, case: ConvCase, acc: Accumulator) -> Any:
+    x, w, dy, _ = tensors_of(case, torch.zeros)
+    return convolve(BACKEND, name, case, (x, w, dy, None), acc, seed=SEED)
 
 
 def _shared(inner: Call) -> Any:
@@ -71,21 +58,14 @@ def _shared(inner: Call) -> Any:
         return inner()
 
 
-#: The layouts in which operands and outputs lie.
-_LAYOUTS: dict[str, Callable[[Accumulator], Any]] = {
-    "swapped": partial(_matmul, shape=_SWAPPED),
-    "fprop": partial(_convolve, "fprop"),
-    "dgrad": partial(_convolve, "dgrad"),
-    "wgrad": partial(_convolve, "wgrad"),
-    "pointwise": _pointwise,
-}
-
-
-def _calls(accs: list[Accumulator], layouts: bool = True) -> Iterator[Call]:
+def _calls(accs: list[Accumulator]) -> Iterator[Call]:
+    """A product of each accumulator, and one in every layout in which operands and outputs lie."""
     for acc in accs:
         yield partial(_matmul, acc)
-    for layout in _LAYOUTS.values() if layouts else ():
-        yield partial(layout, accs[0])
+    yield partial(_matmul, accs[0], swapped=True)
+    for name in PASSES:
+        yield partial(_convolve, name, _STRIDED, accs[0])
+    yield partial(_convolve, "fprop", _POINTWISE, accs[0])
 
 
 def exact_calls() -> Iterator[Call]:
@@ -110,12 +90,10 @@ def exact_calls() -> Iterator[Call]:
     yield partial(_matmul, Accumulator("e5m0"), Fused(ints, ints, ints))
     for draws in drawn():
         yield partial(_matmul, Accumulator("e5m0", "stochastic", **draws))
-        acc = Accumulator(
-            "e5m0", "stochastic", product="e4m3", product_rounding="stochastic", chunk=7, **draws
-        )
-        yield partial(_matmul, acc)
-    yield from _calls([Accumulator("e5m0"), Accumulator("e5m0", chunk=7)])
-    yield from _calls([Accumulator("e5m0", product="e4m3", product_rounding="to_odd")])
+        options = draws | {"product": "e4m3", "product_rounding": "stochastic", "chunk": 7}
+        yield partial(_matmul, Accumulator("e5m0", "stochastic", **options))
+    yield from _calls([accumulator("e5m0"), accumulator("e5m0_chunk7")])
+    yield from _calls([accumulator("e5m0:product=e4m3:product_rounding=to_odd")])
     yield from _starts()
 
 
@@ -139,10 +117,8 @@ def _of_tier(tier: int) -> dict[tuple[int, ...], list[Accumulator]]:
     """By the tiers of each kernel in which this tier is the first, an accumulator for each
     `certified_key` that they have together, on the GPUs that have them."""
     found: dict[Any, Accumulator] = {}
-    formats = [FloatFormat(5, 10), FloatFormat(8, 7), FloatFormat(8, 23), FloatFormat(6, 9)]
-    formats += [FloatFormat(6, 12), *kinds(), FloatFormat(5, 22, subnormals=False)]
-    formats += [FloatFormat(5, 11, subnormals=False), FloatFormat(4, 5, bias=130)]
-    formats += [FloatFormat(4, 5, bias=130, subnormals=False)]
+    formats = [*map(parse_format, ("e5m10", "e8m7", "e8m23", "e6m9", "e6m12")), *kinds()]
+    formats += map(parse_format, ("e5m22_nosub", "e5m11_nosub", "e4m5_b130", "e4m5_b130_nosub"))
     for fmt, mode, draws in itertools.product(formats, ROUNDINGS, drawn()):
         if mode != "stochastic" and draws != {"random_bits": 8, "rng": "fast"}:
             continue
@@ -162,8 +138,7 @@ def _of_tier(tier: int) -> dict[tuple[int, ...], list[Accumulator]]:
 
 
 def tier_calls(tier: int) -> Iterator[Call]:
-    """Calls of the certified kernels that begin with a tier, with every rule that they have, every
-    address, rounded products and chunks."""
+    """Calls of the certified kernels that begin with a tier: rules, addresses, chunks."""
     of = _of_tier(tier)
     for acc in dict.fromkeys(itertools.chain(*of.values())):
         yield partial(_matmul, acc)
@@ -220,10 +195,8 @@ def order_calls(kind: str) -> Iterator[Call]:
     accs = [Accumulator(f, m, **options) for f, m in itertools.product(FEW, modes)]
     if kind != "compensated":
         accs += [Accumulator("e5m4", "stochastic", **options, **draws) for draws in drawn()]
-    accs += [
-        Accumulator("e5m4", product="e4m3", product_rounding="stochastic", **options, **draws)
-        for draws in drawn()
-    ]
+    rounded = options | {"product": "e4m3", "product_rounding": "stochastic"}
+    accs += [Accumulator("e5m4", **rounded, **draws) for draws in drawn()]
     accs += [Accumulator("e5m4", chunk=21, outer="e6m9", **options)]
     yield from _calls(accs)
     yield from _starts(**options)
@@ -251,8 +224,7 @@ def native_calls() -> Iterator[Call]:
     """tl.dot: every type of operands, every outer rule."""
     for fmt, mode in itertools.product((*FEW, "e4m3_sat", "e4m3fn", "e6m9_nosub"), ROUNDINGS):
         yield partial(_matmul, Accumulator("fp32", mode, order="native", chunk=64, outer=fmt))
-    acc = Accumulator("fp32", order="native", chunk=64, outer="e6m9")
-    double = Accumulator("fp32", order="native", chunk=64, outer="fp32")
+    acc, double = (accumulator(f"native_chunk64:outer={outer}") for outer in ("e6m9", "fp32"))
     for name, one in itertools.product(("e5m2", "bf16", "fixed8_f4"), (acc, double)):
         ints = Quantizer(name).to_ints()
         yield partial(_matmul, one, Fused(ints, ints, ints))

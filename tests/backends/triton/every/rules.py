@@ -42,8 +42,7 @@ def all_formats() -> Iterator[Format]:
 
 
 def kinds() -> list[Format]:
-    """Formats of `all_formats`: first those that usual recipes have, then kinds that these leave
-    out."""
+    """Formats of `all_formats`: those of usual recipes, then the kinds that these leave out."""
     first: list[Format] = [FloatFormat(5, 10), FloatFormat(6, 9), FixedFormat(16, 8)]
     few = [
         f for f in all_formats() if isinstance(f, FixedFormat) or (f.exp_bits == 5 and f.bias > 0)

@@ -1,79 +1,70 @@
-"""Studies on the sweep engine: by known tasks, from a cold start, stopped and refused."""
+"""Studies on the sweep engine: chosen by known tasks or from a cold start, and predicted."""
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from lpkernels.experiments.records import write_records
 from lpkernels.experiments.sweeps.frontiers import measuring
 from lpkernels.experiments.sweeps.frontiers.choosing import Known
 from lpkernels.experiments.sweeps.frontiers.measuring import Engine, run_study
-from lpkernels.experiments.sweeps.frontiers.predicting import frontiers
-from lpkernels.experiments.sweeps.frontiers.store import read_measured
+from lpkernels.experiments.sweeps.frontiers.predicting import CHOICES, best, frontiers, read_choices
+from lpkernels.experiments.sweeps.frontiers.store import Measured, read_measured, write_study_spec
 from lpkernels.experiments.training.interrupts import Interrupted
-from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, select
-from tests.experiments.sweeps.frontiers.synthetic import (
-    ENGINE,
-    KNOWN,
-    SPACE,
-    diverging,
-    failing,
-    spec,
-    train,
-    truth,
-)
+from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, pareto_front, select
+from tests.experiments.sweeps.frontiers import synthetic
+from tests.experiments.sweeps.frontiers.synthetic import ENGINE, KNOWN, SPACE, spec, train
 from tests.loops import each
 
 
 def test_everything_is_measured(tmp_path: Path) -> None:
     found = run_study(spec(0.1, 0.4, seeds=2), tmp_path, everything=True, engine=ENGINE)
-    expected = truth(0.1, 0.4).mean
+    expected = synthetic.truth(0.1, 0.4).mean
     np.testing.assert_allclose(found.matrix.errors[..., 0], expected)
     np.testing.assert_allclose(found.matrix.errors[..., 1], expected + 0.001)
     assert found.lost == [] and read_measured(tmp_path).asked == found.asked
 
 
+def chosen_by_known(folder: Path, n: int, **options: Any) -> Measured:
+    """A study of the task "noise 0.4" that measures n configurations chosen by the known tasks."""
+    return run_study(spec(0.4), folder, known=KNOWN, n=n, rank=2, **{"engine": ENGINE, **options})
+
+
 def test_select_chooses_by_known_tasks(tmp_path: Path) -> None:
-    found = run_study(spec(0.4), tmp_path, known=KNOWN, n=4, rank=2, engine=ENGINE)
-    chosen = select(Known.of(KNOWN, "noise 0.4", 2).embeddings, n=4)
+    found = chosen_by_known(tmp_path, 4)
+    embeddings = Known.of(KNOWN, "noise 0.4", 2).embeddings
+    chosen = select(embeddings, n=4)
     assert found.asked["noise 0.4"] == list(chosen)
     assert sorted(np.flatnonzero(~np.isnan(found.matrix.mean[0]))) == sorted(chosen)
+    # More measurements keep those there are.
+    further = select(embeddings, n=2, measured=chosen)
+    assert chosen_by_known(tmp_path, 6).asked["noise 0.4"] == [*chosen, *further]
 
 
-def test_more_measurements_keep_those_there_are(tmp_path: Path) -> None:
-    few = run_study(spec(0.4), tmp_path, known=KNOWN, n=3, rank=2, engine=ENGINE)
-    more = run_study(spec(0.4), tmp_path, known=KNOWN, n=5, rank=2, engine=ENGINE)
-    first, embeddings = few.asked["noise 0.4"], Known.of(KNOWN, "noise 0.4", 2).embeddings
-    further = select(embeddings, n=2, measured=first)
-    assert more.asked["noise 0.4"] == [*first, *further]
-
-
-def test_a_study_that_was_stopped_goes_on_with_its_choice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = run_study(spec(0.4), tmp_path / "whole", known=KNOWN, n=5, rank=2, engine=ENGINE)
+def test_a_stopped_study_keeps_its_choice(tmp_path: Path) -> None:
+    whole, folder = chosen_by_known(tmp_path / "whole", 5), tmp_path / "stopped"
     cells = iter(range(2))
 
-    def stopping(*arguments: object) -> None:
+    def stopping(*arguments: Any) -> None:
         if next(cells, None) is None:
             raise KeyboardInterrupt
-        train(*arguments)  # type: ignore[arg-type]
+        train(*arguments)
 
-    folder = tmp_path / "stopped"
     with pytest.raises(Interrupted):
-        run_study(spec(0.4), folder, known=KNOWN, n=5, rank=2, engine=Engine(1, train=stopping))
+        chosen_by_known(folder, 5, engine=Engine(1, train=stopping))
     assert (~np.isnan(read_measured(folder).matrix.mean)).sum() == 2
-    again = run_study(spec(0.4), folder, known=KNOWN, n=5, rank=2, engine=ENGINE)
+    again = chosen_by_known(folder, 5)
     assert again.asked == whole.asked
     np.testing.assert_array_equal(again.matrix.errors, whole.matrix.errors)
 
 
 def test_a_cap_leaves_out_what_is_above(tmp_path: Path) -> None:
-    study = spec(0.4)
-    memory = study.memory("noise 0.4")
+    memory = spec(0.4).memory("noise 0.4")
     cap = float(np.median(memory))
-    found = run_study(study, tmp_path, known=KNOWN, n=4, rank=2, cap=cap, engine=ENGINE)
+    found = chosen_by_known(tmp_path, 4, cap=cap)
     assert (memory[found.asked["noise 0.4"]] <= cap).all()
 
 
@@ -84,11 +75,13 @@ def test_a_cold_start_measures_a_cover_and_then_what_adds_most(tmp_path: Path) -
     assert set(rows) == set(range(4)) and set(columns) == set(range(3))
     assert 4 <= len(asked) <= 6
     # A study that is asked again measures nothing more.
-    again = run_study(spec(0.5), tmp_path, n=6, engine=Engine(1, train=failing))
+    again = run_study(spec(0.5), tmp_path, n=6, engine=Engine(1, train=synthetic.failing))
     np.testing.assert_array_equal(again.matrix.errors, found.matrix.errors)
 
 
-@pytest.mark.parametrize(("how", "words"), [(diverging, "diverged"), (failing, "cannot train")])
+@pytest.mark.parametrize(
+    ("how", "words"), [(synthetic.diverging, "diverged"), (synthetic.failing, "cannot train")]
+)
 def test_what_gives_no_error_counts_as_missing(how: object, words: str, tmp_path: Path) -> None:
     engine = Engine(1, train=how)  # type: ignore[arg-type]
     found = run_study(spec(0.4), tmp_path, everything=True, engine=engine)
@@ -98,7 +91,7 @@ def test_what_gives_no_error_counts_as_missing(how: object, words: str, tmp_path
 
 @pytest.mark.filterwarnings("ignore:.*count as missing")
 def test_a_cold_start_goes_on_where_its_cover_gave_no_error(tmp_path: Path) -> None:
-    found = run_study(spec(0.4), tmp_path, n=5, engine=Engine(1, train=diverging))
+    found = run_study(spec(0.4), tmp_path, n=5, engine=Engine(1, train=synthetic.diverging))
     assert found.asked["noise 0.4"][:4] == [0, 4, 8, 9] and found.lost
     with pytest.raises(ValueError, match="row 0 or column 0 of the 4 x 3 grid has no error"):
         frontiers(found)
@@ -119,7 +112,7 @@ OTHERS = FormatSpace(["e4m2_sat", "e5m2_sat"], ["e6m9_sat", "bf16"])
         ({"n": 3}, "measure: without known tasks expected 4 to 12, .* 4 x 3 here; got 3"),
     ],
 )
-def test_wrong_choices_are_refused_before_anything_runs(
+def test_wrong_choices_run_nothing(
     options: dict[str, object], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=message):
@@ -138,12 +131,78 @@ def test_what_cannot_predict_is_refused(tmp_path: Path) -> None:
         run_study(study, tmp_path, everything=True, engine=ENGINE)
 
 
-def test_a_task_is_not_known_to_itself() -> None:
+def test_a_task_is_not_known_to_itself_and_defaults_cover_the_grid() -> None:
     known = Known.of(KNOWN, "noise 0.2", 2)
     assert len(known.errors) == 4
     assert not (known.errors == KNOWN.mean[1]).all(axis=1).any()
-
-
-def test_defaults_cover_the_grid() -> None:
     assert measuring._count(spec(0.1), None) == 9
     assert measuring._count(spec(0.1, space=OTHERS), None) == 4
+
+
+TRUTH = synthetic.truth(0.4).mean[0]
+
+
+def test_known_tasks_of_the_same_rank_predict_exactly(tmp_path: Path) -> None:
+    """Errors are a + b noise, so their rank is two."""
+    found = chosen_by_known(tmp_path, 3)
+    frontier = frontiers(found, known=KNOWN, rank=2)["noise 0.4"]
+    np.testing.assert_allclose(frontier.predicted, TRUTH, atol=1e-9)
+    assert frontier.how == "known"
+    seen = ~np.isnan(frontier.measured)
+    assert seen.sum() == 3
+    np.testing.assert_array_equal(frontier.band.error_low[seen], frontier.measured[seen])
+
+
+def test_a_task_alone_is_predicted_from_its_grid(tmp_path: Path) -> None:
+    found = run_study(spec(0.4), tmp_path, n=9, engine=ENGINE)
+    frontier = frontiers(found)["noise 0.4"]
+    # The errors are additive in the two formats, which the fit holds back a little.
+    assert frontier.how in ("alone", "measured")
+    assert np.abs(frontier.predicted - TRUTH).max() < 0.03
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    """Everything is measured."""
+    return run_study(spec(0.4), tmp_path_factory.mktemp("whole"), everything=True, engine=ENGINE)
+
+
+def test_what_is_measured_is_not_predicted_and_the_best_is_on_the_frontier(whole: Measured) -> None:
+    frontier = frontiers(whole, known=KNOWN, rank=2)["noise 0.4"]
+    assert frontier.how == "measured"
+    np.testing.assert_array_equal(frontier.predicted, frontier.measured)
+    np.testing.assert_array_equal(frontier.band.error_low, frontier.band.error_high)
+    frontier = frontiers(whole)["noise 0.4"]
+    cap = float(np.median(frontier.memory))
+    index = best(frontier, cap)
+    below = frontier.memory <= cap
+    assert frontier.predicted[index] == frontier.predicted[below].min()
+    assert index in pareto_front(frontier.memory, frontier.predicted)
+    with pytest.raises(ValueError, match=r"cap: 8 bytes are below the cheapest configuration's"):
+        best(frontier, 8.0)
+
+
+def test_too_little_or_other_known_errors_are_refused(tmp_path: Path, whole: Measured) -> None:
+    message = r"task noise 0.4: fit_grid: row . or column . .* measure"
+    with pytest.raises(ValueError, match=message):
+        frontiers(chosen_by_known(tmp_path / "two", 2))
+    write_study_spec(tmp_path, spec(0.4))
+    nothing = read_measured(tmp_path)
+    with pytest.raises(ValueError, match="nothing is measured yet; `lpkernels frontier run`"):
+        frontiers(nothing)
+    with pytest.raises(ValueError, match=r"task noise 0.4: nothing is measured yet"):
+        frontiers(nothing, task="noise 0.4")
+    other = ErrorMatrix(FormatSpace(["e4m3"], ["fp16"]), ["a"], [[0.5]])
+    with pytest.raises(ValueError, match="known: its errors are of other configurations: e4m3 x"):
+        frontiers(whole, known=other)
+
+
+def test_rows_of_choices_are_read_from_their_records(tmp_path: Path) -> None:
+    path, row = tmp_path / "choices.jsonl", {"type": "average", "method": "greedy"}
+    write_records(path, [{"type": "header", "kind": CHOICES}, row])
+    assert read_choices(path) == [row]
+    write_records(path, [{"type": "header", "kind": "run"}, row])
+    with pytest.raises(ValueError, match=r"expected records of bench.frontier_study"):
+        read_choices(path)
+    with pytest.raises(FileNotFoundError, match=r"expected records of bench.frontier_study at"):
+        read_choices(tmp_path / "none.jsonl")

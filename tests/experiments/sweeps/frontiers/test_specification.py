@@ -1,20 +1,31 @@
-"""What a study is: tasks, configurations, seeds; how a configuration trains; its memory."""
+"""What a study is: tasks, configurations, seeds, memory, its file, and its folder."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from lpkernels.experiments.sweeps.frontiers.measuring import run_study
 from lpkernels.experiments.sweeps.frontiers.specification import (
     FrontierSpec,
     read_frontier_spec,
     settings_of,
 )
+from lpkernels.experiments.sweeps.frontiers.store import (
+    FILE,
+    joined_spec,
+    read_measured,
+    write_study_spec,
+)
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.techniques.pareto import FormatSpace, count_tensors, training_memory
-from tests.experiments.sweeps.frontiers.synthetic import SPACE, spec
+from tests.experiments.sweeps import toy
+from tests.experiments.sweeps.frontiers.synthetic import ENGINE, SPACE, spec
 from tests.loops import each
+from tests.support.refusals import rejects
 
 TOML = """
 name = "two"
@@ -44,7 +55,7 @@ def test_a_configuration_sets_layers_masters_and_the_loss_scale() -> None:
     assert len({RunConfig.of(**settings_of(one)) for one in FormatSpace.peppp()}) == 99
 
 
-def test_a_file_holds_a_study(tmp_path: Path) -> None:
+def test_a_file_holds_a_study_whose_defaults_are_the_papers_configurations(tmp_path: Path) -> None:
     path = tmp_path / "study.toml"
     path.write_text(TOML)
     found = read_frontier_spec(path)
@@ -57,15 +68,12 @@ def test_a_file_holds_a_study(tmp_path: Path) -> None:
     assert (config.seed, config.workload.label_noise, config.optimizer.lr) == (5, 0.4, 0.02)
     assert config.flat()["ends"] == "e8m7:stochastic"
     assert config.name == "noisy: e4m2_sat e8m7" and config.threads == 1
-
-
-def test_without_axes_and_tasks_it_is_one_task_in_the_papers_configurations() -> None:
     found = FrontierSpec.from_dict({"base": {"data": "iris"}})
     assert (len(found.space), list(found.tasks), found.seeds) == (99, ["task"], [0, 1])
 
 
-@each(
-    "values, message",
+test_wrong_specifications_are_refused = rejects(
+    FrontierSpec.from_dict,
     [
         ({"taks": {}}, "specification: unknown field taks; did you mean tasks"),
         ({"low": ["e4m3"]}, "expected low and high, lists of formats, got low alone"),
@@ -76,10 +84,8 @@ def test_without_axes_and_tasks_it_is_one_task_in_the_papers_configurations() ->
         ({"tasks": {"a": {"epochz": 3}}}, r"\[tasks.a\]: RunConfig: unknown field epochz"),
         ({"tasks": {"a": {}, "b": {}}}, "the same cell twice"),
     ],
+    (TypeError, ValueError),
 )
-def test_wrong_specifications_are_refused(values: dict[str, object], message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=message):
-        FrontierSpec.from_dict(values)
 
 
 def test_the_memory_of_a_task_is_that_of_its_model_and_batch() -> None:
@@ -91,3 +97,45 @@ def test_the_memory_of_a_task_is_that_of_its_model_and_batch() -> None:
     np.testing.assert_array_equal(found.memory("noise 0.0"), expected)
     with pytest.raises(ValueError, match=r"task: expected one of noise 0.0, got 'other'"):
         found.config("other")
+
+
+def test_tasks_and_seeds_may_join(tmp_path: Path) -> None:
+    run_study(spec(0.1), tmp_path, everything=True, engine=ENGINE)
+    found = run_study(spec(0.3, seeds=2), tmp_path, everything=True, engine=ENGINE)
+    assert found.matrix.tasks == ("noise 0.1", "noise 0.3")
+    assert found.spec.seeds == [0, 1]
+    # The second seed of the first task was not asked for.
+    missing = (found.matrix.errors != found.matrix.errors).sum(axis=(1, 2))
+    assert list(missing) == [12, 0]
+
+
+def test_the_specification_comes_back(tmp_path: Path) -> None:
+    write_study_spec(tmp_path, spec(0.1, 0.4))
+    found = read_measured(tmp_path)
+    assert found.spec == spec(0.1, 0.4)
+    assert found.asked == {"noise 0.1": [], "noise 0.4": []}
+
+
+@each(
+    "change, message",
+    [
+        ({"space": FormatSpace(["e4m3"], ["fp16"])}, "its configurations are e3m1_sat .*; here e4"),
+        ({"base": {"data": "wine"}}, r"its \[base\] is \{'data': 'iris'.*; here"),
+        ({"tasks": {"noise 0.1": {"width": 9}}}, r"its \[tasks.noise 0.1\] is .*0.1.*; here"),
+    ],
+)
+def test_another_study_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    write_study_spec(tmp_path, spec(0.1))
+    with pytest.raises(ValueError, match=f"holds another study; choose another .*: {message}"):
+        joined_spec(tmp_path, replace(spec(0.1), **change))
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="expected the folder of a study at"):
+        read_measured(tmp_path)
+    toy.run(toy.spec(), tmp_path)
+    with pytest.raises(ValueError, match="holds a sweep; choose another folder"):
+        joined_spec(tmp_path, spec(0.1))
+    (tmp_path / FILE).write_text('{"kind": "frontier curves"}')
+    with pytest.raises(ValueError, match="expected a study of frontiers, got 'frontier curves'"):
+        read_measured(tmp_path)

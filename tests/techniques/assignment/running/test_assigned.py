@@ -9,33 +9,23 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lpkernels as lp
-from lpkernels.techniques.assignment import (
-    Assigned,
-    Assignment,
-    Count,
-    Promoter,
-    assign,
-    demote,
-    group,
-    trace,
-)
+from lpkernels.techniques.assignment import Assigned, Count, Promoter, assign, train_with_assignment
 from lpkernels.techniques.assignment.running.checking import check_batch
-from lpkernels.techniques.loss_scaling import LossScaler
+from lpkernels.techniques.loss_scaling import LossScaler, MasterWeights
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.computes import Computes
-from tests.techniques.assignment.networks import chain_batch, chain_model
-from tests.techniques.assignment.running.runs import assigned_of, chained, gradients, seen_by
+from tests.support.refusals import refuses
+from tests.techniques.assignment.networks import chain_model, demoted, seeded_chain
+from tests.techniques.assignment.running.runs import (
+    assigned_of,
+    chained,
+    gradients,
+    seen_by,
+    stepped,
+)
 
-
-def chain() -> tuple[nn.Sequential, tuple[Tensor, Tensor]]:
-    torch.manual_seed(1)
-    return chain_model(), chain_batch()
-
-
-def made(ratio: float = 0.6) -> Assignment:
-    model, batch = chain()
-    return demote(group(trace(model, F.cross_entropy, batch)), ratio)
+MADE = demoted(*seeded_chain(), 0.6)
 
 
 def widened(assigned: Assigned, **elements: int) -> None:
@@ -53,14 +43,12 @@ def test_an_overflow_promotes_one_tensor_two_steps_later():
     before = assigned.assignment
     overflowing = norm_overflows(assigned, batch)
     assert 100 < overflowing < 900
-    gradients(assigned, batch)
-    assert assigned.step() == ()
+    assert stepped(assigned, batch) == ()
     assert assigned.assignment == before
     assert assigned.counts == {}
     widened(assigned, weight=1, bias=0)
-    gradients(assigned, batch)
     # The second call decides by the first step; the third step is the first in high precision.
-    assert assigned.step() == ("1.Y",)
+    assert stepped(assigned, batch) == ("1.Y",)
     assert [(p.step, p.key, p.trigger) for p in assigned.promotions] == [(0, "1.Y", "overflow")]
     assert assigned.promotions[0].value == overflowing / 1024
     assert assigned.counts["1.Y"] == Count(overflowing, assigned.counts["1.Y"].underflow, 0, 1024)
@@ -73,16 +61,16 @@ def test_an_overflow_promotes_one_tensor_two_steps_later():
     assert_bit_equal(rounded, lp.quantize(values, before.formats.activation.high))
 
 
+def quantized(x: Tensor, assigned: Assigned, key: str) -> Tensor:
+    return lp.quantize(x.detach(), assigned.assignment.format_of(key))
+
+
 def norm_overflows(assigned: Assigned, batch: tuple[Tensor, Tensor]) -> int:
     """The elements of the first norm's results that are beyond FP_4_3_4."""
     weight = quantized(assigned.model.get_parameter("0.weight"), assigned, "0.weight.P")
     x = F.conv2d(quantized(batch[0], assigned, "input.Y"), weight, padding=1)
     y = F.batch_norm(quantized(x, assigned, "0.Y"), None, None, *[torch.full((4,), 20.0)] * 2, True)
     return int((y.abs() >= 31).sum())
-
-
-def quantized(x: Tensor, assigned: Assigned, key: str) -> Tensor:
-    return lp.quantize(x.detach(), assigned.assignment.format_of(key))
 
 
 def test_two_of_two_hundred_promote_and_one_does_not():
@@ -96,10 +84,7 @@ def test_two_of_two_hundred_promote_and_one_does_not():
         x = torch.full((200, 1), 30.99)
         x[:overflowing] = 31
         assigned = assigned_of(model, (x, None), 1.0, lambda y, _: y.mean())
-        assigned(x, None).backward()
-        assert assigned.step() == ()
-        assigned(x, None).backward()
-        assert assigned.step() == promoted
+        assert [stepped(assigned, (x, None)) for _ in range(2)] == [(), promoted]
 
 
 def test_gradients_never_promote_and_skip_the_step():
@@ -121,7 +106,7 @@ def test_gradients_never_promote_and_skip_the_step():
 
 @each("pack", [True, False])
 def test_a_value_without_a_code_makes_the_gradients_nan_and_promotes_nothing(pack: bool) -> None:
-    model, (x, target) = chain()
+    model, (x, target) = seeded_chain()
     x[0, 0, 0, 0] = torch.nan
     assigned = assigned_of(model, (x, target), 1.0, pack=pack)
     for _ in range(2):
@@ -154,35 +139,36 @@ def test_a_nan_that_does_not_reach_the_loss_skips_the_step():
 
 def test_the_batches_of_a_step_are_counted_together():
     assigned, batch = chained(1.0)
-    for _ in range(3):
+    for _ in range(2):
         assigned(*batch).backward()
-    assigned.step()
-    assigned(*batch).backward()
-    assigned.step()
+    # The counts are those of the step before.
+    stepped(assigned, batch)
+    stepped(assigned, batch)
     assert assigned.counts["0.Y"].numel == 3 * 1024
 
 
 def test_the_model_is_changed_by_the_optimizer_alone():
-    model, batch = chain()
+    model, batch = seeded_chain()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    classes = [type(module) for module in model.modules()]
-    hooks = [dict(module._forward_hooks) for module in model.modules()]
-    assignment = made()
-    with assign(model, F.cross_entropy, assignment) as assigned:
+
+    def found() -> list[Any]:
+        return [(type(module), dict(module._forward_hooks)) for module in model.modules()]
+
+    modules = found()
+    with assign(model, F.cross_entropy, MADE) as assigned:
         assigned(*batch)
         # Batch norm updates its statistics in training; everything else is as it was.
         for name, value in model.state_dict().items():
             assert torch.equal(value, before[name]) != ("running" in name or "num" in name)
-    assert [type(module) for module in model.modules()] == classes
-    assert [dict(module._forward_hooks) for module in model.modules()] == hooks
-    with pytest.raises(RuntimeError, match="it was removed; make another one with assign"):
-        assigned(*batch)
+    assert found() == modules
+    for call in (assigned, lambda *batch: check_batch(assigned, *batch)):
+        with pytest.raises(RuntimeError, match="it was removed; make another one with assign"):
+            call(*batch)
 
 
 def test_the_output_for_an_evaluation_is_that_of_the_current_formats():
     assigned, batch = chained(1.0)
-    gradients(assigned, batch)
-    assigned.step()
+    stepped(assigned, batch)
     assigned.model.eval()
     y = assigned.output(batch[0])
     assert not y.requires_grad
@@ -193,32 +179,20 @@ def test_the_output_for_an_evaluation_is_that_of_the_current_formats():
     # The batch may have any size, and none of its values are counted.
     assert assigned.output(torch.randn(7, 1, 8, 8)).shape == (7, 10)
     assigned.model.train()
-    gradients(assigned, batch)
-    assigned.step()
-    gradients(assigned, batch)
-    assigned.step()
+    for _ in range(2):
+        stepped(assigned, batch)
     assert assigned.counts["0.Y"].numel == 1024
 
 
 def test_a_state_goes_on_where_it_was():
-    model, batch = chain()
-
-    def start() -> Assigned:
-        assigned = assigned_of(model, batch, 0.6)
+    model, batch = seeded_chain()
+    one, other, again = (assigned_of(model, batch, 0.6) for _ in range(3))
+    for assigned in (one, other, again):
         widened(assigned, weight=20, bias=20)
-        return assigned
-
-    one = start()
-    for _ in range(2):
-        gradients(one, batch)
-        one.step()
-    other = start()
-    gradients(other, batch)
-    other.step()
-    again = start()
+    for assigned in (one, one, other):
+        stepped(assigned, batch)
     again.load_state_dict(other.state_dict())
-    gradients(again, batch)
-    again.step()
+    stepped(again, batch)
     assert again.promotions == one.promotions != []
     assert again.assignment == one.assignment
     assert_bit_equal(gradients(again, batch)[0], gradients(one, batch)[0])
@@ -227,38 +201,44 @@ def test_a_state_goes_on_where_it_was():
 
 
 def test_a_promoter_with_options_decides():
-    model, batch = chain()
-    assignment = made(1.0)
-    promoter = Promoter(assignment, 0.01, underflow=0.0)
-    assigned = assign(model, F.cross_entropy, assignment, promote=promoter)
-    for _ in range(2):
-        gradients(assigned, batch)
-        promoted = assigned.step()
-    assert "0.weight.P" in promoted
+    model, batch = seeded_chain()
+    made = demoted(model, batch)
+    promoter = Promoter(made, 0.01, underflow=0.0)
+    assigned = assign(model, F.cross_entropy, made, promote=promoter)
+    assert "0.weight.P" in [stepped(assigned, batch) for _ in range(2)][1]
     assert {p.trigger for p in promoter.promotions} == {"underflow"}
     assert assigned.assignment is promoter.assignment
 
 
 def test_a_shorter_batch_may_come_once_the_whole_one_is_checked():
-    model, batch = chain()
+    model, batch = seeded_chain()
     short = (batch[0][:3], batch[1][:3])
-    refused, checked = (assigned_of(model, batch, 0.6) for _ in range(2))
+    checked, computed = (assigned_of(model, batch, 0.6) for _ in range(2))
     with pytest.raises(ValueError, match="it is of another batch"):
-        refused(*short)
-    with pytest.raises(ValueError, match="it is of another batch"):
-        check_batch(refused, *short)
+        check_batch(checked, *short)
     check_batch(checked, *batch)
-    checked(*short).backward()
-    assert checked.step() == ()
-    checked.remove()
-    with pytest.raises(RuntimeError, match="it was removed"):
-        check_batch(checked, *batch)
-    gradients(again := assigned_of(model, batch, 0.6), batch)
-    assert again(*short).isfinite()
+    gradients(computed, batch)
+    for assigned in (checked, computed):
+        assert gradients(assigned, short)[0].isfinite()
+        assert assigned.step() == ()
+
+
+def test_an_assignment_of_something_else_is_found_before_anything_changes():
+    model, batch = seeded_chain()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ValueError, match="it is of another batch"):
+        assign(model, F.cross_entropy, MADE)(batch[0][:2], batch[1][:2])
+    with pytest.raises(ValueError, match="it is of another model: it lacks"):
+        assign(model, lambda y, t: (y * y).sum(), MADE)(*batch)
+    for name, value in model.state_dict().items():
+        assert_bit_equal(value, before[name])
+    other = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    with pytest.raises(ValueError, match="it is of another model"):
+        assign(other, F.cross_entropy, MADE)(*batch)
 
 
 def test_without_counts_nothing_is_promoted():
-    model, batch = chain()
+    model, batch = seeded_chain()
     counted = gradients(assigned_of(model, batch, 0.6), batch)
     assigned = assigned_of(model, batch, 0.6, counts=False, promote=None)
     assert_bit_equal(gradients(assigned, batch)[0], counted[0])
@@ -266,42 +246,22 @@ def test_without_counts_nothing_is_promoted():
     assert assigned.counts == {}
 
 
-@each(
-    "options, error, message",
+PROMOTERS = Promoter(demoted(*seeded_chain())), Promoter(MADE, error=0.1)
+test_what_is_refused = refuses(
+    assign,
     [
-        ({"fan_out": "each"}, ValueError, "fan_out must be one of sum, branches; got 'each'"),
-        ({"pack": 1}, TypeError, "pack must be True or False, got 1"),
-        ({"counts": False}, ValueError, "promotion needs counts; give promote=None"),
-        ({"promote": 2.0}, ValueError, "threshold must be from 0 to 1"),
-        ({"promote": Promoter(made(1.0))}, ValueError, "the Promoter is of another assignment"),
-        ({"promote": Promoter(made(), error=0.1)}, ValueError, "rounding errors are not measured"),
-        (
-            {"assignment": "all"},
-            TypeError,
-            r"expected an Assignment, such as demote\(...\), got str",
-        ),
-        ({"model": 1}, TypeError, "Module"),
+        ((), {"fan_out": "each"}, ValueError, "fan_out must be one of sum, branches; got 'each'"),
+        ((), {"pack": 1}, TypeError, "pack must be True or False, got 1"),
+        ((), {"counts": False}, ValueError, "promotion needs counts; give promote=None"),
+        ((), {"promote": 2.0}, ValueError, "threshold must be from 0 to 1"),
+        ((), {"promote": PROMOTERS[0]}, ValueError, "the Promoter is of another assignment"),
+        ((), {"promote": PROMOTERS[1]}, ValueError, "rounding errors are not measured"),
+        ((), {"assignment": "all"}, TypeError,
+         r"expected an Assignment, such as demote\(...\), got str"),
+        ((), {"model": 1}, TypeError, "Module"),
     ],
-)
-def test_what_is_refused(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    given = {"model": chain()[0], "loss": F.cross_entropy, "assignment": made(), **options}
-    with pytest.raises(error, match=message):
-        assign(**given)
-
-
-def test_an_assignment_of_something_else_is_found_before_anything_changes():
-    model, batch = chain()
-    before = copy.deepcopy(model.state_dict())
-    small = (batch[0][:2], batch[1][:2])
-    with pytest.raises(ValueError, match="it is of another batch"):
-        assign(model, F.cross_entropy, made())(*small)
-    other = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    with pytest.raises(ValueError, match="it is of another model"):
-        assign(other, F.cross_entropy, made())(*batch)
-    with pytest.raises(ValueError, match="it is of another model: it lacks"):
-        assign(model, lambda y, t: (y * y).sum(), made())(*batch)
-    for name, value in model.state_dict().items():
-        assert_bit_equal(value, before[name])
+    model=seeded_chain()[0], loss=F.cross_entropy, assignment=MADE,
+)  # fmt: skip
 
 
 def test_a_model_that_computes_others_from_step_to_step_is_refused():
@@ -324,3 +284,76 @@ def test_second_derivatives_are_refused():
     value = assigned(*batch)
     with pytest.raises(NotImplementedError, match="no second derivative"):
         torch.autograd.grad(value, list(assigned.model.parameters()), create_graph=True)
+
+
+def batches(count: int) -> list[tuple[Tensor, Tensor]]:
+    torch.manual_seed(7)
+    return [(torch.randn(4, 1, 8, 8), (torch.arange(4) + i) % 10) for i in range(count)]
+
+
+def start(model: nn.Module, **options: Any) -> tuple[Assigned, torch.optim.Optimizer]:
+    assigned = assigned_of(model, batches(1)[0], 1.0, **options)
+    return assigned, torch.optim.SGD(assigned.model.parameters(), lr=0.05, momentum=0.9)
+
+
+SCALERS: dict[str, Any] = {
+    "ours": lambda: LossScaler(init_scale=2.0**20, growth_interval=3),
+    "torchs": lambda: torch.amp.GradScaler("cpu", init_scale=2.0**20, growth_interval=3),
+    "none": lambda: None,
+}
+
+
+@each("name", SCALERS)
+def test_the_loop_is_the_steps_written_out(name: str) -> None:
+    torch.manual_seed(1)
+    model = chain_model()
+    assigned, optimizer = start(model)
+    looped = list(train_with_assignment(assigned, optimizer, batches(8), scaler=SCALERS[name]()))
+    other, optimizer = start(model)
+    scaler = SCALERS[name]()
+    for (input, target), result in zip(batches(8), looped, strict=True):
+        optimizer.zero_grad()
+        value = other(input, target)
+        assert_bit_equal(result.loss, value.detach())
+        assert result.bit_ratio == other.assignment.bit_ratio
+        assert result.ratio == other.assignment.ratio
+        if scaler is None:
+            value.backward()
+            optimizer.step()
+        else:
+            scaler.scale(value).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        assert result.promoted == other.step()
+    for p, q in zip(assigned.model.parameters(), other.model.parameters(), strict=True):
+        assert_bit_equal(p, q)
+    # The logarithms of four examples get a quarter of the loss's gradient, and 2^19 / 4 is above
+    # 2^17 - 2^14, the largest gradient of e5m2 as the paper has it.
+    skipped = [number for number, result in enumerate(looped) if result.skipped]
+    assert skipped == ([] if name == "none" else [0, 1, 5])
+
+
+def test_a_loss_falls_and_master_weights_take_the_gradients():
+    torch.manual_seed(1)
+    for masters in (False, True):
+        assigned, optimizer = start(chain_model())
+        if masters:
+            optimizer = MasterWeights(optimizer, weight="bf16", master="fp32")
+        loader = batches(1) * 30
+        results = list(train_with_assignment(assigned, optimizer, loader, scaler=LossScaler()))
+        assert results[-1].loss < 0.5 * results[0].loss
+        assert not any(result.skipped for result in results[2:])
+
+
+def test_it_ends_after_so_many_steps():
+    assigned, optimizer = start(chain_model())
+    loader = iter(batches(5))
+    assert len(list(train_with_assignment(assigned, optimizer, loader, steps=2))) == 2
+    assert list(train_with_assignment(assigned, optimizer, loader, steps=0)) == []
+    assert len(list(loader)) == 3
+    with pytest.raises(ValueError, match="steps must be at least 0, or None, got -1"):
+        train_with_assignment(assigned, optimizer, loader, steps=-1)
+    wrong: Any = assigned.model
+    match = r"train_with_assignment: expected what assign\(.*, got Sequential"
+    with pytest.raises(TypeError, match=match):
+        train_with_assignment(wrong, optimizer, loader)

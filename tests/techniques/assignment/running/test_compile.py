@@ -30,6 +30,16 @@ def step(run: Any, assigned: Assigned, batch: Any) -> tuple[Tensor, tuple[str, .
     return value.detach(), assigned.step()
 
 
+def pair(name: str, ratio: float = 0.6, gain: float | None = None) -> Any:
+    """A batch, and twice the model under an assignment: to run as it is, and to compile."""
+    torch.manual_seed(1)
+    model, batch = NETWORKS[name]()
+    if gain is not None:
+        torch.nn.init.constant_(model[1].weight, gain)
+        torch.nn.init.constant_(model[1].bias, gain)
+    return batch, *(assigned_of(model, batch, ratio) for _ in range(2))
+
+
 def same_gradients(one: Assigned, other: Assigned) -> None:
     for p, q in zip(one.model.parameters(), other.model.parameters(), strict=True):
         assert_bit_equal(p.grad, q.grad)
@@ -42,24 +52,19 @@ def functions(m: Any, x: Tensor) -> Tensor:
     return m.head(nn.functional.relu(y - 1.5, inplace=True)) @ m.head.weight
 
 
+SMALL = (torch.randn(4, 6), torch.arange(4))
 NETWORKS: dict[str, Any] = {
-    "layers": lambda: (
-        nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 5)),
-        (torch.randn(4, 6), torch.arange(4)),
-    ),
+    "layers": lambda: (nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 5)), SMALL),
     "chain": lambda: (chain_model(), chain_batch()),
     "functions": lambda: (
-        Computes(functions, first=nn.Linear(6, 5), head=nn.Linear(5, 5)),
-        (torch.randn(4, 6), torch.arange(4)),
+        Computes(functions, first=nn.Linear(6, 5), head=nn.Linear(5, 5)), SMALL,
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["chain", "functions"])
 def test_a_compiled_step_has_the_bits_of_the_step(name: str) -> None:
-    torch.manual_seed(1)
-    model, batch = NETWORKS[name]()
-    eager, compiled = (assigned_of(model, batch, 0.6) for _ in range(2))
+    batch, eager, compiled = pair(name)
     run = compiled.compiled(*batch, backend="aot_eager")
     for _ in range(2):
         one, other = step(eager, eager, batch), step(run, compiled, batch)
@@ -100,9 +105,7 @@ def codes_kept_by(partition: Any) -> Any:
 
 
 def test_what_a_compiled_step_keeps_are_codes_as_wide_as_high_precision(monkeypatch: Any) -> None:
-    torch.manual_seed(1)
-    model, (x, target) = chain_model(), chain_batch()
-    eager, compiled = (assigned_of(model, (x, target), 0.6) for _ in range(2))
+    (x, target), eager, compiled = pair("chain")
     room = compiled._room()
     assert set(room.values()) == {16}
     monkeypatch.setattr(module, "Traced", lambda *given: Traced(*given[:-1], room))
@@ -112,8 +115,7 @@ def test_what_a_compiled_step_keeps_are_codes_as_wide_as_high_precision(monkeypa
         loss = run(x, target)
     (loss * SCALE).backward()
     assert not compiled.overflowed
-    one = step(eager, eager, (x, target))
-    assert_bit_equal(loss.detach(), one[0])
+    assert_bit_equal(loss.detach(), step(eager, eager, (x, target))[0])
     same_gradients(compiled, eager)
     # An element takes two bytes, and nothing in float32 is larger than the statistics of a norm.
     assert sum(t.numel() for t in kept if t.dtype == torch.uint8) > 2 * 3000
@@ -126,12 +128,7 @@ def test_what_a_compiled_step_keeps_are_codes_as_wide_as_high_precision(monkeypa
 
 
 def test_a_promotion_compiles_nothing_and_changes_the_formats():
-    torch.manual_seed(1)
-    model, batch = chain_model(), chain_batch()
-    with torch.no_grad():
-        model[1].weight.fill_(20)
-        model[1].bias.fill_(20)
-    eager, compiled = (assigned_of(model, batch, 0.6) for _ in range(2))
+    batch, eager, compiled = pair("chain", gain=20)
     counter = CompileCounterWithBackend("aot_eager")
     run = compiled.compiled(*batch, backend=counter)
     overflowing = []
@@ -151,40 +148,35 @@ def test_a_promotion_compiles_nothing_and_changes_the_formats():
 @pytest.mark.parametrize("name", ["layers", "chain"])
 def test_inductor_compiles_it_too(name: str) -> None:
     # This takes 15 seconds and more, most of which the C++ compiler that inductor starts takes.
-    torch.manual_seed(1)
-    model, batch = NETWORKS[name]()
-    eager, compiled = (assigned_of(model, batch, 1.0) for _ in range(2))
+    batch, eager, compiled = pair(name, 1.0)
     one, other = (step(eager, eager, batch), step(compiled.compiled(*batch), compiled, batch))
     torch.testing.assert_close(other[0], one[0], rtol=0.1, atol=0.1)
 
 
-def test_what_the_compiler_does_not_show_is_an_error():
-    # Dynamo (torch 2.13) does not tell a mode of calls of torch.relu_.
-    model = Computes(lambda m, x: torch.relu_(m.linear(x) + 1), linear=nn.Linear(6, 5))
-    batch = (torch.randn(4, 6), torch.arange(4))
-    run = assigned_of(model, batch, 0.6).compiled(*batch, backend="eager")
-    with pytest.raises(Exception, match=r"torch\.compile does not call 'relu_' as the model does"):
-        run(*batch)
-
-
-def test_attention_in_one_call_is_refused():
-    model = Computes(lambda m, x: nn.functional.scaled_dot_product_attention(x, m.linear(x), x),
-                     linear=nn.Linear(6, 6))  # fmt: skip
-    batch = (torch.randn(2, 4, 6), torch.zeros(2, 6, dtype=torch.int64, device="cpu"))
-    run = assigned_of(model, batch, 0.6).compiled(*batch, backend="eager")
-    with pytest.raises(Exception, match="scaled_dot_product_attention in one call is not compiled"):
-        run(*batch)
+@pytest.mark.parametrize(
+    ("function", "match"),
+    [
+        # Dynamo (torch 2.13) does not tell a mode of calls of torch.relu_.
+        (lambda m, x: torch.relu_(m.linear(x) + 1),
+         r"torch\.compile does not call 'relu_' as the model does"),
+        (lambda m, x: nn.functional.scaled_dot_product_attention(*[m.linear(x)[:, None]] * 3)[:, 0],
+         "scaled_dot_product_attention in one call is not compiled"),
+    ],
+)  # fmt: skip
+def test_what_is_not_compiled_is_an_error(function: Any, match: str) -> None:
+    assigned = assigned_of(Computes(function, linear=nn.Linear(6, 6)), SMALL, 0.6)
+    with pytest.raises(Exception, match=match):
+        assigned.compiled(*SMALL, backend="eager")(*SMALL)
 
 
 def test_what_is_compiled_is_for_batches_such_as_the_first():
-    model, (x, target) = chain_model(), chain_batch()
-    assigned = assigned_of(model, (x, target), 0.6)
+    (x, target), assigned, _ = pair("chain")
     run = assigned.compiled(x, target, backend="eager")
     with pytest.raises(ValueError, match="compiled for batches of other sizes"):
         run(x[:2], target[:2])
     assigned.model.eval()
     with pytest.raises(ValueError, match="or for other modes"):
         run(x, target)
-    branches = assigned_of(copy.deepcopy(model), (x, target), 0.6, fan_out="branches")
+    branches = assigned_of(chain_model(), (x, target), 0.6, fan_out="branches")
     with pytest.raises(ValueError, match='compiled needs fan_out="sum", got "branches"'):
         branches.compiled(x, target)

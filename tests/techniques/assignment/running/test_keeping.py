@@ -4,15 +4,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 import lpkernels as lp
 from lpkernels.experiments.workloads.models import Task, build_model
-from lpkernels.techniques.assignment import Formats, assign, demote, group, trace
+from lpkernels.techniques.assignment import Formats, assign
 from lpkernels.techniques.assignment.tracing.compact import compact
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.computes import Computes
-from tests.techniques.assignment.networks import chain_batch, chain_model
+from tests.techniques.assignment.networks import chain_batch, chain_model, demoted
 from tests.techniques.assignment.running.runs import assigned_of, chained, gradients, same
 
 
@@ -80,21 +81,16 @@ def test_the_chain_keeps_each_tensor_once_in_its_bits():
 def test_the_memory_of_a_step_really_falls():
     torch.manual_seed(6)
     model, batch = build_model("resnet8", Task("images", (3, 32, 32), 10)), image_batch(16)
-    packed, whole = (
-        held_by_the_graph(assigned_of(model, batch, 1.0, pack=pack), batch)
-        for pack in (True, False)
-    )
-    assert packed < 0.3 * whole
-
-
-def held_by_the_graph(assigned: Any, batch: Any) -> int:
-    """The bytes that torch allocated in a forward pass and has not freed, while its graph lives."""
-    assigned(*batch)
-    with torch.profiler.profile(profile_memory=True) as profile:
-        value = assigned(*batch)
-    held = sum(event.self_cpu_memory_usage for event in profile.key_averages())
-    del value
-    return int(held)
+    held = {}
+    for pack in (True, False):
+        assigned = assigned_of(model, batch, 1.0, pack=pack)
+        assigned(*batch)
+        # The bytes that torch allocates in a forward pass and has not freed while its graph lives.
+        with torch.profiler.profile(profile_memory=True) as profile:
+            value = assigned(*batch)
+        held[pack] = sum(event.self_cpu_memory_usage for event in profile.key_averages())
+        del value
+    assert held[True] < 0.3 * held[False]
 
 
 def test_memory_is_given_back_with_the_graph():
@@ -108,13 +104,9 @@ def test_memory_is_given_back_with_the_graph():
         assert (assigned._meter.packed, assigned._meter.whole) == (0, 0)
         assert assigned.memory().bytes > 0
         assert assigned.memory().bytes == 0
-
-
-def test_without_gradients_nothing_is_kept():
-    assigned, batch = chained()
+    # Without gradients nothing is kept.
     with torch.no_grad():
-        value = assigned(*batch)
-    assert not value.requires_grad
+        assert not assigned(*batch).requires_grad
     assert assigned.memory().bytes == 0
 
 
@@ -123,39 +115,32 @@ def test_formats_of_all_kinds_are_kept(low: str) -> None:
     formats = Formats(activation=("fp32", low)) if low != "fp32" else Formats.same("fp32")
     torch.manual_seed(6)
     model, batch = chain_model(), chain_batch()
-    made = demote(group(trace(model, nn.functional.cross_entropy, batch)), 1.0, formats=formats)
-    found = [
-        gradients(assign(model, nn.functional.cross_entropy, made, pack=pack, promote=None), batch)
+    made = demoted(model, batch, formats=formats)
+    one, other = (
+        gradients(assign(model, cross_entropy, made, pack=pack, promote=None), batch)
         for pack in (True, False)
-    ]
-    same(found[0][1], found[1][1])
+    )
+    same(one[1], other[1])
 
 
-COMPACT: dict[str, tuple[str, Tensor]] = {
-    "a mask": ("masked_fill", torch.rand(3, 7) > 0.5),
-    "noise of dropout": ("dropout", (torch.rand(5, 9) > 0.3).float() / 0.7),
-    "all dropped": ("dropout", torch.zeros(4)),
-    "indices": ("max_pool2d", torch.randint(0, 2**15 - 1, (4, 5))),
-}
-
-
-@each("name", COMPACT)
-def test_what_is_compact_is_the_same(name: str) -> None:
-    operation, x = COMPACT[name]
+@each(
+    "operation, x",
+    [
+        ("masked_fill", torch.rand(3, 7) > 0.5),
+        ("dropout", (torch.rand(5, 9) > 0.3).float() / 0.7),
+        ("dropout", torch.zeros(4)),
+        ("max_pool2d", torch.randint(0, 2**15 - 1, (4, 5))),
+    ],
+)
+def test_what_is_compact_is_the_same(operation: str, x: Tensor) -> None:
     found = compact(operation, x)
     assert found is not None
     assert found.nbytes <= max(1, x.nbytes // 4)
     assert_bit_equal(found.tensor(), x)
 
 
-@each(
-    "operation, x",
-    [
-        ("dropout", torch.tensor([0.0, 1.0, 2.0])),
-        ("relu", torch.tensor([0.0, 1.0])),
-        ("max_pool2d", torch.tensor([2**15])),
-        ("embedding", torch.tensor([1])),
-    ],
-)
-def test_what_needs_its_bits_keeps_them(operation: str, x: Tensor) -> None:
-    assert compact(operation, x) is None
+def test_what_needs_its_bits_keeps_them() -> None:
+    assert compact("dropout", torch.tensor([0.0, 1.0, 2.0])) is None
+    assert compact("relu", torch.tensor([0.0, 1.0])) is None
+    assert compact("max_pool2d", torch.tensor([2**15])) is None
+    assert compact("embedding", torch.tensor([1])) is None

@@ -20,8 +20,6 @@ from lpkernels.techniques.assignment import (
     uniform,
 )
 from lpkernels.techniques.assignment.running._plan import Plan, planned
-from lpkernels.techniques.loss_scaling import LossScaler
-from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.computes import Computes
 from tests.techniques.assignment.running.runs import assigned_of, gradients, same, seen_by
@@ -30,6 +28,7 @@ Loss = Callable[[Any, Tensor], Tensor]
 #: A scale that the paper's 8 bits, which end at 114,688, do not hold. Gradients of results are
 #: smaller by the number of examples.
 LARGE = 2.0**20
+FAN_OUT = each("fan_out", ["sum", "branches"])
 
 
 def batch_of(examples: int = 32) -> tuple[Tensor, Tensor]:
@@ -42,8 +41,8 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 5))
 
 
-def ce(y: Tensor, t: Tensor) -> Tensor:
-    return F.cross_entropy(y, t)
+def ce(y: Tensor, t: Tensor, reduction: str = "mean") -> Tensor:
+    return F.cross_entropy(y, t, reduction=reduction)
 
 
 def decay(y: Tensor) -> Tensor:
@@ -57,33 +56,30 @@ def in_place(y: Tensor, t: Tensor) -> Tensor:
 
 
 # By name: a loss, and the operations whose gradients are its own.
-PASSING: dict[str, tuple[Loss, set[str]]] = {
-    "one": (ce, {"nll_loss"}),
-    "a mean of many": (lambda y, t: F.cross_entropy(y, t, reduction="none").mean(), {"mean"}),
-    "a sum of two": (lambda y, t: ce(y, t) + decay(y), {"add", "nll_loss", "mean"}),
+PASSING: dict[str, tuple[Loss, str]] = {
+    "one": (ce, "nll_loss"),
+    "a mean of many": (lambda y, t: ce(y, t, "none").mean(), "mean"),
+    "a sum of two": (lambda y, t: ce(y, t) + decay(y), "add nll_loss mean"),
     "Python's sum": (
-        lambda y, t: sum([ce(y, t), decay(y)], torch.zeros(())),
-        {"add", "add_1", "nll_loss", "mean"},
+        lambda y, t: sum([ce(y, t), decay(y)], torch.zeros(())), "add add_1 nll_loss mean",
     ),
-    "in place": (in_place, {"add", "nll_loss", "mean"}),
-    "a difference": (
-        lambda y, t: -(1.0 - ce(y, t) - decay(y)), {"neg", "sub", "rsub", "nll_loss", "mean"},
+    "in place": (in_place, "add nll_loss mean"),
+    "a difference": (lambda y, t: -(1.0 - ce(y, t) - decay(y)), "neg sub rsub nll_loss mean"),
+    "another shape": (
+        lambda y, t: (ce(y, t).reshape(1) + decay(y)).sum().squeeze().clone(),
+        "sum add nll_loss mean",
     ),
-    "another shape": (lambda y, t: (ce(y, t).reshape(1) + decay(y)).sum().squeeze().clone(),
-                      {"sum", "add", "nll_loss", "mean"}),
 }  # fmt: skip
 # Losses whose parts have gradients of their own.
-CHANGING: dict[str, tuple[Loss, set[str]]] = {
-    "a factor": (lambda y, t: ce(y, t) + 0.3 * decay(y), {"add", "nll_loss", "mul"}),
-    "alpha": (lambda y, t: torch.sub(ce(y, t), decay(y), alpha=0.5), {"sub"}),
-    "twice": (lambda y, t: (lambda a: a + a)(ce(y, t)), {"add"}),
-    "read elsewhere": (lambda y, t: (lambda a: a + a * a)(ce(y, t)), {"add", "mul"}),
-    "one of many": (
-        lambda y, t: ce(y, t) + F.cross_entropy(y, t, reduction="none")[0], {"add", "nll_loss"},
-    ),
-    "many copies of one": (lambda y, t: ce(y, t).expand(3).sum(), {"sum"}),
-    "many": (lambda y, t: y.square().sum() + ce(y, t), {"add", "sum", "nll_loss"}),
-}  # fmt: skip
+CHANGING: dict[str, tuple[Loss, str]] = {
+    "a factor": (lambda y, t: ce(y, t) + 0.3 * decay(y), "add nll_loss mul"),
+    "alpha": (lambda y, t: torch.sub(ce(y, t), decay(y), alpha=0.5), "sub"),
+    "twice": (lambda y, t: (lambda a: a + a)(ce(y, t)), "add"),
+    "read elsewhere": (lambda y, t: (lambda a: a + a * a)(ce(y, t)), "add mul"),
+    "one of many": (lambda y, t: ce(y, t) + ce(y, t, "none")[0], "add nll_loss"),
+    "many copies of one": (lambda y, t: ce(y, t).expand(3).sum(), "sum"),
+    "many": (lambda y, t: y.square().sum() + ce(y, t), "add sum nll_loss"),
+}
 
 
 LOSSES = PASSING | CHANGING
@@ -93,10 +89,10 @@ LOSSES = PASSING | CHANGING
 def test_which_gradients_are_the_loss_s_own(name: str) -> None:
     loss, ops = LOSSES[name]
     plan = planned(network(), loss, batch_of(), grad=True)
-    assert plan.passed == {f"loss.{op}.GY" for op in ops}
+    assert plan.passed == {f"loss.{op}.GY" for op in ops.split()}
 
 
-@each("fan_out", ["sum", "branches"])
+@FAN_OUT
 @each("formats", [Formats(), Formats(grad_activation=("fp32", "e5m2:stochastic"))])
 @each("name", LOSSES)
 def test_no_bit_changes_at_a_scale_that_the_format_holds(
@@ -117,27 +113,25 @@ def test_no_bit_changes_at_a_scale_that_the_format_holds(
             same(passed, found(scale))
 
 
-@each("fan_out", ["sum", "branches"])
+@FAN_OUT
 @each("name", PASSING)
 def test_a_scale_beyond_the_format_trains(name: str, fan_out: Any) -> None:
     loss, model, batch = PASSING[name][0], network(), batch_of()
-    ops = trace(model, loss, batch)
-    assigned = assign(model, loss, uniform(ops), promote=None, fan_out=fan_out)
+    assigned = assigned_of(model, batch, 1.0, loss, promote=None, fan_out=fan_out)
     found = gradients(assigned, batch, LARGE)[1]
     assert all(grad.isfinite().all() and grad.any() for grad in found.values())
     assert audit(assigned, batch).departures == ()
 
 
 def test_a_part_with_a_factor_has_a_gradient_of_its_own():
-    loss, batch = CHANGING["a factor"][0], batch_of()
-    assigned = assigned_of(network(), batch, 1.0, loss)
+    batch = batch_of()
+    assigned = assigned_of(network(), batch, 1.0, CHANGING["a factor"][0])
     told = seen_by(assigned)
     gradients(assigned, batch, 1024.0)
     seen = {key: float(after.flatten()[0]) for key, _, after in told}
     # 307.2 lies between 256 and 320, the numbers of 2 bits of mantissa.
-    assert [seen[f"loss.{op}.GY"] for op in ("add", "nll_loss", "mul", "mean")] == [
-        1024.0, 1024.0, 1024.0, 320.0,
-    ]  # fmt: skip
+    found = [seen[f"loss.{op}.GY"] for op in ("add", "nll_loss", "mul", "mean")]
+    assert found == [1024.0, 1024.0, 1024.0, 320.0]
 
 
 @each("as_object", [False, True])
@@ -152,11 +146,9 @@ def test_a_loss_inside_the_model_s_output(as_object: bool) -> None:
     model = Computes(forward, layers=network())
     assigned = assigned_of(model, batch, 1.0, lambda out, _: out.loss if as_object else out["loss"])
     found = gradients(assigned, batch, LARGE)[1]
-    outside = assigned_of(network(), (x, target), 1.0)
-    expected = gradients(outside, (x, target), LARGE)[1]
-    for name, gradient in expected.items():
-        assert gradient.isfinite().all()
-        assert_bit_equal(found[f"layers.{name}"], gradient)
+    expected = gradients(assigned_of(network(), (x, target), 1.0), (x, target), LARGE)[1]
+    assert all(gradient.isfinite().all() for gradient in expected.values())
+    same(found, {f"layers.{name}": gradient for name, gradient in expected.items()})
 
 
 def test_its_tensor_has_its_price_and_promotes_nothing():
@@ -172,18 +164,3 @@ def test_its_tensor_has_its_price_and_promotes_nothing():
         assert assigned.step() == ()
     assert assigned.counts["2.GY"].overflow > 0
     assert "loss.nll_loss.GY" not in assigned.counts
-
-
-@each("name", PASSING)
-def test_a_loss_scale_grows_beyond_the_format(name: str) -> None:
-    loss, batch = PASSING[name][0], batch_of()
-    assigned = assigned_of(network(), batch, 1.0, loss)
-    scaler = LossScaler(init_scale=2.0**15, growth_interval=1)
-    optimizer = torch.optim.SGD(assigned.model.parameters(), lr=0.01)
-    for _ in range(3):
-        optimizer.zero_grad()
-        scaler.scale(assigned(*batch)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        assigned.step()
-    assert scaler.get_scale() == 2.0**18

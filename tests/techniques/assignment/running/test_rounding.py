@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lpkernels as lp
-from lpkernels.techniques.assignment import Formats, Pins, assign, demote, group, trace
+from lpkernels.techniques.assignment import Formats, Pins, assign
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.computes import Computes
-from tests.techniques.assignment.networks import chain_batch, chain_model
+from tests.techniques.assignment.networks import chain_batch, demoted, seeded_chain
 from tests.techniques.assignment.running.runs import (
     assigned_of,
     chain_by_hand,
@@ -25,18 +25,15 @@ from tests.techniques.assignment.running.runs import (
 PACKED = each("pack", [True, False])
 
 
-def seeded(make: Any) -> Any:
-    torch.manual_seed(1)
-    return make()
-
-
 @PACKED
 @each("ratio", [0.0, 0.6, 1.0])
 @each("scale", [2.0**10, 2.0**16, 2.0**20])
 def test_a_step_of_the_chain_is_the_one_written_by_hand(
     ratio: float, pack: bool, scale: float
 ) -> None:
-    model, batch = seeded(chain_model), seeded(lambda: chain_batch(32))
+    model = seeded_chain()[0]
+    torch.manual_seed(1)
+    batch = chain_batch(32)
     assigned = assigned_of(model, batch, ratio, pack=pack)
     found, found_gradients = gradients(assigned, batch, scale)
     # 8 bits hold powers of two up to 2^16, so below that rounding the loss's gradient by hand
@@ -107,15 +104,12 @@ def test_what_works_in_place_is_rounded_in_place(pack: bool) -> None:
         torch.relu_(y)
         return m.head(y)
 
-    def outside(m: Any, x: Tensor) -> Tensor:
-        return m.head(torch.relu(m.linear(x) + 1))
-
     torch.manual_seed(2)
     layers = {"linear": nn.Linear(6, 5), "head": nn.Linear(5, 3)}
     batch = (torch.randn(4, 6), torch.arange(4) % 3)
     one, other = (
         gradients(assigned_of(Computes(f, **layers), batch, 1.0, pack=pack), batch)
-        for f in (inside, outside)
+        for f in (inside, lambda m, x: m.head(torch.relu(m.linear(x) + 1)))
     )
     assert_bit_equal(one[0], other[0])
     same(one[1], other[1])
@@ -135,49 +129,46 @@ def test_a_shared_parameter_is_rounded_once_and_so_is_its_gradient(pack: bool) -
     assert_bit_equal(gradient, lp.quantize(gradient, "fp_6_9_0:nearest_away"))
 
 
+def plain(model: nn.Module, loss: Any, batch: Any) -> tuple[Any, Any]:
+    """A step of the model with float32 in place of both precisions, and torch's own step."""
+    made = demoted(model, batch, 1.0, loss, formats=Formats.same("fp32"))
+    found = gradients(assign(copy.deepcopy(model), loss, made), batch)
+    value = loss(model(batch[0]), batch[1])
+    (value * 1024).backward()
+    return found, (value.detach(), {name: p.grad for name, p in model.named_parameters()})
+
+
 def test_high_precision_of_float32_is_plain_training():
-    model, batch = seeded(chain_model), seeded(chain_batch)
-    made = demote(group(trace(model, F.cross_entropy, batch)), 1.0, formats=Formats.same("fp32"))
-    assigned = assign(copy.deepcopy(model), F.cross_entropy, made)
-    value, found = gradients(assigned, batch)
-    plain = F.cross_entropy(model(batch[0]), batch[1])
-    (plain * 1024).backward()
-    assert_bit_equal(value, plain.detach())
-    for name, p in model.named_parameters():
-        assert_bit_equal(found[name], p.grad)
+    model, batch = seeded_chain()
+    found, expected = plain(model, F.cross_entropy, batch)
+    assert_bit_equal(found[0], expected[0])
+    same(found[1], expected[1])
 
 
-CROSS_ENTROPIES: dict[str, Any] = {
-    "mean": {},
-    "sum": {"reduction": "sum"},
-    "weighted": {"weight": torch.tensor([1.0, 0.5, 2.0])},
-    "ignored": {"ignore_index": 1},
-    "smoothed": {"label_smoothing": 0.1},
-    "smoothed and weighted": {"label_smoothing": 0.1, "weight": torch.tensor([1.0, 0.5, 2.0])},
-    "smoothed and ignored": {"label_smoothing": 0.2, "ignore_index": 2},
-    "smoothed sum": {"label_smoothing": 0.2, "reduction": "sum"},
-}
+WEIGHTS = torch.tensor([1.0, 0.5, 2.0])
+CROSS_ENTROPIES: list[dict[str, Any]] = [
+    {},
+    {"reduction": "sum"},
+    {"weight": WEIGHTS},
+    {"ignore_index": 1},
+    {"label_smoothing": 0.1},
+    {"label_smoothing": 0.1, "weight": WEIGHTS},
+    {"label_smoothing": 0.2, "ignore_index": 2},
+    {"label_smoothing": 0.2, "reduction": "sum"},
+]
 
 
 @each("target", ["classes", "shares"])
-@each("name", CROSS_ENTROPIES)
-def test_cross_entropy_in_two_is_torchs(name: str, target: str) -> None:
-    options = CROSS_ENTROPIES[name]
+@each("options", CROSS_ENTROPIES)
+def test_cross_entropy_in_two_is_torchs(options: dict[str, Any], target: str) -> None:
     torch.manual_seed(2)
-    model, x = nn.Linear(6, 3), torch.randn(5, 6)
-    labels = torch.randn(5, 3).softmax(1) if target == "shares" else torch.arange(5) % 3
+    model, x, labels = nn.Linear(6, 3), torch.randn(5, 6), torch.arange(5) % 3
     if target == "shares":
+        labels = torch.randn(5, 3).softmax(1)
         options = {k: v for k, v in options.items() if k != "ignore_index"}
-
-    def loss(y: Tensor, t: Tensor) -> Tensor:
-        return F.cross_entropy(y, t, **options)
-
-    made = demote(group(trace(model, loss, (x, labels))), 1.0, formats=Formats.same("fp32"))
-    found = gradients(assign(copy.deepcopy(model), loss, made), (x, labels))
-    value = loss(model(x), labels)
-    (value * 1024).backward()
-    torch.testing.assert_close(found[0], value.detach())
-    torch.testing.assert_close(found[1]["weight"], model.weight.grad)
+    found, expected = plain(model, lambda y, t: F.cross_entropy(y, t, **options), (x, labels))
+    torch.testing.assert_close(found[0], expected[0])
+    torch.testing.assert_close(found[1]["weight"], expected[1]["weight"])
 
 
 @PACKED
@@ -185,7 +176,7 @@ def test_a_maximum_finds_its_elements_whatever_its_result_is_rounded_to(pack: bo
     torch.manual_seed(2)
     model = Computes(lambda m, x: m.linear(x).amax(0, keepdim=True), linear=nn.Linear(6, 5))
     batch = (torch.randn(7, 6), torch.zeros(1, dtype=torch.int64, device="cpu"))
-    made = demote(group(trace(model, F.cross_entropy, batch)), 1.0, pins=Pins(high="linear.Y"))
+    made = demoted(model, batch, pins=Pins(high="linear.Y"))
     assigned = assign(model, F.cross_entropy, made, pack=pack)
     assert made.is_low("amax.Y") and not made.is_low("linear.Y")
     gradient = gradients(assigned, batch)[1]["linear.bias"]
@@ -196,10 +187,9 @@ def test_a_maximum_finds_its_elements_whatever_its_result_is_rounded_to(pack: bo
 def test_a_format_along_an_axis_that_a_tensor_lacks_is_refused() -> None:
     model = nn.Sequential(nn.Linear(4, 3))
     batch = (torch.ones(5, 4), torch.zeros(5, dtype=torch.int64))
-    groups = group(trace(model, F.cross_entropy, batch))
 
     def assigned(**formats: Any) -> Any:
-        made = demote(groups, 0.0, formats=Formats(**formats))
+        made = demoted(model, batch, 0.0, formats=Formats(**formats))
         return assign(model, F.cross_entropy, made, promote=None)
 
     for kind, key in (("weight", "0.bias.P"), ("grad_weight", "0.bias.GP")):

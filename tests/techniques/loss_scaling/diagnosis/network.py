@@ -1,11 +1,12 @@
 """A network that is diagnosed while it trains, for the tests of diagnoses."""
 
-from __future__ import annotations
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from lpkernels.techniques.loss_scaling import Report
+from lpkernels.experiments.workloads.models.transformer import GPT
+from lpkernels.techniques.loss_scaling import Report, diagnose
 from lpkernels.techniques.loss_scaling.diagnosis import TensorRow
 
 
@@ -50,6 +51,13 @@ def row_of(report: Report, layer: str, kind: str) -> TensorRow:
     return found
 
 
+def one_pass(model: nn.Module, *inputs: Tensor, fmt: Any = "fp16") -> Report:
+    """The report of a forward and a backward pass."""
+    with diagnose(model, fmt) as report:
+        model(*inputs).mean().backward()
+    return report
+
+
 def deep(gain: float) -> nn.Module:
     """Twelve layers; each makes the gradients behind it about `gain` times as large."""
     torch.manual_seed(0)
@@ -60,43 +68,13 @@ def deep(gain: float) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(32, 1))
 
 
-class Block(nn.Module):
-    """A block of a transformer."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
-        self.attention = nn.MultiheadAttention(width, 2, batch_first=True)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.norms[0](x)
-        hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
-        x = x + self.attention(y, y, y, attn_mask=hidden, need_weights=False)[0]
-        return x + self.mlp(self.norms[1](x))
-
-
-class GPT(nn.Module):
-    """Two blocks behind small embeddings, whose gradients the first norms make large."""
-
-    def __init__(self, tokens: int = 16, width: int = 16, context: int = 8) -> None:
-        super().__init__()
-        self.tok, self.pos = nn.Embedding(tokens, width), nn.Embedding(context, width)
-        for each in (self.tok, self.pos):
-            nn.init.normal_(each.weight, std=0.005)
-        self.blocks = nn.Sequential(Block(width), Block(width))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, tokens)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.tok(tokens) + self.pos(torch.arange(tokens.shape[1]))
-        return self.head(self.norm(self.blocks(x)))
-
-
 def gpt() -> nn.Module:
+    """Two blocks behind small embeddings, whose gradients the first norms make large."""
     torch.manual_seed(0)
-    return GPT()
+    model = GPT(tokens=16, width=16, depth=2, heads=2, context=8)
+    for each in (model.stem, model.position):
+        nn.init.normal_(each.weight, std=0.005)
+    return model
 
 
 def gpt_loss(model: nn.Module) -> Tensor:

@@ -1,8 +1,7 @@
 """What is counted while a model runs, against NumPy on the tensors themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +16,9 @@ from lpkernels.techniques.loss_scaling.diagnosis import Histogram, TensorRow, _w
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.nn.observed import Calls
+from tests.support.computes import Computes
 from tests.support.reads import Reads
-from tests.techniques.loss_scaling.diagnosis.network import batch, net, row_of, train
+from tests.techniques.loss_scaling.diagnosis.network import batch, net, one_pass, row_of, train
 
 
 def assert_counts(row: TensorRow, values: list[Tensor], fmt: str) -> None:
@@ -160,30 +160,23 @@ def test_forward_without_backward() -> None:
 def test_shared_and_repeated_modules_add_up_under_the_first_name() -> None:
     shared = nn.Linear(4, 4)
     model = nn.Sequential(shared, nn.ReLU(), shared)
-    with diagnose(model, "fp16") as report:
-        model(torch.randn(3, 4)).mean().backward()
+    report = one_pass(model, torch.randn(3, 4))
     assert {row.layer for row in report.rows} == {"0"}
     assert row_of(report, "0", "output").calls == 2
     assert row_of(report, "0", "output").histogram.elements == 24
 
 
-class Products(nn.Module):
+def products() -> nn.Module:
     """A module that computes products of its own beside a layer."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-        self.w = nn.Parameter(torch.ones(4, 4))
+    def forward(own: Any, x: Tensor) -> Tensor:
+        return torch.addmm(torch.zeros(()), own.layer(x) @ own.w, own.w) @ x.mT
 
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.layer(x) @ self.w
-        return torch.addmm(torch.zeros(()), y, self.w) @ x.mT
+    return Computes(forward, layer=nn.Linear(4, 4), w=nn.Parameter(torch.ones(4, 4)))
 
 
 def test_products_of_a_forward_are_named_after_their_functions() -> None:
-    model = nn.Sequential(Products())
-    with diagnose(model, "fp16") as report:
-        model(torch.randn(3, 4)).mean().backward()
+    report = one_pass(nn.Sequential(products()), torch.randn(3, 4))
     names = list(dict.fromkeys(row.layer for row in report.rows))
     assert names == ["0.layer", "0.matmul", "0.addmm", "0.matmul_2"]
     assert row_of(report, "0.matmul", "grad_weight").histogram.elements == 16
@@ -210,9 +203,7 @@ def test_a_tensor_in_several_rows_is_read_once(monkeypatch: pytest.MonkeyPatch) 
         return lambda x, into: counted.append(x.shape) or real(fmt)(x, into)
 
     monkeypatch.setattr(_watching, "counting", counting)
-    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    with diagnose(model, "fp16") as report:
-        model(torch.randn(3, 4)).mean().backward()
+    report = one_pass(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.randn(3, 4))
     # Forward reads an input, two weights and two results; backward reads the gradients of all but
     # the input.
     assert len(counted) == 5 + 4
@@ -233,11 +224,10 @@ def test_a_tensor_that_changes_in_place_is_read_again() -> None:
 
 
 def test_formats_of_the_recipe() -> None:
-    model = nn.Sequential(Products(), nn.Linear(3, 3), nn.Linear(3, 3))
+    model = nn.Sequential(products(), nn.Linear(3, 3), nn.Linear(3, 3))
     recipe = lp.Recipe(input="affine8", weight="e4m3fn:stochastic", grad_output="e5m2")
     lp.convert(model, recipe, exclude="1")
-    with diagnose(model) as report:
-        model(torch.randn(3, 4)).mean().backward()
+    report = one_pass(model, torch.randn(3, 4), fmt="recipe")
     for layer in ("0.layer", "0.matmul", "2"):
         assert str(row_of(report, layer, "weight").format) == "e4m3fn"
         assert str(row_of(report, layer, "grad_output").format) == "e5m2"
@@ -249,18 +239,15 @@ def test_formats_of_the_recipe() -> None:
 
 
 def test_formats_by_kind() -> None:
-    model = net()
-    with diagnose(model, {"grad_output": "e5m2", "weight": lp.Quantizer("e4m3fn")}) as report:
+    model, formats = net(), {"weight": "e4m3fn", "grad_output": "e5m2"}
+    with diagnose(model, {**formats, "weight": lp.Quantizer("e4m3fn")}) as report:
         train(model, 1)
-    formats = {row.kind: str(row.format) for row in report.rows}
-    assert formats == {"grad_output": "e5m2", "weight": "e4m3fn"}
+    assert {row.kind: str(row.format) for row in report.rows} == formats
 
 
 @each("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_other_dtypes_are_counted(dtype: torch.dtype) -> None:
-    model = nn.Linear(4, 4, dtype=dtype)
-    with diagnose(model, "e5m2") as report:
-        model(torch.randn(3, 4, dtype=dtype)).mean().backward()
+    report = one_pass(nn.Linear(4, 4, dtype=dtype), torch.randn(3, 4, dtype=dtype), fmt="e5m2")
     assert row_of(report, "Linear", "grad_weight").histogram.elements == 16
 
 

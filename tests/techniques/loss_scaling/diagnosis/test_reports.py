@@ -1,40 +1,159 @@
-"""What is made of the counts: gradients without a scale, reports in files, states, processes."""
-
-from __future__ import annotations
+"""What is made of the counts: advice, gradients without a scale, files, states; what is refused."""
 
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import lpkernels as lp
-from lpkernels.techniques.loss_scaling import Diagnosis, Report, diagnose
+from lpkernels.formats import parse_format
+from lpkernels.techniques.loss_scaling import Diagnosis, LossScaler, Report, diagnose
+from lpkernels.techniques.loss_scaling.diagnosis import Histogram, ScaleAdvice, TensorRow
+from tests.loops import each
+from tests.support.refusals import refused
 from tests.techniques.loss_scaling.diagnosis.network import batch, net, row_of, train
+
+
+def advice(rows: list[TensorRow]) -> ScaleAdvice:
+    found = Report(rows).recommend().scale
+    assert found is not None
+    return found
+
+
+def row(layer: str, kind: str, *exponents: int, fmt: str = "fp16") -> TensorRow:
+    """A row with one number for each exponent."""
+    of = Histogram.of(torch.tensor([2.0**e for e in exponents], dtype=torch.float64).numpy())
+    return TensorRow(layer, kind, "", parse_format(fmt), 1, of, of, 0, 0)
+
+
+def test_a_scale_that_fits() -> None:
+    rows = [row("a", "input", 3), row("a", "grad_output", -26, -20), row("b", "grad_input", -26)]
+    found = Report(rows).recommend()
+    scale = found.scale
+    assert scale is not None and scale.fits
+    # 2**-20 may become 2**13, below the 2**14 that is a binade away from 65504.
+    assert (scale.scale, scale.least) == (2.0**33, 2.0**2)
+    assert (scale.underflow, scale.underflow_unscaled) == (0, 2 / 3)
+    assert (scale.worst.magnitude, scale.worst_unscaled.magnitude) == (0, 1)
+    assert (scale.layers, scale.left) == ({}, ())
+    assert str(found).startswith(
+        "loss scale for gradients in e5m10: 8589934592 is the largest safe one, 4 the smallest "
+        "that loses at most 1% of sum |g|\n"
+        "  underflow: 0.00% of the gradients, and of the worst tensor 0.00% of its magnitude\n"
+        "  without a scale: 66.67%, and 100.00%\n"
+    )
+
+
+def test_layers_that_no_one_scale_fits() -> None:
+    rows = [row("a", "grad_output", 10), row("b", "grad_output", -60), row("c", "grad_output", 0)]
+    scale = advice(rows)
+    assert not scale.fits
+    assert (scale.scale, scale.least) == (2.0**3, None)
+    assert scale.layers == {"b": 70} and scale.left == ()
+    assert "no one scale fits: at this one b underflow, larger ones overflow" in str(scale)
+    assert "layer_scales(model, {'b': 70}) beside it" in str(scale)
+
+
+def test_a_layer_that_its_format_does_not_hold() -> None:
+    """One large number keeps many small numbers from being scaled."""
+    of = Histogram.from_pairs([[0, 1], [-31, 10**9]], 0, 0)
+    wide = TensorRow("c", "grad_weight", "", parse_format("e4m3fn"), 1, of, of, 0, 0)
+    scale = advice([row("b", "grad_output", 0), wide])
+    assert scale.left == ("c",)
+    assert "e5m10, e4m3fn is too narrow for c, whatever the scale" in str(scale)
+
+
+def test_another_format_and_gradients_that_overflow_unscaled() -> None:
+    report = Report([row("a", "grad_output", -20)])
+    scale = report.recommend("e4m3fn").scale
+    assert scale is not None
+    assert (str(scale.formats[0]), scale.scale) == ("e4m3fn", 2.0**26)
+    margins = [report.recommend("e4m3fn", margin=m).scale for m in (0, 3)]
+    assert [m and m.scale for m in margins] == [2.0**27, 2.0**24]
+    scale = advice([row("a", "grad_output", 20, 0)])
+    assert (scale.scale, scale.overflow_unscaled) == (2.0**-7, 0.5)
+    assert "; 50.00% overflow" in str(scale)
+
+
+def test_no_gradient_no_scale() -> None:
+    found = Report([row("a", "input", 0)]).recommend()
+    assert found.scale is None
+    assert str(found).startswith("no loss scale: no gradient with a format holds a number")
+
+
+def test_the_narrowest_format_of_each_kind() -> None:
+    rows = [row("a", "input", 0, 2), row("b", "input", -9), row("a", "grad_output", -60, -58)]
+    found = Report(rows).recommend(candidates=["fp16", "e5m2", "e4m3fn"])
+    assert [str(each) for each in found.formats] == [
+        "input: e4m3fn, losing at most 0.00%",
+        "grad_output: e4m3fn at a loss scale of 2.2518e+15, losing at most 0.00%",
+    ]
+    none = Report([row("a", "input", 30)]).recommend(candidates=["fp16"]).formats
+    assert [str(each) for each in none] == ["input: none of the candidates"]
+
+
+def rounded(layer: str, *exponents: tuple[int, int], zeros: int = 0, nonfinite: int = 0) -> Any:
+    """A row of a gradient that the model rounds to e4m3: (exponent, count), zeros, infinities."""
+    of, fmt = Histogram.from_pairs(exponents, zeros, nonfinite), parse_format("e4m3")
+    return TensorRow(layer, "grad_output", "", fmt, 1, of, of, 0, 0, fmt)
+
+
+ZEROS, OVERFLOW = "hold no number", "hold infinities or NaN"
+UNSEEN = [
+    ([rounded("a", (-12, 4)), rounded("b", zeros=4)], ZEROS, ", or again at a scale of 131072"),
+    # These are zeros at the largest safe scale.
+    ([rounded("a", (6, 1), (-12, 10**6)), rounded("b", zeros=4)], ZEROS,
+     "; no larger scale is safe for the others"),
+    ([rounded("a", (11, 4)), rounded("b", nonfinite=4)], OVERFLOW,
+     ", or again at a scale of 0.015625"),
+    # These infinities come from elsewhere.
+    ([rounded("a", (0, 4)), rounded("b", (0, 4), nonfinite=4)], OVERFLOW,
+     ", or again at a scale of 0.00390625"),
+]  # fmt: skip
+
+
+@each("rows, what, how", UNSEEN)
+def test_gradients_that_did_not_come_through(rows: list[TensorRow], what: str, how: str) -> None:
+    found = Report(rows).recommend()
+    assert found.scale is not None and not found.scale.fits and found.formats == ()
+    assert f"1 of 2 tensors {what}: diagnose the model before convert{how}" in str(found)
+
+
+EXPLAINED = [
+    # Nothing underflows; the model does not round; there are few infinities.
+    [rounded("a", (0, 4)), rounded("b", zeros=4)],
+    [row("a", "grad_output", -30), rounded("b", zeros=4)],
+    [rounded("a", (0, 4)), rounded("b", (0, 1000), nonfinite=4)],
+]
+
+
+@each("rows", EXPLAINED)
+def test_zeros_that_no_underflow_explains_keep_no_advice_back(rows: list[TensorRow]) -> None:
+    """A layer that is new or dead has such gradients; a dynamic scale overflows in few steps."""
+    assert advice(rows).unseen is None
 
 
 def gradients(report: Report) -> list[list[list[int]]]:
     return [row.unscaled.to_pairs() for row in report.rows if row.is_gradient]
 
 
-def scalers() -> dict[str, Any]:
-    ours = lp.techniques.loss_scaling.LossScaler
-    return {
-        "number": 64.0,
-        "static": ours(static=64.0),
-        "dynamic": ours(init_scale=64.0, growth_interval=1),
-        "disabled": ours(enabled=False),
-        "torch": torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=1),
-    }
+SCALERS = {
+    "number": 64.0,
+    "static": LossScaler(static=64.0),
+    "dynamic": LossScaler(init_scale=64.0, growth_interval=1),
+    "disabled": LossScaler(enabled=False),
+    "torch": torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=1),
+}
 
 
-@pytest.mark.parametrize("name", scalers())
-def test_gradients_are_shown_unscaled_too(name: str) -> None:
+@each("name, scaler", SCALERS.items())
+def test_gradients_are_shown_unscaled_too(name: str, scaler: Any) -> None:
     """This also holds for a scale that doubles after every step."""
     model = net().eval()
     with diagnose(model, "fp16") as plain:
         for seed in range(3):
             model(batch(seed)).mean().backward()
-    scaler = scalers()[name]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     with diagnose(model, "fp16", scaler=scaler) as scaled:
         for seed in range(3):
@@ -67,13 +186,11 @@ def test_a_report_is_saved_and_read_again(tmp_path: Any) -> None:
     assert '"kind": "diagnosis"' in first and '"note": "x"' in first
 
 
-def test_a_state_goes_on(tmp_path: Any) -> None:
+def test_a_state_goes_on() -> None:
     model = net()
     with diagnose(model, "fp16") as whole:
         train(model)
     one, two = diagnose(model, "fp16"), diagnose(model, "fp16")
-    model.load_state_dict(net().state_dict())
-    torch.manual_seed(0)
     with one:
         train(model, 1)
     two.load_state_dict(one.state_dict())
@@ -90,3 +207,72 @@ def test_reduce_of_one_process_is_the_report() -> None:
     alone = report.reduce()
     assert not isinstance(alone, Diagnosis)
     assert alone.to_dicts() == report.to_dicts()
+
+
+MODEL = nn.Linear(2, 2)
+
+
+def recommend(**options: Any) -> Any:
+    with diagnose(MODEL, "fp16") as report:
+        MODEL(torch.ones(1, 2))
+    return report.recommend(**options)
+
+
+FIXED, DYNAMIC = lp.FixedFormat(8, 4), "dynamic"
+WRONG = [
+    (lambda: diagnose("model"), TypeError, "diagnose: model must be a torch.nn.Module, got str"),
+    (lambda: diagnose(MODEL, "fp17"), ValueError, "diagnose: fmt: .*'fp17'"),
+    (lambda: diagnose(MODEL, 16), TypeError, "diagnose: fmt: .*16"),
+    (lambda: diagnose(MODEL, "affine8"), ValueError, "fmt: expected a .*exponent.* got affine8"),
+    (lambda: diagnose(MODEL, FIXED), ValueError, "expected a format with an exponent"),
+    (lambda: diagnose(MODEL, {"grad": "fp16"}), ValueError, "formats by input, .*; got grad"),
+    (lambda: diagnose(MODEL, {}), ValueError, "got an empty mapping"),
+    (lambda: diagnose(MODEL, {"weight": "affine8"}), ValueError, "fmt: weight: expected a format"),
+    (lambda: diagnose(MODEL, scaler=DYNAMIC), TypeError, "scaler: expected a number, got str"),
+    (lambda: diagnose(MODEL, scaler=0.0), ValueError, "scaler: expected a positive finite scale"),
+    (lambda: recommend(fmt="affine8"), ValueError, "recommend: fmt: expected a format with an exp"),
+    (lambda: recommend(candidates=["fp16", "affine8"]), ValueError, "candidates: expected a"),
+    (lambda: recommend(candidates=[]), ValueError, "expected at least one format, got none"),
+    (lambda: recommend(margin=-1), ValueError, "recommend: margin: expected at least 0, got -1"),
+    (lambda: recommend(margin=1.5), TypeError, "recommend: margin: expected an int"),
+    (lambda: recommend(threshold=1.0), ValueError, "threshold: expected a part in 0..1, got 1.0"),
+    (lambda: recommend(threshold=None), TypeError, "threshold: expected a number"),
+]
+test_wrong_arguments = refused(WRONG)
+
+
+@each("use", ["recommend", "to_dicts", "records", "cells"])
+def test_a_report_of_nothing(use: str) -> None:
+    report = diagnose(MODEL, "fp16")
+    with pytest.raises(RuntimeError, match="nothing was counted yet; run the model"):
+        getattr(report, use)()
+    assert str(report) == "nothing was counted yet"
+
+
+def test_a_plain_model_has_no_recipe() -> None:
+    with diagnose(MODEL) as report:
+        MODEL(torch.ones(1, 2))
+    with pytest.raises(RuntimeError, match="a plain model needs one"):
+        report.recommend()
+
+
+def test_a_block_is_entered_once_at_a_time() -> None:
+    with diagnose(MODEL, "fp16") as report:
+        with pytest.raises(RuntimeError, match="this block is entered already"):
+            report.__enter__()
+        MODEL(torch.ones(1, 2))
+    assert report.rows[0].calls == 1
+
+
+def test_compiled_models_are_refused() -> None:
+    report = diagnose(torch.compile(MODEL, backend="eager"), "fp16")
+    with pytest.raises(NotImplementedError, match="is compiled"):
+        report.__enter__()
+    assert torch._C._len_torch_function_stack() == 0
+
+
+def test_other_files_are_refused(tmp_path: Any) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_text('{"type": "header", "kind": "run", "schema": 1}\n')
+    with pytest.raises(ValueError, match="expected the records of a diagnosis, got 'run'"):
+        Report.load(path)

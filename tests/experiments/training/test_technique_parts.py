@@ -1,0 +1,257 @@
+"""Techniques as parts of a run: diagnosis, all tensors rounded, loss scales, and masters."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import lpkernels as lp
+from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.training.parts import Part
+from lpkernels.experiments.training.parts.diagnosis import DiagnosisConfig
+from lpkernels.experiments.training.parts.every_tensor import EveryTensor, EveryTensorConfig
+from lpkernels.experiments.training.parts.loss_scale import LossScaleConfig
+from lpkernels.experiments.training.parts.master_weights import MasterWeightsConfig
+from lpkernels.techniques.assignment import audit
+from lpkernels.techniques.loss_scaling import MasterWeights, Report
+from lpkernels.techniques.pareto import TrainingRecipe
+from tests.compare import assert_bit_equal
+from tests.support.refusals import rejects
+from tests.support.trainings import SMALL, assert_same_end, figures, goes_on_alike, tiny_trainer
+from tests.techniques.loss_scaling.optimizers import assert_same
+
+diagnosed_in = partial(tiny_trainer, SMALL.replace(recipe="fp8_wang2018"))
+
+
+def report_in(folder: Path) -> Report:
+    return Report.load(folder / "diagnosis.jsonl")
+
+
+def test_a_diagnosed_run_has_the_same_bits_and_counts_all_steps_resumed(tmp_path: Path) -> None:
+    plain = diagnosed_in(tmp_path / "plain")
+    plain.fit()
+    seen, _, _ = goes_on_alike(partial(diagnosed_in, diagnose="fp16"), tmp_path, 3)
+    assert figures(plain.folder) == figures(seen.folder)
+    for a, b in zip(plain.model.parameters(), seen.model.parameters(), strict=True):
+        assert_bit_equal(a.detach(), b.detach())
+    assert not (plain.folder / "diagnosis.jsonl").exists()
+    # The calls of a run's tests are not counted.
+    assert {row.calls for row in report_in(seen.folder).rows} == {seen.total_steps}
+    first = (seen.folder / "diagnosis.jsonl").read_text().splitlines()[0]
+    assert all(f'"{name}"' in first for name in ("config", "environment", "schema", "processes"))
+
+
+def test_every_so_many_steps(tmp_path: Path) -> None:
+    trainer = diagnosed_in(tmp_path, diagnose="recipe", diagnose_every=3)
+    trainer.fit()
+    rows = report_in(tmp_path).rows
+    assert {row.calls for row in rows} == {-(-trainer.total_steps // 3)}
+    assert {row.kind for row in rows} == {"input", "weight", "grad_output"}
+
+
+@pytest.mark.parametrize(
+    "scale", [{"loss_scale": 1024.0}, {"dynamic_scale": True, "scale_start": 1024.0}]
+)
+def test_gradients_are_unscaled_by_the_run_s_scale(tmp_path: Path, scale: dict[str, Any]) -> None:
+    diagnosed_in(tmp_path, diagnose="fp16", epochs=1, **scale).fit()
+    for row in filter(lambda row: row.is_gradient, report_in(tmp_path).rows):
+        assert row.unscaled.shifted(10).to_pairs() == row.histogram.to_pairs()
+
+
+test_wrong_settings_of_a_diagnosis = rejects(
+    lambda values: DiagnosisConfig(**values),
+    [
+        ({"diagnose": "fp17"}, "DiagnosisConfig: diagnose: diagnose: fmt: .*'fp17'"),
+        ({"diagnose": "affine8"}, "expected a format with an exponent"),
+        ({"diagnose_every": 2}, "diagnose_every belongs to diagnose, got 2 without"),
+        ({"diagnose": "fp16", "diagnose_every": 0}, "diagnose_every must be at least 1, got 0"),
+    ],
+)
+
+
+LOW, HIGH = "e4m2_sat:stochastic", "e6m9_sat:stochastic"
+
+tensors_in = partial(tiny_trainer, SMALL)
+
+
+def test_every_tensor_of_a_step_is_rounded_as_the_configuration_says(tmp_path: Path) -> None:
+    trainer = tensors_in(tmp_path, tensors=LOW, ends=HIGH)
+    (part,) = trainer.parts
+    assert isinstance(part, EveryTensor)
+    batch = trainer.workload.train.plan(0, 0).batch(0, 8)
+    found = audit(part.assigned, (batch[0], batch))
+    found.check()
+    formats = {str(part.assigned.assignment.format_of(key)) for key in found.rounded}
+    # The gradients of weights are rounded as they enter the optimizer.
+    assert formats == {LOW, HIGH, "e8m23"}
+
+
+def test_layers_have_the_accumulator_of_the_configuration(tmp_path: Path) -> None:
+    model = tensors_in(tmp_path, tensors=LOW, ends=HIGH, tensor_sums="e6m5").model
+    recipes = {m.recipe for name, m in model.named_modules() if name and hasattr(m, "recipe")}
+    assert recipes == {TrainingRecipe("e4m2_sat", "e6m9_sat", "e6m5").sums}
+
+
+def test_ends_are_as_all_others_unless_said(tmp_path: Path) -> None:
+    settings = {"one": {}, "two": {"ends": LOW}}
+    for name, ends in settings.items():
+        tensors_in(tmp_path / name, tensors=LOW, epochs=1, **ends).fit()
+    assert_same_end(tmp_path / "one", tmp_path / "two")
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    make = partial(tensors_in, tensors=LOW, ends=HIGH, loss_scale=1000.0)
+    goes_on_alike(make, tmp_path, 6)
+
+
+test_wrong_settings_of_tensors_are_refused = rejects(
+    lambda values: EveryTensorConfig(**values),
+    [
+        *(({f: "e6m9"}, f"{f}: belongs to tensors, got without") for f in ("ends", "tensor_sums")),
+        *(
+            ({"tensors": LOW, f: "e99"}, f"EveryTensorConfig: {f}: ")
+            for f in ("tensors", "ends", "tensor_sums")
+        ),
+    ],
+)
+
+
+def test_runs_of_all_configurations_start_alike(tmp_path: Path) -> None:
+    one = tensors_in(tmp_path / "one", tensors=LOW).model.state_dict()
+    assert_same(dict(one), dict(tensors_in(tmp_path / "two").model.state_dict()))
+
+
+scaled_in = partial(tiny_trainer, SMALL.replace(recipe="fp8_wang2018", clip=0.5))
+
+
+class Dividing(Part):
+    """Multiplies the loss by a number and divides the gradients by it, each rounded once."""
+
+    def __init__(self, scale: float) -> None:
+        self.scale = scale
+
+    def prepare(self, model: nn.Module, optimizer: Any, context: Any) -> tuple[nn.Module, Any]:
+        self.parameters = list(model.parameters())
+        return model, optimizer
+
+    def scale_loss(self, loss: Tensor) -> Tensor:
+        return loss * self.scale
+
+    def after_backward(self) -> None:
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        torch._foreach_div_(gradients, self.scale)
+
+
+@pytest.mark.parametrize("scale", [1024.0, 2.0**-3, 1000.0, 2.0**40])
+def test_bits_of_dividing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: float) -> None:
+    ours = scaled_in(tmp_path / "ours", loss_scale=scale)
+    epochs = ours.fit().epochs
+    monkeypatch.setattr(LossScaleConfig, "build", lambda config: Dividing(config.loss_scale))
+    plain = scaled_in(tmp_path / "plain", loss_scale=scale)
+    expected = plain.fit().epochs
+    for a, b in zip(ours.model.parameters(), plain.model.parameters(), strict=True):
+        assert_bit_equal(a.detach(), b.detach())
+    assert [e["skipped_steps"] for e in epochs] == [e["skipped_steps"] for e in expected]
+    assert (epochs[0]["skipped_steps"] > 0) == (scale == 2.0**40)
+    assert "loss_scale" not in epochs[0]
+
+
+DYNAMIC: dict[str, Any] = {"dynamic_scale": True, "scale_start": 2.0**40, "scale_interval": 2}
+
+
+def test_dynamic_scale_finds_its_level_and_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    run = scaled_in(tmp_path / "run", **DYNAMIC).fit()
+    assert run.epochs[0]["skipped_steps"] > 0
+    assert run.epochs[0]["loss_scale"] < 2.0**40
+    assert run.header["config"]["parts"]["loss_scale"]["dynamic_scale"] is True
+    limits = {"scale_start": 2.0**24, "scale_floor": 2.0, "scale_ceiling": 2.0**30}
+    goes_on_alike(partial(scaled_in, **{**DYNAMIC, **limits}), tmp_path, 6)
+
+
+def test_checkpoint_of_a_part_without_state_is_taken(tmp_path: Path) -> None:
+    part = LossScaleConfig(loss_scale=8.0).build()
+    part.load_state_dict({})
+    part.load_state_dict(part.state_dict())
+    with pytest.raises(ValueError, match=r"a static scale stays 8\.0, got a state of 4\.0"):
+        part.load_state_dict(LossScaleConfig(loss_scale=4.0).build().state_dict())
+
+
+test_settings_that_contradict_are_refused = rejects(
+    lambda values: LossScaleConfig(**values),
+    [
+        ({"dynamic_scale": True, "loss_scale": 8.0}, "loss_scale is the constant scale, got 8.0"),
+        ({"scale_interval": 5}, "scale_interval: of a dynamic scale, got without"),
+        ({"scale_floor": 1.0, "scale_start": 2.0}, "scale_start, scale_floor: of a dynamic scale"),
+        ({"dynamic_scale": True, "scale_interval": 0}, "scale_interval must be at least 1, got 0"),
+        ({"dynamic_scale": True, "scale_ceiling": 2.0}, "expected a scale between the floor None"),
+        ({"loss_scale": 1e-40}, "static: expected a positive finite scale"),
+    ],
+)
+
+
+BASE = SMALL.replace(optimizer="adam", lr=1e-3)
+NARROW = {
+    "master": "e6m9:stochastic",
+    "working": "fp8_e4m3",
+    "opt_state": "exp_avg=e5m7:stochastic,exp_avg_sq=block8_e4m3",
+    "opt_grad": "e5m2",
+}
+
+masters_in = partial(tiny_trainer, BASE)
+
+
+def test_float32_masters_train_to_the_bits_of_no_part(tmp_path: Path) -> None:
+    """The part is made by asking for the optimizer's own step; it rounds nothing."""
+    one, two = masters_in(tmp_path / "plain"), masters_in(tmp_path / "part", opt_pass="general")
+    one.fit()
+    two.fit()
+    assert isinstance(two.optimizer, MasterWeights)
+    assert_same(dict(two.model.state_dict()), dict(one.model.state_dict()))
+
+
+def test_the_model_has_working_copies_and_records_stagnation(tmp_path: Path) -> None:
+    trainer = masters_in(tmp_path, **NARROW)
+    run = trainer.fit()
+    for parameter in trainer.model.parameters():
+        values = parameter.detach()
+        assert torch.equal(values, lp.quantize(values, "fp8_e4m3"))
+    shares = [epoch["stagnation"] for epoch in run.epochs]
+    assert all(0 < share < 1 for share in shares)
+    assert run.header["config"]["parts"]["master_weights"] == {**NARROW, "opt_pass": "fused"}
+    # A master too narrow stagnates.
+    narrow = masters_in(tmp_path / "narrow", master="e5m2", working="e5m2", lr=1e-6, epochs=1)
+    assert narrow.fit().epochs[-1]["stagnation"] > 0.9
+
+
+def test_records_without_a_pass_are_read() -> None:
+    values = BASE.replace(**NARROW).to_dict()
+    del values["parts"]["master_weights"]["opt_pass"]
+    assert RunConfig.from_dict(values) == BASE.replace(**NARROW)
+    assert BASE.replace(master="").parts == ()
+
+
+@pytest.mark.parametrize(("opt_pass", "fused"), [("fused", None), ("general", False)])
+def test_the_pass_is_chosen(opt_pass: str, fused: bool | None, tmp_path: Path) -> None:
+    trainer = masters_in(tmp_path, master="fp16", opt_pass=opt_pass)
+    assert isinstance(trainer.optimizer, MasterWeights)
+    assert trainer.optimizer._fused is fused
+
+
+@pytest.mark.parametrize("scale", [1.0, 1024.0])
+def test_a_stopped_run_goes_on_to_the_same_bits(scale: float, tmp_path: Path) -> None:
+    """The run stops in the middle of an epoch, and the counts of that epoch go on too."""
+    goes_on_alike(partial(masters_in, **NARROW, loss_scale=scale, clip=1.0), tmp_path, 6)
+
+
+test_settings_of_masters_are_checked = rejects(
+    lambda values: MasterWeightsConfig(**values),
+    [
+        ({"opt_state": "exp_avg=bf16,=fp16"},
+         "MasterWeightsConfig: opt_state: expected <format> or <st"),
+        ({"working": "fp17"}, r"MasterWeightsConfig: working: .* unknown format 'fp17'"),
+        ({"opt_pass": "own"}, "opt_pass: expected one of fused, general, got 'own'"),
+    ],
+)  # fmt: skip

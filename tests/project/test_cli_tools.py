@@ -1,0 +1,131 @@
+"""`lpkernels assign` and `lpkernels units`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from lpkernels.arithmetic import UNITS
+from lpkernels.experiments.sweeps import unit_comparison
+from lpkernels.experiments.training.interrupts import Interrupted
+from lpkernels.techniques.assignment import Assignment
+from tests.loops import each
+from tests.support.commands import assert_refused, call, done, sentence, wide  # noqa: F401
+
+SMALL = ("assign", "--model", "cnn3", "--data", "digits", "--width", 4, "--batch", 8)
+
+
+def test_it_shows_saves_and_draws_an_assignment(tmp_path: Path) -> None:
+    file, picture = tmp_path / "a.json", tmp_path / "a.png"
+    said = done(*SMALL, "--ratio", 0.5, "--save", file, "--plot", picture)
+    made = Assignment.load(file)
+    assert made.ratio >= 0.5
+    assert f"{len(made.low_groups)} of {len(made.groups)} groups demoted" in said
+    assert f"{made.bits:,}" in said and "score" not in said
+    kept = r"kept for backward, as the trace predicts: [\d.]+ KiB, of which [\d.]+ KiB are codes"
+    assert re.search(kept, said)
+    assert picture.stat().st_size > 1000
+
+
+def test_the_usual_ratio_is_six_tenths_and_scores_are_shown_and_used(tmp_path: Path) -> None:
+    call(*SMALL, "--save", tmp_path / "a.json")
+    call(*SMALL, "--ratio", 0.6, "--save", tmp_path / "b.json")
+    assert Assignment.load(tmp_path / "a.json") == Assignment.load(tmp_path / "b.json")
+    file, order = tmp_path / "a.json", ("--order", "sensitivity")
+    assert "score" in done(*SMALL, *order, "--ratio", 0.5, "--score", "--save", file)
+    bits = Assignment.load(file).bits
+    done(*SMALL, *order, "--bits", bits, "--save", tmp_path / "b.json")
+    assert Assignment.load(tmp_path / "b.json").bits <= bits
+
+
+@each("order", ["increasing", "random", "uniform", "operator_based", "amp_like"])
+def test_every_order_gives_one(order: str) -> None:
+    assert "low-precision ratio" in done(*SMALL, "--order", order)
+
+
+@each(
+    "options, option, message",
+    [
+        (["--order", "size"], "--order", "expected one of decreasing, .*got 'size'"),
+        (["--ratio", 1.5], "--ratio", "1"),
+        (["--ratio", 0.5, "--bits", 9], "--bits", "got 9 with --ratio 0.5; give one"),
+        (["--ratio", 0.5, "--order", "uniform"], "--ratio", "uniform has no budget, got 0.5"),
+        (["--bits", 1], "--bits", "bits=1 cannot be met"),
+        (["--lr", 0], "--lr", "expected a positive number, got 0"),
+        (["--model", "vgg"], "--model", "got 'vgg'"),
+        (["--data", "mnist"], "--data", "got 'mnist'"),
+        (["--data", "gan", "--model", ""], "--model", "has 2 turns, and one is expected"),
+        (["--batch", 5000], "--batch", "expected at most the 1[0-9]+ training examples, got 5000"),
+        (["--plot", "a.doc"], "--plot", "doc"),
+    ],
+)
+def test_errors_name_the_option(options: list[object], option: str, message: str) -> None:
+    said = sentence(call(*SMALL, *options), 2)
+    assert option in said and re.search(message, said)
+
+
+def test_help_has_an_example_of_comparisons() -> None:
+    result = call("units", "compare", "--help")
+    assert "lpkernels units compare --a h100_fp8 --b ada_e4m3" in result.output.split("Example:")[1]
+
+
+TINY = (
+    *("--data", "tests.experiments.tiny:tiny_workload", "--model", "cnn1", "--width", 2),
+    *("--epochs", 1, "--batch", 15),
+)
+PAIR = ("units", "compare", "--a", "fp32", "--b", "h100_fp8")
+
+
+def test_all_are_listed_and_one_is_detailed() -> None:
+    listed = done("units")
+    assert all(name in listed for name in UNITS)
+    assert call("units", "show").output == listed
+    detailed = call("units", "h100_e4m3").output
+    assert str(UNITS["h100_e4m3"].accumulator) in detailed
+    assert "wgmma" in detailed and "not known" in detailed
+
+
+def test_a_comparison_shows_outputs_and_training_and_draws(tmp_path: Path) -> None:
+    said = done(*PAIR, *TINY, "--out", tmp_path)
+    for words in ("untrained", "trained in fp32", "trained in h100_fp8", "24", "test accuracy"):
+        assert words in said
+    assert "no forward sum is longer than a block: the longest has 9 products" in said
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+    assert "h100_fp8" in call("report", tmp_path).output
+
+
+def test_stopped_it_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(unit_comparison, "compare", Mock(side_effect=Interrupted("stopped here")))
+        result = call(*PAIR, *TINY, "--out", tmp_path)
+    assert result.exit_code == 130
+    assert f"resume with: lpkernels units compare --resume --out {tmp_path}" in result.output
+    resume = ("units", "compare", "--resume", "--out", tmp_path)
+    assert_refused((*resume, "--epochs", 1), "--epochs", "options it was begun with")
+    assert "trained in h100_fp8" in done(*resume)
+    assert_refused((*PAIR, *TINY, "--out", tmp_path), "--out")
+
+
+@each(
+    "arguments, option, message",
+    [
+        (["h100_e4m"], "name", "did you mean h100_e4m3"),
+        (["compare"], "--a", "expected a recipe or a tensor core"),
+        (["compare", "--a", "fp32"], "--b", "expected a recipe or a tensor core"),
+        (["compare", "--a", "h100_fp7"], "--a", "did you mean h100_fp8"),
+        (["compare", "--a", "b200_bf16", "--b", "h100_bf16"], "--b", "same arithmetic"),
+        (["compare", "--a", "fp32", "--b", "h100_fp8", "--model", "vgg"], "--model", "vgg"),
+        (["compare", "--a", "fp32", "--b", "h100_fp8", "--lr", "-1"], "--lr", "positive"),
+        (["compare", "--a", "fp32", "--b", "h100_fp8", "--device", "tpu7"], "--device", "tpu7"),
+        (["compare", "--resume", "--out", "nowhere"], "--out", "expected a comparison in"),
+    ],
+)
+def test_errors_of_units_name_the_option(
+    arguments: list[str], option: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert_refused(["units", *arguments], option, message)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,237 @@
+"""Tests that the adapters of GPUs share. A module in the folder of each imports them all, and takes
+that folder's fixtures: adapter, the backend, and device, of its tensors."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import lpkernels as lp
+from lpkernels.arithmetic import Accumulator, Quantizer, Step, as_quantizer
+from lpkernels.backends import Fused
+from lpkernels.ops import UpdateTensors
+from tests.cases import CONV_CASES, ConvCase
+from tests.loops import each
+from tests.support import operand_cases as cases
+from tests.support import updates
+from tests.support.operand_cases import rows, short_rows, tensor
+from tests.support.operand_draws import accumulators
+from tests.support.products import PASSES, assert_pass, assert_product, lanes_of_all_kinds
+from tests.support.products import tensors_of as tensors_of_pass
+
+# Some operands hold values that no tensor core has.
+pytestmark = pytest.mark.filterwarnings("ignore:.* operand holds")
+#: Triton's interpreter is slow, and takes smaller products.
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+#: Convolutions with absent taps, with groups, and with phases of dgrad that leave positions out.
+FEW_CASES = (
+    ConvCase((2, 4, 5), (2, 2, 3), (1,), (1,), (1,), 2),
+    ConvCase((1, 2, 5), (3, 2, 4), (2,), (2,), (1,)),
+)
+
+
+# Products whose operands lie anywhere and are rounded.
+
+OPERANDS = {
+    "matrices": ((3, 5), (5, 4)),
+    "batch": ((2, 3, 4), (2, 4, 2)),
+    "one left": ((1, 2, 4), (3, 4, 2)),
+    "left matrix": ((4, 5), (3, 5, 6)),
+    "right matrix": ((2, 2, 3, 4), (4, 2)),
+    "both broadcast": ((2, 1, 2, 3), (1, 3, 3, 2)),
+    "table": ((3, 2, 2, 3), (3, 1, 3, 2)),
+    "no matrices": ((0, 3, 5), (5, 4)),
+    "no products": ((2, 0), (0, 3)),
+}
+DRAWN = lp.accumulator("e5m4_chunk3:stochastic")
+
+
+def lanes(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    return [lanes_of_all_kinds(shape, generator) for shape in shapes]
+
+
+@each("name, transposed", itertools.product(OPERANDS, [False, True]))
+def test_matmul_asks_for_every_element(
+    name: str, transposed: bool, adapter: Any, device: str
+) -> None:
+    a, b = lanes(*OPERANDS[name])
+    (bias,) = lanes(b.shape[-1:])
+    if transposed:
+        a, b = (x.mT.contiguous().mT for x in (a, b))
+    assert_product(adapter, a, b, DRAWN, device, bias=bias, name=name)
+
+
+def test_matmul_takes_any_strides(adapter: Any, device: str) -> None:
+    a, b = lanes((2, 8, 5), (2, 5, 9))
+    for x, y in (
+        (a[:, ::2], b[..., ::3]),
+        (a.flip(0).permute(1, 0, 2)[:2, :, 1:], b[:, 1:]),
+        (a[:1].expand_as(a), b[1]),
+    ):
+        assert_product(adapter, x, y, DRAWN, device)
+
+
+def test_operands_and_results_are_rounded(adapter: Any, device: str) -> None:
+    texts = ("e5m2", "e4m3fn:to_odd", "fixed8_f4_wrap", "e3m4:toward_negative")
+    one, two, three, four = (as_quantizer(text).to_ints() for text in texts)
+    a, b, bias = lanes((6, 5), (5, 4), (4,))
+    for fused in (
+        Fused(one, two, three), Fused(three, four, one), Fused(left=four), Fused(right=one),
+        Fused(result=two),
+    ):  # fmt: skip
+        assert_product(adapter, a, b, lp.accumulator("e5m4"), device, bias=bias, fused=fused)
+    case = ConvCase((1, 2, 3, 5), (3, 2, 2, 3), (2, 2), (1, 1), (1, 1))
+    for name, tensors in ((name, tensors_of_pass(case)) for name in PASSES):
+        for acc, fused in (("e5m10", Fused(two, three, four)), ("e5m4_chunk3", Fused((), three))):
+            assert_pass(adapter, name, case, tensors, lp.accumulator(acc), device, fused=fused)
+
+
+@each("name", PASSES)
+def test_convolutions_take_any_strides(name: str, adapter: Any, device: str) -> None:
+    case = ConvCase((2, 3, 4, 3), (4, 3, 2, 2), (2, 1), (1, 0), (1, 1))
+    x, w, dy, bias = tensors_of_pass(case)
+    last = {"memory_format": torch.channels_last}
+    spread = torch.zeros(2, 6, 4, 6)
+    spread[:, ::2, :, 1::2] = x
+    turned = w.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0)
+    few = bias.repeat(2, 1).T[:, 0]
+    for views in (
+        (x.to(**last), w.mT.contiguous().mT, dy.to(**last), bias),
+        (spread[:, ::2, :, 1::2], turned, dy[:1].expand_as(dy), few),
+    ):
+        assert_pass(adapter, name, case, views, lp.accumulator("e5m4_chunk3:outer=e5m3"), device)
+
+
+# Blocks aligned by their operands, and sums that start elsewhere than at zero.
+
+
+@each("acc", [*cases.UNIT_ACCUMULATORS.values(), *cases.MODES, *cases.SHORT_MODES])
+def test_blocks_aligned_by_operands(acc: Accumulator, adapter: Any, device: str) -> None:
+    """Long rows of every kind for the named units, short ones in every mode, and rows whose sums
+    float32 holds."""
+    unit = acc in cases.UNIT_ACCUMULATORS.values()
+    k = 21 if not unit else 37 if INTERPRETED else 75
+    if acc not in cases.SHORT_MODES:
+        a, b = rows(2 if unit or INTERPRETED else 9, k, 3), rows(1, k, 4).T
+        assert_product(adapter, a, b, acc, device)
+    if acc in cases.SHORT_MODES or (unit and not INTERPRETED):
+        m, n = (3, 2) if INTERPRETED else (9, 3)
+        assert_product(adapter, short_rows(m, k, 3), short_rows(n, k, 4).T, acc, device)
+
+
+@settings(
+    max_examples=5 if INTERPRETED else 20,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(acc=accumulators(), length=st.integers(0, 19), seed=st.integers(0, 2**32))
+def test_any_accumulator(
+    adapter: Any, device: str, acc: Accumulator, length: int, seed: int
+) -> None:
+    initial = rows(1, 3, seed + 2) if seed % 2 else None
+    a, b = rows(1, length, seed), rows(1, length, seed + 1)[1:].T
+    assert_product(adapter, a, b, acc, device, initial=initial)
+
+
+@each("acc, length", itertools.product(cases.STARTED, [0, 21]))
+def test_sums_start_at_initial(acc: Accumulator, length: int, adapter: Any, device: str) -> None:
+    initial = rows(1, 5, 7)
+    initial[0] = torch.tensor([1e30, -1e30, 1e-30, 0.3, -0.0])
+    a, b = rows(1, length, 5), tensor((length, 5), "short", torch.Generator().manual_seed(6))
+    assert_product(adapter, a, b, acc, device, initial=initial)
+
+
+def test_initial_of_batches_and_rounded_results(adapter: Any, device: str) -> None:
+    # Rows across and along tiles, steps of any length.
+    generator = torch.Generator().manual_seed(8)
+    acc = cases.UNIT_ACCUMULATORS["ada_e4m3"]
+    e4m3, e5m2 = (Quantizer(name).to_ints() for name in ("e4m3fn", "e5m2"))
+    for (m, n), fused in itertools.product(
+        ((2, 9), (9, 2)), (Fused(), Fused(e4m3, (), e5m2), Fused(e4m3, e5m2, e5m2))
+    ):
+        a, b = (tensor(s, "short", generator) for s in ((3, m, 9), (3, 9, n)))
+        initial = tensor((3, n, m), "cancelling", generator).mT
+        assert_product(adapter, a, b, acc, device, initial=initial, fused=fused)
+
+
+@each("exponent", [0, 37, 38, 39, 40, 41, 60])
+def test_larger_operands_are_summed_in_float64(exponent: int, adapter: Any, device: str) -> None:
+    # 40 products of 2^exponent squared: where the certificate of float32 ends.
+    x = tensor((3, 40), "short", torch.Generator().manual_seed(9)) * 2.0**exponent
+    assert_product(adapter, x, x.T, cases.UNIT_ACCUMULATORS["h100_e4m3"], device)
+
+
+@each("name, acc", itertools.product(PASSES, cases.CONVOLVED))
+def test_passes_of_convolutions_with_operands(
+    name: str, acc: Accumulator, adapter: Any, device: str
+) -> None:
+    for case in FEW_CASES if INTERPRETED else (*FEW_CASES, *CONV_CASES.values()):
+        assert_pass(adapter, name, case, tensors_of_pass(case), acc, device)
+
+
+# An optimizer's step in one pass.
+
+SHAPES = ((7, 5), (1,), (0,), (1030,))
+# Origins lie anywhere in a word of draws and in a block, and before a border of a row key.
+ORIGINS = (6, 1023, 1, (1 << 34) - 7)
+
+
+def updated(
+    adapter: Any,
+    device: str,
+    tensors: UpdateTensors,
+    step: Step,
+    formats: updates.Formats,
+    **options: Any,
+) -> UpdateTensors:
+    own = UpdateTensors(*([x.to(device) for x in kind] for kind in updates.copied(tensors)))
+    adapter.update(own, *updates.call_of(step, formats, len(own.weights), device=device, **options))
+    return UpdateTensors(*([x.cpu() for x in kind] for kind in own))
+
+
+def check_update(adapter: Any, device: str, *case: Any, **options: Any) -> None:
+    want = updates.run(*case, "reference", **options)
+    updates.assert_same(updated(adapter, device, *case, **options), want)
+
+
+@each("name, kind", itertools.product(["momentum", "adamw"], updates.FORMATS))
+def test_updates_have_the_bits_of_the_reference(
+    name: str, kind: str, adapter: Any, device: str
+) -> None:
+    step, formats = updates.STEPS[name], updates.FORMATS[kind]
+    tensors = updates.tensors_of(step, formats, SHAPES, special=True)
+    check_update(adapter, device, tensors, step, formats, scale=3.0)
+
+
+@each("kind", ["fp32", "drawn", "bytes", "beyond_lanes"])
+def test_updates_draw_for_parts_what_they_do_for_the_whole(
+    kind: str, adapter: Any, device: str
+) -> None:
+    step, formats = updates.STEPS["adamw"], updates.FORMATS[kind]
+    tensors = updates.tensors_of(step, formats, SHAPES, special=True)
+    check_update(adapter, device, tensors, step, formats, origins=ORIGINS)
+
+
+@each("name, begins", itertools.product(updates.STEPS, [False, True]))
+def test_updates_make_every_step(name: str, begins: bool, adapter: Any, device: str) -> None:
+    step, formats = updates.STEPS[name], updates.FORMATS["drawn"]
+    tensors = updates.tensors_of(step, formats, [(33,)])
+    check_update(adapter, device, tensors, step, formats, begins=begins)
+
+
+@each("name", ["sgd", "momentum", "adam"])
+def test_updates_leave_everything_as_it_is_by_their_flag(
+    name: str, adapter: Any, device: str
+) -> None:
+    step, formats = updates.STEPS[name], updates.FORMATS["bytes"]
+    tensors = updates.tensors_of(step, formats, [(33,), (5, 5)], special=True)
+    updates.assert_same(updated(adapter, device, tensors, step, formats, found=True), tensors)
+    plain = updates.run(tensors, step, formats, "reference")
+    updates.assert_same(updated(adapter, device, tensors, step, formats, found=False), plain)
+    assert not torch.equal(plain.weights[0], tensors.weights[0])
