@@ -78,7 +78,7 @@ def test_the_host_starts_kernels_and_asks_what_the_device_is() -> None:
 
 def test_every_launch_goes_to_the_stream_that_was_given() -> None:
     launches = {name: streams(text) for name, text in sources().items()}
-    assert sum(map(len, launches.values())) >= 20
+    assert sum(map(len, launches.values())) >= 8
     for name, used in launches.items():
         assert set(used) <= STREAMS, name
 
