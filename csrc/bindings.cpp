@@ -5,7 +5,6 @@
 #include <pybind11/stl.h>
 
 #include "bindings_cuda.h"
-#include "bindings_update.h"
 #include "common/accumulate.h"
 #include "common/check.h"
 #include "common/count.h"
@@ -18,6 +17,10 @@
 #include "cpu/sums/events/events.h"
 
 namespace py = pybind11;
+
+namespace lpk {
+void register_update(py::module_& module);
+}
 
 namespace {
 

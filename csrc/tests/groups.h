@@ -15,8 +15,6 @@ void test_cuda_banks();
 void test_cuda_certified();
 void test_cuda_rules();
 void test_cuda_orders();
-void test_cuda_count();
-void test_cuda_elements();
 void test_cuda_ends();
 void test_cuda_shapes();
 void test_cuda_tensor();

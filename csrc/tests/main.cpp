@@ -32,8 +32,6 @@ constexpr Group kGroups[] = {
     {"cuda_certified", lpk_test::test_cuda_certified},
     {"cuda_rules", lpk_test::test_cuda_rules},
     {"cuda_orders", lpk_test::test_cuda_orders},
-    {"cuda_count", lpk_test::test_cuda_count},
-    {"cuda_elements", lpk_test::test_cuda_elements},
     {"cuda_ends", lpk_test::test_cuda_ends},
     {"cuda_shapes", lpk_test::test_cuda_shapes},
     {"cuda_tensor", lpk_test::test_cuda_tensor},

@@ -113,7 +113,13 @@ def get(name: str) -> Backend:
 
 def status() -> dict[str, str]:
     """For every backend "available", or the reason why it is not."""
-    return {name: _why_not(name) or _checked.get(name) or "available" for name in _MODULES}
+    found = {name: _why_not(name) or _checked.get(name) or "available" for name in _MODULES}
+    if found["cuda"] == "available" != found["triton"]:
+        found["triton"] += (
+            "; without it counts, codes, block and affine formats and updates of tensors on a CUDA "
+            "device are made by the reference, on the host"
+        )
+    return found
 
 
 def gpu_orders() -> dict[str, tuple[str, str]]:

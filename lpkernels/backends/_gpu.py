@@ -58,6 +58,7 @@ class Pass(NamedTuple):
 # By the names that `Backend.unsupported` takes.
 _OPS = (
     "quantize",
+    "quantize_counting",
     "quantize_affine",
     "quantize_block",
     "matmul",

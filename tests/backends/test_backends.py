@@ -1,5 +1,4 @@
-"""The registry: status, choice, the environment variable, the self-test and every message; and the
-table that orders cuda and triton, whose counts are the recorded ones."""
+"""The registry: status, choice, the environment variable, the self-test and every message."""
 
 import sys
 from types import ModuleType
@@ -9,9 +8,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import lpkernels as lp
-from lpkernels import backends
-from lpkernels.backends import _selftest
+from lpkernels import backends, ops
+from lpkernels.backends import _selftest, cuda
 from lpkernels.backends._reference import ReferenceBackend
+from tests.loops import each
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -237,3 +237,34 @@ def test_trees_and_compensated_sums_ask_for_a_backend_that_has_them(acc, monkeyp
     for text in (acc, "fp32:block=4:aligned_bits=24", "e5m4"):
         lp.matmul(a, a, text, backend="reference")
     assert asked == ["matmul_ordered", "matmul_ordered", "matmul"]
+
+
+def test_status_says_what_a_gpu_lacks_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking = {"triton": "no triton here"}
+    monkeypatch.setattr(backends, "_why_not", lambda name: lacking.get(name, ""))
+    status = backends.status()
+    assert status["cuda"] == "available"
+    assert status["triton"].startswith("no triton here; without it counts, codes, block and affine")
+    lacking["cuda"] = "no device here"
+    assert backends.status()["triton"] == "no triton here"
+
+
+@each("op", cuda.TRITON_ALONE)
+def test_what_only_triton_has_on_a_gpu(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking: dict[str, str] = {}
+    monkeypatch.setattr(backends, "_why_not", lambda name: lacking.get(name, ""))
+    monkeypatch.setattr(backends, "_chosen", {})
+    monkeypatch.setattr(backends, "_tested", lambda name: name)
+    device = torch.device("cuda", 0)
+    with pytest.raises(NotImplementedError, match=f"{op} is an operation of the triton backend"):
+        backends.select("cuda", op, device)
+    lacking["triton"] = "no triton here"
+    assert backends.select("auto", op, device) == "reference"
+
+
+def test_layers_keep_their_inputs_unpacked_where_the_backend_has_no_codes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(backends, "_why_not", lambda name: "")
+    monkeypatch.setenv("LPKERNELS_BACKEND", "cuda")
+    assert not ops.packs_at_once("cuda")

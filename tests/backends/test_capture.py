@@ -36,8 +36,6 @@ MAY_NAME = {
     "cudaGetDevice", "cudaDeviceGetAttribute", "cudaDeviceAttr",
     "cudaDevAttrMultiProcessorCount", "cudaDevAttrSingleToDoublePrecisionPerfRatio",
 }  # fmt: skip
-#: Packing to codes, which is no part of a product, also clears memory on its stream.
-CLEARS = {"elementwise/codes.cu": {"cudaMemsetAsync"}}
 STREAMS = {"stream", "queue", "static_cast<cudaStream_t>(stream)"}
 
 
@@ -74,13 +72,13 @@ def test_the_host_starts_kernels_and_asks_what_the_device_is() -> None:
     found = sources()
     assert {"product/multiply.cu", "operands/pack_operands.cu", "bindings_cuda.cpp"} <= set(found)
     for name, text in found.items():
-        assert named(text) <= MAY_NAME | CLEARS.get(name, set()), name
-    assert set().union(*map(named, found.values())) == MAY_NAME | CLEARS["elementwise/codes.cu"]
+        assert named(text) <= MAY_NAME, name
+    assert set().union(*map(named, found.values())) == MAY_NAME
 
 
 def test_every_launch_goes_to_the_stream_that_was_given() -> None:
     launches = {name: streams(text) for name, text in sources().items()}
-    assert sum(map(len, launches.values())) >= 20
+    assert sum(map(len, launches.values())) >= 8
     for name, used in launches.items():
         assert set(used) <= STREAMS, name
 

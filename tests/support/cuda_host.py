@@ -18,7 +18,7 @@ from unittest import mock
 
 import pytest
 
-from lpkernels.backends.cuda import BACKEND, _conv, _launch, _products, _update
+from lpkernels.backends.cuda import BACKEND, _conv, _launch, _products
 
 _BUILD = Path(__file__).resolve().parents[2] / "build" / str(sys.implementation.cache_tag)
 
@@ -58,9 +58,9 @@ def replaced(parts: Iterable[ModuleType], module: Callable[[], Any]) -> Iterator
 
 @contextlib.contextmanager
 def on_host() -> Iterator[ModuleType]:
-    """A block in which products and updates of the cuda adapter run here, on tensors of the CPU.
+    """A block in which products of the cuda adapter run here, on tensors of the CPU.
     The device that is not there has 132 processors, unless the block sets another number."""
-    with replaced((_conv, _products, _launch, _update), load):
+    with replaced((_conv, _products, _launch), load):
         load().set_processors(132)
         yield load()
 

@@ -20,19 +20,6 @@ __device__ __forceinline__ double widened(double x) { return x; }
 __device__ __forceinline__ double widened(__half x) { return __half2float(x); }
 __device__ __forceinline__ double widened(__nv_bfloat16 x) { return __bfloat162float(x); }
 
-// A tensor of any element type.
-struct Elements {
-  const void* x;
-  ElementType type;
-
-  __device__ __forceinline__ double operator()(int64_t i) const {
-    if (type == ElementType::kFloat32) return widened(static_cast<const float*>(x)[i]);
-    if (type == ElementType::kFloat16) return widened(static_cast<const __half*>(x)[i]);
-    if (type == ElementType::kBfloat16) return widened(static_cast<const __nv_bfloat16*>(x)[i]);
-    return static_cast<const double*>(x)[i];
-  }
-};
-
 // What rounding draws from: the integers behind a quantizer's format, and the call's draws.
 struct ElementRounding {
   Rounding rounding;

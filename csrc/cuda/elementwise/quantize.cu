@@ -3,8 +3,8 @@
 // Thread t of the grid handles elements t, t + T, t + 2T, ... in row-major order, where T is the
 // number of all threads. Every value is widened exactly to double and rounded by common/round.h, so
 // the bits are those of every other backend. Stochastic draws are keyed by the row-major index,
-// never by the thread. Affine and Block formats are not supported here; they have files of their
-// own. This file must be compiled with -fmad=false, without -use_fast_math and -ftz=true.
+// never by the thread. Affine and block formats are not supported here: on a GPU only Triton rounds
+// to them. This file must be compiled with -fmad=false, without -use_fast_math and -ftz=true.
 #include <stdexcept>
 #include <type_traits>
 

@@ -42,23 +42,4 @@ __device__ __forceinline__ __nv_bfloat16 narrowed<__nv_bfloat16>(double r) {
   return r != r ? __ushort_as_bfloat16(0x7fc0) : __float2bfloat16_rn(static_cast<float>(r));
 }
 
-// A tensor of any element type to write; a null one is not written.
-struct Written {
-  void* out;
-  ElementType type;
-
-  __device__ __forceinline__ void operator()(int64_t i, double r) const {
-    if (out == nullptr) return;
-    if (type == ElementType::kFloat32) {
-      static_cast<float*>(out)[i] = narrowed<float>(r);
-    } else if (type == ElementType::kFloat16) {
-      static_cast<__half*>(out)[i] = narrowed<__half>(r);
-    } else if (type == ElementType::kBfloat16) {
-      static_cast<__nv_bfloat16*>(out)[i] = narrowed<__nv_bfloat16>(r);
-    } else {
-      static_cast<double*>(out)[i] = narrowed<double>(r);
-    }
-  }
-};
-
 }  // namespace lpk::cuda

@@ -1,9 +1,7 @@
-// lpk_cuda_host: the functions of lpkernels._C for products and updates on CUDA. Here the code of
+// lpk_cuda_host: the functions of lpkernels._C for products on CUDA. Here the code of
 // the kernels runs on the host, thread by thread. The module is for tests of the Python adapter;
 // its pointers are those of host memory.
 #include "bindings_cuda.h"
-#include "bindings_update.h"
-#include "cuda/elementwise/update.h"
 #include "cuda/operands/pack_map.h"
 #include "cuda/product/job.h"
 #include "cuda/product/totals.h"
@@ -73,23 +71,10 @@ void add(const AddArgs& args, const int64_t* accumulator, void*) {
   for (int64_t i = 0; i < args.rows * args.cols; ++i) args.total[i] = added(args, acc, i);
 }
 
-void update(const UpdateArgs& args, void*) {
-  for (int64_t p = 0; p < args.count; ++p) {
-    const UpdateJob job(args, args.parameters[p]);
-    if (job.found != nullptr && *job.found) continue;
-    const StepConstants constants = job.constants();
-    uint64_t seeds[kPlaces];
-    for (int place = 0; place < kPlaces; ++place) seeds[place] = job.seed_of(place);
-    for (int64_t i = 0; i < job.count; ++i)
-      update_element(job, constants, seeds, i, &job.counts[0], &job.counts[1]);
-  }
-}
-
 }  // namespace lpk::cuda
 
 PYBIND11_MODULE(lpk_cuda_host, module) {
   lpk::register_cuda_products(module);
-  lpk::register_cuda_update(module);
   module.attr("tensor_half") = static_cast<int>(lpk::cuda::Tier::kTensorHalf);
   module.attr("tensor_bfloat16") = static_cast<int>(lpk::cuda::Tier::kTensorBfloat16);
   module.def("set_processors", [](int32_t count) { lpk::cuda::processors = count; });

@@ -1,27 +1,23 @@
 """The ``cuda`` backend: tensors as device pointers to csrc/cuda, on torch's current stream.
 
-It quantizes to every format, packs and unpacks, multiplies matrices and makes the three passes of
+It quantizes to float and fixed formats, multiplies matrices and makes the three passes of
 convolutions with every accumulator, with native chunks on tensor cores where operands fit half
-precision or bfloat16. Every other operation says that there is no kernel.
+precision or bfloat16. What else is elementwise (counts, codes, block and affine formats, updates)
+is the ``triton`` backend's on a GPU.
 """
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from lpkernels import _build
 from lpkernels.backends._gpu import GpuBackend
-from lpkernels.backends.cuda import _conv, _counting, _packing, _products, _quantize, _update
-from lpkernels.formats.integers import KIND
+from lpkernels.backends.cuda import _conv, _products, _quantize
 
-# By the first integer of a format.
-_QUANTIZE = (
-    _quantize.quantize,
-    _quantize.quantize,
-    _quantize.quantize_scaled,
-    _quantize.quantize_scaled,
-)
+#: Elementwise operations that csrc/cuda leaves to Triton.
+TRITON_ALONE = (
+    "quantize_counting", "quantize_affine", "quantize_block", "pack", "unpack", "update",
+)  # fmt: skip
 
 
 class CudaBackend(GpuBackend):
@@ -39,26 +35,14 @@ class CudaBackend(GpuBackend):
     def unsupported(self, op: str, device: torch.device) -> str:
         if device.type != "cuda":
             return f"it takes tensors on a CUDA device, these are on {device}"
+        if op in TRITON_ALONE:
+            return f"on a GPU, {op} is an operation of the triton backend alone"
         return "" if self.has(op) else f"csrc/cuda has no kernel yet for {op}"
 
-    def quantize(
-        self,
-        x: Tensor,
-        quantizer: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        site: int,
-        out: Tensor,
-    ) -> None:
-        _QUANTIZE[quantizer[KIND]](x, quantizer, seed, role, site, out)
-
-    quantize_counting = staticmethod(_counting.quantize_counting)
+    quantize = staticmethod(_quantize.quantize)
     matmul = staticmethod(_products.matmul)
     convolve = staticmethod(_conv.convolve)
     accumulate = staticmethod(_products.accumulate)
-    pack = staticmethod(_packing.pack)
-    unpack = staticmethod(_packing.unpack)
-    update = staticmethod(_update.update)
 
 
 BACKEND = CudaBackend()

@@ -1,14 +1,11 @@
-"""Rounding of tensors by csrc/cuda/elementwise: quantize.cu takes any strides; quantize_blocks.cu
-and quantize_affine.cu, for block and affine formats, take dense tensors."""
+"""Rounding of tensors of any strides to float and fixed formats by csrc/cuda/elementwise."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from lpkernels.backends._layout import axis_sizes
 from lpkernels.backends.cuda._launch import Seed, module, on_device, stream
-from lpkernels.formats.integers import AFFINE, KIND
 
 # The order of lpk::cuda::ElementType in csrc/cuda/elementwise/quantize.h.
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 3}
@@ -49,44 +46,6 @@ def quantize(
             site=site,
             stream=stream(x),
         )
-
-
-def quantize_scaled(
-    x: Tensor,
-    quantizer: tuple[int, ...],
-    seed: Tensor | None,
-    role: int,
-    site: int,
-    out: Tensor,
-) -> None:
-    """Round every value of x into out; a block or an affine format."""
-    if x.numel() == 0:
-        return
-    x = x.contiguous()
-    whole = out.is_contiguous() and out.dtype == torch.float32
-    target = out if whole else torch.empty_like(x, dtype=torch.float32)
-    sizes = axis_sizes(x.shape, quantizer)
-    slices = sizes[1] if quantizer[KIND] == AFFINE else 0
-    with on_device(x):
-        draws = Seed(seed, x.device)
-        # The least and the largest value of each slice, then the line between them.
-        ends = torch.empty(slices, 2, dtype=torch.int64, device=x.device)
-        lines = torch.empty(slices, 4, dtype=torch.float64, device=x.device)
-        module().cuda_quantize_scaled(
-            x=x.data_ptr(),
-            x_type=DTYPES[x.dtype],
-            out=target.data_ptr(),
-            sizes=sizes,
-            quantizer=list(quantizer),
-            seed=draws.value,
-            device_seed=draws.pointer,
-            role=role,
-            site=site,
-            scratch=[ends.data_ptr(), lines.data_ptr()],
-            stream=stream(x),
-        )
-    if target is not out:
-        out.copy_(target)
 
 
 def collapsed(x: Tensor, out: Tensor) -> tuple[list[int], list[int], list[int]]:
