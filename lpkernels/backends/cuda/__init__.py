@@ -8,16 +8,31 @@ is the ``triton`` backend's on a GPU.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from torch import Tensor
 
 from lpkernels import _build
 from lpkernels.backends._gpu import GpuBackend
 from lpkernels.backends.cuda import _conv, _products, _quantize
+from lpkernels.formats.integers import AFFINE, KIND, takes_scales
 
-#: Elementwise operations that csrc/cuda leaves to Triton.
+#: Elementwise operations that csrc/cuda leaves to Triton, as `Backend.unsupported` calls them.
 TRITON_ALONE = (
     "quantize_counting", "quantize_affine", "quantize_block", "pack", "unpack", "update",
 )  # fmt: skip
+
+
+def _left_to_triton(op: str) -> NotImplementedError:
+    return NotImplementedError(f"on a GPU, {op} is an operation of the triton backend alone")
+
+
+def _refusing(op: str) -> Any:
+    def refuse(*arguments: Any) -> Any:
+        raise _left_to_triton(op)
+
+    return staticmethod(refuse)
 
 
 class CudaBackend(GpuBackend):
@@ -36,13 +51,31 @@ class CudaBackend(GpuBackend):
         if device.type != "cuda":
             return f"it takes tensors on a CUDA device, these are on {device}"
         if op in TRITON_ALONE:
-            return f"on a GPU, {op} is an operation of the triton backend alone"
+            return str(_left_to_triton(op))
         return "" if self.has(op) else f"csrc/cuda has no kernel yet for {op}"
 
-    quantize = staticmethod(_quantize.quantize)
+    def quantize(
+        self,
+        x: Tensor,
+        quantizer: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        site: int,
+        out: Tensor,
+    ) -> None:
+        """`Backend.quantize`, of float and fixed formats."""
+        if takes_scales(quantizer):
+            affine = quantizer[KIND] == AFFINE
+            raise _left_to_triton("quantize_affine" if affine else "quantize_block")
+        _quantize.quantize(x, quantizer, seed, role, site, out)
+
     matmul = staticmethod(_products.matmul)
     convolve = staticmethod(_conv.convolve)
     accumulate = staticmethod(_products.accumulate)
+    quantize_counting = _refusing("quantize_counting")
+    pack = _refusing("pack")
+    unpack = _refusing("unpack")
+    update = _refusing("update")
 
 
 BACKEND = CudaBackend()

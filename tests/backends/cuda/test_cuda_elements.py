@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import lpkernels as lp
+from lpkernels.arithmetic import as_quantizer
 from lpkernels.backends.cuda import BACKEND, TRITON_ALONE
 from lpkernels.backends.cuda._quantize import collapsed
 from tests import cases
@@ -57,6 +58,22 @@ def test_unsupported_names_what_is_missing_and_who_has_it():
         assert BACKEND.unsupported(op, device) == want
     assert "no kernel yet for matmul_events" in BACKEND.unsupported("matmul_events", device)
     assert "on a CUDA device" in BACKEND.unsupported("quantize", torch.device("cpu"))
+
+
+def rounding(fmt: str) -> tuple:
+    return torch.ones(3), as_quantizer(fmt).to_ints(), None, 0, 4, torch.empty(3)
+
+
+@each(
+    "method, arguments",
+    [
+        ("quantize", rounding("affine8")), ("quantize", rounding("block32_e4m3")),
+        ("quantize_counting", ()), ("pack", ()), ("unpack", ()), ("update", ()),
+    ],
+)  # fmt: skip
+def test_what_triton_alone_has_is_refused(method: str, arguments: tuple):
+    with pytest.raises(NotImplementedError, match="is an operation of the triton backend alone"):
+        getattr(BACKEND, method)(*arguments)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
