@@ -23,6 +23,19 @@ def shape(m: int = 4096, n: int = 4096, k: int = 128, **more: object) -> Shape:
     return Shape(1, m, n, k, E5M2, E5M2)._replace(**more)
 
 
+@each(
+    "sizes, tile",
+    [
+        ((4096, 4096, 1, 132), (4, 256, 4)), ((4096, 20, 1, 132), (8, 32, 4)),
+        # Two programs for each processor: columns are halved, or rows where they are few.
+        ((1, 4096, 1, 16), (1, 128, 4)), ((1, 4096, 1, 32), (1, 64, 2)),
+        ((4, 256, 1, 2), (2, 128, 4)), ((1, 4096, 1, 132), (1, 32, 1)),
+    ],
+)  # fmt: skip
+def test_tiles_of_the_exact_kernel(sizes: tuple[int, ...], tile: tuple[int, ...]) -> None:
+    assert triton_tiles.exact_tile(*sizes) == tile
+
+
 def test_large_products_take_the_largest_tile() -> None:
     found = plan(shape(), Accumulator("e6m9", chunk=64), 132)
     assert (found.kernel, found.tile) == ("fused", (8, 512))
