@@ -39,7 +39,7 @@ def test_shares_sum_to_one_totals_are_sums_and_records_say_what_they_are_of() ->
         assert "versions" in one.total["environment"]
     first = cuda.products[0]
     assert (first["layer"], first["gemm"], first["sizes"]) == ("stem", "fprop", [1, 4096, 16, 27])
-    # The tile has 64 columns, of which 16 exist.
+    # 16 of the tile's 64 columns exist.
     assert first["tile"] == [128, 64] and first["filled"] == 16 / 64
     assert (first["splits"], first["launches"], first["accumulator"]) == (1, 3, "e6m9_chunk64")
 

@@ -150,7 +150,7 @@ def test_blocks_of_float64_beyond_float32(element: str, axis: int, isas: Isas) -
 def test_large_affine_and_block(
     fmt: AffineFormat | BlockFormat, rounding: str, threads: Threads
 ) -> None:
-    """Threads take pieces of the work, of which a single slice may have several."""
+    """Threads take pieces of the work; a single slice may be several pieces."""
     quantizer = Quantizer(fmt, rounding)
     x = elements.tensor_values((3, 150, 401), "special")
     assert_quantized(threads, x, quantizer, by_reference(x, quantizer))
@@ -161,7 +161,7 @@ NAN = 0x7FC00000
 
 
 def canonical(y: np.ndarray) -> np.ndarray:
-    """The bits of float32 values, those of NaN made 0x7fc00000."""
+    """The bits of float32 values; every NaN has 0x7fc00000."""
     bits = y.view(np.uint32).copy()
     bits[np.isnan(y)] = NAN
     return bits

@@ -41,7 +41,7 @@ def chosen_log_det(y: np.ndarray, chosen: object) -> float:
 
 def test_greedy_takes_pivots_then_what_adds_most():
     # The squares of the determinants of 0 with 5, 0 with 4, and 1 with 5 are 0.0289, 0.0256 and
-    # 0.0196; those of the other pairs are smaller.
+    # 0.0196; the other pairs have smaller ones.
     assert select(BASIS, n=4).tolist() == [0, 5, 4, 1]
     assert select(BASIS, n=2, method="qr").tolist() == [0, 5]
     assert select(BASIS, n=1).tolist() == [0]
