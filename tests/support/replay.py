@@ -24,6 +24,7 @@ from torch import Tensor
 import lpkernels as lp
 from lpkernels import Recipe, rng
 from lpkernels.ops import UpdateTensors
+from lpkernels.recipes import as_recipe
 from lpkernels.techniques.accumulation import measure
 from tests.support import updates
 
@@ -79,6 +80,8 @@ def _tensor(words: np.ndarray) -> Tensor:
 
 def gradients(function: Callable[..., Tensor], *tensors: Tensor, **options: Any) -> list[Tensor]:
     """The function's result, and the gradient of each tensor for a gradient of fixed numbers."""
+    recipe = as_recipe(options.get("recipe", RECIPES["WIDE"]))
+    assert not any(acc.is_native for acc in (recipe.fprop, recipe.dgrad, recipe.wgrad)), recipe
     leaves = [x.detach().requires_grad_() for x in tensors]
     result = function(*leaves, **options)
     result.backward(_numbers(8)(*result.shape).to(result.dtype))
