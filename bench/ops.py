@@ -174,7 +174,10 @@ def _conv(case: Case, device: str, backend: str, *, gemm: str) -> Job:
     g = _operand(case, device, *y.shape)
     acc = as_accumulator(case.spec)
     seed = _seed() if acc.is_stochastic else None
-    numbers = (stride, padding, dilation, groups)
+    conv = ops.Convolution(stride, padding, dilation, groups)
+
+    def how(role: Role) -> ops.How:
+        return ops.How(acc.to_ints(), seed, role)
 
     def backward(mask: list[bool]) -> object:
         call = torch.ops.aten.convolution_backward
@@ -182,15 +185,19 @@ def _conv(case: Case, device: str, backend: str, *, gemm: str) -> Job:
 
     runs: dict[str, tuple[Callable[[], Tensor], Callable[[], object]]] = {
         "fprop": (
-            lambda: ops.conv_fprop(x, w, None, *numbers, acc, seed, Role.FPROP, backend),
+            lambda: ops.multiply(ops.fprop_of(x, w, None, conv), how(Role.FPROP), backend),
             lambda: F.conv2d(x, w, None, stride, padding, dilation, groups),
         ),
         "dgrad": (
-            lambda: ops.conv_dgrad(g, w, list(x.shape), *numbers, acc, seed, Role.DGRAD, backend),
+            lambda: ops.multiply(
+                ops.Product("conv_dgrad", g, w, x.shape, conv), how(Role.DGRAD), backend
+            ),
             lambda: backward([True, False, False]),
         ),
         "wgrad": (
-            lambda: ops.conv_wgrad(x, g, list(w.shape), *numbers, acc, seed, Role.WGRAD, backend),
+            lambda: ops.multiply(
+                ops.Product("conv_wgrad", x, g, w.shape, conv), how(Role.WGRAD), backend
+            ),
             lambda: backward([False, True, False]),
         ),
     }

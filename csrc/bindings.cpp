@@ -183,30 +183,32 @@ void unpack(uintptr_t codes, uintptr_t x, const Ints& sizes, const Ints& format,
   lpk::unpack(args, pointer<const uint8_t>(codes), pointer<float>(x));
 }
 
-// sizes: batch, m, n, k; strides: a row, a k, b k, b column. Offsets point to `batch` int64 each.
-void matmul(uintptr_t a, uintptr_t b, uintptr_t bias, uintptr_t initial, uintptr_t c,
-            const Ints& sizes, const Ints& strides, uintptr_t a_offset, uintptr_t b_offset,
-            const Ints& accumulator, const Ints& left, const Ints& right, const Ints& result,
-            int64_t seed, int64_t role, int threads) {
-  LPK_CHECK(sizes.size() == 4 && strides.size() == 4, "matmul takes four sizes and four strides");
-  const lpk::Arithmetic arithmetic = arithmetic_from(accumulator, left, right, result);
-  const lpk::MatmulArgs args{pointer<const float>(a),
-                             pointer<const float>(b),
-                             pointer<const float>(bias),
-                             pointer<float>(c),
-                             sizes[0],
-                             sizes[1],
-                             sizes[2],
-                             sizes[3],
-                             pointer<const int64_t>(a_offset),
-                             pointer<const int64_t>(b_offset),
-                             strides[0],
-                             strides[1],
-                             strides[2],
-                             strides[3],
-                             pointer<const float>(initial)};
-  const py::gil_scoped_release release;
-  lpk::matmul(args, arithmetic, role_seed(seed, role), threads);
+struct Factor {
+  uintptr_t data;
+  const Ints& strides;
+  uintptr_t offsets;
+};
+
+// sizes: batch, m, n, k; strides: a row, a k and b k, b column. Offsets point to `batch` int64 each.
+lpk::MatmulArgs matmul_args(const Factor& a, const Factor& b, uintptr_t bias, uintptr_t initial,
+                            uintptr_t c, const Ints& sizes) {
+  LPK_CHECK(sizes.size() == 4 && a.strides.size() == 2 && b.strides.size() == 2,
+            "matmul takes four sizes and two strides of each factor");
+  return {pointer<const float>(a.data),
+          pointer<const float>(b.data),
+          pointer<const float>(bias),
+          pointer<float>(c),
+          sizes[0],
+          sizes[1],
+          sizes[2],
+          sizes[3],
+          pointer<const int64_t>(a.offsets),
+          pointer<const int64_t>(b.offsets),
+          a.strides[0],
+          a.strides[1],
+          b.strides[0],
+          b.strides[1],
+          pointer<const float>(initial)};
 }
 
 // geometry: batch, groups, channels in and out per group, then input, kernel, output, stride,
@@ -223,50 +225,53 @@ lpk::ConvShape conv_shape(const Ints& geometry) {
 }
 
 // strides: outer, channel, d, h, w.
-template <class T>
-lpk::Image<T> image(uintptr_t data, const Ints& strides) {
-  LPK_CHECK(strides.size() == 2 + lpk::kSpatial, "an image has five strides");
-  return {pointer<T>(data), strides[0], strides[1], {strides[2], strides[3], strides[4]}};
+lpk::Image<const float> image(const Factor& x) {
+  LPK_CHECK(x.strides.size() == 2 + lpk::kSpatial, "an image has five strides");
+  const Ints& s = x.strides;
+  return {pointer<const float>(x.data), s[0], s[1], {s[2], s[3], s[4]}};
 }
 
-void conv_fprop(uintptr_t x, const Ints& x_strides, uintptr_t w, const Ints& w_strides,
-                uintptr_t bias, uintptr_t y, const Ints& y_strides, const Ints& geometry,
-                const Ints& accumulator, const Ints& left, const Ints& right, const Ints& quantizer,
-                int64_t seed, int64_t role, int threads) {
-  const lpk::Arithmetic arithmetic = arithmetic_from(accumulator, left, right, quantizer);
-  const lpk::ConvShape shape = conv_shape(geometry);
-  const auto input = image<const float>(x, x_strides);
-  const auto weight = image<const float>(w, w_strides);
-  const auto output = image<float>(y, y_strides);
-  const py::gil_scoped_release release;
-  lpk::conv_fprop(shape, input, weight, pointer<const float>(bias), output, arithmetic,
-                  role_seed(seed, role), threads);
+// A contiguous result (outer, channels, *spatial).
+lpk::Image<float> result_image(uintptr_t data, int64_t channels, const int64_t* spatial) {
+  const int64_t line = spatial[2], plane = spatial[1] * line, all = spatial[0] * plane;
+  return {pointer<float>(data), channels * all, all, {plane, line, 1}};
 }
 
-void conv_dgrad(uintptr_t dy, const Ints& dy_strides, uintptr_t w, const Ints& w_strides,
-                uintptr_t dx, const Ints& dx_strides, const Ints& geometry, const Ints& accumulator,
-                const Ints& left, const Ints& right, const Ints& quantizer, int64_t seed,
-                int64_t role, int threads) {
-  const lpk::Arithmetic arithmetic = arithmetic_from(accumulator, left, right, quantizer);
-  const lpk::ConvShape shape = conv_shape(geometry);
-  const auto gradient = image<const float>(dy, dy_strides);
-  const auto weight = image<const float>(w, w_strides);
-  const auto result = image<float>(dx, dx_strides);
-  const py::gil_scoped_release release;
-  lpk::conv_dgrad(shape, gradient, weight, result, arithmetic, role_seed(seed, role), threads);
-}
+// The kinds of KINDS in lpkernels/backends/_protocol.py.
+enum class ProductKind : int { kMatmul, kFprop, kDgrad, kWgrad };
 
-void conv_wgrad(uintptr_t x, const Ints& x_strides, uintptr_t dy, const Ints& dy_strides,
-                uintptr_t dw, const Ints& dw_strides, const Ints& geometry, const Ints& accumulator,
-                const Ints& left, const Ints& right, const Ints& quantizer, int64_t seed,
-                int64_t role, int threads) {
-  const lpk::Arithmetic arithmetic = arithmetic_from(accumulator, left, right, quantizer);
-  const lpk::ConvShape shape = conv_shape(geometry);
-  const auto input = image<const float>(x, x_strides);
-  const auto gradient = image<const float>(dy, dy_strides);
-  const auto result = image<float>(dw, dw_strides);
+// The `Product` and the `How` of lpkernels/backends/_protocol.py. sizes: those of matmul_args, or
+// the geometry of conv_shape.
+void multiply(int kind, uintptr_t left, uintptr_t right, uintptr_t bias, uintptr_t initial,
+              uintptr_t out, const Ints& sizes, const Ints& left_strides, const Ints& right_strides,
+              uintptr_t left_offsets, uintptr_t right_offsets, const Ints& accumulator,
+              const Ints& left_quantizer, const Ints& right_quantizer, const Ints& result_quantizer,
+              int64_t seed, int64_t role, int threads) {
+  const lpk::Arithmetic how =
+      arithmetic_from(accumulator, left_quantizer, right_quantizer, result_quantizer);
+  const Factor one{left, left_strides, left_offsets}, other{right, right_strides, right_offsets};
+  const uint64_t key = role_seed(seed, role);
+  if (static_cast<ProductKind>(kind) == ProductKind::kMatmul) {
+    const lpk::MatmulArgs args = matmul_args(one, other, bias, initial, out, sizes);
+    const py::gil_scoped_release release;
+    return lpk::matmul(args, how, key, threads);
+  }
+  const lpk::ConvShape s = conv_shape(sizes);
+  const auto first = image(one), second = image(other);
   const py::gil_scoped_release release;
-  lpk::conv_wgrad(shape, input, gradient, result, arithmetic, role_seed(seed, role), threads);
+  switch (static_cast<ProductKind>(kind)) {
+    case ProductKind::kFprop:
+      return lpk::conv_fprop(s, first, second, pointer<const float>(bias),
+                             result_image(out, s.groups * s.out_channels, s.output), how, key,
+                             threads);
+    case ProductKind::kDgrad:
+      return lpk::conv_dgrad(s, first, second,
+                             result_image(out, s.groups * s.in_channels, s.input), how, key,
+                             threads);
+    default:
+      return lpk::conv_wgrad(s, first, second, result_image(out, s.in_channels, s.kernel), how, key,
+                             threads);
+  }
 }
 
 // total[r][c] <- round(total[r][c] + addend[r][c]) in the outer format, both contiguous. key: first
@@ -369,10 +374,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("packed_bytes", &packed_bytes);
   m.def("pack", &pack);
   m.def("unpack", &unpack);
-  m.def("matmul", &matmul);
-  m.def("conv_fprop", &conv_fprop);
-  m.def("conv_dgrad", &conv_dgrad);
-  m.def("conv_wgrad", &conv_wgrad);
+  m.def("multiply", &multiply);
   m.def("accumulate", &accumulate);
   m.def("matmul_events", &matmul_events);
   m.def("masked_gradients", &masked_gradients);

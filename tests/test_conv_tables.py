@@ -45,7 +45,7 @@ def run(
     acc: Accumulator, bias: np.ndarray | None,
 ) -> None:  # fmt: skip
     """The sums of one product, chunk by chunk as `starts` says. left is (G, lanes, length)."""
-    t = _conv_tables.Product(*(f.numpy() if isinstance(f, torch.Tensor) else f for f in product))
+    t = _conv_tables.Tables(*(f.numpy() if isinstance(f, torch.Tensor) else f for f in product))
     steps = len(t.steps)
     positions = np.arange(steps) if t.positions is None else t.positions
     given = _conv_phases.starts(product, acc.chunk)

@@ -31,7 +31,7 @@ from lpkernels.backends._conv_geometry import (
 )
 from lpkernels.backends._conv_phases import dgrad, dgrad_frame
 from lpkernels.backends._conv_tables import (
-    Product,
+    Tables,
     fprop,
     fprop_frame,
     tables,
@@ -157,7 +157,7 @@ def _framed(facts: Tensor, frame: Frame) -> Tensor:
     return found
 
 
-def _gathered(image: Tensor, product: Product) -> Blocks:
+def _gathered(image: Tensor, product: Tables) -> Blocks:
     """The blocks of the lanes that a product finds in a framed image."""
     values = product.lanes[:, None] + product.steps
     lanes = torch.stack([image[batch + values].amax(1) for batch in product.batch])

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lpkernels.arithmetic import _operands
 from lpkernels.arithmetic._text import PlainValues
@@ -85,6 +85,10 @@ class Accumulator(PlainValues):
         random_bits:      1..24, of every stochastic rounding.
         rng:              "fast" or "philox".
 
+    Attributes:
+        is_native:        whether the sums are torch's own: order "native" and no chunk.
+        is_stochastic:    whether it draws random bits.
+
     Raises:
         TypeError, ValueError: as above; Affine and Block formats are refused.
     """
@@ -102,6 +106,8 @@ class Accumulator(PlainValues):
     random_bits: int
     rng: str
     if TYPE_CHECKING:
+        is_native: bool
+        is_stochastic: bool
         _ints: tuple[int, ...]
     # Defaults for what was pickled before these were fields.
     operands: tuple[FloatFormat, FloatFormat] | None = None
@@ -160,7 +166,22 @@ class Accumulator(PlainValues):
             interleaved=checked_int("Accumulator", "interleaved", interleaved, 1),
         )
         self._check_combination()
-        object.__setattr__(self, "_ints", self._integers())
+        self._learn()
+
+    def _learn(self) -> None:
+        """Computes once what every call of a product asks."""
+        roundings = (self.rounding, self.product_rounding, self.outer_rounding)
+        set_fields(
+            self,
+            is_native=self.order == "native" and self.chunk is None,
+            is_stochastic="stochastic" in roundings,
+            _ints=self._integers(),
+        )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """What was pickled may lack what is computed."""
+        vars(self).update(state)
+        self._learn()
 
     def _check_combination(self) -> None:
         if self.product is None and self.product_rounding != "nearest_even":
@@ -211,11 +232,6 @@ class Accumulator(PlainValues):
             )
 
     @property
-    def is_native(self) -> bool:
-        """Whether the sums are torch's own: order "native" and no chunk."""
-        return self.order == "native" and self.chunk is None
-
-    @property
     def in_sequence(self) -> bool:
         """Whether each product is rounded into the running sum by itself: a step has a meaning."""
         return self.order == "sequential" and self.block is None
@@ -226,11 +242,6 @@ class Accumulator(PlainValues):
         if self.operands is None or self.operands[0] == self.operands[1]:
             return self
         return replace(self, operands=self.operands[::-1])
-
-    @property
-    def is_stochastic(self) -> bool:
-        """Whether it draws random bits."""
-        return "stochastic" in (self.rounding, self.product_rounding, self.outer_rounding)
 
     @property
     def outermost(self) -> FloatFormat | FixedFormat:

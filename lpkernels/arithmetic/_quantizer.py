@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lpkernels.arithmetic._text import PlainValues, checked_text, parse_options
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats import Format, FormatLike, as_format, format_from_ints, parse_format
 from lpkernels.formats.checks import checked_int, set_fields
 from lpkernels.formats.elsewhere import unless_dtype
+from lpkernels.formats.integers import takes_scales
 from lpkernels.rng import RNGS, check_rng
 from lpkernels.rounding import MAX_RANDOM_BITS, ROUNDINGS, check_rounding
 
@@ -25,6 +26,12 @@ class Quantizer(PlainValues):
         random_bits: 1..32, None means 32.
         rng:         "fast" or "philox".
 
+    Attributes:
+        is_stochastic: whether it draws random bits.
+        fuses:         whether a product can apply it itself, to an operand or its result: a draw
+                       belongs to the element's position in its tensor, and blocks and slices have
+                       scales, so these need a pass of their own.
+
     Raises:
         TypeError, ValueError: no such format, rounding or rng, random_bits out of range.
     """
@@ -34,6 +41,8 @@ class Quantizer(PlainValues):
     random_bits: int | None
     rng: str
     if TYPE_CHECKING:
+        is_stochastic: bool
+        fuses: bool
         _ints: tuple[int, ...]
 
     def __init__(
@@ -53,7 +62,18 @@ class Quantizer(PlainValues):
             random_bits=random_bits,
             rng=check_rng(rng, "Quantizer"),
         )
-        object.__setattr__(self, "_ints", self._integers())
+        self._learn()
+
+    def _learn(self) -> None:
+        """Computes once what every rounding asks."""
+        draws, ints = self.rounding == "stochastic", self._integers()
+        fuses = not (draws or takes_scales(ints))
+        set_fields(self, is_stochastic=draws, fuses=fuses, _ints=ints)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """What was pickled may lack what is computed."""
+        vars(self).update(state)
+        self._learn()
 
     @staticmethod
     def parse(text: str) -> "Quantizer":
@@ -62,11 +82,6 @@ class Quantizer(PlainValues):
         Raises:  TypeError: not a str.  ValueError: an unknown name, or text of another form.
         """
         return _parse_quantizer(checked_text("Quantizer.parse", text, "'<format>[:<rounding>]'"))
-
-    @property
-    def is_stochastic(self) -> bool:
-        """Whether it draws random bits."""
-        return self.rounding == "stochastic"
 
     def __str__(self) -> str:
         parts = [str(self.fmt)]

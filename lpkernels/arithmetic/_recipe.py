@@ -4,7 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec
 
 from lpkernels.arithmetic._accumulator import Accumulator
 from lpkernels.arithmetic._named_accumulators import NATIVE, as_accumulator
@@ -24,6 +24,29 @@ from lpkernels.formats.checks import set_fields
 
 QUANTIZERS = ("input", "weight", "bias", "output", "grad_output", "grad_input", "grad_weight")
 PRODUCTS = ("fprop", "dgrad", "wgrad")
+
+
+class Applied(NamedTuple):
+    """The quantizers that products apply themselves, as integers; () for those that are a pass of
+    their own: every product that takes the tensor must be able to."""
+
+    input: tuple[int, ...]
+    weight: tuple[int, ...]
+    output: tuple[int, ...]
+    grad_output: tuple[int, ...]
+    grad_input: tuple[int, ...]
+    grad_weight: tuple[int, ...]
+
+
+#: The products that read or make these tensors, in the order of `Applied`.
+_TAKEN_BY = {
+    "input": ("fprop", "wgrad"),
+    "weight": ("fprop", "dgrad"),
+    "output": ("fprop",),
+    "grad_output": ("dgrad", "wgrad"),
+    "grad_input": ("dgrad",),
+    "grad_weight": ("wgrad",),
+}
 
 _FORM = (
     "Recipe(input='e5m2', weight='e5m2', fprop='e6m9_chunk64'), say; lp.recipe(name) is the recipe "
@@ -65,6 +88,10 @@ class Recipe(PlainValues):
             layers of one input (linear, convolutions) find its range in evaluation; None: from the
             tensor itself, as functions and all other layers always do.
 
+    Attributes:
+        is_torch:       whether it is torch's own arithmetic: no quantizer, three native products.
+        is_stochastic:  whether any part of it draws random bits.
+
     Raises:  TypeError, ValueError: a field is no quantizer or accumulator, or an unknown name; an
         input_range whose `input` is not affine or has an axis.
     """
@@ -83,6 +110,9 @@ class Recipe(PlainValues):
     if TYPE_CHECKING:
         # The quantizers whose formats have an axis, for `check_axes`.
         axes: tuple[Axis, ...]
+        is_torch: bool
+        is_stochastic: bool
+        fused: "Applied"
 
     @_names_fields
     def __init__(
@@ -113,9 +143,34 @@ class Recipe(PlainValues):
             wgrad=_accumulator("wgrad", wgrad),
             input_range=_running_range(input_range),
         )
-        object.__setattr__(self, "axes", axes([(n, getattr(self, n)) for n in QUANTIZERS]))
+        self._learn()
         if self.input_range is not None:
             _check_range(self.input)
+
+    def _learn(self, its_axes: tuple[Axis, ...] | None = None) -> None:
+        """Computes once what every call of a layer asks; its_axes: where they are known."""
+        quantizers = {name: getattr(self, name) for name in QUANTIZERS}
+        given = [each for each in quantizers.values() if each is not None]
+        sums = [getattr(self, name) for name in PRODUCTS]
+        set_fields(
+            self,
+            axes=axes(list(quantizers.items())) if its_axes is None else its_axes,
+            is_torch=not given and all(acc.is_native for acc in sums),
+            is_stochastic=any(part.is_stochastic for part in (*given, *sums)),
+            fused=Applied(*(self._applied(name, by) for name, by in _TAKEN_BY.items())),
+        )
+
+    def _applied(self, name: str, products: tuple[str, ...]) -> tuple[int, ...]:
+        quantizer = getattr(self, name)
+        if quantizer is None or not quantizer.fuses:
+            return ()
+        native = any(getattr(self, product).order == "native" for product in products)
+        return () if native else quantizer.to_ints()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """What was pickled may lack what is computed."""
+        vars(self).update(state)
+        self._learn()
 
     @staticmethod
     def parse(text: str) -> "Recipe":
@@ -126,18 +181,6 @@ class Recipe(PlainValues):
         text = checked_text("Recipe.parse", text, "Recipe(<field>='<text>', ...)")
         values: dict[str, Any] = dict(parse_call("Recipe", text, field_names(Recipe), _FORM))
         return Recipe(**values)
-
-    @property
-    def is_torch(self) -> bool:
-        """Whether it is torch's own arithmetic: no quantizer, and three native products."""
-        quantized = any(getattr(self, name) is not None for name in QUANTIZERS)
-        return not quantized and all(getattr(self, name).is_native for name in PRODUCTS)
-
-    @property
-    def is_stochastic(self) -> bool:
-        """Whether any part of it draws random bits."""
-        parts = (getattr(self, name) for name in QUANTIZERS + PRODUCTS)
-        return any(part is not None and part.is_stochastic for part in parts)
 
     def __str__(self) -> str:
         values = {name: getattr(self, name) for name in field_names(Recipe)}

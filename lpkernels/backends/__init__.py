@@ -23,27 +23,39 @@ import os
 from typing import Any, cast
 
 import torch
-from torch import Tensor
 
 from lpkernels.backends._protocol import (
     BINS,
     COUNTS,
+    KINDS,
     NOT_FUSED,
     Backend,
+    Convolution,
     Fused,
+    How,
+    Product,
     UpdateTensors,
+    broadcast_batch,
+    fprop_of,
+    matmul_of,
 )
 
 __all__ = [
     "BINS",
     "COUNTS",
+    "KINDS",
     "NOT_FUSED",
     "Backend",
+    "Convolution",
     "Fused",
+    "How",
+    "Product",
     "UpdateTensors",
     "broadcast_batch",
+    "fprop_of",
     "get",
     "gpu_orders",
+    "matmul_of",
     "names",
     "select",
     "status",
@@ -76,17 +88,6 @@ _loaded: dict[str, Backend] = {}
 _checked: dict[str, str] = {}
 # What "auto" has chosen before, by operation and device.
 _chosen: dict[tuple[str, torch.device], Backend] = {}
-
-
-_NO_BATCH = torch.Size(())
-
-
-def broadcast_batch(a: Tensor, b: Tensor) -> torch.Size:
-    """The leading dimensions of a @ b; torch.broadcast_shapes, which is slow, only where needed."""
-    if a.dim() == b.dim() == 2:
-        return _NO_BATCH
-    left, right = a.shape[:-2], b.shape[:-2]
-    return left if left == right else torch.broadcast_shapes(left, right)
 
 
 def names() -> tuple[str, ...]:

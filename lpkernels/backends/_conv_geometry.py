@@ -12,6 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from lpkernels.backends._protocol import Product
+
 Three = tuple[int, int, int]
 
 
@@ -23,8 +25,8 @@ class Geometry(NamedTuple):
     in_channels: int
     out_channels: int
     size: Three
-    output: Three
     kernel: Three
+    output: Three
     stride: Three
     padding: Three
     dilation: Three
@@ -32,6 +34,10 @@ class Geometry(NamedTuple):
     @property
     def taps(self) -> int:
         return math.prod(self.kernel)
+
+    def ints(self) -> list[int]:
+        """The 22 integers of a lpk::ConvShape."""
+        return [*self[:4], *(i for three in self[4:] for i in three)]
 
 
 class Frame(NamedTuple):
@@ -89,21 +95,14 @@ def three(values: Sequence[int], missing: int) -> Three:
     return z, y, x
 
 
-def geometry_of(
-    x_shape: Sequence[int],
-    w_shape: Sequence[int],
-    output: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-) -> Geometry:
-    """The geometry for x (N, C, *spatial), w (C_out, C / groups, *kernel) and the spatial sizes of
-    y."""
+def geometry_of(product: Product) -> Geometry:
+    """The geometry of a product that is a pass of a convolution."""
+    assert product.conv is not None
+    x, w, y = product.images()
+    stride, padding, dilation, groups = product.conv
     return Geometry(
-        x_shape[0], groups, w_shape[1], w_shape[0] // groups, three(x_shape[2:], 1),
-        three(output, 1), three(w_shape[2:], 1), three(stride, 1), three(padding, 0),
-        three(dilation, 1),
+        x[0], groups, w[1], w[0] // groups, three(x[2:], 1), three(w[2:], 1), three(y[2:], 1),
+        three(stride, 1), three(padding, 0), three(dilation, 1),
     )  # fmt: skip
 
 

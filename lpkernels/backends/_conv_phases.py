@@ -24,7 +24,7 @@ from lpkernels.backends._conv_geometry import (
     outer_sum,
     three,
 )
-from lpkernels.backends._conv_tables import Product
+from lpkernels.backends._conv_tables import Tables
 
 
 class Meetings(NamedTuple):
@@ -72,7 +72,7 @@ def dgrad_frame(g: Geometry) -> Frame:
     return Frame(three(size, 1), three(before, 0), 1, False, 1, g.groups * g.out_channels)
 
 
-def dgrad(g: Geometry, device: torch.device) -> list[Product]:
+def dgrad(g: Geometry, device: torch.device) -> list[Tables]:
     """A product for every phase that any tap meets; the positions of the others have no taps."""
     return [_phase(g, meetings, device) for meetings in itertools.product(*met_phases(g))]
 
@@ -83,7 +83,7 @@ def meets_all(g: Geometry) -> bool:
     return all(len(phases) == min(s, n) for phases, s, n in counts)
 
 
-def _phase(g: Geometry, meetings: tuple[Meetings, ...], device: torch.device) -> Product:
+def _phase(g: Geometry, meetings: tuple[Meetings, ...], device: torch.device) -> Tables:
     frame = dgrad_frame(g)
     volume = math.prod(g.size)
     counts = [m.positions for m in meetings]
@@ -99,7 +99,7 @@ def _phase(g: Geometry, meetings: tuple[Meetings, ...], device: torch.device) ->
     group, images = count(g.groups, device), count(g.batch, device)
     channels_out, channels_in = count(g.out_channels, device), count(g.in_channels, device)
     positions = outer_sum(channels_out * g.taps, tap)
-    return Product(
+    return Tables(
         batch=group * (g.out_channels * frame.channel_step),
         lanes=outer_sum(images * frame.image_step, frame.places(*grid(counts, (1, 1, 1), device))),
         steps=outer_sum(channels_out * frame.channel_step, frame.places(*outputs)),
@@ -132,7 +132,7 @@ def _row_major(
     return outer_sum(*axes)
 
 
-def starts(product: Product, chunk: int) -> Tensor | None:
+def starts(product: Tables, chunk: int) -> Tensor | None:
     """`Sums.starts`: the first step of every chunk, where steps leave positions out."""
     if product.positions is None or chunk == 0:
         return None

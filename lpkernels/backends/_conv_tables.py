@@ -25,7 +25,7 @@ from lpkernels.backends._conv_geometry import Frame, Geometry, Three, count, gri
 from lpkernels.backends._tables import kept
 
 
-class Product(NamedTuple):
+class Tables(NamedTuple):
     """One batch of matrix products whose columns are gathered from a framed image.
 
     Element (column j, step k) of matrix g is ``image[batch[g] + lanes[j] + steps[k]]``, output
@@ -55,7 +55,7 @@ class Product(NamedTuple):
         return len(self.batch), len(self.rows), len(self.cols), len(self.steps)
 
 
-Builder = Callable[[Geometry, torch.device], list[Product]]
+Builder = Callable[[Geometry, torch.device], list[Tables]]
 
 
 def _reach(g: Geometry) -> Three:
@@ -73,13 +73,13 @@ def fprop_frame(g: Geometry) -> Frame:
     return Frame(_reach(g), g.padding, g.stride[2], False, 1, g.groups * g.in_channels)
 
 
-def fprop(g: Geometry, device: torch.device) -> list[Product]:
+def fprop(g: Geometry, device: torch.device) -> list[Tables]:
     frame, volume = fprop_frame(g), math.prod(g.output)
     places = frame.places(*grid(g.output, g.stride, device))
     taps = frame.places(*grid(g.kernel, g.dilation, device))
     group, images = count(g.groups, device), count(g.batch, device)
     channels_out, channels_in = count(g.out_channels, device), count(g.in_channels, device)
-    product = Product(
+    product = Tables(
         batch=group * (g.in_channels * frame.channel_step),
         lanes=outer_sum(images * frame.image_step, places),
         steps=outer_sum(channels_in * frame.channel_step, taps),
@@ -107,7 +107,7 @@ def gradient_frame(g: Geometry) -> Frame:
     return Frame(g.output, (0, 0, 0), 1, True, 1, g.groups * g.out_channels)
 
 
-def wgrad(g: Geometry, device: torch.device) -> list[Product]:
+def wgrad(g: Geometry, device: torch.device) -> list[Tables]:
     frame = wgrad_frame(g)
     places = frame.places(*grid(g.output, g.stride, device))
     taps = frame.places(*grid(g.kernel, g.dilation, device))
@@ -115,7 +115,7 @@ def wgrad(g: Geometry, device: torch.device) -> list[Product]:
     channels_out, channels_in = count(g.out_channels, device), count(g.in_channels, device)
     # Lanes are ordered (tap, c_in), the columns of w (c_in, tap).
     columns = outer_sum(count(g.taps, device), channels_in * g.taps)
-    product = Product(
+    product = Tables(
         batch=group * g.in_channels,
         lanes=outer_sum(taps, channels_in),
         steps=outer_sum(images * frame.image_step, places),
@@ -140,7 +140,7 @@ def by_input(w: Tensor, g: Geometry) -> Tensor:
 
 
 @kept
-def _kept_tables(build: Builder, g: Geometry, device: torch.device) -> list[Product]:
+def _kept_tables(build: Builder, g: Geometry, device: torch.device) -> list[Tables]:
     return build(g, device)
 
 
@@ -148,7 +148,7 @@ def _kept_tables(build: Builder, g: Geometry, device: torch.device) -> list[Prod
 KEPT_COLUMNS = 1 << 20
 
 
-def tables(build: Builder, g: Geometry, device: torch.device) -> list[Product]:
+def tables(build: Builder, g: Geometry, device: torch.device) -> list[Tables]:
     """build(g, device), for `fprop`, `wgrad` and `_conv_phases.dgrad`; or what it made before."""
     large = g.batch * max(math.prod(g.size), math.prod(g.output)) > KEPT_COLUMNS
     return build(g, device) if large else _kept_tables(build, g, device)

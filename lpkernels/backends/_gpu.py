@@ -12,13 +12,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic.products import output_size
-from lpkernels.backends import NOT_FUSED, Fused
+from lpkernels.backends import How, Product
 from lpkernels.backends._conv_geometry import Frame, Geometry, geometry_of
 from lpkernels.backends._conv_phases import dgrad, dgrad_frame, meets_all
 from lpkernels.backends._conv_tables import (
     Builder,
-    Product,
+    Tables,
     by_input,
     fprop,
     fprop_frame,
@@ -26,6 +25,7 @@ from lpkernels.backends._conv_tables import (
     wgrad,
     wgrad_frame,
 )
+from lpkernels.backends._conveniences import Conveniences
 
 Ints = tuple[int, ...]
 
@@ -51,7 +51,7 @@ class Pass(NamedTuple):
     row_rule: Ints
     result_rule: Ints
 
-    def products(self) -> list[Product]:
+    def products(self) -> list[Tables]:
         return tables(self.build, self.geometry, self.out.device)
 
 
@@ -72,7 +72,7 @@ _OPS = (
 )
 
 
-class GpuBackend:
+class GpuBackend(Conveniences):
     """What a `Backend` has apart from its kernels. Of a convolution these make `convolve`."""
 
     fuses = True
@@ -93,84 +93,34 @@ class GpuBackend:
         """Writes all of work.out that has taps."""
         raise NotImplementedError
 
-    def conv_fprop(
-        self,
-        x: Tensor,
-        w: Tensor,
-        bias: Tensor | None,
-        stride: list[int],
-        padding: list[int],
-        dilation: list[int],
-        groups: int,
-        acc: Ints,
-        seed: Tensor | None,
-        role: int,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        """`Backend.conv_fprop`."""
-        spatial = output_size(x.shape[2:], w.shape[2:], stride, padding, dilation)
-        out = torch.empty(x.shape[0], w.shape[0], *spatial, dtype=torch.float32, device=x.device)
-        if out.numel() == 0:
-            return out
-        g = geometry_of(x.shape, w.shape, spatial, stride, padding, dilation, groups)
-        rows = w.reshape(groups, g.out_channels, g.in_channels * g.taps)
-        bias = None if bias is None else bias.contiguous()
-        rules = (fused.left, fused.right, fused.result)
-        work = Pass(g, fprop, out, x, fprop_frame(g), rows, False, bias, *rules)
-        self.convolve(work, acc, seed, role)
-        return out
+    @staticmethod
+    def multiply_matrices(product: Product, how: How) -> Tensor:
+        """`Backend.multiply` of a matmul."""
+        raise NotImplementedError
 
-    def conv_dgrad(
-        self,
-        grad_output: Tensor,
-        w: Tensor,
-        input_shape: list[int],
-        stride: list[int],
-        padding: list[int],
-        dilation: list[int],
-        groups: int,
-        acc: Ints,
-        seed: Tensor | None,
-        role: int,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        """`Backend.conv_dgrad`."""
-        y = grad_output.shape[2:]
-        g = geometry_of(input_shape, w.shape, y, stride, padding, dilation, groups)
-        empty = grad_output.numel() == 0
-        new = torch.zeros if empty or not meets_all(g) else torch.empty
-        out = new(input_shape, dtype=torch.float32, device=w.device)
+    def multiply(self, product: Product, how: How) -> Tensor:
+        """`Backend.multiply`."""
+        if product.conv is None:
+            return self.multiply_matrices(product, how)
+        g = geometry_of(product)
+        image, other, kind = product.left, product.right, product.kind
+        # A gradient of nothing is zeros, and so is one of positions that no tap meets.
+        gradient = {"conv_dgrad": image, "conv_wgrad": other}.get(kind)
+        empty = gradient is not None and gradient.numel() == 0
+        zeros = empty or (kind == "conv_dgrad" and not meets_all(g))
+        new = torch.zeros if zeros else torch.empty
+        out = new(product.shape, dtype=torch.float32, device=image.device)
         if empty or out.numel() == 0:
             return out
-        rules = (fused.left, fused.right, fused.result)
-        rows = by_input(w, g)
-        work = Pass(g, dgrad, out, grad_output, dgrad_frame(g), rows, False, None, *rules)
-        self.convolve(work, acc, seed, role)
-        return out
-
-    def conv_wgrad(
-        self,
-        x: Tensor,
-        grad_output: Tensor,
-        weight_shape: list[int],
-        stride: list[int],
-        padding: list[int],
-        dilation: list[int],
-        groups: int,
-        acc: Ints,
-        seed: Tensor | None,
-        role: int,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        """`Backend.conv_wgrad`."""
-        empty = grad_output.numel() == 0
-        new = torch.zeros if empty else torch.empty
-        out = new(weight_shape, dtype=torch.float32, device=x.device)
-        if empty or out.numel() == 0:
-            return out
-        y = grad_output.shape[2:]
-        g = geometry_of(x.shape, weight_shape, y, stride, padding, dilation, groups)
-        rules = (fused.left, fused.right, fused.result)
-        work = Pass(g, wgrad, out, x, wgrad_frame(g), grad_output, True, None, *rules)
-        self.convolve(work, acc, seed, role)
+        if kind == "conv_fprop":
+            build, frame = fprop, fprop_frame(g)
+            rows = other.reshape(g.groups, g.out_channels, g.in_channels * g.taps)
+        elif kind == "conv_dgrad":
+            build, frame, rows = dgrad, dgrad_frame(g), by_input(other, g)
+        else:
+            build, frame, rows = wgrad, wgrad_frame(g), other
+        bias = None if product.bias is None else product.bias.contiguous()
+        are_channels = kind == "conv_wgrad"
+        work = Pass(g, build, out, image, frame, rows, are_channels, bias, *how.fused)
+        self.convolve(work, how.acc, how.seed, how.role)
         return out

@@ -73,36 +73,6 @@ def strides(x: Tensor) -> list[int]:
     return strides[:2] + [0] * (_SPATIAL + 2 - len(strides)) + strides[2:]
 
 
-def geometry(
-    x_shape: torch.Size | list[int],
-    w_shape: torch.Size | list[int],
-    y_shape: torch.Size | list[int],
-    stride: list[int],
-    padding: list[int],
-    dilation: list[int],
-    groups: int,
-) -> list[int]:
-    """A convolution of x with w to y as the 22 integers of a lpk::ConvShape: images, groups,
-    channels in and out of a group; sizes of x, w and y, stride, padding, dilation, three each.
-    """
-
-    def three(values: list[int], missing: int) -> list[int]:
-        return [missing] * (_SPATIAL - len(values)) + list(values)
-
-    return [
-        x_shape[0],
-        groups,
-        w_shape[1],
-        w_shape[0] // groups,
-        *three(list(x_shape[2:]), 1),
-        *three(list(w_shape[2:]), 1),
-        *three(list(y_shape[2:]), 1),
-        *three(stride, 1),
-        *three(padding, 0),
-        *three(dilation, 1),
-    ]
-
-
 def update_dtypes(tensors: UpdateTensors) -> list[torch.dtype]:
     """The dtypes of gradients, masters, both states and weights; float32 stands for those that are
     not there."""

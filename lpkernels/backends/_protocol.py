@@ -1,5 +1,4 @@
-"""The protocol of every backend: the methods of an adapter, and the rounding that products may do
-themselves."""
+"""The protocol of every backend: the methods of an adapter, and the record of a product."""
 
 from __future__ import annotations
 
@@ -9,12 +8,15 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from lpkernels.arithmetic.products import output_size
+from lpkernels.rng import Role
+
 
 class Fused(NamedTuple):
     """Quantizers that a product applies itself, as integers; () leaves a tensor as it is.
 
-    It applies them to its two operands as it reads them, in the order of its arguments, and to its
-    result (bias included) before it is stored. No such quantizer draws random bits or takes a scale
+    It applies them to its two operands as it reads them, and to its result (bias included) before
+    it is stored. No such quantizer draws random bits or takes a scale
     from its tensor.
     """
 
@@ -24,6 +26,89 @@ class Fused(NamedTuple):
 
 
 NOT_FUSED = Fused()
+
+#: The kinds of products, which are also their names as operations (`Backend.unsupported`). Their
+#: positions are those of lpk::ProductKind in csrc/bindings.cpp.
+KINDS = ("matmul", "conv_fprop", "conv_dgrad", "conv_wgrad")
+
+
+class Convolution(NamedTuple):
+    """How a kernel goes over an image: a number for each spatial dimension, and the groups."""
+
+    stride: Sequence[int]
+    padding: Sequence[int]
+    dilation: Sequence[int]
+    groups: int
+
+
+class Product(NamedTuple):
+    """Two float32 tensors of any strides on one device, and the product that is made of them.
+
+        kind         left                  right                    shape, of the result
+        matmul       (..., M, K)           (..., K, N)              (..., M, N), broadcast
+        conv_fprop   x (N, C, *)           w (C_out, C / groups, *) y (N, C_out, *)
+        conv_dgrad   grad_output, as y     w                        that of x
+        conv_wgrad   x                     grad_output, as y        that of w
+
+    A convolution has one to three spatial dimensions. ``bias``, of a matmul (N,), of a fprop
+    (C_out,), is one more addition in the outermost accumulator. ``initial``, of a matmul and of the
+    result's shape, is where its outermost sums start; never beside a bias. Both are float32.
+    """
+
+    kind: str
+    left: Tensor
+    right: Tensor
+    shape: Sequence[int]
+    conv: Convolution | None = None
+    bias: Tensor | None = None
+    initial: Tensor | None = None
+
+    def images(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+        """The shapes of x, w and y of a convolution."""
+        if self.kind == "conv_fprop":
+            return self.left.shape, self.right.shape, self.shape
+        if self.kind == "conv_dgrad":
+            return self.shape, self.right.shape, self.left.shape
+        return self.left.shape, self.shape, self.right.shape
+
+
+class How(NamedTuple):
+    """How a product is summed: ``Accumulator.to_ints()``, seed and role of its draws, and the
+    quantizers that it applies itself."""
+
+    acc: tuple[int, ...]
+    seed: Tensor | None = None
+    role: int = Role.DIRECT
+    fused: Fused = NOT_FUSED
+
+
+_NO_BATCH = torch.Size(())
+
+
+def broadcast_batch(a: Tensor, b: Tensor) -> torch.Size:
+    """The leading dimensions of a @ b; torch.broadcast_shapes, which is slow, only where needed."""
+    if a.dim() == b.dim() == 2:
+        return _NO_BATCH
+    left, right = a.shape[:-2], b.shape[:-2]
+    return left if left == right else torch.broadcast_shapes(left, right)
+
+
+def matmul_of(
+    a: Tensor, b: Tensor, bias: Tensor | None = None, initial: Tensor | None = None
+) -> Product:
+    """(..., M, K) times (..., K, N), leading dimensions broadcast."""
+    if a.dim() == b.dim() == 2:
+        shape: Sequence[int] = (a.shape[0], b.shape[1])
+    else:
+        shape = (*broadcast_batch(a, b), a.shape[-2], b.shape[-1])
+    return Product("matmul", a, b, shape, None, bias, initial)
+
+
+def fprop_of(x: Tensor, w: Tensor, bias: Tensor | None, conv: Convolution) -> Product:
+    """x (N, C, *) and w (C_out, C / groups, *), with what the size of y follows from."""
+    spatial = output_size(x.shape[2:], w.shape[2:], *conv[:3])
+    return Product("conv_fprop", x, w, (x.shape[0], w.shape[0], *spatial), conv, bias)
+
 
 # How many counts `reference.counting` makes (overflow, underflow, zeros, nonfinite), and how many
 # bins of exponents may follow them.
@@ -61,8 +146,8 @@ class Backend(Protocol):
     operands' device. ``acc`` has order "native" only in `accumulate`, or with chunks where the
     backend ``sums_native``; one that lacks another order, or blocks, raises NotImplementedError.
 
-    ``fuses`` says whether its four products honour ``fused``; a backend that does not is only
-    called with `NOT_FUSED`, and may leave the argument out.
+    ``fuses`` says whether `multiply` honours ``How.fused``; a backend that does not is only called
+    with `NOT_FUSED`.
     """
 
     name: str
@@ -123,72 +208,8 @@ class Backend(Protocol):
         """
         ...
 
-    def matmul(
-        self,
-        a: Tensor,
-        b: Tensor,
-        bias: Tensor | None,
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        fused: Fused = NOT_FUSED,
-        initial: Tensor | None = None,
-    ) -> Tensor:
-        """(..., M, K) times (..., K, N), leading dimensions broadcast, plus bias (N,).
-
-        initial: where the outermost sums start, of the result's shape, float32; never with a bias.
-        """
-        ...
-
-    def conv_fprop(
-        self,
-        x: Tensor,
-        w: Tensor,
-        bias: Tensor | None,
-        stride: list[int],
-        padding: list[int],
-        dilation: list[int],
-        groups: int,
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        """x (N, C, *spatial), w (C_out, C / groups, *kernel), one to three spatial dimensions."""
-        ...
-
-    def conv_dgrad(
-        self,
-        grad_output: Tensor,
-        w: Tensor,
-        input_shape: list[int],
-        stride: list[int],
-        padding: list[int],
-        dilation: list[int],
-        groups: int,
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        """The gradient of conv_fprop with respect to x."""
-        ...
-
-    def conv_wgrad(
-        self,
-        x: Tensor,
-        grad_output: Tensor,
-        weight_shape: list[int],
-        stride: list[int],
-        padding: list[int],
-        dilation: list[int],
-        groups: int,
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        """The gradient of conv_fprop with respect to w."""
+    def multiply(self, product: Product, how: How) -> Tensor:
+        """The result of product, summed and rounded as how says."""
         ...
 
     def accumulate(

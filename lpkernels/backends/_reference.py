@@ -22,7 +22,8 @@ from lpkernels.arithmetic import (
     step_from_numbers,
     update_rounding_from_ints,
 )
-from lpkernels.backends._protocol import UpdateTensors
+from lpkernels.backends._conveniences import Conveniences
+from lpkernels.backends._protocol import How, Product, UpdateTensors
 from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat, format_from_ints
 from lpkernels.reference import counting, events, masked, twin, updates
 from lpkernels.reference.values import Float32, narrow, widen
@@ -66,7 +67,7 @@ def _packable(fmt: Ints) -> FloatFormat | FixedFormat | BlockFormat:
     return parsed
 
 
-class ReferenceBackend:
+class ReferenceBackend(Conveniences):
     """Adapter of ``lpkernels.reference.twin``; the methods are those of ``backends.Backend``."""
 
     name = "reference"
@@ -110,23 +111,18 @@ class ReferenceBackend:
         if counts is not None:
             counts.add_(torch.from_numpy(found[: counts.numel()]).to(counts.device))
 
-    def matmul(
-        self,
-        a: Tensor,
-        b: Tensor,
-        bias: Tensor | None,
-        acc: Ints,
-        seed: Tensor | None,
-        role: int,
-        *,
-        initial: Tensor | None = None,
-    ) -> Tensor:
-        addend, start = (None if x is None else _array(x) for x in (bias, initial))
-        result = twin.matmul(
-            _array(a), _array(b), addend, accumulator_from_ints(acc), seed=_seed(seed, role),
-            initial=start,
-        )  # fmt: skip
-        return torch.from_numpy(result).to(a.device)
+    def multiply(self, product: Product, how: How) -> Tensor:
+        acc, seed = accumulator_from_ints(how.acc), _seed(how.seed, how.role)
+        left, right = _array(product.left), _array(product.right)
+        bias, initial = (None if x is None else _array(x) for x in (product.bias, product.initial))
+        if product.conv is None:
+            result = twin.matmul(left, right, bias, acc, seed=seed, initial=initial)
+        elif product.kind == "conv_fprop":
+            result = twin.conv_fprop(left, right, bias, *product.conv, acc, seed=seed)
+        else:
+            gradient = twin.conv_dgrad if product.kind == "conv_dgrad" else twin.conv_wgrad
+            result = gradient(left, right, product.shape, *product.conv, acc, seed=seed)
+        return torch.from_numpy(result).to(product.left.device)
 
     def matmul_events(
         self,
@@ -164,60 +160,6 @@ class ReferenceBackend:
             first_col=first_col, bits=bits, recursive=recursive,
         )  # fmt: skip
         return torch.from_numpy(left).to(a.device), torch.from_numpy(right).to(a.device)
-
-    def conv_fprop(
-        self,
-        x: Tensor,
-        w: Tensor,
-        bias: Tensor | None,
-        stride: Sequence[int],
-        padding: Sequence[int],
-        dilation: Sequence[int],
-        groups: int,
-        acc: Ints,
-        seed: Tensor | None,
-        role: int,
-    ) -> Tensor:
-        addend = None if bias is None else _array(bias)
-        how = (stride, padding, dilation, groups, accumulator_from_ints(acc))
-        result = twin.conv_fprop(_array(x), _array(w), addend, *how, seed=_seed(seed, role))
-        return torch.from_numpy(result).to(x.device)
-
-    def conv_dgrad(
-        self,
-        grad_output: Tensor,
-        w: Tensor,
-        input_shape: Sequence[int],
-        stride: Sequence[int],
-        padding: Sequence[int],
-        dilation: Sequence[int],
-        groups: int,
-        acc: Ints,
-        seed: Tensor | None,
-        role: int,
-    ) -> Tensor:
-        how = (stride, padding, dilation, groups, accumulator_from_ints(acc))
-        g, start = _array(grad_output), _seed(seed, role)
-        result = twin.conv_dgrad(g, _array(w), input_shape, *how, seed=start)
-        return torch.from_numpy(result).to(w.device)
-
-    def conv_wgrad(
-        self,
-        x: Tensor,
-        grad_output: Tensor,
-        weight_shape: Sequence[int],
-        stride: Sequence[int],
-        padding: Sequence[int],
-        dilation: Sequence[int],
-        groups: int,
-        acc: Ints,
-        seed: Tensor | None,
-        role: int,
-    ) -> Tensor:
-        how = (stride, padding, dilation, groups, accumulator_from_ints(acc))
-        g, start = _array(grad_output), _seed(seed, role)
-        result = twin.conv_wgrad(_array(x), g, weight_shape, *how, seed=start)
-        return torch.from_numpy(result).to(x.device)
 
     def accumulate(
         self,

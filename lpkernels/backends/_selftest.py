@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from lpkernels.arithmetic import Accumulator, Quantizer
+from lpkernels.backends import How, matmul_of
 from lpkernels.formats import FloatFormat
 
 if TYPE_CHECKING:
-    from lpkernels.backends import Backend
+    from lpkernels.backends import Backend, How, matmul_of
 
 _FP16 = FloatFormat(5, 10)
 _E5M2 = FloatFormat(5, 2)
@@ -64,7 +65,7 @@ def _matmul(backend: Backend, device: torch.device) -> str:
     # gives 1 + 2^-10.
     a = torch.tensor([[1.0, 2**-11, 2**-11]] * 3, dtype=torch.float32, device=device)
     b = torch.ones(3, _COPIES, dtype=torch.float32, device=device)
-    out = backend.matmul(a, b, None, Accumulator(_FP16).to_ints(), None, 0)
+    out = backend.multiply(matmul_of(a, b), How(Accumulator(_FP16).to_ints()))
     for got in set(map(_printed, out.flatten().tolist())) - {_printed(1.0)}:
         return _report(f"1 + 2^-11 + 2^-11 summed in {_FP16}", got, 1.0)
     return ""

@@ -6,7 +6,6 @@ where they lie and copies others once.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -15,23 +14,23 @@ import torch
 from torch import Tensor
 
 from lpkernels import _build
-from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import (
-    NOT_FUSED,
-    Fused,
+    KINDS,
+    How,
+    Product,
     UpdateTensors,
     _cpu_counting,
     _cpu_events,
     _cpu_update,
-    broadcast_batch,
 )
+from lpkernels.backends._conv_geometry import geometry_of
+from lpkernels.backends._conveniences import Conveniences
 from lpkernels.backends._cpu_counting import DTYPES, by_position
 from lpkernels.backends._layout import (
     NO_OFFSET,
     axis_sizes,
     batch_offsets,
     dense,
-    geometry,
     strides,
 )
 
@@ -42,7 +41,7 @@ _BYTES: Any = {"dtype": torch.uint8, "device": torch.device("cpu")}
 STREAM_BYTES = 16 << 20
 
 
-class CpuBackend:
+class CpuBackend(Conveniences):
     """Kernels of csrc/cpu; see `lpkernels.backends.Backend` for the methods."""
 
     name = "cpu"
@@ -134,49 +133,47 @@ class CpuBackend:
             self._c(), x, quantizer, _int(seed), role, site, out, counts, limits, STREAM_BYTES
         )
 
-    def matmul(
-        self,
-        a: Tensor,
-        b: Tensor,
-        bias: Tensor | None,
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        fused: Fused = NOT_FUSED,
-        initial: Tensor | None = None,
-    ) -> Tensor:
-        bias = None if bias is None else bias.contiguous()
-        initial = None if initial is None else initial.contiguous()
-        entries, a_offsets, b_offsets = 1, NO_OFFSET, NO_OFFSET
-        (*_, m, k), n = a.shape, b.shape[-1]
-        if a.dim() == b.dim() == 2:
-            out = torch.empty(m, n, **_FLOAT32)
-        else:
-            batch = broadcast_batch(a, b)
-            out = torch.empty(*batch, m, n, **_FLOAT32)
-            if b.dim() == 2 and a.is_contiguous():
-                # One product, whose rows have the same ids: b is packed once for all of them.
-                m *= math.prod(batch)
-                a = a.view(m, k)
-            else:
-                entries = math.prod(batch)
-                a_offsets, b_offsets = batch_offsets(a, batch), batch_offsets(b, batch)
+    def multiply(self, product: Product, how: How) -> Tensor:
+        left, right, bias, initial = product.left, product.right, product.bias, product.initial
+        out = torch.empty(product.shape, **_FLOAT32)
         if out.numel() == 0:
             return out
-        self._c().matmul(
-            a.data_ptr(),
-            b.data_ptr(),
+        offsets = (NO_OFFSET, NO_OFFSET)
+        if product.conv is not None:
+            sizes = geometry_of(product).ints()
+            left_strides, right_strides = strides(left), strides(right)
+        else:
+            (*_, m, k), n, entries = left.shape, right.shape[-1], 1
+            batch = out.shape[:-2]
+            if batch and right.dim() == 2 and left.is_contiguous():
+                # One product, whose rows have the same ids: right is packed once for all of them.
+                m *= batch.numel()
+                left = left.view(m, k)
+            elif batch:
+                entries = batch.numel()
+                offsets = (batch_offsets(left, batch), batch_offsets(right, batch))
+            sizes = [entries, m, n, k]
+            left_strides, right_strides = list(left.stride()[-2:]), list(right.stride()[-2:])
+        if bias is not None:
+            bias = bias.contiguous()
+        if initial is not None:
+            initial = initial.contiguous()
+        self._c().multiply(
+            KINDS.index(product.kind),
+            left.data_ptr(),
+            right.data_ptr(),
             0 if bias is None else bias.data_ptr(),
             0 if initial is None else initial.data_ptr(),
             out.data_ptr(),
-            (entries, m, n, k),
-            a.stride()[-2:] + b.stride()[-2:],
-            a_offsets.data_ptr(),
-            b_offsets.data_ptr(),
-            acc,
-            *fused,
-            _int(seed),
-            role,
+            sizes,
+            left_strides,
+            right_strides,
+            offsets[0].data_ptr(),
+            offsets[1].data_ptr(),
+            how.acc,
+            *how.fused,
+            0 if how.seed is None else int(how.seed),
+            how.role,
             torch.get_num_threads(),
         )
         return out
@@ -207,108 +204,6 @@ class CpuBackend:
     ) -> tuple[Tensor, Tensor]:
         call = (acc, _int(seed), role, first_col, bits, recursive)
         return _cpu_events.masked_gradients(self._c(), a, b, g, *call)
-
-    def conv_fprop(
-        self,
-        x: Tensor,
-        w: Tensor,
-        bias: Tensor | None,
-        stride: list[int],
-        padding: list[int],
-        dilation: list[int],
-        groups: int,
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        output = output_size(x.shape[2:], w.shape[2:], stride, padding, dilation)
-        out = torch.empty(x.shape[0], w.shape[0], *output, **_FLOAT32)
-        if out.numel() == 0:
-            return out
-        bias = None if bias is None else bias.contiguous()
-        self._c().conv_fprop(
-            x.data_ptr(),
-            strides(x),
-            w.data_ptr(),
-            strides(w),
-            0 if bias is None else bias.data_ptr(),
-            out.data_ptr(),
-            strides(out),
-            geometry(x.shape, w.shape, out.shape, stride, padding, dilation, groups),
-            acc,
-            *fused,
-            _int(seed),
-            role,
-            torch.get_num_threads(),
-        )
-        return out
-
-    def conv_dgrad(
-        self,
-        grad_output: Tensor,
-        w: Tensor,
-        input_shape: list[int],
-        stride: list[int],
-        padding: list[int],
-        dilation: list[int],
-        groups: int,
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        out = torch.empty(input_shape, **_FLOAT32)
-        if out.numel() == 0:
-            return out
-        self._c().conv_dgrad(
-            grad_output.data_ptr(),
-            strides(grad_output),
-            w.data_ptr(),
-            strides(w),
-            out.data_ptr(),
-            strides(out),
-            geometry(input_shape, w.shape, grad_output.shape, stride, padding, dilation, groups),
-            acc,
-            *fused,
-            _int(seed),
-            role,
-            torch.get_num_threads(),
-        )
-        return out
-
-    def conv_wgrad(
-        self,
-        x: Tensor,
-        grad_output: Tensor,
-        weight_shape: list[int],
-        stride: list[int],
-        padding: list[int],
-        dilation: list[int],
-        groups: int,
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        fused: Fused = NOT_FUSED,
-    ) -> Tensor:
-        out = torch.empty(weight_shape, **_FLOAT32)
-        if out.numel() == 0:
-            return out
-        self._c().conv_wgrad(
-            x.data_ptr(),
-            strides(x),
-            grad_output.data_ptr(),
-            strides(grad_output),
-            out.data_ptr(),
-            strides(out),
-            geometry(x.shape, weight_shape, grad_output.shape, stride, padding, dilation, groups),
-            acc,
-            *fused,
-            _int(seed),
-            role,
-            torch.get_num_threads(),
-        )
-        return out
 
     def accumulate(
         self,

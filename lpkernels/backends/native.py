@@ -22,26 +22,21 @@ from torch import Tensor
 
 from lpkernels.arithmetic import accumulator_from_ints
 from lpkernels.arithmetic.products import output_size
-from lpkernels.backends import Backend
+from lpkernels.backends import Backend, How, Product
 from lpkernels.rng import SITE_BIAS, SITE_OUTER
 
-__all__ = ["Adder", "Convolution", "conv_dgrad", "conv_fprop", "conv_wgrad", "matmul"]
+__all__ = ["multiply"]
 
 
-class Adder(NamedTuple):
-    """What adds the chunks of a product: a backend, in the outer format of ``acc``.
-
-    ``acc`` (the integers of to_ints), ``seed`` and ``role`` are those of `Backend.accumulate`.
-    """
+class _Adder(NamedTuple):
+    """What adds the chunks of a product: a backend, in the outer format of ``how.acc``."""
 
     backend: Backend
-    acc: tuple[int, ...]
-    seed: Tensor | None
-    role: int
+    how: How
 
     @property
     def chunk(self) -> int:
-        chunk = accumulator_from_ints(self.acc).chunk
+        chunk = accumulator_from_ints(self.how.acc).chunk
         if chunk is None:
             raise ValueError("native sums without chunks are torch's own function, no operator")
         return chunk
@@ -50,32 +45,25 @@ class Adder(NamedTuple):
         self, total: Tensor, addend: Tensor, rows_cols: tuple[int, int], site: int, k: int
     ) -> None:
         """`Backend.accumulate` of addend to total, in place."""
-        call = (self.acc, self.seed, self.role, site, k)
+        call = (self.how.acc, self.how.seed, self.how.role, site, k)
         self.backend.accumulate(total, addend, rows_cols, *call)
 
 
-class Convolution(NamedTuple):
-    """How a kernel goes over an image: a number for each spatial dimension, and the groups."""
-
-    stride: Sequence[int]
-    padding: Sequence[int]
-    dilation: Sequence[int]
-    groups: int
+def multiply(backend: Backend, product: Product, how: How) -> Tensor:
+    """As `Backend.multiply`, for order "native" with chunks, whose sums the backend adds."""
+    return _MAKES[product.kind](_Adder(backend, how), product)
 
 
-def matmul(adder: Adder, a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
-    """As `Backend.matmul`, for order "native" with chunks."""
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    total = a.new_zeros((*batch, a.shape[-2], b.shape[-1]))
-    flat = total.view(-1, b.shape[-1])
-    _add_chunks(adder, flat, a, b, bias, (0, 0))
+def _matmul(adder: _Adder, product: Product) -> Tensor:
+    a, b = product.left, product.right
+    total = a.new_zeros(tuple(product.shape))
+    _add_chunks(adder, total.view(-1, b.shape[-1]), a, b, product.bias, (0, 0))
     return total
 
 
-def conv_fprop(
-    adder: Adder, x: Tensor, w: Tensor, bias: Tensor | None, conv: Convolution
-) -> Tensor:
-    """As `Backend.conv_fprop`, for order "native" with chunks."""
+def _fprop(adder: _Adder, product: Product) -> Tensor:
+    x, w, conv = product.left, product.right, product.conv
+    assert conv is not None
     kernel = list(w.shape[2:])
     padded = F.pad(x, _pairs(conv.padding, conv.padding))
     windows = _windows(padded, kernel, conv.stride, conv.dilation)
@@ -86,22 +74,21 @@ def conv_fprop(
         columns = _columns(windows[:, g * c_in : (g + 1) * c_in], len(kernel))
         weights = w[g * c_out : (g + 1) * c_out].reshape(c_out, -1).t()
         total = x.new_zeros((columns.shape[0], c_out))
-        part_bias = None if bias is None else bias[g * c_out : (g + 1) * c_out]
-        _add_chunks(adder, total, columns, weights, part_bias, (0, g * c_out))
+        bias = None if product.bias is None else product.bias[g * c_out : (g + 1) * c_out]
+        _add_chunks(adder, total, columns, weights, bias, (0, g * c_out))
         parts.append(total)
     return _channels_first(parts, x.shape[0], spatial)
 
 
-def conv_dgrad(
-    adder: Adder, grad_output: Tensor, w: Tensor, input_shape: list[int], conv: Convolution
-) -> Tensor:
-    """As `Backend.conv_dgrad`, for order "native" with chunks."""
+def _dgrad(adder: _Adder, product: Product) -> Tensor:
+    gradient, w, shape, conv = product[1:5]
+    assert conv is not None
     kernel = list(w.shape[2:])
     stride, padding, dilation, groups = conv
-    spread = _spread(grad_output, stride)
+    spread = _spread(gradient, stride)
     # Input position p meets tap t at p + padding - t * dilation of the spread gradient.
     before = [d * (k - 1) - p for d, k, p in zip(dilation, kernel, padding, strict=True)]
-    sizes = zip(input_shape[2:], padding, spread.shape[2:], strict=True)
+    sizes = zip(shape[2:], padding, spread.shape[2:], strict=True)
     after = [n + p - size for n, p, size in sizes]
     windows = _windows(F.pad(spread, _pairs(before, after)), kernel, [1] * len(kernel), dilation)
     c_in, c_out = w.shape[1], w.shape[0] // groups
@@ -113,29 +100,31 @@ def conv_dgrad(
         total = w.new_zeros((columns.shape[0], c_in))
         _add_chunks(adder, total, columns, weights, None, (0, g * c_in))
         parts.append(total)
-    return _channels_first(parts, input_shape[0], torch.Size(input_shape[2:]))
+    return _channels_first(parts, shape[0], torch.Size(shape[2:]))
 
 
-def conv_wgrad(
-    adder: Adder, x: Tensor, grad_output: Tensor, weight_shape: list[int], conv: Convolution
-) -> Tensor:
-    """As `Backend.conv_wgrad`, for order "native" with chunks."""
-    kernel = list(weight_shape[2:])
+def _wgrad(adder: _Adder, product: Product) -> Tensor:
+    x, gradient, shape, conv = product[1:5]
+    assert conv is not None
+    kernel = list(shape[2:])
     padded = F.pad(x, _pairs(conv.padding, conv.padding))
-    windows = _windows(padded, kernel, conv.stride, conv.dilation, grad_output.shape[2:])
-    c_in, c_out = weight_shape[1], weight_shape[0] // conv.groups
-    total = x.new_zeros((weight_shape[0], c_in * math.prod(kernel)))
-    rows = grad_output.movedim(1, 0).reshape(weight_shape[0], -1)
+    windows = _windows(padded, kernel, conv.stride, conv.dilation, gradient.shape[2:])
+    c_in, c_out = shape[1], shape[0] // conv.groups
+    total = x.new_zeros((shape[0], c_in * math.prod(kernel)))
+    rows = gradient.movedim(1, 0).reshape(shape[0], -1)
     for g in range(conv.groups):
         columns = _columns(windows[:, g * c_in : (g + 1) * c_in], len(kernel))
         part = total[g * c_out : (g + 1) * c_out]
         mine = rows[g * c_out : (g + 1) * c_out]
         _add_chunks(adder, part, mine, columns, None, (g * c_out, g * columns.shape[1]))
-    return total.view(weight_shape)
+    return total.view(tuple(shape))
+
+
+_MAKES = {"matmul": _matmul, "conv_fprop": _fprop, "conv_dgrad": _dgrad, "conv_wgrad": _wgrad}
 
 
 def _add_chunks(
-    adder: Adder,
+    adder: _Adder,
     total: Tensor,
     a: Tensor,
     b: Tensor,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from lpkernels import ops
 from lpkernels.arithmetic import Accumulator
+from lpkernels.functional.layer import Sum
+from lpkernels.ops import matmul_of
 from lpkernels.rng import Role
 
 
@@ -14,7 +15,7 @@ def sums(x: Tensor, acc: Accumulator, seed: Tensor | None, role: Role, backend: 
     if acc.is_native:
         return x.sum(1)
     ones = x.new_ones(x.shape[1], 1)
-    return ops.matmul(x, ones, None, acc, seed, role, backend).reshape(-1)
+    return Sum(acc, seed, role, backend).of(matmul_of(x, ones)).reshape(-1)
 
 
 def dots(
@@ -25,4 +26,4 @@ def dots(
     if acc.is_native:
         return (a * b).sum(1)
     left, right = a.unsqueeze(1), b.unsqueeze(2)
-    return ops.matmul(left, right, None, acc, seed, role, backend).reshape(-1)
+    return Sum(acc, seed, role, backend).of(matmul_of(left, right)).reshape(-1)

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels import ops
 from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional.layer import Sum, emulated_layer, no_autocast, widened
+from lpkernels.functional.layer import Sum, emulated_layer, widened
 from lpkernels.functional.torch_calls import own
+from lpkernels.ops import Convolution, Product, fprop_of
 from lpkernels.recipes import as_recipe
 
 _TORCH_CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -23,8 +23,8 @@ Size = int | Sequence[int]
 
 
 @dataclass(frozen=True)
-class Convolution:
-    """What convolutions and transposed ones are, and torch's own gradients of them.
+class SlidingGeometry:
+    """The numbers of convolutions and of transposed ones.
 
     Of a transposed one ``output_padding`` has a number for each dimension; it is () of others.
     """
@@ -38,31 +38,16 @@ class Convolution:
     two_activations: ClassVar[bool] = False
     rounds: ClassVar[bool] = True
 
-    def numbers(self) -> tuple[list[int], list[int], list[int], int]:
-        """As the operators of `ops` take them."""
-        return list(self.stride), list(self.padding), list(self.dilation), self.groups
-
-    def torchs_dgrad(self, g: Tensor, w: Tensor, shape: torch.Size) -> Tensor:
-        return self._torchs_gradient(0, g, g.new_empty(1).expand(shape), w)
-
-    def torchs_wgrad(self, x: Tensor, g: Tensor, shape: torch.Size) -> Tensor:
-        return self._torchs_gradient(1, g, x, g.new_empty(1).expand(shape))
-
-    def _torchs_gradient(self, which: int, g: Tensor, x: Tensor, w: Tensor) -> Tensor:
-        """Of x or of w, 0 or 1, which is not read and may be a dummy of the right shape."""
-        stride, padding, dilation, groups = self.numbers()
-        extra = list(self.output_padding or [0] * len(stride))
-        backward, mask = torch.ops.aten.convolution_backward, [which == 0, which == 1, False]
-        kind = (dilation, bool(self.output_padding), extra)
-        with no_autocast(g):
-            return backward(g, x, w, None, stride, padding, *kind, groups, mask)[which]
+    def conv(self) -> Convolution:
+        stride, padding, dilation = list(self.stride), list(self.padding), list(self.dilation)
+        return Convolution(stride, padding, dilation, self.groups)
 
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
         # [N, C, *] -> [N * positions, C]
         return g.movedim(1, -1).flatten(0, -2)
 
 
-class ConvGeometry(Convolution):
+class ConvGeometry(SlidingGeometry):
     """y (N, C_out, *) = x (N, C_in, *) conv w (C_out, C_in / groups, *) + b in 1 to 3 dimensions.
 
     Order of the sums within a group: (c_in, kernel) forward, (c_out, kernel) for the input's
@@ -71,20 +56,13 @@ class ConvGeometry(Convolution):
     """
 
     def fprop(self, x: Tensor, w: Tensor, b: Tensor | None, how: Sum) -> Tensor:
-        if how.acc.is_native:
-            with no_autocast(x):
-                return own(_TORCH_CONV[len(self.stride)], x, w, b, *self.numbers())
-        return ops.conv_fprop(x, w, b, *(*self.numbers(), *how))
+        return how.of(fprop_of(x, w, b, self.conv()))
 
     def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor:
-        if how.acc.is_native:
-            return self.torchs_dgrad(g, w, shape)
-        return ops.conv_dgrad(g, w, shape, *(*self.numbers(), *how))
+        return how.of(Product("conv_dgrad", g, w, shape, self.conv()))
 
     def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size, how: Sum) -> Tensor:
-        if how.acc.is_native:
-            return self.torchs_wgrad(x, g, shape)
-        return ops.conv_wgrad(x, g, shape, *(*self.numbers(), *how))
+        return how.of(Product("conv_wgrad", x, g, shape, self.conv()))
 
 
 def check_dimensions(

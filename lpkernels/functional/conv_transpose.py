@@ -6,18 +6,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels import ops
 from lpkernels.arithmetic import TORCH, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional.conv import Convolution, Size, as_sizes, check_dimensions, ranks
-from lpkernels.functional.layer import Sum, emulated_layer, no_autocast, widened
-from lpkernels.functional.torch_calls import own
+from lpkernels.functional.conv import Size, SlidingGeometry, as_sizes, check_dimensions, ranks
+from lpkernels.functional.layer import Sum, emulated_layer, widened
+from lpkernels.functional.torch_calls import gradient_of_convolution, no_autocast, own
+from lpkernels.ops import Product, fprop_of
 from lpkernels.recipes import as_recipe
 
 _TORCH_CONV = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 
 
-class ConvTransposeGeometry(Convolution):
+class ConvTransposeGeometry(SlidingGeometry):
     """y (N, C_out, *) is the dgrad of the convolution with w (C_in, C_out / groups, *) that maps
     y's shape to that of x (N, C_in, *).
 
@@ -40,20 +40,19 @@ class ConvTransposeGeometry(Convolution):
         return [x.shape[0], w.shape[1] * self.groups, *spatial]
 
     def fprop(self, x: Tensor, w: Tensor, b: Tensor | None, how: Sum) -> Tensor:
-        stride, padding, dilation, groups = numbers = self.numbers()
+        conv = self.conv()
         if how.acc.is_native:
+            stride, padding, dilation, groups = conv
+            numbers = (stride, padding, self.output_padding, groups, dilation)
             with no_autocast(x):
-                conv, extra = _TORCH_CONV[len(stride)], self.output_padding
-                return own(conv, x, w, b, stride, padding, extra, groups, dilation)
-        shape = self.output_shape(x, w)
-        if b is None:
-            return ops.conv_dgrad(x, w, shape, *(*numbers, *how))
-        return how.add_bias(ops.conv_dgrad(x, w, shape, *(*numbers, *how.rounding(()))), b, 1)
+                return own(_TORCH_CONV[len(stride)], x, w, b, *numbers)
+        product = Product("conv_dgrad", x, w, self.output_shape(x, w), conv)
+        return how.of(product) if b is None else how.add_bias(how.rounding(()).of(product), b, 1)
 
     def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor:
         if how.acc.is_native:
-            return self.torchs_dgrad(g, w, shape)
-        dx = ops.conv_fprop(g, w, None, *(*self.numbers(), *how))
+            return self._torchs_gradient(0, g, g.new_empty(1).expand(shape), w)
+        dx = how.of(fprop_of(g, w, None, self.conv()))
         # An output_padding of the stride or more makes room for positions that x does not have.
         if dx.shape != shape:
             dx = dx[tuple(slice(n) for n in shape)].contiguous()
@@ -61,9 +60,13 @@ class ConvTransposeGeometry(Convolution):
 
     def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size, how: Sum) -> Tensor:
         if how.acc.is_native:
-            return self.torchs_wgrad(x, g, shape)
+            return self._torchs_gradient(1, g, x, g.new_empty(1).expand(shape))
         # The convolution's input is g, and its product's left factor x.
-        return ops.conv_wgrad(g, x, shape, *(*self.numbers(), *how.exchanged()))
+        return how.exchanged().of(Product("conv_wgrad", g, x, shape, self.conv()))
+
+    def _torchs_gradient(self, which: int, g: Tensor, x: Tensor, w: Tensor) -> Tensor:
+        with no_autocast(g):
+            return gradient_of_convolution(which, g, x, w, self.conv(), self.output_padding)
 
 
 def _check_operands(

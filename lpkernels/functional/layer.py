@@ -16,7 +16,6 @@ rounded again.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
@@ -28,16 +27,16 @@ from lpkernels.arithmetic import Accumulator, Quantizer, Recipe
 from lpkernels.functional._saved import Saved, saved
 from lpkernels.functional.recording import first_order, is_recorded
 from lpkernels.functional.storing import new_product, seeing, seen
-from lpkernels.ops import NOT_FUSED, Fused, Ints
+from lpkernels.functional.torch_calls import torchs
+from lpkernels.ops import NOT_FUSED, Fused, How, Ints, Product, matmul_of
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 
 
 class Sum(NamedTuple):
-    """How a product is summed and where, and what it rounds itself; the last arguments of an
-    operator that sums products.
+    """How a layer's product is summed and where, and what it rounds itself.
 
     ``seed`` is a 0-d int64 tensor or None, ``backend`` a backend's name or "auto". ``fused`` is for
-    the two tensors in the order of the arguments; products that are torch's own get `NOT_FUSED`.
+    the two tensors in the order of the geometry's arguments.
     """
 
     acc: Accumulator
@@ -45,6 +44,13 @@ class Sum(NamedTuple):
     role: Role = Role.DIRECT
     backend: str = "auto"
     fused: Fused = NOT_FUSED
+
+    def of(self, product: Product) -> Tensor:
+        """The product, by torch itself where the sums are its own."""
+        if self.acc.is_native:
+            return torchs(product)
+        how = How(self.acc.to_ints(), self.seed, self.role, self.fused)
+        return ops.multiply(product, how, self.backend)
 
     def swapped(self) -> Sum:
         """For a product whose two tensors come in the other order."""
@@ -101,15 +107,6 @@ def widened(x: Tensor) -> Tensor:
     return x if x.dtype is torch.float32 else x.float()
 
 
-def no_autocast(x: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """A context in which torch's own functions take the float32 operands as they are."""
-    kind = x.device.type
-    # The meta device has no autocast, and torch refuses the question.
-    if kind != "meta" and torch.is_autocast_enabled(kind):
-        return torch.autocast(kind, enabled=False)
-    return contextlib.nullcontext()
-
-
 def quantized(
     x: Tensor, quantizer: Quantizer | None, seed: Tensor | None, role: Role, site: int, backend: str
 ) -> Tensor:
@@ -118,33 +115,28 @@ def quantized(
     return x if quantizer is None else ops.quantize(x, quantizer, seed, role, site, backend)
 
 
-def _fused(quantizer: Quantizer | None, *products: Accumulator) -> Ints:
-    """The quantizer as every one of these products can apply it itself; () if one cannot."""
-    if quantizer is None:
-        return ()
-    # A generator of any() takes longer than the rest of this.
-    for acc in products:
-        if acc.order == "native":
-            return ()
-    ints = quantizer.to_ints()
-    return ints if ops.fuses(ints) else ()
-
-
 def _operand(
-    x: Tensor,
-    quantizer: Quantizer | None,
-    products: tuple[Accumulator, Accumulator],
-    seed: Tensor | None,
-    role: Role,
-    backend: str,
+    x: Tensor, recipe: Recipe, name: str, seed: Tensor | None, role: Role, backend: str
 ) -> tuple[Tensor, Ints]:
-    """x as both products that read it take it: x and its quantizer, or x rounded and no
-    quantizer."""
-    ints = _fused(quantizer, *products)
+    """The tensor of that name as both products that read it take it: x and its quantizer, or x
+    rounded and no quantizer."""
+    quantizer, ints = getattr(recipe, name), getattr(recipe.fused, name)
     if ints:
         seen(x, quantizer, role)
         return x, ints
     return quantized(x, quantizer, seed, role, SITE_QUANTIZE, backend), ()
+
+
+class _Last(NamedTuple):
+    """How the result of a product is rounded: by the sum itself where there are integers."""
+
+    quantizer: Quantizer | None
+    ints: Ints
+    role: Role
+    site: int = SITE_QUANTIZE
+
+
+_UNROUNDED = _Last(None, (), Role.OUTPUT)
 
 
 def _made(
@@ -153,15 +145,15 @@ def _made(
     operands: tuple[Any, ...],
     ints: tuple[Ints, Ints],
     call: tuple[Accumulator, Tensor | None, Role, str],
-    quantizer: Quantizer | None,
-    role: Role,
-    site: int = SITE_QUANTIZE,
+    last: _Last,
 ) -> Tensor:
-    """A product of the geometry, rounded: by the sum itself if it can, else after it."""
+    """A product of the geometry, rounded."""
     # A sum that rounds its result leaves nothing to be seen before it is rounded.
-    result = _fused(quantizer, call[0]) if geometry.rounds and seeing() is None else ()
+    result = last.ints if geometry.rounds and seeing() is None else ()
     y = product(*operands, Sum(*call, Fused(*ints, result)))
-    return y if result else quantized(y, quantizer, call[1], role, site, call[3])
+    if result or last.quantizer is None:
+        return y
+    return quantized(y, last.quantizer, call[1], last.role, last.site, call[3])
 
 
 def bias_gradient(
@@ -171,10 +163,9 @@ def bias_gradient(
     if acc.is_native:
         return g.sum(0)
     ones = g.new_ones(1, g.shape[0])
-    fused = Fused(right=quantizer)
     # g, the left factor of wgrad, stands on the right.
-    acc = acc.exchanged()
-    return ops.matmul(ones, g, None, acc, seed, Role.GRAD_BIAS, backend, fused).reshape(-1)
+    how = Sum(acc.exchanged(), seed, Role.GRAD_BIAS, backend, Fused(right=quantizer))
+    return how.of(matmul_of(ones, g)).reshape(-1)
 
 
 class _Kept(NamedTuple):
@@ -196,18 +187,18 @@ def _forward(
     seed: Tensor | None,
     backend: str,
 ) -> tuple[Tensor, _Kept]:
-    x_uses, w_uses = (recipe.fprop, recipe.wgrad), (recipe.fprop, recipe.dgrad)
     kept = _Kept(
-        *_operand(x, recipe.input, x_uses, seed, Role.INPUT, backend),
-        *_operand(w, recipe.weight, w_uses, seed, Role.WEIGHT, backend),
+        *_operand(x, recipe, "input", seed, Role.INPUT, backend),
+        *_operand(w, recipe, "weight", seed, Role.WEIGHT, backend),
     )
-    if b is not None:
+    if b is not None and recipe.bias is not None:
         b = quantized(b, recipe.bias, seed, Role.BIAS, SITE_QUANTIZE, backend)
 
     operands, ints = (kept.x, kept.w, b), (kept.x_ints, kept.w_ints)
     call = (recipe.fprop, seed, Role.FPROP, backend)
-    last = (recipe.output if geometry.final else None, Role.OUTPUT, SITE_OUTPUT)
-    return _made(geometry, geometry.fprop, operands, ints, call, *last), kept
+    last = _Last(recipe.output, recipe.fused.output, Role.OUTPUT, SITE_OUTPUT)
+    last = last if geometry.final else _UNROUNDED
+    return _made(geometry, geometry.fprop, operands, ints, call, last), kept
 
 
 def emulated_layer(
@@ -264,21 +255,21 @@ class EmulatedLayer(torch.autograd.Function):
         recipe, geometry, backend = ctx.recipe, ctx.geometry, ctx.backend
         left, right, seed = ctx.saved_tensors
         dx = dw = db = None
-        uses = (recipe.dgrad, recipe.wgrad)
-        g, g_ints = _operand(grad_output, recipe.grad_output, uses, seed, Role.GRAD_OUTPUT, backend)
+        its = (recipe, "grad_output", seed, Role.GRAD_OUTPUT, backend)
+        g, g_ints = _operand(grad_output, *its)
 
         if ctx.needs_input_grad[0]:
             wq, w_ints = Saved(right, *ctx.right).restored(ctx.w_shape)
             operands, ints = (g, wq, ctx.x_shape), (g_ints, w_ints)
             call = (recipe.dgrad, seed, Role.DGRAD, backend)
-            last = (recipe.grad_input, Role.GRAD_INPUT)
-            dx = _made(geometry, geometry.dgrad, operands, ints, call, *last)
+            last = _Last(recipe.grad_input, recipe.fused.grad_input, Role.GRAD_INPUT)
+            dx = _made(geometry, geometry.dgrad, operands, ints, call, last)
         if ctx.needs_input_grad[1]:
             xq, x_ints = Saved(left, *ctx.left).restored(ctx.x_shape)
             operands, ints = (xq, g, ctx.w_shape), (x_ints, g_ints)
             call = (recipe.wgrad, seed, Role.WGRAD, backend)
-            last = (recipe.grad_weight, Role.GRAD_WEIGHT)
-            dw = _made(geometry, geometry.wgrad, operands, ints, call, *last)
+            last = _Last(recipe.grad_weight, recipe.fused.grad_weight, Role.GRAD_WEIGHT)
+            dw = _made(geometry, geometry.wgrad, operands, ints, call, last)
         if ctx.needs_input_grad[2]:
             rows = geometry.rows(g, ctx.b_shape)
             db = bias_gradient(rows, g_ints, recipe.wgrad, seed, backend).reshape(ctx.b_shape)

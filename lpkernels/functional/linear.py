@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels import ops
 from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
-from lpkernels.functional.layer import Sum, emulated_layer, no_autocast, widened
-from lpkernels.functional.torch_calls import own
+from lpkernels.functional.layer import Sum, emulated_layer, widened
+from lpkernels.functional.torch_calls import no_autocast, own
+from lpkernels.ops import matmul_of
 from lpkernels.recipes import as_recipe
 
 
@@ -34,20 +34,14 @@ class LinearGeometry:
                 y = own(F.linear, _rows(x), w, b)
             # A view made inside a Function could not be changed in place by the layer that follows.
             return torch.ops.aten._unsafe_view(y, [*x.shape[:-1], w.shape[0]])
-        return ops.matmul(x, w.t(), b, *how)
+        return how.of(matmul_of(x, w.t(), b))
 
     def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor:
-        if how.acc.is_native:
-            with no_autocast(g):
-                return own(torch.matmul, g, w)
-        return ops.matmul(g, w, None, *how)
+        return how.of(matmul_of(g, w))
 
     def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size, how: Sum) -> Tensor:
-        if how.acc.is_native:
-            with no_autocast(g):
-                return own(torch.matmul, _rows(g).t(), _rows(x))
         # The product's first operand is g.
-        return ops.matmul(_rows(g).t(), _rows(x), None, *how.swapped())
+        return how.swapped().of(matmul_of(_rows(g).t(), _rows(x)))
 
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
         return _rows(g)

@@ -16,6 +16,7 @@ from lpkernels.arithmetic import (
     as_accumulator,
 )
 from lpkernels.arithmetic.integers import InQuantizer
+from lpkernels.formats.integers import takes_scales
 from lpkernels.functional import _checks
 from lpkernels.functional._batches import one_sum, result_shape
 from lpkernels.functional.layer import widened
@@ -101,7 +102,7 @@ def matmul(
         _checks.out("matmul", out, shape, (torch.float32,), a=a, b=b)
     seed = seed_for(stochastic or sums.is_stochastic, generator)
     fused = ops.NOT_FUSED
-    if quantizer is not None and not sums.is_native and ops.fuses(quantizer):
+    if quantizer is not None and not (sums.is_native or stochastic or takes_scales(quantizer)):
         fused, quantizer = ops.Fused(result=quantizer), None
     result = _product(a, b, initial, sums, seed, backend, fused)
     if result.shape != shape:
@@ -212,10 +213,8 @@ def _sums(
     backend: str,
     fused: ops.Fused,
 ) -> Tensor:
-    call = (acc, seed, Role.DIRECT, backend, fused)
-    if start is None:
-        return ops.matmul(left, right, None, *call)
-    return ops.matmul_initial(left, right, start, *call)
+    product = ops.matmul_of(left, right, initial=start)
+    return ops.multiply(product, ops.How(acc, seed, Role.DIRECT, fused), backend)
 
 
 class _Matmul(torch.autograd.Function):
@@ -246,12 +245,14 @@ class _Matmul(torch.autograd.Function):
         grad_a = grad_b = None
         if ctx.needs_input_grad[0]:
             left, right = one_sum(grad, b.float().mT, ctx.shapes[0])
-            grad_a = ops.matmul(left, right, None, ctx.acc, seed, Role.DGRAD, ctx.backend)
+            how = ops.How(ctx.acc, seed, Role.DGRAD)
+            grad_a = ops.multiply(ops.matmul_of(left, right), how, ctx.backend)
             grad_a = grad_a.reshape(ctx.shapes[0]).to(ctx.dtypes[0])
         if ctx.needs_input_grad[1]:
             # A right operand is laid out as a linear layer's weight (N, K), which keys its draws.
             left, right = one_sum(grad.mT, a.float(), ctx.shapes[1])
-            grad_b = ops.matmul(left, right, None, ctx.acc, seed, Role.WGRAD, ctx.backend)
+            how = ops.How(ctx.acc, seed, Role.WGRAD)
+            grad_b = ops.multiply(ops.matmul_of(left, right), how, ctx.backend)
             grad_b = grad_b.mT.reshape(ctx.shapes[1]).to(ctx.dtypes[1])
         grad_start = grad if ctx.needs_input_grad[2] else None
         return grad_a, grad_b, grad_start, None, None, None, None

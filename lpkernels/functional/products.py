@@ -8,12 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from lpkernels import ops
 from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._batches import one_sum
-from lpkernels.functional.layer import Sum, emulated_layer, no_autocast, widened
-from lpkernels.functional.torch_calls import own
+from lpkernels.functional.layer import Sum, emulated_layer, widened
+from lpkernels.functional.torch_calls import no_autocast, own
+from lpkernels.ops import matmul_of
 from lpkernels.recipes import as_recipe
 
 
@@ -46,27 +46,17 @@ class ProductGeometry:
                 y = self._scaled(own(torch.matmul, x, w.mT))
                 return y if b is None else y + b
         if b is None:
-            return self._scaled(ops.matmul(x, w.mT, None, *how))
-        y = self._scaled(ops.matmul(x, w.mT, None, *how.rounding(())))
+            return self._scaled(how.of(matmul_of(x, w.mT)))
+        y = self._scaled(how.rounding(()).of(matmul_of(x, w.mT)))
         return how.add_bias(y, b, -1)
 
     def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor:
-        left, right = one_sum(g, w, shape)
-        if how.acc.is_native:
-            with no_autocast(g):
-                dx = own(torch.matmul, left, right)
-        else:
-            dx = ops.matmul(left, right, None, *how)
+        dx = how.of(matmul_of(*one_sum(g, w, shape)))
         return self._scaled(dx).reshape(shape)
 
     def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size, how: Sum) -> Tensor:
-        left, right = one_sum(g.mT, x, shape)
-        if how.acc.is_native:
-            with no_autocast(g):
-                dw = own(torch.matmul, left, right)
-        else:
-            # The product's first operand is g.
-            dw = ops.matmul(left, right, None, *how.swapped())
+        # The product's first operand is g.
+        dw = how.swapped().of(matmul_of(*one_sum(g.mT, x, shape)))
         return self._scaled(dw).reshape(shape)
 
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:

@@ -58,6 +58,7 @@ class _Quantizer:
     row: Row
     is_stochastic: bool
     fmt: Format
+    fuses: bool
 
     def to_ints(self) -> Row:
         return self.row
@@ -96,13 +97,13 @@ def tabled(recipe: Recipe, formats: Sequence[Format] = ()) -> TabledRecipe:
         row = Row(table, index, fuses, *kept)
         object.__setattr__(made, name, _in_table(part, row) if lengths[index] else part)
     object.__setattr__(made, "input_range", recipe.input_range)
-    object.__setattr__(made, "axes", its_axes)
+    made._learn(its_axes)
     return made
 
 
 def _in_table(part: Any, row: Row) -> _Quantizer | _Accumulator:
     if isinstance(part, Quantizer):
-        return _Quantizer(row, part.is_stochastic, part.fmt)
+        return _Quantizer(row, part.is_stochastic, part.fmt, row.fuses)
     order = "native" if part.order == "native" else "emulated"
     return _Accumulator(row, part.is_stochastic, order)
 
@@ -123,9 +124,9 @@ def _read(
         elif part is not None:
             ints = part.to_ints()
             quantizers += [(name, each) for each in _options(part, formats)]
-            options = [each.to_ints() for each in _options(part, formats)]
-            fuses = all(ops.fuses(each) for each in options)
-            kept = _kept([each[:-_MODE] for each in options])
+            options = _options(part, formats)
+            fuses = all(each.fuses for each in options)
+            kept = _kept([each.to_ints()[:-_MODE] for each in options])
         rows.append([len(ints), *ints] + [0] * (ROW - 1 - len(ints)))
         parts.append((name, part, fuses, kept))
     its_axes = tuple(dict.fromkeys(axes(quantizers)))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from lpkernels.ops import Convolution, Product
 
 
 class Watcher(Protocol):
@@ -49,6 +53,52 @@ def own_instead(
     if torch._C._is_torch_function_mode_enabled():
         return _unseen(function, emulated, args, kwargs)
     return emulated(*args, **kwargs)
+
+
+_CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+
+def no_autocast(x: Tensor) -> AbstractContextManager[Any]:
+    """A context in which torch's own functions take the float32 operands as they are."""
+    kind = x.device.type
+    # The meta device has no autocast, and torch refuses the question.
+    if kind != "meta" and torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return nullcontext()
+
+
+def torchs(product: Product) -> Tensor:
+    """The product by torch itself; a matmul has no bias."""
+    kind, left, right, shape, conv, bias, _ = product
+    with no_autocast(left):
+        if conv is None:
+            return own(torch.matmul, left, right)
+        if kind == "conv_fprop":
+            return own(_CONVOLUTIONS[len(conv.stride)], left, right, bias, *conv)
+        if kind == "conv_dgrad":
+            return gradient_of_convolution(0, left, _nothing(left, shape), right, conv)
+        return gradient_of_convolution(1, right, left, _nothing(right, shape), conv)
+
+
+def _nothing(like: Tensor, shape: Sequence[int]) -> Tensor:
+    """A tensor of this shape that nobody reads."""
+    return like.new_empty(1).expand(shape)
+
+
+def gradient_of_convolution(
+    which: int,
+    gradient: Tensor,
+    x: Tensor,
+    w: Tensor,
+    conv: Convolution,
+    output_padding: Sequence[int] = (),
+) -> Tensor:
+    """Of x or of w, 0 or 1, which is not read. output_padding: of a transposed convolution, a
+    number for each dimension."""
+    stride, padding, dilation, groups = conv
+    backward, mask = torch.ops.aten.convolution_backward, [which == 0, which == 1, False]
+    kind = (dilation, bool(output_padding), list(output_padding or [0] * len(stride)))
+    return backward(gradient, x, w, None, stride, padding, *kind, groups, mask)[which]
 
 
 def _unseen(

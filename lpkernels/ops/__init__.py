@@ -9,7 +9,19 @@ its input or a view of it.
 """
 
 from lpkernels import backends
-from lpkernels.backends import BINS, COUNTS, NOT_FUSED, Fused, UpdateTensors, broadcast_batch
+from lpkernels.backends import (
+    BINS,
+    COUNTS,
+    NOT_FUSED,
+    Convolution,
+    Fused,
+    How,
+    Product,
+    UpdateTensors,
+    broadcast_batch,
+    fprop_of,
+    matmul_of,
+)
 from lpkernels.ops._counting import (
     Counting,
     count,
@@ -26,15 +38,8 @@ from lpkernels.ops._packing import (
     packs_at_once,
     unpack,
 )
-from lpkernels.ops._products import (
-    add_bias,
-    conv_dgrad,
-    conv_fprop,
-    conv_wgrad,
-    matmul,
-    matmul_initial,
-)
-from lpkernels.ops._quantize import fuses, quantize, quantize_out, result_dtype
+from lpkernels.ops._products import add_bias, multiply
+from lpkernels.ops._quantize import quantize, quantize_out, result_dtype
 from lpkernels.ops._ranges import finite_range, update_range
 from lpkernels.ops._rows import ROW, Ints, Row
 from lpkernels.ops._update import update
@@ -48,28 +53,28 @@ __all__ = [
     "COUNTS",
     "NOT_FUSED",
     "ROW",
+    "Convolution",
     "Counting",
     "Fused",
+    "How",
     "Ints",
     "Packable",
+    "Product",
     "Row",
     "UpdateTensors",
     "add_bias",
     "assume_constant_result",
     "broadcast_batch",
-    "conv_dgrad",
-    "conv_fprop",
-    "conv_wgrad",
     "count",
     "draw_seed",
     "encode",
     "finite_range",
-    "fuses",
+    "fprop_of",
     "has_every_code",
     "is_decoding",
     "is_plain",
-    "matmul",
-    "matmul_initial",
+    "matmul_of",
+    "multiply",
     "pack",
     "packed_bytes",
     "packs_at_once",

@@ -24,9 +24,9 @@ from lpkernels.arithmetic import (
 )
 from lpkernels.arithmetic.integers import NATIVE, InAccumulator, has_running_sum
 from lpkernels.arithmetic.products import output_size
-from lpkernels.backends import BINS, COUNTS, UpdateTensors
+from lpkernels.backends import BINS, COUNTS, KINDS, How, Product, UpdateTensors, matmul_of
 from lpkernels.formats import format_from_ints
-from lpkernels.formats.integers import AFFINE, KIND, code_bits, takes_scales
+from lpkernels.formats.integers import AFFINE, KIND, code_bits
 from lpkernels.formats.integers import axis as axis_of
 from lpkernels.ops._rows import Ints
 
@@ -109,8 +109,7 @@ def sums(acc: Ints) -> Sums:
 @_by_identity
 def rounds(ints: Ints) -> Rounds:
     made = _described("Quantizer", quantizer_from_ints, ints)
-    draws = made.is_stochastic
-    return Rounds(ints, axis_of(ints), draws, not (draws or takes_scales(ints)))
+    return Rounds(ints, axis_of(ints), made.is_stochastic, made.fuses)
 
 
 @_by_identity
@@ -149,11 +148,10 @@ def packable(ints: Sequence[int], dims: int) -> Ints:
     return known
 
 
-def fused(op: str, *quantizers: Sequence[int]) -> None:
-    """The quantizers that a product may apply itself."""
-    for ints in quantizers:
-        if ints and not rounds(ints).fuses:
-            require(False, op, "quantizers without scales and draws", ints)
+def fused(op: str, ints: Sequence[int]) -> None:
+    """A quantizer that a product may apply itself, or none."""
+    if ints and not rounds(ints).fuses:
+        require(False, op, "quantizers without scales and draws", ints)
 
 
 def _draws(op: str, draws: bool, seed: Tensor | None, role: int) -> None:
@@ -166,10 +164,25 @@ def _draws(op: str, draws: bool, seed: Tensor | None, role: int) -> None:
         require(False, op, "a seed in int64 without dimensions", f"{seed.dtype} {seed.shape}")
 
 
-def product(
+def numbers(kind: str, given: Sequence[int]) -> None:
+    """The numbers of a product's convolution, as they cross."""
+    require(kind in KINDS, "multiply", f"one of {KINDS}", kind)
+    right = len(given) % 3 == 1 and (len(given) == 1) == (kind == "matmul")
+    require(right, kind, "numbers of each dimension and of groups", given)
+
+
+def multiply(product: Product, how: How) -> None:
+    """Refuses a product that the kernels do not know."""
+    operands(product.kind, product.left, product.right, how.acc, how.seed, how.role)
+    for ints in how.fused:
+        fused(product.kind, ints)
+    (_matmul if product.conv is None else _conv)(product)
+
+
+def operands(
     op: str, first: Tensor, second: Tensor, acc: Sequence[int], seed: Tensor | None, role: int
 ) -> None:
-    """Refuses wrong arguments that every product has."""
+    """Two tensors that are summed."""
     if first.dtype is not _FLOAT32 or second.dtype is not _FLOAT32:
         require(False, op, "operands in float32", f"{first.dtype} and {second.dtype}")
     if not (first.is_cpu and second.is_cpu) and first.device != second.device:
@@ -177,25 +190,29 @@ def product(
     _draws(op, sums(acc).draws, seed, role)
 
 
-def _further(op: str, name: str, x: Tensor, like: Tensor, shape: Sequence[int]) -> None:
-    """A further tensor of a product."""
-    if x.dtype is not torch.float32 or x.device != like.device or x.shape != shape:
-        got = f"{tuple(x.shape)} in {x.dtype} on {x.device}"
-        require(False, op, f"{name} {tuple(shape)} in float32 on {like.device}", got)
-
-
-def matmul(op: str, a: Tensor, b: Tensor, bias: Tensor | None) -> None:
+def _matmul(product: Product) -> None:
+    _, a, b, shape, _, bias, initial = product
     if a.dim() < 2 or b.dim() < 2 or a.size(-1) != b.size(-2):
         got = f"{tuple(a.shape)} and {tuple(b.shape)}"
-        require(False, op, "a (..., M, K) and b (..., K, N)", got)
-    if bias is not None:
-        _further(op, "bias", bias, a, (b.size(-1),))
+        require(False, "matmul", "a (..., M, K) and b (..., K, N)", got)
+    _shape("matmul", shape, matmul_of(a, b).shape)
+    _further("bias", product, bias, (b.size(-1),))
+    _further("initial", product, initial, shape)
+    require(bias is None or initial is None, "matmul", "a bias or an initial", "both")
 
 
-def matmul_initial(op: str, a: Tensor, b: Tensor, initial: Tensor) -> None:
-    matmul(op, a, b, None)
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    _further(op, "initial", initial, a, (*batch, a.size(-2), b.size(-1)))
+def _shape(op: str, given: Sequence[int], right: Sequence[int]) -> None:
+    require(tuple(given) == tuple(right), op, f"the result's shape {tuple(right)}", tuple(given))
+
+
+def _further(name: str, product: Product, x: Tensor | None, shape: Sequence[int]) -> None:
+    """A tensor of a product that need not be there."""
+    if x is None:
+        return
+    device = product.left.device
+    if x.dtype is not torch.float32 or x.device != device or x.shape != torch.Size(shape):
+        got = f"{tuple(x.shape)} in {x.dtype} on {x.device}"
+        require(False, product.kind, f"{name} {tuple(shape)} in float32 on {device}", got)
 
 
 @lru_cache(_DESCRIPTIONS)
@@ -215,39 +232,21 @@ def _conv_size(
     return (image[0], kernel[0], *size)
 
 
-def _conv(
-    image: Sequence[int],
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-) -> tuple[int, ...]:
-    numbers = (tuple(stride), tuple(padding), tuple(dilation), groups)
-    return _conv_size(tuple(image), tuple(kernel), *numbers)
-
-
-def _result(op: str, shape: torch.Size, most: tuple[int, ...]) -> None:
-    """The shape of a tensor that is a convolution's result, but for positions at the end."""
-    right = len(shape) == len(most) and shape[:2] == most[:2]
-    right = right and all(n <= size for n, size in zip(shape[2:], most[2:], strict=True))
-    require(right, op, f"a result of at most {most}", tuple(shape))
-
-
-def conv_fprop(op: str, x: Tensor, w: Tensor, bias: Tensor | None, *numbers: Any) -> None:
-    size = _conv(x.shape, w.shape, *numbers)
-    if min(size[2:]) < 0:
-        require(False, op, "a kernel that fits into the padded image", size)
-    if bias is not None:
-        _further(op, "bias", bias, x, (w.shape[0],))
-
-
-def conv_dgrad(op: str, g: Tensor, w: Tensor, shape: Sequence[int], *numbers: Any) -> None:
-    _result(op, g.shape, _conv(shape, w.shape, *numbers))
-
-
-def conv_wgrad(op: str, x: Tensor, g: Tensor, shape: Sequence[int], *numbers: Any) -> None:
-    _result(op, g.shape, _conv(x.shape, shape, *numbers))
+def _conv(product: Product) -> None:
+    conv, (x, w, y), op = product.conv, product.images(), product.kind
+    assert conv is not None
+    numbers = (tuple(conv.stride), tuple(conv.padding), tuple(conv.dilation), conv.groups)
+    size = _conv_size(tuple(x), tuple(w), *numbers)
+    require(product.initial is None, op, "no initial", product.initial)
+    if op == "conv_fprop":
+        require(min(size[2:]) >= 0, op, "a kernel that fits into the padded image", size)
+        _shape(op, y, size)
+        return _further("bias", product, product.bias, (w[0],))
+    require(product.bias is None, op, "no bias", product.bias)
+    # Positions at the end of a gradient may be left out.
+    right = len(y) == len(size) and tuple(y[:2]) == size[:2]
+    right = right and all(n <= most for n, most in zip(y[2:], size[2:], strict=True))
+    require(right, op, f"a gradient of at most {size}", tuple(y))
 
 
 def add_bias(
@@ -261,7 +260,7 @@ def add_bias(
     result: Sequence[int],
 ) -> None:
     op = "add_bias"
-    product(op, total, bias, acc, seed, role)
+    operands(op, total, bias, acc, seed, role)
     fused(op, result)
     require(-total.dim() <= channels < total.dim(), op, "channels of a dimension", channels)
     moved = total.movedim(channels, -1).shape

@@ -19,7 +19,15 @@ from torch.autograd import profiler
 
 from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat
-from lpkernels.ops._rows import DESCRIPTIONS, TABLE, Ints, by_number, with_rows, with_table
+from lpkernels.ops._rows import (
+    DESCRIPTIONS,
+    NOTHING,
+    TABLE,
+    Ints,
+    by_number,
+    with_descriptions,
+    with_table,
+)
 
 Packable: TypeAlias = FloatFormat | FixedFormat | BlockFormat
 
@@ -64,9 +72,9 @@ def define(
     guard refuses wrong arguments of calls by torch: of torch.ops, and of compiled and exported
     programs. Calls by the package itself that go straight to impl were checked before.
 
-    Descriptions are integers or, where torch.compile traces, rows (`_rows`). The call goes to impl
-    at once where the dispatcher would do nothing else (`_plain`), which is half the time of a small
-    product.
+    Descriptions are integers or, where torch.compile traces, rows (`_rows`); an empty one crosses
+    as `NOTHING`. The call goes to impl at once where the dispatcher would do nothing else
+    (`_plain`), which is half the time of a small product.
     """
     name = schema.partition("(")[0]
     _lib.define(with_table(schema))
@@ -81,9 +89,8 @@ def define(
     def kernel(*args: Any) -> Any:
         if any(args[i] is None for i in needed):
             raise ValueError(f"lpkernels::{name}: expected a tensor, got None")
-        given: Sequence[Any] = args[:count]
-        if len(args) > count and args[count] is not None:
-            given = with_rows(given, described, args[count])
+        table = args[count] if len(args) > count else None
+        given = with_descriptions(args[:count], described, table)
         if guard is not None:
             guard(*given)
         return impl(*given)
@@ -98,8 +105,11 @@ def define(
 
     def call(*args: Any) -> Any:
         if torch.compiler.is_compiling():
-            return overload(*by_number(args))
-        return impl(*args) if _plain(args, places) else overload(*args)
+            return overload(*full(by_number(args)))
+        return impl(*args) if _plain(args, places) else overload(*full(args))
+
+    def full(args: Sequence[Any]) -> Sequence[Any]:
+        return [NOTHING if i in described and not len(x) else x for i, x in enumerate(args)]
 
     return call
 
@@ -148,6 +158,11 @@ def _plain(args: Sequence[Any], places: Sequence[int]) -> bool:
             if not is_plain(tensor):
                 return False
     return True
+
+
+def is_direct(*tensors: Tensor | None) -> bool:
+    """Whether a call with these tensors needs no dispatcher."""
+    return not torch.compiler.is_compiling() and _plain(tensors, range(len(tensors)))
 
 
 def is_plain(tensor: Tensor) -> bool:

@@ -9,15 +9,14 @@ set. Tensors on a GPU are not searched, because they would have to be waited for
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 
 from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer, accumulator_from_ints
 from lpkernels.arithmetic.integers import InAccumulator
+from lpkernels.backends import How, Product
 from lpkernels.formats import FloatFormat
 from lpkernels.ops._quantize import rounded
-from lpkernels.ops._rows import Ints
 from lpkernels.rng import SITE_QUANTIZE, Role
 
 # Bounds what is remembered, and what programs of ever new shapes spend on looking.
@@ -31,23 +30,22 @@ _looked: set[tuple[object, ...]] = set()
 _warned: set[FloatFormat] = set()
 
 
-def look_once(op: str, acc: Ints, operands: Sequence[Tensor], roundings: Sequence[Ints]) -> None:
-    """Warns where operands hold, once rounded, what the operand formats of acc lack.
+def look_once(product: Product, how: How) -> None:
+    """Warns where the operands hold, once rounded, what the operand formats of how.acc lack.
 
-    operands, roundings: two tensors, and how the product rounds each of them, () not at all; in the
-    order of the operator's arguments. Does nothing without operand formats, or for a GPU's tensors.
+    Does nothing without operand formats, or for a GPU's tensors.
     """
-    if len(acc) <= InAccumulator.PLAIN or not operands[0].is_cpu:
+    op, first, second = product.kind, product.left, product.right
+    if len(how.acc) <= InAccumulator.PLAIN or not first.is_cpu:
         return
-    first, second = operands
-    key = (op, acc[InAccumulator.PLAIN :], first.shape, second.shape)
+    key = (op, how.acc[InAccumulator.PLAIN :], first.shape, second.shape)
     if key in _looked or len(_looked) >= MOST:
         return
     _looked.add(key)
-    formats = accumulator_from_ints(tuple(acc)).operands
+    formats = accumulator_from_ints(tuple(how.acc)).operands
     assert formats is not None
     sides = list(zip(_SIDES, formats, strict=True))
-    # The left factor of wgrad is grad_output, the second argument.
+    operands, roundings = (first, second), how.fused[:2]
     for (side, fmt), x, ints in zip(
         sides[::-1] if op == "conv_wgrad" else sides, operands, roundings, strict=True
     ):

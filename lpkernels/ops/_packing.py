@@ -166,6 +166,10 @@ def is_decoding(function: object) -> bool:
 
 def unpack(codes: Tensor, fmt: Packable | Ints | Row, shape: Sequence[int]) -> Tensor:
     """The float32 values of codes."""
+    # A list that crosses to an operator is never empty (`_rows.NOTHING`).
+    full = shape or (1,)
     if isinstance(fmt, Row):
-        return _unpack_row(codes, fmt.table, fmt.number, shape)
-    return _unpack(codes, as_ints(fmt), shape)
+        values = _unpack_row(codes, fmt.table, fmt.number, full)
+    else:
+        values = _unpack(codes, as_ints(fmt), full)
+    return values if shape else values.view(())

@@ -1,9 +1,8 @@
-"""The operators that sum products, matmul and the three passes of a convolution, and the bias of
-those that take none."""
+"""The operator that multiplies, and the one that adds a bias to products which take none."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,137 +11,116 @@ from torch import Tensor
 from lpkernels import backends
 from lpkernels.arithmetic import Accumulator
 from lpkernels.arithmetic.integers import InAccumulator
-from lpkernels.arithmetic.products import output_size
-from lpkernels.backends import NOT_FUSED, Fused, native
+from lpkernels.backends import NOT_FUSED, Convolution, Fused, How, Product, native
 from lpkernels.ops import _checks
-from lpkernels.ops._operator import as_ints, define, without_grad
+from lpkernels.ops._operator import as_ints, define, is_direct, without_grad
 from lpkernels.ops._outside import look_once
 from lpkernels.ops._quantize import rounded
 from lpkernels.ops._rows import Ints
 from lpkernels.rng import SITE_BIAS, SITE_QUANTIZE, Role
 
+# A matmul is a convolution without spatial dimensions, and of one group.
+_NO_CONVOLUTION = (1,)
 
-def _apart(
-    product: Callable[..., Tensor], operands: Sequence[Any], fused: Fused, backend: str
-) -> Tensor:
-    """product with the quantizers of fused as passes of their own, for backends without them."""
+
+def _by_backend(product: Product, how: How, backend: str) -> Tensor:
+    """The result, by the backend that makes such sums, and by passes of their own of what it does
+    not do."""
+    known = _checks.sums(how.acc)
+    if torch.is_grad_enabled():
+        product = product._replace(
+            left=without_grad(product.left),
+            right=without_grad(product.right),
+            bias=without_grad(product.bias),
+            initial=without_grad(product.initial),
+        )
+    # torch sums native chunks, unless the backend does; the additions that the contract covers
+    # are always the backend's.
+    needed = "accumulate" if known.native else product.kind + known.suffix
+    chosen = backends.select(backend, needed, product.left.device)
+    if len(how.acc) > InAccumulator.PLAIN:
+        look_once(product, how)
+    native_order = known.native and not chosen.sums_native
+    if chosen.fuses and not native_order:
+        return chosen.multiply(product, how)
+    if 0 in product.shape:
+        return product.left.new_empty(tuple(product.shape))
     call = (None, Role.DIRECT, SITE_QUANTIZE, backend)
-    pairs = zip(operands, fused[:2], strict=False)
-    pair = [rounded(x, ints, *call) if ints else x for x, ints in pairs]
-    result = product(*pair, *operands[2:])
-    return rounded(result, fused.result, *call) if fused.result else result
+    left, right, result = how.fused
+    alone = product._replace(
+        left=rounded(product.left, left, *call) if left else product.left,
+        right=rounded(product.right, right, *call) if right else product.right,
+    )
+    how = how._replace(fused=NOT_FUSED)
+    y = native.multiply(chosen, alone, how) if native_order else chosen.multiply(alone, how)
+    return rounded(y, result, *call) if result else y
 
 
-def _define_sum(
-    op: str,
-    operands: str,
-    check: Callable[..., None],
-    shape: Callable[..., Sequence[int]],
-    *,
-    starts: bool = False,
-) -> Any:
-    """An operator on two tensors and more that ends in (acc, seed, role, backend, *Fused); check
-    refuses operands, shape gives that of the result. starts: the third tensor is the backend's
-    `initial`."""
-
-    def fake(*args: Any) -> Tensor:
-        return args[0].new_empty(shape(*args))
-
-    def guard(*args: Any) -> None:
-        first, second, *more, acc, seed, role, _, left, right, result = args
-        _checks.product(op, first, second, acc, seed, role)
-        check(op, first, second, *more)
-        _checks.fused(op, left, right, result)
-
-    def impl(*args: Any) -> Tensor:
-        first, second, *more, acc, seed, role, backend, left, right, result = args
-        made = _checks.sums(acc)
-        operands = list(map(without_grad, (first, second, *more)))
-        start = {"initial": operands[2]} if starts else {}
-        if starts:
-            operands[2] = None
-        call = (made.acc, seed, role)
-        native_order = made.native
-        # torch sums native chunks, unless the backend does; the additions that the contract covers
-        # are always the backend's.
-        needed = "accumulate" if native_order else op + made.suffix
-        chosen = backends.select(backend, needed, first.device)
-        native_order = native_order and not chosen.sums_native
-        if len(made.acc) > InAccumulator.PLAIN:
-            look_once(op, made.acc, operands[:2], (tuple(left), tuple(right)))
-        fused = NOT_FUSED
-        if left or right or result:
-            fused = Fused(tuple(left), tuple(right), tuple(result))
-        if chosen.fuses and not native_order:
-            return getattr(chosen, op)(*operands, *call, fused, **start)
-        sizes = shape(*operands)
-        if 0 in sizes:
-            return first.new_empty(sizes)
-
-        def product(*operands: Any) -> Tensor:
-            if native_order:
-                geometry = operands[3:]
-                conv = (native.Convolution(*geometry),) if geometry else ()
-                return getattr(native, op)(native.Adder(chosen, *call), *operands[:3], *conv)
-            return getattr(chosen, op)(*operands, *call, **start)
-
-        return _apart(product, operands, fused, backend)
-
-    tail = "int[] acc, Tensor? seed, int role, str backend, int[] left, int[] right, int[] result"
-    name = f"_{op}_initial" if starts else f"_{op}"
-    return define(f"{name}({operands}, {tail}) -> Tensor", fake, impl, guard)
+def _convolution(numbers: Sequence[int]) -> Convolution | None:
+    """The convolution of 3 d + 1 numbers; None where d is 0."""
+    *parts, groups = numbers
+    dims = len(parts) // 3
+    if not dims:
+        return None
+    return Convolution(parts[:dims], parts[dims : 2 * dims], parts[2 * dims :], groups)
 
 
-def _matmul_shape(a: Tensor, b: Tensor, *_: Any) -> Sequence[int]:
-    if a.dim() == b.dim() == 2:
-        return (a.shape[0], b.shape[1])
-    return (*backends.broadcast_batch(a, b), a.shape[-2], b.shape[-1])
+def crossing(product: Product, how: How, backend: str) -> tuple[Any, ...]:
+    """The arguments of the operator."""
+    kind, left, right, shape, conv, bias, initial = product
+    numbers: tuple[int, ...] = _NO_CONVOLUTION
+    if conv is not None:
+        numbers = (*conv.stride, *conv.padding, *conv.dilation, conv.groups)
+    acc, seed, role, fused = how
+    tensors = (left, right, bias, initial)
+    return (kind, *tensors, shape, numbers, acc, seed, int(role), backend, *fused)
 
 
-def _conv_shape(
-    x: Tensor,
-    w: Tensor,
+def _records(
+    kind: str,
+    left: Tensor,
+    right: Tensor,
     bias: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    *_: Any,
-) -> Sequence[int]:
-    spatial = output_size(x.shape[2:], w.shape[2:], stride, padding, dilation)
-    return (x.shape[0], w.shape[0], *spatial)
+    initial: Tensor | None,
+    shape: Sequence[int],
+    numbers: Sequence[int],
+    acc: Ints,
+    seed: Tensor | None,
+    role: int,
+    backend: str,
+    left_quantizer: Ints,
+    right_quantizer: Ints,
+    result_quantizer: Ints,
+) -> tuple[Product, How, str]:
+    """The arguments of `_by_backend`, of those of the operator."""
+    product = Product(kind, left, right, shape, _convolution(numbers), bias, initial)
+    fused = Fused(tuple(left_quantizer), tuple(right_quantizer), tuple(result_quantizer))
+    return product, How(tuple(acc), seed, role, fused), backend
 
 
-def _given_shape(first: Tensor, second: Tensor, shape: Sequence[int], *_: Any) -> Sequence[int]:
-    return shape
+def _guard(kind: str, *args: Any) -> None:
+    _checks.numbers(kind, args[5])
+    _checks.multiply(*_records(kind, *args)[:2])
 
 
-_GEOMETRY = "int[] stride, int[] padding, int[] dilation, int groups"
-_matmul = _define_sum("matmul", "Tensor a, Tensor b, Tensor? bias", _checks.matmul, _matmul_shape)
-_matmul_initial = _define_sum(
-    "matmul",
-    "Tensor a, Tensor b, Tensor initial",
-    _checks.matmul_initial,
-    _matmul_shape,
-    starts=True,
+_multiply = define(
+    "_multiply(str kind, Tensor left, Tensor right, Tensor? bias, Tensor? initial, SymInt[] shape,"
+    " int[] numbers, int[] acc, Tensor? seed, int role, str backend, int[] left_quantizer,"
+    " int[] right_quantizer, int[] result_quantizer) -> Tensor",
+    lambda kind, left, right, bias, initial, shape, *rest: left.new_empty(shape),
+    lambda *args: _by_backend(*_records(*args)),
+    _guard,
 )
-_conv_fprop = _define_sum(
-    "conv_fprop",
-    f"Tensor x, Tensor w, Tensor? bias, {_GEOMETRY}",
-    _checks.conv_fprop,
-    _conv_shape,
-)
-_conv_dgrad = _define_sum(
-    "conv_dgrad",
-    f"Tensor grad_output, Tensor w, SymInt[] input_shape, {_GEOMETRY}",
-    _checks.conv_dgrad,
-    _given_shape,
-)
-_conv_wgrad = _define_sum(
-    "conv_wgrad",
-    f"Tensor x, Tensor grad_output, SymInt[] weight_shape, {_GEOMETRY}",
-    _checks.conv_wgrad,
-    _given_shape,
-)
+
+
+def multiply(product: Product, how: How, backend: str = "auto") -> Tensor:
+    """The result of product, float32, contiguous, summed and rounded as how says.
+
+    An `initial` goes with any order but "native", and with no tree without chunks.
+    """
+    if is_direct(product.left, product.right, product.bias, product.initial, how.seed):
+        return _by_backend(product, how, backend)
+    return _multiply(*crossing(product, how, backend))
 
 
 def _like_total(total: Tensor, *_: Any) -> Tensor:
@@ -179,7 +157,7 @@ def _add_bias_impl(
 
 _add_bias = define(
     "_add_bias(Tensor total, Tensor bias, int channels, int[] acc, Tensor? seed, int role,"
-    " str backend, int[] result) -> Tensor",
+    " str backend, int[] result_quantizer) -> Tensor",
     _like_total,
     _add_bias_impl,
     _checks.add_bias,
@@ -203,97 +181,3 @@ def add_bias(
     their row: those of a bias that a product adds itself.
     """
     return _add_bias(total, bias, channels, as_ints(acc), seed, int(role), backend, result)
-
-
-def matmul(
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None,
-    acc: Accumulator | Ints,
-    seed: Tensor | None,
-    role: int,
-    backend: str = "auto",
-    fused: Fused = NOT_FUSED,
-) -> Tensor:
-    """(..., M, K) times (..., K, N), float32, leading dimensions broadcast, summed by acc."""
-    return _matmul(a, b, bias, as_ints(acc), seed, int(role), backend, *fused)
-
-
-def matmul_initial(
-    a: Tensor,
-    b: Tensor,
-    initial: Tensor,
-    acc: Accumulator | Ints,
-    seed: Tensor | None,
-    role: int,
-    backend: str = "auto",
-    fused: Fused = NOT_FUSED,
-) -> Tensor:
-    """`matmul` whose outermost sums start at initial, float32 of the result's shape, rounded once.
-
-    acc: any order but "native", nor a tree without chunks.
-    """
-    return _matmul_initial(a, b, initial, as_ints(acc), seed, int(role), backend, *fused)
-
-
-def conv_fprop(
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    acc: Accumulator | Ints,
-    seed: Tensor | None,
-    role: int,
-    backend: str = "auto",
-    fused: Fused = NOT_FUSED,
-) -> Tensor:
-    """x (N, C, *spatial) with w (C_out, C / groups, *kernel), float32, 1 to 3 dimensions."""
-    geometry = (stride, padding, dilation, groups)
-    return _conv_fprop(x, w, bias, *geometry, as_ints(acc), seed, int(role), backend, *fused)
-
-
-def conv_dgrad(
-    grad_output: Tensor,
-    w: Tensor,
-    input_shape: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    acc: Accumulator | Ints,
-    seed: Tensor | None,
-    role: int,
-    backend: str = "auto",
-    fused: Fused = NOT_FUSED,
-) -> Tensor:
-    """The gradient of `conv_fprop` with respect to x, of shape input_shape."""
-    geometry = (stride, padding, dilation, groups)
-    spec = as_ints(acc)
-    return _conv_dgrad(
-        grad_output, w, input_shape, *geometry, spec, seed, int(role), backend, *fused
-    )
-
-
-def conv_wgrad(
-    x: Tensor,
-    grad_output: Tensor,
-    weight_shape: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    acc: Accumulator | Ints,
-    seed: Tensor | None,
-    role: int,
-    backend: str = "auto",
-    fused: Fused = NOT_FUSED,
-) -> Tensor:
-    """The gradient of `conv_fprop` with respect to w, of shape weight_shape."""
-    geometry = (stride, padding, dilation, groups)
-    spec = as_ints(acc)
-    return _conv_wgrad(
-        x, grad_output, weight_shape, *geometry, spec, seed, int(role), backend, *fused
-    )

@@ -10,14 +10,12 @@ from torch import Tensor
 
 from lpkernels import backends
 from lpkernels.arithmetic import Quantizer, quantizer_from_ints
-from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats import FloatFormat
-from lpkernels.formats.integers import KIND, takes_scales
+from lpkernels.formats.integers import KIND
 from lpkernels.ops import _checks
 from lpkernels.ops._operator import as_ints, define, without_grad
-from lpkernels.ops._rows import Ints, Row
+from lpkernels.ops._rows import Ints
 from lpkernels.rng import SITE_QUANTIZE
-from lpkernels.rounding import STOCHASTIC
 
 _WIDTHS = {torch.float16: (5, 10), torch.bfloat16: (8, 7)}
 
@@ -141,15 +139,3 @@ def quantize_out(
         out.copy_(quantize(x, quantizer, seed, role, site, backend))
         return
     _quantize_out(x, out, as_ints(quantizer), seed, int(role), site, backend)
-
-
-def fuses(quantizer: Ints | Row) -> bool:
-    """Whether products can apply this quantizer themselves (`Fused`): those to a float or a fixed
-    format in a mode that draws nothing.
-
-    Other quantizers need more than a value: a draw belongs to the element's position in its tensor,
-    and blocks and slices have scales. They are a pass of their own, `quantize`.
-    """
-    if isinstance(quantizer, Row):
-        return quantizer.fuses
-    return not takes_scales(quantizer) and quantizer[InQuantizer.ROUNDING] != STOCHASTIC

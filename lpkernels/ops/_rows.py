@@ -19,7 +19,12 @@ Ints: TypeAlias = tuple[int, ...]
 
 TABLE = "table"
 # The arguments of operators that describe arithmetic.
-DESCRIPTIONS = ("quantizer", "acc", "left", "right", "result")
+DESCRIPTIONS = (
+    "quantizer", "acc", "left_quantizer", "right_quantizer", "result_quantizer",
+)  # fmt: skip
+# How an empty description crosses to an operator: AOTInductor would hand over an empty list as None
+# (pytorch issue 194324). A row is one number, and every description has at least eight.
+NOTHING = (0, 0)
 # The length of a row: how many integers its description has, these, and zeros. The longest is that
 # of an accumulator with operands.
 ROW = 55
@@ -58,11 +63,16 @@ def by_number(args: Sequence[Any]) -> Sequence[Any]:
     return [*numbers, rows[0].table]
 
 
-def with_rows(args: Sequence[Any], described: Sequence[int], table: Tensor) -> list[Any]:
-    """args whose descriptions, those at the places described, are read from the table."""
+def with_descriptions(
+    args: Sequence[Any], described: Sequence[int], table: Tensor | None
+) -> list[Any]:
+    """args whose descriptions, those at the places described, are integers: () where there is none,
+    read from the table where there is one."""
     full = list(args)
     for i in described:
-        if len(full[i]):
+        if len(full[i]) == len(NOTHING):
+            full[i] = ()
+        elif table is not None and len(full[i]):
             full[i] = row_ints(table, full[i][0])
     return full
 

@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import Accumulator, Quantizer
+from lpkernels.backends import Convolution, Fused, How, Product, fprop_of, matmul_of
 from lpkernels.formats import parse_format
+from lpkernels.ops._products import crossing
 from tests.support.updates import FORMATS, STEPS, rounding_of, tensors_of
 
 OP = torch.ops.lpkernels
@@ -55,9 +57,20 @@ def calls() -> dict[str, tuple[Any, ...]]:
     rounds, seed = Quantizer("e5m2").to_ints(), torch.tensor(7)
     image, kernel, bias = torch.randn(2, 4, 5, 5), torch.randn(6, 2, 3, 3), torch.randn(6)
     grad = torch.randn(2, 6, 5, 5)
-    numbers = ([1, 1], [1, 1], [1, 1], 2)
-    tail = (acc, None, 0, "cpu", rounds, [], rounds)
+    conv = Convolution([1, 1], [1, 1], [1, 1], 2)
+    how = How(acc, fused=Fused(rounds, (), rounds))
     a, b = torch.randn(5, 7), torch.randn(7, 3)
+    batches = torch.randn(2, 1, 5, 7), torch.randn(3, 7, 3)
+    products = {
+        "": (matmul_of(a, b, torch.randn(3)), how),
+        " drawn": (matmul_of(a, b), How(drawn, seed)),
+        " native": (matmul_of(a, b), How(native, seed)),
+        " batches": (matmul_of(*batches), how),
+        " initial": (matmul_of(a, b, initial=torch.randn(5, 3)), how),
+        " fprop": (fprop_of(image, kernel, bias, conv), how),
+        " dgrad": (Product("conv_dgrad", grad, kernel, [2, 4, 5, 5], conv), how),
+        " wgrad": (Product("conv_wgrad", image, grad, [6, 2, 3, 3], conv), how),
+    }
     counts, limits = torch.zeros(260, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.float64)
     affine, mx = Quantizer("affine4_axis1").to_ints(), Quantizer("block4_e2m1").to_ints()
     fmt = parse_format("e4m2").to_ints()
@@ -66,14 +79,7 @@ def calls() -> dict[str, tuple[Any, ...]]:
     keys, made = ([0, 1], [0, 6]), (rounding_of(formats).to_ints(), step.to_numbers(), False)
     x = torch.randn(4, 3)
     return {
-        "_matmul": (a, b, torch.randn(3), *tail),
-        "_matmul drawn": (a, b, None, drawn, seed, 0, "cpu", [], [], []),
-        "_matmul native": (a, b, None, native, seed, 0, "cpu", [], [], []),
-        "_matmul batches": (torch.randn(2, 1, 5, 7), torch.randn(3, 7, 3), None, *tail),
-        "_matmul_initial": (a, b, torch.randn(5, 3), *tail),
-        "_conv_fprop": (image, kernel, bias, *numbers, *tail),
-        "_conv_dgrad": (grad, kernel, [2, 4, 5, 5], *numbers, *tail),
-        "_conv_wgrad": (image, grad, [6, 2, 3, 3], *numbers, *tail),
+        **{f"_multiply{name}": crossing(*each, "cpu") for name, each in products.items()},
         "_add_bias": (grad, bias, 1, acc, None, 0, "cpu", rounds),
         "_quantize": (x, rounds, seed, 0, 4, "cpu"),
         "_quantize affine": (x, affine, None, 0, 4, "cpu"),

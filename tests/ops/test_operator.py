@@ -65,7 +65,10 @@ def test_tensors_that_torch_must_see():
 
 def test_modes_see_every_operator():
     x = torch.randn(4, 4)
-    for mode, name in ((Operators(), "lpkernels::_matmul"), (SeenFunctions(), "lpkernels._matmul")):
+    for mode, name in (
+        (Operators(), "lpkernels::_multiply"),
+        (SeenFunctions(), "lpkernels._multiply"),
+    ):
         with mode:
             got = lp.matmul(x, x, ACC)
         assert any(name in seen for seen in mode.names), mode.names
@@ -76,20 +79,21 @@ def test_subclasses_see_every_operator():
     Wrapper.seen.clear()
     x = torch.randn(4, 4)
     assert_bit_equal(torch.Tensor(lp.matmul(x.as_subclass(Wrapper), x, ACC)), lp.matmul(x, x, ACC))
-    assert any("lpkernels._matmul" in name for name in Wrapper.seen)
+    assert any("lpkernels._multiply" in name for name in Wrapper.seen)
     # Here an argument before the subclass is None.
     Wrapper.seen.clear()
     drawn, seed = lp.Accumulator("e6m9", "stochastic"), torch.tensor(7)
-    got = ops.matmul(x, x, None, drawn, seed.as_subclass(Wrapper), 0)
-    assert_bit_equal(torch.Tensor(got), ops.matmul(x, x, None, drawn, seed, 0))
-    assert any("lpkernels._matmul" in name for name in Wrapper.seen)
+    product, how = ops.matmul_of(x, x), ops.How(drawn.to_ints(), seed)
+    got = ops.multiply(product, how._replace(seed=seed.as_subclass(Wrapper)))
+    assert_bit_equal(torch.Tensor(got), ops.multiply(product, how))
+    assert any("lpkernels._multiply" in name for name in Wrapper.seen)
 
 
 def test_profiles_name_the_operator():
     x = torch.randn(4, 4)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         lp.matmul(x, x, ACC)
-    assert "lpkernels::_matmul" in {event.name for event in profile.events()}
+    assert "lpkernels::_multiply" in {event.name for event in profile.events()}
 
 
 def test_fake_and_meta_tensors_get_shapes():

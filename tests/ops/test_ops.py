@@ -6,9 +6,10 @@ import pytest
 import torch
 
 from lpkernels import ops
-from lpkernels.arithmetic import Accumulator, Quantizer, accumulator, as_quantizer
-from lpkernels.backends import native
+from lpkernels.arithmetic import NATIVE, Accumulator, Quantizer, accumulator, as_quantizer
+from lpkernels.backends import How, matmul_of, native
 from lpkernels.formats import parse_format
+from lpkernels.ops._products import crossing
 from tests.cases import CONV_CASES
 from tests.compare import assert_bit_equal
 from tests.loops import each
@@ -93,7 +94,7 @@ def test_counting_reads_its_quantizer_from_a_table(fmt):
 @each("kind", ACCUMULATORS)
 def test_opcheck_matmul(kind, fused, backend):
     graph, bias = backend == TRACED and kind == "sequential", torch.randn(2)
-    rest = (ACCUMULATORS[kind].to_ints(), SEED, 4, backend, *fused)
+    how = How(ACCUMULATORS[kind].to_ints(), SEED, 4, fused)
     for a, b, c in (
         (torch.randn(3, 9), torch.randn(9, 2), bias),
         (torch.randn(2, 1, 3, 9), torch.randn(4, 9, 2), None),
@@ -101,29 +102,33 @@ def test_opcheck_matmul(kind, fused, backend):
         (torch.randn(3, 0), torch.randn(0, 2), None),
         (torch.randn(0, 9), torch.randn(9, 2), None),
     ):
-        check(OP._matmul, a, b, c, *rest, graph=graph)
+        check(OP._multiply, *crossing(matmul_of(a, b, c), how, backend), graph=graph)
 
 
 @each("fused", FUSED.values())
 @each("acc", ["e6m9", "h100_fp8_mma"])
 def test_opcheck_matmul_initial(acc, fused):
-    rest = (accumulator(acc).to_ints(), SEED, 4, "reference", *fused)
+    how = How(accumulator(acc).to_ints(), SEED, 4, fused)
     for a, b in ((3, 9), (9, 2)), ((2, 1, 3, 9), (4, 9, 2)), ((3, 0), (0, 2)), ((0, 9), (9, 2)):
         a, b = torch.randn(a), torch.randn(b)
-        initial = torch.randn((a @ b).shape)
-        check(OP._matmul_initial, a, b, initial, *rest, graph=acc == "e6m9")
+        product = matmul_of(a, b, initial=torch.randn((a @ b).shape))
+        check(OP._multiply, *crossing(product, how, "reference"), graph=acc == "e6m9")
 
 
 def test_rows_of_a_table_hold_operands_and_exchange_them():
     acc = Accumulator("fp16", block=4, aligned_bits=2, operands=("e5m2", "e4m3fn"))
-    x, w, g, numbers = convolution("conv2d_groups")
-    table, call = table_of(acc.to_ints()), (SEED, 4, "reference", [], [], [])
-    for op, operands in (
-        (OP._matmul, (torch.randn(3, 9) * 2.0**-9, torch.randn(9, 2), None)),
-        (OP._conv_wgrad, (x * 2.0**-9, g, list(w.shape), *numbers)),
+    wgrad = passes("conv2d_groups")[2]
+    table = table_of(acc.to_ints())
+    for product in (
+        matmul_of(torch.randn(3, 9) * 2.0**-9, torch.randn(9, 2)),
+        wgrad._replace(left=wgrad.left * 2.0**-9),
     ):
-        got = [op(*operands, [row], *call, table) for row in (0, ~0)]
-        want = [op(*operands, each.to_ints(), *call) for each in (acc, acc.exchanged())]
+
+        def result(ints, *table, product=product):
+            return OP._multiply(*crossing(product, How(ints, SEED, 4), "reference"), *table)
+
+        got = [result([row], table) for row in (0, ~0)]
+        want = [result(each.to_ints()) for each in (acc, acc.exchanged())]
         assert_bit_equal(got[0], want[0])
         assert_bit_equal(got[1], want[1])
         assert not torch.equal(*got)
@@ -135,11 +140,9 @@ def test_rows_of_a_table_hold_operands_and_exchange_them():
 def test_opcheck_convolutions(case, kind, fused, backend):
     plain = fused == "as they are" or case == "conv2d_groups"
     graph = backend == TRACED and kind == "sequential" and plain
-    x, w, g, numbers = convolution(case)
-    rest = (*numbers, ACCUMULATORS[kind].to_ints(), SEED, 4, backend, *FUSED[fused])
-    check(OP._conv_fprop, x, w, torch.randn(w.shape[0]), *rest, graph=graph)
-    check(OP._conv_dgrad, g, w, list(x.shape), *rest, graph=graph)
-    check(OP._conv_wgrad, x, g, list(w.shape), *rest, graph=graph)
+    for product in passes(case):
+        how = How(ACCUMULATORS[kind].to_ints(), SEED, 4, FUSED[fused])
+        check(OP._multiply, *crossing(product, how, backend), graph=graph)
 
 
 @each("result", [(), FUSED_RESULT])
@@ -157,22 +160,25 @@ def test_opcheck_add_bias(kind, result, backend):
 def test_add_bias_is_the_bias_of_a_product(kind, backend):
     acc = ACCUMULATORS[kind]
     a, b, bias = torch.randn(2, 3, 9), torch.randn(9, 4), torch.randn(4)
-    want = ops.matmul(a, b, bias, acc, SEED, 4, backend)
-    got = ops.add_bias(
-        ops.matmul(a, b, None, acc, SEED, 4, backend), bias, -1, acc, SEED, 4, backend
-    )
+    how = How(acc.to_ints(), SEED, 4)
+    want = ops.multiply(matmul_of(a, b, bias), how, backend)
+    sums = ops.multiply(matmul_of(a, b), how, backend)
+    got = ops.add_bias(sums, bias, -1, acc, SEED, 4, backend)
     assert_bit_equal(got, want)
 
 
-def convolution(case):
+def passes(case):
+    """The three products of a convolution; fprop has a bias."""
     conv = CONV_CASES[case]
     # Small integers: sums of products are exact in float32, in any order.
     x = torch.randint(-3, 4, conv.input_shape).float()
     w = torch.randint(-3, 4, conv.weight_shape).float()
-    numbers = (list(conv.stride), list(conv.padding), list(conv.dilation), conv.groups)
-    rest = ((0,), None, 0, "auto", *ops.NOT_FUSED)
-    shape = OP._conv_fprop(x.to("meta"), w.to("meta"), None, *numbers, *rest).shape
-    return x, w, torch.randint(-3, 4, shape).float(), numbers
+    bias = torch.randint(-3, 4, (w.shape[0],)).float()
+    numbers = ops.Convolution(*conv.geometry)
+    fprop = ops.fprop_of(x, w, bias, numbers)
+    g = torch.randint(-3, 4, fprop.shape).float()
+    dgrad = ops.Product("conv_dgrad", g, w, list(x.shape), numbers)
+    return fprop, dgrad, ops.Product("conv_wgrad", x, g, list(w.shape), numbers)
 
 
 @each("fmt", ["e5m2", "fp4_e2m1", "fixed5_f2", "block4_e2m1", "block4_axis0_e2m1"])
@@ -196,18 +202,14 @@ def test_opcheck_products_read_a_table(kind, backend):
     acc, left, right = ACCUMULATORS[kind].to_ints(), *FUSED["rounded"][:2]
     table = table_of(left, acc, right, FUSED_RESULT)
     graph = backend == TRACED and kind == "sequential"
-    x, w, g, numbers = convolution("conv2d_groups")
-    a, b, total = torch.randn(3, 9), torch.randn(9, 2), torch.randn(2, 3)
-    call = (SEED, 4, backend)
-    for op, operands in (
-        (OP._matmul, (a, b, None)),
-        (OP._conv_fprop, (x, w, None, *numbers)),
-        (OP._conv_dgrad, (g, w, list(x.shape), *numbers)),
-        (OP._conv_wgrad, (x, g, list(w.shape), *numbers)),
-    ):
-        rows = (*operands, [1], *call, [0], [2], [3], table)
-        check(op, *rows, graph=graph)
-        assert_bit_equal(op(*rows), op(*operands, acc, *call, left, right, FUSED_RESULT))
+    total, call = torch.randn(2, 3), (SEED, 4, backend)
+    matmul = matmul_of(torch.randn(3, 9), torch.randn(9, 2))
+    by_row = How([1], SEED, 4, ops.Fused([0], [2], [3]))
+    how = How(acc, SEED, 4, ops.Fused(left, right, FUSED_RESULT))
+    for product in (matmul, *passes("conv2d_groups")):
+        rows = (*crossing(product, by_row, backend), table)
+        check(OP._multiply, *rows, graph=graph)
+        assert_bit_equal(OP._multiply(*rows), ops.multiply(product, how, backend))
     rows = (total, torch.randn(3), 1, [1], *call, [3], table)
     check(OP._add_bias, *rows, graph=graph)
     assert_bit_equal(OP._add_bias(*rows), OP._add_bias(*rows[:3], acc, *call, FUSED_RESULT))
@@ -274,8 +276,7 @@ def test_opcheck_update(name, backend):
 def test_every_operator_is_checked_here():
     names = (name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names())
     found = {name.removeprefix("lpkernels::") for name in names if name.startswith("lpkernels::")}
-    products = {"_matmul", "_matmul_initial", "_add_bias"}
-    products |= {f"_conv_{name}" for name in ("fprop", "dgrad", "wgrad")}
+    products = {"_multiply", "_add_bias"}
     codes = {"_pack", "_unpack", "_pack_row", "_unpack_row", "_encode_row"}
     rounding = {"_quantize", "_quantize_ranged", "_quantize_counting", "_count"}
     rounding |= {f"{name}_out" for name in rounding - {"_count"}}
@@ -285,7 +286,8 @@ def test_every_operator_is_checked_here():
 
 def test_operators_alone_have_no_gradient():
     x = torch.randn(3, 3, requires_grad=True)
-    y = OP._matmul(x, x, None, ACCUMULATORS["sequential"].to_ints(), SEED, 4, "auto", [], [], [])
+    how = How(ACCUMULATORS["sequential"].to_ints(), SEED, 4)
+    y = OP._multiply(*crossing(matmul_of(x, x), how, "auto"))
     with pytest.raises(NotImplementedError, match="an operator alone has no gradient"):
         y.sum().backward()
 
@@ -300,61 +302,53 @@ def test_opcheck_seed():
 @each("case", CONV_CASES)
 def test_native_chunks_of_convolutions_equal_sequential_ones(case, backend):
     # With exact inner sums the order inside a chunk leaves no trace, so all else must agree.
-    x, w, g, numbers = convolution(case)
-    bias = torch.randint(-3, 4, (w.shape[0],)).float()
     options = {"rounding": "stochastic", "chunk": 5, "outer": "e6m3", "random_bits": 20}
     native_acc, plain = (
         Accumulator("fp32", order=order, **options) for order in ("native", "sequential")
     )
-    for call in (
-        lambda acc, name: ops.conv_fprop(x, w, bias, *numbers, acc, SEED, 4, name),
-        lambda acc, name: ops.conv_dgrad(g, w, x.shape, *numbers, acc, SEED, 7, name),
-        lambda acc, name: ops.conv_wgrad(x, g, w.shape, *numbers, acc, SEED, 9, name),
-    ):
-        assert_bit_equal(call(native_acc, backend), call(plain, "reference"))
+    for product in passes(case):
+        got = ops.multiply(product, How(native_acc.to_ints(), SEED, 4), backend)
+        assert_bit_equal(got, ops.multiply(product, How(plain.to_ints(), SEED, 4), "reference"))
 
 
 def test_native_sums_ignore_autocast_and_record_nothing(backend):
     a = torch.full((2, 4), 1 + 2**-20, requires_grad=True)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = ops.matmul(a.detach(), torch.ones(4, 3), None, ACCUMULATORS["native"], SEED, 0, backend)
+        how = How(ACCUMULATORS["native"].to_ints(), SEED)
+        y = ops.multiply(matmul_of(a.detach(), torch.ones(4, 3)), how, backend)
     assert (y.dtype, y.requires_grad) == (torch.float32, False)
     wide = Accumulator("fp32", chunk=4, order="native")
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = ops.matmul(a.detach(), torch.ones(4, 3), None, wide, None, 0, backend)
+        y = ops.multiply(matmul_of(a.detach(), torch.ones(4, 3)), How(wide.to_ints()), backend)
     assert y[0, 0].item() == 4 + 2**-18
 
 
 def test_native_without_chunks_has_no_operator():
-    adder = native.Adder(None, Accumulator("fp32", order="native").to_ints(), None, 0)
+    product, how = matmul_of(torch.ones(2, 2), torch.ones(2, 2)), How(NATIVE.to_ints())
     with pytest.raises(ValueError, match="native sums without chunks are torch's own function"):
-        native.matmul(adder, torch.ones(2, 2), torch.ones(2, 2), None)
+        native.multiply(None, product, how)
 
 
 def test_sums_over_nothing_are_zero_plus_bias(backend):
     bias = torch.tensor([1.1, -0.0])
-    acc = Accumulator("e5m2")
-    got = ops.matmul(torch.ones(3, 0), torch.ones(0, 2), bias, acc, None, 0, backend)
+    product = matmul_of(torch.ones(3, 0), torch.ones(0, 2), bias)
+    got = ops.multiply(product, How(Accumulator("e5m2").to_ints()), backend)
     assert_bit_equal(got, torch.tensor([[1.0, 0.0]]).expand(3, 2))
 
 
 def test_wrappers_take_objects_and_integers():
-    x, quantizer_, acc = torch.rand(3, 3), Quantizer("e5m2"), Accumulator("e6m9")
+    x, quantizer_ = torch.rand(3, 3), Quantizer("e5m2")
     assert_bit_equal(
         ops.quantize(x, quantizer_, None, 0), ops.quantize(x, quantizer_.to_ints(), None, 0)
-    )
-    assert_bit_equal(
-        ops.matmul(x, x, None, acc, None, 0), ops.matmul(x, x, None, acc.to_ints(), None, 0)
     )
 
 
 def test_a_kernel_longer_than_the_image_is_refused():
-    acc = Accumulator("e6m9").to_ints()
-    numbers = ([1], [0], [1], 1)
+    how, conv = How(Accumulator("e6m9").to_ints()), ops.Convolution([1], [0], [1], 1)
     for length in (4, 5):
         with pytest.raises(ValueError, match="expected a kernel that fits into the padded image"):
-            operands = (torch.ones(1, 1, 2), torch.ones(1, 1, length), None)
-            OP._conv_fprop(*operands, *numbers, acc, None, 0, "cpu", [], [], [])
+            product = ops.fprop_of(torch.ones(1, 1, 2), torch.ones(1, 1, length), None, conv)
+            OP._multiply(*crossing(product, how, "cpu"))
 
 
 # --- running ranges ---

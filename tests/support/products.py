@@ -73,11 +73,8 @@ def assert_product(
 ) -> None:  # fmt: skip
     """The backend's product of a and b on a device has the bits of the product that another backend
     makes on the CPU, with the accumulator `like` if there is one."""
-    rest = ((like or acc).to_ints(), seed, role, by, fused)
-    if initial is None:
-        want = ops.matmul(a, b, bias, *rest)
-    else:
-        want = ops.matmul_initial(a, b, initial, *rest)
+    how = ops.How((like or acc).to_ints(), seed, role, fused)
+    want = ops.multiply(ops.matmul_of(a, b, bias, initial), how, by)
     a, b, *more = (None if x is None else x.to(device) for x in (a, b, bias, initial, seed))
     got = backend.matmul(a, b, more[0], acc.to_ints(), more[2], role, fused, initial=more[1])
     assert got.device.type == device

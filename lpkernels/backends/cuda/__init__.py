@@ -69,7 +69,7 @@ class CudaBackend(GpuBackend):
             raise _left_to_triton("quantize_affine" if affine else "quantize_block")
         _quantize.quantize(x, quantizer, seed, role, site, out)
 
-    matmul = staticmethod(_products.matmul)
+    multiply_matrices = staticmethod(_products.matmul)
     convolve = staticmethod(_conv.convolve)
     accumulate = staticmethod(_products.accumulate)
     quantize_counting = _refusing("quantize_counting")

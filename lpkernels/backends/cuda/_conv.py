@@ -12,7 +12,7 @@ from torch import Tensor
 from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.backends._conv_geometry import Frame, three
 from lpkernels.backends._conv_phases import starts
-from lpkernels.backends._conv_tables import Product, gradient_frame
+from lpkernels.backends._conv_tables import Tables, gradient_frame
 from lpkernels.backends._gpu import Pass
 from lpkernels.backends.cuda._launch import module, on_device, stream
 from lpkernels.backends.cuda._products import (
@@ -77,7 +77,7 @@ def _table(offsets: Tensor) -> Line:
     return Line(offsets, 0)
 
 
-def _gathered(product: Product, image: Operand) -> Operand:
+def _gathered(product: Tables, image: Operand) -> Operand:
     """The product's columns out of a framed image."""
     return image._replace(
         batch=_table(product.batch), lanes=_table(product.lanes), steps=_table(product.steps)
@@ -91,7 +91,7 @@ def _at_positions(rows: Operand, positions: Tensor | None) -> Operand:
     return rows._replace(steps=_table(positions * rows.steps.step))
 
 
-def _sums(product: Product, out: Tensor, bias: Tensor | None, starts: Tensor | None) -> Sums:
+def _sums(product: Tables, out: Tensor, bias: Tensor | None, starts: Tensor | None) -> Sums:
     """Where the outputs of a product lie; its rows are the left operand's, except where swapped."""
     p = product
     matrices, m, n, k = p.sizes

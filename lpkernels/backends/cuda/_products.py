@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lpkernels.backends import NOT_FUSED, Fused, broadcast_batch
+from lpkernels.backends import How, Product
 from lpkernels.backends.cuda._launch import Seed, module, on_device, stream
 
 #: Lanes of a packed operand are padded to a multiple of the largest tile's side.
@@ -144,31 +144,22 @@ def multiply(
     )
 
 
-def matmul(
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None,
-    acc: tuple[int, ...],
-    seed: Tensor | None,
-    role: int,
-    fused: Fused = NOT_FUSED,
-    initial: Tensor | None = None,
-) -> Tensor:
-    """(..., M, K) times (..., K, N), leading dimensions broadcast, plus bias (N,); initial: of the
-    result's shape."""
-    batch = broadcast_batch(a, b)
-    m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
-    out = torch.empty(*batch, m, n, dtype=torch.float32, device=a.device)
+def matmul(product: Product, how: How) -> Tensor:
+    """`GpuBackend.multiply_matrices`."""
+    a, b = product.left, product.right
+    out = torch.empty(product.shape, dtype=torch.float32, device=a.device)
     if out.numel() == 0:
         return out
+    *_, m, k = a.shape
+    n, batch = b.shape[-1], out.shape[:-2]
     if batch and b.dim() == 2 and a.is_contiguous():
         # One product, whose rows have the same ids: b is read once for all of them.
         m = batch.numel() * m
         a, batch = a.view(m, k), torch.Size(())
     with on_device(a):
         facts = new_facts(a.device)
-        left = pack_matrices(a.reshape(a.shape[:-2].numel(), m, k), facts[0], fused.left)
-        right = pack_matrices(b.reshape(b.shape[:-2].numel(), k, n).mT, facts[1], fused.right)
+        left = pack_matrices(a.reshape(a.shape[:-2].numel(), m, k), facts[0], how.fused.left)
+        right = pack_matrices(b.reshape(b.shape[:-2].numel(), k, n).mT, facts[1], how.fused.right)
         left = left._replace(batch=broadcast(left.batch.step, a.shape[:-2], batch, a.device))
         right = right._replace(batch=broadcast(right.batch.step, b.shape[:-2], batch, a.device))
         sums = Sums(
@@ -180,13 +171,13 @@ def matmul(
             row_keys=every(1),
             col_batch=every(0),
             col_keys=every(1),
-            bias=None if bias is None else bias.contiguous(),
+            bias=None if product.bias is None else product.bias.contiguous(),
             positions=None,
             starts=None,
             sizes=(batch.numel(), m, n, k),
-            initial=None if initial is None else initial.contiguous(),
+            initial=None if product.initial is None else product.initial.contiguous(),
         )
-        multiply(left, right, sums, acc, fused.result, seed, role)
+        multiply(left, right, sums, how.acc, how.fused.result, how.seed, how.role)
     return out
 
 

@@ -66,7 +66,7 @@ class TritonBackend(GpuBackend):
         _QUANTIZE[quantizer[KIND]](x, quantizer, seed, role, site, out)
 
     quantize_counting = staticmethod(counting.quantize_counting)
-    matmul = staticmethod(_matmul.matmul)
+    multiply_matrices = staticmethod(_matmul.matmul)
     convolve = staticmethod(_conv.convolve)
     accumulate = staticmethod(_accumulate.accumulate)
     pack = staticmethod(packing.pack)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from lpkernels.backends import NOT_FUSED, Fused, broadcast_batch
+from lpkernels.backends import How, Product
 from lpkernels.backends._tables import offsets
 from lpkernels.backends.triton._config import transposes
 from lpkernels.backends.triton._layout import Sums
@@ -16,35 +16,27 @@ from lpkernels.backends.triton.operands.facts import new_facts
 from lpkernels.backends.triton.operands.matrices import pack_operand
 
 
-def matmul(
-    a: Tensor,
-    b: Tensor,
-    bias: Tensor | None,
-    acc: tuple[int, ...],
-    seed: Tensor | None,
-    role: int,
-    fused: Fused = NOT_FUSED,
-    initial: Tensor | None = None,
-) -> Tensor:
-    """`Backend.matmul`. Draws are keyed (batch * M + m, n, k)."""
-    batch = broadcast_batch(a, b)
-    m, n = a.shape[-2], b.shape[-1]
-    out = torch.empty(*batch, m, n, dtype=torch.float32, device=a.device)
+def matmul(product: Product, how: How) -> Tensor:
+    """`GpuBackend.multiply_matrices`. Draws are keyed (batch * M + m, n, k)."""
+    a, b = product.left, product.right
+    out = torch.empty(product.shape, dtype=torch.float32, device=a.device)
     if out.numel() == 0:
         return out
+    *_, m, k = a.shape
+    n, batch = b.shape[-1], out.shape[:-2]
     if batch and b.dim() == 2 and a.is_contiguous():
         # One product, whose rows have the same keys: b is packed once for all of them.
-        m *= math.prod(batch)
-        a, batch = a.view(m, a.shape[-1]), torch.Size(())
-    bias = None if bias is None else bias.contiguous()
-    sums = _sums(out, batch, m, n, a.shape[-1], bias)
-    if initial is not None:
-        sums = sums._replace(initial=initial.contiguous())
+        m *= batch.numel()
+        a, batch = a.view(m, k), torch.Size(())
+    bias = None if product.bias is None else product.bias.contiguous()
+    sums = _sums(out, batch, m, n, k, bias)
+    if product.initial is not None:
+        sums = sums._replace(initial=product.initial.contiguous())
     facts = new_facts(a.device)
-    rows = pack_operand(a, batch, facts[0], fused.left)
-    cols = pack_operand(b.mT, batch, facts[1], fused.right)
+    rows = pack_operand(a, batch, facts[0], how.fused.left)
+    cols = pack_operand(b.mT, batch, facts[1], how.fused.right)
     left, right = (cols, rows) if sums.swapped else (rows, cols)
-    products(left, right, sums, acc, seed, role, fused.result)
+    products(left, right, sums, how.acc, how.seed, how.role, how.fused.result)
     return out
 
 

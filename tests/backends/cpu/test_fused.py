@@ -7,6 +7,7 @@ import torch
 import lpkernels as lp
 from lpkernels import ops
 from lpkernels.arithmetic import Quantizer, accumulator, as_quantizer
+from lpkernels.ops import matmul_of
 from lpkernels.rng import Role
 from tests.cases import CONV_CASES, DETERMINISTIC, ROUND_FORMATS
 from tests.compare import assert_bit_equal
@@ -35,16 +36,16 @@ def triples() -> list[ops.Fused]:
     ]
 
 
-def check(ways, op, operands, rest, acc, fused, backend="cpu"):
-    """The result of op with its quantizers is that of op between passes of quantize."""
-    call = (*rest, acc, SEED, Role.FPROP)
+def check(ways, product, acc, fused, backend="cpu"):
+    """The result of product with its quantizers is that of product between passes of quantize."""
+    how = ops.How(acc.to_ints(), SEED, Role.FPROP)
     for way in ways:
-        got = op(*operands, *call, backend, fused)
-        passes = [
+        got = ops.multiply(product, how._replace(fused=fused), backend)
+        left, right = (
             ops.quantize(x, ints, None, 0) if ints else x
-            for x, ints in zip(operands, fused[:2], strict=True)
-        ]
-        want = op(*passes, *call, backend)
+            for x, ints in zip(product[1:3], fused[:2], strict=True)
+        )
+        want = ops.multiply(product._replace(left=left, right=right), how, backend)
         if fused.result:
             want = ops.quantize(want, fused.result, None, 0)
         assert_bit_equal(got, want, f"{way} {acc} {fused}")
@@ -56,8 +57,8 @@ def test_matmul_rounds_its_operands_and_its_result(kind, acc, isas):
     for m, k, n in ((9, 33, 20), (40, 5, 3), (2, 0, 3)):
         a, b, bias = drawn(kind, (m, k), (k, n), (n,))
         for fused in triples():
-            check(isas, ops.matmul, (a, b), (bias,), acc, fused)
-            check(isas, ops.matmul, (a.mT.contiguous().mT, b[None]), (None,), acc, fused)
+            check(isas, matmul_of(a, b, bias), acc, fused)
+            check(isas, matmul_of(a.mT.contiguous().mT, b[None]), acc, fused)
 
 
 @each("mode", DETERMINISTIC)
@@ -66,7 +67,7 @@ def test_matmul_rounds_to_every_format(fmt, mode, isas):
     ints = Quantizer(fmt, mode).to_ints()
     for kind in ("wide", "rare"):
         operands = drawn(kind, (3, 20), (20, 17))
-        check(isas, ops.matmul, operands, (None,), SUMS[0], ops.Fused(ints, ints, ints))
+        check(isas, matmul_of(*operands), SUMS[0], ops.Fused(ints, ints, ints))
 
 
 @each("name", ["conv1d_stride", "conv2d_groups", "conv2d_depthwise", "conv3d"])
@@ -74,25 +75,26 @@ def test_convolutions_round_their_operands_and_their_result(name, isas):
     case = CONV_CASES[name]
     shapes = (case.input_shape, case.weight_shape, case.output_shape, case.weight_shape[:1])
     x, w, g, bias = drawn("rare", *shapes)
+    conv = ops.Convolution(*case.geometry)
     for acc, fused in zip(SUMS * 3, triples(), strict=True):
-        check(isas, ops.conv_fprop, (x, w), (bias, *case.geometry), acc, fused)
-        check(isas, ops.conv_dgrad, (g, w), (x.shape, *case.geometry), acc, fused)
-        check(isas, ops.conv_wgrad, (x, g), (w.shape, *case.geometry), acc, fused)
+        check(isas, ops.fprop_of(x, w, bias, conv), acc, fused)
+        check(isas, ops.Product("conv_dgrad", g, w, x.shape, conv), acc, fused)
+        check(isas, ops.Product("conv_wgrad", x, g, w.shape, conv), acc, fused)
 
 
 def test_backends_that_do_not_fuse_get_rounded_operands():
     a, b = torch.randn(5, 7), torch.randn(7, 3)
     for fused in triples():
-        check(["reference"], ops.matmul, (a, b), (None,), SUMS[2], fused, "reference")
+        check(["reference"], matmul_of(a, b), SUMS[2], fused, "reference")
         chunks = accumulator("native_chunk4:stochastic:outer=e6m9")
-        check(["native"], ops.matmul, (a, b), (None,), chunks, fused)
+        check(["native"], matmul_of(a, b), chunks, fused)
 
 
 def test_what_fuses():
     for text in ("e5m2", "e5m2:to_odd", "fixed8_f4"):
-        assert ops.fuses(as_quantizer(text).to_ints()) is True, text
+        assert as_quantizer(text).fuses is True, text
     for text in ("e5m2:stochastic", "fixed8_f4:stochastic", "affine4", "block4_e2m1"):
-        assert ops.fuses(as_quantizer(text).to_ints()) is False, text
+        assert as_quantizer(text).fuses is False, text
 
 
 def test_layers_keep_rounded_copies_where_a_native_product_reads_them():

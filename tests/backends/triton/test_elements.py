@@ -12,7 +12,7 @@ from torch import Tensor
 
 import lpkernels as lp
 from lpkernels.arithmetic import Accumulator, Quantizer
-from lpkernels.backends import _reference, native
+from lpkernels.backends import How, _reference, matmul_of, native
 from lpkernels.backends.triton import BACKEND
 from lpkernels.backends.triton.elementwise import (
     accumulate,
@@ -359,4 +359,4 @@ def test_sums_of_torch_in_chunks(device: str) -> None:
     plain = lp.accumulator("fp32_chunk4:stochastic:outer=e6m3")
     want = _reference.BACKEND.matmul(a, b, bias, plain.to_ints(), SEED, 4)
     on = [x.to(device) for x in (a, b, bias)]
-    assert_bit_equal(native.matmul(native.Adder(BACKEND, acc.to_ints(), SEED, 4), *on), want)
+    assert_bit_equal(native.multiply(BACKEND, matmul_of(*on), How(acc.to_ints(), SEED, 4)), want)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lpkernels.backends import _conv_tables
 from lpkernels.backends._conv_geometry import Frame, Geometry, count
-from lpkernels.backends._conv_tables import Product
+from lpkernels.backends._conv_tables import Tables
 from lpkernels.backends._tables import kept
 from lpkernels.backends.triton._config import padded_lanes
 from lpkernels.backends.triton._layout import Operand, Sums
@@ -17,14 +17,14 @@ from lpkernels.backends.triton.operands.images import Framed
 _FEW_CHANNELS = 16
 
 
-def image_operand(product: Product, image: Framed) -> Operand:
+def image_operand(product: Tables, image: Framed) -> Operand:
     """The gathered right operand."""
     values, facts, absent, quantizer = image
     batch, lanes, steps = product.batch, product.lanes, product.steps
     return Operand(values, batch, lanes, steps, 0, facts, absent, quantizer)
 
 
-def sums_of(product: Product, out: Tensor, bias: Tensor | None, starts: Tensor | None) -> Sums:
+def sums_of(product: Tables, out: Tensor, bias: Tensor | None, starts: Tensor | None) -> Sums:
     """Where the outputs of a product lie."""
     p = product
     return Sums(
