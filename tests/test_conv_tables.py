@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from lpkernels.arithmetic import Accumulator, accumulator
-from lpkernels.backends import _conv_geometry, _conv_phases, _conv_tables
+from lpkernels.backends import Convolution, _conv_geometry, _conv_phases, _conv_tables
 from lpkernels.reference import twin
 from lpkernels.reference.orders import Rounds, inner_sum
 from lpkernels.reference.values import narrow, widen
@@ -36,8 +36,8 @@ def operands(case: ConvCase) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
     shapes = (case.input_shape, case.weight_shape, case.weight_shape[:1], case.output_shape)
     made = [rng.integers(-9, 10, shape).astype(np.float32) / 8 for shape in shapes]
     made[1].flat[::7] = np.inf
-    sizes = (case.input_shape, case.weight_shape, case.output_shape[2:])
-    return (*made, _conv_geometry.geometry_of(*sizes, *case.geometry))
+    sizes = (case.input_shape, case.weight_shape, case.output_shape)
+    return (*made, _conv_geometry.geometry_of(*sizes, Convolution(*case.geometry)))
 
 
 def run(

@@ -111,7 +111,7 @@ class Looking(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         made = sum_of(func, args, result)
         if made is not None:
-            first, second = (x.detach() for x in args[:2])
+            first, second = (x.detach() for x in args[1:3])
             self._look(*made, first, second)
         return result
 

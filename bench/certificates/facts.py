@@ -20,6 +20,7 @@ from bench.predict.plans import ceil_div
 from bench.predict.ranges import Range
 from bench.predict.shapes import Call, Shape, products
 from lpkernels.arithmetic import quantizer_from_ints
+from lpkernels.backends import Convolution
 from lpkernels.backends._conv_geometry import (
     Frame,
     Geometry,
@@ -133,7 +134,7 @@ def _matmul(call: Call, a: Tensor, b: Tensor) -> Iterator[tuple[Blocks, Blocks]]
 
 
 def _geometry(call: Call, x: Sizes, w: Sizes, y: Sizes) -> Geometry:
-    return geometry_of(x, w, y[2:], *call.geometry, call.groups)
+    return geometry_of(x, w, y, Convolution(*call.geometry, call.groups))
 
 
 def _framed(facts: Tensor, frame: Frame) -> Tensor:

@@ -11,6 +11,7 @@ import math
 from typing import NamedTuple
 
 from bench.predict.ranges import ONES, Ints, Range, range_of
+from lpkernels.backends import Convolution
 from lpkernels.backends._conv_geometry import Geometry, geometry_of
 from lpkernels.backends._conv_phases import dgrad_frame, met_phases
 from lpkernels.backends._conv_tables import fprop_frame, gradient_frame, wgrad_frame
@@ -135,7 +136,7 @@ def _matmul(call: Call, backend: str) -> list[Shape]:
 
 def _geometry(call: Call, x: Sizes, w: Sizes, y: Sizes) -> Geometry:
     stride, padding, dilation = call.geometry
-    return geometry_of(x, w, y[2:], stride, padding, dilation, call.groups)
+    return geometry_of(x, w, y, Convolution(stride, padding, dilation, call.groups))
 
 
 def _gathered(

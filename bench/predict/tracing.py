@@ -14,14 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bench.predict.shapes import Call
 from lpkernels.arithmetic import Quantizer, Recipe
 from lpkernels.formats import FixedFormat, FloatFormat
+from lpkernels.ops import records
 from lpkernels.rng import Role
 
 Ints = tuple[int, ...]
 
 _NAMES = {Role.FPROP: "fprop", Role.DGRAD: "dgrad", Role.WGRAD: "wgrad", Role.GRAD_BIAS: "bias"}
-# The operators, and how many arguments stand before the accumulator.
-_OPS = {"_matmul": 3, "_conv_fprop": 7, "_conv_dgrad": 7, "_conv_wgrad": 7}
-
 # The fields of a recipe that round the operands of a product, in the operator's order.
 _OPERANDS = {
     "fprop": ("input", "weight"), "dgrad": ("grad_output", "weight"),
@@ -148,17 +146,15 @@ def sum_of(func: Any, args: Sequence[Any], result: Tensor) -> tuple[str, Call] |
     func, args, result: as a TorchDispatchMode gets them. Of quantizers those that the product
     applies itself are known.
     """
-    op = func._schema.name.partition("::")[2]
-    if func.namespace != "lpkernels" or op not in _OPS:
+    if func is not torch.ops.lpkernels._multiply.default:
         return None
-    first, second, _, *rest = args[: _OPS[op]]
-    acc, _, role, _, left, right = args[_OPS[op] :][:6]
-    stride, padding, dilation, groups = rest or ((), (), (), 1)
-    gemm = _NAMES.get(Role(role), Role(role).name.lower())
+    product, how, _ = records(*args)
+    *geometry, groups = product.conv or ((), (), (), 1)
+    gemm = _NAMES.get(Role(how.role), Role(how.role).name.lower())
     call = Call(
-        op=op[1:], left=tuple(first.shape), right=tuple(second.shape),
-        result=tuple(result.shape), acc=tuple(acc), quantizers=(tuple(left), tuple(right)),
-        geometry=(tuple(stride), tuple(padding), tuple(dilation)), groups=groups,
-        ones=gemm == "bias", dense=first.is_contiguous(),
+        op=product.kind, left=tuple(product.left.shape), right=tuple(product.right.shape),
+        result=tuple(result.shape), acc=how.acc, quantizers=how.fused[:2],
+        geometry=tuple(map(tuple, geometry)), groups=groups,
+        ones=gemm == "bias", dense=product.left.is_contiguous(),
     )  # fmt: skip
     return gemm, call

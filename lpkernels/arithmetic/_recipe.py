@@ -170,7 +170,7 @@ class Recipe(PlainValues):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """What was pickled may lack what is computed."""
         vars(self).update(state)
-        self._learn()
+        self._learn(state.get("axes"))
 
     @staticmethod
     def parse(text: str) -> "Recipe":

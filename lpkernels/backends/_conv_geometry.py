@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lpkernels.backends._protocol import Product
+from lpkernels.backends._protocol import Convolution
 
 Three = tuple[int, int, int]
 
@@ -95,11 +95,11 @@ def three(values: Sequence[int], missing: int) -> Three:
     return z, y, x
 
 
-def geometry_of(product: Product) -> Geometry:
-    """The geometry of a product that is a pass of a convolution."""
-    assert product.conv is not None
-    x, w, y = product.images()
-    stride, padding, dilation, groups = product.conv
+def geometry_of(
+    x: Sequence[int], w: Sequence[int], y: Sequence[int], conv: Convolution
+) -> Geometry:
+    """The geometry for the shapes of x (N, C, *), w (C_out, C / groups, *) and y (N, C_out, *)."""
+    stride, padding, dilation, groups = conv
     return Geometry(
         x[0], groups, w[1], w[0] // groups, three(x[2:], 1), three(w[2:], 1), three(y[2:], 1),
         three(stride, 1), three(padding, 0), three(dilation, 1),

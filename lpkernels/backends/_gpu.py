@@ -102,7 +102,7 @@ class GpuBackend(Conveniences):
         """`Backend.multiply`."""
         if product.conv is None:
             return self.multiply_matrices(product, how)
-        g = geometry_of(product)
+        g = geometry_of(*product.images(), product.conv)
         image, other, kind = product.left, product.right, product.kind
         # A gradient of nothing is zeros, and so is one of positions that no tap meets.
         gradient = {"conv_dgrad": image, "conv_wgrad": other}.get(kind)

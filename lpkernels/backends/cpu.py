@@ -140,7 +140,7 @@ class CpuBackend(Conveniences):
             return out
         offsets = (NO_OFFSET, NO_OFFSET)
         if product.conv is not None:
-            sizes = geometry_of(product).ints()
+            sizes = geometry_of(*product.images(), product.conv).ints()
             left_strides, right_strides = strides(left), strides(right)
         else:
             (*_, m, k), n, entries = left.shape, right.shape[-1], 1

@@ -13,13 +13,14 @@ from torch import Tensor
 from lpkernels import ops
 from lpkernels.functional._checks import axis as check_axis
 from lpkernels.functional.seeds import seed_for
-from lpkernels.ops import Ints, UpdateTensors, update
+from lpkernels.ops import Ints, UpdateTensors, records, update
 from lpkernels.rng import SITE_QUANTIZE, Role
 
 __all__ = [
     "UpdateTensors",
     "check_axis",
     "packed",
+    "records",
     "rounded",
     "rounded_by_row",
     "rows_of",

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic.products import Lengths, conv_lengths, matmul_lengths, output_size
+from lpkernels.functional.unchecked import records
 
 
 class Sizes(NamedTuple):
@@ -77,32 +78,14 @@ def _convolution(
     return _conv_sizes(small, w, stride, dilation, groups, transposed)
 
 
-def _conv_fprop(
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    *_: Any,
-) -> Sizes:
-    small = _positions(x, w, stride, padding, dilation)
-    return _conv_sizes(small, w, stride, dilation, groups, False)
-
-
-def _conv_dgrad(
-    x: Tensor,
-    w: Tensor,
-    shape: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    *_: Any,
-) -> Sizes:
-    """The sizes of a dgrad that a forward pass calls: a transposed convolution of x."""
-    return _conv_sizes(x.shape, w, stride, dilation, groups, True)
+def _multiply(*arguments: Any) -> Sizes:
+    """The sizes of a product that a forward pass makes; a dgrad is a transposed convolution."""
+    product, *_ = records(*arguments)
+    if product.conv is None:
+        return _matmul(product.left, product.right)
+    stride, _, dilation, groups = product.conv
+    transposed = product.kind == "conv_dgrad"
+    return _conv_sizes(product.images()[2], product.right, stride, dilation, groups, transposed)
 
 
 def _positions(
@@ -149,9 +132,7 @@ _ATTENTION = (
     "_scaled_dot_product_fused_attention_overrideable",
 )
 SIZES: dict[str, Callable[..., Sizes]] = {
-    "lpkernels::_matmul": _matmul,
-    "lpkernels::_conv_fprop": _conv_fprop,
-    "lpkernels::_conv_dgrad": _conv_dgrad,
+    "lpkernels::_multiply": _multiply,
     "aten::mm": _matmul,
     "aten::bmm": _matmul,
     "aten::addmm": _addmm,

@@ -38,7 +38,7 @@ from lpkernels.ops._packing import (
     packs_at_once,
     unpack,
 )
-from lpkernels.ops._products import add_bias, multiply
+from lpkernels.ops._products import add_bias, multiply, records
 from lpkernels.ops._quantize import quantize, quantize_out, result_dtype
 from lpkernels.ops._ranges import finite_range, update_range
 from lpkernels.ops._rows import ROW, Ints, Row
@@ -82,6 +82,7 @@ __all__ = [
     "quantize_counting",
     "quantize_counting_out",
     "quantize_out",
+    "records",
     "result_dtype",
     "unpack",
     "update",

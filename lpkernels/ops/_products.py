@@ -16,7 +16,7 @@ from lpkernels.ops import _checks
 from lpkernels.ops._operator import as_ints, define, is_direct, without_grad
 from lpkernels.ops._outside import look_once
 from lpkernels.ops._quantize import rounded
-from lpkernels.ops._rows import Ints
+from lpkernels.ops._rows import Ints, described
 from lpkernels.rng import SITE_BIAS, SITE_QUANTIZE, Role
 
 # A matmul is a convolution without spatial dimensions, and of one group.
@@ -76,7 +76,7 @@ def crossing(product: Product, how: How, backend: str) -> tuple[Any, ...]:
     return (kind, *tensors, shape, numbers, acc, seed, int(role), backend, *fused)
 
 
-def _records(
+def records(
     kind: str,
     left: Tensor,
     right: Tensor,
@@ -91,16 +91,17 @@ def _records(
     left_quantizer: Ints,
     right_quantizer: Ints,
     result_quantizer: Ints,
+    table: None = None,
 ) -> tuple[Product, How, str]:
-    """The arguments of `_by_backend`, of those of the operator."""
+    """What the arguments of the operator say, as it gets them or a mode of torch does."""
     product = Product(kind, left, right, shape, _convolution(numbers), bias, initial)
-    fused = Fused(tuple(left_quantizer), tuple(right_quantizer), tuple(result_quantizer))
+    fused = Fused(*map(described, (left_quantizer, right_quantizer, result_quantizer)))
     return product, How(tuple(acc), seed, role, fused), backend
 
 
 def _guard(kind: str, *args: Any) -> None:
     _checks.numbers(kind, args[5])
-    _checks.multiply(*_records(kind, *args)[:2])
+    _checks.multiply(*records(kind, *args)[:2])
 
 
 _multiply = define(
@@ -108,7 +109,7 @@ _multiply = define(
     " int[] numbers, int[] acc, Tensor? seed, int role, str backend, int[] left_quantizer,"
     " int[] right_quantizer, int[] result_quantizer) -> Tensor",
     lambda kind, left, right, bias, initial, shape, *rest: left.new_empty(shape),
-    lambda *args: _by_backend(*_records(*args)),
+    lambda *args: _by_backend(*records(*args)),
     _guard,
 )
 

@@ -63,16 +63,20 @@ def by_number(args: Sequence[Any]) -> Sequence[Any]:
     return [*numbers, rows[0].table]
 
 
+def described(ints: Sequence[int]) -> Ints:
+    """The integers of a description, as they crossed."""
+    return () if len(ints) == len(NOTHING) else tuple(ints)
+
+
 def with_descriptions(
-    args: Sequence[Any], described: Sequence[int], table: Tensor | None
+    args: Sequence[Any], places: Sequence[int], table: Tensor | None
 ) -> list[Any]:
-    """args whose descriptions, those at the places described, are integers: () where there is none,
-    read from the table where there is one."""
+    """args whose descriptions, at these places, are integers, read from the table where there is
+    one."""
     full = list(args)
-    for i in described:
-        if len(full[i]) == len(NOTHING):
-            full[i] = ()
-        elif table is not None and len(full[i]):
+    for i in places:
+        full[i] = described(full[i])
+        if table is not None and full[i]:
             full[i] = row_ints(table, full[i][0])
     return full
 

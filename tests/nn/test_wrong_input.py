@@ -192,7 +192,7 @@ def exported(model: nn.Module) -> Any:
     (lambda model: exported(model).module(), "'1' is a graph of torch.fx that calls linear, m"),
     (torch.jit.script, "'1' is a TorchScript graph that calls linear, matmul; no recipe reac"),
     (lambda model: torch.jit.trace(model, X), "'1' is a TorchScript graph that calls linear"),
-    (lambda model: exported(lp.convert(model, FP8)).module(), "fx that calls lpkernels::_mat"),
+    (lambda model: exported(lp.convert(model, FP8)).module(), "fx that calls lpkernels::_mul"),
 )
 def test_convert_refuses_a_graph_that_holds_products(freeze: Any, match: str) -> None:
     model = nn.Sequential(nn.Linear(4, 4), freeze(Scores()))

@@ -4,20 +4,21 @@ from typing import Any
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
+_OURS = "lpkernels::_"
+
 
 class Operators(TorchDispatchMode):
-    """Notes the operators that run, in order, such as aten::mm and lpkernels::_matmul."""
+    """Notes the operators that run, in order, such as aten::mm and lpkernels::_multiply."""
 
     def __init__(self) -> None:
         super().__init__()
         self.names: list[str] = []
+        #: The operators of lpkernels by name, such as add_bias; a product by its kind.
+        self.emulated: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(func._schema.name)
+        name = func._schema.name
+        self.names.append(name)
+        if name.startswith(_OURS):
+            self.emulated.append(args[0] if name == f"{_OURS}multiply" else name[len(_OURS) :])
         return func(*args, **(kwargs or {}))
-
-    @property
-    def emulated(self) -> list[str]:
-        """The operators of lpkernels, such as matmul, add_bias and conv_fprop."""
-        prefix = "lpkernels::_"
-        return [name.removeprefix(prefix) for name in self.names if name.startswith(prefix)]

@@ -8,7 +8,14 @@ import torch
 
 import lpkernels as lp
 from lpkernels.arithmetic import Accumulator, Quantizer
-from lpkernels.backends import NOT_FUSED, Fused, _conv_geometry, _conv_phases, _conv_tables
+from lpkernels.backends import (
+    NOT_FUSED,
+    Convolution,
+    Fused,
+    _conv_geometry,
+    _conv_phases,
+    _conv_tables,
+)
 from lpkernels.backends.triton import BACKEND, _config, _layout, _products
 from lpkernels.backends.triton.operands import facts as _facts
 from lpkernels.backends.triton.operands import images
@@ -214,7 +221,9 @@ def test_images_are_framed_and_their_facts_leave_out_what_is_absent(device: str)
 
 
 def test_tables_are_made_once(device: str) -> None:
-    g = _conv_geometry.geometry_of((2, 3, 9), (4, 3, 3), (5,), (2,), (1,), (1,), 1)
+    g = _conv_geometry.geometry_of(
+        (2, 3, 9), (4, 3, 3), (2, 4, 5), Convolution((2,), (1,), (1,), 1)
+    )
     on = torch.device(device)
     for build in (_conv_tables.fprop, _conv_tables.wgrad, _conv_phases.dgrad):
         assert _conv_tables.tables(build, g, on) is _conv_tables.tables(build, g, on)
