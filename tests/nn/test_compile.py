@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -307,3 +308,20 @@ def test_exported_program_has_the_range_and_the_precision_of_its_layer(training:
     lp.set_precision(want, 3, 8)
     assert_bit_equal(program(2 * x), want(2 * x))
     same(program.buffers(), want.buffers())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "recipe", [lp.Recipe(fprop="e6m9"), lp.recipe("fp16_mixed"), DETERMINISTIC]
+)
+def test_package_of_aotinductor_has_eagers_bits(recipe: lp.Recipe, tmp_path: Path) -> None:
+    layers = nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6 * 6, 5)
+    model = lp.convert(nn.Sequential(*layers), recipe).eval()
+    x = torch.randn(3, 1, 8, 8)
+    rows = {"input": {0: torch.export.Dim("rows")}}
+    program = torch.export.export(model, (x,), dynamic_shapes=rows)
+    package = str(tmp_path / "model.pt2")
+    torch._inductor.aoti_compile_and_package(program, package_path=package)
+    run = torch._inductor.aoti_load_package(package)
+    for batch in (x, torch.randn(7, 1, 8, 8)):
+        assert_bit_equal(run(batch), model(batch))
