@@ -189,7 +189,8 @@ struct Factor {
   uintptr_t offsets;
 };
 
-// sizes: batch, m, n, k; strides: a row, a k and b k, b column. Offsets point to `batch` int64 each.
+// sizes: batch, m, n, k; strides: a row, a k and b k, b column. Offsets point to `batch` int64
+// each.
 lpk::MatmulArgs matmul_args(const Factor& a, const Factor& b, uintptr_t bias, uintptr_t initial,
                             uintptr_t c, const Ints& sizes) {
   LPK_CHECK(sizes.size() == 4 && a.strides.size() == 2 && b.strides.size() == 2,
@@ -265,9 +266,8 @@ void multiply(int kind, uintptr_t left, uintptr_t right, uintptr_t bias, uintptr
                              result_image(out, s.groups * s.out_channels, s.output), how, key,
                              threads);
     case ProductKind::kDgrad:
-      return lpk::conv_dgrad(s, first, second,
-                             result_image(out, s.groups * s.in_channels, s.input), how, key,
-                             threads);
+      return lpk::conv_dgrad(s, first, second, result_image(out, s.groups * s.in_channels, s.input),
+                             how, key, threads);
     default:
       return lpk::conv_wgrad(s, first, second, result_image(out, s.in_channels, s.kernel), how, key,
                              threads);
@@ -289,7 +289,7 @@ void accumulate(uintptr_t total, uintptr_t addend, int64_t rows, int64_t cols,
 }
 
 void check_has_bits(const Ints& accumulator) {
-  LPK_CHECK(accumulator[0] != static_cast<int64_t>(lpk::Order::kPairwise),
+  LPK_CHECK(accumulator[lpk::InAccumulator::kOrder] != static_cast<int64_t>(lpk::Order::kPairwise),
             "the products of a tree have no bits of their own");
 }
 

@@ -12,10 +12,10 @@
 
 namespace lpk {
 
-// Every accumulator has the first of these integers, and one with operands has all. Kernels are
-// always given all, with zeros where there are none.
-constexpr int kPlainAccumulatorInts = 8 + 3 * kFormatInts + 3;
-constexpr int kAccumulatorInts = kPlainAccumulatorInts + 2 * kFormatInts + 3;
+// Every accumulator has the plain integers, and one with operands has all. Kernels are always given
+// all, with zeros where there are none.
+constexpr int kPlainAccumulatorInts = InAccumulator::kPlain;
+constexpr int kAccumulatorInts = InAccumulator::kAll;
 // The most products of an aligned block; MAX_BLOCK of lpkernels/arithmetic/_accumulator.py.
 constexpr int kMaxBlock = 256;
 
@@ -53,37 +53,36 @@ struct Accumulator {
   }
 };
 
-// The integers of operands stand behind those that every accumulator has: the formats left and
-// right, each as its kind and then its bits (no format has 0), and three more.
+// The integers of operands are zeros where there are none; no format has 0 bits.
 LPK_HD void read_operands(const int64_t* ints, Accumulator* acc) {
-  const int64_t* last = ints + 2 * kFormatInts;
-  acc->by_operands = ints[1] != 0;
-  acc->interleaved = acc->by_operands ? last[2] : 1;
-  acc->left_min_normal = acc->by_operands ? float_format(ints).min_normal : 0.0;
-  acc->right_min_normal = acc->by_operands ? float_format(ints + kFormatInts).min_normal : 0.0;
-  const bool has_least = acc->by_operands && last[0] != 0;
-  acc->least_binade = has_least ? power_of_two(static_cast<int>(last[1])) : 0.0;
+  using In = InAccumulator;
+  const int64_t* left = ints + In::kLeft;
+  acc->by_operands = left[InFloat::kExpBits] != 0;
+  acc->interleaved = acc->by_operands ? ints[In::kInterleaved] : 1;
+  acc->left_min_normal = acc->by_operands ? float_format(left).min_normal : 0.0;
+  acc->right_min_normal = acc->by_operands ? float_format(ints + In::kRight).min_normal : 0.0;
+  const bool has_least = acc->by_operands && ints[In::kHasLeastExponent] != 0;
+  acc->least_binade = has_least ? power_of_two(static_cast<int>(ints[In::kLeastExponent])) : 0.0;
 }
 
-// The order of the integers, kAccumulatorInts of them, is that of Accumulator.to_ints in
-// lpkernels/arithmetic.
+// ints: Accumulator.to_ints of lpkernels/arithmetic, kAccumulatorInts of them.
 LPK_HD Accumulator accumulator_from(const int64_t* ints) {
+  using In = InAccumulator;
   Accumulator acc;
-  acc.order = static_cast<Order>(ints[0]);
-  acc.chunk = ints[1];
-  acc.rounding = static_cast<Rounding>(ints[2]);
-  acc.product_rounding = static_cast<Rounding>(ints[3]);
-  acc.random_bits = static_cast<int32_t>(ints[4]);
-  acc.rng = static_cast<Rng>(ints[5]);
-  acc.has_product = ints[6] != 0;
-  acc.fmt = number_format(ints + 8);
-  acc.product = acc.has_product ? number_format(ints + 8 + kFormatInts) : Format{};
-  acc.outer = number_format(ints + 8 + 2 * kFormatInts);
-  const int64_t* last = ints + 8 + 3 * kFormatInts;
-  acc.block = static_cast<int32_t>(last[0]);
-  acc.aligned_bits = static_cast<int32_t>(last[1]);
-  acc.outer_rounding = static_cast<Rounding>(last[2]);
-  read_operands(ints + kPlainAccumulatorInts, &acc);
+  acc.order = static_cast<Order>(ints[In::kOrder]);
+  acc.chunk = ints[In::kChunk];
+  acc.rounding = static_cast<Rounding>(ints[In::kRounding]);
+  acc.product_rounding = static_cast<Rounding>(ints[In::kProductRounding]);
+  acc.random_bits = static_cast<int32_t>(ints[In::kRandomBits]);
+  acc.rng = static_cast<Rng>(ints[In::kRng]);
+  acc.has_product = ints[In::kHasProduct] != 0;
+  acc.fmt = number_format(ints + In::kFormat);
+  acc.product = acc.has_product ? number_format(ints + In::kProduct) : Format{};
+  acc.outer = number_format(ints + In::kOuter);
+  acc.block = static_cast<int32_t>(ints[In::kBlock]);
+  acc.aligned_bits = static_cast<int32_t>(ints[In::kAlignedBits]);
+  acc.outer_rounding = static_cast<Rounding>(ints[In::kOuterRounding]);
+  read_operands(ints, &acc);
   return acc;
 }
 

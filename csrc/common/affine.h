@@ -15,8 +15,8 @@ struct AffineCodes {
 
   AffineCodes() = default;
   explicit AffineCodes(const int64_t* ints) {
-    const int bits = static_cast<int>(ints[1]);
-    symmetric = ints[2] != 0;
+    const int bits = static_cast<int>(ints[InAffine::kBits]);
+    symmetric = ints[InAffine::kSymmetric] != 0;
     last = symmetric ? power_of_two(bits - 1) - 1 : power_of_two(bits) - 1;
     first = symmetric ? -last : 0.0;
   }

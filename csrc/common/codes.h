@@ -16,7 +16,7 @@ class Codec {
   Codec() = default;
   explicit Codec(const int64_t* ints) : f_(number_format(ints)) {
     fixed_ = f_.kind == Kind::kFixed;
-    bits_ = fixed_ ? static_cast<int>(ints[1]) : 1 + f_.exp_bits + f_.man_bits;
+    bits_ = fixed_ ? static_cast<int>(ints[InFixed::kWordBits]) : 1 + f_.exp_bits + f_.man_bits;
     inverse_quantum_ = 1.0 / f_.quantum;
     if (fixed_) return;
     top_ = (1u << f_.exp_bits) - 1;

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "integers.h"
+
 // Always inlined: csrc/cpu compiles these headers once per instruction set, and a copy out of line
 // made for AVX-512 must never be the one that the linker keeps for everybody.
 #if defined(__CUDACC__)
@@ -75,12 +77,12 @@ LPK_HD double power_of_two(int exponent) {
 LPK_HD Format float_format(const int64_t* ints) {
   Format f{};
   f.kind = Kind::kFloat;
-  f.exp_bits = static_cast<int32_t>(ints[1]);
-  f.man_bits = static_cast<int32_t>(ints[2]);
-  f.bias = static_cast<int32_t>(ints[3]);
-  f.specials = static_cast<Specials>(ints[4]);
-  f.subnormals = ints[5] != 0;
-  f.overflow = static_cast<Overflow>(ints[6]);
+  f.exp_bits = static_cast<int32_t>(ints[InFloat::kExpBits]);
+  f.man_bits = static_cast<int32_t>(ints[InFloat::kManBits]);
+  f.bias = static_cast<int32_t>(ints[InFloat::kBias]);
+  f.specials = static_cast<Specials>(ints[InFloat::kSpecials]);
+  f.subnormals = ints[InFloat::kSubnormals] != 0;
+  f.overflow = static_cast<Overflow>(ints[InFloat::kOverflow]);
 
   f.emin = 1 - f.bias;
   f.min_normal = power_of_two(f.emin);
@@ -111,10 +113,10 @@ LPK_HD Format float_format(const int64_t* ints) {
 LPK_HD Format fixed_format(const int64_t* ints) {
   Format f{};
   f.kind = Kind::kFixed;
-  const int word_bits = static_cast<int>(ints[1]);
-  const int frac_bits = static_cast<int>(ints[2]);
-  const bool is_signed = ints[3] != 0;
-  f.overflow = ints[4] != 0 ? Overflow::kWrap : Overflow::kSaturate;
+  const int word_bits = static_cast<int>(ints[InFixed::kWordBits]);
+  const int frac_bits = static_cast<int>(ints[InFixed::kFracBits]);
+  const bool is_signed = ints[InFixed::kSigned] != 0;
+  f.overflow = ints[InFixed::kOverflow] != 0 ? Overflow::kWrap : Overflow::kSaturate;
   f.quantum = power_of_two(-frac_bits);
   f.modulus = power_of_two(word_bits);
   f.max = (power_of_two(word_bits - (is_signed ? 1 : 0)) - 1) * f.quantum;

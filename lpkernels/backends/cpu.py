@@ -135,25 +135,27 @@ class CpuBackend(Conveniences):
 
     def multiply(self, product: Product, how: How) -> Tensor:
         left, right, bias, initial = product.left, product.right, product.bias, product.initial
-        out = torch.empty(product.shape, **_FLOAT32)
+        out = left.new_empty(product.shape)
         if out.numel() == 0:
             return out
         offsets = (NO_OFFSET, NO_OFFSET)
         if product.conv is not None:
-            sizes = geometry_of(*product.images(), product.conv).ints()
-            left_strides, right_strides = strides(left), strides(right)
+            sizes: Sequence[int] = geometry_of(*product.images(), product.conv).ints()
+            left_strides: Sequence[int] = strides(left)
+            right_strides: Sequence[int] = strides(right)
         else:
-            (*_, m, k), n, entries = left.shape, right.shape[-1], 1
-            batch = out.shape[:-2]
-            if batch and right.dim() == 2 and left.is_contiguous():
-                # One product, whose rows have the same ids: right is packed once for all of them.
-                m *= batch.numel()
-                left = left.view(m, k)
-            elif batch:
-                entries = batch.numel()
-                offsets = (batch_offsets(left, batch), batch_offsets(right, batch))
-            sizes = [entries, m, n, k]
-            left_strides, right_strides = list(left.stride()[-2:]), list(right.stride()[-2:])
+            (m, k), n, entries = left.shape[-2:], right.shape[-1], 1
+            if out.dim() > 2:
+                batch = out.shape[:-2]
+                if right.dim() == 2 and left.is_contiguous():
+                    # One product, whose rows have the same ids: right is packed once for all.
+                    m *= batch.numel()
+                    left = left.view(m, k)
+                else:
+                    entries = batch.numel()
+                    offsets = (batch_offsets(left, batch), batch_offsets(right, batch))
+            sizes = (entries, m, n, k)
+            left_strides, right_strides = left.stride()[-2:], right.stride()[-2:]
         if bias is not None:
             bias = bias.contiguous()
         if initial is not None:

@@ -141,28 +141,30 @@ _TYPES = (Tensor, torch.nn.Parameter)
 
 
 def _plain(args: Sequence[Any], places: Sequence[int]) -> bool:
-    """Whether the dispatcher would go straight to the kernel for CPU tensors, and nobody looks on:
-    no mode or subclass that takes the call, no profiler.
+    """`is_direct` of the tensors, lists of them, or None, that are args[i] for i in places."""
+    tensors: list[Tensor | None] = []
+    for i in places:
+        x = args[i]
+        if type(x) is list:
+            tensors += x
+        else:
+            tensors.append(x)
+    return is_direct(*tensors)
 
-    The tensors, lists of them, or None, are args[i] for i in places.
-    """
+
+def is_direct(*tensors: Tensor | None) -> bool:
+    """Whether the dispatcher would go straight to the kernel for CPU tensors, and nobody looks on:
+    no compiler, no mode or subclass that takes the call, no profiler."""
+    if torch.compiler.is_compiling():
+        return False
     if _dispatch_tls_local_include_set().raw_repr() not in _MODE_KEYS:
         return False
     if _is_torch_function_mode_enabled() or profiler._is_profiler_enabled:
         return False
-    for i in places:
-        x = args[i]
-        if x is None:
-            continue
-        for tensor in x if type(x) is list else (x,):
-            if not is_plain(tensor):
-                return False
+    for x in tensors:
+        if x is not None and not is_plain(x):
+            return False
     return True
-
-
-def is_direct(*tensors: Tensor | None) -> bool:
-    """Whether a call with these tensors needs no dispatcher."""
-    return not torch.compiler.is_compiling() and _plain(tensors, range(len(tensors)))
 
 
 def is_plain(tensor: Tensor) -> bool:

@@ -27,13 +27,9 @@ def _by_backend(product: Product, how: How, backend: str) -> Tensor:
     """The result, by the backend that makes such sums, and by passes of their own of what it does
     not do."""
     known = _checks.sums(how.acc)
-    if torch.is_grad_enabled():
-        product = product._replace(
-            left=without_grad(product.left),
-            right=without_grad(product.right),
-            bias=without_grad(product.bias),
-            initial=without_grad(product.initial),
-        )
+    tensors = (product.left, product.right, product.bias, product.initial)
+    if torch.is_grad_enabled() and any([x is not None and x.requires_grad for x in tensors]):
+        product = Product(*map(without_grad, product))
     # torch sums native chunks, unless the backend does; the additions that the contract covers
     # are always the backend's.
     needed = "accumulate" if known.native else product.kind + known.suffix

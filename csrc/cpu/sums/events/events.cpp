@@ -22,7 +22,7 @@ const EventKernels& event_kernels() {
 class Counter final : public EventSink {
  public:
   explicit Counter(const EventArgs& args) : args_(args) {
-    const int64_t chunk = args.accumulator[1];
+    const int64_t chunk = args.accumulator[InAccumulator::kChunk];
     chunks_ = chunk > 0 ? (args.k + chunk - 1) / chunk : 0;
   }
 
@@ -82,7 +82,10 @@ class Counter final : public EventSink {
 class Passing final : public EventSink {
  public:
   Passing(const MaskArgs& args, LaneBits* pass, int64_t pass_row)
-      : args_(args), chunk_(args.events.accumulator[1]), pass_(pass), pass_row_(pass_row) {}
+      : args_(args),
+        chunk_(args.events.accumulator[InAccumulator::kChunk]),
+        pass_(pass),
+        pass_row_(pass_row) {}
 
   void take(const EventPiece& piece) override {
     rows_ = piece.rows;

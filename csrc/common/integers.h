@@ -1,0 +1,61 @@
+// Where the integers that describe formats and accumulators stand. Written by
+// `python -m tests.support.integers` from the classes of these names in integers.py of
+// lpkernels/formats and lpkernels/arithmetic. A slice is given by its first integer.
+#pragma once
+
+namespace lpk {
+
+struct InFloat {
+  static constexpr int kExpBits = 1;
+  static constexpr int kManBits = 2;
+  static constexpr int kBias = 3;
+  static constexpr int kSpecials = 4;
+  static constexpr int kSubnormals = 5;
+  static constexpr int kOverflow = 6;
+};
+
+struct InFixed {
+  static constexpr int kWordBits = 1;
+  static constexpr int kFracBits = 2;
+  static constexpr int kSigned = 3;
+  static constexpr int kOverflow = 4;
+};
+
+struct InAffine {
+  static constexpr int kBits = 1;
+  static constexpr int kSymmetric = 2;
+  static constexpr int kHasAxis = 3;
+  static constexpr int kAxis = 4;
+};
+
+struct InBlock {
+  static constexpr int kSize = 1;
+  static constexpr int kAxis = 2;
+  static constexpr int kElement = 8;
+};
+
+struct InAccumulator {
+  static constexpr int kOrder = 0;
+  static constexpr int kChunk = 1;
+  static constexpr int kRounding = 2;
+  static constexpr int kProductRounding = 3;
+  static constexpr int kRandomBits = 4;
+  static constexpr int kRng = 5;
+  static constexpr int kHasProduct = 6;
+  static constexpr int kHasOuter = 7;
+  static constexpr int kFormat = 8;
+  static constexpr int kProduct = 16;
+  static constexpr int kOuter = 24;
+  static constexpr int kBlock = 32;
+  static constexpr int kAlignedBits = 33;
+  static constexpr int kOuterRounding = 34;
+  static constexpr int kPlain = 35;
+  static constexpr int kLeft = 35;
+  static constexpr int kRight = 43;
+  static constexpr int kHasLeastExponent = 51;
+  static constexpr int kLeastExponent = 52;
+  static constexpr int kInterleaved = 53;
+  static constexpr int kAll = 54;
+};
+
+}  // namespace lpk
