@@ -98,16 +98,16 @@ def convolve(
 ) -> Tensor:  # fmt: skip
     """A pass by a backend, or by the operators if `backend` is a name."""
     x, w, dy, bias = tensors
-    operands: dict[str, tuple[Any, ...]] = {
-        "fprop": (x, w, bias),
-        "dgrad": (dy, w, list(case.input_shape)),
-        "wgrad": (x, dy, list(case.weight_shape)),
-    }
-    geometry = (*map(list, (case.stride, case.padding, case.dilation)), case.groups)
-    call = (*operands[name], *geometry, acc.to_ints(), seed, ROLE)
+    conv = ops.Convolution(case.stride, case.padding, case.dilation, case.groups)
+    product = {
+        "fprop": lambda: ops.fprop_of(x, w, bias, conv),
+        "dgrad": lambda: ops.Product("conv_dgrad", dy, w, case.input_shape, conv),
+        "wgrad": lambda: ops.Product("conv_wgrad", x, dy, case.weight_shape, conv),
+    }[name]()
+    how = ops.How(acc.to_ints(), seed, ROLE, fused)
     if isinstance(backend, str):
-        return getattr(ops, f"conv_{name}")(*call, backend, fused)
-    return getattr(backend, f"conv_{name}")(*call, fused)
+        return ops.multiply(product, how, backend)
+    return backend.multiply(product, how)
 
 
 def assert_pass(
