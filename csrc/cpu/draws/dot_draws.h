@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "common/rng.h"
-#include "cpu/lanes/vector.h"
+#include "cpu/lanes/lanes.h"
 
 namespace lpk {
 namespace {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "cpu/drivers/tile.h"
-#include "cpu/lanes/float_bits.h"
+#include "cpu/lanes/lanes.h"
 #include "words.h"
 
 namespace lpk {

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "cpu/drivers/tile.h"
-#include "cpu/lanes/float_bits.h"
+#include "cpu/lanes/lanes.h"
 #include "word_format.h"
 
 namespace lpk {

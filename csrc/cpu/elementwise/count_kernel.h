@@ -14,20 +14,6 @@
 namespace lpk {
 namespace {
 
-// Adds 1 to the count of each lane whose word is zero but for a sign.
-template <class V>
-LPK_HD void add_zero_lanes(typename V::U x, typename V::U& counts) {
-  using U = typename V::U;
-#if defined(__AVX512F__)
-  if constexpr (V::kWidth == 16) {
-    const __mmask16 zero = _mm512_testn_epi32_mask((__m512i)x, _mm512_set1_epi32(0x7fffffff));
-    counts = (U)_mm512_mask_add_epi32((__m512i)counts, zero, (__m512i)counts, _mm512_set1_epi32(1));
-  }
-#endif
-  if constexpr (V::kWidth == 8) counts -= (U)((x & ~kSignWord) == 0);
-  if constexpr (V::kWidth == 1) counts += (x & ~kSignWord) == 0;
-}
-
 template <class V>
 int64_t sum_of_lanes(typename V::U counts) {
   if constexpr (V::kWidth == 1) {
@@ -37,37 +23,6 @@ int64_t sum_of_lanes(typename V::U counts) {
     for (int i = 0; i < V::kWidth; ++i) sum += counts[i];
     return sum;
   }
-}
-
-// Which magnitudes are beyond high: a bit for each lane.
-template <class V>
-LPK_HD uint32_t lanes_above(typename V::U a, uint32_t high) {
-#if defined(__AVX512F__)
-  if constexpr (V::kWidth == 16)
-    return _mm512_cmpgt_epi32_mask((__m512i)a, _mm512_set1_epi32(static_cast<int>(high)));
-#endif
-#if defined(__AVX2__)
-  if constexpr (V::kWidth == 8)
-    return static_cast<uint32_t>(_mm256_movemask_ps((__m256)above<V>(a, typename V::U{} + high)));
-#endif
-  if constexpr (V::kWidth == 1) return a > high;
-}
-
-// Whether every magnitude is in low .. high.
-template <class V>
-LPK_HD bool all_inside(typename V::U a, uint32_t low, uint32_t high) {
-#if defined(__AVX512F__)
-  if constexpr (V::kWidth == 16)
-    return _mm512_cmpgt_epu32_mask((__m512i)(a - low),
-                                   _mm512_set1_epi32(static_cast<int>(high - low))) == 0;
-#endif
-#if defined(__AVX2__)
-  if constexpr (V::kWidth == 8) {
-    using U = typename V::U;
-    return _mm256_movemask_ps((__m256)(above<V>(U{} + low, a) | above<V>(a, U{} + high))) == 0;
-  }
-#endif
-  if constexpr (V::kWidth == 1) return a - low <= high - low;
 }
 
 // Which of a vector's finite magnitudes are beyond the format's largest once rounded without end.

@@ -74,56 +74,6 @@ void count_fields(const uint32_t* x, int64_t count, Tally* tally) {
   }
 }
 
-// Adds sum + a + b in every bit; the lower digit stays in sum, the upper one is returned.
-template <class V>
-LPK_HD typename V::U full_add(typename V::U* sum, typename V::U a, typename V::U b) {
-  using U = typename V::U;
-  const U s = *sum;
-#if defined(__AVX512F__)
-  if constexpr (V::kWidth == 16) {
-    *sum = (U)_mm512_ternarylogic_epi32((__m512i)s, (__m512i)a, (__m512i)b, 0x96);
-    return (U)_mm512_ternarylogic_epi32((__m512i)s, (__m512i)a, (__m512i)b, 0xe8);
-  }
-#endif
-  const U either = s ^ a;
-  *sum = either ^ b;
-  return (s & a) | (either & b);
-}
-
-// The number of lanes that have a bit.
-template <class V>
-LPK_HD int lanes_with(typename V::U x, int bit) {
-#if defined(__AVX512F__)
-  if constexpr (V::kWidth == 16) {
-    const __m512i one = _mm512_set1_epi32(static_cast<int>(1u << bit));
-    return __builtin_popcount(_mm512_test_epi32_mask((__m512i)x, one));
-  }
-#endif
-#if defined(__AVX2__)
-  if constexpr (V::kWidth == 8)
-    return __builtin_popcount(static_cast<unsigned>(_mm256_movemask_ps((__m256)(x << (31 - bit)))));
-#endif
-  if constexpr (V::kWidth == 1) return static_cast<int>(x >> bit & 1);
-}
-
-// Which lanes have a field that is not 0, and none of the 32 from base on: a bit for each.
-template <class V>
-LPK_HD uint32_t lanes_outside(typename V::U field, typename V::U base) {
-#if defined(__AVX512F__)
-  if constexpr (V::kWidth == 16) {
-    return _mm512_test_epi32_mask((__m512i)field, (__m512i)field) &
-           _mm512_cmpgt_epu32_mask((__m512i)(field - base), _mm512_set1_epi32(31));
-  }
-#endif
-#if defined(__AVX2__)
-  if constexpr (V::kWidth == 8) {
-    const auto outside = (field != 0) & (((field - base) & ~31u) != 0);
-    return static_cast<uint32_t>(_mm256_movemask_ps((__m256)outside));
-  }
-#endif
-  if constexpr (V::kWidth == 1) return field != 0 && field - base > 31;
-}
-
 // Adds to the bins of a tally, to all of them only once flushed.
 template <class V>
 class ExponentBins {
@@ -167,7 +117,8 @@ class ExponentBins {
     for (int bit = 0; bit < kWindow && base_ + bit < kBins; ++bit) {
       int64_t count = 0;
       for (int level = 0; level <= kUnitLevels + kLevels; ++level)
-        count += static_cast<int64_t>(lanes_with<V>(sums_[level], bit)) << level;
+        count += static_cast<int64_t>(__builtin_popcount(lanes_with<V>(sums_[level], bit)))
+                 << level;
       tally_->bins[0][base_ + bit] += static_cast<uint32_t>(count);
       without -= count;
     }

@@ -22,23 +22,6 @@ struct NearestEnds {
   }
 };
 
-// How many lanes are beyond high, as unsigned integers.
-template <class V>
-LPK_HD int lanes_beyond(typename V::U x, uint32_t high) {
-#if defined(__AVX512F__)
-  if constexpr (V::kWidth == 16) {
-    const __m512i most = _mm512_set1_epi32(static_cast<int>(high));
-    return __builtin_popcount(_mm512_cmpgt_epu32_mask((__m512i)x, most));
-  }
-#endif
-#if defined(__AVX2__)
-  if constexpr (V::kWidth == 8)
-    return __builtin_popcount(static_cast<unsigned>(
-        _mm256_movemask_ps((__m256)above<V>(x ^ kSignWord, typename V::U{} + (high ^ kSignWord)))));
-#endif
-  if constexpr (V::kWidth == 1) return x > high;
-}
-
 // How many magnitudes lie in low .. high.
 template <class V>
 __attribute__((noinline)) int64_t count_between(const uint32_t* x, int64_t count, uint32_t low,
@@ -48,7 +31,7 @@ __attribute__((noinline)) int64_t count_between(const uint32_t* x, int64_t count
   int64_t i = 0, found = 0;
   for (; i + V::kWidth <= count; i += V::kWidth) {
     const U from = (load<U>(x + i) & ~kSignWord) - low;
-    found += V::kWidth - lanes_beyond<V>(from, span);
+    found += V::kWidth - __builtin_popcount(lanes_beyond<V>(from, span));
   }
   for (; i < count; ++i) found += (x[i] & ~kSignWord) - low <= span;
   return found;

@@ -155,7 +155,7 @@ void run_elements(const ElementBlock& job, const Rule& rule) {
       if (!to_float) narrow_span<V>(span, job, i, n, streamed);
     }
   }
-  if (streamed) end_stream();
+  if (streamed) Isa::end_stream();
 }
 
 // The loop of a rule that rounds and does nothing else.

@@ -7,21 +7,6 @@
 
 namespace lpk {
 
-#if defined(__AVX2__)
-template <>
-struct SquareRoot<Bits32<8>::F> {
-  LPK_HD static Bits32<8>::F of(Bits32<8>::F x) { return (Bits32<8>::F)_mm256_sqrt_ps((__m256)x); }
-};
-#endif
-#if defined(__AVX512F__)
-template <>
-struct SquareRoot<Bits32<16>::F> {
-  LPK_HD static Bits32<16>::F of(Bits32<16>::F x) {
-    return (Bits32<16>::F)_mm512_sqrt_ps((__m512)x);
-  }
-};
-#endif
-
 namespace {
 
 // Values of a span: its six words for each leave room in the cache for the lines on their way in.
@@ -32,20 +17,6 @@ LPK_HD typename V::U canonical_words(typename V::F x) {
   using U = typename V::U;
   const U words = as_words<V>(x);
   return above<V>(words & ~kSignWord, U{} + kInfinityWord) ? U{} + kNanWord : words;
-}
-
-// A bit for each lane where floats are not equal.
-template <class V>
-LPK_HD uint32_t lanes_unlike(typename V::F a, typename V::F b) {
-#if defined(__AVX512F__)
-  if constexpr (V::kWidth == 16) return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_NEQ_UQ);
-#endif
-#if defined(__AVX2__)
-  if constexpr (V::kWidth == 8)
-    return static_cast<uint32_t>(
-        _mm256_movemask_ps(_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_NEQ_UQ)));
-#endif
-  if constexpr (V::kWidth == 1) return a != b;
 }
 
 // The factor by which gradients are still multiplied.

@@ -71,7 +71,7 @@ class UpdateSpans {
       i += count;
       lead = 0;
     }
-    if (piece_.streamed) end_stream();
+    if (piece_.streamed) Isa::end_stream();
   }
 
  private:

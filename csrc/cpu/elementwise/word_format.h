@@ -8,14 +8,13 @@
 #include <cmath>
 
 #include "common/format.h"
-#include "cpu/drivers/element_types.h"
+#include "cpu/lanes/lanes.h"
 
 namespace lpk {
 namespace {
 
 constexpr uint32_t kInfinityWord = 0x7f800000u;
 constexpr uint32_t kNanWord = 0x7fc00000u;
-constexpr uint32_t kSignWord = 0x80000000u;
 
 struct WordFormat {
   uint32_t dropped;      // bits of float32's mantissa that the format has not

@@ -7,7 +7,7 @@
 // could only matter if the dropped bits had places below it.
 #pragma once
 
-#include "cpu/lanes/float_bits.h"
+#include "cpu/lanes/lanes.h"
 #include "word_format.h"
 
 namespace lpk {

@@ -32,6 +32,24 @@ bool run_rounded_products_avx2(const Tile& t, const Accumulator& acc, const Oper
 bool run_rounded_products_avx512(const Tile& t, const Accumulator& acc, const OperandRange& a,
                                  const OperandRange& b, const ExactSums& exact);
 
+// Those of an instruction set.
+template <class I>
+struct Tiers;
+
+template <>
+struct Tiers<struct Avx2> {
+  static constexpr CertifiedTier* kTruncated = run_truncated_avx2;
+  static constexpr CertifiedTier* kProducts = run_rounded_products_avx2;
+  static constexpr CertifiedTier* kDouble = run_certified_double_avx2;
+};
+
+template <>
+struct Tiers<struct Avx512> {
+  static constexpr CertifiedTier* kTruncated = run_truncated_avx512;
+  static constexpr CertifiedTier* kProducts = run_rounded_products_avx512;
+  static constexpr CertifiedTier* kDouble = run_certified_double_avx512;
+};
+
 // In float_avx512.cpp: sums in float32 lanes; false, and nothing done, for an accumulator without a
 // rule there.
 bool run_float_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,

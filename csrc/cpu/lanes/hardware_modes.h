@@ -1,7 +1,9 @@
 // The roundings of the processor, and which of them goes with a mode.
 #pragma once
 
-#include "vector.h"
+#include <immintrin.h>
+
+#include "portable.h"
 
 namespace lpk {
 namespace {

@@ -10,10 +10,7 @@
 namespace lpk {
 namespace {
 
-// T: float or double. kMode of a function is the processor's.
-template <class T>
-struct RoundedLanes;
-
+// kMode of a function is the processor's.
 template <>
 struct RoundedLanes<float> {
   using Scalar = float;

@@ -1,4 +1,5 @@
 #include "cpu/isa/kernels.h"
+#include "cpu/isa/vector_tiers.h"
 
 namespace lpk {
 

@@ -1,9 +1,18 @@
 #include "cpu/isa/kernels.h"
+#include "cpu/sums/exact/double_kernel.h"
 
 namespace lpk {
+namespace {
+
+void accumulate(const Tile& t) {
+  run_double_tile<Vec<1>>(t.marked(), accumulator_from(t.accumulator));
+  count_products(Tier::kDouble, t.rows * t.lanes * t.depth);
+}
+
+}  // namespace
 
 const Kernels kScalarKernels = {"scalar",
-                                accumulate_tile<Vec<1>>,
+                                accumulate,
                                 accumulate_ordered_scalar,
                                 add_block<Vec<1>>,
                                 transpose,

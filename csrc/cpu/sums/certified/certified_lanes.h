@@ -2,7 +2,7 @@
 #pragma once
 
 #include "certificate.h"
-#include "cpu/lanes/hardware_modes.h"
+#include "cpu/lanes/lanes.h"
 #include "cpu/sums/exact/chunks.h"
 
 namespace lpk {

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "cpu/drivers/tile.h"
-#include "cpu/lanes/vector.h"
+#include "cpu/lanes/lanes.h"
 
 namespace lpk {
 namespace {

@@ -8,35 +8,6 @@
 namespace lpk {
 namespace {
 
-// One bit for each lane of a comparison's result.
-template <class V, class Mask>
-LPK_HD uint32_t lane_bits(Mask m) {
-#if defined(__AVX512F__)
-  if constexpr (V::kWidth == 8) return _mm512_movepi64_mask((__m512i)m);
-#endif
-#if defined(__AVX2__)
-  if constexpr (V::kWidth == 4)
-    return static_cast<uint32_t>(_mm256_movemask_pd((__m256d)(typename V::I)m));
-#endif
-  if constexpr (V::kWidth == 1) return m ? 1 : 0;
-}
-
-template <class V>
-LPK_HD uint32_t equal_lanes(typename V::D a, typename V::D b) {
-#if defined(__AVX512F__)
-  if constexpr (V::kWidth == 8) return _mm512_cmp_pd_mask((__m512d)a, (__m512d)b, _CMP_EQ_OQ);
-#endif
-  return lane_bits<V>(a == b);
-}
-
-template <class V>
-LPK_HD uint32_t at_least_lanes(typename V::D a, typename V::D b) {
-#if defined(__AVX512F__)
-  if constexpr (V::kWidth == 8) return _mm512_cmp_pd_mask((__m512d)a, (__m512d)b, _CMP_GE_OQ);
-#endif
-  return lane_bits<V>(a >= b);
-}
-
 template <class V>
 LPK_HD uint32_t all_lanes() {
   return (1u << V::kWidth) - 1;

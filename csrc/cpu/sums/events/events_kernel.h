@@ -68,41 +68,26 @@ void count_variant(const EventBlock& block, const Accumulator& acc) {
              SequentialEvents<V, kNearest, kRoundsProducts, 1>>(block);
 }
 
-#if defined(__AVX512F__)
-template <class Sum, class Product>
-bool count_in_float(const EventBlock& block, const Accumulator& acc) {
-  if (!FloatEvents<Sum, Product, 1>::fits(acc)) return false;
-  run_events<Vec<8>, FloatEvents<Sum, Product, kEventRows>, kEventRows,
-             FloatEvents<Sum, Product, 1>>(block);
-  return true;
-}
+// Counts in float32 lanes, where the instruction set and the accumulator allow it.
+template <class I>
+struct InFloat {
+  static bool count(const EventBlock&, const Accumulator&) { return false; }
+};
 
-bool count_in_float(const EventBlock& block, const Accumulator& acc) {
-  using Nearest = NarrowRule<FloatLanes, Rounding::kNearestEven>;
-  using Flushed = NarrowRule<FloatLanes, Rounding::kNearestEven, false>;
-  using Wide = WideRule<Rounding::kNearestEven>;
-  using Cut = NarrowRule<FloatLanes, Rounding::kTowardZero>;
-  using FlushedCut = NarrowRule<FloatLanes, Rounding::kTowardZero, false>;
-  return count_in_float<Nearest, ExactProducts>(block, acc) ||
-         count_in_float<Nearest, RoundedProducts<Nearest>>(block, acc) ||
-         count_in_float<Flushed, ExactProducts>(block, acc) ||
-         count_in_float<Wide, ExactProducts>(block, acc) ||
-         count_in_float<Wide, RoundedProducts<Nearest>>(block, acc) ||
-         count_in_float<Cut, ExactProducts>(block, acc) ||
-         count_in_float<Cut, RoundedProducts<Cut>>(block, acc) ||
-         count_in_float<FlushedCut, ExactProducts>(block, acc) ||
-         count_in_float<FlushedCut, RoundedProducts<FlushedCut>>(block, acc);
-}
+}  // namespace
+}  // namespace lpk
+
+#if defined(__AVX512F__)
+#include "float_events.h"
 #endif
+
+namespace lpk {
+namespace {
 
 template <class V>
 void count_events(const EventBlock& block) {
   const Accumulator acc = accumulator_from(block.args->accumulator);
-#if defined(__AVX512F__)
-  if constexpr (V::kWidth == 8) {
-    if (count_in_float(block, acc)) return;
-  }
-#endif
+  if (InFloat<Isa>::count(block, acc)) return;
   if (plain_nearest(acc.fmt, acc.rounding)) {
     acc.has_product ? count_variant<V, true, true>(block, acc)
                     : count_variant<V, true, false>(block, acc);
@@ -113,16 +98,8 @@ void count_events(const EventBlock& block) {
 }
 
 // As many floats as a register holds, and so many products at a time as there are registers for.
-#if defined(__AVX512F__)
-constexpr int kMaskWidth = 16;
-constexpr int64_t kMaskTile = 8;
-#elif defined(__AVX2__)
-constexpr int kMaskWidth = 8;
-constexpr int64_t kMaskTile = 4;
-#else
-constexpr int kMaskWidth = 4;
-constexpr int64_t kMaskTile = 2;
-#endif
+constexpr int kMaskWidth = std::max(4, Isa::kWords);
+constexpr int64_t kMaskTile = kMaskWidth / 2;
 constexpr int kMaskParts = kPanel / kMaskWidth;
 typedef float MaskedLanes __attribute__((vector_size(kMaskWidth * 4)));
 typedef int32_t MaskedBits __attribute__((vector_size(kMaskWidth * 4)));

@@ -4,9 +4,6 @@
 #include <algorithm>
 
 #include "cpu/draws/draws.h"
-#if defined(__AVX512F__)
-#include "float_lane_rules.h"
-#endif
 
 namespace lpk {
 namespace {
@@ -58,6 +55,26 @@ LPK_HD void for_each_span(const Tile& t, int64_t chunk, const Span& span) {
   while (part.next(t, chunk)) span(part.from, part.to, part.closed);
 }
 
+// Closes chunks in float32 lanes, where the instruction set can and the outer format fits.
+template <class I>
+struct FloatChunks {
+  explicit FloatChunks(const Accumulator&) {}
+  template <int kRows>
+  bool close(const Tile&, int64_t, int64_t) const {
+    return false;
+  }
+};
+
+}  // namespace
+}  // namespace lpk
+
+#if defined(__AVX512F__)
+#include "float_chunks.h"
+#endif
+
+namespace lpk {
+namespace {
+
 // outer <- round(outer + inner), inner <- +0 for some rows of one panel. Made once a tile.
 template <class V>
 class ChunkEnd {
@@ -65,35 +82,13 @@ class ChunkEnd {
 
  public:
   explicit ChunkEnd(const Accumulator& acc)
-      : acc_(acc),
-        stochastic_(acc.outer_rounding == Rounding::kStochastic)
-#if defined(__AVX512F__)
-        ,
-        in_float_(acc.outer_rounding == Rounding::kNearestEven &&
-                  FloatRule::fits(acc.outer, acc.random_bits)),
-        rule_(acc.outer, acc.random_bits)
-#endif
-  {
-  }
+      : acc_(acc), stochastic_(acc.outer_rounding == Rounding::kStochastic), in_float_(acc) {}
 
   // Compiled once, and not in every kernel.
   template <int kRows>
   __attribute__((noinline)) void close(const Tile& t, int64_t row, int64_t lane,
                                        uint64_t chunk) const {
-#if defined(__AVX512F__)
-    if (in_float_) {
-      float* inner = t.inner + row * t.stride + lane;
-      float* outer = t.outer + row * t.stride + lane;
-      for (int r = 0; r < kRows; ++r, inner += t.stride, outer += t.stride) {
-        const __m512 sum = sum_alone<SumLanes, Rounding::kNearestEven>(_mm512_loadu_ps(outer),
-                                                                       _mm512_loadu_ps(inner));
-        _mm512_storeu_ps(outer, rule_(sum, LaneDraws<SumLanes>{}));
-        _mm512_storeu_ps(inner, _mm512_setzero_ps());
-      }
-      return;
-    }
-#endif
-    close_in_double<kRows>(t, row, lane, chunk);
+    if (!in_float_.template close<kRows>(t, row, lane)) close_in_double<kRows>(t, row, lane, chunk);
   }
 
  private:
@@ -121,12 +116,7 @@ class ChunkEnd {
 
   const Accumulator& acc_;
   bool stochastic_;
-#if defined(__AVX512F__)
-  using SumLanes = RoundedLanes<float>;
-  using FloatRule = NarrowRule<SumLanes, Rounding::kNearestEven>;
-  bool in_float_;
-  FloatRule rule_;
-#endif
+  FloatChunks<Isa> in_float_;
 };
 
 }  // namespace

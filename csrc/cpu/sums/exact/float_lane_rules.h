@@ -15,7 +15,7 @@
 // arithmetic on the bits.
 #pragma once
 
-#include "cpu/lanes/rounded_lanes.h"
+#include "cpu/lanes/lanes.h"
 
 namespace lpk {
 namespace {

@@ -2,7 +2,7 @@
 // rounded before they are added.
 #pragma once
 
-#include "cpu/lanes/rounded_lanes.h"
+#include "cpu/lanes/lanes.h"
 #include "half_sums.h"
 
 namespace lpk {

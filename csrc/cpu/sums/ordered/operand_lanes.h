@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "cpu/drivers/aligned.h"
-#include "cpu/lanes/hardware_modes.h"
+#include "cpu/lanes/lanes.h"
 #include "operand_certificate.h"
 #include "operand_sums.h"
 #include "operand_vector.h"

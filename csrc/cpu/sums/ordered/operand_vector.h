@@ -1,7 +1,7 @@
 // The vectors of blocks aligned by their operands: lanes in float32 or double, and bytes.
 #pragma once
 
-#include "cpu/lanes/vector.h"
+#include "cpu/lanes/lanes.h"
 #include "cpu/sums/certified/certificate.h"
 
 namespace lpk {

@@ -1,0 +1,52 @@
+// The tiers of an instruction set with vectors, fastest first.
+#pragma once
+
+#include "cpu/sums/certified/certified_kernel.h"
+#include "cpu/sums/exact/double_kernel.h"
+#include "separate_tiers.h"
+
+namespace lpk {
+namespace {
+
+//   inner[r][l] <- round(inner[r][l] + round_product(a[r][k] b[k][l]))    for k in order
+//   outer[r][l] <- round_outer(outer[r][l] + inner[r][l]), inner <- +0    at the end of every chunk
+//
+// The tiers, fastest first; each is exact wherever it runs:
+//   hardware    e5m10 by half-precision instructions                     AVX512-FP16
+//   certified   operands that prove sums in float32 or double safe       AVX-512, AVX2
+//   float       every mode up to 21 mantissa bits                        AVX-512
+//   double      everything
+//
+// truncated: that tier for the processor.
+template <class V>
+void accumulate_certified(const Tile& t, const Accumulator& acc, const OperandRange& a,
+                          const OperandRange& b,
+                          CertifiedTier* truncated = Tiers<Isa>::kTruncated) {
+  int64_t left = t.rows * t.lanes * t.depth;
+  const auto exact = [&](const Tile& unmarked) {
+    const Tile part = unmarked.marked();
+    const int64_t products = part.rows * part.lanes * part.depth;
+    left -= products;
+    if constexpr (Isa::kRoundsAsTold) {
+      if (run_float_tile(part, acc, a, b)) return count_products(Tier::kFloat, products);
+      run_exact_tile(part, acc);
+    } else {
+      run_double_tile<V>(part, acc);
+    }
+    count_products(Tier::kDouble, products);
+  };
+  const bool held = run_certified_tile<Floats<Isa::kWords>>(t, acc, a, b, exact) ||
+                    truncated(t, acc, a, b, exact) || Tiers<Isa>::kProducts(t, acc, a, b, exact) ||
+                    Tiers<Isa>::kDouble(t, acc, a, b, exact);
+  if (!held) exact(t);
+  count_products(Tier::kCertified, left);
+}
+
+template <class V>
+void accumulate_tile(const Tile& t) {
+  const Accumulator acc = accumulator_from(t.accumulator);
+  accumulate_certified<V>(t, acc, range_of_a(t), range_of_b(t));
+}
+
+}  // namespace
+}  // namespace lpk

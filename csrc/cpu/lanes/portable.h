@@ -1,0 +1,352 @@
+// Vectors of doubles and of 32-bit words, as any processor has them, and one lane where it has
+// none: the vocabulary in which the rules are written. avx2.h and avx512.h make some of these
+// functions of instructions of their own; lanes.h takes the files of the instruction set that it is
+// compiled for.
+//
+// GCC and Clang vector types: the operators are element-wise, comparisons give a mask of -1 and 0.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "common/update.h"
+#include "cpu/drivers/element_types.h"
+
+namespace lpk {
+
+// Vec<W>: W doubles with the integers, 32-bit words and floats that go with them.
+template <int W>
+struct Vec {
+  typedef double D __attribute__((vector_size(W * 8)));
+  typedef int64_t I __attribute__((vector_size(W * 8)));
+  typedef uint32_t U __attribute__((vector_size(W * 4)));
+  typedef float F __attribute__((vector_size(W * 4)));
+  static constexpr int kWidth = W;
+};
+
+template <>
+struct Vec<1> {
+  using D = double;
+  using I = int64_t;
+  using U = uint32_t;
+  static constexpr int kWidth = 1;
+};
+
+template <int W>
+struct VectorLanes {
+  using D = typename Vec<W>::D;
+  using Bits = typename Vec<W>::I;
+
+  LPK_HD static Bits bits(D x) { return (Bits)x; }
+  LPK_HD static D value(Bits b) { return (D)b; }
+};
+
+template <class T>
+LPK_HD T load(const void* p) {
+  T x;
+  std::memcpy(&x, p, sizeof x);
+  return x;
+}
+
+template <class T>
+LPK_HD void store(void* p, T x) {
+  std::memcpy(p, &x, sizeof x);
+}
+
+// Floats at p as doubles, and back: only for values that float32 holds.
+template <class V>
+LPK_HD typename V::D load_floats(const float* p) {
+  if constexpr (V::kWidth == 1) {
+    return *p;
+  } else {
+    return __builtin_convertvector(load<typename V::F>(p), typename V::D);
+  }
+}
+
+template <class V>
+LPK_HD void store_floats(float* p, typename V::D x) {
+  if constexpr (V::kWidth == 1) {
+    *p = static_cast<float>(x);
+  } else {
+    store(p, __builtin_convertvector(x, typename V::F));
+  }
+}
+
+template <class V>
+LPK_HD typename V::D to_doubles(typename V::U x) {
+  if constexpr (V::kWidth == 1) {
+    return static_cast<double>(x);
+  } else {
+    return __builtin_convertvector(x, typename V::D);
+  }
+}
+
+// acc + a b, made odd.
+template <class D>
+LPK_HD D odd_product_sum(D acc, D a, D b) {
+  return odd_sum<D>(acc, a * b);
+}
+
+namespace {
+
+constexpr uint32_t kSignWord = 0x80000000u;
+
+// Vectors whose instructions round as they are told, where the instruction set has them.
+template <class T>
+struct RoundedLanes;
+
+// Bits32<W>: W words, most of them the bits of float32 values.
+template <int W>
+struct Bits32 {
+  typedef uint32_t U __attribute__((vector_size(W * 4)));
+  typedef int32_t I __attribute__((vector_size(W * 4)));
+  typedef float F __attribute__((vector_size(W * 4)));
+  typedef uint16_t H __attribute__((vector_size(W * 2)));
+  typedef uint8_t B __attribute__((vector_size(W)));
+  static constexpr int kWidth = W;
+};
+
+template <>
+struct Bits32<1> {
+  using U = uint32_t;
+  using I = int32_t;
+  using F = float;
+  using H = uint16_t;
+  using B = uint8_t;
+  static constexpr int kWidth = 1;
+};
+
+template <class V>
+LPK_HD typename V::F as_floats(typename V::U x) {
+  typename V::F f;
+  std::memcpy(&f, &x, sizeof f);
+  return f;
+}
+
+template <class V>
+LPK_HD typename V::U as_words(typename V::F f) {
+  typename V::U x;
+  std::memcpy(&x, &f, sizeof x);
+  return x;
+}
+
+// a > b as signed integers, which is how magnitudes of floats are compared.
+template <class V>
+LPK_HD auto above(typename V::U a, typename V::U b) {
+  return (typename V::I)a > (typename V::I)b;
+}
+
+template <class V>
+LPK_HD typename V::U halves_as_words(typename V::H h) {
+  if constexpr (V::kWidth == 1) {
+    return h;
+  } else {
+    return __builtin_convertvector(h, typename V::U);
+  }
+}
+
+template <class V>
+LPK_HD typename V::H words_as_halves(typename V::U x) {
+  if constexpr (V::kWidth == 1) {
+    return static_cast<uint16_t>(x);
+  } else {
+    return __builtin_convertvector(x, typename V::H);
+  }
+}
+
+template <class V>
+LPK_HD typename V::U bytes_as_words(typename V::B b) {
+  if constexpr (V::kWidth == 1) {
+    return b;
+  } else {
+    return __builtin_convertvector(b, typename V::U);
+  }
+}
+
+template <class V>
+LPK_HD typename V::B words_as_bytes(typename V::U x) {
+  if constexpr (V::kWidth == 1) {
+    return static_cast<uint8_t>(x);
+  } else {
+    return __builtin_convertvector(x, typename V::B);
+  }
+}
+
+// Shifts by a count of each lane's own; 32 and more leave nothing.
+template <class V>
+LPK_HD typename V::U shift_right(typename V::U x, typename V::U n) {
+  return n < 32 ? x >> n : typename V::U{};
+}
+
+template <class V>
+LPK_HD typename V::U shift_left(typename V::U x, typename V::U n) {
+  return n < 32 ? x << n : typename V::U{};
+}
+
+// One bit for each lane of a comparison's result.
+template <class V>
+struct BitsOfLanes {
+  static_assert(V::kWidth == 1, "an instruction set says how it makes bits of its vectors' lanes");
+  LPK_HD static uint32_t of(bool m) { return m ? 1 : 0; }
+};
+
+template <class V, class M>
+LPK_HD uint32_t lane_bits(M m) {
+  return BitsOfLanes<V>::of(m);
+}
+
+template <class V>
+LPK_HD uint32_t equal_lanes(typename V::D a, typename V::D b) {
+  return lane_bits<V>(a == b);
+}
+
+template <class V>
+LPK_HD uint32_t at_least_lanes(typename V::D a, typename V::D b) {
+  return lane_bits<V>(a >= b);
+}
+
+// Which magnitudes are beyond high, as signed integers.
+template <class V>
+LPK_HD uint32_t lanes_above(typename V::U a, uint32_t high) {
+  return lane_bits<V>(above<V>(a, typename V::U{} + high));
+}
+
+// Which words are beyond high, as unsigned integers.
+template <class V>
+LPK_HD uint32_t lanes_beyond(typename V::U x, uint32_t high) {
+  return lane_bits<V>(x > high);
+}
+
+// Which floats are not equal.
+template <class V>
+LPK_HD uint32_t lanes_unlike(typename V::F a, typename V::F b) {
+  return lane_bits<V>(a != b);
+}
+
+// Which words have a bit.
+template <class V>
+LPK_HD uint32_t lanes_with(typename V::U x, int bit) {
+  return x >> bit & 1;
+}
+
+// Which lanes have a field that is not 0, and none of the 32 from base on.
+template <class V>
+LPK_HD uint32_t lanes_outside(typename V::U field, typename V::U base) {
+  return lane_bits<V>((field != 0) & (((field - base) & ~31u) != 0));
+}
+
+// Whether no magnitude is beyond high.
+template <class V>
+LPK_HD bool none_above(typename V::U a, uint32_t high) {
+  return lanes_above<V>(a, high) == 0;
+}
+
+// Whether every magnitude is in low .. high.
+template <class V>
+LPK_HD bool all_inside(typename V::U a, uint32_t low, uint32_t high) {
+  return a - low <= high - low;
+}
+
+// Whether every magnitude is 0 or in low .. high.
+template <class V>
+LPK_HD bool all_between(typename V::U a, uint32_t low, uint32_t high) {
+  return a == 0 || a - low <= high - low;
+}
+
+// Adds 1 to the count of each lane whose word is zero but for a sign.
+template <class V>
+LPK_HD void add_zero_lanes(typename V::U x, typename V::U& counts) {
+  if constexpr (V::kWidth == 1) {
+    counts += (x & ~kSignWord) == 0;
+  } else {
+    counts -= (typename V::U)((x & ~kSignWord) == 0);
+  }
+}
+
+// Adds sum + a + b in every bit; the lower digit stays in sum, the upper one is returned.
+template <class V>
+LPK_HD typename V::U full_add(typename V::U* sum, typename V::U a, typename V::U b) {
+  const typename V::U s = *sum, either = s ^ a;
+  *sum = either ^ b;
+  return (s & a) | (either & b);
+}
+
+// x times a constant: the low and the high halves of the 64-bit products.
+template <class U>
+struct WideProduct {
+  U low, high;
+};
+
+template <class V>
+LPK_HD WideProduct<typename V::U> wide_product(typename V::U x, uint32_t factor) {
+  const uint64_t product = uint64_t{factor} * x;
+  return {static_cast<uint32_t>(product), static_cast<uint32_t>(product >> 32)};
+}
+
+// Stores past the caches, where the instruction set can; p is aligned to the size of x.
+template <size_t kBytes>
+struct Stream {
+  template <class T>
+  LPK_HD static void put(void* p, T x) {
+    store(p, x);
+  }
+};
+
+template <class T>
+LPK_HD void stream(void* p, T x) {
+  Stream<sizeof(T)>::put(p, x);
+}
+
+// Half's exponent moves into float's by an addition; its subnormals are integers over a magic
+// constant. Additions alone: on many processors a product with a subnormal operand takes a hundred
+// cycles.
+template <class V>
+LPK_HD typename V::U words_of_float16(typename V::H half) {
+  using U = typename V::U;
+  const U h = halves_as_words<V>(half);
+  const U a = h & 0x7fff;
+  const U normal = (a << 13) + (112u << 23);
+  // 2^-24 is the last place of 0.5.
+  const U small = as_words<V>(as_floats<V>(a + 0x3f000000u) - 0.5f);
+  U r = above<V>(U{} + 0x400, a) ? small : normal;
+  r = above<V>(a, U{} + 0x7bff) ? (a << 13) | 0x7f800000u : r;
+  return r | ((h & 0x8000) << 16);
+}
+
+// Values that half holds, NaN canonical.
+template <class V>
+LPK_HD typename V::H float16_of_words(typename V::U x) {
+  using U = typename V::U;
+  const U a = x & 0x7fffffffu;
+  const U normal = (a - (112u << 23)) >> 13;
+  const U small = as_words<V>(as_floats<V>(a) + 0.5f) - 0x3f000000u;
+  U r = above<V>(U{} + 0x38800000u, a) ? small : normal;
+  r = above<V>(a, U{} + 0x7f7fffffu) ? (a >> 13) & 0x7fffu : r;
+  return words_as_halves<V>(r | ((x >> 16) & 0x8000u));
+}
+
+// float16 or bfloat16 as float32, and back.
+template <class V, ElementType kType>
+LPK_HD typename V::U words_of(typename V::H h) {
+  if constexpr (kType == ElementType::kFloat16) return words_of_float16<V>(h);
+  if constexpr (kType == ElementType::kBfloat16) return halves_as_words<V>(h) << 16;
+}
+
+template <class V, ElementType kType>
+LPK_HD typename V::H halves_of(typename V::U x) {
+  if constexpr (kType == ElementType::kFloat16) return float16_of_words<V>(x);
+  if constexpr (kType == ElementType::kBfloat16) return words_as_halves<V>(x >> 16);
+}
+
+}  // namespace
+
+// An instruction set: how many words, doubles and registers it has, whether its instructions round
+// as they are told (`RoundedLanes`), and whether it transposes by quarters.
+struct Portable {
+  static constexpr int kWords = 1, kDoubles = 1, kRegisters = 16;
+  static constexpr bool kRoundsAsTold = false, kTransposes = false;
+  // Makes streamed stores visible to whoever waits for this thread.
+  LPK_HD static void end_stream() {}
+};
+
+}  // namespace lpk
