@@ -19,6 +19,7 @@
 namespace py = pybind11;
 
 namespace lpk {
+void register_certificate(py::module_& module);
 void register_update(py::module_& module);
 }
 
@@ -378,6 +379,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("accumulate", &accumulate);
   m.def("matmul_events", &matmul_events);
   m.def("masked_gradients", &masked_gradients);
+  lpk::register_certificate(m);
   lpk::register_update(m);
 #if defined(LPK_CUDA)
   lpk::register_cuda(m);

@@ -91,7 +91,7 @@ def _folders(name: str) -> set[str]:
 KERNELS = "kernels"
 _RULES = (
     "csrc/common/*.h",
-    "csrc/cpu/sums/certified/certificate.h",
+    "csrc/cpu/sums/certified/operand_range.h",
     "csrc/cpu/sums/certified/*_rules.h",
     "csrc/cuda/rules/*.h",
 )

@@ -16,7 +16,8 @@ Ints = tuple[int, ...]
 
 class Range(NamedTuple):
     """Finite elements of at most `width` significant bits, multiples of 2^lowest, below 2^highest
-    in magnitude. It is the Range of csrc/cuda/product/plan.h, of values that are never special."""
+    in magnitude. It is the OperandRange of csrc/common/certificate.h, of values that are never
+    special."""
 
     width: int
     lowest: int

@@ -74,6 +74,17 @@ LPK_HD double power_of_two(int exponent) {
 #endif
 }
 
+// floor(log2 x), x a positive normal double.
+LPK_HD int log2_of(double x) {
+#if defined(__CUDA_ARCH__)
+  const int64_t bits = __double_as_longlong(x);
+#else
+  int64_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+#endif
+  return static_cast<int>(bits >> 52 & 0x7ff) - 1023;
+}
+
 LPK_HD Format float_format(const int64_t* ints) {
   Format f{};
   f.kind = Kind::kFloat;

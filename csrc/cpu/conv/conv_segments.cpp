@@ -93,7 +93,7 @@ void SegmentOperands::fill_window(int64_t first, int64_t count, int64_t channel,
   const float* from = p_.source.data + channel * p_.source.inner;
   for (int64_t c = 0; c < channels; ++c, from += p_.source.inner) s.window.fill_copy(c, from);
   round(s.window.data(), s.window.floats());
-  s.range = {true, true, 1, 0, 0};
+  s.range = range_of_zeros();
   kernels_.measure(s.window.data(), s.window.floats(), &s.range);
 }
 

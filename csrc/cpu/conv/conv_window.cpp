@@ -95,7 +95,7 @@ bool Window::plan(const Gather& gather, const Image<const float>& image, int64_t
   const int64_t piece_size = plane_ * static_cast<int64_t>(gather.taps[0].size());
   size_ = piece_size * static_cast<int64_t>(pieces_.size());
   settled_ = size_ <= count * gather.tap_count();
-  range_ = {true, true, 1, 0, 0};
+  range_ = range_of_zeros();
   const int64_t floats = size_ * copies * width + kSlack;
   if (floats > kMaxFloats) return false;
 

@@ -139,7 +139,7 @@ void store_block(const WorkBlock& block, const Tile& tile, const Kernels& kernel
   if (quantizer != nullptr) {
     round_in_place(kernel, quantizer, state, count);
   } else if (!biased) {
-    OperandRange range{true, true, 1, 0, 0};
+    OperandRange range = range_of_zeros();
     kernel.measure(state, count, &range);
     const float nan = canonical_float(std::numeric_limits<double>::quiet_NaN());
     for (int64_t i = 0; !range.plain && i < count; ++i)
@@ -218,7 +218,7 @@ void pack_rows(const Product& p, int64_t row, const Tile& t, const Kernels& kern
   if (a->take(call, p.operands, row, t.rows, t.k0, t.depth)) return;
   p.operands->pack_a(row, t.rows, t.k0, t.depth, round, a->values.data());
   if (p.operands->a_range(&a->range)) return;
-  a->range = {true, true, 1, 0, 0};
+  a->range = range_of_zeros();
   kernel.measure(a->values.data(), t.rows * t.depth, &a->range);
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/certificate.h"
 #include "common/codes.h"
 #include "element_types.h"
 
@@ -12,16 +13,6 @@ namespace lpk {
 
 // Lanes of a packed panel of B; every kernel's vector width divides it.
 constexpr int kPanel = 16;
-
-// The range of one operand of a tile, found from its finite float32 normals and zeros; `plain` is
-// false if it holds anything else.
-struct OperandRange {
-  bool plain;
-  bool zero;    // nothing but zeros, which are multiples of anything
-  int width;    // significant bits of every element
-  int lowest;   // every element is a multiple of 2^lowest
-  int highest;  // and smaller than 2^highest
-};
 
 // Two panels of one k, in half precision.
 constexpr int kHalfLanes = 32;
@@ -228,7 +219,7 @@ struct Kernels {
   void (*transpose)(const float* from, int64_t from_stride, int64_t rows, int64_t cols, float* to,
                     int64_t to_stride);
   void (*copy_panels)(const PanelCopy* copies, int64_t count, const float* from, float* to);
-  // Widens `range` by some more elements; {true, true, 1, 0, 0} is that of none.
+  // Widens `range` by some more elements; range_of_zeros() is that of none.
   void (*measure)(const float* x, int64_t count, OperandRange* range);
   void (*round)(const RoundBlock&);
   // This and `decode`: false, and nothing done, for a format or a type that they do not take.

@@ -6,7 +6,7 @@
 #include "cpu/elementwise/code_kernel.h"
 #include "cpu/elementwise/quantize_kernel.h"
 #include "cpu/lanes/transpose.h"
-#include "cpu/sums/certified/certificate.h"
+#include "cpu/sums/certified/operand_range.h"
 #include "cpu/sums/exact/add_kernel.h"
 
 namespace lpk {

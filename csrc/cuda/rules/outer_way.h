@@ -5,11 +5,6 @@
 
 namespace lpk::cuda {
 
-// floor(log2 x), x a positive normal double.
-LPK_HD int log2_of(double x) {
-  return static_cast<int>(Lanes<double>::bits(x) >> 52 & 0x7ff) - 1023;
-}
-
 // What follows the float32 sum. kNone: nothing known here, and another kernel does it. kFloat:
 // nothing beyond float32's own addition. kBits: the rounding of a format with float32's exponents,
 // whose bits carry up to infinity by themselves. kNarrow: that of any other format, as long as its

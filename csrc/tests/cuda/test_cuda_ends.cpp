@@ -69,10 +69,32 @@ std::vector<FormatInts> formats() {
   return all;
 }
 
+// Sums of equal products below 2^h, each rounded up, until the last is 2^h times the number of
+// products: the first power of two beyond the format.
+void check_rounded_up(Source& source) {
+  for (const Overflow overflow : {Overflow::kInfinity, Overflow::kSaturate, Overflow::kNan}) {
+    for (const int man_bits : {1, 2, 3}) {
+      for (const int exp_bits : {2, 4, 5}) {
+        const FormatInts ints = float_ints(exp_bits, man_bits, {Specials::kIeee, overflow});
+        const int beyond = lpk::overflow_exponent(lpk::float_format(ints.data()));
+        for (int bits = 0; bits <= man_bits + 1; ++bits) {
+          const auto factor = [](Source&) { return 63.0f / 64; };
+          const auto other = [=](Source&) { return std::ldexp(63.0f / 64, beyond - bits); };
+          const AccumulatorSpec spec{text("e%dm%d rounded up", exp_bits, man_bits), ints};
+          CudaSums sums({1, 2, 3, 1 << bits, false, false}, spec, factor, other, source);
+          const Ran ran = run_product(&sums.job);
+          sums.check(text("tier %d, %d products", static_cast<int>(ran.tier), 1 << bits));
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 
 void test_cuda_ends() {
   Source source(31);
+  check_rounded_up(source);
   int64_t certified = 0;
   for (const FormatInts& ints : formats()) {
     const lpk::Format f = lpk::float_format(ints.data());

@@ -66,6 +66,19 @@ def test_matmul_matches_the_reference(acc: lp.Accumulator, device: str):
     products.assert_product(BACKEND, a, b, acc, device, bias=bias)
 
 
+@each("alone, side", itertools.product([False, True], ["left", "right"]))
+def test_packing_sees_one_long_value_among_short_ones(alone: bool, side: str, device: str):
+    """Its mantissa is the smaller number: a maximum would lose it, in a warp or between warps, and
+    the sum of row 3 would be rounded twice, to 1536 or 1024 in place of 1538 or 1026."""
+    a, b = torch.full((64, 2), 1.5), torch.tensor([[1024.0], [1.0]])
+    if alone:
+        # Of the 32 rows that a warp packs no other value has a mantissa.
+        a[:32] = 1.0
+    a[3, 1] = 1 + 2.0**-23
+    pair = (a, b) if side == "left" else (b.mT, a.mT)
+    products.assert_product(BACKEND, *pair, lp.accumulator("e6m9"), device)
+
+
 @each("acc, scale", itertools.product(NATIVE, [1.0, 2.0**-60]))
 def test_native_chunks_run_on_tensor_cores(acc: lp.Accumulator, scale: float, host):
     a, b = torch.randint(-7, 8, (3, 45)) * scale, torch.randint(-7, 8, (45, 5)) / scale

@@ -11,8 +11,8 @@ namespace lpk {
 namespace {
 
 // The rule of the sums, scaled by 2^shift, may add a chunk to the outer sum as well: (B) of
-// certificate.h for two addends of q bits, both multiples of the last place of the subnormals; the
-// bound is that of the format, and watched as for the sums.
+// common/certificate.h for two addends of q bits, both multiples of the last place of the
+// subnormals; the bound is that of the format, and watched as for the sums.
 inline bool closes_by_sum_rule(const Precision& in, const Accumulator& acc, int shift) {
   const Format& f = acc.fmt;
   const Format& o = acc.outer;
@@ -20,8 +20,7 @@ inline bool closes_by_sum_rule(const Precision& in, const Accumulator& acc, int 
                      o.max == f.max && o.subnormals == f.subnormals;
   return alike && o.overflow == f.overflow && acc.outer_rounding == acc.rounding && f.subnormals &&
          rounds_twice_safely(in, f.man_bits + 1, f.man_bits + 1) &&
-         f.emin - f.man_bits + shift >= in.emin &&
-         1 - shift >= std::min(in.enough, std::ilogb(f.max));
+         f.emin - f.man_bits + shift >= in.emin && 1 - shift >= std::min(in.enough, log2_of(f.max));
 }
 
 // The kind of tile: kMarked has absent taps that must be passed over.

@@ -1,4 +1,4 @@
-// Sums under a certificate (certificate.h): two to four operations a product.
+// Sums under a certificate (common/certificate.h): two to four operations a product.
 //
 //   nearest_even   m <= 10: s = a b + acc;  u = 2^(23 - m) s - s;  acc = 2^(23 - m) s - u
 //                  else, and where additions have ports of their own (`adds_apart`)
@@ -100,7 +100,7 @@ bool run_certified_rule(const CertifiedWork<S>& work, const Certificate& c) {
 
 // The finite ones of the running sums that a tile goes on from; groups with others are left out.
 inline OperandRange state_range(const Tile& t, const Accumulator& acc) {
-  OperandRange all{true, true, 1, 0, 0};
+  OperandRange all = range_of_zeros();
   const bool begins = acc.chunk > 0 && t.position_of(0) % acc.chunk == 0;
   if ((t.k0 == 0 && !t.started) || begins) return all;
   for (int64_t r = 0; r < t.rows; ++r)
@@ -155,7 +155,7 @@ inline int64_t terms_of(const Tile& t, const Accumulator& acc) {
 
 // What takes the largest binade of a format that ends in infinity to that of float32; 0 for others.
 inline int shift_of_infinity(const Format& f) {
-  const int top = std::ilogb(f.max);
+  const int top = log2_of(f.max);
   const bool full_binade = overflow_exponent(f) == top + 1;
   return f.overflow == Overflow::kInfinity && full_binade && top > 0 ? 127 - top : 0;
 }

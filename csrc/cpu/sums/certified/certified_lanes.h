@@ -1,9 +1,9 @@
 // Vectors of float32 or double as the certified rules take them.
 #pragma once
 
-#include "certificate.h"
 #include "cpu/lanes/lanes.h"
 #include "cpu/sums/exact/chunks.h"
+#include "operand_range.h"
 
 namespace lpk {
 namespace {
@@ -18,7 +18,7 @@ struct LaneBits {
   typedef Unsigned U __attribute__((vector_size(W * sizeof(T))));
   static constexpr int kWidth = W;
   static constexpr bool kDouble = sizeof(T) == 8;
-  static constexpr Precision kPrecision = kDouble ? kDoublePrecision : kSinglePrecision;
+  static constexpr Precision kPrecision = kDouble ? double_precision() : single_precision();
   static constexpr int kWordBits = 8 * sizeof(T);
   // The exponent, and its highest bit, which numbers from 2 on have.
   static constexpr Integer kExponent = kDouble ? Integer(0x7ff0000000000000) : 0x7f800000;

@@ -25,12 +25,10 @@ inline ProductCertificate certify_products(const Accumulator& acc, const AddendR
   const Format& f = acc.product;
   if (acc.product_rounding != Rounding::kNearestEven || f.kind != Kind::kFloat) return kNone;
   if (!p.plain || !f.subnormals || f.man_bits < 1 || f.man_bits > 21) return kNone;
-  const int top = std::ilogb(f.max);
-  const bool full_binade = f.max == 2 * std::ldexp(1.0, top) - std::ldexp(f.unit, top);
-  const bool overflows = p.highest > top;
+  const bool overflows = p.highest > log2_of(f.max);
   const bool saturates = overflows && f.overflow == Overflow::kSaturate;
   const bool watched = overflows && !saturates;
-  const int shift = watched ? 1 - (full_binade ? top + 1 : top) : 0;
+  const int shift = watched ? 1 - overflow_exponent(f) : 0;
   const int large = 25 - f.man_bits;  // M is below 2^large |p|
   // 2^shift a float; exact factors; M normal, and finite unless infinities are watched; values of
   // the format.
@@ -144,7 +142,7 @@ bool run_rounded_tile(const Tile& t, const Accumulator& acc, const OperandRange&
   const ProductCertificate p =
       certify_products(acc, product_range(a, b), Operands<S>::scales_b(t) ? b : a, b);
   if (!p.valid) return false;
-  const AddendRange addends = addend_range(acc, a, b);
+  const AddendRange addends = addend_range(acc, product_range(a, b));
   // Sums have a scale of their own, which the operands do not take.
   const OperandRange unscaled{true, false, 1, addends.highest, addends.highest};
   const Certificate c = certify(S::kPrecision, acc.fmt, acc.rounding, acc.random_bits, addends,

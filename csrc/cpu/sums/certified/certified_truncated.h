@@ -108,7 +108,9 @@ inline GroundCertificate certify_ground(const Accumulator& acc, const AddendRang
   const int factor_shift = std::max(shift, -std::max(room(factor), 0));
   const int other_shift = shift - factor_shift;
   if (-other_shift > std::max(room(other), 0)) return kNone;
-  return {true, highest_sum(f, p, state, terms) > bound, bound, factor_shift, other_shift};
+  // A sum of 2^bound overflows.
+  const bool reached = highest_sum(f, acc.rounding, p, state, terms + 1) > bound;
+  return {true, reached, bound, factor_shift, other_shift};
 }
 
 // Whether few products of some taken here and there are below the smallest normal number: sums of

@@ -1,13 +1,13 @@
 // Accumulation in lanes of float32 or double, AVX-512, by the rules of float_lane_rules.h.
 //
 // Exact for any operands: what a step does to the sum before its rule is in FloatStep. Where the
-// operands allow it (certificate.h) the bracket of nearest_even is a plain multiply-add.
+// operands allow it (plain_sums) the bracket of nearest_even is a plain multiply-add.
 #pragma once
 
 #include <vector>
 
 #include "chunks.h"
-#include "cpu/sums/certified/certificate.h"
+#include "cpu/sums/certified/operand_range.h"
 #include "fixed_lane_rule.h"
 #include "power_rule.h"
 
@@ -179,6 +179,15 @@ bool run_step(const Tile& t, const Accumulator& acc) {
     b.assign(t.b, t.b + t.lanes * t.depth);
     return run(a.data(), b.data());
   }
+}
+
+// nearest_even: float32 sums may be rounded again, whatever they are. Products are exact in
+// float32, normal and finite.
+inline bool plain_sums(const Accumulator& acc, const OperandRange& a, const OperandRange& b) {
+  const AddendRange p = product_range(a, b);
+  if (acc.rounding != Rounding::kNearestEven || !acc.fmt.subnormals) return false;
+  if (!p.plain || p.width > 24 || p.lowest < -126 || p.highest > 127) return false;
+  return rounds_twice_safely(single_precision(), addend_range(acc, p).width, acc.fmt.man_bits + 1);
 }
 
 // Runs the tile if these rules fit the accumulator.

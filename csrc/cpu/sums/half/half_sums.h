@@ -18,7 +18,7 @@
 #pragma once
 
 #include "cpu/drivers/tile.h"
-#include "cpu/sums/certified/certificate.h"
+#include "cpu/sums/certified/operand_range.h"
 
 namespace lpk {
 

@@ -18,7 +18,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cpu/sums/certified/certificate.h"
+#include "cpu/sums/certified/operand_range.h"
 
 namespace lpk {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cpu/lanes/lanes.h"
-#include "cpu/sums/certified/certificate.h"
+#include "cpu/sums/certified/operand_range.h"
 
 namespace lpk {
 namespace {
@@ -26,7 +26,7 @@ struct OperandVector<float> {
   typedef int32_t I __attribute__((vector_size(kVectorBytes)));
   using Word = int32_t;
   static constexpr int kMantissa = 23, kBias = 127;
-  static constexpr Precision kPrecision = kSinglePrecision;
+  static constexpr Precision kPrecision = single_precision();
   LPK_HD static F fma(F a, F b, F c) {
 #if defined(__AVX512F__)
     return (F)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -65,7 +65,7 @@ struct OperandVector<double> {
   typedef int64_t I __attribute__((vector_size(kVectorBytes)));
   using Word = int64_t;
   static constexpr int kMantissa = 52, kBias = 1023;
-  static constexpr Precision kPrecision = kDoublePrecision;
+  static constexpr Precision kPrecision = double_precision();
   LPK_HD static F fma(F a, F b, F c) {
 #if defined(__AVX512F__)
     return (F)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);

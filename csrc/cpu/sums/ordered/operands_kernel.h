@@ -13,7 +13,7 @@ namespace {
 #if defined(__AVX2__)
 // The range of the values from which the sums of the tile go on.
 inline OperandRange started_from(const Tile& t) {
-  OperandRange all{true, true, 1, 0, 0};
+  OperandRange all = range_of_zeros();
   if (t.k0 == 0 && !t.started) return all;
   for (int64_t r = 0; r < t.rows; ++r)
     all = merged(all, operand_range(t.inner + r * t.stride, t.lanes));

@@ -1,18 +1,11 @@
 """What the facts of two operands prove about their sums; the device decides it, tile by tile.
 
-Notation: the format has q = man_bits + 1 significant bits and the last place 2^lx of its
-subnormals; a product has at most r significant bits, is a multiple of 2^l and below 2^h in
-magnitude. A sum s rounded to nearest in P = 24 or 53 bits and then to q equals the exact sum
-rounded once if
-  (A) |s| <= 2^(l + P): the sum in P bits is exact, and rounding keeps it a multiple of 2^l; or
-  (B) r <= q and 2 q <= P - 1, or P = 24, q = 12 and r <= 11; or
-  (C) q + r <= P - 1 and |s| < 2^(lx + P).
-The reason: a double rounding that goes wrong needs a sum in P bits that is a midpoint and an exact
-sum that is not; with the smaller addend on the grid of the larger they are too far apart (Figueroa
-1995 has the case q = r). If l >= lx no sum is finer than the subnormals: their floor never acts, no
-nonzero sum becomes zero, and no sum is -0. csrc/cpu/sums/certified/certificate.h has the same.
+The proof is that of csrc/common/certificate.h: there are the notation (q, lx, r, l, h), and the
+conditions (A) to (C) under which a sum in P = 24 or 53 bits may be rounded again to q bits. The two
+are compared, bound for bound (tests/backends/triton/test_certificate.py). No operand is scaled here
+and no sum is made odd.
 
-All this holds while sums stay below a bound: the bound of (A) and (C), and the power of two below
+The conditions hold while sums stay below a bound: that of (A) and (C), and the power of two below
 which nothing overflows. The sums are looked at only once in `STRIDE` steps. A step to nearest moves
 a sum by at most twice its product, because the sum itself is among the values to which it could
 round. So sums below half the bound, with 2 STRIDE 2^h at most the other half, stay below the bound
