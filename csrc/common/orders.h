@@ -34,10 +34,11 @@ LPK_HD D add_products_rounded(D p, D q, const Format& f, Rounding mode, D thresh
   return round_to<D>(sum, f, mode, threshold);
 }
 
-// The rest of Kahan's step, after y = round(p - error): sum' = sum + y, error' = (sum' - sum) - y,
-// by three rounded additions.
+// Kahan's step: y = p - error;  sum' = sum + y;  error' = (sum' - sum) - y, by four rounded
+// additions.
 template <class D, class Add>
-LPK_HD void add_compensated(D& sum, D& error, D y, const Add& add) {
+LPK_HD void add_compensated(D& sum, D& error, D p, const Add& add) {
+  const D y = add(-error, p);
   const D total = add(sum, y);
   error = add(add(total, -sum), -y);
   sum = total;

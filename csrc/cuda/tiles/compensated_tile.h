@@ -1,4 +1,4 @@
-// Kahan's sums: y = p - error; sum' = sum + y; error' = (sum' - sum) - y, each rounded once.
+// Kahan's sums.
 #pragma once
 
 #include "ordered_tile.h"
@@ -35,7 +35,7 @@ class CompensatedTile : public OrderedTile<kNearest> {
         if (absent(p)) continue;
         // There are no draws, because the order has no stochastic rounding.
         const auto add = [&](double x, double y) { return this->add(x, y, n, 0); };
-        add_compensated<double>(sum, error, add(-error, p), add);
+        add_compensated<double>(sum, error, p, add);
       }
       shared->sum[n][thread_] = static_cast<float>(sum);
       shared->error[n][thread_] = static_cast<float>(error);

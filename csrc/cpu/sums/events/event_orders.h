@@ -106,12 +106,7 @@ struct PairwiseEvents : EventRules<V, false, kRoundsProducts, 1> {
     return rounded_sum(p, q, threshold);
   }
   D rounded_sum(D p, D q, D threshold) const {
-    const Format& f = acc.fmt;
-    const bool wraps = f.overflow == Overflow::kWrap;
-    D sum = wraps ? odd_sum<D>(reduced_product<D>(p, q, f), reduced_product<D>(q, p, f))
-                  : odd_sum<D>(p, q);
-    if (acc.rounding == Rounding::kTowardNegative) sum = with_zero_sign<D>(sum, p, q);
-    return round_to<D>(sum, f, acc.rounding, threshold);
+    return add_products_rounded<D>(p, q, acc.fmt, acc.rounding, threshold);
   }
 
   // node <- left + node; leaves are products, which are no values of the format yet.

@@ -1,6 +1,7 @@
 // Events of sums that take one product after the other: sequential ones and Kahan's.
 #pragma once
 
+#include "common/orders.h"
 #include "event_sums.h"
 
 namespace lpk {
@@ -51,7 +52,7 @@ struct SequentialEvents : EventRules<V, kNearest, kRoundsProducts, kRows> {
   }
 };
 
-// y = p - c;  s' = s + y;  c' = (s' - s) - y: p is lost where neither sum nor correction changes.
+// Kahan's sums: p is lost where neither sum nor correction changes.
 template <class V, bool kNearest, bool kRoundsProducts>
 struct CompensatedEvents : EventRules<V, kNearest, kRoundsProducts, 1> {
   using Base = EventRules<V, kNearest, kRoundsProducts, 1>;
@@ -69,9 +70,9 @@ struct CompensatedEvents : EventRules<V, kNearest, kRoundsProducts, 1> {
         uint32_t out;
         const D p = this->product(this->left(row, at), this->right(v, at), 0, v, k, out);
         const D sum = load_floats<V>(inner), c = load_floats<V>(error);
-        const D y = this->add(-c, p, 0, v, k, out);
-        const D total = this->add(sum, y, 0, v, k, out);
-        const D next = this->add(this->add(total, -sum, 0, v, k, out), -y, 0, v, k, out);
+        const auto add = [&](D x, D addend) { return this->add(x, addend, 0, v, k, out); };
+        D total = sum, next = c;
+        add_compensated<D>(total, next, p, add);
         const uint32_t counts =
             nonzero_lanes<V>(p) & finite_lanes<V>(p) & finite_lanes<V>(sum) & finite_lanes<V>(c);
         added |= counts << (v * V::kWidth);

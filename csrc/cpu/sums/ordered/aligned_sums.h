@@ -7,43 +7,41 @@ namespace lpk {
 namespace {
 
 // A block's products and the sum, cut to their place.
-template <class V, bool kNearest, bool kRoundsProducts>
-struct AlignedSums : OrderedSums<V, 1, kNearest, kRoundsProducts> {
-  using Base = OrderedSums<V, 1, kNearest, kRoundsProducts>;
+template <class V>
+struct AlignedSums : OrderedSums<V, 1> {
+  using Base = OrderedSums<V, 1>;
   using D = typename V::D;
   using L = Lanes<D>;
   using Base::Base, Base::kVectors, Base::t, Base::acc;
 
-  // An addend that adds nothing, not even a sign.
-  static constexpr double kNothing = -0.0;
-
+  // An addend that adds nothing, not even a sign: a zero sum has the sign that all its addends
+  // have, or toward_negative minus where one of them has it.
+  const bool any_sign = acc.rounding == Rounding::kTowardNegative;
+  const D nothing = Lanes<D>::all(any_sign ? 0.0 : -0.0);
   D terms[kMaxBlock][kVectors];
 
   LPK_HD static D magnitude(D x) { return L::value(L::bits(x) & ~kSignBit); }
 
   // round(sum + terms).
-  template <class Bits>
-  LPK_HD D block_sum(D sum, D largest, Bits signs, int count, int v, int64_t key) {
+  LPK_HD D block_sum(D sum, D largest, int count, int v, int64_t key) {
     const AlignedPlace<D> place(largest, acc.aligned_bits);
-    D part[4] = {place.cut(sum), L::all(kNothing), L::all(kNothing), L::all(kNothing)};
+    D part[4] = {place.cut(sum), nothing, nothing, nothing};
     int i = 0;
     for (; i + 4 <= count; i += 4) {
       for (int j = 0; j < 4; ++j) part[j] += place.cut(terms[i + j][v]);
     }
     for (; i < count; ++i) part[0] += place.cut(terms[i][v]);
+    auto signs = L::bits(sum);
+    for (i = 0; any_sign && i < count; ++i) signs |= L::bits(terms[i][v]);
     const D total = (part[0] + part[1]) + (part[2] + part[3]);
-    const Rounding mode = kNearest ? Rounding::kNearestEven : acc.rounding;
-    return this->rounded(place.sum_of(total, signs, mode), 0, v, key);
+    return this->rounded(place.sum_of(total, signs, acc.rounding), 0, v, key);
   }
 
   // Products from .. to of one block, whose first position is `key`.
+  template <bool kRounds>
   void add_block(int64_t from, int64_t to, int64_t key, D (&sum)[kVectors]) {
     D largest[kVectors];
-    typename L::Bits signs[kVectors];
-    for (int v = 0; v < kVectors; ++v) {
-      largest[v] = magnitude(sum[v]);
-      signs[v] = L::bits(sum[v]);
-    }
+    for (int v = 0; v < kVectors; ++v) largest[v] = magnitude(sum[v]);
     int count = 0;
     uint32_t any = 0;
     for (int64_t k = from; k < to; ++k) {
@@ -51,16 +49,15 @@ struct AlignedSums : OrderedSums<V, 1, kNearest, kRoundsProducts> {
       if (lanes == 0) continue;
       any |= lanes;
       for (int v = 0; v < kVectors; ++v) {
-        const D p = this->product(0, v, k);
-        if (!kNearest) signs[v] |= L::bits(this->where(lanes, v, p, D{}));
-        terms[count][v] = this->where(lanes, v, p, L::all(kNothing));
+        const D p = kRounds ? this->rounded_product(0, v, k) : this->exact_product(0, v, k);
+        terms[count][v] = this->where(lanes, v, p, nothing);
         largest[v] = L::max(magnitude(terms[count][v]), largest[v]);
       }
       ++count;
     }
     if (any == 0) return;
     for (int v = 0; v < kVectors; ++v) {
-      const D total = block_sum(sum[v], largest[v], signs[v], count, v, key);
+      const D total = block_sum(sum[v], largest[v], count, v, key);
       sum[v] = this->where(any, v, total, sum[v]);
     }
   }
@@ -74,7 +71,8 @@ struct AlignedSums : OrderedSums<V, 1, kNearest, kRoundsProducts> {
         const int64_t at = this->position(k);
         const int64_t first = at - (at - start) % acc.block;
         const int64_t stop = std::min(first_from(t, k, first + acc.block), to);
-        add_block(k, stop, first, sum[0]);
+        acc.has_product ? add_block<true>(k, stop, first, sum[0])
+                        : add_block<false>(k, stop, first, sum[0]);
         k = stop;
       }
     };

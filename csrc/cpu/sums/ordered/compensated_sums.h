@@ -6,25 +6,12 @@
 namespace lpk {
 namespace {
 
-// y = p - c;  s' = s + y;  c' = (s' - s) - y: four roundings. Plane 0 holds c.
-template <class V, int kGroup, bool kNearest, bool kRoundsProducts>
-struct CompensatedSums : OrderedSums<V, kGroup, kNearest, kRoundsProducts> {
-  using Base = OrderedSums<V, kGroup, kNearest, kRoundsProducts>;
+// Plane 0 holds the errors.
+template <class V, int kGroup>
+struct CompensatedSums : OrderedSums<V, kGroup> {
+  using Base = OrderedSums<V, kGroup>;
   using D = typename V::D;
   using Base::Base, Base::kRows, Base::kVectors, Base::t, Base::acc;
-
-  LPK_HD void step(D& sum, D& error, int r, int v, int64_t k) {
-    D y;
-    if constexpr (kNearest && !kRoundsProducts) {
-      const D odd = odd_product_sum<D>(-error, this->left(r, v, k), this->right(v, k));
-      y = round_to_float_nearest_even<D>(odd, acc.fmt);
-    } else {
-      y = this->add(-error, this->product(r, v, k), r, v, 0);
-    }
-    add_compensated<D>(sum, error, y, [&](D x, D addend) __attribute__((always_inline)) {
-      return this->add(x, addend, r, v, 0);
-    });
-  }
 
   void run() {
     D sum[kRows][kVectors], error[kRows][kVectors];
@@ -42,10 +29,14 @@ struct CompensatedSums : OrderedSums<V, kGroup, kNearest, kRoundsProducts> {
           if (lanes == 0) continue;
 #pragma GCC unroll 2
           for (int v = 0; v < kVectors; ++v) {
-            const D old_sum = sum[r][v], old_error = error[r][v];
-            step(sum[r][v], error[r][v], r, v, k);
-            sum[r][v] = this->where(lanes, v, sum[r][v], old_sum);
-            error[r][v] = this->where(lanes, v, error[r][v], old_error);
+            // There are no draws, because the order has no stochastic rounding.
+            const auto add = [&](D x, D addend) __attribute__((always_inline)) {
+              return this->add(x, addend, r, v, 0);
+            };
+            D next = sum[r][v], rest = error[r][v];
+            add_compensated<D>(next, rest, this->product(r, v, k), add);
+            sum[r][v] = this->where(lanes, v, next, sum[r][v]);
+            error[r][v] = this->where(lanes, v, rest, error[r][v]);
           }
         }
       }

@@ -17,8 +17,8 @@ inline void list_binades(const double* x, int64_t count, double min_normal,
 }
 
 template <class V>
-struct OperandSums : OrderedSums<V, 1, false, false> {
-  using Base = OrderedSums<V, 1, false, false>;
+struct OperandSums : OrderedSums<V, 1> {
+  using Base = OrderedSums<V, 1>;
   using D = typename V::D;
   using L = Lanes<D>;
   using Base::Base, Base::kVectors, Base::t, Base::acc;

@@ -10,8 +10,9 @@ namespace {
 
 constexpr uint32_t kAllLanes = (1u << kPanel) - 1;
 
-// kNearest: sums to nearest_even in a float format with a mantissa; else in any way, as acc says.
-template <class V, int kGroup, bool kNearest, bool kRoundsProducts>
+// Sums to nearest_even in a float format with a mantissa are rounded inside the loops, and all
+// other sums by functions that the loops call.
+template <class V, int kGroup>
 struct OrderedSums {
   using D = typename V::D;
   static constexpr int kRows = kGroup;
@@ -24,7 +25,8 @@ struct OrderedSums {
   const double* b;  // depth x kPanel
   int64_t row;
   int64_t lane;
-  bool nearest_products;
+  const bool nearest;  // how sums round
+  const bool nearest_products;
   PanelDraws<V, kRows> sums, products;
 
   OrderedSums(const Tile& tile, const Accumulator& accumulator, const ChunkEnd<V>& end,
@@ -36,14 +38,15 @@ struct OrderedSums {
         b(panel),
         row(first_row),
         lane(first_lane),
-        nearest_products(kRoundsProducts && plain_nearest(acc.product, acc.product_rounding)) {
+        nearest(plain_nearest(acc.fmt, acc.rounding)),
+        nearest_products(plain_nearest(acc.product, acc.product_rounding)) {
     if (draws_sums()) sums.start(t, kSiteSum, acc.random_bits, acc.rng, row, lane);
     if (draws_products()) products.start(t, kSiteProduct, acc.random_bits, acc.rng, row, lane);
   }
 
-  LPK_HD bool draws_sums() const { return !kNearest && acc.rounding == Rounding::kStochastic; }
+  LPK_HD bool draws_sums() const { return acc.rounding == Rounding::kStochastic; }
   LPK_HD bool draws_products() const {
-    return kRoundsProducts && acc.product_rounding == Rounding::kStochastic;
+    return acc.has_product && acc.product_rounding == Rounding::kStochastic;
   }
   LPK_HD float* state(float* base, int r, int v) const {
     return base + (row + r) * t.stride + lane + v * V::kWidth;
@@ -75,11 +78,19 @@ struct OrderedSums {
   }
   LPK_HD D right(int v, int64_t k) const { return load<D>(b + k * kPanel + v * V::kWidth); }
 
-  LPK_HD D product(int r, int v, int64_t k) {
-    const D exact = left(r, v, k) * right(v, k);
-    if constexpr (!kRoundsProducts) return exact;
+  LPK_HD D exact_product(int r, int v, int64_t k) const { return left(r, v, k) * right(v, k); }
+  LPK_HD D rounded_product(int r, int v, int64_t k) {
+    const D exact = exact_product(r, v, k);
     if (nearest_products) return round_to_float_nearest_even<D>(exact, acc.product);
     return product_in_any_way(exact, r, v, k);
+  }
+  // The product, with a call where it is rounded: trees and Kahan's sums are too long to round it
+  // inside their loops.
+  LPK_HD D product(int r, int v, int64_t k) {
+    return acc.has_product ? product_apart(r, v, k) : exact_product(r, v, k);
+  }
+  __attribute__((noinline)) D product_apart(int r, int v, int64_t k) {
+    return rounded_product(r, v, k);
   }
   __attribute__((noinline)) D product_in_any_way(D exact, int r, int v, int64_t k) {
     const uint64_t key = static_cast<uint64_t>(position(k));
@@ -93,7 +104,7 @@ struct OrderedSums {
 
   // A sum that double holds exactly, or made odd; `key` is its place in a draw.
   LPK_HD D rounded(D sum, int r, int v, int64_t key) {
-    if constexpr (kNearest) return round_to_float_nearest_even<D>(sum, acc.fmt);
+    if (nearest) return round_to_float_nearest_even<D>(sum, acc.fmt);
     return rounded_in_any_way(sum, r, v, key);
   }
   __attribute__((noinline)) D rounded_in_any_way(D sum, int r, int v, int64_t key) {
@@ -107,7 +118,7 @@ struct OrderedSums {
 
   // x is a value of the format, p one or a product.
   LPK_HD D add(D x, D p, int r, int v, int64_t key) {
-    if constexpr (kNearest) return round_to_float_nearest_even<D>(odd_sum<D>(x, p), acc.fmt);
+    if (nearest) return round_to_float_nearest_even<D>(odd_sum<D>(x, p), acc.fmt);
     return add_in_any_way(x, p, r, v, key);
   }
   __attribute__((noinline)) D add_in_any_way(D x, D p, int r, int v, int64_t key) {

@@ -16,7 +16,7 @@ namespace lpk {
 namespace {
 
 // Groups of rows for the sums that need them to hide the latency of a step, then single rows.
-template <class V, class Sums, class Single>
+template <class V, class Sums, class Single = Sums>
 void run_ordered(const Tile& t, const Accumulator& acc) {
   const ChunkEnd<V> end(acc);
   thread_local std::vector<double> a;
@@ -32,20 +32,6 @@ void run_ordered(const Tile& t, const Accumulator& acc) {
   }
 }
 
-template <class V, bool kNearest, bool kRoundsProducts>
-void run_ordered_variant(const Tile& t, const Accumulator& acc) {
-  if (acc.order == Order::kPairwise) {
-    using Sums = PairwiseSums<V, kNearest, kRoundsProducts>;
-    run_ordered<V, Sums, Sums>(t, acc);
-  } else if (acc.order == Order::kCompensated) {
-    run_ordered<V, CompensatedSums<V, kDoubleRows<V>, kNearest, kRoundsProducts>,
-                CompensatedSums<V, 1, kNearest, kRoundsProducts>>(t, acc);
-  } else {
-    using Sums = AlignedSums<V, kNearest, kRoundsProducts>;
-    run_ordered<V, Sums, Sums>(t, acc);
-  }
-}
-
 // by_operands: the function that takes blocks aligned by their operands, which is compiled on its
 // own.
 template <class V>
@@ -53,12 +39,12 @@ void accumulate_ordered_tile(const Tile& unmarked, void (*by_operands)(const Til
   const Accumulator acc = accumulator_from(unmarked.accumulator);
   if (acc.by_operands) return by_operands(unmarked);
   const Tile t = unmarked.marked();
-  if (plain_nearest(acc.fmt, acc.rounding)) {
-    acc.has_product ? run_ordered_variant<V, true, true>(t, acc)
-                    : run_ordered_variant<V, true, false>(t, acc);
+  if (acc.order == Order::kPairwise) {
+    run_ordered<V, PairwiseSums<V>>(t, acc);
+  } else if (acc.order == Order::kCompensated) {
+    run_ordered<V, CompensatedSums<V, kDoubleRows<V>>, CompensatedSums<V, 1>>(t, acc);
   } else {
-    acc.has_product ? run_ordered_variant<V, false, true>(t, acc)
-                    : run_ordered_variant<V, false, false>(t, acc);
+    run_ordered<V, AlignedSums<V>>(t, acc);
   }
   count_products(Tier::kDouble, t.rows * t.lanes * t.depth);
 }

@@ -8,9 +8,9 @@ namespace {
 
 // A binary counter of nodes: `waiting[l]` covers 2^(l + 1) positions and is the left half of the
 // node above, in the lanes `held[l]`. Bit l of `levels` says that there are any.
-template <class V, bool kNearest, bool kRoundsProducts>
-struct PairwiseSums : OrderedSums<V, 1, kNearest, kRoundsProducts> {
-  using Base = OrderedSums<V, 1, kNearest, kRoundsProducts>;
+template <class V>
+struct PairwiseSums : OrderedSums<V, 1> {
+  using Base = OrderedSums<V, 1>;
   using D = typename V::D;
   using Base::Base, Base::kVectors, Base::t, Base::acc;
   using Node = D[kVectors];
@@ -26,32 +26,25 @@ struct PairwiseSums : OrderedSums<V, 1, kNearest, kRoundsProducts> {
     return add_products_rounded<D>(p, q, acc.fmt, acc.rounding, this->sum_threshold(0, v, key));
   }
 
-  // Products k and k + 1, at an even position and the next.
-  LPK_HD D pair(int v, int64_t k) {
-    if constexpr (kNearest && !kRoundsProducts) {
-      const D odd = odd_product_sum<D>(this->product(0, v, k), this->left(0, v, k + 1),
-                                       this->right(v, k + 1));
-      return round_to_float_nearest_even<D>(odd, acc.fmt);
-    } else {
-      const D p = this->product(0, v, k);
-      const D q = this->product(0, v, k + 1);
-      if constexpr (kNearest) return round_to_float_nearest_even<D>(odd_sum<D>(p, q), acc.fmt);
-      return add_products_in_any_way(p, q, v, this->position(k) + 1);
-    }
+  LPK_HD D add_products(D p, D q, int v, int64_t key) {
+    if (this->nearest) return this->add(p, q, 0, v, key);
+    return add_products_in_any_way(p, q, v, key);
   }
 
-  // The node of 2^kLog positions from k on, all present.
+  // The node of 2^kLog positions from k on, all present: independent sums, which hide the latency
+  // of each other.
   template <int kLog>
   LPK_HD void full_node(int64_t k, Node& node) {
+    constexpr int64_t kHalf = int64_t{1} << (kLog - 1);
+    const int64_t key = this->position(k) + kHalf;
     if constexpr (kLog == 1) {
-      for (int v = 0; v < kVectors; ++v) node[v] = pair(v, k);
+      for (int v = 0; v < kVectors; ++v)
+        node[v] = add_products(this->product(0, v, k), this->product(0, v, k + 1), v, key);
     } else {
-      constexpr int64_t kHalf = int64_t{1} << (kLog - 1);
       Node right;
       full_node<kLog - 1>(k, node);
       full_node<kLog - 1>(k + kHalf, right);
-      for (int v = 0; v < kVectors; ++v)
-        node[v] = this->add(node[v], right[v], 0, v, this->position(k) + kHalf);
+      for (int v = 0; v < kVectors; ++v) node[v] = this->add(node[v], right[v], 0, v, key);
     }
   }
   // Whether the products from k on fill such a node.
@@ -67,23 +60,20 @@ struct PairwiseSums : OrderedSums<V, 1, kNearest, kRoundsProducts> {
 
   // The node of the pair of positions that product k belongs to; its lanes. Moves k on.
   uint32_t pair_node(int64_t& k, int64_t to, int64_t start, Node& node) {
-    const int64_t at = this->position(k) - start;
-    const bool even = (at & 1) == 0;
-    const bool two = even && k + 1 < to && this->position(k + 1) == start + at + 1;
-    const uint32_t first = even ? this->present(0, k) : 0;
-    const uint32_t second = two ? this->present(0, k + 1) : even ? 0 : this->present(0, k);
-    const int64_t key = start + (at | 1);
+    const int64_t at = this->position(k) - start, key = start + (at | 1);
+    const bool left = (at & 1) == 0;
+    const int64_t last = left && k + 1 < to && this->position(k + 1) == key ? k + 1 : k;
+    const uint32_t first = left ? this->present(0, k) : 0;
+    const uint32_t second = last > k || !left ? this->present(0, last) : 0;
+    const uint32_t both = first & second;
     for (int v = 0; v < kVectors && (first | second) != 0; ++v) {
-      if ((first & second) == kAllLanes) {
-        node[v] = pair(v, k);
-        continue;
-      }
-      const D p = this->product(0, v, k);
-      const D alone = two ? this->where(first, v, p, this->product(0, v, k + 1)) : p;
-      node[v] = this->add(D{}, alone, 0, v, key);
-      if ((first & second) != 0) node[v] = this->where(first & second, v, pair(v, k), node[v]);
+      const D p = this->product(0, v, k), q = this->product(0, v, last);
+      if (both != 0) node[v] = add_products(p, q, v, key);
+      if (both == kAllLanes) continue;
+      const D alone = this->add(D{}, this->where(first, v, p, q), 0, v, key);
+      node[v] = both == 0 ? alone : this->where(both, v, node[v], alone);
     }
-    k += two ? 2 : 1;
+    k = last + 1;
     return first | second;
   }
 
