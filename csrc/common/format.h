@@ -135,6 +135,11 @@ LPK_HD Format fixed_format(const int64_t* ints) {
   return f;
 }
 
+LPK_HD bool is_float32(const Format& f) {
+  return f.kind == Kind::kFloat && f.subnormals && f.exp_bits == 8 && f.emin == -126 &&
+         f.man_bits == 23 && f.specials == Specials::kIeee && f.overflow == Overflow::kInfinity;
+}
+
 // A FloatFormat or FixedFormat; Affine and Block have entry points of their own.
 LPK_HD Format number_format(const int64_t* ints) {
   return ints[0] == static_cast<int64_t>(Kind::kFixed) ? fixed_format(ints) : float_format(ints);

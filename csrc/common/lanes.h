@@ -2,7 +2,7 @@
 // max.
 //
 // The rules in round.h and accumulate.h are templates over D: a double (scalar code and CUDA), or a
-// vector of doubles (csrc/cpu/lanes/vector.h). Arithmetic, comparison and `mask ? a : b` are the
+// vector of doubles (csrc/cpu/lanes). Arithmetic, comparison and `mask ? a : b` are the
 // language's own for both.
 #pragma once
 

@@ -132,6 +132,18 @@ struct Avx2 {
   static constexpr int kWords = 8, kDoubles = 4, kRegisters = 16;
   static constexpr bool kRoundsAsTold = false, kTransposes = true;
   using Quarter = QuarterRows8;
+  using Floats = __m256;
+  using Doubles = __m256d;
+  LPK_HD static Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
+  LPK_HD static Doubles fma(Doubles a, Doubles b, Doubles c) { return _mm256_fmadd_pd(a, b, c); }
+  LPK_HD static Floats all(float x) { return _mm256_set1_ps(x); }
+  LPK_HD static Floats max(Floats a, Floats b) { return _mm256_max_ps(a, b); }
+  LPK_HD static __m256i bytes_as_words(const int8_t* p) {
+    return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  }
+  LPK_HD static __m256i bytes_as_long_words(const int8_t* p) {
+    return _mm256_cvtepi8_epi64(_mm_cvtsi32_si128(load<int32_t>(p)));
+  }
   LPK_HD static void end_stream() { _mm_sfence(); }
 };
 

@@ -223,6 +223,18 @@ struct Avx512 {
   static constexpr int kWords = 16, kDoubles = 8, kRegisters = 32;
   static constexpr bool kRoundsAsTold = true, kTransposes = true;
   using Quarter = QuarterRows16;
+  using Floats = __m512;
+  using Doubles = __m512d;
+  LPK_HD static Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+  LPK_HD static Doubles fma(Doubles a, Doubles b, Doubles c) { return _mm512_fmadd_pd(a, b, c); }
+  LPK_HD static Floats all(float x) { return _mm512_set1_ps(x); }
+  LPK_HD static Floats max(Floats a, Floats b) { return _mm512_max_ps(a, b); }
+  LPK_HD static __m512i bytes_as_words(const int8_t* p) {
+    return _mm512_cvtepi8_epi32(load<__m128i>(p));
+  }
+  LPK_HD static __m512i bytes_as_long_words(const int8_t* p) {
+    return _mm512_cvtepi8_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  }
   LPK_HD static void end_stream() { _mm_sfence(); }
 };
 

@@ -27,13 +27,8 @@
 namespace lpk {
 namespace {
 
-#if defined(__AVX512F__)
-constexpr bool kAvx512 = true;
-#else
-constexpr bool kAvx512 = false;
-#endif
 template <class S>
-constexpr bool kSumsOdd = kAvx512 || S::kDouble;
+constexpr bool kSumsOdd = Isa::kRoundsAsTold || S::kDouble;
 
 // The place where a rule works: a tile, its operands, whether sums are watched, and the function
 // that makes the parts for which the certificate does not hold.
@@ -69,14 +64,14 @@ bool run_certified(const CertifiedWork<S>& work, const Rule& rule, const Product
 template <class S, class Sum>
 bool run_certified_nearest(const CertifiedWork<S>& work, bool floor) {
   const Format& f = work.acc.fmt;
-#if defined(__AVX512F__)
-  if (floor && splits_shortly<S>(f))
-    return run_certified(work, ShortFloorRule<S, Sum>(f, work.shift));
-#endif
+  if constexpr (Isa::kRoundsAsTold) {
+    if (floor && splits_shortly<S>(f))
+      return run_certified(work, ShortFloorRule<S, Sum>(f, work.shift));
+  }
   if (!floor && splits_shortly<S>(f) && (S::kDouble || !adds_apart()))
     return run_certified(work, ShortSplitRule<S, Sum>(f));
   // In double every format is short.
-  if constexpr (!S::kDouble || !kAvx512) {
+  if constexpr (!S::kDouble || !Isa::kRoundsAsTold) {
     if (floor) return run_certified(work, FloorRule<S, Sum>(f, work.shift));
   }
   if constexpr (!S::kDouble) return run_certified(work, SplitRule<S, Sum>(f));
@@ -86,12 +81,10 @@ bool run_certified_nearest(const CertifiedWork<S>& work, bool floor) {
 // Chooses the rule; false if there is none for the accumulator.
 template <class S>
 bool run_certified_rule(const CertifiedWork<S>& work, const Certificate& c) {
-#if defined(__AVX512F__)
-  if constexpr (!S::kDouble) {
+  if constexpr (Isa::kRoundsAsTold && !S::kDouble) {
     if (one_digit_less(S::kPrecision, work.acc.fmt))
       return run_certified(work, BracketRule<S>(work.acc.fmt));
   }
-#endif
   if constexpr (kSumsOdd<S>) {
     if (c.odd) return run_certified_nearest<S, OddSum<S>>(work, c.floor);
   }

@@ -97,14 +97,14 @@ template <class S>
 bool run_full_products(const CertifiedWork<S>& work, const Certificate& c,
                        const FullProduct<S>& product) {
   const Accumulator& acc = work.acc;
-#if defined(__AVX512F__)
-  if (acc.rounding == Rounding::kTowardZero)
-    return run_certified(work, TruncationRule<S>(acc.fmt), product);
-  if (acc.rounding == Rounding::kStochastic)
-    return run_certified(work, StochasticRule<S>(acc.fmt), product);
-  if (one_digit_less(S::kPrecision, acc.fmt))
-    return run_certified(work, BracketRule<S>(acc.fmt), product);
-#endif
+  if constexpr (Isa::kRoundsAsTold) {
+    if (acc.rounding == Rounding::kTowardZero)
+      return run_certified(work, TruncationRule<S>(acc.fmt), product);
+    if (acc.rounding == Rounding::kStochastic)
+      return run_certified(work, StochasticRule<S>(acc.fmt), product);
+    if (one_digit_less(S::kPrecision, acc.fmt))
+      return run_certified(work, BracketRule<S>(acc.fmt), product);
+  }
   if (acc.fmt.emin + work.shift < -126) return false;
   if constexpr (kSumsOdd<S>) {
     if (c.odd) return run_certified(work, FloorRule<S, OddSum<S>>(acc.fmt, work.shift), product);
@@ -117,12 +117,12 @@ template <class S>
 bool run_short_products(const CertifiedWork<S>& work, const ProductCertificate& p) {
   const Accumulator& acc = work.acc;
   const ShortProduct<S, false> product(acc.product, p, work.shift);
-#if defined(__AVX512F__)
-  if (acc.rounding == Rounding::kTowardZero)
-    return run_certified(work, TruncationRule<S>(acc.fmt), product);
-  if (acc.rounding == Rounding::kStochastic)
-    return run_certified(work, StochasticRule<S>(acc.fmt), product);
-#endif
+  if constexpr (Isa::kRoundsAsTold) {
+    if (acc.rounding == Rounding::kTowardZero)
+      return run_certified(work, TruncationRule<S>(acc.fmt), product);
+    if (acc.rounding == Rounding::kStochastic)
+      return run_certified(work, StochasticRule<S>(acc.fmt), product);
+  }
   if (!splits_shortly<S>(acc.fmt) || (adds_apart() && !p.watched))
     return run_certified(work, SplitRule<S, NearestSum<S>>(acc.fmt), product);
   const ShortSplitRule<S, NearestSum<S>> sum(acc.fmt);
@@ -138,7 +138,7 @@ bool run_rounded_tile(const Tile& t, const Accumulator& acc, const OperandRange&
   if (!acc.has_product || products_stay(acc.product, product_range(a, b))) return false;
   const bool truncates =
       acc.rounding == Rounding::kTowardZero || acc.rounding == Rounding::kStochastic;
-  if (!nearest && !(kAvx512 && truncates)) return false;
+  if (!nearest && !(Isa::kRoundsAsTold && truncates)) return false;
   const ProductCertificate p =
       certify_products(acc, product_range(a, b), Operands<S>::scales_b(t) ? b : a, b);
   if (!p.valid) return false;

@@ -49,17 +49,16 @@ struct NearestSum : PlainSum<S> {
   LPK_HD F fma(F a, F b, F sum) const { return S::fma(a, b, sum); }
 };
 
-#if defined(__AVX512F__)
-template <class S>
+template <class S, bool kRoundsAsTold = Isa::kRoundsAsTold>
 struct OddSum : PlainSum<S> {
   using L = RoundedLanes<typename S::Scalar>;
   using F = typename L::F;
   LPK_HD F fma(F a, F b, F sum) const { return sum_of_product<L, Rounding::kToOdd>(a, b, sum); }
 };
-#else
+
 // In double, whose products are exact: the nearest sum and its error (two-sum, Knuth).
 template <class S>
-struct OddSum : PlainSum<S> {
+struct OddSum<S, false> : PlainSum<S> {
   using F = typename S::F;
   using I = typename S::I;
   LPK_HD F fma(F a, F b, F sum) const { return add(a * b, sum); }
@@ -74,7 +73,6 @@ struct OddSum : PlainSum<S> {
     return (F)((S::words(s) - (beyond & inexact)) | (inexact & 1));
   }
 };
-#endif
 
 // Rounding to q = man_bits + 1 bits of P (24 or 53) with K = 2^(P - q), for 2 q <= P - 2, in two
 // operations:
@@ -152,7 +150,6 @@ struct FloorRule : RuleOf<S, true, true, true>, Sum {
   }
 };
 
-#if defined(__AVX512F__)
 // The short split with K t for K s, where t is s but never below 1.5 min_normal: from there up it
 // is the rule above; below, K t - s stays in the binade of K min_normal, whose grid is that of the
 // subnormals, and K t is an even multiple of it. Only the sign of a zero is lost.
@@ -196,8 +193,6 @@ struct BracketRule : RuleOf<S, true, false, false>, PlainSum<S> {
     return wide + S::fms(t, half, wide);
   }
 };
-
-#endif
 
 // To nearest, ties to even, on the bits of float32 sums: half a place less one and the last bit
 // kept added, the bits below dropped.

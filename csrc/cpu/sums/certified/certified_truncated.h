@@ -42,7 +42,6 @@ struct CarriedRule : TruncationRule<S, hardware_mode<kRounding>()> {
   }
 };
 
-#if !defined(__AVX512F__)
 // nearest_even of sums made odd, on the bits, as the processor rounds down meanwhile.
 template <class S>
 struct OddCarriedRule : RuleOf<S, true, false, true>, PlainSum<S>, EvenBits<S> {
@@ -58,7 +57,6 @@ struct OddCarriedRule : RuleOf<S, true, false, true>, PlainSum<S>, EvenBits<S> {
     return this->even(s);
   }
 };
-#endif
 
 // The rule watched by the largest magnitude of its sums. Where sums may be -0 absent taps are
 // passed over.
@@ -96,10 +94,8 @@ inline GroundCertificate certify_ground(const Accumulator& acc, const AddendRang
                     : acc.rounding == Rounding::kNearestAway ? 1
                                                              : 0;
   if (f.man_bits < 1 || f.man_bits + looks > 23) return kNone;
-#if defined(__AVX512F__)
   // The float tier needs one operation a product for float32 itself.
-  if (SameRule<Rounding::kTowardZero>::fits(f, 0)) return kNone;
-#endif
+  if (Isa::kRoundsAsTold && is_float32(f)) return kNone;
   const int shift = -126 - f.emin;
   const int bound = overflow_exponent(f);
   if (shift > 0 || shift < -126 || p.highest > bound) return kNone;
@@ -164,13 +160,14 @@ bool run_truncated_tile(const Tile& t, const Accumulator& acc, const OperandRang
                         const OperandRange& b, const ExactSums& exact) {
   if (!takes_products(acc, a, b)) return false;
   switch (acc.rounding) {
-#if !defined(__AVX512F__)
     case Rounding::kNearestEven:
-      if (acc.fmt.man_bits == 23)
-        return run_truncated_rule<S, TruncationRule<S, kNearestMode>>(t, acc, a, b, exact);
-      if (one_digit_less(S::kPrecision, acc.fmt)) return false;
-      return run_truncated_rule<S, OddCarriedRule<S>>(t, acc, a, b, exact);
-#endif
+      if constexpr (!Isa::kRoundsAsTold) {
+        if (acc.fmt.man_bits == 23)
+          return run_truncated_rule<S, TruncationRule<S, kNearestMode>>(t, acc, a, b, exact);
+        if (one_digit_less(S::kPrecision, acc.fmt)) return false;
+        return run_truncated_rule<S, OddCarriedRule<S>>(t, acc, a, b, exact);
+      }
+      return false;
     case Rounding::kTowardZero:
       return run_truncated_rule<S, TruncationRule<S>>(t, acc, a, b, exact);
     case Rounding::kNearestAway:

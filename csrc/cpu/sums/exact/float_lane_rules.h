@@ -248,9 +248,7 @@ struct SameRule : LaneRule {
   static constexpr Rounding kMode = kRule;
   SameRule(const Format&, int) {}
   static bool fits(const Format& f, int) {
-    return f.kind == Kind::kFloat && f.subnormals && f.exp_bits == 8 && f.emin == -126 &&
-           f.man_bits == 23 && f.specials == Specials::kIeee && f.overflow == Overflow::kInfinity &&
-           kMode != Rounding::kStochastic && kMode != Rounding::kNearestAway;
+    return is_float32(f) && kMode != Rounding::kStochastic && kMode != Rounding::kNearestAway;
   }
 };
 
