@@ -67,8 +67,9 @@ FORMATS: dict[str, Formats] = {
     **{mode: _of(f"bf16:{mode} e4m3fn:{mode} bf16:{mode} e5m2:{mode} e6m9:{mode}")
        for mode in ROUNDINGS},
 }  # fmt: skip
-# Cases beside FORMATS: states of one kind, and masters, that have loops of their own on the CPU.
-LOOPS: dict[str, Formats] = {
+# Cases beside FORMATS: masters and states of every width that are drawn, and codes of e5m2, which
+# the CPU decodes as the upper bytes of float16.
+WIDTHS: dict[str, Formats] = {
     "drawn_brain": _of("- bf16:stochastic bf16:stochastic bf16:stochastic:bits=8 bf16",
                        _BRAIN, _BRAIN, True),
     "drawn_half": _of("- fp16:stochastic fp16:stochastic fp16:stochastic:bits=16 -"),

@@ -148,11 +148,6 @@ bool spreads(int64_t groups, int64_t lanes, int64_t taps) {
   return groups > 1 && lanes <= kSpreadLanes && taps <= kMaxDepth;
 }
 
-// Whether PointOperands takes the pass.
-bool points(const PositionPass& p) {
-  return p.gather.one_inside() && p.source.spatial[2] == 1 && p.result.spatial[2] == 1;
-}
-
 // Whole channels, at most so many positions of k.
 int64_t spread_depth(int64_t taps, int64_t channels) {
   return taps * std::clamp<int64_t>(kMaxDepth / 2 / taps, 1, channels);
@@ -168,7 +163,7 @@ SegmentOperands::Extent segment_extent(const PositionPass& p, const Arithmetic& 
   const bool nearest = acc.rounding == Rounding::kNearestEven &&
                        acc.outer_rounding == Rounding::kNearestEven && !draws(arithmetic);
   if (!nearest || !takes_whole_channels(arithmetic) || half_precision(acc.fmt)) return {0, 0};
-  if (p.lanes > kSegmentChannels || points(p)) return {0, 0};
+  if (p.lanes > kSegmentChannels || p.gather.kernel_volume() == 1) return {0, 0};
   return SegmentOperands::extent(p);
 }
 
@@ -215,6 +210,8 @@ void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias,
   if (positions == 0 || pass.lanes == 0) return;
   const int64_t taps = pass.gather.tap_count();
   const int64_t length = pass.channels * taps;
+  // Of a kernel of one tap it is a plain product.
+  const int64_t depth = even_depth(length, taps == 1 ? kWholeChunks : taps);
   const int64_t* position = pass.position.empty() ? nullptr : pass.position.data();
   // Nothing is spread where blocks of k may end inside a channel.
   const bool whole_channels = takes_whole_channels(arithmetic);
@@ -239,16 +236,9 @@ void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias,
       add_segments(pass, group, s.batch, group_bias, by_segments, marked, work);
       continue;
     }
-    const bool by_points = points(pass);
-    if (by_points || by_channels(pass, positions, arithmetic)) {
-      std::unique_ptr<Operands> operands;
-      if (by_points) {
-        operands = std::make_unique<PointOperands>(pass, group);
-      } else {
-        operands = std::make_unique<ChannelOperands>(pass, group);
-      }
-      Product& p = work->add(std::move(operands), pass.lanes, positions, length,
-                             even_depth(length, by_points ? kWholeChunks : taps));
+    if (by_channels(pass, positions, arithmetic)) {
+      Product& p = work->add(std::make_unique<ChannelOperands>(pass, group), pass.lanes, positions,
+                             length, depth);
       p.exchanged = true;
       p.lanes_are_rows = true;
       p.row_bias = group_bias;
@@ -256,7 +246,7 @@ void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias,
       p.family = group;
     } else {
       Product& p = work->add(std::make_unique<PositionOperands>(pass, group), positions, pass.lanes,
-                             length, even_depth(length, taps));
+                             length, depth);
       p.lane_bias = group_bias;
       p.position = position;
       p.family = group;
@@ -343,12 +333,6 @@ void conv_dgrad(const ConvShape& s, Image<const float> dy, Image<const float> w,
         }
       }
     }
-  }
-  // The one position of a cell that has taps is its first.
-  if (passes.size() == 1 && points(passes[0])) {
-    const bool spread = takes_whole_channels(arithmetic) && spreads(s.groups, s.in_channels, 1);
-    passes[0].fills_cells = !spread;
-    untouched &= spread;
   }
   if (untouched) clear(dx, s.batch, s.groups * s.in_channels, s.input, threads);
   run_positions(std::move(passes), s, nullptr, arithmetic, seed, threads);

@@ -33,9 +33,6 @@ struct PositionPass {
   // Where position p of the grid goes: p * result_step + result_phase of the result.
   Image<float> result;
   int64_t result_size[kSpatial], result_step[kSpatial], result_phase[kSpatial];
-  // Storing writes result_step elements of every dimension, from the position on; all but the first
-  // are +0.
-  bool fills_cells = false;
 
   int64_t rows(int64_t batch) const { return batch * gather.grid_volume(); }
   // Derives weight_offset and consecutive, from the strides of the weight in space, and position.
@@ -119,21 +116,6 @@ class ChannelOperands : public PositionOperands {
   void pack_window(int64_t k, int64_t depth, const Rounder& round, float* b) const;
 };
 
-// The same for a kernel of one tap that is never outside (Gather::one_inside), channel by channel
-// in memory: lines of source and result are contiguous.
-class PointOperands : public ChannelOperands {
- public:
-  using ChannelOperands::ChannelOperands;
-  void pack_b(int64_t k, int64_t depth, int64_t lane, int64_t lanes, const Rounder& round,
-              float* b) const override;
-  bool b_range(OperandRange*) const override { return false; }
-  void store(int64_t row, int64_t rows, int64_t lane, int64_t lanes, const float* values,
-             int64_t stride) const override;
-
- private:
-  void store_line(const float* values, int64_t count, int64_t end, float* to) const;
-};
-
 // Lanes are channels of several groups, counted from the first group's: every lane reads a source
 // of its own.
 class SpreadPositions : public PositionOperands {
@@ -209,7 +191,6 @@ class TapOperands : public Operands {
  protected:
   void pack_slowly(const std::vector<LineRun>& runs, int64_t group, int64_t row, int64_t rows,
                    int64_t depth, float* a) const;
-  void pack_points(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a) const;
   // The channel of x that a row reads.
   const float* channel(int64_t group, int64_t row) const;
 

@@ -29,10 +29,6 @@ void TapOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, co
   const Gather& g = p_.gather;
   TapScratch& scratch = thread_scratch();
   scratch.measured = false;
-  if (g.one_inside()) {
-    pack_points(row, rows, k, depth, a);
-    return round(a, rows * depth);
-  }
   Window& window = scratch.window;
   const bool windowed = window.plan(g, p_.x, k, depth, Window::Order::kPositions);
   scratch.measured = windowed && window.settled();
@@ -49,20 +45,6 @@ void TapOperands::pack_a(int64_t row, int64_t rows, int64_t k, int64_t depth, co
     window.copy(kernels_, g.tap_at((row + r) % g.kernel_volume()), a + r * depth);
   }
   if (!scratch.measured) round(a, rows * depth);
-}
-
-// A kernel of one tap that is never outside: no window.
-void TapOperands::pack_points(int64_t row, int64_t rows, int64_t k, int64_t depth, float* a) const {
-  const Gather& g = p_.gather;
-  std::vector<LineRun>& runs = thread_scratch().runs;
-  line_runs(g.grid, k, depth, &runs);
-  for (int64_t r = 0; r < rows; ++r, a += depth) {
-    for (const LineRun& run : runs) {
-      const float* from = channel(group_, row + r) + run.n * p_.x.outer;
-      for (int i = 0; i < kSpatial; ++i) from += run.at[i] * g.step[i] * p_.x.spatial[i];
-      copy_run(from, g.step[2] * p_.x.spatial[2], run.count, a + run.first);
-    }
-  }
 }
 
 bool TapOperands::a_range(OperandRange* range) const {

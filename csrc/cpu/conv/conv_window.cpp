@@ -16,8 +16,7 @@ void copy_strided(const float* from, int64_t any_step, int64_t count, float* to)
   for (int64_t i = 0; i < count; ++i) to[i] = from[i * step];
 }
 
-}  // namespace
-
+// to[i] = from[i * step]
 void copy_run(const float* from, int64_t step, int64_t count, float* to) {
   if (step == 1) {
     std::memcpy(to, from, count * sizeof(float));
@@ -29,6 +28,8 @@ void copy_run(const float* from, int64_t step, int64_t count, float* to) {
     copy_strided<0>(from, step, count, to);
   }
 }
+
+}  // namespace
 
 void line_runs(const int64_t* grid, int64_t first, int64_t count, std::vector<LineRun>* runs) {
   runs->clear();

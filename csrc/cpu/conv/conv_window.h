@@ -43,14 +43,6 @@ struct Gather {
     const int64_t at = position * step[axis] + offset;
     return at >= 0 && at < source[axis];
   }
-  // The kernel has one tap, and it reads from inside at every position.
-  bool one_inside() const {
-    bool inside_all = kernel_volume() == 1 && tap_count() == 1;
-    for (int i = 0; i < kSpatial && inside_all; ++i) {
-      inside_all &= taps[i][0].offset == 0 && inside(i, grid[i] - 1, 0);
-    }
-    return inside_all;
-  }
 };
 
 // Consecutive positions of one line of the grid.
@@ -61,9 +53,6 @@ struct LineRun {
 
 // The positions first .. first + count as line runs.
 void line_runs(const int64_t* grid, int64_t first, int64_t count, std::vector<LineRun>* runs);
-
-// to[i] = from[i * step]
-void copy_run(const float* from, int64_t step, int64_t count, float* to);
 
 // The source lines that some positions read, of one channel, with zeros for padding: the element
 // that tap (i, j, k) of position p reads is data()[base()[p] + line(i, j) + column(k)].

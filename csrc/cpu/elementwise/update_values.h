@@ -33,16 +33,40 @@ LPK_HD typename V::U value_of_code(const WordCodes& c, typename V::U code) {
   return above<V>(magnitude, U{} + c.last_number) ? U{} + kNanWord : r | sign;
 }
 
+// Codes of e5m2 are the upper bytes of float16's.
+template <class V>
+LPK_HD typename V::H bytes_as_upper_halves(typename V::B b) {
+#if defined(__AVX512F__)
+  if constexpr (V::kWidth == 16)
+    return (typename V::H)_mm256_slli_epi16(_mm256_cvtepu8_epi16((__m128i)b), 8);
+#endif
+  return words_as_halves<V>(bytes_as_words<V>(b) << 8);
+}
+
+template <class V>
+LPK_HD typename V::B upper_halves_as_bytes(typename V::H h) {
+#if defined(__AVX512F__)
+  if constexpr (V::kWidth == 16)
+    return (typename V::B)_mm256_cvtepi16_epi8(_mm256_srli_epi16((__m256i)h, 8));
+#endif
+  return words_as_bytes<V>(halves_as_words<V>(h) >> 8);
+}
+
 // How the values at one place of an update lie in memory.
 struct Lying {
   int lies;
   int64_t bytes;
+  bool upper_halves;  // codes of e5m2
   WordCodes codes;
 
   Lying(const UpdatePiece& piece, int place)
       : lies(piece.args->lies[place]),
         bytes(piece.args->bytes(place)),
-        codes(number_format(piece.args->quantizer(place))) {}
+        codes(number_format(piece.args->quantizer(place))) {
+    const Format f = number_format(piece.args->quantizer(place));
+    upper_halves = bytes == 1 && f.exp_bits == 5 && f.bias == 15 && f.subnormals &&
+                   f.specials == Specials::kIeee;
+  }
 };
 
 // body(load): load(i) is the vector of values from element i on.
@@ -58,6 +82,11 @@ LPK_HD void with_load(const Lying& how, const void* from, const Body& body) {
     body([&](int64_t i) { return words_of<V, ElementType::kBfloat16>(load<H>(p + 2 * i)); });
   } else if (how.lies == static_cast<int>(ElementType::kFloat32)) {
     body([&](int64_t i) { return load<U>(p + 4 * i); });
+  } else if (how.upper_halves) {
+    body([&](int64_t i) {
+      return words_of<V, ElementType::kFloat16>(
+          bytes_as_upper_halves<V>(load<typename V::B>(p + i)));
+    });
   } else if (how.bytes == 1) {
     using B = typename V::B;
     body([&](int64_t i) { return value_of_code<V>(c, bytes_as_words<V>(load<B>(p + i))); });
@@ -105,6 +134,10 @@ __attribute__((noinline)) void store_values(const Lying& how, const uint32_t* x,
                  [&](int64_t i) { return halves_of<V, ElementType::kBfloat16>(at(i)); });
   } else if (how.lies == static_cast<int>(ElementType::kFloat32)) {
     store_all<V>(count, p, streamed, at);
+  } else if (how.upper_halves) {
+    store_all<V>(count, p, streamed, [&](int64_t i) {
+      return upper_halves_as_bytes<V>(halves_of<V, ElementType::kFloat16>(at(i)));
+    });
   } else if (how.bytes == 1) {
     store_all<V>(count, p, streamed,
                  [&](int64_t i) { return words_as_bytes<V>(code_of<V>(c, at(i))); });
