@@ -6,7 +6,6 @@
 #include "update_values.h"
 
 namespace lpk {
-
 namespace {
 
 // Values of a span: its six words for each leave room in the cache for the lines on their way in.

@@ -33,25 +33,6 @@ LPK_HD typename V::U value_of_code(const WordCodes& c, typename V::U code) {
   return above<V>(magnitude, U{} + c.last_number) ? U{} + kNanWord : r | sign;
 }
 
-// Codes of e5m2 are the upper bytes of float16's.
-template <class V>
-LPK_HD typename V::H bytes_as_upper_halves(typename V::B b) {
-#if defined(__AVX512F__)
-  if constexpr (V::kWidth == 16)
-    return (typename V::H)_mm256_slli_epi16(_mm256_cvtepu8_epi16((__m128i)b), 8);
-#endif
-  return words_as_halves<V>(bytes_as_words<V>(b) << 8);
-}
-
-template <class V>
-LPK_HD typename V::B upper_halves_as_bytes(typename V::H h) {
-#if defined(__AVX512F__)
-  if constexpr (V::kWidth == 16)
-    return (typename V::B)_mm256_cvtepi16_epi8(_mm256_srli_epi16((__m256i)h, 8));
-#endif
-  return words_as_bytes<V>(halves_as_words<V>(h) >> 8);
-}
-
 // How the values at one place of an update lie in memory.
 struct Lying {
   int lies;

@@ -96,6 +96,16 @@ LPK_HD Sixteen::B words_as_bytes<Sixteen>(Sixteen::U x) {
 }
 
 template <>
+LPK_HD Sixteen::H bytes_as_upper_halves<Sixteen>(Sixteen::B b) {
+  return (Sixteen::H)_mm256_slli_epi16(_mm256_cvtepu8_epi16((__m128i)b), 8);
+}
+
+template <>
+LPK_HD Sixteen::B upper_halves_as_bytes<Sixteen>(Sixteen::H h) {
+  return (Sixteen::B)_mm256_cvtepi16_epi8(_mm256_srli_epi16((__m256i)h, 8));
+}
+
+template <>
 LPK_HD Sixteen::U shift_right<Sixteen>(Sixteen::U x, Sixteen::U n) {
   return (Sixteen::U)_mm512_srlv_epi32((__m512i)x, (__m512i)n);
 }

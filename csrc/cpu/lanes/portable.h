@@ -172,6 +172,17 @@ LPK_HD typename V::B words_as_bytes(typename V::U x) {
   }
 }
 
+// Codes of e5m2 are the upper bytes of float16's.
+template <class V>
+LPK_HD typename V::H bytes_as_upper_halves(typename V::B b) {
+  return words_as_halves<V>(bytes_as_words<V>(b) << 8);
+}
+
+template <class V>
+LPK_HD typename V::B upper_halves_as_bytes(typename V::H h) {
+  return words_as_bytes<V>(halves_as_words<V>(h) >> 8);
+}
+
 // Shifts by a count of each lane's own; 32 and more leave nothing.
 template <class V>
 LPK_HD typename V::U shift_right(typename V::U x, typename V::U n) {
