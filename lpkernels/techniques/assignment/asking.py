@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+import re
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
+from lpkernels.arithmetic.text import number, options_of, read_options, whole, written_options
 from lpkernels.techniques.assignment.baselines import amp_like, operator_based, uniform
 from lpkernels.techniques.assignment.demotion import SCORED, Order
 from lpkernels.techniques.assignment.precisions import PAPER, Formats
@@ -82,12 +82,7 @@ class Request:
             )
 
     def __str__(self) -> str:
-        words: list[str] = [self.rule] if self.rule in BASELINES else []
-        for field in fields(self)[1:]:
-            value = getattr(self, field.name)
-            if value != field.default:
-                words.append(f"{field.name}={'none' if value is None else value}")
-        return ",".join(words)
+        return ",".join(written_options(self, _OPTIONS))
 
     @property
     def formats(self) -> Formats:
@@ -117,46 +112,12 @@ def parse_assignment(text: str) -> Request:
 
     Raises: ValueError: a word that means nothing, or twice, or words that do not go together.
     """
-    found: dict[str, Any] = {}
-    for word in text.split(","):
-        name, _, value = (part.strip() for part in word.strip().partition("="))
-        if not value and name in BASELINES:
-            found.setdefault("rule", name)
-            continue
-        if name not in _READ or not value:
-            raise ValueError(
-                f"assignment: expected words such as ratio=0.6, of {', '.join(_READ)}, or one of "
-                f"{', '.join(BASELINES)}; got {word.strip()!r} in {text!r}"
-            )
-        if name in found:
-            raise ValueError(f"assignment: {name} is there twice in {text!r}; give it once")
-        try:
-            found[name] = _READ[name](value)
-        except ValueError as error:
-            raise ValueError(f"assignment: {name} cannot be {value!r}: {error}") from error
-        if name == "file":
-            found["rule"] = "file"
+    # Spaces around commas and equals signs mean nothing.
+    words = re.sub(r"\s*([=,])\s*", r"\1", text.strip()).split(",")
+    found = read_options(text, words, _OPTIONS)
+    if "file" in found:
+        found["rule"] = "file"
     return Request(**found)
-
-
-def _number(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError("expected a finite number")
-    return value
-
-
-_READ: dict[str, Callable[[str], Any]] = {
-    "ratio": _number,
-    "bits": int,
-    "order": str,
-    "seed": int,
-    "promote": lambda text: None if text == "none" else _number(text),
-    "fan_out": str,
-    "low": str,
-    "low_grad": str,
-    "file": str,
-}
 
 
 def _rounded(text: str) -> str:
@@ -165,3 +126,21 @@ def _rounded(text: str) -> str:
 
 def _expected(name: str, choices: tuple[str, ...], got: object) -> str:
     return f"assignment: {name} must be one of {', '.join(choices)}; got {got}"
+
+
+_OPTIONS = options_of(
+    Request,
+    rule={
+        # A file stands for its rule.
+        "default": lambda request: "file" if request.file else "demote",
+        "alone": BASELINES.__contains__,
+        "shown": ", ".join(BASELINES),
+    },
+    ratio={"read": number},
+    bits={"read": whole},
+    seed={"read": whole},
+    promote={
+        "read": lambda text: None if text == "none" else number(text),
+        "write": lambda value: "none" if value is None else str(value),
+    },
+)

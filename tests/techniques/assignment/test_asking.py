@@ -41,13 +41,13 @@ def test_texts_are_read_and_written(text: str, fields: dict[str, Any]) -> None:
 
 
 WRONG = [
-    ("", "expected words such as ratio=0.6"),
-    ("half", "expected words such as ratio=0.6.*got 'half' in 'half'"),
-    ("ratio=", "got 'ratio=' in"),
-    ("size=3", "got 'size=3' in"),
-    ("ratio=0.5,ratio=0.6", "ratio is there twice"),
-    ("ratio=x", "ratio cannot be 'x'"),
-    ("ratio=nan", "ratio cannot be 'nan': expected a finite number"),
+    ("", "cannot read '' in ''; expected uniform, operator_based, amp_like or ratio=<value>"),
+    ("half", "cannot read 'half' in 'half'; expected uniform"),
+    ("ratio=", "cannot read 'ratio=' in"),
+    ("size=3", "cannot read 'size=3' in"),
+    ("ratio=0.5,ratio=0.6", "gives its ratio twice"),
+    ("ratio=x", "cannot read 'ratio=x' in 'ratio=x': expected a finite number"),
+    ("ratio=nan", "cannot read 'ratio=nan' in 'ratio=nan': expected a finite number"),
     ("ratio=1.5", "ratio must be from 0 to 1, got 1.5"),
     ("bits=-1", "bits must be at least 0, got -1"),
     ("promote=2,ratio=1", "promote must be from 0 to 1, or none, got 2"),
