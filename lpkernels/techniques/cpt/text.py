@@ -17,13 +17,12 @@ import numpy as np
 from lpkernels.arithmetic.text import Option, options_of, read_options, whole, written_options
 from lpkernels.techniques.cpt import _checks
 from lpkernels.techniques.cpt.plateau import PrecisionOnPlateau
-from lpkernels.techniques.cpt.schedule import NAMED, Schedule
+from lpkernels.techniques.cpt.schedule import NAMED, Schedule, widths
 from lpkernels.techniques.cpt.scheduler import PrecisionScheduler
-from lpkernels.techniques.cpt.tables import TABLES, accumulator_table, format_table
-from lpkernels.techniques.cpt.targets import Targets
+from lpkernels.techniques.cpt.targets import TABLES, Targets, accumulator_table, format_table
 from lpkernels.techniques.cpt.tracks import Tracks, costs
 
-Pair = tuple[int, int]
+Widths = tuple[int, int]
 
 # The settings that the name of a kind says already.
 _IMPLIED: Mapping[str, Mapping[str, Any]] = {
@@ -43,10 +42,10 @@ _ANY = Schedule((8, 8))
 class _Common:
     """What open and closed loops share: which bits are set, and what they mean."""
 
-    bits: Pair | None = None
-    grad_bits: Pair = (8, 8)
-    weight: Pair | None = None
-    accumulator: Pair | None = None
+    bits: Widths | None = None
+    grad_bits: Widths = (8, 8)
+    weight: Widths | None = None
+    accumulator: Widths | None = None
     accumulators: str = "e8m{bits}"
     formats: str | tuple[tuple[int, str], ...] = ""
     eval_bits: int | None = None
@@ -96,7 +95,7 @@ class OpenLoop(_Common):
         own = self.settings.seed
         base = self.settings.replace(seed=seed if own is None else own)
 
-        def track(pair: Pair | None) -> Schedule | None:
+        def track(pair: Widths | None) -> Schedule | None:
             return None if pair is None else base.replace(bits=pair)
 
         grad_bits = None if self.bits is None else self.grad_bits
@@ -174,11 +173,7 @@ class ClosedLoop(_Common):
             bits=self.bits,
             grad_bits=self.grad_bits[0],
             accumulator_bits=self.accumulator,
-            increment=self.increment,
-            patience=self.patience,
-            threshold=self.threshold,
-            threshold_mode=self.threshold_mode,
-            cooldown=self.cooldown,
+            **{name: getattr(self, name) for name in _own_options("plateau") if name != "every"},
             **self._meaning(),
         )
 
@@ -264,7 +259,7 @@ def _shared_options(falls: bool) -> dict[str, Option]:
     )
 
 
-def _pair(label: str, text: str, falls: bool) -> Pair:
+def _pair(label: str, text: str, falls: bool) -> Widths:
     """ "3-8" as (3, 8), "8" as (8, 8); where it falls the first is the highest."""
     try:
         numbers = [whole(part) for part in text.split("-")]
@@ -276,10 +271,10 @@ def _pair(label: str, text: str, falls: bool) -> Pair:
         if numbers[0] < numbers[1]:
             raise ValueError(f"{label}: expected bits that fall, such as 8-3, got {text!r}")
         numbers.reverse()
-    return _checks.widths(label, (numbers[0], numbers[-1]))
+    return widths(label, (numbers[0], numbers[-1]))
 
 
-def _pair_text(pair: Pair, falls: bool = False) -> str:
+def _pair_text(pair: Widths, falls: bool = False) -> str:
     low, high = pair
     if low == high:
         return str(low)
