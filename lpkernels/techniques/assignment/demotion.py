@@ -247,7 +247,7 @@ class Scores:
 
 
 def scores_of(scores: Scores | Mapping[int, float], groups: Sequence[Group]) -> Mapping[int, float]:
-    """Checked, by group."""
+    """Scores by group, checked against the groups."""
     if isinstance(scores, Scores):
         scores.check(groups)
         return scores.scores

@@ -102,7 +102,7 @@ class Promoter:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where another promoter of the same assignment was.
+        """Takes over the state of another promoter of the same assignment.
 
         Raises: ValueError: promotions of tensors that this assignment lacks or never had low, or
             promotions here already; nothing is changed then.

@@ -28,7 +28,7 @@ class TargetGroup:
 
 
 class PrecisionSetter:
-    """Sets the precision of groups of targets; remembers what it set last."""
+    """Sets the precision of target groups, and remembers the last setting."""
 
     def __init__(
         self,
@@ -99,8 +99,7 @@ class PrecisionSetter:
 
     @property
     def precisions(self) -> list[Precision]:
-        """What each group computes in now, in the order of the groups: those of `layers`, then
-        the others."""
+        """The precision of each target group now: groups of `layers` first, then the others."""
         return list(self._now)
 
     def get_last_bits(self) -> list[tuple[int | None, int | None]]:
@@ -112,8 +111,8 @@ class PrecisionSetter:
         raise NotImplementedError(f"{type(self).__name__} must define state_dict")
 
     def _check_state(self, state_dict: Any, changing: Sequence[str]) -> None:
-        """Raises: TypeError, ValueError: no state of one with the same settings; of the names in
-        `changing` values may differ."""
+        """Raises: TypeError, ValueError: it is not the state of a setter with these settings; only
+        values of the names in `changing` may differ."""
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"load_state_dict: expected a dict, got {type(state_dict).__name__}")
         own = self.state_dict()

@@ -33,7 +33,7 @@ TABLES: Mapping[str, Mapping[int, str]] = {
         6: "fp6_e3m2",
         7: "e3m3_sat",
         8: "e4m3fn_sat",
-    },
+    }
 }
 
 #: A module, an object with set_precision(forward_bits, backward_bits), such a function, or several.
@@ -44,7 +44,7 @@ _OF_MODULES = frozenset(vars(Module()))
 
 
 class Target:
-    """One thing whose precision is set.
+    """A module, an object or a function whose precision a schedule sets.
 
     name: of the module in its model, "" for a function.
     thing: has set_precision, set_accumulator or both; or is a function.

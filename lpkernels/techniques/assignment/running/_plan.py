@@ -151,10 +151,7 @@ def kind_of(value: Any) -> Any:
 
 
 def planned(
-    model: Module,
-    loss: Callable[[Any, Any], Tensor] | None,
-    batch: tuple[Any, Any],
-    grad: bool,
+    model: Module, loss: Callable[[Any, Any], Tensor] | None, batch: tuple[Any, Any], grad: bool
 ) -> RunPlan:
     """The plan for batches such as this one; the model is left as found."""
     recorder, names = followed(model, loss, batch, grad=grad)

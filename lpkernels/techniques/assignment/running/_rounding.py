@@ -190,7 +190,7 @@ class RoundingTable:
         return CopiedCounts(rows, numel)
 
     def as_copied(self, counts: Mapping[str, Count]) -> CopiedCounts:
-        """A copy that reads as these."""
+        """A copy whose `read` gives these counts."""
         rows = torch.zeros((len(self.keys), _COUNTS), dtype=torch.int64, device="cpu")
         numel = [0] * len(self.keys)
         for key, c in counts.items():
@@ -209,7 +209,7 @@ class RoundingTable:
             self.counting = before
 
     def read(self, copied: CopiedCounts) -> dict[str, Count]:
-        """A copy as numbers; it has had a step's time to arrive."""
+        """The counts of a copy by key; the copy has had a step's time to arrive."""
         total = torch.zeros((len(self.keys), _COUNTS), dtype=torch.int64, device="cpu")
         for there, arrived in copied.rows:
             if arrived is not None:

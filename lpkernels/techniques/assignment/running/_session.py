@@ -14,11 +14,7 @@ from lpkernels.arithmetic import Quantizer
 from lpkernels.functional.torch_calls import watching
 from lpkernels.nn.observing.functions import PRODUCTS, name_of, operation_of
 from lpkernels.techniques.assignment.operations import key_of
-from lpkernels.techniques.assignment.running._plan import (
-    ForwardPass,
-    PlannedCall,
-    RunPlan,
-)
+from lpkernels.techniques.assignment.running._plan import ForwardPass, PlannedCall, RunPlan
 from lpkernels.techniques.assignment.running._rounding import Branch, Rounded, RoundingTable
 from lpkernels.techniques.assignment.running.keeping import Keeper
 from lpkernels.techniques.assignment.tracing.makers import changed
@@ -185,13 +181,13 @@ class Session(ForwardPass):
         return replaced
 
     def _back(self, gradient: str) -> Callable[[Tensor], Tensor]:
-        """How the gradient of this key is rounded."""
+        """The function that rounds the gradient `gradient`."""
         passed = gradient in self.plan.passed
         rounded = self._table.passed if passed else self._table.rounded
         return lambda x: rounded(x, gradient)
 
     def _parameter(self, p: Tensor) -> Tensor:
-        """The rounded copy, one for all that read it."""
+        """The rounded copy of a parameter: one copy for all calls that read it."""
         key = self._keys[id(p)]
         if key not in self._rounded:
             gradient = key_of(key.removesuffix(".P"), "grad_weight")
@@ -203,6 +199,6 @@ class Session(ForwardPass):
         return self._rounded[key]
 
     def _copied(self, key: str, y: Tensor) -> None:
-        """y holds the values of that tensor, maybe in memory of its own."""
+        """Notes that y holds the values of the tensor `key`, maybe in memory of its own."""
         if self._keeper is not None and key in self._table.rows:
             self._keeper.copies(y, self._table.quantizers[self._table.rows[key]])

@@ -18,11 +18,7 @@ from lpkernels.functional.recording import first_order
 from lpkernels.functional.unchecked import keeps_codes, rounded_by_row, through_codes
 from lpkernels.nn.observing.tracing import arguments
 from lpkernels.techniques.assignment.operations import canonical, key_of
-from lpkernels.techniques.assignment.running._plan import (
-    ForwardPass,
-    PlannedCall,
-    RunPlan,
-)
+from lpkernels.techniques.assignment.running._plan import ForwardPass, PlannedCall, RunPlan
 from lpkernels.techniques.assignment.running._rounding import RoundingTable
 from lpkernels.techniques.assignment.tracing.makers import changed
 from lpkernels.techniques.assignment.tracing.parts import cross_entropy

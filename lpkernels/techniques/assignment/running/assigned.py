@@ -89,7 +89,7 @@ def assign(
 
 
 class Assigned:
-    """What `assign` makes."""
+    """A model and its loss under an assignment; `assign` makes it."""
 
     def __init__(
         self,
@@ -120,12 +120,12 @@ class Assigned:
 
     @property
     def assignment(self) -> Assignment:
-        """The one that the next step runs under."""
+        """The assignment of the next step."""
         return self._promoter.assignment
 
     @property
     def promotions(self) -> list[Promotion]:
-        """So far, in order; step counts calls of `step`."""
+        """The promotions so far, in order; their step is a number of calls of `step`."""
         return self._promoter.promotions
 
     @property
@@ -261,7 +261,7 @@ class Assigned:
         return {"promoter": self._promoter.state_dict(), "waiting": waiting}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where another one of the same assignment was; between steps.
+        """Takes over the state of another object of the same assignment; call it between steps.
 
         Raises: ValueError: of another assignment, or this one has promoted already.
         """
@@ -314,7 +314,7 @@ class Assigned:
         return known[0].device if known else torch.device("cpu")
 
     def _plan(self, loss: Callable[[Any, Any], Tensor] | None, input: Any, target: Any) -> RunPlan:
-        """Of batches of these sizes, in the modes that the modules are in."""
+        """The run plan of batches of these sizes, in the modes of the modules."""
         kind = self._kind(loss, input, target)
         if kind not in self._plans:
             plan = planned(self.model, loss, (input, target), torch.is_grad_enabled())

@@ -41,12 +41,12 @@ class Memory:
 
     @property
     def bytes(self) -> int:
-        """All of it."""
+        """Codes and all else, in bytes."""
         return self.packed + self.whole
 
     @property
     def bits(self) -> int:
-        """All of it."""
+        """Codes and all else, in bits."""
         return 8 * self.bytes
 
 
@@ -148,7 +148,7 @@ class MemoryView:
 
     @classmethod
     def of(cls, x: Tensor) -> MemoryView:
-        """x's."""
+        """The place of x."""
         return cls(x.shape, x.stride(), int(x.storage_offset()), x.dtype)
 
     def within(self, x: Tensor) -> Tensor:
@@ -182,7 +182,7 @@ class SavedTensor:
         vars(other).update(mine)
 
     def tensor(self) -> Tensor:
-        """What stands here."""
+        """The tensor that autograd asked to keep."""
         if self._codes is None:
             assert self.value is not None
             return self.value

@@ -89,7 +89,7 @@ class Recorder(Visitor):
             self._flow.made(x, step)
 
     def step_of(self, loss: Tensor) -> TracedOp:
-        """Raises: ValueError: no step made it."""
+        """The step that made the loss.  Raises: ValueError: no step made it."""
         maker = self._flow.maker(loss)
         if not isinstance(maker, TracedOp):
             raise ValueError(
@@ -133,7 +133,7 @@ class Recorder(Visitor):
                 self._note_kept(call, self.steps[before:], reads.arguments, saved)
 
     def _place(self, result: Any, entered: list[Tensor], made: list[Tensor]) -> None:
-        """Where the call that was met last has its new values."""
+        """Notes where the last call has its new values: in its result or in its arguments."""
         met = self.calls[-1]
         # What works in place may return what it changed.
         places: tuple[tuple[ResultPlace, Any], ...] = (("argument", entered), ("result", result))
