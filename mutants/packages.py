@@ -123,13 +123,12 @@ GROUPS = (
     ),
     Group(
         "techniques",
-        tuple(f"{_TECHNIQUES}/cpt/{name}.py" for name in ("schedule", "profiles", "cost")),
+        tuple(f"{_TECHNIQUES}/cpt/{name}.py" for name in ("schedule", "tracks")),
         ("tests/techniques/cpt",),
     ),
     Group(
         "techniques",
         (
-            f"{_TECHNIQUES}/assignment/knapsack.py",
             f"{_TECHNIQUES}/assignment/demotion.py",
             f"{_TECHNIQUES}/assignment/scoring",
         ),

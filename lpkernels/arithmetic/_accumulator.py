@@ -5,8 +5,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from lpkernels.arithmetic import _operands
-from lpkernels.arithmetic._text import PlainValues
+from lpkernels.arithmetic._quantizer import ROUNDING_OPTIONS
 from lpkernels.arithmetic.integers import InAccumulator
+from lpkernels.arithmetic.text import PlainValues, options_of, whole, written_options
 from lpkernels.formats import (
     FP32,
     AffineFormat,
@@ -255,27 +256,8 @@ class Accumulator(PlainValues):
 
     def __str__(self) -> str:
         name = "native" if self.order == "native" else str(self.fmt)
-        parts = [name if self.chunk is None else f"{name}_chunk{self.chunk}"]
-        if self.rounding != "nearest_even":
-            parts.append(self.rounding)
-        if self.product is not None:
-            parts.append(f"product={self.product}")
-        if self.product_rounding != "nearest_even":
-            parts.append(f"product_rounding={self.product_rounding}")
-        if self.outer is not None and self.outer != self.fmt:
-            parts.append(f"outer={self.outer}")
-        if self.outermost_rounding != self.rounding:
-            parts.append(f"outer_rounding={self.outer_rounding}")
-        if self.order in ("pairwise", "compensated"):
-            parts.append(f"order={self.order}")
-        if self.block is not None:
-            parts.append(f"block={self.block}:aligned_bits={self.aligned_bits}")
-        parts.extend(_operands.text(self))
-        if self.random_bits != 8:
-            parts.append(f"bits={self.random_bits}")
-        if self.rng != "fast":
-            parts.append(self.rng)
-        return ":".join(parts)
+        head = name if self.chunk is None else f"{name}_chunk{self.chunk}"
+        return ":".join([head, *written_options(self, ACCUMULATOR_OPTIONS)])
 
     def to_ints(self) -> tuple[int, ...]:
         """35 integers: order, chunk (0: none), rounding, product_rounding, random_bits, rng,
@@ -324,6 +306,23 @@ def _needs_chunk(name: str, value: object) -> None:
 
 def _optional_int(name: str, value: int | None, largest: int) -> int | None:
     return None if value is None else checked_int("Accumulator", name, value, 1, largest)
+
+
+#: What follows the format and the chunk in a text.
+ACCUMULATOR_OPTIONS = options_of(
+    Accumulator,
+    chunk=None,
+    fmt=None,
+    outer={"default": lambda acc: acc.outer and acc.fmt},
+    outer_rounding={"default": lambda acc: acc.outer_rounding and acc.rounding},
+    # The head says that an order is native.
+    order={"default": lambda acc: acc.order if acc.order == "native" else "sequential"},
+    block={"read": whole},
+    aligned_bits={"read": whole},
+    operands={"write": _operands.formats_text},
+    least_exponent={"read": whole},
+    **ROUNDING_OPTIONS,
+)
 
 
 @lru_cache(maxsize=1024)

@@ -3,9 +3,9 @@
 import re
 from functools import lru_cache
 
-from lpkernels.arithmetic._accumulator import Accumulator
-from lpkernels.arithmetic._text import parse_options
+from lpkernels.arithmetic._accumulator import ACCUMULATOR_OPTIONS, Accumulator
 from lpkernels.arithmetic._units import UNITS
+from lpkernels.arithmetic.text import read_options
 from lpkernels.formats import Format, FormatLike, as_format
 from lpkernels.formats.checks import did_you_mean
 from lpkernels.formats.elsewhere import name_here, unless_dtype
@@ -32,19 +32,6 @@ NAMED_ACCUMULATORS: dict[str, Accumulator] = {
 }
 
 _HEAD = re.compile(r"(.+?)(?:_chunk(\d+))?")
-_KEYS = (
-    "product",
-    "product_rounding",
-    "outer",
-    "outer_rounding",
-    "order",
-    "block",
-    "aligned_bits",
-    "operands",
-    "least_exponent",
-    "interleaved",
-    "bits",
-)
 
 
 def accumulator(name: str) -> Accumulator:
@@ -65,7 +52,7 @@ def _named_or_parsed(name: str) -> Accumulator:
     if name in NAMED_ACCUMULATORS:
         return NAMED_ACCUMULATORS[name]
     head, *parts = name.split(":")
-    options = parse_options(name, parts, _KEYS)
+    options = read_options(name, parts, ACCUMULATOR_OPTIONS)
     match = _HEAD.fullmatch(head)
     fmt, chunk = match.groups() if match else ("", None)
     native = fmt == "native"
@@ -80,27 +67,9 @@ def _named_or_parsed(name: str) -> Accumulator:
             "units`, native, and <format>[_chunk<n>][:<rounding>], as e6m9_chunk64:toward_zero; "
             f"help(lpkernels.Accumulator) has the other options ({error})"
         ) from error
-    return Accumulator(
-        sum_format,
-        options.get("rounding", "nearest_even"),
-        product=options.get("product"),
-        product_rounding=options.get("product_rounding", "nearest_even"),
-        chunk=None if chunk is None else int(chunk),
-        outer=options.get("outer"),
-        outer_rounding=options.get("outer_rounding"),
-        order="native" if native else options.get("order", "sequential"),
-        block=_number(options, "block"),
-        aligned_bits=_number(options, "aligned_bits"),
-        operands=options.get("operands"),
-        least_exponent=_number(options, "least_exponent"),
-        interleaved=_number(options, "interleaved") or 1,
-        random_bits=int(options.get("bits", 8)),
-        rng=options.get("rng", "fast"),
-    )
-
-
-def _number(options: dict[str, str], key: str) -> int | None:
-    return int(options[key]) if key in options else None
+    if native:
+        options["order"] = "native"
+    return Accumulator(sum_format, chunk=None if chunk is None else int(chunk), **options)
 
 
 def as_accumulator(acc: Accumulator | FormatLike | None) -> Accumulator:

@@ -66,19 +66,20 @@ def check_combination(acc: Accumulator) -> None:
         _needs_operands("least_exponent", acc.least_exponent, None)
         _needs_operands("interleaved", acc.interleaved, 1)
         return
+    given = formats_text(acc.operands)
     if acc.block is None:
         raise ValueError(
-            f"Accumulator: operands={_formats(acc)} align the products of a block; pass block and "
+            f"Accumulator: operands={given} align the products of a block; pass block and "
             "aligned_bits too, for example block=16, aligned_bits=25, or drop operands"
         )
     if acc.product is not None:
         raise ValueError(
-            f"Accumulator: operands={_formats(acc)} have exact products, got product="
+            f"Accumulator: operands={given} have exact products, got product="
             f"{acc.product}; drop one of them"
         )
     if not isinstance(acc.fmt, FloatFormat):
         raise ValueError(
-            f"Accumulator: operands={_formats(acc)} align the running sum by its exponent, got fmt="
+            f"Accumulator: operands={given} align the running sum by its exponent, got fmt="
             f"{acc.fmt}; use a FloatFormat"
         )
     if acc.interleaved > 1:
@@ -107,21 +108,10 @@ def _check_interleaved(acc: Accumulator, block: int) -> None:
         )
 
 
-def _formats(acc: Accumulator) -> str:
-    left, right = map(str, acc.operands or ())
+def formats_text(operands: tuple[FloatFormat, FloatFormat]) -> str:
+    """Both formats as `checked_formats` reads them."""
+    left, right = map(str, operands)
     return left if left == right else f"{left},{right}"
-
-
-def text(acc: Accumulator) -> list[str]:
-    """The parts of the text form."""
-    if acc.operands is None:
-        return []
-    parts = [f"operands={_formats(acc)}"]
-    if acc.least_exponent is not None:
-        parts.append(f"least_exponent={acc.least_exponent}")
-    if acc.interleaved != 1:
-        parts.append(f"interleaved={acc.interleaved}")
-    return parts
 
 
 def integers(acc: Accumulator) -> tuple[int, ...]:

@@ -4,8 +4,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from lpkernels.arithmetic._text import PlainValues, checked_text, parse_options
 from lpkernels.arithmetic.integers import InQuantizer
+from lpkernels.arithmetic.text import (
+    PlainValues,
+    checked_text,
+    options_of,
+    read_options,
+    whole,
+    written_options,
+)
 from lpkernels.formats import Format, FormatLike, as_format, format_from_ints, parse_format
 from lpkernels.formats.checks import checked_int, set_fields
 from lpkernels.formats.elsewhere import unless_dtype
@@ -84,14 +91,7 @@ class Quantizer(PlainValues):
         return _parse_quantizer(checked_text("Quantizer.parse", text, "'<format>[:<rounding>]'"))
 
     def __str__(self) -> str:
-        parts = [str(self.fmt)]
-        if self.rounding != "nearest_even":
-            parts.append(self.rounding)
-        if self.random_bits is not None:
-            parts.append(f"bits={self.random_bits}")
-        if self.rng != "fast":
-            parts.append(self.rng)
-        return ":".join(parts)
+        return ":".join([str(self.fmt), *written_options(self, _OPTIONS)])
 
     def to_ints(self) -> tuple[int, ...]:
         """The format's 8 or 16 integers, then rounding, random_bits (32 for None), rng, 0."""
@@ -141,11 +141,14 @@ def as_quantizer(quantizer: Quantizer | FormatLike) -> Quantizer:
 @lru_cache(maxsize=1024)
 def _parse_quantizer(text: str) -> Quantizer:
     name, *parts = text.split(":")
-    options = parse_options(text, parts, ("bits",))
-    bits = options.get("bits")
-    return Quantizer(
-        parse_format(name),
-        options.get("rounding", "nearest_even"),
-        random_bits=None if bits is None else int(bits),
-        rng=options.get("rng", "fast"),
-    )
+    given = read_options(text, parts, _OPTIONS)
+    return Quantizer(parse_format(name), **given)
+
+
+#: What the texts of a Quantizer and of an Accumulator share.
+ROUNDING_OPTIONS: dict[str, dict[str, Any]] = {
+    "rounding": {"alone": lambda word: word not in RNGS, "shown": "a rounding"},
+    "rng": {"alone": RNGS.__contains__, "shown": "'philox'"},
+    "random_bits": {"name": "bits", "read": whole},
+}
+_OPTIONS = options_of(Quantizer, **ROUNDING_OPTIONS)

@@ -49,7 +49,7 @@ def assign(
         typer.Option(
             callback=valid(_order),
             help="decreasing (size, the paper's), increasing, random, sensitivity (an exact "
-            "knapsack of scores), sensitivity_prefix; or a rule that needs no ratio: uniform, "
+            "knapsack of scores); or a rule that needs no ratio: uniform, "
             "operator_based, amp_like.",
         ),
     ] = "decreasing",

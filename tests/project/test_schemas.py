@@ -23,7 +23,7 @@ from lpkernels.experiments.sweeps.study import read_study
 from lpkernels.experiments.sweeps.unit_comparison import read_comparison
 from lpkernels.schemas import KINDS, MIGRATIONS, Migration, all_current, schema
 from lpkernels.techniques.assignment import Assignment, group
-from lpkernels.techniques.assignment.sensitivity import Scores
+from lpkernels.techniques.assignment.demotion import Scores
 from lpkernels.techniques.loss_scaling import Report
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, TrainingRecipe
 from tests.support.commands import call, sentence

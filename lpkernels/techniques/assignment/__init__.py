@@ -4,15 +4,11 @@ Source: Lee, Sharma, Aiken 2023, "Training with Mixed-Precision Floating-Point A
 arXiv 2301.13464.
 """
 
+from lpkernels.techniques.assignment.asking import amp_like, operator_based, uniform
 from lpkernels.techniques.assignment.assignment import Assignment
-from lpkernels.techniques.assignment.baselines import amp_like, operator_based, uniform
-from lpkernels.techniques.assignment.curve import Point, curve
-from lpkernels.techniques.assignment.demotion import demote
-from lpkernels.techniques.assignment.grouping import Group, TensorSpec, group
-from lpkernels.techniques.assignment.keeping import kept_memory
-from lpkernels.techniques.assignment.ops import Kept, Op
-from lpkernels.techniques.assignment.pins import Pins
-from lpkernels.techniques.assignment.precisions import PAPER, Formats
+from lpkernels.techniques.assignment.demotion import Scores, demote
+from lpkernels.techniques.assignment.operations import Group, Kept, Op, TensorSpec, group
+from lpkernels.techniques.assignment.precisions import PAPER, Formats, Pins
 from lpkernels.techniques.assignment.promotion import Promoter, Promotion
 from lpkernels.techniques.assignment.running import (
     Assigned,
@@ -22,10 +18,10 @@ from lpkernels.techniques.assignment.running import (
     StepResult,
     assign,
     audit,
+    kept_memory,
     train_with_assignment,
 )
 from lpkernels.techniques.assignment.scoring import score
-from lpkernels.techniques.assignment.sensitivity import Scores
 from lpkernels.techniques.assignment.tracing import trace
 
 __all__ = [
@@ -40,7 +36,6 @@ __all__ = [
     "Memory",
     "Op",
     "Pins",
-    "Point",
     "Promoter",
     "Promotion",
     "Scores",
@@ -49,7 +44,6 @@ __all__ = [
     "amp_like",
     "assign",
     "audit",
-    "curve",
     "demote",
     "group",
     "kept_memory",

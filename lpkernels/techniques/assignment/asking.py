@@ -1,15 +1,134 @@
-"""An assignment as it is asked for, in one line of text."""
+"""Assignments that need no budget, and any assignment as one line of text asks for it."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from lpkernels.techniques.assignment.baselines import amp_like, operator_based, uniform
-from lpkernels.techniques.assignment.demotion import SCORED, Order
-from lpkernels.techniques.assignment.precisions import PAPER, Formats
+from lpkernels.arithmetic.text import number, options_of, read_options, whole, written_options
+from lpkernels.techniques.assignment.assignment import Assignment
+from lpkernels.techniques.assignment.demotion import Order, check_demand
+from lpkernels.techniques.assignment.operations import (
+    FOLLOWS_ITS_INPUTS,
+    Group,
+    Kind,
+    Op,
+    checked_ops,
+    group,
+    key_of,
+)
+from lpkernels.techniques.assignment.precisions import NONE, PAPER, Formats, Pins, held, tie, ties
+
+
+def uniform(
+    ops: Sequence[Op],
+    precision: Literal["low", "high"] = "low",
+    *,
+    formats: Formats = PAPER,
+    pins: Pins = NONE,
+) -> Assignment:
+    """All tensors in one precision, but for pinned tensors and tensors of unknown operations.
+
+    The paper's 8 bits without arguments; its float32 as
+    uniform(ops, "high", formats=Formats.same("fp32")).
+
+    Raises: TypeError, ValueError: Ops that do not fit together, another precision, a glob that
+        matches nothing.
+    """
+    if precision not in ("low", "high"):
+        raise ValueError(f"uniform: precision must be 'low' or 'high', got {precision!r}")
+    groups = group(ops)
+    low = [t.key for each in groups for t in each.tensors] if precision == "low" else []
+    made = _assignment(groups, low, formats, pins)
+    lowered = [each.index for each in made.groups if any(t.key in made.low for t in each.tensors)]
+    return Assignment(made.groups, made.low, tuple(lowered) if low else (), formats, pins)
+
+
+def operator_based(ops: Sequence[Op], *, formats: Formats = PAPER, pins: Pins = NONE) -> Assignment:
+    """Low precision for what enters a GEMM, forward and backward; the ends stay high.
+
+    Low are the weights of GEMMs and their gradients, every result that a GEMM reads, and the
+    gradient of a GEMM's result. Of these, high again are the network's inputs; operations that read
+    an input, with their weights; all tensors of the last group; and the results, with gradients,
+    that operations of the last group read.
+
+    Source: the baseline pi_op of Lee, Sharma, Aiken 2023 (arXiv 2301.13464), as in their released
+        code, after Sun et al. 2019 (HFP8).
+    Raises: TypeError, ValueError: Ops that do not fit together, a glob that matches nothing.
+    """
+    ops = checked_ops("operator_based", ops)
+    groups = group(ops)
+    low = _entering_gemms(ops) - _ends(ops, groups)
+    return _assignment(groups, low, formats, pins)
+
+
+def amp_like(ops: Sequence[Op], *, formats: Formats = PAPER, pins: Pins = NONE) -> Assignment:
+    """Our reading of the paper's baseline after torch.amp, which its release cannot run.
+
+    It is as `operator_based`, and more tensors are low: the results of GEMMs, and results and
+    gradients of the operations that torch.amp leaves in the type of their inputs or casts to the
+    widest of them (activations, pooling, sums, products, concatenation). Norms, softmax and losses
+    stay high, as do the ends. Ops without a name of their operation count as none of these.
+
+    Source: none runs: the released code of Lee, Sharma, Aiken 2023 names the baseline (pi_op') and
+        has no implementation, so this is ours and no figure of the paper belongs to it.
+    Raises: TypeError, ValueError: Ops that do not fit together, a glob that matches nothing.
+    """
+    ops = checked_ops("amp_like", ops)
+    groups = group(ops)
+    low = _entering_gemms(ops)
+    low |= {
+        key
+        for op in ops
+        if op.is_gemm or op.operation in FOLLOWS_ITS_INPUTS
+        for key in _of_result(op.name)
+    }
+    return _assignment(groups, low - _ends(ops, groups), formats, pins)
+
+
+def _entering_gemms(ops: Sequence[Op]) -> set[str]:
+    gemms = [op for op in ops if op.is_gemm]
+    read = {name for op in gemms for name in op.inputs}
+    low = {key_of(name, "activation") for name in read}
+    low |= {key_of(op.name, "grad_activation") for op in gemms}
+    return low | {key for op in gemms for key in _of_params(op)}
+
+
+def _ends(ops: Sequence[Op], groups: Sequence[Group]) -> set[str]:
+    """Keys that stay high at both ends of the network."""
+    in_last = {tensor.key for tensor in groups[-1].tensors}
+    last = [op for op in ops if key_of(op.name, "activation") in in_last]
+    inputs = {op.name for op in ops if not op.inputs}
+    first = [op for op in ops if inputs & set(op.inputs)]
+    results = inputs | {op.name for op in (*first, *last)}
+    results |= {name for op in last for name in op.inputs}
+    high = {key for name in results for key in _of_result(name)}
+    return high | {key for op in (*first, *last) for key in _of_params(op)}
+
+
+def _of_result(name: str) -> tuple[str, str]:
+    return key_of(name, "activation"), key_of(name, "grad_activation")
+
+
+def _of_params(op: Op) -> list[str]:
+    kinds: tuple[Kind, ...] = ("weight", "grad_weight")
+    return [key_of(name, kind) for name in op.full_params for kind in kinds]
+
+
+def _assignment(
+    groups: Sequence[Group], low: Iterable[str], formats: Formats, pins: Pins
+) -> Assignment:
+    """The assignment with what pins hold; tied tensors that would differ are all high."""
+    kept = held(groups, pins)
+    keys = [tensor.key for each in groups for tensor in each.tensors]
+    chosen = (set(low) | kept.low) - kept.high
+    for together in ties(pins, keys):
+        if not together <= chosen:
+            chosen -= together
+    return Assignment(tie(groups, pins), frozenset(chosen), (), formats, pins)
+
 
 Rule = Literal["demote", "uniform", "operator_based", "amp_like", "file"]
 #: Rules that need no budget.
@@ -43,8 +162,6 @@ class Request:
     def __post_init__(self) -> None:
         if self.rule not in get_args(Rule):
             raise ValueError(_expected("rule", get_args(Rule), self.rule))
-        if self.order not in get_args(Order):
-            raise ValueError(_expected("order", get_args(Order), self.order))
         if self.fan_out not in ("sum", "branches"):
             raise ValueError(_expected("fan_out", ("sum", "branches"), self.fan_out))
         if self.promote is not None and not 0 <= self.promote <= 1:
@@ -53,41 +170,18 @@ class Request:
             )
         if (self.rule == "file") != bool(self.file):
             raise ValueError("assignment: file=<path> stands for a rule; give the path alone")
-        self._check_demotion()
+        if self.rule == "demote":
+            check_demand("assignment", self.ratio, self.bits, self.order, self.seed)
+        given = [f.name for f in fields(self)[1:5] if getattr(self, f.name) != f.default]
+        if given and self.rule != "demote":
+            raise ValueError(
+                f"assignment: {self.rule} takes no {' and no '.join(given)}; leave it out"
+            )
         # An impossible format is found here, before the network is there.
         _ = self.formats
 
-    def _check_demotion(self) -> None:
-        asked = [self.ratio, self.bits]
-        if self.rule != "demote":
-            given = [f.name for f in fields(self)[1:5] if getattr(self, f.name) != f.default]
-            if given:
-                raise ValueError(
-                    f"assignment: {self.rule} takes no {' and no '.join(given)}; leave it out"
-                )
-            return
-        if sum(each is not None for each in asked) != 1:
-            raise ValueError(
-                f"assignment: give ratio or bits, one of them, or {', '.join(BASELINES)} or "
-                f"file=<path>; got ratio={self.ratio} and bits={self.bits}"
-            )
-        if self.ratio is not None and not 0 <= self.ratio <= 1:
-            raise ValueError(f"assignment: ratio must be from 0 to 1, got {self.ratio}")
-        if self.bits is not None and self.bits < 0:
-            raise ValueError(f"assignment: bits must be at least 0, got {self.bits}")
-        if (self.order == "random") != (self.seed is not None):
-            raise ValueError(
-                "assignment: order=random takes a seed, and no other order does; got "
-                f"order={self.order} and seed={self.seed}"
-            )
-
     def __str__(self) -> str:
-        words: list[str] = [self.rule] if self.rule in BASELINES else []
-        for field in fields(self)[1:]:
-            value = getattr(self, field.name)
-            if value != field.default:
-                words.append(f"{field.name}={'none' if value is None else value}")
-        return ",".join(words)
+        return ",".join(written_options(self, _OPTIONS))
 
     @property
     def formats(self) -> Formats:
@@ -105,7 +199,7 @@ class Request:
     @property
     def needs_scores(self) -> bool:
         """Whether groups are scored for it."""
-        return self.rule == "demote" and self.order in SCORED
+        return self.rule == "demote" and self.order == "sensitivity"
 
 
 def parse_assignment(text: str) -> Request:
@@ -117,46 +211,12 @@ def parse_assignment(text: str) -> Request:
 
     Raises: ValueError: a word that means nothing, or twice, or words that do not go together.
     """
-    found: dict[str, Any] = {}
-    for word in text.split(","):
-        name, _, value = (part.strip() for part in word.strip().partition("="))
-        if not value and name in BASELINES:
-            found.setdefault("rule", name)
-            continue
-        if name not in _READ or not value:
-            raise ValueError(
-                f"assignment: expected words such as ratio=0.6, of {', '.join(_READ)}, or one of "
-                f"{', '.join(BASELINES)}; got {word.strip()!r} in {text!r}"
-            )
-        if name in found:
-            raise ValueError(f"assignment: {name} is there twice in {text!r}; give it once")
-        try:
-            found[name] = _READ[name](value)
-        except ValueError as error:
-            raise ValueError(f"assignment: {name} cannot be {value!r}: {error}") from error
-        if name == "file":
-            found["rule"] = "file"
+    # Spaces around commas and equals signs mean nothing.
+    words = re.sub(r"\s*([=,])\s*", r"\1", text.strip()).split(",")
+    found = read_options(text, words, _OPTIONS)
+    if "file" in found:
+        found["rule"] = "file"
     return Request(**found)
-
-
-def _number(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError("expected a finite number")
-    return value
-
-
-_READ: dict[str, Callable[[str], Any]] = {
-    "ratio": _number,
-    "bits": int,
-    "order": str,
-    "seed": int,
-    "promote": lambda text: None if text == "none" else _number(text),
-    "fan_out": str,
-    "low": str,
-    "low_grad": str,
-    "file": str,
-}
 
 
 def _rounded(text: str) -> str:
@@ -165,3 +225,21 @@ def _rounded(text: str) -> str:
 
 def _expected(name: str, choices: tuple[str, ...], got: object) -> str:
     return f"assignment: {name} must be one of {', '.join(choices)}; got {got}"
+
+
+_OPTIONS = options_of(
+    Request,
+    rule={
+        # A file stands for its rule.
+        "default": lambda request: "file" if request.file else "demote",
+        "alone": BASELINES.__contains__,
+        "shown": ", ".join(BASELINES),
+    },
+    ratio={"read": number},
+    bits={"read": whole},
+    seed={"read": whole},
+    promote={
+        "read": lambda text: None if text == "none" else number(text),
+        "write": lambda value: "none" if value is None else str(value),
+    },
+)

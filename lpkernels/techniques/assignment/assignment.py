@@ -1,17 +1,31 @@
-"""An assignment: which tensors are in low precision, and what that saves."""
+"""An assignment: which tensors are in low precision, what that saves, its file and its table."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any, get_args
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.techniques.assignment import _saving, _table
-from lpkernels.techniques.assignment.grouping import Group, TensorSpec
-from lpkernels.techniques.assignment.pins import NONE, Held, Pins, held, ties
-from lpkernels.techniques.assignment.precisions import PAPER, Formats
+from lpkernels.schemas import schema
+from lpkernels.techniques._table import aligned
+from lpkernels.techniques.assignment.operations import Group, Kind, TensorSpec, regroup
+from lpkernels.techniques.assignment.precisions import (
+    NONE,
+    PAPER,
+    Formats,
+    PinnedKeys,
+    Pins,
+    held,
+    named,
+    ties,
+)
+from lpkernels.techniques.saving import read
+
+_WHAT = "lpkernels assignment"
 
 
 @dataclass(frozen=True)
@@ -35,7 +49,7 @@ class Assignment:
     pins: Pins = NONE
 
     def __str__(self) -> str:
-        return _table.table(self)
+        return _table(self)
 
     @cached_property
     def tensors(self) -> dict[str, TensorSpec]:
@@ -50,7 +64,7 @@ class Assignment:
         return tuple(result.key.removesuffix(".Y") for result in results)
 
     @cached_property
-    def held(self) -> Held:
+    def held(self) -> PinnedKeys:
         """The keys of the tensors that stay in their precision."""
         return held(self.groups, self.pins)
 
@@ -123,28 +137,53 @@ class Assignment:
 
         Raises: ValueError: tensors that only one of the two has, or of other sizes.
         """
-        _saving.check_same(self.groups, groups)
+        _check_same(self.groups, groups)
 
     def check_keys(self, groups: Sequence[Group]) -> None:
         """Checks that the assignment is of the network with these groups, at whatever batch size.
 
         Raises: ValueError: tensors that only one of the two has, or parameters of other sizes.
         """
-        _saving.check_same(self.groups, groups, kinds=("weight", "grad_weight"))
+        _check_same(self.groups, groups, kinds=("weight", "grad_weight"))
 
     def save(self, path: str | Path) -> None:
         """Writes it as JSON."""
-        _saving.write(path, _saving.to_json(self))
+        kinds = get_args(Kind)
+        write(
+            path,
+            {
+                "what": _WHAT,
+                "schema": schema(_WHAT),
+                "formats": {k: [str(each) for each in getattr(self.formats, k)] for k in kinds},
+                "pins": {name: list(getattr(self.pins, name)) for name in ("high", "low", "tied")},
+                "low_groups": list(self.low_groups),
+                "tensors": [
+                    [t.key, t.kind, t.numel, t.group, t.known, t.key in self.low]
+                    for t in self.tensors.values()
+                ],
+            },
+        )
 
     @classmethod
     def load(cls, path: str | Path, groups: Sequence[Group] | None = None) -> Assignment:
         """Reads what `save` wrote.
 
         groups: of the model that it is for: group(trace(model, loss, batch)). None: not checked.
-        Raises: ValueError: no file of an assignment, or one of another model or batch.
+        Raises: ValueError: no file of an assignment, one that was changed to make no sense, or one
+            of another model or batch.
         """
-        fields = _saving.from_json(path)
-        found = cls(**fields)
+        values = read(path, _WHAT, f"an {_WHAT}", "its save()", key="what")
+        try:
+            rows = [(TensorSpec(*row[:5]), row[5]) for row in values["tensors"]]
+            found = cls(
+                regroup(tensor for tensor, _ in rows),
+                frozenset(tensor.key for tensor, is_low in rows if is_low),
+                tuple(values["low_groups"]),
+                Formats(**{kind: tuple(pair) for kind, pair in values["formats"].items()}),
+                Pins(**values["pins"]),
+            )
+        except (KeyError, TypeError, IndexError) as error:
+            raise ValueError(f"{path}: a field is missing or of another type: {error}") from error
         if groups is not None:
             found.check(groups)
         return found
@@ -153,6 +192,73 @@ class Assignment:
         if key not in self.tensors:
             raise ValueError(
                 f"assignment: no tensor has the key {key!r}; keys are such as "
-                f"{', '.join(repr(known) for known in list(self.tensors)[:4])}"
+                f"{', '.join(map(repr, list(self.tensors)[:4]))}"
             )
         return self.tensors[key]
+
+
+def write(path: str | Path, values: dict[str, Any]) -> None:
+    """Writes JSON, with each list or mapping inside on one line."""
+    # One tensor a line: a change shows as that line.
+    lines = []
+    for key, value in values.items():
+        text = json.dumps(value)
+        if key == "tensors":
+            text = "[\n" + ",\n".join(f"  {json.dumps(row)}" for row in value) + "\n]"
+        lines.append(f"{json.dumps(key)}: {text}")
+    Path(path).write_text("{" + ",\n".join(lines) + "}\n", encoding="utf-8")
+
+
+def _check_same(
+    mine: Sequence[Group], model: Sequence[Group], *, kinds: Sequence[Kind] = get_args(Kind)
+) -> None:
+    """Raises: ValueError: the groups do not hold the same tensors; those of these kinds, of the
+    same sizes."""
+    of_mine, of_model = (_sizes(groups) for groups in (mine, model))
+    missing, extra = of_model.keys() - of_mine.keys(), of_mine.keys() - of_model.keys()
+    if missing or extra:
+        lacking = {"it lacks ": missing, "the model lacks ": extra}
+        told = " and ".join(who + named(keys) for who, keys in lacking.items() if keys)
+        raise ValueError(
+            f"assignment: it is of another model: {told}; trace the model and demote its own groups"
+        )
+    other = [key for key, size in of_model.items() if of_mine[key] != size and size[0] in kinds]
+    if other:
+        key = other[0]
+        weights = any(of_model[each][0] in ("weight", "grad_weight") for each in other)
+        raise ValueError(
+            f"assignment: it is of another {'model' if weights else 'batch'}: {len(other)} tensors "
+            f"have other sizes; {key!r} has {of_mine[key][1]} elements in it and {of_model[key][1]}"
+            " in the model; trace with the batch it was made for, or make it again"
+        )
+
+
+def _sizes(groups: Sequence[Group]) -> dict[str, tuple[str, int]]:
+    return {t.key: (t.kind, t.numel) for group in groups for t in group.tensors}
+
+
+def _table(assignment: Assignment) -> str:
+    """Group by group: its first and last result, elements, the share that is low, and bits."""
+    head = ("group", "from", "to", "tensors", "elements", "low", "bits")
+    rows = [head, *(_row(assignment, group) for group in assignment.groups)]
+    lines = aligned(rows, left=(1, 2))
+    of = f"of {assignment.high_bits:,}" if assignment.high_bits else "of none"
+    lines.append(
+        f"low-precision ratio {assignment.ratio:.4f}, {assignment.bits:,} bits {of} in high "
+        f"precision, bit ratio {assignment.bit_ratio:.4f}"
+    )
+    if assignment.unknown:
+        lines.append(f"without what is computed inside {', '.join(assignment.unknown)}")
+    return "\n".join(lines)
+
+
+def _row(assignment: Assignment, group: Group) -> tuple[str, ...]:
+    results = [t.key.removesuffix(".Y") for t in group.tensors if t.kind == "activation"]
+    first, last = (results[0], results[-1]) if results else ("-", "-")
+    low = sum(t.numel for t in group.tensors if t.key in assignment.low)
+    share = f"{100 * low / group.numel:.0f}%" if group.numel else "-"
+    bits = sum(assignment.formats.bits(t, t.key in assignment.low) for t in group.tensors)
+    return (
+        str(group.index), first, last, str(len(group.tensors)), f"{group.numel:,}", share,
+        f"{bits:,}",
+    )  # fmt: skip

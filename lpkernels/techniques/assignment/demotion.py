@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Literal, get_args
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
 
-from lpkernels.techniques.assignment.assignment import Assignment
-from lpkernels.techniques.assignment.grouping import Group, TensorSpec
-from lpkernels.techniques.assignment.knapsack import by_cost_per_gain, cheapest, items_of
-from lpkernels.techniques.assignment.pins import NONE, Pins, held, tie
-from lpkernels.techniques.assignment.precisions import PAPER, Formats
-from lpkernels.techniques.assignment.sensitivity import Scores, scores_of
+from lpkernels.schemas import schema
+from lpkernels.techniques.assignment.assignment import Assignment, write
+from lpkernels.techniques.assignment.operations import Group, TensorSpec
+from lpkernels.techniques.assignment.precisions import NONE, PAPER, Formats, Pins, held, tie
+from lpkernels.techniques.saving import read
 
-Order = Literal["decreasing", "increasing", "random", "sensitivity", "sensitivity_prefix"]
-#: Orders that take scores.
-SCORED = ("sensitivity", "sensitivity_prefix")
+Order = Literal["decreasing", "increasing", "random", "sensitivity"]
+
+_WHAT = "lpkernels assignment's scores"
 
 
 def demote(
@@ -41,14 +41,12 @@ def demote(
     exact value of the float; 0 demotes nothing and 1 everything.
 
     These are the orders, in which equal groups go by index: "decreasing" size, the paper's;
-    "increasing" size; "random" by seed, the same on every machine; and "sensitivity_prefix", ours,
-    by score over the bits that the group saves, least first.
+    "increasing" size; "random" by seed, the same on every machine.
 
     "sensitivity", ours, is no prefix but an exact knapsack: of all sets of groups that are enough
     it takes one with the least sum of scores, and of these one with the most in low precision
-    (`front` says what that costs). The sets of two demands need not lie in one another. The prefix
-    is its greedy approximation, best where groups could be demoted in part. Scores do not depend on
-    the demand, so the scores of one pass serve for the whole `curve`.
+    (`cheapest` says what that costs). The sets of two demands need not lie in one another. Scores
+    do not depend on the demand, so the scores of one pass serve for every demand.
 
     Tensors that pins hold high, and tensors of operations that are not known, stay high; so a ratio
     above the share of the others is not reached, and `Assignment.ratio` says which is. The size of
@@ -63,7 +61,7 @@ def demote(
         formats: what high and low are.
         pins: tensors held or tied.
         bits: instead of the ratio: the most bits that all tensors may have together, ours.
-        scores: for the orders by sensitivity: of each group, what its demotion costs (`score`).
+        scores: for the order by sensitivity: of each group, what its demotion costs (`score`).
 
     Raises:
         TypeError, ValueError: ratio outside [0, 1], both or none of ratio and bits, an unknown
@@ -71,59 +69,61 @@ def demote(
             bits that cannot be met.
     """
     groups = tuple(groups)
-    _check(groups, ratio, bits, order, seed)
+    if not groups or not all(isinstance(group, Group) for group in groups):
+        raise TypeError("demote: expected the groups of group(ops), at least one")
+    check_demand("demote", ratio, bits, order, seed)
+    if (scores is not None) != (order == "sensitivity"):
+        raise ValueError(
+            f"demote: scores go with order='sensitivity', got {order=} and "
+            f"{'no scores' if scores is None else 'scores'}"
+        )
     kept = held(groups, pins)
     groups = tie(groups, pins)
-    walk = Walk(formats, kept.high, sum(group.numel for group in groups))
+    state = _Demotion(formats, kept.high, sum(group.numel for group in groups), ratio, bits)
     for group in groups:
-        walk.start(group, kept.low)
-    enough = _enough(walk, ratio, bits)
-    costs = _costs(order, scores, groups)
-    if order == "sensitivity":
-        ordered = _least(groups, walk, costs, ratio, bits)
-    else:
-        ordered = _ordered(groups, order, seed, walk, costs)
-    for group in ordered:
-        if enough():
+        state.start(group, kept.low)
+    costs = {} if scores is None else scores_of(scores, groups)
+    for group in _ordered(groups, order, seed, state, costs):
+        if state.enough:
             break
-        walk.lower(group)
-    if bits is not None and not enough():
+        state.lower(group)
+    if bits is not None and not state.enough:
         raise ValueError(
             f"demote: bits={bits:,} cannot be met: with every group in low precision there are "
-            f"{walk.bits:,}; allow as many, or take narrower formats or fewer pins"
+            f"{state.bits:,}; allow as many, or take narrower formats or fewer pins"
         )
-    return Assignment(groups, frozenset(walk.low), tuple(walk.lowered), formats, pins)
+    return Assignment(groups, frozenset(state.low), tuple(state.lowered), formats, pins)
 
 
 @dataclass
-class Walk:
-    """How far a demotion is."""
+class _Demotion:
+    """How far a demotion is, and what is demanded of it."""
 
     formats: Formats
     high: frozenset[str]
     numel: int
+    ratio: float | Fraction | None
+    most_bits: int | None
     low: set[str] = field(default_factory=set)
     lowered: list[int] = field(default_factory=list)
     low_numel: int = 0
     bits: int = 0
 
     def start(self, group: Group, low: frozenset[str]) -> None:
-        """Counts a group in, with what is held low already there."""
-        for tensor in group.tensors:
-            is_low = tensor.key in low
-            self.bits += self.formats.bits(tensor, is_low)
-            if is_low:
-                self.low.add(tensor.key)
-                self.low_numel += tensor.numel
+        """Counts a group in, with its tensors that are held low."""
+        self.bits += sum(self.formats.bits(tensor, False) for tensor in group.tensors)
+        self._lower([tensor for tensor in group.tensors if tensor.key in low])
 
     def lower(self, group: Group) -> None:
         left = self.left(group)
         if left:
             self.lowered.append(group.index)
-        self.bits -= self.saved(group)
-        for tensor in left:
-            self.low.add(tensor.key)
-            self.low_numel += tensor.numel
+        self._lower(left)
+
+    def _lower(self, tensors: Sequence[TensorSpec]) -> None:
+        self.bits -= self._saved(tensors)
+        self.low.update(tensor.key for tensor in tensors)
+        self.low_numel += sum(tensor.numel for tensor in tensors)
 
     def left(self, group: Group) -> list[TensorSpec]:
         """The tensors that its demotion would take to low precision."""
@@ -131,91 +131,215 @@ class Walk:
 
     def saved(self, group: Group) -> int:
         """Bits that its demotion would save."""
-        left = self.left(group)
-        return sum(self.formats.bits(t, False) - self.formats.bits(t, True) for t in left)
+        return self._saved(self.left(group))
 
+    def _saved(self, tensors: Sequence[TensorSpec]) -> int:
+        return sum(self.formats.bits(t, False) - self.formats.bits(t, True) for t in tensors)
 
-def _enough(walk: Walk, ratio: float | Fraction | None, bits: int | None) -> Callable[[], bool]:
-    if bits is not None:
-        return lambda: walk.bits <= bits
-    share = Fraction(ratio or 0)
-    return lambda: walk.low_numel * share.denominator >= share.numerator * walk.numel
+    @property
+    def enough(self) -> bool:
+        return self.missing <= 0
 
-
-def _costs(
-    order: Order, scores: Scores | Mapping[int, float] | None, groups: Sequence[Group]
-) -> Mapping[int, float]:
-    if (scores is not None) != (order in SCORED):
-        raise ValueError(
-            f"demote: scores go with order='sensitivity' or 'sensitivity_prefix', got {order=} and "
-            f"{'no scores' if scores is None else 'scores'}"
-        )
-    return {} if scores is None else scores_of(scores, groups)
+    @property
+    def missing(self) -> int:
+        """Bits that are still to be saved, or elements still to be lowered."""
+        if self.most_bits is not None:
+            return self.bits - self.most_bits
+        return math.ceil(Fraction(self.ratio or 0) * self.numel) - self.low_numel
 
 
 def _ordered(
-    groups: Sequence[Group], order: Order, seed: int | None, walk: Walk, costs: Mapping[int, float]
+    groups: Sequence[Group],
+    order: Order,
+    seed: int | None,
+    state: _Demotion,
+    costs: Mapping[int, float],
 ) -> list[Group]:
     if order == "random":
         # random() is the method of which Python promises the same numbers in every version.
         draw = random.Random(seed)
         drawn = {group.index: draw.random() for group in groups}
         return sorted(groups, key=lambda group: drawn[group.index])
-    if order == "sensitivity_prefix":
-        return _by_cost(groups, {group.index: walk.saved(group) for group in groups}, costs)
+    if order == "sensitivity":
+        return _least(groups, state, costs)
     sign = -1 if order == "decreasing" else 1
     return sorted(groups, key=lambda group: (sign * group.numel, group.index))
 
 
-def _by_cost(
-    groups: Sequence[Group], gains: Mapping[int, int], costs: Mapping[int, float]
-) -> list[Group]:
+def _least(groups: Sequence[Group], state: _Demotion, costs: Mapping[int, float]) -> list[Group]:
+    """The groups of the least sum of costs that are enough, by cost per bit saved; all groups, if
+    these are not enough."""
+    saved = gains = {group.index: state.saved(group) for group in groups}
+    if state.most_bits is None:
+        gains = {group.index: sum(t.numel for t in state.left(group)) for group in groups}
+    found = cheapest(gains, costs, state.missing)
+    taken = set(gains if found is None else found)
     by_index = {group.index: group for group in groups}
-    return [by_index[item.key] for item in by_cost_per_gain(items_of(gains, costs))]
+    return [by_index[index] for index in _by_cost_per_gain(saved, costs) if index in taken]
 
 
-def _least(
-    groups: Sequence[Group],
-    walk: Walk,
-    costs: Mapping[int, float],
-    ratio: float | Fraction | None,
-    bits: int | None,
-) -> list[Group]:
-    """The groups of the least sum of costs that are enough; all, if these are not."""
-    saved = {group.index: walk.saved(group) for group in groups}
-    if bits is not None:
-        gains, need = saved, walk.bits - bits
-    else:
-        gains = {group.index: sum(t.numel for t in walk.left(group)) for group in groups}
-        need = math.ceil(Fraction(ratio or 0) * walk.numel) - walk.low_numel
-    found = cheapest(items_of(gains, costs), need)
-    taken = set(gains if found is None else found.keys)
-    return [each for each in _by_cost(groups, saved, costs) if each.index in taken]
-
-
-def _check(
-    groups: Sequence[Group],
-    ratio: float | Fraction | None,
-    bits: int | None,
-    order: str,
-    seed: int | None,
-) -> None:
-    if not groups or not all(isinstance(group, Group) for group in groups):
-        raise TypeError("demote: expected the groups of group(ops), at least one")
+def check_demand(label: str, ratio: Any, bits: Any, order: Any, seed: Any) -> None:
+    """Raises: TypeError, ValueError: wrong arguments of `demote`; label: whose they are."""
     if (ratio is None) == (bits is None):
-        raise ValueError(f"demote: give ratio or bits, one of them; got {ratio=} and {bits=}")
+        raise ValueError(f"{label}: give ratio or bits, one of them; got {ratio=} and {bits=}")
     if ratio is not None:
         if isinstance(ratio, bool) or not isinstance(ratio, float | int | Fraction):
-            raise TypeError(f"demote: ratio must be a number of 0 to 1, got {ratio!r}")
+            raise TypeError(f"{label}: ratio must be a number of 0 to 1, got {ratio!r}")
         # Written so that NaN is refused too.
         if not 0 <= ratio <= 1:
-            raise ValueError(f"demote: ratio must be from 0 to 1, got {ratio}")
+            raise ValueError(f"{label}: ratio must be from 0 to 1, got {ratio}")
     if bits is not None and (isinstance(bits, bool) or not isinstance(bits, int) or bits < 0):
-        raise ValueError(f"demote: bits must be an int of at least 0, got {bits!r}")
+        raise ValueError(f"{label}: bits must be an int of at least 0, got {bits!r}")
     if order not in get_args(Order):
-        raise ValueError(f"demote: order must be one of {', '.join(get_args(Order))}; got {order}")
+        raise ValueError(f"{label}: order must be one of {', '.join(get_args(Order))}; got {order}")
     if (order == "random") != isinstance(seed, int) or isinstance(seed, bool):
         raise ValueError(
-            f"demote: order='random' takes an int as seed, and no other does; got order={order!r} "
+            f"{label}: order='random' takes an int as seed, and no other does; got order={order!r} "
             f"and {seed=}"
         )
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What the demotion of each group costs, in any unit: least is demoted first. Ours.
+
+    scores: by the index of the group, finite and at least 0.
+    numels: the elements of each group, by which another model or batch is found out.
+    """
+
+    scores: Mapping[int, float]
+    numels: Mapping[int, int]
+
+    @classmethod
+    def of(cls, groups: Sequence[Group], scores: Mapping[int, float]) -> Scores:
+        """Scores of these groups.
+
+        Raises: ValueError: one is missing, of no group, or no finite number of at least 0.
+        """
+        checked = _checked(groups, scores)
+        return cls(checked, {group.index: group.numel for group in groups})
+
+    def save(self, path: str | Path) -> None:
+        """Writes them as JSON."""
+        rows = [[index, self.scores[index], self.numels[index]] for index in sorted(self.scores)]
+        write(path, {"what": _WHAT, "schema": schema(_WHAT), "groups": rows})
+
+    @classmethod
+    def load(cls, path: str | Path, groups: Sequence[Group]) -> Scores:
+        """Reads what `save` wrote.
+
+        Raises: ValueError: no such file, or scores of other groups.
+        """
+        rows = read(path, _WHAT, f"an {_WHAT}", "its save()", key="what")["groups"]
+        found = cls({row[0]: row[1] for row in rows}, {row[0]: row[2] for row in rows})
+        found.check(groups)
+        return found
+
+    def check(self, groups: Sequence[Group]) -> None:
+        """Raises: ValueError: the scores are of other groups."""
+        now = {group.index: group.numel for group in groups}
+        if now != dict(self.numels):
+            raise ValueError(
+                f"scores: they are of another model, batch or tying: of {len(self.numels)} groups "
+                f"with {sum(self.numels.values()):,} elements, got {len(now)} with "
+                f"{sum(now.values()):,}; score these groups"
+            )
+
+
+def scores_of(scores: Scores | Mapping[int, float], groups: Sequence[Group]) -> Mapping[int, float]:
+    """Scores by group, checked against the groups."""
+    if isinstance(scores, Scores):
+        scores.check(groups)
+        return scores.scores
+    return _checked(groups, scores)
+
+
+def _checked(groups: Sequence[Group], scores: Mapping[int, float]) -> dict[int, float]:
+    indices = {group.index for group in groups}
+    if set(scores) != indices:
+        raise ValueError(
+            f"scores: expected one for each of the groups {sorted(indices)}, missing "
+            f"{sorted(indices - set(scores))}, of no group {sorted(set(scores) - indices)}"
+        )
+    for index, score in scores.items():
+        if not (math.isfinite(score) and score >= 0):
+            raise ValueError(
+                f"scores: expected finite numbers of at least 0, got {score} for group {index}"
+            )
+    return dict(scores)
+
+
+class _Subset(NamedTuple):
+    """Some of the items; taken: bit i is set where item i is one."""
+
+    gain: int
+    cost: int
+    taken: int
+
+
+def cheapest(
+    gains: Mapping[int, int], costs: Mapping[int, float], need: int
+) -> tuple[int, ...] | None:
+    """The items of least cost among those that gain `need` together, and of these most gain.
+
+    The items are keys of both; all numbers are at least 0, and costs are exact as fractions. None:
+    all items together do not gain it. Items that gain nothing are never taken.
+
+    This is the 0/1 knapsack by Nemhauser and Ullmann's dynamic programme: it keeps the subsets that
+    no other one beats, but those that are too dear by a bound on the cost of the rest, taken in
+    parts. Of the groups of a network these are few (some thousand for 60 groups); in the worst
+    case, costs in proportion to gains that are all powers of two, every group doubles them.
+    """
+    if need <= 0:
+        return ()
+    keys = [key for key in _by_cost_per_gain(gains, costs) if gains[key]]
+    if sum(gains[key] for key in keys) < need:
+        return None
+    exact = [Fraction(costs[key]) for key in keys]
+    # Denominators of floats are powers of two, of which the largest is a multiple of all.
+    unit = max(cost.denominator for cost in exact)
+    items = [(gains[key], int(cost * unit)) for key, cost in zip(keys, exact, strict=True)]
+    subsets, best = [_Subset(0, 0, 0)], _Subset(0, 0, 0)
+    for i, (gain, cost) in enumerate(items):
+        if best.gain < need:
+            best = _Subset(best.gain + gain, best.cost + cost, best.taken | 1 << i)
+    for i, (gain, cost) in enumerate(items):
+        taken = [_Subset(s.gain + gain, s.cost + cost, s.taken | 1 << i) for s in subsets]
+        subsets = _unbeaten([*subsets, *taken])
+        found = [subset for subset in subsets if subset.gain >= need]
+        best = min([best, *found], key=lambda subset: (subset.cost, -subset.gain))
+        rest = items[i + 1 :]
+        subsets = [s for s in subsets if _may_reach(s, rest, need, best.cost)]
+    return tuple(key for i, key in enumerate(keys) if best.taken >> i & 1)
+
+
+def _by_cost_per_gain(gains: Mapping[int, int], costs: Mapping[int, float]) -> list[int]:
+    """The cheapest items first, equal ones by key; items that gain nothing come last."""
+
+    def rank(key: int) -> tuple[bool, Fraction, int]:
+        return not gains[key], Fraction(costs[key]) / (gains[key] or 1), key
+
+    return sorted(gains, key=rank)
+
+
+def _unbeaten(subsets: Sequence[_Subset]) -> list[_Subset]:
+    """Without those that gain no more than a cheaper one; gains and costs ascend."""
+    kept: list[_Subset] = []
+    for subset in sorted(subsets, key=lambda s: (-s.gain, s.cost)):
+        if not kept or subset.cost < kept[-1].cost:
+            kept.append(subset)
+    kept.reverse()
+    return kept
+
+
+def _may_reach(subset: _Subset, rest: Sequence[tuple[int, int]], need: int, most: int) -> bool:
+    """Whether the need can be met at no more than that cost, if more items are taken in parts."""
+    left, cost = need - subset.gain, subset.cost
+    if left <= 0:
+        # Items without a cost may still add to the gain.
+        return cost <= most
+    for gain, price in rest:
+        if gain >= left:
+            return cost * gain + price * left <= most * gain
+        left, cost = left - gain, cost + price
+    return False

@@ -1,10 +1,212 @@
-"""What torch's functions do, by name, as far as an assignment asks. Matrix products stand apart.
-
-Names are those that an observer tells, without the underscore of the versions that work in place.
-"""
+"""A network and its loss as data: operations, the tensors of training, and groups of these."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Kind = Literal["weight", "activation", "grad_activation", "grad_weight"]
+#: What a tensor of training is, and how its key ends: the paper's P, Y, GY and GP.
+SUFFIXES: dict[Kind, str] = {
+    "weight": "P",
+    "activation": "Y",
+    "grad_activation": "GY",
+    "grad_weight": "GP",
+}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A memory that operations keep for backward.
+
+    keys: of the tensor whose values it holds; of several where its values are in the formats of all
+        of them, as zeros are; () if it holds those of no tensor of an assignment.
+    number: its own; operations that keep the same memory have the same number.
+    size: its elements; without keys its bytes.
+    """
+
+    keys: tuple[str, ...]
+    number: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation, whose result is one tensor.
+
+    name: its own among all Ops.
+    is_gemm: a linear layer, a convolution or a product of two activations.
+    inputs: the Ops whose results it reads, in the order of its arguments. A view of a result is
+        that result: views are no Ops. The network's input is an Op without inputs.
+    params: elements of the parameters it reads, by name. A name with a dot is a parameter's full
+        one (".scale" that of the parameter "scale"): Ops with the same one share it. A name
+        without is the Op's own: "weight" of the Op "conv1" is "conv1.weight".
+    numel: elements of its result, the batch counted; 1 of a scalar loss.
+    operation: what it computes, as `trace` names it ("conv2d", "relu"); `amp_like` reads it.
+    known: False: nobody knows what it computes, so its tensors stay in high precision.
+    keeps: what backward reads of it, which `kept_memory` counts; None: nobody knows. It depends on
+        how the operation is computed, so Ops are equal whatever they keep.
+
+    Raises: TypeError, ValueError: a field of another type, or a size below zero.
+    """
+
+    name: str
+    is_gemm: bool
+    inputs: tuple[str, ...]
+    params: Mapping[str, int] = field(default_factory=dict)
+    numel: int = 0
+    operation: str = ""
+    known: bool = True
+    keeps: tuple[Kept, ...] | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ValueError(f"Op: name must be text that is not empty, got {self.name!r}")
+        if isinstance(self.inputs, str) or not all(isinstance(x, str) for x in self.inputs):
+            raise TypeError(
+                f"Op {self.name!r}: inputs must be names of Ops, as a tuple, got {self.inputs!r}"
+            )
+        for what, numel in {"numel": self.numel, **self.params}.items():
+            if isinstance(numel, bool) or not isinstance(numel, int) or numel < 0:
+                raise ValueError(
+                    f"Op {self.name!r}: {what} must be a number of elements, an int of at least 0, "
+                    f"got {numel!r}"
+                )
+        object.__setattr__(self, "inputs", tuple(self.inputs))
+        object.__setattr__(self, "params", dict(self.params))
+
+    @property
+    def full_params(self) -> dict[str, int]:
+        """Elements of the parameters by their full names."""
+        return {
+            name.removeprefix(".") if "." in name else f"{self.name}.{name}": numel
+            for name, numel in self.params.items()
+        }
+
+
+def checked_ops(function: str, ops: Sequence[Op]) -> list[Op]:
+    """The Ops as a list.
+
+    Raises: TypeError: something else than Ops. ValueError: none at all, two of one name, an input
+        that no earlier Op makes, or a shared parameter of two sizes.
+    """
+    ops = list(ops)
+    if not ops:
+        raise ValueError(f"{function}: expected at least one Op, got none")
+    seen: set[str] = set()
+    sizes: dict[str, int] = {}
+    for op in ops:
+        if not isinstance(op, Op):
+            raise TypeError(f"{function}: expected Ops, got {type(op).__name__}: {op!r}")
+        if op.name in seen:
+            raise ValueError(f"{function}: two Ops are called {op.name!r}; a name is for one")
+        for name in op.inputs:
+            if name not in seen:
+                raise ValueError(
+                    f"{function}: {op.name!r} reads {name!r}, which is no earlier Op; give the Ops "
+                    "in the order they run"
+                )
+        for name, numel in op.full_params.items():
+            if sizes.setdefault(name, numel) != numel:
+                raise ValueError(
+                    f"{function}: parameter {name!r} has {sizes[name]} elements before and "
+                    f"{numel} in {op.name!r}"
+                )
+        seen.add(op.name)
+    return ops
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One tensor of training.
+
+    key: "<Op>.Y" and "<Op>.GY" of an Op's result and its gradient, "<parameter>.P" and
+        "<parameter>.GP" of a parameter and its gradient.
+    kind: "weight", "activation", "grad_activation" or "grad_weight".
+    numel: its elements.
+    group: the index of its group.
+    known: whether the operation that makes it, or reads it first, is known.
+    """
+
+    key: str
+    kind: Kind
+    numel: int
+    group: int
+    known: bool = True
+
+
+@dataclass(frozen=True)
+class Group:
+    """Tensors that are demoted together, in the order of the operations."""
+
+    index: int
+    tensors: tuple[TensorSpec, ...]
+
+    @property
+    def numel(self) -> int:
+        """Elements of all its tensors."""
+        return sum(tensor.numel for tensor in self.tensors)
+
+
+def key_of(name: str, kind: Kind) -> str:
+    """The key of a tensor of the Op or the parameter called `name`."""
+    return f"{name}.{SUFFIXES[kind]}"
+
+
+def group(ops: Sequence[Op]) -> tuple[Group, ...]:
+    """The groups, from index 0 on, each with at least one tensor.
+
+    The operations are taken in their order. An input of the network and a GEMM open a group. Every
+    result and its gradient go into the group opened last; a parameter and its gradient go into the
+    group of the Op's first input, because it is read with that input. So the weight of a
+    convolution is with its input, the scale of a norm with what it normalises, and after a join
+    (Add, concatenation) the results belong to the GEMM that ran last. A parameter that several Ops
+    share goes where the first puts it. An Op that reads parameters alone (an embedding) opens no
+    group, unless it is the first.
+
+    Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), Algorithm 1, first part; branches as in
+        their released code, which takes the order of execution.
+    Raises: TypeError, ValueError: Ops that do not fit together.
+    """
+    tensors: dict[str, TensorSpec] = {}
+    home: dict[str, int] = {}
+    index = -1
+    for op in checked_ops("group", ops):
+        if op.is_gemm or not (op.inputs or op.params) or index < 0:
+            index += 1
+        home[op.name] = index
+        _add(tensors, op.name, ("activation", "grad_activation"), op.numel, index, op.known)
+        reads = home[op.inputs[0]] if op.inputs else index
+        for name, numel in op.full_params.items():
+            _add(tensors, name, ("weight", "grad_weight"), numel, reads, op.known)
+    return regroup(tensors.values())
+
+
+def regroup(tensors: Iterable[TensorSpec]) -> tuple[Group, ...]:
+    """Groups by the index that each tensor says."""
+    found: dict[int, list[TensorSpec]] = {}
+    for tensor in tensors:
+        found.setdefault(tensor.group, []).append(tensor)
+    return tuple(Group(index, tuple(found[index])) for index in sorted(found))
+
+
+def _add(
+    tensors: dict[str, TensorSpec],
+    name: str,
+    kinds: tuple[Kind, Kind],
+    numel: int,
+    index: int,
+    known: bool,
+) -> None:
+    for kind in kinds:
+        key = key_of(name, kind)
+        # A parameter is where the first Op that reads it puts it.
+        tensors.setdefault(key, TensorSpec(key, kind, numel, index, known))
+
+
+# What torch's functions do, by the names that an observer tells, without the underscore of the
+# versions that work in place. Matrix products stand apart.
 _ACTIVATIONS = """
     relu relu6 hardtanh leaky_relu prelu rrelu elu selu celu gelu silu mish softplus softsign
     hardswish hardsigmoid logsigmoid tanhshrink softshrink hardshrink threshold sigmoid tanh glu
@@ -40,12 +242,11 @@ _LOSSES = """
     hinge_embedding_loss soft_margin_loss cosine_similarity cosine_embedding_loss
     triplet_margin_loss multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss
 """.split()
-_LOOKUPS = ["embedding"]
 
 FOLLOWS_ITS_INPUTS = frozenset({*_ACTIVATIONS, *_ARITHMETIC, *_JOINS, *_POOLS, *_MOVES, *_DROPOUTS})
 """Operations that compute in the type of their inputs, in the widest where these differ."""
 
-KNOWN = FOLLOWS_ITS_INPUTS | {*_REDUCTIONS, *_NORMS, *_SOFTMAXES, *_LOSSES, *_LOOKUPS}
+KNOWN = FOLLOWS_ITS_INPUTS | {*_REDUCTIONS, *_NORMS, *_SOFTMAXES, *_LOSSES, "embedding"}
 """All operations but matrix products."""
 
 SAME_VALUES = frozenset(

@@ -4,20 +4,18 @@ Source: Fu et al. 2021, "CPT: Efficient deep neural network training via cyclic 
 2101.09868.
 """
 
-from lpkernels.techniques.cpt.cost import adder_bits, bitops, occupancy, saving
 from lpkernels.techniques.cpt.plateau import PrecisionOnPlateau
-from lpkernels.techniques.cpt.profiles import PROFILES
 from lpkernels.techniques.cpt.range_test import (
     NoPrecisionPassed,
     PrecisionRange,
     precision_range_test,
 )
 from lpkernels.techniques.cpt.recalibration import recalibrate, recalibrated
-from lpkernels.techniques.cpt.schedule import NAMED, Schedule, bits_at, named_schedule
+from lpkernels.techniques.cpt.schedule import NAMED, PROFILES, Schedule, bits_at, named_schedule
 from lpkernels.techniques.cpt.scheduler import PrecisionScheduler
-from lpkernels.techniques.cpt.tables import TABLES
+from lpkernels.techniques.cpt.targets import TABLES
 from lpkernels.techniques.cpt.text import ClosedLoop, OpenLoop, parse_schedule
-from lpkernels.techniques.cpt.tracks import Precision
+from lpkernels.techniques.cpt.tracks import Precision, adder_bits, bitops, occupancy, saving
 
 __all__ = [
     "NAMED",

@@ -1,13 +1,10 @@
-"""Checks of a precision, a count, a choice: one error for each."""
+"""Checks of a count, a choice, a number: one error for each."""
 
 import math
 from collections.abc import Collection
 from typing import Any
 
 import numpy as np
-
-#: Codes of more bits are no float32 values.
-MAX_BITS = 24
 
 
 def whole(label: str, value: Any, least: int) -> int:
@@ -17,31 +14,6 @@ def whole(label: str, value: Any, least: int) -> int:
     if value < least:
         raise ValueError(f"{label}: expected at least {least}, got {value}")
     return int(value)
-
-
-def width(label: str, value: Any) -> int:
-    """A precision in bits."""
-    bits = whole(label, value, 1)
-    if bits > MAX_BITS:
-        raise ValueError(
-            f"{label}: expected 1 to {MAX_BITS} bits, got {bits}; codes of more bits are no "
-            "float32 values"
-        )
-    return bits
-
-
-def widths(label: str, value: Any) -> tuple[int, int]:
-    """(lowest, highest), or one number for both."""
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
-        return (width(label, value),) * 2
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        raise TypeError(f"{label}: expected (lowest, highest) such as (3, 8), got {value!r}")
-    low, high = width(label, value[0]), width(label, value[1])
-    if low > high:
-        raise ValueError(
-            f"{label}: expected (lowest, highest), got ({low}, {high}); write ({high}, {low})"
-        )
-    return low, high
 
 
 def choice(label: str, value: Any, names: Collection[str]) -> str:

@@ -5,18 +5,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from lpkernels.techniques.cpt import _checks
-from lpkernels.techniques.cpt.cost import adder_bits
-from lpkernels.techniques.cpt.schedule import Schedule
-from lpkernels.techniques.cpt.setter import Group, PrecisionSetter
-from lpkernels.techniques.cpt.tables import Accumulators, Formats
-from lpkernels.techniques.cpt.targets import Targets, find_targets
-from lpkernels.techniques.cpt.tracks import KINDS, Precision, Tracks, cost_of
+from lpkernels.techniques.cpt.schedule import Schedule, widths
+from lpkernels.techniques.cpt.setter import PrecisionSetter, TargetGroup
+from lpkernels.techniques.cpt.targets import Accumulators, Formats, Targets, find_targets
+from lpkernels.techniques.cpt.tracks import KINDS, Precision, Tracks, adder_bits, cost_of
 
 _MODES = ("min", "max")
 _THRESHOLD_MODES = ("rel", "abs")
 # The fields that change in a run, and those that must be the same where it goes on.
-_CHANGING = ("rises", "best", "bad", "cooling", "steps", "bitops", "accumulator")
-_FIXED = ("bits", "increment", "patience", "threshold", "threshold_mode", "mode", "cooldown")
+_SEEN = ("rises", "best", "bad", "cooling", "steps")
+_SETTINGS = ("increment", "patience", "threshold", "threshold_mode", "mode", "cooldown")
 
 
 class PrecisionOnPlateau(PrecisionSetter):
@@ -57,7 +55,7 @@ class PrecisionOnPlateau(PrecisionSetter):
     ) -> None:
         if bits is None and accumulator_bits is None:
             raise ValueError("PrecisionOnPlateau: expected bits or accumulator_bits, got neither")
-        self.bits = None if bits is None else _checks.widths("bits", bits)
+        self.bits = None if bits is None else widths("bits", bits)
         self.increment = _checks.whole("increment", increment, 1)
         self.mode = _checks.choice("mode", mode, _MODES)
         self.patience = _checks.whole("patience", patience, 0)
@@ -68,14 +66,14 @@ class PrecisionOnPlateau(PrecisionSetter):
         # Only their widths count: the metric decides where the precision stands.
         tracks = Tracks(
             None if self.bits is None else Schedule(self.bits, 1),
-            None if self.bits is None else Schedule(_checks.widths("grad_bits", grad_bits), 1),
+            None if self.bits is None else Schedule(widths("grad_bits", grad_bits), 1),
             accumulator=None
             if accumulator_bits is None
-            else Schedule(_checks.widths("accumulator_bits", accumulator_bits), 1),
+            else Schedule(widths("accumulator_bits", accumulator_bits), 1),
         )
         found = find_targets("PrecisionOnPlateau", targets)
         super().__init__(
-            [Group("", found, tracks)],
+            [TargetGroup("", found, tracks)],
             eval_bits=eval_bits,
             formats=formats,
             accumulators=accumulators,
@@ -152,33 +150,16 @@ class PrecisionOnPlateau(PrecisionSetter):
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values: what was seen, where the precision is, and the settings."""
-        changing = (self.rises, self.best, self.bad, self.cooling, self.steps)
-        sums = (self._sums["bitops"], self._sums["accumulator"])
-        return {**dict(zip(_CHANGING, changing + sums, strict=True)), **self._settings()}
-
-    def _settings(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in _FIXED}
-        return {**values, "bits": self._tracks.to_dict()}
+        seen = {name: getattr(self, name) for name in _SEEN}
+        settings = {name: getattr(self, name) for name in _SETTINGS}
+        return {**seen, **self._sums, "bits": self._tracks.to_dict(), **settings}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Goes on where the state was saved, and sets its precision.
 
         Raises: TypeError, ValueError: no such state, or one of other settings; nothing changes.
         """
-        if not isinstance(state_dict, Mapping):
-            raise TypeError(f"load_state_dict: expected a dict, got {type(state_dict).__name__}")
-        missing = [name for name in (*_CHANGING, *_FIXED) if name not in state_dict]
-        if missing:
-            raise ValueError(
-                f"load_state_dict: expected the state of a PrecisionOnPlateau, got one without "
-                f"{', '.join(missing)}"
-            )
-        for name, own in self._settings().items():
-            if state_dict[name] != own:
-                raise ValueError(
-                    f"load_state_dict: expected the state of {name}={own}, got "
-                    f"{state_dict[name]}; make it as the saved one was"
-                )
+        self._check_state(state_dict, changing=(*_SEEN, *KINDS))
         self.rises, self.best = int(state_dict["rises"]), float(state_dict["best"])
         self.bad, self.cooling = int(state_dict["bad"]), int(state_dict["cooling"])
         self.steps = int(state_dict["steps"])

@@ -1,14 +1,20 @@
 """The precision range test: which bits a training can start from, and which are enough."""
 
+import copy
+import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+import torch
+from torch import nn
+
 from lpkernels.techniques._table import aligned
 from lpkernels.techniques.cpt import _checks
-from lpkernels.techniques.cpt.snapshot import Snapshot
+from lpkernels.techniques.cpt.schedule import width
 
 MODES = ("within", "continue")
 
@@ -123,7 +129,7 @@ def precision_range_test(
         )
     limit = _checks.share("threshold", threshold)
     _checks.choice("mode", mode, MODES)
-    start = Snapshot(restore)
+    start = _Snapshot(restore)
     trace: list[Level] = []
     try:
         for bits in levels:
@@ -138,7 +144,7 @@ def precision_range_test(
 
 
 def _candidates(candidates: Iterable[int]) -> list[int]:
-    levels = [_checks.width("candidates", bits) for bits in candidates]
+    levels = [width("candidates", bits) for bits in candidates]
     if not levels or levels != sorted(set(levels)):
         raise ValueError(f"candidates: expected ascending bits such as range(2, 9), got {levels}")
     return levels
@@ -171,3 +177,105 @@ def _bounds(trace: tuple[Level, ...], threshold: float) -> tuple[int, int]:
     above = trace[lowest + 1 :]
     enough = (a.bits for a, b in pairwise(above) if abs(a.last - b.last) <= threshold)
     return trace[lowest].bits, next(enough, trace[-1].bits)
+
+
+class _RandomStates:
+    """The states of torch's, numpy's and Python's global generators."""
+
+    def __init__(self) -> None:
+        self._torch = torch.get_rng_state()
+        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+        # The global generator is what a user's data loading may draw from.
+        self._numpy = np.random.get_state()  # noqa: NPY002
+        self._python = random.getstate()
+
+    def restore(self) -> None:
+        torch.set_rng_state(self._torch)
+        if self._cuda:
+            torch.cuda.set_rng_state_all(self._cuda)
+        np.random.set_state(self._numpy)  # noqa: NPY002
+        random.setstate(self._python)
+
+
+class _Module:
+    """Parameters, buffers (also buffers outside of the state_dict), gradients, modes, and all other
+    attributes and extra states of modules. Tensors keep their places in memory."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        tensors = [*module.parameters(), *module.buffers()]
+        self._tensors = [(tensor, tensor.detach().clone()) for tensor in tensors]
+        gradients = [(p, p.grad) for p in module.parameters()]
+        self._gradients = [(p, g, None if g is None else g.clone()) for p, g in gradients]
+        self._own = [(m, dict(vars(m)), _dicts(m), _extra(m)) for m in module.modules()]
+
+    def restore(self) -> None:
+        for module, own, dicts, extra in self._own:
+            vars(module).clear()
+            vars(module).update(own)
+            for name, entries in dicts.items():
+                own[name].clear()
+                own[name].update(entries)
+            if extra is not None:
+                module.set_extra_state(copy.deepcopy(extra))
+        with torch.no_grad():
+            for tensor, value in self._tensors:
+                tensor.copy_(value)
+            for parameter, gradient, kept in self._gradients:
+                parameter.grad = gradient
+                if gradient is not None and kept is not None:
+                    gradient.copy_(kept)
+
+
+def _dicts(module: nn.Module) -> dict[str, dict[str, Any]]:
+    """Which parameters, buffers and modules it has: a forward pass may register some."""
+    return {name: dict(vars(module)[name]) for name in ("_parameters", "_buffers", "_modules")}
+
+
+def _extra(module: nn.Module) -> Any:
+    has = type(module).get_extra_state is not nn.Module.get_extra_state
+    return copy.deepcopy(module.get_extra_state()) if has else None
+
+
+class _Stateful:
+    """An optimizer, or anything else with a state_dict."""
+
+    def __init__(self, thing: Any) -> None:
+        self._thing, self._state = thing, copy.deepcopy(thing.state_dict())
+        self._settings = [set(group) for group in getattr(thing, "param_groups", ())]
+
+    def restore(self) -> None:
+        self._thing.load_state_dict(copy.deepcopy(self._state))
+        # An optimizer may keep settings that training has added to its groups.
+        groups = self._thing.param_groups if self._settings else ()
+        for group, settings in zip(groups, self._settings, strict=True):
+            for name in group.keys() - settings:
+                del group[name]
+
+
+class _Snapshot:
+    """What modules, optimizers and other things with a state_dict hold, and the random states.
+
+    Raises: TypeError: a thing without state_dict and load_state_dict.
+    """
+
+    def __init__(self, things: Iterable[Any]) -> None:
+        self._parts = [_kept(thing) for thing in things]
+        self._random = _RandomStates()
+
+    def restore(self) -> None:
+        """Puts everything back; any number of times."""
+        for part in self._parts:
+            part.restore()
+        self._random.restore()
+
+
+def _kept(thing: Any) -> _Module | _Stateful:
+    if isinstance(thing, nn.Module):
+        return _Module(thing)
+    if not all(callable(getattr(thing, n, None)) for n in ("state_dict", "load_state_dict")):
+        raise TypeError(
+            "restore: expected models, optimizers and other things with state_dict and "
+            f"load_state_dict, got {type(thing).__name__}"
+        )
+    return _Stateful(thing)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lpkernels.techniques.cpt import _checks
+from lpkernels.techniques.cpt.schedule import width
 from lpkernels.techniques.cpt.setter import PrecisionSetter
 from lpkernels.techniques.cpt.targets import find_targets
 
@@ -88,10 +88,10 @@ def _at(model: nn.Module, bits: int | PrecisionSetter | None) -> Any:
     if isinstance(bits, PrecisionSetter):
         return bits.at()
     if bits is not None:
-        width = _checks.width("bits", bits)
+        forward = width("bits", bits)
         for target in find_targets("recalibrate", model):
             if hasattr(target.thing, "set_precision"):
-                target.thing.set_precision(width, width)
+                target.thing.set_precision(forward, forward)
     return nullcontext()
 
 

@@ -3,11 +3,12 @@
 Sources: Fu et al. 2021, "CPT: Efficient deep neural network training via cyclic precision", arXiv
 2101.09868, and its code: cosine growth in repeated cycles. Wolfe and Kyrillidis 2024, "Better
 schedules for low precision training of deep neural networks", arXiv 2403.02243, and its code: the
-other profiles and the triangular forms.
+profiles linear, exp and rex, the triangular forms and the two reflections.
 """
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -17,14 +18,87 @@ import numpy as np
 
 from lpkernels.rng import mix64
 from lpkernels.techniques.cpt import _checks
-from lpkernels.techniques.cpt.profiles import PROFILES, Profile, growth
+
+#: The profile of a schedule: a name of PROFILES, or a function of z in [0, 1] to [0, 1].
+Profile = str | Callable[[float], float]
+
+# Where the cosine of pi z is rational (Niven's theorem); elsewhere no value is a tie.
+_COSINE = {
+    Fraction(0): Fraction(0),
+    Fraction(1, 3): Fraction(1, 4),
+    Fraction(1, 2): Fraction(1, 2),
+    Fraction(2, 3): Fraction(3, 4),
+    Fraction(1): Fraction(1),
+}
+
+
+def cosine(z: Fraction) -> Fraction:
+    """(1 - cos(pi z)) / 2."""
+    exact = _COSINE.get(z)
+    return Fraction(0.5 * (1 - math.cos(math.pi * z))) if exact is None else exact
+
+
+#: Growth profiles by name: how far between the lowest and the highest precision, at z in [0, 1] of
+#: a cycle. Values are exact rationals; a value that is not rational is rounded to float64.
+PROFILES: Mapping[str, Callable[[Fraction], Fraction]] = {
+    "cosine": cosine,
+    "linear": lambda z: z,
+    # It ends at 0.98.
+    "exp": lambda z: Fraction(-math.expm1(-4 * z)),
+    # 1 - y / (0.1 + 0.9 y) with y = 1 - z: low for long, then steep.
+    "rex": lambda z: z / (10 - 9 * z),
+}
+
+
+def growth(profile: Profile, z: Fraction) -> Fraction:
+    """The profile at z in [0, 1], exactly.
+
+    Raises: ValueError: a function of the user's gives a number outside [0, 1].
+    """
+    if not callable(profile):
+        return PROFILES[profile](z)
+    value = float(profile(float(z)))
+    if not 0 <= value <= 1:
+        raise ValueError(
+            f"profile: expected a function from [0, 1] to [0, 1], got {value} at z={float(z)}; "
+            "bits are lowest + (highest - lowest) * profile(z)"
+        )
+    return Fraction(value)
+
 
 FORMS = ("repeated", "triangular")
 REFLECTIONS = ("horizontal", "vertical")
 REMAINDERS = ("stretch", "partial", "hold_max")
 
+# Codes of more bits are no float32 values.
+_MAX_BITS = 24
 # 2^64 over the golden ratio: multiples of it are far apart modulo 2^64.
 _STRIDE = 0x9E3779B97F4A7C15
+
+
+def width(label: str, value: Any) -> int:
+    """A precision in bits."""
+    bits = _checks.whole(label, value, 1)
+    if bits > _MAX_BITS:
+        raise ValueError(
+            f"{label}: expected 1 to {_MAX_BITS} bits, got {bits}; codes of more bits are no "
+            "float32 values"
+        )
+    return bits
+
+
+def widths(label: str, value: Any) -> tuple[int, int]:
+    """(lowest, highest), or one number for both."""
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return (width(label, value),) * 2
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise TypeError(f"{label}: expected (lowest, highest) such as (3, 8), got {value!r}")
+    low, high = width(label, value[0]), width(label, value[1])
+    if low > high:
+        raise ValueError(
+            f"{label}: expected (lowest, highest), got ({low}, {high}); write ({high}, {low})"
+        )
+    return low, high
 
 
 @dataclass(frozen=True)
@@ -65,7 +139,7 @@ class Schedule:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bits", _checks.widths("bits", self.bits))
+        object.__setattr__(self, "bits", widths("bits", self.bits))
         _checks.whole("cycles", self.cycles, 1)
         if not callable(self.profile):
             _checks.choice("profile", self.profile, PROFILES)

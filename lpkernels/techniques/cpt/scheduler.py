@@ -6,17 +6,13 @@ from typing import Any
 import numpy as np
 
 from lpkernels.techniques.cpt import _checks
-from lpkernels.techniques.cpt.profiles import Profile
-from lpkernels.techniques.cpt.schedule import Schedule
-from lpkernels.techniques.cpt.setter import Group, PrecisionSetter
-from lpkernels.techniques.cpt.tables import Accumulators, Formats
-from lpkernels.techniques.cpt.targets import Targets, find_targets, grouped
+from lpkernels.techniques.cpt.schedule import Profile, Schedule, widths
+from lpkernels.techniques.cpt.setter import PrecisionSetter, TargetGroup
+from lpkernels.techniques.cpt.targets import Accumulators, Formats, Targets, find_targets, grouped
 from lpkernels.techniques.cpt.tracks import KINDS, Precision, Tracks, costs
 
 #: (lowest, highest), one number, or a schedule with settings of its own.
 Bits = tuple[int, int] | int | Schedule
-
-_STATE = ("last_step", "total_steps", "schedules")
 
 
 class PrecisionScheduler(PrecisionSetter):
@@ -95,7 +91,7 @@ class PrecisionScheduler(PrecisionSetter):
         self.last_step = _checks.whole("last_step", last_step, -1)
         own = {glob: _layer(glob, each) for glob, each in (layers or {}).items()}
         groups = [
-            Group(name, members, _tracks(settings, {**given, **own.get(name, {})}))
+            TargetGroup(name, members, _tracks(settings, {**given, **own.get(name, {})}))
             for name, members in grouped(
                 "PrecisionScheduler", find_targets("PrecisionScheduler", targets), own
             ).items()
@@ -171,9 +167,12 @@ class PrecisionScheduler(PrecisionSetter):
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values: where it is, and by what plan."""
-        plans = [{"layer": group.name, **group.tracks.to_dict()} for group in self._groups]
-        values = (self.last_step, self.total_steps, plans)
-        return dict(zip(_STATE, values, strict=True))
+        schedules = [{"layer": group.name, **group.tracks.to_dict()} for group in self._groups]
+        return {
+            "last_step": self.last_step,
+            "total_steps": self.total_steps,
+            "schedules": schedules,
+        }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Goes on where the state was saved, and sets the bits of that step.
@@ -182,20 +181,7 @@ class PrecisionScheduler(PrecisionSetter):
             TypeError: no mapping.
             ValueError: a state of another total, other cycles, bits or settings; nothing changes.
         """
-        if not isinstance(state_dict, Mapping):
-            raise TypeError(f"load_state_dict: expected a dict, got {type(state_dict).__name__}")
-        own = self.state_dict()
-        for name in _STATE:
-            if name not in state_dict:
-                raise ValueError(
-                    f"load_state_dict: expected {', '.join(_STATE)}, got no {name}; is this the "
-                    "state of a PrecisionScheduler?"
-                )
-            if name != "last_step" and state_dict[name] != own[name]:
-                raise ValueError(
-                    f"load_state_dict: expected the state of {name}={own[name]}, got "
-                    f"{state_dict[name]}; make the scheduler as the saved one was"
-                )
+        self._check_state(state_dict, changing=("last_step",))
         self.step(_checks.whole("load_state_dict: last_step", state_dict["last_step"], 0))
 
 
@@ -232,6 +218,6 @@ def _tracks(settings: Schedule, given: Mapping[str, Any]) -> Tracks:
 def _track(settings: Schedule, label: str, bits: Bits | None) -> Schedule | None:
     if bits is None or isinstance(bits, Schedule):
         return bits
-    low, high = _checks.widths(label, bits)
+    low, high = widths(label, bits)
     # A constant needs no cycles, and so any number of steps will do.
     return Schedule((low, high), 1) if low == high else settings.replace(bits=(low, high))

@@ -3,17 +3,23 @@
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from lpkernels.arithmetic import Accumulator
 from lpkernels.formats import Format
-from lpkernels.techniques.cpt import _checks
-from lpkernels.techniques.cpt.tables import Accumulators, Formats, accumulator_table, format_table
-from lpkernels.techniques.cpt.targets import Target
+from lpkernels.techniques.cpt.schedule import width
+from lpkernels.techniques.cpt.targets import (
+    Accumulators,
+    Formats,
+    Target,
+    accumulator_table,
+    format_table,
+)
 from lpkernels.techniques.cpt.tracks import Precision, Tracks
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class TargetGroup:
     """Targets with the same schedules; name: their glob, or ""."""
 
     name: str
@@ -22,18 +28,18 @@ class Group:
 
 
 class PrecisionSetter:
-    """Sets the precision of groups of targets; remembers what it set last."""
+    """Sets the precision of target groups, and remembers the last setting."""
 
     def __init__(
         self,
-        groups: Sequence[Group],
+        groups: Sequence[TargetGroup],
         *,
         eval_bits: int | None,
         formats: Formats | None,
         accumulators: Accumulators,
     ) -> None:
         label = type(self).__name__
-        self.eval_bits = None if eval_bits is None else _checks.width("eval_bits", eval_bits)
+        self.eval_bits = None if eval_bits is None else width("eval_bits", eval_bits)
         self._groups = list(groups)
         self._formats = self._format_table(formats)
         self._accumulators = self._accumulator_table(accumulators)
@@ -93,13 +99,35 @@ class PrecisionSetter:
 
     @property
     def precisions(self) -> list[Precision]:
-        """What each group computes in now, in the order of the groups: those of `layers`, then
-        the others."""
+        """The precision of each target group now: groups of `layers` first, then the others."""
         return list(self._now)
 
     def get_last_bits(self) -> list[tuple[int | None, int | None]]:
         """(forward, backward) of each group, as get_last_lr of a learning rate's scheduler."""
         return [(precision.forward, precision.backward) for precision in self._now]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values: where it is, and its settings."""
+        raise NotImplementedError(f"{type(self).__name__} must define state_dict")
+
+    def _check_state(self, state_dict: Any, changing: Sequence[str]) -> None:
+        """Raises: TypeError, ValueError: it is not the state of a setter with these settings; only
+        values of the names in `changing` may differ."""
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(f"load_state_dict: expected a dict, got {type(state_dict).__name__}")
+        own = self.state_dict()
+        missing = [name for name in own if name not in state_dict]
+        if missing:
+            raise ValueError(
+                f"load_state_dict: expected the state of a {type(self).__name__}, got one without "
+                f"{', '.join(missing)}"
+            )
+        for name, value in own.items():
+            if name not in changing and state_dict[name] != value:
+                raise ValueError(
+                    f"load_state_dict: expected the state of {name}={value}, got "
+                    f"{state_dict[name]}; make it as the saved one was"
+                )
 
     def cost(self, kind: str = "bitops") -> float:
         """The mean cost of the steps so far relative to float32, "bitops" or "accumulator"."""
@@ -115,7 +143,7 @@ class PrecisionSetter:
         Raises: ValueError: bits that the table of formats lacks or a target does not take; all
             targets are as before then.
         """
-        chosen = self.eval_bits if bits is None else _checks.width("bits", bits)
+        chosen = self.eval_bits if bits is None else width("bits", bits)
         if chosen is not None and self._formats is not None and chosen not in self._formats:
             raise ValueError(
                 f"at: expected bits that the table of formats has, got {chosen}; it has "
@@ -131,12 +159,12 @@ class PrecisionSetter:
         with self._block(None):
             yield
 
-    def _fixed(self, group: Group, bits: int | None) -> Precision:
+    def _fixed(self, group: TargetGroup, bits: int | None) -> Precision:
         now = self._now[self._groups.index(group)]
         return _at_bits(group, bits)._replace(backward=now.backward)
 
 
-def _at_bits(group: Group, bits: int | None) -> Precision:
+def _at_bits(group: TargetGroup, bits: int | None) -> Precision:
     """The highest precision of a group, its forward pass at `bits` unless that is None."""
     highest = group.tracks.highest
     if bits is None or highest.forward is None:

@@ -8,52 +8,49 @@ names of NAMED (CR, LT, RTV, ...), which stand for cpt with other settings and 8
 bits: 3-8, 8, or none where only an accumulator is scheduled. Grad bits are 8 unless given.
 """
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from lpkernels.arithmetic.text import Option, options_of, read_options, whole, written_options
 from lpkernels.techniques.cpt import _checks
 from lpkernels.techniques.cpt.plateau import PrecisionOnPlateau
-from lpkernels.techniques.cpt.schedule import NAMED, Schedule
+from lpkernels.techniques.cpt.schedule import NAMED, Schedule, widths
 from lpkernels.techniques.cpt.scheduler import PrecisionScheduler
-from lpkernels.techniques.cpt.tables import TABLES, accumulator_table, format_table
-from lpkernels.techniques.cpt.targets import Targets
+from lpkernels.techniques.cpt.targets import TABLES, Targets, accumulator_table, format_table
 from lpkernels.techniques.cpt.tracks import Tracks, costs
 
-Pair = tuple[int, int]
+Widths = tuple[int, int]
 
-_KINDS = ("cpt", "static", "rise", "fall", "shuffled", "plateau")
-_DEFAULT = Schedule((8, 8))
-# By option: the field it sets. The other options of a kind are the names of fields.
-_NAMES = {"acc": "accumulator", "acc_format": "accumulators", "eval": "eval_bits"}
-_TEXTS = ("profile", "form", "reflection", "remainder", "threshold_mode")
+# The settings that the name of a kind says already.
+_IMPLIED: Mapping[str, Mapping[str, Any]] = {
+    "cpt": {},
+    "static": {"cycles": 1},
+    "rise": {"cycles": 1},
+    "fall": {"cycles": 1, "form": "triangular"},
+    "shuffled": {"shuffled": True},
+    "plateau": {},
+    **{name: {"cycles": 8, **settings} for name, settings in NAMED.items()},
+}
+_KINDS = [kind for kind in _IMPLIED if kind not in NAMED]
+_ANY = Schedule((8, 8))
 
 
 @dataclass(frozen=True)
 class _Common:
     """What open and closed loops share: which bits are set, and what they mean."""
 
-    bits: Pair | None = None
-    grad_bits: Pair = (8, 8)
-    weight: Pair | None = None
-    accumulator: Pair | None = None
+    bits: Widths | None = None
+    grad_bits: Widths = (8, 8)
+    weight: Widths | None = None
+    accumulator: Widths | None = None
     accumulators: str = "e8m{bits}"
     formats: str | tuple[tuple[int, str], ...] = ""
     eval_bits: int | None = None
 
-    def _meaning(self) -> dict[str, Any]:
-        """The arguments of a scheduler that say what bits mean."""
-        formats = dict(self.formats) if isinstance(self.formats, tuple) else self.formats
-        return {
-            "accumulators": self.accumulators,
-            "eval_bits": self.eval_bits,
-            "formats": formats or None,
-        }
-
-    def _check(self) -> None:
+    def __post_init__(self) -> None:
         if self.bits is None and self.accumulator is None:
             raise ValueError("bits none: expected acc=<bits>, got neither bits nor acc")
         if self.bits is None and self.weight is not None:
@@ -67,20 +64,21 @@ class _Common:
         if self.formats and self.bits is not None:
             format_table(self._meaning()["formats"], range(self.bits[0], self.bits[1] + 1))
 
-    def _rest(self) -> list[str]:
-        """The options that both print."""
-        options = []
-        if self.weight is not None:
-            options.append(f"weight={_range(self.weight)}")
-        if self.accumulator is not None:
-            options.append(f"acc={_range(self.accumulator)}")
-        if self.accumulators != _Common.accumulators:
-            options.append(f"acc_format={self.accumulators}")
-        if self.formats:
-            options.append(f"formats={_formats_text(self.formats)}")
-        if self.eval_bits is not None:
-            options.append(f"eval={self.eval_bits}")
-        return options
+    def _meaning(self) -> dict[str, Any]:
+        """The arguments of a scheduler that say what bits mean."""
+        formats = dict(self.formats) if isinstance(self.formats, tuple) else self.formats
+        return {
+            "accumulators": self.accumulators,
+            "eval_bits": self.eval_bits,
+            "formats": formats or None,
+        }
+
+    def _text(self, kind: str, options: list[str]) -> str:
+        falls = kind == "fall"
+        head = f"{kind}:none"
+        if self.bits is not None:
+            head = f"{kind}:{_pair_text(self.bits, falls)}/{_pair_text(self.grad_bits, falls)}"
+        return ",".join([head, *options, *written_options(self, _shared_options(falls))])
 
 
 @dataclass(frozen=True)
@@ -90,14 +88,14 @@ class OpenLoop(_Common):
     settings: all but the bits. bits and the other pairs are (lowest, highest).
     """
 
-    settings: Schedule = _DEFAULT
+    settings: Schedule = _ANY
 
     def tracks(self, *, seed: int = 0) -> Tracks:
         """The schedules of its bits; seed: of shuffled ones whose text gives none."""
         own = self.settings.seed
         base = self.settings.replace(seed=seed if own is None else own)
 
-        def track(pair: Pair | None) -> Schedule | None:
+        def track(pair: Widths | None) -> Schedule | None:
             return None if pair is None else base.replace(bits=pair)
 
         grad_bits = None if self.bits is None else self.grad_bits
@@ -142,17 +140,7 @@ class OpenLoop(_Common):
         return "static" if bits[0] == bits[1] else "rise"
 
     def __str__(self) -> str:
-        kind = self.kind
-        falls = kind == "fall"
-        bits = "none" if self.bits is None else _range(self.bits, falls)
-        head = f"{kind}:{bits}" + ("" if self.bits is None else f"/{_range(self.grad_bits, falls)}")
-        options = []
-        for field in dataclasses.fields(Schedule):
-            value = getattr(self.settings, field.name)
-            implied = field.name in ("bits", "shuffled") or (kind, field.name) in _IMPLIED
-            if not implied and value != getattr(_DEFAULT, field.name):
-                options.append(f"{field.name}={value}")
-        return ",".join([head, *options, *self._rest()])
+        return self._text(self.kind, written_options(self.settings, _own_options(self.kind)))
 
 
 @dataclass(frozen=True)
@@ -170,6 +158,14 @@ class ClosedLoop(_Common):
     cooldown: int = 0
     every: int = 0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(set(self.grad_bits)) > 1 or self.weight is not None:
+            raise ValueError("plateau: expected one number of grad bits and no weight=, got others")
+        _checks.whole("every", self.every, 0)
+        # The settings are checked where they are used; here a target that does nothing uses them.
+        self.scheduler(_Nothing())
+
     def scheduler(self, targets: Targets) -> PrecisionOnPlateau:
         """The scheduler of a run.  Raises: TypeError, ValueError: as PrecisionOnPlateau."""
         return PrecisionOnPlateau(
@@ -177,35 +173,20 @@ class ClosedLoop(_Common):
             bits=self.bits,
             grad_bits=self.grad_bits[0],
             accumulator_bits=self.accumulator,
-            increment=self.increment,
-            patience=self.patience,
-            threshold=self.threshold,
-            threshold_mode=self.threshold_mode,
-            cooldown=self.cooldown,
+            **{name: getattr(self, name) for name in _own_options("plateau") if name != "every"},
             **self._meaning(),
         )
 
     def __str__(self) -> str:
-        bits = "none" if self.bits is None else f"{_range(self.bits)}/{_range(self.grad_bits)}"
-        own = [field for field in dataclasses.fields(self) if field.name in _PLATEAU]
-        changed = [f for f in own if getattr(self, f.name) != f.default]
-        options = [f"{field.name}={getattr(self, field.name)}" for field in changed]
-        return ",".join([f"plateau:{bits}", *options, *self._rest()])
+        return self._text("plateau", written_options(self, _own_options("plateau")))
 
 
-_PLATEAU = ("increment", "patience", "threshold", "threshold_mode", "cooldown", "every")
-_SCHEDULE = ("cycles", "profile", "form", "reflection", "remainder", "warmup", "seed")
-_SHARED = ("weight", "acc", "acc_format", "formats", "eval")
-# What a kind's name says already, and its text does not.
-_IMPLIED = {("static", "cycles"), ("rise", "cycles"), ("fall", "cycles"), ("fall", "form")}
-_OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "cpt": tuple(name for name in _SCHEDULE if name != "seed"),
-    "shuffled": _SCHEDULE,
-    "static": (),
-    "rise": ("profile", "warmup"),
-    "fall": ("profile", "reflection", "warmup"),
-    "plateau": _PLATEAU,
-}
+class _Nothing:
+    """A target that takes all settings."""
+
+    def set_precision(self, forward: int, backward: int, *, formats: object = None) -> None: ...
+
+    def set_accumulator(self, accumulator: object) -> None: ...
 
 
 def parse_schedule(text: str) -> OpenLoop | ClosedLoop:
@@ -221,101 +202,79 @@ def parse_schedule(text: str) -> OpenLoop | ClosedLoop:
 
 def _parsed(text: str) -> OpenLoop | ClosedLoop:
     kind, colon, rest = text.partition(":")
-    if not colon or kind not in (*_KINDS, *NAMED):
+    if not colon or kind not in _IMPLIED:
         raise ValueError(
             "expected <kind>:<bits>/<grad bits>,<option>=<value>,... such as cpt:3-8/8,cycles=32; "
             f"kinds are {', '.join(_KINDS)} and {', '.join(NAMED)}"
         )
-    implied: dict[str, Any] = {"cycles": 8, **NAMED[kind]} if kind in NAMED else {}
-    kind = "cpt" if kind in NAMED else kind
-    head, *parts = rest.split(",")
-    options = {**implied, **_options(kind, parts)}
-    widths, slash, grad = head.partition("/")
-    falls = kind == "fall"
-    fields: dict[str, Any] = {"bits": None if widths == "none" else _pair("bits", widths, falls)}
+    falls, (head, *parts) = kind == "fall", rest.split(",")
+    shared = _shared_options(falls)
+    given = read_options(text, parts, {**_own_options(kind), **shared})
+    fields = {name: given.pop(name) for name in shared if name in given}
+    bits, slash, grad_bits = head.partition("/")
+    fields["bits"] = None if bits == "none" else _pair("bits", bits, falls)
     if slash:
-        fields["grad_bits"] = _pair("grad bits", grad, falls)
-    for name in ("weight", "acc"):
-        if name in options:
-            fields[_NAMES.get(name, name)] = _pair(name, options.pop(name), falls)
-    for name in ("acc_format", "eval", "formats"):
-        if name in options:
-            fields[_NAMES.get(name, name)] = options.pop(name)
-    made = _plateau(fields, options) if kind == "plateau" else _open(kind, fields, options)
-    made._check()
-    return made
-
-
-def _open(kind: str, fields: dict[str, Any], options: dict[str, Any]) -> OpenLoop:
+        fields["grad_bits"] = _pair("grad bits", grad_bits, falls)
+    if kind == "plateau":
+        return ClosedLoop(**fields, **given)
     pair = fields["bits"] or fields.get("accumulator") or (8, 8)
-    if kind in ("static", "rise", "fall"):
-        options["cycles"] = 1
-    if kind == "fall":
-        options["form"] = "triangular"
     if kind == "static" and pair[0] != pair[1]:
-        raise ValueError(f"static: expected one number of bits, got {_range(pair)}")
-    return OpenLoop(**fields, settings=Schedule((8, 8), shuffled=kind == "shuffled", **options))
+        raise ValueError(f"static: expected one number of bits, got {_pair_text(pair)}")
+    return OpenLoop(**fields, settings=_ANY.replace(**{**_IMPLIED[kind], **given}))
 
 
-def _plateau(fields: dict[str, Any], options: dict[str, Any]) -> ClosedLoop:
-    made = ClosedLoop(**fields, **options)
-    if len(set(made.grad_bits)) > 1 or made.weight is not None:
-        raise ValueError("plateau: expected one number of grad bits and no weight=, got others")
-    if made.every < 0:
-        raise ValueError(f"every: expected at least 0 steps, got {made.every}")
-    # The settings are checked where they are used; here a target that does nothing uses them.
-    made.scheduler(_Nothing())
-    return made
+def _own_options(kind: str) -> dict[str, Option]:
+    """The options that a kind has apart from the others."""
+    if kind == "plateau":
+        return {n: o for n, o in options_of(ClosedLoop).items() if n not in options_of(_Common)}
+    names = {
+        "static": (),
+        "rise": ("profile", "warmup"),
+        "fall": ("profile", "reflection", "warmup"),
+        "shuffled": ("cycles", "profile", "form", "reflection", "remainder", "warmup", "seed"),
+    }.get(kind, ("cycles", "profile", "form", "reflection", "remainder", "warmup"))
+    options = options_of(Schedule, seed={"read": whole})
+    return {name: options[name] for name in names}
 
 
-class _Nothing:
-    """A target that takes all settings."""
+def _shared_options(falls: bool) -> dict[str, Option]:
+    """The options of every kind; where bits fall, pairs of them are written so."""
 
-    def set_precision(self, forward: int, backward: int, *, formats: object = None) -> None: ...
+    def pair(name: str) -> dict[str, Any]:
+        return {
+            "name": name,
+            "read": lambda text: _pair(name, text, falls),
+            "write": lambda value: _pair_text(value, falls),
+        }
 
-    def set_accumulator(self, accumulator: object) -> None: ...
-
-
-def _options(kind: str, parts: list[str]) -> dict[str, Any]:
-    known = (*_OPTIONS[kind], *_SHARED)
-    found: dict[str, Any] = {}
-    for part in parts:
-        name, equals, value = part.partition("=")
-        if not equals or name not in known:
-            raise ValueError(f"{kind} has the options {', '.join(known)}, got {part!r}")
-        if name in found:
-            raise ValueError(f"{name} is given twice")
-        found[name] = _reader(name)(value)
-    return found
-
-
-def _reader(name: str) -> Callable[[str], Any]:
-    if name in _TEXTS or name in ("weight", "acc", "acc_format"):
-        return str
-    if name == "threshold":
-        return float
-    return _formats if name == "formats" else lambda value: _number(name, value)
+    return options_of(
+        _Common,
+        bits=None,
+        grad_bits=None,
+        weight=pair("weight"),
+        accumulator=pair("acc"),
+        accumulators={"name": "acc_format"},
+        formats={"read": _formats, "write": _formats_text},
+        eval_bits={"name": "eval", "read": whole},
+    )
 
 
-def _number(label: str, text: str) -> int:
-    if not text.isdecimal():
-        raise ValueError(f"{label}: expected a whole number, got {text!r}")
-    return int(text)
-
-
-def _pair(label: str, text: str, falls: bool) -> Pair:
+def _pair(label: str, text: str, falls: bool) -> Widths:
     """ "3-8" as (3, 8), "8" as (8, 8); where it falls the first is the highest."""
-    numbers = [_number(label, part) for part in text.split("-")]
+    try:
+        numbers = [whole(part) for part in text.split("-")]
+    except ValueError as error:
+        raise ValueError(f"{label}: {error}, got {text!r}") from None
     if len(numbers) > 2:
         raise ValueError(f"{label}: expected 3-8 or 8, got {text!r}")
     if falls and len(numbers) == 2:
         if numbers[0] < numbers[1]:
             raise ValueError(f"{label}: expected bits that fall, such as 8-3, got {text!r}")
         numbers.reverse()
-    return _checks.widths(label, (numbers[0], numbers[-1]))
+    return widths(label, (numbers[0], numbers[-1]))
 
 
-def _range(pair: Pair, falls: bool = False) -> str:
+def _pair_text(pair: Widths, falls: bool = False) -> str:
     low, high = pair
     if low == high:
         return str(low)
@@ -327,7 +286,7 @@ def _formats(text: str) -> str | tuple[tuple[int, str], ...]:
     if text in TABLES or "{bits}" in text:
         return text
     pairs = [part.partition(":") for part in text.split("+")]
-    return tuple((_number("formats", bits), fmt) for bits, _, fmt in pairs)
+    return tuple((whole(bits), fmt) for bits, _, fmt in pairs)
 
 
 def _formats_text(formats: str | tuple[tuple[int, str], ...]) -> str:

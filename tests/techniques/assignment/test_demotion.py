@@ -1,4 +1,4 @@
-"""Assignments by rules: demote, curve, operator_based, uniform and amp_like."""
+"""Assignments by rules: demote, operator_based, uniform and amp_like."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -17,7 +17,6 @@ from lpkernels.techniques.assignment import (
     Scores,
     TensorSpec,
     amp_like,
-    curve,
     demote,
     group,
     operator_based,
@@ -121,10 +120,8 @@ def test_sensitivity_takes_the_cheapest_set():
 
 
 def test_a_budget_of_bits_stops_where_it_is_met():
-    # In these groups a saved bit costs 0.04, 0.5 and 0.02, divided by 8.
-    prefix, most = {"order": "sensitivity_prefix"}, 16 * 1110
-    assert sensible(ratio=0.95, **prefix).low_groups == (2, 0)
-    made = [sensible(bits=most - need, **prefix) for need in (0, 1, 8000, 8001, 8880)]
+    most = 16 * 1110
+    made = [demote(THREE, bits=most - need) for need in (0, 1, 8000, 8001, 8880)]
     assert [each.low_groups for each in made] == [(), (2,), (2,), (2, 0), (2, 0, 1)]
     assert [each.bits for each in made] == [17760, 9760, 9760, 8960, 8880]
 
@@ -144,12 +141,9 @@ def test_scores_are_kept_for_every_budget(tmp_path):
     loaded = Scores.load(tmp_path / "scores.json", GROUPS)
     assert loaded == scores
 
-    def low(order: Any) -> list[tuple[int, ...]]:
-        return [demote(GROUPS, r, order=order, scores=loaded).low_groups for r in (0.1, 0.5, 1)]
-
+    made = [demote(GROUPS, r, order="sensitivity", scores=loaded) for r in (0.1, 0.5, 1)]
     # Group 1 alone is enough for a half, and costs a billionth less than it does with group 2.
-    assert low("sensitivity") == [(2,), (1,), (2, 1, 0, 3)]
-    assert low("sensitivity_prefix") == [(2,), (2, 1), (2, 1, 0, 3)]
+    assert [each.low_groups for each in made] == [(2,), (1,), (2, 1, 0, 3)]
 
 
 def test_scores_of_other_groups_are_refused(tmp_path):
@@ -157,7 +151,7 @@ def test_scores_of_other_groups_are_refused(tmp_path):
     with pytest.raises(ValueError, match="scores: they are of another model, batch or tying: of 4"):
         Scores.load(tmp_path / "scores.json", group(chain()))
     with pytest.raises(ValueError, match="scores: they are of another model"):
-        curve(GROUPS, SCORES)
+        demote(GROUPS, 0.5, order="sensitivity", scores=SCORES)
     with pytest.raises(ValueError, match=r"missing \[3\], of no group \[7\]"):
         Scores.of(GROUPS, {0: 1, 1: 1, 2: 1, 7: 1})
     for bad in (-1.0, float("nan"), float("inf")):
@@ -182,7 +176,6 @@ test_wrong_demands_are_refused = refuses(
         (HALF, {"order": "random"}, ValueError, "'random' takes an int as seed.* seed=None"),
         (HALF, {"seed": 1}, ValueError, "no other does; got order='decreasing' and seed=1"),
         (HALF, {"order": "sensitivity"}, ValueError, "scores go with order='sensitivity'.* no"),
-        (HALF, {"order": "sensitivity_prefix"}, ValueError, "scores go with .*_prefix' and no"),
         (HALF, {"scores": {0: 1.0}}, ValueError, "got order='decreasing' and scores"),
         (((), 0.5), {}, TypeError, r"demote: expected the groups of group\(ops\)"),
         ((chain(), 0.5), {}, TypeError, r"demote: expected the groups of group\(ops\)"),
@@ -230,11 +223,10 @@ def test_the_ratio_is_reached_by_the_smallest_prefix(
 @given(networks(), st.data())
 def test_budgets_of_bits_nest_and_are_met(ops: list[Op], data: st.DataObject):
     groups = group(ops)
-    scores = {each.index: data.draw(st.floats(0, 1e6)) for each in groups}
     most, least = demote(groups, 0.0).bits, demote(groups, 1.0).bits
     budgets = sorted(data.draw(st.integers(least, most)) for _ in range(2))
-    order: Any = "sensitivity_prefix"
-    tight, loose = (demote(groups, bits=b, order=order, scores=scores) for b in budgets)
+    order = data.draw(ORDERS)
+    tight, loose = (demote(groups, bits=b, **order) for b in budgets)
     assert tight.bits <= budgets[0]
     assert loose.bits <= budgets[1]
     assert tight.low_groups[: len(loose.low_groups)] == loose.low_groups
@@ -274,35 +266,24 @@ SCALAR = group(chain())
 SCORES = Scores.of(SCALAR, {0: 0.02, 1: 0.9, 2: 0.1, 3: 0.4})
 
 
-def test_every_point_of_the_curve_is_what_demote_finds_for_its_bits_and_one_less_is_the_next():
+def test_each_budget_of_bits_has_its_cheapest_set():
     # Of 173,280 bits, group 0 saves 4,384, group 1 51,520, group 2 25,936 and group 3 1,296.
-    points = curve(SCALAR, SCORES)
-    assert points == (
-        (173_280, 0.0, ()),
-        (168_896, 0.02, (0,)),
-        (147_344, 0.1, (2,)),
-        (142_960, pytest.approx(0.12), (2, 0)),
-        (141_664, pytest.approx(0.52), (2, 0, 3)),
-        (121_760, 0.9, (1,)),
-        (117_376, pytest.approx(0.92), (0, 1)),
-        (95_824, pytest.approx(1.0), (2, 1)),
-        (91_440, pytest.approx(1.02), (2, 0, 1)),
-        (90_144, pytest.approx(1.42), (2, 0, 1, 3)),
-    )
+    points = [
+        (173_280, ()),
+        (168_896, (0,)),
+        (147_344, (2,)),
+        (142_960, (2, 0)),
+        (141_664, (2, 0, 3)),
+        (121_760, (1,)),
+        (117_376, (0, 1)),
+        (95_824, (2, 1)),
+        (91_440, (2, 0, 1)),
+        (90_144, (2, 0, 1, 3)),
+    ]
     for point, next_one in pairwise(points):
-        for bits, expected in ((point.bits, point), (point.bits - 1, next_one)):
-            made = demote(SCALAR, bits=bits, order="sensitivity", scores=SCORES)
-            assert (made.bits, made.low_groups) == (expected.bits, expected.low_groups)
-
-
-def test_pins_and_formats_of_a_curve_are_those_of_demote():
-    options: Any = {
-        "formats": Formats.same("fp32", "bf16"), "pins": Pins(high="conv1.Y", low="in.Y"),
-    }  # fmt: skip
-    points = curve(SCALAR, SCORES, **options)
-    ends = [demote(SCALAR, ratio, **options).bits for ratio in (0.0, 1.0)]
-    assert [points[0].bits, points[-1].bits] == ends
-    assert points[0].bits == 32 * 10830 - 16 * 256
+        for budget, (bits, low) in ((point[0], point), (point[0] - 1, next_one)):
+            made = demote(SCALAR, bits=budget, order="sensitivity", scores=SCORES)
+            assert (made.bits, made.low_groups) == (bits, low)
 
 
 CHAIN = chain(loss_numel=4)

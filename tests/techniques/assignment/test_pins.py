@@ -81,9 +81,8 @@ def test_tied_tensors_are_promoted_together_and_what_is_held_low_is_not():
     assert promoter.update({"relu2.Y": 0.5, "bn1.Y": 0.0}) == ("relu1.Y", "relu2.Y")
     found = [(p.key, p.trigger) for p in promoter.promotions]
     assert found == [("relu1.Y", "tied"), ("relu2.Y", "overflow")]
-    promoter = Promoter(demote(GROUPS, 1.0, pins=Pins(low="relu1.Y")), whole_group=True)
+    promoter = Promoter(demote(GROUPS, 1.0, pins=Pins(low="relu1.Y")))
     assert promoter.update({"relu1.Y": 1.0}) == ()
-    assert "relu1.Y" not in promoter.update({"bn1.Y": 1.0})
 
 
 def pinned(**pins: Any) -> Callable[[], Any]:
@@ -152,22 +151,6 @@ def test_what_is_promoted(promoter: Promoter, told: dict, promoted: tuple):
     assert promoter.update(told) == promoted
 
 
-def test_whole_groups_underflow_and_errors_promote_if_asked():
-    promoter = Promoter(LOW, whole_group=True)
-    promoted = promoter.update({"relu1.Y": 0.2})
-    assert len(promoted) == len(COUNTED[1].tensors)
-    assert promoter.assignment.low == frozenset()
-    assert {p.key: p.trigger for p in promoter.promotions}["relu1.Y"] == "overflow"
-    assert {p.trigger for p in promoter.promotions} == {"overflow", "group"}
-    # The assignment says what was demoted at the start.
-    assert promoter.assignment.low_groups == (1,)
-    values = {"underflow": {"bn1.Y": 0.4}, "error": {"conv1.Y": 0.3}}
-    assert Promoter(LOW).update({}, **values) == ()
-    promoter = Promoter(LOW, underflow=0.4, error=0.25)
-    assert promoter.update({}, **values) == ("conv1.Y", "bn1.Y")
-    assert [p.trigger for p in promoter.promotions] == ["error", "underflow"]
-
-
 def test_a_promoter_goes_on_where_it_was_and_refuses_the_state_of_another_assignment():
     first, second = Promoter(LOW), Promoter(LOW)
     first.update({})
@@ -206,8 +189,6 @@ test_wrong_thresholds_and_assignments_are_refused = refuses(
     [
         ((LOW, -1.0), {}, ValueError, "threshold must be from 0 to 1, or None for never"),
         ((LOW, "0.01"), {}, TypeError, "threshold must be a number or None, got '0.01'"),
-        ((LOW,), {"underflow": 2}, ValueError, "underflow must be from 0 to 1"),
-        ((LOW,), {"error": -0.5}, ValueError, "error must be from 0 to inf"),
         ((COUNTED,), {}, TypeError, "Promoter: expected an Assignment, got tuple"),
     ],
 )

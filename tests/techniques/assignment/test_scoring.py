@@ -21,7 +21,7 @@ from lpkernels.techniques.assignment import (
     score,
     trace,
 )
-from lpkernels.techniques.assignment.pins import tie
+from lpkernels.techniques.assignment.precisions import tie
 from lpkernels.techniques.assignment.running import assign
 from tests.compare import assert_bit_equal
 from tests.loops import each
@@ -144,9 +144,8 @@ def real_change(
         made = Assignment(groups, frozenset(low), (), formats)
         for seed in range(1, 7):
             trained, batch = copy.deepcopy(model), batch_of(seed)
-            with assign(trained, cross_entropy, made, promote=None) as assigned:
-                value = assigned(*batch)
-                (value * 1024).backward()
+            value = assign(trained, cross_entropy, made, promote=None)(*batch)
+            (value * 1024).backward()
             with torch.no_grad():
                 for p in trained.parameters():
                     p -= 0.1 * p.grad / 1024

@@ -260,7 +260,7 @@ def test_state_of_another_plan_is_refused(changes: dict[str, Any], match: str) -
 
 def test_what_is_no_state_is_refused() -> None:
     scheduler: Any = PrecisionScheduler(Named(), 8, bits=(3, 8), cycles=1)
-    with pytest.raises(ValueError, match="got no total_steps; is this the state of a Precision"):
+    with pytest.raises(ValueError, match="of a PrecisionScheduler, got one without total"):
         scheduler.load_state_dict({"last_step": 3})
     with pytest.raises(TypeError, match="load_state_dict: expected a dict, got list"):
         scheduler.load_state_dict([1])

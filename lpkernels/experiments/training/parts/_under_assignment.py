@@ -12,8 +12,7 @@ from lpkernels.experiments.training.parts.part import Context, Part
 from lpkernels.experiments.workloads.traced import output_loss
 from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn
 from lpkernels.techniques.assignment import Assignment, assign
-from lpkernels.techniques.assignment.running.checking import check_batch
-from lpkernels.techniques.assignment.running.options import FanOut
+from lpkernels.techniques.assignment.running.assigned import FanOut
 
 #: From the model's output and a batch to the mean loss.
 LossOf = Callable[[Any, Batch], Tensor]
@@ -58,7 +57,7 @@ class UnderAssignment(Part):
             counts=self._promote is not None,
         )  # fmt: skip
         # A resumed run may begin with a shorter batch than the one it is made of.
-        check_batch(self.assigned, sample[0], sample)
+        self.assigned.check_batch(sample[0], sample)
         return model, optimizer
 
     def turns(self, turns: tuple[Turn, ...]) -> tuple[Turn, ...]:

@@ -1,9 +1,9 @@
 """Training under an assignment."""
 
-from lpkernels.techniques.assignment.running._table import Count
+from lpkernels.techniques.assignment.running._rounding import Count
 from lpkernels.techniques.assignment.running.assigned import Assigned, assign
 from lpkernels.techniques.assignment.running.audit import Audit, audit
-from lpkernels.techniques.assignment.running.keeping import Memory
+from lpkernels.techniques.assignment.running.keeping import Memory, kept_memory
 from lpkernels.techniques.assignment.running.loop import StepResult, train_with_assignment
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "StepResult",
     "assign",
     "audit",
+    "kept_memory",
     "train_with_assignment",
 ]

@@ -14,34 +14,42 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.nn import Module
+from torch.overrides import TorchFunctionMode
 
-from lpkernels.techniques.assignment.grouping import key_of
-from lpkernels.techniques.assignment.operations import BY_THEIR_RESULT, SAME_VALUES, canonical
-from lpkernels.techniques.assignment.ops import Op
-from lpkernels.techniques.assignment.running.trees import changed
-from lpkernels.techniques.assignment.tracing.calls import Met, Place
-from lpkernels.techniques.assignment.tracing.finishing import finished
-from lpkernels.techniques.assignment.tracing.flow import Parameter, Step
-from lpkernels.techniques.assignment.tracing.tracing import followed
+from lpkernels.techniques.assignment.operations import (
+    BY_THEIR_RESULT,
+    SAME_VALUES,
+    Op,
+    canonical,
+    key_of,
+)
+from lpkernels.techniques.assignment.tracing.following import finished, followed
+from lpkernels.techniques.assignment.tracing.makers import (
+    ResultPlace,
+    TracedCall,
+    TracedOp,
+    TracedParameter,
+    changed,
+)
 
 
-class Result(NamedTuple):
+class PlannedResult(NamedTuple):
     """An Op's values in a call: tensor `number` of its result, or of its arguments, in place."""
 
     op: str
-    place: Place
+    place: ResultPlace
     number: int
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedCall:
     """One call.
 
     operation: its function's name.
     reads: for each tensor among its arguments the parameter or the Op whose values it is, as the
         key of a parameter's or a result's tensor; None of others.
     results: what it makes for the assignment.
-    passes: as of `Met`.
+    passes: as of `TracedCall`.
     parts: the Ops inside it by their names there, where it is several.
     copies: the key of the tensor whose values its result holds, where it makes none itself.
     last: the parameters that no later call reads.
@@ -49,7 +57,7 @@ class Planned:
 
     operation: str
     reads: tuple[str | None, ...]
-    results: tuple[Result, ...]
+    results: tuple[PlannedResult, ...]
     passes: bool
     parts: Mapping[str, str] | None
     copies: str | None
@@ -67,14 +75,17 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """ops: what the trace found. inputs: the Op of each of the network's tensors, None of those
-    that nothing rounds. calls: all calls in order. parameters: those that are read, by name.
-    operations: the functions that are called, with their operations."""
+class RunPlan:
+    """A model's calls, each with what it does to tensors of the assignment.
+
+    ops: the operations that the trace found. inputs: for each tensor of the network's input its Op,
+    or None if nothing rounds it. calls: all calls in order. parameters: names of the parameters
+    that calls read. operations: the functions that are called, with their operations.
+    """
 
     ops: tuple[Op, ...]
     inputs: tuple[str | None, ...]
-    calls: tuple[Planned, ...]
+    calls: tuple[PlannedCall, ...]
     parameters: tuple[str, ...]
     operations: Mapping[Callable[..., Any], str]
 
@@ -91,8 +102,11 @@ class Plan:
 
     @cached_property
     def passed(self) -> frozenset[str]:
-        """The keys of gradients that nothing rounds: that of the loss's own value, and those of
-        scalars to which it is passed on as it is or negated, and which nothing else reads."""
+        """The keys of gradients that nothing rounds.
+
+        The loss's own value has such a gradient. So has a scalar that nothing else reads, if the
+        loss's gradient is passed on to it as it is or negated.
+        """
         makers = {each.op: call for call in self.calls for each in call.results}
         scalars = {op.name for op in self.ops if op.numel == 1}
         found: list[str] = [self.ops[-1].name]
@@ -125,12 +139,20 @@ class Plan:
         return found
 
 
+def kind_of(value: Any) -> Any:
+    """What decides on the operations: sizes and types of tensors, and what else is given."""
+    if isinstance(value, Tensor):
+        return (value.shape, value.dtype)
+    if isinstance(value, Mapping):
+        return tuple((key, kind_of(each)) for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(kind_of(each) for each in value)
+    return repr(value) if isinstance(value, bool | int | float | str) else type(value)
+
+
 def planned(
-    model: Module,
-    loss: Callable[[Any, Any], Tensor] | None,
-    batch: tuple[Any, Any],
-    grad: bool,
-) -> Plan:
+    model: Module, loss: Callable[[Any, Any], Tensor] | None, batch: tuple[Any, Any], grad: bool
+) -> RunPlan:
     """The plan for batches such as this one; the model is left as found."""
     recorder, names = followed(model, loss, batch, grad=grad)
     ops, _ = finished(names)
@@ -139,7 +161,7 @@ def planned(
         maker.name: number
         for number, met in enumerate(recorder.calls)
         for maker in met.reads
-        if isinstance(maker, Parameter)
+        if isinstance(maker, TracedParameter)
     }
     calls = tuple(
         _call(met, names, tuple(name for name in parameters if readers.get(name) == number))
@@ -147,12 +169,14 @@ def planned(
     )
     inputs = tuple(None if step is None else names.get(step) for step in recorder.inputs)
     functions = {met.function: met.operation for met in recorder.calls}
-    return Plan(ops, inputs, calls, parameters, functions)
+    return RunPlan(ops, inputs, calls, parameters, functions)
 
 
-def _call(met: Met, names: Mapping[Step, str], last: tuple[str, ...]) -> Planned:
+def _call(met: TracedCall, names: Mapping[TracedOp, str], last: tuple[str, ...]) -> PlannedCall:
     results = tuple(
-        Result(names[made.step], made.place, made.number) for made in met.made if made.step in names
+        PlannedResult(names[made.step], made.place, made.number)
+        for made in met.made
+        if made.step in names
     )
     parts = None
     if met.parts is not None and any(step in names for step in met.parts.values()):
@@ -161,40 +185,60 @@ def _call(met: Met, names: Mapping[Step, str], last: tuple[str, ...]) -> Planned
     copied = None
     if canonical(met.operation) in SAME_VALUES:
         copied = next((key for key in reads if key is not None), None)
-    return Planned(met.operation, reads, results, met.passes, parts, copied, last)
+    return PlannedCall(met.operation, reads, results, met.passes, parts, copied, last)
 
 
-def _key(maker: object, names: Mapping[Step, str]) -> str | None:
-    if isinstance(maker, Parameter):
+def _key(maker: object, names: Mapping[TracedOp, str]) -> str | None:
+    if isinstance(maker, TracedParameter):
         return key_of(maker.name, "weight")
-    if isinstance(maker, Step) and maker in names:
+    if isinstance(maker, TracedOp) and maker in names:
         return key_of(names[maker], "activation")
     return None
 
 
-def with_results(
-    planned: Planned,
-    args: Any,
-    kwargs: Any,
-    result: Any,
-    rounded: Callable[[Tensor, str], Tensor],
-    put: Callable[[Tensor, str], None],
-) -> Any:
-    """The call's result with rounded(tensor, Op) for what it makes; put(tensor, Op) rounds what it
-    made in place, among its arguments."""
-    ops = {(each.place, each.number): each.op for each in planned.results}
+class ForwardPass(TorchFunctionMode):
+    """One forward pass under a plan, which meets the functions that the model calls."""
 
-    def in_place(number: int, x: Tensor) -> Tensor:
-        if ("argument", number) in ops:
-            put(x, ops["argument", number])
-        return x
+    def __init__(self, plan: RunPlan) -> None:
+        super().__init__()
+        self.plan = plan
+        # The rounded parameters so far, by key: one copy for all that read it.
+        self._rounded: dict[str, Tensor] = {}
+        # The calls of the plan so far.
+        self._met = 0
 
-    if planned.results[0].place == "argument":
-        changed((args, kwargs), in_place)
-        return result
+    def result(self, x: Tensor, op: str) -> Tensor:
+        """An Op's result, rounded."""
+        raise NotImplementedError(f"{type(self).__name__} must define result")
 
-    def new(number: int, x: Tensor) -> Tensor:
-        op = ops.get(("result", number))
-        return x if op is None else rounded(x, op)
+    def put(self, x: Tensor, op: str) -> None:
+        """Rounds an Op's result, which the call wrote into x, in place."""
+        raise NotImplementedError(f"{type(self).__name__} must define put")
 
-    return changed(result, new)
+    def inputs(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The network's inputs, rounded."""
+
+        def of(number: int, x: Tensor) -> Tensor:
+            op = self.plan.inputs[number]
+            return x if op is None else self.result(x, op)
+
+        return changed((tuple(args), dict(kwargs)), of)
+
+    def results(self, planned: PlannedCall, args: Any, kwargs: Any, result: Any) -> Any:
+        """The result of a call, whose tensors of the assignment are rounded."""
+        ops = {(each.place, each.number): each.op for each in planned.results}
+
+        def in_place(number: int, x: Tensor) -> Tensor:
+            if ("argument", number) in ops:
+                self.put(x, ops["argument", number])
+            return x
+
+        if planned.results[0].place == "argument":
+            changed((args, kwargs), in_place)
+            return result
+
+        def new(number: int, x: Tensor) -> Tensor:
+            op = ops.get(("result", number))
+            return x if op is None else self.result(x, op)
+
+        return changed(result, new)

@@ -9,94 +9,88 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Parameter
-from torch.overrides import TorchFunctionMode
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.functional.torch_calls import watching
 from lpkernels.nn.observing.functions import PRODUCTS, name_of, operation_of
-from lpkernels.techniques.assignment.grouping import key_of
-from lpkernels.techniques.assignment.running._nodes import Branch, Rounded, RoundedInPlace
-from lpkernels.techniques.assignment.running._plan import Plan, Planned, with_results
-from lpkernels.techniques.assignment.running._table import Table
+from lpkernels.techniques.assignment.operations import key_of
+from lpkernels.techniques.assignment.running._plan import ForwardPass, PlannedCall, RunPlan
+from lpkernels.techniques.assignment.running._rounding import Branch, Rounded, RoundingTable
 from lpkernels.techniques.assignment.running.keeping import Keeper
-from lpkernels.techniques.assignment.running.trees import changed
-from lpkernels.techniques.assignment.tracing.in_parts import in_parts
+from lpkernels.techniques.assignment.tracing.makers import changed
+from lpkernels.techniques.assignment.tracing.parts import in_parts
 
-# What reads a tensor's attribute, and gives other values than the parameter's.
+# Attributes of a parameter that do not share its values.
 _APART = frozenset("grad grad_fn".split())
 
 
-class Session:
-    """One forward pass; `running` is around it."""
+class Session(ForwardPass):
+    """A forward pass that meets, beside the model's functions, those which layers compute in their
+    place; `running` is around it."""
 
     def __init__(
         self,
-        table: Table,
-        plan: Plan,
+        table: RoundingTable,
+        plan: RunPlan,
         parameters: Mapping[int, str],
         keeper: Keeper | None,
         branches: bool,
     ) -> None:
-        self._table, self.plan = table, plan
-        self._keeper, self._branches = keeper, branches
+        super().__init__(plan)
+        self._table, self._keeper, self._branches = table, keeper, branches
         # By id, the keys of the parameters that the plan reads.
         self._keys = {
             number: key_of(name, "weight")
             for number, name in parameters.items()
             if name in plan.parameters
         }
-        self._rounded: dict[str, Tensor] = {}
-        self._met = 0
         # Whether the call that runs keeps its result for a gradient that is a function of it.
         self._settles = False
         # The call that is being computed; an audit reads it.
-        self.computes: Planned | None = None
+        self.computes: PlannedCall | None = None
         self._records = torch.is_grad_enabled()
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Raises: RuntimeError: the model called other functions than the trace met."""
-        mode = _Mode(self)
         with ExitStack() as stack:
             if self._keeper is not None:
                 stack.enter_context(self._keeper.keeping())
-            stack.enter_context(watching(mode))
-            stack.enter_context(mode)
+            stack.enter_context(watching(self))
+            stack.enter_context(self)
             yield
         self._rounded.clear()
         if self._met != len(self.plan.calls):
             raise self._departs("ended")
 
-    def inputs(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The network's inputs, rounded."""
-
-        def of(number: int, x: Tensor) -> Tensor:
-            op = self.plan.inputs[number]
-            return x if op is None else self.result(x, op)
-
-        return changed((tuple(args), dict(kwargs)), of)
-
     def result(self, x: Tensor, op: str, *, in_place: bool = False) -> Tensor:
-        """An Op's result, rounded."""
         key, gradient = key_of(op, "activation"), key_of(op, "grad_activation")
-        node = RoundedInPlace if in_place else Rounded
         with torch._C.DisableTorchFunction():
             shared = self._branches and key in self.plan.consumed
-            y: Tensor = node.apply(x, self._table, key, None if shared else self._back(gradient))
+            back = None if shared else self._back(gradient)
+            y: Tensor = Rounded.apply(x, self._table, key, back, in_place)
             if self._keeper is not None:
                 self._keeper.stores(y, self._table.quantizers[self._table.rows[key]])
                 if self._settles:
                     self._keeper.settles(x, y)
         return y
 
-    def call(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        compute: Callable[..., Any],
+    def put(self, x: Tensor, op: str) -> None:
+        self.result(x, op, in_place=True)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = name_of(func)
+        if name == "get" and not kwargs:
+            return self._attribute(func, args)
+        if name in ("set", "delete"):
+            return func(*args, **(kwargs or {}))
+        return self.see(func, args, kwargs or {}, func)
+
+    def see(
+        self, function: Callable[..., Any], args: Any, kwargs: Any, compute: Callable[..., Any]
     ) -> Any:
         """A function's result under the assignment."""
+        args, kwargs = tuple(args), dict(kwargs)
         name = name_of(function)
         planned = self._next(operation_of(name))
         if self._replaces(planned):
@@ -120,7 +114,7 @@ class Session:
             finally:
                 self.computes = None
             if planned.results:
-                result = self._results(planned, args, kwargs, result)
+                result = self.results(planned, args, kwargs, result)
             elif planned.copies is not None and isinstance(result, Tensor):
                 self._copied(planned.copies, result)
         if self._keeper is not None:
@@ -132,14 +126,14 @@ class Session:
             self._rounded.pop(key_of(parameter, "weight"), None)
         return result
 
-    def _read(self, planned: Planned) -> list[Quantizer]:
+    def _read(self, planned: PlannedCall) -> list[Quantizer]:
         """The formats of the tensors that a call reads, and of those inside it."""
         rows, quantizers = self._table.rows, self._table.quantizers
         inside = (planned.parts or {}).values()
         keys = [*planned.reads, *(key_of(op, "activation") for op in inside)]
         return [quantizers[rows[key]] for key in keys if key is not None and key in rows]
 
-    def attribute(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    def _attribute(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """An attribute of a tensor; an attribute that shares a parameter's values has the rounded
         values."""
         name = getattr(getattr(function, "__self__", None), "__name__", "")
@@ -148,7 +142,7 @@ class Session:
         found = function(*args)
         return function(self._parameter(args[0])) if isinstance(found, Tensor) else found
 
-    def _next(self, operation: str) -> Planned:
+    def _next(self, operation: str) -> PlannedCall:
         calls = self.plan.calls
         if self._met == len(calls) or calls[self._met].operation != operation:
             raise self._departs(f"calls {operation!r}")
@@ -163,12 +157,12 @@ class Session:
             "that computes other operations from step to step cannot run under one assignment"
         )
 
-    def _replaces(self, planned: Planned) -> bool:
+    def _replaces(self, planned: PlannedCall) -> bool:
         if self._branches:
             return any(planned.reads)
         return any(key is not None and key.endswith(".P") for key in planned.reads)
 
-    def _replacing(self, planned: Planned) -> Callable[[int, Tensor], Tensor]:
+    def _replacing(self, planned: PlannedCall) -> Callable[[int, Tensor], Tensor]:
         dirty = {each.number for each in planned.results if each.place == "argument"}
 
         def replaced(number: int, x: Tensor) -> Tensor:
@@ -187,13 +181,13 @@ class Session:
         return replaced
 
     def _back(self, gradient: str) -> Callable[[Tensor], Tensor]:
-        """How the gradient of this key is rounded."""
+        """The function that rounds the gradient `gradient`."""
         passed = gradient in self.plan.passed
         rounded = self._table.passed if passed else self._table.rounded
         return lambda x: rounded(x, gradient)
 
     def _parameter(self, p: Tensor) -> Tensor:
-        """The rounded copy, one for all that read it."""
+        """The rounded copy of a parameter: one copy for all calls that read it."""
         key = self._keys[id(p)]
         if key not in self._rounded:
             gradient = key_of(key.removesuffix(".P"), "grad_weight")
@@ -205,38 +199,6 @@ class Session:
         return self._rounded[key]
 
     def _copied(self, key: str, y: Tensor) -> None:
-        """y holds the values of that tensor, maybe in memory of its own."""
+        """Notes that y holds the values of the tensor `key`, maybe in memory of its own."""
         if self._keeper is not None and key in self._table.rows:
             self._keeper.copies(y, self._table.quantizers[self._table.rows[key]])
-
-    def _results(self, planned: Planned, args: Any, kwargs: Any, result: Any) -> Any:
-        def put(x: Tensor, op: str) -> None:
-            self.result(x, op, in_place=True)
-
-        return with_results(planned, args, kwargs, result, self.result, put)
-
-
-class _Mode(TorchFunctionMode):
-    """A mode that meets the functions which the model calls, and those which layers compute in
-    their place."""
-
-    def __init__(self, session: Session) -> None:
-        super().__init__()
-        self._session = session
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = name_of(func)
-        if name == "get" and not kwargs:
-            return self._session.attribute(func, args)
-        if name in ("set", "delete"):
-            return func(*args, **(kwargs or {}))
-        return self.see(func, args, kwargs or {}, func)
-
-    def see(
-        self,
-        function: Callable[..., Any],
-        args: Any,
-        kwargs: Any,
-        compute: Callable[..., Any],
-    ) -> Any:
-        return self._session.call(function, tuple(args), dict(kwargs), compute)

@@ -12,20 +12,19 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
-from torch.overrides import TorchFunctionMode
+from torch.nn import Module, Parameter
 
 from lpkernels.functional.recording import first_order
-from lpkernels.functional.unchecked import rounded_by_row, through_codes
-from lpkernels.techniques.assignment.grouping import key_of
-from lpkernels.techniques.assignment.operations import canonical
-from lpkernels.techniques.assignment.running._plan import Plan, Planned, with_results
-from lpkernels.techniques.assignment.running._table import Table
-from lpkernels.techniques.assignment.running.trees import changed
-from lpkernels.techniques.assignment.tracing.in_parts import cross_entropy
+from lpkernels.functional.unchecked import keeps_codes, rounded_by_row, through_codes
+from lpkernels.nn.observing.tracing import arguments
+from lpkernels.techniques.assignment.operations import canonical, key_of
+from lpkernels.techniques.assignment.running._plan import ForwardPass, PlannedCall, RunPlan
+from lpkernels.techniques.assignment.running._rounding import RoundingTable
+from lpkernels.techniques.assignment.tracing.makers import changed
+from lpkernels.techniques.assignment.tracing.parts import cross_entropy
 
 # A row's number, whether it draws random bits, and the bits of its codes (0 where none are made).
-Way = tuple[int, bool, int]
+RowUse = tuple[int, bool, int]
 
 # The gradients of what reads its result: (gradient, result, dimension) -> gradient of the operand.
 _BY_RESULT: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
@@ -58,18 +57,18 @@ class _Rounded(torch.autograd.Function):
         rows: Tensor,
         counts: Tensor | None,
         flag: Tensor,
-        there: Way,
-        back: Way,
+        value: RowUse,
+        gradient: RowUse,
     ) -> Tensor:
         ctx.save_for_backward(rows, counts)
-        ctx.back = back
-        return _stored(x, rows, counts, flag, there)
+        ctx.gradient = gradient
+        return _stored(x, rows, counts, flag, value)
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         rows, counts = ctx.saved_tensors
-        return _by_row(grad, rows, counts, ctx.back), *[None] * 5
+        return _by_row(grad, rows, counts, ctx.gradient), *[None] * 5
 
 
 class _OfResult(torch.autograd.Function):
@@ -83,50 +82,51 @@ class _OfResult(torch.autograd.Function):
         rows: Tensor,
         counts: Tensor | None,
         flag: Tensor,
-        there: Way,
-        back: Way,
+        value: RowUse,
+        gradient: RowUse,
         name: str,
         dim: int,
     ) -> Tensor:
-        y = _stored(result, rows, counts, flag, there)
+        y = _stored(result, rows, counts, flag, value)
         ctx.save_for_backward(rows, counts, y)
-        ctx.back, ctx.name, ctx.dim = back, name, dim
+        ctx.gradient, ctx.name, ctx.dim = gradient, name, dim
         return y
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         rows, counts, y = ctx.saved_tensors
-        grad = _by_row(grad, rows, counts, ctx.back)
+        grad = _by_row(grad, rows, counts, ctx.gradient)
         return _BY_RESULT[ctx.name](grad, y, ctx.dim), *[None] * 8
 
 
-def _by_row(x: Tensor, rows: Tensor, counts: Tensor | None, way: Way) -> Tensor:
-    number, stochastic, _ = way
+def _by_row(x: Tensor, rows: Tensor, counts: Tensor | None, use: RowUse) -> Tensor:
+    number, stochastic, _ = use
     if counts is not None:
         counts = counts[number] if number < len(counts) else None
     return rounded_by_row(x, rows, number, stochastic, counts)
 
 
-def _stored(x: Tensor, rows: Tensor, counts: Tensor | None, flag: Tensor, way: Way) -> Tensor:
+def _stored(x: Tensor, rows: Tensor, counts: Tensor | None, flag: Tensor, use: RowUse) -> Tensor:
     """x rounded, and out of the codes that are kept of it."""
-    number, _, bits = way
-    y = _by_row(x, rows, counts, way)
+    number, _, bits = use
+    y = _by_row(x, rows, counts, use)
     return through_codes(y, flag, rows, number, bits) if bits else y
 
 
-class Traced(TorchFunctionMode):
-    """Meets the functions that the model calls while the compiler follows it."""
+class Traced(ForwardPass):
+    """A forward pass that the compiler follows."""
 
     def __init__(
-        self, table: Table, plan: Plan, device: torch.device, room: Mapping[str, int]
+        self,
+        table: RoundingTable,
+        plan: RunPlan,
+        device: torch.device,
+        code_bits: Mapping[str, int],
     ) -> None:
-        super().__init__()
-        self._plan = plan
-        self._rows, self._room = table.rows, room
+        super().__init__(plan)
+        self._rows, self._code_bits = table.rows, code_bits
         self._table, self._counts, self._draws = table.for_compilers(device)
-        self._rounded: dict[str, Tensor] = {}
-        self._met = 0
         self._names = [canonical(call.operation) for call in plan.calls]
         self._functions = _OPERATORS | {
             function: canonical(name) for function, name in plan.operations.items()
@@ -137,15 +137,6 @@ class Traced(TorchFunctionMode):
         self._flag = flag
         self._rounded, self._met = {}, 0
         return self
-
-    def inputs(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The network's inputs, rounded."""
-
-        def of(number: int, x: Tensor) -> Tensor:
-            op = self._plan.inputs[number]
-            return x if op is None else self._result(x, op)
-
-        return changed((tuple(args), dict(kwargs)), of)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -159,13 +150,13 @@ class Traced(TorchFunctionMode):
         if name in _BY_RESULT and planned.results:
             return self._by_its_result(planned, name, func, args, kwargs)
         result = func(*args, **kwargs)
-        return self._results(planned, args, kwargs, result) if planned.results else result
+        return self.results(planned, args, kwargs, result) if planned.results else result
 
-    def _next(self, func: Any) -> Planned | None:
+    def _next(self, func: Any) -> PlannedCall | None:
         """The plan's next call; None for a call that the trace has not met, which makes no tensor
         of the assignment."""
         name = self._functions.get(func)
-        calls, at = self._plan.calls, self._met
+        calls, at = self.plan.calls, self._met
         while at < len(calls):
             if self._names[at] == name:
                 self._met = at + 1
@@ -177,41 +168,41 @@ class Traced(TorchFunctionMode):
 
     def ended(self) -> None:
         """Raises: RuntimeError: not all that the plan has was met."""
-        for call in self._plan.calls[self._met :]:
+        for call in self.plan.calls[self._met :]:
             if call.makes:
                 raise RuntimeError(
                     f"assign: torch.compile does not call {call.operation!r} as the model does; "
                     "run it without compiling"
                 )
 
-    def _way(self, key: str) -> Way:
+    def _use(self, key: str) -> RowUse:
         number = self._rows[key]
         draws = self._draws[number]
-        if key in self._plan.passed:
-            # A row that keeps every bit, and draws a seed where `Table.passed` does.
+        if key in self.plan.passed:
+            # A row that keeps every bit, and draws a seed where `RoundingTable.passed` does.
             return len(self._rows) + draws, draws, 0
-        return number, draws, self._room.get(key, 0)
+        return number, draws, self._code_bits.get(key, 0)
 
-    def _result(self, x: Tensor, op: str) -> Tensor:
-        ways = self._way(key_of(op, "activation")), self._way(key_of(op, "grad_activation"))
-        y: Tensor = _Rounded.apply(x, self._table, self._counts, self._flag, *ways)
+    def result(self, x: Tensor, op: str) -> Tensor:
+        uses = self._use(key_of(op, "activation")), self._use(key_of(op, "grad_activation"))
+        y: Tensor = _Rounded.apply(x, self._table, self._counts, self._flag, *uses)
         return y
 
-    def _replacing(self, planned: Planned) -> Callable[[int, Tensor], Tensor]:
+    def _replacing(self, planned: PlannedCall) -> Callable[[int, Tensor], Tensor]:
         def replaced(number: int, x: Tensor) -> Tensor:
             key = planned.reads[number]
             if not isinstance(x, Parameter) or key is None or key not in self._rows:
                 return x
             if key not in self._rounded:
                 gradient = key_of(key.removesuffix(".P"), "grad_weight")
-                ways = self._way(key), self._way(gradient)
-                self._rounded[key] = _Rounded.apply(x, self._table, self._counts, self._flag, *ways)
+                uses = self._use(key), self._use(gradient)
+                self._rounded[key] = _Rounded.apply(x, self._table, self._counts, self._flag, *uses)
             return self._rounded[key]
 
         return replaced
 
     def _by_its_result(
-        self, planned: Planned, name: str, func: Any, args: Any, kwargs: Any
+        self, planned: PlannedCall, name: str, func: Any, args: Any, kwargs: Any
     ) -> Tensor:
         x, *rest = args
         in_place = planned.results[0].place == "argument"
@@ -224,19 +215,16 @@ class Traced(TorchFunctionMode):
         return x.copy_(y) if in_place else y
 
     def _of_result(self, x: Tensor, result: Tensor, op: str, name: str, dim: int) -> Tensor:
-        ways = self._way(key_of(op, "activation")), self._way(key_of(op, "grad_activation"))
+        uses = self._use(key_of(op, "activation")), self._use(key_of(op, "grad_activation"))
         y: Tensor = _OfResult.apply(
-            x, result, self._table, self._counts, self._flag, *ways, name, dim
+            x, result, self._table, self._counts, self._flag, *uses, name, dim
         )
         return y
 
-    def _results(self, planned: Planned, args: Any, kwargs: Any, result: Any) -> Any:
-        def put(x: Tensor, op: str) -> None:
-            x.copy_(self._result(x, op))
+    def put(self, x: Tensor, op: str) -> None:
+        x.copy_(self.result(x, op))
 
-        return with_results(planned, args, kwargs, result, self._result, put)
-
-    def _in_parts(self, planned: Planned, args: Any, kwargs: Mapping[str, Any]) -> Tensor:
+    def _in_parts(self, planned: PlannedCall, args: Any, kwargs: Mapping[str, Any]) -> Tensor:
         parts = planned.parts or {}
         if planned.operation != "cross_entropy":
             raise NotImplementedError(
@@ -249,4 +237,32 @@ class Traced(TorchFunctionMode):
                 result = torch.log_softmax(x, axis)
             return self._of_result(x, result, parts["log_softmax"], "log_softmax", axis)
 
-        return self._result(cross_entropy(logs, *args, **kwargs), parts["nll_loss"])
+        return self.result(cross_entropy(logs, *args, **kwargs), parts["nll_loss"])
+
+
+def compiled(
+    model: Module,
+    loss: Callable[[Any, Any], Tensor],
+    traced: Traced,
+    packs: bool,
+    options: Mapping[str, Any],
+) -> Callable[[Any, Any, Tensor], Tensor]:
+    """The loss of (input, target), where a flag rises if a value has no code, as one graph.
+
+    packs: whether the compiler keeps codes for backward. options: of torch.compile.
+    """
+
+    def forward(input: Any, target: Any, flag: Tensor) -> Tensor:
+        args, kwargs = arguments(input)
+        mode = traced.started(flag)
+        args, kwargs = mode.inputs(args, kwargs)
+        with mode:
+            value = loss(model(*args, **kwargs), target)
+        mode.ended()
+        return value
+
+    if packs:
+        extra = {"custom_partitioner_fn": keeps_codes()}
+        options = {**options, "options": extra | (options.get("options") or {})}
+    graph: Any = torch.compile(forward, fullgraph=True, **options)
+    return graph

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Module
 
-from lpkernels.formats import FixedFormat, FloatFormat
-from lpkernels.functional.unchecked import keeps_codes
 from lpkernels.nn.observing.tracing import arguments
 from lpkernels.nn.selecting import check_model
 from lpkernels.techniques.assignment.assignment import Assignment
-from lpkernels.techniques.assignment.grouping import group
+from lpkernels.techniques.assignment.operations import group
 from lpkernels.techniques.assignment.promotion import FORWARD, Promoter, Promotion
-from lpkernels.techniques.assignment.running._nodes import Flagged
-from lpkernels.techniques.assignment.running._plan import Plan, planned
-from lpkernels.techniques.assignment.running._session import Session
-from lpkernels.techniques.assignment.running._table import Copied, Count, Table, ratios
-from lpkernels.techniques.assignment.running._traced import Traced
-from lpkernels.techniques.assignment.running.keeping import Keeper, Memory, Meter
-from lpkernels.techniques.assignment.running.options import (
-    FanOut,
-    check_options,
-    kind_of,
-    promoter_of,
+from lpkernels.techniques.assignment.running._plan import RunPlan, kind_of, planned
+from lpkernels.techniques.assignment.running._rounding import (
+    CopiedCounts,
+    Count,
+    Flagged,
+    RoundingTable,
 )
-from lpkernels.techniques.assignment.tracing.calls import all_tensors
+from lpkernels.techniques.assignment.running._session import Session
+from lpkernels.techniques.assignment.running._traced import Traced, compiled
+from lpkernels.techniques.assignment.running.keeping import Keeper, Memory, Meter
+from lpkernels.techniques.assignment.tracing.makers import all_tensors
+
+FanOut = Literal["sum", "branches"]
 
 
 def assign(
@@ -92,7 +89,7 @@ def assign(
 
 
 class Assigned:
-    """What `assign` makes."""
+    """A model and its loss under an assignment; `assign` makes it."""
 
     def __init__(
         self,
@@ -105,31 +102,30 @@ class Assigned:
         counts: bool,
     ) -> None:
         check_model("assign", model)
-        self._promoter = promoter_of(assignment, promote, counts)
-        check_options(fan_out, pack, counts)
+        self._promoter = _promoter(assignment, promote, counts)
+        _check_options(fan_out, pack, counts)
         self.model, self.loss = model, loss
         self.fan_out, self.packs = fan_out, pack
-        self._table = Table(assignment, counts)
+        self._table = RoundingTable(assignment, counts)
         self._table.check_parameters(model)
-        self._plans: dict[Any, Plan] = {}
+        self._plans: dict[Any, RunPlan] = {}
         self._meter = Meter()
         self._flag: Tensor | None = None
         self._stepped = True
-        self._copied: Copied | None = None
+        self._copied: CopiedCounts | None = None
         self._counts: dict[str, Count] = {}
-        self._removed = False
         self._loss_key = ""
         # The last forward pass, at which an audit looks.
         self._running: Session | None = None
 
     @property
     def assignment(self) -> Assignment:
-        """The one that the next step runs under."""
+        """The assignment of the next step."""
         return self._promoter.assignment
 
     @property
     def promotions(self) -> list[Promotion]:
-        """So far, in order; step counts calls of `step`."""
+        """The promotions so far, in order; their step is a number of calls of `step`."""
         return self._promoter.promotions
 
     @property
@@ -156,9 +152,8 @@ class Assigned:
             epoch, say): the operations must be the same.
         Raises:
             ValueError: the assignment is of another model, loss or batch; nothing is changed then.
-            RuntimeError: the model calls other functions than on the batch before, or `remove`.
+            RuntimeError: the model calls other functions than on the batch before.
         """
-        self._check_there()
         plan = self._plan(self.loss, input, target)
         args, kwargs = arguments(input)
         flag = self._started(input)
@@ -188,29 +183,15 @@ class Assigned:
         """
         if self.fan_out == "branches":
             raise ValueError('Assigned: compiled needs fan_out="sum", got "branches"')
-        self._check_there()
         plan = self._plan(self.loss, input, target)
         packs = self.packs and options.get("backend", "inductor") == "inductor"
-        traced = Traced(self._table, plan, self._device(input), self._room() if packs else {})
+        code_bits = self._table.code_bits() if packs else {}
+        traced = Traced(self._table, plan, self._device(input), code_bits)
+        graph = compiled(self.model, self.loss, traced, packs, options)
         expected = self._kind(self.loss, input, target)
-
-        def forward(input: Any, target: Any, flag: Tensor) -> Tensor:
-            args, kwargs = arguments(input)
-            mode = traced.started(flag)
-            args, kwargs = mode.inputs(args, kwargs)
-            with mode:
-                value = self.loss(self.model(*args, **kwargs), target)
-            mode.ended()
-            return value
-
-        if packs:
-            extra = {"custom_partitioner_fn": keeps_codes()}
-            options = options | {"options": extra | (options.get("options") or {})}
-        graph = torch.compile(forward, fullgraph=True, **options)
         numel = plan.elements({n for n, p in self.model.named_parameters() if p.requires_grad})
 
         def run(input: Any, target: Any) -> Tensor:
-            self._check_there()
             if self._kind(self.loss, input, target) != expected:
                 raise ValueError(
                     "Assigned: compiled for batches of other sizes, or for other modes of the "
@@ -225,6 +206,15 @@ class Assigned:
 
         return run
 
+    def check_batch(self, input: Any, target: Any) -> None:
+        """Finds what the first call finds out about its batch, without a step.
+
+        Afterwards batches of other sizes may come first, as they do where a run is resumed.
+
+        Raises: ValueError: the assignment is of another model, loss or batch.
+        """
+        self._plan(self.loss, input, target)
+
     def output(self, input: Any) -> Any:
         """The model's output under the current formats, to evaluate it; the loss is not computed.
 
@@ -232,7 +222,6 @@ class Assigned:
 
         Raises: ValueError: operations that the assignment has no tensors for.
         """
-        self._check_there()
         args, kwargs = arguments(input)
         with torch.no_grad(), self._table.not_counting():
             session = self._session(self._plan(None, input, None), None)
@@ -248,7 +237,6 @@ class Assigned:
         in high precision from step t + 2 on, on every device. The paper's rule is one step faster.
         A step whose loss was not finite promotes nothing.
         """
-        self._check_there()
         self._stepped = True
         self._meter.last = None
         if not self._table.counting:
@@ -273,7 +261,7 @@ class Assigned:
         return {"promoter": self._promoter.state_dict(), "waiting": waiting}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where another one of the same assignment was; between steps.
+        """Takes over the state of another object of the same assignment; call it between steps.
 
         Raises: ValueError: of another assignment, or this one has promoted already.
         """
@@ -289,36 +277,20 @@ class Assigned:
         counts = {key: Count(*values) for key, values in (waiting or {}).items()}
         self._copied = None if waiting is None else self._table.as_copied(counts)
 
-    def remove(self) -> None:
-        """Ends the training under the assignment; the model is, and was at all times, the one that
-        was given."""
-        self._removed = True
-        self._plans.clear()
-
-    def __enter__(self) -> Assigned:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.remove()
-
     def _decided(self, counts: dict[str, Count]) -> tuple[str, ...]:
         self._counts = counts
         tensors = self.assignment.tensors
         last = counts.get(self._loss_key)
         if last is not None and last.nonfinite:
             counts = {}
-        overflow, underflow = ratios(counts, lambda key: tensors[key].kind in FORWARD)
-        promoted = self._promoter.update(overflow, underflow=underflow)
+        kinds = {key: tensors[key].kind for key in counts}
+        overflow = {key: counts[key].overflow_ratio for key in kinds if kinds[key] in FORWARD}
+        promoted = self._promoter.update(overflow)
         if promoted:
             self._table.write(self.assignment)
         return promoted
 
-    def _session(self, plan: Plan, keeper: Keeper | None) -> Session:
+    def _session(self, plan: RunPlan, keeper: Keeper | None) -> Session:
         names = {id(p): name for name, p in self.model.named_parameters()}
         return Session(self._table, plan, names, keeper, self.fan_out == "branches")
 
@@ -329,17 +301,6 @@ class Assigned:
         there += all_tensors({"": [*args, *kwargs.values(), target]}).values()
         known = {StorageWeakRef(x.untyped_storage()) for x in there}
         return Keeper(self._meter, known, self._flag, self.packs)
-
-    def _room(self) -> dict[str, int]:
-        """The bits of a code of each tensor that may be kept, in high precision."""
-        made = self.assignment
-        found = {}
-        for key, tensor in made.tensors.items():
-            formats = [made.formats.of(tensor.kind, low).fmt for low in (True, False)]
-            plain = all(isinstance(fmt, FloatFormat | FixedFormat) for fmt in formats)
-            if tensor.kind in FORWARD and plain and int(formats[1].bits) < 32:
-                found[key] = int(formats[1].bits)
-        return found
 
     def _started(self, input: Any) -> Tensor:
         """The flag of this step."""
@@ -352,12 +313,8 @@ class Assigned:
         known = [*self.model.parameters(), *all_tensors({"": input}).values()]
         return known[0].device if known else torch.device("cpu")
 
-    def _check_there(self) -> None:
-        if self._removed:
-            raise RuntimeError("Assigned: it was removed; make another one with assign()")
-
-    def _plan(self, loss: Callable[[Any, Any], Tensor] | None, input: Any, target: Any) -> Plan:
-        """Of batches of these sizes, in the modes that the modules are in."""
+    def _plan(self, loss: Callable[[Any, Any], Tensor] | None, input: Any, target: Any) -> RunPlan:
+        """The run plan of batches of these sizes, in the modes of the modules."""
         kind = self._kind(loss, input, target)
         if kind not in self._plans:
             plan = planned(self.model, loss, (input, target), torch.is_grad_enabled())
@@ -369,7 +326,7 @@ class Assigned:
         modes = tuple(module.training for module in self.model.modules())
         return (loss is None, torch.is_grad_enabled(), modes, kind_of(input), kind_of(target))
 
-    def _check(self, plan: Plan, is_output: bool) -> None:
+    def _check(self, plan: RunPlan, is_output: bool) -> None:
         groups = group(plan.ops)
         if not self._plans and not is_output:
             self.assignment.check(groups)
@@ -384,3 +341,40 @@ class Assigned:
                 f"assign: in this mode the model has tensors that the assignment lacks, such as "
                 f"{min(unknown)!r}; it was made of a trace of other operations"
             )
+
+
+def check_assigned(function: str, assigned: Any) -> None:
+    """Raises: TypeError: `assign` did not make it. function: the caller, as the error names it."""
+    if not isinstance(assigned, Assigned):
+        raise TypeError(
+            f"{function}: expected what assign(model, loss, assignment) makes, got "
+            f"{type(assigned).__name__}"
+        )
+
+
+def _promoter(assignment: Any, promote: Any, counts: Any) -> Promoter:
+    if not isinstance(assignment, Assignment):
+        raise TypeError(
+            f"assign: expected an Assignment, such as demote(...), got {type(assignment).__name__}"
+        )
+    if promote is not None and counts is False:
+        raise ValueError(
+            "assign: promotion needs counts; give promote=None, or leave counts=False away"
+        )
+    if not isinstance(promote, Promoter):
+        return Promoter(assignment, promote)
+    if promote.assignment != assignment:
+        raise ValueError(
+            "assign: the Promoter is of another assignment; make it of the one that is given"
+        )
+    return promote
+
+
+def _check_options(fan_out: Any, pack: Any, counts: Any) -> None:
+    if fan_out not in get_args(FanOut):
+        raise ValueError(
+            f"assign: fan_out must be one of {', '.join(get_args(FanOut))}; got {fan_out!r}"
+        )
+    for name, value in {"pack": pack, "counts": counts}.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"assign: {name} must be True or False, got {value!r}")

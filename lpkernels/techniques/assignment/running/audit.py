@@ -14,12 +14,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from lpkernels import functional
 from lpkernels.arithmetic import Quantizer
 from lpkernels.nn.observing import EVERYTHING, Call, Visitor, observe
-from lpkernels.techniques.assignment.grouping import key_of
-from lpkernels.techniques.assignment.running._plan import Plan, Planned
-from lpkernels.techniques.assignment.running.assigned import Assigned
-from lpkernels.techniques.assignment.running.checking import check_assigned
-from lpkernels.techniques.assignment.tracing.calls import all_tensors
-from lpkernels.techniques.assignment.tracing.tracing import as_pair
+from lpkernels.techniques.assignment.operations import key_of
+from lpkernels.techniques.assignment.running._plan import PlannedCall, RunPlan
+from lpkernels.techniques.assignment.running.assigned import Assigned, check_assigned
+from lpkernels.techniques.assignment.tracing.following import as_pair
+from lpkernels.techniques.assignment.tracing.makers import all_tensors
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ def audit(assigned: Assigned, batch: tuple[Any, Any]) -> Audit:
 class _Watch(Visitor):
     """Looks at the tensors of one step."""
 
-    def __init__(self, assigned: Assigned, plan: Plan) -> None:
+    def __init__(self, assigned: Assigned, plan: RunPlan) -> None:
         self.rounded: Counter[str] = Counter()
         self.departures: list[str] = []
         self._assigned, self._plan = assigned, plan
@@ -111,7 +110,7 @@ class _Watch(Visitor):
             self._results[call] = planned.results[0].op
         self.reads(planned, arguments)
 
-    def reads(self, planned: Planned, arguments: Any) -> None:
+    def reads(self, planned: PlannedCall, arguments: Any) -> None:
         """What a call is given."""
         if not planned.makes:
             return
@@ -155,7 +154,7 @@ class _Watch(Visitor):
         return True
 
 
-def _expected(assigned: Assigned, plan: Plan) -> dict[str, int]:
+def _expected(assigned: Assigned, plan: RunPlan) -> dict[str, int]:
     trained = {name for name, p in assigned.model.named_parameters() if p.requires_grad}
     edges: Counter[str] = Counter()
     if assigned.fan_out == "branches":

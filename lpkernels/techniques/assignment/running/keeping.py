@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +15,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import AffineFormat, BlockFormat
 from lpkernels.functional.unchecked import packed, unpacked
-from lpkernels.techniques.assignment.tracing.compact import Indices, Mask, compact
+from lpkernels.techniques.assignment.assignment import Assignment
+from lpkernels.techniques.assignment.operations import Kept, Op, checked_ops, group
+from lpkernels.techniques.assignment.tracing.saved import Indices, Mask, compact
 
 
 @dataclass(frozen=True)
@@ -39,12 +41,12 @@ class Memory:
 
     @property
     def bytes(self) -> int:
-        """All of it."""
+        """Codes and all else, in bytes."""
         return self.packed + self.whole
 
     @property
     def bits(self) -> int:
-        """All of it."""
+        """Codes and all else, in bits."""
         return 8 * self.bytes
 
 
@@ -77,8 +79,8 @@ class Meter:
             self.whole -= size
 
     def note(self) -> None:
-        """Notes what is kept, between two calls: what a call holds of its result until it is
-        rounded is not kept."""
+        """Notes how much is kept, between two calls: a result that a call holds until it is rounded
+        is not kept."""
         if self.packed + self.whole > self.most.bytes:
             self.most = Memory(self.packed, self.whole)
 
@@ -107,7 +109,7 @@ class Codes:
         self._meter.add_codes(self._codes.nbytes)
         return True
 
-    def view(self, like: View) -> Tensor:
+    def view(self, like: MemoryView) -> Tensor:
         last = self._meter.last
         if last is None or last[0] is not self:
             assert self._codes is not None
@@ -120,14 +122,14 @@ class Codes:
             self._meter.packed -= self._codes.nbytes
 
 
-class Whole:
+class SmallerTensor:
     """A tensor that is none of the assignment, in fewer bits."""
 
     def __init__(self, smaller: Mask | Indices, meter: Meter) -> None:
         self._smaller, self._meter = smaller, meter
         meter.whole += smaller.nbytes
 
-    def view(self, like: View) -> Tensor:
+    def view(self, like: MemoryView) -> Tensor:
         """The tensor, contiguous."""
         return self._smaller.tensor()
 
@@ -136,7 +138,7 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class View:
+class MemoryView:
     """A place in a memory."""
 
     size: torch.Size
@@ -145,8 +147,8 @@ class View:
     dtype: torch.dtype
 
     @classmethod
-    def of(cls, x: Tensor) -> View:
-        """x's."""
+    def of(cls, x: Tensor) -> MemoryView:
+        """The place of x."""
         return cls(x.shape, x.stride(), int(x.storage_offset()), x.dtype)
 
     def within(self, x: Tensor) -> Tensor:
@@ -154,12 +156,14 @@ class View:
         return x.as_strided(self.size, self.stride, self.offset)
 
 
-class Kept:
+class SavedTensor:
     """What autograd holds in place of one tensor: itself, or codes."""
 
-    def __init__(self, x: Tensor, meter: Meter | None, codes: Codes | Whole | None = None) -> None:
+    def __init__(
+        self, x: Tensor, meter: Meter | None, codes: Codes | SmallerTensor | None = None
+    ) -> None:
         self.value = x if codes is None else None
-        self._codes, self._view = codes, View.of(x)
+        self._codes, self._view = codes, MemoryView.of(x)
         self._where = StorageWeakRef(x.untyped_storage())
         self._size = x.untyped_storage().nbytes()
         self._meter = meter if codes is None else None
@@ -170,7 +174,7 @@ class Kept:
         """Whether it is held itself, in this memory."""
         return self.value is not None and self._where == where
 
-    def become(self, other: Kept) -> None:
+    def become(self, other: SavedTensor) -> None:
         """From now on it stands for the other's tensor."""
         mine = dict(vars(self))
         vars(self).update(vars(other))
@@ -178,7 +182,7 @@ class Kept:
         vars(other).update(mine)
 
     def tensor(self) -> Tensor:
-        """What stands here."""
+        """The tensor that autograd asked to keep."""
         if self._codes is None:
             assert self.value is not None
             return self.value
@@ -190,7 +194,7 @@ class Kept:
 
 
 @dataclass
-class Stored:
+class StoredTensor:
     """A tensor of the assignment in memory: its version there, and its codes."""
 
     version: int
@@ -209,15 +213,15 @@ class Keeper:
     there: set[StorageWeakRef]
     flag: Tensor
     packs: bool
-    _stored: dict[StorageWeakRef, Stored] = field(default_factory=dict)
+    _stored: dict[StorageWeakRef, StoredTensor] = field(default_factory=dict)
     # What may be the result of the call that runs.
-    _pending: list[weakref.ref[Kept]] = field(default_factory=list)
+    _pending: list[weakref.ref[SavedTensor]] = field(default_factory=list)
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
         """Around the forward pass."""
         self.meter.last = None
-        with torch.autograd.graph.saved_tensors_hooks(self._keep, Kept.tensor):
+        with torch.autograd.graph.saved_tensors_hooks(self._keep, SavedTensor.tensor):
             yield
         self.meter.note()
         # From here on codes live as long as the graph.
@@ -233,7 +237,7 @@ class Keeper:
         """y is a tensor of the assignment, rounded."""
         if self.packs and _packs(y, quantizer):
             where = StorageWeakRef(y.untyped_storage())
-            self._stored[where] = Stored(y._version, Codes(quantizer, self.meter))
+            self._stored[where] = StoredTensor(y._version, Codes(quantizer, self.meter))
 
     def copies(self, y: Tensor, quantizer: Quantizer) -> None:
         """y holds the values of such a tensor, as a view or in memory of its own."""
@@ -251,7 +255,7 @@ class Keeper:
             if kept.value.shape == y.shape:
                 kept.become(self._kept(y.detach(), self.meter))
             elif result.stride() == y.stride():
-                view = View.of(kept.value)
+                view = MemoryView.of(kept.value)
                 kept.become(self._kept(view.within(y.detach()), self.meter))
 
     def ends(self, operation: str, quantizers: Iterable[Quantizer], product: bool) -> None:
@@ -266,33 +270,33 @@ class Keeper:
                 continue
             smaller = compact(operation, x)
             if smaller is not None:
-                kept.become(Kept(x, self.meter, Whole(smaller, self.meter)))
+                kept.become(SavedTensor(x, self.meter, SmallerTensor(smaller, self.meter)))
             elif product and x.dtype == torch.float32 and x.device.type == "cpu":
                 self._copied(kept, x, quantizers)
         self._pending.clear()
 
-    def _copied(self, kept: Kept, x: Tensor, quantizers: Iterable[Quantizer]) -> None:
+    def _copied(self, kept: SavedTensor, x: Tensor, quantizers: Iterable[Quantizer]) -> None:
         for quantizer in sorted(set(quantizers), key=lambda each: int(each.fmt.bits)):
             codes = Codes(quantizer, self.meter)
             if _packs(x, quantizer) and codes.make(x):
-                kept.become(Kept(x, self.meter, codes))
+                kept.become(SavedTensor(x, self.meter, codes))
                 return
 
-    def _keep(self, x: Tensor) -> Kept:
+    def _keep(self, x: Tensor) -> SavedTensor:
         if StorageWeakRef(x.untyped_storage()) in self.there:
-            return Kept(x, None)
+            return SavedTensor(x, None)
         kept = self._kept(x, self.meter)
         if kept.value is not None:
             self._pending.append(weakref.ref(kept))
         return kept
 
-    def _kept(self, x: Tensor, meter: Meter) -> Kept:
+    def _kept(self, x: Tensor, meter: Meter) -> SavedTensor:
         stored = self._stored.get(StorageWeakRef(x.untyped_storage()))
         if stored is None or stored.version != x._version or not self._coded(stored, x):
-            return Kept(x, meter)
-        return Kept(x, meter, stored.codes)
+            return SavedTensor(x, meter)
+        return SavedTensor(x, meter, stored.codes)
 
-    def _coded(self, stored: Stored, x: Tensor) -> bool:
+    def _coded(self, stored: StoredTensor, x: Tensor) -> bool:
         if stored.codes.make(x):
             return True
         self.flag.fill_(True)
@@ -307,3 +311,47 @@ def _packs(y: Tensor, quantizer: Quantizer) -> bool:
     if fmt.bits >= 8 * y.element_size() or y.layout is not torch.strided:
         return False
     return y.numel() * y.element_size() == y.untyped_storage().nbytes()
+
+
+# Bytes of a float32.
+_FLOAT = 4
+
+
+def kept_memory(ops: Sequence[Op], assignment: Assignment) -> Memory:
+    """What is kept for backward at the moment when it is most, the end of the forward pass.
+
+    Forward keeps what backward will read, each tensor of the assignment once, as codes of its
+    format, however many operations read it; backward frees it in reverse and adds nothing. What an
+    operation keeps is what autograd saved when it was traced (`Op.keeps`): on the device, in the
+    mode and with the frozen parameters of the trace.
+
+    Args:
+        ops: of `trace`.
+        assignment: of these.
+    Returns:
+        A Memory, which names in `unknown` the Ops that do not say what they keep: those that no
+        trace made. Nothing is counted for them.
+    Raises: TypeError, ValueError: Ops that do not fit together, or of another assignment.
+    """
+    ops = checked_ops("kept_memory", ops)
+    assignment.check(group(ops))
+    packed = whole = 0
+    for kept in {kept for op in ops for kept in op.keeps or ()}:
+        is_packed, size = _kept_bytes(kept, assignment)
+        packed, whole = packed + is_packed * size, whole + (not is_packed) * size
+    unknown = (op.name for op in ops if op.keeps is None and (op.inputs or op.params))
+    return Memory(packed, whole, tuple(unknown))
+
+
+def _kept_bytes(kept: Kept, assignment: Assignment) -> tuple[bool, int]:
+    """Whether it is kept as codes, and its bytes."""
+    if not kept.keys:
+        return False, kept.size
+    formats = [assignment.format_of(key).fmt for key in kept.keys]
+    # Block and affine formats have no codes.
+    bits = min(int(fmt.bits) if isinstance(fmt.bits, int) else 8 * _FLOAT for fmt in formats)
+    if bits < 8 * _FLOAT:
+        return True, -(-kept.size * bits // 8)
+    # A parameter in float32 is there anyway.
+    is_there = all(assignment.tensors[key].kind == "weight" for key in kept.keys)
+    return False, 0 if is_there else _FLOAT * kept.size

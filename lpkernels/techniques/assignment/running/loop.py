@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lpkernels.techniques.assignment.running.assigned import Assigned
-from lpkernels.techniques.assignment.running.checking import check_assigned
+from lpkernels.techniques.assignment.running.assigned import Assigned, check_assigned
 from lpkernels.techniques.loss_scaling import LossScaler
 
 

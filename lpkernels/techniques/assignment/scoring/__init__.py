@@ -1,6 +1,5 @@
-"""What the demotion of each group costs, from one forward and one backward pass."""
+"""What the demotion of each group costs, and assignments that need to know it."""
 
-from lpkernels.techniques.assignment.scoring.requested import requested
-from lpkernels.techniques.assignment.scoring.scoring import score
+from lpkernels.techniques.assignment.scoring.scoring import requested, score
 
 __all__ = ["requested", "score"]

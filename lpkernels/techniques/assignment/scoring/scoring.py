@@ -1,9 +1,11 @@
-"""score: what the demotion of each group costs."""
+"""score: what the demotion of each group costs. requested: the assignment that a text asks for."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,14 +13,26 @@ from torch import Tensor
 from torch.nn import Module
 
 from lpkernels.functional.quantize import quantize
-from lpkernels.techniques.assignment.grouping import Group, Kind, TensorSpec, key_of
+from lpkernels.nn.observing.tracing import arguments, left_as_found
+from lpkernels.techniques.assignment.asking import BASELINES, Request
+from lpkernels.techniques.assignment.assignment import Assignment
+from lpkernels.techniques.assignment.demotion import Scores, demote
+from lpkernels.techniques.assignment.operations import Group, Kind, TensorSpec, group, key_of
 from lpkernels.techniques.assignment.precisions import PAPER, Formats
-from lpkernels.techniques.assignment.scoring._steps import Loss, Step
-from lpkernels.techniques.assignment.sensitivity import Scores
+from lpkernels.techniques.assignment.running.assigned import assign
+from lpkernels.techniques.assignment.tracing import trace
+from lpkernels.techniques.assignment.tracing.makers import changed
+
+Loss = Callable[[Any, Any], Tensor]
 
 _BACKWARD: tuple[Kind, ...] = ("grad_activation", "grad_weight")
 # Stochastic rounding draws from a generator of its own, so that scores repeat.
 _SEED = 0
+
+# The step as a share of the parameters' norm. The rounding of a result to float32 is then about a
+# ten thousandth of the distance that the result moves, and the part that is not linear in the step
+# is a thousandth of it.
+_STEP = 2.0**-10
 
 
 def score(
@@ -45,10 +59,8 @@ def score(
     The score of a group is the sum of c * c over its elements: the variance of the change if the
     errors of elements are independent with a mean of zero, as those of rounding to nearest nearly
     are. It adds over elements, tensors and groups, so the knapsack's sum is that of the whole
-    assignment. Two other forms, the sum of |c| and |sum of c|, rank groups worse by how much the
-    loss of other batches really changes, as `python -m bench.assignment_scores` measures: in the
-    first many small errors, which cancel, outweigh few large ones; the second is exact to first
-    order for this batch, and luck for another.
+    assignment. (The sum of |c| and |sum of c| rank groups worse by how much the loss of other
+    batches really changes.)
 
     The loss itself is no cost: nothing is computed from its value, and nothing rounds its gradient.
     Nor is the gradient of the network's input. lr is that of plain gradient descent, without
@@ -95,7 +107,7 @@ def changes(
     _check_positive("lr", lr)
     if loss_scale is not None:
         _check_positive("loss_scale", loss_scale)
-    step = Step(model, loss, batch, groups)
+    step = FullPrecisionStep(model, loss, batch, groups)
     if not math.isfinite(step.loss):
         raise ValueError(f"score: the loss is {step.loss}; take a batch on which it is finite")
     tensors = {tensor.key: tensor for each in groups for tensor in each.tensors}
@@ -107,7 +119,9 @@ def changes(
         yield key, slope.double() * error
 
 
-def _slopes(step: Step, tensors: Mapping[str, TensorSpec], lr: float) -> dict[str, Tensor]:
+def _slopes(
+    step: FullPrecisionStep, tensors: Mapping[str, TensorSpec], lr: float
+) -> dict[str, Tensor]:
     """By key, for each element: the loss's change for a unit of error; none where that is zero."""
     speeds = step.speeds()
     found: dict[str, Tensor] = {}
@@ -168,3 +182,111 @@ def _check_positive(name: str, value: float) -> None:
         raise TypeError(f"score: {name} must be a number, got {value!r}")
     if not 0 < value < math.inf:
         raise ValueError(f"score: {name} must be a positive number, got {value}")
+
+
+class FullPrecisionStep:
+    """One training step in full precision; the model is left as found.
+
+    tensors: by key. A gradient that is not computed is not there.
+    loss: its value; loss_key: the key of that. passed: the keys of gradients that nothing rounds.
+    """
+
+    def __init__(
+        self, model: Module, loss: Loss, batch: tuple[Any, Any], groups: Sequence[Group]
+    ) -> None:
+        self._model, self._batch = model, batch
+        full = demote(groups, 0.0, formats=Formats.same("fp32"))
+        self._assigned = assign(model, loss, full, promote=None, pack=False, counts=False)
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        with self._running() as (value, self.tensors):
+            self.loss_key = next(reversed(self.tensors))
+            torch.autograd.grad(value, parameters, allow_unused=True)
+            self.loss = float(value.detach())
+        (plan,) = self._assigned._plans.values()
+        self.passed = plan.passed
+
+    def speeds(self) -> dict[str, Tensor]:
+        """Of the results: how fast they change where all parameters go against their gradients.
+
+        The derivative by the learning rate, in float64, from a second forward pass a small step
+        further, for few operations and no emulated one have forward derivatives.
+        """
+        names = dict(self._model.named_parameters())
+        gradients = {
+            name: self.tensors[key_of(name, "grad_weight")]
+            for name in names
+            if key_of(name, "grad_weight") in self.tensors
+        }
+        length = _norm(gradients.values())
+        if not length:
+            return {}
+        lr = _STEP * _norm(names[name] for name in gradients) / length
+
+        def go() -> None:
+            for name, gradient in gradients.items():
+                names[name].data.sub_(gradient.to(names[name].dtype), alpha=lr)
+
+        with self._running(go) as (_, moved):
+            return {
+                key: (there.double() - self.tensors[key].double()) / lr
+                for key, there in moved.items()
+                if key.endswith(".Y")
+            }
+
+    @contextmanager
+    def _running(
+        self, change: Callable[[], None] = lambda: None
+    ) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+        """A forward pass after `change`, and inside it backward: the loss, and all tensors."""
+        given, target = self._batch
+        args, kwargs = arguments(given)
+        found: dict[str, Tensor] = {}
+
+        def told(key: str, before: Tensor, _: Tensor) -> None:
+            # Nothing changes the tensor later: the model goes on with the rounded one.
+            found[key] = before.detach().float()
+
+        with left_as_found(self._model, [*args, *kwargs.values()]), torch.enable_grad():
+            change()
+            self._assigned._table.told = told
+            yield self._assigned(changed(given, _with_gradient), target), found
+
+
+def _with_gradient(_: int, x: Tensor) -> Tensor:
+    """The network's inputs have a gradient, by which an error in them counts, and may be changed in
+    place as before, for they are no leaves."""
+    return x.detach().requires_grad_().clone() if x.is_floating_point() else x
+
+
+def _norm(tensors: Iterable[Tensor]) -> float:
+    return math.sqrt(sum(float(x.detach().double().square().sum()) for x in tensors))
+
+
+def requested(
+    request: Request,
+    model: Module,
+    loss: Loss,
+    batch: tuple[Any, Any],
+    *,
+    lr: float = 0.1,
+    scores: Scores | Mapping[int, float] | None = None,
+) -> Assignment:
+    """The assignment of this model, loss and batch.
+
+    lr: of `score`, for an order by sensitivity. scores: those, if they are there already.
+    Raises: as `trace`, `demote`, `Assignment.load` and `score` do.
+    """
+    ops = trace(model, loss, batch)
+    if request.rule in BASELINES:
+        return BASELINES[request.rule](ops, formats=request.formats)
+    groups = group(ops)
+    if request.rule == "file":
+        return Assignment.load(Path(request.file), groups)
+    if not request.needs_scores:
+        scores = None
+    elif scores is None:
+        scores = score(model, loss, batch, groups, request.formats, lr=lr)
+    return demote(
+        groups, request.ratio, bits=request.bits, order=request.order, seed=request.seed,
+        formats=request.formats, scores=scores,
+    )  # fmt: skip

@@ -1,5 +1,5 @@
-"""From a model that runs to the operations of its training, as data."""
+"""From a model and its loss to operations as data."""
 
-from lpkernels.techniques.assignment.tracing.tracing import trace
+from lpkernels.techniques.assignment.tracing.following import trace
 
 __all__ = ["trace"]

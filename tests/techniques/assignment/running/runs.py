@@ -55,9 +55,9 @@ def memories(
     found = []
     for ratio in ratios:
         made = demote(group(ops), ratio)
-        with assign(model, loss, made, promote=None) as assigned:
-            assigned(*batch).backward()
-            found.append(assigned.memory())
+        assigned = assign(model, loss, made, promote=None)
+        assigned(*batch).backward()
+        found.append(assigned.memory())
         assert kept_memory(ops, made) == found[-1], ratio
     return found
 

@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 import lpkernels as lp
 from lpkernels.techniques.assignment import audit
-from lpkernels.techniques.assignment.running._nodes import Rounded
+from lpkernels.techniques.assignment.running._rounding import Rounded, RoundingTable
 from lpkernels.techniques.assignment.running._session import Session
-from lpkernels.techniques.assignment.running._table import Table
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.computes import Computes
@@ -82,14 +81,14 @@ def test_an_audit_adds_its_gradients_to_those_that_are_there():
 
 @each("key", ["0.Y", "2.Y", "3.weight.P", "0.GY", "8.bias.GP", "6.GY"])
 def test_a_tensor_that_is_not_rounded_is_found(key: str) -> None:
-    rounded = Table.rounded
+    rounded = RoundingTable.rounded
 
-    def broken(self: Table, x: Tensor, of: str, **options: Any) -> Tensor:
+    def broken(self: RoundingTable, x: Tensor, of: str, **options: Any) -> Tensor:
         return x.detach().clone() if of == key else rounded(self, x, of, **options)
 
     assigned, batch = chained()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Table, "rounded", broken)
+        patch.setattr(RoundingTable, "rounded", broken)
         departures = audit(assigned, batch).departures
     assert any(key in each and "was rounded 0 times" in each for each in departures)
     # The fault is seen from outside too, where the tensor is read or received. The exception is a
@@ -116,13 +115,13 @@ def test_rounding_something_else_is_found(monkeypatch: Any) -> None:
     target = torch.randn(4, 10)
     model, batch = chain_model(), (chain_batch()[0], target)
     assigned = assigned_of(model, batch, 0.6, lambda y, t: (y * t).sum())
-    session_call = Session.call
+    see = Session.see
 
-    def call(self: Session, function: Any, args: Any, kwargs: Any, compute: Any) -> Any:
+    def changing(self: Session, function: Any, args: Any, kwargs: Any, compute: Any) -> Any:
         args = tuple(self._table.rounded(x, "8.Y") if x is target else x for x in args)
-        return session_call(self, function, args, kwargs, compute)
+        return see(self, function, args, kwargs, compute)
 
-    monkeypatch.setattr(Session, "call", call)
+    monkeypatch.setattr(Session, "see", changing)
     departures = audit(assigned, batch).departures
     assert "loss.mul reads 8.Y in place of another tensor" in departures
 

@@ -106,9 +106,9 @@ def codes_kept_by(partition: Any) -> Any:
 
 def test_what_a_compiled_step_keeps_are_codes_as_wide_as_high_precision(monkeypatch: Any) -> None:
     (x, target), eager, compiled = pair("chain")
-    room = compiled._room()
-    assert set(room.values()) == {16}
-    monkeypatch.setattr(module, "Traced", lambda *given: Traced(*given[:-1], room))
+    bits = compiled._table.code_bits()
+    assert set(bits.values()) == {16}
+    monkeypatch.setattr(module, "Traced", lambda *given: Traced(*given[:-1], bits))
     run = compiled.compiled(x, target, backend=codes_kept_by(keeps_codes()))
     kept: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):

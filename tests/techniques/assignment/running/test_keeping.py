@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 import lpkernels as lp
 from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.techniques.assignment import Formats, assign
-from lpkernels.techniques.assignment.tracing.compact import compact
+from lpkernels.techniques.assignment.tracing.saved import compact
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.computes import Computes

@@ -19,7 +19,7 @@ from lpkernels.techniques.assignment import (
     trace,
     uniform,
 )
-from lpkernels.techniques.assignment.running._plan import Plan, planned
+from lpkernels.techniques.assignment.running._plan import RunPlan, planned
 from tests.loops import each
 from tests.support.computes import Computes
 from tests.techniques.assignment.running.runs import assigned_of, gradients, same, seen_by
@@ -109,7 +109,7 @@ def test_no_bit_changes_at_a_scale_that_the_format_holds(
         passed = found(scale)
         # The same with every gradient rounded.
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Plan, "passed", frozenset())
+            patch.setattr(RunPlan, "passed", frozenset())
             same(passed, found(scale))
 
 
@@ -157,8 +157,7 @@ def test_its_tensor_has_its_price_and_promotes_nothing():
     made = uniform(ops)
     assert made.is_low("loss.nll_loss.GY")
     assert sum(each.numel for each in made.groups) == sum(each.numel for each in group(ops))
-    promoter = Promoter(made, 0.01, whole_group=True)
-    assigned = assign(model, ce, made, promote=promoter)
+    assigned = assign(model, ce, made, promote=Promoter(made, 0.01))
     for _ in range(3):
         gradients(assigned, batch, 2.0**127)
         assert assigned.step() == ()

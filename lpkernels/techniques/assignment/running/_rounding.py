@@ -1,4 +1,5 @@
-"""The formats of all tensors of an assignment while it runs, and what rounding to them did."""
+"""The rounding of all tensors of an assignment while it runs: formats, counts, and the nodes of the
+graph that round values on the way forward and gradients on the way back."""
 
 from __future__ import annotations
 
@@ -13,11 +14,14 @@ from torch.nn import Module
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.arithmetic.integers import InQuantizer
+from lpkernels.formats import FixedFormat, FloatFormat
+from lpkernels.functional.recording import first_order
 from lpkernels.functional.seeds import seed_for
 from lpkernels.functional.unchecked import check_axis, rounded, rows_of
 from lpkernels.techniques.assignment.assignment import Assignment
-from lpkernels.techniques.assignment.grouping import key_of
-from lpkernels.techniques.assignment.running._plan import Planned
+from lpkernels.techniques.assignment.operations import key_of
+from lpkernels.techniques.assignment.promotion import FORWARD
+from lpkernels.techniques.assignment.running._plan import PlannedCall
 
 # What `lp.quantize` counts: overflow, underflow, zeros, nonfinite.
 _COUNTS = 4
@@ -50,7 +54,7 @@ class Count:
 
 
 @dataclass
-class Copied:
+class CopiedCounts:
     """The counts of one step on their way to the host.
 
     rows: for each device's counters their copy, and what tells that it has arrived.
@@ -60,7 +64,7 @@ class Copied:
     numel: list[int]
 
 
-class Table:
+class RoundingTable:
     """How each tensor is rounded, by key; a promotion writes here, and nothing else changes.
 
     quantizers is the mirror of the host, which eager calls read; counters are one tensor on each
@@ -68,6 +72,7 @@ class Table:
     """
 
     def __init__(self, assignment: Assignment, counting: bool) -> None:
+        self._tensors, self._formats = assignment.tensors, assignment.formats
         self.keys = tuple(assignment.tensors)
         self.rows = {key: row for row, key in enumerate(self.keys)}
         self.quantizers: list[Quantizer] = []
@@ -78,7 +83,7 @@ class Table:
         # key, values before, values after. The second is told what a call of several operations
         # reads inside, where no observer sees it.
         self.told: Callable[[str, Tensor, Tensor], None] | None = None
-        self.read_in_parts: Callable[[Planned, Any], None] | None = None
+        self.read_in_parts: Callable[[PlannedCall, Any], None] | None = None
         self._counters: dict[torch.device, tuple[Tensor, list[Tensor]]] = {}
         self._numel = [0] * len(self.keys)
         self.write(assignment)
@@ -98,6 +103,16 @@ class Table:
             self._counts(device)
         counters = self._counters[device][0] if self.counting else None
         return self.compiled, counters, [stochastic for _, stochastic in self._lowered]
+
+    def code_bits(self) -> dict[str, int]:
+        """Of each tensor that may be kept as codes in high precision, the bits of a code there."""
+        found = {}
+        for key, tensor in self._tensors.items():
+            formats = [self._formats.of(tensor.kind, low).fmt for low in (True, False)]
+            plain = all(isinstance(fmt, FloatFormat | FixedFormat) for fmt in formats)
+            if tensor.kind in FORWARD and plain and int(formats[1].bits) < 32:
+                found[key] = int(formats[1].bits)
+        return found
 
     def _as_rows(self) -> Tensor:
         """A row for each key, and two rows that keep every bit; the last row draws a seed."""
@@ -156,7 +171,7 @@ class Table:
             self._counters[device] = (rows, list(rows.unbind()))
         return self._counters[device][1]
 
-    def copied(self) -> Copied:
+    def copied(self) -> CopiedCounts:
         """The counts so far, as a copy that nothing waits for; counting starts anew."""
         rows: list[tuple[Tensor, torch.cuda.Event | None]] = []
         for counters, _ in self._counters.values():
@@ -172,17 +187,17 @@ class Table:
                 rows.append((counters.clone(), None))
             counters.zero_()
         numel, self._numel = self._numel, [0] * len(self.keys)
-        return Copied(rows, numel)
+        return CopiedCounts(rows, numel)
 
-    def as_copied(self, counts: Mapping[str, Count]) -> Copied:
-        """A copy that reads as these."""
+    def as_copied(self, counts: Mapping[str, Count]) -> CopiedCounts:
+        """A copy whose `read` gives these counts."""
         rows = torch.zeros((len(self.keys), _COUNTS), dtype=torch.int64, device="cpu")
         numel = [0] * len(self.keys)
         for key, c in counts.items():
             values = [c.overflow - c.nonfinite, c.underflow, 0, c.nonfinite]
             rows[self.rows[key]] = torch.tensor(values, dtype=torch.int64, device="cpu")
             numel[self.rows[key]] = c.numel
-        return Copied([(rows, None)], numel)
+        return CopiedCounts([(rows, None)], numel)
 
     @contextmanager
     def not_counting(self) -> Iterator[None]:
@@ -193,8 +208,8 @@ class Table:
         finally:
             self.counting = before
 
-    def read(self, copied: Copied) -> dict[str, Count]:
-        """A copy as numbers; it has had a step's time to arrive."""
+    def read(self, copied: CopiedCounts) -> dict[str, Count]:
+        """The counts of a copy by key; the copy has had a step's time to arrive."""
         total = torch.zeros((len(self.keys), _COUNTS), dtype=torch.int64, device="cpu")
         for there, arrived in copied.rows:
             if arrived is not None:
@@ -210,12 +225,62 @@ class Table:
         }
 
 
-def ratios(
-    counts: Mapping[str, Count], keys: Callable[[str], bool]
-) -> tuple[dict[str, float], dict[str, float]]:
-    """The overflow and the underflow ratios of some tensors."""
-    chosen = {key: count for key, count in counts.items() if keys(key)}
-    return (
-        {key: count.overflow_ratio for key, count in chosen.items()},
-        {key: count.underflow_ratio for key, count in chosen.items()},
-    )
+Back = Callable[[Tensor], Tensor] | None
+
+
+class Rounded(torch.autograd.Function):
+    """x rounded as the tensor `key`, in x's memory if `in_place`; its gradient as `back` rounds it,
+    or as it is."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, table: RoundingTable, key: str, back: Back, in_place: bool = False
+    ) -> Tensor:
+        ctx.back, ctx.dtype = back, x.dtype
+        y = table.rounded(x, key, in_place=in_place)
+        if not in_place:
+            return y
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return _gradient(ctx, grad), None, None, None, None
+
+
+class Branch(torch.autograd.Function):
+    """x itself, with a rounded gradient: it is one consumer's share of the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, back: Back, dirty: bool) -> Tensor:
+        ctx.back, ctx.dtype = back, x.dtype
+        if not dirty:
+            return x.view_as(x)
+        # Who changes x in place must have x, and no view that a Function made.
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return _gradient(ctx, grad), None, None
+
+
+class Flagged(torch.autograd.Function):
+    """The loss; its gradient is NaN where the flag says that a value had no code."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: Tensor, flag: Tensor) -> Tensor:
+        ctx.flag = flag
+        return loss.clone()
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return grad.masked_fill(ctx.flag, torch.nan), None
+
+
+def _gradient(ctx: Any, grad: Tensor) -> Tensor:
+    back: Back = ctx.back
+    return grad if back is None else back(grad).to(ctx.dtype)

@@ -16,10 +16,19 @@ from lpkernels.techniques.assignment.operations import (
     SAME_VALUES,
     canonical,
 )
-from lpkernels.techniques.assignment.tracing._keeping import Saved
-from lpkernels.techniques.assignment.tracing._parts import PARTS, Reads, give
-from lpkernels.techniques.assignment.tracing.calls import Made, Met, Place, all_tensors
-from lpkernels.techniques.assignment.tracing.flow import Flow, Maker, Parameter, Step, memory
+from lpkernels.techniques.assignment.tracing.makers import (
+    Flow,
+    Maker,
+    ResultPlace,
+    TracedCall,
+    TracedOp,
+    TracedParameter,
+    TracedResult,
+    all_tensors,
+    memory,
+)
+from lpkernels.techniques.assignment.tracing.parts import PARTS, CallInputs, give
+from lpkernels.techniques.assignment.tracing.saved import SavedByAutograd
 
 # Products that are several in one call, step after step or with functions between.
 _SEVERAL = {
@@ -52,13 +61,13 @@ class Recorder(Visitor):
         kwargs: Mapping[str, Any],
         there: Iterable[Tensor] | None = None,
     ) -> None:
-        self.steps: list[Step] = []
-        self.calls: list[Met] = []
+        self.steps: list[TracedOp] = []
+        self.calls: list[TracedCall] = []
         self._flow = Flow()
-        self.saved = None if there is None else Saved(self._flow, self._maker, there)
-        self._entered: dict[int, tuple[list[Tensor], list[int], Reads, int]] = {}
+        self.saved = None if there is None else SavedByAutograd(self._flow, self._maker, there)
+        self._entered: dict[int, tuple[list[Tensor], list[int], CallInputs, int]] = {}
         self._parameters = {
-            id(p): Parameter(name, p.numel(), number)
+            id(p): TracedParameter(name, p.numel(), number)
             for number, (name, p) in enumerate(model.named_parameters())
         }
         for parameter in model.parameters():
@@ -68,38 +77,38 @@ class Recorder(Visitor):
     def _add_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         given = all_tensors({str(i): x for i, x in enumerate(args)} | dict(kwargs))
         floats = {name: x for name, x in given.items() if x.is_floating_point()}
-        self.inputs: list[Step | None] = []
+        self.inputs: list[TracedOp | None] = []
         for name, x in given.items():
             if name not in floats:
                 self.inputs.append(None)
                 continue
             part = name if len(floats) > 1 else ""
-            step = Step(None, "input", part, False, True, x.numel())
+            step = TracedOp(None, "input", part, False, True, x.numel())
             self.steps.append(step)
             self.inputs.append(step)
             self._flow.made(x, step)
 
-    def step_of(self, loss: Tensor) -> Step:
-        """Raises: ValueError: no step made it."""
+    def step_of(self, loss: Tensor) -> TracedOp:
+        """The step that made the loss.  Raises: ValueError: no step made it."""
         maker = self._flow.maker(loss)
-        if not isinstance(maker, Step):
+        if not isinstance(maker, TracedOp):
             raise ValueError(
                 "trace: the loss does not depend on what the model computes; give "
                 "loss(output, target) that uses the output"
             )
         return maker
 
-    def steps_of(self, output: Any) -> list[Step]:
+    def steps_of(self, output: Any) -> list[TracedOp]:
         """The makers of what the model returns."""
         makers = [self._flow.maker(x) for x in all_tensors({"": output}).values()]
-        return [maker for maker in makers if isinstance(maker, Step)]
+        return [maker for maker in makers if isinstance(maker, TracedOp)]
 
     def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
         found = all_tensors(arguments)
         makers = {name: self._maker(x) for name, x in found.items()}
         passes = _passes_gradients(call.operation, arguments, found.values())
-        self.calls.append(Met(call.operation, call.function, list(makers.values()), passes))
-        reads = Reads(dict(arguments), {n: m for n, m in makers.items() if m is not None})
+        self.calls.append(TracedCall(call.operation, call.function, list(makers.values()), passes))
+        reads = CallInputs(dict(arguments), {n: m for n, m in makers.items() if m is not None})
         kept = list(found.values())
         mark = 0 if self.saved is None else self.saved.mark()
         self._entered[call.number] = (kept, [x._version for x in kept], reads, mark)
@@ -124,20 +133,20 @@ class Recorder(Visitor):
                 self._note_kept(call, self.steps[before:], reads.arguments, saved)
 
     def _place(self, result: Any, entered: list[Tensor], made: list[Tensor]) -> None:
-        """Where the call that was met last has its new values."""
+        """Notes where the last call has its new values: in its result or in its arguments."""
         met = self.calls[-1]
         # What works in place may return what it changed.
-        places: tuple[tuple[Place, Any], ...] = (("argument", entered), ("result", result))
+        places: tuple[tuple[ResultPlace, Any], ...] = (("argument", entered), ("result", result))
         for place, given in places:
             for index, x in enumerate(all_tensors({"": given}).values()):
                 step = self._flow.maker(x)
-                if any(x is each for each in made) and isinstance(step, Step):
-                    met.made.append(Made(step, place, index))
+                if any(x is each for each in made) and isinstance(step, TracedOp):
+                    met.made.append(TracedResult(step, place, index))
             if met.made:
                 return
 
     def _note_kept(
-        self, call: Call, steps: list[Step], arguments: Mapping[str, Any], saved: list[Tensor]
+        self, call: Call, steps: list[TracedOp], arguments: Mapping[str, Any], saved: list[Tensor]
     ) -> None:
         parts = self.calls[-1].parts
         if self.saved is not None and parts is None:
@@ -173,7 +182,7 @@ class Recorder(Visitor):
         return list({memory(x): x for x, version in pairs if x._version != version}.values())
 
     def _record(
-        self, call: Call, name: str, reads: Reads, result: Any, floats: list[Tensor]
+        self, call: Call, name: str, reads: CallInputs, result: Any, floats: list[Tensor]
     ) -> None:
         makers = list(dict.fromkeys(reads.makers.values()))
         if name in SAME_VALUES and len(makers) == 1:
@@ -191,7 +200,7 @@ class Recorder(Visitor):
         gemm = name in _GEMMS
         known = gemm or name in KNOWN
         for x in floats:
-            step = Step(call.run, name, "", gemm, known, x.numel())
+            step = TracedOp(call.run, name, "", gemm, known, x.numel())
             give(step, makers)
             self.steps.append(step)
             self._flow.made(x, step)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -14,11 +15,14 @@ from torch.nn import Module
 from lpkernels.nn.observing import EVERYTHING, observe
 from lpkernels.nn.observing.tracing import arguments, left_as_found
 from lpkernels.nn.selecting import check_model
-from lpkernels.techniques.assignment.ops import Op
-from lpkernels.techniques.assignment.tracing._recording import Recorder
-from lpkernels.techniques.assignment.tracing.calls import all_tensors
-from lpkernels.techniques.assignment.tracing.finishing import finished, named
-from lpkernels.techniques.assignment.tracing.flow import Step
+from lpkernels.techniques.assignment.operations import Kept, Op, key_of
+from lpkernels.techniques.assignment.tracing.makers import (
+    Maker,
+    TracedOp,
+    TracedParameter,
+    all_tensors,
+)
+from lpkernels.techniques.assignment.tracing.recording import Recorder
 
 
 def trace(
@@ -51,16 +55,11 @@ def trace(
       held in high precision; one warning names all of them.
 
     The trace observes functions (`lpkernels.nn.observing`, depth "functions"). A converted model
-    calls the same ones there as the plain model, under the names of its modules, so both have equal
-    Ops (but that transformers' Conv1D calls addmm, and linear once it is converted); and what
-    rounds results in training can meet the same calls. The others see less or more than that, with
-    torch 2.13 and transformers 5.23: torch.fx takes none of ResNet, MobileNetV2, ViT, BERT, GPT-2
-    and LLaMA, and no emulated layer; torch.export takes four of these six and, of an emulated
-    layer, tells operators of this package; depth "operators" tells its rounding and packing too.
-    The price is that a run follows one way through the Python code. So reading a value that depends
-    on the network's floating-point inputs or parameters is refused. Decisions by whole numbers
-    (masks, lengths) are taken as this batch takes them; another batch may give other Ops, which
-    `Assignment.check` finds out.
+    calls the same ones as the plain model, so both have equal Ops (but that transformers' Conv1D
+    calls addmm, and linear once it is converted). A run follows one way through the Python code, so
+    reading a value that depends on the network's floating-point inputs or parameters is refused.
+    Decisions by whole numbers (masks, lengths) are taken as this batch takes them; another batch
+    may give other Ops, which `Assignment.check` finds out.
 
     Args:
         model: any module, converted or not.
@@ -91,7 +90,7 @@ def followed(
     *,
     grad: bool = True,
     keeps: bool = False,
-) -> tuple[Recorder, dict[Step, str]]:
+) -> tuple[Recorder, dict[TracedOp, str]]:
     """One run as `trace` describes it: all that was met, and the names of the steps.
 
     Without a loss the model runs alone, and its steps are those that its output depends on.
@@ -136,3 +135,86 @@ def _checked(value: Any) -> Tensor:
         got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise ValueError(f"trace: the loss must be a scalar tensor, got {got}; take a mean, say")
     return value
+
+
+def named(steps: Sequence[TracedOp], ends: Iterable[TracedOp]) -> dict[TracedOp, str]:
+    """The steps that these ends depend on, in order, and their names."""
+    return _names(_needed(steps, ends))
+
+
+def finished(names: Mapping[TracedOp, str]) -> tuple[tuple[Op, ...], list[str]]:
+    """The Ops, and the operations among them that are not known, with where they are."""
+    ops = tuple(
+        Op(
+            names[step], step.is_gemm, tuple(names[each] for each in step.inputs), _params(step),
+            step.numel, step.operation, step.known, _keeps(step, names),
+        )
+        for step in names
+    )  # fmt: skip
+    unknown = [f"{step.operation} ({name})" for step, name in names.items() if not step.known]
+    return ops, unknown
+
+
+def _params(step: TracedOp) -> dict[str, int]:
+    """In the order of the model, which is not that of the arguments in every function."""
+    # A dot says that it is the full name, and no name within the Op.
+    return {
+        p.name if "." in p.name else f".{p.name}": p.numel
+        for p in sorted(step.params, key=lambda p: p.number)
+    }
+
+
+def _keeps(step: TracedOp, names: Mapping[TracedOp, str]) -> tuple[Kept, ...] | None:
+    if step.keeps is None:
+        return None
+    return tuple(
+        Kept(tuple(_key(maker, names) for maker in keep.makers), keep.number, keep.size)
+        for keep in step.keeps
+        # Nobody rounds or keeps what the loss does not need.
+        if all(isinstance(maker, TracedParameter) or maker in names for maker in keep.makers)
+    )
+
+
+def _key(maker: Maker, names: Mapping[TracedOp, str]) -> str:
+    if isinstance(maker, TracedParameter):
+        return key_of(maker.name, "weight")
+    return key_of(names[maker], "activation")
+
+
+def _needed(steps: Sequence[TracedOp], ends: Iterable[TracedOp]) -> list[TracedOp]:
+    """What the ends depend on, and the network's inputs of that."""
+    waiting = list(ends)
+    found = set(waiting)
+    while waiting:
+        new = [step for step in waiting.pop().inputs if step not in found]
+        found.update(new)
+        waiting += new
+    return [step for step in steps if step in found]
+
+
+def _names(steps: Sequence[TracedOp]) -> dict[TracedOp, str]:
+    calls = Counter(step.run for step in steps)
+    names: dict[TracedOp, str] = {}
+    taken: set[str] = set()
+    for step in steps:
+        first = name = _name(step, calls[step.run] == 1)
+        number = 0
+        while name in taken:
+            number += 1
+            name = f"{first}_{number}"
+        names[step] = name
+        taken.add(name)
+    return names
+
+
+def _name(step: TracedOp, is_alone: bool) -> str:
+    """is_alone: it is the only step of this run of its module."""
+    what = step.part or step.operation
+    run = step.run
+    if run is None:
+        return f"input.{what}" if step.part else "input"
+    if run.module is None:
+        return f"loss.{what}"
+    if is_alone and run.name and not list(run.module.children()):
+        return run.name
+    return f"{run.name}.{what}" if run.name else what

@@ -11,20 +11,37 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from lpkernels import functional
+from lpkernels.formats import FixedFormat
+from lpkernels.functional.unchecked import packed, unpacked
 from lpkernels.nn.observing import PRODUCTS, Call
 from lpkernels.techniques.assignment.operations import BY_THEIR_RESULT, canonical
-from lpkernels.techniques.assignment.tracing.calls import all_tensors
-from lpkernels.techniques.assignment.tracing.compact import compact
-from lpkernels.techniques.assignment.tracing.flow import Flow, Keep, Maker, Parameter, Step, memory
-from lpkernels.techniques.assignment.tracing.in_parts import in_parts
+from lpkernels.techniques.assignment.tracing.makers import (
+    Flow,
+    Maker,
+    TracedMemory,
+    TracedOp,
+    TracedParameter,
+    all_tensors,
+    memory,
+)
+from lpkernels.techniques.assignment.tracing.parts import in_parts
 
 # So many values of a tensor say whether it is a copy of another one.
 _SAMPLE = 16
 # Rounding gives a stored result other values than those that were computed; so does this factor.
 _OTHER = 1 + 2.0**-10
+# Codes of one bit: 0 and 1.
+_BIT = FixedFormat(1, 0, signed=False).to_ints()
+_DROPPING = frozenset(
+    """
+    dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout feature_dropout
+    scaled_dot_product_attention multi_head_attention_forward
+    """.split()
+)
+_SHORT = 2**15
 
 
-class Saved:
+class SavedByAutograd:
     """What autograd saves in each call.
 
     flow, maker: who made a tensor's values. there: tensors that are in memory anyway.
@@ -61,7 +78,11 @@ class Saved:
         return found
 
     def note(
-        self, call: Call, steps: Sequence[Step], arguments: Mapping[str, Any], found: list[Tensor]
+        self,
+        call: Call,
+        steps: Sequence[TracedOp],
+        arguments: Mapping[str, Any],
+        found: list[Tensor],
     ) -> None:
         """Notes what a call of one operation keeps, in which these tensors were saved."""
         # An operation keeps the result that it computed, unless its gradient is a function of the
@@ -73,7 +94,7 @@ class Saved:
             step.keeps = keeps
 
     def note_parts(
-        self, call: Call, parts: Mapping[str, Step], arguments: Mapping[str, Any]
+        self, call: Call, parts: Mapping[str, TracedOp], arguments: Mapping[str, Any]
     ) -> None:
         """Notes what each operation of a call of several keeps if they are computed one after the
         other, as under an assignment."""
@@ -104,23 +125,23 @@ class Saved:
             in_parts(call.operation, call.function, args, named, emulated, store)
 
     def _keeps(
-        self, call: Call, found: list[Tensor], operands: list[Tensor], unstored: Sequence[Step]
-    ) -> list[Keep]:
+        self, call: Call, found: list[Tensor], operands: list[Tensor], unstored: Sequence[TracedOp]
+    ) -> list[TracedMemory]:
         keeps = []
         for x in found:
             maker = self._maker(x)
             if maker is not None and maker not in unstored:
-                size = maker.numel if isinstance(maker, Parameter) else _elements(x)
-                keeps.append(Keep((maker,), self._number(x), size))
+                size = maker.numel if isinstance(maker, TracedParameter) else _elements(x)
+                keeps.append(TracedMemory((maker,), self._number(x), size))
             elif memory(x) not in self._there:
                 keeps.append(self._other(call.operation, x, operands))
         return keeps
 
-    def _other(self, operation: str, x: Tensor, operands: list[Tensor]) -> Keep:
+    def _other(self, operation: str, x: Tensor, operands: list[Tensor]) -> TracedMemory:
         """A memory that holds no tensor of the assignment."""
         smaller = compact(operation, x)
         if smaller is not None:
-            return Keep((), self._new_number(), smaller.nbytes)
+            return TracedMemory((), self._new_number(), smaller.nbytes)
         is_float = x.dtype == torch.float32 and x.numel() == _elements(x)
         if operation in PRODUCTS and x.device.type == "cpu" and is_float:
             # Products keep copies of their operands in another order, the zeros that they start
@@ -128,8 +149,8 @@ class Saved:
             makers = [self._maker(each) for each in operands if _holds(each, x)]
             sources = tuple(dict.fromkeys(maker for maker in makers if maker is not None))
             if sources:
-                return Keep(sources, self._new_number(), x.numel())
-        return Keep((), self._number(x), x.untyped_storage().nbytes())
+                return TracedMemory(sources, self._new_number(), x.numel())
+        return TracedMemory((), self._number(x), x.untyped_storage().nbytes())
 
     def _number(self, x: Tensor) -> int:
         where = memory(x)
@@ -154,3 +175,50 @@ def _holds(operand: Tensor, x: Tensor) -> bool:
     flat = flat[(flat != 0) & (torch.frexp(flat)[0].abs() != 0.5)]
     sample = flat[:: max(1, flat.numel() // _SAMPLE)]
     return operand.dtype == x.dtype and bool(torch.isin(sample, operand.detach()).all())
+
+
+class Mask:
+    """A tensor of zeros and one other value, as bits."""
+
+    def __init__(self, x: Tensor, other: Tensor) -> None:
+        self._shape, self._dtype, self._other = x.shape, x.dtype, other
+        self._codes = packed((x != 0).float().flatten(), _BIT)
+
+    @property
+    def nbytes(self) -> int:
+        return self._codes.nbytes
+
+    def tensor(self) -> Tensor:
+        bits = unpacked(self._codes, _BIT, self._shape.numel()).view(self._shape)
+        return (bits * self._other).to(self._dtype)
+
+
+class Indices:
+    """Whole numbers below 2^15, in 16 bits."""
+
+    def __init__(self, x: Tensor) -> None:
+        self._short, self._dtype = x.to(torch.int16), x.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return self._short.nbytes
+
+    def tensor(self) -> Tensor:
+        return self._short.to(self._dtype)
+
+
+def compact(operation: str, x: Tensor) -> Mask | Indices | None:
+    """A smaller form of a tensor that this operation keeps; None if there is no smaller one.
+
+    It works on the CPU alone, because it looks at the values.
+    """
+    if x.device.type != "cpu" or not x.numel() or x.layout is not torch.strided:
+        return None
+    if x.dtype == torch.bool:
+        return Mask(x, torch.ones((), dtype=torch.float32, device=x.device))
+    if operation in _DROPPING and x.is_floating_point():
+        other = x.amax()
+        return Mask(x, other) if bool(((x == 0) | (x == other)).all()) else None
+    if x.dtype == torch.int64 and "max_pool" in operation:
+        return Indices(x) if 0 <= int(x.amin()) and int(x.amax()) < _SHORT else None
+    return None
