@@ -10,8 +10,7 @@ import pytest
 
 import lpkernels as lp
 import mutants.score
-from bench import frontier_stopping, landscape, optimizer_states
-from bench.certificates.__main__ import newest
+from bench import landscape, optimizer_states
 from lpkernels import schemas
 from lpkernels.experiments.records import read_records, read_run
 from lpkernels.experiments.sweeps.frontiers.predicting import read_choices
@@ -48,7 +47,6 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "policy": lp.load_policy,
     "frontier study": lambda path: read_study_spec(path.parent),
     "frontier choices": read_choices,
-    "frontier curves": frontier_stopping.read_curves,
     "error matrix": ErrorMatrix.load,
     "format space": lambda path: FormatSpace.from_json(path.read_text()),
     "training recipe": TrainingRecipe.load,
@@ -56,7 +54,6 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "lpkernels assignment's scores": lambda path: Scores.load(path, group(chain())),
     "landscape": landscape.held,
     "optimizer states": optimizer_states.held,
-    "certificates": newest,
     "mutants": mutants.score.read,
 }
 #: What readers of a folder expect a file to be called.

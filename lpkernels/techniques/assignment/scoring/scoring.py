@@ -46,9 +46,9 @@ def score(
     errors of elements are independent with a mean of zero, as those of rounding to nearest nearly
     are. It adds over elements, tensors and groups, so the knapsack's sum is that of the whole
     assignment. Two other forms, the sum of |c| and |sum of c|, rank groups worse by how much the
-    loss of other batches really changes, as `python -m bench.assignment_scores` measures: in the
-    first many small errors, which cancel, outweigh few large ones; the second is exact to first
-    order for this batch, and luck for another.
+    loss of other batches really changes (made by bench/assignment_scores.py of commit 2c44fe08):
+    in the first many small errors, which cancel, outweigh few large ones; the second is exact to
+    first order for this batch, and luck for another.
 
     The loss itself is no cost: nothing is computed from its value, and nothing rounds its gradient.
     Nor is the gradient of the network's input. lr is that of plain gradient descent, without
