@@ -65,6 +65,7 @@ THIRD_PARTY = {
     "matplotlib": ("report",),
     "sklearn": ("experiments.workloads",),
     "mnist1d": ("experiments.workloads",),
+    "scipy": ("experiments.sweeps.statistics",),
     "joblib": ("experiments.sweeps",),
     "pandas": ("experiments.frames",),
     "transformers": ("integrations",),

@@ -12,11 +12,10 @@ import numpy as np
 
 from lpkernels import schemas
 from lpkernels.experiments.sweeps.frontiers.specification import FrontierSpec
-from lpkernels.experiments.sweeps.groups import figure_of
 from lpkernels.experiments.sweeps.log import read_specs
 from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.sweeps.reading import read_results
-from lpkernels.experiments.sweeps.results import Result
+from lpkernels.experiments.sweeps.results import Result, figure_of
 from lpkernels.experiments.workloads.workload import Metric
 from lpkernels.techniques.pareto import ErrorMatrix
 
