@@ -22,7 +22,7 @@ import numpy as np
 from lpkernels import schemas
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import Record, write_records
-from lpkernels.experiments.sweeps.frontiers.predicting import CHOICES
+from lpkernels.experiments.sweeps.frontiers.choosing import CHOICES
 from lpkernels.experiments.sweeps.frontiers.specification import read_frontier_spec
 from lpkernels.techniques import pareto
 from lpkernels.techniques.pareto import ErrorMatrix, averages, compare

@@ -8,7 +8,7 @@ import pytest
 
 from bench import frontier_study
 from lpkernels.experiments.records import read_records
-from lpkernels.experiments.sweeps.frontiers.predicting import read_choices
+from lpkernels.experiments.sweeps.frontiers.choosing import read_choices
 from lpkernels.experiments.sweeps.frontiers.specification import read_frontier_spec
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace
 from tests.experiments.sweeps.frontiers.synthetic import SPACE, error_of

@@ -13,8 +13,8 @@ import mutants.score
 from bench import landscape, optimizer_states
 from lpkernels import schemas
 from lpkernels.experiments.records import read_records, read_run
-from lpkernels.experiments.sweeps.frontiers.predicting import read_choices
-from lpkernels.experiments.sweeps.frontiers.store import read_study_spec
+from lpkernels.experiments.sweeps.frontiers.choosing import read_choices
+from lpkernels.experiments.sweeps.frontiers.specification import read_study_spec
 from lpkernels.experiments.sweeps.log import read_specs
 from lpkernels.experiments.sweeps.places import Places, read_cell
 from lpkernels.experiments.sweeps.reading import read_results

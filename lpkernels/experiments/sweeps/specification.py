@@ -127,13 +127,18 @@ class SweepSpec:
 
         Raises: TypeError, ValueError: as the constructor; a key that no specification has.
         """
-        others = sorted(set(values) - set(_KEYS))
-        if others:
-            raise unknown("specification", others, list(_KEYS))
-        for key in ("base", "arms", "axes"):
-            if not isinstance(values.get(key, {}), Mapping):
-                raise TypeError(f"specification: {key}: expected a table [{key}]")
+        check_tables(values, _KEYS, ("base", "arms", "axes"))
         return SweepSpec(**values)
+
+
+def check_tables(values: Mapping[str, Any], keys: Sequence[str], tables: Sequence[str]) -> None:
+    """Raises ValueError for a key that no specification has, TypeError for a table that is none."""
+    others = sorted(set(values) - set(keys))
+    if others:
+        raise unknown("specification", others, list(keys))
+    for key in tables:
+        if not isinstance(values.get(key, {}), Mapping):
+            raise TypeError(f"specification: {key}: expected a table [{key}]")
 
 
 def read_spec(path: str | Path) -> SweepSpec:
