@@ -13,12 +13,13 @@ import mutants.score
 from bench import landscape, optimizer_states
 from lpkernels import schemas
 from lpkernels.experiments.records import read_records, read_run
+from lpkernels.experiments.sweeps.accumulate import read_study
+from lpkernels.experiments.sweeps.cells import read_cell
 from lpkernels.experiments.sweeps.frontiers.choosing import read_choices
 from lpkernels.experiments.sweeps.frontiers.specification import read_study_spec
 from lpkernels.experiments.sweeps.log import read_specs
-from lpkernels.experiments.sweeps.places import Places, read_cell
+from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.sweeps.reading import read_results
-from lpkernels.experiments.sweeps.study import read_study
 from lpkernels.experiments.sweeps.unit_comparison import read_comparison
 from lpkernels.schemas import KINDS, MIGRATIONS, Migration, all_current, schema
 from lpkernels.techniques.assignment import Assignment, group
@@ -42,7 +43,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "sweep": lambda path: read_specs(Places(path.parent)),
     "cell": lambda path: read_cell(path.parent),
     "sweep-results": read_results,
-    "accumulate": lambda path: read_study(path, "accumulate"),
+    "accumulate": read_study,
     "units": lambda path: read_comparison(path.parent),
     "policy": lp.load_policy,
     "frontier study": lambda path: read_study_spec(path.parent),
