@@ -32,8 +32,8 @@ from lpkernels.experiments.measuring.landscape import (
 )
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import append_record, read_records
-from lpkernels.experiments.sweeps.paired import t_interval
 from lpkernels.experiments.sweeps.specification import Cell, read_spec
+from lpkernels.experiments.sweeps.statistics import t_interval
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.experiments.workloads.workload import Workload
 from lpkernels.report.landscapes import plot_slices, plot_surfaces

@@ -27,7 +27,7 @@ from torch.optim import Optimizer
 from lpkernels import schemas
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import append_record, read_records
-from lpkernels.experiments.sweeps.paired import t_interval
+from lpkernels.experiments.sweeps.statistics import t_interval
 from lpkernels.experiments.training.optimizers import cosine_lr
 from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.registry import find

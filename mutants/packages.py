@@ -15,7 +15,7 @@ _MASKS = "tests/techniques/test_accumulation_masks.py"
 _UPDATES = "tests/backends/cpu/test_update_kernels.py"
 _EXPERIMENTS = "lpkernels/experiments"
 _TRIED = "tests/experiments"
-_SWEEPS = "accumulate paired places reading specification statistics unit_comparison"
+_SWEEPS = "accumulate places reading specification statistics unit_comparison"
 #: Sources that tests run on a GPU, in Triton's interpreter or in a build of their own, and those
 #: that they run in clusters and groups of processes, for minutes.
 UNTRIED = (

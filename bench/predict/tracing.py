@@ -128,7 +128,7 @@ class _Recorder(TorchDispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        made = sum_of(func, args, result)
+        made = _sum_of(func, args, result)
         if made is not None:
             gemm, call = made
             layer = self._layers.now()
@@ -140,7 +140,7 @@ class _Recorder(TorchDispatchMode):
         return result
 
 
-def sum_of(func: Any, args: Sequence[Any], result: Tensor) -> tuple[str, Call] | None:
+def _sum_of(func: Any, args: Sequence[Any], result: Tensor) -> tuple[str, Call] | None:
     """The pass that an operator's call is of and its sizes; None where it sums no products.
 
     func, args, result: as a TorchDispatchMode gets them. Of quantizers those that the product

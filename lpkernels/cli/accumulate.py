@@ -133,7 +133,7 @@ def accumulate(
         network = work.find_workload(config)
         if train:
             work.check_trainable(config)
-        study = work.open_study(out, config, resume=resume)
+        study = work.Study(out, config, resume=resume)
         made = work.plan_study(study, network)
     except (ValueError, FileNotFoundError, NotImplementedError, TypeError) as error:
         raise typer.BadParameter(str(error)) from error
@@ -166,7 +166,7 @@ def _command(given: dict[str, Any]) -> str:
     )
 
 
-def _show_plan(study: work.Study[work.AccumulateConfig]) -> None:
+def _show_plan(study: work.Study) -> None:
     from lpkernels.report.accumulators import plan_table, plot_bits
     from lpkernels.techniques.accumulation.tables import plan_notes
 
@@ -177,7 +177,7 @@ def _show_plan(study: work.Study[work.AccumulateConfig]) -> None:
     plot_bits(rows, study.folder / "bits.png", title=config.model)
 
 
-def _show_simulations(study: work.Study[work.AccumulateConfig]) -> None:
+def _show_simulations(study: work.Study) -> None:
     from lpkernels.report.accumulators import plot_retention, simulation_table
 
     found = study.of("simulation")
@@ -185,7 +185,7 @@ def _show_simulations(study: work.Study[work.AccumulateConfig]) -> None:
     plot_retention(found, study.folder / "retention.png", title="Variance kept")
 
 
-def _show_training(study: work.Study[work.AccumulateConfig], runs: list[Any]) -> None:
+def _show_training(study: work.Study, runs: list[Any]) -> None:
     from lpkernels.report.accumulators import plot_accuracy, training_table
 
     config = study.config

@@ -14,19 +14,19 @@ import typer
 from lpkernels.cli._options import check_one_process, console, show_table, stopped, valid
 from lpkernels.cli._settings import wrong_option
 from lpkernels.experiments.sweeps.engines import ENGINES
-from lpkernels.experiments.sweeps.frontiers.choosing import Frontier
-from lpkernels.experiments.sweeps.frontiers.predicting import best, frontiers, read_choices
+from lpkernels.experiments.sweeps.frontiers.choosing import (
+    Frontier,
+    best,
+    frontiers,
+    read_choices,
+)
 from lpkernels.experiments.sweeps.frontiers.specification import (
     FrontierSpec,
     read_frontier_spec,
+    read_study_spec,
     settings_of,
 )
-from lpkernels.experiments.sweeps.frontiers.store import (
-    Measured,
-    check_space,
-    read_measured,
-    read_study_spec,
-)
+from lpkernels.experiments.sweeps.frontiers.study import Measured, read_measured, run_study
 from lpkernels.experiments.training.interrupts import Interrupted, sigterm_as_ctrl_c
 from lpkernels.report.sizes import bytes_from, bytes_text
 from lpkernels.techniques.pareto import ErrorMatrix, TrainingRecipe
@@ -140,8 +140,6 @@ def run(
     Example: `lpkernels frontier run task.toml --known errors.json --measure 8 --out results/task`
     """
     check_one_process("frontier run")
-    from lpkernels.experiments.sweeps.frontiers.measuring import Engine, run_study
-
     others = _matrix(known)
     try:
         with _named_options():
@@ -154,7 +152,10 @@ def run(
                 rank=rank,
                 cap=bytes_from(cap) if cap else None,
                 method=method,
-                engine=Engine(jobs, engine, retry_failed, console),
+                jobs=jobs,
+                engine=engine,
+                retry_failed=retry_failed,
+                console=console,
             )
     except Interrupted as stop:
         stopped(stop, _command())
@@ -335,7 +336,7 @@ def _to_draw(
         study, own = _frontiers(path, known, task, rank)
         if truth is not None:
             with _named_options("--truth"):
-                check_space(truth, study.spec)
+                study.spec.check_space(truth)
         for name, frontier in own.items():
             label = name if len(sources) == 1 else f"{path.name}: {name}"
             each[label] = frontier

@@ -6,8 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from lpkernels.experiments.sweeps.groups import figure_of, grouped, place_of
-from lpkernels.experiments.sweeps.results import Result
+from lpkernels.experiments.sweeps.results import Result, figure_of, grouped, place_of
 from lpkernels.experiments.sweeps.statistics import ArmSummary, varied_axes
 from lpkernels.experiments.workloads.workload import Metric
 from lpkernels.report.figures import new_figure, plain_numbers, save_figure

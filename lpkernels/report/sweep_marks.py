@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lpkernels.experiments.sweeps.groups import Cell, figure_of, place_of
-from lpkernels.experiments.sweeps.paired import Interval
-from lpkernels.experiments.sweeps.results import Result
-from lpkernels.experiments.sweeps.statistics import ArmSummary
+from lpkernels.experiments.sweeps.results import Cell, Result, figure_of, place_of
+from lpkernels.experiments.sweeps.statistics import ArmSummary, Interval
 from lpkernels.experiments.workloads.workload import Metric
 
 # Its multiples, modulo 1, spread evenly however many seeds there are.

@@ -7,8 +7,7 @@ from pathlib import Path
 from statistics import pstdev
 from typing import Any
 
-from lpkernels.experiments.sweeps.groups import grouped
-from lpkernels.experiments.sweeps.results import Result
+from lpkernels.experiments.sweeps.results import Result, grouped
 from lpkernels.experiments.sweeps.statistics import ArmSummary, varied_axes
 from lpkernels.experiments.workloads.workload import Metric
 from lpkernels.report.figures import new_figure, save_figure

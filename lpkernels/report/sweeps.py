@@ -11,8 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from lpkernels.experiments.sweeps.paired import Interval
-from lpkernels.experiments.sweeps.statistics import ArmSummary, Difference, varied_axes
+from lpkernels.experiments.sweeps.statistics import ArmSummary, Difference, Interval, varied_axes
 from lpkernels.experiments.workloads.workload import Metric
 from lpkernels.report.sweep_marks import axis_text, scale_of
 from lpkernels.report.sweep_plots import plot_sweep

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.lines import ROOT, SOURCES, budget, check
 
 # A row holds what a layer may import beside itself; the rows stand in the order of the data flow.
 NUMBERS = {"formats", "rng", "rounding", "arithmetic", "recipes"}
@@ -65,6 +65,7 @@ THIRD_PARTY = {
     "matplotlib": ("report",),
     "sklearn": ("experiments.workloads",),
     "mnist1d": ("experiments.workloads",),
+    "scipy": ("experiments.sweeps.statistics",),
     "joblib": ("experiments.sweeps",),
     "pandas": ("experiments.frames",),
     "transformers": ("integrations",),
@@ -273,8 +274,7 @@ def test_every_file_of_the_map_exists_and_every_package_is_on_it() -> None:
 
 
 MOST = 34
-FOLDERS = ("attacks", "bench", "csrc", "examples", "lpkernels", "mutants", "proofs", "tests")
-SOURCES = {".py", ".h", ".cpp", ".cu"}
+FOLDERS = tuple(budget(ROOT))
 
 
 def crowded(root: Path) -> list[str]:
@@ -294,3 +294,16 @@ def test_no_folder_is_crowded_and_a_crowded_one_is_found(tmp_path: Path) -> None
             (tmp_path / folder / f"{number}.h").touch()
     (tmp_path / "csrc/cpu/conv/notes.md").touch()
     assert crowded(tmp_path) == ["csrc/cpu"]
+
+
+def test_layers_stay_within_their_lines_and_more_lines_are_found(tmp_path: Path) -> None:
+    table, within = check(ROOT)
+    assert within, table
+    planted(tmp_path / "bench" / "new.py", "a = 1\nb = 2")
+    planted(tmp_path / "tests" / "old.py", "a = 1")
+    for most, expected in ((2, True), (1, False)):
+        text = f"[tool.lpkernels.lines]\nbench = {most}\ntests = 1\n"
+        (tmp_path / "pyproject.toml").write_text(text)
+        table, within = check(tmp_path)
+        assert within == expected and ("EXCEEDED" in table) != expected
+    assert table.splitlines()[0].startswith("bench            2 of       1 lines")

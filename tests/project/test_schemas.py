@@ -10,16 +10,16 @@ import pytest
 
 import lpkernels as lp
 import mutants.score
-from bench import frontier_stopping, landscape, optimizer_states
-from bench.certificates.__main__ import newest
+from bench import landscape, optimizer_states
 from lpkernels import schemas
 from lpkernels.experiments.records import read_records, read_run
-from lpkernels.experiments.sweeps.frontiers.predicting import read_choices
-from lpkernels.experiments.sweeps.frontiers.store import read_study_spec
+from lpkernels.experiments.sweeps.accumulate import read_study
+from lpkernels.experiments.sweeps.cells import read_cell
+from lpkernels.experiments.sweeps.frontiers.choosing import read_choices
+from lpkernels.experiments.sweeps.frontiers.specification import read_study_spec
 from lpkernels.experiments.sweeps.log import read_specs
-from lpkernels.experiments.sweeps.places import Places, read_cell
+from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.sweeps.reading import read_results
-from lpkernels.experiments.sweeps.study import read_study
 from lpkernels.experiments.sweeps.unit_comparison import read_comparison
 from lpkernels.schemas import KINDS, MIGRATIONS, Migration, all_current, schema
 from lpkernels.techniques.assignment import Assignment, group
@@ -43,12 +43,11 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "sweep": lambda path: read_specs(Places(path.parent)),
     "cell": lambda path: read_cell(path.parent),
     "sweep-results": read_results,
-    "accumulate": lambda path: read_study(path, "accumulate"),
+    "accumulate": read_study,
     "units": lambda path: read_comparison(path.parent),
     "policy": lp.load_policy,
     "frontier study": lambda path: read_study_spec(path.parent),
     "frontier choices": read_choices,
-    "frontier curves": frontier_stopping.read_curves,
     "error matrix": ErrorMatrix.load,
     "format space": lambda path: FormatSpace.from_json(path.read_text()),
     "training recipe": TrainingRecipe.load,
@@ -56,7 +55,6 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "lpkernels assignment's scores": lambda path: Scores.load(path, group(chain())),
     "landscape": landscape.held,
     "optimizer states": optimizer_states.held,
-    "certificates": newest,
     "mutants": mutants.score.read,
 }
 #: What readers of a folder expect a file to be called.

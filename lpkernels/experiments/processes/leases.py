@@ -116,6 +116,11 @@ class Note:
     total: int = 0
     idle: float = 0.0
 
+    @property
+    def share(self) -> float:
+        """The share of the work that is done."""
+        return min(1.0, self.done / max(self.total, 1))
+
     @staticmethod
     def parse(data: bytes) -> "Note | None":
         """None for a file that is being written, or that its owner did not live to write."""

@@ -1,25 +1,25 @@
-"""What `lpkernels accumulate` does: a plan for a network, simulated sums, training runs."""
+"""`lpkernels accumulate`: a plan for a network, simulated sums, training runs, in a folder."""
 
 import importlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from lpkernels import schemas
 from lpkernels.arithmetic import accumulator
 from lpkernels.experiments import records
+from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.sweeps.demo import FP8
-from lpkernels.experiments.sweeps.study import Study
 from lpkernels.experiments.sweeps.sweep import train_all
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
 from lpkernels.experiments.workloads.bundled import BUNDLED, Workload, workload
-from lpkernels.experiments.workloads.images import ImageData, load, plan_epoch
+from lpkernels.experiments.workloads.images import load, plan_epoch
 from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.formats import FloatFormat
 from lpkernels.functional import quantize
@@ -35,8 +35,6 @@ KIND = "accumulate"
 _SIDE = 64
 #: How many mantissa bits fewer than planned the training runs have; one run has a bit more.
 NARROWER = (-1, 0, 1, 2, 3, 4)
-
-Show = Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -95,12 +93,9 @@ def find_workload(config: AccumulateConfig) -> Workload:
                 f"{error}; or one of {', '.join(BUNDLED)}; or module:function, which returns "
                 "(model, sample, loss)"
             ) from error
-    images, labels = _batch(data, config)
+    order = plan_epoch(data, config.seed, 0, augment=False)
+    images, labels = order.batch(data, 0, config.batch)
     return Workload(model, images, lambda y: cross_entropy(y, labels))
-
-
-def _batch(data: ImageData, config: AccumulateConfig) -> tuple[Tensor, Tensor]:
-    return plan_epoch(data, config.seed, 0, augment=False).batch(data, 0, config.batch)
 
 
 def _imported(name: str) -> Workload:
@@ -132,14 +127,52 @@ def make_plan(config: AccumulateConfig, work: Workload) -> AccumulatorPlan:
     )
 
 
-def open_study(
-    folder: str | Path, config: AccumulateConfig, *, resume: bool
-) -> Study[AccumulateConfig]:
-    """The study of a question in `folder`; errors as in `Study`."""
-    return Study(folder, config, kind=KIND, resume=resume)
+class Study:
+    """The records of one question in a folder; work that they hold already is not done again.
+
+    Args:
+        folder: holds them, in accumulate.jsonl; made if absent.
+        config: the question; the header of the records says it.
+        resume: keep the records of this question; else they start again.
+    Raises: ValueError: with resume, the folder holds the answer to another question, or other
+        records.
+    """
+
+    def __init__(self, folder: str | Path, config: AccumulateConfig, *, resume: bool) -> None:
+        self.folder, self.path = Path(folder), Path(folder) / f"{KIND}.jsonl"
+        self.config, self.resume = config, resume
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not (resume and self.path.is_file()):
+            asked = {"config": config.to_dict(), "environment": environment("cpu")}
+            records.write_records(self.path, [{**schemas.header(KIND), **asked}])
+        self.records = read_study(self.path)
+        if self.records[0]["config"] != config.to_dict():
+            raise ValueError(
+                f"{self.folder} holds the answer to another question; resume with the options it "
+                "was asked with, or without --resume"
+            )
+
+    def add(self, record: records.Record) -> None:
+        records.append_record(self.path, record)
+        self.records.append(record)
+
+    def of(self, kind: str) -> list[records.Record]:
+        """The records of one type, in the order in which they came."""
+        return [record for record in self.records if record["type"] == kind]
 
 
-def plan_study(study: Study[AccumulateConfig], work: Workload) -> AccumulatorPlan:
+def read_study(path: str | Path) -> list[records.Record]:
+    """The records of a study.
+
+    Raises: ValueError: they are others, or of a later schema.
+    """
+    found = records.read_records(Path(path))
+    if not found or found[0].get("kind") != KIND:
+        raise ValueError(f"{path}: expected the records of `lpkernels {KIND}`")
+    return found
+
+
+def plan_study(study: Study, work: Workload) -> AccumulatorPlan:
     """The plan, into the records too."""
     made = make_plan(study.config, work)
     if not study.of("plan"):
@@ -155,9 +188,6 @@ class Point:
     length: int
     accumulator: str
     operand: str
-
-    def key(self) -> tuple[int, str, str]:
-        return self.length, self.accumulator, self.operand
 
 
 def points(made: AccumulatorPlan, config: AccumulateConfig) -> list[Point]:
@@ -201,15 +231,13 @@ def simulate(point: Point, *, seed: int = 0, side: int = _SIDE) -> records.Recor
     return record
 
 
-def simulate_study(
-    study: Study[AccumulateConfig], wanted: Sequence[Point], console: "Console | None" = None
-) -> None:
+def simulate_study(study: Study, wanted: Sequence[Point], console: "Console | None" = None) -> None:
     """Simulates what the records lack; ctrl-C leaves them whole.
 
     Raises: Interrupted: ctrl-C.
     """
-    done = {(r["length"], r["accumulator"], r["operand"]) for r in study.of("simulation")}
-    left = [point for point in wanted if point.key() not in done]
+    done = {Point(r["length"], r["accumulator"], r["operand"]) for r in study.of("simulation")}
+    left = [point for point in wanted if point not in done]
     with InterruptRequest() as stop:
         for point in _shown(left, console, "simulating"):
             if stop.requested:
@@ -241,7 +269,8 @@ def training_configs(made: AccumulatorPlan, config: AccumulateConfig) -> list[Ru
         "data_dir": config.data_dir, "epochs": config.epochs, "batch": config.batch,
         "lr": config.lr, "threads": 1,
     }  # fmt: skip
-    operands = FP8.replace(name="fp32 sums", layer_accs=native_layers(made), **shared)
+    native = tuple((name, "native", "native", "native") for name in made.recipes)
+    operands = FP8.replace(name="fp32 sums", layer_accs=native, **shared)
     runs = [RunConfig.of(name="fp32", **shared), operands]
     for fewer in NARROWER:
         runs.append(operands.replace(name=run_name(fewer), layer_accs=layer_accs(made, fewer)))
@@ -264,12 +293,8 @@ def layer_accs(made: AccumulatorPlan, fewer: int) -> tuple[tuple[str, str, str, 
     )
 
 
-def native_layers(made: AccumulatorPlan) -> tuple[tuple[str, str, str, str], ...]:
-    return tuple((name, "native", "native", "native") for name in made.recipes)
-
-
 def train_study(
-    study: Study[AccumulateConfig], made: AccumulatorPlan, console: "Console | None" = None
+    study: Study, made: AccumulatorPlan, console: "Console | None" = None
 ) -> list[records.Run]:
     """Trains what is not finished yet, each run a cell of the sweep in the folder "train".
 

@@ -8,11 +8,15 @@ import os
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
+from lpkernels.experiments.processes.leases import Lease
+from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.sweeps.worker import ALONE, DONE, STOPPED, End, Task, work
 
 ENGINES = ("processes", "ray", "dask")
@@ -24,10 +28,6 @@ _VAIN_STARTS = 4
 _STOP_SECONDS = 60.0
 
 _LOOK_EVERY = 1.0
-
-#: Anything that changes when a worker takes a cell or ends one.
-State = Callable[[], object]
-Stop = Callable[[], None]
 
 
 def check_engine(engine: str) -> None:
@@ -71,25 +71,32 @@ def wants_gpus(devices: Sequence[str]) -> bool:
     return "cuda" in devices and not any(device.startswith("cuda:") for device in devices)
 
 
-def run_workers(engine: str, jobs: int | None, task: Task, state: State, stop: Stop) -> list[End]:
+def run_workers(engine: str, jobs: int | None, task: Task) -> list[End]:
     """Runs workers until they end, and replaces workers that die.
+
+    The workers live as long as the lease of this command: its end tells them to save what they do
+    and to end.
 
     Args:
         jobs: how many workers, at most one a cell; None: one for each processor or worker of the
             cluster.
-        state: what the folder holds.
-        stop: tells the workers to save what they do and to end.
     Raises:
         KeyboardInterrupt: ctrl-C; the workers have been told and have ended.
         RuntimeError: workers die before they take a cell.
     """
-    if engine == "processes":
-        return _run_processes(min(jobs or processors(), len(task.cells)), task, state, stop)
-    with _CLUSTERS[engine](jobs) as room:
-        return _run_elsewhere(engine, min(jobs or room, len(task.cells)), task, state, stop)
+    task = replace(task, run=uuid.uuid4().hex)
+    path, most = Places(task.root).runs / task.run, len(task.cells)
+    with Lease(path, task.seconds) as lease:
+        try:
+            if engine == "processes":
+                return _run_processes(min(jobs or processors(), most), task, lease)
+            with _CLUSTERS[engine](jobs) as room:
+                return _run_elsewhere(engine, min(jobs or room, most), task, lease)
+        finally:
+            path.unlink(missing_ok=True)
 
 
-def _run_processes(jobs: int, task: Task, state: State, stop: Stop) -> list[End]:
+def _run_processes(jobs: int, task: Task, lease: Lease) -> list[End]:
     """Workers in processes of joblib's loky, each in a pool of its own: when a process dies, loky
     ends all others of its pool, and here there are none, so only the dead one's cell is affected.
     """
@@ -107,7 +114,7 @@ def _run_processes(jobs: int, task: Task, state: State, stop: Stop) -> list[End]
         futures[pools[worker].submit(work, task)] = worker
 
     ends: list[End] = []
-    vain = _Vain(state)
+    vain = _Vain(Places(task.root))
     try:
         for worker in range(jobs):
             start(worker)
@@ -122,9 +129,9 @@ def _run_processes(jobs: int, task: Task, state: State, stop: Stop) -> list[End]
                     start(worker)
                 else:
                     if ends[-1].kind not in (DONE, STOPPED):
-                        stop()
+                        lease.end()
     except BaseException:
-        stop()
+        lease.end()
         loky.wait(futures, timeout=_STOP_SECONDS)
         raise
     finally:
@@ -162,11 +169,16 @@ def _end_with(command: int) -> None:
 class _Vain:
     """Counts the workers that die one after the other while nothing changes in the folder."""
 
-    def __init__(self, state: State) -> None:
-        self.state, self.last, self.times = state, state(), 0
+    def __init__(self, places: Places) -> None:
+        self.places, self.times = places, 0
+        self.last = self._state()
+
+    def _state(self) -> object:
+        """It changes when a worker takes a cell or ends one."""
+        return self.places.finished(), self.places.given_up(), self.places.tries()
 
     def count(self, error: BaseException) -> None:
-        now = self.state()
+        now = self._state()
         self.times = self.times + 1 if now == self.last else 0
         self.last = now
         if self.times >= _VAIN_STARTS:
@@ -175,7 +187,7 @@ class _Vain:
             ) from error
 
 
-def _run_elsewhere(engine: str, jobs: int, task: Task, state: State, stop: Stop) -> list[End]:
+def _run_elsewhere(engine: str, jobs: int, task: Task, lease: Lease) -> list[End]:
     """Workers as the tasks of one joblib call, which a thread waits for."""
     found: list[End] = []
     wrong: list[BaseException] = []
@@ -192,7 +204,7 @@ def _run_elsewhere(engine: str, jobs: int, task: Task, state: State, stop: Stop)
         except BaseException as error:
             wrong.append(error)
 
-    vain = _Vain(state)
+    vain = _Vain(Places(task.root))
     while True:
         wrong.clear()
         caller = threading.Thread(target=call, daemon=True)
@@ -201,7 +213,7 @@ def _run_elsewhere(engine: str, jobs: int, task: Task, state: State, stop: Stop)
             while caller.is_alive():
                 caller.join(0.2)
         except BaseException:
-            stop()
+            lease.end()
             caller.join(_STOP_SECONDS)
             raise
         if not wrong:

@@ -14,7 +14,6 @@ number of workers on any number of machines share a folder, and need no other me
 import contextlib
 import errno
 import faulthandler
-import json
 import os
 import re
 import shutil
@@ -23,20 +22,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lpkernels import schemas
 from lpkernels.experiments.processes.leases import FAILED, HELD, SECONDS, Lease, Note, Watch
-from lpkernels.experiments.records import RECORDS, Record, sealed, unsealed
+from lpkernels.experiments.records import RECORDS, Record
+from lpkernels.experiments.sweeps.cells import write_cell
 from lpkernels.experiments.training.checkpoints import CHECKPOINT, PREVIOUS
 
 LOG = "sweep.jsonl"
-CELL = "cell.json"
 LEASE = "lease.json"
 #: The traceback of a try that failed, or the stacks of one that ran over its limit.
 ERROR = "error.txt"
-# What the record of a cell holds at least.
-_NEEDED = {"status": str, "values": dict, "cell": str, "error": str}
-# How tries before this one ended badly.
-_BEFORE = "before.json"
+# Says in the folder of a try that its worker died, and its command did not.
+_DIED = "died.txt"
 # A cell is given up after so many tries that ended badly.
 _BAD_TRIES = 2
 # The names of a sweep's cells, of the tries at them, and of leases and unfinished folders.
@@ -75,6 +71,11 @@ class Places:
         for match in filter(None, map(_TRY.fullmatch, _names(self.work))):
             found.setdefault(match[1], []).append(int(match[2]))
         return {cell: sorted(numbers) for cell, numbers in found.items()}
+
+    def held(self) -> dict[str, Note]:
+        """The leases of the last tries that are held, by cell; some of their owners may be dead."""
+        notes = {c: Note.read(self.at(c, n[-1]) / LEASE) for c, n in self.tries().items()}
+        return {cell: note for cell, note in notes.items() if note and note.state == HELD}
 
     def strangers(self) -> list[str]:
         """The names of what lies in these folders and is no sweep's; nobody looks into it."""
@@ -208,7 +209,7 @@ class Claim:
             self.drop()
             return False
         self.lease.end()
-        for name in (LEASE, _BEFORE):
+        for name in (LEASE, _DIED):
             with contextlib.suppress(OSError):
                 (where / self.cell / name).unlink(missing_ok=True)
         for number in self.places.tries().get(self.cell, []):
@@ -245,9 +246,9 @@ def take(
         seconds: the time of the new lease.
         run: the lease of the command that this process works for.
     """
-    former = [places.at(cell, number) for number in tries]
+    former, died = [places.at(cell, number) for number in tries], ""
     if former:
-        outlived = _is_outlived(places, former[-1] / LEASE, watch)
+        died = _death(places, former[-1], watch)
         if not watch.is_over(former[-1] / LEASE):
             return None
     folder = places.at(cell, tries[-1] + 1 if tries else 1)
@@ -260,14 +261,15 @@ def take(
             # It was settled since the caller looked, and the folders of its tries are removed.
             claim.drop()
             return None
-        if former:
-            claim.bad = _bad_ends(former[-1], outlived)
-            if claim.bad:
-                (folder / _BEFORE).write_text(json.dumps(claim.bad), encoding="utf-8")
-            if claim.is_hopeless and _error(former[-1]):
-                with contextlib.suppress(FileNotFoundError):
-                    shutil.copyfile(former[-1] / ERROR, folder / ERROR)
-            _inherit(former, folder)
+        if died:
+            with contextlib.suppress(FileNotFoundError):
+                (former[-1] / _DIED).write_text(died, encoding="utf-8")
+        ends = (_error(other) or "".join(_lines(other / _DIED)) for other in former)
+        claim.bad = [end for end in ends if end]
+        if claim.is_hopeless and _error(former[-1]):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copyfile(former[-1] / ERROR, folder / ERROR)
+        _inherit(former, folder)
     except BaseException:
         claim.release()
         raise
@@ -291,34 +293,19 @@ def _new_try(places: Places, folder: Path, seconds: float, run: str) -> Lease | 
     return lease
 
 
-def _is_outlived(places: Places, path: Path, watch: Watch) -> bool:
-    """Whether the command lives for which a try was made whose worker seems dead: the worker died
-    of its cell then, and was not killed with everything else.
+def _death(places: Places, folder: Path, watch: Watch) -> str:
+    """A sentence for a try whose worker seems dead while the command lives that the try was made
+    for: the worker died of its cell then, and was not killed with everything else. "" for others.
 
     Both leases are watched from the same moment on. A command that ended with its worker has been
     silent for as long as the worker, give or take a renewal.
     """
-    note = Note.read(path)
-    if note is None or not note.run or watch.is_over(places.runs / note.run):
-        return False
-    return note.owner.surely_dead() or (
-        2 * watch.silence(places.runs / note.run) < watch.silence(path)
-    )
-
-
-def _bad_ends(last: Path, outlived: bool) -> list[str]:
-    """How tries ended badly, up to the last: by an error, or with the death of a worker that its
-    command outlived."""
-    try:
-        bad = json.loads((last / _BEFORE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        bad = []
-    error, note = _error(last), Note.read(last / LEASE)
-    if error:
-        return [*bad, error]
-    if outlived and note is not None and note.state == HELD:
-        return [*bad, f"its worker died ({note.owner})"]
-    return list(bad)
+    note = Note.read(folder / LEASE)
+    if note is None or note.state != HELD or not note.run or watch.is_over(places.runs / note.run):
+        return ""
+    silence = 2 * watch.silence(places.runs / note.run)
+    outlived = note.owner.surely_dead() or silence < watch.silence(folder / LEASE)
+    return f"its worker died ({note.owner})" if outlived else ""
 
 
 def _error(folder: Path) -> str:
@@ -326,15 +313,19 @@ def _error(folder: Path) -> str:
 
     A worker that its cell's limit ended could not mark its lease.
     """
-    note = Note.read(folder / LEASE)
-    try:
-        lines = (folder / ERROR).read_text(encoding="utf-8").strip().splitlines()
-    except OSError:
-        lines = []
+    note, lines = Note.read(folder / LEASE), _lines(folder / ERROR)
     if note is not None and note.state == FAILED:
         return lines[-1] if lines else "an error"
     overran = note is not None and note.state == HELD and len(lines) > 1
     return lines[0] if overran else ""
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a text; none where there is no such file."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        return []
 
 
 def _inherit(former: Sequence[Path], folder: Path) -> None:
@@ -359,49 +350,3 @@ def _inherit(former: Sequence[Path], folder: Path) -> None:
             raise
         copied.replace(folder / CHECKPOINT)
         return
-
-
-def write_cell(folder: Path, record: Record) -> None:
-    """Writes the record of a cell, with a digest of it and of the run's records, and sees to it
-    that both are on the disk before the folder gets its final name."""
-    whole = sealed(record, _run_of(folder))
-    with (folder / CELL).open("w", encoding="utf-8") as file:
-        file.write(json.dumps(whole, allow_nan=False) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    records = folder / RECORDS
-    if records.is_file():
-        with records.open("rb") as file:
-            os.fsync(file.fileno())
-
-
-def _run_of(folder: Path) -> bytes:
-    """The records of a cell's run; nothing for one that failed before its run began."""
-    path = folder / RECORDS
-    return path.read_bytes() if path.is_file() else b""
-
-
-def read_cell(folder: Path) -> Record:
-    """The record of a finished or failed cell.
-
-    Raises: ValueError: there is none, or it or the run's records are damaged.
-    """
-    path = folder / CELL
-    again = f"remove the folder {folder.name} and the next run makes it again"
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        run = _run_of(folder)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: expected the record of a cell ({error}); {again}") from error
-    if not isinstance(record, dict) or record.get("kind") != "cell":
-        raise ValueError(f"{path}: expected the record of a cell")
-    whole = unsealed(record, run)
-    if whole is None or whole.get("cell") != folder.name:
-        raise ValueError(f"{path}: it or {RECORDS} is damaged, or belongs to another cell; {again}")
-    record = schemas.current(whole, "cell", path)
-    for name, kind in _NEEDED.items():
-        if not isinstance(record.get(name), kind):
-            raise ValueError(
-                f"{path}: expected {name!r} to be a {kind.__name__}, got {record.get(name)!r}"
-            )
-    return record

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lpkernels import schemas
-from lpkernels.experiments.processes.leases import HELD, Note
 from lpkernels.experiments.records import KIND as RUN
 from lpkernels.experiments.records import RECORDS, Record, read_records, write_records
+from lpkernels.experiments.sweeps.cells import read_cell
 from lpkernels.experiments.sweeps.log import all_cells, specs_of
-from lpkernels.experiments.sweeps.places import LEASE, LOG, Places, read_cell
+from lpkernels.experiments.sweeps.places import LOG, Places
 from lpkernels.experiments.sweeps.results import Result
 from lpkernels.experiments.sweeps.sources import cell_name, config_digits, version_of
 from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, merged
@@ -225,16 +225,15 @@ def read_status(folder: str | Path) -> Status:
             f"`lpkernels sweep run` made, or `lpkernels sweep table {folder}` for results in a file"
         )
     results = read_results(folder)
-    tries = places.tries()
+    tries, held = places.tries(), places.held()
     running, begun = [], []
     for cell in all_cells(specs_of(places)):
         name = cell_name(cell.config)
         if name not in tries or places.is_settled(name):
             continue
-        note = Note.read(places.at(name, tries[name][-1]) / LEASE)
-        if note is not None and note.state == HELD and not note.owner.surely_dead():
-            share = note.done / max(note.total, 1)
-            running.append((cell, str(note.owner), share, note.idle))
-        else:
+        note = held.get(name)
+        if note is None or note.owner.surely_dead():
             begun.append(cell)
+        else:
+            running.append((cell, str(note.owner), note.share, note.idle))
     return Status(results, running, begun, places.strangers())

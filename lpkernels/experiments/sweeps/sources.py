@@ -12,7 +12,7 @@ from lpkernels.experiments.settings import plain
 from lpkernels.experiments.training.config import RunConfig
 
 # These sources only read results; a change in them retrains nothing.
-_STATISTICS = ("statistics", "groups", "paired", "student", "results")
+_STATISTICS = ("statistics", "results")
 _FOLDERS = ("report/", "cli/", "experiments/sweeps/frontiers/")
 _READERS = (*_FOLDERS, *(f"experiments/sweeps/{name}.py" for name in _STATISTICS))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lpkernels.experiments.settings import plain, unknown
-from lpkernels.experiments.training.config import RunConfig, flat_settings, flatten
+from lpkernels.experiments.training.config import RunConfig, flatten
 
 # Fields that a specification says in its own way.
 _OWN = {
@@ -96,13 +96,15 @@ class SweepSpec:
         """
         found: dict[RunConfig, Cell] = {}
         _check_count(len(self.arms), *map(len, self.axes.values()), len(_seeds(self.seeds)))
-        points = [tuple(zip(self.axes, v, strict=True)) for v in _products(self.axes)]
+        values_of = itertools.product(*self.axes.values())
+        points = [tuple(zip(self.axes, values, strict=True)) for values in values_of]
         for seed, point, arm in itertools.product(_seeds(self.seeds), points, self.arms):
             values = {**self.base, **self.arms[arm], **dict(point)}
             try:
                 config = RunConfig.of(**values, seed=seed, name=arm)
             except (TypeError, ValueError) as error:
-                raise type(error)(f"arm {arm!r} {_words(point)}: {error}") from error
+                words = ", ".join(f"{name} {value!r}" for name, value in point) or "no axes"
+                raise type(error)(f"arm {arm!r} ({words}): {error}") from error
             cell = Cell(arm, point, seed, config)
             same = found.setdefault(config.replace(name="run"), cell)
             if same is not cell:
@@ -127,13 +129,18 @@ class SweepSpec:
 
         Raises: TypeError, ValueError: as the constructor; a key that no specification has.
         """
-        others = sorted(set(values) - set(_KEYS))
-        if others:
-            raise unknown("specification", others, list(_KEYS))
-        for key in ("base", "arms", "axes"):
-            if not isinstance(values.get(key, {}), Mapping):
-                raise TypeError(f"specification: {key}: expected a table [{key}]")
+        check_tables(values, _KEYS, ("base", "arms", "axes"))
         return SweepSpec(**values)
+
+
+def check_tables(values: Mapping[str, Any], keys: Sequence[str], tables: Sequence[str]) -> None:
+    """Raises ValueError for a key that no specification has, TypeError for a table that is none."""
+    others = sorted(set(values) - set(keys))
+    if others:
+        raise unknown("specification", others, list(keys))
+    for key in tables:
+        if not isinstance(values.get(key, {}), Mapping):
+            raise TypeError(f"specification: {key}: expected a table [{key}]")
 
 
 def read_spec(path: str | Path) -> SweepSpec:
@@ -250,29 +257,14 @@ def _fields(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _axes(axes: Mapping[str, Any]) -> dict[str, list[Any]]:
-    known = flat_settings()
-    found: dict[str, list[Any]] = {}
-    for name, values in _unnested(axes).items():
-        if name not in known:
-            raise ValueError(f"[axes]: {unknown('RunConfig', [name], list(known))}")
-        if name in _OWN:
-            raise ValueError(f"[axes]: {name}: {_OWN[name]}")
-        if not isinstance(values, list | tuple) or not values:
+    found = _fields("[axes]", axes)
+    for name, values in found.items():
+        if not isinstance(values, list) or not values:
             raise ValueError(f"[axes]: {name}: expected a list of values, got {values!r}")
-        found[name] = [plain(value) for value in values]
-        if any(value in found[name][:i] for i, value in enumerate(found[name])):
+        found[name] = values = [plain(value) for value in values]
+        if any(value in values[:i] for i, value in enumerate(values)):
             raise ValueError(f"[axes]: {name}: expected different values, got {values!r}")
     return found
-
-
-def _unnested(axes: Mapping[str, Any]) -> dict[str, Any]:
-    """Axes by field, those in tables of sections too."""
-    if not any(isinstance(values, Mapping) for values in axes.values()):
-        return dict(axes)
-    try:
-        return flatten(axes)
-    except ValueError as error:
-        raise ValueError(f"[axes]: {error}") from error
 
 
 def _check_count(*counts: int) -> None:
@@ -303,11 +295,3 @@ def _seeds(seeds: int | Sequence[int]) -> list[int]:
     if len(set(found)) < len(found):
         raise ValueError(f"seeds: expected each once, got {seeds!r}")
     return found
-
-
-def _products(axes: Mapping[str, Sequence[Any]]) -> list[tuple[Any, ...]]:
-    return list(itertools.product(*axes.values()))
-
-
-def _words(point: tuple[tuple[str, Any], ...]) -> str:
-    return f"({', '.join(f'{name} {value!r}' for name, value in point)})" if point else "(no axes)"

@@ -2,20 +2,20 @@
 
 import errno
 import shutil
-import uuid
-from collections.abc import Sequence
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from lpkernels.experiments.processes.leases import SECONDS, Lease, Watch
+from lpkernels.experiments.processes.leases import SECONDS, Watch
 from lpkernels.experiments.records import Run, read_run
 from lpkernels.experiments.sweeps.engines import check_engine, processors, run_workers
 from lpkernels.experiments.sweeps.log import join, read_specs
 from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.sweeps.reading import Results, read_results
-from lpkernels.experiments.sweeps.show import count, shown
 from lpkernels.experiments.sweeps.sources import cell_name
 from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, check_same_sweep, spec_of
 from lpkernels.experiments.sweeps.worker import (
@@ -35,6 +35,10 @@ from lpkernels.experiments.workloads.registry import find
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+# The progress bar is renewed so often. The time left is judged by what was done in so many seconds:
+# cells take minutes.
+_LOOK_EVERY, _SPEED_SECONDS = 0.5, 3600.0
 
 
 def run_sweep(
@@ -78,7 +82,17 @@ def run_sweep(
         RuntimeError: workers have other sources of lpkernels, or die before they take a cell.
     """
     cells = {cell_name(cell.config): cell for cell in spec.cells()}
-    jobs = _checked(list(cells.values()), engine, jobs, train, spec.cell_seconds)
+    jobs = _jobs(list(cells.values()), engine, jobs)
+    # The process of a cell with a limit may have to end with it.
+    own = jobs == 1 and engine == "processes" and spec.cell_seconds is None
+    if not own:
+        check_engine(engine)
+    if engine == "processes":
+        for device in {cell.config.device for cell in cells.values()}:
+            device_exists(device)
+    if train is None:
+        for workload in {cell.config.workload: None for cell in cells.values()}:
+            find(workload)
     places = Places(Path(folder).absolute())
     try:
         join(places, spec)
@@ -90,8 +104,8 @@ def run_sweep(
         left = {name: cell for name, cell in cells.items() if name not in ended}
         if left:
             task = Task(places.root, left, "", seconds, train or train_cell, spec.cell_seconds)
-            with shown(console, places, cells):
-                ends = _run(task, places, engine, jobs)
+            with _shown(console, places, cells):
+                ends = [work(task)] if own else run_workers(engine, jobs, task)
             _check_ends(ends, _so_far(places, cells))
     except KeyboardInterrupt as stop:
         raise Interrupted(f"stopped; {_so_far(places, cells)}") from stop
@@ -106,54 +120,77 @@ def run_sweep(
     return read_results(folder)
 
 
-def _is_own(engine: str, jobs: int | None, limit: float | None) -> bool:
-    """Whether cells run in this process. One with a time limit cannot: its process may have to
-    end."""
-    return jobs == 1 and engine == "processes" and limit is None
-
-
-def _checked(
-    cells: Sequence[Cell],
-    engine: str,
-    jobs: int | None,
-    train: Train | None,
-    limit: float | None = None,
-) -> int | None:
-    """How many jobs there are; raises what `run_sweep` does before anything runs."""
+def _jobs(cells: Sequence[Cell], engine: str, jobs: int | None) -> int | None:
+    """How many jobs there are; None: as many as the cluster has room for."""
     if jobs is not None and jobs < 1:
         raise ValueError(f"jobs: expected at least 1, got {jobs}")
-    if not _is_own(engine, jobs, limit):
-        check_engine(engine)
-    if engine == "processes":
-        for device in {cell.config.device for cell in cells}:
-            device_exists(device)
-    if train is None:
-        for workload in {cell.config.workload: None for cell in cells}:
-            find(workload)
     if engine != "processes":
         return jobs
     threads = max(cell.config.threads or processors() for cell in cells)
     return jobs or max(1, processors() // threads)
 
 
-def _run(task: Task, places: Places, engine: str, jobs: int | None) -> list[End]:
-    if _is_own(engine, jobs, task.limit):
-        return [work(task)]
-    name = uuid.uuid4().hex
-    with Lease(places.runs / name, task.seconds) as lease:
+class Counts(NamedTuple):
+    """How many cells are finished, failed and running; done: with the parts of running ones."""
+
+    finished: int
+    failed: int
+    running: int
+    done: float
+
+    @staticmethod
+    def of(places: Places, cells: Collection[str]) -> "Counts":
+        """What the folder says of `cells`, so that it counts the work of every other command."""
+        finished, failed = (len(e & set(cells)) for e in (places.finished(), places.given_up()))
+        shares = [note.share for cell, note in places.held().items() if cell in cells]
+        return Counts(finished, failed, len(shares), finished + failed + sum(shares))
+
+    def __str__(self) -> str:
+        failed = f", {self.failed} failed" if self.failed else ""
+        return f"{self.finished} finished, {self.running} running{failed}"
+
+
+@contextmanager
+def _shown(console: "Console | None", places: Places, cells: Collection[str]) -> Iterator[None]:
+    """A bar on `console` while the context lasts; none if that is None."""
+    if console is None:
+        yield
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.percentage:>3.0f}%"),
+        BarColumn(),
+        TextColumn("{task.description}", markup=False),
+        TimeRemainingColumn(),
+    )
+    over = threading.Event()
+    with Progress(*columns, console=console, speed_estimate_period=_SPEED_SECONDS) as bar:
+        now = Counts.of(places, cells)
+        task = bar.add_task(str(now), total=len(cells))
+        # It is set apart, so that cells done before do not count for the speed.
+        bar.update(task, completed=now.done)
+
+        def look() -> None:
+            while not over.wait(_LOOK_EVERY):
+                update()
+
+        def update() -> None:
+            now = Counts.of(places, cells)
+            bar.update(task, description=str(now), completed=now.done)
+
+        watcher = threading.Thread(target=look, daemon=True, name="progress")
+        watcher.start()
         try:
-            told = replace(task, run=name)
-            return run_workers(engine, jobs, told, lambda: _state(places), lease.end)
+            yield
         finally:
-            (places.runs / name).unlink(missing_ok=True)
-
-
-def _state(places: Places) -> object:
-    return places.finished(), places.given_up(), places.tries()
+            over.set()
+            watcher.join()
+            update()
 
 
 def _so_far(places: Places, cells: dict[str, Cell]) -> str:
-    now = count(places, cells)
+    now = Counts.of(places, cells)
     failed = f" and {now.failed} failed" if now.failed else ""
     return f"{now.finished} of {len(cells)} cells are finished{failed}, in {places.root}"
 

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from lpkernels import schemas
 from lpkernels.experiments import records
 from lpkernels.experiments.processes.leases import Note, Owner, Watch
+from lpkernels.experiments.sweeps.cells import cell_record
 from lpkernels.experiments.sweeps.places import Claim, Places, take
-from lpkernels.experiments.sweeps.sources import cell_name, sources_hash
+from lpkernels.experiments.sweeps.sources import cell_name
 from lpkernels.experiments.sweeps.specification import Cell
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
@@ -188,7 +188,8 @@ class _Worker:
 
     def _attempt(self, claim: Claim, cell: Cell) -> None:
         if claim.is_hopeless:
-            claim.give_up(cell_record(claim, cell, "failed", error="; ".join(claim.bad)))
+            error = "; ".join(claim.bad)
+            claim.give_up(cell_record(claim.cell, cell, "failed", claim.bad, error=error))
             return
         try:
             with claim.limited(self.task.limit):
@@ -197,7 +198,7 @@ class _Worker:
             if not run.finished:
                 raise RuntimeError(f"the run ended after {len(run.epochs)} epochs, before its last")
             status = "diverged" if run.diverged else "finished"
-            claim.finish(cell_record(claim, cell, status, run))
+            claim.finish(cell_record(claim.cell, cell, status, claim.bad, run=run))
         except KeyboardInterrupt:
             claim.release()
             raise
@@ -215,8 +216,8 @@ class _Worker:
             free = shutil.disk_usage(self.places.root).free
             raise OSError(errno.ENOSPC, f"{_last_line(error)} ({free} bytes free)") from error
         else:
-            text = "".join(traceback.format_exception(error))
-            claim.fail(cell_record(claim, cell, "failed", error=_last_line(error)), text)
+            text, last = "".join(traceback.format_exception(error)), _last_line(error)
+            claim.fail(cell_record(claim.cell, cell, "failed", claim.bad, error=last), text)
 
     def _progress(self, claim: Claim) -> Progress:
         """What the run calls after a step: notes how far it is, and stops it."""
@@ -260,28 +261,3 @@ def is_full(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def cell_record(
-    claim: Claim, cell: Cell, status: str, run: records.Run | None = None, *, error: str = ""
-) -> records.Record:
-    """What cell.json says of a cell: the figures of its run's last epoch, or its error."""
-    values: dict[str, Any] = {}
-    if run is not None and run.epochs:
-        values = {k: v for k, v in run.epochs[-1].items() if k != "type"}
-        values["seconds"] = round(run.seconds, 3)
-    return {
-        **schemas.header("cell"),
-        "cell": claim.cell,
-        "arm": cell.arm,
-        "axes": dict(cell.axes),
-        "seed": cell.seed,
-        "status": status,
-        "values": values,
-        "error": error,
-        "metric": run.header["metric"] if run is not None else None,
-        "before": claim.bad,
-        "worker": str(Owner.here()),
-        "sources": sources_hash(cell.config),
-        "config": cell.config.to_dict(),
-    }

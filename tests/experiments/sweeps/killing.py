@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from lpkernels.experiments.processes.leases import HELD, Note, process_start
 from lpkernels.experiments.records import RECORDS
-from lpkernels.experiments.sweeps.places import CELL, LEASE, Places
+from lpkernels.experiments.sweeps.cells import CELL
+from lpkernels.experiments.sweeps.places import LEASE, Places
 from lpkernels.experiments.training.checkpoints import CHECKPOINT
 
 

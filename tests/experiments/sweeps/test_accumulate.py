@@ -5,17 +5,17 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 
 import lpkernels as lp
 from lpkernels import schemas
+from lpkernels.experiments import records
 from lpkernels.experiments.measuring.accumulator_speed import speed_over_length
 from lpkernels.experiments.sweeps import accumulate as work
-from lpkernels.experiments.sweeps.accumulate import AccumulateConfig, Point, open_study
-from lpkernels.experiments.sweeps.study import Study, read_study
+from lpkernels.experiments.sweeps.accumulate import AccumulateConfig, Point, Study, read_study
 from lpkernels.experiments.training.arithmetic import layer_recipes
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
@@ -55,7 +55,7 @@ def test_points_are_the_planned_sums_and_one_bit_fewer_rounded_as_asked() -> Non
     simulated = {lp.accumulator(p.accumulator).fmt.man_bits for p in points}
     assert widths | {max(1, w - 1) for w in widths} == simulated
     assert max(p.length for p in points) == TINY.longest
-    assert len({p.key() for p in points}) == len(points)
+    assert len(set(points)) == len(points)
     config = replace(TINY, rounding="aligned_truncation", metric="nmse", chunk=16)
     made = work.make_plan(config, work.find_workload(TINY))
     accs = [lp.accumulator(p.accumulator) for p in work.points(made, config)]
@@ -88,16 +88,16 @@ def test_a_stopped_simulation_goes_on(tmp_path: Path, monkeypatch: pytest.Monkey
         signal.raise_signal(signal.SIGINT)
         return simulate(point, **options)
 
-    study = open_study(tmp_path, TINY, resume=False)
+    study = Study(tmp_path, TINY, resume=False)
     with monkeypatch.context() as patch:
         patch.setattr(work, "simulate", simulate_and_signal)
         with pytest.raises(Interrupted, match="simulated sums are saved"):
             work.simulate_study(study, points)
     assert len(study.of("simulation")) == 1
-    again = open_study(tmp_path, TINY, resume=True)
+    again = Study(tmp_path, TINY, resume=True)
     work.simulate_study(again, points)
     assert [r["length"] for r in again.of("simulation")] == [64, 128]
-    assert read_study(again.path, work.KIND) == again.records
+    assert read_study(again.path) == again.records
 
 
 def test_training_runs_have_the_accumulators_of_the_plan(tmp_path: Path) -> None:
@@ -115,41 +115,28 @@ def test_training_runs_have_the_accumulators_of_the_plan(tmp_path: Path) -> None
     # The images enter in 16 bits, as in the recipe these runs start from.
     assert str(planned["stem"].input) == "e6m9"
     assert RunConfig.from_dict(configs[3].to_dict()) == configs[3]
-    study = open_study(tmp_path, TINY, resume=False)
+    study = Study(tmp_path, TINY, resume=False)
     runs = work.train_study(study, made)
     assert [run.name for run in runs] == names
     assert all(run.finished for run in runs)
 
 
-class Question(NamedTuple):
-    number: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        return self._asdict()
-
-
-@pytest.fixture
-def kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schemas, "KINDS", {*schemas.KINDS, "guess"})
-
-
-@pytest.mark.usefixtures("kinds")
 def test_a_study_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
-    study = Study(tmp_path, Question(), kind="guess", resume=False)
+    study = Study(tmp_path, TINY, resume=False)
     study.add({"type": "answer", "value": 1})
     study.add({"type": "other"})
-    again = Study(tmp_path, Question(), kind="guess", resume=True)
+    again = Study(tmp_path, TINY, resume=True)
     assert again.of("answer") == [{"type": "answer", "value": 1}]
-    assert again.records == study.records == read_study(tmp_path / "guess.jsonl", "guess")
+    assert again.records == study.records == read_study(tmp_path / "accumulate.jsonl")
     header = again.records[0]
-    assert (header["kind"], header["config"]) == ("guess", {"number": 0})
-    assert Study(tmp_path, Question(), kind="guess", resume=False).of("answer") == []
+    assert (header["kind"], header["config"]) == ("accumulate", TINY.to_dict())
+    assert Study(tmp_path, TINY, resume=False).of("answer") == []
 
 
-@pytest.mark.usefixtures("kinds")
 def test_another_question_or_another_kind_is_refused(tmp_path: Path) -> None:
-    Study(tmp_path, Question(), kind="guess", resume=False)
+    Study(tmp_path, TINY, resume=False)
     with pytest.raises(ValueError, match="the answer to another question; resume with the options"):
-        Study(tmp_path, Question(1), kind="guess", resume=True)
-    with pytest.raises(ValueError, match="expected the records of `lpkernels proof`"):
-        read_study(tmp_path / "guess.jsonl", "proof")
+        Study(tmp_path, AccumulateConfig(), resume=True)
+    records.write_records(tmp_path / "accumulate.jsonl", [schemas.header("run")])
+    with pytest.raises(ValueError, match="expected the records of `lpkernels accumulate`"):
+        Study(tmp_path, TINY, resume=True)

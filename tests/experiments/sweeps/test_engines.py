@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from lpkernels.experiments.sweeps import engines, sweep
+from lpkernels.experiments.sweeps.cells import read_cell
 from lpkernels.experiments.sweeps.engines import gpu_of, wants_gpus
-from lpkernels.experiments.sweeps.places import read_cell
 from lpkernels.experiments.sweeps.reading import Results, read_status
 from lpkernels.experiments.sweeps.specification import SweepSpec
 from lpkernels.experiments.sweeps.sweep import run_sweep
@@ -59,8 +59,8 @@ def test_jobs_and_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "processors", lambda: 8)
     for threads, jobs in ((1, 8), (3, 2), (16, 1), (0, 1)):
         cells = SweepSpec(base={"threads": threads}).cells()
-        assert sweep._checked(cells, "processes", None, toy.train) == jobs
-    assert sweep._checked(cells, "processes", 5, toy.train) == 5
+        assert sweep._jobs(cells, "processes", None) == jobs
+    assert sweep._jobs(cells, "processes", 5) == 5
 
 
 def test_processes_outlive_cells_that_die_and_hang(tmp_path: Path) -> None:

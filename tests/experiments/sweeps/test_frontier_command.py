@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from lpkernels.experiments.records import write_records
-from lpkernels.experiments.sweeps.frontiers import measuring
-from lpkernels.experiments.sweeps.frontiers.predicting import CHOICES
+from lpkernels.experiments.sweeps.frontiers import study as studies
+from lpkernels.experiments.sweeps.frontiers.choosing import CHOICES
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.report import frontiers as pictures
@@ -144,7 +144,7 @@ def test_wrong_options_are_named_after_missing_files(
 
 def test_stopped_it_can_go_on(spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stop = Mock(side_effect=Interrupted("stopped; 0 of 8 cells are finished"))
-    monkeypatch.setattr(measuring, "run_sweep", stop)
+    monkeypatch.setattr(studies, "run_sweep", stop)
     monkeypatch.setattr("sys.argv", ["lpkernels", "frontier", "run", "a b.toml", "--all"])
     result = call("run", spec, "--out", tmp_path / "out", "--all")
     assert result.exit_code == 130

@@ -10,7 +10,8 @@ import pytest
 
 from lpkernels.experiments.processes.leases import Lease, Watch
 from lpkernels.experiments.records import RECORDS
-from lpkernels.experiments.sweeps.places import CELL, ERROR, LEASE, Claim, Places, read_cell, take
+from lpkernels.experiments.sweeps.cells import CELL, read_cell
+from lpkernels.experiments.sweeps.places import ERROR, LEASE, Claim, Places, take
 from lpkernels.experiments.training.checkpoints import CHECKPOINT, PREVIOUS
 from lpkernels.schemas import header
 

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from lpkernels import schemas
 from lpkernels.arithmetic import NATIVE
-from lpkernels.experiments.settings import unknown
-from lpkernels.experiments.sweeps.specification import SweepSpec, flat_fields, read_toml
+from lpkernels.experiments.sweeps.log import read_specs
+from lpkernels.experiments.sweeps.places import Places
+from lpkernels.experiments.sweeps.specification import (
+    SweepSpec,
+    check_tables,
+    flat_fields,
+    read_toml,
+)
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.techniques.pareto import (
+    ErrorMatrix,
     FormatSpace,
     TrainingRecipe,
     count_tensors,
@@ -24,6 +32,9 @@ from lpkernels.techniques.pareto import (
 from lpkernels.techniques.pareto.checks import Floats
 from lpkernels.techniques.pareto.spaces import Configuration
 
+#: The file of a study's specification, beside those of a sweep.
+FILE = "frontier.json"
+KIND = "frontier study"
 _AXES = ("low", "high", "accumulators")
 _OTHERS = ("name", "seeds", "cell_seconds", "base", "tasks")
 _KEYS = (*_OTHERS, *_AXES)
@@ -117,6 +128,14 @@ class FrontierSpec:
         counts = count_tensors(model, batch[0].to("meta"), count=count)
         return training_memory(counts, self.space.low_bits, self.space.high_bits)
 
+    def check_space(self, known: ErrorMatrix) -> None:
+        """Raises ValueError unless known errors are of these configurations."""
+        if known.space != self.space:
+            raise ValueError(
+                f"known: its errors are of other configurations: {known.space}; the study's are "
+                f"{self.space}"
+            )
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as JSON holds them."""
         space = json.loads(self.space.to_json())
@@ -135,12 +154,7 @@ class FrontierSpec:
 
         Raises: TypeError, ValueError: as the constructor; a key that no specification has.
         """
-        others = sorted(set(values) - set(_KEYS))
-        if others:
-            raise unknown("specification", others, list(_KEYS))
-        for key in ("base", "tasks"):
-            if not isinstance(values.get(key, {}), Mapping):
-                raise TypeError(f"specification: {key}: expected a table [{key}]")
+        check_tables(values, _KEYS, ("base", "tasks"))
         axes = {axis: values[axis] for axis in _AXES if axis in values}
         if axes and not {"low", "high"} <= set(axes):
             raise ValueError(
@@ -171,3 +185,60 @@ def _fields(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
     if said:
         raise ValueError(f"{where}: {', '.join(said)}: the configuration says it; leave it out")
     return flat
+
+
+def joined_spec(folder: str | Path, spec: FrontierSpec) -> FrontierSpec:
+    """The specification of all that belongs in the folder once `spec` runs there.
+
+    More tasks and seeds may be added; those that are there stay.
+
+    Raises: ValueError: it is the folder of another study, or of a sweep.
+    """
+    path = Path(folder) / FILE
+    if path.is_file():
+        return _joined(path, read_study_spec(folder), spec)
+    if read_specs(Places(Path(folder))):
+        raise ValueError(f"{folder} holds a sweep; choose another folder (option --out)")
+    return spec
+
+
+def write_study_spec(folder: str | Path, spec: FrontierSpec) -> None:
+    """Makes the folder one of this study; the file is replaced at once."""
+    path = Path(folder) / FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"kind": KIND, "schema": schemas.schema(KIND), "spec": spec.to_dict()})
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(text + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+def _joined(path: Path, there: FrontierSpec, here: FrontierSpec) -> FrontierSpec:
+    other = f"{path.parent} holds another study; choose another folder (option --out)"
+    if there.space != here.space:
+        raise ValueError(f"{other}: its configurations are {there.space}; here {here.space}")
+    if there.base != here.base:
+        raise ValueError(f"{other}: its [base] is {dict(there.base)}; here {dict(here.base)}")
+    for task in there.tasks.keys() & here.tasks.keys():
+        if there.tasks[task] != here.tasks[task]:
+            was, now = dict(there.tasks[task]), dict(here.tasks[task])
+            raise ValueError(f"{other}: its [tasks.{task}] is {was}; here {now}")
+    seeds = sorted({*there.seeds, *here.seeds})
+    return replace(here, tasks={**there.tasks, **here.tasks}, seeds=seeds)
+
+
+def read_study_spec(folder: str | Path) -> FrontierSpec:
+    """The specification of the study in a folder.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is something else, or of a later version.
+    """
+    path = Path(folder) / FILE
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"expected the folder of a study at {str(folder)!r}; `lpkernels frontier run` makes one"
+        )
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if found.get("kind") != KIND:
+        raise ValueError(f"{path}: expected a study of frontiers, got {found.get('kind')!r}")
+    return FrontierSpec.from_dict(schemas.current(found, KIND, path)["spec"])

@@ -59,8 +59,8 @@ def score(
     The score of a group is the sum of c * c over its elements: the variance of the change if the
     errors of elements are independent with a mean of zero, as those of rounding to nearest nearly
     are. It adds over elements, tensors and groups, so the knapsack's sum is that of the whole
-    assignment. (The sum of |c| and |sum of c| rank groups worse by how much the loss of other
-    batches really changes.)
+    assignment. The sum of |c| and |sum of c| rank groups worse by how much the loss of other
+    batches really changes (made by bench/assignment_scores.py of commit 2c44fe08).
 
     The loss itself is no cost: nothing is computed from its value, and nothing rounds its gradient.
     Nor is the gradient of the network's input. lr is that of plain gradient descent, without

@@ -1,12 +1,12 @@
 """Studies whose cells train nothing: their errors are a formula of task and configuration."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lpkernels.arithmetic import as_quantizer
 from lpkernels.experiments import records
-from lpkernels.experiments.sweeps.frontiers.measuring import Engine
 from lpkernels.experiments.sweeps.frontiers.specification import FrontierSpec
 from lpkernels.experiments.sweeps.worker import Progress
 from lpkernels.experiments.training.config import RunConfig
@@ -51,7 +51,8 @@ def failing(config: RunConfig, folder: Path, progress: Progress) -> None:
     train(config, folder, progress)
 
 
-ENGINE = Engine(jobs=1, train=train)
+#: How `run_study` runs the cells.
+HOW: dict[str, Any] = {"jobs": 1, "train": train}
 
 
 def spec(*noises: float, seeds: int = 1, space: FormatSpace = SPACE) -> FrontierSpec:

@@ -7,23 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lpkernels.experiments.sweeps.frontiers.measuring import run_study
 from lpkernels.experiments.sweeps.frontiers.specification import (
+    FILE,
     FrontierSpec,
+    joined_spec,
     read_frontier_spec,
     settings_of,
-)
-from lpkernels.experiments.sweeps.frontiers.store import (
-    FILE,
-    joined_spec,
-    read_measured,
     write_study_spec,
 )
+from lpkernels.experiments.sweeps.frontiers.study import read_measured, run_study
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.techniques.pareto import FormatSpace, count_tensors, training_memory
 from tests.experiments.sweeps import toy
-from tests.experiments.sweeps.frontiers.synthetic import ENGINE, SPACE, spec
+from tests.experiments.sweeps.frontiers.synthetic import HOW, SPACE, spec
 from tests.loops import each
 from tests.support.refusals import rejects
 
@@ -100,8 +97,8 @@ def test_the_memory_of_a_task_is_that_of_its_model_and_batch() -> None:
 
 
 def test_tasks_and_seeds_may_join(tmp_path: Path) -> None:
-    run_study(spec(0.1), tmp_path, everything=True, engine=ENGINE)
-    found = run_study(spec(0.3, seeds=2), tmp_path, everything=True, engine=ENGINE)
+    run_study(spec(0.1), tmp_path, everything=True, **HOW)
+    found = run_study(spec(0.3, seeds=2), tmp_path, everything=True, **HOW)
     assert found.matrix.tasks == ("noise 0.1", "noise 0.3")
     assert found.spec.seeds == [0, 1]
     # The second seed of the first task was not asked for.

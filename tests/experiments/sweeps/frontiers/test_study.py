@@ -8,20 +8,25 @@ import numpy as np
 import pytest
 
 from lpkernels.experiments.records import write_records
-from lpkernels.experiments.sweeps.frontiers import measuring
-from lpkernels.experiments.sweeps.frontiers.choosing import Known
-from lpkernels.experiments.sweeps.frontiers.measuring import Engine, run_study
-from lpkernels.experiments.sweeps.frontiers.predicting import CHOICES, best, frontiers, read_choices
-from lpkernels.experiments.sweeps.frontiers.store import Measured, read_measured, write_study_spec
+from lpkernels.experiments.sweeps.frontiers import study
+from lpkernels.experiments.sweeps.frontiers.choosing import (
+    CHOICES,
+    Known,
+    best,
+    frontiers,
+    read_choices,
+)
+from lpkernels.experiments.sweeps.frontiers.specification import write_study_spec
+from lpkernels.experiments.sweeps.frontiers.study import Measured, read_measured, run_study
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, pareto_front, select
 from tests.experiments.sweeps.frontiers import synthetic
-from tests.experiments.sweeps.frontiers.synthetic import ENGINE, KNOWN, SPACE, spec, train
+from tests.experiments.sweeps.frontiers.synthetic import HOW, KNOWN, SPACE, spec, train
 from tests.loops import each
 
 
 def test_everything_is_measured(tmp_path: Path) -> None:
-    found = run_study(spec(0.1, 0.4, seeds=2), tmp_path, everything=True, engine=ENGINE)
+    found = run_study(spec(0.1, 0.4, seeds=2), tmp_path, everything=True, **HOW)
     expected = synthetic.truth(0.1, 0.4).mean
     np.testing.assert_allclose(found.matrix.errors[..., 0], expected)
     np.testing.assert_allclose(found.matrix.errors[..., 1], expected + 0.001)
@@ -30,7 +35,7 @@ def test_everything_is_measured(tmp_path: Path) -> None:
 
 def chosen_by_known(folder: Path, n: int, **options: Any) -> Measured:
     """A study of the task "noise 0.4" that measures n configurations chosen by the known tasks."""
-    return run_study(spec(0.4), folder, known=KNOWN, n=n, rank=2, **{"engine": ENGINE, **options})
+    return run_study(spec(0.4), folder, known=KNOWN, n=n, rank=2, **{**HOW, **options})
 
 
 def test_select_chooses_by_known_tasks(tmp_path: Path) -> None:
@@ -54,7 +59,7 @@ def test_a_stopped_study_keeps_its_choice(tmp_path: Path) -> None:
         train(*arguments)
 
     with pytest.raises(Interrupted):
-        chosen_by_known(folder, 5, engine=Engine(1, train=stopping))
+        chosen_by_known(folder, 5, jobs=1, train=stopping)
     assert (~np.isnan(read_measured(folder).matrix.mean)).sum() == 2
     again = chosen_by_known(folder, 5)
     assert again.asked == whole.asked
@@ -69,13 +74,13 @@ def test_a_cap_leaves_out_what_is_above(tmp_path: Path) -> None:
 
 
 def test_a_cold_start_measures_a_cover_and_then_what_adds_most(tmp_path: Path) -> None:
-    found = run_study(spec(0.5), tmp_path, n=6, engine=ENGINE)
+    found = run_study(spec(0.5), tmp_path, n=6, **HOW)
     asked = found.asked["noise 0.5"]
     rows, columns = np.unravel_index(asked[:4], SPACE.shape)
     assert set(rows) == set(range(4)) and set(columns) == set(range(3))
     assert 4 <= len(asked) <= 6
     # A study that is asked again measures nothing more.
-    again = run_study(spec(0.5), tmp_path, n=6, engine=Engine(1, train=synthetic.failing))
+    again = run_study(spec(0.5), tmp_path, n=6, jobs=1, train=synthetic.failing)
     np.testing.assert_array_equal(again.matrix.errors, found.matrix.errors)
 
 
@@ -83,15 +88,14 @@ def test_a_cold_start_measures_a_cover_and_then_what_adds_most(tmp_path: Path) -
     ("how", "words"), [(synthetic.diverging, "diverged"), (synthetic.failing, "cannot train")]
 )
 def test_what_gives_no_error_counts_as_missing(how: object, words: str, tmp_path: Path) -> None:
-    engine = Engine(1, train=how)  # type: ignore[arg-type]
-    found = run_study(spec(0.4), tmp_path, everything=True, engine=engine)
+    found = run_study(spec(0.4), tmp_path, everything=True, jobs=1, train=how)
     assert np.isnan(found.matrix.mean[0, :3]).all() and not np.isnan(found.matrix.mean[0, 3:]).any()
     assert len(found.lost) == 3 and all(words in text for text in found.lost)
 
 
 @pytest.mark.filterwarnings("ignore:.*count as missing")
 def test_a_cold_start_goes_on_where_its_cover_gave_no_error(tmp_path: Path) -> None:
-    found = run_study(spec(0.4), tmp_path, n=5, engine=Engine(1, train=synthetic.diverging))
+    found = run_study(spec(0.4), tmp_path, n=5, jobs=1, train=synthetic.diverging)
     assert found.asked["noise 0.4"][:4] == [0, 4, 8, 9] and found.lost
     with pytest.raises(ValueError, match="row 0 or column 0 of the 4 x 3 grid has no error"):
         frontiers(found)
@@ -116,7 +120,7 @@ def test_wrong_choices_run_nothing(
     options: dict[str, object], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        run_study(spec(0.4), tmp_path / "out", engine=ENGINE, **options)  # type: ignore[arg-type]
+        run_study(spec(0.4), tmp_path / "out", **HOW, **options)  # type: ignore[arg-type]
     assert not (tmp_path / "out").exists()
 
 
@@ -125,18 +129,18 @@ def test_what_cannot_predict_is_refused(tmp_path: Path) -> None:
     errors[:, 2] = np.nan
     known = ErrorMatrix(SPACE, KNOWN.tasks, errors)
     with pytest.raises(ValueError, match=r"in 1 of the 12 configurations, such as 'e3m1_sat e6m11"):
-        run_study(spec(0.4), tmp_path, known=known, n=4, rank=2, engine=ENGINE)
-    study = replace(spec(0.4), base={"data": "gan"}, tasks={"gan": {}})
+        run_study(spec(0.4), tmp_path, known=known, n=4, rank=2, **HOW)
+    images = replace(spec(0.4), base={"data": "gan"}, tasks={"gan": {}})
     with pytest.raises(ValueError, match="a frontier needs a share such as accuracy"):
-        run_study(study, tmp_path, everything=True, engine=ENGINE)
+        run_study(images, tmp_path, everything=True, **HOW)
 
 
 def test_a_task_is_not_known_to_itself_and_defaults_cover_the_grid() -> None:
     known = Known.of(KNOWN, "noise 0.2", 2)
     assert len(known.errors) == 4
     assert not (known.errors == KNOWN.mean[1]).all(axis=1).any()
-    assert measuring._count(spec(0.1), None) == 9
-    assert measuring._count(spec(0.1, space=OTHERS), None) == 4
+    assert study._count(spec(0.1), None) == 9
+    assert study._count(spec(0.1, space=OTHERS), None) == 4
 
 
 TRUTH = synthetic.truth(0.4).mean[0]
@@ -154,7 +158,7 @@ def test_known_tasks_of_the_same_rank_predict_exactly(tmp_path: Path) -> None:
 
 
 def test_a_task_alone_is_predicted_from_its_grid(tmp_path: Path) -> None:
-    found = run_study(spec(0.4), tmp_path, n=9, engine=ENGINE)
+    found = run_study(spec(0.4), tmp_path, n=9, **HOW)
     frontier = frontiers(found)["noise 0.4"]
     # The errors are additive in the two formats, which the fit holds back a little.
     assert frontier.how in ("alone", "measured")
@@ -164,7 +168,7 @@ def test_a_task_alone_is_predicted_from_its_grid(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     """Everything is measured."""
-    return run_study(spec(0.4), tmp_path_factory.mktemp("whole"), everything=True, engine=ENGINE)
+    return run_study(spec(0.4), tmp_path_factory.mktemp("whole"), everything=True, **HOW)
 
 
 def test_what_is_measured_is_not_predicted_and_the_best_is_on_the_frontier(whole: Measured) -> None:

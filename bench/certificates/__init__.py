@@ -1,1 +1,0 @@
-"""Which kernels facts by block of operands would choose: a study of real training."""
