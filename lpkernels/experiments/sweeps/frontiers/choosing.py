@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lpkernels.techniques.checks import Floats, Ints
 from lpkernels.techniques.pareto import (
     ErrorMatrix,
     FrontierBand,
@@ -19,7 +20,6 @@ from lpkernels.techniques.pareto import (
     predict,
     select,
 )
-from lpkernels.techniques.pareto.checks import Floats, Ints
 from lpkernels.techniques.pareto.uncertainty import band
 
 #: The lambda with which the paper's code completes matrices.

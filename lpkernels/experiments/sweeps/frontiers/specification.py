@@ -15,13 +15,13 @@ from lpkernels.experiments.settings import unknown
 from lpkernels.experiments.sweeps.specification import SweepSpec, flat_fields, read_toml
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.registry import find
+from lpkernels.techniques.checks import Floats
 from lpkernels.techniques.pareto import (
     FormatSpace,
     TrainingRecipe,
     count_tensors,
     training_memory,
 )
-from lpkernels.techniques.pareto.checks import Floats
 from lpkernels.techniques.pareto.spaces import Configuration
 
 _AXES = ("low", "high", "accumulators")
