@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lpkernels.techniques.loss_scaling import _checks
+from lpkernels.techniques.loss_scaling import _scale
 from lpkernels.techniques.loss_scaling.scaler import LossScaler
 
 
@@ -30,7 +30,7 @@ class SeenScale:
                 self.constant = 0
         else:
             given = 1.0 if given is None else given
-            self.constant = _exponent(_checks.scale("diagnose: scaler", given))
+            self.constant = _exponent(_scale.scale("diagnose: scaler", given))
 
     def exponent(self, device: torch.device) -> Tensor:
         """floor(log2(scale)) as it is now: 0-d int32 on `device`."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from lpkernels import schemas
 from lpkernels.formats import Format
-from lpkernels.techniques.loss_scaling import _checks
+from lpkernels.techniques import checks
 from lpkernels.techniques.loss_scaling.diagnosis._formats import BACKWARD, KINDS, float_format
 from lpkernels.techniques.loss_scaling.diagnosis._text import HEAD, cells, text
 from lpkernels.techniques.loss_scaling.diagnosis.advice import (
@@ -78,9 +78,8 @@ class Report:
             TypeError, ValueError: a format without exponent, no candidate, a margin below 0, a
                 threshold outside of 0..1.
         """
-        _checks.count("recommend: margin", margin, 0)
-        if not 0 <= _checks.number("recommend: threshold", threshold) < 1:
-            raise ValueError(f"recommend: threshold: expected a part in 0..1, got {threshold}")
+        checks.whole("recommend: margin", margin, 0)
+        checks.number("recommend: threshold", threshold, least=0, below=1)
         formats = [float_format("recommend: candidates", each) for each in candidates]
         if not formats:
             raise ValueError("recommend: candidates: expected at least one format, got none")
