@@ -8,7 +8,7 @@ from lpkernels.techniques.loss_scaling.diagnosis import Diagnosis, Report, diagn
 from lpkernels.techniques.loss_scaling.layers import LayerScales, layer_scales
 from lpkernels.techniques.loss_scaling.masters.master_weights import MasterWeights
 from lpkernels.techniques.loss_scaling.masters.memory import Memory, MemoryRow, memory
-from lpkernels.techniques.loss_scaling.masters.stagnation import Stagnation
+from lpkernels.techniques.loss_scaling.masters.updates import Stagnation
 from lpkernels.techniques.loss_scaling.scaler import LossScaler
 
 __all__ = [

@@ -13,9 +13,8 @@ from torch.optim import Optimizer
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import FixedFormat, FloatFormat
-from lpkernels.techniques.loss_scaling.masters.formats import Formats
-from lpkernels.techniques.loss_scaling.masters.rules import Rule
-from lpkernels.techniques.loss_scaling.masters.states import is_values
+from lpkernels.techniques.loss_scaling.masters.formats import Formats, Rule
+from lpkernels.techniques.loss_scaling.masters.stored import is_values
 from lpkernels.techniques.loss_scaling.masters.updates import step_alone
 
 _REFUSED = {

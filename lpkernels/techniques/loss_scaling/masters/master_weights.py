@@ -13,26 +13,26 @@ from torch.optim import Optimizer
 
 from lpkernels.functional.seeds import derived_seed, seed_for
 from lpkernels.techniques.loss_scaling.masters import saving
-from lpkernels.techniques.loss_scaling.masters.batches import Batches
 from lpkernels.techniques.loss_scaling.masters.checks import (
     check_optimizer,
     check_states,
     check_unchanged,
     refuse_step,
 )
-from lpkernels.techniques.loss_scaling.masters.formats import FormatLike, Formats, StateLike
-from lpkernels.techniques.loss_scaling.masters.fused import Choice, check_fused
-from lpkernels.techniques.loss_scaling.masters.rules import (
+from lpkernels.techniques.loss_scaling.masters.formats import (
+    FormatLike,
+    Formats,
     Names,
     Rule,
     Rules,
+    StateLike,
     group_names,
     names_of,
 )
-from lpkernels.techniques.loss_scaling.masters.sharding import Layout, here, shared
-from lpkernels.techniques.loss_scaling.masters.stagnation import Stagnation
-from lpkernels.techniques.loss_scaling.masters.states import COUNTS
+from lpkernels.techniques.loss_scaling.masters.fused import Batches, Choice, check_fused
+from lpkernels.techniques.loss_scaling.masters.stored import COUNTS, Layout, here, shared
 from lpkernels.techniques.loss_scaling.masters.updates import (
+    Stagnation,
     Update,
     adopt_state,
     begin,

@@ -10,13 +10,16 @@ from torch import Tensor
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import FP32, Format
 from lpkernels.techniques._table import aligned
-from lpkernels.techniques.loss_scaling.masters.formats import FLOAT32_NAME
+from lpkernels.techniques.loss_scaling.masters.formats import FLOAT32_NAME, Rule
 from lpkernels.techniques.loss_scaling.masters.fused import Choice
 from lpkernels.techniques.loss_scaling.masters.master_weights import MasterWeights
-from lpkernels.techniques.loss_scaling.masters.rules import Rule
-from lpkernels.techniques.loss_scaling.masters.sharding import here
-from lpkernels.techniques.loss_scaling.masters.states import OWN, kept_format
-from lpkernels.techniques.loss_scaling.masters.storage import code_bits, is_coded
+from lpkernels.techniques.loss_scaling.masters.stored import (
+    OWN,
+    code_bits,
+    here,
+    is_codes,
+    kept_format,
+)
 
 WORKING, TRANSIENT = "working copy", "transient"
 _HEAD = ("tensors", "format", "values", "bytes", "as codes")
@@ -89,7 +92,7 @@ def memory(optimizer: MasterWeights) -> Memory:
             if not isinstance(value, Tensor):
                 continue
             kept, fmt = here(value), kept_format(name, value, rule)
-            coded = fmt is not None and is_coded(fmt) and kept.dtype == torch.uint8
+            coded = is_codes(kept, fmt)
             shape = mine.shape if coded else kept.shape
             called = "" if fmt is None else formats.name_of(fmt)
             _add(rows, name, fmt, called, shape.numel(), kept, shape)

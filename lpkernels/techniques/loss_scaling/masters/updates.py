@@ -7,32 +7,43 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lpkernels.techniques.loss_scaling.masters.formats import Formats, remainder_format
-from lpkernels.techniques.loss_scaling.masters.rules import Rule
-from lpkernels.techniques.loss_scaling.masters.sharding import Layout, here, whole
-from lpkernels.techniques.loss_scaling.masters.states import (
+from lpkernels.techniques.loss_scaling.masters.formats import Formats, Rule, remainder_format
+from lpkernels.techniques.loss_scaling.masters.stored import (
     COMPENSATION,
     COUNTS,
     MASTER,
     OWN,
     REMAINDER,
-    decoded_states,
-    encoded_state,
-    is_values,
-)
-from lpkernels.techniques.loss_scaling.masters.storage import (
+    Layout,
     decoded,
+    decoded_states,
     encoded,
+    encoded_state,
+    here,
+    is_values,
     reassembled,
     remainder,
     rounded,
+    whole,
 )
+
+
+class Stagnation(NamedTuple):
+    """Updates of a parameter's elements: how many were asked for, and how many changed nothing."""
+
+    asked: int
+    unchanged: int
+
+    @property
+    def share(self) -> float:
+        """The part of the updates asked for that changed nothing; 0 if none was asked for."""
+        return self.unchanged / self.asked if self.asked else 0.0
 
 
 class Key(IntEnum):
