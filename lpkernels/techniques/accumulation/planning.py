@@ -22,14 +22,12 @@ from lpkernels.nn.selecting import check_model
 from lpkernels.recipes import as_recipe, recipes
 from lpkernels.techniques import checks
 from lpkernels.techniques.accumulation import theory
-from lpkernels.techniques.accumulation._geometry import GEMMS
-from lpkernels.techniques.accumulation._products import Product, Products
+from lpkernels.techniques.accumulation._products import GEMMS, Product, Products
 from lpkernels.techniques.accumulation._rows import (
     UNSEEN,
     AccumulatorPlan,
     exponent_bits,
     plan_rows,
-    with_note,
 )
 from lpkernels.techniques.accumulation._statistics import Statistics, integer_bits, statistics
 
@@ -113,22 +111,16 @@ def plan(
 
     args, kwargs = arguments(sample)
     trace(model, products, *args, kwargs=kwargs, loss=checked_loss, depth="parts")
-    options: dict[str, Any] = {
-        "criterion": criterion,
-        "cutoff": cutoff,
-        "metric": metric,
-        "eps": eps,
-    }
-    options["rounding"] = rounding
+    options = {"criterion": criterion, "cutoff": cutoff, "metric": metric, "eps": eps}
     exponent = partial(exponent_bits, given=exp_bits, headroom=headroom)
-    rows = plan_rows(measured.sums, measured.flushed, chunk, exponent, options)
-    rows = [with_note(row, UNSEEN) if row.layer in measured.waiting else row for row in rows]
-    rows = [
-        replace(row, integer_bits=measured.integer_bits.get(row.layer))
-        if row.gemm == "fprop"
-        else row
-        for row in rows
-    ]
+    rows = plan_rows(
+        measured.sums, measured.flushed, chunk, exponent, {**options, "rounding": rounding}
+    )
+    for i, row in enumerate(rows):
+        if row.layer in measured.waiting:
+            rows[i] = row = replace(row, notes=(*row.notes, UNSEEN))
+        if row.gemm == "fprop":
+            rows[i] = replace(row, integer_bits=measured.integer_bits.get(row.layer))
     return AccumulatorPlan(tuple(rows), quantizers, measured.modules)
 
 

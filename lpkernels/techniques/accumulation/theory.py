@@ -188,7 +188,7 @@ def min_mantissa_bits(
         np.minimum(chunks, lengths),
         _shares(f"{name}: nzr", nzr),
     )
-    sums = Levels(*(np.array(x, dtype=np.float64).ravel() for x in arrays))
+    sums = ChunkedSums(*(np.array(x, dtype=np.float64).ravel() for x in arrays))
     if metric == "nmse":
         bits = _bits_for_error(sums, eps, rounding)
     else:
@@ -197,7 +197,7 @@ def min_mantissa_bits(
     return int(bits[0]) if scalar else bits.reshape(arrays[0].shape)
 
 
-class Levels:
+class ChunkedSums:
     """The two sums of a chunked accumulation, for 1-D arrays; one sum where chunk >= n."""
 
     def __init__(self, n: Floats, m_p: Floats, chunk: Floats, nzr: Floats) -> None:
@@ -226,7 +226,7 @@ class Levels:
         return np.where(self.inner + chunks > 1, error, 0.0)
 
 
-def _bits_for_variance(sums: Levels, limit: float, criterion: str) -> NDArray[np.int64]:
+def _bits_for_variance(sums: ChunkedSums, limit: float, criterion: str) -> NDArray[np.int64]:
     bits = np.zeros(len(sums.inner), dtype=np.int64)
     for m in range(1, _MOST_BITS + 1):
         rows = bits == 0
@@ -238,7 +238,7 @@ def _bits_for_variance(sums: Levels, limit: float, criterion: str) -> NDArray[np
     return _all_found(bits)
 
 
-def _bits_for_error(sums: Levels, eps: float, rounding: str) -> NDArray[np.int64]:
+def _bits_for_error(sums: ChunkedSums, eps: float, rounding: str) -> NDArray[np.int64]:
     error = sums.error(rounding)
     needed = np.ceil((np.log2(np.where(error > 0, error, eps)) - math.log2(eps)) / 2)
     bits = np.maximum(1, needed).astype(np.int64)
@@ -279,12 +279,12 @@ def nmse(
     lengths = _lengths("nmse: n", n)
     chunks = lengths if chunk is None else _lengths("nmse: chunk", chunk)
     bits = _bits("nmse: m_acc", m_acc, 1, _MOST_BITS)
-    sums = Levels(lengths, bits, np.minimum(chunks, lengths), _shares("nmse: nzr", nzr))
+    sums = ChunkedSums(lengths, bits, np.minimum(chunks, lengths), _shares("nmse: nzr", nzr))
     error = sums.error(rounding) * np.exp2(-2 * bits)
     return float(error) if error.ndim == 0 else error
 
 
-def _warn(sums: Levels, rounding: str) -> None:
+def _warn(sums: ChunkedSums, rounding: str) -> None:
     longest = int(max(sums.inner.max(initial=0), sums.outer.max(initial=0)))
     if longest >= MODEL_LIMIT:
         _warned(

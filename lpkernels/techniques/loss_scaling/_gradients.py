@@ -155,7 +155,7 @@ class NotFinite(Exception):
     """Says that an evaluation had a gradient that is not finite; it ends the optimizer's step."""
 
 
-class Before:
+class OptimizerCopy:
     """The weights, the state and the settings of an optimizer as they are now, copied."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:

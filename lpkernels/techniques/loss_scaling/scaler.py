@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lpkernels.techniques.loss_scaling._gradients import (
-    Before,
     NotFinite,
+    OptimizerCopy,
     Outcome,
     StepRecord,
     any_of,
@@ -225,7 +225,7 @@ class LossScaler(ScaleSettings):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        before, result, ran = Before(optimizer), None, True
+        before, result, ran = OptimizerCopy(optimizer), None, True
         try:
             if progress.flags and progress.flags[-1].item():
                 raise NotFinite

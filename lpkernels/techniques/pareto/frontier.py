@@ -62,12 +62,7 @@ def hyperdiff(true_points: Any, predicted_points: Any, reference: tuple[float, f
 
     Raises: as `hypervolume`.
     """
-    true, predicted = (
-        checks.finite(f"hyperdiff: {name}", points, 2)
-        for name, points in (("true_points", true_points), ("predicted_points", predicted_points))
-    )
-    for name, points in (("true_points", true), ("predicted_points", predicted)):
-        _check_pairs("hyperdiff", name, points)
+    true, predicted = _pairs("hyperdiff", true_points, predicted_points)
     areas = [hypervolume(points[:, 0], points[:, 1], reference) for points in (true, predicted)]
     return abs(areas[0] - areas[1])
 
@@ -78,10 +73,7 @@ def convergence(true_points: Any, predicted_points: Any) -> float:
 
     Args, Raises: as `hyperdiff`.
     """
-    true = checks.finite("convergence: true_points", true_points, 2)
-    predicted = checks.finite("convergence: predicted_points", predicted_points, 2)
-    for name, points in (("true_points", true), ("predicted_points", predicted)):
-        _check_pairs("convergence", name, points)
+    true, predicted = _pairs("convergence", true_points, predicted_points)
     apart = np.linalg.norm(predicted[:, None] - true[None], axis=2)
     return float(apart.min(axis=1).mean())
 
@@ -129,8 +121,14 @@ def _reference(function: str, reference: Any) -> tuple[float, float]:
     return float(pair[0]), float(pair[1])
 
 
-def _check_pairs(function: str, name: str, points: Floats) -> None:
-    if points.shape[1] != 2:
-        raise ValueError(
-            f"{function}: {name} must be (points, 2), memory and error, got shape {points.shape}"
-        )
+def _pairs(function: str, true_points: Any, predicted_points: Any) -> list[Floats]:
+    """Both sets of points as (points, 2): memory and error."""
+    given = {"true_points": true_points, "predicted_points": predicted_points}
+    found = [checks.finite(f"{function}: {name}", points, 2) for name, points in given.items()]
+    for name, points in zip(given, found, strict=True):
+        if points.shape[1] != 2:
+            raise ValueError(
+                f"{function}: {name} must be (points, 2), memory and error, got shape "
+                f"{points.shape}"
+            )
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,13 @@ from lpkernels import schemas
 from lpkernels.formats import Format
 from lpkernels.techniques import checks
 from lpkernels.techniques.loss_scaling.diagnosis._formats import BACKWARD, KINDS, float_format
-from lpkernels.techniques.loss_scaling.diagnosis._text import HEAD, cells, text
 from lpkernels.techniques.loss_scaling.diagnosis.advice import (
     Recommendation,
     format_advice,
     scale_advice,
 )
 from lpkernels.techniques.loss_scaling.diagnosis.histograms import Histogram
-from lpkernels.techniques.loss_scaling.diagnosis.rows import TensorRow
+from lpkernels.techniques.loss_scaling.diagnosis.rows import HEAD, TensorRow, cells, text
 from lpkernels.techniques.loss_scaling.diagnosis.rules import MARGIN, THRESHOLD
 
 KIND = "diagnosis"
@@ -154,16 +154,12 @@ def _added(rows: list[TensorRow]) -> TensorRow:
         return rows[0]
     seen = Histogram.sum(row.histogram for row in rows)
     scaled = any(row.unscaled is not row.histogram for row in rows)
-    first = rows[0]
-    return TensorRow(
-        first.layer,
-        first.kind,
-        first.tensor,
-        first.format,
-        sum(row.calls for row in rows),
-        seen,
-        Histogram.sum(row.unscaled for row in rows) if scaled else seen,
-        sum(row.overflow for row in rows),
-        sum(row.underflow for row in rows),
-        next((row.rounded for row in rows if row.rounded), None),
+    return replace(
+        rows[0],
+        calls=sum(row.calls for row in rows),
+        histogram=seen,
+        unscaled=Histogram.sum(row.unscaled for row in rows) if scaled else seen,
+        overflow=sum(row.overflow for row in rows),
+        underflow=sum(row.underflow for row in rows),
+        rounded=next((row.rounded for row in rows if row.rounded), None),
     )

@@ -35,7 +35,7 @@ FLOAT32_NAME = "fp32"
 
 
 @dataclass(frozen=True)
-class Formats:
+class WeightFormats:
     """The formats around a parameter; `MasterWeights` says what each means.
 
     states: formats of the optimizer's states, by name; states of other names have `state`.
@@ -52,13 +52,17 @@ class Formats:
     names: Mapping[Format, str] = field(default_factory=dict, compare=False)
 
     @staticmethod
-    def of(values: Mapping[str, Any], base: Formats | None = None, where: str = "") -> Formats:
+    def of(
+        values: Mapping[str, Any], base: WeightFormats | None = None, where: str = ""
+    ) -> WeightFormats:
         """`base` with settings as the user gives them.
 
         Raises: TypeError, ValueError: there is no such setting or format, or formats do not go
             together.
         """
-        known = [each.name for each in fields(Formats) if each.name not in ("states", "names")]
+        known = [
+            each.name for each in fields(WeightFormats) if each.name not in ("states", "names")
+        ]
         strange = sorted(set(values) - set(known))
         if strange:
             raise ValueError(
@@ -87,7 +91,7 @@ class Formats:
                 if name == "state":
                     given["states"] = {}
         given["names"] = names
-        formats = Formats(**given) if base is None else replace(base, **given)
+        formats = WeightFormats(**given) if base is None else replace(base, **given)
         formats._check(where)
         return formats
 
@@ -219,7 +223,7 @@ class Rule:
 
     name: str
     number: int
-    formats: Formats
+    formats: WeightFormats
     dtype: torch.dtype
 
 
@@ -234,14 +238,14 @@ class Rules:
 
     def __init__(
         self,
-        formats: Formats,
+        formats: WeightFormats,
         exceptions: Mapping[str, Mapping[str, Any]] | None,
         names: Mapping[Tensor, str] | None,
     ) -> None:
         self.names = names
         self._formats = formats
         self._exceptions = {
-            glob: Formats.of(_settings(glob, values), formats, f"exceptions[{glob!r}]")
+            glob: WeightFormats.of(_settings(glob, values), formats, f"exceptions[{glob!r}]")
             for glob, values in (exceptions or {}).items()
         }
 
@@ -250,7 +254,7 @@ class Rules:
         """Whether any parameter may be rounded stochastically."""
         return any(formats.draws for formats in self.formats())
 
-    def formats(self) -> list[Formats]:
+    def formats(self) -> list[WeightFormats]:
         """All formats that occur."""
         return [self._formats, *self._exceptions.values()]
 

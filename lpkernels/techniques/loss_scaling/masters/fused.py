@@ -15,7 +15,7 @@ from lpkernels.arithmetic import Keyed, Quantizer, UpdateRounding
 from lpkernels.formats import FP32, FloatFormat
 from lpkernels.functional.seeds import derived_seed
 from lpkernels.functional.unchecked import UpdateTensors, update
-from lpkernels.techniques.loss_scaling.masters.formats import Formats, Rule, has_every_code
+from lpkernels.techniques.loss_scaling.masters.formats import Rule, WeightFormats, has_every_code
 from lpkernels.techniques.loss_scaling.masters.stored import (
     COUNTS,
     MASTER,
@@ -27,7 +27,7 @@ from lpkernels.techniques.loss_scaling.masters.stored import (
     state_key,
     zeros,
 )
-from lpkernels.techniques.loss_scaling.masters.updates import Key
+from lpkernels.techniques.loss_scaling.masters.updates import Purpose
 
 STATES: dict[type[Optimizer], tuple[str, ...]] = {
     SGD: ("momentum_buffer",),
@@ -51,10 +51,10 @@ def check_fused(
         raise TypeError(f"MasterWeights: fused must be True, False or None, got {fused!r}")
     if not fused:
         return
-    choice = Choice(fused, optimizer)
+    fused_pass = FusedPass(fused, optimizer)
     for group in optimizer.param_groups if groups is None else groups:
         for parameter in group["params"]:
-            why = choice.refusal(group, parameter, rules[parameter])
+            why = fused_pass.refusal(group, parameter, rules[parameter])
             if why:
                 raise ValueError(
                     f"MasterWeights: fused=True, but not for parameter {rules[parameter].name!r}: "
@@ -62,7 +62,7 @@ def check_fused(
                 )
 
 
-class Choice:
+class FusedPass:
     """Chooses whether the fused pass makes an update. It serves one step of an optimizer, and looks
     at options and formats once."""
 
@@ -121,7 +121,7 @@ def _of_parameter(parameter: Tensor) -> str:
     return ""
 
 
-def _of_formats(formats: Formats, kind: type[Optimizer]) -> str:
+def _of_formats(formats: WeightFormats, kind: type[Optimizer]) -> str:
     """Why the fused pass cannot work with these formats; "" if it can."""
     if formats.split or formats.compensation is not None:
         return "it keeps neither split masters nor a compensation"
@@ -154,7 +154,7 @@ class Batch:
     """
 
     step: arithmetic.Step
-    formats: Formats
+    formats: WeightFormats
     begins: bool
     names: tuple[str, ...]
     tensors: tuple[list[Tensor], ...]
@@ -283,17 +283,17 @@ def _step_of(kind: type[Optimizer], group: Mapping[str, Any]) -> arithmetic.Step
     return arithmetic.Adam(float(lr), beta1, beta2, eps, float(decay), decoupled, maximize)
 
 
-def _rounding_of(formats: Formats, names: tuple[str, ...]) -> UpdateRounding:
+def _rounding_of(formats: WeightFormats, names: tuple[str, ...]) -> UpdateRounding:
     """The quantizers of an update, with the keys that draws have on the general path."""
     first, second = (
         _keyed(formats.of_state(name), state_key(name)) for name in (*names, "", "")[:2]
     )
     working = None if formats.working_is_master else formats.weight
     return UpdateRounding(
-        _keyed(formats.grad, Key.GRAD),
-        _keyed(formats.master, Key.MASTER),
+        _keyed(formats.grad, Purpose.GRAD),
+        _keyed(formats.master, Purpose.MASTER),
         (first if names else Keyed(), second if len(names) > 1 else Keyed()),
-        _keyed(working, Key.WEIGHT),
+        _keyed(working, Purpose.WEIGHT),
     )
 
 
