@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,35 @@ def read(
         FileNotFoundError: no such file.
         ValueError: another kind of file, or a later schema.
     """
-    path = Path(path)
+    return parsed(Path(path).read_text(encoding="utf-8"), path, kind, what, writer, key=key)
+
+
+def parsed(
+    text: str, where: object, kind: str, what: str, writer: str, *, key: str = "type"
+) -> dict[str, Any]:
+    """The values of a file's text, as `read` returns them. where: how errors name the file."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"{path}: expected {what}, got no JSON: {error}") from error
+        raise ValueError(f"{where}: expected {what}, got no JSON: {error}") from error
     if not isinstance(found, dict) or found.get(key) != kind:
-        raise ValueError(f"{path}: expected {what}, as {writer} writes it")
-    return schemas.current(found, kind, path)
+        raise ValueError(f"{where}: expected {what}, as {writer} writes it")
+    return schemas.current(found, kind, where)
+
+
+def write(path: str | Path, values: Mapping[str, Any], *, rows: str | None = None) -> Path:
+    """Writes one JSON object, on one line.
+
+    rows: the name of a list. Each of its items, and each other field, then has a line of its own,
+        so that a change of an item shows as that line.
+    """
+    text = json.dumps(values)
+    if rows is not None:
+        fields = {key: json.dumps(value) for key, value in values.items()}
+        if rows in values:
+            items = ",\n".join(f"  {json.dumps(row)}" for row in values[rows])
+            fields[rows] = f"[\n{items}\n]"
+        text = "{" + ",\n".join(f"{json.dumps(k)}: {v}" for k, v in fields.items()) + "}"
+    path = Path(path)
+    path.write_text(f"{text}\n", encoding="utf-8")
+    return path

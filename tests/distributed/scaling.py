@@ -16,7 +16,6 @@ def scaled(ddp: Processes, fsdp: Processes) -> dict[str, Any]:
     return {
         "alone": alone(ddp.rank, reduce=True),
         "unshared": alone(ddp.rank, reduce=False),
-        "buckets": buckets(ddp.rank),
         "fsdp": in_shards(fsdp, fused=False),
         "fsdp-fused": in_shards(fsdp, fused=True),
         "diagnosed": diagnosed(nn.parallel.DistributedDataParallel(network()), ddp.rank),
@@ -57,17 +56,6 @@ def alone(rank: int, *, reduce: bool) -> list[dict[str, Any]]:
         scaler.update()
         found.append(note(scaler, model))
     return found
-
-
-def buckets(rank: int) -> list[Tensor]:
-    """Gradients of two losses under DDP, which writes them into its buckets."""
-    network_ = nn.parallel.DistributedDataParallel(network(), gradient_as_bucket_view=True)
-    optimizer = torch.optim.SGD(network_.parameters(), lr=0.1)
-    scalers = LossScaler(init_scale=2.0**10), LossScaler(init_scale=2.0)
-    for scaler, factor in zip(scalers, (1.0, 3.0), strict=True):
-        with scaler.separately(optimizer):
-            scaler.scale(network_(batch(rank)).sum() * factor).backward()
-    return [p.grad.clone() for p in network_.parameters() if p.grad is not None]
 
 
 def diagnosed(model: nn.Module, rank: int) -> list[Any]:

@@ -88,7 +88,7 @@ def test_quantize_shows_codes_and_repeats_with_its_seed() -> None:
         (["accumulate", "--criterion", "strict"], "--criterion", "level, total"),
         (["accumulate", "--metric", "mse"], "--metric", "vrr, nmse"),
         (["accumulate", "--model", "vgg"], "model", "got 'vgg'"),
-        (["accumulate", "--exp-bits", "1"], "exp_bits", "exp_bits must be"),
+        (["accumulate", "--exp-bits", "1"], "exp_bits", "exp_bits: expected"),
         (["accumulate", "--exp-bits", "6", "--headroom", "2"], "exp_bits", "leave one of the two"),
         (["accumulate", "--loss-scale", "-1"], "--loss-scale", "expected a positive number"),
         (["accumulate", "--model", "tiny-gpt", "--train"], "--train", "no data for 'tiny-gpt'"),

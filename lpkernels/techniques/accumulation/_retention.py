@@ -22,9 +22,8 @@ import math
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from lpkernels.techniques.checks import Floats
 
 # This many terms of the sum over i are added one by one. The others are integrated, in 24 panels of
 # 64 Gauss-Legendre points over log i. The loss then differs from the full sum by less than 1e-7 of
@@ -32,8 +31,8 @@ Floats = NDArray[np.float64]
 _HEAD = 4096
 _PANELS = 24
 _POINTS = 64
-# Terms of one array operation.
-_BLOCK = 1 << 20
+# Sums of one array operation, which bounds its memory.
+_BLOCK = 256
 
 
 def erf(x: Floats) -> Floats:
@@ -78,21 +77,6 @@ def _tail(first: Floats, last: Floats, threshold: Floats, rest: Floats) -> tuple
     return q.sum(axis=1), (q * (rest - i)).sum(axis=1)
 
 
-def _full_sums(
-    first: Floats, last: Floats, threshold: Floats, rest: Floats
-) -> tuple[Floats, Floats]:
-    """The sums of `_head` and `_tail` with every step added, piece by piece; one row at a time."""
-    sums = np.zeros((2, len(first)))
-    for row in range(len(first)):
-        at = slice(row, row + 1)
-        for start in np.arange(first[row, 0], last[row, 0] + 1, _BLOCK):
-            end = np.minimum(last[at], start + _BLOCK - 1)
-            terms = int(end[0, 0] - start) + 1
-            part = _head(np.full((1, 1), start), end, terms, threshold[at], rest[at])
-            sums[:, row] += np.concatenate(part)
-    return sums[0], sums[1]
-
-
 def _stages(m_acc: Floats, m_p: Floats, n: Floats) -> tuple[Floats, Floats, Floats]:
     """k2, the sum of a_jr q'_jr, and a itself; each (B,). Stages 2..m_p are the columns."""
     stage = np.arange(1, max(2, int(m_p.max()) + 1), dtype=np.float64)
@@ -107,20 +91,19 @@ def _stages(m_acc: Floats, m_p: Floats, n: Floats) -> tuple[Floats, Floats, Floa
     return weight.sum(axis=1), (weight * before).sum(axis=1), a[:, -1]
 
 
-def lost(m_acc: Floats, m_p: Floats, n: Floats, *, exact: bool, partial: bool) -> Floats:
-    """1 - VRR for 1-D float64 arrays of one length, n at least 2; sums over i in full if `exact`.
+def lost(m_acc: Floats, m_p: Floats, n: Floats, *, partial: bool) -> Floats:
+    """1 - VRR for 1-D float64 arrays of one length, n at least 2.
 
     Without `partial` only full swamping is counted (the paper's lemma).
     """
-    block = len(n) if exact else max(1, _BLOCK // _HEAD)
     parts = [
-        _lost_block(m_acc[s, None], m_p[s, None], n[s, None], exact, partial)
-        for s in (slice(start, start + block) for start in range(0, len(n), block))
+        _lost_block(m_acc[s, None], m_p[s, None], n[s, None], partial)
+        for s in (slice(start, start + _BLOCK) for start in range(0, len(n), _BLOCK))
     ]
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def _lost_block(m_acc: Floats, m_p: Floats, n: Floats, exact: bool, partial: bool) -> Floats:
+def _lost_block(m_acc: Floats, m_p: Floats, n: Floats, partial: bool) -> Floats:
     threshold = np.exp2(m_acc)
     if partial:
         k2, lost2, a = _stages(m_acc, m_p, n)
@@ -130,11 +113,8 @@ def _lost_block(m_acc: Floats, m_p: Floats, n: Floats, exact: bool, partial: boo
         k3 = erf(threshold / np.sqrt(2 * n))[:, 0]
     first = np.maximum(2.0, np.floor(a) + 1)[:, None]
     last, rest = n - 1, n + a[:, None]
-    if exact:
-        k1, lost1 = _full_sums(first, last, threshold, rest)
-    else:
-        terms = int(np.clip((last - first).max() + 1, 0, _HEAD))
-        head = _head(first, last, terms, threshold, rest)
-        tail = _tail(first + _HEAD, last, threshold, rest)
-        k1, lost1 = head[0] + tail[0], head[1] + tail[1]
+    terms = int(np.clip((last - first).max() + 1, 0, _HEAD))
+    head = _head(first, last, terms, threshold, rest)
+    tail = _tail(first + _HEAD, last, threshold, rest)
+    k1, lost1 = head[0] + tail[0], head[1] + tail[1]
     return (lost1 + lost2) / ((k1 + k2 + k3) * n[:, 0])

@@ -15,7 +15,6 @@ from lpkernels.arithmetic import Accumulator, Recipe
 from lpkernels.formats import FloatFormat
 from lpkernels.techniques.accumulation import theory
 from lpkernels.techniques.accumulation._statistics import Statistics
-from lpkernels.techniques.accumulation._sums import accumulator_of, with_format
 from lpkernels.techniques.accumulation.tables import plan_text
 from lpkernels.techniques.accumulation.theory import ModelWarning, min_mantissa_bits
 
@@ -266,33 +265,68 @@ def _widest(a: PlanRow, b: PlanRow) -> PlanRow:
     fmt = FloatFormat(
         max(a.format.exp_bits, b.format.exp_bits), max(a.format.man_bits, b.format.man_bits)
     )
-    values = {
-        **vars(longer),
-        "product_bits": max(a.product_bits, b.product_bits),
-        "nzr": max(a.nzr, b.nzr),
-        "growth": max(a.growth, b.growth),
-        "exponents": exponents,
-        "man_bits": max(a.man_bits, b.man_bits),
-        "chunk_bits": max(a.chunk_bits, b.chunk_bits),
-        "format": fmt,
-        "accumulator": with_format(longer.accumulator, fmt),
-        "notes": tuple(dict.fromkeys((*longer.notes, *other.notes))),
-    }
-    return PlanRow(**values)
-
-
-def with_note(row: PlanRow, note: str) -> PlanRow:
-    return replace(row, notes=(*row.notes, note))
+    return replace(
+        longer,
+        product_bits=max(a.product_bits, b.product_bits),
+        nzr=max(a.nzr, b.nzr),
+        growth=max(a.growth, b.growth),
+        exponents=exponents,
+        man_bits=max(a.man_bits, b.man_bits),
+        chunk_bits=max(a.chunk_bits, b.chunk_bits),
+        format=fmt,
+        accumulator=_with_format(longer.accumulator, fmt),
+        notes=tuple(dict.fromkeys((*longer.notes, *other.notes))),
+    )
 
 
 def _narrower(acc: Accumulator, bits: int) -> Accumulator:
     fmt = acc.fmt
     if not bits or not isinstance(fmt, FloatFormat):
         return acc
-    narrow = FloatFormat(fmt.exp_bits, min(_MOST_BITS, max(1, fmt.man_bits - bits)))
-    return with_format(acc, narrow)
+    man_bits = min(_MOST_BITS, max(1, fmt.man_bits - bits))
+    return _with_format(acc, FloatFormat(fmt.exp_bits, man_bits))
+
+
+def _with_format(acc: Accumulator, fmt: FloatFormat) -> Accumulator:
+    """An accumulator that `accumulator_of` made, with another format."""
+    aligned = None if acc.block is None else fmt.man_bits
+    return replace(acc, fmt=fmt, outer=fmt if acc.chunk else None, aligned_bits=aligned)
 
 
 def _pattern(name: str) -> str:
     """A glob that matches this name alone."""
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+
+
+ALIGNED_TRUNCATION = "aligned_truncation"
+
+
+def accumulator_of(
+    fmt: FloatFormat, rounding: str, *, chunk: int | None = None, block: int = 1
+) -> Accumulator:
+    """The accumulator whose sums round as `rounding` of :func:`min_mantissa_bits` says.
+
+    "aligned_truncation" cuts the running sum and each of the next `block` products toward zero at
+    the sum's last place, adds what is left and cuts the result; sums of chunks are added with
+    rounding to nearest even, because cutting those would drift. Other names are an Accumulator's
+    own, and block is not used.
+
+    Args:
+        fmt:      of the sums, inner and outer.
+        rounding: "nearest_even", "aligned_truncation", or any other of an Accumulator.
+        chunk:    length of the inner sums; None: one sum.
+        block:    1..256.
+
+    Raises:
+        ValueError: no such rounding; "aligned_truncation" with 0 mantissa bits.
+    """
+    if rounding != ALIGNED_TRUNCATION:
+        return Accumulator(fmt, rounding, chunk=chunk)
+    return Accumulator(
+        fmt,
+        "toward_zero",
+        chunk=chunk,
+        outer_rounding=None if chunk is None else "nearest_even",
+        block=block,
+        aligned_bits=fmt.man_bits,
+    )

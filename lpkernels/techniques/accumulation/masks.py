@@ -17,8 +17,9 @@ convolution are made one after the other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ from torch.nn import Module
 from torch.nn import functional as F
 
 from lpkernels import nn
-from lpkernels.arithmetic import Recipe, check_axes
+from lpkernels.arithmetic import Accumulator, Recipe, check_axes
 from lpkernels.functional import packed_activations, seeds
 from lpkernels.functional.conv import ConvGeometry, symmetric_padding
 from lpkernels.functional.layer import EmulatedLayer, quantized, widened
@@ -35,13 +36,7 @@ from lpkernels.functional.recording import first_order
 from lpkernels.nn.calls import EmulatesCalls
 from lpkernels.nn.emulated import Emulated
 from lpkernels.rng import SITE_QUANTIZE, Role
-from lpkernels.techniques.accumulation._masked import (
-    MASKS,
-    ConvRows,
-    LinearRows,
-    Rows,
-    masked_products,
-)
+from lpkernels.techniques.accumulation._events import OVERFLOWED, SWAMPED, masked_gradients
 
 
 def mask_gradients(
@@ -131,7 +126,7 @@ class _Masked(Emulated):
     recursive: bool = False
     #: Dimensions of an input without a batch.
     _dims: int
-    _products: Callable[[Tensor], tuple[Tensor, Any, Rows]]
+    _products: Callable[[Tensor], tuple[Tensor, Any, MatrixForm]]
 
     def forward(self, input: Tensor) -> Tensor:
         layer: Any = self
@@ -159,12 +154,12 @@ class MaskedLinear(_Masked, nn.Linear):
     _original = torch.nn.Linear
     _dims = 1
 
-    def _products(self, x: Tensor) -> tuple[Tensor, Any, Rows]:
-        return x, LinearGeometry(), LinearRows()
+    def _products(self, x: Tensor) -> tuple[Tensor, Any, MatrixForm]:
+        return x, LinearGeometry(), LinearForm()
 
 
 class _MaskedConv(_Masked):
-    def _products(self, x: Tensor) -> tuple[Tensor, Any, Rows]:
+    def _products(self, x: Tensor) -> tuple[Tensor, Any, MatrixForm]:
         """An input that is not padded by zeros on both sides alike is padded first; torch folds its
         gradient back."""
         layer: Any = self
@@ -176,7 +171,7 @@ class _MaskedConv(_Masked):
         both, extra = symmetric_padding(type(self).__name__, padding, *sizes)
         x = F.pad(x, extra) if any(extra) else x
         geometry = ConvGeometry(layer.stride, both, layer.dilation, layer.groups)
-        return x, geometry, ConvRows(geometry)
+        return x, geometry, ConvForm(geometry)
 
 
 class MaskedConv1d(_MaskedConv, nn.Conv1d):
@@ -213,31 +208,139 @@ class _MaskedLayer(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, recipe: Recipe, geometry: Any, rows: Any,
+        ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, recipe: Recipe, geometry: Any, form: Any,
         seed: Tensor | None, masks: tuple[str, ...], recursive: bool,
     ) -> Tensor:  # fmt: skip
         with packed_activations(False):
             y = EmulatedLayer.forward(ctx, x, w, b, recipe, geometry, seed, "auto")
         # Both operands are kept: the masks of either gradient need them.
         ctx.save_for_backward(x, w, seed)
-        ctx.rows, ctx.masks, ctx.recursive = rows, masks, recursive
+        ctx.form, ctx.masks, ctx.recursive = form, masks, recursive
         return y
 
     @staticmethod
     @first_order
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        recipe, rows = ctx.recipe, ctx.rows
+        recipe, form = ctx.recipe, ctx.form
         x, w, seed = ctx.saved_tensors
         xq = quantized(x, recipe.input, seed, Role.INPUT, SITE_QUANTIZE, "auto")
         wq = quantized(w, recipe.weight, seed, Role.WEIGHT, SITE_QUANTIZE, "auto")
         g = quantized(
             grad_output, recipe.grad_output, seed, Role.GRAD_OUTPUT, SITE_QUANTIZE, "auto"
         )
-        left, right, top = rows.rows(xq, wq), rows.columns(wq), rows.outputs(g)
+        left, right, top = form.rows(xq, wq), form.columns(wq), form.outputs(g)
         options = (recipe.fprop, seed, ctx.masks, ctx.recursive)
         dx, dw = masked_products(left, right, top, *options)
-        dx, dw = rows.back(dx, x, w), dw.t().reshape(w.shape)
+        dx, dw = form.back(dx, x, w), dw.t().reshape(w.shape)
         dx = quantized(dx, recipe.grad_input, seed, Role.GRAD_INPUT, SITE_QUANTIZE, "auto")
         dw = quantized(dw, recipe.grad_weight, seed, Role.GRAD_WEIGHT, SITE_QUANTIZE, "auto")
         db = top.sum(0) if ctx.needs_input_grad[2] else None
         return dx, dw, db, None, None, None, None, None, None
+
+
+MASKS = {"swamped": SWAMPED, "overflowed": OVERFLOWED}
+
+
+class MatrixForm(Protocol):
+    """A layer as matrices, group by group along the columns: y (R, groups * O) from x (R, groups *
+    K), where the columns of each group are multiplied with those of the same group in w (K, groups
+    * O)."""
+
+    def rows(self, x: Tensor, w: Tensor) -> Tensor: ...
+
+    def columns(self, w: Tensor) -> Tensor: ...
+
+    def outputs(self, g: Tensor) -> Tensor: ...
+
+    def back(self, dx: Tensor, x: Tensor, w: Tensor) -> Tensor:
+        """The gradient of x from the gradient of its rows."""
+        ...
+
+
+class LinearForm:
+    """A linear layer as one product of rows (R, K) with columns (K, O)."""
+
+    def rows(self, x: Tensor, w: Tensor) -> Tensor:
+        return x.flatten(0, -2)
+
+    def columns(self, w: Tensor) -> Tensor:
+        return w.t()
+
+    def outputs(self, g: Tensor) -> Tensor:
+        return g.flatten(0, -2)
+
+    def back(self, dx: Tensor, x: Tensor, w: Tensor) -> Tensor:
+        return dx.reshape(x.shape)
+
+
+class ConvForm:
+    """A convolution as one product: it has a row for each position, and k runs over (c_in,
+    kernel)."""
+
+    def __init__(self, geometry: ConvGeometry) -> None:
+        self.geometry = geometry
+
+    def rows(self, x: Tensor, w: Tensor) -> Tensor:
+        sides = [side for pad in self.geometry.padding[::-1] for side in (pad, pad)]
+        x = F.pad(x, sides).transpose(0, 1)
+        taps = list(self._taps(x.shape[2:], w.shape[2:]))
+        # (C, taps, N, *positions): a copy for each tap.
+        result = torch.stack([x[(slice(None), slice(None), *of_tap)] for of_tap in taps], 1)
+        return result.flatten(2).flatten(0, 1).t()
+
+    def _taps(self, image: Sequence[int], kernel: Sequence[int]) -> Iterator[tuple[slice, ...]]:
+        """For each tap of the kernel, the elements of a padded image that it meets."""
+        of = self.geometry
+        along = [
+            [slice(i * d, i * d + (n - 1 - d * (k - 1)) // s * s + 1, s) for i in range(k)]
+            for n, k, s, d in zip(image, kernel, of.stride, of.dilation, strict=True)
+        ]
+        return itertools.product(*along)
+
+    def columns(self, w: Tensor) -> Tensor:
+        return w.flatten(1).t()
+
+    def outputs(self, g: Tensor) -> Tensor:
+        return self.geometry.rows(g, g.shape[1:2])
+
+    def back(self, dx: Tensor, x: Tensor, w: Tensor) -> Tensor:
+        padding, sizes = self.geometry.padding, x.shape[2:]
+        padded = [n + 2 * pad for n, pad in zip(sizes, padding, strict=True)]
+        image = x.new_zeros(*x.shape[:2], *padded)
+        taps = list(self._taps(padded, w.shape[2:]))
+        positions = image[(slice(None), slice(None), *taps[0])].shape[2:] if taps else ()
+        # (N, *positions, C, taps) -> (taps, N, C, *positions)
+        parts = dx.reshape(x.shape[0], *positions, x.shape[1], len(taps)).movedim((-1, -2), (0, 2))
+        for of_tap, part in zip(taps, parts, strict=True):
+            image[(slice(None), slice(None), *of_tap)] += part
+        inside = [slice(pad, pad + n) for n, pad in zip(sizes, padding, strict=True)]
+        return image[(slice(None), slice(None), *inside)]
+
+
+def masked_products(
+    left: Tensor,
+    right: Tensor,
+    g: Tensor,
+    acc: Accumulator,
+    seed: Tensor | None,
+    masks: Sequence[str],
+    recursive: bool,
+) -> tuple[Tensor, Tensor]:
+    """The gradients of left (R, groups * K) and right (K, groups * O) by g (R, groups * O), from
+    the products that none of the masks takes out, in float32 sums.
+    """
+    groups = max(1, left.shape[1] // max(1, len(right)))
+    bits = sum(MASKS[name] for name in masks)
+    d_left, d_right = [], []
+    parts = zip(*(x.chunk(groups, 1) for x in (left, right, g)), strict=True)
+    for group, (rows, columns, top) in enumerate(parts):
+        # Draws are keyed by the column among those of all groups.
+        found = masked_gradients(
+            rows, columns, top, acc, seed,
+            first_col=group * columns.shape[1], bits=bits, recursive=recursive,
+        )  # fmt: skip
+        d_left.append(found[0])
+        d_right.append(found[1])
+    if groups == 1:
+        return d_left[0], d_right[0]
+    return torch.cat(d_left, 1), torch.cat(d_right, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -161,25 +161,9 @@ def with_mantissa(acc: Accumulator, man_bits: int) -> Accumulator:
     """The accumulator with its sums' float formats, inner and outer, at this mantissa width."""
 
     def width(fmt: Any) -> Any:
-        if not isinstance(fmt, FloatFormat):
-            return fmt
-        return FloatFormat(
-            fmt.exp_bits,
-            man_bits,
-            bias=fmt.bias,
-            specials=fmt.specials,
-            subnormals=fmt.subnormals,
-            overflow=fmt.overflow,
-        )
+        return replace(fmt, man_bits=man_bits) if isinstance(fmt, FloatFormat) else fmt
 
-    return Accumulator(
-        width(acc.fmt), acc.rounding, product=acc.product, product_rounding=acc.product_rounding,
-        chunk=acc.chunk, outer=width(acc.outer) if acc.chunk else None,
-        outer_rounding=acc.outer_rounding, order=acc.order, block=acc.block,
-        aligned_bits=acc.aligned_bits, operands=acc.operands, least_exponent=acc.least_exponent,
-        interleaved=acc.interleaved,
-        random_bits=acc.random_bits, rng=acc.rng,
-    )  # fmt: skip
+    return replace(acc, fmt=width(acc.fmt), outer=width(acc.outer))
 
 
 def _check(a: Any, b: Any) -> None:

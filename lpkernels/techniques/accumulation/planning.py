@@ -20,15 +20,14 @@ from lpkernels.nn.observing import trace
 from lpkernels.nn.observing.tracing import arguments
 from lpkernels.nn.selecting import check_model
 from lpkernels.recipes import as_recipe, recipes
-from lpkernels.techniques.accumulation import _checks, theory
-from lpkernels.techniques.accumulation._geometry import GEMMS
-from lpkernels.techniques.accumulation._products import Product, Products
+from lpkernels.techniques import checks
+from lpkernels.techniques.accumulation import theory
+from lpkernels.techniques.accumulation._products import GEMMS, Product, Products
 from lpkernels.techniques.accumulation._rows import (
     UNSEEN,
     AccumulatorPlan,
     exponent_bits,
     plan_rows,
-    with_note,
 )
 from lpkernels.techniques.accumulation._statistics import Statistics, integer_bits, statistics
 
@@ -112,45 +111,35 @@ def plan(
 
     args, kwargs = arguments(sample)
     trace(model, products, *args, kwargs=kwargs, loss=checked_loss, depth="parts")
-    options: dict[str, Any] = {
-        "criterion": criterion,
-        "cutoff": cutoff,
-        "metric": metric,
-        "eps": eps,
-    }
-    options["rounding"] = rounding
+    options = {"criterion": criterion, "cutoff": cutoff, "metric": metric, "eps": eps}
     exponent = partial(exponent_bits, given=exp_bits, headroom=headroom)
-    rows = plan_rows(measured.sums, measured.flushed, chunk, exponent, options)
-    rows = [with_note(row, UNSEEN) if row.layer in measured.waiting else row for row in rows]
-    rows = [
-        replace(row, integer_bits=measured.integer_bits.get(row.layer))
-        if row.gemm == "fprop"
-        else row
-        for row in rows
-    ]
+    rows = plan_rows(
+        measured.sums, measured.flushed, chunk, exponent, {**options, "rounding": rounding}
+    )
+    for i, row in enumerate(rows):
+        if row.layer in measured.waiting:
+            rows[i] = row = replace(row, notes=(*row.notes, UNSEEN))
+        if row.gemm == "fprop":
+            rows[i] = replace(row, integer_bits=measured.integer_bits.get(row.layer))
     return AccumulatorPlan(tuple(rows), quantizers, measured.modules)
 
 
 def _check(
     chunk: Any, headroom: Any, exp_bits: Any, criterion: str, metric: str, rounding: str
 ) -> None:
-    if chunk is not None and chunk != "best":
-        if isinstance(chunk, bool) or not isinstance(chunk, int):
-            raise TypeError(f'plan: chunk must be a length, "best" or None, got {chunk!r}')
-        if chunk < 1:
-            raise ValueError(f"plan: chunk must be at least 1, got {chunk}")
-    if exp_bits is not None and (type(exp_bits) is not int or not 2 <= exp_bits <= 8):
-        raise ValueError(f"plan: exp_bits must be an int in 2..8 or None, got {exp_bits!r}")
-    if type(headroom) is not int or headroom < 0:
-        raise ValueError(f"plan: headroom must be an int of at least 0, got {headroom!r}")
+    if chunk != "best" and not isinstance(chunk, int | None):
+        raise TypeError(f'plan: chunk: expected a length, "best" or None, got {chunk!r}')
+    if isinstance(chunk, int):
+        checks.whole("plan: chunk", chunk, 1)
+    if exp_bits is not None:
+        checks.whole("plan: exp_bits", exp_bits, 2, 8)
+    checks.whole("plan: headroom", headroom, 0)
     if exp_bits is not None and headroom != HEADROOM:
         raise ValueError(
             f"plan: headroom={headroom} adds to exponent bits that are measured, and "
             f"exp_bits={exp_bits} gives them; leave one of the two out"
         )
-    _checks.choice("plan", "criterion", criterion, theory.CRITERIA)
-    _checks.choice("plan", "metric", metric, theory.METRICS)
-    _checks.choice("plan", "rounding", rounding, tuple(theory.NMSE_CONSTANTS))
+    theory.check_criteria("plan", criterion, metric, rounding)
 
 
 def _operands(operand: Format | Quantizer | Recipe | str) -> Recipe:

@@ -18,12 +18,12 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lpkernels.techniques.accumulation import _checks
-from lpkernels.techniques.accumulation._retention import Floats, lost
+from lpkernels.techniques import checks
+from lpkernels.techniques.accumulation._retention import lost
+from lpkernels.techniques.checks import Floats
 
 CRITERIA = ("level", "total")
 METRICS = ("vrr", "nmse")
-METHODS = ("auto", "exact", "quad")
 #: Error constants c of NMSE = c n 4^-m_acc, by rounding.
 NMSE_CONSTANTS = {
     # A step rounds by an error of variance ulp^2 / 12; over sums of log-uniform significand the
@@ -48,7 +48,7 @@ class ModelWarning(UserWarning):
 
 @overload
 def vrr(
-    m_acc: int, m_p: int, n: int, *, nzr: float = ..., method: str = ..., partial: bool = ...
+    m_acc: int, m_p: int, n: int, *, nzr: float = ..., partial: bool = ...
 ) -> tuple[float, float]: ...
 @overload
 def vrr(
@@ -57,7 +57,6 @@ def vrr(
     n: ArrayLike,
     *,
     nzr: ArrayLike = ...,
-    method: str = ...,
     partial: bool = ...,
 ) -> tuple[Floats, Floats]: ...
 def vrr(
@@ -66,7 +65,6 @@ def vrr(
     n: Any,
     *,
     nzr: Any = 1.0,
-    method: str = "auto",
     partial: bool = True,
 ) -> tuple[Any, Any]:
     """The variance retention ratio of a sum of n products, and the loss 1 - VRR.
@@ -80,8 +78,6 @@ def vrr(
         n: products of one sum, at least 1; n = 1 loses nothing.
         nzr: share of the products that are not zero, 0..1: the sum then counts as one of
             max(2, round(nzr n)) products.
-        method: "quad" adds the first 4096 steps and integrates the others (milliseconds at any
-            n); "exact" adds all; "auto" is "quad".
         partial: count the bits lost before full swamping too (the paper's theorem); False is its
             lemma.
 
@@ -91,17 +87,16 @@ def vrr(
         (VRR, loss): two floats, or two float64 arrays if any argument is an array.
 
     Raises:
-        TypeError, ValueError: bits, lengths or shares out of range, an unknown method.
+        TypeError, ValueError: bits, lengths or shares out of range.
     """
-    _checks.choice("vrr", "method", method, METHODS)
     scalar = all(np.ndim(value) == 0 for value in (m_acc, m_p, n, nzr))
     bits, product, length, share = np.broadcast_arrays(
-        _checks.bits("vrr", "m_acc", m_acc, 1, _MOST_BITS),
-        _checks.bits("vrr", "m_p", m_p, 0, 105),
-        _checks.lengths("vrr", n),
-        _checks.shares("vrr", nzr),
+        _bits("vrr: m_acc", m_acc, 1, _MOST_BITS),
+        _bits("vrr: m_p", m_p, 0, 105),
+        _lengths("vrr: n", n),
+        _shares("vrr: nzr", nzr),
     )
-    loss = _loss(bits, product, effective_length(length, share), method == "exact", partial)
+    loss = _loss(bits, product, effective_length(length, share), partial)
     return (1.0 - float(loss), float(loss)) if scalar else (1.0 - loss, loss)
 
 
@@ -121,13 +116,13 @@ def effective_length(n: NDArray[Any], nzr: NDArray[Any]) -> Floats:
     return np.where(n <= 1, 1.0, np.maximum(2.0, np.round(nzr * n)))
 
 
-def _loss(m_acc: Floats, m_p: Floats, n: Floats, exact: bool, partial: bool) -> Floats:
+def _loss(m_acc: Floats, m_p: Floats, n: Floats, partial: bool = True) -> Floats:
     """1 - VRR for arrays of one shape, n already effective; 0 where n is 1."""
     shape = np.shape(n)
     columns = [np.array(x, dtype=np.float64).ravel() for x in (m_acc, m_p, n)]
     loss = np.zeros(columns[2].size)
     some = columns[2] > 1
-    loss[some] = lost(*(x[some] for x in columns), exact=exact, partial=partial)
+    loss[some] = lost(*(x[some] for x in columns), partial=partial)
     return loss.reshape(shape)
 
 
@@ -181,21 +176,19 @@ def min_mantissa_bits(
             is enough.
     """
     name = "min_mantissa_bits"
-    _checks.choice(name, "criterion", criterion, CRITERIA)
-    _checks.choice(name, "metric", metric, METRICS)
-    _checks.choice(name, "rounding", rounding, tuple(NMSE_CONSTANTS))
-    _checks.above(name, "cutoff", cutoff, 1.0)
-    _checks.above(name, "eps", eps, 0.0)
+    check_criteria(name, criterion, metric, rounding)
+    checks.number(f"{name}: cutoff", cutoff, above=1)
+    checks.number(f"{name}: eps", eps, above=0)
     scalar = all(np.ndim(value) == 0 for value in (n, m_p, nzr, 1 if chunk is None else chunk))
-    lengths = _checks.lengths(name, n)
-    chunks = lengths if chunk is None else _checks.lengths(name, chunk, "chunk")
+    lengths = _lengths(f"{name}: n", n)
+    chunks = lengths if chunk is None else _lengths(f"{name}: chunk", chunk)
     arrays = np.broadcast_arrays(
         lengths,
-        _checks.bits(name, "m_p", m_p, 0, 105),
+        _bits(f"{name}: m_p", m_p, 0, 105),
         np.minimum(chunks, lengths),
-        _checks.shares(name, nzr),
+        _shares(f"{name}: nzr", nzr),
     )
-    sums = Levels(*(np.array(x, dtype=np.float64).ravel() for x in arrays))
+    sums = ChunkedSums(*(np.array(x, dtype=np.float64).ravel() for x in arrays))
     if metric == "nmse":
         bits = _bits_for_error(sums, eps, rounding)
     else:
@@ -204,7 +197,7 @@ def min_mantissa_bits(
     return int(bits[0]) if scalar else bits.reshape(arrays[0].shape)
 
 
-class Levels:
+class ChunkedSums:
     """The two sums of a chunked accumulation, for 1-D arrays; one sum where chunk >= n."""
 
     def __init__(self, n: Floats, m_p: Floats, chunk: Floats, nzr: Floats) -> None:
@@ -218,8 +211,8 @@ class Levels:
             x[rows] for x in (self.m_p, self.nominal, self.inner, self.outer)
         )
         sum_bits = np.minimum(m_acc, m_p + np.floor(np.log2(nominal)))
-        loss1 = _loss(m_acc, m_p, inner, False, True)
-        loss2 = _loss(m_acc, sum_bits, outer, False, True)
+        loss1 = _loss(m_acc, m_p, inner)
+        loss2 = _loss(m_acc, sum_bits, outer)
         if criterion == "level":
             return np.maximum(inner * loss1, outer * loss2)
         return inner * outer * (loss1 + loss2 - loss1 * loss2)
@@ -233,7 +226,7 @@ class Levels:
         return np.where(self.inner + chunks > 1, error, 0.0)
 
 
-def _bits_for_variance(sums: Levels, limit: float, criterion: str) -> NDArray[np.int64]:
+def _bits_for_variance(sums: ChunkedSums, limit: float, criterion: str) -> NDArray[np.int64]:
     bits = np.zeros(len(sums.inner), dtype=np.int64)
     for m in range(1, _MOST_BITS + 1):
         rows = bits == 0
@@ -245,7 +238,7 @@ def _bits_for_variance(sums: Levels, limit: float, criterion: str) -> NDArray[np
     return _all_found(bits)
 
 
-def _bits_for_error(sums: Levels, eps: float, rounding: str) -> NDArray[np.int64]:
+def _bits_for_error(sums: ChunkedSums, eps: float, rounding: str) -> NDArray[np.int64]:
     error = sums.error(rounding)
     needed = np.ceil((np.log2(np.where(error > 0, error, eps)) - math.log2(eps)) / 2)
     bits = np.maximum(1, needed).astype(np.int64)
@@ -282,16 +275,16 @@ def nmse(
     Raises:
         TypeError, ValueError: arguments out of range, an unknown rounding.
     """
-    _checks.choice("nmse", "rounding", rounding, tuple(NMSE_CONSTANTS))
-    lengths = _checks.lengths("nmse", n)
-    chunks = lengths if chunk is None else _checks.lengths("nmse", chunk, "chunk")
-    bits = _checks.bits("nmse", "m_acc", m_acc, 1, _MOST_BITS)
-    sums = Levels(lengths, bits, np.minimum(chunks, lengths), _checks.shares("nmse", nzr))
+    checks.choice("nmse: rounding", rounding, NMSE_CONSTANTS)
+    lengths = _lengths("nmse: n", n)
+    chunks = lengths if chunk is None else _lengths("nmse: chunk", chunk)
+    bits = _bits("nmse: m_acc", m_acc, 1, _MOST_BITS)
+    sums = ChunkedSums(lengths, bits, np.minimum(chunks, lengths), _shares("nmse: nzr", nzr))
     error = sums.error(rounding) * np.exp2(-2 * bits)
     return float(error) if error.ndim == 0 else error
 
 
-def _warn(sums: Levels, rounding: str) -> None:
+def _warn(sums: ChunkedSums, rounding: str) -> None:
     longest = int(max(sums.inner.max(initial=0), sums.outer.max(initial=0)))
     if longest >= MODEL_LIMIT:
         _warned(
@@ -313,3 +306,30 @@ def _warn(sums: Levels, rounding: str) -> None:
 def _warned(message: str) -> None:
     # The caller of min_mantissa_bits.
     warnings.warn(f"min_mantissa_bits: {message}", ModelWarning, stacklevel=4)
+
+
+def check_criteria(function: str, criterion: str, metric: str, rounding: str) -> None:
+    """Checks the names that `min_mantissa_bits` takes.  Raises ValueError."""
+    checks.choice(f"{function}: criterion", criterion, CRITERIA)
+    checks.choice(f"{function}: metric", metric, METRICS)
+    checks.choice(f"{function}: rounding", rounding, NMSE_CONSTANTS)
+
+
+def _bits(label: str, value: Any, least: int, most: int) -> Floats:
+    what = f"mantissa bits in {least}..{most}, without the hidden one"
+    return checks.wholes(label, value, least, most, what)
+
+
+def _lengths(label: str, value: Any) -> Floats:
+    return checks.wholes(label, value, 1, 2.0**53, "a number of products in 1..2^53")
+
+
+def _shares(label: str, value: Any) -> Floats:
+    array = checks.numbers(label, value)
+    wrong = array[~((array >= 0) & (array <= 1))]
+    if wrong.size:
+        raise ValueError(
+            f"{label}: expected the share of products that are not zero, in 0..1, got "
+            f"{wrong.flat[0]}"
+        )
+    return array

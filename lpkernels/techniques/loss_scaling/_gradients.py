@@ -1,12 +1,15 @@
-"""The gradients of an optimizer: checked and unscaled in one pass, their flag shared by ranks."""
+"""The gradients of an optimizer, checked and unscaled in one pass, and what becomes of its step."""
 
+import copy
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils.weak import TensorWeakRef
 
 from lpkernels.techniques.loss_scaling._scale import Scale
 
@@ -89,25 +92,98 @@ def over_ranks(flag: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     return flag
 
 
-@contextmanager
-def set_aside(optimizers: Sequence[torch.optim.Optimizer]) -> Iterator[None]:
-    """A block that starts without gradients. At its end the gradients that were there before are
-    added to those of the block; after an error they are what they were."""
-    # A parameter that optimizers share has one gradient.
-    every = dict.fromkeys(p for optimizer in optimizers for p in parameters(optimizer))
-    # Copies: DDP may write into the memory of a gradient anew.
-    earlier = {p: p.grad.detach().clone() for p in every if p.grad is not None}
-    for parameter in every:
-        parameter.grad = None
-    done = False
-    try:
-        yield
-        done = True
-    finally:
-        with torch.no_grad():
-            for parameter in every:
-                fresh, old = parameter.grad if done else None, earlier.get(parameter)
-                if old is not None:
-                    parameter.grad = old if fresh is None else old.add_(fresh)
-                elif not done:
-                    parameter.grad = None
+@dataclass(frozen=True)
+class StepRecord:
+    """One call of LossScaler.step.
+
+    ran: whether the optimizer changed the weights.
+    parameter: the first parameter, in the optimizer's order, whose gradient was not finite: its
+        name if the scaler knows it, else its position. None if the step ran, if the gradients of
+        this process were finite (another rank's were not), or if they are gone.
+    """
+
+    ran: bool
+    parameter: str | int | None = None
+
+
+class Outcome:
+    """A step whose flag is on the device; it keeps no gradient alive.
+
+    found: 0-d, not 0 if the step was skipped.  names: those of the parameters.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, found: Tensor, names: Mapping[Tensor, str]
+    ) -> None:
+        self.found = found
+        self._labels: list[str | int] = []
+        self._gradients: list[tuple[TensorWeakRef, int]] = []
+        self._finite: Tensor | None = None
+        for position, parameter in enumerate(parameters(optimizer)):
+            if parameter.grad is not None:
+                self._labels.append(names.get(parameter, position))
+                gradient = parameter.grad
+                self._gradients.append((TensorWeakRef(gradient), gradient._version))
+
+    def look(self) -> None:
+        """Notes on the device which gradients are finite, while they still are what they were."""
+        here = [reference() for reference, _ in self._gradients]
+        same = [
+            gradient is not None and gradient._version == version
+            for gradient, (_, version) in zip(here, self._gradients, strict=True)
+        ]
+        if all(same):
+            flags = [
+                torch.isfinite(values(gradient)).all().to(self.found.device, non_blocking=True)
+                for gradient in here
+            ]
+            self._finite = torch.stack(flags) if flags else None
+        self._gradients = []
+
+    def record(self) -> StepRecord:
+        """The record of the step; it waits for the device."""
+        if not self.found.item():
+            return StepRecord(ran=True)
+        if self._finite is None:
+            self.look()
+        finite = [] if self._finite is None else self._finite.tolist()
+        bad = [label for label, fine in zip(self._labels, finite, strict=False) if not fine]
+        return StepRecord(ran=False, parameter=bad[0] if bad else None)
+
+
+class NotFinite(Exception):
+    """Says that an evaluation had a gradient that is not finite; it ends the optimizer's step."""
+
+
+class OptimizerCopy:
+    """The weights, the state and the settings of an optimizer as they are now, copied."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._weights = [p.detach().clone() for p in parameters(optimizer)]
+        self._state = {p: copy.deepcopy(state) for p, state in optimizer.state.items()}
+        self._settings = [
+            {name: copy.deepcopy(value) for name, value in group.items() if name != "params"}
+            for group in optimizer.param_groups
+        ]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Puts everything back as it was, to the bit."""
+        for parameter, weight in zip(parameters(self._optimizer), self._weights, strict=True):
+            parameter.copy_(weight)
+        self._optimizer.state.clear()
+        self._optimizer.state.update(self._state)
+        for group, settings in zip(self._optimizer.param_groups, self._settings, strict=True):
+            for name in set(group) - set(settings) - {"params"}:
+                del group[name]
+            for name, value in settings.items():
+                group[name] = _put(group.get(name), value)
+
+
+def _put(present: Any, value: Any) -> Any:
+    """`value`; if a tensor is `present`, it takes the value, because others may hold that tensor
+    too, as they may hold a learning rate."""
+    if isinstance(present, Tensor) and isinstance(value, Tensor):
+        return present.copy_(value)
+    return value

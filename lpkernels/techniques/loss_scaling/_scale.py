@@ -4,14 +4,38 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lpkernels.techniques.loss_scaling import _checks
-from lpkernels.techniques.loss_scaling._checks import Bounds
+from lpkernels.techniques import checks
 
-# The names of torch.amp.GradScaler's state; a LossScaler's has two more.
+# The names of torch.amp.GradScaler's state; a LossScaler's has one more.
 _KEYS = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
+# Smaller scales have an inverse beyond float32.
+_LEAST = 2.0**-126
+
+
+def scale(label: str, value: Any) -> float:
+    """A scale as float32 holds it: positive and finite, and with such an inverse."""
+    with np.errstate(over="ignore"):
+        held = float(np.float32(checks.real(label, value)))
+    if not _LEAST <= held < math.inf:
+        raise ValueError(
+            f"{label}: expected a positive finite scale, from 2**-126 to float32's largest number, "
+            f"got {value}; powers of two such as 2.0**16 round nothing"
+        )
+    return held
+
+
+def growth_factor(value: Any) -> float:
+    """A factor by which the scale grows."""
+    return checks.number("growth_factor", value, above=1)
+
+
+def backoff_factor(value: Any) -> float:
+    """A factor by which the scale shrinks."""
+    return checks.number("backoff_factor", value, above=0, below=1)
 
 
 class Scale:
@@ -19,26 +43,40 @@ class Scale:
 
     After an update with a gradient that is not finite the scale is multiplied by `backoff`. After
     `interval` other updates in a row it is multiplied by `growth`, unless float32 cannot hold the
-    result. Then the bounds are applied.
+    result. Then the floor and the ceiling are applied.
+
+    label: the name of the argument that is `start`.
     """
 
     def __init__(
         self,
+        label: str,
         start: float,
         *,
         static: bool,
         growth: float,
         backoff: float,
         interval: int,
-        bounds: Bounds,
+        floor: float | None,
+        ceiling: float | None,
     ) -> None:
-        self.static, self.bounds = static, bounds
-        self.growth = _checks.growth(growth)
-        self.backoff = _checks.backoff(backoff)
-        self.interval = _checks.count("growth_interval", interval, 1)
-        self.updates = 0
-        self._start, self._start_tracker = start, 0
+        self.static = static
+        self.growth, self.backoff = growth_factor(growth), backoff_factor(backoff)
+        self.interval = checks.whole("growth_interval", interval, 1)
+        self._start, self._start_tracker = scale(label, start), 0
         self._tensors: tuple[Tensor, Tensor] | None = None
+        low = self._floor = None if floor is None else scale("floor", floor)
+        high = self._ceiling = None if ceiling is None else scale("ceiling", ceiling)
+        if low is not None and high is not None and low > high:
+            raise ValueError(
+                f"floor: expected at most the ceiling {high}, got {low}; raise the ceiling or "
+                "lower the floor"
+            )
+        if (low is not None and self._start < low) or (high is not None and self._start > high):
+            raise ValueError(
+                f"{label}: expected a scale between the floor {low} and the ceiling {high}, got "
+                f"{start}"
+            )
 
     @property
     def made(self) -> bool:
@@ -74,11 +112,9 @@ class Scale:
         if self.static:
             return
         assert self._tensors is not None
-        low = self.bounds.floor(self.updates)
         torch._amp_update_scale_(*self._tensors, found, self.growth, self.backoff, self.interval)
-        if low is not None or self.bounds.ceiling is not None:
-            self.tensor.clamp_(low, self.bounds.ceiling)
-        self.updates += 1
+        if self._floor is not None or self._ceiling is not None:
+            self.tensor.clamp_(self._floor, self._ceiling)
 
     def fill(self, value: float | Tensor) -> None:
         """Sets another scale from now on; the value of a tensor is not checked."""
@@ -95,7 +131,7 @@ class Scale:
                 )
             self.on(value.device).copy_(value.reshape(()))
             return
-        self._start = _checks.scale("update: new_scale", value)
+        self._start = scale("update: new_scale", value)
         if self._tensors is not None:
             self.tensor.fill_(self._start)
 
@@ -112,24 +148,21 @@ class Scale:
 
     def state_dict(self) -> dict[str, Any]:
         values = (self.value(), self.growth, self.backoff, self.interval, self._tracker())
-        return {**dict(zip(_KEYS, values, strict=True)), "static": self.static} | {
-            "updates": self.updates
-        }
+        return {**dict(zip(_KEYS, values, strict=True)), "static": self.static}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._check(state)
-        start = _checks.scale("load_state_dict: scale", state["scale"])
-        growth = _checks.growth(state["growth_factor"])
-        backoff = _checks.backoff(state["backoff_factor"])
-        interval = _checks.count("growth_interval", state["growth_interval"], 1)
-        tracker = _checks.count("_growth_tracker", state["_growth_tracker"], 0)
-        updates = _checks.count("updates", state.get("updates", 0), 0)
+        start = scale("load_state_dict: scale", state["scale"])
+        growth = growth_factor(state["growth_factor"])
+        backoff = backoff_factor(state["backoff_factor"])
+        interval = checks.whole("growth_interval", state["growth_interval"], 1)
+        tracker = checks.whole("_growth_tracker", state["_growth_tracker"], 0)
         if self.static and start != self._start:
             raise ValueError(
                 f"load_state_dict: a static scale stays {self._start}, got a state of {start}; "
                 f"make the scaler with static={start}"
             )
-        self._start, self._start_tracker, self.updates = start, tracker, updates
+        self._start, self._start_tracker = start, tracker
         self.growth, self.backoff, self.interval = growth, backoff, interval
         if self._tensors is not None:
             self._tensors[0].fill_(start)
@@ -151,3 +184,60 @@ class Scale:
                 f"load_state_dict: expected the state of {kinds[self.static]} scale, got that of "
                 f"{kinds[bool(static)]} one; make the scaler as the saved one was"
             )
+
+
+class ScaleSettings:
+    """The scale of a scaler, its rule and its state, under the names of torch.amp.GradScaler."""
+
+    _scale: Scale
+    _enabled: bool
+
+    def get_scale(self) -> float:
+        """The scale, or 1 if not enabled; it waits for the device unless the scale is static."""
+        return self._scale.value() if self._enabled else 1.0
+
+    def get_growth_factor(self) -> float:
+        return self._scale.growth
+
+    def set_growth_factor(self, new_factor: float) -> None:
+        self._scale.growth = growth_factor(new_factor)
+
+    def get_backoff_factor(self) -> float:
+        return self._scale.backoff
+
+    def set_backoff_factor(self, new_factor: float) -> None:
+        self._scale.backoff = backoff_factor(new_factor)
+
+    def get_growth_interval(self) -> int:
+        return self._scale.interval
+
+    def set_growth_interval(self, new_interval: int) -> None:
+        self._scale.interval = checks.whole("growth_interval", new_interval, 1)
+
+    def is_enabled(self) -> bool:
+        return self._enabled
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values, to be taken after update(): `static` and GradScaler's five, which it loads.
+
+        The state is empty if the scaler is not enabled. Reading it waits for the device. The bounds
+        are no part of it.
+        """
+        return self._scale.state_dict() if self._enabled else {}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Takes over the state of a LossScaler or of a torch.amp.GradScaler; all or nothing.
+
+        Raises:
+            RuntimeError: the state is empty, as that of a scaler that is not enabled.
+            TypeError, ValueError: it is no state of a scaler, or the state of one of the other
+                kind.
+        """
+        if not self._enabled:
+            return
+        if isinstance(state_dict, Mapping) and not state_dict:
+            raise RuntimeError(
+                "The source state dict is empty, possibly because it was saved from a scaler that "
+                "was not enabled."
+            )
+        self._scale.load_state_dict(state_dict)

@@ -1,29 +1,27 @@
 """The loss scaler: it has torch.amp.GradScaler's methods, and some that GradScaler lacks."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
+from numbers import Real
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from lpkernels.techniques.loss_scaling import _checks
-from lpkernels.techniques.loss_scaling._checks import Bounds, Floor
-from lpkernels.techniques.loss_scaling._closures import Before, NotFinite
 from lpkernels.techniques.loss_scaling._gradients import (
+    NotFinite,
+    OptimizerCopy,
+    Outcome,
+    StepRecord,
     any_of,
     checked,
     gradients,
     over_ranks,
-    set_aside,
 )
-from lpkernels.techniques.loss_scaling._record import Outcome, StepRecord
-from lpkernels.techniques.loss_scaling._scale import Scale
-from lpkernels.techniques.loss_scaling._settings import ScaleSettings
+from lpkernels.techniques.loss_scaling._scale import Scale, ScaleSettings
 
 T = TypeVar("T")
 
@@ -32,9 +30,8 @@ class _Stage(Enum):
     """How far an optimizer has come since the last update()."""
 
     READY = 0
-    SEPARATE = 1
-    UNSCALED = 2
-    STEPPED = 3
+    UNSCALED = 1
+    STEPPED = 2
 
 
 @dataclass(eq=False)
@@ -68,9 +65,7 @@ class LossScaler(ScaleSettings):
         static: a constant scale. Updates that are not finite are skipped, and the scale stays. A
             scale that is no power of two divides the gradients in a second pass, correctly rounded.
         init_scale, growth_factor, backoff_factor, growth_interval, enabled: as GradScaler's.
-        floor: the scale does not fall below it; with None, as in torch, it may fall below 1. A
-            mapping {update: floor} gives a floor that holds from that call of update() on, counted
-            from 0 over the whole training; a callable gives the floor of each update.
+        floor: the scale does not fall below it; with None, as in torch, it may fall below 1.
         ceiling: the scale does not rise above it.
         named_parameters: as a model's; last_step gives these names.
         reduce: False leaves every rank its own flag and scale.
@@ -80,8 +75,7 @@ class LossScaler(ScaleSettings):
         ValueError: a scale that is not positive and finite, a factor out of range, a first scale
             outside floor and ceiling.
     Reference: Micikevicius et al. 2017, arXiv 1710.03740, section 3.2; the numbers of the rule are
-        torch's. Mellempudi et al. 2019, arXiv 1905.12334, describe for FP8 a method with a minimum
-        of the scale; it is ours that a schedule of updates gives the minimum, and in which form.
+        torch's. Mellempudi et al. 2019, arXiv 1905.12334, describe for FP8 a minimum of the scale.
     Differs from GradScaler: its AssertionErrors are RuntimeErrors and ValueErrors, the device is
         that of the first output scaled, and an optimizer whose step takes a grad_scaler gets none.
     """
@@ -95,30 +89,29 @@ class LossScaler(ScaleSettings):
         backoff_factor: float = 0.5,
         growth_interval: int = 2000,
         enabled: bool = True,
-        floor: Floor = None,
+        floor: float | None = None,
         ceiling: float | None = None,
         named_parameters: Iterable[tuple[str, Tensor]] | None = None,
         reduce: bool = True,
         group: dist.ProcessGroup | None = None,
     ) -> None:
-        _checks.no_positional(positional)
+        _no_positional(positional)
         if static is not None and (floor is not None or ceiling is not None):
             raise ValueError(
                 f"LossScaler: a static scale has no floor and no ceiling, got static={static}, "
                 f"floor={floor}, ceiling={ceiling}; leave static or the bounds out"
             )
-        bounds = Bounds(floor, ceiling)
-        label, given = ("init_scale", init_scale) if static is None else ("static", static)
         self._scale = Scale(
-            bounds.check(label, _checks.scale(label, given)),
+            *(("init_scale", init_scale) if static is None else ("static", static)),
             static=static is not None,
             growth=growth_factor,
             backoff=backoff_factor,
             interval=growth_interval,
-            bounds=bounds,
+            floor=floor,
+            ceiling=ceiling,
         )
         self._enabled, self._reduce, self._group = enabled, reduce, group
-        self._names = _checks.names(named_parameters or ())
+        self._names = _names(named_parameters or ())
         self._progress: dict[torch.optim.Optimizer, _Progress] = {}
         self._last: Outcome | None = None
         self._calls = 0
@@ -154,7 +147,7 @@ class LossScaler(ScaleSettings):
         if not self._enabled:
             return
         progress = self._of(optimizer)
-        if progress.stage in (_Stage.UNSCALED, _Stage.SEPARATE):
+        if progress.stage is _Stage.UNSCALED:
             raise RuntimeError(
                 "unscale_() has already been called on this optimizer since the last update()."
             )
@@ -162,31 +155,6 @@ class LossScaler(ScaleSettings):
             raise RuntimeError("unscale_() is being called after step().")
         progress.flags.append(self._check(optimizer, progress, unscale=True))
         progress.stage = _Stage.UNSCALED
-
-    @contextmanager
-    def separately(self, *optimizers: torch.optim.Optimizer) -> Iterator[None]:
-        """A block; the gradients that it computes are unscaled at its end and added to earlier
-        ones.
-
-        It is for several losses with a scale each: use one scaler and one block for each loss, then
-        one step of any of the scalers, which checks the sums; each scaler's update() looks at the
-        gradients of its own blocks alone. The gradients that were there before are copied once.
-        Neither unscale_ nor a backward pass outside such blocks may follow.
-
-        Raises: RuntimeError: one of the optimizers was unscaled or stepped since update().
-        """
-        if not self._enabled:
-            yield
-            return
-        for optimizer in optimizers:
-            if self._of(optimizer, used=False).stage in (_Stage.UNSCALED, _Stage.STEPPED):
-                raise RuntimeError("separately() is being called after unscale_() or step().")
-        with set_aside(optimizers):
-            yield
-            for optimizer in optimizers:
-                progress = self._of(optimizer)
-                progress.flags.append(self._check(optimizer, progress, unscale=True))
-                progress.stage = _Stage.SEPARATE
 
     def step(
         self,
@@ -221,7 +189,7 @@ class LossScaler(ScaleSettings):
             return self._fused(optimizer, progress, args, kwargs)
         if progress.stage is _Stage.READY:
             self.unscale_(optimizer)
-        found = self._found(optimizer, progress)
+        found = progress.flags[-1]
         if progress.empty:
             raise RuntimeError(
                 "No inf checks were recorded for this optimizer: none of its parameters has a "
@@ -240,7 +208,7 @@ class LossScaler(ScaleSettings):
         if progress.stage is _Stage.READY:
             progress.flags.append(self._check(optimizer, progress, unscale=False))
             own = self._scale.tensor if own is None else self._scale.tensor * own
-        found = self._found(optimizer, progress)
+        found = progress.flags[-1]
         optimizer.grad_scale, optimizer.found_inf = own, found
         try:
             result = optimizer.step(*args, **kwargs)
@@ -257,9 +225,7 @@ class LossScaler(ScaleSettings):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        if progress.stage is _Stage.SEPARATE:
-            raise RuntimeError("step: a closure computes gradients anew, got them by separately()")
-        before, result, ran = Before(optimizer), None, True
+        before, result, ran = OptimizerCopy(optimizer), None, True
         try:
             if progress.flags and progress.flags[-1].item():
                 raise NotFinite
@@ -333,12 +299,6 @@ class LossScaler(ScaleSettings):
         flag = checked(tensors, self._scale, unscale=unscale)
         return over_ranks(flag, self._group) if self._reduce else flag
 
-    def _found(self, optimizer: torch.optim.Optimizer, progress: _Progress) -> Tensor:
-        """The flag that decides on the step: that of a sum is not among the flags of this scale."""
-        if progress.stage is _Stage.SEPARATE:
-            return self._check(optimizer, progress, unscale=False)
-        return progress.flags[-1]
-
     def _finish(
         self,
         optimizer: torch.optim.Optimizer,
@@ -374,3 +334,39 @@ class LossScaler(ScaleSettings):
             )
         # The names belong to parameters, and a copy would hold other parameters.
         return {**self.__dict__, "_last": None, "_names": {}}
+
+
+# torch.amp.GradScaler's arguments after its device, in order.
+_GRADSCALERS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
+
+
+def _no_positional(given: tuple[Any, ...]) -> None:
+    """Raises: TypeError: there are arguments without names; it says what to write for them."""
+    if not given:
+        return
+    numbers = [value for value in given if isinstance(value, Real)]
+    named = [f"{name}={value}" for name, value in zip(_GRADSCALERS, numbers, strict=False)]
+    write = f"LossScaler({', '.join(named)})"
+    if len(named) == 1:
+        write += f", or LossScaler(static={numbers[0]}) for a scale that stays"
+    device = isinstance(given[0], str | torch.device)
+    shown = ", ".join(
+        repr(value) if isinstance(value, Real | str) else type(value).__name__ for value in given
+    )
+    raise TypeError(
+        f"LossScaler: expected arguments by name, got {shown}; write {write}"
+        f"{'. No device is needed: the first loss has it' if device else ''}"
+    )
+
+
+def _names(pairs: Iterable[tuple[str, Tensor]]) -> dict[Tensor, str]:
+    """The names of parameters, by parameter."""
+    found: dict[Tensor, str] = {}
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[1], Tensor):
+            raise TypeError(
+                "named_parameters: expected pairs (name, parameter) as of "
+                f"model.named_parameters(), got {type(pair).__name__}"
+            )
+        found[pair[1]] = pair[0]
+    return found

@@ -4,10 +4,8 @@ Source: Yang, Wu, Chakraborty, Udell, De Sa 2021, "How low can we go: trading me
 low-precision training" (PEPPP).
 """
 
-from lpkernels.techniques.pareto._grid import fit_grid
-from lpkernels.techniques.pareto.cold_start import ColdStart, cold_start, expected_gain
+from lpkernels.techniques.pareto.cold_start import ColdStart, cold_start, expected_gain, fit_grid
 from lpkernels.techniques.pareto.completion import Completion, complete
-from lpkernels.techniques.pareto.counting import count_tensors
 from lpkernels.techniques.pareto.embedding import embed, predict
 from lpkernels.techniques.pareto.evaluation import averages, compare, leave_one_out, noise_floor
 from lpkernels.techniques.pareto.frontier import (
@@ -17,11 +15,10 @@ from lpkernels.techniques.pareto.frontier import (
     hypervolume,
     pareto_front,
 )
-from lpkernels.techniques.pareto.memory import training_memory
+from lpkernels.techniques.pareto.memory import count_tensors, training_memory
 from lpkernels.techniques.pareto.recipes import TrainingRecipe
-from lpkernels.techniques.pareto.results import ErrorMatrix
 from lpkernels.techniques.pareto.selection import relaxed, select
-from lpkernels.techniques.pareto.spaces import FormatSpace
+from lpkernels.techniques.pareto.spaces import ErrorMatrix, FormatSpace
 from lpkernels.techniques.pareto.stopping import EarlyStop, StoppableRun, final_error
 from lpkernels.techniques.pareto.uncertainty import (
     FrontierBand,

@@ -7,10 +7,92 @@ from typing import Any
 
 import numpy as np
 
-from lpkernels.formats.checks import checked_int
-from lpkernels.techniques.pareto import checks
-from lpkernels.techniques.pareto._factors import Alternation, Factors, additive_fill
-from lpkernels.techniques.pareto.checks import Bools, Floats
+from lpkernels.techniques import checks
+from lpkernels.techniques.checks import Bools, Floats
+
+# At least this share of a singular value is left, however much smaller a start makes it.
+_LEAST = 0.01
+
+
+@dataclass(frozen=True)
+class Factors:
+    """z = left right^T: (rows, rank) and (columns, rank), of equal scale along every direction."""
+
+    left: Floats
+    right: Floats
+
+    @property
+    def product(self) -> Floats:
+        return self.left @ self.right.T
+
+    @classmethod
+    def of(cls, z: Floats, rank: int, less: float) -> Factors:
+        """The closest z of that rank, each of its singular values made smaller by `less`.
+
+        That is a proximal step, which leaves a minimum where it is. At least a share of every value
+        is left, because a direction that is zero in both factors would stay zero.
+        """
+        if z.shape[0] < z.shape[1]:
+            turned = cls.of(z.T, rank, less)
+            return cls(turned.right, turned.left)
+        # The decomposition goes through the smaller Gram matrix.
+        right = np.linalg.eigh(z.T @ z)[1][:, -rank:]
+        left = z @ right
+        values = np.linalg.norm(left, axis=0)
+        kept = np.sqrt(np.maximum(values - less, _LEAST * values))
+        return cls(left * (kept / np.where(values > 0, values, 1)), right * kept)
+
+
+class Alternation:
+    """Each half of a step fits one factor to the observed entries, the other being fixed.
+
+    The rows of left minimise 1/2 sum_j w_ij (left_i . right_j - x_ij)^2 + lam / 2 |left_i|^2, one
+    small linear system each; then right's. At the minimum |left|^2 + |right|^2 is twice the nuclear
+    norm of the product (Srebro, Rennie, Jaakkola 2004).
+    """
+
+    def __init__(self, x: Floats, w: Floats, lam: float) -> None:
+        self._w, self._wx, self._lam = w, w * x, lam
+
+    def step(self, before: Factors) -> tuple[Factors, float]:
+        """The next factors, and how far their product moved, relative to its norm."""
+        left = self._fit(self._w, self._wx, before.right)
+        right = self._fit(self._w.T, self._wx.T, left)
+        rank = left.shape[1]
+        # One QR of both products at once: its leading part is that of the new product, and their
+        # difference is taken without forming them.
+        q, r = np.linalg.qr(np.hstack([left, before.left]))
+        p, s = np.linalg.qr(np.hstack([right, before.right]))
+        new, old = r[:, :rank] @ s[:, :rank].T, r[:, rank:] @ s[:, rank:].T
+        size = float(np.linalg.norm(new))
+        change = float(np.linalg.norm(new - old)) / (size or 1.0)
+        # Both factors get the same scale, as at the minimum: else the scale would drift there in
+        # steps of size lam.
+        a, values, b = np.linalg.svd(new)
+        half = np.sqrt(values[:rank])
+        return Factors(q @ (a[:, :rank] * half), p @ (b[:rank].T * half)), change
+
+    def _fit(self, w: Floats, wx: Floats, fixed: Floats) -> Floats:
+        rank = fixed.shape[1]
+        # Every pair of directions is taken once: the systems are symmetric.
+        first, second = np.triu_indices(rank)
+        pairs = w @ (fixed[:, first] * fixed[:, second])
+        system = np.empty((len(w), rank, rank))
+        system[:, first, second] = system[:, second, first] = pairs
+        sides = (wx @ fixed)[..., None]
+        if self._lam == 0:
+            # With fewer observations than the rank, or a zero direction: the shortest solution.
+            return (np.linalg.pinv(system, hermitian=True) @ sides)[..., 0]
+        system[:, range(rank), range(rank)] += self._lam
+        return np.linalg.solve(system, sides)[..., 0]
+
+
+def additive_fill(x: Floats, observed: Bools) -> Floats:
+    """x where observed; elsewhere the mean of the row plus that of the column less that of all."""
+    seen = np.where(observed, x, 0)
+    rows = seen.sum(axis=1, keepdims=True) / observed.sum(axis=1, keepdims=True)
+    columns = seen.sum(axis=0) / observed.sum(axis=0)
+    return np.where(observed, x, rows + columns - seen.sum() / observed.sum())
 
 
 @dataclass(frozen=True)
@@ -48,7 +130,6 @@ def complete(
     rank: int,
     lam: float,
     clip: tuple[float, float] | None = (0, 1),
-    weights: Any = None,
     propensities: Any = None,
     start: Any = None,
     steps: int = 2500,
@@ -69,10 +150,8 @@ def complete(
         lam: at least 0: by how much each singular value is made smaller, where all is observed.
         clip: the range of an error, or None. Estimates are moved into it at the end; observed
             errors outside of it are refused.
-        weights: (rows, columns) w, above zero where observed; None: 1.
         propensities: (rows, columns) the probability with which an entry was observed, above zero
-            where it was; its inverse multiplies w. Weights and propensities of other entries are
-            not read.
+            where it was; w is its inverse. Those of other entries are not read. None: w is 1.
         start: a matrix that stands for what was not observed at first, such as the `values` of an
             earlier completion; None: the means of row and column.
         steps, tolerance: it stops after so many steps, or at a step below the tolerance, relative
@@ -91,14 +170,14 @@ def complete(
     lam 0.1. Differs: its code takes proximal gradient steps of length 1 / max w and clips in each
     of them; a step here costs about as much, needs no length, and goes as far with propensities.
     """
-    checked_int("complete", "steps", steps, 1)
-    lam = checks.number("complete", "lam", lam, least=0)
-    checks.number("complete", "tolerance", tolerance, least=0)
-    errors = checks.numbers("complete", "x", x, 2)
+    checks.whole("complete: steps", steps, 1)
+    lam = checks.number("complete: lam", lam, least=0)
+    checks.number("complete: tolerance", tolerance, least=0)
+    errors = checks.numbers("complete: x", x, 2)
     _check_rank(rank, errors.shape)
-    bounds = checks.clip_range("complete", clip)
+    bounds = checks.clip_range("complete: clip", clip)
     observed = _observed(errors, mask, bounds)
-    w = _weights(observed, weights, propensities)
+    w = _weights(observed, propensities)
     errors[~observed] = 0
     length = 1 / float(w.max())
     if start is None:
@@ -118,7 +197,7 @@ def complete(
 
 
 def _check_rank(rank: int, shape: tuple[int, ...]) -> None:
-    if checked_int("complete", "rank", rank, 1) > min(shape):
+    if checks.whole("complete: rank", rank, 1) > min(shape):
         raise ValueError(
             f"complete: rank must be in 1..{min(shape)} for a matrix of {shape[0]} x {shape[1]}, "
             f"got {rank}"
@@ -149,29 +228,35 @@ def _observed(errors: Floats, mask: Any, bounds: tuple[float, float] | None) -> 
     return seen
 
 
-def _weights(observed: Bools, weights: Any, propensities: Any) -> Floats:
+def _weights(observed: Bools, propensities: Any) -> Floats:
     """w where observed and 0 elsewhere."""
     w = observed.astype(np.float64)
-    for name, value in (("weights", weights), ("propensities", propensities)):
-        if value is None:
-            continue
-        array = checks.numbers("complete", name, value, 2)
-        if array.shape != observed.shape:
-            raise ValueError(f"complete: {name} has shape {array.shape}, x has {observed.shape}")
-        given = array[observed]
-        if not (np.isfinite(given) & (given > 0)).all():
-            raise ValueError(
-                f"complete: {name} must be finite and above 0 where an entry was observed, got "
-                f"{given[~(np.isfinite(given) & (given > 0))][0]}"
-            )
-        if name == "propensities" and given.max() > 1:
-            raise ValueError(f"complete: propensities are probabilities, got {given.max():g}")
-        w[observed] *= given if name == "weights" else 1 / given
+    if propensities is None:
+        return w
+    array = checks.numbers("complete: propensities", propensities, 2)
+    if array.shape != observed.shape:
+        raise ValueError(f"complete: propensities has shape {array.shape}, x has {observed.shape}")
+    given = array[observed]
+    wrong = given[~((given > 0) & (given <= 1))]
+    if wrong.size:
+        raise ValueError(
+            "complete: propensities: expected probabilities above 0 where an entry was observed, "
+            f"got {wrong[0]:g}"
+        )
+    w[observed] = 1 / given
     return w
 
 
 def _start(start: Any, shape: tuple[int, ...]) -> Floats:
-    z = checks.finite("complete", "start", start, 2)
+    z = checks.finite("complete: start", start, 2)
     if z.shape != shape:
         raise ValueError(f"complete: start has shape {z.shape}, x has {shape}")
     return z
+
+
+def filled(errors: Floats, rank: int, lam: float, start: Floats | None = None) -> Floats:
+    """Errors whose missing entries, NaN, are completed; the matrix itself if there are none."""
+    seen = ~np.isnan(errors)
+    if seen.all():
+        return errors
+    return complete(errors, seen, rank=rank, lam=lam, clip=None, start=start).values

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from lpkernels.formats.checks import checked_int
-from lpkernels.techniques.pareto import checks
-from lpkernels.techniques.pareto.checks import Floats, Ints
+from lpkernels.techniques import checks
+from lpkernels.techniques.checks import Floats, Ints
 
 
 def embed(x: Any, rank: int) -> Floats:
@@ -23,8 +22,8 @@ def embed(x: Any, rank: int) -> Floats:
     Raises:
         TypeError, ValueError: x with NaN or infinity; a rank above that of x.
     """
-    errors = checks.finite("embed", "x", x, 2, "complete(...) fills what is missing")
-    checked_int("embed", "rank", rank, 1)
+    errors = checks.finite("embed: x", x, 2, "complete(...) fills what is missing")
+    checks.whole("embed: rank", rank, 1)
     _, values, vt = np.linalg.svd(errors, full_matrices=False)
     found = _rank(values, errors.shape)
     if rank > found:
@@ -62,8 +61,8 @@ def predict(
 
     Reference: Yang et al. 2021 (PEPPP). Differs: its code does not keep what was measured.
     """
-    embeddings = checks.finite("predict", "y", y, 2)
-    checks.number("predict", "ridge", ridge, least=0)
+    embeddings = checks.finite("predict: y", y, 2)
+    checks.number("predict: ridge", ridge, least=0)
     chosen, found = measurements("predict", indices, errors, embeddings.shape[1])
     part = embeddings[:, chosen]
     rank = len(embeddings)
@@ -90,11 +89,11 @@ def measurements(function: str, indices: Any, errors: Any, size: int) -> tuple[I
 
     Raises: TypeError, ValueError: not as many errors as indices, or none that is a number.
     """
-    chosen = checks.indices(function, "indices", indices, size, repeated=True)
-    found = checks.numbers(function, "errors", errors, 1)
+    chosen = checks.indices(f"{function}: indices", indices, size, repeated=True)
+    found = checks.numbers(f"{function}: errors", errors, 1)
     if len(found) != len(chosen):
         raise ValueError(f"{function}: got {len(chosen)} indices and {len(found)} errors")
-    seen = checks.without_nan(function, found, np.ones(len(found), dtype=bool))
+    seen = checks.without_nan(function, found)
     if not seen.any():
         raise ValueError(f"{function}: every measured error is NaN; measure another configuration")
     return chosen[seen], found[seen]

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from lpkernels.formats.checks import checked_choice, checked_int
-from lpkernels.techniques.pareto import checks
-from lpkernels.techniques.pareto.checks import Bools, Floats, Ints
-from lpkernels.techniques.pareto.completion import complete
+from lpkernels.techniques import checks
+from lpkernels.techniques.checks import Bools, Floats, Ints
+from lpkernels.techniques.pareto.completion import filled
 from lpkernels.techniques.pareto.embedding import embed, predict
 from lpkernels.techniques.pareto.frontier import (
     convergence,
@@ -20,6 +19,7 @@ from lpkernels.techniques.pareto.frontier import (
     pareto_front,
 )
 from lpkernels.techniques.pareto.selection import METHODS, select
+from lpkernels.techniques.pareto.spaces import mean_over_seeds
 
 COLUMN_MEAN = "column_mean"
 # Measurements of a baseline may depend on one another; the shortest solution is taken then.
@@ -82,13 +82,13 @@ def leave_one_out(
     measurements, what was measured is kept, and entries of the new task are never used to complete.
     """
     study = _study(errors, memory, methods, counts, rank, observed, cap)
-    checked_int("leave_one_out", "draws", draws, 1)
-    generator = np.random.default_rng(checked_int("leave_one_out", "seed", seed, 0))
+    checks.whole("leave_one_out: draws", draws, 1)
+    generator = np.random.default_rng(checks.whole("leave_one_out: seed", seed, 0))
     records = []
     for task in range(len(study.truth)):
         valid = study.valid(task, max([*counts, rank]))
         others = study.others(task, observed, generator)
-        y = embed(_filled(others, rank, lam)[:, valid], rank)
+        y = embed(filled(others, rank, lam)[:, valid], rank)
         truth, at = study.truth[task, valid], study.memory[task, valid]
         noise = None if study.floor is None else float(study.floor[task])
         for method, count, draw in _cases(methods, counts, draws):
@@ -158,11 +158,10 @@ def noise_floor(errors: Any) -> Floats:
 
     Raises: TypeError, ValueError: another shape.
     """
-    e = checks.numbers("noise_floor", "errors", errors, 3)
+    e = checks.numbers("noise_floor: errors", errors, 3)
     seeds = (~np.isnan(e)).sum(axis=2)
     repeated = seeds > 1
-    mean = np.nansum(e, axis=2, keepdims=True) / np.maximum(seeds, 1)[..., None]
-    spread = np.nansum((e - mean) ** 2, axis=2) / np.maximum(seeds - 1, 1)
+    spread = np.nansum((e - mean_over_seeds(e)[..., None]) ** 2, axis=2) / np.maximum(seeds - 1, 1)
     squares = np.where(repeated, spread / np.maximum(seeds, 1), 0).sum(axis=1)
     cells = repeated.sum(axis=1)
     return np.where(cells > 0, np.sqrt(squares / np.maximum(cells, 1)), np.nan)
@@ -216,16 +215,14 @@ def _study(
     cap: float | None,
 ) -> _Study:
     for method in methods:
-        checked_choice("leave_one_out", "methods", method, (*METHODS, COLUMN_MEAN))
+        checks.choice("leave_one_out: methods", method, (*METHODS, COLUMN_MEAN))
     for count in counts:
-        checked_int("leave_one_out", "counts", count, 1)
-    share = checks.number("leave_one_out", "observed", observed, least=0, above=True)
-    if share > 1:
-        raise ValueError(f"leave_one_out: observed must be above 0 and at most 1, got {observed}")
+        checks.whole("leave_one_out: counts", count, 1)
+    checks.number("leave_one_out: observed", observed, above=0, most=1)
     seeds = np.ndim(errors) == 3
-    e = checks.numbers("leave_one_out", "errors", errors, 3 if seeds else 2)
-    truth = _mean_over_seeds(e) if seeds else e
-    if checked_int("leave_one_out", "rank", rank, 1) > min(len(truth) - 1, truth.shape[1]):
+    e = checks.numbers("leave_one_out: errors", errors, 3 if seeds else 2)
+    truth = mean_over_seeds(e) if seeds else e
+    if checks.whole("leave_one_out: rank", rank, 1) > min(len(truth) - 1, truth.shape[1]):
         raise ValueError(
             f"leave_one_out: rank must be at most {min(len(truth) - 1, truth.shape[1])} for "
             f"{len(truth)} tasks and {truth.shape[1]} configurations, one task left out; got {rank}"
@@ -234,13 +231,13 @@ def _study(
         raise ValueError(
             f"leave_one_out: 'qr' has pivots up to the rank, {rank}, got counts up to {max(counts)}"
         )
-    m = checks.finite("leave_one_out", "memory", memory, 2 if np.ndim(memory) == 2 else 1)
+    m = checks.finite("leave_one_out: memory", memory, 2 if np.ndim(memory) == 2 else 1)
     if m.shape not in (truth.shape, truth.shape[1:]):
         raise ValueError(
             f"leave_one_out: memory must be {truth.shape[1:]} or {truth.shape}, got {m.shape}"
         )
     everywhere = np.broadcast_to(m, truth.shape)
-    limit = np.inf if cap is None else checks.number("leave_one_out", "cap", cap, least=0)
+    limit = np.inf if cap is None else checks.number("leave_one_out: cap", cap, least=0)
     if (everywhere.min(axis=1) > limit).any():
         raise ValueError(
             f"leave_one_out: the cap of {limit:g} is below the cheapest configuration's "
@@ -248,12 +245,6 @@ def _study(
         )
     floor = noise_floor(e) if seeds else None
     return _Study(truth, everywhere, everywhere <= limit, floor)
-
-
-def _mean_over_seeds(e: Floats) -> Floats:
-    """The mean of the errors that are there; NaN where no seed has one."""
-    there = (~np.isnan(e)).sum(axis=2)
-    return np.where(there > 0, np.nansum(e, axis=2) / np.maximum(there, 1), np.nan)
 
 
 def _cases(
@@ -266,13 +257,6 @@ def _cases(
         for count in counts:
             for draw in range(draws if method == "random" else 1):
                 yield method, count, draw
-
-
-def _filled(others: Floats, rank: int, lam: float) -> Floats:
-    observed = ~np.isnan(others)
-    if observed.all():
-        return others
-    return complete(others, observed, rank=rank, lam=lam, clip=None).values
 
 
 def _mean_and_error(

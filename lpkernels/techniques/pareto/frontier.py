@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from lpkernels.techniques.pareto import checks
-from lpkernels.techniques.pareto.checks import Floats, Ints
+from lpkernels.techniques import checks
+from lpkernels.techniques.checks import Floats, Ints
 
 
 def pareto_front(memory: Any, error: Any) -> Ints:
@@ -62,12 +62,7 @@ def hyperdiff(true_points: Any, predicted_points: Any, reference: tuple[float, f
 
     Raises: as `hypervolume`.
     """
-    true, predicted = (
-        checks.finite("hyperdiff", name, points, 2)
-        for name, points in (("true_points", true_points), ("predicted_points", predicted_points))
-    )
-    for name, points in (("true_points", true), ("predicted_points", predicted)):
-        _check_pairs("hyperdiff", name, points)
+    true, predicted = _pairs("hyperdiff", true_points, predicted_points)
     areas = [hypervolume(points[:, 0], points[:, 1], reference) for points in (true, predicted)]
     return abs(areas[0] - areas[1])
 
@@ -78,10 +73,7 @@ def convergence(true_points: Any, predicted_points: Any) -> float:
 
     Args, Raises: as `hyperdiff`.
     """
-    true = checks.finite("convergence", "true_points", true_points, 2)
-    predicted = checks.finite("convergence", "predicted_points", predicted_points, 2)
-    for name, points in (("true_points", true), ("predicted_points", predicted)):
-        _check_pairs("convergence", name, points)
+    true, predicted = _pairs("convergence", true_points, predicted_points)
     apart = np.linalg.norm(predicted[:, None] - true[None], axis=2)
     return float(apart.min(axis=1).mean())
 
@@ -92,7 +84,7 @@ def choose(memory: Any, error: Any, cap: float) -> int:
 
     Args, Raises: as `pareto_front`; a cap below the cheapest configuration.
     """
-    checks.number("choose", "cap", cap, least=0)
+    checks.number("choose: cap", cap, least=0)
     m, e = _points("choose", memory, error)
     m = np.where(np.isnan(e), np.inf, m)
     if m.min() > cap:
@@ -112,25 +104,31 @@ def step_function(memory: Floats, error: Floats, at: Floats) -> Floats:
 
 
 def _points(function: str, memory: Any, error: Any) -> tuple[Floats, Floats]:
-    m = checks.finite(function, "memory", memory, 1)
-    e = checks.numbers(function, "error", error, 1)
+    m = checks.finite(f"{function}: memory", memory, 1)
+    e = checks.numbers(f"{function}: error", error, 1)
     if len(m) != len(e):
         raise ValueError(f"{function}: got {len(m)} values of memory and {len(e)} of error")
-    seen = checks.without_nan(function, e, np.ones(len(e), dtype=bool))
+    seen = checks.without_nan(function, e)
     if not seen.any():
         raise ValueError(f"{function}: every error is NaN")
     return m, e
 
 
 def _reference(function: str, reference: Any) -> tuple[float, float]:
-    pair = checks.finite(function, "reference", reference, 1)
+    pair = checks.finite(f"{function}: reference", reference, 1)
     if len(pair) != 2:
         raise ValueError(f"{function}: reference must be (memory, error), got {reference!r}")
     return float(pair[0]), float(pair[1])
 
 
-def _check_pairs(function: str, name: str, points: Floats) -> None:
-    if points.shape[1] != 2:
-        raise ValueError(
-            f"{function}: {name} must be (points, 2), memory and error, got shape {points.shape}"
-        )
+def _pairs(function: str, true_points: Any, predicted_points: Any) -> list[Floats]:
+    """Both sets of points as (points, 2): memory and error."""
+    given = {"true_points": true_points, "predicted_points": predicted_points}
+    found = [checks.finite(f"{function}: {name}", points, 2) for name, points in given.items()]
+    for name, points in zip(given, found, strict=True):
+        if points.shape[1] != 2:
+            raise ValueError(
+                f"{function}: {name} must be (points, 2), memory and error, got shape "
+                f"{points.shape}"
+            )
+    return found

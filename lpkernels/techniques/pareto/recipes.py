@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,9 +21,8 @@ from lpkernels.formats.checks import set_fields
 from lpkernels.nn import FIRST, LAST
 from lpkernels.nn.policies import REDUCING, Policy
 from lpkernels.schemas import line
-from lpkernels.techniques import saving
+from lpkernels.techniques import checks, saving
 from lpkernels.techniques.assignment import Assignment, Formats, Op, Pins, uniform
-from lpkernels.techniques.pareto import checks
 
 #: The name of what the file holds.
 KIND = "training recipe"
@@ -69,7 +67,7 @@ class TrainingRecipe:
         rounding: str = "stochastic",
         loss_scale: float = LOSS_SCALE,
     ) -> None:
-        scale = checks.number("TrainingRecipe", "loss_scale", loss_scale, least=0, above=True)
+        scale = checks.number("TrainingRecipe: loss_scale", loss_scale, above=0)
         set_fields(
             self,
             low=_quantizer(low, rounding),
@@ -147,11 +145,8 @@ class TrainingRecipe:
 
     def save(self, path: str | Path) -> Path:
         """Writes one JSON object that `load` reads back."""
-        path = Path(path)
-        found = {**line(KIND), "low": str(self.low), "high": str(self.high)}
-        found |= {"accumulator": str(self.accumulator)}
-        path.write_text(json.dumps(found | {"loss_scale": self.loss_scale}) + "\n", "utf-8")
-        return path
+        texts = {"low": str(self.low), "high": str(self.high), "accumulator": str(self.accumulator)}
+        return saving.write(path, {**line(KIND), **texts, "loss_scale": self.loss_scale})
 
     @classmethod
     def load(cls, path: str | Path) -> TrainingRecipe:

@@ -1,4 +1,4 @@
-"""The configurations among which a study looks: a product of formats."""
+"""The configurations among which a study looks, a product of formats, and their measured errors."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
+from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 
 from lpkernels.arithmetic import Accumulator, as_accumulator
 from lpkernels.formats import FloatFormat, Format, as_format
-from lpkernels.schemas import current, line
-from lpkernels.techniques.pareto.checks import Floats
+from lpkernels.formats.checks import set_fields
+from lpkernels.schemas import line
+from lpkernels.techniques import checks, saving
+from lpkernels.techniques.checks import Floats
 
 Configuration = tuple[Format, Format] | tuple[Format, Format, Accumulator]
 
-#: The name of what the JSON holds.
-KIND = "format space"
+#: The kinds of JSON that hold a FormatSpace and an ErrorMatrix.
+SPACE = "format space"
+MATRIX = "error matrix"
 
 # Exponent bits and mantissa bits of the paper's formats, in the order of its columns.
 _PEPPP_LOW = tuple((e, m) for e in (3, 4, 5) for m in (1, 2, 3, 4) if (e, m) != (5, 4))
@@ -56,10 +60,13 @@ class FormatSpace:
         for name, axis in (("low", low), ("high", high), ("accumulators", accumulators)):
             if isinstance(axis, str) or not isinstance(axis, Sequence):
                 raise TypeError(f"FormatSpace: {name} must be a list, got {axis!r}")
-        object.__setattr__(self, "low", _once("low", [as_format(fmt) for fmt in low]))
-        object.__setattr__(self, "high", _once("high", [as_format(fmt) for fmt in high]))
         sums = [as_accumulator(acc) for acc in accumulators]
-        object.__setattr__(self, "accumulators", _once("accumulators", sums) if sums else ())
+        set_fields(
+            self,
+            low=_once("low", [as_format(fmt) for fmt in low]),
+            high=_once("high", [as_format(fmt) for fmt in high]),
+            accumulators=_once("accumulators", sums) if sums else (),
+        )
 
     @classmethod
     def peppp(cls) -> FormatSpace:
@@ -155,7 +162,7 @@ class FormatSpace:
             "high": [str(fmt) for fmt in self.high],
             "accumulators": [str(acc) for acc in self.accumulators],
         }
-        return json.dumps({**line(KIND), **axes})
+        return json.dumps({**line(SPACE), **axes})
 
     @classmethod
     def from_json(cls, text: str) -> FormatSpace:
@@ -163,13 +170,8 @@ class FormatSpace:
 
         Raises: ValueError: not such an object, or one of a later schema.
         """
-        try:
-            found = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"FormatSpace.from_json: not JSON: {error}") from error
-        if not isinstance(found, dict) or found.get("type") != KIND:
-            raise ValueError(f"FormatSpace.from_json: expected a format space, got {text[:60]!r}")
-        found = current(found, KIND, "FormatSpace.from_json")
+        where = "FormatSpace.from_json"
+        found = saving.parsed(text, where, SPACE, "a format space", "to_json")
         return cls(found["low"], found["high"], found["accumulators"])
 
     @cached_property
@@ -189,3 +191,82 @@ def _once(name: str, entries: Sequence[Any]) -> tuple[Any, ...]:
     if twice:
         raise ValueError(f"FormatSpace: {name} has {twice[0]} twice; give each entry once")
     return tuple(entries)
+
+
+@dataclass(frozen=True)
+class ErrorMatrix:
+    """Errors of tasks x configurations of a space x seeds.
+
+    Args:
+        space: FormatSpace whose configurations are the columns.
+        tasks: names, each once.
+        errors: (tasks, configurations, seeds), or without seeds; NaN where nothing was measured.
+
+    Raises:
+        TypeError, ValueError: another shape, an infinite error, a name twice.
+    """
+
+    space: FormatSpace
+    tasks: tuple[str, ...]
+    errors: Floats
+
+    def __init__(self, space: FormatSpace, tasks: Sequence[str], errors: Any) -> None:
+        if not isinstance(space, FormatSpace):
+            raise TypeError(f"ErrorMatrix: space must be a FormatSpace, got {space!r}")
+        names = tuple(tasks)
+        if isinstance(tasks, str) or not all(isinstance(name, str) for name in names):
+            raise TypeError(f"ErrorMatrix: tasks must be a list of names, got {tasks!r}")
+        if len(set(names)) != len(names):
+            raise ValueError("ErrorMatrix: each task must have a name of its own")
+        e = checks.numbers("ErrorMatrix: errors", errors, 3 if np.ndim(errors) == 3 else 2)
+        e = e if e.ndim == 3 else e[:, :, None]
+        if e.shape[:2] != (len(names), len(space)):
+            raise ValueError(
+                f"ErrorMatrix: errors must be ({len(names)} tasks, {len(space)} configurations, "
+                f"seeds), got {e.shape}"
+            )
+        if np.isinf(e).any():
+            raise ValueError("ErrorMatrix: errors must be finite, or NaN where missing; got inf")
+        e.flags.writeable = False
+        set_fields(self, space=space, tasks=names, errors=e)
+
+    @property
+    def mean(self) -> Floats:
+        """(tasks, configurations): over the seeds that are there, NaN where none is."""
+        return mean_over_seeds(self.errors)
+
+    def save(self, path: str | Path) -> Path:
+        """Writes one JSON object, with null for NaN: its schema, space, tasks and errors."""
+        errors = [
+            [[None if np.isnan(error) else float(error) for error in cell] for cell in row]
+            for row in self.errors
+        ]
+        found = {**line(MATRIX), "space": json.loads(self.space.to_json())}
+        return saving.write(path, found | {"tasks": list(self.tasks), "errors": errors})
+
+    @classmethod
+    def load(cls, path: str | Path, space: FormatSpace | None = None) -> ErrorMatrix:
+        """The matrix of a file.
+
+        Args:
+            space: the space whose configurations are meant; None: whichever the matrix was measured
+                on.
+
+        Raises:
+            FileNotFoundError: no such file.
+            ValueError: not an error matrix, one of a later schema, or of another space.
+        """
+        found = saving.read(path, MATRIX, "an error matrix", "ErrorMatrix.save")
+        measured = FormatSpace.from_json(json.dumps(found["space"]))
+        if space is not None and measured != space:
+            raise ValueError(
+                f"{path}: its errors are of another space: {measured}; expected {space}"
+            )
+        errors = np.array(found["errors"], dtype=np.float64)
+        return cls(measured, found["tasks"], errors)
+
+
+def mean_over_seeds(errors: Floats) -> Floats:
+    """The mean over the last axis of the errors that are there; NaN where none is."""
+    there = (~np.isnan(errors)).sum(axis=-1)
+    return np.where(there > 0, np.nansum(errors, axis=-1) / np.maximum(there, 1), np.nan)

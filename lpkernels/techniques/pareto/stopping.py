@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from lpkernels.formats.checks import checked_int
-from lpkernels.techniques.pareto import checks
-from lpkernels.techniques.pareto.checks import Floats
+from lpkernels.techniques import checks
+from lpkernels.techniques.checks import Floats
 from lpkernels.techniques.pareto.uncertainty import hopeful
 
 
@@ -35,9 +34,9 @@ def final_error(finished: Any, so_far: Any, *, level: float = 0.9) -> tuple[floa
         TypeError, ValueError: shapes that do not agree, values that are not finite, no finished
             run, a level outside (0, 1).
     """
-    curves = checks.finite("final_error", "finished", finished, 2)
-    errors = checks.finite("final_error", "so_far", so_far, 1)
-    share = checks.share("final_error", "level", level)
+    curves = checks.finite("final_error: finished", finished, 2)
+    errors = checks.finite("final_error: so_far", so_far, 1)
+    share = checks.number("final_error: level", level, above=0, below=1)
     if not 1 <= len(errors) <= curves.shape[1]:
         raise ValueError(
             f"final_error: so_far must have 1..{curves.shape[1]} reports, as many as finished runs "
@@ -89,17 +88,17 @@ class EarlyStop:
     _curves: list[list[float]] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.memory = checks.finite("EarlyStop", "memory", self.memory, 1)
-        checked_int("EarlyStop", "reports", self.reports, 1)
-        checked_int("EarlyStop", "least", self.least, 1)
-        checks.share("EarlyStop", "level", self.level)
+        self.memory = checks.finite("EarlyStop: memory", self.memory, 1)
+        checks.whole("EarlyStop: reports", self.reports, 1)
+        checks.whole("EarlyStop: least", self.least, 1)
+        checks.number("EarlyStop: level", self.level, above=0, below=1)
 
     def start(self, index: int) -> StoppableRun:
         """A run of the configuration with this number.
 
         Raises: TypeError, ValueError: no such configuration.
         """
-        checks.indices("EarlyStop", "index", [index], len(self.memory))
+        checks.indices("EarlyStop: index", [index], len(self.memory))
         return StoppableRun(self, int(index))
 
     def known(self) -> tuple[Floats, Floats]:

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from lpkernels.formats.checks import checked_int
-from lpkernels.techniques.pareto import checks
-from lpkernels.techniques.pareto.checks import Bools, Floats
-from lpkernels.techniques.pareto.completion import complete
+from lpkernels.techniques import checks
+from lpkernels.techniques.checks import Bools, Floats
+from lpkernels.techniques.pareto.completion import filled
 from lpkernels.techniques.pareto.embedding import embed, predict
 from lpkernels.techniques.pareto.frontier import step_function
 
@@ -56,32 +55,26 @@ def held_out_residuals(x: Any, rank: int, *, lam: float = 0.1) -> Floats:
         TypeError, ValueError: as `complete` and `embed` raise them, for x without any one of its
             rows; no row with more than `rank` errors.
     """
-    errors = checks.numbers("held_out_residuals", "x", x, 2)
+    errors = checks.numbers("held_out_residuals: x", x, 2)
     if len(errors) < 2:
         raise ValueError(f"held_out_residuals: x must have at least 2 rows, got {len(errors)}")
-    checked_int("held_out_residuals", "rank", rank, 1)
+    checks.whole("held_out_residuals: rank", rank, 1)
     seen = ~np.isnan(errors)
     counts = seen.sum(axis=1)
     if counts.max() <= rank:
         raise ValueError(
             f"held_out_residuals: no row has more than rank={rank} errors, at most {counts.max()}"
         )
-    start = None if seen.all() else _filled(errors, seen, rank, lam, None)
+    start = None if seen.all() else filled(errors, rank, lam)
     result = np.full(errors.shape, np.nan)
     for task in np.flatnonzero(counts > rank):
         rest = np.arange(len(errors)) != task
         before = None if start is None else start[rest]
-        y = embed(_filled(errors[rest], seen[rest], rank, lam, before), rank)[:, seen[task]]
+        y = embed(filled(errors[rest], rank, lam, before), rank)[:, seen[task]]
         row = errors[task, seen[task]]
         left = row - np.linalg.lstsq(y.T, row, rcond=None)[0] @ y
         result[task, seen[task]] = left * np.sqrt(counts[task] / (counts[task] - rank))
     return result
-
-
-def _filled(errors: Floats, seen: Bools, rank: int, lam: float, start: Floats | None) -> Floats:
-    if seen.all():
-        return errors
-    return complete(errors, seen, rank=rank, lam=lam, clip=None, start=start).values
 
 
 def frontier_band(
@@ -117,12 +110,12 @@ def frontier_band(
             configurations; a level that is not between 0 and 1.
     """
     predicted = predict(y, indices, errors)
-    m = checks.finite("frontier_band", "memory", memory, 1)
+    m = checks.finite("frontier_band: memory", memory, 1)
     if len(m) != len(predicted):
         raise ValueError(
             f"frontier_band: memory has {len(m)} configurations, y has {len(predicted)}"
         )
-    bounds = checks.clip_range("frontier_band", clip)
+    bounds = checks.clip_range("frontier_band: clip", clip)
     y = np.asarray(y, dtype=np.float64)
     known = np.isfinite(np.asarray(errors, dtype=np.float64))
     chosen = np.asarray(indices, dtype=np.int64)[known]
@@ -151,14 +144,14 @@ def hopeful(memory: Any, low: Any, known_memory: Any, known_error: Any) -> Bools
     Raises:
         TypeError, ValueError: shapes that do not agree, values that are not finite.
     """
-    m = checks.finite("hopeful", "memory", memory, 1)
-    lower = checks.finite("hopeful", "low", low, 1)
+    m = checks.finite("hopeful: memory", memory, 1)
+    lower = checks.finite("hopeful: low", low, 1)
     if len(m) != len(lower):
         raise ValueError(f"hopeful: got {len(m)} values of memory and {len(lower)} of low")
     if np.size(known_memory) == np.size(known_error) == 0:
         return np.ones(len(m), dtype=bool)
-    at = checks.finite("hopeful", "known_memory", known_memory, 1)
-    found = checks.finite("hopeful", "known_error", known_error, 1)
+    at = checks.finite("hopeful: known_memory", known_memory, 1)
+    found = checks.finite("hopeful: known_error", known_error, 1)
     if len(at) != len(found):
         raise ValueError(f"hopeful: got {len(at)} of known_memory and {len(found)} of known_error")
     result: Bools = lower < step_function(at, found, m)
@@ -167,9 +160,9 @@ def hopeful(memory: Any, low: Any, known_memory: Any, known_error: Any) -> Bools
 
 def draw_residuals(function: str, residuals: Any, draws: int, size: int, seed: int) -> Floats:
     """(draws, size): rows of a matrix of residuals, or single values of a list of them."""
-    checked_int(function, "draws", draws, 2)
-    generator = np.random.default_rng(checked_int(function, "seed", seed, 0))
-    pool = checks.numbers(function, "residuals", residuals, 1 if np.ndim(residuals) == 1 else 2)
+    checks.whole(f"{function}: draws", draws, 2)
+    generator = np.random.default_rng(checks.whole(f"{function}: seed", seed, 0))
+    pool = checks.numbers(f"{function}: residuals", residuals, 1 if np.ndim(residuals) == 1 else 2)
     found = pool[~np.isnan(pool)]
     if not len(found) or np.isinf(found).any():
         raise ValueError(f"{function}: residuals must be finite, or NaN where missing")
@@ -190,7 +183,7 @@ def band(
     memory: Floats, predicted: Floats, simulated: Floats, level: float, function: str
 ) -> FrontierBand:
     """The FrontierBand of (draws, configurations) simulated errors."""
-    outside = (1 - checks.share(function, "level", level)) / 2
+    outside = (1 - checks.number(f"{function}: level", level, above=0, below=1)) / 2
     ends = [outside, 1 - outside]
     order = np.argsort(memory, kind="stable")
     steps = np.unique(memory)

@@ -75,19 +75,6 @@ def test_floor_and_ceiling_hold() -> None:
     assert run(LossScaler(init_scale=2.0), "1111") == [1, 0.5, 0.25, 0.125]
 
 
-def test_floor_rises_by_a_schedule() -> None:
-    schedule = {0: 2.0, 3: 8.0, 5: 32.0}
-    assert run(LossScaler(init_scale=4.0, floor=schedule), "1110101") == [2, 2, 2, 8, 8, 32, 32]
-    scaler = LossScaler(init_scale=4.0, floor=lambda update: 2.0**update)
-    assert run(scaler, "10011") == [2, 2, 4, 8, 16]
-    # It goes on in a loaded scaler.
-    schedule = {2: 8.0}
-    first, second = LossScaler(init_scale=4.0, floor=schedule), LossScaler(floor=schedule)
-    run(first, "11")
-    second.load_state_dict(first.state_dict())
-    assert run(second, "1") == [8.0]
-
-
 def test_two_optimizers_skip_each_on_its_own_flag() -> None:
     one, two = parameter(), parameter()
     first, second = SGD([one], lr=0.5), SGD([two], lr=0.5)
@@ -173,7 +160,7 @@ def test_fused_steps_read_nothing_and_others_read_once(steps: Any, bad: bool) ->
     kind, fused = steps
     weights = [parameter(1.0, 2.0), parameter(3.0)]
     optimizer = kind(weights, lr=0.1, fused=fused)
-    scaler = LossScaler(floor={0: 1.0}, ceiling=2.0**20)
+    scaler = LossScaler(floor=1.0, ceiling=2.0**20)
     for unscales in (False, True):
         backward(scaler, weights, INF if bad else 1.0)
         with Reads() as reads:
@@ -186,55 +173,6 @@ def test_fused_steps_read_nothing_and_others_read_once(steps: Any, bad: bool) ->
         assert reads.count == (not fused)
 
 
-def test_losses_with_scales_of_their_own_add_up() -> None:
-    weight = parameter(1.0, 2.0)
-    optimizer = SGD([weight], lr=1.0)
-    one, two = LossScaler(init_scale=2.0**20), LossScaler(init_scale=8.0)
-    weight.grad = torch.tensor([1.0, 0.0])
-    with one.separately(optimizer):
-        one.scale((weight * 3.0).sum()).backward()
-    with two.separately(optimizer):
-        two.scale((weight * 5.0).sum()).backward()
-    assert weight.grad.tolist() == [9.0, 8.0]
-    two.step(optimizer)
-    one.update()
-    two.update()
-    assert weight.tolist() == [-8.0, -6.0]
-
-
-# The last sum is infinite though its terms are not, so nobody's scale shrinks.
-OWN = [((INF, 1.0), (0.5, 1.0)), ((1.0, INF), (1.0, 0.5)), ((2e38, 2e38), (1.0, 1.0))]
-
-
-@each("gradients, scales", OWN)
-def test_each_scale_answers_for_its_own_loss(gradients: Any, scales: Any) -> None:
-    weight = parameter(1.0)
-    optimizer = SGD([weight], lr=1.0)
-    one, two = LossScaler(init_scale=1.0), LossScaler(init_scale=1.0)
-    for scaler, factor in zip((one, two), gradients, strict=True):
-        with scaler.separately(optimizer):
-            scaler.scale((weight * factor).sum()).backward()
-    one.step(optimizer)
-    assert one.last_step == StepRecord(ran=False, parameter=0)
-    one.update()
-    two.update()
-    assert (one.get_scale(), two.get_scale(), weight.item()) == (*scales, 1.0)
-
-
-def test_separately_puts_gradients_back_after_an_error() -> None:
-    weight, other = parameter(1.0), parameter(1.0)
-    optimizer, scaler = SGD([weight, other], lr=1.0), LossScaler()
-    weight.grad = torch.tensor([3.0])
-    with pytest.raises(KeyError), scaler.separately(optimizer):
-        scaler.scale(weight.sum() + other.sum()).backward()
-        raise KeyError
-    assert weight.grad.tolist() == [3.0] and other.grad is None
-    backward(scaler, [weight])
-    scaler.unscale_(optimizer)
-    with pytest.raises(RuntimeError, match=r"separately\(\) is being called after unscale_"):
-        scaler.separately(optimizer).__enter__()
-
-
 ARGUMENTS = [
     *(({"init_scale": wrong}, ValueError, f"init_scale: expected a positive finite.*got {wrong}")
       for wrong in (0.0, -1, INF, NAN)),
@@ -244,17 +182,15 @@ ARGUMENTS = [
     ({"init_scale": True}, TypeError, "init_scale: expected a number, got bool True"),
     ({"static": 0.0}, ValueError, "static: expected a positive finite scale"),
     ({"static": 8.0, "floor": 1.0}, ValueError, "a static scale has no floor and no ceiling"),
-    *(({"growth_factor": wrong}, ValueError, "growth_factor: expected a finite factor above 1")
+    *(({"growth_factor": wrong}, ValueError, "growth_factor: expected a finite number above 1")
       for wrong in (1.0, INF)),
     ({"growth_factor": None}, TypeError, "growth_factor: expected a number, got NoneType"),
-    *(({"backoff_factor": wrong}, ValueError, "backoff_factor: expected a factor between 0 and 1")
+    *(({"backoff_factor": wrong}, ValueError, "backoff_factor: expected a finite number above")
       for wrong in (1.0, 0)),
     ({"growth_interval": 0}, ValueError, "growth_interval: expected at least 1, got 0"),
     ({"growth_interval": 2.0}, TypeError, "growth_interval: expected an int, got float 2.0"),
     ({"floor": 0.0}, ValueError, "floor: expected a positive finite scale"),
-    ({"floor": {}}, ValueError, r"floor: expected \{update: scale\}, got an empty mapping"),
-    ({"floor": {-1: 2.0}}, ValueError, "floor: a key: expected at least 0, got -1"),
-    ({"floor": {0: 1, 9: 8}, "ceiling": 4}, ValueError, "floor: expected at most the ceiling"),
+    ({"floor": {0: 1.0}}, TypeError, "floor: expected a number, got dict"),
     ({"floor": 8.0, "ceiling": 4.0}, ValueError, "floor: expected at most the ceiling 4.0"),
     ({"floor": "8"}, TypeError, "floor: expected a number, got str"),
     ({"ceiling": 4.0}, ValueError, "init_scale: expected a scale between .* ceiling 4.0"),
@@ -290,7 +226,7 @@ STATES = [
     ({**STATE, "backoff_factor": 2.0}, ValueError, "backoff_factor: expected"),
     ({**STATE, "growth_interval": 0}, ValueError, "growth_interval: expected at least 1"),
     ({**STATE, "_growth_tracker": -1}, ValueError, "_growth_tracker: expected at least 0"),
-    ({**STATE, "updates": 1.5}, TypeError, "updates: expected an int, got float"),
+    ({**STATE, "_growth_tracker": 1.5}, TypeError, "_growth_tracker: expected an int, got float"),
     ({**STATE, "static": True}, ValueError, "a dynamic scale, got that of a static one"),
 ]
 CHANGES = [
@@ -325,11 +261,3 @@ def test_static_scale_takes_no_other() -> None:
     with pytest.raises(ValueError, match=r"a static scale stays 8\.0, got new_scale=4\.0"):
         scaler.update(4.0)
     assert scaler.get_scale() == 8.0
-
-
-def test_wrong_floor_of_a_callable_is_refused_at_its_update() -> None:
-    scaler = LossScaler(init_scale=1.0, floor=lambda update: 1.0 - update)
-    optimizer = SGD([parameter()], lr=0.1)
-    take(scaler, optimizer)
-    with pytest.raises(ValueError, match="floor: of update 1: expected a positive finite scale"):
-        take(scaler, optimizer)

@@ -97,17 +97,17 @@ M, E = POINTS.T
 WRONG_POINTS = [
     (lambda: choose(M, E, 0.5), r"the cap of 0\.5 is below the cheapest configuration's 1"),
     (lambda: choose(M, [np.nan, *E[1:]], 1.5), "below the cheapest configuration's 2"),
-    (lambda: choose(M, E, -1), "cap must be finite and at least 0"),
+    (lambda: choose(M, E, -1), "cap: expected a finite number of at least 0"),
     (lambda: pareto_front(M, E[:3]), "got 7 values of memory and 3 of error"),
     (lambda: pareto_front(M, E * np.nan), "every error is NaN"),
     (lambda: pareto_front([], []), "at least one value"),
-    (lambda: pareto_front(M * np.inf, E), "memory must be finite, got inf at index 0"),
+    (lambda: pareto_front(M * np.inf, E), "memory: expected finite numbers, got inf at index 0"),
     (lambda: pareto_front(M, E * np.inf), "finite or NaN"),
     (lambda: hypervolume(M, E, (6, 1, 1)), r"reference must be \(memory, error\)"),
-    (lambda: hypervolume(M, E, (6, np.nan)), "reference must be finite"),
+    (lambda: hypervolume(M, E, (6, np.nan)), "reference: expected finite numbers"),
     (lambda: hyperdiff(POINTS.T, PREDICTED, (6, 1)), r"true_points must be \(points, 2\)"),
     (lambda: convergence(POINTS, PREDICTED[:, :1]), r"predicted_points must be \(points, 2\)"),
-    (lambda: convergence(POINTS, PREDICTED * np.nan), "predicted_points must be finite"),
+    (lambda: convergence(POINTS, PREDICTED * np.nan), "predicted_points: expected finite numbers"),
 ]
 
 
@@ -239,12 +239,12 @@ EMPTY[1:, 5] = np.nan
 
 
 WRONG = [
-    (NOISY, {"methods": ["best"]}, r"methods must be one of greedy, qr, .* column_mean; got"),
-    (NOISY, {"counts": [0]}, "counts must be at least 1"),
+    (NOISY, {"methods": ["best"]}, r"methods: expected one of greedy, qr, .* column_mean, got"),
+    (NOISY, {"counts": [0]}, "counts: expected at least 1"),
     (NOISY, {"counts": [21]}, r"task 0 has 20 configurations to choose from; .* got 21"),
     (NOISY, {"rank": 14}, "rank must be at most 13 for 14 tasks and 20 configurations"),
     (NOISY, {"methods": ["qr"]}, "'qr' has pivots up to the rank, 2, got counts up to 3"),
-    (NOISY, {"observed": 1.5}, "observed must be above 0 and at most 1"),
+    (NOISY, {"observed": 1.5}, "observed: expected a finite number above 0 and of at most 1"),
     (NOISY, {"cap": 0.5}, r"the cap of 0\.5 is below the cheapest configuration's 1"),
     (NOISY, {"cap": 1.05}, "task 0 has 1 configurations to choose from"),
     (NOISY[:, :9], {}, r"memory must be \(9,\) or \(14, 9\), got \(20,\)"),

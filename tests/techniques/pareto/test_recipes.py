@@ -40,7 +40,7 @@ def test_formats_alone_round_stochastically_and_others_as_they_say() -> None:
         recipe = TrainingRecipe(*configuration)
         assert (recipe.low.fmt, recipe.high.fmt) == configuration
     for scale in (0.0, -1.0, float("inf")):
-        with pytest.raises(ValueError, match="loss_scale must be finite and above 0"):
+        with pytest.raises(ValueError, match="loss_scale: expected a finite number above 0"):
             TrainingRecipe("e4m2_sat", "e6m9_sat", loss_scale=scale)
 
 

@@ -166,19 +166,19 @@ WRONG = [
     (BASIS, {"n": 7}, "n must be at most the 6 that may be chosen, got 7"),
     (BASIS, {"n": 3, "among": [1, 2]}, "must be at most the 2 that may be chosen"),
     (BASIS, {"n": 3, "method": "qr"}, "n must be at most the rank of y, 2, got 3"),
-    (BASIS, {"n": 0}, "n must be at least 1"),
+    (BASIS, {"n": 0}, "n: expected at least 1"),
     (BASIS, {"budget": 3}, "a budget needs cost"),
     (BASIS, {"n": 2, "method": "cheapest"}, "method='cheapest' needs cost"),
     (BASIS, {"cost": COST, "budget": 0.5}, r"budget of 0\.5 is below .* 1"),
     (BASIS, {"cost": COST[:3], "budget": 3}, "6 configurations, got 3"),
-    (BASIS, {"cost": COST - 1, "n": 3}, "cost must be above 0, got 0"),
-    (BASIS, {"n": 2, "method": "best"}, "method must be one of greedy, qr"),
-    (BASIS, {"n": 2, "measured": [9]}, r"measured must be .* in 0\.\.5, got 9"),
-    (BASIS, {"n": 2, "among": [1, 1]}, "among must name each configuration once"),
+    (BASIS, {"cost": COST - 1, "n": 3}, "cost: expected numbers above 0, got 0"),
+    (BASIS, {"n": 2, "method": "best"}, "method: expected one of greedy, qr"),
+    (BASIS, {"n": 2, "measured": [9]}, r"measured: expected .* in 0\.\.5, got 9"),
+    (BASIS, {"n": 2, "among": [1, 1]}, "among: expected each configuration once"),
     (BASIS, {"n": 1, "measured": range(6)}, "is measured already"),
     (np.vstack([BASIS, BASIS[:1]]), {"n": 2}, "span fewer dimensions"),
     (BASIS, {"n": 1, "among": [3]}, "span fewer dimensions"),
-    (BASIS * np.nan, {"n": 1}, "y must be finite"),
+    (BASIS * np.nan, {"n": 1}, "y: expected finite numbers"),
 ]
 test_wrong_questions_are_refused = refuses(
     select, [((y,), options, ValueError, match) for y, options, match in WRONG]
@@ -300,12 +300,12 @@ WRONG_STARTS = [
     ((5, 4), {"n": 4}, r"n must be in 5\.\.20: 0 measured already and 5 for every row"),
     ((5, 4), {"n": 21}, r"n must be in 5\.\.20"),
     ((5, 4), {"rank": 5}, r"rank must be in 0\.\.4 for a grid of 5 x 4, got 5"),
-    ((5, 4), {"ridge": 0}, "ridge must be finite and above 0"),
-    ((5, 4), {"level": 1.0}, "level must be above 0 and below 1"),
-    ((5, 4), {"draws": 1}, "draws must be at least 2"),
-    ((5, 4), {"measured": {20: 0.1}}, r"measured must be configurations in 0\.\.19, got 20"),
+    ((5, 4), {"ridge": 0}, "ridge: expected a finite number above 0"),
+    ((5, 4), {"level": 1.0}, "level: expected a finite number above 0 and below 1"),
+    ((5, 4), {"draws": 1}, "draws: expected at least 2"),
+    ((5, 4), {"measured": {20: 0.1}}, r"measured: expected configurations in 0\.\.19, got 20"),
     ((5, 4), {"errors": ADDITIVE * np.nan}, "0 of 5 measurements gave an error"),
-    ((5, 4), {"errors": ADDITIVE * np.inf}, "errors must be finite or NaN"),
+    ((5, 4), {"errors": ADDITIVE * np.inf}, "expected errors that are finite or NaN"),
 ]
 
 

@@ -117,9 +117,9 @@ def test_hopeful_is_what_may_lie_below_the_known_frontier():
 
 
 WRONG = [
-    (lambda: band_of(level=1), "level must be above 0 and below 1, got 1"),
-    (lambda: band_of(level=0), "level must be finite and above 0"),
-    (lambda: band_of(draws=1), "draws must be at least 2"),
+    (lambda: band_of(level=1), "level: expected a finite number above 0 and below 1, got 1"),
+    (lambda: band_of(level=0), "level: expected a finite number above 0"),
+    (lambda: band_of(draws=1), "draws: expected at least 2"),
     (lambda: band_of(residuals=RESIDUALS[:, :9]), "residuals have 9 configurations, expected"),
     (lambda: band_of(residuals=RESIDUALS * np.nan), "residuals must be finite, or NaN where"),
     (lambda: band_of(residuals=RESIDUALS + np.inf), "residuals must be finite, or NaN where"),
@@ -129,7 +129,7 @@ WRONG = [
     (lambda: held_out_residuals(X[:9, :2], 2), "no row has more than rank=2 errors, at most 2"),
     (lambda: hopeful([1, 2], [0.1], [1], [0.1]), "got 2 values of memory and 1 of low"),
     (lambda: hopeful([1], [0.1], [1, 2], [0.1]), "got 2 of known_memory and 1 of known_error"),
-    (lambda: hopeful([1], [np.nan], [1], [0.1]), "low must be finite"),
+    (lambda: hopeful([1], [np.nan], [1], [0.1]), "low: expected finite numbers"),
 ]
 test_wrong_bands_are_refused = refused(WRONG, ValueError)
 
@@ -205,7 +205,10 @@ def test_none_is_ended_before_enough_have_finished_unless_its_error_is_not_finit
 WRONG_RUNS = [
     (lambda: final_error(FINISHED, [0.1] * 5), r"so_far must have 1\.\.4 reports"),
     (lambda: final_error([[0.1, float("nan")]], [0.1]), "finished"),
-    (lambda: final_error(FINISHED, [0.1], level=1), "level must be above 0 and below 1"),
+    (
+        lambda: final_error(FINISHED, [0.1], level=1),
+        "level: expected a finite number above 0 and below 1",
+    ),
     (lambda: EarlyStop([1, 2], reports=0), "reports"),
     (lambda: EarlyStop([1, float("inf")], reports=2), "memory"),
     (lambda: EarlyStop([1, 2], reports=1).start(2), r"configurations in 0\.\.1"),

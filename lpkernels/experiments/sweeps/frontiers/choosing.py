@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lpkernels.experiments.records import Record, read_records
+from lpkernels.techniques.checks import Floats, Ints
 from lpkernels.techniques.pareto import (
     ErrorMatrix,
     FrontierBand,
@@ -22,7 +23,6 @@ from lpkernels.techniques.pareto import (
     predict,
     select,
 )
-from lpkernels.techniques.pareto.checks import Floats, Ints
 from lpkernels.techniques.pareto.uncertainty import band
 
 if TYPE_CHECKING:

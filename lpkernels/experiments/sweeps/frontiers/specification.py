@@ -22,6 +22,7 @@ from lpkernels.experiments.sweeps.specification import (
 )
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.registry import find
+from lpkernels.techniques.checks import Floats
 from lpkernels.techniques.pareto import (
     ErrorMatrix,
     FormatSpace,
@@ -29,7 +30,6 @@ from lpkernels.techniques.pareto import (
     count_tensors,
     training_memory,
 )
-from lpkernels.techniques.pareto.checks import Floats
 from lpkernels.techniques.pareto.spaces import Configuration
 
 #: The file of a study's specification, beside those of a sweep.

@@ -1,11 +1,18 @@
-"""The format that each tensor is compared with."""
+"""Which tensors are counted, and the format that each is compared with."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, cast
 
-from lpkernels.arithmetic import TORCH, Quantizer, Recipe, as_quantizer
+from lpkernels.arithmetic import (
+    TORCH,
+    Quantizer,
+    Recipe,
+    as_quantizer,
+)
 from lpkernels.formats import FloatFormat, Format
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.observing import Run
@@ -40,30 +47,27 @@ def float_format(label: str, value: Any) -> FloatFormat:
 
 def check_formats(asked: AskedFormats) -> None:
     """Raises the errors of `diagnose` for formats that it does not take."""
-    Formats(asked)
+    formats_by_kind(asked)
 
 
-class Formats:
-    """Which format each tensor has, as `diagnose` is asked.
-
-    by_kind: the formats by kind; tensors without one are not counted. None: those of the recipes.
+def formats_by_kind(asked: AskedFormats) -> dict[str, FloatFormat] | None:
+    """The formats by kind, as `diagnose` is asked; tensors without one are not counted. None: those
+    of the recipes.
 
     Raises: TypeError, ValueError: an unknown kind, or a format without exponents.
     """
-
-    def __init__(self, asked: AskedFormats) -> None:
-        self.by_kind: dict[str, FloatFormat] | None = None
-        if isinstance(asked, Mapping):
-            unknown = [kind for kind in asked if kind not in ASKED]
-            if unknown or not asked:
-                raise ValueError(
-                    f"diagnose: fmt: expected formats by {', '.join(ASKED)}; got "
-                    f"{', '.join(map(str, unknown)) or 'an empty mapping'}"
-                )
-            given = {kind: fmt for kind, fmt in asked.items() if fmt is not None}
-            self.by_kind = {k: float_format(f"diagnose: fmt: {k}", f) for k, f in given.items()}
-        elif asked != RECIPE:
-            self.by_kind = dict.fromkeys(ASKED, float_format("diagnose: fmt", asked))
+    if isinstance(asked, Mapping):
+        unknown = [kind for kind in asked if kind not in ASKED]
+        if unknown or not asked:
+            raise ValueError(
+                f"diagnose: fmt: expected formats by {', '.join(ASKED)}; got "
+                f"{', '.join(map(str, unknown)) or 'an empty mapping'}"
+            )
+        given = {kind: fmt for kind, fmt in asked.items() if fmt is not None}
+        return {kind: float_format(f"diagnose: fmt: {kind}", fmt) for kind, fmt in given.items()}
+    if asked == RECIPE:
+        return None
+    return dict.fromkeys(ASKED, float_format("diagnose: fmt", asked))
 
 
 def recipe_of(run: Run) -> Recipe:
@@ -72,3 +76,42 @@ def recipe_of(run: Run) -> Recipe:
     while inner is not None and not isinstance(inner.module, Emulated):
         inner = inner.outer
     return TORCH if inner is None else cast(Emulated, inner.module).recipe
+
+
+_LEFT = frozenset("input input1 input2 data mat1 batch1 query key value hx".split())
+_RIGHT = frozenset(
+    "weight other mat2 batch2 vec w_ih w_hh in_proj_weight out_proj_weight q_proj_weight "
+    "k_proj_weight v_proj_weight".split()
+)
+# In these functions "input" is the addend of their product.
+_ADDING = ("addmm", "baddbmm", "addbmm", "addmv")
+_NUMBER = re.compile(r"\.?\d+$")
+
+
+@lru_cache(maxsize=4096)
+def operands(operation: str, given: Sequence[tuple[str, int]]) -> tuple[tuple[str, str, str], ...]:
+    """(argument's name, "input" or "weight", what a row shows of the name) of each tensor that is
+    multiplied.
+
+    given: names and numbers of dimensions of the floating-point arguments.
+    """
+    kinds = {name: _kind_of(operation, name, dimensions) for name, dimensions in given}
+    found = []
+    for kind in ("input", "weight"):
+        names = [name for name in kinds if kinds[name] == kind]
+        found += [(name, kind, name if len(names) > 1 else "") for name in names]
+    return tuple(found)
+
+
+def _kind_of(operation: str, name: str, dimensions: int) -> str:
+    """ "input" or "weight"; "" for biases, masks and everything that no product multiplies."""
+    if name == "input" and operation in _ADDING:
+        return ""
+    bare = _NUMBER.sub("", name)
+    if bare == "params":
+        # A recurrent layer has its biases among its weights.
+        return "weight" if dimensions > 1 else ""
+    if bare in _RIGHT:
+        return "weight"
+    # torch gives some arguments no name, but a number.
+    return "input" if bare in _LEFT or not bare else ""

@@ -16,14 +16,12 @@ from lpkernels.formats import FloatFormat, Format
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.observing import WITHOUT_PRODUCTS, Call, Run, Visitor, tensors
 from lpkernels.techniques.loss_scaling._gradients import values
-from lpkernels.techniques.loss_scaling.diagnosis._counters import Counters
-from lpkernels.techniques.loss_scaling.diagnosis._counting import Vectors, counting
-from lpkernels.techniques.loss_scaling.diagnosis._formats import BACKWARD, recipe_of
-from lpkernels.techniques.loss_scaling.diagnosis._operands import operands
+from lpkernels.techniques.loss_scaling.diagnosis._counting import Counters, Vectors, counting
+from lpkernels.techniques.loss_scaling.diagnosis._formats import BACKWARD, operands, recipe_of
 
 
 @dataclass(frozen=True)
-class Key:
+class RowKey:
     """A row of the report.
 
     layer: the name of the module; "" stands for its class. A product that a module with layers or
@@ -47,12 +45,13 @@ class Key:
         return self.format if isinstance(self.format, FloatFormat) else None
 
 
-class _Row:
-    """A row that is counted into. calls: how many tensors it got since they were last taken."""
+class _Tally:
+    """A row of the report while tensors are counted into it. calls: how many it got since they were
+    last taken."""
 
     __slots__ = ("_counters", "_of", "calls", "count", "float_format", "key")
 
-    def __init__(self, key: Key, counters: Counters[Key]) -> None:
+    def __init__(self, key: RowKey, counters: Counters[RowKey]) -> None:
         self.key, self.float_format, self.calls = key, key.float_format, 0
         self.count = counting(key.float_format)
         self._counters = counters
@@ -128,30 +127,30 @@ class Watcher(Visitor):
 
     def __init__(
         self,
-        forward: Counters[Key],
-        backward: Counters[Key],
+        forward: Counters[RowKey],
+        backward: Counters[RowKey],
         new_pass: Callable[[torch.device], None],
     ) -> None:
         self._new_pass = new_pass
         self._counters = {False: forward, True: backward}
         # In the order of their first calls.
-        self._rows: dict[Key, _Row] = {}
+        self._rows: dict[RowKey, _Tally] = {}
         self._layers: WeakKeyDictionary[Run, dict[str, int]] = WeakKeyDictionary()
         self._tensors = _Tensors()
         self._vectors = Vectors()
         self._passes: dict[torch.device, int] = {}
 
-    def take_calls(self) -> dict[Key, int]:
+    def take_calls(self) -> dict[RowKey, int]:
         """How many tensors each row got since the last time; rows that got none are left out."""
         found = {row.key: row.calls for row in self._rows.values() if row.calls}
         for row in self._rows.values():
             row.calls = 0
         return found
 
-    def _row(self, key: Key) -> _Row:
+    def _row(self, key: RowKey) -> _Tally:
         found = self._rows.get(key)
         if found is None:
-            found = self._rows[key] = _Row(key, self._counters[key.kind in BACKWARD])
+            found = self._rows[key] = _Tally(key, self._counters[key.kind in BACKWARD])
         return found
 
     def _seen(self, x: Tensor) -> _Seen | None:
@@ -168,7 +167,7 @@ class Watcher(Visitor):
             self._new_pass(device)
         return this
 
-    def _add(self, row: _Row, known: dict[FloatFormat | None, Tensor] | None, x: Tensor) -> None:
+    def _add(self, row: _Tally, known: dict[FloatFormat | None, Tensor] | None, x: Tensor) -> None:
         """Counts x in a row.
 
         known: counts by format of the same tensor, which are added in place of counting again; None
@@ -208,15 +207,15 @@ class RecipeWatcher(Watcher):
         super().__init__(*counting)
         self._names: WeakKeyDictionary[Call, str] = WeakKeyDictionary()
         # The layers in the order of their first calls; backward meets them in another.
-        self._places: dict[str, int] = {}
+        self._order: dict[str, int] = {}
 
-    def take_calls(self) -> dict[Key, int]:
+    def take_calls(self) -> dict[RowKey, int]:
         found = super().take_calls().items()
-        return dict(sorted(found, key=lambda x: (self._places[x[0].layer], x[0].tensor)))
+        return dict(sorted(found, key=lambda x: (self._order[x[0].layer], x[0].tensor)))
 
     def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
         name = self._names[call] = self._layer(call)
-        self._places.setdefault(name, len(self._places))
+        self._order.setdefault(name, len(self._order))
         module = call.run.module
         if isinstance(module, Emulated) and hasattr(module, "input_range"):
             # A layer with a running range rounds its input before it makes this call.
@@ -227,7 +226,7 @@ class RecipeWatcher(Watcher):
         self, call: Call, product: int, kind: str, quantizer: Quantizer, x: Tensor
     ) -> None:
         shown = str(product) if product > 1 else ""
-        row = self._row(Key(self._names[call], kind, shown, quantizer.fmt, quantizer.fmt))
+        row = self._row(RowKey(self._names[call], kind, shown, quantizer.fmt, quantizer.fmt))
         if kind in BACKWARD:
             self._in_pass(x.device)
         seen = self._seen(x)
@@ -235,13 +234,13 @@ class RecipeWatcher(Watcher):
 
 
 @dataclass(eq=False)
-class _Called:
+class _Awaited:
     """A call whose gradients may come: the rows that its tensors' gradients belong to, and what is
     known of each tensor that may come again."""
 
     layer: str
     recipe: Recipe
-    of: dict[str, tuple[_Row, _Seen | None]] = field(default_factory=dict)
+    of: dict[str, tuple[_Tally, _Seen | None]] = field(default_factory=dict)
 
 
 class FormatWatcher(Watcher):
@@ -250,13 +249,13 @@ class FormatWatcher(Watcher):
     def __init__(self, formats: Mapping[str, Format], *counting: Any) -> None:
         super().__init__(*counting)
         self._formats = formats
-        self._called: WeakKeyDictionary[Call, _Called] = WeakKeyDictionary()
+        self._called: WeakKeyDictionary[Call, _Awaited] = WeakKeyDictionary()
 
     def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
         classes = WITHOUT_PRODUCTS.get(call.operation)
         if classes is not None and not isinstance(call.run.module, classes):
             return
-        called = self._called[call] = _Called(self._layer(call), recipe_of(call.run))
+        called = self._called[call] = _Awaited(self._layer(call), recipe_of(call.run))
         given = {n: x for n, x in tensors(arguments).items() if x.is_floating_point()}
         shapes = tuple([(name, x.dim()) for name, x in given.items()])
         for name, kind, shown in operands(call.operation, shapes):
@@ -271,7 +270,7 @@ class FormatWatcher(Watcher):
         if called is not None and name and found[name].is_floating_point():
             self._enter(called, name, "output", "", found[name])
 
-    def _enter(self, called: _Called, name: str, kind: str, shown: str, x: Tensor) -> None:
+    def _enter(self, called: _Awaited, name: str, kind: str, shown: str, x: Tensor) -> None:
         seen, of_gradient = self._seen(x), f"grad_{kind}"
         if of_gradient in self._formats and x.requires_grad:
             called.of[name] = self._row_of(called, of_gradient, shown), seen
@@ -279,10 +278,10 @@ class FormatWatcher(Watcher):
             row = self._row_of(called, kind, shown)
             self._add(row, None if seen is None else seen.values, x)
 
-    def _row_of(self, called: _Called, kind: str, shown: str) -> _Row:
+    def _row_of(self, called: _Awaited, kind: str, shown: str) -> _Tally:
         quantizer = getattr(called.recipe, kind)
         rounded = None if quantizer is None else quantizer.fmt
-        return self._row(Key(called.layer, kind, shown, self._formats[kind], rounded))
+        return self._row(RowKey(called.layer, kind, shown, self._formats[kind], rounded))
 
     def wants_gradient(self, call: Call, of: str) -> bool:
         called = self._called.get(call)

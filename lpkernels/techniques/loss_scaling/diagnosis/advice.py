@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from lpkernels.formats import FloatFormat
 from lpkernels.techniques.loss_scaling.diagnosis._formats import FORWARD, KINDS
 from lpkernels.techniques.loss_scaling.diagnosis.histograms import Histogram
-from lpkernels.techniques.loss_scaling.diagnosis.rows import TensorRow, held
+from lpkernels.techniques.loss_scaling.diagnosis.rows import TensorRow, in_formats
 from lpkernels.techniques.loss_scaling.diagnosis.rules import (
     NOTHING,
-    Held,
+    InFormat,
     Lost,
     enough,
     fitting_exponent,
@@ -174,11 +174,11 @@ def scale_advice(
 ) -> ScaleAdvice | None:
     """The scale for the gradients among the rows, in their own formats or in `fmt`."""
     gradients = [row for row in rows if row.is_gradient and (fmt or row.float_format)]
-    found = list(held(gradients, fmt))
+    found = list(in_formats(gradients, fmt))
     if not found:
         return None
     everything = [each for _, each in found]
-    layers: dict[str, list[Held]] = {}
+    layers: dict[str, list[InFormat]] = {}
     for row, each in found:
         layers.setdefault(row.layer, []).append(each)
     scale = fitting_exponent(everything, margin=margin)

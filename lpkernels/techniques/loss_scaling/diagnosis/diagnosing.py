@@ -14,14 +14,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lpkernels.nn.observing import LAYERS, observe
 from lpkernels.nn.selecting import check_model
-from lpkernels.techniques.loss_scaling.diagnosis._counters import Counters
-from lpkernels.techniques.loss_scaling.diagnosis._counting import EVENTS
-from lpkernels.techniques.loss_scaling.diagnosis._formats import RECIPE, AskedFormats, Formats
-from lpkernels.techniques.loss_scaling.diagnosis._scales import SeenScale
+from lpkernels.techniques.loss_scaling.diagnosis._counting import EVENTS, Counters, SeenScale
+from lpkernels.techniques.loss_scaling.diagnosis._formats import (
+    RECIPE,
+    AskedFormats,
+    formats_by_kind,
+)
 from lpkernels.techniques.loss_scaling.diagnosis._watching import (
     FormatWatcher,
-    Key,
     RecipeWatcher,
+    RowKey,
     Watcher,
 )
 from lpkernels.techniques.loss_scaling.diagnosis.histograms import Counts, Histogram
@@ -97,15 +99,15 @@ class Diagnosis(Report):
         inner: Any = model.module if isinstance(model, DistributedDataParallel) else model
         self._model: Module = inner
         self._scale = SeenScale(scaler)
-        self._forward: Counters[Key] = Counters()
-        self._backward: Counters[Key] = Counters()
+        self._forward: Counters[RowKey] = Counters()
+        self._backward: Counters[RowKey] = Counters()
         # For a scale that changes: all gradients as they were seen, and as they are without the
         # scale. _backward has the gradients of the present pass alone.
-        self._seen: Counters[Key] = Counters()
-        self._unscaled: Counters[Key] = Counters()
+        self._seen: Counters[RowKey] = Counters()
+        self._unscaled: Counters[RowKey] = Counters()
         self._exponents: dict[torch.device, Tensor] = {}
         counting = (self._forward, self._backward, self._new_pass)
-        formats = Formats(fmt).by_kind
+        formats = formats_by_kind(fmt)
         self._watcher: Watcher = (
             RecipeWatcher(*counting) if formats is None else FormatWatcher(formats, *counting)
         )
@@ -158,7 +160,7 @@ class Diagnosis(Report):
         ]
         self._rows = tuple(merged([*self._rows, *fresh]))
 
-    def _row(self, key: Key, calls: int, counts: Counts, unscaled: Counts | None) -> TensorRow:
+    def _row(self, key: RowKey, calls: int, counts: Counts, unscaled: Counts | None) -> TensorRow:
         overflow, underflow, zeros, _ = (int(n) for n in counts[:EVENTS])
         seen = Histogram(counts[EVENTS:], zeros)
         own = seen if unscaled is None else Histogram(unscaled[EVENTS:], zeros)

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lpkernels import schemas
 from lpkernels.formats import Format
-from lpkernels.techniques.loss_scaling import _checks
+from lpkernels.techniques import checks
 from lpkernels.techniques.loss_scaling.diagnosis._formats import BACKWARD, KINDS, float_format
-from lpkernels.techniques.loss_scaling.diagnosis._text import HEAD, cells, text
 from lpkernels.techniques.loss_scaling.diagnosis.advice import (
     Recommendation,
     format_advice,
     scale_advice,
 )
 from lpkernels.techniques.loss_scaling.diagnosis.histograms import Histogram
-from lpkernels.techniques.loss_scaling.diagnosis.rows import TensorRow
+from lpkernels.techniques.loss_scaling.diagnosis.rows import HEAD, TensorRow, cells, text
 from lpkernels.techniques.loss_scaling.diagnosis.rules import MARGIN, THRESHOLD
 
 KIND = "diagnosis"
@@ -78,9 +78,8 @@ class Report:
             TypeError, ValueError: a format without exponent, no candidate, a margin below 0, a
                 threshold outside of 0..1.
         """
-        _checks.count("recommend: margin", margin, 0)
-        if not 0 <= _checks.number("recommend: threshold", threshold) < 1:
-            raise ValueError(f"recommend: threshold: expected a part in 0..1, got {threshold}")
+        checks.whole("recommend: margin", margin, 0)
+        checks.number("recommend: threshold", threshold, least=0, below=1)
         formats = [float_format("recommend: candidates", each) for each in candidates]
         if not formats:
             raise ValueError("recommend: candidates: expected at least one format, got none")
@@ -155,16 +154,12 @@ def _added(rows: list[TensorRow]) -> TensorRow:
         return rows[0]
     seen = Histogram.sum(row.histogram for row in rows)
     scaled = any(row.unscaled is not row.histogram for row in rows)
-    first = rows[0]
-    return TensorRow(
-        first.layer,
-        first.kind,
-        first.tensor,
-        first.format,
-        sum(row.calls for row in rows),
-        seen,
-        Histogram.sum(row.unscaled for row in rows) if scaled else seen,
-        sum(row.overflow for row in rows),
-        sum(row.underflow for row in rows),
-        next((row.rounded for row in rows if row.rounded), None),
+    return replace(
+        rows[0],
+        calls=sum(row.calls for row in rows),
+        histogram=seen,
+        unscaled=Histogram.sum(row.unscaled for row in rows) if scaled else seen,
+        overflow=sum(row.overflow for row in rows),
+        underflow=sum(row.underflow for row in rows),
+        rounded=next((row.rounded for row in rows if row.rounded), None),
     )

@@ -1,15 +1,20 @@
-"""A row of the report: one tensor of one layer, over all calls."""
+"""A row of the report, one tensor of one layer over all calls, and the rows as a table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lpkernels.formats import FloatFormat, Format, parse_format
+from lpkernels.techniques._table import aligned
 from lpkernels.techniques.loss_scaling.diagnosis._formats import BACKWARD
 from lpkernels.techniques.loss_scaling.diagnosis.histograms import Histogram
-from lpkernels.techniques.loss_scaling.diagnosis.rules import Held, lost_below, smallest_exponent
+from lpkernels.techniques.loss_scaling.diagnosis.rules import (
+    InFormat,
+    lost_below,
+    smallest_exponent,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,9 +147,66 @@ class TensorRow:
         )
 
 
-def held(rows: list[TensorRow], fmt: FloatFormat | None = None) -> Iterator[tuple[TensorRow, Held]]:
+def in_formats(
+    rows: list[TensorRow], fmt: FloatFormat | None = None
+) -> Iterator[tuple[TensorRow, InFormat]]:
     """The rows that have a format to hold them, their own or `fmt`, with unscaled histograms."""
     for row in rows:
         its = fmt or row.float_format
         if its is not None and row.histogram.numbers:
             yield row, (row.unscaled, its)
+
+
+#: The columns of a report's tables.
+HEAD = (
+    "layer", "tensor", "format", "count", "zeros", "< normal", "< least", "over", "inf NaN",
+    "exponents",
+)  # fmt: skip
+# The exponents of float32's subnormals are not known.
+_LEAST = {-127: "<-126"}
+# The first columns hold words, this many of them.
+_WORDS = 3
+
+
+def cells(row: TensorRow) -> tuple[str, ...]:
+    """A row as texts."""
+    low_high = row.unscaled.exponents
+    has = row.float_format is not None
+    return (
+        row.layer,
+        row.name,
+        str(row.format),
+        short(row.histogram.elements),
+        share(row.zeros),
+        share(row.below_normal),
+        share(row.below_subnormal),
+        short(row.overflow) if has else "-",
+        short(row.histogram.nonfinite),
+        "-" if low_high is None else f"{_LEAST.get(low_high[0], low_high[0])}..{low_high[1]}",
+    )
+
+
+def short(count: int) -> str:
+    """A count in at most 5 characters."""
+    for unit, name in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
+        # A count that would round to 1000 of a unit is 1 of the next unit.
+        if count >= 0.9995 * unit and count >= 10_000:
+            return f"{count / unit:.3g}{name}"
+    return str(count)
+
+
+def share(value: float | None) -> str:
+    """A part in percent; a small part is not shown as none."""
+    if value is None:
+        return "-"
+    return "0" if value == 0 else "<0.1%" if value < 0.0005 else f"{value:.1%}"
+
+
+def text(rows: Sequence[TensorRow]) -> str:
+    """The table; where there are no rows, a line that says so."""
+    if not rows:
+        return "nothing was counted yet"
+    lines = [HEAD, *map(cells, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    head, *table = aligned(lines, range(_WORDS))
+    return "\n".join([head, "  ".join("-" * width for width in widths), *table])

@@ -18,7 +18,7 @@ MARGIN = 1
 _MOST = 126
 
 #: A tensor's histogram and the format that is to hold it.
-Held = tuple[Histogram, FloatFormat]
+InFormat = tuple[Histogram, FloatFormat]
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def static_exponent(largest: float, fmt: FloatFormat, *, margin: int = 0) -> int
     return min(_MOST, max(-_MOST, e_max - e_top - (m_max < m_top) - margin))
 
 
-def fitting_exponent(held: Sequence[Held], *, margin: int = MARGIN) -> int:
+def fitting_exponent(held: Sequence[InFormat], *, margin: int = MARGIN) -> int:
     """The largest exponent of a scale under which no tensor leaves its format; 0 without numbers.
 
     It is `static_exponent` of the top of each tensor's largest binade, because a histogram knows no
@@ -98,20 +98,20 @@ def fitting_exponent(held: Sequence[Held], *, margin: int = MARGIN) -> int:
     return min((static_exponent(top, fmt, margin=margin) for top, fmt in tops), default=0)
 
 
-def worst(held: Sequence[Held], scale: int = 0) -> Lost:
+def worst(held: Sequence[InFormat], scale: int = 0) -> Lost:
     """The losses of the tensor that loses most of its magnitude at 2 ** scale."""
     losses = [lost(histogram, fmt, scale) for histogram, fmt in held]
     return max(losses, key=lambda found: found.magnitude, default=NOTHING)
 
 
-def together(held: Sequence[Held], scale: int = 0) -> tuple[float, float]:
+def together(held: Sequence[InFormat], scale: int = 0) -> tuple[float, float]:
     """The parts of the numbers of all tensors that underflow and overflow at 2 ** scale."""
     numbers = max(1, sum(histogram.numbers for histogram, _ in held))
     losses = [(h.numbers / numbers, lost(h, fmt, scale)) for h, fmt in held]
     return sum(n * x.underflow for n, x in losses), sum(n * x.overflow for n, x in losses)
 
 
-def enough(held: Sequence[Held], most: int, *, threshold: float = THRESHOLD) -> int | None:
+def enough(held: Sequence[InFormat], most: int, *, threshold: float = THRESHOLD) -> int | None:
     """The smallest exponent up to `most` at which no tensor loses more than `threshold` of its
     magnitude; None where there is none. It is looked for from 0 on or, where `most` is negative, at
     `most` itself.
@@ -125,7 +125,7 @@ def enough(held: Sequence[Held], most: int, *, threshold: float = THRESHOLD) -> 
 
 
 def layer_exponents(
-    layers: Mapping[str, Sequence[Held]],
+    layers: Mapping[str, Sequence[InFormat]],
     scale: int,
     *,
     margin: int = MARGIN,

@@ -13,9 +13,8 @@ from torch.optim import Optimizer
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import FixedFormat, FloatFormat
-from lpkernels.techniques.loss_scaling.masters.formats import Formats
-from lpkernels.techniques.loss_scaling.masters.rules import Rule
-from lpkernels.techniques.loss_scaling.masters.states import is_values
+from lpkernels.techniques.loss_scaling.masters.formats import Rule, WeightFormats
+from lpkernels.techniques.loss_scaling.masters.stored import is_values
 from lpkernels.techniques.loss_scaling.masters.updates import step_alone
 
 _REFUSED = {
@@ -115,7 +114,7 @@ def state_names(optimizer: Optimizer) -> set[str]:
     return names
 
 
-def check_states(optimizer: Optimizer, formats: Iterable[Formats]) -> None:
+def check_states(optimizer: Optimizer, formats: Iterable[WeightFormats]) -> None:
     """Checks that formats are given only to states that exist.  Raises ValueError.  It may warn, as
     `_warn` says."""
     formats = list(formats)
@@ -134,7 +133,7 @@ def check_states(optimizer: Optimizer, formats: Iterable[Formats]) -> None:
             _warn(each, group)
 
 
-def _warn(formats: Formats, group: Mapping[str, Any]) -> None:
+def _warn(formats: WeightFormats, group: Mapping[str, Any]) -> None:
     """Warns where a second moment stays 0, because what a step adds to 0 rounds to 0.
 
     With beta = 0.999 in fp16 this is so for |g| < 5.5e-3, where (1 - beta) g^2 < 2^-25.

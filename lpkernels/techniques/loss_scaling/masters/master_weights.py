@@ -13,26 +13,26 @@ from torch.optim import Optimizer
 
 from lpkernels.functional.seeds import derived_seed, seed_for
 from lpkernels.techniques.loss_scaling.masters import saving
-from lpkernels.techniques.loss_scaling.masters.batches import Batches
 from lpkernels.techniques.loss_scaling.masters.checks import (
     check_optimizer,
     check_states,
     check_unchanged,
     refuse_step,
 )
-from lpkernels.techniques.loss_scaling.masters.formats import FormatLike, Formats, StateLike
-from lpkernels.techniques.loss_scaling.masters.fused import Choice, check_fused
-from lpkernels.techniques.loss_scaling.masters.rules import (
+from lpkernels.techniques.loss_scaling.masters.formats import (
+    FormatLike,
     Names,
     Rule,
     Rules,
+    StateLike,
+    WeightFormats,
     group_names,
     names_of,
 )
-from lpkernels.techniques.loss_scaling.masters.sharding import Layout, here, shared
-from lpkernels.techniques.loss_scaling.masters.stagnation import Stagnation
-from lpkernels.techniques.loss_scaling.masters.states import COUNTS
+from lpkernels.techniques.loss_scaling.masters.fused import Batches, FusedPass, check_fused
+from lpkernels.techniques.loss_scaling.masters.stored import COUNTS, Layout, here, shared
 from lpkernels.techniques.loss_scaling.masters.updates import (
+    Stagnation,
     Update,
     adopt_state,
     begin,
@@ -129,7 +129,7 @@ class MasterWeights(Optimizer):
             )
         check_optimizer(optimizer)
         given = {"weight": weight, "master": master, "state": state, "grad": grad}
-        formats = Formats.of({**given, "compensation": compensation, "split": split})
+        formats = WeightFormats.of({**given, "compensation": compensation, "split": split})
         all_rules = Rules(formats, exceptions, names_of(optimizer, named_parameters))
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         rules = all_rules.of(parameters)
@@ -176,12 +176,12 @@ class MasterWeights(Optimizer):
             check_unchanged(parameter, self._rules[parameter], self.state[parameter][COUNTS])
         found, scale = self._flag(), getattr(self, "grad_scale", None)
         number, batches = self._step + 1, Batches(self.optimizer)
-        choice = Choice(self._fused, self.optimizer)
+        fused_pass = FusedPass(self._fused, self.optimizer)
         for group, parameter in todo:
             device = parameter.device
             flag = None if found is None else found.to(device)
             kept, rule = self.state[parameter], self._rules[parameter]
-            if choice.takes(group, parameter, rule):
+            if fused_pass.takes(group, parameter, rule):
                 began = batches.add(group, parameter, rule, kept)
             else:
                 seed = self._seed_of(parameter, number)

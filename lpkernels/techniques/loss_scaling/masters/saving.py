@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lpkernels.formats import Format
-from lpkernels.techniques.loss_scaling.masters.rules import Rule
-from lpkernels.techniques.loss_scaling.masters.sharding import Layout, here, whole
-from lpkernels.techniques.loss_scaling.masters.states import (
+from lpkernels.techniques.loss_scaling.masters.formats import Rule
+from lpkernels.techniques.loss_scaling.masters.stored import (
     COMPENSATION,
     COUNTS,
     MASTER,
+    Layout,
+    code_bits,
+    decoded,
+    encoded,
+    here,
+    is_codes,
     is_values,
     kept_format,
+    whole,
 )
-from lpkernels.techniques.loss_scaling.masters.storage import code_bits, decoded, encoded, is_coded
 
 if TYPE_CHECKING:
     from lpkernels.techniques.loss_scaling.masters.master_weights import MasterWeights
@@ -122,7 +126,7 @@ def _check_tensors(parameter: Tensor, rule: Rule, values: Mapping[str, Any]) -> 
         fmt = kept_format(name, value, rule)
         if fmt is None:
             continue
-        if is_coded(fmt) and value.dtype == torch.uint8:
+        if is_codes(value, fmt):
             want = torch.Size([(code_bits(fmt, parameter.shape) + 7) // 8])
         elif name in (MASTER, COMPENSATION):
             want = parameter.shape
@@ -141,7 +145,7 @@ def _whole(name: str, value: Any, parameter: Tensor, rule: Rule) -> Any:
     if layout.mesh is None or not isinstance(value, Tensor):
         return value
     fmt = kept_format(name, value, rule)
-    if fmt is not None and _coded(value, fmt):
+    if fmt is not None and is_codes(value, fmt):
         return encoded(layout.whole(decoded(value, fmt, here(parameter).shape)), fmt)
     return layout.whole(value) if name in (MASTER, COMPENSATION) else whole(value)
 
@@ -158,13 +162,9 @@ def _placed(name: str, value: Any, parameter: Tensor, rule: Rule, group: Mapping
     layout, value = Layout.of(parameter), value.to(parameter.device, copy=True)
     if layout.mesh is None or fmt is None:
         return value
-    if _coded(value, fmt):
+    if is_codes(value, fmt):
         return encoded(layout.part(decoded(value, fmt, layout.shape)), fmt)
     if name in (MASTER, COMPENSATION):
         return layout.part(value)
     lies_alike = is_values(name, value) and value.shape == layout.shape
     return layout.placed(layout.part(value)) if lies_alike else value
-
-
-def _coded(value: Tensor, fmt: Format) -> bool:
-    return is_coded(fmt) and value.dtype == torch.uint8

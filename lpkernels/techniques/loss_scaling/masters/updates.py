@@ -7,35 +7,50 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lpkernels.techniques.loss_scaling.masters.formats import Formats, remainder_format
-from lpkernels.techniques.loss_scaling.masters.rules import Rule
-from lpkernels.techniques.loss_scaling.masters.sharding import Layout, here, whole
-from lpkernels.techniques.loss_scaling.masters.states import (
+from lpkernels.techniques.loss_scaling.masters.formats import (
+    Rule,
+    WeightFormats,
+    remainder_format,
+)
+from lpkernels.techniques.loss_scaling.masters.stored import (
     COMPENSATION,
     COUNTS,
     MASTER,
     OWN,
     REMAINDER,
-    decoded_states,
-    encoded_state,
-    is_values,
-)
-from lpkernels.techniques.loss_scaling.masters.storage import (
+    Layout,
     decoded,
+    decoded_states,
     encoded,
+    encoded_state,
+    here,
+    is_values,
     reassembled,
     remainder,
     rounded,
+    whole,
 )
 
 
-class Key(IntEnum):
+class Stagnation(NamedTuple):
+    """Updates of a parameter's elements: how many were asked for, and how many changed nothing."""
+
+    asked: int
+    unchanged: int
+
+    @property
+    def share(self) -> float:
+        """The part of the updates asked for that changed nothing; 0 if none was asked for."""
+        return self.unchanged / self.asked if self.asked else 0.0
+
+
+class Purpose(IntEnum):
     """What a draw is for; a state's key is `state_key`, above all of these."""
 
     GRAD = 1
@@ -72,8 +87,8 @@ def begin(parameter: Tensor, rule: Rule, seed: Tensor | None) -> dict[str, Any]:
     values = layout.whole(here(parameter))
     if values.dtype != torch.float64:
         values = values.float()
-    master = rounded(values, formats.master, seed, Key.MASTER).float()
-    working = rounded(master, formats.weight, seed, Key.WEIGHT)
+    master = rounded(values, formats.master, seed, Purpose.MASTER).float()
+    working = rounded(master, formats.weight, seed, Purpose.WEIGHT)
     kept: dict[str, Any] = {}
     with _named(rule, "master"):
         for name, codes in _masters(formats, layout, master, working).items():
@@ -148,7 +163,7 @@ def run(update: Update) -> list[str]:
         # Values that must not be kept may have no code.
         after.masked_fill_(update.found, 0)
     master, left = _rounded_master(update, layout, before, after)
-    working = rounded(master, formats.weight, update.seed, Key.WEIGHT)
+    working = rounded(master, formats.weight, update.seed, Purpose.WEIGHT)
     with _named(rule, "master"):
         new = _masters(formats, layout, master, working)
     stayed = ~moved if master is after else master == before
@@ -210,7 +225,7 @@ def _gradient(update: Update) -> Tensor:
     values = whole(gradient.detach()).float()
     if update.scale is not None:
         values = values / update.scale
-    return rounded(values, update.rule.formats.grad, update.seed, Key.GRAD)
+    return rounded(values, update.rule.formats.grad, update.seed, Purpose.GRAD)
 
 
 def _rounded_master(
@@ -224,11 +239,11 @@ def _rounded_master(
     """
     formats = update.rule.formats
     if formats.compensation is None:
-        return rounded(after, formats.master, update.seed, Key.MASTER), None
+        return rounded(after, formats.master, update.seed, Purpose.MASTER), None
     wanted = after - before + _compensation(update, layout)
-    master = rounded(before + wanted, formats.master, update.seed, Key.MASTER)
+    master = rounded(before + wanted, formats.master, update.seed, Purpose.MASTER)
     left = wanted - (master - before)
-    return master, rounded(left, formats.compensation, update.seed, Key.COMPENSATION)
+    return master, rounded(left, formats.compensation, update.seed, Purpose.COMPENSATION)
 
 
 def _compensation(update: Update, layout: Layout) -> Tensor:
@@ -239,7 +254,7 @@ def _compensation(update: Update, layout: Layout) -> Tensor:
 
 
 def _masters(
-    formats: Formats, layout: Layout, master: Tensor, working: Tensor
+    formats: WeightFormats, layout: Layout, master: Tensor, working: Tensor
 ) -> dict[str, Tensor]:
     """What is kept of a master beside its working copy."""
     if formats.split:

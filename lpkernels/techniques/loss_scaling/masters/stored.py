@@ -1,0 +1,297 @@
+"""What is kept between steps: codes at their formats' own size, or values, whole or this process's
+part of them (a DTensor, as FSDP2 makes them)."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from lpkernels.arithmetic import Quantizer
+from lpkernels.formats import (
+    BF16,
+    FP16,
+    FP32,
+    BlockFormat,
+    FixedFormat,
+    FloatFormat,
+    Format,
+)
+from lpkernels.functional.packing import pack, unpack
+from lpkernels.functional.quantize import quantize
+from lpkernels.functional.seeds import derived_seed
+from lpkernels.techniques.loss_scaling.masters.formats import Rule, remainder_format
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the parts of a tensor are; with mesh None all of it is here.
+
+    shape: that of the whole.
+    """
+
+    shape: torch.Size
+    mesh: Any = None
+    placements: tuple[Any, ...] = ()
+
+    @staticmethod
+    def of(parameter: Tensor) -> Layout:
+        """The layout of a parameter, whose states lie as it does."""
+        mesh = getattr(parameter, "device_mesh", None)
+        return Layout(parameter.shape, mesh, tuple(getattr(parameter, "placements", ())))
+
+    def whole(self, part: Tensor) -> Tensor:
+        """The whole, to which each process brings its part; all processes must call this."""
+        return whole(self.placed(part))
+
+    def placed(self, part: Tensor) -> Tensor:
+        """A part in the form of the tensor that it belongs to."""
+        if self.mesh is None:
+            return part
+        from torch.distributed.tensor import DTensor
+
+        stride = torch.empty(self.shape, dtype=part.dtype, device="meta").stride()
+        return DTensor.from_local(
+            part, self.mesh, self.placements, run_check=False, shape=self.shape, stride=stride
+        )
+
+    def part(self, everything: Tensor) -> Tensor:
+        """This process's part of a tensor that all of them have whole; nothing is sent."""
+        if self.mesh is None:
+            return everything
+        from torch.distributed.tensor import DTensor, Replicate
+
+        everywhere = [Replicate()] * len(self.placements)
+        same = DTensor.from_local(everything, self.mesh, everywhere, run_check=False)
+        return same.redistribute(placements=self.placements).to_local().contiguous()
+
+    @property
+    def is_range(self) -> bool:
+        """Whether every process holds neighbours in row-major order: everything, or some rows."""
+        if self.mesh is None:
+            return True
+        from torch.distributed.tensor import Shard
+
+        divided = [self.placements[along] for along in self._divided]
+        # a strided shard may be a Shard too, by inheritance
+        return len(divided) <= 1 and all(type(p) is Shard and p.dim == 0 for p in divided)
+
+    @property
+    def origin(self) -> int:
+        """Where such a range begins: the row-major index of this process's first element."""
+        if not self._divided or not self.shape[0]:
+            return 0
+        (along,) = self._divided
+        rows = -(-self.shape[0] // self.mesh.size(along))
+        first = min(rows * self.mesh.get_local_rank(along), self.shape[0])
+        return first * (self.shape.numel() // self.shape[0])
+
+    @property
+    def group(self) -> Any:
+        """The processes that hold such ranges of one whole; None where each holds the whole."""
+        return self.mesh.get_group(self._divided[0]) if self._divided else None
+
+    @property
+    def _divided(self) -> list[int]:
+        """The dimensions of the mesh along which processes hold different parts."""
+        return [i for i, placement in enumerate(self.placements) if not placement.is_replicate()]
+
+
+def is_placed(tensor: Tensor) -> bool:
+    """Whether a tensor is one of which a process may hold a part."""
+    return hasattr(tensor, "device_mesh")
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The whole of a tensor of which each process may hold a part; all processes must call this."""
+    gathered = getattr(tensor, "full_tensor", None)
+    return tensor if gathered is None else gathered()
+
+
+def here(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this process holds. Changing it changes the tensor."""
+    local = getattr(tensor, "to_local", None)
+    return tensor.detach() if local is None else local().detach()
+
+
+def add_up(parts: list[tuple[Tensor, Tensor, Any]]) -> None:
+    """Adds to each total what every process of a group counted; all processes must call this.
+
+    parts: (total, own count, group); the parts of one group have one shape and one device.
+    """
+    groups: dict[int, list[tuple[Tensor, Tensor, Any]]] = {}
+    for part in parts:
+        groups.setdefault(id(part[2]), []).append(part)
+    for held in groups.values():
+        counted = torch.stack([own for _, own, _ in held])
+        dist.all_reduce(counted, group=held[0][2])
+        torch._foreach_add_([total for total, _, _ in held], list(counted))
+
+
+def shared(seed: Tensor, device: torch.device) -> Tensor:
+    """The first process's seed, which all processes get."""
+    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        return seed
+    common = seed.to(device)
+    dist.broadcast(common, 0)
+    return common
+
+
+# Formats that torch has a dtype for and keeps at their size.
+_DTYPES = {FP32: torch.float32, FP16: torch.float16, BF16: torch.bfloat16}
+
+
+def rounded(values: Tensor, quantizer: Quantizer | None, seed: Tensor | None, key: int) -> Tensor:
+    """Float32 values of the format; the values that are given where the format is float32.
+
+    A draw is that of (seed, key, row-major index in `values`): pass whole tensors.
+    """
+    if quantizer is None or (quantizer.fmt == FP32 and values.dtype == torch.float32):
+        return values
+    own = None if seed is None or not quantizer.is_stochastic else derived_seed(seed, key)
+    return quantize(values, quantizer, generator=own).float()
+
+
+def encoded(values: Tensor, fmt: Format) -> Tensor:
+    """float32 values of `fmt` as they are kept: a tensor of their shape where torch has a dtype of
+    this format, else 1-D codes.
+
+    Raises: ValueError: a value without a code: an infinity or NaN in a format that has none.
+    """
+    dtype = _DTYPES.get(fmt)  # type: ignore[arg-type]
+    return pack(values, fmt) if dtype is None else values.to(dtype)  # type: ignore[arg-type]
+
+
+def zeros(shape: torch.Size, fmt: FloatFormat, device: torch.device) -> Tensor:
+    """`encoded` of zeros, for formats of whole bytes."""
+    dtype = _DTYPES.get(fmt)
+    if dtype is not None:
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.zeros(math.prod(shape) * fmt.bits // 8, dtype=torch.uint8, device=device)
+
+
+def decoded(kept: Tensor, fmt: Format, shape: torch.Size) -> Tensor:
+    """The float32 values; where these are kept as they are, the tensor that is kept itself."""
+    if fmt in _DTYPES:
+        return kept.float()
+    return unpack(kept, fmt, shape)  # type: ignore[arg-type]
+
+
+def is_coded(fmt: Format) -> bool:
+    """Whether values of this format are kept as 1-D codes."""
+    return fmt not in _DTYPES
+
+
+def is_codes(value: Any, fmt: Format | None) -> bool:
+    """Whether a value is 1-D codes of this format."""
+    bytes_ = isinstance(value, Tensor) and value.dtype == torch.uint8
+    return bytes_ and fmt is not None and is_coded(fmt)
+
+
+def code_bits(fmt: Format, shape: torch.Size) -> int:
+    """The bits that values of this shape take in the format, without what fills up a byte."""
+    numel = math.prod(shape)
+    if isinstance(fmt, FloatFormat):
+        return numel * fmt.bits
+    if isinstance(fmt, FixedFormat):
+        return numel * fmt.word_bits
+    if not isinstance(fmt, BlockFormat):
+        return numel * 32
+    length = shape[fmt.axis] if shape else 1
+    blocks = 0 if numel == 0 else numel // length * -(-length // fmt.block_size)
+    return numel * fmt.element.bits + 8 * blocks
+
+
+def remainder(master: Tensor, working: Tensor) -> Tensor:
+    """How many codes of float32 lie between a master and its working copy, signed, as float32.
+    Added to the code of one it gives that of the other; both have one sign, so that codes count
+    along the magnitude.
+
+    It is 0 for NaN, which is reassembled as the one NaN that the working copy has.
+    """
+    apart = master.contiguous().view(torch.int32) - working.contiguous().view(torch.int32)
+    return apart.to(torch.float32).masked_fill_(master.isnan(), 0)
+
+
+def reassembled(working: Tensor, apart: Tensor) -> Tensor:
+    """The master that `remainder` was taken of."""
+    codes = working.contiguous().view(torch.int32) + apart.to(torch.int32)
+    return codes.view(torch.float32)
+
+
+# What is kept beside the optimizer's own states, by name.
+MASTER, REMAINDER, COMPENSATION, COUNTS = "master", "remainder", "compensation", "counts"
+OWN = (MASTER, REMAINDER, COMPENSATION, COUNTS)
+# States of torch's optimizers that count or schedule, one number for a whole tensor.
+_NUMBERS = {"step", "eta", "mu", "mu_product"}
+
+
+def state_key(name: str) -> int:
+    """The key of the draws of a state; it is the same whatever other states there are."""
+    return (1 << 32) + zlib.crc32(name.encode())
+
+
+def is_values(name: str, value: Any) -> bool:
+    """Whether a state has a format: it holds float values of elements and counts no steps."""
+    return isinstance(value, Tensor) and value.is_floating_point() and name not in _NUMBERS
+
+
+def kept_format(name: str, value: Any, rule: Rule) -> Format | None:
+    """The format of what is kept under a name; None for counts and other plain values."""
+    formats = rule.formats
+    if name in OWN:
+        owners = {MASTER: formats.master, COMPENSATION: formats.compensation}
+        quantizer = owners.get(name)
+        if quantizer is not None:
+            return quantizer.fmt
+        return remainder_format(formats.weight) if name == REMAINDER else None
+    if is_values(name, value) or is_codes(value, rule.formats.of_state(name).fmt):
+        return formats.of_state(name).fmt
+    return None
+
+
+def decoded_states(
+    kept: Mapping[str, Any], rule: Rule, layout: Layout, shape: torch.Size, copies: bool
+) -> dict[str, Any]:
+    """The optimizer's states as the optimizer knows them, whole.
+
+    shape: that of the part that is kept here.
+    copies: memory that is kept is never handed out itself.
+    """
+    formats, found = rule.formats, {}
+    for name, value in kept.items():
+        if name in OWN:
+            continue
+        if is_codes(value, rule.formats.of_state(name).fmt):
+            found[name] = layout.whole(decoded(value, formats.of_state(name).fmt, shape))
+        elif isinstance(value, Tensor):
+            values = whole(value)
+            values = values.float() if is_values(name, value) else values
+            found[name] = values.clone() if copies and values is value else values
+        else:
+            found[name] = value
+    return found
+
+
+def encoded_state(name: str, value: Any, rule: Rule, layout: Layout, seed: Tensor | None) -> Any:
+    """A state as it is kept: rounded, and as codes and in parts where it has the parameter's
+    shape."""
+    if not is_values(name, value):
+        if is_codes(value, rule.formats.of_state(name).fmt):
+            raise NotImplementedError(
+                f"MasterWeights: state {name!r} of the optimizer is made of bytes, which cannot "
+                f"be told from codes of {rule.formats.of_state(name).fmt}; keep it in fp32"
+            )
+        return value
+    quantizer = rule.formats.of_state(name)
+    values = rounded(value, quantizer, seed, state_key(name))
+    if value.shape != layout.shape:
+        return values
+    codes = encoded(layout.part(values), quantizer.fmt)
+    return codes if is_coded(quantizer.fmt) else layout.placed(codes)
