@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.schemas import schema
@@ -23,7 +22,7 @@ from lpkernels.techniques.assignment.precisions import (
     named,
     ties,
 )
-from lpkernels.techniques.saving import read
+from lpkernels.techniques.saving import read, write
 
 _WHAT = "lpkernels assignment"
 
@@ -162,6 +161,7 @@ class Assignment:
                     for t in self.tensors.values()
                 ],
             },
+            rows="tensors",
         )
 
     @classmethod
@@ -195,18 +195,6 @@ class Assignment:
                 f"{', '.join(map(repr, list(self.tensors)[:4]))}"
             )
         return self.tensors[key]
-
-
-def write(path: str | Path, values: dict[str, Any]) -> None:
-    """Writes JSON, with each list or mapping inside on one line."""
-    # One tensor a line: a change shows as that line.
-    lines = []
-    for key, value in values.items():
-        text = json.dumps(value)
-        if key == "tensors":
-            text = "[\n" + ",\n".join(f"  {json.dumps(row)}" for row in value) + "\n]"
-        lines.append(f"{json.dumps(key)}: {text}")
-    Path(path).write_text("{" + ",\n".join(lines) + "}\n", encoding="utf-8")
 
 
 def _check_same(

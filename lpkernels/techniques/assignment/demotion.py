@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from lpkernels.schemas import schema
-from lpkernels.techniques.assignment.assignment import Assignment, write
+from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.operations import Group, TensorSpec
 from lpkernels.techniques.assignment.precisions import NONE, PAPER, Formats, Pins, held, tie
-from lpkernels.techniques.saving import read
+from lpkernels.techniques.saving import read, write
 
 Order = Literal["decreasing", "increasing", "random", "sensitivity"]
 
@@ -222,7 +222,7 @@ class Scores:
     def save(self, path: str | Path) -> None:
         """Writes them as JSON."""
         rows = [[index, self.scores[index], self.numels[index]] for index in sorted(self.scores)]
-        write(path, {"what": _WHAT, "schema": schema(_WHAT), "groups": rows})
+        write(path, {"what": _WHAT, "schema": schema(_WHAT), "groups": rows}, rows="")
 
     @classmethod
     def load(cls, path: str | Path, groups: Sequence[Group]) -> Scores:

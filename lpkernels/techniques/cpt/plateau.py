@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from lpkernels.techniques.cpt import _checks
+from lpkernels.techniques import checks
 from lpkernels.techniques.cpt.schedule import Schedule, widths
 from lpkernels.techniques.cpt.setter import PrecisionSetter, TargetGroup
 from lpkernels.techniques.cpt.targets import Accumulators, Formats, Targets, find_targets
@@ -56,13 +56,13 @@ class PrecisionOnPlateau(PrecisionSetter):
         if bits is None and accumulator_bits is None:
             raise ValueError("PrecisionOnPlateau: expected bits or accumulator_bits, got neither")
         self.bits = None if bits is None else widths("bits", bits)
-        self.increment = _checks.whole("increment", increment, 1)
-        self.mode = _checks.choice("mode", mode, _MODES)
-        self.patience = _checks.whole("patience", patience, 0)
-        self.threshold = _checks.share("threshold", threshold)
+        self.increment = checks.whole("increment", increment, 1)
+        self.mode = checks.choice("mode", mode, _MODES)
+        self.patience = checks.whole("patience", patience, 0)
+        self.threshold = checks.number("threshold", threshold, least=0)
         names = _THRESHOLD_MODES
-        self.threshold_mode = _checks.choice("threshold_mode", threshold_mode, names)
-        self.cooldown = _checks.whole("cooldown", cooldown, 0)
+        self.threshold_mode = checks.choice("threshold_mode", threshold_mode, names)
+        self.cooldown = checks.whole("cooldown", cooldown, 0)
         # Only their widths count: the metric decides where the precision stands.
         tracks = Tracks(
             None if self.bits is None else Schedule(self.bits, 1),
@@ -125,7 +125,7 @@ class PrecisionOnPlateau(PrecisionSetter):
 
     def count(self, steps: int) -> None:
         """Adds the cost of training steps at the bits of now; `step` does it too."""
-        self.steps += _checks.whole("steps", steps, 0)
+        self.steps += checks.whole("steps", steps, 0)
         now = self._now[0]
         if now.forward is not None:
             self._sums["bitops"] += steps * cost_of(now._replace(accumulator=None))
@@ -137,7 +137,7 @@ class PrecisionOnPlateau(PrecisionSetter):
 
         Raises: ValueError: another kind, or one that is not scheduled.
         """
-        _checks.choice("kind", kind, KINDS)
+        checks.choice("kind", kind, KINDS)
         now = self._now[0]
         if (now.forward if kind == "bitops" else now.accumulator) is None:
             raise ValueError(f"cost: kind={kind!r} needs a schedule of it, got none")

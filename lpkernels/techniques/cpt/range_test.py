@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from lpkernels.techniques import checks
 from lpkernels.techniques._table import aligned
-from lpkernels.techniques.cpt import _checks
 from lpkernels.techniques.cpt.schedule import width
 
 MODES = ("within", "continue")
@@ -118,17 +118,17 @@ def precision_range_test(
         it, not the numbers: window, steps and threshold are ours, and so is the rule for the
         highest.
     """
-    _checks.function("step_fn", step_fn, "step_fn() -> accuracy")
-    _checks.function("set_bits", set_bits, "set_bits(bits)")
+    checks.function("step_fn", step_fn, "step_fn() -> accuracy")
+    checks.function("set_bits", set_bits, "set_bits(bits)")
     levels = _candidates(candidates)
-    _checks.whole("window", window, 1)
-    _checks.whole("steps_per_level", steps_per_level, 1)
+    checks.whole("window", window, 1)
+    checks.whole("steps_per_level", steps_per_level, 1)
     if steps_per_level < window:
         raise ValueError(
             f"steps_per_level: expected at least window={window}, got {steps_per_level}"
         )
-    limit = _checks.share("threshold", threshold)
-    _checks.choice("mode", mode, MODES)
+    limit = checks.number("threshold", threshold, least=0)
+    checks.choice("mode", mode, MODES)
     start = _Snapshot(restore)
     trace: list[Level] = []
     try:

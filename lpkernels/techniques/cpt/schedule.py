@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from lpkernels.rng import mix64
-from lpkernels.techniques.cpt import _checks
+from lpkernels.techniques import checks
 
 #: The profile of a schedule: a name of PROFILES, or a function of z in [0, 1] to [0, 1].
 Profile = str | Callable[[float], float]
@@ -78,7 +78,7 @@ _STRIDE = 0x9E3779B97F4A7C15
 
 def width(label: str, value: Any) -> int:
     """A precision in bits."""
-    bits = _checks.whole(label, value, 1)
+    bits = checks.whole(label, value, 1)
     if bits > _MAX_BITS:
         raise ValueError(
             f"{label}: expected 1 to {_MAX_BITS} bits, got {bits}; codes of more bits are no "
@@ -140,15 +140,15 @@ class Schedule:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bits", widths("bits", self.bits))
-        _checks.whole("cycles", self.cycles, 1)
+        checks.whole("cycles", self.cycles, 1)
         if not callable(self.profile):
-            _checks.choice("profile", self.profile, PROFILES)
-        _checks.choice("form", self.form, FORMS)
-        _checks.choice("reflection", self.reflection, REFLECTIONS)
-        _checks.choice("remainder", self.remainder, REMAINDERS)
-        _checks.whole("warmup", self.warmup, 0)
+            checks.choice("profile", self.profile, PROFILES)
+        checks.choice("form", self.form, FORMS)
+        checks.choice("reflection", self.reflection, REFLECTIONS)
+        checks.choice("remainder", self.remainder, REMAINDERS)
+        checks.whole("warmup", self.warmup, 0)
         if self.seed is not None:
-            _checks.whole("seed", self.seed, 0)
+            checks.whole("seed", self.seed, 0)
 
     @property
     def lowest(self) -> int:
@@ -160,7 +160,7 @@ class Schedule:
 
     def check(self, total: int) -> None:
         """Raises ValueError unless `total` steps hold the warm-up and a step of every cycle."""
-        total = _checks.whole("total", total, 1)
+        total = checks.whole("total", total, 1)
         if total - self.warmup < self.cycles:
             after = f" after {self.warmup} of warm-up" if self.warmup else ""
             raise ValueError(
@@ -174,7 +174,7 @@ class Schedule:
         Raises: TypeError, ValueError: no such step or total; see `check`.
         """
         self.check(total)
-        step = _checks.whole("step", step, 0)
+        step = checks.whole("step", step, 0)
         if step < self.warmup or step >= total:
             return self.highest
         step, steps = step - self.warmup, total - self.warmup
@@ -265,7 +265,7 @@ def named_schedule(
 
     Raises: ValueError: no such name; else as Schedule.
     """
-    _checks.choice("name", name, NAMED)
+    checks.choice("name", name, NAMED)
     return Schedule(bits, cycles, remainder=remainder, **NAMED[name])  # type: ignore[arg-type]
 
 

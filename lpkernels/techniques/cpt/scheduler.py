@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from lpkernels.techniques.cpt import _checks
+from lpkernels.techniques import checks
 from lpkernels.techniques.cpt.schedule import Profile, Schedule, widths
 from lpkernels.techniques.cpt.setter import PrecisionSetter, TargetGroup
 from lpkernels.techniques.cpt.targets import Accumulators, Formats, Targets, find_targets, grouped
@@ -87,8 +87,8 @@ class PrecisionScheduler(PrecisionSetter):
         settings = Schedule((1, 1), cycles, profile, form, reflection, remainder, warmup)
         given = {"bits": bits, "grad_bits": grad_bits, "weight_bits": weight_bits}
         given["accumulator_bits"] = accumulator_bits
-        self.total_steps = _checks.whole("total_steps", total_steps, 1)
-        self.last_step = _checks.whole("last_step", last_step, -1)
+        self.total_steps = checks.whole("total_steps", total_steps, 1)
+        self.last_step = checks.whole("last_step", last_step, -1)
         own = {glob: _layer(glob, each) for glob, each in (layers or {}).items()}
         groups = [
             TargetGroup(name, members, _tracks(settings, {**given, **own.get(name, {})}))
@@ -111,7 +111,7 @@ class PrecisionScheduler(PrecisionSetter):
 
     def step(self, step: int | None = None) -> None:
         """Sets the bits of the next step, or of step number `step`, from 0."""
-        number = self.last_step + 1 if step is None else _checks.whole("step", step, 0)
+        number = self.last_step + 1 if step is None else checks.whole("step", step, 0)
         self._move(self._at(number))
         self.last_step = number
 
@@ -154,7 +154,7 @@ class PrecisionScheduler(PrecisionSetter):
     def _step_costs(self, kind: str) -> np.ndarray:
         """The cost of every step, and of one step after them, as the mean over the targets."""
         if kind not in self._costs_by_kind:
-            self._costs_by_kind[kind] = self._costs(_checks.choice("kind", kind, KINDS))
+            self._costs_by_kind[kind] = self._costs(checks.choice("kind", kind, KINDS))
         return self._costs_by_kind[kind]
 
     def _costs(self, kind: str) -> np.ndarray:
@@ -182,7 +182,7 @@ class PrecisionScheduler(PrecisionSetter):
             ValueError: a state of another total, other cycles, bits or settings; nothing changes.
         """
         self._check_state(state_dict, changing=("last_step",))
-        self.step(_checks.whole("load_state_dict: last_step", state_dict["last_step"], 0))
+        self.step(checks.whole("load_state_dict: last_step", state_dict["last_step"], 0))
 
 
 _OWN = ("bits", "grad_bits", "weight_bits", "accumulator_bits")

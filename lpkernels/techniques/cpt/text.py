@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from lpkernels.arithmetic.text import Option, options_of, read_options, whole, written_options
-from lpkernels.techniques.cpt import _checks
+from lpkernels.techniques import checks
 from lpkernels.techniques.cpt.plateau import PrecisionOnPlateau
 from lpkernels.techniques.cpt.schedule import NAMED, Schedule, widths
 from lpkernels.techniques.cpt.scheduler import PrecisionScheduler
@@ -162,7 +162,7 @@ class ClosedLoop(_Common):
         super().__post_init__()
         if len(set(self.grad_bits)) > 1 or self.weight is not None:
             raise ValueError("plateau: expected one number of grad bits and no weight=, got others")
-        _checks.whole("every", self.every, 0)
+        checks.whole("every", self.every, 0)
         # The settings are checked where they are used; here a target that does nothing uses them.
         self.scheduler(_Nothing())
 
