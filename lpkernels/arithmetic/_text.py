@@ -34,8 +34,7 @@ class PlainValues:
     def from_dict(cls: type[T], values: Mapping[str, Any]) -> T:
         """The description of `to_dict`; a field that is left out has its default.
 
-        Raises:  TypeError: no mapping.  ValueError: a field that there is not.  And the errors of
-            the constructor.
+        Raises:  TypeError: no mapping.  ValueError: an unknown field; or as the constructor.
         """
         label = f"{cls.__name__}.from_dict"
         if not isinstance(values, Mapping):

@@ -54,14 +54,14 @@ def launch(problem: Problem, tile: Tile) -> None:
 
 
 def rise(k: int) -> int:
-    """How far the exponent of a sum of k products can lie above that of the largest product.
-    Products are below 4 times the power of two with which they count, and the roundings of sums for
-    which `single_fits` make the sums less than 4 times as large."""
+    """How far the exponent of a sum of k products can lie above the largest product's exponent. A
+    product is below 4 times the power of two of its exponent. Where `single_fits`, all roundings
+    together make a sum less than 4 times as large."""
     return 4 + k.bit_length()
 
 
 def single_fits(acc: Accumulator, sums: Sums) -> bool:
-    """Whether float32 suffices for an Accumulator with operands, if these are not too large.
+    """Whether float32 suffices for an Accumulator with operands, if the operands are not too large.
 
     A block adds to less than 2^24 units; least exponents leave room for the places behind them and
     for sums above them; a sum starts at zero, and its roundings do not add up.
