@@ -81,8 +81,7 @@ def _programs(shape: Shape, tile: Tile) -> int:
 
 
 def scratch(shape: Shape, tiles: list[Tile], found: Share) -> int:
-    """Bytes of what says which pieces of tiles are made, and of the sums of chunks that programs
-    share."""
+    """Bytes of the flags of made pieces, and of the sums of chunks that programs share."""
     if not tiles:
         return 0
     programs = [_programs(shape, tile) for tile in tiles]
@@ -104,7 +103,7 @@ def kernel_name(kind: int, acc: Accumulator) -> str:
 
 
 def _holds(kind: int, acc: Accumulator, shape: Shape) -> bool:
-    """What `certified` of certificate.py says of operands of which only the ranges are known."""
+    """The answer of `certified` (certificate.py), from the ranges of the operands alone."""
     left, right, fmt = shape.left, shape.right, acc.fmt
     p = product_of(left, right)
     if kind in (tiers.HALF, tiers.BRAIN):

@@ -1,4 +1,4 @@
-"""What bench.certificates counts, on products written out by hand; its figures in the docs."""
+"""The counts of bench.certificates, on products written out by hand; its figures in the docs."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ IMAGES = [n for n, case in CASES.items() if len(case.sizes[0]) == 4 and "conv" i
 
 
 def made(a: Tensor, b: Tensor, acc: Accumulator = ACC) -> Tally:
-    """What is counted of one matmul."""
+    """The counts of one matmul."""
     call = Call("matmul", (*a.shape,), (*b.shape,), (*(a @ b).shape,), acc.to_ints())
     tally = Tally()
     for product in operands(call, a, b):
