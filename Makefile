@@ -51,7 +51,7 @@ check: $(VENV)/.has-lab,dev
 	find csrc -name '*.h' -o -name '*.c*' | xargs $(BIN)/clang-format --dry-run -Werror
 	$(BIN)/python -m bench.pages --check
 	$(BIN)/python -m pytest -q tests/project/test_layers.py tests/project/test_docs.py \
-		-k "layers or links or crowded"
+		tests/project/test_words.py -k "layers or links or crowded or riddles"
 
 bench: $(VENV)/.has-lab,dev $(HAS_NATIVE)
 	set -e; build=build/$$($(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)'); \
