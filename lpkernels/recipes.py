@@ -260,7 +260,7 @@ def h100_fp8() -> Recipe:
     Source: for the formats Micikevicius et al. 2022, "FP8 formats for deep learning", arXiv
     2209.05433; that the forward product alone accumulates fast is the default of NVIDIA's
     Transformer Engine. The forward sums are the accumulator "h100_e4m3" (recordings of wgmma on
-    H100 and H200); those of both gradients are promoted to fp32 every 128 products, "hopper_fp8"
+    H100 and H200); the sums of both gradients are promoted to fp32 every 128 products, "hopper_fp8"
     with e5m2 times e4m3fn, equal to 374 live calls of torch._scaled_mm on an H100 PCIe with
     cuBLASLt 12.8 (docs/tensor-cores.md). Conversions saturate, as the hardware's do. Not known:
     other variants and library versions; where cuBLAS splits K it is not this. Differs: no scale

@@ -50,7 +50,7 @@ def plan(shape: Shape, acc: Accumulator, processors: int) -> Plan:
     found, tile, name = WHOLE, exact_tile(*place), EXACT
     if kinds:
         found = share(chunks, chunk, tiles[0], _programs(shape, tiles[0]), processors)
-        # The last kernel's tile lies inside that of the kernel before.
+        # The last kernel's tile lies inside the tile of the kernel before.
         last = outer_tile(tiles[0]) if found.held else tile
         tile = Tile(min(last.bm, tiles[-1].bm), min(last.bn, tiles[-1].bn), last.warps)
     kind = next((kind for kind in kinds if _holds(kind, acc, shape)), None)

@@ -125,7 +125,7 @@ def text(acc: Accumulator) -> list[str]:
 
 
 def integers(acc: Accumulator) -> tuple[int, ...]:
-    """The integers behind those that every accumulator has; there are none without operands."""
+    """The integers behind the ones that every accumulator has; none without operands."""
     if acc.operands is None:
         return ()
     left, right = acc.operands

@@ -39,7 +39,7 @@ class Call(NamedTuple):
 
 
 def calls(*, large: bool = True) -> list[Call]:
-    """All calls, or those before the heading "Large" alone, which an interpreter can make."""
+    """All calls, or only the calls before the heading "Large", which an interpreter can make."""
     text = FILE.read_text(encoding="utf-8")
     if not large:
         text, _ = text.split("# Large")

@@ -15,7 +15,7 @@ from lpkernels.backends.triton._tile import outputs_of, side_of
 from lpkernels.backends.triton.exact.by_operands import by_operands_kernel
 from lpkernels.formats import FloatFormat
 
-# No exponent of a block is smaller: those of two operands add to -298 or more.
+# No exponent of a block is smaller: the exponents of two operands add to -298 or more.
 _LEAST = -300
 # The least exponent of a block in float32: 2^23 u is still a normal number.
 _SINGLE_LEAST = -126
