@@ -52,7 +52,7 @@ check: $(VENV)/.has-lab,dev
 	$(BIN)/python -m tests.support.lines
 	$(BIN)/python -m bench.pages --check
 	$(BIN)/python -m pytest -q tests/project/test_layers.py tests/project/test_docs.py \
-		-k "layers or links or crowded"
+		tests/project/test_words.py -k "layers or links or crowded or riddles"
 
 bench: $(VENV)/.has-lab,dev $(HAS_NATIVE)
 	set -e; build=build/$$($(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)'); \

@@ -6,8 +6,8 @@ from lpkernels.report import doctor
 
 
 def main() -> None:
-    """The entry point. What helps where something lacks needs nothing but numpy and torch: the
-    other commands need the [lab] extra."""
+    """The entry point. `doctor` and `--version` need only numpy and torch, so that they can say
+    what an installation lacks; all other commands need the [lab] extra."""
     alone = {"doctor": doctor.report, "--version": doctor.versions}
     if len(sys.argv) == 2 and sys.argv[1] in alone:
         print(alone[sys.argv[1]]())

@@ -1,5 +1,5 @@
-"""What this installation is: its version and commit, and the compiled module ``lpkernels._C`` or
-the reason there is none.
+"""This installation: its version and commit, and the compiled module ``lpkernels._C`` or the reason
+that there is none.
 
 setup.py writes ``_build_info.json`` beside this file; backends and ``lpkernels doctor`` repeat its
 reasons. setup.py also runs this file alone, without the package: it imports nothing of it.
@@ -32,8 +32,8 @@ def version() -> str:
 
 
 def commit() -> str | None:
-    """The commit of the checkout that this package is part of ("+" after it: with changes), else
-    the one that was known when it was built; None where there is neither."""
+    """The commit of the checkout that holds this package, with "+" behind it if files were changed.
+    Outside of a checkout: the commit that the package was built from, or None."""
     return _checkout_commit() or build_info().get("commit")
 
 
@@ -54,8 +54,8 @@ def _checkout_commit() -> str | None:
 
 
 def build_info() -> dict[str, Any]:
-    """What setup.py recorded: ``extension``, ``reason``, ``cuda``, ``cuda_reason``, ``commit``; of
-    an unpacked source distribution that was not built the commit alone; else nothing."""
+    """The record of setup.py: ``extension``, ``reason``, ``cuda``, ``cuda_reason``, ``commit``; an
+    unpacked source distribution that was not built has the commit alone; else nothing."""
     try:
         info = json.loads((_PACKAGE / INFO).read_text())
     except (OSError, ValueError):

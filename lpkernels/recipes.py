@@ -31,10 +31,10 @@ def recipes() -> list[str]:
 def recipe(name: str) -> Recipe:
     """The recipe of that name; :func:`describe` tells where it comes from.
 
-    The name of a tensor core (`lpkernels units`) is the recipe that trains through it alone, as
-    described below for "v100_fp16" and the others that are listed: tensors in the format it
-    multiplies, all three products summed by it. A unit of tf32 cuts the operands to tf32, and
-    results stay float32; with a unit of fp8 conversions saturate and gradients are e5m2.
+    The name of a tensor core (`lpkernels units`) is also the name of a recipe, like "v100_fp16"
+    below: all tensors are in the format that this tensor core multiplies, and it sums all three
+    products. A unit of tf32 cuts the operands to tf32, and results stay float32; with a unit of fp8
+    conversions saturate and gradients are e5m2.
 
     Raises:  TypeError: not a str.  ValueError: no such recipe.
     """
@@ -44,7 +44,7 @@ def recipe(name: str) -> Recipe:
 
 
 def describe(name: str) -> str:
-    """What the recipe of that name is, its source, and where it departs from it.
+    """The description of the named recipe: its arithmetic, its source, and every departure from it.
 
     Raises:  TypeError: not a str.  ValueError: no such recipe.
     """
@@ -59,7 +59,7 @@ def describe(name: str) -> str:
 
 
 def as_recipe(value: Recipe | str) -> Recipe:
-    """A Recipe as it is, or of its name.
+    """A Recipe itself, or the recipe of that name.
 
     Raises:  TypeError: something else.  ValueError: an unknown name.
     """
@@ -260,7 +260,7 @@ def h100_fp8() -> Recipe:
     Source: for the formats Micikevicius et al. 2022, "FP8 formats for deep learning", arXiv
     2209.05433; that the forward product alone accumulates fast is the default of NVIDIA's
     Transformer Engine. The forward sums are the accumulator "h100_e4m3" (recordings of wgmma on
-    H100 and H200); those of both gradients are promoted to fp32 every 128 products, "hopper_fp8"
+    H100 and H200); the sums of both gradients are promoted to fp32 every 128 products, "hopper_fp8"
     with e5m2 times e4m3fn, equal to 374 live calls of torch._scaled_mm on an H100 PCIe with
     cuBLASLt 12.8 (docs/tensor-cores.md). Conversions saturate, as the hardware's do. Not known:
     other variants and library versions; where cuBLAS splits K it is not this. Differs: no scale
@@ -294,7 +294,7 @@ def cpt_fu2021() -> Recipe:
     of the output stochastically, once for both products. Differs: stochastic rounding of a value
     beyond the last level but one is unbiased too, where the code adds its noise before it clamps;
     a step is never below 1e-8 there and here, but the largest code is the range's end exactly.
-    The weight's axis 0 is that of output channels in linear and convolution layers; transposed
+    Axis 0 of the weight is the output channels in linear and convolution layers; transposed
     convolutions need axis 1, which the policy of this name gives them.
     """
     return Recipe(

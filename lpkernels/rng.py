@@ -33,7 +33,7 @@ _PHILOX_ROUNDS = 10
 
 
 class Role(IntEnum):
-    """What one layer call draws for; each role derives its own seed from the call's one seed.
+    """The uses of draws in one layer call; each role derives its own seed from the call's one seed.
 
     lp.matmul uses DIRECT forward, DGRAD for the left operand's gradient, WGRAD for the right's.
     """
@@ -182,7 +182,7 @@ def draws(
 
 
 def column_keys(base: int, col: np.ndarray) -> np.ndarray:
-    """What a column brings to its words of the "fast" stream: uint32, from uint64 columns."""
+    """The part of the "fast" words that depends on the column alone: uint32, for uint64 columns."""
     key = np.full(np.shape(col), mix64(base + _GOLDEN), np.uint64)
     high = col >> np.uint64(32)
     if high.any():

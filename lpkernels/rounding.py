@@ -17,7 +17,7 @@ it becomes, as if the exponent had no upper bound, and the format's overflow rul
   Only the first R+1 bits of f matter, so a value truncated there, or rounded to odd in float64,
   gives the same bits; a value of the format never moves.
 
-The parity is that of the code: of the mantissa, and for man_bits = 0 of the biased exponent.
+Even and odd are said of the code: of its mantissa, or, for man_bits = 0, of its biased exponent.
 Without subnormals the neighbours of a value below min_normal are 0 (even) and min_normal.
 
 Beyond max, a nearest or stochastic result becomes what the format's ``overflow`` says; a directed
@@ -245,10 +245,10 @@ def overflows_array(
     draws: np.ndarray | None = None,
     random_bits: int = MAX_RANDOM_BITS,
 ) -> np.ndarray:
-    """Which finite elements of ``x`` lie beyond ``fmt`` once rounded as if it had no end.
+    """Whether each finite element of ``x`` lies beyond ``fmt``, once rounded as if it had no end.
 
-    Whatever the format's overflow makes of them, also where a directed mode stops at max.
-    Arguments and errors as in :func:`round_array`; infinities and NaN are False.
+    An element counts whatever the format's overflow makes of it, and also where a directed mode
+    stops at max. Arguments and errors as in :func:`round_array`; infinities and NaN are False.
     """
     x, count, step, _ = _array_rounded("overflows_array", x, fmt, rounding, draws, random_bits)
     if isinstance(fmt, FixedFormat):
@@ -267,8 +267,8 @@ def _array_rounded(
     draws: np.ndarray | None,
     random_bits: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """x checked, and of its magnitudes, 0 where not finite: the rounded count of steps, the step's
-    exponent, and the value's."""
+    """The checked x and, for each magnitude (0 where x is not finite), the rounded number of steps,
+    the step's exponent and the value's exponent."""
     _check_arguments(owner, fmt, rounding, random_bits)
     x = np.asarray(x)
     if x.dtype != np.float64:

@@ -31,8 +31,8 @@ KINDS = frozenset({
 class Migration(NamedTuple):
     """A change of the shape of a kind.
 
-    change: makes of a record of schema `before` one of `after`. It takes the header and then every
-        line below it; for a kind without headers, every line.
+    change: turns a record of schema `before` into one of schema `after`. It is called for the
+        header and then for every line below it; for a kind without headers, for every line.
     """
 
     kind: str
@@ -76,7 +76,7 @@ def current(record: Record, kind: str, where: object) -> Record:
 def all_current(records: Iterable[Any], where: object) -> list[Any]:
     """As `current`, for the lines of a file: the schema of a header holds until the next header.
 
-    Lines of other kinds than `KINDS`, and what is no record, stay as they are.
+    Lines of a kind outside `KINDS`, and lines that are no records, stay as they are.
     """
     found: list[Any] = []
     kind, number, below = "", 1, False

@@ -1,4 +1,4 @@
-"""``python -m bench.pages --check``: the figures in the pages' tables are those of the records.
+"""``python -m bench.pages --check``: the figures in the pages' tables agree with the records.
 
 A comment directly above a table says, in TOML, how its cells follow from records:
 
@@ -15,8 +15,8 @@ A comment directly above a table says, in TOML, how its cells follow from record
   with a record or a where of its own.
 - where: an expression of a record's fields, and of ``record`` itself; only records for which it is
   true are read. let: more fields, each such an expression.
-- rows: the fields whose values the first cells of a row are. names: what a cell stands for where it
-  is not the value itself; a list stands for several.
+- rows: the fields that the first cells of a row show. names: the value that a cell stands for if
+  the cell has another text; a list stands for several values.
 - reference: the arm that the others are compared with. Every arm then needs its row, since p values
   are corrected over all of them. Records that agree in the first of `rows` are the seeds of an arm.
 - columns: the text of a cell, by the column's heading, as an f-string of the fields of the row's

@@ -1,4 +1,4 @@
-"""The records that the tables of the pages are made from, and what a cell can say of them."""
+"""The records behind the tables of the pages, and the methods that a cell can call."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class EmptyCell(Exception):
 
 @cache
 def read(path: Path) -> list[Fields]:
-    """The records of a file but its headers; what a cell of a sweep found is among its fields."""
+    """The records of a file without headers; the results of a sweep's cell are among its fields."""
     lines = path.read_text(encoding="utf-8").splitlines()
     found = [json.loads(line, object_hook=Fields) for line in lines]
     records = [record for record in found if record.get("type") != "header"]
@@ -75,7 +75,7 @@ def signed(value: float, places: int) -> str:
 
 @dataclass
 class Source:
-    """The records that a table reads, and the summaries of the arms that they are of."""
+    """The records that a table reads, and the summaries of their arms."""
 
     path: Path
     records: list[Fields]
@@ -85,7 +85,7 @@ class Source:
 
     @classmethod
     def of(cls, root: Path, said: dict[str, Any]) -> Source:
-        """What a comment says: `record`, `where`, `let`, `rows` and `reference`."""
+        """The source in a comment: `record`, `where`, `let`, `rows` and `reference`."""
         if "record" not in said:
             raise ValueError("expected a comment that names a record, got none")
         path, where = root / said["record"], said.get("where", "True")
@@ -122,7 +122,7 @@ class Source:
 
 
 class Row:
-    """What the text of a cell can name: the fields of the row's newest record, and these methods.
+    """The names that a cell's text can use: fields of the row's newest record, and these methods.
 
     figure: the name of a field. Figures of an arm are means over its seeds.
     """
@@ -198,7 +198,7 @@ class Row:
 
     def listed(self, text: str, between: str = "; ", **fields: Any) -> str:
         """A text (of `str.format`) of the newest record for each value that the row's first cell
-        stands for, in the order of the list; once where all are alike."""
+        stands for, in the order of the list; a single text if all are alike."""
         name = self._source.rows[0]
         values = several(self._wanted[name])
         texts = [text.format(**self.at(**{name: value}, **fields)) for value in values]

@@ -1,4 +1,4 @@
-"""The tables of the pages: what stands in them, and what should."""
+"""The tables of the pages: the cells as written, and the cells that follow from the records."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Table:
 
 
 class Cell(NamedTuple):
-    """What should stand in a cell. row, column: from 0."""
+    """The right text of a cell. row, column: from 0."""
 
     row: int
     column: int
@@ -128,7 +128,7 @@ def expected(table: Table, root: Path) -> Iterator[Cell]:
 
 
 def comment_of(table: Table) -> dict[str, Any]:
-    """What the comment above a table says.
+    """The comment above a table, read and checked.
 
     Raises: ValueError: it does not fit the table, or leaves out a column that has decimals.
     """
@@ -171,7 +171,7 @@ def check_arms(source: Source, wanted: list[dict[str, Any]]) -> None:
 
 
 def differing(table: Table, root: Path) -> list[Cell]:
-    """The cells that are not as the records have them."""
+    """The cells that differ from the records."""
     if table.comment is None:
         return []
     return [
@@ -180,7 +180,7 @@ def differing(table: Table, root: Path) -> list[Cell]:
 
 
 def faults(page: str, text: str, root: Path) -> Iterator[str]:
-    """What is wrong with the tables of a page."""
+    """The faults of a page's tables."""
     tables = list(tables_of(page, text))
     for table in tables:
         try:
@@ -217,7 +217,7 @@ def pages(root: Path) -> dict[str, str]:
 
 
 def check(root: Path) -> list[str]:
-    """What is wrong with the tables of all pages."""
+    """The faults of the tables of all pages."""
     texts = pages(root)
     found = [fault for page, text in texts.items() for fault in faults(page, text, root)]
     there = {table.key for page, text in texts.items() for table in tables_of(page, text)}

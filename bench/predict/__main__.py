@@ -58,7 +58,7 @@ def predict(
         Path | None, typer.Option(help="Add the records to this JSON lines file.")
     ] = None,
 ) -> None:
-    """Say what each product of a training step takes, from counted instructions; nothing runs.
+    """Predict the time of each product of a training step from counted instructions; nothing runs.
 
     Example: `python -m bench.predict h100 --model resnet18-imagenet --recipe fp8_wang2018`
     """

@@ -1,5 +1,5 @@
-"""The times of GPU_CASES that the model of docs/predictions.md predicts; `bench.run` writes them
-beside those it measures. ``python -m bench.predict.cases`` prints them for an H100; nothing runs.
+"""The predicted times of GPU_CASES (docs/predictions.md has the model); `bench.run` writes them
+beside measured times. ``python -m bench.predict.cases`` prints them for an H100; nothing runs.
 """
 
 from __future__ import annotations

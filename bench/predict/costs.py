@@ -1,6 +1,6 @@
-"""What the products of a call take on a GPU: instructions, bytes, microseconds.
+"""The costs of a call's products on a GPU: instructions, bytes, microseconds.
 
-These are predicted from counts of machine code, never measured; docs/predictions.md has the model.
+They are predicted from counts of machine code, never measured; docs/predictions.md has the model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PACKING = 3
 
 
 class Cost(NamedTuple):
-    """What one product takes.
+    """The cost of one product.
 
     instructions: of a thread for one multiply-add, the ends of chunks shared out. microseconds:
     between packed operands and result, without launches. fp32: the microseconds of the same
@@ -41,7 +41,7 @@ class Cost(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """What all products of a call take. packing: microseconds, without its launches."""
+    """The costs of all products of a call. packing: microseconds, without its launches."""
 
     products: list[Cost]
     packing: float
@@ -49,7 +49,7 @@ class Costs(NamedTuple):
 
 
 def costs(call: Call, backend: str, device: Device) -> Costs:
-    """What a call takes on the backend cuda or triton of a device.
+    """The costs of a call on the backend cuda or triton of a device.
 
     Raises: NotImplementedError: a product takes a kernel whose instructions were not counted.
     """
@@ -95,8 +95,8 @@ def _cost(shape: Shape, acc: Accumulator, backend: str, device: Device, fp32: fl
 
 
 def _cuda(shape: Shape, acc: Accumulator, device: Device) -> tuple[Plan, Count, float]:
-    """The plan of a product, what its tiles take, and what it takes to add a chunk where sums are
-    split."""
+    """The plan of a product, the instructions of its tiles, and the instructions that add a chunk
+    if sums are split."""
     plan = cuda.plan(shape, acc, device.processors, fast_doubles=device.fast_doubles)
     if plan.tile == cuda.SQUARE:
         count = cuda_count(plan.kernel, acc, tables=shape.tables)
@@ -114,7 +114,7 @@ def _cuda(shape: Shape, acc: Accumulator, device: Device) -> tuple[Plan, Count, 
 
 
 def _triton(shape: Shape, acc: Accumulator, device: Device) -> tuple[Plan, Count, float]:
-    """What `_cuda` returns, for a product of the Triton backend."""
+    """As `_cuda`, for a product of the Triton backend."""
     plan = triton.plan(shape, acc, device.processors)
     split = plan.chunks > 0
     count = triton_count(plan.kernel, acc, tables=shape.tables, shared=split)
@@ -122,7 +122,7 @@ def _triton(shape: Shape, acc: Accumulator, device: Device) -> tuple[Plan, Count
 
 
 def per_product(count: Count, shape: Shape, chunks: int) -> float:
-    """Instructions of a product, with those that close the chunks of its sum."""
+    """Instructions of a product, with its share of the instructions that close chunks."""
     if shape.k == 0:
         return count.product
     return count.product + count.closed * chunks / shape.k
@@ -131,8 +131,8 @@ def per_product(count: Count, shape: Shape, chunks: int) -> float:
 def _tiles(
     shape: Shape, plan: Plan, steps: int, per_output: float, outputs: int, device: Device
 ) -> float:
-    """Microseconds of the tiles: the longest of instructions, tensor cores and memory. Where
-    operands have to become 16-bit ones first, the time of that is added.
+    """Microseconds of the tiles: the longest of instructions, tensor cores and memory. If operands
+    must be narrowed to 16 bits first, the time of that is added.
 
     steps: products of one output of a tile. per_output: their instructions. outputs: floats that
     are written.
@@ -150,8 +150,8 @@ def _tiles(
 
 
 def _parts(shape: Shape, chunks: int, added: float, device: Device) -> float:
-    """Microseconds that it takes to add the chunks of split sums in order: the longest of three
-    times, that of all instructions, that of one sum's chunks after one another, and memory's."""
+    """Microseconds to add the chunks of split sums in order: the longest of three times, which are
+    for all instructions, for the chunks of one sum one after another, and for memory."""
     warps = shape.outputs / (_WARP * device.issues * device.processors)
     clocks = chunks * max(warps * added, max(_CHAIN, added))
     moved = _FLOAT * shape.outputs * (chunks + 1)

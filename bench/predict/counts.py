@@ -1,5 +1,5 @@
-"""What a product takes in every kernel that was counted: instructions of a thread in the machine
-code for sm_90, and those of a sum at the end of a chunk.
+"""The instructions of a thread in every kernel that was counted, in the machine code for sm_90: for
+a product, and for a sum at the end of a chunk.
 
 They were counted, never run. The records are bench/results/cuda-sm_90-counts.jsonl and
 triton-sm_90.jsonl, the last line of each kernel; a test holds these equal to them.
@@ -128,7 +128,7 @@ CUDA = {
         None, Count(0.247, 8.562, 5.27),
     ),
 }  # fmt: skip
-#: What the kernel takes that adds split sums, for each chunk of an output.
+#: Instructions of the kernel that adds split sums, for each chunk of an output.
 PARTS = Count(0.0, 19.5, 0.0, 53.0)
 
 #: Counts of Triton kernels: of packed operands in one sum, where the name says nothing else.

@@ -1,7 +1,8 @@
 """Products of the ``cuda`` backend as csrc/cuda/product makes them: its own code says which tier,
 tiles, splits, kernels and scratch memory a product gets, compiled for the host with g++.
 
-The device chooses the tier from what packing finds out; here a `Range` says it of each operand.
+The device chooses the tier from the facts that packing finds; here a `Range` gives them for each
+operand.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _SOURCES = Path(__file__).parents[2] / "csrc"
 
 
 class _Answer(NamedTuple):
-    """What cuda_plans.cpp prints of a product. The cut is that of its tier's kernel."""
+    """The output of cuda_plans.cpp for a product. The cut is made for the kernel of its tier."""
 
     tier: int
     in_float: int

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Device(NamedTuple):
-    """What a prediction takes from a GPU: docs/predictions.md has the model.
+    """The figures of a GPU that a prediction needs: docs/predictions.md has the model.
 
     processors: streaming multiprocessors. issues: warp instructions that one processor starts a
     clock. lanes: float32 multiply-adds that it makes a clock. tensor_products: products of half

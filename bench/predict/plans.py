@@ -8,7 +8,7 @@ from lpkernels.arithmetic import Accumulator
 
 
 class Plan(NamedTuple):
-    """Which kernel makes a product, in which pieces.
+    """The kernel of a product, and the pieces in which it makes the product.
 
     kernel: its name in the counts. tile: rows and columns of outputs of one block or program.
     tiles: how many there are. splits: parts of a sum that different tiles make. waves: tiles that
@@ -37,7 +37,7 @@ def covering(matrices: int, m: int, n: int, tile: tuple[int, int]) -> int:
 
 
 def not_counted(backend: str, kernel: str, acc: Accumulator) -> NotImplementedError:
-    """What a plan raises when nothing is known of the time that its kernel takes."""
+    """The error of a plan with a kernel of unknown time."""
     return NotImplementedError(
         f"{backend}: {acc} takes its {kernel} kernel, whose instructions are not counted in "
         "bench/results; accumulators in sequence whose operands a certificate fits are"

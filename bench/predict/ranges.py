@@ -1,4 +1,4 @@
-"""What the format that an operand is rounded to tells of it, before there is an operand."""
+"""The range of an operand's values as far as its format tells it, before there is an operand."""
 
 from __future__ import annotations
 

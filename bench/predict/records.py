@@ -1,4 +1,4 @@
-"""What the products of a training step take on a GPU that is not there, as records.
+"""The predicted costs of a training step's products on a GPU that is not there, as records.
 
 docs/predictions.md has the model: counted instructions, sizes from
 a step on the meta device. Nothing here is measured.
@@ -37,7 +37,7 @@ def predict(
 
     Args:
         traced: of `trace`. device: a name of `DEVICES`.
-        about: what every record says too, such as model, recipe and batch.
+        about: fields for every record, such as model, recipe and batch.
     Returns: one for each of `BACKENDS`; it is refused where a product takes a kernel whose
         instructions were not counted.
     Raises: ValueError: an unknown device, or no product that is emulated.

@@ -1,5 +1,5 @@
-"""What a product takes in the CUDA kernels whose tiles are not square. counts.py has the same for
-square tiles; the records are the same."""
+"""The instructions of a product in the CUDA kernels with tiles that are not square. counts.py has
+the square tiles; both follow from the same records."""
 
 from __future__ import annotations
 

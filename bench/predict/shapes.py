@@ -1,4 +1,4 @@
-"""What an operator's call multiplies: the products of matrices that the GPU backends make of it.
+"""The products of matrices that the GPU backends make of an operator's call.
 
 They follow from sizes alone, as lpkernels/backends/cuda and triton make them of tensors; no memory
 is needed.
@@ -27,10 +27,10 @@ class Call(NamedTuple):
     """One call of an operator that sums products, described by sizes.
 
     op: matmul, conv_fprop, conv_dgrad or conv_wgrad. left, right: shapes of the operands, in the
-    operator's order. result: the shape of what it returns. acc: ``Accumulator.to_ints()``.
-    quantizers: what operands were rounded to, as integers; () where that is not known. geometry: a
-    convolution's stride, padding and dilation. ones: the left operand is a row of ones. dense: the
-    left operand's memory is contiguous.
+    operator's order. result: the shape of the result. acc: ``Accumulator.to_ints()``. quantizers:
+    the quantizers of the operands, as integers; () if they are not known. geometry: a convolution's
+    stride, padding and dilation. ones: the left operand is a row of ones. dense: the left operand's
+    memory is contiguous.
     """
 
     op: str
@@ -46,7 +46,7 @@ class Call(NamedTuple):
 
     @property
     def values(self) -> int:
-        """Elements of all three tensors: what a product must at least read and write."""
+        """Elements of all three tensors: a product must read and write at least these."""
         return sum(math.prod(sizes) for sizes in (self.left, self.right, self.result))
 
 
@@ -55,8 +55,8 @@ class Shape(NamedTuple):
 
     tables: operands lie where tables say. absent: taps may fall outside. length: positions of the
     contract's order, where steps leave some out; 0: each step is a position. swapped: rows and
-    columns changed places. left, right: what is known of the operands. packed: how many elements
-    each has once it is packed.
+    columns changed places. left, right: the ranges of the operands. packed: how many elements each
+    has once it is packed.
     """
 
     matrices: int

@@ -37,7 +37,7 @@ def prediction_table(prediction: Prediction) -> Table:
 
 
 def total_table(predictions: Sequence[Prediction]) -> Table:
-    """A row for each backend: the products of the step alone, and beside them what they need."""
+    """A row for each backend: the step's products alone, then launches and packing."""
     table = Table(title="One training step, predicted: products alone, launches and packing beside")
     table.add_column("backend")
     for column in (

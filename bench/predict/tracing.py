@@ -1,6 +1,6 @@
 """Every sum of products that one training step of a converted model asks for, by sizes alone.
 
-The step runs on the meta device: shapes are those of a real one, and no memory holds a value.
+The step runs on the meta device: shapes are as in a real step, and no memory holds a value.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,8 +37,8 @@ class Traced(NamedTuple):
 
 
 def _integers(quantizer: Quantizer | None) -> Ints:
-    """The integers of a float or fixed format; nothing is known of values that a tensor's scale
-    decides."""
+    """The integers of a float or fixed format; () for a format with scales, since nothing is known
+    of its values."""
     fits = quantizer is not None and isinstance(quantizer.fmt, FloatFormat | FixedFormat)
     return quantizer.to_ints() if quantizer is not None and fits else ()
 
@@ -95,8 +95,8 @@ class _Layers:
         return [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
 
     def rounded(self, layer: str, gemm: str, *, turned: bool) -> tuple[Ints, Ints]:
-        """What a pass of its own rounded the operands to, as a layer's recipe says; turned: the
-        gradient stands on the right."""
+        """The quantizers of operands that a pass of its own has rounded, from the layer's recipe.
+        turned: the gradient stands on the right."""
         recipe = self._recipes.get(layer)
         fields = _OPERANDS.get(gemm)
         if not isinstance(recipe, Recipe) or fields is None:
@@ -143,8 +143,8 @@ class _Recorder(TorchDispatchMode):
 def _sum_of(func: Any, args: Sequence[Any], result: Tensor) -> tuple[str, Call] | None:
     """The pass that an operator's call is of and its sizes; None where it sums no products.
 
-    func, args, result: as a TorchDispatchMode gets them. Of quantizers those that the product
-    applies itself are known.
+    func, args, result: as a TorchDispatchMode gets them. Only quantizers that the product applies
+    itself are known.
     """
     if func is not torch.ops.lpkernels._multiply.default:
         return None

@@ -50,7 +50,7 @@ def plan(shape: Shape, acc: Accumulator, processors: int) -> Plan:
     found, tile, name = WHOLE, exact_tile(*place), EXACT
     if kinds:
         found = share(chunks, chunk, tiles[0], _programs(shape, tiles[0]), processors)
-        # The last kernel's tile lies inside that of the kernel before.
+        # The last kernel's tile lies inside the tile of the kernel before.
         last = outer_tile(tiles[0]) if found.held else tile
         tile = Tile(min(last.bm, tiles[-1].bm), min(last.bn, tiles[-1].bn), last.warps)
     kind = next((kind for kind in kinds if _holds(kind, acc, shape)), None)
@@ -81,8 +81,7 @@ def _programs(shape: Shape, tile: Tile) -> int:
 
 
 def scratch(shape: Shape, tiles: list[Tile], found: Share) -> int:
-    """Bytes of what says which pieces of tiles are made, and of the sums of chunks that programs
-    share."""
+    """Bytes of the flags of made pieces, and of the sums of chunks that programs share."""
     if not tiles:
         return 0
     programs = [_programs(shape, tile) for tile in tiles]
@@ -104,7 +103,7 @@ def kernel_name(kind: int, acc: Accumulator) -> str:
 
 
 def _holds(kind: int, acc: Accumulator, shape: Shape) -> bool:
-    """What `certified` of certificate.py says of operands of which only the ranges are known."""
+    """The answer of `certified` (certificate.py), from the ranges of the operands alone."""
     left, right, fmt = shape.left, shape.right, acc.fmt
     p = product_of(left, right)
     if kind in (tiers.HALF, tiers.BRAIN):

@@ -75,14 +75,15 @@ class Accumulator(PlainValues):
                           tensor cores. The formats only bound exponents from below (a subnormal
                           counts with the least one); operands are not rounded. The first product of
                           every shape on the CPU warns of values that a format lacks, once for the
-                          format; on a GPU nothing looks for them. left and right are those of the
-                          product at hand: fprop (input, weight), dgrad (grad_output, weight), wgrad
+                          format; on a GPU nothing looks for them. left and right mean the factors
+                          of each product: fprop (input, weight), dgrad (grad_output, weight), wgrad
                           (grad_output, input). Needs block, a float fmt and no product.
         least_exponent:   -300..300, the least exponent that a block is aligned to; None: none.
                           Needs operands.
         interleaved:      blocks that take turns in pairs of positions: in every run of interleaved
-                          * block positions block j has those with (position // 2) % interleaved ==
-                          j. Needs operands, an even block, and chunk, a multiple of that run.
+                          * block positions block j has the positions with (position // 2) %
+                          interleaved == j. Needs operands, an even block, and chunk, a multiple of
+                          that run.
         random_bits:      1..24, of every stochastic rounding.
         rng:              "fast" or "philox".
 
@@ -180,7 +181,7 @@ class Accumulator(PlainValues):
         )
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """What was pickled may lack what is computed."""
+        """A pickle may lack the computed attributes: they are computed anew."""
         vars(self).update(state)
         self._learn()
 
@@ -234,7 +235,7 @@ class Accumulator(PlainValues):
 
     @property
     def in_sequence(self) -> bool:
-        """Whether each product is rounded into the running sum by itself: a step has a meaning."""
+        """Whether the running sum takes one product a step and is rounded after each."""
         return self.order == "sequential" and self.block is None
 
     def exchanged(self) -> "Accumulator":
@@ -246,12 +247,12 @@ class Accumulator(PlainValues):
 
     @property
     def outermost(self) -> FloatFormat | FixedFormat:
-        """The format of the sum that is the result, and takes the bias."""
+        """The format of the outermost sum, which takes the bias and is the result."""
         return self.fmt if self.outer is None else self.outer
 
     @property
     def outermost_rounding(self) -> str:
-        """How additions to that sum round."""
+        """The rounding mode of additions to the outermost sum."""
         return self.outer_rounding or self.rounding
 
     def __str__(self) -> str:

@@ -33,7 +33,7 @@ def max_l1_norm(
         unsigned inputs, weights that sum to 0   (2^P - 2) / (2^N - 1)        A2Q+
         signed inputs, any weights               (2^(P-1) - 1) / 2^(N-1)      A2Q
 
-    rounded down. A larger norm (by 2 where weights sum to 0) overflows for some weights of it.
+    rounded down. With a larger norm (by 2 where weights sum to 0) some weights overflow.
 
     Args:
         accumulator_bits: P, 2..62: ``FixedFormat(P, frac_bits)``.

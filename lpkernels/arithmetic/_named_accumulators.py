@@ -10,7 +10,7 @@ from lpkernels.formats import Format, FormatLike, as_format
 from lpkernels.formats.checks import did_you_mean
 from lpkernels.formats.elsewhere import name_here, unless_dtype
 
-#: What torch itself does: fp32 sums in the hardware's own order.
+#: torch's own sums: fp32, in the hardware's own order.
 NATIVE = Accumulator("fp32", order="native")
 
 #: Accumulators whose text form would hide where they come from; every text form is a name too.
@@ -73,7 +73,7 @@ def _named_or_parsed(name: str) -> Accumulator:
 
 
 def as_accumulator(acc: Accumulator | FormatLike | None) -> Accumulator:
-    """An Accumulator as it is, of a format or a torch.dtype, or of a name; None is :data:`NATIVE`.
+    """An Accumulator itself, or the one of a format, torch.dtype or name; None is :data:`NATIVE`.
 
     Raises:  TypeError: something else, or a dtype whose values are no format's.
         ValueError: an unknown name, or an Affine or Block format.

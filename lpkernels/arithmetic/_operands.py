@@ -115,7 +115,7 @@ def formats_text(operands: tuple[FloatFormat, FloatFormat]) -> str:
 
 
 def integers(acc: Accumulator) -> tuple[int, ...]:
-    """The integers behind those that every accumulator has; there are none without operands."""
+    """The integers behind the ones that every accumulator has; none without operands."""
     if acc.operands is None:
         return ()
     left, right = acc.operands

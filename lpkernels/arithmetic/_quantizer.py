@@ -35,9 +35,9 @@ class Quantizer(PlainValues):
 
     Attributes:
         is_stochastic: whether it draws random bits.
-        fuses:         whether a product can apply it itself, to an operand or its result: a draw
-                       belongs to the element's position in its tensor, and blocks and slices have
-                       scales, so these need a pass of their own.
+        fuses:         whether a product can apply it itself, to an operand or its result. A pass of
+                       their own is needed by stochastic quantizers, since a draw depends on the
+                       element's position in its tensor, and by formats with scales.
 
     Raises:
         TypeError, ValueError: no such format, rounding or rng, random_bits out of range.
@@ -78,7 +78,7 @@ class Quantizer(PlainValues):
         set_fields(self, is_stochastic=draws, fuses=fuses, _ints=ints)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """What was pickled may lack what is computed."""
+        """A pickle may lack the computed attributes: they are computed anew."""
         vars(self).update(state)
         self._learn()
 
@@ -120,7 +120,7 @@ def quantizer_from_ints(ints: tuple[int, ...]) -> Quantizer:
 
 
 def as_quantizer(quantizer: Quantizer | FormatLike) -> Quantizer:
-    """A Quantizer as it is, of a format or a torch.dtype (nearest_even), or of its text form.
+    """A Quantizer itself, or the one of a format or torch.dtype (nearest_even) or of a text form.
 
     Raises:  TypeError: something else, or a dtype whose values are no format's.
         ValueError: an unknown name in the text.

@@ -17,7 +17,7 @@ _RANK_OF = {"grad_input": "input", "grad_output": "output", "grad_weight": "weig
 
 
 class Axis(NamedTuple):
-    """A quantizer of a recipe, the kind of its format, and the axis along which that runs."""
+    """A quantizer of a recipe, the kind of its format, and the axis along which the format runs."""
 
     quantizer: str
     kind: int
@@ -25,9 +25,9 @@ class Axis(NamedTuple):
 
 
 class Ranks(NamedTuple):
-    """How many dimensions the tensors have that a kind of layer rounds.
+    """The number of dimensions of each tensor that a kind of layer rounds.
 
-    None stands for a tensor that is not there, or whose rank only a call tells. A gradient has the
+    None stands for an absent tensor, and for one whose rank only a call tells. A gradient has the
     rank of its tensor.
     """
 
@@ -39,7 +39,7 @@ class Ranks(NamedTuple):
 
 
 def axes(quantizers: Iterable[tuple[str, Quantizer | None]]) -> tuple[Axis, ...]:
-    """The axes of those of the quantizers, each with its name, whose formats have one."""
+    """An Axis for each of these named quantizers whose format has one."""
     found = []
     for name, quantizer in quantizers:
         if quantizer is not None:

@@ -27,8 +27,8 @@ PRODUCTS = ("fprop", "dgrad", "wgrad")
 
 
 class Applied(NamedTuple):
-    """The quantizers that products apply themselves, as integers; () for those that are a pass of
-    their own: every product that takes the tensor must be able to."""
+    """The quantizers that products apply themselves, as integers. () stands for rounding in a pass
+    of its own, needed where not every product of the tensor can apply the quantizer."""
 
     input: tuple[int, ...]
     weight: tuple[int, ...]
@@ -58,7 +58,7 @@ P = ParamSpec("P")
 def _names_fields(
     make: Callable[Concatenate["Recipe", P], None],
 ) -> Callable[Concatenate["Recipe", P], None]:
-    """The constructor, which answers a keyword that is no field with the field that is meant."""
+    """The constructor with a better error: an unknown keyword is answered with the field's name."""
     known = list(inspect.signature(make).parameters)[1:]
 
     @functools.wraps(make)
@@ -72,7 +72,7 @@ def _names_fields(
 
 @dataclass(frozen=True, init=False)
 class Recipe(PlainValues):
-    """Which tensors of a layer are quantised, and how its three products are summed.
+    """The quantizers of a layer's tensors, and the accumulators of its three products.
 
     Every field takes an object or its name; a quantizer of None leaves the tensor as it is.
 
@@ -168,7 +168,7 @@ class Recipe(PlainValues):
         return () if native else quantizer.to_ints()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """What was pickled may lack what is computed."""
+        """A pickle may lack the computed attributes: they are computed anew."""
         vars(self).update(state)
         self._learn(state.get("axes"))
 
@@ -223,5 +223,5 @@ def _check_range(its: Quantizer | None) -> None:
         )
 
 
-#: What torch itself computes: nothing quantised, native products.
+#: torch's own arithmetic: nothing quantised, native products.
 TORCH = Recipe()

@@ -14,14 +14,14 @@ class RunningRange:
 
     In training each batch has its own range, and ``average = momentum * average + (1 - momentum) *
     range``, which starts at 0; in evaluation the average is the range. After t batches the average
-    has the weight ``1 - momentum^t`` on what it saw and the rest on 0, so that early ranges are too
+    has the weight ``1 - momentum^t`` on the batches and the rest on 0, so that early ranges are too
     close to 0; ``debiased`` divides by that weight.
 
     Text form: ``running:<momentum>[:debiased]``.
 
     Args:
         momentum: within [0, 1), the weight of the past.
-        debiased: whether the average is divided by the weight of what it saw.
+        debiased: whether the average is divided by the weight of its batches.
 
     Raises:
         TypeError: an argument has the wrong type.  ValueError: momentum out of range.

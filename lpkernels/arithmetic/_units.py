@@ -1,4 +1,4 @@
-"""Tensor cores by name: what one step of each computes, where that is known from, and what is not.
+"""Tensor cores by name: the arithmetic of one step, its source, and the parameters left unknown.
 
 Source of all: the recordings of F. A. Khattak and M. Mikaitis, "Accurate Models of NVIDIA Tensor
 Cores" (ACM TACO 23(3), 2026, doi:10.1145/3830409, arXiv 2512.07004; the repository
@@ -21,7 +21,7 @@ class Unit:
     """One matrix unit, called <gpu>_<inputs>, with the results' format behind it if not float32.
 
     hardware, instruction: what was recorded. decided: the parameters that the recordings decide.
-    unknown: the parameters that they leave open, and whose value stands there.
+    unknown: the parameters that the recordings leave open, and where the values here come from.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Unit:
 
     @property
     def inputs(self) -> str:
-        """What it multiplies, as its name says: fp16, bf16, tf32, e4m3, e5m2, or either fp8."""
+        """The format it multiplies, from its name: fp16, bf16, tf32, e4m3, e5m2, or either fp8."""
         return self.name.split("_")[1]
 
 
@@ -175,7 +175,7 @@ def _fp8_as_half(gpu: tuple[str, str]) -> Iterator[Unit]:
     )
 
 
-#: What cuBLAS makes of h100_e4m3 with use_fast_accum=False: chains of 128 products, added in order
+#: The sums of cuBLAS on h100_e4m3 with use_fast_accum=False: chains of 128 products, added in order
 #: to float32.
 _PROMOTED = Unit(
     "hopper_fp8",

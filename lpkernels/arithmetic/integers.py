@@ -1,12 +1,12 @@
-"""What the integers of `Quantizer.to_ints` and `Accumulator.to_ints` are, for code that reads them
-and makes neither: quantizer[InQuantizer.ROUNDING], acc[InAccumulator.CHUNK].
+"""The places of the integers of `Quantizer.to_ints` and `Accumulator.to_ints`, for code that only
+reads them: quantizer[InQuantizer.ROUNDING], acc[InAccumulator.CHUNK].
 """
 
 from typing import TypeAlias
 
 Ints: TypeAlias = tuple[int, ...]
 
-#: What acc[InAccumulator.ORDER] is: positions in lpkernels.arithmetic.ORDERS.
+#: Values of acc[InAccumulator.ORDER]: positions in lpkernels.arithmetic.ORDERS.
 SEQUENTIAL, NATIVE, PAIRWISE, COMPENSATED = range(4)
 
 
@@ -21,8 +21,8 @@ class InQuantizer:
 
 
 class InAccumulator:
-    """Where operands are given, the integers of their formats, and of the other fields that belong
-    to them, stand behind the PLAIN integers."""
+    """An accumulator with operands has more than the PLAIN integers: behind them stand the formats
+    of the operands and the other fields that belong to operands."""
 
     ORDER, CHUNK, ROUNDING, PRODUCT_ROUNDING, RANDOM_BITS, RNG, HAS_PRODUCT, HAS_OUTER = range(8)
     FORMAT = slice(8, 16)

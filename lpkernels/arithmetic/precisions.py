@@ -23,9 +23,9 @@ _MOST_BITS = 32
 class Precision(NamedTuple):
     """The widths in force: ``forward`` of input and weight, ``backward`` of the gradients.
 
-    None stands where nothing is rounded. forward is a pair (input, weight) where the two widths
-    differ; where only one of them is rounded it is that one's width, and no pair. backward is the
-    width of grad_output or, where that is not rounded, of grad_input or grad_weight.
+    None stands where nothing is rounded. forward is a pair (input, weight) if both are rounded and
+    their widths differ, else a single width. backward is the width of grad_output or, where that is
+    not rounded, of grad_input or grad_weight.
     """
 
     forward: int | tuple[int, int] | None
@@ -33,7 +33,7 @@ class Precision(NamedTuple):
 
 
 def precision(recipe: Recipe) -> Precision:
-    """The widths of the recipe's quantizers; that of a block format is its element's."""
+    """The widths of the recipe's quantizers; a block format has its element's width."""
     forward = [bits for bits in _widths(recipe, _FORWARD) if bits is not None]
     backward = [bits for bits in _widths(recipe, _BACKWARD) if bits is not None]
     differ = len(set(forward)) > 1
@@ -104,7 +104,7 @@ def _asked(forward: Bits, backward: int | None) -> list[tuple[str, int]]:
 
 
 def rounds(recipe: Recipe, forward: Bits, backward: int | None) -> bool:
-    """Whether the recipe has a quantizer of which this is a precision."""
+    """Whether the recipe rounds a tensor that one of these widths is for."""
     return any(getattr(recipe, name) is not None for name, _ in _asked(forward, backward))
 
 
@@ -168,7 +168,7 @@ def _looked_up(bits: int, formats: Formats) -> Format:
 
 
 def in_place_of(old: Format, new: Format) -> Format:
-    """new as a quantizer of old gets it: along the axis of old where both are affine or blocks."""
+    """The format new for a quantizer that had old: an affine or block format keeps old's axis."""
     if isinstance(old, AffineFormat) and isinstance(new, AffineFormat):
         return replace(new, symmetric=old.symmetric, axis=old.axis)
     if isinstance(old, BlockFormat) and isinstance(new, BlockFormat):

@@ -1,7 +1,7 @@
 """Sizes of matrix products and convolutions: of their results and of the sums in them.
 
-Shapes are those of torch: x (..., M, K) @ w (..., K, N), and x (N, C_in, *) convolved with
-w (C_out, C_in / groups, *).
+Shapes are torch's: x (..., M, K) @ w (..., K, N), and x (N, C_in, *) convolved with w (C_out, C_in
+/ groups, *).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from lpkernels.arithmetic._quantizer import Quantizer, quantizer_from_ints
 from lpkernels.formats import FP32
 
 STATES = 2
-#: The integers of one rounding: its key, whether there is one, those of its Quantizer.
+#: The integers of one rounding: its key, whether it has a Quantizer, the Quantizer's integers.
 ROUNDING_INTS = 14
 _FLOAT32 = Quantizer(FP32)
 _SGD, _ADAM = 0.0, 1.0
@@ -79,8 +79,8 @@ _AS_IT_IS = Keyed()
 
 
 class UpdateRounding(NamedTuple):
-    """What an update rounds: the gradient, the master, the states in the order of the step, and the
-    working copy."""
+    """The roundings of an update: of the gradient, the master, the states in the order of the step,
+    and the working copy."""
 
     grad: Keyed = _AS_IT_IS
     master: Keyed = _AS_IT_IS
@@ -88,7 +88,7 @@ class UpdateRounding(NamedTuple):
     weight: Keyed = _AS_IT_IS
 
     def to_ints(self) -> tuple[int, ...]:
-        """Of each: its key, whether there is one, the twelve integers of its Quantizer."""
+        """Each rounding's key, whether it has a Quantizer, and the Quantizer's twelve integers."""
         ints: tuple[int, ...] = ()
         for quantizer, key in (self.grad, self.master, *self.states, self.weight):
             given = quantizer if quantizer is not None else _FLOAT32

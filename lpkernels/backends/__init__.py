@@ -11,8 +11,8 @@ never as a failing ``import lpkernels``.
 ``backend="auto"`` takes the first of these that can do the operation: cpu, reference for tensors on
 the CPU; cuda, triton, reference (through copies on the host) for tensors on a CUDA device, the
 first two in the order that `gpu_orders` gives. The environment variable LPKERNELS_BACKEND, read at
-each call, replaces "auto". A backend named explicitly runs, or raises with the reason. The first
-use of a backend rounds a handful of values whose results are known (`_selftest`).
+each call, replaces "auto". A backend named explicitly runs, or raises with the reason. At its first
+use a backend rounds a handful of values with known results (`_selftest`).
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ _GPU_ORDERS = {
 
 
 _loaded: dict[str, Backend] = {}
-# What the self-test of every backend used so far found; "" is nothing.
+# The fault that the self-test of every backend used so far found; "" is none.
 _checked: dict[str, str] = {}
-# What "auto" has chosen before, by operation and device.
+# Earlier choices of "auto", by operation and device.
 _chosen: dict[tuple[str, torch.device], Backend] = {}
 
 
@@ -124,7 +124,7 @@ def status() -> dict[str, str]:
 
 
 def gpu_orders() -> dict[str, tuple[str, str]]:
-    """By operation which of ``cuda`` and ``triton`` "auto" asks first; for others ``cuda``."""
+    """The order in which "auto" asks ``cuda`` and ``triton``, by operation; else ``cuda`` first."""
     return dict(_GPU_ORDERS)
 
 
@@ -155,8 +155,8 @@ def select(name: str, op: str, device: torch.device) -> Backend:
     Raises:
         ValueError: unknown name, in the argument or in LPKERNELS_BACKEND.
         RuntimeError: the backend asked for cannot run here, or its self-test fails.
-        NotImplementedError: it has no such operation on this device, or no backend has; with each
-            one's reason.
+        NotImplementedError: the named backend, or for "auto" every backend, lacks the operation on
+            this device; with the reason of each.
     """
     origin = "backend"
     # Asking whether a variable is there takes half the time of asking for one that is not.

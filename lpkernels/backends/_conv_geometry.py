@@ -1,4 +1,4 @@
-"""What a convolution is, and how the copies of its images lie, which its products read.
+"""The sizes of a convolution, and the layout of the image copies that its products read.
 
 There are always three spatial dimensions, missing ones in front of size 1.
 """
@@ -18,7 +18,7 @@ Three = tuple[int, int, int]
 
 
 class Geometry(NamedTuple):
-    """One convolution. Channels are those of one group."""
+    """One convolution. The numbers of channels are for one group."""
 
     batch: int
     groups: int
@@ -41,10 +41,10 @@ class Geometry(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """How the copy of an image lies: channels in front of positions, or channels_last.
+    """The layout of an image's copy: channels in front of positions, or channels_last.
 
-    Position p of the image is position p + before of the frame. Lines may be folded: their
-    positions with one remainder by ``fold`` lie side by side. Channels may lie in ``parts``, one
+    Position p of the image is position p + before of the frame. Lines may be folded: positions of a
+    line with the same remainder by ``fold`` lie side by side. Channels may lie in ``parts``, one
     behind the other, each with all images; then a part has ``width`` channels, the last ones zeros.
     """
 
@@ -84,7 +84,7 @@ class Frame(NamedTuple):
     def places(self, z: Tensor, y: Tensor, x: Tensor) -> Tensor:
         """Offsets of the positions of all z, y, x in a channel, row-major.
 
-        Those of a sum of positions are the sums of theirs if one x is a multiple of the fold.
+        Offsets of two positions add up to the offset of their sum if one x is a multiple of fold.
         """
         column = x % self.fold * (self.line // self.fold) + x // self.fold
         return outer_sum(z * (self.size[1] * self.line), y * self.line, column) * self.place_step
@@ -107,7 +107,7 @@ def geometry_of(
 
 
 def outer_sum(*axes: Tensor) -> Tensor:
-    """All sums of one element of each, row-major."""
+    """All sums of one element from each of the axes, row-major."""
     total = axes[0]
     for axis in axes[1:]:
         total = (total[:, None] + axis).flatten()

@@ -1,8 +1,8 @@
 """The tables of dgrad: one product for each phase of x.
 
-Input position i and tap t meet output o where o * stride = i + padding - t * dilation. Which taps
-meet a position depends on its phase, which is its remainder by the stride; each tap brings the next
-output to the next position of the phase.
+Input position i and tap t meet output o where o * stride = i + padding - t * dilation. The phase of
+a position, its remainder by the stride, decides which taps meet it. From one position of a phase to
+the next, each tap brings the next output.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Meetings(NamedTuple):
 
     @property
     def reach(self) -> tuple[int, int]:
-        """The outputs that are met, from the first to behind the last."""
+        """The range of the outputs that are met; its end lies behind the last."""
         return self.first - (self.taps - 1) * self.output_step, self.first + self.positions
 
 

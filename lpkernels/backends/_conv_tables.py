@@ -7,9 +7,9 @@
 
 One matrix for each group. The columns read an image that was copied into a `Frame` once, with
 ABSENT wherever a tap can reach outside of it, so that an element lies at lane + step and no bounds
-are tested. dgrad of a strided convolution is one product for each phase of x, the positions that
-have one remainder by the strides: they all meet the same taps, and neighbours in a phase read
-neighbours of dy.
+are tested. dgrad of a strided convolution is one product for each phase of x. A phase holds the
+positions with the same remainders by the strides: all of them meet the same taps, and neighbours in
+a phase read neighbours of dy.
 """
 
 from __future__ import annotations
@@ -149,6 +149,7 @@ KEPT_COLUMNS = 1 << 20
 
 
 def tables(build: Builder, g: Geometry, device: torch.device) -> list[Tables]:
-    """build(g, device), for `fprop`, `wgrad` and `_conv_phases.dgrad`; or what it made before."""
+    """build(g, device), kept for the next call; build is `fprop`, `wgrad` or
+    `_conv_phases.dgrad`."""
     large = g.batch * max(math.prod(g.size), math.prod(g.output)) > KEPT_COLUMNS
     return build(g, device) if large else _kept_tables(build, g, device)

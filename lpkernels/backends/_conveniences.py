@@ -1,5 +1,5 @@
-"""The four products of an adapter by their names, with their arguments one by one: for those who
-call an adapter by hand."""
+"""The four products of an adapter by their names, with their arguments one by one, for calls by
+hand."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float64: 
 
 
 def by_position(quantizer: tuple[int, ...]) -> bool:
-    """Whether the result of an element depends on its place in the tensor."""
+    """Whether an element's result depends on its place in the tensor."""
     return takes_scales(quantizer) or quantizer[InQuantizer.ROUNDING] == STOCHASTIC
 
 

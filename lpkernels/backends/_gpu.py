@@ -1,8 +1,8 @@
-"""What the backends of GPUs share: which operations they have, and the passes of a convolution as
+"""The common part of the GPU backends: the list of operations, and the passes of a convolution as
 products that gather one operand.
 
-docs/contract.md says what the passes sum in which order, and `_conv_tables` says where everything
-lies. An output without any tap is +0, and so is every output of a pass that sums over nothing.
+docs/contract.md has the order of the sums, and `_conv_tables` the places of all elements. An output
+without any tap is +0, and so is every output of a pass that sums over nothing.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Ints = tuple[int, ...]
 class Pass(NamedTuple):
     """One pass that has outputs and something to sum.
 
-    The columns of its products are gathered from ``image`` (N, C, *spatial), rounded and copied
-    into ``frame``. Their rows, rounded, are those of ``rows`` (groups, rows, K); in wgrad they are
-    its channels, as ``rows`` is the gradient there, (N, C_out, *spatial).
+    The columns of each product are gathered from ``image`` (N, C, *spatial), rounded and copied
+    into ``frame``. Its rows are the rounded rows of ``rows`` (groups, rows, K). In wgrad ``rows``
+    is the gradient (N, C_out, *spatial), and its channels are the rows.
     """
 
     geometry: Geometry
@@ -46,7 +46,7 @@ class Pass(NamedTuple):
     rows: Tensor
     are_channels: bool
     bias: Tensor | None
-    #: What rounds the image, the rows and the result: quantizers as integers, or ().
+    #: The quantizers of the image, the rows and the result, as integers, or ().
     image_rule: Ints
     row_rule: Ints
     result_rule: Ints
@@ -73,7 +73,7 @@ _OPS = (
 
 
 class GpuBackend(Conveniences):
-    """What a `Backend` has apart from its kernels. Of a convolution these make `convolve`."""
+    """A `Backend` without its kernels; a subclass also makes a convolution's pass (`convolve`)."""
 
     fuses = True
     sums_native = True

@@ -74,8 +74,8 @@ def strides(x: Tensor) -> list[int]:
 
 
 def update_dtypes(tensors: UpdateTensors) -> list[torch.dtype]:
-    """The dtypes of gradients, masters, both states and weights; float32 stands for those that are
-    not there."""
+    """The dtypes of gradients, masters, both states and weights; float32 stands for an absent
+    kind."""
     masters = tensors.masters or tensors.weights
     kinds = (tensors.gradients, masters, tensors.first, tensors.second, tensors.weights)
     return [kind[0].dtype if kind else torch.float32 for kind in kinds]
@@ -84,8 +84,8 @@ def update_dtypes(tensors: UpdateTensors) -> list[torch.dtype]:
 def update_parameters(
     tensors: UpdateTensors, positions: Sequence[int], origins: Sequence[int]
 ) -> list[int]:
-    """Ten integers for every parameter, as csrc/bindings_update.cpp reads them: addresses, 0 for
-    what is not there, elements, position and origin."""
+    """Ten integers for every parameter, as csrc/bindings_update.cpp reads them: addresses (0 for an
+    absent tensor), the number of elements, position and origin."""
     addresses = [[x.data_ptr() for x in kind] or [0] * len(positions) for kind in tensors]
     elements = [x.numel() for x in tensors.weights]
     rows = zip(*addresses, elements, positions, origins, strict=True)
@@ -93,7 +93,7 @@ def update_parameters(
 
 
 def add_steps(steps: Sequence[Tensor], found: Tensor | None) -> None:
-    """Counts one step more, unless `found`, which is not read."""
+    """Adds 1 to every count of steps, or 0 where `found` is true; the host does not read found."""
     if steps:
         one = torch.ones((), dtype=torch.float32, device=steps[0].device)
         torch._foreach_add_(list(steps), one if found is None else one - found.to(one))

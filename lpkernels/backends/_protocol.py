@@ -42,13 +42,13 @@ class Convolution(NamedTuple):
 
 
 class Product(NamedTuple):
-    """Two float32 tensors of any strides on one device, and the product that is made of them.
+    """A product to be made: its kind and its two float32 tensors, of any strides, on one device.
 
         kind         left                  right                    shape, of the result
         matmul       (..., M, K)           (..., K, N)              (..., M, N), broadcast
         conv_fprop   x (N, C, *)           w (C_out, C / groups, *) y (N, C_out, *)
-        conv_dgrad   grad_output, as y     w                        that of x
-        conv_wgrad   x                     grad_output, as y        that of w
+        conv_dgrad   grad_output, as y     w                        as x
+        conv_wgrad   x                     grad_output, as y        as w
 
     A convolution has one to three spatial dimensions. ``bias``, of a matmul (N,), of a fprop
     (C_out,), is one more addition in the outermost accumulator. ``initial``, of a matmul and of the
@@ -105,7 +105,7 @@ def matmul_of(
 
 
 def fprop_of(x: Tensor, w: Tensor, bias: Tensor | None, conv: Convolution) -> Product:
-    """x (N, C, *) and w (C_out, C / groups, *), with what the size of y follows from."""
+    """x (N, C, *) convolved with w (C_out, C / groups, *); the size of y follows from conv."""
     spatial = output_size(x.shape[2:], w.shape[2:], *conv[:3])
     return Product("conv_fprop", x, w, (x.shape[0], w.shape[0], *spatial), conv, bias)
 
@@ -137,7 +137,7 @@ class UpdateTensors(NamedTuple):
 
 
 class Backend(Protocol):
-    """What an adapter offers. All tensors are already checked.
+    """The methods of an adapter. All tensors are already checked.
 
     Formats, quantizers and accumulators come as the tuples of integers that their ``to_ints``
     gives. ``seed`` is a 0-d int64 tensor, on the CPU or on the device, or None where nothing is
@@ -159,15 +159,16 @@ class Backend(Protocol):
         ...
 
     def why_not(self) -> str:
-        """The reason it cannot, with what to do about it; "" if it can."""
+        """The reason it cannot run, and the remedy; "" if it can."""
         ...
 
     def unsupported(self, op: str, device: torch.device) -> str:
         """Why it has no `op` for tensors on `device`; "" if it has.
 
-        op is the name of a method, "quantize_affine" and "quantize_block" for those formats, and
-        that of a product with "_ordered" behind it for trees, compensated sums and aligned blocks,
-        with "_operands" for blocks aligned by their operands.
+        op is the name of a method or the kind of a product. For affine and block formats it is
+        "quantize_affine" and "quantize_block". Behind the kind of a product stands "_ordered" for
+        trees, compensated sums and aligned blocks, and "_operands" for blocks aligned by their
+        operands.
         """
         ...
 
@@ -198,7 +199,7 @@ class Backend(Protocol):
         counts: Tensor | None,
         limits: Tensor | None,
     ) -> None:
-        """`quantize` in the ranges given, which adds to counts what it did in the same pass.
+        """`quantize` in given ranges, counting in the same pass.
 
         out: None writes nothing; then there are counts. counts: int64, contiguous, `COUNTS` or
         `COUNTS` + `BINS` elements on x's device (`reference.counting`). limits: the low and the
@@ -240,7 +241,7 @@ class Backend(Protocol):
         row: Tensor,
         bits: bool,
     ) -> tuple[Tensor, tuple[int, ...], Tensor | None, Tensor | None]:
-        """The sums of a (M, K) @ b (K, N), both finite, and what happened in them.
+        """The sums of a (M, K) @ b (K, N), both finite, and the events in them.
 
         row: (M,) int64, contiguous, on the CPU: the row keys of the draws.
         Returns what `reference.events.Events` holds: sums, counts and, with ``bits``, the uint8
@@ -288,11 +289,11 @@ class Backend(Protocol):
     ) -> None:
         """`reference.updates.update` of every parameter where it lies; its counts and steps grow.
 
-        seed: 0-d int64, of the step; a parameter's is ``rng.derive_seed(seed, position + 1)``.
-        origins: of each, the index of its first element in the whole of which it is a part.
-        found: 0-d bool; where it is true nothing changes, and nobody waits to know. scale: 0-d
-        float32. These three lie on the tensors' device or are None. rounding, numbers: of
-        `arithmetic.UpdateRounding` and of the step. begins: states are not read.
-        Formats have codes of every value, or none are kept.
+        seed: 0-d int64, of the step; a parameter draws by ``rng.derive_seed(seed, position + 1)``.
+        origins: for each parameter, the index of its first element in the whole parameter if it is
+        a part. found: 0-d bool; where it is true nothing changes, and nobody waits to know. scale:
+        0-d float32. These three lie on the tensors' device or are None. rounding, numbers: of
+        `arithmetic.UpdateRounding` and of the step. begins: states are not read. Values are kept as
+        codes only in a format that has a code for each of them.
         """
         ...

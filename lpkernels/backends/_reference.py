@@ -1,8 +1,8 @@
 """The reference backend: the vectorised twin of the exact reference, in NumPy on the host.
 
-Always available. Tensors of a CUDA device are copied to the host and the result back, so a result
-on any device is the one that defines what is right. float16 and bfloat16 are taken apart as bits:
-no conversion here depends on whether the process flushes denormals.
+Always available. Tensors of a CUDA device are copied to the host, and the result is copied back: on
+every device it has the reference's bits. float16 and bfloat16 are taken apart as bits: no
+conversion here depends on whether the process flushes denormals.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _packable(fmt: Ints) -> FloatFormat | FixedFormat | BlockFormat:
 
 
 class ReferenceBackend(Conveniences):
-    """Adapter of ``lpkernels.reference.twin``; the methods are those of ``backends.Backend``."""
+    """Adapter of ``lpkernels.reference.twin``; ``backends.Backend`` describes the methods."""
 
     name = "reference"
     fuses = False

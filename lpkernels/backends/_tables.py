@@ -17,8 +17,8 @@ _KEPT = 512
 
 
 def kept(make: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator for make(*hashables, device), whose results are kept for the next call with these
-    arguments.
+    """A decorator for make(*hashables, device): its results are kept for the next call with the
+    same arguments.
 
     A result is kept once for each stream, because nothing orders one stream after the writes of
     another. While a CUDA graph is captured nothing is kept, because a result then belongs to the

@@ -6,8 +6,8 @@ The k axis of every product is made explicit (columns for convolutions), cut int
 own. The outer accumulator starts at +0 and receives the chunks in ascending k; these additions, and
 the bias, are rounded by the backend, to the bit.
 
-Inside a chunk padding is multiplied as zero: a weight that is inf or NaN gives NaN there, as it may
-in torch.
+Inside a chunk padding is multiplied as zero: an infinite or NaN weight gives NaN on padding, as it
+may in torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["multiply"]
 
 
 class _Adder(NamedTuple):
-    """What adds the chunks of a product: a backend, in the outer format of ``how.acc``."""
+    """A backend that adds the chunks of a product in the outer format of ``how.acc``."""
 
     backend: Backend
     how: How

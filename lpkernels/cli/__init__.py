@@ -269,7 +269,7 @@ def bench(
 
 @app.command()
 def doctor() -> None:
-    """What this installation can do, what it lacks and why.
+    """Show what this installation can do, and the reason for everything it lacks.
 
     Example: `lpkernels doctor`
     """

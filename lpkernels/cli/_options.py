@@ -1,4 +1,4 @@
-"""What the commands share: the console, options, and what a stopped run says."""
+"""The common part of the commands: the console, options, and the message of a stopped run."""
 
 import errno
 from collections.abc import Callable, Iterator
@@ -90,7 +90,7 @@ def check_one_process(command: str) -> None:
         )
 
 
-# What to do about an error of the system, by its number.
+# Advice on an error of the system, by its number.
 _ADVICE = {
     errno.ENOSPC: "make room",
     errno.EDQUOT: "make room",
@@ -103,7 +103,7 @@ _ADVICE = {
 
 @contextmanager
 def system_errors(again: str) -> Iterator[None]:
-    """What the system refuses ends the command with one sentence; `again` says how to go on."""
+    """An error of the system ends the command with one sentence; `again` says how to go on."""
     try:
         yield
     except OSError as error:

@@ -76,8 +76,7 @@ def options_of(section: type[Section]) -> list[inspect.Parameter]:
 
 
 def wrong_option(error: Exception, names: Iterable[str]) -> typer.BadParameter:
-    """The command line's error made of a configuration's error, which begins with a field's
-    name."""
+    """Turns a configuration's error, which begins with a field's name, into the command line's."""
     field = re.match(r"(?:[A-Z]\w*: )?(\w+):? ", str(error))
     if field is None or field[1] not in set(names):
         return typer.BadParameter(str(error))

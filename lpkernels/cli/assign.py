@@ -125,8 +125,8 @@ def _workload(data: str, data_dir: str, model: str, width: int) -> Any:
 def _made(
     request: Request, workload: Any, batch: int, lr: float, seed: int, told: bool
 ) -> tuple[Any, Any, Any]:
-    """The assignment of the network with weights of the seed, scores where they are wanted, and
-    what is kept for backward."""
+    """The assignment of the network with the seed's weights; scores, if wanted; the bytes kept for
+    backward."""
     import torch
 
     from lpkernels.experiments.workloads.streams import stream_seed

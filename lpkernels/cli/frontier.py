@@ -131,7 +131,7 @@ def run(
         bool, typer.Option("--retry-failed", help="Run cells again that failed before.")
     ] = False,
 ) -> None:
-    """Train a few configurations of each task: those that tell most about all others.
+    """Train a few configurations of each task: the ones that tell most about all others.
 
     With --known the choice follows from earlier tasks, else from the task's own measurements, one
     after the other. The command may be stopped or killed at any moment, and then goes on with the
@@ -167,7 +167,7 @@ def run(
 
 
 def _command() -> str:
-    """This command as text, to be run again; it goes on with what it chose."""
+    """This command as text; run again, it goes on with the cells that it chose."""
     return " ".join(["lpkernels", *map(shlex.quote, sys.argv[1:])])
 
 
@@ -200,7 +200,7 @@ def table(
         Path | None, typer.Option(help="Also write the errors into this file, for --known.")
     ] = None,
 ) -> None:
-    """Show what is measured of each task.
+    """Show the measurements of each task.
 
     Example: `lpkernels frontier table results/frontier --export errors.json`
     """
@@ -300,7 +300,7 @@ def plot(
         str, typer.Option(callback=valid(bytes_from), help="A memory cap to draw: 64KiB.")
     ] = "",
 ) -> None:
-    """Draw frontiers, the error matrix, its singular values, or what ways of choosing are worth.
+    """Draw frontiers, the error matrix, its singular values, or a comparison of ways to choose.
 
     Several studies are drawn on one picture.
 

@@ -1,4 +1,4 @@
-"""`lpkernels schedule`: what a schedule of precisions does, without training anything."""
+"""`lpkernels schedule`: the bits and the cost of a schedule of precisions, without training."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""`lpkernels sweep`: many runs as one experiment, and what they come to."""
+"""`lpkernels sweep`: many runs as one experiment, and their results."""
 
 import shlex
 from collections.abc import Callable
@@ -210,7 +210,7 @@ T = TypeVar("T")
 
 
 def _read(read: Callable[[], T]) -> T:
-    """What `read` returns; an error in its input becomes a message."""
+    """The result of `read`; an error in its input becomes a message."""
     try:
         return read()
     except (FileNotFoundError, ValueError) as error:

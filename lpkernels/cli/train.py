@@ -73,8 +73,8 @@ def _wrong_options(values: dict[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def _held(out: Path, processes: Processes, *, make: bool) -> Iterator[Held | None]:
-    """All: the folder of a run, held by the first process for all; a folder made for a run that
-    then cannot begin is removed again."""
+    """Called by all processes; the first one holds the run's folder for all. If the run cannot
+    begin, a folder that was made for it is removed again."""
     made = [path for path in (out, *out.parents) if not path.exists()] if make else []
 
     def held() -> Held | None:
@@ -144,7 +144,8 @@ def _fit(trainer: "Trainer", out: Path, held: Held | None) -> None:
 
 
 def _checks(held: Held | None) -> "OnProgress | None":
-    """What looks now and then, after a step, whether the folder is still this process's."""
+    """The function that checks now and then, after a step, that this process still has the
+    folder."""
     if held is None:
         return None
     looked = time.monotonic()
@@ -174,7 +175,7 @@ def _show_diagnosis(out: Path) -> None:
 
 
 def _check_options(config: RunConfig, given: dict[str, Any]) -> None:
-    """Raises ValueError where an option differs from that of the run to be resumed."""
+    """Raises ValueError if an option differs from the option of the run to be resumed."""
     own = config.flat()
     for name, value in given.items():
         if value != own[name]:

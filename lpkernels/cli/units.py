@@ -49,7 +49,7 @@ def _unit(name: str) -> None:
 def show(
     name: Annotated[str, typer.Argument(callback=valid(_unit), help="A unit; none: all.")] = "",
 ) -> None:
-    """Show all tensor cores, or one in detail: what is known of it, and what is not.
+    """Show all tensor cores, or one in detail with the known and unknown parts of its arithmetic.
 
     Example: `lpkernels units show h100_e4m3`, or shorter `lpkernels units h100_e4m3`
     """

@@ -153,9 +153,9 @@ def _parse(name: str) -> Format:
 
 
 def as_format(fmt: FormatLike) -> Format:
-    """``fmt`` itself, or the format of its name or of a torch.dtype's values.
+    """``fmt`` itself, the format of that name, or the format with a torch.dtype's values.
 
-    torch.float8_e5m2 has infinities; torch.float8_e4m3fn has none, and what is too large becomes
+    torch.float8_e5m2 has infinities; torch.float8_e4m3fn has none: values that are too large become
     NaN, where torch 2.13's own conversion saturates.
 
     Raises:  TypeError: none of these, or a dtype whose values are no format's.

@@ -14,9 +14,9 @@ FIXED_OVERFLOWS = ("saturate", "wrap")
 class FixedFormat:
     """Integers of ``word_bits`` bits (the sign included) times ``2^-frac_bits``.
 
-    Values are rounded to an integer multiple of ``quantum`` in the rounding mode (parity is that
-    of the integer), then saturate, or wrap modulo ``2^word_bits``. Zero is always +0, NaN stays
-    NaN, an infinity saturates and becomes NaN under wrap.
+    Values are rounded to an integer multiple of ``quantum`` in the rounding mode (even and odd are
+    said of the integer), then saturate, or wrap modulo ``2^word_bits``. Zero is always +0, NaN
+    stays NaN, an infinity saturates and becomes NaN under wrap.
 
     Args:
         word_bits: 1..24.

@@ -68,7 +68,7 @@ NAMED: dict[str, FloatFormat] = {
     "fp_6_9_0_backward": FP_6_9_0_BACKWARD,
 }
 
-#: What the short element names of a BlockFormat mean: the OCP types.
+#: The meaning of a BlockFormat's short element names: the OCP types.
 OCP_ELEMENTS: dict[str, FloatFormat] = {
     "e5m2": FP8_E5M2,
     "e4m3": FP8_E4M3,

@@ -1,9 +1,9 @@
-"""What formats, roundings and fields are called elsewhere: torch, ml_dtypes, papers, the OCP."""
+"""Names of formats, roundings and fields elsewhere: in torch, ml_dtypes, papers and the OCP."""
 
 import re
 from typing import Any, Protocol
 
-# Of several names any may be meant.
+# Where several names of ours are given, the user may mean any of them.
 _NAMES = {
     "float": "fp32",
     "float32": "fp32",
@@ -31,7 +31,7 @@ _NAMES = {
     "mxfp4": "block32_fp4_e2m1",
     "mxfp4_e2m1": "block32_fp4_e2m1",
 }
-#: torch's dtypes whose values are those of a format, and the format's name.
+#: torch's dtypes that have exactly the values of a format, with the format's name.
 DTYPES = {
     "torch.float32": "fp32",
     "torch.float16": "fp16",
@@ -66,7 +66,7 @@ class Dtype(Protocol):
 
 
 def unless_dtype(value: Any) -> Any:
-    """The name of the format of a torch.dtype's values; anything else as it is.
+    """For a torch.dtype the name of the format with its values; anything else as it is.
 
     Raises:  TypeError: a torch.dtype whose values are no format's.
     """
@@ -83,7 +83,7 @@ def unless_dtype(value: Any) -> Any:
 
 
 def name_here(name: str) -> str:
-    """The end of a sentence about a name that is no format's: what to write here; "" if unknown."""
+    """The end of the error about an unknown format: the name to write here; "" if none is known."""
     lower = name.lower().removeprefix("torch.")
     if lower in _NAMES:
         return _here(_NAMES[lower])
@@ -95,12 +95,12 @@ def name_here(name: str) -> str:
 
 
 def rounding_here(name: str) -> str:
-    """As `name_here`, for a name that is no rounding's."""
+    """As `name_here`, for an unknown rounding mode."""
     return _here(_ROUNDINGS.get(name.lower(), ""))
 
 
 def field_here(name: str) -> str:
-    """As `name_here`, for a name that is no field's of a recipe."""
+    """As `name_here`, for an unknown field of a recipe."""
     return _here(_FIELDS.get(name, ""))
 
 

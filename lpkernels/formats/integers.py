@@ -1,7 +1,7 @@
-"""What the integers of a format's `to_ints` are, for code that reads them and makes no format.
+"""The places of a format's integers (`to_ints`), for code that reads them and makes no format.
 
 fmt[KIND] is one of FLOAT, FIXED, AFFINE and BLOCK; the class of that kind below says where the rest
-stands: fmt[InFloat.MAN_BITS]. A quantizer's integers begin with those of its format.
+stands: fmt[InFloat.MAN_BITS]. A quantizer's integers begin with its format's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class InBlock:
 
 
 def takes_scales(fmt: Ints) -> bool:
-    """Whether values are scaled by what the tensor holds: by blocks, by slices or as a whole."""
+    """Whether the tensor's values set the scale: of every block, of every slice or of the whole."""
     return fmt[KIND] == AFFINE or fmt[KIND] == BLOCK
 
 
@@ -44,8 +44,8 @@ def axis(fmt: Ints) -> int | None:
 
 
 def counted_rank(kind: int, rank: int) -> int:
-    """The dimensions of a tensor along which a format of this kind can take its scales: all, and
-    one of a scalar, which is a vector of one element to a block format and nothing to slices."""
+    """The number of dimensions along which a format of this kind can take its scales in a tensor of
+    this rank. A scalar counts as a vector of one element for blocks; it has no slices."""
     return max(rank, 1) if kind == BLOCK else rank
 
 
@@ -55,7 +55,7 @@ def element(fmt: Ints) -> Ints:
 
 
 def code_bits(fmt: Ints) -> int:
-    """The bits of the code of one value; of a block's element, without the scale."""
+    """The bits of one value's code; a block format's scale is not counted."""
     one = element(fmt)
     if one[KIND] == FIXED:
         return one[InFixed.WORD_BITS]

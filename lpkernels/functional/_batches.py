@@ -9,11 +9,11 @@ from lpkernels import ops
 
 
 def one_sum(left: Tensor, right: Tensor, target: torch.Size) -> tuple[Tensor, Tensor]:
-    """Factors whose product, reshaped to target, is left @ right summed over target's broadcast
-    dimensions.
+    """Two factors. Their product, reshaped to target, is left @ right, summed over the dimensions
+    in which target was broadcast.
 
-    Those leading dimensions move, in order, in front of the summed axis and become one with it.
-    Views where the strides allow it.
+    These dimensions move, in order, in front of the summed axis and become one with it. Views where
+    the strides allow it.
     """
     batch = ops.broadcast_batch(left, right)
     dims = len(batch)

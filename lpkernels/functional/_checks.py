@@ -1,6 +1,6 @@
 """The checks that the public functions share.
 
-Each raises with what was expected, what came and how to fix it.
+Each raises an error with the expected value, the value that came, and a remedy.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def floating(function: str, **tensors: Tensor | None) -> None:
 
 
 def _plain(value: object) -> bool:
-    """Whether value is dense, float32 and on the CPU; where all tensors are, every check of them
-    passes."""
+    """Whether value is dense, float32 and on the CPU. If this is true of all tensors, every check
+    of them passes."""
     return (
         isinstance(value, Tensor)
         and value.dtype is torch.float32
@@ -227,7 +227,7 @@ def _dtype_advice(name: str, dtype: torch.dtype) -> str:
 
 @ops.assume_constant_result
 def constant(function: Callable[..., Any], *args: str | int) -> Any:
-    """function(*args), which torch.compile evaluates while tracing instead of tracing into it.
+    """function(*args). While tracing torch.compile evaluates it, instead of tracing into it.
 
     It is for the reading of names, which depend on no tensor. The function must be a plain one (a
     wrapper of lru_cache is not), and the result must consist of numbers.

@@ -1,5 +1,4 @@
-"""The range of an affine format, where the caller gives it: from what may be passed to what the
-kernels take."""
+"""The `range` that a caller gives for an affine format, as the tensor that kernels take."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ RangeLike: TypeAlias = Tensor | Sequence[float | Tensor]
 def limits_of(
     function: str, x: Tensor, quantizer: tuple[int, ...], ends: RangeLike | None
 ) -> Tensor | None:
-    """ends as (2, slices) float64 on x's device, NaN for slices whose ends are none; None if None.
+    """ends as (2, slices) float64 on x's device, NaN for a slice without valid ends; None for None.
 
     Nothing waits for the device: ends that are tensors are checked on the device.
     """

@@ -1,12 +1,12 @@
-"""What the normalising layers share: one autograd Function whose sums follow a Recipe.
+"""The common part of the normalising layers: an autograd Function with the sums of a Recipe.
 
     forward     xq = input(x);  mean = sum(xq) / K;  d = xq - mean;  var = sum(d d) / K
                 xhat = d / sqrt(var + eps);  y = output(xhat weight(w) + bias(b))
     backward    g = grad_output(dy);  h = g w;  dw = grad_weight(sum(g xhat));  db = sum(g)
                 dx = grad_input((h - sum(h) / K - xhat sum(h xhat) / K) / sqrt(var + eps))
 
-The sums of the forward pass are in fprop, those of dx in dgrad, and those of dw and db in wgrad;
-everything else is float32's.
+The forward sums are in fprop, the sums of dx in dgrad, and the sums of dw and db in wgrad.
+Everything else is float32's.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 class Normalisation:
     """How a tensor is normalised, and how its elements share weights.
 
-    ``rows`` (R, K) holds in each row what shares a mean and a variance; ``channels`` (C, T) what
-    shares a weight. One of the three kinds of layers:
+    Elements in one row of ``rows`` (R, K) share a mean and a variance. Elements in one row of
+    ``channels`` (C, T) share a weight. One of the three kinds of layers:
         "trailing"   the last ``dims`` dimensions; a weight for each of their K elements
         "groups"     (N, C, ...) in ``groups`` groups of channels; a weight for each channel
         "channels"   (N, C, ...) over all but C; a weight for each channel

@@ -29,7 +29,7 @@ _LINEAR = LinearGeometry()
 
 
 class Weights(NamedTuple):
-    """What a step multiplies with: w_hh (gates * H, H_out), w_hr (H_out, H)."""
+    """The weights of a step: w_hh (gates * H, H_out), w_hr (H_out, H)."""
 
     hh: Tensor
     hh_bias: Tensor | None
@@ -37,7 +37,7 @@ class Weights(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """What a direction does, beside its tensors; ``sizes`` is the number of rows of each step."""
+    """One direction without its tensors; ``sizes`` is the number of rows of each step."""
 
     cell: Cell
     recipe: Recipe
@@ -73,7 +73,7 @@ class _Product:
         return quantized(z, recipe.output, seed, Role.OUTPUT, SITE_OUTPUT, self.backend)
 
     def backward(self, g: Tensor, step: int, shape: torch.Size) -> tuple[Tensor, Tensor]:
-        """The rounded gradient, and that of the step's operand."""
+        """The rounded gradient, and the gradient of the step's operand."""
         seed, recipe, backend = self._seed(step), self.recipe, self.backend
         g = quantized(g, recipe.grad_output, seed, Role.GRAD_OUTPUT, SITE_QUANTIZE, backend)
         dh = _LINEAR.dgrad(g, self.w, shape, Sum(recipe.dgrad, seed, Role.DGRAD, backend))
@@ -93,7 +93,7 @@ def _with_rows(new: Tensor, old: Tensor) -> Tensor:
 
 
 class _Kept(NamedTuple):
-    """What backward reads, each by step."""
+    """The tensors that backward reads, step by step."""
 
     operands: list[Tensor]
     projected: list[Tensor]

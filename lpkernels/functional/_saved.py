@@ -1,4 +1,4 @@
-"""What a layer keeps of its operands for backward: their codes, where the recipe rounds them."""
+"""A layer's operands as kept for backward: their codes, where the recipe rounds them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lpkernels.functional import _checks
 from lpkernels.ops import Ints
 from lpkernels.rng import SITE_QUANTIZE, Role
 
-# The integers of a quantizer that follow those of its format.
+# A quantizer's integers behind its format's.
 _MODE = 4
 _WHOLE = 32
 
@@ -36,18 +36,19 @@ def packed_activations(on: bool) -> Iterator[None]:
 
     By default they pack: an activation in e5m2 is kept in one byte, in e2m1 in half a byte, and
     unpacked in backward, bit for bit. Results and gradients are the same with packing on or off.
-    (Native sums are the exception: torch takes them in the order that suits the strides, which are
-    those of a contiguous tensor after unpacking.) In the memory of the CPU, layers that round one
-    tensor alike and without random bits share its codes: each packs it, and keeps the codes of the
-    layer before if they are the same, byte for byte. On other devices, and under torch.compile,
-    each layer keeps its own. Some operands are never packed: those in float32 and affine formats;
-    those that hold NaN or infinity in a format without a code for it (fixed formats and those
-    without special values, which under torch.compile are not packed at all); the gates and the
-    state of recurrent layers, which are float32's; a weight that is kept itself, without a copy;
-    tensors on a device without a kernel that packs; and any tensor while a CUDA graph is captured,
-    for which packing would wait. With packing off, a layer keeps its own input where its
-    products round it themselves. The block counts in forward, and belongs to the thread that
-    entered it; what activation checkpointing computes again in backward must enter it itself.
+    (Native sums are the exception: their order depends on the strides, and an unpacked tensor is
+    contiguous.) In the memory of the CPU, layers that round one tensor alike and without random
+    bits share its codes: each packs it, and keeps the codes of the layer before if they are the
+    same, byte for byte. On other devices, and under torch.compile, each layer keeps its own. Some
+    operands are never packed: operands in float32 and in affine formats; an operand with NaN or
+    infinity in a format without a code for it; the gates and the state of recurrent layers, which
+    are float32's; a weight that is kept itself, without a copy; tensors on a device without a
+    kernel that packs; and any tensor while a CUDA graph is captured, because packing would wait.
+    Under torch.compile no tensor is packed in a format without codes for NaN and infinity (fixed
+    formats, and float formats without special values). With packing off, a layer whose products
+    round the input themselves keeps the input as it came. The block counts in forward, and belongs
+    to the thread that entered it. Activation checkpointing computes a function again in backward:
+    enter the block inside that function.
 
     Args:
         on: whether layers pack.
@@ -62,7 +63,7 @@ def packed_activations(on: bool) -> Iterator[None]:
 
 
 class Saved(NamedTuple):
-    """A tensor to be kept: as it is, with the quantizer it still needs, or as codes of a format."""
+    """A kept tensor: itself, with the quantizer that it still needs, or its codes in a format."""
 
     tensor: Tensor
     quantizer: Ints = ()
@@ -96,7 +97,7 @@ def saved(
 
 
 def _shared(codes: Tensor, source: Tensor) -> Tensor:
-    """The codes that another layer keeps of source, if they are codes, byte for byte; else codes.
+    """The codes that another layer keeps of source, if they have the bytes of codes; else codes.
 
     Only the bytes tell: `.data` and NumPy change a tensor without changing its version. The host
     does not wait for a device to compare them, so they are shared in the memory of the CPU alone.

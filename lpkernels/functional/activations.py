@@ -107,8 +107,8 @@ def gelu(
     """``torch.nn.functional.gelu`` between the recipe's quantizers.
 
     GELU has no sums: `input` and `output` round the tensors, and `grad_output` and `grad_input`
-    their gradients. The function itself, of the rounded input, and its derivative are float32's. A
-    recipe with none of these four quantizers is torch's own function.
+    their gradients. The function of the rounded input, and its derivative, are float32's. A recipe
+    with none of these four quantizers is torch's own function.
 
     Args:
         input: float32, float16 or bfloat16 (widened exactly), any shape; approximate: torch's.

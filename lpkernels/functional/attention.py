@@ -40,18 +40,18 @@ def scaled_dot_product_attention(
 
         s = matmul(query, key^T) * scale + mask;   p = dropout(softmax(s));   y = matmul(p, value)
 
-    Both products are those of two activations, ``matmul(..., recipe=recipe)``: the recipe's `input`
-    rounds query and p, `weight` key and value, `output` the result of each; fprop sums them, dgrad
-    the gradients of query and p, wgrad those of key and value. Scale, mask, softmax and dropout,
-    and their gradients, are float32's. So the result equals, to the bit, that of a model which
-    calls these functions one by one.
+    Both products multiply two activations, as ``matmul(..., recipe=recipe)`` does. The recipe's
+    `input` rounds query and p, `weight` rounds key and value, and `output` rounds both results.
+    fprop sums the products, dgrad sums the gradients of query and p, and wgrad sums the gradients
+    of key and value. Scale, mask, softmax and dropout, and their gradients, are float32's. So a
+    model that calls these functions one by one gets the same bits.
 
     Args:
         query: (..., L, E), key: (..., S, E), value: (..., S, E_v), float32, float16 or bfloat16
             (widened exactly); leading dimensions broadcast.
         attn_mask: broadcasts to (..., L, S): bool, True where a key takes part, or floating, which
-            is added. A query without any key gets zeros, as in torch. Without a mask, a query whose
-            scores are all -inf, for which operands must be infinite, gets NaN; torch gives zeros.
+            is added. A query without any key gets zeros, as in torch. Without a mask a query gets
+            NaN if all of its scores are -inf, which takes infinite operands; torch gives zeros.
         dropout_p: always in force, as in torch; its draws are torch's.
         is_causal: query i sees the keys 0..i; not together with attn_mask.
         scale: None is 1 / sqrt(E).
@@ -122,8 +122,8 @@ def attended(
     one rule, which ``lpkernels.nn.observing`` shares.
 
     Scores, softmax, dropout and values are stored. A bool mask is True where a key takes part; any
-    other is added. The weights of a query without any key are ``empty_rows``; None says that the
-    mask leaves every query a key, and spares what backward keeps for those without.
+    other is added. The weights of a query without any key are ``empty_rows``. None says that the
+    mask leaves every query a key; backward then keeps no tensor for such rows.
     """
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = matmul(query, key.mT, "scores") * scale

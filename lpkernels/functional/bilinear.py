@@ -18,7 +18,7 @@ _INNER = LinearGeometry(final=False)
 
 
 class _OuterGeometry(ProductGeometry):
-    """y (n, O) = t (n, O, J) @ x2 (n, 1, J)^T + b (O,), whose columns are a single one."""
+    """y (n, O) = t (n, O, J) @ x2 (n, 1, J)^T + b (O,): a product with a single column."""
 
     def fprop(self, x: Tensor, w: Tensor, b: Tensor | None, how: Sum) -> Tensor:
         y = super().fprop(x, w, None if b is None else b.unsqueeze(-1), how)
@@ -57,7 +57,7 @@ def _check_bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None)
 
 
 def ranks(bias: object) -> tuple[Ranks, Ranks]:
-    """Those of the two products."""
+    """The ranks of the tensors of the two products."""
     inner = Ranks("bilinear", 2, 2, None if bias is None else 1, 2)
     return inner, Ranks("bilinear", 3, 3, output=2)
 
@@ -79,9 +79,9 @@ def bilinear(
 
     The first is a linear layer with the weight (out * in2, in1) and without `output`. The second is
     a product of two activations, as in ``bmm``: the recipe's `input` rounds t and its `weight`
-    rounds x2; dgrad sums the gradient of t, over one term, and wgrad that of x2, over o. The
-    gradient of t is the first product's output gradient. n runs over the leading dimensions in
-    row-major order, also in the sums of the gradients of weight and bias. A format with an axis
+    rounds x2; dgrad sums the gradient of t, over one term, and wgrad sums the gradient of x2, over
+    o. The gradient of t is the first product's output gradient. n runs over the leading dimensions
+    in row-major order, also in the sums of the gradients of weight and bias. A format with an axis
     sees x1 as (n, in1), x2 as (n, 1, in2) and y as (n, out).
 
     Args:

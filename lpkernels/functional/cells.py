@@ -1,8 +1,8 @@
-"""What recurrent cells compute in float32 between their products, and its gradient.
+"""The float32 part of recurrent cells, between their products, and its gradient.
 
 A cell gets two products for its gates, one of the input and one of the hidden state, each (N, gates
-* H) with its bias, in torch's order of the gates. The gradients are, to the bit, those of torch's
-autograd of the same formulas.
+* H) with its bias, in torch's order of the gates. The gradients have the bits that torch's autograd
+gives for the same formulas.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _aten = torch.ops.aten
 
 
 class Step(NamedTuple):
-    """The new state, and what the gradient reads."""
+    """The new state, and the tensors that the gradient reads."""
 
     h: Tensor
     c: Tensor | None
@@ -26,7 +26,8 @@ class Step(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """The gradients of both products, and what reaches the old state by no product."""
+    """Both products' gradients, and the part of the old state's gradient that comes by no
+    product."""
 
     zx: Tensor
     zh: Tensor
@@ -45,7 +46,7 @@ class Cell(Protocol):
 
 
 def ranks(name: str, has_biases: bool) -> Ranks:
-    """Those of the tensors of the products, which take the rows of all steps as a matrix."""
+    """The ranks of the products' tensors; the rows of all steps are one matrix."""
     return Ranks(name, 2, 2, 1 if has_biases else None, 2)
 
 

@@ -26,7 +26,7 @@ Size = int | Sequence[int]
 class SlidingGeometry:
     """The numbers of convolutions and of transposed ones.
 
-    Of a transposed one ``output_padding`` has a number for each dimension; it is () of others.
+    ``output_padding`` has a number for each dimension of a transposed convolution; else it is ().
     """
 
     stride: tuple[int, ...]
@@ -68,7 +68,7 @@ class ConvGeometry(SlidingGeometry):
 def check_dimensions(
     function: str, dims: int, x: Tensor, weight: Tensor, bias: Tensor | None, layout: str
 ) -> None:
-    """All are operands; x has the dimensions of an image or of several, weight those of layout."""
+    """All are operands; x has the dimensions of one or several images, weight those of layout."""
     _checks.operands(function, x=x, weight=weight, bias=bias)
     if x.dim() not in (dims + 1, dims + 2) or weight.dim() != dims + 2:
         names = "DHW"[-dims:] if dims > 1 else "L"
@@ -161,7 +161,7 @@ def symmetric_padding(
 
 
 def ranks(name: str, dims: int, bias: object) -> Ranks:
-    """Those of a convolution's tensors; an image alone is rounded as a batch of one."""
+    """The ranks of a convolution's tensors; an image alone is rounded as a batch of one."""
     return Ranks(name, dims + 2, dims + 2, None if bias is None else 1, dims + 2)
 
 

@@ -19,7 +19,7 @@ _TORCH_CONV = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose
 
 class ConvTransposeGeometry(SlidingGeometry):
     """y (N, C_out, *) is the dgrad of the convolution with w (C_in, C_out / groups, *) that maps
-    y's shape to that of x (N, C_in, *).
+    y's shape to the shape of x (N, C_in, *).
 
     So dx is that convolution of dy, and dw its wgrad. Order of the sums within a group: (c_in,
     kernel) forward, (c_out, kernel) for the input's gradient, (n, input position) for the weight's,

@@ -1,4 +1,4 @@
-"""What rounding a tensor to a format would do, as counts."""
+"""Counts of what rounding a tensor to a format would do."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def count(
     """Counts what `quantize` with the same arguments would do to x, and writes nothing but the
     counts.
 
-    The counts are those of `quantize`'s counts=: [overflow, underflow, zeros, nonfinite] and, with
-    a histogram, how many elements have each of the 256 exponent fields of float32. Stochastic
+    As with `quantize`'s counts=, the counts are [overflow, underflow, zeros, nonfinite] and, with a
+    histogram, the numbers of elements with each of the 256 exponent fields of float32. Stochastic
     rounding counts what its draws would do. Nothing is recorded for gradients.
 
     Args:

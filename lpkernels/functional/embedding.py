@@ -29,9 +29,10 @@ def embedding(
 ) -> Tensor:
     """``torch.nn.functional.embedding`` of a rounded table.
 
-    There are no products: the recipe's `weight` rounds the table, `output` the rows that were
-    looked up, `grad_output` their gradient and `grad_weight` the table's, whose sums are float32's,
-    in torch's order. A recipe with none of these four is torch's own function.
+    There are no products. The recipe's `weight` rounds the table, `output` rounds the rows that
+    were looked up, `grad_output` rounds their gradient, and `grad_weight` rounds the table's
+    gradient, which is summed in float32 in torch's order. A recipe with none of these four is
+    torch's own function.
 
     Args:
         input: indices, any shape, int32 or int64.

@@ -1,7 +1,7 @@
-"""What linear and convolution layers share: one autograd Function that follows a Recipe.
+"""The common part of linear and convolution layers: an autograd Function that follows a Recipe.
 
-A geometry says how the three products are taken (``LinearGeometry`` in linear.py, ``ConvGeometry``
-in conv.py, and others); this file says what happens around them:
+A geometry makes the three products (``LinearGeometry`` in linear.py, ``ConvGeometry`` in conv.py,
+and others); this file has the steps around them:
 
     forward     xq = input(x), wq = weight(w), bq = bias(b);  y = output(fprop(xq, wq, bq))
     backward    g = grad_output(dy), once
@@ -10,8 +10,8 @@ in conv.py, and others); this file says what happens around them:
 
 Every quantizer is straight-through: its own gradient is the identity. A product applies the
 quantizers that it can apply itself (`ops.Fused`), so that forward needs no rounded copy of a
-tensor. What backward reads is kept as codes (`_saved`), or is kept as forward read it and then
-rounded again.
+tensor. Operands are kept for backward as codes (`_saved`), or as forward read them, to be rounded
+again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 
 
 class Sum(NamedTuple):
-    """How a layer's product is summed and where, and what it rounds itself.
+    """How a layer's product is summed, by which backend, and which quantizers it applies itself.
 
     ``seed`` is a 0-d int64 tensor or None, ``backend`` a backend's name or "auto". ``fused`` is for
     the two tensors in the order of the geometry's arguments.
@@ -53,12 +53,12 @@ class Sum(NamedTuple):
         return ops.multiply(product, how, self.backend)
 
     def swapped(self) -> Sum:
-        """For a product whose two tensors come in the other order."""
+        """The same sum for a product that takes its two tensors in the other order."""
         left, right, result = self.fused
         return Sum(*self[:4], Fused(right, left, result))
 
     def exchanged(self) -> Sum:
-        """`swapped`, where the other tensor is the left factor besides."""
+        """`swapped`, and the other tensor is also the left factor of the product."""
         left, right, result = self.fused
         return Sum(self.acc.exchanged(), *self[1:4], Fused(right, left, result))
 
@@ -67,7 +67,7 @@ class Sum(NamedTuple):
         return Sum(*self[:4], Fused(self.fused.left, self.fused.right, result))
 
     def add_bias(self, y: Tensor, b: Tensor, channels: int) -> Tensor:
-        """The last addition of this sum, where the product has made y without rounding it."""
+        """y + b, rounded: the last addition of this sum; the product has left y unrounded."""
         acc, seed, role, backend, fused = self
         return ops.add_bias(y, b, channels, acc, seed, role, backend, fused.result)
 
@@ -77,7 +77,7 @@ class Geometry(Protocol):
 
     ``final`` says whether y is the layer's output, which the recipe's `output` rounds, or the
     operand of a second product of the layer. ``two_activations`` says whether w is an activation,
-    as x is. ``rounds`` says whether a sum can be told to round its result, because nothing follows
+    as x is. ``rounds`` says whether the sum can round the result itself, because nothing follows
     it.
     """
 
@@ -97,8 +97,8 @@ class Geometry(Protocol):
     def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size, how: Sum) -> Tensor: ...
 
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
-        """The output gradient as (terms of the gradient of a bias of this shape, in wgrad's order;
-        elements of the bias)."""
+        """The output gradient as a matrix for the gradient of a bias of this shape: a column for
+        each element of the bias, with its terms in wgrad's order."""
         ...
 
 
@@ -118,8 +118,8 @@ def quantized(
 def _operand(
     x: Tensor, recipe: Recipe, name: str, seed: Tensor | None, role: Role, backend: str
 ) -> tuple[Tensor, Ints]:
-    """The tensor of that name as both products that read it take it: x and its quantizer, or x
-    rounded and no quantizer."""
+    """The named operand for the two products that read it: x and its quantizer, or x rounded and no
+    quantizer."""
     quantizer, ints = getattr(recipe, name), getattr(recipe.fused, name)
     if ints:
         seen(x, quantizer, role)
@@ -128,7 +128,7 @@ def _operand(
 
 
 class _Last(NamedTuple):
-    """How the result of a product is rounded: by the sum itself where there are integers."""
+    """How the result of a product is rounded: by the sum itself, if there are integers."""
 
     quantizer: Quantizer | None
     ints: Ints
@@ -169,7 +169,7 @@ def bias_gradient(
 
 
 class _Kept(NamedTuple):
-    """The operands of fprop as the other products read them, each with the quantizer it still
+    """fprop's operands, kept for the other products, each with the quantizer that it still
     needs."""
 
     x: Tensor

@@ -47,21 +47,21 @@ def matmul(
 
     Every product, partial sum and result is rounded as acc says, k ascending from 0 to K - 1; K = 0
     gives +0. Both gradients are computed in acc too, each as one sum. The gradient of a sums over
-    the leading dimensions in which a was broadcast, row-major, then over n; the gradient of b sums
-    over those in which b was broadcast, then over m. A rounded output passes its gradient
-    unchanged. The gradients are not differentiable again.
+    the leading dimensions in which a was broadcast, row-major, then over n; the gradient of b
+    likewise, then over m. A rounded output passes its gradient unchanged. The gradients are not
+    differentiable again.
 
     Args:
         a, b: shapes as torch.matmul takes and broadcasts them, any strides, one device; float32, or
             float16 and bfloat16, which are widened exactly, also under autocast.
         acc: an Accumulator or its name; None or lp.NATIVE: the sums are torch.matmul's own, and
             without `output` so is everything else (any dtype, autocast).
-        initial: the value from which the sum that is the result (with chunks, the outer sum) starts
-            instead of +0. It has any shape that broadcasts to the result's, is float32, float16 or
-            bfloat16, and is first rounded to that sum's format by its rounding, as
-            `lpkernels.quantize` rounds. It is the C of a tensor core, D = A B + C; K = 0 gives it
-            back. Its gradient is the result's, summed in float32 over the dimensions in which it
-            was broadcast. It is refused with order "native", and with a tree without chunks.
+        initial: the value from which the outermost sum starts, instead of +0. It has any shape that
+            broadcasts to the result's, is float32, float16 or bfloat16, and is first rounded to
+            that sum's format by its rounding, as `lpkernels.quantize` rounds. It is the C of a
+            tensor core, D = A B + C; K = 0 gives it back. Its gradient is the result's, summed in
+            float32 over the dimensions in which it was broadcast. It is refused with order
+            "native", and with a tree without chunks.
         output: the Quantizer of the result, or its text.
         out: the tensor to write, of the result's shape (or empty) and float32. Gradients are not
             recorded.
@@ -78,7 +78,7 @@ def matmul(
         TypeError: float64 (round it first: ``lp.quantize(a, fmt).float()``), integer or complex
             operands.
         ValueError: shapes that do not fit, tensors on different devices, unknown names, an out that
-            does not fit, an initial that no running sum of acc could start from.
+            does not fit, an initial where acc has no running sum to start from it.
         NotImplementedError: the backend asked for has no such sums.
     """
     if recipe is not None:
@@ -198,7 +198,7 @@ def _product(
 
 
 def _expanded(initial: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """initial in float32 and in the shape that the operator gives, whose operands are matrices."""
+    """initial in float32 and in the shape of the operator's result: a product of matrices."""
     start = initial.float().expand(result_shape(a, b))
     start = start.unsqueeze(-1) if b.dim() == 1 else start
     return start.unsqueeze(-2) if a.dim() == 1 else start
@@ -218,8 +218,8 @@ def _sums(
 
 
 class _Matmul(torch.autograd.Function):
-    """Products of operands of at least two dimensions. They are saved as they came, so that narrow
-    dtypes stay narrow."""
+    """Products of operands of at least two dimensions. The operands are saved as they came, so that
+    narrow dtypes stay narrow."""
 
     @staticmethod
     def forward(

@@ -141,7 +141,7 @@ def multi_head_attention_forward(
 
 
 def ranks(*biases: Tensor | None) -> tuple[Ranks, Ranks]:
-    """Those of the projections, and of the products of two activations."""
+    """The ranks of the tensors of the projections and of the products of two activations."""
     bias = None if all(b is None for b in biases) else 1
     return Ranks(_NAME, 3, 2, bias, 3), Ranks(_NAME, 3, 3, None, 3)
 
@@ -219,8 +219,8 @@ def _mask(
     keys: int,
     batched: bool,
 ) -> Tensor | None:
-    """Both masks as one that is added to the scores (N * heads, L, keys); keys beyond the S of
-    sizes (N, heads, L, S), those of bias_k and of add_zero_attn, are seen by all."""
+    """Both masks as one that is added to the scores (N * heads, L, keys); sizes: (N, heads, L, S).
+    All queries see the keys beyond S, which bias_k and add_zero_attn bring."""
     batch, heads, length, given = sizes
     shown = additive_mask(_NAME, "attn_mask", attn_mask, True)
     if shown is not None and attn_mask is not None:

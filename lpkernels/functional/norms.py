@@ -31,9 +31,9 @@ def layer_norm(
 
         mean = sum(x) / K;   var = sum((x - mean)^2) / K;   y = (x - mean) / sqrt(var + eps) * w + b
 
-    K elements, row-major, share a mean. Both sums are in the recipe's fprop, whose products are
-    x * 1 and (x - mean)(x - mean); the two sums of the input's gradient are in dgrad, those of the
-    gradients of weight and bias, over the leading dimensions, in wgrad. `input`, `weight`, `bias`,
+    K elements, row-major, share a mean. Both sums are in the recipe's fprop, with the products x *
+    1 and (x - mean)(x - mean). The two sums of the input's gradient are in dgrad. The gradients of
+    weight and bias are sums over the leading dimensions, in wgrad. `input`, `weight`, `bias`,
     `output`, `grad_output`, `grad_input` and `grad_weight` round what they name. Everything else is
     float32's: division, square root, the products with weight and scale.
 
@@ -69,7 +69,7 @@ def rms_norm(
 ) -> Tensor:
     """``torch.nn.functional.rms_norm`` under a recipe: as ``layer_norm`` without mean and bias.
 
-    eps None is that of input's dtype, as in torch.
+    eps None is the machine epsilon of input's dtype, as in torch.
     """
     recipe = as_recipe(recipe)
     if recipe.is_torch or not input.numel():

@@ -28,8 +28,8 @@ def pack(x: Tensor, fmt: PackableLike) -> Tensor:
     """The codes of x, one after the other, least significant bit first; nothing is rounded.
 
     A float code is sign | exponent | mantissa, a fixed-point code two's complement; a block is its
-    scale byte, then its elements. NaN has one code: sign 0, exponent all ones, of the mantissa only
-    the top bit ("fn": all ones). No gradient passes through codes.
+    scale byte, then its elements. NaN has one code: sign 0, exponent all ones, and the top bit of
+    the mantissa alone ("fn": all ones). No gradient passes through codes.
 
     Args:
         x: float16, bfloat16, float32 or float64, any shape and strides, CPU or CUDA; every value is

@@ -21,12 +21,12 @@ from lpkernels.recipes import as_recipe
 class ProductGeometry:
     """y (..., M, N) = alpha * x (..., M, K) @ w (..., N, K)^T + b, leading dimensions broadcast.
 
-    The right operand is laid out as a linear layer's weight, so that the last axis of both operands
-    is that of the sum. The sums run over K forward, over (leading dimensions in which x was
-    broadcast, n) for the left gradient, and over (those in which w was broadcast, m) for the right
-    one. alpha multiplies each sum in float32. b is any tensor that broadcasts to y, one more
-    addition in the outermost accumulator; its gradient sums over the dimensions in which it was
-    broadcast.
+    The right operand is laid out as a linear layer's weight, so that the sum runs along the last
+    axis of both operands. The sums run over K forward, over (leading dimensions in which x was
+    broadcast, n) for the left gradient, and over (leading dimensions in which w was broadcast, m)
+    for the right gradient. alpha multiplies each sum in float32. b is any tensor that broadcasts to
+    y, one more addition in the outermost accumulator; its gradient sums over the dimensions in
+    which it was broadcast.
     """
 
     alpha: float = 1.0
@@ -110,10 +110,10 @@ def bmm(
     """``torch.bmm`` under a recipe: the products of B pairs of matrices.
 
     This is a product of two activations: the recipe's `input` rounds a, `weight` rounds b and
-    `output` rounds the result. fprop sums the product, dgrad sums the gradient of a and wgrad that
-    of b, which `grad_input` and `grad_weight` round. The sums run over k forward, over n for a's
-    gradient, over m for b's. A format with an axis sees b transposed, (B, N, K), as it does the
-    weight of a linear layer: axis -1 is that of the sum in both operands.
+    `output` rounds the result. fprop sums the product, dgrad sums the gradient of a, and wgrad sums
+    the gradient of b; `grad_input` and `grad_weight` round these gradients. The sums run over k
+    forward, over n for a's gradient, over m for b's. A format with an axis sees b transposed, (B,
+    N, K), like the weight of a linear layer: the sum runs along axis -1 of both operands.
 
     Args:
         a: (B, M, K), b: (B, K, N), float32, float16 or bfloat16 (widened exactly), any strides.
@@ -146,9 +146,9 @@ def baddbmm(
 ) -> Tensor:
     """``torch.baddbmm`` under a recipe: beta * input + alpha * (a @ b), B pairs of matrices.
 
-    The product is that of ``bmm``. alpha multiplies each of its sums, and the sums of both its
-    gradients, in float32. beta * input, in float32 and rounded by the recipe's `bias`, is the last
-    addition in the outermost accumulator of fprop, as a layer's bias is; its gradient sums, in
+    The product is computed as in ``bmm``. alpha multiplies each of its sums, and the sums of both
+    its gradients, in float32. beta * input, in float32 and rounded by the recipe's `bias`, is the
+    last addition in the outermost accumulator of fprop, as a layer's bias is; its gradient sums, in
     wgrad's accumulator, over the dimensions in which it was broadcast, row-major.
 
     Args:

@@ -70,14 +70,15 @@ def quantize(
             Overflow: finite, and beyond the largest value once rounded as if the exponent had no
             bound, whatever overflow or a directed mode makes of it (Fixed: beyond either end;
             Affine: outside of the range; Block: an element that saturates). Underflow: finite and
-            not zero, rounded to zero. Zeros are those of x, nonfinite its infinities and NaN.
-            Bin e: elements whose biased float32 exponent field is e, zeros and subnormals in 0,
-            infinities and NaN in 255, what only float64 holds in 0 and 254.
-        range: of an AffineFormat (lo, hi) in place of the tensor's own ends: numbers, tensors of
-            one element or of one for each slice, or one tensor of both, (2,) or (2, slices), on x's
-            device. Values outside take the end codes. A symmetric format takes the larger of |lo|
-            and |hi|. Ends in tensors are not waited for: a slice becomes NaN where they are not
-            finite or lo > hi.
+            not zero, rounded to zero. Zeros: zeros of x. Nonfinite: infinities and NaN of x.
+            Bin e: elements with e in the biased exponent field of float32. Zeros and subnormals are
+            in bin 0, infinities and NaN in 255; float64 values that are too small or too large for
+            float32 are in 0 and 254.
+        range: for an AffineFormat, (lo, hi) in place of the tensor's own ends. lo and hi are
+            numbers, or tensors with one element or one for each slice, on x's device; one tensor
+            (2,) or (2, slices) may hold both. Values outside take the end codes. A symmetric format
+            takes the larger of |lo| and |hi|. The host does not wait for ends in tensors: a slice
+            becomes NaN if an end is not finite or lo > hi.
         backend: "auto" or a name of ``lpkernels.backends.status()``.
 
     Returns:
@@ -172,7 +173,7 @@ def lowered(
 ) -> tuple[tuple[int, ...], bool]:
     """The integers of the Quantizer, and whether it is stochastic.
 
-    Integers are what torch.compile can hold as constants; Quantizers made while it traces are not.
+    torch.compile can hold integers as constants, but no Quantizer that is made while it traces.
     """
     if isinstance(fmt, Quantizer) or (isinstance(fmt, str) and ":" in fmt):
         quantizer, stochastic = lowered_quantizer(fmt)

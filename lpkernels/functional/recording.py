@@ -14,8 +14,8 @@ from lpkernels.functional.storing import seen_again
 
 
 def is_exporting() -> bool:
-    """Whether torch.export runs; older torch (2.11) answers this question of its own with yes
-    wherever the compiler traces."""
+    """Whether torch.export runs. The function of older torch (2.11) for this says yes wherever the
+    compiler traces."""
     return getattr(torch.compiler, "_is_exporting_flag", False)
 
 
@@ -68,8 +68,8 @@ def _has_tangent(x: Tensor | None) -> bool:
 def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
     """backward of a Function, refused where a derivative of its results may be asked for.
 
-    It is refused at once. What backward keeps is rounded, so a later error could not stand on every
-    way to the inputs, and torch.autograd.grad would leave the missing terms out.
+    It is refused at once. The tensors that backward keeps are rounded, so a later error could not
+    stand on every way to the inputs, and torch.autograd.grad would leave the missing terms out.
     """
 
     @functools.wraps(backward)

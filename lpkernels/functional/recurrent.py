@@ -45,7 +45,7 @@ def lstm(
     In backward `grad_output` rounds the gradient of the gates once for each product. dgrad sums
     over the gates, at each step. The gradient of a weight or a bias is one sum, in wgrad, over
     (step, n), steps descending, n ascending; the reverse direction's first step is the last
-    position. The gradient of h is a float32 sum of what its uses give.
+    position. The gradient of h is the float32 sum of the gradients from its uses.
 
     Args:
         input: (L, N, in), (N, L, in) with batch_first, or, with batch_sizes, the data of a
@@ -54,7 +54,7 @@ def lstm(
         weights: for each layer and direction w_ih, w_hh, with has_biases b_ih, b_hh, and w_hr where
             the layers project. All other arguments: torch.nn.LSTM's; train says whether dropout
             is in force.
-        batch_sizes: int64 on the CPU, those of a PackedSequence.
+        batch_sizes: int64 on the CPU, from a PackedSequence.
         recipe, generator, backend: as in ``linear``. One seed is drawn per call.
 
     Returns:

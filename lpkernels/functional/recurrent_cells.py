@@ -27,9 +27,9 @@ def lstm_cell(
 ) -> tuple[Tensor, Tensor]:
     """``torch.lstm_cell`` under a recipe: one step of ``lstm``.
 
-    Both products of the gates are ``linear``; what follows, and its gradient, is float32's. The
-    weights' gradients sum over n. A layer made of cells sums those of its steps in float32; in
-    ``lstm`` they are one sum.
+    Both products of the gates are ``linear``; everything behind them, and its gradient, is
+    float32's. The weights' gradients sum over n. A layer made of cells adds the gradients of its
+    steps in float32; in ``lstm`` a gradient is one sum over all steps.
 
     Args:
         input: (N, in), hx: (h, c), each (N, H); float32, float16 or bfloat16 (widened exactly).

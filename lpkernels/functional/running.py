@@ -18,7 +18,7 @@ from lpkernels.rng import SITE_QUANTIZE, Role
 
 
 class Average(NamedTuple):
-    """What a layer keeps: the average range (2,), and the weight () of the batches in it."""
+    """The running average of a layer: the range (2,), and the weight () of the batches in it."""
 
     range: Tensor
     weight: Tensor

@@ -74,8 +74,8 @@ def seed_for(needs: bool, generator: torch.Generator | Tensor | None) -> Tensor 
 
 
 def seed_of_product(seed: Tensor | None, index: int) -> Tensor | None:
-    """The seed of one of the products of a call with this seed: the first (index 0) has the seed
-    itself, the others ``rng.derive_seed(seed, 15 + index)``, which are those of no role."""
+    """The seed of one of several products of a call. The first (index 0) has the call's seed
+    itself, the others have ``rng.derive_seed(seed, 15 + index)``: no role derives these."""
     if seed is None or index == 0:
         return seed
     return derived_seed(seed, _NO_ROLE + index)

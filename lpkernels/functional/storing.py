@@ -1,5 +1,5 @@
-"""Hooks inside a function of several operations: for the results, at the points where they would be
-stored, and for the tensors that the quantizers of a recipe round."""
+"""Hooks inside a function of several operations: on its results, where separate operations would
+store them, and on the tensors that a recipe's quantizers round."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torch import Tensor
 from lpkernels.arithmetic import Quantizer
 from lpkernels.rng import Role
 
-# (the result, the name of the operation within the call) -> what is computed with from there on.
+# (the result, the name of the operation within the call) -> the tensor to go on with.
 Stores = Callable[[Tensor, str], Tensor]
 
-# (the tensor as it is before it is rounded, its quantizer, what it is) -> None.
+# (the tensor before it is rounded, its quantizer, its role) -> None.
 Sees = Callable[[Tensor, Quantizer, Role], None]
 
 
 class _Local(threading.local):
     stores: Stores | None = None
-    # Makes what sees the tensors of the next product.
+    # Makes the function that is shown the tensors of the next product.
     opens: Callable[[], Sees] | None = None
     sees: Sees | None = None
 
@@ -32,13 +32,13 @@ _local = _Local()
 
 
 def stored(result: Tensor, part: str) -> Tensor:
-    """What `storing` makes of the result; itself outside of it."""
+    """The result, changed by the function of `storing`; outside of `storing` the result itself."""
     return result if _local.stores is None else _local.stores(result, part)
 
 
 @contextmanager
 def storing(stores: Stores) -> Iterator[None]:
-    """A context around a call, in this thread: `stored` gives its results to the function."""
+    """A context around a call, in this thread: `stored` passes results through the function."""
     before, _local.stores = _local.stores, stores
     try:
         yield
@@ -47,8 +47,8 @@ def storing(stores: Stores) -> Iterator[None]:
 
 
 def masked(scores: Tensor, mask: Tensor) -> Tensor:
-    """scores + mask, or scores where a bool mask is True, stored as "scores": what the mask hides
-    is no value of them."""
+    """scores + mask, or scores where a bool mask is True. They are stored as "scores" without the
+    infinities that the mask adds."""
     if mask.dtype == torch.bool:
         return stored(scores, "scores").masked_fill(~mask, -math.inf)
     if _local.stores is None:
@@ -60,11 +60,11 @@ def masked(scores: Tensor, mask: Tensor) -> Tensor:
 
 @contextmanager
 def rounding_seen(opens: Callable[[], Sees]) -> Iterator[None]:
-    """A context around a call, in this thread: what the quantizers of a recipe round in it, and in
-    its backward pass, is shown before it is rounded, and no bit of it changes.
+    """A context around a call, in this thread: every tensor that a recipe's quantizer rounds, in
+    the call or its backward pass, is shown before it is rounded. No bit changes.
 
-    opens: makes what sees the tensors of a product; it is called once for the call, and again for
-        each product of a layer in it.
+    opens: makes the function that is shown the tensors of a product. It is called once for the
+        call, and again for each product of a layer in it.
     """
     before, _local.opens, _local.sees = (_local.opens, _local.sees), opens, opens()
     try:
@@ -75,7 +75,7 @@ def rounding_seen(opens: Callable[[], Sees]) -> Iterator[None]:
 
 @contextmanager
 def seen_again(sees: Sees) -> Iterator[None]:
-    """A context around the backward pass of what `seeing` returned in the forward pass."""
+    """A context around a backward pass; sees: returned by `seeing` in the forward pass."""
     before, _local.sees = _local.sees, sees
     try:
         yield
@@ -84,18 +84,18 @@ def seen_again(sees: Sees) -> Iterator[None]:
 
 
 def new_product() -> Sees | None:
-    """What sees the tensors of the product that begins; None outside of `rounding_seen`."""
+    """The function that is shown the tensors of a new product; None outside of `rounding_seen`."""
     if _local.opens is not None:
         _local.sees = _local.opens()
     return _local.sees
 
 
 def seeing() -> Sees | None:
-    """What sees the tensors that are rounded now."""
+    """The function that is shown the tensors rounded now, or None."""
     return _local.sees
 
 
 def seen(x: Tensor, quantizer: Quantizer | None, role: Role) -> None:
-    """x is about to be rounded, if there is a quantizer."""
+    """Shows x, which is about to be rounded if there is a quantizer."""
     if _local.sees is not None and quantizer is not None:
         _local.sees(x, quantizer, role)

@@ -2,12 +2,11 @@
 
 The numbers of its formats and roundings are rows of a tensor, an input of the graph. Another recipe
 of the same structure is another tensor, and the graph stays. The graph depends on the structure
-alone, which consists of these facts: which tensors are rounded, and which of them products can
-round themselves (those to float and fixed formats without random bits); which quantizers draw
-random bits; which products are native; and the size of the codes kept for backward, which is 4, 8
-or 16 bits a value for a float format, that of element and blocks for a block format, or none; and
-the axes of formats that have one. A recipe that takes turns with others has the structure that
-holds all of them.
+alone: which tensors are rounded; which of them products can round themselves (to float and fixed
+formats without random bits); which quantizers draw random bits; which products are native; the size
+of the codes kept for backward; and the axes of formats that have one. Codes of a float format are
+kept in 4, 8 or 16 bits a value, codes of a block format in the sizes of its elements and blocks,
+others not at all. A recipe that takes turns with others has a structure with room for all of them.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _CODE_SIZES = (4, 8, 16)
 
 
 class _Kept(NamedTuple):
-    """The last fields of a Row: the bits of a code, and the blocks that have a scale beside."""
+    """The last fields of a Row: the bits of a code, and size and axis of blocks with a scale."""
 
     bits: int
     block_size: int = 0
@@ -53,7 +52,7 @@ _NOT_KEPT = _Kept(0)
 
 @dataclass(frozen=True)
 class _Quantizer:
-    """What a layer asks of a Quantizer."""
+    """A Quantizer as far as a layer asks about it."""
 
     row: Row
     is_stochastic: bool
@@ -66,7 +65,7 @@ class _Quantizer:
 
 @dataclass(frozen=True)
 class _Accumulator:
-    """What a layer asks of an Accumulator that is not native."""
+    """An Accumulator that is not native, as far as a layer asks about it."""
 
     row: Row
     is_stochastic: bool
@@ -112,8 +111,8 @@ def _in_table(part: Any, row: Row) -> _Quantizer | _Accumulator:
 def _read(
     recipe: Recipe, formats: tuple[Format, ...]
 ) -> tuple[NDArray[np.int64], list[int], list[tuple[str, Any, bool, _Kept]], tuple[Axis, ...]]:
-    """The table, with empty rows for what stays as it is; each part with what its Row needs; and
-    the axes of all that may stand in a row."""
+    """The table, with an empty row for a part that rounds nothing; each part with the fields of its
+    Row; and the axes of all quantizers that may stand in a row."""
     rows, parts, quantizers = [], [], []
     for name in QUANTIZERS + PRODUCTS:
         part = getattr(recipe, name)
@@ -134,7 +133,7 @@ def _read(
 
 
 def _options(part: Quantizer, formats: tuple[Format, ...]) -> list[Quantizer]:
-    """What may stand in the row of part, which is one of them."""
+    """The quantizers that may stand in the row of part; part is one of them."""
     turns = [in_place_of(part.fmt, fmt) for fmt in formats]
     return [replace(part, fmt=fmt) for fmt in turns] if part.fmt in turns else [part]
 

@@ -15,7 +15,7 @@ from lpkernels.ops import Convolution, Product
 
 
 class Watcher(Protocol):
-    """A TorchFunctionMode that is told of what `own` computes, since it cannot take the call."""
+    """A TorchFunctionMode that is told of the calls of `own`, since it cannot take them."""
 
     def see(
         self,
@@ -34,9 +34,9 @@ _watchers: list[Watcher] = []
 def own(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """function(*args, **kwargs) by torch itself: no TorchFunctionMode takes the call.
 
-    ``lpkernels.nn.convert`` enters such a mode, which emulates the products that a model calls as
-    functions; the calls by which an emulated function asks torch to compute are none of these. The
-    modes that are `watching` are told of it.
+    ``lpkernels.nn.convert`` enters a mode that emulates the products that a model calls as
+    functions. An emulated function may ask torch to compute; this call is not the model's, and the
+    mode must not emulate it. Modes that are `watching` are told of the call.
     """
     if torch._C._is_torch_function_mode_enabled():
         return _unseen(function, function, args, kwargs)
@@ -93,8 +93,8 @@ def gradient_of_convolution(
     conv: Convolution,
     output_padding: Sequence[int] = (),
 ) -> Tensor:
-    """Of x or of w, 0 or 1, which is not read. output_padding: of a transposed convolution, a
-    number for each dimension."""
+    """The gradient of x (which is 0) or of w (1); the tensor itself is not read. output_padding:
+    for a transposed convolution, a number for each dimension."""
     stride, padding, dilation, groups = conv
     backward, mask = torch.ops.aten.convolution_backward, [which == 0, which == 1, False]
     kind = (dilation, bool(output_padding), list(output_padding or [0] * len(stride)))

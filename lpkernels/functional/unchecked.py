@@ -56,12 +56,12 @@ def packed(x: Tensor, fmt: Ints) -> Tensor:
 
 
 def unpacked(codes: Tensor, fmt: Ints, numel: int) -> Tensor:
-    """`unpack` of what `packed` made, without its checks."""
+    """`unpack` of codes that `packed` made, without its checks."""
     return ops.unpack(codes, fmt, (numel,))
 
 
 def rows_of(quantizers: Sequence[Ints]) -> Tensor:
-    """The quantizers as rows of a table that a compiled graph reads when it runs, int64 on the
+    """The quantizers as rows of a table for a compiled graph to read when it runs; int64, on the
     CPU."""
     rows = [[len(ints), *ints, *[0] * (ops.ROW - 1 - len(ints))] for ints in quantizers]
     return torch.tensor(rows, dtype=torch.int64, device="cpu").reshape(-1, ops.ROW)
@@ -79,8 +79,8 @@ def rounded_by_row(
 
 
 def through_codes(x: Tensor, flag: Tensor, table: Tensor, number: int, bits: int) -> Tensor:
-    """x, packed into codes of ``bits`` bits and unpacked again; its values are in the format of a
-    row.
+    """x, packed into codes of ``bits`` bits and unpacked again; its values are values of a row's
+    format.
 
     flag: becomes True where a value has no code; x is then lost.
     """
@@ -90,7 +90,8 @@ def through_codes(x: Tensor, flag: Tensor, table: Tensor, number: int, bits: int
 
 @functools.cache
 def keeps_codes() -> Any:
-    """A partitioner for torch.compile: what was `through_codes` is kept for backward as codes."""
+    """A partitioner for torch.compile that keeps tensors of `through_codes` for backward as
+    codes."""
     # The compiler takes seconds to import.
     from torch._functorch.partitioners import min_cut_rematerialization_partition
     from torch._inductor import custom_graph_pass
@@ -108,7 +109,7 @@ def keeps_codes() -> Any:
             return min_cut_rematerialization_partition(graph, inputs, **options)
 
         def uuid(self) -> str:
-            """What the compiler's cache knows it by."""
+            """The name by which the compiler's cache knows this partitioner."""
             return "lpkernels.KeepsCodes.1"
 
     return KeepsCodes()

@@ -1,4 +1,4 @@
-"""Which class emulates which, and the change of a module's class in place.
+"""The classes that emulate torch.nn's, and the change of a module's class in place.
 
 A module changes its arithmetic by changing its class, as torch.nn.utils.parametrize and torch.nn's
 lazy modules do: the object, its parameters, buffers, hooks and every reference to it stay.
@@ -124,7 +124,7 @@ def why_not(module: torch.nn.Module) -> str | None:
 
 
 def ranks(module: torch.nn.Module) -> tuple[Ranks, ...]:
-    """Those of a layer's tensors, emulated or not, that are known before a call."""
+    """The ranks of a layer's tensors, emulated or not, as far as they are known before a call."""
     cls = plain_class(module)
     if not issubclass(cls, Emulated):
         plain = torch_base(cls)
@@ -227,8 +227,8 @@ def emulated_class(original: Any) -> Any:
 
 @functools.cache
 def calling_class(original: Any) -> Any:
-    """original with a forward that emulates the products it calls, by the module's recipe; where it
-    sets a precision itself, its own way of doing so stays."""
+    """original with a forward that emulates, by the module's recipe, the products that it calls. If
+    original has a set_precision of its own, that stays."""
     forward = wrapped_forward(original, lambda module: module._arithmetic)
     kept = {name: getattr(original, name) for name in _SETTERS if hasattr(original, name)}
     return _made("calling_class", original, (EmulatesCalls, original), forward=forward, **kept)
@@ -276,7 +276,7 @@ _MAKERS: dict[str, Any] = {
 
 
 def torch_base(cls: type) -> type | None:
-    """torch.nn's layer that a class is or derives from, of those that are emulated."""
+    """The emulated layer of torch.nn that a class is or derives from."""
     return next((plain for plain in _EMULATED if issubclass(cls, plain)), None)
 
 

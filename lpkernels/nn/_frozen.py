@@ -65,7 +65,7 @@ def _graphs(model: Module) -> Iterator[tuple[list[str], Module, str, set[str]]]:
 
 
 def _called(node: Any) -> str:
-    """The bare name of what a node calls, with our namespace; "" for a node that calls nothing."""
+    """The bare name of the function that a node calls, with our namespace; "" if it calls none."""
     if node.op == "call_method":
         return str(node.target)
     if node.op != "call_function":

@@ -18,8 +18,8 @@ class Position(Enum):
     model registers them, ``named_modules``'s; a layer registered twice stands where it comes first.
     That is the order of the calls in most models, but not in all: where a model registers its head
     before its body, name the layer instead. An Embedding multiplies nothing and is not counted, so
-    FIRST of a language model is the layer behind it. Neither are products that a forward calls as
-    functions. Attention and recurrent layers are one layer of several products each.
+    FIRST of a language model is the layer behind it. Products that a forward calls as functions are
+    not counted either. An attention or recurrent layer is one layer, with several products.
 
     A model has one first and one last layer. If it holds several networks, as a GAN does, FIRST is
     in the network registered first and LAST in the last; convert such networks one by one. If a
@@ -38,7 +38,7 @@ LAST = Position.LAST
 
 
 def ends(model: Module) -> dict[Module, frozenset[Position]]:
-    """The first and the last layer of a model, each with what it is; empty if it has none."""
+    """The first and the last layer of a model, with the positions of each; empty if none counts."""
     found = [module for module in model.modules() if _classes.multiplies(module)]
     if not found:
         return {}

@@ -1,4 +1,4 @@
-"""Precision at run time: the widths of a layer's quantizers, or those of a whole model."""
+"""Precision at run time: the widths of the quantizers of a layer or of a whole model."""
 
 from __future__ import annotations
 

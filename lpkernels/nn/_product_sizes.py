@@ -1,4 +1,4 @@
-"""The sizes of products, read off the arguments of the operators that compute them."""
+"""The sizes of products, read off the arguments of operators."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Sizes(NamedTuple):
     """The sizes of one call: the kind of product, its multiply-adds, and the terms in a sum of
     fprop, dgrad and wgrad.
 
-    The lengths are those of a layer whose input is the left operand and whose weight is the right
-    one; None where one operator is several products.
+    The left operand counts as the input of a layer and the right operand as its weight. Lengths are
+    None where one operator is several products.
     """
 
     product: str

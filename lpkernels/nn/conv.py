@@ -23,7 +23,7 @@ Place = torch.device | str | None
 
 
 class _Conv(RunningInput):
-    """What the three convolution layers share; the torch.nn class follows it in the bases."""
+    """The common part of the convolution layers; the torch.nn class follows it in the bases."""
 
     _convolve: ClassVar[Callable[..., Tensor]]
 

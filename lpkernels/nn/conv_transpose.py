@@ -18,7 +18,7 @@ from lpkernels.nn.emulated import Emulated
 
 
 class _ConvTranspose(RunningInput):
-    """What the three layers share; the torch.nn class follows it in the bases."""
+    """The common part of the three layers; the torch.nn class follows it in the bases."""
 
     _convolve: ClassVar[Callable[..., Tensor]]
 

@@ -69,28 +69,29 @@ def convert(
     already gets the new recipe. The model itself may be such a layer.
 
     With ``functions``, every module with a forward of its own (a class not of torch.nn) is
-    converted too: while its forward runs, it enters a TorchFunctionMode that computes by its recipe
-    whatever it calls of matmul, ``@``, mm, bmm, addmm, baddbmm, einsum of two operands, and of
-    torch.nn.functional's linear, bilinear, conv1d to conv3d, conv_transpose1d to conv_transpose3d,
-    scaled_dot_product_attention, multi_head_attention_forward, and of torch's lstm, gru, rnn_tanh,
-    rnn_relu and their cells. A call belongs to the innermost module with a forward of its own, and
-    that module is selected as a layer is: by its name, class or a function. A module that is not
-    selected, but may run inside one that is, gets a class that keeps its products torch's own.
-    torch.compile traces through the mode without a graph break, and so does torch.export in its
-    default form; strict export (torch 2.13) does not see ``@``, only matmul. FSDP and activation
-    checkpointing call modules, which enter the mode themselves; a checkpointed plain function is
-    recomputed outside the mode, so make it a module. Integer, boolean, complex and sparse operands,
-    and calls with out=, stay torch's own, and so do einsum of more operands and products in
-    TorchScript; float64 operands are refused with a RuntimeError. ``lpkernels.nn.summary`` shows
-    what of a model is emulated.
+    converted too: while its forward runs, it enters a TorchFunctionMode. By the module's recipe
+    this mode computes calls of matmul, ``@``, mm, bmm, addmm, baddbmm, einsum of two operands, and
+    of torch.nn.functional's linear, bilinear, conv1d to conv3d, conv_transpose1d to
+    conv_transpose3d, scaled_dot_product_attention, multi_head_attention_forward, and of torch's
+    lstm, gru, rnn_tanh, rnn_relu and their cells. A call belongs to the innermost module with a
+    forward of its own, and that module is selected as a layer is: by its name, class or a function.
+    A module that is not selected, but may run inside one that is, gets a class that keeps its
+    products torch's own. torch.compile traces through the mode without a graph break, and so does
+    torch.export in its default form; strict export (torch 2.13) does not see ``@``, only matmul.
+    FSDP and activation checkpointing call modules, which enter the mode themselves; a checkpointed
+    plain function is recomputed outside the mode, so make it a module. Integer, boolean, complex
+    and sparse operands, and calls with out=, stay torch's own, and so do einsum of more operands
+    and products in TorchScript; float64 operands are refused with a RuntimeError.
+    ``lpkernels.nn.summary`` shows which products of a model are emulated.
 
-    A module whose own ``forward`` cannot be followed, because it was replaced on the object or, for
-    a layer without ``functions``, because its class has one, is left as it is and named in a
-    warning; exclude it to silence that. In a graph of torch.fx layers are converted, but a graph
-    that calls products itself is refused, and so is TorchScript with products. The out_proj of
-    torch.nn.MultiheadAttention, which is never called, is no layer of its own: its product has the
-    recipe of the attention. The fused evaluation path of torch.nn.TransformerEncoder, which calls
-    no layer, is switched off where it would bypass a converted one.
+    A module with a ``forward`` that cannot be followed is left as it is and named in a warning;
+    exclude the module to silence the warning. Such a forward was replaced on the object, or,
+    without ``functions``, belongs to the class of a layer. In a graph of torch.fx layers are
+    converted, but a graph that calls products itself is refused, and so is TorchScript with
+    products. The out_proj of torch.nn.MultiheadAttention, which is never called, is no layer of its
+    own: its product has the recipe of the attention. The fused evaluation path of
+    torch.nn.TransformerEncoder, which calls no layer, is switched off where it would bypass a
+    converted one.
 
     Args:
         model: any module.
@@ -198,8 +199,8 @@ def set_precision(
 ) -> M:
     """Give the quantizers of the layers of ``lpkernels.nn`` in a model other widths, in place.
 
-    It calls each layer's own ``set_precision``, for all layers whose recipe rounds what is to be
-    changed; the others, among them the layers of torch's own recipe, stay as they are.
+    It calls the ``set_precision`` of every layer with a quantizer that is to change. All other
+    layers stay as they are, among them the layers with torch's own recipe.
 
     Args:
         model: any module.
@@ -307,8 +308,8 @@ def _warn_of(layers: list[Layer]) -> None:
 
 
 def _set_fast_paths(model: Module) -> None:
-    """Switches the fast path off in a container with an emulated layer, and back to what it was in
-    any other."""
+    """Switches the fast path off in a container with an emulated layer; in others puts back its
+    switch."""
     for kind, attribute in _FAST_PATHS.items():
         for container in model.modules():
             if not isinstance(container, kind):

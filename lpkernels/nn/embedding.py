@@ -17,7 +17,7 @@ class Embedding(Emulated, torch.nn.Embedding):
     Args:
         num_embeddings ... device, dtype: torch.nn.Embedding's.
         recipe: a Recipe or its name; only its `weight`, `output`, `grad_output` and `grad_weight`
-            matter. The default is torch's own arithmetic, also of what ``from_pretrained`` makes.
+            matter. The default is torch's own arithmetic, also of layers by ``from_pretrained``.
 
     Parameters, initial values and state_dict keys are torch.nn.Embedding's.
     """

@@ -1,4 +1,4 @@
-"""What every emulating layer has: a recipe to read, replace, print, copy and pickle."""
+"""The common part of emulating layers: a recipe to read, replace, print, copy and pickle."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Emulated(Module):
         self._compute_by(its)
 
     def _ranks(self) -> tuple[Ranks, ...]:
-        """Those of the layer's tensors that are known before a call."""
+        """The ranks of the layer's tensors, as far as they are known before a call."""
         return ()
 
     def _compute_by(self, recipe: Recipe, formats: Formats = ()) -> None:
@@ -85,8 +85,8 @@ class Emulated(Module):
     @property
     def precision(self) -> Precision:
         """The widths in force, (forward, backward): forward is the width of input and weight, a
-        pair where they differ; backward is the width of the gradients. None stands where the recipe
-        rounds nothing. Change them with `set_precision`."""
+        pair where they differ; backward is the width of the gradients. None stands for a side that
+        the recipe does not round. Change them with `set_precision`."""
         return precision(self._recipe)
 
     def set_precision(
@@ -99,11 +99,11 @@ class Emulated(Module):
         """Give the quantizers of the recipe other widths; everything else of it stays.
 
         Affine formats change their bits. Fixed formats change their word_bits, and their frac_bits
-        by as much, so that the largest value stays. Other formats need a table, which then holds
-        for everything that is changed. Rounding modes, axis, symmetric and the running range are
-        kept; `bias` and `output` are not touched. A call costs microseconds and may come before
-        every step: torch.compile compiles nothing again as long as every call has the same table,
-        or none has one. A backward has the precision of its forward.
+        by as much, so that the largest value stays. Other formats need a table, which then decides
+        the format of every quantizer that changes. Rounding modes, axis, symmetric and the running
+        range are kept; `bias` and `output` are not touched. A call costs microseconds and may come
+        before every step: torch.compile compiles nothing again as long as every call has the same
+        table, or none has one. A backward has the precision of its forward.
 
         Args:
             forward_bits: of `input` and `weight`, an int or a pair of both; None stays.
@@ -145,7 +145,7 @@ class Emulated(Module):
         return self._tabled if is_traced() else self._recipe
 
     def _forget(self) -> None:
-        """Leaves nothing of lpkernels in the module, whose class is to be torch.nn's."""
+        """Removes everything of lpkernels from the module, which is to become torch.nn's."""
         for attribute in ("_built", "_recipe", "_tabled", "_formats"):
             vars(self).pop(attribute, None)
 

@@ -20,7 +20,7 @@ Sizes = int | list[int] | torch.Size
 
 
 def _affine_ranks(layer: Any, name: str, rank: int, input: int | None = None) -> tuple[Ranks, ...]:
-    """Those of a layer with a weight and a bias of this rank, or without one of them."""
+    """The ranks of a layer with a weight and a bias of this rank, or without one of them."""
     # RMSNorm has no bias.
     tensors = (layer.weight, getattr(layer, "bias", None))
     weight, bias = (None if each is None else rank for each in tensors)
@@ -28,7 +28,7 @@ def _affine_ranks(layer: Any, name: str, rank: int, input: int | None = None) ->
 
 
 class _BatchNormCalls(TorchFunctionMode):
-    """A mode inside which torch's batch_norm is that of lpkernels."""
+    """A mode inside which calls of torch's batch_norm are emulated."""
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Named policies: which layer of a model has which recipe, each with its source and departures.
 
-A recipe is the arithmetic of one layer, a policy that of a whole model. Neither reaches what is no
-layer: loss scaling, master weights and the rounding of the update belong to the training loop, and
-the loss is torch's own, in float32.
+A recipe is the arithmetic of one layer, a policy the arithmetic of a whole model. Neither reaches
+beyond layers: loss scaling, master weights and the rounding of the update belong to the training
+loop, and the loss is torch's own, in float32.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ _TRANSPOSED: tuple[type[torch.nn.Module], ...] = (
 class Policy(UserDict[Pattern, Recipe]):
     """The recipes of a whole model, {pattern: Recipe} in order: the first key that matches wins.
 
-    It is what ``convert`` and ``set_recipe`` take as a mapping, and edited as a dict is.
-    ``policy[key] = recipe`` changes the recipe of a key it has; a new key belongs before "*", and
-    ``{key: recipe} | policy`` puts it first. ``del policy[key]`` leaves the layers of that key to
-    those behind it. ``print`` shows a table: a line for each key, "-" where a tensor stays as it is
-    and "native" where sums are torch's own, in float32.
+    It is a mapping for ``convert`` and ``set_recipe``, and is edited like a dict. ``policy[key] =
+    recipe`` changes the recipe of a key it has; a new key belongs before "*", and ``{key: recipe} |
+    policy`` puts it first. ``del policy[key]`` leaves the layers of that key to the keys behind it.
+    ``print`` shows a table: a line for each key, "-" where a tensor stays as it is and "native"
+    where sums are torch's own, in float32.
 
     In a model a glob must fit the name of some module; a class or a function may match nothing.
 
@@ -96,17 +96,17 @@ def _named(build: Callable[[], Policy]) -> Callable[[], Policy]:
 
 
 def policies() -> list[str]:
-    """The names :func:`policy` knows; each is that of the recipe of its layers, too."""
+    """The names :func:`policy` knows; the recipe of a policy's layers has the policy's name."""
     return list(_POLICIES)
 
 
 def policy(name: str) -> Policy:
     """The policy of that name, a mapping that ``convert`` takes: print it, edit it.
 
-    ``lpkernels.nn.policies.describe(name)`` tells where it comes from and where it departs from
-    that. A policy selects modules. What a forward calls as a function has the recipe of the module
-    that calls it where it is a product; norms, softmax and activations called as functions, the
-    softmax within attention, additions and losses stay torch's own, in float32.
+    ``lpkernels.nn.policies.describe(name)`` tells its source and its departures from the source. A
+    policy selects modules. A product that a forward calls as a function has the recipe of the
+    calling module. Norms, softmax and activations called as functions, the softmax within
+    attention, additions and losses stay torch's own, in float32.
 
     Raises:  TypeError: not a str.  ValueError: no such policy.
     """
@@ -114,7 +114,7 @@ def policy(name: str) -> Policy:
 
 
 def as_recipes(value: Recipes) -> Recipes:
-    """What ``convert`` takes, with the policy in the place of the text "policy:<name>".
+    """A recipe or mapping for ``convert``, with the policy in place of the text "policy:<name>".
 
     Raises:  ValueError: no such policy.
     """
@@ -124,7 +124,7 @@ def as_recipes(value: Recipes) -> Recipes:
 
 
 def describe(name: str) -> str:
-    """What the policy of that name is, its source, and where it departs from it.
+    """The description of the named policy: its recipes, its source, and every departure from it.
 
     Raises:  TypeError: not a str.  ValueError: no such policy.
     """
@@ -148,13 +148,13 @@ def fp16_mixed() -> Policy:
     """All layers in fp16, their sums in fp32; norms and softmax read and write fp16, compute fp32.
 
     Source: Micikevicius et al. 2018, "Mixed precision training", arXiv 1710.03740, section 3.3:
-    products of vectors are summed in fp32 and rounded to fp16 when written; reductions, those of
-    batch norm's statistics and of softmax, are in fp32, in layers that read and write fp16;
-    point-wise operations may be either. Our reading: layer, group and RMS norm are as batch norm;
-    the parameters of norms and their gradients stay fp32; no layer is kept apart, and an embedding
-    is rounded as any weight. Differs: point-wise operations, losses and softmax that is no module
-    stay fp32, and the next layer rounds what it reads. Master weights and loss scaling are the
-    training loop's.
+    products of vectors are summed in fp32 and rounded to fp16 when written; reductions (batch
+    norm's statistics, softmax) are in fp32, in layers that read and write fp16; point-wise
+    operations may be either. Our reading: layer, group and RMS norm are as batch norm; the
+    parameters of norms and their gradients stay fp32; no layer is kept apart, and an embedding is
+    rounded as any weight. Differs: point-wise operations, losses and softmax that is no module stay
+    fp32, and the next layer rounds what it reads. Master weights and loss scaling are the training
+    loop's.
     """
     return _mixed("fp16_mixed", "fp16")
 
@@ -172,8 +172,7 @@ def bf16_mixed() -> Policy:
 
 @_named
 def fp8_wang2018() -> Policy:
-    """FP8 operands, except what enters the first layer and the operands of the last, which are
-    e6m9.
+    """FP8 operands, except in e6m9 the input of the first layer and the operands of the last one.
 
     Source: Wang et al. 2018, "Training deep neural networks with 8-bit floating point numbers",
     arXiv 1812.08011. The images enter the first layer in 16 bits, because 8 bits have too few
@@ -190,7 +189,7 @@ def fp8_wang2018() -> Policy:
 
 @_named
 def hfp8_sun2019() -> Policy:
-    """Hybrid FP8 operands; those of the first and the last layer are 16-bit.
+    """Hybrid FP8 operands; the first and the last layer have 16-bit operands.
 
     Source: Sun et al. 2019, "Hybrid 8-bit floating point (HFP8) training and inference for deep
     neural networks", NeurIPS, which keeps the first and last layer apart. Our reading: these two
@@ -212,7 +211,7 @@ def cpt_fu2021() -> Policy:
     Source: Fu et al. 2021, "CPT: Efficient deep neural network training via cyclic precision",
     arXiv 2101.09868: in its networks for CIFAR every convolution is quantised, the first and the
     1x1 shortcuts among them, and the last linear layer is fp32, as norms, activations and sums are.
-    Our reading: the last layer is the model's last one with products, whatever it is; transposed
+    Our reading: the last layer is the model's last one with products, of whatever kind; transposed
     convolutions have a range for each slice of axis 1, their output channels, those at the same
     place in all groups together; an embedding, which multiplies nothing, stays fp32. In its
     networks for ImageNet the first convolution and the shortcuts stay fp32 too: put their names

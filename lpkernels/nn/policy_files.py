@@ -38,10 +38,10 @@ def save_policy(what: Recipes | Module, path: str | Path) -> None:
     """Write the recipes of a whole model to a JSON file, which `load_policy` reads.
 
     Args:
-        what: what ``convert`` takes: a Recipe, the name of one, "policy:<name>", or a mapping whose
-            keys are globs, classes of torch.nn, ``lpkernels.nn.FIRST`` or ``LAST``. Or a converted
-            model: the names of its modules are written, with the recipes that they have now.
-            Weights are not, nor the table of formats that `set_precision` was given.
+        what: a recipe argument of ``convert``: a Recipe, the name of one, "policy:<name>", or a
+            mapping with keys that are globs, classes of torch.nn, ``lpkernels.nn.FIRST`` or
+            ``LAST``. Or a converted model: the file then has the names of its modules with their
+            present recipes, but no weights, and no table of formats that `set_precision` was given.
         path: the file, which is replaced.
 
     Raises:
@@ -74,7 +74,7 @@ def load_policy(path: str | Path) -> Policy:
 
 
 def policy_values(what: Recipes | Module) -> dict[str, Any]:
-    """What a file of this policy holds, as plain values; errors as in `save_policy`."""
+    """The contents of a file of this policy, as plain values; errors as in `save_policy`."""
     recipes: Any = _of_model(what) if isinstance(what, Module) else as_recipes(what)
     policy = Policy(recipes if isinstance(recipes, Mapping) else {"*": recipes})
     rules = [
@@ -90,7 +90,7 @@ def policy_values(what: Recipes | Module) -> dict[str, Any]:
 
 
 def policy_of(values: Any, where: str) -> Policy:
-    """The policy of what a file at `where` holds; errors as in `load_policy`."""
+    """The policy of a file's contents; where names the file. Errors as in `load_policy`."""
     rules = _checked(values, where)
     policy = Policy()
     for number, rule in enumerate(rules, start=1):
@@ -183,7 +183,7 @@ def _check_name(name: str) -> str:
 
 
 def _torch_class(name: str) -> type[Module] | None:
-    """torch.nn's class of that name, looked up among what is imported already."""
+    """torch.nn's class of that name, looked up among the modules that are imported already."""
     cls = vars(torch.nn).get(name)
     return cls if isinstance(cls, type) and issubclass(cls, Module) else None
 

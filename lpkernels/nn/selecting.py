@@ -1,4 +1,4 @@
-"""Which layers of a model a call means, and the recipe of each."""
+"""The layers of a model that a call selects, and the recipe of each."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def named(model: Module) -> list[tuple[list[str], Module]]:
 
 
 def nothing_matched(function: str, chosen: Selection, found: list[Layer]) -> str:
-    """The message of an error: what was asked for, and what there is."""
+    """The error's message: the patterns of the call, and the layers of the model."""
     found = [layer for layer in found if layer.has_products]
     if not found:
         return (
@@ -157,8 +157,8 @@ def nothing_matched(function: str, chosen: Selection, found: list[Layer]) -> str
 
 
 def matches(pattern: Pattern, layer: Layer) -> bool:
-    """Whether one of the layer's names, its class, its place, or a function's answer is what is
-    asked for."""
+    """Whether the pattern matches one of the layer's names, its class or its place, or is a
+    function that says yes."""
     if isinstance(pattern, str):
         return any(fnmatchcase(name, pattern) for name in layer.names)
     if isinstance(pattern, type):

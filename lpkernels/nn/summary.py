@@ -1,4 +1,4 @@
-"""What a model multiplies, layer by layer, and how much of it is emulated."""
+"""The products of a model, layer by layer, and the share of them that is emulated."""
 
 from __future__ import annotations
 
@@ -94,16 +94,16 @@ def summary(model: Module, *inputs: Any, kwargs: Mapping[str, Any] | None = None
     """Run the model once and list its products: sizes, multiply-adds, and the recipe of each.
 
     It counts matrix products, convolutions, transposed ones and bilinear forms, attention and
-    recurrent layers, whatever calls them; a product called as a function belongs to the innermost
-    module that runs. The sums of norms and softmax are no products. The forward pass runs without
-    gradients; buffers and the states of torch's random generators are put back. Lazy layers get
-    their sizes. A model on the meta device computes nothing.
+    recurrent layers, by whatever they are called; a product called as a function belongs to the
+    innermost module that runs. The sums of norms and softmax are no products. The forward pass runs
+    without gradients; buffers and the states of torch's random generators are put back. Lazy layers
+    get their sizes. A model on the meta device computes nothing.
 
     Args:
         model: any module, converted or not.
-        inputs, kwargs: what it is called with. One input alone may also be a tuple of arguments or
-            a dict of keyword arguments; a model whose only argument is itself a tuple, list or dict
-            takes it in a tuple of one.
+        inputs, kwargs: the arguments of the model. One input alone may also be a tuple of arguments
+            or a dict of keyword arguments; a model whose only argument is itself a tuple, list or
+            dict takes it in a tuple of one.
 
     Returns:
         A `Summary`; ``print`` shows it as a table that ends with the share of the multiply-adds

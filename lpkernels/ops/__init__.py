@@ -45,7 +45,7 @@ from lpkernels.ops._rows import ROW, Ints, Row
 from lpkernels.ops._update import update
 
 BACKENDS = ("auto", *backends.names())
-"""What a `backend` argument may be."""
+"""The values of a `backend` argument."""
 
 __all__ = [
     "BACKENDS",

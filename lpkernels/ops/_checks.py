@@ -1,5 +1,5 @@
-"""What the operators ask of their arguments, since exported programs and torch.ops reach them with
-anything. The kernels behind them believe shapes, dtypes and integers.
+"""The operators' checks of their arguments, which exported programs and torch.ops may call with
+anything. The kernels behind the operators believe shapes, dtypes and integers.
 
 Public functions check before, with messages for their users.
 """
@@ -45,7 +45,7 @@ def require(condition: bool, op: str, expected: str, got: object) -> None:
 class Sums(NamedTuple):
     """An accumulator as the operators need it.
 
-    suffix: what `Backend.unsupported` wants behind the name of a product.
+    suffix: stands behind a product's kind in the op of `Backend.unsupported`.
     """
 
     acc: Ints
@@ -67,8 +67,9 @@ K = TypeVar("K")
 
 
 def _by_identity(make: Callable[[Ints], K]) -> Callable[[Sequence[int]], K]:
-    """make, which is called once for equal integers, and of a tuple seen before looks up nothing
-    but its address: its hash would take longer than all other checks of a small product."""
+    """make, with its results kept, so that it is called once for equal integers. A tuple that came
+    before is found by its address alone: its hash would take longer than all other checks of a
+    small product."""
     # A tuple is kept with what was made of it, so no other one has its address.
     found: dict[int, tuple[Ints, K]] = {}
     made = lru_cache(_DESCRIPTIONS)(make)
@@ -88,7 +89,7 @@ def _by_identity(make: Callable[[Ints], K]) -> Callable[[Sequence[int]], K]:
 
 
 def _described(kind: str, make: Callable[[Ints], Any], ints: Ints) -> Any:
-    """The object that the integers describe, if it has exactly these: kernels believe them."""
+    """The object that the integers describe, if to_ints() gives them back: kernels believe them."""
     try:
         made = make(ints)
         if made.to_ints() == ints:
@@ -206,7 +207,7 @@ def _shape(op: str, given: Sequence[int], right: Sequence[int]) -> None:
 
 
 def _further(name: str, product: Product, x: Tensor | None, shape: Sequence[int]) -> None:
-    """A tensor of a product that need not be there."""
+    """An optional tensor of a product."""
     if x is None:
         return
     device = product.left.device
@@ -314,8 +315,8 @@ def update(
     rounding: Sequence[int],
     numbers: Sequence[float],
 ) -> UpdateRounding:
-    """The roundings of an update, whose tensors are as `UpdateTensors` says; shared are its seed,
-    found and scale."""
+    """The roundings of an update; its tensors are as `UpdateTensors` says. shared: its seed, found
+    and scale."""
     made = _update_rounding(tuple(rounding))
     require(len(numbers) == _NUMBERS, "update", f"{_NUMBERS} numbers of a step", numbers)
     step = step_from_numbers(tuple(numbers))

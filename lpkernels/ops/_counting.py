@@ -1,5 +1,5 @@
-"""The operators that round whole tensors and count what rounding does to them; some of them round
-to a given range."""
+"""The operators that round whole tensors and count what rounding does; some round to a given
+range."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def quantize_counting(
     site: int = SITE_QUANTIZE,
     backend: str = "auto",
 ) -> Tensor:
-    """`quantize` that adds to counts what it did, and takes the ends of an affine format's slices.
+    """`quantize` that counts too, and takes the ends of an affine format's slices.
 
     counts: int64, contiguous, 4 or 4 + 256 elements on x's device; None: not counted. limits:
     float64, contiguous, (2, slices) on x's device, NaN for slices without ends; None: the tensor's.
@@ -155,8 +155,8 @@ def count(
 
 
 class Counting:
-    """`count` of many tensors to one format, without draws or limits. What every call would look
-    up, such as the backend of "auto", is found once.
+    """`count` of many tensors to one format, without draws or limits. The backend of "auto" and the
+    like are looked up once, not in every call.
 
     A tensor in the memory of the CPU goes to the kernel past torch's dispatcher, so modes and
     profilers do not see it; any other one takes the operator.

@@ -67,7 +67,7 @@ def define(
     impl: Callable[..., Any],
     guard: Callable[..., object] | None = None,
 ) -> Callable[..., Any]:
-    """Registers one operator for CPU and CUDA tensors and returns what calls it.
+    """Registers one operator for CPU and CUDA tensors and returns the function that calls it.
 
     guard refuses wrong arguments of calls by torch: of torch.ops, and of compiled and exported
     programs. Calls by the package itself that go straight to impl were checked before.
@@ -132,7 +132,8 @@ _TENSOR_KEYS = {
         DispatchKey.ADInplaceOrView,
     ),
 }
-# What is in force: inference mode or not, but no dispatch mode, no functorch, no tracing.
+# The dispatch state of a plain call: inference mode or not, but no dispatch mode, no functorch, no
+# tracing.
 _MODE_KEYS = {
     _bits(DispatchKey.BackendSelect),
     _bits(DispatchKey.BackendSelect, DispatchKey.ADInplaceOrView),

@@ -1,8 +1,8 @@
-"""A warning, once, where a product has operands with values that the formats of its accumulator
-lack: a tensor core could not hold them, and the sums are those of no hardware.
+"""A warning, once, of operands with values that the formats of their accumulator lack: no tensor
+core could hold such values, and no hardware makes these sums.
 
 The search takes place in tensors on the CPU, in the first product of every operator, pair of
-formats and pair of shapes, until MOST of these were looked at; later products cost one look into a
+formats and pair of shapes, until MOST products were searched; later products cost one look into a
 set. Tensors on a GPU are not searched, because they would have to be waited for.
 """
 
@@ -19,7 +19,7 @@ from lpkernels.formats import FloatFormat
 from lpkernels.ops._quantize import rounded
 from lpkernels.rng import SITE_QUANTIZE, Role
 
-# Bounds what is remembered, and what programs of ever new shapes spend on looking.
+# Bounds the set of shapes, and the time that a program with ever new shapes spends on searches.
 MOST = 256
 
 _SIDES = ("left", "right")
@@ -31,9 +31,9 @@ _warned: set[FloatFormat] = set()
 
 
 def look_once(product: Product, how: How) -> None:
-    """Warns where the operands hold, once rounded, what the operand formats of how.acc lack.
+    """Warns if the operands, once rounded, hold a value that the operand formats of how.acc lack.
 
-    Does nothing without operand formats, or for a GPU's tensors.
+    Does nothing if there are no operand formats, or the tensors lie on a GPU.
     """
     op, first, second = product.kind, product.left, product.right
     if len(how.acc) <= InAccumulator.PLAIN or not first.is_cpu:
@@ -58,7 +58,7 @@ def look_once(product: Product, how: How) -> None:
 
 
 def _lacking(x: Tensor, fmt: FloatFormat) -> float | None:
-    """A value of x that fmt lacks; NaN counts as one that every format has."""
+    """A value of x that fmt lacks; no format lacks NaN here."""
     lacking = (rounded(x, Quantizer(fmt, "toward_zero").to_ints(), *_CALL) != x) & (x == x)
     return x[lacking][0].item() if bool(lacking.any()) else None
 

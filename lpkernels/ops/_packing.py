@@ -16,7 +16,7 @@ from lpkernels.ops import _checks
 from lpkernels.ops._operator import Packable, as_ints, define
 from lpkernels.ops._rows import Ints, Row, row_ints
 
-# What a float format's top exponent code means.
+# The meanings of a float format's top exponent code.
 _IEEE, _FN = SPECIALS.index("ieee"), SPECIALS.index("fn")
 
 
@@ -96,7 +96,7 @@ def _pack_row_fake(x: Tensor, rows: Tensor, index: int, *room: int) -> Tensor:
 
 
 def _pack_row_impl(x: Tensor, rows: Tensor, index: int, *room: int) -> Tensor:
-    """The codes of the quantizer's format, and zeros up to the length that the room has."""
+    """The codes in the quantizer's format, then zeros up to the length of the room."""
     fmt = row_ints(rows, index)[InQuantizer.FORMAT]
     _guard_pack(x, fmt)
     codes = _pack_impl(x, fmt)

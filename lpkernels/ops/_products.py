@@ -24,8 +24,8 @@ _NO_CONVOLUTION = (1,)
 
 
 def _by_backend(product: Product, how: How, backend: str) -> Tensor:
-    """The result, by the backend that makes such sums, and by passes of their own of what it does
-    not do."""
+    """The result by the backend that makes such sums; quantizers that it does not apply get passes
+    of their own."""
     known = _checks.sums(how.acc)
     tensors = (product.left, product.right, product.bias, product.initial)
     if torch.is_grad_enabled() and any([x is not None and x.requires_grad for x in tensors]):
@@ -89,7 +89,7 @@ def records(
     result_quantizer: Ints,
     table: None = None,
 ) -> tuple[Product, How, str]:
-    """What the arguments of the operator say, as it gets them or a mode of torch does."""
+    """The records of the operator's arguments, as the operator or a mode of torch gets them."""
     product = Product(kind, left, right, shape, _convolution(numbers), bias, initial)
     fused = Fused(*map(described, (left_quantizer, right_quantizer, result_quantizer)))
     return product, How(tuple(acc), seed, role, fused), backend
@@ -175,6 +175,6 @@ def add_bias(
 
     bias broadcasts to total with the axis ``channels`` moved to the end. The draws of an element
     have its position along that axis as their column, its row-major position in the other axes as
-    their row: those of a bias that a product adds itself.
+    their row: the same draws as for a bias that a product adds itself.
     """
     return _add_bias(total, bias, channels, as_ints(acc), seed, int(role), backend, result)

@@ -35,7 +35,7 @@ def quantized_like(x: Tensor, quantizer: Ints) -> Tensor:
 
 
 def rounded(x: Tensor, quantizer: Ints, *call: Any) -> Tensor:
-    """What the operator does: a new tensor, written by a backend."""
+    """The work of the operator: a new tensor, written by a backend."""
     out = quantized_like(x, quantizer)
     _round_into(out, x, quantizer, *call)
     return out

@@ -58,6 +58,6 @@ def finite_range(x: Tensor) -> Tensor:
 
 
 def update_range(x: Tensor, average: Tensor, weight: Tensor, momentum: float) -> Tensor:
-    """`finite_range` of x, over the x of all ranks where torch.distributed is initialised, taken
-    into the average of ranges (2,) and of weights (); a range without finite values is not."""
+    """`finite_range` of x, or of the x of all ranks where torch.distributed is initialised. It is
+    taken into the average range (2,) and its weight (), unless no value is finite."""
     return _update_range(without_grad(x), average, weight, momentum)

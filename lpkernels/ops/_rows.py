@@ -1,7 +1,7 @@
-"""Descriptions that an operator reads when it runs, in place of constants of a compiled graph.
+"""Descriptions that an operator reads when it runs, instead of constants in a compiled graph.
 
 The integers of formats, quantizers and accumulators stand in the rows of a table, an int64 tensor
-on the CPU and an input of the graph, which therefore stays while they change. An operator with
+on the CPU and an input of the graph. So the graph stays while they change. An operator with
 descriptions among its arguments has one argument more, the table; each description is then the
 number of its row.
 """
@@ -25,13 +25,13 @@ DESCRIPTIONS = (
 # How an empty description crosses to an operator: AOTInductor would hand over an empty list as None
 # (pytorch issue 194324). A row is one number, and every description has at least eight.
 NOTHING = (0, 0)
-# The length of a row: how many integers its description has, these, and zeros. The longest is that
-# of an accumulator with operands.
+# The length of a row: the number of its description's integers, these integers, and zeros. An
+# accumulator with operands has the longest description.
 ROW = 55
 
 
 class Row(NamedTuple):
-    """A description in a table, and what the graph itself depends on."""
+    """A description in a table, and the fields that the graph itself depends on."""
 
     table: Tensor
     number: int
@@ -71,7 +71,7 @@ def described(ints: Sequence[int]) -> Ints:
 def with_descriptions(
     args: Sequence[Any], places: Sequence[int], table: Tensor | None
 ) -> list[Any]:
-    """args whose descriptions, at these places, are integers, read from the table where there is
+    """args with integers for the descriptions at these places, read from the table if there is
     one."""
     full = list(args)
     for i in places:

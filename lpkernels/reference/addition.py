@@ -63,9 +63,9 @@ def _wrapped_addend(b: Float64, fmt: FixedFormat) -> Float64:
 def _wrapped_product(a: Float64, b: Float64, fmt: FixedFormat) -> Float64:
     """a modulo the range of a wrapping format, where a is a whole number of quanta, for a + b.
 
-    Of a's sign and larger than b where b is not such a number itself, so that a + b keeps its sign,
-    which says where directed modes and ties go; and no more than two ranges larger, so that at most
-    50 bits, or the range and 27 places below it, hold the sum.
+    The result has a's sign. Where b is no whole number of quanta the result is larger than b, so
+    that a + b keeps its sign, which directed modes and ties need. It is at most two ranges larger,
+    so that at most 50 bits, or the range and 27 places below it, hold the sum.
     """
     least = _WHOLE_QUANTA * fmt.quantum
     size = np.abs(a)

@@ -60,8 +60,8 @@ def block_exponents(
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """X of every block, clamp(floor(log2 max|x|) - emax, -127, 127), and whether it is finite.
 
-    Both have the shape of blocks with a last dimension of 1. A block of zeros has X = -127; that of
-    a block holding NaN or infinity means nothing.
+    Both have the shape of blocks with a last dimension of 1. A block of zeros has X = -127; the X
+    of a block with NaN or infinity means nothing.
     """
     finite = np.asarray(np.isfinite(blocks).all(axis=-1, keepdims=True))
     largest = np.max(np.abs(np.where(finite, blocks, 0.0)), axis=-1, keepdims=True)

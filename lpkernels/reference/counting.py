@@ -1,6 +1,6 @@
 """Counts of what rounding does to an array; this file defines them for every backend.
 
-Of the values of an array, in this order:
+The counts of an array's values, in this order:
 
     overflow    finite, and beyond the format once rounded as if its exponent had no bound, whatever
                 then becomes of it; fixed: beyond either end; affine: outside of the range; block:

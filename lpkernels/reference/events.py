@@ -1,14 +1,14 @@
-"""What happens inside a sum, step by step: additions that change nothing, values beyond the range.
+"""Events inside a sum, step by step: additions that change nothing, values beyond the range.
 
 This module defines the events; csrc/cpu/sums/events/events.h counts the same ones. A product that
 is not zero and comes to a finite sum is *swamped* where
 
-    in sequence       the sum is after its addition what it was before;
-    compensated       neither the sum nor its correction changes;
-    aligned blocks    nothing of it is left after alignment, or its block, whose products come to
-                      something, leaves the sum as it was;
-    pairwise          a node is what it would be without an addend (rounded in the same way) that
-                      holds it and is not zero: all products in the addend are lost, each once.
+    in sequence       its addition leaves the sum as it was;
+    compensated       its addition leaves the sum and the correction as they were;
+    aligned blocks    alignment leaves nothing of it, or its block adds up to something that is not
+                      zero and leaves the sum as it was;
+    pairwise          a node has an addend that is not zero, and would be the same without it
+                      (rounded in the same way): all products in this addend are lost, each once.
 
 A sum *overflows* where a product, or any sum on the way, rounded as if the format had no largest
 value, exceeds it.
@@ -48,10 +48,10 @@ SWAMPED, OVERFLOWED = 1, 2
 
 @dataclass(frozen=True)
 class Events:
-    """The sums (M, N) float32, and what was counted in them.
+    """The sums (M, N) float32, and the counts of events in them.
 
-    counts: products swamped, products that could be, the same two of the sums of chunks, and sums
-        that met an overflow.
+    counts: products swamped, products that could be, chunks' sums swamped, chunks' sums that could
+        be, and sums that met an overflow.
     products, chunks: the bits of each product (M, K, N), and of each chunk's addition (M, chunks,
         N), where asked for.
     """
@@ -65,7 +65,7 @@ class Events:
 class CountingRounds(Rounds):
     """Roundings that note which sums meet a value beyond the largest of its format.
 
-    overflowed: those that did; over: those that did since `take_over` was called.
+    overflowed: the sums that ever did; over: the sums that did since `take_over` was called.
     swamped_chunks, added_chunks, chunk_bits: of the outer additions.
     """
 
@@ -118,8 +118,7 @@ class CountingRounds(Rounds):
 
 
 class _Lost:
-    """The counts of the inner sums: products that could be lost, those that were, and their
-    bits."""
+    """The counts of the inner sums: products that could be lost, lost products, and their bits."""
 
     def __init__(self, rounds: CountingRounds, shape: tuple[int, ...]):
         super().__init__(rounds, shape)  # type: ignore[call-arg]
@@ -172,7 +171,7 @@ class LostInBlocks(_Lost, Aligned):
 
 
 class LostInTrees(_Lost, Pairwise):
-    """left[level]: how many products of the node that waits there are not lost yet."""
+    """left[level]: how many products of the node that waits at this level are not lost yet."""
 
     def _start(self, first: int) -> None:
         super()._start(first)
@@ -230,7 +229,7 @@ def beyond(
     draws: NDArray[np.uint32] | None = None,
     random_bits: int = 32,
 ) -> Mask:
-    """Which finite values, rounded as if the format had no largest, come out beyond it."""
+    """Which finite values lie beyond the format's largest value, once rounded as if it had none."""
     negative = exact < 0
     if isinstance(fmt, FixedFormat):
         step, limit = fmt.quantum, np.where(negative, -fmt.min, fmt.max)

@@ -2,8 +2,9 @@
 numbers.
 
 A finite non-zero number is a Fraction, so a product or a sum is never rounded except where the
-Accumulator says so. A zero, an infinity and NaN are floats: they carry what rationals cannot. Loops
-are allowed here, speed is not a goal; the vectorised twin is compared with this file.
+Accumulator says so. Zeros, infinities and NaN are floats, because rationals have no -0, no infinity
+and no NaN. Loops are allowed here, speed is not a goal; the vectorised twin is compared with this
+file.
 """
 
 from __future__ import annotations

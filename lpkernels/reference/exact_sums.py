@@ -18,13 +18,13 @@ Real = Fraction | float
 
 @dataclass(frozen=True)
 class Factored:
-    """A product and the exponents of its factors together; None: it is zero or not finite."""
+    """A product and the sum of its factors' exponents; None: it is zero or not finite."""
 
     value: Real
     exponent: int | None
 
 
-# What an accumulator adds: Factored if it has operands.
+# A summand of an accumulator: Factored if the accumulator has operands.
 Summand = Real | Factored
 # A position and its summand; None is an absent tap.
 Term = tuple[int, Summand | None]
@@ -50,7 +50,7 @@ def summand(a: float, b: float, acc: Accumulator) -> Summand:
 
 
 def _exponent(x: Fraction, fmt: FloatFormat) -> int:
-    """floor(log2 |x|) of x != 0, a subnormal's that of the smallest normal value."""
+    """floor(log2 |x|) of x != 0, at least the exponent of fmt's smallest normal value."""
     return max(floor_log2(abs(x)), fmt.emin)
 
 

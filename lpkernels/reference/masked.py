@@ -1,4 +1,4 @@
-"""Gradients of a product without what its sums lost."""
+"""Gradients of a matrix product without the products that its sums lost."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from lpkernels.reference.values import Float32, widen
 
 
 def passing(found: Events, chunk: int | None, bits: int, recursive: bool) -> Mask:
-    """Which products (M, K, N) pass a gradient: those that have none of the bits and whose chunk
-    has none either. recursive: an overflow takes with it the products before it in its sum.
+    """Which products (M, K, N) pass a gradient: neither the product nor its chunk's addition has
+    one of the bits. recursive: an overflow also stops the products before it in the same sum.
     """
     if found.products is None:
         raise ValueError("passing: the events were found without bits")

@@ -14,16 +14,16 @@ from lpkernels.reference.values import Float64
 
 Exponents = NDArray[np.int32]
 
-# _ABSENT stands for the exponent of a zero and of what is not finite: added to any other exponent
-# it stays below _NONE.
+# _ABSENT is the exponent of a zero, an infinity and NaN: added to any other exponent it stays below
+# _NONE.
 _ABSENT = -(1 << 20)
 _NONE = _ABSENT // 2
 
 
 def exponents_of(x: Float64, fmt: FloatFormat) -> Exponents:
-    """floor(log2 |x|), at least that of the smallest normal value; far below where there is none.
+    """floor(log2 |x|), at least fmt.emin; far below that where x is zero or not finite.
 
-    The exponents of two factors add up to the one by which `ByOperands` aligns their product.
+    `ByOperands` aligns a product by the sum of its two factors' exponents.
     """
     counts = (x != 0) & np.isfinite(x)
     exponent = np.maximum(np.frexp(np.where(counts, x, 1.0))[1] - 1, fmt.emin)

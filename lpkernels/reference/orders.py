@@ -61,7 +61,7 @@ class Rounds:
         )
 
     def initial(self, values: Float64) -> Float64:
-        """What the sum that is the result starts from: its draws are those behind the bias's."""
+        """values rounded as the start of the outermost sum; the draws come behind the bias's."""
         acc = self.acc
         bits = self.draws(acc.outermost_rounding, SITE_BIAS, 1)
         return round_array(
@@ -69,7 +69,7 @@ class Rounds:
         )
 
     def add(self, total: Float64, addend: Float64, k: int) -> Float64:
-        """total, a value of the inner accumulator, and a product or such a value."""
+        """total, a value of the inner accumulator, plus a product or another value of it."""
         acc = self.acc
         bits = self.draws(acc.rounding, SITE_SUM, k)
         return add(total, addend, acc.fmt, acc.rounding, draws=bits, random_bits=acc.random_bits)
@@ -97,8 +97,7 @@ class Rounds:
 class InnerSum(Protocol):
     """One sum of every output: of a chunk, or of all of K.
 
-    All but trees have what was summed so far, in blocks as of the last one that is complete, as
-    ``total``.
+    All but trees hold the sum so far as ``total``; with blocks, the sum of the complete blocks.
     """
 
     def push(self, product: Float64, present: Present, k: int) -> None:

@@ -67,9 +67,9 @@ def quantize(
     Args:
         x: float16, float32 or float64, any shape and strides. seed: already derived for its role.
         site: SITE_QUANTIZE or SITE_OUTPUT; draws are keyed (seed, site, 0, 0, row-major index).
-        limits: of an affine format the low and the high end of every slice, (2, slices), in place
-            of the least and the largest value; NaN where a slice has none, which becomes all NaN.
-        origin: the index that draws take for that of x's first value.
+        limits: for an affine format the low and the high end of every slice, (2, slices), in place
+            of the slice's own ends; a slice with NaN for its ends becomes all NaN.
+        origin: the index by which the first value of x draws; the others follow.
         overflowed: (x.size,), False on entry; becomes True where `counting` counts an overflow.
     Returns: float32, C-contiguous, of x's shape; NaN is 0x7fc00000.
     """

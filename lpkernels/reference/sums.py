@@ -22,7 +22,7 @@ Product = tuple[Float64, Present] | tuple[Float64, Present, Exponents]
 class Sums:
     """Running sums of many outputs in one Accumulator, fed the products of one k after another.
 
-    inner: what sums them up; None: the plain sums of the accumulator's order.
+    inner: adds the products of one sum; None: the plain sums of the accumulator's order.
     """
 
     def __init__(self, shape: tuple[int, ...], rounds: Rounds, inner: InnerSum | None = None):
@@ -32,8 +32,7 @@ class Sums:
         self.k = 0
 
     def start(self, initial: Float64) -> None:
-        """Sets the start, before any product: the sum that is the result starts from there, rounded
-        to its format.
+        """Sets the start of the outermost sum, rounded to its format, before any product.
 
         Raises: ValueError: a tree, which has no running sum.
         """
@@ -48,7 +47,7 @@ class Sums:
     def push(self, product: Float64, present: Present, exponents: Exponents | None = None) -> None:
         """One exact product for every output; where ``present`` is False it only counts.
 
-        exponents: those of its factors together, for an accumulator with operands.
+        exponents: the sum of its factors' exponents, for an accumulator with operands.
         """
         if isinstance(self.inner, ByOperands):
             self.inner.push(product, present, self.k, exponents)

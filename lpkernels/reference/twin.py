@@ -1,7 +1,7 @@
 """The vectorised twin of ``exact``: the same names, the same bits, loops over k only.
 
-Each name is defined in a file of its own: quantize, packing, gemm, conv; addition.py holds the
-    step they share, orders.py and sums.py the sums.
+Each name is defined in a file of its own: quantize, packing, gemm, conv; addition.py holds the step
+that all sums share, orders.py and sums.py the sums.
 """
 
 from lpkernels.reference.addition import add

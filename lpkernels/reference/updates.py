@@ -3,7 +3,7 @@
 Every operation below is one IEEE operation of float32, rounded to nearest even, in the order in
 which it is written; nothing is contracted. c(x) is an option, a float64 number, rounded to float32
 once. The order is that of torch's single-tensor implementations (torch/optim/sgd.py, adam.py, torch
-2.13), with two exceptions. Where those call a kernel that multiplies and adds at once (lerp, add
+2.13), with two exceptions. Where torch calls a kernel that multiplies and adds at once (lerp, add
 with alpha), this rounds twice. And the root of v is multiplied by a reciprocal, as torch itself
 does on CUDA for a division by a number: division takes longest of all here. So results differ from
 torch's in the last places, as torch's own foreach and fused implementations do from each other.
@@ -24,8 +24,8 @@ torch's in the last places, as torch's own foreach and fused implementations do 
             w = w + (c(-(lr / (1 - beta1^t))) m) / d
 
 t is the number of this step. The corrections are float64: beta^t is `power`, whose products every
-backend can make, not the library's pow. Then w is rounded to the master's format, states to theirs,
-and the working copy is rounded from the master. Every NaN result is 0x7fc00000.
+backend can make, not the library's pow. Then w is rounded to the master's format, each state to its
+own format, and the working copy is rounded from the master. Every NaN result is 0x7fc00000.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from lpkernels.rng import derive_seed
 
 @dataclass(frozen=True)
 class Updated:
-    """What an update made, float32 arrays of the parameter's shape; states as many as it has.
+    """The results of an update: float32 arrays of the parameter's shape, one for each state.
 
-    asked: elements whose update was asked for: the gradient is not 0, or the step moved the master
-        before it was rounded. unchanged: those of them whose master is as before.
+    asked: elements that were to change: the gradient is not 0, or the step moved the master before
+        it was rounded. unchanged: elements among the asked that have the same master as before.
     """
 
     master: Float32
@@ -73,11 +73,11 @@ def update(
     Args:
         gradient, master: float32, of one shape.
         states: as many as the step has, of that shape; None: the step begins them.
-        number: of this step, from 1 on; what Adam corrects its moments by.
-        scale: what the gradient is still multiplied by, a float32 number.
+        number: of this step, from 1 on; Adam's corrections need it.
+        scale: the number to divide the gradient by, a float32 number; None: 1.
         seed: of the parameter in this step; a rounding draws from ``derive_seed(seed, key)`` with
             the row-major index.
-        origin: that index of the first element, where these are a part of a tensor.
+        origin: the index of the first element, if these are a part of a larger tensor.
     """
 
     def rounded(values: Float32, how: Keyed) -> Float32:

@@ -1,4 +1,4 @@
-"""Tables and pictures of accumulators: what was planned, simulated, trained."""
+"""Tables and pictures of accumulators: planned, simulated, trained."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The table and the picture of a diagnosis: what underflows and overflows, tensor by tensor."""
+"""The table and the picture of a diagnosis: underflow and overflow, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def plot_exponents(report: Report, path: str | Path, *, title: str = "") -> Path
 
 
 def _span(rows: Sequence[TensorRow]) -> tuple[int, int]:
-    """The binades to show: those of numbers but for a long tail, and of limits that are near."""
+    """The binades to show: all with numbers but for a long tail, and near limits."""
     found = [row.histogram.exponents or (0, 0) for row in rows]
     low, high = min(f[0] for f in found), max(f[1] for f in found)
     limits = [limit for row in rows for limit in _limits(row)]

@@ -1,4 +1,4 @@
-"""What this installation has, what it lacks, and why: told without the packages of an extra."""
+"""The report on this installation and its gaps; it needs none of the extras' packages."""
 
 import importlib.metadata
 import os

@@ -51,7 +51,7 @@ def frontier_table(frontier: Frontier, space: FormatSpace, *, title: str = "") -
 
 
 def matrix_table(matrix: ErrorMatrix, *, title: str = "") -> Table:
-    """A table of what is measured of each task, with its least and largest error."""
+    """A table of each task's measurements, with the least and the largest error."""
     table = Table(title=title or None)
     table.add_column("task")
     for column in ("measured", "of", "least error", "largest"):
@@ -98,7 +98,7 @@ def plot_singular_values(
 ) -> Path:
     """Draws the singular values of error matrices, as shares of the largest; a line for each label.
 
-    Tasks that lack an error are left out: what completes a matrix chooses its singular values.
+    Tasks that lack an error are left out: completing a matrix would choose its singular values.
 
     Raises: ValueError: a matrix without a whole row, none at all, or a file of a kind that
         matplotlib does not know.
@@ -187,7 +187,7 @@ def plot_counts(
     line for each way of choosing; the noise of the seeds as a line across. A panel for each study.
 
     studies: rows as `averages` makes them, by label.
-    figure_name: of these, one of `evaluation.FIGURES`.
+    figure_name: the figure to draw, one of `evaluation.FIGURES`.
 
     Raises: ValueError: no row has that figure, or matplotlib does not write files of that ending.
     """

@@ -14,7 +14,7 @@ def plot_slices(
 ) -> Path:
     """Draws the loss along directions, a colour for each label: thin for a slice, thick the mean.
 
-    slices: by label those of one arm, say of its seeds, at the same places.
+    slices: by label the slices of one arm, say of its seeds, at the same places.
 
     Raises: ValueError: none, or a file of a kind that matplotlib does not know.
     """

@@ -14,7 +14,7 @@ def plot_curves(
 
     A curve is called as its run is, with its forward accumulator unless `accumulators` is False.
 
-    The metric is that of the first run; runs of a workload without that figure have no curve of it.
+    The metric is the first run's; a run without that figure has no curve of it.
 
     Raises: ValueError: no run has a finished epoch, or matplotlib does not write files with that
         ending.

@@ -18,7 +18,7 @@ _COLUMNS = 64
 
 
 def schedule_view(schedule: OpenLoop, steps: int, *, seed: int = 0) -> RenderableType:
-    """What a schedule does in so many steps: a drawing, the steps at each precision, its cost.
+    """A schedule over so many steps: a drawing, the steps at each precision, its cost.
 
     Raises: ValueError: fewer steps than cycles.
     """
@@ -84,7 +84,7 @@ def plot_schedules(
     title: str = "",
     seed: int = 0,
 ) -> Path:
-    """Draws what schedules do in so many steps, a panel for each, into `path`.
+    """Draws the bits of schedules over so many steps, a panel for each, into `path`.
 
     schedules: with labels, or by their own texts.
 

@@ -40,7 +40,7 @@ def tier_table(tiers: dict[str, float]) -> Table:
 
 
 def order_table() -> Table:
-    """Which of the cuda and triton backends "auto" asks first on a CUDA device."""
+    """The order in which "auto" asks the cuda and triton backends on a CUDA device."""
     table = Table(title="On a CUDA device")
     for column in ("operation", "first", "evidence"):
         table.add_column(column)

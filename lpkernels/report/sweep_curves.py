@@ -77,7 +77,7 @@ def plot_against(
 def _places(
     results: Sequence[Result], summaries: Sequence[ArmSummary], field: str
 ) -> Mapping[str, float]:
-    """The mean of the field, by arm; of arms of which every run has it."""
+    """The mean of the field by arm; an arm is left out if one of its runs lacks the field."""
     groups = grouped(results)
     places = {}
     for summary in summaries:

@@ -45,7 +45,7 @@ class Panel:
             self.plot([at, at], [scale * end for end in interval], **style)
 
     def edge(self, at: float, *, low: bool, **style: Any) -> None:
-        """A mark on the edge of the axes, for what has no figure."""
+        """A mark on the edge of the axes, for a run without a figure."""
         transform = self.axes.get_yaxis_transform if self.rows else self.axes.get_xaxis_transform
         self.plot([at], [0.0 if low else 1.0], transform=transform(), clip_on=False, **style)
 

@@ -31,9 +31,9 @@ _DIFFERENCES = (
 def sweep_table(summaries: Sequence[ArmSummary], metric: Metric, *, title: str = "") -> Table:
     """A row for each summary; an axis with a single value has no column.
 
-    Where there are differences a row has two lines, so that nothing is cut in 80 columns: the
-    error is below the mean, the number of pairs below the difference, the bootstrap interval below
-    that of Student's t. Names of arms fold.
+    Where there are differences a row has two lines, so that nothing is cut in 80 columns: the error
+    is below the mean, the number of pairs below the difference, the bootstrap interval below
+    Student's t interval. Names of arms fold.
     """
     axes = varied_axes(summaries)
     compared = any(summary.difference for summary in summaries)
@@ -124,7 +124,7 @@ class _Numbers:
         return cls(scale, min(6, max(0, digits - 1 - math.floor(math.log10(smallest)))))
 
     def mean(self, summary: ArmSummary, separator: str) -> str:
-        """Mean and error, and how many seeds they are of if that is not every run that ended."""
+        """Mean and error, and the number of seeds in them if a run that ended is missing."""
         if summary.mean is None:
             return "-"
         text = self._number(summary.mean)
@@ -133,7 +133,7 @@ class _Numbers:
         return f"{text} ({summary.figures})" if summary.figures < summary.ended else text
 
     def difference(self, found: Difference | None) -> list[str]:
-        """The cells of a difference; those of the reference are empty."""
+        """The cells of a difference; the reference has empty cells."""
         if found is None:
             return ["reference", "", ""]
         if found.mean is None:

@@ -8,7 +8,7 @@ from rich.table import Table
 from lpkernels.experiments.records import Run
 from lpkernels.experiments.workloads.workload import Metric
 
-# What every record of an epoch holds, beside train_... and test_...; the others are the parts'.
+# The fields in every record of an epoch beside train_... and test_...; all others are the parts'.
 _COMMON = {"type", "epoch", "lr", "updates", "skipped_steps", "seconds"}
 
 

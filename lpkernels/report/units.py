@@ -1,4 +1,4 @@
-"""Tensor cores: the named ones, what is known of one, and two compared on a network."""
+"""Tables of tensor cores: all named ones, one in detail, and two compared on a network."""
 
 from collections.abc import Sequence
 
@@ -29,7 +29,7 @@ def unit_table() -> Table:
 
 
 def unit_details(unit: Unit) -> Table:
-    """What one unit is, where this is known from, and what is not known."""
+    """One unit in detail: its arithmetic, the source, and the unknown parameters."""
     table = Table(title=unit.name, show_header=False)
     table.add_column("what", no_wrap=True)
     # An accumulator is one long word.

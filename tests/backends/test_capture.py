@@ -1,5 +1,5 @@
-"""A CUDA graph can capture a product: the host only starts kernels on the stream that it is given,
-and asks what the device is; it waits for nothing and reads no value of a tensor.
+"""A CUDA graph can capture a product: the host only starts kernels on the given stream and asks for
+properties of the device. It waits for nothing and reads no value of a tensor.
 
 All of this is shown without a device. In csrc/cuda the text tells which functions of the CUDA
 runtime are called. The adapters run on tensors that have shapes and no values.
@@ -29,7 +29,7 @@ from tests.loops import each
 from tests.predict.calls import output
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
-#: What csrc/cuda may name of the CUDA runtime: types, the error of a launch, what the device is.
+#: The names of the CUDA runtime that csrc/cuda may use: types, a launch's error, device queries.
 MAY_NAME = {
     "cudaStream_t",
     "cudaError_t", "cudaSuccess", "cudaGetLastError", "cudaGetErrorString",
@@ -117,7 +117,7 @@ class Lists(TorchFunctionMode):
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
     """torch's device "meta", whose tensors have shapes and no values; kernels start on no stream.
-    Nothing that an adapter does differs between this device and a GPU, but its streams."""
+    An adapter does the same on this device and on a GPU, except for streams."""
     monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(cuda_stream=0))
     with Copies(), Lists():

@@ -9,8 +9,8 @@ from bench.predict.counts import CUDA, TRITON
 from lpkernels import backends
 from tests.loops import each
 
-#: Kernels that the same operands and accumulator lead to: that of cuda, its layout in
-#: `bench.predict.counts.Layouts`, that of triton.
+#: The kernels of both backends for the same operands and accumulator: cuda's kernel, its layout in
+#: `bench.predict.counts.Layouts`, triton's kernel.
 PAIRS = {
     "matmul": [
         ("half precision", "packed", "half"),

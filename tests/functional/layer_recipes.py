@@ -1,4 +1,4 @@
-"""Recipes for the tests of layers: every place has a format that no other place has."""
+"""Recipes for the tests of layers: every place has a format of its own."""
 
 import lpkernels as lp
 

@@ -1,6 +1,6 @@
 """Convolutions and transposed ones: each step is the reference's, and all else is as in torch.
 
-What they share with linear is tested in test_every_layer.py.
+test_every_layer.py tests the promises that they share with linear.
 """
 
 from functools import partial

@@ -173,7 +173,7 @@ def test_transposed_convolution_with_more_output_than_a_stride(backend: str) -> 
 @each("sizes", [(2, 2, 2), (3, 2, 1)])
 def test_recurrent_layer(sizes: tuple[int, ...], backend: str) -> None:
     """The last step's rows come first, in both directions. The state's weight is zero, so that a
-    step's gradient is that of its output."""
+    step has only the gradient of its output."""
     steps, most, hidden = len(sizes), sizes[0], 2
     x = [positive(n, 3) for n in sizes]
     weights = [positive(hidden, 3), torch.zeros(hidden, hidden)] * 2
@@ -197,8 +197,8 @@ def test_recurrent_layer(sizes: tuple[int, ...], backend: str) -> None:
 
 
 def test_recurrent_steps() -> None:
-    """The state's product has the seed of product 1 of its direction, and each step of that the
-    seed of its own product."""
+    """The state's product has the seed of product 1 of its direction; from this each step derives
+    the seed of its own product."""
     h = positive(2, 3)
     weights = [torch.zeros(3, 4), positive(3, 3)]
     flags = (False, 1, 0.0, False)

@@ -1,4 +1,4 @@
-"""What linear, the convolutions and the transposed convolutions promise alike."""
+"""The common promises of linear, the convolutions and the transposed convolutions."""
 
 from typing import Any, NamedTuple
 

@@ -1,6 +1,6 @@
 """linear: each step is one of the reference's, and all else is as in torch.
 
-What linear shares with the convolutions is tested in test_every_layer.py.
+test_every_layer.py tests the promises that linear shares with the convolutions.
 """
 
 from functools import partial

@@ -1,4 +1,4 @@
-"""Which NaN has the bits that docs/contract.md promises, and which is torch's."""
+"""The NaNs that have the bits of docs/contract.md, and the NaNs that are torch's."""
 
 import torch
 
@@ -7,7 +7,7 @@ from tests.compare import assert_bit_equal
 from tests.loops import each
 
 F = lp.functional
-# Two NaN whose bits are not 0x7fc00000, and infinities, whose difference is one more.
+# Two NaN with other bits than 0x7fc00000, and infinities: their difference is a third NaN.
 SPECIAL = torch.tensor([-0x3EDCBB, 0x7FA00001, 0x7F800000, -0x800000], dtype=torch.int32)
 SPECIAL = SPECIAL.view(torch.float32)
 ONE_NAN = {0x7FC00000}

@@ -1,4 +1,4 @@
-"""What layers keep for backward: codes, with the same bits as the tensors they stand for."""
+"""The tensors that layers keep for backward: codes that give the same bits back."""
 
 import copy
 import math
@@ -25,7 +25,7 @@ X = torch.randn(4, 6, 5, 5)
 
 @contextmanager
 def kept_bytes(*excluded: torch.Tensor) -> Iterator[dict[int, int]]:
-    """The bytes of every storage that the block keeps for backward, except those of parameters."""
+    """The bytes of every storage that the block keeps for backward, parameters left out."""
     found: dict[int, int] = {}
     held = []
     known = {t.untyped_storage().data_ptr() for t in excluded}
@@ -193,7 +193,7 @@ def test_codes_are_of_the_tensor_as_it_is(kind: str, change: Callable[..., None]
 
 @each("change", CHANGES[1:])
 def test_a_layer_keeps_what_it_read(change: Callable[..., None]) -> None:
-    """The layer that comes first does not see what its input becomes."""
+    """The first layer does not see that its input changes later."""
     first, second = (lp.nn.Linear(5, 5, recipe=DETERMINISTIC) for _ in range(2))
     x = X[0].clone().requires_grad_() * 1
     y = first(x)

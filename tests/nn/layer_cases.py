@@ -77,7 +77,7 @@ def inputs(name: str, n: int = 5) -> tuple[torch.Tensor, ...]:
 
 
 def first(y: Any) -> torch.Tensor:
-    """The first tensor of what a layer returns."""
+    """The first tensor of a layer's result."""
     while not isinstance(y, torch.Tensor):
         y = y[0]
     return y

@@ -1,4 +1,4 @@
-"""Small models of several kinds for the tests of policies, and what they hold."""
+"""Small models of several kinds for the tests of policies, and the modules in them."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ class Doubled(nn.Linear):
 
 
 class Sealed(nn.Linear):
-    """A class that nothing may be derived from."""
+    """A class that refuses subclasses."""
 
     def __init_subclass__(cls, **_: Any) -> None:
         raise TypeError("Sealed is final")

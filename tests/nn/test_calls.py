@@ -1,4 +1,4 @@
-"""convert(functions=True): which calls are emulated, whose recipe each follows, life with torch."""
+"""convert(functions=True): the emulated calls, the recipe of each, and life with torch."""
 
 import inspect
 import operator
@@ -62,7 +62,7 @@ def block(x: torch.Tensor, module: Block, layer: Any, own: Any) -> torch.Tensor:
 
 
 def network(x: torch.Tensor, net: Net, recipes: dict[str, Any]) -> torch.Tensor:
-    """What Net computes with these recipes of its layers and of the modules that call."""
+    """Net's function with these recipes of its layers and of the modules that call."""
     x = block(x, net.first, recipes["first.layer"], recipes["first"])
     x = torch.relu(block(x, net.second, recipes["second.layer"], recipes["second"]))
     y = lpf.linear(x, net.head.weight, net.head.bias, recipe=recipes["head"])

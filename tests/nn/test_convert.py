@@ -1,4 +1,4 @@
-"""convert, set_recipe, revert: what changes, what stays, what is refused."""
+"""convert, set_recipe, revert: changes, unchanged parts, refusals."""
 
 import copy
 import pickle

@@ -116,7 +116,7 @@ def more_inputs(name: str) -> list[ModuleInput]:
 
 
 class Case(NamedTuple):
-    """A layer's name, the arguments of its constructor and of its call, and what is special."""
+    """A layer's name, the arguments of its constructor and of its call, and special features."""
 
     name: str
     constructor: Any
@@ -134,7 +134,7 @@ def module_inputs(name: str) -> list[ModuleInput]:
 
 
 def cases(name: str, most: int | None = None) -> Iterator[Case]:
-    """All inputs of this class, torch's and those it leaves out, or the first `most` of torch's."""
+    """All inputs of this class, torch's and further ones, or the first `most` of torch's."""
     # torch lists no inputs for LazyLinear, which takes those of Linear without in_features.
     inputs = list(module_inputs("Linear" if name == "LazyLinear" else name))[:most]
     for i, case in enumerate(inputs + ([] if most else more_inputs(name))):

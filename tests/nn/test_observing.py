@@ -284,7 +284,7 @@ def test_a_query_without_any_key_gets_what_torch_gives(adds: bool) -> None:
 
 
 def parts_of(layer: nn.MultiheadAttention, x: Tensor, **options: Any) -> tuple[Any, Any]:
-    """What the observer's parts compute, and what the layer does, with the same draws."""
+    """The result of the observer's parts and the layer's own result, with the same draws."""
     call = inspect.signature(F.multi_head_attention_forward).bind(
         x, x, x, 8, 2, layer.in_proj_weight, layer.in_proj_bias, None, None, False, layer.dropout,
         layer.out_proj.weight, layer.out_proj.bias, **options,

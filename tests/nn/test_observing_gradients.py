@@ -1,4 +1,4 @@
-"""observe: the gradients of calls, and what is kept until they come."""
+"""observe: the gradients of calls, and the tensors that are kept until they come."""
 
 import gc
 import weakref

@@ -1,4 +1,4 @@
-"""Named policies and what they select in models of several kinds; FIRST and LAST."""
+"""Named policies, and the layers that they select in models of several kinds; FIRST and LAST."""
 
 import copy
 import dataclasses
@@ -36,7 +36,7 @@ HALF = {"fp16_mixed": "fp16", "bf16_mixed": "bf16"}
 
 
 def stated(kind: str, policy: str) -> dict[str, lp.Recipe]:
-    """What the policy's text says of each module of a model."""
+    """The recipe of each module of a model as the policy's text states it."""
     body = lp.recipe(policy)
     wanted = dict.fromkeys([*CALLERS[kind], *PRODUCTS[kind]], body)
     first, last = PRODUCTS[kind][0], PRODUCTS[kind][-1]

@@ -1,4 +1,4 @@
-"""Policies in files: what is written is read back, converts alike, and is never code."""
+"""Policies in files: a written policy reads back, converts alike, and is never code."""
 
 import json
 from pathlib import Path

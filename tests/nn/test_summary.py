@@ -1,4 +1,4 @@
-"""summary: the sizes of products, whose they are, and what of them is emulated."""
+"""summary: the sizes of products, their modules, and the emulated share."""
 
 from collections import UserDict, defaultdict
 from typing import Any

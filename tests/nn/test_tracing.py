@@ -93,7 +93,7 @@ def test_hooks_of_the_user_stay():
 
 
 def test_an_unfinished_step_can_be_finished():
-    """What was saved for backward has no new version, though batch norm ran again."""
+    """Tensors saved for backward have no new version, though batch norm ran again."""
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     y = model(X)
     trace(model, Counts(), X, loss=lambda y: y.sum())

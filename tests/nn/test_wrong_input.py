@@ -1,4 +1,4 @@
-"""What convert, set_recipe and a converted model refuse, and that nothing is half done then."""
+"""The refusals of convert, set_recipe and a converted model, which leave nothing half done."""
 
 import re
 from collections.abc import Callable

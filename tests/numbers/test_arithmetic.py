@@ -42,7 +42,7 @@ QUANTIZERS = [
 
 
 def from_json(described):
-    """What comes back from JSON of the plain values."""
+    """The object read back from JSON of the plain values."""
     return type(described).from_dict(json.loads(json.dumps(described.to_dict())))
 
 

@@ -1,4 +1,4 @@
-"""What quantizers, accumulators and recipes refuse, and what they say."""
+"""The refusals of quantizers, accumulators and recipes, with their messages."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The named positions of integers: each position holds what the packed value was made with."""
+"""The named positions of integers: each holds the argument that the object was made with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Precision of a recipe: what set_precision makes of formats; running ranges as descriptions."""
+"""Precision of a recipe: the formats that set_precision makes; running ranges as descriptions."""
 
 import copy
 import pickle

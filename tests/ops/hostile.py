@@ -1,4 +1,4 @@
-"""Calls of the private operators with anything, on tensors that end where the memory does.
+"""Calls of the private operators with wrong arguments, on tensors at the end of their memory.
 
 `python -m tests.ops.hostile` makes them all and prints how many there were. A kernel that
 believes a wrong argument reads or writes beyond the end of a tensor, and the process dies.
@@ -24,7 +24,7 @@ from tests.support.updates import FORMATS, STEPS, rounding_of, tensors_of
 
 OP = torch.ops.lpkernels
 PAGE = mmap.PAGESIZE
-# What a call may raise; anything else is a fault of ours.
+# The errors that a call may raise; any other is a fault of ours.
 REFUSALS = (ValueError, TypeError, RuntimeError, NotImplementedError)
 _MEMORY = 6 << 30
 
@@ -124,7 +124,7 @@ def wrong_integers(ints: list[int]) -> Iterator[Any]:
 
 
 def wrong(value: Any) -> Iterator[Any]:
-    """Values of the same kind that are not the right one, or may be."""
+    """Other values of the same kind; a few may also be right."""
     if isinstance(value, Tensor):
         yield from wrong_tensors(value)
     elif value is None:

@@ -1,4 +1,4 @@
-"""Which calls of an operator may go past torch's dispatcher, and which torch has to see."""
+"""Calls of an operator that may go past torch's dispatcher, and calls that torch has to see."""
 
 from typing import ClassVar
 

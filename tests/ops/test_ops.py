@@ -1,4 +1,4 @@
-"""The private operators: torch.library.opcheck, shapes, and what they promise torch."""
+"""The private operators: torch.library.opcheck, shapes, and the promises to torch."""
 
 import math
 

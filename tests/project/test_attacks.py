@@ -1,4 +1,4 @@
-"""`python -m attacks`: what it writes and refuses, its counts on the page of promises, the soak."""
+"""`python -m attacks`: its records and refusals, its counts on the page of promises, the soak."""
 
 import json
 import sys

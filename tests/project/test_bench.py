@@ -1,4 +1,4 @@
-"""The runner of the benchmarks: what it measures is checked, what it reports is a record."""
+"""The runner of the benchmarks: measured results are checked first, and reports are records."""
 
 import json
 import re
@@ -184,7 +184,7 @@ def test_frontier_numerics_give_a_record_for_each_case(tmp_path, capsys):
 
 
 def shown(monkeypatch, capsys, module):
-    """What a bench prints of its records."""
+    """A bench's printed records."""
     monkeypatch.setattr(sys, "argv", [module.__name__, "--show"])
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     module.main()

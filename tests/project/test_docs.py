@@ -68,7 +68,7 @@ OF_PROVE = ("lightning", "pandas", "tensorboard")
 
 @pytest.fixture
 def registries() -> Iterator[None]:
-    """What a page registers is removed after its test."""
+    """Everything that a page registers is removed after its test."""
     kept = [(registry, dict(registry)) for registry in (PARTS, FAMILIES, settings._OWNERS)]
     yield
     for registry, before in kept:
@@ -80,7 +80,7 @@ def registries() -> Iterator[None]:
 def run_page(
     monkeypatch, tmp_path: Path, capsys, registries: None
 ) -> Callable[[Path, Callable[[str], bool]], None]:
-    """Runs those blocks of a page whose packages a function allows, in an empty folder."""
+    """Runs the blocks of a page that need only packages a function allows, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 

@@ -15,7 +15,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 def run(monkeypatch: pytest.MonkeyPatch, name: str, *arguments: str) -> Any:
-    """What the example's main() returns when called with these arguments."""
+    """The result of the example's main() for these arguments."""
     path = EXAMPLES / name
     monkeypatch.setattr(sys, "argv", [str(path), *arguments])
     return runpy.run_path(str(path))["main"]()

@@ -1,4 +1,4 @@
-"""What ``import lpkernels`` costs: nothing heavy, and the compiled module may be absent."""
+"""The cost of ``import lpkernels``: nothing heavy, and the compiled module may be absent."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def run(code: str) -> str:
     return done.stdout.strip()
 
 
-# What `import lpkernels` leaves out until somebody uses it.
+# Modules that `import lpkernels` leaves out until somebody uses them.
 LATER = tuple(f"lpkernels.{name}" for name in ("techniques.", "nn.observing", "reference"))
 # A module of the core that is not needed at once goes to LATER.
 MOST = 100
 
 
 def loads_too_much(modules: list[str]) -> list[str]:
-    """What is wrong with the modules of this package that one import loads."""
+    """Complaints about the modules of this package that one import loads."""
     early = [name for name in modules if name.startswith(LATER)]
     many = [f"{len(modules)} modules, expected at most {MOST}"] if len(modules) > MOST else []
     return early + many
 
 
-# What a new process imports and torch alone does not, after each of these statements.
+# The modules that a new process imports, beyond torch's, after each of these statements.
 STATEMENTS = (
     "import lpkernels",
     "lpkernels.techniques.cpt",

@@ -113,7 +113,7 @@ def imported(path: Path, name: str) -> list[str]:
 
 
 def underscore_errors(path: Path, name: str) -> list[str]:
-    """What a file imports that is private to another package than its own."""
+    """A file's imports that are private to another package than the file's own."""
     own = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
     found = []
     for node, names in walked(path):
@@ -241,7 +241,7 @@ def test_layers_catch_a_planted_include(tmp_path: Path, file: str, header: str):
 
 
 def borrowed_tests(root: Path) -> list[str]:
-    """What test modules import of other test modules; it belongs to tests/support."""
+    """Imports of one test module from another; what is shared belongs to tests/support."""
     return [
         f"{path.relative_to(root).as_posix()} imports {target}"
         for path in sorted((root / "tests").rglob("*.py"))

@@ -1,4 +1,4 @@
-"""What is built from this repository: the description, the version, the commit, the sources."""
+"""The package built from this repository: the description, the version, the commit, the sources."""
 
 from __future__ import annotations
 

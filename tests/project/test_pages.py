@@ -1,4 +1,4 @@
-"""Tables of the pages: their figures are those of the records, and what is not is found."""
+"""Tables of the pages: their figures agree with the records, and any other figure is found."""
 
 import json
 import re
@@ -69,7 +69,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def faults_of(root: Path, *changes: tuple[str, str]) -> str:
-    """What is wrong with the page once it is changed."""
+    """The faults of the page once it is changed."""
     text = (root / PAGE).read_text()
     for old, new in changes:
         assert old in text

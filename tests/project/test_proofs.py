@@ -1,4 +1,4 @@
-"""The rule that `make prove` proves is the kernel's, and what it proved is on record."""
+"""`make prove` proves the kernel's own rule, and its proofs are on record."""
 
 import json
 from pathlib import Path

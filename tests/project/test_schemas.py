@@ -1,4 +1,4 @@
-"""Every record opens: those of the repository, and a small file of every kind and schema."""
+"""Every record opens: all of the repository's, and a small file of every kind and schema."""
 
 import json
 import re
@@ -57,7 +57,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "optimizer states": optimizer_states.held,
     "mutants": mutants.score.read,
 }
-#: What readers of a folder expect a file to be called.
+#: The file names that readers of a folder expect.
 NAMES = {
     "sweep": "sweep.jsonl", "cell": "cell.json", "units": "comparison.jsonl",
     "frontier study": "frontier.json",
@@ -113,7 +113,7 @@ def test_published_records_open(path: Path) -> None:
     assert read(path)
     heads = [r for r in map(json.loads, path.read_text().splitlines()) if "schema" in r]
     assert heads and {kind_of(path)} <= KINDS
-    # What no header is above says its own schema.
+    # A line with no header above it says its own schema.
     assert heads[0].get("type") == "header" or len(heads) == len(path.read_text().splitlines())
 
 

@@ -1,4 +1,4 @@
-"""The probes of units recover what is chosen here, and bench.fp8_units records what they find."""
+"""The probes of units recover parameters chosen here, and bench.fp8_units records the finds."""
 
 from __future__ import annotations
 

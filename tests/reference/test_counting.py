@@ -1,4 +1,4 @@
-"""Counts of what rounding does: the reference against exact rationals, and the rules by hand."""
+"""Counts of the effects of rounding: the reference against exact rationals, and rules by hand."""
 
 import math
 from fractions import Fraction
@@ -98,7 +98,7 @@ AROUND_3 = [-1.0, -0.0, 0.2, 3.0, 3.1, 9.0, math.inf, math.nan]
     ("e5m2", SPECIAL, {}, [0, 2, 2, 3]),
     ("e5m2", SPECIAL, {"rounding": "toward_positive"}, [0, 1, 2, 3]),
     ("fixed8_f4_wrap", SPECIAL, {"rounding": "to_odd"}, [0, 0, 2, 3]),
-    # What wraps to zero, or saturates at an end that is zero, overflows and nothing else.
+    # A value that wraps to zero, or saturates at an end that is zero, counts as overflow alone.
     ("fixed8_f4_wrap", [16.0, 256.0], {}, [2, 0, 0, 0]),
     ("ufixed5_f0", [-5.0, -0.25], {}, [1, 1, 0, 0]),
     # The scale of 7 is 2^0: 7 saturates at 6, and 0.1 is less than half of 0.5. A block of NaN

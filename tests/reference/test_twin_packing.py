@@ -1,4 +1,4 @@
-"""Dense codes: known bytes, every code of small formats, round trips, and what has no code."""
+"""Dense codes: known bytes, every code of small formats, round trips, and values without a code."""
 
 import math
 

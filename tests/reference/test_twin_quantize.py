@@ -107,7 +107,7 @@ BLOCKED = [[4.0, 4.0, 0.3], [4.0, 4.0, 100.0]]
     # floor(log2 x) - 2 would be -151: with X = -127 the step of e2m1 is 2^-128.
     ("block32_e2m1", [2.0**-149, 3 * 2.0**-130], [0.0, 2.0**-128]),
     ("block32_e2m1", [TOP], [6 * 2.0**125]),
-    # What lies far below the scale is not lost to directed modes.
+    # Directed modes do not lose values far below the scale.
     ("block2_e2m1:toward_positive", [2.0**127, 1e-300], [2.0**127, 2.0**124]),
     ("block2_e2m1", [2.0**127, 1e-300], [2.0**127, 0.0]),
     # A block that is short at the end of a line has its own scale.

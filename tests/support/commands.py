@@ -30,21 +30,21 @@ def invoked(command: typer.Typer, arguments: Iterable[object]) -> Any:
 
 
 def done(*arguments: object) -> str:
-    """What `lpkernels arguments`, which must succeed, prints."""
+    """The output of `lpkernels arguments`, which must succeed."""
     result = call(*arguments)
     assert result.exit_code == 0, result.output
     return result.output
 
 
 def sentence(result: Any, code: int) -> str:
-    """What a command that ended with this code said, in one paragraph, without a traceback."""
+    """The message of a command that ended with this code: one paragraph, no traceback."""
     assert result.exit_code == code, result.output
     assert "Traceback" not in result.output and not isinstance(result.exception, OSError)
     return " ".join(result.output.replace("│", " ").split())
 
 
 def assert_refused(arguments: Iterable[object], *words: str) -> None:
-    """Asserts that a command refuses its options, and what it says, in any case of letters."""
+    """Asserts that a command refuses its options with this message, in any case of letters."""
     said = sentence(call(*arguments), 2)
     assert all(word.lower() in said.lower() for word in words), said
 

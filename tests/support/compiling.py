@@ -1,4 +1,4 @@
-"""torch.compile in tests: a compiler without a past, and what it made."""
+"""torch.compile in tests: a compiler without a past, and its graphs."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -40,7 +40,7 @@ def assert_composed(
 class Steps:
     """Roundings and products of one call under a recipe, on arrays of float32.
 
-    Every rounding and every product draws from a seed of its own, that of its role.
+    Every rounding and every product draws from the seed of its role.
     """
 
     def __init__(self, recipe: lp.Recipe, seed: int = SEED) -> None:

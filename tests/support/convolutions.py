@@ -1,4 +1,4 @@
-"""Convolutions of short values on the CPU, and sums for which the place of a product matters."""
+"""Convolutions of short values on the CPU, and sums that depend on the place of a product."""
 
 from collections.abc import Iterable
 

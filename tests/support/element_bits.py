@@ -1,4 +1,4 @@
-"""What a backend does element by element, beside the reference, to the bit: rounding, counting,
+"""The elementwise work of a backend against the reference, to the bit: rounding, counting,
 codes."""
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def float32_values(fmt: Format, count: int = 60) -> np.ndarray:
 
 
 def codable(fmt: Format, count: int) -> Tensor:
-    """Values that have codes in fmt: hard values rounded to it, without those that have no code."""
+    """Values that have codes in fmt: hard values rounded to it, if they have a code."""
     x = torch.from_numpy(expected(float32_values(fmt), Quantizer(fmt, "toward_zero")))
     special = isinstance(fmt, FixedFormat) or fmt.specials != "ieee"
     x = x[x.isfinite()] if special or fmt.man_bits == 0 else x

@@ -1,7 +1,7 @@
 """The instruction sets that the CPU kernels run here, as the kernels themselves say it; threads.
 
-What another library says of the processor is no answer: it may have other classes, or none for what
-the kernels ask for.
+No other library is asked about the processor: its classes of processors may be others, and may say
+nothing about the instructions that the kernels need.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Threads:
 
 @pytest.fixture
 def threads() -> Iterator[Threads]:
-    """The number of threads is what it was before, when the test ends."""
+    """Puts the number of threads back when the test ends."""
     before = torch.get_num_threads()
     yield Threads()
     torch.set_num_threads(before)

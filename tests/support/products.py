@@ -61,7 +61,7 @@ def lanes_of_all_kinds(shape: tuple[int, ...], generator: torch.Generator) -> Te
 
 
 def sums_in_float32(acc: Accumulator) -> Accumulator:
-    """An accumulator in sequence whose bits are those of native chunks that are exact."""
+    """An accumulator in sequence with the same bits as exact native chunks."""
     return Accumulator("fp32", chunk=acc.chunk, outer=acc.outer, outer_rounding=acc.rounding)
 
 

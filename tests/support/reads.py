@@ -1,4 +1,4 @@
-"""A counter of what waits for a device."""
+"""A counter of reads that wait for a device."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""What tensor cores returned for d = c + sum a_k b_k, and the accumulator that each group names.
+"""Recorded results of tensor cores for d = c + sum a_k b_k, and the accumulator that each group
+names.
 
 The file is an npz of codes, described in tests/data/matrix_units/README.md. A sample of 200 cases a
 group lies there; the whole of 2,000 is read in the same way.
@@ -50,7 +51,7 @@ def groups(path: Path = SAMPLE) -> Iterator[Group]:
 
 
 def decoded(codes: np.ndarray, fmt: str) -> np.ndarray:
-    """The float32 values of codes; those of tf32 lie in float32."""
+    """The float32 values of codes; codes of tf32 lie in float32."""
     if codes.dtype == np.uint32:
         return codes.view(np.float32)
     packed = torch.from_numpy(np.ascontiguousarray(codes).view(np.uint8).reshape(-1).copy())

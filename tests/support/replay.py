@@ -2,8 +2,9 @@
 
 tests/data/replay.txt has a call a line: a hash of what it returns, then the call, a Python
 expression over the names of `NAMES`. Inputs come from lpkernels.rng, never from torch's generator,
-and every call starts with the same seed, so that a hash depends on nothing but the contract. What
-the contract leaves to torch stays out: native sums, softmax, gates of recurrent layers.
+and every call starts with the same seed, so that a hash depends on nothing but the contract.
+Arithmetic that the contract leaves to torch stays out: native sums, softmax, gates of recurrent
+layers.
 
 A new call is a line with any hash; `python -m tests.support.replay` writes the hashes that the
 reference gives.
@@ -38,7 +39,7 @@ class Call(NamedTuple):
 
 
 def calls(*, large: bool = True) -> list[Call]:
-    """All calls, or those before the heading "Large" alone, which an interpreter can make."""
+    """All calls, or only the calls before the heading "Large", which an interpreter can make."""
     text = FILE.read_text(encoding="utf-8")
     if not large:
         text, _ = text.split("# Large")
@@ -147,7 +148,7 @@ RECIPES = {
                      dgrad="e5m10:product=e5m10", wgrad="fp32:block=4:aligned_bits=24"),
 }  # fmt: skip
 
-#: What a call may name.
+#: The names that a call may use.
 NAMES: dict[str, object] = {
     "lp": lp,
     "F": lp.functional,
@@ -163,7 +164,7 @@ NAMES: dict[str, object] = {
 
 
 def run(text: str, device: str = "cpu") -> str:
-    """The hash of what the call returns.
+    """The hash of the call's result.
 
     device: where its tensors are. LPKERNELS_BACKEND names the backend.
     """
@@ -199,7 +200,7 @@ def _parts(result: Any) -> Iterator[bytes]:
 def changed(listed: Iterable[Call], device: str = "cpu") -> tuple[list[str], int]:
     """The calls whose bits moved, as lines to print, and how many calls the backend made.
 
-    What it refuses with NotImplementedError is left out.
+    Calls that it refuses with NotImplementedError are left out.
     """
     lines, made = [], 0
     for call in listed:

@@ -250,9 +250,9 @@ def fewest(
     through: Sequence[str | int],
     past: Sequence[int] = (),
 ) -> int:
-    """The fewest instructions from the one at `first` to before `last` on a way. The way meets an
-    instruction with each of these names, or the very one at a number, and none of those at `past`.
-    Branches are taken or not; calls return."""
+    """The fewest instructions from the one at `first` to before `last`, on a way that meets each of
+    `through` (the name of an instruction, or a place) and none of the places `past`. Branches are
+    taken or not; calls return."""
     goal = (1 << len(through)) - 1
     queue, done = [(0, first, 0)], {(index, met) for index in past for met in range(goal + 1)}
     while queue:

@@ -2,8 +2,8 @@
 
 It quantizes to float and fixed formats, multiplies matrices and makes the three passes of
 convolutions with every accumulator, with native chunks on tensor cores where operands fit half
-precision or bfloat16. What else is elementwise (counts, codes, block and affine formats, updates)
-is the ``triton`` backend's on a GPU.
+precision or bfloat16. All other elementwise work on a GPU (counts, codes, block and affine formats,
+updates) is left to the ``triton`` backend.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """A pass of a convolution: its image is framed, its rows are packed, and both are multiplied.
 
-docs/contract.md says what the passes sum in which order, and `_conv_tables` says where everything
-lies.
+docs/contract.md has the order of the sums, and `_conv_tables` the places of all elements.
 """
 
 from __future__ import annotations
@@ -53,7 +52,8 @@ def _rows(work: Pass, facts: Tensor) -> Operand:
 
 
 def framed(image: Tensor, frame: Frame, facts: Tensor, quantizer: Ints) -> Operand:
-    """image (N, C, *spatial) float32, any strides, copied into its frame: where, lines must say."""
+    """image (N, C, *spatial) float32, any strides, copied into its frame; the lines are still to be
+    set."""
     size = three(image.shape[2:], 1)
     values = torch.empty(
         image.shape[0] * frame.image_step, dtype=torch.float32, device=image.device

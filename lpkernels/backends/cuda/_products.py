@@ -30,7 +30,7 @@ def every(step: int) -> Line:
 
 
 class Operand(NamedTuple):
-    """Values in float32, each NaN 0x7fc00000, with what packing found out about them.
+    """Values in float32, each NaN 0x7fc00000, with the facts that packing found.
 
     Element (lane, step) of matrix g is ``values[batch[g] + lanes[lane] + steps[step]]``.
     """
@@ -53,7 +53,8 @@ class Sums(NamedTuple):
     """The outputs, M x N sums of K products for each of G matrices, and the keys of their draws.
 
     Output (i, j) of matrix g is ``out[batch[g] + rows[i] + cols[j]]``; its draws have row
-    ``row_batch[g] + row_keys[i]`` and column ``col_batch[g] + col_keys[j]``, also that of its bias.
+    ``row_batch[g] + row_keys[i]`` and column ``col_batch[g] + col_keys[j]``; the bias has this
+    column too.
     """
 
     out: Tensor
@@ -86,7 +87,7 @@ class Sums(NamedTuple):
 
 
 def new_facts(device: torch.device) -> Tensor:
-    """What is known of two operands before packing: nothing."""
+    """The empty facts of two operands, for packing to fill in."""
     return torch.zeros(2, 4, dtype=torch.int32, device=device)
 
 

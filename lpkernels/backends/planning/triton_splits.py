@@ -1,5 +1,5 @@
-"""How programs of the Triton backend share out the chunks of a sum. Pure functions decide it, in
-this one place.
+"""The sharing of a sum's chunks among programs of the Triton backend: pure functions decide it,
+here and nowhere else.
 
 Sums of chunks do not depend on each other. Where tiles are too few to fill a GPU, several programs
 make the chunks of one tile and leave their sums in memory; another kernel adds these in order.
@@ -18,8 +18,8 @@ MOST = 256 << 20
 _FLOAT = 4
 # A processor starts instructions of this many warps at once, and has room for four times as many.
 _WARPS, _ROOM = 4, 16
-# What the end of a chunk takes, in steps of its sum: where it is added in registers, and where it
-# is written, read and added.
+# The cost of a chunk's end, in steps of its sum: if the sum is added in registers, and if it is
+# written, read and added.
 _ADDED, _WRITTEN = 4, 16
 
 
@@ -63,7 +63,7 @@ WHOLE = Share(1, 0)
 def share(chunks: int, chunk: int, tile: Tile, tiles: int, processors: int) -> Share:
     """How programs share so many tiles' sums of `chunks` chunks, `chunk` steps each at most.
 
-    It is the share for which the busiest of a processor's schedulers has the least to do, or
+    The choice is the share with the least work for the busiest of a processor's schedulers, or
     `WHOLE` if no other share saves more time than its writing and reading takes.
     """
     if chunks < 2 or tiles == 0:

@@ -1,4 +1,4 @@
-"""Which kernels make the sums of an Accumulator, fastest first: pure functions of its integers.
+"""The choice of kernels for an Accumulator's sums, fastest first: pure functions of its integers.
 
 A tier makes the tiles for which its certificate holds and leaves the others to the next tier;
 `exact.sequential` makes any tile. Which tier makes a tile depends on the values, and the device
@@ -64,9 +64,9 @@ def tiers(acc: Ints, *, in_order: bool = True, nvidia: bool = True) -> tuple[int
 
 
 def groups(kinds: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """The tiers that share a kernel, because they need about as many registers: those of float32
-    and those of float64. The sums of half precision have a kernel of their own, and all tiers
-    behind them share one, so that there are at most two."""
+    """The tiers of each kernel. The tiers of float32 share one kernel and the tiers of float64
+    another, because they need about as many registers. If there are tiers of half precision, these
+    have a kernel of their own and all others share one, so that there are at most two."""
     half = tuple(kind for kind in kinds if kind < PLAIN)
     single = tuple(kind for kind in kinds if PLAIN <= kind < FUSED64)
     double = tuple(kind for kind in kinds if kind >= FUSED64)
@@ -75,7 +75,7 @@ def groups(kinds: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
 
 
 def both_types(group: tuple[int, ...]) -> bool:
-    """Whether the tiers of one of `groups` have sums of float32 and of float64."""
+    """Whether one of `groups` has both tiers with float32 sums and tiers with float64 sums."""
     return min(group) < FUSED64 <= max(group)
 
 

@@ -1,5 +1,5 @@
-"""Shapes of the Triton kernels' tiles on a GPU. Pure functions choose them, in this one place.
-`lpkernels.backends.triton._config` has those of the interpreter beside them."""
+"""Shapes of the Triton kernels' tiles on a GPU: pure functions choose them, here and nowhere else.
+`lpkernels.backends.triton._config` also has the shapes for the interpreter."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Tile(NamedTuple):
 
 
 class Beside(NamedTuple):
-    """What takes registers beside a tile's sums.
+    """The values that take registers beside a tile's sums.
 
     chunked: there are outer sums. short: outer sums are rounded in a few operations, to nearest
     even in a float format with a mantissa. outer_philox: outer sums draw, by philox. random_bits,
@@ -80,11 +80,10 @@ def certified_tile(
     *,
     doubles: bool = False,
 ) -> Tile:
-    """The tile of a certified kernel: that of `largest_tile`, or one of as many sums a thread or
-    fewer.
+    """The tile of a certified kernel: `largest_tile`'s, or one with as many sums a thread or fewer.
 
-    It is never wider than the narrowest padding of an operand, so that what lies behind its lanes
-    is never summed. chunks: how many each sum has, which several programs can share
+    It is never wider than the narrowest padding of an operand, so that no memory behind the lanes
+    is ever summed. chunks: how many each sum has, which several programs can share
     (`triton_splits`); the outputs of a tile are then the same for all tiers. doubles: sums are
     float64.
     """
@@ -112,7 +111,7 @@ def certified_tiles(
     m: int, n: int, matrices: int, processors: int, most: Sequence[Tile], chunks: int,
     groups: Sequence[tuple[int, ...]],
 ) -> list[Tile]:  # fmt: skip
-    """The tile of the kernel of each of `triton_tiers.groups`, inside that of the kernel before.
+    """A tile for the kernel of each of `triton_tiers.groups`, inside the tile of the kernel before.
 
     most: the `largest_tile` of each.
     """
@@ -127,8 +126,8 @@ def certified_tiles(
 
 
 def _narrowed(n: int, bn: int) -> int:
-    """The widest of bn columns, half of them and so on down to `UNIT` whose tiles leave at most an
-    eighth of their columns beyond those that tiles of `UNIT` columns would cover."""
+    """The columns of a tile: bn, halved (down to `UNIT` at least) until tiles over n columns cover
+    at most 9/8 of the columns that tiles of `UNIT` columns would cover."""
     fewest = -(-n // UNIT) * UNIT
     while bn > UNIT and 8 * (-(-n // bn) * bn) > 9 * fewest:
         bn //= 2
@@ -136,13 +135,13 @@ def _narrowed(n: int, bn: int) -> int:
 
 
 def outer_tile(tile: Tile) -> Tile:
-    """The tile of the kernel that adds the sums of chunks, which wait for each other: a thread has
-    one sum."""
+    """The tile of the kernel that adds the sums of chunks: one sum a thread, since additions wait
+    for each other."""
     return Tile(1, min(_WARP, tile.bn), 1)
 
 
 def beside(acc: tuple[int, ...]) -> Beside:
-    """What takes registers, by an Accumulator's integers."""
+    """The `Beside` of an Accumulator, by its integers."""
     parsed, outer = accumulator_from_ints(acc), format_from_ints(acc[InAccumulator.OUTER])
     nearest = parsed.outermost_rounding == "nearest_even"
     plain = not isinstance(outer, FixedFormat) and getattr(outer, "man_bits", 0) > 0
@@ -156,9 +155,9 @@ def beside(acc: tuple[int, ...]) -> Beside:
 
 
 def largest_tile(group: tuple[int, ...], needs: Beside, swapped: bool) -> Tile:
-    """A tile of as many sums of one of `triton_tiers.groups` as have room in registers: 64 a
-    thread, 128 of half precision, 32 of float64 or with outer sums or words of draws beside them,
-    and 16, 8 or 4 where those take more."""
+    """A tile of as many sums of one of `triton_tiers.groups` as have room in registers. A thread
+    has 64 sums, or 128 of half precision; 32 of float64 or with outer sums or words of draws beside
+    them; and 16, 8 or 4 where outer sums or words take more."""
     if needs.philox:
         return Tile(4, 256, 8) if needs.random_bits > 8 else Tile(8, 256, 4)
     if needs.random_bits > 16:

@@ -1,5 +1,5 @@
-"""Shapes of tiles, chosen by pure functions; `planning` has those of a GPU, and no other place
-chooses any. Results do not depend on them."""
+"""Pure functions that choose the shapes of all tiles, here and, for a GPU, in `planning`. Results
+do not depend on the shapes."""
 
 from __future__ import annotations
 

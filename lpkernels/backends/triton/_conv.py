@@ -1,7 +1,7 @@
 """A pass of a convolution: its rows are packed, its image is framed, and both are multiplied.
 
-docs/contract.md says what the passes sum in which order and how draws are keyed, and `_conv_tables`
-says where everything lies.
+docs/contract.md has the order of the sums and the keys of the draws, and `_conv_tables` the places
+of all elements.
 """
 
 from __future__ import annotations

@@ -40,8 +40,8 @@ def interpreting() -> bool:
 
 
 def registers(most: int) -> dict[str, int]:
-    """The option of a kernel that may have this many registers a thread, where NVIDIA's compiler
-    would rather spill some of its own choice; nothing elsewhere, and for 0."""
+    """The option that allows a kernel this many registers a thread; without it NVIDIA's compiler
+    spills some. Empty for other GPUs and for 0."""
     return {} if torch.version.hip is not None or most == 0 else {"maxnreg": most}
 
 
@@ -51,7 +51,7 @@ def on_device(x: Tensor) -> AbstractContextManager[Any]:
 
 
 def seed_on(seed: Tensor | None, device: torch.device) -> Tensor:
-    """The call's seed as a one-element int64 tensor on device; a zero where nothing is drawn.
+    """The call's seed as a one-element int64 tensor on device; 0 if the call draws nothing.
 
     It is a tensor and not a number, because numbers would compile a kernel for each seed, and a
     captured graph would draw the same bits at every replay.

@@ -1,4 +1,4 @@
-"""What a product's kernels read and write: packed operands and where everything lies.
+"""The tensors that a product's kernels read and write: packed operands, outputs, tables of places.
 
 Every product of this backend, matrix products and the three passes of a convolution alike, is one
 batch of G matrix products: element (lane, k) of operand matrix g, and output (row, col) of matrix
@@ -23,10 +23,10 @@ class Operand(NamedTuple):
     """One packed operand: values of its quantizer's format, each NaN 0x7fc00000, in float32.
 
     Element (lane, k) of matrix g is ``values[batch[g] + lanes[lane] + steps[k]]``. A lane is a row
-    of the left operand or a column of the right one. With ``lanes`` None lane i lies at i. Lanes
-    behind the last one may then be read as far as `PAD` goes, whatever they hold, and their sums
-    are never stored; ``batch`` and all steps are multiples of `UNIT`. With ``steps`` None step k
-    lies at k * ``step``.
+    of the left operand or a column of the right one. With ``lanes`` None lane i lies at i. Then
+    kernels may read behind the last lane, as far as `PAD` goes, but never store the sums of those
+    lanes; ``batch`` and all steps are multiples of `UNIT`. With ``steps`` None step k lies at k *
+    ``step``.
     """
 
     values: Tensor

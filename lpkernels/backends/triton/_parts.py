@@ -1,4 +1,4 @@
-"""What the last kernel of a product does with the tiles that certified kernels made.
+"""The last kernel's work on tiles that certified kernels made.
 
 It adds the sums of their chunks, then the bias, and rounds the result.
 """
@@ -56,9 +56,9 @@ def finish_tile(
 ):
     """out[g][i][j] <- round(out[g][i][j] + parts + bias), rounded as the result.
 
-    parts: what `certified_kernel` made of the chunks from begin to end, in tiles of MADE_M x
-    MADE_N. They are added in order, to the sums in out or, where begin is 0, to +0. With None, all
-    sums are in out. final: 0 where other chunks follow, and bias and result wait for them.
+    parts: `certified_kernel`'s sums of the chunks from begin to end, in tiles of MADE_M x MADE_N.
+    They are added in order, to the sums in out or, where begin is 0, to +0. With None, all sums are
+    in out. final: 0 where other chunks follow, and bias and result wait for them.
     """
     g, i0, j0 = tile_corner(M, N, BM, BN)
     i, j = i0 + tl.arange(0, BM), j0 + tl.arange(0, BN)

@@ -29,17 +29,17 @@ class Made(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What is multiplied, how its sums are rounded and where they go."""
+    """One product: its operands, its outputs, and the rounding of its sums."""
 
     left: Operand
     right: Operand
     sums: Sums
-    #: Both of `roundings_of`.
+    #: The two results of `roundings_of`.
     roundings: Roundings
     constants: Constants
     #: The integers of the Accumulator.
     acc: tuple[int, ...]
-    #: What `seed_on` gives, and the role of the call.
+    #: The tensor of `seed_on`, and the role of the call.
     seed: Tensor
     role: int
 
@@ -49,8 +49,8 @@ class Problem(NamedTuple):
         return int(matrices * triton.cdiv(m, bm) * triton.cdiv(n, bn))
 
     def chunks(self) -> tuple[int, int]:
-        """The length of a chunk, at most K where steps are positions, and the number of chunks; (0,
-        1) where all steps are one sum."""
+        """The length of a chunk (at most K, if steps are positions) and the number of chunks; (0,
+        1) if all steps are one sum."""
         chunk, k, starts = self.acc[InAccumulator.CHUNK], self.sums.sizes[3], self.sums.starts
         if not self.roundings.chunked:
             return 0, 1

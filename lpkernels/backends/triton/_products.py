@@ -30,7 +30,7 @@ def products(
     role: int,
     result: tuple[int, ...] = (),
 ) -> None:
-    """Writes all of sums.out that its tables reach.
+    """Writes every output that the tables of sums reach.
 
     Args:
         acc: ``Accumulator.to_ints()``, of any order. seed, role: of the call.
@@ -51,8 +51,8 @@ def products(
 
 
 def _running_sums(problem: Problem, last: Tile, there: int) -> None:
-    """Runs the certified kernels, each with its tile, and the last kernel, with the tile ``last``
-    unless it adds the sums of chunks. there: how many programs fill the device."""
+    """Runs the certified kernels, each with its own tile, and then the last kernel, which has the
+    tile ``last`` unless it adds the sums of chunks. there: how many programs fill the device."""
     sums = problem.sums
     matrices, m, n, _ = sums.sizes
     in_order = sums.positions is None and sums.starts is None

@@ -1,4 +1,4 @@
-"""The roundings of one product, compiled in, and their constants, passed."""
+"""The roundings of one product, which are compiled in, and their constants, which are passed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lpkernels.backends.triton.rounding.rule import STOCHASTIC, Numbers, rule_of
 class Known(tl.constexpr):
     """A Rule inside a constexpr: up to Triton 3.6 a part of a constexpr is no constexpr by itself.
 
-    Its fields are those of the Rule, also where Python runs a kernel or the host asks.
+    It has the fields of the Rule, also where Python runs a kernel or the host asks.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -30,7 +30,7 @@ class Roundings(NamedTuple):
     sum: Known
     #: None: products are exact.
     product: Known | None
-    #: How the outermost additions round: those of chunks and of the bias.
+    #: The rounding of the outermost additions, of chunks and of the bias.
     outer: Known
     #: None: the sums are the result.
     result: Known | None
@@ -38,7 +38,7 @@ class Roundings(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """The numbers of each of these formats, an argument of a kernel."""
+    """The numbers of the format of each rounding, an argument of a kernel."""
 
     sum: Numbers
     product: Numbers
@@ -71,7 +71,7 @@ def _known(fmt: tuple[int, ...], mode: int, bits: int = 0, rng: int = 0) -> tupl
 
 
 def draws(roundings: Roundings) -> bool:
-    """Whether any of them is stochastic."""
+    """Whether one of the roundings is stochastic."""
     return any(
         rule is not None and rule.mode == STOCHASTIC.value
         for rule in (roundings.sum, roundings.product, roundings.outer)

@@ -1,7 +1,7 @@
 """The work of product kernels around their loops: addresses, draws, the last roundings.
 
 A kernel takes its operands as `Side`, its outputs as `Outputs`, its roundings as `_roundings` has
-them; the meaning of every table is that of `_layout`.
+them; `_layout` explains the tables.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def part_tile(
     BM: tl.constexpr,
     BN: tl.constexpr,
 ):
-    """Pointers to the sums of the first chunk of BM x BN outputs from (i, j) on, which lie inside
-    one of the tiles of PART_M x PART_N outputs that parts hold one after the other."""
+    """Pointers to the first chunk's sums of BM x BN outputs from (i, j) on. parts holds tiles of
+    PART_M x PART_N outputs, one after the other; these outputs lie inside one of them."""
     first = parts + tile_number(g, i, j, M, N, PART_M, PART_N) * (PART_M * PART_N)
     first += i % PART_M * PART_N + j % PART_N
     return first + ((tl.arange(0, BM) * PART_N)[:, None] + tl.arange(0, BN)[None, :])
@@ -111,7 +111,7 @@ def part_tile(
 
 @triton.jit
 def lane_pointers(side, g, lane, count):
-    """Pointers to step 0 of these lanes; lanes from ``count`` on lead to memory that is there."""
+    """Pointers to step 0 of these lanes; for lanes from ``count`` on to some valid memory."""
     start = side.data + tl.load(side.batch + g)
     if side.lanes is None:
         return start + lane
@@ -138,7 +138,7 @@ def position_of(out, k):
 
 @triton.jit
 def chunk_start(out, c, chunk, K):
-    """The first step of chunk c; that of the chunk behind the last is K."""
+    """The first step of chunk c; K for the chunk behind the last."""
     if out.starts is None:
         return tl.minimum(tl.cast(c, tl.int64) * chunk, tl.cast(K, tl.int64))
     else:
@@ -176,8 +176,7 @@ def words_of(seed, site, row, column, word, R: tl.constexpr):
 
 @triton.jit
 def words_at(words, held, position, seed, site, row, column, R: tl.constexpr):
-    """The words that serve ``position``, and their number; they are made only if they are not those
-    held."""
+    """The words of the draw at ``position``, and their number; made only if words holds others."""
     word = position >> words_log2(R.random_bits)
     if word != held:
         words = words_of(seed, site, row, column, word, R)
@@ -203,8 +202,8 @@ def add_outermost(total, addend, site, position, seed, row, col, C, R: tl.conste
 
 @triton.jit
 def closed(total, sums, c, seed, row, col, C, R: tl.constexpr, SINGLE: tl.constexpr):
-    """The outer sums, float32, after the sums of chunk c. SINGLE: rounded in float32, where
-    `triton_tiers.single_outer` allows it."""
+    """The outer sums total, float32, once the sums of chunk c are added. SINGLE: they are rounded
+    in float32, as `triton_tiers.single_outer` allows."""
     if SINGLE:
         return ranged(odd_sum(total, single(sums)), C.outer, R.outer)
     else:
@@ -217,7 +216,7 @@ def closed(total, sums, c, seed, row, col, C, R: tl.constexpr, SINGLE: tl.conste
 
 @triton.jit
 def output_places(out, g, i, j, M, N):
-    """Offsets of the outputs, and which of them there are."""
+    """Offsets of the outputs, and whether each exists."""
     rows = tl.load(out.batch + g) + tl.load(out.rows + i, mask=i < M, other=0)
     cols = tl.load(out.cols + j, mask=j < N, other=0)
     return rows[:, None] + cols[None, :], (i < M)[:, None] & (j < N)[None, :]
@@ -227,8 +226,8 @@ def output_places(out, g, i, j, M, N):
 def started(
     out, g, i, j, M, N, seed, row, col, C, R: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr
 ):
-    """The outermost sums at their start: +0, or the given values rounded to their format. Their
-    draw is the one behind the bias's."""
+    """The outermost sums at their start: +0, or the given values rounded to the sums' format. Their
+    draw comes behind the bias's."""
     if out.initial is None:
         return tl.zeros([BM, BN], tl.float64)
     else:

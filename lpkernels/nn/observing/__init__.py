@@ -1,4 +1,4 @@
-"""What a model computes while it runs, told call by call, with the tensors and their gradients.
+"""Observation of a running model: a visitor is told of each call, with tensors and gradients.
 
 class Largest(Visitor):
     def gradient(self, call, of, gradient):

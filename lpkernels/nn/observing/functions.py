@@ -1,4 +1,4 @@
-"""The functions of torch that layers compute: their names, and those of their arguments."""
+"""The functions of torch that layers compute: their names, and the names of their arguments."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ _ARGUMENTS: dict[str, str] = {
 
 class _Everything:
     def __contains__(self, name: object) -> bool:
-        # What torch calls to read and write the attributes of a tensor.
+        # torch calls these to read and write the attributes of a tensor.
         return name not in ("get", "set", "delete")
 
 

@@ -2,7 +2,7 @@
 
 A tensor inside a graph has a hook, which goes with the graph. A leaf outlives the graph: its hook
 is put when the gradient of the result arrives, and taken away when that backward pass ends. So a
-call that backward never reaches is not told of gradients that other calls gave the leaf.
+call that backward never reaches does not report gradients that the leaf got from other calls.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FEW_HANDLES = 64
 
 
 class unseen:
-    """What a visitor computes is torch's own, is not recorded and is not observed."""
+    """A context for a visitor: torch computes alone, records no graph, and is not observed."""
 
     __slots__ = ("_recording", "_torch")
 
@@ -42,8 +42,8 @@ class unseen:
 
 
 class GradientHooks:
-    """Puts hooks on the tensors of calls whose gradients are wanted and sends what arrives to sink,
-    until it is closed."""
+    """Puts hooks on tensors of calls where gradients are wanted, and sends each gradient that
+    arrives to sink, until it is closed."""
 
     def __init__(self, sink: Sink, wants: Wants) -> None:
         self._sink, self._wants = sink, wants
@@ -54,7 +54,8 @@ class GradientHooks:
     def computed(self, call: Call, arguments: dict[str, Any], compute: Callable[[], Any]) -> Any:
         """The call's result, with hooks on it and on the arguments.
 
-        Hooks on the arguments come first: one that is changed in place has another gradient after.
+        Hooks on the arguments come first: an argument that is changed in place has another gradient
+        afterwards.
         """
         entered = tensors(arguments) if torch.is_grad_enabled() else {}
         wanted = {n: x for n, x in entered.items() if x.requires_grad and self._wants(call, n)}
@@ -72,7 +73,7 @@ class GradientHooks:
         return result
 
     def put_on_steps(self, call: Call, steps: list[Tensor], weight: Tensor) -> None:
-        """Hooks on results that are one together; backward reaches the first step last."""
+        """Hooks on the steps that make up one result; backward reaches the first step last."""
         gradients: list[Tensor | None] = [None] * len(steps)
         on_leaves = self._on_leaves(call, {"weight": weight})
         wanted = self._wants(call, "result")
@@ -132,8 +133,8 @@ class GradientHooks:
 
 class _LeafHooks:
     """Hooks on the leaves among a call's operands, from a gradient of its result to the end of that
-    backward pass. A pass that raises does not say that it ends, so a gradient of another pass is
-    not sent.
+    backward pass. A pass that raises does not report its end, so gradients of another pass are not
+    sent.
     """
 
     def __init__(self, leaves: list[tuple[Tensor, Callable[[Tensor | None], None]]]) -> None:

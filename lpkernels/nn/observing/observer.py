@@ -1,9 +1,8 @@
-"""The observer: who runs, what it calls, and where calls are met.
+"""The observer: it meets every call of a running model and reports it to a visitor.
 
 torch offers two places. A TorchFunctionMode meets the functions a model calls, above autograd;
-what `lpkernels` computes in their place comes through `lpkernels.functional.torch_calls.own`. A
-TorchDispatchMode meets the operators that torch runs for them, below autograd, inside fused
-functions and TorchScript too.
+emulated calls come through `lpkernels.functional.torch_calls.own`. A TorchDispatchMode meets the
+operators that torch runs for them, below autograd, inside fused functions and TorchScript too.
 """
 
 from __future__ import annotations
@@ -46,33 +45,35 @@ def observe(
     depth: Depth = "functions",
     around: bool = True,
 ) -> Iterator[None]:
-    """Inside this context the visitor is told what the model, and the code around it, calls.
+    """Inside this context the visitor is told of the calls of the model and of the code around it.
 
-    It changes nothing: results, gradients and random draws are those of an unobserved run. (Depth
-    "parts" is the exception: it rounds differently, and dropout inside attention and recurrent
-    layers draws anew.) Around a forward and backward pass of your own:
+    Observation changes nothing: results, gradients and random draws are the same as without it.
+    (Depth "parts" is the exception: it rounds differently, and dropout inside attention and
+    recurrent layers draws anew.) Around a forward and backward pass of your own:
 
         with observe(model, visitor):
             loss(model(x)).backward()
 
     On exit its hooks are gone, also after an error; nothing else is put back (`trace` does that).
-    What backward computes is no call, nor is what activation checkpointing recomputes there: with
-    use_reentrant=True, whose forward pass records no graph, no gradients are told.
+    The visitor is not told of computations of the backward pass, nor of the calls that activation
+    checkpointing repeats there. Checkpoints with use_reentrant=True record no graph in forward, so
+    their calls have no gradients to tell.
 
     Args:
         model: any module. Converted modules are seen too, as the functions of torch they stand for;
             a function of ``lpkernels.functional`` that a model calls itself is seen only at depth
             "operators".
         visitor: its methods are called in the order of the calls.
-        operations: the names of the operations to tell of; None means all products, `LAYERS` what
-            layers compute besides, `EVERYTHING` all operations.
+        operations: the names of the operations to tell of; None means all products, `LAYERS` also
+            all other operations of layers, `EVERYTHING` all operations.
         depth: "functions": as the model calls them. "parts": attention and recurrent layers that
             are torch's own as their products: "in_proj", "scores", "values", "out_proj"; "ih_l0",
-            and "hh_l0" as one product of all steps, told after the layer. "operators": what torch
-            runs for them, by names like "aten::mm", also in emulated arithmetic and TorchScript.
-        around: whether calls around the model, such as those of the loss, are told too. Without
-            them a loop is faster, since torch then does not show its other calls. At depth
-            "operators" they are always told.
+            and "hh_l0" as one product of all steps, told after the layer. "operators": the
+            operators that torch runs, by names like "aten::mm", also in emulated arithmetic and
+            TorchScript.
+        around: whether calls around the model, such as the loss, are told too. Without them a loop
+            is faster, since torch then does not show its other calls. At depth "operators" they are
+            always told.
 
     Raises:
         TypeError, ValueError: model is no Module; unknown depth; a visitor of gradients at depth
@@ -149,7 +150,7 @@ def _check_visible(modules: Sequence[tuple[str, Module]]) -> None:
 
 
 class _Functions(TorchFunctionMode):
-    """Meets the functions that are called, and those that `own` computes."""
+    """Meets the functions that the model calls, and the functions that `own` computes."""
 
     def __init__(self, reporter: Reporter, operations: Container[str], by_parts: bool) -> None:
         super().__init__()

@@ -73,9 +73,9 @@ class _Products:
 def in_parts(
     reporter: Reporter, name: str, function: Callable[..., Any], arguments: dict[str, Any]
 ) -> Any:
-    """What a function of `PARTS` returns for these arguments.
+    """The result of a function of `PARTS` for these arguments.
 
-    Raises: NotImplementedError: an option under which it is not taken apart, by name.
+    Raises: NotImplementedError: an option that keeps the function whole; the error names it.
     """
     return PARTS[name](_Products(reporter, name, function), arguments)
 

@@ -1,4 +1,4 @@
-"""Which module runs, and the report of one call."""
+"""The modules that run, and the report of one call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lpkernels.rng import Role
 
 
 class Runs:
-    """The modules that run, by hooks on them. TorchScript has none: what it calls belongs to the
+    """The modules that run, by hooks on them. TorchScript has no hooks: its calls belong to the
     module around it.
     """
 
@@ -91,7 +91,7 @@ class Reporter:
         self._sees_rounding = type(visitor).rounding is not Visitor.rounding
 
     def close(self) -> None:
-        """Nothing is told any more, also where backward comes later."""
+        """From now on the visitor is told nothing, even if backward comes later."""
         self._sees_rounding = False
         if self._hooks is not None:
             self._hooks.close()
@@ -143,8 +143,8 @@ class Reporter:
         *,
         part: str,
     ) -> None:
-        """Reports linear maps that are one product together: they have one weight, whose gradient
-        is one sum."""
+        """Reports several linear maps as one product: they share one weight, and its gradient is
+        one sum."""
         if _is_in_backward():
             return
         call = self._call("linear", function, part)

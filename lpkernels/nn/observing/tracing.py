@@ -26,18 +26,18 @@ def trace(
     operations: Container[str] | None = None,
     depth: Depth = "functions",
 ) -> None:
-    """Run the model once, in the mode it is in, and tell the visitor what it calls (`observe`).
+    """Run the model once, in the mode it is in, and tell the visitor of its calls (`observe`).
 
     Parameters, their gradients, buffers, training mode, hooks and the states of torch's random
     generators are afterwards what they were, to the bit, also if the model raises; lazy layers get
-    their sizes. For that the values are copied first, but for tensors on the meta device.
+    their sizes. For that all values are copied before, except on the meta device.
 
     Args:
         model: any module.
-        inputs, kwargs: what it is called with.
-        loss: from the model's output to a scalar, whose gradients are computed, for the parameters
-            and those of the inputs that require one; None: forward alone, without gradients.
-        visitor, operations, depth: as in `observe`. What loss calls is told too.
+        inputs, kwargs: the arguments of the model.
+        loss: makes a scalar of the model's output. Its gradients are computed for the parameters
+            and for inputs that require one. None: forward alone, without gradients.
+        visitor, operations, depth: as in `observe`. Calls of loss are told too.
 
     Raises:
         ValueError: loss gives no finite scalar, or one without a gradient; and as `observe` does.
@@ -81,7 +81,7 @@ def arguments(given: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
 
 @contextmanager
 def left_as_found(model: Module, inputs: list[Any]) -> Iterator[None]:
-    """Puts back what `trace` says, after an error too."""
+    """Puts everything back that `trace` promises, after an error too."""
     modules = [(m, m.training) for m in model.modules()]
     # TorchScript keeps its tensors where only their values can be changed.
     python = [m for m, _ in modules if not isinstance(m, torch.jit.ScriptModule)]

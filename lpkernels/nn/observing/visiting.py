@@ -1,4 +1,4 @@
-"""What an observation tells: calls of operations, their tensors, and the gradients of these."""
+"""The reports of an observation: calls of operations, their tensors, and gradients."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from lpkernels.arithmetic import Quantizer
 class Run:
     """One run of a module's forward; a shared module has one for each call.
 
-    name: its first name in the model, "" for the model itself and for what runs around it.
-    module: None for what runs around the model, such as a loss.
+    name: its first name in the model, "" for the model itself and for code around it.
+    module: None for code around the model, such as a loss.
     outer: the run that called it.
     """
 
@@ -38,8 +38,9 @@ class Call:
     run: the innermost module that runs.
     operation: the bare name of the function ("linear", "matmul", "conv2d"), or the full one of the
         operator ("aten::mm").
-    function: what was called; of a part the function that it is a part of.
-    part: at depth "parts" what the product is in a function of several ("scores"), else "".
+    function: the function that was called; for a part the whole function.
+    part: at depth "parts" the name of this product among the function's products ("scores"),
+        else "".
     number: calls reported before it.
     """
 
@@ -59,18 +60,18 @@ class Call:
 
 
 class Visitor:
-    """Is told of every call, and keeps what it wants; nothing is kept for it. Override what you
-    need.
+    """Is told of every call. Override the methods you need; whatever is to be kept, keep yourself.
 
     The methods run without recording gradients and unseen by any TorchFunctionMode; they must not
-    change the tensors. What they raise goes to whoever made the call, or ran backward.
+    change the tensors. An exception goes to the code that made the call or ran backward.
     """
 
     def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
         """The operation is about to be computed.
 
-        arguments: all that was given, by torch's name for it ("input", "weight", "stride"; "0", "1"
-            where it has none): the very tensors, as they entered. `tensors` finds those in it.
+        arguments: all arguments, by torch's names ("input", "weight", "stride"; "0", "1" where
+            there is no name): the very tensors, as they entered. `tensors` finds the tensors among
+            them.
         """
 
     def after(self, call: Call, result: Any) -> None:
@@ -88,8 +89,8 @@ class Visitor:
 
         of: "result" ("result.0", ... of several), or the argument's name as `tensors` writes it.
             An argument's gradient is the whole of that tensor, over all its uses, as torch.autograd
-            gives it, and comes with that of the result, before it or after it; an operation that
-            changes its argument in place has the gradient of the value that entered.
+            gives it, and comes together with the result's gradient, before or after it. If an
+            operation changes its argument in place, the gradient is for the value that entered.
         """
 
     def rounding(
@@ -108,7 +109,7 @@ _NO_TENSORS = frozenset({int, float, bool, str, type(None)})
 
 
 def tensors(values: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors among values and in their lists and tuples, these as "name.0", "name.1"."""
+    """The tensors among values, by name; elements of a list or tuple are "name.0", "name.1"."""
     found: dict[str, Tensor] = {}
     for name, value in values.items():
         # Asking whether an int or None is a Tensor takes longer than all else here.

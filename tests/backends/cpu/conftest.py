@@ -1,4 +1,4 @@
-"""What tests of the CPU's kernels get: instruction sets and threads. They need the kernels."""
+"""Fixtures of tests of the CPU's kernels: instruction sets and threads. They need the kernels."""
 
 from pathlib import Path
 
@@ -11,6 +11,6 @@ __all__ = ["isas", "threads"]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        # Those of the processor say for themselves what they need.
+        # test_processor.py names its needs itself.
         if item.path.parent == Path(__file__).parent and item.path.name != "test_processor.py":
             item.add_marker(NEEDS_KERNELS)

@@ -138,8 +138,8 @@ def test_zeros_beside_padding_keep_their_sign(acc: Accumulator, isas: Isas) -> N
 def test_a_block_of_k_that_begins_with_minus_zero_passes_over_absent_taps(
     channels: int, groups: int, isas: Isas
 ) -> None:
-    """Every product of the first block underflows from below. The next block's certificate is one
-    of sums that are never -0, so where it goes on from -0 the exact tier must see the marks."""
+    """Every product of the first block underflows from below. The next block's certificate says
+    that no sum is -0, so where a sum goes on from -0 the exact tier must see the marks."""
     case = ConvCase((1, 192 * groups, 4), (channels, 192, 3), (1,), (1,), (1,), groups)
     first = (torch.arange(192 * groups) % 192 < 96)[:, None]
     x = torch.where(first, -1.0, torch.tensor([0.0, 0.0, 1.0, 1.0])).expand(case.input_shape)

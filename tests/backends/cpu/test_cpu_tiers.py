@@ -1,6 +1,6 @@
 """Each tier of the CPU kernels, forced and compared with the reference to the bit.
 
-The operands are low-precision values, as a layer's are; such values certify the fast tiers.
+The operands are low-precision values, like a layer's; such values certify the fast tiers.
 """
 
 from typing import NamedTuple

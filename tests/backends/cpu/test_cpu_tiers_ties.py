@@ -85,8 +85,8 @@ def test_a_trace_beyond_a_place_decides(name: str, mode: str, isas: Isas) -> Non
 @each("name", ["e6m9", "e5m4", "e4m7", "e6m9_chunk300"])
 def test_sums_that_overflow_to_infinity_stay_certified(name: str, isas: Isas) -> None:
     """The sums take the largest value, then products around half of its last place, then others of
-    both signs. The sums of some outputs are infinite from then on, those of others later, and those
-    of some never."""
+    both signs. From then on the sums of some outputs are infinite; sums of others become infinite
+    later or never."""
     acc = lp.accumulator(name)
     fmt = acc.fmt
     generator = torch.Generator().manual_seed(12)
@@ -116,7 +116,7 @@ def test_sums_that_overflow_to_infinity_stay_certified(name: str, isas: Isas) ->
 
 
 def test_subnormal_sums_are_left_to_the_float_tier(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They would be float32's own subnormals, which take a certified kernel a hundred cycles."""
+    """Such sums would be float32's own subnormals, and cost a certified kernel a hundred cycles."""
     choose("avx512", monkeypatch)
     generator = torch.Generator().manual_seed(11)
     a, b = (torch.randn(s, generator=generator) for s in ((24, 64), (64, 32)))

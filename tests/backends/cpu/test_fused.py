@@ -37,7 +37,7 @@ def triples() -> list[ops.Fused]:
 
 
 def check(ways, product, acc, fused, backend="cpu"):
-    """The result of product with its quantizers is that of product between passes of quantize."""
+    """product with its quantizers gives the result of product between passes of quantize."""
     how = ops.How(acc.to_ints(), SEED, Role.FPROP)
     for way in ways:
         got = ops.multiply(product, how._replace(fused=fused), backend)

@@ -1,4 +1,4 @@
-"""The tests on other processors: what they skip and what they run there."""
+"""The tests on other processors: some are skipped there, and the others still run."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_affine_and_block_match_reference(fmt: AffineFormat | BlockFormat, isas:
 @each("axis", [0, 1])
 @each("element", ["e7m0_b-1", "e2m1", "e4m3"])
 def test_blocks_of_float64_beyond_float32(element: str, axis: int, isas: Isas) -> None:
-    """A block's scale is that of its largest value, even where float32 does not hold it."""
+    """A block's scale follows from its largest value, even if float32 does not hold that value."""
     rows = [[2.0**1000, 1.0, 2.0**100, -(2.0**60)], [2.0**230, 2.0**127, 2.0**-1000, -0.0]]
     x = torch.tensor(rows, dtype=torch.float64)
     quantizer = Quantizer(BlockFormat(element, 4, axis=axis))

@@ -1,8 +1,8 @@
 """The places where the cuda adapter runs: the host, by its kernels' own code (`cuda_host`), and a
 device where one is.
 
-On the host the kernels' index maps, tables, plans and arithmetic are those of the device; what only
-a device has (launches, barriers, its instructions) is not.
+The host runs the same index maps, tables, plans and arithmetic as a device, but not what only a
+device has: launches, barriers and its instructions.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """The loops of the kernels of products in csrc/cuda, found in their machine code for sm_90, and how
 many instructions each may have.
 
-Instructions are counted, not run: those of the loop over stages, divided by its products, without
-the loop inside it that closes chunks.
+Instructions are counted, not run. The count is of the loop over stages, without the loop inside it
+that closes chunks, divided by the loop's products.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def tensor_kept(kernels: Kernels, of: Tensor) -> float:
 
 
 class Steps(NamedTuple):
-    """Straight code of blocks with operands: what finds the largest exponent, and what adds."""
+    """Straight code of blocks with operands: one piece finds the largest exponent, one adds."""
 
     tile: str
     #: Steps that are taken at a time, each of 2 x 2 outputs.

@@ -1,5 +1,5 @@
-"""The loops of the kernels whose tiles are not square, found in their machine code as in
-`product_loops`: what a product costs in each shape, and the end of a chunk."""
+"""The loops of the kernels with tiles that are not square, found in machine code as in
+`product_loops`: the cost of a product in each shape, and of a chunk's end."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.support.sass import Function, Kernels, Loop, fewest, loops, stretches
 SHAPES = (
     (128, 64), (64, 128), (128, 32), (32, 128), (128, 16), (16, 128), (512, 1), (1, 32),
 )  # fmt: skip
-# How many layouts a kernel has: that of operands packed side by side and that of operands found by
-# tables, or the last one alone.
+# The number of layouts a kernel has: 2 are operands packed side by side and operands found by
+# tables, 1 is tables alone.
 RULES = {
     "two steps": 2, "two steps, watched": 2, "split": 2, "split, watched": 2, "floor": 2,
     "floor, watched": 2, "float32": 2,
@@ -32,7 +32,7 @@ class Counted(NamedTuple):
 
 
 def is_direct(shape: tuple[int, int]) -> bool:
-    """Whether the tile is one row or column, whose elements pass by shared memory."""
+    """Whether the tile is one row or column: its elements pass by shared memory."""
     return 1 in shape
 
 
@@ -104,9 +104,9 @@ def layouts(rule: str) -> tuple[bool, ...]:
 
 
 def shaped_ceiling(rule: str, shape: tuple[int, int]) -> float:
-    """Instructions of a product at most, packed: those of the rule and, beside them, the reads of a
-    stage, which fewer products share in smaller tiles, or the reads of every element. Doubles take
-    more reads, and conversions."""
+    """The most instructions of a product, packed: for the rule, and beside it for the reads of a
+    stage, which fewer products share in smaller tiles, or for the reads of every element. Doubles
+    take more reads, and conversions."""
     more = {64: 0.3, 32: 0.45, 16: 0.65, 1: 6.5 if shape == (512, 1) else 11.5}[min(shape)]
     if in_double(rule):
         more += 4.0 if is_direct(shape) else 0.15

@@ -1,5 +1,5 @@
-"""Machine code of csrc/cuda for sm_90: what a product costs in each kernel. Registers are looked at
-for every architecture in the module.
+"""Machine code of csrc/cuda for sm_90: the cost of a product in each kernel. Registers are looked
+at for every architecture in the module.
 
 Wherever the tests run, small kernels of each family show that nothing is contracted. Ceilings, and
 the kernels whose modules take seconds to disassemble, are looked at with pytest -m slow.

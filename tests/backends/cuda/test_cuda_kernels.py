@@ -38,8 +38,8 @@ PROCESSORS = (108, 114, 132, 144)
 
 class Product(NamedTuple):
     """M x K times K x N, which tiles of this shape make. Sums are split at the ends of chunks of
-    `CHUNK` where whole is not set. Where it is, they are one sum, but for float32's own, which have
-    chunks then too."""
+    `CHUNK` where whole is not set. Where whole is set they are one sum; only float32's own sums
+    then have chunks too."""
 
     tile: tuple[int, int]
     m: int
@@ -96,7 +96,7 @@ class Tier(NamedTuple):
         return a * scale, b
 
     def ranges(self) -> tuple[Range, Range]:
-        """What packing finds out about the operands."""
+        """The ranges that packing finds in the operands."""
         low, high = min(self.exponents), max(self.exponents)
         if self.long:
             return Range(13, low, 13 + high), Range(13, -11, 2)
@@ -131,8 +131,8 @@ def signs(*shape: int) -> Tensor:
 
 
 def as_convolution(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """The image and the weight of a 1-d convolution of one tap whose positions are the rows of a
-    and whose channels are the columns of b: operands of this product that have tables."""
+    """The image and the weight of a 1-d convolution of one tap. Its positions are the rows of a and
+    its channels the columns of b: the same product, with operands that have tables."""
     return a.T[None], b.T[:, :, None]
 
 
@@ -147,7 +147,7 @@ def multiplied(
 
 
 def check(a: Tensor, b: Tensor, acc: Accumulator, *, tables: bool, name: str = "") -> None:
-    """The bits of the cuda backend are those of the cpu backend; native chunks must be exact."""
+    """The cuda backend has the bits of the cpu backend; native chunks must be exact."""
     bias = torch.randn(b.shape[1])
     got = multiplied(BACKEND, a.cuda(), b.cuda(), bias.cuda(), acc, tables=tables)
     in_sequence = sums_in_float32(acc) if acc.order == "native" else acc
@@ -195,7 +195,7 @@ def test_every_tier_has_the_cpus_bits(product: Product, tables: bool):
         check(*operands, tier.accumulator(product), tables=tables, name=tier.name)
 
 
-#: What packing finds out about integers from -7 to 7.
+#: The facts that packing finds of integers from -7 to 7.
 SMALL = Range(3, 0, 3)
 #: Passes of depthwise convolutions, and the tiles that make them.
 DEPTHWISE = {

@@ -136,8 +136,8 @@ def test_public_functions_widen_them(dtype: torch.dtype):
 
 
 def conversions_of_nan(kernel: str) -> set[str]:
-    """Registers that hold the converted form, in float32, of a NaN that the code chose, and that
-    are used elsewhere than in a choice of the canonical NaN."""
+    """Registers that hold a NaN chosen by the code, converted to float32, and that are not used
+    merely in a choice of the canonical NaN."""
     nan = "0d7FF8000000000000"
     chosen = {nan, *re.findall(rf"\.f64\s+(%fd\d+), [^;]*{nan}", kernel)}
     pairs = re.findall(r"cvt\.rn\.f32\.f64\s+(%f\d+), (%fd\d+|\w+);", kernel)

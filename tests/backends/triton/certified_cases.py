@@ -55,7 +55,7 @@ class CertifiedCase(NamedTuple):
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where the tier's main loop is among those of the kernel, by their length."""
+        """The place of the tier's main loop among the kernel's main loops, by their length."""
         return sorted(self.tiers, key=_LENGTHS.index).index(self.tier), len(self.tiers)
 
     @property

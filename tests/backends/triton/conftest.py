@@ -70,7 +70,7 @@ def adapter() -> Any:
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What the certified kernels made of all products so far: `_problem.Made` of each."""
+    """The certified kernels' flags for all products so far: `_problem.Made` of each."""
     from lpkernels.backends.triton.certified import stages
 
     found: list[Any] = []

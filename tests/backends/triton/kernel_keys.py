@@ -1,5 +1,5 @@
-"""The keys of launches: they hold what decides a kernel's instructions, and launches with equal
-keys are compiled once."""
+"""The keys of launches: a key holds everything that decides a kernel's instructions, and launches
+with equal keys are compiled once."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Every kernel, and every rounding that the planner can choose, compiles ahead of time.
 
 One launch of each kernel is compiled wherever the tests run, and pytest -m slow does the rest. The
-planner's pure functions over all formats say which kernels there are; `every` says which are
-compiled. First come, for sm_90, every kernel, tier, mode and constant, and for the others every
-kernel, tier and constant (`kernel_keys.covering`); then all that is left. A group takes up to 20
-seconds: it has up to 52 kernels, and LLVM takes seconds for each of the longest.
+planner's pure functions, run over all formats, give all kernels that can be; `every` gives the
+compiled ones. First come, for sm_90, every kernel, tier, mode and constant, and for the others
+every kernel, tier and constant (`kernel_keys.covering`); then all that is left. A group takes up to
+20 seconds: it has up to 52 kernels, and LLVM takes seconds for each of the longest.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ def test_one_launch_of_each_kernel_compiles(group: str) -> None:
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("part", ["first", "roundings", "rest"])
 def test_compiles_within_its_budget(part: str, group: str, target: str) -> None:
-    """What is compiled first; each rounding beside these; all that is left."""
+    """In turn: the launches compiled first, each rounding beside these, and all that is left."""
     every, first = listed(target)[group], compiled_first(target, group)
     rounded = besides(keys.covering(every, keys.roundings), first)
     parts = {"first": first, "roundings": rounded, "rest": besides(every, first + rounded)}

@@ -47,7 +47,7 @@ def test_kernels_tiles_and_sizes_are_those_that_are_launched(
 
 
 def ends(launch: Launch) -> bool:
-    """Whether a last kernel is that of the last pass over a product's chunks."""
+    """Whether a last kernel belongs to the last pass over a product's chunks."""
     return launch.argument("final") == 1
 
 

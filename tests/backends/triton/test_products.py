@@ -1,5 +1,5 @@
-"""The parts that products share: packing, facts, tables, tiles, what is made, and which kernels get
-compiled."""
+"""The parts that products share: packing, facts, tables, tiles, flags of made tiles, and the
+kernels that get compiled."""
 
 import math
 from typing import Any

@@ -137,7 +137,7 @@ def test_a_later_tier_makes_what_an_earlier_one_leaves(
 def test_a_later_kernel_takes_over_in_any_pass(
     chunk: int, device: str, made: list[Any], monkeypatch
 ) -> None:
-    """Sums of one chunk of one output leave the bound of float32, but not that of float64."""
+    """Sums of one chunk of one output pass the bound of float32, but not the bound of float64."""
     force(monkeypatch, Share(2, 2))
     tile = _config.Tile(4, 32, 1)
     monkeypatch.setattr(triton_tiles, "certified_tile", lambda *_, **__: tile)

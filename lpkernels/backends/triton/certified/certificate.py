@@ -1,4 +1,4 @@
-"""What the facts of two operands prove about their sums; the device decides it, tile by tile.
+"""Proofs by the facts of two operands that their sums round right; the device decides by tile.
 
 The proof is that of csrc/common/certificate.h: there are the notation (q, lx, r, l, h), and the
 conditions (A) to (C) under which a sum in P = 24 or 53 bits may be rounded again to q bits. The two
@@ -7,13 +7,13 @@ and no sum is made odd.
 
 The conditions hold while sums stay below a bound: that of (A) and (C), and the power of two below
 which nothing overflows. The sums are looked at only once in `STRIDE` steps. A step to nearest moves
-a sum by at most twice its product, because the sum itself is among the values to which it could
-round. So sums below half the bound, with 2 STRIDE 2^h at most the other half, stay below the bound
-until they are looked at again. Truncation moves a sum by less, a draw by one place more, and so do
-to_odd and rounding away from zero: by (1 + 2^-man_bits)^STRIDE < 2^g in all, g = 1 from man_bits =
-4 on, 2, 3, 5 and 8 for 3, 2, 1 and 0. Sums below 2^(-1 - g) of the bound, STRIDE 2^h and STRIDE
-2^lx below half of that again, stay below it; where subnormals have no places of their own to move
-by, 2^(-1 - g) for both is enough.
+a sum by at most twice its product, because the rounding could also return the sum itself. So sums
+below half the bound, with 2 STRIDE 2^h at most the other half, stay below the bound until they are
+looked at again. Truncation moves a sum by less, a draw by one place more, and so do to_odd and
+rounding away from zero: by (1 + 2^-man_bits)^STRIDE < 2^g in all, g = 1 from man_bits = 4 on, 2, 3,
+5 and 8 for 3, 2, 1 and 0. Sums below 2^(-1 - g) of the bound, STRIDE 2^h and STRIDE 2^lx below half
+of that again, stay below it; where subnormals have no places of their own to move by, 2^(-1 - g)
+for both is enough.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def nearest_bound(lowest, width, N, P: tl.constexpr):
 
 @triton.jit
 def no_floor(lowest, N, R: tl.constexpr):
-    """Whether the floor of subnormals never acts; without subnormals, whether none is missed."""
+    """Whether subnormals' floor never acts; in a format without them, whether none is needed."""
     if R.subnormals:
         return lowest >= last_place(N)
     else:

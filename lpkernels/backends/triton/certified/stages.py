@@ -28,8 +28,8 @@ REGISTERS = 168
 def options_of(
     kinds: tuple[int, ...], roundings: Roundings, absent: bool, shared: bool = False
 ) -> dict[str, int]:
-    """What the compiler is told beyond `EXACT` of a kernel with these tiers; without it a few
-    registers are spilled."""
+    """The compiler's options beside `EXACT` for a kernel with these tiers; without them it spills a
+    few registers."""
     if _tiers.both_types(kinds):
         return registers(ALL_REGISTERS)
     return registers(max(_registers(tier, roundings, absent, shared) for tier in kinds))
@@ -57,7 +57,7 @@ def _short(outer: Known) -> bool:
 
 
 def largest_tile(group: tuple[int, ...], roundings: Roundings, swapped: bool) -> Tile:
-    """`triton_tiles.largest_tile` of what these roundings keep beside the sums."""
+    """`triton_tiles.largest_tile` for the registers that these roundings take beside the sums."""
     total, outer = roundings.sum, roundings.outer
     draws = total.mode == STOCHASTIC.value
     needs = triton_tiles.Beside(
@@ -71,9 +71,9 @@ def largest_tile(group: tuple[int, ...], roundings: Roundings, swapped: bool) ->
 
 
 class Parts(NamedTuple):
-    """The chunks from begin to end of every sum, ``each`` of them by one program of a tile, or
-    fewer by the last. values: where their sums go, those of a chunk side by side in tiles; None:
-    they are added at once."""
+    """The chunks from begin to end of every sum. A program of a tile makes ``each`` of them, the
+    last program perhaps fewer. values: room for the chunks' sums, tile by tile and chunk by chunk;
+    None: a program adds its chunks' sums at once."""
 
     begin: int
     end: int
@@ -88,13 +88,14 @@ def launch(
     last: Tile,
     share: Share,
 ) -> Made:
-    """Launches a kernel for each group of tiers, and the kernel that finishes what they make and
-    makes what they leave. Returns what the certified kernels made.
+    """Launches one certified kernel for each group of tiers, then the last kernel. The last kernel
+    adds bias and chunks in the tiles that are made, and makes the tiles that are left. Returns
+    which tiles the certified kernels made.
 
     Args:
-        groups, tiles: of `triton_tiers.groups`, with the tile of each inside the tile of the group
-            before; of the same outputs where programs share chunks. last: the tile of the last
-            kernel where it need not add the sums of chunks.
+        groups: of `triton_tiers.groups`. tiles: a tile for each, inside the tile of the group
+            before; all of the same outputs if programs share chunks. last: the tile of the last
+            kernel if it need not add the sums of chunks.
     """
     device, chunks = problem.sums.out.device, problem.chunks()[1]
     share = share._replace(held=min(share.held, chunks))

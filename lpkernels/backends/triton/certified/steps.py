@@ -49,7 +49,7 @@ def as_sums(x, TIER: tl.constexpr):
 
 @triton.jit
 def scale_of(N, PART: tl.constexpr):
-    """Part 0 and 1 of the scale, powers of two whose product it is, or part 2: all of it.
+    """Part 0 or 1 of the scale, two powers of two that multiply to it; part 2 is the whole scale.
 
     For -126 <= e <= 100, part 2 for e <= 0. Operands of usual sizes stay exact if each takes its
     part.
@@ -104,7 +104,7 @@ def product_of(a, b, C, R: tl.constexpr, TIER: tl.constexpr):
 
 @triton.jit
 def rounded_sum(s, drawn, C, R: tl.constexpr, TIER: tl.constexpr):
-    """The rounding of a sum that is exact or rounded to nearest."""
+    """Rounds a sum that is exact or rounded to nearest to the sums' format."""
     if (TIER == FUSED) or (TIER == FUSED64):
         return fused(s, C.sum)
     elif TIER == SPLIT:
@@ -121,7 +121,7 @@ def rounded_sum(s, drawn, C, R: tl.constexpr, TIER: tl.constexpr):
 
 @triton.jit
 def sum_with(a, b, sums, drawn, C, R: tl.constexpr, TIER: tl.constexpr):
-    """a b + sums rounded; a and b are as `operand_at` gives them, or a a rounded product."""
+    """a b + sums rounded, with a and b of `operand_at`; or a + sums, if a is a rounded product."""
     if TIER == DIRECTED:
         return summed(a, b, sums, drawn, C.sum, R.sum)
     elif TIER == FIXED:

@@ -1,8 +1,8 @@
-"""Certified kernels: few operations a product, for the tiles whose operands prove them exact.
+"""Certified kernels: few operations a product, for tiles with operands that prove them exact.
 
-Each has a few tiers and makes the tiles that are still open by the first tier whose certificate
-holds. It leaves those for which none holds, or whose sums came near the bound, to the kernel behind
-it (`certificate`). Nothing of this waits for the host.
+Each kernel has a few tiers, and makes an open tile by the first tier whose certificate holds. If no
+certificate holds, or if a sum came near the bound (`certificate`), it leaves the tile to the next
+kernel. Nothing of this waits for the host.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def made_by_tier(
     BN: tl.constexpr,
 ):
     """Makes this program's piece if the tier's certificate holds, and returns 1 + TIER; or returns
-    0. The arguments are those of `certified_kernel`."""
+    0. `certified_kernel` explains the arguments."""
     g, i0, j0 = tile_corner(M, N, BM, BN)
     made = tl.full([], 0, tl.int32)
     HAS_ABSENT: tl.constexpr = LEFT_ABSENT or RIGHT_ABSENT
@@ -299,14 +299,14 @@ def certified_kernel(
 ):
     """out[g][i][j] = sum over k of left[g][i][k] right[g][j][k], k ascending, every step rounded.
 
-    As `exact_kernel`, for the accumulators to which `triton_tiers.tiers` gives all of TIERS. Grid:
-    one program for BM x BN outputs of one matrix, which makes one chunk after the other with its
-    sums in registers. With parts the grid has a second dimension, with one program for each
-    ``share`` of the chunks from begin to end; their sums go to parts[chunk - begin], part_step
-    apart, for `exact_kernel`. before, made: `Made.values` of the kernel before, in tiles of
-    BEFORE_M x BEFORE_N, or None, and of this one, with so many pieces. again: 1 where made holds
-    what an earlier pass over other chunks has left: what is not made stays so. SINGLE: of `closed`.
-    No bias and no rounding of the result.
+    As `exact_kernel`, for accumulators with all of TIERS (`triton_tiers.tiers`). Grid: one program
+    for BM x BN outputs of one matrix, which makes one chunk after the other with its sums in
+    registers. With parts the grid has a second dimension, with one program for each ``share`` of
+    the chunks from begin to end; their sums go to parts[chunk - begin], part_step apart, for
+    `exact_kernel`. before: `Made.values` of the kernel before, in tiles of BEFORE_M x BEFORE_N, or
+    None. made: `Made.values` of this kernel, with so many pieces. again: 1 if made comes from an
+    earlier pass over other chunks; a piece not made then stays open. SINGLE: of `closed`. No bias
+    and no rounding of the result.
     """
     g, i0, j0 = tile_corner(M, N, BM, BN)
     piece = tl.cast(tl.program_id(1), tl.int64)

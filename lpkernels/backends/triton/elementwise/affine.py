@@ -104,7 +104,7 @@ def range_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """ends[s, 0] = least key of the finite values x of slice s, ends[s, 1] of -x.
+    """ends[s, 0], ends[s, 1] = the least keys of x and of -x over the finite values of slice s.
 
     A program owns a tile of ROWS x COLUMNS elements of one slice, or of one matrix whose columns
     are many; grid: all tiles. Minima of integers do not depend on the order of programs.

@@ -45,7 +45,7 @@ _ELEMENTS = 1024
 
 
 class Lines(NamedTuple):
-    """How the axis lies; kernels are compiled for the divisors of these numbers."""
+    """The length of the axis and its stride; kernels are compiled for the divisors of both."""
 
     length: int
     inner: int

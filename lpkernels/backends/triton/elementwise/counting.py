@@ -61,12 +61,12 @@ from lpkernels.formats.integers import AFFINE, BLOCK, KIND, InAffine, takes_scal
 
 _BLOCK = 1024
 _BINS = tl.constexpr(256)
-# From the exponent field of float64 to that of float32.
+# From the exponent field of float64 to the field of float32.
 _BIAS_DIFFERENCE = tl.constexpr(1023 - 127)
 
 
 class Wanted(NamedTuple):
-    """What a kernel writes, compiled in."""
+    """The outputs that a kernel writes, compiled in."""
 
     values: bool
     counts: bool

@@ -38,8 +38,7 @@ _NO_INDEX = tl.constexpr(2**63 - 1)
 
 @triton.jit
 def note_missing(missing_ptr, index, missing):
-    """Joins the least of the tile's indices of values without a code with that of other
-    programs."""
+    """Notes the least index of a value without a code: of this tile and of all programs so far."""
     least = tl.where(missing, index, _NO_INDEX)
     tl.atomic_min(missing_ptr, tl.min(tl.ravel(least), axis=0), sem="relaxed")
 

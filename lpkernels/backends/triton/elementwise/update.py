@@ -1,7 +1,7 @@
 """An optimizer's step of parameters, one pass over each: csrc/common/update.h in Triton.
 
-The step is float32, an operation at a time; the rule, its order and its constants are those of
-`lpkernels.reference.updates`.
+The step is float32, an operation at a time; `lpkernels.reference.updates` has the rule, its order
+and its constants.
 """
 
 from __future__ import annotations
@@ -199,8 +199,8 @@ def update_kernel(
 ):
     """One parameter. A program owns BLOCK neighbouring elements; grid: all of them.
 
-    origin: the index of its first element in the whole of which it is a part. Draws are those of
-    the whole, and so are the bounds of the programs' blocks, so that the random words of such a
+    origin: the index of the parameter's first element, if it is a part of a larger parameter. Draws
+    and the bounds of the programs' blocks go by the larger parameter, so that the random words of a
     block have one row key. Where working copy and master are one, w_ptr is None and master_ptr is
     the parameter. lr, beta1 and beta2 are the bits of float64 numbers.
     """

@@ -41,7 +41,7 @@ from lpkernels.backends.triton.rounding.draws import derived_seed
 from lpkernels.backends.triton.rounding.round import round_to
 from lpkernels.backends.triton.rounding.rule import TOWARD_NEGATIVE
 
-# 2^900 and 2^-400: beyond what is finite and not zero.
+# 2^900 and 2^-400: beyond all finite values that are not zero.
 _HUGE = tl.constexpr((1023 + 900) << 52)
 _TINY = tl.constexpr((1023 - 400) << 52)
 
@@ -56,7 +56,7 @@ def _cut(x, scale):
 
 @triton.jit
 def _finite_bits(x):
-    """The bits of |x|, of no use where x is not finite but smaller than those of any scale's."""
+    """The bits of |x|; if x is not finite, a meaningless number below the bits of any scale."""
     return tl.minimum(bits_of(x) & MAGNITUDE, _HUGE)
 
 

@@ -7,8 +7,8 @@ toward zero to a multiple of u: one multiply-add, which does not round the produ
 subtraction. 256 products and the running sum add to less than 2^51 u: float64 holds every sum of
 them, in any order. e is -300 .. 300, so u and 2^52 u are normal numbers.
 
-In float32, with 2^23 u, the same holds where `single_fits` says so and the operands are not too
-large: the sums of fp8 need no float64.
+float32, with 2^23 u, does the same if `single_fits` and the operands are not too large: sums of fp8
+need no float64.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from lpkernels.backends.triton.rounding.round import multiply_add, round_to
 from lpkernels.backends.triton.rounding.rule import TOWARD_ZERO
 
 _INTERPRETED = tl.constexpr(interpreting())
-# Stands for the exponent of a zero and of what is not finite: added to any other exponent it stays
-# below all that are real.
+# The exponent of a zero, an infinity and NaN: added to any other exponent it stays below all real
+# ones.
 _NONE = tl.constexpr(-(1 << 20))
 #: The largest exponent of a block in float32: 2^24 u is finite for every aligned_bits.
 SINGLE_HIGHEST = tl.constexpr(103)
@@ -62,7 +62,7 @@ SINGLE_HIGHEST = tl.constexpr(103)
 
 @triton.jit
 def _counted(exponent, magnitude, infinity, least):
-    """Exponents, at least ``least``, where bits of a magnitude are those of a number but zero."""
+    """Exponents, at least ``least``; `_NONE` for magnitudes that are zero, infinite or NaN."""
     counts = (magnitude > 0) & (magnitude < infinity)
     return tl.where(counts, tl.maximum(exponent, least), _NONE)
 
@@ -131,7 +131,7 @@ def _has_turn(out, k, first, turn, turns, TAKES_TURNS: tl.constexpr):
 
 @triton.jit
 def _present(a, b, LEFT_ABSENT: tl.constexpr, RIGHT_ABSENT: tl.constexpr):
-    """Where a product is there, of operands with such a mark."""
+    """Where neither operand of a product is marked as absent."""
     if LEFT_ABSENT and RIGHT_ABSENT:
         return (is_absent(a) | is_absent(b)) == 0
     elif LEFT_ABSENT:
@@ -142,8 +142,8 @@ def _present(a, b, LEFT_ABSENT: tl.constexpr, RIGHT_ABSENT: tl.constexpr):
 
 @triton.jit
 def _certified(left_facts, left_least, right_facts, right_least, rise):
-    """Whether no exponent of a block, ``rise`` above those of the largest product, is too large for
-    float32."""
+    """Whether float32 has room for every block's exponent, up to ``rise`` above the largest
+    product's."""
     left = tl.maximum(tl.load(left_facts + HIGHEST), left_least)
     right = tl.maximum(tl.load(right_facts + HIGHEST), right_least)
     return left + right + rise <= SINGLE_HIGHEST
@@ -167,8 +167,9 @@ def by_operands_kernel(
 
     Arguments and grid of `exact_kernel`. left_least, right_least, sum_least: the least exponents of
     the operands and of s; least: of all of them. LOW: one of the first two may be below -126. With
-    facts, SINGLE makes all outputs if they certify it, and the kernel without makes them if not.
-    The operands of a block are read twice: for its largest exponent, then to be added.
+    facts two kernels are launched: the kernel with SINGLE makes all outputs if the facts certify
+    it, else the kernel without SINGLE does. The operands of a block are read twice: for its largest
+    exponent, then to be added.
     """
     if left_facts is not None:
         if _certified(left_facts, left_least, right_facts, right_least, rise) != SINGLE:

@@ -60,7 +60,7 @@ def launch(problem: Problem, tile: Tile, processors: int) -> None:
 
 
 def _levels(sums: Sums, chunk: int) -> int:
-    """At how many levels nodes can wait: at those of the bits of the number of pairs."""
+    """The number of levels at which nodes can wait: one for each bit of the number of pairs."""
     if sums.positions is not None and not 0 < chunk < LONGEST:
         return _MOST_LEVELS
     length = chunk if sums.positions is not None else min(chunk or sums.sizes[3], sums.sizes[3])

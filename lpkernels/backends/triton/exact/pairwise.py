@@ -1,10 +1,10 @@
 """The kernel of sums as binary trees over the positions of k.
 
-A tree is walked from the left as a binary counter counts: after n pairs of positions a node waits
-at level l, covering 2^l pairs, where bit l of n is set; the next pair joins what waits at level 0,
-their sum what waits at level 1, and so on. What waits lies in memory, a float32 for each output and
-level, because values of the accumulator fit; `ABSENT` where a node has no products. A program reads
-only what it wrote.
+A tree is walked from the left as a binary counter counts. After n pairs of positions a node waits
+at each level l whose bit is set in n; it covers 2^l pairs. The next pair joins the node at level 0,
+their sum joins the node at level 1, and so on. Waiting nodes lie in memory, as a float32 for each
+output and level, which holds any value of the accumulator; `ABSENT` stands for a node without
+products. A program reads only its own nodes.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ _ABSENT = tl.constexpr(ABSENT)
 @triton.jit
 def _reduced_product(p, other, N):
     """p modulo the range of a wrapping format, where p is a whole number of quanta, for p + other.
-    The result has p's sign, and is larger than other where other is no whole number of quanta, so
-    that the sum keeps its sign; at most 50 bits, or 27 below the range, hold the sum."""
+    The result has p's sign. If other is no whole number of quanta the result is larger than other,
+    so that the sum keeps its sign; at most 50 bits, or the range and 27 places below it, hold the
+    sum."""
     size, other_size = magnitude_of(p), magnitude_of(other)
     quantum = double(N.least)
     whole = quantum * 1125899906842624.0
@@ -87,8 +88,7 @@ def _join(
     waiting, level, STRIDE: tl.constexpr, node, absent, seed, row, column, key, C,
     R: tl.constexpr, HOLES: tl.constexpr,
 ):  # fmt: skip
-    """The sum of the node that waits at a level and the node right of it, or the one of them that
-    is present."""
+    """The node that waits at a level plus the node right of it; where one is absent, the other."""
     value = tl.load(waiting + level * STRIDE)
     left = double(value)
     total = add_inner(left, node, seed, row, column, key, C, R)
@@ -104,7 +104,7 @@ def _collapsed(
     waiting, STRIDE: tl.constexpr, count, levels, begin, seed, row, column, C,
     R: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """The sum of what waits below a level after ``count`` pairs, and where there is nothing."""
+    """The sum of nodes waiting below ``levels`` after ``count`` pairs, and where it is absent."""
     node = tl.zeros([BM, BN], tl.float64)
     absent = tl.full([BM, BN], 1, tl.int1)
     for level in range(levels):
@@ -132,8 +132,8 @@ def _advance(
     waiting, STRIDE: tl.constexpr, count, following, begin, seed, row, column, C,
     R: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """The pairs from ``count`` to before ``following`` are absent: what waits below the highest bit
-    in which the two differ becomes the node that waits there."""
+    """Passes over the absent pairs from ``count`` to before ``following``: the nodes below the
+    highest bit in which the two numbers differ become one node, which waits at that bit's level."""
     highest = _bit_length(count ^ following) - 1
     node, absent = _collapsed(
         waiting, STRIDE, count, highest, begin, seed, row, column, C, R, BM, BN
@@ -188,11 +188,12 @@ def pairwise_kernel(
     R: tl.constexpr, SWAPPED: tl.constexpr, LEFT_ABSENT: tl.constexpr, RIGHT_ABSENT: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Sums of nodes of a tree, each rounded once; a node with one present half is that half, a leaf
-    with one product +0 plus it. Draws are keyed by the position where a node's right half begins.
+    """Sums of trees, with each node rounded once. A node with one present half equals that half; a
+    leaf with one product is +0 plus the product. A node draws with the key of the position where
+    its right half begins.
 
     Arguments of `exact_kernel`; waiting: ``levels`` x BM x BN float32 for each program. Grid:
-    any number of programs, each of which makes tiles of BM x BN outputs of one matrix in turn.
+    any number of programs; each makes tiles of BM x BN outputs of one matrix, one after another.
     """
     HOLES: tl.constexpr = LEFT_ABSENT or RIGHT_ABSENT or (out.positions is not None)
     STRIDE: tl.constexpr = BM * BN

@@ -1,6 +1,6 @@
 """The last kernel of every product in sequence and in chunks: float64, all formats, all modes.
 
-Where certified kernels come before, it finishes what they made and makes what they left.
+Behind certified kernels it finishes the tiles that they made and makes all other tiles.
 """
 
 from __future__ import annotations
@@ -94,9 +94,10 @@ def exact_kernel(
 
     left, right: `Side`; out: `Outputs`; R, C: of `_roundings`. The sums of each chunk join an outer
     one; without chunks there is one of them. Grid: one program for BM x BN outputs of one matrix,
-    which holds their sums in registers from the first step to the last. With `Made.values` and
-    their pieces, in tiles of MADE_M x MADE_N, only where some piece was not made and, as other
-    chunks may follow, where ``final`` is 1. What was made, FINISHES and SINGLE: of `finish_tile`.
+    which holds their sums in registers from the first step to the last. made, pieces: `Made.values`
+    in tiles of MADE_M x MADE_N. With made the kernel sums a tile only if one of its pieces was not
+    made, and only if ``final`` is 1, since other chunks may follow. With FINISHES `finish_tile`
+    finishes the tiles that were made; SINGLE is for it.
     """
     if made is not None:
         g, i, j = tile_corner(M, N, BM, BN)
@@ -170,16 +171,16 @@ REGISTERS = 128
 
 
 def options_of(roundings: Roundings, finishes: bool = False) -> dict[str, int]:
-    """What the compiler is told beyond `EXACT`; without it a few registers are spilled."""
+    """The compiler's options beside `EXACT`; without them it spills a few registers."""
     many = roundings.product is not None or roundings.sum.philox
     many = many or (finishes and roundings.outer.philox)
     return registers(ALL_REGISTERS if many else REGISTERS)
 
 
 class Waiting(NamedTuple):
-    """The chunks from begin to end of every sum, whose sums wait in memory; final: whether no other
-    chunks follow. values: their sums, those of a chunk side by side in the tiles of `Made`, and
-    ``step`` behind those of the chunk before. None: nothing waits."""
+    """The chunks from begin to end of every sum; their sums wait in memory. final: whether no other
+    chunks follow. values: the sums, in the tiles of `Made` for one chunk, then ``step`` further on
+    for the next chunk. None: nothing waits."""
 
     begin: int = 0
     end: int = 0
@@ -191,9 +192,9 @@ class Waiting(NamedTuple):
 def launch(
     problem: Problem, tile: Tile, made: Made | None = None, waiting: Waiting | None = None
 ) -> None:
-    """Every sum; after certified kernels the end of what they made, and what they left.
+    """Launches `exact_kernel` for all tiles; made: of the certified kernels before it.
 
-    waiting: what they left in memory.
+    waiting: the sums of chunks that the certified kernels left in memory.
     """
     left, right, sums, roundings, constants, acc, seed, role = problem
     _, m, n, k = sums.sizes

@@ -15,7 +15,7 @@ from lpkernels.backends.triton._tile import outputs_of, side_of
 from lpkernels.backends.triton.exact.by_operands import by_operands_kernel
 from lpkernels.formats import FloatFormat
 
-# No exponent of a block is smaller: those of two operands add to -298 or more.
+# No exponent of a block is smaller: the exponents of two operands add to -298 or more.
 _LEAST = -300
 # The least exponent of a block in float32: 2^23 u is still a normal number.
 _SINGLE_LEAST = -126
@@ -54,14 +54,14 @@ def launch(problem: Problem, tile: Tile) -> None:
 
 
 def rise(k: int) -> int:
-    """How far the exponent of a sum of k products can lie above that of the largest product.
-    Products are below 4 times the power of two with which they count, and the roundings of sums for
-    which `single_fits` make the sums less than 4 times as large."""
+    """How far the exponent of a sum of k products can lie above the largest product's exponent. A
+    product is below 4 times the power of two of its exponent. Where `single_fits`, all roundings
+    together make a sum less than 4 times as large."""
     return 4 + k.bit_length()
 
 
 def single_fits(acc: Accumulator, sums: Sums) -> bool:
-    """Whether float32 suffices for an Accumulator with operands, if these are not too large.
+    """Whether float32 suffices for an Accumulator with operands, if the operands are not too large.
 
     A block adds to less than 2^24 units; least exponents leave room for the places behind them and
     for sums above them; a sum starts at zero, and its roundings do not add up.

@@ -1,1 +1,1 @@
-"""Operands as products read them: gathered, rounded, laid out, with what they prove."""
+"""Operands as products read them: gathered, rounded, laid out, with the facts that they prove."""

@@ -25,7 +25,7 @@ def image_operand(product: Tables, image: Framed) -> Operand:
 
 
 def sums_of(product: Tables, out: Tensor, bias: Tensor | None, starts: Tensor | None) -> Sums:
-    """Where the outputs of a product lie."""
+    """The outputs of a product, with their places."""
     p = product
     return Sums(
         out, p.out_batch, p.rows, p.cols, p.row_keys, p.col_keys, p.row_batch, p.col_batch,
@@ -34,7 +34,7 @@ def sums_of(product: Tables, out: Tensor, bias: Tensor | None, starts: Tensor | 
 
 
 def gradient_frame(g: Geometry) -> Frame:
-    """The frame of dy in wgrad; where there are many channels, each group has its own part with its
+    """The frame of dy in wgrad; with many channels each group has a part of its own, with
     padding."""
     frame = _conv_tables.gradient_frame(g)
     if g.out_channels < _FEW_CHANNELS:

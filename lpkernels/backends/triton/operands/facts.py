@@ -1,8 +1,8 @@
-"""What is known of all values of an operand: gathered on the device in the pass that packs it.
+"""Facts about all values of an operand, gathered on the device in the pass that packs it.
 
 The facts are four int32, each the maximum over the values that count, and `NONE` where there is no
-such value. `ABSENT` taps never count. A kernel reads them and decides there what it may do; the
-host never waits for them.
+such value. `ABSENT` taps never count. A kernel on the device reads the facts and decides by them;
+the host never waits for them.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What rounds one value: bits, draws, the rule of a format."""
+"""The rounding of one value: bits, draws, the rule of a format."""

@@ -64,7 +64,7 @@ def column_keys(base, col):
 def row_streams(base, row, word):
     """uint64 streams of int64 rows: the number that is added, and the bits that are flipped.
 
-    Words from 2^32 on have others.
+    Words from 2^32 on have other streams.
     """
     stream = mix64(base + _u64(row) * 2 * _GOLDEN)
     high = _u64(word) >> 32

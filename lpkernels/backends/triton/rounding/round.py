@@ -86,14 +86,14 @@ def multiply_add(a, b, c, MODE: tl.constexpr):
 
 @triton.jit
 def beyond_max(a, N, R: tl.constexpr):
-    """What a nearest result beyond max becomes, in a's precision, a number."""
+    """The value of a nearest result beyond max, as a number in a's precision."""
     number = N.max if R.overflow == _rule.SATURATE else float("nan")
     return tl.cast(float("inf") if R.overflow == _rule.INFINITY else number, a.dtype)
 
 
 @triton.jit
 def overflowed(a, negative, N, R: tl.constexpr):
-    """What becomes of a magnitude beyond max; no direction stops an infinite input at max."""
+    """The value of a magnitude beyond max; no direction stops an infinite input at max."""
     beyond, largest = beyond_max(a, N, R), tl.cast(N.max, a.dtype)
     infinite = a == float("inf")
     if R.always_overflows:
@@ -112,9 +112,9 @@ def overflowed(a, negative, N, R: tl.constexpr):
 def cut(bits, added, dropped, parity, R: tl.constexpr):
     """The bits of a float, or their upper half, rounded where the ``dropped`` lowest are cut off.
 
-    From the smallest normal value on what is kept of a magnitude is its code but for a constant:
-    neighbours are one apart, and a carry goes to the next one, over the end of a binade too. An
-    infinity stays one. added: the part of a draw's lift that falls into the dropped places.
+    From the smallest normal value on the kept bits of a magnitude are its code plus a constant.
+    Codes of neighbours are one apart, so a carry gives the next value, over the end of a binade
+    too. An infinity stays one. added: the part of a draw's lift that falls into the dropped places.
     parity: whether even codes are odd in the lowest kept bit."""
     one = tl.full([], 1, bits.dtype) << dropped
     mask = one - 1
@@ -185,7 +185,7 @@ def round_to_float(x, lift, N, R: tl.constexpr, EVEN: tl.constexpr = False):
     negative = bits < 0
     added, parity = 0, 0
     if R.mode == _rule.STOCHASTIC:
-        # What is cut off of it could only matter if the fraction had more places.
+        # The places cut off could only matter if the fraction had more places.
         added = tl.cast((lift << 19) >> (m + (0 if WIDE else 29)), bits.dtype)
     if R.exponent_parity:
         parity = tl.cast(N.code, bits.dtype) & 1

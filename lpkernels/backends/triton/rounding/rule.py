@@ -1,8 +1,8 @@
 """How one rounding is compiled, and its arguments: the host's side of `round`.
 
 A format comes in two parts. Its `Rule` is compiled in: it decides which instructions there are. Its
-`Numbers` are kernel arguments, so formats with the same rule share one compiled kernel. All of them
-are values that float32 holds, because that is how Triton passes a number.
+`Numbers` are kernel arguments, so formats with the same rule share one compiled kernel. float32
+holds all of the numbers, because Triton passes a number as float32.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Rule(NamedTuple):
     mode: int
     overflow: int
     subnormals: bool = True
-    #: man_bits is 0: the code's parity is that of the exponent.
+    #: man_bits is 0: the exponent's parity is the code's.
     exponent_parity: bool = False
     #: The tie beyond max rounds to max.
     tie_stays: bool = False
@@ -128,6 +128,6 @@ def float32_fits(fmt: tuple[int, ...]) -> bool:
 
 
 def evenly_spaced(fmt: tuple[int, ...]) -> bool:
-    """Whether values below 2^floor follow the rule of those above: float32's own exponents."""
+    """Whether values below 2^floor follow the rule of the values above: float32's own exponents."""
     parsed = format_from_ints(fmt)
     return isinstance(parsed, FloatFormat) and parsed.emin == -126 and parsed.subnormals

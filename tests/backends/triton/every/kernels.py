@@ -1,11 +1,12 @@
 """Every way in which the backend's kernels are compiled: the accumulators, quantizers and layouts
 whose launches, taken together, make every branch of every kernel.
 
-`kernel_keys` says what decides a kernel's instructions. The four roundings of a product (of
-sums, of products, of outer sums, of the result) are code that shares nothing but registers, and the
-code that addresses operands and outputs is separate in the same way. So each of these parts takes
-every value of its own, and every kernel of sums meets every address and every combination of
-rounded products and chunks. A kernel with several tiers is in the group of the first of them.
+`kernel_keys` lists the properties that decide a kernel's instructions. The four roundings of a
+product (of sums, of products, of outer sums, of the result) are code that shares nothing but
+registers, and the code that addresses operands and outputs is separate in the same way. So each of
+these parts takes every value of its own, and every kernel of sums meets every address and every
+combination of rounded products and chunks. A kernel with several tiers is in the group of the first
+of them.
 """
 
 from __future__ import annotations
