@@ -21,7 +21,7 @@ namespace py = pybind11;
 namespace lpk {
 void register_certificate(py::module_& module);
 void register_update(py::module_& module);
-}
+}  // namespace lpk
 
 namespace {
 
