@@ -101,7 +101,7 @@ void test_cuda_ends() {
     for (const AccumulatorSpec& spec : accumulators_of(ints)) {
       // Products lie about the ends of float32, about those of the format, and where scales have
       // theirs.
-      for (const int product : {126, 123, 119, 100, lpk::cuda::log2_of(f.max) - 2, 41, f.emin,
+      for (const int product : {126, 123, 119, 100, lpk::log2_of(f.max) - 2, 41, f.emin,
                                 f.emin - f.man_bits, -60, -110, -130, -149, -200, -240}) {
         const bool gathers = source.once_in(3);
         const int bits = source.between(1, 12);
