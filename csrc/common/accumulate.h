@@ -131,10 +131,10 @@ LPK_HD D add_rounded(D acc, D p, const Format& f, Rounding mode, D threshold) {
   return round_to<D>(sum, f, mode, threshold);
 }
 
-// The double that float32 has as 0x7fc00000.
+// The bits of the double NaN that becomes 0x7fc00000 in float32.
 constexpr int64_t kCanonicalNan = 0x7ff8000000000000;
 
-// float32's NaN, by its bits: each processor has its own NaN for the conversion of a NaN.
+// The bits of float32's NaN. Converting a NaN would give each processor's own NaN instead.
 constexpr uint32_t kCanonicalNan32 = 0x7fc00000u;
 LPK_HD float canonical_nan() {
 #if defined(__CUDA_ARCH__)

@@ -10,8 +10,8 @@
 //   (C) q + r <= P - 1 and |s| < 2^(lx + P).
 // The reason: a double rounding that goes wrong needs a sum in P bits that is a midpoint, and an
 // exact sum that is not. With the smaller addend on the grid of the larger one, the two are too far
-// apart (Figueroa 1995 has the case q = r). Sums may go on from a state, the sums of products
-// before. In (A) l is then the finer of the two: that of the addends or that of the state.
+// apart (Figueroa 1995 has the case q = r). Sums may go on from a state, the sums of earlier
+// products. In (A) the state, too, must then be a multiple of 2^l.
 //
 // If l >= lx, no sum is finer than the subnormals: their floor never acts, and no nonzero sum
 // becomes zero. Sums that start from +0 are then never -0, except in toward_negative.
@@ -161,8 +161,8 @@ struct Certificate {
   bool reached;     // sums may not be below 2^bound: they are to be watched
 };
 
-// For a sum of `terms` such addends into f, on from `state`: the sums of the products before may be
-// finer than these. `factor` is the operand that is scaled by 2^(1 - bound).
+// For a sum of `terms` such addends into f. It goes on from `state`, sums of earlier products that
+// may be finer than the addends. `factor` is the operand that is scaled by 2^(1 - bound).
 LPK_HD Certificate certify(const Precision& in, const Format& f, Rounding mode, int random_bits,
                            const AddendRange& p, const OperandRange& state,
                            const OperandRange& factor, int64_t terms) {

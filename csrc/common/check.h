@@ -1,5 +1,5 @@
-// LPK_CHECK(condition, message): what would read or write out of bounds is refused. pybind11 turns
-// it into ValueError.
+// LPK_CHECK(condition, message): refuses arguments by which a kernel would read or write out of
+// bounds. pybind11 turns the exception into ValueError.
 #pragma once
 
 #include <stdexcept>

@@ -6,8 +6,8 @@
 
 namespace lpk {
 
-// Stands for a value that has no code. As a code of 32 bits it is a NaN, but encode gives NaN
-// another.
+// Stands for a value that has no code. As a 32-bit code it would be a NaN, but encode gives NaN
+// another code.
 constexpr uint32_t kNoCode = 0xffffffffu;
 
 // Codes of one float or fixed format.

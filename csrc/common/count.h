@@ -1,4 +1,4 @@
-// What rounding did to values, as counts: docs/contract.md, "Counts". Every finite value is counted
+// Counts of what rounding did to values: docs/contract.md, "Counts". Every finite value is counted
 // in at most one of the first three places, except a zero outside of a given range, which is
 // counted in two; every other value is counted in the fourth.
 #pragma once
@@ -28,7 +28,7 @@ LPK_HD Format unbounded(const Format& f) {
   return u;
 }
 
-// The least value of the format; of a float format its lowest is not set.
+// The least value of the format. In a float format, Format::lowest is not set.
 LPK_HD double low_end(const Format& f) { return f.kind == Kind::kFixed ? f.lowest : -f.max; }
 
 // Whether a value overflowed, judged by its rounding to the format without ends.

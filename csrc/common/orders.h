@@ -6,10 +6,10 @@
 
 namespace lpk {
 
-// Both addends may be products. Under wrap one of 2^50 quanta or more is reduced as in
-// reduced_addend, but keeps its sign and stays larger than the other, if that is a smaller number:
-// then the sum has the sign of the exact one, which directed modes and ties ask for, and at most
-// 50 bits, or 27 below the word's range.
+// Both addends may be products. Under wrap, a product of 2^50 quanta or more is reduced as in
+// reduced_addend, but it keeps its sign and stays larger than a smaller other addend. The sum then
+// has the sign of the exact sum, which directed modes and ties need, and at most 50 bits, or 27
+// below the word's range.
 template <class D>
 LPK_HD D reduced_product(D p, D other, const Format& f) {
   using L = Lanes<D>;
@@ -66,7 +66,7 @@ struct AlignedPlace {
   // In units; its sign stays, also that of a zero.
   LPK_HD D cut(D x) const { return Lanes<D>::trunc(x * scale); }
 
-  // The exact sum of what was cut, `units` of them. `signs`: the bits of all addends, ORed.
+  // The exact sum of the cut addends, in `units`. `signs`: the bits of all addends, ORed.
   template <class Bits>
   LPK_HD D sum_of(D units, Bits signs, Rounding mode) const {
     using L = Lanes<D>;
@@ -79,11 +79,11 @@ struct AlignedPlace {
 // Blocks aligned by their operands, the step of a tensor core (docs/contract.md): as above, but the
 // place of a product is the product of its factors' binades, 2^max(floor(log2 |x|), emin) each.
 //
-// All of it is exact in double. A binade is 2^-149 .. 2^127, so that of a product 2^-298 .. 2^254,
-// that of a sum is a format's and `least_binade` 2^-300 .. 2^300. The products themselves have 48
-// bits and are below 4 times their binade: cut, below 2^(aligned_bits + 2) units, the sum below
-// 2^(aligned_bits + 1). At most 256 products and the sum, with at most 40 bits, stay below 2^51.
-// A unit is 2^-340 or more, so that scaling by it neither overflows nor rounds.
+// All of it is exact in double. A factor's binade is 2^-149 .. 2^127, a product's 2^-298 .. 2^254,
+// a sum's that of its format, and `least_binade` 2^-300 .. 2^300. A product has 48 bits and is
+// below 4 times its binade: cut, it is below 2^(aligned_bits + 2) units, and the sum below
+// 2^(aligned_bits + 1). At most 256 products and the sum, with aligned_bits <= 40, stay below 2^51
+// units. A unit is 2^-340 or more, so that scaling by it neither overflows nor rounds.
 
 // 0 for zeros, infinities and NaN. The product with any other binade is then 0 too, which is below
 // every binade that counts.
@@ -95,8 +95,8 @@ LPK_HD D counted_binade(D x, double min_normal) {
   return (x == 0.0) | (binade == HUGE_VAL) ? D{} : clamped;
 }
 
-// The place follows from the largest binade of the products that are present. If there is none, and
-// the sum is zero, everything that is cut is zero, infinite or NaN, wherever the place is.
+// The place follows from the largest binade of the products that are present. If no product is
+// present and the sum is zero, only zeros, infinities and NaN are cut, and any place will do.
 template <class D>
 LPK_HD AlignedPlace<D> operand_place(D largest, D sum, const Accumulator& acc) {
   using L = Lanes<D>;

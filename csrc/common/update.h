@@ -60,7 +60,7 @@ struct StepConstants {
   float root;  // 1 / sqrt(1 - beta2^t)
 };
 
-// number: of this step, from 1 on.
+// number: the number of this step, counted from 1.
 LPK_HD StepConstants step_constants(const UpdateOptions& o, bool begins, int64_t number) {
   StepConstants c{};
   c.adam = o.adam;
@@ -95,7 +95,7 @@ struct SquareRoot<float> {
   LPK_HD static float of(float x) { return sqrtf(x); }
 };
 
-// The weight and the states become those after the step; g is unscaled and rounded.
+// Moves the weight and the states one step on; g is unscaled and rounded.
 template <class F>
 LPK_HD void sgd_step(const StepConstants& c, F g, F& w, F& buffer) {
   if (c.maximize) g = -g;
@@ -119,7 +119,7 @@ LPK_HD void adam_step(const StepConstants& c, F g, F& w, F& m, F& v) {
   w = w + (m * c.size) / denominator;
 }
 
-// The seed of a parameter's draws for one purpose, from that of the step.
+// The seed of a parameter's draws for one purpose, made from the step's seed.
 LPK_HD uint64_t update_seed(int64_t step_seed, int64_t parameter, int64_t key) {
   const uint64_t own =
       derive_seed(static_cast<uint64_t>(step_seed), static_cast<uint64_t>(parameter) + 1);

@@ -6,8 +6,8 @@
 
 namespace lpk {
 
-// How values lie in memory: as an ElementType, of which there is no float64 here, or as codes of
-// their format, of 8, 16 or 32 bits.
+// How values lie in memory: as an ElementType (never float64 here), or as codes of their format,
+// with 8, 16 or 32 bits each.
 constexpr int kFloats = 0;
 constexpr int kHalves = 1;
 constexpr int kBrainFloats = 2;

@@ -31,7 +31,7 @@ struct PackedBlock {
   const Operands* operands = nullptr;
   int64_t row = 0, rows = 0, k = 0, depth = 0;
 
-  // Whether it holds this block already; from now on it does.
+  // Whether this is the block that is held already. Afterwards it is.
   bool take(uint64_t c, const Operands* of, int64_t r, int64_t count, int64_t from, int64_t deep) {
     const bool same =
         c == call && of == operands && r == row && count == rows && from == k && deep == depth;
@@ -59,7 +59,7 @@ struct Scratch {
   uint64_t row_id[kSpreadRows];
   uint64_t lane_id[kLanes];
 
-  // This makes room for positions that must stay together, if they are more than a block has: a run
+  // Makes room for `together` positions in one block of k, where these are more than usual: a run
   // of interleaved blocks has no bound.
   void fit(int64_t together) {
     const auto grow = [](auto* to, int64_t count) {
@@ -95,7 +95,7 @@ void add_bias(const WorkBlock& block, const Tile& tile, const Kernels& kernel, f
 }
 
 // The state starts from the product's initial values, rounded. In every mode x equals its sum with
-// the zero of its sign, exactly. The draws are those behind the bias's.
+// the zero of its sign, exactly. Their draws come after the bias's draws.
 void start_sums(const WorkBlock& block, const Tile& tile, const Kernels& kernel, bool chunked,
                 std::vector<float>* addend) {
   const Product& p = *block.product;
@@ -153,7 +153,7 @@ bool draws(const Accumulator& acc) {
          (acc.has_product && acc.product_rounding == Rounding::kStochastic);
 }
 
-// The marks of one block of k: of its lanes, and in turn of the groups of rows that meet them.
+// The marks of one block of k: of all its lanes, and of one group of its rows after the other.
 class BlockMarks final : public Marks {
  public:
   BlockMarks(const WorkBlock& block, int64_t k, int64_t depth, Scratch* scratch)

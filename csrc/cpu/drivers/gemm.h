@@ -86,8 +86,8 @@ struct Product {
   const float* row_bias;  // one value for each row or each lane, or null
   const float* lane_bias;
   const Operands* operands;
-  // The position of every product in the whole sum, ascending, and then the length of that sum.
-  // Null: no position is left out, and `length` is that of the whole sum.
+  // The position of every product in the whole sum, ascending, and then the whole sum's length.
+  // Null: no position is left out, and `length` is the whole sum's.
   const int64_t* position = nullptr;
   bool exchanged = false;  // A packs the right operand of Arithmetic, B the left
   // Products of one family write to the same places in memory: their blocks take turns.
@@ -97,15 +97,15 @@ struct Product {
   // The most rows of a work block, which is one tile (kMaxSpread); 0: as many as other products
   // have.
   int64_t block_rows = 0;
-  // The values at which the sums that are the results start, before these are rounded to their
-  // format: one for each row and lane, by these strides; null: +0.
+  // The starting values of the outermost sums, before they are rounded to the sums' format: one for
+  // each row and lane, by these strides; null: +0.
   const float* initial = nullptr;
   int64_t initial_row = 0, initial_lane = 0;
   // Becomes true where a kernel reads marks of absent taps; or null.
   std::atomic<bool>* marked = nullptr;
 };
 
-// A unit of k with which blocks end where a chunk of the usual length does.
+// Blocks of k made of whole units of this length end where chunks of the usual lengths end.
 constexpr int64_t kWholeChunks = 64;
 
 // As few blocks of k as there can be, of about equal depth: whole `units`, if one fits a block.
@@ -125,10 +125,10 @@ constexpr int64_t packed_floats(int64_t depth, int64_t lanes) {
   return (lanes + kPanel - 1) / kPanel * kPanel * depth;
 }
 
-// How sums are made, as the integers of accumulate.h, and what rounds whole tensors on the way: the
-// operands as they are packed, the result before it is stored. Each is a quantizer of a float or
-// fixed format that draws nothing (the integers of its format, then its rounding), or null. Zeros
-// stay zeros under all of them, so padding and absent taps stay what they are.
+// The accumulator, as the integers of accumulate.h, and the quantizers of whole tensors: of the
+// operands as they are packed, of the result before it is stored. A quantizer is of a float or
+// fixed format and draws nothing (the integers of its format, then its rounding), or it is null.
+// Zeros stay zeros under every quantizer, so padding and absent taps stay zeros too.
 struct Arithmetic {
   const int64_t* accumulator;
   const int64_t* left = nullptr;  // what pack_a packs, unless the product exchanges its sides

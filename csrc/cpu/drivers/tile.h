@@ -20,8 +20,8 @@ struct alignas(64) HalfColumn {
   uint16_t lane[kHalfLanes];
 };
 
-// What the tiles of one packed block of B have found out about it; this is cleared when B is
-// packed.
+// Facts that tiles have found out about one packed block of B; they are cleared when B is packed
+// again.
 struct PackedFacts {
   bool ranged = false;
   bool halved = false;
@@ -36,9 +36,9 @@ struct PackedFacts {
 // because zeros are enough for the others, and marking takes time.
 class Marks {
  public:
-  // Marks them, unless they are marked.
+  // Marks the absent taps, unless they are marked already.
   virtual void mark() = 0;
-  // Those that are marked: rows x depth and panels x depth; null where no tap is absent.
+  // The marks: rows x depth and panels x depth; null where no tap is absent.
   const uint8_t* rows = nullptr;
   const uint16_t* lanes = nullptr;
 
@@ -46,14 +46,14 @@ class Marks {
   ~Marks() = default;
 };
 
-// Which of the sum's products a tile adds: those of one block of k.
+// The products that a tile adds to its sums: one block of k.
 struct TileSteps {
   int64_t depth;
   int64_t k0;      // position of the block's first product in the whole sum
   int64_t length;  // of the whole sum: its last product closes a chunk
-  // The position of every product of the block, ascending, and after them that of the next block's
-  // first product, or `length`. It is given where some positions are left out because no row has a
-  // product there. Null: the positions are k0, k0 + 1 and so on.
+  // The position of every product of the block, ascending, and then the position of the next
+  // block's first product, or `length`. It is given where some positions are left out because no
+  // row has a product there. Null: the positions are k0, k0 + 1 and so on.
   const int64_t* position;
 
   int64_t position_of(int64_t k) const { return position == nullptr ? k0 + k : position[k]; }
@@ -100,7 +100,7 @@ struct TileState {
   int64_t plane_count;
 };
 
-// What random draws are keyed by.
+// The keys of random draws.
 struct TileDraws {
   uint64_t seed;
   const uint64_t* row_id;  // of each row, and of each lane
@@ -219,10 +219,10 @@ struct Kernels {
   void (*transpose)(const float* from, int64_t from_stride, int64_t rows, int64_t cols, float* to,
                     int64_t to_stride);
   void (*copy_panels)(const PanelCopy* copies, int64_t count, const float* from, float* to);
-  // Widens `range` by some more elements; range_of_zeros() is that of none.
+  // Widens `range` to hold `count` more elements; range_of_zeros() holds no element.
   void (*measure)(const float* x, int64_t count, OperandRange* range);
   void (*round)(const RoundBlock&);
-  // This and `decode`: false, and nothing done, for a format or a type that they do not take.
+  // round_elements and `decode` return false and do nothing for a format or type they do not take.
   bool (*round_elements)(const ElementBlock&);
   // A value without a code has kNoCode.
   Coding (*encode)(const CodeBlock&, const float* x, uint32_t* codes);
@@ -232,7 +232,8 @@ struct Kernels {
   void (*affine)(const AffineSpan&);
   void (*widen)(const float* x, int64_t count, double* to);
   void (*narrow)(const double* x, int64_t count, float* to);
-  // lo and hi, one or one for each element, widened to hold the finite values; whether all are.
+  // Widens lo and hi, one pair or one an element, to the finite values; whether all are
+  // finite.
   bool (*range)(const double* x, int64_t count, bool each, double* lo, double* hi);
 };
 
@@ -240,9 +241,9 @@ struct Kernels {
 // cannot run.
 const Kernels& kernels();
 
-// Whether this processor adds on other ports than it multiplies on, as AMD's do since Zen: an
-// addition is then free beside a multiply-add, which costs as much as any where they share ports.
-// Results depend on neither; `choose` is for tests.
+// Whether this processor adds on other ports than it multiplies on, as AMD's do since Zen. An
+// addition is then free beside a multiply-add; on shared ports it costs as much as a multiply-add.
+// Results do not depend on it; `choose` is for tests.
 bool adds_apart();
 void choose_adds_apart(bool apart);
 

@@ -6,11 +6,11 @@
 namespace lpk {
 namespace {
 
-// With fewer rows than this, the cost of packing B for them alone shows. A block has no fewer,
-// unless a thread would have nothing to do.
+// In a block of fewer rows than this, packing B takes a share of the time that shows. No block is
+// smaller, unless a thread would have nothing to do.
 constexpr int64_t kFewestRows = 96;
 
-// The number of blocks into which the rows of a product are cut, whose lanes are cut into `others`
+// The number of blocks into which a product's rows are cut. Its lanes are cut into `others` blocks
 // already.
 int64_t row_parts(const Product& p, int64_t others, int threads) {
   const int64_t groups = ceil_div(p.rows, kRowGroup);

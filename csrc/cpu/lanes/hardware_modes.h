@@ -1,4 +1,4 @@
-// The roundings of the processor, and which of them goes with a mode.
+// The roundings of the processor, and the one that goes with each of our modes.
 #pragma once
 
 #include <immintrin.h>
@@ -22,14 +22,14 @@ constexpr int hardware_mode() {
   return kZero;
 }
 
-// With the usual rounding, or with instructions that take their own, there is nothing to do.
+// The usual rounding, or instructions that take a rounding of their own: nothing to set.
 struct UsualRounding {
   using Paused = UsualRounding;
 };
 
-// The processor rounds so from construction to destruction, for instructions that take no rounding
-// of their own. What is rounded inside must come from memory and go to memory inside, which
-// compilers move past neither end.
+// The processor rounds by `mode` from construction to destruction, for instructions that take no
+// rounding of their own. Rounded values must be loaded and stored in between: compilers move no
+// load or store past either end.
 class ProcessorMode {
  public:
   explicit ProcessorMode(int mode) : saved_(_mm_getcsr()) {

@@ -1,7 +1,7 @@
 // Vectors of doubles and of 32-bit words, as any processor has them, and one lane where it has
-// none: the vocabulary in which the rules are written. avx2.h and avx512.h make some of these
-// functions of instructions of their own; lanes.h takes the files of the instruction set that it is
-// compiled for.
+// none: the vocabulary in which the rules are written. avx2.h and avx512.h write some of these
+// functions in instructions of their own; lanes.h includes the files for the instruction set that
+// is compiled for.
 //
 // GCC and Clang vector types: the operators are element-wise, comparisons give a mask of -1 and 0.
 #pragma once
@@ -234,7 +234,7 @@ LPK_HD uint32_t lanes_unlike(typename V::F a, typename V::F b) {
   return lane_bits<V>(a != b);
 }
 
-// Which words have a bit.
+// Which words have bit number `bit`.
 template <class V>
 LPK_HD uint32_t lanes_with(typename V::U x, int bit) {
   return x >> bit & 1;

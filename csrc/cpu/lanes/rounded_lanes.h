@@ -9,7 +9,7 @@
 namespace lpk {
 namespace {
 
-// kMode of a function is the processor's.
+// A function's kMode is a mode of the processor.
 template <>
 struct RoundedLanes<float> {
   using Scalar = float;

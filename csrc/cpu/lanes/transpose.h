@@ -1,5 +1,5 @@
-// to[c][r] = from[r][c]: what packing and storing do to a block whose two sides disagree on which
-// dimension is contiguous. Squares of one vector by one vector, in four-float quarters.
+// to[c][r] = from[r][c]. Packing and storing transpose a block where source and target have
+// different contiguous dimensions. Squares of one vector by one vector, in four-float quarters.
 #pragma once
 
 #include <algorithm>

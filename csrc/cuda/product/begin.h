@@ -1,5 +1,5 @@
-// What the first kernel of a product does beside its tiles: it makes the plan, and clears what
-// later kernels count in.
+// Beside its tiles, the first kernel of a product makes the plan and clears the counters of the
+// kernels after it.
 #pragma once
 
 #include "plan.h"

@@ -9,13 +9,13 @@
 namespace lpk::cuda {
 
 // A tile that certified kernels make. beside: how many such tiles a processor should hold side by
-// side. cost: what a product takes by the counts of bench/cuda_counts.py, with tables and chunks of
-// 64, in the units of the table below that has the tile.
+// side. cost: the work of a product by the counts of bench/cuda_counts.py, with tables and chunks
+// of 64, in the units of the tile's table below.
 struct TileShape {
   int32_t rows, cols, beside, cost;
 };
-// split: what split sums take, in eighths of what whole sums take. The sums of their chunks must be
-// written, read and added.
+// split: the cost of split sums, in eighths of the cost of whole sums. The sums of their chunks
+// must be written, read and added.
 struct TileShapes {
   const TileShape* at;
   int count, split;

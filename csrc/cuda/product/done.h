@@ -1,5 +1,5 @@
-// What certified kernels leave to the last kernel of a product: the chunks of split sums, which are
-// still to be added; bias and result quantizer; and the tiles that the exact kernel must do.
+// Certified kernels leave this work to the last kernel of a product: to add the chunks of split
+// sums, to apply bias and result quantizer, and to make the tiles that need the exact kernel.
 #pragma once
 
 #include "parts.h"

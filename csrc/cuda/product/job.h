@@ -36,7 +36,7 @@ inline Job job_from(const MultiplyArgs& args) {
   return job;
 }
 
-// A job that has what scratch_size looks at.
+// A job with the members that scratch_size reads, and no others.
 inline Job job_for_scratch(const Sums& sums, const int64_t* accumulator, int32_t processors) {
   Job job{};
   job.sums = sums;

@@ -8,7 +8,7 @@
 //                order; it applies bias and result quantizer; it makes the tiles that were flagged,
 //                or all tiles where nothing is certified
 //
-// Where there is no room for all chunks that wait at once, the same is done in several passes.
+// If memory has no room for all sums of chunks that wait, all this is done in several passes.
 // Tensor cores get copies of their operands in 16 bits beforehand. Sums in other orders have only
 // exact kernels.
 #include <cuda_runtime.h>
@@ -62,7 +62,7 @@ void launch_rare(const Job& job, cudaStream_t stream) {
   return least == 32 ? launch_rare_32(job, stream) : launch_rare_16(job, stream);
 }
 
-// Starts those certified kernels of a pass whose tiers some plan may ask for with this accumulator.
+// Starts the certified kernels of a pass, of all tiers that a plan may choose for this accumulator.
 void launch_certified(Job* job, cudaStream_t stream) {
   const auto start = [&](const Cut& cut, const auto& launch) {
     if (job->pass >= cut.passes) return;

@@ -11,7 +11,7 @@ namespace lpk::cuda {
 // How many chunks all passes before this one have.
 LPK_HD int32_t first_chunk(const Cut& cut, int32_t pass) { return pass * cut.splits * cut.chunks; }
 
-// Begins piece `number` of what blocks make in this pass. Tiles of the same steps have neighbouring
+// Begins piece `number` of the work of this pass. Tiles of the same steps have neighbouring
 // numbers.
 LPK_HD void begin_work(const Job& job, int32_t number, int32_t place, Work* work) {
   work->number = number;

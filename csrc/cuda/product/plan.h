@@ -1,5 +1,5 @@
-// Which kernel a product takes. The device decides this by the certificate (common/certificate.h)
-// of what packing found out.
+// The choice of a product's kernel. The device makes it by the certificate (common/certificate.h)
+// of the facts that packing found.
 #pragma once
 
 #include "common/certificate.h"
@@ -207,7 +207,7 @@ LPK_HD bool doubts_zeros(const Plan& plan) {
   }
 }
 
-// The tier and the shift.
+// A plan with its tier and its shift alone.
 LPK_HD Plan plan_tier(const Job& job, const OperandRange& factor, const OperandRange& other) {
   const Accumulator& acc = job.acc;
   const Sums& s = job.sums;

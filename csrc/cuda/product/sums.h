@@ -116,9 +116,9 @@ struct Job {
   uint32_t* arrived;
   int64_t counted;
   // `shaped` says how the kernels of the tiers that has_shapes names share the product out, and
-  // `others` how those of all other tiers do. `cut` is that one of the two which the kernel with
-  // this job follows. `parts` has the sums of chunks of a pass, or is null where the cut does not
-  // split sums. `pass` is the number of the pass.
+  // `others` how those of all other tiers do. `cut` is the one that the kernel with this job
+  // follows. `parts` has the sums of chunks of a pass, or is null where the cut does not split
+  // sums. `pass` is the number of the pass.
   Cut shaped, others, cut;
   float* parts;
   int32_t pass;

@@ -31,18 +31,18 @@ LPK_HD Span chunk_steps(const Job& job, int chunk) {
   const int64_t* starts = job.acc.chunk == 0 ? nullptr : job.sums.starts;
   if (starts != nullptr && chunk < job.chunks)
     return {static_cast<int>(starts[chunk]), static_cast<int>(starts[chunk + 1])};
-  // This is asked after the last chunk too, where it is not used: the product may then pass the
-  // end, because it is unsigned.
+  // After the last chunk this is computed too, but not used. The product may then overflow, because
+  // it is unsigned.
   const int first =
       static_cast<int>(static_cast<uint32_t>(chunk) * static_cast<uint32_t>(job.span));
   const int length = static_cast<int>(job.sums.k);
   return {first, length - first < job.span ? length : first + job.span};
 }
 
-// What a block makes of a product: piece `number`, which is the chunks from `first` to before `end`
-// of a tile's sums. place: the number of the block among those at work, each of which has its own
-// outer sums in memory. The threads of a block share this, so that what is seldom asked for needs
-// no registers.
+// A block's share of a product: piece `number`, the chunks from `first` to before `end` of a tile's
+// sums. place: the block's number among all blocks at work; each block has outer sums of its own in
+// memory. The threads of a block share this, so that members that are seldom read need no
+// registers.
 struct Work {
   Plan plan;
   int32_t number, tile, first, end, place;
@@ -185,8 +185,8 @@ struct BlockMap {
   LPK_HD static int row(int thread, int i) { return lane(thread / 16, i); }
   LPK_HD static int col(int thread, int j) { return lane(thread % 16, j); }
 
-  // Which elements of a stage a thread fetches: kFetched elements of one step, `width` neighbours
-  // at a time. What a warp's threads fetch lies side by side.
+  // A thread's share of a stage: kFetched elements of one step, `width` neighbours at a time. The
+  // threads of a warp fetch elements that lie side by side.
   static constexpr int kFetched = kLanes * kDepth / kThreads;
   LPK_HD static int fetched_step(int thread) { return thread / 32; }
   LPK_HD static int fetched_lane(int thread, int e, int width) {

@@ -1,5 +1,5 @@
-// What becomes of a sum before and after its products: where it starts, the end of a chunk, the
-// bias, the result's quantizer.
+// The steps of a sum before and after its products: where it starts, the end of a chunk, the bias,
+// the result's quantizer.
 #pragma once
 
 #include "sums.h"

@@ -12,7 +12,7 @@ namespace {
 
 // The rule of the sums, scaled by 2^shift, may add a chunk to the outer sum as well: (B) of
 // common/certificate.h for two addends of q bits, both multiples of the last place of the
-// subnormals; the bound is that of the format, and watched as for the sums.
+// subnormals; the bound is the format's, and it is watched as for the sums.
 inline bool closes_by_sum_rule(const Precision& in, const Accumulator& acc, int shift) {
   const Format& f = acc.fmt;
   const Format& o = acc.outer;
@@ -81,8 +81,8 @@ struct CertifiedRun {
     }
   }
 
-  // Where the rows of A begin. Those of a matrix take one pointer for three, not one each: there
-  // are fewer general registers than rows.
+  // Where the rows of A begin. Three rows of a matrix share one pointer: there are fewer general
+  // registers than rows.
   template <int kRows, bool kSpread>
   struct Rows {
     const Scalar* first[kSpread ? kRows : (kRows + 2) / 3];
@@ -200,8 +200,8 @@ struct CertifiedRun {
             words[p] = draws[p].seek_inline(static_cast<uint64_t>(t.position_of(k)));
           const int64_t served = served_by_word(t, layout, k, to);
           if (served - k == 4) {
-            // All that a word serves, as positions increase: without the loop's own instructions
-            // the processor looks further ahead, at the next words.
+            // All steps that one word serves, as positions increase. Unrolled, without the loop's
+            // own instructions, the processor looks further ahead, at the next words.
 #pragma GCC unroll 4
             for (int field = 0; field < 4; ++field) step(k + field, layout.shift_of(field), looks);
             k = served;
@@ -280,8 +280,8 @@ class CertifiedGroups {
   CertifiedGroups(const Tile& t, const Run& run, const ExactSums& exact)
       : t_(t), run_(run), exact_(exact) {}
 
-  // Whole groups panel by panel, which then stays in the first cache; the rest of the rows one by
-  // one against several panels at a time, or their few sums would wait for each other.
+  // Whole groups go panel by panel, so that a panel stays in the first cache. The rows left over go
+  // one by one against several panels at a time, or their few sums would wait for each other.
   void run() {
     int64_t first = 0;
     if constexpr (kTaps == Taps::kSpread && S::kSharedRows > 0) {

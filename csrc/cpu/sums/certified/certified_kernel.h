@@ -12,11 +12,11 @@
 // g = 1.5 t, acc = g + (t / 2 - g). Rounded products take the place of a b (certified_products.h),
 // unless rounding would change none.
 //
-// The certificate holds while sums stay below 2^bound. A or B is scaled so that this is 2: then bit
-// 30 of a sum says that it did not. It is looked at unless the operands are too small and too few
-// for that. A group with such a sum, or that starts from -0 (which the splitting would lose), is
-// restored and left to the caller; or, where sums overflow to infinity in float32 lanes, done again
-// by a rule that lets them (InfiniteRule). Absent taps are zeros here: they add nothing to sums
+// The certificate holds while sums stay below 2^bound. A or B is scaled so that 2^bound is 2: bit
+// 30 is then set in a sum that has left the bound. This bit is looked at unless the operands are
+// too small and too few to set it. A group with such a sum, or with a -0 to start from (the
+// splitting would lose it), is restored and left to the caller; or, if sums overflow to infinity in
+// float32 lanes, InfiniteRule makes it again. Absent taps are zeros here: they add nothing to sums
 // that are never -0.
 #pragma once
 
@@ -91,7 +91,7 @@ bool run_certified_rule(const CertifiedWork<S>& work, const Certificate& c) {
   return run_certified_nearest<S, NearestSum<S>>(work, c.floor);
 }
 
-// The finite ones of the running sums that a tile goes on from; groups with others are left out.
+// The range of the finite running sums that a tile goes on from. Groups look for infinite ones.
 inline OperandRange state_range(const Tile& t, const Accumulator& acc) {
   OperandRange all = range_of_zeros();
   const bool begins = acc.chunk > 0 && t.position_of(0) % acc.chunk == 0;
@@ -146,16 +146,16 @@ inline int64_t terms_of(const Tile& t, const Accumulator& acc) {
   return acc.chunk > 0 ? std::min(acc.chunk, t.depth) : t.depth;
 }
 
-// What takes the largest binade of a format that ends in infinity to that of float32; 0 for others.
+// The shift from a format's largest binade to float32's if the format ends in infinity, else 0.
 inline int shift_of_infinity(const Format& f) {
   const int top = log2_of(f.max);
   const bool full_binade = overflow_exponent(f) == top + 1;
   return f.overflow == Overflow::kInfinity && full_binade && top > 0 ? 127 - top : 0;
 }
 
-// Runs the tile where the certificate holds and `exact` on the parts where it does not; false if
-// there is none at all, as for products that must be rounded (certified_products.h) and other modes
-// (certified_truncated.h).
+// Makes the parts of the tile for which the certificate holds, and calls `exact` for the others.
+// False if there is no certificate at all, as for products that must be rounded
+// (certified_products.h) and other modes (certified_truncated.h).
 template <class S>
 bool run_certified_tile(const Tile& t, const Accumulator& acc, const OperandRange& a,
                         const OperandRange& b, const ExactSums& exact) {

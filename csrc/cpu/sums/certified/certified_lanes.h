@@ -8,7 +8,7 @@
 namespace lpk {
 namespace {
 
-// What vectors of any width can do beyond operators, by way of their bits.
+// Operations on vectors of any width, beyond operators, by way of their bits.
 template <class T, class Integer, class Unsigned, int W>
 struct LaneBits {
   using Scalar = T;

@@ -11,9 +11,9 @@
 namespace lpk {
 namespace {
 
-// The operands of a tile in the precision of S, one of them times 2^by: the smaller one, as the
-// other lies in cache or is spread over more memory. Where its exponents have no room for that, the
-// other is scaled too. Valid until the thread makes the next of the same set: a tile may need two.
+// The operands of a tile in the precision of S, the smaller one times 2^by, because the other lies in
+// cache or over more memory. If its exponents have no room for the whole scale, the other is taken
+// times 2^other. Valid until the thread makes the next Operands of this `set`: a tile may need two.
 template <class S>
 struct Operands {
   using Scalar = typename S::Scalar;

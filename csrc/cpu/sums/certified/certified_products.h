@@ -43,12 +43,12 @@ inline ProductCertificate certify_products(const Accumulator& acc, const AddendR
 // K = 2^(24 - q), 2 q <= 22, and M = K p rounded to float32, but never below 1.5 K min_normal:
 //   u = fl(M - p),  h = M - u
 // For |p| in [1, 2), up to a power of two and the sign, M lies in [K, 2 K], on the grid of 2^(1 -
-// q). Where M - p >= K so does u: h is p rounded to that grid. Of a tie p has no more than q + 1
-// bits, so that M is K p, an even integer on that grid, as q + 1 < 24: ties go to even. Below,
-// where p - 1 <= 1 / (K - 1), the grid of u is half as wide and p nearer to 1 than a quarter of
-// 2^(1 - q): h is 1. Under 1.5 min_normal M is 1.5 K min_normal, an even integer on its grid, which
-// is that of the subnormals, and u stays in its binade. A product too small for float32 is one of
-// these.
+// q). Where M - p >= K so does u: h is p rounded to that grid. If p is a tie it has no more than
+// q + 1 bits, so that M is K p, an even integer on that grid, as q + 1 < 24: ties go to even.
+// Below, where p - 1 <= 1 / (K - 1), the grid of u is half as wide and p nearer to 1 than a
+// quarter of 2^(1 - q): h is 1. Under 1.5 min_normal M is 1.5 K min_normal, an even integer on
+// the grid of the subnormals, and u stays in the binade of M. Products too small for float32 are
+// among these.
 template <class S, bool kWatchedProducts>
 struct ShortProduct {
   using F = typename S::F;

@@ -67,8 +67,8 @@ struct OddSum<S, false> : PlainSum<S> {
     const F part = s - sum;
     const F error = (sum - (s - part)) + (p - part);
     const I inexact = (I)(error != 0.0);
-    // 1 where the exact sum is nearer to zero than s, whose last bit is then taken off before it
-    // is set.
+    // 1 where the exact sum is nearer to zero than s: s is then made one place smaller before its
+    // last bit is set.
     const I beyond = S::shift_right_zeros(S::words(error) ^ S::words(s), S::all_words(63));
     return (F)((S::words(s) - (beyond & inexact)) | (inexact & 1));
   }
@@ -78,10 +78,10 @@ struct OddSum<S, false> : PlainSum<S> {
 // operations:
 //   u = fl(K s - s),  h = K s - u
 // For s in [1, 2), up to a power of two and the sign, K s lies on the grid of 2^(1 - q) K, and so
-// does u wherever K s - s >= K: then h is s rounded to that grid, to nearest. Of a tie s is even as
-// an integer, so that the parity of u is that of h: ties go to even. Below, where s - 1 <
-// 2^-(P - q) (1 + 2^-(P - 1 - q)), the grid of u is half as wide; s is nearer to 1 than a quarter
-// of 2^(1 - q) if P - q >= q + 2, and both grids give 1. h is exact, and a zero keeps its sign.
+// does u wherever K s - s >= K: then h is s rounded to that grid, to nearest. If s is a tie it is
+// even as an integer, so that u has the parity of h: ties go to even. Below, where s - 1 < 2^-(P -
+// q) (1 + 2^-(P - 1 - q)), the grid of u is half as wide; s is nearer to 1 than a quarter of 2^(1 -
+// q) if P - q >= q + 2, and both grids give 1. h is exact, and a zero keeps its sign.
 template <class S>
 constexpr bool splits_shortly(const Format& f) {
   return 2 * (f.man_bits + 1) <= S::kPrecision.digits - 2;
@@ -120,7 +120,7 @@ struct SplitRule : RuleOf<S, true, false, true>, Sum {
   }
 };
 
-// For formats that saturate: sums may pass the largest value, which takes their place.
+// For formats that saturate: the largest value takes the place of sums that pass it.
 template <class S, class Sum, template <class, class> class Split>
 struct SaturatedRule : RuleOf<S, false, false, true>, Sum {
   using F = typename S::F;
@@ -150,9 +150,9 @@ struct FloorRule : RuleOf<S, true, true, true>, Sum {
   }
 };
 
-// The short split with K t for K s, where t is s but never below 1.5 min_normal: from there up it
-// is the rule above; below, K t - s stays in the binade of K min_normal, whose grid is that of the
-// subnormals, and K t is an even multiple of it. Only the sign of a zero is lost.
+// The short split with K t in the place of K s: t is s, but never below 1.5 min_normal. From there
+// up this is the rule above. Below, K t - s stays in the binade of K min_normal, on the grid of the
+// subnormals, and K t is an even point of this grid. Only the sign of a zero is lost.
 template <class S, class Sum>
 struct ShortFloorRule : RuleOf<S, true, true, true>, Sum {
   using F = typename S::F;
@@ -194,8 +194,8 @@ struct BracketRule : RuleOf<S, true, false, false>, PlainSum<S> {
   }
 };
 
-// To nearest, ties to even, on the bits of float32 sums: half a place less one and the last bit
-// kept added, the bits below dropped.
+// To nearest, ties to even, on the bits of float32 sums: half a place less one is added, then the
+// last bit that is kept; the bits below are dropped.
 template <class S>
 struct EvenBits {
   using F = typename S::F;
@@ -209,9 +209,9 @@ struct EvenBits {
   LPK_HD F even(F s) const { return (F)(S::raised(S::words(s), carry, last) & keep); }
 };
 
-// For formats that overflow to infinity, scaled so that their largest binade is float32's: what
-// rounds up from there carries into infinity, and sums beyond are infinite before they are rounded.
-// Infinities stay, and NaN of two of them.
+// For formats that overflow to infinity, scaled so that their largest binade is float32's: a sum
+// that rounds up from there carries into infinity, and a sum beyond is infinite before it is
+// rounded. Infinities stay, and so does the NaN that two of them make.
 template <class S>
 struct InfiniteRule : RuleOf<S, false, false, false>, NearestSum<S>, EvenBits<S> {
   static constexpr bool kTakesInfinities = true;

@@ -10,10 +10,10 @@
 // and with AVX2
 //   nearest_even              made odd              half a place less one and the last bit kept
 //                                                   added, dropped; 23 bits: to nearest, no more
-// The first rounding keeps 24 bits and every multiple of 2^-149; the second is to a coarser grid
-// that has all the points it looks at (ends, halves, draws), in the same direction, so that both
-// are one. Scaled by 2^(-126 - emin) the subnormals of the format lie where float32 has its own,
-// and the same bits are the ones to drop there.
+// The first rounding keeps 24 bits and every multiple of 2^-149. The second goes on in the same
+// direction, to a coarser grid, and all points that it looks at (ends, halves, draws) are on the
+// first grid: so both are one rounding. Scaled by 2^(-126 - emin) the subnormals of the format lie
+// where float32 has its own, and the same bits are the ones to drop there.
 #pragma once
 
 #include "certified_kernel.h"
@@ -74,7 +74,7 @@ struct GroundedRule : Rule {
   LPK_HD bool broken(F most) const { return S::reaches(most, limit); }
 };
 
-// What holds of sums whose subnormals are float32's own.
+// The certificate of sums scaled so that the format's subnormals are float32's own.
 struct GroundCertificate {
   bool valid;
   bool reached;  // sums may pass 2^bound, where the format overflows
@@ -109,8 +109,8 @@ inline GroundCertificate certify_ground(const Accumulator& acc, const AddendRang
   return {true, reached, bound, factor_shift, other_shift};
 }
 
-// Whether few products of some taken here and there are below the smallest normal number: sums of
-// such would be subnormal at every step.
+// Whether few products, of a sample of them, are below the smallest normal number: sums of such
+// products would be subnormal at every step.
 inline bool mostly_normal(const Tile& t, const Format& f) {
   const int64_t a_count = t.a_floats(), b_count = t.lanes * t.depth;
   const int64_t samples = std::clamp<int64_t>(t.rows * b_count / 1024, 16, 128);
@@ -130,7 +130,7 @@ bool run_truncated_rule(const Tile& t, const Accumulator& acc, const OperandRang
   const OperandRange& factor = scales_b ? b : a;
   const OperandRange state = state_range(t, acc);
   const int64_t terms = terms_of(t, acc);
-  // A zero sum of addends with opposite signs is -0 there.
+  // In this mode a zero sum of addends with opposite signs is -0.
   const bool negative = acc.rounding == Rounding::kTowardNegative;
   const Certificate c = certify(S::kPrecision, acc.fmt, acc.rounding, acc.random_bits, products,
                                 state, factor, terms);
@@ -149,7 +149,7 @@ bool run_truncated_rule(const Tile& t, const Accumulator& acc, const OperandRang
                        GroundedRule<S, Rule>(acc.fmt, std::ldexp(1.0, g.bound + shift), true));
 }
 
-// Products as they are.
+// Whether the accumulator leaves all products as they are.
 inline bool takes_products(const Accumulator& acc, const OperandRange& a, const OperandRange& b) {
   return !acc.has_product || products_stay(acc.product, product_range(a, b));
 }

@@ -1,13 +1,13 @@
-// How a certified tier hands on what it cannot do.
+// How a certified tier hands on the parts of a tile that it cannot make.
 #pragma once
 
 #include "cpu/drivers/tile.h"
 
 namespace lpk {
 
-// A function that does the parts of a tile of which a certificate does not hold. The function
-// outlives this, which refers to it. Always inlined: a call that the linker shares would be of one
-// instruction set.
+// A function for the parts of a tile for which a certificate does not hold. It must outlive this
+// object, which only refers to it. Always inlined: a copy shared by the linker would be compiled
+// for one instruction set.
 class ExactSums {
  public:
   template <class Function>

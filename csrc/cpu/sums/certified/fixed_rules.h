@@ -5,10 +5,10 @@
 // of integers (double in [2^52, 2^53)), so that the processor's rounding of the exact a b + acc is
 // the rounding to the format, and the last bit the parity of the integer. Sums that leave the
 // binade are past the ends of the format (word_bits <= 22; in double every format's), and rounding
-// is monotone: they saturate all the same. To wrap they must stay in it: magnitudes of products and
-// of the sums that they join are at most 2^21 (2^50 in double), so that an unsigned format has one
-// bit less. Where products are multiples of the quantum nothing is rounded at all, in any mode, and
-// sums are carried as they are.
+// is monotone: they saturate all the same. To wrap, sums must stay in the binade: products, and the
+// sums that they join, have magnitudes of at most 2^21 (2^50 in double), so an unsigned format has
+// one bit less. Where products are multiples of the quantum nothing is rounded at all, in any mode,
+// and sums are carried as they are.
 #pragma once
 
 #include "certified_rules.h"
@@ -16,8 +16,8 @@
 namespace lpk {
 namespace {
 
-// The product format leaves every product as it is. A fixed one makes -0 to +0, which no fixed sum
-// can tell.
+// Whether the product format leaves every product as it is. A fixed format makes +0 of -0, but no
+// fixed sum can tell the two apart.
 inline bool products_stay_on_grid(const Format& product, const AddendRange& p) {
   if (product.kind != Kind::kFixed) return products_stay(product, p);
   const double bound = std::ldexp(1.0, p.highest);

@@ -55,8 +55,8 @@ inline OperandRange merged(const OperandRange& a, const OperandRange& b) {
           std::max(a.highest, b.highest)};
 }
 
-// The largest l such that every element is a multiple of 2^l, for plain elements: `lowest` above
-// takes the widest and the smallest for one and the same.
+// The largest l such that every element is a multiple of 2^l, for plain elements. (`lowest` above
+// is a bound: it takes the widest element to be the smallest one too.)
 inline int lowest_bit(const float* x, int64_t count) {
   constexpr uint32_t kInfinity = 0x7f800000;
   uint32_t least = kInfinity;

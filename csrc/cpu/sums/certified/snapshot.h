@@ -1,4 +1,4 @@
-// What the sums of a group were before a block of k.
+// The sums of a group as they were before a block of k.
 #pragma once
 
 #include <cstring>
@@ -9,7 +9,7 @@
 namespace lpk {
 namespace {
 
-// The state of some rows and lanes, to go back to. The first block of k starts from +0 mostly.
+// The state of some rows and lanes, to restore. The first block of k mostly starts from +0.
 template <int kRows, int kLanes>
 struct Snapshot {
   using Words = Vec<8>::U;
