@@ -50,9 +50,9 @@ LPK_HD double power(double base, int64_t exponent) {
 struct StepConstants {
   bool adam, maximize, way, begins;
   bool has_decay, has_state;
-  float decay;       // of the gradient by the weight; AdamW: what remains of the weight
+  float decay;       // weight's share in the gradient; AdamW: the share of the weight left
   float first;       // momentum; 1 - beta1
-  float first_less;  // 1 - dampening; 1 - beta1 less 1, and whether that is the one to use
+  float first_less;  // 1 - dampening; Adam: first - 1, to use if near_one
   bool near_one;
   float second, second_weight;  // beta2, 1 - beta2
   float eps;

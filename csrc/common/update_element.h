@@ -22,7 +22,7 @@ struct UpdateParameter {
   int64_t* counts;  // asked, unchanged
   int64_t count;
   int64_t number;
-  int64_t origin;  // of the first element, among those of the whole of which these are a part
+  int64_t origin;  // position of the first element, in the whole if these are a part
 };
 
 struct UpdateArgs {

@@ -97,7 +97,7 @@ inline AccumulatorSpec any_accumulator(Input& in) {
   return spec.drawing(1 + in.below(24), in.once_in(2) ? lpk::Rng::kPhilox : lpk::Rng::kFast);
 }
 
-// What operands are multiplied by: nothing, or what takes products into the format of the sums.
+// The exponent of the scale of operands: 0, or one that brings products into the sums' format.
 inline int any_exponent(const AccumulatorSpec& spec, Input& in) {
   return in.once_in(2) ? lpk_test::fitting_exponent(spec.fmt) - in.below(16) : 0;
 }

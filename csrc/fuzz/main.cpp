@@ -1,7 +1,7 @@
-// Fuzzing of what Python calls in csrc/cpu. libFuzzer makes bytes, these bytes choose what is
-// computed (input.h), and every result is compared with plain loops. The program is built with
-// AddressSanitizer and UBSan; LPKERNELS_ISA chooses the kernels. lpk_fuzz -help=1 lists libFuzzer's
-// options.
+// Fuzzing of the functions of csrc/cpu that Python calls. libFuzzer makes bytes, these bytes choose
+// what is computed (input.h), and every result is compared with plain loops. The program is built
+// with AddressSanitizer and UBSan; LPKERNELS_ISA chooses the kernels. lpk_fuzz -help=1 lists
+// libFuzzer's options.
 #include <cstdlib>
 #include <exception>
 

@@ -2,12 +2,12 @@
 // is preloaded, it makes CPUID trap (Linux, on processors that can) and answers in the processor's
 // stead. LPK_PROCESSOR chooses the processor:
 //
-//   avx2    has nothing of AVX-512, nor what came later
+//   avx2    has neither AVX-512 nor any later instructions
 //   avx512  has AVX-512 without its half precision, as AMD's since Zen 4 and Intel's before 2023
 //
-// What runs nevertheless shows that code asks the processor, and asks the right thing. It does not
-// show that no other instruction runs. Exit status 77: CPUID cannot be made to trap here. torch's
-// compiler would take code of one processor for another: set TORCHINDUCTOR_CACHE_DIR.
+// A program that runs nevertheless asks the processor, and asks the right thing. This does not show
+// that the program runs no other instruction. Exit status 77: CPUID cannot be made to trap here.
+// torch's compiler would take code of one processor for another: set TORCHINDUCTOR_CACHE_DIR.
 #include <cpuid.h>
 #include <dlfcn.h>
 #include <sys/syscall.h>

@@ -54,8 +54,8 @@ Gather backward_gather(const ConvShape& s, const int64_t* phase) {
   return g;
 }
 
-// A pass from `source`, of which a group has `channels` channels, to `result`, of which it has
-// `lanes`. weight_channel and weight_lane are strides of the weight, whose taps take_weight lists.
+// A pass from `source`, with `channels` channels in a group, to `result`, with `lanes` channels in
+// a group. weight_channel and weight_lane are strides of the weight, whose taps take_weight lists.
 PositionPass position_pass(Gather gather, const Image<const float>& source, int64_t channels,
                            int64_t weight_channel, const Image<float>& result, int64_t lanes,
                            int64_t weight_lane, const int64_t* result_size) {

@@ -1,9 +1,9 @@
 // Lanes are sixteen positions of a line, a panel for each channel of the result: fprop and dgrad of
 // few channels, straight from a window. Nothing is packed but the weights.
 //
-// A kernel that needs no marks takes zeros for absent taps, so segments may lie on padding. One
-// that reads marks can be told of whole segments only: the columns on padding are then left to be
-// done again in another way, which Product::marked tells.
+// A kernel that needs no marks takes zeros for absent taps, so segments may lie on padding. A
+// kernel that reads marks can be told of whole segments only: Product::marked then becomes true,
+// and the columns on padding are made again in another way.
 #include <algorithm>
 #include <cstring>
 

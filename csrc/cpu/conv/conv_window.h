@@ -62,7 +62,7 @@ class Window {
   // Consecutive taps (mirrored if their offsets descend) or consecutive positions follow each other
   // in the window.
   enum class Order { kTaps, kPositions };
-  // 1 MB: far above what real shapes need, below what a thread may use.
+  // 1 MB: real shapes need far less, and a thread may use more.
   static constexpr int64_t kMaxFloats = 1 << 18;
   // False if this needs more memory than a window may have. `copies` of the window lie behind each
   // other, of `width` channels side by side.

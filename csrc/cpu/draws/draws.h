@@ -1,4 +1,4 @@
-// Stochastic thresholds by the vector: of one panel of a product, of consecutive elements of a
+// Vectors of stochastic thresholds: for one panel of a product, or for consecutive elements of a
 // tensor.
 #pragma once
 
@@ -10,7 +10,7 @@
 namespace lpk {
 namespace {
 
-// The first of the positions after k, or `to`, whose draw lies in another word than that of k.
+// The first position after k with a draw in another random word than k's, at most `to`.
 inline int64_t served_by_word(const Tile& t, const DrawLayout& layout, int64_t k, int64_t to) {
   const uint64_t word = layout.word_of(static_cast<uint64_t>(t.position_of(k)));
   if (t.position == nullptr)

@@ -232,8 +232,7 @@ struct Kernels {
   void (*affine)(const AffineSpan&);
   void (*widen)(const float* x, int64_t count, double* to);
   void (*narrow)(const double* x, int64_t count, float* to);
-  // Widens lo and hi, one pair or one an element, to the finite values; whether all are
-  // finite.
+  // Widens lo and hi, one pair or one an element, to the finite values; whether all are finite.
   bool (*range)(const double* x, int64_t count, bool each, double* lo, double* hi);
 };
 

@@ -1,10 +1,10 @@
 // Histograms of the exponent fields of words, by vectors.
 //
 // The field of an element becomes one bit of its lane, 1 << (field - base), and bits are added
-// where they stand, as in a positional population count: a full adder makes two vectors of one
-// weight one of that weight and one of twice it, so a vector of elements costs one full adder,
-// however many bins there are. A lane has room for 32 fields; the elements that have others are
-// found by the extent of what was added, and counted one at a time.
+// where they stand, as in a positional population count: a full adder makes three vectors of
+// one weight into two, of that weight and of twice it, so a vector of elements costs one full
+// adder, however many bins there are. A lane has room for 32 fields. Elements with other fields are
+// found by the extent of the added fields, and counted one at a time.
 #pragma once
 
 #include "count.h"

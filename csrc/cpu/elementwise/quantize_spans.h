@@ -1,4 +1,4 @@
-// What the drivers of quantize share: spans of a tensor widened to doubles and written back.
+// Spans of a tensor, widened to doubles and written back, for all drivers of quantize.
 #pragma once
 
 #include <algorithm>

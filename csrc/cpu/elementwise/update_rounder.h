@@ -1,5 +1,5 @@
 // The rounding of spans of float32 values, chosen once for a piece of a tensor: the rules of
-// quantize_kernel.h with what they need made before.
+// quantize_kernel.h, with their constants made beforehand.
 #pragma once
 
 #include <new>
@@ -40,7 +40,7 @@ class Rounder {
   }
 
   bool rounds() const { return run_ != nullptr; }
-  // Rounds values where they lie. index: that of the first value, whose draws begin new words.
+  // Rounds values where they lie. index: the first value's; a new random word begins there.
   void operator()(uint32_t* x, int64_t count, int64_t index) const {
     run_(*this, x, count, static_cast<uint64_t>(index));
   }

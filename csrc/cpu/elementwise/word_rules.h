@@ -154,16 +154,16 @@ struct WordRule {
   }
 };
 
-// nearest_even in half the operations, for formats well inside float32: adding 1.5 2^(23-m) times
-// the binade of x, never below min_normal's, leaves a sum whose last place is the format's quantum
-// and whose parity is that of the code.
+// nearest_even in half the operations, for formats well inside float32. The rule adds to x the
+// binade of x, or of min_normal if that is larger, times 1.5 2^(23-m). The last place of this sum is
+// the format's quantum, and its parity is the code's.
 template <class V>
 struct NearestRule {
   using U = typename V::U;
   using I = typename V::I;
 
   uint32_t min_normal;
-  uint32_t shift;  // from the bits of a binade to those of what is added
+  uint32_t shift;  // from the bits of a binade to the bits of the addend
   uint32_t last;   // the largest magnitude that stays
   uint32_t beyond, beyond_sign;
 

@@ -1,4 +1,4 @@
-// The kernels of exact_tile.h. A translation unit has those of some modes, to build side by side.
+// The kernels of exact_tile.h, in several translation units by mode, which compile side by side.
 #pragma once
 
 #include <cuda_runtime.h>

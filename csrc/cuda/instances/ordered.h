@@ -1,5 +1,5 @@
-// The kernels of sums in other orders. Each has a translation unit of its own, to build side by
-// side.
+// The kernels of sums in other orders. Each has a translation unit of its own: these compile side
+// by side.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,4 +1,4 @@
-// The kernels of tiles of two shapes of shapes.h, one of which lies while the other stands.
+// Kernels of tiles that are not square (shapes.h), such as 16 x 128 or 128 x 16.
 #pragma once
 
 #include "certified.h"

@@ -1,5 +1,5 @@
-// The kernels of the rare tiers that have tiles of two shapes of shapes.h: made odd, and in double.
-// Elements are always looked up, which serves operands that lie side by side too.
+// Kernels of the rare tiers, made odd and in double, for tiles that are not square (shapes.h).
+// Elements are always looked up in tables: that serves operands that lie side by side too.
 #pragma once
 
 #include "certified.h"

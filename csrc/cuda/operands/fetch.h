@@ -1,5 +1,5 @@
 // A thread's share of a stage of both operands, on its way from memory to registers. This is for
-// certified kernels: absent taps and what lies beyond the end are zeros.
+// certified kernels: absent taps and elements beyond the end are zeros.
 #pragma once
 
 #include "cuda/product/tiles.h"

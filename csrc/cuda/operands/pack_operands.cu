@@ -1,6 +1,6 @@
 // Matrices become operands: their values are rounded, lie step by step with the lanes side by side,
-// and are padded with zeros. Images become frames. What the kernels must know of the values is
-// gathered on the way.
+// and are padded with zeros. Images become frames. The facts that kernels must know of the values
+// are gathered on the way.
 //
 // A block of 256 threads moves 32 x 32 elements through shared memory, so that memory is read and
 // written in runs of 32 neighbours.

@@ -1,4 +1,4 @@
-// Which thread of a tensor core tile does what: pure index maps, for the kernel and for tests.
+// The work of each thread of a tensor core tile: pure index maps, for the kernel and for tests.
 //
 // A tile has 128 x 128 outputs, 128 x 64 or 64 x 128. Each warp has 64 x 32 of them: four by four
 // fragments of mma.sync.m16n8k16. Shared memory holds a stage of an operand by steps, then lanes,

@@ -2,9 +2,9 @@
 // one stream:
 //
 //   certified    the kernels of the accumulator's tiers, one for each class of registers that the
-//                tiers need; the first makes the plan, which says what tier the packed operands
-//                allow, and the kernels that do not have this tier return at once
-//   the last     the kernel that does what is left: where sums are split, it adds their chunks in
+//                tiers need; the first makes the plan, which names the tier that the packed
+//                operands allow, and the kernels that do not have this tier return at once
+//   the last     the kernel that does the rest: where sums are split, it adds their chunks in
 //                order; it applies bias and result quantizer; it makes the tiles that were flagged,
 //                or all tiles where nothing is certified
 //

@@ -1,12 +1,12 @@
 // The additions between chunks in float32: outer <- round(outer + part), to nearest even.
 //
-// The float32 sum, rounded to nearest, rounds to what the exact sum rounds to unless it lies half
-// way between two values of the format. Both roundings are monotonic, so only a sum that was moved
-// onto such a midpoint can go another way than the exact sum. Sums that lie on a midpoint, or
-// outside of what splitting can round, are seen. Then all sums of the same row are made odd first.
-// The sum of two floats made odd in float32 has at least two bits more than an outer format of at
-// most 21 mantissa bits, so rounding it gives what rounding the exact sum gives (Boldo and
-// Melquiond 2008).
+// The float32 sum, rounded to nearest, and the exact sum round to the same value unless the float32
+// sum lies half way between two values of the format. Both roundings are monotonic, so only a sum
+// that was moved onto such a midpoint can go another way than the exact sum. Sums that lie on a
+// midpoint, or outside of what splitting can round, are seen. Then all sums of the same row are
+// made odd first. The sum of two floats made odd in float32 has at least two bits more than an
+// outer format of at most 21 mantissa bits, so it rounds to the same value as the exact sum (Boldo
+// and Melquiond 2008).
 #pragma once
 
 #include "float_rules.h"

@@ -24,8 +24,8 @@ class RunStages {
   LPK_HD int count() const { return end_ - first_ < kDepth ? end_ - first_ : kDepth; }
   LPK_HD bool measures() const { return !again_; }
   LPK_HD bool adds() const { return again_ || end_ - begin_ <= kDepth; }
-  // Whether this stage is the first or the last of a block, of those that measure or of those that
-  // add.
+  // Whether this stage is the first or the last of a walk over its block, to measure it or to add
+  // it.
   LPK_HD bool begins() const { return first_ == begin_; }
   LPK_HD bool ends() const { return end_ - first_ <= kDepth; }
   LPK_HD bool closes() const { return adds() && ends() && end_ == steps_.end && last_turn(); }

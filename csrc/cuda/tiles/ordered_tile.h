@@ -1,8 +1,8 @@
 // Sums in other orders than one product after the other, in double, for every format and mode.
 //
 // A thread takes its four outputs one after another, so that one copy of the roundings serves them.
-// What it keeps of the outputs lies in shared memory, where each thread has its own. Classes that
-// derive from this one make the sum of a chunk, or of all steps, and close it.
+// It keeps the state of its outputs in a part of shared memory of its own. Classes that derive from
+// this one make the sum of a chunk, or of all steps, and close it.
 #pragma once
 
 #include "common/orders.h"

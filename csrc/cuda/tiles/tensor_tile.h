@@ -4,9 +4,9 @@
 //   part  <- part + A B              the steps of a chunk, 16 at a time, in the hardware's order
 //   outer <- round(outer + part)     at the end of every chunk, part <- +0
 //
-// Inside a chunk only what is exact in float32 is defined, and absent taps are zeros. No tile is
-// done again. Operands come as halves (tensor_operands.h). Where sums are split, the parts go to
-// memory instead (parts.h).
+// Inside a chunk only sums that are exact in float32 are defined, and absent taps are zeros. No
+// tile is done again. Operands come as halves (tensor_operands.h). Where sums are split, the parts
+// go to memory instead (parts.h).
 #pragma once
 
 #include <type_traits>

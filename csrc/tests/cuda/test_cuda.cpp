@@ -1,5 +1,5 @@
-// What csrc/cuda can show without a GPU: its index maps, and its tiles thread by thread against
-// plain loops.
+// The parts of csrc/cuda that run without a GPU: its index maps, and its tiles, thread by thread,
+// against plain loops.
 #include <set>
 #include <string>
 #include <utility>

@@ -1,5 +1,5 @@
-// The certified CUDA kernels at both ends of float32's exponents. What a plan scales by and what
-// the rules compute with must be normal floats there, and every sum must be that of plain loops.
+// The certified CUDA kernels at both ends of float32's exponents. A plan's scale and all numbers
+// inside the rules must be normal floats there, and every sum must equal that of plain loops.
 #include <string>
 
 #include "cuda_block.h"

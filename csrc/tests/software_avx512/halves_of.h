@@ -1,4 +1,4 @@
-// What the vectors of 512 bits have in common: two halves that AVX2 has instructions for, and masks
+// The common part of the vectors of 512 bits: two halves that AVX2 has instructions for, and masks
 // of a bit a lane.
 #pragma once
 

@@ -4,9 +4,9 @@
 //                  else, and where additions have ports of their own (`adds_apart`)
 //                           g = s (2^(23 - m) + 1);  acc = g + (s - g)     Veltkamp's splitting
 //                  where subnormal sums can occur, the first with a floor, or 1.5 2^(23 - m)
-//                  binades added and taken away, the binade at least that of min_normal
-//   other modes    acc = a b + acc truncated or rounded that way, and its bits masked, after an
-//                  addition to those below the last place (certified_truncated.h)
+//                  binades added and taken away, the binade at least min_normal's
+//   other modes    acc = a b + acc truncated or rounded that way, then an addition to the bits
+//                  below the last place, then these bits masked (certified_truncated.h)
 // m is man_bits. Where float32 sums may not be rounded twice, nearest_even makes them odd first:
 // two directed multiply-adds and a choice in place of one multiply-add; their sum t serves m = 22:
 // g = 1.5 t, acc = g + (t / 2 - g). Rounded products take the place of a b (certified_products.h),

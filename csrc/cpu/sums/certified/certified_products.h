@@ -54,7 +54,7 @@ struct ShortProduct {
   using F = typename S::F;
   static constexpr bool kWatched = kWatchedProducts;
   F factor, least;
-  F unit;  // of the products, in that of the sums
+  F unit;  // the products' unit, in units of the sums
 
   ShortProduct(const Format& f, const ProductCertificate& c, int sum_shift)
       : factor(S::all(split_factor<S>(f))),

@@ -1,4 +1,4 @@
-// Comparisons of vectors as one bit a lane, and what lies beyond a format's range.
+// Comparisons of vectors as one bit a lane, and the lanes beyond a format's range.
 #pragma once
 
 #include <cmath>

@@ -1,6 +1,6 @@
-// What happens inside the sums of a matrix product, step by step: additions that change nothing,
-// values beyond the range; and gradients without what was lost that way. A diagnosis: exact in
-// every format, mode and order but "native", and slower than gemm.h.
+// A diagnosis of the sums inside a matrix product. It counts, step by step, the additions that
+// change nothing and the values beyond the range, and makes gradients without the products lost
+// that way. It is exact in every format, mode and order but "native", and slower than gemm.h.
 #pragma once
 
 #include <cstdint>
@@ -41,10 +41,10 @@ struct EventArgs {
 
 EventCounts matmul_events(const EventArgs& args, int threads);
 
-// left (m, k) = sum over n of g b, right (k, n) = sum over m of g a, g (m, n) and all three in rows
-// one after the other, over the products whose addition, and whose chunk's, has none of `bits`.
-// recursive: an overflow takes the products before it in its sum with it. Sums in float32, in an
-// order of their own. Not for trees.
+// left (m, k) = sum over n of g b, right (k, n) = sum over m of g a, where g is (m, n) and all
+// three are row-major. Products are left out if their addition, or their chunk's, has an event of
+// `bits`. recursive: an overflow takes the products before it in its sum with it. Sums in float32,
+// in an order of their own. Not for trees.
 struct MaskArgs {
   EventArgs events;  // its outputs are null
   const float* g;

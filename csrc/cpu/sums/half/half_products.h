@@ -1,5 +1,5 @@
-// The products of sums in half precision: those that one multiply-add takes, and those that must be
-// rounded before they are added.
+// The products of sums in half precision: exact products, each added by one multiply-add, and
+// products that are rounded before they are added.
 #pragma once
 
 #include "cpu/lanes/lanes.h"

@@ -1,20 +1,20 @@
 // The conditions under which sums in half precision by the processor's own arithmetic
 // (half_kernel.h) are the sums that an accumulator asks for.
 //
-// Products rounded to q = man_bits + 1 bits, with K = 2^(11 - q), of products p of at most 11 bits,
-// so that K p is exact:
+// A product p of at most 11 bits is rounded to q = man_bits + 1 bits, with K = 2^(11 - q), so that
+// K p is exact:
 //   t = fl(K p - p),  h = K p - t
 // For q <= 5 as in certified_rules.h, 2 q <= 9. For q of 6 and more the grid of t is too fine for
 // p just above a power of two; with K a + 2^floor(log2 |a|) for K a it is not, for operands of at
 // most 4 bits: all of them are compared (tests/backends/cpu/test_half_products.py).
 //
-// The operands are scaled so that 2^-24, half precision's last place, is that of the products or,
-// if that is coarser, of the format's subnormals. Then K p is exact but for products finer than
-// 2^-24 / K, and t is rounded on the grid of the format: in the subnormals the two are the same.
-// For products that are finer, or factors (K - 1) a of more than 11 bits, with M = fl(K p):
+// The operands are scaled so that 2^-24, half precision's last place, is the last place of the
+// products or, if this is coarser, of the format's subnormals. Then K p is exact but for products
+// finer than 2^-24 / K, and t is rounded on the grid of the format: in the subnormals the two are
+// the same. For finer products, or factors (K - 1) a of more than 11 bits, with M = fl(K p):
 //   h = M - fl(M - p)
-// M is K p from the smallest normal number on; below, it is a multiple of 2^-24, and so is what
-// M - p is rounded to. Of a tie, K p is an even multiple, as K > 2: ties go to even.
+// M is K p from the smallest normal number on; below, it is a multiple of 2^-24, and so is M - p
+// once rounded. If p is a tie, K p is an even multiple, as K > 2: ties go to even.
 #pragma once
 
 #include "cpu/drivers/tile.h"

@@ -7,11 +7,11 @@
 // twice, whatever the width of the operands. There is room for 2^(digits - 1) units; a product has
 // less than 2^(w + 2), the running sum less than 2^(w + 1).
 //
-// The places are sums of exponents in bytes: those of A from the least of A on, those of B
-// likewise, so that an operand that does not count, at kAbsent, makes every sum negative.
+// The place of a product is the sum of two exponents in bytes, each counted from the least exponent
+// of its operand, A or B. An element that does not count has kAbsent, and makes every sum negative.
 //
-// Absent taps are zeros here. A block of nothing else must leave the running sum as it is: cutting
-// and rounding it does, where it has no bits below w places, nor below any place that
+// Absent taps are zeros here. A block of absent taps alone must leave the running sum as it is.
+// Cutting and rounding leave it if it has no bits below w places, nor below a place that
 // least_exponent asks for.
 #pragma once
 
