@@ -18,7 +18,7 @@ const int64_t* fused_quantizer(const Ints& ints) {
   return ints.data();
 }
 
-// With zeros in place of those that an accumulator without operands does not have.
+// Adds zeros for the integers that an accumulator without operands does not have.
 Ints accumulator_ints(Ints ints) {
   if (ints.size() != kPlainAccumulatorInts) check_size(ints, kAccumulatorInts, "an accumulator");
   ints.resize(kAccumulatorInts);

@@ -14,9 +14,9 @@ namespace {
 
 // An update as Python gives it.
 //
-// parameters: of each, ten integers: gradient, weight, master, both states, step, counts,
-// elements, number, origin; lies: of each place; shared: seed, found, scale. Addresses are 0 for
-// what is not there.
+// parameters: ten integers of each: gradient, weight, master, both states, step, counts, elements,
+// number, origin; lies: of each place; shared: seed, found, scale. Addresses are 0 for what is not
+// there.
 class Update {
  public:
   Update(const std::vector<int64_t>& parameters, const std::vector<int>& lies,

@@ -118,7 +118,7 @@ void run_quantize(Input& in) {
   }
 }
 
-// Formats that scale: any number of threads makes what one thread makes.
+// Formats that scale: any number of threads gives the results of one thread.
 void run_scaled(Input& in) {
   const bool blocks = in.once_in(2);
   static const std::vector<lpk_test::NamedFormat> kElements = lpk_test::narrow_float_formats();

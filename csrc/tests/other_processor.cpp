@@ -62,7 +62,7 @@ Sigaction& of_system() {
   return *found;
 }
 
-// What the program wants done about a fault that is no trap of CPUID.
+// The program's own handler, for a fault that is no trap of CPUID.
 struct sigaction of_program{};
 bool traps = false;
 

@@ -16,7 +16,7 @@ void check_matmul(const AccumulatorSpec& spec, const Case& c) {
   check_matmul(spec, c, Source(static_cast<uint64_t>(m * 1000 + k * 10 + n)));
 }
 
-// What one block of k leaves behind must not mislead the next one. These kinds of operands change
+// Facts kept from one block of k must not mislead the next one. These kinds of operands change
 // where the driver's second block begins.
 enum class Stretch {
   kFine,    // few bits, sums of about 2^-14
@@ -199,7 +199,7 @@ void check_operands(const AccumulatorSpec& spec, Data data) {
   check_matmul(spec, {{1, 1, 517, 1}, data, rows, rows, false, false, 1});
 }
 
-// A run of blocks that take turns has no bound: what the driver packs at a time grows with it.
+// A run of blocks that take turns has no bound: the driver's packed blocks grow with it.
 void check_long_run() {
   const FormatInts fp16 = float_ints(5, 10);
   const AccumulatorSpec spec = AccumulatorSpec{"fp32 toward_zero, blocks of 256 by fp16, 8 in turn",

@@ -7,8 +7,8 @@
 
 namespace lpk {
 
-// One side of a convolution whose sums run over (channel, tap): rows are positions of a grid. Every
-// group shares it.
+// One side of a convolution with sums over (channel, tap): rows are positions of a grid. All groups
+// share it.
 struct PositionPass {
   Gather gather;                       // its taps, row-major, are those of each channel
   std::vector<int64_t> weight_offset;  // of each tap

@@ -269,7 +269,7 @@ float* PositionOperands::place(const LineRun& run) const {
   return to;
 }
 
-// Positions of run *i and of those after it that follow it in memory; *i moves past them.
+// Positions of run *i and of the runs that follow it in memory; *i moves past all these runs.
 int64_t PositionOperands::joined(const std::vector<LineRun>& runs, size_t* i, int64_t step) const {
   const float* to = place(runs[*i]);
   int64_t count = runs[*i].count;

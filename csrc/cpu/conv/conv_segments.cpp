@@ -49,7 +49,7 @@ SegmentOperands::Extent SegmentOperands::extent(const PositionPass& pass) {
   if (g.grid[2] < kPanel) return {0, 0};
   // Offsets of a reach descend.
   const auto span = [&](int i) { return g.taps[i].front().offset - g.taps[i].back().offset + 1; };
-  // At least what a window takes of each dimension.
+  // At least the extent of a window in each dimension.
   const int64_t pitch = g.grid[2] * g.step[2] + span(2);
   const int64_t most_rows = pass.lanes == 1 ? kSpreadRows : kUnitRows;
   const int64_t most_channels = std::min(pass.channels, kMaxSpreadDepth / pass.most_taps);
@@ -159,7 +159,7 @@ bool SegmentOperands::mark_rows(int64_t row, int64_t rows, int64_t k, int64_t de
   bool any = false;
   for (int64_t r = 0; r < rows; ++r) {
     const LineRun& line = s.lines[(row + r - first) / per_line];
-    // A column whose taps all lie inside the line stands for the others, if there is such a column.
+    // A column with all its taps inside the line stands for the others, if there is such a column.
     const int64_t at[kSpatial] = {line.at[0], line.at[1], p_.inside_from[2]};
     p_.tap_pattern(at, s.pattern.data());
     for (int64_t i = 0; i < depth; ++i) absent[r * depth + i] = s.pattern[(k + i) % taps];

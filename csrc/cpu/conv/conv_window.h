@@ -72,15 +72,15 @@ class Window {
   void fill(const Kernels& kernels, const Rounder& round, const float* channel);
   // Copies a channel into copy `copy`.
   void fill_copy(int64_t copy, const float* channel);
-  // Whether channels are rounded and measured in the window, where they are smaller than what is
-  // packed from it.
+  // Whether channels are rounded and measured in the window: they are if they have fewer elements
+  // there than in the blocks packed from the window.
   bool settled() const { return settled_; }
   // The range of all that `fill` has copied since the plan was made, if that is settled.
   const OperandRange& range() const { return range_; }
   // Copies `lanes` channels into copy `copy`, side by side: channels[l] is that of lane l.
   void fill_panel(const Kernels& kernels, int64_t copy, const float* const* channels,
                   int64_t lanes);
-  // Copies what a tap reads for every position, and fewer than kPanel floats behind that.
+  // Copies a tap's element for every position, and fewer than kPanel floats behind them.
   void copy(const Kernels& kernels, const std::array<int64_t, kSpatial>& tap, float* to) const;
 
   const float* data() const { return buffer_.data(); }

@@ -17,7 +17,7 @@ LPK_HD typename V::D load_part(const double* p, int64_t n) {
   return x;
 }
 
-// The parts of a span: whole vectors, and what is left.
+// The parts of a span: whole vectors, and the elements left over.
 template <class V>
 LPK_HD typename V::D load_some(const double* p, int64_t n) {
   return n == V::kWidth ? load<typename V::D>(p) : load_part<V>(p, n);
@@ -32,7 +32,7 @@ LPK_HD void store_some(double* p, typename V::D x, int64_t n) {
   }
 }
 
-// float32 to doubles and back, NaN canonical; in vectors, what is left one by one.
+// float32 to doubles and back, NaN canonical: in vectors, and the elements left over one by one.
 template <class V>
 void widen_floats(const float* x, int64_t count, double* to) {
   int64_t i = 0;

@@ -24,7 +24,7 @@ struct Tally {
 };
 
 // The values before and after a rounding: x are the tensor's values, `scaled` are the values that
-// the rounding saw, and y are its results. The rest is as in RoundBlock, whose x and y are not
+// the rounding saw, and y are its results. The other members are RoundBlock's; its x and y are not
 // read.
 struct CountSpan {
   RoundBlock block;

@@ -1,5 +1,5 @@
 // Rounding that counts: the loops and rules of quantize_kernel.h, each rule followed by a look at
-// what it did. Overflow is seen by rounding once more without the format's end, and only in vectors
+// its results. Overflow is seen by rounding once more without the format's end, and only in vectors
 // that have a magnitude beyond it.
 //
 // The histogram is a pass of its own (exponent_bins.h) over a piece that the rounding then reads in
@@ -42,8 +42,8 @@ struct Endless {
   }
 };
 
-// To nearest it is those above a magnitude that is known. kInside: the rule has a shorter form
-// where there are none.
+// To nearest, all values above a known magnitude overflow. kInside: the rule has a shorter form
+// where no value overflows.
 template <bool kShorter>
 struct KnownEnd {
   static constexpr bool kKnown = true, kInside = kShorter;
@@ -76,9 +76,9 @@ struct PlainFrom<WordRule<V, Rounding::kStochastic, kSmall>> {
   }
 };
 
-// A rule that counts. Zeros are counted by the lane without a branch, since it depends on the data
-// which vectors have some; overflow is rare. Every copy starts at nothing and hands over what it
-// has seen when it goes, so a loop over a copy of its own keeps the counts in registers.
+// A rule that counts. Zeros are counted by the lane without a branch, because any vector may have
+// some; overflow is rare. Every copy starts with counts of 0 and hands them over when it is
+// destroyed, so a loop over a copy of its own keeps the counts in registers.
 template <class V, class Rule>
 struct CountingRule {
   using U = typename V::U;

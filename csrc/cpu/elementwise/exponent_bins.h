@@ -177,7 +177,7 @@ class ExponentBins {
     return units * kUnit;
   }
 
-  // Adds 2^kLevel vectors to the sums below; what these carry is returned.
+  // Adds 2^kLevel vectors to the sums below, and returns the carry of these sums.
   template <int kLevel>
   LPK_HD static U sum(const uint32_t* x, U base, U* sums, Extents<V>* seen) {
     if constexpr (kLevel == 0) {
@@ -192,8 +192,8 @@ class ExponentBins {
     }
   }
 
-  // Counts those of the added words that have no bit. Where these are many, the next words get
-  // another base or, where that would be the same, no bits.
+  // Counts the added words that have no bit. If they are many, the next words get another base or,
+  // if that base would be the same, no bits.
   __attribute__((noinline)) void add_outside(const uint32_t* x, int64_t count, const Extent& e) {
     const int64_t before = outside_;
     for (int64_t i = 0; i < count; i += V::kWidth) {

@@ -111,7 +111,7 @@ void round_neighbours(const Blocks& b, int64_t first, int64_t last) {
   }
 }
 
-// Blocks whose elements are `inner` apart, `width` of them side by side from column `column` on.
+// `width` blocks side by side, from column `column` on; a block's elements are `inner` apart.
 void round_columns(const Blocks& b, int64_t block, int64_t column, int64_t width) {
   const QuantizeArgs& args = b.args;
   const int64_t first = b.start_of(block) + column;

@@ -16,7 +16,7 @@ struct UpdatePiece {
   int64_t begin, end;
   bool streamed;
 
-  // What an element's draws depend on.
+  // The index of an element's draws.
   int64_t place(int64_t index) const { return parameter->origin + index; }
   uint64_t seed(int place) const {
     return args->seed == nullptr ? 0

@@ -67,7 +67,7 @@ void step_copies(const UpdatePiece& piece, int64_t begin, int64_t lead, int64_t 
   }
 }
 
-// Elements before the first whose draws begin the word that it has a draw of.
+// How many draws of the first element's random word belong to elements before it.
 inline int64_t lead_of(const UpdatePiece& piece) {
   constexpr int64_t kMostPerWord = 4;
   return piece.place(piece.begin) % kMostPerWord;

@@ -20,7 +20,7 @@ struct UpdateSpan {
   uint32_t asked[kUpdateSpan];  // a bit for each lane of a vector
 };
 
-// What a piece needs for each of its spans.
+// The work on each span of a piece, and the constants of the piece.
 template <class V>
 class UpdateSpans {
  public:
@@ -61,8 +61,8 @@ class UpdateSpans {
  private:
   static constexpr int64_t kLanes = V::kWidth;
 
-  // index: of the first in the whole. count: whole vectors; those from `lead` on are the
-  // parameter's, `valid` of them.
+  // index: the first element's in the whole. count: whole vectors of elements. The parameter has
+  // `valid` of these elements, from `lead` on.
   void run_span(void* const* memory, int64_t index, int64_t count, int64_t lead, int64_t valid) {
     const uint32_t* gradient = read_gradient(memory[kGrad], index, count);
     const uint32_t* before = read(kMaster, memory[kMaster], count, span_.before);

@@ -155,8 +155,8 @@ struct WordRule {
 };
 
 // nearest_even in half the operations, for formats well inside float32. The rule adds to x the
-// binade of x, or of min_normal if that is larger, times 1.5 2^(23-m). The last place of this sum is
-// the format's quantum, and its parity is the code's.
+// binade of x, or of min_normal if that is larger, times 1.5 2^(23-m). The last place of this sum
+// is the format's quantum, and its parity is the code's.
 template <class V>
 struct NearestRule {
   using U = typename V::U;

@@ -20,7 +20,7 @@ __device__ __forceinline__ double widened(double x) { return x; }
 __device__ __forceinline__ double widened(__half x) { return __half2float(x); }
 __device__ __forceinline__ double widened(__nv_bfloat16 x) { return __bfloat162float(x); }
 
-// What rounding draws from: the integers behind a quantizer's format, and the call's draws.
+// The source of a rounding's draws: the integers behind a quantizer's format, and the call's draws.
 struct ElementRounding {
   Rounding rounding;
   int32_t random_bits;

@@ -28,8 +28,8 @@ struct Made {
 // The shared memory that a block has without asking for more.
 constexpr size_t kSharedBytes = size_t{48} << 10;
 
-// What tiers that share a kernel need: the shared memory of the largest, and as many registers as
-// the one with the most, which says how many blocks a processor must hold.
+// The needs of a kernel that several tiers share: as much shared memory as the largest tier, and as
+// many registers as the tier with the most. That tier says how many blocks a processor must hold.
 template <class... Entries>
 struct Needs {
   static constexpr size_t kBytes = std::max({sizeof(typename Entries::Tile::Shared)...});
@@ -45,8 +45,8 @@ __device__ __forceinline__ int thread_number() {
   return number;
 }
 
-// Makes a block's tiles of outputs, from all of their steps or from those of some chunks. kShared:
-// `work` is the block's, and the first thread writes it.
+// Makes a block's tiles of outputs, from all of their steps or from the steps of some chunks.
+// kShared: `work` is the block's, and the first thread writes it.
 template <class Tile, bool kShared>
 __device__ __forceinline__ void make_tiles(const Job& job, char* memory, Work* work) {
   auto* shared = reinterpret_cast<typename Tile::Shared*>(memory);

@@ -17,8 +17,8 @@ template <Rounding kMode, bool kRounds>
 constexpr int kExactBlocks = kMode != Rounding::kStochastic && !kRounds ? 2 : 1;
 
 // The last kernel of a product, and the only one where no plan is given. A block owns one tile of
-// 16 kSide x 16 kSide outputs and all of their steps. Where a plan is given, the certified kernels
-// did the rest, and only what they left is done here (done.h).
+// 16 kSide x 16 kSide outputs and all of their steps. Where a plan is given, this kernel does only
+// the work that the certified kernels left (done.h).
 template <int kSide, Rounding kMode, bool kRounds>
 __global__ void __launch_bounds__(256, (kExactBlocks<kMode, kRounds>))
     exact_kernel(const __grid_constant__ Job job, int64_t first_block) {

@@ -7,9 +7,9 @@
 
 namespace lpk::cuda {
 
-// What stands for steps beyond the end of a stage. A product of +0 and -0 leaves every sum as it
-// is, zeros of either sign too, except in rounding toward_negative, where a product of +0 and +0
-// does.
+// The values in the place of steps beyond the end of a stage. A product of +0 and -0 leaves every
+// sum as it is, zeros of either sign too, except in rounding toward_negative, where a product of +0
+// and +0 does.
 enum class Beyond { kZero, kNegativeZero };
 
 template <Beyond kBeyond>

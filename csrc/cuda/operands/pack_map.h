@@ -1,4 +1,4 @@
-// What packing does with one value, and where the value goes. Kernels and the host share this.
+// The packing of one value, and the place where the value goes. Kernels and the host share this.
 #pragma once
 
 #include "cuda/product/sums.h"
@@ -55,7 +55,7 @@ LPK_HD int64_t frame_places(const FrameArgs& a) {
   return a.height[0] * a.height[1] * (a.fold * a.run);
 }
 
-// What lies at a place of a channel of a frame: an offset in that channel of the image, or nothing.
+// The element at a place of a frame's channel: its offset in the image's channel, or none.
 struct Framed {
   bool inside;
   int64_t at;

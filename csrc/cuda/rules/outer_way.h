@@ -5,7 +5,7 @@
 
 namespace lpk::cuda {
 
-// What follows the float32 sum. kNone: nothing known here, and another kernel does it. kFloat:
+// The step after the float32 sum. kNone: none is known here, and another kernel makes it. kFloat:
 // nothing beyond float32's own addition. kBits: the rounding of a format with float32's exponents,
 // whose bits carry up to infinity by themselves. kNarrow: that of any other format, as long as its
 // magic constant and the bits below its last place stay within float32.

@@ -92,7 +92,7 @@ LPK_HD bool single_certified(const Job& job) {
          kSingleHighest;
 }
 
-// Real: what products and their sums are held in. kTurns: blocks take turns.
+// Real: the type of products and their sums. kTurns: blocks take turns.
 template <class Real, bool kTurns>
 class OperandTile : public OrderedTile<false> {
   static constexpr int kSide = kOrderedSide;

@@ -230,10 +230,10 @@ class TensorTile {
     }
   }
 #else
-  // Does what the instructions do, step by step, from the rows that the threads of the warp name.
-  // In a fragment of the left operand, word w of lane l holds row l / 4 + w % 2 * 8 and two steps:
-  // 2 (l % 4) + w / 2 * 8 and the next. In a fragment of the right operand, it holds column l / 4
-  // and two steps: 2 (l % 4) + w * 8 and the next (PTX ISA, "Matrix fragments for mma.m16n8k16 with
+  // Repeats the instructions step by step, from the rows that the threads of the warp name. In a
+  // fragment of the left operand, word w of lane l holds row l / 4 + w % 2 * 8 and two steps: 2 (l
+  // % 4) + w / 2 * 8 and the next. In a fragment of the right operand, it holds column l / 4 and
+  // two steps: 2 (l % 4) + w * 8 and the next (PTX ISA, "Matrix fragments for mma.m16n8k16 with
   // floating point type").
   void multiply_step_by_step(const uint16_t* left, const uint16_t* right, int h) {
     const int warp = thread_ / 32 * 32;

@@ -150,7 +150,7 @@ class TreeTile : public OrderedTile<kNearest> {
     return canonical_float(this->add(left, right, n, key));
   }
 
-  // Joins what waits below a level, from the right.
+  // Joins the nodes that wait below a level, from the right.
   LPK_HD float collapsed(int n, int levels) const {
     float node = float_of(kAbsent);
     LPK_LOOP
@@ -161,8 +161,8 @@ class TreeTile : public OrderedTile<kNearest> {
     return node;
   }
 
-  // Pairs pairs_ .. pair_ - 1 are absent. What waits below the highest bit in which pairs_ and
-  // pair_ differ becomes the node that waits at this bit's level.
+  // Pairs pairs_ .. pair_ - 1 are absent. The nodes that wait below the highest bit in which pairs_
+  // and pair_ differ become one node, which waits at this bit's level.
   LPK_HD void skip(int n) const {
     const int highest = bit_length(pairs_ ^ pair_) - 1;
     *waiting(highest, n) = collapsed(n, highest);

@@ -19,7 +19,7 @@ void add_facts(float x, Facts* facts) {
 // How many processors the device has that is not there.
 int32_t processors = 132;
 
-// What run_product chose last. Tests see from it that kernels ran and kept what they did.
+// The last choice of run_product. By it tests see that kernels ran, and that their results stayed.
 lpk_test::Ran last{Tier::kExact, false, {}};
 
 }  // namespace

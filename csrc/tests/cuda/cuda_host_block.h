@@ -12,7 +12,7 @@
 
 namespace lpk_test {
 
-// What watch_shared writes down, and for which thread.
+// The accesses that watch_shared writes down, and their thread.
 struct Watch {
   std::vector<SharedAccess> seen;
   int64_t phase = 0;

@@ -86,7 +86,7 @@ void each_output(const Job& job, const Visit& visit) {
   }
 }
 
-// Does what the last kernel does before exact tiles.
+// Does the work of the last kernel before exact tiles.
 void run_last(const Job& job) {
   const lpk::cuda::Cut& cut = lpk::cuda::planned_cut(job);
   if (cut.splits > 1) {

@@ -27,7 +27,7 @@ namespace {
 using Accesses = std::vector<SharedAccess>;
 constexpr int kWarp = 32;
 
-// How often memory must be asked for what some threads need at once.
+// How many accesses of memory serve threads that need these words at once.
 int rounds(const Accesses& together) {
   std::vector<uintptr_t> words;
   for (const SharedAccess& a : together) {
@@ -177,7 +177,7 @@ void check_products() {
   }
 }
 
-// What threads keep for themselves lies in rows of neighbouring threads.
+// Values of one thread alone lie in rows of neighbouring threads.
 template <class T>
 void check_kept() {
   static lpk::cuda::Kept<T> kept;

@@ -29,8 +29,8 @@ LPK_HD uint32_t finite_lanes(typename V::D x) {
   return at_least_lanes<V>(L::all(0x1.fffffffffffffp1023), magnitude(x));
 }
 
-// Which values, rounded as if the format had no largest, leave its range: all from `above` up and
-// `below` down; in the mode stochastic those that a draw takes over the step beyond the last value.
+// The values that leave a format's range, rounded as if it had no end: all from `above` up and
+// `below` down; in mode stochastic, the values that a draw takes over the step beyond the last one.
 //
 // Values are exact or made odd in double: the limits are even there, or the next double after an
 // even one, so both compare alike.

@@ -10,8 +10,8 @@
 namespace lpk {
 namespace {
 
-// A product is lost where nothing of it is left after alignment, or where its block, whose products
-// come to something, left the sum as it was. aligned_sums.h has the sum.
+// A product is lost where alignment leaves nothing of it, or where its block leaves the sum as it
+// was although the block's products are not zero in all. aligned_sums.h has the sum.
 template <class V, bool kNearest, bool kRoundsProducts>
 struct AlignedEvents : EventRules<V, false, kRoundsProducts, 1> {
   using Base = EventRules<V, false, kRoundsProducts, 1>;
@@ -78,8 +78,8 @@ struct AlignedEvents : EventRules<V, false, kRoundsProducts, 1> {
   void close(int64_t) {}
 };
 
-// An addend of a node is lost where the node is what it would be without it: with it all products
-// below that were not lost before. pairwise_sums.h has the sum.
+// An addend of a node is lost where the node would be the same without it. With the addend, all
+// products below it are lost that were not lost before. pairwise_sums.h has the sum.
 template <class V, bool kNearest, bool kRoundsProducts>
 struct PairwiseEvents : EventRules<V, false, kRoundsProducts, 1> {
   using Base = EventRules<V, false, kRoundsProducts, 1>;

@@ -1,4 +1,4 @@
-// What every loop over events needs: the operands of a piece, the sums of a block from piece to
+// The base of every loop over events: the operands of a piece, the sums of a block from piece to
 // piece, draws, and the ends of chunks.
 #pragma once
 
@@ -19,7 +19,7 @@ struct EventState {
   uint64_t row_id[kEventRows] = {}, lane_id[kPanel] = {};
   Tile key{};  // the keys of the draws
 
-  // What happens once a block or once a piece is compiled once, and not in every loop.
+  // Code that runs once a block or once a piece is compiled once, and not in every loop.
   __attribute__((noinline)) EventState(const EventBlock& block, EventPiece& of)
       : args(*block.args), acc(accumulator_from(args.accumulator)), piece(of) {
     piece.row = block.row;
@@ -151,7 +151,7 @@ struct EventRules {
   }
 };
 
-// outer <- round(outer + inner) for one row of the block, and what happened; inner <- +0.
+// outer <- round(outer + inner) for one row of the block, with its events; inner <- +0.
 template <class V>
 __attribute__((noinline)) void close_event_chunk(EventState& s, int64_t row, int64_t chunk) {
   using D = typename V::D;

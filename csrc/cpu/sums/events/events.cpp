@@ -104,7 +104,7 @@ class Passing final : public EventSink {
     }
   }
 
-  // What a chunk lost its products lost; an overflow reaches back to the start of its sum.
+  // A lost chunk loses all its products; an overflow reaches back to the start of its sum.
   void finish() {
     const bool reaches_back = args_.recursive && (args_.bits & kOverflowed) != 0;
     const int64_t length = args_.events.k;

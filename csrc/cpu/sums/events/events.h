@@ -63,9 +63,9 @@ using LaneBits = uint16_t;
 constexpr int kEventRows = 8;
 constexpr int64_t kEventDepth = 512;
 
-// Of the products from .. to of a block's rows, kEventDepth apart: which are not zero and were
-// added to a finite sum; which of those were lost; where a value was beyond the range. The same of
-// the chunks that end among them, `first_chunk` and following.
+// Marks of the products from .. to of a block's rows, kEventDepth apart: nonzero products added to
+// a finite sum; the lost ones among these; values beyond the range. The same marks of the chunks
+// that end among these products, from `first_chunk` on.
 struct EventPiece {
   int64_t row, rows;
   int64_t lane;
@@ -98,7 +98,7 @@ struct EventBlock {
   EventSink* sink;
 };
 
-// Sums over one row's panels, or one panel's rows, of what passes: kMaskTile products k at a time.
+// Sums over one row's panels, or one panel's rows, of the products kept: kMaskTile of k at a time.
 struct MaskedRow {
   const float* g;        // panels of the row
   const float* b;        // panels x k panels

@@ -20,8 +20,8 @@ inline int64_t first_from(const Tile& t, int64_t k, int64_t limit) {
 // the part, or -1.
 //
 // A chunk without a product adds +0 to the outer sum. That changes nothing but a sum of -0, once:
-// one empty part stands for all such chunks in a row, and those before the first product, where the
-// outer sum is still +0, have none.
+// one empty part stands for all such chunks in a row. Chunks before the first product have none,
+// because the outer sum is still +0 there.
 struct Spans {
   int64_t from = 0, to = 0, closed = -1;
   int64_t empty = -1;

@@ -33,8 +33,8 @@ LPK_HD void store_halves(float* low, float* high, Half x) {
 }
 
 // Where the sums of a tile lie in memory, by rows against pairs of panels. The last pair of a tile
-// may have one panel only: `beside` then takes what would be the other's. What happens here, at the
-// ends of chunks and blocks, is compiled once for all kernels: they hand their sums over in memory.
+// may have one panel only: `beside` then takes the missing panel's sums. The functions, for ends of
+// chunks and blocks, are compiled once for all kernels: the kernels hand over sums in memory.
 struct HalfState {
   const Tile& t;
   const ChunkEnd<Vec<8>>& end;

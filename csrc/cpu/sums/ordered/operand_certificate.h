@@ -1,4 +1,4 @@
-// What the operands of a tile prove about its blocks aligned by their operands, so that sums may be
+// The proof, from a tile's operands, that the sums of its blocks aligned by their operands may be
 // made by multiply-adds in float32 or double (operand_lanes.h).
 //
 // With w = aligned_bits and u = 2^(E - w), the unit of a block: a sum of products that are not
@@ -48,7 +48,7 @@ struct OperandCertificate {
   bool plain;
 };
 
-// in: what sums are computed in. state: of the sums that the tile goes on from.
+// in: the precision of the sums. state: the range of the sums that the tile goes on from.
 inline OperandCertificate certify_operands(const Precision& in, const Tile& t,
                                            const Accumulator& acc, const OperandRange& a,
                                            const OperandRange& b, const OperandRange& state) {

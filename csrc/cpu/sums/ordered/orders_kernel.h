@@ -1,8 +1,8 @@
 // Sums in other orders, for every format and mode, in double: trees, Kahan's sums, aligned blocks.
 //
-// Vectorised over lanes. One group of rows against one panel at a time; what a sum needs beside its
-// running value waits in Tile.planes from one block of k to the next. The driver ends blocks of k
-// where a kernel can stop: between the pairs of a tree, between aligned blocks.
+// Vectorised over lanes. One group of rows against one panel at a time. The state of a sum beside
+// its running value waits in Tile.planes from one block of k to the next. The driver ends blocks of
+// k where a kernel can stop: between the pairs of a tree, between aligned blocks.
 #pragma once
 
 #include <vector>
