@@ -1,6 +1,6 @@
 # This works on a bare machine with Python 3 and a C++ compiler: everything else comes from pip into .venv.
-# A second run repeats only what an edit asks for: pip after one of the packaging files, ninja after
-# one of the C++ sources. The Python sources are used where they lie.
+# A second run repeats only the steps that an edit asks for: pip after one of the packaging files, ninja
+# after one of the C++ sources. The Python sources are used where they lie.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -69,7 +69,7 @@ prove: $(VENV)/.has-lab,dev $(VENV)/.has-prove,frameworks $(HAS_NATIVE)
 mutants: $(VENV)/.has-lab,dev $(VENV)/.has-mutants $(HAS_NATIVE)
 	$(BIN)/python -m mutants
 
-# This kills, damages and misuses for an hour what must bear it, and adds what was counted to
+# This kills, damages and misuses runs, sweeps and operators for an hour, and adds the counts to
 # attacks/results.jsonl. `.venv/bin/python -m attacks kills` makes one attack alone.
 attack: $(VENV)/.has-lab,dev $(VENV)/.has-attack $(HAS_NATIVE)
 	OMP_NUM_THREADS=1 $(BIN)/python -m attacks
@@ -85,9 +85,9 @@ sanitize: $(VENV)/.has-lab,dev
 	$(BIN)/ctest --test-dir build/sanitize --output-on-failure
 
 # This runs libFuzzer on the C++ entry points, with both sanitizers, for FUZZ_SECONDS. LPKERNELS_ISA
-# chooses the kernels. What libFuzzer finds is written to the current folder, and what it learned to
-# build/fuzz/corpus. Memory grows with what it has learned: to 2 GiB in 39,000 inputs, which is all
-# that libFuzzer grants itself.
+# chooses the kernels. libFuzzer writes failures to the current folder, and inputs that reach new code
+# to build/fuzz/corpus. Memory grows with these inputs: 39,000 of them fill the 2 GiB that libFuzzer
+# grants itself.
 FUZZ_SECONDS ?= 1800
 fuzz: $(VENV)/.has-lab,dev $(VENV)/.has-fuzz
 	$(BIN)/cmake -G Ninja -S . -B build/fuzz -DLPKERNELS_SANITIZE=ON \

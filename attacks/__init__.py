@@ -1,1 +1,1 @@
-"""What docs/promises.md promises, attacked for longer than tests may take: ``make attack``."""
+"""The promises of docs/promises.md, attacked for longer than tests may take: ``make attack``."""

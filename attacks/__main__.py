@@ -1,4 +1,4 @@
-"""``python -m attacks [NAME ...]``: what is promised, attacked for minutes.
+"""``python -m attacks [NAME ...]``: the promises, attacked for minutes.
 
 Every attack is a module of this folder with a function `run`, which returns counts and figures, or
 raises AssertionError with what was lost or different. A line of attacks/results.jsonl is added for

@@ -1,4 +1,4 @@
-"""The commands that are attacked, in processes of their own, and what their runs came to."""
+"""The commands that are attacked, in processes of their own, and the results of their runs."""
 
 import contextlib
 import io
@@ -175,7 +175,7 @@ def assert_same_sweep(folder: Path, whole: Path) -> int:
 
 
 def _results(folder: Path) -> tuple[object, ...]:
-    """What tables are made of, without times."""
+    """The results that tables are made of, without times."""
     found = read_results(folder)
     plain = [replace(r, values={**r.values, "seconds": 0.0}) for r in found.results]
     return found.header["spec"], found.header["metric"], found.missing, found.broken, plain

@@ -105,8 +105,8 @@ def _environment(place: Path, wheel: Path, packages: Path) -> tuple[Path, Path]:
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet"]
     _call(*pip, "--no-index", "--no-deps", wheel)
     (own,) = (place / "environment" / "lib").glob("python*/site-packages")
-    # Files of this kind are not read in the folder that this one names, so that no editable install
-    # there comes first.
+    # A .pth file adds a folder to the path, but no .pth file in that folder is read: an editable
+    # install in `packages` cannot come first.
     (own / "beside.pth").write_text(f"{packages}\n")
     return python, own / "lpkernels"
 
@@ -114,7 +114,7 @@ def _environment(place: Path, wheel: Path, packages: Path) -> tuple[Path, Path]:
 def _prepare(clone: Path, sources: Path | None) -> None:
     """Leaves the clone as it is but for the package, and makes it read-only.
 
-    sources: the installed package, which takes the place of that of the clone.
+    sources: the installed package, which takes the place of the clone's.
     """
     package = clone / "lpkernels"
     if package.is_symlink():

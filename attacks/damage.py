@@ -1,5 +1,5 @@
-"""Files of runs and sweeps that are damaged at random places, and what the next command makes of
-them: the same bits as an undisturbed one, or one sentence.
+"""Files of runs and sweeps are damaged at random places. The next command must end in the bits of
+an undisturbed run, or say in one sentence why it cannot.
 
 Where the sentence says which folder of a cell to remove, this is done, and the command after it
 must end in the same bits.
@@ -95,12 +95,13 @@ def outcome(command: Command, log: Path, what: str) -> str:
     return SAID
 
 
-# Begins a trial of a number, whose damaged file is a lease or is not; what it returns ends it.
+# begin(number, lease) damages files, a lease only if `lease`; the returned function ends the trial.
 Begin = Callable[[int, bool], Callable[[], None]]
 
 
 def trials(count: int, begin: Begin) -> None:
-    """Whose a damaged lease is nobody can tell: it is watched for a minute, here all at once."""
+    """Trials with a damaged lease run at once: nobody can tell its owner, so it is watched for a
+    minute. The others run one after the other."""
     ends = [begin(number, True) for number in range(LEASES)]
     for number in range(LEASES, count):
         begin(number, False)()

@@ -1,8 +1,8 @@
 """Runs and sweeps whose processes are killed with signal 9 at random moments, and go on.
 
 Every kill is followed by `--resume` or by the same command again, until the run or the sweep is at
-its end. Its figures, and a run's last checkpoint, must be those of an undisturbed one to the bit,
-and what was finished before a kill must stay as it was.
+its end. The figures, and the last checkpoint of a run, must equal an undisturbed run's to the bit,
+and everything finished before a kill must stay as it was.
 """
 
 import random
@@ -40,7 +40,7 @@ TRAIN, COMMANDS, PROCESSES, DASK, RAY = 50, 24, 12, 12, 8
 EPOCHS, CELL_EPOCHS, SEEDS = 40, 12, 6
 RUNS = ({**TINY, **DRAWN}, {**TINY, **MASTERS})
 
-# Kills a sweep, so often at most, and returns how often what was killed.
+# Kills a sweep at most so many times, and returns how often each kind of process was killed.
 Kill = Callable[[Callable[[], Killable], Path, int, random.Random], Counter[str]]
 
 

@@ -52,7 +52,7 @@ Work = Callable[[random.Random, Path], int]
 
 
 class Sample(NamedTuple):
-    """What the process has between two rounds, without memory that malloc holds but nobody uses."""
+    """The process between two rounds. Memory that malloc holds but nobody uses is left out."""
 
     seconds: float
     bytes: int

@@ -1,6 +1,6 @@
 """``python -m bench.assignments``: what a training step under an assignment costs.
 
-The step is that of ResNet-18 of width 16 on images of 32 x 32, forward and backward, with torch's
+The step trains ResNet-18 of width 16 on images of 32 x 32, forward and backward, with torch's
 sums and with the sums of an accumulator. Beside it runs the same step with plain quantised layers:
 each convolution and linear layer rounds its input, its weight and its output's gradient to the
 formats that the assignment has for these, with the same accumulators; nothing between the layers is

@@ -51,7 +51,7 @@ _KIND = "counted, never run"
 _RESULTS = Path(__file__).parent / "results" / "cuda-sm_90-counts.jsonl"
 # Sums of a thread.
 _SUMS = 64
-# Instructions at the end of a chunk of a tensor tile whose sums lie inside the format, none of them
+# Instructions at the end of a chunk of a tensor tile, if all sums lie inside the format and none is
 # made odd, counted by blocks of code (NOTES.md). With tables every outer sum is also read and
 # written.
 _TENSOR_END = 420
@@ -149,7 +149,7 @@ def record(
 
 
 def of(one: dict[str, Any]) -> tuple[str, ...]:
-    """What a record is of: the kernel, its tile and its layout."""
+    """The key of a record: the kernel, its tile and its layout."""
     return tuple(str(one.get(name)) for name in ("kernel", "tile", "tables", "chunks"))
 
 

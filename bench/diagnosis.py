@@ -31,7 +31,7 @@ from lpkernels.techniques.loss_scaling import diagnose
 #: A diagnosis has records of its own, of another kind than this benchmark of it.
 KIND = "diagnosis step"
 RESULTS = Path(__file__).resolve().parent / "results" / "diagnosis.jsonl"
-#: What is diagnosed, by recipe. In float32 there is nothing that a recipe rounds.
+#: The tensors diagnosed, by recipe. In float32 there is nothing that a recipe rounds.
 DIAGNOSES = {"fp8_wang2018": ("recipe", "fp16"), "fp32": ("fp16",)}
 
 

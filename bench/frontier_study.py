@@ -59,7 +59,7 @@ def cold_records(
 def ended_records(matrix: ErrorMatrix, memory: np.ndarray, seed: int) -> list[Record]:
     """A cold start on each task for as long as a configuration's band reaches the frontier.
 
-    Nothing limits the number of measurements: the ones that it leaves out are what the bands save.
+    Nothing limits the number of measurements: the bands save all that are left out.
     """
     shape = matrix.space.shape
     records = []
@@ -100,7 +100,7 @@ def study(
 
 
 def table(rows: Sequence[Record], width: int = 12) -> str:
-    """A line for each method and count; `width` is that of the methods."""
+    """A line for each method and count; `width` is the width of the column of methods."""
     head = f"{'method':{width}} {'n':>3} " + " ".join(f"{name:>17}" for name in SHOWN.values())
     lines = [head]
     for row in rows:

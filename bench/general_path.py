@@ -1,6 +1,6 @@
 """``python -m bench.general_path``: every kind of accumulator against three scalar -O3 loops.
 
-All loops run on one thread. "naive" and "exact" are those of csrc/bench: "naive" rounds each step
+All loops run on one thread. "naive" and "exact" are loops of csrc/bench: "naive" rounds each step
 twice and does less, "exact" does what the kernels do. "scalar" are lpkernels' own kernels without
 vector instructions, which pack and block as the others do. Products are 256 x 256 x 256; each loop
 is timed in turns with lp.matmul on one and two threads. bench/results/general-path.jsonl has one

@@ -45,8 +45,7 @@ ARMS = ("static 8", "static 5", "static 4", "cpt 3-8", "shuffled 3-8", "rise 3-8
 EXAMPLES = 1000
 DIRECTIONS = 3
 RADIUS = 1.0
-# What a run says of its valley, and how that is read: the loss half a norm away over the loss at
-# the centre.
+# The figures of a run and its valley. rise: the loss half a norm away over the loss at the centre.
 FIGURES = ("eigenvalue", "rise", "train_loss", "test_accuracy")
 
 
@@ -91,7 +90,7 @@ def held(path: Path) -> dict[tuple[str, int], dict[str, Any]]:
 
 
 def figures(run: dict[str, Any]) -> dict[str, float]:
-    """The figures of a run, those of FIGURES."""
+    """The figures of a run, by the names of FIGURES."""
     middle = len(run["slices"][0]) // 2
     half = middle // 2
     rises = [(losses[half] + losses[-1 - half]) / 2 - losses[middle] for losses in run["slices"]]

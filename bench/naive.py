@@ -82,7 +82,7 @@ def matmul(a: Tensor, b: Tensor, acc: Accumulator) -> Tensor:
 def exact(a: Tensor, b: Tensor, acc: Accumulator, seed: int = 0) -> Tensor:
     """a (M, K) times b (K, N), contiguous float32, for any sums in sequence without chunks.
 
-    It runs on one thread. seed: that of the draws of role 0.
+    It runs on one thread. seed: the seed of draws of role 0.
     """
     if not acc.in_sequence or acc.chunk is not None:
         raise NotImplementedError(f"exact: only sums in sequence without chunks, got {acc}")

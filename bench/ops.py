@@ -32,7 +32,7 @@ class Job:
 
     Attributes:
         run: one call; returns the tensors it made, for the gate.
-        baselines: name -> one call of what the case is compared with.
+        baselines: name -> one call of something that the case is compared with.
         work: what one call does, in `unit` times 1e9 ("images/s": times 1).
         other_work: the same of a baseline that does something else.
     """

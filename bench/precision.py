@@ -1,7 +1,6 @@
-"""``python -m bench.precision``: what a step costs whose precision changes, beside a static one.
+"""``python -m bench.precision``: the cost of steps with a changing and with a static precision.
 
 ResNet-8 on digits32 and the network for MNIST-1D, converted by the policy cpt_fu2021, in a loop of
-forward, backward and SGD. One model keeps 8 bits, the other gets another precision before every
 forward, backward and SGD. One model keeps 8 bits. The other gets another precision before every
 step, 3 to 8 bits forward and 8 backward, as a schedule would set it. Both take turns on the same
 batches on one thread. Times are the process's own, the best and the median of each. Results are

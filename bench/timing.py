@@ -96,8 +96,8 @@ class OtherWork:
 
     @staticmethod
     def _now() -> tuple[float, float, float] | None:
-        """Three numbers of seconds: the clock's, those that all processors were busy, and those of
-        this process on processors."""
+        """Seconds of the clock, seconds of work of all processors, and of this process's share in
+        that work."""
         stat = Path("/proc/stat")
         if not stat.is_file():
             return None

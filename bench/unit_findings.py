@@ -1,4 +1,4 @@
-"""What the probes of a matrix unit say of it, and the Accumulator that adds like the unit."""
+"""The findings of the probes of a matrix unit, and the Accumulator that adds like the unit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FP32_BITS = 23
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a unit multiplies, and whether its results are fp16 or float32."""
+    """The input formats of a unit, and whether its results are fp16 or float32."""
 
     left: FloatFormat
     right: FloatFormat
@@ -45,7 +45,7 @@ class Found:
     cut: how it drops the other places; "unknown" is none of an Accumulator's modes.
     by_operands: whether exponents are those of the operands together, not of their product.
     bounds: the least exponents of the left and the right operand's format, None where unseen.
-    least_exponent: that of a block; None: none is seen.
+    least_exponent: the least exponent of a block; None: none is seen.
     block: how many products are aligned together; 0: they are neither a run of neighbours nor pairs
         in turns.
     interleaved: how many blocks take turns in pairs of positions.
@@ -101,8 +101,7 @@ class Found:
 
 
 def _bounded(fmt: FloatFormat, bound: int | None) -> FloatFormat:
-    """fmt; or, where a bound was seen that is not fmt's own, an IEEE format whose bound is that or
-    lower."""
+    """fmt, or an IEEE format with the seen bound or a lower one, if that bound is not fmt's own."""
     if bound is None or bound == fmt.emin:
         return fmt
     exponents = (FloatFormat(bits, fmt.man_bits) for bits in range(2, 9))

@@ -36,7 +36,7 @@ Term: TypeAlias = tuple[int, float, float]
 _SIDE = 128
 # The finest place below L that is looked for.
 _FINEST = 33
-# How many positions are scanned for the end of a block, and for that of a chunk.
+# How many positions are scanned for the end of a block, and for the end of a chunk.
 _LONGEST_BLOCK, _LONGEST_CHUNK = 256, 1024
 # What 1.5, -1.5 and 0.5 units become when they are rounded to units, by mode.
 _MODES = {
@@ -258,7 +258,7 @@ class _Probe:
         """The products in a chunk. Beyond the chunk of a sum, what lies below the sum's last place
         rounds otherwise than beside it; 0 if it never does."""
         below, run = self.large - self.bits - 1, max(1, self.block * self.interleaved)
-        # What is added beside L is one and a half units; for nearest modes half a unit and a
+        # The addend beside L is one and a half units; for nearest modes it is half a unit and a
         # little. Only in another chunk it is rounded by itself first, and the little is lost.
         small = [(0, 1.5, below)]
         if self.rounding.startswith("nearest"):

@@ -5,7 +5,7 @@ concern it (`packages`), after the one that noticed it last. Each mutant runs in
 own (`trial`) that ends at the first failure; one that takes three times as long as the right
 sources, and 10 s, counts as killed. Mutants of the kernels (`cpp`) are switches of one build, which
 the C++ tests try first. The record, mutants/results.jsonl, is written after each mutant, and keeps
-what first came of it. For each survivor it has a judgement that is written into it by hand:
+the first outcome too. For each survivor it has a judgement that is written into it by hand:
 "equivalent: ", which means that it changes no behaviour, or "accepted: ".
 """
 

@@ -4,8 +4,8 @@ starts.
 A place is an operator between spaces, a decimal number or a truth value. In a copy of the sources
 (build/mutants) each chosen place becomes an expression that has its own value, or the
 mutant's when its number is chosen (switch.h). A place where the compiler wants a constant, or two
-types that the switch cannot mix, makes no mutant: the next one takes its turn. So do places in what
-only a GPU compiles, in constants, and in declarations of types.
+types that the switch cannot mix, makes no mutant: the next one takes its turn. Places in
+code for GPUs alone, in constants and in declarations of types make none either.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mutants.packages import ROOT
 
 _TREE = ROOT / "build" / "mutants"
 _BUILD = _TREE / "build"
-# What lpk_test returns where the processor lacks the instruction set (csrc/tests/main.cpp).
+# The exit status of lpk_test where the processor lacks the instruction set (csrc/tests/main.cpp).
 _SKIPPED = 77
 
 #: An operator, its name in switch.h and what the mutant has in its place.
@@ -54,7 +54,7 @@ _DECLARES = re.compile(
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of a line. number: that which LPK_MUTANT chooses, from 1 on."""
+    """One change of a line. number: the value of LPK_MUTANT that chooses it, from 1 on."""
 
     number: int
     key: str
@@ -84,7 +84,7 @@ class Place:
         return self.text[: self.start] + after + self.text[self.end :]
 
     def switched(self, number: int) -> str:
-        """What takes the token's place in the build."""
+        """The switch that takes the token's place in the build."""
         token = self.text[self.start : self.end]
         if self.kind == "operator":
             return f"{token} ::lpk_mutants::{_OPERATORS[token][0]}<{number}>{{}} {token}"
@@ -157,8 +157,8 @@ def sample(sources: dict[str, str], size: int, seed: int) -> tuple[list[Mutant],
 
 
 def _write(sources: dict[str, str], chosen: list[Place]) -> None:
-    """The copy of the sources with a switch at each of the places; what stays the same keeps its
-    time, so that it is not compiled again."""
+    """The copy of the sources with a switch at each of the places. A file that stays the same keeps
+    its time, so that it is not compiled again."""
     _TREE.mkdir(parents=True, exist_ok=True)
     subprocess.run(["cp", "-ru", "--preserve=timestamps", "csrc", "CMakeLists.txt", _TREE],
                    cwd=ROOT, check=True)  # fmt: skip
@@ -206,9 +206,9 @@ def _built(chosen: list[Place]) -> set[Place]:
 
 
 def run(mutant: Mutant, stages: Sequence[Sequence[str]], limit: float) -> trial.Outcome:
-    """What notices a mutant: the C++ tests, or else these tests of Python.
+    """Runs the C++ tests on a mutant and then, if they notice nothing, these tests of Python.
 
-    limit: as that of `trial.run`; the C++ tests have as long for each of their runs.
+    limit: as for `trial.run`; each run of the C++ tests has the same limit.
     """
     os.environ["LPK_MUTANT"] = f"{mutant.number}"
     by = _failed(limit)

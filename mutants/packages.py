@@ -36,8 +36,8 @@ _LAYERS = (
 class Group:
     """Files or folders of a package, with the tests that concern them.
 
-    tests: files or folders. last: those among them, or beside them, that take longest; they are
-        asked when all others have passed.
+    tests: files or folders. last: the tests that take longest, named in `tests` or not; they run
+        when all others have passed.
     """
 
     package: str
@@ -54,8 +54,8 @@ class Group:
         return [name for name in files if others.isdisjoint({name, *_folders(name)})]
 
     def stages(self, file: str) -> list[list[str]]:
-        """First the tests whose name contains that of the source, or of its folder if it is an
-        ``__init__``; then the others; then `last`."""
+        """First the tests named after the source, or after its folder if the source is an
+        ``__init__``; then the other tests; then `last`."""
         last = _below(self.last, "test_*.py")
         tests = [name for name in _below(self.tests, "test_*.py") if name not in last]
         path = Path(file)

@@ -4,11 +4,11 @@ The mutations are cosmic-ray's: operators exchanged, numbers moved by one, condi
 decorators removed, loops emptied. These are left out, because no behaviour can show them or they
 say little of the tests:
 
-- mutations in annotations, in what only a type checker reads, and in `raise` statements, whose text
-  may vary;
-- those of the star before keyword parameters, which cosmic-ray takes for a product;
-- those that put `is` for `==` and the like, which differ as the interpreter shares its objects;
-- those that replace variables by random numbers, which cosmic-ray needs to be told by name.
+- mutations in annotations, in code that only a type checker reads, and in `raise` statements,
+  because their text may vary;
+- mutations of the star before keyword parameters, which cosmic-ray takes for a product;
+- `is` in the place of `==` and the like: they differ only as the interpreter shares its objects;
+- random numbers in the place of variables: cosmic-ray must be told these variables by name.
 
 A place is a position with all its mutations; it counts once, whether it has two mutants or eleven.
 Places are taken in the order of a hash of their line, so that an edit elsewhere leaves the sample

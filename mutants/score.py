@@ -1,4 +1,4 @@
-"""The record of mutants and what it says: shares with their intervals."""
+"""The record of mutants and its scores: shares with their intervals."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def scores(rows: Iterable[Mapping[str, Any]]) -> Row:
     """How many mutants there are, how many of them change no behaviour, and how many tests killed,
     both when the mutants were first tested and now.
 
-    share, interval: those of the mutants that change behaviour, in percent.
+    share, interval: of the mutants that change behaviour, in percent.
     """
     rows = list(rows)
     equivalent = sum(row.get("judgement", "").startswith(EQUIVALENT) for row in rows)

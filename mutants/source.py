@@ -19,7 +19,7 @@ _ROOT = Path(__file__).resolve().parents[1]
 
 
 def replace(name: str, path: str, source: str | None) -> None:
-    """Makes `source` that of the module from here on, or `path` its file where there is no source.
+    """From here on the module `name` is made of `source` or, without one, of the file `path`.
     Python processes that this one starts import mutants/processes/sitecustomize.py first, by way of
     ``PYTHONPATH``."""
     os.environ[_VARIABLE] = json.dumps([name, path, source])

@@ -38,8 +38,8 @@ _PASSED, _FAILED, _INTERRUPTED, _NONE = 0, 1, 2, 5
 
 class Outcome(NamedTuple):
     """killed: whether something noticed. by: the first test that failed, "import" where the source
-    cannot even be imported, "crash" or "time limit"; empty where nothing noticed. seconds: those of
-    a processor."""
+    cannot even be imported, "crash" or "time limit"; empty where nothing noticed. seconds: of
+    processor time."""
 
     killed: bool
     by: str
@@ -56,7 +56,7 @@ def run(
     directory; without a path, the first failure with the sources as they are. Without a source
     `path` is a compiled module, which stands for lpkernels._C.
 
-    stages: lists of tests; those of a stage are collected when the stages before it have passed.
+    stages: lists of tests; a stage is collected when the stages before it have passed.
         In all but the last every test may be marked as slow, which leaves none.
     limit: seconds of a processor, so that other work does no harm; tests that only wait end after
         ten times as long.
@@ -115,7 +115,7 @@ def _as_child(
     source: str | None,
     writes: int,
 ) -> None:
-    """Runs the tests and writes what came of them."""
+    """Runs the tests and writes their outcome."""
     os.setpgid(0, 0)
     silent = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):

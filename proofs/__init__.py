@@ -1,1 +1,1 @@
-"""What is proved for every value rather than tested on some: ``make prove``."""
+"""Proofs for every value, where tests try some: ``make prove``."""

@@ -1,11 +1,11 @@
 """``python -m proofs``: the rounding rule is IEEE 754's conversion, for every value.
 
 `rule` has csrc/common/round.h's lines. For each format and each binade the solver z3 looks for a
-value that these lines round to something else than IEEE 754's conversion to that format does, in
-any of five modes and to odd. It does so for all float32, from the smallest subnormal on, and for
-all doubles of the binades at the format's ends, where rules differ, and at 1. If there is no such
-value, the binade is proved. Zeros, infinities and NaN are tested (tests/project/test_proofs.py).
-What was proved is written to proofs/results.jsonl.
+value that these lines and IEEE 754's conversion to that format round differently, in any of five
+modes and to odd. It does so for all float32, from the smallest subnormal on, and for all doubles of
+the binades at the format's ends, where rules differ, and at 1. If there is no such value, the
+binade is proved. Zeros, infinities and NaN are tested (tests/project/test_proofs.py). The proofs
+are recorded in proofs/results.jsonl.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def ends(f: FloatFormat) -> list[int]:
 
 
 def of_ieee(name: str) -> bool:
-    """Whether the format is one to which the solver has a conversion that should be its rule."""
+    """Whether the solver has a conversion to this format by the format's own rule."""
     try:
         f = parse_format(name)
         return (

@@ -50,10 +50,10 @@ class Numbers(Protocol):
 def rounded(
     numbers: Numbers, a: Any, binade: float, negative: Any, f: FloatFormat, mode: str
 ) -> Any:
-    """The rounded magnitude of a, which lies from binade on and below twice that.
+    """The rounded magnitude of a, for binade <= a < 2 binade.
 
     binade: a power of two.
-    negative: whether the value is.
+    negative: whether the value is negative.
     """
     quantum = max(binade, 2.0**f.emin) * 2.0**-f.man_bits
     inverse, magic = numbers.of(1.0 / quantum), numbers.of(quantum * 2.0**52)

@@ -37,10 +37,10 @@ class SolverNumbers:
 
 
 def counterexample(f: FloatFormat, exponent: int, mantissa_bits: int) -> float | None:
-    """A value from 2^exponent up to 2^(exponent + 1), of either sign, whose result in some mode is
-    not that of IEEE 754; None: there is none.
+    """A value that `rounded` and IEEE 754 round differently in some mode; None: there is none.
 
-    mantissa_bits: those of the values, 23 for the values of float32 and 52 for all doubles.
+    exponent: values are looked for from 2^exponent up to 2^(exponent + 1), of either sign.
+    mantissa_bits: the bits of these values, 23 for the values of float32 and 52 for all doubles.
     """
     mantissa = z3.BitVec("mantissa", mantissa_bits)
     sign = z3.BitVec("sign", 1)
@@ -67,8 +67,8 @@ def counterexample(f: FloatFormat, exponent: int, mantissa_bits: int) -> float |
 
 
 def _converted(f: FloatFormat, x: Any, negative: Any, mode: str) -> Any:
-    """x in the format, as a double. To odd, it is what toward zero gives; where that is inexact and
-    its last bit is 0, it is what away from zero gives."""
+    """x in the format, as a double. The mode to_odd rounds x toward zero, or away from zero if the
+    result toward zero is inexact and its last bit is 0."""
     if mode != "to_odd":
         return _back(_in(f, x, _MODES[mode]))
     down = _in(f, x, z3.RTZ())
