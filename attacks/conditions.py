@@ -27,7 +27,7 @@ PASSES: tuple[tuple[str, bool, Sequence[str]], ...] = (
     # These tests read the sources.
     ("project", True, ("tests/project",)),
 )
-# The interpreter may lie below a folder that only its owner may enter: there it is alone then.
+# If only its owner may enter a folder above the interpreter, the tests see nothing else in there.
 _CONFINED = """
 set -e
 ip link set lo up

@@ -100,8 +100,8 @@ Begin = Callable[[int, bool], Callable[[], None]]
 
 
 def trials(count: int, begin: Begin) -> None:
-    """Trials with a damaged lease run at once: nobody can tell its owner, so it is watched for a
-    minute. The others run one after the other."""
+    """Trials with a damaged lease wait all at once: nobody can tell such a lease's owner, so it is
+    watched for a minute. The others run one after the other meanwhile."""
     ends = [begin(number, True) for number in range(LEASES)]
     for number in range(LEASES, count):
         begin(number, False)()

@@ -3,9 +3,9 @@ a sum at the end of a chunk. Such a sum may join an outer sum in float32, or in 
 that will do, or wait in memory because sums are split. "parts" is the kernel that adds sums that
 wait.
 
-They are counted in the machine code for sm_90 that lpkernels._C holds; nothing runs. The products
-of tensor cores are those of a stage. With tables, both ways of each lookup are counted, of which
-one runs. The command prints a table and adds the records that are not in
+They are counted in the machine code for sm_90 that lpkernels._C holds; nothing runs. For
+tensor cores, the products of one stage are counted. With tables, both ways of each lookup are
+counted, but only one runs. The command prints a table and adds the records that are not in
 results/cuda-sm_90-counts.jsonl yet; the last record of a kernel, tile and layout holds.
 """
 

@@ -1,9 +1,10 @@
-"""``python -m bench.diagnosis``: what a training step costs more when every tensor is counted.
+"""``python -m bench.diagnosis``: the added cost of a training step when every tensor is counted.
 
 ResNet-8 is trained on digits32 in a loop as a user writes it (`bench.training_loop.by_hand`), with
 FP8 operands and emulated accumulators (fp8_wang2018) and in float32. Each runs without a diagnosis,
-inside one of what the recipe rounds, and inside one of all tensors in fp16. The runs take turns;
-the best of each counts, in seconds of the processor, so that other work beside it disturbs less.
+inside a diagnosis of the tensors that the recipe rounds, and inside one of all tensors in fp16. The
+runs take turns; the best of each counts, in seconds of the processor, so that other work beside it
+disturbs less.
 Results are printed, and appended to bench/results/diagnosis.jsonl.
 """
 

@@ -30,8 +30,8 @@ RESULTS = Path(__file__).resolve().parent / "results" / "frontier.jsonl"
 SEED = 0
 # The settings of the paper's code: rank, lam, share of the entries, measurements.
 RANK, LAM, OBSERVED, MEASURED = 5, 0.1, 0.2, 15
-# The noise is what five dimensions leave of the paper's matrix: 0.046 of its norm, 70, over
-# 87 x 99 entries.
+# The noise is the part of the paper's matrix that five dimensions leave: 0.046 of its norm, 70,
+# over 87 x 99 entries.
 NOISE = 0.035
 
 

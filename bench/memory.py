@@ -92,7 +92,7 @@ class Step:
         return sum(watched.bytes.values())
 
     def peak(self) -> int:
-        """The peak of a step whose gradients are there before it."""
+        """The peak of a step that starts with all gradients in memory."""
         self.forward().backward()
         return _peak(lambda: self.forward().backward())
 

@@ -16,8 +16,8 @@ _UPDATES = "tests/backends/cpu/test_update_kernels.py"
 _EXPERIMENTS = "lpkernels/experiments"
 _TRIED = "tests/experiments"
 _SWEEPS = "accumulate places reading specification statistics unit_comparison"
-#: Sources that tests run on a GPU, in Triton's interpreter or in a build of their own, and those
-#: that they run in clusters and groups of processes, for minutes.
+#: Sources without mutants: tests run them on a GPU, in Triton's interpreter or in a build of their
+#: own, or for minutes in clusters and groups of processes.
 UNTRIED = (
     f"{_BACKENDS}/_gpu.py",
     f"{_BACKENDS}/cuda",

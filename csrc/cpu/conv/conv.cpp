@@ -210,7 +210,7 @@ void add_pass(const PositionPass& pass, const ConvShape& s, const float* bias,
   if (positions == 0 || pass.lanes == 0) return;
   const int64_t taps = pass.gather.tap_count();
   const int64_t length = pass.channels * taps;
-  // Of a kernel of one tap it is a plain product.
+  // With a kernel of one tap it is a plain product.
   const int64_t depth = even_depth(length, taps == 1 ? kWholeChunks : taps);
   const int64_t* position = pass.position.empty() ? nullptr : pass.position.data();
   // Nothing is spread where blocks of k may end inside a channel.

@@ -16,8 +16,8 @@ struct PositionPass {
   // The position of every product in the whole sum, and then the length of that sum (gemm.h); empty
   // if no tap of the kernel is left out.
   std::vector<int64_t> position;
-  // The taps of every pass of the call, which may share windows: `call` is its number, `most_taps`
-  // the most that one of them has.
+  // The taps of every pass of the call, which may share windows: `call` is the call's number,
+  // `most_taps` the number of taps of the pass with the most.
   Gather reach;
   uint64_t call;
   int64_t most_taps;

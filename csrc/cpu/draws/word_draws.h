@@ -45,7 +45,7 @@ struct WordDraws {
     }
   }
 
-  // V::kWidth words from that of row-major position k on.
+  // V::kWidth random words, from the word of row-major position k on.
   LPK_HD void fetch(uint64_t k) {
     const uint64_t first = k / kPerWord;
     if (rng == Rng::kPhilox) {

@@ -135,7 +135,7 @@ class ExponentBins {
   // One vector more would carry beyond the last level.
   static constexpr int64_t kMostUnits = (1 << kLevels) - 1;
 
-  // A word without a bit takes as long as about ten that have one: of every kFew one is many.
+  // A word without a bit takes as long as about ten with one: one word of every kFew is many.
   static constexpr int64_t kFew = 16;
 
   static int field(uint32_t magnitude) { return static_cast<int>(magnitude >> 23); }

@@ -66,7 +66,7 @@ class Counted {
     if (to_ != nullptr) tally_.add_to(to_);
   }
 
-  // Values of the tensor, of which a span that is rounded next holds these from `at` on.
+  // Values of the tensor: the span that is rounded next holds the values from `at` on.
   void saw(const double* x, int64_t count, int64_t at = 0) {
     if (to_ != nullptr) std::copy(x, x + count, seen_ + at);
   }

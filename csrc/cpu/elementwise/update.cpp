@@ -10,8 +10,8 @@
 namespace lpk {
 namespace {
 
-// Elements a thread takes at a time, of the whole of which a parameter may be a part: their words
-// of draws have one row key.
+// Elements a thread takes at a time, counted in the whole, which a parameter may be a part of:
+// their random words have one row key.
 constexpr int64_t kGrain = 65536;
 // Fewer elements are stepped sooner than another thread is woken.
 constexpr int64_t kWorthThreads = 2 * kGrain;

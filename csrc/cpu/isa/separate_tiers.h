@@ -32,7 +32,7 @@ bool run_rounded_products_avx2(const Tile& t, const Accumulator& acc, const Oper
 bool run_rounded_products_avx512(const Tile& t, const Accumulator& acc, const OperandRange& a,
                                  const OperandRange& b, const ExactSums& exact);
 
-// Those of an instruction set.
+// The separate tiers of an instruction set.
 template <class I>
 struct Tiers;
 

@@ -152,7 +152,7 @@ void with_tables(const Job& job, const Visit& visit) {
 
 // Each of these functions is in a file of its own. The first ones are for sums in chunks: to
 // nearest, proved and watched, by tiles of the shape of job.cut; then the other tiers to nearest,
-// by square tiles; then those of them that are made odd or in double, by tiles that are not square.
+// by square tiles; then the tiers made odd and in double, by tiles that are not square.
 void launch_nearest_chunks(const Job& job, cudaStream_t stream);
 void launch_shaped_64(const Job& job, cudaStream_t stream);
 void launch_shaped_32(const Job& job, cudaStream_t stream);

@@ -31,7 +31,7 @@ struct TensorStage {
     return (start ^ (2 * kLaneChunk * fragment)) + 16 * kLanes * h;
   }
 
-  // What a thread copies: chunks of the same lanes, kCopiedApart steps apart.
+  // A thread's copies: chunks of the same lanes, kCopiedApart steps apart.
   static constexpr int kCopied = kTensorSteps * kLanes / kLaneChunk / kThreads;
   static constexpr int kCopiedApart = kTensorSteps / kCopied;
   static_assert(kCopiedApart % kLaneChunk == 0, "chunks in the same place of their rows");
@@ -40,7 +40,7 @@ struct TensorStage {
   }
   LPK_HD static int copied_lane(int thread) { return thread % (kLanes / kLaneChunk) * kLaneChunk; }
 
-  // What a thread looks up: two neighbouring lanes of several steps in a row.
+  // A thread's look-ups: two neighbouring lanes of several steps in a row.
   static constexpr int kFetched = kTensorSteps * kLanes / 2 / kThreads;
   LPK_HD static int fetched_step(int thread, int e) { return thread / (kLanes / 2) * kFetched + e; }
   LPK_HD static int fetched_lane(int thread) { return thread % (kLanes / 2) * 2; }

@@ -27,7 +27,7 @@ struct OddSum {
   LPK_HD static float of(float a, float b, float sum) {
     const float down = fma_in<Rounding::kTowardNegative>(a, b, sum);
     const float up = fma_in<Rounding::kTowardPositive>(a, b, sum);
-    // The two are equal, or neighbours of which one is odd. An exact zero is that of `up`.
+    // The two are equal, or neighbours, one of them odd. An exact zero has the sign of `up`.
     return (word_of(down) & 1) != 0 ? down : up;
   }
 };

@@ -11,8 +11,8 @@
 
 namespace lpk::cuda {
 
-// A tile is a column of outputs, of which a thread's lie kThreads apart, or a row with one output a
-// thread. In a column a thread's place is the tile's; in a row it is the thread's own
+// A tile is a column of outputs, where a thread's outputs lie kThreads apart, or a row with one
+// output a thread. In a column a thread's place is the tile's; in a row it is the thread's own
 // (place_in_row).
 template <int kTileRows, int kTileCols>
 struct DirectMap {

@@ -12,7 +12,7 @@
 
 namespace lpk::cuda {
 
-// What the threads of a block share.
+// The memory that the threads of a block share.
 template <int kSide>
 struct ExactShared : ExactStages<BlockMap<kSide, 2>> {
   using Map = BlockMap<kSide, 2>;

@@ -56,7 +56,7 @@ struct MaskArgs {
 
 void masked_gradients(const MaskArgs& args, int threads);
 
-// The lanes of one panel in which something is so, a bit each.
+// A mask of the lanes of one panel, a bit each.
 using LaneBits = uint16_t;
 
 // Rows of a block and products of a piece at most.
@@ -69,7 +69,7 @@ constexpr int64_t kEventDepth = 512;
 struct EventPiece {
   int64_t row, rows;
   int64_t lane;
-  LaneBits lanes;  // those that are columns
+  LaneBits lanes;  // the lanes that are columns
   int64_t from, to;
   int64_t first_chunk, chunk_count;
   LaneBits added[kEventRows * kEventDepth];

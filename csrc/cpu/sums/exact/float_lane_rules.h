@@ -148,7 +148,7 @@ struct NarrowRule : LaneRule {
   // |s| rounded as if there were no maximum; magnitudes past the largest binade stand for one just
   // past it.
   LPK_HD F magnitude(F s, const LaneDraws<L>& draws) const {
-    // The second operand of min is what a NaN leaves.
+    // Given a NaN, min leaves its second operand.
     F a = L::min(limit, L::abs(s));
     const F binade = binade_of(a);
     // A carry into the next binade is on that one's coarser grid already.
@@ -217,7 +217,7 @@ struct WideRule : LaneRule {
   }
 
  private:
-  // What truncation to the kept bits then rounds as the mode says.
+  // Adds to the bits, so that truncation to the kept bits rounds as the mode says.
   LPK_HD __m512i carried(__m512i bits, const LaneDraws<L>& draws) const {
     if constexpr (kMode == Rounding::kNearestEven) {
       const __m512i last = _mm512_and_si512(_mm512_srl_epi32(bits, dropped), one);

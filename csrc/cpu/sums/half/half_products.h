@@ -17,7 +17,7 @@ LPK_HD Half half_of_row(uint32_t word) {
   return _mm512_castsi512_ph(_mm512_set1_epi32(static_cast<int>(word)));
 }
 
-// The second operand is what a NaN leaves.
+// Given a NaN, the instruction leaves its second operand.
 LPK_HD Half half_within(Half x, Half limit) {
   return _mm512_max_ph(-limit, _mm512_min_ph(limit, x));
 }
