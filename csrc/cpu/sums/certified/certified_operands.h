@@ -11,9 +11,9 @@
 namespace lpk {
 namespace {
 
-// The operands of a tile in the precision of S, the smaller one times 2^by, because the other lies in
-// cache or over more memory. If its exponents have no room for the whole scale, the other is taken
-// times 2^other. Valid until the thread makes the next Operands of this `set`: a tile may need two.
+// The operands of a tile in the precision of S, the smaller one times 2^by: the other lies in cache
+// or over more memory. If the smaller one's exponents have no room, the other is scaled by 2^other.
+// Valid until the thread makes the next Operands of this `set`: a tile may need two.
 template <class S>
 struct Operands {
   using Scalar = typename S::Scalar;
