@@ -114,7 +114,8 @@ class Conv:
 
 @dataclass(frozen=True)
 class ConvTranspose:
-    """The dgrad of a convolution as a forward pass: x is its output's gradient, y its image."""
+    """The dgrad of a convolution as a forward pass: x is the convolution's output gradient, y its
+    image."""
 
     conv: Conv
     size: tuple[int, ...]
@@ -233,7 +234,7 @@ class Products(Visitor):
             self._sink(product, gradient.reshape(product.y_shape))
 
     def _layer_of(self, call: Call) -> tuple[bool, str]:
-        """Whether it is the product of a layer itself, and the name that it has in tables."""
+        """Whether the call is a layer's own product, and the product's name in tables."""
         run = call.run
         given = self._names.setdefault(run, {})
         if not call.part and run.module in self._layers and "own" not in given:

@@ -25,7 +25,7 @@ COUNTED = 1 << 26
 
 @dataclass(frozen=True, repr=False)
 class Measurement:
-    """Sums of products in an accumulator, held against the exact ones. ``print`` shows a table.
+    """Sums of products in an accumulator, compared with the exact sums. ``print`` shows a table.
 
     accumulator: its name.  length, sums: products of a sum, and how many sums there are.
     product_bits: mantissa bits of an exact product of the operands' values.

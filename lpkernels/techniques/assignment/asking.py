@@ -31,8 +31,8 @@ def uniform(
 ) -> Assignment:
     """All tensors in one precision, but for pinned tensors and tensors of unknown operations.
 
-    The paper's 8 bits without arguments; its float32 as
-    uniform(ops, "high", formats=Formats.same("fp32")).
+    Without arguments this is the paper's baseline of 8 bits; the paper's float32 is uniform(ops,
+    "high", formats=Formats.same("fp32")).
 
     Raises: TypeError, ValueError: Ops that do not fit together, another precision, a glob that
         matches nothing.
@@ -140,11 +140,10 @@ class Request:
     """Which assignment a network is to have, before the network is there.
 
     rule: "demote", which goes by ratio or bits; one of the baselines; or "file". ratio, bits,
-    order, seed: as for `demote`, and only with that rule; either ratio or bits. file: of an
-    assignment that was saved. promote: the overflow ratio that promotes; None: none does. fan_out:
-    as for `assign`. low, low_grad: another low precision than the paper's, for weights and
-    activations, and for gradients of activations; it rounds to nearest, ties away, unless the text
-    says otherwise.
+    order, seed: as for `demote`, and only with that rule; either ratio or bits. file: the path of a
+    saved assignment. promote: the overflow ratio that promotes; None: none does. fan_out: as for
+    `assign`. low: another low precision than the paper's for weights and activations, low_grad: for
+    gradients of activations; both round to nearest, ties away, unless the text says otherwise.
     Raises: ValueError: fields that do not go together, or out of range.
     """
 

@@ -168,9 +168,10 @@ class Assignment:
     def load(cls, path: str | Path, groups: Sequence[Group] | None = None) -> Assignment:
         """Reads what `save` wrote.
 
-        groups: of the model that it is for: group(trace(model, loss, batch)). None: not checked.
-        Raises: ValueError: no file of an assignment, one that was changed to make no sense, or one
-            of another model or batch.
+        groups: the groups of the assignment's model, group(trace(model, loss, batch)). None: not
+            checked.
+        Raises: ValueError: the file is not of an assignment, contradicts itself, or is of another
+            model or batch.
         """
         values = read(path, _WHAT, f"an {_WHAT}", "its save()", key="what")
         try:
@@ -200,8 +201,8 @@ class Assignment:
 def _check_same(
     mine: Sequence[Group], model: Sequence[Group], *, kinds: Sequence[Kind] = get_args(Kind)
 ) -> None:
-    """Raises: ValueError: the groups do not hold the same tensors; those of these kinds, of the
-    same sizes."""
+    """Raises: ValueError: the groups do not hold the same tensors, or a tensor of these kinds has
+    another size."""
     of_mine, of_model = (_sizes(groups) for groups in (mine, model))
     missing, extra = of_model.keys() - of_mine.keys(), of_mine.keys() - of_model.keys()
     if missing or extra:

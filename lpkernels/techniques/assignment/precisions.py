@@ -144,7 +144,7 @@ class Pins:
 
 @dataclass(frozen=True)
 class PinnedKeys:
-    """Keys that are held: `high` holds those of operations that are not known too."""
+    """Keys that are held; `high` includes the tensors of operations that are not known."""
 
     high: frozenset[str]
     low: frozenset[str]

@@ -57,7 +57,8 @@ class Count:
 class CopiedCounts:
     """The counts of one step on their way to the host.
 
-    rows: for each device's counters their copy, and what tells that it has arrived.
+    rows: for each device the copy of its counters, and the event of the copy's arrival, if it has
+        one.
     """
 
     rows: list[tuple[Tensor, torch.cuda.Event | None]]
@@ -257,7 +258,7 @@ class Branch(torch.autograd.Function):
         ctx.back, ctx.dtype = back, x.dtype
         if not dirty:
             return x.view_as(x)
-        # Who changes x in place must have x, and no view that a Function made.
+        # A function that changes x in place must get x itself, not a view that a Function made.
         ctx.mark_dirty(x)
         return x
 
