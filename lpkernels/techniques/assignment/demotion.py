@@ -50,8 +50,8 @@ def demote(
     do not depend on the demand, so the scores of one pass serve for every demand.
 
     Tensors that pins hold high, and tensors of operations that are not known, stay high; so a ratio
-    above the share of the other tensors is not reached, and `Assignment.ratio` is lower. The size
-    of a group counts them.
+    above the share of the other tensors is not reached, and `Assignment.ratio` is then lower. The
+    size of a group counts them.
 
     Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), Algorithm 1, second part.
 

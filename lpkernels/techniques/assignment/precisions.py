@@ -144,7 +144,7 @@ class Pins:
 
 @dataclass(frozen=True)
 class PinnedKeys:
-    """Keys that are held; `high` includes the tensors of operations that are not known."""
+    """Keys that are held; `high` includes the keys of operations that are not known."""
 
     high: frozenset[str]
     low: frozenset[str]

@@ -35,8 +35,8 @@ def recalibrate(
     Args:
         model: the model.
         loader: batches; of a tuple or list the first entry is the input.
-        bits: forward bits of all targets in the model, which keep them; a scheduler: the bits of
-            its `at()`, and afterwards those of training again; None: as the model is.
+        bits: forward bits of all targets in the model, which keep them afterwards; a scheduler: the
+            bits of its `at()`, and afterwards the bits of training again; None: as the model is.
         forward: what to call for a batch instead.
     Raises:
         ValueError: no batch, nothing to redo, or a model without a precision to set.

@@ -35,9 +35,9 @@ def layer_scales(model: nn.Module, exponents: Mapping[str, int]) -> "LayerScales
 
     Args:
         model: its modules get hooks.
-        exponents: {glob of module names: exponent}; the first that matches a module says what
-            every gradient inside it is multiplied by. A module that none matches has the exponent
-            of the module around it. In inputs and outputs, tensors are found inside tuples, lists,
+        exponents: {glob of module names: exponent}; the first glob that matches a module gives the
+            exponent for every gradient inside it. A module that no glob matches has the exponent of
+            the module around it. In inputs and outputs, tensors are found inside tuples, lists,
             dicts and PackedSequences.
     Raises:
         TypeError: an exponent is no int.

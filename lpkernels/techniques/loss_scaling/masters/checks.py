@@ -92,8 +92,8 @@ def check_unchanged(parameter: Tensor, rule: Rule, counts: Tensor) -> None:
 
 
 def state_names(optimizer: Optimizer) -> set[str]:
-    """The names of the states of elements that the optimizer keeps: of those it has, and of those
-    that a step on zeros makes.
+    """The names of the optimizer's states of elements: the states that it has, and the states that
+    a step on zeros makes.
 
     The step is one on a small parameter of its own, with the options of each group.
     """

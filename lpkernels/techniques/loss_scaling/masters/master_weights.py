@@ -59,9 +59,9 @@ class MasterWeights(Optimizer):
     else is kept.
 
     Args:
-        optimizer: a torch.optim.Optimizer, or any whose update of a parameter depends on that
-            parameter, its gradient and its states alone. It belongs to the wrapper from now on;
-            what it keeps is taken over. LBFGS and SparseAdam are refused.
+        optimizer: a torch.optim.Optimizer, or any that updates a parameter from this parameter, its
+            gradient and its states alone. It belongs to the wrapper from now on; its states are
+            taken over. LBFGS and SparseAdam are refused.
         weight: of the working copies. Parameters keep their dtype, which must hold its values.
         master: of the masters; its rounding rounds the updates: "e6m9:stochastic" is the 16-bit
             master of Wang et al.
@@ -92,8 +92,8 @@ class MasterWeights(Optimizer):
 
     A loss scaler may set found_inf and grad_scale, as torch.amp.GradScaler does: gradients are
     divided by grad_scale, and where found_inf is not 0 nothing is changed, weights, states, counts
-    and step numbers alike. The flag is read in two cases alone: to learn whether the step ran that
-    began a parameter's states, which are kept only then; and where the optimizer counts steps on
+    and step numbers alike. The flag is read in two cases alone: after a step that began a
+    parameter's states, which are kept only if the step ran; and where the optimizer counts steps on
     the host and the flag is on a device (use capturable=True or fused=True).
 
     Raises:
@@ -241,7 +241,7 @@ class MasterWeights(Optimizer):
         this.
 
         Load the model's state_dict as well, before or after.
-        Raises: ValueError: it is not that of a MasterWeights of such parameters, shapes and
+        Raises: ValueError: the state is not of a MasterWeights of such parameters, shapes and
             formats; nothing is changed then.
         """
         self._check_own("load_state_dict")
@@ -334,7 +334,7 @@ class MasterWeights(Optimizer):
 
     @torch.no_grad()
     def _adopt(self, rules: Mapping[Tensor, Rule]) -> None:
-        """Makes the masters of parameters and takes over what the optimizer keeps of them."""
+        """Makes the masters of parameters and takes over the optimizer's states."""
         self._rules.update(rules)
         for parameter, rule in rules.items():
             seed = self._seed_of(parameter, self._step)
@@ -369,7 +369,7 @@ class MasterWeights(Optimizer):
                 del self.state[parameter][name]
 
     def _lend(self, parameter: Tensor, rule: Rule) -> Tensor:
-        """Puts the master into the parameter; returns what was in it."""
+        """Puts the master into the parameter; returns the parameter's old tensor."""
         master = Layout.of(parameter).part(master_values(parameter, rule, self.state[parameter]))
         if parameter.dtype == torch.float32:
             working = here(parameter).clone()

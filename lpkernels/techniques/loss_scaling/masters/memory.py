@@ -1,4 +1,4 @@
-"""What masters and states cost between steps: their bytes, and the bits of their formats."""
+"""The memory of masters and states between steps: their bytes, and the bits of their formats."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HEAD = ("tensors", "format", "values", "bytes", "as codes")
 
 @dataclass(frozen=True)
 class MemoryRow:
-    """What one kind of tensor takes in this process.
+    """The memory that one kind of tensor takes in this process.
 
     what: "working copy", "master", "remainder", "compensation", a state's name, or "counts".
     fmt: the format of the tensors, by the name that it was given first; "" for counts.

@@ -1,4 +1,4 @@
-"""What a state_dict of masters holds: whole tensors, and their names and formats."""
+"""The state_dict of masters: whole tensors, and their names and formats."""
 
 from __future__ import annotations
 
