@@ -17,7 +17,7 @@ def read(
 
     Args:
         kind: what its `key` must be.
-        what, writer: how errors name it, and what writes it.
+        what, writer: the names that errors give the file and its writer.
 
     Raises:
         FileNotFoundError: no such file.

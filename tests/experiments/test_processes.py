@@ -1,4 +1,4 @@
-"""What processes agree on, as far as one can tell; leases, by no clock but the observer's."""
+"""Processes that agree, as far as one process can tell; leases, by no clock but the observer's."""
 
 import dataclasses
 import json

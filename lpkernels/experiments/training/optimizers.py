@@ -102,7 +102,7 @@ class OptimizerConfig(Section):
                 )
 
     def arguments(self) -> dict[str, Any]:
-        """What the optimizer's constructor takes."""
+        """The arguments of the optimizer's constructor."""
         given = {
             name: default if getattr(self, name) is None else getattr(self, name)
             for name, default in _DEFAULTS[self.optimizer].items()

@@ -183,7 +183,8 @@ def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class EpochPlan:
-    """What one epoch feeds, drawn up front from (seed, epoch): a run may resume at any step.
+    """The order and augmentation of one epoch, drawn up front from (seed, epoch): a run may resume
+    at any step.
 
     order: (N,) int64, a permutation of the training images.
     shifts: (N, 2) int64 (down, right) or None.  flips: (N,) bool or None.

@@ -1,4 +1,4 @@
-"""Embeddings of configurations, and what they predict from a few measurements."""
+"""Embeddings of configurations, and predictions with them from a few measurements."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def predict(
 
     Args:
         y: (rank, configurations), as from `embed`.
-        indices: what was measured; a configuration may occur once for each of its seeds.
+        indices: the measured configurations; one may occur once for each of its seeds.
         errors: one for each index. NaN counts as missing, with a warning.
-        keep_measured: give what was measured as it was (the mean over seeds), not its fit.
+        keep_measured: return a measured error as it was (the mean over seeds), not its fit.
         ridge: at least 0.
 
     Returns:

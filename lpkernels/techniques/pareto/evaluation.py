@@ -1,4 +1,4 @@
-"""Leaving one task out: what each way of choosing measurements is worth on a known matrix."""
+"""Leaving one task out: how good each way of choosing measurements is on a known matrix."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def leave_one_out(
     """Takes each task in turn as the new one: embeddings come from the other tasks, a few
     configurations of it are measured, and the rest is predicted and compared with the truth.
 
-    The task itself is nowhere in what its embeddings are learned from. With fewer measurements than
-    the rank, only that many dimensions are used. Before points are compared, memory is divided by
-    its largest value under the cap; areas reach to the reference (1, 1).
+    The embeddings are learned without the task itself. With fewer measurements than the rank, only
+    that many dimensions are used. Before points are compared, memory is divided by its largest
+    value under the cap; areas reach to the reference (1, 1).
 
     Args:
         errors: (tasks, configurations), or with a third axis of seeds, whose mean is the truth. An
@@ -67,10 +67,10 @@ def leave_one_out(
         A record for each task, method, count and draw: these four, and
         rank: the dimensions that were used; measured: configurations, as they were chosen;
         rmse: over the configurations that were not measured, None where none is left;
-        hyperdiff, convergence: those of the true and the predicted frontier;
-        hypervolume: the area that the true errors of some configurations dominate, as a share of
-            the true frontier's: of those that were measured or predicted to be on the frontier;
-        regret: by how much the best of these is worse than the best of all;
+        hyperdiff, convergence: between the true and the predicted frontier;
+        hypervolume: the area that the chosen configurations dominate by their true errors, as a
+            share of the true frontier's; chosen are the measured ones and the predicted frontier;
+        regret: by how much the best chosen configuration is worse than the best of all;
         noise: the standard error of the truth over seeds, root mean square, which is about the rmse
             of a perfect prediction; None with one seed.
 
@@ -110,7 +110,7 @@ def leave_one_out(
 
 def compare(truth: Floats, predicted: Floats, memory: Floats, measured: Ints) -> dict[str, Any]:
     """The figures of a record. truth, predicted, memory: (configurations,) each. measured: the
-    indices of what was measured."""
+    indices of the measured configurations."""
     at = memory / memory.max()
     reference = (1.0, 1.0)
     front, found = pareto_front(at, truth), pareto_front(at, predicted)

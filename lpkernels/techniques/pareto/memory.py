@@ -1,4 +1,4 @@
-"""The memory of a training step, by a formula, from how many values a model stores, counted."""
+"""The memory of a training step by a formula, and the counts of a model's values that it takes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def training_memory(counts: Mapping[str, int], low_bits: float, high_bits: float
 @overload
 def training_memory(counts: Mapping[str, int], low_bits: Floats, high_bits: Floats) -> Floats: ...
 def training_memory(counts: Mapping[str, int], low_bits: Any, high_bits: Any) -> Any:
-    """Bytes of what a training step keeps: ((P + 2 A) low + (2 P + I + 2 O) high) / 8.
+    """Bytes that a training step keeps: ((P + 2 A) low + (2 P + I + 2 O) high) / 8.
 
     The weights, and the activations with their gradients, are in the low format; the momentum, the
     master weights, the input, and the logits with their gradients are in the high format. Gradients

@@ -63,7 +63,7 @@ def select(
             with "qr"; a budget below the cheapest, or without cost; y of less than full rank.
 
     Reference: Yang et al. 2021 (PEPPP), greedy; here pivots count in n. Choices with costs are as
-    in Yang, Akimoto, Kim, Udell 2019 (OBOE), whose gain per cost is taken of log det here.
+    in Yang, Akimoto, Kim, Udell 2019 (OBOE), here with the gain of log det per cost.
     """
     problem = _problem(y, n, cost, budget, method, measured, among)
     if method == "random":
@@ -116,7 +116,7 @@ class _Problem:
         return paid, self.budget if paid else float(self.n)
 
     def take(self, order: Iterable[int]) -> Ints:
-        """Those that the count and the budget allow, taken in this order."""
+        """The configurations that the count and the budget allow, taken in this order."""
         chosen: list[int] = []
         left = self.budget
         for index in order:
@@ -173,7 +173,7 @@ def _first(problem: _Problem) -> list[int]:
 
 
 def _pivots(problem: _Problem, candidates: Ints, most: int, *, in_order: bool = False) -> list[int]:
-    """The candidates that a QR with column pivoting takes, beyond what is measured.
+    """The candidates that a QR with column pivoting takes, beyond the measured configurations.
 
     in_order: take the first one that adds a direction, in place of the one that adds the longest.
     """
@@ -263,17 +263,17 @@ _EXCHANGES = 20_000
 def relax(
     y: Floats, cost: Floats, known: Ints, candidates: Ints, limit: tuple[bool, float]
 ) -> tuple[Floats, Floats]:
-    """The shares that maximise log det of what is known and sum_j share_j y_j y_j^T.
+    """The shares that maximise log det (sum over known of y_j y_j^T + sum_j share_j y_j y_j^T).
 
     Mass moves between two configurations at a time, from the one that loses least to the one that
-    gains most per unit of what is limited: each move is the maximum of a quadratic, in closed form.
+    gains most per unit of the limit: each move is the maximum of a quadratic, in closed form.
 
     Args:
         y: (rank, configurations); candidates and known together span every dimension.
         limit: (False, n): shares sum to n; (True, budget): cost . shares is at most the budget.
 
     Returns:
-        (configurations,) shares; (configurations,) growth of log det per unit of what is limited.
+        (configurations,) shares; (configurations,) growth of log det per unit of the limit.
 
     """
     paid, most = limit

@@ -84,7 +84,7 @@ class SavedByAutograd:
         arguments: Mapping[str, Any],
         found: list[Tensor],
     ) -> None:
-        """Notes the tensors that a call of one operation keeps; `saved` are those that autograd
+        """Notes the tensors that a call of one operation keeps. found: the tensors that autograd
         saved in it."""
         # An operation keeps the result that it computed, unless its gradient is a function of the
         # result: then it keeps the stored one.
