@@ -67,7 +67,7 @@ def step_alone(folder: Path) -> None:
 
 
 def train_alone(folder: Path) -> None:
-    """Trains in one process the run that `train` trains in two."""
+    """Trains in one process the runs that two processes train in `train` and `die`."""
     Trainer(TRAINED, folder / "alone", workload=data(TRAINED)).fit()
     Trainer(KILLED, folder / "killed-alone", workload=data(KILLED)).fit()
     start_and_stop(TRAINED, folder / "stopped")

@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc-per-node 2 -m tests.distributed.worker FOLDER [dies]
 
-FOLDER holds the runs that one process began; "dies" makes the run that a former pair of processes
+FOLDER holds the runs that one process began; "dies" makes the files that a former pair of processes
 leaves there.
 """
 

@@ -111,7 +111,7 @@ def test_triton_takes_its_own_counts() -> None:
 
 
 def test_sums_that_are_shared_are_written_and_added() -> None:
-    """The busiest program's chunks take their time, then the chunks of each sum, one after
+    """The time of the busiest program's chunks, then of the chunks of each sum, one after
     another."""
     acc = Accumulator("e6m9", chunk=64)
     device = FAST._replace(processors=132)

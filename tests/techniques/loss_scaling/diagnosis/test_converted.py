@@ -20,7 +20,7 @@ from tests.techniques.loss_scaling.diagnosis.network import deep, gpt, gpt_loss,
 QUANTIZERS = ("input", "weight", "bias", "output", "grad_output", "grad_input", "grad_weight")
 # A format for each quantizer, so that a row shows whose it is.
 FORMATS = {kind: f"e6m{3 + i}" for i, kind in enumerate(QUANTIZERS)}
-# The quantizers of tensors that a layer without products does not have.
+# The quantizers without a row: these layers do not have the tensors.
 WITHOUT = {
     "Embedding": {"input", "bias", "grad_input"},
     "Softmax": {"weight", "bias", "grad_weight"},
