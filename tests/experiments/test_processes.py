@@ -158,7 +158,7 @@ def test_a_lease_says_its_own_time_if_it_is_whole(tmp_path: Path, clock: SimpleN
     assert Note.read(tmp_path / "none") is None
 
 
-# A new interpreter would take seconds to import what a forked one has.
+# A new interpreter would take seconds to import the modules that a forked one has.
 _FORK = get_context("fork")
 
 

@@ -110,7 +110,7 @@ class Processes:
         return total.tolist()
 
     def on_first(self, task: Callable[[], T]) -> T:
-        """All: what `task` returns or raises, though the first process alone calls it."""
+        """All: the result or the error of `task`, though the first process alone calls it."""
         if self.count == 1:
             return task()
         box: list[Any] = [None, None]

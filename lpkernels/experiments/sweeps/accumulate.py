@@ -232,7 +232,7 @@ def simulate(point: Point, *, seed: int = 0, side: int = _SIDE) -> records.Recor
 
 
 def simulate_study(study: Study, wanted: Sequence[Point], console: "Console | None" = None) -> None:
-    """Simulates what the records lack; ctrl-C leaves them whole.
+    """Simulates the points that the records lack; ctrl-C leaves the records whole.
 
     Raises: Interrupted: ctrl-C.
     """
@@ -296,7 +296,7 @@ def layer_accs(made: AccumulatorPlan, fewer: int) -> tuple[tuple[str, str, str, 
 def train_study(
     study: Study, made: AccumulatorPlan, console: "Console | None" = None
 ) -> list[records.Run]:
-    """Trains what is not finished yet, each run a cell of the sweep in the folder "train".
+    """Trains the runs that are not finished yet, each a cell of the sweep in the folder "train".
 
     Raises: Interrupted: ctrl-C; what was done so far is saved.
     """

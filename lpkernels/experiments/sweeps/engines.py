@@ -53,7 +53,7 @@ def processors() -> int:
 
 
 def gpu_of(worker: int, visible: str | None, count: int) -> dict[str, str]:
-    """The environment that gives a worker one GPU: workers take turns with those there are.
+    """The environment that gives a worker one GPU: workers take turns with the GPUs.
 
     Args:
         worker: its number, from 0.

@@ -170,7 +170,7 @@ class Claim:
                 path.unlink(missing_ok=True)
 
     def finish(self, record: Record) -> bool:
-        """Makes the folder that of the finished cell; False where another try was faster."""
+        """Makes this folder the finished cell's; False where another try was faster."""
         write_cell(self.folder, record)
         if not self._settle(self.places.cells):
             return False

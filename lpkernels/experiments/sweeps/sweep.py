@@ -254,7 +254,7 @@ def _named(run: Run, name: str) -> Run:
 
 
 def _clear(places: Places) -> None:
-    """Removes a sweep, the file that says what it is last."""
+    """Removes a sweep, the file with its specifications last."""
     for folder in (places.cells, places.failed, places.work, places.runs):
         if folder.is_dir():
             shutil.rmtree(folder)

@@ -29,7 +29,7 @@ from lpkernels.recipes import recipe
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: The file of a comparison's records: a header, then those of `Difference`.
+#: The file of a comparison's records: a header, then a record for each `Difference`.
 RECORDS = "comparison.jsonl"
 _KIND = "units"
 

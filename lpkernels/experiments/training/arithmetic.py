@@ -123,7 +123,7 @@ def body_recipe(config: ArithmeticConfig) -> Recipe:
 
 
 def _replace_operands(recipe: Recipe, fmt: str, fields: tuple[str, ...]) -> Recipe:
-    """`recipe` with the format `fmt` in those of `fields` that it quantises at all."""
+    """`recipe` with the format `fmt` in each of `fields` that it quantises at all."""
     changes: dict[str, Any] = {}
     for name in fields:
         old = getattr(recipe, name)

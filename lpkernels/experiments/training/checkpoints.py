@@ -65,8 +65,8 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
 
 def _seal(file: BinaryIO) -> None:
-    """Adds the digest to a zip file without a comment, whose last two bytes are the length of one;
-    then the file is on the disk."""
+    """Adds the digest as the comment of a zip file that has none (its last two bytes are the
+    comment's length); then the file is on the disk."""
     file.seek(-2, os.SEEK_END)
     file.write(_DIGITS.to_bytes(2, "little"))
     file.write(_digest(file, file.tell()))

@@ -175,7 +175,7 @@ class RunConfig(Section):
 
 
 def sections() -> dict[str, type[Section]]:
-    """All sections by name: the run's own fields are those of "", parts come last."""
+    """All sections by name: "" is the section of the run's own fields, parts come last."""
     return {"": RunConfig, **SECTIONS, **PARTS}
 
 

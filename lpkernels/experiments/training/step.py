@@ -29,7 +29,7 @@ class Step:
     (torch's fused ones on CUDA) can skip an update there.
 
     network: the module called for the forward pass, `model` or its wrapper.
-    pieces: a process computes its share of a batch in so many, whose gradients are added.
+    pieces: a process computes its share of a batch in so many pieces and adds their gradients.
     clip: largest norm of the gradients of an update.
     """
 

@@ -61,7 +61,8 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass
 class Position:
-    """Where a run stands: the next step of an epoch, and what the epoch has seen so far."""
+    """Where a run stands: the next step of an epoch, and the epoch's examples and seconds so
+    far."""
 
     epoch: int = 0
     step: int = 0

@@ -219,7 +219,7 @@ def plan_epoch(data: ImageData, seed: int, epoch: int, augment: bool) -> EpochPl
 
 
 def shift_images(images: Tensor, shifts: Tensor) -> Tensor:
-    """Moves image i by shifts[i] = (down, right) pixels; what comes in at the border is 0.
+    """Moves image i by shifts[i] = (down, right) pixels; pixels that come in at the border are 0.
 
     images: (N, C, H, W), any dtype.  shifts: (N, 2) int64, each within -H..H and -W..W.
     """

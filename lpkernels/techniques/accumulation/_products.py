@@ -59,7 +59,7 @@ class Geometry(Protocol):
 
 @dataclass(frozen=True)
 class Matmul:
-    """x (..., M, K) @ w (..., K, N); what was broadcast is summed in the gradients."""
+    """x (..., M, K) @ w (..., K, N); the gradients are summed over broadcast dimensions."""
 
     def fprop(self, x: Tensor, w: Tensor) -> Tensor:
         return torch.matmul(x, w)
@@ -247,7 +247,7 @@ class Products(Visitor):
 
     def _owner(self, call: Call) -> str | None:
         """The innermost layer, or module with a forward of its own, that is running; such a module
-        owns only what `convert` emulates.
+        owns only the products that `convert` emulates.
         """
         run: Run | None = call.run
         while run is not None:

@@ -51,7 +51,7 @@ class PlanRow:
         product is 0.
     man_bits: of one sum.  chunk, chunk_bits: the chunk length asked for, or the best one, and the
         mantissa bits of inner and outer sums with it.
-    format, accumulator: what is recommended; with chunks if the plan was asked for them.
+    format, accumulator: the recommendation; with chunks if the plan was asked for them.
     notes: where the theory is known to be wrong for this row.
     integer_bits: of fprop with weights, where weights and input are in fixed point: the fewest bits
         of a fixed-point accumulator (with the frac_bits of both together) that no sum of any inputs

@@ -1,4 +1,4 @@
-"""What a plan measures on the operands of one product: mantissas, zeros, ranges, growth."""
+"""The statistics of one product's operands for a plan: mantissas, zeros, ranges, growth."""
 
 from __future__ import annotations
 

@@ -52,8 +52,8 @@ def mask_gradients(
     Args:
         model: a model, or layer, that ``lp.convert`` has converted.
         masks: "swamped", "overflowed" or both; none: the straight-through gradient again.
-        recursive: an overflow masks all products of the sum up to it, not only its own: what was
-            summed before is lost as well.
+        recursive: an overflow masks all products of the sum up to it, not only its own: the sum
+            before it is lost as well.
 
     Returns:
         The model. ``lp.revert`` turns its layers back as always.
@@ -119,7 +119,7 @@ def _check_sums(what: str, recipe: Recipe) -> None:
 
 
 class _Masked(Emulated):
-    """What the masked layers share; the layer of lp.nn follows it in the bases."""
+    """The base of the masked layers; the layer of lp.nn follows it in the bases."""
 
     masks: tuple[str, ...] = ()
     recursive: bool = False

@@ -1,4 +1,4 @@
-"""What an accumulator does to the sums of two given matrices."""
+"""The sums of two given matrices in an accumulator, measured against the exact sums."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def measure(
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Measurement:
-    """What an accumulator makes of a @ b: variance kept, error, swamped and overflowed additions.
+    """Measures a @ b in an accumulator: variance kept, error, swamped and overflowed additions.
 
     Args:
         a, b: (M, K) and (K, N), float32, or float16 or bfloat16 (widened exactly), finite. They are

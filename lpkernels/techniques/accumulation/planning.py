@@ -81,8 +81,8 @@ def plan(
         headroom: exponent bits beyond those that this batch needs, up to 8 in all; without effect
             where exp_bits is given.
         exp_bits: of every accumulator, 2..8; None: measured, as above.
-        criterion, cutoff, metric, eps, rounding: of :func:`min_mantissa_bits`; the rounding is also
-            that of the accumulators, which :func:`accumulator_of` makes.
+        criterion, cutoff, metric, eps, rounding: of :func:`min_mantissa_bits`; the accumulators
+            round so too (:func:`accumulator_of`).
 
     Returns:
         An AccumulatorPlan. With operands in fixed point its rows also say in how many bits a

@@ -47,7 +47,7 @@ def uniform(
 
 
 def operator_based(ops: Sequence[Op], *, formats: Formats = PAPER, pins: Pins = NONE) -> Assignment:
-    """Low precision for what enters a GEMM, forward and backward; the ends stay high.
+    """Low precision for the operands of GEMMs, forward and backward; the ends stay high.
 
     Low are the weights of GEMMs and their gradients, every result that a GEMM reads, and the
     gradient of a GEMM's result. Of these, high again are the network's inputs; operations that read
@@ -120,7 +120,7 @@ def _of_params(op: Op) -> list[str]:
 def _assignment(
     groups: Sequence[Group], low: Iterable[str], formats: Formats, pins: Pins
 ) -> Assignment:
-    """The assignment with what pins hold; tied tensors that would differ are all high."""
+    """The assignment with pinned tensors held; tied tensors that would differ are all high."""
     kept = held(groups, pins)
     keys = [tensor.key for each in groups for tensor in each.tensors]
     chosen = (set(low) | kept.low) - kept.high

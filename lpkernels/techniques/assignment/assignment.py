@@ -1,4 +1,5 @@
-"""An assignment: which tensors are in low precision, what that saves, its file and its table."""
+"""An assignment: which tensors are in low precision, the bits that this saves, its file and its
+table."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class Assignment:
     low: keys of the tensors in low precision.
     low_groups: indices of the groups that were demoted, in that order; () where no rule by groups
         made the assignment. A promotion takes tensors out of `low` and leaves this as it is.
-    formats: what high and low are.
+    formats: the formats of high and low precision.
     pins: the tensors that were asked to be held or tied.
 
     Memory is the sum over all tensors, as the paper counts it: no peak, no liveness.
@@ -57,8 +58,8 @@ class Assignment:
 
     @cached_property
     def unknown(self) -> tuple[str, ...]:
-        """The operations that are not known, such as recurrent layers. What they compute inside is
-        no tensor here, so `ratio` and every number of bits leave it out."""
+        """The operations that are not known, such as recurrent layers. Tensors inside them are no
+        tensors here, so `ratio` and every number of bits leave them out."""
         results = (t for t in self.tensors.values() if t.kind == "activation" and not t.known)
         return tuple(result.key.removesuffix(".Y") for result in results)
 

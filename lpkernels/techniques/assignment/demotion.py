@@ -59,7 +59,7 @@ def demote(
         groups: of `group`.
         ratio: 0 to 1.
         order, seed: as above.
-        formats: what high and low are.
+        formats: the formats of high and low precision.
         pins: tensors held or tied.
         bits: instead of the ratio: the most bits that all tensors may have together, ours.
         scores: for the order "sensitivity": the cost of each group's demotion (`score`).
@@ -157,7 +157,7 @@ def _ordered(
     costs: Mapping[int, float],
 ) -> list[Group]:
     if order == "random":
-        # random() is the method of which Python promises the same numbers in every version.
+        # Python promises the same numbers in every version for the method random().
         draw = random.Random(seed)
         drawn = {group.index: draw.random() for group in groups}
         return sorted(groups, key=lambda group: drawn[group.index])
@@ -282,7 +282,8 @@ class _Subset(NamedTuple):
 def cheapest(
     gains: Mapping[int, int], costs: Mapping[int, float], need: int
 ) -> tuple[int, ...] | None:
-    """The items of least cost among those that gain `need` together, and of these most gain.
+    """The cheapest set of items that together gain `need`; of equally cheap sets the one that gains
+    most.
 
     The items are keys of both; all numbers are at least 0, and costs are exact as fractions. None:
     all items together do not gain it. Items that gain nothing are never taken.
@@ -326,7 +327,7 @@ def _by_cost_per_gain(gains: Mapping[int, int], costs: Mapping[int, float]) -> l
 
 
 def _unbeaten(subsets: Sequence[_Subset]) -> list[_Subset]:
-    """Without those that gain no more than a cheaper one; gains and costs ascend."""
+    """The subsets without any that gains no more than a cheaper one; gains and costs ascend."""
     kept: list[_Subset] = []
     for subset in sorted(subsets, key=lambda s: (-s.gain, s.cost)):
         if not kept or subset.cost < kept[-1].cost:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Kind = Literal["weight", "activation", "grad_activation", "grad_weight"]
-#: What a tensor of training is, and how its key ends: the paper's P, Y, GY and GP.
+#: The kinds of tensors of training, and the ends of their keys: the paper's P, Y, GY and GP.
 SUFFIXES: dict[Kind, str] = {
     "weight": "P",
     "activation": "Y",
@@ -160,10 +160,10 @@ def group(ops: Sequence[Op]) -> tuple[Group, ...]:
     The operations are taken in their order. An input of the network and a GEMM open a group. Every
     result and its gradient go into the group opened last; a parameter and its gradient go into the
     group of the Op's first input, because it is read with that input. So the weight of a
-    convolution is with its input, the scale of a norm with what it normalises, and after a join
-    (Add, concatenation) the results belong to the GEMM that ran last. A parameter that several Ops
-    share goes where the first puts it. An Op that reads parameters alone (an embedding) opens no
-    group, unless it is the first.
+    convolution is with its input, the scale of a norm with the norm's input, and after a join (Add,
+    concatenation) the results belong to the GEMM that ran last. A parameter that several Ops share
+    goes where the first puts it. An Op that reads parameters alone (an embedding) opens no group,
+    unless it is the first.
 
     Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), Algorithm 1, first part; branches as in
         their released code, which takes the order of execution.

@@ -37,7 +37,7 @@ def recalibrate(
         loader: batches; of a tuple or list the first entry is the input.
         bits: forward bits of all targets in the model, which keep them afterwards; a scheduler: the
             bits of its `at()`, and afterwards the bits of training again; None: as the model is.
-        forward: what to call for a batch instead.
+        forward: a function to call with the model and a batch, in place of the model itself.
     Raises:
         ValueError: no batch, nothing to redo, or a model without a precision to set.
         After an error the statistics are as before.

@@ -19,7 +19,7 @@ class PrecisionScheduler(PrecisionSetter):
     """Sets the precision of a model's layers at every step, by a plan that is made in advance.
 
     It works like torch.optim.lr_scheduler: the constructor sets the bits of step 0, and `step()`
-    after each optimizer step sets those of the next. A step that the optimizer skipped counts as
+    after each optimizer step sets the bits of the next. A step that the optimizer skipped counts as
     any other: call `step()` all the same. From `total_steps` on the highest bits stay.
 
         scheduler = PrecisionScheduler(model, total_steps, bits=(3, 8))
@@ -84,7 +84,7 @@ class PrecisionScheduler(PrecisionSetter):
         layers: Mapping[str, Any] | None = None,
         last_step: int = -1,
     ) -> None:
-        # This checks the settings alone: its bits stand in for those of each track.
+        # This checks the settings alone: its bits stand in for the bits of each track.
         settings = Schedule((1, 1), cycles, profile, form, reflection, remainder, warmup)
         given = {"bits": bits, "grad_bits": grad_bits, "weight_bits": weight_bits}
         given["accumulator_bits"] = accumulator_bits
@@ -134,8 +134,8 @@ class PrecisionScheduler(PrecisionSetter):
         """The mean cost of the steps so far, the current one included, relative to float32.
 
         kind: "bitops", or "accumulator": significand bits of the additions, where they are
-            scheduled. All targets count alike, however large. From total_steps on a step costs what
-            the highest bits cost.
+            scheduled. All targets count alike, however large. From total_steps on a step has the
+            cost of the highest bits.
 
         Raises: ValueError: another kind, or one that is not scheduled.
         """

@@ -65,7 +65,8 @@ class _Common:
             format_table(self._meaning()["formats"], range(self.bits[0], self.bits[1] + 1))
 
     def _meaning(self) -> dict[str, Any]:
-        """The arguments of a scheduler that say what bits mean."""
+        """The arguments of a scheduler that give bits their meaning: formats, accumulators,
+        eval_bits."""
         formats = dict(self.formats) if isinstance(self.formats, tuple) else self.formats
         return {
             "accumulators": self.accumulators,

@@ -142,7 +142,7 @@ class LossScaler(ScaleSettings):
 
         Raises:
             RuntimeError: a second time since update(), after step, or before scale.
-            ValueError: a gradient is float16, which would lose what scaling saved.
+            ValueError: a gradient is float16, where unscaled values would underflow again.
         """
         if not self._enabled:
             return
@@ -171,8 +171,8 @@ class LossScaler(ScaleSettings):
         after it has called unscale_ itself). At the first gradient that is not finite the step
         ends, and weights, state and settings of the optimizer become what they were, to the bit: a
         copy of all of them is made for the step. Gradients that were there before the step count
-        only after unscale_, as for an optimizer that starts from them (SAM). What a forward pass
-        changes in the model, such as running statistics, stays changed.
+        only after unscale_, as for an optimizer that starts from them (SAM). Changes that a forward
+        pass makes in the model, such as running statistics, stay.
 
         Raises: RuntimeError: stepped since update(), before scale, no gradient, or a closure in
             which scale is not called.
@@ -341,7 +341,7 @@ _GRADSCALERS = ("init_scale", "growth_factor", "backoff_factor", "growth_interva
 
 
 def _no_positional(given: tuple[Any, ...]) -> None:
-    """Raises: TypeError: there are arguments without names; it says what to write for them."""
+    """Raises: TypeError: there are arguments without names; it says how to write the call."""
     if not given:
         return
     numbers = [value for value in given if isinstance(value, Real)]

@@ -78,7 +78,7 @@ class Grid:
         return found
 
     def fit(self, indices: Ints, errors: Floats) -> Floats:
-        """The errors of all cells, from those of some: (cells,)."""
+        """The errors of all cells, from the errors of some: (cells,)."""
         rows, columns = indices // self.columns, indices % self.columns
         design = np.zeros((len(indices), 1 + self.rows + self.columns))
         design[:, 0] = 1
@@ -114,7 +114,7 @@ def fit_grid(
     lam: float = 0.1,
     ridge: float = 0.05,
 ) -> Floats:
-    """The errors of all configurations of one task, from those of some of them alone.
+    """The errors of all configurations of one task, from the errors of some of them alone.
 
     The model is additive in the formats, with a matrix of low rank beside: mu + a_low + b_high + Z.
 
@@ -122,8 +122,9 @@ def fit_grid(
         shape: (low, high) or (low, high, accumulators), the last two being the columns.
         indices, errors: the measured configurations, each once, and their errors; NaN counts as
             missing, with a warning.
-        rank, lam: those of Z, for `complete`; rank 0: the model has no Z.
-        ridge: above 0, the variance of noise over that of a and b: how much these are held back.
+        rank, lam: of Z, for `complete`; rank 0: the model has no Z.
+        ridge: above 0, the variance of the noise over the variance of a and b: how much a and b are
+            held back.
 
     Returns:
         (configurations,) float64, the fit also where it was measured.
@@ -200,16 +201,15 @@ def cold_start(
     It ends when no configuration is `hopeful`, or n are measured.
 
     Args:
-        shape: that of the grid, such as `FormatSpace.shape`: (low, high) or (low, high,
-            accumulators); the last two axes are the columns. Configurations are numbered row by
-            row.
+        shape: of the grid, such as `FormatSpace.shape`: (low, high) or (low, high, accumulators);
+            the last two axes are the columns. Configurations are numbered row by row.
         memory: (configurations,).
         measure: gives the error of a configuration, by its number; NaN (a run that failed) counts
             as missing, with a warning, and is not tried again.
-        n: at most so many measurements are made, those of `measured` included.
-        rank, lam, ridge: those of `fit_grid`.
+        n: the most measurements, `measured` included.
+        rank, lam, ridge: as for `fit_grid`.
         level: the share of the draws within a band.
-        draws, seed: those of the bands.
+        draws, seed: of the bands.
         measured: errors that are known already, for example by a run that was stopped; the cover
             leaves out the rows and columns that they cover.
 

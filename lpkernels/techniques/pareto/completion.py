@@ -151,7 +151,8 @@ def complete(
         clip: the range of an error, or None. Estimates are moved into it at the end; observed
             errors outside of it are refused.
         propensities: (rows, columns) the probability with which an entry was observed, above zero
-            where it was; w is its inverse. Those of other entries are not read. None: w is 1.
+            where it was; w is its inverse. The probabilities of other entries are not read. None: w
+            is 1.
         start: a matrix with the first estimates of entries that were not observed, such as the
             `values` of an earlier completion; None: the means of row and column.
         steps, tolerance: it stops after so many steps, or at a step below the tolerance, relative

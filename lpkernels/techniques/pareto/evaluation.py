@@ -24,7 +24,7 @@ from lpkernels.techniques.pareto.spaces import mean_over_seeds
 COLUMN_MEAN = "column_mean"
 # Measurements of a baseline may depend on one another; the shortest solution is taken then.
 _RIDGE = 1e-12
-#: What `averages` averages, beside the noise.
+#: The figures that `averages` averages, beside the noise.
 FIGURES = ("rmse", "hyperdiff", "convergence", "hypervolume", "regret")
 
 
@@ -55,13 +55,13 @@ def leave_one_out(
         methods: those of `select` ("cheapest" goes by memory), and "column_mean", which measures
             nothing and predicts the mean of the other tasks.
         counts: numbers of measurements; "column_mean" has 0.
-        rank: that of the embeddings.
+        rank: of the embeddings.
         observed: the share of the other tasks' entries that is used, drawn anew for each task, with
             at least one in each row and column; the others are completed with `lam`.
-        lam: that of `complete`, where entries are missing.
+        lam: as for `complete`, where entries are missing.
         cap: only configurations with at most so much memory are considered; None: all.
         draws: repetitions of "random".
-        seed: that of the entries and of "random".
+        seed: of the drawn entries and of "random".
 
     Returns:
         A record for each task, method, count and draw: these four, and
@@ -79,7 +79,7 @@ def leave_one_out(
             cheapest configuration; a column that only one task has.
 
     Reference: Yang et al. 2021 (PEPPP), section on meta-leave-one-out. Differs: pivots count as
-    measurements, what was measured is kept, and entries of the new task are never used to complete.
+    measurements, measured errors are kept, and entries of the new task are never used to complete.
     """
     study = _study(errors, memory, methods, counts, rank, observed, cap)
     checks.whole("leave_one_out: draws", draws, 1)

@@ -45,8 +45,8 @@ def training_memory(counts: Mapping[str, int], low_bits: Any, high_bits: Any) ->
         TypeError, ValueError: counts with another key, without one of these or below zero; bits
             that are not above zero.
 
-    Reference: the code published with Yang et al. 2021 (PEPPP), whose released memory matrix this
-    formula fits.
+    Reference: the code published with Yang et al. 2021 (PEPPP); this formula fits its released
+    memory matrix.
     """
     if not isinstance(counts, Mapping):
         raise TypeError(f"training_memory: counts must be a mapping, got {counts!r}")
@@ -81,9 +81,9 @@ def count_tensors(
         model: any module whose functions torch shows; it is called with inputs and kwargs, a batch.
         count: how activations are counted.
             "tensors": each floating-point tensor that a function of torch makes in the forward pass
-            counts once, by its storage. A view or a result in place is no new tensor, and what a
-            function makes inside itself (the scores of a fused attention) is not seen. Parameters,
-            buffers, inputs and outputs are no activations.
+            counts once, by its storage. A view or a result in place is no new tensor, and tensors
+            inside a function (the scores of a fused attention) are not seen. Parameters, buffers,
+            inputs and outputs are no activations.
             "hooked": they are counted as the paper counts them: the outputs of every module that
             runs, for each of its runs. Sequential is left out, the model itself is among the
             modules, and its outputs are subtracted. That counts a tensor once for each module that

@@ -46,8 +46,8 @@ class TrainingRecipe:
     Args:
         low, high: formats or their names, which round as `rounding` says; a Quantizer rounds as it
             says itself.
-        accumulator: that of all three products of a layer; the default is torch's own sums.
-        rounding: that of formats; the paper's is stochastic.
+        accumulator: for all three products of a layer; the default is torch's own sums.
+        rounding: for formats; the paper's is stochastic.
         loss_scale: the constant that the loss is multiplied by; the paper's is 1000.
 
     Raises: TypeError, ValueError: no format, rounding or accumulator, a scale that is not above 0.

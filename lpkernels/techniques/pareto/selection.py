@@ -32,9 +32,9 @@ def select(
 ) -> Ints:
     """The configurations to measure, in the order in which they are chosen.
 
-    By every method, an item that is too dear for what is left of the budget is skipped and the next
-    one is considered. The D-optimal methods seek the largest log det of the sum of y_j y_j^T over
-    the measured; y is made orthonormal first, so that no choice depends on its basis.
+    By every method, a configuration that is too dear for the rest of the budget is skipped and the
+    next one is considered. The D-optimal methods seek the largest log det of the sum of y_j y_j^T
+    over the measured; y is made orthonormal first, so that no choice depends on its basis.
 
     Args:
         y: (rank, configurations) of full rank, as from `embed`.
@@ -42,9 +42,10 @@ def select(
         cost: (configurations,) above zero, such as hours or bytes; None: 1.
         budget: their costs sum to at most so much; None: only n counts.
         method:
-            "greedy": the pivots of a pivoted QR, one for each dimension, then always what adds
-            most to log det for its cost. With a budget the pivots are among those that cost at
-            most budget / (2 rank), then budget / rank, then the cheapest that add a direction.
+            "greedy": the pivots of a pivoted QR, one for each dimension, then always the
+            configuration that adds most to log det for its cost. With a budget the pivots are among
+            those that cost at most budget / (2 rank), then budget / rank, then the cheapest that
+            add a direction.
             "qr": the pivots alone, one for each dimension that is not measured; beyond these they
             would be arbitrary.
             "convex": log det is maximised over shares 0..1 of each configuration, and those with
@@ -53,14 +54,15 @@ def select(
             "random": in random order.  "cheapest": in the order of cost, which it needs.
         measured: configurations that are known already; these are not chosen, counted or paid for.
         among: the configurations that may be chosen, such as those below a memory cap; None: all.
-        seed: that of "random"; other methods draw nothing.
+        seed: of "random"; other methods draw nothing.
 
     Returns:
         (chosen,) int64; fewer than n where the budget or `among` ends first.
 
     Raises:
-        TypeError, ValueError: neither n nor budget; n above what may be chosen, or above the rank
-            with "qr"; a budget below the cheapest, or without cost; y of less than full rank.
+        TypeError, ValueError: neither n nor budget; n above the number that may be chosen, or above
+            the rank with "qr"; a budget below the cheapest, or without cost; y of less than full
+            rank.
 
     Reference: Yang et al. 2021 (PEPPP), greedy; here pivots count in n. Choices with costs are as
     in Yang, Akimoto, Kim, Udell 2019 (OBOE), here with the gain of log det per cost.

@@ -45,8 +45,8 @@ def held_out_residuals(x: Any, rank: int, *, lam: float = 0.1) -> Floats:
     Args:
         x: (tasks, configurations) errors as they were measured, NaN where missing. A completed
             matrix has no noise and would give residuals that are too small.
-        rank: that of the embeddings.
-        lam: that of `complete`, which fills the other rows where entries are missing.
+        rank: of the embeddings.
+        lam: as for `complete`, which fills the other rows where entries are missing.
 
     Returns:
         Residuals; NaN where the error is NaN, and in rows with no more than `rank` errors.
@@ -100,9 +100,9 @@ def frontier_band(
         y, indices, errors: as `predict` takes them.
         memory: (configurations,).
         residuals: (tasks, configurations), as from `held_out_residuals`; where one is NaN, one of
-            the others is drawn. Or (values,), of which each configuration draws its own.
+            the others is drawn. Or (values,): each configuration draws its own value.
         level: the share of the draws within a band.
-        draws, seed: those of the bootstrap.
+        draws, seed: of the bootstrap.
         clip: the range of an error, into which draws are moved; None: none.
 
     Raises:

@@ -108,7 +108,8 @@ def choose_next(
     Args:
         cap: only configurations with at most that many bytes; None: all.
         method: of `select`; "cheapest" goes by memory.
-    Raises: ValueError: a cap below the cheapest configuration, n above what is below the cap.
+    Raises: ValueError: a cap below the cheapest configuration, n above the number of configurations
+        below the cap.
     """
     if len(asked) >= n:
         return np.array([], dtype=np.int64)

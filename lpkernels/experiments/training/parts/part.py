@@ -35,7 +35,8 @@ class Context:
 
     workload: data, model, loss and metric.
     parameter_names: of the model's parameters, in the order in which the optimizer has them.
-    seed, batch, total_steps: of the run.  processes: those that train it.  device: of the model.
+    seed, batch, total_steps: of the run.  processes: the processes that train it.  device: of the
+        model.
     parts: of the run, in the order in which they are called.
     """
 

@@ -1,4 +1,5 @@
-"""What a run under an assignment does at each call: which tensors it replaces, and which it rounds.
+"""The plan of a run under an assignment: at each call, the tensors to replace and the tensors to
+round.
 
 A trace met every call of a function in order. A run of the same model on such a batch meets the
 same calls, so what to do at each call is decided once, from the trace.
@@ -77,7 +78,7 @@ class PlannedCall:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A model's calls, each with what it does to tensors of the assignment.
+    """A model's calls, each with the tensors of the assignment that it reads and makes.
 
     ops: the operations that the trace found. inputs: for each tensor of the network's input its Op,
     or None if nothing rounds it. calls: all calls in order. parameters: names of the parameters

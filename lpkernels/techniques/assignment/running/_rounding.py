@@ -29,7 +29,7 @@ _COUNTS = 4
 
 @dataclass(frozen=True)
 class Count:
-    """What rounding did to the elements of one tensor in one step.
+    """The counts from rounding one tensor's elements in one step.
 
     overflow: elements whose magnitude is at least the overflow threshold of the format, infinities
         among them, and NaN. underflow: elements that are not zero and are rounded to zero.
@@ -81,8 +81,8 @@ class RoundingTable:
         # The same as a tensor, which compiled graphs read when they run.
         self.compiled: Tensor | None = None
         # The audit sets these. The first is told of every rounding, and of the gradients that pass:
-        # key, values before, values after. The second is told what a call of several operations
-        # reads inside, where no observer sees it.
+        # key, values before, values after. The second is told the tensors that a call of several
+        # operations reads inside, where no observer sees them.
         self.told: Callable[[str, Tensor, Tensor], None] | None = None
         self.read_in_parts: Callable[[PlannedCall, Any], None] | None = None
         self._counters: dict[torch.device, tuple[Tensor, list[Tensor]]] = {}

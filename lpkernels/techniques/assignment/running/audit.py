@@ -23,7 +23,7 @@ from lpkernels.techniques.assignment.tracing.makers import all_tensors
 
 @dataclass(frozen=True)
 class Audit:
-    """What one step did.
+    """The roundings of one step.
 
     rounded: how often each tensor of the assignment was rounded. departures: one line for each
     point in which the step is not as the assignment says; () where there is none.

@@ -1,4 +1,4 @@
-"""What is kept for backward under an assignment: codes, one set for each tensor of it."""
+"""The memory kept for backward under an assignment: codes, one set for each of its tensors."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ class Keeper:
     flag: Tensor
     packs: bool
     _stored: dict[StorageWeakRef, StoredTensor] = field(default_factory=dict)
-    # What may be the result of the call that runs.
+    # The saved tensors that may be the result of the call that runs.
     _pending: list[weakref.ref[SavedTensor]] = field(default_factory=list)
 
     @contextmanager
@@ -259,7 +259,8 @@ class Keeper:
                 kept.become(self._kept(view.within(y.detach()), self.meter))
 
     def ends(self, operation: str, quantizers: Iterable[Quantizer], product: bool) -> None:
-        """A call ends, which read tensors in these formats; what it still keeps gets smaller.
+        """A call ends, which read tensors in these formats; tensors that it still keeps get
+        smaller.
 
         A product may keep copies of its operands in another order, which fit in their formats.
         """

@@ -59,7 +59,7 @@ def score(
 
     The score of a group is the sum of c * c over its elements: the variance of the change if the
     errors of elements are independent with a mean of zero, as those of rounding to nearest nearly
-    are. It adds over elements, tensors and groups, so the knapsack's sum is that of the whole
+    are. It adds over elements, tensors and groups, so the knapsack's sum is the score of the whole
     assignment. The sum of |c| and |sum of c| rank groups worse by how much the loss of other
     batches really changes (made by bench/assignment_scores.py of commit 2c44fe08).
 

@@ -94,7 +94,7 @@ def followed(
     """One run as `trace` describes it: its recorder, and the names of the steps.
 
     Without a loss the model runs alone, and its steps are those that its output depends on.
-    keeps: whether the steps say what they keep for backward.
+    keeps: whether the steps say which tensors they keep for backward.
     """
     check_model("trace", model)
     given, target = as_pair("trace", batch)
@@ -171,7 +171,7 @@ def _keeps(step: TracedOp, names: Mapping[TracedOp, str]) -> tuple[Kept, ...] | 
     return tuple(
         Kept(tuple(_key(maker, names) for maker in keep.makers), keep.number, keep.size)
         for keep in step.keeps
-        # Nobody rounds or keeps what the loss does not need.
+        # Nobody rounds or keeps tensors that the loss does not need.
         if all(isinstance(maker, TracedParameter) or maker in names for maker in keep.makers)
     )
 

@@ -23,8 +23,8 @@ class TracedOp:
 
     run: the module that called it; None: it is an input of the network.
     part: its name within the call, where the call is several operations.
-    params: those it reads.
-    keeps: what its call keeps for backward; None: nobody looked.
+    params: the parameters it reads.
+    keeps: the memories that its call keeps for backward; None: nobody looked.
     """
 
     run: Run | None

@@ -172,7 +172,7 @@ class Recorder(Visitor):
     def _made(
         self, name: str, result: Any, entered: list[Tensor], versions: list[int]
     ) -> list[Tensor]:
-        """The tensors with new values: new memory, else what was changed in place."""
+        """The tensors with new values: in new memory, else the ones changed in place."""
         places = {memory(x) for x in entered}
         results = all_tensors({"result": result}).values()
         new = {memory(x): x for x in results if memory(x) not in places}

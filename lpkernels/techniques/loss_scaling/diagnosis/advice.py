@@ -209,7 +209,7 @@ def scale_advice(
 def _unseen(gradients: Sequence[TensorRow], safe: int, threshold: float) -> Unseen | None:
     """The gradients with a format that were not seen; None where all were.
 
-    safe: the exponent of the largest safe scale of those that are seen.
+    safe: the exponent of the largest safe scale of the gradients that are seen.
     """
     infinite = sum(row.infinite > threshold for row in gradients)
     underflows = any(row.lost_to_zero > threshold for row in gradients)

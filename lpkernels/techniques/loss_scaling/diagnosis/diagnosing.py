@@ -90,8 +90,8 @@ def diagnose(
 
 
 class Diagnosis(Report):
-    """The report of `diagnose`. It grows while its block runs and then keeps what was counted.
-    Looking at it waits for the device."""
+    """The report of `diagnose`. It grows while its block runs and then keeps its counts. Looking at
+    it waits for the device."""
 
     def __init__(self, model: Module, fmt: AskedFormats, scaler: Any) -> None:
         check_model("diagnose", model)
@@ -146,7 +146,7 @@ class Diagnosis(Report):
         return self._rows
 
     def _read(self) -> None:
-        """Adds what was counted since the last time; waits for the device."""
+        """Adds the counts since the last time; waits for the device."""
         calls = self._watcher.take_calls()
         if not calls:
             return

@@ -92,7 +92,7 @@ def fitting_exponent(held: Sequence[InFormat], *, margin: int = MARGIN) -> int:
     more of the largest number.
 
     The top is up to a binade above the largest number, so that with margin=1 the scale is one or
-    two binades below that of the number itself.
+    two binades below the scale for the number itself.
     """
     tops = [(h.largest, fmt) for h, fmt in held if h.numbers]
     return min((static_exponent(top, fmt, margin=margin) for top, fmt in tops), default=0)
@@ -158,8 +158,8 @@ def narrowest(
     The scale is 0 unless `scaled`: then the smallest that is `enough`, up to `fitting_exponent`.
     Among formats of one width it takes the one with most mantissa bits, then the first. A format
     that does not saturate may lose nothing by overflow, because one infinity or NaN spoils
-    everything that follows. The histogram tells what is out of range, and nothing about precision,
-    which only training tells.
+    everything that follows. The histogram tells which numbers are out of range. It tells nothing
+    about precision: only training does.
 
     Reference: ours.
     """

@@ -134,7 +134,7 @@ def check_states(optimizer: Optimizer, formats: Iterable[WeightFormats]) -> None
 
 
 def _warn(formats: WeightFormats, group: Mapping[str, Any]) -> None:
-    """Warns where a second moment stays 0, because what a step adds to 0 rounds to 0.
+    """Warns where a second moment stays 0, because a step's addition to 0 rounds to 0.
 
     With beta = 0.999 in fp16 this is so for |g| < 5.5e-3, where (1 - beta) g^2 < 2^-25.
     """

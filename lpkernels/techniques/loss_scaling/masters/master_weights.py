@@ -70,8 +70,8 @@ class MasterWeights(Optimizer):
             but not packed. A second moment without a scale stays 0 while gradients are small: in
             fp16 below 5.5e-3 with beta2 = 0.999; such a request warns.
         grad: of the gradients as they enter; None leaves them.
-        compensation: keeps what rounding the master loses, in this format, and adds it to the next
-            update (Kahan).
+        compensation: keeps the part of an update that rounding the master loses, in this format,
+            and adds it to the next update (Kahan).
         split: the master is fp32, and is kept as two things: the working copy, which must be an
             e8m<bits> such as bf16, and the bits that the copy lacks, 16 where bf16 is rounded
             nearest_away or toward_zero, else 17.
@@ -156,7 +156,7 @@ class MasterWeights(Optimizer):
 
         Args:
             closure: computes the loss and the gradients again, once, before the update.
-        Returns: what closure returned.
+        Returns: the closure's result.
         Raises:
             RuntimeError: within `masters()`; a parameter has changed its dtype, device or shape.
             TypeError: a sparse gradient.
@@ -237,7 +237,7 @@ class MasterWeights(Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was made, with any number of processes, all of which must call
+        """Goes on where `state_dict` was made, with any number of processes; all of them must call
         this.
 
         Load the model's state_dict as well, before or after.
@@ -257,8 +257,8 @@ class MasterWeights(Optimizer):
     def masters(self) -> Iterator[None]:
         """Inside the block the parameters hold their masters, for a test or to save the model.
 
-        Parameters of other dtypes than float32 become float32 tensors meanwhile. What they held
-        comes back at the end, whatever the block did to them. A copy of all working copies is kept.
+        Parameters of other dtypes than float32 become float32 tensors meanwhile. Their own values
+        come back at the end, whatever the block did to them. A copy of all working copies is kept.
         Raises: RuntimeError: within such a block. NotImplementedError: sharded parameters that are
             not float32.
         """

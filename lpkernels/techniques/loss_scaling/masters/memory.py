@@ -29,7 +29,7 @@ class MemoryRow:
     fmt: the format of the tensors, by the name that it was given first; "" for counts.
     values: how many elements they have.
     bytes: how many are allocated.
-    bits: those of the formats' codes and scales, which hardware with these formats would keep.
+    bits: the bits of the formats' codes and scales, which hardware with these formats would keep.
     """
 
     what: str

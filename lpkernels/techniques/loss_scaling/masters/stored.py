@@ -122,7 +122,7 @@ def here(tensor: Tensor) -> Tensor:
 
 
 def add_up(parts: list[tuple[Tensor, Tensor, Any]]) -> None:
-    """Adds to each total what every process of a group counted; all processes must call this.
+    """Adds to each total the counts of all processes of a group; all processes must call this.
 
     parts: (total, own count, group); the parts of one group have one shape and one device.
     """
@@ -196,7 +196,8 @@ def is_codes(value: Any, fmt: Format | None) -> bool:
 
 
 def code_bits(fmt: Format, shape: torch.Size) -> int:
-    """The bits that values of this shape take in the format, without what fills up a byte."""
+    """The bits that values of this shape take in the format, without the bits that fill up the last
+    byte."""
     numel = math.prod(shape)
     if isinstance(fmt, FloatFormat):
         return numel * fmt.bits
