@@ -1,4 +1,5 @@
-"""Records as a frame of pandas. What `import lpkernels` need not load is imported in the call."""
+"""Records as a frame of pandas. The modules that `import lpkernels` need not load are imported in
+the call."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -14,18 +15,18 @@ def frame(path: str | Path) -> "pandas.DataFrame":
     """The epochs of runs as a table of pandas, one row an epoch.
 
     The columns are the run's number, every setting by the name of its option, then the figures of
-    the epoch as its record has them: train_loss, test_accuracy, seconds and what parts add. Where a
-    setting and a figure have one name, "lr" for example, the setting is "lr_setting". A figure that
-    an epoch lacks, or that was not finite, is missing (NaN).
+    the epoch as its record has them: train_loss, test_accuracy, seconds and the parts' figures.
+    Where a setting and a figure have one name, "lr" for example, the setting is "lr_setting". A
+    figure that an epoch lacks, or that was not finite, is missing (NaN).
 
     Args:
-        path: records.jsonl, the folder of a run, or a folder in which runs lie, such as a sweep's,
-            whose finished cells are taken.
+        path: records.jsonl, the folder of a run, or a folder in which runs lie; of a sweep's folder
+            the finished cells are taken.
 
     Raises:
         ModuleNotFoundError: pandas is not installed.
         FileNotFoundError: there is no such path, or no run in the folder.
-        ValueError: other records than those of a run.
+        ValueError: the records are not of a run.
     """
     try:
         import pandas

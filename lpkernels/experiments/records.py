@@ -1,4 +1,5 @@
-"""Result records: JSON lines, a header (what ran, where, with what), then a line per epoch."""
+"""Result records: JSON lines, a header (the run, its machine and its versions), then a line per
+epoch."""
 
 import hashlib
 import json
@@ -28,8 +29,8 @@ class Run:
     header: type, kind, schema, config, accumulator, metric, environment, processes (count,
         sharded).
     epochs: in order, each with type, epoch, train_loss, test_loss, the workload's own figures
-        (train_accuracy, test_accuracy), lr, skipped_steps, what the run's parts add, and seconds; a
-        figure that is not finite is None.
+        (train_accuracy, test_accuracy), lr, skipped_steps, the figures of the run's parts, and
+        seconds; a figure that is not finite is None.
     """
 
     header: Record
@@ -104,8 +105,8 @@ def sealed(record: Record, other: bytes = b"") -> Record:
 
 
 def unsealed(record: Record, other: bytes = b"") -> Record | None:
-    """The record without its digest; None unless it and `other` are as `sealed` had them. A record
-    that has no digest, of an earlier version, is returned as it is."""
+    """The record without its digest; None if the record or `other` has changed since `sealed`. A
+    record of an earlier version, without a digest, is returned as it is."""
     content = {name: value for name, value in record.items() if name != _SEAL}
     return content if record.get(_SEAL) in (None, _digest(content, other)) else None
 
@@ -148,7 +149,7 @@ def write_records(path: Path, records: Iterable[Record]) -> None:
 
 
 def write_part(path: Path, lines: list[Record], config: RunConfig, processes: Processes) -> None:
-    """Writes the records that a part of a run has of its own; their header tells of the run too."""
+    """Writes a part's own records; their header describes the run too."""
     own = {**lines[0], "config": config.to_dict(), **machine(config, processes)}
     write_records(path, [own, *lines[1:]])
 

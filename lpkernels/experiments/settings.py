@@ -27,9 +27,10 @@ def setting(
 
     Args:
         default: its default; the type of the annotation.
-        text: what it means, one or two sentences; the help of its option.
+        text: its meaning, one or two sentences; the help of its option.
         least: the smallest value allowed.
-        check: raises ValueError or TypeError for a value that is none; not called for "" and None.
+        check: raises ValueError or TypeError for a value that is not allowed; not called for "" and
+            None.
         option: whether the command line has an option of this name; another name for it, where
             torchrun would take this one for its own.
     """

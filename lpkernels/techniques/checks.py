@@ -1,4 +1,4 @@
-"""Checks of arguments: each error says what was expected and what came.
+"""Checks of arguments: each error names the value that was expected and the value that came.
 
 A label names the argument, with its function where that is not plain: "select: n". Nothing here
 needs torch.

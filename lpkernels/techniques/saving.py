@@ -1,4 +1,4 @@
-"""Files of techniques: JSON that says what it is, and the schema of its shape."""
+"""Files of techniques: JSON with its kind and its schema."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def read(
     """The values of a file, in the shape of today.
 
     Args:
-        kind: what its `key` must be.
-        what, writer: how errors name it, and what writes it.
+        kind: the value that `key` must have.
+        what, writer: the names that errors give the file and its writer.
 
     Raises:
         FileNotFoundError: no such file.

@@ -1,6 +1,6 @@
 """Steps on masters with fixed gradients, by one process and by several, and runs of the trainer.
 
-Several processes also go on from where one process, which wrote alone.pt, was in the middle.
+Several processes also go on from alone.pt, which one process wrote in the middle of its steps.
 """
 
 import copy
@@ -50,7 +50,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 HALF, ALL = range(3), range(6)
 
-# A run of the trainer whose gradients on two processes are those of one.
+# A run of the trainer with the same gradients on two processes as on one.
 TRAINED = ALIGNED.replace(
     name="masters", weight_update="", master="e6m9:stochastic", working="fp8_e4m3",
     opt_state="momentum_buffer=e5m7:stochastic", opt_grad="e5m2",
@@ -67,7 +67,7 @@ def step_alone(folder: Path) -> None:
 
 
 def train_alone(folder: Path) -> None:
-    """Trains in one process what `train` trains in two."""
+    """Trains in one process the runs that two processes train in `train` and `die`."""
     Trainer(TRAINED, folder / "alone", workload=data(TRAINED)).fit()
     Trainer(KILLED, folder / "killed-alone", workload=data(KILLED)).fit()
     start_and_stop(TRAINED, folder / "stopped")
@@ -85,7 +85,7 @@ def die(folder: Path, processes: Processes) -> None:
 
 
 def stepped(folder: Path, ways: dict[str, Processes]) -> dict[str, Any]:
-    """What a process sees of the steps, from the start and from alone.pt, and of refusals."""
+    """The steps as a process sees them, from the start and from alone.pt, and its refusals."""
     before = torch.load(folder / "alone.pt", weights_only=True)
     seen: dict[str, Any] = {"refused": refused(ways["fsdp"]), "columns": columns(ways["fsdp"])}
     for way, processes in ways.items():
@@ -173,7 +173,7 @@ def refused(processes: Processes) -> str:
 
 
 def columns(processes: Processes) -> list[Any]:
-    """What the fused pass says of a parameter whose columns are sharded, and the parameter's
+    """The refusal of the fused pass for a parameter with sharded columns, and the parameter's
     weights after a step of the general path."""
     mesh = init_device_mesh("cpu", (processes.count,))
     p = nn.Parameter(distribute_tensor(torch.ones(4, 8), mesh, [Shard(1)]))

@@ -160,7 +160,7 @@ _PATIENCE_S = 500
 
 
 class Made(NamedTuple):
-    """What several processes left in a folder, and what each of them saw."""
+    """The folder that several processes filled, and the things that each of them saw."""
 
     folder: Path
     ranks: list[dict[str, Any]]
@@ -172,8 +172,8 @@ class Made(NamedTuple):
 
 
 def made_once(factory: Any, name: str, make: Callable[[Path], None]) -> Made:
-    """What `make` leaves in a folder; another of pytest's processes may be filling it or have
-    filled it."""
+    """The folder that `make` fills; another of pytest's processes may be filling it or have filled
+    it."""
     root = factory.getbasetemp()
     root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
     folder, done = root / name, root / f"{name}.done"

@@ -1,4 +1,4 @@
-"""What one of two processes sees that scale a loss."""
+"""A scaled loss on two processes, as one of them sees it."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def scaled(ddp: Processes, fsdp: Processes) -> dict[str, Any]:
 
 
 def note(scaler: LossScaler, model: nn.Module) -> dict[str, Any]:
-    """What became of a step."""
+    """The outcome of a step."""
     last = scaler.last_step
     assert last is not None
     weights = [whole(p.detach()).clone() for p in model.parameters()]
@@ -59,7 +59,7 @@ def alone(rank: int, *, reduce: bool) -> list[dict[str, Any]]:
 
 
 def diagnosed(model: nn.Module, rank: int) -> list[Any]:
-    """What a rank counted, and all together."""
+    """The counts of a rank, and of all ranks together."""
     with diagnose(model, "e5m2") as report:
         model(batch(rank)).sum().backward()
     return [report.to_dicts(), report.reduce().to_dicts()]

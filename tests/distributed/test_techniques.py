@@ -114,7 +114,7 @@ def test_each_rank_counts_its_own_and_reduce_adds_them(seen: Seen, way: str) -> 
 
 @pytest.fixture
 def stepped(masters: Made) -> list[dict[str, Any]]:
-    """What every process saw of the steps."""
+    """The steps as every process saw them."""
     return [rank["masters"] for rank in masters.ranks]
 
 
@@ -160,7 +160,7 @@ def test_columns_take_the_general_path_and_cut_blocks_are_refused(
 
 @pytest.mark.parametrize("run", ["ddp", "fsdp", "ddp-resumed", "fsdp-resumed"])
 def test_the_trainer_has_the_bits_of_one_process(made: Made, run: str) -> None:
-    # The gradients of four processes are not those of one: two processes train.
+    # Four processes have other gradients than one: two processes train.
     folders = [made.folder / "masters" / name for name in (run, "alone")]
     got, want = (torch.load(folder / "checkpoint.pt", weights_only=True) for folder in folders)
     for state in ("model", "optimizer"):

@@ -1,8 +1,9 @@
-"""One of several processes: it makes runs in a folder, and notes in rank<n>.pt what it alone sees.
+"""One of several processes: it makes runs in a folder, and notes the things it sees in rank<n>.pt.
 
     torchrun --standalone --nproc-per-node 2 -m tests.distributed.worker FOLDER [dies]
 
-FOLDER holds what one process began; "dies" makes what a former pair of processes leaves there.
+FOLDER holds the runs that one process began; "dies" makes the files that a former pair of processes
+leaves there.
 """
 
 import shutil
@@ -81,8 +82,8 @@ def run(config: RunConfig, folder: Path, processes: Processes) -> dict[str, Any]
 
 
 def commanded(folder: Path, processes: Processes) -> list[tuple[int, str]]:
-    """How `lpkernels train` ends in this process and what it prints: of a run that ctrl-C in the
-    last process stops, and of the same run when it goes on."""
+    """The end and the output of `lpkernels train` in this process: for a run that ctrl-C in the
+    last process stops, and for the same run when it goes on."""
     evaluate = Trainer.evaluate
 
     def stop(trainer: Trainer) -> dict[str, float]:
@@ -103,7 +104,8 @@ def commanded(folder: Path, processes: Processes) -> list[tuple[int, str]]:
 
 
 def run_turns(folder: Path, processes: Processes) -> dict[str, Any]:
-    """Trains two turns a step under DDP; returns the end, and what sharded processes are told."""
+    """Trains two turns a step under DDP; returns the end, and the error that sharded processes
+    get."""
     trainer = Trainer(runs.two_turns(), folder, workload=runs.adversaries(), processes=processes)
     trainer.fit()
     sharded = Processes(processes.rank, processes.count, processes.local_rank, sharded=True)
@@ -133,7 +135,7 @@ def go_on(folder: Path, processes: Processes) -> None:
 
 
 def refused(folder: Path, processes: Processes) -> list[str]:
-    """What wrong input says, in every process and not in the first alone."""
+    """The errors of wrong input, in every process and not in the first alone."""
     messages = []
     odd = RunConfig.of(batch=9)
     for wrong in (
@@ -202,7 +204,7 @@ def ranged_model() -> nn.Module:
 
 
 def ranged_batch(rank: int, step: int) -> Tensor:
-    """A batch; that of one process at the last step has no finite value."""
+    """A batch; one process has no finite value in its batch of the last step."""
     x = torch.randn(5, 4, generator=torch.Generator().manual_seed(10 * step + rank))
     return torch.full_like(x, float("nan")) if (rank, step) == (1, 1) else x * (1 + rank)
 

@@ -1,4 +1,4 @@
-"""What processes agree on, as far as one can tell; leases, by no clock but the observer's."""
+"""Processes that agree, as far as one process can tell; leases, by no clock but the observer's."""
 
 import dataclasses
 import json
@@ -158,7 +158,7 @@ def test_a_lease_says_its_own_time_if_it_is_whole(tmp_path: Path, clock: SimpleN
     assert Note.read(tmp_path / "none") is None
 
 
-# A new interpreter would take seconds to import what a forked one has.
+# A new interpreter would take seconds to import the modules that a forked one has.
 _FORK = get_context("fork")
 
 

@@ -1,4 +1,4 @@
-"""`python -m bench.predict`: tables, records, and what is refused."""
+"""`python -m bench.predict`: tables, records, and refusals."""
 
 from pathlib import Path
 from typing import Any

@@ -95,8 +95,8 @@ def test_tensor_cores_have_a_rate_of_their_own() -> None:
     acc = Accumulator("fp32", order="native", chunk=64, outer="e6m9")
     (one,) = costs(matmul(128, 64, 128, acc), "cuda", FAST).products
     assert one.plan.kernel == "tensor cores, half"
-    # The time is the longer of two: that of 128 products a clock and instruction, and that of the
-    # tensor cores' 1280 products a clock.
+    # The time is the longer of two: at 128 products a clock and instruction, and at the tensor
+    # cores' 1280 products a clock.
     assert one.microseconds == pytest.approx(
         max(128 * 128 * 64 * one.instructions / 128, 128 * 128 * 64 / 1280)
     )
@@ -111,7 +111,7 @@ def test_triton_takes_its_own_counts() -> None:
 
 
 def test_sums_that_are_shared_are_written_and_added() -> None:
-    """The time is that of the busiest program's chunks, then of the chunks of each sum one after
+    """The time of the busiest program's chunks, then of the chunks of each sum, one after
     another."""
     acc = Accumulator("e6m9", chunk=64)
     device = FAST._replace(processors=132)

@@ -211,6 +211,6 @@ def test_scratch_holds_the_operands_of_tensor_cores() -> None:
 def test_outer_formats_that_reach_the_end_of_float32_close_in_double(
     outer: str, tile: tuple[int, int]
 ) -> None:
-    """In float32 there is no room above what saturates there."""
+    """In float32 there is no room above the value at which these formats saturate."""
     acc = Accumulator("e6m9", chunk=64, outer=outer)
     assert plan(shape(m=99_999, n=32, k=64), acc, 132).tile == tile

@@ -1,4 +1,4 @@
-"""The sizes that the predictions give products are those that the cuda adapter passes on."""
+"""The predictions give products the sizes that the cuda adapter passes on."""
 
 import contextlib
 from collections.abc import Iterator

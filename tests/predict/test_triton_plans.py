@@ -182,7 +182,7 @@ _FORMATS = (
 
 
 def test_tiers_share_two_kernels_at_most() -> None:
-    """Each tier has one kernel, and the tiles of the second one lie inside those of the first."""
+    """Each tier has one kernel, and the second kernel's tiles lie inside the first kernel's."""
     for fmt, rounding in itertools.product(_FORMATS, ROUNDINGS):
         for chunk in (None, 64):
             acc = Accumulator(fmt, rounding, chunk=chunk)

@@ -1,4 +1,4 @@
-"""Masked gradients: those of the products that the sums did not lose."""
+"""Masked gradients: gradients of the products that the sums did not lose."""
 
 import copy
 import itertools

@@ -1,4 +1,4 @@
-"""What an accumulator does to given sums: held against exact rationals, the theory and the law."""
+"""The sums of an accumulator against exact rationals, the theory and the law."""
 
 import math
 from fractions import Fraction

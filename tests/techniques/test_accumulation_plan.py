@@ -1,4 +1,4 @@
-"""The plan of a model: measurements, formats, what is left as it was, what convert() takes."""
+"""The plan of a model: measurements, formats, recipes for convert(); the model is left as found."""
 
 import copy
 import itertools
@@ -267,7 +267,7 @@ def test_other_roundings_are_planned_and_converted(rounding: str):
     assert got.nmse < 1e-2
     lp.convert(model, made)
     model(x).sum().backward()
-    # The variance criterion does not see what these roundings do, and each row says so.
+    # The variance criterion does not see the effects of these roundings, and each row says so.
     model = nn.Linear(512, 8)
     assert all("metric" in row.notes[0] for row in plan(model, x, **options).rows)
     chunked = plan(model, x, metric="nmse", chunk=64, **options).rows[0]

@@ -140,7 +140,7 @@ def test_a_share_of_zero_products_shortens_the_sum():
 
 
 # 150 products come in chunks of 48, and the last chunk has 6. With m_acc bits both levels lose 192
-# (l1 + l2 - l1 l2): l1 is the loss of 48 products of 5 bits, and l2 is that of 4 sums of 5 +
+# (l1 + l2 - l1 l2): l1 is the loss of 48 products of 5 bits, and l2 the loss of 4 sums of 5 +
 # floor(log2 48) bits.
 @each("cutoff, bits", [(39.9, 3), (39.7, 4), (1.6, 5), (1.55, 6), (5.3e-5, 11), (5.2e-5, 12)])
 def test_a_short_last_chunk_is_a_sum_of_the_outer_level(cutoff: float, bits: int):

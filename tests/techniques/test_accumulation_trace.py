@@ -98,7 +98,7 @@ COMPOSITES = [
 
 @each("model, shapes", COMPOSITES)
 def test_composite_layers_compute_what_torch_does_while_traced(model: nn.Module, shapes: list):
-    """The output and the gradient that the loss sees are those of torch's own layer."""
+    """The output and its gradient are as with torch's own layer."""
     made = {shape: grad(*shape) for shape in shapes}
     sample = tuple(made[shape] for shape in shapes)
     outputs: list[Tensor] = []

@@ -1,4 +1,5 @@
-"""The checks that techniques share: what passes, as what, and the text of every error."""
+"""The checks that techniques share: the values that pass, their types, and the text of every
+error."""
 
 import math
 

@@ -1,8 +1,7 @@
 """The loss around trained weights: slices along normalised directions, and the top curvature.
 
 Everything here works on a copy of the model in float64 and torch's own arithmetic: in emulated
-arithmetic the loss is a staircase, whose second derivatives say nothing about the valley it stands
-in.
+arithmetic the loss is a staircase, and its second derivatives say nothing about the valley.
 """
 
 import copy
@@ -146,8 +145,8 @@ def sharpness(
 ) -> Sharpness:
     """The largest eigenvalue of the Hessian of the mean loss, by power iteration.
 
-    Power iteration finds the eigenvalue of largest magnitude. Where that is negative, it is run
-    again on the Hessian shifted by it, whose dominant eigenvalue is the largest one.
+    Power iteration finds the eigenvalue of largest magnitude. Where this is negative, the Hessian
+    is shifted by it and iterated again: then the largest eigenvalue dominates.
 
     Args:
         model, loss, batches: as of `loss_slice`; the loss must be twice differentiable.

@@ -26,7 +26,7 @@ def probe(values: Sequence[float], fmt: Format, rounding: str, *, seed: int = 0)
     """Rounds each value to `fmt`, straight from float64.
 
     Block and affine formats take their scale from all values together, which are then one tensor.
-    `seed` is that of stochastic rounding.
+    `seed` is for stochastic rounding.
     """
     x = torch.tensor(values, dtype=torch.float64)
     generator = torch.Generator().manual_seed(seed)

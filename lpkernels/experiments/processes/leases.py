@@ -1,10 +1,10 @@
-"""Leases: a file that its owner keeps changing, and by which others judge whether it lives.
+"""Leases: files that their owners keep changing, so that others can judge whether the owner lives.
 
 The cells of a sweep have one each (sweeps/places.py), and so has the folder of a run (`hold`).
 
-No two machines' clocks are compared. An observer counts an owner as dead if it has not changed its
-file for the lease's time by the observer's own clock, or at once if the owner was a process of this
-machine that has ended.
+No two machines' clocks are compared. An observer counts an owner as dead if the file has not
+changed for the lease's time by the observer's own clock, or at once if the owner was a process of
+this machine that has ended.
 """
 
 import contextlib
@@ -104,8 +104,9 @@ class Owner:
 
 @dataclass(frozen=True)
 class Note:
-    """What a lease's file says: who holds it, in whose service (the lease of a command), for how
-    long, how far the work is, and for how many seconds it has made no step by the owner's clock."""
+    """The content of a lease's file: the owner, the lease of the command that it works for, the
+    time of the lease, how far the work is, and for how many seconds it has made no step by the
+    owner's clock."""
 
     owner: Owner
     run: str
@@ -123,7 +124,8 @@ class Note:
 
     @staticmethod
     def parse(data: bytes) -> "Note | None":
-        """None for a file that is being written, or that its owner did not live to write."""
+        """The note in the bytes of a file; None where the owner is writing the file, or died while
+        writing."""
         try:
             values = json.loads(data)
             values.pop("count")
@@ -135,7 +137,7 @@ class Note:
 
     @staticmethod
     def read(path: Path) -> "Note | None":
-        """None for a file that is not there, or as in `parse`."""
+        """The note in a file; None for a file that is not there, or as in `parse`."""
         try:
             return Note.parse(path.read_bytes())
         except OSError:
@@ -239,7 +241,7 @@ class Watch:
     def is_over(self, path: Path) -> bool:
         """Whether the lease was given up, or its owner is dead or silent for the lease's time.
 
-        This is so of a file that is not there, too: only whoever ended a lease removes it.
+        A lease without its file is over too: only the process that ended a lease removes the file.
         """
         try:
             data = path.read_bytes()
@@ -282,16 +284,16 @@ class Held(Lease):
 
 
 def hold(folder: Path, say: Callable[[str], object], seconds: float = SECONDS) -> Held:
-    """Takes a folder for this process. One that another process holds is refused, and taken over
-    from one that is dead.
+    """Takes a folder for this process, also from a dead process; refuses it while a living process
+    holds it.
 
-    Everyone makes a file of a name that nobody else uses, and then looks for others: of any two at
-    least one sees the other, and one that sees a living one gives way.
+    Every process makes a file of a name that no other uses, and then looks for others' files. Of
+    any two processes at least one sees the other's file, and gives way if the other lives.
 
     Args:
         folder: is there.
-        say: gets a sentence before a wait: a process on another machine may be alive or dead, which
-            only time shows.
+        say: gets a sentence before a wait: only time shows whether a process on another machine
+            lives.
         seconds: the time of the lease.
     Raises: BlockingIOError: another process holds the folder.
     """
@@ -312,7 +314,7 @@ def _outlive(path: Path, say: Callable[[str], object], seconds: float) -> None:
         data = _bytes(path)
         note = Note.parse(data)
         who = "another process" if note is None else str(note.owner)
-        # One that came at the same moment as this one gives way, and its lease with it.
+        # A process that came at the same moment as this one gives way and removes its lease.
         stays = time.monotonic() - since > 2 * _AGAIN
         near = note is not None and note.owner.is_near()
         if stays and (near or (first and data and data != first)):
@@ -329,7 +331,7 @@ def _outlive(path: Path, say: Callable[[str], object], seconds: float) -> None:
 
 
 def _bytes(path: Path) -> bytes:
-    """What the file holds; nothing for one that is away for a moment."""
+    """The content of a file; nothing for a file that is away for a moment."""
     try:
         return path.read_bytes()
     except OSError:

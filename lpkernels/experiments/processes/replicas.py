@@ -1,6 +1,6 @@
 """A model and its optimizer on several processes: whole in each (DDP) or in shards (FSDP2).
 
-What a checkpoint holds is whole in both, and is that of one process.
+With both a checkpoint holds whole tensors, the same as with one process.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ State = dict[str, Any]
 
 
 def spread(model: nn.Module, processes: Processes, device: str) -> nn.Module:
-    """The function to call for a training step, whose backward leaves the mean of the processes'
+    """The function to call for a training step; its backward leaves the mean of the processes'
     gradients.
 
     With one process this is the model itself. With shards the model's own parameters become
@@ -145,8 +145,8 @@ def _each(states: Mapping[int, State], change: Any) -> dict[int, State]:
 
 @torch.no_grad()
 def share_buffers(model: nn.Module, processes: Processes) -> None:
-    """All: every floating buffer becomes its mean over the processes: batch norm's running
-    statistics, which each has of its own images."""
+    """All: every floating buffer becomes its mean over the processes: the running statistics of
+    batch norm, as each process sees its own images."""
     if processes.count == 1:
         return
     buffers = [b for b in model.buffers() if b.is_floating_point()]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 T = TypeVar("T")
 
-# What torchrun tells each process that it starts.
+# The variables that torchrun gives each process that it starts.
 _RENDEZVOUS = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # What gloo's threads need to let go of their last work, on a busy machine too.
 _GRACE_S = 0.5
@@ -22,8 +22,8 @@ _HOW = "torchrun --standalone --nproc-per-node 2 -m lpkernels train ..."
 
 @dataclass(frozen=True)
 class Processes:
-    """The processes of a run as one of them sees them. Every method that says "all" is called by
-    all of them, in the same order; with one process none communicates.
+    """The processes of a run as one of them sees them. All processes call every method that says
+    "all", in the same order; with one process nothing is sent.
 
     rank: the number of this process, 0 .. count - 1; the first writes files and talks to the
     terminal. local_rank: its number on its machine; on CUDA the number of its GPU. sharded:
@@ -93,7 +93,8 @@ class Processes:
         return self.sums([flag])[0] > 0
 
     def everywhere(self, flag: Tensor) -> Tensor:
-        """All: a 0-d bool tensor on the device of `flag`: whether that is true in each of them."""
+        """All: a 0-d bool tensor on the device of `flag`: whether the flag is true in each of
+        them."""
         if self.count == 1:
             return flag
         false = (~flag).float()
@@ -109,7 +110,7 @@ class Processes:
         return total.tolist()
 
     def on_first(self, task: Callable[[], T]) -> T:
-        """All: what `task` returns or raises, though the first process alone calls it."""
+        """All: the result or the error of `task`, though the first process alone calls it."""
         if self.count == 1:
             return task()
         box: list[Any] = [None, None]

@@ -128,11 +128,11 @@ def make_plan(config: AccumulateConfig, work: Workload) -> AccumulatorPlan:
 
 
 class Study:
-    """The records of one question in a folder; work that they hold already is not done again.
+    """The records of one question in a folder; a record that is there already is not made again.
 
     Args:
         folder: holds them, in accumulate.jsonl; made if absent.
-        config: the question; the header of the records says it.
+        config: the question, which the header of the records holds too.
         resume: keep the records of this question; else they start again.
     Raises: ValueError: with resume, the folder holds the answer to another question, or other
         records.
@@ -215,8 +215,8 @@ def points(made: AccumulatorPlan, config: AccumulateConfig) -> list[Point]:
 
 
 def simulate(point: Point, *, seed: int = 0, side: int = _SIDE) -> records.Record:
-    """Makes side x side sums of products of rounded standard normal values; returns what the theory
-    predicts, and what the sums do.
+    """Makes side x side sums of products of rounded standard normal values; returns the figures
+    that the theory predicts, and the figures of the sums.
     """
     generator = torch.Generator().manual_seed(seed)
     a, b = (
@@ -232,7 +232,7 @@ def simulate(point: Point, *, seed: int = 0, side: int = _SIDE) -> records.Recor
 
 
 def simulate_study(study: Study, wanted: Sequence[Point], console: "Console | None" = None) -> None:
-    """Simulates what the records lack; ctrl-C leaves them whole.
+    """Simulates the points that the records lack; ctrl-C leaves the records whole.
 
     Raises: Interrupted: ctrl-C.
     """
@@ -279,7 +279,7 @@ def training_configs(made: AccumulatorPlan, config: AccumulateConfig) -> list[Ru
 
 
 def run_name(fewer: int) -> str:
-    """What a run with that many mantissa bits fewer than planned is called."""
+    """The name of a run with that many mantissa bits fewer than planned."""
     if fewer == 0:
         return "planned"
     return f"{fewer} fewer" if fewer > 0 else f"{-fewer} more"
@@ -296,7 +296,7 @@ def layer_accs(made: AccumulatorPlan, fewer: int) -> tuple[tuple[str, str, str, 
 def train_study(
     study: Study, made: AccumulatorPlan, console: "Console | None" = None
 ) -> list[records.Run]:
-    """Trains what is not finished yet, each run a cell of the sweep in the folder "train".
+    """Trains the runs that are not finished yet, each a cell of the sweep in the folder "train".
 
     Raises: Interrupted: ctrl-C; what was done so far is saved.
     """

@@ -12,7 +12,7 @@ from lpkernels.experiments.sweeps.sources import sources_hash
 from lpkernels.experiments.sweeps.specification import Cell
 
 CELL = "cell.json"
-# What the record of a cell holds at least.
+# The keys that the record of a cell holds at least.
 _NEEDED = {"status": str, "values": dict, "cell": str, "error": str}
 
 
@@ -25,7 +25,7 @@ def cell_record(
     run: Run | None = None,
     error: str = "",
 ) -> Record:
-    """What cell.json says of the cell of that name: the figures of its run's last epoch, or its
+    """The record in cell.json of the cell of that name: the figures of its run's last epoch, or its
     error.
 
     before: how former tries ended badly.

@@ -31,9 +31,10 @@ def demo_configs(*, epochs: int = 8, seed: int = 0) -> list[RunConfig]:
     """One network, seed and data set: in fp32, in FP8, in FP8 with too narrow an accumulator.
 
     The third run keeps every sum in e5m2 too, the format of the operands, without chunks: a sum
-    that has grown to 16 times a product absorbs it no more, and the weight gradients of the first
-    layers sum batch * 8 * 8 = 8192 products. Batch norm and the falling learning rate repair much
-    of the damage, so that the run learns late and ends well below the others, rather than failing.
+    that has grown to 16 times a product no longer changes when the product is added, and the weight
+    gradients of the first layers sum batch * 8 * 8 = 8192 products. Batch norm and the falling
+    learning rate repair much of the damage, so that the run learns late and ends well below the
+    others, rather than failing.
     """
     shared: dict[str, Any] = {
         "model": "resnet14",

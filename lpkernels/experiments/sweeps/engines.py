@@ -53,7 +53,7 @@ def processors() -> int:
 
 
 def gpu_of(worker: int, visible: str | None, count: int) -> dict[str, str]:
-    """The environment that gives a worker one GPU: workers take turns with those there are.
+    """The environment that gives a worker one GPU: workers take turns with the GPUs.
 
     Args:
         worker: its number, from 0.
@@ -67,14 +67,14 @@ def gpu_of(worker: int, visible: str | None, count: int) -> dict[str, str]:
 
 
 def wants_gpus(devices: Sequence[str]) -> bool:
-    """Whether workers get a GPU each: cells run on "cuda", and none says which one."""
+    """Whether each worker gets a GPU of its own: cells run on "cuda", and no cell names a GPU."""
     return "cuda" in devices and not any(device.startswith("cuda:") for device in devices)
 
 
 def run_workers(engine: str, jobs: int | None, task: Task) -> list[End]:
     """Runs workers until they end, and replaces workers that die.
 
-    The workers live as long as the lease of this command: its end tells them to save what they do
+    The workers live as long as the lease of this command: its end tells them to save their state
     and to end.
 
     Args:
@@ -149,14 +149,15 @@ def _gpus(task: Task) -> int:
 
 
 def _begin(command: int) -> None:
-    """The first thing in a worker's process: it leaves the terminal's group, since ctrl-C is for
-    the command alone, which tells its workers; and it arranges that it ends with the command."""
+    """The first thing in a worker's process: the process leaves the terminal's group, since ctrl-C
+    is for the command alone, which tells its workers; and it arranges to end with the command."""
     os.setpgrp()
     threading.Thread(target=_end_with, args=(command,), daemon=True).start()
 
 
 def _end_with(command: int) -> None:
-    """Ends this process when the one that started it is no more, and its run has saved its state.
+    """Ends this process when the command that started it is no more, and the run has saved its
+    state.
 
     Loky's own processes wait for their next task for ever, or for the rest of one.
     """
@@ -223,8 +224,8 @@ def _run_elsewhere(engine: str, jobs: int, task: Task, lease: Lease) -> list[End
 
 @contextmanager
 def _ray(jobs: int | None) -> Iterator[int]:
-    """The cluster that the program is connected to, that of RAY_ADDRESS, or a local one; yields how
-    many workers it has room for.
+    """The cluster that the program is connected to, else the cluster at RAY_ADDRESS, else a local
+    one; yields how many workers it has room for.
 
     Raises: ValueError: fewer than `jobs`.
     """
@@ -253,8 +254,8 @@ def _ray(jobs: int | None) -> Iterator[int]:
 
 @contextmanager
 def _dask(jobs: int | None) -> Iterator[int]:
-    """The cluster of the program's client, that of DASK_SCHEDULER_ADDRESS, or a local one; yields
-    how many workers it has."""
+    """The cluster of the program's client, else the cluster at DASK_SCHEDULER_ADDRESS, else a local
+    one; yields how many workers it has."""
     import dask
     import distributed
 

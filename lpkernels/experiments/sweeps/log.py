@@ -1,4 +1,4 @@
-"""What a sweep's folder is: the specifications that were run in it, one line each.
+"""The log of a sweep's folder: the specifications that were run in it, one line each.
 
 Every line is a header of its own and the first is the file's. A line is added at once and none is
 ever changed, so that commands on several machines can each add their own; one that is damaged, or

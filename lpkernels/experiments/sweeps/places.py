@@ -1,13 +1,13 @@
 """The folder of a sweep: where cells lie, how one is claimed, finished, given up.
 
-    sweep.jsonl             what the sweep is: a line for every specification that was run here
+    sweep.jsonl             the specifications: a line for each one that was run here
     cells/<cell>/           a finished cell: records.jsonl of its run, and cell.json
-    failed/<cell>/          one that failed twice
-    work/<cell>.<number>/   a try at one: lease.json, and what its run keeps to go on
+    failed/<cell>/          a cell that failed twice
+    work/<cell>.<number>/   a try at a cell: lease.json, and the files from which its run goes on
     runs/<name>             the lease of a command that works here
 
 A cell is claimed by making the folder of its next try, and finished by renaming that folder: each
-is one rename onto a name that must not be there, of which the file system lets one win. So any
+is one rename onto a name that must not be there, and the file system lets one process win. So any
 number of workers on any number of machines share a folder, and need no other meeting place.
 """
 
@@ -78,7 +78,7 @@ class Places:
         return {cell: note for cell, note in notes.items() if note and note.state == HELD}
 
     def strangers(self) -> list[str]:
-        """The names of what lies in these folders and is no sweep's; nobody looks into it."""
+        """The names of files and folders here that are no sweep's; nobody looks into them."""
         own = {self.cells: _CELL, self.failed: _CELL, self.work: _WORK, self.runs: _UNIQUE}
         return sorted(
             f"{folder.name}/{name}"
@@ -111,8 +111,8 @@ class Places:
             shutil.rmtree(hidden, ignore_errors=True)
 
     def sweep_up(self, watch: Watch) -> None:
-        """Removes what killed commands left: tries at finished cells, folders that were being made
-        or removed, leases of commands."""
+        """Removes the leavings of killed commands: tries at finished cells, folders that were being
+        made or removed, leases of commands."""
         for cell, numbers in self.tries().items():
             if (self.cells / cell).is_dir():
                 for number in numbers:
@@ -138,7 +138,7 @@ def _names(folder: Path) -> set[str]:
 class Claim:
     """A try at a cell by this process, which alone writes into `folder` while the lease is held.
 
-    bad: what was bad about former tries, in words.
+    bad: the bad ends of former tries, in words.
     """
 
     places: Places
@@ -170,7 +170,7 @@ class Claim:
                 path.unlink(missing_ok=True)
 
     def finish(self, record: Record) -> bool:
-        """Makes the folder that of the finished cell; False where another try was faster."""
+        """Makes this folder the finished cell's; False where another try was faster."""
         write_cell(self.folder, record)
         if not self._settle(self.places.cells):
             return False
@@ -238,7 +238,7 @@ def take(
     """Claims a cell; None where another holds it, was faster, or it is finished or given up.
 
     The new try goes on from the last checkpoint of the former tries, unless an error ended them.
-    Then it starts again, since the checkpoint may be what is wrong.
+    Then it starts again, since the checkpoint may be the cause.
 
     Args:
         tries: the numbers of former tries, as the caller found them.
@@ -294,11 +294,11 @@ def _new_try(places: Places, folder: Path, seconds: float, run: str) -> Lease | 
 
 
 def _death(places: Places, folder: Path, watch: Watch) -> str:
-    """A sentence for a try whose worker seems dead while the command lives that the try was made
-    for: the worker died of its cell then, and was not killed with everything else. "" for others.
+    """A sentence for a try if its worker seems dead and the worker's command lives: then the worker
+    died of its cell, and was not killed with everything else. "" for other tries.
 
-    Both leases are watched from the same moment on. A command that ended with its worker has been
-    silent for as long as the worker, give or take a renewal.
+    Both leases are watched from the same moment on. A command that ended together with its worker
+    is silent for as long as the worker, give or take a renewal.
     """
     note = Note.read(folder / LEASE)
     if note is None or note.state != HELD or not note.run or watch.is_over(places.runs / note.run):
@@ -329,8 +329,8 @@ def _lines(path: Path) -> list[str]:
 
 
 def _inherit(former: Sequence[Path], folder: Path) -> None:
-    """Copies the last checkpoint of former tries, and the one before it, up to one that an error
-    ended."""
+    """Copies the last checkpoint of former tries, and the one before it; a try that an error ended
+    does not count, nor do the tries before it."""
     for other in reversed(former):
         if _error(other):
             return

@@ -22,13 +22,13 @@ KIND = "sweep-results"
 
 
 class Results(NamedTuple):
-    """What is known of a sweep.
+    """The results of a sweep.
 
     header: kind, schema, spec (of all that was run there), metric, sources (the version of the
         cells), environments (where they ran, each once), cells (how many there should be).
     results: of the cells that came to an end, in the order of the specification.
     others: how many finished cells of other versions lie in the folder, by version.
-    broken: why the records of cells cannot be read that came to an end.
+    broken: for cells that came to an end, why their records cannot be read.
     """
 
     header: Record
@@ -51,8 +51,8 @@ class Status(NamedTuple):
 
     running: the cells that are held, each with its owner, the share that is done, and for how many
         seconds it has made no step: an owner that lives may hang all the same.
-    begun: those that no worker holds, but whose next one goes on from a checkpoint or tries again.
-    strangers: what lies in the folder and is no sweep's; nobody looks into it.
+    begun: the cells that no worker holds now, and that the next worker goes on with or tries again.
+    strangers: files and folders here that are no sweep's; nobody looks into them.
     """
 
     results: Results
@@ -69,11 +69,11 @@ def read_results(path: str | Path, *, sources: str = "") -> Results:
 
     Args:
         path: the folder or the file.
-        sources: of which version, the last part of the names of its cells; "": this package's, or
-            where there is none of it the only other version.
+        sources: the version, which is the last part of its cells' names; "": this package's version
+            or, where it has no cells, the only other one.
     Raises:
         FileNotFoundError: neither is there.
-        ValueError: they hold something else; of several other versions none was chosen.
+        ValueError: they hold something else, or several other versions, and none was chosen.
     """
     places = _places(Path(path))
     if places is None:

@@ -8,7 +8,7 @@ from typing import Any
 Axes = tuple[tuple[str, Any], ...]
 #: The values of the axes, as a key.
 Place = tuple[tuple[str, str], ...]
-#: A place and an arm: what seeds are repetitions of.
+#: A place and an arm; the seeds repeat it.
 Cell = tuple[Place, str]
 
 _LARGEST = 1e150
@@ -19,8 +19,8 @@ _STATUSES = ("finished", "diverged", "failed")
 class Result:
     """One cell: an arm, the values of the axes, a seed, and the result of its run.
 
-    status: "finished", "diverged" (a run whose loss is not finite at its end, or whose every last
-        update was skipped: a result too) or "failed" (an error, twice).
+    status: "finished", "diverged" (the loss is not finite at the end, or every update of the last
+        epoch was skipped: a result too) or "failed" (an error, twice).
     values: the fields of the record of its last epoch; a figure that is not finite is None.
         seconds: of the whole run.  Empty where it failed.
     cell: the name of its folder.  error: the last line of the error of one that failed.
@@ -83,8 +83,8 @@ def place_of(axes: Axes) -> Place:
 
 
 def figure_of(result: Result, field: str) -> float | None:
-    """The figure of a result; None where it has none, or one that is not finite or so large that
-    its square is not.
+    """The figure of a result; None where it has no figure, or where the figure's square is not
+    finite.
 
     Raises: ValueError: the field does not hold a number.
     """

@@ -11,7 +11,7 @@ import lpkernels
 from lpkernels.experiments.settings import plain
 from lpkernels.experiments.training.config import RunConfig
 
-# These sources only read results; a change in them retrains nothing.
+# The sources that only read results; a change in them retrains nothing.
 _STATISTICS = ("statistics", "results")
 _FOLDERS = ("report/", "cli/", "experiments/sweeps/frontiers/")
 _READERS = (*_FOLDERS, *(f"experiments/sweeps/{name}.py" for name in _STATISTICS))
@@ -20,7 +20,7 @@ _READERS = (*_FOLDERS, *(f"experiments/sweeps/{name}.py" for name in _STATISTICS
 @cache
 def package_hash() -> str:
     """The hash of the Python sources and of csrc, or of the built module where csrc is not; 64
-    hexadecimal digits. It is that of the files when it is first asked for in a process."""
+    hexadecimal digits. The files are read when a process first asks for the hash."""
     return hash_of_package(Path(lpkernels.__file__).resolve().parent)
 
 
@@ -89,9 +89,9 @@ _SOURCES_DIGITS = 8
 def config_digits(config: RunConfig) -> str:
     """The part of a cell's name that says its configuration.
 
-    The run's name is how tables call it, and no part of it: a renamed arm keeps its cells. Fields
-    at their defaults are no part of it either: a later version with more fields still finds, and
-    tells apart by its sources, what an earlier one made.
+    The run's name, by which tables call it, is no part of it: a renamed arm keeps its cells. Fields
+    at their defaults are no part of it either: a later version with more fields still finds the
+    cells of an earlier one, and tells them apart by the sources.
     """
     usual = RunConfig().flat()
     values = {k: plain(v) for k, v in config.flat().items() if k != "name" and v != usual[k]}

@@ -1,4 +1,4 @@
-"""What a sweep is: a base configuration, named arms, axes over any field, and seeds.
+"""The specification of a sweep: a base configuration, named arms, axes over any field, and seeds.
 
 A cell is one training run: an arm, a value of each axis, and a seed.
 """
@@ -48,12 +48,13 @@ class SweepSpec:
 
     base: fields of every run. `threads` is 1 unless it says otherwise, so that cells can share a
         machine: torch's float32 sums depend on the number of threads, which is thus part of a cell.
-    arms: fields of each arm by the arm's name, instead of the base's; the order is that of tables.
+    arms: fields of each arm by the arm's name, instead of the base's; tables have them in this
+        order.
         None: one arm called "base".
     axes: values by field; the runs have all combinations.
     seeds: of each arm at each point of the axes; a number n means 0..n-1.
-    name: what tables and pictures call the sweep.
-    compare: the arm that the others' differences are paired with; "": the first.
+    name: the sweep's name in tables and pictures.
+    compare: the arm that all others are compared with, seed by seed; "": the first.
     cell_seconds: the longest that a try at a cell may take; None: any time. It is no part of a
         cell.
     Raises:
@@ -89,7 +90,7 @@ class SweepSpec:
         self.cells()
 
     def cells(self) -> list[Cell]:
-        """All cells, seed by seed, so that what is done at any moment compares all arms.
+        """All cells, seed by seed, so that at any moment the finished cells compare all arms.
 
         Raises: TypeError, ValueError: a configuration that cannot be, or a cell that is there twice
             (under two names or not).
@@ -125,7 +126,7 @@ class SweepSpec:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> "SweepSpec":
-        """The inverse of `to_dict`; also what a TOML file holds.
+        """The inverse of `to_dict`; it reads a TOML file's values too.
 
         Raises: TypeError, ValueError: as the constructor; a key that no specification has.
         """
@@ -157,7 +158,8 @@ T = TypeVar("T")
 
 
 def read_toml(path: str | Path, make: Callable[[Mapping[str, Any]], T]) -> T:
-    """What `make` makes of the tables of a TOML file; errors name the file, as in `read_spec`."""
+    """The result of `make` for the tables of a TOML file; errors name the file, as in
+    `read_spec`."""
     try:
         import tomllib
     except ModuleNotFoundError:
@@ -188,7 +190,7 @@ def spec_of(configs: Sequence[RunConfig], name: str = "") -> SweepSpec:
         if arms.setdefault(config.name, flat) != flat:
             raise ValueError(f"{config.name!r} names two configurations; give each its own name")
     first = next(iter(arms.values()))
-    # What sweeps set where the base is silent is said here, whatever it is.
+    # A sweep sets `threads` itself where the base does not name it; so the base always does here.
     shared = {k: v for k, v in first.items() if all(flat[k] == v for flat in arms.values())}
     base = {k: v for k, v in shared.items() if v != plain(defaults[k]) or k == "threads"}
     own = {
@@ -203,7 +205,7 @@ def spec_of(configs: Sequence[RunConfig], name: str = "") -> SweepSpec:
 
 
 def merged(specs: Sequence[SweepSpec]) -> SweepSpec:
-    """One specification with the arms, values and seeds of all; the rest is that of the last.
+    """One specification with the arms, values and seeds of all; other fields are the last one's.
 
     Raises: ValueError: they belong to different sweeps (`check_same_sweep`).
     """

@@ -45,9 +45,10 @@ class ArmSummary:
     """One arm at one combination of the axes' values, over its seeds.
 
     seeds: how many there are: finished + diverged + failed.
-    figures: how many of them have a figure: the mean is theirs. A diverged run counts with the
-        finite figure it ended on, since leaving it out would flatter the arm; where it has none,
-        the mean is over fewer runs and reads too well, which `figures` and `diverged` give away.
+    figures: how many of these runs have a figure, and so a part in the mean. A diverged run counts
+        with the finite figure it ended on, since leaving it out would flatter the arm; where it has
+        none, the mean is over fewer runs and reads too well, which `figures` and `diverged` give
+        away.
     error: standard error of the mean; None for fewer than two figures.
     interval: Student's t; None for fewer than two figures and for figures that are all equal.
     level: of all intervals.
@@ -236,10 +237,10 @@ def bootstrap_interval(
 
     The same for the same values in the same order and the same seed. None where t_interval is.
 
-    Percentiles, not BCa: that estimates a third moment, which a handful of seeds does not
-    determine. With few values they are too narrow, for want of the factor sqrt(n / (n - 1)) and of
-    the tails of Student's t: of 5 normal ones a 95% interval covers the mean in about 84% of cases,
-    of 20 in 92%. So judge by t_interval; this one shows whether a difference is skewed.
+    Percentiles, not BCa: BCa estimates a third moment, which a handful of seeds does not determine.
+    With few values percentiles are too narrow, for want of the factor sqrt(n / (n - 1)) and of the
+    tails of Student's t: of 5 normal ones a 95% interval covers the mean in about 84% of cases, of
+    20 in 92%. So judge by t_interval; this one shows whether a difference is skewed.
 
     Reference: Efron and Tibshirani 1993, An Introduction to the Bootstrap, chapter 13.
     """
@@ -253,8 +254,8 @@ def bootstrap_interval(
 def differences(values: Sequence[float], reference: Sequence[float]) -> list[float]:
     """values - reference, pair by pair.
 
-    Where all are equal but for the rounding of the subtraction, they are made equal: two accuracies
-    that are 3/360 apart in every pair have no spread, whatever the last bits say.
+    Where all differences are equal but for the rounding of the subtraction, they are made equal:
+    two accuracies that are 3/360 apart in every pair have no spread, whatever the last bits say.
     """
     found = [a - b for a, b in zip(values, reference, strict=True)]
     # Half a unit in the last place from each value and from the difference, with room to spare.
@@ -281,7 +282,7 @@ def paired_p(found: Sequence[float]) -> float | None:
 
 
 def holm(raw: Sequence[float]) -> list[float]:
-    """p values corrected for being several: the share of families with any false finding is kept.
+    """p values corrected for their number: the share of families with any false finding is kept.
 
     Reference: Holm 1979, A simple sequentially rejective multiple test procedure.
     """

@@ -62,16 +62,16 @@ def run_sweep(
     too, hanging or not: its worker ends, and another takes its place.
 
     Args:
-        spec: what to run. More arms, seeds or values of the axes may be added later.
+        spec: the cells to run. More arms, seeds or values of the axes may be added later.
         folder: where results go; made if absent.
         jobs: workers at a time. 1 with engine "processes": this very process, unless cells have a
-            time limit. None: the processors of this machine by the threads of a cell; of Ray or
-            Dask one a processor.
+            time limit. None: this machine's processors divided by the threads of a cell; with Ray
+            or Dask one for each processor.
         engine: "processes" of this machine, "ray" or "dask": the cluster that the program is
             connected to, or that RAY_ADDRESS or DASK_SCHEDULER_ADDRESS names, else a local one.
         retry_failed: run cells again that were given up.
         console: gets a progress bar over all cells.
-        train: what makes a cell's records, instead of the trainer.
+        train: a function that makes a cell's records, in place of the trainer.
         seconds: without a sign of life after which a worker on another machine counts as dead.
     Raises:
         ValueError: a cell's configuration, workload or device cannot be; jobs is less than 1; the
@@ -140,7 +140,7 @@ class Counts(NamedTuple):
 
     @staticmethod
     def of(places: Places, cells: Collection[str]) -> "Counts":
-        """What the folder says of `cells`, so that it counts the work of every other command."""
+        """The counts of `cells` in the folder, so that the work of every other command counts."""
         finished, failed = (len(e & set(cells)) for e in (places.finished(), places.given_up()))
         shares = [note.share for cell, note in places.held().items() if cell in cells]
         return Counts(finished, failed, len(shares), finished + failed + sum(shares))
@@ -220,8 +220,8 @@ def train_all(
 
     Args:
         configs: every named run for every seed; of several that differ only in name one is trained.
-        name: what the sweep is called.
-        resume: keep what the folder holds of it; else everything is trained again.
+        name: the sweep's name.
+        resume: keep the results in the folder; else everything is trained again.
     Returns: the runs, in the order of `configs`.
     Raises:
         Interrupted: ctrl-C; what was done so far is saved.
@@ -254,7 +254,7 @@ def _named(run: Run, name: str) -> Run:
 
 
 def _clear(places: Places) -> None:
-    """Removes a sweep, the file that says what it is last."""
+    """Removes a sweep, the file with its specifications last."""
     for folder in (places.cells, places.failed, places.work, places.runs):
         if folder.is_dir():
             shutil.rmtree(folder)

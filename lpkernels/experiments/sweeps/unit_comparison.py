@@ -29,14 +29,15 @@ from lpkernels.recipes import recipe
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: The file of a comparison's records: a header, then those of `Difference`.
+#: The file of a comparison's records: a header, then a record for each `Difference`.
 RECORDS = "comparison.jsonl"
 _KIND = "units"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared: two recipes, or tensor cores, by name, and the run that both are made of.
+    """The two sides of a comparison, recipes or tensor cores by name, and the run that both sides
+    share.
 
     Raises: ValueError: both are the same arithmetic, or an unknown name.
     """
@@ -68,10 +69,10 @@ class Difference:
     """The difference of both sides for the same weights and examples.
 
     weights: "untrained", or the name of the arithmetic in which they were trained.
-    outputs, differ: numbers that the network returned, and those that differ in a bit (NaN equals
-        NaN).  largest_difference: among those finite in both.  largest_output: in a.
-    predictions, predicted_otherwise: largest outputs along the last dimension, and those that are
-        another one in b.
+    outputs, differ: how many numbers the network returned, and how many of them differ in a bit
+        (NaN equals NaN).  largest_difference: among those finite in both.  largest_output: in a.
+    predictions, predicted_otherwise: how many largest outputs along the last dimension there are,
+        and how many of them are at another place in b.
     """
 
     weights: str
@@ -87,7 +88,7 @@ class Difference:
 
 
 def begin(comparison: Comparison, folder: Path) -> None:
-    """Writes down what is compared, in a folder that holds no comparison.
+    """Writes down the comparison, in a folder that holds none.
 
     Raises:
         FileExistsError: it holds one.
@@ -118,7 +119,7 @@ def _header(comparison: Comparison) -> records.Record:
 
 
 def read_comparison(folder: Path) -> Comparison:
-    """What the folder compares.
+    """The comparison in a folder.
 
     Raises:
         FileNotFoundError: nothing.
@@ -140,8 +141,8 @@ def compare(
 ) -> tuple[list[Difference], list[records.Run]]:
     """Trains both sides, each from its last checkpoint if it has one, and compares outputs.
 
-    Outputs are those of the first batch of the test set, in evaluation mode: of the weights before
-    training, and of those of either side after it. Both begin with the same weights and see the
+    Outputs are for the first batch of the test set, in evaluation mode: with the weights before
+    training, and with each side's weights after it. Both begin with the same weights and see the
     same batches.
 
     Raises: Interrupted: ctrl-C; what was trained is saved.
@@ -217,7 +218,7 @@ def _difference(
 
 @torch.no_grad()
 def _outputs(network: nn.Module, workload: Workload, run: RunConfig) -> Tensor:
-    """What the network returns for the first batch of the test set, by the workload's own call."""
+    """The network's outputs for the first batch of the test set, by the workload's own call."""
     found: list[Tensor] = []
     handle = network.register_forward_hook(lambda module, args, output: found.append(output))
     batch = tuple(tensor.to(run.device) for tensor in workload.test[0])

@@ -59,7 +59,7 @@ class Task:
     limit: float | None = None
 
 
-#: All cells have ended; the command has; there is no room; the sources are not the command's.
+#: All cells have ended; the command has ended; there is no room; the sources are not the command's.
 DONE, STOPPED, FULL, OTHER = "done", "stopped", "full", "other"
 
 
@@ -101,8 +101,8 @@ def _workload(config: WorkloadConfig) -> Workload:
 
 
 def work(task: Task) -> End:
-    """Takes cells until all are finished or failed. It waits for cells that others hold, and takes
-    over where their workers die.
+    """Takes cells until all are finished or failed. It waits for cells that other workers hold, and
+    takes a cell over when its worker dies.
 
     Raises:
         KeyboardInterrupt: ctrl-C in the command's own process; the cell's state is saved.
@@ -220,7 +220,8 @@ class _Worker:
             claim.fail(cell_record(claim.cell, cell, "failed", claim.bad, error=last), text)
 
     def _progress(self, claim: Claim) -> Progress:
-        """What the run calls after a step: notes how far it is, and stops it."""
+        """The function that the run calls after a step: it notes how far the run is, and stops
+        it."""
         finished, asked, looked = self.places.cells / claim.cell, False, time.monotonic()
 
         def progress(done: int, total: int) -> None:

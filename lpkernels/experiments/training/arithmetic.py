@@ -69,8 +69,8 @@ class ArithmeticConfig(Section):
 
 
 def layer_recipes(config: ArithmeticConfig, model: Module) -> Recipe | dict[Any, Recipe]:
-    """What `convert` of this model takes: one recipe, or with `edge` a mapping for `stem`, `head`
-    and the rest.
+    """The recipes for `convert` of this model: one recipe, or with `edge` a mapping for `stem`,
+    `head` and the rest.
 
     With edge="e6m9" and fp8_wang2018 this is the exception of Wang et al. 2018 (arXiv 1812.08011):
     the images enter the first layer in 16 bits, because 8 bits have too few levels for them, and
@@ -123,7 +123,7 @@ def body_recipe(config: ArithmeticConfig) -> Recipe:
 
 
 def _replace_operands(recipe: Recipe, fmt: str, fields: tuple[str, ...]) -> Recipe:
-    """`recipe` with the format `fmt` in those of `fields` that it quantises at all."""
+    """`recipe` with the format `fmt` in each of `fields` that it quantises at all."""
     changes: dict[str, Any] = {}
     for name in fields:
         old = getattr(recipe, name)

@@ -20,7 +20,7 @@ CHECKPOINT = "checkpoint.pt"
 PREVIOUS = "checkpoint.previous.pt"
 _DIGITS = 64
 _PIECE = 1 << 20
-# What torch.save says when the system lets it write no more.
+# The message of torch.save when the system lets it write no more.
 _TORCH_FULL = ("PytorchStreamWriter", "unexpected pos")
 
 
@@ -65,8 +65,8 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
 
 def _seal(file: BinaryIO) -> None:
-    """Adds the digest to a zip file without a comment, whose last two bytes are the length of one;
-    then the file is on the disk."""
+    """Adds the digest as the comment of a zip file that has none (its last two bytes are the
+    comment's length); then the file is on the disk."""
     file.seek(-2, os.SEEK_END)
     file.write(_DIGITS.to_bytes(2, "little"))
     file.write(_digest(file, file.tell()))
@@ -94,7 +94,8 @@ def _flush_folder(folder: Path) -> None:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """What `write_checkpoint` wrote last at `path`, or where that is damaged or lost, before.
+    """The last checkpoint that `write_checkpoint` wrote at `path`; where it is damaged or lost, the
+    one before.
 
     Raises:
         FileNotFoundError: there is no checkpoint.
@@ -123,5 +124,6 @@ def _is_whole(path: Path) -> bool:
 
 
 def read_config(folder: str | Path) -> RunConfig:
-    """What the run in `folder` trains, by its checkpoint; errors as in `read_checkpoint`."""
+    """The configuration of the run in `folder`, from its checkpoint; errors as in
+    `read_checkpoint`."""
     return RunConfig.from_dict(read_checkpoint(Path(folder) / CHECKPOINT).state["config"])

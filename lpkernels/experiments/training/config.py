@@ -1,7 +1,9 @@
-"""What one training run is, as plain values: hashable, written to records and read back.
+"""The configuration of one training run, as plain values: hashable, written to records and read
+back.
 
-A configuration is made of sections, each a dataclass beside what it configures. Every field of
-every section has a name of its own, which options, specifications of sweeps and `RunConfig.of` use.
+A configuration is made of sections, each a dataclass beside the code that it configures. Every
+field of every section has a name of its own, which options, specifications of sweeps and
+`RunConfig.of` use.
 """
 
 import dataclasses
@@ -147,7 +149,7 @@ class RunConfig(Section):
         """The inverse of `to_dict`.
 
         Args:
-            values: what was written.
+            values: the plain values that were written.
             version: the lpkernels that wrote it, for the error.
         Raises: ValueError: a field or a part that this version does not know.
         """
@@ -173,7 +175,7 @@ class RunConfig(Section):
 
 
 def sections() -> dict[str, type[Section]]:
-    """All sections by name: the run's own fields are those of "", parts come last."""
+    """All sections by name: "" is the section of the run's own fields, parts come last."""
     return {"": RunConfig, **SECTIONS, **PARTS}
 
 

@@ -102,7 +102,7 @@ class OptimizerConfig(Section):
                 )
 
     def arguments(self) -> dict[str, Any]:
-        """What the optimizer's constructor takes."""
+        """The arguments of the optimizer's constructor."""
         given = {
             name: default if getattr(self, name) is None else getattr(self, name)
             for name, default in _DEFAULTS[self.optimizer].items()
@@ -125,7 +125,8 @@ def build_optimizer(
     sharded: bool = False,
 ) -> torch.optim.Optimizer:
     """The optimizer of a run. On CUDA it is torch's fused one, which skips an update on the device
-    and waits for nothing; but for sharded parameters, of which torch 2.13's fused SGD takes none.
+    and waits for nothing; but not for sharded parameters, which torch 2.13's fused SGD does not
+    take.
     """
     # The argument is passed only where it is asked for: naming it at all turns torch's own choice
     # off.
@@ -137,8 +138,8 @@ def build_optimizer(
 def learning_rate(config: OptimizerConfig, step: int, total: int) -> float:
     """The learning rate of step number `step`, from 0, of `total`.
 
-    It rises linearly over the steps of the warm-up, of which the last has the peak; the schedule
-    takes the steps that are left.
+    It rises linearly over the steps of the warm-up to the peak at the last one; the schedule takes
+    the steps after it.
     """
     if step < config.warmup:
         return config.peak * (step + 1) / config.warmup

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 def progress(
     console: "Console | None", name: str, total: int
 ) -> Iterator[Callable[[int, str], None]]:
-    """A bar over `total` steps on `console`, none if that is None; yields what to call with the
-    steps done and a note."""
+    """A bar over `total` steps on `console`, none if `console` is None; yields the function to call
+    with the steps done and a note."""
     if console is None:
         yield lambda completed, note: None
         return

@@ -23,13 +23,13 @@ Draws = Callable[[int, int], AbstractContextManager[None]]
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What makes a step of a batch; `parts` are called as `parts.part` says.
+    """Makes a step of a batch; `parts` are called as `parts.part` says.
 
     Nothing in it waits for the device, but for one read where neither a part nor the optimizer
     (torch's fused ones on CUDA) can skip an update there.
 
-    network: what is called for the forward pass, `model` or its wrapper.
-    pieces: a process computes its share of a batch in so many, whose gradients are added.
+    network: the module called for the forward pass, `model` or its wrapper.
+    pieces: a process computes its share of a batch in so many pieces and adds their gradients.
     clip: largest norm of the gradients of an update.
     """
 
@@ -79,8 +79,8 @@ class Step:
             parameter.requires_grad_(mine)
 
     def _backward(self, losses: Tensor, count: int) -> None:
-        """Adds the gradients of a piece's share of the mean loss over the batch: what the layers
-        send backward is what one process with the whole batch would."""
+        """Adds the gradients of a piece's share of the mean loss over the batch: the layers send
+        the same gradients backward as in one process with the whole batch."""
         loss = losses.sum() / count
         for part in self.parts:
             loss = part.scale_loss(loss)

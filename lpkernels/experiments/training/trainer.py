@@ -61,7 +61,8 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass
 class Position:
-    """Where a run stands: the next step of an epoch, and what the epoch has seen so far."""
+    """Where a run stands: the next step of an epoch, and the epoch's examples and seconds so
+    far."""
 
     epoch: int = 0
     step: int = 0
@@ -85,16 +86,15 @@ class Trainer:
     the parts are added in float32, and every rank makes the same update, to the bit. The layers of
     each rank draw from a stream of its own, (seed, rank, epoch, step); weight updates and tests
     draw alike on all. Batch norm normalises the examples of a rank, and keeps the mean of the
-    ranks' running statistics. The first rank writes records and checkpoints, which are those of one
-    process: a run may be resumed with another number of processes.
+    ranks' running statistics. The first rank writes records and checkpoints, which do not depend on
+    the number of processes: a run may be resumed with another number.
 
     Args:
         config: what to train.
         folder: where records.jsonl, checkpoint.pt and the checkpoint before it go; made if absent.
         workload: data, model, loss and metric; found by config.workload if None.
-        overwrite: start again where an earlier run's checkpoint lies; else that is a
-            FileExistsError.
-        processes: those that train together, of which all make this call.
+        overwrite: start again where an earlier run's checkpoint lies; else it is a FileExistsError.
+        processes: the processes that train together; all of them make this call.
     Raises: ValueError: the workload is unknown, or the batch does not divide by the number of
         processes.
     """
@@ -278,7 +278,7 @@ class Trainer:
         show: Callable[[int, str], None] | None,
         on_progress: OnProgress | None,
     ) -> None:
-        """Runs what is left of the current epoch: training steps, test, record, checkpoint."""
+        """Runs the rest of the current epoch: training steps, test, record, checkpoint."""
         start = shown = time.perf_counter()
         before = self.position.seconds
         plan = self.workload.train.plan(self.config.seed, self.position.epoch)

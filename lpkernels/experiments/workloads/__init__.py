@@ -1,1 +1,1 @@
-"""What is trained: data, model, loss and metric, by name or by a function of the user's."""
+"""Workloads: data, model, loss and metric, by name or by a function of the user's."""

@@ -1,4 +1,4 @@
-"""What a run trains: data, model, and how many of the data."""
+"""The settings of a run's workload: data, model, and how many of the data."""
 
 import re
 from dataclasses import dataclass

@@ -7,8 +7,8 @@ from torch import Tensor
 
 
 def moment_sums(name: str, x: Tensor) -> dict[str, Tensor]:
-    """What `frechet_distance` needs of the vectors x (N, F): float64 sums <name>_sum (F,) of the
-    vectors and <name>_outer (F, F) of their products."""
+    """The sums that `frechet_distance` needs of the vectors x (N, F): in float64 <name>_sum (F,) of
+    the vectors and <name>_outer (F, F) of their products."""
     x = x.double()
     return {f"{name}_sum": x.sum(dim=0), f"{name}_outer": x.T @ x}
 
@@ -20,7 +20,7 @@ def frechet_distance(sums: Mapping[str, Tensor], one: str, two: str, count: int)
     equal, never negative.
 
     Args:
-        sums: those of `moment_sums`, under the names `one` and `two`, added over all vectors.
+        sums: the results of `moment_sums` under the names `one` and `two`, added over all vectors.
         count: vectors in each set; covariances divide by it.
     Reference: Dowson and Landau 1982, J. Multivariate Analysis 12, equation 4; Heusel et al. 2017,
         arXiv 1706.08500, equation 6, of other features.

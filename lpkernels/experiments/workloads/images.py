@@ -183,7 +183,8 @@ def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class EpochPlan:
-    """What one epoch feeds, drawn up front from (seed, epoch): a run may resume at any step.
+    """The order and augmentation of one epoch, drawn up front from (seed, epoch): a run may resume
+    at any step.
 
     order: (N,) int64, a permutation of the training images.
     shifts: (N, 2) int64 (down, right) or None.  flips: (N,) bool or None.
@@ -218,7 +219,7 @@ def plan_epoch(data: ImageData, seed: int, epoch: int, augment: bool) -> EpochPl
 
 
 def shift_images(images: Tensor, shifts: Tensor) -> Tensor:
-    """Moves image i by shifts[i] = (down, right) pixels; what comes in at the border is 0.
+    """Moves image i by shifts[i] = (down, right) pixels; pixels that come in at the border are 0.
 
     images: (N, C, H, W), any dtype.  shifts: (N, 2) int64, each within -H..H and -W..W.
     """

@@ -30,8 +30,8 @@ def choose(
     change.
 
     The choice depends on nothing else: runs of all seeds train on the same examples with the same
-    labels, a larger train_size keeps the examples of a smaller one, and more label_noise leaves the
-    labels wrong that less of it makes wrong. Test labels stay clean.
+    labels, a larger train_size keeps the examples of a smaller one, and labels that are wrong with
+    some label_noise are wrong with more of it too. Test labels stay clean.
 
     Args:
         config: the settings.

@@ -57,8 +57,8 @@ def classification(
         name: of the data, for tables.
         train, test: (x, y), tensors or arrays: x (N, ...) of any shape, float32 (other floats are
             rounded to it once) or integers; y (N,) whole numbers from 0.
-        model: what makes the network, or its name as `--model` has it: for x (N, F), (N, C, L) or
-            (N, C, H, W).
+        model: a function that makes the network, or its name as `--model` has it: for x (N, F), (N,
+            C, L) or (N, C, H, W).
         config: settings to follow: model, where none is given here, width, norm, classes,
             train_size and label_noise.
     Raises: ValueError: x and y do not fit together, the model is unknown or for other data, or a

@@ -50,7 +50,7 @@ class TensorBatches(Sequence[Batch]):
 
     Args:
         tensors: the first dimension of each counts the examples.
-        make: what becomes of the slices of a batch.
+        make: makes a batch from its slices.
     """
 
     def __init__(self, *tensors: Tensor, make: Callable[..., Batch] | None = None) -> None:

@@ -9,15 +9,15 @@ from torch import Tensor
 
 from lpkernels.experiments.workloads.workload import Batch, Outcome, Workload
 
-#: From the model's output and a batch to what the turn makes of them.
+#: From the model's output and a batch to the outcome of the turn.
 OutputLoss = Callable[[Any, Batch], Outcome]
 
 
 def output_loss(workload: Workload, batch: Batch) -> OutputLoss:
     """The loss of the workload's one turn, for an output that is there already.
 
-    batch: a batch of the workload, which shows what the turn gives to the model; this may only be
-        its first tensor.
+    batch: a batch of the workload, which shows the input that the turn gives to the model: only the
+        batch's first tensor is allowed.
     Raises: ValueError: a step has several turns, or the model is called with something else.
     """
     if len(workload.turns) != 1:

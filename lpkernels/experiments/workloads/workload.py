@@ -62,7 +62,7 @@ class TrainingSet(Protocol):
 class Metric:
     """The figure by which runs of a workload are compared.
 
-    field: its name in the epoch's record.  label: what tables and axes call it.
+    field: its name in the epoch's record.  label: its name in tables and on axes.
     higher: whether more is better.  percent: whether it is shown times 100 with a percent sign.
     """
 

@@ -1,4 +1,4 @@
-"""What happens inside the sums of two matrices, as told by the backend that counts it."""
+"""The events inside the sums of a product of two matrices, counted by a backend."""
 
 from __future__ import annotations
 

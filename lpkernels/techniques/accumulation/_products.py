@@ -59,7 +59,7 @@ class Geometry(Protocol):
 
 @dataclass(frozen=True)
 class Matmul:
-    """x (..., M, K) @ w (..., K, N); what was broadcast is summed in the gradients."""
+    """x (..., M, K) @ w (..., K, N); the gradients are summed over broadcast dimensions."""
 
     def fprop(self, x: Tensor, w: Tensor) -> Tensor:
         return torch.matmul(x, w)
@@ -114,7 +114,8 @@ class Conv:
 
 @dataclass(frozen=True)
 class ConvTranspose:
-    """The dgrad of a convolution as a forward pass: x is its output's gradient, y its image."""
+    """The dgrad of a convolution as a forward pass: x is the convolution's output gradient, y its
+    image."""
 
     conv: Conv
     size: tuple[int, ...]
@@ -233,7 +234,7 @@ class Products(Visitor):
             self._sink(product, gradient.reshape(product.y_shape))
 
     def _layer_of(self, call: Call) -> tuple[bool, str]:
-        """Whether it is the product of a layer itself, and the name that it has in tables."""
+        """Whether the call is a layer's own product, and the product's name in tables."""
         run = call.run
         given = self._names.setdefault(run, {})
         if not call.part and run.module in self._layers and "own" not in given:
@@ -246,7 +247,7 @@ class Products(Visitor):
 
     def _owner(self, call: Call) -> str | None:
         """The innermost layer, or module with a forward of its own, that is running; such a module
-        owns only what `convert` emulates.
+        owns only the products that `convert` emulates.
         """
         run: Run | None = call.run
         while run is not None:

@@ -26,7 +26,7 @@ _MOST_EXPONENT_BITS = 8
 _GROWTH = 4.0
 # If the operand format flushes this share of the gradients to zero, the row says so.
 _FLUSHED = 0.1
-# What the variance criterion does not see where rounding is not to nearest even.
+# The notes on roundings other than nearest even, which the variance criterion does not see.
 _UNSEEN_BY_VRR = {
     "stochastic": "stochastic rounding loses no variance, it adds noise, which the criterion does "
     'not see: use metric="nmse"',
@@ -51,11 +51,11 @@ class PlanRow:
         product is 0.
     man_bits: of one sum.  chunk, chunk_bits: the chunk length asked for, or the best one, and the
         mantissa bits of inner and outer sums with it.
-    format, accumulator: what is recommended; with chunks if the plan was asked for them.
+    format, accumulator: the recommendation; with chunks if the plan was asked for them.
     notes: where the theory is known to be wrong for this row.
-    integer_bits: of fprop with weights, where they and the input are in fixed point: the fewest
-        bits of a fixed-point accumulator (with the frac_bits of both together) that no sum leaves,
-        whatever the inputs and their order, the bias apart; None elsewhere.
+    integer_bits: of fprop with weights, where weights and input are in fixed point: the fewest bits
+        of a fixed-point accumulator (with the frac_bits of both together) that no sum of any inputs
+        in any order leaves, the bias apart; None elsewhere.
     """
 
     layer: str
@@ -217,12 +217,14 @@ def _row(
 
 
 def exponent_bits(exponents: tuple[int, int] | None, *, given: int | None, headroom: int) -> int:
-    """Of an accumulator: those given, else `headroom` more than the range needs, at most 8."""
+    """The exponent bits of an accumulator: `given`, else `headroom` more than the range needs, at
+    most 8."""
     return given or min(_MOST_EXPONENT_BITS, _fewest_exponent_bits(exponents) + headroom)
 
 
 def _fewest_exponent_bits(exponents: tuple[int, int] | None) -> int:
-    """Those of an IEEE format that covers the range; 8 where nothing is known."""
+    """The fewest exponent bits of an IEEE format that covers the range; 8 where nothing is
+    known."""
     if exponents is None:
         return _MOST_EXPONENT_BITS
     low, high = exponents
@@ -307,9 +309,9 @@ def accumulator_of(
     """The accumulator whose sums round as `rounding` of :func:`min_mantissa_bits` says.
 
     "aligned_truncation" cuts the running sum and each of the next `block` products toward zero at
-    the sum's last place, adds what is left and cuts the result; sums of chunks are added with
-    rounding to nearest even, because cutting those would drift. Other names are an Accumulator's
-    own, and block is not used.
+    the sum's last place, adds the cut values and cuts the result; sums of chunks are added with
+    rounding to nearest even, because cut sums would drift. Other names are an Accumulator's own,
+    and block is not used.
 
     Args:
         fmt:      of the sums, inner and outer.

@@ -1,4 +1,4 @@
-"""What a plan measures on the operands of one product: mantissas, zeros, ranges, growth."""
+"""The statistics of one product's operands for a plan: mantissas, zeros, ranges, growth."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Statistics:
     operand_bits: of the wider operand.
     nzr: share of the products that are not zero.
     low: exponent of a product of typical size in a small sum (the 1 % quantile of the sums).
-    high: exponent that no partial sum exceeds, whatever the order: that of the largest sum of
-        magnitudes.  Both None if every product is zero.
+    high: exponent of the largest sum of magnitudes, which no partial sum exceeds in any order. Both
+        None if every product is zero.
     growth: E[sum^2] / E[sum of p^2]: 1 for independent products of mean zero, more where they add
         up.
     """
@@ -92,8 +92,7 @@ def statistics(
 def integer_bits(sums: Iterable[Tensor], weight: FixedFormat, operand: FixedFormat) -> int:
     """The fewest bits of a fixed-point accumulator that no sum (sums, K) of these weights leaves.
 
-    weight, operand: the formats of the weights, which hold values of theirs, and of the other
-    operand.
+    weight: the weights' format; the weights are values of it. operand: the other operand's format.
     """
     most = 0
     for values in sums:

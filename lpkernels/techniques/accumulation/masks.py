@@ -44,25 +44,24 @@ def mask_gradients(
 ) -> Module:
     """Make emulated layers pass no gradient to products that their fprop sums lost, in place.
 
-    Forward is as before, to the bit. In backward a product x_k w_k of an output counts only if its
-    addition was none of `masks`, and neither was that of its chunk's sum to the outer accumulator;
-    dgrad and wgrad are float32 sums of the products that are left. The bias gradient is not masked,
-    and neither are products that a module calls as functions.
+    Forward is as before, to the bit. In backward a product x_k w_k of an output counts only if no
+    event of `masks` happened in its own addition, nor in the addition of its chunk's sum to the
+    outer accumulator. dgrad and wgrad are float32 sums of the products that are left. The bias
+    gradient is not masked, and neither are products that a module calls as functions.
 
     Args:
         model: a model, or layer, that ``lp.convert`` has converted.
         masks: "swamped", "overflowed" or both; none: the straight-through gradient again.
-        recursive: an overflow masks all products of the sum up to it, not only its own: what was
-            summed before is lost as well.
+        recursive: an overflow masks all products of the sum up to it, not only its own: the sum
+            before it is lost as well.
 
     Returns:
         The model. ``lp.revert`` turns its layers back as always.
 
     Raises:
-        TypeError, ValueError: no Module, unknown masks; no layer to mask; a layer whose dgrad or
-            wgrad is not native, because masked gradients are float32 sums, or whose fprop sums in
-            trees.
-        NotImplementedError: a layer other than Linear and Conv1d to Conv3d, or whose fprop sums
+        TypeError, ValueError: no Module, unknown masks; no layer to mask; a layer that sums fprop
+            in trees, or dgrad or wgrad not natively (masked gradients are float32 sums).
+        NotImplementedError: a layer other than Linear and Conv1d to Conv3d, or one that sums fprop
             in blocks aligned by operands.
     """
     if not isinstance(model, Module):
@@ -120,7 +119,7 @@ def _check_sums(what: str, recipe: Recipe) -> None:
 
 
 class _Masked(Emulated):
-    """What the masked layers share; the layer of lp.nn follows it in the bases."""
+    """The base of the masked layers; the layer of lp.nn follows it in the bases."""
 
     masks: tuple[str, ...] = ()
     recursive: bool = False
@@ -243,8 +242,8 @@ MASKS = {"swamped": SWAMPED, "overflowed": OVERFLOWED}
 
 class MatrixForm(Protocol):
     """A layer as matrices, group by group along the columns: y (R, groups * O) from x (R, groups *
-    K), where the columns of each group are multiplied with those of the same group in w (K, groups
-    * O)."""
+    K), where each group's K columns of x are multiplied with the same group's O columns of w (K,
+    groups * O)."""
 
     def rows(self, x: Tensor, w: Tensor) -> Tensor: ...
 

@@ -1,4 +1,4 @@
-"""What an accumulator does to the sums of two given matrices."""
+"""The sums of two given matrices in an accumulator, measured against the exact sums."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNTED = 1 << 26
 
 @dataclass(frozen=True, repr=False)
 class Measurement:
-    """Sums of products in an accumulator, held against the exact ones. ``print`` shows a table.
+    """Sums of products in an accumulator, compared with the exact sums. ``print`` shows a table.
 
     accumulator: its name.  length, sums: products of a sum, and how many sums there are.
     product_bits: mantissa bits of an exact product of the operands' values.
@@ -86,7 +86,7 @@ def measure(
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Measurement:
-    """What an accumulator makes of a @ b: variance kept, error, swamped and overflowed additions.
+    """Measures a @ b in an accumulator: variance kept, error, swamped and overflowed additions.
 
     Args:
         a, b: (M, K) and (K, N), float32, or float16 or bfloat16 (widened exactly), finite. They are

@@ -57,11 +57,12 @@ def plan(
     own arithmetic. It looks at every linear layer, convolution (transposed ones too), recurrent
     layer and cell, attention and call of matmul, bmm, mm, mv, addmm or baddbmm: it reads the
     lengths of the three GEMMs, and, on the operands rounded to `operand`, the mantissa bits of the
-    products, the share that is not zero and the range of exponents. These give the format: mantissa
-    bits by :func:`min_mantissa_bits`, and the fewest exponent bits (IEEE bias, at least 2) whose
-    largest value no partial sum of this batch exceeds in any order, and whose normal numbers reach
-    down to a product of typical size in the smallest hundredth of the sums. One batch does not show
-    what training will reach, so `headroom` exponent bits are added.
+    products, the share that is not zero and the range of exponents. These give the format. Its
+    mantissa bits are by :func:`min_mantissa_bits`. Its exponent bits (IEEE bias, at least 2) are
+    the fewest that cover the range: no partial sum of this batch, in any order, exceeds the largest
+    value, and the normal numbers reach down to a product of typical size in the smallest hundredth
+    of the sums. One batch does not show what training will reach, so `headroom` exponent bits are
+    added.
 
     The model and torch's random state are left as found (`lpkernels.nn.observing.trace`). A layer
     that is called several times has the widest of its formats. The products of one module that
@@ -80,8 +81,8 @@ def plan(
         headroom: exponent bits beyond those that this batch needs, up to 8 in all; without effect
             where exp_bits is given.
         exp_bits: of every accumulator, 2..8; None: measured, as above.
-        criterion, cutoff, metric, eps, rounding: of :func:`min_mantissa_bits`; the rounding is also
-            that of the accumulators, which :func:`accumulator_of` makes.
+        criterion, cutoff, metric, eps, rounding: of :func:`min_mantissa_bits`; the accumulators
+            round so too (:func:`accumulator_of`).
 
     Returns:
         An AccumulatorPlan. With operands in fixed point its rows also say in how many bits a
@@ -154,7 +155,7 @@ def _operands(operand: Format | Quantizer | Recipe | str) -> Recipe:
 
 
 def _check_model(model: Any) -> None:
-    """A module whose parameters exist and whose layers are torch's."""
+    """Checks that the model is a module of torch's own layers, its parameters initialised."""
     check_model("plan", model)
     for name, module in model.named_modules():
         where = f"plan: module {name!r} ({type(module).__name__})"

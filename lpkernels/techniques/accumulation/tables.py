@@ -1,4 +1,4 @@
-"""Plans and measurements as text: the cells of their tables, and what stands below."""
+"""Plans and measurements as text: the cells of their tables, and the notes below."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lpkernels.techniques._table import aligned
 
 #: The columns of a plan that hold words; the others hold numbers.
 WORDS = ("layer", "gemm", "accumulator", "notes")
-#: What the columns of a plan say.
+#: The meanings of a plan's columns.
 COLUMNS = (
     "length: products in a sum; m_p: mantissa bits of a product; nzr: share of the products that "
     "is not zero; one sum: mantissa bits needed, without the hidden one; chunks: the same / the "

@@ -206,7 +206,7 @@ class ChunkedSums:
         self.outer = np.ceil(n / chunk)
 
     def log_variance_lost(self, m_acc: Floats, criterion: str, rows: NDArray[np.bool_]) -> Floats:
-        """What is held against ln cutoff, for the rows chosen."""
+        """ln v of the chosen rows, which is compared with ln cutoff."""
         m_p, nominal, inner, outer = (
             x[rows] for x in (self.m_p, self.nominal, self.inner, self.outer)
         )

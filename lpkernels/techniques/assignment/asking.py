@@ -31,8 +31,8 @@ def uniform(
 ) -> Assignment:
     """All tensors in one precision, but for pinned tensors and tensors of unknown operations.
 
-    The paper's 8 bits without arguments; its float32 as
-    uniform(ops, "high", formats=Formats.same("fp32")).
+    Without arguments this is the paper's baseline of 8 bits; the paper's float32 is uniform(ops,
+    "high", formats=Formats.same("fp32")).
 
     Raises: TypeError, ValueError: Ops that do not fit together, another precision, a glob that
         matches nothing.
@@ -47,7 +47,7 @@ def uniform(
 
 
 def operator_based(ops: Sequence[Op], *, formats: Formats = PAPER, pins: Pins = NONE) -> Assignment:
-    """Low precision for what enters a GEMM, forward and backward; the ends stay high.
+    """Low precision for the operands of GEMMs, forward and backward; the ends stay high.
 
     Low are the weights of GEMMs and their gradients, every result that a GEMM reads, and the
     gradient of a GEMM's result. Of these, high again are the network's inputs; operations that read
@@ -120,7 +120,7 @@ def _of_params(op: Op) -> list[str]:
 def _assignment(
     groups: Sequence[Group], low: Iterable[str], formats: Formats, pins: Pins
 ) -> Assignment:
-    """The assignment with what pins hold; tied tensors that would differ are all high."""
+    """The assignment with pinned tensors held; tied tensors that would differ are all high."""
     kept = held(groups, pins)
     keys = [tensor.key for each in groups for tensor in each.tensors]
     chosen = (set(low) | kept.low) - kept.high
@@ -140,11 +140,10 @@ class Request:
     """Which assignment a network is to have, before the network is there.
 
     rule: "demote", which goes by ratio or bits; one of the baselines; or "file". ratio, bits,
-    order, seed: as for `demote`, and only with that rule; either ratio or bits. file: of an
-    assignment that was saved. promote: the overflow ratio that promotes; None: none does. fan_out:
-    as for `assign`. low, low_grad: another low precision than the paper's, for weights and
-    activations, and for gradients of activations; it rounds to nearest, ties away, unless the text
-    says otherwise.
+    order, seed: as for `demote`, and only with that rule; either ratio or bits. file: the path of a
+    saved assignment. promote: the overflow ratio that promotes; None: none does. fan_out: as for
+    `assign`. low: another low precision than the paper's for weights and activations, low_grad: for
+    gradients of activations; both round to nearest, ties away, unless the text says otherwise.
     Raises: ValueError: fields that do not go together, or out of range.
     """
 

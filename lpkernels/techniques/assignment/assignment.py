@@ -1,4 +1,5 @@
-"""An assignment: which tensors are in low precision, what that saves, its file and its table."""
+"""An assignment: which tensors are in low precision, the bits that this saves, its file and its
+table."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class Assignment:
     low: keys of the tensors in low precision.
     low_groups: indices of the groups that were demoted, in that order; () where no rule by groups
         made the assignment. A promotion takes tensors out of `low` and leaves this as it is.
-    formats: what high and low are.
+    formats: the formats of high and low precision.
     pins: the tensors that were asked to be held or tied.
 
     Memory is the sum over all tensors, as the paper counts it: no peak, no liveness.
@@ -57,8 +58,8 @@ class Assignment:
 
     @cached_property
     def unknown(self) -> tuple[str, ...]:
-        """The operations that are not known, such as recurrent layers. What they compute inside is
-        no tensor here, so `ratio` and every number of bits leave it out."""
+        """The operations that are not known, such as recurrent layers. Tensors inside them are no
+        tensors here, so `ratio` and every number of bits leave them out."""
         results = (t for t in self.tensors.values() if t.kind == "activation" and not t.known)
         return tuple(result.key.removesuffix(".Y") for result in results)
 
@@ -168,9 +169,10 @@ class Assignment:
     def load(cls, path: str | Path, groups: Sequence[Group] | None = None) -> Assignment:
         """Reads what `save` wrote.
 
-        groups: of the model that it is for: group(trace(model, loss, batch)). None: not checked.
-        Raises: ValueError: no file of an assignment, one that was changed to make no sense, or one
-            of another model or batch.
+        groups: the groups of the assignment's model, group(trace(model, loss, batch)). None: not
+            checked.
+        Raises: ValueError: the file is not of an assignment, contradicts itself, or is of another
+            model or batch.
         """
         values = read(path, _WHAT, f"an {_WHAT}", "its save()", key="what")
         try:
@@ -200,8 +202,8 @@ class Assignment:
 def _check_same(
     mine: Sequence[Group], model: Sequence[Group], *, kinds: Sequence[Kind] = get_args(Kind)
 ) -> None:
-    """Raises: ValueError: the groups do not hold the same tensors; those of these kinds, of the
-    same sizes."""
+    """Raises: ValueError: the groups do not hold the same tensors, or a tensor of these kinds has
+    another size."""
     of_mine, of_model = (_sizes(groups) for groups in (mine, model))
     missing, extra = of_model.keys() - of_mine.keys(), of_mine.keys() - of_model.keys()
     if missing or extra:

@@ -32,7 +32,8 @@ def demote(
     bits: int | None = None,
     scores: Scores | Mapping[int, float] | None = None,
 ) -> Assignment:
-    """The assignment that has the first groups of an order in low precision, until enough are.
+    """The assignment that has the first groups of an order in low precision, as many as are
+    demanded.
 
     All groups are high at first. Then, group by group, the rule stops if the low-precision ratio
     has reached `ratio` (or the bits are within `bits`), and else takes the group to low precision.
@@ -45,12 +46,12 @@ def demote(
 
     "sensitivity", ours, is no prefix but an exact knapsack: of all sets of groups that are enough
     it takes one with the least sum of scores, and of these one with the most in low precision
-    (`cheapest` says what that costs). The sets of two demands need not lie in one another. Scores
+    (`cheapest` says how long it takes). The sets of two demands need not lie in one another. Scores
     do not depend on the demand, so the scores of one pass serve for every demand.
 
     Tensors that pins hold high, and tensors of operations that are not known, stay high; so a ratio
-    above the share of the others is not reached, and `Assignment.ratio` says which is. The size of
-    a group counts them.
+    above the share of the other tensors is not reached, and `Assignment.ratio` is then lower. The
+    size of a group counts them.
 
     Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), Algorithm 1, second part.
 
@@ -58,10 +59,10 @@ def demote(
         groups: of `group`.
         ratio: 0 to 1.
         order, seed: as above.
-        formats: what high and low are.
+        formats: the formats of high and low precision.
         pins: tensors held or tied.
         bits: instead of the ratio: the most bits that all tensors may have together, ours.
-        scores: for the order by sensitivity: of each group, what its demotion costs (`score`).
+        scores: for the order "sensitivity": the cost of each group's demotion (`score`).
 
     Raises:
         TypeError, ValueError: ratio outside [0, 1], both or none of ratio and bits, an unknown
@@ -97,7 +98,7 @@ def demote(
 
 @dataclass
 class _Demotion:
-    """How far a demotion is, and what is demanded of it."""
+    """How far a demotion is, and the ratio or bits that it is to reach."""
 
     formats: Formats
     high: frozenset[str]
@@ -126,11 +127,11 @@ class _Demotion:
         self.low_numel += sum(tensor.numel for tensor in tensors)
 
     def left(self, group: Group) -> list[TensorSpec]:
-        """The tensors that its demotion would take to low precision."""
+        """The tensors that the group's demotion would take to low precision."""
         return [t for t in group.tensors if t.key not in self.low and t.key not in self.high]
 
     def saved(self, group: Group) -> int:
-        """Bits that its demotion would save."""
+        """Bits that the group's demotion would save."""
         return self._saved(self.left(group))
 
     def _saved(self, tensors: Sequence[TensorSpec]) -> int:
@@ -156,7 +157,7 @@ def _ordered(
     costs: Mapping[int, float],
 ) -> list[Group]:
     if order == "random":
-        # random() is the method of which Python promises the same numbers in every version.
+        # Python promises the same numbers in every version for the method random().
         draw = random.Random(seed)
         drawn = {group.index: draw.random() for group in groups}
         return sorted(groups, key=lambda group: drawn[group.index])
@@ -179,7 +180,8 @@ def _least(groups: Sequence[Group], state: _Demotion, costs: Mapping[int, float]
 
 
 def check_demand(label: str, ratio: Any, bits: Any, order: Any, seed: Any) -> None:
-    """Raises: TypeError, ValueError: wrong arguments of `demote`; label: whose they are."""
+    """Raises: TypeError, ValueError: wrong arguments of `demote`. label: the caller, as errors name
+    it."""
     if (ratio is None) == (bits is None):
         raise ValueError(f"{label}: give ratio or bits, one of them; got {ratio=} and {bits=}")
     if ratio is not None:
@@ -201,10 +203,10 @@ def check_demand(label: str, ratio: Any, bits: Any, order: Any, seed: Any) -> No
 
 @dataclass(frozen=True)
 class Scores:
-    """What the demotion of each group costs, in any unit: least is demoted first. Ours.
+    """The cost of each group's demotion, in any unit: the cheapest is demoted first. Ours.
 
-    scores: by the index of the group, finite and at least 0.
-    numels: the elements of each group, by which another model or batch is found out.
+    scores: the costs by the index of the group, finite and at least 0.
+    numels: the elements of each group, which show whether scores are of another model or batch.
     """
 
     scores: Mapping[int, float]
@@ -280,15 +282,17 @@ class _Subset(NamedTuple):
 def cheapest(
     gains: Mapping[int, int], costs: Mapping[int, float], need: int
 ) -> tuple[int, ...] | None:
-    """The items of least cost among those that gain `need` together, and of these most gain.
+    """The cheapest set of items that together gain `need`; of equally cheap sets the one that gains
+    most.
 
     The items are keys of both; all numbers are at least 0, and costs are exact as fractions. None:
     all items together do not gain it. Items that gain nothing are never taken.
 
     This is the 0/1 knapsack by Nemhauser and Ullmann's dynamic programme: it keeps the subsets that
-    no other one beats, but those that are too dear by a bound on the cost of the rest, taken in
-    parts. Of the groups of a network these are few (some thousand for 60 groups); in the worst
-    case, costs in proportion to gains that are all powers of two, every group doubles them.
+    no other one beats, and drops a subset as too dear by a bound: the cost of the rest if items
+    could be taken in parts. Of the groups of a network these are few (some thousand for 60 groups);
+    in the worst case, costs in proportion to gains that are all powers of two, every group doubles
+    their number.
     """
     if need <= 0:
         return ()
@@ -323,7 +327,7 @@ def _by_cost_per_gain(gains: Mapping[int, int], costs: Mapping[int, float]) -> l
 
 
 def _unbeaten(subsets: Sequence[_Subset]) -> list[_Subset]:
-    """Without those that gain no more than a cheaper one; gains and costs ascend."""
+    """The subsets without any that gains no more than a cheaper one; gains and costs ascend."""
     kept: list[_Subset] = []
     for subset in sorted(subsets, key=lambda s: (-s.gain, s.cost)):
         if not kept or subset.cost < kept[-1].cost:

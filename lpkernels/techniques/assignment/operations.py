@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Kind = Literal["weight", "activation", "grad_activation", "grad_weight"]
-#: What a tensor of training is, and how its key ends: the paper's P, Y, GY and GP.
+#: The kinds of tensors of training, and the ends of their keys: the paper's P, Y, GY and GP.
 SUFFIXES: dict[Kind, str] = {
     "weight": "P",
     "activation": "Y",
@@ -20,8 +20,8 @@ SUFFIXES: dict[Kind, str] = {
 class Kept:
     """A memory that operations keep for backward.
 
-    keys: of the tensor whose values it holds; of several where its values are in the formats of all
-        of them, as zeros are; () if it holds those of no tensor of an assignment.
+    keys: the key of the tensor with the same values; several keys where the values are in the
+        formats of all these tensors, as zeros are; () if no tensor of an assignment has them.
     number: its own; operations that keep the same memory have the same number.
     size: its elements; without keys its bytes.
     """
@@ -39,14 +39,14 @@ class Op:
     is_gemm: a linear layer, a convolution or a product of two activations.
     inputs: the Ops whose results it reads, in the order of its arguments. A view of a result is
         that result: views are no Ops. The network's input is an Op without inputs.
-    params: elements of the parameters it reads, by name. A name with a dot is a parameter's full
-        one (".scale" that of the parameter "scale"): Ops with the same one share it. A name
-        without is the Op's own: "weight" of the Op "conv1" is "conv1.weight".
+    params: elements of the parameters it reads, by name. A name with a dot is the parameter's full
+        name (".scale" for the parameter "scale"): Ops with the same full name share the parameter.
+        A name without a dot is the Op's own: "weight" of the Op "conv1" is "conv1.weight".
     numel: elements of its result, the batch counted; 1 of a scalar loss.
     operation: what it computes, as `trace` names it ("conv2d", "relu"); `amp_like` reads it.
     known: False: nobody knows what it computes, so its tensors stay in high precision.
-    keeps: what backward reads of it, which `kept_memory` counts; None: nobody knows. It depends on
-        how the operation is computed, so Ops are equal whatever they keep.
+    keeps: the memories that backward reads, which `kept_memory` counts; None: nobody knows. They
+        depend on how the operation is computed, so Ops are equal whatever they keep.
 
     Raises: TypeError, ValueError: a field of another type, or a size below zero.
     """
@@ -160,10 +160,10 @@ def group(ops: Sequence[Op]) -> tuple[Group, ...]:
     The operations are taken in their order. An input of the network and a GEMM open a group. Every
     result and its gradient go into the group opened last; a parameter and its gradient go into the
     group of the Op's first input, because it is read with that input. So the weight of a
-    convolution is with its input, the scale of a norm with what it normalises, and after a join
-    (Add, concatenation) the results belong to the GEMM that ran last. A parameter that several Ops
-    share goes where the first puts it. An Op that reads parameters alone (an embedding) opens no
-    group, unless it is the first.
+    convolution is with its input, the scale of a norm with the norm's input, and after a join (Add,
+    concatenation) the results belong to the GEMM that ran last. A parameter that several Ops share
+    goes where the first puts it. An Op that reads parameters alone (an embedding) opens no group,
+    unless it is the first.
 
     Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), Algorithm 1, first part; branches as in
         their released code, which takes the order of execution.

@@ -1,4 +1,4 @@
-"""What "high" and "low" precision are, and the tensors that no rule may move between them."""
+"""The formats of "high" and "low" precision, and the tensors that no rule may move between them."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class Pins:
 
 @dataclass(frozen=True)
 class PinnedKeys:
-    """Keys that are held: `high` holds those of operations that are not known too."""
+    """Keys that are held; `high` includes the keys of operations that are not known."""
 
     high: frozenset[str]
     low: frozenset[str]
@@ -186,7 +186,7 @@ def held(groups: Sequence[Group], pins: Pins) -> PinnedKeys:
 def tie(groups: Sequence[Group], pins: Pins) -> tuple[Group, ...]:
     """The groups, where the tensors that a glob ties are in the group of the first of them.
 
-    A group of which nothing is left is gone; the others keep their index.
+    A group that is left without a tensor is gone; the others keep their index.
 
     Raises: ValueError: a glob that matches nothing.
     """
@@ -198,7 +198,7 @@ def tie(groups: Sequence[Group], pins: Pins) -> tuple[Group, ...]:
 
 
 def ties(pins: Pins, keys: Sequence[str]) -> list[frozenset[str]]:
-    """The sets of tied tensors, no two of which share a tensor: globs that share one make one set.
+    """The sets of tied tensors; globs that match a common tensor make one set, so sets share none.
 
     Raises: ValueError: a glob that matches nothing.
     """

@@ -17,7 +17,7 @@ class Promotion:
     """One tensor that was promoted.
 
     step: the number of calls of `Promoter.update` before the one that promoted it. key: its key.
-    trigger: "overflow"; "tied" where another tensor's was it.
+    trigger: "overflow"; "tied" where a tensor tied to it overflowed.
     value: the ratio that reached the threshold.
     """
 

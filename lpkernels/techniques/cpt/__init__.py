@@ -1,4 +1,4 @@
-"""Precision as a schedule: cyclic precision training, and what was made of it.
+"""Precision as a schedule: cyclic precision training, and its successors.
 
 Source: Fu et al. 2021, "CPT: Efficient deep neural network training via cyclic precision", arXiv
 2101.09868.

@@ -149,7 +149,7 @@ class PrecisionOnPlateau(PrecisionSetter):
         return adder_bits(self._accumulators[now.accumulator])
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values: what was seen, where the precision is, and the settings."""
+        """Plain values: the metrics seen, the present precision, and the settings."""
         seen = {name: getattr(self, name) for name in _SEEN}
         settings = {name: getattr(self, name) for name in _SETTINGS}
         return {**seen, **self._sums, "bits": self._tracks.to_dict(), **settings}

@@ -39,7 +39,8 @@ class PrecisionRange:
     """The result of a precision range test; ``str`` of it is a table.
 
     bits: (lowest, highest), as PrecisionScheduler takes them.
-    trace: every candidate, ascending; threshold and window: by which it was judged.
+    trace: every candidate, ascending. threshold, window: the arguments by which candidates were
+        judged.
     """
 
     bits: tuple[int, int]
@@ -254,7 +255,8 @@ class _Stateful:
 
 
 class _Snapshot:
-    """What modules, optimizers and other things with a state_dict hold, and the random states.
+    """A copy of the state of modules, optimizers and other things with a state_dict, and of the
+    random states.
 
     Raises: TypeError: a thing without state_dict and load_state_dict.
     """

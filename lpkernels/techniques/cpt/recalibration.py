@@ -35,9 +35,9 @@ def recalibrate(
     Args:
         model: the model.
         loader: batches; of a tuple or list the first entry is the input.
-        bits: forward bits of all targets in the model, which keep them; a scheduler: the bits of
-            its `at()`, and afterwards those of training again; None: as the model is.
-        forward: what to call for a batch instead.
+        bits: forward bits of all targets in the model, which keep them afterwards; a scheduler: the
+            bits of its `at()`, and afterwards the bits of training again; None: as the model is.
+        forward: a function to call with the model and a batch, in place of the model itself.
     Raises:
         ValueError: no batch, nothing to redo, or a model without a precision to set.
         After an error the statistics are as before.

@@ -116,7 +116,7 @@ class Schedule:
     reflection: how a cycle decays, "horizontal": g(1 - z), or "vertical": 1 - g(z).
     remainder: where `cycles` does not divide the steps. "stretch": z is the fraction of step *
         cycles / steps, so that cycles share all steps evenly. "partial": cycles have floor(steps /
-        cycles) steps, and those left over begin another one, which ends low; as published.
+        cycles) steps, and the steps left over begin another cycle, which ends low; as published.
         "hold_max": the same, but the steps left over are at the highest bits.
     warmup: so many steps at the highest bits come first; the schedule takes those that are left.
     shuffled: the bits of the steps after the warm-up are in random order: there are as many steps

@@ -19,7 +19,7 @@ class PrecisionScheduler(PrecisionSetter):
     """Sets the precision of a model's layers at every step, by a plan that is made in advance.
 
     It works like torch.optim.lr_scheduler: the constructor sets the bits of step 0, and `step()`
-    after each optimizer step sets those of the next. A step that the optimizer skipped counts as
+    after each optimizer step sets the bits of the next. A step that the optimizer skipped counts as
     any other: call `step()` all the same. From `total_steps` on the highest bits stay.
 
         scheduler = PrecisionScheduler(model, total_steps, bits=(3, 8))
@@ -31,19 +31,20 @@ class PrecisionScheduler(PrecisionSetter):
             evaluate(model)
 
     Args:
-        targets: a model, whose modules with set_precision(forward_bits, backward_bits) are found
-            (layers whose recipe is torch's own arithmetic stay so); any object with that method; a
-            function of these two; or a list of such.
+        targets: a model: all its modules with a method set_precision(forward_bits, backward_bits),
+            except layers with the recipe of torch's own arithmetic; any object with this method; a
+            function (forward_bits, backward_bits); or a list of these.
         total_steps: of the whole training.
         bits: of the forward operands, (lowest, highest), a number, or a Schedule. None: only
             accumulators are scheduled.
         cycles, profile, form, reflection, remainder, warmup: of the schedule; see Schedule.
         grad_bits: of the incoming gradients: a number stays; (lowest, highest) follows the
             settings of `bits`.
-        weight_bits: of the weights where they are not `bits`, which are then the inputs' alone;
+        weight_bits: of the weights where they differ from `bits`, which are then the inputs' alone;
             for targets that take forward_bits=(input, weight).
         accumulator_bits: mantissa bits of the sums; for targets with set_accumulator(accumulator).
-        accumulators: what they mean: a text with {bits}, a table, or a function.
+        accumulators: the accumulator of each number of accumulator_bits: a text with {bits}, a
+            table, or a function.
         eval_bits: of `at()`; None: the highest.
         formats: the format of each width, for targets whose set_precision takes formats=: a
             table {bits: format}, a text with {bits}, or a name of cpt.TABLES. The targets' own
@@ -83,7 +84,7 @@ class PrecisionScheduler(PrecisionSetter):
         layers: Mapping[str, Any] | None = None,
         last_step: int = -1,
     ) -> None:
-        # This checks the settings alone: its bits stand in for those of each track.
+        # This checks the settings alone: its bits stand in for the bits of each track.
         settings = Schedule((1, 1), cycles, profile, form, reflection, remainder, warmup)
         given = {"bits": bits, "grad_bits": grad_bits, "weight_bits": weight_bits}
         given["accumulator_bits"] = accumulator_bits
@@ -133,8 +134,8 @@ class PrecisionScheduler(PrecisionSetter):
         """The mean cost of the steps so far, the current one included, relative to float32.
 
         kind: "bitops", or "accumulator": significand bits of the additions, where they are
-            scheduled. All targets count alike, however large. From total_steps on a step costs what
-            the highest bits cost.
+            scheduled. All targets count alike, however large. From total_steps on a step has the
+            cost of the highest bits.
 
         Raises: ValueError: another kind, or one that is not scheduled.
         """
@@ -148,7 +149,7 @@ class PrecisionScheduler(PrecisionSetter):
         return float(self._step_costs(kind)[:-1].mean())
 
     def static_cost(self, kind: str = "bitops") -> float:
-        """The cost of a step at the highest bits: what a schedule is compared with."""
+        """The cost of a step at the highest bits, with which a schedule is compared."""
         return float(self._step_costs(kind)[-1])
 
     def _step_costs(self, kind: str) -> np.ndarray:
@@ -166,7 +167,7 @@ class PrecisionScheduler(PrecisionSetter):
         return np.average(found, axis=0, weights=[len(g.targets) for g in groups])
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values: where it is, and by what plan."""
+        """Plain values: the step that it is at, and its plan."""
         schedules = [{"layer": group.name, **group.tracks.to_dict()} for group in self._groups]
         return {
             "last_step": self.last_step,

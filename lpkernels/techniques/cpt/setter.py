@@ -1,4 +1,4 @@
-"""What open-loop and closed-loop schedules share: groups of targets, set together."""
+"""Groups of targets, set together: the base of open-loop and closed-loop schedulers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -107,7 +107,7 @@ class PrecisionSetter:
         return [(precision.forward, precision.backward) for precision in self._now]
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values: where it is, and its settings."""
+        """Plain values: the point that it is at, and its settings."""
         raise NotImplementedError(f"{type(self).__name__} must define state_dict")
 
     def _check_state(self, state_dict: Any, changing: Sequence[str]) -> None:

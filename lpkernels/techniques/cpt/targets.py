@@ -39,7 +39,7 @@ TABLES: Mapping[str, Mapping[int, str]] = {
 #: A module, an object with set_precision(forward_bits, backward_bits), such a function, or several.
 Targets = Any
 
-# What every module has; the other attributes are its own.
+# The attributes that every module has; others are a module's own.
 _OF_MODULES = frozenset(vars(Module()))
 
 
@@ -93,7 +93,8 @@ class Target:
         formats: Mapping[int, Format] | None,
         accumulators: Mapping[int, Accumulator],
     ) -> None:
-        """Raises ValueError unless it takes all that is asked of a copy; nothing changes.
+        """Raises ValueError unless a copy of the target takes every setting; the target does not
+        change.
 
         A plain function is not asked: what it does cannot be undone.
         """

@@ -40,7 +40,7 @@ _ANY = Schedule((8, 8))
 
 @dataclass(frozen=True)
 class _Common:
-    """What open and closed loops share: which bits are set, and what they mean."""
+    """The fields that open and closed loops share: the bits that are set, and their meaning."""
 
     bits: Widths | None = None
     grad_bits: Widths = (8, 8)
@@ -65,7 +65,8 @@ class _Common:
             format_table(self._meaning()["formats"], range(self.bits[0], self.bits[1] + 1))
 
     def _meaning(self) -> dict[str, Any]:
-        """The arguments of a scheduler that say what bits mean."""
+        """The arguments of a scheduler that give bits their meaning: formats, accumulators,
+        eval_bits."""
         formats = dict(self.formats) if isinstance(self.formats, tuple) else self.formats
         return {
             "accumulators": self.accumulators,
@@ -91,7 +92,7 @@ class OpenLoop(_Common):
     settings: Schedule = _ANY
 
     def tracks(self, *, seed: int = 0) -> Tracks:
-        """The schedules of its bits; seed: of shuffled ones whose text gives none."""
+        """The schedules of its bits. seed: for shuffled schedules that have none in their text."""
         own = self.settings.seed
         base = self.settings.replace(seed=seed if own is None else own)
 
@@ -147,7 +148,7 @@ class OpenLoop(_Common):
 class ClosedLoop(_Common):
     """A precision that rises on a plateau of the training loss; `str` is its text.
 
-    every: training steps between two looks at their mean loss; 0 is an epoch's.
+    every: training steps between two looks at their mean loss; 0: the steps of an epoch.
     The others are PrecisionOnPlateau's.
     """
 
@@ -192,7 +193,7 @@ class _Nothing:
 def parse_schedule(text: str) -> OpenLoop | ClosedLoop:
     """The schedule of a text; `str` of it is a text of the same schedule.
 
-    Raises: ValueError: not such a text; the error says what of it.
+    Raises: ValueError: the text is of no schedule; the error names the part that is wrong.
     """
     try:
         return _parsed(text)

@@ -1,4 +1,4 @@
-"""What a schedule changes (forward, backward, weights, accumulators), and what a step then costs.
+"""The tracks of a schedule (forward, backward, weights, accumulators), and the cost of a step.
 
 A cost is a count of the bits that are multiplied or added: a model, no measurement.
 """

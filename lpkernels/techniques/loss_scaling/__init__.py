@@ -1,4 +1,4 @@
-"""Mixed precision: scales of the loss, masters of the weights, and the diagnosis of what is lost.
+"""Mixed precision: scales of the loss, masters of the weights, and the diagnosis of lost values.
 
 Source: Micikevicius et al. 2017, "Mixed precision training", arXiv 1710.03740.
 """

@@ -1,4 +1,4 @@
-"""The gradients of an optimizer, checked and unscaled in one pass, and what becomes of its step."""
+"""The gradients of an optimizer, checked and unscaled in one pass, and the outcome of its step."""
 
 import copy
 from collections import defaultdict
@@ -109,7 +109,7 @@ class StepRecord:
 class Outcome:
     """A step whose flag is on the device; it keeps no gradient alive.
 
-    found: 0-d, not 0 if the step was skipped.  names: those of the parameters.
+    found: 0-d, not 0 if the step was skipped.  names: the parameters' names.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Outcome:
                 self._gradients.append((TensorWeakRef(gradient), gradient._version))
 
     def look(self) -> None:
-        """Notes on the device which gradients are finite, while they still are what they were."""
+        """Notes on the device which gradients are finite, before anything changes them."""
         here = [reference() for reference, _ in self._gradients]
         same = [
             gradient is not None and gradient._version == version
@@ -182,8 +182,8 @@ class OptimizerCopy:
 
 
 def _put(present: Any, value: Any) -> Any:
-    """`value`; if a tensor is `present`, it takes the value, because others may hold that tensor
-    too, as they may hold a learning rate."""
+    """`value`; if `present` is a tensor, `present` with this value, because others may hold the
+    same tensor, such as a learning rate."""
     if isinstance(present, Tensor) and isinstance(value, Tensor):
         return present.copy_(value)
     return value

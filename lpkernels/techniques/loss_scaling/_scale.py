@@ -17,7 +17,7 @@ _LEAST = 2.0**-126
 
 
 def scale(label: str, value: Any) -> float:
-    """A scale as float32 holds it: positive and finite, and with such an inverse."""
+    """A scale as float32 holds it: positive and finite, with an inverse that is finite too."""
     with np.errstate(over="ignore"):
         held = float(np.float32(checks.real(label, value)))
     if not _LEAST <= held < math.inf:
@@ -108,7 +108,7 @@ class Scale:
         return self._start if self.static and math.frexp(self._start)[0] != 0.5 else None
 
     def update(self, found: Tensor) -> None:
-        """The next scale, where the 0-d `found` is not 0 after a gradient that was not finite."""
+        """Makes the next scale. found: 0-d, not 0 after a gradient that was not finite."""
         if self.static:
             return
         assert self._tensors is not None
@@ -230,8 +230,8 @@ class ScaleSettings:
 
         Raises:
             RuntimeError: the state is empty, as that of a scaler that is not enabled.
-            TypeError, ValueError: it is no state of a scaler, or the state of one of the other
-                kind.
+            TypeError, ValueError: it is no state of a scaler, or the state of a static scaler for a
+                dynamic one, or the reverse.
         """
         if not self._enabled:
             return

@@ -23,7 +23,8 @@ def layer_scales(model: nn.Module, exponents: Mapping[str, int]) -> "LayerScales
     grad_input and grad_weight of a converted layer, and the sums of dgrad and wgrad, see the scaled
     values; other layers, .grad and the hooks of DDP and FSDP2 get unscaled ones. Without rounding
     in between nothing changes, to the bit: a power of two is exact in float32, float16 and bfloat16
-    except at over- and underflow, which are what it is for. The forward pass is the same.
+    except at over- and underflow, which the scales are there to change. The forward pass is the
+    same.
 
     It works by hooks on torch's modules and converted ones, before or after lp.convert; under FSDP2
     call it before fully_shard. Parameters are seen by their owner's attribute. So a parameter that
@@ -35,9 +36,9 @@ def layer_scales(model: nn.Module, exponents: Mapping[str, int]) -> "LayerScales
 
     Args:
         model: its modules get hooks.
-        exponents: {glob of module names: exponent}; the first that matches a module says what
-            every gradient inside it is multiplied by. A module that none matches has the exponent
-            of the module around it. In inputs and outputs, tensors are found inside tuples, lists,
+        exponents: {glob of module names: exponent}; the first glob that matches a module gives the
+            exponent for every gradient inside it. A module that no glob matches has the exponent of
+            the module around it. In inputs and outputs, tensors are found inside tuples, lists,
             dicts and PackedSequences.
     Raises:
         TypeError: an exponent is no int.
@@ -189,7 +190,7 @@ class _Times(torch.autograd.Function):
 
 
 def _put(owner: nn.Module, parameters: Mapping[str, Tensor]) -> None:
-    """Sets what the module finds as its parameters; these need not be Parameters."""
+    """Sets the tensors that the module finds as its parameters; these need not be Parameters."""
     everything: dict[str, Any] = owner._parameters
     everything.update(parameters)
     if isinstance(owner, nn.RNNBase):

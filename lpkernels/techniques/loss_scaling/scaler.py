@@ -36,7 +36,7 @@ class _Stage(Enum):
 
 @dataclass(eq=False)
 class _Progress:
-    """An optimizer since the last update(). flags: those found with this scale, all on its
+    """An optimizer since the last update(). flags: the flags found with this scale, all on its
     device."""
 
     stage: _Stage = _Stage.READY
@@ -76,8 +76,8 @@ class LossScaler(ScaleSettings):
             outside floor and ceiling.
     Reference: Micikevicius et al. 2017, arXiv 1710.03740, section 3.2; the numbers of the rule are
         torch's. Mellempudi et al. 2019, arXiv 1905.12334, describe for FP8 a minimum of the scale.
-    Differs from GradScaler: its AssertionErrors are RuntimeErrors and ValueErrors, the device is
-        that of the first output scaled, and an optimizer whose step takes a grad_scaler gets none.
+    Differs from GradScaler: its AssertionErrors are RuntimeErrors and ValueErrors, the scale is on
+        the device of the first output scaled, and no optimizer's step is given a grad_scaler.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class LossScaler(ScaleSettings):
 
         Raises:
             RuntimeError: a second time since update(), after step, or before scale.
-            ValueError: a gradient is float16, which would lose what scaling saved.
+            ValueError: a gradient is float16, where unscaled values would underflow again.
         """
         if not self._enabled:
             return
@@ -166,13 +166,13 @@ class LossScaler(ScaleSettings):
         """Calls optimizer.step(...), unless a gradient is not finite; returns its result, or None
         where the step is skipped.
 
-        A closure does what it would do without scaling, except that its backward pass is that of
-        scale(loss); it returns the loss as it is. Its gradients are unscaled after each evaluation
-        (it may clip, after it has called unscale_ itself). At the first gradient that is not finite
-        the step ends, and weights, state and settings of the optimizer become what they were, to
-        the bit: a copy of all of them is made for the step. Gradients that were there before the
-        step count only after unscale_, as for an optimizer that starts from them (SAM). What a
-        forward pass changes in the model, such as running statistics, stays changed.
+        A closure is written as without scaling, except that it calls scale(loss).backward(); it
+        returns the loss as it is. Its gradients are unscaled after each evaluation (it may clip,
+        after it has called unscale_ itself). At the first gradient that is not finite the step
+        ends, and weights, state and settings of the optimizer become what they were, to the bit: a
+        copy of all of them is made for the step. Gradients that were there before the step count
+        only after unscale_, as for an optimizer that starts from them (SAM). Changes that a forward
+        pass makes in the model, such as running statistics, stay.
 
         Raises: RuntimeError: stepped since update(), before scale, no gradient, or a closure in
             which scale is not called.
@@ -341,7 +341,7 @@ _GRADSCALERS = ("init_scale", "growth_factor", "backoff_factor", "growth_interva
 
 
 def _no_positional(given: tuple[Any, ...]) -> None:
-    """Raises: TypeError: there are arguments without names; it says what to write for them."""
+    """Raises: TypeError: there are arguments without names; it says how to write the call."""
     if not given:
         return
     numbers = [value for value in given if isinstance(value, Real)]

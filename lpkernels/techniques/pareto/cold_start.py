@@ -28,8 +28,8 @@ class Grid:
     """Rows x columns cells, numbered row by row.
 
     The fit is mu + a_row + b_column, by least squares with `ridge` times the squares of a and b
-    added. `complete` with `rank` and `lam` fits what that leaves, if every row and every column has
-    a cell and the rank is not 0. A row without a cell is at the mean of the others.
+    added. `complete` with `rank` and `lam` fits the residuals, if every row and every column has a
+    cell and the rank is not 0. A row without a cell is at the mean of the others.
     """
 
     rows: int
@@ -78,7 +78,7 @@ class Grid:
         return found
 
     def fit(self, indices: Ints, errors: Floats) -> Floats:
-        """The errors of all cells, from those of some: (cells,)."""
+        """The errors of all cells, from the errors of some: (cells,)."""
         rows, columns = indices // self.columns, indices % self.columns
         design = np.zeros((len(indices), 1 + self.rows + self.columns))
         design[:, 0] = 1
@@ -114,16 +114,17 @@ def fit_grid(
     lam: float = 0.1,
     ridge: float = 0.05,
 ) -> Floats:
-    """The errors of all configurations of one task, from those of some of them alone.
+    """The errors of all configurations of one task, from the errors of some of them alone.
 
     The model is additive in the formats, with a matrix of low rank beside: mu + a_low + b_high + Z.
 
     Args:
         shape: (low, high) or (low, high, accumulators), the last two being the columns.
-        indices, errors: what was measured, each configuration once; NaN counts as missing, with a
-            warning.
-        rank, lam: those of Z, for `complete`; rank 0: the model has no Z.
-        ridge: above 0, the variance of noise over that of a and b: how much these are held back.
+        indices, errors: the measured configurations, each once, and their errors; NaN counts as
+            missing, with a warning.
+        rank, lam: of Z, for `complete`; rank 0: the model has no Z.
+        ridge: above 0, the variance of the noise over the variance of a and b: how much a and b are
+            held back.
 
     Returns:
         (configurations,) float64, the fit also where it was measured.
@@ -148,13 +149,13 @@ ENDS = ("bands", "count", "all")
 
 @dataclass(frozen=True)
 class ColdStart:
-    """What a cold start found.
+    """The result of a cold start.
 
     Attributes:
         measured: (steps,) configurations in the order in which they were measured.
         errors: (steps,) their errors; NaN where a measurement gave none.
         predicted: (configurations,) errors; a measured configuration has its own.
-        band: what is known of the frontier and of each configuration.
+        band: the bands of the frontier and of each configuration.
         ended: "bands": no configuration that is left can reach the frontier any more; "count": n
             was reached; "all": everything is measured.
     """
@@ -200,26 +201,25 @@ def cold_start(
     It ends when no configuration is `hopeful`, or n are measured.
 
     Args:
-        shape: that of the grid, such as `FormatSpace.shape`: (low, high) or (low, high,
-            accumulators); the last two axes are the columns. Configurations are numbered row by
-            row.
+        shape: of the grid, such as `FormatSpace.shape`: (low, high) or (low, high, accumulators);
+            the last two axes are the columns. Configurations are numbered row by row.
         memory: (configurations,).
         measure: gives the error of a configuration, by its number; NaN (a run that failed) counts
             as missing, with a warning, and is not tried again.
-        n: at most so many measurements are made, those of `measured` included.
-        rank, lam, ridge: those of `fit_grid`.
+        n: the most measurements, `measured` included.
+        rank, lam, ridge: as for `fit_grid`.
         level: the share of the draws within a band.
-        draws, seed: those of the bands.
-        measured: errors that are known already, such as those of a run that was stopped; the
-            cover leaves out what they cover.
+        draws, seed: of the bands.
+        measured: errors that are known already, for example by a run that was stopped; the cover
+            leaves out the rows and columns that they cover.
 
     Returns:
         A ColdStart. The same measurements give the same choices.
 
     Raises:
-        TypeError, ValueError: a grid that has no two rows and columns; n below what the cover
-            takes or above the grid; memory of another size; fewer than three errors that are
-            numbers after the cover; an infinite error.
+        TypeError, ValueError: a grid that has no two rows and columns; n below the size of the
+            cover or above the size of the grid; memory of another size; fewer than three errors
+            that are numbers after the cover; an infinite error.
     """
     grid = Grid.of("cold_start", shape, rank, lam, ridge)
     m = checks.finite("cold_start: memory", memory, 1)

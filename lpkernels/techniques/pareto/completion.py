@@ -88,7 +88,7 @@ class Alternation:
 
 
 def additive_fill(x: Floats, observed: Bools) -> Floats:
-    """x where observed; elsewhere the mean of the row plus that of the column less that of all."""
+    """x where observed; elsewhere the row's mean plus the column's mean less the mean of all."""
     seen = np.where(observed, x, 0)
     rows = seen.sum(axis=1, keepdims=True) / observed.sum(axis=1, keepdims=True)
     columns = seen.sum(axis=0) / observed.sum(axis=0)
@@ -138,25 +138,26 @@ def complete(
     """Estimates every entry of x from those that the mask says were observed.
 
     It looks for the min over Z of 1/2 sum over observed of w (Z - x)^2 + lam ||Z||_* with a rank of
-    at most `rank`, as a product of two factors, which are fitted in turn (`Alternation`). Where the
-    rank is below that of the minimum the problem is not convex, and what is found depends on the
+    at most `rank`, as a product of two factors, which are fitted in turn (`Alternation`). Where
+    `rank` is below the rank of the minimum the problem is not convex, and the result depends on the
     start.
 
     Args:
-        x: (rows, columns) errors; what stands in entries that were not observed is never read. A
-            NaN in an observed entry counts as missing, with a warning.
+        x: (rows, columns) errors; entries that were not observed are never read. A NaN in an
+            observed entry counts as missing, with a warning.
         mask: (rows, columns) bool: True where observed.
         rank: 1..min(rows, columns).
         lam: at least 0: by how much each singular value is made smaller, where all is observed.
         clip: the range of an error, or None. Estimates are moved into it at the end; observed
             errors outside of it are refused.
         propensities: (rows, columns) the probability with which an entry was observed, above zero
-            where it was; w is its inverse. Those of other entries are not read. None: w is 1.
-        start: a matrix that stands for what was not observed at first, such as the `values` of an
-            earlier completion; None: the means of row and column.
+            where it was; w is its inverse. The probabilities of other entries are not read. None: w
+            is 1.
+        start: a matrix with the first estimates of entries that were not observed, such as the
+            `values` of an earlier completion; None: the means of row and column.
         steps, tolerance: it stops after so many steps, or at a step below the tolerance, relative
-            to the matrix in the Frobenius norm. A rank above that of what is behind the noise takes
-            many small steps at the end, which fit noise and no longer make estimates better.
+            to the matrix in the Frobenius norm. With a rank above that of the errors without noise,
+            many small steps at the end fit noise and no longer make estimates better.
 
     Returns:
         A Completion; `.converged` says whether it stopped by the tolerance.

@@ -1,4 +1,4 @@
-"""Embeddings of configurations, and what they predict from a few measurements."""
+"""Embeddings of configurations, and predictions with them from a few measurements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def embed(x: Any, rank: int) -> Floats:
         rank: 1 .. the rank of x, beyond which singular vectors are arbitrary.
 
     Raises:
-        TypeError, ValueError: x with NaN or infinity; a rank above that of x.
+        TypeError, ValueError: x with NaN or infinity; a rank above the rank of x.
     """
     errors = checks.finite("embed: x", x, 2, "complete(...) fills what is missing")
     checks.whole("embed: rank", rank, 1)
@@ -39,7 +39,7 @@ def embed(x: Any, rank: int) -> Floats:
 def predict(
     y: Any, indices: Any, errors: Any, *, keep_measured: bool = True, ridge: float = 0.0
 ) -> Floats:
-    """The errors of all configurations of a task, of which only a few were measured.
+    """The errors of all configurations of a task, predicted from a few measured ones.
 
     The embedding of the task is the least-squares solution of errors = task . y[:, indices], with
     `ridge` times its squared length added. The prediction is task . y, not clipped. Without ridge
@@ -47,9 +47,9 @@ def predict(
 
     Args:
         y: (rank, configurations), as from `embed`.
-        indices: what was measured; a configuration may occur once for each of its seeds.
+        indices: the measured configurations; one may occur once for each of its seeds.
         errors: one for each index. NaN counts as missing, with a warning.
-        keep_measured: give what was measured as it was (the mean over seeds), not its fit.
+        keep_measured: return a measured error as it was (the mean over seeds), not its fit.
         ridge: at least 0.
 
     Returns:
@@ -59,7 +59,7 @@ def predict(
         TypeError, ValueError: shapes that do not agree; without ridge, fewer measurements than the
             rank, or measurements whose embeddings depend on one another.
 
-    Reference: Yang et al. 2021 (PEPPP). Differs: its code does not keep what was measured.
+    Reference: Yang et al. 2021 (PEPPP). Differs: its code does not keep measured errors.
     """
     embeddings = checks.finite("predict: y", y, 2)
     checks.number("predict: ridge", ridge, least=0)

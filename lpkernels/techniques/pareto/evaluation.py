@@ -1,4 +1,4 @@
-"""Leaving one task out: what each way of choosing measurements is worth on a known matrix."""
+"""Leaving one task out: how good each way of choosing measurements is on a known matrix."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lpkernels.techniques.pareto.spaces import mean_over_seeds
 COLUMN_MEAN = "column_mean"
 # Measurements of a baseline may depend on one another; the shortest solution is taken then.
 _RIDGE = 1e-12
-#: What `averages` averages, beside the noise.
+#: The figures that `averages` averages, beside the noise.
 FIGURES = ("rmse", "hyperdiff", "convergence", "hypervolume", "regret")
 
 
@@ -44,9 +44,9 @@ def leave_one_out(
     """Takes each task in turn as the new one: embeddings come from the other tasks, a few
     configurations of it are measured, and the rest is predicted and compared with the truth.
 
-    The task itself is nowhere in what its embeddings are learned from. With fewer measurements than
-    the rank, only that many dimensions are used. Before points are compared, memory is divided by
-    its largest value under the cap; areas reach to the reference (1, 1).
+    The embeddings are learned without the task itself. With fewer measurements than the rank, only
+    that many dimensions are used. Before points are compared, memory is divided by its largest
+    value under the cap; areas reach to the reference (1, 1).
 
     Args:
         errors: (tasks, configurations), or with a third axis of seeds, whose mean is the truth. An
@@ -55,22 +55,22 @@ def leave_one_out(
         methods: those of `select` ("cheapest" goes by memory), and "column_mean", which measures
             nothing and predicts the mean of the other tasks.
         counts: numbers of measurements; "column_mean" has 0.
-        rank: that of the embeddings.
+        rank: of the embeddings.
         observed: the share of the other tasks' entries that is used, drawn anew for each task, with
             at least one in each row and column; the others are completed with `lam`.
-        lam: that of `complete`, where entries are missing.
+        lam: as for `complete`, where entries are missing.
         cap: only configurations with at most so much memory are considered; None: all.
         draws: repetitions of "random".
-        seed: that of the entries and of "random".
+        seed: of the drawn entries and of "random".
 
     Returns:
         A record for each task, method, count and draw: these four, and
         rank: the dimensions that were used; measured: configurations, as they were chosen;
         rmse: over the configurations that were not measured, None where none is left;
-        hyperdiff, convergence: those of the true and the predicted frontier;
-        hypervolume: the area that the true errors of some configurations dominate, as a share of
-            the true frontier's: of those that were measured or predicted to be on the frontier;
-        regret: by how much the best of these is worse than the best of all;
+        hyperdiff, convergence: between the true and the predicted frontier;
+        hypervolume: the area that the chosen configurations dominate by their true errors, as a
+            share of the true frontier's; chosen are the measured ones and the predicted frontier;
+        regret: by how much the best chosen configuration is worse than the best of all;
         noise: the standard error of the truth over seeds, root mean square, which is about the rmse
             of a perfect prediction; None with one seed.
 
@@ -79,7 +79,7 @@ def leave_one_out(
             cheapest configuration; a column that only one task has.
 
     Reference: Yang et al. 2021 (PEPPP), section on meta-leave-one-out. Differs: pivots count as
-    measurements, what was measured is kept, and entries of the new task are never used to complete.
+    measurements, measured errors are kept, and entries of the new task are never used to complete.
     """
     study = _study(errors, memory, methods, counts, rank, observed, cap)
     checks.whole("leave_one_out: draws", draws, 1)
@@ -110,7 +110,7 @@ def leave_one_out(
 
 def compare(truth: Floats, predicted: Floats, memory: Floats, measured: Ints) -> dict[str, Any]:
     """The figures of a record. truth, predicted, memory: (configurations,) each. measured: the
-    indices of what was measured."""
+    indices of the measured configurations."""
     at = memory / memory.max()
     reference = (1.0, 1.0)
     front, found = pareto_front(at, truth), pareto_front(at, predicted)

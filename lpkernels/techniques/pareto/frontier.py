@@ -1,5 +1,4 @@
-"""Frontiers of memory and error, both of which should be small, and how far apart two frontiers
-are."""
+"""Frontiers of memory and error (both should be small), and how far apart two frontiers are."""
 
 from __future__ import annotations
 

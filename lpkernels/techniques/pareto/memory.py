@@ -1,4 +1,4 @@
-"""The memory of a training step, by a formula, from how many values a model stores, counted."""
+"""The memory of a training step by a formula, and the counts of a model's values that it takes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def training_memory(counts: Mapping[str, int], low_bits: float, high_bits: float
 @overload
 def training_memory(counts: Mapping[str, int], low_bits: Floats, high_bits: Floats) -> Floats: ...
 def training_memory(counts: Mapping[str, int], low_bits: Any, high_bits: Any) -> Any:
-    """Bytes of what a training step keeps: ((P + 2 A) low + (2 P + I + 2 O) high) / 8.
+    """Bytes that a training step keeps: ((P + 2 A) low + (2 P + I + 2 O) high) / 8.
 
     The weights, and the activations with their gradients, are in the low format; the momentum, the
     master weights, the input, and the logits with their gradients are in the high format. Gradients
@@ -45,8 +45,8 @@ def training_memory(counts: Mapping[str, int], low_bits: Any, high_bits: Any) ->
         TypeError, ValueError: counts with another key, without one of these or below zero; bits
             that are not above zero.
 
-    Reference: the code published with Yang et al. 2021 (PEPPP), whose released memory matrix this
-    formula fits.
+    Reference: the code published with Yang et al. 2021 (PEPPP); this formula fits its released
+    memory matrix.
     """
     if not isinstance(counts, Mapping):
         raise TypeError(f"training_memory: counts must be a mapping, got {counts!r}")
@@ -81,9 +81,9 @@ def count_tensors(
         model: any module whose functions torch shows; it is called with inputs and kwargs, a batch.
         count: how activations are counted.
             "tensors": each floating-point tensor that a function of torch makes in the forward pass
-            counts once, by its storage. A view or a result in place is no new tensor, and what a
-            function makes inside itself (the scores of a fused attention) is not seen. Parameters,
-            buffers, inputs and outputs are no activations.
+            counts once, by its storage. A view or a result in place is no new tensor, and tensors
+            inside a function (the scores of a fused attention) are not seen. Parameters, buffers,
+            inputs and outputs are no activations.
             "hooked": they are counted as the paper counts them: the outputs of every module that
             runs, for each of its runs. Sequential is left out, the model itself is among the
             modules, and its outputs are subtracted. That counts a tensor once for each module that

@@ -24,7 +24,7 @@ from lpkernels.schemas import line
 from lpkernels.techniques import checks, saving
 from lpkernels.techniques.assignment import Assignment, Formats, Op, Pins, uniform
 
-#: The name of what the file holds.
+#: The kind that the file says it is.
 KIND = "training recipe"
 #: The number that the paper's code multiplies the loss by.
 LOSS_SCALE = 1000.0
@@ -46,8 +46,8 @@ class TrainingRecipe:
     Args:
         low, high: formats or their names, which round as `rounding` says; a Quantizer rounds as it
             says itself.
-        accumulator: that of all three products of a layer; the default is torch's own sums.
-        rounding: that of formats; the paper's is stochastic.
+        accumulator: for all three products of a layer; the default is torch's own sums.
+        rounding: for formats; the paper's is stochastic.
         loss_scale: the constant that the loss is multiplied by; the paper's is 1000.
 
     Raises: TypeError, ValueError: no format, rounding or accumulator, a scale that is not above 0.
@@ -78,13 +78,13 @@ class TrainingRecipe:
 
     @property
     def policy(self) -> Policy:
-        """What ``lpkernels.convert`` and ``set_recipe`` take: the arithmetic of the layers.
+        """The arithmetic of the layers, as ``lpkernels.convert`` and ``set_recipe`` take it.
 
-        Every layer, norms and GELU among them, rounds what it reads and what it returns, and the
-        gradients of both; products and statistics inside are float32. So every tensor is rounded in
-        a network whose layers are all convertible and have only ReLU, pooling by maximum and views
-        between them: of a rounded tensor these make one in the same format. Sums of branches, means
-        and activations that are called as functions stay float32 until the next layer reads them:
+        Every layer, norms and GELU among them, rounds its inputs and results, and the gradients of
+        both; products and statistics inside are float32. So every tensor is rounded in a network
+        whose layers are all convertible and have only ReLU, pooling by maximum and views between
+        them: from a rounded tensor these make one in the same format. Sums of branches, means and
+        activations that are called as functions stay float32 until the next layer reads them:
         `assignment` rounds these too. A model's single layer counts as its last: its input is low.
         """
         low, high = self.low, self.high

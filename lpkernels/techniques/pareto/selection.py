@@ -32,9 +32,9 @@ def select(
 ) -> Ints:
     """The configurations to measure, in the order in which they are chosen.
 
-    By every method, an item that is too dear for what is left of the budget is skipped and the next
-    one is considered. The D-optimal methods seek the largest log det of the sum of y_j y_j^T over
-    the measured; y is made orthonormal first, so that no choice depends on its basis.
+    By every method, a configuration that is too dear for the rest of the budget is skipped and the
+    next one is considered. The D-optimal methods seek the largest log det of the sum of y_j y_j^T
+    over the measured; y is made orthonormal first, so that no choice depends on its basis.
 
     Args:
         y: (rank, configurations) of full rank, as from `embed`.
@@ -42,9 +42,10 @@ def select(
         cost: (configurations,) above zero, such as hours or bytes; None: 1.
         budget: their costs sum to at most so much; None: only n counts.
         method:
-            "greedy": the pivots of a pivoted QR, one for each dimension, then always what adds
-            most to log det for its cost. With a budget the pivots are among those that cost at
-            most budget / (2 rank), then budget / rank, then the cheapest that add a direction.
+            "greedy": the pivots of a pivoted QR, one for each dimension, then always the
+            configuration that adds most to log det for its cost. With a budget the pivots are among
+            those that cost at most budget / (2 rank), then budget / rank, then the cheapest that
+            add a direction.
             "qr": the pivots alone, one for each dimension that is not measured; beyond these they
             would be arbitrary.
             "convex": log det is maximised over shares 0..1 of each configuration, and those with
@@ -53,17 +54,18 @@ def select(
             "random": in random order.  "cheapest": in the order of cost, which it needs.
         measured: configurations that are known already; these are not chosen, counted or paid for.
         among: the configurations that may be chosen, such as those below a memory cap; None: all.
-        seed: that of "random"; other methods draw nothing.
+        seed: of "random"; other methods draw nothing.
 
     Returns:
         (chosen,) int64; fewer than n where the budget or `among` ends first.
 
     Raises:
-        TypeError, ValueError: neither n nor budget; n above what may be chosen, or above the rank
-            with "qr"; a budget below the cheapest, or without cost; y of less than full rank.
+        TypeError, ValueError: neither n nor budget; n above the number that may be chosen, or above
+            the rank with "qr"; a budget below the cheapest, or without cost; y of less than full
+            rank.
 
     Reference: Yang et al. 2021 (PEPPP), greedy; here pivots count in n. Choices with costs are as
-    in Yang, Akimoto, Kim, Udell 2019 (OBOE), whose gain per cost is taken of log det here.
+    in Yang, Akimoto, Kim, Udell 2019 (OBOE), here with the gain of log det per cost.
     """
     problem = _problem(y, n, cost, budget, method, measured, among)
     if method == "random":
@@ -116,7 +118,7 @@ class _Problem:
         return paid, self.budget if paid else float(self.n)
 
     def take(self, order: Iterable[int]) -> Ints:
-        """Those that the count and the budget allow, taken in this order."""
+        """The configurations that the count and the budget allow, taken in this order."""
         chosen: list[int] = []
         left = self.budget
         for index in order:
@@ -173,7 +175,7 @@ def _first(problem: _Problem) -> list[int]:
 
 
 def _pivots(problem: _Problem, candidates: Ints, most: int, *, in_order: bool = False) -> list[int]:
-    """The candidates that a QR with column pivoting takes, beyond what is measured.
+    """The candidates that a QR with column pivoting takes, beyond the measured configurations.
 
     in_order: take the first one that adds a direction, in place of the one that adds the longest.
     """
@@ -263,17 +265,17 @@ _EXCHANGES = 20_000
 def relax(
     y: Floats, cost: Floats, known: Ints, candidates: Ints, limit: tuple[bool, float]
 ) -> tuple[Floats, Floats]:
-    """The shares that maximise log det of what is known and sum_j share_j y_j y_j^T.
+    """The shares that maximise log det (sum over known of y_j y_j^T + sum_j share_j y_j y_j^T).
 
     Mass moves between two configurations at a time, from the one that loses least to the one that
-    gains most per unit of what is limited: each move is the maximum of a quadratic, in closed form.
+    gains most per unit of the limit: each move is the maximum of a quadratic, in closed form.
 
     Args:
         y: (rank, configurations); candidates and known together span every dimension.
         limit: (False, n): shares sum to n; (True, budget): cost . shares is at most the budget.
 
     Returns:
-        (configurations,) shares; (configurations,) growth of log det per unit of what is limited.
+        (configurations,) shares; (configurations,) growth of log det per unit of the limit.
 
     """
     paid, most = limit

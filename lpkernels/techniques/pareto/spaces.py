@@ -1,4 +1,4 @@
-"""The configurations among which a study looks, a product of formats, and their measured errors."""
+"""The configurations of a study, a product of formats, and their measured errors."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ _PEPPP_HIGH = tuple((e, m) for e in (6, 7, 8) for m in (7, 9, 11))
 class FormatSpace:
     """Every (low, high) or (low, high, accumulator) of the given axes, the first one outermost.
 
-    `low` is the format of what a network computes with, `high` that of what it keeps. The i-th
-    configuration is `space[i]`, and column i of an error matrix. ``str(space)`` is a text that
+    A network computes with values in the format `low` and keeps values in the format `high`. The
+    i-th configuration is `space[i]`, and column i of an error matrix. ``str(space)`` is a text that
     :meth:`parse` reads back: the names on each axis, and " x " between axes.
 
     Args:

@@ -14,13 +14,13 @@ from lpkernels.techniques.pareto.uncertainty import hopeful
 
 
 def final_error(finished: Any, so_far: Any, *, level: float = 0.9) -> tuple[float, float, float]:
-    """Where a run will end that has reported its error a few times: (predicted, low, high).
+    """The final error of a run that has reported its error a few times: (predicted, low, high).
 
     Runs of one task that differ in formats alone still have about the same way to go. So each
-    finished run says where this one may end: at this run's last error, less what the finished run
-    gained from that report to its last. The prediction is the median over finished runs. A few runs
-    have no tails, so the band's ends are taken outward, from gains that occurred: with level 0.9
-    and less than twenty runs, they are the least and the largest.
+    finished run says where this one may end: at this run's last error, less the gain of the
+    finished run from that report to its last. The prediction is the median over finished runs. A
+    few runs have no tails, so the band's ends are taken outward, from gains that occurred: with
+    level 0.9 and less than twenty runs, they are the least and the largest.
 
     Args:
         finished: (runs, reports) errors of the finished runs of the same task and budget.

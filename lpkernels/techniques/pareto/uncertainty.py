@@ -16,7 +16,7 @@ from lpkernels.techniques.pareto.frontier import step_function
 
 @dataclass(frozen=True)
 class FrontierBand:
-    """A frontier with what is known of it.
+    """A frontier and the bands around it.
 
     Attributes:
         memory: (steps,) every memory that a configuration has, ascending.
@@ -37,16 +37,16 @@ class FrontierBand:
 
 
 def held_out_residuals(x: Any, rank: int, *, lam: float = 0.1) -> Floats:
-    """What embeddings learned from all other rows leave of each row: (tasks, configurations).
+    """The residuals of each row, fitted by embeddings of all other rows: (tasks, configurations).
 
-    Each row is fitted by least squares to all that is known of it. What is left is scaled by
-    sqrt(n / (n - rank)), with n known entries, to make up for the dimensions that were fitted.
+    Each row is fitted by least squares to all its known entries. The residuals are scaled by sqrt(n
+    / (n - rank)), with n known entries, to make up for the dimensions that were fitted.
 
     Args:
         x: (tasks, configurations) errors as they were measured, NaN where missing. A completed
             matrix has no noise and would give residuals that are too small.
-        rank: that of the embeddings.
-        lam: that of `complete`, which fills the other rows where entries are missing.
+        rank: of the embeddings.
+        lam: as for `complete`, which fills the other rows where entries are missing.
 
     Returns:
         Residuals; NaN where the error is NaN, and in rows with no more than `rank` errors.
@@ -91,8 +91,8 @@ def frontier_band(
 ) -> FrontierBand:
     """The predicted frontier of a task and the band in which the true one is expected.
 
-    Each draw takes residuals r of one task, for all configurations together, as what the task
-    differs from its fit by. Then the fit to what was measured is off by P r_S, where P takes
+    Each draw takes residuals r of one task, for all configurations together, as the difference of
+    the task from its fit. Then the fit to the measured errors is off by P r_S, where P takes
     measured errors to predicted ones, and the truth is prediction + r - P r_S. A measured error
     stays as measured: the noise of its own seeds is not in the band.
 
@@ -100,9 +100,9 @@ def frontier_band(
         y, indices, errors: as `predict` takes them.
         memory: (configurations,).
         residuals: (tasks, configurations), as from `held_out_residuals`; where one is NaN, one of
-            the others is drawn. Or (values,), of which each configuration draws its own.
+            the others is drawn. Or (values,): each configuration draws its own value.
         level: the share of the draws within a band.
-        draws, seed: those of the bootstrap.
+        draws, seed: of the bootstrap.
         clip: the range of an error, into which draws are moved; None: none.
 
     Raises:
@@ -129,7 +129,7 @@ def frontier_band(
 
 
 def hopeful(memory: Any, low: Any, known_memory: Any, known_error: Any) -> Bools:
-    """Whether each configuration may still reach the frontier of those that are known.
+    """Whether each configuration may still reach the frontier of the known points.
 
     It may if the lower end of its band is below the least known error with at most its memory.
     Memory is exact, so a run whose own band rises above that can be stopped.

@@ -1,4 +1,4 @@
-"""Single values through a format, the speed of a product, and what is said of the machine."""
+"""Single values through a format, the speed of a product, and the description of the machine."""
 
 import math
 import re

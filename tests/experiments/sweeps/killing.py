@@ -1,4 +1,5 @@
-"""Kills of sweeps with signal 9, at random moments, and what must be as it was after each."""
+"""Kills of sweeps with signal 9, at random moments, and the cells that must be as before after
+each."""
 
 import contextlib
 import os
@@ -58,8 +59,8 @@ def _stamp(folder: Path) -> tuple[int, ...]:
 
 
 def random_moment(folder: Path, process: Killable, chance: random.Random) -> None:
-    """Waits for up to two steps of what trains in a folder, checkpoints or finished cells, and for
-    a part of the next, while the process lives."""
+    """Waits for up to two steps of the training in a folder (new checkpoints or finished cells),
+    and for a part of the next step, while the process lives."""
     steps, seen = chance.randrange(3), set[object]()
     while len(seen) <= steps and process.poll() is None:
         seen.add(_progress(folder))
@@ -89,7 +90,7 @@ def children(pid: int) -> list[int]:
 
 
 def wait_for_end(processes: set[int]) -> None:
-    """Fails unless the processes end, as those of a killed command must."""
+    """Fails unless the processes end, as the workers of a killed command must."""
     end = time.monotonic() + 90
     while any(process_start(pid) for pid in processes):
         assert time.monotonic() < end, "processes of a killed command are still there"
@@ -116,7 +117,7 @@ def kill_some(
         random_moment(folder, process, chance)
         held = workers(places)
         if not held:
-            # Those were workers of a command that was killed before.
+            # These were workers of a command that was killed before.
             continue
         known.update(children(process.pid))
         victim = chance.choice([chance.choice(held), process.pid])

@@ -1,4 +1,4 @@
-"""Workers in processes, on Ray and on Dask: what they run, and what happens when they die."""
+"""Workers in processes, on Ray and on Dask: their cells, their deaths, their ends."""
 
 import os
 import signal
@@ -27,8 +27,9 @@ ENDS = {"a": "finished", "b": "finished", "dies once": "finished", "hangs once":
 
 
 def survive(folder: Path, **options: Any) -> Results:
-    """Runs a sweep of cells that train, die and hang, in workers that have its SIGTERM and end;
-    asserts that the others did not notice, and that all have the results of an undisturbed one."""
+    """Runs a sweep of cells that train, die and hang, in workers that SIGTERM would end; asserts
+    that other cells did not notice, and that finished cells have the results of an undisturbed
+    sweep."""
     spec = replace(toy.spec(*ENDS, seeds=1), cell_seconds=3)
     whole, book = folder / "whole", folder / "book"
     toy.run(replace(spec, cell_seconds=None), whole)

@@ -68,8 +68,8 @@ def test_a_thousand_cells_of_nothing_take_a_minute_at_most(tmp_path: Path) -> No
 
 
 _ROOM = "600k"
-# A checkpoint has 100 kB, and there is a copy of it while it is replaced. Two workers and what is
-# finished leave no room for a third of the cells' records.
+# A checkpoint has 100 kB, and there is a copy of it while it is replaced. Two workers and the
+# finished cells leave no room for a third of the cells' records.
 _BALLAST = 100_000
 
 

@@ -1,4 +1,4 @@
-"""Specifications of sweeps, what is wrong with one, and which sources make other cells."""
+"""Specifications of sweeps, wrong specifications, and the sources that make other cells."""
 
 import importlib
 import math

@@ -1,5 +1,5 @@
-"""Summaries of results: what counts, what is compared with what; intervals and tests of few
-numbers, against scipy, definitions and simulations."""
+"""Summaries of results: the figures that count, the pairs that are compared; intervals and tests of
+few numbers, against scipy, definitions and simulations."""
 
 import itertools
 import math

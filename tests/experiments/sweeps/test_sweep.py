@@ -1,4 +1,4 @@
-"""Sweeps of toy runs: what is run, what is refused, what fails."""
+"""Sweeps of toy runs: cells that run, sweeps that are refused, cells that fail."""
 
 import errno
 import json
@@ -134,7 +134,7 @@ def test_a_diverged_run_is_a_result(tmp_path: Path) -> None:
 def test_cells_of_other_sources_are_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = toy.run(toy.spec("a", seeds=2), tmp_path)
     monkeypatch.setattr(sources, "package_hash", lambda: "0" * 64)
-    # There are no results of this version, so those of the only other version are read.
+    # There are no results of this version, so the results of the only other version are read.
     assert read_results(tmp_path) == own
     results = toy.run(toy.spec("a", seeds=1), tmp_path)
     assert [r.cell[-8:] for r in results.results] == ["0" * 8]

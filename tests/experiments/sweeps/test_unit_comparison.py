@@ -1,4 +1,4 @@
-"""One network in two arithmetics: what differs, and how a comparison goes on."""
+"""One network in two arithmetics: the outputs that differ, and a comparison that goes on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAIR = Comparison("fp32", "h100_fp8", RUN)
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
-    """A comparison that nobody stopped: its folder, and what it found."""
+    """A comparison that nobody stopped: its folder, and its result."""
     folder = tmp_path_factory.mktemp("whole")
     begin(PAIR, folder)
     return folder, *compare(PAIR, folder)

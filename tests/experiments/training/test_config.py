@@ -1,4 +1,4 @@
-"""The configuration of a run: its sections, its flat names, what it reads and refuses."""
+"""The configuration of a run: its sections, its flat names, the values it reads and refuses."""
 
 import dataclasses
 import json

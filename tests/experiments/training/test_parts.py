@@ -23,7 +23,7 @@ from lpkernels.report.tables import summary
 from tests.support.trainings import SMALL, goes_on_alike, tiny_trainer
 
 
-# This is what a user writes: ten lines, and no file of the trainer knows of them.
+# A user writes such a part: ten lines, and no file of the trainer knows of them.
 class Shrinking(Part):
     """Multiplies the weights by a factor after each update that ran."""
 
@@ -67,7 +67,7 @@ CALLS: list[str] = []
 
 
 class Noting(Part):
-    """Writes down what is called, with its name."""
+    """Writes down every hook that is called, with its own name."""
 
     def __init__(self, name: str, takes: bool) -> None:
         self.name, self.takes = name, takes

@@ -1,4 +1,4 @@
-"""The GAN: whose gradients a turn makes, its noise, and its metric, the Fréchet distance."""
+"""The GAN: the gradients that a turn makes, its noise, and its metric, the Fréchet distance."""
 
 import fnmatch
 

@@ -96,7 +96,7 @@ def test_plan_depends_on_seed_and_epoch_alone(digits: ImageData) -> None:
     assert not any(torch.equal(first.order, other.order) for other in others)
 
 
-# A change here changes the figures of every run.
+# If one of these digests changes, so do the figures of every run.
 TRAIN = {
     ("digits", False): "67349d85765091ba",
     ("digits", True): "ca53eade919564e1",
@@ -128,7 +128,7 @@ def test_a_test_set_is_a_sequence_and_seeds_of_streams_are_pinned() -> None:
     assert torch.equal(test[-1][0], test[1][0])
     with pytest.raises(IndexError):
         test[2]
-    # A change here changes every run's figures.
+    # If this seed changes, so do the figures of every run.
     assert stream_seed(0, "epoch", 0) == 5326116194759978245
     places = itertools.product(range(3), ("epoch", "test"), range(3))
     assert len({stream_seed(*place) for place in places}) == 18

@@ -1,4 +1,4 @@
-"""The networks: their sizes, their names, what is refused; the bundled ones are those of papers."""
+"""The networks: their sizes, their names, refusals; the bundled networks are those of papers."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_train_size_takes_as_many_of_each_class_as_can_be(size: int, counts: lis
     assert torch.equal(choice.train, choice.train.unique())
     assert torch.equal(TRAIN[choice.train], choice.train_labels)
     assert len(choice.test) == len(TEST)
-    # A larger size keeps what a smaller one does.
+    # A larger size keeps the examples of a smaller one.
     assert set(choice.train.tolist()) <= set(made(train_size=240).train.tolist())
 
 

@@ -109,7 +109,7 @@ def test_sensitivity_takes_the_cheapest_set():
     # The ratio asks for a hundredth of an element more than the first group has.
     assert sensible(ratio=Fraction(10001, 111000)).low_groups == (0, 1)
     assert sensible(ratio=0, scores=dict.fromkeys(range(3), 0)).bits == most
-    # What is held low counts for a ratio.
+    # Tensors that are held low count for a ratio.
     made = sensible(ratio=Fraction(110, 1110), pins=Pins(low="t0.Y"))
     assert (made.low_groups, made.low) == ((1,), {"t0.Y", "t1.Y"})
     # Everything is low where pins keep a ratio from being reached.

@@ -1,14 +1,14 @@
 """The four networks of the paper, in the forms for small images, and their assignments.
 
-Each file of `golden` holds what `found` returns for a quarter of the usual width, 10 classes and a
-batch of four images of 3 x 32 x 32, whose loss is the mean cross entropy:
+Each file of `golden` holds the result of `found` for a quarter of the usual width, 10 classes and a
+batch of four images of 3 x 32 x 32; the loss is the mean cross entropy:
 
 - "groups": for each group its elements, its number of tensors, and its first and last result. So in
   SqueezeNet the group of a squeeze convolution holds both expanding weights, and the group of the
   3x3 convolution holds the concatenation; in ResNet-18 the sum of a block with a projection is in
   the group of the projection.
 - "ratios": for each ratio, the groups in the order of demotion, largest first, and the elements and
-  the bits in low precision. At 1 the bits are a little more than half of those at 0, since
+  the bits in low precision. At 1 there are a little more than half of the bits at 0, since
   gradients of weights keep 16 bits.
 
 These numbers are exact and change only if the network, the trace or the rule does. An intended

@@ -1,4 +1,4 @@
-"""kept_memory: by hand, and against what a step keeps."""
+"""kept_memory: by hand, and against the memory that a step keeps."""
 
 from collections.abc import Callable
 from dataclasses import replace

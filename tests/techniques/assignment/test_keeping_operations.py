@@ -1,5 +1,5 @@
-"""kept_memory against what a step keeps: single operations, attention with masks, recurrent layers,
-layers under a recipe.
+"""kept_memory against the memory that a step keeps: single operations, attention with masks,
+recurrent layers, layers under a recipe.
 """
 
 from collections.abc import Callable

@@ -34,7 +34,7 @@ def matching(globs: tuple[str, ...]) -> set[str]:
         # The first group alone has 0.622 of all elements, but 1024 of its elements are held.
         (0.6, Pins(), (1,)),
         (0.6, Pins(high="conv1.Y"), (1, 2)),
-        # What is held low counts from the start.
+        # Tensors that are held low count from the start.
         (0.09, Pins(low="conv1.Y"), ()),
         # A group of held tensors is not demoted.
         (1.0, Pins(high=["in.*", "conv1.weight.*"]), (1, 2, 3)),
@@ -71,7 +71,7 @@ def test_one_that_is_held_holds_what_is_tied_to_it():
     made = demote(GROUPS, 1.0, pins=Pins(high="bn1.bias.P", tied="*.bias.P"))
     assert not biases & made.low
     assert demote(GROUPS, 0.0, pins=Pins(low="bn1.bias.P", tied="*.bias.P")).low == biases
-    # What is tied to an unknown operation stays high.
+    # Tensors that are tied to an unknown operation stay high.
     ops = [Op("in", False, (), {}, 4), Op("odd", False, ("in",), {}, 4, known=False)]
     assert demote(group(ops), 1.0, pins=Pins(tied="*.Y")).low == {"in.GY"}
 

@@ -1,4 +1,4 @@
-"""score: costs by hand, against the real change of the loss, and what is left as found."""
+"""score: costs by hand, against the real change of the loss; the model is left as found."""
 
 import copy
 import math
@@ -136,8 +136,8 @@ def batch_of(seed: int) -> tuple[Tensor, Tensor]:
 def real_change(
     model: nn.Sequential, groups: tuple[Group, ...], formats: Formats, *, later: bool
 ) -> list[float]:
-    """For each group, the mean square of what its demotion does to the loss of batches that were
-    not scored or, if `later`, to the loss after a step of lr 0.1."""
+    """For each group, the mean square of the change that its demotion makes to the loss of batches
+    that were not scored or, if `later`, to the loss after a step of lr 0.1."""
 
     def losses(low: set[str]) -> Tensor:
         found = []

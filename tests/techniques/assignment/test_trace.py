@@ -103,7 +103,7 @@ def more(m: Any, x: Tensor) -> Tensor:
     [
         # Whoever reads a part of a split reads the whole.
         (split, {"sigmoid": "input", "relu": "sigmoid", "cat": "sigmoid relu"}, [24, 12, 24]),
-        # Work in place makes a new result, which views show.
+        # An operation in place makes a new result, and views show it.
         (in_place, {"linear": "input", "relu": "linear", "mul": "input", "setitem": "relu mul",
                     "add": "setitem"}, [24, 24, 18, 24, 24]),
         # A tensor of the same shape is a constant.
@@ -111,7 +111,7 @@ def more(m: Any, x: Tensor) -> Tensor:
         # An autograd function is followed inside.
         (lambda m, x: torch.relu(Doubles.apply(torch.tanh(x))),
          {"tanh": "input", "mul": "tanh", "relu": "mul"}, [24] * 3),
-        # What the loss does not need is not told.
+        # Operations that the loss does not need are not told.
         (more, {"relu": "input", "mul": "relu"}, [24] * 2),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What trace does not take, and that it says where."""
+"""Models that trace does not take, and errors that say where."""
 
 from collections.abc import Callable
 from typing import Any

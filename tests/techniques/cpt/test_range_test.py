@@ -114,7 +114,7 @@ OPTIMIZERS: dict[str, Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]]
 
 
 class Training:
-    """A user's loop that touches all there is."""
+    """A user's loop that changes every kind of state."""
 
     def __init__(self, optimizer: str = "adam") -> None:
         random.seed(0)

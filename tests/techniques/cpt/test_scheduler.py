@@ -294,7 +294,7 @@ def test_a_width_that_a_target_refuses_changes_nothing() -> None:
 
 
 class Awkward(Quantized):
-    """A layer that is made in its own way, and holds what cannot be copied."""
+    """A layer that is made in its own way, and holds an object that cannot be copied."""
 
     def __new__(cls, *sizes: int) -> "Awkward":
         if not sizes:

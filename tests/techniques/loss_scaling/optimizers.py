@@ -47,7 +47,7 @@ NARROW = {
 RECIPES: dict[str, dict[str, Any]] = {
     # These formats take one pass, with the optimizers that have one.
     "fused": {"weight": "bf16", "master": "e6m9:stochastic", "state": "bf16:stochastic"},
-    # The fixed formats have no code for what a broken gradient makes.
+    # The fixed formats have no code for the values that a broken gradient makes.
     "fixed": {"weight": "fp32", "master": "fixed18_f12"},
     "fixed_kahan": {"weight": "fp32", "master": "fixed18_f12", "compensation": "fixed16_f14"},
     "fp32": {"weight": "fp32"},

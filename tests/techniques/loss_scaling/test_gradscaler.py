@@ -1,4 +1,4 @@
-"""What torch.amp.GradScaler does, LossScaler does; it also takes optimizers that call a closure."""
+"""LossScaler does all that torch.amp.GradScaler does, and takes optimizers that call a closure."""
 
 import copy
 import inspect

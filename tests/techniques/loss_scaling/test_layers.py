@@ -67,7 +67,7 @@ X = torch.ones(3, 4)
 
 
 class Noting(nn.Linear):
-    """A layer that notes the gradients of its product, not those of what it returns."""
+    """A layer that notes the gradients of its product, not the gradients of its result."""
 
     def __init__(self, *sizes: int) -> None:
         super().__init__(*sizes)

@@ -1,4 +1,4 @@
-"""Masters of weights: the bits of the optimizer alone, what narrow masters lose, what is kept."""
+"""Masters of weights: the bits of the optimizer alone, rounding, names, groups, closures."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""The fused pass: the steps of torch's optimizers, the general path's draws, what is refused."""
+"""The fused pass: the steps of torch's optimizers, the general path's draws, refusals."""
 
 import copy
 import itertools

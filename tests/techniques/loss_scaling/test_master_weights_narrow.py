@@ -1,4 +1,4 @@
-"""What narrow masters lose and what recovers it: Kahan, split masters, draws; their memory."""
+"""The updates that narrow masters lose, and their recovery: Kahan, split masters, draws; memory."""
 
 import itertools
 import weakref
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:MasterWeights:UserWarning")
 STEPS = range(1, 6)
 
 
-# What narrow masters lose, and what recovers it: w = 1, 512 updates of -2e-4.
+# The updates that narrow masters lose, and their recovery: w = 1, 512 updates of -2e-4.
 
 UPDATE = float(lp.quantize(torch.tensor(2e-4), "fp16"))
 
@@ -255,7 +255,7 @@ def test_bytes_are_those_of_the_formats(formats: dict[str, Any], of_value: float
     bits = sum(row.bits for row in kept)
     assert bits == of_value * N
     assert sum(row.bytes for row in kept) == pytest.approx(bits / 8, rel=0.02)
-    # Everything that is kept is counted by a row.
+    # A row counts every tensor that is kept.
     (state,) = optimizer.state.values()
     tensors = [value for value in state.values() if isinstance(value, torch.Tensor)]
     counted = sum(row.bytes for row in rows if row.what != "working copy")

@@ -1,4 +1,4 @@
-"""Wrong input: what was expected, what came, how to fix it; nothing is changed."""
+"""Wrong input: errors say the expected value, the given value and the fix; nothing is changed."""
 
 import copy
 import re

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:MasterWeights:UserWarning")
 
 
 def from_file(value: Any, **options: Any) -> Any:
-    """The value as torch.load reads it from what torch.save wrote."""
+    """The value after torch.save and torch.load."""
     buffer = io.BytesIO()
     torch.save(value, buffer)
     buffer.seek(0)

@@ -1,4 +1,4 @@
-"""What LossScaler has beyond torch's: constant scales, bounds, records, reads; its refusals."""
+"""LossScaler beyond torch's scaler: constant scales, bounds, records, reads; its refusals."""
 
 import itertools
 import weakref

@@ -1,4 +1,4 @@
-"""What a model stores, counted by hand and by `count_tensors`, and the formula of its memory."""
+"""The values of a model, counted by hand and by `count_tensors`, and the formula of its memory."""
 
 from typing import Any
 

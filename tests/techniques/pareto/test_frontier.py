@@ -173,7 +173,7 @@ def test_the_same_seed_gives_the_same_records():
 
 
 def test_the_task_itself_is_not_learned_from(monkeypatch):
-    """The errors of a task that were not measured change nothing that is predicted of it."""
+    """Errors of a task that were not measured change no prediction of the task."""
     seen: list[np.ndarray] = []
 
     def remembered(truth, predicted, memory, measured):

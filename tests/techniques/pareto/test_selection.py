@@ -48,7 +48,7 @@ def test_greedy_takes_pivots_then_what_adds_most():
     # Cost divides the gain.
     assert select(BASIS, n=2, measured=[0, 5]).tolist() == [4, 1]
     assert select(BASIS, n=2, measured=[0, 5], cost=COST).tolist() == [1, 4]
-    # What adds more by one part in 10^8 is first.
+    # A configuration that adds more by one part in 10^8 is first.
     y = np.array([[2, 0, 1 + 1e-8, 0.9, 0], [0, 1, 0, 0, 0.5]])
     assert select(y, n=3).tolist() == [1, 0, 2]
 
@@ -119,9 +119,9 @@ def test_a_budget_leaves_room_for_every_dimension():
 
 def test_a_budget_too_small_for_every_dimension_is_still_spent():
     y = np.array([[1.0, 1, 0], [0, 0, 1]])
-    # The second one costs exactly what the first one leaves.
+    # The second one costs exactly the budget that the first one leaves.
     assert sorted(select(y, cost=[1.0, 1, 9], budget=2)) == [0, 1]
-    # 1 is longer than 3 in the basis in which y is orthonormal, and adds less to what is chosen.
+    # 1 is longer than 3 in the basis in which y is orthonormal, and adds less to the chosen ones.
     y = np.zeros((3, 9))
     y[0, :2], y[1, 2:8], y[2, 8] = (1, 0.8), (1, 0.9, 0.5, 0.5, 0.5, 0.5), 1
     assert select(y, cost=[1.0] * 8 + [100], budget=3).tolist() == [0, 2, 3]

@@ -1,4 +1,4 @@
-"""Bands: how often the truth is in them, and what they keep from the frontier or end early."""
+"""Bands: how often the truth is in them; configurations that they rule out, and runs they end."""
 
 import numpy as np
 import pytest

@@ -1,1 +1,2 @@
-"""Frontiers of memory and error: what a study trains, what it measures first, what it predicts."""
+"""Frontiers of memory and error: the runs of a study, the choice of measurements, the
+predictions."""

@@ -1,4 +1,4 @@
-"""Which configurations of a task to measure, and what they say of the others."""
+"""Which configurations of a task to measure, and predictions of the others."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ CHOICES = "frontier choices"
 
 @dataclass(frozen=True)
 class Frontier:
-    """What is known about a task.
+    """The frontier of a task, measured and predicted.
 
     memory: (configurations,) bytes.  measured: (configurations,) errors, NaN where there is none.
     predicted: (configurations,) errors; of a measured one its own.
-    band: what is known of the frontier and of each configuration.
+    band: the bands of the frontier and of each configuration.
     how: "measured" (everything is), "known" (from other tasks), "alone" (from the task's own grid).
     """
 
@@ -53,7 +53,7 @@ class Frontier:
 
 @dataclass(frozen=True)
 class Known:
-    """Errors of other tasks, and what their embeddings are learned from."""
+    """Errors of other tasks, and the rank of the embeddings that are learned from them."""
 
     errors: Floats
     rank: int
@@ -108,7 +108,8 @@ def choose_next(
     Args:
         cap: only configurations with at most that many bytes; None: all.
         method: of `select`; "cheapest" goes by memory.
-    Raises: ValueError: a cap below the cheapest configuration, n above what is below the cap.
+    Raises: ValueError: a cap below the cheapest configuration, n above the number of configurations
+        below the cap.
     """
     if len(asked) >= n:
         return np.array([], dtype=np.int64)
@@ -176,7 +177,7 @@ def _refuse(index: int) -> Any:
 def frontiers(
     found: Measured, *, task: str = "", known: ErrorMatrix | None = None, rank: int = 3
 ) -> dict[str, Frontier]:
-    """What is known of each task that has measurements, by its name.
+    """The frontier of each task that has measurements, by the task's name.
 
     Args:
         task: only this one; "": all.
@@ -217,7 +218,7 @@ def best(frontier: Frontier, cap: float) -> int:
 
 
 def read_choices(path: str | Path) -> list[Record]:
-    """What ways of choosing are worth on a matrix, as `bench.frontier_study` recorded it: its rows.
+    """The rows that `bench.frontier_study` recorded: how good each way of choosing is on a matrix.
 
     Raises: FileNotFoundError: no such file.  ValueError: other records.
     """

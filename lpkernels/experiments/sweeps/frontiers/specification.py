@@ -1,4 +1,4 @@
-"""What a study of frontiers is: tasks, the configurations they train in, and seeds."""
+"""The specification of a study of frontiers: tasks, the configurations they train in, and seeds."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class FrontierSpec:
     base: fields of every run, as in a sweep's specification; none that a configuration says.
     tasks: fields of each task by its name, instead of the base's; none: one task called "task".
     seeds: of each cell; a number n means 0..n-1, as in a sweep.
-    name: what tables and pictures call the study.
+    name: the study's name in tables and pictures.
     cell_seconds: the longest that a try at a cell may take, as in a sweep.
     Raises: TypeError, ValueError: as SweepSpec; a field that the configuration says.
     """
@@ -87,7 +87,7 @@ class FrontierSpec:
         fix(self, "seeds", self.sweep((task, 0) for task in self.tasks).seeds)
 
     def arm(self, task: str, index: int) -> str:
-        """What the arm of a task in a configuration is called in the sweep."""
+        """The name in the sweep of the arm of a task in a configuration."""
         return f"{task}: {self.space.name(index)}"
 
     def sweep(self, cells: Iterable[tuple[str, int]]) -> SweepSpec:
@@ -150,7 +150,7 @@ class FrontierSpec:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> FrontierSpec:
-        """The inverse of `to_dict`; also what a TOML file holds, which may leave out what it likes.
+        """The inverse of `to_dict`; it reads a TOML file's values too, which may leave out any key.
 
         Raises: TypeError, ValueError: as the constructor; a key that no specification has.
         """
@@ -188,7 +188,7 @@ def _fields(where: str, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def joined_spec(folder: str | Path, spec: FrontierSpec) -> FrontierSpec:
-    """The specification of all that belongs in the folder once `spec` runs there.
+    """The specification of the folder once `spec` runs there: the former one and `spec` together.
 
     More tasks and seeds may be added; those that are there stay.
 

@@ -1,4 +1,4 @@
-"""A study: a sweep whose cells are chosen, of each task the configurations that tell most.
+"""A study: a sweep with chosen cells, the configurations of each task that tell most.
 
 Its folder is a sweep's, which holds the specification of the study too.
 """
@@ -36,7 +36,7 @@ MEASURED, BEYOND_COVER = 8, 5
 
 
 class Measured(NamedTuple):
-    """What a folder holds.
+    """The measurements in a folder.
 
     matrix: the errors of all tasks, NaN where there is none.
     asked: of each task the configurations that were chosen so far, whether they ended or not.
@@ -54,8 +54,8 @@ class Measured(NamedTuple):
 
 
 def read_measured(folder: str | Path) -> Measured:
-    """What was measured in a folder; errors as `read_study_spec` and `read_results`, and ValueError
-    where the workload's figure is no share of 0 to 1, such as accuracy."""
+    """The measurements in a folder; errors as `read_study_spec` and `read_results`, and ValueError
+    unless the workload's figure is a share of 0 to 1, such as accuracy."""
     spec = read_study_spec(folder)
     tasks, seeds = list(spec.tasks), list(spec.seeds)
     places, asked = _places(spec), _asked(spec, folder)
@@ -89,7 +89,7 @@ def run_study(
 ) -> Measured:
     """Measures each task of `spec` in a few configurations, and returns all that the folder holds.
 
-    The choice of what to measure is written down before it runs: a call may be stopped at any
+    The choice of configurations is written down before they run: a call may be stopped at any
     moment, and the same call then goes on with the same choice. Several such calls, on any
     machines, may share the folder.
 
@@ -98,12 +98,13 @@ def run_study(
         known: errors of other tasks in the same configurations, by which `select` chooses; None: a
             cold start on each task alone, one measurement after the other behind its cover.
         n: how many configurations of each task; None: 8, or without known tasks 5 beyond the cover.
-        everything: all configurations, which makes a matrix that other studies know.
+        everything: measure all configurations, which makes a matrix that other studies can take as
+            known.
         rank, cap, method: of the choice, with `known`.
         how: jobs, engine, retry_failed, console and train, as for `run_sweep`.
     Raises:
         ValueError: the folder is another study's, known errors are of other configurations, a cap
-            below the cheapest configuration, n or rank above what there is, a workload whose figure
+            below the cheapest configuration, too large an n or rank, a workload with a figure that
             is no share. Nothing has run then.
         Interrupted, OSError, RuntimeError, ModuleNotFoundError: as `run_sweep`.
     """

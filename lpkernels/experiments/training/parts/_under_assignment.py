@@ -85,7 +85,7 @@ class UnderAssignment(Part):
         return found.losses.mean()
 
     def _outcome(self, model: nn.Module, batch: Batch) -> Outcome:
-        """One loss that counts for all examples, because their mean is what is rounded."""
+        """One loss that counts for all examples, because their mean is rounded."""
         mean = self.assigned(batch[0], batch)
         return Outcome((mean * len(batch[0])).reshape(1), self._sums)
 

@@ -1,4 +1,4 @@
-"""The diagnosis of what underflows and overflows in a run."""
+"""The diagnosis of underflow and overflow in a run."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -58,7 +58,7 @@ class Diagnosing(Part):
 
     @property
     def report(self) -> Diagnosis:
-        """Of this process."""
+        """The report of this process."""
         assert self._report is not None
         return self._report
 
@@ -77,7 +77,7 @@ class Diagnosing(Part):
         return self.report.reduce().state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        # The rows are those of all processes: one of them has them from now on.
+        # The rows are of all processes together: one process has them from now on.
         if self._first:
             self.report.load_state_dict(state)
 

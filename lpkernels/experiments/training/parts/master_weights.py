@@ -76,7 +76,7 @@ class MasterWeightsConfig(PartConfig):
 
 
 class Masters(Part):
-    """Wraps the optimizer. What it keeps is the optimizer's own state, saved with it.
+    """Wraps the optimizer. Masters and states belong to the new optimizer and are saved with it.
 
     Its record is the share of the updates since the last one that changed nothing.
     """

@@ -1,4 +1,4 @@
-"""A part, which is what a technique hands to the trainer, and the settings that it is made from.
+"""A part, by which a technique takes part in training, and the settings that it is made from.
 
 The trainer calls the hooks of a run's parts and knows nothing else of them. Within one step:
 
@@ -31,11 +31,12 @@ from lpkernels.experiments.workloads.workload import Batch, Turn, Workload
 
 
 class Context:
-    """What a part may want to know about the run for which it is prepared.
+    """The facts that a part may want to know about its run.
 
     workload: data, model, loss and metric.
     parameter_names: of the model's parameters, in the order in which the optimizer has them.
-    seed, batch, total_steps: of the run.  processes: those that train it.  device: of the model.
+    seed, batch, total_steps: of the run.  processes: the processes that train it.  device: of the
+        model.
     parts: of the run, in the order in which they are called.
     """
 
@@ -63,15 +64,15 @@ class Context:
         return tuple(tensor.to(self.device) for tensor in batch)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean loss of a batch, a scalar: what the first turn of a step makes small."""
+        """The mean loss of a batch, a scalar, which the first turn of a step makes small."""
         return self.workload.turns[0].loss(model, batch).losses.mean()
 
 
 class Part:
     """A technique as the trainer sees it. Every hook here does nothing: override what you need.
 
-    A part's own state is what `state_dict` returns: tensors and plain values. It is saved with the
-    run's checkpoint, and what the model and the optimizer hold is saved with these.
+    `state_dict` returns a part's own state: tensors and plain values, saved with the run's
+    checkpoint. State in the model and in the optimizer is saved with these.
     """
 
     def prepare(
@@ -125,7 +126,7 @@ class Part:
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` needs to go on."""
+        """The part's own state, from which `load_state_dict` goes on."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -146,7 +147,7 @@ class Part:
 
 
 def turns_of(parts: Sequence[Part], turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
-    """Those of a workload, as its run's parts in their order change them."""
+    """The turns of a workload, changed by the run's parts in their order."""
     for part in parts:
         turns = part.turns(turns)
     return turns
@@ -160,11 +161,11 @@ class PartConfig(Section):
     makes it known to configurations, records, checkpoints and the command line.
     """
 
-    #: What records, checkpoints and specifications call the part.
+    #: The part's name in records, checkpoints and specifications.
     NAME: ClassVar[str] = ""
     #: Parts of a run are called in this order, smaller numbers first. A schedule of precisions has
-    #: 10, what changes the model 30, what replaces the optimizer 70, loss scaling 75, what changes
-    #: the updated weights 90, what looks on 95.
+    #: 10, parts that change the model 30, parts that replace the optimizer 70, loss scaling 75,
+    #: parts that change the updated weights 90, parts that look on 95.
     ORDER: ClassVar[int] = 50
 
     def build(self) -> Part:

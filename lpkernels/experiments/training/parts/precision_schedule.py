@@ -39,7 +39,7 @@ class PrecisionScheduleConfig(PartConfig):
 
 
 class _Scheduled(Part):
-    """What both kinds share: tests at the highest bits, and two further tests in the end."""
+    """The tests of both kinds: tests at the highest bits, and two further tests in the end."""
 
     setter: PrecisionSetter
 
@@ -61,7 +61,7 @@ class _Scheduled(Part):
 
     def further_tests(self) -> Mapping[str, AbstractContextManager[Any]]:
         """Tests at the bits of the last step, and at the highest bits with statistics gathered at
-        these."""
+        the highest bits."""
         tests = {"last_bits": self.setter.as_trained()}
         if any(with_statistics(self._model)):
             redone = recalibrated(self._model, self._batches(), forward=self._forward)
@@ -69,7 +69,7 @@ class _Scheduled(Part):
         return tests
 
     def _batches(self) -> Iterator[Batch]:
-        """Those of the first epoch, whole, on every process."""
+        """The batches of the first epoch, whole, on every process."""
         context = self._context
         train = context.workload.train
         plan = train.plan(context.seed, 0)
@@ -143,7 +143,7 @@ class ClosedSchedule(_Scheduled):
         return loss
 
     def _sum(self) -> float:
-        """Over the steps since the last look, of all processes."""
+        """The sum of the losses of all processes over the steps since the last look."""
         return self._context.processes.sums([self._loss.item()])[0]
 
     def state_dict(self) -> dict[str, Any]:

@@ -81,8 +81,8 @@ class GAN(nn.Module):
 
     def forward(self, images: Tensor, noise: Tensor, use: Use) -> tuple[Tensor, ...]:
         """For "discriminator" the logits of `images` and of as many generated ones, from which no
-        gradient reaches the generator; for "generator" those of the generated ones; for "test" the
-        logits of both and the generated images.
+        gradient reaches the generator; for "generator" the logits of generated images; for "test"
+        the logits of both and the generated images.
         """
         if use == "generator":
             return (self.discriminator(self.generator(noise)),)

@@ -1,4 +1,4 @@
-"""Networks by name: what a family of them is, and how it becomes known."""
+"""Networks by name: families of networks, and how a family becomes known."""
 
 import re
 from collections.abc import Callable
@@ -49,7 +49,7 @@ class Family:
     kinds: the tasks it is for.
     depth: of the name without a number; 0: there is no depth, and no number.
     width: the default, where 0 is asked for.
-    norms: what `norm` may be.
+    norms: the values that `norm` may have.
     """
 
     name: str
@@ -142,7 +142,7 @@ def model_builder(
     Args:
         name: "resnet8", "cnn3", "cnn3_plain" (no normalisation), "lstm1", ...; without a number it
             has the family's usual depth.
-        task: what it is built for.
+        task: the task that it is built for.
         width: channels or units of the first layer; 0: the usual.
         norm: "batch", "layer", "none", or "" for the usual.
     Raises: ValueError: a name of another form, a model for other data, or a normalisation that it

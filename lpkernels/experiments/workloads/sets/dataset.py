@@ -1,4 +1,4 @@
-"""Data sets by name: what one is, and how it becomes known."""
+"""Data sets by name: the fields of a data set, and how it becomes known."""
 
 import re
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def dataset(name: str, *, model: str, settings: tuple[str, ...] = ()) -> Callabl
     after which `--data ramps` trains an mlp1 on them.
 
     Args: as the fields of DataSet.
-    Raises: ValueError: other data have that name, or it is none: small letters, digits.
+    Raises: ValueError: other data have that name, or it is not made of small letters and digits.
     """
     if not re.fullmatch("[a-z][a-z0-9_]*", name):
         raise ValueError(f"dataset: expected a name of small letters and digits, got {name!r}")

@@ -1,4 +1,5 @@
-"""What a run under an assignment does at each call: which tensors it replaces, and which it rounds.
+"""The plan of a run under an assignment: at each call, the tensors to replace and the tensors to
+round.
 
 A trace met every call of a function in order. A run of the same model on such a batch meets the
 same calls, so what to do at each call is decided once, from the trace.
@@ -46,12 +47,13 @@ class PlannedCall:
     """One call.
 
     operation: its function's name.
-    reads: for each tensor among its arguments the parameter or the Op whose values it is, as the
-        key of a parameter's or a result's tensor; None of others.
-    results: what it makes for the assignment.
+    reads: for each tensor among its arguments the key of the parameter or result that has the same
+        values; None for other tensors.
+    results: the tensors that it makes for the assignment.
     passes: as of `TracedCall`.
-    parts: the Ops inside it by their names there, where it is several.
-    copies: the key of the tensor whose values its result holds, where it makes none itself.
+    parts: where the call is several Ops, the Ops by their names inside the call.
+    copies: where it makes no tensor of the assignment, the key of the tensor that its result
+        copies.
     last: the parameters that no later call reads.
     """
 
@@ -76,7 +78,7 @@ class PlannedCall:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A model's calls, each with what it does to tensors of the assignment.
+    """A model's calls, each with the tensors of the assignment that it reads and makes.
 
     ops: the operations that the trace found. inputs: for each tensor of the network's input its Op,
     or None if nothing rounds it. calls: all calls in order. parameters: names of the parameters
@@ -140,7 +142,8 @@ class RunPlan:
 
 
 def kind_of(value: Any) -> Any:
-    """What decides on the operations: sizes and types of tensors, and what else is given."""
+    """The sizes and types of the tensors in `value`, and its other values: they decide on the
+    operations."""
     if isinstance(value, Tensor):
         return (value.shape, value.dtype)
     if isinstance(value, Mapping):

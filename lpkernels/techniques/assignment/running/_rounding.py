@@ -29,7 +29,7 @@ _COUNTS = 4
 
 @dataclass(frozen=True)
 class Count:
-    """What rounding did to the elements of one tensor in one step.
+    """The counts from rounding one tensor's elements in one step.
 
     overflow: elements whose magnitude is at least the overflow threshold of the format, infinities
         among them, and NaN. underflow: elements that are not zero and are rounded to zero.
@@ -57,7 +57,8 @@ class Count:
 class CopiedCounts:
     """The counts of one step on their way to the host.
 
-    rows: for each device's counters their copy, and what tells that it has arrived.
+    rows: for each device the copy of its counters, and the event of the copy's arrival, if it has
+        one.
     """
 
     rows: list[tuple[Tensor, torch.cuda.Event | None]]
@@ -80,8 +81,8 @@ class RoundingTable:
         # The same as a tensor, which compiled graphs read when they run.
         self.compiled: Tensor | None = None
         # The audit sets these. The first is told of every rounding, and of the gradients that pass:
-        # key, values before, values after. The second is told what a call of several operations
-        # reads inside, where no observer sees it.
+        # key, values before, values after. The second is told the tensors that a call of several
+        # operations reads inside, where no observer sees them.
         self.told: Callable[[str, Tensor, Tensor], None] | None = None
         self.read_in_parts: Callable[[PlannedCall, Any], None] | None = None
         self._counters: dict[torch.device, tuple[Tensor, list[Tensor]]] = {}
@@ -257,7 +258,7 @@ class Branch(torch.autograd.Function):
         ctx.back, ctx.dtype = back, x.dtype
         if not dirty:
             return x.view_as(x)
-        # Who changes x in place must have x, and no view that a Function made.
+        # A function that changes x in place must get x itself, not a view that a Function made.
         ctx.mark_dirty(x)
         return x
 

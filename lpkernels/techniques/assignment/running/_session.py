@@ -25,8 +25,8 @@ _APART = frozenset("grad grad_fn".split())
 
 
 class Session(ForwardPass):
-    """A forward pass that meets, beside the model's functions, those which layers compute in their
-    place; `running` is around it."""
+    """A forward pass that meets the model's functions, and the functions that layers compute in
+    their place; `running` is around it."""
 
     def __init__(
         self,
@@ -44,7 +44,8 @@ class Session(ForwardPass):
             for number, name in parameters.items()
             if name in plan.parameters
         }
-        # Whether the call that runs keeps its result for a gradient that is a function of it.
+        # Whether the call that runs keeps its result, because its gradient is a function of the
+        # result.
         self._settles = False
         # The call that is being computed; an audit reads it.
         self.computes: PlannedCall | None = None

@@ -72,7 +72,8 @@ class _Rounded(torch.autograd.Function):
 
 
 class _OfResult(torch.autograd.Function):
-    """`_Rounded` of a result whose gradient is a function of it; x is the operand."""
+    """`_Rounded` of a function's result, where backward computes the gradient from the result; x is
+    the function's operand."""
 
     @staticmethod
     def forward(
@@ -108,7 +109,7 @@ def _by_row(x: Tensor, rows: Tensor, counts: Tensor | None, use: RowUse) -> Tens
 
 
 def _stored(x: Tensor, rows: Tensor, counts: Tensor | None, flag: Tensor, use: RowUse) -> Tensor:
-    """x rounded, and out of the codes that are kept of it."""
+    """x rounded, and decoded from its codes where codes are kept."""
     number, _, bits = use
     y = _by_row(x, rows, counts, use)
     return through_codes(y, flag, rows, number, bits) if bits else y
@@ -167,7 +168,7 @@ class Traced(ForwardPass):
         return None
 
     def ended(self) -> None:
-        """Raises: RuntimeError: not all that the plan has was met."""
+        """Raises: RuntimeError: the model did not make every call of the plan."""
         for call in self.plan.calls[self._met :]:
             if call.makes:
                 raise RuntimeError(

@@ -58,10 +58,10 @@ def assign(
     reads the operation's own result (ReLU, softmax, sigmoid): it reads the stored one.
 
     The gradient of the loss's own value, which is the loss scale, is not rounded, so no format
-    bounds the scale by it. Nor are the gradients of scalars to which it is passed on as it is or
-    negated, and which nothing else reads: in a + b those of a and b, in a + 0.3 * b those of a and
-    of the product, while b has a gradient of its own, which is rounded. These tensors count for
-    the ratio and the bits as all others do.
+    bounds the scale by it. A scalar that nothing else reads may get the loss's gradient as it is or
+    negated: then its gradient is not rounded either. In the loss a + b these scalars are a and b;
+    in a + 0.3 * b they are a and the product, while b has a gradient of its own, which is rounded.
+    These tensors count for the ratio and the bits as all others do.
 
     Args:
         model, loss: as for `trace`.
@@ -71,8 +71,8 @@ def assign(
         fan_out: how the gradient of a tensor that several operations read is rounded: "sum", the
             sum of their shares, which is one stored tensor; or "branches", as the paper's released
             code does: each share, and not their sum. Parameters: always the sum.
-        pack: whether what operations keep for backward is kept as codes, bit for bit the same:
-            a tensor of the assignment once, in its format, however many operations keep it.
+        pack: whether operations keep their tensors for backward as codes, bit for bit the same: a
+            tensor of the assignment once, in its format, however many operations keep it.
         counts: whether overflow and underflow are counted; without it nothing is promoted.
 
     Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), and their released code for when tensors are
@@ -130,8 +130,8 @@ class Assigned:
 
     @property
     def counts(self) -> Mapping[str, Count]:
-        """What rounding did in the step that `step` looked at last, by key, for the tensors that
-        were rounded in it. It is empty before the second call of `step`."""
+        """The counts of the step that `step` looked at last: by key, for each tensor that was
+        rounded in it. They are empty before the second call of `step`."""
         return self._counts
 
     @property
@@ -171,10 +171,10 @@ class Assigned:
         compiled when it is first called. The bits are those of the call itself as far as torch's
         compiled arithmetic equals torch's own.
 
-        A promotion writes into a table that the graph reads, and compiles nothing anew. What
-        operations keep for backward is kept as codes of the width of high precision, with the
-        compiler's own backend ("inductor"). Gradients are rounded at the sum of a fan-out;
-        attention in one call is refused.
+        A promotion writes into a table that the graph reads, and compiles nothing anew. Operations
+        keep their tensors for backward as codes of the width of high precision, with the compiler's
+        own backend ("inductor"). Gradients are rounded at the sum of a fan-out; attention in one
+        call is refused.
 
         Args: options: of torch.compile; fullgraph is True.
         Raises:
@@ -207,7 +207,7 @@ class Assigned:
         return run
 
     def check_batch(self, input: Any, target: Any) -> None:
-        """Finds what the first call finds out about its batch, without a step.
+        """Checks a batch as the first call checks its batch, without a step.
 
         Afterwards batches of other sizes may come first, as they do where a run is resumed.
 
@@ -232,10 +232,10 @@ class Assigned:
     def step(self) -> tuple[str, ...]:
         """After the optimizer: the keys that are in high precision from the next step on.
 
-        The counts of this step start on their way to the host, and those of the step before, which
-        have arrived, decide: so what overflows in step t is promoted when step t + 1 ends, and is
-        in high precision from step t + 2 on, on every device. The paper's rule is one step faster.
-        A step whose loss was not finite promotes nothing.
+        The counts of this step start on their way to the host; the counts of the step before have
+        arrived and decide. So a tensor that overflows in step t is promoted when step t + 1 ends,
+        and is in high precision from step t + 2 on, on every device. The paper's rule is one step
+        faster. A step whose loss was not finite promotes nothing.
         """
         self._stepped = True
         self._meter.last = None
@@ -245,7 +245,7 @@ class Assigned:
         return () if before is None else self._decided(self._table.read(before))
 
     def memory(self) -> Memory:
-        """What was kept for backward when it was most, since the last call of `memory`."""
+        """The most that was kept for backward at any moment since the last call of `memory`."""
         most = self._meter.most
         self._meter.reset()
         return most
@@ -263,7 +263,7 @@ class Assigned:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes over the state of another object of the same assignment; call it between steps.
 
-        Raises: ValueError: of another assignment, or this one has promoted already.
+        Raises: ValueError: the state is of another assignment, or this object has promoted already.
         """
         waiting = state["waiting"]
         unknown = [key for key in waiting or () if key not in self._table.rows]

@@ -23,7 +23,7 @@ from lpkernels.techniques.assignment.tracing.makers import all_tensors
 
 @dataclass(frozen=True)
 class Audit:
-    """What one step did.
+    """The roundings of one step.
 
     rounded: how often each tensor of the assignment was rounded. departures: one line for each
     point in which the step is not as the assignment says; () where there is none.
@@ -53,7 +53,8 @@ def audit(assigned: Assigned, batch: tuple[Any, Any]) -> Audit:
     states change as in training. Call it between steps.
 
     Args: batch: (input, target), as `assigned` takes them.
-    Raises: TypeError: nothing that `assign` made, or no pair; and as assigned(input, target) does.
+    Raises: TypeError: `assign` did not make `assigned`, or batch is no pair. Else as
+        assigned(input, target).
     """
     check_assigned("audit", assigned)
     input, target = as_pair("audit", batch)
@@ -111,7 +112,7 @@ class _Watch(Visitor):
         self.reads(planned, arguments)
 
     def reads(self, planned: PlannedCall, arguments: Any) -> None:
-        """What a call is given."""
+        """Looks at the arguments of a call."""
         if not planned.makes:
             return
         what = planned.results[0].op if planned.results else planned.operation
@@ -136,12 +137,12 @@ class _Watch(Visitor):
             self.check_gradient(key, gradient)
 
     def check_gradient(self, key: str, gradient: Tensor) -> None:
-        """It must be in its format."""
+        """Checks that a gradient is in its format."""
         if key in self._assignment.tensors and not self._is_in_format(gradient, key):
             self.departures.append(f"{key} is not in its format")
 
     def check_numbers(self) -> None:
-        """How often each tensor was rounded."""
+        """Checks how often each tensor was rounded."""
         for key, times in _expected(self._assigned, self._plan).items():
             if self.rounded[key] != times:
                 self.departures.append(f"{key} was rounded {self.rounded[key]} times, not {times}")

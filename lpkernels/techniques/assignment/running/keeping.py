@@ -1,4 +1,4 @@
-"""What is kept for backward under an assignment: codes, one set for each tensor of it."""
+"""The memory kept for backward under an assignment: codes, one set for each of its tensors."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ class Memory:
     packed: codes of tensors of the assignment. whole: all else that operations keep (statistics of
     norms, masks, indices, results that are no tensor of the assignment), each memory once.
     The parameters themselves, buffers and the network's inputs are there anyway, and not counted.
-    unknown: of a prediction, the operations of which nobody knows what they keep; they are not
-    counted.
+    unknown: in a prediction, the operations that do not say what they keep; they are not counted.
     """
 
     packed: int = 0
@@ -123,7 +122,7 @@ class Codes:
 
 
 class SmallerTensor:
-    """A tensor that is none of the assignment, in fewer bits."""
+    """A tensor outside of the assignment, in fewer bits."""
 
     def __init__(self, smaller: Mask | Indices, meter: Meter) -> None:
         self._smaller, self._meter = smaller, meter
@@ -157,7 +156,7 @@ class MemoryView:
 
 
 class SavedTensor:
-    """What autograd holds in place of one tensor: itself, or codes."""
+    """The object that autograd holds in place of one tensor: it has the tensor, or codes."""
 
     def __init__(
         self, x: Tensor, meter: Meter | None, codes: Codes | SmallerTensor | None = None
@@ -178,7 +177,7 @@ class SavedTensor:
         """From now on it stands for the other's tensor."""
         mine = dict(vars(self))
         vars(self).update(vars(other))
-        # It drops what the other no longer holds.
+        # It drops the value that the other no longer holds.
         vars(other).update(mine)
 
     def tensor(self) -> Tensor:
@@ -214,7 +213,7 @@ class Keeper:
     flag: Tensor
     packs: bool
     _stored: dict[StorageWeakRef, StoredTensor] = field(default_factory=dict)
-    # What may be the result of the call that runs.
+    # The saved tensors that may be the result of the call that runs.
     _pending: list[weakref.ref[SavedTensor]] = field(default_factory=list)
 
     @contextmanager
@@ -246,7 +245,8 @@ class Keeper:
             self.stores(y, quantizer)
 
     def settles(self, result: Tensor, y: Tensor) -> None:
-        """What the call kept of its result is what was stored of it: y, the rounded one."""
+        """Where the call kept its result, y is kept from now on: the result as it was stored,
+        rounded."""
         where = StorageWeakRef(result.untyped_storage())
         for each in self._pending:
             kept = each()
@@ -259,7 +259,8 @@ class Keeper:
                 kept.become(self._kept(view.within(y.detach()), self.meter))
 
     def ends(self, operation: str, quantizers: Iterable[Quantizer], product: bool) -> None:
-        """A call ends, which read tensors in these formats; what it still keeps gets smaller.
+        """A call ends, which read tensors in these formats; tensors that it still keeps get
+        smaller.
 
         A product may keep copies of its operands in another order, which fit in their formats.
         """
@@ -318,19 +319,19 @@ _FLOAT = 4
 
 
 def kept_memory(ops: Sequence[Op], assignment: Assignment) -> Memory:
-    """What is kept for backward at the moment when it is most, the end of the forward pass.
+    """The memory kept for backward at the end of the forward pass, when it is most.
 
     Forward keeps what backward will read, each tensor of the assignment once, as codes of its
-    format, however many operations read it; backward frees it in reverse and adds nothing. What an
-    operation keeps is what autograd saved when it was traced (`Op.keeps`): on the device, in the
-    mode and with the frozen parameters of the trace.
+    format, however many operations read it; backward frees it in reverse and adds nothing. An
+    operation keeps the tensors that autograd saved when it was traced (`Op.keeps`): on the device,
+    in the mode and with the frozen parameters of the trace.
 
     Args:
         ops: of `trace`.
         assignment: of these.
     Returns:
-        A Memory, which names in `unknown` the Ops that do not say what they keep: those that no
-        trace made. Nothing is counted for them.
+        A Memory. Ops that no trace made do not say what they keep: `unknown` names them, and
+        nothing is counted for them.
     Raises: TypeError, ValueError: Ops that do not fit together, or of another assignment.
     """
     ops = checked_ops("kept_memory", ops)

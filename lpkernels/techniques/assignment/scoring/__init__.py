@@ -1,4 +1,4 @@
-"""What the demotion of each group costs, and assignments that need to know it."""
+"""The cost of each group's demotion, and assignments that need to know it."""
 
 from lpkernels.techniques.assignment.scoring.scoring import requested, score
 

@@ -1,4 +1,4 @@
-"""score: what the demotion of each group costs. requested: the assignment that a text asks for."""
+"""score: the cost of each group's demotion. requested: the assignment that a text asks for."""
 
 from __future__ import annotations
 
@@ -45,10 +45,11 @@ def score(
     lr: float = 0.1,
     loss_scale: float | None = None,
 ) -> Scores:
-    """What the demotion of each group costs: the mean square of what it does to the loss. Ours.
+    """The cost of each group's demotion: the mean square of the change that it makes to the loss.
+    Ours.
 
-    An element whose rounding to low precision is off by e from that to high precision changes the
-    loss by c = s * e, to first order:
+    An element that is off by e in low precision, measured from its value in high precision, changes
+    the loss by c = s * e, to first order:
 
     - For a weight or a result, s is the loss's derivative by it, which is backward's gradient.
     - The error of a gradient reaches the weights through the update. An error e of the gradient of
@@ -58,13 +59,13 @@ def score(
 
     The score of a group is the sum of c * c over its elements: the variance of the change if the
     errors of elements are independent with a mean of zero, as those of rounding to nearest nearly
-    are. It adds over elements, tensors and groups, so the knapsack's sum is that of the whole
+    are. It adds over elements, tensors and groups, so the knapsack's sum is the score of the whole
     assignment. The sum of |c| and |sum of c| rank groups worse by how much the loss of other
     batches really changes (made by bench/assignment_scores.py of commit 2c44fe08).
 
     The loss itself is no cost: nothing is computed from its value, and nothing rounds its gradient.
-    Nor is the gradient of the network's input. lr is that of plain gradient descent, without
-    momentum or decay; it is what weighs errors of gradients against those of values.
+    Nor is the gradient of the network's input. lr is the learning rate of plain gradient descent,
+    without momentum or decay; it weighs errors of gradients against errors of values.
 
     One forward and one backward pass in full precision give all but how results move, which is a
     second forward pass a small step further. The model, its buffers and gradients and the random
@@ -75,8 +76,9 @@ def score(
         groups: of `group`, or tied.
         formats: high and low precision.
         lr: the learning rate, above 0.
-        loss_scale: what the loss is multiplied by in training, for gradients are rounded so. None:
-            the largest power of two at which none overflows, as a dynamic loss scale finds it.
+        loss_scale: the number that multiplies the loss in training, and so the gradients when they
+            are rounded. None: the largest power of two at which none overflows, as a dynamic loss
+            scale finds it.
     Raises:
         ValueError: groups of another model, loss or batch; a loss that is not finite; a value that
             overflows to infinity in one of the formats; lr or loss_scale out of range.
@@ -142,7 +144,7 @@ def _slopes(
 
 
 def _error(tensor: TensorSpec, values: Tensor, formats: Formats, loss_scale: float) -> Tensor:
-    """What low precision is off from high precision, for each element."""
+    """For each element, its value in low precision less its value in high precision."""
     scale = loss_scale if tensor.kind in _BACKWARD else 1.0
     high, low = (_rounded(values * scale, tensor, formats, low) for low in (False, True))
     found = (low - high) / scale
@@ -188,7 +190,8 @@ class FullPrecisionStep:
     """One training step in full precision; the model is left as found.
 
     tensors: by key. A gradient that is not computed is not there.
-    loss: its value; loss_key: the key of that. passed: the keys of gradients that nothing rounds.
+    loss: the loss's value. loss_key: the key of this value. passed: the keys of gradients that
+        nothing rounds.
     """
 
     def __init__(
@@ -273,7 +276,8 @@ def requested(
 ) -> Assignment:
     """The assignment of this model, loss and batch.
 
-    lr: of `score`, for an order by sensitivity. scores: those, if they are there already.
+    lr: of `score`, for an order by sensitivity. scores: the result of `score`, if it is there
+        already.
     Raises: as `trace`, `demote`, `Assignment.load` and `score` do.
     """
     ops = trace(model, loss, batch)

@@ -28,29 +28,29 @@ from lpkernels.techniques.assignment.tracing.recording import Recorder
 def trace(
     model: Module, loss: Callable[[Any, Any], Tensor], batch: tuple[Any, Any]
 ) -> tuple[Op, ...]:
-    """What the model and its loss compute on one batch, operation by operation, as data.
+    """The operations that the model and its loss compute on one batch, as data.
 
     It runs both once, forward, in the mode the model is in, and follows every call of a function
     of torch: which results it reads, which parameters, and how many elements it makes. Parameters,
-    gradients, buffers, training mode and random states are left as found. Only what the loss
-    depends on is told; what is computed from constants and whole numbers alone is no Op.
+    gradients, buffers, training mode and random states are left as found. Operations that the loss
+    does not depend on are left out, and so are operations on constants and whole numbers alone.
 
     - Matrix products and convolutions are GEMMs, whatever their operands. Attention in one call
       and torch's multi-head attention are their products and the softmax between: "scores",
       "softmax", "values", "in_proj" (or "in_proj_q", ...), "out_proj". cross_entropy is
       "log_softmax" and "nll_loss".
-    - Views are no Ops, nor are copies of the same values (contiguous, clone, casts): who reads one
-      reads what it is a view of. So the halves of a split are the tensor that was split; the
-      paper's release counts them as new ones.
-    - What works in place makes a new result, as if it did not.
-    - An Op is called as the module that makes it, if that has no other and no modules in it, else
-      "<module>.<operation>"; the second of a name ends in "_1". What runs around the model is
-      "loss.<operation>", and the network's inputs are "input" or "input.<name>". Whole numbers as
-      inputs, such as tokens, are no Op, for nothing rounds them.
+    - Views are no Ops, nor are copies of the same values (contiguous, clone, casts): an Op that
+      reads a view reads the tensor behind it. So the halves of a split are the tensor that was
+      split; the paper's release counts them as new ones.
+    - An operation in place makes a new result, as if it were not in place.
+    - An Op has the name of the module that makes it, if the module makes no other Op and has no
+      modules in it; else "<module>.<operation>". The second Op of a name ends in "_1". Operations
+      around the model are "loss.<operation>", and the network's inputs are "input" or
+      "input.<name>". Whole numbers as inputs, such as tokens, are no Op, for nothing rounds them.
     - Parameters have the names of `named_parameters`. Labels, buffers and constants are no tensors
       of an assignment.
-    - `Op.keeps` is what autograd saved in the operation. Attention and cross_entropy are computed a
-      second time for that, one operation after the other.
+    - `Op.keeps` are the tensors that autograd saved in the operation. Attention and cross_entropy
+      are computed a second time to find them, one operation after the other.
     - An operation that is not known, such as a recurrent layer, whose steps are in one call, is
       held in high precision; one warning names all of them.
 
@@ -91,10 +91,10 @@ def followed(
     grad: bool = True,
     keeps: bool = False,
 ) -> tuple[Recorder, dict[TracedOp, str]]:
-    """One run as `trace` describes it: all that was met, and the names of the steps.
+    """One run as `trace` describes it: its recorder, and the names of the steps.
 
     Without a loss the model runs alone, and its steps are those that its output depends on.
-    keeps: whether the steps say what they keep for backward.
+    keeps: whether the steps say which tensors they keep for backward.
     """
     check_model("trace", model)
     given, target = as_pair("trace", batch)
@@ -117,7 +117,7 @@ def followed(
 
 
 def as_pair(function: str, batch: Any) -> tuple[Any, Any]:
-    """A batch of (input, target); `function` is whose argument it is.
+    """A batch of (input, target). function: the caller, as errors name it.
 
     Raises: TypeError: no tuple or list of two.
     """
@@ -156,7 +156,8 @@ def finished(names: Mapping[TracedOp, str]) -> tuple[tuple[Op, ...], list[str]]:
 
 
 def _params(step: TracedOp) -> dict[str, int]:
-    """In the order of the model, which is not that of the arguments in every function."""
+    """The sizes of a step's parameters, in the order of the model: some functions take them in
+    another."""
     # A dot says that it is the full name, and no name within the Op.
     return {
         p.name if "." in p.name else f".{p.name}": p.numel
@@ -170,7 +171,7 @@ def _keeps(step: TracedOp, names: Mapping[TracedOp, str]) -> tuple[Kept, ...] | 
     return tuple(
         Kept(tuple(_key(maker, names) for maker in keep.makers), keep.number, keep.size)
         for keep in step.keeps
-        # Nobody rounds or keeps what the loss does not need.
+        # Nobody rounds or keeps tensors that the loss does not need.
         if all(isinstance(maker, TracedParameter) or maker in names for maker in keep.makers)
     )
 
@@ -182,7 +183,7 @@ def _key(maker: Maker, names: Mapping[TracedOp, str]) -> str:
 
 
 def _needed(steps: Sequence[TracedOp], ends: Iterable[TracedOp]) -> list[TracedOp]:
-    """What the ends depend on, and the network's inputs of that."""
+    """The steps that the ends depend on, the network's inputs among them, and the ends."""
     waiting = list(ends)
     found = set(waiting)
     while waiting:

@@ -1,8 +1,8 @@
-"""What a trace notes: operations without names, the calls that make them, and who made a tensor's
-values, by the memory they are in.
+"""The notes of a trace: operations without names, the calls that make them, and the makers of
+tensors' values, by the memory that holds the values.
 
-Views share memory with what they view, so a view needs no entry, and one that was changed in place
-gives all views its new maker.
+A view shares memory with its tensor, so it needs no entry; a view that is changed in place gives
+the tensor and all its other views a new maker.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class TracedOp:
     """One operation, before it has a name.
 
     run: the module that called it; None: it is an input of the network.
-    part: its name within the call, where that is several.
-    params: those it reads.
-    keeps: what its call keeps for backward; None: nobody looked.
+    part: its name within the call, where the call is several operations.
+    params: the parameters it reads.
+    keeps: the memories that its call keeps for backward; None: nobody looked.
     """
 
     run: Run | None
@@ -71,14 +71,15 @@ class Flow:
         self._dependent: set[StorageWeakRef] = set()
 
     def maker(self, tensor: Tensor) -> Maker | None:
-        """None: it depends on neither."""
+        """The maker of a tensor's values; None if they depend neither on inputs nor on
+        parameters."""
         return self._makers.get(memory(tensor))
 
     def made(self, tensor: Tensor, maker: Maker) -> None:
         self._makers[memory(tensor)] = maker
 
     def depends(self, tensor: Tensor) -> bool:
-        """Whether its values would be others with other inputs or parameters."""
+        """Whether a tensor's values would be others with other inputs or parameters."""
         where = memory(tensor)
         return where in self._makers or where in self._dependent
 
@@ -114,7 +115,8 @@ class TracedCall:
     """One call.
 
     reads: who made each of the tensors among its arguments, in the order of `all_tensors`.
-    passes: whether each of them, of one element, gets the gradient of its result or minus that.
+    passes: whether all of these tensors have one element and get the result's gradient, as it is or
+        negated.
     parts: the steps of a call that is several, by their names within it.
     """
 

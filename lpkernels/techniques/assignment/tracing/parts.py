@@ -24,7 +24,8 @@ Store = Callable[[Tensor, str], Tensor]
 
 @dataclass(frozen=True)
 class CallInputs:
-    """What a call reads: its arguments and, by the names of the tensors among them, the makers."""
+    """The arguments of a call and, by the names of the tensors among them, the makers of their
+    values."""
 
     arguments: Mapping[str, Any]
     makers: Mapping[str, Maker]
@@ -146,7 +147,7 @@ def _in_projections(run: Run, reads: CallInputs) -> list[TracedOp]:
     ]  # fmt: skip
 
 
-#: By the name of a function: from who called it, what it reads and its result to the operations
+#: By the name of a function: from the caller, the call's inputs and its result to the operations
 #: inside; None where an option of the call has no parts here.
 PARTS: dict[str, Callable[[Run, CallInputs, Any], TracedOps | None]] = {
     "cross_entropy": _cross_entropy,
@@ -204,7 +205,7 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """torch's, of the logarithms that logs_of(input, axis) gives."""
+    """torch's cross_entropy, from the logarithms that logs_of(input, axis) gives."""
     if size_average is not None or reduce is not None:
         reduction = _reduction.legacy_get_string(size_average, reduce)
     axis = 0 if input.dim() == 1 else 1

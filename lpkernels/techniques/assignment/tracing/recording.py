@@ -44,14 +44,14 @@ _READS_VALUES = frozenset(
     bool int float complex index item tolist numpy array equal allclose is_nonzero contains
     """.split()
 )
-# Functions whose result has as many elements as values say.
+# Functions with a result that has as many elements as values say.
 _SIZED_BY_VALUES = frozenset("nonzero argwhere unique unique_consecutive".split())
 
 
 class Recorder(Visitor):
     """steps: the operations so far, in order, whether the loss depends on them or not.
     calls: all calls of functions so far, whether they are operations or not.
-    saved: what autograd saves in them; None where nobody asks.
+    saved: the tensors that autograd saves in them; None where nobody asks.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Recorder(Visitor):
         return maker
 
     def steps_of(self, output: Any) -> list[TracedOp]:
-        """The makers of what the model returns."""
+        """The makers of the tensors that the model returns."""
         makers = [self._flow.maker(x) for x in all_tensors({"": output}).values()]
         return [maker for maker in makers if isinstance(maker, TracedOp)]
 
@@ -135,7 +135,7 @@ class Recorder(Visitor):
     def _place(self, result: Any, entered: list[Tensor], made: list[Tensor]) -> None:
         """Notes where the last call has its new values: in its result or in its arguments."""
         met = self.calls[-1]
-        # What works in place may return what it changed.
+        # A function that works in place may return the tensor that it changed.
         places: tuple[tuple[ResultPlace, Any], ...] = (("argument", entered), ("result", result))
         for place, given in places:
             for index, x in enumerate(all_tensors({"": given}).values()):
@@ -172,7 +172,7 @@ class Recorder(Visitor):
     def _made(
         self, name: str, result: Any, entered: list[Tensor], versions: list[int]
     ) -> list[Tensor]:
-        """The tensors with new values: new memory, else what was changed in place."""
+        """The tensors with new values: in new memory, else the ones changed in place."""
         places = {memory(x) for x in entered}
         results = all_tensors({"result": result}).values()
         new = {memory(x): x for x in results if memory(x) not in places}

@@ -1,4 +1,4 @@
-"""What the operations keep for backward under an assignment, seen while a trace runs."""
+"""The tensors that operations keep for backward under an assignment, seen while a trace runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lpkernels.techniques.assignment.tracing.parts import in_parts
 
 # So many values of a tensor say whether it is a copy of another one.
 _SAMPLE = 16
-# Rounding gives a stored result other values than those that were computed; so does this factor.
+# Rounding gives a stored result other values than the computed ones; so does this factor.
 _OTHER = 1 + 2.0**-10
 # Codes of one bit: 0 and 1.
 _BIT = FixedFormat(1, 0, signed=False).to_ints()
@@ -42,7 +42,7 @@ _SHORT = 2**15
 
 
 class SavedByAutograd:
-    """What autograd saves in each call.
+    """The tensors that autograd saves in each call.
 
     flow, maker: who made a tensor's values. there: tensors that are in memory anyway.
     """
@@ -72,7 +72,7 @@ class SavedByAutograd:
         return len(self._found)
 
     def since(self, mark: int) -> list[Tensor]:
-        """What was saved since then, told once."""
+        """The tensors that were saved since `mark` gave this number; each is told once."""
         found = self._found[mark:]
         del self._found[mark:]
         return found
@@ -84,7 +84,8 @@ class SavedByAutograd:
         arguments: Mapping[str, Any],
         found: list[Tensor],
     ) -> None:
-        """Notes what a call of one operation keeps, in which these tensors were saved."""
+        """Notes the tensors that a call of one operation keeps. found: the tensors that autograd
+        saved in it."""
         # An operation keeps the result that it computed, unless its gradient is a function of the
         # result: then it keeps the stored one.
         by_result = canonical(call.operation) in BY_THEIR_RESULT
@@ -96,8 +97,8 @@ class SavedByAutograd:
     def note_parts(
         self, call: Call, parts: Mapping[str, TracedOp], arguments: Mapping[str, Any]
     ) -> None:
-        """Notes what each operation of a call of several keeps if they are computed one after the
-        other, as under an assignment."""
+        """Notes, for a call of several operations, the tensors that each of them keeps when they
+        are computed one after the other, as under an assignment."""
         operands = [*all_tensors(arguments).values()]
         for step in parts.values():
             step.keeps = []
@@ -106,7 +107,7 @@ class SavedByAutograd:
             if part not in parts:
                 return x
             y = x * _OTHER
-            # Where the operation has kept what it computed, it keeps the stored result.
+            # Where the operation has kept its computed result, it keeps the stored result.
             self._numbers[memory(y)] = self._number(x)
             for each in (x, y):
                 self._flow.made(each, parts[part])

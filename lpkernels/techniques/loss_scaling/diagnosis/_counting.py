@@ -25,14 +25,14 @@ _MANY = 16
 
 
 def counting(fmt: FloatFormat | None) -> Callable[[Tensor, Tensor], None]:
-    """A function that adds the counts of a tensor's elements to a vector on its device, where
-    nothing waits.
+    """A function that adds the counts of a tensor's elements to a vector on its device, without
+    waiting.
 
     The tensor: floating point, dense, any shape and strides. The vector: (260,) int64: overflow,
     underflow, zeros, nonfinite, and a `histograms.Histogram`.
 
-    fmt: the format to whose values elements are rounded to nearest even, to see which over- and
-        underflow; None: a format without a range of its own, in which no element does.
+    fmt: the format in which elements over- or underflow, rounded to nearest even; None: a format
+        without a range of its own, in which no element does.
     """
     return counting_to_nearest(FP32 if fmt is None else fmt)
 
@@ -89,9 +89,9 @@ class Counters(Generic[K]):
     def move(
         self, to: Counters[K], exponents: Mapping[torch.device, Tensor], unmoved: Counters[K]
     ) -> None:
-        """Adds all rows to those of `unmoved` and, with every number multiplied by 2 ** exponent
-        (0-d, by device), to those of `to`; then empties them. Nothing waits. Both get their rows
-        from here alone.
+        """Adds every row to the row of its key in `unmoved` and, with every number multiplied by 2
+        ** exponent (0-d, by device), in `to`; then empties it here. Nothing waits. `unmoved` and
+        `to` get their rows from here alone.
         """
         for device, blocks in self._blocks.items():
             at = _moved(exponents[device])

@@ -51,8 +51,8 @@ def check_formats(asked: AskedFormats) -> None:
 
 
 def formats_by_kind(asked: AskedFormats) -> dict[str, FloatFormat] | None:
-    """The formats by kind, as `diagnose` is asked; tensors without one are not counted. None: those
-    of the recipes.
+    """The formats by kind, as `diagnose` is asked; tensors without one are not counted. None: the
+    recipes' formats.
 
     Raises: TypeError, ValueError: an unknown kind, or a format without exponents.
     """
@@ -90,7 +90,7 @@ _NUMBER = re.compile(r"\.?\d+$")
 
 @lru_cache(maxsize=4096)
 def operands(operation: str, given: Sequence[tuple[str, int]]) -> tuple[tuple[str, str, str], ...]:
-    """(argument's name, "input" or "weight", what a row shows of the name) of each tensor that is
+    """(argument's name, "input" or "weight", the name as a row shows it) of each tensor that is
     multiplied.
 
     given: names and numbers of dimensions of the floating-point arguments.

@@ -24,8 +24,8 @@ from lpkernels.techniques.loss_scaling.diagnosis._formats import BACKWARD, opera
 class RowKey:
     """A row of the report.
 
-    layer: the name of the module; "" stands for its class. A product that a module with layers or
-        products of its own computes in its forward has that module's name and the function's
+    layer: the name of the module; "" stands for its class. Where the forward of a module with
+        layers or other products computes a product itself, the module's name and the function's
         ("block.matmul").
     kind: one of `_formats.KINDS`.
     tensor: torch's name of the argument, where a function has several of a kind ("query"), or the
@@ -100,7 +100,7 @@ _FEW_TENSORS = 256
 
 
 class _Tensors:
-    """What is known of the tensors that live, by their ids. A tensor that is gone may leave its id
+    """The `_Seen` of each tensor that is alive, by its id. A tensor that is gone may leave its id
     to another. (A WeakIdKeyDictionary takes several times as long.)"""
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class _Tensors:
 
 
 class Watcher(Visitor):
-    """Counts what it is shown, into counters.
+    """Counts the tensors that it is shown, into counters.
 
     forward, backward: the counters of values, and of gradients.
     new_pass: called before the first gradient of every backward pass, with its device.
@@ -154,7 +154,7 @@ class Watcher(Visitor):
         return found
 
     def _seen(self, x: Tensor) -> _Seen | None:
-        """What is known of x; None for a weight, which no other row gets."""
+        """The `_Seen` of x; None for a weight, which no other row gets."""
         if isinstance(x, Parameter):
             return None
         return self._tensors.seen(x, 0 if x.is_inference() else x._version)
@@ -201,7 +201,7 @@ class Watcher(Visitor):
 
 
 class RecipeWatcher(Watcher):
-    """Counts what the quantizers of recipes round, each tensor as its quantizer gets it."""
+    """Counts the tensors that the quantizers of recipes round, each as its quantizer gets it."""
 
     def __init__(self, *counting: Any) -> None:
         super().__init__(*counting)
@@ -235,8 +235,8 @@ class RecipeWatcher(Watcher):
 
 @dataclass(eq=False)
 class _Awaited:
-    """A call whose gradients may come: the rows that its tensors' gradients belong to, and what is
-    known of each tensor that may come again."""
+    """A call that may get gradients: the row of each tensor's gradient, and the `_Seen` of each
+    tensor that may come again."""
 
     layer: str
     recipe: Recipe

@@ -30,10 +30,10 @@ _DOWN = 8
 class Unseen:
     """Gradients that a diagnosis at the present scale cannot see.
 
-    empty: how many tensors hold no number, where another loses more than the threshold to
-        underflow: what was rounded to zero there may have had numbers behind it.
-    infinite: how many tensors hold infinities or NaN, as more than the threshold of their elements
-        that are not zero: something before them overflowed.
+    empty: how many tensors hold no number, while another tensor loses more than the threshold to
+        underflow: without these zeros the empty tensors might hold numbers.
+    infinite: how many tensors hold infinities or NaN in more than the threshold of their elements
+        that are not zero: a tensor before them overflowed.
     tensors: how many gradient tensors have a format.
     scale: where to diagnose again. It is the largest safe scale for the gradients that were seen,
         so that these come through; where that is not below a scale at which something overflowed,
@@ -67,8 +67,8 @@ class ScaleAdvice:
         largest gradient)) less the margin; LossScaler(static=scale). Where some gradients are
         unseen, the scale at which to diagnose again.
     least: the smallest scale at which no tensor loses more than `threshold` of sum |g|, over its
-        elements; None: there is none up to `scale`, so that no one scale fits, and `layers` says
-        what does, or some gradients are unseen.
+        elements; None: either no scale up to `scale` is enough, and `layers` has scales that are,
+        or some gradients are unseen.
     threshold: 0.01 is 1%.
     underflow, overflow: the parts of all gradients (finite, not zero) that are lost at `scale`.
     underflow_unscaled, overflow_unscaled: the same at a scale of 1.
@@ -135,7 +135,7 @@ class FormatAdvice:
 
     format: the narrowest one; None: no candidate holds the tensors.
     scale: the scale of the loss under which it holds them; 1 for tensors of the forward pass.
-    lost: what the tensor that loses most of its magnitude loses.
+    lost: the losses of the tensor that loses most of its magnitude.
     """
 
     kind: str
@@ -207,9 +207,9 @@ def scale_advice(
 
 
 def _unseen(gradients: Sequence[TensorRow], safe: int, threshold: float) -> Unseen | None:
-    """What gradients with a format do not show; None where they show all.
+    """The gradients with a format that were not seen; None where all were.
 
-    safe: the exponent of the largest safe scale of those that are seen.
+    safe: the exponent of the largest safe scale of the gradients that are seen.
     """
     infinite = sum(row.infinite > threshold for row in gradients)
     underflows = any(row.lost_to_zero > threshold for row in gradients)

@@ -38,7 +38,7 @@ def diagnose(
     *,
     scaler: LossScaler | torch.amp.GradScaler | float | None = None,
 ) -> Diagnosis:
-    """What underflows and overflows in a model while your own loop trains or tests it.
+    """Counts underflow and overflow in a model while your own loop trains or tests it.
 
         with diagnose(model, "fp16") as report:
             for x, y in loader:
@@ -57,8 +57,8 @@ def diagnose(
     With formats of your own, inputs, weights and outputs are counted, and their gradients as
     backward reaches them; biases, masks and tensors that are not floating point are left out. By
     the recipes, every tensor is counted as its quantizer gets it, before it is rounded, also inside
-    attention and recurrent layers, whose products after the first are numbered. What overflows
-    inside a sum is not seen.
+    attention and recurrent layers, whose products after the first are numbered. Overflow inside a
+    sum is not seen.
 
     The diagnosis changes nothing: results, gradients, buffers, random draws and hooks are those of
     a loop without it, also after an error. Counts stay on the device of the tensors, and each
@@ -72,9 +72,10 @@ def diagnose(
             its name or a Quantizer: all tensors in that one; or {kind: format}: only tensors of
             these kinds, which are input, weight, output, grad_output, grad_input and grad_weight. A
             tensor without a format is not read.
-        scaler: what multiplies the loss: the rows then have the gradients as seen, scaled, and
-            unscaled. A dynamic scale is taken as it is when each backward pass reaches the first
-            gradient. The exponents of a scale that is no power of two may be one too high.
+        scaler: the scaler, or the number, that multiplies the loss: the rows then have the
+            gradients as seen, scaled, and unscaled. A dynamic scale is taken as it is when each
+            backward pass reaches the first gradient. The exponents of a scale that is no power of
+            two may be one too high.
 
     Returns: a `Diagnosis`, for `with`.
     Raises:
@@ -89,8 +90,8 @@ def diagnose(
 
 
 class Diagnosis(Report):
-    """The report of `diagnose`. It grows while its block runs and then keeps what was counted.
-    Looking at it waits for the device."""
+    """The report of `diagnose`. It grows while its block runs and then keeps its counts. Looking at
+    it waits for the device."""
 
     def __init__(self, model: Module, fmt: AskedFormats, scaler: Any) -> None:
         check_model("diagnose", model)
@@ -128,7 +129,8 @@ class Diagnosis(Report):
         stack.__exit__(*error)
 
     def _new_pass(self, device: torch.device) -> None:
-        """Keeps what the scale is now, after what was counted with the last one."""
+        """Unscales the counts of the last pass by its scale, then keeps the scale of now for the
+        new pass."""
         if self._scale.constant is None:
             self._flush()
             self._exponents[device] = self._scale.exponent(device)
@@ -144,7 +146,7 @@ class Diagnosis(Report):
         return self._rows
 
     def _read(self) -> None:
-        """Adds what was counted since the last time; waits for the device."""
+        """Adds the counts since the last time; waits for the device."""
         calls = self._watcher.take_calls()
         if not calls:
             return

@@ -126,8 +126,8 @@ class Histogram:
         return Histogram(moved, self.zeros)
 
     def to_pairs(self) -> list[list[int]]:
-        """[exponent, count] of the bins that are not empty. Zeros and what is not finite are left
-        out; -127 stands for float32's subnormals."""
+        """[exponent, count] of the bins that are not empty. Zeros, infinities and NaN are left out;
+        -127 stands for float32's subnormals."""
         present = self.counts[:_SPECIAL].copy()
         present[0] -= self.zeros
         return [[int(e) - _BIAS, int(present[e])] for e in np.flatnonzero(present)]

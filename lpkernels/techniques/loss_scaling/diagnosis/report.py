@@ -1,4 +1,4 @@
-"""The report: its rows, what follows from them, and the file that holds it."""
+"""The report: its rows, the advice that follows from them, and the file that holds it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CANDIDATES = (
 
 
 class Report:
-    """What was counted, one row for every tensor of every layer; ``print`` shows a table.
+    """The counts, one row for every tensor of every layer; ``print`` shows a table.
 
     rows: layers in the order of their first calls; input, weight, output, then the gradients.
     """
@@ -63,9 +63,10 @@ class Report:
         """A static scale of the loss, and the narrowest formats, from the histograms alone.
 
         A model that rounds its gradients shows them as they come through at the present scale.
-        Where a gradient holds no number behind one that underflows, or infinities or NaN, neither a
-        scale nor formats follow: `scale.unseen` says how many do, and `scale.scale` is the scale to
-        diagnose at again. The model before `convert` needs one diagnosis.
+        Where a gradient holds no number because one before it underflows, or holds infinities or
+        NaN, neither a scale nor formats follow: `scale.unseen` counts such gradients, and
+        `scale.scale` is the scale to diagnose at again. A model before `convert` needs one
+        diagnosis.
 
         Args:
             fmt: the format of all gradients, in place of those that they were counted for.

@@ -19,9 +19,9 @@ from lpkernels.techniques.loss_scaling.diagnosis.rules import (
 
 @dataclass(frozen=True, eq=False)
 class TensorRow:
-    """What was counted of one tensor of one layer, over all its calls.
+    """The counts of one tensor of one layer, over all its calls.
 
-    layer, kind, tensor: whose row it is. layer: the layer's name. kind: "input", "weight" (a
+    layer, kind, tensor: the tensor of the row. layer: the layer's name. kind: "input", "weight" (a
         product of two activations has the left one as input and the right one as weight), "bias",
         "output", or one of these but bias after "grad_". tensor: the name of the argument where
         there are several of a kind, or the number of the product, from the second on.

@@ -1,5 +1,5 @@
-"""What a format loses of a histogram, the scale that fits, and the narrowest format. It needs no
-torch."""
+"""The part of a histogram that a format loses, the scale that fits, and the narrowest format. It
+needs no torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ InFormat = tuple[Histogram, FloatFormat]
 
 @dataclass(frozen=True)
 class Lost:
-    """What a format does not hold of a tensor's numbers (finite and not zero), as parts of them.
+    """The parts of a tensor's numbers (finite and not zero) that a format does not hold.
 
     underflow: the part of the numbers that lie below its smallest value. Rounded to the nearest,
         those below half of it become zero, and the others become the smallest value.
@@ -42,10 +42,10 @@ NOTHING = Lost(0.0, 0.0, 0.0)
 
 
 def lost(histogram: Histogram, fmt: FloatFormat, scale: int = 0) -> Lost:
-    """What `fmt` loses of the numbers times 2 ** scale; nothing where there is no number.
+    """The losses in `fmt` of the numbers times 2 ** scale; nothing where there is no number.
 
     Reference: Micikevicius et al. 2017, arXiv 1710.03740, section 3.2, count the values below
-        fp16's range, and find that of one network the smallest of them do not matter. Two things
+        fp16's range, and find that in one network the smallest of these do not matter. Two things
         are ours: the share of the magnitude, and that shares leave out zeros (half of the gradients
         behind a ReLU are zeros, which no format loses).
     """
@@ -92,7 +92,7 @@ def fitting_exponent(held: Sequence[InFormat], *, margin: int = MARGIN) -> int:
     more of the largest number.
 
     The top is up to a binade above the largest number, so that with margin=1 the scale is one or
-    two binades below that of the number itself.
+    two binades below the scale for the number itself.
     """
     tops = [(h.largest, fmt) for h, fmt in held if h.numbers]
     return min((static_exponent(top, fmt, margin=margin) for top, fmt in tops), default=0)
@@ -153,13 +153,13 @@ def narrowest(
     threshold: float = THRESHOLD,
 ) -> tuple[FloatFormat, int, Lost] | None:
     """The format of fewest bits that loses at most `threshold` of the magnitude of every tensor,
-    the exponent of its scale and what the worst tensor loses with it; None where none does.
+    the exponent of its scale, and the losses of the worst tensor; None where no format does.
 
     The scale is 0 unless `scaled`: then the smallest that is `enough`, up to `fitting_exponent`.
     Among formats of one width it takes the one with most mantissa bits, then the first. A format
     that does not saturate may lose nothing by overflow, because one infinity or NaN spoils
-    everything that follows. The histogram tells what is out of range, and nothing about precision,
-    which only training tells.
+    everything that follows. The histogram tells which numbers are out of range. It tells nothing
+    about precision: only training does.
 
     Reference: ours.
     """

@@ -92,8 +92,8 @@ def check_unchanged(parameter: Tensor, rule: Rule, counts: Tensor) -> None:
 
 
 def state_names(optimizer: Optimizer) -> set[str]:
-    """The names of the states of elements that the optimizer keeps: of those it has, and of those
-    that a step on zeros makes.
+    """The names of the optimizer's states of elements: the states that it has, and the states that
+    a step on zeros makes.
 
     The step is one on a small parameter of its own, with the options of each group.
     """
@@ -134,7 +134,7 @@ def check_states(optimizer: Optimizer, formats: Iterable[WeightFormats]) -> None
 
 
 def _warn(formats: WeightFormats, group: Mapping[str, Any]) -> None:
-    """Warns where a second moment stays 0, because what a step adds to 0 rounds to 0.
+    """Warns where a second moment stays 0, because a step's addition to 0 rounds to 0.
 
     With beta = 0.999 in fp16 this is so for |g| < 5.5e-3, where (1 - beta) g^2 < 2^-25.
     """

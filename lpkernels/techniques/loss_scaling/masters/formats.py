@@ -39,7 +39,7 @@ class WeightFormats:
     """The formats around a parameter; `MasterWeights` says what each means.
 
     states: formats of the optimizer's states, by name; states of other names have `state`.
-    names: what the user calls formats; other formats have their own names.
+    names: the user's names of formats; other formats have their own names.
     """
 
     weight: Quantizer
@@ -231,7 +231,7 @@ class Rules:
     """The rule of any parameter, by its name.
 
     Args:
-        formats: those of all parameters.
+        formats: the formats of all parameters.
         exceptions: {glob: settings that differ}; the first glob that a name matches holds.
         names: {parameter: name}; None: a parameter's name is its position, "0", "1", ...
     """
@@ -360,7 +360,7 @@ def check_parameter(parameter: Tensor, rule: Rule) -> None:
 
 
 def check_blocks(parameter: Tensor, rule: Rule, kept: Mapping[str, Quantizer]) -> None:
-    """Checks that no block of what is kept lies in two shards.  Raises ValueError."""
+    """Checks that no block of a master or state lies in two shards. Raises ValueError."""
     placements = getattr(parameter, "placements", ())
     for name, quantizer in kept.items():
         fmt = quantizer.fmt

@@ -149,7 +149,8 @@ STEP = "step"
 class Batch:
     """Parameters that one call steps; they share a group, a set of formats, a device and a dtype.
 
-    tensors: for each kind of `UpdateTensors`, in that order, what this process holds of each.
+    tensors: for each kind of `UpdateTensors`, in that order, this process's part of each
+        parameter's tensor.
     origins: where this process's part begins in each whole parameter.
     """
 
@@ -169,8 +170,8 @@ class Batch:
         kept: Mapping[str, Any],
         count: Tensor,
     ) -> None:
-        """Adds a parameter that has a gradient, with its number in the draws' keys, what is kept of
-        it, and where its updates are counted. layout: None if all of the parameter is here."""
+        """Adds a parameter that has a gradient, with its number in the draws' keys, its kept
+        tensors, and the count of its updates. layout: None if all of the parameter is here."""
         gradients, weights, masters, first, second, steps, counts = self.tensors
         gradient = parameter.grad
         assert gradient is not None
@@ -212,14 +213,14 @@ class Batches:
         self._kind = type(optimizer)
         self._batches: dict[tuple[Any, ...], Batch] = {}
         self._steps: dict[int, arithmetic.Step] = {}
-        # For parameters that several processes hold in parts: the count of all processes, that of
-        # this one, and the group.
+        # For parameters that several processes hold in parts: the count of all processes, the count
+        # of this process, and the group.
         self._counted: list[tuple[Tensor, Tensor, Any]] = []
 
     def add(
         self, group: Mapping[str, Any], parameter: Tensor, rule: Rule, kept: dict[str, Any]
     ) -> list[str]:
-        """Adds a parameter that has a gradient, with what is kept of it; returns the names of the
+        """Adds a parameter that has a gradient, with its kept tensors; returns the names of the
         states that begin now."""
         step = self._steps.get(id(group))
         if step is None:
@@ -256,8 +257,8 @@ class Batches:
     def run(self, seed: Tensor, number: Tensor, found: Tensor | None, scale: Any) -> None:
         """Makes the updates; where parameters are sharded all processes must call this.
 
-        seed: the optimizer's. number: that of this step. found: 0-d bool. scale: what gradients are
-        still multiplied by.
+        seed: the optimizer's. number: the number of this step. found: 0-d bool. scale: the number
+        that gradients are still multiplied by.
         """
         draw = any(batch.formats.draws for batch in self._batches.values())
         step_seed = derived_seed(seed, number + 1) if draw else None

@@ -59,9 +59,9 @@ class MasterWeights(Optimizer):
     else is kept.
 
     Args:
-        optimizer: a torch.optim.Optimizer, or any whose update of a parameter depends on that
-            parameter, its gradient and its states alone. It belongs to the wrapper from now on;
-            what it keeps is taken over. LBFGS and SparseAdam are refused.
+        optimizer: a torch.optim.Optimizer, or any that updates a parameter from this parameter, its
+            gradient and its states alone. It belongs to the wrapper from now on; its states are
+            taken over. LBFGS and SparseAdam are refused.
         weight: of the working copies. Parameters keep their dtype, which must hold its values.
         master: of the masters; its rounding rounds the updates: "e6m9:stochastic" is the 16-bit
             master of Wang et al.
@@ -70,8 +70,8 @@ class MasterWeights(Optimizer):
             but not packed. A second moment without a scale stays 0 while gradients are small: in
             fp16 below 5.5e-3 with beta2 = 0.999; such a request warns.
         grad: of the gradients as they enter; None leaves them.
-        compensation: keeps what rounding the master loses, in this format, and adds it to the next
-            update (Kahan).
+        compensation: keeps the part of an update that rounding the master loses, in this format,
+            and adds it to the next update (Kahan).
         split: the master is fp32, and is kept as two things: the working copy, which must be an
             e8m<bits> such as bf16, and the bits that the copy lacks, 16 where bf16 is rounded
             nearest_away or toward_zero, else 17.
@@ -92,8 +92,8 @@ class MasterWeights(Optimizer):
 
     A loss scaler may set found_inf and grad_scale, as torch.amp.GradScaler does: gradients are
     divided by grad_scale, and where found_inf is not 0 nothing is changed, weights, states, counts
-    and step numbers alike. The flag is read in two cases alone: to learn whether the step ran that
-    began a parameter's states, which are kept only then; and where the optimizer counts steps on
+    and step numbers alike. The flag is read in two cases alone: after a step that began a
+    parameter's states, which are kept only if the step ran; and where the optimizer counts steps on
     the host and the flag is on a device (use capturable=True or fused=True).
 
     Raises:
@@ -156,7 +156,7 @@ class MasterWeights(Optimizer):
 
         Args:
             closure: computes the loss and the gradients again, once, before the update.
-        Returns: what closure returned.
+        Returns: the closure's result.
         Raises:
             RuntimeError: within `masters()`; a parameter has changed its dtype, device or shape.
             TypeError: a sparse gradient.
@@ -237,11 +237,11 @@ class MasterWeights(Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was made, with any number of processes, all of which must call
+        """Goes on where `state_dict` was made, with any number of processes; all of them must call
         this.
 
         Load the model's state_dict as well, before or after.
-        Raises: ValueError: it is not that of a MasterWeights of such parameters, shapes and
+        Raises: ValueError: the state is not of a MasterWeights of such parameters, shapes and
             formats; nothing is changed then.
         """
         self._check_own("load_state_dict")
@@ -257,8 +257,8 @@ class MasterWeights(Optimizer):
     def masters(self) -> Iterator[None]:
         """Inside the block the parameters hold their masters, for a test or to save the model.
 
-        Parameters of other dtypes than float32 become float32 tensors meanwhile. What they held
-        comes back at the end, whatever the block did to them. A copy of all working copies is kept.
+        Parameters of other dtypes than float32 become float32 tensors meanwhile. Their own values
+        come back at the end, whatever the block did to them. A copy of all working copies is kept.
         Raises: RuntimeError: within such a block. NotImplementedError: sharded parameters that are
             not float32.
         """
@@ -334,7 +334,7 @@ class MasterWeights(Optimizer):
 
     @torch.no_grad()
     def _adopt(self, rules: Mapping[Tensor, Rule]) -> None:
-        """Makes the masters of parameters and takes over what the optimizer keeps of them."""
+        """Makes the masters of parameters and takes over the optimizer's states."""
         self._rules.update(rules)
         for parameter, rule in rules.items():
             seed = self._seed_of(parameter, self._step)
@@ -369,7 +369,7 @@ class MasterWeights(Optimizer):
                 del self.state[parameter][name]
 
     def _lend(self, parameter: Tensor, rule: Rule) -> Tensor:
-        """Puts the master into the parameter; returns what was in it."""
+        """Puts the master into the parameter; returns the parameter's old tensor."""
         master = Layout.of(parameter).part(master_values(parameter, rule, self.state[parameter]))
         if parameter.dtype == torch.float32:
             working = here(parameter).clone()

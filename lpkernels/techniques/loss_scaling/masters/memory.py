@@ -1,4 +1,4 @@
-"""What masters and states cost between steps: their bytes, and the bits of their formats."""
+"""The memory of masters and states between steps: their bytes, and the bits of their formats."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _HEAD = ("tensors", "format", "values", "bytes", "as codes")
 
 @dataclass(frozen=True)
 class MemoryRow:
-    """What one kind of tensor takes in this process.
+    """The memory that one kind of tensor takes in this process.
 
     what: "working copy", "master", "remainder", "compensation", a state's name, or "counts".
     fmt: the format of the tensors, by the name that it was given first; "" for counts.
     values: how many elements they have.
     bytes: how many are allocated.
-    bits: those of the formats' codes and scales, which hardware with these formats would keep.
+    bits: the bits of the formats' codes and scales, which hardware with these formats would keep.
     """
 
     what: str

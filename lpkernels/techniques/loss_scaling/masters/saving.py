@@ -1,4 +1,4 @@
-"""What a state_dict of masters holds: whole tensors, and their names and formats."""
+"""The state_dict of masters: whole tensors, and their names and formats."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ KEY = "master_weights"
 
 
 def state_of(optimizer: MasterWeights, own: State) -> State:
-    """`own`, an optimizer's state_dict, with whole tensors and what they mean; all processes must
-    call this."""
+    """`own`, an optimizer's state_dict, with whole tensors, their names and formats; all processes
+    must call this."""
     rules = optimizer.rules()
     state = {
         rule.number: {

@@ -1,5 +1,5 @@
-"""What is kept between steps: codes at their formats' own size, or values, whole or this process's
-part of them (a DTensor, as FSDP2 makes them)."""
+"""The tensors that are kept between steps: codes at their formats' own size, or values; whole, or
+this process's part of a DTensor (FSDP2)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from lpkernels.techniques.loss_scaling.masters.formats import Rule, remainder_fo
 class Layout:
     """Where the parts of a tensor are; with mesh None all of it is here.
 
-    shape: that of the whole.
+    shape: the shape of the whole.
     """
 
     shape: torch.Size
@@ -84,7 +84,7 @@ class Layout:
 
     @property
     def origin(self) -> int:
-        """Where such a range begins: the row-major index of this process's first element."""
+        """The row-major index of the first element in this process's range (`is_range`)."""
         if not self._divided or not self.shape[0]:
             return 0
         (along,) = self._divided
@@ -94,7 +94,8 @@ class Layout:
 
     @property
     def group(self) -> Any:
-        """The processes that hold such ranges of one whole; None where each holds the whole."""
+        """The processes that hold the ranges of one whole tensor; None where each process holds the
+        whole."""
         return self.mesh.get_group(self._divided[0]) if self._divided else None
 
     @property
@@ -104,7 +105,7 @@ class Layout:
 
 
 def is_placed(tensor: Tensor) -> bool:
-    """Whether a tensor is one of which a process may hold a part."""
+    """Whether a tensor is of a type (DTensor) of which a process may hold a part."""
     return hasattr(tensor, "device_mesh")
 
 
@@ -121,7 +122,7 @@ def here(tensor: Tensor) -> Tensor:
 
 
 def add_up(parts: list[tuple[Tensor, Tensor, Any]]) -> None:
-    """Adds to each total what every process of a group counted; all processes must call this.
+    """Adds to each total the counts of all processes of a group; all processes must call this.
 
     parts: (total, own count, group); the parts of one group have one shape and one device.
     """
@@ -150,7 +151,7 @@ _DTYPES = {FP32: torch.float32, FP16: torch.float16, BF16: torch.bfloat16}
 def rounded(values: Tensor, quantizer: Quantizer | None, seed: Tensor | None, key: int) -> Tensor:
     """Float32 values of the format; the values that are given where the format is float32.
 
-    A draw is that of (seed, key, row-major index in `values`): pass whole tensors.
+    A draw is a function of (seed, key, row-major index in `values`): pass whole tensors.
     """
     if quantizer is None or (quantizer.fmt == FP32 and values.dtype == torch.float32):
         return values
@@ -195,7 +196,8 @@ def is_codes(value: Any, fmt: Format | None) -> bool:
 
 
 def code_bits(fmt: Format, shape: torch.Size) -> int:
-    """The bits that values of this shape take in the format, without what fills up a byte."""
+    """The bits that values of this shape take in the format, without the bits that fill up the last
+    byte."""
     numel = math.prod(shape)
     if isinstance(fmt, FloatFormat):
         return numel * fmt.bits
@@ -210,8 +212,8 @@ def code_bits(fmt: Format, shape: torch.Size) -> int:
 
 def remainder(master: Tensor, working: Tensor) -> Tensor:
     """How many codes of float32 lie between a master and its working copy, signed, as float32.
-    Added to the code of one it gives that of the other; both have one sign, so that codes count
-    along the magnitude.
+    Added to the working copy's code it gives the master's code; both have one sign, so that codes
+    count along the magnitude.
 
     It is 0 for NaN, which is reassembled as the one NaN that the working copy has.
     """
@@ -220,12 +222,12 @@ def remainder(master: Tensor, working: Tensor) -> Tensor:
 
 
 def reassembled(working: Tensor, apart: Tensor) -> Tensor:
-    """The master that `remainder` was taken of."""
+    """The master, from its working copy and their `remainder`."""
     codes = working.contiguous().view(torch.int32) + apart.to(torch.int32)
     return codes.view(torch.float32)
 
 
-# What is kept beside the optimizer's own states, by name.
+# The tensors that are kept beside the optimizer's own states, by name.
 MASTER, REMAINDER, COMPENSATION, COUNTS = "master", "remainder", "compensation", "counts"
 OWN = (MASTER, REMAINDER, COMPENSATION, COUNTS)
 # States of torch's optimizers that count or schedule, one number for a whole tensor.
@@ -243,7 +245,8 @@ def is_values(name: str, value: Any) -> bool:
 
 
 def kept_format(name: str, value: Any, rule: Rule) -> Format | None:
-    """The format of what is kept under a name; None for counts and other plain values."""
+    """The format of the tensor that is kept under a name; None for counts and other plain
+    values."""
     formats = rule.formats
     if name in OWN:
         owners = {MASTER: formats.master, COMPENSATION: formats.compensation}
@@ -261,7 +264,7 @@ def decoded_states(
 ) -> dict[str, Any]:
     """The optimizer's states as the optimizer knows them, whole.
 
-    shape: that of the part that is kept here.
+    shape: the shape of the part that is kept here.
     copies: memory that is kept is never handed out itself.
     """
     formats, found = rule.formats, {}

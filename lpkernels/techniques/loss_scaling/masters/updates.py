@@ -51,7 +51,7 @@ class Stagnation(NamedTuple):
 
 
 class Purpose(IntEnum):
-    """What a draw is for; a state's key is `state_key`, above all of these."""
+    """The purpose of a draw; a state's key is `state_key`, above all of these."""
 
     GRAD = 1
     MASTER = 2
@@ -64,10 +64,10 @@ class Update:
     """A parameter to update, which has a gradient.
 
     optimizer, group: the optimizer whose step it is, and the options of the parameter's group.
-    kept: what is kept of the parameter between steps; the update changes it.
+    kept: the parameter's tensors that are kept between steps; the update changes them.
     seed: the seed of its draws in this step; None where it draws nothing.
     found: 0-d bool on its device, true if the update must change nothing; None: it runs.
-    scale: what the gradient is still multiplied by, on its device, or None.
+    scale: the number that the gradient is still multiplied by, on its device, or None.
     """
 
     optimizer: Optimizer
@@ -81,8 +81,8 @@ class Update:
 
 
 def begin(parameter: Tensor, rule: Rule, seed: Tensor | None) -> dict[str, Any]:
-    """Makes the master of a parameter, which becomes its working copy; returns what is kept of
-    it."""
+    """Makes the master of a parameter, which becomes its working copy; returns the tensors to
+    keep."""
     layout, formats = Layout.of(parameter), rule.formats
     values = layout.whole(here(parameter))
     if values.dtype != torch.float64:
@@ -105,7 +105,7 @@ def begin(parameter: Tensor, rule: Rule, seed: Tensor | None) -> dict[str, Any]:
 def adopt_state(
     parameter: Tensor, rule: Rule, state: Mapping[str, Any], seed: Tensor | None
 ) -> dict[str, Any]:
-    """What is kept of states that the optimizer had before."""
+    """The states that the optimizer had before, as they are kept."""
     layout, found = Layout.of(parameter), {}
     clash = sorted(set(state) & set(OWN))
     if clash:
@@ -231,10 +231,10 @@ def _gradient(update: Update) -> Tensor:
 def _rounded_master(
     update: Update, layout: Layout, before: Tensor, after: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    """The master in its format, and what of the update is left for the next one, if that is kept.
+    """The master in its format, and the part of the update left for the next one, if it is kept.
 
-    It is Kahan's sum, as Zamirai et al. 2020 (arXiv 2010.06192) use it for updates: what was left
-    of earlier updates is added to the next. Differs: only the two results are rounded to formats,
+    It is Kahan's sum, as Zamirai et al. 2020 (arXiv 2010.06192) use it for updates: the part that
+    earlier updates left is added to the next. Differs: only the two results are rounded to formats,
     all else is float32.
     """
     formats = update.rule.formats
@@ -256,7 +256,7 @@ def _compensation(update: Update, layout: Layout) -> Tensor:
 def _masters(
     formats: WeightFormats, layout: Layout, master: Tensor, working: Tensor
 ) -> dict[str, Tensor]:
-    """What is kept of a master beside its working copy."""
+    """The tensors that are kept of a master beside its working copy."""
     if formats.split:
         fmt = remainder_format(formats.weight)
         assert fmt is not None
@@ -268,8 +268,8 @@ def _masters(
 
 
 def _keep(kept: dict[str, Any], new: Mapping[str, Any], found: Tensor | None) -> list[str]:
-    """Takes over what an update made, unless `found` is true; returns the names of what was not
-    there before."""
+    """Puts the tensors of an update into `kept`, unless `found` is true; returns the names that are
+    new there."""
     began = []
     for name, value in new.items():
         old = kept.get(name)

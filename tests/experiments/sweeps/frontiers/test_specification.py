@@ -1,4 +1,4 @@
-"""What a study is: tasks, configurations, seeds, memory, its file, and its folder."""
+"""The specification of a study: tasks, configurations, seeds, memory, its file, and its folder."""
 
 from dataclasses import replace
 from pathlib import Path

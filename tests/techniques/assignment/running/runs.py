@@ -47,7 +47,7 @@ def chained(ratio: float = 0.6, **options: Any) -> tuple[Assigned, tuple[Tensor,
 def memories(
     model: nn.Module, loss: Callable[[Any, Any], Tensor], batch: tuple[Any, Any], *ratios: float
 ) -> list[Memory]:
-    """What a step keeps at each ratio, which is what is predicted."""
+    """The memory that a step keeps at each ratio; asserts that it is as predicted."""
     with warnings.catch_warnings():
         # Recurrent layers are not known, and kept all the same.
         warnings.filterwarnings("ignore", "trace: held in high precision")
@@ -74,7 +74,7 @@ def gradients(
 
 
 def stepped(assigned: Assigned, batch: tuple[Any, Any]) -> tuple[str, ...]:
-    """The keys of what is promoted after another step."""
+    """The keys of the tensors that are promoted after another step."""
     gradients(assigned, batch)
     return assigned.step()
 
@@ -86,7 +86,7 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 
 def seen_by(assigned: Assigned) -> list[tuple[str, Tensor, Tensor]]:
-    """Grows by each tensor that is rounded: its key, its values, and what they become."""
+    """Grows by each tensor that is rounded: its key, its values, and its rounded values."""
     seen: list[tuple[str, Tensor, Tensor]] = []
     assigned._table.told = lambda key, *values: seen.append((key, *(v.clone() for v in values)))
     return seen

@@ -1,4 +1,4 @@
-"""The audit: it finds nothing in a step that is right, and what is wrong in one that is not."""
+"""The audit: it finds nothing in a right step, and finds the fault in a wrong one."""
 
 from typing import Any
 
@@ -65,7 +65,7 @@ def test_a_step_departs_in_nothing(name: str, converted: bool, fan_out: Any) -> 
     never = {key for key in assigned.assignment.tensors if key not in found.rounded}
     assert never <= {"input.GY", "loss.nll_loss.GY"}
     if name == "residual":
-        # What is read twice is rounded once or for each reader.
+        # A tensor that is read twice is rounded once or for each reader.
         reads = 1 if fan_out == "sum" else 2
         assert (found.rounded["add.GY"], found.rounded["norm.GY"]) == (reads, 1)
 

@@ -1,4 +1,5 @@
-"""What is kept for backward: codes, one set for each tensor, and the same bits as without."""
+"""The memory kept for backward: codes, one set for each tensor, and the same bits as without
+codes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is rounded in a step, against steps written out by hand."""
+"""The tensors that a step rounds, against steps written out by hand."""
 
 import copy
 from typing import Any

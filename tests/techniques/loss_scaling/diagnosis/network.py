@@ -78,6 +78,6 @@ def gpt() -> nn.Module:
 
 
 def gpt_loss(model: nn.Module) -> Tensor:
-    """Of the next token, in one batch of text."""
+    """The loss of the next token, in one batch of text."""
     text = torch.randint(0, 16, (8, 9), generator=torch.Generator().manual_seed(1))
     return nn.functional.cross_entropy(model(text[:, :-1]).flatten(0, 1), text[:, 1:].flatten())

@@ -20,7 +20,7 @@ from tests.techniques.loss_scaling.diagnosis.network import deep, gpt, gpt_loss,
 QUANTIZERS = ("input", "weight", "bias", "output", "grad_output", "grad_input", "grad_weight")
 # A format for each quantizer, so that a row shows whose it is.
 FORMATS = {kind: f"e6m{3 + i}" for i, kind in enumerate(QUANTIZERS)}
-# What a layer without such tensors does not round.
+# The quantizers without a row: these layers do not have the tensors.
 WITHOUT = {
     "Embedding": {"input", "bias", "grad_input"},
     "Softmax": {"weight", "bias", "grad_weight"},
@@ -91,7 +91,7 @@ def test_products_of_a_layer_have_rows_of_their_own() -> None:
         x = model["lstm"](torch.randn(3, 2, 4))[0]
         model["attention"](x, x, x)[0].mean().backward()
     attention = "attention.multi_head_attention_forward"
-    # in_proj, scores, values, out_proj; and of the LSTM the input's product and that of the steps.
+    # in_proj, scores, values, out_proj; and of the LSTM the input's product and the steps' product.
     assert [(row.layer, row.tensor) for row in report.rows] == [
         *[("lstm", each) for each in ("", "2")],
         *[(attention, each) for each in ("", "2", "3", "4")],

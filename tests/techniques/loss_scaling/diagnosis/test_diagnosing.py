@@ -1,4 +1,4 @@
-"""What is counted while a model runs, against NumPy on the tensors themselves."""
+"""The counts while a model runs, against NumPy on the tensors themselves."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is made of the counts: advice, gradients without a scale, files, states; what is refused."""
+"""From counts to advice, gradients without a scale, files and states; refusals."""
 
 from typing import Any
 

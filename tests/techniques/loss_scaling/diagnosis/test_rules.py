@@ -1,4 +1,4 @@
-"""Histograms of exponents, and the rules on them: what is lost, which scale and format fit."""
+"""Histograms of exponents, and the rules on them: lost values, the scale and format that fit."""
 
 import itertools
 import math
