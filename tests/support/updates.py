@@ -69,7 +69,7 @@ FORMATS: dict[str, Formats] = {
 }  # fmt: skip
 # Cases beside FORMATS: masters and states of every width that are drawn, and codes of e5m2, which
 # the CPU decodes as the upper bytes of float16.
-WIDTHS: dict[str, Formats] = {
+LOOPS: dict[str, Formats] = {
     "drawn_brain": _of("- bf16:stochastic bf16:stochastic bf16:stochastic:bits=8 bf16",
                        _BRAIN, _BRAIN, True),
     "drawn_half": _of("- fp16:stochastic fp16:stochastic fp16:stochastic:bits=16 -"),

@@ -9,8 +9,8 @@ from tests.support.denormals import flushed
 from tests.support.processor import Isas, Threads
 from tests.support.updates import (
     FORMATS,
+    LOOPS,
     STEPS,
-    WIDTHS,
     assert_same,
     copied,
     parts_of,
@@ -24,7 +24,7 @@ SHAPES = ((7, 5), (1100,), (1,), (0,), (3, 11, 16))
 # draws, and before a border of a thread's share and of a row key.
 ORIGINS = (6, 65_533, (1 << 34) - 1, 3, (1 << 32) - 500)
 
-ALL_FORMATS = FORMATS | WIDTHS
+ALL_FORMATS = FORMATS | LOOPS
 
 
 @each("name", STEPS)
