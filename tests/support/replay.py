@@ -114,7 +114,7 @@ def events(a: Tensor, b: Tensor, acc: str) -> list[float | None]:
 
 def update(step: str, formats: str) -> UpdateTensors:
     """One step of an optimizer over parameters of three sizes, with all its roundings."""
-    how = (updates.FORMATS | updates.WIDTHS)[formats]
+    how = (updates.FORMATS | updates.LOOPS)[formats]
     made = updates.STEPS[step]
     tensors = updates.tensors_of(made, how, ((1,), (37,), (300,)), values=_values)
     moved = UpdateTensors(*([x.to(_device) for x in kind] for kind in tensors))
