@@ -32,6 +32,10 @@ def check_scales(acc: Accumulator, left: Facts, right: Facts, terms: int) -> boo
     assert -126 <= shift <= 127, shown
     assert left[1] + shift >= -126 and left[2] + shift <= 127, shown
     assert c["highest"] <= c["bound"] <= c["overflow"], shown
+    if not c["reached"]:
+        # Sums to nearest stay below so many times the largest product.
+        most = min(terms, 2 ** (getattr(acc.fmt, "man_bits", 0) + 2))
+        assert most * 2.0 ** c["highest"] <= 2.0 ** c["bound"], f"{shown} {terms} terms"
     if c["floor"]:
         assert isinstance(acc.fmt, FloatFormat)
         binade = acc.fmt.emin + shift
