@@ -42,13 +42,19 @@ class Conveniences:
     ) -> Tensor:
         return self.multiply(matmul_of(a, b, bias, initial), How(acc, seed, role, fused))
 
-    def conv_fprop(self, x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any) -> Tensor:
-        return self.multiply(fprop_of(x, w, bias, Convolution(*rest[:4])), How(*rest[4:]))
+    def conv_fprop(
+        self, x: Tensor, w: Tensor, bias: Tensor | None, *rest: Any, **how: Any
+    ) -> Tensor:
+        return self.multiply(fprop_of(x, w, bias, Convolution(*rest[:4])), How(*rest[4:], **how))
 
-    def conv_dgrad(self, g: Tensor, w: Tensor, shape: Sequence[int], *rest: Any) -> Tensor:
+    def conv_dgrad(
+        self, g: Tensor, w: Tensor, shape: Sequence[int], *rest: Any, **how: Any
+    ) -> Tensor:
         conv = Convolution(*rest[:4])
-        return self.multiply(Product("conv_dgrad", g, w, shape, conv), How(*rest[4:]))
+        return self.multiply(Product("conv_dgrad", g, w, shape, conv), How(*rest[4:], **how))
 
-    def conv_wgrad(self, x: Tensor, g: Tensor, shape: Sequence[int], *rest: Any) -> Tensor:
+    def conv_wgrad(
+        self, x: Tensor, g: Tensor, shape: Sequence[int], *rest: Any, **how: Any
+    ) -> Tensor:
         conv = Convolution(*rest[:4])
-        return self.multiply(Product("conv_wgrad", x, g, shape, conv), How(*rest[4:]))
+        return self.multiply(Product("conv_wgrad", x, g, shape, conv), How(*rest[4:], **how))
