@@ -28,7 +28,8 @@ class Promotion:
 
 
 class Promoter:
-    """Decides after every step which tensors go to high precision, from the next step on, for good.
+    """Decides after every step which tensors go to high precision for good, from the next step on
+    (in training under `assign` one step later, because nothing waits for the counts).
 
     A weight or an activation in low precision is promoted alone where its overflow ratio (elements
     whose magnitude is at least the overflow threshold of its format, over all) is at least
