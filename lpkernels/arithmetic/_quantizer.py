@@ -109,9 +109,9 @@ def quantizer_from_ints(ints: tuple[int, ...]) -> Quantizer:
 
     Raises:  ValueError: the integers describe no Quantizer.
     """
-    if len(ints) not in (12, 20):
+    if len(ints) not in (12, 20, 28):
         raise ValueError(
-            "quantizer_from_ints: expected the 12 or 20 integers of Quantizer.to_ints(), "
+            "quantizer_from_ints: expected the 12, 20 or 28 integers of Quantizer.to_ints(), "
             f"got {ints}"
         )
     rounding, random_bits, rng = ints[InQuantizer.RULE]

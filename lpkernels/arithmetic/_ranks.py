@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from lpkernels.formats.checks import axis_error
-from lpkernels.formats.integers import KIND, counted_rank
+from lpkernels.arithmetic.integers import InQuantizer
+from lpkernels.formats.grids import misfit
+from lpkernels.formats.integers import KIND, Ints, counted_rank
 from lpkernels.formats.integers import axis as axis_of
 
 if TYPE_CHECKING:
@@ -17,11 +18,10 @@ _RANK_OF = {"grad_input": "input", "grad_output": "output", "grad_weight": "weig
 
 
 class Axis(NamedTuple):
-    """A quantizer of a recipe, the kind of its format, and the axis along which the format runs."""
+    """A quantizer of a recipe whose format has an axis, and that format."""
 
     quantizer: str
-    kind: int
-    axis: int
+    fmt: Ints
 
 
 class Ranks(NamedTuple):
@@ -44,9 +44,8 @@ def axes(quantizers: Iterable[tuple[str, Quantizer | None]]) -> tuple[Axis, ...]
     for name, quantizer in quantizers:
         if quantizer is not None:
             fmt = quantizer.to_ints()
-            axis = axis_of(fmt)
-            if axis is not None:
-                found.append(Axis(name, fmt[KIND], axis))
+            if axis_of(fmt) is not None:
+                found.append(Axis(name, fmt[InQuantizer.FORMAT]))
     return tuple(found)
 
 
@@ -59,12 +58,13 @@ def check_axes(recipe: Recipe, *ranks: Ranks, owner: str = "") -> None:
 
     Raises:  ValueError: a tensor lacks an axis.
     """
-    for name, kind, axis in recipe.axes:
+    for name, fmt in recipe.axes:
         for each in ranks:
             rank = getattr(each, _RANK_OF.get(name, name))
             if rank is None:
                 continue
-            rank = counted_rank(kind, rank)
-            if not -rank <= axis < rank:
+            wrong = misfit(fmt, rank)
+            if wrong is not None:
+                rank = counted_rank(fmt[KIND], rank)
                 has = f"{each.layer}'s {name} has {rank} dimension{'' if rank == 1 else 's'}"
-                raise axis_error(owner or each.layer, getattr(recipe, name).fmt, axis, has, rank)
+                raise wrong.error(owner or each.layer, getattr(recipe, name).fmt, has)

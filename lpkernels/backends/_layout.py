@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lpkernels.backends._protocol import UpdateTensors
-from lpkernels.formats.checks import axis_error
+from lpkernels.formats.grids import misfit
 from lpkernels.formats.integers import AFFINE, KIND
 from lpkernels.formats.integers import axis as axis_of
 
@@ -49,7 +49,9 @@ def axis_sizes(shape: torch.Size, fmt: tuple[int, ...]) -> list[int]:
         return [1, 1, 1]
     rank = len(shape)
     if not -rank <= axis < rank:
-        raise axis_error("rounding", "a format", axis, f"the tensor has shape {tuple(shape)}", rank)
+        wrong = misfit(fmt, rank)
+        assert wrong is not None
+        raise wrong.error("rounding", "a format", f"the tensor has shape {tuple(shape)}")
     axis %= rank
     return [math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])]
 

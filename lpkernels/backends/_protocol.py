@@ -204,8 +204,40 @@ class Backend(Protocol):
         out: None writes nothing; then there are counts. counts: int64, contiguous, `COUNTS` or
         `COUNTS` + `BINS` elements on x's device (`reference.counting`). limits: the low and the
         high end of every slice of an affine format, float64 (2, slices), contiguous, on x's device,
-        NaN for a slice that becomes NaN; None: the ends of the tensor's own finite values. Each of
-        the three may be None.
+        NaN for a slice that becomes NaN; None: the ends of the tensor's own finite values. For a
+        block format it is the amax of `scaled`. Each of the three may be None.
+        """
+        ...
+
+    def scaled(
+        self,
+        x: Tensor,
+        quantizer: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        site: int,
+        amax: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """`quantize` to a block format in parts: codes of x's shape, the scales of blocks on
+        `formats.grids.grid_shape`, and the tensor's scale, 0-d (1 if the format has none).
+
+        New float32 tensors on x's device, x without an empty dimension. A block that is NaN has
+        codes 0 and a NaN scale. amax: one float64 element on x's device, in place of the largest
+        finite magnitude where a scale belongs to the whole tensor; NaN, an infinity and a negative
+        number make everything NaN. None otherwise.
+        """
+        ...
+
+    def dequantize(
+        self, values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: tuple[int, ...]
+    ) -> Tensor:
+        """The product of the three parts of `scaled`, rounded once to float32."""
+        ...
+
+    def pack_scaled(self, values: Tensor, scale: Tensor, fmt: tuple[int, ...]) -> Tensor:
+        """`pack` of codes and scales, for a format that is packed `block_by_block`.
+
+        Raises: ValueError: a value that is no code of the element; the message names it.
         """
         ...
 

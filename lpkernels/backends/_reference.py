@@ -67,6 +67,12 @@ def _packable(fmt: Ints) -> FloatFormat | FixedFormat | BlockFormat:
     return parsed
 
 
+def _blocks(fmt: Ints) -> BlockFormat:
+    parsed = format_from_ints(fmt)
+    assert isinstance(parsed, BlockFormat)
+    return parsed
+
+
 class ReferenceBackend(Conveniences):
     """Adapter of ``lpkernels.reference.twin``; ``backends.Backend`` describes the methods."""
 
@@ -110,6 +116,30 @@ class ReferenceBackend(Conveniences):
             out.copy_(_typed(result, out.dtype))
         if counts is not None:
             counts.add_(torch.from_numpy(found[: counts.numel()]).to(counts.device))
+
+    def scaled(
+        self,
+        x: Tensor,
+        quantizer: Ints,
+        seed: Tensor | None,
+        role: int,
+        site: int,
+        amax: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        found = twin.scaled(
+            _array(x), quantizer_from_ints(quantizer), seed=_seed(seed, role), site=site,
+            amax=None if amax is None else float(amax),
+        )  # fmt: skip
+        values, scale, tensor_scale = (torch.from_numpy(np.asarray(y)).to(x.device) for y in found)
+        return values, scale, tensor_scale
+
+    def dequantize(self, values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Ints) -> Tensor:
+        q = twin.Scaled(_array(values), _array(scale), np.asarray(_array(tensor_scale)))
+        return torch.from_numpy(twin.dequantize(q, _blocks(fmt))).to(values.device)
+
+    def pack_scaled(self, values: Tensor, scale: Tensor, fmt: Ints) -> Tensor:
+        q = twin.Scaled(_array(values), _array(scale), np.asarray(1, np.float32))
+        return torch.from_numpy(twin.pack_scaled(q, _blocks(fmt))).to(values.device)
 
     def multiply(self, product: Product, how: How) -> Tensor:
         acc, seed = accumulator_from_ints(how.acc), _seed(how.seed, how.role)

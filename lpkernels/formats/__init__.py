@@ -9,6 +9,8 @@ import re
 from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+
 from lpkernels.formats._fixed import FIXED_OVERFLOWS, FixedFormat
 from lpkernels.formats._float import OVERFLOWS, SPECIALS, FloatFormat
 from lpkernels.formats._named import (
@@ -37,15 +39,25 @@ from lpkernels.formats._named import (
     TF32,
     parse_float_name,
 )
+from lpkernels.formats._scaled import ALIASES
+from lpkernels.formats._scaled import parse as parse_block
 from lpkernels.formats._tensor import AffineFormat, BlockFormat
 from lpkernels.formats.checks import did_you_mean
 from lpkernels.formats.elsewhere import Dtype, name_here, unless_dtype
 from lpkernels.formats.integers import (
     AFFINE,
+    AXIS_K,
     BLOCK,
+    E8M0,
     FIXED,
     FLOAT,
+    FP32_SCALE,
     KIND,
+    ROW,
+    RULES,
+    STEPS,
+    TENSOR,
+    TENSOR_SCALE,
     InAffine,
     InBlock,
     InFixed,
@@ -55,6 +67,7 @@ from lpkernels.formats.integers import (
 )
 
 __all__ = [
+    "ALIASES",
     "BF16",
     "DLFLOAT16",
     "E2M1",
@@ -97,10 +110,9 @@ FormatLike: TypeAlias = Format | str | Dtype
 
 _FIXED_NAME = re.compile(r"(u?)fixed(\d+)_f(-?\d+)(_wrap)?")
 _AFFINE_NAME = re.compile(r"affine(\d+)(_sym)?(?:_axis(-?\d+))?")
-_BLOCK_NAME = re.compile(r"block(\d+)(?:_axis(-?\d+))?_(e\d.*|fp.*)")
-_LONGEST = 64
+_LONGEST = 96
 # A name of each kind.
-_EXAMPLES = ("bf16", "fp8_e4m3", "e5m10", "fixed8_f4", "affine8", "block32_fp8_e4m3")
+_EXAMPLES = ("bf16", "fp8_e4m3", "e5m10", "fixed8_f4", "affine8", "block32_fp8_e4m3", "nvfp4")
 
 
 def parse_format(name: str) -> Format:
@@ -108,8 +120,8 @@ def parse_format(name: str) -> Format:
 
     ``e<E>m<M>[fn|none][_b<bias>][_nosub][_inf|_sat|_nan]`` is a FloatFormat (without "fn" or
     "none" always the IEEE one), as are the aliases of :data:`NAMED`. The others are
-    ``[u]fixed<word>_f<frac>[_wrap]``, ``affine<bits>[_sym][_axis<axis>]`` and
-    ``block<size>[_axis<axis>]_<element>``.
+    ``[u]fixed<word>_f<frac>[_wrap]``, ``affine<bits>[_sym][_axis<axis>]`` and the names of
+    :class:`BlockFormat`, with the aliases of :data:`ALIASES` such as "mxfp8" and "nvfp4".
 
     Raises:  TypeError: not a str.  ValueError: no such format; the message lists near names.
     """
@@ -140,10 +152,10 @@ def _parse(name: str) -> Format:
         return AffineFormat(
             int(bits), symmetric=bool(symmetric), axis=None if axis is None else int(axis)
         )
-    if match := _BLOCK_NAME.fullmatch(name):
-        size, axis, element = match.groups()
-        return BlockFormat(element, int(size), axis=-1 if axis is None else int(axis))
-    meant = name_here(name) or did_you_mean(name.lower(), list(dict.fromkeys([*NAMED, *_EXAMPLES])))
+    if given := parse_block(name):
+        return BlockFormat(**given)
+    known = list(dict.fromkeys([*NAMED, *_EXAMPLES, *ALIASES]))
+    meant = name_here(name) or did_you_mean(name.lower(), known)
     if meant == ".":
         meant = f"; expected a name such as {', '.join(_EXAMPLES)}."
     raise ValueError(
@@ -198,12 +210,30 @@ def format_from_ints(ints: tuple[int, ...]) -> Format:
     if kind == AFFINE and length == 8:
         symmetric = bool(ints[InAffine.SYMMETRIC])
         return AffineFormat(ints[InAffine.BITS], symmetric=symmetric, axis=axis(ints))
-    if kind == BLOCK and length == 16:
-        one = format_from_ints(element(ints))
-        if isinstance(one, FloatFormat):
-            return BlockFormat(one, ints[InBlock.SIZE], axis=ints[InBlock.AXIS])
+    if kind == BLOCK and length in (16, 24):
+        return _block_from_ints(ints)
     raise ValueError(
-        f"format_from_ints: expected the 8 or 16 integers of a format's to_ints(), got {ints}"
+        f"format_from_ints: expected the 8, 16 or 24 integers of a format's to_ints(), got {ints}"
+    )
+
+
+def _block_from_ints(ints: tuple[int, ...]) -> BlockFormat:
+    size, lines, scale = ints[InBlock.SIZE], ints[InBlock.LINES], ints[InBlock.SCALE]
+    one, behind = format_from_ints(element(ints)), ints[InBlock.SCALE_FORMAT]
+    named = {E8M0: "e8m0", FP32_SCALE: "fp32"}
+    wide = format_from_ints(behind) if behind else named.get(scale)
+    if not isinstance(one, FloatFormat | FixedFormat) or not isinstance(wide, FloatFormat | str):
+        raise ValueError(f"format_from_ints: no block format has these integers: {ints}")
+    target = float(np.array(ints[InBlock.TARGET], np.int32).view(np.float32))
+    return BlockFormat(
+        one,
+        {ROW: "row", TENSOR: "tensor", 0: size}.get(lines, (lines, size)),
+        scale=wide,
+        axis="k" if ints[InBlock.AXIS] == AXIS_K else ints[InBlock.AXIS],
+        rule=RULES[ints[InBlock.RULE]],
+        tensor_scale=scale == TENSOR_SCALE,
+        target=target or None,
+        steps=STEPS[ints[InBlock.STEPS]],
     )
 
 

@@ -1,21 +1,38 @@
 """AffineFormat and BlockFormat: formats whose scale comes from the tensor itself."""
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
+
+from lpkernels.formats import _scaled
+from lpkernels.formats._fixed import FixedFormat
 from lpkernels.formats._float import FloatFormat
-from lpkernels.formats._named import OCP_ELEMENTS, parse_float_name
 from lpkernels.formats.checks import (
     checked_bool,
     checked_choice,
     checked_int,
-    did_you_mean,
     set_fields,
 )
-from lpkernels.formats.integers import AFFINE, BLOCK
+from lpkernels.formats.integers import (
+    AFFINE,
+    AXIS_K,
+    BLOCK,
+    E8M0,
+    FLOAT_SCALE,
+    FP32_SCALE,
+    ROW,
+    RULES,
+    STEPS,
+    TENSOR,
+    TENSOR_SCALE,
+)
 
 # X >= -127, so an element step of 2^-22 is 2^-149, float32's own.
 _LEAST_ELEMENT_STEP = -22
 _MAX_AXIS = 63
+# The rules of power-of-two scales and of the others; the first is the default.
+_RULES = {True: ("floor", "ceil", "even", "up"), False: ("nearest", "up")}
 
 
 @dataclass(frozen=True, init=False)
@@ -79,70 +96,156 @@ class AffineFormat:
 
 @dataclass(frozen=True, init=False)
 class BlockFormat:
-    """Blocks of values that share one power-of-two scale (OCP Microscaling Formats v1.0).
+    """Codes of a narrow format that share a scale: MX, NVFP4, scaled FP8 and integer groups.
 
-    The scale of a block is ``2^X``, ``X = clamp(floor(log2 max|x|) - emax, -127, 127)`` with the
-    element's emax (section 6.3); each ``x / 2^X`` is rounded once to the element format, saturating
-    whatever the element's own overflow says. A zero block has X = -127 and keeps its signed zeros;
-    a block holding NaN or infinity is all NaN. The last block along axis may be short. An element
-    with one exponent bit, ``FloatFormat(1, m, specials="none")``, is block floating point with
-    sign-magnitude integers of m + 1 bits. Results are always float32.
+    A tensor is codes q, a scale s for every block and a tensor scale t (1 without
+    ``tensor_scale``); its values are ``q * s * t``, rounded once to float32. `lpkernels.scaled`
+    returns q, s and t, `lpkernels.quantize` the values. With a the largest magnitude of a block, A
+    that of the tensor's finite values and M the ``target``, the steps "exact" are, each rounded
+    once from the exact number:
+
+    - t = A / (max(scale) * M) in float32;
+    - s = 2^X for "e8m0", X within -127..127: ``floor`` X = floor(log2 a) - emax (OCP Microscaling
+      Formats v1.0, section 6.3), ``ceil`` X = ceil(log2 a) - emax, ``even`` floor's, and one more
+      where a rounded to the element's mantissa is the next power of two, ``up`` X = ceil(log2(a /
+      M)). Other scales: a / (M t) rounded to nearest, or ``up``, at most the format's largest;
+    - q = x / (s t) in the Quantizer's rounding, saturating whatever the element's own overflow
+      says. Where s is 0, q is a zero with the sign of x.
+
+    A zero block has X = -127, s = +0, or s = 1 for "fp32"; zeros keep their signs in float
+    elements. A block that holds NaN or an infinity is NaN throughout. The last block may be short.
+    Results are always float32. docs/formats.md lists what other libraries call these formats.
 
     Args:
-        element:    a FloatFormat, or its name; "e5m2", "e4m3", "e3m2", "e2m3" and "e2m1" mean the
-                    OCP types here ("e4m3ieee" is the IEEE one).
-        block_size: at least 1.
-        scale:      "e8m0", the only one.
-        axis:       the dimension blocks run along.
+        element:    a FloatFormat, a signed saturating FixedFormat, or a name: "e5m2", "e4m3",
+                    "e3m2", "e2m3" and "e2m1" mean the OCP types here ("e4m3ieee" is the IEEE one),
+                    "int8", "int4" and "int8f6" FixedFormat(8, 0), (4, 0) and (8, 6). Integer codes
+                    are symmetric, unless target is beyond the largest. An element with one exponent
+                    bit, ``FloatFormat(1, m, specials="none")``, is block floating point with
+                    sign-magnitude integers of m + 1 bits.
+        block_size: n values along axis; tiles (r, c) of r rows and c columns, r > 1; "row": one
+                    scale for each line along axis; "tensor": one scale.
+        scale:      "e8m0", "fp32" or a FloatFormat, of which the sign is not used; its largest
+                    finite value is the largest scale. Default "e8m0"; of "row" and "tensor" "fp32".
+        axis:       the dimension blocks run along; "k": the summed dimension of the product that
+                    reads the operand, for recipes alone. Tiles have -1 or "k", a tensor -1.
+        rule:       "floor" (default), "ceil", "even" or "up" for "e8m0", else "nearest" or "up".
+        tensor_scale: one float32 scale more; with blocks or tiles whose scale is a FloatFormat.
+        target:     the value that a block's largest maps to, kept as a float32; default the
+                    element's largest. Not for floor, ceil and even.
+        steps:      "exact", or the roundings of float32 on the way to the codes in another program:
+                    "te" (TransformerEngine), "torchao", "deepgemm". Which formats they take is in
+                    docs/formats.md.
 
     Raises:
-        TypeError: an argument has the wrong type.  ValueError: another scale, a block_size below 1,
-        or an element with ``emin - man_bits < -22``, whose values float32 could not carry.
+        TypeError: an argument has the wrong type.  ValueError: a value or a combination that is not
+        defined, or a power-of-two scale and an element with ``emin - man_bits < -22``, whose values
+        float32 could not carry.
     """
 
-    element: FloatFormat
-    block_size: int
-    scale: str
-    axis: int
+    element: FloatFormat | FixedFormat
+    block_size: int | tuple[int, int] | str
+    scale: str | FloatFormat
+    axis: int | str
+    # A pickle of an older version lacks the fields that follow.
+    rule: str = "floor"
+    tensor_scale: bool = False
+    target: float | None = None
+    steps: str = "exact"
 
     def __init__(
         self,
-        element: FloatFormat | str,
-        block_size: int = 32,
+        element: FloatFormat | FixedFormat | str,
+        block_size: int | tuple[int, int] | str = 32,
         *,
-        scale: str = "e8m0",
-        axis: int = -1,
+        scale: str | FloatFormat | None = None,
+        axis: int | str = -1,
+        rule: str | None = None,
+        tensor_scale: bool = False,
+        target: float | None = None,
+        steps: str = "exact",
     ) -> None:
-        if isinstance(element, str):
-            element = _parse_element(element)
-        if not isinstance(element, FloatFormat):
-            raise TypeError(
-                f"BlockFormat: element must be a FloatFormat or its name, got {element!r} "
-                f"({type(element).__name__}); for integer elements use "
-                "FloatFormat(1, man_bits, specials='none')"
+        element = _checked_element(element)
+        block_size = _checked_size(block_size)
+        if scale is None:
+            scale = "fp32" if isinstance(block_size, str) else "e8m0"
+        scale = _scaled.parse_scale(scale)
+        rules = _RULES[scale == "e8m0"]
+        set_fields(
+            self,
+            element=element,
+            block_size=block_size,
+            scale=scale,
+            axis=_checked_axis(axis),
+            rule=rules[0] if rule is None else checked_choice("BlockFormat", "rule", rule, RULES),
+            tensor_scale=checked_bool("BlockFormat", "tensor_scale", tensor_scale),
+            target=_checked_target(target, _scaled.largest(element)),
+            steps=checked_choice("BlockFormat", "steps", steps, STEPS),
+        )
+        self._check_combination(rules)
+        _scaled.check_steps(self)
+
+    def _check_combination(self, rules: tuple[str, ...]) -> None:
+        size, scale = self.block_size, self.scale
+        if self.rule not in rules:
+            raise ValueError(
+                f"BlockFormat: the rules of scale={_scaled.scale_name(scale)} are "
+                f"{', '.join(rules)}; got rule={self.rule!r}"
             )
-        block_size = checked_int("BlockFormat", "block_size", block_size, 1)
-        scale = checked_choice("BlockFormat", "scale", scale, ("e8m0",))
-        axis = checked_int("BlockFormat", "axis", axis, -_MAX_AXIS - 1, _MAX_AXIS)
-        step = element.emin - element.man_bits
-        if step < _LEAST_ELEMENT_STEP:
+        if self.target is not None and self.rule in ("floor", "ceil", "even"):
+            raise ValueError(
+                f"BlockFormat: rule={self.rule!r} takes the element's largest exponent and no "
+                f"target; use rule='up', or leave target={self.target} away"
+            )
+        if isinstance(size, tuple) and self.axis not in (-1, "k"):
+            raise ValueError(
+                f"BlockFormat: tiles lie in the last two dimensions, so their axis is -1 or 'k', "
+                f"got {self.axis!r}; leave it away"
+            )
+        if size == "tensor" and self.axis != -1:
+            raise ValueError(
+                f"BlockFormat: one scale for a tensor runs along no axis, got axis={self.axis!r}; "
+                "leave it away"
+            )
+        if self.tensor_scale and (isinstance(size, str) or isinstance(scale, str)):
+            raise ValueError(
+                "BlockFormat: tensor_scale stands behind blocks or tiles whose scale is a narrow "
+                f"FloatFormat, got block_size={size!r}, scale={_scaled.scale_name(scale)}; use "
+                "scale='e4m3fn', or leave tensor_scale away"
+            )
+        element = self.element
+        if isinstance(element, FixedFormat):
+            step = -element.frac_bits
+        else:
+            step = element.emin - element.man_bits
+        if scale == "e8m0" and step < _LEAST_ELEMENT_STEP:
             raise ValueError(
                 f"BlockFormat: element {element.name} has a smallest step of 2^{step}; scaled by "
                 f"2^-127 it leaves float32, so emin - man_bits must be at least "
                 f"{_LEAST_ELEMENT_STEP}; use fewer exp_bits or man_bits"
             )
-        set_fields(self, element=element, block_size=block_size, scale=scale, axis=axis)
 
     @property
     def bits(self) -> float:
-        """Stored bits per value of a full block, its share of the scale byte included."""
-        return self.element.bits + 8 / self.block_size
+        """Stored bits per value of a full block, its share of the block's scale included."""
+        if isinstance(self.block_size, str):
+            return self.element.bits
+        values = self.block_size if isinstance(self.block_size, int) else math.prod(self.block_size)
+        scale = (
+            {"e8m0": 8, "fp32": 32}[self.scale]
+            if isinstance(self.scale, str)
+            else (self.scale.bits)
+        )
+        return self.element.bits + scale / values
 
     @property
     def name(self) -> str:
-        """``block<size>_<element>``, with "_axis<axis>" after the size where axis is not -1."""
-        axis = "" if self.axis == -1 else f"_axis{self.axis}"
-        return f"block{self.block_size}{axis}_{_element_name(self.element)}"
+        """The name that :func:`lpkernels.parse_format` reads back, without fields at their default.
+
+        ``<block<n> | tile<r>x<c> | row | tensor>[_axis<a> | _k]_<element>[_s<scale>][_<rule>][_t]
+        [_to<target>][_<steps>]``.
+        """
+        return _scaled.name(self)
 
     def __str__(self) -> str:
         return self.name
@@ -152,23 +255,74 @@ class BlockFormat:
         return (exp_bits, man_bits) == (8, 23)
 
     def to_ints(self) -> tuple[int, ...]:
-        """Sixteen integers: BLOCK, block_size, axis, 0, 0, 0, 0, 0 and the element's eight."""
-        return (BLOCK, self.block_size, self.axis, 0, 0, 0, 0, 0, *self.element.to_ints())
+        """Sixteen integers, of which the last eight are the element's (`integers.InBlock`); eight
+        more where the scale is a FloatFormat."""
+        size, lines = self.block_size, 0
+        if isinstance(size, tuple):
+            lines, size = size
+        elif isinstance(size, str):
+            lines, size = {"row": ROW, "tensor": TENSOR}[size], 0
+        scale = FP32_SCALE if self.scale == "fp32" else E8M0
+        behind: tuple[int, ...] = ()
+        if isinstance(self.scale, FloatFormat):
+            scale = TENSOR_SCALE if self.tensor_scale else FLOAT_SCALE
+            behind = self.scale.to_ints()
+        axis = AXIS_K if isinstance(self.axis, str) else self.axis
+        target = 0 if self.target is None else int(np.float32(self.target).view(np.int32))
+        rule, steps = RULES.index(self.rule), STEPS.index(self.steps)
+        head = (BLOCK, size, axis, lines, scale, rule, target, steps)
+        return (*head, *self.element.to_ints(), *behind)
 
 
-def _parse_element(name: str) -> FloatFormat:
-    fmt = OCP_ELEMENTS.get(name) or parse_float_name(name)
-    if fmt is None:
-        raise ValueError(
-            f"BlockFormat: unknown element {name!r}{did_you_mean(name, list(OCP_ELEMENTS))} "
-            f"Use one of {', '.join(OCP_ELEMENTS)} or the name of a float format"
+def _checked_element(element: object) -> FloatFormat | FixedFormat:
+    if isinstance(element, str):
+        element = _scaled.parse_element(element)
+    if not isinstance(element, FloatFormat | FixedFormat):
+        raise TypeError(
+            f"BlockFormat: element must be a FloatFormat, a FixedFormat or a name, got {element!r} "
+            f"({type(element).__name__}); for example 'e4m3' or 'int8'"
         )
-    return fmt
+    if isinstance(element, FixedFormat):
+        if not element.signed or element.overflow != "saturate" or element.word_bits < 2:
+            raise ValueError(
+                f"BlockFormat: integer elements are signed, saturate and have 2 bits or more, got "
+                f"{element.name}; use FixedFormat({max(2, element.word_bits)}, "
+                f"{element.frac_bits})"
+            )
+    return element
 
 
-def _element_name(element: FloatFormat) -> str:
-    for short, fmt in OCP_ELEMENTS.items():
-        if element == fmt:
-            return short
-    # The bare name of an IEEE format would read back as the OCP type.
-    return f"{element.name}ieee" if element.name in OCP_ELEMENTS else element.name
+def _checked_size(size: object) -> int | tuple[int, int] | str:
+    if isinstance(size, str):
+        return checked_choice("BlockFormat", "block_size", size, ("row", "tensor"))
+    if isinstance(size, tuple | list):
+        if len(size) != 2:
+            raise ValueError(
+                f"BlockFormat: tiles are (rows, columns), got block_size={tuple(size)}"
+            )
+        rows = checked_int("BlockFormat", "rows of tiles", size[0], 2, 2**31)
+        return rows, checked_int("BlockFormat", "columns of tiles", size[1], 1)
+    return checked_int("BlockFormat", "block_size", size, 1)
+
+
+def _checked_axis(axis: object) -> int | str:
+    if axis == "k":
+        return "k"
+    return checked_int("BlockFormat", "axis", axis, -_MAX_AXIS - 1, _MAX_AXIS)
+
+
+def _checked_target(target: object, largest: float) -> float | None:
+    if target is None:
+        return None
+    if isinstance(target, bool) or not isinstance(target, int | float | np.number):
+        raise TypeError(
+            f"BlockFormat: target must be a number, got {target!r} ({type(target).__name__})"
+        )
+    with np.errstate(over="ignore"):
+        kept = float(np.float32(target))
+    if not 2.0**-126 <= kept < math.inf:
+        raise ValueError(
+            f"BlockFormat: target must be positive, finite and a normal float32, got {target!r}; "
+            f"the element's largest value is {largest}"
+        )
+    return None if kept == largest else kept

@@ -47,15 +47,6 @@ def checked_choice(owner: str, name: str, value: object, choices: Sequence[str])
     return value
 
 
-def axis_error(owner: str, fmt: object, axis: int, tensor: str, rank: int) -> ValueError:
-    """The error of a format along an axis that a tensor lacks.
-
-    tensor names it and its shape or rank; rank is its `counted_rank`.
-    """
-    allowed = f"the axis must be in {-rank}..{rank - 1}" if rank else "a scalar has no axis"
-    return ValueError(f"{owner}: {fmt} runs along axis {axis}, but {tensor}; {allowed}")
-
-
 def set_fields(instance: object, **fields: object) -> None:
     """Set the fields of a frozen dataclass from its own ``__init__``."""
     for name, value in fields.items():

@@ -27,8 +27,26 @@ class InAffine:
 
 
 class InBlock:
-    SIZE, AXIS = 1, 2
+    """SIZE along the axis, or the columns of tiles; LINES is the rows of tiles, or ROW, or TENSOR.
+
+    TARGET holds the bits of the float32, or 0 for the element's largest value. A scale that is a
+    FloatFormat stands behind the element.
+    """
+
+    SIZE, AXIS, LINES, SCALE, RULE, TARGET, STEPS = range(1, 8)
     ELEMENT = slice(8, 16)
+    SCALE_FORMAT = slice(16, 24)
+
+
+#: Values of fmt[InBlock.LINES] beside the number of rows; 0: blocks along one axis.
+ROW, TENSOR = -1, -2
+#: Values of fmt[InBlock.SCALE]: the last two are FloatFormats, with one scale more for the tensor.
+E8M0, FP32_SCALE, FLOAT_SCALE, TENSOR_SCALE = range(4)
+#: Values of fmt[InBlock.RULE], and of fmt[InBlock.STEPS], by position.
+RULES = ("floor", "ceil", "even", "up", "nearest")
+STEPS = ("exact", "te", "torchao", "deepgemm")
+#: fmt[InBlock.AXIS] of blocks along the summed dimension of the product that reads them.
+AXIS_K = 64
 
 
 def takes_scales(fmt: Ints) -> bool:
@@ -39,7 +57,7 @@ def takes_scales(fmt: Ints) -> bool:
 def axis(fmt: Ints) -> int | None:
     """The axis along which a format takes its scales; None if there is none."""
     if fmt[KIND] == BLOCK:
-        return fmt[InBlock.AXIS]
+        return None if fmt[InBlock.LINES] == TENSOR else fmt[InBlock.AXIS]
     return fmt[InAffine.AXIS] if fmt[KIND] == AFFINE and fmt[InAffine.HAS_AXIS] else None
 
 
@@ -52,6 +70,12 @@ def counted_rank(kind: int, rank: int) -> int:
 def element(fmt: Ints) -> Ints:
     """The format of a block's elements; any other format itself."""
     return fmt[InBlock.ELEMENT] if fmt[KIND] == BLOCK else fmt
+
+
+def block_by_block(fmt: Ints) -> bool:
+    """Whether a block format is packed block by block: a scale byte, then the block's elements.
+    The others are packed apart: the tensor's scale, all scales, all elements."""
+    return fmt[InBlock.SCALE] == E8M0 and fmt[InBlock.LINES] == 0
 
 
 def code_bits(fmt: Ints) -> int:

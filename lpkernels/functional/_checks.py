@@ -14,9 +14,8 @@ from torch import Tensor
 
 from lpkernels import ops
 from lpkernels.formats import format_from_ints
-from lpkernels.formats.checks import axis_error
-from lpkernels.formats.integers import KIND, Ints, counted_rank
-from lpkernels.formats.integers import axis as axis_of
+from lpkernels.formats.grids import misfit
+from lpkernels.formats.integers import Ints
 
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -137,14 +136,10 @@ def generator(function: str, value: object) -> None:
 
 
 def axis(function: str, name: str, shape: Sequence[int], fmt: Ints) -> None:
-    """A tensor of this shape has the axis along which a format, given by its integers, runs."""
-    along = axis_of(fmt)
-    if along is None:
-        return
-    rank = counted_rank(fmt[KIND], len(shape))
-    if not -rank <= along < rank:
-        has = f"{name} has shape {tuple(shape)}"
-        raise axis_error(function, format_from_ints(fmt), along, has, rank)
+    """A tensor of this shape has the blocks or slices of a format, given by its integers."""
+    wrong = misfit(fmt, len(shape))
+    if wrong is not None:
+        raise wrong.error(function, format_from_ints(fmt), f"{name} has shape {tuple(shape)}")
 
 
 def out(

@@ -26,6 +26,7 @@ from lpkernels.arithmetic.integers import NATIVE, InAccumulator, has_running_sum
 from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import BINS, COUNTS, KINDS, How, Product, UpdateTensors, matmul_of
 from lpkernels.formats import format_from_ints
+from lpkernels.formats.grids import misfit
 from lpkernels.formats.integers import AFFINE, KIND, code_bits
 from lpkernels.formats.integers import axis as axis_of
 from lpkernels.ops._rows import Ints
@@ -128,24 +129,24 @@ def quantizer(
     if x.dtype not in _FLOATS:
         require(False, op, "values in float16, bfloat16, float32 or float64", x.dtype)
     if known.axis is not None:
-        _axis(op, known.axis, x.dim())
+        _fits(op, known.ints, x.dim())
     if not 0 <= site < _MOST:
         require(False, op, "a site from 0 up", site)
     _draws(op, known.draws, seed, role)
     return known.ints
 
 
-def _axis(op: str, axis: int, dims: int) -> None:
-    dims = max(dims, 1)
-    require(-dims <= axis < dims, op, f"an axis of {dims} dimensions", axis)
+def _fits(op: str, fmt: Sequence[int], dims: int) -> None:
+    wrong = misfit(tuple(fmt), dims)
+    if wrong is not None:
+        require(False, op, f"an axis of {max(dims, 1)} dimensions", f"a format that {wrong.reason}")
 
 
 def packable(ints: Sequence[int], dims: int) -> Ints:
     """The format of codes of a tensor of so many dimensions."""
     known = packs(ints)
-    axis = axis_of(known)
-    if axis is not None:
-        _axis("pack", axis, dims)
+    if axis_of(known) is not None:
+        _fits("pack", known, dims)
     return known
 
 

@@ -1,71 +1,112 @@
-"""Blocks of an OCP Microscaling format: the cut of a tensor into them, and their exponents."""
+"""Blocks of values that share a scale: the cut of a tensor into them, and the exact scales."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lpkernels.formats import BlockFormat, FloatFormat
-from lpkernels.reference.values import Float64
+from lpkernels.formats import FP32, BlockFormat, FixedFormat, FloatFormat
+from lpkernels.formats.grids import Grid
+from lpkernels.reference.values import Float64, product_to_odd, quotient_to_odd
+from lpkernels.rounding import round_array
 
 _LEAST_EXPONENT, _LARGEST_EXPONENT = -127, 127
 
 
-def saturating(element: FloatFormat) -> FloatFormat:
-    """The element format as a block uses it: beyond max is max, whatever its own overflow says."""
+def saturating(fmt: FloatFormat) -> FloatFormat:
+    """The format as blocks use it: beyond max is max, whatever its own overflow says."""
     return FloatFormat(
-        element.exp_bits,
-        element.man_bits,
-        bias=element.bias,
-        specials=element.specials,
-        subnormals=element.subnormals,
+        fmt.exp_bits,
+        fmt.man_bits,
+        bias=fmt.bias,
+        specials=fmt.specials,
+        subnormals=fmt.subnormals,
         overflow="saturate",
     )
 
 
-def _outer_length_inner(shape: tuple[int, ...], axis: int) -> tuple[int, int, int]:
-    """Sizes before axis, along it and behind it; a 0-d tensor is one line of one."""
-    if not shape:
-        return 1, 1, 1
-    axis = range(len(shape))[axis]
-    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+def element_of(fmt: BlockFormat) -> FloatFormat | FixedFormat:
+    """The format of a block's codes. Symmetric integers of b bits are the floats of one exponent
+    bit and b - 2 bits of mantissa, whose zeros have signs."""
+    element = fmt.element
+    if isinstance(element, FloatFormat):
+        return saturating(element)
+    if not is_symmetric(fmt):
+        return element
+    man_bits = element.word_bits - 2
+    return FloatFormat(
+        1, man_bits, bias=1 - man_bits + element.frac_bits, specials="none", overflow="saturate"
+    )
 
 
-def split_blocks(x: NDArray[Any], fmt: BlockFormat) -> NDArray[Any]:
-    """x (not empty) as (outer, blocks, inner, size), the last block of a line filled with 0.
-
-    Blocks run along fmt.axis; outer counts the positions before it, inner those behind it; size is
-    fmt.block_size, or the length of a line that is shorter.
-    """
-    outer, length, inner = _outer_length_inner(x.shape, fmt.axis)
-    size = min(fmt.block_size, length)
-    blocks = -(-length // size)
-    full = np.zeros((outer, blocks * size, inner), dtype=x.dtype)
-    full[:, :length] = x.reshape(outer, length, inner)
-    return full.reshape(outer, blocks, size, inner).swapaxes(2, 3)
+def is_symmetric(fmt: BlockFormat) -> bool:
+    """Whether the least code of an integer element is the largest with the other sign."""
+    return fmt.target is None or fmt.target <= fmt.element.max
 
 
-def join_blocks(blocks: NDArray[Any], shape: tuple[int, ...], fmt: BlockFormat) -> NDArray[Any]:
+def split_blocks(x: NDArray[Any], grid: Grid) -> NDArray[Any]:
+    """x (not empty) as (outer, down, across, tall * wide), short tiles filled up with 0."""
+    outer, rows, cols, tall, wide = grid
+    full = np.zeros((outer, grid.down * tall, grid.across * wide), dtype=x.dtype)
+    full[:, :rows, :cols] = x.reshape(outer, rows, cols)
+    tiles = full.reshape(outer, grid.down, tall, grid.across, wide).swapaxes(2, 3)
+    return tiles.reshape(outer, grid.down, grid.across, tall * wide)
+
+
+def join_blocks(blocks: NDArray[Any], shape: tuple[int, ...], grid: Grid) -> NDArray[Any]:
     """The inverse of split_blocks."""
-    outer, length, inner = _outer_length_inner(shape, fmt.axis)
-    lines = blocks.swapaxes(2, 3).reshape(outer, -1, inner)[:, :length]
-    return np.ascontiguousarray(lines).reshape(shape)
+    outer, rows, cols, tall, wide = grid
+    tiles = blocks.reshape(outer, grid.down, grid.across, tall, wide).swapaxes(2, 3)
+    full = tiles.reshape(outer, grid.down * tall, grid.across * wide)
+    return np.ascontiguousarray(full[:, :rows, :cols]).reshape(shape)
 
 
-def block_exponents(
-    blocks: Float64, element: FloatFormat
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """X of every block, clamp(floor(log2 max|x|) - emax, -127, 127), and whether it is finite.
+def largest_code(fmt: BlockFormat) -> float:
+    """M, the value that a block's largest maps to."""
+    return fmt.element.max if fmt.target is None else fmt.target
 
-    Both have the shape of blocks with a last dimension of 1. A block of zeros has X = -127; the X
-    of a block with NaN or infinity means nothing.
-    """
-    finite = np.asarray(np.isfinite(blocks).all(axis=-1, keepdims=True))
-    largest = np.max(np.abs(np.where(finite, blocks, 0.0)), axis=-1, keepdims=True)
+
+def tensor_scale(amax: float, fmt: BlockFormat) -> float:
+    """t = A / (max(scale) M) in float32, at most its largest value; NaN of an amax that is none."""
+    if not 0 <= amax < np.inf:
+        return np.nan
+    assert isinstance(fmt.scale, FloatFormat)
+    # max(scale) has no more than 24 bits, M neither.
+    quotient = quotient_to_odd(np.array(amax), np.array(fmt.scale.max * largest_code(fmt)))
+    return float(round_array(quotient, saturating(FP32), "nearest_even"))
+
+
+def exact_scales(largest: Float64, fmt: BlockFormat, t: float) -> Float64:
+    """s of blocks whose largest magnitudes are finite, by fmt's rule."""
+    if fmt.scale == "e8m0":
+        return np.ldexp(1.0, power_of_two_scales(largest, fmt))
+    scale = FP32 if isinstance(fmt.scale, str) else fmt.scale
+    rounding = "toward_positive" if fmt.rule == "up" else "nearest_even"
+    divisor = product_to_odd(np.array(largest_code(fmt)), np.array(t))
+    if divisor == 0:
+        return np.zeros_like(largest)
+    quotient = quotient_to_odd(largest, divisor)
+    s = np.minimum(round_array(quotient, saturating(scale), rounding), scale.max)
+    return np.where(largest == 0, 1.0 if fmt.scale == "fp32" else 0.0, s)
+
+
+def power_of_two_scales(largest: Float64, fmt: BlockFormat) -> NDArray[np.int64]:
+    """X of the scale 2^X by fmt's rule, -127 of zeros."""
+    element = fmt.element
     # frexp: largest = mantissa * 2^exponent with mantissa in [1/2, 1).
-    floor_log2 = np.frexp(largest)[1].astype(np.int64) - 1
-    exponent = np.clip(floor_log2 - element.emax, _LEAST_EXPONENT, _LARGEST_EXPONENT)
-    return np.where(largest == 0, _LEAST_EXPONENT, exponent), finite
+    mantissa, exponent = np.frexp(largest)
+    exponent = exponent.astype(np.int64)
+    top_mantissa, top = np.frexp(element.max)
+    man_bits = element.man_bits if isinstance(element, FloatFormat) else element.word_bits - 2
+    if fmt.rule == "up":
+        top_mantissa, top = np.frexp(largest_code(fmt))
+        x = exponent - top + (mantissa > top_mantissa)
+    elif fmt.rule == "ceil":
+        x = exponent - (mantissa == 0.5) - (top - 1)
+    elif fmt.rule == "even":
+        x = exponent - top + (mantissa >= 1 - 2.0 ** -(man_bits + 2))
+    else:
+        x = exponent - top
+    return np.where(largest == 0, _LEAST_EXPONENT, np.clip(x, _LEAST_EXPONENT, _LARGEST_EXPONENT))

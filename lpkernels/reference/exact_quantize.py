@@ -7,7 +7,7 @@ scale from a group of values first; the loops here say which group.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat
+from lpkernels.reference import exact_scaled
 from lpkernels.reference.values import Float32, narrow, widen
 from lpkernels.rng import SITE_QUANTIZE, draw
 from lpkernels.rounding import round_scalar
@@ -48,60 +49,12 @@ def quantize(
 
     values = widen(x).reshape(-1).tolist()
     if isinstance(fmt, BlockFormat):
-        result = _blocks(values, x.shape, fmt, rounded)
+        return exact_scaled.dequantize(exact_scaled.scaled(x, fmt, rounded), fmt)
     elif isinstance(fmt, AffineFormat):
         result = _affine(values, x.shape, fmt, rounded)
     else:
         result = [rounded(v, fmt, i) for i, v in enumerate(values)]
     return narrow(np.array(result, dtype=np.float64).reshape(x.shape))
-
-
-def block_scale(block: Sequence[float], element: FloatFormat) -> int:
-    """X of a finite block: clamp(floor(log2 max|x|) - emax, -127, 127); -127 for zeros."""
-    largest = max(abs(v) for v in block)
-    if largest == 0:
-        return -127
-    # frexp: largest = mantissa * 2^exponent with mantissa in [1/2, 1).
-    floor_log2 = math.frexp(largest)[1] - 1
-    return min(127, max(-127, floor_log2 - element.emax))
-
-
-def _blocks(
-    values: list[float], shape: tuple[int, ...], fmt: BlockFormat, rounded: _Round
-) -> list[float]:
-    """Every block_size elements along axis share 2^X; x / 2^X is rounded, saturating."""
-    e = fmt.element
-    element = FloatFormat(
-        e.exp_bits,
-        e.man_bits,
-        bias=e.bias,
-        specials=e.specials,
-        subnormals=e.subnormals,
-        overflow="saturate",
-    )
-    result = [0.0] * len(values)
-    for line in _lines(shape, fmt.axis):
-        for start in range(0, len(line), fmt.block_size):
-            members = line[start : start + fmt.block_size]
-            block = [values[i] for i in members]
-            if not all(map(math.isfinite, block)):
-                for i in members:
-                    result[i] = math.nan
-                continue
-            exponent = block_scale(block, element)
-            for i in members:
-                # Zero keeps its sign as a float; anything else is divided exactly.
-                scaled = Fraction(values[i]) / Fraction(2) ** exponent if values[i] else values[i]
-                result[i] = math.ldexp(rounded(scaled, element, i), exponent)
-    return result
-
-
-def _lines(shape: tuple[int, ...], axis: int) -> list[list[int]]:
-    """Row-major indices of every line of the tensor along axis."""
-    if not shape:
-        return [[0]]
-    indices = np.moveaxis(np.arange(math.prod(shape)).reshape(shape), axis, -1)
-    return indices.reshape(-1, shape[axis]).tolist() if indices.size else []
 
 
 def _affine(

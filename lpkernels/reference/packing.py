@@ -1,9 +1,11 @@
 """Dense codes: sign | exponent | mantissa of every value, least significant bit first, no gaps
 between codes.
 
-A FixedFormat's code is its integer in two's complement. A block is its scale byte (X + 127, 255 for
-a NaN block) and then its elements; blocks follow each other in row-major order of (positions before
-the format's axis, block along it, positions behind it). The last byte is filled with zeros.
+A FixedFormat's code is its integer in two's complement. The last byte is filled with zeros. Blocks
+of n values with a power-of-two scale are a scale byte (X + 127, 255 for a NaN block) and then their
+elements; blocks follow each other in row-major order of the grid of scales. Other block formats are
+packed apart: the tensor's scale (float32, little endian) if there is one, then all scales in
+row-major order, filled up to a byte, then all elements in row-major order.
 """
 
 from __future__ import annotations
@@ -13,8 +15,17 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat
-from lpkernels.reference.blocks import block_exponents, join_blocks, saturating, split_blocks
+from lpkernels.formats import FP32, BlockFormat, FixedFormat, FloatFormat
+from lpkernels.formats.grids import grid_of, grid_shape
+from lpkernels.formats.integers import block_by_block
+from lpkernels.reference.blocks import (
+    element_of,
+    join_blocks,
+    power_of_two_scales,
+    saturating,
+    split_blocks,
+)
+from lpkernels.reference.scaled import Scaled, dequantize
 from lpkernels.reference.values import Float32, Float64, narrow, widen
 
 Codes = NDArray[np.uint32]
@@ -34,11 +45,12 @@ def pack(x: Float32, fmt: Format) -> Bytes:
     there is only one zero.
 
     Args:
-        x: float32, any shape; every value is one of the format's.
+        x: float32, any shape; every value is one of the format's. A block format is packed block
+            by block, with rule "floor": other scales do not follow from the values.
     Raises: ValueError: a value without a code, named with its index.
     """
     if isinstance(fmt, BlockFormat):
-        return _pack_blocks(x, fmt)
+        return pack_scaled(_scaled_of(x, fmt), fmt)
     flat = np.ascontiguousarray(x).reshape(-1)
     parts = []
     for start in range(0, flat.size, _SLAB):
@@ -58,7 +70,7 @@ def unpack(codes: Bytes, fmt: Format, shape: tuple[int, ...]) -> Float32:
     """
     count = math.prod(shape)
     if isinstance(fmt, BlockFormat):
-        return _unpack_blocks(codes, fmt, tuple(shape))
+        return dequantize(unpack_scaled(codes, fmt, tuple(shape)), fmt)
     out = np.empty(count, dtype=np.float32)
     for start in range(0, count, _SLAB):
         number = min(_SLAB, count - start)
@@ -161,51 +173,116 @@ def decode(codes: Codes, fmt: FloatFormat | FixedFormat) -> Float64:
     return np.where(negative == 1, -values, values)
 
 
+def _encode_scale(s: Float32, fmt: BlockFormat) -> tuple[Codes, int]:
+    """The codes of scales, and their width."""
+    if fmt.scale == "e8m0":
+        exponent = np.frexp(np.where(np.isnan(s), 1.0, widen(s)))[1].astype(np.int64) - 1
+        return np.where(np.isnan(s), _NAN_SCALE, exponent + 127).astype(np.uint32), _SCALE_BITS
+    scale = FP32 if isinstance(fmt.scale, str) else fmt.scale
+    return encode(widen(s), saturating(scale))[0], scale.bits
+
+
+def _decode_scale(codes: Codes, fmt: BlockFormat) -> Float32:
+    if fmt.scale == "e8m0":
+        values = np.ldexp(1.0, codes.astype(np.int64) - 127)
+        return narrow(np.where(codes == _NAN_SCALE, np.nan, values))
+    return narrow(decode(codes, FP32 if isinstance(fmt.scale, str) else fmt.scale))
+
+
 def _block_mask(shape: tuple[int, ...], fmt: BlockFormat) -> NDArray[np.bool_]:
-    """[outer, blocks, inner, scale bits + size * element bits]: which bits exist.
+    """[outer, down, across, scale bits + size * element bits]: which bits exist.
 
     The last block of a line may be short.
     """
-    filled = split_blocks(np.ones(shape, dtype=bool), fmt)
+    filled = split_blocks(np.ones(shape, dtype=bool), grid_of(shape, fmt.to_ints()))
     elements = np.repeat(filled, fmt.element.bits, axis=-1)
     return np.concatenate(
         [np.ones((*elements.shape[:3], _SCALE_BITS), dtype=bool), elements], axis=-1
     )
 
 
-def _pack_blocks(x: Float32, fmt: BlockFormat) -> Bytes:
+def _scaled_of(x: Float32, fmt: BlockFormat) -> Scaled:
+    """The codes and scales of values; raises ValueError for a value that has no code."""
     if x.size == 0:
-        return np.empty(0, dtype=np.uint8)
-    values = split_blocks(widen(x), fmt)
-    filled = split_blocks(np.ones(x.shape, dtype=bool), fmt)
-    element = saturating(fmt.element)
-    exponent, finite = block_exponents(values, element)
+        return Scaled(x, np.empty(grid_shape(x.shape, fmt.to_ints()), np.float32), np.float32(1))
+    grid = grid_of(x.shape, fmt.to_ints())
+    values = split_blocks(widen(x), grid)
+    filled = split_blocks(np.ones(x.shape, dtype=bool), grid)
+    finite = np.isfinite(values).all(axis=-1, keepdims=True)
     nan_block = (np.isnan(values) | ~filled).all(axis=-1, keepdims=True)
-    codes, known = encode(np.ldexp(np.where(finite, values, 0.0), -exponent), element)
+    plain = np.where(finite, values, 0.0)
+    exponent = power_of_two_scales(np.max(np.abs(plain), axis=-1, keepdims=True), fmt)
+    codes = np.ldexp(plain, -exponent)
+    known = encode(codes, element_of(fmt))[1]
     # NaN is a code of whole blocks only: among other values it has no code.
     known = np.where(finite, known, nan_block | np.isfinite(values)) | ~filled
     if not known.all():
-        index = split_blocks(np.arange(x.size).reshape(x.shape), fmt)
+        index = split_blocks(np.arange(x.size).reshape(x.shape), grid)
         _refuse(x, int(index[~known].min()), fmt)
-    scale = np.where(finite, exponent + 127, _NAN_SCALE).astype(np.uint32)
-    codes = np.where(finite, codes, np.uint32(0))
+    s = narrow(np.where(finite, np.ldexp(1.0, exponent), np.nan))
+    return Scaled(
+        narrow(join_blocks(codes, x.shape, grid)),
+        s.reshape(grid_shape(x.shape, fmt.to_ints())),
+        np.float32(1),
+    )
+
+
+def pack_scaled(q: Scaled, fmt: BlockFormat) -> Bytes:
+    """The codes and scales of a tensor as a 1-D uint8 array.
+
+    Raises: ValueError: a value that is no code of the element.
+    """
+    element = fmt.element if isinstance(fmt.element, FixedFormat) else saturating(fmt.element)
+    codes, known = encode(widen(q.values), element)
+    if not known.all():
+        _refuse(q.values, int(np.argmin(known)), fmt)
+    scales, width = _encode_scale(q.scale, fmt)
+    if not block_by_block(fmt.to_ints()):
+        t = np.frombuffer(np.float32(q.tensor_scale).tobytes() * fmt.tensor_scale, np.uint8)
+        parts = [_bits_of(scales.reshape(-1), width), _bits_of(codes.reshape(-1), element.bits)]
+        return np.concatenate([t, *(np.packbits(each, bitorder="little") for each in parts)])
+    if q.values.size == 0:
+        return np.empty(0, dtype=np.uint8)
+    tiles = split_blocks(codes, grid_of(q.values.shape, fmt.to_ints()))
     bits = [
-        _bits_of(scale[..., 0], _SCALE_BITS),
-        _bits_of(codes, element.bits).reshape(*codes.shape[:3], -1),
+        _bits_of(scales.reshape(tiles.shape[:3]), _SCALE_BITS),
+        _bits_of(tiles, element.bits).reshape(*tiles.shape[:3], -1),
     ]
-    stream = np.concatenate(bits, axis=-1)[_block_mask(x.shape, fmt)]
+    stream = np.concatenate(bits, axis=-1)[_block_mask(q.values.shape, fmt)]
     return np.packbits(stream, bitorder="little")
 
 
-def _unpack_blocks(codes: Bytes, fmt: BlockFormat, shape: tuple[int, ...]) -> Float32:
-    if math.prod(shape) == 0:
-        return np.empty(shape, dtype=np.float32)
+def unpack_scaled(codes: Bytes, fmt: BlockFormat, shape: tuple[int, ...]) -> Scaled:
+    """The inverse of `pack_scaled`."""
+    ints = fmt.to_ints()
+    grid, count = grid_shape(shape, ints), math.prod(shape)
+    element = fmt.element if isinstance(fmt.element, FixedFormat) else saturating(fmt.element)
+    if not block_by_block(ints):
+        t, codes = (codes[:4], codes[4:]) if fmt.tensor_scale else (None, codes)
+        width = 8 if fmt.scale == "e8m0" else FP32.bits if fmt.scale == "fp32" else fmt.scale.bits
+        number = math.prod(grid)
+        behind = -(-number * width // 8)
+        scales, fields = (
+            _codes_of(np.unpackbits(part, bitorder="little")[: n * w].reshape(n, w))
+            for part, n, w in (
+                (codes[:behind], number, width),
+                (codes[behind:], count, element.bits),
+            )
+        )
+        return Scaled(
+            narrow(decode(fields, element)).reshape(shape),
+            _decode_scale(scales, fmt).reshape(grid),
+            np.float32(1) if t is None else np.frombuffer(t.tobytes(), "<f4")[0],
+        )
+    if count == 0:
+        return Scaled(np.empty(shape, np.float32), np.empty(grid, np.float32), np.float32(1))
     mask = _block_mask(shape, fmt)
     bits = np.zeros(mask.shape, dtype=np.uint8)
-    stream = np.unpackbits(codes, bitorder="little")
-    bits[mask] = stream[: np.count_nonzero(mask)]
-    scale = _codes_of(bits[..., :_SCALE_BITS]).astype(np.int64)[..., None]
-    fields = bits[..., _SCALE_BITS:].reshape(*mask.shape[:3], -1, fmt.element.bits)
-    values = np.ldexp(decode(_codes_of(fields), fmt.element), scale - 127)
-    values = np.where(scale == _NAN_SCALE, np.nan, values)
-    return narrow(join_blocks(values, shape, fmt))
+    bits[mask] = np.unpackbits(codes, bitorder="little")[: np.count_nonzero(mask)]
+    fields = bits[..., _SCALE_BITS:].reshape(*mask.shape[:3], -1, element.bits)
+    values = decode(_codes_of(fields), element)
+    return Scaled(
+        narrow(join_blocks(values, shape, grid_of(shape, ints))),
+        _decode_scale(_codes_of(bits[..., :_SCALE_BITS]), fmt).reshape(grid),
+        np.float32(1),
+    )

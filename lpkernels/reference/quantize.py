@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat
-from lpkernels.reference.blocks import block_exponents, join_blocks, saturating, split_blocks
+from lpkernels.reference import scaled as blocks
 from lpkernels.reference.values import Float32, Float64, narrow, widen, without_tiny
 from lpkernels.rng import SITE_QUANTIZE, draws
 from lpkernels.rounding import overflows_array, round_array
@@ -68,7 +68,8 @@ def quantize(
         x: float16, float32 or float64, any shape and strides. seed: already derived for its role.
         site: SITE_QUANTIZE or SITE_OUTPUT; draws are keyed (seed, site, 0, 0, row-major index).
         limits: for an affine format the low and the high end of every slice, (2, slices), in place
-            of the slice's own ends; a slice with NaN for its ends becomes all NaN.
+            of the slice's own ends; a slice with NaN for its ends becomes all NaN. For a block
+            format (1,), in place of the tensor's largest finite magnitude.
         origin: the index by which the first value of x draws; the others follow.
         overflowed: (x.size,), False on entry; becomes True where `counting` counts an overflow.
     Returns: float32, C-contiguous, of x's shape; NaN is 0x7fc00000.
@@ -78,7 +79,8 @@ def quantize(
     if x.size == 0:
         return np.empty(x.shape, dtype=np.float32)
     if isinstance(fmt, BlockFormat):
-        return _quantize_blocks(x, fmt, rounding)
+        amax = None if limits is None else float(limits[0])
+        return blocks.dequantize(blocks.scaled(x, fmt, rounding, amax), fmt)
     if isinstance(fmt, AffineFormat):
         return _quantize_affine(x, fmt, rounding, limits)
     flat = np.ascontiguousarray(x).reshape(-1)
@@ -90,14 +92,17 @@ def quantize(
     return out.reshape(x.shape)
 
 
-def _quantize_blocks(x: NDArray[np.floating], fmt: BlockFormat, rounding: _Rounding) -> Float32:
-    values = split_blocks(without_tiny(widen(x)), fmt)
-    index = split_blocks(np.arange(x.size).reshape(x.shape), fmt)
-    element = saturating(fmt.element)
-    exponent, finite = block_exponents(values, element)
-    scaled = np.ldexp(np.where(finite, values, 0.0), -exponent)
-    rounded = np.ldexp(rounding(scaled, element, index), exponent)
-    return narrow(join_blocks(np.where(finite, rounded, np.nan), x.shape, fmt))
+def scaled(
+    x: NDArray[np.floating],
+    quantizer: Quantizer,
+    *,
+    seed: int = 0,
+    site: int = SITE_QUANTIZE,
+    amax: float | None = None,
+) -> blocks.Scaled:
+    """`quantize` to a block format, in codes and scales."""
+    assert isinstance(quantizer.fmt, BlockFormat)
+    return blocks.scaled(x, quantizer.fmt, _Rounding(quantizer, seed, site, None, 0), amax)
 
 
 def _quantize_affine(

@@ -7,18 +7,24 @@ that all sums share, orders.py and sums.py the sums.
 from lpkernels.reference.addition import add
 from lpkernels.reference.conv import conv_dgrad, conv_fprop, conv_wgrad
 from lpkernels.reference.gemm import matmul
-from lpkernels.reference.packing import pack, unpack
-from lpkernels.reference.quantize import quantize
+from lpkernels.reference.packing import pack, pack_scaled, unpack, unpack_scaled
+from lpkernels.reference.quantize import quantize, scaled
+from lpkernels.reference.scaled import Scaled, dequantize
 from lpkernels.reference.sums import accumulate
 
 __all__ = [
+    "Scaled",
     "accumulate",
     "add",
     "conv_dgrad",
     "conv_fprop",
     "conv_wgrad",
+    "dequantize",
     "matmul",
     "pack",
+    "pack_scaled",
     "quantize",
+    "scaled",
     "unpack",
+    "unpack_scaled",
 ]

@@ -78,3 +78,50 @@ def narrow(x: Float64) -> Float32:
         bits[small] = quanta | np.where(np.signbit(x[small]), _SIGN32, np.uint32(0))
     bits[np.isnan(x)] = _NAN32
     return bits.view(np.float32)
+
+
+def quotient_to_odd(x: Float64, y: Float64) -> Float64:
+    """x / y to 53 bits, an inexact one to the odd neighbour: rounded again to 51 bits or fewer, it
+    is what the exact quotient is rounded to, in every mode.
+
+    x, y: finite, y not 0 and no wider than 50 bits.
+    """
+    mantissa, exponent = np.frexp(x)
+    divisor, shift = np.frexp(y)
+    quotient = mantissa / divisor
+    product, error = _two_product(quotient, divisor)
+    rest = (mantissa - product) - error
+    return np.ldexp(_to_odd(quotient, rest * np.sign(divisor)), exponent - shift)
+
+
+def product_to_odd(x: Float64, y: Float64) -> Float64:
+    """x * y as `quotient_to_odd` gives quotients; x and y are finite."""
+    mantissa, exponent = np.frexp(x)
+    factor, shift = np.frexp(y)
+    product, error = _two_product(mantissa, factor)
+    return np.ldexp(_to_odd(product, error), exponent + shift)
+
+
+def _to_odd(near: Float64, rest: Float64) -> Float64:
+    """The odd neighbour of near + rest, of which near is the nearest even float64."""
+    bits = np.ascontiguousarray(near).view(np.int64)
+    inexact_even = (rest != 0) & ((bits & 1) == 0)
+    # Bits of magnitudes grow with them.
+    step = np.where((rest > 0) == (near > 0), 1, -1)
+    return np.where(inexact_even, bits + step, bits).view(np.float64).reshape(np.shape(near))
+
+
+def _two_product(x: Float64, y: Float64) -> tuple[Float64, Float64]:
+    """x * y rounded, and its error (Dekker 1971); magnitudes near 1."""
+    product = x * y
+    x_high, x_low = _split(x)
+    y_high, y_low = _split(y)
+    error = ((x_high * y_high - product) + x_high * y_low + x_low * y_high) + x_low * y_low
+    return product, error
+
+
+def _split(x: Float64) -> tuple[Float64, Float64]:
+    """x as two numbers of 26 bits."""
+    scaled = x * 134217729.0
+    high = scaled - (scaled - x)
+    return high, x - high

@@ -1,0 +1,264 @@
+"""The grammar of block format names, their aliases, and the steps that other programs define."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lpkernels.formats._fixed import FixedFormat
+from lpkernels.formats._float import FloatFormat
+from lpkernels.formats._named import E4M3FN, FP4_E2M1, FP32, OCP_ELEMENTS, parse_float_name
+from lpkernels.formats.checks import did_you_mean
+from lpkernels.formats.integers import RULES, STEPS
+
+if TYPE_CHECKING:
+    from lpkernels.formats._tensor import BlockFormat
+
+_MX = {
+    "mxfp8": "e4m3",
+    "mxfp8_e4m3": "e4m3",
+    "mxfp8_e5m2": "e5m2",
+    "mxfp6_e3m2": "e3m2",
+    "mxfp6_e2m3": "e2m3",
+    "mxfp4": "e2m1",
+    "mxint8": "int8f6",
+}
+#: The names by which block formats are known elsewhere, and their names here. "mxfp8" is OCP's
+#: format, whose scale is rounded down; training programs round it up: "mxfp8_up".
+ALIASES: dict[str, str] = {
+    **{
+        mx + suffix: f"block32_{element}{suffix}"
+        for mx, element in _MX.items()
+        for suffix in ("", "_up", "_ceil", "_even")
+    },
+    **{
+        f"nvfp4{which}{steps}": f"{size}_e2m1_se4m3fn_t{steps}"
+        for which, size, programs in (
+            ("", "block16", ("", "_te", "_torchao")),
+            ("_2d", "tile16x16", ("", "_te")),
+        )
+        for steps in programs
+    },
+    "nvfp4_one": "block16_e2m1_se4m3fn",
+    "fp8_tensor": "tensor_e4m3",
+    "fp8_row": "row_e4m3",
+    "fp8_e5m2_tensor": "tensor_e5m2",
+    "fp8_1x128": "block128_e4m3_sfp32",
+    "fp8_128x128": "tile128x128_e4m3_sfp32",
+    "fp8_1x128_pow2": "block128_e4m3_up",
+    "fp8_128x128_pow2": "tile128x128_e4m3_up",
+    "int8_row": "row_int8",
+    "int8_tensor": "tensor_int8",
+    "int4_g32": "block32_int4_sfp32",
+    "int4_g128": "block128_int4_sfp32",
+}
+
+_SIZE = re.compile(r"block(\d+)|tile(\d+)x(\d+)|(row|tensor)")
+_AXIS = re.compile(r"axis(-?\d+)")
+_INTEGER = re.compile(r"int(\d+)(?:f(-?\d+))?")
+_TARGET = re.compile(r"to(\d.*)")
+# The first word of a scale behind its "s"; "sat" is the suffix of a float format.
+_SCALE = re.compile(r"s(e\d.*|(?:fp|bf|tf|dlfloat)\d*)")
+
+
+def largest(element: FloatFormat | FixedFormat) -> float:
+    """The value that the largest of a block maps to, unless a target is given."""
+    return element.max
+
+
+def name(fmt: BlockFormat) -> str:
+    """The text of a block format; `parse` reads it."""
+    size = fmt.block_size
+    if isinstance(size, tuple):
+        words = [f"tile{size[0]}x{size[1]}"]
+    else:
+        words = [size if isinstance(size, str) else f"block{size}"]
+    if fmt.axis != -1:
+        words.append("k" if fmt.axis == "k" else f"axis{fmt.axis}")
+    words.append(_element_name(fmt.element))
+    if fmt.scale != ("fp32" if isinstance(size, str) else "e8m0"):
+        words.append(f"s{scale_name(fmt.scale)}")
+    if fmt.rule != ("floor" if fmt.scale == "e8m0" else "nearest"):
+        words.append(fmt.rule)
+    if fmt.tensor_scale:
+        words.append("t")
+    if fmt.target is not None:
+        words.append(f"to{np.float32(fmt.target)!s}")
+    if fmt.steps != "exact":
+        words.append(fmt.steps)
+    return "_".join(words)
+
+
+def parse(text: str) -> dict[str, Any] | None:
+    """The arguments of the block format of that name, an alias or not; None: of another grammar.
+
+    Words are taken from the right, so that the name of an element may have several.
+    """
+    words = ALIASES.get(text, text).split("_")
+    size = _SIZE.fullmatch(words[0])
+    if size is None or len(words) < 2:
+        return None
+    count, rows, columns, whole = size.groups()
+    given: dict[str, Any] = {}
+    given["block_size"] = whole or (int(count) if count else (int(rows), int(columns)))
+    rest = words[1:]
+    if rest[0] == "k":
+        given["axis"] = rest.pop(0)
+    elif axis := _AXIS.fullmatch(rest[0]):
+        given["axis"] = int(axis[1])
+        rest = rest[1:]
+    if rest and rest[-1] in STEPS:
+        given["steps"] = rest.pop()
+    if rest and (target := _TARGET.fullmatch(rest[-1])):
+        given["target"] = _number(text, target[1])
+        rest.pop()
+    if rest and rest[-1] == "t":
+        given["tensor_scale"] = bool(rest.pop())
+    if rest and rest[-1] in RULES:
+        given["rule"] = rest.pop()
+    scales = [i for i, word in enumerate(rest) if i and _SCALE.fullmatch(word)]
+    if scales:
+        given["scale"] = "_".join(rest[scales[-1] :])[1:]
+        rest = rest[: scales[-1]]
+    if not rest:
+        return None
+    given["element"] = "_".join(rest)
+    return given
+
+
+def _number(text: str, digits: str) -> float:
+    try:
+        return float(digits)
+    except ValueError:
+        raise ValueError(
+            f"parse_format: cannot read the target 'to{digits}' in {text!r}; write a number, as in "
+            "'to7.5'"
+        ) from None
+
+
+def parse_element(name: str) -> FloatFormat | FixedFormat:
+    """The element of a name.  Raises ValueError: there is none."""
+    fmt: FloatFormat | FixedFormat | None = OCP_ELEMENTS.get(name) or parse_float_name(name)
+    if fmt is None and (integer := _INTEGER.fullmatch(name)):
+        fmt = FixedFormat(int(integer[1]), int(integer[2] or 0))
+    if fmt is None:
+        near = did_you_mean(name, [*OCP_ELEMENTS, "int8", "int4"])
+        raise ValueError(
+            f"BlockFormat: unknown element {name!r}{near} "
+            f"Use one of {', '.join(OCP_ELEMENTS)}, int8, int4 or the name of a float format"
+        )
+    return fmt
+
+
+def _element_name(element: FloatFormat | FixedFormat) -> str:
+    if isinstance(element, FixedFormat):
+        return f"int{element.word_bits}" + (f"f{element.frac_bits}" if element.frac_bits else "")
+    for short, fmt in OCP_ELEMENTS.items():
+        if element == fmt:
+            return short
+    # The bare name of an IEEE format would read back as the OCP type.
+    return f"{element.name}ieee" if element.name in OCP_ELEMENTS else element.name
+
+
+def parse_scale(scale: object) -> str | FloatFormat:
+    """A scale as a BlockFormat keeps it.
+
+    Raises:  TypeError: no format.  ValueError: an unknown name.
+    """
+    advice = "use 'e8m0', 'fp32' or a FloatFormat such as 'e4m3fn'"
+    if isinstance(scale, str):
+        if scale in ("e8m0", "fp32"):
+            return scale
+        named = OCP_ELEMENTS.get(scale) or parse_float_name(scale)
+        if named is None:
+            near = did_you_mean(scale, ["e8m0", "fp32", *OCP_ELEMENTS, "bf16"])
+            raise ValueError(f"BlockFormat: unknown scale {scale!r}{near} {advice.capitalize()}")
+        scale = named
+    if not isinstance(scale, FloatFormat):
+        raise TypeError(
+            f"BlockFormat: a scale is no {type(scale).__name__}, got {scale!r}; {advice}"
+        )
+    return "fp32" if scale == FP32 else scale
+
+
+def scale_name(scale: str | FloatFormat) -> str:
+    """The name of a scale in a format's; `parse_scale` reads it."""
+    if isinstance(scale, str):
+        return scale
+    return f"{scale.name}ieee" if scale.name in OCP_ELEMENTS else scale.name
+
+
+_FP8 = (OCP_ELEMENTS["e4m3"], OCP_ELEMENTS["e5m2"])
+
+
+def check_steps(fmt: BlockFormat) -> None:
+    """Raises: ValueError: the program that defines the format's steps has no such format."""
+    if fmt.steps == "exact":
+        return
+    half = isinstance(fmt.element, FixedFormat) and fmt.element.max + fmt.element.quantum / 2
+    if fmt.target is not None and not (fmt.steps == "torchao" and fmt.target == half):
+        raise ValueError(
+            f"BlockFormat: steps={fmt.steps!r} has no target but the one of torchao's integers, "
+            f"half a step beyond the largest; got {fmt.target}; use steps='exact'"
+        )
+    if not _DEFINED[fmt.steps](fmt):
+        raise ValueError(
+            f"BlockFormat: steps={fmt.steps!r} is not defined here: {_KNOWN[fmt.steps]}"
+        )
+
+
+def _is_nvfp4(fmt: BlockFormat) -> bool:
+    return fmt.element == FP4_E2M1 and fmt.scale == E4M3FN and fmt.rule == "nearest"
+
+
+def _is_fp8(fmt: BlockFormat) -> bool:
+    """Whether a float32 scale, or its power of two, is a quotient: not OCP's blocks."""
+    fitting = fmt.rule == ("nearest" if fmt.scale == "fp32" else "up")
+    return fmt.element in _FP8 and isinstance(fmt.scale, str) and fitting
+
+
+def _te(fmt: BlockFormat) -> bool:
+    if _is_nvfp4(fmt):
+        return fmt.tensor_scale and fmt.block_size in (16, (16, 16))
+    return _is_fp8(fmt)
+
+
+def is_mx(fmt: BlockFormat) -> bool:
+    """Whether the format is OCP's: blocks of 32 along one axis with a power-of-two scale."""
+    return fmt.scale == "e8m0" and fmt.block_size == 32
+
+
+def _torchao(fmt: BlockFormat) -> bool:
+    if isinstance(fmt.element, FixedFormat):
+        return fmt.scale == "fp32" and fmt.rule == "nearest" and fmt.element.frac_bits == 0
+    if is_mx(fmt):
+        return fmt.element in OCP_ELEMENTS.values()
+    if _is_nvfp4(fmt):
+        return fmt.block_size == 16
+    return _is_fp8(fmt)
+
+
+def _deepgemm(fmt: BlockFormat) -> bool:
+    if fmt.element == FP4_E2M1:
+        fitting = fmt.rule == ("nearest" if fmt.scale == "fp32" else "up")
+        return isinstance(fmt.scale, str) and fitting and fmt.block_size == 32
+    return _is_fp8(fmt) and fmt.element == E4M3FN
+
+
+_DEFINED = {"te": _te, "torchao": _torchao, "deepgemm": _deepgemm}
+_KNOWN = {
+    "te": (
+        "TransformerEngine has nvfp4 (blocks of 16 or tiles of 16 x 16, with tensor_scale) and "
+        "e4m3 or e5m2 with scale='fp32', or with 'e8m0' and rule='up'"
+    ),
+    "torchao": (
+        "torchao has nvfp4 (blocks of 16), e4m3 or e5m2 with scale='fp32', or with 'e8m0' and "
+        "rule='up', OCP's elements in blocks of 32 with 'e8m0', and int<b> with 'fp32'"
+    ),
+    "deepgemm": (
+        "DeepGEMM has e4m3, and e2m1 in blocks of 32, each with scale='fp32', or with 'e8m0' and "
+        "rule='up'"
+    ),
+}

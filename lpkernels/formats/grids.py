@@ -1,0 +1,116 @@
+"""How the blocks of a format lie in a tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lpkernels.formats.integers import (
+    AXIS_K,
+    BLOCK,
+    KIND,
+    ROW,
+    TENSOR,
+    InBlock,
+    Ints,
+    axis,
+    counted_rank,
+)
+
+
+class Grid(NamedTuple):
+    """A contiguous tensor as `outer` matrices of rows x cols, cut into tiles of tall x wide values.
+
+    The values of a tile share a scale; the last tiles may be short. Blocks along the innermost
+    dimension are tiles of one row, blocks along another are tiles of one column. In row-major
+    order the scales of a tensor are (outer, down, across).
+    """
+
+    outer: int
+    rows: int
+    cols: int
+    tall: int
+    wide: int
+
+    @property
+    def down(self) -> int:
+        """The number of tiles along the rows."""
+        return -(-self.rows // self.tall)
+
+    @property
+    def across(self) -> int:
+        """The number of tiles along the columns."""
+        return -(-self.cols // self.wide)
+
+
+def grid_of(shape: Sequence[int], fmt: Ints) -> Grid:
+    """The grid of a tensor of this shape, without empty dimensions, for a block format."""
+    lines, size = fmt[InBlock.LINES], fmt[InBlock.SIZE]
+    shape = tuple(shape) or (1,)
+    if lines == TENSOR:
+        numel = math.prod(shape)
+        return Grid(1, 1, numel, 1, numel)
+    if lines > 0:
+        rows, cols = shape[-2:]
+        return Grid(math.prod(shape[:-2]), rows, cols, min(lines, rows), min(size, cols))
+    axis = fmt[InBlock.AXIS] % len(shape)
+    outer, length, inner = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+    size = length if lines == ROW else min(size, length)
+    if inner == 1:
+        return Grid(1, outer, length, 1, size)
+    return Grid(outer, length, inner, size, 1)
+
+
+def grid_shape(shape: Sequence[int], fmt: Ints) -> tuple[int, ...]:
+    """The shape of the scales of a tensor of this shape: its dimensions, counted in blocks.
+
+    A dimension of 0 has 0 blocks.
+    """
+    lines, size = fmt[InBlock.LINES], fmt[InBlock.SIZE]
+    sizes = list(shape)
+    if not sizes:
+        return ()
+    if lines == TENSOR:
+        return tuple([_blocks(length, max(length, 1)) for length in sizes])
+    if lines > 0:
+        sizes[-2] = _blocks(sizes[-2], lines)
+        sizes[-1] = _blocks(sizes[-1], size)
+    else:
+        along = fmt[InBlock.AXIS]
+        sizes[along] = _blocks(sizes[along], max(sizes[along], 1) if lines == ROW else size)
+    return tuple(sizes)
+
+
+def _blocks(length: int, size: int) -> int:
+    return (length + size - 1) // size
+
+
+class Misfit(NamedTuple):
+    """Why a format does not suit a tensor: what the format has, and which tensors it would suit."""
+
+    reason: str
+    advice: str
+
+    def error(self, owner: str, fmt: object, tensor: str) -> ValueError:
+        """The error of a format; tensor names the tensor and its shape or rank."""
+        return ValueError(f"{owner}: {fmt} {self.reason}, but {tensor}; {self.advice}")
+
+
+def misfit(fmt: Ints, rank: int) -> Misfit | None:
+    """Why a tensor of this rank has none of a format's blocks or slices; None if it has."""
+    along = axis(fmt)
+    if along is None:
+        return None
+    if along == AXIS_K:
+        return Misfit(
+            "has blocks along 'k', the summed dimension of a product",
+            "give the dimension that is meant, such as axis=-1",
+        )
+    if fmt[KIND] == BLOCK and fmt[InBlock.LINES] > 0:
+        return None if rank >= 2 else Misfit("has tiles", "tiles need two dimensions or more")
+    rank = counted_rank(fmt[KIND], rank)
+    if -rank <= along < rank:
+        return None
+    allowed = f"the axis must be in {-rank}..{rank - 1}" if rank else "a scalar has no axis"
+    return Misfit(f"runs along axis {along}", allowed)

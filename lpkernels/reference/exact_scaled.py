@@ -1,0 +1,155 @@
+"""Tensors of codes and scales in Python rationals: the definition for the steps "exact".
+
+The steps of other programs are operations in float32, one after the other, which
+`reference.programs` writes down; no rational would say more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lpkernels.formats import FP32, BlockFormat, FixedFormat, FloatFormat
+from lpkernels.formats.grids import grid_of, grid_shape
+from lpkernels.reference.blocks import saturating
+from lpkernels.reference.scaled import Scaled
+from lpkernels.reference.values import Float32, narrow, widen
+from lpkernels.rounding import round_scalar
+
+# Rounds a number to a format, in the Quantizer's mode and with the draw of a row-major index.
+_Round = Callable[[Fraction | float, FloatFormat | FixedFormat, int], float]
+
+
+def scaled(
+    x: NDArray[np.floating], fmt: BlockFormat, rounded: _Round, amax: float | None = None
+) -> Scaled:
+    """x in the block format, whose steps are exact; amax as in `reference.scaled.scaled`."""
+    shape = grid_shape(x.shape, fmt.to_ints())
+    codes, scales = [0.0] * x.size, [0.0] * math.prod(shape)
+    values = widen(x).reshape(-1).tolist()
+    t = 1.0
+    if fmt.tensor_scale:
+        finite = [abs(v) for v in values if math.isfinite(v)]
+        t = _tensor_scale(max(finite, default=0.0) if amax is None else amax, fmt)
+    for number, members in enumerate(_blocks(x.shape, fmt)):
+        block = [values[i] for i in members]
+        largest = max(abs(v) for v in block)
+        if fmt.block_size == "tensor" and amax is not None:
+            largest = amax if amax >= 0 else math.nan
+        if not all(map(math.isfinite, [*block, largest, t])):
+            scales[number] = math.nan
+            continue
+        s = scales[number] = block_scale(largest, fmt, t)
+        for i in members:
+            codes[i] = _code(values[i], s * Fraction(t), fmt, rounded, i)
+    return Scaled(_array(codes, x.shape), _array(scales, shape), np.float32(narrow(np.array(t))))
+
+
+def _array(values: list[float], shape: tuple[int, ...]) -> Float32:
+    return narrow(np.array(values, dtype=np.float64).reshape(shape))
+
+
+def _blocks(shape: tuple[int, ...], fmt: BlockFormat) -> list[list[int]]:
+    """Row-major indices of every block's values, in the order of the blocks' scales."""
+    if math.prod(shape) == 0:
+        return []
+    grid = grid_of(shape, fmt.to_ints())
+    places = np.arange(math.prod(shape)).reshape(grid.outer, grid.rows, grid.cols)
+    found = []
+    for matrix in places:
+        for top in range(0, grid.rows, grid.tall):
+            for left in range(0, grid.cols, grid.wide):
+                block = matrix[top : top + grid.tall, left : left + grid.wide]
+                found.append(block.reshape(-1).tolist())
+    return found
+
+
+def largest_code(fmt: BlockFormat) -> Fraction:
+    """M, the value that a block's largest maps to."""
+    return Fraction(fmt.element.max if fmt.target is None else fmt.target)
+
+
+def _tensor_scale(amax: float, fmt: BlockFormat) -> float:
+    if not 0 <= amax < math.inf:
+        return math.nan
+    assert isinstance(fmt.scale, FloatFormat)
+    exact = Fraction(amax) / (Fraction(fmt.scale.max) * largest_code(fmt))
+    return round_scalar(exact, saturating(FP32), "nearest_even")
+
+
+def block_scale(largest: float, fmt: BlockFormat, t: float = 1.0) -> float:
+    """s of a block whose values are finite."""
+    if fmt.scale == "e8m0":
+        return math.ldexp(1.0, power_of_two_scale(largest, fmt))
+    if largest == 0:
+        return 1.0 if fmt.scale == "fp32" else 0.0
+    if t == 0:
+        return 0.0
+    scale = FP32 if isinstance(fmt.scale, str) else fmt.scale
+    mode = "toward_positive" if fmt.rule == "up" else "nearest_even"
+    exact = Fraction(largest) / (largest_code(fmt) * Fraction(t))
+    return min(round_scalar(exact, saturating(scale), mode), scale.max)
+
+
+def power_of_two_scale(largest: float, fmt: BlockFormat) -> int:
+    """X of the scale 2^X of a block of finite values."""
+    if largest == 0:
+        return -127
+    top = Fraction(fmt.element.max)
+    emax = _floor_log2(top)
+    a = Fraction(largest)
+    if fmt.rule == "up":
+        x = _ceil_log2(a / largest_code(fmt))
+    elif fmt.rule == "ceil":
+        x = _ceil_log2(a) - emax
+    else:
+        x = _floor_log2(a) - emax
+        if fmt.rule == "even":
+            one = fmt.element
+            man_bits = one.man_bits if isinstance(one, FloatFormat) else one.word_bits - 2
+            beyond = a >= Fraction(2) ** _floor_log2(a) * (2 - Fraction(2) ** -(man_bits + 1))
+            x += int(beyond)
+    return min(127, max(-127, x))
+
+
+def _floor_log2(x: Fraction) -> int:
+    # frexp of a quotient would round it: shift by whole bits, then compare.
+    k = x.numerator.bit_length() - x.denominator.bit_length()
+    return k if x >= Fraction(2) ** k else k - 1
+
+
+def _ceil_log2(x: Fraction) -> int:
+    k = _floor_log2(x)
+    return k if x == Fraction(2) ** k else k + 1
+
+
+def _code(value: float, divisor: Fraction, fmt: BlockFormat, rounded: _Round, index: int) -> float:
+    element = fmt.element
+    zero = value == 0 or divisor == 0
+    # Zero keeps its sign as a float.
+    exact = math.copysign(0.0, value) if zero else Fraction(value) / divisor
+    if isinstance(element, FloatFormat):
+        return rounded(exact, saturating(element), index)
+    # Integers are symmetric unless the target is beyond the largest, and have one zero.
+    code = rounded(exact, element, index) + 0.0
+    beyond = fmt.target is not None and fmt.target > element.max
+    return code if beyond else max(code, -element.max)
+
+
+def dequantize(q: Scaled, fmt: BlockFormat) -> Float32:
+    """q s t, rounded once to float32."""
+    result = [math.nan] * q.values.size
+    codes, scales = widen(q.values).reshape(-1).tolist(), widen(q.scale).reshape(-1).tolist()
+    t = float(widen(q.tensor_scale))
+    for s, members in zip(scales, _blocks(q.values.shape, fmt), strict=True):
+        for i in members if math.isfinite(s) and math.isfinite(t) else ():
+            if codes[i] == 0 or s == 0 or t == 0 or not math.isfinite(codes[i]):
+                result[i] = codes[i] * s * t
+            else:
+                exact = Fraction(codes[i]) * Fraction(s) * Fraction(t)
+                result[i] = round_scalar(exact, FP32, "nearest_even")
+    return _array(result, q.values.shape)
