@@ -12,6 +12,7 @@
 #include "cpu/drivers/gemm.h"
 #include "cpu/drivers/parallel.h"
 #include "cpu/drivers/tile.h"
+#include "cpu/elementwise/hadamard.h"
 #include "cpu/elementwise/pack.h"
 #include "cpu/elementwise/quantize.h"
 #include "cpu/sums/events/events.h"
@@ -160,6 +161,18 @@ void quantize_counting(uintptr_t x, uintptr_t y, int x_type, int y_type, const I
   args.histogram = bins != 0;
   args.limits = pointer<const double>(limits);
   quantize_tensor(quantizer, args);
+}
+
+// signs: a byte for each value of a run, 1 where it is negated.
+void hadamard(uintptr_t x, uintptr_t y, int x_type, const Ints& sizes, const std::string& signs,
+              int threads) {
+  LPK_CHECK(sizes.size() == 3, "sizes are (outer, length, inner)");
+  LPK_CHECK(signs.size() <= lpk::kMaxHadamard, "a transform has at most 128 signs");
+  uint32_t words[lpk::kMaxHadamard] = {};
+  for (size_t i = 0; i < signs.size(); ++i) words[i] = signs[i] != 0 ? 0x80000000u : 0;
+  const py::gil_scoped_release release;
+  lpk::hadamard({pointer<const void>(x), pointer<float>(y), static_cast<lpk::ElementType>(x_type),
+                 sizes[0], sizes[1], sizes[2], static_cast<int>(signs.size()), words, threads});
 }
 
 lpk::PackArgs pack_args(const Ints& sizes, const Ints& format, int threads) {
@@ -372,6 +385,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("take_tiers", &take_tiers);
   m.def("quantize", &quantize);
   m.def("quantize_counting", &quantize_counting);
+  m.def("hadamard", &hadamard);
   m.def("packed_bytes", &packed_bytes);
   m.def("pack", &pack);
   m.def("unpack", &unpack);

@@ -50,6 +50,7 @@ class Role(IntEnum):
     WGRAD = 9
     GRAD_WEIGHT = 10
     GRAD_BIAS = 11
+    SIGNS = 12
 
 
 def mix64(z: int) -> int:

@@ -4,6 +4,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from lpkernels.arithmetic.hadamard import (
+    HADAMARD_SIZES,
+    TE,
+    check_transform,
+    transform_from_int,
+    transform_to_int,
+)
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.arithmetic.text import (
     PlainValues,
@@ -23,30 +30,43 @@ from lpkernels.rounding import MAX_RANDOM_BITS, ROUNDINGS, check_rounding
 
 @dataclass(frozen=True, init=False)
 class Quantizer(PlainValues):
-    """Rounding of whole tensors: a format, a rounding mode, and the random bits of "stochastic".
+    """Rounding of whole tensors: a format, a rounding mode, the random bits of "stochastic", and a
+    Hadamard transform before them.
 
-    Text form: ``<format>[:<rounding>][:bits=<random_bits>][:philox]``, which :meth:`parse` reads.
+    Text form: ``<format>[:<rounding>][:bits=<random_bits>][:philox][:rht<hadamard>[=<signs>]]``,
+    which :meth:`parse` reads.
 
     Args:
         fmt:         any format, or its name.
         rounding:    one of ``rounding.ROUNDINGS``.
         random_bits: 1..32, None means 32.
         rng:         "fast" or "philox".
+        hadamard:    None, or the number of values along the summed dimension of a product, 16, 32,
+                     64 or 128, which are transformed together before they are rounded
+                     (docs/contract.md). It is for the operands of recipes' products alone, because
+                     only the product undoes it.
+        signs:       "te" (TransformerEngine's fixed 16 signs, for 16 alone), or a seed from 0 to
+                     2^32 - 1: bit i of the package's draws is the sign of value i
+                     (`arithmetic.hadamard.signs_of`).
 
     Attributes:
         is_stochastic: whether it draws random bits.
         fuses:         whether a product can apply it itself, to an operand or its result. A pass of
                        their own is needed by stochastic quantizers, since a draw depends on the
-                       element's position in its tensor, and by formats with scales.
+                       element's position in its tensor, by formats with scales and by transforms.
 
     Raises:
-        TypeError, ValueError: no such format, rounding or rng, random_bits out of range.
+        TypeError, ValueError: no such format, rounding, rng, hadamard or signs, random_bits or a
+            seed out of range, "te" for another size than 16, a seed without hadamard.
     """
 
     fmt: Format
     rounding: str
     random_bits: int | None
     rng: str
+    # An old pickle lacks these two fields: it has the defaults.
+    hadamard: int | None = None
+    signs: str | int = TE
     if TYPE_CHECKING:
         is_stochastic: bool
         fuses: bool
@@ -59,7 +79,16 @@ class Quantizer(PlainValues):
         *,
         random_bits: int | None = None,
         rng: str = "fast",
+        hadamard: int | None = None,
+        signs: str | int = TE,
     ) -> None:
+        if hadamard is not None:
+            hadamard, signs = check_transform("Quantizer", hadamard, signs)
+        elif signs != TE:
+            raise ValueError(
+                f"Quantizer: signs are those of a transform, got signs={signs!r} and no hadamard; "
+                f"give hadamard, one of {HADAMARD_SIZES}, too"
+            )
         if random_bits is not None:
             random_bits = checked_int("Quantizer", "random_bits", random_bits, 1, MAX_RANDOM_BITS)
         set_fields(
@@ -68,13 +97,15 @@ class Quantizer(PlainValues):
             rounding=check_rounding(rounding, "Quantizer"),
             random_bits=random_bits,
             rng=check_rng(rng, "Quantizer"),
+            hadamard=hadamard,
+            signs=signs,
         )
         self._learn()
 
     def _learn(self) -> None:
         """Computes once what every rounding asks."""
         draws, ints = self.rounding == "stochastic", self._integers()
-        fuses = not (draws or takes_scales(ints))
+        fuses = not (draws or takes_scales(ints) or self.hadamard)
         set_fields(self, is_stochastic=draws, fuses=fuses, _ints=ints)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -91,15 +122,20 @@ class Quantizer(PlainValues):
         return _parse_quantizer(checked_text("Quantizer.parse", text, "'<format>[:<rounding>]'"))
 
     def __str__(self) -> str:
-        return ":".join([str(self.fmt), *written_options(self, _OPTIONS)])
+        parts = [str(self.fmt), *written_options(self, _OPTIONS)]
+        if self.hadamard is not None:
+            parts.append(f"rht{self.hadamard}" + ("" if self.signs == TE else f"={self.signs}"))
+        return ":".join(parts)
 
     def to_ints(self) -> tuple[int, ...]:
-        """The format's 8 or 16 integers, then rounding, random_bits (32 for None), rng, 0."""
+        """The format's 8, 16 or 24 integers, then rounding, random_bits (32 for None), rng, and
+        `arithmetic.hadamard.transform_to_int` of the transform, 0 for none."""
         return self._ints
 
     def _integers(self) -> tuple[int, ...]:
         random_bits = MAX_RANDOM_BITS if self.random_bits is None else self.random_bits
-        codes = (ROUNDINGS.index(self.rounding), random_bits, RNGS.index(self.rng), 0)
+        transform = transform_to_int(self.hadamard, self.signs)
+        codes = (ROUNDINGS.index(self.rounding), random_bits, RNGS.index(self.rng), transform)
         return self.fmt.to_ints() + codes
 
 
@@ -116,15 +152,31 @@ def quantizer_from_ints(ints: tuple[int, ...]) -> Quantizer:
         )
     rounding, random_bits, rng = ints[InQuantizer.RULE]
     fmt = format_from_ints(ints[InQuantizer.FORMAT])
-    return Quantizer(fmt, ROUNDINGS[rounding], random_bits=random_bits, rng=RNGS[rng])
+    hadamard, signs = transform_from_int(ints[InQuantizer.HADAMARD])
+    return Quantizer(
+        fmt, ROUNDINGS[rounding], random_bits=random_bits, rng=RNGS[rng], hadamard=hadamard,
+        signs=signs,
+    )  # fmt: skip
 
 
 def as_quantizer(quantizer: Quantizer | FormatLike) -> Quantizer:
     """A Quantizer itself, or the one of a format or torch.dtype (nearest_even) or of a text form.
 
     Raises:  TypeError: something else, or a dtype whose values are no format's.
-        ValueError: an unknown name in the text.
+        ValueError: an unknown name in the text, or a Quantizer with a Hadamard transform.
     """
+    made = any_quantizer(quantizer)
+    if made.hadamard is not None:
+        raise ValueError(
+            f"expected a Quantizer without a Hadamard transform, got {str(made)!r}; a transform is "
+            "for operands in recipes' products only, where the other operand has it too, so leave "
+            "hadamard away here"
+        )
+    return made
+
+
+def any_quantizer(quantizer: Quantizer | FormatLike) -> Quantizer:
+    """`as_quantizer`, which also takes a Quantizer with a Hadamard transform."""
     quantizer = unless_dtype(quantizer)
     if isinstance(quantizer, Quantizer):
         return quantizer
@@ -141,7 +193,19 @@ def as_quantizer(quantizer: Quantizer | FormatLike) -> Quantizer:
 @lru_cache(maxsize=1024)
 def _parse_quantizer(text: str) -> Quantizer:
     name, *parts = text.split(":")
-    given = read_options(text, parts, _OPTIONS)
+    transforms = [part for part in parts if part.startswith(_TRANSFORM)]
+    given = read_options(text, [part for part in parts if part not in transforms], _OPTIONS)
+    if len(transforms) > 1:
+        raise ValueError(f"{text!r} gives its {_TRANSFORM} twice; write it once")
+    for part in transforms:
+        size, equals, seed = part.removeprefix(_TRANSFORM).partition("=")
+        try:
+            given |= {"hadamard": whole(size), **({"signs": whole(seed)} if equals else {})}
+        except ValueError as error:
+            raise ValueError(
+                f"cannot read {part!r} in {text!r}; expected 'rht16', or 'rht<size>=<seed>' with "
+                f"a size of {HADAMARD_SIZES}"
+            ) from error
     return Quantizer(parse_format(name), **given)
 
 
@@ -151,4 +215,6 @@ ROUNDING_OPTIONS: dict[str, dict[str, Any]] = {
     "rng": {"alone": RNGS.__contains__, "shown": "'philox'"},
     "random_bits": {"name": "bits", "read": whole},
 }
-_OPTIONS = options_of(Quantizer, **ROUNDING_OPTIONS)
+# One part of a text, "rht32=7", gives hadamard and signs.
+_TRANSFORM = "rht"
+_OPTIONS = options_of(Quantizer, **ROUNDING_OPTIONS, hadamard=None, signs=None)

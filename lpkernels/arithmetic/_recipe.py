@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec
 
 from lpkernels.arithmetic._accumulator import Accumulator
 from lpkernels.arithmetic._named_accumulators import NATIVE, as_accumulator
-from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer
+from lpkernels.arithmetic._quantizer import Quantizer, any_quantizer
 from lpkernels.arithmetic._ranks import Axis, axes
 from lpkernels.arithmetic._running_range import RunningRange, as_running_range
 from lpkernels.arithmetic.text import (
@@ -191,7 +191,13 @@ def _quantizer(name: str, value: Quantizer | FormatLike | None) -> Quantizer | N
     if value is None:
         return None
     try:
-        return as_quantizer(value)
+        made = any_quantizer(value)
+        if made.hadamard is not None:
+            raise ValueError(
+                f"Hadamard transforms are not supported in recipes yet, got {str(made)!r}; leave "
+                "hadamard away"
+            )
+        return made
     except (TypeError, ValueError) as error:
         raise type(error)(f"Recipe: {name}: {error}") from error
 

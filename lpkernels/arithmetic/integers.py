@@ -15,7 +15,7 @@ class InQuantizer:
 
     FORMAT = slice(None, -4)
     MODE = slice(-4, None)
-    ROUNDING, RANDOM_BITS, RNG = -4, -3, -2
+    ROUNDING, RANDOM_BITS, RNG, HADAMARD = -4, -3, -2, -1
     #: The rounding, as three integers.
     RULE = slice(-4, -1)
 

@@ -61,6 +61,7 @@ _OPS = (
     "quantize_counting",
     "quantize_affine",
     "quantize_block",
+    "hadamard",
     "matmul",
     "conv_fprop",
     "conv_dgrad",

@@ -241,6 +241,15 @@ class Backend(Protocol):
         """
         ...
 
+    def hadamard(self, x: Tensor, size: int, signs: tuple[int, ...], axis: int) -> Tensor:
+        """`reference.hadamard.hadamard`: every run of size values along axis, transformed and
+        rounded to bfloat16.
+
+        x: float16, bfloat16 or float32, any strides, not empty, of a length along axis that size
+        divides. size: 16, 32, 64 or 128. signs: size numbers 1 or -1.
+        """
+        ...
+
     def multiply(self, product: Product, how: How) -> Tensor:
         """The result of product, summed and rounded as how says."""
         ...

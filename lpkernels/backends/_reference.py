@@ -141,6 +141,9 @@ class ReferenceBackend(Conveniences):
         q = twin.Scaled(_array(values), _array(scale), np.asarray(1, np.float32))
         return torch.from_numpy(twin.pack_scaled(q, _blocks(fmt))).to(values.device)
 
+    def hadamard(self, x: Tensor, size: int, signs: Ints, axis: int) -> Tensor:
+        return torch.from_numpy(twin.hadamard(_array(x), size, signs, axis)).to(x.device)
+
     def multiply(self, product: Product, how: How) -> Tensor:
         acc, seed = accumulator_from_ints(how.acc), _seed(how.seed, how.role)
         left, right = _array(product.left), _array(product.right)

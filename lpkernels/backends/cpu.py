@@ -6,6 +6,7 @@ where they lie and copies others once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -132,6 +133,20 @@ class CpuBackend(Conveniences):
         _cpu_counting.quantize_counting(
             self._c(), x, quantizer, _int(seed), role, site, out, counts, limits, STREAM_BYTES
         )
+
+    def hadamard(self, x: Tensor, size: int, signs: tuple[int, ...], axis: int) -> Tensor:
+        x = x.contiguous()
+        out = torch.empty(x.shape, **_FLOAT32)
+        sizes = (math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :]))
+        self._c().hadamard(
+            x.data_ptr(),
+            out.data_ptr(),
+            DTYPES[x.dtype],
+            sizes,
+            bytes(sign < 0 for sign in signs),
+            torch.get_num_threads(),
+        )
+        return out
 
     def multiply(self, product: Product, how: How) -> Tensor:
         left, right, bias, initial = product.left, product.right, product.bias, product.initial

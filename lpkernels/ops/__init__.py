@@ -28,6 +28,7 @@ from lpkernels.ops._counting import (
     quantize_counting,
     quantize_counting_out,
 )
+from lpkernels.ops._hadamard import hadamard
 from lpkernels.ops._operator import Packable, assume_constant_result, draw_seed, is_plain
 from lpkernels.ops._packing import (
     encode,
@@ -70,6 +71,7 @@ __all__ = [
     "encode",
     "finite_range",
     "fprop_of",
+    "hadamard",
     "has_every_code",
     "is_decoding",
     "is_plain",

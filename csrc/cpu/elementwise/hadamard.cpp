@@ -1,0 +1,229 @@
+#include "hadamard.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "cpu/drivers/parallel.h"
+#include "cpu/drivers/tile.h"
+
+namespace lpk {
+namespace {
+
+constexpr int kLanes = kHadamardLanes;
+constexpr uint32_t kMagnitude = 0x7fffffffu, kInfinity = 0x7f800000u, kNan = 0x7fc00000u;
+
+HadamardKernel* kernel_here() {
+  const char* isa = kernels().isa;
+#if defined(LPK_X86)
+  if (std::strcmp(isa, "avx2") == 0) return hadamard_tile_avx2;
+  if (std::strncmp(isa, "avx512", 6) == 0) return hadamard_tile_avx512;
+#endif
+  return hadamard_tile_scalar;
+}
+
+// An integer of 32-bit digits, the lowest one first.
+template <int kDigits>
+struct Digits {
+  uint32_t digit[kDigits] = {};
+
+  bool zero() const {
+    return std::all_of(digit, digit + kDigits, [](uint32_t d) { return d == 0; });
+  }
+  // The number of bits; 0 for 0.
+  int length() const {
+    int top = kDigits - 1;
+    while (top > 0 && digit[top] == 0) --top;
+    return digit[top] == 0 ? 0 : 32 * top + 32 - __builtin_clz(digit[top]);
+  }
+};
+
+// A sum of float32 values in units of 2^-149, as two's complement: 128 values stay below 2^284.
+struct Sum : Digits<10> {
+  static constexpr int kDigits = 10;
+
+  static Sum of(uint32_t bits) {
+    const uint32_t field = (bits & kMagnitude) >> 23, fraction = bits & 0x7fffffu;
+    const int shift = field == 0 ? 0 : static_cast<int>(field) - 1;
+    const uint64_t wide = uint64_t{fraction | (field == 0 ? 0 : 0x800000u)} << shift % 32;
+    Sum sum;
+    sum.digit[shift / 32] = static_cast<uint32_t>(wide);
+    sum.digit[shift / 32 + 1] = static_cast<uint32_t>(wide >> 32);
+    return (bits & ~kMagnitude) != 0 ? Sum{} - sum : sum;
+  }
+  bool negative() const { return digit[kDigits - 1] >> 31 != 0; }
+
+  friend Sum operator+(const Sum& a, const Sum& b) { return added(a, b, 0, 0); }
+  // a + ~b + 1
+  friend Sum operator-(const Sum& a, const Sum& b) { return added(a, b, ~0u, 1); }
+
+ private:
+  static Sum added(const Sum& a, const Sum& b, uint32_t flip, uint64_t carry) {
+    Sum sum;
+    for (int i = 0; i < kDigits; ++i) {
+      carry += uint64_t{a.digit[i]} + (b.digit[i] ^ flip);
+      sum.digit[i] = static_cast<uint32_t>(carry);
+      carry >>= 32;
+    }
+    return sum;
+  }
+};
+
+Digits<20> square(const Sum& a) {
+  Digits<20> product;
+  for (int i = 0; i < Sum::kDigits; ++i) {
+    uint64_t carry = 0;
+    for (int j = 0; j < Sum::kDigits; ++j) {
+      carry += uint64_t{a.digit[i]} * a.digit[j] + product.digit[i + j];
+      product.digit[i + j] = static_cast<uint32_t>(carry);
+      carry >>= 32;
+    }
+    product.digit[i + Sum::kDigits] = static_cast<uint32_t>(carry);
+  }
+  return product;
+}
+
+// sum / sqrt(2^steps) in bfloat16, +0 for 0.
+//
+// Its square is P 2^-(298 + steps), P an integer. The floor of twice the quotient, in units of the
+// result's last place, is the root of P's upper bits; whether it is odd says which side is nearer.
+float quotient(const Sum& sum, int steps) {
+  const Digits<20> p = square(sum.negative() ? Sum{} - sum : sum);
+  if (p.zero()) return 0;
+  constexpr int kUnit = -149, kPlaces = 7, kLeast = -133;
+  const int place = std::max(((p.length() - 1 - steps) >> 1) + kUnit - kPlaces, kLeast);
+  const int shift = steps - 2 * kUnit + 2 * place - 2;
+  Digits<20> lower = p;
+  uint64_t upper = 0;
+  for (int i = 19; i >= shift / 32; --i) {
+    upper = upper << 32 | p.digit[i];
+    lower.digit[i] = i == shift / 32 ? p.digit[i] & ((uint32_t{1} << shift % 32) - 1) : 0;
+  }
+  upper >>= shift % 32;
+  const auto twice = static_cast<uint64_t>(std::sqrt(static_cast<double>(upper)));
+  const bool tie = twice % 2 == 1 && twice * twice == upper && lower.zero();
+  const uint64_t count = (twice + 1) / 2, even = count - count % 2;
+  const double magnitude = std::ldexp(static_cast<double>(tie ? even : count), place);
+  return static_cast<float>(sum.negative() ? -magnitude : magnitude);
+}
+
+// r H by pairs.
+template <class T>
+void multiply_sylvester(T* r, int size) {
+  for (int half = 1; half < size; half *= 2) {
+    for (int i = 0; i < size; ++i) {
+      if ((i & half) != 0) continue;
+      const T a = r[i], b = r[i + half];
+      r[i] = a + b;
+      r[i + half] = a - b;
+    }
+  }
+}
+
+// One run of a tile, whatever its values.
+void transform_exactly(const HadamardTile& t, int run) {
+  uint32_t words[kMaxHadamard];
+  bool finite = true;
+  for (int i = 0; i < t.size; ++i) {
+    words[i] = bits_of_float(t.x[i * kLanes + run]) ^ t.signs[i];
+    finite = finite && (words[i] & kMagnitude) < kInfinity;
+  }
+  if (finite) {
+    Sum sums[kMaxHadamard];
+    for (int i = 0; i < t.size; ++i) sums[i] = Sum::of(words[i]);
+    multiply_sylvester(sums, t.size);
+    const int steps = __builtin_ctz(static_cast<unsigned>(t.size));
+    for (int i = 0; i < t.size; ++i) t.y[i * kLanes + run] = quotient(sums[i], steps);
+    return;
+  }
+  // Infinities of one sign stay, those of both signs and NaN make NaN, as in any addition.
+  double sums[kMaxHadamard];
+  for (int i = 0; i < t.size; ++i) sums[i] = float_of_bits(words[i]);
+  multiply_sylvester(sums, t.size);
+  for (int i = 0; i < t.size; ++i) {
+    const auto y = static_cast<float>(sums[i]);
+    t.y[i * kLanes + run] = y == y ? y : float_of_bits(kNan);
+  }
+}
+
+void widen_to_floats(const void* from, ElementType type, int64_t begin, int64_t count, float* to) {
+  if (type == ElementType::kFloat32) {
+    std::memcpy(to, static_cast<const float*>(from) + begin, count * sizeof(float));
+    return;
+  }
+  const uint16_t* halves = static_cast<const uint16_t*>(from) + begin;
+  if (type == ElementType::kBfloat16) {
+    for (int64_t i = 0; i < count; ++i) to[i] = float_of_bits(uint32_t{halves[i]} << 16);
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(widen_half(halves[i]));
+}
+
+class Transform {
+ public:
+  explicit Transform(const HadamardArgs& args)
+      : args_(args), kernels_(kernels()), kernel_(kernel_here()) {
+    std::memset(x_, 0, sizeof x_);
+  }
+
+  // `runs` runs, each one piece of memory, one behind the other from element `begin` on.
+  void along(int64_t begin, int runs) {
+    const float* from = static_cast<const float*>(args_.x) + begin;
+    if (args_.x_type != ElementType::kFloat32) {
+      widen_to_floats(args_.x, args_.x_type, begin, int64_t{runs} * args_.size, wide_);
+      from = wide_;
+    }
+    kernels_.transpose(from, args_.size, runs, args_.size, x_, kLanes);
+    run();
+    kernels_.transpose(y_, kLanes, args_.size, runs, args_.y + begin, args_.size);
+  }
+
+  // `runs` runs side by side, their values `inner` apart.
+  void across(int64_t begin, int runs) {
+    for (int i = 0; i < args_.size; ++i)
+      widen_to_floats(args_.x, args_.x_type, begin + i * args_.inner, runs, x_ + i * kLanes);
+    run();
+    for (int i = 0; i < args_.size; ++i)
+      std::memcpy(args_.y + begin + i * args_.inner, y_ + i * kLanes, runs * sizeof(float));
+  }
+
+ private:
+  void run() {
+    const HadamardTile tile{x_, y_, args_.size, args_.signs};
+    for (uint32_t open = kernel_(tile); open != 0; open &= open - 1)
+      transform_exactly(tile, __builtin_ctz(open));
+  }
+
+  const HadamardArgs& args_;
+  const Kernels& kernels_;
+  HadamardKernel* kernel_;
+  alignas(64) float x_[kMaxHadamard * kLanes];
+  alignas(64) float y_[kMaxHadamard * kLanes];
+  alignas(64) float wide_[kMaxHadamard * kLanes];
+};
+
+// Values that a thread takes at a time.
+constexpr int64_t kGrain = 1 << 14;
+
+}  // namespace
+
+void hadamard(const HadamardArgs& args) {
+  const int64_t per_line = args.length / args.size, grain = kGrain / args.size / kLanes;
+  const int64_t width = args.inner == 1 ? args.outer * per_line : args.inner;
+  const int64_t tiles = (width + kLanes - 1) / kLanes;
+  const int64_t rows = args.inner == 1 ? 1 : args.outer * per_line;
+  parallel_ranges(rows * tiles, grain, args.threads, [&](int64_t first, int64_t last) {
+    Transform transform(args);
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t place = i % tiles * kLanes;
+      const int runs = static_cast<int>(std::min<int64_t>(kLanes, width - place));
+      if (args.inner == 1) {
+        transform.along(place * args.size, runs);
+      } else {
+        transform.across(i / tiles * args.size * args.inner + place, runs);
+      }
+    }
+  });
+}
+
+}  // namespace lpk

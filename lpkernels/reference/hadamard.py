@@ -1,0 +1,129 @@
+"""Hadamard transforms with random signs, rounded to bfloat16: the definition and its twin.
+
+Every run of ``size`` values along an axis becomes x D H / sqrt(size). D is the diagonal of signs, H
+is Sylvester's matrix, and H[i, j] is -1 where i & j has an odd number of bits, else 1. Each result
+is the exact quotient, rounded once to bfloat16, to nearest even.
+
+An exact quotient of 0 is +0. A run with NaN is all NaN. A sum with infinities of one sign is that
+infinity, and a sum with infinities of both signs is NaN.
+
+Reference: NVIDIA, "Pretraining Large Language Models with NVFP4" (2025, arXiv 2509.25149), section
+4.2. Differs: TransformerEngine rounds a sum in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lpkernels.formats import BF16
+from lpkernels.reference.values import Float32, Float64, narrow, widen
+from lpkernels.rounding import round_array, round_scalar
+
+# Twice an end between two bfloat16 values is a multiple of 2^-133.
+_PLACE = 160
+# Bits of a float64, and of a float32.
+_DOUBLE, _SINGLE = 53, 24
+
+
+Number = TypeVar("Number", float, Fraction)
+
+
+def exact_hadamard(x: NDArray[np.floating], size: int, signs: Sequence[int], axis: int) -> Float32:
+    """The definition, in rationals.
+
+    Args:
+        x:     float16 or float32, of a length along axis that size divides.
+        size:  a power of two.
+        signs: size numbers 1 or -1.
+    """
+    runs, shape = _runs(x, size, axis)
+    results = [_exact_run(run, signs) for run in runs.tolist()]
+    return narrow(_joined(np.array(results, np.float64).reshape(runs.shape), shape, axis))
+
+
+def hadamard(x: NDArray[np.floating], size: int, signs: Sequence[int], axis: int) -> Float32:
+    """`exact_hadamard` by sums in float64. A run whose sums may need more bits, and a quotient too
+    near to the middle between two results, are computed in rationals."""
+    runs, shape = _runs(x, size, axis)
+    with np.errstate(invalid="ignore"):
+        sums = _sylvester(runs * np.asarray(signs, np.float64))
+        # The quotient's error: none of 4 and 8, two roundings of square roots.
+        error = 0.0 if math.isqrt(size) ** 2 == size else 2.0**-51
+        low, high = (
+            round_array(sums * ((1 + side) / math.sqrt(size)) + 0.0, BF16, "nearest_even")
+            for side in (-error, error)
+        )
+        open_runs = ~_sums_are_exact(runs) | ((low != high) & (low == low)).any(axis=-1)
+    for i in np.flatnonzero(open_runs):
+        low[i] = _exact_run(runs[i].tolist(), signs)
+    return narrow(_joined(low, shape, axis))
+
+
+def _runs(x: NDArray[np.floating], size: int, axis: int) -> tuple[Float64, tuple[int, ...]]:
+    """The runs as rows, and the shape of x with the axis moved to the end."""
+    moved = np.moveaxis(widen(x), axis, -1)
+    return moved.reshape(-1, size), moved.shape
+
+
+def _joined(runs: Float64, shape: tuple[int, ...], axis: int) -> Float64:
+    return np.moveaxis(runs.reshape(shape), -1, axis)
+
+
+def _exact_run(run: Sequence[float], signs: Sequence[int]) -> list[float]:
+    values = [v * sign for v, sign in zip(run, signs, strict=True)]
+    if not all(map(math.isfinite, values)):
+        # Finite values do not matter beside infinities and NaN, and these add up as in IEEE 754.
+        values = [0.0 if math.isfinite(v) else v for v in values]
+        return [sum(_terms(values, j)) for j in range(len(run))]
+    rationals = [Fraction(v) for v in values]
+    return [_quotient(sum(_terms(rationals, j), Fraction()), len(run)) for j in range(len(run))]
+
+
+def _terms(values: Sequence[Number], column: int) -> list[Number]:
+    """The terms of output number `column`."""
+    return [-v if (i & column).bit_count() & 1 else v for i, v in enumerate(values)]
+
+
+def _quotient(total: Fraction, size: int) -> float:
+    """total / sqrt(size) in bfloat16.
+
+    The quotient is a multiple of 2^-160, or it is replaced by the middle between two of them, which
+    rounds alike.
+    """
+    square = total * total / size * 4**_PLACE
+    steps = math.isqrt(math.floor(square))
+    magnitude = Fraction(2 * steps + (steps * steps != square), 2 ** (_PLACE + 1))
+    return round_scalar(-magnitude if total < 0 else magnitude, BF16, "nearest_even")
+
+
+def _sylvester(runs: Float64) -> Float64:
+    """runs (n, size) times H, step by step: pairs of numbers whose places differ in one bit."""
+    count, size = runs.shape
+    half = 1
+    while half < size:
+        pairs = runs.reshape(count, size // (2 * half), 2, half)
+        low, high = pairs[:, :, 0], pairs[:, :, 1]
+        runs = np.stack((low + high, low - high), axis=2).reshape(count, size)
+        half *= 2
+    return runs
+
+
+def _sums_are_exact(runs: Float64) -> NDArray[np.bool_]:
+    """Whether float64 holds every sum of a run: a sum is a multiple of the last place of the
+    smallest float32, and below size times the power of two above the largest. Infinities and NaN
+    count as exact."""
+    magnitude = np.abs(runs)
+    present = (magnitude > 0) & np.isfinite(magnitude)
+    exponent = np.frexp(np.where(present, magnitude, 1.0))[1]
+    largest = np.where(present, exponent, -200).max(axis=-1, initial=-200)
+    # Subnormals share their last place with the smallest normal values.
+    smallest = np.where(present, np.maximum(exponent, -125), 200).min(axis=-1, initial=200)
+    carries = runs.shape[-1].bit_length() - 1
+    fits = largest + carries - (smallest - _SINGLE) <= _DOUBLE
+    return fits | ~np.isfinite(magnitude).all(axis=-1)
