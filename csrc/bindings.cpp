@@ -165,14 +165,15 @@ void quantize_counting(uintptr_t x, uintptr_t y, int x_type, int y_type, const I
 
 // signs: a byte for each value of a run, 1 where it is negated.
 void hadamard(uintptr_t x, uintptr_t y, int x_type, const Ints& sizes, const std::string& signs,
-              int threads) {
+              int threads, int64_t stream_bytes) {
   LPK_CHECK(sizes.size() == 3, "sizes are (outer, length, inner)");
   LPK_CHECK(signs.size() <= lpk::kMaxHadamard, "a transform has at most 128 signs");
   uint32_t words[lpk::kMaxHadamard] = {};
   for (size_t i = 0; i < signs.size(); ++i) words[i] = signs[i] != 0 ? 0x80000000u : 0;
   const py::gil_scoped_release release;
   lpk::hadamard({pointer<const void>(x), pointer<float>(y), static_cast<lpk::ElementType>(x_type),
-                 sizes[0], sizes[1], sizes[2], static_cast<int>(signs.size()), words, threads});
+                 sizes[0], sizes[1], sizes[2], static_cast<int>(signs.size()), words, threads,
+                 stream_bytes});
 }
 
 lpk::PackArgs pack_args(const Ints& sizes, const Ints& format, int threads) {

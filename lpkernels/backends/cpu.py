@@ -145,6 +145,7 @@ class CpuBackend(Conveniences):
             sizes,
             bytes(sign < 0 for sign in signs),
             torch.get_num_threads(),
+            STREAM_BYTES,
         )
         return out
 

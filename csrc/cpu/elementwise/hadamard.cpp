@@ -13,13 +13,13 @@ namespace {
 constexpr int kLanes = kHadamardLanes;
 constexpr uint32_t kMagnitude = 0x7fffffffu, kInfinity = 0x7f800000u, kNan = 0x7fc00000u;
 
-HadamardKernel* kernel_here() {
+const HadamardKernels& kernels_here() {
   const char* isa = kernels().isa;
 #if defined(LPK_X86)
-  if (std::strcmp(isa, "avx2") == 0) return hadamard_tile_avx2;
-  if (std::strncmp(isa, "avx512", 6) == 0) return hadamard_tile_avx512;
+  if (std::strcmp(isa, "avx2") == 0) return kAvx2Hadamard;
+  if (std::strncmp(isa, "avx512", 6) == 0) return kAvx512Hadamard;
 #endif
-  return hadamard_tile_scalar;
+  return kScalarHadamard;
 }
 
 // An integer of 32-bit digits, the lowest one first.
@@ -125,7 +125,7 @@ void transform_exactly(const HadamardTile& t, int run) {
   uint32_t words[kMaxHadamard];
   bool finite = true;
   for (int i = 0; i < t.size; ++i) {
-    words[i] = bits_of_float(t.x[i * kLanes + run]) ^ t.signs[i];
+    words[i] = bits_of_float(t.x[i * t.x_stride + run]) ^ t.signs[i];
     finite = finite && (words[i] & kMagnitude) < kInfinity;
   }
   if (finite) {
@@ -133,7 +133,7 @@ void transform_exactly(const HadamardTile& t, int run) {
     for (int i = 0; i < t.size; ++i) sums[i] = Sum::of(words[i]);
     multiply_sylvester(sums, t.size);
     const int steps = __builtin_ctz(static_cast<unsigned>(t.size));
-    for (int i = 0; i < t.size; ++i) t.y[i * kLanes + run] = quotient(sums[i], steps);
+    for (int i = 0; i < t.size; ++i) t.y[i * t.y_stride + run] = quotient(sums[i], steps);
     return;
   }
   // Infinities of one sign stay, those of both signs and NaN make NaN, as in any addition.
@@ -142,7 +142,7 @@ void transform_exactly(const HadamardTile& t, int run) {
   multiply_sylvester(sums, t.size);
   for (int i = 0; i < t.size; ++i) {
     const auto y = static_cast<float>(sums[i]);
-    t.y[i * kLanes + run] = y == y ? y : float_of_bits(kNan);
+    t.y[i * t.y_stride + run] = y == y ? y : float_of_bits(kNan);
   }
 }
 
@@ -161,49 +161,64 @@ void widen_to_floats(const void* from, ElementType type, int64_t begin, int64_t 
 
 class Transform {
  public:
-  explicit Transform(const HadamardArgs& args)
-      : args_(args), kernels_(kernels()), kernel_(kernel_here()) {
-    std::memset(x_, 0, sizeof x_);
-  }
+  Transform(const HadamardArgs& args, bool streamed)
+      : args_(args), streamed_(streamed), kernels_(kernels()), work_(kernels_here()) {}
 
   // `runs` runs, each one piece of memory, one behind the other from element `begin` on.
   void along(int64_t begin, int runs) {
-    const float* from = static_cast<const float*>(args_.x) + begin;
+    const int size = args_.size;
+    const float* x = static_cast<const float*>(args_.x) + begin;
+    float* y = args_.y + begin;
     if (args_.x_type != ElementType::kFloat32) {
-      widen_to_floats(args_.x, args_.x_type, begin, int64_t{runs} * args_.size, wide_);
-      from = wide_;
+      widen_to_floats(args_.x, args_.x_type, begin, int64_t{runs} * size, wide_);
+      x = wide_;
     }
-    kernels_.transpose(from, args_.size, runs, args_.size, x_, kLanes);
-    run();
-    kernels_.transpose(y_, kLanes, args_.size, runs, args_.y + begin, args_.size);
+    if (work_.one_by_one({x, y, runs, size, args_.signs, streamed_})) return;
+    kernels_.transpose(x, size, runs, size, x_, kLanes);
+    run({x_, kLanes, y_, kLanes, size, args_.signs}, runs);
+    kernels_.transpose(y_, kLanes, size, runs, y, size);
   }
 
   // `runs` runs side by side, their values `inner` apart.
   void across(int64_t begin, int runs) {
+    const int64_t inner = args_.inner;
+    HadamardTile tile{x_, kLanes, y_, kLanes, args_.size, args_.signs};
+    if (args_.x_type == ElementType::kFloat32 && runs == kLanes) {
+      tile.x = static_cast<const float*>(args_.x) + begin;
+      tile.x_stride = inner;
+    } else {
+      for (int i = 0; i < args_.size; ++i)
+        widen_to_floats(args_.x, args_.x_type, begin + i * inner, runs, x_ + i * kLanes);
+    }
+    if (runs == kLanes) {
+      tile.y = args_.y + begin;
+      tile.y_stride = inner;
+      return run(tile, runs);
+    }
+    run(tile, runs);
     for (int i = 0; i < args_.size; ++i)
-      widen_to_floats(args_.x, args_.x_type, begin + i * args_.inner, runs, x_ + i * kLanes);
-    run();
-    for (int i = 0; i < args_.size; ++i)
-      std::memcpy(args_.y + begin + i * args_.inner, y_ + i * kLanes, runs * sizeof(float));
+      std::memcpy(args_.y + begin + i * inner, y_ + i * kLanes, runs * sizeof(float));
   }
 
  private:
-  void run() {
-    const HadamardTile tile{x_, y_, args_.size, args_.signs};
-    for (uint32_t open = kernel_(tile); open != 0; open &= open - 1)
+  void run(const HadamardTile& tile, int runs) {
+    const uint32_t wanted = (1u << runs) - 1;
+    for (uint32_t open = work_.side_by_side(tile) & wanted; open != 0; open &= open - 1)
       transform_exactly(tile, __builtin_ctz(open));
   }
 
   const HadamardArgs& args_;
+  const bool streamed_;
   const Kernels& kernels_;
-  HadamardKernel* kernel_;
-  alignas(64) float x_[kMaxHadamard * kLanes];
+  const HadamardKernels& work_;
+  // Lanes without a run hold old numbers, which nobody reads.
+  alignas(64) float x_[kMaxHadamard * kLanes] = {};
   alignas(64) float y_[kMaxHadamard * kLanes];
   alignas(64) float wide_[kMaxHadamard * kLanes];
 };
 
 // Values that a thread takes at a time.
-constexpr int64_t kGrain = 1 << 14;
+constexpr int64_t kGrain = 1 << 16;
 
 }  // namespace
 
@@ -212,8 +227,13 @@ void hadamard(const HadamardArgs& args) {
   const int64_t width = args.inner == 1 ? args.outer * per_line : args.inner;
   const int64_t tiles = (width + kLanes - 1) / kLanes;
   const int64_t rows = args.inner == 1 ? 1 : args.outer * per_line;
+  const int64_t count = args.outer * args.length * args.inner;
+  const bool aligned = reinterpret_cast<uintptr_t>(args.y) % 64 == 0;
+  const bool streamed =
+      aligned && count * (element_bytes(args.x_type) + element_bytes(ElementType::kFloat32)) >=
+                     args.stream_bytes;
   parallel_ranges(rows * tiles, grain, args.threads, [&](int64_t first, int64_t last) {
-    Transform transform(args);
+    Transform transform(args, streamed);
     for (int64_t i = first; i < last; ++i) {
       const int64_t place = i % tiles * kLanes;
       const int runs = static_cast<int>(std::min<int64_t>(kLanes, width - place));

@@ -20,23 +20,42 @@ struct HadamardArgs {
   int size;               // 16, 32, 64 or 128
   const uint32_t* signs;  // 0x80000000 where a value of a run is negated, else 0
   int threads;
+  int64_t stream_bytes;  // from this much memory, read and written, results go past the caches
 };
 
 void hadamard(const HadamardArgs& args);
 
-// kHadamardLanes runs side by side: x[i * kHadamardLanes + r] is value i of run r.
+// kHadamardLanes runs side by side: x[i * x_stride + r] is value i of run r.
 struct HadamardTile {
   const float* x;
+  int64_t x_stride;
   float* y;
+  int64_t y_stride;
   int size;
   const uint32_t* signs;
 };
 
-// One for each instruction set. The result has a bit for each run: 1 where the kernel could not
-// decide how some quotient is rounded, or the run has an infinity or NaN, and y must be made anew.
-using HadamardKernel = uint32_t(const HadamardTile&);
-HadamardKernel hadamard_tile_scalar;
-HadamardKernel hadamard_tile_avx2;
-HadamardKernel hadamard_tile_avx512;
+// Runs one behind the other.
+struct HadamardRuns {
+  const float* x;
+  float* y;
+  int64_t count;
+  int size;
+  const uint32_t* signs;
+  bool streamed;  // y, aligned to 64 bytes, will not be read soon: past the caches
+};
+
+struct HadamardKernels {
+  // The result has a bit for each run: 1 where the kernel cannot decide how some quotient is
+  // rounded, or the run has an infinity or NaN, and this run's y must be made anew.
+  uint32_t (*side_by_side)(const HadamardTile&);
+  // Whether double holds all sums of all runs and every rounding is decided. If not, all of y must
+  // be made anew.
+  bool (*one_by_one)(const HadamardRuns&);
+};
+
+extern const HadamardKernels kScalarHadamard;
+extern const HadamardKernels kAvx2Hadamard;
+extern const HadamardKernels kAvx512Hadamard;
 
 }  // namespace lpk

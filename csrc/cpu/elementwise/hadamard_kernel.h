@@ -5,8 +5,10 @@
 // both ends of the quotient's error are rounded: where they differ, the run is left to the driver.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "cpu/lanes/lanes.h"
 #include "hadamard.h"
@@ -24,6 +26,25 @@ LPK_HD typename V::I long_words(typename V::U x) {
     return __builtin_convertvector(x, typename V::I);
   }
 }
+
+template <class V>
+struct LaneNumbers;
+template <>
+struct LaneNumbers<Vec<4>> {
+  LPK_HD static Vec<4>::I all() { return Vec<4>::I{0, 1, 2, 3}; }
+  template <int b>
+  LPK_HD static Vec<4>::D swapped(Vec<4>::D v) {
+    return __builtin_shufflevector(v, v, b, 1 ^ b, 2 ^ b, 3 ^ b);
+  }
+};
+template <>
+struct LaneNumbers<Vec<8>> {
+  LPK_HD static Vec<8>::I all() { return Vec<8>::I{0, 1, 2, 3, 4, 5, 6, 7}; }
+  template <int b>
+  LPK_HD static Vec<8>::D swapped(Vec<8>::D v) {
+    return __builtin_shufflevector(v, v, b, 1 ^ b, 2 ^ b, 3 ^ b, 4 ^ b, 5 ^ b, 6 ^ b, 7 ^ b);
+  }
+};
 
 // r[0 .. kSize - 1] becomes r H.
 template <int kSize, class D>
@@ -61,20 +82,21 @@ LPK_HD void multiply_sylvester(D* v) {
   }
 }
 
-// The bits of the double that y is rounded to, to bfloat16's places. A y below +0 may become
-// anything else than a y above.
-template <class V>
-LPK_HD typename V::I bits_as_bfloat16(typename V::D y) {
-  using D = typename V::D;
-  using I = typename V::I;
+// y rounded to bfloat16's places, but for the sign of zero: a number with its last place there is
+// added, and taken away.
+template <class D>
+LPK_HD D as_bfloat16(D y) {
   using L = Lanes<D>;
-  // The last place of a double near kSmall is bfloat16's least, 2^-133.
-  constexpr double kSmall = 0x1p-81, kLeastNormal = 0x1p-126;
-  constexpr int kDropped = 45;
-  const I b = L::bits(y), half = I{} + ((int64_t{1} << (kDropped - 1)) - 1);
-  const I normal = (b + half + ((b >> kDropped) & 1)) & ~((int64_t{1} << kDropped) - 1);
-  const I small = L::bits((y + kSmall) - kSmall);
-  return y < kLeastNormal ? small : normal;
+  using I = typename L::Bits;
+  constexpr int64_t kExponent = 0x7ff0000000000000;
+  // Times 2^45 and a half more: a double has 52 places, and bfloat16 has 7. The least places are
+  // 2^-133.
+  constexpr int64_t kBeyond = (int64_t{45} << 52) + (int64_t{1} << 51);
+  constexpr double kLeast = 1.5 * 0x1p-81;
+  const I bits = L::bits(y);
+  const D own = L::value((bits & kExponent) + kBeyond);
+  const D places = own > kLeast ? own : D{} + kLeast;
+  return (y + places) - places;
 }
 
 // The largest and the smallest magnitude of every run, as words of float32; zeros are left out.
@@ -87,6 +109,16 @@ struct Extent {
     largest = magnitude > largest ? magnitude : largest;
     const U less = magnitude - 1;
     rest = less < rest ? less : rest;
+  }
+
+  // Of all lanes.
+  Extent<Vec<1>> all() const {
+    Extent<Vec<1>> found;
+    for (int i = 0; i < V::kWidth; ++i) {
+      found.largest = std::max(found.largest, lane(largest, i));
+      found.rest = std::min(found.rest, lane(rest, i));
+    }
+    return found;
   }
 
   // What a quotient may be wrong by: 0 where a double holds every sum, and infinity where a value
@@ -108,77 +140,154 @@ struct Extent {
     const D bound = above * (kSize * factor * 0x1p-50);
     return (spread > kMost) | (field == 255) ? bound : D{};
   }
+
+ private:
+  static uint32_t lane(U x, int i) {
+    if constexpr (V::kWidth == 1)
+      return x;
+    else
+      return x[i];
+  }
 };
 
+// sums / sqrt(kSize), rounded.
 template <class V, int kSize>
-LPK_HD typename V::D load_runs(const HadamardTile& t, int lane, typename V::D* v) {
-  using L = Lanes<typename V::D>;
-  Extent<V> extent;
-#pragma GCC unroll 16
-  for (int i = 0; i < kSize; ++i) {
-    const float* p = t.x + i * kHadamardLanes + lane;
-    const int64_t sign = static_cast<int64_t>(uint64_t{t.signs[i]} << 32);
-    extent.add(load<typename V::U>(p) & 0x7fffffffu);
-    v[i] = L::value(L::bits(load_floats<V>(p)) ^ sign);
+class Quotient {
+ public:
+  using D = typename V::D;
+  using L = Lanes<D>;
+  static constexpr bool kSquare = kSize == 16 || kSize == 64;
+  static double factor() { return 1 / std::sqrt(double{kSize}); }
+
+  // error: of the sums, divided too.
+  explicit Quotient(D error)
+      : factor_(factor()), error_(error), exact_(kSquare && lane_bits<V>(error != 0) == 0) {}
+
+  LPK_HD D rounded(D sum) {
+    // A sum of negative zeros is +0.
+    const D y = sum * factor_ + 0.0;
+    if (exact_) return with_sign(as_bfloat16(y), y);
+    const D magnitude = L::value(L::bits(y) & ~kSignOfDouble);
+    // The factor and the product are rounded: less than 2^-51 of y, where 4 and 8 leave nothing.
+    const D wrong = kSquare ? error_ : error_ + magnitude * 0x1p-50;
+    const D low = as_bfloat16(magnitude - wrong), high = as_bfloat16(magnitude + wrong);
+    const auto same = (low == high) & ((magnitude > wrong) | (wrong == 0));
+    open_ |= ~lane_bits<V>(same);
+    return with_sign(high, y);
   }
-  return extent.template error<kSize>(1 / std::sqrt(double{kSize}));
+  // Runs that have a quotient whose rounding is not decided.
+  LPK_HD uint32_t open() const { return open_ & ((1u << V::kWidth) - 1); }
+
+ private:
+  LPK_HD static D with_sign(D x, D y) {
+    return L::value(L::bits(x) | (L::bits(y) & kSignOfDouble));
+  }
+
+  const double factor_;
+  const D error_;
+  const bool exact_;
+  uint32_t open_ = 0;
+};
+
+template <class V>
+LPK_HD typename V::D load_signed(const float* p, typename V::U sign, Extent<V>* extent) {
+  const typename V::U word = load<typename V::U>(p) ^ sign;
+  extent->add(word & 0x7fffffffu);
+  return load_floats<V>(reinterpret_cast<const float*>(&word));
 }
 
 template <class V, int kSize>
-LPK_HD uint32_t transform_runs(const HadamardTile& t, int lane) {
+LPK_HD uint32_t transform_side_by_side(const HadamardTile& t, int lane) {
   using D = typename V::D;
-  using I = typename V::I;
-  using L = Lanes<D>;
-  constexpr bool kSquare = kSize == 16 || kSize == 64;
-  const double factor = 1 / std::sqrt(double{kSize});
   alignas(64) D v[kSize];
-  const D error = load_runs<V, kSize>(t, lane, v);
+  Extent<V> extent;
+#pragma GCC unroll 16
+  for (int i = 0; i < kSize; ++i)
+    v[i] = load_signed<V>(t.x + i * t.x_stride + lane, typename V::U{} + t.signs[i], &extent);
   multiply_sylvester<kSize>(v);
-  const bool exact = kSquare && lane_bits<V>(error != 0) == 0;
-  uint32_t open = 0;
+  Quotient<V, kSize> quotient(extent.template error<kSize>(Quotient<V, kSize>::factor()));
 #pragma GCC unroll 4
-  for (int i = 0; i < kSize; ++i) {
-    // A sum of negative zeros is +0.
-    const D y = v[i] * factor + 0.0;
-    const I sign = L::bits(y) & kSignOfDouble;
-    const D magnitude = L::value(L::bits(y) ^ sign);
-    I rounded;
-    if (exact) {
-      rounded = bits_as_bfloat16<V>(magnitude);
-    } else {
-      // The factor and the product are rounded: less than 2^-51 of y, where 4 and 8 leave nothing.
-      const D wrong = kSquare ? error : error + magnitude * 0x1p-50;
-      const D low = magnitude - wrong;
-      rounded = bits_as_bfloat16<V>(magnitude + wrong);
-      const auto same = (bits_as_bfloat16<V>(low) == rounded) & ((low > 0) | (wrong == 0));
-      open |= ~lane_bits<V>(same);
-    }
-    store_floats<V>(t.y + i * kHadamardLanes + lane, L::value(rounded | sign));
+  for (int i = 0; i < kSize; ++i)
+    store_floats<V>(t.y + i * t.y_stride + lane, quotient.rounded(v[i]));
+  return quotient.open();
+}
+
+// v H within every vector: lanes whose numbers differ in one bit, kHalf.
+template <class V, int kHalf>
+LPK_HD typename V::D multiply_within(typename V::D v) {
+  if constexpr (kHalf == 0) {
+    return v;
+  } else {
+    using L = Lanes<typename V::D>;
+    using I = typename V::I;
+    const I lanes = LaneNumbers<V>::all();
+    const auto other = LaneNumbers<V>::template swapped<kHalf>(v);
+    const I sign = (lanes & kHalf) != 0 ? I{} + kSignOfDouble : I{};
+    return multiply_within<V, kHalf / 2>(other + L::value(L::bits(v) ^ sign));
   }
-  return open & ((1u << V::kWidth) - 1);
+}
+
+// Whether a double holds every sum and all quotients are decided; y is valid only then.
+template <class V, int kSize>
+bool transform_one_by_one(const HadamardRuns& t) {
+  using D = typename V::D;
+  constexpr int kWidth = V::kWidth, kVectors = kSize / kWidth, kPair = Isa::kWords / kWidth;
+  Extent<V> extent;
+  Quotient<V, kSize> quotient(D{});
+  for (int64_t i = 0; i < t.count * kSize; i += kSize) {
+    D v[kVectors];
+#pragma GCC unroll 16
+    for (int j = 0; j < kVectors; ++j) {
+      const auto sign = load<typename V::U>(t.signs + j * kWidth);
+      v[j] = load_signed<V>(t.x + i + j * kWidth, sign, &extent);
+      v[j] = multiply_within<V, kWidth / 2>(v[j]);
+    }
+    if constexpr (kVectors <= 16) {
+      Sylvester<kVectors, D>::multiply(v);
+    } else {
+      multiply_sylvester<kVectors>(v);
+    }
+#pragma GCC unroll 8
+    for (int j = 0; j < kVectors; j += kPair) {
+      alignas(64) float words[Isa::kWords];
+      for (int k = 0; k < kPair; ++k)
+        store_floats<V>(words + k * kWidth, quotient.rounded(v[j + k]));
+      const auto line = load<typename Bits32<Isa::kWords>::F>(words);
+      float* y = t.y + i + j * kWidth;
+      t.streamed ? stream(y, line) : store(y, line);
+    }
+  }
+  if (t.streamed) Isa::end_stream();
+  return extent.all().template error<kSize>(1) == 0 && quotient.open() == 0;
+}
+
+template <class Work>
+auto by_size(int size, const Work& work) {
+  switch (size) {
+    case 16:
+      return work(std::integral_constant<int, 16>{});
+    case 32:
+      return work(std::integral_constant<int, 32>{});
+    case 64:
+      return work(std::integral_constant<int, 64>{});
+    default:
+      return work(std::integral_constant<int, 128>{});
+  }
 }
 
 template <class V>
-uint32_t hadamard_tile(const HadamardTile& t) {
-  uint32_t open = 0;
-  for (int lane = 0; lane < kHadamardLanes; lane += V::kWidth) {
-    uint32_t found = 0;
-    switch (t.size) {
-      case 16:
-        found = transform_runs<V, 16>(t, lane);
-        break;
-      case 32:
-        found = transform_runs<V, 32>(t, lane);
-        break;
-      case 64:
-        found = transform_runs<V, 64>(t, lane);
-        break;
-      default:
-        found = transform_runs<V, 128>(t, lane);
-    }
-    open |= found << lane;
-  }
-  return open;
+uint32_t hadamard_side_by_side(const HadamardTile& t) {
+  return by_size(t.size, [&](auto size) {
+    uint32_t open = 0;
+    for (int lane = 0; lane < kHadamardLanes; lane += V::kWidth)
+      open |= transform_side_by_side<V, size.value>(t, lane) << lane;
+    return open;
+  });
+}
+
+template <class V>
+bool hadamard_one_by_one(const HadamardRuns& t) {
+  return by_size(t.size, [&](auto size) { return transform_one_by_one<V, size.value>(t); });
 }
 
 }  // namespace

@@ -2,6 +2,6 @@
 
 namespace lpk {
 
-uint32_t hadamard_tile_avx2(const HadamardTile& t) { return hadamard_tile<Vec<4>>(t); }
+const HadamardKernels kAvx2Hadamard = {hadamard_side_by_side<Vec<4>>, hadamard_one_by_one<Vec<4>>};
 
 }  // namespace lpk

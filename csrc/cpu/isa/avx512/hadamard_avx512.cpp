@@ -2,6 +2,7 @@
 
 namespace lpk {
 
-uint32_t hadamard_tile_avx512(const HadamardTile& t) { return hadamard_tile<Vec<8>>(t); }
+const HadamardKernels kAvx512Hadamard = {hadamard_side_by_side<Vec<8>>,
+                                         hadamard_one_by_one<Vec<8>>};
 
 }  // namespace lpk

@@ -2,6 +2,7 @@
 
 namespace lpk {
 
-uint32_t hadamard_tile_scalar(const HadamardTile& t) { return hadamard_tile<Vec<1>>(t); }
+const HadamardKernels kScalarHadamard = {hadamard_side_by_side<Vec<1>>,
+                                         hadamard_one_by_one<Vec<1>>};
 
 }  // namespace lpk
