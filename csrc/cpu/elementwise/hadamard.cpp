@@ -159,12 +159,17 @@ void widen_to_floats(const void* from, ElementType type, int64_t begin, int64_t 
   for (int64_t i = 0; i < count; ++i) to[i] = static_cast<float>(widen_half(halves[i]));
 }
 
+// Values of runs in one piece of memory that are transformed together, and values that a thread
+// takes at a time.
+constexpr int64_t kPiece = 1 << 12, kGrain = 1 << 16;
+
 class Transform {
  public:
   Transform(const HadamardArgs& args, bool streamed)
       : args_(args), streamed_(streamed), kernels_(kernels()), work_(kernels_here()) {}
 
-  // `runs` runs, each one piece of memory, one behind the other from element `begin` on.
+  // `runs` runs, each one piece of memory, one behind the other from element `begin` on; at most
+  // kPiece values.
   void along(int64_t begin, int runs) {
     const int size = args_.size;
     const float* x = static_cast<const float*>(args_.x) + begin;
@@ -174,9 +179,13 @@ class Transform {
       x = wide_;
     }
     if (work_.one_by_one({x, y, runs, size, args_.signs, streamed_})) return;
-    kernels_.transpose(x, size, runs, size, x_, kLanes);
-    run({x_, kLanes, y_, kLanes, size, args_.signs}, runs);
-    kernels_.transpose(y_, kLanes, size, runs, y, size);
+    for (int first = 0; first < runs; first += kLanes) {
+      const int64_t offset = int64_t{first} * size;
+      const int some = std::min(kLanes, runs - first);
+      kernels_.transpose(x + offset, size, some, size, x_, kLanes);
+      run({x_, kLanes, y_, kLanes, size, args_.signs}, some);
+      kernels_.transpose(y_, kLanes, size, some, y + offset, size);
+    }
   }
 
   // `runs` runs side by side, their values `inner` apart.
@@ -214,19 +223,17 @@ class Transform {
   // Lanes without a run hold old numbers, which nobody reads.
   alignas(64) float x_[kMaxHadamard * kLanes] = {};
   alignas(64) float y_[kMaxHadamard * kLanes];
-  alignas(64) float wide_[kMaxHadamard * kLanes];
+  alignas(64) float wide_[kPiece];
 };
-
-// Values that a thread takes at a time.
-constexpr int64_t kGrain = 1 << 16;
 
 }  // namespace
 
 void hadamard(const HadamardArgs& args) {
-  const int64_t per_line = args.length / args.size, grain = kGrain / args.size / kLanes;
-  const int64_t width = args.inner == 1 ? args.outer * per_line : args.inner;
-  const int64_t tiles = (width + kLanes - 1) / kLanes;
-  const int64_t rows = args.inner == 1 ? 1 : args.outer * per_line;
+  const int64_t per_line = args.length / args.size, lines = args.outer * per_line;
+  const bool along = args.inner == 1;
+  const int64_t rows = along ? 1 : lines, width = along ? lines : args.inner;
+  const int64_t step = along ? kPiece / args.size : kLanes, grain = kGrain / args.size / step;
+  const int64_t tiles = (width + step - 1) / step;
   const int64_t count = args.outer * args.length * args.inner;
   const bool aligned = reinterpret_cast<uintptr_t>(args.y) % 64 == 0;
   const bool streamed =
@@ -235,9 +242,9 @@ void hadamard(const HadamardArgs& args) {
   parallel_ranges(rows * tiles, grain, args.threads, [&](int64_t first, int64_t last) {
     Transform transform(args, streamed);
     for (int64_t i = first; i < last; ++i) {
-      const int64_t place = i % tiles * kLanes;
-      const int runs = static_cast<int>(std::min<int64_t>(kLanes, width - place));
-      if (args.inner == 1) {
+      const int64_t place = i % tiles * step;
+      const int runs = static_cast<int>(std::min(step, width - place));
+      if (along) {
         transform.along(place * args.size, runs);
       } else {
         transform.across(i / tiles * args.size * args.inner + place, runs);

@@ -27,22 +27,25 @@ LPK_HD typename V::I long_words(typename V::U x) {
   }
 }
 
-template <class V>
-struct LaneNumbers;
-template <>
-struct LaneNumbers<Vec<4>> {
-  LPK_HD static Vec<4>::I all() { return Vec<4>::I{0, 1, 2, 3}; }
-  template <int b>
-  LPK_HD static Vec<4>::D swapped(Vec<4>::D v) {
-    return __builtin_shufflevector(v, v, b, 1 ^ b, 2 ^ b, 3 ^ b);
+// Lanes in pairs whose numbers differ in the bit `kBit`.
+template <class V, int kBit>
+struct Pairs {
+  using D = typename V::D;
+  using I = typename V::I;
+
+  LPK_HD static D exchanged(D v) {
+    if constexpr (V::kWidth == 4) {
+      return __builtin_shufflevector(v, v, kBit, 1 ^ kBit, 2 ^ kBit, 3 ^ kBit);
+    } else {
+      return __builtin_shufflevector(v, v, kBit, 1 ^ kBit, 2 ^ kBit, 3 ^ kBit, 4 ^ kBit, 5 ^ kBit,
+                                     6 ^ kBit, 7 ^ kBit);
+    }
   }
-};
-template <>
-struct LaneNumbers<Vec<8>> {
-  LPK_HD static Vec<8>::I all() { return Vec<8>::I{0, 1, 2, 3, 4, 5, 6, 7}; }
-  template <int b>
-  LPK_HD static Vec<8>::D swapped(Vec<8>::D v) {
-    return __builtin_shufflevector(v, v, b, 1 ^ b, 2 ^ b, 3 ^ b, 4 ^ b, 5 ^ b, 6 ^ b, 7 ^ b);
+  // The sign bit in the second lane of every pair.
+  LPK_HD static I second() {
+    I sign{};
+    for (int i = 0; i < V::kWidth; ++i) sign[i] = (i & kBit) != 0 ? kSignOfDouble : 0;
+    return sign;
   }
 };
 
@@ -219,11 +222,9 @@ LPK_HD typename V::D multiply_within(typename V::D v) {
     return v;
   } else {
     using L = Lanes<typename V::D>;
-    using I = typename V::I;
-    const I lanes = LaneNumbers<V>::all();
-    const auto other = LaneNumbers<V>::template swapped<kHalf>(v);
-    const I sign = (lanes & kHalf) != 0 ? I{} + kSignOfDouble : I{};
-    return multiply_within<V, kHalf / 2>(other + L::value(L::bits(v) ^ sign));
+    using P = Pairs<V, kHalf>;
+    const auto own = L::value(L::bits(v) ^ P::second());
+    return multiply_within<V, kHalf / 2>(P::exchanged(v) + own);
   }
 }
 

@@ -19,6 +19,7 @@ _launch.require_version()
 from lpkernels.backends.triton import _conv, _matmul  # noqa: E402
 from lpkernels.backends.triton.elementwise import accumulate as _accumulate  # noqa: E402
 from lpkernels.backends.triton.elementwise import affine, block, counting, packing  # noqa: E402
+from lpkernels.backends.triton.elementwise import hadamard as _hadamard  # noqa: E402
 from lpkernels.backends.triton.elementwise import quantize as _quantize  # noqa: E402
 from lpkernels.backends.triton.elementwise import update as _update  # noqa: E402
 
@@ -69,6 +70,7 @@ class TritonBackend(GpuBackend):
     multiply_matrices = staticmethod(_matmul.matmul)
     convolve = staticmethod(_conv.convolve)
     accumulate = staticmethod(_accumulate.accumulate)
+    hadamard = staticmethod(_hadamard.hadamard)
     pack = staticmethod(packing.pack)
     unpack = staticmethod(packing.unpack)
     update = staticmethod(_update.update)
