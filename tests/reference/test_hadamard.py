@@ -1,0 +1,109 @@
+"""Hadamard transforms: TransformerEngine's vectors, rationals, and the matrix's own properties."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lpkernels import ops
+from lpkernels.arithmetic.hadamard import HADAMARD_SIZES, TE_SIGNS, signs_of
+from lpkernels.reference.hadamard import exact_hadamard, hadamard
+from tests.compare import assert_bit_equal
+from tests.loops import each
+from tests.support.transforms import hard_runs
+
+VECTORS = Path(__file__).parents[1] / "data" / "transforms" / "te_hadamard.npz"
+
+
+def widened(bits: np.ndarray) -> np.ndarray:
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def sylvester(size: int) -> np.ndarray:
+    """H by its recursion."""
+    h = np.ones((1, 1))
+    while len(h) < size:
+        h = np.block([[h, h], [h, -h]])
+    return h
+
+
+def test_transformer_engine() -> None:
+    with np.load(VECTORS) as stored:
+        x, y, signs = widened(stored["x"]), widened(stored["y"]), stored["signs"]
+    assert tuple(signs) == TE_SIGNS
+    assert_bit_equal(hadamard(x.T, 16, TE_SIGNS, -1), y)
+    for backend in ("reference", "auto"):
+        got = ops.hadamard(torch.from_numpy(x).bfloat16().t(), 16, "te", 1, backend)
+        assert got.is_contiguous()
+        assert_bit_equal(got, y, backend)
+
+
+@each("size", HADAMARD_SIZES)
+def test_twin_is_the_definition(size: int) -> None:
+    signs = signs_of(size, 5)
+    for name, x in hard_runs(size, signs):
+        assert_bit_equal(hadamard(x, size, signs, -1), exact_hadamard(x, size, signs, -1), name)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_twin_is_the_definition_anywhere(data: st.DataObject) -> None:
+    size = data.draw(st.sampled_from(HADAMARD_SIZES[:2]))
+    values = st.floats(width=32)
+    few = data.draw(st.lists(values, min_size=1, max_size=4))
+    run = data.draw(st.lists(st.sampled_from([0.0, *few]), min_size=size, max_size=size))
+    x = np.array(run, np.float32).reshape(size, 1)
+    signs = signs_of(size, data.draw(st.integers(0, 2**32 - 1)))
+    assert_bit_equal(hadamard(x, size, signs, 0), exact_hadamard(x, size, signs, 0))
+
+
+def test_quotients_by_hand() -> None:
+    """One 3 in a run of 32: 3 / sqrt(32) = 0.53033..., whose neighbours in bfloat16 are 135 / 256
+    and 136 / 256. A value of 16 is divided by 4, and ties go to even."""
+    x = np.zeros(32, np.float32)
+    x[3] = 3
+    for got in (hadamard(x, 32, (1,) * 32, 0), exact_hadamard(x, 32, (1,) * 32, 0)):
+        assert_bit_equal(got, (136 / 256 * sylvester(32)[3]).astype(np.float32))
+    x = np.zeros(16, np.float32)
+    for value, quotient in ((257.0, 64.0), (259.0, 65.0), (-257.0, -64.0)):
+        x[0] = value
+        want = np.full(16, quotient, np.float32)
+        assert_bit_equal(hadamard(x, 16, (1,) * 16, 0), want, str(value))
+        assert_bit_equal(exact_hadamard(x, 16, (1,) * 16, 0), want, str(value))
+
+
+@each("size", [16, 64])
+def test_transforms_cancel_in_a_product(size: int) -> None:
+    """(x D H) (H' D w') = x w' of integers whose transforms bfloat16 holds."""
+    rng = np.random.default_rng(size)
+    signs = signs_of(size, 11)
+    for _ in range(3):
+        x, w = (rng.integers(-1, 2, (5, 2 * size)).astype(np.float32) for _ in range(2))
+        left, right = hadamard(x, size, signs, -1), hadamard(w, size, signs, -1)
+        wide = left.astype(np.float64) @ right.astype(np.float64).T
+        assert_bit_equal(wide, x.astype(np.float64) @ w.T.astype(np.float64))
+
+
+@each("size", [16, 64])
+def test_twice_gives_the_values_back(size: int) -> None:
+    signs = signs_of(size, 2**32 - 1)
+    x = np.diag(2.0 ** np.arange(-40, -40 + size)).astype(np.float32)
+    once = hadamard(x, size, signs, -1)
+    back = hadamard(once, size, (1,) * size, -1) * np.array(signs, np.float32)
+    assert np.array_equal(back, x)
+
+
+def test_signs_of_seeds() -> None:
+    """Half of the signs are -1, and no two seeds share them."""
+    drawn = np.array([signs_of(128, seed) for seed in range(400)])
+    assert set(np.unique(drawn)) == {-1, 1}
+    assert abs(drawn.mean()) < 4 / np.sqrt(drawn.size)
+    assert len({tuple(each) for each in drawn}) == 400
+    assert signs_of(32, 7) == signs_of(128, 7)[:32]
+
+
+def test_empty_and_refused() -> None:
+    empty = ops.hadamard(torch.zeros(3, 0), 16, "te", -1)
+    assert empty.shape == (3, 0) and empty.dtype == torch.float32
