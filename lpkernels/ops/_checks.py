@@ -111,6 +111,7 @@ def sums(acc: Ints) -> Sums:
 @_by_identity
 def rounds(ints: Ints) -> Rounds:
     made = _described("Quantizer", quantizer_from_ints, ints)
+    require(made.hadamard is None, "quantize", "a quantizer without a Hadamard transform", ints)
     return Rounds(ints, axis_of(ints), made.is_stochastic, made.fuses)
 
 

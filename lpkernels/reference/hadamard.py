@@ -14,9 +14,9 @@ Reference: NVIDIA, "Pretraining Large Language Models with NVFP4" (2025, arXiv 2
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,17 +25,17 @@ from lpkernels.formats import BF16
 from lpkernels.reference.values import Float32, Float64, narrow, widen
 from lpkernels.rounding import round_array, round_scalar
 
-# Twice an end between two bfloat16 values is a multiple of 2^-133.
-_PLACE = 160
+# float16 and float32 hold multiples of 2^-149, and twice a middle between two bfloat16 values is a
+# multiple of 2^-133.
+_UNIT, _PLACE = 149, 160
 # Bits of a float64, and of a float32.
 _DOUBLE, _SINGLE = 53, 24
 
-
-Number = TypeVar("Number", float, Fraction)
+Number = TypeVar("Number", float, int)
 
 
 def exact_hadamard(x: NDArray[np.floating], size: int, signs: Sequence[int], axis: int) -> Float32:
-    """The definition, in rationals.
+    """The definition, in integers and rationals.
 
     Args:
         x:     float16 or float32, of a length along axis that size divides.
@@ -48,21 +48,25 @@ def exact_hadamard(x: NDArray[np.floating], size: int, signs: Sequence[int], axi
 
 
 def hadamard(x: NDArray[np.floating], size: int, signs: Sequence[int], axis: int) -> Float32:
-    """`exact_hadamard` by sums in float64. A run whose sums may need more bits, and a quotient too
-    near to the middle between two results, are computed in rationals."""
+    """`exact_hadamard` by sums in float64. Runs are made anew with integers where the sums' errors
+    leave open how a quotient is rounded."""
     runs, shape = _runs(x, size, axis)
     with np.errstate(invalid="ignore"):
-        sums = _sylvester(runs * np.asarray(signs, np.float64))
-        # The quotient's error: none of 4 and 8, two roundings of square roots.
-        error = 0.0 if math.isqrt(size) ** 2 == size else 2.0**-51
-        low, high = (
-            round_array(sums * ((1 + side) / math.sqrt(size)) + 0.0, BF16, "nearest_even")
-            for side in (-error, error)
-        )
-        open_runs = ~_sums_are_exact(runs) | ((low != high) & (low == low)).any(axis=-1)
-    for i in np.flatnonzero(open_runs):
-        low[i] = _exact_run(runs[i].tolist(), signs)
-    return narrow(_joined(low, shape, axis))
+        runs = runs * np.asarray(signs, np.float64)
+        # A sum of negative zeros is +0.
+        y = _sylvester(runs) / math.sqrt(size) + 0.0
+        wrong = _error(runs) / math.sqrt(size)
+        if math.isqrt(size) ** 2 != size:
+            # The root and the quotient are rounded.
+            wrong = wrong + np.abs(y) * 2.0**-51
+        low, high = (round_array(y + each, BF16, "nearest_even") for each in (-wrong, wrong))
+        undecided = (low != high) | ((np.abs(y) <= wrong) & (wrong > 0))
+    again = undecided.any(axis=-1) & np.isfinite(runs).all(axis=-1)
+    sums = _sylvester(_units(runs[again].reshape(-1)).reshape(-1, size))
+    quotients = [_quotient(total, size) for total in sums.reshape(-1)]
+    results = np.where(np.isfinite(y), low, y)
+    results[again] = np.array(quotients, np.float64).reshape(-1, size)
+    return narrow(_joined(results, shape, axis))
 
 
 def _runs(x: NDArray[np.floating], size: int, axis: int) -> tuple[Float64, tuple[int, ...]]:
@@ -77,12 +81,17 @@ def _joined(runs: Float64, shape: tuple[int, ...], axis: int) -> Float64:
 
 def _exact_run(run: Sequence[float], signs: Sequence[int]) -> list[float]:
     values = [v * sign for v, sign in zip(run, signs, strict=True)]
-    if not all(map(math.isfinite, values)):
-        # Finite values do not matter beside infinities and NaN, and these add up as in IEEE 754.
-        values = [0.0 if math.isfinite(v) else v for v in values]
-        return [sum(_terms(values, j)) for j in range(len(run))]
-    rationals = [Fraction(v) for v in values]
-    return [_quotient(sum(_terms(rationals, j), Fraction()), len(run)) for j in range(len(run))]
+    if all(map(math.isfinite, values)):
+        units = _units(values).tolist()
+        return [_quotient(sum(_terms(units, j)), len(run)) for j in range(len(run))]
+    # Finite values do not matter beside infinities and NaN, and these add up as in IEEE 754.
+    values = [0.0 if math.isfinite(v) else v for v in values]
+    return [sum(_terms(values, j)) for j in range(len(run))]
+
+
+def _units(values: Iterable[float]) -> NDArray[np.object_]:
+    """Finite values as Python's integers, in units of 2^-149."""
+    return np.array([int(math.ldexp(v, _UNIT)) for v in values], dtype=object)
 
 
 def _terms(values: Sequence[Number], column: int) -> list[Number]:
@@ -90,19 +99,19 @@ def _terms(values: Sequence[Number], column: int) -> list[Number]:
     return [-v if (i & column).bit_count() & 1 else v for i, v in enumerate(values)]
 
 
-def _quotient(total: Fraction, size: int) -> float:
-    """total / sqrt(size) in bfloat16.
+def _quotient(total: int, size: int) -> float:
+    """total 2^-149 / sqrt(size) in bfloat16.
 
     The quotient is a multiple of 2^-160, or it is replaced by the middle between two of them, which
     rounds alike.
     """
-    square = total * total / size * 4**_PLACE
-    steps = math.isqrt(math.floor(square))
-    magnitude = Fraction(2 * steps + (steps * steps != square), 2 ** (_PLACE + 1))
+    square = total * total << 2 * (_PLACE - _UNIT)
+    steps = math.isqrt(square // size)
+    magnitude = Fraction(2 * steps + (steps * steps * size != square), 2 ** (_PLACE + 1))
     return round_scalar(-magnitude if total < 0 else magnitude, BF16, "nearest_even")
 
 
-def _sylvester(runs: Float64) -> Float64:
+def _sylvester(runs: NDArray[Any]) -> NDArray[Any]:
     """runs (n, size) times H, step by step: pairs of numbers whose places differ in one bit."""
     count, size = runs.shape
     half = 1
@@ -114,16 +123,18 @@ def _sylvester(runs: Float64) -> Float64:
     return runs
 
 
-def _sums_are_exact(runs: Float64) -> NDArray[np.bool_]:
-    """Whether float64 holds every sum of a run: a sum is a multiple of the last place of the
-    smallest float32, and below size times the power of two above the largest. Infinities and NaN
-    count as exact."""
+def _error(runs: Float64) -> Float64:
+    """What the sums of every run (n, 1) may be wrong by: 0 where float64 holds all of them.
+
+    A sum is a multiple of the last place of the smallest float32, and below size times the power of
+    two above the largest. Each step is wrong by at most 2^-53 times the sum of all magnitudes.
+    """
     magnitude = np.abs(runs)
     present = (magnitude > 0) & np.isfinite(magnitude)
     exponent = np.frexp(np.where(present, magnitude, 1.0))[1]
-    largest = np.where(present, exponent, -200).max(axis=-1, initial=-200)
+    largest = np.where(present, exponent, -200).max(axis=-1, keepdims=True, initial=-200)
     # Subnormals share their last place with the smallest normal values.
-    smallest = np.where(present, np.maximum(exponent, -125), 200).min(axis=-1, initial=200)
-    carries = runs.shape[-1].bit_length() - 1
-    fits = largest + carries - (smallest - _SINGLE) <= _DOUBLE
-    return fits | ~np.isfinite(magnitude).all(axis=-1)
+    smallest = np.where(present, np.maximum(exponent, -125), 200)
+    steps = runs.shape[-1].bit_length() - 1
+    bits = largest + steps - (smallest.min(axis=-1, keepdims=True, initial=200) - _SINGLE)
+    return np.where(bits <= _DOUBLE, 0.0, np.ldexp(1.0, largest + 2 * steps - _DOUBLE + 1))

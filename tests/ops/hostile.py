@@ -90,6 +90,8 @@ def calls() -> dict[str, tuple[Any, ...]]:
         "_quantize_ranged": (x, affine, limits, None, 0, 4, "cpu"),
         "_quantize_ranged_out": (x, torch.empty(4, 3), affine, limits, None, 0, 4, "cpu"),
         "_count": (x, rounds, counts, None, None, 0, 4, "cpu"),
+        "_hadamard": (torch.randn(3, 32), 16, 1, "cpu"),
+        "_hadamard seed": (torch.randn(32, 3), 32 + (8 << 8), 0, "cpu"),
         "_pack": (x.half().float(), parse_format("fp16").to_ints()),
         "_unpack": (torch.zeros(11, dtype=torch.uint8), fmt, [4, 3]),
         "_unpack block": (torch.zeros(10, dtype=torch.uint8), mx[:-4], [4, 3]),

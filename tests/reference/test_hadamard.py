@@ -102,8 +102,3 @@ def test_signs_of_seeds() -> None:
     assert abs(drawn.mean()) < 4 / np.sqrt(drawn.size)
     assert len({tuple(each) for each in drawn}) == 400
     assert signs_of(32, 7) == signs_of(128, 7)[:32]
-
-
-def test_empty_and_refused() -> None:
-    empty = ops.hadamard(torch.zeros(3, 0), 16, "te", -1)
-    assert empty.shape == (3, 0) and empty.dtype == torch.float32

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from lpkernels.arithmetic import Accumulator, Quantizer
+from lpkernels.arithmetic.hadamard import HADAMARD_SIZES
 from lpkernels.backends.triton import BACKEND
 from lpkernels.backends.triton.elementwise.quantize import way
 from lpkernels.backends.triton.rounding.rule import rule_of
@@ -88,6 +89,13 @@ def counting_calls() -> Iterator[Call]:
     limits = torch.zeros(2, 1, dtype=torch.float64)
     ints = Quantizer(_SCALED[0]).to_ints()
     yield partial(BACKEND.quantize_counting, x, ints, None, 1, 2, x.clone(), None, limits)
+
+
+def hadamard_calls() -> Iterator[Call]:
+    """Transforms of every size and type."""
+    for size, source in itertools.product(HADAMARD_SIZES, _TYPES[:3]):
+        x = torch.zeros(4, 3 * size, dtype=source)
+        yield partial(BACKEND.hadamard, x, size, (1,) * size, 1)
 
 
 def code_calls() -> Iterator[Call]:

@@ -32,6 +32,7 @@ GROUPS: dict[str, tuple[str, Callable[[], Iterator[Call]]]] = {
     "native": ("native", products.native_calls),
     "quantize": ("quantize", elements.quantize_calls),
     "slices": ("range line quantize_blocks", elements.slice_calls),
+    "hadamard": ("hadamard", elements.hadamard_calls),
     "counting": ("count count_blocks count_lines", elements.counting_calls),
     "codes": ("pack unpack pack_blocks unpack_blocks", elements.code_calls),
     "accumulate": ("accumulate", elements.accumulate_calls),
