@@ -30,7 +30,8 @@ from lpkernels.backends.triton.rounding.bits import (
     with_sign,
 )
 
-_ELEMENTS = 1024
+# More values of a thread do not fit into its registers.
+_ELEMENTS = 256
 #: Digits of 32 bits: those of a float32 in units of 2^-149, and one more for a sum.
 _DIGITS = tl.constexpr(9)
 #: Digits of 1 or of the root of 2 below the point, and in all. A middle is at most 2^9 digits of
