@@ -35,7 +35,7 @@ def test_recipes_come_back(described: Recipe) -> None:
 def test_plain_values_are_texts_and_numbers() -> None:
     quantizer = Quantizer("bf16", "stochastic", random_bits=9)
     plain = {"fmt": "e8m7", "rounding": "stochastic", "random_bits": 9, "rng": "fast"}
-    assert quantizer.to_dict() == plain
+    assert quantizer.to_dict() == {**plain, "hadamard": None, "signs": "te"}
     plain = Recipe(input=quantizer, fprop="e6m9_chunk64").to_dict()
     assert plain["input"] == "e8m7:stochastic:bits=9"
     assert (plain["fprop"], plain["dgrad"], plain["weight"]) == ("e6m9_chunk64", "native", None)
