@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -49,9 +50,12 @@ def interpreter_without_repetition() -> Iterator[None]:
     )  # fmt: skip
     types: dict[str, Any] = {}
 
+    @cache
+    def languages(function: Any) -> list[Any]:
+        return [x for x in function.__globals__.values() if x is tl or x is tl.core]
+
     def patch_what_is_left(function: Any) -> Any:
-        named = [x for x in function.__globals__.values() if x is tl or x is tl.core]
-        if any(tl.core.is_builtin(language.load) for language in named):
+        if any(tl.core.is_builtin(language.load) for language in languages(function)):
             return patch_lang(function)
         return interpreter._LangPatchScope()
 
