@@ -213,7 +213,7 @@ def ranged_batch(rank: int, step: int) -> Tensor:
 
 
 if __name__ == "__main__":
-    place, number, *first = Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
+    place, number, first = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     if first:
         ended = forked(partial(main, place, *first), number)
         assert -signal.SIGKILL in ended and 0 not in ended, ended
