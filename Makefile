@@ -5,7 +5,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # Python compiles a module to bytecode where it is first imported; to do so for every module that is
-# installed would take half a minute.
+# installed would take half a minute. The bytecode is kept, whatever the environment says: each of the
+# dozens of processes that the tests start would compile torch's modules again, in 3 to 5 s.
+export PYTHONDONTWRITEBYTECODE :=
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 NATIVE := CMakeLists.txt setup.py $(shell find csrc -type f)
 # The GPU run builds for the GPU it finds; elsewhere one CUDA architecture shows that it compiles.

@@ -15,14 +15,6 @@ import numpy as np
 import pytest
 import torch
 
-# The compiler lists torch's functions when it is imported, so it is imported before
-# `poisoned_empty` replaces some.
-import torch._dynamo
-import torch.utils._device
-
-# `torch.device` as a context lists them as well, when it is first entered.
-torch.utils._device._device_constructors()
-
 #: Backends that take CPU tensors.
 CPU_BACKENDS = ("reference", "cpu")
 
@@ -68,6 +60,19 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     if report.failed and (isa := os.environ.get("LPKERNELS_ISA")):
         report.sections.append(("LPKERNELS_ISA", isa))
     return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiler() -> None:
+    """The compiler, which lists torch's functions when it is imported, before `poisoned_empty`
+    replaces some; `torch.device` as a context lists them as well, when it is first entered.
+
+    The process that hands out the tests runs none, and does without.
+    """
+    import torch._dynamo  # noqa: F401  (imported for that)
+    from torch.utils._device import _device_constructors
+
+    _device_constructors()
 
 
 @pytest.fixture(autouse=True)

@@ -29,8 +29,10 @@ class PlainSum {
     const int64_t chunk = acc_.chunk > 0 ? acc_.chunk : std::max<int64_t>(length, 1);
     double sum = 0;
     for (int64_t from = 0; from < length; from += chunk) {
+      const int64_t end = std::min(from + chunk, length);
       std::vector<Term> terms;
-      for (int64_t k = from; k < std::min(from + chunk, length); ++k) {
+      terms.reserve(static_cast<size_t>(end - from));
+      for (int64_t k = from; k < end; ++k) {
         const Tap t = tap(k);
         terms.push_back({t.present, t.present ? product(t, row, col, k) : 0, exponent_of(t)});
       }

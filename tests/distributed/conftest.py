@@ -1,22 +1,22 @@
 """The runs of several processes."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.distributed import masters as by_masters
-from tests.distributed.launch import launch
+from tests.distributed.launch import finished
 from tests.distributed.runs import ALIGNED, Made, made_once, start_and_stop
 
-_WORKER = ("-m", "tests.distributed.worker")
+_WORKER = [sys.executable, "-m", "tests.distributed.worker"]
 
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """The folder of two processes, which are started twice.
 
-    The first pair makes one run and dies, and the second makes that run again and all others. Most
-    of the time passes while a launcher and two processes, twice, import torch.
+    The first pair makes one run and dies, and the second makes that run again and all others.
     """
 
     def make(folder: Path) -> None:
@@ -24,8 +24,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
         start_and_stop(ALIGNED, folder / "single")
         by_masters.step_alone(folder / "masters")
         by_masters.train_alone(folder / "masters")
-        launch(*_WORKER, folder, "dies", status=1)
-        launch(*_WORKER, folder)
+        finished([*_WORKER, str(folder), "2", "dies"])
 
     return made_once(tmp_path_factory, "two-processes", make)
 
@@ -41,6 +40,6 @@ def masters(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     def make(folder: Path) -> None:
         (folder / "masters").mkdir()
         by_masters.step_alone(folder / "masters")
-        launch(*_WORKER, folder, processes=request.param)
+        finished([*_WORKER, str(folder), str(request.param)])
 
     return made_once(tmp_path_factory, "four-processes", make)

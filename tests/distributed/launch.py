@@ -1,10 +1,12 @@
-"""Two processes, or more, of one script or module, as torchrun starts them."""
+"""Two processes, or more, as torchrun starts them or forked from one that has imported torch."""
 
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -41,9 +43,52 @@ def started(command: list[str], folder: Path | None = None) -> "Iterator[subproc
                     os.kill(pid, signal.SIGKILL)
 
 
-def launch(*arguments: object, status: int = 0, processes: int = PROCESSES) -> str:
-    """Runs the processes to the end, which must be with `status`; returns what they printed."""
-    with started(torchrun(*arguments, processes=processes)) as process:
+def launch(*arguments: object) -> str:
+    """Runs two processes under torchrun to their end; returns what they printed."""
+    return finished(torchrun(*arguments))
+
+
+def finished(command: list[str]) -> str:
+    """Runs a command to its end, which must be a success; returns what it printed."""
+    with started(command) as process:
         printed, _ = process.communicate(timeout=400)
-    assert process.returncode == status, printed
+    assert process.returncode == 0, printed
     return printed
+
+
+def forked(work: Callable[[], None], count: int) -> list[int]:
+    """The statuses of `count` forks of this process that did `work`, in the order of their ends.
+    They have torchrun's variables; when one fails, the others get SIGTERM, as from torchrun."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    told = {"WORLD_SIZE": count, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    alive: set[int] = set()
+    for rank in range(count):
+        pid = os.fork()
+        if pid == 0:
+            for name, value in {**told, "RANK": rank, "LOCAL_RANK": rank}.items():
+                os.environ[name] = str(value)
+            _end(work)
+        alive.add(pid)
+    statuses = []
+    while alive:
+        pid, status = os.wait()
+        alive.discard(pid)
+        statuses.append(os.waitstatus_to_exitcode(status))
+        for other in alive if statuses[-1] else ():
+            os.kill(other, signal.SIGTERM)
+    return statuses
+
+
+def _end(work: Callable[[], None]) -> None:
+    """Does the work and ends the process."""
+    status = 1
+    try:
+        work()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        os._exit(status)

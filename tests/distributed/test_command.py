@@ -20,7 +20,9 @@ from lpkernels.experiments.processes.leases import process_start
 from lpkernels.experiments.training.trainer import Trainer
 from tests.distributed.launch import ROOT, started
 
-TINY = "--model cnn1 --width 1 --batch 500 --threads 1 --epochs 100000"
+# The digits would cost every process an import of scikit-learn.
+DATA = "--data tests.experiments.tiny:tiny_workload"
+TINY = f"{DATA} --model cnn1 --width 1 --batch 10 --threads 1 --epochs 100000"
 LINE = re.compile(r"^    (torchrun --standalone .*? train .*?)(?:\s+#.*)?$", re.MULTILINE)
 
 
@@ -56,7 +58,7 @@ def test_ctrl_c_saves_and_survivors_of_a_dead_process_end_without_a_save(tmp_pat
     trainer = Trainer.resume(out)
     assert trainer.position.epoch == len(records.read_run(out).epochs) >= 1
 
-    with training(go_on, tmp_path) as process:
+    with training(f"{go_on} {DATA}", tmp_path) as process:
         first, second = _ranks(process.pid)
         os.kill(second, signal.SIGKILL)
         printed, _ = process.communicate(timeout=120)

@@ -1,9 +1,10 @@
-"""One of several processes: it makes runs in a folder, and notes the things it sees in rank<n>.pt.
+"""Several processes that make runs in a folder; each notes the things it sees in rank<n>.pt.
 
-    torchrun --standalone --nproc-per-node 2 -m tests.distributed.worker FOLDER [dies]
+    python -m tests.distributed.worker FOLDER COUNT [dies]
 
-FOLDER holds the runs that one process began; "dies" makes the files that a former pair of processes
-leaves there.
+FOLDER holds the runs that one process began; with "dies" a former group of processes leaves its
+files there before. The processes are forks of one that has imported torch, which takes longest; one
+group under torchrun trains in test_command.py.
 """
 
 import shutil
@@ -11,6 +12,7 @@ import signal
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -25,6 +27,7 @@ from lpkernels.experiments.training.checkpoints import read_config
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.trainer import Trainer
 from tests.distributed import masters, runs
+from tests.distributed.launch import forked
 from tests.distributed.runs import ALIGNED, CLIPPED, CONFIGS, SCHEDULES, STOCHASTIC, WAYS, data
 from tests.distributed.scaling import scaled
 from tests.experiments.tiny import trained_with
@@ -210,4 +213,9 @@ def ranged_batch(rank: int, step: int) -> Tensor:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    place, number, first = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    if first:
+        ended = forked(partial(main, place, *first), number)
+        assert -signal.SIGKILL in ended and 0 not in ended, ended
+    ended = forked(partial(main, place), number)
+    assert ended == [0] * number, ended

@@ -89,9 +89,12 @@ def test_another_error_of_the_kernels_is_no_skip(monkeypatch: pytest.MonkeyPatch
 
 
 @NEEDS_KERNELS
-@pytest.mark.parametrize(("name", "passed"), [("avx2", 3), ("avx512", 4)])
+@pytest.mark.parametrize(
+    ("name", "passed"), [("avx2", 3), pytest.param("avx512", 4, marks=pytest.mark.slow)]
+)
 def test_on_a_processor_with_fewer_instructions(name: str, passed: int):
-    """csrc/tests/other_processor.cpp answers CPUID for every library of the process."""
+    """csrc/tests/other_processor.cpp answers CPUID for every library of the process. The first one
+    lacks all that the second lacks."""
     build = ROOT / "build" / str(sys.implementation.cache_tag)
     library = build / "liblpk_other_processor.so"
     if not library.exists():

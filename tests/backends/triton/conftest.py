@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -31,26 +33,43 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session", autouse=True)
-def language_patched_once() -> Iterator[None]:
+def interpreter_without_repetition() -> Iterator[None]:
     """The interpreter puts its own functions into triton.language when a kernel starts, and looks
-    for more to replace in every call of a device function, which takes most of its time. Here a
-    call inside a kernel leaves the modules alone that are patched already."""
+    for more to replace in every call of a device function; it checks every integer operation for
+    overflow and forgets the result unless it debugs; and it lists NumPy's types for every value.
+    These take most of its time. Here a call inside a kernel leaves the modules alone that are
+    patched already, overflow is looked for only in debugging, and types are looked up once."""
     if not INTERPRETED:
         yield
         return
     import triton.language as tl
     from triton.runtime import interpreter
 
-    patch_lang = interpreter._patch_lang
+    patch_lang, np_type, builder = (
+        interpreter._patch_lang, interpreter._get_np_dtype, interpreter.interpreter_builder
+    )  # fmt: skip
+    types: dict[str, Any] = {}
+
+    @cache
+    def languages(function: Any) -> list[Any]:
+        return [x for x in function.__globals__.values() if x is tl or x is tl.core]
 
     def patch_what_is_left(function: Any) -> Any:
-        named = [x for x in function.__globals__.values() if x is tl or x is tl.core]
-        if any(tl.core.is_builtin(language.load) for language in named):
+        if any(tl.core.is_builtin(language.load) for language in languages(function)):
             return patch_lang(function)
         return interpreter._LangPatchScope()
 
+    def np_type_once(dtype: Any) -> Any:
+        name = dtype.scalar.name
+        if name not in types:
+            types[name] = np_type(dtype)
+        return types[name]
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(interpreter, "_patch_lang", patch_what_is_left)
+        patch.setattr(interpreter, "_get_np_dtype", np_type_once)
+        options = replace(builder.options, sanitize_overflow=builder.options.debug)
+        patch.setattr(builder, "options", options)
         yield
 
 

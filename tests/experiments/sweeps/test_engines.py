@@ -26,22 +26,22 @@ SPEC = toy.spec("a", "b", seeds=2)
 ENDS = {"a": "finished", "b": "finished", "dies once": "finished", "hangs once": "finished"}
 
 
-def survive(folder: Path, **options: Any) -> Results:
+def survive(folder: Path, *never: str, **options: Any) -> Results:
     """Runs a sweep of cells that train, die and hang, in workers that SIGTERM would end; asserts
     that other cells did not notice, and that finished cells have the results of an undisturbed
-    sweep."""
-    spec = replace(toy.spec(*ENDS, seeds=1), cell_seconds=3)
+    sweep. `never`: the arms whose cells fail in both tries."""
+    spec = replace(toy.spec(*ENDS, *never, seeds=1), cell_seconds=3)
     whole, book = folder / "whole", folder / "book"
-    toy.run(replace(spec, cell_seconds=None), whole)
+    toy.run(toy.spec(*ENDS, seeds=1), whole)
     with sigterm_as_ctrl_c():
         before = signal.getsignal(signal.SIGTERM)
         train = partial(toy.fragile, book=book)
         results = run_sweep(spec, folder / "out", jobs=2, train=train, **options)
         assert signal.getsignal(signal.SIGTERM) is before
-    assert {r.arm: r.status for r in results.results} == ENDS
+    assert {r.arm: r.status for r in results.results} == ENDS | dict.fromkeys(never, "failed")
     assert toy.figures(folder / "out") == toy.figures(whole)
     starts = toy.starts(book)
-    assert [starts.count(arm) for arm in ENDS] == [1, 1, 2, 2]
+    assert [starts.count(arm) for arm in (*ENDS, *never)] == [1, 1, 2, 2, *[2] * len(never)]
     return results
 
 
@@ -66,13 +66,10 @@ def test_jobs_and_gpus_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_processes_outlive_cells_that_die_and_hang(tmp_path: Path) -> None:
     # A death concerns a process: two workers start, and another for each that dies.
-    results = survive(tmp_path)
-    hung = read_cell(tmp_path / "out" / "cells" / results.results[3].cell)
-    assert hung["before"] == ["ran longer than its limit of 3 s"]
-    spec = toy.spec("dies always", seeds=1)
-    train = partial(toy.fragile, book=tmp_path / "book")
-    (result,) = run_sweep(spec, tmp_path / "always", jobs=2, train=train).results
-    assert result.status == "failed" and result.error.count("its worker died (process") == 2
+    *_, hung, lost = survive(tmp_path, "dies always").results
+    before = read_cell(tmp_path / "out" / "cells" / hung.cell)["before"]
+    assert before == ["ran longer than its limit of 3 s"]
+    assert lost.error.count("its worker died (process") == 2
 
 
 def test_vain_workers_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
