@@ -1,7 +1,7 @@
 """Scaled formats against torchao 0.18, which people train with: scales and codes of 10^6 values.
 
-torchao itself is run, by `make prove`, which installs it; tests/reference/test_scaled_vectors.py compares with its recorded results. Known
-differences, of torchao's eager code:
+torchao itself runs in `make prove`, which installs it; tests/reference/test_scaled_vectors.py
+compares with its recorded results. Known differences, of torchao's eager code:
 
 - MX, a block of which the scale's byte is 0: its codes are half of what they should be, or zeros.
 - MX with RCEIL takes ceil(log2(a / M)) in float32, which is one too small just above a power of two
