@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -133,13 +134,50 @@ def _quantize(case: Case, device: str, backend: str, *, into: bool) -> Job:
     out = torch.empty_like(x) if into else None
     copy = torch.empty_like(x)
     baseline: Callable[[], object] = (lambda: copy.copy_(x)) if into else (lambda: x.clone())
+    baselines = {"torch": baseline}
+    theirs = _torchao(x, fmt) if "torchao" in case.baselines and seed is None else None
+    if theirs is not None:
+        baselines["torchao"] = theirs
     return Job(
         lambda: [lp.quantize(x, fmt, rounding, generator=seed, out=out, backend=backend)],
-        {"torch": baseline},
+        baselines,
         # Every element is read once and written once.
         2 * x.element_size() * x.numel(),
         "GB/s",
     )
+
+
+def _torchao(x: Tensor, fmt: str) -> Callable[[], object] | None:
+    """torchao's codes and scales of x in one of its formats, where it is installed."""
+    elements = {"mxfp8": torch.float8_e4m3fn, "mxfp4": torch.float4_e2m1fn_x2}
+    if importlib.util.find_spec("torchao") is None or x.shape[-1] % 32:
+        return None
+    if fmt in elements:
+        from torchao.prototype.mx_formats.mx_tensor import to_mx
+
+        return lambda: to_mx(x, elements[fmt], 32)
+    if fmt == "nvfp4":
+        from torchao.prototype.mx_formats.nvfp4_tensor import nvfp4_quantize
+
+        return lambda: nvfp4_quantize(x, 16, x.abs().amax() / 2688)
+    return None
+
+
+def _codes(case: Case, device: str, backend: str, *, unpack: bool) -> Job:
+    x = _operand(case, device, *case.shape)
+    q: Tensor | lp.Scaled = lp.quantize(x, case.spec, backend=backend)
+    if isinstance(lp.parse_format(case.spec), lp.BlockFormat):
+        q = lp.scaled(x, case.spec, backend=backend)
+    codes = lp.pack(q) if isinstance(q, lp.Scaled) else lp.pack(q, case.spec)
+    values = lp.unpack(codes, case.spec, x.shape)
+
+    def run() -> list[Tensor]:
+        if unpack:
+            return [lp.unpack(codes, case.spec, x.shape)]
+        return [lp.pack(q) if isinstance(q, lp.Scaled) else lp.pack(q, case.spec)]
+
+    # A copy of the values in float32, whichever way the codes go.
+    return Job(run, {"torch": values.clone}, 2 * x.element_size() * x.numel(), "GB/s")
 
 
 def _count(case: Case, device: str, backend: str, *, into: bool, bins: int) -> Job:
@@ -286,6 +324,8 @@ _BUILDERS: dict[str, Callable[[Case, str, str], Job]] = {
     "matmul": _matmul,
     "quantize": lambda *call: _quantize(*call, into=False),
     "quantize_out": lambda *call: _quantize(*call, into=True),
+    "pack": lambda *call: _codes(*call, unpack=False),
+    "unpack": lambda *call: _codes(*call, unpack=True),
     "quantize_counting": lambda *call: _count(*call, into=True, bins=0),
     "quantize_histogram": lambda *call: _count(*call, into=True, bins=ops.BINS),
     "count": lambda *call: _count(*call, into=False, bins=0),

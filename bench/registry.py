@@ -134,6 +134,30 @@ _QUANTIZE = [
     )
 ]
 
+# Scaled formats, as they are rounded, packed and unpacked.
+_SCALED = [
+    Case(op, (2048, 2048), spec, baselines=("torch", "torchao"), share=0.5)
+    for op, specs in (
+        (
+            "quantize_out",
+            (
+                "mxfp8:nearest_even",
+                "mxfp4:nearest_even",
+                "block32_axis0_e4m3:nearest_even",
+                "mxfp8:stochastic",
+                "nvfp4:nearest_even",
+                "nvfp4:stochastic",
+                "fp8_128x128:nearest_even",
+                "fp8_tensor:nearest_even",
+                "nvfp4_te:nearest_even",
+            ),
+        ),
+        ("pack", ("mxfp8", "nvfp4", "e4m3fn")),
+        ("unpack", ("mxfp8", "nvfp4", "e4m3fn")),
+    )
+    for spec in specs
+]
+
 _COUNTING = ("quantize_counting", "quantize_histogram", "count", "count_histogram")
 _COUNT = [
     Case(op, (elements,), spec, baselines=("torch", "quantize"), quick=elements == 1000)
@@ -202,6 +226,7 @@ CASES: tuple[Case, ...] = (
     *_ISA,
     *_CALL,
     *_QUANTIZE,
+    *_SCALED,
     *_COUNT,
     *_CONV,
     *_TRAIN,
@@ -213,7 +238,8 @@ def gate_case(case: Case) -> Case:
     shapes = {
         "matmul": (9, 300, 21),
         "quantize": (1037,),
-        "quantize_out": (1037,),
+        "quantize_out": (1037,) if len(case.shape) == 1 else (37, 65),
+        **dict.fromkeys(("pack", "unpack"), (37, 65)),
         **dict.fromkeys(_COUNTING, (1037,)),
         "train_step": (2, 8, 2, 8),
     }

@@ -18,9 +18,20 @@ Known differences, by design of one side or the other:
 """
 
 import numpy as np
-from gfloat import Domain, FormatInfo, RoundMode, round_ndarray
+from gfloat import Domain, FormatInfo, RoundMode, quantize_block, round_ndarray
+from gfloat.block import compute_scale_amax
+from gfloat.formats import (
+    format_info_mxfp4_e2m1,
+    format_info_mxfp6_e2m3,
+    format_info_mxfp6_e3m2,
+    format_info_mxfp8_e4m3,
+    format_info_mxfp8_e5m2,
+    format_info_mxint8,
+)
 
+from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import FloatFormat
+from lpkernels.reference import twin
 from lpkernels.rounding import round_array
 from tests.cases import FLOAT_FORMATS, half_values, hard_values
 from tests.compare import assert_bit_equal
@@ -110,3 +121,29 @@ def test_stochastic_is_the_rule_of_stochastic_fast(fmt, random_bits, rng):
     draws = rng.integers(0, 2**random_bits, x.shape).astype(np.int64)
     bits = {"draws": draws, "random_bits": random_bits}
     assert_agrees(fmt, x, "stochastic", RoundMode.StochasticFast, **bits)
+
+
+MICROSCALING = {
+    "mxfp8": format_info_mxfp8_e4m3,
+    "mxfp8_e5m2": format_info_mxfp8_e5m2,
+    "mxfp6_e3m2": format_info_mxfp6_e3m2,
+    "mxfp6_e2m3": format_info_mxfp6_e2m3,
+    "mxfp4": format_info_mxfp4_e2m1,
+    "mxint8": format_info_mxint8,
+}
+
+
+@each("name", MICROSCALING)
+def test_blocks_are_gfloats(name: str) -> None:
+    rng = np.random.default_rng(3)
+    exponents = rng.integers(-120, 100, (200, 1)) + rng.integers(-6, 2, (200, 32))
+    blocks = np.ldexp(rng.standard_normal((200, 32)), exponents).astype(np.float32)
+    if name == "mxint8":
+        # gfloat's integers have one negative code more, -128, which OCP allows to leave out.
+        blocks = np.abs(blocks)
+    want = [
+        quantize_block(MICROSCALING[name], block.astype(np.float64), compute_scale_amax)
+        for block in blocks
+    ]
+    got = twin.quantize(blocks, Quantizer.parse(name))
+    assert_bit_equal(got, np.array(want).astype(np.float32))

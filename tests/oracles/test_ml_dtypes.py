@@ -17,7 +17,9 @@ import numpy as np
 import pytest
 
 from lpkernels import formats
+from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import FloatFormat
+from lpkernels.reference import twin
 from lpkernels.rounding import round_array
 from tests.cases import half_values, hard_values
 from tests.compare import assert_bit_equal
@@ -92,3 +94,17 @@ def test_nearest_even_is_the_float64_cast_of_numpy(dtype):
     with np.errstate(over="ignore", invalid="ignore"):
         want = x.astype(dtype)
     assert_bit_equal(round_array(x, fmt, "nearest_even"), _canonical(want), str(dtype))
+
+
+@each("name", ["float8_e4m3fn", "float8_e5m2", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn"])
+def test_codes_of_blocks_are_ml_dtypes_and_so_are_their_scales(name: str) -> None:
+    rng = np.random.default_rng(5)
+    exponents = rng.integers(-140, 120, (4000, 1)) + rng.integers(-8, 1, (4000, 32))
+    x = np.ldexp(rng.uniform(-1, 1, (4000, 32)), exponents).astype(np.float32)
+    element = name.split("_")[1].removesuffix("fn")
+    for rule in ("", "_up"):
+        q = twin.scaled(x, Quantizer.parse(f"block32_{element}{rule}"))
+        assert_bit_equal(q.scale.astype(ml_dtypes.float8_e8m0fnu).astype(np.float32), q.scale)
+        shrunk = x.astype(np.float64) / q.scale.astype(np.float64)
+        shrunk = np.clip(shrunk, -CASTS[name].max, CASTS[name].max)
+        assert_bit_equal(shrunk.astype(np.float32).astype(name).astype(np.float32), q.values)

@@ -50,6 +50,7 @@ def test_a_function_can_bring_the_model() -> None:
 
 def test_points_are_the_planned_sums_and_one_bit_fewer_rounded_as_asked() -> None:
     made = work.make_plan(TINY, work.find_workload(TINY))
+    assert all(row.accumulator.chunk is None for row in made.rows)
     points = work.points(made, TINY)
     widths = {row.format.man_bits for row in made.rows}
     simulated = {lp.accumulator(p.accumulator).fmt.man_bits for p in points}

@@ -105,9 +105,10 @@ def test_a_broken_cell_is_shown_and_blocks_no_other(tmp_path: Path) -> None:
 def test_a_damaged_file_of_results_is_one_sentence(tmp_path: Path) -> None:
     results = toy.run(toy.spec("a", seeds=1), tmp_path / "out")
     path = write_results(results, tmp_path / "results.jsonl")
-    header, *_ = path.read_text().splitlines()
+    header, result, *_ = path.read_text().splitlines()
+    without_values = json.dumps({**json.loads(result), "values": []})
     unknown = '{"arm": "a", "axes": [], "seed": 0, "status": "finished"}'
-    for line in ("[]", "{}", '{"arm": 1}', unknown):
+    for line in ("[]", "{}", '{"arm": 1}', unknown, without_values):
         for before, message in (
             (f"{header}\n", "line 2 is not the result of a cell"),
             ("", "expected results that"),
