@@ -40,7 +40,7 @@ WRONG_VALUES = [
     (lambda: as_quantizer("e5m2:to_odd:to_odd"), "gives its rounding twice"),
     (lambda: as_quantizer("e5m2:bits=x"), "cannot read 'bits=x' in 'e5m2:bits=x'"),
     (lambda: as_quantizer("e5m2:chunk=3"), "expected a rounding, 'philox' or bits="),
-    (lambda: quantizer_from_ints((0,) * 8), "expected the 12 or 20 integers"),
+    (lambda: quantizer_from_ints((0,) * 8), "expected the 12, 20 or 28 integers"),
     (lambda: Accumulator("e5m2", "nearest"), "'nearest_even' or 'nearest_away'"),
     (
         lambda: Accumulator("e5m2", product="e4m3", product_rounding="nearest"),
