@@ -113,6 +113,8 @@ def _coded(x: Tensor, fmt: FloatFormat | FixedFormat, dtype: torch.dtype, width:
     """The codes of x; where they are one a byte, their lowest `width` bits."""
     if dtype == torch.float32:
         return x
+    if not x.numel():
+        return x.new_empty(x.shape, dtype=dtype)
     if dtype != torch.uint8:
         return ops.pack(x, fmt).view(dtype).view(x.shape)
     if width > _BYTE:
@@ -126,8 +128,8 @@ def _coded(x: Tensor, fmt: FloatFormat | FixedFormat, dtype: torch.dtype, width:
 
 def _values(codes: Tensor, fmt: FloatFormat | FixedFormat, width: int) -> Tensor:
     """The inverse of `_coded`."""
-    if codes.dtype == torch.float32:
-        return codes
+    if codes.dtype == torch.float32 or not codes.numel():
+        return codes.float()
     dense = codes.contiguous().view(-1).view(torch.uint8)
     if codes.dtype == torch.uint8:
         bits = _bits_of(dense, width).view(-1, width)
