@@ -31,6 +31,17 @@ def named_formats() -> Table:
     return table
 
 
+def aliases() -> Table:
+    """A row for every alias of a block format, with the bits of a value and its share of scales."""
+    table = Table(title="Aliases of block formats")
+    table.add_column("alias", min_width=max(map(len, formats.ALIASES)))
+    table.add_column("name")
+    table.add_column("bits", justify="right")
+    for alias, name in formats.ALIASES.items():
+        table.add_row(alias, name, f"{formats.parse_format(name).bits:g}")
+    return table
+
+
 # more values than these make no readable list
 _MOST_VALUES = 256
 
