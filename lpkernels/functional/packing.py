@@ -40,9 +40,9 @@ def pack(x: Tensor | Scaled, fmt: PackableLike | None = None) -> Tensor:
 
     Args:
         x: float16, bfloat16, float32 or float64, any shape and strides, CPU or CUDA; every value is
-            a value of fmt, as `quantize` makes them. Or a `Scaled`, whose codes and scales are
-            packed as they are: the only way for block formats but blocks of n whose e8m0 scale has
-            the rule "floor", since values do not tell their codes and scales.
+            a value of fmt, as `quantize` makes them. Or a `Scaled`, which is packed as it is.
+            Values tell their codes and scales for blocks of n with e8m0 and the rule "floor"
+            alone: tensors in other block formats are given as a Scaled.
         fmt: a FloatFormat, FixedFormat or BlockFormat, or its name; of a Scaled its own, or None.
     Returns:
         1-D uint8 on x's device; the last byte is filled up with zero bits.

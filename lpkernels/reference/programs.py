@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from lpkernels.formats import FP4_E2M1, BlockFormat, FixedFormat, FloatFormat
-from lpkernels.formats._scaled import is_mx
+from lpkernels.formats import FP4_E2M1, BlockFormat, FixedFormat, FloatFormat, is_mx
 from lpkernels.reference.blocks import exact_scales, saturating
 from lpkernels.reference.values import Float64, widen
 from lpkernels.rounding import round_array

@@ -15,9 +15,10 @@ from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats import BlockFormat, format_from_ints
 from lpkernels.formats.grids import grid_shape
 from lpkernels.formats.integers import BLOCK, KIND, Ints
-from lpkernels.functional import _checks, _torch_types
+from lpkernels.functional import _checks
 from lpkernels.functional._limits import amax_of
 from lpkernels.functional.quantize import format_ints, lowered
+from lpkernels.functional.scaled import _torch_types
 from lpkernels.functional.seeds import seed_for
 from lpkernels.rng import SITE_QUANTIZE, Role
 
