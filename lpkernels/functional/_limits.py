@@ -75,7 +75,17 @@ def amax_of(
         raise ValueError(
             f"{function}: amax must have one element, got shape {tuple(amax.shape)}; use .amax()"
         )
-    return amax.detach().to(torch.float64).reshape(1)
+    return _widened(amax.detach()).reshape(1)
+
+
+def _widened(x: Tensor) -> Tensor:
+    """x in float64, also where the processor flushes subnormals of float32."""
+    if x.dtype == torch.float64:
+        return x
+    bits = x.float().view(torch.int32)
+    magnitude = (bits & 0x7FFFFF).to(torch.float64) * 2.0**-149
+    subnormal = torch.where(bits < 0, -magnitude, magnitude)
+    return torch.where(bits & 0x7F800000 == 0, subnormal, x.to(torch.float64))
 
 
 def _of_numbers(function: str, x: Tensor, slices: int, lo: Any, hi: Any) -> Tensor:

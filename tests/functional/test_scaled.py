@@ -231,10 +231,15 @@ def test_the_first_code_of_two_is_in_the_low_bits():
 
 def test_small_scales_survive_flushed_denormals():
     q = lp.scaled(torch.zeros(2, 32), "mxfp8")
+    amaxes = (torch.tensor(2.0**-140), torch.tensor(-(2.0**-130)).bfloat16())
     with flushed():
         elements, scale, _ = q.tensors()
         back = lp.Scaled.from_tensors(elements, scale, None, "mxfp8")
         codes = lp.pack(lp.scaled(torch.zeros(2, 32), "tile2x32_e4m3_up"))
+        small, below = (lp.scaled(torch.ones(2), "tensor_e4m3", amax=each_) for each_ in amaxes)
+    # 2^-140 / 448 is rounded to the smallest subnormal.
+    assert small.scale.view(torch.int32).item() == 1
+    assert below.scale.isnan()
     assert scale.view(torch.uint8).tolist() == [[0], [0]]
     assert_bit_equal(back.scale, q.scale)
     assert codes[0] == 0

@@ -25,6 +25,7 @@ from lpkernels.rng import SITE_QUANTIZE, Role
 __all__ = ["Scaled", "scaled"]
 
 BlockLike: TypeAlias = BlockFormat | str
+_PARTS = ("values", "scale", "tensor_scale")
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -192,7 +193,7 @@ def _check_blocks(function: str, ints: Ints) -> None:
 
 
 def _set(made: Scaled, parts: Iterable[Any], ints: Ints) -> None:
-    for name, part in zip(("values", "scale", "tensor_scale"), parts, strict=True):
+    for name, part in zip(_PARTS, parts, strict=True):
         object.__setattr__(made, name, part)
     object.__setattr__(made, "_ints", ints)
 
@@ -209,10 +210,15 @@ def parts_of(q: Scaled) -> tuple[Ints, ops.Parts]:
     return q._ints, (q.values, q.scale, q.tensor_scale)
 
 
+def _with_names(q: Scaled) -> tuple[list[Any], Ints]:
+    return [(torch.utils._pytree.GetAttrKey(name), getattr(q, name)) for name in _PARTS], q._ints
+
+
 torch.utils._pytree.register_pytree_node(
     Scaled,
-    lambda q: ([q.values, q.scale, q.tensor_scale], q._ints),
+    lambda q: ([getattr(q, name) for name in _PARTS], q._ints),
     _of,
+    flatten_with_keys_fn=_with_names,
     serialized_type_name="lpkernels.Scaled",
     to_dumpable_context=list,
     from_dumpable_context=tuple,
