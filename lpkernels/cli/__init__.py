@@ -125,13 +125,17 @@ def show_formats(
         str, typer.Argument(callback=valid(lp_formats.parse_format), help="A format; none: all.")
     ] = "",
 ) -> None:
-    """The named formats, or one in detail.
+    """The named formats and the aliases of block formats, or one format in detail.
 
     Example: `lpkernels formats e4m3fn`
     """
-    from lpkernels.report.numbers import format_details, named_formats
+    from lpkernels.report.numbers import aliases, format_details, named_formats
 
-    show_table(format_details(lp_formats.parse_format(name)) if name else named_formats())
+    if name:
+        show_table(format_details(lp_formats.parse_format(name)))
+    else:
+        show_table(named_formats())
+        show_table(aliases())
 
 
 # A negative number looks like an option. Unknown options therefore count as values, which

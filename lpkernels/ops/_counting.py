@@ -10,15 +10,11 @@ from torch import Tensor
 
 from lpkernels import backends
 from lpkernels.arithmetic import Quantizer
-from lpkernels.formats.integers import KIND
 from lpkernels.ops import _checks
 from lpkernels.ops._operator import as_ints, define, is_plain, without_grad
-from lpkernels.ops._quantize import guard, guard_out, quantized_like, write_into
+from lpkernels.ops._quantize import guard, guard_out, method, quantized_like, write_into
 from lpkernels.ops._rows import Ints
 from lpkernels.rng import SITE_QUANTIZE
-
-# By the first integer of a format, what `Backend.unsupported` calls rounding that counts.
-_METHODS = ("quantize_counting", "quantize_counting", "quantize_affine", "quantize_block")
 
 
 def _rounded(x: Tensor, quantizer: Ints, *call: Any) -> Tensor:
@@ -52,7 +48,7 @@ def _run(
     site: int,
     backend: str,
 ) -> None:
-    chosen = backends.select(backend, _METHODS[quantizer[KIND]], x.device)
+    chosen = backends.select(backend, method(quantizer, "quantize_counting"), x.device)
     if x.numel() == 0:
         return
     x, out = without_grad(x), without_grad(out)
@@ -171,5 +167,6 @@ class Counting:
             return count(x, self._ints, counts, None, None, 0)
         chosen = self._backend
         if chosen is None:
-            chosen = self._backend = backends.select("auto", _METHODS[self._ints[KIND]], x.device)
+            how = method(self._ints, "quantize_counting")
+            chosen = self._backend = backends.select("auto", how, x.device)
         chosen.quantize_counting(x, self._ints, None, 0, SITE_QUANTIZE, None, counts, None)

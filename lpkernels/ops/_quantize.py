@@ -11,7 +11,15 @@ from torch import Tensor
 from lpkernels import backends
 from lpkernels.arithmetic import Quantizer, quantizer_from_ints
 from lpkernels.formats import FloatFormat
-from lpkernels.formats.integers import KIND
+from lpkernels.formats.integers import (
+    AFFINE,
+    BLOCK,
+    FLOAT,
+    KIND,
+    InBlock,
+    element,
+    follows_from_values,
+)
 from lpkernels.ops import _checks
 from lpkernels.ops._operator import as_ints, define, without_grad
 from lpkernels.ops._rows import Ints
@@ -32,6 +40,15 @@ def result_dtype(dtype: torch.dtype, quantizer: Ints) -> torch.dtype:
 
 def quantized_like(x: Tensor, quantizer: Ints) -> Tensor:
     return torch.empty_like(x, dtype=result_dtype(x.dtype, quantizer))
+
+
+def method(quantizer: Ints, plain: str) -> str:
+    """What `Backend.unsupported` calls rounding to the format; plain: its name for floats and
+    integers. Block formats beside OCP's have the rules of `Backend.scaled`."""
+    if quantizer[KIND] == BLOCK:
+        usual = follows_from_values(quantizer) and quantizer[InBlock.STEPS] == 0
+        return "quantize_block" if usual and element(quantizer)[KIND] == FLOAT else "scaled"
+    return "quantize_affine" if quantizer[KIND] == AFFINE else plain
 
 
 def rounded(x: Tensor, quantizer: Ints, *call: Any) -> Tensor:
@@ -70,7 +87,7 @@ def _round_into(
     site: int,
     backend: str,
 ) -> None:
-    chosen = backends.select(backend, METHODS[quantizer[KIND]], x.device)
+    chosen = backends.select(backend, method(quantizer, "quantize"), x.device)
     if x.numel() == 0:
         return
     x, out = without_grad(x), without_grad(out)
@@ -95,8 +112,6 @@ def _guard_both(x: Tensor, out: Tensor, *call: Any) -> None:
     guard_out(x, out, *call)
 
 
-# The names of the operations that backends answer for, by the kind of the format.
-METHODS = ("quantize", "quantize", "quantize_affine", "quantize_block")
 _quantize = define(
     "_quantize(Tensor x, int[] quantizer, Tensor? seed, int role, int site, str backend) -> Tensor",
     lambda x, quantizer, *call: quantized_like(x, quantizer),

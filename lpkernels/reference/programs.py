@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from lpkernels.formats import FP4_E2M1, BlockFormat, FixedFormat, FloatFormat
-from lpkernels.formats._scaled import is_mx
+from lpkernels.formats import FP4_E2M1, BlockFormat, FixedFormat, FloatFormat, is_mx
 from lpkernels.reference.blocks import exact_scales, saturating
 from lpkernels.reference.values import Float64, widen
 from lpkernels.rounding import round_array
@@ -19,9 +18,9 @@ from lpkernels.rounding import round_array
 if TYPE_CHECKING:
     from lpkernels.reference.scaled import Round
 
-Array: TypeAlias = NDArray[np.float32]
+Array: TypeAlias = NDArray[Any]
 
-_ONE = np.float32(1.0)
+_ONE: Any = np.float32(1.0)
 _MAX = np.finfo(np.float32).max
 # The products of the largest e4m3 scale and the largest e2m1 code.
 _NVFP4 = np.float32(448 * 6)

@@ -31,6 +31,17 @@ def named_formats() -> Table:
     return table
 
 
+def aliases() -> Table:
+    """A row for every alias of a block format, with the bits of a value and its share of scales."""
+    table = Table(title="Aliases of block formats")
+    table.add_column("alias", min_width=max(map(len, formats.ALIASES)))
+    table.add_column("name")
+    table.add_column("bits", justify="right")
+    for alias, name in formats.ALIASES.items():
+        table.add_row(alias, name, f"{formats.parse_format(name).bits:g}")
+    return table
+
+
 # more values than these make no readable list
 _MOST_VALUES = 256
 
@@ -69,7 +80,17 @@ _FIELDS: dict[type, tuple[str, ...]] = {
     ),
     FixedFormat: ("bits", "word_bits", "frac_bits", "signed", "overflow", "min", "max", "quantum"),
     formats.AffineFormat: ("bits", "symmetric", "axis"),
-    BlockFormat: ("bits", "element", "block_size", "axis"),
+    BlockFormat: (
+        "bits",
+        "element",
+        "block_size",
+        "axis",
+        "scale",
+        "rule",
+        "tensor_scale",
+        "target",
+        "steps",
+    ),
 }
 
 

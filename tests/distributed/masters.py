@@ -40,6 +40,15 @@ _FUSED: dict[str, Any] = {
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "narrow": ("momentum", {**_NARROW, "compensation": "e5m2:stochastic"}),
     "blocks": ("adam", {**_BLOCKS, "exceptions": {"*bias": {"state": "bf16"}}}),
+    # A scale of the whole tensor or of a tile is that of the whole parameter.
+    "scaled": (
+        "momentum",
+        {
+            "weight": "tile4x2_e4m3_sfp32",
+            "grad": "fp8_tensor:stochastic",
+            "exceptions": {"*bias": {"weight": "fp8_tensor"}},
+        },
+    ),
     # This run draws nothing, and no seed is sent.
     "fp32": ("adam", {"weight": "fp32", "generator": torch.tensor(3)}),
     # This run steps in one pass; its shards begin anywhere in a word of draws.

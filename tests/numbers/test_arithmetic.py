@@ -16,6 +16,7 @@ from lpkernels.arithmetic import (
     UNITS,
     Accumulator,
     Adam,
+    FixedAxisWarning,
     Quantizer,
     Recipe,
     Sgd,
@@ -290,6 +291,29 @@ def test_named_recipes(name):
 def test_recipes_lists_the_pinned_names():
     names = "fp32 fp16_mixed bf16_mixed fp8_wang2018 hfp8_sun2019 lba_m7e4 v100_fp16 a100_bf16"
     assert {*names.split(), "h100_fp16", "h100_bf16", "h100_fp8", "hopper_fp8"} <= set(recipes())
+
+
+@rows(
+    "fields_, message",
+    ({"input": "mxfp8"}, r"input=block32_e4m3: .*\(input's in wgrad\)"),
+    (
+        {"weight": "nvfp4", "grad_output": "tile2x4_e4m3_up"},
+        r"weight=block16_e2m1_se4m3fn_t, grad_output=tile2x4_e4m3_up: .*\(weight's in dgrad and "
+        r"grad_output's in dgrad and wgrad\).*axis='k'",
+    ),
+    ({"input": "row_e4m3_se8m0"}, "input=row_e4m3_se8m0"),
+)
+def test_a_recipe_with_a_fixed_axis_warns(fields_, message):
+    with pytest.warns(FixedAxisWarning, match=message) as warned:
+        Recipe(**fields_)
+    assert warned[0].filename == __file__
+
+
+def test_a_recipe_whose_codes_serve_every_product_does_not_warn(recwarn):
+    Recipe(
+        input="fp8_tensor", weight="nvfp4_2d", output="mxfp8", bias="fp8_row", grad_input="mxfp8"
+    )
+    assert not recwarn.list
 
 
 def test_fp8_wang2018():

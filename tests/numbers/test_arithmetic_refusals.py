@@ -40,7 +40,7 @@ WRONG_VALUES = [
     (lambda: as_quantizer("e5m2:to_odd:to_odd"), "gives its rounding twice"),
     (lambda: as_quantizer("e5m2:bits=x"), "cannot read 'bits=x' in 'e5m2:bits=x'"),
     (lambda: as_quantizer("e5m2:chunk=3"), "expected a rounding, 'philox' or bits="),
-    (lambda: quantizer_from_ints((0,) * 8), "expected the 12 or 20 integers"),
+    (lambda: quantizer_from_ints((0,) * 8), "expected the 12, 20 or 28 integers"),
     (lambda: Accumulator("e5m2", "nearest"), "'nearest_even' or 'nearest_away'"),
     (
         lambda: Accumulator("e5m2", product="e4m3", product_rounding="nearest"),
@@ -99,6 +99,9 @@ WRONG_VALUES = [
     (lambda: accumulator("e6m9:sum=3"), "cannot read 'sum=3' in 'e6m9:sum=3'; expec"),
     (lambda: accumulator_from_ints((0,) * 8), "expected the 35 integers"),
     (lambda: Recipe(input="e5m2:near"), "Recipe: input: Quantizer: rounding must"),
+    (lambda: Recipe(output="block32_k_e4m3"), "output: block32_k_e4m3 has axis='k'.*not supported"),
+    (lambda: Recipe(weight="fp8_row"), "weight: row_e4m3 has a scale for each row.*'tensor_e4m3'"),
+    (lambda: Quantizer("nvfp4_te", "to_odd"), "is nearest_even or stochastic, as te has them, got"),
     (lambda: Recipe(dgrad="e5m2_chonk"), "Recipe: dgrad: accumulator: unknown name"),
     (lambda: recipe("fp8_wang2019"), "unknown name 'fp8_wang2019'; did you mean fp8_"),
     (lambda: describe("x"), "unknown name 'x'. Names are fp32"),

@@ -32,6 +32,11 @@ TENSOR_FORMATS = [
         "affine8", "affine1_axis0", "affine4_sym_axis-2", "affine16_sym", "block32_e4m3",
         "block32_e4m3ieee", "block16_axis0_e5m2", "block1_e2m1", "block33_axis1_e3m2",
         "block8_e1m6none", "block32_axis-3_e4m3none_b11_sat",
+        "block16_e2m1_se4m3fn_t", "block16_k_e2m1_se4m3fn_t_to5.647059", "tile16x8_e2m1_sfp32_up",
+        "tensor_e4m3", "tensor_int8_se8m0", "row_e5m2", "row_axis0_int4_to7.5_torchao",
+        "block128_e4m3_sfp32_deepgemm", "tile128x128_e4m3_up_te", "row_k_int8",
+        "block32_int8f6_even", "block4_e4m3none_b11_sat_se5m3fn_b9_nosub_up", "block4_e5m10_se4m3",
+        "block4_e3m2ieee_se4m3ieee",
     )
 ]  # fmt: skip
 ALL_FORMATS = [*ROUND_FORMATS, *TENSOR_FORMATS]
@@ -141,22 +146,61 @@ def test_other_formats_travel_as_float32(fmt):
 # --- names ---
 
 
-@each("name", ["mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e3m2", "mxfp6_e2m3", "mxfp4"])
-def test_names_of_the_ocp_lead_to_blocks_of_32(name):
-    with pytest.raises(ValueError, match=f"unknown format '{name}'; it is 'block32_fp") as refused:
-        parse_format(name)
-    (here,) = re.findall(r"it is '(\w+)' here", str(refused.value))
-    element = getattr(formats, {"mxfp4": "FP4_E2M1"}.get(name, name[2:].upper()))
-    assert parse_format(here) == formats.BlockFormat(element, 32)
+@rows(
+    "alias, element, options",
+    ("mxfp8", "e4m3", {}),
+    ("mxfp8_e5m2_up", "e5m2", {"rule": "up"}),
+    ("mxfp6_e3m2_ceil", "e3m2", {"rule": "ceil"}),
+    ("mxfp4_even", "e2m1", {"rule": "even"}),
+    ("mxint8", FixedFormat(8, 6), {}),
+    ("nvfp4", "e2m1", {"block_size": 16, "scale": formats.E4M3FN, "tensor_scale": True}),
+    ("nvfp4_one", "e2m1", {"block_size": 16, "scale": "e4m3"}),
+    (
+        "nvfp4_2d_te",
+        "e2m1",
+        {"block_size": (16, 16), "scale": "e4m3", "tensor_scale": True, "steps": "te"},
+    ),
+    ("fp8_tensor", "e4m3", {"block_size": "tensor", "scale": "fp32"}),
+    ("fp8_row", "e4m3", {"block_size": "row"}),
+    ("fp8_1x128", "e4m3", {"block_size": 128, "scale": "fp32"}),
+    ("fp8_128x128_pow2", "e4m3", {"block_size": (128, 128), "rule": "up"}),
+    ("int8_row", "int8", {"block_size": "row"}),
+    ("int4_g128", FixedFormat(4, 0), {"block_size": 128, "scale": "fp32"}),
+)
+def test_aliases_are_these_formats(alias, element, options):
+    assert parse_format(alias) == BlockFormat(element, **options)
 
 
-@each("name", ["fp8", "float8", "FP8", "fp6", "float6", "fp4", "float4"])
-def test_numbers_of_bits_lead_to_every_ocp_format_of_them(name):
+@each("alias", formats.ALIASES)
+def test_aliases_stand_for_the_names_that_formats_give(alias):
+    assert str(parse_format(alias)) == formats.ALIASES[alias]
+
+
+def test_a_field_at_its_default_is_the_field_left_out():
+    plain = BlockFormat("e4m3")
+    full = BlockFormat(
+        formats.FP8_E4M3, 32, scale="e8m0", axis=-1, rule="floor", tensor_scale=False, steps="exact"
+    )
+    tensor = BlockFormat("e2m1", "tensor", scale=formats.FP32, rule="nearest", target=6)
+    assert (plain, hash(plain), str(plain)) == (full, hash(full), str(full))
+    assert tensor == BlockFormat("e2m1", "tensor") == parse_format("tensor_e2m1")
+    assert plain.to_ints()[:8] == (3, 32, -1, 0, 0, 0, 0, 0)
+
+
+@each("name", ["fp8", "float8", "FP8", "fp6", "float6", "fp4", "float4", "mxfp6", "int8", "int4"])
+def test_numbers_of_bits_lead_to_their_candidates(name):
     with pytest.raises(ValueError, match=f"unknown format '{name}'; it is '.*' here") as refused:
         parse_format(name)
     bits = name[-1]
-    here = set(re.findall(r"'(fp\w+)'", str(refused.value).split("; it is ")[1]))
-    assert here == {each for each in formats.NAMED if each.startswith(f"fp{bits}_e")}
+    here = re.findall(r"'(\w+)'", str(refused.value).split("; it is ")[1])
+    assert len(here) > 1 or bits == "4"
+    if "fp" in name.lower() or "float" in name:
+        assert {each for each in formats.NAMED if each.startswith(f"fp{bits}_e")} <= {*here} | {
+            each.removeprefix("mx") for each in here
+        }
+    for each_name in here:
+        fmt = parse_format(each_name)
+        assert getattr(fmt, "element", fmt).bits == int(bits)
 
 
 def test_an_unknown_format_is_answered_without_the_grammar():
@@ -179,7 +223,7 @@ def test_name_ints_pickle_and_copy_round_trip(fmt):
 
 
 @settings(max_examples=250)
-@given(descriptions.formats)
+@given(descriptions.formats | descriptions.scaled_formats())
 def test_every_name_reads_back(fmt):
     assert parse_format(str(fmt)) == fmt
     assert format_from_ints(fmt.to_ints()) == fmt
@@ -272,14 +316,39 @@ WRONG_VALUES = [
     (lambda: AffineFormat(1, symmetric=True), r"symmetric=True: bits .*2\.\.16"),
     (lambda: AffineFormat(8, axis=64), r"axis must be in -64\.\.63, got 64"),
     (lambda: BlockFormat("e4m4x"), "unknown element 'e4m4x'; did you mean e4m3"),
-    (lambda: BlockFormat("affine8"), r"unknown element 'affine8'\. Use one of e5m2"),
+    (lambda: BlockFormat("affine8"), r"element 'affine8'; did you mean int8\? Use one of e5m2"),
     (lambda: BlockFormat("e4m3", 0), "block_size must be at least 1, got 0"),
     (lambda: BlockFormat("e4m3", 2**63 - 1), r"block_size must be at most 2\^62"),
-    (lambda: BlockFormat("e4m3", scale="fp32"), "scale must be one of e8m0; got"),
+    (lambda: BlockFormat("e4m3", scale="e8m1x"), "unknown scale 'e8m1x'; .* Use 'e8m0', 'fp32' or"),
+    (lambda: BlockFormat("e4m3", scale="affine8"), "unknown scale 'affine8'"),
+    (lambda: BlockFormat("e4m3", target=400), "rule='floor' takes .* no target; use rule='up'"),
+    (lambda: BlockFormat("e4m3", rule="even", target=9), "rule='even' takes .*no target"),
+    (lambda: BlockFormat("e4m3", rule="nearest"), "rules of scale=e8m0 are floor, ceil, even, up"),
+    (lambda: BlockFormat("e4m3", scale="bf16", rule="even"), "are nearest, up; got rule='even'"),
+    (lambda: BlockFormat("e4m3", tensor_scale=True), "use scale='e4m3fn', or leave tensor_scale"),
+    (lambda: BlockFormat("e4m3", scale="fp32", tensor_scale=True), "tensor_scale stands behind"),
+    (lambda: BlockFormat("e4m3", "row", scale="bf16", tensor_scale=True), "block_size='row'"),
+    (lambda: BlockFormat("e4m3", "line"), "block_size must be one of row, tensor; got 'line'"),
+    (lambda: BlockFormat("e4m3", (1, 4)), r"rows of tiles must be in 2\.\..*, got 1"),
+    (lambda: BlockFormat("e4m3", (2, 3, 4)), r"tiles are \(rows, columns\), got"),
+    (lambda: BlockFormat("e4m3", (2, 2), axis=0), "their axis is -1 or 'k', got 0; leave it away"),
+    (lambda: BlockFormat("e4m3", "tensor", axis="k"), "runs along no axis, got axis='k'"),
+    (lambda: BlockFormat("int8", scale="fp32", target=0), "target must be positive, finite and a"),
+    (lambda: BlockFormat("int8", scale="fp32", steps="te"), "steps='te' is not defined here: Tran"),
+    (lambda: BlockFormat("e2m1", 16, steps="deepgemm"), "DeepGEMM has e4m3, and e2m1 in blocks"),
+    (lambda: BlockFormat("e4m3", "row", target=9, steps="te"), "has no target but .*got 9.0; use"),
+    (
+        lambda: BlockFormat(FixedFormat(8, 0, signed=False)),
+        r"integer elements are signed.*use Fixed",
+    ),
+    (lambda: BlockFormat("fixed8_f0"), "unknown element 'fixed8_f0'"),
+    (lambda: parse_format("row_int8_to1.2.3"), "cannot read the target 'to1.2.3' in 'row_int8_to"),
+    (lambda: parse_format("nvfp44"), "unknown format 'nvfp44'; did you mean nvfp4"),
+    (lambda: parse_format("mxfp8_e4m4"), "did you mean mxfp8_e4m3"),
     (lambda: BlockFormat("fp16"), r"smallest step of 2\^-24.*at least -22; use few"),
     (lambda: parse_format("bf17"), "unknown format 'bf17'; did you mean bf16"),
     (lambda: parse_format("BF17"), "unknown format 'BF17'; did you mean bf16"),
-    (lambda: parse_format("affin8"), r"did you mean affine8\? `lpkernels formats`"),
+    (lambda: parse_format("affin8"), r"did you mean affine8, mxint8\? `lpkernels formats`"),
     (lambda: parse_format("xyzzy"), "'xyzzy'; expected a name such as bf16, fp8_e"),
     (lambda: parse_format("float16"), r"'float16'; it is 'fp16' here\. `lpker"),
     (lambda: parse_format("uint8"), "are 'ufixed8_f0' here, and codes with a scale 'affine8'"),
@@ -288,9 +357,9 @@ WRONG_VALUES = [
     (lambda: parse_format("e4m3_b7_b8"), "'e4m3_b7_b8' gives its bias twice"),
     (lambda: parse_format("e4m3_inf_sat"), "gives its overflow twice"),
     (lambda: parse_format("e4m3_big"), "unknown suffix '_big' in 'e4m3_big'; known"),
-    (lambda: parse_format("e5" + "m" * 10**6), "has more than 64 characters, got 1000002, which"),
+    (lambda: parse_format("e5" + "m" * 10**6), "has more than 96 characters, got 1000002, which"),
     (lambda: parse_format("e9m3"), r"exp_bits must be in 1\.\.8, got 9"),
-    (lambda: format_from_ints((9,) * 8), "expected the 8 or 16 integers"),
+    (lambda: format_from_ints((9,) * 8), "expected the 8, 16 or 24 integers"),
 ]
 WRONG_TYPES = [
     (lambda: FloatFormat(True, 3), r"exp_bits must be an int, got True \(bool\)"),
@@ -302,11 +371,18 @@ WRONG_TYPES = [
     (lambda: FixedFormat(8, 3, signed=1), "signed must be True or False, got 1"),
     (lambda: AffineFormat(8, symmetric=None), "symmetric must be True or False"),
     (lambda: AffineFormat(8, axis=1.0), r"axis must be an int, got 1\.0"),
-    (lambda: BlockFormat(FixedFormat(8, 6)), "element must be a FloatFormat or its"),
+    (
+        lambda: BlockFormat(AffineFormat(8)),
+        "element must be a FloatFormat, a FixedFormat or a name",
+    ),
+    (lambda: BlockFormat("e4m3", scale=FixedFormat(8, 0)), "a scale is no FixedFormat, got"),
+    (lambda: BlockFormat("e4m3", scale=AffineFormat(8)), "a scale is no AffineFormat, got"),
+    (lambda: BlockFormat("int8", scale="fp32", target="8"), "target must be a number, got '8'"),
+    (lambda: BlockFormat("e4m3", tensor_scale=1), "tensor_scale must be True or False"),
     (lambda: BlockFormat("e4m3", axis=None), "axis must be an int, got None"),
     (lambda: parse_format(["e4m3"]), r"must be a str such as 'e4m3fn', got \['e4m"),
     (lambda: as_format(torch.complex64), "is no format here. The dtypes.*bfloat16"),
-    (lambda: as_format(torch.int8), "whole numbers are 'fixed8_f0' here"),
+    (lambda: as_format(torch.int8), "it is 'int8_row' or .* or 'fixed8_f0' here"),
     (lambda: as_format(torch.float8_e4m3fnuz), "float8_e4m3fnuz is no format here"),
     (lambda: as_format(8), r"name or a torch.dtype, got 8 \(int\)"),
 ]

@@ -63,6 +63,8 @@ def test_a_side_of_none_stays(recipe: lp.Recipe, forward: Any, backward: Any, wa
     "formats, recipe, want",
     (TABLE, lp.Recipe(input="e4m3:stochastic", bias="bf16"), "fp6_e3m2:stochastic"),
     ({6: "block16_e3m2"}, lp.Recipe(input="block8_axis1_e4m3"), "block16_axis1_e3m2"),
+    ({6: "fp8_tensor"}, lp.Recipe(input="block8_axis1_e4m3"), "tensor_e4m3"),
+    ({6: "block16_e3m2"}, lp.Recipe(input="nvfp4_2d"), "block16_e3m2"),
     ({6: "affine6"}, lp.Recipe(input="affine8_sym_axis0"), "affine6_sym_axis0"),
     ({6: "block16_axis0_e3m2"}, lp.Recipe(input="e4m3"), "block16_axis0_e3m2"),
 )

@@ -17,7 +17,7 @@ from lpkernels.arithmetic import (
     Recipe,
     RunningRange,
 )
-from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat
+from lpkernels.formats import FP32, AffineFormat, BlockFormat, FixedFormat, FloatFormat
 from lpkernels.rng import RNGS
 from lpkernels.rounding import MAX_RANDOM_BITS, ROUNDINGS
 
@@ -73,6 +73,35 @@ block_formats = st.builds(
     st.integers(1, 2**62),
     axis=_AXES,
 )
+
+
+def _tile() -> st.SearchStrategy[tuple[int, int]]:
+    return st.tuples(st.integers(2, 2**31), st.integers(1, 2**62))
+
+
+@st.composite
+def scaled_formats(draw: st.DrawFn) -> BlockFormat:
+    """Block formats with every field, in the steps "exact"."""
+    size = draw(st.integers(1, 2**62) | _tile() | st.sampled_from(["row", "tensor"]))
+    scale = draw(st.sampled_from(["e8m0", "fp32", "e4m3fn", "bf16"]) | float_formats())
+    rules = ("floor", "ceil", "even", "up") if scale == "e8m0" else ("nearest", "up")
+    rule = draw(st.sampled_from(rules))
+    narrow = not isinstance(size, str) and scale not in ("e8m0", "fp32", FP32)
+    axes = {"tensor": st.just(-1)}.get(str(size), _AXES | st.just("k"))
+    integers = st.builds(FixedFormat, st.integers(2, 24), st.integers(-100, 22))
+    return BlockFormat(
+        draw(float_formats(least_step=-22) | integers | st.sampled_from(["e4m3", "int8"])),
+        size,
+        scale=scale,
+        axis=draw(st.sampled_from([-1, "k"]) if isinstance(size, tuple) else axes),
+        rule=rule,
+        tensor_scale=narrow and draw(st.booleans()),
+        target=None
+        if rule in ("floor", "ceil", "even")
+        else draw(st.none() | st.floats(2.0**-126, 2.0**127, width=32)),
+    )
+
+
 formats = float_formats() | fixed_formats() | affine_formats() | block_formats
 quantizers = st.builds(
     Quantizer,

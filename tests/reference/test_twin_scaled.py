@@ -1,0 +1,81 @@
+"""Codes and scales: the twin against exact fractions, for any block, tile, axis and value."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lpkernels.arithmetic import Quantizer
+from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat, parse_format
+from lpkernels.formats.integers import takes_amax
+from lpkernels.reference import exact_scaled, twin
+from lpkernels.rng import draw
+from lpkernels.rounding import ROUNDINGS, round_scalar
+from tests.compare import assert_bit_equal
+from tests.loops import each
+from tests.support import descriptions
+
+Round = Callable[[Fraction | float, FloatFormat | FixedFormat, int], float]
+
+
+def exact_rounding(mode: str, seed: int) -> Round:
+    def rounded(value: Fraction | float, fmt: FloatFormat | FixedFormat, index: int) -> float:
+        bits = draw(seed, 0, 0, 0, index, 32, "fast") if mode == "stochastic" else 0
+        return round_scalar(value, fmt, mode, draw=bits)
+
+    return rounded
+
+
+def compare(x: np.ndarray, fmt: BlockFormat, mode: str, seed: int, amax: float | None) -> None:
+    want = exact_scaled.scaled(x, fmt, exact_rounding(mode, seed), amax)
+    got = twin.scaled(x, Quantizer(fmt, mode), seed=seed, site=0, amax=amax)
+    for part, one, other in zip(want._fields, got, want, strict=True):
+        assert_bit_equal(one, other, f"{fmt} {mode} {part}")
+    assert_bit_equal(twin.dequantize(got, fmt), exact_scaled.dequantize(want, fmt), str(fmt))
+
+
+# Bits of float32: of any value, and of values whose blocks are not all NaN.
+ANY = st.integers(0, 2**32 - 1)
+NEAR = st.builds(lambda e, m, s: e << 23 | m | s << 31, st.integers(100, 140),
+                 st.integers(0, 2**23 - 1), st.integers(0, 1))  # fmt: skip
+ZEROS = st.sampled_from([0, 1 << 31, 1, 0x007FFFFF, 0x7F800000, 0x7FC00000])
+
+
+@st.composite
+def arrays(draw_: st.DrawFn) -> np.ndarray:
+    shape = tuple(draw_(st.lists(st.integers(1, 5), min_size=2, max_size=3)))
+    size = int(np.prod(shape))
+    kinds = draw_(st.sampled_from([ANY, NEAR, NEAR | ZEROS]))
+    bits = draw_(st.lists(kinds, min_size=size, max_size=size))
+    x = np.array(bits, dtype=np.uint32).view(np.float32).reshape(shape)
+    return x.swapaxes(0, -1) if draw_(st.booleans()) else x
+
+
+@settings(max_examples=150)
+@given(
+    arrays(),
+    descriptions.scaled_formats(),
+    st.sampled_from(ROUNDINGS),
+    st.integers(0, 2**40),
+    st.none() | st.sampled_from([0.0, 1.0, 1e-44, 3e38, np.inf, np.nan, -1.0]),
+)
+def test_scaled_equals_exact(x, fmt, mode, seed, amax):
+    if fmt.axis == "k":
+        fmt = replace(fmt, axis=-1)
+    elif isinstance(fmt.block_size, int) or fmt.block_size == "row":
+        fmt = replace(fmt, axis=fmt.axis % x.ndim)
+    if isinstance(fmt.block_size, int):
+        fmt = replace(fmt, block_size=1 + fmt.block_size % 5)
+    elif isinstance(fmt.block_size, tuple):
+        fmt = replace(fmt, block_size=(2 + fmt.block_size[0] % 3, 1 + fmt.block_size[1] % 4))
+    compare(x, fmt, mode, seed, amax if takes_amax(fmt.to_ints()) else None)
+
+
+@each("dtype", [np.float16, np.float64])
+@each("name", ["block4_e4m3", "block4_e2m1_se4m3fn_t", "tensor_int4_to7.5", "tile2x3_e5m2_up"])
+def test_scaled_takes_other_dtypes(name, dtype, rng):
+    x = (rng.standard_normal((5, 7)) * np.exp2(rng.integers(-9, 9, (5, 7)))).astype(dtype)
+    compare(x, parse_format(name), "stochastic", 5, None)
