@@ -66,8 +66,8 @@ class Accumulator(PlainValues):
         rounding:         of every addition: sums, outer sums and bias.
         product:          format of the products; None: exact.
         product_rounding: rounding of the products.
-        chunk:            length of the inner sums; None: one sum; "scale": the stretches of products
-                          with constant scales.
+        chunk:            length of the inner sums; None: one sum; "scale": the stretches of
+                          products with constant scales.
         outer:            format of the sum of chunks; None: fmt. Needs chunk.
         outer_rounding:   of the outer sums and, with chunk, the bias; None: rounding. Needs chunk.
         scale_order:      "product", "left" or "right": of float32 scales, whose products are
@@ -256,6 +256,11 @@ class Accumulator(PlainValues):
             )
 
     @property
+    def chunk_length(self) -> int | None:
+        """The length of the chunks; None without chunks, and where scales end them."""
+        return self.chunk if isinstance(self.chunk, int) else None
+
+    @property
     def in_sequence(self) -> bool:
         """Whether the running sum takes one product a step and is rounded after each."""
         return self.order == "sequential" and self.block is None
@@ -283,7 +288,8 @@ class Accumulator(PlainValues):
         return ":".join([head, *written_options(self, ACCUMULATOR_OPTIONS)])
 
     def to_ints(self) -> tuple[int, ...]:
-        """35 integers: order, chunk (0: none, below 0: by scale, in the order of SCALE_ORDERS), rounding, product_rounding, random_bits, rng,
+        """35 integers: order, chunk (0: none; -1, -2, -3: by scale, with the scale_orders in the
+        order of SCALE_ORDERS), rounding, product_rounding, random_bits, rng,
         has_product, has_outer, then the eight each of fmt, product (zeros if none), outermost,
         then block (0: none), aligned_bits, outermost_rounding; with operands 19 more: the eight
         each of left and right, has_least_exponent, least_exponent, interleaved."""

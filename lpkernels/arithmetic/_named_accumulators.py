@@ -64,7 +64,8 @@ def _named_or_parsed(name: str) -> Accumulator:
         meant = "." if name_here(fmt) else did_you_mean(name, known)
         raise ValueError(
             f"accumulator: unknown name {name!r}{meant} Names are {named}, those of `lpkernels "
-            "units`, native, and <format>[_chunk<n>|_chunkscale][:<rounding>], as e6m9_chunk64:toward_zero; "
+            "units`, native, and <format>[_chunk<n>|_chunkscale][:<rounding>], as "
+            "e6m9_chunk64:toward_zero; "
             f"help(lpkernels.Accumulator) has the other options ({error})"
         ) from error
     if native:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -31,35 +32,34 @@ def matmul_scaled(
     rows, length, cols = a.shape[-2], a.shape[-1], b.shape[-1]
     out = np.zeros((*lead, rows, cols))
 
-    def at(x: Float32, *where: int) -> float:
-        """An element of an operand or of its scales; leading dimensions of one broadcast."""
-        wide = np.broadcast_to(widen(x), (*lead, *x.shape[len(x.shape) - len(where) :]))
-        return float(wide[(*index[:-2], *where)])
+    def spread(x: Float32, dims: int) -> list[Any]:
+        """Values by row-major batch; leading dimensions of one broadcast."""
+        last = x.shape[x.ndim - dims :]
+        return np.broadcast_to(widen(x), (*lead, *last)).reshape(-1, *last).tolist()
 
+    left, right = spread(a, 2), spread(b, 2)
+    left_scale, right_scale = spread(scales.left, 2), spread(scales.right, 2)
+    left_total, right_total = spread(scales.left_total, 1), spread(scales.right_total, 1)
+    starts = None if initial is None else np.broadcast_to(widen(initial), out.shape)
     cuts = list(segments(length, scales.left_size, scales.right_size))
     order = acc.scale_order if scales.float32 else None
-    for index in np.ndindex(out.shape):
-        m, n = index[-2:]
-        batch = int(np.ravel_multi_index(index[:-2], lead)) if lead else 0
-        cell = Output(acc, seed, batch * rows + m, n)
-        total = 0.0
-        if initial is not None:
-            total = cell.initial(float(np.broadcast_to(widen(initial), out.shape)[index]))
+    flat = out.reshape(-1, rows, cols)
+    for i, m, n in np.ndindex(flat.shape):
+        cell = Output(acc, seed, i * rows + m, n)
+        total = 0.0 if starts is None else cell.initial(float(starts.reshape(flat.shape)[i, m, n]))
         for number, (start, end) in enumerate(cuts):
-            terms = [(k, summand(at(a, m, k), at(b, k, n), acc)) for k in range(start, end)]
-            left = at(scales.left, m, start // scales.left_size if scales.left_size else 0)
-            right = at(scales.right, n, start // scales.right_size if scales.right_size else 0)
-            addend = _scaled(cell.sum(terms), left, right, order)
+            terms = [(k, summand(left[i][m][k], right[i][k][n], acc)) for k in range(start, end)]
+            x = left_scale[i][m][start // scales.left_size if scales.left_size else 0]
+            y = right_scale[i][n][start // scales.right_size if scales.right_size else 0]
+            addend = _scaled(cell.sum(terms), x, y, order)
             total = cell.add_outermost(total, addend, SITE_OUTER, number)
         if scales.has_total:
-            last = [
-                at(total_scale, i if total_scale.shape[-1] > 1 else 0)
-                for total_scale, i in ((scales.left_total, m), (scales.right_total, n))
-            ]
-            total = _float32(total, _float32(*last))
+            of_row, of_col = left_total[i], right_total[i]
+            x, y = of_row[m if len(of_row) > 1 else 0], of_col[n if len(of_col) > 1 else 0]
+            total = _float32(total, _float32(x, y))
         if bias is not None:
             total = cell.add_outermost(total, float(widen(bias)[n]), SITE_BIAS, 0)
-        out[index] = total
+        flat[i, m, n] = total
     return narrow(out)
 
 

@@ -5,6 +5,7 @@ docs/contract.md, "Products of scaled operands".
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -43,7 +44,7 @@ def segments(length: int, *sizes: int) -> Iterator[tuple[int, int]]:
     """The stretches of 0 .. length in which no scale changes."""
     cuts = {0, length}.union(*(range(0, length, size) for size in sizes if size))
     ends = sorted(cuts)
-    yield from zip(ends, ends[1:], strict=False)
+    yield from itertools.pairwise(ends)
 
 
 def matmul_scaled(

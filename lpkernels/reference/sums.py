@@ -29,7 +29,7 @@ class Sums:
         self.acc, self.rounds = rounds.acc, rounds
         self.inner = _inner_sum(rounds, shape) if inner is None else inner
         # Sums by scale are closed by `scaled_products`, which knows where a scale changes.
-        self.chunk = self.acc.chunk if isinstance(self.acc.chunk, int) else None
+        self.chunk = self.acc.chunk_length
         self.outer: Float64 = np.zeros(shape)
         self.k = 0
 

@@ -10,6 +10,7 @@ from lpkernels.reference.gemm import matmul
 from lpkernels.reference.packing import pack, pack_scaled, unpack, unpack_scaled
 from lpkernels.reference.quantize import quantize, scaled
 from lpkernels.reference.scaled import Scaled, dequantize
+from lpkernels.reference.scaled_products import matmul_scaled
 from lpkernels.reference.sums import accumulate
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "conv_wgrad",
     "dequantize",
     "matmul",
+    "matmul_scaled",
     "pack",
     "pack_scaled",
     "quantize",
