@@ -298,7 +298,9 @@ class Accumulator(PlainValues):
     def _integers(self) -> tuple[int, ...]:
         return (
             ORDERS.index(self.order),
-            -1 - SCALE_ORDERS.index(self.scale_order) if self.chunk == SCALE else self.chunk or 0,
+            -1 - SCALE_ORDERS.index(self.scale_order)
+            if self.chunk == SCALE
+            else self.chunk_length or 0,
             ROUNDINGS.index(self.rounding),
             ROUNDINGS.index(self.product_rounding),
             self.random_bits,
