@@ -13,6 +13,7 @@ from lpkernels._first_use import on_first_use
 from lpkernels.arithmetic import (
     NATIVE,
     Accumulator,
+    FixedAxisWarning,
     Quantizer,
     Recipe,
     RunningRange,
@@ -26,7 +27,16 @@ from lpkernels.formats import (
     parse_format,
 )
 from lpkernels.formats.checks import did_you_mean
-from lpkernels.functional import count, matmul, pack, quantize, seed_from, unpack
+from lpkernels.functional import (
+    Scaled,
+    count,
+    matmul,
+    pack,
+    quantize,
+    scaled,
+    seed_from,
+    unpack,
+)
 from lpkernels.nn import convert, revert, set_precision, set_recipe
 from lpkernels.nn.policies import policies, policy
 from lpkernels.recipes import recipe, recipes
@@ -38,11 +48,13 @@ __all__ = [
     "Accumulator",
     "AffineFormat",
     "BlockFormat",
+    "FixedAxisWarning",
     "FixedFormat",
     "FloatFormat",
     "Quantizer",
     "Recipe",
     "RunningRange",
+    "Scaled",
     "__version__",
     "accumulator",
     "backends",
@@ -63,6 +75,7 @@ __all__ = [
     "recipes",
     "revert",
     "save_policy",
+    "scaled",
     "seed_from",
     "set_precision",
     "set_recipe",

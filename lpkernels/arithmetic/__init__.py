@@ -20,9 +20,9 @@ from lpkernels.arithmetic._named_accumulators import (
     as_accumulator,
 )
 from lpkernels.arithmetic._operands import exchanged
-from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer, quantizer_from_ints
+from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer, check_mode, quantizer_from_ints
 from lpkernels.arithmetic._ranks import Axis, Ranks, axes, check_axes
-from lpkernels.arithmetic._recipe import PRODUCTS, QUANTIZERS, TORCH, Recipe
+from lpkernels.arithmetic._recipe import PRODUCTS, QUANTIZERS, TORCH, FixedAxisWarning, Recipe
 from lpkernels.arithmetic._running_range import RunningRange, as_running_range
 from lpkernels.arithmetic._units import UNITS, Unit
 from lpkernels.arithmetic.precisions import (
@@ -56,6 +56,7 @@ __all__ = [
     "Accumulator",
     "Adam",
     "Axis",
+    "FixedAxisWarning",
     "Keyed",
     "Precision",
     "Quantizer",
@@ -74,6 +75,7 @@ __all__ = [
     "axes",
     "bits_without_overflow",
     "check_axes",
+    "check_mode",
     "checked_formats",
     "exchanged",
     "max_l1_norm",

@@ -16,9 +16,12 @@ from lpkernels.arithmetic.text import (
 from lpkernels.formats import Format, FormatLike, as_format, format_from_ints, parse_format
 from lpkernels.formats.checks import checked_int, set_fields
 from lpkernels.formats.elsewhere import unless_dtype
-from lpkernels.formats.integers import takes_scales
+from lpkernels.formats.integers import BLOCK, KIND, STEPS, InBlock, takes_scales
 from lpkernels.rng import RNGS, check_rng
 from lpkernels.rounding import MAX_RANDOM_BITS, ROUNDINGS, check_rounding
+
+# The modes of the programs whose steps a BlockFormat may take.
+_OF_PROGRAMS = ("nearest_even", "stochastic")
 
 
 @dataclass(frozen=True, init=False)
@@ -40,7 +43,9 @@ class Quantizer(PlainValues):
                        element's position in its tensor, and by formats with scales.
 
     Raises:
-        TypeError, ValueError: no such format, rounding or rng, random_bits out of range.
+        TypeError, ValueError: no such format, rounding or rng, random_bits out of range; a
+        BlockFormat with other steps than "exact" and a rounding that is neither nearest_even nor
+        stochastic.
     """
 
     fmt: Format
@@ -62,10 +67,12 @@ class Quantizer(PlainValues):
     ) -> None:
         if random_bits is not None:
             random_bits = checked_int("Quantizer", "random_bits", random_bits, 1, MAX_RANDOM_BITS)
+        fmt = as_format(fmt)
+        check_mode("Quantizer", fmt.to_ints(), check_rounding(rounding, "Quantizer"))
         set_fields(
             self,
-            fmt=as_format(fmt),
-            rounding=check_rounding(rounding, "Quantizer"),
+            fmt=fmt,
+            rounding=rounding,
             random_bits=random_bits,
             rng=check_rng(rng, "Quantizer"),
         )
@@ -94,13 +101,23 @@ class Quantizer(PlainValues):
         return ":".join([str(self.fmt), *written_options(self, _OPTIONS)])
 
     def to_ints(self) -> tuple[int, ...]:
-        """The format's 8 or 16 integers, then rounding, random_bits (32 for None), rng, 0."""
+        """The format's 8, 16 or 24 integers, then rounding, random_bits (32 for None), rng, 0."""
         return self._ints
 
     def _integers(self) -> tuple[int, ...]:
         random_bits = MAX_RANDOM_BITS if self.random_bits is None else self.random_bits
         codes = (ROUNDINGS.index(self.rounding), random_bits, RNGS.index(self.rng), 0)
         return self.fmt.to_ints() + codes
+
+
+def check_mode(owner: str, fmt: tuple[int, ...], rounding: str) -> None:
+    """Raises: ValueError: a format with the steps of another program, which rounds otherwise."""
+    if fmt[KIND] != BLOCK or fmt[InBlock.STEPS] == 0 or rounding in _OF_PROGRAMS:
+        return
+    raise ValueError(
+        f"{owner}: the rounding of {format_from_ints(fmt)} is {' or '.join(_OF_PROGRAMS)}, as "
+        f"{STEPS[fmt[InBlock.STEPS]]} has them, got {rounding!r}; use steps='exact'"
+    )
 
 
 @lru_cache(maxsize=1024)

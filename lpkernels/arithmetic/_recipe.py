@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec
@@ -19,11 +20,15 @@ from lpkernels.arithmetic.text import (
     field_names,
     parse_call,
 )
-from lpkernels.formats import AffineFormat, FormatLike
+from lpkernels.formats import AffineFormat, BlockFormat, Format, FormatLike
 from lpkernels.formats.checks import set_fields
 
 QUANTIZERS = ("input", "weight", "bias", "output", "grad_output", "grad_input", "grad_weight")
 PRODUCTS = ("fprop", "dgrad", "wgrad")
+
+
+class FixedAxisWarning(UserWarning):
+    """A Recipe whose gradients reuse blocks along a dimension that their products do not sum."""
 
 
 class Applied(NamedTuple):
@@ -47,6 +52,8 @@ _TAKEN_BY = {
     "grad_input": ("dgrad",),
     "grad_weight": ("wgrad",),
 }
+
+_REUSED_BY = {"input": "wgrad", "weight": "dgrad", "grad_output": "dgrad and wgrad"}
 
 _FORM = (
     "Recipe(input='e5m2', weight='e5m2', fprop='e6m9_chunk64'), say; lp.recipe(name) is the recipe "
@@ -92,8 +99,14 @@ class Recipe(PlainValues):
         is_torch:       whether it is torch's own arithmetic: no quantizer, three native products.
         is_stochastic:  whether any part of it draws random bits.
 
+    A BlockFormat of input, weight or grad_output with blocks along a fixed axis is quantised once,
+    along that axis, and its codes serve every product that reads it, though dgrad sums over the
+    output features and wgrad over the rows: nobody builds that. `FixedAxisWarning` says so; one
+    scale a tensor and square tiles suit every product.
+
     Raises:  TypeError, ValueError: a field is no quantizer or accumulator, or an unknown name; an
-        input_range whose `input` is not affine or has an axis.
+        input_range whose `input` is not affine or has an axis; a BlockFormat with axis="k", or one
+        fp32 scale a row for input, weight or grad_output.
     """
 
     input: Quantizer | None
@@ -146,6 +159,8 @@ class Recipe(PlainValues):
         self._learn()
         if self.input_range is not None:
             _check_range(self.input)
+        reused = {name: getattr(self, name) for name in ("input", "weight", "grad_output")}
+        _check_reused({name: its.fmt for name, its in reused.items() if its is not None})
 
     def _learn(self, its_axes: tuple[Axis, ...] | None = None) -> None:
         """Computes once what every call of a layer asks; its_axes: where they are known."""
@@ -191,9 +206,46 @@ def _quantizer(name: str, value: Quantizer | FormatLike | None) -> Quantizer | N
     if value is None:
         return None
     try:
-        return as_quantizer(value)
+        quantizer = as_quantizer(value)
     except (TypeError, ValueError) as error:
         raise type(error)(f"Recipe: {name}: {error}") from error
+    if isinstance(quantizer.fmt, BlockFormat) and quantizer.fmt.axis == "k":
+        raise ValueError(
+            f"Recipe: {name}: {quantizer.fmt} has axis='k', the summed dimension of each product, "
+            "which is not supported in recipes yet; give the dimension, such as axis=-1"
+        )
+    return quantizer
+
+
+def _check_reused(formats: dict[str, Format]) -> None:
+    """Warns of blocks along a fixed axis; formats: of the operands, by name."""
+    fixed = {name: fmt for name, fmt in formats.items() if _has_fixed_axis(fmt)}
+    for name, fmt in fixed.items():
+        if isinstance(fmt, BlockFormat) and fmt.block_size == "row" and fmt.scale == "fp32":
+            raise ValueError(
+                f"Recipe: {name}: {fmt} has a scale for each row, and the gradients would reuse "
+                "it where their sums run across the rows; use one scale a tensor ('tensor_e4m3'), "
+                "square tiles, or scale='e8m0'"
+            )
+    if not fixed:
+        return
+    given = ", ".join(f"{name}={fmt}" for name, fmt in fixed.items())
+    reusing = " and ".join(f"{name}'s in {_REUSED_BY[name]}" for name in fixed)
+    warnings.warn(
+        f"Recipe: {given}: the gradients reuse codes whose blocks run along a fixed axis, not "
+        f"along the dimension that their products sum ({reusing}); hardware quantises an operand "
+        "for each product, which will be axis='k'. One scale a tensor and square tiles suit every "
+        "product; warnings.simplefilter('ignore', lpkernels.FixedAxisWarning) silences this",
+        FixedAxisWarning,
+        stacklevel=4,
+    )
+
+
+def _has_fixed_axis(fmt: Format) -> bool:
+    """Whether the codes of a matrix are not those of its transpose."""
+    if not isinstance(fmt, BlockFormat) or fmt.block_size == "tensor":
+        return False
+    return not isinstance(fmt.block_size, tuple) or fmt.block_size[0] != fmt.block_size[1]
 
 
 def _accumulator(name: str, value: Accumulator | FormatLike) -> Accumulator:

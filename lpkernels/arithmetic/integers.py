@@ -11,7 +11,7 @@ SEQUENTIAL, NATIVE, PAIRWISE, COMPENSATED = range(4)
 
 
 class InQuantizer:
-    """The format comes first, in 8 or 16 integers, so the rest is counted from the end."""
+    """The format comes first, in 8, 16 or 24 integers, so the rest is counted from the end."""
 
     FORMAT = slice(None, -4)
     MODE = slice(-4, None)

@@ -168,12 +168,18 @@ def _looked_up(bits: int, formats: Formats) -> Format:
 
 
 def in_place_of(old: Format, new: Format) -> Format:
-    """The format new for a quantizer that had old: an affine or block format keeps old's axis."""
+    """The format new for a quantizer that had old: an affine format, or one of blocks or rows along
+    an axis, keeps old's axis."""
     if isinstance(old, AffineFormat) and isinstance(new, AffineFormat):
         return replace(new, symmetric=old.symmetric, axis=old.axis)
-    if isinstance(old, BlockFormat) and isinstance(new, BlockFormat):
+    if isinstance(old, BlockFormat) and isinstance(new, BlockFormat) and _runs(old) and _runs(new):
         return replace(new, axis=old.axis)
     return new
+
+
+def _runs(fmt: BlockFormat) -> bool:
+    """Whether its blocks run along an axis: no tiles, and not one scale a tensor."""
+    return isinstance(fmt.block_size, int) or fmt.block_size == "row"
 
 
 def with_accumulators(

@@ -7,7 +7,7 @@ upper case (``FP8_E4M3``), names in text lower case (``"fp8_e4m3"``).
 
 import re
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -224,10 +224,11 @@ def _block_from_ints(ints: tuple[int, ...]) -> BlockFormat:
     wide = format_from_ints(behind) if behind else named.get(scale)
     if not isinstance(one, FloatFormat | FixedFormat) or not isinstance(wide, FloatFormat | str):
         raise ValueError(f"format_from_ints: no block format has these integers: {ints}")
+    shapes: dict[int, Any] = {ROW: "row", TENSOR: "tensor", 0: size}
     target = float(np.array(ints[InBlock.TARGET], np.int32).view(np.float32))
     return BlockFormat(
         one,
-        {ROW: "row", TENSOR: "tensor", 0: size}.get(lines, (lines, size)),
+        shapes.get(lines, (lines, size)),
         scale=wide,
         axis="k" if ints[InBlock.AXIS] == AXIS_K else ints[InBlock.AXIS],
         rule=RULES[ints[InBlock.RULE]],

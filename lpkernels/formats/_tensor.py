@@ -268,10 +268,16 @@ class BlockFormat:
             scale = TENSOR_SCALE if self.tensor_scale else FLOAT_SCALE
             behind = self.scale.to_ints()
         axis = AXIS_K if isinstance(self.axis, str) else self.axis
-        target = 0 if self.target is None else int(np.float32(self.target).view(np.int32))
+        target = 0 if self.target is None else _bits(self.target)
         rule, steps = RULES.index(self.rule), STEPS.index(self.steps)
         head = (BLOCK, size, axis, lines, scale, rule, target, steps)
         return (*head, *self.element.to_ints(), *behind)
+
+
+def _bits(target: float) -> int:
+    """The bits of a positive normal float32, without NumPy: torch.compile traces it."""
+    mantissa, exponent = math.frexp(target)
+    return (exponent + 126 << 23) + int((2 * mantissa - 1) * 2**23)
 
 
 def _checked_element(element: object) -> FloatFormat | FixedFormat:

@@ -49,6 +49,10 @@ STEPS = ("exact", "te", "torchao", "deepgemm")
 AXIS_K = 64
 
 
+# FP32.to_ints().
+_FP32: Ints = (FLOAT, 8, 23, 127, 0, 1, 0, 0)
+
+
 def takes_scales(fmt: Ints) -> bool:
     """Whether the tensor's values set the scale: of every block, of every slice or of the whole."""
     return fmt[KIND] == AFFINE or fmt[KIND] == BLOCK
@@ -76,6 +80,31 @@ def block_by_block(fmt: Ints) -> bool:
     """Whether a block format is packed block by block: a scale byte, then the block's elements.
     The others are packed apart: the tensor's scale, all scales, all elements."""
     return fmt[InBlock.SCALE] == E8M0 and fmt[InBlock.LINES] == 0
+
+
+def follows_from_values(fmt: Ints) -> bool:
+    """Whether values tell a block format's codes and scales: of blocks whose power-of-two scale is
+    rounded down."""
+    return block_by_block(fmt) and RULES[fmt[InBlock.RULE]] == "floor"
+
+
+def takes_amax(fmt: Ints) -> bool:
+    """Whether a scale belongs to the whole tensor, so that its largest magnitude can be given."""
+    whole = fmt[InBlock.LINES] == TENSOR or fmt[InBlock.SCALE] == TENSOR_SCALE
+    return fmt[KIND] == BLOCK and whole
+
+
+def scale_format(fmt: Ints) -> Ints | None:
+    """The float format of a block format's scales; None for powers of two."""
+    if fmt[InBlock.SCALE] == E8M0:
+        return None
+    return fmt[InBlock.SCALE_FORMAT] or _FP32
+
+
+def scale_bits(fmt: Ints) -> int:
+    """The bits of the code of a block's scale."""
+    behind = scale_format(fmt)
+    return 8 if behind is None else code_bits(behind)
 
 
 def code_bits(fmt: Ints) -> int:

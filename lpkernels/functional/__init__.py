@@ -27,9 +27,11 @@ from lpkernels.functional.recurrent_cells import (
     rnn_relu_cell,
     rnn_tanh_cell,
 )
+from lpkernels.functional.scaled import Scaled, scaled
 from lpkernels.functional.seeds import seed_from
 
 __all__ = [
+    "Scaled",
     "addmm",
     "baddbmm",
     "batch_norm",
@@ -62,6 +64,7 @@ __all__ = [
     "rnn_relu_cell",
     "rnn_tanh",
     "rnn_tanh_cell",
+    "scaled",
     "scaled_dot_product_attention",
     "seed_from",
     "softmax",

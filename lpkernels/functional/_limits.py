@@ -1,4 +1,5 @@
-"""The `range` that a caller gives for an affine format, as the tensor that kernels take."""
+"""What a caller gives in place of a tensor's own values, as the tensor that kernels take: the range
+of an affine format, and the largest magnitude of a block format."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from lpkernels.formats.integers import AFFINE, KIND
+from lpkernels.arithmetic.integers import InQuantizer
+from lpkernels.formats import format_from_ints
+from lpkernels.formats.integers import AFFINE, KIND, takes_amax
 from lpkernels.formats.integers import axis as axis_of
 from lpkernels.functional import _checks
 
@@ -52,9 +55,32 @@ def limits_of(
     return checked_on_device(torch.stack(rows))
 
 
+def amax_of(
+    function: str, x: Tensor, quantizer: tuple[int, ...], amax: float | Tensor | None
+) -> Tensor | None:
+    """amax as a float64 tensor (1,) on x's device; None for None. Nothing waits for the device."""
+    if amax is None:
+        return None
+    if not takes_amax(quantizer):
+        raise ValueError(
+            f"{function}: amax= is the largest magnitude of a whole tensor, but "
+            f"{format_from_ints(quantizer[InQuantizer.FORMAT])} has no scale of the tensor; leave "
+            "amax away, or use a format with tensor_scale=True or block_size='tensor'"
+        )
+    if not isinstance(amax, Tensor):
+        _check_number(function, "amax", amax)
+        return x.new_full((1,), float(amax), dtype=torch.float64)
+    _check_tensor(function, "amax", amax, x)
+    if amax.numel() != 1:
+        raise ValueError(
+            f"{function}: amax must have one element, got shape {tuple(amax.shape)}; use .amax()"
+        )
+    return amax.detach().to(torch.float64).reshape(1)
+
+
 def _of_numbers(function: str, x: Tensor, slices: int, lo: Any, hi: Any) -> Tensor:
     for name, end in (("lo", lo), ("hi", hi)):
-        _check_number(function, name, end)
+        _check_number(function, f"range's {name}", end)
     if not 0 <= hi - lo < math.inf:
         raise ValueError(
             f"{function}: range=({lo}, {hi}) must be finite with lo <= hi; (hi, lo) would be "
@@ -69,7 +95,7 @@ def _row(
     function: str, x: Tensor, axis: int | None, slices: int, name: str, end: float | Tensor
 ) -> Tensor:
     if not isinstance(end, Tensor):
-        _check_number(function, name, end)
+        _check_number(function, f"range's {name}", end)
         return x.new_full((slices,), float(end), dtype=torch.float64)
     _check_tensor(function, f"range's {name}", end, x)
     if end.shape not in ((), (1,), (slices,)):
@@ -90,7 +116,7 @@ def checked_on_device(limits: Tensor) -> Tensor:
 def _check_number(function: str, name: str, end: object) -> None:
     if isinstance(end, bool) or not isinstance(end, int | float):
         raise TypeError(
-            f"{function}: range's {name} must be a number or a tensor, got {type(end).__name__}"
+            f"{function}: {name} must be a number or a tensor, got {type(end).__name__}"
         )
 
 

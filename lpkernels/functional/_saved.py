@@ -13,7 +13,7 @@ from torch import Tensor
 from lpkernels import ops
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import AffineFormat
-from lpkernels.formats.integers import code_bits
+from lpkernels.formats.integers import BLOCK, KIND, code_bits, follows_from_values
 from lpkernels.functional import _checks
 from lpkernels.ops import Ints
 from lpkernels.rng import SITE_QUANTIZE, Role
@@ -40,7 +40,8 @@ def packed_activations(on: bool) -> Iterator[None]:
     contiguous.) In the memory of the CPU, layers that round one tensor alike and without random
     bits share its codes: each packs it, and keeps the codes of the layer before if they are the
     same, byte for byte. On other devices, and under torch.compile, each layer keeps its own. Some
-    operands are never packed: operands in float32 and in affine formats; an operand with NaN or
+    operands are never packed: operands in float32, in affine formats, and in
+    block formats whose values do not tell their scales (`lpkernels.pack`); an operand with NaN or
     infinity in a format without a code for it; the gates and the state of recurrent layers, which
     are float32's; a weight that is kept itself, without a copy; tensors on a device without a
     kernel that packs; and any tensor while a CUDA graph is captured, because packing would wait.
@@ -127,6 +128,8 @@ def _packs(x: Tensor, quantizer: Quantizer) -> bool:
         return False
     fmt = _format(quantizer)
     if code_bits(fmt) >= _WHOLE or x.device.type == "meta":
+        return False
+    if fmt[KIND] == BLOCK and not follows_from_values(fmt):
         return False
     if torch.compiler.is_compiling() and not ops.has_every_code(fmt):
         return False

@@ -17,39 +17,61 @@ from lpkernels.formats import (
     parse_format,
 )
 from lpkernels.formats.elsewhere import unless_dtype
+from lpkernels.formats.integers import BLOCK, KIND, follows_from_values
 from lpkernels.functional import _checks
+from lpkernels.functional.scaled import Scaled, parts_of
 
 __all__ = ["pack", "unpack"]
 
 PackableLike: TypeAlias = FloatFormat | FixedFormat | BlockFormat | str | torch.dtype
 
 
-def pack(x: Tensor, fmt: PackableLike) -> Tensor:
+def pack(x: Tensor | Scaled, fmt: PackableLike | None = None) -> Tensor:
     """The codes of x, one after the other, least significant bit first; nothing is rounded.
 
-    A float code is sign | exponent | mantissa, a fixed-point code two's complement; a block is its
-    scale byte, then its elements. NaN has one code: sign 0, exponent all ones, and the top bit of
-    the mantissa alone ("fn": all ones). No gradient passes through codes.
+    A float code is sign | exponent | mantissa, a fixed-point code two's complement. NaN has one
+    code: sign 0, exponent all ones, and the top bit of the mantissa alone ("fn": all ones). No
+    gradient passes through codes.
+
+    Blocks of n values with e8m0 scales follow each other, each a scale byte (255 for a block that
+    is NaN), then its elements. Other block formats are packed apart: the tensor scale (float32,
+    little endian) if there is one, all scales in the order of their grid, filled up to a byte, then
+    all elements in order. The elements of a block that is NaN are 0.
 
     Args:
         x: float16, bfloat16, float32 or float64, any shape and strides, CPU or CUDA; every value is
-            a value of fmt, as `quantize` makes them.
-        fmt: a FloatFormat, FixedFormat or BlockFormat, or its name.
+            a value of fmt, as `quantize` makes them. Or a `Scaled`, whose codes and scales are
+            packed as they are: the only way for block formats but blocks of n whose e8m0 scale has
+            the rule "floor", since values do not tell their codes and scales.
+        fmt: a FloatFormat, FixedFormat or BlockFormat, or its name; of a Scaled its own, or None.
     Returns:
         1-D uint8 on x's device; the last byte is filled up with zero bits.
     Raises:
-        ValueError: a value that fmt does not hold (inf or NaN without a code included), or an
-            AffineFormat, whose range is in the tensor and not in the codes.
+        ValueError: a value that fmt does not hold (inf or NaN without a code included), an
+            AffineFormat, whose range is in the tensor and not in the codes, or values of a block
+            format that do not tell codes and scales.
     """
+    if isinstance(x, Scaled):
+        ints, parts = parts_of(x)
+        if fmt is not None and _lowered("pack", fmt) != ints:
+            raise ValueError(f"pack: x is {x.fmt} already, got fmt={fmt}; leave fmt away")
+        return ops.pack_scaled(*parts, ints)
+    if fmt is None:
+        raise TypeError("pack: values need a format, as in lp.pack(x, 'e5m2')")
     _checks.floating("pack", x=x)
     packable = _lowered("pack", fmt)
     _checks.axis("pack", "x", x.shape, packable)
+    if packable[KIND] == BLOCK and not follows_from_values(packable):
+        raise ValueError(
+            f"pack: values do not tell the codes and scales of {fmt}; give them: "
+            "lp.pack(lp.scaled(x, fmt))"
+        )
     return ops.pack(x, packable)
 
 
 def unpack(codes: Tensor, fmt: PackableLike, shape: Sequence[int]) -> Tensor:
     """The values of codes that `pack` made; ``unpack(pack(x, fmt), fmt, x.shape)`` is x, bit for
-    bit.
+    bit. Of a `Scaled` they are the values that its `dequantize` gives.
 
     Args:
         codes: 1-D uint8, exactly as long as `pack` makes it for this shape.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import ops
-from lpkernels.arithmetic import Quantizer, as_quantizer
+from lpkernels.arithmetic import Quantizer, as_quantizer, check_mode
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats import (
     FP32,
@@ -21,7 +21,7 @@ from lpkernels.formats import (
 )
 from lpkernels.formats.elsewhere import unless_dtype
 from lpkernels.functional import _checks
-from lpkernels.functional._limits import RangeLike, limits_of
+from lpkernels.functional._limits import RangeLike, amax_of, limits_of
 from lpkernels.functional.recording import apply
 from lpkernels.functional.seeds import seed_for
 from lpkernels.rng import SITE_QUANTIZE, Role
@@ -42,6 +42,7 @@ def quantize(
     out: Tensor | None = None,
     counts: Tensor | None = None,
     range: RangeLike | None = None,
+    amax: float | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
     """Every value of x rounded to fmt, once.
@@ -79,6 +80,10 @@ def quantize(
             (2,) or (2, slices) may hold both. Values outside take the end codes. A symmetric format
             takes the larger of |lo| and |hi|. The host does not wait for ends in tensors: a slice
             becomes NaN if an end is not finite or lo > hi.
+        amax: for a BlockFormat with a scale of the whole tensor (tensor_scale, or block_size
+            "tensor"), the largest magnitude in place of that of x's finite values, such as one that
+            was reduced over processes: a number, or a tensor of one element on x's device, which
+            the host does not read. NaN, an infinity or a negative amax makes everything NaN.
         backend: "auto" or a name of ``lpkernels.backends.status()``.
 
     Returns:
@@ -88,7 +93,8 @@ def quantize(
     Raises:
         TypeError: integer or complex x, or an argument of the wrong type.
         ValueError: unknown format or rounding, impossible random_bits, an axis x does not have, a
-            generator, out, counts or range that does not fit.
+            generator, out, counts, range or amax that does not fit, a rounding that the steps of a
+            BlockFormat do not have.
         NotImplementedError: out or counts inside torch.func.vmap, which maps no call that writes.
     """
     _checks.floating("quantize", x=x)
@@ -103,6 +109,12 @@ def quantize(
     if counts is not None:
         _checks.counts("quantize", counts, x)
     limits = limits_of("quantize", x, quantizer, range)
+    if limits is None:
+        limits = amax_of("quantize", x, quantizer, amax)
+    elif amax is not None:
+        raise ValueError(
+            "quantize: range= is for an AffineFormat, which has no amax=; leave it away"
+        )
     seed = seed_for(stochastic, generator)
     if counts is not None or limits is not None:
         call = (quantizer, counts, limits, seed, Role.DIRECT, SITE_QUANTIZE, backend)
@@ -189,11 +201,18 @@ def lowered(
         mode = _checks.constant(_mode_ints, rounding)
     else:
         mode = _checks.constant(_mode_ints, rounding, random_bits)
+    ints = format_ints(function, fmt)
+    check_mode(function, ints, rounding)
+    return ints + mode, stochastic
+
+
+def format_ints(function: str, fmt: FormatLike) -> tuple[int, ...]:
+    """The integers of a format, of its name or of a torch.dtype."""
     fmt = unless_dtype(fmt)
     if isinstance(fmt, str):
-        return _checks.constant(_format_ints, fmt) + mode, stochastic
+        return _checks.constant(_format_ints, fmt)
     if isinstance(fmt, FloatFormat | FixedFormat | AffineFormat | BlockFormat):
-        return fmt.to_ints() + mode, stochastic
+        return fmt.to_ints()
     raise TypeError(
         f"{function}: fmt must be a format, its name, a torch.dtype or a Quantizer, got "
         f'{type(fmt).__name__}; for example "e5m2", lp.FloatFormat(5, 2) or '

@@ -34,14 +34,18 @@ from lpkernels.ops._packing import (
     has_every_code,
     is_decoding,
     pack,
+    pack_powers,
+    pack_scaled,
     packed_bytes,
     packs_at_once,
     unpack,
+    unpack_powers,
 )
 from lpkernels.ops._products import add_bias, multiply, records
 from lpkernels.ops._quantize import quantize, quantize_out, result_dtype
 from lpkernels.ops._ranges import finite_range, update_range
 from lpkernels.ops._rows import ROW, Ints, Row
+from lpkernels.ops._scaled import Parts, dequantize, scaled
 from lpkernels.ops._update import update
 
 BACKENDS = ("auto", *backends.names())
@@ -59,6 +63,7 @@ __all__ = [
     "How",
     "Ints",
     "Packable",
+    "Parts",
     "Product",
     "Row",
     "UpdateTensors",
@@ -66,6 +71,7 @@ __all__ = [
     "assume_constant_result",
     "broadcast_batch",
     "count",
+    "dequantize",
     "draw_seed",
     "encode",
     "finite_range",
@@ -76,6 +82,8 @@ __all__ = [
     "matmul_of",
     "multiply",
     "pack",
+    "pack_powers",
+    "pack_scaled",
     "packed_bytes",
     "packs_at_once",
     "quantize",
@@ -84,7 +92,9 @@ __all__ = [
     "quantize_out",
     "records",
     "result_dtype",
+    "scaled",
     "unpack",
+    "unpack_powers",
     "update",
     "update_range",
 ]

@@ -26,8 +26,8 @@ from lpkernels.arithmetic.integers import NATIVE, InAccumulator, has_running_sum
 from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import BINS, COUNTS, KINDS, How, Product, UpdateTensors, matmul_of
 from lpkernels.formats import format_from_ints
-from lpkernels.formats.grids import misfit
-from lpkernels.formats.integers import AFFINE, KIND, code_bits
+from lpkernels.formats.grids import grid_shape, misfit
+from lpkernels.formats.integers import AFFINE, BLOCK, KIND, code_bits, takes_amax
 from lpkernels.formats.integers import axis as axis_of
 from lpkernels.ops._rows import Ints
 
@@ -286,8 +286,29 @@ def counting(x: Tensor, ints: Ints, counts: Tensor | None, limits: Tensor | None
     if limits is not None:
         axis = axis_of(ints)
         slices = 1 if axis is None or not x.dim() else x.shape[axis]
-        require(ints[KIND] == AFFINE, "quantize", "limits for an affine format", ints)
-        _dense("limits", limits, x, torch.float64, [(2, slices)])
+        right = ints[KIND] == AFFINE or takes_amax(ints)
+        require(right, "quantize", "limits for a format that takes them", ints)
+        shape = (2, slices) if ints[KIND] == AFFINE else (1,)
+        _dense("limits", limits, x, torch.float64, [shape])
+
+
+def scaled_to(ints: Sequence[int], x: Tensor, amax: Tensor | None) -> None:
+    """A format of codes and scales, and the largest magnitude given for x."""
+    require(ints[KIND] == BLOCK, "scaled", "a block format", ints)
+    if amax is not None:
+        require(takes_amax(tuple(ints)), "scaled", "amax for a scale of the whole tensor", ints)
+        _dense("amax", amax, x, torch.float64, [(1,)])
+
+
+def parts(values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Sequence[int]) -> None:
+    """Codes and scales of a format."""
+    known = packable(fmt, values.dim())
+    require(known[KIND] == BLOCK, "scaled", "a block format", known)
+    shapes = (tuple(values.shape), grid_shape(values.shape, known), ())
+    for x, shape in zip((values, scale, tensor_scale), shapes, strict=True):
+        right = x.dtype is _FLOAT32 and x.device == values.device and tuple(x.shape) == shape
+        got = f"{tuple(x.shape)} in {x.dtype} on {x.device}"
+        require(right, "scaled", f"a part {shape} in float32 on {values.device}", got)
 
 
 def _dense(name: str, x: Tensor, like: Tensor, dtype: torch.dtype, shapes: Sequence[Any]) -> None:

@@ -11,24 +11,50 @@ from torch import Tensor
 from lpkernels import backends
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats import SPECIALS, format_from_ints
-from lpkernels.formats.integers import BLOCK, FIXED, KIND, InBlock, InFloat, code_bits
+from lpkernels.formats.grids import grid_shape
+from lpkernels.formats.integers import (
+    BLOCK,
+    FIXED,
+    KIND,
+    TENSOR_SCALE,
+    InBlock,
+    InFloat,
+    block_by_block,
+    code_bits,
+    element,
+    follows_from_values,
+    scale_bits,
+    scale_format,
+)
 from lpkernels.ops import _checks
 from lpkernels.ops._operator import Packable, as_ints, define
 from lpkernels.ops._rows import Ints, Row, row_ints
+from lpkernels.ops._scaled import multiplied
 
+# The bits of a NaN and of 2^-127 in float32.
+_NAN, _HALF_NORMAL = 0x7FC00000, 0x00400000
 # The meanings of a float format's top exponent code.
 _IEEE, _FN = SPECIALS.index("ieee"), SPECIALS.index("fn")
 
 
 def packed_bytes(fmt: Ints, shape: Sequence[int]) -> int:
-    """The length of `pack`'s result: the bits of all codes, a scale byte for each block, rounded
-    up.
+    """The length of `pack`'s result: the bits of all codes and scales, rounded up.
 
-    fmt is a float, fixed or block format as integers.
+    fmt is a float, fixed or block format as integers. Where scales are packed apart, they are
+    rounded up to bytes on their own.
     """
     if fmt[KIND] != BLOCK:
         return _bytes(shape, code_bits(fmt))
-    return _bytes(shape, code_bits(fmt), fmt[InBlock.SIZE], fmt[InBlock.AXIS])
+    if block_by_block(fmt):
+        return _bytes(shape, code_bits(fmt), fmt[InBlock.SIZE], fmt[InBlock.AXIS])
+    return sum(_lengths_apart(fmt, shape))
+
+
+def _lengths_apart(fmt: Ints, shape: Sequence[int]) -> tuple[int, int, int]:
+    """The bytes of the tensor's scale, of the scales of blocks, and of the elements."""
+    scales = _bytes(grid_shape(shape, fmt), scale_bits(fmt))
+    of_tensor = 4 if fmt[InBlock.SCALE] == TENSOR_SCALE else 0
+    return of_tensor, scales, _bytes(shape, code_bits(fmt))
 
 
 def _bytes(shape: Sequence[int], bits: int, block_size: int = 0, axis: int = 0) -> int:
@@ -43,9 +69,11 @@ def _bytes(shape: Sequence[int], bits: int, block_size: int = 0, axis: int = 0) 
 
 
 def has_every_code(fmt: Ints) -> bool:
-    """Whether every value that quantize makes has a code, infinities and NaN included."""
-    if fmt[KIND] in (BLOCK, FIXED):
-        return fmt[KIND] == BLOCK
+    """Whether every tensor of values that quantize makes has codes, with infinities and NaN."""
+    if fmt[KIND] == BLOCK:
+        return follows_from_values(fmt)
+    if fmt[KIND] == FIXED:
+        return False
     specials = fmt[InFloat.SPECIALS]
     return specials == _FN or (specials == _IEEE and fmt[InFloat.MAN_BITS] > 0)
 
@@ -78,12 +106,87 @@ def _pack_impl(x: Tensor, fmt: Sequence[int]) -> Tensor:
 
 
 def _unpack_impl(codes: Tensor, fmt: Sequence[int], shape: Sequence[int]) -> Tensor:
+    fmt = tuple(fmt)
+    if fmt[KIND] == BLOCK and not block_by_block(fmt):
+        return _unpack_apart(codes, fmt, shape)
     chosen = backends.select("auto", "unpack", codes.device)
-    return chosen.unpack(codes, tuple(fmt), list(shape))
+    return chosen.unpack(codes, fmt, list(shape))
+
+
+def _pack_scaled_impl(
+    values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Sequence[int]
+) -> Tensor:
+    fmt, behind = tuple(fmt), scale_format(tuple(fmt))
+    bits = scale.contiguous().view(torch.int32)
+    if (bits < 0).any():
+        raise ValueError("pack: scale has a negative number or -0; a scale has no sign")
+    if fmt[InBlock.SCALE] != TENSOR_SCALE and tensor_scale != 1:
+        raise ValueError(
+            f"pack: {format_from_ints(fmt)} has no tensor scale, but tensor_scale is "
+            f"{tensor_scale.item()!r}; use 1, or a format with tensor_scale=True"
+        )
+    if behind is None:
+        scales = pack_powers(scale)
+    else:
+        scales = _packed_as(behind, scale)
+    values = values.contiguous()
+    if not block_by_block(fmt):
+        elements = _packed_as(element(fmt), values)
+        of_tensor = tensor_scale.reshape(1).view(torch.uint8)[: _lengths_apart(fmt, ())[0]]
+        return torch.cat([of_tensor, scales, elements])
+    if not values.numel():
+        return values.new_empty(0, dtype=torch.uint8)
+    if not values.dim():
+        values, scale = values.view(1), scale.view(1)
+    chosen = backends.select("auto", "pack_scaled", values.device)
+    return chosen.pack_scaled(values, scale.contiguous(), fmt)
+
+
+def _packed_as(fmt: Ints, x: Tensor) -> Tensor:
+    return backends.select("auto", "pack", x.device).pack(x, fmt)
+
+
+def pack_powers(scale: Tensor) -> Tensor:
+    """The bytes of e8m0, which are the exponent fields of powers of two; 255 for NaN. 1-D uint8.
+
+    Raises: ValueError: another number.
+    """
+    bits = scale.contiguous().view(torch.int32)
+    codes = (bits >> 23).flatten()
+    # The field of 2^-127, a subnormal, is 0.
+    mantissa = torch.where(codes == 0, _HALF_NORMAL, 0)
+    nan = scale.isnan().flatten()
+    wrong = ((bits & 0x7FFFFF).flatten() != mantissa) & ~nan | (bits.flatten() == 0x7F800000)
+    if wrong.any():
+        raise ValueError(
+            f"pack: e8m0 has no code for the scale {scale.flatten()[wrong][0].item()!r}; scales "
+            "are powers of two from 2^-127 to 2^127, or NaN"
+        )
+    return codes.to(torch.uint8)
+
+
+def unpack_powers(codes: Tensor) -> Tensor:
+    """The float32 values of bytes of e8m0, of the same shape."""
+    bits = codes.to(torch.int32) << 23
+    bits = torch.where(codes == 0, _HALF_NORMAL, torch.where(codes == 255, _NAN, bits))
+    return bits.to(torch.int32).view(torch.float32)
+
+
+def _unpack_apart(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Tensor:
+    grid, behind = grid_shape(shape, fmt), scale_format(fmt)
+    lengths = _lengths_apart(fmt, shape)
+    of_tensor, scales, elements = codes[: sum(lengths)].split(lengths)
+    unpack_ = backends.select("auto", "unpack", codes.device).unpack
+    scale = unpack_powers(scales) if behind is None else unpack_(scales.clone(), behind, list(grid))
+    values = unpack_(elements.clone(), element(fmt), list(shape))
+    t = of_tensor.clone().view(torch.float32).view(()) if len(of_tensor) else scale.new_ones(())
+    return multiplied(values, scale.view(grid), t, fmt, "auto")
 
 
 def _guard_pack(x: Tensor, fmt: Sequence[int]) -> None:
-    _checks.packable(fmt, x.dim())
+    known = _checks.packable(fmt, x.dim())
+    if known[KIND] == BLOCK:
+        _checks.require(follows_from_values(known), "pack", "a format of values", known)
 
 
 def _guard_unpack(codes: Tensor, fmt: Sequence[int], shape: Sequence[int]) -> None:
@@ -120,6 +223,14 @@ def _encode_row_impl(x: Tensor, flag: Tensor, rows: Tensor, index: int, bits: in
         return x.new_zeros(_bytes(x.shape, bits), dtype=torch.uint8)
 
 
+_pack_scaled = define(
+    "_pack_scaled(Tensor values, Tensor scale, Tensor tensor_scale, int[] format) -> Tensor",
+    lambda values, scale, tensor_scale, fmt: values.new_empty(
+        packed_bytes(tuple(fmt), values.shape), dtype=torch.uint8
+    ),
+    _pack_scaled_impl,
+    _checks.parts,
+)
 _pack = define("_pack(Tensor x, int[] format) -> Tensor", _pack_fake, _pack_impl, _guard_pack)
 _unpack = define(
     "_unpack(Tensor codes, int[] format, SymInt[] shape) -> Tensor",
@@ -151,6 +262,11 @@ def pack(x: Tensor, fmt: Packable | Ints | Row) -> Tensor:
     if isinstance(fmt, Row):
         return _pack_row(x, *fmt[:2], *fmt[3:])
     return _pack(x, as_ints(fmt))
+
+
+def pack_scaled(values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Ints) -> Tensor:
+    """The codes of the three parts of `scaled`, as a 1-D uint8 tensor."""
+    return _pack_scaled(values.detach(), scale.detach(), tensor_scale.detach(), fmt)
 
 
 def encode(x: Tensor, flag: Tensor, row: Row) -> Tensor:

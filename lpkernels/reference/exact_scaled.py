@@ -45,8 +45,8 @@ def scaled(
             continue
         s = scales[number] = block_scale(largest, fmt, t)
         for i in members:
-            codes[i] = _code(values[i], s * Fraction(t), fmt, rounded, i)
-    return Scaled(_array(codes, x.shape), _array(scales, shape), np.float32(narrow(np.array(t))))
+            codes[i] = _code(values[i], Fraction(s) * Fraction(t), fmt, rounded, i)
+    return Scaled(_array(codes, x.shape), _array(scales, shape), narrow(np.array(t)))
 
 
 def _array(values: list[float], shape: tuple[int, ...]) -> Float32:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from lpkernels.formats import FP32, BlockFormat, FixedFormat, FloatFormat
 from lpkernels.formats.grids import grid_of, grid_shape
-from lpkernels.formats.integers import block_by_block
+from lpkernels.formats.integers import block_by_block, scale_bits
 from lpkernels.reference.blocks import (
     element_of,
     join_blocks,
@@ -25,7 +25,7 @@ from lpkernels.reference.blocks import (
     saturating,
     split_blocks,
 )
-from lpkernels.reference.scaled import Scaled, dequantize
+from lpkernels.reference.scaled import Scaled, dequantize, no_scale
 from lpkernels.reference.values import Float32, Float64, narrow, widen
 
 Codes = NDArray[np.uint32]
@@ -204,7 +204,7 @@ def _block_mask(shape: tuple[int, ...], fmt: BlockFormat) -> NDArray[np.bool_]:
 def _scaled_of(x: Float32, fmt: BlockFormat) -> Scaled:
     """The codes and scales of values; raises ValueError for a value that has no code."""
     if x.size == 0:
-        return Scaled(x, np.empty(grid_shape(x.shape, fmt.to_ints()), np.float32), np.float32(1))
+        return Scaled(x, np.empty(grid_shape(x.shape, fmt.to_ints()), np.float32), no_scale())
     grid = grid_of(x.shape, fmt.to_ints())
     values = split_blocks(widen(x), grid)
     filled = split_blocks(np.ones(x.shape, dtype=bool), grid)
@@ -223,7 +223,7 @@ def _scaled_of(x: Float32, fmt: BlockFormat) -> Scaled:
     return Scaled(
         narrow(join_blocks(codes, x.shape, grid)),
         s.reshape(grid_shape(x.shape, fmt.to_ints())),
-        np.float32(1),
+        no_scale(),
     )
 
 
@@ -258,11 +258,12 @@ def unpack_scaled(codes: Bytes, fmt: BlockFormat, shape: tuple[int, ...]) -> Sca
     grid, count = grid_shape(shape, ints), math.prod(shape)
     element = fmt.element if isinstance(fmt.element, FixedFormat) else saturating(fmt.element)
     if not block_by_block(ints):
-        t, codes = (codes[:4], codes[4:]) if fmt.tensor_scale else (None, codes)
-        width = 8 if fmt.scale == "e8m0" else FP32.bits if fmt.scale == "fp32" else fmt.scale.bits
-        number = math.prod(grid)
+        t = no_scale()
+        if fmt.tensor_scale:
+            t, codes = np.frombuffer(codes[:4].tobytes(), "<f4").reshape(()), codes[4:]
+        width, number = scale_bits(ints), math.prod(grid)
         behind = -(-number * width // 8)
-        scales, fields = (
+        scales, elements = (
             _codes_of(np.unpackbits(part, bitorder="little")[: n * w].reshape(n, w))
             for part, n, w in (
                 (codes[:behind], number, width),
@@ -270,12 +271,12 @@ def unpack_scaled(codes: Bytes, fmt: BlockFormat, shape: tuple[int, ...]) -> Sca
             )
         )
         return Scaled(
-            narrow(decode(fields, element)).reshape(shape),
+            narrow(decode(elements, element)).reshape(shape),
             _decode_scale(scales, fmt).reshape(grid),
-            np.float32(1) if t is None else np.frombuffer(t.tobytes(), "<f4")[0],
+            t,
         )
     if count == 0:
-        return Scaled(np.empty(shape, np.float32), np.empty(grid, np.float32), np.float32(1))
+        return Scaled(np.empty(shape, np.float32), np.empty(grid, np.float32), no_scale())
     mask = _block_mask(shape, fmt)
     bits = np.zeros(mask.shape, dtype=np.uint8)
     bits[mask] = np.unpackbits(codes, bitorder="little")[: np.count_nonzero(mask)]
@@ -284,5 +285,5 @@ def unpack_scaled(codes: Bytes, fmt: BlockFormat, shape: tuple[int, ...]) -> Sca
     return Scaled(
         narrow(join_blocks(values, shape, grid_of(shape, ints))),
         _decode_scale(_codes_of(bits[..., :_SCALE_BITS]), fmt).reshape(grid),
-        np.float32(1),
+        no_scale(),
     )

@@ -19,9 +19,9 @@ from lpkernels.rounding import round_array
 if TYPE_CHECKING:
     from lpkernels.reference.scaled import Round
 
-Array: TypeAlias = NDArray[np.float32]
+Array: TypeAlias = NDArray[Any]
 
-_ONE = np.float32(1.0)
+_ONE: Any = np.float32(1.0)
 _MAX = np.finfo(np.float32).max
 # The products of the largest e4m3 scale and the largest e2m1 code.
 _NVFP4 = np.float32(448 * 6)

@@ -50,6 +50,11 @@ class Scaled(NamedTuple):
     tensor_scale: Float32
 
 
+def no_scale() -> Float32:
+    """t of a tensor whose format has none."""
+    return np.ones((), np.float32)
+
+
 def scaled(
     x: NDArray[np.floating], fmt: BlockFormat, rounding: Round, amax: float | None = None
 ) -> Scaled:
@@ -60,7 +65,7 @@ def scaled(
     ints = fmt.to_ints()
     if x.size == 0:
         shape = grid_shape(x.shape, ints)
-        return Scaled(np.zeros(x.shape, np.float32), np.zeros(shape, np.float32), np.float32(1.0))
+        return Scaled(np.zeros(x.shape, np.float32), np.zeros(shape, np.float32), no_scale())
     grid = grid_of(x.shape, ints)
     wide = without_tiny(widen(x))
     if fmt.steps != "exact":

@@ -69,7 +69,17 @@ _FIELDS: dict[type, tuple[str, ...]] = {
     ),
     FixedFormat: ("bits", "word_bits", "frac_bits", "signed", "overflow", "min", "max", "quantum"),
     formats.AffineFormat: ("bits", "symmetric", "axis"),
-    BlockFormat: ("bits", "element", "block_size", "axis"),
+    BlockFormat: (
+        "bits",
+        "element",
+        "block_size",
+        "axis",
+        "scale",
+        "rule",
+        "tensor_scale",
+        "target",
+        "steps",
+    ),
 }
 
 

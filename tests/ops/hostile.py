@@ -78,6 +78,8 @@ def calls() -> dict[str, tuple[Any, ...]]:
     kept = tensors_of(step, formats, [(3, 5), (7,)])
     keys, made = ([0, 1], [0, 6]), (rounding_of(formats).to_ints(), step.to_numbers(), False)
     x = torch.randn(4, 3)
+    nvfp4, amax = Quantizer("block4_e2m1_se4m3fn_t").to_ints(), torch.ones(1, dtype=torch.float64)
+    parts = (torch.ones(4, 3), torch.ones(4, 1), torch.tensor(1.0))
     return {
         **{f"_multiply{name}": crossing(*each, "cpu") for name, each in products.items()},
         "_add_bias": (grad, bias, 1, acc, None, 0, "cpu", rounds),
@@ -90,8 +92,13 @@ def calls() -> dict[str, tuple[Any, ...]]:
         "_quantize_ranged": (x, affine, limits, None, 0, 4, "cpu"),
         "_quantize_ranged_out": (x, torch.empty(4, 3), affine, limits, None, 0, 4, "cpu"),
         "_count": (x, rounds, counts, None, None, 0, 4, "cpu"),
+        "_scaled": (x, nvfp4, amax, seed, 0, 4, "auto"),
+        "_dequantize": (*parts, nvfp4[:-4], "auto"),
+        "_pack_scaled": (*parts, mx[:-4]),
+        "_pack_scaled apart": (*parts, nvfp4[:-4]),
         "_pack": (x.half().float(), parse_format("fp16").to_ints()),
         "_unpack": (torch.zeros(11, dtype=torch.uint8), fmt, [4, 3]),
+        "_unpack apart": (torch.zeros(14, dtype=torch.uint8), nvfp4[:-4], [4, 3]),
         "_unpack block": (torch.zeros(10, dtype=torch.uint8), mx[:-4], [4, 3]),
         "_update": (*map(list, kept), seed, torch.tensor(False), torch.tensor(2.0), *keys, *made,
                     "cpu"),

@@ -189,6 +189,19 @@ def test_opcheck_pack(fmt):
         check(OP._unpack, OP._pack(x, ints), ints, list(x.shape), graph=graph)
 
 
+@each("fmt", ["nvfp4", "fp8_tensor", "tile2x3_e4m3_up", "block4_axis0_int4_sfp32", "mxfp4_even"])
+def test_opcheck_scaled(fmt):
+    ints, graph = quantizer(fmt), fmt == "nvfp4"
+    amax = torch.ones(1, dtype=torch.float64) if fmt in ("nvfp4", "fp8_tensor") else None
+    for x in (torch.randn(5, 33), torch.randn(6, 5).t(), torch.ones(3, 0)):
+        check(OP._scaled, x, ints, amax, SEED, 0, 4, "auto", graph=graph)
+        parts = OP._scaled(x, ints, amax, None, 0, 4, "auto")
+        check(OP._dequantize, *parts, ints[:-4], "auto", graph=graph)
+        check(OP._pack_scaled, *parts, ints[:-4], graph=graph)
+        values = OP._unpack(OP._pack_scaled(*parts, ints[:-4]), ints[:-4], list(x.shape))
+        assert_bit_equal(values, OP._dequantize(*parts, ints[:-4], "auto"))
+
+
 def table_of(*descriptions):
     """Rows as compiled graphs hand them over: the length of a description, then its integers."""
     table = torch.zeros(len(descriptions), ops.ROW, dtype=torch.int64)
@@ -277,9 +290,9 @@ def test_every_operator_is_checked_here():
     names = (name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names())
     found = {name.removeprefix("lpkernels::") for name in names if name.startswith("lpkernels::")}
     products = {"_multiply", "_add_bias"}
-    codes = {"_pack", "_unpack", "_pack_row", "_unpack_row", "_encode_row"}
+    codes = {"_pack", "_unpack", "_pack_row", "_unpack_row", "_encode_row", "_pack_scaled"}
     rounding = {"_quantize", "_quantize_ranged", "_quantize_counting", "_count"}
-    rounding |= {f"{name}_out" for name in rounding - {"_count"}}
+    rounding |= {f"{name}_out" for name in rounding - {"_count"}} | {"_scaled", "_dequantize"}
     ranges = {"_finite_range", "_update_range"}
     assert found == products | codes | rounding | ranges | {"_seed", "_update"}
 

@@ -25,7 +25,8 @@ from lpkernels.formats import (
     FloatFormat,
     Format,
 )
-from lpkernels.formats.integers import KIND, counted_rank
+from lpkernels.formats.grids import misfit
+from lpkernels.formats.integers import InBlock, follows_from_values
 
 FormatLike: TypeAlias = Format | Quantizer | str
 StateLike: TypeAlias = FormatLike | Mapping[str, FormatLike]
@@ -100,11 +101,16 @@ class WeightFormats:
         if self.compensation is not None:
             kept["compensation"] = self.compensation
         at = f"MasterWeights: {where + ' ' if where else ''}"
-        for name, quantizer in kept.items():
-            if isinstance(quantizer.fmt, AffineFormat):
+        for name, fmt in ((name, quantizer.fmt) for name, quantizer in kept.items()):
+            if isinstance(fmt, AffineFormat):
                 raise ValueError(
-                    f"{at}{name}: {quantizer.fmt} cannot be kept as codes, whose range is in the "
-                    "tensor; use a FixedFormat or a BlockFormat"
+                    f"{at}{name}: {fmt} cannot be kept as codes, whose range is in the tensor; use "
+                    "a FixedFormat or a BlockFormat"
+                )
+            if isinstance(fmt, BlockFormat) and not follows_from_values(fmt.to_ints()):
+                raise ValueError(
+                    f"{at}{name}: {fmt} cannot be kept as codes, because values do not tell its "
+                    "scales; use blocks of n with scale='e8m0' and rule='floor', as 'block32_e4m3'"
                 )
         if self.split:
             self._check_split(at)
@@ -195,9 +201,14 @@ def has_every_code(fmt: Format) -> bool:
 
 def _quantizer(label: str, value: Any) -> Quantizer:
     try:
-        return as_quantizer(value)
+        quantizer = as_quantizer(value)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{label}: {error}") from error
+    if isinstance(quantizer.fmt, BlockFormat) and quantizer.fmt.axis == "k":
+        raise ValueError(
+            f"{label}: {quantizer.fmt} has axis='k', which is of products; give one such as axis=-1"
+        )
+    return quantizer
 
 
 def _flag(label: str, value: Any) -> bool:
@@ -348,13 +359,11 @@ def check_parameter(parameter: Tensor, rule: Rule) -> None:
     passing = {"weight": formats.weight, "grad": formats.grad, "compensation": formats.compensation}
     for name, quantizer in {**kept, **passing}.items():
         its = None if quantizer is None else quantizer.fmt
-        if not isinstance(its, AffineFormat | BlockFormat) or its.axis is None:
-            continue
-        rank = counted_rank(its.to_ints()[KIND], parameter.dim())
-        if not -rank <= its.axis < rank:
+        wrong = None if its is None else misfit(its.to_ints(), parameter.dim())
+        if wrong is not None:
             raise ValueError(
-                f"{label} has shape {tuple(parameter.shape)}, but {name}={its} runs along axis "
-                f"{its.axis}; except it, exceptions={{{rule.name!r}: {{{name!r}: ...}}}}"
+                f"{label} has shape {tuple(parameter.shape)}, but {name}={its} {wrong.reason}; "
+                f"except it, exceptions={{{rule.name!r}: {{{name!r}: ...}}}}"
             )
     check_blocks(parameter, rule, kept)
 
@@ -366,16 +375,18 @@ def check_blocks(parameter: Tensor, rule: Rule, kept: Mapping[str, Quantizer]) -
         fmt = quantizer.fmt
         if not isinstance(fmt, BlockFormat):
             continue
+        ints = fmt.to_ints()
+        block, axis = ints[InBlock.SIZE], ints[InBlock.AXIS]
         dims = max(parameter.dim(), 1)
         for along, placement in enumerate(placements):
-            if getattr(placement, "dim", None) != fmt.axis % dims:
+            if getattr(placement, "dim", None) != axis % dims:
                 continue
-            size = parameter.shape[fmt.axis]
+            size = parameter.shape[axis]
             shard = -(-size // parameter.device_mesh.size(along))  # type: ignore[attr-defined]
-            if shard < size and shard % fmt.block_size:
+            if shard < size and shard % block:
                 raise ValueError(
                     f"MasterWeights: parameter {rule.name!r} of shape {tuple(parameter.shape)} is "
-                    f"sharded in pieces of {shard} along axis {fmt.axis % dims}, which cut the "
+                    f"sharded in pieces of {shard} along axis {axis % dims}, which cut the "
                     f"blocks of {name}={fmt}; give the blocks another axis or size, or except it"
                 )
 

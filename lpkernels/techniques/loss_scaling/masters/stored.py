@@ -23,6 +23,7 @@ from lpkernels.formats import (
     FloatFormat,
     Format,
 )
+from lpkernels.formats.grids import grid_shape
 from lpkernels.functional.packing import pack, unpack
 from lpkernels.functional.quantize import quantize
 from lpkernels.functional.seeds import derived_seed
@@ -205,9 +206,7 @@ def code_bits(fmt: Format, shape: torch.Size) -> int:
         return numel * fmt.word_bits
     if not isinstance(fmt, BlockFormat):
         return numel * 32
-    length = shape[fmt.axis] if shape else 1
-    blocks = 0 if numel == 0 else numel // length * -(-length // fmt.block_size)
-    return numel * fmt.element.bits + 8 * blocks
+    return numel * fmt.element.bits + 8 * math.prod(grid_shape(shape, fmt.to_ints()))
 
 
 def remainder(master: Tensor, working: Tensor) -> Tensor:

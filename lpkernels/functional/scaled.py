@@ -1,0 +1,219 @@
+"""Tensors as codes and scales."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from lpkernels import ops
+from lpkernels.arithmetic import Quantizer
+from lpkernels.arithmetic.integers import InQuantizer
+from lpkernels.formats import BlockFormat, format_from_ints
+from lpkernels.formats.grids import grid_shape
+from lpkernels.formats.integers import BLOCK, KIND, Ints
+from lpkernels.functional import _checks, _torch_types
+from lpkernels.functional._limits import amax_of
+from lpkernels.functional.quantize import format_ints, lowered
+from lpkernels.functional.seeds import seed_for
+from lpkernels.rng import SITE_QUANTIZE, Role
+
+__all__ = ["Scaled", "scaled"]
+
+BlockLike: TypeAlias = BlockFormat | str
+
+
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class Scaled:
+    """A tensor as codes q, the scales s of their blocks and a scale t: the values are q * s * t.
+
+    `scaled` makes them; one can be made by hand too, of parts from elsewhere. It is frozen, a node
+    of torch.utils._pytree, and can be pickled, copied, and read by torch.load in its default mode
+    once lpkernels is imported. No gradient passes through it.
+
+    Args:
+        values:       q, float32, of the tensor's shape; 0 in a block that is NaN.
+        scale:        s, float32, on the grid of blocks: the tensor's dimensions counted in blocks
+                      (one value for each line with "row", one at all with "tensor"; 0 where the
+                      dimension is 0); NaN for a block that is NaN. 2^-127 is a subnormal.
+        tensor_scale: t, 0-d float32; 1 (or None, by hand) where the format has no tensor scale.
+        fmt:          the BlockFormat, or its name.
+
+    Raises:  TypeError: a part is no float32 tensor.  ValueError: a shape or device that does not
+        fit, another kind of format, or blocks along "k".
+    """
+
+    values: Tensor
+    scale: Tensor
+    tensor_scale: Tensor
+    # torch.compile holds integers, but makes no format while it traces.
+    _ints: Ints
+
+    def __init__(
+        self, values: Tensor, scale: Tensor, tensor_scale: Tensor | None, fmt: BlockLike
+    ) -> None:
+        ints = _block_ints("Scaled", fmt)
+        if tensor_scale is None and isinstance(values, Tensor):
+            tensor_scale = torch.ones((), dtype=torch.float32, device=values.device)
+        parts: dict[str, Any] = {"values": values, "scale": scale, "tensor_scale": tensor_scale}
+        for name, part in parts.items():
+            _checks.tensor("Scaled", name, part)
+            if part.dtype != torch.float32:
+                raise TypeError(
+                    f"Scaled: {name} must be float32, got {part.dtype}; "
+                    "Scaled.from_tensors takes torch's narrow types"
+                )
+        _checks.same_device("Scaled", **parts)
+        _checks.axis("Scaled", "values", values.shape, ints)
+        shapes = {"scale": grid_shape(values.shape, ints), "tensor_scale": ()}
+        for name, shape in shapes.items():
+            if tuple(parts[name].shape) != tuple(shape):
+                raise ValueError(
+                    f"Scaled: {name} has shape {tuple(parts[name].shape)}, "
+                    f"expected {tuple(shape)} for values of shape {tuple(values.shape)} in "
+                    f"{format_from_ints(ints)}"
+                )
+        _set(self, [each.detach() for each in parts.values()], ints)
+
+    @property
+    def fmt(self) -> BlockFormat:
+        """The format."""
+        fmt = format_from_ints(self._ints)
+        assert isinstance(fmt, BlockFormat)
+        return fmt
+
+    @property
+    def shape(self) -> torch.Size:
+        """The tensor's shape."""
+        return self.values.shape
+
+    def __repr__(self) -> str:
+        return (
+            f"Scaled({str(self.fmt)!r}, values={self.values!r}, scale={self.scale!r}, "
+            f"tensor_scale={self.tensor_scale!r})"
+        )
+
+    def dequantize(self, *, backend: str = "auto") -> Tensor:
+        """The values q * s * t, rounded once to float32, as `lpkernels.quantize` returns them."""
+        _checks.backend("dequantize", backend)
+        parts = (self.values, self.scale, self.tensor_scale)
+        return ops.dequantize(*parts, self._ints, backend)
+
+    def tensors(self) -> ops.Parts:
+        """(elements, scale, tensor_scale) in torch's own types, as its functions read them.
+
+        Elements are float8_e4m3fn, float8_e5m2 or int8, of the shape of the values; e2m1 is
+        float4_e2m1fn_x2, two codes a byte, the first in the low four bits, with half the last
+        dimension. An integer element is its code, the value times 2^frac_bits. Scales are
+        float8_e8m0fnu, float8_e4m3fn, float8_e5m2, float16, bfloat16 or float32, on the grid of
+        blocks. Where torch has no type (FP6, INT4, UE5M3), codes are uint8, one a byte. The
+        tensor scale is 0-d float32. Matrix units take the scales of MX and NVFP4 in another order,
+        which this is not.
+
+        Raises:  ValueError: an odd last dimension of e2m1; codes of more than 8 bits for which
+            torch has no type; a value that is none of the format's.
+        """
+        fmt = self.fmt
+        elements = _torch_types.elements(self.values, fmt)
+        return elements, _torch_types.scales(self.scale, fmt), self.tensor_scale
+
+    @staticmethod
+    def from_tensors(
+        elements: Tensor, scale: Tensor, tensor_scale: Tensor | None, fmt: BlockLike
+    ) -> Scaled:
+        """The inverse of `tensors`; tensor_scale may be None where the format has none.
+
+        Raises:  TypeError: a tensor of another type than `tensors` gives.  ValueError: as `Scaled`.
+        """
+        parsed = format_from_ints(_block_ints("from_tensors", fmt))
+        assert isinstance(parsed, BlockFormat)
+        values = _torch_types.values_of(elements, parsed)
+        return Scaled(values, _torch_types.scales_of(scale, parsed), tensor_scale, parsed)
+
+
+def scaled(
+    x: Tensor,
+    fmt: BlockLike | Quantizer,
+    rounding: str = "nearest_even",
+    *,
+    random_bits: int | None = None,
+    generator: torch.Generator | Tensor | None = None,
+    amax: float | Tensor | None = None,
+    backend: str = "auto",
+) -> Scaled:
+    """x in a block format, as codes and scales: `quantize` in parts.
+
+    ``scaled(x, fmt).dequantize()`` is ``quantize(x, fmt)``, to the bit. It is not differentiable:
+    the parts carry no gradient, where `quantize` has a straight-through one.
+
+    Args:
+        x, rounding, random_bits, generator, backend: as for `quantize`; empty and 0-d x too.
+        fmt: a BlockFormat, its name such as "nvfp4", a Quantizer of one, or its text.
+        amax: the largest magnitude, in place of that of x's finite values, for formats with a
+            scale of the whole tensor (tensor_scale, or block_size "tensor"): a number or a tensor
+            of one element on x's device, which the host does not read. NaN, an infinity or a
+            negative amax makes everything NaN.
+
+    Returns:
+        A `Scaled` of new float32 tensors on x's device.
+
+    Raises:
+        TypeError, ValueError: as `quantize`; a format that is no BlockFormat.
+    """
+    _checks.floating("scaled", x=x)
+    quantizer, stochastic = lowered("scaled", fmt, rounding, random_bits)
+    ints = quantizer[InQuantizer.FORMAT]
+    _check_blocks("scaled", ints)
+    _checks.axis("scaled", "x", x.shape, ints)
+    _checks.backend("scaled", backend)
+    _checks.generator("scaled", generator)
+    given = amax_of("scaled", x, quantizer, amax)
+    seed = seed_for(stochastic, generator)
+    parts = ops.scaled(x, quantizer, given, seed, Role.DIRECT, SITE_QUANTIZE, backend)
+    return _of(parts, ints)
+
+
+def _block_ints(function: str, fmt: BlockLike) -> Ints:
+    ints = format_ints(function, fmt)
+    _check_blocks(function, ints)
+    return ints
+
+
+def _check_blocks(function: str, ints: Ints) -> None:
+    if ints[KIND] != BLOCK:
+        raise ValueError(
+            f"{function}: expected a BlockFormat, whose codes have scales, got "
+            f"{format_from_ints(ints)}; use one such as 'mxfp8', or lp.quantize"
+        )
+
+
+def _set(made: Scaled, parts: Iterable[Any], ints: Ints) -> None:
+    for name, part in zip(("values", "scale", "tensor_scale"), parts, strict=True):
+        object.__setattr__(made, name, part)
+    object.__setattr__(made, "_ints", ints)
+
+
+def _of(parts: Iterable[Any], ints: Ints) -> Scaled:
+    """Without checks: compilers and transforms put other things in the place of tensors."""
+    made = object.__new__(Scaled)
+    _set(made, parts, ints)
+    return made
+
+
+def parts_of(q: Scaled) -> tuple[Ints, ops.Parts]:
+    """The integers of the format, and the three tensors."""
+    return q._ints, (q.values, q.scale, q.tensor_scale)
+
+
+torch.utils._pytree.register_pytree_node(
+    Scaled,
+    lambda q: ([q.values, q.scale, q.tensor_scale], q._ints),
+    _of,
+    serialized_type_name="lpkernels.Scaled",
+    to_dumpable_context=list,
+    from_dumpable_context=tuple,
+)
+torch.serialization.add_safe_globals([Scaled])

@@ -1,0 +1,113 @@
+"""The operators between values and tensors of codes and scales."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from lpkernels import backends
+from lpkernels.formats.grids import grid_shape
+from lpkernels.ops import _checks
+from lpkernels.ops._operator import define, without_grad
+from lpkernels.ops._rows import Ints
+
+#: Codes, the scales of blocks, and the scale of the tensor.
+Parts: TypeAlias = tuple[Tensor, Tensor, Tensor]
+
+
+def _empty(x: Tensor, fmt: Ints) -> Parts:
+    """The parts of a tensor of x's shape, not yet written but for the scale of the tensor."""
+    scale = x.new_empty(grid_shape(x.shape, fmt), dtype=torch.float32)
+    return x.new_empty(x.shape, dtype=torch.float32), scale, x.new_ones((), dtype=torch.float32)
+
+
+def _scaled_fake(x: Tensor, quantizer: Sequence[int], *call: object) -> Parts:
+    return _empty(x, tuple(quantizer))
+
+
+def _scaled_impl(
+    x: Tensor,
+    quantizer: Ints,
+    amax: Tensor | None,
+    seed: Tensor | None,
+    role: int,
+    site: int,
+    backend: str,
+) -> Parts:
+    chosen = backends.select(backend, "scaled", x.device)
+    if x.numel() == 0:
+        return _empty(x, quantizer)
+    # A scalar is a vector of one element, which has an axis.
+    given = without_grad(x).view(1) if x.dim() == 0 else without_grad(x)
+    values, scale, tensor_scale = chosen.scaled(given, tuple(quantizer), seed, role, site, amax)
+    return (
+        (values, scale, tensor_scale)
+        if x.dim()
+        else (values.view(()), scale.view(()), tensor_scale)
+    )
+
+
+def _guard_scaled(
+    x: Tensor, quantizer: Ints, amax: Tensor | None, seed: Tensor | None, role: int, site: int,
+    backend: str,
+) -> None:  # fmt: skip
+    _checks.quantizer("scaled", quantizer, x, seed, role, site)
+    _checks.scaled_to(quantizer, x, amax)
+
+
+def multiplied(
+    values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Sequence[int], backend: str
+) -> Tensor:
+    """The work of the operator: a new tensor."""
+    chosen = backends.select(backend, "dequantize", values.device)
+    if values.numel() == 0:
+        return torch.empty_like(values, memory_format=torch.contiguous_format)
+    shape = values.shape
+    if not len(shape):
+        values, scale = values.view(1), scale.view(1)
+    parts = (values.contiguous(), scale.contiguous(), tensor_scale)
+    return chosen.dequantize(*parts, tuple(fmt)).view(shape)
+
+
+_scaled = define(
+    "_scaled(Tensor x, int[] quantizer, Tensor? amax, Tensor? seed, int role, int site,"
+    " str backend) -> (Tensor, Tensor, Tensor)",
+    _scaled_fake,
+    _scaled_impl,
+    _guard_scaled,
+)
+_dequantize = define(
+    "_dequantize(Tensor values, Tensor scale, Tensor tensor_scale, int[] format, str backend)"
+    " -> Tensor",
+    lambda values, *rest: values.new_empty(values.shape),
+    multiplied,
+    lambda *call: _checks.parts(*call[:4]),
+)
+
+
+def scaled(
+    x: Tensor,
+    quantizer: Ints,
+    amax: Tensor | None,
+    seed: Tensor | None,
+    role: int,
+    site: int,
+    backend: str = "auto",
+) -> Parts:
+    """x in a block format: codes of x's shape, the scales of its blocks on their grid, and the
+    scale of the tensor, all float32.
+
+    amax: one float64 element on x's device, in place of the tensor's largest finite magnitude.
+    """
+    return _scaled(x.detach(), quantizer, amax, seed, int(role), site, backend)
+
+
+def dequantize(
+    values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Ints, backend: str = "auto"
+) -> Tensor:
+    """The product of the three parts of `scaled`, rounded once to float32."""
+    parts = (each.detach() for each in (values, scale, tensor_scale))
+    return _dequantize(*parts, fmt, backend)
