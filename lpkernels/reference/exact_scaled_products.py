@@ -13,7 +13,7 @@ from lpkernels.formats import FP32
 from lpkernels.reference.exact_sums import Output, Real, summand
 from lpkernels.reference.scaled_products import Scales, segments
 from lpkernels.reference.values import Float32, narrow, widen
-from lpkernels.rng import SITE_BIAS, SITE_OUTER
+from lpkernels.rng import SITE_OUTER
 from lpkernels.rounding import round_scalar
 
 
@@ -21,7 +21,6 @@ def matmul_scaled(
     a: Float32,
     b: Float32,
     scales: Scales,
-    bias: Float32 | None,
     acc: Accumulator,
     *,
     seed: int = 0,
@@ -32,14 +31,12 @@ def matmul_scaled(
     rows, length, cols = a.shape[-2], a.shape[-1], b.shape[-1]
     out = np.zeros((*lead, rows, cols))
 
-    def spread(x: Float32, dims: int) -> list[Any]:
-        """Values by row-major batch; leading dimensions of one broadcast."""
-        last = x.shape[x.ndim - dims :]
-        return np.broadcast_to(widen(x), (*lead, *last)).reshape(-1, *last).tolist()
+    def spread(x: Float32) -> list[Any]:
+        """Matrices by row-major batch; leading dimensions of one broadcast."""
+        return np.broadcast_to(widen(x), (*lead, *x.shape[-2:])).reshape(-1, *x.shape[-2:]).tolist()
 
-    left, right = spread(a, 2), spread(b, 2)
-    left_scale, right_scale = spread(scales.left, 2), spread(scales.right, 2)
-    left_total, right_total = spread(scales.left_total, 1), spread(scales.right_total, 1)
+    left, right = spread(a), spread(b)
+    left_scale, right_scale = spread(scales.left), spread(scales.right)
     starts = None if initial is None else np.broadcast_to(widen(initial), out.shape)
     cuts = list(segments(length, scales.left_size, scales.right_size))
     order = acc.scale_order if scales.float32 else None
@@ -53,12 +50,6 @@ def matmul_scaled(
             y = right_scale[i][n][start // scales.right_size if scales.right_size else 0]
             addend = _scaled(cell.sum(terms), x, y, order)
             total = cell.add_outermost(total, addend, SITE_OUTER, number)
-        if scales.has_total:
-            of_row, of_col = left_total[i], right_total[i]
-            x, y = of_row[m if len(of_row) > 1 else 0], of_col[n if len(of_col) > 1 else 0]
-            total = _float32(total, _float32(x, y))
-        if bias is not None:
-            total = cell.add_outermost(total, float(widen(bias)[n]), SITE_BIAS, 0)
         flat[i, m, n] = total
     return narrow(out)
 

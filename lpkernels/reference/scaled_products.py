@@ -17,27 +17,22 @@ from lpkernels.reference.operand_blocks import exponents_of
 from lpkernels.reference.orders import Rounds
 from lpkernels.reference.sums import Sums
 from lpkernels.reference.values import Float32, Float64, narrow, product_to_odd, widen
-from lpkernels.rng import SITE_BIAS, SITE_OUTER
+from lpkernels.rng import SITE_OUTER
 
 
 class Scales(NamedTuple):
     """The scales of both operands of a product a (..., M, K) @ b (..., K, N), float32.
 
     left: (..., M, segments of a), the scale of every `left_size` products of a row; right:
-    (..., N, segments of b) of a column. A size of 0 means one segment. left_total: (..., M) or
-    (..., 1), right_total: (..., N) or (..., 1), the scales that multiply the outer sum. float32:
-    whether a scale is of the format fp32, so that products of scales are rounded. has_total:
-    whether any operand has such a scale.
+    (..., N, segments of b) of a column. A size of 0 means one segment. float32: whether a scale is
+    of the format fp32, so that products of scales are rounded.
     """
 
     left: Float32
     right: Float32
     left_size: int
     right_size: int
-    left_total: Float32
-    right_total: Float32
     float32: bool
-    has_total: bool
 
 
 def segments(length: int, *sizes: int) -> Iterator[tuple[int, int]]:
@@ -51,18 +46,16 @@ def matmul_scaled(
     a: Float32,
     b: Float32,
     scales: Scales,
-    bias: Float32 | None,
     acc: Accumulator,
     *,
     seed: int = 0,
     initial: Float32 | None = None,
 ) -> Float32:
-    """a @ b + bias of codes, in an accumulator with chunk="scale" and any order but "native".
+    """a @ b of codes, in an accumulator with chunk="scale" and any order but "native".
 
     Args:
         a: (..., M, K) float32. b: (..., K, N) float32; leading dimensions broadcast.
-        bias: (N,) float32, added last in the outermost accumulator, or None.
-        initial: broadcastable to the result, where the outer sum starts. Not with a total.
+        initial: broadcastable to the result, where the outer sum starts.
     Returns: (..., M, N) float32. Draws are keyed (batch * M + m, n, k), of outer sums with the
         number of the segment for k.
     """
@@ -103,15 +96,7 @@ def matmul_scaled(
                 acc.scale_order if scales.float32 else None,
             )
             outer = rounds.add_outermost(outer, addend, SITE_OUTER, number)
-        total = narrow(outer)
-        if scales.has_total:
-            of_rows = widen(scales.left_total)[..., :, None]
-            of_cols = widen(scales.right_total)[..., None, :]
-            factor = np.broadcast_to(widen(_float32(of_rows, of_cols)), (*lead, rows, cols))
-            total = _float32(widen(total), factor.reshape(shape))
-        if bias is not None:
-            total = narrow(rounds.add_outermost(widen(total), widen(bias), SITE_BIAS, 0))
-    return total.reshape(*lead, rows, cols)
+    return narrow(outer).reshape(*lead, rows, cols)
 
 
 def scaled_sum(c: Float64, left: Float64, right: Float64, order: str | None) -> Float64:

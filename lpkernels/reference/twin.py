@@ -10,11 +10,12 @@ from lpkernels.reference.gemm import matmul
 from lpkernels.reference.packing import pack, pack_scaled, unpack, unpack_scaled
 from lpkernels.reference.quantize import quantize, scaled
 from lpkernels.reference.scaled import Scaled, dequantize
-from lpkernels.reference.scaled_products import matmul_scaled
+from lpkernels.reference.scaled_products import Scales, matmul_scaled
 from lpkernels.reference.sums import accumulate
 
 __all__ = [
     "Scaled",
+    "Scales",
     "accumulate",
     "add",
     "conv_dgrad",

@@ -39,8 +39,8 @@ FORMATS = (
 F32 = NDArray[np.float32]
 
 
-def operand(x: F32, name: str) -> tuple[F32, F32, int, F32]:
-    """Codes of rows along k, the scales of every row, their length along k, and the total scale."""
+def operand(x: F32, name: str) -> tuple[F32, F32, int]:
+    """Codes of rows along k, the scales of every row, and their length along k."""
     fmt = Quantizer.parse(name).fmt
     assert isinstance(fmt, BlockFormat)
     q = twin.scaled(x, Quantizer(fmt))
@@ -48,17 +48,16 @@ def operand(x: F32, name: str) -> tuple[F32, F32, int, F32]:
     if isinstance(size, tuple):
         scale, size = np.repeat(scale, size[0], axis=-2)[..., : x.shape[-2], :], size[1]
     assert isinstance(size, int)
-    return q.values, scale, size, np.asarray(q.tensor_scale).reshape(1)
+    return q.values, scale, size
 
 
 def scaled_product(a: F32, b: F32, left: str, right: str) -> tuple[F32, F32, Scales]:
     """The codes of a (..., M, K) and of b (N, K), as (..., M, K) and (K, N), and their scales."""
-    codes, scale, size, total = operand(a, left)
-    others, other_scale, other_size, other_total = operand(b, right)
+    codes, scale, size = operand(a, left)
+    others, other_scale, other_size = operand(b, right)
     scales = Scales(
-        scale, other_scale, size, other_size, total, other_total,
-        float32="sfp32" in left + right, has_total="nvfp4" in left + right,
-    )  # fmt: skip
+        scale, other_scale, size, other_size, float32="sfp32" in left + right
+    )
     return codes, np.ascontiguousarray(others.T), scales
 
 
@@ -72,9 +71,8 @@ def test_the_twin_is_exact(text: str, left: str, right: str) -> None:
         a = np.ldexp(rng.standard_normal(shape), rng.integers(-6, 6, shape)).astype(np.float32)
         b = rng.standard_normal((2, 40)).astype(np.float32)
         codes, others, scales = scaled_product(a, b, left, right)
-        bias = rng.standard_normal(2).astype(np.float32)
-        start = None if scales.has_total else rng.standard_normal((3, 2)).astype(np.float32)
-        call = (codes, others, scales, bias, acc)
+        start = rng.standard_normal((3, 2)).astype(np.float32) if lead else None
+        call = (codes, others, scales, acc)
         got = twin.matmul_scaled(*call, seed=7, initial=start)
         assert_bit_equal(got, exact.matmul_scaled(*call, seed=7, initial=start), f"{lead}")
 
@@ -91,10 +89,8 @@ def test_one_output_by_hand() -> None:
         c = sum(Fraction(x) * Fraction(y) for x, y in pairs)
         v = c * Fraction(float(scales.left[0, j])) * Fraction(float(scales.right[0, j]))
         total = Fraction(round_scalar(total + v, FP32, "nearest_even"))
-    t = np.float32(scales.left_total[0]) * np.float32(scales.right_total[0])
-    want = np.float32(float(total)) * t
     acc = as_accumulator("fp32_chunkscale")
-    assert twin.matmul_scaled(codes, others, scales, None, acc)[0, 0] == want
+    assert twin.matmul_scaled(codes, others, scales, acc)[0, 0] == float(total)
 
 
 def test_unit_scales_are_chunks() -> None:
@@ -102,10 +98,9 @@ def test_unit_scales_are_chunks() -> None:
     a, b = (rng.standard_normal(size).astype(np.float32) for size in ((5, 70), (70, 4)))
     for rest in ("", ":stochastic", ":order=pairwise", ":block=4:aligned_bits=9"):
         ones = np.ones((5, 5), np.float32), np.ones((4, 1), np.float32)
-        one = np.ones(1, np.float32)
-        scales = Scales(*ones, 16, 0, one, one, False, False)
+        scales = Scales(*ones, 16, 0, False)
         by_scale = as_accumulator(f"e6m9_chunkscale{rest}")
-        got = twin.matmul_scaled(a, b, scales, None, by_scale, seed=3)
+        got = twin.matmul_scaled(a, b, scales, by_scale, seed=3)
         want = twin.matmul(a, b, None, as_accumulator(f"e6m9_chunk16{rest}"), seed=3)
         assert_bit_equal(got, want, rest)
 
@@ -115,14 +110,14 @@ def test_scales_of_powers_of_two_shift_the_result() -> None:
     a, b = (rng.standard_normal((n, 96)).astype(np.float32) for n in (3, 4))
     codes, others, scales = scaled_product(a, b, "mxfp8", "mxfp4_up")
     acc = as_accumulator("e8m9_chunkscale")
-    plain = twin.matmul_scaled(codes, others, scales, None, acc)
+    plain = twin.matmul_scaled(codes, others, scales, acc)
     moved = scales._replace(left=scales.left * np.float32(2.0**11))
-    assert_bit_equal(twin.matmul_scaled(codes, others, moved, None, acc), plain * np.float32(2**11))
+    assert_bit_equal(twin.matmul_scaled(codes, others, moved, acc), plain * np.float32(2**11))
 
 
 def test_a_nan_scale_makes_its_outputs_nan() -> None:
     a, b = np.ones((2, 64), np.float32), np.ones((3, 64), np.float32)
     a[1, 40] = np.inf
     codes, others, scales = scaled_product(a, b, "mxfp8", "mxfp8")
-    y = twin.matmul_scaled(codes, others, scales, None, as_accumulator("fp32_chunkscale"))
+    y = twin.matmul_scaled(codes, others, scales, as_accumulator("fp32_chunkscale"))
     assert np.isnan(y[1]).all() and (y[0] == 64).all()
