@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 import lpkernels as lp
 from lpkernels import backends
@@ -151,5 +150,3 @@ def test_backends_that_lack_it_say_so() -> None:
     assert "matmul_scaled" in backends.get("cuda").unsupported(
         "matmul_scaled", torch.device("cuda")
     )
-
-

@@ -55,9 +55,7 @@ def scaled_product(a: F32, b: F32, left: str, right: str) -> tuple[F32, F32, Sca
     """The codes of a (..., M, K) and of b (N, K), as (..., M, K) and (K, N), and their scales."""
     codes, scale, size = operand(a, left)
     others, other_scale, other_size = operand(b, right)
-    scales = Scales(
-        scale, other_scale, size, other_size, float32="sfp32" in left + right
-    )
+    scales = Scales(scale, other_scale, size, other_size, float32="sfp32" in left + right)
     return codes, np.ascontiguousarray(others.T), scales
 
 
