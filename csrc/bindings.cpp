@@ -290,17 +290,27 @@ void multiply(int kind, uintptr_t left, uintptr_t right, uintptr_t bias, uintptr
 }
 
 // total[r][c] <- round(total[r][c] + addend[r][c]) in the outer format, both contiguous. key: first
-// row and column, site, k.
+// row and column, site, k. scales: addresses of a float32 for each row and for each column, which
+// multiply the addend, and their ScaleOrder; or empty.
 void accumulate(uintptr_t total, uintptr_t addend, int64_t rows, int64_t cols,
-                const Ints& accumulator, int64_t seed, int64_t role, const Ints& key, int threads) {
+                const Ints& accumulator, int64_t seed, int64_t role, const Ints& key,
+                const Ints& scales, int threads) {
   check_accumulator(accumulator);
+  LPK_CHECK(scales.empty() || (scales.size() == 3 && scales[2] >= 0 && scales[2] <= 3),
+            "scales are of rows, of columns, and an order");
   LPK_CHECK(key.size() == 4, "a key is (row, column, site, k)");
   const lpk::DrawKey first{role_seed(seed, role), static_cast<uint32_t>(key[2]),
                            static_cast<uint64_t>(key[0]), static_cast<uint64_t>(key[1]),
                            static_cast<uint64_t>(key[3])};
+  lpk::AddendScales factors;
+  if (!scales.empty()) {
+    factors.rows = pointer<const float>(static_cast<uintptr_t>(scales[0]));
+    factors.cols = pointer<const float>(static_cast<uintptr_t>(scales[1]));
+    factors.order = static_cast<lpk::ScaleOrder>(scales[2]);
+  }
   const py::gil_scoped_release release;
   lpk::accumulate_elements(pointer<float>(total), pointer<const float>(addend), rows, cols,
-                           accumulator.data(), first, threads);
+                           accumulator.data(), first, threads, factors);
 }
 
 void check_has_bits(const Ints& accumulator) {

@@ -24,6 +24,12 @@ from lpkernels.rounding import ROUNDINGS, check_rounding
 
 ORDERS = ("sequential", "native", "pairwise", "compensated")
 
+#: How the sum c of a chunk meets the scales of its operands, where one is a float32: c times the
+#: rounded product of both (DeepGEMM), or c times the left scale, rounded, times the right one
+#: (cuBLAS), or the other way round.
+SCALE_ORDERS = ("product", "left", "right")
+SCALE = "scale"
+
 MAX_ACCUMULATOR_RANDOM_BITS = 24
 
 # An aligned sum of MAX_BLOCK + 1 addends of 1 + MAX_ALIGNED_BITS bits fits in the 53 of float64,
@@ -41,11 +47,16 @@ class Accumulator(PlainValues):
     products, and the sum of each chunk, the last short one included, is added to an accumulator in
     ``outer``. A bias is one more addition in the outermost accumulator.
 
+    With chunk="scale" the factors are the codes of `lpkernels.Scaled` operands. A chunk ends where
+    the scale of either operand changes, and its sum times both scales is added to the outer sum,
+    rounded once. Scales of whole rows and tensors multiply the outer sum, at its end: docs/
+    contract.md, "Products of scaled operands".
+
     ``order`` and ``block`` change how one sum, of a chunk or of all of K, is formed; the contract
     (docs/contract.md, "Sums in other orders") has the exact rules.
 
-    Text form: ``<fmt>[_chunk<n>][:<rounding>][:product=<fmt>][:product_rounding=<mode>]
-    [:outer=<fmt>][:outer_rounding=<mode>][:order=pairwise|compensated]
+    Text form: ``<fmt>[_chunk<n>|_chunkscale][:<rounding>][:product=<fmt>][:product_rounding=<mode>]
+    [:outer=<fmt>][:outer_rounding=<mode>][:scale_order=left|right][:order=pairwise|compensated]
     [:block=<n>:aligned_bits=<w>][:operands=<left>[,<right>]][:least_exponent=<L>]
     [:interleaved=<m>][:bits=<random_bits>][:philox]``; "native" in place of the format for order
     "native".
@@ -55,9 +66,12 @@ class Accumulator(PlainValues):
         rounding:         of every addition: sums, outer sums and bias.
         product:          format of the products; None: exact.
         product_rounding: rounding of the products.
-        chunk:            length of the inner sums; None: one sum.
+        chunk:            length of the inner sums; None: one sum; "scale": the stretches of
+                          products with constant scales.
         outer:            format of the sum of chunks; None: fmt. Needs chunk.
         outer_rounding:   of the outer sums and, with chunk, the bias; None: rounding. Needs chunk.
+        scale_order:      "product", "left" or "right": of float32 scales, whose products are
+                          rounded. Needs chunk="scale".
         order:            "sequential";
                           "pairwise": a binary tree over the positions;
                           "compensated": Kahan's sum, each of its four operations rounded; not with
@@ -99,7 +113,7 @@ class Accumulator(PlainValues):
     rounding: str
     product: FloatFormat | FixedFormat | None
     product_rounding: str
-    chunk: int | None
+    chunk: int | str | None
     outer: FloatFormat | FixedFormat | None
     outer_rounding: str | None
     order: str
@@ -115,6 +129,7 @@ class Accumulator(PlainValues):
     operands: tuple[FloatFormat, FloatFormat] | None = None
     least_exponent: int | None = None
     interleaved: int = 1
+    scale_order: str = "product"
 
     def __init__(
         self,
@@ -123,7 +138,7 @@ class Accumulator(PlainValues):
         *,
         product: FormatLike | None = None,
         product_rounding: str = "nearest_even",
-        chunk: int | None = None,
+        chunk: int | str | None = None,
         outer: FormatLike | None = None,
         outer_rounding: str | None = None,
         order: str = "sequential",
@@ -132,6 +147,7 @@ class Accumulator(PlainValues):
         operands: _operands.Given = None,
         least_exponent: int | None = None,
         interleaved: int = 1,
+        scale_order: str = "product",
         random_bits: int = 8,
         rng: str = "fast",
     ) -> None:
@@ -144,7 +160,7 @@ class Accumulator(PlainValues):
             _needs_chunk("outer", outer_format)
             _needs_chunk("outer_rounding", outer_rounding)
         else:
-            chunk = checked_int("Accumulator", "chunk", chunk, 1)
+            chunk = SCALE if chunk == SCALE else checked_int("Accumulator", "chunk", chunk, 1)
             outer_format = outer_format or sum_format
             outer_rounding = outer_rounding or rounding
         set_fields(
@@ -166,6 +182,7 @@ class Accumulator(PlainValues):
             operands=_operands.checked_formats(operands),
             least_exponent=_operands.checked_least_exponent(least_exponent),
             interleaved=checked_int("Accumulator", "interleaved", interleaved, 1),
+            scale_order=checked_choice("Accumulator", "scale_order", scale_order, SCALE_ORDERS),
         )
         self._check_combination()
         self._learn()
@@ -186,6 +203,11 @@ class Accumulator(PlainValues):
         self._learn()
 
     def _check_combination(self) -> None:
+        if self.scale_order != "product" and self.chunk != SCALE:
+            raise ValueError(
+                f"Accumulator: scale_order={self.scale_order!r} needs chunk='scale', sums that end "
+                "where a scale changes; pass it, or drop scale_order"
+            )
         if self.product is None and self.product_rounding != "nearest_even":
             raise ValueError(
                 f"Accumulator: product_rounding={self.product_rounding!r} needs product, the "
@@ -234,6 +256,11 @@ class Accumulator(PlainValues):
             )
 
     @property
+    def chunk_length(self) -> int | None:
+        """The length of the chunks; None without chunks, and where scales end them."""
+        return self.chunk if isinstance(self.chunk, int) else None
+
+    @property
     def in_sequence(self) -> bool:
         """Whether the running sum takes one product a step and is rounded after each."""
         return self.order == "sequential" and self.block is None
@@ -261,7 +288,8 @@ class Accumulator(PlainValues):
         return ":".join([head, *written_options(self, ACCUMULATOR_OPTIONS)])
 
     def to_ints(self) -> tuple[int, ...]:
-        """35 integers: order, chunk (0: none), rounding, product_rounding, random_bits, rng,
+        """35 integers: order, chunk (0: none; -1, -2, -3: by scale, with the scale_orders in the
+        order of SCALE_ORDERS), rounding, product_rounding, random_bits, rng,
         has_product, has_outer, then the eight each of fmt, product (zeros if none), outermost,
         then block (0: none), aligned_bits, outermost_rounding; with operands 19 more: the eight
         each of left and right, has_least_exponent, least_exponent, interleaved."""
@@ -270,7 +298,9 @@ class Accumulator(PlainValues):
     def _integers(self) -> tuple[int, ...]:
         return (
             ORDERS.index(self.order),
-            self.chunk or 0,
+            -1 - SCALE_ORDERS.index(self.scale_order)
+            if self.chunk == SCALE
+            else self.chunk_length or 0,
             ROUNDINGS.index(self.rounding),
             ROUNDINGS.index(self.product_rounding),
             self.random_bits,
@@ -339,12 +369,14 @@ def accumulator_from_ints(ints: tuple[int, ...]) -> Accumulator:
             f"{at.ALL} with operands, got {ints}"
         )
     has_product, has_outer = ints[at.HAS_PRODUCT], ints[at.HAS_OUTER]
+    chunk = ints[at.CHUNK]
     return Accumulator(
         format_from_ints(ints[at.FORMAT]),
         ROUNDINGS[ints[at.ROUNDING]],
         product=format_from_ints(ints[at.PRODUCT]) if has_product else None,
         product_rounding=ROUNDINGS[ints[at.PRODUCT_ROUNDING]],
-        chunk=ints[at.CHUNK] or None,
+        chunk=SCALE if chunk < 0 else chunk or None,
+        scale_order=SCALE_ORDERS[-1 - chunk] if chunk < 0 else "product",
         outer=format_from_ints(ints[at.OUTER]) if has_outer else None,
         outer_rounding=ROUNDINGS[ints[at.OUTER_ROUNDING]] if has_outer else None,
         order=ORDERS[ints[at.ORDER]],

@@ -31,7 +31,7 @@ NAMED_ACCUMULATORS: dict[str, Accumulator] = {
     **{name: unit.accumulator for name, unit in UNITS.items()},
 }
 
-_HEAD = re.compile(r"(.+?)(?:_chunk(\d+))?")
+_HEAD = re.compile(r"(.+?)(?:_chunk(\d+|scale))?")
 
 
 def accumulator(name: str) -> Accumulator:
@@ -64,12 +64,14 @@ def _named_or_parsed(name: str) -> Accumulator:
         meant = "." if name_here(fmt) else did_you_mean(name, known)
         raise ValueError(
             f"accumulator: unknown name {name!r}{meant} Names are {named}, those of `lpkernels "
-            "units`, native, and <format>[_chunk<n>][:<rounding>], as e6m9_chunk64:toward_zero; "
+            "units`, native, and <format>[_chunk<n>|_chunkscale][:<rounding>], as "
+            "e6m9_chunk64:toward_zero; "
             f"help(lpkernels.Accumulator) has the other options ({error})"
         ) from error
     if native:
         options["order"] = "native"
-    return Accumulator(sum_format, chunk=None if chunk is None else int(chunk), **options)
+    length = int(chunk) if chunk and chunk.isdecimal() else chunk
+    return Accumulator(sum_format, chunk=length, **options)
 
 
 def as_accumulator(acc: Accumulator | FormatLike | None) -> Accumulator:

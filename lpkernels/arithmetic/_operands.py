@@ -101,7 +101,7 @@ def _check_interleaved(acc: Accumulator, block: int) -> None:
             f"{block}; use an even block"
         )
     run = acc.interleaved * block
-    if acc.chunk is None or acc.chunk % run:
+    if not isinstance(acc.chunk, int) or acc.chunk % run:
         raise ValueError(
             f"Accumulator: interleaved={acc.interleaved} with block={block} needs chunk, a "
             f"multiple of {run}, got chunk={acc.chunk}; pass chunk={run}, say"

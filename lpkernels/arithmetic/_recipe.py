@@ -209,8 +209,8 @@ def _quantizer(name: str, value: Quantizer | FormatLike | None) -> Quantizer | N
         quantizer = any_quantizer(value)
         if quantizer.hadamard is not None:
             raise ValueError(
-                f"Hadamard transforms are not supported in recipes yet, got {str(quantizer)!r}; leave "
-                "hadamard away"
+                "Hadamard transforms are not supported in recipes yet, got "
+                f"{str(quantizer)!r}; leave hadamard away"
             )
     except (TypeError, ValueError) as error:
         raise type(error)(f"Recipe: {name}: {error}") from error
@@ -257,7 +257,13 @@ def _accumulator(name: str, value: Accumulator | FormatLike) -> Accumulator:
     try:
         if value is None:
             raise TypeError("expected an Accumulator or its name, got None; use 'native'")
-        return as_accumulator(value)
+        acc = as_accumulator(value)
+        if acc.chunk == "scale":
+            raise ValueError(
+                f"{acc} takes operands with scales, which is not supported in recipes yet; use it "
+                "in lp.matmul of lp.Scaled operands"
+            )
+        return acc
     except (TypeError, ValueError) as error:
         raise type(error)(f"Recipe: {name}: {error}") from error
 

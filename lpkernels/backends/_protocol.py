@@ -82,6 +82,22 @@ class How(NamedTuple):
     fused: Fused = NOT_FUSED
 
 
+class Scales(NamedTuple):
+    """The scales of a matmul's operands, for an accumulator with chunk="scale".
+
+    left: (..., M, segments), float32, the scale of every `left_size` products of a row of the left
+    operand; right: (..., N, segments), of a column of the right one. Their leading dimensions
+    broadcast to the operand's. A size of 0 means one segment. float32: whether a scale is of the
+    format fp32, so that products of scales are rounded (`Accumulator.scale_order`).
+    """
+
+    left: Tensor
+    right: Tensor
+    left_size: int
+    right_size: int
+    float32: bool
+
+
 _NO_BATCH = torch.Size(())
 
 
@@ -168,7 +184,7 @@ class Backend(Protocol):
         op is the name of a method or the kind of a product. For affine and block formats it is
         "quantize_affine" and "quantize_block". Behind the kind of a product stands "_ordered" for
         trees, compensated sums and aligned blocks, and "_operands" for blocks aligned by their
-        operands.
+        operands. "matmul_scaled" is `multiply_scaled`.
         """
         ...
 
@@ -252,6 +268,10 @@ class Backend(Protocol):
 
     def multiply(self, product: Product, how: How) -> Tensor:
         """The result of product, summed and rounded as how says."""
+        ...
+
+    def multiply_scaled(self, product: Product, scales: Scales, how: How) -> Tensor:
+        """A matmul of codes by `reference.scaled_products`, without a bias; nothing is fused."""
         ...
 
     def accumulate(

@@ -23,7 +23,7 @@ from lpkernels.arithmetic import (
     update_rounding_from_ints,
 )
 from lpkernels.backends._conveniences import Conveniences
-from lpkernels.backends._protocol import How, Product, UpdateTensors
+from lpkernels.backends._protocol import How, Product, Scales, UpdateTensors
 from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat, format_from_ints
 from lpkernels.reference import counting, events, masked, twin, updates
 from lpkernels.reference.values import Float32, narrow, widen
@@ -155,6 +155,15 @@ class ReferenceBackend(Conveniences):
         else:
             gradient = twin.conv_dgrad if product.kind == "conv_dgrad" else twin.conv_wgrad
             result = gradient(left, right, product.shape, *product.conv, acc, seed=seed)
+        return torch.from_numpy(result).to(product.left.device)
+
+    def multiply_scaled(self, product: Product, scales: Scales, how: How) -> Tensor:
+        given = twin.Scales(_array(scales.left), _array(scales.right), *scales[2:])
+        initial = None if product.initial is None else _array(product.initial)
+        result = twin.matmul_scaled(
+            _array(product.left), _array(product.right), given, accumulator_from_ints(how.acc),
+            seed=_seed(how.seed, how.role), initial=initial,
+        )  # fmt: skip
         return torch.from_numpy(result).to(product.left.device)
 
     def matmul_events(

@@ -19,11 +19,13 @@ from lpkernels.backends import (
     KINDS,
     How,
     Product,
+    Scales,
     UpdateTensors,
     _cpu_counting,
     _cpu_events,
     _cpu_update,
 )
+from lpkernels.backends._by_scale import by_scale
 from lpkernels.backends._conv_geometry import geometry_of
 from lpkernels.backends._conveniences import Conveniences
 from lpkernels.backends._cpu_counting import DTYPES, by_position
@@ -34,6 +36,7 @@ from lpkernels.backends._layout import (
     dense,
     strides,
 )
+from lpkernels.rng import SITE_OUTER
 
 # Kernels write float32 through pointers, whatever torch's default dtype and device are.
 _FLOAT32: Any = {"dtype": torch.float32, "device": torch.device("cpu")}
@@ -87,6 +90,8 @@ class CpuBackend(Conveniences):
     def unsupported(self, op: str, device: torch.device) -> str:
         if device.type != "cpu":
             return f"it takes tensors on the CPU, these are on {device}"
+        if op == "matmul_scaled_drawn":
+            return "sums of codes by scale draw no random bits here but in their outer sum"
         return ""
 
     def quantize(
@@ -245,6 +250,34 @@ class CpuBackend(Conveniences):
             _int(seed),
             role,
             [*rows_cols, site, k],
+            [],
+            torch.get_num_threads(),
+        )
+
+    def multiply_scaled(self, product: Product, scales: Scales, how: How) -> Tensor:
+        return by_scale(self, product, scales, how)
+
+    def add_scaled(
+        self,
+        total: Tensor,
+        sums: Tensor,
+        rows: Tensor,
+        cols: Tensor,
+        order: int,
+        how: How,
+        first_row: int,
+        segment: int,
+    ) -> None:
+        """`accumulate` of sums (M, N) times the scales rows (M,) and cols (N,), all contiguous."""
+        self._c().accumulate(
+            total.data_ptr(),
+            sums.data_ptr(),
+            *total.shape,
+            how.acc,
+            _int(how.seed),
+            how.role,
+            [first_row, 0, SITE_OUTER, segment],
+            [rows.data_ptr(), cols.data_ptr(), order],
             torch.get_num_threads(),
         )
 

@@ -36,7 +36,7 @@ class _Adder(NamedTuple):
 
     @property
     def chunk(self) -> int:
-        chunk = accumulator_from_ints(self.how.acc).chunk
+        chunk = accumulator_from_ints(self.how.acc).chunk_length
         if chunk is None:
             raise ValueError("native sums without chunks are torch's own function, no operator")
         return chunk

@@ -15,7 +15,7 @@ from lpkernels.arithmetic import (
     Recipe,
     as_accumulator,
 )
-from lpkernels.arithmetic.integers import InQuantizer
+from lpkernels.arithmetic.integers import InAccumulator, InQuantizer
 from lpkernels.formats.integers import takes_scales
 from lpkernels.functional import _checks
 from lpkernels.functional._batches import one_sum, result_shape
@@ -23,6 +23,8 @@ from lpkernels.functional.layer import widened
 from lpkernels.functional.products import product
 from lpkernels.functional.quantize import lowered_quantizer, straight_through
 from lpkernels.functional.recording import first_order, is_recorded
+from lpkernels.functional.scaled import Scaled
+from lpkernels.functional.scaled_matmul import scaled_matmul
 from lpkernels.functional.seeds import seed_for
 from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
@@ -32,8 +34,8 @@ __all__ = ["matmul"]
 
 
 def matmul(
-    a: Tensor,
-    b: Tensor,
+    a: Tensor | Scaled,
+    b: Tensor | Scaled,
     acc: Accumulator | str | None = None,
     *,
     initial: Tensor | None = None,
@@ -51,9 +53,17 @@ def matmul(
     likewise, then over m. A rounded output passes its gradient unchanged. The gradients are not
     differentiable again.
 
+    An `lpkernels.Scaled` operand brings codes and scales. Under an acc with chunk="scale" the sums
+    are sums of codes, and scales meet them in the outer sum (docs/contract.md, "Products of scaled
+    operands"); another acc adds products of the values without the scales of rows and tensors,
+    which multiply its result, and torch's own sums take the values as `Scaled.dequantize` gives
+    them. Such a product has no gradients.
+
     Args:
         a, b: shapes as torch.matmul takes and broadcasts them, any strides, one device; float32, or
             float16 and bfloat16, which are widened exactly, also under autocast.
+            A Scaled operand has two dimensions or more, and blocks along the summed one: axis=-1 of
+            a, axis=-2 of b, or tiles.
         acc: an Accumulator or its name; None or lp.NATIVE: the sums are torch.matmul's own, and
             without `output` so is everything else (any dtype, autocast).
         initial: the value from which the outermost sum starts, instead of +0. It has any shape that
@@ -78,33 +88,48 @@ def matmul(
         TypeError: float64 (round it first: ``lp.quantize(a, fmt).float()``), integer or complex
             operands.
         ValueError: shapes that do not fit, tensors on different devices, unknown names, an out that
-            does not fit, an initial where acc has no running sum to start from it.
+            does not fit, an initial where acc has no running sum to start from it, chunk="scale"
+            without a Scaled operand, blocks that do not run along the sum, float32 scales of blocks
+            under another acc, a gradient that is required of a product with a Scaled operand.
         NotImplementedError: the backend asked for has no such sums.
     """
+    left, right = (x.values if isinstance(x, Scaled) else x for x in (a, b))
+    scaled = left is not a or right is not b
     if recipe is not None:
+        if scaled:
+            raise ValueError("matmul: a recipe quantizes operands itself; pass tensors, or acc=")
         _check_only_recipe(acc=acc, initial=initial, output=output, out=out)
-        return _matmul_by_recipe(a, b, as_recipe(recipe), generator, backend)
+        return _matmul_by_recipe(left, right, as_recipe(recipe), generator, backend)
     sums = _lowered(NATIVE if acc is None else acc)
     quantizer, stochastic = (None, False) if output is None else lowered_quantizer(output)
     _checks.backend("matmul", backend)
     _checks.generator("matmul", generator)
     if initial is not None:
         _check_starts(sums)
-    if sums.is_native and quantizer is None:
-        return own(torch.matmul, a, b, out=out)
-    _checks.operands("matmul", a=a, b=b)
-    shape = result_shape(a, b)
+    if sums.is_native and quantizer is None and not scaled:
+        return own(torch.matmul, left, right, out=out)
+    _checks.operands("matmul", a=left, b=right)
+    shape = result_shape(left, right)
+    if sums.ints[InAccumulator.CHUNK] < 0 and not scaled:
+        raise ValueError(
+            f"matmul: acc={acc} ends its sums where a scale changes, and neither operand has "
+            "scales; pass lp.scaled(a, fmt), or an accumulator with a chunk of a length"
+        )
     if initial is not None:
-        _check_initial(initial, shape, a)
+        _check_initial(initial, shape, left)
     if quantizer is not None:
         _checks.axis("matmul", "the result", shape, quantizer[InQuantizer.FORMAT])
     if out is not None:
-        _checks.out("matmul", out, shape, (torch.float32,), a=a, b=b)
+        _checks.out("matmul", out, shape, (torch.float32,), a=left, b=right)
     seed = seed_for(stochastic or sums.is_stochastic, generator)
     fused = ops.NOT_FUSED
-    if quantizer is not None and not (sums.is_native or stochastic or takes_scales(quantizer)):
+    own_pass = scaled or sums.is_native or stochastic
+    if quantizer is not None and not (own_pass or takes_scales(quantizer)):
         fused, quantizer = ops.Fused(result=quantizer), None
-    result = _product(a, b, initial, sums, seed, backend, fused)
+    if scaled:
+        result = scaled_matmul(a, b, as_accumulator(acc), initial, seed, backend)
+    else:
+        result = _product(left, right, initial, sums, seed, backend, fused)
     if result.shape != shape:
         result = result.reshape(shape)
     if quantizer is not None:

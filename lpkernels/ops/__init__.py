@@ -17,6 +17,7 @@ from lpkernels.backends import (
     Fused,
     How,
     Product,
+    Scales,
     UpdateTensors,
     broadcast_batch,
     fprop_of,
@@ -29,6 +30,7 @@ from lpkernels.ops._counting import (
     quantize_counting_out,
 )
 from lpkernels.ops._hadamard import hadamard
+from lpkernels.ops._matmul_scaled import multiply_scaled
 from lpkernels.ops._operator import Packable, assume_constant_result, draw_seed, is_plain
 from lpkernels.ops._packing import (
     encode,
@@ -67,6 +69,7 @@ __all__ = [
     "Parts",
     "Product",
     "Row",
+    "Scales",
     "UpdateTensors",
     "add_bias",
     "assume_constant_result",
@@ -83,6 +86,7 @@ __all__ = [
     "is_plain",
     "matmul_of",
     "multiply",
+    "multiply_scaled",
     "pack",
     "pack_powers",
     "pack_scaled",

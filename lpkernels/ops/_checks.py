@@ -24,7 +24,16 @@ from lpkernels.arithmetic import (
 )
 from lpkernels.arithmetic.integers import NATIVE, InAccumulator, has_running_sum
 from lpkernels.arithmetic.products import output_size
-from lpkernels.backends import BINS, COUNTS, KINDS, How, Product, UpdateTensors, matmul_of
+from lpkernels.backends import (
+    BINS,
+    COUNTS,
+    KINDS,
+    How,
+    Product,
+    Scales,
+    UpdateTensors,
+    matmul_of,
+)
 from lpkernels.formats import format_from_ints
 from lpkernels.formats.grids import grid_shape, misfit
 from lpkernels.formats.integers import AFFINE, BLOCK, KIND, code_bits, takes_amax
@@ -176,10 +185,33 @@ def numbers(kind: str, given: Sequence[int]) -> None:
 
 def multiply(product: Product, how: How) -> None:
     """Refuses a product that the kernels do not know."""
+    if how.acc[InAccumulator.CHUNK] < 0:
+        require(False, product.kind, "chunks of a length: there are no scales", how.acc)
     operands(product.kind, product.left, product.right, how.acc, how.seed, how.role)
     for ints in how.fused:
         fused(product.kind, ints)
     (_matmul if product.conv is None else _conv)(product)
+
+
+def multiply_scaled(product: Product, scales: Scales, how: How) -> None:
+    """Refuses a product by scale that the kernels do not know."""
+    op = "matmul_scaled"
+    operands(op, product.left, product.right, how.acc, how.seed, how.role)
+    _matmul(product)
+    require(how.acc[InAccumulator.CHUNK] < 0, op, "an accumulator with chunk='scale'", how.acc)
+    length = product.left.size(-1)
+    rows, cols = product.left.size(-2), product.right.size(-1)
+    for name, scale, count, size, operand in (
+        ("left", scales.left, rows, scales.left_size, product.left),
+        ("right", scales.right, cols, scales.right_size, product.right),
+    ):
+        right = 0 <= size < 2**62 and scale.dtype is _FLOAT32 and scale.device == operand.device
+        last = (count, max(1, -(-length // size)) if size else 1)
+        right = right and scale.dim() >= 2 and tuple(scale.shape[-2:]) == last
+        lead = tuple(scale.shape[:-2])
+        right = right and lead in ((), tuple(operand.shape[:-2]))
+        got = f"{tuple(scale.shape)} in {scale.dtype} on {scale.device}, size {size}"
+        require(right, op, f"scales of the {name} operand {last} in float32", got)
 
 
 def operands(

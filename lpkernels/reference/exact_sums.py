@@ -81,7 +81,7 @@ def add(
 
 
 @dataclass(frozen=True)
-class _Output:
+class Output:
     """One output element: its accumulator and the key of its draws."""
 
     acc: Accumulator
@@ -256,7 +256,7 @@ def accumulate(
 ) -> float:
     """One output element: the products in order, summed as ``acc`` says.
 
-    Without a chunk: one sum, see _Output.sum. With one: such a sum over every ``acc.chunk``
+    Without a chunk: one sum, see Output.sum. With one: such a sum over every ``acc.chunk``
     positions (the last may be short), each then added to an accumulator in ``acc.outer`` that
     starts at +0. The bias is one more addition in the outermost accumulator. Draws are keyed
     (seed, site, row, col, k); for a chunk k is its index.
@@ -268,12 +268,13 @@ def accumulate(
         initial: where the outermost sum starts, rounded to its format first; None: +0. A tree that
             is the result has no such place.
     """
-    out = _Output(acc, seed, row, col)
+    out = Output(acc, seed, row, col)
     terms = list(enumerate(products))
     total = 0.0 if initial is None else out.initial(initial)
     if acc.chunk is None:
         total = out.sum(terms, total)
     else:
+        assert isinstance(acc.chunk, int)
         for index, start in enumerate(range(0, len(terms), acc.chunk)):
             partial = out.sum(terms[start : start + acc.chunk])
             total = out.add_outermost(total, partial, SITE_OUTER, index)

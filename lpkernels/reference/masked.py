@@ -52,7 +52,7 @@ def masked_gradients(
     Sums in float64, rounded to float32. acc is no tree; the rest as in `matmul_events`.
     """
     found = matmul_events(a, b, acc, seed=seed, row=row, first_col=first_col, bits=True)
-    passed = np.where(passing(found, acc.chunk, bits, recursive), widen(g)[:, None, :], 0.0)
+    passed = np.where(passing(found, acc.chunk_length, bits, recursive), widen(g)[:, None, :], 0.0)
     left = np.einsum("mkn,kn->mk", passed, widen(b))
     right = np.einsum("mkn,mk->kn", passed, widen(a))
     return left.astype(np.float32), right.astype(np.float32)

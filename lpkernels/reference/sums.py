@@ -28,6 +28,8 @@ class Sums:
     def __init__(self, shape: tuple[int, ...], rounds: Rounds, inner: InnerSum | None = None):
         self.acc, self.rounds = rounds.acc, rounds
         self.inner = _inner_sum(rounds, shape) if inner is None else inner
+        # Sums by scale are closed by `scaled_products`, which knows where a scale changes.
+        self.chunk = self.acc.chunk_length
         self.outer: Float64 = np.zeros(shape)
         self.k = 0
 
@@ -56,16 +58,16 @@ class Sums:
                 product = self.rounds.product(product, self.k)
             self.inner.push(product, present, self.k)
         self.k += 1
-        if self.acc.chunk is not None and self.k % self.acc.chunk == 0:
+        if self.chunk is not None and self.k % self.chunk == 0:
             self._close_chunk()
 
     def _close_chunk(self) -> None:
-        chunk = (self.k - 1) // (self.acc.chunk or 1)
+        chunk = (self.k - 1) // (self.chunk or 1)
         self.outer = self.rounds.add_outermost(self.outer, self.inner.take(), SITE_OUTER, chunk)
 
     def result(self, bias: Float64 | None) -> Float64:
         """The sums, the last short chunk and the bias included."""
-        if self.acc.chunk is not None and self.k % self.acc.chunk:
+        if self.chunk is not None and self.k % self.chunk:
             self._close_chunk()
         total = self.inner.take() if self.acc.chunk is None else self.outer
         return total if bias is None else self.rounds.add_outermost(total, bias, SITE_BIAS, 0)

@@ -11,10 +11,12 @@ from lpkernels.reference.hadamard import hadamard
 from lpkernels.reference.packing import pack, pack_scaled, unpack, unpack_scaled
 from lpkernels.reference.quantize import quantize, scaled
 from lpkernels.reference.scaled import Scaled, dequantize
+from lpkernels.reference.scaled_products import Scales, matmul_scaled
 from lpkernels.reference.sums import accumulate
 
 __all__ = [
     "Scaled",
+    "Scales",
     "accumulate",
     "add",
     "conv_dgrad",
@@ -23,6 +25,7 @@ __all__ = [
     "dequantize",
     "hadamard",
     "matmul",
+    "matmul_scaled",
     "pack",
     "pack_scaled",
     "quantize",

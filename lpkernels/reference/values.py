@@ -95,7 +95,7 @@ def quotient_to_odd(x: Float64, y: Float64) -> Float64:
 
 
 def product_to_odd(x: Float64, y: Float64) -> Float64:
-    """x * y as `quotient_to_odd` gives quotients; x and y are finite."""
+    """x * y as `quotient_to_odd` gives quotients; infinities and NaN as x * y has them."""
     mantissa, exponent = np.frexp(x)
     factor, shift = np.frexp(y)
     product, error = _two_product(mantissa, factor)
@@ -105,7 +105,8 @@ def product_to_odd(x: Float64, y: Float64) -> Float64:
 def _to_odd(near: Float64, rest: Float64) -> Float64:
     """The odd neighbour of near + rest, of which near is the nearest even float64."""
     bits = np.ascontiguousarray(near).view(np.int64)
-    inexact_even = (rest != 0) & ((bits & 1) == 0)
+    # The rest of an infinity is NaN, for which both comparisons fail.
+    inexact_even = ((rest > 0) | (rest < 0)) & ((bits & 1) == 0)
     # Bits of magnitudes grow with them.
     step = np.where((rest > 0) == (near > 0), 1, -1)
     return np.where(inexact_even, bits + step, bits).view(np.float64).reshape(np.shape(near))

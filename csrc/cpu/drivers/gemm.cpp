@@ -358,7 +358,8 @@ void accumulate_products(const std::vector<Product>& products, const Arithmetic&
 }
 
 void accumulate_elements(float* total, const float* addend, int64_t rows, int64_t cols,
-                         const int64_t* accumulator, const DrawKey& first, int threads) {
+                         const int64_t* accumulator, const DrawKey& first, int threads,
+                         const AddendScales& scales) {
   constexpr int64_t kRows = 16, kCols = 1024;
   const Kernels& kernel = kernels();
   parallel_ranges(rows, kRows, threads, [&](int64_t row, int64_t end) {
@@ -374,7 +375,10 @@ void accumulate_elements(float* total, const float* addend, int64_t rows, int64_
     job.k = first.k;
     job.row_id = row_id;
     job.lane_id = lane_id;
+    job.scale_order = scales.order;
+    if (scales.rows != nullptr) job.row_scale = scales.rows + row;
     for (int64_t col = 0; col < cols; col += kCols) {
+      if (scales.rows != nullptr) job.lane_scale = scales.cols + col;
       std::iota(lane_id, lane_id + kCols, first.col + static_cast<uint64_t>(col));
       job.sum = total + row * cols + col;
       job.addend = addend + row * cols + col;

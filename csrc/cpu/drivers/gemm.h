@@ -164,8 +164,16 @@ struct DrawKey {
   uint64_t row, col, k;
 };
 
+// Factors of addends: one for each row and one for each column; null: none.
+struct AddendScales {
+  const float* rows = nullptr;
+  const float* cols = nullptr;
+  ScaleOrder order = ScaleOrder::kExact;
+};
+
 // total[r][c] <- round(total[r][c] + addend[r][c]) in the accumulator's outer format.
 void accumulate_elements(float* total, const float* addend, int64_t rows, int64_t cols,
-                         const int64_t* accumulator, const DrawKey& first, int threads);
+                         const int64_t* accumulator, const DrawKey& first, int threads,
+                         const AddendScales& scales = {});
 
 }  // namespace lpk

@@ -126,6 +126,10 @@ struct Tile : TileSteps, TileOperands, TileTaps, TileState, TileDraws {
   int64_t a_floats() const { return spread() ? a_count : rows * depth; }
 };
 
+// How a sum meets the scales of its row and its lane: exactly, or where one of them is a float32 in
+// the orders of SCALE_ORDERS (lpkernels/arithmetic/_accumulator.py).
+enum class ScaleOrder : int32_t { kExact = 0, kProduct = 1, kLeft = 2, kRight = 3 };
+
 // sum[r][l] <- round(sum[r][l] + addend[r][l]) in the accumulator's outer format, drawn at position
 // k of `site`.
 struct AddBlock {
@@ -135,6 +139,9 @@ struct AddBlock {
   int64_t lanes;
   const float* addend;
   int64_t addend_row, addend_lane;  // strides; that of the lanes is 1, or 0: one value for a row
+  const float* row_scale;           // of every row, and of every lane, that multiply its addend;
+  const float* lane_scale;          // null: none
+  ScaleOrder scale_order;
 
   const int64_t* accumulator;
   uint64_t seed;

@@ -205,7 +205,7 @@ def points(made: AccumulatorPlan, config: AccumulateConfig) -> list[Point]:
         scale = 10 ** max(0, len(str(length)) - 2)
         length = min(max(2, round(length / scale) * scale), config.longest)
         for bits in {row.format.man_bits, max(1, row.format.man_bits - 1)}:
-            found.append(Point(length, name(bits, row.accumulator.chunk), config.operand))
+            found.append(Point(length, name(bits, row.accumulator.chunk_length), config.operand))
     widths = sorted({row.format.man_bits for row in made.rows if row.format.man_bits > 2})
     shown = sorted({widths[i * (len(widths) - 1) // 3] for i in range(4)}) if widths else []
     for bits in shown:

@@ -12,6 +12,11 @@ LPK_HD bool plain_nearest(const Format& f, Rounding rounding) {
   return f.kind == Kind::kFloat && f.man_bits >= 1 && rounding == Rounding::kNearestEven;
 }
 
+LPK_HD Format float32_format() {
+  const int64_t ints[kFormatInts] = {static_cast<int64_t>(Kind::kFloat), 8, 23, 127, 0, 1, 0, 0};
+  return float_format(ints);
+}
+
 // nearest_even in a format that plain_nearest accepts, stochastic, or any other mode.
 enum class AddMode { kNearest, kStochastic, kOther };
 
@@ -23,6 +28,7 @@ struct Addition {
   const AddBlock& job;
   const Tile& key;
   const Accumulator& acc;
+  const Format& float32;
 
   LPK_HD D rounded(D sum, D addend, D threshold) const {
     D r;
@@ -34,23 +40,46 @@ struct Addition {
     return r == r ? r : Lanes<D>::value(typename Lanes<D>::Bits{} + kCanonicalNan);
   }
 
-  // Whole panels of one row, the addend one value or one for each lane.
+  // x, exact in double, as a float32.
+  LPK_HD D single(D x) const { return round_to_float_nearest_even<D>(x, float32); }
+
+  // An addend times the scales of its row and lane. What is not rounded here is exact: a sum of 24
+  // bits times one float32, or times two scales of 29 bits together.
+  LPK_HD D scaled(D addend, D row, D lane) const {
+    switch (job.scale_order) {
+      case ScaleOrder::kProduct:
+        return addend * single(row * lane);
+      case ScaleOrder::kLeft:
+        return single(addend * row) * lane;
+      case ScaleOrder::kRight:
+        return single(addend * lane) * row;
+      default:
+        return addend * (row * lane);
+    }
+  }
+
+  // Whole panels of one row, the addend one value or one for each lane; scales: of the row and of
+  // the lanes, or null.
   template <class Threshold>
-  LPK_HD void add_panel(float* sums, const float* addends, const Threshold& threshold) const {
+  LPK_HD void add_panel(float* sums, const float* addends, const float* row_scale,
+                        const float* lane_scales, const Threshold& threshold) const {
     for (int v = 0; v < kPanel; v += V::kWidth) {
-      const D addend = job.addend_lane == 0 ? Lanes<D>::all(*addends) : load_floats<V>(addends + v);
+      D addend = job.addend_lane == 0 ? Lanes<D>::all(*addends) : load_floats<V>(addends + v);
+      if (row_scale != nullptr)
+        addend = scaled(addend, Lanes<D>::all(*row_scale), load_floats<V>(lane_scales + v));
       store_floats<V>(sums + v, rounded(load_floats<V>(sums + v), addend, threshold(v)));
     }
   }
 
   // The first `width` lanes of a panel, through copies.
   template <class Threshold>
-  void add_lanes(float* sums, const float* addends, int64_t width,
-                 const Threshold& threshold) const {
-    float sum[kPanel] = {}, addend[kPanel] = {};
+  void add_lanes(float* sums, const float* addends, const float* row_scale,
+                 const float* lane_scales, int64_t width, const Threshold& threshold) const {
+    float sum[kPanel] = {}, addend[kPanel] = {}, scales[kPanel] = {};
     std::memcpy(sum, sums, width * sizeof *sum);
     std::memcpy(addend, addends, (job.addend_lane == 0 ? 1 : width) * sizeof *addend);
-    add_panel(sum, addend, threshold);
+    if (row_scale != nullptr) std::memcpy(scales, lane_scales, width * sizeof *scales);
+    add_panel(sum, addend, row_scale, scales, threshold);
     std::memcpy(sums, sum, width * sizeof *sum);
   }
 
@@ -69,10 +98,13 @@ struct Addition {
         if constexpr (kMode == AddMode::kStochastic) return draws.threshold(r, v, job.k);
         return D{};
       };
+      const bool has_scales = job.row_scale != nullptr;
+      const float* row_scale = has_scales ? job.row_scale + row + r : nullptr;
+      const float* lane_scales = has_scales ? job.lane_scale + lane : nullptr;
       if (width == kPanel) {
-        add_panel(sums, addends, threshold);
+        add_panel(sums, addends, row_scale, lane_scales, threshold);
       } else {
-        add_lanes(sums, addends, width, threshold);
+        add_lanes(sums, addends, row_scale, lane_scales, width, threshold);
       }
     }
   }
@@ -100,12 +132,13 @@ void add_block(const AddBlock& job) {
   key.row_id = job.row_id;
   key.lane_id = job.lane_id;
   key.lanes_are_rows = job.lanes_are_rows;
+  const Format float32 = float32_format();
   if (plain_nearest(acc.outer, acc.outer_rounding)) {
-    Addition<V, AddMode::kNearest>{job, key, acc}.run();
+    Addition<V, AddMode::kNearest>{job, key, acc, float32}.run();
   } else if (acc.outer_rounding == Rounding::kStochastic) {
-    Addition<V, AddMode::kStochastic>{job, key, acc}.run();
+    Addition<V, AddMode::kStochastic>{job, key, acc, float32}.run();
   } else {
-    Addition<V, AddMode::kOther>{job, key, acc}.run();
+    Addition<V, AddMode::kOther>{job, key, acc, float32}.run();
   }
 }
 

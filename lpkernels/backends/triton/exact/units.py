@@ -78,5 +78,5 @@ def single_fits(acc: Accumulator, sums: Sums) -> bool:
     if acc.chunk is None and sums.initial is not None:
         return False
     # Each block's rounding adds a relative 2^-man_bits at most.
-    blocks = min(sums.sizes[3], acc.chunk or sums.sizes[3])
+    blocks = min(sums.sizes[3], acc.chunk_length or sums.sizes[3])
     return acc.rounding == "toward_zero" or blocks <= 1 << acc.fmt.man_bits

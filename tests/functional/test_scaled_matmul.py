@@ -1,0 +1,152 @@
+"""lp.matmul of scaled operands: every backend, scales of blocks, rows and tensors, refusals."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import lpkernels as lp
+from lpkernels import backends
+from lpkernels.arithmetic import as_accumulator
+from tests.compare import assert_bit_equal
+from tests.loops import each
+
+DEEPSEEK = (
+    "e8m13_chunkscale:toward_zero:outer=fp32:outer_rounding=nearest_even:block=32:aligned_bits=13"
+    ":operands=e4m3fn"
+)
+ACCUMULATORS = (
+    "fp32_chunkscale",
+    "fp32_chunkscale:scale_order=left",
+    "fp32_chunkscale:scale_order=right",
+    "native_chunkscale",
+    "e6m9_chunkscale",
+    "e5m7_chunkscale:outer=fp32:outer_rounding=toward_zero",
+    "e6m9_chunkscale:outer_rounding=stochastic",
+    "e6m9_chunkscale:stochastic",
+    "fp32_chunkscale:order=pairwise",
+    DEEPSEEK,
+)
+# Formats of the left operand and of the right one.
+FORMATS = (
+    ("nvfp4", "block16_axis-2_e2m1_se4m3fn_t"),
+    ("mxfp8_up", "block32_axis-2_e2m1_up"),
+    ("fp8_1x128", "fp8_128x128"),
+    ("row_e4m3", "row_axis-2_int8"),
+    ("tensor_e4m3", "tensor_e5m2"),
+    ("", "block7_axis-2_e4m3_sfp32"),
+    ("mxfp6_e3m2", ""),
+)
+
+
+def operands(left: str, right: str, lead: tuple[int, ...] = ()) -> tuple[Any, Any]:
+    generator = torch.Generator().manual_seed(5)
+    a = torch.randn(*lead, 9, 130, generator=generator)
+    b = torch.randn(*lead[1:], 130, 37, generator=generator)
+    qa = lp.scaled(a, left) if left else a
+    return qa, lp.scaled(b, right) if right else b
+
+
+@each("left,right", FORMATS)
+def test_backends_agree(left: str, right: str) -> None:
+    for text in ACCUMULATORS:
+        a, b = operands(left, right)
+        seed = torch.tensor(11)
+        want = lp.matmul(a, b, text, generator=seed, backend="reference")
+        assert_bit_equal(lp.matmul(a, b, text, generator=seed), want, text)
+
+
+def test_batches_and_beginnings() -> None:
+    acc = "e6m9_chunkscale:outer_rounding=stochastic"
+    seed = torch.tensor(3)
+    for lead in ((2,), (3, 2)):
+        a, b = operands("mxfp8", "block32_axis-2_e4m3", lead)
+        start = torch.randn(9, 37, generator=torch.Generator().manual_seed(1))
+        got = lp.matmul(a, b, acc, initial=start, generator=seed)
+        want = lp.matmul(a, b, acc, initial=start, generator=seed, backend="reference")
+        assert_bit_equal(got, want, f"{lead}")
+
+
+def test_flushed_denormals_change_nothing() -> None:
+    a, b = (torch.randn(4, 64) * 2.0**-100, torch.randn(64, 5) * 2.0**-38)
+    pair = lp.scaled(a, "mxfp8"), lp.scaled(b, "block16_axis-2_e4m3_sfp32")
+    want = lp.matmul(*pair, "fp32_chunkscale:scale_order=left")
+    assert want.abs().max() < 2.0**-126 and want.any()
+    assert torch.set_flush_denormal(True)
+    try:
+        assert_bit_equal(lp.matmul(*pair, "fp32_chunkscale:scale_order=left"), want)
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def test_scales_of_tensors_multiply_the_sum() -> None:
+    a, b = operands("nvfp4", "block16_axis-2_e2m1_se4m3fn_t")
+    y = lp.matmul(a, b, "fp32_chunkscale")
+    unscaled = [lp.Scaled(x.values, x.scale, torch.ones(()), x.fmt) for x in (a, b)]
+    t = np.float32(a.tensor_scale) * np.float32(b.tensor_scale)
+    assert_bit_equal(y, lp.matmul(*unscaled, "fp32_chunkscale") * torch.tensor(t))
+
+
+def test_other_accumulators_take_codes_times_scales() -> None:
+    a, b = operands("mxfp8", "block32_axis-2_e2m1")
+    values = a.dequantize(), b.dequantize()
+    assert_bit_equal(lp.matmul(a, b, "e6m9_chunk64"), lp.matmul(*values, "e6m9_chunk64"))
+    assert_bit_equal(lp.matmul(a, b), torch.matmul(*values))
+    a, b = operands("tensor_e4m3", "tensor_e4m3")
+    y = lp.matmul(a, b, "fp32")
+    assert_bit_equal(y, lp.matmul(a.values, b.values, "fp32") * (a.scale * b.scale))
+
+
+def test_output_and_out() -> None:
+    a, b = operands("mxfp8", "block32_axis-2_e4m3")
+    y = lp.matmul(a, b, "fp32_chunkscale")
+    rounded = lp.quantize(y, "e5m2")
+    assert_bit_equal(lp.matmul(a, b, "fp32_chunkscale", output="e5m2"), rounded)
+    out = torch.empty(9, 37)
+    assert lp.matmul(a, b, "fp32_chunkscale", out=out) is out
+    assert_bit_equal(out, y)
+
+
+A, B = torch.zeros(2, 64), torch.zeros(64, 3)
+QA, QB = lp.scaled(A, "mxfp8", backend="reference"), lp.scaled(B, "mxfp8", backend="reference")
+ROWS = lp.scaled(A, "fp8_1x128", backend="reference")
+NV = lp.scaled(A, "nvfp4", backend="reference")
+WIDE = lp.scaled(A, "block16_e4m3_se8m22", backend="reference")
+WIDE_B = lp.scaled(B, "block16_axis-2_e4m3_se8m22", backend="reference")
+SCALE = "fp32_chunkscale"
+REFUSED: tuple[tuple[tuple[Any, ...], dict[str, Any], str], ...] = (
+    ((A, B, SCALE), {}, "neither operand has scales; pass lp.scaled"),
+    ((QA, QB, SCALE), {}, r"b in block32_e4m3 has blocks along axis -1.*axis=-2"),
+    ((ROWS, B, "fp32"), {}, "use an accumulator with chunk='scale'"),
+    ((QA, B.clone().requires_grad_(), SCALE), {}, "b requires a gradient"),
+    ((NV, B, SCALE), {"initial": torch.zeros(1)}, "initial= starts the sum before the scales"),
+    ((WIDE, WIDE_B, SCALE), {}, "46 bits together"),
+    ((QA, B), {"recipe": "bf16_mixed"}, "a recipe quantizes operands itself"),
+)
+
+
+@each("call,options,message", REFUSED)
+def test_refusals(call: tuple[Any, ...], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        lp.matmul(*call, **options)
+
+
+def test_accumulators_by_scale_have_texts_and_refusals() -> None:
+    for text in ACCUMULATORS:
+        acc = as_accumulator(text)
+        assert as_accumulator(str(acc)) == acc
+    with pytest.raises(ValueError, match="needs chunk='scale'"):
+        lp.Accumulator("fp32", scale_order="left")
+    with pytest.raises(ValueError, match="needs chunk, a multiple"):
+        lp.Accumulator("fp32", "toward_zero", chunk="scale", block=8, aligned_bits=24,
+                       operands="fp16", interleaved=2)  # fmt: skip
+
+
+def test_backends_that_lack_it_say_so() -> None:
+    a, b = operands("mxfp8", "block32_axis-2_e4m3")
+    with pytest.raises(NotImplementedError, match="draw no random bits"):
+        lp.matmul(a, b, "e6m9_chunkscale:stochastic", backend="cpu")
+    assert "matmul_scaled" in backends.get("cuda").unsupported(
+        "matmul_scaled", torch.device("cuda")
+    )

@@ -1,0 +1,121 @@
+"""Products of codes whose scales enter the outer sum: the twin against rationals, and the rule."""
+
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lpkernels.arithmetic import Quantizer, as_accumulator
+from lpkernels.formats import FP32, BlockFormat
+from lpkernels.reference import exact, twin
+from lpkernels.reference.scaled_products import Scales
+from lpkernels.rounding import round_scalar
+from tests.compare import assert_bit_equal
+from tests.loops import each
+
+ACCUMULATORS = (
+    "fp32_chunkscale",
+    "fp32_chunkscale:scale_order=left",
+    "fp32_chunkscale:scale_order=right",
+    "e6m9_chunkscale",
+    "e5m7_chunkscale:outer=fp32",
+    "e6m9_chunkscale:stochastic:outer_rounding=nearest_even",
+    "e6m9_chunkscale:outer_rounding=stochastic",
+    "e8m13_chunkscale:toward_zero:outer=fp32:outer_rounding=nearest_even:block=32:aligned_bits=13"
+    ":operands=e4m3fn",
+    "fp32_chunkscale:order=pairwise",
+    "e6m5_chunkscale:order=compensated",
+    "e5m4_chunkscale:block=3:aligned_bits=9",
+    "e5m9_chunkscale:product=e5m3",
+)
+# Formats of left and right operand; where lengths differ, both cut the sum.
+FORMATS = (
+    ("nvfp4", "nvfp4"),
+    ("mxfp8_up", "nvfp4"),
+    ("block8_e4m3_sfp32", "tile4x8_e4m3_sfp32"),
+    ("block5_e4m3_sfp32", "block8_e4m3"),
+)
+
+F32 = NDArray[np.float32]
+
+
+def operand(x: F32, name: str) -> tuple[F32, F32, int]:
+    """Codes of rows along k, the scales of every row, and their length along k."""
+    fmt = Quantizer.parse(name).fmt
+    assert isinstance(fmt, BlockFormat)
+    q = twin.scaled(x, Quantizer(fmt))
+    size, scale = fmt.block_size, q.scale
+    if isinstance(size, tuple):
+        scale, size = np.repeat(scale, size[0], axis=-2)[..., : x.shape[-2], :], size[1]
+    assert isinstance(size, int)
+    return q.values, scale, size
+
+
+def scaled_product(a: F32, b: F32, left: str, right: str) -> tuple[F32, F32, Scales]:
+    """The codes of a (..., M, K) and of b (N, K), as (..., M, K) and (K, N), and their scales."""
+    codes, scale, size = operand(a, left)
+    others, other_scale, other_size = operand(b, right)
+    scales = Scales(scale, other_scale, size, other_size, float32="sfp32" in left + right)
+    return codes, np.ascontiguousarray(others.T), scales
+
+
+@each("text", ACCUMULATORS)
+@each("left,right", FORMATS)
+def test_the_twin_is_exact(text: str, left: str, right: str) -> None:
+    acc = as_accumulator(text)
+    rng = np.random.default_rng(len(text))
+    for lead in ((), (2,)):
+        shape = (*lead, 3, 40)
+        a = np.ldexp(rng.standard_normal(shape), rng.integers(-6, 6, shape)).astype(np.float32)
+        b = rng.standard_normal((2, 40)).astype(np.float32)
+        codes, others, scales = scaled_product(a, b, left, right)
+        start = rng.standard_normal((3, 2)).astype(np.float32) if lead else None
+        call = (codes, others, scales, acc)
+        got = twin.matmul_scaled(*call, seed=7, initial=start)
+        assert_bit_equal(got, exact.matmul_scaled(*call, seed=7, initial=start), f"{lead}")
+
+
+def test_one_output_by_hand() -> None:
+    """nvfp4: each 16 codes are summed exactly, and enter a float32 sum times their scales."""
+    rng = np.random.default_rng(1)
+    a, b = (rng.standard_normal((1, 64)).astype(np.float32) for _ in range(2))
+    codes, others, scales = scaled_product(a, b, "nvfp4", "nvfp4")
+    total = Fraction(0)
+    for j in range(4):
+        part = slice(16 * j, 16 * j + 16)
+        pairs = zip(codes[0, part].tolist(), others[part, 0].tolist(), strict=True)
+        c = sum(Fraction(x) * Fraction(y) for x, y in pairs)
+        v = c * Fraction(float(scales.left[0, j])) * Fraction(float(scales.right[0, j]))
+        total = Fraction(round_scalar(total + v, FP32, "nearest_even"))
+    acc = as_accumulator("fp32_chunkscale")
+    assert twin.matmul_scaled(codes, others, scales, acc)[0, 0] == float(total)
+
+
+def test_unit_scales_are_chunks() -> None:
+    rng = np.random.default_rng(2)
+    a, b = (rng.standard_normal(size).astype(np.float32) for size in ((5, 70), (70, 4)))
+    for rest in ("", ":stochastic", ":order=pairwise", ":block=4:aligned_bits=9"):
+        ones = np.ones((5, 5), np.float32), np.ones((4, 1), np.float32)
+        scales = Scales(*ones, 16, 0, False)
+        by_scale = as_accumulator(f"e6m9_chunkscale{rest}")
+        got = twin.matmul_scaled(a, b, scales, by_scale, seed=3)
+        want = twin.matmul(a, b, None, as_accumulator(f"e6m9_chunk16{rest}"), seed=3)
+        assert_bit_equal(got, want, rest)
+
+
+def test_scales_of_powers_of_two_shift_the_result() -> None:
+    rng = np.random.default_rng(3)
+    a, b = (rng.standard_normal((n, 96)).astype(np.float32) for n in (3, 4))
+    codes, others, scales = scaled_product(a, b, "mxfp8", "mxfp4_up")
+    acc = as_accumulator("e8m9_chunkscale")
+    plain = twin.matmul_scaled(codes, others, scales, acc)
+    moved = scales._replace(left=scales.left * np.float32(2.0**11))
+    assert_bit_equal(twin.matmul_scaled(codes, others, moved, acc), plain * np.float32(2**11))
+
+
+def test_a_nan_scale_makes_its_outputs_nan() -> None:
+    a, b = np.ones((2, 64), np.float32), np.ones((3, 64), np.float32)
+    a[1, 40] = np.inf
+    codes, others, scales = scaled_product(a, b, "mxfp8", "mxfp8")
+    y = twin.matmul_scaled(codes, others, scales, as_accumulator("fp32_chunkscale"))
+    assert np.isnan(y[1]).all() and (y[0] == 64).all()
