@@ -68,8 +68,8 @@ def scaled_matmul(
         product = ops.matmul_of(left.codes, right.codes, initial=start)
         y = ops.multiply_scaled(product, _scales(left, right), how, backend)
     else:
-        operands = [_multiplied(x, backend) for x in (a, b)]
-        y = ops.multiply(ops.matmul_of(*operands, initial=start), how, backend)
+        values = [_multiplied(x, backend) for x in (a, b)]
+        y = ops.multiply(ops.matmul_of(values[0], values[1], initial=start), how, backend)
     return _times(y, left.total, right.total, backend) if totals else y
 
 

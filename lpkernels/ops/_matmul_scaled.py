@@ -32,7 +32,8 @@ def _records(
 ) -> tuple[Product, Scales, How, str]:
     """The records of the operator's arguments."""
     product = matmul_of(left, right, initial=initial)
-    return product, Scales(left_scale, right_scale, *sizes, float32), How(acc, seed, role), backend
+    scales = Scales(left_scale, right_scale, sizes[0], sizes[1], float32)
+    return product, scales, How(acc, seed, role), backend
 
 
 def _impl(*args: Any) -> Tensor:
