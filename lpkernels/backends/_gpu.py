@@ -66,7 +66,10 @@ _OPS = (
     "conv_dgrad",
     "conv_wgrad",
     "accumulate",
+    "scaled",
+    "dequantize",
     "pack",
+    "pack_scaled",
     "unpack",
     "update",
 )

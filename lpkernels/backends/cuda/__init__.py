@@ -20,7 +20,8 @@ from lpkernels.formats.integers import AFFINE, KIND, takes_scales
 
 #: Elementwise operations that csrc/cuda leaves to Triton, as `Backend.unsupported` calls them.
 TRITON_ALONE = (
-    "quantize_counting", "quantize_affine", "quantize_block", "pack", "unpack", "update",
+    "quantize_counting", "quantize_affine", "quantize_block", "scaled", "dequantize", "pack",
+    "pack_scaled", "unpack", "update",
 )  # fmt: skip
 
 
@@ -73,7 +74,10 @@ class CudaBackend(GpuBackend):
     convolve = staticmethod(_conv.convolve)
     accumulate = staticmethod(_products.accumulate)
     quantize_counting = _refusing("quantize_counting")
+    scaled = _refusing("scaled")
+    dequantize = _refusing("dequantize")
     pack = _refusing("pack")
+    pack_scaled = _refusing("pack_scaled")
     unpack = _refusing("unpack")
     update = _refusing("update")
 

@@ -69,7 +69,10 @@ class TritonBackend(GpuBackend):
     multiply_matrices = staticmethod(_matmul.matmul)
     convolve = staticmethod(_conv.convolve)
     accumulate = staticmethod(_accumulate.accumulate)
+    scaled = staticmethod(block.scaled)
+    dequantize = staticmethod(block.dequantize)
     pack = staticmethod(packing.pack)
+    pack_scaled = staticmethod(packing.pack_scaled)
     unpack = staticmethod(packing.unpack)
     update = staticmethod(_update.update)
 
