@@ -70,14 +70,11 @@ def scaled(
     # The largest of each block: NaN if it holds a NaN, else an infinity if it holds one.
     largest = np.max(np.abs(values), axis=-1, keepdims=True)
     of_tensor = np.max(np.abs(wide), where=np.isfinite(wide), initial=0.0)
-    usable = True
-    if amax is not None and (fmt.tensor_scale or fmt.block_size == "tensor"):
-        of_tensor = np.float64(amax)
-        if fmt.steps != "exact":
-            of_tensor = widen(narrow(of_tensor))
-        usable = bool(0 <= of_tensor < np.inf)
+    if amax is not None:
+        usable = 0 <= amax < np.inf
+        of_tensor = np.float64(amax if usable else np.nan)
         if fmt.block_size == "tensor":
-            largest = np.where(np.isfinite(largest) & usable, of_tensor, np.nan)
+            largest = np.where(np.isfinite(largest) & usable, amax, np.nan)
     t = 1.0
     with np.errstate(all="ignore"):
         if fmt.steps == "exact":
@@ -89,8 +86,6 @@ def scaled(
             shrunk = _shrunk(np.where(finite, values, 0.0), np.where(finite, s, 1.0), t)
         else:
             s, t, shrunk = programs.scaled(values, largest, float(of_tensor), fmt, rounding)
-            if not usable:
-                s, t = np.full_like(s, np.nan), np.nan if fmt.tensor_scale else t
     codes = rounding(shrunk, element_of(fmt), index)
     if isinstance(fmt.element, FixedFormat) or programs.has_one_zero(fmt):
         codes = codes + 0.0
