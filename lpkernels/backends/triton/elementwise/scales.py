@@ -33,8 +33,7 @@ from lpkernels.backends.triton.rounding.rule import (
     rule_of,
 )
 from lpkernels.formats import FP32, BlockFormat, FixedFormat, FloatFormat, format_from_ints
-from lpkernels.formats._scaled import is_mx
-from lpkernels.formats.integers import E8M0, FP32_SCALE, RULES, STEPS, TENSOR_SCALE, InBlock
+from lpkernels.formats.integers import E8M0, FP32_SCALE, RULES, STEPS, TENSOR_SCALE, InBlock, is_mx
 from lpkernels.reference.blocks import element_of, largest_code, saturating
 from lpkernels.reference.programs import has_one_zero
 
@@ -98,12 +97,12 @@ def scaling_of(quantizer: tuple[int, ...]) -> tuple[Scaling, ScaleNumbers, Numbe
     upward = TOWARD_POSITIVE.value if up else NEAREST_EVEN.value
     rule, numbers = rule_of(saturating(scale).to_ints(), upward)
     integers = isinstance(fmt.element, FixedFormat)
-    one_zero = has_one_zero(fmt)
+    one_zero, mx = has_one_zero(fmt), is_mx(quantizer)
     scaling = Scaling(
         quantizer[InBlock.SCALE],
         quantizer[InBlock.RULE],
         quantizer[InBlock.STEPS],
-        fmt.steps == "exact" or (fmt.steps == "torchao" and is_mx(fmt)),
+        fmt.steps == "exact" or (fmt.steps == "torchao" and mx),
         Known(rule),
         integers or one_zero,
         one_zero and mode == NEAREST_EVEN.value,
@@ -111,7 +110,7 @@ def scaling_of(quantizer: tuple[int, ...]) -> tuple[Scaling, ScaleNumbers, Numbe
     if fmt.steps != "exact":
         drawn = integers and fmt.target is None and mode == STOCHASTIC.value
         scaling = scaling._replace(
-            mx=is_mx(fmt), integers=integers, halfway=fmt.target is not None, divides=drawn
+            mx=mx, integers=integers, halfway=fmt.target is not None, divides=drawn
         )
     return scaling, ScaleNumbers(largest_code(fmt), scale.max), numbers
 
@@ -172,27 +171,24 @@ def scales_of(largest, amax, M, N, NS, S: tl.constexpr, GIVEN: tl.constexpr):
     largest: of each tile in the precision of its values, infinite or NaN if one of these is. amax:
     of the tensor, where one scale is the whole tensor's; GIVEN: in place of what the values say."""
     t = tl.full([], 1.0, tl.float32)
-    amax = double(amax) if S.steps == EXACT else single(amax)
-    # A sum with this is NaN where amax is of no use.
-    spoiled = t * 0.0
     if GIVEN:
-        spoiled = tl.where((amax >= 0.0) & (amax < float("inf")), 0.0, float("nan"))
-        if S.kind != WITH_TENSOR:
-            largest = tl.where(largest < float("inf"), amax, float("nan"))
+        amax = tl.where((amax >= 0.0) & (amax < float("inf")), amax, float("nan"))
+    amax = double(amax) if S.steps == EXACT else single(amax)
+    if GIVEN and (S.kind != WITH_TENSOR):
+        largest = tl.where(largest < float("inf"), amax, float("nan"))
     if S.exact:
-        largest = double(largest) + double(spoiled)
-        finite = largest < float("inf")
+        largest = double(largest)
         if S.kind == WITH_TENSOR:
             t = exact_tensor_scale(amax, M)
+            # NaN, where t is.
+            largest = largest + double(t) * 0.0
+        finite = largest < float("inf")
         s, factor = exact_scales(tl.where(finite, largest, 0.0), double(t), M, N, NS, S)
         s = tl.where(finite, single(s), float("nan"))
         if S.steps != EXACT:
             factor = programs.at_most(single(factor), 2.0**126)
     else:
         s, t, factor = programs.scales(largest, amax, t, M, NS, S)
-        s = s + spoiled
-    if S.kind == WITH_TENSOR:
-        t = t + spoiled
     return s, t, factor
 
 
