@@ -206,7 +206,10 @@ def quantize_blocks_kernel(
             endless = round_to(y, lifts, U, RU)
         else:
             endless = round_to_float(y, lifts, U, RU)
-        over = beyond_ends(endless, N, R) & known & (tl.abs(y) < float("inf"))
+        over = beyond_ends(endless, N, R) & known
+        if (S.steps != EXACT) or (BY == BY_FLOAT64):
+            # An infinite quotient counts as no overflow; one in float32 stands for a finite one.
+            over = over & (tl.abs(y) < float("inf"))
         add_counts(counts_ptr, load_double(x_ptr + offset, inside), over, r == 0.0, inside, W)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from lpkernels.backends.triton.rounding.bits import bits_of, value_of, with_sign
+from lpkernels.backends.triton.rounding.bits import bits_of, value_of
 
 # Masks that keep the first 24 and the first 26 bits of a significand in float64.
 _FIRST_24, _FIRST_26 = tl.constexpr(-(2**29)), tl.constexpr(-(2**27))
@@ -37,10 +37,11 @@ def odd_sum(a, b):
 
 @triton.jit
 def odd_product(x, y):
-    """x y in float64, x of 48 bits and y of 24, with the sign of a zero."""
-    first = value_of(bits_of(x) & _FIRST_24)
+    """x y in float64, x of 48 bits and y of 24; an infinite product stays infinite."""
+    near = x * y
     # Both halves of x have 24 bits, so that their products are exact.
-    return with_sign(odd_sum(first * y, (x - first) * y), x * y)
+    first = value_of(bits_of(x) & _FIRST_24)
+    return made_odd(near, (first * y - near) + (x - first) * y)
 
 
 @triton.jit
