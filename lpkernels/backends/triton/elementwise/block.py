@@ -21,6 +21,7 @@ from lpkernels.backends.triton.elementwise.counts import (
     beyond_ends,
     unbounded,
 )
+from lpkernels.backends.triton.elementwise.programs import POWER, WITH_TENSOR
 from lpkernels.backends.triton.elementwise.quantize import (
     BY_FLOAT64,
     element_lifts,
@@ -31,8 +32,6 @@ from lpkernels.backends.triton.elementwise.quantize import (
 )
 from lpkernels.backends.triton.elementwise.scales import (
     EXACT,
-    POWER,
-    WITH_TENSOR,
     element_ints,
     scales_of,
     scaling_of,
@@ -108,8 +107,8 @@ def largest_kernel(
 
     A program owns PART elements of each of BLOCKS tiles; grid: parts of all groups of tiles.
     """
-    program = tl.cast(tl.program_id(0), tl.int64)
-    group, part = program // parts, program % parts
+    program = tl.program_id(0)
+    group, part = program // parts, tl.cast(program % parts, tl.int64)
     tile, first, tall, wide, _ = tiles_in(group, G, down, across, side, chunks, KIND, BLOCKS)
     place, inside = elements_in(part * PART, G, tall, wide, KIND, BLOCKS, PART, WHOLE)
     x = load_values(x_ptr + first[:, None] + place[None, :], inside, NARROW)
@@ -137,7 +136,7 @@ def quantize_blocks_kernel(
     side,
     chunks,
     parts,
-    M,
+    target,
     N,
     U,
     NS,
@@ -165,8 +164,8 @@ def quantize_blocks_kernel(
     without ends. Programs and grid as `largest_kernel`. FAR: whether words of draws have numbers
     from 2^32 on.
     """
-    program = tl.cast(tl.program_id(0), tl.int64)
-    group, part = program // parts, program % parts
+    program = tl.program_id(0)
+    group, part = program // parts, tl.cast(program % parts, tl.int64)
     tile, first, tall, wide, _ = tiles_in(group, G, down, across, side, chunks, KIND, BLOCKS)
     place, inside = elements_in(part * PART, G, tall, wide, KIND, BLOCKS, PART, WHOLE)
     offset = first[:, None] + place[None, :]
@@ -180,7 +179,7 @@ def quantize_blocks_kernel(
         amax = tl.load(amax_ptr)
     elif S.kind == WITH_TENSOR:
         amax = value_of(tl.load(amax_ptr))
-    s, t, factor = scales_of(largest, amax, M, N, NS, S, GIVEN)
+    s, t, factor = scales_of(largest, amax, target, N, NS, S, GIVEN)
     known = (s == s)[:, None]
     near = offset if FAR else tl.full([], 0, tl.int64)
     lifts = element_lifts(offset, near, seed_ptr, role, site, R)
@@ -231,8 +230,8 @@ def dequantize_kernel(
     WHOLE: tl.constexpr,
 ):
     """out = q s t, rounded once. Programs and grid as `largest_kernel`."""
-    program = tl.cast(tl.program_id(0), tl.int64)
-    group, part = program // parts, program % parts
+    program = tl.program_id(0)
+    group, part = program // parts, tl.cast(program % parts, tl.int64)
     tile, first, tall, wide, _ = tiles_in(group, G, down, across, side, chunks, KIND, BLOCKS)
     place, inside = elements_in(part * PART, G, tall, wide, KIND, BLOCKS, PART, WHOLE)
     offset = first[:, None] + place[None, :]
@@ -266,7 +265,7 @@ def rounded(
     element, steps = element_ints(quantizer[InQuantizer.FORMAT]), quantizer[InBlock.STEPS]
     rule, numbers = rule_of(element, *quantizer[InQuantizer.RULE])
     endless_rule, endless = unbounded(rule, numbers)
-    scaling, targets, scale_numbers = scaling_of(quantizer)
+    scaling, target, scale_numbers = scaling_of(quantizer)
     narrow_first = STEPS[steps] != "exact"
     how = way(element, torch.float32 if narrow_first else x.dtype, torch.float32)
     if scaling.ties_to_zero or (not narrow_first and scaling.kind != POWER.value):
@@ -289,7 +288,7 @@ def rounded(
         scale, tensor_scale = parts or (None, None)
         quantize_blocks_kernel[(layout.groups * layout.parts,)](
             x, out, scale, tensor_scale, counts, largest, amax, layout.lengths, *layout.counts,
-            layout.parts, targets, numbers, endless, scale_numbers, seed_for(rule, seed, x.device),
+            layout.parts, target, numbers, endless, scale_numbers, seed_for(rule, seed, x.device),
             role, site, R=rule, RU=endless_rule, S=scaling, BY=how, W=wanted,
             CODES=parts is not None, GIVEN=given, HERE=here, FAR=x.numel() >= 2**32,
             **layout.constants, **OPTIONS,

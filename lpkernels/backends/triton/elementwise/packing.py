@@ -155,7 +155,7 @@ def pack_blocks_kernel(
     x are values of the block format, which say what the scales are; or they are the CODES of the
     scales. A program owns BLOCKS blocks; grid: all of them. NaN is a value of whole blocks only.
     """
-    group = tl.cast(tl.program_id(0), tl.int64)
+    group = tl.program_id(0)
     tile, first, tall, wide, before = tiles_in(group, G, down, across, side, chunks, KIND, BLOCKS)
     bit = tile * _SCALE_BITS + before * F.width
     if CODES:
@@ -205,7 +205,7 @@ def unpack_blocks_kernel(
     WHOLE: tl.constexpr,
 ):
     """Programs and grid as `pack_blocks_kernel`."""
-    group = tl.cast(tl.program_id(0), tl.int64)
+    group = tl.program_id(0)
     tile, first, tall, wide, before = tiles_in(group, G, down, across, side, chunks, KIND, BLOCKS)
     bit = tile * _SCALE_BITS + before * F.width
     scale = field_at(codes_ptr, bit, bytes, 8, wide > 0)

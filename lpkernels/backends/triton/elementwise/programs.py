@@ -16,8 +16,8 @@ from lpkernels.backends.triton.rounding.round import round_to
 from lpkernels.formats.integers import E8M0, FLOAT_SCALE, STEPS, TENSOR_SCALE
 
 _TE, _TORCHAO = (tl.constexpr(STEPS.index(steps)) for steps in ("te", "torchao"))
-_POWER, _FLOATS, _WITH_TENSOR = map(tl.constexpr, (E8M0, FLOAT_SCALE, TENSOR_SCALE))
-_LARGEST = tl.constexpr(2.0**128 - 2.0**104)
+POWER, _FLOATS, WITH_TENSOR = map(tl.constexpr, (E8M0, FLOAT_SCALE, TENSOR_SCALE))
+LARGEST = tl.constexpr(2.0**128 - 2.0**104)
 _INFINITY32 = tl.constexpr(0x7F800000)
 _HIGH32 = tl.constexpr(-(2**23))
 _SIXTH = tl.constexpr(float(np.float32(1) / np.float32(6)))
@@ -57,21 +57,21 @@ def power_of_code(code):
 
 
 @triton.jit
-def scales(a, amax, one, M, NS, S: tl.constexpr):
+def scales(a, amax, one, target, NS, S: tl.constexpr):
     """s of tiles, t, and the number by which values are multiplied; if S.divides, divided.
 
     a: the largest magnitudes; amax: the tensor's, in float32; one: t of other formats."""
     a = single(a)
-    if (S.kind == _FLOATS) or (S.kind == _WITH_TENSOR):
+    if (S.kind == _FLOATS) or (S.kind == WITH_TENSOR):
         return nvfp4(a, amax, one, NS, S)
     else:
         if S.steps == _TE:
-            s, factor = te(a, M, S)
+            s, factor = te(a, target, S)
         elif S.steps == _TORCHAO:
-            s, factor = torchao(a, M, S)
+            s, factor = torchao(a, target, S)
         else:
-            s = tl.div_rn(at_least(a, _SMALL), M.target)
-            if S.kind == _POWER:
+            s = tl.div_rn(at_least(a, _SMALL), target)
+            if S.kind == POWER:
                 s = power_of_code(tl.minimum(tl.maximum(upward_code(s), 1), 254))
             factor = tl.div_rn(1.0, s)
         return s, one, factor
@@ -89,11 +89,11 @@ def nvfp4(a, amax, one, NS, S: tl.constexpr):
         s = narrow_scale(at_most(at_least(tl.div_rn(a, 6.0), 2.0**-6), 448.0), NS, S)
         return s, one, tl.div_rn(1.0, s)
     elif S.steps == _TE:
-        encode = at_most(tl.div_rn(2688.0, amax), _LARGEST)
+        encode = at_most(tl.div_rn(2688.0, amax), LARGEST)
         encode = tl.where((amax == 0.0) | (encode == 0.0), 1.0, encode)
         decode = tl.div_rn(1.0, encode)
-        s = narrow_scale(at_most(a * (encode * _SIXTH), _LARGEST), NS, S)
-        factor = at_most(tl.div_rn(1.0, s * decode), _LARGEST)
+        s = narrow_scale(at_most(a * (encode * _SIXTH), LARGEST), NS, S)
+        factor = at_most(tl.div_rn(1.0, s * decode), LARGEST)
         return s, tl.div_rn(amax, 2688.0), factor
     else:
         t = tl.div_rn(amax, 2688.0)
@@ -103,26 +103,26 @@ def nvfp4(a, amax, one, NS, S: tl.constexpr):
 
 
 @triton.jit
-def te(a, M, S: tl.constexpr):
+def te(a, target, S: tl.constexpr):
     if S.mx:
-        quotient = a * tl.div_rn(1.0, M.target)
+        quotient = a * tl.div_rn(1.0, target)
         bits = bits_of(quotient)
         code = tl.where(bits < 1 << 23, (bits > 1 << 22).to(tl.int32), upward_code(quotient))
         code = tl.where(bits_of(a) == _INFINITY32, 254, code)
         s = power_of_code(tl.where(a != a, 255, code))
         return s, tl.div_rn(1.0, s)
     else:
-        encode = at_most(tl.div_rn(M.target, a), _LARGEST)
+        encode = at_most(tl.div_rn(target, a), LARGEST)
         encode = tl.where((a > 0.0) & (a < float("inf")), encode, 1.0)
-        if S.kind == _POWER:
+        if S.kind == POWER:
             encode = without_mantissa(encode)
         return tl.div_rn(1.0, encode), encode
 
 
 @triton.jit
-def torchao(a, M, S: tl.constexpr):
+def torchao(a, target, S: tl.constexpr):
     if S.integers:
-        s = tl.div_rn(a, M.target)
+        s = tl.div_rn(a, target)
         if S.halfway:
             s = at_least(s, 2.0**-23)
             return s, tl.div_rn(1.0, s)
@@ -132,7 +132,7 @@ def torchao(a, M, S: tl.constexpr):
             return s, tl.div_rn(1.0, at_least(s, _TINY))
     else:
         least = value_of(tl.full([], _TINY64, tl.int64))
-        encode = single(double(M.target) / at_least(double(a), least))
-        if S.kind == _POWER:
+        encode = single(double(target) / at_least(double(a), least))
+        if S.kind == POWER:
             encode = without_mantissa(encode)
         return tl.div_rn(1.0, encode), encode

@@ -5,6 +5,7 @@ Steps of other programs are in `programs`.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,12 @@ import triton.language as tl
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.backends.triton._roundings import Known
 from lpkernels.backends.triton.elementwise import programs
+from lpkernels.backends.triton.elementwise.programs import (
+    LARGEST,
+    POWER,
+    WITH_TENSOR,
+    at_most,
+)
 from lpkernels.backends.triton.elementwise.quantize import BY_FLOAT64
 from lpkernels.backends.triton.rounding.bits import (
     SIGN,
@@ -33,17 +40,16 @@ from lpkernels.backends.triton.rounding.rule import (
     rule_of,
 )
 from lpkernels.formats import FP32, BlockFormat, FixedFormat, FloatFormat, format_from_ints
-from lpkernels.formats.integers import E8M0, FP32_SCALE, RULES, STEPS, TENSOR_SCALE, InBlock, is_mx
+from lpkernels.formats.integers import FP32_SCALE, RULES, STEPS, InBlock, is_mx
 from lpkernels.reference.blocks import element_of, largest_code, saturating
 from lpkernels.reference.programs import has_one_zero
 
-POWER, FP32_KIND, WITH_TENSOR = map(tl.constexpr, (E8M0, FP32_SCALE, TENSOR_SCALE))
+_FP32 = tl.constexpr(FP32_SCALE)
 EXACT = tl.constexpr(STEPS.index("exact"))
 _FLOOR, _CEIL, _EVEN = (tl.constexpr(RULES.index(rule)) for rule in ("floor", "ceil", "even"))
 _MANTISSA = tl.constexpr(2**52 - 1)
 # 1 - 2^-40 in float64.
 _BELOW_ONE = tl.constexpr(int(np.float64(1 - 2.0**-40).view(np.int64)))
-_LARGEST = tl.constexpr(2.0**128 - 2.0**104)
 
 
 class Scaling(NamedTuple):
@@ -70,13 +76,6 @@ class Scaling(NamedTuple):
     divides: bool = False
 
 
-class ScaleNumbers(NamedTuple):
-    """The value to which a tile's largest maps, and the largest scale."""
-
-    target: float
-    largest: float
-
-
 def block_format(fmt: tuple[int, ...]) -> BlockFormat:
     """The block format of a quantizer's integers or of its own."""
     parsed = format_from_ints(fmt)
@@ -84,13 +83,16 @@ def block_format(fmt: tuple[int, ...]) -> BlockFormat:
     return parsed
 
 
+@functools.lru_cache(maxsize=1024)
 def element_ints(fmt: tuple[int, ...]) -> tuple[int, ...]:
     """The integers of the format to which a block format rounds its codes."""
     return element_of(block_format(fmt)).to_ints()
 
 
-def scaling_of(quantizer: tuple[int, ...]) -> tuple[Scaling, ScaleNumbers, Numbers]:
-    """The scales of a block format's quantizer, and the constants of the scales' own format."""
+@functools.lru_cache(maxsize=1024)
+def scaling_of(quantizer: tuple[int, ...]) -> tuple[Scaling, float, Numbers]:
+    """The scales of a block format's quantizer, the value to which a tile's largest maps, and the
+    constants of the scales' own format."""
     fmt, mode = block_format(quantizer[InQuantizer.FORMAT]), quantizer[InQuantizer.ROUNDING]
     scale = fmt.scale if isinstance(fmt.scale, FloatFormat) else FP32
     up = fmt.rule == "up" and fmt.scale != "e8m0"
@@ -112,7 +114,7 @@ def scaling_of(quantizer: tuple[int, ...]) -> tuple[Scaling, ScaleNumbers, Numbe
         scaling = scaling._replace(
             mx=mx, integers=integers, halfway=fmt.target is not None, divides=drawn
         )
-    return scaling, ScaleNumbers(largest_code(fmt), scale.max), numbers
+    return scaling, largest_code(fmt), numbers
 
 
 @triton.jit
@@ -139,32 +141,32 @@ def scale_exponent(largest, target, N, RULE: tl.constexpr):
 
 
 @triton.jit
-def exact_tensor_scale(amax, M):
+def exact_tensor_scale(amax, target, NS):
     """t in float32 of a usable amax: amax / (max(scale) target), at most the largest float32."""
-    t = single(odd_quotient(amax, double(M.largest) * double(M.target)))
-    return tl.where(t > _LARGEST, _LARGEST, t)
+    t = single(odd_quotient(amax, double(NS.max) * double(target)))
+    return at_most(t, LARGEST)
 
 
 @triton.jit
-def exact_scales(largest, t, M, N, NS, S: tl.constexpr):
+def exact_scales(largest, t, target, N, NS, S: tl.constexpr):
     """s in float64 of finite tiles, and the number by which their values are divided; for powers of
     two its reciprocal."""
     if S.kind == POWER:
-        exponent = scale_exponent(largest, M.target, N, S.rule)
+        exponent = scale_exponent(largest, target, N, S.rule)
         return power_of_two(exponent), power_of_two(-exponent)
     else:
-        divisor = double(M.target) * t
+        divisor = double(target) * t
         empty = divisor == 0.0
         quotient = odd_quotient(largest, tl.where(empty, 1.0, divisor))
         s = round_to(quotient, 0, NS, S.rounding)
-        zero = 1.0 if S.kind == FP32_KIND else 0.0
+        zero = 1.0 if S.kind == _FP32 else 0.0
         s = tl.where(largest == 0.0, zero, s)
         s = tl.where(empty, 0.0, s)
         return s, s * t
 
 
 @triton.jit
-def scales_of(largest, amax, M, N, NS, S: tl.constexpr, GIVEN: tl.constexpr):
+def scales_of(largest, amax, target, N, NS, S: tl.constexpr, GIVEN: tl.constexpr):
     """s of every tile and t in float32, and the number by which values are multiplied, or divided
     where `shrunk` says so: in float64 if the steps are exact.
 
@@ -179,16 +181,16 @@ def scales_of(largest, amax, M, N, NS, S: tl.constexpr, GIVEN: tl.constexpr):
     if S.exact:
         largest = double(largest)
         if S.kind == WITH_TENSOR:
-            t = exact_tensor_scale(amax, M)
+            t = exact_tensor_scale(amax, target, NS)
             # NaN, where t is.
             largest = largest + double(t) * 0.0
         finite = largest < float("inf")
-        s, factor = exact_scales(tl.where(finite, largest, 0.0), double(t), M, N, NS, S)
+        s, factor = exact_scales(tl.where(finite, largest, 0.0), double(t), target, N, NS, S)
         s = tl.where(finite, single(s), float("nan"))
         if S.steps != EXACT:
-            factor = programs.at_most(single(factor), 2.0**126)
+            factor = at_most(single(factor), 2.0**126)
     else:
-        s, t, factor = programs.scales(largest, amax, t, M, NS, S)
+        s, t, factor = programs.scales(largest, amax, t, target, NS, S)
     return s, t, factor
 
 

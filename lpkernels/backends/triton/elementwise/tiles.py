@@ -15,8 +15,8 @@ import triton.language as tl
 from lpkernels.formats.grids import grid_of
 
 _ELEMENTS = 1024
-#: Tiles of one row, of one column, and of several of both.
-LINES, COLUMNS, RECTANGLES = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+#: Tiles of one row, of one column, and of several of both; and tiles of the only row.
+LINES, COLUMNS, RECTANGLES, ONE_LINE = map(tl.constexpr, range(4))
 
 
 class Lengths(NamedTuple):
@@ -46,12 +46,16 @@ class Tiles(NamedTuple):
 def tiles_of(shape: Sequence[int], fmt: tuple[int, ...]) -> Tiles:
     """The tiles of a tensor of this shape, without empty dimensions, for a block format."""
     grid = grid_of(shape, fmt)
-    if grid.tall == 1 and grid.cols % grid.wide == 0:
-        # Rows without a short tile are one long row.
-        grid = grid._replace(outer=1, rows=1, cols=grid.outer * grid.rows * grid.cols)
+    if grid.tall == 1:
+        # Rows without a short tile are one long row, and matrices of rows are one.
+        rows, whole = grid.outer * grid.rows, grid.cols % grid.wide == 0
+        cols = grid.cols * (rows if whole else 1)
+        grid = grid._replace(outer=1, rows=1 if whole else rows, cols=cols)
     outer, rows, cols, tall, wide = grid
     size, total = tall * wide, outer * grid.down * grid.across
     kind = LINES if tall == 1 else COLUMNS if wide == 1 else RECTANGLES
+    if outer == rows == 1:
+        kind = ONE_LINE
     side_by_side = grid.across if kind == COLUMNS else total
     part = min(triton.next_power_of_2(size), _ELEMENTS)
     blocks = min(triton.next_power_of_2(side_by_side), max(1, _ELEMENTS // part))
@@ -71,21 +75,23 @@ def tiles_of(shape: Sequence[int], fmt: tuple[int, ...]) -> Tiles:
 def tiles_in(group, G, down, across, side, chunks, KIND: tl.constexpr, BLOCKS: tl.constexpr):
     """The tiles of a group: their numbers, where their first elements lie, their rows and columns
     (0 where there is no tile), and how many values lie before them in the order of tiles."""
-    lane = group % chunks * BLOCKS + tl.arange(0, BLOCKS)
-    exists = lane < side
     if KIND == COLUMNS:
-        row = group // chunks
-        column = lane
-        tile = row * across + column
+        line = tl.cast(group // chunks, tl.int64)
+        column = tl.cast(group % chunks, tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
+        tile = line * across + column
+        wide = tl.where(column < G.cols, 1, 0)
     else:
-        tile = lane
-        row = tile // across
-        column = tile % across
-    matrix, row = row // down, row % down
+        tile = tl.cast(group, tl.int64) * BLOCKS + tl.arange(0, BLOCKS)
+        line, column = tile * 0, tile
+        if KIND != ONE_LINE:
+            line, column = tile // across, tile % across
+        wide = tl.where(tile < side, tl.minimum(-column * G.wide + G.cols, G.wide), 0)
+    matrix, row = line * 0, line
+    if (KIND == COLUMNS) or (KIND == RECTANGLES):
+        matrix, row = line // down, line % down
     tall = tl.minimum(-row * G.tall + G.rows, G.tall)
     before = (matrix * G.rows + row * G.tall) * G.cols
     left = column * G.wide
-    wide = tl.where(exists, tl.minimum(-left + G.cols, G.wide), 0)
     return tile, before + left, tall, wide, before + left * tall
 
 
@@ -103,7 +109,7 @@ def elements_in(
     """The elements of tiles from number ``start`` on: how far they lie behind the first, [PART],
     and which of them exist, [BLOCKS, PART]. With WHOLE all elements of an existing tile do."""
     place = start + tl.arange(0, PART)
-    if KIND == LINES:
+    if (KIND == LINES) or (KIND == ONE_LINE):
         offset = place
         inside = place[None, :] < wide[:, None]
     elif KIND == COLUMNS:
