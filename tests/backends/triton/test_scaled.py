@@ -9,7 +9,6 @@ from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.backends import _reference
-from lpkernels.backends.cuda import BACKEND as CUDA
 from lpkernels.backends.triton import BACKEND
 from lpkernels.backends.triton.elementwise import tiles
 from lpkernels.formats import BlockFormat, parse_format
@@ -155,12 +154,3 @@ def test_pack_names_the_code_that_there_is_not(device: str) -> None:
     codes[0, 3] = 1.5
     with pytest.raises(ValueError, match=r"element 3 \(in row-major order\) is 1.5"):
         BACKEND.pack_scaled(codes, scale, ints)
-
-
-def test_the_cuda_backend_leaves_scales_to_triton() -> None:
-    for op in ("scaled", "dequantize", "pack_scaled", "quantize_block"):
-        assert "of the triton backend" in CUDA.unsupported(op, torch.device("cuda"))
-        with pytest.raises(NotImplementedError, match="an operation of the triton backend alone"):
-            getattr(CUDA, op.removesuffix("_block"))(
-                torch.ones(2), Quantizer("mxfp8").to_ints(), *[None] * 4
-            )

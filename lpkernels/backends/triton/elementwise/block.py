@@ -237,9 +237,8 @@ def dequantize_kernel(
     offset = first[:, None] + place[None, :]
     s = double(tl.load(scale_ptr + tile, mask=wide > 0, other=0.0))[:, None]
     q = double(tl.load(values_ptr + offset, mask=inside, other=0.0))
-    store_rounded(
-        out_ptr + offset, single(odd_product(q * s, double(tl.load(tensor_scale_ptr)))), inside
-    )
+    r = odd_product(q * s, double(tl.load(tensor_scale_ptr)))
+    store_rounded(out_ptr + offset, single(r), inside)
 
 
 def rounded(
