@@ -67,7 +67,10 @@ _OPS = (
     "conv_dgrad",
     "conv_wgrad",
     "accumulate",
+    "scaled",
+    "dequantize",
     "pack",
+    "pack_scaled",
     "unpack",
     "update",
 )

@@ -11,7 +11,7 @@ from lpkernels.formats._fixed import FixedFormat
 from lpkernels.formats._float import FloatFormat
 from lpkernels.formats._named import E4M3FN, FP4_E2M1, FP32, OCP_ELEMENTS, parse_float_name
 from lpkernels.formats.checks import did_you_mean
-from lpkernels.formats.integers import RULES, STEPS
+from lpkernels.formats.integers import RULES, STEPS, is_mx
 
 if TYPE_CHECKING:
     from lpkernels.formats._tensor import BlockFormat
@@ -225,15 +225,10 @@ def _te(fmt: BlockFormat) -> bool:
     return _is_fp8(fmt)
 
 
-def is_mx(fmt: BlockFormat) -> bool:
-    """Whether the format is OCP's: blocks of 32 along one axis with a power-of-two scale."""
-    return fmt.scale == "e8m0" and fmt.block_size == 32
-
-
 def _torchao(fmt: BlockFormat) -> bool:
     if isinstance(fmt.element, FixedFormat):
         return fmt.scale == "fp32" and fmt.rule == "nearest" and fmt.element.frac_bits == 0
-    if is_mx(fmt):
+    if is_mx(fmt.to_ints()):
         return fmt.element in OCP_ELEMENTS.values()
     if _is_nvfp4(fmt):
         return fmt.block_size == 16

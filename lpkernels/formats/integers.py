@@ -113,3 +113,8 @@ def code_bits(fmt: Ints) -> int:
     if one[KIND] == FIXED:
         return one[InFixed.WORD_BITS]
     return 1 + one[InFloat.EXP_BITS] + one[InFloat.MAN_BITS]
+
+
+def is_mx(fmt: Ints) -> bool:
+    """Whether a block format is OCP's: blocks of 32 along one axis with a power-of-two scale."""
+    return block_by_block(fmt) and fmt[InBlock.SIZE] == 32

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from lpkernels.formats import FP4_E2M1, BlockFormat, FixedFormat, FloatFormat, is_mx
+from lpkernels.formats import FP4_E2M1, BlockFormat, FixedFormat, FloatFormat
+from lpkernels.formats.integers import is_mx
 from lpkernels.reference.blocks import exact_scales, saturating
 from lpkernels.reference.values import Float64, widen
 from lpkernels.rounding import round_array
@@ -78,7 +79,7 @@ _NVFP4_STEPS = {"te": _te_nvfp4, "torchao": _torchao_nvfp4}
 
 def _te(x: Array, a: Array, fmt: BlockFormat, rounding: Round) -> tuple[Array, Array]:
     top = np.float32(fmt.element.max)
-    if fmt.scale == "e8m0" and is_mx(fmt):
+    if is_mx(fmt.to_ints()):
         quotient = a * (_ONE / top)
         bits = quotient.view(np.int32)
         code = (bits >> 23) + ((bits & 0x7FFFFF) != 0)
@@ -107,11 +108,11 @@ def _without_mantissa(x: Array) -> Array:
 def _torchao(x: Array, a: Array, fmt: BlockFormat, rounding: Round) -> tuple[Array, Array]:
     if isinstance(fmt.element, FixedFormat):
         return _torchao_integers(x, a, fmt, rounding)
-    if is_mx(fmt) and fmt.scale == "e8m0":
+    if is_mx(fmt.to_ints()):
         finite = np.isfinite(a)
         s = exact_scales(widen(np.where(finite, a, np.float32(0))), fmt, 1.0).astype(np.float32)
-        divisor = np.maximum(s, np.float32(2.0**-126))
-        return np.where(finite, s, np.float32(np.nan)), x / divisor
+        s = np.where(finite, s, np.float32(np.nan))
+        return s, x / np.maximum(s, np.float32(2.0**-126))
     quotient = fmt.element.max / np.maximum(a.astype(np.float64), 1e-12)
     encode = quotient.astype(np.float32)
     if fmt.scale == "e8m0":

@@ -20,8 +20,8 @@ from lpkernels.formats.integers import AFFINE, KIND, takes_scales
 
 #: Elementwise operations that csrc/cuda leaves to Triton, as `Backend.unsupported` calls them.
 TRITON_ALONE = (
-    "quantize_counting", "quantize_affine", "quantize_block", "hadamard", "pack", "unpack",
-    "update",
+    "quantize_counting", "quantize_affine", "quantize_block", "scaled", "dequantize", "hadamard",
+    "pack", "pack_scaled", "unpack", "update",
 )  # fmt: skip
 
 
@@ -75,7 +75,10 @@ class CudaBackend(GpuBackend):
     accumulate = staticmethod(_products.accumulate)
     quantize_counting = _refusing("quantize_counting")
     hadamard = _refusing("hadamard")
+    scaled = _refusing("scaled")
+    dequantize = _refusing("dequantize")
     pack = _refusing("pack")
+    pack_scaled = _refusing("pack_scaled")
     unpack = _refusing("unpack")
     update = _refusing("update")
 

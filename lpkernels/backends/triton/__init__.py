@@ -71,7 +71,10 @@ class TritonBackend(GpuBackend):
     convolve = staticmethod(_conv.convolve)
     accumulate = staticmethod(_accumulate.accumulate)
     hadamard = staticmethod(_hadamard.hadamard)
+    scaled = staticmethod(block.scaled)
+    dequantize = staticmethod(block.dequantize)
     pack = staticmethod(packing.pack)
+    pack_scaled = staticmethod(packing.pack_scaled)
     unpack = staticmethod(packing.unpack)
     update = staticmethod(_update.update)
 

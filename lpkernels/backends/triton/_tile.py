@@ -24,7 +24,8 @@ from lpkernels.backends.triton.rounding.draws import (
     site_base,
     words_log2,
 )
-from lpkernels.backends.triton.rounding.round import add_rounded, odd_sum, ranged, round_to
+from lpkernels.backends.triton.rounding.odd import odd_sum
+from lpkernels.backends.triton.rounding.round import add_rounded, ranged, round_to
 from lpkernels.backends.triton.rounding.rule import STOCHASTIC
 
 # The sites of lpkernels.rng.

@@ -68,7 +68,8 @@ def rounding(fmt: str) -> tuple:
     "method, arguments",
     [
         ("quantize", rounding("affine8")), ("quantize", rounding("block32_e4m3")),
-        ("quantize_counting", ()), ("pack", ()), ("unpack", ()), ("update", ()),
+        ("quantize_counting", ()), ("scaled", ()), ("dequantize", ()), ("pack", ()),
+        ("pack_scaled", ()), ("unpack", ()), ("update", ()),
     ],
 )  # fmt: skip
 def test_what_triton_alone_has_is_refused(method: str, arguments: tuple):

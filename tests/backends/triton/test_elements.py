@@ -17,10 +17,10 @@ from lpkernels.backends.triton import BACKEND
 from lpkernels.backends.triton.elementwise import (
     accumulate,
     affine,
-    block,
     counting,
     packing,
     quantize,
+    tiles,
 )
 from lpkernels.backends.triton.rounding.rule import rule_of
 from lpkernels.formats import AffineFormat, BlockFormat, FloatFormat, parse_format
@@ -74,7 +74,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(affine, "_RANGE_TILE", 16)
     monkeypatch.setattr(affine, "_LINE_TILE", 8)
     monkeypatch.setattr(affine, "_COLUMNS", 4)
-    monkeypatch.setattr(block, "_ELEMENTS", 8)
+    monkeypatch.setattr(tiles, "_ELEMENTS", 8)
     monkeypatch.setattr(counting, "_BLOCK", 16)
 
 
@@ -287,7 +287,7 @@ def test_pack_refuses_what_the_reference_refuses(fmt: Format, device: str, monke
 @each("fmt, tile", product(BLOCKS, [8, 1024]))
 def test_codes_of_blocks_match_reference(fmt: BlockFormat, tile: int, device: str, monkeypatch):
     """There are short last blocks, blocks of NaN, and values whose scale leaves no code."""
-    monkeypatch.setattr(block, "_ELEMENTS", tile)
+    monkeypatch.setattr(tiles, "_ELEMENTS", tile)
     for shape in ((1, 1, 1), (2, 5, 33 if tile > 8 else 9), (0, 3, 2)):
         x = tensor_values(shape, "special")
         tiny = quantized(x.nan_to_num(1.0, -2.0, -3.0), Quantizer(fmt)) * 2.0**-126

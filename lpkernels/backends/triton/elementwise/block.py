@@ -1,13 +1,11 @@
-"""quantize for block formats (OCP Microscaling Formats v1.0): a scale for every block.
+"""quantize for block formats: a scale for every tile, and one more for the tensor.
 
-A tile has some blocks by their elements along the axis, or a part of the elements where blocks are
-long. Where the axis is the innermost, neighbouring blocks lie one behind the other; elsewhere
-blocks lie side by side, with their elements `inner` apart.
+The values of short tiles are loaded once: one kernel finds their scales and rounds them. Where
+tiles are long, or a scale belongs to the whole tensor, another kernel looks for the largest
+magnitudes before.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import torch
 import triton
@@ -15,8 +13,15 @@ import triton.language as tl
 from torch import Tensor
 
 from lpkernels.arithmetic.integers import InQuantizer
-from lpkernels.backends._layout import axis_sizes
-from lpkernels.backends.triton._launch import EXACT, on_device
+from lpkernels.backends.triton._launch import EXACT as OPTIONS
+from lpkernels.backends.triton._launch import on_device
+from lpkernels.backends.triton.elementwise.counts import (
+    Wanted,
+    add_counts,
+    beyond_ends,
+    unbounded,
+)
+from lpkernels.backends.triton.elementwise.programs import POWER, WITH_TENSOR
 from lpkernels.backends.triton.elementwise.quantize import (
     BY_FLOAT64,
     element_lifts,
@@ -25,6 +30,14 @@ from lpkernels.backends.triton.elementwise.quantize import (
     store_rounded,
     way,
 )
+from lpkernels.backends.triton.elementwise.scales import (
+    EXACT,
+    element_ints,
+    scales_of,
+    scaling_of,
+    shrunk,
+)
+from lpkernels.backends.triton.elementwise.tiles import elements_in, tiles_in, tiles_of
 from lpkernels.backends.triton.rounding.bits import (
     EXPONENT,
     EXPONENT32,
@@ -32,211 +45,292 @@ from lpkernels.backends.triton.rounding.bits import (
     MAGNITUDE32,
     bits_of,
     double,
-    moderated,
+    magnitude_of,
+    narrow,
     single,
     value_of,
     widened,
+    with_sign,
 )
+from lpkernels.backends.triton.rounding.odd import odd_product
 from lpkernels.backends.triton.rounding.round import round_to, round_to_float
-from lpkernels.backends.triton.rounding.rule import SATURATE, rule_of
-from lpkernels.formats.integers import InBlock, InFloat
+from lpkernels.backends.triton.rounding.rule import rule_of
+from lpkernels.formats.grids import grid_shape
+from lpkernels.formats.integers import STEPS, TENSOR, TENSOR_SCALE, InBlock
 
-_ELEMENTS = 1024
-
-
-class Lines(NamedTuple):
-    """The length of the axis and its stride; kernels are compiled for the divisors of both."""
-
-    length: int
-    inner: int
+_VALUES = Wanted(True, False, False)
 
 
 @triton.jit
-def block_indices(
-    L, total, per_line, chunks, SIZE: tl.constexpr, BLOCKS: tl.constexpr, SIDE: tl.constexpr
-):
-    """For each of this program's BLOCKS blocks: the outer position, the block along the axis, the
-    inner position, and the number of elements, which is 0 where there is no block.
+def load_values(ptr, mask, NARROW: tl.constexpr):
+    """Values in float32, or in float64 if the tensor has these and they are not to become NARROW.
 
-    total: blocks in all but the inner positions; per_line: along the axis; chunks: tiles side by
-    side.
-    """
-    program = tl.cast(tl.program_id(0), tl.int64)
-    lane = tl.arange(0, BLOCKS)
-    if SIDE:
-        block = program // chunks
-        inner = program % chunks * BLOCKS + lane
-        exists = inner < L.inner
+    Magnitudes below 2^-500 round like 2^-500 in every format, and with any scale."""
+    x = tl.load(ptr, mask=mask, other=0.0)
+    if ptr.dtype.element_ty == tl.float64:
+        if NARROW:
+            return single(x)
+        else:
+            a = magnitude_of(x)
+            return with_sign(tl.where((a > 0.0) & (a < 2.0**-500), double(2.0**-500), a), x)
     else:
-        block = program * BLOCKS + lane
-        inner = lane.to(tl.int64) * 0
-        exists = block < total
-    along = block % per_line
-    count = tl.where(exists, tl.minimum(-along * SIZE + L.length, SIZE), 0)
-    return block // per_line, along, inner, count
+        return widened(x)
 
 
 @triton.jit
-def first_offset(L, outer, along, inner, SIZE: tl.constexpr):
-    """Where the first element of a block lies."""
-    return (outer * L.length + along * SIZE) * L.inner + inner
+def magnitude_bits(x):
+    """The bits of |x|: any NaN is more than infinity."""
+    return bits_of(x) & (MAGNITUDE if x.dtype == tl.float64 else MAGNITUDE32)
 
 
-@triton.jit
-def block_mask(place, count, WHOLE: tl.constexpr, BLOCKS: tl.constexpr, PART: tl.constexpr):
-    """Which of the elements ``place`` of each block exist. With WHOLE all elements of an existing
-    block do."""
-    if WHOLE:
-        return tl.broadcast_to((count > 0)[:, None], [BLOCKS, PART])
-    else:
-        return place[None, :] < count[:, None]
-
-
-@triton.jit
-def largest_magnitude(
+@triton.jit(do_not_specialize=["down", "across", "side", "chunks", "parts", "total"])
+def largest_kernel(
     x_ptr,
-    first,
-    count,
-    step,
-    SIZE: tl.constexpr,
+    largest_ptr,
+    G,
+    down,
+    across,
+    side,
+    chunks,
+    parts,
+    total,
+    NARROW: tl.constexpr,
+    EACH: tl.constexpr,
+    ALL: tl.constexpr,
+    KIND: tl.constexpr,
     BLOCKS: tl.constexpr,
     PART: tl.constexpr,
     WHOLE: tl.constexpr,
 ):
-    """The largest |x| of every block in float64, and whether all of its elements are finite.
+    """The bits of the largest |x| of every tile (EACH) and behind these, at largest[total], of the
+    largest finite one of all (ALL), joined to zeros.
 
-    Integers, the bits, are compared: any NaN is more than infinity.
+    A program owns PART elements of each of BLOCKS tiles; grid: parts of all groups of tiles.
     """
-    DOUBLE: tl.constexpr = x_ptr.dtype.element_ty == tl.float64
-    largest = tl.zeros([BLOCKS], tl.int64 if DOUBLE else tl.int32)
-    for start in range(0, SIZE, PART):
-        place = start + tl.arange(0, PART)
-        mask = block_mask(place, count, WHOLE, BLOCKS, PART)
-        offset = first[:, None] + (place * step)[None, :]
-        x = tl.load(x_ptr + offset, mask=mask, other=0.0)
-        bits = bits_of(x) & MAGNITUDE if DOUBLE else bits_of(widened(x)) & MAGNITUDE32
-        largest = tl.maximum(largest, tl.max(bits, axis=1))
-    if DOUBLE:
-        return value_of(largest), largest < EXPONENT
-    else:
-        finite = largest < EXPONENT32
-        return double(value_of(largest)), finite
+    program = tl.program_id(0)
+    group, part = program // parts, tl.cast(program % parts, tl.int64)
+    tile, first, tall, wide, _ = tiles_in(group, G, down, across, side, chunks, KIND, BLOCKS)
+    place, inside = elements_in(part * PART, G, tall, wide, KIND, BLOCKS, PART, WHOLE)
+    x = load_values(x_ptr + first[:, None] + place[None, :], inside, NARROW)
+    bits = magnitude_bits(x)
+    if EACH:
+        tl.atomic_max(largest_ptr + tile, tl.max(bits, axis=1), mask=wide > 0, sem="relaxed")
+    if ALL:
+        ends = EXPONENT if x.dtype == tl.float64 else EXPONENT32
+        finite = tl.where(bits < ends, bits, 0)
+        tl.atomic_max(largest_ptr + total, tl.max(tl.ravel(finite), axis=0), sem="relaxed")
 
 
-@triton.jit
-def scale_exponent(largest, N):
-    """X = clamp(floor(log2 largest) - emax, -127, 127) of the scale 2^X, -127 of zeros."""
-    emax = (bits_of(single(N.max)) >> 23) - 127
-    exponent = (bits_of(largest) >> 52).to(tl.int32) - 1023 - emax
-    return tl.minimum(tl.maximum(exponent, -127), 127)
-
-
-@triton.jit
-def power_of_two(exponent):
-    """2^exponent in float64, for int32."""
-    return value_of((exponent.to(tl.int64) + 1023) << 52)
-
-
-@triton.jit
-def scaled_word(x, down):
-    """float32 x * down, a power of two from 2^-127 to 2^127, as rounding to an element sees it.
-
-    Exact from 2^-126 on. Below 2^-100 all values but zeros become one: steps of elements are
-    at least 2^-22, and a draw looks at 33 places below them.
-    """
-    y = x * down
-    tiny = (tl.abs(y) < 2.0**-100) & (x != 0.0)
-    return tl.where(tiny, tl.where(x < 0.0, -(2.0**-100), 2.0**-100), y)
-
-
-@triton.jit(do_not_specialize=["total", "per_line", "chunks", "role", "site"])
+@triton.jit(do_not_specialize=["down", "across", "side", "chunks", "parts", "role", "site"])
 def quantize_blocks_kernel(
     x_ptr,
     out_ptr,
-    L,
-    total,
-    per_line,
+    scale_ptr,
+    tensor_scale_ptr,
+    counts_ptr,
+    largest_ptr,
+    amax_ptr,
+    G,
+    down,
+    across,
+    side,
     chunks,
+    parts,
+    target,
     N,
+    U,
+    NS,
     seed_ptr,
     role,
     site,
     R: tl.constexpr,
+    RU: tl.constexpr,
+    S: tl.constexpr,
     BY: tl.constexpr,
-    SIZE: tl.constexpr,
+    W: tl.constexpr,
+    CODES: tl.constexpr,
+    GIVEN: tl.constexpr,
+    HERE: tl.constexpr,
+    KIND: tl.constexpr,
     BLOCKS: tl.constexpr,
     PART: tl.constexpr,
-    SIDE: tl.constexpr,
     WHOLE: tl.constexpr,
     FAR: tl.constexpr,
 ):
-    """out = round(x / 2^X) * 2^X, X of the element's block.
+    """out = q s t of every element, or q and apart from it s and t (CODES), and counts.
 
-    A program owns BLOCKS blocks of SIZE elements, PART elements of each at a time; grid: all
-    blocks. FAR: whether words of draws have numbers from 2^32 on.
+    HERE: the largest magnitudes of tiles are found here, each tile being one part; else they lie at
+    largest. amax: the tensor's, as bits of x's precision or GIVEN in float64. U, RU: N and R
+    without ends. Programs and grid as `largest_kernel`. FAR: whether words of draws have numbers
+    from 2^32 on.
     """
-    outer, along, inner, count = block_indices(L, total, per_line, chunks, SIZE, BLOCKS, SIDE)
-    first = first_offset(L, outer, along, inner, SIZE)
-    largest, finite = largest_magnitude(x_ptr, first, count, L.inner, SIZE, BLOCKS, PART, WHOLE)
-    exponent = scale_exponent(largest, N)
-    down, up = power_of_two(-exponent)[:, None], power_of_two(exponent)[:, None]
-    for start in range(0, SIZE, PART):
-        place = start + tl.arange(0, PART)
-        inside = block_mask(place, count, WHOLE, BLOCKS, PART)
-        offset = first[:, None] + (place * L.inner)[None, :]
-        near = offset if FAR else tl.full([], 0, tl.int64)
-        lifts = element_lifts(offset, near, seed_ptr, role, site, R)
+    program = tl.program_id(0)
+    group, part = program // parts, tl.cast(program % parts, tl.int64)
+    tile, first, tall, wide, _ = tiles_in(group, G, down, across, side, chunks, KIND, BLOCKS)
+    place, inside = elements_in(part * PART, G, tall, wide, KIND, BLOCKS, PART, WHOLE)
+    offset = first[:, None] + place[None, :]
+    x = load_values(x_ptr + offset, inside, S.steps != EXACT)
+    if HERE:
+        largest = value_of(tl.max(magnitude_bits(x), axis=1))
+    else:
+        largest = value_of(tl.load(largest_ptr + tile, mask=wide > 0, other=0))
+    amax = 0.0
+    if GIVEN:
+        amax = tl.load(amax_ptr)
+    elif S.kind == WITH_TENSOR:
+        amax = value_of(tl.load(amax_ptr))
+    s, t, factor = scales_of(largest, amax, target, N, NS, S, GIVEN)
+    known = (s == s)[:, None]
+    near = offset if FAR else tl.full([], 0, tl.int64)
+    lifts = element_lifts(offset, near, seed_ptr, role, site, R)
+    y = shrunk(x, s[:, None], factor[:, None], S, BY)
+    q = round_to(y, lifts, N, R) if BY == BY_FLOAT64 else round_to_float(y, lifts, N, R)
+    if S.one_zero:
+        q = q + 0.0
+    if S.kind == WITH_TENSOR:
+        r = single(odd_product(double(q) * double(s)[:, None], double(t)))
+    elif BY == BY_FLOAT64:
+        r = single(q * double(s)[:, None])
+    else:
+        r = q * s[:, None]
+    if CODES:
+        store_rounded(out_ptr + offset, tl.where(known, q, 0.0), inside)
+        tl.store(scale_ptr + tile, narrow(s), mask=(wide > 0) & (part == 0))
+        if S.kind == WITH_TENSOR:
+            tl.store(tensor_scale_ptr, narrow(t), mask=program == 0)
+    elif W.values:
+        store_rounded(out_ptr + offset, r, inside)
+    if W.counts:
         if BY == BY_FLOAT64:
-            x = load_double(x_ptr + offset, inside)
-            if x_ptr.dtype.element_ty == tl.float64:
-                x = moderated(x)
-            r = (round_to(x * down, lifts, N, R) * up).to(tl.float32)
+            endless = round_to(y, lifts, U, RU)
         else:
-            x = widened(tl.load(x_ptr + offset, mask=inside, other=0.0))
-            y = scaled_word(x, down.to(tl.float32))
-            r = round_to_float(y, lifts, N, R) * up.to(tl.float32)
-        store_rounded(out_ptr + offset, tl.where(finite[:, None], r, float("nan")), inside)
+            endless = round_to_float(y, lifts, U, RU)
+        over = beyond_ends(endless, N, R) & known
+        if (S.steps != EXACT) or (BY == BY_FLOAT64):
+            # An infinite quotient counts as no overflow; one in float32 stands for a finite one.
+            over = over & (tl.abs(y) < float("inf"))
+        add_counts(counts_ptr, load_double(x_ptr + offset, inside), over, r == 0.0, inside, W)
 
 
-def element_of(fmt: tuple[int, ...]) -> tuple[int, ...]:
-    """The element's integers as a block uses it: beyond max is max."""
-    element = list(fmt[InBlock.ELEMENT])
-    element[InFloat.OVERFLOW] = SATURATE.value
-    return tuple(element)
+@triton.jit(do_not_specialize=["down", "across", "side", "chunks", "parts"])
+def dequantize_kernel(
+    values_ptr,
+    scale_ptr,
+    tensor_scale_ptr,
+    out_ptr,
+    G,
+    down,
+    across,
+    side,
+    chunks,
+    parts,
+    KIND: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    PART: tl.constexpr,
+    WHOLE: tl.constexpr,
+):
+    """out = q s t, rounded once. Programs and grid as `largest_kernel`."""
+    program = tl.program_id(0)
+    group, part = program // parts, tl.cast(program % parts, tl.int64)
+    tile, first, tall, wide, _ = tiles_in(group, G, down, across, side, chunks, KIND, BLOCKS)
+    place, inside = elements_in(part * PART, G, tall, wide, KIND, BLOCKS, PART, WHOLE)
+    offset = first[:, None] + place[None, :]
+    s = double(tl.load(scale_ptr + tile, mask=wide > 0, other=0.0))[:, None]
+    q = double(tl.load(values_ptr + offset, mask=inside, other=0.0))
+    r = odd_product(q * s, double(tl.load(tensor_scale_ptr)))
+    store_rounded(out_ptr + offset, single(r), inside)
 
 
-def tiles(shape: torch.Size, fmt: tuple[int, ...]) -> tuple[Lines, list[int], int, dict[str, int]]:
-    """How blocks lie, their three counts, the number of tiles, and the kernels' constants."""
-    outer, length, inner = axis_sizes(shape, fmt)
-    size = min(fmt[InBlock.SIZE], length)
-    part = min(triton.next_power_of_2(size), _ELEMENTS)
-    side = inner > 1
-    per_line = triton.cdiv(length, size)
-    width = inner if side else outer * per_line
-    blocks = min(triton.next_power_of_2(width), max(1, _ELEMENTS // part))
-    chunks = triton.cdiv(width, blocks)
-    count = chunks * (outer * per_line if side else 1)
-    whole = size % part == 0 and length % size == 0
-    constants = {"SIZE": size, "BLOCKS": blocks, "PART": part, "SIDE": side, "WHOLE": whole}
-    return Lines(length, inner), [outer * per_line, per_line, chunks], count, constants
+def rounded(
+    x: Tensor,
+    quantizer: tuple[int, ...],
+    seed: Tensor | None,
+    role: int,
+    site: int,
+    amax: Tensor | None,
+    out: Tensor | None,
+    *,
+    counts: Tensor | None = None,
+    wanted: Wanted = _VALUES,
+    parts: tuple[Tensor, Tensor] | None = None,
+) -> None:
+    """Rounds x, which is contiguous, into out, which is contiguous.
+
+    amax: as in `Backend.scaled`. counts and wanted: as `add_counts` takes them. parts: out receives
+    codes, and these two tensors the scales and the tensor's scale.
+    """
+    if x.numel() == 0:
+        return
+    element, steps = element_ints(quantizer[InQuantizer.FORMAT]), quantizer[InBlock.STEPS]
+    rule, numbers = rule_of(element, *quantizer[InQuantizer.RULE])
+    endless_rule, endless = unbounded(rule, numbers)
+    scaling, target, scale_numbers = scaling_of(quantizer)
+    narrow_first = STEPS[steps] != "exact"
+    how = way(element, torch.float32 if narrow_first else x.dtype, torch.float32)
+    if scaling.ties_to_zero or (not narrow_first and scaling.kind != POWER.value):
+        how = BY_FLOAT64.value
+    layout = tiles_of(x.shape, quantizer)
+    of_tensor = scaling.kind == TENSOR_SCALE
+    given = amax is not None and (of_tensor or quantizer[InBlock.LINES] == TENSOR)
+    here, search = layout.parts == 1, of_tensor and not given
+    largest = None
+    with on_device(x):
+        if search or not here:
+            wide = x.dtype == torch.float64 and not narrow_first
+            bits = torch.int64 if wide else torch.int32
+            largest = torch.zeros(layout.total + 1, dtype=bits, device=x.device)
+            largest_kernel[(layout.groups * layout.parts,)](
+                x, largest, layout.lengths, *layout.counts, layout.parts, layout.total,
+                NARROW=narrow_first, EACH=not here, ALL=search, **layout.constants, **OPTIONS,
+            )  # fmt: skip
+            amax = amax if given else largest[-1:]
+        scale, tensor_scale = parts or (None, None)
+        quantize_blocks_kernel[(layout.groups * layout.parts,)](
+            x, out, scale, tensor_scale, counts, largest, amax, layout.lengths, *layout.counts,
+            layout.parts, target, numbers, endless, scale_numbers, seed_for(rule, seed, x.device),
+            role, site, R=rule, RU=endless_rule, S=scaling, BY=how, W=wanted,
+            CODES=parts is not None, GIVEN=given, HERE=here, FAR=x.numel() >= 2**32,
+            **layout.constants, **OPTIONS,
+        )  # fmt: skip
 
 
 def quantize(
     x: Tensor, quantizer: tuple[int, ...], seed: Tensor | None, role: int, site: int, out: Tensor
 ) -> None:
     """Every value of x, rounded with its block's scale, into out, for a block format."""
-    if x.numel() == 0:
-        return
-    element = element_of(quantizer)
-    rule, numbers = rule_of(element, *quantizer[InQuantizer.RULE])
-    how = way(element, x.dtype, torch.float32)
     x = x.contiguous()
     target = out if out.is_contiguous() else torch.empty_like(x, dtype=out.dtype)
-    lines, counts, programs, constants = tiles(x.shape, quantizer)
-    with on_device(x):
-        quantize_blocks_kernel[(programs,)](
-            x, target, lines, *counts, numbers, seed_for(rule, seed, x.device), role, site,
-            R=rule, BY=how, FAR=x.numel() >= 2**32, **constants, **EXACT,
-        )  # fmt: skip
+    rounded(x, quantizer, seed, role, site, None, target)
     if target is not out:
         out.copy_(target)
+
+
+def scaled(
+    x: Tensor,
+    quantizer: tuple[int, ...],
+    seed: Tensor | None,
+    role: int,
+    site: int,
+    amax: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `Backend.scaled`."""
+    x = x.contiguous()
+    codes = torch.empty_like(x, dtype=torch.float32)
+    scale = codes.new_empty(grid_shape(x.shape, quantizer))
+    tensor_scale = codes.new_ones(())
+    rounded(x, quantizer, seed, role, site, amax, codes, parts=(scale, tensor_scale))
+    return codes, scale, tensor_scale
+
+
+def dequantize(values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: tuple[int, ...]) -> Tensor:
+    """As `Backend.dequantize`."""
+    values, scale = values.contiguous(), scale.contiguous()
+    out = torch.empty_like(values)
+    if values.numel() > 0:
+        layout = tiles_of(values.shape, fmt)
+        with on_device(values):
+            dequantize_kernel[(layout.groups * layout.parts,)](
+                values, scale, tensor_scale, out, layout.lengths, *layout.counts, layout.parts,
+                **layout.constants, **OPTIONS,
+            )  # fmt: skip
+    return out

@@ -15,20 +15,19 @@ import triton.language as tl
 from torch import Tensor
 
 from lpkernels.backends.triton._launch import EXACT, on_device
-from lpkernels.backends.triton.elementwise.block import (
-    block_indices,
-    block_mask,
-    element_of,
-    first_offset,
-    largest_magnitude,
+from lpkernels.backends.triton.elementwise.block import magnitude_bits
+from lpkernels.backends.triton.elementwise.codes import codec_of, decode, encode
+from lpkernels.backends.triton.elementwise.scales import (
+    block_format,
+    element_ints,
     power_of_two,
     scale_exponent,
-    tiles,
 )
-from lpkernels.backends.triton.elementwise.codes import Codec, codec_of, decode, encode
-from lpkernels.backends.triton.rounding.bits import double, narrow
-from lpkernels.backends.triton.rounding.rule import Numbers, rule_of
-from lpkernels.formats.integers import BLOCK, KIND
+from lpkernels.backends.triton.elementwise.tiles import elements_in, tiles_in, tiles_of
+from lpkernels.backends.triton.rounding.bits import EXPONENT32, bits_of, double, narrow, value_of
+from lpkernels.backends.triton.rounding.rule import rule_of
+from lpkernels.formats.integers import BLOCK, KIND, InBlock, element
+from lpkernels.reference.blocks import largest_code
 
 _WORDS, _VALUES = 512, 1024
 _SCALE_BITS = tl.constexpr(8)
@@ -95,17 +94,6 @@ def unpack_kernel(codes_ptr, out_ptr, count, total, F: tl.constexpr, VALUES: tl.
 
 
 @triton.jit
-def first_bit(L, per_line, outer, along, inner, count, SIZE: tl.constexpr, WIDTH: tl.constexpr):
-    """Where a block's scale lies in the stream; its elements follow.
-
-    Blocks are in row-major order of (outer, along, inner), the last along the axis short.
-    """
-    line = L.inner * (per_line * _SCALE_BITS + tl.cast(L.length, tl.int64) * WIDTH)
-    full = (SIZE * WIDTH + _SCALE_BITS) * L.inner
-    return outer * line + along * full + inner * (count * WIDTH + _SCALE_BITS)
-
-
-@triton.jit
 def or_into(words_ptr, bit, field, inside):
     """Joins fields of at most 32 bits to a stream of zeros."""
     shift = bit & 31
@@ -118,92 +106,136 @@ def or_into(words_ptr, bit, field, inside):
     tl.atomic_or(word + 1, high, mask=inside & (high != 0), sem="relaxed")
 
 
-@triton.jit(do_not_specialize=["total", "per_line", "chunks"])
-def pack_blocks_kernel(
+@triton.jit
+def largest_and_numbers(
     x_ptr,
-    words_ptr,
-    missing_ptr,
-    L,
-    total,
-    per_line,
-    chunks,
-    N,
-    F: tl.constexpr,
-    SIZE: tl.constexpr,
+    first,
+    G,
+    tall,
+    wide,
+    KIND: tl.constexpr,
     BLOCKS: tl.constexpr,
     PART: tl.constexpr,
-    SIDE: tl.constexpr,
+    WHOLE: tl.constexpr,
+):
+    """The bits of the largest |x| of every tile, and how many of its values are no NaN."""
+    largest = tl.zeros([BLOCKS], tl.int32)
+    numbers = tl.zeros([BLOCKS], tl.int32)
+    for start in range(0, tl.cast(G.tall, tl.int64) * G.wide, PART):
+        place, inside = elements_in(start, G, tall, wide, KIND, BLOCKS, PART, WHOLE)
+        x = tl.load(x_ptr + first[:, None] + place[None, :], mask=inside, other=0.0)
+        largest = tl.maximum(largest, tl.max(magnitude_bits(x), axis=1))
+        numbers += tl.sum((inside & (x == x)).to(tl.int32), axis=1)
+    return largest, numbers
+
+
+@triton.jit(do_not_specialize=["down", "across", "side", "chunks"])
+def pack_blocks_kernel(
+    x_ptr,
+    scale_ptr,
+    words_ptr,
+    missing_ptr,
+    G,
+    down,
+    across,
+    side,
+    chunks,
+    target,
+    N,
+    F: tl.constexpr,
+    RULE: tl.constexpr,
+    CODES: tl.constexpr,
+    KIND: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    PART: tl.constexpr,
     WHOLE: tl.constexpr,
 ):
     """Scale and codes of every block into a stream of zeros, and the first x that has no code.
 
-    Programs and grid as `block.quantize_blocks_kernel`. NaN is a code of whole blocks only.
+    x are values of the block format, which say what the scales are; or they are the CODES of the
+    scales. A program owns BLOCKS blocks; grid: all of them. NaN is a value of whole blocks only.
     """
-    outer, along, inner, count = block_indices(L, total, per_line, chunks, SIZE, BLOCKS, SIDE)
-    first = first_offset(L, outer, along, inner, SIZE)
-    bit = first_bit(L, per_line, outer, along, inner, count, SIZE, F.width)
-    largest, finite = largest_magnitude(x_ptr, first, count, L.inner, SIZE, BLOCKS, PART, WHOLE)
-    exponent = scale_exponent(largest, N)
-    numbers = tl.zeros([BLOCKS], tl.int32)
-    for start in range(0, SIZE, PART):
-        place = start + tl.arange(0, PART)
-        inside = block_mask(place, count, WHOLE, BLOCKS, PART)
-        x = tl.load(x_ptr + first[:, None] + (place * L.inner)[None, :], mask=inside, other=0.0)
-        numbers += tl.sum((inside & (x == x)).to(tl.int32), axis=1)
-    has_numbers = (numbers > 0)[:, None]
-    for start in range(0, SIZE, PART):
-        place = start + tl.arange(0, PART)
-        inside = block_mask(place, count, WHOLE, BLOCKS, PART)
-        offset = first[:, None] + (place * L.inner)[None, :]
+    group = tl.program_id(0)
+    tile, first, tall, wide, before = tiles_in(group, G, down, across, side, chunks, KIND, BLOCKS)
+    bit = tile * _SCALE_BITS + before * F.width
+    if CODES:
+        s = tl.load(scale_ptr + tile, mask=wide > 0, other=1.0)
+        finite = s == s
+        exponent = (bits_of(double(s)) >> 52).to(tl.int32) - 1023
+    else:
+        largest, numbers = largest_and_numbers(
+            x_ptr, first, G, tall, wide, KIND, BLOCKS, PART, WHOLE
+        )
+        finite, has_numbers = largest < EXPONENT32, (numbers > 0)[:, None]
+        exponent = scale_exponent(double(value_of(largest)), target, N, RULE)
+    for start in range(0, tl.cast(G.tall, tl.int64) * G.wide, PART):
+        place, inside = elements_in(start, G, tall, wide, KIND, BLOCKS, PART, WHOLE)
+        offset = first[:, None] + place[None, :]
         x = double(tl.load(x_ptr + offset, mask=inside, other=0.0))
-        code, known = encode(x * power_of_two(-exponent)[:, None], F)
-        special = (tl.abs(x) < float("inf")) == 0
-        missing = tl.where(finite[:, None], known == 0, has_numbers & special)
+        if CODES:
+            code, known = encode(x, F)
+            missing = known == 0
+        else:
+            code, known = encode(x * power_of_two(-exponent)[:, None], F)
+            special = (tl.abs(x) < float("inf")) == 0
+            missing = tl.where(finite[:, None], known == 0, has_numbers & special)
+            code = tl.where(finite[:, None], code, 0)
         note_missing(missing_ptr, offset, inside & missing)
-        where = (bit + _SCALE_BITS)[:, None] + (place * F.width)[None, :]
-        or_into(words_ptr, where, tl.where(finite[:, None], code, 0), inside)
+        number = start + tl.arange(0, PART)
+        where = (bit + _SCALE_BITS)[:, None] + (number * F.width)[None, :]
+        or_into(words_ptr, where, code, inside)
     scale = tl.where(finite, exponent + 127, _NAN_SCALE)
-    or_into(words_ptr, bit, scale.to(tl.int64), count > 0)
+    or_into(words_ptr, bit, scale.to(tl.int64), wide > 0)
 
 
-@triton.jit(do_not_specialize=["total", "per_line", "chunks", "bytes"])
+@triton.jit(do_not_specialize=["down", "across", "side", "chunks", "bytes"])
 def unpack_blocks_kernel(
     codes_ptr,
     out_ptr,
-    L,
-    total,
-    per_line,
+    G,
+    down,
+    across,
+    side,
     chunks,
     bytes,
     F: tl.constexpr,
-    SIZE: tl.constexpr,
+    KIND: tl.constexpr,
     BLOCKS: tl.constexpr,
     PART: tl.constexpr,
-    SIDE: tl.constexpr,
     WHOLE: tl.constexpr,
 ):
-    """Programs and grid as `block.quantize_blocks_kernel`."""
-    outer, along, inner, count = block_indices(L, total, per_line, chunks, SIZE, BLOCKS, SIDE)
-    first = first_offset(L, outer, along, inner, SIZE)
-    bit = first_bit(L, per_line, outer, along, inner, count, SIZE, F.width)
-    scale = field_at(codes_ptr, bit, bytes, 8, count > 0)
+    """Programs and grid as `pack_blocks_kernel`."""
+    group = tl.program_id(0)
+    tile, first, tall, wide, before = tiles_in(group, G, down, across, side, chunks, KIND, BLOCKS)
+    bit = tile * _SCALE_BITS + before * F.width
+    scale = field_at(codes_ptr, bit, bytes, 8, wide > 0)
     up = power_of_two(scale - 127)[:, None]
-    for start in range(0, SIZE, PART):
-        place = start + tl.arange(0, PART)
-        inside = block_mask(place, count, WHOLE, BLOCKS, PART)
-        where = (bit + _SCALE_BITS)[:, None] + (place * F.width)[None, :]
+    for start in range(0, tl.cast(G.tall, tl.int64) * G.wide, PART):
+        place, inside = elements_in(start, G, tall, wide, KIND, BLOCKS, PART, WHOLE)
+        number = start + tl.arange(0, PART)
+        where = (bit + _SCALE_BITS)[:, None] + (number * F.width)[None, :]
         value = decode(field_at(codes_ptr, where, bytes, F.width, inside), F) * up
         value = tl.where((scale == _NAN_SCALE)[:, None], float("nan"), value)
-        offset = first[:, None] + (place * L.inner)[None, :]
-        tl.store(out_ptr + offset, narrow(value), mask=inside)
+        tl.store(out_ptr + first[:, None] + place[None, :], narrow(value), mask=inside)
 
 
 def pack(x: Tensor, fmt: tuple[int, ...]) -> Tensor:
     """As `lpkernels.backends.Backend.pack`; the ValueError names the first element without one."""
-    x = x.contiguous()
+    return _packed(x.contiguous(), fmt, None)
+
+
+def pack_scaled(values: Tensor, scale: Tensor, fmt: tuple[int, ...]) -> Tensor:
+    """As `lpkernels.backends.Backend.pack_scaled`."""
+    return _packed(values.contiguous(), fmt, scale.contiguous())
+
+
+def _packed(x: Tensor, fmt: tuple[int, ...], scale: Tensor | None) -> Tensor:
     missing = torch.full((1,), _NO_INDEX.value, dtype=torch.int64, device=x.device)
     with on_device(x):
-        codes = _pack_blocks(x, fmt, missing) if fmt[KIND] == BLOCK else _pack(x, fmt, missing)
+        if fmt[KIND] == BLOCK:
+            codes = _pack_blocks(x, fmt, missing, scale)
+        else:
+            codes = _pack(x, fmt, missing)
     index = int(missing)
     if index != _NO_INDEX.value:
         raise ValueError(
@@ -223,22 +255,18 @@ def _pack(x: Tensor, fmt: tuple[int, ...], missing: Tensor) -> Tensor:
     return words.view(torch.uint8)[: triton.cdiv(bits, 8)]
 
 
-def _pack_blocks(x: Tensor, fmt: tuple[int, ...], missing: Tensor) -> Tensor:
+def _pack_blocks(x: Tensor, fmt: tuple[int, ...], missing: Tensor, scale: Tensor | None) -> Tensor:
     if x.numel() == 0:
         return torch.empty(0, dtype=torch.uint8, device=x.device)
-    codec, numbers = _element(fmt)
-    lines, counts, programs, constants = tiles(x.shape, fmt)
-    bits = x.numel() * codec.width + 8 * counts[0] * lines.inner
+    codec, layout = codec_of(element(fmt)), tiles_of(x.shape, fmt)
+    bits = x.numel() * codec.width + 8 * layout.total
     words = torch.zeros(triton.cdiv(bits, 32), dtype=torch.int32, device=x.device)
-    pack_blocks_kernel[(programs,)](
-        x, words, missing, lines, *counts, numbers, F=codec, **constants, **EXACT
-    )
+    pack_blocks_kernel[(layout.groups,)](
+        x, scale, words, missing, layout.lengths, *layout.counts, largest_code(block_format(fmt)),
+        rule_of(element_ints(fmt), 0)[1], F=codec, RULE=fmt[InBlock.RULE], CODES=scale is not None,
+        **layout.constants, **EXACT,
+    )  # fmt: skip
     return words.view(torch.uint8)[: triton.cdiv(bits, 8)]
-
-
-def _element(fmt: tuple[int, ...]) -> tuple[Codec, Numbers]:
-    element = element_of(fmt)
-    return codec_of(element), rule_of(element, 0)[1]
 
 
 def unpack(codes: Tensor, fmt: tuple[int, ...], shape: Sequence[int]) -> Tensor:
@@ -250,10 +278,11 @@ def unpack(codes: Tensor, fmt: tuple[int, ...], shape: Sequence[int]) -> Tensor:
     codes = codes.contiguous()
     with on_device(codes):
         if fmt[KIND] == BLOCK:
-            lines, counts, programs, constants = tiles(out.shape, fmt)
-            unpack_blocks_kernel[(programs,)](
-                codes, out, lines, *counts, codes.numel(), F=_element(fmt)[0], **constants, **EXACT
-            )
+            layout = tiles_of(out.shape, fmt)
+            unpack_blocks_kernel[(layout.groups,)](
+                codes, out, layout.lengths, *layout.counts, codes.numel(),
+                F=codec_of(element(fmt)), **layout.constants, **EXACT,
+            )  # fmt: skip
         else:
             unpack_kernel[(triton.cdiv(count, _VALUES),)](
                 codes, out, count, codes.numel(), F=codec_of(fmt), VALUES=_VALUES, **EXACT

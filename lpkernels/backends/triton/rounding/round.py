@@ -34,25 +34,12 @@ from lpkernels.backends.triton.rounding.bits import (
     with_sign,
     zero_of,
 )
+from lpkernels.backends.triton.rounding.odd import odd_sum
 
 _INTERPRETED = tl.constexpr(interpreting())
 # Last places of float64 and float32 in a power of two; 1.5 times as many.
 _GRID, _GRID32 = tl.constexpr(2.0**52), tl.constexpr(2.0**23)
 _MAGIC, _MAGIC32 = tl.constexpr(1.5 * 2.0**52), tl.constexpr(1.5 * 2.0**23)
-
-
-@triton.jit
-def odd_sum(a, b):
-    """a + b rounded to odd, in the precision of both: the nearest sum if it is exact or odd, else
-    the one past the error."""
-    s = a + b
-    b_part = s - a
-    error = (a - (s - b_part)) + (b - b_part)
-    bits = bits_of(s)
-    # -1 where the error leads back towards zero: the exact sum lies below |s| then. An infinite sum
-    # has a NaN for error, which compares false, and stays as it is.
-    back = (bits_of(error) ^ bits) >> (63 if a.dtype == tl.float64 else 31)
-    return value_of(tl.where(tl.abs(error) > 0.0, (bits + back) | 1, bits))
 
 
 @triton.jit

@@ -16,6 +16,7 @@ from lpkernels.backends.triton import BACKEND
 from lpkernels.backends.triton.elementwise.quantize import way
 from lpkernels.backends.triton.rounding.rule import rule_of
 from lpkernels.formats import AffineFormat, BlockFormat, FloatFormat, parse_format
+from lpkernels.formats.grids import grid_shape
 from lpkernels.rounding import ROUNDINGS
 from tests.backends.triton.every.rules import FEW, SEED, Call, all_formats, drawn, kinds, some_rules
 from tests.backends.triton.kernel_keys import float32_key
@@ -63,16 +64,36 @@ def quantize_calls() -> Iterator[Call]:
 #: Affine formats and blocks.
 _SCALED = (
     AffineFormat(8), AffineFormat(8, symmetric=True), AffineFormat(4, axis=1), BlockFormat("e4m3"),
-    BlockFormat("e2m1", 7, axis=0), BlockFormat("e5m2", 4096),
+    BlockFormat("e2m1", 7, axis=0), BlockFormat("e5m2", 4096), parse_format("nvfp4_2d"),
+)  # fmt: skip
+#: A format for each way in which scales are made.
+_SCALES = (
+    "block32_e4m3_ceil", "block32_e4m3_even", "block32_e4m3_up", "block32_int8f6", "row_e4m3",
+    "block16_e4m3_sbf16_up", "block16_e2m1_se4m3fn_t", "block16_e2m1_se4m3fn_t_te",
+    "block32_e4m3_up_te", "block128_e4m3_up_te", "row_e4m3_te", "block16_e2m1_se4m3fn_t_torchao",
+    "block16_e2m1_se4m3fn_torchao", "block32_e2m1_torchao", "row_e4m3_torchao",
+    "tile128x128_e4m3_up_torchao", "row_int8_torchao", "row_int8_to127.5_torchao",
+    "block128_e4m3_sfp32_deepgemm", "block128_e4m3_up_deepgemm", "block32_e2m1_sfp32_deepgemm",
 )  # fmt: skip
 
 
+def _scaled(quantizer: Quantizer, source: torch.dtype, amax: torch.Tensor | None) -> None:
+    x = torch.zeros(64, 4000, dtype=source)
+    parts = BACKEND.scaled(x, quantizer.to_ints(), SEED, 1, 4, amax)
+    BACKEND.dequantize(*parts, quantizer.fmt.to_ints())
+
+
 def slice_calls() -> Iterator[Call]:
-    """Affine formats and blocks: every mode, type and shape of a tile."""
+    """Affine formats and blocks: every mode, type, scale and shape of a tile."""
     for fmt, mode in itertools.product(_SCALED, ROUNDINGS):
         yield partial(_quantize, Quantizer(fmt, mode), torch.float32, (64, 4000))
     for fmt, source in itertools.product(_SCALED, _TYPES):
         yield partial(_quantize, Quantizer(fmt, "stochastic"), source, (64, 4000))
+    for name, mode in itertools.product(_SCALES, ("nearest_even", "stochastic")):
+        yield partial(_scaled, Quantizer(name, mode), torch.float32, None)
+    for name, source in itertools.product(("mxfp8", "nvfp4", "nvfp4_te", "fp8_tensor"), _TYPES):
+        for amax in (None, torch.ones(1, dtype=torch.float64)):
+            yield partial(_scaled, Quantizer(name), source, amax)
 
 
 def counting_calls() -> Iterator[Call]:
@@ -101,9 +122,19 @@ def hadamard_calls() -> Iterator[Call]:
 def code_calls() -> Iterator[Call]:
     """pack and unpack."""
     floats = ("e2m1none", "e8m23", "e5m2", "e4m3fn", "e5m2_nosub", "e8m0")
-    for name in (*floats, "fixed24_f10", "ufixed8_f4", "block32_e4m3", "block7_axis0_e2m1"):
+    for name in (
+        *floats,
+        "fixed24_f10",
+        "ufixed8_f4",
+        "block32_e4m3",
+        "block7_axis0_e2m1",
+        "block32_int8f6",
+    ):
         ints, x = parse_format(name).to_ints(), torch.zeros(64, 4000)
         yield partial(BACKEND.pack, x, ints)
+        if name.startswith("block"):
+            scale = torch.zeros(grid_shape(x.shape, ints))
+            yield partial(BACKEND.pack_scaled, x, scale, ints)
         yield partial(BACKEND.unpack, torch.zeros(10**6, dtype=torch.uint8), ints, [64, 4000])
 
 

@@ -1,0 +1,231 @@
+"""The scales of tiles, from their largest magnitudes: `reference.blocks`, on the device.
+
+Steps of other programs are in `programs`.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+import triton
+import triton.language as tl
+
+from lpkernels.arithmetic.integers import InQuantizer
+from lpkernels.backends.triton._roundings import Known
+from lpkernels.backends.triton.elementwise import programs
+from lpkernels.backends.triton.elementwise.programs import (
+    LARGEST,
+    POWER,
+    WITH_TENSOR,
+    at_most,
+)
+from lpkernels.backends.triton.elementwise.quantize import BY_FLOAT64
+from lpkernels.backends.triton.rounding.bits import (
+    SIGN,
+    bits_of,
+    double,
+    man_bits_of,
+    single,
+    value_of,
+)
+from lpkernels.backends.triton.rounding.odd import odd_quotient
+from lpkernels.backends.triton.rounding.round import round_to
+from lpkernels.backends.triton.rounding.rule import (
+    NEAREST_EVEN,
+    STOCHASTIC,
+    TOWARD_POSITIVE,
+    Numbers,
+    rule_of,
+)
+from lpkernels.formats import FP32, BlockFormat, FixedFormat, FloatFormat, format_from_ints
+from lpkernels.formats.integers import FP32_SCALE, RULES, STEPS, InBlock, is_mx
+from lpkernels.reference.blocks import element_of, largest_code, saturating
+from lpkernels.reference.programs import has_one_zero
+
+_FP32 = tl.constexpr(FP32_SCALE)
+EXACT = tl.constexpr(STEPS.index("exact"))
+_FLOOR, _CEIL, _EVEN = (tl.constexpr(RULES.index(rule)) for rule in ("floor", "ceil", "even"))
+_MANTISSA = tl.constexpr(2**52 - 1)
+# 1 - 2^-40 in float64.
+_BELOW_ONE = tl.constexpr(int(np.float64(1 - 2.0**-40).view(np.int64)))
+
+
+class Scaling(NamedTuple):
+    """How a block format makes its scales and codes, compiled in.
+
+    kind, rule, steps: fmt[InBlock.SCALE], .RULE and .STEPS.
+    """
+
+    kind: int
+    rule: int
+    steps: int
+    #: Scales are made with exact steps; those of torchao's OCP blocks are too.
+    exact: bool
+    #: The rounding of scales to their format.
+    rounding: Known
+    #: Codes have one zero, and ties of nearest_even go toward zero.
+    one_zero: bool
+    ties_to_zero: bool
+    #: The steps of a program depend on these: OCP's blocks, integers, integers with a target, and
+    #: integers that are drawn.
+    mx: bool = False
+    integers: bool = False
+    halfway: bool = False
+    divides: bool = False
+
+
+def block_format(fmt: tuple[int, ...]) -> BlockFormat:
+    """The block format of a quantizer's integers or of its own."""
+    parsed = format_from_ints(fmt)
+    assert isinstance(parsed, BlockFormat)
+    return parsed
+
+
+@functools.lru_cache(maxsize=1024)
+def element_ints(fmt: tuple[int, ...]) -> tuple[int, ...]:
+    """The integers of the format to which a block format rounds its codes."""
+    return element_of(block_format(fmt)).to_ints()
+
+
+@functools.lru_cache(maxsize=1024)
+def scaling_of(quantizer: tuple[int, ...]) -> tuple[Scaling, float, Numbers]:
+    """The scales of a block format's quantizer, the value to which a tile's largest maps, and the
+    constants of the scales' own format."""
+    fmt, mode = block_format(quantizer[InQuantizer.FORMAT]), quantizer[InQuantizer.ROUNDING]
+    scale = fmt.scale if isinstance(fmt.scale, FloatFormat) else FP32
+    up = fmt.rule == "up" and fmt.scale != "e8m0"
+    upward = TOWARD_POSITIVE.value if up else NEAREST_EVEN.value
+    rule, numbers = rule_of(saturating(scale).to_ints(), upward)
+    integers = isinstance(fmt.element, FixedFormat)
+    one_zero, mx = has_one_zero(fmt), is_mx(quantizer)
+    scaling = Scaling(
+        quantizer[InBlock.SCALE],
+        quantizer[InBlock.RULE],
+        quantizer[InBlock.STEPS],
+        fmt.steps == "exact" or (fmt.steps == "torchao" and mx),
+        Known(rule),
+        integers or one_zero,
+        one_zero and mode == NEAREST_EVEN.value,
+    )
+    if fmt.steps != "exact":
+        drawn = integers and fmt.target is None and mode == STOCHASTIC.value
+        scaling = scaling._replace(
+            mx=mx, integers=integers, halfway=fmt.target is not None, divides=drawn
+        )
+    return scaling, largest_code(fmt), numbers
+
+
+@triton.jit
+def power_of_two(exponent):
+    """2^exponent in float64, for int32."""
+    return value_of((exponent.to(tl.int64) + 1023) << 52)
+
+
+@triton.jit
+def scale_exponent(largest, target, N, RULE: tl.constexpr):
+    """X of the scale 2^X, -127 of zeros. A carry into the exponent rounds it up. N: the Numbers of
+    the element."""
+    top = bits_of(double(target))
+    if RULE == _FLOOR:
+        added = tl.full([], 0, tl.int64)
+    elif RULE == _CEIL:
+        added = tl.full([], _MANTISSA, tl.int64)
+    elif RULE == _EVEN:
+        added = tl.full([], 1 << 51, tl.int64) >> man_bits_of(N)
+    else:
+        added = -(top & _MANTISSA) + _MANTISSA
+    exponent = ((bits_of(largest) + added) >> 52).to(tl.int32) - (top >> 52).to(tl.int32)
+    return tl.minimum(tl.maximum(exponent, -127), 127)
+
+
+@triton.jit
+def exact_tensor_scale(amax, target, NS):
+    """t in float32 of a usable amax: amax / (max(scale) target), at most the largest float32."""
+    t = single(odd_quotient(amax, double(NS.max) * double(target)))
+    return at_most(t, LARGEST)
+
+
+@triton.jit
+def exact_scales(largest, t, target, N, NS, S: tl.constexpr):
+    """s in float64 of finite tiles, and the number by which their values are divided; for powers of
+    two its reciprocal."""
+    if S.kind == POWER:
+        exponent = scale_exponent(largest, target, N, S.rule)
+        return power_of_two(exponent), power_of_two(-exponent)
+    else:
+        divisor = double(target) * t
+        empty = divisor == 0.0
+        quotient = odd_quotient(largest, tl.where(empty, 1.0, divisor))
+        s = round_to(quotient, 0, NS, S.rounding)
+        zero = 1.0 if S.kind == _FP32 else 0.0
+        s = tl.where(largest == 0.0, zero, s)
+        s = tl.where(empty, 0.0, s)
+        return s, s * t
+
+
+@triton.jit
+def scales_of(largest, amax, target, N, NS, S: tl.constexpr, GIVEN: tl.constexpr):
+    """s of every tile and t in float32, and the number by which values are multiplied, or divided
+    where `shrunk` says so: in float64 if the steps are exact.
+
+    largest: of each tile in the precision of its values, infinite or NaN if one of these is. amax:
+    of the tensor, where one scale is the whole tensor's; GIVEN: in place of what the values say."""
+    t = tl.full([], 1.0, tl.float32)
+    if GIVEN:
+        amax = tl.where((amax >= 0.0) & (amax < float("inf")), amax, float("nan"))
+    amax = double(amax) if S.steps == EXACT else single(amax)
+    if GIVEN and (S.kind != WITH_TENSOR):
+        largest = tl.where(largest < float("inf"), amax, float("nan"))
+    if S.exact:
+        largest = double(largest)
+        if S.kind == WITH_TENSOR:
+            t = exact_tensor_scale(amax, target, NS)
+            # NaN, where t is.
+            largest = largest + double(t) * 0.0
+        finite = largest < float("inf")
+        s, factor = exact_scales(tl.where(finite, largest, 0.0), double(t), target, N, NS, S)
+        s = tl.where(finite, single(s), float("nan"))
+        if S.steps != EXACT:
+            factor = at_most(single(factor), 2.0**126)
+    else:
+        s, t, factor = programs.scales(largest, amax, t, target, NS, S)
+    return s, t, factor
+
+
+@triton.jit
+def shrunk(x, s, factor, S: tl.constexpr, BY: tl.constexpr):
+    """x, scaled for rounding to a code: exactly, to odd, or as a program does it. x is float32, or
+    float64 if the steps are exact; s and factor are float32 or as `scales_of` gives them."""
+    if S.steps != EXACT:
+        if S.divides:
+            y = tl.where(s == 0.0, 0.0, tl.div_rn(x, s))
+        else:
+            y = x * factor
+        if BY == BY_FLOAT64:
+            y = double(y)
+        if S.ties_to_zero:
+            # A tie has few bits, so that no value passes one here.
+            y = y * value_of(tl.full([], _BELOW_ONE, tl.int64))
+        return y
+    elif S.kind != POWER:
+        empty = factor == 0.0
+        y = odd_quotient(double(x), tl.where(empty, 1.0, factor))
+        return tl.where(empty, value_of(bits_of(double(x)) & SIGN), y)
+    elif BY == BY_FLOAT64:
+        return double(x) * factor
+    else:
+        return scaled_word(x, single(factor))
+
+
+@triton.jit
+def scaled_word(x, down):
+    """float32 x * down, a power of two from 2^-127 to 2^127, as rounding to an element sees it.
+
+    Exact from 2^-126 on. Below 2^-100 all values but zeros become one: steps of elements are
+    at least 2^-22, and a draw looks at 33 places below them.
+    """
+    y = x * down
+    tiny = (tl.abs(y) < 2.0**-100) & (x != 0.0)
+    return tl.where(tiny, tl.where(x < 0.0, -(2.0**-100), 2.0**-100), y)
