@@ -150,7 +150,8 @@ struct ScaledLoop {
     U code;
     if constexpr (kBracketed) {
       code = rule(as_words<V>(y * kBelow), draw);
-      unsure = lanes_unlike<V>(as_floats<V>(code), as_floats<V>(rule(as_words<V>(y * kAbove), draw)));
+      unsure =
+          lanes_unlike<V>(as_floats<V>(code), as_floats<V>(rule(as_words<V>(y * kAbove), draw)));
     } else {
       code = rule(as_words<V>(y), draw);
       unsure = lanes_unlike<V>(as_floats<V>(code), as_floats<V>(code));
@@ -338,9 +339,9 @@ bool multiply_tiles(const float* x, int64_t count, int64_t wide, const float* fa
 
 template <class W, class V>
 constexpr BlockKernels block_kernels_of() {
-  return {largest_magnitudes<W>, tile_scales<V>,  spread_tiles<W>,       widen_elements<W>,
-          scaled_words<W>,       shrink_span<V>, finish_span<V, true>, finish_span<V, false>,
-          multiply_tiles<W>};
+  return {largest_magnitudes<W>, tile_scales<V>,        spread_tiles<W>,
+          widen_elements<W>,     scaled_words<W>,       shrink_span<V>,
+          finish_span<V, true>,  finish_span<V, false>, multiply_tiles<W>};
 }
 
 }  // namespace

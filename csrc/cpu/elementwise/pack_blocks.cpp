@@ -154,12 +154,11 @@ class BlockCodes {
     }
     for (int64_t i = 0; i < p.count; ++i) {
       const float a = scale == nullptr ? float_of_bits(space.largest[i]) : scale[i];
-      const double s = !(a < HUGE_VALF)     ? static_cast<double>(NAN)
+      const double s = !(a < HUGE_VALF)   ? static_cast<double>(NAN)
                        : scale != nullptr ? static_cast<double>(a)
-                                            : exact_scale<double>(a, format_, 1.0);
+                                          : exact_scale<double>(a, format_, 1.0);
       const bool none = s != s;
-      space.largest[i] =
-          none ? kNanScale : static_cast<uint32_t>(exponent_of(s) + kScaleBias);
+      space.largest[i] = none ? kNanScale : static_cast<uint32_t>(exponent_of(s) + kScaleBias);
       // A block of NaN has no code that a product gives.
       space.factor[i] = none ? NAN : scale != nullptr ? 1.0f : static_cast<float>(1 / s);
       space.back[i] = none ? NAN : scale != nullptr ? 1.0f : static_cast<float>(s);
@@ -182,7 +181,8 @@ class BlockCodes {
       known = true;
     }
     std::fill(scaled + count, scaled + padded, 0.0f);
-    known = known && kernel_.encode({integers_, padded}, scaled, space.codes.data()) == Coding::kAll;
+    known =
+        known && kernel_.encode({integers_, padded}, scaled, space.codes.data()) == Coding::kAll;
     int64_t refused = -1;
     if (!known) refused = encode_slowly(p, values, scale != nullptr, space);
     if (refused < 0) write(p, to, space);
@@ -199,8 +199,7 @@ class BlockCodes {
       const bool all_nan = none && std::all_of(values + begin, values + end,
                                                [](float value) { return value != value; });
       const double down =
-          given || none ? 1.0
-                        : power_of_two(kScaleBias - static_cast<int>(space.largest[block]));
+          given || none ? 1.0 : power_of_two(kScaleBias - static_cast<int>(space.largest[block]));
       for (int64_t i = begin; i < end; ++i) {
         // A block with an infinity or NaN has codes only if it is NaN throughout.
         const bool refuse = none && !all_nan && !(std::fabs(values[i]) < HUGE_VALF);
@@ -321,29 +320,30 @@ void dequantize_blocks(const PackArgs& args, const float* codes, const float* sc
   const int64_t per_tile = (grid.wide + kPiece - 1) / kPiece;
   const int64_t strips = grid.wide > kPiece ? across * per_tile : (grid.cols + width - 1) / width;
   const int threads = grid.count() < 2 * kGrain ? 1 : args.threads;
-  parallel_ranges(rows * strips, std::max<int64_t>(1, kGrain / kPiece), threads,
-                  [&](int64_t begin, int64_t end) {
-    std::vector<float> columns(kPiece + kSlack);
-    std::vector<double> values(kPiece);
-    ScaledSpan span{};
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t row = i / strips, strip = i % strips;
-      const bool parts = grid.wide > kPiece;
-      const int64_t tile = parts ? strip / per_tile : strip * (width / grid.wide);
-      const int64_t col = parts ? tile * grid.wide + strip % per_tile * kPiece : strip * width;
-      const int64_t stop =
-          std::min({col + width, grid.cols, parts ? (tile + 1) * grid.wide : grid.cols});
-      if (col >= stop) continue;
-      const int64_t band = row / grid.rows * grid.down() + row % grid.rows / grid.tall;
-      by.spread(scale + band * across + tile, stop - col, parts ? stop - col : grid.wide,
-                columns.data());
-      span.count = stop - col;
-      span.tiles = {nullptr, columns.data(), t};
-      const int64_t index = row * grid.cols + col;
-      kernel.widen(codes + index, span.count, values.data());
-      by.values(span, values.data(), x + index);
-    }
-  });
+  parallel_ranges(
+      rows * strips, std::max<int64_t>(1, kGrain / kPiece), threads,
+      [&](int64_t begin, int64_t end) {
+        std::vector<float> columns(kPiece + kSlack);
+        std::vector<double> values(kPiece);
+        ScaledSpan span{};
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t row = i / strips, strip = i % strips;
+          const bool parts = grid.wide > kPiece;
+          const int64_t tile = parts ? strip / per_tile : strip * (width / grid.wide);
+          const int64_t col = parts ? tile * grid.wide + strip % per_tile * kPiece : strip * width;
+          const int64_t stop =
+              std::min({col + width, grid.cols, parts ? (tile + 1) * grid.wide : grid.cols});
+          if (col >= stop) continue;
+          const int64_t band = row / grid.rows * grid.down() + row % grid.rows / grid.tall;
+          by.spread(scale + band * across + tile, stop - col, parts ? stop - col : grid.wide,
+                    columns.data());
+          span.count = stop - col;
+          span.tiles = {nullptr, columns.data(), t};
+          const int64_t index = row * grid.cols + col;
+          kernel.widen(codes + index, span.count, values.data());
+          by.values(span, values.data(), x + index);
+        }
+      });
 }
 
 }  // namespace lpk

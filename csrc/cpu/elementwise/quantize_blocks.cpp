@@ -3,15 +3,11 @@
 // A piece is all rows of some tiles side by side, small enough that its elements are still in a
 // cache when they are rounded. Where a tile is longer than a piece, the magnitudes of all tiles are
 // found first.
-#include <atomic>
 #include <cstring>
 #include <optional>
-#include <vector>
 
-#include "block_kernels.h"
+#include "block_source.h"
 #include "common/programs.h"
-#include "cpu/drivers/parallel.h"
-#include "quantize_spans.h"
 
 namespace lpk {
 
@@ -26,42 +22,6 @@ const BlockKernels& block_kernels() {
 
 namespace {
 
-// Columns of a piece at most: their factors and scales lie in the first cache.
-constexpr int64_t kColumns = 2 * kSpan;
-// Elements of a piece, where its tiles allow it, and those that a thread takes at a time.
-constexpr int64_t kPiece = 32 * kSpan;
-constexpr int64_t kGrain = 64 * kSpan;
-// Vectors reach so far beyond the end of a piece's arrays.
-constexpr int64_t kSlack = 16;
-// Magnitudes beyond these become the nearest end, which scales and rounds alike: quotients by s t,
-// between 2^-298 and 2^256, stay normal, and beyond every format.
-constexpr double kLeastMagnitude = 0x1p-500, kMostMagnitude = 0x1p600;
-
-// |x|, in between the ends; NaN is above infinity as bits, and so are bits compared.
-double magnitude(double x) {
-  const double a = std::fabs(x);
-  return a > 0 && a < kLeastMagnitude       ? kLeastMagnitude
-         : a > kMostMagnitude && a < HUGE_VAL ? kMostMagnitude
-                                              : a;
-}
-
-double larger_bits(double a, double b) {
-  return Lanes<double>::bits(a) > Lanes<double>::bits(b) ? a : b;
-}
-
-// The larger of the two, where other threads do so too.
-void raise(std::atomic<int64_t>& bits, double magnitude) {
-  const int64_t given = Lanes<double>::bits(magnitude);
-  int64_t before = bits;
-  while (before < given && !bits.compare_exchange_weak(before, given)) {
-  }
-}
-
-// Columns first .. first + width of a band: the rows that a row of tiles takes.
-struct Piece {
-  int64_t band, col, width;
-};
-
 class Blocks {
  public:
   explicit Blocks(const QuantizeArgs& args)
@@ -71,10 +31,11 @@ class Blocks {
         by_(block_kernels()),
         format_(args.format),
         rounding_(static_cast<Rounding>(args.rounding)),
+        threads_(args.count < 2 * kGrain ? 1 : args.threads),
         in_words_(args.x_type != ElementType::kFloat64 || format_.steps != Steps::kExact),
-        threads_(args.count < 2 * kGrain ? 1 : args.threads) {
-    const double amax = args.limits != nullptr    ? given_amax(*args.limits)
-                        : format_.has_tensor_scale() ? finite_amax()
+        source_(args, in_words_, threads_) {
+    const double amax = args.limits != nullptr       ? given_amax(*args.limits)
+                        : format_.has_tensor_scale() ? source_.finite_amax()
                                                      : 0.0;
     t_ = 1;
     if (format_.steps != Steps::kExact) {
@@ -92,47 +53,13 @@ class Blocks {
   void run() const { grid_.wide > kColumns ? run_long_tiles() : run_pieces(); }
 
  private:
-  // What a thread needs for a piece.
-  struct Space {
-    std::vector<uint32_t> words, columns, tiles;
-    std::vector<double> doubles, largest;
-    std::vector<float> scale, factor, column_scale, column_factor;
-    Counted counted;
-
-    explicit Space(const QuantizeArgs& args) : counted(args) {}
-
-    void fit(int64_t tile_count, int64_t cols) {
-      const auto tiles_size = static_cast<size_t>(tile_count + kSlack);
-      const auto size = static_cast<size_t>(cols + kSlack);
-      if (largest.size() < tiles_size) {
-        tiles.resize(tiles_size);
-        largest.resize(tiles_size);
-        scale.resize(tiles_size);
-        factor.resize(tiles_size);
-      }
-      if (columns.size() < size) {
-        columns.resize(size);
-        column_scale.resize(size);
-        column_factor.resize(size);
-      }
-    }
-  };
-
-  // The elements of a piece: words or doubles, rows `stride` apart.
-  struct View {
-    const uint32_t* words = nullptr;
-    const double* doubles = nullptr;
-    int64_t stride, rows, cols, index;
-  };
-
   bool whole_tensor() const { return args_.format[InBlock::kLines] == kWholeTensor; }
 
   static double given_amax(double amax) {
     return amax >= 0 && amax < HUGE_VAL ? magnitude(amax) : static_cast<double>(NAN);
   }
 
-  // --- where rounding of words is exact -------------------------------------------------------
-
+  // Where rounding of words is exact.
   void choose_words() {
     const Format& f = format_.element;
     const bool directed = rounding_ == Rounding::kTowardPositive ||
@@ -150,10 +77,10 @@ class Blocks {
       by_words_ &= !program_->divides() && !format_.ties_toward_zero();
     }
     if (t_ != 1 && !codes_only()) {
-      // q s must be a float32, so that q s t is rounded once.
+      // q s must be a float32, so that q s t is rounded once; 0 times an infinite t is NaN.
       const Format& s = format_.scale;
-      by_words_ &= f.man_bits + s.man_bits + 2 <= 24 && f.quantum * s.quantum >= 0x1p-149 &&
-                   f.max * s.max < 0x1p128;
+      by_words_ &= std::isfinite(t_) && f.man_bits + s.man_bits + 2 <= 24 &&
+                   f.quantum * s.quantum >= 0x1p-149 && f.max * s.max < 0x1p128;
     }
     if (rounding_ == Rounding::kStochastic) {
       // Vectors of draws begin at a word of random bits, and those of a call have one key.
@@ -168,8 +95,7 @@ class Blocks {
 
   bool codes_only() const { return args_.scales != nullptr; }
 
-  // --- pieces ---------------------------------------------------------------------------------
-
+  // Columns of a piece: whole tiles.
   int64_t width() const {
     const int64_t fitting = std::min(kColumns, std::max<int64_t>(64, kPiece / grid_.tall));
     // Four tiles, so that draws of pieces begin at a word.
@@ -194,8 +120,8 @@ class Blocks {
   void run_piece(const Piece& piece, Space& space) const {
     const int64_t count = (piece.width + grid_.wide - 1) / grid_.wide;
     space.fit(count, piece.width);
-    const View view = view_of(piece, space);
-    find_largest(view, count, space);
+    const View view = source_.view_of(piece, space);
+    source_.find_largest(view, count, space);
     make_scales(piece.band * grid_.across() + piece.col / grid_.wide, count, space);
     by_.spread(space.scale.data(), piece.width, grid_.wide, space.column_scale.data());
     by_.spread(space.factor.data(), piece.width, grid_.wide, space.column_factor.data());
@@ -222,85 +148,19 @@ class Blocks {
     };
     for_pieces([&](int64_t tile, const Piece& piece, Space& space) {
       space.fit(1, piece.width);
-      find_largest(view_of(piece, space), 1, space, piece.width);
+      source_.find_largest(source_.view_of(piece, space), 1, space, piece.width);
       raise(largest[static_cast<size_t>(tile)], space.largest[0]);
     });
     Space all(args_);
     all.fit(tiles, 0);
     for (int64_t i = 0; i < tiles; ++i) all.largest[i] = Lanes<double>::value(largest[i]);
-    {
-      const FloatEnvironment environment;
-      make_scales(0, tiles, all);
-    }
+    make_scales(0, tiles, all);
     for_pieces([&](int64_t tile, const Piece& piece, Space& space) {
       space.fit(1, piece.width);
       std::fill_n(space.column_scale.begin(), piece.width, all.scale[tile]);
       std::fill_n(space.column_factor.begin(), piece.width, all.factor[tile]);
-      round_piece(view_of(piece, space), space);
+      round_piece(source_.view_of(piece, space), space);
     });
-  }
-
-  // --- elements -------------------------------------------------------------------------------
-
-  View view_of(const Piece& piece, Space& space) const {
-    const int64_t row = piece.band % grid_.down() * grid_.tall;
-    View view;
-    view.rows = std::min(grid_.tall, grid_.rows - row);
-    view.cols = piece.width;
-    view.index = ((piece.band / grid_.down()) * grid_.rows + row) * grid_.cols + piece.col;
-    view.stride = grid_.cols;
-    if (args_.x_type == ElementType::kFloat32) {
-      view.words = static_cast<const uint32_t*>(args_.x) + view.index;
-      return view;
-    }
-    view.stride = piece.width;
-    const auto size = static_cast<size_t>(view.rows * piece.width + kSlack);
-    if (in_words_ && space.words.size() < size) space.words.resize(size);
-    if (!in_words_ && space.doubles.size() < size) space.doubles.resize(size);
-    for (int64_t r = 0; r < view.rows; ++r)
-      widen_row(view.index + r * grid_.cols, piece.width, r * piece.width, space);
-    view.words = in_words_ ? space.words.data() : nullptr;
-    view.doubles = in_words_ ? nullptr : space.doubles.data();
-    return view;
-  }
-
-  // Elements from row-major place `index` on become words or doubles from `at` on.
-  void widen_row(int64_t index, int64_t count, int64_t at, Space& space) const {
-    const char* x = static_cast<const char*>(args_.x) + index * element_bytes(args_.x_type);
-    if (args_.x_type == ElementType::kFloat64) {
-      const auto* from = static_cast<const double*>(args_.x) + index;
-      for (int64_t i = 0; i < count; ++i) {
-        if (in_words_) {
-          space.words[at + i] = bits_of_float(static_cast<float>(from[i]));
-        } else {
-          space.doubles[at + i] = std::copysign(magnitude(from[i]), from[i]);
-        }
-      }
-      return;
-    }
-    constexpr int64_t kMost = kSpan;
-    for (int64_t i = 0; i < count; i += kMost)
-      by_.widen_words(x + i * element_bytes(args_.x_type), args_.x_type,
-                      std::min(kMost, count - i), space.words.data() + at + i);
-  }
-
-  // Magnitudes of the view's tiles; `wide` columns each, where that is not the grid's.
-  void find_largest(const View& view, int64_t count, Space& space, int64_t wide = 0) const {
-    if (wide == 0) wide = grid_.wide;
-    if (view.words != nullptr) {
-      by_.largest({view.words, view.stride, view.rows, view.cols}, wide, space.columns.data(),
-                  space.tiles.data());
-      for (int64_t i = 0; i < count; ++i)
-        space.largest[i] = static_cast<double>(float_of_bits(space.tiles[i]));
-      return;
-    }
-    std::fill_n(space.largest.begin(), count, 0.0);
-    for (int64_t r = 0; r < view.rows; ++r) {
-      for (int64_t c = 0; c < view.cols; ++c) {
-        double& largest = space.largest[c / wide];
-        largest = larger_bits(largest, std::fabs(view.doubles[r * view.stride + c]));
-      }
-    }
   }
 
   // Scales of tiles from number `first` on, and the factors of words.
@@ -314,7 +174,8 @@ class Blocks {
       for (int64_t i = 0; i < count; ++i) {
         const ProgramScale p = program_->scale(static_cast<float>(space.largest[i]));
         s[i] = p.s;
-        factor[i] = p.factor;
+        // Codes of 0 times an infinite scale are NaN.
+        factor[i] = codes_only() || p.s < HUGE_VALF ? p.factor : NAN;
       }
     } else {
       by_.scales(format_, std::isfinite(t_) ? t_ : 1.0, exact_reciprocals_, space.largest.data(),
@@ -338,8 +199,7 @@ class Blocks {
     span.shrinking = !program_             ? Shrinking::kExact
                      : program_->divides() ? Shrinking::kQuotient
                                            : Shrinking::kProduct;
-    span.ties_toward_zero =
-        format_.ties_toward_zero() && rounding_ == Rounding::kNearestEven;
+    span.ties_toward_zero = format_.ties_toward_zero() && rounding_ == Rounding::kNearestEven;
     span.one_zero = format_.has_one_zero();
     return span;
   }
@@ -427,50 +287,8 @@ class Blocks {
     counted->rounded(job, shrunk, values);
   }
 
-  // --- the tensor -----------------------------------------------------------------------------
-
-  // The largest finite magnitude.
-  double finite_amax() const {
-    std::atomic<int64_t> all{0};
-    parallel_ranges(args_.count, kGrain, threads_, [&](int64_t begin, int64_t end) {
-      Space space(args_);
-      double most = 0;
-      for (int64_t i = begin; i < end; i += kColumns)
-        most = std::max(most, finite_amax(i, std::min(kColumns, end - i), space));
-      raise(all, most);
-    });
-    return Lanes<double>::value(all);
-  }
-
-  double finite_amax(int64_t begin, int64_t count, Space& space) const {
-    uint32_t largest;
-    const uint32_t* words = static_cast<const uint32_t*>(args_.x) + begin;
-    if (args_.x_type != ElementType::kFloat32) {
-      if (space.words.empty()) space.words.resize(kColumns + kSlack);
-      if (space.doubles.empty()) space.doubles.resize(kColumns);
-      widen_row(begin, count, 0, space);
-      words = space.words.data();
-    }
-    double most = 0;
-    if (in_words_) {
-      by_.largest({words, count, 1, count}, count, nullptr, &largest);
-      if (largest < kInfinityBits32) return float_of_bits(largest);
-      for (int64_t i = 0; i < count; ++i) {
-        const uint32_t a = words[i] & ~kSignBit32;
-        if (a < kInfinityBits32) most = std::max(most, static_cast<double>(float_of_bits(a)));
-      }
-      return most;
-    }
-    for (int64_t i = 0; i < count; ++i) {
-      const double a = std::fabs(space.doubles[i]);
-      if (a < HUGE_VAL) most = std::max(most, a);
-    }
-    return most;
-  }
-
   static constexpr int64_t kWholeTensor = -2;
   static constexpr int64_t kWordGroup = 64;
-  static constexpr uint32_t kInfinityBits32 = 0x7f800000u, kSignBit32 = 0x80000000u;
 
   const QuantizeArgs& args_;
   const Grid grid_;
@@ -478,8 +296,9 @@ class Blocks {
   const BlockKernels& by_;
   const BlockFormat format_;
   const Rounding rounding_;
-  const bool in_words_;
   const int threads_;
+  const bool in_words_;
+  const BlockSource source_;
   std::optional<Program> program_;
   double t_;
   bool given_;

@@ -1,8 +1,9 @@
 """Block formats on every instruction set against the reference: values, codes and scales, counts,
 and packing."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import cycle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ PROGRAMS = [
     )
 ]  # fmt: skip
 FORMATS.append(BlockFormat("e4m3", "tensor", scale="e8m0"))
-SHAPES = [(7, 33), (3, 70, 5), (5, 64), (2, 3001), (130, 260)]
+SHAPES = [(7, 33), (3, 70, 5), (5, 64), (1, 3001), (40, 132)]
 KINDS = ("normal", "wide", "special", "tiny", "huge", "ties", "patterns")
 DTYPES = [torch.float32, torch.float64, torch.float32, torch.bfloat16, torch.float16]
 AMAX = (None, 3.7, 1e-45, 1e300, float("nan"), -1.0)
@@ -63,6 +64,12 @@ def values(shape: tuple[int, ...], kind: str) -> Tensor:
         bits = np.random.default_rng(9).integers(0, 2**32, x.numel(), dtype=np.uint32)
         return torch.from_numpy(bits.view(np.float32)).view(shape)
     return x
+
+
+def starting(cases: Sequence[Any], ints: tuple[int, ...]) -> Iterator[Any]:
+    """The cases for ever, from one on that differs between formats."""
+    first = sum(ints) % len(cases)
+    return cycle([*cases[first:], *cases[:first]])
 
 
 def quantizers(fmt: BlockFormat) -> Iterator[Quantizer]:
@@ -103,16 +110,16 @@ def assert_quantized(
 
 @each("fmt", [*FORMATS, *PROGRAMS])
 def test_blocks_match_reference(fmt: BlockFormat, isas: Isas) -> None:
-    """Each mode meets two kinds of values, and the cases go round shapes, types and amax."""
-    shapes = cycle([shape for shape in SHAPES if misfit(fmt.to_ints(), len(shape)) is None])
-    kinds, dtypes, amaxes = cycle(KINDS), cycle(DTYPES), cycle(AMAX)
+    """The cases go round kinds of values, shapes, types and amax."""
+    ints = fmt.to_ints()
+    shapes = cycle([shape for shape in SHAPES if misfit(ints, len(shape)) is None])
+    kinds, dtypes, amaxes = starting(KINDS, ints), starting(DTYPES, ints), cycle(AMAX)
     takes_amax = fmt.tensor_scale or fmt.block_size == "tensor"
     for quantizer in quantizers(fmt):
-        for kind in (next(kinds), next(kinds)):
-            x = values(next(shapes), kind).to(next(dtypes))
-            given = next(amaxes) if takes_amax else None
-            amax = None if given is None else torch.tensor([given], dtype=torch.float64)
-            assert_quantized(isas, x, quantizer, amax, f"{tuple(x.shape)} {kind} {x.dtype}")
+        kind, given = next(kinds), next(amaxes) if takes_amax else None
+        x = values(next(shapes), kind).to(next(dtypes))
+        amax = None if given is None else torch.tensor([given], dtype=torch.float64)
+        assert_quantized(isas, x, quantizer, amax, f"{tuple(x.shape)} {kind} {x.dtype}")
 
 
 @each("name", ["mxfp8", "block32_axis0_e4m3", "nvfp4", "block16_axis0_e2m1_se4m3fn_t", "fp8_row"])
@@ -144,9 +151,9 @@ def test_flush_to_zero_does_not_show(fmt: BlockFormat) -> None:
 def test_threads_and_strides(name: str, threads: Threads) -> None:
     """Threads take pieces of tiles, or of one long tile; strided tensors are copied."""
     fmt = parse_format(name)
-    x = values((500, 640), "special")[::2, 3:].transpose(0, 1)
-    for rounding in ("nearest_even", "stochastic"):
-        assert_quantized(threads, x, Quantizer(fmt, rounding), None, "strided")
+    x = values((600, 464), "special")[::2, 3:].transpose(0, 1)
+    assert x.numel() > 2 * 65536
+    assert_quantized(threads, x, Quantizer(fmt, "stochastic"), None, "strided")
 
 
 PACKED = [
@@ -176,13 +183,14 @@ def test_codes_with_scales_match_reference(
 def test_large_packs(name: str, threads: Threads) -> None:
     """Pieces of several threads meet within a byte, and the first refusal is reported."""
     fmt = parse_format(name)
-    ints, x = fmt.to_ints(), torch.empty(500, 701)
-    REFERENCE.quantize(values((500, 701), "normal"), Quantizer(fmt).to_ints(), None, 0, 4, x)
+    ints, shape = fmt.to_ints(), (300, 461)
+    x = torch.empty(shape)
+    REFERENCE.quantize(values(shape, "normal"), Quantizer(fmt).to_ints(), None, 0, 4, x)
     stream = assert_same(threads, "pack", x, ints)
-    assert_bit_equal(assert_same(threads, "unpack", stream, ints, [500, 701]), x)
-    x.view(-1)[[200000, 300000]] *= 1.01
+    assert_bit_equal(assert_same(threads, "unpack", stream, ints, list(shape)), x)
+    x.view(-1)[[70001, 120000]] = 1e-30
     for _ in threads:
-        with pytest.raises(ValueError, match="element 200000"):
+        with pytest.raises(ValueError, match="element 70001"):
             cpu.BACKEND.pack(x, ints)
 
 
@@ -193,8 +201,8 @@ def test_refuses_what_the_reference_refuses(name: str, isas: Isas) -> None:
     fmt = parse_format(name)
     ints, good = fmt.to_ints(), torch.empty(14, 64)
     REFERENCE.quantize(values((14, 64), "normal"), Quantizer(fmt).to_ints(), None, 0, 4, good)
-    good[:, 10] = 2.0**100
-    for value in (1.0000001, float("nan"), float("-inf"), 1e-45, 2.0**127 * 1.99):
+    good *= 2.0**100
+    for value in (2.0**100 * (1 + 2**-20), float("nan"), float("-inf"), 1e-45, 2.0**60):
         x = good.clone()
         x[9, 11] = value
         for _ in isas:
