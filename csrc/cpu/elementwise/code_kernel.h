@@ -114,15 +114,17 @@ template <class V>
 Coding encode_integers(const CodeBlock& job, const Format& f, const float* x, uint32_t* codes) {
   using F = typename V::F;
   using U = typename V::U;
+  const float quantum = static_cast<float>(f.quantum);
   const float inverse = static_cast<float>(1 / f.quantum);
   const float low = static_cast<float>(f.lowest / f.quantum);
   const float high = static_cast<float>(f.max / f.quantum);
   const uint32_t mask = static_cast<uint32_t>(f.modulus) - 1;
   uint32_t others = 0;
   for (int64_t i = 0; i < job.count; i += V::kWidth) {
-    const F n = load<F>(x + i) * inverse;
+    const F value = load<F>(x + i), n = value * inverse;
     const auto whole = to_integers<V>((n >= low) & (n <= high) ? n : F{});
-    others |= lanes_unlike<V>(from_integers<V>(whole), n);
+    // The value itself is compared, because n may be a small number that became 0.
+    others |= lanes_unlike<V>(from_integers<V>(whole) * quantum, value);
     store(codes + i, (U)whole & mask);
   }
   // The caller finds the value without a code.
