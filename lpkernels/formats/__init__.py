@@ -39,7 +39,7 @@ from lpkernels.formats._named import (
     TF32,
     parse_float_name,
 )
-from lpkernels.formats._scaled import ALIASES, is_mx
+from lpkernels.formats._scaled import ALIASES
 from lpkernels.formats._scaled import parse as parse_block
 from lpkernels.formats._tensor import AffineFormat, BlockFormat
 from lpkernels.formats.checks import did_you_mean
@@ -100,7 +100,6 @@ __all__ = [
     "FormatRow",
     "as_format",
     "format_from_ints",
-    "is_mx",
     "parse_format",
     "table",
 ]
