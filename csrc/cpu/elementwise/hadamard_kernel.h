@@ -34,12 +34,19 @@ struct Pairs {
   using I = typename V::I;
 
   LPK_HD static D exchanged(D v) {
+#ifdef __clang__
     if constexpr (V::kWidth == 4) {
       return __builtin_shufflevector(v, v, kBit, 1 ^ kBit, 2 ^ kBit, 3 ^ kBit);
     } else {
       return __builtin_shufflevector(v, v, kBit, 1 ^ kBit, 2 ^ kBit, 3 ^ kBit, 4 ^ kBit, 5 ^ kBit,
                                      6 ^ kBit, 7 ^ kBit);
     }
+#else
+    // GCC has the other one from version 12 on only.
+    I order{};
+    for (int i = 0; i < V::kWidth; ++i) order[i] = i ^ kBit;
+    return __builtin_shuffle(v, order);
+#endif
   }
   // The sign bit in the second lane of every pair.
   LPK_HD static I second() {
