@@ -11,14 +11,19 @@ import numpy as np
 import triton
 import triton.language as tl
 
-from lpkernels.backends.triton.rounding.bits import bits_of, double, single, value_of
+from lpkernels.backends.triton.rounding.bits import (
+    EXPONENT32,
+    bits_of,
+    double,
+    single,
+    value_of,
+)
 from lpkernels.backends.triton.rounding.round import round_to
 from lpkernels.formats.integers import E8M0, FLOAT_SCALE, STEPS, TENSOR_SCALE
 
 _TE, _TORCHAO = (tl.constexpr(STEPS.index(steps)) for steps in ("te", "torchao"))
 POWER, _FLOATS, WITH_TENSOR = map(tl.constexpr, (E8M0, FLOAT_SCALE, TENSOR_SCALE))
 LARGEST = tl.constexpr(2.0**128 - 2.0**104)
-_INFINITY32 = tl.constexpr(0x7F800000)
 _HIGH32 = tl.constexpr(-(2**23))
 _SIXTH = tl.constexpr(float(np.float32(1) / np.float32(6)))
 _SMALL = tl.constexpr(float(np.float32(1e-4)))
@@ -108,7 +113,7 @@ def te(a, target, S: tl.constexpr):
         quotient = a * tl.div_rn(1.0, target)
         bits = bits_of(quotient)
         code = tl.where(bits < 1 << 23, (bits > 1 << 22).to(tl.int32), upward_code(quotient))
-        code = tl.where(bits_of(a) == _INFINITY32, 254, code)
+        code = tl.where(bits_of(a) == EXPONENT32, 254, code)
         s = power_of_code(tl.where(a != a, 255, code))
         return s, tl.div_rn(1.0, s)
     else:
