@@ -45,7 +45,7 @@ def scaled(
             continue
         s = scales[number] = block_scale(largest, fmt, t)
         for i in members:
-            codes[i] = _code(values[i], s * Fraction(t), fmt, rounded, i)
+            codes[i] = _code(values[i], Fraction(s) * Fraction(t), fmt, rounded, i)
     return Scaled(_array(codes, x.shape), _array(scales, shape), np.float32(narrow(np.array(t))))
 
 

@@ -111,8 +111,8 @@ def _torchao(x: Array, a: Array, fmt: BlockFormat, rounding: Round) -> tuple[Arr
     if is_mx(fmt) and fmt.scale == "e8m0":
         finite = np.isfinite(a)
         s = exact_scales(widen(np.where(finite, a, np.float32(0))), fmt, 1.0).astype(np.float32)
-        divisor = np.maximum(s, np.float32(2.0**-126))
-        return np.where(finite, s, np.float32(np.nan)), x / divisor
+        s = np.where(finite, s, np.float32(np.nan))
+        return s, x / np.maximum(s, np.float32(2.0**-126))
     quotient = fmt.element.max / np.maximum(a.astype(np.float64), 1e-12)
     encode = quotient.astype(np.float32)
     if fmt.scale == "e8m0":

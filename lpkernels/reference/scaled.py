@@ -71,9 +71,9 @@ def scaled(
     largest = np.max(np.abs(values), axis=-1, keepdims=True)
     of_tensor = np.max(np.abs(wide), where=np.isfinite(wide), initial=0.0)
     if amax is not None:
-        of_tensor = np.float64(amax)
+        usable = 0 <= amax < np.inf
+        of_tensor = np.float64(amax if usable else np.nan)
         if fmt.block_size == "tensor":
-            usable = 0 <= amax < np.inf
             largest = np.where(np.isfinite(largest) & usable, amax, np.nan)
     t = 1.0
     with np.errstate(all="ignore"):

@@ -105,7 +105,8 @@ def product_to_odd(x: Float64, y: Float64) -> Float64:
 def _to_odd(near: Float64, rest: Float64) -> Float64:
     """The odd neighbour of near + rest, of which near is the nearest even float64."""
     bits = np.ascontiguousarray(near).view(np.int64)
-    inexact_even = (rest != 0) & ((bits & 1) == 0)
+    # Ordered comparisons: where near is infinite, rest is NaN, and near stays.
+    inexact_even = ((rest > 0) | (rest < 0)) & ((bits & 1) == 0)
     # Bits of magnitudes grow with them.
     step = np.where((rest > 0) == (near > 0), 1, -1)
     return np.where(inexact_even, bits + step, bits).view(np.float64).reshape(np.shape(near))
