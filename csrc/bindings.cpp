@@ -100,21 +100,35 @@ lpk::Arithmetic arithmetic_from(const Ints& accumulator, const Ints& left, const
           fused_quantizer(result)};
 }
 
-// quantizer: format integers, then rounding, random_bits, rng, 0.
+// Grid of lpkernels/formats/grids.py.
+lpk::Grid grid_from(const Ints& sizes) {
+  LPK_CHECK(sizes.size() == 5 && sizes[3] > 0 && sizes[4] > 0,
+            "a grid is (outer, rows, cols, tall, wide)");
+  return {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]};
+}
+
+// quantizer: format integers, then rounding, random_bits, rng, 0. sizes: a grid for block formats,
+// else (outer, length, inner).
 lpk::QuantizeArgs quantize_args(uintptr_t x, uintptr_t y, int x_type, int y_type, const Ints& sizes,
                                 const Ints& quantizer, int64_t seed, int64_t role, int64_t site,
                                 int threads, int64_t stream_bytes) {
-  LPK_CHECK(sizes.size() == 3, "sizes are (outer, length, inner)");
-  LPK_CHECK(quantizer.size() == 12 || quantizer.size() == 20, "a quantizer has 12 or 20 integers");
+  LPK_CHECK(quantizer.size() == 12 || quantizer.size() == 20 || quantizer.size() == 28,
+            "a quantizer has 12, 20 or 28 integers");
   lpk::QuantizeArgs args{};
+  if (static_cast<lpk::Kind>(quantizer[0]) == lpk::Kind::kBlock) {
+    args.grid = grid_from(sizes);
+    args.count = args.grid.count();
+  } else {
+    LPK_CHECK(sizes.size() == 3, "sizes are (outer, length, inner)");
+    args.outer = sizes[0];
+    args.length = sizes[1];
+    args.inner = sizes[2];
+    args.count = sizes[0] * sizes[1] * sizes[2];
+  }
   args.x = pointer<const void>(x);
   args.y = pointer<void>(y);
   args.x_type = static_cast<lpk::ElementType>(x_type);
   args.y_type = static_cast<lpk::ElementType>(y_type);
-  args.outer = sizes[0];
-  args.length = sizes[1];
-  args.inner = sizes[2];
-  args.count = sizes[0] * sizes[1] * sizes[2];
   args.format = quantizer.data();
   const int64_t* tail = quantizer.data() + quantizer.size() - 4;
   args.rounding = tail[0];
@@ -148,7 +162,8 @@ void quantize(uintptr_t x, uintptr_t y, int x_type, int y_type, const Ints& size
 }
 
 // Does what `quantize` does, and counts: the counts of common/count.h, and `bins` behind them. y
-// may be 0 where there are counts. limits: the low ends and high ends of an affine format, or 0.
+// may be 0 where there are counts. limits: the low ends and high ends of an affine format, the amax
+// of a block format, or 0.
 void quantize_counting(uintptr_t x, uintptr_t y, int x_type, int y_type, const Ints& sizes,
                        const Ints& quantizer, int64_t seed, int64_t role, int64_t site, int threads,
                        int64_t stream_bytes, uintptr_t counts, int64_t bins, uintptr_t limits) {
@@ -162,10 +177,30 @@ void quantize_counting(uintptr_t x, uintptr_t y, int x_type, int y_type, const I
   quantize_tensor(quantizer, args);
 }
 
+// Codes, scales and the tensor's scale of a block format; amax may be 0.
+void scaled(uintptr_t x, int x_type, const std::vector<uintptr_t>& outputs, const Ints& sizes,
+            const Ints& quantizer, int64_t seed, int64_t role, int64_t site, int threads,
+            int64_t stream_bytes, uintptr_t amax) {
+  LPK_CHECK(outputs.size() == 3, "scaled has three outputs");
+  lpk::QuantizeArgs args = quantize_args(x, outputs[0], x_type, 0, sizes, quantizer, seed, role,
+                                         site, threads, stream_bytes);
+  args.scales = pointer<float>(outputs[1]);
+  args.tensor_scale = pointer<float>(outputs[2]);
+  args.limits = pointer<const double>(amax);
+  const py::gil_scoped_release release;
+  lpk::quantize_blocks(args);
+}
+
+// sizes: a grid for block formats that are packed block by block, else (outer, length, inner).
 lpk::PackArgs pack_args(const Ints& sizes, const Ints& format, int threads) {
+  LPK_CHECK(format.size() == 8 || format.size() == 16 || format.size() == 24,
+            "a format has 8, 16 or 24 integers");
+  if (static_cast<lpk::Kind>(format[0]) == lpk::Kind::kBlock) {
+    const lpk::Grid grid = grid_from(sizes);
+    return {format.data(), grid.count(), grid, threads};
+  }
   LPK_CHECK(sizes.size() == 3, "sizes are (outer, length, inner)");
-  LPK_CHECK(format.size() == 8 || format.size() == 16, "a format has 8 or 16 integers");
-  return {format.data(), sizes[0] * sizes[1] * sizes[2], sizes[0], sizes[1], sizes[2], threads};
+  return {format.data(), sizes[0] * sizes[1] * sizes[2], {}, threads};
 }
 
 int64_t packed_bytes(const Ints& sizes, const Ints& format) {
@@ -178,10 +213,27 @@ int64_t pack(uintptr_t x, uintptr_t codes, const Ints& sizes, const Ints& format
   return lpk::pack(args, pointer<const float>(x), pointer<uint8_t>(codes));
 }
 
+int64_t pack_scaled(uintptr_t values, uintptr_t scale, uintptr_t codes, const Ints& grid,
+                    const Ints& format, int threads) {
+  const lpk::PackArgs args = pack_args(grid, format, threads);
+  const py::gil_scoped_release release;
+  return lpk::pack_blocks(args, pointer<const float>(values), pointer<const float>(scale),
+                          pointer<uint8_t>(codes));
+}
+
 void unpack(uintptr_t codes, uintptr_t x, const Ints& sizes, const Ints& format, int threads) {
   const lpk::PackArgs args = pack_args(sizes, format, threads);
   const py::gil_scoped_release release;
   lpk::unpack(args, pointer<const uint8_t>(codes), pointer<float>(x));
+}
+
+void dequantize(uintptr_t values, uintptr_t scale, uintptr_t tensor_scale, uintptr_t x,
+                const Ints& grid, int threads) {
+  const lpk::Grid tiles = grid_from(grid);
+  const lpk::PackArgs args{nullptr, tiles.count(), tiles, threads};
+  const py::gil_scoped_release release;
+  lpk::dequantize_blocks(args, pointer<const float>(values), pointer<const float>(scale),
+                         *pointer<const float>(tensor_scale), pointer<float>(x));
 }
 
 struct Factor {
@@ -372,9 +424,12 @@ PYBIND11_MODULE(_C, m) {
   m.def("take_tiers", &take_tiers);
   m.def("quantize", &quantize);
   m.def("quantize_counting", &quantize_counting);
+  m.def("scaled", &scaled);
   m.def("packed_bytes", &packed_bytes);
   m.def("pack", &pack);
+  m.def("pack_scaled", &pack_scaled);
   m.def("unpack", &unpack);
+  m.def("dequantize", &dequantize);
   m.def("multiply", &multiply);
   m.def("accumulate", &accumulate);
   m.def("matmul_events", &matmul_events);

@@ -86,15 +86,11 @@ LPK_HD Accumulator accumulator_from(const int64_t* ints) {
   return acc;
 }
 
-// a + b rounded to odd: the nearest double if exact or odd, else its neighbour on the side of the
-// error.
+// The odd neighbour of s + error, where s is the nearest double: s itself if exact or odd.
 template <class D>
-LPK_HD D odd_sum(D a, D b) {
+LPK_HD D made_odd(D s, D error) {
   using L = Lanes<D>;
-  const D s = a + b;
-  const D b_part = s - a;
-  const D error = (a - (s - b_part)) + (b - b_part);
-  // Ordered comparisons: an infinite sum has a NaN for error and stays as it is.
+  // Ordered comparisons: an infinite s has a NaN for error and stays as it is.
   const auto above = error > 0.0;
   const auto below = error < 0.0;
   const auto even = (L::bits(s) & 1) == 0;
@@ -103,6 +99,28 @@ LPK_HD D odd_sum(D a, D b) {
   const auto step = even & (above | below);
   const auto zero = bits & 0;
   return L::value(bits + (step ? (outward ? zero + 1 : zero - 1) : zero));
+}
+
+// a + b rounded to odd.
+template <class D>
+LPK_HD D odd_sum(D a, D b) {
+  const D s = a + b;
+  const D b_part = s - a;
+  const D error = (a - (s - b_part)) + (b - b_part);
+  return made_odd<D>(s, error);
+}
+
+// x y made odd, and x / y made odd for y > 0; no result or error is subnormal.
+template <class D>
+LPK_HD D product_to_odd(D x, D y) {
+  const D product = x * y;
+  return made_odd<D>(product, Lanes<D>::fma(x, y, -product));
+}
+
+template <class D>
+LPK_HD D quotient_to_odd(D x, D y) {
+  const D quotient = x / y;
+  return made_odd<D>(quotient, Lanes<D>::fma(-quotient, y, x));
 }
 
 // toward_negative: an exact zero sum is -0 unless both addends are +0. In every other mode the

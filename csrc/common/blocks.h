@@ -1,40 +1,179 @@
-// Scales of block formats (OCP Microscaling Formats v1.0, section 6.3): every block is its elements
-// times 2^X.
+// Block formats: the tiles of a tensor share a scale s, and a tensor may have a scale t; values are
+// q s t with codes q. lpkernels/reference/{blocks,scaled}.py define them; here are the steps
+// "exact", in which every result is rounded once from the exact number. Host and device.
 #pragma once
 
 #include "accumulate.h"
 
 namespace lpk {
 
-// The number that is added to X in its byte, and the byte of a block that is NaN throughout.
+// The number that is added to X in the byte of a scale 2^X, and the byte of a NaN scale.
 constexpr int kScaleBias = 127;
 constexpr uint32_t kNanScale = 255;
+
+enum class ScaleKind : int32_t { kE8m0 = 0, kFp32 = 1, kFloat = 2, kTensor = 3 };
+enum class ScaleRule : int32_t { kFloor = 0, kCeil = 1, kEven = 2, kUp = 3, kNearest = 4 };
+enum class Steps : int32_t { kExact = 0, kTe = 1, kTorchao = 2, kDeepgemm = 3 };
+
+// A contiguous tensor as `outer` matrices of rows x cols, cut into tiles of tall x wide elements:
+// Grid of lpkernels/formats/grids.py.
+struct Grid {
+  int64_t outer, rows, cols, tall, wide;
+
+  int64_t down() const { return (rows + tall - 1) / tall; }
+  int64_t across() const { return (cols + wide - 1) / wide; }
+  int64_t count() const { return outer * rows * cols; }
+  int64_t tiles() const { return outer * down() * across(); }
+  // Rows without short tiles follow each other in one long row.
+  Grid joined() const {
+    if (tall != 1 || cols % wide != 0) return *this;
+    return {1, 1, count(), 1, wide};
+  }
+};
 
 // floor(log2 x) of a positive normal double: every float32 but zero is one.
 LPK_HD int exponent_of(double x) {
   return static_cast<int>(Lanes<double>::bits(x) >> 52 & 0x7ff) - 1023;
 }
 
-// The element format as blocks use it: values beyond max become max.
-struct BlockElement {
+constexpr int64_t kMantissaBits = (int64_t{1} << 52) - 1;
+
+LPK_HD Format saturating(Format f) {
+  f.overflow = Overflow::kSaturate;
+  f.beyond = f.max;
+  return f;
+}
+
+LPK_HD Format saturating_float32() {
+  const int64_t ints[kFormatInts] = {0, 8, 23, 127, 0, 1, 0, 0};
+  return saturating(float_format(ints));
+}
+
+// The integers of the codes' format. Codes saturate, and symmetric integers of b bits are floats of
+// one exponent bit and b - 2 bits of mantissa, whose zeros have signs.
+struct CodeIntegers {
   int64_t ints[kFormatInts];
-  Format format;
-  int emax;
 
-  BlockElement() = default;
-  explicit BlockElement(const int64_t* given) {
-    std::memcpy(ints, given, sizeof ints);
-    ints[6] = static_cast<int64_t>(Overflow::kSaturate);
-    format = number_format(ints);
-    emax = exponent_of(format.max);
-  }
-
-  // X of the scale of a block whose largest magnitude is finite.
-  LPK_HD int exponent_for(double largest) const {
-    if (largest == 0.0) return -kScaleBias;
-    const int x = exponent_of(largest) - emax;
-    return x < -kScaleBias ? -kScaleBias : x > kScaleBias ? kScaleBias : x;
+  CodeIntegers() = default;
+  CodeIntegers(const int64_t* element, double target) {
+    std::memcpy(ints, element, sizeof ints);
+    if (ints[0] == static_cast<int64_t>(Kind::kFloat)) {
+      ints[InFloat::kOverflow] = static_cast<int64_t>(Overflow::kSaturate);
+    } else if (target <= fixed_format(element).max) {
+      const int64_t man_bits = element[InFixed::kWordBits] - 2;
+      const int64_t bias = 1 - man_bits + element[InFixed::kFracBits];
+      const int64_t as_float[kFormatInts] = {static_cast<int64_t>(Kind::kFloat),
+                                             1,
+                                             man_bits,
+                                             bias,
+                                             static_cast<int64_t>(Specials::kNone),
+                                             1,
+                                             static_cast<int64_t>(Overflow::kSaturate),
+                                             0};
+      std::memcpy(ints, as_float, sizeof ints);
+    }
   }
 };
+
+struct BlockFormat {
+  ScaleKind kind;
+  ScaleRule rule;
+  Steps steps;
+  bool mx;          // OCP's: blocks of 32 with a power of two
+  bool is_integer;  // the element, whose codes have one zero
+  double element_max;
+  double target;  // M, the value that a block's largest maps to
+  CodeIntegers codes;
+  Format element;  // of the codes
+  Format scale;    // saturating; float32 where the scale is no narrow format
+  // Powers of two: X = floor(log2 a) - top, and one more where `carry` added to the mantissa of a
+  // carries.
+  int64_t carry;
+  int top;
+
+  BlockFormat() = default;
+  // BlockFormat.to_ints of lpkernels/formats.
+  explicit BlockFormat(const int64_t* ints)
+      : kind(static_cast<ScaleKind>(ints[InBlock::kScale])),
+        rule(static_cast<ScaleRule>(ints[InBlock::kRule])),
+        steps(static_cast<Steps>(ints[InBlock::kSteps])) {
+    mx = kind == ScaleKind::kE8m0 && ints[InBlock::kSize] == 32 && ints[InBlock::kLines] == 0;
+    const int64_t* given = ints + InBlock::kElement;
+    is_integer = given[0] == static_cast<int64_t>(Kind::kFixed);
+    element_max = number_format(given).max;
+    target = element_max;
+    if (ints[InBlock::kTarget] != 0) {
+      const uint32_t bits = static_cast<uint32_t>(ints[InBlock::kTarget]);
+      float value;
+      std::memcpy(&value, &bits, sizeof value);
+      target = value;
+    }
+    codes = CodeIntegers(given, target);
+    element = number_format(codes.ints);
+    const bool narrow = kind == ScaleKind::kFloat || kind == ScaleKind::kTensor;
+    scale = narrow ? saturating(float_format(ints + InBlock::kScaleFormat)) : saturating_float32();
+    set_rule(is_integer ? static_cast<int>(given[InFixed::kWordBits]) - 2
+                        : static_cast<int>(given[InFloat::kManBits]));
+  }
+
+  bool has_tensor_scale() const { return kind == ScaleKind::kTensor; }
+  // Whether zero codes are +0: those of integers, and of DeepGEMM's FP4, whose ties go toward zero.
+  bool has_one_zero() const { return is_integer || ties_toward_zero(); }
+  bool ties_toward_zero() const {
+    return steps == Steps::kDeepgemm && element.exp_bits == 2 && element.man_bits == 1;
+  }
+
+ private:
+  void set_rule(int man_bits) {
+    const double largest = rule == ScaleRule::kUp ? target : element_max;
+    top = exponent_of(largest);
+    carry = 0;
+    if (rule == ScaleRule::kCeil) carry = kMantissaBits;
+    if (rule == ScaleRule::kEven) carry = int64_t{1} << (51 - man_bits);
+    if (rule == ScaleRule::kUp)
+      carry = kMantissaBits - (Lanes<double>::bits(largest) & kMantissaBits);
+  }
+};
+
+// t of a tensor whose largest finite magnitude is amax.
+LPK_HD double exact_tensor_scale(double amax, const BlockFormat& b) {
+  if (!(amax >= 0 && amax < HUGE_VAL)) return static_cast<double>(NAN);
+  const double quotient = quotient_to_odd<double>(amax, b.scale.max * b.target);
+  return round_to_float<double>(quotient, saturating_float32(), Rounding::kNearestEven, 0.0);
+}
+
+// s of tiles whose largest magnitudes `a` are finite.
+template <class D>
+LPK_HD D exact_scale(D a, const BlockFormat& b, double t) {
+  using L = Lanes<D>;
+  if (b.kind == ScaleKind::kE8m0) {
+    auto x = ((L::bits(a) + b.carry) >> 52) - (1023 + b.top);
+    const auto zero = x & 0;
+    x = x < -kScaleBias ? zero - kScaleBias : x;
+    x = x > kScaleBias ? zero + kScaleBias : x;
+    return L::value((x + 1023) << 52);
+  }
+  const double divisor = b.target * t;  // of 24 bits each: exact
+  if (divisor == 0) return L::all(0.0);
+  const Rounding mode =
+      b.rule == ScaleRule::kUp ? Rounding::kTowardPositive : Rounding::kNearestEven;
+  const D s = round_to_float<D>(quotient_to_odd<D>(a, L::all(divisor)), b.scale, mode, L::all(0.0));
+  return a == 0.0 ? L::all(b.kind == ScaleKind::kFp32 ? 1.0 : 0.0) : s;
+}
+
+// x / (s t) for rounding to a code: zeros, with the sign of x, where that is a division by 0.
+template <class D>
+LPK_HD D exact_shrunk(D x, D s, double t) {
+  using L = Lanes<D>;
+  const D divisor = s * t;  // of 24 bits each: exact
+  const D sign = L::value(L::bits(x) & kSignBit);
+  return divisor == 0.0 ? sign : quotient_to_odd<D>(x, divisor);
+}
+
+// q s t made odd, for rounding to float32. A code has 24 bits at most, and so has s.
+template <class D>
+LPK_HD D exact_value(D code, D s, double t) {
+  return product_to_odd<D>(code * s, Lanes<D>::all(t));
+}
 
 }  // namespace lpk

@@ -31,7 +31,13 @@ struct InAffine {
 struct InBlock {
   static constexpr int kSize = 1;
   static constexpr int kAxis = 2;
+  static constexpr int kLines = 3;
+  static constexpr int kScale = 4;
+  static constexpr int kRule = 5;
+  static constexpr int kTarget = 6;
+  static constexpr int kSteps = 7;
   static constexpr int kElement = 8;
+  static constexpr int kScaleFormat = 16;
 };
 
 struct InAccumulator {

@@ -1,5 +1,5 @@
-// The operations that the rounding rules need on lanes: their bits, their values, floor, trunc and
-// max.
+// The operations that the rounding rules need on lanes: their bits, their values, floor, trunc, max
+// and fma.
 //
 // The rules in round.h and accumulate.h are templates over D: a double (scalar code and CUDA), or a
 // vector of doubles (csrc/cpu/lanes). Arithmetic, comparison and `mask ? a : b` are the
@@ -43,6 +43,7 @@ struct Lanes<double> {
   LPK_HD static double max(double a, double b) { return a > b ? a : b; }
   LPK_HD static double floor(double x) { return ::floor(x); }
   LPK_HD static double trunc(double x) { return ::trunc(x); }
+  LPK_HD static double fma(double a, double b, double c) { return ::fma(a, b, c); }
 };
 
 constexpr int64_t kSignBit = INT64_MIN;

@@ -145,6 +145,7 @@ void run_scaled(Input& in) {
   args.outer = outer;
   args.length = length;
   args.inner = inner;
+  if (blocks) args.grid = {outer, length, inner, std::min(format[1], length), 1};
   const auto run = blocks ? lpk::quantize_blocks : lpk::quantize_affine;
   run(args);
   args.y = again.data();
@@ -160,7 +161,7 @@ void run_codes(Input& in) {
                                                               lpk_test::fixed_formats()};
   const FormatInts format = one_of(kLists[in.below(2)], in).ints;
   const int64_t count = in.below(200);
-  const lpk::PackArgs args{format.data(), count, 1, count, 1, any_threads(in)};
+  const lpk::PackArgs args{format.data(), count, {}, any_threads(in)};
   const auto size = static_cast<size_t>(lpk::packed_bytes(args));
   std::vector<uint8_t> codes(size), again(size, 0xaa);
   lpk_test::Source source = in.source();

@@ -8,7 +8,7 @@ namespace lpk_test {
 namespace {
 
 lpk::PackArgs arguments(const int64_t* format, int64_t count, int threads) {
-  return {format, count, 1, count, 1, threads};
+  return {format, count, {}, threads};
 }
 
 // A bit string read the slow way: `bits` from bit `at` on, least significant first.
@@ -131,7 +131,7 @@ void check_blocks() {
   const FormatInts e2m1 = float_ints(2, 1, {Specials::kNone, Overflow::kSaturate});
   int64_t format[2 * lpk::kFormatInts] = {3, 4, 1};
   std::copy(e2m1.begin(), e2m1.end(), format + lpk::kFormatInts);
-  const lpk::PackArgs args{format, kCount, kOuter, kLength, kInner, 2};
+  const lpk::PackArgs args{format, kCount, {kOuter, kLength, kInner, 4, 1}, 2};
   // Two blocks a line, a scale of 8 bits each.
   const int64_t bytes = (kCount * 4 + kOuter * kInner * 2 * 8 + 7) / 8;
   CHECK_SAME(lpk::packed_bytes(args), bytes, std::string("block bytes"));

@@ -110,9 +110,7 @@ void check_blocks(Rounding rounding, int64_t size, int64_t outer_size, int64_t l
   Job job{rounding, 11};
   lpk::QuantizeArgs args = arguments(job, format, x.data(), ElementType::kFloat32, y.data(),
                                      ElementType::kFloat32, static_cast<int64_t>(x.size()));
-  args.outer = outer_size;
-  args.length = length;
-  args.inner = inner_size;
+  args.grid = {outer_size, length, inner_size, std::min(size, length), 1};
   lpk::quantize_blocks(args);
   for (int64_t i = 0; i < args.count; ++i) {
     const int64_t outer = i / (length * inner_size), at = i / inner_size % length;

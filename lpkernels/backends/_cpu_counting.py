@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic.integers import InQuantizer
-from lpkernels.backends._layout import axis_sizes, dense
+from lpkernels.backends._layout import dense, kernel_sizes
 from lpkernels.backends._protocol import COUNTS
 from lpkernels.formats.integers import takes_scales
 from lpkernels.rounding import STOCHASTIC
@@ -46,7 +46,7 @@ def quantize_counting(
         0 if target is None else target.data_ptr(),
         DTYPES[x.dtype],
         0 if target is None else DTYPES[target.dtype],
-        axis_sizes(x.shape, quantizer),
+        kernel_sizes(x.shape, quantizer),
         quantizer,
         seed,
         role,

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from lpkernels.backends._protocol import UpdateTensors
-from lpkernels.formats.grids import misfit
-from lpkernels.formats.integers import AFFINE, KIND
+from lpkernels.formats.grids import Grid, grid_of, misfit
+from lpkernels.formats.integers import AFFINE, BLOCK, KIND
 from lpkernels.formats.integers import axis as axis_of
 
 # The layout, beside the ElementTypes, of an update's values that are codes: kCodes of
@@ -35,11 +35,19 @@ def dense(x: Tensor) -> bool:
     return True
 
 
+def kernel_sizes(shape: torch.Size, fmt: tuple[int, ...]) -> Sequence[int]:
+    """The sizes of a contiguous tensor as csrc/cpu reads them: the grid of a block format, else
+    `axis_sizes`."""
+    if fmt[KIND] != BLOCK:
+        return axis_sizes(shape, fmt)
+    check_fits(fmt, shape)
+    return grid_of(shape, fmt) if math.prod(shape) else Grid(0, 0, 0, 1, 1)
+
+
 def axis_sizes(shape: torch.Size, fmt: tuple[int, ...]) -> list[int]:
     """(outer, length, inner) around the axis of a block or affine format; one line for others.
 
-    Raises: ValueError: shape lacks the axis. Public functions check it before; compiled graphs that
-        read a format as they run cannot.
+    Raises: ValueError: shape lacks the axis.
     """
     axis = axis_of(fmt)
     if axis is None:
@@ -47,13 +55,18 @@ def axis_sizes(shape: torch.Size, fmt: tuple[int, ...]) -> list[int]:
         return [1, 1, math.prod(shape)] if fmt[KIND] == AFFINE else [1, math.prod(shape), 1]
     if not shape:
         return [1, 1, 1]
+    check_fits(fmt, shape)
     rank = len(shape)
-    if not -rank <= axis < rank:
-        wrong = misfit(fmt, rank)
-        assert wrong is not None
-        raise wrong.error("rounding", "a format", f"the tensor has shape {tuple(shape)}")
     axis %= rank
     return [math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])]
+
+
+def check_fits(fmt: tuple[int, ...], shape: torch.Size) -> None:
+    """Raises: ValueError: the format has no blocks or slices in a tensor of this shape. Public
+    functions check it before; compiled graphs that read a format as they run cannot."""
+    wrong = misfit(fmt, len(shape))
+    if wrong is not None:
+        raise wrong.error("rounding", "a format", f"the tensor has shape {tuple(shape)}")
 
 
 def batch_offsets(x: Tensor, batch: torch.Size) -> Tensor:

@@ -21,6 +21,7 @@ from lpkernels.backends import (
     UpdateTensors,
     _cpu_counting,
     _cpu_events,
+    _cpu_scaled,
     _cpu_update,
 )
 from lpkernels.backends._conv_geometry import geometry_of
@@ -28,15 +29,14 @@ from lpkernels.backends._conveniences import Conveniences
 from lpkernels.backends._cpu_counting import DTYPES, by_position
 from lpkernels.backends._layout import (
     NO_OFFSET,
-    axis_sizes,
     batch_offsets,
     dense,
+    kernel_sizes,
     strides,
 )
 
 # Kernels write float32 through pointers, whatever torch's default dtype and device are.
 _FLOAT32: Any = {"dtype": torch.float32, "device": torch.device("cpu")}
-_BYTES: Any = {"dtype": torch.uint8, "device": torch.device("cpu")}
 # Bytes read and written from which elementwise results go past the caches (bench/NOTES.md).
 STREAM_BYTES = 16 << 20
 
@@ -107,7 +107,7 @@ class CpuBackend(Conveniences):
             target.data_ptr(),
             DTYPES[x.dtype],
             DTYPES[target.dtype],
-            axis_sizes(x.shape, quantizer),
+            kernel_sizes(x.shape, quantizer),
             quantizer,
             _int(seed),
             role,
@@ -132,6 +132,27 @@ class CpuBackend(Conveniences):
         _cpu_counting.quantize_counting(
             self._c(), x, quantizer, _int(seed), role, site, out, counts, limits, STREAM_BYTES
         )
+
+    def scaled(
+        self,
+        x: Tensor,
+        quantizer: tuple[int, ...],
+        seed: Tensor | None,
+        role: int,
+        site: int,
+        amax: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return _cpu_scaled.scaled(
+            self._c(), x, quantizer, _int(seed), role, site, amax, STREAM_BYTES
+        )
+
+    def dequantize(
+        self, values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: tuple[int, ...]
+    ) -> Tensor:
+        return _cpu_scaled.dequantize(self._c(), values, scale, tensor_scale, fmt)
+
+    def pack_scaled(self, values: Tensor, scale: Tensor, fmt: tuple[int, ...]) -> Tensor:
+        return _cpu_scaled.pack_scaled(self._c(), values, scale, fmt)
 
     def multiply(self, product: Product, how: How) -> Tensor:
         left, right, bias, initial = product.left, product.right, product.bias, product.initial
@@ -233,20 +254,7 @@ class CpuBackend(Conveniences):
         )
 
     def pack(self, x: Tensor, fmt: tuple[int, ...]) -> Tensor:
-        x = x.contiguous()
-        sizes = axis_sizes(x.shape, fmt)
-        codes = torch.empty(self._c().packed_bytes(sizes, fmt), **_BYTES)
-        if x.numel() == 0:
-            return codes
-        refused = self._c().pack(
-            x.data_ptr(), codes.data_ptr(), sizes, fmt, torch.get_num_threads()
-        )
-        if refused >= 0:
-            raise ValueError(
-                f"pack: element {refused} (in row-major order) is {x.view(-1)[refused].item()}, "
-                "for which the format has no code; quantize to the format first"
-            )
-        return codes
+        return _cpu_scaled.pack(self._c(), x, fmt)
 
     def unpack(self, codes: Tensor, fmt: tuple[int, ...], shape: list[int]) -> Tensor:
         out = torch.empty(shape, **_FLOAT32)
@@ -256,7 +264,7 @@ class CpuBackend(Conveniences):
         self._c().unpack(
             codes.data_ptr(),
             out.data_ptr(),
-            axis_sizes(out.shape, fmt),
+            kernel_sizes(out.shape, fmt),
             fmt,
             torch.get_num_threads(),
         )

@@ -1,4 +1,5 @@
-// Codes of float formats, sign | exponent | mantissa, from and to the bits of float32 values.
+// Codes of float formats, sign | exponent | mantissa, from and to the bits of float32 values; codes
+// of fixed formats by way of integers.
 //
 // The bits of a magnitude, without those that the format drops, differ from its code by a constant.
 // Below the floor of WordFormat, codes are counts of the smallest value.
@@ -86,12 +87,70 @@ bool any_word(typename V::U words) {
   }
 }
 
+template <class V>
+LPK_HD typename V::I to_integers(typename V::F x) {
+  if constexpr (V::kWidth == 1) {
+    return static_cast<int32_t>(x);
+  } else {
+    return __builtin_convertvector(x, typename V::I);
+  }
+}
+
+template <class V>
+LPK_HD typename V::F from_integers(typename V::I n) {
+  if constexpr (V::kWidth == 1) {
+    return static_cast<float>(n);
+  } else {
+    return __builtin_convertvector(n, typename V::F);
+  }
+}
+
+// Whether a fixed format's integers are float32 values, and its quantum and 1 / quantum too.
+inline bool integers_fit(const Format& f) {
+  return f.modulus <= 0x1p24 && f.quantum >= 0x1p-126 && f.quantum <= 0x1p126;
+}
+
+template <class V>
+Coding encode_integers(const CodeBlock& job, const Format& f, const float* x, uint32_t* codes) {
+  using F = typename V::F;
+  using U = typename V::U;
+  const float quantum = static_cast<float>(f.quantum);
+  const float inverse = static_cast<float>(1 / f.quantum);
+  const float low = static_cast<float>(f.lowest / f.quantum);
+  const float high = static_cast<float>(f.max / f.quantum);
+  const uint32_t mask = static_cast<uint32_t>(f.modulus) - 1;
+  uint32_t others = 0;
+  for (int64_t i = 0; i < job.count; i += V::kWidth) {
+    const F value = load<F>(x + i), n = value * inverse;
+    const auto whole = to_integers<V>((n >= low) & (n <= high) ? n : F{});
+    // The value itself is compared, because n may be a small number that became 0.
+    others |= lanes_unlike<V>(from_integers<V>(whole) * quantum, value);
+    store(codes + i, (U)whole & mask);
+  }
+  // The caller finds the value without a code.
+  return others == 0 ? Coding::kAll : Coding::kNotTaken;
+}
+
+template <class V>
+void decode_integers(const CodeBlock& job, const Format& f, const uint32_t* codes, float* x) {
+  using U = typename V::U;
+  const float quantum = static_cast<float>(f.quantum);
+  const int above = 32 - static_cast<int>(job.format[InFixed::kWordBits]);
+  for (int64_t i = 0; i < job.count; i += V::kWidth) {
+    const U top = load<U>(codes + i) << above;
+    const auto n = f.lowest < 0 ? (typename V::I)top >> above : (typename V::I)(top >> above);
+    store(x + i, from_integers<V>(n) * quantum);
+  }
+}
+
 // Most pieces hold only finite values of the format, for which a few operations and a look at the
 // end suffice.
 template <class V>
 Coding encode_words(const CodeBlock& job, const float* x, uint32_t* codes) {
   using U = typename V::U;
   const Format format = number_format(job.format);
+  if (format.kind == Kind::kFixed && integers_fit(format))
+    return encode_integers<V>(job, format, x, codes);
   if (!WordFormat::fits(format)) return Coding::kNotTaken;
   const WordCodes c(format);
   U others{};
@@ -128,6 +187,10 @@ template <class V>
 bool decode_words(const CodeBlock& job, const uint32_t* codes, float* x) {
   using U = typename V::U;
   const Format format = number_format(job.format);
+  if (format.kind == Kind::kFixed && integers_fit(format)) {
+    decode_integers<V>(job, format, codes, x);
+    return true;
+  }
   if (!WordFormat::fits(format)) return false;
   const WordCodes c(format);
   const uint32_t magnitude_mask = (1u << (c.bits - 1)) - 1;

@@ -98,7 +98,10 @@ uint64_t spread_out(uint64_t codes, int bits) {
 void write_codes(const uint32_t* __restrict codes, int64_t count, int bits,
                  uint8_t* __restrict to) {
   int64_t i = 0;
-  if (bits < 8) {
+  if (bits == 4) {
+    for (; i + 2 <= count; i += 2) to[i / 2] = static_cast<uint8_t>(codes[i] | codes[i + 1] << 4);
+    to += i / 2;
+  } else if (bits < 8) {
     for (; i + 8 <= count; i += 8) {
       uint64_t bytes = 0;
       for (int k = 0; k < 8; ++k) bytes |= static_cast<uint64_t>(codes[i + k]) << (8 * k);
@@ -123,7 +126,13 @@ void write_codes(const uint32_t* __restrict codes, int64_t count, int bits,
 void read_codes(const uint8_t* __restrict from, int64_t count, int bits,
                 uint32_t* __restrict codes) {
   int64_t i = 0;
-  if (bits < 8) {
+  if (bits == 4) {
+    for (; i + 2 <= count; i += 2) {
+      codes[i] = from[i / 2] & 15u;
+      codes[i + 1] = from[i / 2] >> 4;
+    }
+    from += i / 2;
+  } else if (bits < 8) {
     for (; i + 8 <= count; i += 8) {
       uint64_t closed = 0;
       for (int k = 0; k < bits; ++k) closed |= static_cast<uint64_t>(*from++) << (8 * k);

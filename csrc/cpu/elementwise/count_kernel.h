@@ -261,8 +261,11 @@ void count_span(const CountSpan& span, Tally* tally) {
     if (outside) {
       D threshold{};
       if (mode == Rounding::kStochastic) threshold = draws.thresholds(b.index + i);
-      const D r = round_to<D>(load_some<V>(span.scaled + i, n), endless, mode, threshold);
-      const auto over = finite & beyond_ends<D>(r, low, high);
+      const D scaled = load_some<V>(span.scaled + i, n);
+      const D r = round_to<D>(scaled, endless, mode, threshold);
+      // A program's product may be infinite where its value is not.
+      const auto over = finite & (L::value(L::bits(scaled) & ~kSignBit) < HUGE_VAL) &
+                        beyond_ends<D>(r, low, high);
       overflowed += over ? one : none;
       lost = lost & !over;
     }

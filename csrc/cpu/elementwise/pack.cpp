@@ -20,93 +20,13 @@ constexpr int64_t kSpan = 1024;
 // Fewer values are packed sooner than another thread is woken.
 constexpr int64_t kWorthThreads = 2 * kGrain;
 
-int64_t block_count(const PackArgs& args) {
-  const int64_t size = args.format[1];
-  return args.outer * ((args.length + size - 1) / size) * args.inner;
-}
-
-// Walks the blocks of a block format in row-major order of (outer, block, inner).
-template <class Body>
-void for_each_block(const PackArgs& args, const Body& body) {
-  const int64_t size = args.format[1];
-  for (int64_t outer = 0; outer < args.outer; ++outer) {
-    for (int64_t start = 0; start < args.length; start += size) {
-      for (int64_t inner = 0; inner < args.inner; ++inner) {
-        body((outer * args.length + start) * args.inner + inner,
-             std::min(size, args.length - start));
-      }
-    }
-  }
-}
-
-// The scale byte follows the values: the same floor(log2 max) as in quantize, so packing a
-// quantised tensor is exact.
-uint32_t block_scale(const PackArgs& args, const float* x, int64_t first, int64_t count,
-                     const BlockElement& element) {
-  double largest = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const double a = std::fabs(static_cast<double>(x[first + i * args.inner]));
-    if (!(a < HUGE_VAL)) return kNanScale;
-    largest = std::max(largest, a);
-  }
-  return static_cast<uint32_t>(element.exponent_for(largest) + kScaleBias);
-}
-
-// A block with inf or NaN has a code only if it is NaN throughout. Returns the first inf or NaN of
-// a block without a code, -1 if it has one.
-int64_t first_special(const PackArgs& args, const float* x, int64_t first, int64_t count) {
-  int64_t special = -1;
-  bool all_nan = true;
-  for (int64_t i = 0; i < count; ++i) {
-    const float value = x[first + i * args.inner];
-    all_nan &= value != value;
-    if (special < 0 && !(std::fabs(value) < HUGE_VALF)) special = first + i * args.inner;
-  }
-  return all_nan ? -1 : special;
-}
-
-int64_t pack_blocks(const PackArgs& args, const float* x, uint8_t* codes) {
-  const Codec codec(args.format + kFormatInts);
-  const BlockElement element(args.format + kFormatInts);
-  BitWriter writer(codes);
-  int64_t refused = -1;
-  for_each_block(args, [&](int64_t first, int64_t count) {
-    if (refused >= 0) return;
-    const uint32_t scale = block_scale(args, x, first, count, element);
-    writer.put(scale, 8);
-    if (scale == kNanScale) refused = first_special(args, x, first, count);
-    const double down = power_of_two(kScaleBias - static_cast<int>(scale));
-    for (int64_t i = 0; i < count && refused < 0; ++i) {
-      const int64_t index = first + i * args.inner;
-      const uint32_t code = scale == kNanScale ? 0 : codec.encode(x[index] * down);
-      if (code == kNoCode) refused = index;
-      writer.put(code, codec.bits());
-    }
-  });
-  writer.flush();
-  return refused;
-}
-
-void unpack_blocks(const PackArgs& args, const uint8_t* codes, float* x) {
-  const Codec codec(args.format + kFormatInts);
-  BitReader reader(codes);
-  for_each_block(args, [&](int64_t first, int64_t count) {
-    const uint32_t scale = reader.get(8);
-    const double up = scale == kNanScale ? static_cast<double>(NAN)
-                                         : power_of_two(static_cast<int>(scale) - kScaleBias);
-    for (int64_t i = 0; i < count; ++i)
-      x[first + i * args.inner] = canonical_float(codec.decode(reader.get(codec.bits())) * up);
-  });
-}
-
 bool is_block(const PackArgs& args) { return args.format[0] == static_cast<int64_t>(Kind::kBlock); }
 
 }  // namespace
 
 int64_t packed_bytes(const PackArgs& args) {
-  const Codec codec(is_block(args) ? args.format + kFormatInts : args.format);
-  const int64_t bits = args.count * codec.bits() + (is_block(args) ? 8 * block_count(args) : 0);
-  return (bits + 7) / 8;
+  if (is_block(args)) return packed_block_bytes(args);
+  return (args.count * Codec(args.format).bits() + 7) / 8;
 }
 
 namespace {
@@ -154,10 +74,7 @@ int threads_for(const PackArgs& args) { return args.count < kWorthThreads ? 1 : 
 }  // namespace
 
 int64_t pack(const PackArgs& args, const float* x, uint8_t* codes) {
-  if (is_block(args)) {
-    const FloatEnvironment environment;
-    return pack_blocks(args, x, codes);
-  }
+  if (is_block(args)) return pack_blocks(args, x, nullptr, codes);
   const Codec codec(args.format);
   const Kernels& kernel = kernels();
   std::atomic<int64_t> refused{INT64_MAX};
@@ -179,11 +96,7 @@ int64_t pack(const PackArgs& args, const float* x, uint8_t* codes) {
 }
 
 void unpack(const PackArgs& args, const uint8_t* codes, float* x) {
-  if (is_block(args)) {
-    const FloatEnvironment environment;
-    unpack_blocks(args, codes, x);
-    return;
-  }
+  if (is_block(args)) return unpack_blocks(args, codes, x);
   const Codec codec(args.format);
   const Kernels& kernel = kernels();
   parallel_ranges(args.count, kGrain, threads_for(args), [&](int64_t begin, int64_t end) {

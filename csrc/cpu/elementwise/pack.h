@@ -3,12 +3,14 @@
 
 #include <cstdint>
 
+#include "common/blocks.h"
+
 namespace lpk {
 
 struct PackArgs {
-  const int64_t* format;  // 8 integers, 16 for a block format
+  const int64_t* format;  // 8 integers, 16 or 24 for a block format
   int64_t count;
-  int64_t outer, length, inner;  // of the block format's axis
+  Grid grid;  // of a block format
   int threads;
 };
 
@@ -17,5 +19,14 @@ struct PackArgs {
 int64_t pack(const PackArgs& args, const float* x, uint8_t* codes);
 void unpack(const PackArgs& args, const uint8_t* codes, float* x);
 int64_t packed_bytes(const PackArgs& args);
+
+// In pack_blocks.cpp: the same for block formats that are packed block by block. scale: of every
+// block of codes, or null where x are values, whose scales follow from them by the rule "floor".
+int64_t pack_blocks(const PackArgs& args, const float* x, const float* scale, uint8_t* codes);
+void unpack_blocks(const PackArgs& args, const uint8_t* codes, float* x);
+int64_t packed_block_bytes(const PackArgs& args);
+// x = codes times the scales of their tiles times t, rounded once.
+void dequantize_blocks(const PackArgs& args, const float* codes, const float* scale, float t,
+                       float* x);
 
 }  // namespace lpk

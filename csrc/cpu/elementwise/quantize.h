@@ -1,16 +1,17 @@
-// Rounding of tensors: elementwise (float and fixed formats), per block (OCP MX), per slice
+// Rounding of tensors: elementwise (float and fixed formats), per tile (block formats), per slice
 // (affine).
 #pragma once
 
 #include <cstdint>
 
+#include "common/blocks.h"
 #include "cpu/drivers/element_types.h"
 #include "cpu/drivers/tile.h"
 
 namespace lpk {
 
-// A tensor in row-major order; for block and affine formats its axis splits it into (outer, length,
-// inner).
+// A tensor in row-major order. The axis of an affine format splits it into (outer, length, inner),
+// a block format has a grid.
 struct QuantizeArgs {
   const void* x;
   void* y;
@@ -18,7 +19,8 @@ struct QuantizeArgs {
   ElementType y_type;
   int64_t count;
   int64_t outer, length, inner;
-  const int64_t* format;  // 8 integers, 16 for a block format
+  Grid grid;
+  const int64_t* format;  // 8 integers, 16 or 24 for a block format
   int64_t rounding;
   int64_t random_bits;
   int64_t rng;
@@ -30,7 +32,13 @@ struct QuantizeArgs {
   // be null then. Null: nothing is counted.
   int64_t* counts;
   bool histogram;
-  const double* limits;  // of affine formats: low ends of all slices, then high ones; null: theirs
+  // Of affine formats: low ends of all slices, then high ones. Of block formats: the magnitude that
+  // stands for the largest of the tensor. Null: the tensor's own.
+  const double* limits;
+  // Of block formats: y takes the codes, and these the scales of the grid and of the tensor. Null:
+  // y takes the values.
+  float* scales;
+  float* tensor_scale;
 };
 
 void quantize_elements(const QuantizeArgs& args);

@@ -66,9 +66,9 @@ class Counted {
     if (to_ != nullptr) tally_.add_to(to_);
   }
 
-  // Values of the tensor: the span that is rounded next holds the values from `at` on.
-  void saw(const double* x, int64_t count, int64_t at = 0) {
-    if (to_ != nullptr) std::copy(x, x + count, seen_ + at);
+  // Values of the tensor, which are rounded next.
+  void saw(const double* x, int64_t count) {
+    if (to_ != nullptr) std::copy(x, x + count, seen_);
   }
   // kernel.round on at most kSpan values, in place.
   void round(const Kernels& kernel, const RoundBlock& job) {
@@ -76,6 +76,10 @@ class Counted {
     std::copy(job.x, job.x + job.count, scaled_);
     kernel.round(job);
     by_->span({job, seen_, scaled_, job.y}, &tally_);
+  }
+  // After a rounding of `scaled` to codes, whose values are `results`.
+  void rounded(const RoundBlock& job, const double* scaled, const double* results) {
+    if (to_ != nullptr) by_->span({job, seen_, scaled, results}, &tally_);
   }
   // After kernel.affine, low and high as `each` of the job says.
   void affine(const AffineSpan& job, const double* low, const double* high) {

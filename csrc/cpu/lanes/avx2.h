@@ -13,6 +13,9 @@ struct Lanes<Vec<4>::D> : VectorLanes<4> {
   LPK_HD static D all(double x) { return (D)_mm256_set1_pd(x); }
   LPK_HD static D max(D a, D b) { return (D)_mm256_max_pd((__m256d)a, (__m256d)b); }
   LPK_HD static D floor(D x) { return (D)_mm256_floor_pd((__m256d)x); }
+  LPK_HD static D fma(D a, D b, D c) {
+    return (D)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+  }
   LPK_HD static D trunc(D x) {
     return (D)_mm256_round_pd((__m256d)x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
   }

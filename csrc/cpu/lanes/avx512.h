@@ -11,6 +11,9 @@ struct Lanes<Vec<8>::D> : VectorLanes<8> {
   LPK_HD static D all(double x) { return (D)_mm512_set1_pd(x); }
   LPK_HD static D max(D a, D b) { return (D)_mm512_max_pd((__m512d)a, (__m512d)b); }
   LPK_HD static D floor(D x) { return (D)_mm512_floor_pd((__m512d)x); }
+  LPK_HD static D fma(D a, D b, D c) {
+    return (D)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+  }
   LPK_HD static D trunc(D x) {
     return (D)_mm512_roundscale_pd((__m512d)x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
   }

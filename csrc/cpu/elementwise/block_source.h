@@ -1,0 +1,203 @@
+// The elements of a tensor in a block format, by pieces: read as words or doubles, and their
+// largest magnitudes.
+#pragma once
+
+#include <atomic>
+#include <vector>
+
+#include "block_kernels.h"
+#include "cpu/drivers/parallel.h"
+#include "quantize_spans.h"
+
+namespace lpk {
+
+// Columns of a piece at most: their factors and scales lie in the first cache.
+constexpr int64_t kColumns = 2 * kSpan;
+// Elements of a piece, where its tiles allow it, and those that a thread takes at a time.
+constexpr int64_t kPiece = 32 * kSpan;
+constexpr int64_t kGrain = 64 * kSpan;
+// Vectors reach so far beyond the end of a piece's arrays.
+constexpr int64_t kSlack = 16;
+// Magnitudes beyond these become the nearest end, which scales and rounds alike: quotients by s t,
+// between 2^-298 and 2^256, stay normal, and beyond every format.
+constexpr double kLeastMagnitude = 0x1p-500, kMostMagnitude = 0x1p600;
+
+// |x|, in between the ends; NaN is above infinity as bits, and so are bits compared.
+inline double magnitude(double x) {
+  const double a = std::fabs(x);
+  return a > 0 && a < kLeastMagnitude         ? kLeastMagnitude
+         : a > kMostMagnitude && a < HUGE_VAL ? kMostMagnitude
+                                              : a;
+}
+
+inline double larger_bits(double a, double b) {
+  return Lanes<double>::bits(a) > Lanes<double>::bits(b) ? a : b;
+}
+
+// The larger of the two, where other threads do so too.
+inline void raise(std::atomic<int64_t>& bits, double magnitude) {
+  const int64_t given = Lanes<double>::bits(magnitude);
+  int64_t before = bits;
+  while (before < given && !bits.compare_exchange_weak(before, given)) {
+  }
+}
+
+// Columns first .. first + width of a band: the rows that a row of tiles takes.
+struct Piece {
+  int64_t band, col, width;
+};
+
+// What a thread needs for a piece.
+struct Space {
+  std::vector<uint32_t> words, columns, tiles;
+  std::vector<double> doubles, largest;
+  std::vector<float> scale, factor, column_scale, column_factor;
+  Counted counted;
+
+  explicit Space(const QuantizeArgs& args) : counted(args) {}
+
+  void fit(int64_t tile_count, int64_t cols) {
+    const auto tiles_size = static_cast<size_t>(tile_count + kSlack);
+    const auto size = static_cast<size_t>(cols + kSlack);
+    if (largest.size() < tiles_size) {
+      tiles.resize(tiles_size);
+      largest.resize(tiles_size);
+      scale.resize(tiles_size);
+      factor.resize(tiles_size);
+    }
+    if (columns.size() < size) {
+      columns.resize(size);
+      column_scale.resize(size);
+      column_factor.resize(size);
+    }
+  }
+};
+
+// The elements of a piece: words or doubles, rows `stride` apart.
+struct View {
+  const uint32_t* words = nullptr;
+  const double* doubles = nullptr;
+  int64_t stride, rows, cols, index;
+};
+
+class BlockSource {
+ public:
+  // in_words: whether elements are read as float32 words, and not as doubles.
+  BlockSource(const QuantizeArgs& args, bool in_words, int threads)
+      : args_(args),
+        grid_(args.grid.joined()),
+        by_(block_kernels()),
+        in_words_(in_words),
+        threads_(threads) {}
+
+  View view_of(const Piece& piece, Space& space) const {
+    const int64_t row = piece.band % grid_.down() * grid_.tall;
+    View view;
+    view.rows = std::min(grid_.tall, grid_.rows - row);
+    view.cols = piece.width;
+    view.index = ((piece.band / grid_.down()) * grid_.rows + row) * grid_.cols + piece.col;
+    view.stride = grid_.cols;
+    if (args_.x_type == ElementType::kFloat32) {
+      view.words = static_cast<const uint32_t*>(args_.x) + view.index;
+      return view;
+    }
+    view.stride = piece.width;
+    const auto size = static_cast<size_t>(view.rows * piece.width + kSlack);
+    if (in_words_ && space.words.size() < size) space.words.resize(size);
+    if (!in_words_ && space.doubles.size() < size) space.doubles.resize(size);
+    for (int64_t r = 0; r < view.rows; ++r)
+      widen_row(view.index + r * grid_.cols, piece.width, r * piece.width, space);
+    view.words = in_words_ ? space.words.data() : nullptr;
+    view.doubles = in_words_ ? nullptr : space.doubles.data();
+    return view;
+  }
+
+  // Elements from row-major place `index` on become words or doubles from `at` on.
+  void widen_row(int64_t index, int64_t count, int64_t at, Space& space) const {
+    const char* x = static_cast<const char*>(args_.x) + index * element_bytes(args_.x_type);
+    if (args_.x_type == ElementType::kFloat64) {
+      const auto* from = static_cast<const double*>(args_.x) + index;
+      for (int64_t i = 0; i < count; ++i) {
+        if (in_words_) {
+          space.words[at + i] = bits_of_float(static_cast<float>(from[i]));
+        } else {
+          space.doubles[at + i] = std::copysign(magnitude(from[i]), from[i]);
+        }
+      }
+      return;
+    }
+    constexpr int64_t kMost = kSpan;
+    for (int64_t i = 0; i < count; i += kMost)
+      by_.widen_words(x + i * element_bytes(args_.x_type), args_.x_type, std::min(kMost, count - i),
+                      space.words.data() + at + i);
+  }
+
+  // Magnitudes of the view's tiles; `wide` columns each, where that is not the grid's.
+  void find_largest(const View& view, int64_t count, Space& space, int64_t wide = 0) const {
+    if (wide == 0) wide = grid_.wide;
+    if (view.words != nullptr) {
+      by_.largest({view.words, view.stride, view.rows, view.cols}, wide, space.columns.data(),
+                  space.tiles.data());
+      for (int64_t i = 0; i < count; ++i)
+        space.largest[i] = static_cast<double>(float_of_bits(space.tiles[i]));
+      return;
+    }
+    std::fill_n(space.largest.begin(), count, 0.0);
+    for (int64_t r = 0; r < view.rows; ++r) {
+      for (int64_t c = 0; c < view.cols; ++c) {
+        double& largest = space.largest[c / wide];
+        largest = larger_bits(largest, std::fabs(view.doubles[r * view.stride + c]));
+      }
+    }
+  }
+
+  // The largest finite magnitude.
+  double finite_amax() const {
+    std::atomic<int64_t> all{0};
+    parallel_ranges(args_.count, kGrain, threads_, [&](int64_t begin, int64_t end) {
+      Space space(args_);
+      double most = 0;
+      for (int64_t i = begin; i < end; i += kColumns)
+        most = std::max(most, finite_amax(i, std::min(kColumns, end - i), space));
+      raise(all, most);
+    });
+    return Lanes<double>::value(all);
+  }
+
+  double finite_amax(int64_t begin, int64_t count, Space& space) const {
+    uint32_t largest;
+    const uint32_t* words = static_cast<const uint32_t*>(args_.x) + begin;
+    if (args_.x_type != ElementType::kFloat32) {
+      if (space.words.empty()) space.words.resize(kColumns + kSlack);
+      if (space.doubles.empty()) space.doubles.resize(kColumns);
+      widen_row(begin, count, 0, space);
+      words = space.words.data();
+    }
+    double most = 0;
+    if (in_words_) {
+      by_.largest({words, count, 1, count}, count, nullptr, &largest);
+      if (largest < kInfinityBits32) return float_of_bits(largest);
+      for (int64_t i = 0; i < count; ++i) {
+        const uint32_t a = words[i] & ~kSignBit32;
+        if (a < kInfinityBits32) most = std::max(most, static_cast<double>(float_of_bits(a)));
+      }
+      return most;
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      const double a = std::fabs(space.doubles[i]);
+      if (a < HUGE_VAL) most = std::max(most, a);
+    }
+    return most;
+  }
+
+ private:
+  static constexpr uint32_t kInfinityBits32 = 0x7f800000u, kSignBit32 = 0x80000000u;
+
+  const QuantizeArgs& args_;
+  const Grid grid_;
+  const BlockKernels& by_;
+  const bool in_words_;
+  const int threads_;
+};
+
+}  // namespace lpk

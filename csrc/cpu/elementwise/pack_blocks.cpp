@@ -1,0 +1,349 @@
+// Block formats packed block by block: a scale byte, then the codes of the block's elements. And
+// codes times scales.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <vector>
+
+#include "block_kernels.h"
+#include "codes.h"
+#include "cpu/drivers/parallel.h"
+#include "pack.h"
+
+namespace lpk {
+namespace {
+
+// Elements of a piece, which fit the first cache, if not its one block is longer; and elements that
+// a thread takes at a time.
+constexpr int64_t kPiece = 2048;
+constexpr int64_t kGrain = 65536;
+// Vectors and groups of codes reach so far beyond the end of a piece's arrays.
+constexpr int64_t kSlack = 64;
+
+// Blocks side by side in a band, and where their codes are.
+struct Piece {
+  int64_t tile, count;    // the number of the first in the grid, and how many they are
+  int64_t first;          // row-major place of their first element
+  int64_t rows, cols;     // of all of them
+  int64_t bit, bits_end;  // in the stream
+};
+
+// What a thread needs for a piece.
+struct Space {
+  std::vector<float> values, scaled, factor, back;
+  std::vector<uint32_t> codes, largest;
+  std::vector<uint8_t> bytes;
+
+  void fit(int64_t elements, int64_t blocks) {
+    const auto size = static_cast<size_t>(elements + kSlack);
+    const auto tiles = static_cast<size_t>(blocks + kSlack);
+    if (codes.size() < size) {
+      values.resize(size);
+      scaled.resize(size);
+      codes.resize(size);
+    }
+    if (factor.size() < tiles) {
+      factor.resize(tiles);
+      back.resize(tiles);
+      largest.resize(tiles);
+    }
+  }
+};
+
+class BlockCodes {
+ public:
+  explicit BlockCodes(const PackArgs& args)
+      : args_(args),
+        grid_(args.grid.joined()),
+        format_(args.format),
+        integers_(args.format + InBlock::kElement),
+        codec_(integers_),
+        kernel_(kernels()),
+        by_(block_kernels()) {}
+
+  int64_t total_bits() const { return 8 * grid_.tiles() + codec_.bits() * grid_.count(); }
+
+  // scale: of every block, or null: from the values. The first value without a code, or -1.
+  int64_t pack(const float* x, const float* scale, uint8_t* codes) const {
+    if (grid_.count() == 0) return -1;
+    for_pieces([&](const Piece& p, Space&) {
+      // Neighbours meet in these bytes.
+      codes[p.bit / 8] = 0;
+      codes[(p.bits_end - 1) / 8] = 0;
+    });
+    std::atomic<int64_t> refused{INT64_MAX};
+    for_pieces([&](const Piece& p, Space& space) {
+      int64_t found = pack_piece(p, x, scale == nullptr ? nullptr : scale + p.tile, codes, space);
+      if (found < 0) return;
+      int64_t first = refused.load();
+      while (found < first && !refused.compare_exchange_weak(first, found)) {
+      }
+    });
+    return refused.load() == INT64_MAX ? -1 : refused.load();
+  }
+
+  void unpack(const uint8_t* codes, float* x) const {
+    if (grid_.count() == 0) return;
+    for_pieces([&](const Piece& p, Space& space) {
+      const int64_t count = p.rows * p.cols, size = elements_of_block(p);
+      read(p, codes, space);
+      float* values = grid_.tall == 1 ? x + p.first : space.values.data();
+      float* decoded = space.scaled.data();
+      const int64_t padded = (count + kCodeLanes - 1) / kCodeLanes * kCodeLanes;
+      std::fill_n(space.codes.begin() + count, padded - count, 0u);
+      if (!kernel_.decode({integers_, padded}, space.codes.data(), decoded)) {
+        for (int64_t i = 0; i < count; ++i)
+          decoded[i] = canonical_float(codec_.decode(space.codes[i]));
+      }
+      by_.multiply(decoded, count, size, space.factor.data(), nullptr, values);
+      if (grid_.tall > 1)
+        kernel_.transpose(values, p.rows, p.cols, p.rows, x + p.first, grid_.cols);
+    });
+  }
+
+ private:
+  int64_t elements_of_block(const Piece& p) const { return p.rows * grid_.wide; }
+
+  template <class Body>
+  void for_pieces(const Body& body) const {
+    const int64_t size = grid_.tall * grid_.wide, blocks = std::max<int64_t>(1, kPiece / size);
+    const int64_t across = grid_.across(), strips = (across + blocks - 1) / blocks;
+    const int64_t grain = std::max<int64_t>(1, kGrain / (size * std::min(blocks, across)));
+    const int threads = grid_.count() < 2 * kGrain ? 1 : args_.threads;
+    parallel_ranges(grid_.outer * grid_.down() * strips, grain, threads,
+                    [&](int64_t begin, int64_t end) {
+                      Space space;
+                      for (int64_t i = begin; i < end; ++i)
+                        body(piece_of(i / strips, i % strips * blocks, blocks), space);
+                    });
+  }
+
+  Piece piece_of(int64_t band, int64_t block, int64_t blocks) const {
+    const int64_t down = grid_.down(), across = grid_.across();
+    const int64_t row = band % down * grid_.tall, col = block * grid_.wide;
+    Piece p;
+    p.count = std::min(blocks, across - block);
+    p.tile = band * across + block;
+    p.rows = std::min(grid_.tall, grid_.rows - row);
+    p.cols = std::min(p.count * grid_.wide, grid_.cols - col);
+    const int64_t band_first = (band / down * grid_.rows + row) * grid_.cols;
+    p.first = band_first + col;
+    // Blocks before are whole in this band, and bands before are whole.
+    p.bit = 8 * p.tile + codec_.bits() * (band_first + p.rows * col);
+    p.bits_end = p.bit + 8 * p.count + codec_.bits() * p.rows * p.cols;
+    return p;
+  }
+
+  // The values of the blocks, block after block.
+  const float* gathered(const Piece& p, const float* x, Space& space) const {
+    if (grid_.tall == 1) return x + p.first;
+    kernel_.transpose(x + p.first, grid_.cols, p.rows, p.cols, space.values.data(), p.rows);
+    return space.values.data();
+  }
+
+  int64_t place(const Piece& p, int64_t at) const {
+    return grid_.tall == 1 ? p.first + at : p.first + at % p.rows * grid_.cols + at / p.rows;
+  }
+
+  // Codes of scales into space.largest.
+  void find_scales(const Piece& p, const float* values, const float* scale, Space& space) const {
+    const int64_t count = p.rows * p.cols;
+    if (scale == nullptr) {
+      by_.largest({reinterpret_cast<const uint32_t*>(values), count, 1, count},
+                  elements_of_block(p), nullptr, space.largest.data());
+    }
+    for (int64_t i = 0; i < p.count; ++i) {
+      const float a = scale == nullptr ? float_of_bits(space.largest[i]) : scale[i];
+      const double s = !(a < HUGE_VALF)   ? static_cast<double>(NAN)
+                       : scale != nullptr ? static_cast<double>(a)
+                                          : exact_scale<double>(a, format_, 1.0);
+      const bool none = s != s;
+      space.largest[i] = none ? kNanScale : static_cast<uint32_t>(exponent_of(s) + kScaleBias);
+      // A block of NaN has no code that a product gives.
+      space.factor[i] = none ? NAN : scale != nullptr ? 1.0f : static_cast<float>(1 / s);
+      space.back[i] = none ? NAN : scale != nullptr ? 1.0f : static_cast<float>(s);
+    }
+  }
+
+  int64_t pack_piece(const Piece& p, const float* x, const float* scale, uint8_t* to,
+                     Space& space) const {
+    const int64_t count = p.rows * p.cols, size = elements_of_block(p);
+    space.fit(count, p.count);
+    const float* values = gathered(p, x, space);
+    find_scales(p, values, scale, space);
+    const int64_t padded = (count + kCodeLanes - 1) / kCodeLanes * kCodeLanes;
+    float* scaled = space.scaled.data();
+    bool known;
+    if (scale == nullptr) {
+      known = by_.multiply(values, count, size, space.factor.data(), space.back.data(), scaled);
+    } else {
+      std::copy(values, values + count, scaled);
+      known = true;
+    }
+    std::fill(scaled + count, scaled + padded, 0.0f);
+    known =
+        known && kernel_.encode({integers_, padded}, scaled, space.codes.data()) == Coding::kAll;
+    int64_t refused = -1;
+    if (!known) refused = encode_slowly(p, values, scale != nullptr, space);
+    if (refused < 0) write(p, to, space);
+    return refused;
+  }
+
+  // Every kind of block and element; the row-major place of the first value without a code, or -1.
+  int64_t encode_slowly(const Piece& p, const float* values, bool given, Space& space) const {
+    const int64_t count = p.rows * p.cols, size = elements_of_block(p);
+    int64_t refused = INT64_MAX;
+    for (int64_t block = 0; block < p.count; ++block) {
+      const int64_t begin = block * size, end = std::min(begin + size, count);
+      const bool none = space.largest[block] == kNanScale && !given;
+      const bool all_nan = none && std::all_of(values + begin, values + end,
+                                               [](float value) { return value != value; });
+      const double down =
+          given || none ? 1.0 : power_of_two(kScaleBias - static_cast<int>(space.largest[block]));
+      for (int64_t i = begin; i < end; ++i) {
+        // A block with an infinity or NaN has codes only if it is NaN throughout.
+        const bool refuse = none && !all_nan && !(std::fabs(values[i]) < HUGE_VALF);
+        const uint32_t code = none ? 0 : codec_.encode(values[i] * down);
+        if (refuse || code == kNoCode) refused = std::min(refused, place(p, i));
+        space.codes[i] = code;
+      }
+    }
+    return refused == INT64_MAX ? -1 : refused;
+  }
+
+  bool whole_bytes(const Piece& p) const {
+    return p.bit % 8 == 0 && elements_of_block(p) * codec_.bits() % 8 == 0;
+  }
+
+  void write(const Piece& p, uint8_t* to, Space& space) const {
+    const int64_t count = p.rows * p.cols, size = elements_of_block(p);
+    const int bits = codec_.bits();
+    if (whole_bytes(p)) {
+      // The last block may end within a byte, which the next piece begins in.
+      const int64_t in_bytes = p.bits_end % 8 == 0 ? p.count : p.count - 1;
+      uint8_t* at = to + p.bit / 8;
+      for (int64_t block = 0; block < in_bytes; ++block) {
+        const int64_t begin = block * size, n = std::min(size, count - begin);
+        *at++ = static_cast<uint8_t>(space.largest[block]);
+        const int64_t lanes = bits == 8 || bits == 16 ? n / kCodeLanes * kCodeLanes : 0;
+        if (lanes > 0) kernel_.narrow_codes(space.codes.data() + begin, lanes, bits, at);
+        write_codes(space.codes.data() + begin + lanes, n - lanes, bits, at + lanes / 8 * bits);
+        at += n * bits / 8;
+      }
+      if (in_bytes == p.count) return;
+      return write_bits(p, in_bytes, static_cast<int64_t>(at - to) * 8, to, space);
+    }
+    write_bits(p, 0, p.bit, to, space);
+  }
+
+  // Blocks from number `from` on, from any bit on.
+  void write_bits(const Piece& p, int64_t from, int64_t bit, uint8_t* to, Space& space) const {
+    const int64_t count = p.rows * p.cols, size = elements_of_block(p);
+    const int64_t bytes = (p.bits_end + 7) / 8 - bit / 8;
+    if (space.bytes.size() < static_cast<size_t>(bytes)) space.bytes.resize(bytes);
+    BitWriter writer(space.bytes.data());
+    writer.put(0, static_cast<int>(bit % 8));
+    for (int64_t block = from; block < p.count; ++block) {
+      writer.put(space.largest[block], 8);
+      const int64_t end = std::min((block + 1) * size, count);
+      for (int64_t i = block * size; i < end; ++i) writer.put(space.codes[i], codec_.bits());
+    }
+    writer.flush();
+    uint8_t* first = to + bit / 8;
+    if (from > 0 && bytes > 1) {
+      *first = space.bytes[0];
+    } else {
+      __atomic_fetch_or(first, space.bytes[0], __ATOMIC_RELAXED);
+      if (bytes == 1) return;
+    }
+    std::copy(space.bytes.begin() + 1, space.bytes.begin() + bytes - 1, first + 1);
+    __atomic_fetch_or(first + bytes - 1, space.bytes[bytes - 1], __ATOMIC_RELAXED);
+  }
+
+  // Codes of elements, and the scales as factors.
+  void read(const Piece& p, const uint8_t* from, Space& space) const {
+    const int64_t count = p.rows * p.cols, size = elements_of_block(p);
+    const int bits = codec_.bits();
+    space.fit(count, p.count);
+    const auto take = [&](int64_t block, uint32_t scale) {
+      space.factor[block] =
+          scale == kNanScale
+              ? canonical_nan()
+              : static_cast<float>(power_of_two(static_cast<int>(scale) - kScaleBias));
+    };
+    BitReader reader(from + p.bit / 8);
+    if (p.bit % 8 != 0) reader.get(static_cast<int>(p.bit % 8));
+    for (int64_t block = 0; block < p.count; ++block) {
+      const int64_t begin = block * size, n = std::min(size, count - begin);
+      if (whole_bytes(p)) {
+        const uint8_t* at = from + p.bit / 8 + block * (1 + size * bits / 8);
+        take(block, *at);
+        read_codes(at + 1, n, bits, space.codes.data() + begin);
+      } else {
+        take(block, reader.get(8));
+        for (int64_t i = begin; i < begin + n; ++i) space.codes[i] = reader.get(bits);
+      }
+    }
+  }
+
+  const PackArgs& args_;
+  const Grid grid_;
+  const BlockFormat format_;
+  const int64_t* integers_;
+  const Codec codec_;
+  const Kernels& kernel_;
+  const BlockKernels& by_;
+};
+
+}  // namespace
+
+int64_t packed_block_bytes(const PackArgs& args) { return (BlockCodes(args).total_bits() + 7) / 8; }
+
+int64_t pack_blocks(const PackArgs& args, const float* x, const float* scale, uint8_t* codes) {
+  const FloatEnvironment environment;
+  return BlockCodes(args).pack(x, scale, codes);
+}
+
+void unpack_blocks(const PackArgs& args, const uint8_t* codes, float* x) {
+  const FloatEnvironment environment;
+  BlockCodes(args).unpack(codes, x);
+}
+
+void dequantize_blocks(const PackArgs& args, const float* codes, const float* scale, float t,
+                       float* x) {
+  const Grid grid = args.grid.joined();
+  const Kernels& kernel = kernels();
+  const BlockKernels& by = block_kernels();
+  const int64_t across = grid.across(), rows = grid.outer * grid.rows;
+  // Whole tiles, or parts of one.
+  const int64_t width = grid.wide > kPiece ? kPiece : kPiece / grid.wide * grid.wide;
+  const int64_t per_tile = (grid.wide + kPiece - 1) / kPiece;
+  const int64_t strips = grid.wide > kPiece ? across * per_tile : (grid.cols + width - 1) / width;
+  const int threads = grid.count() < 2 * kGrain ? 1 : args.threads;
+  parallel_ranges(
+      rows * strips, std::max<int64_t>(1, kGrain / kPiece), threads,
+      [&](int64_t begin, int64_t end) {
+        std::vector<float> columns(kPiece + kSlack);
+        std::vector<double> values(kPiece);
+        ScaledSpan span{};
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t row = i / strips, strip = i % strips;
+          const bool parts = grid.wide > kPiece;
+          const int64_t tile = parts ? strip / per_tile : strip * (width / grid.wide);
+          const int64_t col = parts ? tile * grid.wide + strip % per_tile * kPiece : strip * width;
+          const int64_t stop =
+              std::min({col + width, grid.cols, parts ? (tile + 1) * grid.wide : grid.cols});
+          if (col >= stop) continue;
+          const int64_t band = row / grid.rows * grid.down() + row % grid.rows / grid.tall;
+          by.spread(scale + band * across + tile, stop - col, parts ? stop - col : grid.wide,
+                    columns.data());
+          span.count = stop - col;
+          span.tiles = {nullptr, columns.data(), t};
+          const int64_t index = row * grid.cols + col;
+          kernel.widen(codes + index, span.count, values.data());
+          by.values(span, values.data(), x + index);
+        }
+      });
+}
+
+}  // namespace lpk

@@ -1,0 +1,95 @@
+"""Codes and scales of block formats in csrc/cpu, and packing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lpkernels.backends._cpu_counting import DTYPES
+from lpkernels.backends._layout import kernel_sizes
+from lpkernels.formats.grids import grid_shape
+
+_FLOAT32: Any = {"dtype": torch.float32, "device": torch.device("cpu")}
+_BYTES: Any = {"dtype": torch.uint8, "device": torch.device("cpu")}
+
+
+def scaled(
+    module: ModuleType,
+    x: Tensor,
+    quantizer: tuple[int, ...],
+    seed: int,
+    role: int,
+    site: int,
+    amax: Tensor | None,
+    stream_bytes: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `Backend.scaled`; module is lpkernels._C."""
+    x = x.contiguous()
+    shape = grid_shape(x.shape, quantizer)
+    parts = [torch.empty(size, **_FLOAT32) for size in (x.shape, shape, ())]
+    module.scaled(
+        x.data_ptr(),
+        DTYPES[x.dtype],
+        [part.data_ptr() for part in parts],
+        kernel_sizes(x.shape, quantizer),
+        quantizer,
+        seed,
+        role,
+        site,
+        torch.get_num_threads(),
+        stream_bytes,
+        0 if amax is None else amax.data_ptr(),
+    )
+    values, scale, tensor_scale = parts
+    return values, scale, tensor_scale
+
+
+def dequantize(
+    module: ModuleType, values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: tuple[int, ...]
+) -> Tensor:
+    """As `Backend.dequantize`."""
+    values, scale = values.contiguous(), scale.contiguous()
+    out = torch.empty(values.shape, **_FLOAT32)
+    sizes = kernel_sizes(values.shape, fmt)
+    pointers = [part.data_ptr() for part in (values, scale, tensor_scale, out)]
+    module.dequantize(*pointers, sizes, torch.get_num_threads())
+    return out
+
+
+def pack(module: ModuleType, x: Tensor, fmt: tuple[int, ...]) -> Tensor:
+    """As `Backend.pack`."""
+    x = x.contiguous()
+    call = (kernel_sizes(x.shape, fmt), fmt, torch.get_num_threads())
+    return _packed(module, x, fmt, lambda codes: module.pack(x.data_ptr(), codes, *call))
+
+
+def pack_scaled(module: ModuleType, values: Tensor, scale: Tensor, fmt: tuple[int, ...]) -> Tensor:
+    """As `Backend.pack_scaled`."""
+    values, scale = values.contiguous(), scale.contiguous()
+    call = (kernel_sizes(values.shape, fmt), fmt, torch.get_num_threads())
+    return _packed(
+        module,
+        values,
+        fmt,
+        lambda codes: module.pack_scaled(values.data_ptr(), scale.data_ptr(), codes, *call),
+    )
+
+
+def _packed(
+    module: ModuleType, x: Tensor, fmt: tuple[int, ...], pack_into: Callable[[int], int]
+) -> Tensor:
+    codes = torch.empty(module.packed_bytes(kernel_sizes(x.shape, fmt), fmt), **_BYTES)
+    if math.prod(x.shape) == 0:
+        return codes
+    refused = pack_into(codes.data_ptr())
+    if refused >= 0:
+        raise ValueError(
+            f"pack: element {refused} (in row-major order) is {x.view(-1)[refused].item()}, "
+            "for which the format has no code; quantize to the format first"
+        )
+    return codes

@@ -1,0 +1,212 @@
+"""Block formats on every instruction set against the reference: values, codes and scales, counts,
+and packing."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lpkernels.arithmetic import Quantizer
+from lpkernels.backends import cpu
+from lpkernels.formats import BlockFormat, FloatFormat, parse_format
+from lpkernels.formats.grids import misfit
+from lpkernels.formats.integers import block_by_block
+from tests.cases import DETERMINISTIC
+from tests.compare import assert_bit_equal
+from tests.loops import each
+from tests.support import elements
+from tests.support.cpu_products import REFERENCE, assert_same
+from tests.support.denormals import flushed
+from tests.support.processor import Isas, Threads
+
+SEED = torch.tensor(elements.SEED)
+#: Every element, geometry, scale, rule, target and program.
+FORMATS = [
+    parse_format(name)
+    for name in (
+        "mxfp8", "mxfp8_up", "mxfp8_ceil", "mxfp4_even", "mxfp6_e2m3_up", "mxint8_even", "nvfp4",
+        "nvfp4_2d", "nvfp4_one", "fp8_tensor", "row_e5m2", "fp8_1x128", "fp8_128x128",
+        "row_axis0_int8", "int8_tensor", "int4_g32", "block5_axis0_e2m1", "block1500_e5m2",
+        "tile3x5_e3m2", "block9_axis1_e2m1_se4m3fn_t", "block16_e2m1_se4m3fn_t_to5.6470588",
+        "block8_e4m3_sbf16_up", "block8_bf16_sfp32", "tile4x4_e5m2_se5m3fn_up_t",
+        "block32_e2m1_up_to4", "tile2x3000_e4m3", "block32_int8_up_to127.5",
+    )
+]  # fmt: skip
+PROGRAMS = [
+    parse_format(name)
+    for name in (
+        "nvfp4_te", "nvfp4_2d_te", "nvfp4_torchao", "block16_e2m1_se4m3fn_torchao",
+        "tensor_e4m3_te", "row_e5m2_te", "block32_e4m3_up_te", "tile128x128_e4m3_up_te",
+        "row_e4m3_torchao", "block32_e2m1_even_torchao", "tile128x128_e4m3_up_torchao",
+        "row_int8_torchao", "row_int8_to127.5_torchao", "block32_int4_sfp32_to7.5_torchao",
+        "row_e4m3_deepgemm", "block32_e4m3_up_deepgemm", "block32_e2m1_sfp32_deepgemm",
+    )
+]  # fmt: skip
+FORMATS.append(BlockFormat("e4m3", "tensor", scale="e8m0"))
+SHAPES = [(7, 33), (3, 70, 5), (5, 64), (1, 3001), (40, 132)]
+KINDS = ("normal", "wide", "special", "tiny", "huge", "ties", "patterns")
+DTYPES = [torch.float32, torch.float64, torch.float32, torch.bfloat16, torch.float16]
+AMAX = (None, 3.7, 1e-45, 1e300, float("nan"), -1.0)
+
+
+def values(shape: tuple[int, ...], kind: str) -> Tensor:
+    """The kinds of `elements.tensor_values` and more: near float32's ends, ties, any bits."""
+    x = elements.tensor_values(shape, kind if kind in elements.KINDS else "normal")
+    if kind == "huge":
+        return x * 1e38
+    if kind == "ties":
+        return (x * 4).round() / 4
+    if kind == "patterns":
+        bits = np.random.default_rng(9).integers(0, 2**32, x.numel(), dtype=np.uint32)
+        return torch.from_numpy(bits.view(np.float32)).view(shape)
+    return x
+
+
+def starting(cases: Sequence[Any], ints: tuple[int, ...]) -> Iterator[Any]:
+    """The cases for ever, from one on that differs between formats."""
+    first = sum(ints) % len(cases)
+    return cycle([*cases[first:], *cases[:first]])
+
+
+def quantizers(fmt: BlockFormat) -> Iterator[Quantizer]:
+    yield Quantizer(fmt)
+    for bits, rng in ((None, "fast"), (8, "fast"), (12, "philox")):
+        yield Quantizer(fmt, "stochastic", random_bits=bits, rng=rng)
+    if fmt.steps == "exact":
+        yield from (Quantizer(fmt, mode) for mode in DETERMINISTIC[1:])
+
+
+def assert_parts(got: Iterable[Tensor], want: Iterable[Tensor], name: str) -> None:
+    for part, a, b in zip(("codes", "scales", "tensor's scale"), got, want, strict=True):
+        assert_bit_equal(a, b, f"{name}: {part}")
+
+
+def assert_quantized(
+    ways: Iterable[str], x: Tensor, quantizer: Quantizer, amax: Tensor | None, name: str
+) -> None:
+    """Values with and without counts, and the parts, are the reference's."""
+    ints = quantizer.to_ints()
+    call = (x, ints, SEED, 0, elements.SITE)
+    want, want_counts = torch.empty(x.shape), torch.zeros(260, dtype=torch.int64)
+    REFERENCE.quantize_counting(*call, want, want_counts, amax)
+    want_parts = REFERENCE.scaled(*call, amax)
+    for way in ways:
+        label = f"{way} {quantizer} {name} amax {amax}"
+        got, counts = torch.empty(x.shape), torch.zeros_like(want_counts)
+        cpu.BACKEND.quantize_counting(*call, got, None, amax)
+        assert_bit_equal(got, want, label)
+        cpu.BACKEND.quantize_counting(*call, got, counts, amax)
+        assert_bit_equal(got, want, f"{label} counting")
+        assert_bit_equal(counts, want_counts, f"{label}: counts")
+        parts = cpu.BACKEND.scaled(*call, amax)
+        assert_parts(parts, want_parts, label)
+        values = cpu.BACKEND.dequantize(*want_parts, quantizer.fmt.to_ints())
+        assert_bit_equal(values, want, f"{label}: dequantized")
+
+
+@each("fmt", [*FORMATS, *PROGRAMS])
+def test_blocks_match_reference(fmt: BlockFormat, isas: Isas) -> None:
+    """The cases go round kinds of values, shapes, types and amax."""
+    ints = fmt.to_ints()
+    shapes = cycle([shape for shape in SHAPES if misfit(ints, len(shape)) is None])
+    kinds, dtypes, amaxes = starting(KINDS, ints), starting(DTYPES, ints), cycle(AMAX)
+    takes_amax = fmt.tensor_scale or fmt.block_size == "tensor"
+    for quantizer in quantizers(fmt):
+        kind, given = next(kinds), next(amaxes) if takes_amax else None
+        x = values(next(shapes), kind).to(next(dtypes))
+        amax = None if given is None else torch.tensor([given], dtype=torch.float64)
+        assert_quantized(isas, x, quantizer, amax, f"{tuple(x.shape)} {kind} {x.dtype}")
+
+
+@each("name", ["mxfp8", "block32_axis0_e4m3", "nvfp4", "block16_axis0_e2m1_se4m3fn_t", "fp8_row"])
+def test_float64_beyond_float32(name: str, isas: Isas) -> None:
+    """A scale follows from values that float32 does not hold, too."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(40, 48, generator=generator, dtype=torch.float64)
+    x *= torch.exp2(torch.randint(-900, 900, (40, 48), generator=generator).double())
+    for rounding in ("nearest_even", "toward_positive", "stochastic"):
+        assert_quantized(isas, x, Quantizer(name, rounding), None, "wide float64")
+
+
+@each("fmt", [*FORMATS, *PROGRAMS])
+def test_flush_to_zero_does_not_show(fmt: BlockFormat) -> None:
+    x = torch.cat([values((24, 64), kind) for kind in ("tiny", "wide", "huge")])
+    quantizer = Quantizer(fmt).to_ints()
+    want = REFERENCE.scaled(x, quantizer, None, 0, elements.SITE, None)
+    with np.errstate(under="ignore"):
+        dense = REFERENCE.dequantize(*want, fmt.to_ints())
+    with flushed():
+        got = cpu.BACKEND.scaled(x, quantizer, None, 0, elements.SITE, None)
+        out = torch.empty(x.shape)
+        cpu.BACKEND.quantize(x, quantizer, None, 0, elements.SITE, out)
+    assert_parts(got, want, str(fmt))
+    assert_bit_equal(out, dense, str(fmt))
+
+
+@each("name", ["mxfp4", "nvfp4", "nvfp4_2d_te", "fp8_128x128", "fp8_tensor", "row_axis0_e4m3"])
+def test_threads_and_strides(name: str, threads: Threads) -> None:
+    """Threads take pieces of tiles, or of one long tile; strided tensors are copied."""
+    fmt = parse_format(name)
+    x = values((600, 464), "special")[::2, 3:].transpose(0, 1)
+    assert x.numel() > 2 * 65536
+    assert_quantized(threads, x, Quantizer(fmt, "stochastic"), None, "strided")
+
+
+PACKED = [
+    parse_format(name)
+    for name in ("mxfp8_up", "mxfp4", "mxfp6_e2m3", "mxint8", "block5_e2m1", "block7_axis0_e3m2",
+                 "block32_axis0_e4m3", "block1500_e5m2", "block9_axis1_e2m3")
+]  # fmt: skip
+
+
+@each("fmt", [*PACKED, BlockFormat(FloatFormat(2, 2, specials="none"), 6)])
+@each("shape", [(7, 33), (64, 96), (3, 70, 5), (1, 4003)])
+def test_codes_with_scales_match_reference(
+    fmt: BlockFormat, shape: tuple[int, ...], isas: Isas
+) -> None:
+    ints = fmt.to_ints()
+    assert block_by_block(ints)
+    x = values(shape, "special")
+    codes, scale, one = REFERENCE.scaled(x, Quantizer(fmt).to_ints(), None, 0, 4, None)
+    stream = assert_same(isas, "pack_scaled", codes, scale, ints, name=fmt)
+    back = assert_same(isas, "unpack", stream, ints, list(shape), name=fmt)
+    assert_bit_equal(back, REFERENCE.dequantize(codes, scale, one, ints), str(fmt))
+    if fmt.rule == "floor":
+        assert_same(isas, "pack", back, ints, name=fmt)
+
+
+@each("name", ["mxfp8", "mxfp6_e3m2", "block5_e2m1", "block9_axis0_e2m3"])
+def test_large_packs(name: str, threads: Threads) -> None:
+    """Pieces of several threads meet within a byte, and the first refusal is reported."""
+    fmt = parse_format(name)
+    ints, shape = fmt.to_ints(), (300, 461)
+    x = torch.empty(shape)
+    REFERENCE.quantize(values(shape, "normal"), Quantizer(fmt).to_ints(), None, 0, 4, x)
+    stream = assert_same(threads, "pack", x, ints)
+    assert_bit_equal(assert_same(threads, "unpack", stream, ints, list(shape)), x)
+    x.view(-1)[[70001, 120000]] = 1e-30
+    for _ in threads:
+        with pytest.raises(ValueError, match="element 70001"):
+            cpu.BACKEND.pack(x, ints)
+
+
+@each("name", ["mxfp8", "mxint8", "block7_axis0_e3m2"])
+def test_refuses_what_the_reference_refuses(name: str, isas: Isas) -> None:
+    """Values beside codes, those that only their product with a scale would make codes, and blocks
+    with NaN among numbers are refused."""
+    fmt = parse_format(name)
+    ints, good = fmt.to_ints(), torch.empty(14, 64)
+    REFERENCE.quantize(values((14, 64), "normal"), Quantizer(fmt).to_ints(), None, 0, 4, good)
+    good *= 2.0**100
+    for value in (2.0**100 * (1 + 2**-20), float("nan"), float("-inf"), 1e-45, 2.0**60):
+        x = good.clone()
+        x[9, 11] = value
+        for _ in isas:
+            with pytest.raises(ValueError, match=r"element 587 \(in row-major order\)"):
+                cpu.BACKEND.pack(x, ints)
+        with pytest.raises(ValueError, match=r"\(9, 11\)"):
+            REFERENCE.pack(x, ints)
