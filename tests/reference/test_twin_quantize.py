@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from lpkernels.arithmetic import Quantizer, as_quantizer
-from lpkernels.formats import FixedFormat, FloatFormat
+from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat, parse_format
 from lpkernels.reference import exact, twin
+from lpkernels.reference.counting import quantize_counting
 from lpkernels.rng import SITE_OUTPUT
 from tests.cases import ROUND_FORMATS, ROUNDINGS, hard_values
 from tests.compare import assert_bit_equal
@@ -136,3 +137,20 @@ def test_quantize_gives_the_worked_values(fmt: str, x: list, want: list) -> None
     assert_bit_equal(*both(np.array(x), as_quantizer(fmt)))
     got = twin.quantize(np.array(x), as_quantizer(fmt))
     assert_bit_equal(got, np.array(want, np.float32))
+
+
+@each("name", ["nvfp4", "nvfp4_te", "nvfp4_torchao"])
+@each("amax", [math.nan, math.inf, -1.0])
+def test_an_amax_that_is_no_magnitude_makes_everything_nan(name: str, amax: float) -> None:
+    fmt = parse_format(name)
+    assert isinstance(fmt, BlockFormat)
+    q = twin.scaled(np.ones((2, 16), np.float32), Quantizer(fmt), amax=amax)
+    assert np.isnan(q.scale).all() and not q.values.any()
+    assert np.isnan(twin.dequantize(q, fmt)).all()
+
+
+def test_values_of_a_nan_block_overflow_in_no_program() -> None:
+    x = np.full((1, 32), 3e38, np.float32)
+    x[0, 3] = math.nan
+    counts = quantize_counting(x, Quantizer("block32_e4m3_torchao"))[1]
+    assert counts[:4].tolist() == [0, 0, 0, 1]

@@ -7,7 +7,7 @@ import numpy as np
 
 from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.reference import exact, twin
-from lpkernels.reference.values import narrow, widen, without_tiny
+from lpkernels.reference.values import narrow, product_to_odd, widen, without_tiny
 from tests.cases import ACCUMULATORS, FLOAT_FORMATS
 from tests.compare import assert_bit_equal
 from tests.loops import each
@@ -86,3 +86,9 @@ def test_sums_of_subnormals_are_exact() -> None:
     acc = Accumulator("fp32")
     assert twin.matmul(tiny, one, None, acc).item() == 2.0**-148
     assert exact.matmul(tiny, one, None, acc).item() == 2.0**-148
+
+
+def test_infinite_products_keep_their_signs() -> None:
+    x = np.array([np.inf, -np.inf, np.nan, -0.0])
+    with np.errstate(invalid="ignore"):
+        assert_bit_equal(product_to_odd(x, np.array(3.0)), x)

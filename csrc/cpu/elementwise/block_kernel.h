@@ -89,7 +89,7 @@ LPK_HD auto normal_float(D x) {
 }
 
 template <class V>
-void tile_scales(const BlockFormat& b, double t, bool exact_reciprocals, const double* largest,
+void tile_scales(const BlockFormat& b, double t, bool exact_products, const double* largest,
                  int64_t count, float* scale, float* factor) {
   using D = typename V::D;
   using L = Lanes<D>;
@@ -102,7 +102,7 @@ void tile_scales(const BlockFormat& b, double t, bool exact_reciprocals, const d
     const D divisor = s * t;
     D f = 1.0 / divisor;
     if (!power_of_two_scale) f = normal_float<D>(f) ? f : nan;
-    if (exact_reciprocals) f = f < 1.0 ? nan : f;
+    if (exact_products) f = f < 1.0 ? nan : f;
     f = divisor == 0.0 ? L::all(0.0) : f;
     s = finite ? s : nan;
     store_floats<V>(scale + i, s);

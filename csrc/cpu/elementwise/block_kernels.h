@@ -60,9 +60,9 @@ struct BlockKernels {
   // The largest |x| of every tile of `wide` columns, as words: NaN above infinity above numbers.
   // `columns` has room for from.cols words and a vector.
   void (*largest)(const WordRows& from, int64_t wide, uint32_t* columns, uint32_t* tiles);
-  // The exact scales and the reciprocals of s t as factors; `exact_reciprocals`: a factor must
-  // leave no product below float32's normal numbers that it rounds.
-  void (*scales)(const BlockFormat&, double t, bool exact_reciprocals, const double* largest,
+  // The exact scales, and the reciprocals of s t as factors. A factor that float32 does not hold is
+  // NaN. exact_products: so is a factor below 1, because small products may lose their last bits.
+  void (*scales)(const BlockFormat&, double t, bool exact_products, const double* largest,
                  int64_t count, float* scale, float* factor);
   // Values of tiles as values of columns; `to` has room for a vector more.
   void (*spread)(const float* of_tiles, int64_t cols, int64_t wide, float* to);

@@ -67,7 +67,7 @@ class Blocks {
     const bool exact = format_.steps == Steps::kExact;
     bracketed_ = exact && format_.kind != ScaleKind::kE8m0;
     // A factor below 1 may make a number a zero, which the rounding modes to a side tell apart.
-    exact_reciprocals_ = directed;
+    exact_products_ = directed;
     by_words_ = in_words_ && args_.counts == nullptr && f.kind == Kind::kFloat &&
                 (args_.y == nullptr || args_.y_type == ElementType::kFloat32);
     if (exact) {
@@ -178,7 +178,7 @@ class Blocks {
         factor[i] = codes_only() || p.s < HUGE_VALF ? p.factor : NAN;
       }
     } else {
-      by_.scales(format_, std::isfinite(t_) ? t_ : 1.0, exact_reciprocals_, space.largest.data(),
+      by_.scales(format_, std::isfinite(t_) ? t_ : 1.0, exact_products_, space.largest.data(),
                  count, s, factor);
       for (int64_t i = 0; i < count && !std::isfinite(t_); ++i) s[i] = factor[i] = NAN;
     }
@@ -303,7 +303,7 @@ class Blocks {
   double t_;
   bool given_;
   double given_amax_;
-  bool by_words_, bracketed_, exact_reciprocals_;
+  bool by_words_, bracketed_, exact_products_;
 };
 
 }  // namespace
