@@ -172,7 +172,7 @@ def select(name: str, op: str, device: torch.device) -> Backend:
         return chosen
     reasons = []
     for candidate in _candidates(op, device.type):
-        reason = _why_not(candidate) or _lacks(candidate, op, device)
+        reason = _why_not(candidate) or get(candidate).unsupported(op, device)
         if not reason:
             _chosen[op, device] = _tested(candidate)
             return _chosen[op, device]
@@ -195,21 +195,13 @@ def _explicit(name: str, op: str, device: torch.device, origin: str) -> Backend:
     reason = _why_not(name)
     if reason:
         raise RuntimeError(f"{op}: {origin}={name!r} cannot be used: {reason}")
-    reason = _lacks(name, op, device)
+    reason = get(name).unsupported(op, device)
     if reason:
         raise NotImplementedError(
             f"{op}: {origin}={name!r} cannot do this on {device}: {reason}; "
             'backend="auto" chooses one that can'
         )
     return _tested(name)
-
-
-def _lacks(name: str, op: str, device: torch.device) -> str:
-    """Why the backend has no op; "" if it has."""
-    backend = get(name)
-    if op in ("scaled", "dequantize", "pack_scaled") and not hasattr(backend, op):
-        return f"it has no kernel yet for {op}"
-    return backend.unsupported(op, device)
 
 
 def _load(name: str) -> tuple[str, Backend | None]:

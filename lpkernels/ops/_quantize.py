@@ -14,11 +14,7 @@ from lpkernels.formats import FloatFormat
 from lpkernels.formats.integers import (
     AFFINE,
     BLOCK,
-    FLOAT,
     KIND,
-    InBlock,
-    element,
-    follows_from_values,
 )
 from lpkernels.ops import _checks
 from lpkernels.ops._operator import as_ints, define, without_grad
@@ -44,11 +40,8 @@ def quantized_like(x: Tensor, quantizer: Ints) -> Tensor:
 
 def method(quantizer: Ints, plain: str) -> str:
     """What `Backend.unsupported` calls rounding to the format; plain: its name for floats and
-    integers. Block formats beside OCP's have the rules of `Backend.scaled`."""
-    if quantizer[KIND] == BLOCK:
-        usual = follows_from_values(quantizer) and quantizer[InBlock.STEPS] == 0
-        return "quantize_block" if usual and element(quantizer)[KIND] == FLOAT else "scaled"
-    return "quantize_affine" if quantizer[KIND] == AFFINE else plain
+    integers."""
+    return {AFFINE: "quantize_affine", BLOCK: "quantize_block"}.get(quantizer[KIND], plain)
 
 
 def rounded(x: Tensor, quantizer: Ints, *call: Any) -> Tensor:

@@ -46,6 +46,8 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
         {
             "weight": "tile4x2_e4m3_sfp32",
             "grad": "fp8_tensor:stochastic",
+            "master": "block3_e5m10_sfp32:stochastic",
+            "state": "fp8_tensor",
             "exceptions": {"*bias": {"weight": "fp8_tensor"}},
         },
     ),

@@ -24,11 +24,6 @@ FORMATS = """
 SHAPES = [(), (1,), (7,), (5, 13), (3, 4, 6), (0,), (2, 0, 3)]
 
 
-@pytest.fixture(autouse=True)
-def by_reference(monkeypatch):
-    monkeypatch.setenv("LPKERNELS_BACKEND", "reference")
-
-
 def values(*shape: int) -> torch.Tensor:
     """Normal values with a NaN and an infinity among them."""
     x = torch.randn(shape)

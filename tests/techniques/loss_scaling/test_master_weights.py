@@ -223,3 +223,31 @@ def test_weights_that_were_loaded_become_masters() -> None:
     optimizer.take_weights()
     assert_bit_equal(masters(optimizer, [model.weight])[0], other["weight"])
     assert_bit_equal(model.weight.detach(), lp.quantize(other["weight"], "fp16"))
+
+
+def test_masters_and_states_in_scaled_formats_are_rounded_and_kept_as_values() -> None:
+    rate, momentum = 0.1, 0.9
+    for master, state in (("nvfp4", "fp8_tensor"), ("int8_row", "mxfp8_up")):
+        held = [nn.Parameter(torch.randn(6, 40, generator=torch.Generator().manual_seed(1)))]
+        inner = torch.optim.SGD(held, lr=rate, momentum=momentum)
+        optimizer = MasterWeights(inner, weight="fp32", master=master, state=state, fused=False)
+        weight, buffer = lp.quantize(held[0].detach(), master), None
+        for step in STEPS:
+            held[0].grad = gradient(held[0], 0, step)
+            moved = held[0].grad if buffer is None else buffer * momentum + held[0].grad
+            buffer = lp.quantize(moved, state)
+            weight = lp.quantize(weight - rate * moved, master)
+            optimizer.step()
+            kept = optimizer.state[held[0]]
+            assert_bit_equal(kept["momentum_buffer"], buffer, f"{state}, step {step}")
+            assert_bit_equal(held[0].detach(), weight, f"{master}, step {step}")
+        again = [nn.Parameter(torch.zeros(6, 40))]
+        other = MasterWeights(
+            torch.optim.SGD(again, lr=rate, momentum=momentum),
+            weight="fp32", master=master, state=state, fused=False,
+        )  # fmt: skip
+        other.load_state_dict(optimizer.state_dict())
+        for p, each_optimizer in ((held[0], optimizer), (again[0], other)):
+            p.grad = gradient(p, 0, 9)
+            each_optimizer.step()
+        assert_bit_equal(again[0].detach(), held[0].detach())

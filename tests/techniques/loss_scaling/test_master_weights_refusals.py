@@ -84,8 +84,6 @@ FORMATS_REFUSED = [
     ({"weight": 16}, TypeError, "weight: expected a Quantizer, a format or text"),
     ({"state": {"momentum_buffer": 3}}, TypeError, "MasterWeights: state momentum_buffer: exp"),
     ({"master": "affine8"}, ValueError, "master: affine8 cannot be kept as codes.*BlockFormat"),
-    ({"master": "fp8_tensor"}, ValueError, "master: tensor_e4m3 cannot be kept as codes.*'block32"),
-    ({"state": "mxfp8_up"}, ValueError, "state: block32_e4m3_up cannot be kept.*rule='floor'"),
     ({"weight": "block32_k_e4m3"}, ValueError, "weight: .* has axis='k', which is of products"),
     ({"weight": "nvfp4_2d"}, ValueError, "'1' has shape .13,., but weight=.* has tiles; except"),
     ({"state": {"momentum_buffer": "affine8"}}, ValueError, "momentum_buffer: affine8 cannot"),

@@ -107,11 +107,6 @@ class WeightFormats:
                     f"{at}{name}: {fmt} cannot be kept as codes, whose range is in the tensor; use "
                     "a FixedFormat or a BlockFormat"
                 )
-            if isinstance(fmt, BlockFormat) and not follows_from_values(fmt.to_ints()):
-                raise ValueError(
-                    f"{at}{name}: {fmt} cannot be kept as codes, because values do not tell its "
-                    "scales; use blocks of n with scale='e8m0' and rule='floor', as 'block32_e4m3'"
-                )
         if self.split:
             self._check_split(at)
 
@@ -373,9 +368,9 @@ def check_blocks(parameter: Tensor, rule: Rule, kept: Mapping[str, Quantizer]) -
     placements = getattr(parameter, "placements", ())
     for name, quantizer in kept.items():
         fmt = quantizer.fmt
-        if not isinstance(fmt, BlockFormat):
-            continue
         ints = fmt.to_ints()
+        if not isinstance(fmt, BlockFormat) or not follows_from_values(ints):
+            continue
         block, axis = ints[InBlock.SIZE], ints[InBlock.AXIS]
         dims = max(parameter.dim(), 1)
         for along, placement in enumerate(placements):

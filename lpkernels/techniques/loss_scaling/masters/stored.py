@@ -24,6 +24,7 @@ from lpkernels.formats import (
     Format,
 )
 from lpkernels.formats.grids import grid_shape
+from lpkernels.formats.integers import follows_from_values
 from lpkernels.functional.packing import pack, unpack
 from lpkernels.functional.quantize import quantize
 from lpkernels.functional.seeds import derived_seed
@@ -149,6 +150,16 @@ def shared(seed: Tensor, device: torch.device) -> Tensor:
 _DTYPES = {FP32: torch.float32, FP16: torch.float16, BF16: torch.bfloat16}
 
 
+def _dtype(fmt: Format) -> torch.dtype | None:
+    """The dtype in which values are kept as they are; None where they are kept as codes.
+
+    Values of scaled formats whose scales do not follow from them are kept in float32.
+    """
+    if isinstance(fmt, BlockFormat):
+        return None if follows_from_values(fmt.to_ints()) else torch.float32
+    return _DTYPES.get(fmt)  # type: ignore[arg-type]
+
+
 def rounded(values: Tensor, quantizer: Quantizer | None, seed: Tensor | None, key: int) -> Tensor:
     """Float32 values of the format; the values that are given where the format is float32.
 
@@ -161,12 +172,12 @@ def rounded(values: Tensor, quantizer: Quantizer | None, seed: Tensor | None, ke
 
 
 def encoded(values: Tensor, fmt: Format) -> Tensor:
-    """float32 values of `fmt` as they are kept: a tensor of their shape where torch has a dtype of
-    this format, else 1-D codes.
+    """float32 values of `fmt` as they are kept: a tensor of their shape where they have a dtype
+    (`_dtype`), else 1-D codes.
 
     Raises: ValueError: a value without a code: an infinity or NaN in a format that has none.
     """
-    dtype = _DTYPES.get(fmt)  # type: ignore[arg-type]
+    dtype = _dtype(fmt)
     return pack(values, fmt) if dtype is None else values.to(dtype)  # type: ignore[arg-type]
 
 
@@ -180,14 +191,14 @@ def zeros(shape: torch.Size, fmt: FloatFormat, device: torch.device) -> Tensor:
 
 def decoded(kept: Tensor, fmt: Format, shape: torch.Size) -> Tensor:
     """The float32 values; where these are kept as they are, the tensor that is kept itself."""
-    if fmt in _DTYPES:
+    if not is_coded(fmt):
         return kept.float()
     return unpack(kept, fmt, shape)  # type: ignore[arg-type]
 
 
 def is_coded(fmt: Format) -> bool:
     """Whether values of this format are kept as 1-D codes."""
-    return fmt not in _DTYPES
+    return _dtype(fmt) is None
 
 
 def is_codes(value: Any, fmt: Format | None) -> bool:
@@ -204,7 +215,7 @@ def code_bits(fmt: Format, shape: torch.Size) -> int:
         return numel * fmt.bits
     if isinstance(fmt, FixedFormat):
         return numel * fmt.word_bits
-    if not isinstance(fmt, BlockFormat):
+    if not isinstance(fmt, BlockFormat) or not is_coded(fmt):
         return numel * 32
     return numel * fmt.element.bits + 8 * math.prod(grid_shape(shape, fmt.to_ints()))
 
