@@ -24,7 +24,7 @@ from lpkernels.functional.products import product
 from lpkernels.functional.quantize import lowered_quantizer, straight_through
 from lpkernels.functional.recording import first_order, is_recorded
 from lpkernels.functional.scaled import Scaled
-from lpkernels.functional.scaled_matmul import scaled_matmul
+from lpkernels.functional.scaled.matmul import scaled_matmul
 from lpkernels.functional.seeds import seed_for
 from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe

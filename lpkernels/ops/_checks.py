@@ -185,9 +185,9 @@ def numbers(kind: str, given: Sequence[int]) -> None:
 
 def multiply(product: Product, how: How) -> None:
     """Refuses a product that the kernels do not know."""
+    operands(product.kind, product.left, product.right, how.acc, how.seed, how.role)
     if how.acc[InAccumulator.CHUNK] < 0:
         require(False, product.kind, "chunks of a length: there are no scales", how.acc)
-    operands(product.kind, product.left, product.right, how.acc, how.seed, how.role)
     for ints in how.fused:
         fused(product.kind, ints)
     (_matmul if product.conv is None else _conv)(product)

@@ -48,12 +48,21 @@ def _impl(*args: Any) -> Tensor:
     return chosen.multiply_scaled(product, scales, how._replace(acc=acc))
 
 
+def _guard(left: Tensor, right: Tensor, *args: Any) -> None:
+    sizes = args[2]
+    _checks.require(len(sizes) == 2, "matmul_scaled", "two sizes of segments", sizes)
+    fitting = min(left.dim(), right.dim()) >= 2
+    got = f"{tuple(left.shape)} and {tuple(right.shape)}"
+    _checks.require(fitting, "matmul_scaled", "matrices of codes", got)
+    _checks.multiply_scaled(*_records(left, right, *args)[:3])
+
+
 _matmul_scaled = define(
     "_matmul_scaled(Tensor left, Tensor right, Tensor left_scale, Tensor right_scale, int[] sizes,"
     " bool float32, Tensor? initial, int[] acc, Tensor? seed, int role, str backend) -> Tensor",
     lambda left, right, *rest: left.new_empty(tuple(matmul_of(left, right).shape)),
     _impl,
-    lambda *args: _checks.multiply_scaled(*_records(*args)[:3]),
+    _guard,
 )
 
 

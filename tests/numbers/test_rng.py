@@ -62,8 +62,8 @@ def test_roles_and_sites_are_pinned():
     sites = ("SUM", "PRODUCT", "OUTER", "BIAS", "QUANTIZE", "OUTPUT")
     assert [getattr(random_bits_source, f"SITE_{name}") for name in sites] == list(range(6))
     names = "DIRECT INPUT WEIGHT BIAS FPROP OUTPUT GRAD_OUTPUT DGRAD GRAD_INPUT WGRAD GRAD_WEIGHT"
-    assert [role.name for role in Role] == [*names.split(), "GRAD_BIAS"]
-    assert [int(role) for role in Role] == list(range(12))
+    assert [role.name for role in Role] == [*names.split(), "GRAD_BIAS", "SIGNS"]
+    assert [int(role) for role in Role] == list(range(13))
 
 
 @each("vector", VECTORS["words"])

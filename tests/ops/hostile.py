@@ -74,6 +74,7 @@ def calls() -> dict[str, tuple[Any, ...]]:
     counts, limits = torch.zeros(260, dtype=torch.int64), torch.zeros(2, 3, dtype=torch.float64)
     affine, mx = Quantizer("affine4_axis1").to_ints(), Quantizer("block4_e2m1").to_ints()
     fmt = parse_format("e4m2").to_ints()
+    by_scale = Accumulator("e6m9", chunk="scale").to_ints()
     step, formats = STEPS["adam"], FORMATS["bytes"]
     kept = tensors_of(step, formats, [(3, 5), (7,)])
     keys, made = ([0, 1], [0, 6]), (rounding_of(formats).to_ints(), step.to_numbers(), False)
@@ -96,6 +97,8 @@ def calls() -> dict[str, tuple[Any, ...]]:
         "_hadamard seed": (torch.randn(32, 3), 32 + (8 << 8), 0, "cpu"),
         "_scaled": (x, nvfp4, amax, seed, 0, 4, "auto"),
         "_dequantize": (*parts, nvfp4[:-4], "auto"),
+        "_matmul_scaled": (torch.randn(4, 8), torch.randn(8, 3), torch.ones(4, 2), torch.ones(3, 1),
+                           [4, 0], True, torch.randn(4, 3), by_scale, seed, 0, "cpu"),
         "_pack_scaled": (*parts, mx[:-4]),
         "_pack_scaled apart": (*parts, nvfp4[:-4]),
         "_pack": (x.half().float(), parse_format("fp16").to_ints()),

@@ -3,7 +3,7 @@
 torchao itself runs in `make prove`, which installs it; tests/reference/test_scaled_vectors.py
 compares with its recorded results. Known differences, of torchao's eager code:
 
-- MX, a block of which the scale's byte is 0: its codes are half of what they should be, or zeros.
+- MX, a block whose scale has the byte 0: its codes are half of the right ones, or zeros.
 - MX with RCEIL takes ceil(log2(a / M)) in float32, which is one too small just above a power of two
   for most exponents. It is compared where log2 is right.
 - An infinity: its scale is finite there; here the block is NaN.

@@ -236,7 +236,7 @@ def test_masters_and_states_in_scaled_formats_are_rounded_and_kept_as_values() -
             held[0].grad = gradient(held[0], 0, step)
             moved = held[0].grad if buffer is None else buffer * momentum + held[0].grad
             buffer = lp.quantize(moved, state)
-            weight = lp.quantize(weight - rate * moved, master)
+            weight = lp.quantize(torch.add(weight, moved, alpha=-rate), master)
             optimizer.step()
             kept = optimizer.state[held[0]]
             assert_bit_equal(kept["momentum_buffer"], buffer, f"{state}, step {step}")
