@@ -30,6 +30,9 @@ _PREDICTED = "predictions of a model, none measured; the page says which of them
 #: Tables that have decimals and no record, by page and first two headings; and why.
 NO_RECORD = {
     ("docs/formats.md", "name | bits"): "definitions, held by tests/project/test_docs.py",
+    ("docs/formats.md", "elsewhere | alias"): "versions of specifications, and numbers of papers",
+    ("docs/formats.md", "rule | X of the scale 2^X"): "a version of a specification",
+    ("docs/formats.md", "steps | formats"): "targets of formats",
     ("docs/compare.md", "package | what it rounds"): "versions, and a figure of cpfloat's",
     ("bench/NOTES.md", "operands -> accumulator | tier"): _NOT_KEPT,
     ("bench/NOTES.md", " | 1 thread, processor time"): _NOT_KEPT,

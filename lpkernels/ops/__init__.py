@@ -30,7 +30,6 @@ from lpkernels.ops._counting import (
     quantize_counting_out,
 )
 from lpkernels.ops._hadamard import hadamard
-from lpkernels.ops._matmul_scaled import multiply_scaled
 from lpkernels.ops._operator import Packable, assume_constant_result, draw_seed, is_plain
 from lpkernels.ops._packing import (
     encode,
@@ -48,7 +47,7 @@ from lpkernels.ops._products import add_bias, multiply, records
 from lpkernels.ops._quantize import quantize, quantize_out, result_dtype
 from lpkernels.ops._ranges import finite_range, update_range
 from lpkernels.ops._rows import ROW, Ints, Row
-from lpkernels.ops._scaled import Parts, dequantize, scaled
+from lpkernels.ops._scaled import Parts, dequantize, multiply_scaled, scaled
 from lpkernels.ops._update import update
 
 BACKENDS = ("auto", *backends.names())
