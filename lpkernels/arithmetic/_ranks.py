@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from lpkernels.arithmetic.integers import InQuantizer
-from lpkernels.formats.grids import misfit
+from lpkernels.formats.grids import axis_alone, misfit
 from lpkernels.formats.integers import KIND, Ints, counted_rank
 from lpkernels.formats.integers import axis as axis_of
 
@@ -18,7 +17,10 @@ _RANK_OF = {"grad_input": "input", "grad_output": "output", "grad_weight": "weig
 
 
 class Axis(NamedTuple):
-    """A quantizer of a recipe whose format has an axis, and that format."""
+    """A quantizer of a recipe whose format has an axis, and the format as `misfit` reads it.
+
+    So compiled graphs hold nothing of the format but its axis.
+    """
 
     quantizer: str
     fmt: Ints
@@ -45,7 +47,7 @@ def axes(quantizers: Iterable[tuple[str, Quantizer | None]]) -> tuple[Axis, ...]
         if quantizer is not None:
             fmt = quantizer.to_ints()
             if axis_of(fmt) is not None:
-                found.append(Axis(name, fmt[InQuantizer.FORMAT]))
+                found.append(Axis(name, axis_alone(fmt)))
     return tuple(found)
 
 

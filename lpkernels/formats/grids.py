@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lpkernels.formats.integers import (
+    AFFINE,
     AXIS_K,
     BLOCK,
     KIND,
     ROW,
     TENSOR,
+    InAffine,
     InBlock,
     Ints,
     axis,
@@ -95,6 +97,19 @@ class Misfit(NamedTuple):
     def error(self, owner: str, fmt: object, tensor: str) -> ValueError:
         """The error of a format; tensor names the tensor and its shape or rank."""
         return ValueError(f"{owner}: {fmt} {self.reason}, but {tensor}; {self.advice}")
+
+
+# The places of integers that `misfit` reads, by the kind of the format.
+_READ = {
+    BLOCK: (KIND, InBlock.AXIS, InBlock.LINES),
+    AFFINE: (KIND, InAffine.HAS_AXIS, InAffine.AXIS),
+}
+
+
+def axis_alone(fmt: Ints) -> Ints:
+    """A format's integers with zeros but where `misfit` reads them."""
+    read = _READ[fmt[KIND]]
+    return tuple([fmt[i] if i in read else 0 for i in range(8)])
 
 
 def misfit(fmt: Ints, rank: int) -> Misfit | None:
