@@ -235,7 +235,7 @@ def _check_reused(formats: dict[str, Format]) -> None:
     if not fixed:
         return
     given = ", ".join(f"{name}={fmt}" for name, fmt in fixed.items())
-    reusing = " and ".join(f"{name}'s in {_REUSED_BY[name]}" for name in fixed)
+    reusing = ", ".join(f"{name}'s in {_REUSED_BY[name]}" for name in fixed)
     warnings.warn(
         f"Recipe: {given}: the gradients reuse codes whose blocks run along a fixed axis, not "
         f"along the dimension that their products sum ({reusing}); hardware quantises an operand "
