@@ -298,7 +298,7 @@ def test_recipes_lists_the_pinned_names():
     ({"input": "mxfp8"}, r"input=block32_e4m3: .*\(input's in wgrad\)"),
     (
         {"weight": "nvfp4", "grad_output": "tile2x4_e4m3_up"},
-        r"weight=block16_e2m1_se4m3fn_t, grad_output=tile2x4_e4m3_up: .*\(weight's in dgrad and "
+        r"weight=block16_e2m1_se4m3fn_t, grad_output=tile2x4_e4m3_up: .*\(weight's in dgrad, "
         r"grad_output's in dgrad and wgrad\).*axis='k'",
     ),
     ({"input": "row_e4m3_se8m0"}, "input=row_e4m3_se8m0"),
