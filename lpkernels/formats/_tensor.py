@@ -255,7 +255,7 @@ class BlockFormat:
         return (exp_bits, man_bits) == (8, 23)
 
     def to_ints(self) -> tuple[int, ...]:
-        """Sixteen integers, of which the last eight are the element's (`integers.InBlock`); eight
+        """Sixteen integers (`integers.InBlock`); the last eight are the element's, and eight
         more where the scale is a FloatFormat."""
         size, lines = self.block_size, 0
         if isinstance(size, tuple):

@@ -103,7 +103,7 @@ def product_to_odd(x: Float64, y: Float64) -> Float64:
 
 
 def _to_odd(near: Float64, rest: Float64) -> Float64:
-    """The odd neighbour of near + rest, of which near is the nearest even float64."""
+    """The odd neighbour of near + rest; near is the float64 nearest to the sum."""
     bits = np.ascontiguousarray(near).view(np.int64)
     # The rest of an infinity is NaN, for which both comparisons fail.
     inexact_even = ((rest > 0) | (rest < 0)) & ((bits & 1) == 0)

@@ -136,7 +136,7 @@ void transform_exactly(const HadamardTile& t, int run) {
     for (int i = 0; i < t.size; ++i) t.y[i * t.y_stride + run] = quotient(sums[i], steps);
     return;
   }
-  // Infinities of one sign stay, those of both signs and NaN make NaN, as in any addition.
+  // Infinities of one sign stay; infinities of both signs, and NaN, make NaN, as in any addition.
   double sums[kMaxHadamard];
   for (int i = 0; i < t.size; ++i) sums[i] = float_of_bits(words[i]);
   multiply_sylvester(sums, t.size);

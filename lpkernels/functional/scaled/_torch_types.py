@@ -140,7 +140,7 @@ def _values(codes: Tensor, fmt: FloatFormat | FixedFormat, width: int) -> Tensor
 
 
 def _bits_of(codes: Tensor, width: int) -> Tensor:
-    """The bits of every byte, of which the lowest `width` count, in one dimension."""
+    """The lowest `width` bits of every byte, in one dimension."""
     places = torch.arange(width, dtype=torch.uint8, device=codes.device)
     return ((codes.view(-1, 1) >> places) & 1).flatten()
 

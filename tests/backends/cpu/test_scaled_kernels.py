@@ -196,7 +196,7 @@ def test_large_packs(name: str, threads: Threads) -> None:
 
 @each("name", ["mxfp8", "mxint8", "block7_axis0_e3m2"])
 def test_refuses_what_the_reference_refuses(name: str, isas: Isas) -> None:
-    """Values beside codes, those that only their product with a scale would make codes, and blocks
+    """Values beside codes, values that become codes when a scale multiplies them, and blocks
     with NaN among numbers are refused."""
     fmt = parse_format(name)
     ints, good = fmt.to_ints(), torch.empty(14, 64)

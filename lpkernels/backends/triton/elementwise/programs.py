@@ -89,7 +89,7 @@ def narrow_scale(s, NS, S: tl.constexpr):
 
 @triton.jit
 def nvfp4(a, amax, one, NS, S: tl.constexpr):
-    """Scales in e4m3, of codes in e2m1, of which the largest products are 448 * 6."""
+    """Scales in e4m3 of codes in e2m1; the largest product of both is 448 * 6."""
     if S.kind == _FLOATS:
         s = narrow_scale(at_most(at_least(tl.div_rn(a, 6.0), 2.0**-6), 448.0), NS, S)
         return s, one, tl.div_rn(1.0, s)

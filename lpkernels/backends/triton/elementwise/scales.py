@@ -61,7 +61,7 @@ class Scaling(NamedTuple):
     kind: int
     rule: int
     steps: int
-    #: Scales are made with exact steps; those of torchao's OCP blocks are too.
+    #: Scales are made with exact steps, as torchao makes its OCP blocks' too.
     exact: bool
     #: The rounding of scales to their format.
     rounding: Known
