@@ -240,7 +240,8 @@ class Backend(Protocol):
         New float32 tensors on x's device, x without an empty dimension. A block that is NaN has
         codes 0 and a NaN scale. amax: one float64 element on x's device, in place of the largest
         finite magnitude where a scale belongs to the whole tensor; NaN, an infinity and a negative
-        number make everything NaN. None otherwise.
+        number make everything NaN, except under the steps "te" of one scale a tensor, which is 1
+        then. None otherwise.
         """
         ...
 

@@ -83,7 +83,8 @@ def quantize(
         amax: for a BlockFormat with a scale of the whole tensor (tensor_scale, or block_size
             "tensor"), the largest magnitude in place of that of x's finite values, such as one that
             was reduced over processes: a number, or a tensor of one element on x's device, which
-            the host does not read. NaN, an infinity or a negative amax makes everything NaN.
+            the host does not read. NaN, an infinity or a negative amax makes everything NaN (under
+            the steps "te" of one scale a tensor the scale is 1 then).
         backend: "auto" or a name of ``lpkernels.backends.status()``.
 
     Returns:

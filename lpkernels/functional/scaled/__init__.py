@@ -160,7 +160,8 @@ def scaled(
         amax: the largest magnitude, in place of that of x's finite values, for formats with a
             scale of the whole tensor (tensor_scale, or block_size "tensor"): a number or a tensor
             of one element on x's device, which the host does not read. NaN, an infinity or a
-            negative amax makes everything NaN.
+            negative amax makes everything NaN, but for the steps "te" with one scale a tensor,
+            which is 1 then.
 
     Returns:
         A `Scaled` of new float32 tensors on x's device.
