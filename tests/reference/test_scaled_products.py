@@ -1,6 +1,7 @@
 """Products of codes whose scales enter the outer sum: the twin against rationals, and the rule."""
 
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,3 +120,13 @@ def test_a_nan_scale_makes_its_outputs_nan() -> None:
     codes, others, scales = scaled_product(a, b, "mxfp8", "mxfp8")
     y = twin.matmul_scaled(codes, others, scales, as_accumulator("fp32_chunkscale"))
     assert np.isnan(y[1]).all() and (y[0] == 64).all()
+
+
+def test_transformer_engines_product_of_nvfp4() -> None:
+    """Its Python reference adds each segment in float32 and multiplies by both tensor scales."""
+    with np.load(Path(__file__).parents[1] / "data/scaled_formats/gemm.npz") as recorded:
+        a, b, y = (recorded[name] for name in "aby")
+    codes, others, scales = scaled_product(a, b, "nvfp4_te", "nvfp4_te")
+    outer = twin.matmul_scaled(codes, others, scales, as_accumulator("fp32_chunkscale"))
+    left, right = (twin.scaled(x, Quantizer.parse("nvfp4_te")).tensor_scale for x in (a, b))
+    assert_bit_equal(outer * (left * right), y)
