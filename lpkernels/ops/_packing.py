@@ -106,10 +106,9 @@ def _pack_impl(x: Tensor, fmt: Sequence[int]) -> Tensor:
 
 
 def _unpack_impl(codes: Tensor, fmt: Sequence[int], shape: Sequence[int]) -> Tensor:
-    fmt = tuple(fmt)
-    if fmt[KIND] == BLOCK and not block_by_block(fmt):
+    fmt, chosen = tuple(fmt), backends.select("auto", "unpack", codes.device)
+    if fmt[KIND] == BLOCK and not block_by_block(fmt) and chosen.name == "triton":
         return _unpack_apart(codes, fmt, shape)
-    chosen = backends.select("auto", "unpack", codes.device)
     return chosen.unpack(codes, fmt, list(shape))
 
 

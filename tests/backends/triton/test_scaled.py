@@ -5,6 +5,7 @@ from itertools import product
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
 from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer
@@ -15,6 +16,7 @@ from lpkernels.formats import BlockFormat, parse_format
 from lpkernels.formats.integers import block_by_block
 from tests.compare import assert_bit_equal
 from tests.loops import each
+from tests.support.descriptions import LAYOUTS, ScaledCall, scaled_calls
 from tests.support.element_bits import assert_counted
 from tests.support.elements import SEED, SITE, tensor_values
 
@@ -89,6 +91,34 @@ def test_every_family_matches_the_reference(name: str, device: str) -> None:
             assert_scaled(x, quantizer, device, name=kind)
         else:
             assert_counted(BACKEND, x, quantizer, device, name=kind, ways=((260, True),))
+
+
+def assert_call(call: ScaledCall, device: str) -> None:
+    """Of calls with an amax, values and counts; of others codes and scales too."""
+    x = LAYOUTS[call.layout](call.x)
+    name = f"{call.layout} {call.quantizer} {tuple(x.shape)} {x.dtype} {call.amax}"
+    if call.amax is None:
+        return assert_scaled(x, call.quantizer, device, name=name)
+    limits = torch.tensor([call.amax], dtype=torch.float64)
+    return assert_counted(
+        BACKEND, x, call.quantizer, device, limits, name=name, ways=((260, True),)
+    )
+
+
+ANY_CALL = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@settings(ANY_CALL, max_examples=12)
+@given(call=scaled_calls(longest=40))
+def test_any_call_matches_the_reference(device: str, call: ScaledCall) -> None:
+    assert_call(call, device)
+
+
+@pytest.mark.slow
+@settings(ANY_CALL, max_examples=300)
+@given(call=scaled_calls())
+def test_many_calls_match_the_reference(device: str, call: ScaledCall) -> None:
+    assert_call(call, device)
 
 
 LONG = ("block16_e2m1_se4m3fn_t", "tile16x16_e2m1_se4m3fn_t", "row_axis0_int8", "tensor_e4m3_te")
