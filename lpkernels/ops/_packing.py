@@ -127,7 +127,7 @@ def _pack_scaled_impl(
     if behind is None:
         scales = pack_powers(scale)
     else:
-        scales = _packed_as(behind, scale)
+        scales = _packed_scales(behind, scale)
     values = values.contiguous()
     if not block_by_block(fmt):
         elements = _packed_as(element(fmt), values)
@@ -139,6 +139,16 @@ def _pack_scaled_impl(
         values, scale = values.view(1), scale.view(1)
     chosen = backends.select("auto", "pack_scaled", values.device)
     return chosen.pack_scaled(values, scale.contiguous(), fmt)
+
+
+def _packed_scales(fmt: Ints, scale: Tensor) -> Tensor:
+    try:
+        return _packed_as(fmt, scale)
+    except ValueError as error:
+        raise ValueError(
+            f"pack: {format_from_ints(fmt)} has no code for one of the scales; use a scale format "
+            f"that has ({error})"
+        ) from None
 
 
 def _packed_as(fmt: Ints, x: Tensor) -> Tensor:
