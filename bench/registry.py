@@ -153,7 +153,7 @@ _SCALED = [
             ),
         ),
         ("pack", ("mxfp8", "nvfp4", "e4m3fn")),
-        ("unpack", ("mxfp8", "nvfp4", "e4m3fn")),
+        ("unpack", ("mxfp8", "mxfp4", "nvfp4", "e4m3fn")),
     )
     for spec in specs
 ]

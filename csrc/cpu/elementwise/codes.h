@@ -11,6 +11,14 @@
 namespace lpk {
 namespace {
 
+// Elements that a thread takes at a time, a whole number of bytes in any width. Fewer than twice as
+// many are done sooner than another thread is woken.
+constexpr int64_t kGrain = 65536;
+// Elements of a piece, which fit the first cache.
+constexpr int64_t kPiece = 2048;
+// Vectors and groups of codes reach so far beyond the end of a piece's arrays.
+constexpr int64_t kSlack = 64;
+
 // Appends and reads fields of up to 32 bits, from a byte boundary on.
 class BitWriter {
  public:

@@ -10,12 +10,6 @@
 namespace lpk {
 namespace {
 
-// Elements that are multiplied at a time, and that a thread takes at a time.
-constexpr int64_t kPiece = 2048;
-constexpr int64_t kGrain = 65536;
-// Vectors reach so far beyond the end of a piece's scales.
-constexpr int64_t kSlack = 64;
-
 // x = codes times scales times t, rounded once. fetch: returns `count` codes from a row-major place
 // on, in the buffer if it has to. exact: codes times scales are float32 values.
 template <class Fetch>

@@ -11,14 +11,9 @@
 namespace lpk {
 namespace {
 
-// Groups of 8 codes begin on a byte, whatever their width: pieces of work start at multiples of
-// this many values.
-constexpr int64_t kGrain = 65536;
 // So many codes are made at a time. They are a whole number of bytes in any width, and fit the
 // first cache.
 constexpr int64_t kSpan = 1024;
-// Fewer values are packed sooner than another thread is woken.
-constexpr int64_t kWorthThreads = 2 * kGrain;
 
 bool is_block(const PackArgs& args) { return args.format[0] == static_cast<int64_t>(Kind::kBlock); }
 
@@ -62,7 +57,7 @@ void write_span(const Kernels& kernel, const uint32_t* codes, int64_t count, int
   write_codes(codes + whole, count - whole, bits, to + whole / 8 * bits);
 }
 
-int threads_for(const PackArgs& args) { return args.count < kWorthThreads ? 1 : args.threads; }
+int threads_for(const PackArgs& args) { return args.count < 2 * kGrain ? 1 : args.threads; }
 
 }  // namespace
 

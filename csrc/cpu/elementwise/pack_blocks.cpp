@@ -12,14 +12,7 @@
 namespace lpk {
 namespace {
 
-// Elements of a piece, which fit the first cache, if not its one block is longer; and elements that
-// a thread takes at a time.
-constexpr int64_t kPiece = 2048;
-constexpr int64_t kGrain = 65536;
-// Vectors and groups of codes reach so far beyond the end of a piece's arrays.
-constexpr int64_t kSlack = 64;
-
-// Blocks side by side in a band, and where their codes are.
+// Blocks side by side in a band, kPiece elements or one block, and where their codes are.
 struct Piece {
   int64_t tile, count;    // the number of the first in the grid, and how many they are
   int64_t first;          // row-major place of their first element
