@@ -182,6 +182,7 @@ def unpack_powers(codes: Tensor) -> Tensor:
 
 
 def _unpack_apart(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Tensor:
+    """Values of codes behind their scales, for Triton, whose kernels take the parts one by one."""
     grid, behind = grid_shape(shape, fmt), scale_format(fmt)
     lengths = _lengths_apart(fmt, shape)
     of_tensor, scales, elements = codes[: sum(lengths)].split(lengths)

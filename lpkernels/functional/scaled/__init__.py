@@ -44,7 +44,7 @@ class Scaled:
         fmt:          the BlockFormat, or its name.
 
     Raises:  TypeError: a part is no float32 tensor.  ValueError: a shape or device that does not
-        fit, another kind of format, or blocks along "k".
+        fit, no tensor scale where the format has one, another kind of format, or blocks along "k".
     """
 
     values: Tensor
