@@ -8,6 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from torch import Tensor
 
+import lpkernels as lp
 from lpkernels.arithmetic import Quantizer
 from lpkernels.backends import _reference
 from lpkernels.backends.triton import BACKEND
@@ -172,6 +173,16 @@ def test_codes_and_scales_pack_as_the_reference(name: str, device: str) -> None:
         assert_bit_equal(got, want, f"{fmt} {kind}")
         unpacked = BACKEND.unpack(got, ints, list(x.shape))
         assert_bit_equal(unpacked, REFERENCE.unpack(want, ints, x.shape), f"{fmt} {kind}")
+
+
+@each("name", ["nvfp4", "tile2x3_e4m3_up", "tensor_e4m3", "block5_int4_sfp32"])
+def test_streams_behind_their_scales_are_read(
+    name: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LPKERNELS_BACKEND", "triton")
+    x = tensor_values((3, 37), "special").to(device)
+    q = lp.scaled(x, name)
+    assert_bit_equal(lp.unpack(lp.pack(q), name, x.shape), q.dequantize(), name)
 
 
 def test_pack_names_the_code_that_there_is_not(device: str) -> None:
