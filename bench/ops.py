@@ -135,9 +135,10 @@ def _quantize(case: Case, device: str, backend: str, *, into: bool) -> Job:
     copy = torch.empty_like(x)
     baseline: Callable[[], object] = (lambda: copy.copy_(x)) if into else (lambda: x.clone())
     baselines = {"torch": baseline}
-    theirs = _torchao(x, fmt) if "torchao" in case.baselines and seed is None else None
-    if theirs is not None:
-        baselines["torchao"] = theirs
+    for name, find in (("torchao", _torchao), ("microxcaling", _microxcaling)):
+        theirs = find(x, fmt) if name in case.baselines and seed is None else None
+        if theirs is not None:
+            baselines[name] = theirs
     return Job(
         lambda: [lp.quantize(x, fmt, rounding, generator=seed, out=out, backend=backend)],
         baselines,
@@ -161,6 +162,15 @@ def _torchao(x: Tensor, fmt: str) -> Callable[[], object] | None:
 
         return lambda: nvfp4_quantize(x, 16, x.abs().amax() / 2688)
     return None
+
+
+def _microxcaling(x: Tensor, fmt: str) -> Callable[[], object] | None:
+    """microxcaling's values of x, where a checkout of it is on PYTHONPATH."""
+    element = {"mxfp8": "fp8_e4m3", "mxfp4": "fp4_e2m1"}.get(fmt)
+    if element is None or importlib.util.find_spec("mx") is None:
+        return None
+    quantize = importlib.import_module("mx.mx_ops")._quantize_mx
+    return lambda: quantize(x, 8, element, axes=[-1], block_size=32, round="even")
 
 
 def _codes(case: Case, device: str, backend: str, *, unpack: bool) -> Job:

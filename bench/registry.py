@@ -136,7 +136,7 @@ _QUANTIZE = [
 
 # Scaled formats, as they are rounded, packed and unpacked.
 _SCALED = [
-    Case(op, (2048, 2048), spec, baselines=("torch", "torchao"), share=0.5)
+    Case(op, (2048, 2048), spec, baselines=("torch", "torchao", "microxcaling"), share=0.5)
     for op, specs in (
         (
             "quantize_out",
@@ -153,7 +153,7 @@ _SCALED = [
             ),
         ),
         ("pack", ("mxfp8", "nvfp4", "e4m3fn")),
-        ("unpack", ("mxfp8", "nvfp4", "e4m3fn")),
+        ("unpack", ("mxfp8", "mxfp4", "nvfp4", "e4m3fn")),
     )
     for spec in specs
 ]

@@ -155,6 +155,28 @@ void check_blocks() {
   CHECK_SAME(lpk::pack(args, x.data(), codes.data()), 5 * kInner, std::string("block, refused"));
 }
 
+// Tiles of 2 x 3 whose rows begin within a byte: scales in float32, then elements of four bits.
+void check_apart() {
+  constexpr int64_t kRows = 5, kCols = 7, kTiles = 9, kCount = kRows * kCols;
+  const FormatInts e2m1 = float_ints(2, 1, {Specials::kNone, Overflow::kSaturate});
+  int64_t format[2 * lpk::kFormatInts] = {3, 3, -1, 2, static_cast<int64_t>(lpk::ScaleKind::kFp32)};
+  std::copy(e2m1.begin(), e2m1.end(), format + lpk::kFormatInts);
+  float scales[kTiles], x[kCount], back[kCount];
+  for (int i = 0; i < kTiles; ++i) scales[i] = std::ldexp(1.0f + 0.1f * i, 20 * i - 100);
+  scales[4] = -lpk::float_of_bits(0x7fc00000u);
+  Source source(6);
+  for (float& value : x) value = static_cast<float>(source.between(-4, 4));
+  std::vector<uint8_t> stream(sizeof scales + (kCount + 1) / 2);
+  std::memcpy(stream.data(), scales, sizeof scales);
+  lpk::pack(arguments(e2m1.data(), kCount, 1), x, stream.data() + sizeof scales);
+  lpk::unpack({format, kCount, {1, kRows, kCols, 2, 3}, 2}, stream.data(), back);
+  for (int64_t i = 0; i < kCount; ++i) {
+    const int64_t tile = i / kCols / 2 * 3 + i % kCols / 3;
+    const float want = tile == 4 ? lpk::float_of_bits(0x7fc00000u) : x[i] * scales[tile];
+    CHECK_SAME(back[i], want, text("tiles, element %d", int(i)));
+  }
+}
+
 }  // namespace
 
 void test_pack() {
@@ -162,6 +184,7 @@ void test_pack() {
   check_codes();
   check_refusals();
   check_blocks();
+  check_apart();
 }
 
 }  // namespace lpk_test

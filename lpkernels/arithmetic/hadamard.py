@@ -20,7 +20,7 @@ def check_transform(owner: str, size: object, signs: object) -> tuple[int, str |
     Raises:  TypeError, ValueError: a size not in `HADAMARD_SIZES`, signs that are neither or a seed
         not in 0 .. 2^32 - 1, or "te" with another size than 16.
     """
-    size = checked_int(owner, "hadamard", size, HADAMARD_SIZES[0], HADAMARD_SIZES[-1])
+    size = checked_int(owner, "hadamard", size, -(2**62))
     if size not in HADAMARD_SIZES:
         raise ValueError(f"{owner}: hadamard must be one of {HADAMARD_SIZES} or None, got {size}")
     if not isinstance(signs, str):

@@ -96,6 +96,7 @@ def parse(text: str) -> dict[str, Any] | None:
 
     Words are taken from the right, so that the name of an element may have several.
     """
+    _check_axis_in_front(text)
     words = ALIASES.get(text, text).split("_")
     size = _SIZE.fullmatch(words[0])
     if size is None or len(words) < 2:
@@ -126,6 +127,16 @@ def parse(text: str) -> dict[str, Any] | None:
         return None
     given["element"] = "_".join(rest)
     return given
+
+
+def _check_axis_in_front(text: str) -> None:
+    """Raises: ValueError: the axis stands behind the element, or behind an alias."""
+    head, _, last = text.rpartition("_")
+    size, _, rest = ALIASES.get(head, head).partition("_")
+    if rest and _SIZE.fullmatch(size) and (last == "k" or _AXIS.fullmatch(last)):
+        raise ValueError(
+            f"parse_format: the axis stands behind the size: {text!r} is '{size}_{last}_{rest}'"
+        )
 
 
 def _number(text: str, digits: str) -> float:
@@ -174,7 +185,7 @@ def parse_scale(scale: object) -> str | FloatFormat:
         named = OCP_ELEMENTS.get(scale) or parse_float_name(scale)
         if named is None:
             near = did_you_mean(scale, ["e8m0", "fp32", *OCP_ELEMENTS, "bf16"])
-            raise ValueError(f"BlockFormat: unknown scale {scale!r}{near} {advice.capitalize()}")
+            raise ValueError(f"BlockFormat: unknown scale {scale!r}{near} U{advice[1:]}")
         scale = named
     if not isinstance(scale, FloatFormat):
         raise TypeError(

@@ -299,12 +299,22 @@ def _checked_element(element: object) -> FloatFormat | FixedFormat:
 
 
 def _checked_size(size: object) -> int | tuple[int, int] | str:
+    if isinstance(size, str) and size not in ("row", "tensor"):
+        raise ValueError(
+            "BlockFormat: block_size must be an int, (rows, columns), 'row' or 'tensor', got "
+            f"{size!r}"
+        )
     if isinstance(size, str):
-        return checked_choice("BlockFormat", "block_size", size, ("row", "tensor"))
+        return size
     if isinstance(size, tuple | list):
         if len(size) != 2:
             raise ValueError(
                 f"BlockFormat: tiles are (rows, columns), got block_size={tuple(size)}"
+            )
+        if size[0] == 1:
+            raise ValueError(
+                f"BlockFormat: tiles have 2 rows or more, got block_size={tuple(size)}; blocks of "
+                f"one row are block_size={size[1]}"
             )
         rows = checked_int("BlockFormat", "rows of tiles", size[0], 2, 2**31)
         return rows, checked_int("BlockFormat", "columns of tiles", size[1], 1)
@@ -312,8 +322,8 @@ def _checked_size(size: object) -> int | tuple[int, int] | str:
 
 
 def _checked_axis(axis: object) -> int | str:
-    if axis == "k":
-        return "k"
+    if isinstance(axis, str):
+        return checked_choice("BlockFormat", "a named axis", axis, ("k",))
     return checked_int("BlockFormat", "axis", axis, -_MAX_AXIS - 1, _MAX_AXIS)
 
 

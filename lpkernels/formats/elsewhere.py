@@ -85,6 +85,9 @@ def name_here(name: str) -> str:
     lower = name.lower().removeprefix("torch.")
     if lower in _NAMES:
         return _here(_NAMES[lower])
+    if "rceil" in lower:
+        # torchao's name of the rule.
+        return _here(lower.replace("rceil", "up"))
     if match := _INTEGER.fullmatch(lower):
         unsigned, bits = match.groups()
         fixed = f"{unsigned and 'u'}fixed{bits}_f0"

@@ -28,9 +28,14 @@ def tensor(function: str, name: str, value: object) -> None:
             "torch.export, or lp.convert the layers of the graph once it is traced"
         )
     if not isinstance(value, Tensor):
+        values = ".dequantize() gives its values"
+        advice = (
+            values
+            if hasattr(value, "dequantize")
+            else "torch.as_tensor converts arrays and numbers"
+        )
         raise TypeError(
-            f"{function}: {name} must be a torch.Tensor, got {type(value).__name__}; "
-            "torch.as_tensor converts arrays and numbers"
+            f"{function}: {name} must be a torch.Tensor, got {type(value).__name__}; {advice}"
         )
     if value.layout is not torch.strided:
         raise TypeError(

@@ -106,10 +106,9 @@ def _pack_impl(x: Tensor, fmt: Sequence[int]) -> Tensor:
 
 
 def _unpack_impl(codes: Tensor, fmt: Sequence[int], shape: Sequence[int]) -> Tensor:
-    fmt = tuple(fmt)
-    if fmt[KIND] == BLOCK and not block_by_block(fmt):
+    fmt, chosen = tuple(fmt), backends.select("auto", "unpack", codes.device)
+    if fmt[KIND] == BLOCK and not block_by_block(fmt) and chosen.name == "triton":
         return _unpack_apart(codes, fmt, shape)
-    chosen = backends.select("auto", "unpack", codes.device)
     return chosen.unpack(codes, fmt, list(shape))
 
 
@@ -128,7 +127,7 @@ def _pack_scaled_impl(
     if behind is None:
         scales = pack_powers(scale)
     else:
-        scales = _packed_as(behind, scale)
+        scales = _packed_scales(behind, scale)
     values = values.contiguous()
     if not block_by_block(fmt):
         elements = _packed_as(element(fmt), values)
@@ -140,6 +139,16 @@ def _pack_scaled_impl(
         values, scale = values.view(1), scale.view(1)
     chosen = backends.select("auto", "pack_scaled", values.device)
     return chosen.pack_scaled(values, scale.contiguous(), fmt)
+
+
+def _packed_scales(fmt: Ints, scale: Tensor) -> Tensor:
+    try:
+        return _packed_as(fmt, scale)
+    except ValueError as error:
+        raise ValueError(
+            f"pack: {format_from_ints(fmt)} has no code for one of the scales; use a scale format "
+            f"that has ({error})"
+        ) from None
 
 
 def _packed_as(fmt: Ints, x: Tensor) -> Tensor:
@@ -173,6 +182,7 @@ def unpack_powers(codes: Tensor) -> Tensor:
 
 
 def _unpack_apart(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Tensor:
+    """Values of codes behind their scales, for Triton, whose kernels take the parts one by one."""
     grid, behind = grid_shape(shape, fmt), scale_format(fmt)
     lengths = _lengths_apart(fmt, shape)
     of_tensor, scales, elements = codes[: sum(lengths)].split(lengths)

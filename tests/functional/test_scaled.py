@@ -306,6 +306,7 @@ SHARED = [
     ((X, "nvfp4_te", "to_odd"), {}, ValueError, "is nearest_even or stochastic, as te has them"),
     ((X, "nvfp4_te:toward_zero"), {}, ValueError, "got 'toward_zero'; use steps='exact'"),
     ((X.int(), "nvfp4"), {}, TypeError, "got torch.int32"),
+    ((lp.scaled(X, "mxfp8"), "nvfp4"), {}, TypeError, "got Scaled; .dequantize.. gives its values"),
 ]  # fmt: skip
 SCALED: list[Row] = [
     *SHARED,
@@ -327,6 +328,8 @@ PACKED: list[Row] = [
      "x is block2_e2m1 already, got fmt=mxfp8; leave fmt away"),
     ((lp.Scaled(X[0, :2], torch.ones(1) * 3, None, "block2_e2m1"),), {}, ValueError,
      "e8m0 has no code for the scale 3.0"),
+    ((lp.Scaled(X[0, :2], torch.ones(1) * 0.3, None, "block2_e2m1_se4m3fn"),), {}, ValueError,
+     "e4m3fn has no code for one of the scales; .*element 0 .* is 0.3"),
     ((lp.Scaled(X[0, :2], -torch.ones(1), None, "block2_e2m1"),), {}, ValueError, "has no sign"),
     ((lp.Scaled(X[0, :2], torch.ones(1), torch.tensor(2.0), "block2_e2m1"),), {}, ValueError,
      "has no tensor scale, but tensor_scale is 2.0"),
@@ -339,6 +342,7 @@ MADE: list[Row] = [
     ((X.half(), X[:, :1], None, "mxfp8"), {}, TypeError, "values must be float32, got .*from_tens"),
     ((X, X[:, :1], None, "bf16"), {}, ValueError, "Scaled: expected a BlockFormat"),
     ((X, X[:, :1], None, K), {}, ValueError, "along 'k'"),
+    ((X, X[:, :1], None, "nvfp4"), {}, ValueError, "_t has a tensor scale, but .* is None; give"),
     (([1.0], X, None, "mxfp8"), {}, TypeError, "values must be a torch.Tensor, got list"),
 ]
 test_scaled_refuses = refuses(lp.scaled, SCALED)

@@ -27,7 +27,7 @@ def test_result_is_new_and_empty_tensors() -> None:
 
 
 @each("wrong, match", [
-    ({"size": 8}, "hadamard must be in 16..128"),
+    ({"size": 8}, r"hadamard must be one of \(16, 32, 64, 128\) or None, got 8"),
     ({"size": 48}, "one of"),
     ({"size": 32, "signs": "te"}, "give a seed"),
     ({"signs": "random"}, "'te' or a seed"),

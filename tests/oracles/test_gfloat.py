@@ -18,6 +18,7 @@ Known differences, by design of one side or the other:
 """
 
 import numpy as np
+import pytest
 from gfloat import Domain, FormatInfo, RoundMode, quantize_block, round_ndarray
 from gfloat.block import compute_scale_amax
 from gfloat.formats import (
@@ -29,13 +30,12 @@ from gfloat.formats import (
     format_info_mxint8,
 )
 
-from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import FloatFormat
-from lpkernels.reference import twin
 from lpkernels.rounding import round_array
 from tests.cases import FLOAT_FORMATS, half_values, hard_values
 from tests.compare import assert_bit_equal
 from tests.loops import each
+from tests.oracles.scaled_parts import scaled, wide_blocks
 
 MODES = {
     "nearest_even": RoundMode.TiesToEven,
@@ -133,17 +133,23 @@ MICROSCALING = {
 }
 
 
-@each("name", MICROSCALING)
-def test_blocks_are_gfloats(name: str) -> None:
-    rng = np.random.default_rng(3)
-    exponents = rng.integers(-120, 100, (200, 1)) + rng.integers(-6, 2, (200, 32))
-    blocks = np.ldexp(rng.standard_normal((200, 32)), exponents).astype(np.float32)
+def assert_blocks(name: str, number: int) -> None:
+    x = wide_blocks(number)
     if name == "mxint8":
         # gfloat's integers have one negative code more, -128, which OCP allows to leave out.
-        blocks = np.abs(blocks)
-    want = [
-        quantize_block(MICROSCALING[name], block.astype(np.float64), compute_scale_amax)
-        for block in blocks
-    ]
-    got = twin.quantize(blocks, Quantizer.parse(name))
-    assert_bit_equal(got, np.array(want).astype(np.float32))
+        x = np.abs(x)
+    fmt = MICROSCALING[name]
+    want = [quantize_block(fmt, block, compute_scale_amax) for block in x.astype(np.float64)]
+    q = scaled(x, name)
+    assert_bit_equal(q.values * q.scale, np.array(want).astype(np.float32), name)
+
+
+@each("name", MICROSCALING)
+def test_blocks_are_gfloats(name: str) -> None:
+    assert_blocks(name, 200)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MICROSCALING)
+def test_a_million_values_of_blocks_are_gfloats(name: str) -> None:
+    assert_blocks(name, 31_250)

@@ -17,13 +17,12 @@ import numpy as np
 import pytest
 
 from lpkernels import formats
-from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import FloatFormat
-from lpkernels.reference import twin
 from lpkernels.rounding import round_array
 from tests.cases import half_values, hard_values
 from tests.compare import assert_bit_equal
 from tests.loops import each
+from tests.oracles.scaled_parts import scaled, wide_blocks
 
 CASTS = {
     "bfloat16": formats.BF16,
@@ -96,15 +95,25 @@ def test_nearest_even_is_the_float64_cast_of_numpy(dtype):
     assert_bit_equal(round_array(x, fmt, "nearest_even"), _canonical(want), str(dtype))
 
 
-@each("name", ["float8_e4m3fn", "float8_e5m2", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn"])
-def test_codes_of_blocks_are_ml_dtypes_and_so_are_their_scales(name: str) -> None:
-    rng = np.random.default_rng(5)
-    exponents = rng.integers(-140, 120, (4000, 1)) + rng.integers(-8, 1, (4000, 32))
-    x = np.ldexp(rng.uniform(-1, 1, (4000, 32)), exponents).astype(np.float32)
-    element = name.split("_")[1].removesuffix("fn")
-    for rule in ("", "_up"):
-        q = twin.scaled(x, Quantizer.parse(f"block32_{element}{rule}"))
+ELEMENTS = ("float8_e4m3fn", "float8_e5m2", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn")
+
+
+def assert_codes_and_scales(name: str, blocks: int) -> None:
+    x, element = wide_blocks(blocks), name.split("_")[1].removesuffix("fn")
+    for rule in ("", "_up", "_ceil", "_even"):
+        q = scaled(x, f"block32_{element}{rule}")
         assert_bit_equal(q.scale.astype(ml_dtypes.float8_e8m0fnu).astype(np.float32), q.scale)
         shrunk = x.astype(np.float64) / q.scale.astype(np.float64)
         shrunk = np.clip(shrunk, -CASTS[name].max, CASTS[name].max)
         assert_bit_equal(shrunk.astype(np.float32).astype(name).astype(np.float32), q.values)
+
+
+@each("name", ELEMENTS)
+def test_codes_of_blocks_are_ml_dtypes_and_so_are_their_scales(name: str) -> None:
+    assert_codes_and_scales(name, 500)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ELEMENTS)
+def test_a_million_codes_of_blocks_are_ml_dtypes(name: str) -> None:
+    assert_codes_and_scales(name, 31_250)

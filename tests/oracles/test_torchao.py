@@ -17,9 +17,9 @@ import torch
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import FloatFormat
-from lpkernels.reference import twin
 from lpkernels.reference.packing import encode
 from lpkernels.reference.values import widen
+from tests.oracles.scaled_parts import scaled
 
 pytest.importorskip("torchao", reason="torchao is not installed")
 pytestmark = pytest.mark.slow
@@ -57,10 +57,6 @@ def values(least: int, most: int) -> np.ndarray:
     ties = np.ldexp(rng.integers(-32, 33, shape) / 8.0, by_block)
     x = np.where(rng.random((*shape[:2], 1)) < 0.2, ties, x)
     return x.reshape(ROWS, COLUMNS).astype(np.float32)
-
-
-def scaled(x: np.ndarray, name: str) -> twin.Scaled:
-    return twin.scaled(x, Quantizer.parse(name))
 
 
 def codes_of(x: np.ndarray, fmt: FloatFormat) -> np.ndarray:

@@ -150,17 +150,17 @@ def te_cases() -> Iterator[Case]:
                 yield Case(f"te_block/w/{element}/{size}{suffix}/", "w", fmt)
 
 
-def without_signs_of_zero(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
-    """TransformerEngine's Python references turn -0 into +0."""
-    return np.where(codes == 1 << bits - 1, np.uint8(0), codes)
+def same_codes_of_transformer_engine(case: Case, codes: NDArray[np.uint8], bits: int) -> None:
+    """Its Python references turn -0 into +0."""
+    both = (codes, arrays()[case.key + "code"])
+    same(case, "code", *(np.where(part == 1 << bits - 1, np.uint8(0), part) for part in both))
 
 
 @each("case", list(te_cases()))
 def test_blocks_of_transformer_engine(case: Case) -> None:
     q = of(case)
     same(case, "scale", q.scale)
-    want = without_signs_of_zero(arrays()[case.key + "code"], 8)
-    same(case, "code", without_signs_of_zero(codes_of(q, case.fmt), 8), want)
+    same_codes_of_transformer_engine(case, codes_of(q, case.fmt), 8)
 
 
 @each("input, rows", [("x", "x[10:26]"), ("xwide", "x[:9]")])
@@ -168,8 +168,7 @@ def test_nvfp4_of_transformer_engine(input: str, rows: str) -> None:
     case = Case(f"te_nvfp4/{input}/1x16/", rows, "nvfp4_te")
     q = of(case)
     same(case, "scale", fp8(q.scale))
-    want = without_signs_of_zero(arrays()[case.key + "code"], 4)
-    same(case, "code", without_signs_of_zero(codes_of(q, case.fmt), 4), want)
+    same_codes_of_transformer_engine(case, codes_of(q, case.fmt), 4)
     amax = np.abs(given(rows)).max()
     assert_bit_equal(q.tensor_scale, np.asarray(amax / np.float32(2688)), case.key)
 
@@ -179,8 +178,7 @@ def test_nvfp4_in_tiles_of_transformer_engine() -> None:
     q = of(case)
     # It repeats the scale of a tile for each row.
     same(case, "scale", np.repeat(fp8(q.scale), 16, axis=0))
-    want = without_signs_of_zero(arrays()[case.key + "code"], 4)
-    same(case, "code", without_signs_of_zero(codes_of(q, case.fmt), 4), want)
+    same_codes_of_transformer_engine(case, codes_of(q, case.fmt), 4)
 
 
 MICROXCALING = {

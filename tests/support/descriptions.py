@@ -1,9 +1,15 @@
-"""Formats, quantizers, accumulators and recipes of every legal kind, for hypothesis to draw."""
+"""Formats, quantizers, accumulators and recipes of every legal kind, and calls of `lp.scaled`, for
+hypothesis to draw."""
 
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
 
+import numpy as np
+import torch
 from hypothesis import assume
 from hypothesis import strategies as st
+from torch import Tensor
 
 from lpkernels.arithmetic import (
     MAX_ACCUMULATOR_RANDOM_BITS,
@@ -17,7 +23,15 @@ from lpkernels.arithmetic import (
     Recipe,
     RunningRange,
 )
-from lpkernels.formats import FP32, AffineFormat, BlockFormat, FixedFormat, FloatFormat
+from lpkernels.formats import (
+    FP32,
+    AffineFormat,
+    BlockFormat,
+    FixedFormat,
+    FloatFormat,
+    parse_format,
+)
+from lpkernels.formats.integers import takes_amax
 from lpkernels.rng import RNGS
 from lpkernels.rounding import MAX_RANDOM_BITS, ROUNDINGS
 
@@ -99,6 +113,93 @@ def scaled_formats(draw: st.DrawFn) -> BlockFormat:
         target=None
         if rule in ("floor", "ceil", "even")
         else draw(st.none() | st.floats(2.0**-126, 2.0**127, width=32)),
+    )
+
+
+def fitting(fmt: BlockFormat, rank: int, most: int = 5) -> BlockFormat:
+    """The format with an axis of tensors of this rank, and blocks of at most so many values, or
+    tiles of so many rows and so many columns."""
+    size = fmt.block_size
+    if fmt.axis == "k":
+        fmt = replace(fmt, axis=-1)
+    elif not isinstance(size, tuple) and size != "tensor":
+        fmt = replace(fmt, axis=fmt.axis % rank)
+    if isinstance(size, int):
+        return replace(fmt, block_size=1 + size % most)
+    if isinstance(size, tuple):
+        return replace(fmt, block_size=(2 + size[0] % (most - 1), 1 + size[1] % most))
+    return fmt
+
+
+AMAX = st.none() | st.sampled_from([0.0, 1.0, 1e-44, 3e38, np.inf, np.nan, -1.0])
+
+#: Tensors of the same values that lie otherwise in memory.
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "dense": lambda x: x,
+    "transposed": lambda x: x.transpose(0, -1).contiguous().transpose(0, -1),
+    "every second": lambda x: torch.stack([x, -x], -1)[..., 0],
+    "not aligned": lambda x: torch.cat([x.new_ones(1), x.flatten()])[1:].view(x.shape),
+}
+_SPECIAL = [0, 1 << 31, 1, 0x007FFFFF, 0x00800000, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x7FC00000]
+_PROGRAMS = [
+    parse_format(name)
+    for name in (
+        "nvfp4_te", "nvfp4_2d_te", "nvfp4_torchao", "block16_e2m1_se4m3fn_torchao",
+        "tensor_e4m3_te", "row_e5m2_te", "block32_e4m3_up_te", "tile128x128_e4m3_up_te",
+        "tensor_int8_torchao", "block32_e2m1_even_torchao", "tile128x128_e4m3_up_torchao",
+        "row_int8_to127.5_torchao", "block32_int4_sfp32_to7.5_torchao", "row_e4m3_deepgemm",
+        "block32_e2m1_sfp32_deepgemm", "tile128x128_e4m3_up_deepgemm",
+    )
+]  # fmt: skip
+
+
+class ScaledCall(NamedTuple):
+    """A tensor, where its values lie, and the arguments that `lp.scaled` rounds it with."""
+
+    x: Tensor
+    layout: str
+    quantizer: Quantizer
+    amax: float | None
+    flushed: bool  # whether the process flushes denormals
+
+
+def _tensor(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> Tensor:
+    """float32 of any bits, or near 1, among them blocks of zeros, and in the kind "special" zeros,
+    the ends of float32, infinities and NaN."""
+    if kind == "any":
+        bits = rng.integers(0, 2**32, shape, np.uint32)
+    else:
+        around = rng.integers(1, 250)
+        exponents = rng.integers(max(around - 20, 0), min(around + 12, 254), shape, np.uint32)
+        bits = exponents << 23 | rng.integers(0, 2**23, shape, np.uint32)
+        bits |= rng.integers(0, 2, shape, np.uint32) << 31
+    if kind == "special":
+        bits = np.where(rng.random(shape) < 0.05, rng.choice(np.uint32(_SPECIAL), shape), bits)
+    bits[..., rng.random(shape[-1]) < 0.2] = rng.choice([0, 1 << 31])
+    return torch.from_numpy(bits.astype(np.uint32).view(np.float32))
+
+
+@st.composite
+def scaled_calls(draw: st.DrawFn, longest: int = 70) -> ScaledCall:
+    """Calls of every block format, mode and type; the last dimension is `longest` at most."""
+    shape = (*draw(st.lists(st.integers(1, 5), max_size=2)), draw(st.integers(1, longest)))
+    fmt = draw(scaled_formats() | st.sampled_from(_PROGRAMS))
+    exact = fmt.steps == "exact"
+    if isinstance(fmt.block_size, tuple):
+        shape = (draw(st.integers(1, 9)), *shape)
+    if exact:
+        fmt = fitting(fmt, len(shape), draw(st.sampled_from([5, 40])))
+    rng = np.random.default_rng(draw(st.integers(0, 2**40)))
+    x = _tensor(rng, shape, draw(st.sampled_from(["near", "special", "any"])))
+    dtype = draw(st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.float64]))
+    mode = draw(st.sampled_from(ROUNDINGS if exact else ["nearest_even", "stochastic"]))
+    bits = draw(st.none() | st.integers(1, MAX_RANDOM_BITS))
+    return ScaledCall(
+        x.double() * 2.0 ** draw(st.integers(-200, 100)) if dtype.itemsize == 8 else x.to(dtype),
+        draw(st.sampled_from(list(LAYOUTS))),
+        Quantizer(fmt, mode, random_bits=bits, rng=draw(st.sampled_from(RNGS))),
+        draw(AMAX) if takes_amax(fmt.to_ints()) else None,
+        draw(st.booleans()),
     )
 
 

@@ -314,6 +314,49 @@ void finish_span(const ScaledSpan& span, const double* codes, float* y) {
 }
 
 template <class V>
+void scaled_products(const ScaledSpan& span, const float* codes, float* y) {
+  using F = typename V::F;
+  using U = typename V::U;
+  const F t = as_floats<V>(U{} + bits_of_float(span.tiles.t));
+  const F nan = as_floats<V>(U{} + kNanWord);
+  int64_t i = 0;
+  for (; i + V::kWidth <= span.count; i += V::kWidth) {
+    const F v = load<F>(codes + i) * load<F>(span.tiles.scale + i) * t;
+    store(y + i, v == v ? v : nan);
+  }
+  for (; i < span.count; ++i) {
+    const float v = codes[i] * span.tiles.scale[i] * span.tiles.t;
+    y[i] = v == v ? v : canonical_nan();
+  }
+}
+
+// Eight codes are a word.
+template <class V>
+void decode_fours(const float* table, const uint8_t* from, int64_t count, float* x) {
+  using F = typename V::F;
+  using U = typename V::U;
+  if constexpr (V::kWidth == 1) {
+    for (int64_t i = 0; i < count; ++i) x[i] = table[from[i / 2] >> i % 2 * 4 & 15];
+  } else {
+    constexpr int64_t kWords = V::kWidth / 8;
+    U shift, lane;
+    for (int l = 0; l < V::kWidth; ++l) {
+      lane[l] = static_cast<uint32_t>(l);
+      shift[l] = lane[l] % 8 * 4;
+    }
+    const F low = load<F>(table), high = load<F>(table + 16 - V::kWidth);
+    for (int64_t i = 0; i < count; i += V::kWidth) {
+      uint32_t words[kWords];
+      std::memcpy(words, from + i / 2, sizeof words);
+      const U eight = lane < 8 ? U{} + words[0] : U{} + words[kWords - 1];
+      // A shuffle takes the low bits of a code for its number.
+      const U code = eight >> shift;
+      store(x + i, kWords == 1 ? __builtin_shuffle(low, high, code) : __builtin_shuffle(low, code));
+    }
+  }
+}
+
+template <class V>
 bool multiply_tiles(const float* x, int64_t count, int64_t wide, const float* factor,
                     const float* back, float* y) {
   using U = typename V::U;
@@ -339,9 +382,9 @@ bool multiply_tiles(const float* x, int64_t count, int64_t wide, const float* fa
 
 template <class W, class V>
 constexpr BlockKernels block_kernels_of() {
-  return {largest_magnitudes<W>, tile_scales<V>,        spread_tiles<W>,
-          widen_elements<W>,     scaled_words<W>,       shrink_span<V>,
-          finish_span<V, true>,  finish_span<V, false>, multiply_tiles<W>};
+  return {largest_magnitudes<W>, tile_scales<V>,  spread_tiles<W>,      widen_elements<W>,
+          scaled_words<W>,       shrink_span<V>,  finish_span<V, true>, finish_span<V, false>,
+          scaled_products<W>,    decode_fours<W>, multiply_tiles<W>};
 }
 
 }  // namespace

@@ -75,6 +75,11 @@ struct BlockKernels {
   // Codes as values, or as themselves with the zeros and NaN of their tiles.
   void (*values)(const ScaledSpan&, const double* codes, float* y);
   void (*codes)(const ScaledSpan&, const double* codes, float* y);
+  // Codes times scales times t in float32. Of codes as of these two, the product must be a float32
+  // value where t is not 1.
+  void (*products)(const ScaledSpan&, const float* codes, float* y);
+  // Values of codes of four bits, a multiple of kCodeLanes, by a table of all of them.
+  void (*decode_fours)(const float* table, const uint8_t* from, int64_t count, float* x);
   // y = x times the factor of its tile of `wide` neighbours; whether y times `back`, where that is
   // given, is x.
   bool (*multiply)(const float* x, int64_t count, int64_t wide, const float* factor,

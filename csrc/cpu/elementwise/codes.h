@@ -1,13 +1,23 @@
 // Dense streams of codes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
+#include "block_kernels.h"
 #include "common/codes.h"
 
 namespace lpk {
 namespace {
+
+// Elements that a thread takes at a time, a whole number of bytes in any width. Fewer than twice as
+// many are done sooner than another thread is woken.
+constexpr int64_t kGrain = 65536;
+// Elements of a piece, which fit the first cache.
+constexpr int64_t kPiece = 2048;
+// Vectors and groups of codes reach so far beyond the end of a piece's arrays.
+constexpr int64_t kSlack = 64;
 
 // Appends and reads fields of up to 32 bits, from a byte boundary on.
 class BitWriter {
@@ -95,8 +105,8 @@ uint64_t spread_out(uint64_t codes, int bits) {
 }
 
 // `count` codes of `bits` bits from a byte boundary on.
-void write_codes(const uint32_t* __restrict codes, int64_t count, int bits,
-                 uint8_t* __restrict to) {
+inline void write_codes(const uint32_t* __restrict codes, int64_t count, int bits,
+                        uint8_t* __restrict to) {
   int64_t i = 0;
   if (bits == 4) {
     for (; i + 2 <= count; i += 2) to[i / 2] = static_cast<uint8_t>(codes[i] | codes[i + 1] << 4);
@@ -126,17 +136,16 @@ void write_codes(const uint32_t* __restrict codes, int64_t count, int bits,
 void read_codes(const uint8_t* __restrict from, int64_t count, int bits,
                 uint32_t* __restrict codes) {
   int64_t i = 0;
-  if (bits == 4) {
-    for (; i + 2 <= count; i += 2) {
-      codes[i] = from[i / 2] & 15u;
-      codes[i + 1] = from[i / 2] >> 4;
-    }
-    from += i / 2;
-  } else if (bits < 8) {
+  if (bits < 8) {
     for (; i + 8 <= count; i += 8) {
       uint64_t closed = 0;
-      for (int k = 0; k < bits; ++k) closed |= static_cast<uint64_t>(*from++) << (8 * k);
-      const uint64_t bytes = spread_out(closed, bits);
+      if ((count - i) * bits >= 64) {
+        std::memcpy(&closed, from, sizeof closed);
+      } else {
+        std::memcpy(&closed, from, static_cast<size_t>(bits));
+      }
+      from += bits;
+      const uint64_t bytes = spread_out(closed & ~uint64_t{0} >> (64 - 8 * bits), bits);
       for (int k = 0; k < 8; ++k) codes[i + k] = static_cast<uint8_t>(bytes >> (8 * k));
     }
   } else if (bits == 8) {
@@ -152,6 +161,64 @@ void read_codes(const uint8_t* __restrict from, int64_t count, int bits,
   }
   BitReader(from).get_all(codes + i, count - i, bits);
 }
+
+// The values of codes of one format.
+class Decoder {
+ public:
+  explicit Decoder(const int64_t* format)
+      : format_(format), codec_(format), kernel_(kernels()), by_(block_kernels()) {
+    for (uint32_t code = 0; code < kFours && codec_.bits() == 4; ++code)
+      fours_[code] = canonical_float(codec_.decode(code));
+  }
+
+  int bits() const { return codec_.bits(); }
+
+  // `count` codes from bit number `bit` of a stream on.
+  void stream(const uint8_t* from, int64_t bit, int64_t count, float* x) const {
+    uint32_t codes[kSpan + kCodeLanes];
+    for (int64_t i = 0; i < count; i += kSpan, bit += kSpan * bits())
+      span(from + bit / 8, static_cast<int>(bit % 8), std::min(kSpan, count - i), codes, x + i);
+  }
+
+  // `count` codes, behind which there is room for kCodeLanes more.
+  void words(uint32_t* codes, int64_t count, float* x) const {
+    const int64_t whole = count / kCodeLanes * kCodeLanes;
+    std::fill_n(codes + count, kCodeLanes, 0u);
+    if (kernel_.decode({format_, whole}, codes, x)) {
+      float last[kCodeLanes];
+      if (count > whole) kernel_.decode({format_, kCodeLanes}, codes + whole, last);
+      std::copy(last, last + (count - whole), x + whole);
+    } else {
+      for (int64_t i = 0; i < count; ++i) x[i] = canonical_float(codec_.decode(codes[i]));
+    }
+  }
+
+ private:
+  static constexpr int64_t kSpan = 1024;
+  static constexpr uint32_t kFours = 16;
+
+  void span(const uint8_t* from, int skipped, int64_t count, uint32_t* codes, float* x) const {
+    if (skipped != 0) {
+      BitReader reader(from);
+      reader.get(skipped);
+      reader.get_all(codes, count, bits());
+    } else if (bits() == 4) {
+      const int64_t whole = count / kCodeLanes * kCodeLanes;
+      by_.decode_fours(fours_, from, whole, x);
+      for (int64_t i = whole; i < count; ++i) x[i] = fours_[from[i / 2] >> i % 2 * 4 & 15];
+      return;
+    } else {
+      read_codes(from, count, bits(), codes);
+    }
+    words(codes, count, x);
+  }
+
+  const int64_t* format_;
+  const Codec codec_;
+  const Kernels& kernel_;
+  const BlockKernels& by_;
+  float fours_[kFours];
+};
 
 }  // namespace
 }  // namespace lpk

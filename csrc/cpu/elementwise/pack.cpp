@@ -11,16 +11,16 @@
 namespace lpk {
 namespace {
 
-// Groups of 8 codes begin on a byte, whatever their width: pieces of work start at multiples of
-// this many values.
-constexpr int64_t kGrain = 65536;
 // So many codes are made at a time. They are a whole number of bytes in any width, and fit the
 // first cache.
 constexpr int64_t kSpan = 1024;
-// Fewer values are packed sooner than another thread is woken.
-constexpr int64_t kWorthThreads = 2 * kGrain;
 
 bool is_block(const PackArgs& args) { return args.format[0] == static_cast<int64_t>(Kind::kBlock); }
+
+bool block_by_block(const PackArgs& args) {
+  const auto kind = static_cast<ScaleKind>(args.format[InBlock::kScale]);
+  return kind == ScaleKind::kE8m0 && args.format[InBlock::kLines] == 0;
+}
 
 }  // namespace
 
@@ -57,19 +57,7 @@ void write_span(const Kernels& kernel, const uint32_t* codes, int64_t count, int
   write_codes(codes + whole, count - whole, bits, to + whole / 8 * bits);
 }
 
-void decode_span(const PackArgs& args, const Codec& codec, const Kernels& kernel,
-                 const uint32_t* codes, int64_t count, float* x) {
-  const int64_t padded = (count + kCodeLanes - 1) / kCodeLanes * kCodeLanes;
-  float values[kSpan];
-  float* to = padded > count ? values : x;
-  if (kernel.decode({args.format, padded}, codes, to)) {
-    if (to == values) std::copy(values, values + count, x);
-    return;
-  }
-  for (int64_t i = 0; i < count; ++i) x[i] = canonical_float(codec.decode(codes[i]));
-}
-
-int threads_for(const PackArgs& args) { return args.count < kWorthThreads ? 1 : args.threads; }
+int threads_for(const PackArgs& args) { return args.count < 2 * kGrain ? 1 : args.threads; }
 
 }  // namespace
 
@@ -96,17 +84,11 @@ int64_t pack(const PackArgs& args, const float* x, uint8_t* codes) {
 }
 
 void unpack(const PackArgs& args, const uint8_t* codes, float* x) {
-  if (is_block(args)) return unpack_blocks(args, codes, x);
-  const Codec codec(args.format);
-  const Kernels& kernel = kernels();
+  if (is_block(args))
+    return block_by_block(args) ? unpack_blocks(args, codes, x) : unpack_apart(args, codes, x);
+  const Decoder decoder(args.format);
   parallel_ranges(args.count, kGrain, threads_for(args), [&](int64_t begin, int64_t end) {
-    uint32_t span[kSpan];
-    for (int64_t at = begin; at < end; at += kSpan) {
-      const int64_t count = std::min(kSpan, end - at);
-      read_codes(codes + at / 8 * codec.bits(), count, codec.bits(), span);
-      std::fill(span + count, span + (count + kCodeLanes - 1) / kCodeLanes * kCodeLanes, 0u);
-      decode_span(args, codec, kernel, span, count, x + at);
-    }
+    decoder.stream(codes, begin * decoder.bits(), end - begin, x + begin);
   });
 }
 

@@ -25,6 +25,9 @@ int64_t packed_bytes(const PackArgs& args);
 int64_t pack_blocks(const PackArgs& args, const float* x, const float* scale, uint8_t* codes);
 void unpack_blocks(const PackArgs& args, const uint8_t* codes, float* x);
 int64_t packed_block_bytes(const PackArgs& args);
+
+// In dequantize.cpp: the same for the others, whose stream is t, every scale, every element.
+void unpack_apart(const PackArgs& args, const uint8_t* codes, float* x);
 // x = codes times the scales of their tiles times t, rounded once.
 void dequantize_blocks(const PackArgs& args, const float* codes, const float* scale, float t,
                        float* x);

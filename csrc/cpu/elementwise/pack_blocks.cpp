@@ -1,5 +1,4 @@
-// Block formats packed block by block: a scale byte, then the codes of the block's elements. And
-// codes times scales.
+// Block formats packed block by block: a scale byte, then the codes of the block's elements.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -13,14 +12,7 @@
 namespace lpk {
 namespace {
 
-// Elements of a piece, which fit the first cache, if not its one block is longer; and elements that
-// a thread takes at a time.
-constexpr int64_t kPiece = 2048;
-constexpr int64_t kGrain = 65536;
-// Vectors and groups of codes reach so far beyond the end of a piece's arrays.
-constexpr int64_t kSlack = 64;
-
-// Blocks side by side in a band, and where their codes are.
+// Blocks side by side in a band, kPiece elements or one block, and where their codes are.
 struct Piece {
   int64_t tile, count;    // the number of the first in the grid, and how many they are
   int64_t first;          // row-major place of their first element
@@ -58,6 +50,7 @@ class BlockCodes {
         format_(args.format),
         integers_(args.format + InBlock::kElement),
         codec_(integers_),
+        decoder_(integers_),
         kernel_(kernels()),
         by_(block_kernels()) {}
 
@@ -89,11 +82,10 @@ class BlockCodes {
       read(p, codes, space);
       float* values = grid_.tall == 1 ? x + p.first : space.values.data();
       float* decoded = space.scaled.data();
-      const int64_t padded = (count + kCodeLanes - 1) / kCodeLanes * kCodeLanes;
-      std::fill_n(space.codes.begin() + count, padded - count, 0u);
-      if (!kernel_.decode({integers_, padded}, space.codes.data(), decoded)) {
-        for (int64_t i = 0; i < count; ++i)
-          decoded[i] = canonical_float(codec_.decode(space.codes[i]));
+      if (whole_bytes(p)) {
+        decoder_.stream(space.bytes.data(), 0, count, decoded);
+      } else {
+        decoder_.words(space.codes.data(), count, decoded);
       }
       by_.multiply(decoded, count, size, space.factor.data(), nullptr, values);
       if (grid_.tall > 1)
@@ -260,7 +252,8 @@ class BlockCodes {
     __atomic_fetch_or(first + bytes - 1, space.bytes[bytes - 1], __ATOMIC_RELAXED);
   }
 
-  // Codes of elements, and the scales as factors.
+  // The scales as factors, and the codes of elements: the bytes of one block after those of
+  // another, or words.
   void read(const Piece& p, const uint8_t* from, Space& space) const {
     const int64_t count = p.rows * p.cols, size = elements_of_block(p);
     const int bits = codec_.bits();
@@ -271,18 +264,23 @@ class BlockCodes {
               ? canonical_nan()
               : static_cast<float>(power_of_two(static_cast<int>(scale) - kScaleBias));
     };
+    if (whole_bytes(p)) {
+      const int64_t bytes = size * bits / 8, end = (count * bits + 7) / 8;
+      if (space.bytes.size() < static_cast<size_t>(end)) space.bytes.resize(end);
+      from += p.bit / 8;
+      for (int64_t block = 0; block < p.count; ++block, from += 1 + bytes) {
+        take(block, *from);
+        const int64_t at = block * bytes;
+        std::memcpy(space.bytes.data() + at, from + 1, std::min(bytes, end - at));
+      }
+      return;
+    }
     BitReader reader(from + p.bit / 8);
     if (p.bit % 8 != 0) reader.get(static_cast<int>(p.bit % 8));
     for (int64_t block = 0; block < p.count; ++block) {
-      const int64_t begin = block * size, n = std::min(size, count - begin);
-      if (whole_bytes(p)) {
-        const uint8_t* at = from + p.bit / 8 + block * (1 + size * bits / 8);
-        take(block, *at);
-        read_codes(at + 1, n, bits, space.codes.data() + begin);
-      } else {
-        take(block, reader.get(8));
-        for (int64_t i = begin; i < begin + n; ++i) space.codes[i] = reader.get(bits);
-      }
+      take(block, reader.get(8));
+      const int64_t end = std::min((block + 1) * size, count);
+      for (int64_t i = block * size; i < end; ++i) space.codes[i] = reader.get(bits);
     }
   }
 
@@ -291,6 +289,7 @@ class BlockCodes {
   const BlockFormat format_;
   const int64_t* integers_;
   const Codec codec_;
+  const Decoder decoder_;
   const Kernels& kernel_;
   const BlockKernels& by_;
 };
@@ -307,43 +306,6 @@ int64_t pack_blocks(const PackArgs& args, const float* x, const float* scale, ui
 void unpack_blocks(const PackArgs& args, const uint8_t* codes, float* x) {
   const FloatEnvironment environment;
   BlockCodes(args).unpack(codes, x);
-}
-
-void dequantize_blocks(const PackArgs& args, const float* codes, const float* scale, float t,
-                       float* x) {
-  const Grid grid = args.grid.joined();
-  const Kernels& kernel = kernels();
-  const BlockKernels& by = block_kernels();
-  const int64_t across = grid.across(), rows = grid.outer * grid.rows;
-  // Whole tiles, or parts of one.
-  const int64_t width = grid.wide > kPiece ? kPiece : kPiece / grid.wide * grid.wide;
-  const int64_t per_tile = (grid.wide + kPiece - 1) / kPiece;
-  const int64_t strips = grid.wide > kPiece ? across * per_tile : (grid.cols + width - 1) / width;
-  const int threads = grid.count() < 2 * kGrain ? 1 : args.threads;
-  parallel_ranges(
-      rows * strips, std::max<int64_t>(1, kGrain / kPiece), threads,
-      [&](int64_t begin, int64_t end) {
-        std::vector<float> columns(kPiece + kSlack);
-        std::vector<double> values(kPiece);
-        ScaledSpan span{};
-        for (int64_t i = begin; i < end; ++i) {
-          const int64_t row = i / strips, strip = i % strips;
-          const bool parts = grid.wide > kPiece;
-          const int64_t tile = parts ? strip / per_tile : strip * (width / grid.wide);
-          const int64_t col = parts ? tile * grid.wide + strip % per_tile * kPiece : strip * width;
-          const int64_t stop =
-              std::min({col + width, grid.cols, parts ? (tile + 1) * grid.wide : grid.cols});
-          if (col >= stop) continue;
-          const int64_t band = row / grid.rows * grid.down() + row % grid.rows / grid.tall;
-          by.spread(scale + band * across + tile, stop - col, parts ? stop - col : grid.wide,
-                    columns.data());
-          span.count = stop - col;
-          span.tiles = {nullptr, columns.data(), t};
-          const int64_t index = row * grid.cols + col;
-          kernel.widen(codes + index, span.count, values.data());
-          by.values(span, values.data(), x + index);
-        }
-      });
 }
 
 }  // namespace lpk

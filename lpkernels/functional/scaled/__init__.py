@@ -14,7 +14,7 @@ from lpkernels.arithmetic import Quantizer
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats import BlockFormat, format_from_ints
 from lpkernels.formats.grids import grid_shape
-from lpkernels.formats.integers import BLOCK, KIND, Ints
+from lpkernels.formats.integers import BLOCK, KIND, TENSOR_SCALE, InBlock, Ints
 from lpkernels.functional import _checks
 from lpkernels.functional._limits import amax_of
 from lpkernels.functional.quantize import format_ints, lowered
@@ -44,7 +44,7 @@ class Scaled:
         fmt:          the BlockFormat, or its name.
 
     Raises:  TypeError: a part is no float32 tensor.  ValueError: a shape or device that does not
-        fit, another kind of format, or blocks along "k".
+        fit, no tensor scale where the format has one, another kind of format, or blocks along "k".
     """
 
     values: Tensor
@@ -57,6 +57,11 @@ class Scaled:
         self, values: Tensor, scale: Tensor, tensor_scale: Tensor | None, fmt: BlockLike
     ) -> None:
         ints = _block_ints("Scaled", fmt)
+        if tensor_scale is None and ints[InBlock.SCALE] == TENSOR_SCALE:
+            raise ValueError(
+                f"Scaled: {format_from_ints(ints)} has a tensor scale, but tensor_scale is None; "
+                "give it, a 0-d float32 tensor"
+            )
         if tensor_scale is None and isinstance(values, Tensor):
             tensor_scale = torch.ones((), dtype=torch.float32, device=values.device)
         parts: dict[str, Any] = {"values": values, "scale": scale, "tensor_scale": tensor_scale}

@@ -8,19 +8,23 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
 from torch import Tensor
 
+from lpkernels import Scaled, pack
 from lpkernels.arithmetic import Quantizer
 from lpkernels.backends import cpu
 from lpkernels.formats import BlockFormat, FloatFormat, parse_format
 from lpkernels.formats.grids import misfit
 from lpkernels.formats.integers import block_by_block
+from lpkernels.ops import packed_bytes
 from tests.cases import DETERMINISTIC
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support import elements
 from tests.support.cpu_products import REFERENCE, assert_same
 from tests.support.denormals import flushed
+from tests.support.descriptions import LAYOUTS, ScaledCall, scaled_calls
 from tests.support.processor import Isas, Threads
 
 SEED = torch.tensor(elements.SEED)
@@ -156,6 +160,45 @@ def test_threads_and_strides(name: str, threads: Threads) -> None:
     assert_quantized(threads, x, Quantizer(fmt, "stochastic"), None, "strided")
 
 
+def flushing(ways: Iterable[str]) -> Iterator[str]:
+    """The ways, each while the processor flushes denormals."""
+    for way in ways:
+        with flushed():
+            yield f"{way} flushing denormals"
+
+
+def assert_call(isas: Isas, call: ScaledCall) -> None:
+    """Parts, values and counts of a drawn call, and values of the packed codes."""
+    x, quantizer = LAYOUTS[call.layout](call.x), call.quantizer
+    name = f"{tuple(x.shape)} {x.dtype} {call.layout}"
+    ways = flushing(isas) if call.flushed else isas
+    amax = None if call.amax is None else torch.tensor([call.amax], dtype=torch.float64)
+    with np.errstate(all="ignore"):
+        assert_quantized(ways, x, quantizer, amax, name)
+    ints, way = quantizer.fmt.to_ints(), (quantizer.to_ints(), SEED, 0, elements.SITE)
+    q = Scaled(*REFERENCE.scaled(x.contiguous(), *way, amax), quantizer.fmt)
+    if any(part.isnan().any() for part in (q.values, q.scale)):
+        return  # Some formats have no code of NaN.
+    stream = pack(q)
+    assert_same(isas, "unpack", stream, ints, list(x.shape), name=f"{quantizer} {name}")
+
+
+ANY_CALL = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@settings(ANY_CALL, max_examples=100)
+@given(call=scaled_calls())
+def test_any_call_on_every_instruction_set(isas: Isas, call: ScaledCall) -> None:
+    assert_call(isas, call)
+
+
+@pytest.mark.slow
+@settings(ANY_CALL, max_examples=3000)
+@given(call=scaled_calls(longest=300))
+def test_many_calls_on_every_instruction_set(isas: Isas, call: ScaledCall) -> None:
+    assert_call(isas, call)
+
+
 PACKED = [
     parse_format(name)
     for name in ("mxfp8_up", "mxfp4", "mxfp6_e2m3", "mxint8", "block5_e2m1", "block7_axis0_e3m2",
@@ -177,6 +220,16 @@ def test_codes_with_scales_match_reference(
     assert_bit_equal(back, REFERENCE.dequantize(codes, scale, one, ints), str(fmt))
     if fmt.rule == "floor":
         assert_same(isas, "pack", back, ints, name=fmt)
+
+
+@each("fmt", [*FORMATS, *PROGRAMS, *PACKED])
+def test_any_bytes_are_the_values_of_the_reference(fmt: BlockFormat, isas: Isas) -> None:
+    """Streams of t, scales and elements, NaN and infinities among them, and streams of blocks."""
+    ints, rng = fmt.to_ints(), np.random.default_rng(11)
+    for shape in ((7, 33), (2, 64, 96), (1, 4003)):
+        if misfit(ints, len(shape)) is None:
+            stream = torch.from_numpy(rng.integers(0, 256, packed_bytes(ints, shape), np.uint8))
+            assert_same(isas, "unpack", stream, ints, list(shape), name=f"{fmt} {shape}")
 
 
 @each("name", ["mxfp8", "mxfp6_e3m2", "block5_e2m1", "block9_axis0_e2m3"])

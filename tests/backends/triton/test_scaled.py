@@ -5,8 +5,10 @@ from itertools import product
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
 from torch import Tensor
 
+import lpkernels as lp
 from lpkernels.arithmetic import Quantizer
 from lpkernels.backends import _reference
 from lpkernels.backends.triton import BACKEND
@@ -15,6 +17,7 @@ from lpkernels.formats import BlockFormat, parse_format
 from lpkernels.formats.integers import block_by_block
 from tests.compare import assert_bit_equal
 from tests.loops import each
+from tests.support.descriptions import LAYOUTS, ScaledCall, scaled_calls
 from tests.support.element_bits import assert_counted
 from tests.support.elements import SEED, SITE, tensor_values
 
@@ -91,6 +94,34 @@ def test_every_family_matches_the_reference(name: str, device: str) -> None:
             assert_counted(BACKEND, x, quantizer, device, name=kind, ways=((260, True),))
 
 
+def assert_call(call: ScaledCall, device: str) -> None:
+    """Of calls with an amax, values and counts; of others codes and scales too."""
+    x = LAYOUTS[call.layout](call.x)
+    name = f"{call.layout} {call.quantizer} {tuple(x.shape)} {x.dtype} {call.amax}"
+    if call.amax is None:
+        return assert_scaled(x, call.quantizer, device, name=name)
+    limits = torch.tensor([call.amax], dtype=torch.float64)
+    return assert_counted(
+        BACKEND, x, call.quantizer, device, limits, name=name, ways=((260, True),)
+    )
+
+
+ANY_CALL = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@settings(ANY_CALL, max_examples=12)
+@given(call=scaled_calls(longest=40))
+def test_any_call_matches_the_reference(device: str, call: ScaledCall) -> None:
+    assert_call(call, device)
+
+
+@pytest.mark.slow
+@settings(ANY_CALL, max_examples=300)
+@given(call=scaled_calls())
+def test_many_calls_match_the_reference(device: str, call: ScaledCall) -> None:
+    assert_call(call, device)
+
+
 LONG = ("block16_e2m1_se4m3fn_t", "tile16x16_e2m1_se4m3fn_t", "row_axis0_int8", "tensor_e4m3_te")
 
 
@@ -142,6 +173,16 @@ def test_codes_and_scales_pack_as_the_reference(name: str, device: str) -> None:
         assert_bit_equal(got, want, f"{fmt} {kind}")
         unpacked = BACKEND.unpack(got, ints, list(x.shape))
         assert_bit_equal(unpacked, REFERENCE.unpack(want, ints, x.shape), f"{fmt} {kind}")
+
+
+@each("name", ["nvfp4", "tile2x3_e4m3_up", "tensor_e4m3", "block5_int4_sfp32"])
+def test_streams_behind_their_scales_are_read(
+    name: str, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LPKERNELS_BACKEND", "triton")
+    x = tensor_values((3, 37), "special").to(device)
+    q = lp.scaled(x, name)
+    assert_bit_equal(lp.unpack(lp.pack(q), name, x.shape), q.dequantize(), name)
 
 
 def test_pack_names_the_code_that_there_is_not(device: str) -> None:

@@ -1,0 +1,105 @@
+// Codes times the scales of their blocks times the tensor's scale. The codes are numbers, or a
+// stream with the scales in front.
+#include <algorithm>
+#include <vector>
+
+#include "codes.h"
+#include "cpu/drivers/parallel.h"
+#include "pack.h"
+
+namespace lpk {
+namespace {
+
+// x = codes times scales times t, rounded once. fetch: returns `count` codes from a row-major place
+// on, in the buffer if it has to. exact: codes times scales are float32 values.
+template <class Fetch>
+void multiply(const PackArgs& args, const float* scale, float t, bool exact, float* x,
+              const Fetch& fetch) {
+  const Grid grid = args.grid.joined();
+  const Kernels& kernel = kernels();
+  const BlockKernels& by = block_kernels();
+  const int64_t across = grid.across(), rows = grid.outer * grid.rows;
+  // Whole tiles, or parts of one.
+  const bool parts = grid.wide > kPiece;
+  const int64_t width = parts ? kPiece : kPiece / grid.wide * grid.wide;
+  const int64_t per_tile = (grid.wide + kPiece - 1) / kPiece;
+  const int64_t strips = parts ? across * per_tile : (grid.cols + width - 1) / width;
+  const int threads = grid.count() < 2 * kGrain ? 1 : args.threads;
+  parallel_ranges(
+      rows * strips, std::max<int64_t>(1, kGrain / kPiece), threads,
+      [&](int64_t begin, int64_t end) {
+        std::vector<float> columns(kPiece + kSlack), buffer(kPiece);
+        std::vector<double> values(kPiece);
+        ScaledSpan span{};
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t row = i / strips, strip = i % strips;
+          const int64_t tile = parts ? strip / per_tile : strip * (width / grid.wide);
+          const int64_t col = parts ? tile * grid.wide + strip % per_tile * kPiece : strip * width;
+          const int64_t stop =
+              std::min({col + width, grid.cols, parts ? (tile + 1) * grid.wide : grid.cols});
+          if (col >= stop) continue;
+          const int64_t band = row / grid.rows * grid.down() + row % grid.rows / grid.tall;
+          by.spread(scale + band * across + tile, stop - col, parts ? stop - col : grid.wide,
+                    columns.data());
+          span.count = stop - col;
+          span.tiles = {nullptr, columns.data(), t};
+          const int64_t index = row * grid.cols + col;
+          const float* codes = fetch(index, span.count, buffer.data());
+          if (exact) {
+            by.products(span, codes, x + index);
+          } else {
+            kernel.widen(codes, span.count, values.data());
+            by.values(span, values.data(), x + index);
+          }
+        }
+      });
+}
+
+// Whether the product of a code and a scale is a float32 value, whichever they are.
+bool exact_products(const BlockFormat& b) {
+  const Format &q = b.element, &s = b.scale;
+  return q.kind == Kind::kFloat && q.man_bits + s.man_bits + 2 <= 24 &&
+         q.quantum * s.quantum >= 0x1p-149 && q.max * s.max < 0x1p127;
+}
+
+float power_of_scale(uint8_t code) {
+  return code == kNanScale ? canonical_nan() : static_cast<float>(power_of_two(code - kScaleBias));
+}
+
+}  // namespace
+
+void dequantize_blocks(const PackArgs& args, const float* codes, const float* scale, float t,
+                       float* x) {
+  multiply(args, scale, t, t == 1, x,
+           [&](int64_t index, int64_t, float*) { return codes + index; });
+}
+
+void unpack_apart(const PackArgs& args, const uint8_t* codes, float* x) {
+  const BlockFormat format(args.format);
+  float t = 1;
+  if (format.has_tensor_scale()) {
+    std::memcpy(&t, codes, sizeof t);
+    codes += sizeof t;
+  }
+  const int64_t tiles = args.grid.tiles();
+  std::vector<float> scale(static_cast<size_t>(tiles));
+  if (format.kind == ScaleKind::kE8m0) {
+    std::transform(codes, codes + tiles, scale.begin(), power_of_scale);
+    codes += tiles;
+  } else if (format.kind == ScaleKind::kFp32) {
+    std::memcpy(scale.data(), codes, scale.size() * sizeof(float));
+    codes += tiles * static_cast<int64_t>(sizeof(float));
+  } else {
+    const PackArgs of_scales{args.format + InBlock::kScaleFormat, tiles, {}, args.threads};
+    unpack(of_scales, codes, scale.data());
+    codes += packed_bytes(of_scales);
+  }
+  const Decoder decoder(args.format + InBlock::kElement);
+  multiply(args, scale.data(), t, t == 1 || exact_products(format), x,
+           [&](int64_t index, int64_t count, float* buffer) {
+             decoder.stream(codes, index * decoder.bits(), count, buffer);
+             return buffer;
+           });
+}
+
+}  // namespace lpk
