@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Recipe
-from lpkernels.arithmetic._by_product import GENERAL, OPERANDS, Taken
+from lpkernels.arithmetic.by_product import GENERAL, OPERANDS, Taken
 from lpkernels.formats.integers import BLOCK, KIND, ROW, TENSOR, InBlock, Ints
 from lpkernels.functional._saved import Saved, packs, saved, shared
 from lpkernels.functional.layer import Geometry, Sum, bias_gradient, quantized
