@@ -23,10 +23,11 @@ from lpkernels.arithmetic._operands import exchanged
 from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer, check_mode, quantizer_from_ints
 from lpkernels.arithmetic._ranks import Axis, Ranks, axes, check_axes
 from lpkernels.arithmetic._recipe import PRODUCTS, QUANTIZERS, TORCH, FixedAxisWarning, Recipe
-from lpkernels.arithmetic._running_range import RunningRange, as_running_range
 from lpkernels.arithmetic._scaling import (
     SCALED_ROLES,
     DelayedScaling,
+    RunningRange,
+    as_running_range,
     as_scaling,
     check_scaling,
 )

@@ -11,7 +11,7 @@ from lpkernels.arithmetic._accumulator import Accumulator
 from lpkernels.arithmetic._named_accumulators import NATIVE, as_accumulator
 from lpkernels.arithmetic._quantizer import Quantizer, any_quantizer
 from lpkernels.arithmetic._ranks import Axis, axes
-from lpkernels.arithmetic._running_range import RunningRange, as_running_range
+from lpkernels.arithmetic._scaling import RunningRange, as_running_range
 from lpkernels.arithmetic.text import (
     PlainValues,
     call_text,

@@ -1,4 +1,4 @@
-"""DelayedScaling: scales of tensors that follow from the tensors before them."""
+"""RunningRange and DelayedScaling: ranges and scales that layers keep of earlier tensors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,81 @@ from lpkernels.arithmetic.text import PlainValues, options_of, read_options, wri
 from lpkernels.formats import BlockFormat
 from lpkernels.formats.checks import checked_bool, checked_choice, checked_int, set_fields
 
-_NAME = "delayed"
-_FORM = f"'{_NAME}[:history=<n>][:max|:most_recent][:margin=<n>][:local]'"
+_RUNNING = "running"
+_DEBIASED = "debiased"
+
+
+@dataclass(frozen=True, init=False)
+class RunningRange:
+    """An exponential average of the ranges of a layer's inputs in training, for evaluation.
+
+    In training each batch has its own range, and ``average = momentum * average + (1 - momentum) *
+    range``, which starts at 0; in evaluation the average is the range. After t batches the average
+    has the weight ``1 - momentum^t`` on the batches and the rest on 0, so that early ranges are too
+    close to 0; ``debiased`` divides by that weight.
+
+    Text form: ``running:<momentum>[:debiased]``.
+
+    Args:
+        momentum: within [0, 1), the weight of the past.
+        debiased: whether the average is divided by the weight of its batches.
+
+    Raises:
+        TypeError: an argument has the wrong type.  ValueError: momentum out of range.
+
+    Source: Fu et al. 2021, "CPT: Efficient deep neural network training via cyclic precision",
+    arXiv 2101.09868, whose published code has momentum 0.9 and starts at 0. Debiasing is ours.
+    """
+
+    momentum: float
+    debiased: bool
+
+    def __init__(self, momentum: float = 0.9, debiased: bool = False) -> None:
+        if isinstance(momentum, bool) or not isinstance(momentum, int | float):
+            raise TypeError(
+                f"RunningRange: momentum must be a float, got {momentum!r} "
+                f"({type(momentum).__name__}); for example 0.9"
+            )
+        if not 0 <= momentum < 1:
+            raise ValueError(
+                f"RunningRange: momentum must be at least 0 and below 1, got {momentum}; 0 keeps "
+                "the last range only"
+            )
+        debiased = checked_bool("RunningRange", "debiased", debiased)
+        set_fields(self, momentum=float(momentum), debiased=debiased)
+
+    def __str__(self) -> str:
+        return f"{_RUNNING}:{self.momentum!r}" + f":{_DEBIASED}" * self.debiased
+
+
+def as_running_range(value: RunningRange | str) -> RunningRange:
+    """A RunningRange as it is, or of its text form.
+
+    Raises:  TypeError: something else.  ValueError: text of another form.
+    """
+    if isinstance(value, RunningRange):
+        return value
+    if not isinstance(value, str):
+        raise TypeError(
+            f"expected a RunningRange or its text 'running:<momentum>[:debiased]', got {value!r} "
+            f"({type(value).__name__}); for example lp.RunningRange(0.9)"
+        )
+    name, _, rest = value.partition(":")
+    momentum, _, option = rest.partition(":")
+    try:
+        if name != _RUNNING or option not in ("", _DEBIASED):
+            raise ValueError
+        number = float(momentum)
+    except ValueError:
+        raise ValueError(
+            f"cannot read {value!r}; expected 'running:<momentum>[:debiased]', for example "
+            "'running:0.9'"
+        ) from None
+    return RunningRange(number, option == _DEBIASED)
+
+
+_DELAYED = "delayed"
+_FORM = f"'{_DELAYED}[:history=<n>][:max|:most_recent][:margin=<n>][:local]'"
 _LOCAL = "local"
 ALGORITHMS = ("max", "most_recent")
 #: The roles whose tensors have a history in a layer; the tensors of a Recipe's three quantizers.
@@ -74,7 +147,7 @@ class DelayedScaling(PlainValues):
         )
 
     def __str__(self) -> str:
-        return ":".join((_NAME, *written_options(self, _OPTIONS)))
+        return ":".join((_DELAYED, *written_options(self, _OPTIONS)))
 
     @staticmethod
     def parse(text: str) -> DelayedScaling:
@@ -88,7 +161,7 @@ class DelayedScaling(PlainValues):
                 f"({type(text).__name__}); for example lp.DelayedScaling()"
             )
         name, *parts = text.split(":")
-        if name != _NAME:
+        if name != _DELAYED:
             raise ValueError(f"cannot read {text!r}; expected {_FORM}")
         return DelayedScaling(**read_options(text, parts, _OPTIONS))
 
