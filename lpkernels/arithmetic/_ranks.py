@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from lpkernels.arithmetic._quantizer import Quantizer
     from lpkernels.arithmetic._recipe import Recipe
 
-_RANK_OF = {"grad_input": "input", "grad_output": "output", "grad_weight": "weight"}
+_RANK_OF = {
+    "grad_input": "input", "grad_output": "output", "grad_weight": "weight",
+    "dgrad_weight": "weight", "wgrad_input": "input", "wgrad_grad_output": "output",
+}  # fmt: skip
 
 
 class Axis(NamedTuple):

@@ -212,6 +212,13 @@ def emulated_layer(
 ) -> Tensor:
     """y = output(fprop(input(x), weight(w), bias(b))) on float32 tensors, with its gradients."""
     call = (x, w, b, recipe, geometry, seed, backend)
+    sums = (recipe.fprop, recipe.dgrad, recipe.wgrad)
+    codes = recipe.by_product
+    if codes is not None and (
+        any(each.made or each.by_matrix for each in codes[:-1])
+        or any(acc.chunk == "scale" for acc in sums)
+    ):
+        raise NotImplementedError(f"{recipe}: layers do not take such codes yet")
     if is_recorded(x, w, b):
         return EmulatedLayer.apply(*call)
     new_product()
