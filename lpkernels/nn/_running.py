@@ -61,22 +61,17 @@ class KeptScales(torch.nn.Module):
         if training and not (again or compiled):
             self.before.clear()
             self._warn()
-        found: list[Delayed | None] = []
-        for role in SCALED_ROLES:
-            if role not in self.roles:
-                found.append(None)
-                continue
-            history, scale = self._buffers[f"{role}_history"], self._buffers[f"{role}_scale"]
-            assert history is not None and scale is not None
+        found: dict[str, Delayed] = {}
+        for role in self.roles:
+            history, scale = self.of(role)
             # A recomputation rounds as the call that it repeats, and notes nothing again.
             scale = self.before.get(role, scale) if again else scale
             notes = training and (role == "grad_output" or not again)
-            found.append(Delayed(scale, history if notes else None))
-        last = found[-1]
-        if last is not None:
             # The backward pass may come after an update.
-            found[-1] = last._replace(scale=last.scale.clone())
-        return Scales(*found, self._after_backward if training and not compiled else None)
+            scale = scale.clone() if role == "grad_output" else scale
+            found[role] = Delayed(scale, history if notes else None)
+        after = self._after_backward if training and not compiled else None
+        return Scales(found.get("input"), found.get("weight"), found.get("grad_output"), after)
 
     def _after_backward(self) -> None:
         self.waits = True
@@ -125,10 +120,11 @@ class RunningInput(Emulated):
     """Mixin of the layers with one input, which know the `input_range` and the `scaling` of a
     Recipe.
 
-    With a `scaling` their module ``scaling`` is a `KeptScales`. With an `input_range` they have two buffers in float32: ``input_range`` (2,) is the average of
+    With an `input_range` they have two buffers in float32: ``input_range`` (2,) is the average of
     the lowest and of the highest finite value of the batches seen in training, and
     ``input_range_weight`` () is the weight of these batches in it, ``1 - momentum^t``. As with the
     statistics of batch norm, a batch that activation checkpointing computes again counts again.
+    With a `scaling` they have a module ``scaling``, a `KeptScales`.
     """
 
     _rest: Recipe | None

@@ -146,7 +146,8 @@ def calibrate(
 
     with _as_torch(model, layers, notes):
         count = 0
-        for count, batch in enumerate(batches, 1):
+        for batch in batches:
+            count += 1
             if forward is not None:
                 forward(model, batch)
             else:
