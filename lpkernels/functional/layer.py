@@ -17,19 +17,23 @@ again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Quantizer, Recipe
+from lpkernels.functional import _checks
 from lpkernels.functional._saved import Saved, saved
 from lpkernels.functional.recording import first_order, is_recorded
 from lpkernels.functional.storing import new_product, seeing, seen
 from lpkernels.functional.torch_calls import torchs
 from lpkernels.ops import NOT_FUSED, Fused, How, Ints, Product, matmul_of
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
+
+if TYPE_CHECKING:
+    from lpkernels.functional.running import Scales
 
 
 class Sum(NamedTuple):
@@ -116,11 +120,22 @@ def quantized(
 
 
 def _operand(
-    x: Tensor, recipe: Recipe, name: str, seed: Tensor | None, role: Role, backend: str
+    x: Tensor,
+    recipe: Recipe,
+    name: str,
+    seed: Tensor | None,
+    role: Role,
+    backend: str,
+    scales: Scales | None = None,
 ) -> tuple[Tensor, Ints]:
     """The named operand for the two products that read it: x and its quantizer, or x rounded and no
     quantizer."""
     quantizer, ints = getattr(recipe, name), getattr(recipe.fused, name)
+    delayed = None if scales is None else getattr(scales, name)
+    if delayed is not None:
+        seen(x, quantizer, role)
+        codes, scale, _ = delayed.parts(x, quantizer.to_ints(), seed, role, backend)
+        return codes * scale, ()
     if ints:
         seen(x, quantizer, role)
         return x, ints
@@ -186,10 +201,11 @@ def _forward(
     geometry: Geometry,
     seed: Tensor | None,
     backend: str,
+    scales: Scales | None,
 ) -> tuple[Tensor, _Kept]:
     kept = _Kept(
-        *_operand(x, recipe, "input", seed, Role.INPUT, backend),
-        *_operand(w, recipe, "weight", seed, Role.WEIGHT, backend),
+        *_operand(x, recipe, "input", seed, Role.INPUT, backend, scales),
+        *_operand(w, recipe, "weight", seed, Role.WEIGHT, backend, scales),
     )
     if b is not None and recipe.bias is not None:
         b = quantized(b, recipe.bias, seed, Role.BIAS, SITE_QUANTIZE, backend)
@@ -209,9 +225,11 @@ def emulated_layer(
     geometry: Geometry,
     seed: Tensor | None,
     backend: str,
+    scales: Scales | None = None,
 ) -> Tensor:
     """y = output(fprop(input(x), weight(w), bias(b))) on float32 tensors, with its gradients."""
-    call = (x, w, b, recipe, geometry, seed, backend)
+    _checks.scaling("lpkernels", recipe.scaling, scales)
+    call = (x, w, b, recipe, geometry, seed, backend, scales)
     sums = (recipe.fprop, recipe.dgrad, recipe.wgrad)
     codes = recipe.by_product
     if codes is not None and (
@@ -236,9 +254,11 @@ class EmulatedLayer(torch.autograd.Function):
         geometry: Geometry,
         seed: Tensor | None,
         backend: str,
+        scales: Scales | None = None,
     ) -> Tensor:
         ctx.sees = new_product()
-        y, kept = _forward(x, w, b, recipe, geometry, seed, backend)
+        ctx.scales = scales
+        y, kept = _forward(x, w, b, recipe, geometry, seed, backend, scales)
         needs_x, needs_w = ctx.needs_input_grad[:2]
         # dgrad reads the weight, wgrad the input: neither is kept for a gradient nobody asked for.
         left = right = None
@@ -262,7 +282,9 @@ class EmulatedLayer(torch.autograd.Function):
         recipe, geometry, backend = ctx.recipe, ctx.geometry, ctx.backend
         left, right, seed = ctx.saved_tensors
         dx = dw = db = None
-        its = (recipe, "grad_output", seed, Role.GRAD_OUTPUT, backend)
+        its = (recipe, "grad_output", seed, Role.GRAD_OUTPUT, backend, ctx.scales)
+        if ctx.scales is not None and ctx.scales.after_backward is not None:
+            ctx.scales.after_backward()
         g, g_ints = _operand(grad_output, *its)
 
         if ctx.needs_input_grad[0]:
@@ -280,7 +302,7 @@ class EmulatedLayer(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             rows = geometry.rows(g, ctx.b_shape)
             db = bias_gradient(rows, g_ints, recipe.wgrad, seed, backend).reshape(ctx.b_shape)
-        return dx, dw, db, None, None, None, None
+        return dx, dw, db, None, None, None, None, None
 
 
 class RoundedBothWays(torch.autograd.Function):

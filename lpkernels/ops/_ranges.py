@@ -13,7 +13,7 @@ from torch import Tensor
 from lpkernels.arithmetic import quantizer_from_ints
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats import BlockFormat, FixedFormat
-from lpkernels.formats.integers import TENSOR, InBlock
+from lpkernels.formats.integers import BLOCK, KIND, TENSOR, InBlock
 from lpkernels.ops import _checks
 from lpkernels.ops._operator import define, without_grad
 from lpkernels.ops._quantize import rounded
@@ -121,7 +121,8 @@ def _delayed_fake(x: Tensor, *rest: object) -> Parts:
 
 def _guard_delayed(x: Tensor, encode: Tensor, quantizer: Ints, *call: Any) -> None:
     _checks.quantizer("delayed", quantizer, x, *call[:3])
-    _checks.require(quantizer[InBlock.LINES] == TENSOR, "delayed", "one scale a tensor", quantizer)
+    of_tensor = quantizer[KIND] == BLOCK and quantizer[InBlock.LINES] == TENSOR
+    _checks.require(of_tensor, "delayed", "one scale a tensor", quantizer)
     given = (tuple(encode.shape), encode.dtype, encode.device)
     _checks.require(given == ((), torch.float32, x.device), "delayed", "a 0-d scale", given)
 
