@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lpkernels.arithmetic._quantizer import Quantizer
 from lpkernels.arithmetic.text import PlainValues, options_of, read_options, written_options
-from lpkernels.formats import BlockFormat
+from lpkernels.formats import BlockFormat, Format
 from lpkernels.formats.checks import checked_bool, checked_choice, checked_int, set_fields
 
 _RUNNING = "running"
@@ -145,6 +145,12 @@ class DelayedScaling(PlainValues):
             margin=checked_int(owner, "margin", margin, 0, _MAX_MARGIN),
             reduce=checked_bool(owner, "reduce", reduce),
         )
+
+    def most(self, fmt: Format) -> float:
+        """M 2^-margin of a BlockFormat, which the largest magnitude is mapped to."""
+        assert isinstance(fmt, BlockFormat)
+        most = fmt.element.max if fmt.target is None else fmt.target
+        return float(most * 2.0**-self.margin)
 
     def __str__(self) -> str:
         return ":".join((_DELAYED, *written_options(self, _OPTIONS)))

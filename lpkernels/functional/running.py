@@ -64,6 +64,11 @@ class Delayed(NamedTuple):
         return codes, scale.reshape((1,) * x.dim()), torch.ones_like(scale)
 
 
+def largest(x: Tensor) -> Tensor:
+    """The largest magnitude of x, as `Delayed.parts` notes it."""
+    return ops.largest(x)
+
+
 def note(history: Tensor, largest: Tensor) -> None:
     """h[0] = max(h[0], largest); NaN stays."""
     first = history[:1]

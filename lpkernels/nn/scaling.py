@@ -11,14 +11,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from lpkernels import ops
 from lpkernels.arithmetic import TORCH, DelayedScaling
-from lpkernels.functional.running import next_scales, note
+from lpkernels.functional.running import largest, next_scales, note
 from lpkernels.nn._running import KeptScales, RunningInput, kept_scales
 from lpkernels.nn.selecting import check_model
-from lpkernels.reference.blocks import largest_code
 
-__all__ = ["calibrate", "update_scales"]
+__all__ = ["KeptScales", "calibrate", "update_scales"]
 
 #: Called with the model and a batch.
 Forward = Callable[[nn.Module, Any], object]
@@ -44,7 +42,7 @@ def _rows(model: nn.Module) -> Iterator[_Row]:
     for layer, kept in _layers(model):
         scaling = layer.recipe.scaling
         for role in kept.roles:
-            most = largest_code(getattr(layer.recipe, role).fmt) * 2.0**-scaling.margin
+            most = scaling.most(getattr(layer.recipe, role).fmt)
             yield _Row(kept, role, scaling, most, *kept.of(role))
 
 
@@ -141,7 +139,7 @@ def calibrate(
 
     def notes(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], y: object) -> None:
         (x,) = args[:1] or list(kwargs.values())[:1]
-        seen = ops.largest(x)
+        seen = largest(x)
         found[layer] = torch.maximum(found[layer], seen) if layer in found else seen
 
     with _as_torch(model, layers, notes):
@@ -156,9 +154,9 @@ def calibrate(
         raise ValueError("calibrate: expected at least one batch, got none")
     for layer, kept in layers:
         if layer in found:
-            largest = {"input": found[layer], "weight": ops.largest(_local(layer.weight))}
-            for role in largest.keys() & kept.roles:
-                note(kept.of(role)[0], largest[role])
+            values = {"input": found[layer], "weight": largest(_local(layer.weight))}
+            for role in values.keys() & kept.roles:
+                note(kept.of(role)[0], values[role])
     update_scales(model, group)
 
 

@@ -77,14 +77,14 @@ def update_range(x: Tensor, average: Tensor, weight: Tensor, momentum: float) ->
 
 @lru_cache(maxsize=1024)
 def _element(quantizer: Ints) -> tuple[Ints, float, bool]:
-    """The quantizer of the codes, M, and whether the codes have one zero."""
-    # `import lpkernels` loads no reference.
-    from lpkernels.reference.blocks import element_of, largest_code
-
+    """The quantizer of the codes, the largest magnitude it gets, and whether it gives one zero."""
     fmt = quantizer_from_ints(quantizer).fmt
     assert isinstance(fmt, BlockFormat)
-    element = element_of(fmt).to_ints() + quantizer[InQuantizer.MODE]
-    return element, largest_code(fmt), isinstance(fmt.element, FixedFormat)
+    element = quantizer[InBlock.ELEMENT] + quantizer[InQuantizer.MODE]
+    integers = isinstance(fmt.element, FixedFormat)
+    most = fmt.element.max if fmt.target is None else fmt.target
+    # A target above the largest integer lets the one below the least in.
+    return element, most if integers else min(most, fmt.element.max), integers
 
 
 def _delayed_impl(
@@ -98,7 +98,7 @@ def _delayed_impl(
 ) -> Parts:
     x, encode = without_grad(x), without_grad(encode)
     element, most, one_zero = _element(tuple(quantizer))
-    # Rounding saturates too, but a target may lie below the largest code.
+    # Within these ends no rounding overflows, whatever the element's own rule.
     shrunk = (x.float() * encode).clamp_(-most, most)
     codes = rounded(shrunk, element, seed, role, site, backend)
     if one_zero:

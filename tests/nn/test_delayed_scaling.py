@@ -421,5 +421,5 @@ def test_every_served_layer_has_scales_of_its_own_tensors() -> None:
         kept = trained(converted(name, SUMS), *inputs(name)).scaling
         assert 1 not in [kept.of(role)[1] for role in ROLES], name
     masked = converted("Linear", PLAIN)
-    with pytest.raises(ValueError, match="delayed:history=4:max is for the linear layers"):
+    with pytest.raises(NotImplementedError, match="has delayed:history=4:max, and masked layers"):
         mask_gradients(masked, ["swamped"])

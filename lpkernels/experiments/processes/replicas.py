@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from lpkernels.experiments.processes.torchrun import Processes
-from lpkernels.nn._running import KeptScales
+from lpkernels.nn.scaling import KeptScales
 
 State = dict[str, Any]
 

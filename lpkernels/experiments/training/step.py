@@ -16,8 +16,7 @@ from lpkernels.experiments.processes.torchrun import Processes
 from lpkernels.experiments.training.parts import Part
 from lpkernels.experiments.training.tally import Tally
 from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn
-from lpkernels.nn import update_scales
-from lpkernels.nn._running import KeptScales
+from lpkernels.nn.scaling import KeptScales, update_scales
 
 #: Where the layers' draws come from while the turn and the piece of these numbers are computed.
 Draws = Callable[[int, int], AbstractContextManager[None]]
