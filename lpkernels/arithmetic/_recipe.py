@@ -5,13 +5,19 @@ import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from lpkernels.arithmetic._accumulator import Accumulator
 from lpkernels.arithmetic._named_accumulators import NATIVE, as_accumulator
 from lpkernels.arithmetic._quantizer import Quantizer, any_quantizer, as_quantizer
 from lpkernels.arithmetic._ranks import Axis, axes
-from lpkernels.arithmetic._running_range import RunningRange, as_running_range
+from lpkernels.arithmetic._scaling import (
+    DelayedScaling,
+    RunningRange,
+    as_running_range,
+    as_scaling,
+    check_scaling,
+)
 from lpkernels.arithmetic.text import (
     PlainValues,
     call_text,
@@ -80,6 +86,7 @@ _FORM = (
     "of a name"
 )
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def _names_fields(
@@ -119,7 +126,9 @@ class Recipe(PlainValues):
         requantize:                         what the codes of one product alone are made from:
             "source", the tensor as the layer got it (None is the same), or "codes", the values of
             the codes that fprop read. The output gradient is always quantised from its source.
-        scaling:                            None: every scale follows from its own tensor.
+        scaling:                            a DelayedScaling, by which the scales of input, weight
+            and grad_output follow from earlier steps, in layers of lpkernels.nn; None: every scale
+            follows from its own tensor.
 
     Attributes:
         is_torch:       whether it is torch's own arithmetic: no quantizer, three native products.
@@ -144,7 +153,7 @@ class Recipe(PlainValues):
         no operand; a transform of one operand of a product alone; an accumulator with chunk="scale"
         for operands without scales; fp32 scales of blocks under an accumulator that is neither this
         nor native; fp32 scales of rows that gradients reuse; requantize="codes" of transformed
-        codes.
+        codes; scaling with a format that has not one fp32 scale a tensor.
     """
 
     input: Quantizer | None
@@ -191,7 +200,7 @@ class Recipe(PlainValues):
         wgrad_input: Quantizer | FormatLike | None = None,
         wgrad_grad_output: Quantizer | FormatLike | None = None,
         requantize: str | None = None,
-        scaling: Any = None,
+        scaling: DelayedScaling | str | None = None,
     ) -> None:
         set_fields(
             self,
@@ -205,17 +214,19 @@ class Recipe(PlainValues):
             fprop=_accumulator("fprop", fprop),
             dgrad=_accumulator("dgrad", dgrad),
             wgrad=_accumulator("wgrad", wgrad),
-            input_range=_running_range(input_range),
+            input_range=_optional("input_range", as_running_range, input_range),
             dgrad_weight=_quantizer("dgrad_weight", dgrad_weight),
             wgrad_input=_quantizer("wgrad_input", wgrad_input),
             wgrad_grad_output=_quantizer("wgrad_grad_output", wgrad_grad_output),
             requantize=checked_choice(
                 "Recipe", "requantize", requantize or "source", ("source", "codes")
             ),
-            scaling=_scaling(scaling),
+            scaling=_optional("scaling", as_scaling, scaling),
         )
         if self.input_range is not None:
             _check_range(self.input)
+        if self.scaling is not None:
+            check_scaling({name: getattr(self, name) for name in QUANTIZERS})
         self._learn()
         _check_reused(self)
 
@@ -298,13 +309,6 @@ def _quantizer(name: str, value: Quantizer | FormatLike | None) -> Quantizer | N
     return quantizer
 
 
-def _scaling(value: object) -> object:
-    """What makes the scales, if it is not each tensor itself."""
-    if value is not None:
-        raise ValueError(f"Recipe: scaling: expected None, every tensor's own scale, got {value!r}")
-    return value
-
-
 def _check_reused(recipe: Recipe) -> None:
     """Warns of blocks along a fixed axis that gradients reuse."""
     fixed: dict[str, BlockFormat] = {}
@@ -347,13 +351,13 @@ def _accumulator(name: str, value: Accumulator | FormatLike) -> Accumulator:
         raise type(error)(f"Recipe: {name}: {error}") from error
 
 
-def _running_range(value: RunningRange | str | None) -> RunningRange | None:
+def _optional(name: str, read: Callable[[Any], T], value: object) -> T | None:
     if value is None:
         return None
     try:
-        return as_running_range(value)
+        return read(value)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"Recipe: input_range: {error}") from error
+        raise type(error)(f"Recipe: {name}: {error}") from error
 
 
 def _check_range(its: Quantizer | None) -> None:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.layer import Sum, emulated_layer, widened
+from lpkernels.functional.running import Scales
 from lpkernels.functional.torch_calls import own
 from lpkernels.ops import Convolution, Product, fprop_of
 from lpkernels.recipes import as_recipe
@@ -197,6 +198,7 @@ def _conv(
     recipe: Recipe | str,
     generator: torch.Generator | Tensor | None,
     backend: str,
+    scales: Scales | None,
 ) -> Tensor:
     recipe = as_recipe(recipe)
     if recipe.is_torch:
@@ -219,7 +221,7 @@ def _conv(
     batch = F.pad(batch, extra) if any(extra) else batch
     b = None if bias is None else widened(bias)
     geometry = ConvGeometry(strides, paddings, dilations, groups)
-    y = emulated_layer(batch, widened(weight), b, recipe, geometry, seed, backend)
+    y = emulated_layer(batch, widened(weight), b, recipe, geometry, seed, backend, scales)
     return y if x.dim() == dims + 2 else y.squeeze(0)
 
 
@@ -235,9 +237,11 @@ def conv1d(
     recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
+    scales: Scales | None = None,
 ) -> Tensor:
     """``torch.nn.functional.conv1d`` under a recipe: x (N, C, L) or (C, L); else as ``conv2d``."""
-    return _conv(1, x, weight, bias, stride, padding, dilation, groups, recipe, generator, backend)
+    numbers = (stride, padding, dilation, groups)
+    return _conv(1, x, weight, bias, *numbers, recipe, generator, backend, scales)
 
 
 def conv2d(
@@ -252,6 +256,7 @@ def conv2d(
     recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
+    scales: Scales | None = None,
 ) -> Tensor:
     """``torch.nn.functional.conv2d`` with every operand and every sum rounded as the recipe says.
 
@@ -277,6 +282,7 @@ def conv2d(
             None is torch's default CPU generator. One seed is drawn per call, and only when the
             recipe rounds stochastically.
         backend: "auto" or a name in ``lpkernels.backends.status()``.
+        scales: as in ``linear``.
 
     Returns:
         (N, C_out, H_out, W_out), without N if x had none; float32.
@@ -285,7 +291,8 @@ def conv2d(
         TypeError: float64 or integer operands, an argument of the wrong type.
         ValueError: shapes, groups or sizes that do not fit, operands on different devices.
     """
-    return _conv(2, x, weight, bias, stride, padding, dilation, groups, recipe, generator, backend)
+    numbers = (stride, padding, dilation, groups)
+    return _conv(2, x, weight, bias, *numbers, recipe, generator, backend, scales)
 
 
 def conv3d(
@@ -300,9 +307,11 @@ def conv3d(
     recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
+    scales: Scales | None = None,
 ) -> Tensor:
     """``torch.nn.functional.conv3d`` under a recipe: x (N, C, D, H, W) or (C, D, H, W).
 
     Everything else as in ``conv2d``.
     """
-    return _conv(3, x, weight, bias, stride, padding, dilation, groups, recipe, generator, backend)
+    numbers = (stride, padding, dilation, groups)
+    return _conv(3, x, weight, bias, *numbers, recipe, generator, backend, scales)

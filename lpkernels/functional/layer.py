@@ -24,6 +24,7 @@ from torch import Tensor
 
 from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Quantizer, Recipe
+from lpkernels.functional import _checks
 from lpkernels.functional._saved import Saved, saved
 from lpkernels.functional.recording import first_order, is_recorded
 from lpkernels.functional.storing import new_product, seeing, seen
@@ -32,6 +33,7 @@ from lpkernels.ops import NOT_FUSED, Fused, How, Ints, Product, matmul_of
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 
 if TYPE_CHECKING:
+    from lpkernels.functional.running import Scales
     from lpkernels.functional.scaled.products import Pair
 
 
@@ -243,13 +245,18 @@ def emulated_layer(
     geometry: Geometry,
     seed: Tensor | None,
     backend: str,
+    scales: Scales | None = None,
 ) -> Tensor:
-    """y = output(fprop(input(x), weight(w), bias(b))) on float32 tensors, with its gradients."""
+    """y = output(fprop(input(x), weight(w), bias(b))) on float32 tensors, with its gradients.
+
+    scales: of a recipe with delayed scaling.
+    """
+    _checks.scaling("lpkernels", recipe.scaling, scales)
     call = (x, w, b, recipe, geometry, seed, backend)
     if recipe.by_product is not None:
         from lpkernels.functional.scaled.layer import layer_by_product
 
-        return layer_by_product(*call)
+        return layer_by_product(*call, scales)
     if is_recorded(x, w, b):
         return EmulatedLayer.apply(*call)
     new_product()

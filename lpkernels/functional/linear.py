@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.layer import Sum, emulated_layer, widened
+from lpkernels.functional.running import Scales
 from lpkernels.functional.torch_calls import no_autocast, own
 from lpkernels.ops import matmul_of
 from lpkernels.recipes import as_recipe
@@ -87,6 +88,7 @@ def linear(
     recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
+    scales: Scales | None = None,
 ) -> Tensor:
     """``torch.nn.functional.linear`` with every operand and every sum rounded as the recipe says.
 
@@ -105,6 +107,7 @@ def linear(
             None is torch's default CPU generator. One seed is drawn per call, and only when the
             recipe rounds stochastically.
         backend: "auto" or a name in ``lpkernels.backends.status()``.
+        scales: the delayed scales of a recipe with `scaling`, which layers of lpkernels.nn keep.
 
     Returns:
         (..., out_features), float32. Without in_features these are zeros (+0, plus bias); without
@@ -126,5 +129,5 @@ def linear(
     seed = seeds.seed_for(recipe.is_stochastic, generator)
     operands = (widened(x if x.dim() > 1 else x.unsqueeze(0)), widened(weight))
     b = None if bias is None else widened(bias)
-    y = emulated_layer(*operands, b, recipe, LinearGeometry(), seed, backend)
+    y = emulated_layer(*operands, b, recipe, LinearGeometry(), seed, backend, scales)
     return y if x.dim() > 1 else y.squeeze(0)

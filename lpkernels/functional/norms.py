@@ -183,6 +183,7 @@ def _all(
 ) -> tuple[Tensor, Tensor, Tensor]:
     _checks.backend(function, backend)
     _checks.generator(function, generator)
+    _checks.scaling(function, recipe.scaling)
     if recipe.axes:
         weight, bias = (None if t is None else t.dim() for t in (w, b))
         check_axes(recipe, Ranks(function, x.dim(), weight, bias, x.dim(), NO_PRODUCT))
