@@ -111,10 +111,10 @@ class Call(NamedTuple):
         return found
 
     def _transformed(self, x: Tensor, taken: Taken) -> Tensor:
+        if taken.transform is not None:
+            x = ops.hadamard(x, *taken.transform, taken.along, self.backend)
         seen(x, taken.quantizer, taken.role)
-        if taken.transform is None:
-            return x
-        return ops.hadamard(x, *taken.transform, taken.along, self.backend)
+        return x
 
     def source(self, x: Tensor, field: str, made: Made) -> Tensor:
         """The tensor that codes for one product are made from."""
@@ -306,7 +306,7 @@ def check(layer: Call, x: Tensor, w: Tensor) -> None:
 def _check_runs(layer: Call, product: str, taken: Taken, x: Tensor, w: Tensor) -> None:
     if not layer.geometry.matmuls:
         raise ValueError(
-            f"{taken.quantizer}: a Hadamard transform runs along the sum of a matrix product; "
+            "a Hadamard transform runs along the sum of a matrix product; "
             "leave convolutions to another recipe (exclude= of lp.convert)"
         )
     assert taken.transform is not None
@@ -322,6 +322,6 @@ def _check_runs(layer: Call, product: str, taken: Taken, x: Tensor, w: Tensor) -
         length = x.shape[-1] if product == "fprop" else w.shape[-2]
     if length % size:
         raise ValueError(
-            f"{taken.quantizer} transforms runs of {size} values, but {product} sums {length}, "
-            f"which {size} does not divide; pad, or leave hadamard away"
+            f"hadamard={size} transforms runs of {size} values along the sum, but {product} sums "
+            f"{length}, which {size} does not divide; pad, or leave hadamard away"
         )
