@@ -120,14 +120,12 @@ BlockRun::BlockRun(const WorkBlock& block, const Kernels& kernel, const Arithmet
   tile.lane_id = scratch_.lane_id;
   tile.lanes_are_rows = p.lanes_are_rows;
   tile.exchanged = p.exchanged;
-  std::fill_n(tile.outer, block.rows * tile.lanes, 0.0f);
   tile.plane = block.rows * tile.lanes;
   tile.plane_count = plane_count(acc, tile.length);
   scratch_.planes.resize(tile.plane_count * tile.plane);
   scratch_.held.resize(tile.plane_count * tile.plane / kPanel);
   tile.planes = scratch_.planes.data();
   tile.held = scratch_.held.data();
-  clear_inner();
 }
 
 void BlockRun::clear_inner() const {

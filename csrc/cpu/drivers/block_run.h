@@ -12,7 +12,7 @@ struct BlockScratch;
 
 class BlockRun {
  public:
-  // Every row and lane of the work block. Its sums are +0.
+  // Every row and lane of the work block. Its sums are still to be set.
   Tile tile{};
   const Accumulator acc;
 
@@ -24,7 +24,7 @@ class BlockRun {
   void take_ids();
   // Starts sums, laid out as the tile's, from the product's initial values, rounded.
   void start(float* sums, const int64_t* accumulator) const;
-  // Makes the tile's inner sums +0 again.
+  // Makes the tile's inner sums +0.
   void clear_inner() const;
   // One more addition to such sums.
   AddBlock addition(float* sums, const int64_t* accumulator) const;

@@ -46,6 +46,8 @@ void run_block(const WorkBlock& block, const Kernels& kernel, const Arithmetic& 
   if (p.scales != nullptr) return run_scaled_block(block, kernel, arithmetic, seed, call);
   BlockRun run(block, kernel, arithmetic, seed, call);
   Tile& tile = run.tile;
+  run.clear_inner();
+  std::fill_n(tile.outer, block.rows * tile.lanes, 0.0f);
   if (draws(run.acc)) run.take_ids();
   float* sums = run.acc.chunk > 0 ? tile.outer : tile.inner;
   tile.started = p.initial != nullptr;

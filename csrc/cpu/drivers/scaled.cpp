@@ -146,7 +146,7 @@ class ScaledBlock {
   void add_fused(int64_t k, int64_t end) {
     run_.tile.k0 = k;
     run_.tile.depth = end - k;
-    bytes_.made = false;
+    bytes_.state = BytePanels::kUnknown;
     run_.add(k, [&](const Tile& rows, int64_t row) {
       ScaledTile t{};
       static_cast<Tile&>(t) = rows;
@@ -171,6 +171,7 @@ class ScaledBlock {
     const auto accumulate = run_.kernel();
     const int64_t together = run_.acc.positions_together();
     tile.length = segment.end - segment.first;
+    run_.clear_inner();
     for (tile.k0 = 0; tile.k0 < tile.length; tile.k0 += tile.depth) {
       tile.depth = std::min(run_.most(), tile.length - tile.k0);
       if (tile.k0 + tile.depth < tile.length) tile.depth -= tile.depth % together;
@@ -184,7 +185,6 @@ class ScaledBlock {
     job.site = kSiteOuter;
     job.k = number;
     kernel_.add(job);
-    run_.clear_inner();
   }
 
   const WorkBlock& block_;

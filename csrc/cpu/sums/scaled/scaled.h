@@ -11,9 +11,9 @@ struct Segment {
   int64_t first, end;
 };
 
-// B in bytes, of the block of k for which it was made.
+// B of a block of k in bytes, if all its codes fit.
 struct BytePanels {
-  bool made = false;
+  enum { kUnknown, kMade, kRefused } state = kUnknown;
   std::vector<uint32_t> words;
 };
 
