@@ -34,7 +34,7 @@ struct ScaledScratch {
 using AccumulateScaled = void (*)(const ScaledTile&);
 
 // The kernel that makes inner and outer sums at once, or null.
-AccumulateScaled fused_kernel(const Kernels& kernel) {
+AccumulateScaled fused_kernel([[maybe_unused]] const Kernels& kernel) {
 #if defined(LPK_X86)
   if (std::strcmp(kernel.isa, "avx2") == 0) return accumulate_scaled_avx2;
   if (std::strcmp(kernel.isa, "scalar") != 0) return accumulate_scaled_avx512;
