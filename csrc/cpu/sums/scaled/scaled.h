@@ -15,6 +15,7 @@ struct Segment {
 struct BytePanels {
   enum { kUnknown, kMade, kRefused } state = kUnknown;
   std::vector<uint32_t> words;
+  std::vector<int32_t> start;  // of the sums: segments x lanes
 };
 
 // outer[r][l] <- outer[r][l] + the sum of a segment's products times both scales, for every segment
