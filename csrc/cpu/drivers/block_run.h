@@ -32,9 +32,21 @@ class BlockRun {
   void store(float* sums, const int64_t* accumulator, const int64_t* quantizer) const;
   // The most products of a block of k.
   int64_t most() const { return std::max(product_.depth, acc.positions_together()); }
-  // Packs the products k .. k + tile.depth and calls accumulate(rows of the tile, the first row).
+  // Packs the products k .. k + tile.depth and calls accumulate(rows of the tile).
   template <class Accumulate>
-  void add(int64_t k, const Accumulate& accumulate);
+  void add(int64_t k, const Accumulate& accumulate) {
+    pack_b(k);
+    for_rows(k, [&](Tile rows, int64_t row) {
+      pack_a(row, k, &rows);
+      accumulate(rows);
+    });
+  }
+  // Calls accumulate(rows of the tile, the first row), before A is packed.
+  template <class Accumulate>
+  void for_rows(int64_t k, const Accumulate& accumulate);
+  // They pack the products k .. k + tile.depth.
+  void pack_b(int64_t k);
+  void pack_a(int64_t row, int64_t k, Tile* rows);
   // The kernel of the accumulator.
   auto kernel() const {
     return acc.has_running_sum() ? kernels_.accumulate : kernels_.accumulate_ordered;
@@ -42,8 +54,6 @@ class BlockRun {
 
  private:
   void add_bias(float* sums, const int64_t* accumulator) const;
-  void pack_b(int64_t k);
-  void pack_a(int64_t row, int64_t k, Tile* rows);
 
   const WorkBlock& block_;
   const Product& product_;
@@ -75,12 +85,11 @@ class BlockMarks final : public Marks {
 };
 
 template <class Accumulate>
-void BlockRun::add(int64_t k, const Accumulate& accumulate) {
+void BlockRun::for_rows(int64_t k, const Accumulate& accumulate) {
   const int64_t groups = ceil_div(block_.rows, kRowGroup);
   // Short blocks take more rows at a time: runs to pack are longer, and calls fewer.
   const int64_t together = std::max<int64_t>(1, kMaxRows * kMaxDepth / tile.depth / kRowGroup);
   const int64_t parts = product_.block_rows > 0 ? 1 : ceil_div(groups, together);
-  pack_b(k);
   BlockMarks marks(block_, k, tile.depth, &scratch_);
   for (int64_t part = 0; part < parts; ++part) {
     const int64_t row = part * groups / parts * kRowGroup;
@@ -92,7 +101,6 @@ void BlockRun::add(int64_t k, const Accumulate& accumulate) {
     rows.row_id += row;
     rows.planes += row * tile.stride;
     rows.held += row * tile.stride / kPanel;
-    pack_a(row, k, &rows);
     marks.take(row, rows.rows);
     rows.marks = &marks;
     accumulate(rows, row);

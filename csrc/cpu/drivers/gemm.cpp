@@ -57,7 +57,7 @@ void run_block(const WorkBlock& block, const Kernels& kernel, const Arithmetic& 
     tile.k0 = k;
     tile.position = p.position == nullptr ? nullptr : p.position + k;
     tile.depth = block_end(p, run.acc, k, run.most()) - k;
-    run.add(k, [&](const Tile& rows, int64_t) { accumulate(rows); });
+    run.add(k, accumulate);
   }
   run.store(sums, tile.accumulator, arithmetic.result);
 }

@@ -25,21 +25,49 @@ struct BlockScales {
   OperandRange row_range, lane_range;
 };
 
+// B in bytes, of the blocks of k of some lanes: row blocks that a thread takes one after the other
+// share them.
+struct ByteBlocks {
+  static constexpr size_t kMost = 64;
+  uint64_t call = 0;
+  const Product* product = nullptr;
+  int64_t lane = 0;
+  BytePanels blocks[kMost];
+
+  void take(uint64_t c, const Product* of, int64_t l) {
+    if (c == call && of == product && l == lane) return;
+    call = c;
+    product = of;
+    lane = l;
+    for (BytePanels& each : blocks) each.state = BytePanels::kUnknown;
+  }
+  // Long sums make the blocks that have no place of their own anew.
+  BytePanels* at(size_t index) {
+    if (index < kMost - 1) return &blocks[index];
+    blocks[kMost - 1].state = BytePanels::kUnknown;
+    return &blocks[kMost - 1];
+  }
+};
+
 struct ScaledScratch {
   BlockScales scales;
-  BytePanels bytes;
+  ByteBlocks bytes;
   AlignedFloats outer = AlignedFloats(kUnitRows * kLanes);
 };
 
-using AccumulateScaled = void (*)(const ScaledTile&);
+// The kernels that make inner and outer sums at once: of any codes, and of integers of eight bits.
+struct FusedKernels {
+  void (*any)(const ScaledTile&) = nullptr;
+  bool (*bytes)(const ScaledTile&) = nullptr;
+};
 
-// The kernel that makes inner and outer sums at once, or null.
-AccumulateScaled fused_kernel([[maybe_unused]] const Kernels& kernel) {
+FusedKernels fused_kernels([[maybe_unused]] const Kernels& kernel) {
 #if defined(LPK_X86)
-  if (std::strcmp(kernel.isa, "avx2") == 0) return accumulate_scaled_avx2;
-  if (std::strcmp(kernel.isa, "scalar") != 0) return accumulate_scaled_avx512;
+  if (std::strcmp(kernel.isa, "avx2") == 0) return {accumulate_scaled_avx2};
+  if (std::strcmp(kernel.isa, "scalar") != 0)
+    return {accumulate_scaled_avx512, has_vnni() ? accumulate_scaled_avx512vnni : nullptr};
 #endif
-  return nullptr;
+  return {};
 }
 
 // Where the segment that holds product k ends.
@@ -101,15 +129,17 @@ class ScaledBlock {
         scales_(scratch->scales),
         bytes_(scratch->bytes),
         outer_(scratch->outer.data()),
-        fused_(sums_in_float32(accumulator_from(accumulator)) ? fused_kernel(kernel) : nullptr) {}
+        fused_(sums_in_float32(accumulator_from(accumulator)) ? fused_kernels(kernel)
+                                                              : FusedKernels{}) {}
 
   void run() {
     const Product& p = *block_.product;
     uint64_t number = 0;
-    for (int64_t k = 0; k < p.length;) {
+    size_t index = 0;
+    for (int64_t k = 0; k < p.length; ++index) {
       const int64_t end = take_segments(k);
-      if (fused_ != nullptr && end - k <= run_.most() && fits()) {
-        add_fused(k, end);
+      if (fused_.any != nullptr && end - k <= run_.most() && fits()) {
+        add_fused(k, end, bytes_.at(index));
       } else {
         for (size_t s = 0; s < scales_.segments.size(); ++s) add_segment(k, s, number + s);
       }
@@ -135,7 +165,7 @@ class ScaledBlock {
       scales_.segments.push_back({end - k, next - k});
       end = next;
       next = end < p.length ? segment_end(p, end) : end;
-    } while (fused_ != nullptr && end < p.length && next - k <= run_.most());
+    } while (fused_.any != nullptr && end < p.length && next - k <= run_.most());
     scales_.row_range = gather(p.scales->rows, scales_, k, block_.row, block_.rows, block_.rows,
                                kernel_, &scales_.rows);
     scales_.lane_range = gather(p.scales->lanes, scales_, k, block_.lane, block_.lanes,
@@ -143,11 +173,12 @@ class ScaledBlock {
     return end;
   }
 
-  void add_fused(int64_t k, int64_t end) {
+  void add_fused(int64_t k, int64_t end, BytePanels* bytes) {
     run_.tile.k0 = k;
     run_.tile.depth = end - k;
-    bytes_.state = BytePanels::kUnknown;
-    run_.add(k, [&](const Tile& rows, int64_t row) {
+    bool packed = bytes->state == BytePanels::kUnknown || fused_.bytes == nullptr;
+    if (packed) run_.pack_b(k);
+    run_.for_rows(k, [&](const Tile& rows, int64_t row) {
       ScaledTile t{};
       static_cast<Tile&>(t) = rows;
       t.outer = outer_ + row * rows.stride;
@@ -159,9 +190,31 @@ class ScaledBlock {
       t.scale_order = p_scales().order;
       t.row_range = scales_.row_range;
       t.lane_range = scales_.lane_range;
-      t.bytes = &bytes_;
-      fused_(t);
+      t.bytes = bytes;
+      if (fused_.bytes != nullptr && add_bytes(k, row, t)) return;
+      if (!packed) run_.pack_b(k);
+      packed = true;
+      run_.pack_a(row, k, &t);
+      fused_.any(t);
     });
+  }
+
+  // A is read where it lies, if its rows are dense. Returns false, and does nothing, where codes
+  // are no integers of eight bits.
+  bool add_bytes(int64_t k, int64_t row, ScaledTile t) {
+    if (t.bytes->state == BytePanels::kRefused) return false;
+    const ScaledSide& side = p_scales().rows;
+    OperandRange range = range_of_zeros();
+    if (side.codes_k == 1) {
+      t.a = side.codes + (block_.row + row) * side.codes_row + k;
+      t.a_stride = side.codes_row;
+      t.a_range = &range;
+      for (int64_t r = 0; r < t.rows; ++r) kernel_.measure(t.a + r * t.a_stride, t.depth, &range);
+    } else {
+      run_.pack_a(row, k, &t);
+      t.a_stride = t.depth;
+    }
+    return fused_.bytes(t);
   }
 
   // One segment as a sum of its own, which the tile's inner sums hold; then the outer sums.
@@ -175,7 +228,7 @@ class ScaledBlock {
     for (tile.k0 = 0; tile.k0 < tile.length; tile.k0 += tile.depth) {
       tile.depth = std::min(run_.most(), tile.length - tile.k0);
       if (tile.k0 + tile.depth < tile.length) tile.depth -= tile.depth % together;
-      run_.add(k + segment.first + tile.k0, [&](const Tile& t, int64_t) { accumulate(t); });
+      run_.add(k + segment.first + tile.k0, accumulate);
     }
     AddBlock job = run_.addition(outer_, accumulator_);
     job.addend = tile.inner;
@@ -192,9 +245,9 @@ class ScaledBlock {
   const int64_t* accumulator_;
   BlockRun& run_;
   BlockScales& scales_;
-  BytePanels& bytes_;
+  ByteBlocks& bytes_;
   float* outer_;
-  AccumulateScaled fused_;
+  FusedKernels fused_;
 };
 
 }  // namespace
@@ -215,6 +268,7 @@ void run_scaled_block(const WorkBlock& block, const Kernels& kernel, const Arith
   float* outer = scratch.outer.data();
   std::fill_n(outer, block.rows * run.tile.lanes, 0.0f);
   run.take_ids();
+  scratch.bytes.take(call, block.product, block.lane);
   if (block.product->initial != nullptr) run.start(outer, arithmetic.accumulator);
   ScaledBlock(block, kernel, arithmetic.accumulator, &run, &scratch).run();
   run.store(outer, arithmetic.accumulator, arithmetic.result);

@@ -2,8 +2,6 @@
 
 namespace lpk {
 
-void accumulate_scaled_avx512(const ScaledTile& t) {
-  if (!has_vnni() || !accumulate_scaled_avx512vnni(t)) run_scaled_kernel(t, FloatSums{t});
-}
+void accumulate_scaled_avx512(const ScaledTile& t) { run_scaled_kernel(t, FloatSums{t}); }
 
 }  // namespace lpk

@@ -40,11 +40,13 @@ struct DotWords {
 LPK_HD DotLanes::I pack_codes(const float* from, int64_t count, float factor, uint8_t* to) {
   using Codes = DotLanes::I;
   using Values = DotLanes::F;
-  Values x = load<Values>(from) * factor;
-  if (count < kPanel) {
-    constexpr Codes kPlaces{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    x = (Values)((Codes)x & (kPlaces < static_cast<int32_t>(count)));
+  Values x{};
+  if (count >= kPanel) {
+    x = load<Values>(from);
+  } else {
+    std::memcpy(&x, from, count * sizeof(float));
   }
+  x *= factor;
   const Codes code = __builtin_convertvector(x, Codes);
   store(to, words_as_bytes<DotLanes>((DotLanes::U)(code + 128)));
   return __builtin_convertvector(code, Values) != x;
@@ -62,7 +64,7 @@ inline bool pack_dot_rows(const ScaledTile& t, const DotWords& words, float fact
       const Segment& segment = t.segments[s];
       uint8_t* to = bytes->data() + row * stride + 4 * words.first[s];
       for (int64_t k = segment.first; k < segment.end; k += kPanel, to += kPanel)
-        wrong |= pack_codes(t.a + row * t.depth + k, segment.end - k, factor, to);
+        wrong |= pack_codes(t.a + row * t.a_stride + k, segment.end - k, factor, to);
     }
     if (lane_bits<DotLanes>(wrong) != 0) return false;
   }
@@ -71,10 +73,10 @@ inline bool pack_dot_rows(const ScaledTile& t, const DotWords& words, float fact
 
 // Panels of B in bytes, and -128 times the sums of every segment; false where a code is no whole
 // number.
-inline bool pack_dot_panels(const ScaledTile& t, const DotWords& words, float factor,
-                            BytePanels* panels) {
+inline bool pack_dot_panels(const ScaledTile& t, const DotWords& words, BytePanels* panels) {
   using Codes = DotLanes::I;
   using Values = DotLanes::F;
+  const auto factor = static_cast<float>(power_of_two(panels->shift));
   panels->words.resize(words.all() * t.lanes);
   panels->start.resize(t.segment_count * t.lanes);
   uint32_t* to = panels->words.data();
@@ -137,7 +139,7 @@ struct DotSums {
 inline bool takes_shift(const ScaledTile& t, int shift) {
   if (shift == 0) return true;
   const OperandRange &rows = t.row_range, &lanes = t.lane_range;
-  return t.scale_order != ScaleOrder::kRight && rows.plain && lanes.plain &&
+  return shift <= 126 && t.scale_order != ScaleOrder::kRight && rows.plain && lanes.plain &&
          rows.lowest - shift >= -126 && rows.lowest + lanes.lowest - shift >= -126 &&
          rows.highest + lanes.highest <= 127;
 }
@@ -145,22 +147,24 @@ inline bool takes_shift(const ScaledTile& t, int shift) {
 // False, and nothing done, where the codes are no integers of eight bits.
 inline bool run_dot_sums(const ScaledTile& tile) {
   BytePanels& panels = *tile.bytes;
-  const int a = byte_shift(range_of_a(tile)), b = byte_shift(range_of_b(tile));
-  if (panels.state == BytePanels::kRefused || a < 0 || b < 0 || !takes_shift(tile, a + b))
-    return false;
+  const int a = byte_shift(*tile.a_range);
+  if (a < 0) return false;
   thread_local DotWords words;
   thread_local std::vector<uint8_t> rows;
   words.list(tile);
   if (panels.state == BytePanels::kUnknown) {
-    const bool fits = pack_dot_panels(tile, words, static_cast<float>(power_of_two(b)), &panels);
+    const int shift = byte_shift(range_of_b(tile));
+    panels.shift = shift;
+    const bool fits = shift >= 0 && pack_dot_panels(tile, words, &panels);
     panels.state = fits ? BytePanels::kMade : BytePanels::kRefused;
-    if (!fits) return false;
   }
+  const int both = a + panels.shift;
+  if (panels.state == BytePanels::kRefused || !takes_shift(tile, both)) return false;
   if (!pack_dot_rows(tile, words, static_cast<float>(power_of_two(a)), &rows)) return false;
   ScaledTile t = tile;
   thread_local std::vector<float> row_scale;
-  if (a + b != 0) {
-    const float unit = static_cast<float>(power_of_two(-(a + b)));
+  if (both != 0) {
+    const float unit = static_cast<float>(power_of_two(-both));
     row_scale.resize(t.segment_count * t.rows);
     for (int64_t s = 0; s < t.segment_count; ++s) {
       for (int64_t r = 0; r < t.rows; ++r)

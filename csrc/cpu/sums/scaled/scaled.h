@@ -11,9 +11,10 @@ struct Segment {
   int64_t first, end;
 };
 
-// B of a block of k in bytes, if all its codes fit.
+// B of a block of k in bytes, times 2^shift, if all its codes fit.
 struct BytePanels {
   enum { kUnknown, kMade, kRefused } state = kUnknown;
+  int shift = 0;
   std::vector<uint32_t> words;
   std::vector<int32_t> start;  // of the sums: segments x lanes
 };
@@ -30,6 +31,7 @@ struct ScaledTile : Tile {
   OperandRange row_range;  // of the scales
   OperandRange lane_range;
   BytePanels* bytes;
+  int64_t a_stride;  // between rows of A, for sums of bytes
 };
 
 // In scaled_<isa>.cpp.
