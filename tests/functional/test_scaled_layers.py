@@ -1,0 +1,158 @@
+"""Layers whose products read codes of their own: each product is one of codes made apart."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import lpkernels as lp
+from lpkernels import ops
+from lpkernels.arithmetic.by_product import along_axis
+from tests.compare import assert_bit_equal
+from tests.functional.scaled_layers import OPERANDS, RECIPES, SCALE, K, N, gradients, made
+from tests.support.autograd import same
+
+F = lp.functional
+
+
+def operands(rows: int = 32) -> tuple[list[torch.Tensor], torch.Tensor]:
+    torch.manual_seed(3)
+    x, w, b = torch.randn(rows // 8, 8, 32), torch.randn(48, 32), torch.randn(48)
+    return [x, w, b], torch.randn(rows // 8, 8, 48) * torch.randn(rows // 8, 8, 1).exp()
+
+
+def test_every_product_is_one_of_codes_made_apart() -> None:
+    (x, w, b), g = operands()
+    rows, top = x.flatten(0, 1), g.flatten(0, 1)
+    for name, recipe in RECIPES.items():
+        y = torch.nn.functional.linear(
+            made(rows, recipe, "input", -1), made(w, recipe, "weight", -1), b
+        )
+        dx = made(top, recipe, "grad_output", -1) @ made(w, recipe, "dgrad_weight", -2)
+        left = made(top, recipe, "wgrad_grad_output", -2)
+        dw = left.t() @ made(rows, recipe, "wgrad_input", -2)
+        # Where products share the codes of one tensor, so does the bias.
+        db = (left if name == "tensors" else top).sum(0)
+        want = [y.view(4, 8, 48), dx.view(4, 8, 32), dw, db]
+        for packs in (True, False):
+            same(gradients(F.linear, (x, w, b), recipe, g, packs), want, name)
+
+
+def test_sums_by_scale_are_those_of_matmul() -> None:
+    (x, w, b), g = operands()
+    rows, top = x.flatten(0, 1), g.flatten(0, 1)
+
+    def scaled(t: torch.Tensor, quantizer: Any, along: int) -> lp.Scaled:
+        return lp.scaled(t, lp.Quantizer(along_axis(quantizer.fmt, along)))
+
+    def turned(t: lp.Scaled, fmt: Any) -> lp.Scaled:
+        return lp.Scaled(t.values.mT, t.scale.mT, t.tensor_scale, along_axis(fmt, -1))
+
+    for its in ("block16_k_e2m1_se4m3fn_t", K, "block8_k_e4m3_sfp32", "row_k_e4m3"):
+        for acc in ("fp32_chunkscale", "e6m9_chunkscale:outer=fp32:scale_order=left", "e6m9"):
+            if acc == "e6m9" and its.endswith("8_k_e4m3_sfp32"):
+                continue
+            sums = dict.fromkeys(("fprop", "dgrad", "wgrad"), acc)
+            recipe = lp.Recipe(**dict.fromkeys(OPERANDS, its), **sums)
+            q = recipe.input
+            weight = scaled(w, q, -1)
+            right = lp.Scaled(
+                weight.values.mT, weight.scale.mT, weight.tensor_scale, along_axis(q.fmt, -2)
+            )
+            y = lp.matmul(scaled(rows, q, -1), right, acc)
+            outermost = recipe.fprop.outermost
+            y = lp.quantize(y.double() + b.double(), outermost).float()
+            dx = lp.matmul(scaled(top, q, -1), scaled(w, q, -2), acc)
+            dw = lp.matmul(turned(scaled(top, q, -2), q.fmt), scaled(rows, q, -2), acc)
+            want = [y.view(4, 8, 48), dx.view(4, 8, 32), dw]
+            for packs in (True, False):
+                same(gradients(F.linear, (x, w, b), recipe, g, packs)[:3], want, f"{its} in {acc}")
+
+
+def test_a_transform_cancels() -> None:
+    for size, seed in ((16, "rht16"), (64, "rht64=7")):
+        both = {"wgrad_input": f"fp32:{seed}", "wgrad_grad_output": f"fp32:{seed}"}
+        recipe = lp.Recipe(**both)
+        torch.manual_seed(size)
+        # Integers that are sums of few values, so that bfloat16 holds their transforms.
+        x = torch.zeros(128, 32).index_fill_(0, torch.arange(0, 128, size), 1.0) * 64
+        g = torch.randint(-2, 3, (128, 48)).float()
+        g = torch.where(torch.arange(128)[:, None] % size == 3, g * 64, 0)
+        w = torch.randn(48, 32)
+        x, g = x + x.roll(3, 0), g + g.roll(-3, 0)
+        assert_bit_equal(
+            gradients(F.linear, (x, w), recipe, g)[2].numpy(), (g.t() @ x).numpy(), "integers"
+        )
+        x, g = torch.randn(128, 32), torch.randn(128, 48)
+        error = gradients(F.linear, (x, w), recipe, g)[2] - g.t() @ x
+        assert error.norm() <= 6e-3 * (g.t() @ x).norm()
+
+
+def test_stochastic_gradients_are_unbiased_where_target_leaves_room() -> None:
+    torch.manual_seed(5)
+    x, w = torch.randn(512, 128), torch.zeros(256, 128)
+    x[:, ::17] *= 20
+    g = torch.randn(512, 256) * 1e-4 * 4 ** torch.randn(512, 1)
+    room = str(6 * 16 / 17)
+    for target, transform in ((room, ":rht16"), ("", "")):
+        fmt = lp.BlockFormat(
+            "e2m1", 16, scale="e4m3fn", axis="k", tensor_scale=True,
+            target=float(target) if target else None,
+        )  # fmt: skip
+        recipe = lp.Recipe(
+            wgrad_input=N + transform, wgrad_grad_output=f"{fmt}:stochastic{transform}"
+        )
+        source = ops.hadamard(g, 16, "te", -2) if transform else g
+        want = source.t() @ made(x, recipe, "wgrad_input", -2)
+        left = w.clone().requires_grad_()
+        draws = []
+        for seed in range(64):
+            y = F.linear(x, left, recipe=recipe, generator=torch.tensor(seed))
+            draws.append(torch.autograd.grad(y, left, g)[0] - want)
+        one = torch.stack([each.norm() for each in draws]).square().mean().sqrt()
+        mean = torch.stack(draws).mean(0).norm()
+        ratio = mean / (one / 8)
+        assert ratio <= 1.15 if target else ratio >= 1.3, (target, transform, ratio)
+
+
+def kept_bits(call: Callable[[], torch.Tensor], values: int, *excluded: torch.Tensor) -> float:
+    """The bits that a call keeps for backward, by value of its input."""
+    found, held = {}, []
+    known = {t.untyped_storage().data_ptr() for t in excluded}
+
+    def keep(t: torch.Tensor) -> torch.Tensor:
+        held.append(t)
+        storage = t.untyped_storage()
+        if storage.data_ptr() not in known:
+            found[storage.data_ptr()] = storage.nbytes()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        call()
+    return sum(found.values()) * 8 / values
+
+
+def test_bits_kept_for_backward_are_those_of_the_format() -> None:
+    x, w = torch.randn(256, 512), torch.randn(128, 512, requires_grad=True)
+    cases = (
+        ("mxfp8", 8.25), ("mxfp8 from codes", 8.25), ("nvfp4 pretraining", 4.5), ("tensors", 8),
+        ("deepseek", 8.25), ("apart", 32),
+    )  # fmt: skip
+    for name, bits in cases:
+        recipe = RECIPES[name]
+        for sums in ({}, SCALE) if name in ("mxfp8", "deepseek") else ({},):
+            recipe = lp.Recipe(**{**recipe.to_dict(), **sums})
+            got = kept_bits(lambda r=recipe: F.linear(x * 1, w, recipe=r), x.numel(), w)
+            assert bits <= got <= 1.02 * bits, (name, got)
+
+
+def test_compiled_graphs_give_the_same_bits() -> None:
+    tensors, g = operands()
+    for name, sums in (("nvfp4 pretraining", {}), ("mxfp8 from codes", SCALE)):
+        recipe = lp.Recipe(**{**RECIPES[name].to_dict(), **sums})
+        torch._dynamo.reset()
+        compiled = torch.compile(
+            lambda *t, **k: F.linear(*t, **k), fullgraph=True, backend="aot_eager"
+        )
+        want = gradients(F.linear, tensors, recipe, g)
+        same(gradients(compiled, tensors, recipe, g), want, name)
