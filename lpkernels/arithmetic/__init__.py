@@ -24,7 +24,7 @@ from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer, check_mode,
 from lpkernels.arithmetic._ranks import Axis, Ranks, axes, check_axes
 from lpkernels.arithmetic._recipe import PRODUCTS, QUANTIZERS, TORCH, FixedAxisWarning, Recipe
 from lpkernels.arithmetic._running_range import RunningRange, as_running_range
-from lpkernels.arithmetic._units import UNITS, Unit
+from lpkernels.arithmetic._units import MODELS, UNITS, Unit
 from lpkernels.arithmetic.precisions import (
     Precision,
     checked_formats,
@@ -46,6 +46,7 @@ __all__ = [
     "MAX_ACCUMULATOR_RANDOM_BITS",
     "MAX_ALIGNED_BITS",
     "MAX_BLOCK",
+    "MODELS",
     "NAMED_ACCUMULATORS",
     "NATIVE",
     "ORDERS",

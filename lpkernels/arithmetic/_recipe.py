@@ -258,7 +258,7 @@ def _accumulator(name: str, value: Accumulator | FormatLike) -> Accumulator:
         if value is None:
             raise TypeError("expected an Accumulator or its name, got None; use 'native'")
         acc = as_accumulator(value)
-        if acc.chunk == "scale":
+        if acc.takes_scales:
             raise ValueError(
                 f"{acc} takes operands with scales, which is not supported in recipes yet; use it "
                 "in lp.matmul of lp.Scaled operands"

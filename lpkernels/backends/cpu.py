@@ -278,6 +278,9 @@ class CpuBackend(Conveniences):
     def multiply_scaled(self, product: Product, scales: Scales, how: How) -> Tensor:
         return by_scale(self, product, scales, how)
 
+    def multiply_grouped(self, product: Product, scales: Scales, how: How) -> Tensor:
+        return _cpu_scaled.multiply_grouped(self._c(), product, scales, how.acc)
+
     def add_scaled(
         self,
         total: Tensor,

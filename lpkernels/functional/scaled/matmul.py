@@ -14,6 +14,7 @@ from lpkernels.functional import _checks
 from lpkernels.functional._batches import result_shape
 from lpkernels.functional.layer import widened
 from lpkernels.functional.scaled import Scaled
+from lpkernels.functional.scaled.groups import least_of_scales
 from lpkernels.functional.torch_calls import no_autocast, own
 from lpkernels.rng import Role
 
@@ -64,9 +65,10 @@ def scaled_matmul(
     if initial is not None:
         start = initial.float().expand(result_shape(left.codes, right.codes))
     how = ops.How(acc.to_ints(), seed, Role.DIRECT)
-    if acc.chunk == "scale":
+    if acc.takes_scales:
+        scales = _scales(left, right) if acc.group is None else _of_groups(left, right, acc)
         product = ops.matmul_of(left.codes, right.codes, initial=start)
-        y = ops.multiply_scaled(product, _scales(left, right), how, backend)
+        y = ops.multiply_scaled(product, scales, how, backend)
     else:
         values = [_multiplied(x, backend) for x in (a, b)]
         y = ops.multiply(ops.matmul_of(values[0], values[1], initial=start), how, backend)
@@ -133,6 +135,13 @@ def _scales(left: _Operand, right: _Operand) -> ops.Scales:
         ones = x.codes.new_ones((x.codes.shape[dim], 1))
         found.append(ones if x.scale is None else x.scale)
     return ops.Scales(found[0], found[1], left.size, right.size, float32)
+
+
+def _of_groups(left: _Operand, right: _Operand, acc: Accumulator) -> ops.Scales:
+    """The scales of operands that the accumulator's unit takes; the unit ignores their signs."""
+    least = least_of_scales(acc, left.fmt, right.fmt, (left.size, right.size))
+    found = _scales(left, right)
+    return found._replace(left=found.left.abs(), right=found.right.abs(), least=least)
 
 
 def _multiplied(x: Tensor | Scaled, backend: str) -> Tensor:
