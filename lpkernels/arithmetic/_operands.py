@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lpkernels.arithmetic.integers import InAccumulator
-from lpkernels.formats import FP4_E2M1, FloatFormat, Format, FormatLike, as_format, format_from_ints
+from lpkernels.formats import FloatFormat, Format, FormatLike, as_format, format_from_ints
 from lpkernels.formats.checks import checked_int
 
 if TYPE_CHECKING:
@@ -135,19 +135,13 @@ def _check_group(acc: Accumulator, group: int, block: int) -> None:
             f"{given} is for codes of {_MAX_SCALED_OPERAND} bits or fewer, got operands="
             f"{formats_text(acc.operands)}; use those of a block format, for example 'e4m3fn'"
         )
-    narrow = all(alike(fmt, FP4_E2M1) for fmt in acc.operands)
+    narrow = all((fmt.exp_bits, fmt.man_bits, fmt.bias) == (2, 1, 1) for fmt in acc.operands)
     if group > 1 and not (narrow and acc.aligned_bits <= _MAX_GROUPED_BITS):
         raise ValueError(
             f"{given} sums its products exactly, which is for operands='fp4_e2m1', aligned_bits up "
             f"to {_MAX_GROUPED_BITS}, got operands={formats_text(acc.operands)}, aligned_bits="
             f"{acc.aligned_bits}; use group=1, whose products are aligned one by one"
         )
-
-
-def alike(fmt: FloatFormat, other: FloatFormat) -> bool:
-    """Whether the finite values are the same, but for the largest ones."""
-    names = ("exp_bits", "man_bits", "bias", "subnormals")
-    return all(getattr(fmt, name) == getattr(other, name) for name in names)
 
 
 def formats_text(operands: tuple[FloatFormat, FloatFormat]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from lpkernels.arithmetic import Accumulator
-from lpkernels.arithmetic._operands import alike
 from lpkernels.formats import E4M3FN, BlockFormat, FloatFormat
 
 # A scale's format and how many products of a row it belongs to.
@@ -41,7 +40,7 @@ def _kind(acc: Accumulator, side: int, fmt: BlockFormat | None, size: int) -> _K
             f"matmul: group={acc.group} multiplies codes by their scales in every block, and "
             f"{name} is a plain tensor; pass lp.scaled({name}, fmt) with {wanted} of {element}"
         )
-    if not isinstance(fmt.element, FloatFormat) or not alike(fmt.element, element):
+    if not isinstance(fmt.element, FloatFormat) or _shape(fmt.element) != _shape(element):
         other = "" if acc.group != 1 else ", or an accumulator with operands of that format"
         raise ValueError(
             f"matmul: {name} in {fmt} has codes of {fmt.element}, and the accumulator takes "
@@ -53,6 +52,11 @@ def _kind(acc: Accumulator, side: int, fmt: BlockFormat | None, size: int) -> _K
             f"sum, and group={acc.group} takes {wanted}; make them so"
         )
     return fmt.scale, size
+
+
+def _shape(fmt: FloatFormat) -> tuple[int, int, int]:
+    """Formats alike in this differ in their largest values at most."""
+    return fmt.exp_bits, fmt.man_bits, fmt.bias
 
 
 def _kinds(acc: Accumulator) -> list[_Kind]:
