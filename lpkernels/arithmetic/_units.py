@@ -211,9 +211,9 @@ def _all() -> Iterator[Unit]:
     yield _PROMOTED
 
 
-_MMA_SIM = (
-    "everything on hardware: this is a model of a model, MMA-Sim's (arXiv 2511.10909; its source, "
-    "microsoft/MMA-Sim); there sparse forms, split-K and the order of k in larger tiles have none"
+_MODEL_OF_A_MODEL = (
+    "all of it on hardware: this is a model of a model, MMA-Sim's, which knows neither sparse "
+    "forms nor split-K nor the order of k in larger tiles"
 )
 
 
@@ -222,7 +222,9 @@ def _model(name: str, kind: str, block: int, bits: int, operands: str, group: in
     acc = replace(_full(operands, block, bits, -126), group=group)
     instruction = f"tcgen05.mma, mma.sync (kind::{kind})"
     decided = "nothing: there is none; 150 of 150 outputs of MMA-Sim are equal"
-    return Unit(f"model_b200_{name}", acc, "none", instruction, decided, _MMA_SIM, "model only")
+    return Unit(
+        f"model_b200_{name}", acc, "none", instruction, decided, _MODEL_OF_A_MODEL, "model only"
+    )
 
 
 #: Units without a recording, which follow a model; their operands have scales.

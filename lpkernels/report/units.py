@@ -23,7 +23,7 @@ def unit_table() -> Table:
     for unit in (UNITS | MODELS).values():
         acc = unit.accumulator
         least = "" if acc.least_exponent is None else str(acc.least_exponent)
-        recorded = unit.hardware if unit in UNITS.values() else unit.evidence
+        recorded = unit.hardware if unit.evidence == "recordings" else unit.evidence
         cells = (recorded, unit.instruction, str(acc.block), str(acc.aligned_bits))
         table.add_row(unit.name, *cells, f"{acc.fmt} {acc.rounding}", least)
     return table
@@ -42,17 +42,18 @@ def unit_details(unit: Unit) -> Table:
         ("instruction", unit.instruction),
         ("recordings decide", unit.decided),
         ("not known from them", unit.unknown),
-        *([("source", SOURCE)] if unit.evidence == "recordings" else []),
+        ("source", SOURCES[unit.evidence]),
     ):
         table.add_row(*row)
     return table
 
 
-#: Where all recordings come from.
-SOURCE = (
-    "Khattak and Mikaitis 2026, doi:10.1145/3830409, arXiv 2512.07004, recordings of "
-    "MATLAB-tensor-core, and what docs/tensor-cores.md names"
-)
+#: Where units come from, by their evidence.
+SOURCES = {
+    "recordings": "Khattak and Mikaitis 2026, doi:10.1145/3830409, arXiv 2512.07004, recordings of "
+    "MATLAB-tensor-core, and what docs/tensor-cores.md names",
+    "model only": "MMA-Sim, arXiv 2511.10909, the program microsoft/MMA-Sim: a model, no recording",
+}
 
 
 def difference_table(found: Sequence[Difference], *, title: str) -> Table:
