@@ -36,7 +36,7 @@ class Unit:
     @property
     def inputs(self) -> str:
         """The format it multiplies, from its name: fp16, bf16, tf32, e4m3, e5m2, or either fp8."""
-        return self.name.split("_")[1]
+        return self.name.removeprefix("model_").split("_")[1]
 
 
 _V100, _A100, _ADA = ("v100", "V100"), ("a100", "A100, A2"), ("ada", "Ada, L40S")
