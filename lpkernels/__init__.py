@@ -13,6 +13,7 @@ from lpkernels._first_use import on_first_use
 from lpkernels.arithmetic import (
     NATIVE,
     Accumulator,
+    DelayedScaling,
     FixedAxisWarning,
     Quantizer,
     Recipe,
@@ -48,6 +49,7 @@ __all__ = [
     "Accumulator",
     "AffineFormat",
     "BlockFormat",
+    "DelayedScaling",
     "FixedAxisWarning",
     "FixedFormat",
     "FloatFormat",

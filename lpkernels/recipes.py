@@ -96,8 +96,9 @@ def _builder(name: str) -> Callable[[], Recipe]:
         )
     if name in MODELS:
         raise ValueError(
-            f"recipe: {name!r} multiplies operands with scales, which is not supported in recipes "
-            "yet; use it in lp.matmul of lp.Scaled operands"
+            f"recipe: {name!r} multiplies operands with scales, whose formats it does not say; "
+            f"write them, as in Recipe(input=fmt, weight=fmt, grad_output=fmt, fprop={name!r}, "
+            f"dgrad={name!r}, wgrad={name!r}) with fmt='block32_k_e4m3_up'"
         )
     if name not in _RECIPES:
         near = did_you_mean(name, [*_RECIPES, *UNITS])

@@ -51,6 +51,9 @@ class Role(IntEnum):
     GRAD_WEIGHT = 10
     GRAD_BIAS = 11
     SIGNS = 12
+    DGRAD_WEIGHT = 13
+    WGRAD_INPUT = 14
+    WGRAD_GRAD_OUTPUT = 15
 
 
 def mix64(z: int) -> int:

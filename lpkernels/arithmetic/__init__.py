@@ -21,9 +21,16 @@ from lpkernels.arithmetic._named_accumulators import (
 )
 from lpkernels.arithmetic._operands import exchanged
 from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer, check_mode, quantizer_from_ints
-from lpkernels.arithmetic._ranks import Axis, Ranks, axes, check_axes
+from lpkernels.arithmetic._ranks import NO_PRODUCT, Axis, Ranks, axes, check_axes
 from lpkernels.arithmetic._recipe import PRODUCTS, QUANTIZERS, TORCH, FixedAxisWarning, Recipe
-from lpkernels.arithmetic._running_range import RunningRange, as_running_range
+from lpkernels.arithmetic._scaling import (
+    SCALED_ROLES,
+    DelayedScaling,
+    RunningRange,
+    as_running_range,
+    as_scaling,
+    check_scaling,
+)
 from lpkernels.arithmetic._units import MODELS, UNITS, Unit
 from lpkernels.arithmetic.precisions import (
     Precision,
@@ -49,14 +56,17 @@ __all__ = [
     "MODELS",
     "NAMED_ACCUMULATORS",
     "NATIVE",
+    "NO_PRODUCT",
     "ORDERS",
     "PRODUCTS",
     "QUANTIZERS",
+    "SCALED_ROLES",
     "TORCH",
     "UNITS",
     "Accumulator",
     "Adam",
     "Axis",
+    "DelayedScaling",
     "FixedAxisWarning",
     "Keyed",
     "Precision",
@@ -73,10 +83,12 @@ __all__ = [
     "as_accumulator",
     "as_quantizer",
     "as_running_range",
+    "as_scaling",
     "axes",
     "bits_without_overflow",
     "check_axes",
     "check_mode",
+    "check_scaling",
     "checked_formats",
     "exchanged",
     "max_l1_norm",

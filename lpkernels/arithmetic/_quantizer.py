@@ -54,6 +54,7 @@ class Quantizer(PlainValues):
 
     Attributes:
         is_stochastic: whether it draws random bits.
+        is_scaled:     whether the format is a BlockFormat, or a transform comes before it.
         fuses:         whether a product can apply it itself, to an operand or its result. A pass of
                        their own is needed by stochastic quantizers, since a draw depends on the
                        element's position in its tensor, by formats with scales and by transforms.
@@ -71,6 +72,7 @@ class Quantizer(PlainValues):
     rng: str
     if TYPE_CHECKING:
         is_stochastic: bool
+        is_scaled: bool
         fuses: bool
         _ints: tuple[int, ...]
     # An old pickle lacks these two fields: it has the defaults.
@@ -113,7 +115,8 @@ class Quantizer(PlainValues):
         """Computes once what every rounding asks."""
         draws, ints = self.rounding == "stochastic", self._integers()
         fuses = not (draws or takes_scales(ints) or self.hadamard)
-        set_fields(self, is_stochastic=draws, fuses=fuses, _ints=ints)
+        scaled = ints[KIND] == BLOCK or self.hadamard is not None
+        set_fields(self, is_stochastic=draws, is_scaled=scaled, fuses=fuses, _ints=ints)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A pickle may lack the computed attributes: they are computed anew."""

@@ -4,14 +4,20 @@ import functools
 import inspect
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from lpkernels.arithmetic._accumulator import Accumulator
 from lpkernels.arithmetic._named_accumulators import NATIVE, as_accumulator
-from lpkernels.arithmetic._quantizer import Quantizer, any_quantizer
+from lpkernels.arithmetic._quantizer import Quantizer, any_quantizer, as_quantizer
 from lpkernels.arithmetic._ranks import Axis, axes
-from lpkernels.arithmetic._running_range import RunningRange, as_running_range
+from lpkernels.arithmetic._scaling import (
+    DelayedScaling,
+    RunningRange,
+    as_running_range,
+    as_scaling,
+    check_scaling,
+)
 from lpkernels.arithmetic.text import (
     PlainValues,
     call_text,
@@ -20,10 +26,25 @@ from lpkernels.arithmetic.text import (
     field_names,
     parse_call,
 )
-from lpkernels.formats import AffineFormat, BlockFormat, Format, FormatLike
-from lpkernels.formats.checks import set_fields
+from lpkernels.formats import AffineFormat, BlockFormat, FormatLike
+from lpkernels.formats.checks import checked_choice, set_fields
 
-QUANTIZERS = ("input", "weight", "bias", "output", "grad_output", "grad_input", "grad_weight")
+if TYPE_CHECKING:
+    from lpkernels.arithmetic.by_product import ByProduct
+
+QUANTIZERS = (
+    "input", "weight", "bias", "output", "grad_output", "grad_input", "grad_weight",
+    "dgrad_weight", "wgrad_input", "wgrad_grad_output",
+)  # fmt: skip
+#: The quantizers of operands, which may run along "k" and transform.
+_OF_OPERANDS = (
+    "input",
+    "weight",
+    "grad_output",
+    "dgrad_weight",
+    "wgrad_input",
+    "wgrad_grad_output",
+)
 PRODUCTS = ("fprop", "dgrad", "wgrad")
 
 
@@ -53,13 +74,19 @@ _TAKEN_BY = {
     "grad_weight": ("wgrad",),
 }
 
-_REUSED_BY = {"input": "wgrad", "weight": "dgrad", "grad_output": "dgrad and wgrad"}
+# The product that reuses codes made for another, and the field that gives it codes of its own.
+_REUSED_BY = {
+    "input": ("wgrad", "wgrad_input"),
+    "weight": ("dgrad", "dgrad_weight"),
+    "grad_output": ("dgrad and wgrad", "wgrad_grad_output"),
+}
 
 _FORM = (
     "Recipe(input='e5m2', weight='e5m2', fprop='e6m9_chunk64'), say; lp.recipe(name) is the recipe "
     "of a name"
 )
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def _names_fields(
@@ -94,19 +121,39 @@ class Recipe(PlainValues):
         input_range:                        for an affine `input` quantizer without an axis, how
             layers of one input (linear, convolutions) find its range in evaluation; None: from the
             tensor itself, as functions and all other layers always do.
+        dgrad_weight, wgrad_input, wgrad_grad_output: quantizers of one operand of one product, in
+            place of weight, input and grad_output; "fp32" leaves the operand as it is.
+        requantize:                         what the codes of one product alone are made from:
+            "source", the tensor as the layer got it (None is the same), or "codes", the values of
+            the codes that fprop read. The output gradient is always quantised from its source.
+        scaling:                            a DelayedScaling, by which the scales of input, weight
+            and grad_output follow from earlier steps, in layers of lpkernels.nn; None: every scale
+            follows from its own tensor.
 
     Attributes:
         is_torch:       whether it is torch's own arithmetic: no quantizer, three native products.
         is_stochastic:  whether any part of it draws random bits.
 
-    A BlockFormat of input, weight or grad_output with blocks along a fixed axis is quantised once,
-    along that axis, and its codes serve every product that reads it, though dgrad sums over the
-    output features and wgrad over the rows: nobody builds that. `FixedAxisWarning` says so; one
-    scale a tensor and square tiles suit every product.
+    An operand is quantised once, and its codes serve every product that reads it, with these
+    exceptions. A format with axis="k" is applied for each product along the dimension that this
+    product sums: x (..., I) and w (O, I) along I in fprop, g (..., O) and w along O in dgrad, g and
+    x along the rows in wgrad, which are the leading dimensions in row-major order. Square tiles
+    along "k" are codes of the transposed matrix too, and are made once. A Quantizer with a Hadamard
+    transform works along the sum too, so both operands of a product need the same one. A field for
+    one product is applied for that product. Codes made for one product have draws of their own.
+    Under "k" and under a field of one product the bias' gradient sums the unquantised output
+    gradient, in wgrad's accumulator.
+
+    A BlockFormat of input, weight or grad_output with blocks along a fixed axis has codes that
+    dgrad and wgrad reuse, though they sum over other dimensions: nobody builds that.
+    `FixedAxisWarning` says so; axis="k", one scale a tensor and square tiles suit every product.
 
     Raises:  TypeError, ValueError: a field is no quantizer or accumulator, or an unknown name; an
-        input_range whose `input` is not affine or has an axis; a BlockFormat with axis="k", or one
-        fp32 scale a row for input, weight or grad_output.
+        input_range whose `input` is not affine or has an axis; axis="k" or a transform of what is
+        no operand; a transform of one operand of a product alone; an accumulator with chunk="scale"
+        for operands without scales; fp32 scales of blocks under an accumulator that is neither this
+        nor native; fp32 scales of rows that gradients reuse; requantize="codes" of transformed
+        codes; scaling with a format that has not one fp32 scale a tensor.
     """
 
     input: Quantizer | None
@@ -126,6 +173,14 @@ class Recipe(PlainValues):
         is_torch: bool
         is_stochastic: bool
         fused: "Applied"
+        # The operands of each product, where one reads codes of its own or sums codes.
+        by_product: "ByProduct | None"
+    # A pickle of an older version lacks the fields that follow.
+    dgrad_weight: Quantizer | None = None
+    wgrad_input: Quantizer | None = None
+    wgrad_grad_output: Quantizer | None = None
+    requantize: str = "source"
+    scaling: Any = None
 
     @_names_fields
     def __init__(
@@ -141,6 +196,11 @@ class Recipe(PlainValues):
         dgrad: Accumulator | FormatLike = NATIVE,
         wgrad: Accumulator | FormatLike = NATIVE,
         input_range: RunningRange | str | None = None,
+        dgrad_weight: Quantizer | FormatLike | None = None,
+        wgrad_input: Quantizer | FormatLike | None = None,
+        wgrad_grad_output: Quantizer | FormatLike | None = None,
+        requantize: str | None = None,
+        scaling: DelayedScaling | str | None = None,
     ) -> None:
         set_fields(
             self,
@@ -154,13 +214,21 @@ class Recipe(PlainValues):
             fprop=_accumulator("fprop", fprop),
             dgrad=_accumulator("dgrad", dgrad),
             wgrad=_accumulator("wgrad", wgrad),
-            input_range=_running_range(input_range),
+            input_range=_optional("input_range", as_running_range, input_range),
+            dgrad_weight=_quantizer("dgrad_weight", dgrad_weight),
+            wgrad_input=_quantizer("wgrad_input", wgrad_input),
+            wgrad_grad_output=_quantizer("wgrad_grad_output", wgrad_grad_output),
+            requantize=checked_choice(
+                "Recipe", "requantize", requantize or "source", ("source", "codes")
+            ),
+            scaling=_optional("scaling", as_scaling, scaling),
         )
-        self._learn()
         if self.input_range is not None:
             _check_range(self.input)
-        reused = {name: getattr(self, name) for name in ("input", "weight", "grad_output")}
-        _check_reused({name: its.fmt for name, its in reused.items() if its is not None})
+        if self.scaling is not None:
+            check_scaling({name: getattr(self, name) for name in QUANTIZERS})
+        self._learn()
+        _check_reused(self)
 
     def _learn(self, its_axes: tuple[Axis, ...] | None = None) -> None:
         """Computes once what every call of a layer asks; its_axes: where they are known."""
@@ -173,7 +241,19 @@ class Recipe(PlainValues):
             is_torch=not given and all(acc.is_native for acc in sums),
             is_stochastic=any(part.is_stochastic for part in (*given, *sums)),
             fused=Applied(*(self._applied(name, by) for name, by in _TAKEN_BY.items())),
+            by_product=self._by_product(),
         )
+
+    def _by_product(self) -> "ByProduct | None":
+        operands = [getattr(self, name) for name in _OF_OPERANDS]
+        scaled = [each for each in operands if each is not None and each.is_scaled]
+        own = [name for _, name in _REUSED_BY.values() if getattr(self, name) is not None]
+        if not (scaled or own or any(getattr(self, name).takes_scales for name in PRODUCTS)):
+            return None
+        # Loaded on first use: recipes without scales need nothing of it.
+        from lpkernels.arithmetic.by_product import by_product
+
+        return by_product(self)
 
     def _applied(self, name: str, products: tuple[str, ...]) -> tuple[int, ...]:
         quantizer = getattr(self, name)
@@ -199,82 +279,85 @@ class Recipe(PlainValues):
 
     def __str__(self) -> str:
         values = {name: getattr(self, name) for name in field_names(Recipe)}
-        return call_text("Recipe", {k: v for k, v in values.items() if v not in (None, NATIVE)})
+        return call_text("Recipe", {k: v for k, v in values.items() if v not in _DEFAULTS})
+
+
+def has_axis(fmt: BlockFormat) -> bool:
+    """Whether the codes of a matrix are not those of its transpose."""
+    size = fmt.block_size
+    return size != "tensor" and not (isinstance(size, tuple) and size[0] == size[1])
+
+
+# Field values that a text leaves out.
+_DEFAULTS = (None, NATIVE, "source")
 
 
 def _quantizer(name: str, value: Quantizer | FormatLike | None) -> Quantizer | None:
     if value is None:
         return None
     try:
-        quantizer = any_quantizer(value)
-        if quantizer.hadamard is not None:
-            raise ValueError(
-                "Hadamard transforms are not supported in recipes yet, got "
-                f"{str(quantizer)!r}; leave hadamard away"
-            )
+        if name in _OF_OPERANDS:
+            return any_quantizer(value)
+        quantizer = as_quantizer(value)
     except (TypeError, ValueError) as error:
         raise type(error)(f"Recipe: {name}: {error}") from error
     if isinstance(quantizer.fmt, BlockFormat) and quantizer.fmt.axis == "k":
         raise ValueError(
-            f"Recipe: {name}: {quantizer.fmt} has axis='k', the summed dimension of each product, "
-            "which is not supported in recipes yet; give the dimension, such as axis=-1"
+            f"Recipe: {name}: {quantizer.fmt} has axis='k', the summed dimension of the product "
+            f"that reads an operand, which {name} is not; give the dimension, such as axis=-1"
         )
     return quantizer
 
 
-def _check_reused(formats: dict[str, Format]) -> None:
-    """Warns of blocks along a fixed axis; formats: of the operands, by name."""
-    fixed = {name: fmt for name, fmt in formats.items() if _has_fixed_axis(fmt)}
+def _check_reused(recipe: Recipe) -> None:
+    """Warns of blocks along a fixed axis that gradients reuse."""
+    fixed: dict[str, BlockFormat] = {}
+    for name, (_, field) in _REUSED_BY.items():
+        quantizer = getattr(recipe, name)
+        if quantizer is None or getattr(recipe, field) is not None:
+            continue
+        fmt = quantizer.fmt
+        if isinstance(fmt, BlockFormat) and fmt.axis != "k" and has_axis(fmt):
+            fixed[name] = fmt
     for name, fmt in fixed.items():
-        if isinstance(fmt, BlockFormat) and fmt.block_size == "row" and fmt.scale == "fp32":
+        if fmt.block_size == "row" and fmt.scale == "fp32":
             raise ValueError(
                 f"Recipe: {name}: {fmt} has a scale for each row, and the gradients would reuse "
-                "it where their sums run across the rows; use one scale a tensor ('tensor_e4m3'), "
-                "square tiles, or scale='e8m0'"
+                "it where their sums run across the rows; use rows along each product's sum "
+                f"({str(replace(fmt, axis='k'))!r}), one scale a tensor ('tensor_e4m3'), square "
+                "tiles, or scale='e8m0'"
             )
     if not fixed:
         return
     given = ", ".join(f"{name}={fmt}" for name, fmt in fixed.items())
-    reusing = ", ".join(f"{name}'s in {_REUSED_BY[name]}" for name in fixed)
+    reusing = ", ".join(f"{name}'s in {_REUSED_BY[name][0]}" for name in fixed)
+    along_k = ", ".join(f"{name}='{replace(fmt, axis='k')}'" for name, fmt in fixed.items())
     warnings.warn(
         f"Recipe: {given}: the gradients reuse codes whose blocks run along a fixed axis, not "
         f"along the dimension that their products sum ({reusing}); hardware quantises an operand "
-        "for each product, which will be axis='k'. One scale a tensor and square tiles suit every "
-        "product; warnings.simplefilter('ignore', lpkernels.FixedAxisWarning) silences this",
+        f"for each product, which is axis='k': {along_k}. One scale a tensor and square tiles suit "
+        "every product; warnings.simplefilter('ignore', lpkernels.FixedAxisWarning) silences this",
         FixedAxisWarning,
         stacklevel=4,
     )
-
-
-def _has_fixed_axis(fmt: Format) -> bool:
-    """Whether the codes of a matrix are not those of its transpose."""
-    if not isinstance(fmt, BlockFormat) or fmt.block_size == "tensor":
-        return False
-    return not isinstance(fmt.block_size, tuple) or fmt.block_size[0] != fmt.block_size[1]
 
 
 def _accumulator(name: str, value: Accumulator | FormatLike) -> Accumulator:
     try:
         if value is None:
             raise TypeError("expected an Accumulator or its name, got None; use 'native'")
-        acc = as_accumulator(value)
-        if acc.takes_scales:
-            raise ValueError(
-                f"{acc} takes operands with scales, which is not supported in recipes yet; use it "
-                "in lp.matmul of lp.Scaled operands"
-            )
-        return acc
+        return as_accumulator(value)
     except (TypeError, ValueError) as error:
         raise type(error)(f"Recipe: {name}: {error}") from error
 
 
-def _running_range(value: RunningRange | str | None) -> RunningRange | None:
+def _optional(name: str, read: Callable[[Any], T], value: object) -> T | None:
     if value is None:
         return None
     try:
-        return as_running_range(value)
+        return read(value)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"Recipe: input_range: {error}") from error
+        raise type(error)(f"Recipe: {name}: {error}") from error
 
 
 def _check_range(its: Quantizer | None) -> None:

@@ -104,6 +104,20 @@ def backend(function: str, name: object) -> None:
         raise ValueError(f"{function}: unknown backend {name!r}; expected one of {ops.BACKENDS}")
 
 
+def scaling(function: str, its: object, scales: object = None) -> None:
+    """A recipe with its `scaling` is computed with the scales of a layer, and no other is."""
+    if its is not None and scales is None:
+        raise ValueError(
+            f"{function}: {its} is for the linear layers and convolutions of lpkernels.nn, which "
+            "keep its scales; give this call a recipe without scaling"
+        )
+    if its is None and scales is not None:
+        raise ValueError(
+            f"{function}: scales= is for a recipe with scaling, and this one has none; leave "
+            "scales away"
+        )
+
+
 def generator(function: str, value: object) -> None:
     """value can seed a call: a torch.Generator on the CPU, a 0-d int64 tensor, or None."""
     if value is None:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.layer import Sum, emulated_layer, widened
+from lpkernels.functional.running import Scales
 from lpkernels.functional.torch_calls import own
 from lpkernels.ops import Convolution, Product, fprop_of
 from lpkernels.recipes import as_recipe
@@ -36,6 +37,7 @@ class SlidingGeometry:
     output_padding: tuple[int, ...] = ()
     final: ClassVar[bool] = True
     two_activations: ClassVar[bool] = False
+    matmuls: ClassVar[bool] = False
     rounds: ClassVar[bool] = True
 
     def conv(self) -> Convolution:
@@ -45,6 +47,14 @@ class SlidingGeometry:
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
         # [N, C, *] -> [N * positions, C]
         return g.movedim(1, -1).flatten(0, -2)
+
+    def factors(
+        self, product: str, left: Tensor, right: Tensor, shape: torch.Size
+    ) -> tuple[Tensor, Tensor]:
+        return left, right
+
+    def shaped(self, y: Tensor, shape: torch.Size) -> Tensor:
+        return y
 
 
 class ConvGeometry(SlidingGeometry):
@@ -76,6 +86,17 @@ def check_dimensions(
             f"{function}: x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; x must be "
             f"(N, C_in, {', '.join(names)}) or (C_in, ...), weight {layout}"
         )
+
+
+# No hardware has blocks along (c_in, kh, kw) of windows that overlap.
+_NO_K = (
+    "one pixel of a convolution is in several sums, and would need a scale for each. Leave "
+    "convolutions to another recipe (exclude= of lp.convert), or give blocks along channels for "
+    "fprop and dgrad, and along the batch for wgrad, under native sums: "
+    'input="block32_axis1_e4m3_up", weight="block32_axis1_e4m3_up", '
+    'grad_output="block32_axis1_e4m3_up", dgrad_weight="block32_axis0_e4m3_up", '
+    'wgrad_input="block32_axis0_e4m3_up", wgrad_grad_output="block32_axis0_e4m3_up"'
+)
 
 
 def _check_operands(
@@ -162,7 +183,7 @@ def symmetric_padding(
 
 def ranks(name: str, dims: int, bias: object) -> Ranks:
     """The ranks of a convolution's tensors; an image alone is rounded as a batch of one."""
-    return Ranks(name, dims + 2, dims + 2, None if bias is None else 1, dims + 2)
+    return Ranks(name, dims + 2, dims + 2, None if bias is None else 1, dims + 2, _NO_K)
 
 
 def _conv(
@@ -177,6 +198,7 @@ def _conv(
     recipe: Recipe | str,
     generator: torch.Generator | Tensor | None,
     backend: str,
+    scales: Scales | None,
 ) -> Tensor:
     recipe = as_recipe(recipe)
     if recipe.is_torch:
@@ -199,7 +221,7 @@ def _conv(
     batch = F.pad(batch, extra) if any(extra) else batch
     b = None if bias is None else widened(bias)
     geometry = ConvGeometry(strides, paddings, dilations, groups)
-    y = emulated_layer(batch, widened(weight), b, recipe, geometry, seed, backend)
+    y = emulated_layer(batch, widened(weight), b, recipe, geometry, seed, backend, scales)
     return y if x.dim() == dims + 2 else y.squeeze(0)
 
 
@@ -215,9 +237,11 @@ def conv1d(
     recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
+    scales: Scales | None = None,
 ) -> Tensor:
     """``torch.nn.functional.conv1d`` under a recipe: x (N, C, L) or (C, L); else as ``conv2d``."""
-    return _conv(1, x, weight, bias, stride, padding, dilation, groups, recipe, generator, backend)
+    numbers = (stride, padding, dilation, groups)
+    return _conv(1, x, weight, bias, *numbers, recipe, generator, backend, scales)
 
 
 def conv2d(
@@ -232,6 +256,7 @@ def conv2d(
     recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
+    scales: Scales | None = None,
 ) -> Tensor:
     """``torch.nn.functional.conv2d`` with every operand and every sum rounded as the recipe says.
 
@@ -257,6 +282,7 @@ def conv2d(
             None is torch's default CPU generator. One seed is drawn per call, and only when the
             recipe rounds stochastically.
         backend: "auto" or a name in ``lpkernels.backends.status()``.
+        scales: as in ``linear``.
 
     Returns:
         (N, C_out, H_out, W_out), without N if x had none; float32.
@@ -265,7 +291,8 @@ def conv2d(
         TypeError: float64 or integer operands, an argument of the wrong type.
         ValueError: shapes, groups or sizes that do not fit, operands on different devices.
     """
-    return _conv(2, x, weight, bias, stride, padding, dilation, groups, recipe, generator, backend)
+    numbers = (stride, padding, dilation, groups)
+    return _conv(2, x, weight, bias, *numbers, recipe, generator, backend, scales)
 
 
 def conv3d(
@@ -280,9 +307,11 @@ def conv3d(
     recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
+    scales: Scales | None = None,
 ) -> Tensor:
     """``torch.nn.functional.conv3d`` under a recipe: x (N, C, D, H, W) or (C, D, H, W).
 
     Everything else as in ``conv2d``.
     """
-    return _conv(3, x, weight, bias, stride, padding, dilation, groups, recipe, generator, backend)
+    numbers = (stride, padding, dilation, groups)
+    return _conv(3, x, weight, bias, *numbers, recipe, generator, backend, scales)

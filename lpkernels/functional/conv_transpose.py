@@ -10,6 +10,7 @@ from lpkernels.arithmetic import TORCH, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.conv import Size, SlidingGeometry, as_sizes, check_dimensions, ranks
 from lpkernels.functional.layer import Sum, emulated_layer, widened
+from lpkernels.functional.running import Scales
 from lpkernels.functional.torch_calls import gradient_of_convolution, no_autocast, own
 from lpkernels.ops import Product, fprop_of
 from lpkernels.recipes import as_recipe
@@ -120,6 +121,7 @@ def _conv_transpose(
     recipe: Recipe | str,
     generator: torch.Generator | Tensor | None,
     backend: str,
+    scales: Scales | None,
 ) -> Tensor:
     recipe = as_recipe(recipe)
     if recipe.is_torch:
@@ -142,7 +144,7 @@ def _conv_transpose(
     _check_output(name, geometry, batch, weight)
     seed = seeds.seed_for(recipe.is_stochastic, generator)
     b = None if bias is None else widened(bias)
-    y = emulated_layer(batch, widened(weight), b, recipe, geometry, seed, backend)
+    y = emulated_layer(batch, widened(weight), b, recipe, geometry, seed, backend, scales)
     return y if x.dim() == dims + 2 else y.squeeze(0)
 
 
@@ -159,13 +161,14 @@ def conv_transpose1d(
     recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
+    scales: Scales | None = None,
 ) -> Tensor:
     """``torch.nn.functional.conv_transpose1d`` under a recipe: x (N, C, L) or (C, L).
 
     Everything else as in ``conv_transpose2d``.
     """
     numbers = (stride, padding, output_padding, groups, dilation)
-    return _conv_transpose(1, x, weight, bias, *numbers, recipe, generator, backend)
+    return _conv_transpose(1, x, weight, bias, *numbers, recipe, generator, backend, scales)
 
 
 def conv_transpose2d(
@@ -181,6 +184,7 @@ def conv_transpose2d(
     recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
+    scales: Scales | None = None,
 ) -> Tensor:
     """``torch.nn.functional.conv_transpose2d`` with every operand and sum rounded by the recipe.
 
@@ -199,7 +203,7 @@ def conv_transpose2d(
         output_padding: the same, rows and columns more on one side of the output, fewer than the
             stride or the dilation.
         groups: divides C_in.
-        recipe, generator, backend: as in ``conv2d``.
+        recipe, generator, backend, scales: as in ``conv2d``.
 
     Returns:
         (N, C_out, H_out, W_out), without N if x had none; float32.
@@ -209,7 +213,7 @@ def conv_transpose2d(
         ValueError: shapes, groups or sizes that do not fit, operands on different devices.
     """
     numbers = (stride, padding, output_padding, groups, dilation)
-    return _conv_transpose(2, x, weight, bias, *numbers, recipe, generator, backend)
+    return _conv_transpose(2, x, weight, bias, *numbers, recipe, generator, backend, scales)
 
 
 def conv_transpose3d(
@@ -225,10 +229,11 @@ def conv_transpose3d(
     recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
+    scales: Scales | None = None,
 ) -> Tensor:
     """``torch.nn.functional.conv_transpose3d`` under a recipe: x (N, C, D, H, W) or (C, D, H, W).
 
     Everything else as in ``conv_transpose2d``.
     """
     numbers = (stride, padding, output_padding, groups, dilation)
-    return _conv_transpose(3, x, weight, bias, *numbers, recipe, generator, backend)
+    return _conv_transpose(3, x, weight, bias, *numbers, recipe, generator, backend, scales)

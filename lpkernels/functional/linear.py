@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.layer import Sum, emulated_layer, widened
+from lpkernels.functional.running import Scales
 from lpkernels.functional.torch_calls import no_autocast, own
 from lpkernels.ops import matmul_of
 from lpkernels.recipes import as_recipe
@@ -26,6 +27,7 @@ class LinearGeometry:
 
     final: bool = True
     two_activations: ClassVar[bool] = False
+    matmuls: ClassVar[bool] = True
     rounds: ClassVar[bool] = True
 
     def fprop(self, x: Tensor, w: Tensor, b: Tensor | None, how: Sum) -> Tensor:
@@ -45,6 +47,14 @@ class LinearGeometry:
 
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
         return _rows(g)
+
+    def factors(
+        self, product: str, left: Tensor, right: Tensor, shape: torch.Size
+    ) -> tuple[Tensor, Tensor]:
+        return _rows(left), _rows(right) if product == "wgrad" else right
+
+    def shaped(self, y: Tensor, shape: torch.Size) -> Tensor:
+        return y.reshape(shape)
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -78,6 +88,7 @@ def linear(
     recipe: Recipe | str = TORCH,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
+    scales: Scales | None = None,
 ) -> Tensor:
     """``torch.nn.functional.linear`` with every operand and every sum rounded as the recipe says.
 
@@ -96,6 +107,7 @@ def linear(
             None is torch's default CPU generator. One seed is drawn per call, and only when the
             recipe rounds stochastically.
         backend: "auto" or a name in ``lpkernels.backends.status()``.
+        scales: the delayed scales of a recipe with `scaling`, which layers of lpkernels.nn keep.
 
     Returns:
         (..., out_features), float32. Without in_features these are zeros (+0, plus bias); without
@@ -117,5 +129,5 @@ def linear(
     seed = seeds.seed_for(recipe.is_stochastic, generator)
     operands = (widened(x if x.dim() > 1 else x.unsqueeze(0)), widened(weight))
     b = None if bias is None else widened(bias)
-    y = emulated_layer(*operands, b, recipe, LinearGeometry(), seed, backend)
+    y = emulated_layer(*operands, b, recipe, LinearGeometry(), seed, backend, scales)
     return y if x.dim() > 1 else y.squeeze(0)

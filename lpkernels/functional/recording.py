@@ -19,6 +19,11 @@ def is_exporting() -> bool:
     return getattr(torch.compiler, "_is_exporting_flag", False)
 
 
+def is_in_backward() -> bool:
+    """Whether autograd runs backward, also where that recomputes a forward pass."""
+    return torch._C._current_graph_task_id() != -1
+
+
 class _Unrecorded:
     """The context of a forward whose backward nobody will call."""
 

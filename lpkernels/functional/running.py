@@ -1,14 +1,15 @@
-"""A layer's input rounded in a range: of its batch in training, of an average in evaluation."""
+"""Ranges and scales that a layer keeps of earlier tensors, and tensors rounded with them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from lpkernels import ops
-from lpkernels.arithmetic import Quantizer, RunningRange
+from lpkernels.arithmetic import DelayedScaling, Quantizer, RunningRange
 from lpkernels.functional import _checks
 from lpkernels.functional._limits import checked_on_device
 from lpkernels.functional.layer import widened
@@ -43,3 +44,71 @@ def rounded_input(
         limits = checked_on_device(ends.reshape(2, 1))
     call = (limits, seed, Role.INPUT, SITE_QUANTIZE, "auto")
     return straight_through_in(widened(x), quantizer.to_ints(), *call)
+
+
+class Delayed(NamedTuple):
+    """The delayed scale of a layer's tensor in one call: S, and the history that notes the tensor's
+    largest magnitude, None where it does not (`lpkernels.DelayedScaling`)."""
+
+    scale: Tensor
+    history: Tensor | None
+
+    def parts(
+        self, x: Tensor, quantizer: ops.Ints, seed: Tensor | None, role: int, backend: str
+    ) -> ops.Parts:
+        """x as codes and scales, as `ops.scaled` gives them; notes the largest magnitude."""
+        call = (seed, role, SITE_QUANTIZE, backend)
+        codes, scale, largest = ops.delayed(x, self.scale, quantizer, *call)
+        if self.history is not None:
+            note(self.history, largest)
+        return codes, scale.reshape((1,) * x.dim()), torch.ones_like(scale)
+
+
+def largest(x: Tensor) -> Tensor:
+    """The largest magnitude of x, as `Delayed.parts` notes it."""
+    return ops.largest(x)
+
+
+def note(history: Tensor, largest: Tensor) -> None:
+    """h[0] = max(h[0], largest); NaN stays."""
+    first = history[:1]
+    first.copy_(torch.maximum(first, largest))
+
+
+class Scales(NamedTuple):
+    """The delayed scales of a layer in one call; None: of a tensor that its recipe does not round.
+
+    after_backward: called as the backward pass reads the output gradient.
+    """
+
+    input: Delayed | None
+    weight: Delayed | None
+    grad_output: Delayed | None
+    after_backward: Callable[[], None] | None = None
+
+    def of_backward(self) -> Scales:
+        """For operands that backward rounds again: with the scales of the forward pass, also after
+        an update, and noted once."""
+        input, weight = (
+            None if each is None else Delayed(each.scale.clone(), None)
+            for each in (self.input, self.weight)
+        )
+        return self._replace(input=input, weight=weight)
+
+
+def next_scales(
+    histories: Tensor, scales: Tensor, most: Tensor, scaling: DelayedScaling
+) -> tuple[Tensor, Tensor]:
+    """(rows, history) and (rows,) after the update of DelayedScaling, as new tensors.
+
+    most: (rows,), M 2^-margin of the rows' formats, float32.
+    """
+    newest = histories[:, 0]
+    ran = newest != 0
+    largest = histories.amax(1) if scaling.algorithm == "max" else newest
+    fitting = ran & (largest > 0) & largest.isfinite()
+    updated = (most / largest).clamp(max=torch.finfo(torch.float32).max)
+    rolled = histories.roll(-1, 1)
+    rolled[:, 0] = 0
+    after = torch.where(ran[:, None], rolled, histories)
+    return after, torch.where(fitting, updated, scales)

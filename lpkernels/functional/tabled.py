@@ -83,12 +83,18 @@ class _Accumulator:
 class TabledRecipe(Recipe):
     """A Recipe whose parts stand in a table where they can."""
 
+    def _by_product(self) -> None:
+        return None
 
-def tabled(recipe: Recipe, formats: Sequence[Format] = ()) -> TabledRecipe:
+
+def tabled(recipe: Recipe, formats: Sequence[Format] = ()) -> Recipe:
     """recipe for torch.compile, with a table of its own.
 
-    A quantizer of one of the formats may get any of the others later, and is ready for all.
+    A quantizer of one of the formats may get any of the others later, and is ready for all. A
+    recipe whose products read codes of their own is a constant of the graph, and has no table.
     """
+    if recipe.by_product is not None:
+        return recipe
     made = object.__new__(TabledRecipe)
     numbers, lengths, parts, its_axes = _read(recipe, tuple(formats))
     table = torch.tensor(numbers, dtype=torch.int64, device="cpu")

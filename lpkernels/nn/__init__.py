@@ -67,14 +67,18 @@ __all__ = [
     "Row",
     "Softmax",
     "Summary",
+    "calibrate",
     "convert",
     "revert",
     "set_precision",
     "set_recipe",
     "summary",
+    "update_scales",
 ]
 
 if TYPE_CHECKING:
     from lpkernels.nn import observing as observing
+    from lpkernels.nn.scaling import calibrate, update_scales
 else:
-    __getattr__, __dir__ = on_first_use(__name__, ("observing",))
+    _SCALING = {"calibrate": "scaling", "update_scales": "scaling"}
+    __getattr__, __dir__ = on_first_use(__name__, ("observing",), _SCALING)

@@ -90,7 +90,8 @@ class _TransposedLinear(RunningInput):
 
     def forward(self, x: Tensor) -> Tensor:
         x, recipe = self._rounded(x)
-        return own(functional.linear, x, self.weight.t(), self.bias, recipe=recipe)
+        operands = (x, self.weight.t(), self.bias)
+        return own(functional.linear, *operands, recipe=recipe, **self._scales())
 
 
 def _current_class(module: torch.nn.Module) -> Any:

@@ -1,8 +1,10 @@
-"""Layers whose recipe may keep a running range of their one input, in two buffers."""
+"""Layers whose recipe may keep a running range of their one input, or the scales of their tensors,
+in buffers."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -10,14 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic import Quantizer, Recipe, check_axes
+from lpkernels.arithmetic import SCALED_ROLES, Quantizer, Recipe, check_axes
 from lpkernels.arithmetic.precisions import Formats
-from lpkernels.functional.running import Average, rounded_input
+from lpkernels.functional.recording import is_in_backward
+from lpkernels.functional.running import Average, Delayed, Scales, rounded_input
 from lpkernels.functional.tabled import TabledRecipe, tabled
 from lpkernels.nn.emulated import Emulated, is_traced
 
 # Buffers of a layer with a running range; no other layer has them.
 RANGE, WEIGHT = "input_range", "input_range_weight"
+# The module in a layer with delayed scales that has their buffers.
+SCALING = "scaling"
 
 
 @lru_cache(maxsize=1024)
@@ -28,17 +33,103 @@ def _without_input(recipe: Recipe) -> Recipe:
     return replace(rest, input=Quantizer("fp32")) if rest.is_torch else rest
 
 
+class KeptScales(torch.nn.Module):
+    """The delayed scales of a layer (`lpkernels.DelayedScaling`): of each role that its recipe
+    rounds, the buffers ``<role>_history`` (history,) and ``<role>_scale`` (), in float32."""
+
+    def __init__(self, roles: Sequence[str], history: int, device: torch.device | str) -> None:
+        super().__init__()
+        self.roles = tuple(roles)
+        # The scales before the last update, from then until the layer's next call in training.
+        self.before: dict[str, Tensor] = {}
+        # Whether a backward pass came since the last update; whether the user updates, or knows.
+        self.waits = self.is_updated = False
+        for role in roles:
+            start = torch.ones(history + 1, dtype=torch.float32, device=device)
+            self.register_buffer(f"{role}_history", torch.zeros_like(start[1:]))
+            self.register_buffer(f"{role}_scale", start[0].clone())
+
+    def of(self, role: str) -> tuple[Tensor, Tensor]:
+        """The history and the scale of a role."""
+        return self.get_buffer(f"{role}_history"), self.get_buffer(f"{role}_scale")
+
+    def of_call(self, training: bool) -> Scales:
+        """The scales that a call of the layer rounds with. In training it notes the largest
+        magnitudes."""
+        compiled = torch.compiler.is_compiling()
+        again = not compiled and is_in_backward()
+        if training and not (again or compiled):
+            self.before.clear()
+            self._warn()
+        found: dict[str, Delayed] = {}
+        for role in self.roles:
+            history, scale = self.of(role)
+            # A recomputation rounds as the call that it repeats, and notes nothing again.
+            scale = self.before.get(role, scale) if again else scale
+            notes = training and (role == "grad_output" or not again)
+            # The backward pass may come after an update.
+            scale = scale.clone() if role == "grad_output" else scale
+            found[role] = Delayed(scale, history if notes else None)
+        after = self._after_backward if training and not compiled else None
+        return Scales(found.get("input"), found.get("weight"), found.get("grad_output"), after)
+
+    def _after_backward(self) -> None:
+        self.waits = True
+
+    def _warn(self) -> None:
+        if self.waits and not self.is_updated:
+            self.is_updated = True
+            warnings.warn(
+                "a layer with delayed scaling goes forward again after a backward pass, and its "
+                "scales were never updated; call lpkernels.nn.update_scales(model) after backward",
+                stacklevel=5,
+            )
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        *rest: Any,
+    ) -> None:
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, *rest
+        )
+        lacking = [name for name in self._buffers if prefix + name in missing_keys]
+        for name in lacking:
+            missing_keys.remove(prefix + name)
+            self.get_buffer(name).fill_(name.endswith("_scale"))
+        if lacking:
+            warnings.warn(
+                f"load_state_dict: the state_dict has no {prefix}{lacking[0]}; the layer starts "
+                "with the scale 1 and an empty history. It was saved without delayed scaling: "
+                "lpkernels.nn.calibrate finds scales",
+                stacklevel=2,
+            )
+
+
+def kept_scales(module: torch.nn.Module) -> KeptScales | None:
+    """The delayed scales of a layer; None of any other module."""
+    kept = module._modules.get(SCALING)
+    return kept if isinstance(kept, KeptScales) else None
+
+
 class RunningInput(Emulated):
-    """Mixin of the layers with one input, which know the `input_range` of a Recipe.
+    """Mixin of the layers with one input, which know the `input_range` and the `scaling` of a
+    Recipe.
 
     With an `input_range` they have two buffers in float32: ``input_range`` (2,) is the average of
     the lowest and of the highest finite value of the batches seen in training, and
     ``input_range_weight`` () is the weight of these batches in it, ``1 - momentum^t``. As with the
     statistics of batch norm, a batch that activation checkpointing computes again counts again.
+    With a `scaling` they have a module ``scaling``, a `KeptScales`.
     """
 
     _rest: Recipe | None
     _tabled_rest: TabledRecipe | None
+    _takes_scaling = True
 
     def reset_range(self) -> None:
         """Start the running range anew; does nothing where the recipe has none.
@@ -51,13 +142,45 @@ class RunningInput(Emulated):
 
     def _compute_by(self, recipe: Recipe, formats: Formats = ()) -> None:
         super()._compute_by(recipe, formats)
+        self._keep_scales(recipe)
         if recipe.input_range is None:
             self._drop_range()
         elif RANGE not in self._buffers:
-            device = next((p.device for p in self.parameters()), torch.device("cpu"))
+            device = self._device()
             zeros = torch.zeros(3, dtype=torch.float32, device=device)
             self.register_buffer(RANGE, zeros[:2].clone())
             self.register_buffer(WEIGHT, zeros[2].clone())
+
+    def _device(self) -> torch.device:
+        return next((p.device for p in self.parameters()), torch.device("cpu"))
+
+    def _keep_scales(self, recipe: Recipe) -> None:
+        had = kept_scales(self)
+        if recipe.scaling is None:
+            if had is not None:
+                delattr(self, SCALING)
+            return
+        roles = [role for role in SCALED_ROLES if getattr(recipe, role) is not None]
+        length = recipe.scaling.history
+        if had is not None and list(had.roles) == roles:
+            if had.of(roles[0])[0].shape == (length,):
+                return
+        if had is None and hasattr(self, SCALING):
+            raise ValueError(
+                f"{type(self).__name__}: delayed scales are kept in the attribute {SCALING!r}, "
+                "which this layer uses for something else; exclude it"
+            )
+        made = KeptScales(roles, length, self._device())
+        for role in made.roles:
+            if had is not None and role in had.roles:
+                made.of(role)[1].copy_(had.of(role)[1])
+        made.train(self.training)
+        setattr(self, SCALING, made)
+
+    def _scales(self) -> dict[str, Scales]:
+        """The argument `scales` of the layer's function, if its recipe has a `scaling`."""
+        kept = self._modules.get(SCALING)
+        return {"scales": kept.of_call(self.training)} if isinstance(kept, KeptScales) else {}
 
     def _build(self, recipe: Recipe, formats: Formats) -> dict[str, Any]:
         attributes = super()._build(recipe, formats)
@@ -75,6 +198,8 @@ class RunningInput(Emulated):
     def _forget(self) -> None:
         super()._forget()
         self._drop_range()
+        if kept_scales(self) is not None:
+            delattr(self, SCALING)
         for attribute in ("_rest", "_tabled_rest"):
             vars(self).pop(attribute, None)
 

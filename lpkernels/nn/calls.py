@@ -207,6 +207,9 @@ def _is_emulated(func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -
 class EmulatesCalls(Emulated):
     """Mixin of the classes that `convert` gives to modules with a forward of their own."""
 
+    # Such a module may call no product; a call of one is refused.
+    _takes_scaling = True
+
 
 def is_users(methods: Iterable[Any]) -> bool:
     """Whether one of these methods comes from elsewhere than torch and lpkernels.nn."""

@@ -61,7 +61,8 @@ class _Conv(RunningInput):
             padding = 0
         geometry = (layer.stride, padding, layer.dilation, layer.groups)
         x, recipe = self._rounded(input)
-        return own(self._convolve, x, weight, bias, *geometry, recipe=recipe)
+        scales = self._scales()
+        return own(self._convolve, x, weight, bias, *geometry, recipe=recipe, **scales)
 
 
 class Conv1d(_Conv, torch.nn.Conv1d):

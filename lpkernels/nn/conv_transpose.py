@@ -55,7 +55,8 @@ class _ConvTranspose(RunningInput):
         extra = layer._output_padding(input, output_size, *numbers)
         geometry = (layer.stride, layer.padding, extra, layer.groups, layer.dilation)
         x, recipe = self._rounded(input)
-        return own(self._convolve, x, layer.weight, layer.bias, *geometry, recipe=recipe)
+        operands = (x, layer.weight, layer.bias)
+        return own(self._convolve, *operands, *geometry, recipe=recipe, **self._scales())
 
 
 class ConvTranspose1d(_ConvTranspose, torch.nn.ConvTranspose1d):

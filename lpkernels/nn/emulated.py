@@ -51,6 +51,8 @@ class Emulated(Module):
     # take turns. Each layer has its own: torch.compile would take one tensor in two layers for one
     # input.
     _built: dict[tuple[Recipe, Formats], dict[str, Any]]
+    # Whether the layer can keep delayed scales, or has no tensors of its own.
+    _takes_scaling = False
 
     @property
     def recipe(self) -> Recipe:
@@ -62,6 +64,11 @@ class Emulated(Module):
         its = as_recipe(recipe)
         if its.axes:
             check_axes(its, *self._ranks())
+        if its.scaling is not None and not self._takes_scaling:
+            raise ValueError(
+                f"{type(self).__name__}: {its.scaling} is for linear layers and convolutions; give "
+                "this layer another recipe, or exclude it from lp.convert"
+            )
         self._built = {}
         self._compute_by(its)
 

@@ -41,7 +41,8 @@ class Linear(RunningInput, torch.nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         x, recipe = self._rounded(input)
-        return own(functional.linear, x, self.weight, self.bias, recipe=recipe)
+        scales = self._scales()
+        return own(functional.linear, x, self.weight, self.bias, recipe=recipe, **scales)
 
 
 class LazyLinear(torch.nn.LazyLinear, Linear):

@@ -45,7 +45,7 @@ from lpkernels.ops._packing import (
 )
 from lpkernels.ops._products import add_bias, multiply, records
 from lpkernels.ops._quantize import quantize, quantize_out, result_dtype
-from lpkernels.ops._ranges import finite_range, update_range
+from lpkernels.ops._ranges import delayed, finite_range, largest, update_range
 from lpkernels.ops._rows import ROW, Ints, Row
 from lpkernels.ops._scaled import Parts, dequantize, multiply_scaled, scaled
 from lpkernels.ops._update import update
@@ -74,6 +74,7 @@ __all__ = [
     "assume_constant_result",
     "broadcast_batch",
     "count",
+    "delayed",
     "dequantize",
     "draw_seed",
     "encode",
@@ -83,6 +84,7 @@ __all__ = [
     "has_every_code",
     "is_decoding",
     "is_plain",
+    "largest",
     "matmul_of",
     "multiply",
     "multiply_scaled",

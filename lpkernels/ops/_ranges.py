@@ -1,12 +1,24 @@
-"""The operators of running ranges: the ends of a tensor's finite values, and their average."""
+"""The operators of ranges and scales that layers keep: the ends of a tensor's finite values, their
+average, and a tensor rounded with the scale of earlier tensors."""
 
 from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from lpkernels.arithmetic import quantizer_from_ints
+from lpkernels.arithmetic.integers import InQuantizer
+from lpkernels.formats import BlockFormat, FixedFormat
+from lpkernels.formats.integers import BLOCK, KIND, TENSOR, InBlock
+from lpkernels.ops import _checks
 from lpkernels.ops._operator import define, without_grad
+from lpkernels.ops._quantize import rounded
+from lpkernels.ops._rows import Ints
+from lpkernels.ops._scaled import Parts
 
 _INFINITY = float("inf")
 
@@ -61,3 +73,81 @@ def update_range(x: Tensor, average: Tensor, weight: Tensor, momentum: float) ->
     """`finite_range` of x, or of the x of all ranks where torch.distributed is initialised. It is
     taken into the average range (2,) and its weight (), unless no value is finite."""
     return _update_range(without_grad(x), average, weight, momentum)
+
+
+@lru_cache(maxsize=1024)
+def _element(quantizer: Ints) -> tuple[Ints, float, bool]:
+    """The quantizer of the codes, the largest magnitude it gets, and whether it gives one zero."""
+    fmt = quantizer_from_ints(quantizer).fmt
+    assert isinstance(fmt, BlockFormat)
+    element = quantizer[InBlock.ELEMENT] + quantizer[InQuantizer.MODE]
+    integers = isinstance(fmt.element, FixedFormat)
+    most = fmt.element.max if fmt.target is None else fmt.target
+    # A target above the largest integer lets the one below the least in.
+    return element, most if integers else min(most, fmt.element.max), integers
+
+
+def _delayed_impl(
+    x: Tensor,
+    encode: Tensor,
+    quantizer: Ints,
+    seed: Tensor | None,
+    role: int,
+    site: int,
+    backend: str,
+) -> Parts:
+    x, encode = without_grad(x), without_grad(encode)
+    element, most, one_zero = _element(tuple(quantizer))
+    # Within these ends no rounding overflows, whatever the element's own rule.
+    shrunk = (x.float() * encode).clamp_(-most, most)
+    codes = rounded(shrunk, element, seed, role, site, backend)
+    if one_zero:
+        codes += 0.0
+    return codes, 1 / encode, largest(x)
+
+
+def largest(x: Tensor) -> Tensor:
+    """The largest magnitude of a tensor's values, 0-d float32: NaN if one is NaN, 0 of none."""
+    if not x.numel():
+        return x.new_zeros((), dtype=torch.float32)
+    low, high = torch.aminmax(x)
+    return torch.maximum(low.abs(), high.abs()).float()
+
+
+def _delayed_fake(x: Tensor, *rest: object) -> Parts:
+    one = x.new_empty((), dtype=torch.float32)
+    return torch.empty_like(x, dtype=torch.float32), one, torch.empty_like(one)
+
+
+def _guard_delayed(x: Tensor, encode: Tensor, quantizer: Ints, *call: Any) -> None:
+    _checks.quantizer("delayed", quantizer, x, *call[:3])
+    of_tensor = quantizer[KIND] == BLOCK and quantizer[InBlock.LINES] == TENSOR
+    _checks.require(of_tensor, "delayed", "one scale a tensor", quantizer)
+    given = (tuple(encode.shape), encode.dtype, encode.device)
+    _checks.require(given == ((), torch.float32, x.device), "delayed", "a 0-d scale", given)
+
+
+_delayed = define(
+    "_delayed(Tensor x, Tensor encode, int[] quantizer, Tensor? seed, int role, int site,"
+    " str backend) -> (Tensor, Tensor, Tensor)",
+    _delayed_fake,
+    _delayed_impl,
+    _guard_delayed,
+)
+
+
+def delayed(
+    x: Tensor,
+    encode: Tensor,
+    quantizer: Ints,
+    seed: Tensor | None,
+    role: int,
+    site: int,
+    backend: str = "auto",
+) -> Parts:
+    """Codes of x, their scale 1 / encode, and the largest magnitude of x, all float32.
+
+    The codes are round(clamp(x * encode, -M, M)), of x's shape; the others are 0-d. encode: 0-d
+    float32 on x's device. NaN stays NaN in the codes, and is the largest magnitude of its tensor.
+    """
+    return _delayed(x.detach(), encode, quantizer, seed, int(role), site, backend)

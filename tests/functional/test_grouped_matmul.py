@@ -121,8 +121,8 @@ def scaled(x: Tensor, fmt: str) -> lp.Scaled:
 MX, NV = scaled(A, "mxfp8"), scaled(A, "nvfp4")
 REFUSED: tuple[tuple[Any, Any, str, str], ...] = (
     (A, B, "mxf8", "neither operand has scales; pass lp.scaled"),
-    (MX, B, "mxf8", r"b is a plain tensor; pass lp.scaled\(b, fmt\) with blocks of 32 with e8m0"),
-    (A, scaled(B, "block16_axis-2_e2m1"), "mxf4", "a is a plain tensor.* of e2m1none_sat"),
+    (MX, B, "mxf8", "b has none; use lp.scaled or a quantizer with blocks of 32 with e8m0"),
+    (A, scaled(B, "block16_axis-2_e2m1"), "mxf4", "a has none.* of e2m1none_sat"),
     (
         MX,
         scaled(B, "block32_axis-2_e5m2"),
@@ -164,18 +164,72 @@ def test_a_tensor_scale_leaves_no_start() -> None:
         lp.matmul(NV, b, "model_b200_nvf4", initial=torch.zeros(1))
 
 
-def test_names_texts_and_recipes() -> None:
+def test_names_and_texts() -> None:
     for name, unit in MODELS.items():
         acc = unit.accumulator
         assert NAMED_ACCUMULATORS[name] == acc and unit.evidence == "model only"
         assert acc.takes_scales and f":group={acc.group}" in str(acc)
         assert lp.accumulator(str(acc)) == acc and type(acc).from_dict(acc.to_dict()) == acc
-        with pytest.raises(ValueError, match="not supported in recipes yet"):
-            lp.Recipe(fprop=name)
-        with pytest.raises(ValueError, match="operands with scales, which is not supported"):
+        with pytest.raises(ValueError, match=f"as in Recipe.*fprop='{name}'"):
             lp.recipe(name)
         # No unit with scales of its own is taken for one without.
         assert replace(acc, group=None).to_ints() != acc.to_ints()
+
+
+def test_layers_sum_by_the_unit() -> None:
+    torch.manual_seed(2)
+    x, w, b, g = torch.randn(40, 70), torch.randn(48, 70), torch.randn(48), torch.randn(40, 48)
+    plain = lp.Accumulator("fp32", "toward_zero")
+    for unit, k in (("mxf8", "block32_k_e4m3_up"), ("nvf4", "block16_k_e2m1_se4m3fn_t_te")):
+        name = f"model_b200_{unit}"
+        formats, sums = (dict.fromkeys(of, v) for of, v in ((FIELDS, k), (PRODUCTS, name)))
+        recipe = lp.Recipe(**formats, **sums)
+        leaves = [t.clone().requires_grad_() for t in (x, w, b)]
+        y = lp.functional.linear(*leaves, recipe=recipe)
+        found = torch.autograd.grad(y, leaves, g)
+
+        def made(left: Tensor, right: Tensor, k: str = k, name: str = name) -> Tensor:
+            fmt = lp.parse_format(k)
+            sides = (lp.scaled(t, replace(fmt, axis=i)) for t, i in ((left, -1), (right, -2)))
+            return lp.matmul(*sides, name)
+
+        sum_ = made(x, w.t()).double() + b.double()
+        assert_bit_equal(y.detach(), lp.quantize(sum_, "fp32:toward_zero").float(), name)
+        assert_bit_equal(found[0], made(g, w), name)
+        assert_bit_equal(found[1], made(g.t(), x), name)
+        # The bias' gradient has no scales: it is a sum in the unit's format and rounding.
+        assert_bit_equal(found[2], lp.matmul(torch.ones(1, 40), g, plain)[0], name)
+        assert lp.Recipe.parse(str(recipe)) == recipe
+
+
+FIELDS, PRODUCTS = ("input", "weight", "grad_output"), ("fprop", "dgrad", "wgrad")
+MXF8 = dict.fromkeys(FIELDS, "block32_k_e4m3")
+REFUSED_RECIPES: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"fprop": "model_b200_mxf8"}, "Recipe: fprop: group=1 .* input has none; use .* blocks of 32"),
+    (MXF8 | {"dgrad": "model_b200_mxf8", "grad_output": "block32_k_e5m2"}, "dgrad: grad_output in"),
+    (MXF8 | {"wgrad": "model_b200_nvf4"}, "wgrad: grad_output in .* codes of e4m3fn"),
+    (MXF8 | {"fprop": "model_b200_mxf8", "weight": "tile16x32_k_e4m3_sfp32"}, "weight .* fp32 sc"),
+)
+
+
+@each("given, message", REFUSED_RECIPES)
+def test_recipes_with_operands_that_the_unit_lacks(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        lp.Recipe(**given)
+
+
+def test_recipes_with_operands_that_the_unit_takes() -> None:
+    tiles = MXF8 | {"weight": "tile32x32_k_e4m3", "fprop": "model_b200_mxf8"}
+    assert lp.Recipe(**tiles).fprop.group == 1
+    backward = replace(lp.accumulator("model_b200_mxf8"), operands=("e5m2", "e4m3fn"))
+    hybrid = MXF8 | {"grad_output": "block32_k_e5m2", "dgrad": backward, "wgrad": backward}
+    assert lp.Recipe(**hybrid).dgrad == backward
+    blocks = dict.fromkeys(FIELDS, "block32_axis1_e4m3")
+    with pytest.warns(lp.FixedAxisWarning):
+        recipe = lp.Recipe(**blocks, fprop="model_b200_mxf8")
+    with pytest.raises(ValueError, match="do not run along it in an image"):
+        x, kernel = torch.zeros(1, 32, 4, 4), torch.zeros(3, 32, 1, 1)
+        lp.functional.conv2d(x, kernel, recipe=recipe)
 
 
 def test_a_gpu_takes_the_reference() -> None:

@@ -27,6 +27,7 @@ def native(rounding="nearest_even", **options):
     return Accumulator("fp32", rounding, order="native", **options)
 
 
+OPERANDS = ("input", "weight", "grad_output")
 WRONG_VALUES = [
     (lambda: Quantizer("e5m2", "nearest"), "use 'nearest_even' or 'nearest_away'"),
     (lambda: Quantizer("e5m2", "sr"), "got 'sr'; it is 'stochastic' here"),
@@ -99,8 +100,38 @@ WRONG_VALUES = [
     (lambda: accumulator("e6m9:sum=3"), "cannot read 'sum=3' in 'e6m9:sum=3'; expec"),
     (lambda: accumulator_from_ints((0,) * 8), "expected the 35 integers"),
     (lambda: Recipe(input="e5m2:near"), "Recipe: input: Quantizer: rounding must"),
-    (lambda: Recipe(output="block32_k_e4m3"), "output: block32_k_e4m3 has axis='k'.*not supported"),
-    (lambda: Recipe(weight="fp8_row"), "weight: row_e4m3 has a scale for each row.*'tensor_e4m3'"),
+    (
+        lambda: Recipe(output="block32_k_e4m3"),
+        "output: block32_k_e4m3 has axis='k', the summed dim",
+    ),
+    (
+        lambda: Recipe(weight="fp8_row"),
+        "weight: row_e4m3 has a scale .*'row_k_e4m3'.*'tensor_e4m3'",
+    ),
+    (lambda: Recipe(output="e2m1:rht16"), "Recipe: output: .* without a Hadamard transform"),
+    (
+        lambda: Recipe(input="e2m1:rht16", weight="e2m1"),
+        "fprop reads input='e2m1:rht16', weight='e2m1': a Hadamard transform cancels only",
+    ),
+    (
+        lambda: Recipe(wgrad_input="fp32:rht16=1", wgrad_grad_output="fp32:rht16"),
+        "wgrad reads wgrad_grad_output='e8m23:rht16', wgrad_input='e8m23:rht16=1': a Hadamard",
+    ),
+    (
+        lambda: Recipe(**dict.fromkeys(OPERANDS, "fp32:rht16"), requantize="codes"),
+        "takes the values of input's codes for other products, but 'e8m23:rht16' transforms them",
+    ),
+    (lambda: Recipe(fprop="fp32_chunkscale"), "neither of input and weight has scales; give one"),
+    (
+        lambda: Recipe(weight="block32_k_e4m3_up", wgrad="fp32_chunkscale"),
+        "wgrad='e8m23_chunkscale' .* neither of grad_output and input has scales",
+    ),
+    (
+        lambda: Recipe(input="block128_k_e4m3_sfp32", fprop="fp32"),
+        "input: codes of block128_k_e4m3_sfp32 times their float32 .* fprop='fp32_chunkscale', or",
+    ),
+    (lambda: Recipe(requantize="x"), "requantize must be one of source, codes; got .x."),
+    (lambda: Recipe(scaling="x"), "Recipe: scaling: expected None"),
     (lambda: Quantizer("nvfp4_te", "to_odd"), "is nearest_even or stochastic, as te has them, got"),
     (lambda: Recipe(dgrad="e5m2_chonk"), "Recipe: dgrad: accumulator: unknown name"),
     (lambda: recipe("fp8_wang2019"), "unknown name 'fp8_wang2019'; did you mean fp8_"),

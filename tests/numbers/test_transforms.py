@@ -98,7 +98,7 @@ def test_refused_outside_of_products() -> None:
     ):
         with pytest.raises(ValueError, match="in recipes' products only"):
             call()
-    with pytest.raises(ValueError, match=r"Recipe: weight: .*not supported in recipes yet"):
+    with pytest.raises(ValueError, match=r"fprop reads input=None, weight=.*give it to both"):
         lp.Recipe(weight=transformed)
     with pytest.raises(ValueError, match="transform"):
         torch.ops.lpkernels._quantize(x, transformed.to_ints(), None, 0, 4, "cpu")

@@ -97,6 +97,7 @@ def calls() -> dict[str, tuple[Any, ...]]:
         "_hadamard": (torch.randn(3, 32), 16, 1, "cpu"),
         "_hadamard seed": (torch.randn(32, 3), 32 + (8 << 8), 0, "cpu"),
         "_scaled": (x, nvfp4, amax, seed, 0, 4, "auto"),
+        "_delayed": (x, torch.tensor(2.0), Quantizer("tensor_e4m3").to_ints(), seed, 1, 4, "cpu"),
         "_dequantize": (*parts, nvfp4[:-4], "auto"),
         "_matmul_scaled": (torch.randn(4, 8), torch.randn(8, 3), torch.ones(4, 2), torch.ones(3, 1),
                            [4, 0, -127], True, torch.randn(4, 3), by_scale, seed, 0, "cpu"),

@@ -275,6 +275,9 @@ def test_opcheck_ranges():
     for view in (x, x.t(), x[:, ::2], x[0, 0], x[:0]):
         check(OP._finite_range, view)
         check(OP._update_range, view, torch.zeros(2), torch.zeros(()), 0.9)
+        for name in ("tensor_e4m3_te", "tensor_int8:stochastic"):
+            rest = (as_quantizer(name).to_ints(), SEED, 1, 4, "auto")
+            check(OP._delayed, view, torch.tensor(2.0), *rest)
 
 
 @each("name", ["momentum", "adam"])
@@ -293,7 +296,7 @@ def test_every_operator_is_checked_here():
     codes = {"_pack", "_unpack", "_pack_row", "_unpack_row", "_encode_row", "_pack_scaled"}
     rounding = {"_quantize", "_quantize_ranged", "_quantize_counting", "_count"}
     rounding |= {f"{name}_out" for name in rounding - {"_count"}} | {"_scaled", "_dequantize"}
-    ranges = {"_finite_range", "_update_range"}
+    ranges = {"_finite_range", "_update_range", "_delayed"}
     in_their_files = {"_hadamard", "_matmul_scaled", "_seed", "_update"}
     assert found == products | codes | rounding | ranges | in_their_files
 

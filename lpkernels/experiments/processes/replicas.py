@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from lpkernels.experiments.processes.torchrun import Processes
+from lpkernels.nn.scaling import KeptScales
 
 State = dict[str, Any]
 
@@ -146,10 +147,11 @@ def _each(states: Mapping[int, State], change: Any) -> dict[int, State]:
 @torch.no_grad()
 def share_buffers(model: nn.Module, processes: Processes) -> None:
     """All: every floating buffer becomes its mean over the processes: the running statistics of
-    batch norm, as each process sees its own images."""
+    batch norm, as each process sees its own images. `update_scales` shares delayed scales."""
     if processes.count == 1:
         return
-    buffers = [b for b in model.buffers() if b.is_floating_point()]
+    modules = [m for m in model.modules() if not isinstance(m, KeptScales)]
+    buffers = [b for m in modules for b in m.buffers(recurse=False) if b.is_floating_point()]
     if not buffers:
         return
     flat = torch.cat([b.flatten() for b in buffers])

@@ -133,8 +133,11 @@ def _replace_operands(recipe: Recipe, fmt: str, fields: tuple[str, ...]) -> Reci
 
 
 def _replaced(recipe: Recipe, **changes: Any) -> Recipe:
-    """`recipe` with these changes, without a running range where its input takes none."""
+    """`recipe` with these changes, without a running range where its input takes none, and without
+    delayed scales, which are for formats of its own."""
     fmt = changes["input"].fmt if "input" in changes else None
     if fmt is not None and (not isinstance(fmt, AffineFormat) or fmt.axis is not None):
         changes["input_range"] = None
+    if changes:
+        changes["scaling"] = None
     return dataclasses.replace(recipe, **changes)

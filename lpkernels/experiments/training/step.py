@@ -16,6 +16,7 @@ from lpkernels.experiments.processes.torchrun import Processes
 from lpkernels.experiments.training.parts import Part
 from lpkernels.experiments.training.tally import Tally
 from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn
+from lpkernels.nn.scaling import KeptScales, update_scales
 
 #: Where the layers' draws come from while the turn and the piece of these numbers are computed.
 Draws = Callable[[int, int], AbstractContextManager[None]]
@@ -51,6 +52,7 @@ class Step:
             batch = tuple(tensor[share] for tensor in batch)
         mine = _pieces(tuple(tensor.to(self.device) for tensor in batch), self.pieces)
         self.model.train()
+        scaled = self._is_scaled
         for number, turn in enumerate(self.turns):
             self._only(turn)
             self.optimizer.zero_grad()
@@ -61,6 +63,8 @@ class Step:
                         outcome = turn.loss(self.network, part_of_batch)
                     self._backward(outcome.losses, count)
                 self._note(turn, outcome, tally)
+            if scaled:
+                update_scales(self.model)
             ran = self._update()
             # All skip together: one counts.
             tally.add("skipped", ~ran if self.processes.first else torch.zeros_like(ran))
@@ -69,6 +73,15 @@ class Step:
     def _parameters(self) -> list[nn.Parameter]:
         """The parameters, found once: following all modules takes as long as some layers."""
         return list(self.model.parameters())
+
+    @cached_property
+    def _is_scaled(self) -> bool:
+        """Whether a layer has delayed scales, which this step updates."""
+        kept = [module for module in self.model.modules() if isinstance(module, KeptScales)]
+        for each in kept:
+            # Several passes before the first update are no mistake here.
+            each.is_updated = True
+        return bool(kept)
 
     def _only(self, turn: Turn) -> None:
         """The parameters of the turn get gradients, the others none."""

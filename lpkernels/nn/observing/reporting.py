@@ -13,6 +13,7 @@ from torch.nn import Module
 from torch.utils.hooks import RemovableHandle
 
 from lpkernels.arithmetic import Quantizer
+from lpkernels.functional.recording import is_in_backward
 from lpkernels.functional.storing import Sees, rounding_seen
 from lpkernels.nn.observing.gradients import GradientHooks, unseen
 from lpkernels.nn.observing.visiting import Call, Run, Visitor
@@ -106,7 +107,7 @@ class Reporter:
         part: str = "",
     ) -> Any:
         """Returns compute(), and tells the visitor of it unless backward asks for it."""
-        if _is_in_backward():
+        if is_in_backward():
             return compute()
         call = self._call(operation, function, part)
         with unseen():
@@ -126,7 +127,7 @@ class Reporter:
 
             def sees(x: Tensor, quantizer: Quantizer, role: Role) -> None:
                 # Checkpointing computes forward again in backward.
-                again = role in _FORWARD and _is_in_backward()
+                again = role in _FORWARD and is_in_backward()
                 if self._sees_rounding and not again:
                     with unseen():
                         self._visitor.rounding(call, product, role.name.lower(), quantizer, x)
@@ -145,7 +146,7 @@ class Reporter:
     ) -> None:
         """Reports several linear maps as one product: they share one weight, and its gradient is
         one sum."""
-        if _is_in_backward():
+        if is_in_backward():
             return
         call = self._call("linear", function, part)
         with unseen():
@@ -157,8 +158,3 @@ class Reporter:
     def _call(self, operation: str, function: Callable[..., Any], part: str) -> Call:
         self._told += 1
         return Call(self.runs.innermost, operation, function, part, self._told - 1)
-
-
-def _is_in_backward() -> bool:
-    """Whether autograd runs backward, also where that recomputes a forward pass."""
-    return torch._C._current_graph_task_id() != -1

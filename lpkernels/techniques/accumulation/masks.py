@@ -62,7 +62,7 @@ def mask_gradients(
         TypeError, ValueError: no Module, unknown masks; no layer to mask; a layer that sums fprop
             in trees, or dgrad or wgrad not natively (masked gradients are float32 sums).
         NotImplementedError: a layer other than Linear and Conv1d to Conv3d, or one that sums fprop
-            in blocks aligned by operands.
+            in blocks aligned by operands or has delayed scales.
     """
     if not isinstance(model, Module):
         raise TypeError(
@@ -101,6 +101,11 @@ def _masked_class(name: str, module: Any) -> type:
 
 
 def _check_sums(what: str, recipe: Recipe) -> None:
+    if recipe.scaling is not None:
+        raise NotImplementedError(
+            f"{what} has {recipe.scaling}, and masked layers find every scale in its own tensor; "
+            "use a recipe without scaling"
+        )
     if not (recipe.dgrad.is_native and recipe.wgrad.is_native):
         raise ValueError(
             f"{what} sums dgrad in {recipe.dgrad} and wgrad in {recipe.wgrad}; masked gradients "

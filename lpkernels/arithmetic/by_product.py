@@ -1,0 +1,206 @@
+"""The operands of a Recipe's products, where a product may read codes made for it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from lpkernels.arithmetic._accumulator import Accumulator
+from lpkernels.arithmetic._quantizer import Quantizer
+from lpkernels.arithmetic._recipe import Recipe, has_axis
+from lpkernels.arithmetic.groups import Side, check_operands
+from lpkernels.arithmetic.integers import InQuantizer
+from lpkernels.formats import FP32, BlockFormat
+from lpkernels.formats.integers import BLOCK, KIND, Ints, follows_from_values
+from lpkernels.rng import Role
+
+#: The operands of each product, left and right, by the field of a Recipe that comes first.
+OPERANDS = {
+    "fprop": ("input", "weight"),
+    "dgrad": ("grad_output", "dgrad_weight"),
+    "wgrad": ("wgrad_grad_output", "wgrad_input"),
+}
+#: The field that holds where the one of a product is None.
+GENERAL = {
+    "dgrad_weight": "weight",
+    "wgrad_input": "input",
+    "wgrad_grad_output": "grad_output",
+}
+# The axis of the sum, in operands as a linear layer has them: x (N, I), w (O, I), g (N, O).
+_ALONG = {
+    "input": -1, "weight": -1, "grad_output": -1,
+    "dgrad_weight": -2, "wgrad_input": -2, "wgrad_grad_output": -2,
+}  # fmt: skip
+
+
+class Taken(NamedTuple):
+    """How a product takes one of its operands.
+
+    quantizer: of the Recipe; None for an operand that is not quantized.
+    ints: the quantizer's, with blocks along the axis of the sum in place of "k", and without its
+        transform; () where nothing is rounded.
+    transform: size and signs of the transform before it, or None.
+    along: the axis of the sum, -1 or -2.
+    made: whether the codes are made for this product, not fprop's (of grad_output: dgrad's).
+    by_matrix: whether they lie along the sum, in the matrix that the product reads; otherwise they
+        are the codes of the tensor as it was given.
+    from_codes: whether they are made from the values of fprop's codes.
+    """
+
+    quantizer: Quantizer | None
+    ints: Ints
+    role: Role
+    transform: tuple[int, str | int] | None
+    along: int
+    made: bool
+    by_matrix: bool
+    from_codes: bool
+
+
+class ByProduct(NamedTuple):
+    """The operands of the three products of a Recipe, by field.
+
+    plain_bias: whether the bias' gradient sums the unquantized output gradient.
+    """
+
+    input: Taken
+    weight: Taken
+    grad_output: Taken
+    dgrad_weight: Taken
+    wgrad_input: Taken
+    wgrad_grad_output: Taken
+    plain_bias: bool
+
+
+def by_product(recipe: Recipe) -> ByProduct | None:
+    """The operands of a recipe; None where the rounded tensors serve every product, as values, and
+    values tell their codes.
+
+    Raises:  ValueError: as `_check_operands`.
+    """
+    _check_operands(recipe)
+    quantizers = [getattr(recipe, name) for name in ByProduct._fields[:-1]]
+    own = any(getattr(recipe, name) is not None for name in GENERAL)
+    scales = any(getattr(recipe, product).takes_scales for product in OPERANDS)
+    if not own and not scales and not any(map(_needs_codes, quantizers)):
+        return None
+    taken = {name: _taken(recipe, name) for name in _ALONG}
+    return ByProduct(**taken, plain_bias=taken["grad_output"].by_matrix or own)
+
+
+def _needs_codes(quantizer: Quantizer | None) -> bool:
+    if quantizer is None:
+        return False
+    fmt = quantizer.to_ints()
+    return bool(quantizer.hadamard) or (fmt[KIND] == BLOCK and not follows_from_values(fmt))
+
+
+def _taken(recipe: Recipe, name: str) -> Taken:
+    general = GENERAL.get(name, name)
+    own = name != general and getattr(recipe, name) is not None
+    quantizer = getattr(recipe, name if own else general)
+    along, role = _ALONG[name], Role[general.upper()]
+    if quantizer is None or (quantizer.fmt == FP32 and not quantizer.hadamard):
+        return Taken(None, (), role, None, along, own, False, _from_codes(recipe, name, own))
+    fmt = quantizer.fmt
+    transform = (quantizer.hadamard, quantizer.signs) if quantizer.hadamard else None
+    by_matrix = transform is not None or _is_along_k(quantizer)
+    made = own or (name != general and by_matrix and (transform is not None or has_axis(fmt)))
+    ints: Ints = ()
+    if fmt != FP32:
+        fmt = along_axis(fmt, along) if _is_along_k(quantizer) else fmt
+        ints = (*fmt.to_ints(), *quantizer.to_ints()[InQuantizer.RULE], 0)
+    role = Role[name.upper()] if made else role
+    from_codes = _from_codes(recipe, name, made)
+    return Taken(quantizer, ints, role, transform, along, made, by_matrix, from_codes)
+
+
+def _from_codes(recipe: Recipe, name: str, made: bool) -> bool:
+    # A gradient is always quantized from its source.
+    return made and recipe.requantize == "codes" and GENERAL[name] != "grad_output"
+
+
+def _is_along_k(quantizer: Quantizer | None) -> bool:
+    fmt = None if quantizer is None else quantizer.fmt
+    return isinstance(fmt, BlockFormat) and fmt.axis == "k"
+
+
+def along_axis(fmt: BlockFormat, axis: int) -> BlockFormat:
+    """A format along "k" of a matrix in which k is the last axis, -1, or the one before it, -2."""
+    if not isinstance(fmt.block_size, tuple):
+        return replace(fmt, axis=axis)
+    rows, cols = fmt.block_size
+    if axis == -1:
+        return replace(fmt, axis=-1)
+    # Tiles of (rows, cols) with cols along k lie on their side. One row is no tile, but a block.
+    return replace(fmt, axis=-1, block_size=rows if cols == 1 else (cols, rows))
+
+
+def _check_operands(recipe: Recipe) -> None:
+    """Checks that the two operands of each product go together, and with its accumulator.
+
+    Raises:  ValueError: a transform of one operand alone, or another one of the other; codes of a
+        transformed operand as the source of others; an accumulator with chunk="scale" and operands
+        without scales, or with groups and operands that its unit does not take; float32 scales of
+        blocks under another accumulator that is not native.
+    """
+    for product, names in OPERANDS.items():
+        operands = {}
+        for name in names:
+            name = name if getattr(recipe, name) is not None else GENERAL.get(name, name)
+            operands[name] = getattr(recipe, name)
+        _check_transforms(product, operands)
+        _check_scales(product, getattr(recipe, product), operands)
+    if recipe.requantize == "codes":
+        for name in ("input", "weight"):
+            quantizer = getattr(recipe, name)
+            if quantizer is not None and quantizer.hadamard:
+                raise ValueError(
+                    f"Recipe: requantize='codes' takes the values of {name}'s codes for other "
+                    f"products, but {str(quantizer)!r} transforms them; use requantize='source'"
+                )
+
+
+def _check_transforms(product: str, operands: Mapping[str, Any]) -> None:
+    transforms = [
+        None if each is None or each.hadamard is None else (each.hadamard, each.signs)
+        for each in operands.values()
+    ]
+    if transforms[0] == transforms[1]:
+        return
+    given = ", ".join(f"{name}={each and repr(str(each))}" for name, each in operands.items())
+    raise ValueError(
+        f"Recipe: {product} reads {given}: a Hadamard transform cancels only where both operands "
+        "of a product have the same size and signs; give it to both, or to neither"
+    )
+
+
+def _check_scales(product: str, acc: Accumulator, operands: Mapping[str, Any]) -> None:
+    formats = {
+        name: each.fmt
+        for name, each in operands.items()
+        if each is not None and isinstance(each.fmt, BlockFormat)
+    }
+    if acc.group is not None:
+        sides = {
+            name: Side(None if each is None else each.fmt, _ALONG[name])
+            for name, each in operands.items()
+        }
+        return check_operands(f"Recipe: {product}", acc, sides)
+    if acc.chunk == "scale":
+        if not formats:
+            names = " and ".join(operands)
+            raise ValueError(
+                f"Recipe: {product}={str(acc)!r} ends its sums where a scale changes, and neither "
+                f"of {names} has scales; give one a format with scales, such as 'mxfp8', or use an "
+                "accumulator with a chunk of a length"
+            )
+        return
+    for name, fmt in formats.items():
+        if fmt.scale == "fp32" and not isinstance(fmt.block_size, str) and not acc.is_native:
+            raise ValueError(
+                f"Recipe: {name}: codes of {fmt} times their float32 scales do not fit in float32, "
+                f"which {product}={str(acc)!r} adds; use an accumulator with chunk='scale', such "
+                f"as {product}='fp32_chunkscale', or 'native'"
+            )

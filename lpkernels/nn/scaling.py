@@ -1,0 +1,200 @@
+"""Delayed scales of a model's layers: their update after a step, and values to start with."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from lpkernels.arithmetic import TORCH, DelayedScaling
+from lpkernels.functional.running import largest, next_scales, note
+from lpkernels.nn._running import KeptScales, RunningInput, kept_scales
+from lpkernels.nn.selecting import check_model
+
+__all__ = ["KeptScales", "calibrate", "update_scales"]
+
+#: Called with the model and a batch.
+Forward = Callable[[nn.Module, Any], object]
+
+
+class _Row(NamedTuple):
+    """A role of a layer; most is M 2^-margin of its format."""
+
+    kept: KeptScales
+    role: str
+    scaling: DelayedScaling
+    most: float
+    history: Tensor
+    scale: Tensor
+
+
+def _layers(model: nn.Module) -> list[tuple[RunningInput, KeptScales]]:
+    found = [(m, kept_scales(m)) for m in model.modules() if isinstance(m, RunningInput)]
+    return [(module, kept) for module, kept in found if kept is not None]
+
+
+def _rows(model: nn.Module) -> Iterator[_Row]:
+    for layer, kept in _layers(model):
+        scaling = layer.recipe.scaling
+        for role in kept.roles:
+            most = scaling.most(getattr(layer.recipe, role).fmt)
+            yield _Row(kept, role, scaling, most, *kept.of(role))
+
+
+@torch.no_grad()
+def update_scales(model: nn.Module, group: Any = None) -> None:
+    """Gives the delayed scales of a model their next values; call it after the backward pass.
+
+    `lpkernels.DelayedScaling` has the rule. Where torch.distributed runs, every process makes this
+    call, and one all_reduce takes the largest magnitude of all processes first (unless reduce is
+    False), so that scales and histories stay equal. Gradient accumulation is several passes before
+    one call: the largest magnitude of all of them counts. Under DistributedDataParallel, which
+    copies the first process's buffers before a pass, all passes but the last are in no_sync() then.
+    A pass that activation checkpointing computes again has the scales of its first time, also after
+    this call, as long as its layer has not been called again. A model without delayed scales stays
+    as it is.
+
+    Args:
+        model: any module.
+        group: a process group of torch.distributed; None is all processes.
+
+    Raises:  TypeError: model is no Module.
+
+    Source: TransformerEngine, reduce_and_update_fp8_tensors, which updates as an autocast ends.
+    """
+    check_model("update_scales", model)
+    rows = list(_rows(model))
+    shared = [row.history for row in rows if row.scaling.reduce]
+    if shared and dist.is_available() and dist.is_initialized():
+        if dist.get_world_size(group) > 1:
+            _reduce(shared, group)
+    alike: dict[Any, list[_Row]] = {}
+    for row in rows:
+        alike.setdefault((row.scaling, row.history.device), []).append(row)
+    for (scaling, device), its in alike.items():
+        histories, scales = [row.history for row in its], [row.scale for row in its]
+        before = torch.stack(scales)
+        most = torch.tensor([row.most for row in its], dtype=torch.float32, device=device)
+        after, updated = next_scales(torch.stack(histories), before, most, scaling)
+        torch._foreach_copy_(histories, list(after))
+        torch._foreach_copy_(scales, list(updated))
+        for row, scale in zip(its, before, strict=True):
+            row.kept.before.setdefault(row.role, scale)
+    for _, kept in _layers(model):
+        kept.waits, kept.is_updated = False, True
+
+
+def _reduce(histories: list[Tensor], group: Any) -> None:
+    """The largest h[0] of all processes becomes h[0]; NaN is above all."""
+    device = histories[0].device
+    newest = torch.stack([history[0].to(device) for history in histories])
+    newest = torch.where(newest.isnan(), torch.nan, newest)
+    # The integers of floats that are not negative have their order, and NaN comes last.
+    dist.all_reduce(newest.view(torch.int32), dist.ReduceOp.MAX, group=group)
+    for history, value in zip(histories, newest, strict=True):
+        history[0] = value
+
+
+def calibrate(
+    model: nn.Module,
+    batches: Iterable[Any],
+    *,
+    forward: Forward | None = None,
+    group: Any = None,
+) -> None:
+    """Finds delayed scales of inputs and weights to start with, where the first step has S = 1.
+
+    The layers with delayed scales compute as torch's own, which rounds nothing, and note the
+    largest magnitudes; the batches together are one step, after which the scales are updated. Those
+    of gradients stay, since nothing goes backward. The model is in evaluation mode meanwhile, and
+    compiled models run uncompiled. Modes, parameters and random states are as before afterwards.
+
+    Args:
+        model: a model that computes by a recipe with `scaling`.
+        batches: of a tuple or list the first entry is the input.
+        forward: a function to call with the model and a batch, in place of the model itself.
+        group: as for `update_scales`; every process makes this call.
+
+    Raises:
+        TypeError: model is no Module.
+        ValueError: no layer has delayed scales, or there is no batch. After an error the scales are
+            as before.
+
+    Source: TransformerEngine's fp8_autocast(calibrating=True), which computes in higher precision
+    and collects the largest magnitudes. Differs: it notes gradients too where one goes backward.
+    """
+    check_model("calibrate", model)
+    layers = _layers(model)
+    if not layers:
+        raise ValueError(
+            f"calibrate: {type(model).__name__} has no layer with delayed scales; convert it with "
+            "a recipe that has scaling=lp.DelayedScaling()"
+        )
+    found: dict[nn.Module, Tensor] = {}
+
+    def notes(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], y: object) -> None:
+        (x,) = args[:1] or list(kwargs.values())[:1]
+        seen = largest(x)
+        found[layer] = torch.maximum(found[layer], seen) if layer in found else seen
+
+    with _as_torch(model, layers, notes):
+        count = 0
+        for batch in batches:
+            count += 1
+            if forward is not None:
+                forward(model, batch)
+            else:
+                model(batch[0] if isinstance(batch, tuple | list) else batch)
+    if not count:
+        raise ValueError("calibrate: expected at least one batch, got none")
+    for layer, kept in layers:
+        if layer in found:
+            values = {"input": found[layer], "weight": largest(_local(layer.weight))}
+            for role in values.keys() & kept.roles:
+                note(kept.of(role)[0], values[role])
+    update_scales(model, group)
+
+
+def _local(weight: Any) -> Tensor:
+    """A process's shard of a weight: update_scales takes the largest of all."""
+    shard: Tensor = weight.to_local() if hasattr(weight, "to_local") else weight
+    return shard
+
+
+@contextmanager
+def _as_torch(
+    model: nn.Module, layers: list[tuple[RunningInput, KeptScales]], hook: Callable[..., None]
+) -> Iterator[None]:
+    """A context in which the model evaluates, the layers compute by torch, and the hook runs after
+    each call of theirs."""
+    modes = {module: module.training for module in model.modules()}
+    devices = {b.device for b in (*model.parameters(), *model.buffers()) if b.is_cuda}
+    before, handles = [], []
+    try:
+        for layer, _ in layers:
+            plain = layer._build(TORCH, ())
+            before.append({name: vars(layer)[name] for name in plain})
+            vars(layer).update(plain)
+            handles.append(layer.register_forward_hook(hook, with_kwargs=True))
+        model.eval()
+        with torch.random.fork_rng(devices=list(devices)), torch.no_grad(), _uncompiled():
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        for (layer, _), attributes in zip(layers, before, strict=False):
+            vars(layer).update(attributes)
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def _uncompiled() -> AbstractContextManager[object]:
+    """Compiled functions do not see the change of their layers."""
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    return torch.compiler.set_stance("force_eager")
