@@ -232,6 +232,25 @@ def test_recipes_with_operands_that_the_unit_takes() -> None:
         lp.functional.conv2d(x, kernel, recipe=recipe)
 
 
+def test_recurrent_layers_sum_by_the_unit_over_all_steps() -> None:
+    unit, along_k = (
+        dict.fromkeys(PRODUCTS, "model_b200_mxf8"),
+        dict.fromkeys(FIELDS, "block32_k_e4m3"),
+    )
+    torch.manual_seed(1)
+    layer, x = torch.nn.LSTM(32, 32), torch.randn(5, 4, 32)
+    layer(x)[0].sum().backward()
+    emulated = lp.convert(layer, lp.Recipe(**along_k, **unit))
+    wanted = [p.grad.clone() for p in layer.parameters() if p.grad is not None]
+    emulated.zero_grad()
+    emulated(x)[0].sum().backward()
+    for p, want in zip(emulated.parameters(), wanted, strict=True):
+        assert p.grad is not None and (p.grad - want).norm() < 0.1 * want.norm()
+    shared = lp.Recipe(**dict.fromkeys(FIELDS, "tile32x32_k_e4m3"), **unit)
+    with pytest.raises(ValueError, match="recurrent layer share none with it; give wgrad_input"):
+        lp.convert(torch.nn.LSTM(32, 32), shared)(x)
+
+
 def test_a_gpu_takes_the_reference() -> None:
     for name in ("cuda", "triton"):
         reason = backends.get(name).unsupported("matmul_grouped", torch.device("cuda"))

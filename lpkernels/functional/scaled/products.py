@@ -158,6 +158,11 @@ def _scales(pair: Pair, product: Product, group: int) -> ops.Scales:
         found.append(x.values.new_ones((rows, 1)) if x.scale is None else x.scale)
     if not group:
         return ops.Scales(found[0], found[1], left.size, right.size, float32)
+    if product.left.shape[-1] and not (left.fmt and right.fmt):
+        raise ValueError(
+            f"lpkernels: group={group} sums codes with scales on both sides, and an operand has "
+            "none; give it a format of the unit"
+        )
     behind = scale_format(left.fmt) if left.fmt else None
     least = _E8M0_LEAST if behind is None else 1 - behind[InFloat.BIAS]
     both = (found[0].abs(), found[1].abs())
