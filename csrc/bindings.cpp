@@ -16,6 +16,7 @@
 #include "cpu/elementwise/pack.h"
 #include "cpu/elementwise/quantize.h"
 #include "cpu/sums/events/events.h"
+#include "cpu/sums/grouped/grouped.h"
 
 namespace py = pybind11;
 
@@ -367,6 +368,31 @@ void multiply_scaled(uintptr_t left, uintptr_t right, uintptr_t initial, uintptr
   lpk::matmul(args, {accumulator.data()}, key, threads, &factors);
 }
 
+// tensors: a, b and their scales; starts, or 0; the result. sizes: batch, m, n, k, the lengths of
+// segments, the group, the least exponent of a scale.
+void multiply_grouped(const std::vector<uintptr_t>& tensors, const Ints& sizes,
+                      const Ints& accumulator, int threads) {
+  LPK_CHECK(tensors.size() == 6 && sizes.size() == 8, "six tensors and eight sizes are expected");
+  check_accumulator(accumulator);
+  const lpk::GroupedArgs args{pointer<const float>(tensors[0]),
+                              pointer<const float>(tensors[1]),
+                              pointer<const float>(tensors[2]),
+                              pointer<const float>(tensors[3]),
+                              pointer<const float>(tensors[4]),
+                              pointer<float>(tensors[5]),
+                              sizes[0],
+                              sizes[1],
+                              sizes[2],
+                              sizes[3],
+                              sizes[4],
+                              sizes[5],
+                              sizes[6],
+                              sizes[7],
+                              accumulator.data()};
+  const py::gil_scoped_release release;
+  lpk::matmul_grouped(args, threads);
+}
+
 // total[r][c] <- round(total[r][c] + addend[r][c]) in the outer format, both contiguous. key: first
 // row and column, site, k.
 void accumulate(uintptr_t total, uintptr_t addend, int64_t rows, int64_t cols,
@@ -474,6 +500,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("multiply", &multiply);
   m.def("multiply_scaled", &multiply_scaled);
   m.def("accumulate", &accumulate);
+  m.def("multiply_grouped", &multiply_grouped);
   m.def("matmul_events", &matmul_events);
   m.def("masked_gradients", &masked_gradients);
   lpk::register_certificate(m);

@@ -8,7 +8,16 @@ import inspect
 from collections.abc import Callable
 from dataclasses import replace
 
-from lpkernels.arithmetic import NATIVE, TORCH, UNITS, Accumulator, Recipe, RunningRange, Unit
+from lpkernels.arithmetic import (
+    MODELS,
+    NATIVE,
+    TORCH,
+    UNITS,
+    Accumulator,
+    Recipe,
+    RunningRange,
+    Unit,
+)
 from lpkernels.formats import E4M3FN, E5M2
 from lpkernels.formats.checks import did_you_mean
 
@@ -31,10 +40,10 @@ def recipes() -> list[str]:
 def recipe(name: str) -> Recipe:
     """The recipe of that name; :func:`describe` tells where it comes from.
 
-    The name of a tensor core (`lpkernels units`) is also the name of a recipe, like "v100_fp16"
-    below: all tensors are in the format that this tensor core multiplies, and it sums all three
-    products. A unit of tf32 cuts the operands to tf32, and results stay float32; with a unit of fp8
-    conversions saturate and gradients are e5m2.
+    The name of a tensor core with a recording (`lpkernels units`) is also the name of a recipe,
+    like "v100_fp16" below: all tensors are in the format that this tensor core multiplies, and it
+    sums all three products. A unit of tf32 cuts the operands to tf32, and results stay float32;
+    with a unit of fp8 conversions saturate and gradients are e5m2.
 
     Raises:  TypeError: not a str.  ValueError: no such recipe.
     """
@@ -84,6 +93,12 @@ def _builder(name: str) -> Callable[[], Recipe]:
             f"recipe: {name!r} is a policy, the recipes of a whole model; expected the recipe of a "
             "layer. lp.convert and lp.set_recipe take a policy in place of a recipe, and "
             "`lpkernels train` has --policy"
+        )
+    if name in MODELS:
+        raise ValueError(
+            f"recipe: {name!r} multiplies operands with scales, whose formats it does not say; "
+            f"write them, as in Recipe(input=fmt, weight=fmt, grad_output=fmt, fprop={name!r}, "
+            f"dgrad={name!r}, wgrad={name!r}) with fmt='block32_k_e4m3_up'"
         )
     if name not in _RECIPES:
         near = did_you_mean(name, [*_RECIPES, *UNITS])

@@ -31,7 +31,7 @@ from lpkernels.arithmetic._scaling import (
     as_scaling,
     check_scaling,
 )
-from lpkernels.arithmetic._units import UNITS, Unit
+from lpkernels.arithmetic._units import MODELS, UNITS, Unit
 from lpkernels.arithmetic.precisions import (
     Precision,
     checked_formats,
@@ -53,6 +53,7 @@ __all__ = [
     "MAX_ACCUMULATOR_RANDOM_BITS",
     "MAX_ALIGNED_BITS",
     "MAX_BLOCK",
+    "MODELS",
     "NAMED_ACCUMULATORS",
     "NATIVE",
     "NO_PRODUCT",

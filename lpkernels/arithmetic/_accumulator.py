@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from lpkernels.arithmetic import _operands
 from lpkernels.arithmetic._quantizer import ROUNDING_OPTIONS
-from lpkernels.arithmetic.integers import InAccumulator
+from lpkernels.arithmetic.integers import (
+    SCALE,
+    SCALE_ORDERS,
+    InAccumulator,
+    chunk_from_int,
+    chunk_to_int,
+)
 from lpkernels.arithmetic.text import PlainValues, options_of, whole, written_options
 from lpkernels.formats import (
     FP32,
@@ -23,12 +29,6 @@ from lpkernels.rng import RNGS, check_rng
 from lpkernels.rounding import ROUNDINGS, check_rounding
 
 ORDERS = ("sequential", "native", "pairwise", "compensated")
-
-#: How the sum c of a chunk meets the scales of its operands, where one is a float32: c times the
-#: rounded product of both (DeepGEMM), or c times the left scale, rounded, times the right one
-#: (cuBLAS), or the other way round.
-SCALE_ORDERS = ("product", "left", "right")
-SCALE = "scale"
 
 MAX_ACCUMULATOR_RANDOM_BITS = 24
 
@@ -58,8 +58,8 @@ class Accumulator(PlainValues):
     Text form: ``<fmt>[_chunk<n>|_chunkscale][:<rounding>][:product=<fmt>][:product_rounding=<mode>]
     [:outer=<fmt>][:outer_rounding=<mode>][:scale_order=left|right][:order=pairwise|compensated]
     [:block=<n>:aligned_bits=<w>][:operands=<left>[,<right>]][:least_exponent=<L>]
-    [:interleaved=<m>][:bits=<random_bits>][:philox]``; "native" in place of the format for order
-    "native".
+    [:interleaved=<m>][:group=<g>][:bits=<random_bits>][:philox]``; "native" in place of the format
+    for order "native".
 
     Args:
         fmt:              FloatFormat or FixedFormat of the running sum, or its name.
@@ -98,6 +98,10 @@ class Accumulator(PlainValues):
                           * block positions block j has the positions with (position // 2) %
                           interleaved == j. Needs operands, an even block, and chunk, a multiple of
                           that run.
+        group:            products of `lpkernels.Scaled` operands that enter a block as one exact
+                          sum, times both scales, aligned by the exponents of its scales (group=1:
+                          of its factors too): docs/contract.md, "Groups with scales". It divides
+                          block. Needs operands (above 1: e2m1) and no chunk.
         random_bits:      1..24, of every stochastic rounding.
         rng:              "fast" or "philox".
 
@@ -130,6 +134,7 @@ class Accumulator(PlainValues):
     least_exponent: int | None = None
     interleaved: int = 1
     scale_order: str = "product"
+    group: int | None = None
 
     def __init__(
         self,
@@ -147,6 +152,7 @@ class Accumulator(PlainValues):
         operands: _operands.Given = None,
         least_exponent: int | None = None,
         interleaved: int = 1,
+        group: int | None = None,
         scale_order: str = "product",
         random_bits: int = 8,
         rng: str = "fast",
@@ -182,6 +188,7 @@ class Accumulator(PlainValues):
             operands=_operands.checked_formats(operands),
             least_exponent=_operands.checked_least_exponent(least_exponent),
             interleaved=checked_int("Accumulator", "interleaved", interleaved, 1),
+            group=_optional_int("group", group, MAX_BLOCK),
             scale_order=checked_choice("Accumulator", "scale_order", scale_order, SCALE_ORDERS),
         )
         self._check_combination()
@@ -261,6 +268,11 @@ class Accumulator(PlainValues):
         return self.chunk if isinstance(self.chunk, int) else None
 
     @property
+    def takes_scales(self) -> bool:
+        """Whether the scales of its operands enter the sum."""
+        return self.chunk == SCALE or self.group is not None
+
+    @property
     def in_sequence(self) -> bool:
         """Whether the running sum takes one product a step and is rounded after each."""
         return self.order == "sequential" and self.block is None
@@ -288,19 +300,16 @@ class Accumulator(PlainValues):
         return ":".join([head, *written_options(self, ACCUMULATOR_OPTIONS)])
 
     def to_ints(self) -> tuple[int, ...]:
-        """35 integers: order, chunk (0: none; -1, -2, -3: by scale, with the scale_orders in the
-        order of SCALE_ORDERS), rounding, product_rounding, random_bits, rng,
-        has_product, has_outer, then the eight each of fmt, product (zeros if none), outermost,
-        then block (0: none), aligned_bits, outermost_rounding; with operands 19 more: the eight
-        each of left and right, has_least_exponent, least_exponent, interleaved."""
+        """35 integers: order, chunk (`integers.chunk_to_int`), rounding, product_rounding,
+        random_bits, rng, has_product, has_outer, then the eight each of fmt, product (zeros if
+        none), outermost, then block (0: none), aligned_bits, outermost_rounding; with operands 19
+        more: the eight each of left and right, has_least_exponent, least_exponent, interleaved."""
         return self._ints
 
     def _integers(self) -> tuple[int, ...]:
         return (
             ORDERS.index(self.order),
-            -1 - SCALE_ORDERS.index(self.scale_order)
-            if self.chunk == SCALE
-            else self.chunk_length or 0,
+            chunk_to_int(self.chunk, self.scale_order, self.group),
             ROUNDINGS.index(self.rounding),
             ROUNDINGS.index(self.product_rounding),
             self.random_bits,
@@ -352,6 +361,7 @@ ACCUMULATOR_OPTIONS = options_of(
     aligned_bits={"read": whole},
     operands={"write": _operands.formats_text},
     least_exponent={"read": whole},
+    group={"read": whole},
     **ROUNDING_OPTIONS,
 )
 
@@ -369,14 +379,12 @@ def accumulator_from_ints(ints: tuple[int, ...]) -> Accumulator:
             f"{at.ALL} with operands, got {ints}"
         )
     has_product, has_outer = ints[at.HAS_PRODUCT], ints[at.HAS_OUTER]
-    chunk = ints[at.CHUNK]
     return Accumulator(
         format_from_ints(ints[at.FORMAT]),
         ROUNDINGS[ints[at.ROUNDING]],
         product=format_from_ints(ints[at.PRODUCT]) if has_product else None,
         product_rounding=ROUNDINGS[ints[at.PRODUCT_ROUNDING]],
-        chunk=SCALE if chunk < 0 else chunk or None,
-        scale_order=SCALE_ORDERS[-1 - chunk] if chunk < 0 else "product",
+        **chunk_from_int(ints[at.CHUNK]),
         outer=format_from_ints(ints[at.OUTER]) if has_outer else None,
         outer_rounding=ROUNDINGS[ints[at.OUTER_ROUNDING]] if has_outer else None,
         order=ORDERS[ints[at.ORDER]],

@@ -4,7 +4,7 @@ import re
 from functools import lru_cache
 
 from lpkernels.arithmetic._accumulator import ACCUMULATOR_OPTIONS, Accumulator
-from lpkernels.arithmetic._units import UNITS
+from lpkernels.arithmetic._units import MODELS, UNITS
 from lpkernels.arithmetic.text import read_options
 from lpkernels.formats import Format, FormatLike, as_format
 from lpkernels.formats.checks import did_you_mean
@@ -28,7 +28,7 @@ NAMED_ACCUMULATORS: dict[str, Accumulator] = {
         chunk=16,
     ),
     # Tensor cores as they are: `lpkernels units` says where each is known from.
-    **{name: unit.accumulator for name, unit in UNITS.items()},
+    **{name: unit.accumulator for name, unit in (UNITS | MODELS).items()},
 }
 
 _HEAD = re.compile(r"(.+?)(?:_chunk(\d+|scale))?")
@@ -60,7 +60,7 @@ def _named_or_parsed(name: str) -> Accumulator:
         sum_format = as_format("fp32" if native else fmt)
     except ValueError as error:
         known = [*NAMED_ACCUMULATORS, "native", "fp32", "e6m9_chunk64"]
-        named = ", ".join(n for n in NAMED_ACCUMULATORS if n not in UNITS)
+        named = ", ".join(n for n in NAMED_ACCUMULATORS if n not in UNITS | MODELS)
         meant = "." if name_here(fmt) else did_you_mean(name, known)
         raise ValueError(
             f"accumulator: unknown name {name!r}{meant} Names are {named}, those of `lpkernels "

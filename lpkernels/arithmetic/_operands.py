@@ -1,4 +1,5 @@
-"""The fields of an Accumulator for tensor cores as they are: operands, least_exponent, interleaved.
+"""The fields of an Accumulator for tensor cores as they are: operands, least_exponent, group, and
+interleaved.
 
 They align a block by the sum of its operands' exponents, as matrix units do: docs/contract.md,
 "Blocks aligned by their operands".
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
     from lpkernels.arithmetic._accumulator import Accumulator
 
 Given: TypeAlias = FormatLike | Sequence[FormatLike] | None
+
+# 256 products of e2m1 codes are below 256 * 36, and two scales below 4 times the product of their
+# binades: the sum of a block is below 2^53 units of 2^-37 of it.
+_MAX_GROUPED_BITS = 37
+# Exponents of factors and of their scales, added, stay in the range of float64.
+_MAX_SCALED_OPERAND = 8
 
 # Two operands have exponents of -298 or more and 254 or less together: beyond, nothing changes.
 _LARGEST_EXPONENT = 300
@@ -65,6 +72,7 @@ def check_combination(acc: Accumulator) -> None:
     if acc.operands is None:
         _needs_operands("least_exponent", acc.least_exponent, None)
         _needs_operands("interleaved", acc.interleaved, 1)
+        _needs_operands("group", acc.group, None)
         return
     given = formats_text(acc.operands)
     if acc.block is None:
@@ -84,6 +92,8 @@ def check_combination(acc: Accumulator) -> None:
         )
     if acc.interleaved > 1:
         _check_interleaved(acc, acc.block)
+    if acc.group is not None:
+        _check_group(acc, acc.group, acc.block)
 
 
 def _needs_operands(name: str, value: int | None, default: int | None) -> None:
@@ -105,6 +115,32 @@ def _check_interleaved(acc: Accumulator, block: int) -> None:
         raise ValueError(
             f"Accumulator: interleaved={acc.interleaved} with block={block} needs chunk, a "
             f"multiple of {run}, got chunk={acc.chunk}; pass chunk={run}, say"
+        )
+
+
+def _check_group(acc: Accumulator, group: int, block: int) -> None:
+    given = f"Accumulator: group={group}"
+    if acc.chunk is not None:
+        raise ValueError(
+            f"{given} brings scales into every block, and chunk={acc.chunk} sums without them; "
+            "drop one of them"
+        )
+    if acc.rounding == "stochastic":
+        raise ValueError(f"{given} draws no random bits, got rounding='stochastic'; use another")
+    if block % group:
+        raise ValueError(f"{given} must divide the block, got block={block}; use block={group}")
+    assert acc.operands is not None and acc.aligned_bits is not None
+    if any(fmt.bits > _MAX_SCALED_OPERAND for fmt in acc.operands):
+        raise ValueError(
+            f"{given} is for codes of {_MAX_SCALED_OPERAND} bits or fewer, got operands="
+            f"{formats_text(acc.operands)}; use those of a block format, for example 'e4m3fn'"
+        )
+    narrow = all((fmt.exp_bits, fmt.man_bits, fmt.bias) == (2, 1, 1) for fmt in acc.operands)
+    if group > 1 and not (narrow and acc.aligned_bits <= _MAX_GROUPED_BITS):
+        raise ValueError(
+            f"{given} sums its products exactly, which is for operands='fp4_e2m1', aligned_bits up "
+            f"to {_MAX_GROUPED_BITS}, got operands={formats_text(acc.operands)}, aligned_bits="
+            f"{acc.aligned_bits}; use group=1, whose products are aligned one by one"
         )
 
 

@@ -149,11 +149,12 @@ class Recipe(PlainValues):
     `FixedAxisWarning` says so; axis="k", one scale a tensor and square tiles suit every product.
 
     Raises:  TypeError, ValueError: a field is no quantizer or accumulator, or an unknown name; an
-        input_range whose `input` is not affine or has an axis; axis="k" or a transform of what is
-        no operand; a transform of one operand of a product alone; an accumulator with chunk="scale"
-        for operands without scales; fp32 scales of blocks under an accumulator that is neither this
-        nor native; fp32 scales of rows that gradients reuse; requantize="codes" of transformed
-        codes; scaling with a format that has not one fp32 scale a tensor.
+        input_range whose `input` is not affine or has an axis; axis="k" or a transform of a tensor
+        that is no operand; a transform of one operand of a product alone; an accumulator with
+        chunk="scale" for operands without scales, or with groups for operands that its unit does
+        not take; fp32 scales of blocks under an accumulator that is neither by scale nor native;
+        fp32 scales of rows that gradients reuse; requantize="codes" of transformed codes; scaling
+        with a format that has not one fp32 scale a tensor.
     """
 
     input: Quantizer | None
@@ -248,7 +249,7 @@ class Recipe(PlainValues):
         operands = [getattr(self, name) for name in _OF_OPERANDS]
         scaled = [each for each in operands if each is not None and each.is_scaled]
         own = [name for _, name in _REUSED_BY.values() if getattr(self, name) is not None]
-        if not (scaled or own or any(getattr(self, name).chunk == "scale" for name in PRODUCTS)):
+        if not (scaled or own or any(getattr(self, name).takes_scales for name in PRODUCTS)):
             return None
         # Loaded on first use: recipes without scales need nothing of it.
         from lpkernels.arithmetic.by_product import by_product

@@ -126,7 +126,7 @@ class DelayedScaling(PlainValues):
 
     Source: TransformerEngine, DelayedScaling (common/recipe, delayed_scaling.cu). Its function for
     many tensors keeps a history whose h[0] is 0, as here, and skips NaN, where we do as its Python
-    path, whose NaN keeps S. It updates as the autocast ends; here update_scales says when.
+    path, in which NaN keeps S. It updates as the autocast ends; here update_scales says when.
     """
 
     history: int

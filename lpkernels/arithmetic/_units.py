@@ -5,13 +5,13 @@ Cores" (ACM TACO 23(3), 2026, doi:10.1145/3830409, arXiv 2512.07004; the reposit
 north-numerical-computing/MATLAB-tensor-core), 260,000 in all, which these parameters reproduce.
 Beside them: mmaemu 0.1.0 (PyPI; recordings of its own on an H100 PCIe and an RTX 4060), MMA-Sim
 (arXiv 2511.10909) and Hawkeye (arXiv 2603.20421; H100 and A100 probed). docs/tensor-cores.md says
-what a recording can decide.
+what a recording can decide. The MODELS have no recording: they follow MMA-Sim alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lpkernels.arithmetic._accumulator import Accumulator
 
@@ -22,6 +22,7 @@ class Unit:
 
     hardware, instruction: what was recorded. decided: the parameters that the recordings decide.
     unknown: the parameters that the recordings leave open, and where the values here come from.
+    evidence: "recordings", or "model only" where there is none.
     """
 
     name: str
@@ -30,11 +31,12 @@ class Unit:
     instruction: str
     decided: str
     unknown: str
+    evidence: str = "recordings"
 
     @property
     def inputs(self) -> str:
         """The format it multiplies, from its name: fp16, bf16, tf32, e4m3, e5m2, or either fp8."""
-        return self.name.split("_")[1]
+        return self.name.removeprefix("model_").split("_")[1]
 
 
 _V100, _A100, _ADA = ("v100", "V100"), ("a100", "A100, A2"), ("ada", "Ada, L40S")
@@ -208,6 +210,32 @@ def _all() -> Iterator[Unit]:
         yield from _fp8_as_half(gpu)
     yield _PROMOTED
 
+
+_MODEL_OF_A_MODEL = (
+    "all of it on hardware: this is a model of a model, MMA-Sim's, which knows neither sparse "
+    "forms nor split-K nor the order of k in larger tiles"
+)
+
+
+def _model(name: str, kind: str, block: int, bits: int, operands: str, group: int) -> Unit:
+    """A block-scaled step of Blackwell as MMA-Sim has it, which counts a zero c as 2^-126."""
+    acc = replace(_full(operands, block, bits, -126), group=group)
+    instruction = f"tcgen05.mma, mma.sync (kind::{kind})"
+    decided = "nothing: there is none; 150 of 150 outputs of MMA-Sim are equal"
+    return Unit(
+        f"model_b200_{name}", acc, "none", instruction, decided, _MODEL_OF_A_MODEL, "model only"
+    )
+
+
+#: Units without a recording, which follow a model; their operands have scales.
+MODELS: dict[str, Unit] = {
+    unit.name: unit
+    for unit in (
+        _model("mxf8", "mxf8f6f4", 32, 25, "e4m3fn", 1),
+        _model("mxf4", "mxf4, mxf4nvf4 with e8m0 scales", 64, 35, "fp4_e2m1", 16),
+        _model("nvf4", "mxf4nvf4 with e4m3 scales", 64, 35, "fp4_e2m1", 16),
+    )
+}
 
 #: By name, in the order of the page.
 UNITS: dict[str, Unit] = {unit.name: unit for unit in _all()}

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from lpkernels.arithmetic._accumulator import Accumulator
 from lpkernels.arithmetic._quantizer import Quantizer
 from lpkernels.arithmetic._recipe import Recipe, has_axis
+from lpkernels.arithmetic.groups import Side, check_operands
 from lpkernels.arithmetic.hadamard import TE
 from lpkernels.formats import FP32, BlockFormat
 from lpkernels.formats.integers import BLOCK, KIND, Ints, follows_from_values
@@ -81,7 +82,7 @@ def by_product(recipe: Recipe) -> ByProduct | None:
     _check_operands(recipe)
     quantizers = [getattr(recipe, name) for name in ByProduct._fields[:-1]]
     own = any(getattr(recipe, name) is not None for name in GENERAL)
-    scales = any(getattr(recipe, product).chunk == "scale" for product in OPERANDS)
+    scales = any(getattr(recipe, product).takes_scales for product in OPERANDS)
     if not own and not scales and not any(map(_needs_codes, quantizers)):
         return None
     taken = {name: _taken(recipe, name) for name in _ALONG}
@@ -142,7 +143,8 @@ def _check_operands(recipe: Recipe) -> None:
 
     Raises:  ValueError: a transform of one operand alone, or another one of the other; codes of a
         transformed operand as the source of others; an accumulator with chunk="scale" and operands
-        without scales; float32 scales of blocks under another accumulator that is not native.
+        without scales, or with groups and operands that its unit does not take; float32 scales of
+        blocks under another accumulator that is not native.
     """
     for product, names in OPERANDS.items():
         operands = {}
@@ -181,6 +183,12 @@ def _check_scales(product: str, acc: Accumulator, operands: Mapping[str, Any]) -
         for name, each in operands.items()
         if each is not None and isinstance(each.fmt, BlockFormat)
     }
+    if acc.group is not None:
+        sides = {
+            name: Side(None if each is None else each.fmt, _ALONG[name])
+            for name, each in operands.items()
+        }
+        return check_operands(f"Recipe: {product}", acc, sides)
     if acc.chunk == "scale":
         if not formats:
             names = " and ".join(operands)

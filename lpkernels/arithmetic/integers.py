@@ -2,12 +2,19 @@
 reads them: quantizer[InQuantizer.ROUNDING], acc[InAccumulator.CHUNK].
 """
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Ints: TypeAlias = tuple[int, ...]
 
 #: Values of acc[InAccumulator.ORDER]: positions in lpkernels.arithmetic.ORDERS.
 SEQUENTIAL, NATIVE, PAIRWISE, COMPENSATED = range(4)
+
+
+SCALE = "scale"
+#: How the sum c of a chunk meets the scales of its operands, where one is a float32: c times the
+#: rounded product of both (DeepGEMM), or c times the left scale, rounded, times the right one
+#: (cuBLAS), or the other way round.
+SCALE_ORDERS = ("product", "left", "right")
 
 
 class InQuantizer:
@@ -34,6 +41,28 @@ class InAccumulator:
     RIGHT = slice(43, 51)
     HAS_LEAST_EXPONENT, LEAST_EXPONENT, INTERLEAVED = 51, 52, 53
     ALL = 54
+
+
+def chunk_to_int(chunk: int | str | None, scale_order: str, group: int | None) -> int:
+    """acc[InAccumulator.CHUNK]: the length of chunks, or 0; below 0 where scales enter the sum: -1
+    minus the position of the scale order, and below these minus the group."""
+    if group is not None:
+        return -len(SCALE_ORDERS) - group
+    return -1 - SCALE_ORDERS.index(scale_order) if isinstance(chunk, str) else chunk or 0
+
+
+def chunk_from_int(value: int) -> dict[str, Any]:
+    """The arguments of an Accumulator that `chunk_to_int` has read."""
+    if value >= 0:
+        return {"chunk": value or None}
+    if value < -len(SCALE_ORDERS):
+        return {"group": -len(SCALE_ORDERS) - value}
+    return {"chunk": SCALE, "scale_order": SCALE_ORDERS[-1 - value]}
+
+
+def group_of(acc: Ints) -> int:
+    """The group of an accumulator; 0 without one."""
+    return max(0, -len(SCALE_ORDERS) - acc[InAccumulator.CHUNK])
 
 
 def has_running_sum(acc: Ints) -> bool:

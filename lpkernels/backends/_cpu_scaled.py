@@ -1,4 +1,4 @@
-"""Codes and scales of block formats in csrc/cpu: packing, and products by scale."""
+"""Codes and scales of block formats in csrc/cpu: packing, and products whose scales enter the sums."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic.integers import InAccumulator
+from lpkernels.arithmetic.integers import InAccumulator, Ints, group_of
 from lpkernels.backends._cpu_counting import DTYPES
 from lpkernels.backends._layout import NO_OFFSET, batch_offsets, by_batch, kernel_sizes
 from lpkernels.backends._protocol import How, Product, Scales
@@ -95,6 +95,36 @@ def multiply_scaled(module: ModuleType, product: Product, scales: Scales, how: H
         how.role,
         torch.get_num_threads(),
     )
+    return out
+
+
+def multiply_grouped(module: ModuleType, product: Product, scales: Scales, acc: Ints) -> Tensor:
+    """As `Backend.multiply_grouped`."""
+    left, right, shape = product.left, product.right, tuple(product.shape)
+    lead, (rows, cols), length = shape[:-2], shape[-2:], left.shape[-1]
+    out = torch.empty(shape, **_FLOAT32)
+    if out.numel() == 0:
+        return out
+    # With one right operand for the batch, the batch is more rows.
+    shared = right.dim() == 2 and scales.right.dim() == 2
+    batch = 1 if shared else math.prod(lead)
+
+    def laid_out(x: Tensor, *, once: bool = False) -> Tensor:
+        return (x if once else x.expand(*lead, *x.shape[-2:])).contiguous()
+
+    tensors = [
+        laid_out(left),
+        laid_out(right, once=shared),
+        laid_out(scales.left),
+        laid_out(scales.right, once=shared),
+        None if product.initial is None else product.initial.contiguous(),
+        out,
+    ]
+    tall = rows * math.prod(lead) // batch
+    sizes = [batch, tall, cols, length, scales.left_size, scales.right_size]
+    sizes += [group_of(acc), scales.least]
+    pointers = [0 if x is None else x.data_ptr() for x in tensors]
+    module.multiply_grouped(pointers, sizes, acc, torch.get_num_threads())
     return out
 
 

@@ -83,12 +83,13 @@ class How(NamedTuple):
 
 
 class Scales(NamedTuple):
-    """The scales of a matmul's operands, for an accumulator with chunk="scale".
+    """The scales of a matmul's operands, for an accumulator that `takes_scales`.
 
     left: (..., M, segments), float32, the scale of every `left_size` products of a row of the left
     operand; right: (..., N, segments), of a column of the right one. Their leading dimensions
     broadcast to the operand's. A size of 0 means one segment. float32: whether a scale is of the
-    format fp32, so that products of scales are rounded (`Accumulator.scale_order`).
+    format fp32, so that products of scales are rounded (`Accumulator.scale_order`). least: the
+    least exponent that a scale of a group counts with (`Accumulator.group`).
     """
 
     left: Tensor
@@ -96,6 +97,7 @@ class Scales(NamedTuple):
     left_size: int
     right_size: int
     float32: bool
+    least: int = -127
 
 
 _NO_BATCH = torch.Size(())
@@ -184,7 +186,7 @@ class Backend(Protocol):
         op is the name of a method or the kind of a product. For affine and block formats it is
         "quantize_affine" and "quantize_block". Behind the kind of a product stands "_ordered" for
         trees, compensated sums and aligned blocks, and "_operands" for blocks aligned by their
-        operands. "matmul_scaled" is `multiply_scaled`.
+        operands. "matmul_scaled" is `multiply_scaled`, "matmul_grouped" `multiply_grouped`.
         """
         ...
 
@@ -273,6 +275,10 @@ class Backend(Protocol):
 
     def multiply_scaled(self, product: Product, scales: Scales, how: How) -> Tensor:
         """A matmul of codes by `reference.scaled_products`, without a bias; nothing is fused."""
+        ...
+
+    def multiply_grouped(self, product: Product, scales: Scales, how: How) -> Tensor:
+        """A matmul of codes by `reference.grouped_products`, without a bias; nothing is fused."""
         ...
 
     def accumulate(

@@ -166,6 +166,13 @@ class ReferenceBackend(Conveniences):
         )  # fmt: skip
         return torch.from_numpy(result).to(product.left.device)
 
+    def multiply_grouped(self, product: Product, scales: Scales, how: How) -> Tensor:
+        given = twin.Scales(_array(scales.left), _array(scales.right), *scales[2:])
+        initial = None if product.initial is None else _array(product.initial)
+        call = (_array(product.left), _array(product.right), given, accumulator_from_ints(how.acc))
+        result = twin.matmul_grouped(*call, initial=initial)
+        return torch.from_numpy(result).to(product.left.device)
+
     def matmul_events(
         self,
         a: Tensor,

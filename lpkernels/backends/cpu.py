@@ -266,6 +266,9 @@ class CpuBackend(Conveniences):
     def multiply_scaled(self, product: Product, scales: Scales, how: How) -> Tensor:
         return _cpu_scaled.multiply_scaled(self._c(), product, scales, how)
 
+    def multiply_grouped(self, product: Product, scales: Scales, how: How) -> Tensor:
+        return _cpu_scaled.multiply_grouped(self._c(), product, scales, how.acc)
+
     def pack(self, x: Tensor, fmt: tuple[int, ...]) -> Tensor:
         return _cpu_scaled.pack(self._c(), x, fmt)
 

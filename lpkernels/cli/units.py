@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from lpkernels.arithmetic import UNITS
+from lpkernels.arithmetic import MODELS, UNITS
 from lpkernels.cli._options import Out, check_one_process, console, show_table, stopped, valid
 from lpkernels.cli._settings import with_settings, wrong_option
 from lpkernels.experiments.settings import Section
@@ -41,8 +41,8 @@ app = typer.Typer(
 
 
 def _unit(name: str) -> None:
-    if name and name not in UNITS:
-        raise ValueError(f"unknown unit {name!r}{did_you_mean(name, list(UNITS))}")
+    if name and name not in UNITS | MODELS:
+        raise ValueError(f"unknown unit {name!r}{did_you_mean(name, list(UNITS | MODELS))}")
 
 
 @app.command()
@@ -55,7 +55,7 @@ def show(
     """
     from lpkernels.report.units import unit_details, unit_table
 
-    show_table(unit_details(UNITS[name]) if name else unit_table())
+    show_table(unit_details((UNITS | MODELS)[name]) if name else unit_table())
 
 
 Side = Annotated[

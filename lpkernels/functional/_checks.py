@@ -138,7 +138,7 @@ def no_matmul(function: str, recipe: Recipe, *sums: str) -> None:
                 f"{elsewhere}"
             )
     for name in sums:
-        if getattr(recipe, name).chunk == "scale":
+        if getattr(recipe, name).takes_scales:
             raise ValueError(
                 f"{function}: {name}='{getattr(recipe, name)}' adds products of codes in a matrix "
                 f"product, and {elsewhere}"

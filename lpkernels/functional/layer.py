@@ -198,6 +198,9 @@ def bias_gradient(
     """Column sums (C,) of g (T, C), each term g * 1 exact, accumulated in acc over T in order."""
     if acc.is_native:
         return g.sum(0)
+    if scales is not None and acc.group is not None:
+        # A sum without scales is none of the unit's: it has its format and rounding.
+        acc = Accumulator(acc.fmt, acc.rounding)
     ones = g.new_ones(1, g.shape[0])
     # g, the left factor of wgrad, stands on the right.
     how = Sum(acc.exchanged(), seed, Role.GRAD_BIAS, backend, Fused(right=quantizer), scales)

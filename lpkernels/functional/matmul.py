@@ -56,7 +56,8 @@ def matmul(
     are sums of codes, and scales meet them in the outer sum (docs/contract.md, "Products of scaled
     operands"); another acc adds products of the values without the scales of rows and tensors,
     which multiply its result, and torch's own sums take the values as `Scaled.dequantize` gives
-    them. Such a product has no gradients.
+    them. An acc with groups (the units "model_b200_...") lets the scales into every block, and
+    takes the operands of its instructions alone. Such a product has no gradients.
 
     Args:
         a, b: shapes as torch.matmul takes and broadcasts them, any strides, one device; float32, or
@@ -88,8 +89,9 @@ def matmul(
             operands.
         ValueError: shapes that do not fit, tensors on different devices, unknown names, an out that
             does not fit, an initial where acc has no running sum to start from it, chunk="scale"
-            without a Scaled operand, blocks that do not run along the sum, float32 scales of blocks
-            under another acc, a gradient that is required of a product with a Scaled operand.
+            without a Scaled operand, groups without two that their unit takes, blocks that do not
+            run along the sum, float32 scales of blocks under another acc, a gradient that is
+            required of a product with a Scaled operand.
         NotImplementedError: the backend asked for has no such sums.
     """
     left, right = (x.values if isinstance(x, Scaled) else x for x in (a, b))
@@ -111,8 +113,8 @@ def matmul(
     shape = result_shape(left, right)
     if sums.ints[InAccumulator.CHUNK] < 0 and not scaled:
         raise ValueError(
-            f"matmul: acc={acc} ends its sums where a scale changes, and neither operand has "
-            "scales; pass lp.scaled(a, fmt), or an accumulator with a chunk of a length"
+            f"matmul: acc={acc} takes operands with scales, and neither operand has scales; pass "
+            "lp.scaled(a, fmt), or an accumulator without chunk='scale' and group"
         )
     if initial is not None:
         _check_initial(initial, shape, left)

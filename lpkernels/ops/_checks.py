@@ -22,7 +22,7 @@ from lpkernels.arithmetic import (
     step_from_numbers,
     update_rounding_from_ints,
 )
-from lpkernels.arithmetic.integers import NATIVE, InAccumulator, has_running_sum
+from lpkernels.arithmetic.integers import NATIVE, InAccumulator, group_of, has_running_sum
 from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import (
     BINS,
@@ -198,7 +198,10 @@ def multiply_scaled(product: Product, scales: Scales, how: How) -> None:
     op = "matmul_scaled"
     operands(op, product.left, product.right, how.acc, how.seed, how.role)
     _matmul(product)
-    require(how.acc[InAccumulator.CHUNK] < 0, op, "an accumulator with chunk='scale'", how.acc)
+    require(how.acc[InAccumulator.CHUNK] < 0, op, "chunk='scale', or groups", how.acc)
+    group = group_of(how.acc)
+    for size in (scales.left_size, scales.right_size) if group else ():
+        require(size % group == 0, op, f"scales that change between groups of {group}", size)
     length = product.left.size(-1)
     rows, cols = product.left.size(-2), product.right.size(-1)
     for name, scale, count, size, operand in (

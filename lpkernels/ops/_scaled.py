@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import backends
-from lpkernels.arithmetic.integers import NATIVE, SEQUENTIAL, InAccumulator
+from lpkernels.arithmetic.integers import NATIVE, SEQUENTIAL, InAccumulator, group_of
 from lpkernels.backends import How, Product, Scales, matmul_of
 from lpkernels.formats.grids import grid_shape
 from lpkernels.ops import _checks
@@ -132,13 +132,16 @@ def _records(
 ) -> tuple[Product, Scales, How, str]:
     """The records of the operator's arguments."""
     product = matmul_of(left, right, initial=initial)
-    scales = Scales(left_scale, right_scale, sizes[0], sizes[1], float32)
+    scales = Scales(left_scale, right_scale, sizes[0], sizes[1], float32, sizes[2])
     return product, scales, How(acc, seed, role), backend
 
 
 def _by_segments(*args: Any) -> Tensor:
     product, scales, how, backend = _records(*map(without_grad, args))
     acc, order = tuple(how.acc), InAccumulator.ORDER
+    if group_of(acc):
+        chosen = backends.select(backend, "matmul_grouped", product.left.device)
+        return chosen.multiply_grouped(product, scales, how._replace(acc=acc))
     rounds = (acc[InAccumulator.ROUNDING], acc[InAccumulator.PRODUCT_ROUNDING])
     op = "matmul_scaled_drawn" if STOCHASTIC in rounds else "matmul_scaled"
     chosen = backends.select(backend, op, product.left.device)
@@ -150,7 +153,8 @@ def _by_segments(*args: Any) -> Tensor:
 
 def _guard_matmul(left: Tensor, right: Tensor, *args: Any) -> None:
     sizes = args[2]
-    _checks.require(len(sizes) == 2, "matmul_scaled", "two sizes of segments", sizes)
+    right_sizes = len(sizes) == 3 and -300 <= sizes[2] <= 300
+    _checks.require(right_sizes, "matmul_scaled", "two sizes of segments, an exponent", sizes)
     fitting = min(left.dim(), right.dim()) >= 2
     got = f"{tuple(left.shape)} and {tuple(right.shape)}"
     _checks.require(fitting, "matmul_scaled", "matrices of codes", got)
@@ -167,8 +171,8 @@ _matmul_scaled = define(
 
 
 def multiply_scaled(product: Product, scales: Scales, how: How, backend: str = "auto") -> Tensor:
-    """The result of a matmul of codes in an accumulator with chunk="scale", float32."""
-    sizes = [scales.left_size, scales.right_size]
+    """The result of a matmul of codes in an accumulator that `takes_scales`, float32."""
+    sizes = [scales.left_size, scales.right_size, scales.least]
     tensors = (product.left, product.right, scales.left, scales.right)
     last = (how.acc, how.seed, int(how.role), backend)
     return _matmul_scaled(*tensors, sizes, scales.float32, product.initial, *last)

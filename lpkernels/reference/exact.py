@@ -20,7 +20,7 @@ import numpy as np
 from lpkernels.arithmetic import Accumulator
 from lpkernels.arithmetic.products import output_size
 from lpkernels.reference.exact_quantize import quantize
-from lpkernels.reference.exact_scaled_products import matmul_scaled
+from lpkernels.reference.exact_scaled_products import matmul_grouped, matmul_scaled
 from lpkernels.reference.exact_sums import Summand, accumulate, add, product, summand
 from lpkernels.reference.values import Float32, narrow, widen
 
@@ -31,6 +31,7 @@ __all__ = [
     "conv_fprop",
     "conv_wgrad",
     "matmul",
+    "matmul_grouped",
     "matmul_scaled",
     "product",
     "quantize",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -10,11 +11,19 @@ import numpy as np
 
 from lpkernels.arithmetic import Accumulator
 from lpkernels.formats import FP32
-from lpkernels.reference.exact_sums import Output, Real, summand
-from lpkernels.reference.scaled_products import Scales, segments
+from lpkernels.reference.exact_sums import (
+    Factored,
+    Output,
+    Real,
+    Summand,
+    accumulate,
+    product,
+    summand,
+)
+from lpkernels.reference.scaled_products import Scales, flat, segments
 from lpkernels.reference.values import Float32, narrow, widen
 from lpkernels.rng import SITE_OUTER
-from lpkernels.rounding import round_scalar
+from lpkernels.rounding import floor_log2, round_scalar
 
 
 def matmul_scaled(
@@ -30,28 +39,72 @@ def matmul_scaled(
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     rows, length, cols = a.shape[-2], a.shape[-1], b.shape[-1]
     out = np.zeros((*lead, rows, cols))
-
-    def spread(x: Float32) -> list[Any]:
-        """Matrices by row-major batch; leading dimensions of one broadcast."""
-        return np.broadcast_to(widen(x), (*lead, *x.shape[-2:])).reshape(-1, *x.shape[-2:]).tolist()
-
-    left, right = spread(a), spread(b)
-    left_scale, right_scale = spread(scales.left), spread(scales.right)
+    parts = (a, b, scales.left, scales.right)
+    left, right, left_scale, right_scale = (_spread(x, lead) for x in parts)
     starts = None if initial is None else np.broadcast_to(widen(initial), out.shape)
     cuts = list(segments(length, scales.left_size, scales.right_size))
     order = acc.scale_order if scales.float32 else None
-    flat = out.reshape(-1, rows, cols)
-    for i, m, n in np.ndindex(flat.shape):
+    results = out.reshape(-1, rows, cols)
+    for i, m, n in np.ndindex(results.shape):
         cell = Output(acc, seed, i * rows + m, n)
-        total = 0.0 if starts is None else cell.initial(float(starts.reshape(flat.shape)[i, m, n]))
+        total = (
+            0.0 if starts is None else cell.initial(float(starts.reshape(results.shape)[i, m, n]))
+        )
         for number, (start, end) in enumerate(cuts):
             terms = [(k, summand(left[i][m][k], right[i][k][n], acc)) for k in range(start, end)]
-            x = left_scale[i][m][start // scales.left_size if scales.left_size else 0]
-            y = right_scale[i][n][start // scales.right_size if scales.right_size else 0]
+            at_left, at_right = scales.at(start)
+            x, y = left_scale[i][m][at_left], right_scale[i][n][at_right]
             addend = _scaled(cell.sum(terms), x, y, order)
             total = cell.add_outermost(total, addend, SITE_OUTER, number)
-        flat[i, m, n] = total
+        results[i, m, n] = total
     return narrow(out)
+
+
+def matmul_grouped(
+    a: Float32, b: Float32, scales: Scales, acc: Accumulator, *, initial: Float32 | None = None
+) -> Float32:
+    """As `reference.grouped_products.matmul_grouped`."""
+    lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    rows, length, cols = a.shape[-2], a.shape[-1], b.shape[-1]
+    out = np.zeros((*lead, rows, cols))
+    parts = (a, b, scales.left, scales.right)
+    left, right, left_scale, right_scale = (_spread(x, lead) for x in parts)
+    starts = None if initial is None else np.broadcast_to(widen(initial), out.shape)
+    assert acc.group is not None and acc.block is not None
+    unit = replace(acc, group=None, block=acc.block // acc.group)
+    results = out.reshape(-1, rows, cols)
+    for i, m, n in np.ndindex(results.shape):
+        addends: list[Summand | None] = []
+        for start in range(0, length, acc.group):
+            at_left, at_right = scales.at(start)
+            both = left_scale[i][m][at_left], right_scale[i][n][at_right]
+            ks = range(start, min(start + acc.group, length))
+            addends.append(_group([(left[i][m][k], right[i][k][n]) for k in ks], both, scales, acc))
+        begin = None if starts is None else float(starts.reshape(results.shape)[i, m, n])
+        results[i, m, n] = accumulate(addends, unit, initial=begin)
+    return narrow(out)
+
+
+def _group(
+    pairs: list[tuple[float, float]], both: tuple[float, float], scales: Scales, acc: Accumulator
+) -> Factored:
+    """The sum of a group times its scales, and the exponent that it is aligned by."""
+    products = [product(x, y) for x, y in pairs]
+    special = [p for p in products if isinstance(p, float) and p != 0]
+    total = sum((Fraction(p) for p in products), Fraction(0)) if not special else Fraction(0)
+    if special or not all(map(math.isfinite, both)) or 0 in both:
+        return Factored(sum(special, float(total)) * both[0] * both[1], None)
+    exponent: int | None = sum(max(floor_log2(Fraction(s)), scales.least) for s in both)
+    if acc.group == 1:
+        code = summand(*pairs[0], acc)
+        assert isinstance(code, Factored) and exponent is not None
+        exponent = None if code.exponent is None else code.exponent + exponent
+    return Factored(total * Fraction(both[0]) * Fraction(both[1]), exponent)
+
+
+def _spread(x: Float32, lead: tuple[int, ...]) -> list[Any]:
+    """Matrices by row-major batch; leading dimensions of one broadcast."""
+    return flat(x, lead).tolist()
 
 
 def _scaled(c: float, left: float, right: float, order: str | None) -> Real:

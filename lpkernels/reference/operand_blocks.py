@@ -21,12 +21,17 @@ _NONE = _ABSENT // 2
 
 
 def exponents_of(x: Float64, fmt: FloatFormat) -> Exponents:
-    """floor(log2 |x|), at least fmt.emin; far below that where x is zero or not finite.
+    """`exponents_from` the least exponent of a normal value of fmt.
 
     `ByOperands` aligns a product by the sum of its two factors' exponents.
     """
+    return exponents_from(x, fmt.emin)
+
+
+def exponents_from(x: Float64, least: int) -> Exponents:
+    """floor(log2 |x|), at least `least`; far below that where x is zero or not finite."""
     counts = (x != 0) & np.isfinite(x)
-    exponent = np.maximum(np.frexp(np.where(counts, x, 1.0))[1] - 1, fmt.emin)
+    exponent = np.maximum(np.frexp(np.where(counts, x, 1.0))[1] - 1, least)
     return np.where(counts, exponent, _ABSENT).astype(np.int32)
 
 

@@ -1,6 +1,6 @@
 """Matrix products of codes whose scales enter the outer sum: the twin of exact.matmul_scaled.
 
-docs/contract.md, "Products of scaled operands".
+docs/contract.md, "Products of scaled operands". Scales that enter every block: grouped_products.py.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Scales(NamedTuple):
 
     left: (..., M, segments of a), the scale of every `left_size` products of a row; right:
     (..., N, segments of b) of a column. A size of 0 means one segment. float32: whether a scale is
-    of the format fp32, so that products of scales are rounded.
+    of the format fp32, so that products of scales are rounded. least: the least exponent that a
+    scale of a group counts with.
     """
 
     left: Float32
@@ -33,6 +34,14 @@ class Scales(NamedTuple):
     left_size: int
     right_size: int
     float32: bool
+    least: int = -127
+
+    def at(self, k: int) -> tuple[int, int]:
+        """The segments of both sides that have position k."""
+        return (
+            k // self.left_size if self.left_size else 0,
+            k // self.right_size if self.right_size else 0,
+        )
 
 
 def segments(length: int, *sizes: int) -> Iterator[tuple[int, int]]:
@@ -40,6 +49,12 @@ def segments(length: int, *sizes: int) -> Iterator[tuple[int, int]]:
     cuts = {0, length}.union(*(range(0, length, size) for size in sizes if size))
     ends = sorted(cuts)
     yield from itertools.pairwise(ends)
+
+
+def flat(x: Float32, lead: tuple[int, ...]) -> Float64:
+    """Matrices, one for each place of lead, in row-major order."""
+    last = x.shape[-2:]
+    return widen(np.broadcast_to(x, (*lead, *last)).reshape(math.prod(lead), *last))
 
 
 def matmul_scaled(
@@ -62,13 +77,8 @@ def matmul_scaled(
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     rows, length, cols = a.shape[-2], a.shape[-1], b.shape[-1]
     shape = (math.prod(lead), rows, cols)
-
-    def flat(x: Float32, *last: int) -> Float64:
-        return widen(np.broadcast_to(x, (*lead, *x.shape[len(x.shape) - 2 :])).reshape(-1, *last))
-
-    left, right = flat(a, rows, length), flat(b, length, cols)
-    left_scale = flat(scales.left, rows, scales.left.shape[-1])
-    right_scale = flat(scales.right, cols, scales.right.shape[-1])
+    parts = (a, b, scales.left, scales.right)
+    left, right, left_scale, right_scale = (flat(x, lead) for x in parts)
     row = (np.arange(shape[0])[:, None] * rows + np.arange(rows))[:, :, None]
     rounds = Rounds(acc, seed, row, np.arange(cols))
     sums = Sums(shape, rounds)
@@ -87,8 +97,7 @@ def matmul_scaled(
                 if exponents is not None:
                     together = exponents[0][:, :, k, None] + exponents[1][:, k, None, :]
                 sums.push(left[:, :, k, None] * right[:, k, None, :], None, together)
-            at_left = start // scales.left_size if scales.left_size else 0
-            at_right = start // scales.right_size if scales.right_size else 0
+            at_left, at_right = scales.at(start)
             addend = scaled_sum(
                 sums.inner.take(),
                 left_scale[:, :, at_left, None],

@@ -7,6 +7,7 @@ that all sums share, orders.py and sums.py the sums.
 from lpkernels.reference.addition import add
 from lpkernels.reference.conv import conv_dgrad, conv_fprop, conv_wgrad
 from lpkernels.reference.gemm import matmul
+from lpkernels.reference.grouped_products import matmul_grouped
 from lpkernels.reference.hadamard import hadamard
 from lpkernels.reference.packing import pack, pack_scaled, unpack, unpack_scaled
 from lpkernels.reference.quantize import quantize, scaled
@@ -25,6 +26,7 @@ __all__ = [
     "dequantize",
     "hadamard",
     "matmul",
+    "matmul_grouped",
     "matmul_scaled",
     "pack",
     "pack_scaled",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from lpkernels.arithmetic import UNITS, Unit
+from lpkernels.arithmetic import MODELS, UNITS, Unit
 from lpkernels.experiments.records import Run
 from lpkernels.experiments.sweeps.unit_comparison import Comparison, Difference
 from lpkernels.report.tables import last_value, value_text
@@ -20,10 +20,11 @@ def unit_table() -> Table:
     table.add_column("bits", justify="right")
     table.add_column("result")
     table.add_column("least", justify="right")
-    for unit in UNITS.values():
+    for unit in (UNITS | MODELS).values():
         acc = unit.accumulator
         least = "" if acc.least_exponent is None else str(acc.least_exponent)
-        cells = (unit.hardware, unit.instruction, str(acc.block), str(acc.aligned_bits))
+        recorded = unit.hardware if unit.evidence == "recordings" else unit.evidence
+        cells = (recorded, unit.instruction, str(acc.block), str(acc.aligned_bits))
         table.add_row(unit.name, *cells, f"{acc.fmt} {acc.rounding}", least)
     return table
 
@@ -36,21 +37,23 @@ def unit_details(unit: Unit) -> Table:
     table.add_column("known", overflow="fold")
     for row in (
         ("accumulator", str(unit.accumulator)),
+        ("evidence", unit.evidence),
         ("recorded on", unit.hardware),
         ("instruction", unit.instruction),
         ("recordings decide", unit.decided),
         ("not known from them", unit.unknown),
-        ("source", SOURCE),
+        ("source", SOURCES[unit.evidence]),
     ):
         table.add_row(*row)
     return table
 
 
-#: Where the recordings of all units come from.
-SOURCE = (
-    "Khattak and Mikaitis 2026, doi:10.1145/3830409, arXiv 2512.07004, recordings of "
-    "MATLAB-tensor-core, and what docs/tensor-cores.md names"
-)
+#: Where units come from, by their evidence.
+SOURCES = {
+    "recordings": "Khattak and Mikaitis 2026, doi:10.1145/3830409, arXiv 2512.07004, recordings of "
+    "MATLAB-tensor-core, and what docs/tensor-cores.md names",
+    "model only": "MMA-Sim, arXiv 2511.10909, the program microsoft/MMA-Sim: a model, no recording",
+}
 
 
 def difference_table(found: Sequence[Difference], *, title: str) -> Table:

@@ -57,7 +57,7 @@ def test_exchanged_swaps_the_sides() -> None:
 def test_what_was_pickled_before_the_fields_reads() -> None:
     acc = Accumulator("e6m9", chunk=64)
     state = dict(acc.__dict__)
-    for name in ("operands", "least_exponent", "interleaved"):
+    for name in ("operands", "least_exponent", "interleaved", "group"):
         del state[name]
     old = object.__new__(Accumulator)
     old.__dict__.update(state)

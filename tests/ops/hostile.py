@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic import Accumulator, Quantizer
+from lpkernels.arithmetic import Accumulator, Quantizer, accumulator
 from lpkernels.backends import Convolution, Fused, How, Product, fprop_of, matmul_of
 from lpkernels.formats import parse_format
 from lpkernels.ops._products import crossing
@@ -75,6 +75,7 @@ def calls() -> dict[str, tuple[Any, ...]]:
     affine, mx = Quantizer("affine4_axis1").to_ints(), Quantizer("block4_e2m1").to_ints()
     fmt = parse_format("e4m2").to_ints()
     by_scale = Accumulator("e6m9", chunk="scale").to_ints()
+    grouped = accumulator("model_b200_mxf4").to_ints()
     step, formats = STEPS["adam"], FORMATS["bytes"]
     kept = tensors_of(step, formats, [(3, 5), (7,)])
     keys, made = ([0, 1], [0, 6]), (rounding_of(formats).to_ints(), step.to_numbers(), False)
@@ -99,7 +100,10 @@ def calls() -> dict[str, tuple[Any, ...]]:
         "_delayed": (x, torch.tensor(2.0), Quantizer("tensor_e4m3").to_ints(), seed, 1, 4, "cpu"),
         "_dequantize": (*parts, nvfp4[:-4], "auto"),
         "_matmul_scaled": (torch.randn(4, 8), torch.randn(8, 3), torch.ones(4, 2), torch.ones(3, 1),
-                           [4, 0], True, torch.randn(4, 3), by_scale, seed, 0, "cpu"),
+                           [4, 0, -127], True, torch.randn(4, 3), by_scale, seed, 0, "cpu"),
+        "_matmul_scaled grouped": (torch.ones(4, 32), torch.ones(32, 3), torch.ones(4, 2),
+                                   torch.ones(3, 1), [16, 0, -6], False, torch.randn(4, 3),
+                                   grouped, None, 0, "cpu"),
         "_pack_scaled": (*parts, mx[:-4]),
         "_pack_scaled apart": (*parts, nvfp4[:-4]),
         "_pack": (x.half().float(), parse_format("fp16").to_ints()),

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from lpkernels.arithmetic import UNITS
+from lpkernels.arithmetic import MODELS, UNITS
 from lpkernels.experiments.sweeps import unit_comparison
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.techniques.assignment import Assignment
@@ -81,11 +81,12 @@ PAIR = ("units", "compare", "--a", "fp32", "--b", "h100_fp8")
 
 def test_all_are_listed_and_one_is_detailed() -> None:
     listed = done("units")
-    assert all(name in listed for name in UNITS)
+    assert all(name in listed for name in (*UNITS, *MODELS)) and listed.count("model only") == 3
     assert call("units", "show").output == listed
     detailed = call("units", "h100_e4m3").output
     assert str(UNITS["h100_e4m3"].accumulator) in detailed
     assert "wgmma" in detailed and "not known" in detailed
+    assert "a model, no recording" in call("units", "model_b200_nvf4").output
 
 
 def test_a_comparison_shows_outputs_and_training_and_draws(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from lpkernels import ops
 from lpkernels.arithmetic import Accumulator
+from lpkernels.arithmetic.groups import Side, check_operands
 from lpkernels.functional import _checks
 from lpkernels.functional._batches import result_shape
 from lpkernels.functional.layer import widened
@@ -30,9 +31,12 @@ def scaled_matmul(
         values = [x.dequantize(backend=backend) if isinstance(x, Scaled) else x for x in (a, b)]
         with no_autocast(values[0]):
             return own(torch.matmul, *(x.float() for x in values))
-    by_scale = acc.chunk == "scale"
+    by_scale = acc.takes_scales
     pair = (_operand(a, -1, by_scale, backend), _operand(b, -2, by_scale, backend))
-    if by_scale:
+    if acc.group is not None:
+        sides = {n: Side(getattr(x, "fmt", None), k) for n, x, k in (("a", a, -1), ("b", b, -2))}
+        check_operands("matmul", acc, sides)
+    elif by_scale:
         products.check_bits(*(x.fmt for x in pair))
     start = None
     if initial is not None:

@@ -191,14 +191,14 @@ def lies_on_matrix(taken: Taken, acc: Accumulator) -> bool:
         return True
     if not _takes_parts(taken, acc) or taken.ints[InBlock.LINES] == TENSOR:
         return False
-    return acc.chunk == "scale" or taken.ints[InBlock.LINES] == ROW
+    return acc.takes_scales or taken.ints[InBlock.LINES] == ROW
 
 
 def _takes_parts(taken: Taken, acc: Accumulator) -> bool:
     """Whether a product in acc takes codes and scales, not values."""
     if not _is_block(taken) or acc.is_native:
         return False
-    return acc.chunk == "scale" or products.has_total(taken.ints)
+    return acc.takes_scales or products.has_total(taken.ints)
 
 
 def _is_block(taken: Taken) -> bool:
@@ -210,7 +210,7 @@ def _operand(parts: ops.Parts, taken: Taken, acc: Accumulator, backend: str) -> 
     fmt = _format(taken)
     if not _takes_parts(taken, acc):
         return Operand(ops.dequantize(*parts, fmt, backend))
-    if acc.chunk == "scale":
+    if acc.takes_scales:
         return products.operand(parts, fmt, taken.along)
     return products.without_scales(parts, fmt, taken.along, backend)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import ops
-from lpkernels.arithmetic.integers import NATIVE, SEQUENTIAL, InAccumulator
+from lpkernels.arithmetic.integers import NATIVE, SEQUENTIAL, InAccumulator, group_of
 from lpkernels.formats import parse_format
 from lpkernels.formats.integers import (
     FP32_SCALE,
@@ -25,6 +25,8 @@ from lpkernels.ops import How, Product
 
 # A sum has at most 24 bits; the product of it and two scales must fit in float64.
 _BITS = 53 - 24
+# The least exponent of an e8m0 scale.
+_E8M0_LEAST = -127
 # Longer than any sum.
 _WHOLE = 2**62
 
@@ -106,8 +108,8 @@ def _scale_bits(formats: tuple[Ints, ...]) -> tuple[int, bool]:
 def multiply(product: Product, pair: Pair, how: How, backend: str) -> Tensor:
     """The product of the values of a pair, laid out as the product takes them, and their scales.
 
-    With chunk="scale" the scales of blocks multiply the sums of their codes. Totals multiply the
-    outer sum; a bias and the rounding of the result come after.
+    With chunk="scale" or groups the scales of blocks multiply sums of their codes. Totals multiply
+    the outer sum; a bias and the rounding of the result come after.
     """
     left, right = pair
     by_scale = how.acc[InAccumulator.CHUNK] < 0
@@ -119,7 +121,7 @@ def multiply(product: Product, pair: Pair, how: How, backend: str) -> Tensor:
     if not by_scale:
         y = ops.multiply(alone, sums, backend)
     elif product.conv is None:
-        y = ops.multiply_scaled(alone, _scales(pair, product), sums, backend)
+        y = ops.multiply_scaled(alone, _scales(pair, product, group_of(sums.acc)), sums, backend)
     else:
         y = ops.multiply(alone, sums._replace(acc=one_chunk(sums.acc)), backend)
     y = _times(y, left.total, right.total, backend) if after else y
@@ -137,22 +139,33 @@ def add_bias(y: Tensor, bias: Tensor, channels: int, how: How, backend: str) -> 
 
 
 def one_chunk(acc: Ints) -> Ints:
-    """An accumulator with chunk="scale", for a sum in which no scale changes."""
+    """An accumulator that takes scales, for a sum in which no scale changes."""
     at, made = InAccumulator, list(acc)
-    made[at.CHUNK] = _WHOLE
+    made[at.CHUNK] = 0 if group_of(acc) else _WHOLE
     if made[at.ORDER] == NATIVE:
         # Exact in any order, so also in that of k.
         made[at.ORDER] = SEQUENTIAL
     return tuple(made)
 
 
-def _scales(pair: Pair, product: Product) -> ops.Scales:
+def _scales(pair: Pair, product: Product, group: int) -> ops.Scales:
+    """The scales of blocks; the units with groups ignore their signs."""
     left, right = pair
     float32 = _scale_bits((left.fmt, right.fmt))[1]
     found = []
     for x, rows in ((left, product.left.shape[-2]), (right, product.right.shape[-1])):
         found.append(x.values.new_ones((rows, 1)) if x.scale is None else x.scale)
-    return ops.Scales(found[0], found[1], left.size, right.size, float32)
+    if not group:
+        return ops.Scales(found[0], found[1], left.size, right.size, float32)
+    if product.left.shape[-1] and not (left.fmt and right.fmt):
+        raise ValueError(
+            f"lpkernels: group={group} sums codes with scales on both sides, and an operand has "
+            "none; give it a format of the unit"
+        )
+    behind = scale_format(left.fmt) if left.fmt else None
+    least = _E8M0_LEAST if behind is None else 1 - behind[InFloat.BIAS]
+    both = (found[0].abs(), found[1].abs())
+    return ops.Scales(*both, left.size, right.size, float32, least)
 
 
 def _times(y: Tensor, left: Tensor | None, right: Tensor | None, backend: str) -> Tensor:

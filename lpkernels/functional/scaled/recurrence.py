@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from lpkernels.arithmetic.by_product import OPERANDS
 from lpkernels.functional.layer import bias_gradient, quantized
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.scaled.operands import Call, Side, check
@@ -23,7 +24,13 @@ _LINEAR = LinearGeometry()
 
 
 def check_steps(spec: Spec, weights: Sequence[Tensor | None]) -> None:
-    """`operands.check` of the weights of the steps."""
+    """`operands.check` of the weights of the steps, and that wgrad has codes if it needs them."""
+    call, acc = Call(spec.recipe, _LINEAR, None, spec.backend, None), spec.recipe.wgrad
+    if acc.group is not None and not all(call.taken(name).made for name in OPERANDS["wgrad"]):
+        raise ValueError(
+            f"wgrad={str(acc)!r} takes codes with scales, and the steps of a recurrent layer share "
+            "none with it; give wgrad_input and wgrad_grad_output, or blocks with axis='k'"
+        )
     for w in weights:
         if w is not None:
             rows = w.detach().new_empty(()).expand(sum(spec.sizes), w.shape[1])

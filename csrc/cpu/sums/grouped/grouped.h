@@ -1,0 +1,58 @@
+// Products of codes whose scales enter every block, in groups (docs/contract.md, "Groups with
+// scales").
+#pragma once
+
+#include <cstdint>
+
+#include "common/accumulate.h"
+
+namespace lpk {
+
+// C[i] = A[i] B[i], all contiguous: a (batch, m, k), b (batch, k, n), c (batch, m, n). Scales are
+// >= 0 or NaN and do not change within a group.
+struct GroupedArgs {
+  const float* a;
+  const float* b;
+  const float* a_scale;  // (batch, m, segments of a)
+  const float* b_scale;  // (batch, n, segments of b)
+  const float* initial;  // as c, where sums start, rounded to their format; null: +0
+  float* c;
+  int64_t batch, m, n, k;
+  int64_t a_size, b_size;  // products of a segment; 0: all
+  int64_t group;
+  int64_t least;               // the least exponent that a scale counts with
+  const int64_t* accumulator;  // with a block and operands, without draws
+};
+
+void matmul_grouped(const GroupedArgs& args, int threads);
+
+constexpr int64_t segments_of(int64_t k, int64_t size) {
+  return size > 0 ? (k + size - 1) / size : 1;
+}
+
+// A panel of kPanel columns, as doubles: [k][lane] and [segment][lane]. A place is the binade that
+// a block is aligned by, 0 where there is none.
+struct GroupedPanel {
+  const double *b, *b_place;
+  const double *scale, *scale_place;
+  double* sums;  // of each lane: where they start, and then the results
+};
+
+// What a kernel knows of all rows.
+struct GroupedRule {
+  Accumulator acc;
+  int64_t k, a_size, b_size, group;
+};
+
+// One row of A: its codes and places, its scales and theirs.
+struct GroupedRow {
+  const double *a, *a_place;
+  const double *scale, *scale_place;
+};
+
+using GroupedKernel = void (*)(const GroupedRule&, const GroupedRow&, const GroupedPanel&);
+extern const GroupedKernel kScalarGrouped;
+extern const GroupedKernel kAvx2Grouped;
+extern const GroupedKernel kAvx512Grouped;
+
+}  // namespace lpk
