@@ -92,9 +92,7 @@ def saved(
     codes = _codes(rounded, fmt)
     if codes is None:
         return Saved(x, ints)
-    if not (quantizer.is_stochastic or torch.compiler.is_compiling()):
-        codes = shared(codes, source)
-    return Saved(codes, (), fmt)
+    return Saved(codes if quantizer.is_stochastic else shared(codes, source), (), fmt)
 
 
 def shared(codes: Tensor, source: Tensor) -> Tensor:
@@ -104,7 +102,7 @@ def shared(codes: Tensor, source: Tensor) -> Tensor:
     does not wait for a device to compare them, so they are shared in the memory of the CPU alone.
     """
     # A tensor that is a leaf may be copied and stored, with all its attributes.
-    if source.grad_fn is None or not ops.is_plain(codes):
+    if torch.compiler.is_compiling() or source.grad_fn is None or not ops.is_plain(codes):
         return codes
     kept = getattr(source, "_lpkernels_codes", None)
     if kept is not None and torch.equal(kept, codes):

@@ -147,22 +147,11 @@ def quantized(
 
 
 def _operand(
-    x: Tensor,
-    recipe: Recipe,
-    name: str,
-    seed: Tensor | None,
-    role: Role,
-    backend: str,
-    scales: Scales | None = None,
+    x: Tensor, recipe: Recipe, name: str, seed: Tensor | None, role: Role, backend: str
 ) -> tuple[Tensor, Ints]:
     """The named operand for the two products that read it: x and its quantizer, or x rounded and no
     quantizer."""
     quantizer, ints = getattr(recipe, name), getattr(recipe.fused, name)
-    delayed = None if scales is None else getattr(scales, name)
-    if delayed is not None:
-        seen(x, quantizer, role)
-        codes, scale, _ = delayed.parts(x, quantizer.to_ints(), seed, role, backend)
-        return codes * scale, ()
     if ints:
         seen(x, quantizer, role)
         return x, ints
@@ -233,11 +222,10 @@ def _forward(
     geometry: Geometry,
     seed: Tensor | None,
     backend: str,
-    scales: Scales | None,
 ) -> tuple[Tensor, _Kept]:
     kept = _Kept(
-        *_operand(x, recipe, "input", seed, Role.INPUT, backend, scales),
-        *_operand(w, recipe, "weight", seed, Role.WEIGHT, backend, scales),
+        *_operand(x, recipe, "input", seed, Role.INPUT, backend),
+        *_operand(w, recipe, "weight", seed, Role.WEIGHT, backend),
     )
     if b is not None and recipe.bias is not None:
         b = quantized(b, recipe.bias, seed, Role.BIAS, SITE_QUANTIZE, backend)
@@ -259,22 +247,20 @@ def emulated_layer(
     backend: str,
     scales: Scales | None = None,
 ) -> Tensor:
-    """y = output(fprop(input(x), weight(w), bias(b))) on float32 tensors, with its gradients."""
+    """y = output(fprop(input(x), weight(w), bias(b))) on float32 tensors, with its gradients.
+
+    scales: of a recipe with delayed scaling.
+    """
     _checks.scaling("lpkernels", recipe.scaling, scales)
     call = (x, w, b, recipe, geometry, seed, backend)
     if recipe.by_product is not None:
         from lpkernels.functional.scaled.layer import layer_by_product
 
-        if scales is not None:
-            raise NotImplementedError(
-                f"{recipe}: delayed scales with sums of codes are not supported yet; give fprop, "
-                "dgrad and wgrad 'native'"
-            )
-        return layer_by_product(*call)
+        return layer_by_product(*call, scales)
     if is_recorded(x, w, b):
-        return EmulatedLayer.apply(*call, scales)
+        return EmulatedLayer.apply(*call)
     new_product()
-    return _forward(*call, scales)[0]
+    return _forward(*call)[0]
 
 
 class EmulatedLayer(torch.autograd.Function):
@@ -288,11 +274,9 @@ class EmulatedLayer(torch.autograd.Function):
         geometry: Geometry,
         seed: Tensor | None,
         backend: str,
-        scales: Scales | None = None,
     ) -> Tensor:
         ctx.sees = new_product()
-        ctx.scales = scales
-        y, kept = _forward(x, w, b, recipe, geometry, seed, backend, scales)
+        y, kept = _forward(x, w, b, recipe, geometry, seed, backend)
         needs_x, needs_w = ctx.needs_input_grad[:2]
         # dgrad reads the weight, wgrad the input: neither is kept for a gradient nobody asked for.
         left = right = None
@@ -316,9 +300,7 @@ class EmulatedLayer(torch.autograd.Function):
         recipe, geometry, backend = ctx.recipe, ctx.geometry, ctx.backend
         left, right, seed = ctx.saved_tensors
         dx = dw = db = None
-        its = (recipe, "grad_output", seed, Role.GRAD_OUTPUT, backend, ctx.scales)
-        if ctx.scales is not None and ctx.scales.after_backward is not None:
-            ctx.scales.after_backward()
+        its = (recipe, "grad_output", seed, Role.GRAD_OUTPUT, backend)
         g, g_ints = _operand(grad_output, *its)
 
         if ctx.needs_input_grad[0]:
@@ -336,7 +318,7 @@ class EmulatedLayer(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             rows = geometry.rows(g, ctx.b_shape)
             db = bias_gradient(rows, g_ints, recipe.wgrad, seed, backend).reshape(ctx.b_shape)
-        return dx, dw, db, None, None, None, None, None
+        return dx, dw, db, None, None, None, None
 
 
 class RoundedBothWays(torch.autograd.Function):

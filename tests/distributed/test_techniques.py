@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+import lpkernels as lp
 from lpkernels.experiments.records import read_run
 from lpkernels.techniques.loss_scaling import Report, diagnose
 from lpkernels.techniques.loss_scaling.diagnosis import TensorRow
 from tests.compare import assert_bit_equal
+from tests.distributed import delayed
 from tests.distributed.masters import RUNS
 from tests.distributed.runs import WAYS, Made
 from tests.distributed.scaling import batch, network
@@ -49,6 +51,26 @@ def test_running_ranges_are_those_of_all_processes_batches(made: Made) -> None:
         outputs = [want.detach().chunk(2)[rank] for want in wanted]
         assert_same(list(found.pop("outputs")), outputs)
         assert_same(found, dict(alone.named_buffers()))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_delayed_scales_are_those_of_all_processes_batches(made: Made, way: str) -> None:
+    model = delayed.network()
+    lp.nn.calibrate(model, [torch.cat([delayed.batch(rank, 9) for rank in (0, 1)])])
+    wanted = []
+    for i in range(delayed.STEPS):
+        y = model(torch.cat([delayed.batch(rank, i) for rank in (0, 1)]))
+        y.sum().backward()
+        lp.nn.update_scales(model)
+        wanted.append(y.detach())
+    for rank, seen in enumerate(made.ranks):
+        assert_same(seen["delayed"][way]["outputs"], [y.chunk(2)[rank] for y in wanted])
+        assert_same(seen["delayed"][way]["scales"], dict(model.named_buffers()))
+
+
+def test_delayed_scales_may_be_each_process_own(made: Made) -> None:
+    for rank, seen in enumerate(made.ranks):
+        assert seen["unshared"] == 448 / delayed.batch(rank, 0).abs().max()
 
 
 Seen = list[dict[str, Any]]

@@ -26,7 +26,7 @@ from lpkernels.experiments.processes.torchrun import Processes, joined
 from lpkernels.experiments.training.checkpoints import read_config
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.trainer import Trainer
-from tests.distributed import masters, runs
+from tests.distributed import delayed, masters, runs
 from tests.distributed.launch import forked
 from tests.distributed.runs import ALIGNED, CLIPPED, CONFIGS, SCHEDULES, STOCHASTIC, WAYS, data
 from tests.distributed.scaling import scaled
@@ -48,6 +48,8 @@ def main(folder: Path, *words: str) -> None:
             seen |= {"refused": refused(folder, ddp), "buffers": buffers(ddp)}
             seen["scaling"] = scaled(*ways.values())
             seen["ranges"] = running_ranges(ddp)
+            seen["delayed"] = {way: delayed.stepped(processes) for way, processes in ways.items()}
+            seen["unshared"] = delayed.unshared(ddp)
             seen["turns"] = run_turns(folder / "turns", ddp)
             seen["scheduled"] = [run_scheduled(text, folder / text[:3], ddp) for text in SCHEDULES]
             for way, processes in ways.items():

@@ -7,7 +7,7 @@ import torch
 
 import lpkernels as lp
 from lpkernels import ops
-from lpkernels.arithmetic._by_product import along_axis
+from lpkernels.arithmetic.by_product import along_axis
 from lpkernels.functional import packed_activations
 from lpkernels.rng import Role, derive_seed
 from tests.compare import assert_bit_equal

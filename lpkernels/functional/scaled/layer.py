@@ -19,11 +19,12 @@ from torch import Tensor
 
 from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Recipe
-from lpkernels.arithmetic._by_product import GENERAL, OPERANDS, Taken
+from lpkernels.arithmetic.by_product import GENERAL, OPERANDS, Taken
 from lpkernels.formats.integers import BLOCK, KIND, ROW, TENSOR, InBlock, Ints
 from lpkernels.functional._saved import Saved, packs, saved, shared
 from lpkernels.functional.layer import Geometry, Sum, bias_gradient, quantized
 from lpkernels.functional.recording import first_order, is_recorded
+from lpkernels.functional.running import Delayed, Scales
 from lpkernels.functional.scaled import products, saving
 from lpkernels.functional.scaled.products import Operand
 from lpkernels.functional.storing import new_product, seen
@@ -62,6 +63,7 @@ class _Layer(NamedTuple):
     geometry: Geometry
     seed: Tensor | None
     backend: str
+    scales: Scales | None
 
     def taken(self, field: str) -> Taken:
         """How the product that a field is of takes the operand."""
@@ -81,8 +83,12 @@ class _Layer(NamedTuple):
         key = ("parts", *_key(taken), where)
         if key not in made:
             x = self._transformed(x, taken)
-            last = (self.seed, taken.role, SITE_QUANTIZE, self.backend)
-            made[key] = ops.scaled(x, taken.ints, None, *last)
+            delayed = self.delayed(taken)
+            if delayed is not None:
+                made[key] = delayed.parts(x, taken.ints, self.seed, taken.role, self.backend)
+            else:
+                last = (self.seed, taken.role, SITE_QUANTIZE, self.backend)
+                made[key] = ops.scaled(x, taken.ints, None, *last)
         found: ops.Parts = made[key]
         return found
 
@@ -91,7 +97,8 @@ class _Layer(NamedTuple):
         if not taken.ints:
             return self._transformed(x, taken)
         key = (*_key(taken), where)
-        if ("parts", *key) in made or (made.get(_KEEPS) and _is_block(taken)):
+        first = made.get(_KEEPS) or self.delayed(taken) is not None
+        if ("parts", *key) in made or (first and _is_block(taken)):
             parts = self.parts(x, taken, made, where)
             return ops.dequantize(*parts, _format(taken), self.backend)
         if key not in made:
@@ -99,6 +106,10 @@ class _Layer(NamedTuple):
             last = (self.seed, taken.role, SITE_QUANTIZE, self.backend)
             made[key] = ops.quantize(y, taken.ints, *last)
         found: Tensor = made[key]
+        return found
+
+    def delayed(self, taken: Taken) -> Delayed | None:
+        found: Delayed | None = getattr(self.scales, taken.role.name.lower(), None)
         return found
 
     def _transformed(self, x: Tensor, taken: Taken) -> Tensor:
@@ -251,7 +262,9 @@ def _kept(
     if not _is_block(taken):
         values = layer.values(source, taken, made, where)
         return _Kept(saved(values, (), taken.quantizer, x, layer.backend), values.shape)
-    if not saving.is_packed(_format(taken)):
+    # Only delayed scales leave NaN in codes.
+    nan = layer.delayed(taken) is not None
+    if not saving.is_packed(_format(taken)) or (nan and not saving.has_nan(_format(taken))):
         return _Kept(Saved(x))
     codes = saving.packed(layer.parts(source, taken, made, where), _format(taken))
     if taken.quantizer is not None and not taken.quantizer.is_stochastic:
@@ -300,9 +313,10 @@ def layer_by_product(
     geometry: Geometry,
     seed: Tensor | None,
     backend: str,
+    scales: Scales | None = None,
 ) -> Tensor:
     """`functional.layer.emulated_layer` of a recipe with operands by product."""
-    layer = _Layer(recipe, geometry, seed, backend)
+    layer = _Layer(recipe, geometry, seed, backend, scales)
     _check(layer, x, w)
     if is_recorded(x, w, b):
         return _LayerByProduct.apply(x, w, b, *layer)
@@ -321,9 +335,10 @@ class _LayerByProduct(torch.autograd.Function):
         geometry: Geometry,
         seed: Tensor | None,
         backend: str,
+        scales: Scales | None,
     ) -> Tensor:
         ctx.sees = new_product()
-        layer = _Layer(recipe, geometry, seed, backend)
+        layer = _Layer(recipe, geometry, seed, backend, scales)
         needs_x, needs_w = ctx.needs_input_grad[:2]
         keeps_w = needs_x and geometry.two_activations
         made_x: Made = {}
@@ -343,6 +358,7 @@ class _LayerByProduct(torch.autograd.Function):
         ctx.left = left and (left.saved[1:], *left[1:])
         ctx.right = right and (right.saved[1:], *right[1:])
         ctx.recipe, ctx.geometry, ctx.backend = recipe, geometry, backend
+        ctx.scales = None if scales is None else scales.of_backward()
         ctx.shapes = x.shape, w.shape, None if b is None else b.shape
         return y
 
@@ -350,7 +366,9 @@ class _LayerByProduct(torch.autograd.Function):
     @first_order
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         left, right, seed = ctx.saved_tensors
-        layer = _Layer(ctx.recipe, ctx.geometry, seed, ctx.backend)
+        layer = _Layer(ctx.recipe, ctx.geometry, seed, ctx.backend, ctx.scales)
+        if layer.scales is not None and layer.scales.after_backward is not None:
+            layer.scales.after_backward()
         made: Made = {}
         shapes = ctx.shapes
         dx = dw = db = None
@@ -362,7 +380,7 @@ class _LayerByProduct(torch.autograd.Function):
             dw = _wgrad(layer, grad_output, made, kept, shapes)
         if ctx.needs_input_grad[2]:
             db = _bias_gradient(layer, grad_output, made, shapes[2])
-        return dx, dw, db, None, None, None, None
+        return dx, dw, db, None, None, None, None, None
 
 
 _Shapes = tuple[torch.Size, torch.Size, torch.Size | None]
