@@ -92,7 +92,8 @@ def _needs_codes(quantizer: Quantizer | None) -> bool:
     if quantizer is None:
         return False
     fmt = quantizer.to_ints()
-    return bool(quantizer.hadamard) or (fmt[KIND] == BLOCK and not follows_from_values(fmt))
+    along_k = bool(quantizer.hadamard) or _is_along_k(quantizer)
+    return along_k or (fmt[KIND] == BLOCK and not follows_from_values(fmt))
 
 
 def _taken(recipe: Recipe, name: str) -> Taken:
