@@ -84,4 +84,4 @@ def test_every_recipe_of_scaled_formats_is_described_and_read_back() -> None:
     for name in lp.policies():
         recipe = lp.recipe(name)
         assert lp.Recipe.parse(str(recipe)) == recipe
-        assert "Source: " in describe(name)
+        assert "Source: " in lp.recipes.describe(name) == describe(name)
