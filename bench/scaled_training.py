@@ -8,6 +8,7 @@ each weight's gradient, and the shares of operands that are clipped and that bec
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from statistics import mean
 
@@ -30,8 +31,10 @@ FIGURES = {
 
 
 def by_layer(results: list[Result], figure: str) -> list[float]:
-    """The mean of a figure over the seeds, for each layer."""
-    return [mean(r.values[f"{figure}_blocks.{layer}"] for r in results) for layer in LAYERS]
+    """The mean of a figure over the seeds, for each layer; NaN where a seed has none."""
+    names = [f"{figure}_blocks.{layer}" for layer in LAYERS]
+    found = [[r.values[name] for r in results] for name in names]
+    return [math.nan if None in values else mean(values) for values in found]
 
 
 def main() -> None:
