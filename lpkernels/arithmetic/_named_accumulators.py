@@ -27,6 +27,21 @@ NAMED_ACCUMULATORS: dict[str, Accumulator] = {
         product_rounding="toward_zero",
         chunk=16,
     ),
+    # DeepSeek-V3 (arXiv 2412.19437, section 3.3): chains of 14 bits of an H100's fp8 unit over 128
+    # codes, each added to a float32 sum times both scales; their product is rounded, as in
+    # DeepGEMM.
+    "deepseek_v3": Accumulator(
+        "e8m13",
+        "toward_zero",
+        block=32,
+        aligned_bits=13,
+        operands="e4m3fn",
+        chunk="scale",
+        outer="fp32",
+        outer_rounding="nearest_even",
+    ),
+    # OCP MX v1.0, section 6: the sum of each block's codes times both scales, with float32 sums.
+    "mx_fp32": Accumulator("fp32", chunk="scale"),
     # Tensor cores as they are: `lpkernels units` says where each is known from.
     **{name: unit.accumulator for name, unit in (UNITS | MODELS).items()},
 }

@@ -1,4 +1,4 @@
-"""Codes and scales of block formats in csrc/cpu: packing, and products whose scales enter the sums."""
+"""Codes and scales of block formats in csrc/cpu: packing, and products with scales."""
 
 from __future__ import annotations
 

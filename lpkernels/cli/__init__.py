@@ -33,6 +33,7 @@ from lpkernels.cli.train import train
 from lpkernels.cli.units import app as units_app
 from lpkernels.experiments.measuring.speed import measure, shape_from
 from lpkernels.experiments.training.interrupts import Interrupted
+from lpkernels.recipes import describe
 from lpkernels.rounding import ROUNDINGS, check_rounding
 
 _INSTALL = 'pip install "lpkernels[lab]"'
@@ -45,6 +46,11 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     rich_markup_mode="markdown",
 )
+
+
+def _recipe(name: str) -> None:
+    if name:
+        describe(name)
 
 
 def _show_version(asked: bool) -> None:
@@ -136,6 +142,19 @@ def show_formats(
     else:
         show_table(named_formats())
         show_table(aliases())
+
+
+@app.command(name="recipes")
+def show_recipes(
+    name: Annotated[str, typer.Argument(callback=valid(_recipe), help="A recipe; none: all.")] = "",
+) -> None:
+    """The named recipes, or one with its policy, its source and its departures from the source.
+
+    Example: `lpkernels recipes nvfp4_pretraining`
+    """
+    from lpkernels.report.recipes import recipe_details, recipe_table
+
+    show_table(recipe_details(name) if name else recipe_table())
 
 
 # A negative number looks like an option. Unknown options therefore count as values, which

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from lpkernels._first_use import on_first_use
-from lpkernels.nn._positions import FIRST, LAST
+from lpkernels.nn._positions import FIRST, FUNCTIONS, GATES, LAST
 from lpkernels.nn.activations import GELU, Softmax
 from lpkernels.nn.attention import MultiheadAttention
 from lpkernels.nn.conv import Conv1d, Conv2d, Conv3d, LazyConv1d, LazyConv2d, LazyConv3d
@@ -32,6 +32,8 @@ from lpkernels.nn.summary import Row, Summary, summary
 
 __all__ = [
     "FIRST",
+    "FUNCTIONS",
+    "GATES",
     "GELU",
     "GRU",
     "LAST",

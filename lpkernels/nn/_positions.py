@@ -1,7 +1,9 @@
-"""The two ends of a model as patterns."""
+"""Layers by their place in a model as patterns: its two ends, gates, calls of functions."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from enum import Enum
 
 from torch.nn import Module
@@ -10,16 +12,22 @@ from lpkernels.nn import _classes
 
 
 class Position(Enum):
-    """A pattern for the layer at one end of a model: ``lp.nn.FIRST`` or ``lp.nn.LAST``.
+    """A pattern for layers by their place: ``lp.nn.FIRST``, ``LAST``, ``GATES``, ``FUNCTIONS``.
 
-    The layers that count are those that multiply by weights of their own: torch.nn.Linear,
-    Bilinear, convolutions, transposed ones, MultiheadAttention, recurrent layers and their cells,
-    and transformers' Conv1D, converted or not, selected or not. The order is that in which the
-    model registers them, ``named_modules``'s; a layer registered twice stands where it comes first.
-    That is the order of the calls in most models, but not in all: where a model registers its head
-    before its body, name the layer instead. An Embedding multiplies nothing and is not counted, so
-    FIRST of a language model is the layer behind it. Products that a forward calls as functions are
-    not counted either. An attention or recurrent layer is one layer, with several products.
+    FUNCTIONS are the products that modules with a forward of their own call as functions, such as
+    those of attention. GATES are modules that choose experts: the last part of the name is "gate",
+    ends in "_gate" or has "router" in it; "gate_proj" of a gated linear unit is none. A model may
+    have neither.
+
+    FIRST and LAST are the layers at the ends of a model. The layers that count are those that
+    multiply by weights of their own: torch.nn.Linear, Bilinear, convolutions, transposed ones,
+    MultiheadAttention, recurrent layers and their cells, and transformers' Conv1D, converted or
+    not, selected or not. The order is that in which the model registers them, ``named_modules``'s;
+    a layer registered twice stands where it comes first. That is the order of the calls in most
+    models, but not in all: where a model registers its head before its body, name the layer
+    instead. An Embedding multiplies nothing and is not counted, so FIRST of a language model is the
+    layer behind it. Products that a forward calls as functions are not counted either. An attention
+    or recurrent layer is one layer, with several products.
 
     A model has one first and one last layer. If it holds several networks, as a GAN does, FIRST is
     in the network registered first and LAST in the last; convert such networks one by one. If a
@@ -28,6 +36,8 @@ class Position(Enum):
 
     FIRST = "first"
     LAST = "last"
+    GATES = "gates"
+    FUNCTIONS = "functions"
 
     def __repr__(self) -> str:
         return self.name
@@ -35,6 +45,9 @@ class Position(Enum):
 
 FIRST = Position.FIRST
 LAST = Position.LAST
+GATES = Position.GATES
+FUNCTIONS = Position.FUNCTIONS
+_GATE = re.compile(r"(.*\.)?((\w*_)?gate|\w*router\w*)")
 
 
 def ends(model: Module) -> dict[Module, frozenset[Position]]:
@@ -44,5 +57,10 @@ def ends(model: Module) -> dict[Module, frozenset[Position]]:
         return {}
     first, last = found[0], found[-1]
     if first is last:
-        return {first: frozenset(Position)}
+        return {first: frozenset({FIRST, LAST})}
     return {first: frozenset({FIRST}), last: frozenset({LAST})}
+
+
+def gates(names: Iterable[str]) -> frozenset[Position]:
+    """GATES for a module that has such a name, else nothing."""
+    return frozenset({GATES} if any(map(_GATE.fullmatch, names)) else ())

@@ -106,10 +106,11 @@ def convert(
 
     A pattern is a glob over the layer's full name (``"layer1.*"``; ``*`` also spans dots; the
     model's own name is ""), a class, ``lpkernels.nn.FIRST`` or ``LAST``, the layer with products
-    that the model registers first or last (whatever is selected), or a function of (name, module)
-    that returns a bool. A layer registered under several names is one layer: it matches if one of
-    its names does. A glob that fits the name of no module, converted or not, is an error; a class
-    or a function may match none.
+    that the model registers first or last (whatever is selected), ``GATES`` or ``FUNCTIONS``
+    (``lpkernels.nn.FIRST`` says what they are), or a function of (name, module) that returns a
+    bool. A layer registered under several names is one layer: it matches if one of its names does.
+    A glob that fits the name of no module, converted or not, is an error; a class or a function may
+    match none.
 
     Returns:
         The model.

@@ -15,15 +15,12 @@ from typing import Any
 
 import torch
 
-from lpkernels.arithmetic import TORCH, Recipe
+from lpkernels.arithmetic import NAMED_ACCUMULATORS, PRODUCTS, QUANTIZERS, TORCH, Recipe
 from lpkernels.formats.checks import did_you_mean
 from lpkernels.nn._positions import FIRST, LAST
 from lpkernels.nn.selecting import Pattern, Recipes, checked, show
 from lpkernels.recipes import POLICY, as_recipe, recipe
 
-_QUANTIZERS = ("input", "weight", "bias", "output", "grad_output", "grad_input", "grad_weight")
-_PRODUCTS = ("fprop", "dgrad", "wgrad")
-_RANGE = ("input_range",)
 #: Layers that reduce: mean and variance, or the sum of exponentials.
 REDUCING: tuple[type[torch.nn.Module], ...] = (
     torch.nn.BatchNorm1d,
@@ -34,8 +31,8 @@ REDUCING: tuple[type[torch.nn.Module], ...] = (
     torch.nn.RMSNorm,
     torch.nn.Softmax,
 )
-# Their weight is (in_channels, out_channels, ...).
-_TRANSPOSED: tuple[type[torch.nn.Module], ...] = (
+#: Layers whose weight is (in_channels, out_channels, ...).
+TRANSPOSED: tuple[type[torch.nn.Module], ...] = (
     torch.nn.ConvTranspose1d,
     torch.nn.ConvTranspose2d,
     torch.nn.ConvTranspose3d,
@@ -49,7 +46,7 @@ class Policy(UserDict[Pattern, Recipe]):
     recipe`` changes the recipe of a key it has; a new key belongs before "*", and ``{key: recipe} |
     policy`` puts it first. ``del policy[key]`` leaves the layers of that key to the keys behind it.
     ``print`` shows a table: a line for each key, "-" where a tensor stays as it is and "native"
-    where sums are torch's own, in float32.
+    where sums are torch's own, in float32. `keep` leaves blocks of a model to torch too.
 
     In a model a glob must fit the name of some module; a class or a function may match nothing.
 
@@ -65,12 +62,41 @@ class Policy(UserDict[Pattern, Recipe]):
         self.update(other)
         return self
 
+    def keep(
+        self, model: torch.nn.Module, *, first: int = 0, last: int = 0,
+        keep_share: float | None = None,
+    ) -> Policy:  # fmt: skip
+        """A policy that leaves blocks of a model to torch too, their names written out before all.
+
+        The blocks are the children of the longest ModuleList or Sequential of the model, the first
+        of several. Nothing of the model is changed; the keys can be edited as all others.
+
+        Args:
+            first, last:  how many blocks at the beginning and at the end.
+            keep_share:   instead of both, the share of blocks at the end, rounded to the nearest
+                number and at least one: 0.15 of 20 blocks are the last 3.
+        Raises:
+            TypeError: model is no Module, a count that is no int.
+            ValueError: neither or both were given, no or more blocks than there are, a share
+                outside of 0 to 1, or a model without a ModuleList or Sequential.
+        """
+        from lpkernels.nn.scaled_policies import kept_blocks
+
+        blocks = kept_blocks(model, first, last, keep_share)
+        kept: dict[Pattern, Recipe] = dict.fromkeys(blocks, TORCH)
+        return Policy({**kept, **{key: its for key, its in self.items() if key not in kept}})
+
     def __repr__(self) -> str:
         if not self:
             return "Policy()"
-        fields = [name for name in _QUANTIZERS if any(getattr(r, name) for r in self.values())]
-        fields += _PRODUCTS
-        fields += [name for name in _RANGE if any(getattr(r, name) for r in self.values())]
+        names = [field.name for field in dataclasses.fields(Recipe)]
+        others = [name for name in names if name not in (*QUANTIZERS, *PRODUCTS)]
+        fields = [
+            name
+            for name in (*QUANTIZERS, *PRODUCTS, *others)
+            if name in PRODUCTS
+            or any(getattr(r, name) != getattr(TORCH, name) for r in self.values())
+        ]
         lines = [("layers", *fields)]
         lines += [(show([key]), *_cells(its, fields)) for key, its in self.items()]
         widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
@@ -80,24 +106,38 @@ class Policy(UserDict[Pattern, Recipe]):
 
 def _cells(its: Recipe, fields: list[str]) -> list[str]:
     values = [getattr(its, name) for name in fields]
-    return ["-" if value is None else str(value) for value in values]
+    return ["-" if value is None else _short(value) for value in values]
+
+
+def _short(value: Any) -> str:
+    """The text of a value, or an accumulator's name where that is shorter."""
+    names = [name for name, acc in NAMED_ACCUMULATORS.items() if acc == value]
+    return min([str(value), *names], key=len)
 
 
 def _aligned(line: tuple[str, ...], widths: list[int]) -> str:
     return "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip()
 
 
-_POLICIES: dict[str, Callable[[], Policy]] = {}
+#: By name; `_known` adds those of scaled formats.
+POLICIES: dict[str, Callable[[], Policy]] = {}
 
 
 def _named(build: Callable[[], Policy]) -> Callable[[], Policy]:
-    _POLICIES[build.__name__] = build
+    POLICIES[build.__name__] = build
     return build
+
+
+def _known() -> dict[str, Callable[[], Policy]]:
+    """The policies by name; those of scaled formats are read at the first question."""
+    from lpkernels.nn import scaled_policies  # noqa: F401
+
+    return POLICIES
 
 
 def policies() -> list[str]:
     """The names :func:`policy` knows; the recipe of a policy's layers has the policy's name."""
-    return list(_POLICIES)
+    return list(_known())
 
 
 def policy(name: str) -> Policy:
@@ -132,15 +172,16 @@ def describe(name: str) -> str:
 
 
 def _builder(name: str) -> Callable[[], Policy]:
+    known = _known()
     if not isinstance(name, str):
         raise TypeError(
             f"policy: the name must be a str, got {name!r} ({type(name).__name__}); names are "
-            f"{', '.join(_POLICIES)}"
+            f"{', '.join(known)}"
         )
-    if name not in _POLICIES:
-        near = did_you_mean(name, list(_POLICIES))
-        raise ValueError(f"policy: unknown name {name!r}{near} Names are {', '.join(_POLICIES)}")
-    return _POLICIES[name]
+    if name not in known:
+        near = did_you_mean(name, list(known))
+        raise ValueError(f"policy: unknown name {name!r}{near} Names are {', '.join(known)}")
+    return known[name]
 
 
 @_named
@@ -219,7 +260,7 @@ def cpt_fu2021() -> Policy:
     tensor in evaluation as well, not a running one. Else as the recipe cpt_fu2021.
     """
     body = recipe("cpt_fu2021")
-    transposed = _all(_TRANSPOSED, _with(body, weight="affine8_axis1"))
+    transposed = _all(TRANSPOSED, _with(body, weight="affine8_axis1"))
     apart = _all((torch.nn.Embedding, *REDUCING), TORCH)
     return Policy({LAST: TORCH, **apart, **transposed, "*": body})
 

@@ -39,9 +39,10 @@ def save_policy(what: Recipes | Module, path: str | Path) -> None:
 
     Args:
         what: a recipe argument of ``convert``: a Recipe, the name of one, "policy:<name>", or a
-            mapping with keys that are globs, classes of torch.nn, ``lpkernels.nn.FIRST`` or
-            ``LAST``. Or a converted model: the file then has the names of its modules with their
-            present recipes, but no weights, and no table of formats that `set_precision` was given.
+            mapping with keys that are globs, classes of torch.nn, ``lpkernels.nn.FIRST``, ``LAST``,
+            ``GATES`` or ``FUNCTIONS``. Or a converted model: the file then has the names of its
+            modules with their present recipes, but no weights, and no table of formats that
+            `set_precision` was given.
         path: the file, which is replaced.
 
     Raises:
@@ -167,7 +168,7 @@ def _pattern(layer: Any) -> Pattern:
         return _check_name(text)
     found = _torch_class(text) if kind == "class" else Position.__members__.get(text)
     if found is None:
-        known = "a class of torch.nn" if kind == "class" else "FIRST or LAST"
+        known = "a class of torch.nn" if kind == "class" else " or ".join(Position.__members__)
         raise ValueError(f"expected {known}, got {text!r}")
     return found
 

@@ -11,7 +11,8 @@ from torch.nn import Module
 
 from lpkernels.arithmetic import Recipe
 from lpkernels.nn import _classes
-from lpkernels.nn._positions import Position, ends
+from lpkernels.nn._positions import FUNCTIONS, Position, ends, gates
+from lpkernels.nn.calls import EmulatesCalls
 from lpkernels.recipes import as_recipe
 
 Pattern = str | type | Position | Callable[[str, Module], bool]
@@ -20,8 +21,6 @@ Recipes = Recipe | str | Mapping[Pattern, Recipe | str]
 
 # An error names this many layers of the model.
 _NAMED_LAYERS = 5
-# The positions of a layer at neither end.
-_WITHIN: frozenset[Position] = frozenset()
 _KINDS = {
     "convert": "these are torch.nn.Linear, Bilinear, Embedding, MultiheadAttention, RNN, LSTM, "
     "GRU, their cells, Conv1d to Conv3d, ConvTranspose1d to ConvTranspose3d; where a pattern is "
@@ -34,7 +33,7 @@ _KINDS = {
 @dataclass(frozen=True)
 class Layer:
     """A layer of a kind that lpkernels emulates: all its names, why it cannot be emulated (or ""),
-    and whether it is the model's first or last. A layer without products is selected only where a
+    and its places in the model. A layer without products is selected only where a
     pattern is its class."""
 
     names: list[str]
@@ -113,7 +112,7 @@ def layers(model: Module) -> list[Layer]:
     at = ends(model)
     reasons = ((names, module, _classes.why_not(module)) for names, module in named(model))
     return [
-        Layer(names, module, why, not _classes.has_no_products(module), at.get(module, _WITHIN))
+        Layer(names, module, why, not _classes.has_no_products(module), _places(names, module, at))
         for names, module, why in reasons
         if why is not None
     ]
@@ -123,10 +122,19 @@ def callers(model: Module) -> list[Layer]:
     """Every module with a forward of its own, which may call products as functions, once."""
     at = ends(model)
     return [
-        Layer(names, module, _classes.why_not_calls(module), positions=at.get(module, _WITHIN))
+        Layer(names, module, _classes.why_not_calls(module), positions=_places(names, module, at))
         for names, module in named(model)
         if _classes.calls_functions(module)
     ]
+
+
+def _places(
+    names: list[str], module: Module, at: dict[Module, frozenset[Position]]
+) -> frozenset[Position]:
+    """at: of the ends of the model."""
+    found = at.get(module, frozenset()) | gates(names)
+    calls = isinstance(module, EmulatesCalls) or _classes.calls_functions(module)
+    return found | {FUNCTIONS} if calls else found
 
 
 def named(model: Module) -> list[tuple[list[str], Module]]:
@@ -178,8 +186,8 @@ def checked(what: str, pattern: Pattern) -> Pattern:
     """The pattern.  Raises: TypeError: it is none."""
     if not (isinstance(pattern, str | type | Position) or callable(pattern)):
         raise TypeError(
-            f"{what} must be a glob like 'layer1.*', a class, lp.nn.FIRST, lp.nn.LAST or a "
-            f"function of (name, module), got {type(pattern).__name__}"
+            f"{what} must be a glob like 'layer1.*', a class, lp.nn.FIRST, LAST, GATES, FUNCTIONS "
+            f"or a function of (name, module), got {type(pattern).__name__}"
         )
     return pattern
 

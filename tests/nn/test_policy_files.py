@@ -136,7 +136,10 @@ def test_a_model_that_is_not_converted_has_no_policy(path: Path) -> None:
         (text([rule(**{"class": name})]), rf"rule 1: expected a class of torch\.nn, got '{name}'")
         for name in ("os:getcwd", "functional", "Parameter")
     ),
-    (text([rule(position="MIDDLE")]), r"rule 1: expected FIRST or LAST, got 'MIDDLE'"),
+    (
+        text([rule(position="MIDDLE")]),
+        r"rule 1: expected FIRST or LAST or GATES or FUNCTIONS, got 'MIDDLE'",
+    ),
     (text([rule(name="*"), rule(name="*")]), r"rule 2: '\*' stands in a rule before"),
     (text([{**rule(name="*"), "recipe": FP8}]), r"rule 1: Recipe\.from_dict: expected a mapp"),
     (text([{**rule(name="*"), "recipe": {"x": "e5m2"}}]), r"rule 1: .*has no field 'x'"),

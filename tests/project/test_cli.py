@@ -26,9 +26,10 @@ ROOT = Path(__file__).resolve().parents[2]
 TINY = ["--model", "cnn1", "--width", "1", "--epochs", "1", "--batch", "500", "--threads", "1"]
 
 
-COMMANDS = (
-    "demo formats units quantize train report doctor bench accumulate schedule assign sweep".split()
-)
+COMMANDS = [
+    *"demo formats recipes units quantize train report doctor bench".split(),
+    *"accumulate schedule assign sweep".split(),
+]
 BELOW = {
     "sweep": "run status table plot".split(),
     "frontier": "run status table predict choose plot".split(),
@@ -50,6 +51,11 @@ def test_version_formats_and_doctor() -> None:
     assert second.startswith(f"torch {torch.__version__}, backends: reference")
     assert "fp8_e4m3" in call("formats").output
     assert "448" in done("formats", "e4m3fn")
+    assert "nvfp4_pretraining" in call("recipes").output
+    assert all(
+        word in done("recipes", "te_block")
+        for word in ("Float8BlockScaling", "FUNCTIONS", "block128_k")
+    )
     said = done("doctor")
     for word in ("reference", "cpu", "cuda", "triton", "torch", "LPKERNELS_ISA", "processor"):
         assert word in said
@@ -67,6 +73,7 @@ def test_quantize_shows_codes_and_repeats_with_its_seed() -> None:
     "arguments, option, message",
     [
         (["formats", "e4m3fm"], "name", "unknown format 'e4m3fm'"),
+        (["recipes", "mxfp9"], "name", "unknown name 'mxfp9'; did you mean mxfp"),
         (["quantize", "1", "--format", "float8"], "--format", "unknown format 'float8'"),
         (["quantize", "1", "--rounding", "nearest"], "--rounding", "'nearest_even' or 'nearest_a"),
         (["quantize", "1", "--rounding", "sr"], "--rounding", "it is 'stochastic' here"),

@@ -128,6 +128,16 @@ COMMAND = re.compile(r"^    (?:torchrun .* -m )?lpkernels (.+?)(?:\s+#.*)?$", re
 COMMANDS = [(page, line) for page in PAGES for line in COMMAND.findall(page.read_text())]
 
 
+def test_rows_called_equal_name_tests_that_exist() -> None:
+    page = ROOT / "docs" / "from-other-libraries.md"
+    rows = [line.split("|") for line in page.read_text().splitlines() if line.startswith("| ")]
+    named = [row[4].strip(" `") for row in rows if "::" in row[4]]
+    assert len(named) > 15
+    for name in named:
+        file, _, test = name.partition("::")
+        assert f"def {test}(" in (ROOT / file).read_text(), name
+
+
 @each("page, line", COMMANDS)
 def test_commands_of_a_page_have_valid_options(page: Path, line: str):
     """Each command is parsed and checked as on the command line, without being run."""

@@ -163,6 +163,16 @@ def test_blocks_of_transformer_engine(case: Case) -> None:
     same_codes_of_transformer_engine(case, codes_of(q, case.fmt), 8)
 
 
+@each("element", ["e4m3", "e5m2"])
+def test_a_tensor_of_one_tile_of_transformer_engine(element: str) -> None:
+    """Its scale of a tensor is that of a tile which is the tensor."""
+    case = Case(f"te_block/w/{element}/128x128/", "w[:128,:128]", f"tensor_{element}_te")
+    q, scale, code = of(case), *(arrays()[case.key + what] for what in ("scale", "code"))
+    same(case, "scale", q.scale, scale[:1, :1])
+    want = without_signs_of_zero(code[:128, :128], 8)
+    same(case, "code", without_signs_of_zero(codes_of(q, case.fmt), 8), want)
+
+
 @each("input, rows", [("x", "x[10:26]"), ("xwide", "x[:9]")])
 def test_nvfp4_of_transformer_engine(input: str, rows: str) -> None:
     case = Case(f"te_nvfp4/{input}/1x16/", rows, "nvfp4_te")

@@ -7,12 +7,24 @@ from typing import Any, ClassVar
 
 from torch.nn import Module
 
-from lpkernels.arithmetic import Accumulator, Quantizer, Recipe, as_accumulator, as_quantizer
+from lpkernels.arithmetic import (
+    TORCH,
+    Accumulator,
+    Quantizer,
+    Recipe,
+    as_accumulator,
+    as_quantizer,
+)
 from lpkernels.experiments.settings import Section, one_of, setting, settings
 from lpkernels.formats import AffineFormat, parse_format
 from lpkernels.nn.policies import policy as named_policy
 from lpkernels.recipes import recipe as named_recipe
 from lpkernels.rounding import ROUNDINGS
+
+
+def _recipe(text: str) -> Recipe:
+    """The recipe of a name, or of the text form of any."""
+    return Recipe.parse(text) if text.startswith("Recipe(") else named_recipe(text)
 
 
 @dataclass(frozen=True)
@@ -21,7 +33,11 @@ class ArithmeticConfig(Section):
 
     TITLE: ClassVar[str] = "Arithmetic"
 
-    recipe: str = setting("fp32", "Arithmetic of all layers, a recipe's name.", check=named_recipe)
+    recipe: str = setting(
+        "fp32",
+        "Arithmetic of all layers: a recipe's name, or its text, as Recipe(input='mxfp8_up').",
+        check=_recipe,
+    )
     policy: str = setting(
         "",
         "Arithmetic of the whole model instead of --recipe, with its first and last layer and its "
@@ -41,10 +57,16 @@ class ArithmeticConfig(Section):
     edge: str = setting(
         "", "Format of the first input and the last layer's operands.", check=parse_format
     )
-    acc: str = setting("", "Format replacing the recipe's accumulators.", check=Accumulator)
+    acc: str = setting(
+        "", "Format or accumulator replacing the recipe's, as e6m9 or native.", check=as_accumulator
+    )
     chunk: int = setting(0, "With --acc: length of the inner sums, 0 for none.", least=0)
     acc_rounding: str = setting(
         "nearest_even", "With --acc: rounding of its sums.", check=one_of(*ROUNDINGS)
+    )
+    torch_layers: str = setting(
+        "",
+        "Layers that stay torch's own: names or globs with commas between, as head,blocks.1.*.",
     )
     layer_accs: tuple[tuple[str, str, str, str], ...] = setting(
         (),
@@ -55,8 +77,8 @@ class ArithmeticConfig(Section):
     def __post_init__(self) -> None:
         super().__post_init__()
         others = [f.name for f in settings(type(self)) if getattr(self, f.name) != f.default]
-        if self.policy and others != ["policy"]:
-            others.remove("policy")
+        others = [name for name in others if name not in ("policy", "torch_layers")]
+        if self.policy and others:
             raise ValueError(
                 f"ArithmeticConfig: policy is the arithmetic of the whole model, got {self.policy} "
                 f"with {', '.join(others)}; give a recipe instead, or the policy alone"
@@ -75,19 +97,21 @@ def layer_recipes(config: ArithmeticConfig, model: Module) -> Recipe | dict[Any,
     With edge="e6m9" and fp8_wang2018 this is the exception of Wang et al. 2018 (arXiv 1812.08011):
     the images enter the first layer in 16 bits, because 8 bits have too few levels for them, and
     the operands of the last layer have 16 bits, because softmax is sensitive to its input; the
-    accumulators stay those of the other layers. A layer named in `layer_accs` has its own.
+    accumulators stay those of the other layers. A layer named in `layer_accs` has its own, and
+    those of `torch_layers` have none.
 
     Raises: ValueError: `edge` for a model without a `stem` or a `head`.
     """
+    kept = dict.fromkeys(filter(None, map(str.strip, config.torch_layers.split(","))), TORCH)
     if config.policy:
-        return dict(named_policy(config.policy))
+        return {**kept, **named_policy(config.policy)}
     body = body_recipe(config)
-    if not config.edge and not config.layer_accs:
+    if not config.edge and not config.layer_accs and not kept:
         return body
     operands = ("input", "weight", "bias", "grad_output")
     ends = {"stem": operands[:1], "head": operands} if config.edge else {}
     edges = {name: _replace_operands(body, config.edge, fields) for name, fields in ends.items()}
-    recipes: dict[Any, Recipe] = {}
+    recipes: dict[Any, Recipe] = {**kept}
     for layer, *sums in config.layer_accs:
         fprop, dgrad, wgrad = (as_accumulator(name) for name in sums)
         base = edges.get(layer.rpartition(".")[2], body)
@@ -110,7 +134,7 @@ def body_recipe(config: ArithmeticConfig) -> Recipe:
     """The recipe of the layers between the first and the last."""
     if config.policy:
         return named_policy(config.policy)["*"]
-    body = named_recipe(config.recipe)
+    body = _recipe(config.recipe)
     if config.operands:
         operands = as_quantizer(config.operands)
         body = _replaced(body, input=operands, weight=operands)
@@ -118,7 +142,9 @@ def body_recipe(config: ArithmeticConfig) -> Recipe:
         body = dataclasses.replace(body, grad_output=as_quantizer(config.grads))
     if not config.acc:
         return body
-    acc = Accumulator(config.acc, config.acc_rounding, chunk=config.chunk or None)
+    acc = as_accumulator(config.acc)
+    if config.chunk or config.acc_rounding != "nearest_even":
+        acc = Accumulator(config.acc, config.acc_rounding, chunk=config.chunk or None)
     return dataclasses.replace(body, fprop=acc, dgrad=acc, wgrad=acc)
 
 

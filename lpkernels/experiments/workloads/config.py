@@ -49,7 +49,9 @@ class WorkloadConfig(Section):
         check=_share,
     )
     train_size: int = setting(
-        0, "Training examples kept, as many of each class as can be; 0: all.", least=0
+        0,
+        "Training examples kept, as many of each class as can be, of text evenly; 0: all.",
+        least=0,
     )
     classes: int = setting(0, "Classes kept, the first so many; 0: all.", least=0, check=_classes)
 

@@ -157,6 +157,20 @@ def test_a_running_range_goes_where_the_input_has_another_format() -> None:
     assert isinstance(body, lp.Recipe) and body.input_range is None
 
 
+def test_a_recipe_may_be_a_text_accumulators_have_names_and_layers_are_left_to_torch() -> None:
+    text = "Recipe(input='e5m2', wgrad='e6m9_chunk64')"
+    assert body_recipe(ArithmeticConfig(recipe=text)) == lp.Recipe.parse(text)
+    body = body_recipe(ArithmeticConfig(recipe=text, acc="native"))
+    assert body == lp.Recipe(input="e5m2")
+    left = dict.fromkeys(["stem", "he*"], lp.Recipe())
+    config = ArithmeticConfig(recipe="fp8_wang2018", torch_layers="stem, he*")
+    assert layer_recipes(config, NETWORK) == {**left, "*": lp.recipe("fp8_wang2018")}
+    config = ArithmeticConfig(policy="mxfp8", torch_layers="stem, he*")
+    assert layer_recipes(config, NETWORK) == {**left, **lp.policy("mxfp8")}
+    with pytest.raises(ValueError, match=r"recipe: Recipe\.parse: .*inputs"):
+        ArithmeticConfig(recipe="Recipe(inputs='e5m2')")
+
+
 def test_edge_reaches_the_ends_of_networks_within_a_model() -> None:
     model = find(WorkloadConfig(data="gan")).model()
     accs = (("generator.stem", "e6m9", "e6m9", "e6m9"),)

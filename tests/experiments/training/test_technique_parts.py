@@ -15,6 +15,7 @@ from lpkernels.experiments.training.parts.diagnosis import DiagnosisConfig
 from lpkernels.experiments.training.parts.every_tensor import EveryTensor, EveryTensorConfig
 from lpkernels.experiments.training.parts.loss_scale import LossScaleConfig
 from lpkernels.experiments.training.parts.master_weights import MasterWeightsConfig
+from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.techniques.assignment import audit
 from lpkernels.techniques.loss_scaling import MasterWeights, Report
 from lpkernels.techniques.pareto import TrainingRecipe
@@ -255,3 +256,28 @@ test_settings_of_masters_are_checked = rejects(
         ({"opt_pass": "own"}, "opt_pass: expected one of fused, general, got 'own'"),
     ],
 )  # fmt: skip
+
+
+def test_errors_of_layers_are_recorded_and_change_no_bit(tmp_path: Path) -> None:
+    values = {"data": "text", "model": "gpt1", "width": 8, "train_size": 48, "epochs": 2}
+    recipe = "Recipe(input='fp4_e2m1', weight='e4m3_sat', grad_output='e5m2:stochastic')"
+    config = SMALL.replace(**values, recipe=recipe, torch_layers="head,stem,blocks.0")
+    plain, seen = (
+        Trainer(config.replace(layer_errors=on), tmp_path / str(on)) for on in (False, True)
+    )
+    runs = [trainer.fit() for trainer in (plain, seen)]
+    for a, b in zip(plain.model.parameters(), seen.model.parameters(), strict=True):
+        assert_bit_equal(a.detach(), b.detach())
+    last = runs[1].epochs[-1]
+    assert not any(name.startswith("dw_error") for name in runs[0].epochs[-1])
+    names = ["qkv", "proj", "up", "down"]
+    errors = [last[f"dw_error_blocks.0.{name}"] for name in names]
+    assert last["dw_error"] == pytest.approx(sum(errors) / 4, rel=1e-4)
+    # Of two bits and one, and of weights nothing is lost.
+    assert all(0.03 < error < 1 for error in errors)
+    assert last["clipped_weight"] == 0 < last["zeroed_input"] < 1
+    layer = seen.model.blocks[0].up
+    with torch.no_grad():
+        zeroed = (lp.quantize(layer.weight, "e4m3_sat") == 0) & (layer.weight != 0)
+    share = zeroed.double().mean().item()
+    assert last["zeroed_weight_blocks.0.up"] == pytest.approx(share, rel=1e-4)

@@ -4,6 +4,7 @@ import math
 import random
 import socket
 import unicodedata
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -53,6 +54,18 @@ def test_train_and_test_share_no_character() -> None:
     joined = "".join(letters[number] for number in both.flatten().tolist())
     assert joined == text()[: len(joined)]
     assert len(text()) - len(joined) < 65
+
+
+def test_some_of_the_text_stands_evenly_in_it() -> None:
+    whole, some = (find(replace(CONFIG, train_size=n)).train for n in (0, 2400))
+    assert (len(whole), len(some)) == (4913, 2400)
+    tokens, _ = some.plan(0, 0).batch(0, 2400)
+    train, _ = examples()
+    found = {tuple(row) for row in tokens.tolist()}
+    # The last one, too, is of the end of the text.
+    assert tuple(train[4910, :-1].tolist()) in found and tuple(train[1, :-1].tolist()) not in found
+    with pytest.raises(ValueError, match="train_size: expected at most 4913 for text, got 4914"):
+        find(replace(CONFIG, train_size=4914))
 
 
 def test_each_character_is_followed_by_the_next() -> None:

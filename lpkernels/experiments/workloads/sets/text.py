@@ -32,9 +32,11 @@ _COUNTED = ("CJK UNIFIED IDEOGRAPH-", "CJK COMPATIBILITY IDEOGRAPH-", "HANGUL SY
 _SHA256 = "03ce3aea0397e841afdbafb4f732c6cb6fdca0bdb370d0a9cdbdbdcae33a3ee3"
 
 
-@dataset("text", model="lstm1", settings=("norm",))
+@dataset("text", model="lstm1", settings=("norm", "train_size"))
 def _text(config: WorkloadConfig) -> Workload:
     train, test = examples()
+    if config.train_size:
+        train = train[evenly(config.train_size, len(train))]
     task = Task("text", (LENGTH,), len(vocabulary(text())))
     return Workload(
         "text",
@@ -46,6 +48,16 @@ def _text(config: WorkloadConfig) -> Workload:
         BITS,
         bits_per_character,
     )
+
+
+def evenly(size: int, count: int) -> Tensor:
+    """The numbers of `size` examples that stand evenly among `count`, (size,) int64.
+
+    Raises: ValueError: size above count.
+    """
+    if size > count:
+        raise ValueError(f"train_size: expected at most {count} for text, got {size}")
+    return torch.arange(size) * count // size
 
 
 @cache

@@ -32,9 +32,16 @@ def _named(build: Callable[[], Recipe]) -> Callable[[], Recipe]:
     return build
 
 
+def _known() -> dict[str, Callable[[], Recipe]]:
+    """The recipes by name; those of scaled formats are read at the first question."""
+    from lpkernels.recipes import scaled  # noqa: F401
+
+    return _RECIPES
+
+
 def recipes() -> list[str]:
     """The names :func:`recipe` knows."""
-    return list(_RECIPES)
+    return list(_known())
 
 
 def recipe(name: str) -> Recipe:
@@ -47,7 +54,7 @@ def recipe(name: str) -> Recipe:
 
     Raises:  TypeError: not a str.  ValueError: no such recipe.
     """
-    if isinstance(name, str) and name in UNITS and name not in _RECIPES:
+    if isinstance(name, str) and name in UNITS and name not in _known():
         return _of_unit(UNITS[name])
     return _builder(name)()
 
@@ -57,7 +64,7 @@ def describe(name: str) -> str:
 
     Raises:  TypeError: not a str.  ValueError: no such recipe.
     """
-    if isinstance(name, str) and name in UNITS and name not in _RECIPES:
+    if isinstance(name, str) and name in UNITS and name not in _known():
         unit = UNITS[name]
         return (
             f"Training through the tensor core {name}: {unit.hardware}, {unit.instruction}.\n\n"
@@ -65,6 +72,10 @@ def describe(name: str) -> str:
             "gradient as in v100_fp16; no scale factors.\nSource: docs/tensor-cores.md."
         )
     return inspect.getdoc(_builder(name)) or ""
+
+
+# lpkernels.recipes is the function, which hides this module from those who look there.
+recipes.describe = describe  # type: ignore[attr-defined]
 
 
 def as_recipe(value: Recipe | str) -> Recipe:
@@ -78,7 +89,7 @@ def as_recipe(value: Recipe | str) -> Recipe:
         return recipe(value)
     raise TypeError(
         f"expected a Recipe or its name, got {value!r} ({type(value).__name__}); names are "
-        f"{', '.join(_RECIPES)}"
+        f"{', '.join(_known())}"
     )
 
 
@@ -86,7 +97,7 @@ def _builder(name: str) -> Callable[[], Recipe]:
     if not isinstance(name, str):
         raise TypeError(
             f"recipe: the name must be a str, got {name!r} ({type(name).__name__}); names are "
-            f"{', '.join(_RECIPES)}"
+            f"{', '.join(_known())}"
         )
     if name.startswith(POLICY):
         raise ValueError(
@@ -100,13 +111,14 @@ def _builder(name: str) -> Callable[[], Recipe]:
             f"write them, as in Recipe(input=fmt, weight=fmt, grad_output=fmt, fprop={name!r}, "
             f"dgrad={name!r}, wgrad={name!r}) with fmt='block32_k_e4m3_up'"
         )
-    if name not in _RECIPES:
-        near = did_you_mean(name, [*_RECIPES, *UNITS])
+    known = _known()
+    if name not in known:
+        near = did_you_mean(name, [*known, *UNITS])
         raise ValueError(
-            f"recipe: unknown name {name!r}{near} Names are {', '.join(_RECIPES)}, and those of "
+            f"recipe: unknown name {name!r}{near} Names are {', '.join(known)}, and those of "
             "`lpkernels units`"
         )
-    return _RECIPES[name]
+    return known[name]
 
 
 @_named

@@ -1,0 +1,55 @@
+"""Draws docs/pictures/gpt-scaled-errors.png: what a GPT's layers lose in scaled formats.
+
+    python -m bench.scaled_training
+
+Means over the seeds of bench/results/sweep-gpt-scaled.jsonl at the end of training: the error of
+each weight's gradient, and the shares of operands that are clipped and that become zero.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from statistics import mean
+
+from lpkernels.experiments.sweeps.reading import read_results
+from lpkernels.experiments.sweeps.results import Result
+from lpkernels.report.figures import new_figure, save_figure
+
+ROOT = Path(__file__).parents[1]
+RECORD = ROOT / "bench" / "results" / "sweep-gpt-scaled.jsonl"
+PICTURE = ROOT / "docs" / "pictures" / "gpt-scaled-errors.png"
+ARMS = ("te_current", "deepseek_v3", "mxfp8", "mxfp8_ocp", "nvfp4", "nvfp4_pretraining", "mxfp4",
+        "e4m3 without scales")  # fmt: skip
+LAYERS = [f"{block}.{name}" for block in (0, 1) for name in ("qkv", "proj", "up", "down")]
+FIGURES = {
+    "dw_error": "error of dw, by its norm",
+    "clipped_input": "inputs clipped",
+    "zeroed_input": "inputs that become zero",
+    "zeroed_grad_output": "gradients that become zero",
+}
+
+
+def by_layer(results: list[Result], figure: str) -> list[float]:
+    """The mean of a figure over the seeds, for each layer; NaN where a seed has none."""
+    names = [f"{figure}_blocks.{layer}" for layer in LAYERS]
+    found = [[r.values[name] for r in results] for name in names]
+    return [math.nan if None in values else mean(values) for values in found]
+
+
+def main() -> None:
+    results = [r for r in read_results(RECORD).results if r.status == "finished"]
+    figure = new_figure((11, 7))
+    for axes, (name, label) in zip(figure.subplots(2, 2).flat, FIGURES.items(), strict=True):
+        for arm in ARMS:
+            values = by_layer([r for r in results if r.arm == arm], name)
+            axes.plot(range(len(LAYERS)), values, marker="o", markersize=3, label=arm)
+        axes.set_xticks(range(len(LAYERS)), LAYERS, rotation=30)
+        axes.set_yscale("log" if name == "dw_error" else "linear")
+        axes.set_ylabel(label)
+    axes.legend(fontsize="small")
+    save_figure(figure, PICTURE, "What each layer loses, at the end of 150 steps")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""The named recipes of scaled formats in a linear layer: operands, and the errors of gradients."""
+
+import itertools
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+import lpkernels as lp
+from lpkernels.functional import linear
+from lpkernels.recipes import describe
+from tests.compare import assert_bit_equal
+from tests.loops import each
+
+ROWS, INPUTS, OUTPUTS = 512, 128, 256
+# Those whose operands are values of their own formats alone, without draws and transforms.
+PLAIN = ["mxfp8", "mxfp8_ocp", "mxfp6", "mxfp4", "nvfp4", "deepseek_v3", "te_block", "te_current"]
+
+
+def tensors() -> tuple[Tensor, Tensor, Tensor]:
+    """An input with outliers in some channels, a weight, gradients whose rows differ in size."""
+    generator = torch.Generator().manual_seed(0)
+    x, w, g, rows = (
+        torch.randn(shape, generator=generator)
+        for shape in ((ROWS, INPUTS), (OUTPUTS, INPUTS), (ROWS, OUTPUTS), (ROWS, 1))
+    )
+    x[:, ::17] *= 20
+    return x, w, 1e-4 * g * 4**rows
+
+
+def native(recipe: lp.Recipe) -> lp.Recipe:
+    return replace(recipe, fprop="native", dgrad="native", wgrad="native")
+
+
+def gradients(recipe: lp.Recipe) -> tuple[Tensor, Tensor]:
+    x, w, g = tensors()
+    x.requires_grad_(), w.requires_grad_()
+    dx, dw = torch.autograd.grad(linear(x, w, recipe=recipe), (x, w), g)
+    return dx, dw
+
+
+def along(recipe: lp.Recipe, role: str, x: Tensor, axis: int) -> Tensor:
+    """The operand as its product has it: codes of the tensor itself, blocks along the sum."""
+    fmt = getattr(recipe, role).fmt
+    return lp.quantize(x, replace(fmt, axis=axis) if fmt.axis == "k" else fmt)
+
+
+@each("name", [*PLAIN, "fp8_rowwise", "int8_training"])
+def test_each_product_has_codes_along_its_sum(name: str) -> None:
+    recipe = native(lp.recipe(name))
+    x, w, g = tensors()
+    dx, dw = gradients(recipe)
+    y = along(recipe, "input", x, -1) @ along(recipe, "weight", w, -1).T
+    assert_bit_equal(linear(x, w, recipe=recipe), y, name)
+    assert_bit_equal(dx, along(recipe, "grad_output", g, -1) @ along(recipe, "weight", w, 0), name)
+    want = along(recipe, "grad_output", g, 0).T @ along(recipe, "input", x, 0)
+    assert_bit_equal(dw, want, name)
+
+
+def error(recipe: lp.Recipe, draws: int = 1) -> float:
+    """The norm of dw's error, of the mean of some draws, by the norm of dw."""
+    x, _, g = tensors()
+    torch.manual_seed(1)
+    dw = sum(gradients(recipe)[1].double() for _ in range(draws)) / draws
+    exact = g.double().T @ x.double()
+    return float((dw - exact).norm() / exact.norm())
+
+
+def test_errors_of_weight_gradients_are_in_this_order() -> None:
+    nvfp4, up = native(lp.recipe("nvfp4")), "block32_k_e2m1_up"
+    drawn = replace(nvfp4, grad_output=f"{nvfp4.grad_output}:stochastic")
+    names = ["deepseek_v3", "mxfp8", "mxfp8_ocp", "te_current", "nvfp4"]
+    found = [error(native(lp.recipe(name))) for name in names]
+    found += [error(drawn), error(lp.Recipe(up, up, grad_output=up))]
+    found += [error(lp.Recipe(up, up, grad_output=f"{up}:stochastic"))]
+    assert all(a * 1.1 < b for a, b in itertools.pairwise(found)), found
+    # A draw adds to the error, and the mean of many draws takes it away again.
+    full = native(lp.recipe("nvfp4_pretraining"))
+    assert found[4] * 1.1 < error(full) < found[-1] / 1.1
+    assert max(error(drawn, 64), error(full, 64)) * 1.1 < found[4]
+
+
+def test_every_recipe_of_scaled_formats_is_described_and_read_back() -> None:
+    for name in lp.policies():
+        recipe = lp.recipe(name)
+        assert lp.Recipe.parse(str(recipe)) == recipe
+        assert "Source: " in lp.recipes.describe(name) == describe(name)
