@@ -11,22 +11,10 @@ from lpkernels.formats import FixedFormat, FloatFormat, parse_format
 from lpkernels.rounding import ROUNDINGS
 
 __all__ = [
-    "ACCUMULATORS",
-    "CONV_CASES",
-    "DETERMINISTIC",
-    "FIXED_FORMATS",
-    "FLOAT_FORMATS",
-    "MATMUL_SHAPES",
-    "NAMED_FORMATS",
-    "ODD_FLOAT_FORMATS",
-    "ROUNDINGS",
-    "ROUND_FORMATS",
-    "SPECIAL_VALUES",
-    "ConvCase",
-    "half_values",
-    "hard_values",
-    "ids",
-]
+    "ACCUMULATORS", "CONV_CASES", "DETERMINISTIC", "FIXED_FORMATS", "FLOAT_FORMATS",
+    "MATMUL_SHAPES", "NAMED_FORMATS", "ODD_FLOAT_FORMATS", "ROUNDINGS", "ROUND_FORMATS",
+    "SPECIAL_VALUES", "ConvCase", "half_values", "hard_values", "ids",
+]  # fmt: skip
 
 #: Every named float format once, by its first name.
 NAMED_FORMATS: dict[str, FloatFormat] = {}
@@ -116,17 +104,9 @@ ACCUMULATORS: list[Accumulator] = [
 
 #: (M, K, N): empty, one, odd, and not a multiple of any chunk or vector length.
 MATMUL_SHAPES: list[tuple[int, int, int]] = [
-    (0, 3, 2),
-    (2, 3, 0),
-    (3, 0, 5),
-    (1, 1, 1),
-    (1, 7, 1),
-    (7, 1, 9),
-    (5, 17, 3),
-    (3, 64, 33),
-    (9, 65, 17),
-    (33, 129, 7),
-]
+    (0, 3, 2), (2, 3, 0), (3, 0, 5), (1, 1, 1), (1, 7, 1), (7, 1, 9), (5, 17, 3), (3, 64, 33),
+    (9, 65, 17), (33, 129, 7),
+]  # fmt: skip
 
 
 class ConvCase(NamedTuple):

@@ -11,9 +11,7 @@ _SEEN: list[tuple[int, str]] = []
 
 @each("number", (1, 2))
 @rows("letter, sign", ("a", "+"), ("b", "-"))
-def test_every_case_comes_with_the_fixtures(
-    number: int, letter: str, sign: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_case_comes_with_the_fixtures(number, letter, sign, monkeypatch):
     assert isinstance(monkeypatch, pytest.MonkeyPatch)
     _SEEN.append((number, letter + sign))
     if number == 2 and letter == "b":

@@ -129,17 +129,13 @@ def tensor(size: tuple[int, ...], device: torch.device, dtype: torch.dtype = tor
 
 
 READS = {
-    "item": lambda x: x.sum().item(),
-    "int": lambda x: int(x[0]),
-    "bool": lambda x: bool((x > 0).any()),
-    "tolist": lambda x: x.tolist(),
-    "cpu": lambda x: x.cpu(),
+    "item": lambda x: x.sum().item(), "int": lambda x: int(x[0]),
+    "bool": lambda x: bool((x > 0).any()), "tolist": lambda x: x.tolist(), "cpu": lambda x: x.cpu(),
     "to a device": lambda x: torch.ones(3).to(x.device),
     "a list": lambda x: torch.tensor([1.0, 2.0], device=x.device),
-    "copied": lambda x: x.copy_(torch.ones(3)),
-    "nonzero": lambda x: x.nonzero(),
+    "copied": lambda x: x.copy_(torch.ones(3)), "nonzero": lambda x: x.nonzero(),
     "a mask": lambda x: x[x > 0],
-}
+}  # fmt: skip
 
 
 @each("read", READS)
@@ -196,9 +192,7 @@ def run_products(backend: Any, acc: Accumulator, device: torch.device) -> None:
 
 
 @each("acc", ACCUMULATORS)
-def test_the_cuda_adapter_reads_no_value(
-    acc: Accumulator, device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cuda_adapter_reads_no_value(acc, device, monkeypatch):
     started: list[str] = []
 
     class Module:
@@ -220,9 +214,7 @@ def test_the_cuda_adapter_reads_no_value(
 
 @pytest.mark.triton
 @each("acc", ACCUMULATORS)
-def test_the_triton_adapter_reads_no_value(
-    acc: Accumulator, device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_triton_adapter_reads_no_value(acc, device, monkeypatch):
     pytest.importorskip("triton")
     from lpkernels.backends import triton as triton_backend
     from lpkernels.backends.triton import _launch, _products

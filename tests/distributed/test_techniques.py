@@ -146,9 +146,7 @@ def test_a_part_begins_where_others_end(stepped: list[dict[str, Any]], way: str,
             assert torch.equal(places.view(-1), want)
 
 
-def test_columns_take_the_general_path_and_cut_blocks_are_refused(
-    stepped: list[dict[str, Any]],
-) -> None:
+def test_columns_take_the_general_path_and_cut_blocks_are_refused(stepped: list[dict[str, Any]]):
     for got in stepped:
         said, weights = got["columns"]
         rows = "it steps rows of a sharded parameter, and this one lies as (Shard(dim=1),)"

@@ -48,9 +48,7 @@ def test_batches_that_leave_a_process_without_work(batch: int, images: int, matc
         TWO[0].check_batches(batch, images)
 
 
-def test_processes_have_gpus_of_their_own_and_without_torchrun_there_is_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_processes_have_gpus_of_their_own_and_without_torchrun_there_is_one(monkeypatch):
     second = Processes(3, 4, local_rank=1)
     assert second.device("cpu") == "cpu"
     assert second.device("cuda") == "cuda:1"

@@ -58,9 +58,7 @@ def composed(
 
 
 @every_mask
-def test_attention_is_its_functions_one_by_one(
-    options: dict[str, Any], backends: list[str]
-) -> None:
+def test_attention_is_its_functions_one_by_one(options: dict[str, Any], backends: list[str]):
     tensors = operands()
     want = gradients(composed(*tensors, DETERMINISTIC, **options), tensors)
     for backend in backends:

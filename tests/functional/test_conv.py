@@ -53,9 +53,7 @@ def composed(case: ConvCase, tensors: list[torch.Tensor], recipe: lp.Recipe) -> 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 @each("case", CONV_CASES.values())
-def test_conv_is_its_steps_by_the_reference(
-    recipe: lp.Recipe, case: ConvCase, backends: list[str]
-) -> None:
+def test_conv_is_its_steps_by_the_reference(recipe: lp.Recipe, case: ConvCase, backends: list[str]):
     tensors = operands(case)
     call = partial(CONV[len(case.stride)], *tensors, *numbers(case), recipe=recipe)
     assert_composed(call, tensors, composed(case, tensors, recipe), backends)
@@ -195,9 +193,7 @@ def composed_transposed(
 
 @each("recipe", RECIPES.values())
 @each("case", TRANSPOSED_CASES.values())
-def test_conv_transpose_is_its_steps_by_the_reference(
-    recipe: lp.Recipe, case: Transposed, backends: list[str]
-) -> None:
+def test_conv_transpose_is_its_steps_by_the_reference(recipe, case, backends):
     tensors = transposed_operands(case)
     call = partial(TRANSPOSED[len(case.stride)], *tensors, *case.numbers, recipe=recipe)
     assert_composed(call, tensors, composed_transposed(case, tensors, recipe), backends)

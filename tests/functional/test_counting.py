@@ -180,17 +180,10 @@ def values_to_count() -> dict[str, Tensor]:
     x[0, :4] = torch.tensor([0.0, -0.0, math.inf, math.nan])
     complex_values = torch.complex(x, x)
     return {
-        "float32": x,
-        "float16": x.half(),
-        "bfloat16": x.bfloat16(),
-        "float64": x.double(),
-        "transposed": x.T,
-        "strided": x[:, ::2],
-        "0-d": x[1, 1],
-        "empty": x[:0],
-        "parameter": torch.nn.Parameter(x),
-        "negative bit": complex_values.conj().imag,
-    }
+        "float32": x, "float16": x.half(), "bfloat16": x.bfloat16(), "float64": x.double(),
+        "transposed": x.T, "strided": x[:, ::2], "0-d": x[1, 1], "empty": x[:0],
+        "parameter": torch.nn.Parameter(x), "negative bit": complex_values.conj().imag,
+    }  # fmt: skip
 
 
 def test_counting_many_tensors_counts_as_the_operator_does() -> None:

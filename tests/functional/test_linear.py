@@ -49,9 +49,7 @@ def composed(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, recipe: lp.Recip
 
 @each("recipe", RECIPES.values())
 @each("shape, out_features", SHAPES)
-def test_linear_is_its_steps_by_the_reference(
-    shape: tuple[int, ...], out_features: int, recipe: lp.Recipe, backends: list[str]
-) -> None:
+def test_linear_is_its_steps_by_the_reference(shape, out_features, recipe, backends):
     tensors = operands(shape, out_features)
     call = partial(linear, *tensors, recipe=recipe)
     assert_composed(call, tensors, composed(*tensors, recipe), backends)

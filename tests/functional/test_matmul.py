@@ -23,24 +23,12 @@ ACCUMULATORS = [
 ]
 # (a, b): vectors, matrices, batches, and broadcasting of either or both.
 SHAPES = [
-    ((5,), (5,)),
-    ((5,), (5, 3)),
-    ((4, 5), (5,)),
-    ((4, 5), (5, 3)),
-    ((2, 4, 5), (5, 3)),
-    ((2, 4, 5), (5,)),
-    ((5,), (2, 5, 3)),
-    ((4, 5), (2, 5, 3)),
-    ((2, 4, 5), (2, 5, 3)),
-    ((2, 1, 4, 5), (3, 5, 2)),
-    ((3, 1, 2, 5), (1, 4, 5, 2)),
-    ((1, 4, 5), (2, 5, 3)),
-    ((2, 4, 0), (0, 3)),
-    ((0, 4, 5), (5, 3)),
-    ((0, 5), (5, 3)),
-    ((4, 5), (5, 0)),
+    ((5,), (5,)), ((5,), (5, 3)), ((4, 5), (5,)), ((4, 5), (5, 3)), ((2, 4, 5), (5, 3)),
+    ((2, 4, 5), (5,)), ((5,), (2, 5, 3)), ((4, 5), (2, 5, 3)), ((2, 4, 5), (2, 5, 3)),
+    ((2, 1, 4, 5), (3, 5, 2)), ((3, 1, 2, 5), (1, 4, 5, 2)), ((1, 4, 5), (2, 5, 3)),
+    ((2, 4, 0), (0, 3)), ((0, 4, 5), (5, 3)), ((0, 5), (5, 3)), ((4, 5), (5, 0)),
     ((1, 4, 5), (0, 5, 3)),
-]
+]  # fmt: skip
 
 
 def product(a: np.ndarray, b: np.ndarray, acc: lp.Accumulator, role: Role) -> np.ndarray:
@@ -240,14 +228,10 @@ test_matmul_refuses = refuses(lp.matmul, REFUSED, acc="e6m9")
 # --- initial ---
 
 ORDERS = [
-    "e6m9",
-    "e6m9:toward_zero",
-    "e6m9_chunk8",
-    "e6m9_chunk8:order=pairwise:outer=fp16",
-    "e6m9:order=compensated",
-    "e6m9:block=4:aligned_bits=9",
+    "e6m9", "e6m9:toward_zero", "e6m9_chunk8", "e6m9_chunk8:order=pairwise:outer=fp16",
+    "e6m9:order=compensated", "e6m9:block=4:aligned_bits=9",
     "e8m13:toward_zero:block=32:aligned_bits=13:operands=e4m3fn",
-]
+]  # fmt: skip
 
 
 def numbers(*shape: int) -> torch.Tensor:

@@ -84,13 +84,9 @@ def test_bits_are_the_same_packed_or_not(kind: str, recipe: lp.Recipe) -> None:
 
 @rows(
     "text, bits",
-    ("e5m2", 8),
-    ("e4m3fn", 8),
-    ("fp4_e2m1", 4),
-    ("e5m2:stochastic", 8),
-    ("fixed6_f3", 6),
-    ("bf16", 16),
-)
+    ("e5m2", 8), ("e4m3fn", 8), ("fp4_e2m1", 4), ("e5m2:stochastic", 8),
+    ("fixed6_f3", 6), ("bf16", 16),
+)  # fmt: skip
 @each("acc", ["e6m9", "native"])
 def test_an_activation_is_kept_in_the_bits_of_its_format(text: str, bits: int, acc: str) -> None:
     recipe = lp.Recipe(input=text, fprop=acc, dgrad=acc, wgrad=acc)

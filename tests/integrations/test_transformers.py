@@ -109,9 +109,7 @@ def test_trainer_takes_a_loaded_model(tmp_path: Path) -> None:
     assert not torch.equal(loaded.transformer.h[0].mlp.c_fc.weight, before)
 
 
-def test_where_the_method_is_unknown_transformers_gives_plain_layers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_the_method_is_unknown_transformers_gives_plain_layers(tmp_path, monkeypatch):
     saved(tmp_path, policy="fp8_wang2018")
     forget(monkeypatch)
     warnings: list[str] = []

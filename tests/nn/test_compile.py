@@ -232,9 +232,7 @@ def test_a_precision_for_every_step_is_one_graph(steps: int) -> None:
     ],
     ids=["fixed", "floats", "blocks", "families", "affine"],
 )
-def test_precisions_of_any_family_are_one_graph(
-    recipe: lp.Recipe, formats: dict[int, str] | None
-) -> None:
+def test_precisions_of_any_family_are_one_graph(recipe: lp.Recipe, formats: dict[int, str] | None):
     recipe = replace(recipe, fprop=lp.Accumulator("e6m9"), dgrad=lp.Accumulator("e6m9"))
     model = network(recipe)
     widths = sorted(formats or (3, 5, 8))

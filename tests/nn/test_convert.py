@@ -77,14 +77,11 @@ def test_convert_keeps_shared_modules_and_parameters() -> None:
 
 @rows(
     "include, exclude, names",
-    ("2.*", None, ["2.0"]),
-    (["0", "4"], None, ["0", "4"]),
-    (nn.Conv2d, None, ["0", "2.0"]),
-    (None, nn.Conv2d, ["4"]),
-    (None, ["0", nn.Linear], ["2.0"]),
+    ("2.*", None, ["2.0"]), (["0", "4"], None, ["0", "4"]),
+    (nn.Conv2d, None, ["0", "2.0"]), (None, nn.Conv2d, ["4"]), (None, ["0", nn.Linear], ["2.0"]),
     (lambda name, module: module.bias.numel() == 2, "0", ["2.0"]),
     ((nn.Conv2d, nn.Linear), "2*", ["0", "4"]),
-)
+)  # fmt: skip
 def test_convert_selects_layers(include: Any, exclude: Any, names: list[str]) -> None:
     assert list(converted(lp.convert(network(), FP8, include=include, exclude=exclude))) == names
 

@@ -100,9 +100,7 @@ def test_lengths_are_those_of_a_plan() -> None:
     (NATIVE, {"exclude": ["head", "conv"]}, ["up", "", ""]),
     (SUMS, {"include": Net}, ["", ""]),
 )
-def test_share_is_that_of_the_emulated_products(
-    recipe: Any, arguments: Any, emulated: list[str]
-) -> None:
+def test_share_is_that_of_the_emulated_products(recipe: Any, arguments: Any, emulated: list[str]):
     found = lp.nn.summary(lp.convert(Net(), recipe, **arguments), X)
     assert [row.name for row in found.rows if row.emulated] == emulated
     share = sum(row.macs for row in found.rows if row.emulated) / found.macs

@@ -25,9 +25,7 @@ def fits(value: int, accumulator_bits: int) -> bool:
 
 @each("signed", [False, True])
 @each("p, n", CASES)
-def test_weights_within_the_bound_never_overflow_and_one_more_can(
-    p: int, n: int, signed: bool
-) -> None:
+def test_weights_within_the_bound_never_overflow_and_one_more_can(p: int, n: int, signed: bool):
     bound = max_l1_norm(p, n, signed_inputs=signed)
     rng = np.random.default_rng(p + n)
     for _ in range(20):

@@ -81,9 +81,7 @@ def test_an_accumulator_with_operands_is_longer() -> None:
     (FIXED12, None, FIXED12, 12, False),
     (BLOCKS, -3, E5M2, 8, True),
 )
-def test_what_is_asked_of_every_kind(
-    fmt: lp.Format, axis: int | None, element: lp.Format, bits: int, scaled: bool
-) -> None:
+def test_what_is_asked_of_every_kind(fmt, axis, element, bits, scaled):
     ints = fmt.to_ints()
     assert of_formats.axis(ints) == axis
     assert of_formats.element(ints) == element.to_ints()

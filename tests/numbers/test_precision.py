@@ -104,9 +104,7 @@ def test_rounds_is_whether_there_is_something_to_change() -> None:
     (lp.Recipe(grad_output="e5m2"), None, 5, TABLE, "no entry for 5 bits, only for 4, 6, 8"),
     (CPT, 4, None, TABLE, "input_range is for an affine input quantizer"),
 )
-def test_what_a_recipe_cannot_take_is_refused(
-    recipe: lp.Recipe, forward: Any, backward: Any, formats: Any, message: str
-) -> None:
+def test_what_a_recipe_cannot_take_is_refused(recipe, forward, backward, formats, message):
     with pytest.raises(ValueError, match=message):
         with_precision(recipe, forward, backward, checked_formats(formats))
 

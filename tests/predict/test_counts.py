@@ -6,15 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.predict.counts import (
-    CUDA,
-    PARTS,
-    TRITON,
-    Count,
-    cuda_count,
-    outer_count,
-    triton_count,
-)
+from bench.predict.counts import CUDA, PARTS, TRITON, Count, cuda_count, outer_count, triton_count
 from bench.predict.shaped_counts import shaped_count, shaped_counts
 from lpkernels.arithmetic import Accumulator
 from tests.loops import each

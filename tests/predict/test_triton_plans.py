@@ -201,26 +201,19 @@ def test_tiers_share_two_kernels_at_most() -> None:
 @each(
     "name, left, right, kernel",
     [
-        ("e6m9", E5M2, E5M2, "fused"),
-        ("e6m11", E5M2, E5M2, "split"),
-        ("e5m9", Range(3, -30, 2), Range(3, -30, 2), "floor"),
-        ("e5m10", E4M3, E4M3, "half"),
-        ("bf16", E5M2, E5M2, "brain"),
-        ("fp32", E5M2, E5M2, "plain"),
-        ("e4m3_sat", E4M3, E4M3, "range"),
-        ("e8m22", E4M3, E4M3, "fused64"),
+        ("e6m9", E5M2, E5M2, "fused"), ("e6m11", E5M2, E5M2, "split"),
+        ("e5m9", Range(3, -30, 2), Range(3, -30, 2), "floor"), ("e5m10", E4M3, E4M3, "half"),
+        ("bf16", E5M2, E5M2, "brain"), ("fp32", E5M2, E5M2, "plain"),
+        ("e4m3_sat", E4M3, E4M3, "range"), ("e8m22", E4M3, E4M3, "fused64"),
         ("e6m9", Range(14, -28, 2), Range(14, -28, 2), "nearest64"),
-        ("e6m9", FLOAT32, FLOAT32, "exact"),
-        ("e6m9:stochastic", E5M2, E5M2, "stochastic"),
+        ("e6m9", FLOAT32, FLOAT32, "exact"), ("e6m9:stochastic", E5M2, E5M2, "stochastic"),
         ("e6m9:stochastic:philox", E5M2, E5M2, "stochastic, philox"),
         ("e6m9:toward_negative", E5M2, E5M2, "toward_positive"),
         ("fixed16_f8:nearest_away", E5M2, E5M2, "fixed, nearest_away"),
         ("fixed16_f8_wrap", Range(3, -2, 4), Range(3, -2, 4), "fixed, wraps"),
     ],
-)
-def test_the_tier_is_the_first_whose_certificate_holds(
-    name: str, left: Range, right: Range, kernel: str
-) -> None:
+)  # fmt: skip
+def test_the_tier_is_the_first_whose_certificate_holds(name, left, right, kernel):
     assert plan(shape(left=left, right=right), as_accumulator(name), 132).kernel == kernel
 
 
@@ -243,9 +236,7 @@ def test_neither_triton_nor_the_extension_is_needed() -> None:
         ("bf16", Range(8, -133, 128), Range(9, -133, 128), "brain"),
     ],
 )
-def test_operands_of_half_precision_fill_their_format(
-    name: str, operand: Range, wider: Range, kernel: str
-) -> None:
+def test_operands_of_half_precision_fill_their_format(name, operand, wider, kernel):
     for left, found in ((operand, True), (wider, False)):
         call = shape(left=left, right=operand)
         assert (plan(call, as_accumulator(name), 132).kernel == kernel) == found

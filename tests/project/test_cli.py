@@ -103,9 +103,7 @@ def test_quantize_shows_codes_and_repeats_with_its_seed() -> None:
         (["bench", "everything"], "what", "expected product or accumulate"),
     ],
 )
-def test_errors_name_the_option(
-    arguments: list[str], option: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_name_the_option(arguments, option, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert_refused(arguments, option, message)
 
@@ -128,9 +126,7 @@ def test_train_then_report(tmp_path: Path) -> None:
 
 
 @each("command", ["demo", "accumulate", "sweep run SPEC"])
-def test_torchrun_starts_none(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torchrun_starts_none(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     as_rank_0(monkeypatch, 2)
     words = command.replace("SPEC", str(ROOT / "bench/sweeps/digits-schedules.toml")).split()
     name = command.removesuffix(" SPEC")
@@ -178,9 +174,7 @@ def test_without_the_lab_extra_it_says_what_to_install(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("module", ["lpkernels", "lpkernels.cli"])
-def test_the_package_runs_as_the_command(
-    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_package_runs_as_the_command(module, monkeypatch, capsys):
     arguments = ("quantize", "--format", "e5m2", "1.3")
     monkeypatch.setattr(sys, "argv", [module, *arguments])
     with pytest.raises(SystemExit) as stop:

@@ -123,9 +123,7 @@ def test_stopped_it_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.Monkey
         (["compare", "--resume", "--out", "nowhere"], "--out", "expected a comparison in"),
     ],
 )
-def test_errors_of_units_name_the_option(
-    arguments: list[str], option: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_of_units_name_the_option(arguments, option, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert_refused(["units", *arguments], option, message)
     assert list(tmp_path.iterdir()) == []

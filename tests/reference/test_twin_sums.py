@@ -70,9 +70,7 @@ def test_matmul_equals_exact_for_every_chunk_and_length(chunk: int, length: int)
 
 @each("generator", ["fast", "philox"])
 @each("random_bits", [1, 8, 9, 16, 17, 24])
-def test_matmul_equals_exact_for_every_number_of_random_bits(
-    random_bits: int, generator: str
-) -> None:
+def test_matmul_equals_exact_for_every_number_of_random_bits(random_bits: int, generator: str):
     acc = replace(DRAWN, random_bits=random_bits, rng=generator)
     assert_bit_equal(*matmul_both((3, 13, 3), "plain", acc))
 
@@ -127,9 +125,7 @@ def test_matmul_does_not_depend_on_strides_or_other_rows(rng: np.random.Generato
     assert_bit_equal(twin.matmul(a[:3], b, None, acc, seed=SEED), whole[:3])
 
 
-def test_matmul_does_not_depend_on_tiles(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_matmul_does_not_depend_on_tiles(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch):
     a, b = operand("wide", (3, 10, 9), rng), operand("wide", (3, 9, 8), rng)
     acc = Accumulator("e5m4", "stochastic", chunk=7)
     whole = twin.matmul(a, b, None, acc, seed=SEED)
@@ -177,9 +173,7 @@ def addends(fmt: FloatFormat | FixedFormat, rng: np.random.Generator) -> np.ndar
 
 @each("rounding", ROUNDINGS)
 @each("fmt", FORMATS)
-def test_add_equals_exact(
-    fmt: FloatFormat | FixedFormat, rounding: str, rng: np.random.Generator
-) -> None:
+def test_add_equals_exact(fmt: FloatFormat | FixedFormat, rounding: str, rng: np.random.Generator):
     total, addend = totals(fmt)[:, None], addends(fmt, rng)
     shape = np.broadcast_shapes(total.shape, addend.shape)
     bits = rng.integers(0, 2**24, shape, dtype=np.uint32)
@@ -195,16 +189,10 @@ def test_add_equals_exact(
 def test_odd_sum_is_the_odd_neighbour_of_an_inexact_sum() -> None:
     ulp = 2.0**-52
     rows = [
-        (1.0, 2.0**-80, 1 + ulp),
-        (1.0, -(2.0**-80), 1 - ulp / 2),
-        (1 + ulp, 2.0**-80, 1 + ulp),
-        (1 + ulp, -(2.0**-80), 1 + ulp),
-        (-1.0, 2.0**-80, -1 + ulp / 2),
-        (1.0, ulp, 1 + ulp),
-        (np.inf, 1.0, np.inf),
-        (2.0, -2.0, 0.0),
-        (-0.0, -0.0, -0.0),
-    ]
+        (1.0, 2.0**-80, 1 + ulp), (1.0, -(2.0**-80), 1 - ulp / 2), (1 + ulp, 2.0**-80, 1 + ulp),
+        (1 + ulp, -(2.0**-80), 1 + ulp), (-1.0, 2.0**-80, -1 + ulp / 2), (1.0, ulp, 1 + ulp),
+        (np.inf, 1.0, np.inf), (2.0, -2.0, 0.0), (-0.0, -0.0, -0.0),
+    ]  # fmt: skip
     a, b, want = np.array(rows).T
     assert_bit_equal(odd_sum(a, b), want)
     assert np.isnan(odd_sum(np.array([np.inf]), np.array([-np.inf]))).all()

@@ -11,16 +11,9 @@ from torch import Tensor
 from tests.compare import assert_bit_equal
 
 __all__ = [
-    "alike",
-    "backward",
-    "close",
-    "compiled",
-    "flat",
-    "gradients",
-    "leaves",
-    "output_gradients",
+    "alike", "backward", "close", "compiled", "flat", "gradients", "leaves", "output_gradients",
     "same",
-]
+]  # fmt: skip
 
 
 def leaves(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[Tensor]:

@@ -39,9 +39,7 @@ def refuses(
     """A test: the function refuses the arguments and options of every row, beside the defaults."""
 
     @each("arguments, options, error, message", rows)
-    def test(
-        arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], message: str
-    ) -> None:
+    def test(arguments, options, error, message):
         with pytest.raises(error, match=message):
             function(*arguments, **{**defaults, **options})
 

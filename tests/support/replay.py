@@ -150,17 +150,13 @@ RECIPES = {
 
 #: The names that a call may use.
 NAMES: dict[str, object] = {
-    "lp": lp,
-    "F": lp.functional,
-    "nn": lp.nn,
-    "torch": torch,
-    **RECIPES,
+    "lp": lp, "F": lp.functional, "nn": lp.nn, "torch": torch, **RECIPES,
     **{name: _numbers(stream) for stream, name in enumerate("xyz", start=1)},
     # Few bits of mantissa: sums that certified tiers take, and ties of formats with one bit less.
     **{f"x{man}": _numbers(4, man) for man in (3, 4, 8, 10, 11)},
     **{f"y{man}": _numbers(5, man) for man in (3, 10)},
     **{each.__name__: each for each in (bits, packed, gradients, layer, events, update)},
-}
+}  # fmt: skip
 
 
 def run(text: str, device: str = "cpu") -> str:

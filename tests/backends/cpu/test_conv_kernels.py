@@ -111,9 +111,7 @@ def test_reads_any_strides(case: ConvCase, isas: Isas) -> None:
 
 @each("acc", SUMS)
 @each("stride", [1, 2])
-def test_absent_taps_add_nothing_whatever_the_weight(
-    stride: int, acc: Accumulator, isas: Isas
-) -> None:
+def test_absent_taps_add_nothing_whatever_the_weight(stride: int, acc: Accumulator, isas: Isas):
     """The weights are inf and NaN, and they meet only padding, or only some positions."""
     case = ConvCase((1, 2, 4, 4), (3, 2, 3, 3), (stride, stride), (1, 1), (1, 1))
     x, w, grad = short_values(case.input_shape, case.weight_shape, case.output_shape, seed=2)
@@ -135,9 +133,7 @@ def test_zeros_beside_padding_keep_their_sign(acc: Accumulator, isas: Isas) -> N
 
 #: Positions of lines as lanes, channels as rows, positions as rows, channels of groups as lanes.
 @each("channels, groups", [(3, 1), (20, 1), (40, 1), (6, 2)])
-def test_a_block_of_k_that_begins_with_minus_zero_passes_over_absent_taps(
-    channels: int, groups: int, isas: Isas
-) -> None:
+def test_a_block_of_k_that_begins_with_minus_zero_passes_over_absent_taps(channels, groups, isas):
     """Every product of the first block underflows from below. The next block's certificate says
     that no sum is -0, so where a sum goes on from -0 the exact tier must see the marks."""
     case = ConvCase((1, 192 * groups, 4), (channels, 192, 3), (1,), (1,), (1,), groups)
@@ -171,13 +167,9 @@ def conv_cases(draw: st.DrawFn) -> ConvCase:
     groups = draw(st.sampled_from((1, 1, 2, 3, 17)))
     batch, c_in, c_out = (draw(st.integers(1, high)) for high in (3, 4, 6))
     return ConvCase(
-        (batch, groups * c_in, *spatial),
-        (groups * c_out, c_in, *kernel),
-        tuple(stride),
-        tuple(padding),
-        tuple(dilation),
-        groups,
-    )
+        (batch, groups * c_in, *spatial), (groups * c_out, c_in, *kernel), tuple(stride),
+        tuple(padding), tuple(dilation), groups,
+    )  # fmt: skip
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)

@@ -217,9 +217,7 @@ def test_avx2_certifies_every_mode(name: str, left: str, monkeypatch: pytest.Mon
 
 
 @each("isa", ["avx2", "avx512"])
-def test_zeros_of_underflowed_sums_keep_their_sign(
-    isa: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_zeros_of_underflowed_sums_keep_their_sign(isa: str, monkeypatch: pytest.MonkeyPatch):
     """The terms are absent taps and products of either sign below half of e5m10's smallest."""
     choose(isa, monkeypatch)
     tiny = 2.0**-16

@@ -128,9 +128,7 @@ def test_subnormal_sums_are_left_to_the_float_tier(monkeypatch: pytest.MonkeyPat
 
 @each("scale", [1.0, 2.0**90, 2.0**-100])
 @each("product", [None, "e8m21"])
-def test_22_bits_keep_the_even_end_of_a_bracket(
-    scale: float, product: str | None, isas: Isas
-) -> None:
+def test_22_bits_keep_the_even_end_of_a_bracket(scale: float, product: str | None, isas: Isas):
     """Sums of 23 to 25 bits are values of the format, ties between two of its values, and sums just
     beside either, in the binade's first and last places too."""
     generator = torch.Generator().manual_seed(12)

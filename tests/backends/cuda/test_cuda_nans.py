@@ -72,9 +72,7 @@ def test_the_kinds_are_nans_and_keep_their_bits():
 
 
 @each("acc, kind, quantizer", [*itertools.product(cases.ACCUMULATORS, NANS, [None]), *ROUNDED])
-def test_matmul_matches_the_reference(
-    acc: lp.Accumulator, kind: str, quantizer: str | None, device: str
-):
+def test_matmul_matches_the_reference(acc, kind, quantizer, device):
     a, b, bias = few_bits((5, 19)).float(), few_bits((19, 6)).float(), few_bits((6,)).float()
     a[:3] = with_nans(a[:3], NANS[kind])
     b[:, 3:] = with_nans(b[:, 3:], NANS[kind])
@@ -83,9 +81,7 @@ def test_matmul_matches_the_reference(
 
 
 @each("acc, kind, quantizer", [*itertools.product(KERNELS, NANS, [None]), *ROUNDED])
-def test_convolutions_match_the_reference(
-    acc: lp.Accumulator, kind: str, quantizer: str | None, device: str
-):
+def test_convolutions_match_the_reference(acc, kind, quantizer, device):
     """Every pass, with NaNs in one of its operands and in the other."""
     case = ConvCase((2, 3, 5, 6), (4, 3, 3, 2), (2, 1), (2, 1), (1, 2))
     plain = tensors_of(case, few_bits)

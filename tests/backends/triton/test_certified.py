@@ -165,9 +165,7 @@ def without(step: int, a: Tensor, b: Tensor, acc: Accumulator) -> Tensor:
     return want
 
 
-def test_halves_take_an_absent_tap_for_zero_where_that_is_proved(
-    device: str, made, monkeypatch
-) -> None:
+def test_halves_take_an_absent_tap_for_zero_where_that_is_proved(device: str, made, monkeypatch):
     make_absent(monkeypatch, 2)
     only(monkeypatch, _tiers.HALF)
     acc = Accumulator("e5m10")

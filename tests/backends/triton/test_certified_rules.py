@@ -253,9 +253,7 @@ def values(fmt: Format) -> torch.Tensor:
 
 
 @each("rule, dtype", itertools.product(RULES, (torch.float64, torch.float32)))
-def test_round_to(
-    rule: tuple[Format, str], dtype: torch.dtype, device: str, plain_loops: None
-) -> None:
+def test_round_to(rule: tuple[Format, str], dtype: torch.dtype, device: str, plain_loops: None):
     """Values that float32 holds are rounded without float64 where the format allows it."""
     fmt, mode = rule
     x = values(fmt).to(dtype)

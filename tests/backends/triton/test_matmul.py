@@ -3,7 +3,6 @@ the reference, to the bit."""
 
 import math
 
-import pytest
 import torch
 
 import lpkernels as lp
@@ -113,9 +112,7 @@ def test_positions_left_out(acc: Accumulator, device: str) -> None:
 
 
 @each("acc", [TREES[0], OTHERS[0], OTHERS[1]])
-def test_results_are_rounded_and_tiles_do_not_matter(
-    acc: Accumulator, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_are_rounded_and_tiles_do_not_matter(acc, device, monkeypatch):
     generator = torch.Generator().manual_seed(4)
     a, b = tensor((5, 6), "wide", generator), tensor((6, 9), "cancelling", generator)
     fused = Fused((), (), Quantizer("e3m2", "to_odd").to_ints())

@@ -29,9 +29,7 @@ PRODUCTS = ("certified_kernel", "exact_kernel")
 
 
 @each("case, processors", itertools.product(CASES.values(), [1, 132]))
-def test_kernels_tiles_and_sizes_are_those_that_are_launched(
-    case: Case, processors: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_tiles_and_sizes_are_those_that_are_launched(case, processors, monkeypatch):
     monkeypatch.setattr(_products, "processors", lambda _: processors)
     with recorded() as calls:
         run(BACKEND, case)
@@ -81,9 +79,7 @@ SHARED = {
 
 
 @pytest.mark.parametrize("case", SHARED.values(), ids=SHARED)
-def test_splits_and_scratch_are_those_that_are_launched(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_splits_and_scratch_are_those_that_are_launched(case, monkeypatch):
     monkeypatch.setattr(_products, "processors", lambda _: 132)
     with recorded() as calls:
         run(BACKEND, case)

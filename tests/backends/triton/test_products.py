@@ -5,7 +5,6 @@ import math
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
@@ -29,9 +28,7 @@ TILES = [_config.Tile(4, 32, 1), _config.Tile(16, 16, 2)]
 
 
 @each("tile, swapped", [(TILES[0], True), (TILES[1], False), (TILES[1], True)])
-def test_bits_do_not_depend_on_tiles(
-    tile: _config.Tile, swapped: bool, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bits_do_not_depend_on_tiles(tile, swapped, device, monkeypatch):
     monkeypatch.setattr(_products, "exact_tile", lambda *_: tile)
     monkeypatch.setattr(_matmul, "transposes", lambda *_: swapped)
     generator = torch.Generator().manual_seed(1)
@@ -133,9 +130,7 @@ CHUNKS = [
 
 
 @each("k, chunk, starts, found", CHUNKS)
-def test_a_chunk_is_no_longer_than_its_sum_and_fits_32_bits(
-    k: int, chunk: int | None, starts: int | None, found: tuple[int, int]
-) -> None:
+def test_a_chunk_is_no_longer_than_its_sum_and_fits_32_bits(k, chunk, starts, found):
     table = None if starts is None else torch.zeros(starts, dtype=torch.int64)
     sums = whole_sums(torch.zeros(2, 3), k, starts=table)
     x = Operand(torch.zeros(1), sums.batch, None, None, 32, torch.zeros(4), False)

@@ -48,9 +48,7 @@ OUTER = (
 
 
 @each("acc, share", itertools.product(OUTER, SHARES))
-def test_shares_do_not_change_bits(
-    acc: str, share: Share, device: str, made: list[Any], monkeypatch
-) -> None:
+def test_shares_do_not_change_bits(acc, share, device, made, monkeypatch):
     chunks = force(monkeypatch, share)
     m, k, n = SHAPE
     a, b, bias = floats((m, k), 3), floats((k, n), 4), floats((n,), 5, bits=20)
@@ -92,9 +90,7 @@ def test_few_rows_or_columns(size: int, device: str, monkeypatch) -> None:
 
 
 @each("outer", [_config.Tile(1, 32, 1), _config.Tile(4, 16, 2)])
-def test_what_adds_has_tiles_of_its_own(
-    outer: _config.Tile, device: str, made: list[Any], monkeypatch
-) -> None:
+def test_what_adds_has_tiles_of_its_own(outer, device, made, monkeypatch):
     """Each tile that adds lies somewhere inside one of the tiles in which the sums are made."""
     force(monkeypatch, Share(2, 3))
     made_in = _config.Tile(8, 64, 4)
@@ -106,9 +102,7 @@ def test_what_adds_has_tiles_of_its_own(
 
 
 @each("share", [Share(2, 99), Share(3, 3), Share(2, 1)])
-def test_tiles_that_fail_in_one_part_are_done_again(
-    share: Share, device: str, made: list[Any], monkeypatch
-) -> None:
+def test_tiles_that_fail_in_one_part_are_done_again(share, device, made, monkeypatch):
     """Sums overflow in one chunk of one row: in the first, a middle or the last part."""
     force(monkeypatch, share)
     tile = _config.Tile(4, 32, 1)
@@ -122,9 +116,7 @@ def test_tiles_that_fail_in_one_part_are_done_again(
         assert {tier < 0 for tier in makers(made)} == {False, True}
 
 
-def test_a_later_tier_makes_what_an_earlier_one_leaves(
-    device: str, made: list[Any], monkeypatch
-) -> None:
+def test_a_later_tier_makes_what_an_earlier_one_leaves(device: str, made: list[Any], monkeypatch):
     """The products lie below float32's normals, so float64 makes the parts."""
     force(monkeypatch, Share(3, 4))
     tiny = {"low": -100, "high": -80}
@@ -134,9 +126,7 @@ def test_a_later_tier_makes_what_an_earlier_one_leaves(
 
 
 @each("chunk", [0, 3, 5])
-def test_a_later_kernel_takes_over_in_any_pass(
-    chunk: int, device: str, made: list[Any], monkeypatch
-) -> None:
+def test_a_later_kernel_takes_over_in_any_pass(chunk, device, made, monkeypatch):
     """Sums of one chunk of one output pass the bound of float32, but not the bound of float64."""
     force(monkeypatch, Share(2, 2))
     tile = _config.Tile(4, 32, 1)

@@ -19,11 +19,7 @@ ORIGINS = (6, 1023, 1, (1 << 34) - 7)
 
 
 def updated(
-    device: str,
-    tensors: UpdateTensors,
-    step: Step,
-    formats: updates.Formats,
-    **options: Any,
+    device: str, tensors: UpdateTensors, step: Step, formats: updates.Formats, **options: Any
 ) -> UpdateTensors:
     own = UpdateTensors(*([x.to(device) for x in kind] for kind in updates.copied(tensors)))
     BACKEND.update(own, *updates.call_of(step, formats, len(own.weights), device=device, **options))

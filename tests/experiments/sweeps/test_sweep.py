@@ -75,9 +75,7 @@ def test_more_cells_run_what_is_missing(tmp_path: Path, noted: worker.Train, boo
         (SweepSpec({"data": "no_module:f"}), {}, "'no_module' cannot be found"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_runs(
-    tmp_path: Path, spec: SweepSpec, options: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_is_refused_before_anything_runs(tmp_path, spec, options, message):
     toy.run(toy.spec("a", seeds=1), tmp_path)
     before = sorted(tmp_path.rglob("*"))
     log = (tmp_path / "sweep.jsonl").read_bytes()
@@ -88,9 +86,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(
 
 
 @each("engine, extra", [("ray", "ray"), ("dask", "dask"), ("processes", "lab")])
-def test_an_engine_that_is_not_installed_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, extra: str
-) -> None:
+def test_an_engine_that_is_not_installed_says_what_to_install(tmp_path, monkeypatch, engine, extra):
     monkeypatch.setattr(engines, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=rf'pip install "lpkernels\[{extra}\]"'):
         toy.run(toy.spec("a"), tmp_path / "out", jobs=2, engine=engine)

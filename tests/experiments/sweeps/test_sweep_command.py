@@ -95,9 +95,7 @@ def test_a_cell_is_the_run_that_train_makes(whole: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
-def test_ctrl_c_says_how_to_go_on(
-    spec: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
+def test_ctrl_c_says_how_to_go_on(spec, whole, tmp_path, monkeypatch, number):
     evaluate, tests = Trainer.evaluate, itertools.count(1)
 
     def signalled(trainer: Trainer) -> dict[str, float]:
@@ -155,9 +153,7 @@ def test_failed_cells_are_told(spec: Path, tmp_path: Path, monkeypatch: pytest.M
         ("plot x", "expected the folder of a sweep at 'x'"),
     ],
 )
-def test_errors_are_messages(
-    arguments: str, message: str, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_are_messages(arguments, message, spec, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     wrong = tmp_path / "wrong.toml"
     wrong.write_text(f"{TOML}[arms.affine4.part]\n")

@@ -171,9 +171,7 @@ ADAM = {"optimizer": "adam", "beta2": 0.99, "eps": 1e-4}
         ({"optimizer": "adamw"}, torch.optim.AdamW, {"lr": 1e-3, "weight_decay": 1e-2}),
     ],
 )
-def test_optimizers_are_torchs_with_their_own_arguments(
-    config: dict[str, Any], kind: type, arguments: dict[str, Any]
-) -> None:
+def test_optimizers_are_torchs_with_their_own_arguments(config, kind, arguments):
     parameters = [torch.nn.Parameter(torch.zeros(2))]
     optimizer = build_optimizer(OptimizerConfig(**config), parameters, device="cpu")
     assert type(optimizer) is kind

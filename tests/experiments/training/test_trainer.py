@@ -77,9 +77,7 @@ def interrupt_in_test(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, epoch: 
     monkeypatch.setattr(trainer, "evaluate", interrupted)
 
 
-def test_fit_gives_the_same_bits_twice_and_leaves_the_callers_state(
-    uninterrupted: Trainer, tmp_path: Path
-) -> None:
+def test_fit_gives_the_same_bits_twice_and_leaves_the_callers_state(uninterrupted, tmp_path):
     torch.manual_seed(77)
     before = torch.get_rng_state(), torch.get_num_threads()
     trainer = made(tmp_path / "again")
@@ -125,9 +123,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     assert (kinds.count("resume"), kinds.count("epoch")) == (1, CONFIG.epochs)
 
 
-def test_ctrl_c_in_the_last_test_stops_and_a_second_one_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_in_the_last_test_stops_and_a_second_one_at_once(tmp_path, monkeypatch):
     trainer = made(tmp_path)
     interrupt_in_test(trainer, monkeypatch, CONFIG.epochs)
     with pytest.raises(Interrupted, match="stopped after the last epoch; saved to"):
@@ -190,9 +186,7 @@ def test_a_damaged_checkpoint_changes_no_bits(uninterrupted: Trainer, tmp_path: 
         ("another header", lambda lines: ["[]", *lines[1:]]),
     ],
 )
-def test_resume_writes_the_records_that_the_checkpoint_holds(
-    uninterrupted: Trainer, tmp_path: Path, name: str, spoil: Any
-) -> None:
+def test_resume_writes_the_records_that_the_checkpoint_holds(uninterrupted, tmp_path, name, spoil):
     path = shutil.copytree(uninterrupted.folder, tmp_path / name) / records.RECORDS
     whole = path.read_text()
     spoiled = spoil(whole.splitlines())

@@ -32,23 +32,17 @@ LAYERS = nn.Linear | nn.Conv1d | nn.Conv2d | nn.ConvTranspose2d | nn.Embedding |
 MEMBERS = [
     (name, kind, norm.replace("-", ""))
     for name, kinds, norms in (
-        ("resnet8", "images", "- batch layer none"),
-        ("resnet14", "images", "-"),
-        ("resnet18", "images", "- layer none"),
-        ("squeezenet", "images", "- layer none"),
-        ("shufflenetv2", "images", "- layer none"),
-        ("mobilenetv2", "images", "- layer none"),
-        ("cnn1", "images signals", "-"),
-        ("cnn3", "images signals", "- batch layer none"),
+        ("resnet8", "images", "- batch layer none"), ("resnet14", "images", "-"),
+        ("resnet18", "images", "- layer none"), ("squeezenet", "images", "- layer none"),
+        ("shufflenetv2", "images", "- layer none"), ("mobilenetv2", "images", "- layer none"),
+        ("cnn1", "images signals", "-"), ("cnn3", "images signals", "- batch layer none"),
         ("cnn2_plain", "images signals", "-"),
-        ("mlp1", "images signals vectors", "- batch layer none"),
-        ("mlp3", "vectors", "-"),
-        ("lstm2", "text", "-"),
-        ("gpt2", "text", "- layer"),
+        ("mlp1", "images signals vectors", "- batch layer none"), ("mlp3", "vectors", "-"),
+        ("lstm2", "text", "-"), ("gpt2", "text", "- layer"),
     )
     for kind in kinds.split()
     for norm in norms.split()
-]
+]  # fmt: skip
 
 
 # Squeeze and expand channels of SqueezeNet's eight fire modules.
@@ -129,9 +123,7 @@ def test_squeezenets_scale_their_channels_to_multiples_of_four() -> None:
         ("cnn2_plain", 3, 4, "fed9749c91161dc2", "ebb8129b74ee2139"),
     ],
 )
-def test_names_and_first_weights_are_pinned(
-    name: str, channels: int, width: int, names: str, weights: str
-) -> None:
+def test_names_and_first_weights_are_pinned(name, channels, width, names, weights):
     # A change here makes checkpoints unreadable, or changes the figures of every run.
     torch.manual_seed(0)
     state = build_model(name, Task("images", (channels, 8, 8), 10), width=width).state_dict()

@@ -47,9 +47,7 @@ GROUPS = group(chain(loss_numel=4))
         (0.5, "increasing", (3, 0, 2, 1), 1.0, 90192, 0.959579),
     ],
 )
-def test_the_largest_or_smallest_groups_go_first(
-    ratio: float, order: Any, low: tuple[int, ...], reached: float, bits: int, bit_ratio: float
-) -> None:
+def test_the_largest_or_smallest_groups_go_first(ratio, order, low, reached, bits, bit_ratio):
     made = demote(GROUPS, ratio, order=order)
     assert made.low_groups == low
     assert made.ratio == pytest.approx(reached, abs=5e-7)
@@ -202,9 +200,7 @@ RATIOS = st.floats(0, 1)
 
 
 @given(networks(), RATIOS, RATIOS, ORDERS)
-def test_the_ratio_is_reached_by_the_smallest_prefix(
-    ops: list[Op], a: float, b: float, order: dict
-):
+def test_the_ratio_is_reached_by_the_smallest_prefix(ops, a, b, order):
     groups = group(ops)
     total = sum(each.numel for each in groups)
     small, large = (demote(groups, ratio, **order) for ratio in sorted((a, b)))
@@ -269,17 +265,10 @@ SCORES = Scores.of(SCALAR, {0: 0.02, 1: 0.9, 2: 0.1, 3: 0.4})
 def test_each_budget_of_bits_has_its_cheapest_set():
     # Of 173,280 bits, group 0 saves 4,384, group 1 51,520, group 2 25,936 and group 3 1,296.
     points = [
-        (173_280, ()),
-        (168_896, (0,)),
-        (147_344, (2,)),
-        (142_960, (2, 0)),
-        (141_664, (2, 0, 3)),
-        (121_760, (1,)),
-        (117_376, (0, 1)),
-        (95_824, (2, 1)),
-        (91_440, (2, 0, 1)),
+        (173_280, ()), (168_896, (0,)), (147_344, (2,)), (142_960, (2, 0)), (141_664, (2, 0, 3)),
+        (121_760, (1,)), (117_376, (0, 1)), (95_824, (2, 1)), (91_440, (2, 0, 1)),
         (90_144, (2, 0, 1, 3)),
-    ]
+    ]  # fmt: skip
     for point, next_one in pairwise(points):
         for budget, (bits, low) in ((point[0], point), (point[0] - 1, next_one)):
             made = demote(SCALAR, bits=budget, order="sensitivity", scores=SCORES)

@@ -27,17 +27,12 @@ def keeping(op: Op, *keys: str, numbers: dict[str, int], others: int = 0) -> Op:
 SIZES = {each.key: each.numel for found in group(chain()) for each in found.tensors}
 # The mean and deviation of 4 and of 8 channels and the weight of the loss stay in float32.
 CHAIN = {
-    "conv1": (("in.Y", "conv1.weight.P"), 0),
-    "bn1": (("conv1.Y", "bn1.weight.P"), 4 * 2 * 4),
-    "relu1": (("relu1.Y",), 0),
-    "conv2": (("relu1.Y", "conv2.weight.P"), 0),
-    "bn2": (("conv2.Y", "bn2.weight.P"), 4 * 2 * 8),
-    "relu2": (("relu2.Y",), 0),
-    "pool": (("relu2.Y",), 0),
-    "fc": (("pool.Y", "fc.weight.P"), 0),
-    "log_softmax": (("log_softmax.Y",), 0),
-    "nll": (("log_softmax.Y",), 4),
-}
+    "conv1": (("in.Y", "conv1.weight.P"), 0), "bn1": (("conv1.Y", "bn1.weight.P"), 4 * 2 * 4),
+    "relu1": (("relu1.Y",), 0), "conv2": (("relu1.Y", "conv2.weight.P"), 0),
+    "bn2": (("conv2.Y", "bn2.weight.P"), 4 * 2 * 8), "relu2": (("relu2.Y",), 0),
+    "pool": (("relu2.Y",), 0), "fc": (("pool.Y", "fc.weight.P"), 0),
+    "log_softmax": (("log_softmax.Y",), 0), "nll": (("log_softmax.Y",), 4),
+}  # fmt: skip
 
 
 def test_the_chain_by_hand():
@@ -120,16 +115,12 @@ def network(name: str, shape: tuple[int, ...], width: int) -> Any:
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "chain": (chain_model, (1, 8, 8)),
-    "resnet18": network("resnet18", IMAGES, 4),
+    "chain": (chain_model, (1, 8, 8)), "resnet18": network("resnet18", IMAGES, 4),
     **{name: network(name, IMAGES, 8) for name in SLOW},
     **{name: network(name, SMALL, 8) for name in ("resnet8", "cnn3", "cnn3_plain")},
-    "mlp3": network("mlp3", (20,), 32),
-    "signals": network("cnn3", (1, 40), 8),
-    "pooled": (pooled, SMALL),
-    "smooth": (smooth, (20,)),
-    "encoder": (encoder, (10, 12)),
-}
+    "mlp3": network("mlp3", (20,), 32), "signals": network("cnn3", (1, 40), 8),
+    "pooled": (pooled, SMALL), "smooth": (smooth, (20,)), "encoder": (encoder, (10, 12)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

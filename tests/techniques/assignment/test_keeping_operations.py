@@ -85,15 +85,10 @@ def test_an_operation_keeps_what_is_predicted(name: str) -> None:
 @each(
     "options",
     [
-        {},
-        {"is_causal": True},
-        {"attn_mask": torch.zeros(3, 3)},
-        {"attn_mask": torch.eye(3) > 0},
-        {"attn_mask": "learnt"},
-        {"dropout_p": 0.5},
-        {"enable_gqa": True},
+        {}, {"is_causal": True}, {"attn_mask": torch.zeros(3, 3)}, {"attn_mask": torch.eye(3) > 0},
+        {"attn_mask": "learnt"}, {"dropout_p": 0.5}, {"enable_gqa": True},
     ],
-)
+)  # fmt: skip
 def test_attention_in_one_call(options: dict[str, Any]) -> None:
     def attended(a: Tensor, b: Tensor, p: Tensor) -> Tensor:
         q, k = a.view(1, 4, 3, 4), b.view(1, 4, 3, 4)

@@ -128,9 +128,7 @@ VECTORS = {
 
 
 @each("quantizer, values", VECTORS.values())
-def test_values_round_as_in_the_papers_code(
-    quantizer: lp.Quantizer, values: dict[float, float]
-) -> None:
+def test_values_round_as_in_the_papers_code(quantizer: lp.Quantizer, values: dict[float, float]):
     got = lp.quantize(torch.tensor(list(values), dtype=torch.float32), quantizer)
     assert_bit_equal(got, torch.tensor(list(values.values()), dtype=torch.float32))
 

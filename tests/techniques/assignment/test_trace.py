@@ -49,16 +49,12 @@ def test_the_chain_is_the_data_of_the_paper():
 @each(
     "view",
     [
-        lambda y: y.view(8, 3),
-        lambda y: y.t(),
-        lambda y: y[:, 1:3],
-        lambda y: y.permute(1, 0).reshape(-1).unsqueeze(0),
-        lambda y: y.T.contiguous().clone(),
-        lambda y: y.float().to(torch.float64),
-        lambda y: torch.flatten(y, 0),
+        lambda y: y.view(8, 3), lambda y: y.t(), lambda y: y[:, 1:3],
+        lambda y: y.permute(1, 0).reshape(-1).unsqueeze(0), lambda y: y.T.contiguous().clone(),
+        lambda y: y.float().to(torch.float64), lambda y: torch.flatten(y, 0),
         lambda y: y.expand(2, 4, 6),
     ],
-)
+)  # fmt: skip
 def test_views_and_copies_are_no_ops(view: Callable[[Tensor], Tensor]):
     ops = ops_of(lambda m, x: view(torch.tanh(x)) * 2, X)
     assert edges(ops) == {"input": (), "tanh": ("input",), "mul": ("tanh",)}

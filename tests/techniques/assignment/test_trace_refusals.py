@@ -33,9 +33,7 @@ def wrapped(function: Callable[[Tensor], Any]) -> nn.Module:
         (lambda y: y[torch.where(y[:, 0] > 0)], r"makes a tensor of a size that .*\(where\)"),
     ],
 )
-def test_control_flow_by_values_is_refused_with_its_module(
-    function: Callable[[Tensor], Any], match: str
-) -> None:
+def test_control_flow_by_values_is_refused_with_its_module(function, match):
     model = wrapped(function)
     where = r"trace: module '1' \(Computes\) "
     with pytest.raises(NotImplementedError, match=where + match):

@@ -7,34 +7,22 @@ from tests.loops import each
 from tests.techniques.cpt.fakes import Named, Quantized, Separate, Summing
 
 TEXTS = [
-    ("cpt:3-8/8,cycles=32", "cpt:3-8/8"),
-    ("cpt:3-8", "cpt:3-8/8"),
+    ("cpt:3-8/8,cycles=32", "cpt:3-8/8"), ("cpt:3-8", "cpt:3-8/8"),
     ("cpt:4-8/6-8,profile=exp,form=triangular,reflection=vertical,remainder=partial,warmup=5", ""),
-    ("static:4/8", ""),
-    ("static:4-4/8", "static:4/8"),
-    ("rise:3-8/8", ""),
-    ("cpt:3-8/8,cycles=1", "rise:3-8/8"),
-    ("rise:3-8/8,profile=linear,warmup=3", ""),
-    ("fall:8-3/8", ""),
-    ("fall:8-3/8-6,profile=rex,reflection=vertical", ""),
-    ("fall:none,acc=8-2", ""),
-    ("shuffled:3-8/8,cycles=8", ""),
-    ("shuffled:3-8/8,cycles=8,seed=4", ""),
-    ("shuffled:3-8/8,cycles=1", ""),
+    ("static:4/8", ""), ("static:4-4/8", "static:4/8"), ("rise:3-8/8", ""),
+    ("cpt:3-8/8,cycles=1", "rise:3-8/8"), ("rise:3-8/8,profile=linear,warmup=3", ""),
+    ("fall:8-3/8", ""), ("fall:8-3/8-6,profile=rex,reflection=vertical", ""),
+    ("fall:none,acc=8-2", ""), ("shuffled:3-8/8,cycles=8", ""),
+    ("shuffled:3-8/8,cycles=8,seed=4", ""), ("shuffled:3-8/8,cycles=1", ""),
     ("RTV:3-8/8", "cpt:3-8/8,cycles=8,profile=rex,form=triangular,reflection=vertical"),
     ("LT:3-8/8,cycles=4", "cpt:3-8/8,cycles=4,profile=linear,form=triangular"),
-    ("cpt:3-8/8,formats=float", ""),
-    ("cpt:3-8/8,formats=fixed{bits}_f2,eval=10", ""),
-    ("cpt:3-4/8,formats=3:e2m0_sat+4:fp4_e2m1", ""),
-    ("cpt:3-8/8,weight=2-4", ""),
-    ("cpt:none,acc=4-10,acc_format=e6m{bits}_chunk64", ""),
-    ("static:none,acc=7", ""),
-    ("cpt:8/8,acc=4-10", ""),
-    ("plateau:3-8/8", ""),
+    ("cpt:3-8/8,formats=float", ""), ("cpt:3-8/8,formats=fixed{bits}_f2,eval=10", ""),
+    ("cpt:3-4/8,formats=3:e2m0_sat+4:fp4_e2m1", ""), ("cpt:3-8/8,weight=2-4", ""),
+    ("cpt:none,acc=4-10,acc_format=e6m{bits}_chunk64", ""), ("static:none,acc=7", ""),
+    ("cpt:8/8,acc=4-10", ""), ("plateau:3-8/8", ""),
     ("plateau:3-8/6,increment=2,patience=2,threshold=0.01,threshold_mode=abs,cooldown=1", ""),
-    ("plateau:3-8/6,every=50", ""),
-    ("plateau:none,acc=4-10", ""),
-]
+    ("plateau:3-8/6,every=50", ""), ("plateau:none,acc=4-10", ""),
+]  # fmt: skip
 
 
 @each("text, printed", TEXTS)

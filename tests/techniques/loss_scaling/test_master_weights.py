@@ -45,9 +45,7 @@ def test_float32_gives_the_bits_of_the_optimizer_alone(name: str) -> None:
 
 
 @each("name, dtype", itertools.product(OPTIMIZERS, [torch.float32, torch.bfloat16]))
-def test_float32_masters_beside_working_copies_are_the_optimizer_alone(
-    name: str, dtype: torch.dtype
-) -> None:
+def test_float32_masters_beside_working_copies_are_the_optimizer_alone(name, dtype):
     """The masters do not see working copies in bf16, as emulated values or in the dtype."""
     bare = [nn.Parameter(p.detach().bfloat16().float()) for p in parameters()]
     held = [nn.Parameter(p.detach().bfloat16().to(dtype)) for p in parameters()]

@@ -210,10 +210,7 @@ UNNAMED = [
 ]  # fmt: skip
 test_wrong_arguments_are_refused = refuses(
     LossScaler,
-    [
-        *(((), *row) for row in ARGUMENTS),
-        *((args, {}, TypeError, says) for args, says in UNNAMED),
-    ],
+    [*(((), *row) for row in ARGUMENTS), *((args, {}, TypeError, says) for args, says in UNNAMED)],
 )
 
 STATES = [

@@ -58,9 +58,7 @@ def brute_force_front(points: np.ndarray) -> set[tuple[float, float]]:
 
 
 @given(grid_points, st.randoms())
-def test_frontier_and_area_are_those_of_all_pairs_and_squares_in_any_order(
-    points: list[tuple[int, int]], random
-):
+def test_frontier_and_area_are_those_of_all_pairs_and_squares_in_any_order(points, random):
     p = np.array(points, dtype=float)
     front, best = pareto_front(*p.T), brute_force_front(p)
     assert {tuple(point) for point in p[front]} == best

@@ -116,9 +116,7 @@ OTHERS = FormatSpace(["e4m2_sat", "e5m2_sat"], ["e6m9_sat", "bf16"])
         ({"n": 3}, "measure: without known tasks expected 4 to 12, .* 4 x 3 here; got 3"),
     ],
 )
-def test_wrong_choices_run_nothing(
-    options: dict[str, object], message: str, tmp_path: Path
-) -> None:
+def test_wrong_choices_run_nothing(options: dict[str, object], message: str, tmp_path: Path):
     with pytest.raises(ValueError, match=message):
         run_study(spec(0.4), tmp_path / "out", **HOW, **options)  # type: ignore[arg-type]
     assert not (tmp_path / "out").exists()

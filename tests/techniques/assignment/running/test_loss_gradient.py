@@ -10,15 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lpkernels.techniques.assignment import (
-    Formats,
-    Promoter,
-    assign,
-    audit,
-    group,
-    trace,
-    uniform,
-)
+from lpkernels.techniques.assignment import Formats, Promoter, assign, audit, group, trace, uniform
 from lpkernels.techniques.assignment.running._plan import RunPlan, planned
 from tests.loops import each
 from tests.support.computes import Computes
@@ -95,9 +87,7 @@ def test_which_gradients_are_the_loss_s_own(name: str) -> None:
 @FAN_OUT
 @each("formats", [Formats(), Formats(grad_activation=("fp32", "e5m2:stochastic"))])
 @each("name", LOSSES)
-def test_no_bit_changes_at_a_scale_that_the_format_holds(
-    name: str, formats: Formats, fan_out: Any
-) -> None:
+def test_no_bit_changes_at_a_scale_that_the_format_holds(name: str, formats: Formats, fan_out: Any):
     loss, model, batch = LOSSES[name][0], network(), batch_of()
     made = uniform(trace(model, loss, batch), formats=formats)
 

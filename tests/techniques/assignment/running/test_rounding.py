@@ -28,9 +28,7 @@ PACKED = each("pack", [True, False])
 @PACKED
 @each("ratio", [0.0, 0.6, 1.0])
 @each("scale", [2.0**10, 2.0**16, 2.0**20])
-def test_a_step_of_the_chain_is_the_one_written_by_hand(
-    ratio: float, pack: bool, scale: float
-) -> None:
+def test_a_step_of_the_chain_is_the_one_written_by_hand(ratio: float, pack: bool, scale: float):
     model = seeded_chain()[0]
     torch.manual_seed(1)
     batch = chain_batch(32)
@@ -147,15 +145,10 @@ def test_high_precision_of_float32_is_plain_training():
 
 WEIGHTS = torch.tensor([1.0, 0.5, 2.0])
 CROSS_ENTROPIES: list[dict[str, Any]] = [
-    {},
-    {"reduction": "sum"},
-    {"weight": WEIGHTS},
-    {"ignore_index": 1},
-    {"label_smoothing": 0.1},
-    {"label_smoothing": 0.1, "weight": WEIGHTS},
-    {"label_smoothing": 0.2, "ignore_index": 2},
+    {}, {"reduction": "sum"}, {"weight": WEIGHTS}, {"ignore_index": 1}, {"label_smoothing": 0.1},
+    {"label_smoothing": 0.1, "weight": WEIGHTS}, {"label_smoothing": 0.2, "ignore_index": 2},
     {"label_smoothing": 0.2, "reduction": "sum"},
-]
+]  # fmt: skip
 
 
 @each("target", ["classes", "shares"])

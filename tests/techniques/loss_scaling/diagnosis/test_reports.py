@@ -235,11 +235,7 @@ WRONG = [
     (lambda: recommend(candidates=[]), ValueError, "expected at least one format, got none"),
     (lambda: recommend(margin=-1), ValueError, "recommend: margin: expected at least 0, got -1"),
     (lambda: recommend(margin=1.5), TypeError, "recommend: margin: expected an int"),
-    (
-        lambda: recommend(threshold=1.0),
-        ValueError,
-        "threshold: expected .* below 1, got 1.0",
-    ),
+    (lambda: recommend(threshold=1.0), ValueError, "threshold: expected .* below 1, got 1.0"),
     (lambda: recommend(threshold=None), TypeError, "threshold: expected a number"),
 ]
 test_wrong_arguments = refused(WRONG)
