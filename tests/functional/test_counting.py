@@ -132,17 +132,17 @@ def test_counts_change_their_version():
 
 
 X = torch.ones(3)
-REFUSED = [
+
+
+@rows(
+    "counts, error, message",
     ([0, 0, 0, 0], TypeError, "counts must be an int64 tensor of 4 or 260 elements, got list"),
     (torch.zeros(4), TypeError, r"counts must be int64, got torch.float32"),
     (zeros(5), ValueError, r"counts has shape \(5,\)"),
     (zeros(8)[::2], ValueError, r"counts .* strides \(2,\), expected one contiguous"),
     (zeros(4).view(2, 2), ValueError, r"counts has shape \(2, 2\)"),
     (zeros(4).to("meta"), ValueError, "counts is on meta but x on cpu"),
-]
-
-
-@each("counts, error, message", REFUSED)
+)
 @each("function", [lp.quantize, lp.count])
 def test_wrong_counts_are_refused(function, counts, error, message):
     with pytest.raises(error, match=f"{function.__name__}: {message}"):
@@ -317,7 +317,10 @@ def test_empty_tensors_take_a_range(fmt, backend):
 
 
 INFINITE = "must be finite with lo <= hi"
-WRONG_RANGES = [
+
+
+@rows(
+    "fmt, ends, error, message",
     ("e5m2", (0.0, 1.0), ValueError, "range= is the range of an AffineFormat"),
     ("block4_e2m1", (0.0, 1.0), ValueError, "range= is the range of an AffineFormat"),
     ("affine4", (1.0, 0.0), ValueError, rf"range=\(1.0, 0.0\) {INFINITE}"),
@@ -345,10 +348,7 @@ WRONG_RANGES = [
         ValueError,
         r"range's lo has shape \(4,\), expected one element for all slices, or 3 along axis 1",
     ),
-]
-
-
-@each("fmt, ends, error, message", WRONG_RANGES)
+)
 @each("function", [lp.quantize, lp.count])
 def test_wrong_ranges_are_refused(function, fmt, ends, error, message):
     with pytest.raises(error, match=f"{function.__name__}: {message}"):

@@ -179,7 +179,10 @@ test_products_refuse_wrong_arguments = refused(REFUSED)
 
 
 einsum = lp.functional.einsum
-EQUATIONS = [
+
+
+@rows(
+    "equation, left, right",
     ("ij,jk->ik", (3, 4), (4, 5)), ("ij,jk", (3, 4), (4, 5)), ("ba,cb", (3, 4), (5, 3)),
     ("bij,bjk->bik", (2, 3, 4), (2, 4, 5)), ("bhqd,bhkd->bhqk", (2, 3, 4, 5), (2, 3, 6, 5)),
     ("bqhd,bkhd->bhqk", (2, 4, 3, 5), (2, 6, 3, 5)), ("ij,kj->ki", (3, 4), (5, 4)),
@@ -190,10 +193,7 @@ EQUATIONS = [
     ("...ij,jk->...ik", (2, 3, 4), (4, 5)), ("...a,...b->...ab", (2, 1, 3), (5, 4)),
     ("...ij,...j->i...", (2, 3, 4), (4,)), ("b...,b...->...", (2, 3), (2, 3)),
     ("...ij,...jk", (2, 3, 4), (4, 5)), ("ij,jk->ik", (3, 0), (0, 5)),
-]  # fmt: skip
-
-
-@each("equation, left, right", EQUATIONS)
+)  # fmt: skip
 def test_einsum_without_rounding_is_torch_within_fp32(equation: str, left: Any, right: Any) -> None:
     tensors = leaves(left, right)
     got, want = einsum(equation, *tensors, recipe=SUMS), torch.einsum(equation, *tensors)

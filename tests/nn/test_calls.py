@@ -245,8 +245,15 @@ ALIKE = [
     (F.scaled_dot_product_attention, lpf.scaled_dot_product_attention, (A, A, A),
      {"attn_mask": SEEN, "scale": 0.3}),
 ]  # fmt: skip
-# Calls whose arguments have other names or another order there.
-CALLS: list[tuple[Callable[[], Any], Callable[..., Any]]] = [
+
+
+def inside(does: Callable[..., Any], recipe: Any = DETERMINISTIC) -> Any:
+    return lp.convert(Computes(lambda m: does()), recipe)()
+
+
+@rows(
+    "call, emulated",
+    # Calls whose arguments have other names or another order there.
     *((partial(of, *x, **more), partial(own, *x, **more)) for of, own, x, more in ALIKE),
     (lambda: B.__rmatmul__(A), partial(lpf.matmul, A, B)),
     (lambda: torch.matmul(A, other=B), partial(lpf.matmul, A, B)),
@@ -260,14 +267,7 @@ CALLS: list[tuple[Callable[[], Any], Callable[..., Any]]] = [
             A, A, A, *HEADS, key_padding_mask=UNSEEN, **recipe
         )[0],
     ),
-]
-
-
-def inside(does: Callable[..., Any], recipe: Any = DETERMINISTIC) -> Any:
-    return lp.convert(Computes(lambda m: does()), recipe)()
-
-
-@each("call, emulated", CALLS)
+)
 def test_calls_are_emulated(call: Callable[[], Any], emulated: Callable[..., Any]) -> None:
     torch.manual_seed(5)
     want = emulated(recipe=STOCHASTIC)

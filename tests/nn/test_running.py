@@ -205,10 +205,7 @@ def test_buffers_follow_the_parameters_device() -> None:
     assert {buffer.dtype for buffer in layer.buffers()} == {torch.float32}
 
 
-CHANNELLED = ["Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d"]
-
-
-@each("name", CHANNELLED)
+@each("name", ["Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d"])
 def test_weight_has_a_range_for_each_output_channel(name: str) -> None:
     model = nn.Sequential(plain(name), nn.Linear(1, 1))
     layer = lp.convert(model, lp.policy("cpt_fu2021"))[0]

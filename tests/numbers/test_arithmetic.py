@@ -33,14 +33,6 @@ from lpkernels.rounding import ROUNDINGS
 from tests.cases import ACCUMULATORS
 from tests.loops import each, rows
 
-QUANTIZERS = [
-    *(Quantizer("e4m3fn", rounding) for rounding in ROUNDINGS),
-    Quantizer("fp16", "stochastic", random_bits=5, rng="philox"),
-    Quantizer(AffineFormat(8, axis=1), "stochastic"),
-    Quantizer(BlockFormat("e2m1", 16), "nearest_away"),
-    Quantizer(FixedFormat(8, 3, overflow="wrap"), "to_odd"),
-]
-
 
 def from_json(described):
     """The object read back from JSON of the plain values."""
@@ -50,7 +42,14 @@ def from_json(described):
 # --- Quantizer ---
 
 
-@each("quantizer", QUANTIZERS)
+@rows(
+    "quantizer",
+    *(Quantizer("e4m3fn", rounding) for rounding in ROUNDINGS),
+    Quantizer("fp16", "stochastic", random_bits=5, rng="philox"),
+    Quantizer(AffineFormat(8, axis=1), "stochastic"),
+    Quantizer(BlockFormat("e2m1", 16), "nearest_away"),
+    Quantizer(FixedFormat(8, 3, overflow="wrap"), "to_odd"),
+)
 def test_quantizer_round_trips(quantizer):
     assert as_quantizer(str(quantizer)) == quantizer
     assert as_quantizer(quantizer) is quantizer
@@ -159,23 +158,21 @@ HOPPER = Accumulator(
 )  # fmt: skip
 
 
-@each(
+@rows(
     "name, acc",
-    [
-        ("fp32", Accumulator()),
-        ("fp16", Accumulator("e5m10")),
-        ("e6m9_chunk64", Accumulator("e6m9", chunk=64)),
-        ("ibm_e6m9_chunk64", Accumulator("e6m9", chunk=64)),
-        ("e5m10:toward_zero", Accumulator("e5m10", "toward_zero")),
-        ("hopper_fp8", replace(HOPPER, operands="e4m3fn")),
-        ("e8m13_chunk128:toward_zero:outer=fp32:outer_rounding=nearest_even:block=32:"
-         "aligned_bits=13", HOPPER),
-        ("e6m9_chunk8:order=pairwise", Accumulator("e6m9", chunk=8, order="pairwise")),
-        ("bf16:order=compensated", Accumulator("bf16", order="compensated")),
-        ("fp32:aligned_bits=24:block=4", Accumulator("fp32", block=4, aligned_bits=24)),
-        ("bf16:product=e4m3:product_rounding=nearest_away:bits=3",
-         Accumulator("bf16", product="e4m3", product_rounding="nearest_away", random_bits=3)),
-    ],
+    ("fp32", Accumulator()),
+    ("fp16", Accumulator("e5m10")),
+    ("e6m9_chunk64", Accumulator("e6m9", chunk=64)),
+    ("ibm_e6m9_chunk64", Accumulator("e6m9", chunk=64)),
+    ("e5m10:toward_zero", Accumulator("e5m10", "toward_zero")),
+    ("hopper_fp8", replace(HOPPER, operands="e4m3fn")),
+    ("e8m13_chunk128:toward_zero:outer=fp32:outer_rounding=nearest_even:block=32:"
+     "aligned_bits=13", HOPPER),
+    ("e6m9_chunk8:order=pairwise", Accumulator("e6m9", chunk=8, order="pairwise")),
+    ("bf16:order=compensated", Accumulator("bf16", order="compensated")),
+    ("fp32:aligned_bits=24:block=4", Accumulator("fp32", block=4, aligned_bits=24)),
+    ("bf16:product=e4m3:product_rounding=nearest_away:bits=3",
+     Accumulator("bf16", product="e4m3", product_rounding="nearest_away", random_bits=3)),
 )  # fmt: skip
 def test_accumulator_names(name, acc):
     assert accumulator(name) == acc

@@ -39,8 +39,6 @@ TENSOR_FORMATS = [
         "block4_e3m2ieee_se4m3ieee",
     )
 ]  # fmt: skip
-ALL_FORMATS = [*ROUND_FORMATS, *TENSOR_FORMATS]
-
 
 # --- derived values ---
 
@@ -209,7 +207,7 @@ def test_an_unknown_format_is_answered_without_the_grammar():
     assert "<" not in str(refused.value)
 
 
-@each("fmt", ALL_FORMATS)
+@each("fmt", [*ROUND_FORMATS, *TENSOR_FORMATS])
 def test_name_ints_pickle_and_copy_round_trip(fmt):
     assert parse_format(str(fmt)) == fmt
     assert parse_format(fmt.name) == fmt

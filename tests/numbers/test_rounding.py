@@ -48,7 +48,9 @@ def assert_rounds(value, fmt, rounding, want, *, draw=0, random_bits=32):
 #: The value after 1 in e6m9.
 NEXT = 1 + 2.0**-9
 
-CONTRACT = [
+
+@rows(
+    "fmt, value, results",
     # nearest_even, nearest_away, toward_zero, toward_positive, toward_negative, to_odd
     # Ties, values near a tie, and values below the smallest one.
     ("e4m3", 1.0625, (1.0, 1.125, 1.0, 1.125, 1.0, 1.125)),
@@ -113,10 +115,7 @@ CONTRACT = [
     ("ufixed8_f0_wrap", -0.75, (255.0, 255.0, 0.0, 0.0, 255.0, 255.0)),
     ("ufixed5_f-3", 100.0, (96.0, 104.0, 96.0, 104.0, 96.0, 104.0)),
     ("fixed8_f12", 0.5, (127 * 2.0**-12,) * 6),
-]
-
-
-@each("fmt, value, results", CONTRACT)
+)
 def test_contract(fmt, value, results):
     for rounding, want in zip(DETERMINISTIC, results, strict=True):
         assert_rounds(value, parse_format(fmt), rounding, want)

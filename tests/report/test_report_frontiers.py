@@ -10,7 +10,7 @@ from lpkernels.experiments.sweeps.frontiers.choosing import Frontier, Known, fro
 from lpkernels.report import frontiers as report
 from lpkernels.techniques.pareto import ErrorMatrix
 from tests.experiments.sweeps.frontiers.synthetic import KNOWN, SPACE, truth
-from tests.loops import each
+from tests.loops import rows
 from tests.report.shown import same_each_time, text
 
 MEMORY = 100 * SPACE.low_bits + 10 * SPACE.high_bits
@@ -47,17 +47,15 @@ ROWS = [
 ]
 
 
-@each(
+@rows(
     "draw",
-    [
-        lambda path: report.plot_frontiers(
-            {"predicted": predicted(), "whole": frontier_of(MEMORY, TRUTH)}, path,
-            truth={"predicted": TRUTH}, cap=1000.0,
-        ),
-        lambda path: report.plot_error_matrix({"known": KNOWN, "one": truth(0.4)}, path),
-        lambda path: report.plot_singular_values({"known": KNOWN}, path, title="known"),
-        lambda path: report.plot_counts({"a": ROWS, "b": ROWS}, path),
-    ],
+    lambda path: report.plot_frontiers(
+        {"predicted": predicted(), "whole": frontier_of(MEMORY, TRUTH)}, path,
+        truth={"predicted": TRUTH}, cap=1000.0,
+    ),
+    lambda path: report.plot_error_matrix({"known": KNOWN, "one": truth(0.4)}, path),
+    lambda path: report.plot_singular_values({"known": KNOWN}, path, title="known"),
+    lambda path: report.plot_counts({"a": ROWS, "b": ROWS}, path),
 )  # fmt: skip
 def test_pictures_are_the_same_file_each_time(draw: Any, tmp_path: Path) -> None:
     same_each_time(draw, tmp_path, 5000)
@@ -92,14 +90,12 @@ GAPS = ErrorMatrix(SPACE, ["a"], [[0.5] * 11 + [np.nan]])
 NOTHING = ErrorMatrix(SPACE, ["a"], [[np.nan] * 12])
 
 
-@each(
+@rows(
     "call, message",
-    [
-        (lambda p: report.plot_frontiers({}, p), "plot_frontiers: expected at least one frontier"),
-        (lambda p: report.plot_error_matrix({"a": NOTHING}, p), "a matrix with at least one error"),
-        (lambda p: report.plot_singular_values({"a": GAPS}, p), "a: expected a task with all err"),
-        (lambda p: report.plot_counts({"a": []}, p), "expected rows with 'rmse', got none"),
-    ],
+    (lambda p: report.plot_frontiers({}, p), "plot_frontiers: expected at least one frontier"),
+    (lambda p: report.plot_error_matrix({"a": NOTHING}, p), "a matrix with at least one error"),
+    (lambda p: report.plot_singular_values({"a": GAPS}, p), "a: expected a task with all err"),
+    (lambda p: report.plot_counts({"a": []}, p), "expected rows with 'rmse', got none"),
 )
 def test_nothing_to_draw_is_refused(call: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):

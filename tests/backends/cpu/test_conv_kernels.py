@@ -13,7 +13,7 @@ from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.backends import cpu
 from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.convolutions import POSITIONED, SUMS, assert_drawn, short_values
 from tests.support.cpu_products import ROLE, SEED, assert_convolution, assert_same, conv_calls
 from tests.support.processor import Isas, Threads
@@ -81,17 +81,15 @@ def layouts(t: Tensor) -> tuple[Tensor, ...]:
     )
 
 
-@each(
+@rows(
     "case",
-    [
-        ConvCase((2, 18, 6, 5), (20, 18, 3, 3), (1, 1), (1, 1), (1, 1)),
-        ConvCase((2, 18, 6, 5), (20, 9, 3, 3), (2, 2), (1, 1), (1, 1), 2),
-        ConvCase((2, 20, 6, 5), (18, 20, 1, 1), (1, 1), (0, 0), (1, 1)),
-        ConvCase((2, 20, 6, 5), (18, 20, 1, 1), (2, 2), (0, 0), (1, 1)),
-        ConvCase((2, 40, 6, 5), (36, 40, 3, 3), (2, 2), (1, 1), (1, 1)),
-        ConvCase((2, 18, 6, 5), (36, 1, 3, 3), (2, 2), (1, 1), (1, 1), 18),
-        ConvCase((2, 18, 6, 5), (18, 2, 3, 3), (1, 1), (1, 1), (1, 1), 9),
-    ],
+    ConvCase((2, 18, 6, 5), (20, 18, 3, 3), (1, 1), (1, 1), (1, 1)),
+    ConvCase((2, 18, 6, 5), (20, 9, 3, 3), (2, 2), (1, 1), (1, 1), 2),
+    ConvCase((2, 20, 6, 5), (18, 20, 1, 1), (1, 1), (0, 0), (1, 1)),
+    ConvCase((2, 20, 6, 5), (18, 20, 1, 1), (2, 2), (0, 0), (1, 1)),
+    ConvCase((2, 40, 6, 5), (36, 40, 3, 3), (2, 2), (1, 1), (1, 1)),
+    ConvCase((2, 18, 6, 5), (36, 1, 3, 3), (2, 2), (1, 1), (1, 1), 18),
+    ConvCase((2, 18, 6, 5), (18, 2, 3, 3), (1, 1), (1, 1), (1, 1), 9),
 )
 def test_reads_any_strides(case: ConvCase, isas: Isas) -> None:
     operands = short_values(case.input_shape, case.weight_shape, case.output_shape, seed=1)

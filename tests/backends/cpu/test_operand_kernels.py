@@ -14,7 +14,7 @@ from lpkernels.arithmetic import UNITS, Accumulator, accumulator
 from lpkernels.backends import cpu
 from lpkernels.formats import FloatFormat, parse_format
 from tests.cases import CONV_CASES, ConvCase
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.cpu_products import assert_convolution, assert_matmul, tier_of
 from tests.support.processor import Isas
 
@@ -103,12 +103,10 @@ def test_matmul_matches_reference(acc: Accumulator, sizes: tuple[int, ...], isas
     check_matmul(acc, sizes, KINDS, isas)
 
 
-@each(
+@rows(
     "name, size",
-    [
-        ("e2m4_b-117:block=4:aligned_bits=13:operands=e2m1", 0.0),
-        ("e8m2_b142:toward_zero:block=2:aligned_bits=13:operands=e2m2_b64", -63.0),
-    ],
+    ("e2m4_b-117:block=4:aligned_bits=13:operands=e2m1", 0.0),
+    ("e8m2_b142:toward_zero:block=2:aligned_bits=13:operands=e2m2_b64", -63.0),
 )
 def test_sums_at_the_ends_of_float32(name: str, size: float, isas: Isas) -> None:
     """The least exponent of the sums is above float32's room for it, or below its own."""
@@ -167,16 +165,14 @@ def test_convolutions_match_reference(acc: Accumulator, case: ConvCase, isas: Is
 E4M3 = replace(accumulator("h100_e4m3"), block=4)
 
 
-@each(
+@rows(
     "acc, tier",
-    [
-        (accumulator("h100_e4m3"), "certified"),
-        (accumulator("a100_fp16"), "certified"),
-        (accumulator("h100_fp16_fp16"), "certified"),
-        (replace(E4M3, rounding="to_odd"), "double"),
-        # A block of zeros would cut the running sum that an absent block leaves alone.
-        (replace(E4M3, aligned_bits=12), "double"),
-    ],
+    (accumulator("h100_e4m3"), "certified"),
+    (accumulator("a100_fp16"), "certified"),
+    (accumulator("h100_fp16_fp16"), "certified"),
+    (replace(E4M3, rounding="to_odd"), "double"),
+    # A block of zeros would cut the running sum that an absent block leaves alone.
+    (replace(E4M3, aligned_bits=12), "double"),
 )
 def test_operands_choose_the_tier(acc: Accumulator, tier: str, isas: Isas) -> None:
     draw = torch.Generator().manual_seed(3)

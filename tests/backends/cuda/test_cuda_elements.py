@@ -15,7 +15,7 @@ from lpkernels.backends.cuda import BACKEND, TRITON_ALONE
 from lpkernels.backends.cuda._quantize import collapsed
 from tests import cases
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.cuda_host import needs_device
 
 
@@ -64,13 +64,11 @@ def rounding(fmt: str) -> tuple:
     return torch.ones(3), as_quantizer(fmt).to_ints(), None, 0, 4, torch.empty(3)
 
 
-@each(
+@rows(
     "method, arguments",
-    [
-        ("quantize", rounding("affine8")), ("quantize", rounding("block32_e4m3")),
-        ("quantize_counting", ()), ("scaled", ()), ("dequantize", ()), ("pack", ()),
-        ("pack_scaled", ()), ("unpack", ()), ("update", ()),
-    ],
+    ("quantize", rounding("affine8")), ("quantize", rounding("block32_e4m3")),
+    ("quantize_counting", ()), ("scaled", ()), ("dequantize", ()), ("pack", ()),
+    ("pack_scaled", ()), ("unpack", ()), ("update", ()),
 )  # fmt: skip
 def test_what_triton_alone_has_is_refused(method: str, arguments: tuple):
     with pytest.raises(NotImplementedError, match="is an operation of the triton backend alone"):

@@ -18,7 +18,7 @@ from lpkernels.backends.triton.certified import stages
 from lpkernels.formats import parse_format
 from tests.backends.triton.sums import beside_cpu, floats, makers, only
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 
 MODES = (
     "stochastic", "toward_zero", "nearest_away", "toward_positive", "toward_negative", "to_odd",
@@ -254,14 +254,12 @@ def test_absent_taps_add_nothing(device: str, monkeypatch) -> None:
         assert_bit_equal(got, without(9, a, b, acc), _tiers.NAMES[tier])
 
 
-BOUNDARIES = [
+@rows(
+    "fmt, width, span",
     # q = 12 with r = 11 and 12 (B); r > q within and beyond (C); (A) at 24 places, and one more.
     ("e6m11", 11, 12), ("e5m4", 9, 3), ("e5m4", 12, 3), ("e6m12", 12, 0), ("e6m12", 12, 2),
     ("e8m7", 8, 4), ("e8m20", 24, 1), ("e5m15", 20, 6),
-]  # fmt: skip
-
-
-@each("fmt, width, span", BOUNDARIES)
+)  # fmt: skip
 def test_around_the_certificate(fmt: str, width: int, span: int, device: str) -> None:
     """Sums with products of ``width`` bits lie next to midpoints, whichever kernel makes them."""
     bits = width // 2

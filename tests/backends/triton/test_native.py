@@ -17,7 +17,7 @@ from lpkernels.backends.triton.exact import units
 from lpkernels.formats import parse_format
 from tests.backends.triton.sums import beside_reference, pass_beside
 from tests.cases import ConvCase, hard_values
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.operand_cases import UNIT_ACCUMULATORS, tensor
 from tests.support.products import PASSES, sums_in_float32, tensors_of
 
@@ -58,13 +58,11 @@ def test_operands_are_rounded_as_they_are_read(fmt, device):
     beside_reference(a, b, acc, device, fused=fused, like=sums_in_float32(acc))
 
 
-DOT_TYPES = [
+@rows(
+    "left, right, expected",
     ("e5m2", "e4m3fn", "FLOAT16"), ("e4m3fn", "bf16", "BFLOAT16"), ("e5m10", "e8m7", "FLOAT32"),
     ("e5m2", "", "FLOAT32"), ("e5m2", "fixed8_f4", "FLOAT32"), ("tf32", "e5m2", "FLOAT32"),
-]  # fmt: skip
-
-
-@each("left, right, expected", DOT_TYPES)
+)  # fmt: skip
 def test_tensor_cores_take_half_precision_that_holds_the_formats(left, right, expected):
     ints = [Quantizer(fmt).to_ints() if fmt else () for fmt in (left, right)]
     assert native.dot_type(*ints) == getattr(native, expected)

@@ -21,7 +21,7 @@ from lpkernels.backends.triton.certified import stages
 from lpkernels.formats import FloatFormat
 from tests.backends.triton.launches import TARGETS, Launch, keys, recorded
 from tests.cases import ConvCase
-from tests.loops import each
+from tests.loops import each, rows
 from tests.predict.calls import CASES, E5M2, Case, call, run
 from tests.support.products import convolve, tensors_of
 
@@ -267,17 +267,15 @@ def test_what_nvidia_alone_has() -> None:
     assert tiers(Accumulator("fixed8_f4", "to_odd").to_ints(), nvidia=False) == ()
 
 
-@each(
+@rows(
     "how, widths",
-    [
-        ({"rounding": "toward_zero"}, range(1, 21)),
-        ({"rounding": "nearest_away"}, range(1, 20)),
-        ({"rounding": "to_odd"}, range(0)),
-        ({"rounding": "stochastic", "random_bits": 3}, range(4, 17)),
-        ({"rounding": "stochastic", "random_bits": 8}, range(4, 12)),
-        ({"rounding": "stochastic", "random_bits": 9}, range(0)),
-        ({"rounding": "stochastic", "random_bits": 3, "rng": "philox"}, range(0)),
-    ],
+    ({"rounding": "toward_zero"}, range(1, 21)),
+    ({"rounding": "nearest_away"}, range(1, 20)),
+    ({"rounding": "to_odd"}, range(0)),
+    ({"rounding": "stochastic", "random_bits": 3}, range(4, 17)),
+    ({"rounding": "stochastic", "random_bits": 8}, range(4, 12)),
+    ({"rounding": "stochastic", "random_bits": 9}, range(0)),
+    ({"rounding": "stochastic", "random_bits": 3, "rng": "philox"}, range(0)),
 )
 def test_the_widths_that_the_cut_of_float64_takes(how: dict[str, Any], widths: range) -> None:
     def has_cut(man_bits: int) -> bool:

@@ -18,7 +18,7 @@ from lpkernels.backends.triton import _config, _products
 from lpkernels.backends.triton.certified import stages
 from tests.backends.triton.sums import beside_cpu, floats, makers, only, pass_beside
 from tests.cases import ConvCase
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.products import PASSES, tensors_of
 
 #: One program and many share the chunks, in one pass and in several; some shares are longer than
@@ -58,7 +58,8 @@ def test_shares_do_not_change_bits(acc, share, device, made, monkeypatch):
     assert -1 not in makers(made)
 
 
-SHARING = [
+@rows(
+    "acc, tier",
     ("e5m10_chunk8:outer=e6m9", _tiers.HALF), ("fp32_chunk7", _tiers.PLAIN),
     ("e6m9_nosub_chunk10", _tiers.FUSED), ("e6m11_chunk9:outer=fp32", _tiers.SPLIT),
     ("e6m9_chunk6:product=e5m2", _tiers.FLOOR), ("e4m3fn_sat_chunk7", _tiers.RANGE),
@@ -67,10 +68,7 @@ SHARING = [
     ("e6m9_chunk12:stochastic:philox", _tiers.DIRECTED),
     ("e5m10_chunk11:toward_negative", _tiers.DIRECTED),
     ("fixed12_f7_chunk5:to_odd:outer=fp32", _tiers.FIXED),
-]  # fmt: skip
-
-
-@each("acc, tier", SHARING)
+)  # fmt: skip
 def test_every_tier_shares(acc: str, tier: int, device: str, made: list[Any], monkeypatch) -> None:
     only(monkeypatch, tier)
     m, k, n = SHAPE if device == "cuda" else (5, 43, 33)

@@ -11,7 +11,7 @@ from lpkernels.experiments.records import read_run
 from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.sweeps.reading import read_results
 from lpkernels.experiments.training.trainer import Trainer
-from tests.loops import each
+from tests.loops import rows
 from tests.support import commands
 from tests.support.commands import wide  # noqa: F401
 from tests.support.trainings import figures
@@ -136,22 +136,20 @@ def test_failed_cells_are_told(spec: Path, tmp_path: Path, monkeypatch: pytest.M
     done(*run, "--retry-failed")
 
 
-@each(
+@rows(
     "arguments, message",
-    [
-        ("run none.toml --out x", "expected a specification (a TOML file) at"),
-        ("run SPEC --out x --jobs 0", "--jobs"),
-        ("run SPEC --out x --engine slurm", "expected one of processes, ray, dask"),
-        ("run WRONG --out x", "unknown section 'part'"),
-        ("run none.toml", "expected a specification (a TOML file) at 'none.toml'"),
-        ("run RESULTS", "expected a specification in TOML"),
-        ("run SPEC --out SPEC", "is a file"),
-        ("status x", "expected the folder of a sweep at 'x'"),
-        ("status RESULTS", "write the folder that `lpkernels sweep run` made"),
-        ("table SPEC", "is not a JSON record"),
-        ("plot x --out x.png", "expected the folder of a sweep at 'x'"),
-        ("plot x", "expected the folder of a sweep at 'x'"),
-    ],
+    ("run none.toml --out x", "expected a specification (a TOML file) at"),
+    ("run SPEC --out x --jobs 0", "--jobs"),
+    ("run SPEC --out x --engine slurm", "expected one of processes, ray, dask"),
+    ("run WRONG --out x", "unknown section 'part'"),
+    ("run none.toml", "expected a specification (a TOML file) at 'none.toml'"),
+    ("run RESULTS", "expected a specification in TOML"),
+    ("run SPEC --out SPEC", "is a file"),
+    ("status x", "expected the folder of a sweep at 'x'"),
+    ("status RESULTS", "write the folder that `lpkernels sweep run` made"),
+    ("table SPEC", "is not a JSON record"),
+    ("plot x --out x.png", "expected the folder of a sweep at 'x'"),
+    ("plot x", "expected the folder of a sweep at 'x'"),
 )
 def test_errors_are_messages(arguments, message, spec, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -21,7 +21,7 @@ from lpkernels.experiments.training.parts.loss_scale import LossScaleConfig, Sca
 from lpkernels.experiments.training.step import Step, all_finite, skipping, step_if
 from lpkernels.experiments.training.tally import Tally
 from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.reads import Reads
 
 
@@ -160,16 +160,14 @@ NESTEROV = {"lr": 0.2, "momentum": 0.5, "nesterov": True}
 ADAM = {"optimizer": "adam", "beta2": 0.99, "eps": 1e-4}
 
 
-@each(
+@rows(
     "config, kind, arguments",
-    [
-        ({}, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4}),
-        (NESTEROV, torch.optim.SGD, NESTEROV),
-        ({"dampening": 0.25}, torch.optim.SGD, {"momentum": 0.9, "dampening": 0.25}),
-        ({"optimizer": "adam"}, torch.optim.Adam, {"lr": 1e-3, "weight_decay": 0.0}),
-        (ADAM, torch.optim.Adam, {"betas": (0.9, 0.99), "eps": 1e-4}),
-        ({"optimizer": "adamw"}, torch.optim.AdamW, {"lr": 1e-3, "weight_decay": 1e-2}),
-    ],
+    ({}, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4}),
+    (NESTEROV, torch.optim.SGD, NESTEROV),
+    ({"dampening": 0.25}, torch.optim.SGD, {"momentum": 0.9, "dampening": 0.25}),
+    ({"optimizer": "adam"}, torch.optim.Adam, {"lr": 1e-3, "weight_decay": 0.0}),
+    (ADAM, torch.optim.Adam, {"betas": (0.9, 0.99), "eps": 1e-4}),
+    ({"optimizer": "adamw"}, torch.optim.AdamW, {"lr": 1e-3, "weight_decay": 1e-2}),
 )
 def test_optimizers_are_torchs_with_their_own_arguments(config, kind, arguments):
     parameters = [torch.nn.Parameter(torch.zeros(2))]

@@ -20,7 +20,7 @@ from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequ
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.experiments.workloads.streams import stream_seed
 from tests.experiments.tiny import tiny_workload
-from tests.loops import each
+from tests.loops import rows
 from tests.support.trainings import assert_same_end, stop_after
 
 # The weights are rounded stochastically, so that the random state matters. An epoch has four steps,
@@ -176,15 +176,13 @@ def test_a_damaged_checkpoint_changes_no_bits(uninterrupted: Trainer, tmp_path: 
     assert resume(tmp_path).notices == []
 
 
-@each(
+@rows(
     "name, spoil",
-    [
-        ("no file", lambda lines: None),
-        ("no header", lambda lines: lines[1:]),
-        ("an epoch less", lambda lines: [lines[0], lines[2]]),
-        ("half a line", lambda lines: [lines[0], lines[1][:20], lines[2]]),
-        ("another header", lambda lines: ["[]", *lines[1:]]),
-    ],
+    ("no file", lambda lines: None),
+    ("no header", lambda lines: lines[1:]),
+    ("an epoch less", lambda lines: [lines[0], lines[2]]),
+    ("half a line", lambda lines: [lines[0], lines[1][:20], lines[2]]),
+    ("another header", lambda lines: ["[]", *lines[1:]]),
 )
 def test_resume_writes_the_records_that_the_checkpoint_holds(uninterrupted, tmp_path, name, spoil):
     path = shutil.copytree(uninterrupted.folder, tmp_path / name) / records.RECORDS

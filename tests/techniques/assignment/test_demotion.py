@@ -22,7 +22,7 @@ from lpkernels.techniques.assignment import (
     operator_based,
     uniform,
 )
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.refusals import refuses
 from tests.techniques.assignment.networks import chain, ops_from
 
@@ -30,22 +30,20 @@ from tests.techniques.assignment.networks import chain, ops_from
 GROUPS = group(chain(loss_numel=4))
 
 
-@each(
+@rows(
     "ratio, order, low, reached, bits, bit_ratio",
-    [
-        (0.0, "decreasing", (), 0.0, 173376, 0.0),
-        (0.01, "decreasing", (1,), 0.621632, 121856, 0.594315),
-        (0.62, "decreasing", (1,), 0.621632, 121856, 0.594315),
-        (0.65, "decreasing", (1, 2), 0.930602, 95920, 0.893503),
-        (0.8, "decreasing", (1, 2), 0.930602, 95920, 0.893503),
-        (0.95, "decreasing", (1, 2, 0), 0.984496, 91536, 0.944075),
-        (0.99, "decreasing", (1, 2, 0, 3), 1.0, 90192, 0.959579),
-        (1.0, "decreasing", (1, 2, 0, 3), 1.0, 90192, 0.959579),
-        (0.01, "increasing", (3,), 0.015504, 172032, 0.015504),
-        (0.05, "increasing", (3, 0), 0.069398, 167648, 0.066076),
-        (0.3, "increasing", (3, 0, 2), 0.378368, 141712, 0.365264),
-        (0.5, "increasing", (3, 0, 2, 1), 1.0, 90192, 0.959579),
-    ],
+    (0.0, "decreasing", (), 0.0, 173376, 0.0),
+    (0.01, "decreasing", (1,), 0.621632, 121856, 0.594315),
+    (0.62, "decreasing", (1,), 0.621632, 121856, 0.594315),
+    (0.65, "decreasing", (1, 2), 0.930602, 95920, 0.893503),
+    (0.8, "decreasing", (1, 2), 0.930602, 95920, 0.893503),
+    (0.95, "decreasing", (1, 2, 0), 0.984496, 91536, 0.944075),
+    (0.99, "decreasing", (1, 2, 0, 3), 1.0, 90192, 0.959579),
+    (1.0, "decreasing", (1, 2, 0, 3), 1.0, 90192, 0.959579),
+    (0.01, "increasing", (3,), 0.015504, 172032, 0.015504),
+    (0.05, "increasing", (3, 0), 0.069398, 167648, 0.066076),
+    (0.3, "increasing", (3, 0, 2), 0.378368, 141712, 0.365264),
+    (0.5, "increasing", (3, 0, 2, 1), 1.0, 90192, 0.959579),
 )
 def test_the_largest_or_smallest_groups_go_first(ratio, order, low, reached, bits, bit_ratio):
     made = demote(GROUPS, ratio, order=order)

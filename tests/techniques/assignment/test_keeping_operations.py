@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import lpkernels as lp
 from lpkernels.experiments.workloads.models import Task, build_model
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.computes import Computes
 from tests.techniques.assignment.running.runs import memories
 
@@ -82,12 +82,10 @@ def test_an_operation_keeps_what_is_predicted(name: str) -> None:
     check_function(FUNCTIONS[name])
 
 
-@each(
+@rows(
     "options",
-    [
-        {}, {"is_causal": True}, {"attn_mask": torch.zeros(3, 3)}, {"attn_mask": torch.eye(3) > 0},
-        {"attn_mask": "learnt"}, {"dropout_p": 0.5}, {"enable_gqa": True},
-    ],
+    {}, {"is_causal": True}, {"attn_mask": torch.zeros(3, 3)}, {"attn_mask": torch.eye(3) > 0},
+    {"attn_mask": "learnt"}, {"dropout_p": 0.5}, {"enable_gqa": True},
 )  # fmt: skip
 def test_attention_in_one_call(options: dict[str, Any]) -> None:
     def attended(a: Tensor, b: Tensor, p: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from lpkernels.techniques.assignment import (
 from lpkernels.techniques.assignment.precisions import tie
 from lpkernels.techniques.assignment.running import assign
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.computes import Computes
 from tests.techniques.assignment.networks import chain_batch, chain_model
 
@@ -220,17 +220,15 @@ def test_what_works_in_place_costs_the_same():
     assert outside == pytest.approx(inside)
 
 
-@each(
+@rows(
     "change, error, match",
-    [
-        ({"lr": 0.0}, ValueError, "lr must be a positive number, got 0.0"),
-        ({"lr": float("nan")}, ValueError, "lr must be a positive number, got nan"),
-        ({"loss_scale": -1.0}, ValueError, "loss_scale must be a positive number, got -1.0"),
-        ({"lr": "0.1"}, TypeError, "lr must be a number, got '0.1'"),
-        ({"loss_scale": 2.0**60}, ValueError, r"G.' times the loss scale .* a smaller loss_scale"),
-        ({"formats": Formats(activation=("fp32", "e2m1"))}, ValueError,
-         "Y' is not finite in e2m1.* or saturate$"),
-    ],
+    ({"lr": 0.0}, ValueError, "lr must be a positive number, got 0.0"),
+    ({"lr": float("nan")}, ValueError, "lr must be a positive number, got nan"),
+    ({"loss_scale": -1.0}, ValueError, "loss_scale must be a positive number, got -1.0"),
+    ({"lr": "0.1"}, TypeError, "lr must be a number, got '0.1'"),
+    ({"loss_scale": 2.0**60}, ValueError, r"G.' times the loss scale .* a smaller loss_scale"),
+    ({"formats": Formats(activation=("fp32", "e2m1"))}, ValueError,
+     "Y' is not finite in e2m1.* or saturate$"),
 )  # fmt: skip
 def test_wrong_options_are_refused(change: dict[str, Any], error: type, match: str):
     with pytest.raises(error, match=match):

@@ -9,7 +9,7 @@ import torch
 
 import lpkernels as lp
 from lpkernels.techniques.cpt import PrecisionOnPlateau, PrecisionScheduler, bitops
-from tests.loops import each
+from tests.loops import each, rows
 from tests.techniques.cpt.fakes import Named, Quantized, Summing
 
 
@@ -115,7 +115,8 @@ def test_state_of_other_settings_is_refused() -> None:
         other.load_state_dict(3)  # type: ignore[arg-type]
 
 
-WRONG = [
+@rows(
+    "options, error, match",
     ({"bits": (8, 3)}, ValueError, r"got \(8, 3\); write \(3, 8\)"),
     ({"bits": None}, ValueError, "expected bits or accumulator_bits, got neither"),
     ({"increment": 0}, ValueError, "increment: expected at least 1, got 0"),
@@ -124,10 +125,7 @@ WRONG = [
     ({"threshold": math.inf}, ValueError, "threshold: expected a finite number"),
     ({"mode": "low"}, ValueError, "mode: expected one of min, max"),
     ({"formats": "float"}, ValueError, "takes no formats="),
-]
-
-
-@each("options, error, match", WRONG)
+)
 def test_wrong_input(options, error, match):
     target = Named()
     with pytest.raises(error, match=match):

@@ -11,7 +11,7 @@ from torch import nn
 
 import lpkernels as lp
 from lpkernels.techniques.cpt import Precision, PrecisionScheduler, Schedule, bitops, bits_at
-from tests.loops import each
+from tests.loops import each, rows
 from tests.techniques.cpt.fakes import (
     Named,
     Quantized,
@@ -238,15 +238,13 @@ def test_state_goes_on_in_the_middle_of_a_cycle() -> None:
         assert second.get_last_bits() == first.get_last_bits()
 
 
-OTHER_PLANS = [
+@rows(
+    "changes, match",
     ({"total_steps": 32}, "expected the state of total_steps=32, got 16"),
     ({"cycles": 4}, "expected the state of schedules=.*'cycles': 4"),
     ({"bits": (4, 8)}, r"expected the state of schedules=.*\[4, 8\]"),
     ({"profile": lambda z: z}, "expected the state of schedules=.*function"),
-]
-
-
-@each("changes, match", OTHER_PLANS)
+)
 def test_state_of_another_plan_is_refused(changes: dict[str, Any], match: str) -> None:
     settings: dict[str, Any] = {"total_steps": 16, "bits": (3, 8), "cycles": 2}
     state = PrecisionScheduler(small_model(), **settings).state_dict()
@@ -343,15 +341,15 @@ ACCUMULATORS = [
     ({"accumulators": {5: "e5m5"}}, ValueError, "accumulators: the table lacks 4"),
     ({"accumulators": 3}, TypeError, "accumulators: expected a text"),
 ]
-WRONG = [
+
+
+@rows(
+    "targets, options, error, match",
     *TARGETS,
     *((Named(), *row) for row in OPTIONS),
     *((LAYER, *row) for row in FORMATS),
     *((SUMS, {"accumulator_bits": 4} | options, *row) for options, *row in ACCUMULATORS),
-]
-
-
-@each("targets, options, error, match", WRONG)
+)
 def test_wrong_input(targets, options, error, match):
     settings = {"total_steps": 8, "bits": (3, 8), "cycles": 1, **options}
     with pytest.raises(error, match=match):

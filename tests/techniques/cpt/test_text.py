@@ -3,10 +3,12 @@
 import pytest
 
 from lpkernels.techniques.cpt import NAMED, ClosedLoop, OpenLoop, named_schedule, parse_schedule
-from tests.loops import each
+from tests.loops import rows
 from tests.techniques.cpt.fakes import Named, Quantized, Separate, Summing
 
-TEXTS = [
+
+@rows(
+    "text, printed",
     ("cpt:3-8/8,cycles=32", "cpt:3-8/8"), ("cpt:3-8", "cpt:3-8/8"),
     ("cpt:4-8/6-8,profile=exp,form=triangular,reflection=vertical,remainder=partial,warmup=5", ""),
     ("static:4/8", ""), ("static:4-4/8", "static:4/8"), ("rise:3-8/8", ""),
@@ -22,10 +24,7 @@ TEXTS = [
     ("cpt:8/8,acc=4-10", ""), ("plateau:3-8/8", ""),
     ("plateau:3-8/6,increment=2,patience=2,threshold=0.01,threshold_mode=abs,cooldown=1", ""),
     ("plateau:3-8/6,every=50", ""), ("plateau:none,acc=4-10", ""),
-]  # fmt: skip
-
-
-@each("text, printed", TEXTS)
+)  # fmt: skip
 def test_a_schedule_prints_itself_back(text: str, printed: str) -> None:
     schedule = parse_schedule(text)
     assert str(schedule) == (printed or text)
@@ -38,7 +37,8 @@ def plan(text: str, total: int = 8) -> list[list[int]]:
     return schedule.scheduler(Named(), total, seed=3).plan().T.tolist()
 
 
-PLANS = [
+@rows(
+    "text, forward, backward",
     ("cpt:3-8/8,cycles=2", "34673467", "88888888"),
     ("cpt:3-8/6-8,cycles=1", "33456678", "66677788"),
     ("static:4/6", "44444444", "66666666"),
@@ -47,10 +47,7 @@ PLANS = [
     ("fall:8-3/8,profile=exp,reflection=vertical", "86544333", "88888888"),
     ("ETV:3-8/8,cycles=2", "85433678", "88888888"),
     ("rise:3-8/8,warmup=4", "88883467", "88888888"),
-]
-
-
-@each("text, forward, backward", PLANS)
+)
 def test_the_plan_of_a_text(text: str, forward: str, backward: str) -> None:
     assert ["".join(map(str, row)) for row in plan(text)] == [forward, backward]
 
@@ -88,7 +85,8 @@ def test_a_plateau_makes_its_scheduler() -> None:
     assert target.calls[-1] == (5, 6) and scheduler.cooldown == 3 and schedule.every == 5
 
 
-WRONG = [
+@rows(
+    "text, match",
     ("cpt", "expected <kind>:<bits>/<grad bits>,<option>=<value>"),
     ("cycle:3-8", "kinds are cpt, static, rise, fall, shuffled, plateau and CR"),
     ("cpt:3-8/8,cycle=3", "cannot read 'cycle=3' in .*; expected cycles=<value>, profile="),
@@ -115,10 +113,7 @@ WRONG = [
     ("plateau:3-8/8,weight=4", "plateau: expected one number of grad bits and no weight="),
     ("plateau:3-8/8,threshold=-1", "threshold: expected a finite number of at least 0"),
     ("plateau:3-8/8,threshold_mode=both", "threshold_mode: expected one of rel, abs"),
-]
-
-
-@each("text, match", WRONG)
+)
 def test_wrong_texts(text: str, match: str) -> None:
     with pytest.raises(ValueError, match=match) as caught:
         parse_schedule(text)

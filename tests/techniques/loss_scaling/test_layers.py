@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import lpkernels as lp
 from lpkernels.techniques.loss_scaling import layer_scales
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.nn import layer_cases
 from tests.nn.layer_cases import same, step
 from tests.support.refusals import refuses
@@ -85,17 +85,15 @@ def blocks() -> nn.Sequential:
     return nn.Sequential(Noting(4, 4), nn.ReLU(inplace=True), inner, Noting(4, 2))
 
 
-GLOBS = [
+@rows(
+    "exponents, want",
     ({"0": 3}, (8.0, 1.0, 1.0, 1.0)),
     ({"2": 3}, (1.0, 8.0, 8.0, 1.0)),
     ({"2.0": 5, "2*": 3}, (1.0, 32.0, 8.0, 1.0)),
     ({"2*": 3, "2.0": 5}, (1.0, 8.0, 8.0, 1.0)),
     ({"2": 4, "2.2": 0}, (1.0, 16.0, 1.0, 1.0)),
     ({"*": -2}, (0.25, 0.25, 0.25, 0.25)),
-]
-
-
-@each("exponents, want", GLOBS)
+)
 def test_exponents_are_those_of_the_first_glob(exponents: dict[str, int], want: tuple) -> None:
     model = blocks()
     plain = step(model, model, X)

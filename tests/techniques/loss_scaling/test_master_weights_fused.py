@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lpkernels.techniques.loss_scaling import MasterWeights
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.reads import Reads
 from tests.techniques.loss_scaling.optimizers import (
     NARROW,
@@ -180,7 +180,8 @@ def test_a_change_of_options_counts_at_once() -> None:
     assert optimizer.stagnation()["0"].share == 1
 
 
-REFUSED: list[tuple[Make, dict[str, Any], str]] = [
+@rows(
+    "kind, recipe, message",
     (lambda p: torch.optim.Adam(p, amsgrad=True), {},
      "parameter '0': it keeps no maximum of second moments: leave amsgrad out; or leave fused"),
     (lambda p: torch.optim.Adam(p, lr=torch.tensor(0.1)), {}, "it takes lr as a number"),
@@ -192,10 +193,7 @@ REFUSED: list[tuple[Make, dict[str, Any], str]] = [
     (OPTIMIZERS["adam"], {"master": "e5m7"}, "codes of 8, 16 or 32 bits, and master=e5m7 has 13"),
     (OPTIMIZERS["adam"], {"state": {"exp_avg": "e4m3none"}},
      "exp_avg=e4m3none has no code for infinity or NaN"),
-]  # fmt: skip
-
-
-@each("kind, recipe, message", REFUSED)
+)  # fmt: skip
 def test_what_the_pass_does_not_take_is_refused_or_takes_the_general_path(kind, recipe, message):
     options = {"weight": "bf16", **recipe, "generator": torch.tensor(1)}
     with pytest.raises(ValueError, match="fused=True, but not for parameter '0': ") as error:
@@ -238,14 +236,12 @@ def test_a_gradient_need_not_be_contiguous() -> None:
     assert_same(*ends)
 
 
-NANS = [
+@rows(
+    "dtype, weight, bits",
     (torch.float32, "fp32", 0x7FC00000),
     (torch.bfloat16, "bf16", 0x7FC0),
     (torch.float16, "fp16", 0x7E00),
-]
-
-
-@each("dtype, weight, bits", NANS)
+)
 def test_every_nan_has_the_same_bits(dtype: torch.dtype, weight: str, bits: int) -> None:
     p = nn.Parameter(torch.ones(40, dtype=dtype))
     optimizer = make("momentum", [p], True, {"weight": weight})

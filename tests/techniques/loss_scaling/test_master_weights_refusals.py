@@ -9,7 +9,7 @@ import torch
 from torch import nn, optim
 
 from lpkernels.techniques.loss_scaling import MasterWeights
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.refusals import refused
 from tests.techniques.loss_scaling.optimizers import (
     OPTIMIZERS,
@@ -78,8 +78,9 @@ def test_a_wrapped_optimizer_is_neither_wrapped_again_nor_stepped() -> None:
     assert_same(snapshot(optimizer, held), before)
 
 
-# The optimizer is SGD with momentum, of parameters of the shapes (7, 9), (13,) and ().
-FORMATS_REFUSED = [
+@rows(
+    "formats, kind, error",
+    # The optimizer is SGD with momentum, of parameters of the shapes (7, 9), (13,) and ().
     ({"weight": "fp17"}, ValueError, "weight: parse_format: unknown format 'fp17'"),
     ({"weight": 16}, TypeError, "weight: expected a Quantizer, a format or text"),
     ({"state": {"momentum_buffer": 3}}, TypeError, "MasterWeights: state momentum_buffer: exp"),
@@ -107,10 +108,7 @@ FORMATS_REFUSED = [
     ({"grad": "affine8_axis-2"}, ValueError, "parameter '1' has shape (13,), but grad=aff"),
     ({"compensation": "block4_axis1_e4m3"}, ValueError, "has shape (13,), but compensation="),
     ({"named_parameters": ["a"]}, TypeError, "named_parameters must be pairs (name, "),
-]  # fmt: skip
-
-
-@each("formats, kind, error", FORMATS_REFUSED)
+)  # fmt: skip
 def test_formats_that_cannot_be(formats: dict[str, Any], kind: type, error: str) -> None:
     held = parameters()
     before = [p.detach().clone() for p in held]
@@ -147,14 +145,14 @@ def test_a_group_without_names() -> None:
 
 # The last gradient leaves a value without a code.
 ONES = torch.ones(7, 9)
-STEPS_REFUSED = [
+
+
+@rows(
+    "wrong, error, message",
     (ONES.to_sparse(), TypeError, "gradient of parameter '0' is torch.sparse_coo.*sparse=Fal"),
     (ONES.half(), RuntimeError, "parameter '0' was torch.float32 on cpu .*torch.float16"),
     (ONES * torch.nan, ValueError, "master of parameter '0': pack: .*; a loss scaler skips"),
-]
-
-
-@each("wrong, error, message", STEPS_REFUSED)
+)
 def test_a_step_that_cannot_be_changes_nothing(wrong: Any, error: Any, message: str) -> None:
     held = parameters()
     optimizer = wrap(sgd(held, momentum=0.9), "fp32", master="fixed16_f8")
@@ -167,7 +165,8 @@ def test_a_step_that_cannot_be_changes_nothing(wrong: Any, error: Any, message: 
     assert_same(snapshot(optimizer, held), before)
 
 
-STATES_REFUSED = [
+@rows(
+    "broken, error",
     (lambda s: s.pop("master_weights"),
      "expected that of a MasterWeights, got one without 'master_weights'; load that"),
     (lambda s: s["param_groups"][0]["params"].pop(),
@@ -179,10 +178,7 @@ STATES_REFUSED = [
     (lambda s: s["state"][1].update(master=s["state"][1]["master"][:-1]),
      "master of parameter '1' must have shape (26,) in e6m9, got (25,)"),
     (lambda s: s["state"][1].clear(), "the state_dict lacks what it kept of '1'"),
-]  # fmt: skip
-
-
-@each("broken, error", STATES_REFUSED)
+)  # fmt: skip
 def test_a_state_dict_that_does_not_fit(broken: Any, error: str) -> None:
     held = parameters()
     optimizer = wrapped("adam", held, weight="e4m3fn", master="e6m9")
@@ -195,15 +191,13 @@ def test_a_state_dict_that_does_not_fit(broken: Any, error: str) -> None:
     assert_same(snapshot(optimizer, held), before)
 
 
-STAYS_ZERO = [
+@rows(
+    "kind, state, below",
     (optim.Adam, "fp16", "0.0055"),
     (optim.Adam, {"exp_avg_sq": "fp16:toward_zero"}, "0.0077"),
     (optim.RMSprop, "fp16", "0.0017"),
     (optim.Adagrad, "fixed16_f8", "0.044"),
-]
-
-
-@each("kind, state, below", STAYS_ZERO)
+)
 def test_a_second_moment_that_stays_zero_is_said(kind: Any, state: Any, below: str) -> None:
     with pytest.warns(UserWarning, match=f"stays 0 where every .gradient. is below {below}"):
         wrap(kind(parameters()), "fp32", state=state)

@@ -11,7 +11,7 @@ from torch import nn
 
 from lpkernels.techniques.loss_scaling import LossScaler, StepRecord
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.reads import Reads
 from tests.support.refusals import refuses
 from tests.techniques.loss_scaling.optimizers import (
@@ -226,7 +226,10 @@ STATES = [
     ({**STATE, "_growth_tracker": 1.5}, TypeError, "_growth_tracker: expected an int, got float"),
     ({**STATE, "static": True}, ValueError, "a dynamic scale, got that of a static one"),
 ]
-CHANGES = [
+
+
+@rows(
+    "call, error, says",
     *((methodcaller("load_state_dict", state), *row) for state, *row in STATES),
     (lambda s: s.update(0.0), ValueError, "update: new_scale: expected a positive finite"),
     (lambda s: s.update("2"), TypeError, "update: new_scale: expected a number, got str"),
@@ -235,10 +238,7 @@ CHANGES = [
     (lambda s: s.set_growth_factor(1), ValueError, "growth_factor: expected"),
     (lambda s: s.set_backoff_factor(1), ValueError, "backoff_factor: expected"),
     (lambda s: s.set_growth_interval(0), ValueError, "growth_interval: expected"),
-]
-
-
-@each("call, error, says", CHANGES)
+)
 def test_wrong_states_and_changes_are_refused_and_change_nothing(call, error, says):
     fresh, used = (LossScaler(init_scale=32.0, growth_interval=5) for _ in range(2))
     used.scale(torch.ones(()))

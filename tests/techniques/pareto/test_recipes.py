@@ -13,7 +13,7 @@ from lpkernels.arithmetic import NATIVE, Quantizer
 from lpkernels.techniques.assignment import trace
 from lpkernels.techniques.loss_scaling import LossScaler, MasterWeights
 from lpkernels.techniques.pareto import FormatSpace, TrainingRecipe
-from tests.loops import each
+from tests.loops import rows
 
 RECIPE = TrainingRecipe("e4m2_sat", "e6m9_sat")
 
@@ -111,13 +111,11 @@ def test_a_recipe_comes_back_from_its_file(tmp_path: Path) -> None:
     assert found["low"] == "e4m2_sat:stochastic" and found["accumulator"] == "native"
 
 
-@each(
+@rows(
     "text, message",
-    [
-        ("{", "expected a recipe, got no JSON"),
-        ('{"type": "error matrix"}', "expected a recipe, as TrainingRecipe.save writes it"),
-        ('{"type": "training recipe", "schema": 2}', "schema <= 1 of 'training recipe', got 2"),
-    ],
+    ("{", "expected a recipe, got no JSON"),
+    ('{"type": "error matrix"}', "expected a recipe, as TrainingRecipe.save writes it"),
+    ('{"type": "training recipe", "schema": 2}', "schema <= 1 of 'training recipe', got 2"),
 )
 def test_other_files_are_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "recipe.json"

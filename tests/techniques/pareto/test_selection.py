@@ -15,7 +15,7 @@ from lpkernels.techniques.pareto import (
     relaxed,
     select,
 )
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.refusals import refuses
 from tests.techniques.pareto.matrices import BASIS, low_rank
 
@@ -293,7 +293,9 @@ def test_the_expected_gain_is_the_mean_area_that_is_added():
     assert expected_gain(memory, simulated, *known) == pytest.approx(gains)
 
 
-WRONG_STARTS = [
+@pytest.mark.filterwarnings("ignore:.*NaN")
+@rows(
+    "shape, options, match",
     ((20,), {}, r"shape must be \(low, high\) or .* got \(20,\)"),
     ((1, 20), {}, "at least 2 x 2 cells"),
     ((5, 5), {}, "memory has 20 values, the grid 25"),
@@ -306,11 +308,7 @@ WRONG_STARTS = [
     ((5, 4), {"measured": {20: 0.1}}, r"measured: expected configurations in 0\.\.19, got 20"),
     ((5, 4), {"errors": ADDITIVE * np.nan}, "0 of 5 measurements gave an error"),
     ((5, 4), {"errors": ADDITIVE * np.inf}, "expected errors that are finite or NaN"),
-]
-
-
-@pytest.mark.filterwarnings("ignore:.*NaN")
-@each("shape, options, match", WRONG_STARTS)
+)
 def test_wrong_starts_are_refused_before_anything_is_measured(shape, options, match):
     task = Task(options.pop("errors", ADDITIVE))
     with pytest.raises(ValueError, match=match):

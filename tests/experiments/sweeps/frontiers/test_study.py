@@ -22,7 +22,7 @@ from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, pareto_front, select
 from tests.experiments.sweeps.frontiers import synthetic
 from tests.experiments.sweeps.frontiers.synthetic import HOW, KNOWN, SPACE, spec, train
-from tests.loops import each
+from tests.loops import rows
 
 
 def test_everything_is_measured(tmp_path: Path) -> None:
@@ -104,17 +104,15 @@ def test_a_cold_start_goes_on_where_its_cover_gave_no_error(tmp_path: Path) -> N
 OTHERS = FormatSpace(["e4m2_sat", "e5m2_sat"], ["e6m9_sat", "bf16"])
 
 
-@each(
+@rows(
     "options, message",
-    [
-        ({"known": ErrorMatrix(OTHERS, ["a"], np.ones((1, 4)))}, "known: its errors are of other"),
-        ({"known": KNOWN, "rank": 5}, "rank: expected 1 to 4, for 5 known tasks beside"),
-        ({"known": KNOWN, "cap": 1.0}, "cap: 1 bytes are below the cheapest configuration's"),
-        ({"known": KNOWN, "n": 13}, "measure: expected at most 12, all that there are, got 13"),
-        ({"known": KNOWN, "n": 0}, "measure: expected at least 1, got 0"),
-        ({"cap": 1e9}, "cap: of the choice by known tasks"),
-        ({"n": 3}, "measure: without known tasks expected 4 to 12, .* 4 x 3 here; got 3"),
-    ],
+    ({"known": ErrorMatrix(OTHERS, ["a"], np.ones((1, 4)))}, "known: its errors are of other"),
+    ({"known": KNOWN, "rank": 5}, "rank: expected 1 to 4, for 5 known tasks beside"),
+    ({"known": KNOWN, "cap": 1.0}, "cap: 1 bytes are below the cheapest configuration's"),
+    ({"known": KNOWN, "n": 13}, "measure: expected at most 12, all that there are, got 13"),
+    ({"known": KNOWN, "n": 0}, "measure: expected at least 1, got 0"),
+    ({"cap": 1e9}, "cap: of the choice by known tasks"),
+    ({"n": 3}, "measure: without known tasks expected 4 to 12, .* 4 x 3 here; got 3"),
 )
 def test_wrong_choices_run_nothing(options: dict[str, object], message: str, tmp_path: Path):
     with pytest.raises(ValueError, match=message):

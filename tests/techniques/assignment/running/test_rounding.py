@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import lpkernels as lp
 from lpkernels.techniques.assignment import Formats, Pins, assign
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.computes import Computes
 from tests.techniques.assignment.networks import chain_batch, demoted, seeded_chain
 from tests.techniques.assignment.running.runs import (
@@ -144,15 +144,15 @@ def test_high_precision_of_float32_is_plain_training():
 
 
 WEIGHTS = torch.tensor([1.0, 0.5, 2.0])
-CROSS_ENTROPIES: list[dict[str, Any]] = [
-    {}, {"reduction": "sum"}, {"weight": WEIGHTS}, {"ignore_index": 1}, {"label_smoothing": 0.1},
-    {"label_smoothing": 0.1, "weight": WEIGHTS}, {"label_smoothing": 0.2, "ignore_index": 2},
-    {"label_smoothing": 0.2, "reduction": "sum"},
-]  # fmt: skip
 
 
 @each("target", ["classes", "shares"])
-@each("options", CROSS_ENTROPIES)
+@rows(
+    "options",
+    {}, {"reduction": "sum"}, {"weight": WEIGHTS}, {"ignore_index": 1}, {"label_smoothing": 0.1},
+    {"label_smoothing": 0.1, "weight": WEIGHTS}, {"label_smoothing": 0.2, "ignore_index": 2},
+    {"label_smoothing": 0.2, "reduction": "sum"},
+)  # fmt: skip
 def test_cross_entropy_in_two_is_torchs(options: dict[str, Any], target: str) -> None:
     torch.manual_seed(2)
     model, x, labels = nn.Linear(6, 3), torch.randn(5, 6), torch.arange(5) % 3
