@@ -31,8 +31,6 @@ MIXED = lp.Recipe(
 )
 
 RECIPES = {
-    "mixed": MIXED,
-    "deterministic": DETERMINISTIC,
-    "stochastic": STOCHASTIC,
+    "mixed": MIXED, "deterministic": DETERMINISTIC, "stochastic": STOCHASTIC,
     "accumulators only": ACCUMULATORS_ONLY,
-}
+}  # fmt: skip

@@ -336,19 +336,11 @@ INFINITE = "must be finite with lo <= hi"
     ("affine4", torch.zeros(3), ValueError, r"range has shape \(3,\), expected \(2,\): "),
     ("affine4", (0.0, torch.zeros(2)), ValueError, r"range's hi has shape \(2,\), expected"),
     ("affine4", torch.zeros(2).to("meta"), ValueError, "range is on meta but x on cpu; move it"),
-    (
-        "affine4_axis0",
-        torch.zeros(2, 3),
-        ValueError,
-        r"range has shape \(2, 3\), expected \(2,\) for all slices, or 4 along axis 0",
-    ),
-    (
-        "affine4_axis1",
-        (torch.zeros(4), 1.0),
-        ValueError,
-        r"range's lo has shape \(4,\), expected one element for all slices, or 3 along axis 1",
-    ),
-)
+    ("affine4_axis0", torch.zeros(2, 3), ValueError,
+     r"range has shape \(2, 3\), expected \(2,\) for all slices, or 4 along axis 0"),
+    ("affine4_axis1", (torch.zeros(4), 1.0), ValueError,
+     r"range's lo has shape \(4,\), expected one element for all slices, or 3 along axis 1"),
+)  # fmt: skip
 @each("function", [lp.quantize, lp.count])
 def test_wrong_ranges_are_refused(function, fmt, ends, error, message):
     with pytest.raises(error, match=f"{function.__name__}: {message}"):

@@ -78,13 +78,11 @@ def test_backward_takes_the_recipe_of_its_forward() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"input": None},
-        {"fprop": lp.NATIVE},
-        {"weight": "block4_e2m1"},
+        {"input": None}, {"fprop": lp.NATIVE}, {"weight": "block4_e2m1"},
         {"grad_output": "e4m2:stochastic"},
     ],
     ids=["no quantizer", "native product", "blocks", "draws"],
-)
+)  # fmt: skip
 def test_another_structure_is_another_graph(change: dict[str, Any]) -> None:
     layer = converted("Linear", DETERMINISTIC)
     run, args = compiled(layer), inputs("Linear")

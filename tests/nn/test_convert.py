@@ -25,12 +25,9 @@ BF16 = lp.recipe("bf16_mixed")
 
 def network() -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv2d(1, 2, 3),
-        nn.ReLU(),
-        nn.Sequential(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2)),
-        nn.Flatten(),
-        nn.Linear(32, 3),
-    )
+        nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Sequential(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2)),
+        nn.Flatten(), nn.Linear(32, 3),
+    )  # fmt: skip
 
 
 IMAGES = torch.randn(2, 1, 6, 6, generator=torch.Generator().manual_seed(0))

@@ -78,9 +78,8 @@ def test_an_accumulator_with_operands_is_longer() -> None:
 @rows(
     "fmt, axis, element, bits, scaled",
     (E5M2, None, E5M2, 8, False),
-    (FIXED12, None, FIXED12, 12, False),
-    (BLOCKS, -3, E5M2, 8, True),
-)
+    (FIXED12, None, FIXED12, 12, False), (BLOCKS, -3, E5M2, 8, True),
+)  # fmt: skip
 def test_what_is_asked_of_every_kind(fmt, axis, element, bits, scaled):
     ints = fmt.to_ints()
     assert of_formats.axis(ints) == axis

@@ -169,12 +169,10 @@ def test_array_keeps_the_shape_and_takes_any_strides(shape):
 # --- what always holds ---
 
 NUMBERS = st.one_of(
-    st.floats(allow_nan=False, allow_infinity=False),
-    st.floats(-1e3, 1e3),
-    st.floats(width=16, allow_nan=False),
-    st.floats(width=32, allow_nan=False),
+    st.floats(allow_nan=False, allow_infinity=False), st.floats(-1e3, 1e3),
+    st.floats(width=16, allow_nan=False), st.floats(width=32, allow_nan=False),
     st.fractions(-500, 500),
-)
+)  # fmt: skip
 FORMATS = st.sampled_from(ROUND_FORMATS)
 MODES = st.sampled_from(ROUNDINGS)
 DRAWS = st.integers(0, 255)

@@ -369,13 +369,10 @@ def test_a_kernel_longer_than_the_image_is_refused():
 
 INF, NAN = math.inf, math.nan
 ENDS = [
-    ([3.0, -1.5, 2.0], (-1.5, 3.0)),
-    ([[NAN, 2.0], [INF, -INF]], (2.0, 2.0)),
-    ([NAN, INF, -INF], (INF, -INF)),
-    ([], (INF, -INF)),
-    (-4.0, (-4.0, -4.0)),
+    ([3.0, -1.5, 2.0], (-1.5, 3.0)), ([[NAN, 2.0], [INF, -INF]], (2.0, 2.0)),
+    ([NAN, INF, -INF], (INF, -INF)), ([], (INF, -INF)), (-4.0, (-4.0, -4.0)),
     ([2.0**-20, -(2.0**-20)], (-(2.0**-20), 2.0**-20)),
-]
+]  # fmt: skip
 
 
 @each("values, ends", ENDS)

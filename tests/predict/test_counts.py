@@ -55,11 +55,9 @@ def test_smaller_tiles_have_the_recorded_counts() -> None:
 # The instructions of a product with tables and chunks of 64, in the units of a table of cut.h.
 @rows(
     "shapes, kernel, unit",
-    ("kShapes", "two steps", 16),
-    ("kFloatShapes", "float32", 32),
-    ("kRareShapes", "odd, floor", 8),
-    ("kTensorShapes", "tensor cores, half", 256),
-)
+    ("kShapes", "two steps", 16), ("kFloatShapes", "float32", 32),
+    ("kRareShapes", "odd, floor", 8), ("kTensorShapes", "tensor cores, half", 256),
+)  # fmt: skip
 def test_tiles_are_chosen_by_their_counts(shapes: str, kernel: str, unit: int) -> None:
     for *sizes, _, cost in TILES[shapes]:
         if sizes == [128, 128]:

@@ -99,9 +99,8 @@ def test_a_technique_may_be_the_first_import_and_no_package_has_other_names():
 @rows(
     "package, names",
     (lpkernels, ["reference", "techniques"]),
-    (lpkernels.nn, ["observing", "Linear"]),
-    (lpkernels.techniques, lpkernels.techniques.__all__),
-)
+    (lpkernels.nn, ["observing", "Linear"]), (lpkernels.techniques, lpkernels.techniques.__all__),
+)  # fmt: skip
 def test_dir_lists_what_is_loaded_on_first_use(package, names):
     assert {*names, *package.__all__} <= {*dir(package)}
 
@@ -119,9 +118,8 @@ def test_public_names_are_there_and_listed_once(package):
     "name, answer",
     ("quantise", r"; did you mean quantize, Quantizer\?"),
     ("LossScaler", r"; it is lpkernels\.techniques\.loss_scaling\.LossScaler$"),
-    ("Linear", r"; it is lpkernels\.nn\.Linear$"),
-    ("xyzzy", r"\.$"),
-)
+    ("Linear", r"; it is lpkernels\.nn\.Linear$"), ("xyzzy", r"\.$"),
+)  # fmt: skip
 def test_a_name_that_is_not_here_is_answered_with_its_place(name, answer):
     assert not hasattr(lpkernels, name)
     message = f"^module 'lpkernels' has no attribute '{name}'{answer}"
@@ -153,11 +151,10 @@ def test_numpy_and_torch_alone_are_enough_to_round_and_for_doctor_and_version():
 
 @rows(
     "info, match",
-    (None, "never built here"),
-    ("not json", "never built here"),
+    (None, "never built here"), ("not json", "never built here"),
     ('{"extension": false, "reason": "no compiler"}', "C\\+\\+ module: no compiler"),
     ('{"extension": true, "reason": ""}', "was built but does not load"),
-)
+)  # fmt: skip
 def test_load_extension_repeats_why_it_is_absent(monkeypatch, tmp_path, info, match):
     if info is not None:
         (tmp_path / _build.INFO).write_text(info)

@@ -214,12 +214,10 @@ def planted(path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     "file, header",
     [
-        ("cpu/gemm.cpp", "torch/extension.h"),
-        ("bindings.cpp", "ATen/ATen.h"),
-        ("cpu/gemm.cpp", "pybind11/pybind11.h"),
-        ("common/round.h", "../cpu/vector.h"),
+        ("cpu/gemm.cpp", "torch/extension.h"), ("bindings.cpp", "ATen/ATen.h"),
+        ("cpu/gemm.cpp", "pybind11/pybind11.h"), ("common/round.h", "../cpu/vector.h"),
     ],
-)
+)  # fmt: skip
 def test_layers_catch_a_planted_include(tmp_path: Path, file: str, header: str):
     planted(tmp_path / "csrc" / file, f"#include <{header}>")
     assert native_errors(tmp_path) == [f"{file} includes {header}"]

@@ -140,14 +140,11 @@ def test_attention_masks_are_those_of_torch():
 X = torch.ones(2, 4)
 ATEN = torch.ops.aten
 NAMES = [
-    (lambda x, w: x @ w, "matmul"),
-    (lambda x, w: x.__matmul__(w), "matmul"),
-    (lambda x, w: w.__rmatmul__(x), "matmul"),
-    (lambda x, w: torch.linalg.matmul(x, w), "matmul"),
-    (lambda x, w: ATEN.mm.default(x, w), "mm"),
-    (lambda x, w: ATEN.linear.default(x, w), "linear"),
+    (lambda x, w: x @ w, "matmul"), (lambda x, w: x.__matmul__(w), "matmul"),
+    (lambda x, w: w.__rmatmul__(x), "matmul"), (lambda x, w: torch.linalg.matmul(x, w), "matmul"),
+    (lambda x, w: ATEN.mm.default(x, w), "mm"), (lambda x, w: ATEN.linear.default(x, w), "linear"),
     (lambda x, w: ATEN.conv2d.default(x.view(1, 1, 2, 4), w.view(4, 1, 2, 2)), "conv2d"),
-]
+]  # fmt: skip
 
 
 @each("function, name", NAMES)

@@ -138,12 +138,10 @@ def short(shape: tuple[int, ...], exponent: int, generator: torch.Generator) -> 
 @rows(
     "name, exponents",
     ("fixed24_f149", (-63, -65)),
-    ("fixed20_f140_chunk7:toward_zero", (-60, -64)),
-    ("ufixed12_f128_wrap", (-10, -112)),
-    ("e4m3_b144_chunk8:outer=fp32", (-70, -70)),
-    ("e3m5_b142:toward_negative", (-68, -70)),
+    ("fixed20_f140_chunk7:toward_zero", (-60, -64)), ("ufixed12_f128_wrap", (-10, -112)),
+    ("e4m3_b144_chunk8:outer=fp32", (-70, -70)), ("e3m5_b142:toward_negative", (-68, -70)),
     ("e4m2none_b147_sat:stochastic", (-100, -38)),
-)
+)  # fmt: skip
 def test_sums_at_the_ends_of_float32(name: str, exponents: tuple[int, int], isas: Isas) -> None:
     """No certificate scales sums by a power of two that float32 lacks."""
     generator = torch.Generator().manual_seed(8)

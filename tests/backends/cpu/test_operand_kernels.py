@@ -167,13 +167,11 @@ E4M3 = replace(accumulator("h100_e4m3"), block=4)
 
 @rows(
     "acc, tier",
-    (accumulator("h100_e4m3"), "certified"),
-    (accumulator("a100_fp16"), "certified"),
-    (accumulator("h100_fp16_fp16"), "certified"),
-    (replace(E4M3, rounding="to_odd"), "double"),
+    (accumulator("h100_e4m3"), "certified"), (accumulator("a100_fp16"), "certified"),
+    (accumulator("h100_fp16_fp16"), "certified"), (replace(E4M3, rounding="to_odd"), "double"),
     # A block of zeros would cut the running sum that an absent block leaves alone.
     (replace(E4M3, aligned_bits=12), "double"),
-)
+)  # fmt: skip
 def test_operands_choose_the_tier(acc: Accumulator, tier: str, isas: Isas) -> None:
     draw = torch.Generator().manual_seed(3)
     left, right = sides(acc)

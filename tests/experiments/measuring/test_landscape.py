@@ -41,10 +41,8 @@ ONES = [(torch.ones(4),)]
     "curvatures, expected",
     ((1.0, 3.0, 7.0, 2.0), 7.0),
     # The dominant curvature is negative.
-    ((1.0, -9.0, 4.0, 2.0), 4.0),
-    ((-1.0, -9.0, -4.0, -2.0), -1.0),
-    ((0.0, 0.0, 0.0, 0.0), 0.0),
-)
+    ((1.0, -9.0, 4.0, 2.0), 4.0), ((-1.0, -9.0, -4.0, -2.0), -1.0), ((0.0, 0.0, 0.0, 0.0), 0.0),
+)  # fmt: skip
 def test_sharpness_of_a_quadratic(curvatures: tuple[float, ...], expected: float) -> None:
     found = sharpness(Quadratic(*curvatures), value, ONES, tolerance=1e-9)
     assert found.eigenvalue == pytest.approx(expected, abs=1e-4)

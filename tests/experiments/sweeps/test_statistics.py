@@ -85,12 +85,9 @@ def test_an_arm_that_only_failed_is_there_and_only_common_seeds_are_pairs() -> N
 
 def test_a_diverged_run_counts_with_its_figure_and_is_left_out_without() -> None:
     results = [
-        *runs("base", [0.9, 0.9, 0.8, 0.9]),
-        result("a", 0, 0.9),
-        result("a", 1, 0.1, "diverged"),
-        result("a", 2, None, "diverged"),
-        result("a", 3, status="failed"),
-    ]
+        *runs("base", [0.9, 0.9, 0.8, 0.9]), result("a", 0, 0.9), result("a", 1, 0.1, "diverged"),
+        result("a", 2, None, "diverged"), result("a", 3, status="failed"),
+    ]  # fmt: skip
     summary, difference = against_base(results)
     assert (summary.finished, summary.diverged, summary.failed) == (1, 2, 1)
     assert (summary.seeds, summary.ended, summary.figures) == (4, 3, 2)
@@ -119,15 +116,13 @@ def test_each_value_of_an_axis_is_compared_by_itself() -> None:
 
 CASES = st.lists(
     st.tuples(
-        st.sampled_from(["base", "a", "b"]),
-        st.sampled_from([(), (("width", 8),)]),
-        st.integers(0, 5),
-        st.sampled_from(["finished", "diverged", "failed"]),
+        st.sampled_from(["base", "a", "b"]), st.sampled_from([(), (("width", 8),)]),
+        st.integers(0, 5), st.sampled_from(["finished", "diverged", "failed"]),
         st.one_of(st.none(), st.integers(0, 360).map(lambda right: right / 360)),
     ),
     max_size=30,
     unique_by=lambda case: case[:3],
-)
+)  # fmt: skip
 
 
 @settings(max_examples=50, deadline=None)

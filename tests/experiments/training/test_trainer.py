@@ -99,13 +99,11 @@ def test_another_seed_gives_other_weights(uninterrupted: Trainer, tmp_path: Path
 @pytest.mark.parametrize(
     "step, place",
     [
-        (1, "epoch 1 of 2 after step 1"),
-        (3, "epoch 1 of 2 after step 3"),
-        (STEPS, "epoch 1 of 2 after step 4"),
-        (None, "epoch 2 of 2 after step 0"),
+        (1, "epoch 1 of 2 after step 1"), (3, "epoch 1 of 2 after step 3"),
+        (STEPS, "epoch 1 of 2 after step 4"), (None, "epoch 2 of 2 after step 0"),
         (STEPS + 2, "epoch 2 of 2 after step 2"),
     ],
-)
+)  # fmt: skip
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     uninterrupted: Trainer, tmp_path: Path, monkeypatch: Any, step: int | None, place: str
 ) -> None:

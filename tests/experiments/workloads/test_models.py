@@ -21,12 +21,9 @@ from tests.support.refusals import rejects
 
 IMAGES, IMAGES3 = Task("images", (1, 8, 8), 10), Task("images", (3, 32, 32), 10)
 TASKS = {
-    "images": IMAGES,
-    "signals": Task("signals", (1, 40), 10),
-    "vectors": Task("vectors", (7,), 3),
-    "text": Task("text", (12,), 30),
-    "generation": Task("generation", (1, 8, 8), 5),
-}
+    "images": IMAGES, "signals": Task("signals", (1, 40), 10), "vectors": Task("vectors", (7,), 3),
+    "text": Task("text", (12,), 30), "generation": Task("generation", (1, 8, 8), 5),
+}  # fmt: skip
 LAYERS = nn.Linear | nn.Conv1d | nn.Conv2d | nn.ConvTranspose2d | nn.Embedding | nn.LSTM
 # Every network appears with every kind of task that it is for, and with its norms.
 MEMBERS = [

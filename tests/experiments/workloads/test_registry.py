@@ -147,13 +147,11 @@ test_settings_that_mean_nothing_are_refused = rejects(
 
 @rows(
     "given, usual, name",
-    ({}, "resnet8", "resnet8"),
-    ({"depth": 14}, "resnet8", "resnet14"),
+    ({}, "resnet8", "resnet8"), ({"depth": 14}, "resnet8", "resnet14"),
     ({"model": "cnn", "depth": 2}, "resnet8", "cnn2"),
-    ({"model": "cnn2_plain", "depth": 2}, "", "cnn2_plain"),
-    ({"model": "mlp3"}, "resnet8", "mlp3"),
+    ({"model": "cnn2_plain", "depth": 2}, "", "cnn2_plain"), ({"model": "mlp3"}, "resnet8", "mlp3"),
     ({"depth": 2}, "", ""),
-)
+)  # fmt: skip
 def test_depth_is_part_of_the_models_name(given: dict[str, Any], usual: str, name: str) -> None:
     assert WorkloadConfig(**given).network(usual) == name
 

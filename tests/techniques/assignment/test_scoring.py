@@ -64,11 +64,9 @@ def test_the_costs_of_a_line_by_hand():
     # A step against the gradients, 1.1 * 1.5 of the weight and 1.1 of the bias, moves the result by
     speed = 1.1 * 1.5 * 1.5 + 1.1
     expected = {
-        "weight.P": (1.1 * 1.5 * 0.0625) ** 2,
-        "linear.Y": (1.1 * 0.03125) ** 2,
-        "linear.GY": (0.125 * speed * 0.099609375) ** 2,
-        "loss.mul.Y": (2.02734375 - 2.0) ** 2,
-    }
+        "weight.P": (1.1 * 1.5 * 0.0625) ** 2, "linear.Y": (1.1 * 0.03125) ** 2,
+        "linear.GY": (0.125 * speed * 0.099609375) ** 2, "loss.mul.Y": (2.02734375 - 2.0) ** 2,
+    }  # fmt: skip
     assert {key: found.pop(key) for key in expected} == pytest.approx(expected, rel=2e-3)
     # The rest cost nothing: they are exact, or nothing is computed from them, or their format is as
     # wide in low precision.

@@ -42,14 +42,11 @@ def test_control_flow_by_values_is_refused_with_its_module(function, match):
 @rows(
     "function",
     lambda y: y if y.shape[0] > 2 else -y,
-    lambda y: y if bool((torch.arange(3) > 1).any()) else -y,
-    lambda y: torch.where(y > 0, y, -y),
-    lambda y: y[torch.tensor([0, 2])],
-    lambda y: y[torch.arange(4) > 1],
+    lambda y: y if bool((torch.arange(3) > 1).any()) else -y, lambda y: torch.where(y > 0, y, -y),
+    lambda y: y[torch.tensor([0, 2])], lambda y: y[torch.arange(4) > 1],
     lambda y: y.masked_select(torch.arange(6) > 1),
-    lambda y: y * (y > 0)[torch.tensor([3, 2, 1, 0])],
-    lambda y: y.float() * y.bool(),
-)
+    lambda y: y * (y > 0)[torch.tensor([3, 2, 1, 0])], lambda y: y.float() * y.bool(),
+)  # fmt: skip
 def test_decisions_by_shapes_and_constants_are_taken(function: Callable[[Tensor], Any]):
     assert trace(wrapped(function), lambda y, t: y.sum(), (X, None))[-1].numel == 1
 

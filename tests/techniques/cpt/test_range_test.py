@@ -56,12 +56,10 @@ def test_the_bounds_of_a_synthetic_training() -> None:
 @rows(
     "ends, threshold, bits",
     ({2: 0.1, 3: 0.5, 4: 0.6, 5: 0.7}, 0.01, (3, 5)),
-    ({2: 0.1, 3: 0.5}, 0.01, (3, 3)),
-    ({2: 0.9, 3: 0.9, 4: 0.9}, 0.01, (2, 3)),
-    (ENDS, 0.5, (4, 5)),
+    ({2: 0.1, 3: 0.5}, 0.01, (3, 3)), ({2: 0.9, 3: 0.9, 4: 0.9}, 0.01, (2, 3)), (ENDS, 0.5, (4, 5)),
     # Equal accuracies are within a threshold of 0.
     ({2: 0.1, 3: 0.5, 4: 0.8, 5: 0.8, 6: 0.9}, 0.0, (3, 4)),
-)
+)  # fmt: skip
 def test_other_bounds(ends: dict[int, float], threshold: float, bits: tuple[int, int]) -> None:
     made = Synthetic(ends)
     found = precision_range_test(made, made.set_bits, candidates=sorted(ends), threshold=threshold)

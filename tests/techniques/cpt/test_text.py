@@ -40,14 +40,11 @@ def plan(text: str, total: int = 8) -> list[list[int]]:
 @rows(
     "text, forward, backward",
     ("cpt:3-8/8,cycles=2", "34673467", "88888888"),
-    ("cpt:3-8/6-8,cycles=1", "33456678", "66677788"),
-    ("static:4/6", "44444444", "66666666"),
-    ("rise:3-8/8", "33456678", "88888888"),
-    ("fall:8-3/8", "88766543", "88888888"),
+    ("cpt:3-8/6-8,cycles=1", "33456678", "66677788"), ("static:4/6", "44444444", "66666666"),
+    ("rise:3-8/8", "33456678", "88888888"), ("fall:8-3/8", "88766543", "88888888"),
     ("fall:8-3/8,profile=exp,reflection=vertical", "86544333", "88888888"),
-    ("ETV:3-8/8,cycles=2", "85433678", "88888888"),
-    ("rise:3-8/8,warmup=4", "88883467", "88888888"),
-)
+    ("ETV:3-8/8,cycles=2", "85433678", "88888888"), ("rise:3-8/8,warmup=4", "88883467", "88888888"),
+)  # fmt: skip
 def test_the_plan_of_a_text(text: str, forward: str, backward: str) -> None:
     assert ["".join(map(str, row)) for row in plan(text)] == [forward, backward]
 

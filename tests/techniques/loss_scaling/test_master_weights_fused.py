@@ -37,12 +37,9 @@ OPTIMIZERS: dict[str, Make] = {
 DRAWN = {**NARROW, "state": "bf16:stochastic"}
 BYTES = {"weight": "bf16", "master": "fp8_e4m3:stochastic", "state": "fp8_e5m2:stochastic"}
 RECIPES: dict[str, dict[str, Any]] = {
-    "fp32": {"weight": "fp32"},
-    "copies": {"weight": "bf16"},
-    "drawn": DRAWN,
-    "bytes": BYTES,
+    "fp32": {"weight": "fp32"}, "copies": {"weight": "bf16"}, "drawn": DRAWN, "bytes": BYTES,
     "own": {"weight": "e4m3fn", "master": "e4m3fn:stochastic", "state": "fp16"},
-}
+}  # fmt: skip
 pytestmark = pytest.mark.filterwarnings("ignore:MasterWeights:UserWarning")
 
 
@@ -238,10 +235,9 @@ def test_a_gradient_need_not_be_contiguous() -> None:
 
 @rows(
     "dtype, weight, bits",
-    (torch.float32, "fp32", 0x7FC00000),
-    (torch.bfloat16, "bf16", 0x7FC0),
+    (torch.float32, "fp32", 0x7FC00000), (torch.bfloat16, "bf16", 0x7FC0),
     (torch.float16, "fp16", 0x7E00),
-)
+)  # fmt: skip
 def test_every_nan_has_the_same_bits(dtype: torch.dtype, weight: str, bits: int) -> None:
     p = nn.Parameter(torch.ones(40, dtype=dtype))
     optimizer = make("momentum", [p], True, {"weight": weight})

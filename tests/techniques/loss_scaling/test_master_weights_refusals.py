@@ -194,10 +194,9 @@ def test_a_state_dict_that_does_not_fit(broken: Any, error: str) -> None:
 @rows(
     "kind, state, below",
     (optim.Adam, "fp16", "0.0055"),
-    (optim.Adam, {"exp_avg_sq": "fp16:toward_zero"}, "0.0077"),
-    (optim.RMSprop, "fp16", "0.0017"),
+    (optim.Adam, {"exp_avg_sq": "fp16:toward_zero"}, "0.0077"), (optim.RMSprop, "fp16", "0.0017"),
     (optim.Adagrad, "fixed16_f8", "0.044"),
-)
+)  # fmt: skip
 def test_a_second_moment_that_stays_zero_is_said(kind: Any, state: Any, below: str) -> None:
     with pytest.warns(UserWarning, match=f"stays 0 where every .gradient. is below {below}"):
         wrap(kind(parameters()), "fp32", state=state)

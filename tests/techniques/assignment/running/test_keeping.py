@@ -127,10 +127,9 @@ def test_formats_of_all_kinds_are_kept(low: str) -> None:
 @rows(
     "operation, x",
     ("masked_fill", torch.rand(3, 7) > 0.5),
-    ("dropout", (torch.rand(5, 9) > 0.3).float() / 0.7),
-    ("dropout", torch.zeros(4)),
+    ("dropout", (torch.rand(5, 9) > 0.3).float() / 0.7), ("dropout", torch.zeros(4)),
     ("max_pool2d", torch.randint(0, 2**15 - 1, (4, 5))),
-)
+)  # fmt: skip
 def test_what_is_compact_is_the_same(operation: str, x: Tensor) -> None:
     found = compact(operation, x)
     assert found is not None

@@ -22,11 +22,9 @@ QUANTIZERS = ("input", "weight", "bias", "output", "grad_output", "grad_input", 
 FORMATS = {kind: f"e6m{3 + i}" for i, kind in enumerate(QUANTIZERS)}
 # The quantizers without a row: these layers do not have the tensors.
 WITHOUT = {
-    "Embedding": {"input", "bias", "grad_input"},
-    "Softmax": {"weight", "bias", "grad_weight"},
-    "GELU": {"weight", "bias", "grad_weight"},
-    "RMSNorm": {"bias"},
-}
+    "Embedding": {"input", "bias", "grad_input"}, "Softmax": {"weight", "bias", "grad_weight"},
+    "GELU": {"weight", "bias", "grad_weight"}, "RMSNorm": {"bias"},
+}  # fmt: skip
 
 
 @each("name", layer_cases.LAYERS)
