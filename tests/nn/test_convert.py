@@ -228,29 +228,17 @@ def test_convert_takes_the_linear_layer_of_transformers() -> None:
     (lambda m: lp.convert(m, {3: FP8}), TypeError, "key of the mapping must be a glob"),
     (lambda m: lp.convert(m, FP8, include=3), TypeError, "include must be a glob.* int"),
     (lambda m: lp.convert(m, FP8, exclude=[3]), TypeError, "exclude must be a glob"),
-    (
-        lambda m: lp.convert(m, FP8, include="layer*"),
-        ValueError,
-        r"convert: include='layer\*' fits the name of no module\. A glob is compared ",
-    ),
-    (
-        lambda m: lp.convert(m, {nn.Conv3d: FP8, nn.Bilinear: BF16}),
-        ValueError,
-        r"no layer matched \(recipe for Conv3d, Bilinear\); the model has '0' \(Conv2d\),",
-    ),
+    (lambda m: lp.convert(m, FP8, include="layer*"), ValueError,
+     r"convert: include='layer\*' fits the name of no module\. A glob is compared "),
+    (lambda m: lp.convert(m, {nn.Conv3d: FP8, nn.Bilinear: BF16}), ValueError,
+     r"no layer matched \(recipe for Conv3d, Bilinear\); the model has '0' \(Conv2d\),"),
     (lambda m: lp.convert(nn.ReLU(), FP8), ValueError, "none of the kind; .*torch.nn.Linear"),
-    (
-        lambda m: lp.convert(Doubled(2, 2), FP8, functions=False),
-        ValueError,
-        "Doubled has its own forward",
-    ),
-    (
-        lambda m: lp.convert(m, FP8, functions="no"),
-        TypeError,
-        "functions must be True or False, got 'no'",
-    ),
+    (lambda m: lp.convert(Doubled(2, 2), FP8, functions=False), ValueError,
+     "Doubled has its own forward"),
+    (lambda m: lp.convert(m, FP8, functions="no"), TypeError,
+     "functions must be True or False, got 'no'"),
     (lambda m: lp.set_recipe(m, FP8), ValueError, "lp.convert makes them"),
-)
+)  # fmt: skip
 def test_conversion_refuses_wrong_arguments(call: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         call(network())

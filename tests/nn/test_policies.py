@@ -192,17 +192,11 @@ REFUSED = [
     (lambda: lp.nn.Policy({3: "fp32"}), TypeError, "Policy: a key must be .*FIRST.* got int"),
     (lambda: lp.nn.Policy({"*": 3}), TypeError, "expected a Recipe or its name, got 3"),
     (lambda: lp.nn.Policy({"*": "fp9"}), ValueError, "recipe: unknown name 'fp9'"),
-    (
-        lambda: lp.nn.Linear(2, 2, recipe="policy:fp8_wang2018"),
-        ValueError,
-        "recipe: 'policy:fp8_wang2018' is a policy, .* expected the recipe of a layer",
-    ),
-    (
-        lambda: lp.convert(Gan(), lp.policy("fp16_mixed") | {FIRST: "fp32"}),
-        ValueError,
-        r"the key FIRST never applies.* '\*' before it takes 'generator.stem' ",
-    ),
-]
+    (lambda: lp.nn.Linear(2, 2, recipe="policy:fp8_wang2018"), ValueError,
+     "recipe: 'policy:fp8_wang2018' is a policy, .* expected the recipe of a layer"),
+    (lambda: lp.convert(Gan(), lp.policy("fp16_mixed") | {FIRST: "fp32"}), ValueError,
+     r"the key FIRST never applies.* '\*' before it takes 'generator.stem' "),
+]  # fmt: skip
 test_policies_refuse_wrong_arguments = refused(REFUSED)
 
 

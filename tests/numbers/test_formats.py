@@ -153,18 +153,15 @@ def test_other_formats_travel_as_float32(fmt):
     ("mxint8", FixedFormat(8, 6), {}),
     ("nvfp4", "e2m1", {"block_size": 16, "scale": formats.E4M3FN, "tensor_scale": True}),
     ("nvfp4_one", "e2m1", {"block_size": 16, "scale": "e4m3"}),
-    (
-        "nvfp4_2d_te",
-        "e2m1",
-        {"block_size": (16, 16), "scale": "e4m3", "tensor_scale": True, "steps": "te"},
-    ),
+    ("nvfp4_2d_te", "e2m1",
+     {"block_size": (16, 16), "scale": "e4m3", "tensor_scale": True, "steps": "te"}),
     ("fp8_tensor", "e4m3", {"block_size": "tensor", "scale": "fp32"}),
     ("fp8_row", "e4m3", {"block_size": "row"}),
     ("fp8_1x128", "e4m3", {"block_size": 128, "scale": "fp32"}),
     ("fp8_128x128_pow2", "e4m3", {"block_size": (128, 128), "rule": "up"}),
     ("int8_row", "int8", {"block_size": "row"}),
     ("int4_g128", FixedFormat(4, 0), {"block_size": 128, "scale": "fp32"}),
-)
+)  # fmt: skip
 def test_aliases_are_these_formats(alias, element, options):
     assert parse_format(alias) == BlockFormat(element, **options)
 
@@ -335,10 +332,8 @@ WRONG_VALUES = [
     (lambda: BlockFormat("int8", scale="fp32", steps="te"), "steps='te' is not defined here: Tran"),
     (lambda: BlockFormat("e2m1", 16, steps="deepgemm"), "DeepGEMM has e4m3, and e2m1 in blocks"),
     (lambda: BlockFormat("e4m3", "row", target=9, steps="te"), "has no target but .*got 9.0; use"),
-    (
-        lambda: BlockFormat(FixedFormat(8, 0, signed=False)),
-        r"integer elements are signed.*use Fixed",
-    ),
+    (lambda: BlockFormat(FixedFormat(8, 0, signed=False)),
+     r"integer elements are signed.*use Fixed"),
     (lambda: BlockFormat("fixed8_f0"), "unknown element 'fixed8_f0'"),
     (lambda: parse_format("row_int8_to1.2.3"), "cannot read the target 'to1.2.3' in 'row_int8_to"),
     (lambda: parse_format("nvfp44"), "unknown format 'nvfp44'; did you mean nvfp4"),
@@ -358,7 +353,7 @@ WRONG_VALUES = [
     (lambda: parse_format("e5" + "m" * 10**6), "has more than 96 characters, got 1000002, which"),
     (lambda: parse_format("e9m3"), r"exp_bits must be in 1\.\.8, got 9"),
     (lambda: format_from_ints((9,) * 8), "expected the 8, 16 or 24 integers"),
-]
+]  # fmt: skip
 WRONG_TYPES = [
     (lambda: FloatFormat(True, 3), r"exp_bits must be an int, got True \(bool\)"),
     (lambda: FloatFormat(4, 3.0), r"man_bits must be an int, got 3\.0 \(float\)"),
@@ -369,10 +364,8 @@ WRONG_TYPES = [
     (lambda: FixedFormat(8, 3, signed=1), "signed must be True or False, got 1"),
     (lambda: AffineFormat(8, symmetric=None), "symmetric must be True or False"),
     (lambda: AffineFormat(8, axis=1.0), r"axis must be an int, got 1\.0"),
-    (
-        lambda: BlockFormat(AffineFormat(8)),
-        "element must be a FloatFormat, a FixedFormat or a name",
-    ),
+    (lambda: BlockFormat(AffineFormat(8)),
+     "element must be a FloatFormat, a FixedFormat or a name"),
     (lambda: BlockFormat("e4m3", scale=FixedFormat(8, 0)), "a scale is no FixedFormat, got"),
     (lambda: BlockFormat("e4m3", scale=AffineFormat(8)), "a scale is no AffineFormat, got"),
     (lambda: BlockFormat("int8", scale="fp32", target="8"), "target must be a number, got '8'"),
@@ -383,6 +376,6 @@ WRONG_TYPES = [
     (lambda: as_format(torch.int8), "it is 'int8_row' or .* or 'fixed8_f0' here"),
     (lambda: as_format(torch.float8_e4m3fnuz), "float8_e4m3fnuz is no format here"),
     (lambda: as_format(8), r"name or a torch.dtype, got 8 \(int\)"),
-]
+]  # fmt: skip
 test_wrong_values_are_refused = refused(WRONG_VALUES, ValueError)
 test_wrong_types_are_refused = refused(WRONG_TYPES, TypeError)

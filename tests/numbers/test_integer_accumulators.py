@@ -67,13 +67,10 @@ REFUSED = [
     (lambda: max_l1_norm(1, 8), ValueError, r"accumulator_bits must be in 2\.\.62, got 1"),
     (lambda: max_l1_norm(8, 0), ValueError, r"input_bits must be in 1\.\.62, got 0"),
     (lambda: max_l1_norm(8.0, 2), TypeError, "accumulator_bits must be an int"),
-    (
-        lambda: max_l1_norm(8, 2, signed_inputs=True, zero_centred=True),
-        ValueError,
-        "zero_centred=True is the bound for unsigned inputs",
-    ),
+    (lambda: max_l1_norm(8, 2, signed_inputs=True, zero_centred=True), ValueError,
+     "zero_centred=True is the bound for unsigned inputs"),
     (lambda: never_overflows([0.5], 8, 2), TypeError, "weights must be integers, got float64"),
-]
+]  # fmt: skip
 test_refusals = refused(REFUSED)
 
 

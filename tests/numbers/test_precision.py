@@ -122,14 +122,11 @@ WRONG_KINDS = [
     (lambda: checked_formats({"4": "e4m3"}), TypeError, "a key of formats must be an int"),
     (lambda: checked_formats({4: "e4x3"}), ValueError, r"formats\[4\]: .* format 'e4x3'"),
     (lambda: checked_formats({4: 4}), TypeError, r"formats\[4\]: expected a format"),
-    (
-        lambda: with_accumulators(CPT, {"forward": "e6m9"}),
-        ValueError,
-        "set_accumulator: 'forward' is no product; expected fp",
-    ),
+    (lambda: with_accumulators(CPT, {"forward": "e6m9"}), ValueError,
+     "set_accumulator: 'forward' is no product; expected fp"),
     (lambda: with_accumulators(CPT, "e6m99"), ValueError, "set_accumulator: "),
     (lambda: with_accumulators(CPT, {"fprop": 3}), TypeError, "set_accumulator: "),
-]
+]  # fmt: skip
 test_arguments_of_another_kind_are_refused = refused(WRONG_KINDS)
 
 

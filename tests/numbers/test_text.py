@@ -59,16 +59,10 @@ def test_a_recipe_may_be_written_as_python_reads_it() -> None:
 REFUSED = [
     (lambda: Recipe.parse(Recipe()), TypeError, r"Recipe\.parse: expected a str .*, got Recipe"),
     (lambda: Quantizer.parse(3), TypeError, r"Quantizer\.parse: expected a str .*, got int"),
-    (
-        partial(Quantizer.from_dict, "e5m2"),
-        TypeError,
-        r"Quantizer\.from_dict: expected a mapping .* str",
-    ),
-    (
-        lambda: Quantizer.from_dict({"fmt": "e5m2", "bits": 3}),
-        ValueError,
-        r"Quantizer\.from_dict: has no field 'bits'; .* fmt, rounding, random_bits, rng",
-    ),
+    (partial(Quantizer.from_dict, "e5m2"), TypeError,
+     r"Quantizer\.from_dict: expected a mapping .* str"),
+    (lambda: Quantizer.from_dict({"fmt": "e5m2", "bits": 3}), ValueError,
+     r"Quantizer\.from_dict: has no field 'bits'; .* fmt, rounding, random_bits, rng"),
     *(
         (partial(Recipe.parse, text), ValueError, match)
         for text, match in (
@@ -82,5 +76,5 @@ REFUSED = [
             ("Recipe(fprop='')", "Recipe: fprop: accumulator: unknown name ''"),
         )
     ),
-]
+]  # fmt: skip
 test_what_is_no_text_and_no_plain_value_is_refused = refused(REFUSED)

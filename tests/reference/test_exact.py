@@ -245,12 +245,9 @@ def test_compensated_is_literal(acc: str, products: list, want: float) -> None:
     ("e5m9:toward_zero:block=4:aligned_bits=12", [1.0, ULP, ULP, ULP], 1.0),
     # Every chunk is exact; their sum in fp32 rounds as the outer sum does.
     ("e8m13_chunk1:toward_zero:outer=fp32:block=1:aligned_bits=13", [1.0, 3 * E25], 1.0),
-    (
-        "e8m13_chunk1:toward_zero:outer=fp32:outer_rounding=nearest_even:block=1:aligned_bits=13",
-        [1.0, 3 * E25],
-        1 + 2.0**-23,
-    ),
-)
+    ("e8m13_chunk1:toward_zero:outer=fp32:outer_rounding=nearest_even:block=1:aligned_bits=13",
+     [1.0, 3 * E25], 1 + 2.0**-23),
+)  # fmt: skip
 def test_aligned_blocks_cut_every_addend(acc: str, products: list, want: float) -> None:
     assert_sum(acc, products, want)
 

@@ -131,10 +131,8 @@ def of_twin(pair, acc):
     (ONE, [None], -0.0, -0.0),
     (ONE, [(0, 1)], -0.0, 0.0),
     # Outer sums overflow as any sum does.
-    (
-        accumulator("fp32_chunk2:toward_zero:outer=fp16:block=2:aligned_bits=24:operands=fp16"),
-        [(32768, 1)] * 4, None, 65504,
-    ),
+    (accumulator("fp32_chunk2:toward_zero:outer=fp16:block=2:aligned_bits=24:operands=fp16"),
+     [(32768, 1)] * 4, None, 65504),
     # The least exponent bounds the place.
     (LEAST, [(2**-6, 2**-5)], None, 2**-11),
     (LEAST, [(2**-6, 2**-6)], None, 0),

@@ -165,17 +165,11 @@ END_ACCUMULATORS = [
     ),
     *map(
         lp.accumulator,
-        (
-            "e8m10_chunk8:stochastic:outer_rounding=nearest_even",
-            "e8m10_chunk8:stochastic:outer=e4m5_sat",
-            "e8m13_chunk3:toward_zero:outer=e8m9",
-            "e8m13:product=e8m10",
-            "e3m3_b-100",
-            "e3m3_b-100_chunk2:outer=e8m13",
-            "e4m5none_b130_sat",
-        ),
+        ("e8m10_chunk8:stochastic:outer_rounding=nearest_even",
+         "e8m10_chunk8:stochastic:outer=e4m5_sat", "e8m13_chunk3:toward_zero:outer=e8m9",
+         "e8m13:product=e8m10", "e3m3_b-100", "e3m3_b-100_chunk2:outer=e8m13", "e4m5none_b130_sat"),
     ),
-]
+]  # fmt: skip
 
 #: Exponents of the last places of both operands.
 EXPONENTS = [

@@ -129,15 +129,12 @@ KINDS = [
     *(acc for acc in ACCUMULATORS[::4] if acc.in_sequence),
     *map(
         lp.accumulator,
-        (
-            "e5m3_chunk7:stochastic:order=pairwise",
-            "e4m3:toward_negative:order=pairwise:product=e5m2",
-            "e4m3_chunk5:order=compensated",
-            "e5m4:toward_negative:block=4:aligned_bits=3",
-            "e5m4_chunk7:stochastic:block=3:aligned_bits=5",
-        ),
+        ("e5m3_chunk7:stochastic:order=pairwise",
+         "e4m3:toward_negative:order=pairwise:product=e5m2", "e4m3_chunk5:order=compensated",
+         "e5m4:toward_negative:block=4:aligned_bits=3",
+         "e5m4_chunk7:stochastic:block=3:aligned_bits=5"),
     ),
-]
+]  # fmt: skip
 
 
 def check(

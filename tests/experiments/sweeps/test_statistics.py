@@ -173,17 +173,13 @@ test_summarise_refuses = rejects(
         ((runs("a", [0.5]), {"field": "f1"}), "one of test_accuracy, loss, name, got 'f1'"),
         ((runs("a", [0.5]), {"field": "name"}), "numbers in field 'name', got 'text' in 'a'"),
         ((runs("a", [0.5]) * 2, {}), "got two of arm 'a' at {}, seed 0: a-0 and a-0; keep one"),
-        (
-            ([replace(result("a", 0), status="running")], {}),
-            "finished, diverged, failed, got 'runn",
-        ),
-        (
-            (runs("a", [0.5]), {"level": 95.0}),
-            "0 < level < 1 and resamples >= 1, got 95.0 and 10000",
-        ),
+        (([replace(result("a", 0), status="running")], {}),
+         "finished, diverged, failed, got 'runn"),
+        ((runs("a", [0.5]), {"level": 95.0}),
+         "0 < level < 1 and resamples >= 1, got 95.0 and 10000"),
         ((runs("a", [0.5]), {"resamples": 0}), "got 0.95 and 0"),
     ],
-)
+)  # fmt: skip
 
 
 # These are accuracies of a test set of 360 examples: ties and equal differences are common.

@@ -205,14 +205,12 @@ def test_none_is_ended_before_enough_have_finished_unless_its_error_is_not_finit
 WRONG_RUNS = [
     (lambda: final_error(FINISHED, [0.1] * 5), r"so_far must have 1\.\.4 reports"),
     (lambda: final_error([[0.1, float("nan")]], [0.1]), "finished"),
-    (
-        lambda: final_error(FINISHED, [0.1], level=1),
-        "level: expected a finite number above 0 and below 1",
-    ),
+    (lambda: final_error(FINISHED, [0.1], level=1),
+     "level: expected a finite number above 0 and below 1"),
     (lambda: EarlyStop([1, 2], reports=0), "reports"),
     (lambda: EarlyStop([1, float("inf")], reports=2), "memory"),
     (lambda: EarlyStop([1, 2], reports=1).start(2), r"configurations in 0\.\.1"),
-]
+]  # fmt: skip
 test_wrong_input = refused(WRONG_RUNS, ValueError)
 
 
