@@ -4,16 +4,12 @@ pytest spends a millisecond or two on every test it collects and runs. `each` st
 ``pytest.mark.parametrize`` would, and what fails names the case.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-
-__all__ = ["each", "rows"]
 
 
 def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -113,14 +113,11 @@ def test_query_whose_scores_are_all_minus_infinity_gets_zeros_where_a_mask_is() 
     assert sdpa(query, key, key, recipe=SUMS).isnan().all()
 
 
-def test_gradient_of_an_additive_mask() -> None:
+def test_gradient_of_an_additive_mask_and_dropout_are_torchs() -> None:
     mask = torch.randn(3, 4, 5, requires_grad=True)
     tensors = [*operands(), mask]
     want = torch_sdpa(*tensors)
     close(gradients(sdpa(*tensors, recipe=SUMS), tensors), gradients(want, tensors))
-
-
-def test_dropout_is_torchs() -> None:
     tensors = operands()
     torch.manual_seed(5)
     got = sdpa(*tensors, dropout_p=0.5, recipe=SUMS)

@@ -1,7 +1,5 @@
 """Converted models of transformers: saved with their recipes, loaded converted, trained on."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import subprocess

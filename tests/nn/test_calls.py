@@ -170,13 +170,10 @@ def test_calls_compile_into_one_graph(exclude: Any, dynamic: bool) -> None:
     same(gradients(net, compiled), gradients(net))
 
 
-def test_calls_are_exported() -> None:
+def test_calls_are_exported_and_checkpointed_modules_compute_the_same_again() -> None:
     net = lp.convert(Net(), DETERMINISTIC, exclude="second")
     program = torch.export.export(net, (X,))
     assert_bit_equal(program.module()(X), net(X))
-
-
-def test_checkpointed_modules_compute_the_same_again() -> None:
     net = lp.convert(Net(), STOCHASTIC)
     want = gradients(net)
     net.checkpointed = True

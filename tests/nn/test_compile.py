@@ -307,9 +307,7 @@ def test_exported_program_has_the_range_and_the_precision_of_its_layer(training:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "recipe", [lp.Recipe(fprop="e6m9"), lp.recipe("fp16_mixed"), DETERMINISTIC]
-)
+@pytest.mark.parametrize("recipe", [lp.Recipe(fprop="e6m9"), "fp16_mixed", DETERMINISTIC])
 def test_package_of_aotinductor_has_eagers_bits(recipe: lp.Recipe, tmp_path: Path) -> None:
     layers = nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6 * 6, 5)
     model = lp.convert(nn.Sequential(*layers), recipe).eval()

@@ -96,15 +96,13 @@ def test_set_recipe_changes_converted_layers_only() -> None:
     assert set(converted(model).values()) == {lp.Recipe()}
 
 
-def test_revert_gives_every_class_back() -> None:
+def test_revert_gives_every_class_back_and_a_users_own_subclass_the_fp32_recipe() -> None:
     model = network().append(Tagged(3, 3))
     before = [(type(m), sorted(vars(m))) for m in model.modules()]
     for converted_or_not in (lp.convert(model, FP8), model):
         assert lp.revert(converted_or_not) is model
         assert [(type(m), sorted(vars(m))) for m in model.modules()] == before
 
-
-def test_revert_of_a_users_own_subclass_is_the_fp32_recipe() -> None:
     class Mine(lp.nn.Linear):
         pass
 
@@ -279,13 +277,10 @@ def test_convert_keeps_norms_that_are_hooks(norm: Any) -> None:
     assert_bit_equal(lp.revert(layer)(x), plain)
 
 
-def test_revert_keeps_parametrizations() -> None:
+def test_revert_keeps_parametrizations_and_layers_with_them_refuse_to_pickle_as_torchs_do() -> None:
     layer = lp.revert(lp.convert(weight_norm(Tagged(5, 3)), DETERMINISTIC))
     assert isinstance(layer, Tagged) and not isinstance(layer, lp.nn.Linear)
     parametrize.remove_parametrizations(layer, "weight")
     assert type(layer) is Tagged
-
-
-def test_parametrized_layers_refuse_to_pickle_as_torchs_do() -> None:
     with pytest.raises(RuntimeError, match="only supported through state_dict"):
         pickle.dumps(lp.convert(weight_norm(Tagged(5, 3)), DETERMINISTIC))

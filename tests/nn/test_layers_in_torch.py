@@ -302,9 +302,7 @@ WRITING: dict[str, Any] = {
     "count": lambda x, counts, out: lp.count(x, "e5m2"),
     "count into": lambda x, counts, out: lp.count(x, "e5m2", counts=counts),
     "quantize": lambda x, counts, out: lp.quantize(x, "e5m2", counts=counts),
-    "quantize in a range": lambda x, counts, out: lp.quantize(
-        x, "affine4", range=(0, 1), counts=counts
-    ),
+    "in a range": lambda x, counts, out: lp.quantize(x, "affine4", range=(0, 1), counts=counts),
     "out": lambda x, counts, out: lp.quantize(x, "e5m2", out=out),
 }
 

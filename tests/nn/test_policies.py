@@ -151,13 +151,10 @@ def test_wide_keys_before_those_of_a_policy_are_its_exceptions() -> None:
     assert converted(layer) == {"": FP32}
 
 
-def test_another_policy_replaces_all_of_one() -> None:
+def test_another_policy_replaces_all_of_one_and_set_recipe_takes_it() -> None:
     model = lp.convert(Transformer(), lp.policy("bf16_mixed"))
     lp.convert(model, lp.policy("hfp8_sun2019"))
     assert converted(model) == stated("transformer", "hfp8_sun2019")
-
-
-def test_set_recipe_takes_a_policy() -> None:
     model = lp.convert(ResNet(), "fp8_wang2018", exclude="stem")
     policy = lp.policy("hfp8_sun2019")
     found = converted(lp.set_recipe(model, policy))
@@ -165,13 +162,10 @@ def test_set_recipe_takes_a_policy() -> None:
     assert (found["blocks.0.conv1"], found["fc"]) == (policy["*"], policy[LAST])
 
 
-def test_policy_survives_copies_in_order() -> None:
+def test_policy_survives_copies_in_order_and_its_text_stands_for_it() -> None:
     policy = lp.policy("fp8_wang2018")
     for twin in (copy.deepcopy(policy), pickle.loads(pickle.dumps(policy)), policy.copy()):
         assert type(twin) is lp.nn.Policy and list(twin.items()) == list(policy.items())
-
-
-def test_the_text_of_a_policy_stands_for_it() -> None:
     by_text, by_name = ResNet(), lp.convert(ResNet(), lp.policy("fp8_wang2018"))
     want = converted(by_name)
     assert converted(lp.convert(by_text, "policy:fp8_wang2018")) == want

@@ -313,13 +313,10 @@ def test_a_recipe_whose_codes_serve_every_product_does_not_warn(recwarn):
     assert not recwarn.list
 
 
-def test_fp8_wang2018():
+def test_fp8_wang2018_and_the_formats_of_hfp8_sun2019():
     acc = Accumulator("e6m9", chunk=64)
     expected = Recipe("e5m2", "e5m2", grad_output="e5m2", fprop=acc, dgrad=acc, wgrad=acc)
     assert recipe("fp8_wang2018") == expected
-
-
-def test_hfp8_sun2019_formats():
     built = recipe("hfp8_sun2019")
     assert built.input.fmt == formats.FP_4_3_4
     assert (built.input.fmt.max, built.grad_output.fmt.max) == (30.0, 114688.0)

@@ -21,24 +21,19 @@ from lpkernels.formats import (
     parse_format,
     table,
 )
-from tests.cases import FIXED_FORMATS, FLOAT_FORMATS, ROUND_FORMATS
+from tests.cases import FIXED_FORMATS, FLOAT_FORMATS, ROUND_FORMATS, formats_named
 from tests.loops import each, rows
 from tests.support import descriptions
 from tests.support.refusals import refused
 
-TENSOR_FORMATS = [
-    parse_format(name)
-    for name in (
-        "affine8", "affine1_axis0", "affine4_sym_axis-2", "affine16_sym", "block32_e4m3",
-        "block32_e4m3ieee", "block16_axis0_e5m2", "block1_e2m1", "block33_axis1_e3m2",
-        "block8_e1m6none", "block32_axis-3_e4m3none_b11_sat",
-        "block16_e2m1_se4m3fn_t", "block16_k_e2m1_se4m3fn_t_to5.647059", "tile16x8_e2m1_sfp32_up",
-        "tensor_e4m3", "tensor_int8_se8m0", "row_e5m2", "row_axis0_int4_to7.5_torchao",
-        "block128_e4m3_sfp32_deepgemm", "tile128x128_e4m3_up_te", "row_k_int8",
-        "block32_int8f6_even", "block4_e4m3none_b11_sat_se5m3fn_b9_nosub_up", "block4_e5m10_se4m3",
-        "block4_e3m2ieee_se4m3ieee",
-    )
-]  # fmt: skip
+TENSOR_FORMATS = formats_named("""
+    affine8 affine1_axis0 affine4_sym_axis-2 affine16_sym block32_e4m3 block32_e4m3ieee
+    block16_axis0_e5m2 block1_e2m1 block33_axis1_e3m2 block8_e1m6none
+    block32_axis-3_e4m3none_b11_sat block16_e2m1_se4m3fn_t block16_k_e2m1_se4m3fn_t_to5.647059
+    tile16x8_e2m1_sfp32_up tensor_e4m3 tensor_int8_se8m0 row_e5m2 row_axis0_int4_to7.5_torchao
+    block128_e4m3_sfp32_deepgemm tile128x128_e4m3_up_te row_k_int8 block32_int8f6_even
+    block4_e4m3none_b11_sat_se5m3fn_b9_nosub_up block4_e5m10_se4m3 block4_e3m2ieee_se4m3ieee
+""")
 
 # --- derived values ---
 
@@ -75,14 +70,11 @@ def test_axes_are_those_of_a_tensor_of_64_dimensions(fmt):
             dataclasses.replace(fmt, axis=axis)
 
 
-def test_epsilon_and_bits():
+def test_epsilon_bits_and_defaults():
     assert (formats.FP16.epsilon, formats.FP16.bits) == (2.0**-10, 16)
     assert (FixedFormat(8, 3).epsilon, FixedFormat(8, 3).bits) == (0.125, 8)
     assert BlockFormat("e2m1").bits == 4.25
     assert AffineFormat(5).bits == 5
-
-
-def test_defaults_are_resolved():
     assert FloatFormat(4, 3) == FloatFormat(4, 3, bias=7, overflow="infinity")
     assert FloatFormat(4, 3, specials="fn").overflow == "nan"
     assert FloatFormat(1, 2, specials="none").bias == 0

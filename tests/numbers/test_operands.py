@@ -25,28 +25,22 @@ TURNS = Accumulator(
 # --- fields ---
 
 
-def test_the_text_form_names_the_fields() -> None:
+def test_the_text_form_names_the_fields_and_one_format_stands_for_both_sides() -> None:
     assert str(MIXED) == "e8m13:toward_zero:block=4:aligned_bits=6:operands=e5m2,e4m3fn"
     assert str(TURNS).endswith(":operands=e5m10:least_exponent=-21:interleaved=2")
     assert accumulator(f"{MIXED}:least_exponent=-132") == replace(MIXED, least_exponent=-132)
-
-
-def test_one_format_stands_for_both_sides() -> None:
     fp16 = parse_format("fp16")
     assert TURNS.operands == (fp16, fp16)
     for given in (fp16, "fp16,fp16", ["fp16", fp16], (fp16,)):
         assert replace(TURNS, operands=given) == TURNS
 
 
-def test_integers_stand_behind_those_of_every_accumulator() -> None:
+def test_integers_stand_behind_those_of_every_accumulator_and_exchanged_swaps_the_sides() -> None:
     plain = replace(MIXED, operands=None)
     left, right = (fmt.to_ints() for fmt in MIXED.operands)
     assert MIXED.to_ints() == (*plain.to_ints(), *left, *right, 0, 0, 1)
     assert TURNS.to_ints()[-3:] == (1, -21, 2)
     assert len(plain.to_ints()) == 35 and accumulator_from_ints(plain.to_ints()) == plain
-
-
-def test_exchanged_swaps_the_sides() -> None:
     swapped = MIXED.exchanged()
     assert swapped.operands == MIXED.operands[::-1] and swapped.exchanged() == MIXED
     assert exchanged(MIXED.to_ints()) == swapped.to_ints()

@@ -44,14 +44,11 @@ def test_philox_known_answers():
     assert philox4x32(*pi) == (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1)
 
 
-def test_mix64_is_the_finaliser_of_splitmix64():
+def test_mix64_is_the_finaliser_of_splitmix64_and_mixers_are_injective_on_a_sample():
     # The first outputs of splitmix64 from the state 0: its state grows by this constant.
     step = 0x9E3779B97F4A7C15
     outputs = [mix64(i * step) for i in (1, 2, 3)]
     assert outputs == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
-
-
-def test_mixers_are_injective_on_a_sample():
     sample = range(20_000)
     assert len({mix64(i) for i in sample}) == len(sample)
     assert len({mix32(i) for i in sample}) == len(sample)

@@ -317,11 +317,9 @@ def test_opcheck_seed():
 def test_native_chunks_of_convolutions_equal_sequential_ones(case, backend):
     # With exact inner sums the order inside a chunk leaves no trace, so all else must agree.
     options = {"rounding": "stochastic", "chunk": 5, "outer": "e6m3", "random_bits": 20}
-    native_acc, plain = (
-        Accumulator("fp32", order=order, **options) for order in ("native", "sequential")
-    )
+    acc, plain = (Accumulator("fp32", order=order, **options) for order in ("native", "sequential"))
     for product in passes(case):
-        got = ops.multiply(product, How(native_acc.to_ints(), SEED, 4), backend)
+        got = ops.multiply(product, How(acc.to_ints(), SEED, 4), backend)
         assert_bit_equal(got, ops.multiply(product, How(plain.to_ints(), SEED, 4), "reference"))
 
 
@@ -351,10 +349,8 @@ def test_sums_over_nothing_are_zero_plus_bias(backend):
 
 
 def test_wrappers_take_objects_and_integers():
-    x, quantizer_ = torch.rand(3, 3), Quantizer("e5m2")
-    assert_bit_equal(
-        ops.quantize(x, quantizer_, None, 0), ops.quantize(x, quantizer_.to_ints(), None, 0)
-    )
+    x, e5m2 = torch.rand(3, 3), Quantizer("e5m2")
+    assert_bit_equal(ops.quantize(x, e5m2, None, 0), ops.quantize(x, e5m2.to_ints(), None, 0))
 
 
 def test_a_kernel_longer_than_the_image_is_refused():

@@ -34,15 +34,12 @@ def test_tiles_of_the_exact_kernel(sizes: tuple[int, ...], tile: tuple[int, ...]
     assert triton_tiles.exact_tile(*sizes) == tile
 
 
-def test_large_products_take_the_largest_tile() -> None:
+def test_large_products_take_the_largest_tile_and_few_outputs_smaller_ones() -> None:
     found = plan(shape(), Accumulator("e6m9", chunk=64), 132)
     assert (found.kernel, found.tile) == ("fused", (8, 512))
     assert (found.tiles, found.waves) == (512 * 8, 32)
     # Four bytes for each tile of both certified kernels.
     assert found.scratch == 2 * 4 * 512 * 8
-
-
-def test_few_outputs_take_smaller_ones() -> None:
     found = plan(shape(m=16, n=144, k=131072), Accumulator("e6m9"), 132)
     assert (found.tile, found.tiles, found.waves) == ((4, 128), 8, 1)
 

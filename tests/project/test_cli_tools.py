@@ -1,7 +1,5 @@
 """`lpkernels assign` and `lpkernels units`."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from unittest.mock import Mock

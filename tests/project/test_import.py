@@ -1,7 +1,5 @@
 """The cost of ``import lpkernels``: nothing heavy, and the compiled module may be absent."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import subprocess

@@ -1,7 +1,5 @@
 """Data flows one way, the map names files that exist, and no folder is crowded."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """The package built from this repository: the description, the version, the commit, the sources."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

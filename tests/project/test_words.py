@@ -1,7 +1,5 @@
 """Sentences of comments, docstrings and pages name the thing: at most one of `WORDS` in each."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

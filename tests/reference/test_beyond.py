@@ -1,7 +1,5 @@
 """Sums beyond the largest value: the reference's own rule, and the rounding's, written apart."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from lpkernels.formats import FixedFormat, FloatFormat, parse_format

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from lpkernels.arithmetic import Accumulator, accumulator
-from lpkernels.formats import FixedFormat, FloatFormat, parse_format
+from lpkernels.formats import FixedFormat, FloatFormat
 from lpkernels.reference import exact, twin
 from lpkernels.reference.addition import odd_sum
 from lpkernels.reference.sums import tiles
-from tests.cases import ACCUMULATORS, MATMUL_SHAPES, ROUNDINGS
+from tests.cases import ACCUMULATORS, MATMUL_SHAPES, ROUNDINGS, formats_named
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.operands import KINDS, operand
@@ -136,13 +136,10 @@ def test_matmul_does_not_depend_on_tiles(rng: np.random.Generator, monkeypatch: 
 
 # --- one addition ---
 
-FORMATS = [
-    parse_format(name)
-    for name in (
-        *("fp32", "fp16", "e8m0", "e4m3fn", "e3m2none_sat", "e5m3_nosub", "e5m2_nan"),
-        *("fixed8_f4", "fixed8_f4_wrap", "ufixed5_f-3_wrap", "fixed24_f140_wrap", "fixed1_f0_wrap"),
-    )
-]
+FORMATS = formats_named("""
+    fp32 fp16 e8m0 e4m3fn e3m2none_sat e5m3_nosub e5m2_nan fixed8_f4 fixed8_f4_wrap ufixed5_f-3_wrap
+    fixed24_f140_wrap fixed1_f0_wrap
+""")
 
 
 def totals(fmt: FloatFormat | FixedFormat) -> np.ndarray:

@@ -23,16 +23,13 @@ def predicted() -> Frontier:
     return frontier_of(MEMORY, measured, known=Known.of(KNOWN, "", 2))
 
 
-def test_a_table_has_the_frontier_by_memory() -> None:
+def test_tables_have_the_frontier_by_memory_and_count_what_is_measured() -> None:
     table = text(report.frontier_table(predicted(), SPACE, title="noise"))
     lines = [line for line in table.splitlines() if "e6m" in line]
     sizes = [float(line.split("│")[1].split()[0]) for line in lines]
     assert sizes == sorted(sizes) and "measured" in lines[0] and "e3m1_sat e6m7_sat" in lines[0]
     assert any("predicted" in line and " .. " in line for line in lines)
     assert "predicted from other tasks; band: 90% of the draws" in table
-
-
-def test_a_table_of_a_matrix_counts_what_is_measured() -> None:
     errors = np.array([[0.25, np.nan] * 6, [np.nan] * 12])
     table = text(report.matrix_table(ErrorMatrix(SPACE, ["half", "none"], errors)))
     half, none = (line for line in table.splitlines() if "half" in line or "none" in line)

@@ -1,8 +1,6 @@
 """Tests that the adapters of GPUs share. A module in the folder of each imports them all, and takes
 that folder's fixtures: adapter, the backend, and device, of its tensors."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from typing import Any

@@ -1,17 +1,10 @@
 """Accumulators with operands, and their operands, for the tests of every backend."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import UNITS, Accumulator
 from lpkernels.rounding import ROUNDINGS
-
-__all__ = [
-    "CONVOLVED", "MODES", "SHORT_MODES", "STARTED", "UNIT_ACCUMULATORS", "rows", "short_rows",
-    "tensor",
-]  # fmt: skip
 
 #: The arithmetic of every named unit, by its first name.
 UNIT_ACCUMULATORS: dict[str, Accumulator] = {}

@@ -10,8 +10,6 @@ A new call is a line with any hash; `python -m tests.support.replay` writes the 
 reference gives.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence

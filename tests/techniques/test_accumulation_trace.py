@@ -1,6 +1,5 @@
 """Which products a plan sees: lengths, composite layers, functions; which models it refuses."""
 
-import itertools
 import math
 
 import torch
@@ -8,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lpkernels as lp
-from lpkernels.arithmetic.products import longest_residue
 from lpkernels.techniques.accumulation import plan
 from tests.loops import each
 from tests.nn.layer_cases import first
@@ -53,14 +51,6 @@ def test_lengths_of_convolutions(layer: nn.Module, sample: tuple[int, ...], expe
     found = plan(layer, grad(*sample), loss=mean_square, operand="e5m2").rows
     assert [row.length for row in found] == expected
     assert [row.gemm for row in found] == ["fprop", "dgrad", "wgrad"]
-
-
-@each("taps, stride, dilation", itertools.product(range(1, 6), range(1, 5), range(1, 5)))
-def test_longest_sum_of_a_strided_dgrad(taps: int, stride: int, dilation: int):
-    x, w = torch.ones(1, 1, stride * 24 + 2 * dilation * taps), torch.ones(1, 1, taps)
-    y = F.conv1d(x, w, stride=stride, dilation=dilation)
-    met = F.conv_transpose1d(torch.ones_like(y), w, stride=stride, dilation=dilation)
-    assert longest_residue(taps, stride, dilation) == int(met.max())
 
 
 def test_products_of_functions_share_the_recipe_of_their_module():

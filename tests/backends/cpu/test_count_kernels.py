@@ -169,12 +169,9 @@ def test_values_outside_of_the_window(every, value, isas):
     check_bins(isas, torch.cat([torch.zeros(SPAN), x.flip(0)]))
 
 
-def test_windows_that_move_from_span_to_span(isas):
+def test_windows_that_move_from_span_to_span_and_all_exponents_in_each(isas):
     lows = (100, 110, 60, 200, 1, 224, 0)
     check_bins(isas, with_fields(np.concatenate([drawn(low, low + 20, SPAN) for low in lows])))
-
-
-def test_all_exponents_in_every_span(isas):
     check_bins(isas, with_fields(drawn(0, 255, 5 * SPAN + 100)))
 
 

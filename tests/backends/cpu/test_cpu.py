@@ -13,7 +13,7 @@ from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.backends import cpu
 from lpkernels.rng import SITE_OUTER
 from lpkernels.rounding import ROUNDINGS
-from tests.cases import ACCUMULATORS, CONV_CASES, MATMUL_SHAPES, ConvCase
+from tests.cases import ACCUMULATORS, CONV_CASES, MATMUL_SHAPES, ConvCase, accumulators_named
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
 from tests.support.cpu_products import (
@@ -57,16 +57,12 @@ def test_conv_matches_reference(isas: Isas) -> None:
                 assert_convolution(isas, case, acc, x, w, grad, bias)
 
 
-CHOSEN = [
-    accumulator(name)
-    for name in (
-        "e6m9_chunk64", "e5m10:product=e4m3", "e5m6_chunk50:stochastic:bits=5",
-        "e5m6:stochastic:philox", "e5m10:order=pairwise",
-        "e5m6_chunk45:stochastic:order=pairwise:bits=5", "e6m9_chunk100:order=compensated",
-        "e8m13_chunk100:toward_zero:outer=fp32:block=32:aligned_bits=13",
-        "e5m10:block=200:aligned_bits=20",
-    )
-]  # fmt: skip
+CHOSEN = accumulators_named("""
+    e6m9_chunk64 e5m10:product=e4m3 e5m6_chunk50:stochastic:bits=5 e5m6:stochastic:philox
+    e5m10:order=pairwise e5m6_chunk45:stochastic:order=pairwise:bits=5
+    e6m9_chunk100:order=compensated e8m13_chunk100:toward_zero:outer=fp32:block=32:aligned_bits=13
+    e5m10:block=200:aligned_bits=20
+""")
 
 
 @each("acc", CHOSEN)

@@ -1,7 +1,5 @@
 """Events inside sums: the compiled kernel counts what the reference counts, on every processor."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -13,7 +13,7 @@ import lpkernels as lp
 from lpkernels.arithmetic import UNITS, Accumulator, accumulator
 from lpkernels.backends import cpu
 from lpkernels.formats import FloatFormat, parse_format
-from tests.cases import CONV_CASES, ConvCase
+from tests.cases import CONV_CASES, ConvCase, accumulators_named
 from tests.loops import each, rows
 from tests.support.cpu_products import assert_convolution, assert_matmul, tier_of
 from tests.support.processor import Isas
@@ -44,13 +44,10 @@ ODD = [
     )
 ]
 #: One unit of every arithmetic.
-CHOSEN = [
-    accumulator(name)
-    for name in (
-        "v100_fp16", "a100_tf32", "h100_bf16", "h100_fp16_fp16", "ada_e5m2", "ada_e4m3_fp16",
-        "h100_e4m3", "h100_fp8_mma", "h100_fp8_mma_fp16",
-    )
-]  # fmt: skip
+CHOSEN = accumulators_named("""
+    v100_fp16 a100_tf32 h100_bf16 h100_fp16_fp16 ada_e5m2 ada_e4m3_fp16 h100_e4m3 h100_fp8_mma
+    h100_fp8_mma_fp16
+""")
 KINDS = ("plain", "sparse", "wide", "tiny", "large", "cancelling", "special", "raw")
 
 

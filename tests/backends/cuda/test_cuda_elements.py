@@ -1,8 +1,6 @@
 """Rounding on the cuda adapter: its reasons and its strides are tested anywhere, its bits where a
 device is."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

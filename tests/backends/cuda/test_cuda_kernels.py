@@ -6,8 +6,6 @@ says which, compiled for the host (bench/predict/cuda_plans.py), for every case 
 different sizes.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any, NamedTuple
 

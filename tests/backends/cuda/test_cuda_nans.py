@@ -2,8 +2,6 @@
 result is 0x7fc00000. The tests run on the host by the kernels' own code, and on a device where
 there is one. The PTX of the kernels is read as well."""
 
-from __future__ import annotations
-
 import itertools
 import re
 

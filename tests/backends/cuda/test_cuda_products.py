@@ -1,8 +1,6 @@
 """Products and convolutions of the cuda adapter, on the host and on a device. In a CUDA graph a
 replay takes what its operands and its seed hold by then."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any
@@ -19,7 +17,7 @@ from lpkernels.backends import Fused
 from lpkernels.backends._conv_geometry import Frame
 from lpkernels.backends.cuda import BACKEND, _conv, _products
 from tests import cases
-from tests.cases import ConvCase
+from tests.cases import ConvCase, accumulators_named
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support import products
@@ -37,9 +35,7 @@ from tests.support.products import (
 )
 
 CPU: Any = lp.backends.get("cpu")
-NATIVE = [
-    lp.accumulator(f"native_chunk8:outer={outer}") for outer in ("fp32", "bf16", "e6m9", "e5m4_sat")
-]
+NATIVE = [lp.accumulator(f"native_chunk8:outer={x}") for x in ("fp32", "bf16", "e6m9", "e5m4_sat")]
 ADDENDS = [((3, 4), shape) for shape in ((3, 4), (1, 4), (3, 1), (1, 1))] + [((70, 90), (90,))]
 
 
@@ -163,13 +159,10 @@ def test_random_cases_match_the_cpu(number: int):
 
 #: Exact and certified sums with draws; sums whose tier goes by the operands, split at the ends of
 #: chunks and not; chunks on tensor cores.
-CAPTURED = [
-    lp.accumulator(text)
-    for text in (
-        "e5m4:stochastic", "e6m9_chunk8:stochastic:outer_rounding=nearest_even", "e6m9_chunk8",
-        "e6m9", "e5m10:toward_zero", "e5m4:stochastic:order=pairwise", "native_chunk8:outer=e6m9",
-    )
-]  # fmt: skip
+CAPTURED = accumulators_named("""
+    e5m4:stochastic e6m9_chunk8:stochastic:outer_rounding=nearest_even e6m9_chunk8 e6m9
+    e5m10:toward_zero e5m4:stochastic:order=pairwise native_chunk8:outer=e6m9
+""")
 CONVOLUTION = cases.CONV_CASES["conv2d_stride"]
 
 

@@ -2,8 +2,6 @@
 parts. The kernels' own code runs on the host, on a grid of shapes; every result has the cpu
 backend's bits. Sums at both ends of float32's exponents run on a device too."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

@@ -1,8 +1,6 @@
 """The keys of launches: a key holds everything that decides a kernel's instructions, and launches
 with equal keys are compiled once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The innermost loops of a Triton kernel's machine code, and the cost of a product in them."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections import Counter
@@ -10,8 +8,6 @@ from typing import Any, NamedTuple
 
 from tests.backends.triton.launches import compiled
 from tests.support import sass
-
-__all__ = ["Loop", "arithmetic", "counts", "innermost", "machine_code", "main_loop"]
 
 _ARITHMETIC = ("FADD", "FMUL", "FFMA", "DADD", "DMUL", "DFMA", "HFMA2")
 

@@ -1,8 +1,6 @@
 """Operands of sums, sums of the triton backend beside another backend's, and the kernels that made
 them."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Products by the certified kernels: their bits are the cpu backend's, and flags tell which kernel
 made them."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

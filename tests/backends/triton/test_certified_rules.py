@@ -1,8 +1,6 @@
 """The kernels' roundings against the reference: the short ones of the certified kernels, the
 multiply-adds that round in a direction, and for every rule that exists round_to and add_rounded."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
@@ -30,7 +28,7 @@ from lpkernels.backends.triton.rounding.rule import Numbers, Rule, rule_of
 from lpkernels.formats import FloatFormat, parse_format
 from lpkernels.rounding import ROUNDINGS, round_array
 from tests.backends.triton.every.rules import some_rules
-from tests.cases import hard_values
+from tests.cases import formats_named, hard_values
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.element_bits import quantized
@@ -139,12 +137,9 @@ def test_splitting_of_subnormals_keeps_bits_below_the_format(device: str) -> Non
     assert_bit_equal(rounded(x, FloatFormat(5, 2), SPLIT, device), want)
 
 
-FORMATS = [
-    parse_format(name)
-    for name in (
-        "e5m10 e6m9 e4m3 e5m2 e3m1 e5m21 e7m12 e4m3fn e4m3fn_sat e5m2_sat e4m7none_b12_nan"
-    ).split()
-]
+FORMATS = formats_named("""
+    e5m10 e6m9 e4m3 e5m2 e3m1 e5m21 e7m12 e4m3fn e4m3fn_sat e5m2_sat e4m7none_b12_nan
+""")
 
 
 @each("fmt", FORMATS)

@@ -1,7 +1,5 @@
 """Programs that share the chunks of a sum: the bits of the cpu backend, whatever the share."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An optimizer's step in one pass."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

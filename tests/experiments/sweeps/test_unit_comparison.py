@@ -1,7 +1,5 @@
 """One network in two arithmetics: the outputs that differ, and a comparison that goes on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from unittest.mock import Mock
 

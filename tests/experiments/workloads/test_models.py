@@ -1,7 +1,5 @@
 """The networks: their sizes, their names, refusals; the bundled networks are those of papers."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

@@ -1,7 +1,5 @@
 """Workloads by name, functions of the user's, and a loss apart from its model."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from pathlib import Path

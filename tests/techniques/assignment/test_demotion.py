@@ -115,14 +115,11 @@ def test_sensitivity_takes_the_cheapest_set():
         sensible(bits=16_879, pins=pins)
 
 
-def test_a_budget_of_bits_stops_where_it_is_met():
+def test_a_budget_of_bits_stops_where_it_is_met_and_what_saves_no_bit_comes_last():
     most = 16 * 1110
     made = [demote(THREE, bits=most - need) for need in (0, 1, 8000, 8001, 8880)]
     assert [each.low_groups for each in made] == [(), (2,), (2,), (2, 0), (2, 0, 1)]
     assert [each.bits for each in made] == [17760, 9760, 9760, 8960, 8880]
-
-
-def test_what_saves_no_bit_comes_last():
     groups = (
         Group(0, (TensorSpec("w.GP", "grad_weight", 10, 0),)),
         Group(1, (TensorSpec("a.Y", "activation", 10, 1),)),

@@ -57,15 +57,12 @@ def test_the_chain_by_hand():
     assert kept(ops, full) == Memory(0, whole + 4 * results)
 
 
-def test_codes_of_five_bits_fill_whole_bytes():
+def test_codes_fill_whole_bytes_in_the_narrowest_of_several_formats():
     ops = [Op("in", False, (), {}, 3), Op("fc", True, ("in",), {"weight": 9, "bias": 3}, 3)]
     ops[1] = replace(ops[1], keeps=(Kept(("in.Y",), 0, 3), Kept(("fc.weight.P",), 1, 9)))
     made = demote(group(ops), 0.0, formats=Formats.same("e2m2none_sat"))
     # 3 elements of 5 bits take 2 bytes, 9 take 6.
     assert kept(ops, made) == Memory(2 + 6, 0)
-
-
-def test_values_in_several_formats_have_the_narrowest():
     ops = [Op("in", False, (), {}, 8), Op("fc", True, ("in",), {"weight": 4}, 8, keeps=())]
     zeros = [ops[0], replace(ops[1], keeps=(Kept(("in.Y", "fc.weight.P"), 0, 8),))]
     for low, packed in ((), 16), ("in.Y", 8), ("*.P", 8):

@@ -103,14 +103,11 @@ def at_scale(loss_scale: float | None, *factors: float) -> dict[str, float]:
     )
 
 
-def test_gradients_are_rounded_at_the_loss_scale():
+def test_gradients_are_rounded_at_the_largest_loss_scale_at_which_none_overflows():
     # 2^-17 is half the smallest number of 5 bits of exponent and 2 of mantissa.
     assert at_scale(1.0, 2.0**-18)["linear.GY"] > 0
     assert at_scale(2.0**10, 2.0**-18)["linear.GY"] == 0
     assert at_scale(None, 2.0**-18)["linear.GY"] == 0
-
-
-def test_the_loss_scale_is_the_largest_at_which_no_rounded_gradient_overflows():
     # The loss's own gradient, 1, is rounded at no scale, and the largest other one is 2^-40. Times
     # 2^16 the gradient of the result, 0.3 * 2^-40, is lost in 8 bits.
     found = at_scale(None, 0.3, 2.0**-40)

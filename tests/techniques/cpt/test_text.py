@@ -49,13 +49,10 @@ def test_the_plan_of_a_text(text: str, forward: str, backward: str) -> None:
     assert ["".join(map(str, row)) for row in plan(text)] == [forward, backward]
 
 
-def test_every_name_of_the_ten_is_a_kind() -> None:
+def test_every_name_of_the_ten_is_a_kind_and_shuffled_takes_the_seed_of_the_run() -> None:
     for name in NAMED:
         expected = named_schedule(name, (3, 8)).plan(64).tolist()
         assert plan(f"{name}:3-8/8", 64)[0] == expected
-
-
-def test_shuffled_takes_the_seed_of_the_run_unless_it_has_one() -> None:
     found = plan("shuffled:3-8/8,cycles=2", 64)
     assert found == plan("shuffled:3-8/8,cycles=2,seed=3", 64)
     assert found != plan("shuffled:3-8/8,cycles=2,seed=4", 64)

@@ -11,15 +11,7 @@ from torch import nn, optim
 from lpkernels.techniques.loss_scaling import MasterWeights
 from tests.loops import each, rows
 from tests.support.refusals import refused
-from tests.techniques.loss_scaling.optimizers import (
-    OPTIMIZERS,
-    assert_same,
-    gradient,
-    parameters,
-    snapshot,
-    train,
-    wrapped,
-)
+from tests.techniques.loss_scaling import optimizers
 
 
 def sgd(held: list[nn.Parameter], **options: Any) -> optim.Optimizer:
@@ -37,16 +29,16 @@ def numbers(dtype: torch.dtype) -> list[nn.Parameter]:
 HALF, BRAIN = torch.float16, torch.bfloat16
 NOT_HELD = r"parameter '0' is .*, which does not hold every value of"
 OPTIMIZERS_REFUSED = [
-    (lambda: wrap(optim.LBFGS(parameters())), NotImplementedError,
+    (lambda: wrap(optim.LBFGS(optimizers.parameters())), NotImplementedError,
      "LBFGS cannot be wrapped: it evaluates the loss again within a step"),
-    (lambda: wrap(optim.SparseAdam(parameters())), NotImplementedError,
+    (lambda: wrap(optim.SparseAdam(optimizers.parameters())), NotImplementedError,
      "SparseAdam cannot be wrapped: it takes sparse gradients"),
-    (lambda: wrap(sgd(parameters(), differentiable=True)), NotImplementedError,
+    (lambda: wrap(sgd(optimizers.parameters(), differentiable=True)), NotImplementedError,
      r"SGD\(differentiable=True\) cannot be wrapped"),
-    (lambda: wrap(parameters()), TypeError,
+    (lambda: wrap(optimizers.parameters()), TypeError,
      r"must be a torch.optim.Optimizer, got list; make it first"),
-    (lambda: wrap(wrap(sgd(parameters()))), ValueError, "is a MasterWeights"),
-    (lambda: wrap(sgd(parameters()), state={"momentum_buffer": "bf16"}), ValueError,
+    (lambda: wrap(wrap(sgd(optimizers.parameters()))), ValueError, "is a MasterWeights"),
+    (lambda: wrap(sgd(optimizers.parameters()), state={"momentum_buffer": "bf16"}), ValueError,
      r"SGD has no state momentum_buffer .*; it keeps none"),
     *((lambda dtype=dtype, weight=weight: wrap(sgd(numbers(dtype)), weight), ValueError, NOT_HELD)
       for dtype, weight in ((HALF, "bf16"), (BRAIN, "fp16"), (HALF, "fixed8_f4"))),
@@ -59,23 +51,23 @@ test_optimizers_that_cannot_be_wrapped = refused(OPTIMIZERS_REFUSED)
 
 def test_every_optimizer_of_torch_is_wrapped_or_refused() -> None:
     """The tests' table and the two that are refused are all that torch has."""
-    made = {type(make(parameters())) for make in OPTIMIZERS.values()}
+    made = {type(make(optimizers.parameters())) for make in optimizers.OPTIMIZERS.values()}
     kinds = [kind for kind in vars(optim).values() if isinstance(kind, type)]
     of_torch = {kind for kind in kinds if issubclass(kind, optim.Optimizer)}
     assert of_torch == made | {optim.Optimizer, optim.LBFGS, optim.SparseAdam}
 
 
 def test_a_wrapped_optimizer_is_neither_wrapped_again_nor_stepped() -> None:
-    held = parameters()
+    held = optimizers.parameters()
     inner = sgd(held)
     optimizer = wrap(inner)
-    before = snapshot(optimizer, held)
+    before = optimizers.snapshot(optimizer, held)
     with pytest.raises(ValueError, match="is wrapped already"):
         wrap(inner)
-    held[0].grad = gradient(held[0], 0, 1)
+    held[0].grad = optimizers.gradient(held[0], 0, 1)
     with pytest.raises(RuntimeError, match=r"step of the wrapped SGD was called.*wrapper's step"):
         inner.step()
-    assert_same(snapshot(optimizer, held), before)
+    optimizers.assert_same(optimizers.snapshot(optimizer, held), before)
 
 
 @rows(
@@ -110,24 +102,24 @@ def test_a_wrapped_optimizer_is_neither_wrapped_again_nor_stepped() -> None:
     ({"named_parameters": ["a"]}, TypeError, "named_parameters must be pairs (name, "),
 )  # fmt: skip
 def test_formats_that_cannot_be(formats: dict[str, Any], kind: type, error: str) -> None:
-    held = parameters()
+    held = optimizers.parameters()
     before = [p.detach().clone() for p in held]
     inner = sgd(held, momentum=0.9)
     error = error if "\\" in error or ".*" in error else re.escape(error)
     with pytest.raises(kind, match=error):
         wrap(inner, **formats)
-    assert_same([p.detach() for p in held], before)
+    optimizers.assert_same([p.detach() for p in held], before)
     # The optimizer may still be wrapped.
     wrap(inner)
 
 
 def test_a_group_that_cannot_be_added_changes_nothing() -> None:
-    held = parameters()
+    held = optimizers.parameters()
     optimizer = wrap(optim.Adagrad(held[:1]))
     before = copy.deepcopy(optimizer.state_dict())
     with pytest.raises(ValueError, match=r"parameter '1' is torch.bfloat16, which does not hold"):
         optimizer.add_param_group({"params": numbers(BRAIN)})
-    assert_same(optimizer.state_dict(), before)
+    optimizers.assert_same(optimizer.state_dict(), before)
     assert len(optimizer.optimizer.param_groups) == 1 and not optimizer.optimizer.state
 
 
@@ -154,15 +146,15 @@ ONES = torch.ones(7, 9)
     (ONES * torch.nan, ValueError, "master of parameter '0': pack: .*; a loss scaler skips"),
 )
 def test_a_step_that_cannot_be_changes_nothing(wrong: Any, error: Any, message: str) -> None:
-    held = parameters()
+    held = optimizers.parameters()
     optimizer = wrap(sgd(held, momentum=0.9), "fp32", master="fixed16_f8")
-    train(optimizer, held, [1])
+    optimizers.train(optimizer, held, [1])
     held[0].data = held[0].data.to(wrong.dtype)
     held[0].grad, held[1].grad, held[2].grad = wrong, None, None
-    before = snapshot(optimizer, held)
+    before = optimizers.snapshot(optimizer, held)
     with pytest.raises(error, match=message):
         optimizer.step()
-    assert_same(snapshot(optimizer, held), before)
+    optimizers.assert_same(optimizers.snapshot(optimizer, held), before)
 
 
 @rows(
@@ -180,15 +172,15 @@ def test_a_step_that_cannot_be_changes_nothing(wrong: Any, error: Any, message: 
     (lambda s: s["state"][1].clear(), "the state_dict lacks what it kept of '1'"),
 )  # fmt: skip
 def test_a_state_dict_that_does_not_fit(broken: Any, error: str) -> None:
-    held = parameters()
-    optimizer = wrapped("adam", held, weight="e4m3fn", master="e6m9")
-    train(optimizer, held, [1])
-    before = snapshot(optimizer, held)
+    held = optimizers.parameters()
+    optimizer = optimizers.wrapped("adam", held, weight="e4m3fn", master="e6m9")
+    optimizers.train(optimizer, held, [1])
+    before = optimizers.snapshot(optimizer, held)
     state = copy.deepcopy(optimizer.state_dict())
     broken(state)
     with pytest.raises(ValueError, match=re.escape(error)):
         optimizer.load_state_dict(state)
-    assert_same(snapshot(optimizer, held), before)
+    optimizers.assert_same(optimizers.snapshot(optimizer, held), before)
 
 
 @rows(
@@ -199,12 +191,12 @@ def test_a_state_dict_that_does_not_fit(broken: Any, error: str) -> None:
 )  # fmt: skip
 def test_a_second_moment_that_stays_zero_is_said(kind: Any, state: Any, below: str) -> None:
     with pytest.warns(UserWarning, match=f"stays 0 where every .gradient. is below {below}"):
-        wrap(kind(parameters()), "fp32", state=state)
+        wrap(kind(optimizers.parameters()), "fp32", state=state)
 
 
 @each("state", ["bf16", "fp16:stochastic", "block32_e4m3", {"exp_avg": "fp16"}])
 def test_other_second_moments_are_not(state: Any, recwarn: pytest.WarningsRecorder) -> None:
-    wrap(optim.Adam(parameters()), "fp32", state=state)
+    wrap(optim.Adam(optimizers.parameters()), "fp32", state=state)
     assert not [w for w in recwarn if "MasterWeights" in str(w.message)]
 
 

@@ -249,22 +249,16 @@ def test_a_report_of_nothing(use: str) -> None:
     assert str(report) == "nothing was counted yet"
 
 
-def test_a_plain_model_has_no_recipe() -> None:
+def test_a_plain_model_has_no_recipe_blocks_are_entered_once_and_compiled_models_never() -> None:
     with diagnose(MODEL) as report:
         MODEL(torch.ones(1, 2))
     with pytest.raises(RuntimeError, match="a plain model needs one"):
         report.recommend()
-
-
-def test_a_block_is_entered_once_at_a_time() -> None:
     with diagnose(MODEL, "fp16") as report:
         with pytest.raises(RuntimeError, match="this block is entered already"):
             report.__enter__()
         MODEL(torch.ones(1, 2))
     assert report.rows[0].calls == 1
-
-
-def test_compiled_models_are_refused() -> None:
     report = diagnose(torch.compile(MODEL, backend="eager"), "fp16")
     with pytest.raises(NotImplementedError, match="is compiled"):
         report.__enter__()
