@@ -110,8 +110,6 @@ def test_results_have_row_major_strides_where_a_size_is_one(backend: str, order:
     assert strides == [(4, 1, 1, 1), (3, 1, 1, 1), (3, 1, 1, 1)]
 
 
-# --- transposed convolutions ---
-
 TRANSPOSED = {dims: getattr(lp.functional, f"conv_transpose{dims}d") for dims in (1, 2, 3)}
 TORCH_TRANSPOSED = {dims: getattr(F, f"conv_transpose{dims}d") for dims in (1, 2, 3)}
 
@@ -223,8 +221,6 @@ def test_a_transposed_empty_batch_has_gradients_of_zero() -> None:
     y.sum().backward()
     assert not w.grad.any() and not b.grad.any()
 
-
-# --- refusals ---
 
 X, W, T, B = torch.ones(2, 4, 5, 5), torch.ones(6, 2, 3, 3), torch.ones(4, 3, 3, 3), torch.ones(6)
 

@@ -205,8 +205,6 @@ def test_a_tensor_without_memory_takes_the_operator() -> None:
     assert operators.names == ["lpkernels::_count"]
 
 
-# --- given ranges ---
-
 AFFINES = ["affine4", "affine8", "affine3_sym", "affine4_axis0", "affine5_sym_axis1"]
 
 

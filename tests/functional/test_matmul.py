@@ -224,9 +224,6 @@ REFUSED: list[Row] = [
 ]
 test_matmul_refuses = refuses(lp.matmul, REFUSED, acc="e6m9")
 
-
-# --- initial ---
-
 ORDERS = [
     "e6m9", "e6m9:toward_zero", "e6m9_chunk8", "e6m9_chunk8:order=pairwise:outer=fp16",
     "e6m9:order=compensated", "e6m9:block=4:aligned_bits=9",

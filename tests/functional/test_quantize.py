@@ -134,9 +134,6 @@ def test_quantize_takes_parameters_and_inference_tensors(backend):
         assert lp.quantize(torch.tensor([1.1]), "e5m2", backend=backend).item() == 1.0
 
 
-# out
-
-
 @each("fmt", ["e5m2", "affine4", "block4_e2m1:stochastic"])
 def test_quantize_writes_out(fmt, backend):
     x, seed = values(6, 8), torch.tensor(SEED)
@@ -194,9 +191,6 @@ def test_quantize_refuses_out_where_x_requires_grad():
         assert lp.quantize(x, "e5m2", out=out) is out
 
 
-# gradients
-
-
 @each("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_quantize_gradient_is_straight_through(dtype, backend):
     x = torch.linspace(-3, 3, 12, dtype=dtype, requires_grad=True)
@@ -213,9 +207,6 @@ def test_quantize_gradient_is_differentiable_again(backend):
     assert_bit_equal(first.detach(), 3 * y.detach() ** 2)
     (second,) = torch.autograd.grad(first.sum(), x)
     assert_bit_equal(second, 6 * y.detach())
-
-
-# draws
 
 
 def test_quantize_follows_manual_seed_and_draws_anew_each_call(backend):
@@ -236,9 +227,6 @@ def test_quantize_deterministic_modes_leave_generators_alone(backend):
     lp.quantize(torch.rand(3, generator=torch.Generator()), "e5m2", generator=generator)
     assert torch.equal(generator.get_state(), before)
     assert torch.equal(torch.get_rng_state(), default)
-
-
-# wrong input
 
 
 X = torch.ones(4)

@@ -24,7 +24,6 @@ FAMILIES = [name for name in ARCHITECTURES if not name.endswith("-eager")]
 # A schedule's policy: its layers have buffers of their own, which are saved and loaded too.
 POLICY = "policy:cpt_fu2021"
 
-
 BATCH = ARCHITECTURES["gpt2-sdpa"].batch()
 
 

@@ -213,8 +213,6 @@ def test_an_excluded_lazy_layer_stays_torchs() -> None:
     assert type(lp.revert(net).layer) is nn.Linear
 
 
-# --- which functions ---
-
 A, B = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
 W, V, U = torch.randn(5, 4), torch.randn(5), torch.randn(2, 3, 5)
 SEEN = torch.tensor([[True, True, False], [True, True, True], [False, True, True]])

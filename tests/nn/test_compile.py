@@ -182,8 +182,6 @@ def test_recurrent_layers_run_uncompiled_where_torch_compiles_none() -> None:
         same(step(layer, run, *args), step(layer, layer, *args))
 
 
-# --- precisions that change at every step ---
-
 FLOATS = {3: "e2m0", 4: "e2m1", 5: "e3m1", 6: "e3m2", 7: "e4m2", 8: "e4m3fn_sat"}
 WITH_CODES = {4: "e2m1", 6: "e3m2", 8: "e4m3fn"}
 BLOCKS = {4: "block4_e2m1", 6: "block8_e3m2", 8: "block4_e4m3"}

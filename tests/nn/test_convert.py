@@ -242,8 +242,6 @@ def test_conversion_refuses_wrong_arguments(call: Any, error: type[Exception], m
         call(network())
 
 
-# --- layers whose weight is computed ---
-
 X = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
 
 

@@ -214,9 +214,6 @@ def test_packed_sequences_go_through_a_converted_layer() -> None:
     assert type(y) is type(packed)
 
 
-# --- torch.func and higher derivatives ---
-
-
 @every_layer
 def test_a_second_derivative_is_refused(name: str) -> None:
     layer, args = converted(name, DETERMINISTIC), leaves(inputs(name))

@@ -252,8 +252,6 @@ def test_convolutions_of_every_dimension_are_told_with_their_arguments(dims: int
     assert all(arguments["weight"].shape == (2, 2, *[2] * dims) for arguments in seen.arguments)
 
 
-# --- attention, part by part ---
-
 EMPTY = torch.tensor([[True, True, True], [False, False, False], [True, False, True]])
 
 

@@ -175,7 +175,6 @@ def test_policy_survives_copies_in_order_and_its_text_stands_for_it() -> None:
 
 UNKNOWN = "policy: unknown name 'fp8_wang'; did you mean fp8_wang2018.* Names are fp16_mixed,"
 
-
 REFUSED = [
     (lambda: lp.policy("fp8_wang201"), ValueError, "'fp8_wang201'; did you mean fp8_w"),
     (lambda: lp.policy("lba_m7e4"), ValueError, "policy: unknown name .*Names are fp16_mixed,"),
@@ -217,9 +216,6 @@ def test_mixed_norms_read_and_write_16_bits_and_sum_in_fp32(name: str) -> None:
     torch.testing.assert_close(dx, want[0], rtol=step, atol=step)
     torch.testing.assert_close(dw, want[1], rtol=1e-5, atol=1e-5)
     assert_bit_equal(norm(xq), y)
-
-
-# --- FIRST and LAST as patterns ---
 
 
 @rows(

@@ -39,9 +39,6 @@ def from_json(described):
     return type(described).from_dict(json.loads(json.dumps(described.to_dict())))
 
 
-# --- Quantizer ---
-
-
 @rows(
     "quantizer",
     *(Quantizer("e4m3fn", rounding) for rounding in ROUNDINGS),
@@ -89,9 +86,6 @@ def test_quantizer_text_form(text, quantizer):
 def test_quantizer_of_a_format_is_nearest_even():
     assert as_quantizer(formats.BF16) == Quantizer("bf16", "nearest_even")
     assert str(Quantizer("bf16")) == "e8m7"
-
-
-# --- Accumulator ---
 
 
 @each("acc", [*ACCUMULATORS, NATIVE, *NAMED_ACCUMULATORS.values()])
@@ -238,9 +232,6 @@ def test_lba_keeps_twelve_bits():
     assert as_accumulator(FloatFormat(4, 3)) == Accumulator("e4m3")
 
 
-# --- Recipe ---
-
-
 def test_the_signature_of_a_recipe_names_its_fields():
     assert list(inspect.signature(Recipe).parameters) == [field.name for field in fields(Recipe)]
 
@@ -329,9 +320,6 @@ def test_descriptions_are_frozen(value):
         value.rounding = "to_odd"
 
 
-# --- updates ---
-
-
 def test_defaults_are_those_of_torch() -> None:
     sgd, adam = (
         {name: parameter.default for name, parameter in inspect.signature(of).parameters.items()}
@@ -342,9 +330,6 @@ def test_defaults_are_those_of_torch() -> None:
     assert (own.pop("beta1"), own.pop("beta2")) == adam["betas"]
     assert own.pop("decoupled") == adam["decoupled_weight_decay"]
     assert {name: adam[name] for name in own} == own
-
-
-# --- lengths of sums ---
 
 
 @rows(

@@ -35,8 +35,6 @@ TENSOR_FORMATS = formats_named("""
     block4_e4m3none_b11_sat_se5m3fn_b9_nosub_up block4_e5m10_se4m3 block4_e3m2ieee_se4m3ieee
 """)
 
-# --- derived values ---
-
 
 @rows(
     "fmt, largest, min_normal, min_subnormal",
@@ -131,9 +129,6 @@ def test_fits_in_bfloat16_and_down_to_the_last_subnormal():
 def test_other_formats_travel_as_float32(fmt):
     assert fmt.fits_in(8, 23)
     assert not fmt.fits_in(5, 10)
-
-
-# --- names ---
 
 
 @rows(
@@ -277,8 +272,6 @@ def test_table_has_a_row_for_every_name():
     e4m3 = ("fp8_e4m3", 8, 4, 3, 7, 448.0, 2.0**-6, 2.0**-9, 0.125, "fn", "nan")
     assert rows["fp8_e4m3"] == e4m3
 
-
-# --- refusals ---
 
 WRONG_VALUES = [
     (lambda: FloatFormat(0, 3), r"exp_bits must be in 1\.\.8, got 0"),

@@ -22,8 +22,6 @@ TURNS = Accumulator(
     "fp16", chunk=32, block=16, aligned_bits=25, operands="fp16", least_exponent=-21, interleaved=2
 )
 
-# --- fields ---
-
 
 def test_the_text_form_names_the_fields_and_one_format_stands_for_both_sides() -> None:
     assert str(MIXED) == "e8m13:toward_zero:block=4:aligned_bits=6:operands=e5m2,e4m3fn"
@@ -65,8 +63,6 @@ def test_a_recipe_names_them() -> None:
     assert f"fprop='{UNITS['h100_e4m3'].accumulator}'" in str(recipe)
 
 
-# --- backends ---
-
 needs_cpu = pytest.mark.skipif(
     lp.backends.status()["cpu"] != "available", reason=lp.backends.status()["cpu"]
 )
@@ -97,8 +93,6 @@ def test_measure_and_masks_refuse_them_by_name() -> None:
     with pytest.raises(NotImplementedError, match="aligned by their operands"):
         mask_gradients(layer)
 
-
-# --- sides of layers ---
 
 # The products below pair these two values with ones; 2^-8 keeps its exponent in e5m2 alone.
 TINY, TINIER = 2.0**-8, 2.0**-14

@@ -43,8 +43,6 @@ def assert_rounds(value, fmt, rounding, want, *, draw=0, random_bits=32):
     assert_bit_equal(many, np.array([want]), f"round_array of {name}")
 
 
-# --- the contract, by example ---
-
 #: The value after 1 in e6m9.
 NEXT = 1 + 2.0**-9
 
@@ -140,9 +138,6 @@ def test_the_least_excess_moves_a_value_with_enough_bits(random_bits, draw, want
     assert_rounds(value, E5M2, "stochastic", want, draw=draw, random_bits=random_bits)
 
 
-# --- the two definitions ---
-
-
 @each("fmt, rounding", itertools.product(ROUND_FORMATS, ROUNDINGS))
 def test_array_equals_scalar(fmt, rounding, rng):
     x = rng.choice(hard_values(fmt, count=50), 100)
@@ -165,8 +160,6 @@ def test_array_keeps_the_shape_and_takes_any_strides(shape):
         want = [round_scalar(value, E4M3, rounding) for value in x.ravel().tolist()]
         assert_bit_equal(rounded, np.array(want).reshape(x.shape))
 
-
-# --- what always holds ---
 
 NUMBERS = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False), st.floats(-1e3, 1e3),
@@ -231,9 +224,6 @@ def test_every_value_of_a_format_stays_in_every_mode():
             assert_bit_equal(kept, fmt.values(), f"{fmt} {rounding}")
 
 
-# --- stochastic rounding ---
-
-
 @each("random_bits", [1, 2, 3, 8])
 @each("fmt", [E4M3, DLFLOAT16, FloatFormat(4, 0), FixedFormat(8, 4)])
 def test_the_frequency_over_all_draws_is_the_rule(fmt, random_bits):
@@ -264,8 +254,6 @@ def test_without_subnormals_draws_decide_below_min_normal():
     assert set(rounded) == {0.0, fmt.min_normal}
     assert (rounded > 0).sum() == 192
 
-
-# --- refusals ---
 
 ONES = np.ones(2)
 

@@ -361,8 +361,6 @@ def test_a_kernel_longer_than_the_image_is_refused():
             OP._multiply(*crossing(product, how, "cpu"))
 
 
-# --- running ranges ---
-
 INF, NAN = math.inf, math.nan
 ENDS = [
     ([3.0, -1.5, 2.0], (-1.5, 3.0)), ([[NAN, 2.0], [INF, -INF]], (2.0, 2.0)),

@@ -25,7 +25,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 TINY = ["--model", "cnn1", "--width", "1", "--epochs", "1", "--batch", "500", "--threads", "1"]
 
-
 COMMANDS = (
     "demo formats units quantize train report doctor bench accumulate schedule assign sweep".split()
 )

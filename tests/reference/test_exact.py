@@ -118,8 +118,6 @@ def test_matmul_in_fp32_equals_float32_additions_of_exact_products(kind, rng):
     assert_bit_equal(exact.matmul(a, b, None, Accumulator("fp32")), total)
 
 
-# --- trees, Kahan's sums, aligned blocks ---
-
 E25 = Fraction(1, 2**25)
 
 

@@ -134,8 +134,6 @@ def test_matmul_does_not_depend_on_tiles(rng: np.random.Generator, monkeypatch: 
     assert_bit_equal(twin.matmul(a, b, None, acc, seed=SEED), whole)
 
 
-# --- one addition ---
-
 FORMATS = formats_named("""
     fp32 fp16 e8m0 e4m3fn e3m2none_sat e5m3_nosub e5m2_nan fixed8_f4 fixed8_f4_wrap ufixed5_f-3_wrap
     fixed24_f140_wrap fixed1_f0_wrap

@@ -16,7 +16,6 @@ from tests.support.operands import operand
 
 Mode = Callable[[], contextlib.AbstractContextManager[None]]
 
-
 MODES = (contextlib.nullcontext, flushed)
 
 

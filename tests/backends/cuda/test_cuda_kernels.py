@@ -228,7 +228,6 @@ NATIVE = (
 )  # fmt: skip
 NATIVE_ACC = Accumulator("fp32", order="native", chunk=CHUNK, outer="e6m9")
 
-
 NATIVE_PRODUCTS = list(itertools.product(NATIVE, [False, True]))
 
 

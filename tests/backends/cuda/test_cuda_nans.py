@@ -45,7 +45,6 @@ NANS = {
 }
 QUANTIZERS = [None, "e5m2", "e4m3fn", "fixed8_f4", "e5m10:toward_negative"]
 
-
 #: The operands of these sums are rounded.
 ROUNDED = [(lp.accumulator("e6m9_chunk5"), "float32", quantizer) for quantizer in QUANTIZERS[1:]]
 

@@ -87,7 +87,6 @@ SHAPES = {
     (1, 30): (1, 32),
 }  # fmt: skip
 
-
 # The tiers that have tiles of every shape (csrc/cuda/product/tier.h), each with a format and with
 # factors that ask for it: splitting in two steps and in three, and the floor; proved and watched.
 TIERS = (

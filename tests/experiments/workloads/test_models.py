@@ -39,7 +39,6 @@ MEMBERS = [
     for norm in norms.split()
 ]  # fmt: skip
 
-
 # Squeeze and expand channels of SqueezeNet's eight fire modules.
 _FIRES = [(16, 64), (16, 64), (32, 128), (32, 128), (48, 192), (48, 192), (64, 256), (64, 256)]
 

@@ -22,7 +22,6 @@ from tests.techniques.loss_scaling import optimizers
 pytestmark = pytest.mark.filterwarnings("ignore:MasterWeights:UserWarning")
 STEPS = range(1, 6)
 
-
 # The updates that narrow masters lose, and their recovery: w = 1, 512 updates of -2e-4.
 
 UPDATE = float(lp.quantize(torch.tensor(2e-4), "fp16"))

@@ -108,10 +108,8 @@ WRONG_POINTS = [
     (lambda: convergence(POINTS, PREDICTED * np.nan), "predicted_points: expected finite numbers"),
 ]
 
-
 ignoring_nan = pytest.mark.filterwarnings("ignore:.*NaN")
 test_wrong_points_are_refused = ignoring_nan(refused(WRONG_POINTS, ValueError))
-
 
 MEMORY = np.linspace(1, 2, 20)
 EXACT = low_rank(9, 20, 2)
@@ -235,7 +233,6 @@ def test_averages_have_the_standard_error_over_tasks():
 EMPTY = NOISY.copy()
 EMPTY[1:, 5] = np.nan
 
-
 WRONG = [
     (NOISY, {"methods": ["best"]}, r"methods: expected one of greedy, qr, .* column_mean, got"),
     (NOISY, {"counts": [0]}, "counts: expected at least 1"),
@@ -248,7 +245,6 @@ WRONG = [
     (NOISY[:, :9], {}, r"memory must be \(9,\) or \(14, 9\), got \(20,\)"),
     (EMPTY, {}, "without task 0 a configuration has no error at all"),
 ]
-
 
 test_wrong_studies_are_refused = refuses(
     studied, [((errors,), options, ValueError, match) for errors, options, match in WRONG]

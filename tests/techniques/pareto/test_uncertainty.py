@@ -133,7 +133,6 @@ WRONG = [
 ]
 test_wrong_bands_are_refused = refused(WRONG, ValueError)
 
-
 #: Three finished runs of four reports; from the first report to the last they gain .3, .4 and .2.
 FINISHED = [[0.5, 0.4, 0.3, 0.2], [0.7, 0.5, 0.4, 0.3], [0.4, 0.3, 0.25, 0.2]]
 

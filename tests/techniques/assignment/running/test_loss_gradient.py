@@ -73,7 +73,6 @@ CHANGING: dict[str, tuple[Loss, str]] = {
     "many": (lambda y, t: y.square().sum() + ce(y, t), "add sum nll_loss"),
 }
 
-
 LOSSES = PASSING | CHANGING
 
 
