@@ -35,7 +35,6 @@ ODD_FLOAT_FORMATS: list[FloatFormat] = formats_named("""
     e2m4_b-117
 """)
 FLOAT_FORMATS: list[FloatFormat] = [*NAMED_FORMATS.values(), *ODD_FLOAT_FORMATS]
-
 FIXED_FORMATS: list[FixedFormat] = formats_named("""
     fixed8_f4 fixed8_f4_wrap fixed8_f12 ufixed5_f-3 ufixed5_f-3_wrap fixed1_f0 ufixed1_f0_wrap
     fixed24_f10 fixed24_f140_wrap fixed24_f149 fixed2_f-126
@@ -43,11 +42,8 @@ FIXED_FORMATS: list[FixedFormat] = formats_named("""
 
 #: Every format with a fixed set of values.
 ROUND_FORMATS: list[FloatFormat | FixedFormat] = [*FLOAT_FORMATS, *FIXED_FORMATS]
-
 DETERMINISTIC = tuple(mode for mode in ROUNDINGS if mode != "stochastic")
-
 SPECIAL_VALUES = (0.0, -0.0, float("inf"), float("-inf"), float("nan"))
-
 ACCUMULATORS: list[Accumulator] = [
     accumulator(name)
     for name in (

@@ -19,7 +19,6 @@ from tests.support.conv_frames import ABSENT, ALL_CASES, in_frame
 
 CPU = torch.device("cpu")
 SEED = 20240229
-
 ACCUMULATORS = accumulators_named("""
     e5m5_chunk7:stochastic:product=e4m3:product_rounding=stochastic e5m4_chunk3:outer=e5m3
     e4m3_chunk1:toward_negative

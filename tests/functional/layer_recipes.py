@@ -29,7 +29,6 @@ MIXED = lp.Recipe(
     dgrad="fixed16_f8",
     wgrad="fp32_chunk3:outer=bf16",
 )
-
 RECIPES = {
     "mixed": MIXED, "deterministic": DETERMINISTIC, "stochastic": STOCHASTIC,
     "accumulators only": ACCUMULATORS_ONLY,

@@ -18,7 +18,6 @@ SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
 F = lp.functional
 sdpa = F.scaled_dot_product_attention
 torch_sdpa = torch.nn.functional.scaled_dot_product_attention
-
 MASKS: dict[str, dict[str, Any]] = {
     "no mask": {},
     "causal": {"is_causal": True},

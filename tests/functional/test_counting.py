@@ -9,7 +9,6 @@ from torch import Tensor
 
 import lpkernels as lp
 from lpkernels.backends import BINS, COUNTS
-from lpkernels.formats import parse_format
 from lpkernels.functional.count import counting_to_nearest
 from lpkernels.reference import twin
 from lpkernels.reference.counting import quantize_counting
@@ -187,7 +186,7 @@ def values_to_count() -> dict[str, Tensor]:
 
 
 def test_counting_many_tensors_counts_as_the_operator_does() -> None:
-    fmt = parse_format("e4m3")
+    fmt = lp.parse_format("e4m3")
     for name, x in values_to_count().items():
         counts = zeros()
         counting_to_nearest(fmt)(x, counts)
@@ -198,7 +197,7 @@ def test_counting_many_tensors_counts_as_the_operator_does() -> None:
 
 
 def test_a_tensor_without_memory_takes_the_operator() -> None:
-    counting = counting_to_nearest(parse_format("e4m3"))
+    counting = counting_to_nearest(lp.parse_format("e4m3"))
     x, counts = torch.ones(3, device="meta"), torch.zeros(260, dtype=torch.int64, device="meta")
     with Operators() as operators:
         counting(x, counts)

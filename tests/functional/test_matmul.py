@@ -223,7 +223,6 @@ REFUSED: list[Row] = [
     ((A, B), {"out": torch.empty(2, 2).half()}, TypeError, "must be torch.float32, got torch.floa"),
 ]
 test_matmul_refuses = refuses(lp.matmul, REFUSED, acc="e6m9")
-
 ORDERS = [
     "e6m9", "e6m9:toward_zero", "e6m9_chunk8", "e6m9_chunk8:order=pairwise:outer=fp16",
     "e6m9:order=compensated", "e6m9:block=4:aligned_bits=9",

@@ -156,7 +156,6 @@ def test_bilinear_without_rounding_is_torch_within_fp32(recipe: lp.Recipe, leadi
 
 
 A, B, W = torch.ones(2, 3, 4), torch.ones(2, 4, 5), torch.ones(2, 3, 4)
-
 R = DETERMINISTIC
 REFUSED = [
     (lambda: F.bmm(A, B[0], recipe=R), ValueError, r"bmm: a has shape .*matmul broadcasts"),
@@ -172,7 +171,6 @@ REFUSED = [
     (lambda: F.bilinear(A[..., :3], A, W, torch.ones(3), recipe=R), ValueError, r"bias must be \("),
 ]
 test_products_refuse_wrong_arguments = refused(REFUSED)
-
 einsum = lp.functional.einsum
 
 
@@ -221,7 +219,6 @@ def test_einsum_by_the_fp32_recipe_is_torchs_own() -> None:
 
 
 LEFT, RIGHT = torch.ones(3, 4), torch.ones(4, 5)
-
 REFUSED_BY_EINSUM: list[Row] = [
     (("ij->ji", LEFT), {}, ValueError, "expected two operands, got 1"),
     (("ij,jk,kl->il", LEFT, RIGHT, RIGHT), {}, ValueError, "expected two operands, got 3"),

@@ -19,11 +19,9 @@ from tests.models.architectures import ARCHITECTURES, transformers
 # It needs transformers, without which the import above skips this file.
 integration = importlib.import_module("lpkernels.integrations.transformers")
 auto = importlib.import_module("transformers.quantizers.auto")
-
 FAMILIES = [name for name in ARCHITECTURES if not name.endswith("-eager")]
 # A schedule's policy: its layers have buffers of their own, which are saved and loaded too.
 POLICY = "policy:cpt_fu2021"
-
 BATCH = ARCHITECTURES["gpt2-sdpa"].batch()
 
 

@@ -14,7 +14,6 @@ from torch.nn import functional as F
 import lpkernels as lp
 from lpkernels.experiments.training.arithmetic import ArithmeticConfig, layer_recipes
 from lpkernels.nn.policies import describe
-from lpkernels.recipes import recipes
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
 from tests.nn.policy_models import (
@@ -77,7 +76,7 @@ def test_policy_gives_every_layer_the_recipe_it_states(kind: str, name: str) -> 
 def test_names_are_those_of_recipes_and_each_has_a_source() -> None:
     older = ["fp16_mixed", "bf16_mixed", "fp8_wang2018", "hfp8_sun2019"]
     assert lp.policies() == [*older, "cpt_fu2021"]
-    assert set(lp.policies()) < set(recipes())
+    assert set(lp.policies()) < set(lp.recipes())
     assert {"policy", "policies"} < set(lp.__all__)
     assert {"FIRST", "LAST", "Policy"} < set(lp.nn.__all__)
     for name in lp.policies():
@@ -174,7 +173,6 @@ def test_policy_survives_copies_in_order_and_its_text_stands_for_it() -> None:
 
 
 UNKNOWN = "policy: unknown name 'fp8_wang'; did you mean fp8_wang2018.* Names are fp16_mixed,"
-
 REFUSED = [
     (lambda: lp.policy("fp8_wang201"), ValueError, "'fp8_wang201'; did you mean fp8_w"),
     (lambda: lp.policy("lba_m7e4"), ValueError, "policy: unknown name .*Names are fp16_mixed,"),

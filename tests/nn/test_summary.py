@@ -188,7 +188,6 @@ class TwoInputs(nn.Linear):
 
 
 LEFT, RIGHT = torch.randn(5, 3), torch.randn(5, 4)
-
 NAMED = {"left": LEFT, "right": RIGHT}
 
 

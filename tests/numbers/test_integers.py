@@ -26,7 +26,6 @@ E5M2 = lp.FloatFormat(5, 2, bias=14, specials="fn", subnormals=False, overflow="
 FIXED12 = lp.FixedFormat(12, 7, signed=False, overflow="wrap")
 AFFINE5 = lp.AffineFormat(5, symmetric=True, axis=-2)
 BLOCKS = lp.BlockFormat(E5M2, 16, axis=-3)
-
 SUM = lp.Accumulator(
     "e6m9", "stochastic", product="e5m3", product_rounding="toward_zero", chunk=48,
     outer="e8m11", outer_rounding="nearest_away", random_bits=7, rng="philox",

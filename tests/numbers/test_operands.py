@@ -9,7 +9,6 @@ import torch
 import lpkernels as lp
 from lpkernels import ops
 from lpkernels.arithmetic import UNITS, Accumulator, accumulator, accumulator_from_ints, exchanged
-from lpkernels.formats import parse_format
 from lpkernels.rng import Role
 from lpkernels.techniques.accumulation import mask_gradients, measure
 from tests.compare import assert_bit_equal
@@ -27,7 +26,7 @@ def test_the_text_form_names_the_fields_and_one_format_stands_for_both_sides() -
     assert str(MIXED) == "e8m13:toward_zero:block=4:aligned_bits=6:operands=e5m2,e4m3fn"
     assert str(TURNS).endswith(":operands=e5m10:least_exponent=-21:interleaved=2")
     assert accumulator(f"{MIXED}:least_exponent=-132") == replace(MIXED, least_exponent=-132)
-    fp16 = parse_format("fp16")
+    fp16 = lp.parse_format("fp16")
     assert TURNS.operands == (fp16, fp16)
     for given in (fp16, "fp16,fp16", ["fp16", fp16], (fp16,)):
         assert replace(TURNS, operands=given) == TURNS
@@ -140,7 +139,7 @@ def test_layers_have_the_gradient_on_the_left(kind: str, compiled: bool) -> None
 
 
 def test_a_bias_is_an_ordinary_addition() -> None:
-    acc = replace(PAIRS, fmt=parse_format("fp16"))
+    acc = replace(PAIRS, fmt=lp.parse_format("fp16"))
     layer = lp.nn.Linear(1, 1, recipe=recipe_of(acc))
     torch.nn.init.constant_(layer.weight, 65504.0)
     torch.nn.init.constant_(layer.bias, 65504.0)

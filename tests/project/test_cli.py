@@ -22,9 +22,7 @@ from tests.loops import each, rows
 from tests.support.commands import as_rank_0, assert_refused, call, done, wide  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
-
 TINY = ["--model", "cnn1", "--width", "1", "--epochs", "1", "--batch", "500", "--threads", "1"]
-
 COMMANDS = (
     "demo formats units quantize train report doctor bench accumulate schedule assign sweep".split()
 )

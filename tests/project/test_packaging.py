@@ -18,7 +18,6 @@ from lpkernels.experiments.measuring.machine import environment
 from tests.loops import rows
 
 setuptools = pytest.importorskip("setuptools", reason="setuptools is not installed")
-
 ROOT = Path(__file__).resolve().parents[2]
 REPOSITORY = "https://example.org/lpkernels"
 

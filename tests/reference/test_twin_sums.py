@@ -17,7 +17,6 @@ from tests.support.operands import KINDS, operand
 
 SEED = 0x1234_5678_9ABC_DEF0
 DRAWN = accumulator("e5m2_chunk5:stochastic:product=e6m5:product_rounding=stochastic:outer=e5m1")
-
 WRAPPING = [
     Accumulator(fmt, rounding, random_bits=bits)
     for fmt in ("fixed8_f3_wrap", "ufixed5_f-3_wrap", "fixed24_f140_wrap", "fixed1_f0_wrap")

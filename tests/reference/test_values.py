@@ -15,7 +15,6 @@ from tests.support.denormals import flushed
 from tests.support.operands import operand
 
 Mode = Callable[[], contextlib.AbstractContextManager[None]]
-
 MODES = (contextlib.nullcontext, flushed)
 
 

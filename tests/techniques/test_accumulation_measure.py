@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.formats import FixedFormat, FloatFormat
 from lpkernels.rng import SITE_OUTER, SITE_PRODUCT, SITE_SUM, draws
 from lpkernels.rounding import ROUNDINGS, round_scalar
 from lpkernels.techniques.accumulation import accumulator_of, knee, measure, nmse, vrr
@@ -35,8 +34,8 @@ class Oracle:
         draw = int(draws(self.seed, site, row, col, k, self.acc.random_bits, self.acc.rng))
         of = {"draw": draw, "random_bits": self.acc.random_bits}
         if not math.isinf(value):
-            fixed = isinstance(fmt, FixedFormat)
-            wide = FixedFormat(24, fmt.frac_bits) if fixed else FloatFormat(8, fmt.man_bits)
+            fixed = isinstance(fmt, lp.FixedFormat)
+            wide = lp.FixedFormat(24, fmt.frac_bits) if fixed else lp.FloatFormat(8, fmt.man_bits)
             free = round_scalar(value, wide, mode, **of)
             least = fmt.min if fixed else -fmt.max
             # The value must be beyond max in the same step: only there do the two formats round

@@ -12,7 +12,6 @@ from torch import Tensor
 import lpkernels as lp
 from lpkernels.arithmetic import UNITS, Accumulator, accumulator
 from lpkernels.backends import cpu
-from lpkernels.formats import FloatFormat, parse_format
 from tests.cases import CONV_CASES, ConvCase, accumulators_named
 from tests.loops import each, rows
 from tests.support.cpu_products import assert_convolution, assert_matmul, tier_of
@@ -51,7 +50,7 @@ CHOSEN = accumulators_named("""
 KINDS = ("plain", "sparse", "wide", "tiny", "large", "cancelling", "special", "raw")
 
 
-def values(shape: tuple[int, ...], kind: str, fmt: FloatFormat, draw: torch.Generator) -> Tensor:
+def values(shape: tuple[int, ...], kind: str, fmt: lp.FloatFormat, draw: torch.Generator) -> Tensor:
     """Values of a format ("raw": of none) where blocks go wrong: zeros of both signs, binades far
     apart or at either end of the format, pairs that cancel, infinities and NaN."""
     x = torch.randn(shape, generator=draw)
@@ -74,7 +73,7 @@ def values(shape: tuple[int, ...], kind: str, fmt: FloatFormat, draw: torch.Gene
     return x
 
 
-def sides(acc: Accumulator) -> tuple[FloatFormat, FloatFormat]:
+def sides(acc: Accumulator) -> tuple[lp.FloatFormat, lp.FloatFormat]:
     assert acc.operands is not None
     return acc.operands
 
@@ -194,7 +193,7 @@ def test_a_sum_beyond_the_format_is_made_again(isas: Isas) -> None:
 )  # fmt: skip
 def test_sums_start_elsewhere_in_every_order(name: str, isas: Isas) -> None:
     draw = torch.Generator().manual_seed(4)
-    fmt = parse_format("fp16")
+    fmt = lp.parse_format("fp16")
     for kind in ("plain", "special"):
         for m, k, n in ((3, 0, 5), (4, 30, 17), (20, 300, 3)):
             a, b = values((2, m, k), kind, fmt, draw), values((k, n), kind, fmt, draw)

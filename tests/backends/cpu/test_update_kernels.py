@@ -23,7 +23,6 @@ SHAPES = ((7, 5), (1100,), (1,), (0,), (3, 11, 16))
 # Places where a tensor may begin in a larger one of which it is a part: anywhere in a word of
 # draws, and before a border of a thread's share and of a row key.
 ORIGINS = (6, 65_533, (1 << 34) - 1, 3, (1 << 32) - 500)
-
 ALL_FORMATS = FORMATS | LOOPS
 
 

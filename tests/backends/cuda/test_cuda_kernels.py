@@ -227,7 +227,6 @@ NATIVE = (
     Product((64, 128), 64, 128, 160 * CHUNK),
 )  # fmt: skip
 NATIVE_ACC = Accumulator("fp32", order="native", chunk=CHUNK, outer="e6m9")
-
 NATIVE_PRODUCTS = list(itertools.product(NATIVE, [False, True]))
 
 

@@ -12,7 +12,6 @@ from torch import Tensor
 
 import lpkernels as lp
 from lpkernels import rng as draws
-from lpkernels.arithmetic import Quantizer
 from lpkernels.backends import Fused
 from lpkernels.backends._conv_geometry import Frame
 from lpkernels.backends.cuda import BACKEND, _conv, _products
@@ -109,7 +108,7 @@ def run_random_case(number: int, device: str) -> torch.Tensor:
         a, b = (x.mT.contiguous().mT for x in (a, b))
     bias = torch.randn(n) if source.integers(2) else None
     output = [None, "e5m2"][source.integers(2)]
-    fused = Fused(result=Quantizer(output).to_ints() if output else ())
+    fused = Fused(result=lp.Quantizer(output).to_ints() if output else ())
     backend = BACKEND if device == "cuda" else CPU
     seed = torch.tensor(11, device=device)
     tensors = [None if x is None else x.to(device) for x in (a, b, bias)]

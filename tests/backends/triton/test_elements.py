@@ -51,7 +51,6 @@ SCALED = [
 SHAPES = [(1, 1, 1), (2, 70, 3), (3, 2, 66), (2, 40, 1)]
 MODES = ["stochastic", "nearest_even", *DETERMINISTIC[1:]]
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.float16]
-
 check_quantized = partial(assert_quantized, BACKEND)
 check_counted = partial(assert_counted, BACKEND)
 

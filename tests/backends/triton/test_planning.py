@@ -18,7 +18,6 @@ from lpkernels.backends.planning.triton_tiers import CUT, FIXED, NAMES, single_o
 from lpkernels.backends.triton import BACKEND, _products
 from lpkernels.backends.triton._roundings import roundings_of
 from lpkernels.backends.triton.certified import stages
-from lpkernels.formats import FloatFormat
 from tests.backends.triton.launches import TARGETS, Launch, keys, recorded
 from tests.cases import ConvCase
 from tests.loops import each, rows
@@ -279,7 +278,7 @@ def test_what_nvidia_alone_has() -> None:
 )
 def test_the_widths_that_the_cut_of_float64_takes(how: dict[str, Any], widths: range) -> None:
     def has_cut(man_bits: int) -> bool:
-        acc = Accumulator(FloatFormat(6, man_bits), **how)
+        acc = Accumulator(lp.FloatFormat(6, man_bits), **how)
         return tiers(acc.to_ints(), nvidia=False) == (CUT,)
 
     assert list(filter(has_cut, range(24))) == list(widths)

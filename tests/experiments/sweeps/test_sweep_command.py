@@ -31,7 +31,6 @@ operands = "affine4"
 
 #: The results of sweeps that the pages show.
 RECORDS = sorted((Path(__file__).parents[3] / "bench" / "results").glob("sweep-*.jsonl"))
-
 call, done = (partial(command, "sweep") for command in (commands.call, commands.done))
 
 

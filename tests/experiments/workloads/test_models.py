@@ -164,8 +164,6 @@ test_unknown_model_is_refused = rejects(
         for name in ("vgg16", "resnet20_plain_plain", "cnn3_bn", "", "cnn-3", "3")
     ],
 )
-
-
 NONE = "at least 1, got depth=0"
 test_impossible_sizes_are_refused = rejects(
     lambda given: build_model(*given[:2], **given[2]),

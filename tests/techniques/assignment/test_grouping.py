@@ -88,8 +88,6 @@ test_ops_that_do_not_fit_together_are_refused = refuses(
         (([A, B],), {}, ValueError, "parameter 'w' has 3 elements before and 4 in 'b'"),
     ],
 )
-
-
 test_fields_of_another_type_are_refused = refuses(
     Op,
     [

@@ -180,7 +180,6 @@ WRONG = [
     ({"reflection": "both"}, ValueError, "reflection: expected one of horizontal, vertical"),
     ({"remainder": "drop"}, ValueError, "remainder: expected one of stretch, partial"),
 ]
-
 test_wrong_input = refuses(bits_at, [((), *row) for row in WRONG], step=0, total=40, bits=(3, 8))
 
 # The cost of 64,000 steps in 32 cycles is that of one cycle.

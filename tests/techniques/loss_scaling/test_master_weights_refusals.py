@@ -45,7 +45,6 @@ OPTIMIZERS_REFUSED = [
     (lambda: wrap(sgd(numbers(torch.complex64))), TypeError,
      r"parameter '0' must be float16.*, got torch.complex64"),
 ]  # fmt: skip
-
 test_optimizers_that_cannot_be_wrapped = refused(OPTIMIZERS_REFUSED)
 
 

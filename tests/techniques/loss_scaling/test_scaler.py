@@ -201,7 +201,6 @@ test_wrong_arguments_are_refused = refuses(
     LossScaler,
     [*(((), *row) for row in ARGUMENTS), *((args, {}, TypeError, says) for args, says in UNNAMED)],
 )
-
 STATES = [
     ({}, RuntimeError, "The source state dict is empty"),
     ([1], TypeError, "load_state_dict: expected a dict, got list"),

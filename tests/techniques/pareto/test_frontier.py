@@ -25,7 +25,6 @@ from tests.techniques.pareto.matrices import low_rank
 POINTS = np.array([(1, 0.9), (2, 0.5), (2, 0.6), (3, 0.5), (4, 0.2), (5, 0.25), (5, 0.1)])
 PREDICTED = np.array([(1, 0.8), (2, 0.5), (5, 0.25)])
 REFERENCE = (6, 1)
-
 grid_points = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=12)
 
 
@@ -107,10 +106,8 @@ WRONG_POINTS = [
     (lambda: convergence(POINTS, PREDICTED[:, :1]), r"predicted_points must be \(points, 2\)"),
     (lambda: convergence(POINTS, PREDICTED * np.nan), "predicted_points: expected finite numbers"),
 ]
-
 ignoring_nan = pytest.mark.filterwarnings("ignore:.*NaN")
 test_wrong_points_are_refused = ignoring_nan(refused(WRONG_POINTS, ValueError))
-
 MEMORY = np.linspace(1, 2, 20)
 EXACT = low_rank(9, 20, 2)
 NOISY = low_rank(14, 20, 2, noise=0.03)
@@ -232,7 +229,6 @@ def test_averages_have_the_standard_error_over_tasks():
 
 EMPTY = NOISY.copy()
 EMPTY[1:, 5] = np.nan
-
 WRONG = [
     (NOISY, {"methods": ["best"]}, r"methods: expected one of greedy, qr, .* column_mean, got"),
     (NOISY, {"counts": [0]}, "counts: expected at least 1"),
@@ -245,7 +241,6 @@ WRONG = [
     (NOISY[:, :9], {}, r"memory must be \(9,\) or \(14, 9\), got \(20,\)"),
     (EMPTY, {}, "without task 0 a configuration has no error at all"),
 ]
-
 test_wrong_studies_are_refused = refuses(
     studied, [((errors,), options, ValueError, match) for errors, options, match in WRONG]
 )

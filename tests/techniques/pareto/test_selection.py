@@ -183,8 +183,6 @@ WRONG = [
 test_wrong_questions_are_refused = refuses(
     select, [((y,), options, ValueError, match) for y, options, match in WRONG]
 )
-
-
 ROWS, COLUMNS = 5, 4
 LOW = np.array([0.9, 0.6, 0.4, 0.22, 0.2])
 HIGH = np.array([0.06, 0.03, 0.0, 0.0])

@@ -72,7 +72,6 @@ CHANGING: dict[str, tuple[Loss, str]] = {
     "many copies of one": (lambda y, t: ce(y, t).expand(3).sum(), "sum"),
     "many": (lambda y, t: y.square().sum() + ce(y, t), "add sum nll_loss"),
 }
-
 LOSSES = PASSING | CHANGING
 
 

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 import lpkernels as lp
-from lpkernels.formats import parse_format
 from lpkernels.techniques.loss_scaling import Diagnosis, LossScaler, Report, diagnose
 from lpkernels.techniques.loss_scaling.diagnosis import Histogram, ScaleAdvice, TensorRow
 from tests.loops import each
@@ -24,7 +23,7 @@ def advice(rows: list[TensorRow]) -> ScaleAdvice:
 def row(layer: str, kind: str, *exponents: int, fmt: str = "fp16") -> TensorRow:
     """A row with one number for each exponent."""
     of = Histogram.of(torch.tensor([2.0**e for e in exponents], dtype=torch.float64).numpy())
-    return TensorRow(layer, kind, "", parse_format(fmt), 1, of, of, 0, 0)
+    return TensorRow(layer, kind, "", lp.parse_format(fmt), 1, of, of, 0, 0)
 
 
 def test_a_scale_that_fits() -> None:
@@ -58,7 +57,7 @@ def test_layers_that_no_one_scale_fits() -> None:
 def test_a_layer_that_its_format_does_not_hold() -> None:
     """One large number keeps many small numbers from being scaled."""
     of = Histogram.from_pairs([[0, 1], [-31, 10**9]], 0, 0)
-    wide = TensorRow("c", "grad_weight", "", parse_format("e4m3fn"), 1, of, of, 0, 0)
+    wide = TensorRow("c", "grad_weight", "", lp.parse_format("e4m3fn"), 1, of, of, 0, 0)
     scale = advice([row("b", "grad_output", 0), wide])
     assert scale.left == ("c",)
     assert "e5m10, e4m3fn is too narrow for c, whatever the scale" in str(scale)
@@ -95,7 +94,7 @@ def test_the_narrowest_format_of_each_kind() -> None:
 
 def rounded(layer: str, *exponents: tuple[int, int], zeros: int = 0, nonfinite: int = 0) -> Any:
     """A row of a gradient that the model rounds to e4m3: (exponent, count), zeros, infinities."""
-    of, fmt = Histogram.from_pairs(exponents, zeros, nonfinite), parse_format("e4m3")
+    of, fmt = Histogram.from_pairs(exponents, zeros, nonfinite), lp.parse_format("e4m3")
     return TensorRow(layer, "grad_output", "", fmt, 1, of, of, 0, 0, fmt)
 
 
