@@ -22,8 +22,7 @@ from tests.support.commands import as_rank_0
 TWO = (Processes(0, 2), Processes(1, 2))
 
 
-@each("count", [1, 2, 3, 4, 7])
-@each("images", [7, 8, 13])
+@each("count, images", [1, 2, 3, 4, 7], [7, 8, 13])
 def test_shares_are_the_batch_in_order_and_even(images: int, count: int) -> None:
     shares = [list(range(images))[Processes(rank, count).share(images)] for rank in range(count)]
     assert [i for share in shares for i in share] == list(range(images))

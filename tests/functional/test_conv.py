@@ -91,8 +91,7 @@ def test_valid_padding_is_none_and_one_number_stands_for_both_sizes() -> None:
         assert_bit_equal(lp.functional.conv2d(x, w, b, *given, recipe=DETERMINISTIC), want)
 
 
-@each("dims", [1, 2, 3])
-@each("name", ["conv", "conv_transpose"])
+@each("dims, name", [1, 2, 3], ["conv", "conv_transpose"])
 def test_an_image_alone_is_a_batch_of_one(name: str, dims: int) -> None:
     x, w = leaves((1, 2, *(5,) * dims), (2, 2, *(3,) * dims))
     conv = getattr(lp.functional, f"{name}{dims}d")
@@ -189,8 +188,7 @@ def composed_transposed(
     return [y, dx, step.rounded(dw, "grad_weight"), db]
 
 
-@each("recipe", RECIPES.values())
-@each("case", TRANSPOSED_CASES.values())
+@each("recipe, case", RECIPES.values(), TRANSPOSED_CASES.values())
 def test_conv_transpose_is_its_steps_by_the_reference(recipe, case, backends):
     tensors = transposed_operands(case)
     call = partial(TRANSPOSED[len(case.stride)], *tensors, *case.numbers, recipe=recipe)

@@ -37,8 +37,7 @@ def expected(x: torch.Tensor, fmt: str) -> torch.Tensor:
     return torch.from_numpy(quantize_counting(x.contiguous().numpy(), quantizer, seed=SEED)[1])
 
 
-@each("length", [COUNTS, COUNTS + BINS])
-@each("fmt", FORMATS)
+@each("length, fmt", [COUNTS, COUNTS + BINS], FORMATS)
 def test_quantize_adds_its_counts(fmt, length, backend):
     x, counts = values(7, 9), zeros(length) + 3
     plain, want = lp.quantize(x, fmt, **how(backend)), expected(x, fmt)[:length]
@@ -59,8 +58,7 @@ def test_count_writes_counts_alone(fmt, backend):
     assert_bit_equal(x, before)
 
 
-@each("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@each("fmt", FORMATS)
+@each("dtype, fmt", [torch.float16, torch.bfloat16, torch.float32, torch.float64], FORMATS)
 def test_dtypes_strides_and_out(fmt, dtype, backend):
     dense = values(8, 12).to(dtype)
     for x in (dense, dense.t(), dense[::2, ::3], dense.flip(0), dense[:1].expand(8, 12), dense[0]):
@@ -239,16 +237,14 @@ def test_the_published_codes(bits, backend):
         assert_bit_equal(got, lp.quantize(x, fmt, backend=backend))
 
 
-@each("rounding", ROUNDINGS)
-@each("fmt", AFFINES)
+@each("rounding, fmt", ROUNDINGS, AFFINES)
 def test_the_ends_of_the_tensor_change_nothing(fmt, rounding, backend):
     x, rest = near_values(4, 9), how(backend)
     got = lp.quantize(x, fmt, rounding, range=ends_of(x, fmt), **rest)
     assert_bit_equal(got, lp.quantize(x, fmt, rounding, **rest))
 
 
-@each("rounding", ROUNDINGS)
-@each("fmt", AFFINES)
+@each("rounding, fmt", ROUNDINGS, AFFINES)
 def test_a_narrower_range_matches_the_reference(fmt, rounding, backends):
     x, quantizer = near_values(6, 9), lp.Quantizer(fmt, rounding)
     x[0, :3] = torch.tensor([math.inf, -math.inf, math.nan])

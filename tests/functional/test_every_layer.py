@@ -41,16 +41,14 @@ TRANSPOSED = Layer(
 LAYERS = (LINEAR, CONV, TRANSPOSED)
 
 
-@each("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@each("layer", LAYERS)
+@each("dtype, layer", [torch.float64, torch.float32, torch.bfloat16], LAYERS)
 def test_the_recipe_fp32_is_torchs_own_function(layer: Layer, dtype: torch.dtype) -> None:
     x, w, b = (t.to(dtype) for t in layer.operands())
     assert_bit_equal(layer(x, w, b, recipe="fp32"), layer.torchs(x, w, b))
     assert_bit_equal(layer(x, w), layer.torchs(x, w))
 
 
-@each("native", ["fprop", "dgrad", "wgrad"])
-@each("layer", LAYERS)
+@each("native, layer", ["fprop", "dgrad", "wgrad"], LAYERS)
 def test_each_product_has_its_own_accumulator(layer: Layer, native: str) -> None:
     fields = {"fprop": "e5m7", "dgrad": "e5m6", "wgrad": "e5m5"}
     tensors = layer.operands()
@@ -65,8 +63,7 @@ def test_each_product_has_its_own_accumulator(layer: Layer, native: str) -> None
                 assert_bit_equal(mixed[i], emulated[i])
 
 
-@each("dtype", [torch.float16, torch.bfloat16])
-@each("layer", LAYERS)
+@each("dtype, layer", [torch.float16, torch.bfloat16], LAYERS)
 def test_narrow_operands_are_widened_exactly(layer: Layer, dtype: torch.dtype) -> None:
     narrow = [t.detach().to(dtype).requires_grad_() for t in layer.operands()]
     wide = [t.detach().float().requires_grad_() for t in narrow]
@@ -84,8 +81,7 @@ def test_an_expanded_gradient_is_taken(layer: Layer) -> None:
     same(torch.autograd.grad(y.sum(), tensors), want)
 
 
-@each("recipe", [lp.Recipe(input="e4m3"), DETERMINISTIC])
-@each("layer", LAYERS)
+@each("recipe, layer", [lp.Recipe(input="e4m3"), DETERMINISTIC], LAYERS)
 def test_the_result_can_be_changed_in_place(layer: Layer, recipe: lp.Recipe) -> None:
     x, w, b = layer.operands()
     for each_x in (x, x[0]):

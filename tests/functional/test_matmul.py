@@ -41,8 +41,7 @@ def matrices(a: torch.Tensor, b: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
     return left if left.ndim > 1 else left[None], right if right.ndim > 1 else right[:, None]
 
 
-@each("acc", ACCUMULATORS)
-@each("shapes", SHAPES)
+@each("acc, shapes", ACCUMULATORS, SHAPES)
 def test_matmul_matches_the_reference(shapes, acc, backends):
     a, b = leaves(*shapes)
     want = product(*matrices(a, b), acc, Role.DIRECT).reshape(torch.matmul(a, b).shape)
@@ -78,8 +77,7 @@ def longhand(rows: np.ndarray, cols: np.ndarray, shape, acc, role) -> np.ndarray
     return product(np.stack(lefts), np.stack(rights), acc, role).reshape(shape)
 
 
-@each("acc", ACCUMULATORS)
-@each("shapes", SHAPES)
+@each("acc, shapes", ACCUMULATORS, SHAPES)
 def test_matmul_gradients_are_one_sum_each(shapes, acc, backends):
     a, b = leaves(*shapes)
     left, right = matrices(a, b)
@@ -113,8 +111,7 @@ def test_matmul_native_follows_autocast():
         assert lp.matmul(a, a).dtype == torch.bfloat16
 
 
-@each("rounding", ["nearest_even", "stochastic"])
-@each("chunk", [1, 4, 64])
+@each("rounding, chunk", ["nearest_even", "stochastic"], [1, 4, 64])
 def test_matmul_native_chunks_round_the_outer_sum(chunk, rounding, backend):
     # Small integers: every inner sum is exact in any order.
     a, b = torch.randint(-4, 5, (3, 2, 30)).float(), torch.randint(-4, 5, (30, 7)).float()

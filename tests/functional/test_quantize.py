@@ -32,8 +32,7 @@ def expected(x: torch.Tensor, quantizer: lp.Quantizer) -> np.ndarray:
     return twin.quantize(x.detach().contiguous().numpy(), quantizer, seed=SEED)
 
 
-@each("rounding", ROUNDINGS)
-@each("fmt", FORMATS + SCALED)
+@each("rounding, fmt", ROUNDINGS, FORMATS + SCALED)
 def test_quantize_matches_the_reference(fmt, rounding, backends):
     x = values(7, 9)
     want = expected(x, lp.Quantizer(fmt, rounding))

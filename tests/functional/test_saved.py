@@ -75,8 +75,7 @@ def gradients(layer: nn.Module, inputs: list[torch.Tensor], packs: bool) -> list
     return [y.detach(), *torch.autograd.grad(y.square().sum(), wanted)]
 
 
-@each("recipe", FORMATS.values())
-@each("kind", LAYERS)
+@each("recipe, kind", FORMATS.values(), LAYERS)
 def test_bits_are_the_same_packed_or_not(kind: str, recipe: lp.Recipe) -> None:
     layer, inputs = LAYERS[kind](recipe)
     same(gradients(layer, inputs, True), gradients(layer, inputs, False))
@@ -175,8 +174,7 @@ def weight_gradients(layer: nn.Module, x: torch.Tensor, inputs: int) -> list[tor
     return list(torch.autograd.grad(y.square().sum(), list(layer.parameters())))
 
 
-@each("change", CHANGES)
-@each("kind", LAYERS)
+@each("change, kind", CHANGES, LAYERS)
 def test_codes_are_of_the_tensor_as_it_is(kind: str, change: Callable[..., None]) -> None:
     (first, inputs), (second, _) = (LAYERS[kind](DETERMINISTIC) for _ in range(2))
     x = inputs[0].clone().requires_grad_() * 1

@@ -31,8 +31,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @every_layer
-@each("dtype", [torch.bfloat16, torch.float16])
-@each("recipe", [DETERMINISTIC, NATIVE])
+@each("dtype, recipe", [torch.bfloat16, torch.float16], [DETERMINISTIC, NATIVE])
 def test_autocast_changes_nothing(name: str, dtype: torch.dtype, recipe: lp.Recipe) -> None:
     layer = converted(name, recipe)
     narrow = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs(name))
@@ -51,8 +50,7 @@ def test_autocast_changes_nothing(name: str, dtype: torch.dtype, recipe: lp.Reci
 
 
 @every_layer
-@each("reentrant", [False, True])
-@each("packs", [False, True])
+@each("reentrant, packs", [False, True], [False, True])
 def test_checkpoints_draw_the_same(name: str, reentrant: bool, packs: bool) -> None:
     if reentrant and name == "Embedding":
         pytest.skip("no input requires a gradient")
@@ -304,8 +302,7 @@ WRITING: dict[str, Any] = {
 }
 
 
-@each("mapped", [True, False])
-@each("name", WRITING)
+@each("mapped, name", [True, False], WRITING)
 def test_vmap_refuses_calls_that_write(name: str, mapped: bool) -> None:
     x = torch.randn(3, 4, 5)
     shape = (3,) if mapped else ()

@@ -59,8 +59,7 @@ def stated(kind: str, policy: str) -> dict[str, lp.Recipe]:
     return wanted
 
 
-@each("kind", MODELS)
-@each("name", lp.policies())
+@each("kind, name", MODELS, lp.policies())
 def test_policy_gives_every_layer_the_recipe_it_states(kind: str, name: str) -> None:
     make, x = MODELS[kind]
     model = make()

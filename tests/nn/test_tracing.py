@@ -63,8 +63,7 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return found | gradients
 
 
-@each("loss", [None, torch.sum])
-@each("error", [None, ValueError])
+@each("loss, error", [None, torch.sum], [None, ValueError])
 def test_everything_is_put_back(loss: Any, error: Any):
     model = Untidy(error)
     model.layer(X).sum().backward()

@@ -345,9 +345,7 @@ def test_of_matrix_products(x, w, y, want):
     assert matmul_lengths(x, w, y) == want
 
 
-@each("taps", range(1, 8))
-@each("stride", range(1, 5))
-@each("dilation", range(1, 5))
+@each("taps, stride, dilation", range(1, 8), range(1, 5), range(1, 5))
 def test_the_longest_residue_is_what_a_count_finds(taps: int, stride: int, dilation: int):
     met: dict[int, int] = {}
     for output in range(20 * taps):

@@ -74,8 +74,7 @@ REFUSED = [
 test_refusals = refused(REFUSED)
 
 
-@each("signed", [False, True])
-@each("n", [1, 3, 8])
+@each("signed, n", [False, True], [1, 3, 8])
 def test_bits_without_overflow_are_the_fewest(n: int, signed: bool) -> None:
     weights = np.random.default_rng(n).integers(-128, 128, (40, 7), dtype=np.int8)
     weights[0] = 0

@@ -67,8 +67,7 @@ needs_cpu = pytest.mark.skipif(
 )
 
 
-@each("op", ["matmul", "conv_fprop", "conv_dgrad", "conv_wgrad"])
-@each("name", ["cpu", "cuda", "triton"])
+@each("op, name", ["matmul", "conv_fprop", "conv_dgrad", "conv_wgrad"], ["cpu", "cuda", "triton"])
 def test_every_backend_has_the_step(name: str, op: str) -> None:
     backend = pytest.importorskip(f"lpkernels.backends.{name}").BACKEND
     home = "cuda" if backend.unsupported("matmul", torch.device("cpu")) else "cpu"

@@ -90,8 +90,7 @@ def test_a_negative_seed_is_its_bit_pattern():
     assert derive_seed(-5, 0) == -5 & MASK64
 
 
-@each("rng", RNGS)
-@each("bits", [1, 3, 8, 9, 16, 17, 24, 32])
+@each("rng, bits", RNGS, [1, 3, 8, 9, 16, 17, 24, 32])
 def test_array_equals_scalar(rng, bits):
     source = np.random.default_rng(bits)
     row = source.integers(0, 2**41, (6, 1))
@@ -127,8 +126,7 @@ def test_draws_shapes():
     assert draws(1, 0, 2, 3, 4, 8).dtype == np.uint32
 
 
-@each("rng", RNGS)
-@each("along", ["row", "col", "k", "site", "seed"])
+@each("rng, along", RNGS, ["row", "col", "k", "site", "seed"])
 def test_every_key_changes_the_bits_evenly(rng, along):
     """Neighbouring keys differ, and each of the 32 bits is set half of the time."""
     n = 4000

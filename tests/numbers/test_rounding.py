@@ -138,7 +138,7 @@ def test_the_least_excess_moves_a_value_with_enough_bits(random_bits, draw, want
     assert_rounds(value, E5M2, "stochastic", want, draw=draw, random_bits=random_bits)
 
 
-@each("fmt, rounding", itertools.product(ROUND_FORMATS, ROUNDINGS))
+@each("fmt, rounding", ROUND_FORMATS, ROUNDINGS)
 def test_array_equals_scalar(fmt, rounding, rng):
     x = rng.choice(hard_values(fmt, count=50), 100)
     for random_bits in (1, 7, 32) if rounding == "stochastic" else (32,):
@@ -224,8 +224,7 @@ def test_every_value_of_a_format_stays_in_every_mode():
             assert_bit_equal(kept, fmt.values(), f"{fmt} {rounding}")
 
 
-@each("random_bits", [1, 2, 3, 8])
-@each("fmt", [E4M3, DLFLOAT16, FloatFormat(4, 0), FixedFormat(8, 4)])
+@each("random_bits, fmt", [1, 2, 3, 8], [E4M3, DLFLOAT16, FloatFormat(4, 0), FixedFormat(8, 4)])
 def test_the_frequency_over_all_draws_is_the_rule(fmt, random_bits):
     draws = np.arange(2**random_bits)
     # 1 and 1 + step are neighbours in all four formats.

@@ -90,8 +90,7 @@ def test_counting_reads_its_quantizer_from_a_table(fmt):
     assert_bit_equal(counts, 2 * want)
 
 
-@each("fused", FUSED.values())
-@each("kind", ACCUMULATORS)
+@each("fused, kind", FUSED.values(), ACCUMULATORS)
 def test_opcheck_matmul(kind, fused, backend):
     graph, bias = backend == TRACED and kind == "sequential", torch.randn(2)
     how = How(ACCUMULATORS[kind].to_ints(), SEED, 4, fused)
@@ -105,8 +104,7 @@ def test_opcheck_matmul(kind, fused, backend):
         check(OP._multiply, *crossing(matmul_of(a, b, c), how, backend), graph=graph)
 
 
-@each("fused", FUSED.values())
-@each("acc", ["e6m9", "h100_fp8_mma"])
+@each("fused, acc", FUSED.values(), ["e6m9", "h100_fp8_mma"])
 def test_opcheck_matmul_initial(acc, fused):
     how = How(accumulator(acc).to_ints(), SEED, 4, fused)
     for a, b in ((3, 9), (9, 2)), ((2, 1, 3, 9), (4, 9, 2)), ((3, 0), (0, 2)), ((0, 9), (9, 2)):
@@ -145,8 +143,7 @@ def test_opcheck_convolutions(case, kind, fused, backend):
         check(OP._multiply, *crossing(product, how, backend), graph=graph)
 
 
-@each("result", [(), FUSED_RESULT])
-@each("kind", ACCUMULATORS)
+@each("result, kind", [(), FUSED_RESULT], ACCUMULATORS)
 def test_opcheck_add_bias(kind, result, backend):
     graph = backend == TRACED and kind == "sequential"
     rest = (ACCUMULATORS[kind].to_ints(), SEED, 4, backend, result)

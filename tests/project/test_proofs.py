@@ -54,8 +54,7 @@ def test_the_lines_are_those_of_the_kernel(name: str, mode: str) -> None:
         np.testing.assert_array_equal(got.view(np.int64), np.copysign(r, x).view(np.int64))
 
 
-@each("mode", MODES)
-@each("name", FORMATS)
+@each("mode, name", MODES, FORMATS)
 def test_what_has_no_binade_stays(name: str, mode: str) -> None:
     x = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan], dtype=torch.float64)
     got = lp.quantize(x, name, mode)

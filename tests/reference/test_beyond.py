@@ -24,8 +24,7 @@ def test_ties_at_the_end(name: str, tie: float, leaves: bool) -> None:
     assert beyond(np.array([tie, further]), fmt, "nearest_even").tolist() == [leaves, True]
 
 
-@each("rounding", ROUNDINGS)
-@each("fmt", ROUND_FORMATS)
+@each("rounding, fmt", ROUNDINGS, ROUND_FORMATS)
 def test_beyond_is_what_the_rounding_says(fmt, rounding, rng):
     fixed = isinstance(fmt, FixedFormat)
     step = fmt.quantum if fixed else 2.0 ** (fmt.emax - fmt.man_bits)

@@ -70,16 +70,14 @@ def exact_counts(x: np.ndarray, fmt, rounding: str) -> list[int]:
     return counts
 
 
-@each("rounding", ROUNDINGS)
-@each("fmt", ROUND_FORMATS)
+@each("rounding, fmt", ROUNDINGS, ROUND_FORMATS)
 def test_counts_equal_exact_ones(fmt, rounding):
     x = hard_values(fmt, count=8)
     x = x[:: max(1, len(x) // 100)]
     assert counts_of(x, fmt, rounding, seed=SEED) == exact_counts(x, fmt, rounding)
 
 
-@each("rounding", ROUNDINGS)
-@each("fmt", ["e5m2", "fixed8_f4_wrap", "affine4_axis0", "block4_e2m1"])
+@each("rounding, fmt", ROUNDINGS, ["e5m2", "fixed8_f4_wrap", "affine4_axis0", "block4_e2m1"])
 def test_the_values_are_those_of_quantize(fmt, rounding, rng):
     x = (rng.standard_normal((6, 9)) * 2.0 ** rng.integers(-9, 9, (6, 9))).astype(np.float32)
     quantizer = Quantizer(fmt, rounding)

@@ -73,9 +73,7 @@ def test_unpack_inverts_pack(fmt: FloatFormat | FixedFormat) -> None:
     assert_bit_equal(twin.unpack(codes, fmt, x.shape), x)
 
 
-@each("axis", [-1, 0, 1])
-@each("size", [1, 3, 32])
-@each("element", ["e4m3", "e2m1", "e1m3none", "e3m0none_b9"])
+@each("axis, size, element", [-1, 0, 1], [1, 3, 32], ["e4m3", "e2m1", "e1m3none", "e3m0none_b9"])
 def test_unpack_inverts_pack_of_blocks(element, size, axis, rng):
     fmt = BlockFormat(element, size, axis=axis)
     x = rng.standard_normal((4, 5, 7)) * 2.0 ** rng.integers(-160, 127, (4, 5, 7))

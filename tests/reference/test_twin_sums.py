@@ -42,40 +42,34 @@ def matmul_both(
     return got, exact.matmul(a, b, bias, acc, seed=seed)
 
 
-@each("kind", KINDS)
-@each("acc", ACCUMULATORS)
+@each("kind, acc", KINDS, ACCUMULATORS)
 def test_matmul_equals_exact_for_every_accumulator(acc: Accumulator, kind: str) -> None:
     assert_bit_equal(*matmul_both((1, 23, 3), kind, acc))
 
 
-@each("acc", WRAPPING)
-@each("kind", ["wide", "huge", "ties", "subnormal"])
+@each("acc, kind", WRAPPING, ["wide", "huge", "ties", "subnormal"])
 def test_matmul_equals_exact_when_the_sum_wraps(acc: Accumulator, kind: str) -> None:
     assert_bit_equal(*matmul_both((3, 13, 2), kind, acc))
 
 
-@each("acc", ACCUMULATORS[::4])
-@each("shape", [s for s in MATMUL_SHAPES if np.prod(s) <= 255])
+@each("acc, shape", ACCUMULATORS[::4], [s for s in MATMUL_SHAPES if np.prod(s) <= 255])
 def test_matmul_equals_exact_for_every_shape(shape: tuple, acc: Accumulator) -> None:
     assert_bit_equal(*matmul_both(shape, "wide", acc))
 
 
-@each("chunk", [1, 2, 5, 7, 8, 64])
-@each("length", [0, 1, 7, 15])
+@each("chunk, length", [1, 2, 5, 7, 8, 64], [0, 1, 7, 15])
 def test_matmul_equals_exact_for_every_chunk_and_length(chunk: int, length: int) -> None:
     acc = Accumulator("e5m3", chunk=chunk, outer="e4m4", rounding="toward_negative")
     assert_bit_equal(*matmul_both((2, length, 2), "ties", acc))
 
 
-@each("generator", ["fast", "philox"])
-@each("random_bits", [1, 8, 9, 16, 17, 24])
+@each("generator, random_bits", ["fast", "philox"], [1, 8, 9, 16, 17, 24])
 def test_matmul_equals_exact_for_every_number_of_random_bits(random_bits: int, generator: str):
     acc = replace(DRAWN, random_bits=random_bits, rng=generator)
     assert_bit_equal(*matmul_both((3, 13, 3), "plain", acc))
 
 
-@each("rounding", ROUNDINGS)
-@each("fmt", ["fp32", "e8m22", "e8m0", "e5m10"])
+@each("rounding, fmt", ROUNDINGS, ["fp32", "e8m22", "e8m0", "e5m10"])
 def test_matmul_equals_exact_where_float64_alone_would_round_twice(fmt: str, rounding: str) -> None:
     # A product 2^-80 below decides a tie of the format between 1 and its neighbour.
     man_bits = Accumulator(fmt).fmt.man_bits
@@ -165,8 +159,7 @@ def addends(fmt: FloatFormat | FixedFormat, rng: np.random.Generator) -> np.ndar
     return np.concatenate([x, -x, [np.nan]])
 
 
-@each("rounding", ROUNDINGS)
-@each("fmt", FORMATS)
+@each("rounding, fmt", ROUNDINGS, FORMATS)
 def test_add_equals_exact(fmt: FloatFormat | FixedFormat, rounding: str, rng: np.random.Generator):
     total, addend = totals(fmt)[:, None], addends(fmt, rng)
     shape = np.broadcast_shapes(total.shape, addend.shape)

@@ -86,8 +86,7 @@ def test_a_figure_that_is_no_percentage_and_a_table_without_a_reference() -> Non
     assert "91.67 ± 1.20" in table
 
 
-@each("width", [80, 100])
-@each("metric", [ACCURACY, LOSS])
+@each("width, metric", [80, 100], [ACCURACY, LOSS])
 def test_the_table_is_whole_in_a_narrow_terminal(width: int, metric: Metric) -> None:
     places = [(("data", "digits"), ("width", w)) for w in (4, 8)]
     table = shown(sweep(*places), metric, width)

@@ -49,7 +49,7 @@ def lanes(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
     return [lanes_of_all_kinds(shape, generator) for shape in shapes]
 
 
-@each("name, transposed", itertools.product(OPERANDS, [False, True]))
+@each("name, transposed", OPERANDS, [False, True])
 def test_matmul_asks_for_every_element(name: str, transposed: bool, adapter: Any, device: str):
     a, b = lanes(*OPERANDS[name])
     (bias,) = lanes(b.shape[-1:])
@@ -127,7 +127,7 @@ def test_any_accumulator(adapter: Any, device: str, acc: Accumulator, length: in
     assert_product(adapter, a, b, acc, device, initial=initial)
 
 
-@each("acc, length", itertools.product(cases.STARTED, [0, 21]))
+@each("acc, length", cases.STARTED, [0, 21])
 def test_sums_start_at_initial(acc: Accumulator, length: int, adapter: Any, device: str) -> None:
     initial = rows(1, 5, 7)
     initial[0] = torch.tensor([1e30, -1e30, 1e-30, 0.3, -0.0])
@@ -155,7 +155,7 @@ def test_larger_operands_are_summed_in_float64(exponent: int, adapter: Any, devi
     assert_product(adapter, x, x.T, cases.UNIT_ACCUMULATORS["h100_e4m3"], device)
 
 
-@each("name, acc", itertools.product(PASSES, cases.CONVOLVED))
+@each("name, acc", PASSES, cases.CONVOLVED)
 def test_passes_of_convolutions_with_operands(name, acc, adapter, device):
     for case in FEW_CASES if INTERPRETED else (*FEW_CASES, *CONV_CASES.values()):
         assert_pass(adapter, name, case, tensors_of_pass(case), acc, device)

@@ -154,7 +154,7 @@ CONVS = {
 }
 
 
-@each("name, batch", itertools.product(CONVS, [(2,), ()]))
+@each("name, batch", CONVS, [(2,), ()])
 def test_wide_convolutions_have_the_straight_through_gradient(name: str, batch: tuple[int, ...]):
     spatial, make = CONVS[name]
     layer = make(WIDE)
@@ -242,7 +242,7 @@ def test_gradients_are_quantised_as_the_recipe_says():
 MODES = ["zeros", "reflect", "replicate", "circular"]
 
 
-@each("mode, padding", itertools.product(MODES, [1, (2, 1), "same", "valid"]))
+@each("mode, padding", MODES, [1, (2, 1), "same", "valid"])
 def test_what_is_padded_is_padded_first_and_folded_back(mode: str, padding):
     kernel = (4, 2) if padding == "same" else 3
     layer = lp.nn.Conv2d(3, 4, kernel, padding=padding, padding_mode=mode, recipe=NARROW)

@@ -107,8 +107,7 @@ def test_reads_any_strides(case: ConvCase, isas: Isas) -> None:
         assert_convolution(isas, case, acc, *(t[:, :1].expand(t.shape) for t in operands))
 
 
-@each("acc", SUMS)
-@each("stride", [1, 2])
+@each("acc, stride", SUMS, [1, 2])
 def test_absent_taps_add_nothing_whatever_the_weight(stride: int, acc: Accumulator, isas: Isas):
     """The weights are inf and NaN, and they meet only padding, or only some positions."""
     case = ConvCase((1, 2, 4, 4), (3, 2, 3, 3), (stride, stride), (1, 1), (1, 1))
@@ -230,8 +229,7 @@ FEW_CHANNELS = {
 }
 
 
-@each("data", HARD)
-@each("name", FEW_CHANNELS)
+@each("data, name", HARD, FEW_CHANNELS)
 def test_few_channels_with_hard_values(name: str, data: str, isas: Isas) -> None:
     case = FEW_CHANNELS[name]
     shapes = (case.input_shape, case.weight_shape, case.output_shape, case.weight_shape[:1])

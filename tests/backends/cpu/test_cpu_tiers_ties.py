@@ -14,8 +14,7 @@ from tests.support.cpu_products import assert_matmul, tier_of
 from tests.support.processor import Isas, choose
 
 
-@each("name", ["e5m10", "e6m9", "bf16", "e5m4_sat", "e8m14", "e6m21", "e8m22"])
-@each("chunk", [None, 8])
+@each("name, chunk", ["e5m10", "e6m9", "bf16", "e5m4_sat", "e8m14", "e6m21", "e8m22"], [None, 8])
 def test_a_trace_beyond_a_tie_decides(name: str, chunk: int | None, isas: Isas) -> None:
     """Products lie a trace beside half a unit, where float32 would find a tie."""
     fmt = lp.parse_format(name)
@@ -125,8 +124,7 @@ def test_subnormal_sums_are_left_to_the_float_tier(monkeypatch: pytest.MonkeyPat
         assert tier_of(a * scale, b * scale, acc) == tier
 
 
-@each("scale", [1.0, 2.0**90, 2.0**-100])
-@each("product", [None, "e8m21"])
+@each("scale, product", [1.0, 2.0**90, 2.0**-100], [None, "e8m21"])
 def test_22_bits_keep_the_even_end_of_a_bracket(scale: float, product: str | None, isas: Isas):
     """Sums of 23 to 25 bits are values of the format, ties between two of its values, and sums just
     beside either, in the binade's first and last places too."""
@@ -145,8 +143,7 @@ def test_22_bits_keep_the_even_end_of_a_bracket(scale: float, product: str | Non
     assert_matmul(isas, a, b, lp.Accumulator("e8m22", product=product), str(scale))
 
 
-@each("random_bits", [1, 3, 7, 8])
-@each("name", ["e6m9", "e5m12_sat", "e8m14", "e5m15", "e8m8"])
+@each("random_bits, name", [1, 3, 7, 8], ["e6m9", "e5m12_sat", "e8m14", "e5m15", "e8m8"])
 def test_every_byte_of_a_word_is_drawn_from(name: str, random_bits: int, isas: Isas) -> None:
     """Sums lie a 24-bit place beside each step of the draws; the fields of the word take turns."""
     fmt = lp.parse_format(name)

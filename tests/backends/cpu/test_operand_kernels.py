@@ -93,8 +93,7 @@ def check_matmul(
 
 
 # Lanes of one panel, of several, of rows in place of columns; k in one block and in parts.
-@each("sizes", [(3, 5, 7), (5, 70, 33), (2, 300, 83), (20, 40, 3)])
-@each("acc", [*CHOSEN, *ODD])
+@each("sizes, acc", [(3, 5, 7), (5, 70, 33), (2, 300, 83), (20, 40, 3)], [*CHOSEN, *ODD])
 def test_matmul_matches_reference(acc: Accumulator, sizes: tuple[int, ...], isas: Isas) -> None:
     check_matmul(acc, sizes, KINDS, isas)
 
@@ -146,8 +145,7 @@ def test_any_accumulator(fmt, rounding, block, bits, operands, least, sizes, kin
     check_matmul(acc, sizes, (kind,), [cpu.BACKEND.isa()])
 
 
-@each("case", CONV_CASES.values())
-@each("acc", [CHOSEN[2], CHOSEN[6], CHOSEN[8], *ODD[7:11]])
+@each("case, acc", CONV_CASES.values(), [CHOSEN[2], CHOSEN[6], CHOSEN[8], *ODD[7:11]])
 def test_convolutions_match_reference(acc: Accumulator, case: ConvCase, isas: Isas) -> None:
     draw = torch.Generator().manual_seed(2)
     left, right = sides(acc)

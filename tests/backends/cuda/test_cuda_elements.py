@@ -1,8 +1,6 @@
 """Rounding on the cuda adapter: its reasons and its strides are tested anywhere, its bits where a
 device is."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -87,7 +85,7 @@ def compare(x: torch.Tensor, fmt, rounding: str, **options: int) -> None:
 
 
 @needs_device
-@each("fmt, rounding", itertools.product(cases.ROUND_FORMATS, cases.ROUNDINGS))
+@each("fmt, rounding", cases.ROUND_FORMATS, cases.ROUNDINGS)
 def test_quantize_matches_reference(fmt, rounding: str):
     compare(torch.from_numpy(cases.hard_values(fmt, 50)), fmt, rounding)
 
@@ -96,7 +94,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 @needs_device
-@each("fmt, dtype", itertools.product(["e4m3fn", "e5m2", "fixed8_f4", "bf16"], DTYPES))
+@each("fmt, dtype", ["e4m3fn", "e5m2", "fixed8_f4", "bf16"], DTYPES)
 def test_quantize_takes_every_dtype(fmt: str, dtype: torch.dtype):
     x = torch.from_numpy(cases.hard_values(lp.parse_format(fmt), 50)).to(dtype)
     compare(x, fmt, "nearest_even")

@@ -271,7 +271,7 @@ OTHERS = [*map(lp.accumulator, _TEXTS), SHORT_MODES[0], *CONVOLVED, MODES[0]]
 
 
 @needs_device
-@each("acc, tables", itertools.product(OTHERS, [False, True]))
+@each("acc, tables", OTHERS, [False, True])
 def test_other_sums_have_the_cpus_bits(acc: Accumulator, tables: bool):
     few = (torch.randint(-7, 8, (70, 41)) / 4, torch.randint(-7, 8, (41, 66)) / 4)
     for a, b in (few, (torch.randn(70, 41), torch.randn(41, 66))):

@@ -91,7 +91,7 @@ def test_convolutions_match_the_reference(acc, kind, quantizer, device):
             assert_pass(BACKEND, name, case, (x, w, dy, bias), acc, device, fused=fused)
 
 
-@each("kind, quantizer", itertools.product(NANS, QUANTIZERS))
+@each("kind, quantizer", NANS, QUANTIZERS)
 def test_operands_hold_one_nan(kind: str, quantizer: str | None, device: str):
     """Matrices and frames hold the canonical NaN wherever x has a NaN, and kAbsent outside of x."""
     x = with_nans(few_bits((2, 3, 4, 7)).float(), NANS[kind])

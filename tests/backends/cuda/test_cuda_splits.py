@@ -125,7 +125,7 @@ OTHER_SHAPES = {**SHAPES, (1, 700): (1, 32)}
 del OTHER_SHAPES[(1, 30)]
 
 
-@each("tier, shape", itertools.product(OTHER_TIERS, OTHER_SHAPES.items()))
+@each("tier, shape", OTHER_TIERS, OTHER_SHAPES.items())
 def test_tiles_of_other_tiers_have_the_shape_of_the_product(tier, shape, host) -> None:
     (fmt, number, bits, exponents), ((m, n), tile) = tier, shape
     generator = torch.Generator().manual_seed(number)

@@ -1,8 +1,6 @@
 """Native chunks by tl.dot: outer additions, bias and result to the bit, where chunks are exact; and
 the blocks aligned by operands that float32 has room for."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -38,7 +36,7 @@ def narrow(*shape: int) -> Tensor:
     return lp.quantize(torch.randn(*shape, generator=generator), NARROW, backend="reference")
 
 
-@each("shape, options", itertools.product(SHAPES, OUTER))
+@each("shape, options", SHAPES, OUTER)
 def test_a_product_has_the_bits_of_exact_chunks(shape, options, device):
     acc = native_chunks(16, options)
     *batch, m, k, n = shape

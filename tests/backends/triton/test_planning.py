@@ -1,7 +1,6 @@
 """The launches that products, convolutions and quantizers start, recorded and bound as Triton binds
 them: predictions have the same plans, and few kernels are compiled. Accumulators have tiers."""
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,7 +26,7 @@ from tests.support.products import convolve, tensors_of
 PRODUCTS = ("certified_kernel", "exact_kernel")
 
 
-@each("case, processors", itertools.product(CASES.values(), [1, 132]))
+@each("case, processors", CASES.values(), [1, 132])
 def test_kernels_tiles_and_sizes_are_those_that_are_launched(case, processors, monkeypatch):
     monkeypatch.setattr(_products, "processors", lambda _: processors)
     with recorded() as calls:
@@ -118,7 +117,7 @@ ACCUMULATORS = (
 )  # fmt: skip
 
 
-@each("text, swapped", itertools.product(ACCUMULATORS, [False, True]))
+@each("text, swapped", ACCUMULATORS, [False, True])
 def test_the_largest_tile_is_that_of_the_kernels(text: str, swapped: bool) -> None:
     ints = lp.accumulator(text).to_ints()
     alone = [(kind,) for kind in range(len(triton_tiers.NAMES))]

@@ -1,6 +1,5 @@
 """Programs that share the chunks of a sum: the bits of the cpu backend, whatever the share."""
 
-import itertools
 from typing import Any
 
 import pytest
@@ -44,7 +43,7 @@ OUTER = (
 )  # fmt: skip
 
 
-@each("acc, share", itertools.product(OUTER, SHARES))
+@each("acc, share", OUTER, SHARES)
 def test_shares_do_not_change_bits(acc, share, device, made, monkeypatch):
     chunks = force(monkeypatch, share)
     m, k, n = SHAPE

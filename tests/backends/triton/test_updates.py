@@ -1,6 +1,5 @@
 """An optimizer's step in one pass."""
 
-import itertools
 from typing import Any
 
 import torch
@@ -29,7 +28,7 @@ def check_update(device: str, *case: Any, **options: Any) -> None:
     updates.assert_same(updated(device, *case, **options), want)
 
 
-@each("name, kind", itertools.product(["momentum", "adamw"], updates.FORMATS))
+@each("name, kind", ["momentum", "adamw"], updates.FORMATS)
 def test_updates_have_the_bits_of_the_reference(name: str, kind: str, device: str) -> None:
     step, formats = updates.STEPS[name], updates.FORMATS[kind]
     tensors = updates.tensors_of(step, formats, SHAPES, special=True)
@@ -43,7 +42,7 @@ def test_updates_draw_for_parts_what_they_do_for_the_whole(kind: str, device: st
     check_update(device, tensors, step, formats, origins=ORIGINS)
 
 
-@each("name, begins", itertools.product(updates.STEPS, [False, True]))
+@each("name, begins", updates.STEPS, [False, True])
 def test_updates_make_every_step(name: str, begins: bool, device: str) -> None:
     step, formats = updates.STEPS[name], updates.FORMATS["drawn"]
     tensors = updates.tensors_of(step, formats, [(33,)])

@@ -1,6 +1,5 @@
 """PrecisionOnPlateau: ReduceLROnPlateau's rule, upwards."""
 
-import itertools
 import math
 from typing import Any
 
@@ -13,7 +12,7 @@ from tests.loops import each, rows
 from tests.techniques.cpt.fakes import Named, Quantized, Summing
 
 
-@each("mode, threshold_mode, cooldown", itertools.product(["min", "max"], ["rel", "abs"], [0, 3]))
+@each("mode, threshold_mode, cooldown", ["min", "max"], ["rel", "abs"], [0, 3])
 def test_it_rises_when_torch_would_reduce(mode: str, threshold_mode: str, cooldown: int) -> None:
     rule: dict[str, Any] = {"mode": mode, "threshold": 0.05, "threshold_mode": threshold_mode}
     rule |= {"patience": 2, "cooldown": cooldown}

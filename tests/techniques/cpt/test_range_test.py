@@ -1,7 +1,6 @@
 """The precision range test: a synthetic one, and that nothing is changed by it."""
 
 import copy
-import itertools
 import math
 import random
 from collections.abc import Callable, Iterator
@@ -151,7 +150,7 @@ class Training:
         return [*found, copy.deepcopy(self.optimizer.state_dict()), self.counter.count]
 
 
-@each("optimizer, steps, failing", itertools.product(OPTIMIZERS, [0, 3], [False, True]))
+@each("optimizer, steps, failing", OPTIMIZERS, [0, 3], [False, True])
 def test_all_is_as_before_to_the_bit(optimizer: str, steps: int, failing: bool) -> None:
     training = Training(optimizer)
     for _ in range(steps):

@@ -1,7 +1,5 @@
 """Masters of weights: the bits of the optimizer alone, rounding, names, groups, closures."""
 
-import itertools
-
 import pytest
 import torch
 from torch import nn
@@ -44,7 +42,7 @@ def test_float32_gives_the_bits_of_the_optimizer_alone(name: str) -> None:
         assert_same(own, dict(alone.state.get(q, {})))
 
 
-@each("name, dtype", itertools.product(OPTIMIZERS, [torch.float32, torch.bfloat16]))
+@each("name, dtype", OPTIMIZERS, [torch.float32, torch.bfloat16])
 def test_float32_masters_beside_working_copies_are_the_optimizer_alone(name, dtype):
     """The masters do not see working copies in bf16, as emulated values or in the dtype."""
     bare = [nn.Parameter(p.detach().bfloat16().float()) for p in parameters()]

@@ -1,6 +1,5 @@
 """LossScaler beyond torch's scaler: constant scales, bounds, records, reads; its refusals."""
 
-import itertools
 import weakref
 from operator import methodcaller
 from typing import Any
@@ -40,7 +39,7 @@ def test_static_scale_stays() -> None:
 SCALES = [2.0**-20, 0.5, 1024.0, 2.0**100, 1000.0, 3.0]
 
 
-@each("scale, fused", itertools.product(SCALES, [False, True]))
+@each("scale, fused", SCALES, [False, True])
 def test_static_scale_multiplies_the_loss_and_divides_the_gradients(scale: float, fused: bool):
     weights = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     ours, plain = nn.Parameter(weights.clone()), nn.Parameter(weights.clone())
@@ -144,7 +143,7 @@ def test_last_step_keeps_no_gradient() -> None:
 KINDS = [(kind, True) for kind in (SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)]
 
 
-@each("steps, bad", itertools.product([*KINDS, (SGD, False)], [False, True]))
+@each("steps, bad", [*KINDS, (SGD, False)], [False, True])
 def test_fused_steps_read_nothing_and_others_read_once(steps: Any, bad: bool) -> None:
     kind, fused = steps
     weights = [optimizers.parameter(1.0, 2.0), optimizers.parameter(3.0)]

@@ -48,8 +48,7 @@ NETWORKS: dict[str, Any] = {
 }
 
 
-@each("converted", [False, True])
-@each("name", NETWORKS)
+@each("converted, name", [False, True], NETWORKS)
 def test_packing_changes_no_bit_and_saves_memory(name: str, converted: bool) -> None:
     torch.manual_seed(6)
     model, batch = NETWORKS[name]()

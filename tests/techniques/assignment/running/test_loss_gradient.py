@@ -83,8 +83,7 @@ def test_which_gradients_are_the_loss_s_own(name: str) -> None:
 
 
 @FAN_OUT
-@each("formats", [Formats(), Formats(grad_activation=("fp32", "e5m2:stochastic"))])
-@each("name", LOSSES)
+@each("formats, name", [Formats(), Formats(grad_activation=("fp32", "e5m2:stochastic"))], LOSSES)
 def test_no_bit_changes_at_a_scale_that_the_format_holds(name: str, formats: Formats, fan_out: Any):
     loss, model, batch = LOSSES[name][0], network(), batch_of()
     made = uniform(trace(model, loss, batch), formats=formats)

@@ -20,8 +20,7 @@ PACKED = each("pack", [True, False])
 
 
 @PACKED
-@each("ratio", [0.0, 0.6, 1.0])
-@each("scale", [2.0**10, 2.0**16, 2.0**20])
+@each("ratio, scale", [0.0, 0.6, 1.0], [2.0**10, 2.0**16, 2.0**20])
 def test_a_step_of_the_chain_is_the_one_written_by_hand(ratio: float, pack: bool, scale: float):
     model = seeded_chain()[0]
     torch.manual_seed(1)
