@@ -11,8 +11,6 @@ from tests.functional.layer_recipes import DETERMINISTIC
 from tests.loops import each
 from tests.support.autograd import close, gradients, leaves, same
 
-Tensors = list[torch.Tensor]
-
 
 class Layer(NamedTuple):
     """A function by its name, the shapes of x, weight and bias, and its other arguments."""
@@ -21,7 +19,7 @@ class Layer(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]
     options: dict[str, Any]
 
-    def operands(self) -> Tensors:
+    def operands(self) -> list[torch.Tensor]:
         return leaves(*self.shapes)
 
     def __call__(self, *tensors: torch.Tensor, **call: Any) -> torch.Tensor:
@@ -31,14 +29,13 @@ class Layer(NamedTuple):
         return getattr(F, self.name)(*tensors, **self.options)
 
 
-LINEAR = Layer("linear", ((2, 4, 5), (3, 5), (3,)), {})
 CONV = Layer("conv2d", ((2, 6, 5, 5), (4, 3, 3, 3), (4,)), {"padding": "same", "groups": 2})
 TRANSPOSED = Layer(
     "conv_transpose2d",
     ((1, 4, 3, 4), (4, 2, 3, 3), (4,)),
     {"stride": 2, "padding": 1, "output_padding": 1, "groups": 2},
 )
-LAYERS = (LINEAR, CONV, TRANSPOSED)
+LAYERS = (Layer("linear", ((2, 4, 5), (3, 5), (3,)), {}), CONV, TRANSPOSED)
 
 
 @each("dtype, layer", [torch.float64, torch.float32, torch.bfloat16], LAYERS)

@@ -19,7 +19,6 @@ from tests.models.architectures import ARCHITECTURES, transformers
 # It needs transformers, without which the import above skips this file.
 integration = importlib.import_module("lpkernels.integrations.transformers")
 auto = importlib.import_module("transformers.quantizers.auto")
-FAMILIES = [name for name in ARCHITECTURES if not name.endswith("-eager")]
 # A schedule's policy: its layers have buffers of their own, which are saved and loaded too.
 POLICY = "policy:cpt_fu2021"
 BATCH = ARCHITECTURES["gpt2-sdpa"].batch()
@@ -33,7 +32,7 @@ def saved(folder: Path, name: str = "gpt2-sdpa", policy: Any = POLICY) -> Any:
     return model
 
 
-@each("name", FAMILIES)
+@each("name", [name for name in ARCHITECTURES if not name.endswith("-eager")])
 def test_a_loaded_model_is_converted_and_equal_to_the_bit(tmp_path: Path, name: str) -> None:
     model = saved(tmp_path, name)
     loaded = type(model).from_pretrained(tmp_path)

@@ -22,8 +22,7 @@ from tests.support.computes import Computes
 NATIVE = lp.Recipe(input="e4m3", weight="e5m2", grad_output="e5m2")
 X = torch.randn(3, 4, 8)
 every_layer = each("name", LAYERS)
-WITHOUT_PARAMETERS = ("Softmax", "GELU")
-with_parameters = each("name", [n for n in LAYERS if n not in WITHOUT_PARAMETERS])
+with_parameters = each("name", [n for n in LAYERS if n not in ("Softmax", "GELU")])
 # oneDNN has no LSTM with projections, and vmap calls an operator once for each sample.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:LSTM with projections", "ignore:There is a performance drop"

@@ -67,15 +67,12 @@ def test_quantizer_ints_are_pinned():
     assert block == (3, 32, -1, 0, 0, 0, 0, 0, 0, 2, 1, 1, 2, 1, 1, 0, 2, 32, 0, 0)
 
 
-DRAWN = Quantizer("e5m2", "stochastic", random_bits=7, rng="philox")
-
-
 @rows(
     "text, quantizer",
     ("e5m2", Quantizer(formats.E5M2)),
     ("fp8_e4m3:stochastic", Quantizer(formats.E4M3FN, "stochastic")),
     ("e5m2:nearest_even", Quantizer(formats.E5M2)),
-    ("e5m2:philox:bits=7:stochastic", DRAWN),
+    ("e5m2:philox:bits=7:stochastic", Quantizer("e5m2", "stochastic", random_bits=7, rng="philox")),
     ("affine8_axis0:toward_zero", Quantizer(AffineFormat(8, axis=0), "toward_zero")),
 )
 def test_quantizer_text_form(text, quantizer):

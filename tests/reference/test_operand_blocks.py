@@ -20,7 +20,6 @@ from tests.support.operand_draws import accumulators
 from tests.support.recordings import Group, groups
 
 INF, NAN = math.inf, math.nan
-GROUPS = list(groups())
 
 
 def both_ways(a, b, acc, **options):
@@ -41,7 +40,7 @@ def unit_sum(unit: str, pairs: dict[int, tuple[float, float]], c: float = 0.0, l
 
 
 @each("way, step", [(exact, 4), (twin, 1)])
-@each("group", GROUPS)
+@each("group", list(groups()))
 def test_recorded_cases_come_out_to_the_bit(group: Group, way, step: int) -> None:
     a, b, c, d = (x[::step] for x in (group.a, group.b, group.c, group.d))
     start = c[:, None, None]

@@ -144,7 +144,6 @@ def test_convolutions(shape: tuple[int, ...]):
     torch.testing.assert_close(db, top.sum(0))
 
 
-WIDE = lp.Recipe(fprop="e8m23")
 CONVS = {
     "strided, dilated": ((8, 9), lambda r: lp.nn.Conv2d(4, 6, (3, 2), 2, (1, 2), 2, recipe=r)),
     "grouped": ((6, 5), lambda r: lp.nn.Conv2d(4, 6, 3, padding=1, groups=2, recipe=r)),
@@ -157,7 +156,7 @@ CONVS = {
 @each("name, batch", CONVS, [(2,), ()])
 def test_wide_convolutions_have_the_straight_through_gradient(name: str, batch: tuple[int, ...]):
     spatial, make = CONVS[name]
-    layer = make(WIDE)
+    layer = make(lp.Recipe(fprop="e8m23"))
     x = torch.randn(*batch, 4, *spatial)
     g = torch.randn_like(layer(x))
     plain = gradients(layer, x, g)

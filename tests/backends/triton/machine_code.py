@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from tests.backends.triton.launches import compiled
 from tests.support import sass
 
-_ARITHMETIC = ("FADD", "FMUL", "FFMA", "DADD", "DMUL", "DFMA", "HFMA2")
-
 
 class Loop(NamedTuple):
     """The loop with the most floating-point arithmetic in a kernel for an NVIDIA target."""
@@ -33,7 +31,7 @@ class Loop(NamedTuple):
 
 
 def arithmetic(found: Counter[str]) -> int:
-    return sum(found[name] for name in _ARITHMETIC)
+    return sum(found[name] for name in ("FADD", "FMUL", "FFMA", "DADD", "DMUL", "DFMA", "HFMA2"))
 
 
 def machine_code(result: Any, *, read: bool = True) -> tuple[sass.Function, int, int]:

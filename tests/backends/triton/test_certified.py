@@ -64,7 +64,6 @@ def test_served(tier: int, device: str, made, monkeypatch) -> None:
         assert makers(made) == {tier}, acc
 
 
-_TINY = {"low": -100, "high": -80}
 #: Formats, options of `floats` and the tier that makes the product; -1 is the exact kernel. There
 #: are 16 and 24 bits in a product, more places than float32 has, products below float32's normals,
 #: and overflow.
@@ -73,7 +72,7 @@ TAKEN_OVER = {
     "second kernel": ("e6m9", {"bits": 8, "low": -12}, _tiers.FUSED64),
     "second tier of it": ("e6m9", {"bits": 12, "low": -12}, _tiers.NEAREST),
     "last of four tiers": ("e5m10", {"bits": 12, "low": -12}, _tiers.NEAREST),
-    "tiny": ("e6m12", _TINY, _tiers.NEAREST),
+    "tiny": ("e6m12", {"low": -100, "high": -80}, _tiers.NEAREST),
     "none": ("bf16", {"bits": 12, "low": -12}, -1),
     "overflow": ("e4m3", {"high": 6}, -1),
     "overflow of products": ("e6m9:product=e4m3", {"high": 5}, -1),

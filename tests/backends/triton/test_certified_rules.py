@@ -105,10 +105,7 @@ def unbounded(man_bits: int) -> FloatFormat:
     return FloatFormat(8, man_bits)
 
 
-SPLITTINGS = [(SPLIT, m) for m in range(1, 22)] + [(FUSED, m) for m in range(1, 11)]
-
-
-@each("rule, man_bits", SPLITTINGS)
+@each("rule, man_bits", [(SPLIT, m) for m in range(1, 22)] + [(FUSED, m) for m in range(1, 11)])
 def test_splitting(rule: int, man_bits: int, device: str) -> None:
     x = float32_sums(man_bits)
     scales = np.ldexp(1.0, np.array([-30, 0, 40]))

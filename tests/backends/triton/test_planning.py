@@ -23,15 +23,13 @@ from tests.loops import each, rows
 from tests.predict.calls import CASES, E5M2, Case, call, run
 from tests.support.products import convolve, tensors_of
 
-PRODUCTS = ("certified_kernel", "exact_kernel")
-
 
 @each("case, processors", CASES.values(), [1, 132])
 def test_kernels_tiles_and_sizes_are_those_that_are_launched(case, processors, monkeypatch):
     monkeypatch.setattr(_products, "processors", lambda _: processors)
     with recorded() as calls:
         run(BACKEND, case)
-    started = [launch for launch in calls if launch.name in PRODUCTS]
+    started = [launch for launch in calls if launch.name in ("certified_kernel", "exact_kernel")]
     shapes = products(call(case), "triton")
     found = [plans.plan(shape, case.acc, processors) for shape in shapes]
     assert sum(plan.launches for plan in found) == len(started)

@@ -186,7 +186,6 @@ test_summarise_refuses = rejects(
 ACCURACIES = st.integers(0, 360).map(lambda right: right / 360)
 FIGURES = st.one_of(ACCURACIES, st.floats(-1e6, 1e6, allow_subnormal=False))
 PAIRS = st.lists(st.tuples(FIGURES, FIGURES), min_size=2, max_size=12)
-P_VALUES = st.lists(st.floats(0.0, 1.0), max_size=7)
 QUICK = settings(max_examples=50, deadline=None)
 
 
@@ -220,7 +219,7 @@ def test_both_intervals_contain_the_mean_or_are_none_without_spread(pairs) -> No
 
 
 @QUICK
-@given(P_VALUES)
+@given(st.lists(st.floats(0.0, 1.0), max_size=7))
 def test_holm_is_bonferroni_over_all_families_that_hold_a_hypothesis(raw: list[float]) -> None:
     indices = range(len(raw))
     sizes = range(1, len(raw) + 1)

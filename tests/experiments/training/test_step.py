@@ -81,7 +81,6 @@ def test_clip_bounds_the_norm_after_unscaling() -> None:
 
 
 def test_turns_update_their_own_parameters_in_order() -> None:
-    torch.manual_seed(0)
     model = nn.Sequential(OrderedDict(one=nn.Linear(4, 1), two=nn.Linear(1, 1)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     seen: list[tuple[str, list[bool]]] = []

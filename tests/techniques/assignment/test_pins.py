@@ -108,7 +108,6 @@ def test_globs_are_text():
 
 COUNTED = group(chain(loss_numel=4))
 LOW = demote(COUNTED, 0.6)
-ONE_FORMAT = demote(COUNTED, 1.0, formats=Formats(weight="fp16"))
 
 
 def test_the_papers_trace():
@@ -139,7 +138,7 @@ def test_the_papers_trace():
     (Promoter(LOW, threshold=None), {"bn1.Y": 1.0}, ()),
     (Promoter(LOW, threshold=0.0), {"bn1.Y": 0.0}, ("bn1.Y",)),
     # A kind with one format stays.
-    (Promoter(ONE_FORMAT), {"conv2.weight.P": 1.0}, ()),
+    (Promoter(demote(COUNTED, 1.0, formats=Formats(weight="fp16"))), {"conv2.weight.P": 1.0}, ()),
     (Promoter(demote(COUNTED, 1.0)), {"conv1.GY": 1.0, "conv2.weight.GP": 1.0}, ()),
     (Promoter(operator_based(chain())), {"relu1.Y": 0.5, "relu2.Y": 0.5}, ("relu1.Y",)),
 )

@@ -148,7 +148,6 @@ def test_any_format_may_be_taken_for_a_kind():
     assert Formats.same("bf16", "fp8_e5m2:stochastic").grad_weight.low.is_stochastic
 
 
-BLOCKS = lp.BlockFormat("fp4_e2m1", 32)
 test_formats_that_cannot_be_are_refused = refuses(
     Formats,
     [
@@ -157,7 +156,7 @@ test_formats_that_cannot_be_are_refused = refuses(
          "low precision e5m10 has 16 bits, more"),
         ((), {"activation": ("fp16", 8)}, TypeError, "Formats: activation: expected a Quantizer"),
         ((), {"weight": "float8"}, ValueError, "Formats: weight: "),
-        ((), {"activation": ("fp16", BLOCKS)}, ValueError,
+        ((), {"activation": ("fp16", lp.BlockFormat("fp4_e2m1", 32))}, ValueError,
          "depend on the tensor's shape; take a format whose codes have one width"),
     ],
 )  # fmt: skip

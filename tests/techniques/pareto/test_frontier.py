@@ -109,7 +109,6 @@ WRONG_POINTS = [
 ignoring_nan = pytest.mark.filterwarnings("ignore:.*NaN")
 test_wrong_points_are_refused = ignoring_nan(refused(WRONG_POINTS, ValueError))
 MEMORY = np.linspace(1, 2, 20)
-EXACT = low_rank(9, 20, 2)
 NOISY = low_rank(14, 20, 2, noise=0.03)
 OPTIONS = {"methods": ["greedy"], "counts": [3], "rank": 2}
 
@@ -137,7 +136,7 @@ def test_figures_of_one_comparison():
 
 @each("method", ["greedy", "qr", "convex", "random", "cheapest"])
 def test_as_many_measurements_as_the_rank_recover_an_exact_task(method: str):
-    row = figures(EXACT, methods=[method], counts=[2])[method, 2]
+    row = figures(low_rank(9, 20, 2), methods=[method], counts=[2])[method, 2]
     assert row["rmse"] < 1e-8 and row["hyperdiff"] < 1e-8 and row["tasks"] == 9
     assert row["hypervolume"] == pytest.approx(1)
 

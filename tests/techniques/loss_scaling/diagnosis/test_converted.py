@@ -56,10 +56,7 @@ def test_a_plain_model_s_rows_are_those_of_every_layer(name: str) -> None:
     assert not any(row.rounded for row in report.rows)
 
 
-RESULTS = ["output", "grad_input", "grad_weight"]
-
-
-@each("kind, acc", RESULTS, ["e6m9", lp.NATIVE])
+@each("kind, acc", ["output", "grad_input", "grad_weight"], ["e6m9", lp.NATIVE])
 def test_results_are_counted_before_they_are_rounded(kind: str, acc: Any) -> None:
     """The rounded sums lie beyond e2m1, some below its least value and some above its largest."""
     model, sums = nn.Linear(16, 16), {"fprop": acc, "dgrad": acc, "wgrad": acc}
