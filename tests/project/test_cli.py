@@ -18,11 +18,14 @@ from lpkernels.experiments.records import RECORDS, header, read_run, write_recor
 from lpkernels.experiments.sweeps import accumulate, demo
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
-from tests.loops import each, rows
+from tests.loops import each
 from tests.support.commands import as_rank_0, assert_refused, call, done, wide  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
+
 TINY = ["--model", "cnn1", "--width", "1", "--epochs", "1", "--batch", "500", "--threads", "1"]
+
+
 COMMANDS = (
     "demo formats units quantize train report doctor bench accumulate schedule assign sweep".split()
 )
@@ -60,45 +63,49 @@ def test_quantize_shows_codes_and_repeats_with_its_seed() -> None:
     assert call(*drawn).output == call(*drawn).output
 
 
-@rows(
+@each(
     "arguments, option, message",
-    (["formats", "e4m3fm"], "name", "unknown format 'e4m3fm'"),
-    (["quantize", "1", "--format", "float8"], "--format", "unknown format 'float8'"),
-    (["quantize", "1", "--rounding", "nearest"], "--rounding", "'nearest_even' or 'nearest_a"),
-    (["quantize", "1", "--rounding", "sr"], "--rounding", "it is 'stochastic' here"),
-    (["quantize", "one"], "VALUES", "expected numbers, got 'one'"),
-    (["train", "--recipe", "fp7"], "--recipe", "fp7"),
-    (["train", "--model", "vgg"], "--model", "got 'vgg'"),
-    (["train", "--data", "mnist"], "--data", "got 'mnist'"),
-    (["train", "--acc", "affine8"], "--acc", "affine8"),
-    (["train", "--chunk", "4"], "chunk", "give acc a format"),
-    (["train", "--weight-update", "e6m9:nearest"], "--weight-update", "nearest_even"),
-    (["train", "--device", "tpu7"], "--device", "got 'tpu7'"),
-    (["train", "--epochs", "0"], "--epochs", "1"),
-    (["train", "--resume"], "checkpoint", "expected a checkpoint at"),
-    (["train", "--data", "cifar10"], "--data-dir", "data_batch_1.bin"),
-    (["train", "--fsdp"], "--fsdp", "torchrun --standalone --nproc-per-node 2 -m lpkernels"),
-    (["report", "."], "PATHS", "no records.jsonl"),
-    (["accumulate", "--operand", "e5m"], "--operand", "e5m"),
-    (["accumulate", "--chunk", "-3"], "--chunk", "none, best or a length"),
-    (["accumulate", "--criterion", "strict"], "--criterion", "level, total"),
-    (["accumulate", "--metric", "mse"], "--metric", "vrr, nmse"),
-    (["accumulate", "--model", "vgg"], "model", "got 'vgg'"),
-    (["accumulate", "--exp-bits", "1"], "exp_bits", "exp_bits: expected"),
-    (["accumulate", "--exp-bits", "6", "--headroom", "2"], "exp_bits", "leave one of the two"),
-    (["accumulate", "--loss-scale", "-1"], "--loss-scale", "expected a positive number"),
-    (["accumulate", "--model", "tiny-gpt", "--train"], "--train", "no data for 'tiny-gpt'"),
-    (["schedule", "cpt:8-3"], "text", "write (3, 8)"),
-    (["schedule", "plateau:3-8/8"], "text", "there is nothing to draw before"),
-    (["schedule", "cpt:3-8/8", "--steps", "20"], "--steps", "got 20 steps and cycles=32"),
-    (["schedule", "cpt:3-8/8", "--plot", "a.doc"], "--plot", "doc"),
-    (["train", "--schedule", "cpt:3-8/8,cycle=3"], "--schedule", "expected cycles=<value>"),
-    (["train", "--schedule", "cpt:3-8/8"], "--schedule", "a precision to set"),
-    (["train", "--assignment", "ratio=2"], "--assignment", "from 0 to 1, got 2"),
-    (["train", "--assignment", "bits=5"], "--assignment", "bits=5 cannot be met"),
-    (["bench", "everything"], "what", "expected product or accumulate"),
+    [
+        (["formats", "e4m3fm"], "name", "unknown format 'e4m3fm'"),
+        (["quantize", "1", "--format", "float8"], "--format", "unknown format 'float8'"),
+        (["quantize", "1", "--rounding", "nearest"], "--rounding", "'nearest_even' or 'nearest_a"),
+        (["quantize", "1", "--rounding", "sr"], "--rounding", "it is 'stochastic' here"),
+        (["quantize", "one"], "VALUES", "expected numbers, got 'one'"),
+        (["train", "--recipe", "fp7"], "--recipe", "fp7"),
+        (["train", "--model", "vgg"], "--model", "got 'vgg'"),
+        (["train", "--data", "mnist"], "--data", "got 'mnist'"),
+        (["train", "--acc", "affine8"], "--acc", "affine8"),
+        (["train", "--chunk", "4"], "chunk", "give acc a format"),
+        (["train", "--weight-update", "e6m9:nearest"], "--weight-update", "nearest_even"),
+        (["train", "--device", "tpu7"], "--device", "got 'tpu7'"),
+        (["train", "--epochs", "0"], "--epochs", "1"),
+        (["train", "--resume"], "checkpoint", "expected a checkpoint at"),
+        (["train", "--data", "cifar10"], "--data-dir", "data_batch_1.bin"),
+        (["train", "--fsdp"], "--fsdp", "torchrun --standalone --nproc-per-node 2 -m lpkernels"),
+        (["report", "."], "PATHS", "no records.jsonl"),
+        (["accumulate", "--operand", "e5m"], "--operand", "e5m"),
+        (["accumulate", "--chunk", "-3"], "--chunk", "none, best or a length"),
+        (["accumulate", "--criterion", "strict"], "--criterion", "level, total"),
+        (["accumulate", "--metric", "mse"], "--metric", "vrr, nmse"),
+        (["accumulate", "--model", "vgg"], "model", "got 'vgg'"),
+        (["accumulate", "--exp-bits", "1"], "exp_bits", "exp_bits: expected"),
+        (["accumulate", "--exp-bits", "6", "--headroom", "2"], "exp_bits", "leave one of the two"),
+        (["accumulate", "--loss-scale", "-1"], "--loss-scale", "expected a positive number"),
+        (["accumulate", "--model", "tiny-gpt", "--train"], "--train", "no data for 'tiny-gpt'"),
+        (["schedule", "cpt:8-3"], "text", "write (3, 8)"),
+        (["schedule", "plateau:3-8/8"], "text", "there is nothing to draw before"),
+        (["schedule", "cpt:3-8/8", "--steps", "20"], "--steps", "got 20 steps and cycles=32"),
+        (["schedule", "cpt:3-8/8", "--plot", "a.doc"], "--plot", "doc"),
+        (["train", "--schedule", "cpt:3-8/8,cycle=3"], "--schedule", "expected cycles=<value>"),
+        (["train", "--schedule", "cpt:3-8/8"], "--schedule", "a precision to set"),
+        (["train", "--assignment", "ratio=2"], "--assignment", "from 0 to 1, got 2"),
+        (["train", "--assignment", "bits=5"], "--assignment", "bits=5 cannot be met"),
+        (["bench", "everything"], "what", "expected product or accumulate"),
+    ],
 )
-def test_errors_name_the_option(arguments, option, message, tmp_path, monkeypatch):
+def test_errors_name_the_option(
+    arguments: list[str], option: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert_refused(arguments, option, message)
 
@@ -121,7 +128,9 @@ def test_train_then_report(tmp_path: Path) -> None:
 
 
 @each("command", ["demo", "accumulate", "sweep run SPEC"])
-def test_torchrun_starts_none(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_torchrun_starts_none(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     as_rank_0(monkeypatch, 2)
     words = command.replace("SPEC", str(ROOT / "bench/sweeps/digits-schedules.toml")).split()
     name = command.removesuffix(" SPEC")
@@ -169,7 +178,9 @@ def test_without_the_lab_extra_it_says_what_to_install(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("module", ["lpkernels", "lpkernels.cli"])
-def test_the_package_runs_as_the_command(module, monkeypatch, capsys):
+def test_the_package_runs_as_the_command(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ("quantize", "--format", "e5m2", "1.3")
     monkeypatch.setattr(sys, "argv", [module, *arguments])
     with pytest.raises(SystemExit) as stop:

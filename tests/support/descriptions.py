@@ -5,7 +5,18 @@ from typing import Any
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from lpkernels import arithmetic
+from lpkernels.arithmetic import (
+    MAX_ACCUMULATOR_RANDOM_BITS,
+    MAX_ALIGNED_BITS,
+    MAX_BLOCK,
+    NATIVE,
+    PRODUCTS,
+    QUANTIZERS,
+    Accumulator,
+    Quantizer,
+    Recipe,
+    RunningRange,
+)
 from lpkernels.formats import FP32, AffineFormat, BlockFormat, FixedFormat, FloatFormat
 from lpkernels.rng import RNGS
 from lpkernels.rounding import MAX_RANDOM_BITS, ROUNDINGS
@@ -93,7 +104,7 @@ def scaled_formats(draw: st.DrawFn) -> BlockFormat:
 
 formats = float_formats() | fixed_formats() | affine_formats() | block_formats
 quantizers = st.builds(
-    arithmetic.Quantizer,
+    Quantizer,
     formats,
     st.sampled_from(ROUNDINGS),
     random_bits=st.none() | st.integers(1, MAX_RANDOM_BITS),
@@ -106,7 +117,7 @@ def _sums(draw: st.DrawFn, kind: str) -> dict[str, Any]:
     floats, fmts = float_formats(), float_formats() | fixed_formats()
     modes = st.sampled_from(ROUNDINGS)
     if kind == "operands":
-        block = draw(st.integers(1, arithmetic.MAX_BLOCK // 2)) * 2
+        block = draw(st.integers(1, MAX_BLOCK // 2)) * 2
         interleaved = draw(st.integers(1, 4))
         return {
             "fmt": draw(floats),
@@ -123,17 +134,17 @@ def _sums(draw: st.DrawFn, kind: str) -> dict[str, Any]:
     if given["product"] is not None:
         given["product_rounding"] = draw(modes)
     if kind == "block":
-        given |= {"order": "sequential", "block": draw(st.integers(1, arithmetic.MAX_BLOCK))}
+        given |= {"order": "sequential", "block": draw(st.integers(1, MAX_BLOCK))}
     return given
 
 
 @st.composite
-def accumulators(draw: st.DrawFn) -> arithmetic.Accumulator:
+def accumulators(draw: st.DrawFn) -> Accumulator:
     kinds = ["sequential", "pairwise", "compensated", "native", "block", "operands"]
     kind = draw(st.sampled_from(kinds))
     given = _sums(draw, kind)
     if "block" in given:
-        given["aligned_bits"] = draw(st.integers(1, arithmetic.MAX_ALIGNED_BITS))
+        given["aligned_bits"] = draw(st.integers(1, MAX_ALIGNED_BITS))
     free = [m for m in ROUNDINGS if m != "stochastic" or kind != "compensated"]
     if kind != "native" or given["chunk"] is not None:
         given["rounding"] = draw(st.sampled_from(free))
@@ -142,25 +153,21 @@ def accumulators(draw: st.DrawFn) -> arithmetic.Accumulator:
         given["outer_rounding"] = draw(
             st.none() if kind == "native" else st.none() | st.sampled_from(ROUNDINGS)
         )
-    return arithmetic.Accumulator(
+    return Accumulator(
         **given,
-        random_bits=draw(st.integers(1, arithmetic.MAX_ACCUMULATOR_RANDOM_BITS)),
+        random_bits=draw(st.integers(1, MAX_ACCUMULATOR_RANDOM_BITS)),
         rng=draw(st.sampled_from(RNGS)),
     )
 
 
-_RANGES = st.builds(
-    arithmetic.RunningRange, st.floats(0, 1, exclude_max=True, allow_nan=False), st.booleans()
-)
+_RANGES = st.builds(RunningRange, st.floats(0, 1, exclude_max=True, allow_nan=False), st.booleans())
 
 
 @st.composite
-def recipes(draw: st.DrawFn) -> arithmetic.Recipe:
-    given: dict[str, Any] = {name: draw(st.none() | quantizers) for name in arithmetic.QUANTIZERS}
-    given |= {
-        name: draw(st.just(arithmetic.NATIVE) | accumulators()) for name in arithmetic.PRODUCTS
-    }
+def recipes(draw: st.DrawFn) -> Recipe:
+    given: dict[str, Any] = {name: draw(st.none() | quantizers) for name in QUANTIZERS}
+    given |= {name: draw(st.just(NATIVE) | accumulators()) for name in PRODUCTS}
     if draw(st.booleans()):
         one_range = affine_formats(axes=st.none())
-        given |= {"input": arithmetic.Quantizer(draw(one_range)), "input_range": draw(_RANGES)}
-    return arithmetic.Recipe(**given)
+        given |= {"input": Quantizer(draw(one_range)), "input_range": draw(_RANGES)}
+    return Recipe(**given)
