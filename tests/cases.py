@@ -1,6 +1,6 @@
 """Formats, rounding modes, accumulators and shapes as data, for tests and benches."""
 
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -10,23 +10,16 @@ from lpkernels.arithmetic.products import output_size
 from lpkernels.formats import FixedFormat, FloatFormat, parse_format
 from lpkernels.rounding import ROUNDINGS
 
-__all__ = [
-    "ACCUMULATORS",
-    "CONV_CASES",
-    "DETERMINISTIC",
-    "FIXED_FORMATS",
-    "FLOAT_FORMATS",
-    "MATMUL_SHAPES",
-    "NAMED_FORMATS",
-    "ODD_FLOAT_FORMATS",
-    "ROUNDINGS",
-    "ROUND_FORMATS",
-    "SPECIAL_VALUES",
-    "ConvCase",
-    "half_values",
-    "hard_values",
-    "ids",
-]
+
+def accumulators_named(text: str) -> list[Accumulator]:
+    """The accumulators whose names stand in the text, with white space between them."""
+    return list(map(accumulator, text.split()))
+
+
+def formats_named(text: str) -> list[Any]:
+    """The formats whose names stand in the text, with white space between them."""
+    return list(map(parse_format, text.split()))
+
 
 #: Every named float format once, by its first name.
 NAMED_FORMATS: dict[str, FloatFormat] = {}
@@ -36,31 +29,21 @@ for _name, _format in formats.NAMED.items():
 
 #: The corners of FloatFormat: no mantissa, one exponent bit, every overflow, odd biases, all values
 #: below float32's smallest normal number, and all near its largest.
-ODD_FLOAT_FORMATS: list[FloatFormat] = [
-    cast(FloatFormat, parse_format(name))
-    for name in (
-        "e4m0", "e8m0_sat", "e3m0fn", "e2m0none_nan", "e1m2none", "e1m1fn_sat", "e4m3_nosub",
-        "e5m2_nosub_sat", "e4m3fn_nosub", "e4m3fn_sat", "e5m2_nan", "e4m3none_b11", "e3m4_b-60",
-        "e5m4_b120", "e8m1_nosub", "e8m22_b128", "e5m23", "e3m5_b142", "e2m4_b-117",
-    )
-]  # fmt: skip
+ODD_FLOAT_FORMATS: list[FloatFormat] = formats_named("""
+    e4m0 e8m0_sat e3m0fn e2m0none_nan e1m2none e1m1fn_sat e4m3_nosub e5m2_nosub_sat e4m3fn_nosub
+    e4m3fn_sat e5m2_nan e4m3none_b11 e3m4_b-60 e5m4_b120 e8m1_nosub e8m22_b128 e5m23 e3m5_b142
+    e2m4_b-117
+""")
 FLOAT_FORMATS: list[FloatFormat] = [*NAMED_FORMATS.values(), *ODD_FLOAT_FORMATS]
-
-FIXED_FORMATS: list[FixedFormat] = [
-    cast(FixedFormat, parse_format(name))
-    for name in (
-        "fixed8_f4", "fixed8_f4_wrap", "fixed8_f12", "ufixed5_f-3", "ufixed5_f-3_wrap", "fixed1_f0",
-        "ufixed1_f0_wrap", "fixed24_f10", "fixed24_f140_wrap", "fixed24_f149", "fixed2_f-126",
-    )
-]  # fmt: skip
+FIXED_FORMATS: list[FixedFormat] = formats_named("""
+    fixed8_f4 fixed8_f4_wrap fixed8_f12 ufixed5_f-3 ufixed5_f-3_wrap fixed1_f0 ufixed1_f0_wrap
+    fixed24_f10 fixed24_f140_wrap fixed24_f149 fixed2_f-126
+""")
 
 #: Every format with a fixed set of values.
 ROUND_FORMATS: list[FloatFormat | FixedFormat] = [*FLOAT_FORMATS, *FIXED_FORMATS]
-
 DETERMINISTIC = tuple(mode for mode in ROUNDINGS if mode != "stochastic")
-
 SPECIAL_VALUES = (0.0, -0.0, float("inf"), float("-inf"), float("nan"))
-
 ACCUMULATORS: list[Accumulator] = [
     accumulator(name)
     for name in (
@@ -116,17 +99,9 @@ ACCUMULATORS: list[Accumulator] = [
 
 #: (M, K, N): empty, one, odd, and not a multiple of any chunk or vector length.
 MATMUL_SHAPES: list[tuple[int, int, int]] = [
-    (0, 3, 2),
-    (2, 3, 0),
-    (3, 0, 5),
-    (1, 1, 1),
-    (1, 7, 1),
-    (7, 1, 9),
-    (5, 17, 3),
-    (3, 64, 33),
-    (9, 65, 17),
-    (33, 129, 7),
-]
+    (0, 3, 2), (2, 3, 0), (3, 0, 5), (1, 1, 1), (1, 7, 1), (7, 1, 9), (5, 17, 3), (3, 64, 33),
+    (9, 65, 17), (33, 129, 7),
+]  # fmt: skip
 
 
 class ConvCase(NamedTuple):

@@ -17,7 +17,6 @@ import torch
 
 #: Backends that take CPU tensors.
 CPU_BACKENDS = ("reference", "cpu")
-
 _ORACLES = ("expecttest", "gfloat", "hypothesis", "ml_dtypes")
 _MISSING_ORACLES = [name for name in _ORACLES if find_spec(name) is None]
 

@@ -4,28 +4,27 @@ pytest spends a millisecond or two on every test it collects and runs. `each` st
 ``pytest.mark.parametrize`` would, and what fails names the case.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
-__all__ = ["each", "rows"]
 
-
-def each(names: str, cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def each(names: str, *cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Calls the test once with every case, in order, and ends at the first that fails.
 
-    names: the test's argument, or several with commas between them; each case is then a tuple.
-        All other arguments are fixtures, which the cases share.
+    names: the test's argument, or several with commas between them. All other arguments are
+        fixtures, which the cases share.
+    cases: a list, of tuples if there are several names; or a list for each name, whose
+        combinations are the cases.
 
     A case that skips is left out. The test skips, with the reason of the last one, if all do.
     """
     arguments = [name.strip() for name in names.split(",")]
-    listed = list(cases)
+    listed = list(cases[0] if len(cases) == 1 else itertools.product(*cases))
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(test)

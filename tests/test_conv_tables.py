@@ -6,28 +6,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from lpkernels.arithmetic import Accumulator, accumulator
+from lpkernels.arithmetic import Accumulator
 from lpkernels.backends import Convolution, _conv_geometry, _conv_phases, _conv_tables
 from lpkernels.reference import twin
 from lpkernels.reference.orders import Rounds, inner_sum
 from lpkernels.reference.values import narrow, widen
 from lpkernels.rng import SITE_BIAS, SITE_OUTER
-from tests.cases import ConvCase
+from tests.cases import ConvCase, accumulators_named
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.conv_frames import ABSENT, ALL_CASES, in_frame
 
 CPU = torch.device("cpu")
 SEED = 20240229
-
-ACCUMULATORS = [
-    accumulator(name)
-    for name in (
-        "e5m5_chunk7:stochastic:product=e4m3:product_rounding=stochastic",
-        "e5m4_chunk3:outer=e5m3",
-        "e4m3_chunk1:toward_negative",
-    )
-]
+ACCUMULATORS = accumulators_named("""
+    e5m5_chunk7:stochastic:product=e4m3:product_rounding=stochastic e5m4_chunk3:outer=e5m3
+    e4m3_chunk1:toward_negative
+""")
 
 
 def operands(case: ConvCase) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Any]:

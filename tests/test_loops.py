@@ -7,13 +7,12 @@ import pytest
 from tests.loops import each, rows
 
 _SEEN: list[tuple[int, str]] = []
+_COMBINED: list[tuple[str, int]] = []
 
 
 @each("number", (1, 2))
 @rows("letter, sign", ("a", "+"), ("b", "-"))
-def test_every_case_comes_with_the_fixtures(
-    number: int, letter: str, sign: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_case_comes_with_the_fixtures(number, letter, sign, monkeypatch):
     assert isinstance(monkeypatch, pytest.MonkeyPatch)
     _SEEN.append((number, letter + sign))
     if number == 2 and letter == "b":
@@ -29,6 +28,13 @@ def test_a_failure_names_its_case() -> None:
     with pytest.raises(AssertionError) as caught:
         test()
     assert caught.value.__notes__ == ["case: fmt = e4m3"]
+
+
+@each("letter, digit", "ab", (1, 2))
+def test_a_list_for_each_name_gives_all_combinations(letter: str, digit: int) -> None:
+    _COMBINED.append((letter, digit))
+    if letter == "b" and digit == 2:
+        assert _COMBINED == [("a", 1), ("a", 2), ("b", 1), ("b", 2)]
 
 
 def test_a_case_that_skips_leaves_the_others() -> None:

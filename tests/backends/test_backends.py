@@ -262,9 +262,7 @@ def test_what_only_triton_has_on_a_gpu(op: str, monkeypatch: pytest.MonkeyPatch)
     assert backends.select("auto", op, device) == "reference"
 
 
-def test_layers_keep_their_inputs_unpacked_where_the_backend_has_no_codes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_layers_keep_their_inputs_unpacked_where_the_backend_has_no_codes(monkeypatch):
     monkeypatch.setattr(backends, "_why_not", lambda name: "")
     monkeypatch.setenv("LPKERNELS_BACKEND", "cuda")
     assert not ops.packs_at_once("cuda")

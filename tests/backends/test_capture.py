@@ -5,8 +5,6 @@ All of this is shown without a device. In csrc/cuda the text tells which functio
 runtime are called. The adapters run on tensors that have shapes and no values.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from collections.abc import Iterator
@@ -22,9 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lpkernels import _build
-from lpkernels.arithmetic import Accumulator, accumulator, as_quantizer
+from lpkernels.arithmetic import Accumulator, as_quantizer
 from lpkernels.backends import Fused
 from lpkernels.backends import cuda as cuda_backend
+from tests.cases import accumulators_named
 from tests.loops import each
 from tests.predict.calls import output
 
@@ -129,17 +128,13 @@ def tensor(size: tuple[int, ...], device: torch.device, dtype: torch.dtype = tor
 
 
 READS = {
-    "item": lambda x: x.sum().item(),
-    "int": lambda x: int(x[0]),
-    "bool": lambda x: bool((x > 0).any()),
-    "tolist": lambda x: x.tolist(),
-    "cpu": lambda x: x.cpu(),
+    "item": lambda x: x.sum().item(), "int": lambda x: int(x[0]),
+    "bool": lambda x: bool((x > 0).any()), "tolist": lambda x: x.tolist(), "cpu": lambda x: x.cpu(),
     "to a device": lambda x: torch.ones(3).to(x.device),
     "a list": lambda x: torch.tensor([1.0, 2.0], device=x.device),
-    "copied": lambda x: x.copy_(torch.ones(3)),
-    "nonzero": lambda x: x.nonzero(),
+    "copied": lambda x: x.copy_(torch.ones(3)), "nonzero": lambda x: x.nonzero(),
     "a mask": lambda x: x[x > 0],
-}
+}  # fmt: skip
 
 
 @each("read", READS)
@@ -151,16 +146,13 @@ def test_reads_and_copies_are_refused(read: str, device: torch.device) -> None:
 E5M2 = as_quantizer("e5m2").to_ints()
 FUSED = (Fused(), Fused(E5M2, E5M2, E5M2))
 #: Every order of sums, every way of rounding them; with draws and without.
-ACCUMULATORS = [
-    accumulator(name)
-    for name in (
-        "e6m9", "e6m9_chunk4:outer=fp32", "fp32", "e5m4:stochastic",
-        "e6m9_chunk8:stochastic:outer_rounding=nearest_even",
-        "e5m6:product=e4m3:product_rounding=stochastic", "fixed16_f8:toward_zero",
-        "e5m4:order=pairwise", "e5m4_chunk9:order=compensated", "fp32:block=4:aligned_bits=24",
-        "e8m13:toward_zero:block=4:aligned_bits=13:operands=e4m3fn", "native_chunk8:outer=e6m9",
-    )
-]  # fmt: skip
+ACCUMULATORS = accumulators_named("""
+    e6m9 e6m9_chunk4:outer=fp32 fp32 e5m4:stochastic
+    e6m9_chunk8:stochastic:outer_rounding=nearest_even e5m6:product=e4m3:product_rounding=stochastic
+    fixed16_f8:toward_zero e5m4:order=pairwise e5m4_chunk9:order=compensated
+    fp32:block=4:aligned_bits=24 e8m13:toward_zero:block=4:aligned_bits=13:operands=e4m3fn
+    native_chunk8:outer=e6m9
+""")
 MATMULS = (((9, 40), (40, 20)), ((2, 3, 9, 40), (40, 20)), ((2, 1, 9, 40), (3, 40, 20)))
 #: A dense, a strided, a grouped and a depthwise convolution, with padding.
 CONVOLUTIONS = (
@@ -196,9 +188,7 @@ def run_products(backend: Any, acc: Accumulator, device: torch.device) -> None:
 
 
 @each("acc", ACCUMULATORS)
-def test_the_cuda_adapter_reads_no_value(
-    acc: Accumulator, device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cuda_adapter_reads_no_value(acc, device, monkeypatch):
     started: list[str] = []
 
     class Module:
@@ -220,9 +210,7 @@ def test_the_cuda_adapter_reads_no_value(
 
 @pytest.mark.triton
 @each("acc", ACCUMULATORS)
-def test_the_triton_adapter_reads_no_value(
-    acc: Accumulator, device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_triton_adapter_reads_no_value(acc, device, monkeypatch):
     pytest.importorskip("triton")
     from lpkernels.backends import triton as triton_backend
     from lpkernels.backends.triton import _launch, _products

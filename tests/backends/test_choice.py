@@ -13,15 +13,11 @@ from tests.loops import each
 #: `bench.predict.counts.Layouts`, triton's kernel.
 PAIRS = {
     "matmul": [
-        ("half precision", "packed", "half"),
-        ("bfloat16", "packed", "brain"),
-        ("float32", "packed", "plain"),
-        ("two steps, watched", "packed", "fused"),
+        ("half precision", "packed", "half"), ("bfloat16", "packed", "brain"),
+        ("float32", "packed", "plain"), ("two steps, watched", "packed", "fused"),
         ("two steps, watched", "packed_chunks", "fused, chunks"),
-        ("floor, watched", "packed", "floor"),
-        ("floor, clipped", "packed", "range"),
-        ("double, floor", "packed", "nearest64"),
-        ("toward zero", "packed", "toward_zero"),
+        ("floor, watched", "packed", "floor"), ("floor, clipped", "packed", "range"),
+        ("double, floor", "packed", "nearest64"), ("toward zero", "packed", "toward_zero"),
         ("stochastic", "packed", "stochastic"),
     ],
     "conv_fprop": [
@@ -29,7 +25,7 @@ PAIRS = {
         ("two steps, watched", "tables", "fused, image"),
         ("floor, watched", "tables", "floor, image"),
     ],
-}
+}  # fmt: skip
 
 
 @each("operation, ratio", [("matmul", 1.08), ("conv_fprop", 1.19)])

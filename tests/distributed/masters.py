@@ -30,13 +30,10 @@ _NARROW: dict[str, Any] = {
 # Shards are rows of matrices and elements of biases; they would cut blocks of 8.
 _BLOCKS = {**_NARROW, "weight": "block4_axis0_e4m3", "state": "block4_e4m3:stochastic"}
 _FUSED: dict[str, Any] = {
-    "weight": "e4m3fn:stochastic:bits=8",
-    "master": "e6m9:stochastic",
-    "state": "fp8_e5m2:stochastic:bits=8",
-    "grad": "e5m2:stochastic:bits=16",
-    "exceptions": {"*bias": {"state": "bf16:stochastic"}},
-    "fused": True,
-}
+    "weight": "e4m3fn:stochastic:bits=8", "master": "e6m9:stochastic",
+    "state": "fp8_e5m2:stochastic:bits=8", "grad": "e5m2:stochastic:bits=16",
+    "exceptions": {"*bias": {"state": "bf16:stochastic"}}, "fused": True,
+}  # fmt: skip
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "narrow": ("momentum", {**_NARROW, "compensation": "e5m2:stochastic"}),
     "blocks": ("adam", {**_BLOCKS, "exceptions": {"*bias": {"state": "bf16"}}}),
@@ -44,10 +41,8 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "scaled": (
         "momentum",
         {
-            "weight": "tile4x2_e4m3_sfp32",
-            "grad": "fp8_tensor:stochastic",
-            "master": "block3_e5m10_sfp32:stochastic",
-            "state": "fp8_tensor",
+            "weight": "tile4x2_e4m3_sfp32", "grad": "fp8_tensor:stochastic",
+            "master": "block3_e5m10_sfp32:stochastic", "state": "fp8_tensor",
             "exceptions": {"*bias": {"weight": "fp8_tensor"}},
         },
     ),
@@ -58,7 +53,7 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "fused-copies": ("momentum", {"weight": "bf16", "master": "fp16:stochastic", "fused": True}),
     "split": ("adamw", {"weight": "bf16:stochastic", "split": True}),
     "factored": ("adafactor", {"weight": "bf16", "master": "e8m12:stochastic", "state": "e8m9"}),
-}
+}  # fmt: skip
 HALF, ALL = range(3), range(6)
 
 # A run of the trainer with the same gradients on two processes as on one.

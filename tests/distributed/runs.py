@@ -52,7 +52,6 @@ ACCUMULATED = PLAIN.replace(name="accumulated", accumulate=2)
 # The norm is over the gradients of all processes. Where the gradients are sharded, the sums of
 # squares have another order.
 CLIPPED = PLAIN.replace(name="clipped", clip=0.1)
-
 CONFIGS = (ALIGNED, PLAIN, STOCHASTIC, ACCUMULATED)
 WAYS = ("ddp", "fsdp")
 Losses = list[float]

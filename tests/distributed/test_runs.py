@@ -103,9 +103,7 @@ def test_records_say_how_many_processes(made: Made, way: str) -> None:
 
 
 @ways
-def test_clipping_takes_the_norm_over_all_processes(
-    made: Made, way: str, tmp_path: Path, plain: tuple[Trainer, Losses]
-) -> None:
+def test_clipping_takes_the_norm_over_all_processes(made, way, tmp_path, plain):
     found = made.ranks[0][way]["clipped"]["weights"]
     free = dict(plain[0].model.named_parameters())
     moved = []

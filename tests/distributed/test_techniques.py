@@ -141,8 +141,7 @@ def stepped(masters: Made) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-@each("after", ["", "-resumed"])
-@each("name", RUNS)
+@each("after, name", ["", "-resumed"], RUNS)
 def test_several_processes_have_the_bits_of_one_from_the_start_and_where_it_stopped(
     masters: Made, stepped: list[dict[str, Any]], way: str, name: str, after: str
 ) -> None:
@@ -158,8 +157,7 @@ def test_sharded_processes_keep_a_part_each(stepped: list[dict[str, Any]]) -> No
     assert parts[0][0] < 42 and parts[-1][-1] == 0
 
 
-@each("name", RUNS)
-@each("way", WAYS)
+@each("name, way", RUNS, WAYS)
 def test_a_part_begins_where_others_end(stepped: list[dict[str, Any]], way: str, name: str) -> None:
     for got in stepped:
         run = got[f"{way}-{name}"]
@@ -168,9 +166,7 @@ def test_a_part_begins_where_others_end(stepped: list[dict[str, Any]], way: str,
             assert torch.equal(places.view(-1), want)
 
 
-def test_columns_take_the_general_path_and_cut_blocks_are_refused(
-    stepped: list[dict[str, Any]],
-) -> None:
+def test_columns_take_the_general_path_and_cut_blocks_are_refused(stepped: list[dict[str, Any]]):
     for got in stepped:
         said, weights = got["columns"]
         rows = "it steps rows of a sharded parameter, and this one lies as (Shard(dim=1),)"

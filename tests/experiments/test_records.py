@@ -87,9 +87,7 @@ def test_headers_say_kind_and_metric_and_losses_not_finite_are_null(tmp_path: Pa
     "train_loss, test_loss, skipped, diverged",
     [(0.5, 0.5, 3, False), (0.5, 0.5, 4, True), (None, 0.5, 0, True), (0.5, None, 0, True)],
 )
-def test_a_run_diverged_by_its_last_epoch(
-    train_loss: float | None, test_loss: float | None, skipped: int, diverged: bool
-) -> None:
+def test_a_run_diverged_by_its_last_epoch(train_loss, test_loss, skipped, diverged):
     first = records.header(RunConfig(), "fp32")
     good = {"train_loss": 0.5, "test_loss": 0.5, "updates": 4, "skipped_steps": 4}
     losses = {"train_loss": train_loss, "test_loss": test_loss}

@@ -7,10 +7,7 @@ FORMATS = {
     "grad_input": "e5m5", "grad_weight": "e5m3",
 }  # fmt: skip
 DETERMINISTIC = lp.Recipe(
-    **FORMATS,
-    fprop="e5m7",
-    dgrad="e6m9_chunk2:outer=e6m6",
-    wgrad="e5m8:toward_zero:product=e6m5",
+    **FORMATS, fprop="e5m7", dgrad="e6m9_chunk2:outer=e6m6", wgrad="e5m8:toward_zero:product=e6m5"
 )
 STOCHASTIC = lp.Recipe(
     **{name: f"{fmt}:stochastic" for name, fmt in FORMATS.items()},
@@ -32,10 +29,7 @@ MIXED = lp.Recipe(
     dgrad="fixed16_f8",
     wgrad="fp32_chunk3:outer=bf16",
 )
-
 RECIPES = {
-    "mixed": MIXED,
-    "deterministic": DETERMINISTIC,
-    "stochastic": STOCHASTIC,
+    "mixed": MIXED, "deterministic": DETERMINISTIC, "stochastic": STOCHASTIC,
     "accumulators only": ACCUMULATORS_ONLY,
-}
+}  # fmt: skip

@@ -18,7 +18,6 @@ SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
 F = lp.functional
 sdpa = F.scaled_dot_product_attention
 torch_sdpa = torch.nn.functional.scaled_dot_product_attention
-
 MASKS: dict[str, dict[str, Any]] = {
     "no mask": {},
     "causal": {"is_causal": True},
@@ -58,9 +57,7 @@ def composed(
 
 
 @every_mask
-def test_attention_is_its_functions_one_by_one(
-    options: dict[str, Any], backends: list[str]
-) -> None:
+def test_attention_is_its_functions_one_by_one(options: dict[str, Any], backends: list[str]):
     tensors = operands()
     want = gradients(composed(*tensors, DETERMINISTIC, **options), tensors)
     for backend in backends:
@@ -115,14 +112,11 @@ def test_query_whose_scores_are_all_minus_infinity_gets_zeros_where_a_mask_is() 
     assert sdpa(query, key, key, recipe=SUMS).isnan().all()
 
 
-def test_gradient_of_an_additive_mask() -> None:
+def test_gradient_of_an_additive_mask_and_dropout_are_torchs() -> None:
     mask = torch.randn(3, 4, 5, requires_grad=True)
     tensors = [*operands(), mask]
     want = torch_sdpa(*tensors)
     close(gradients(sdpa(*tensors, recipe=SUMS), tensors), gradients(want, tensors))
-
-
-def test_dropout_is_torchs() -> None:
     tensors = operands()
     torch.manual_seed(5)
     got = sdpa(*tensors, dropout_p=0.5, recipe=SUMS)

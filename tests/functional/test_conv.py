@@ -53,9 +53,7 @@ def composed(case: ConvCase, tensors: list[torch.Tensor], recipe: lp.Recipe) -> 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 @each("case", CONV_CASES.values())
-def test_conv_is_its_steps_by_the_reference(
-    recipe: lp.Recipe, case: ConvCase, backends: list[str]
-) -> None:
+def test_conv_is_its_steps_by_the_reference(recipe: lp.Recipe, case: ConvCase, backends: list[str]):
     tensors = operands(case)
     call = partial(CONV[len(case.stride)], *tensors, *numbers(case), recipe=recipe)
     assert_composed(call, tensors, composed(case, tensors, recipe), backends)
@@ -93,8 +91,7 @@ def test_valid_padding_is_none_and_one_number_stands_for_both_sizes() -> None:
         assert_bit_equal(lp.functional.conv2d(x, w, b, *given, recipe=DETERMINISTIC), want)
 
 
-@each("dims", [1, 2, 3])
-@each("name", ["conv", "conv_transpose"])
+@each("dims, name", [1, 2, 3], ["conv", "conv_transpose"])
 def test_an_image_alone_is_a_batch_of_one(name: str, dims: int) -> None:
     x, w = leaves((1, 2, *(5,) * dims), (2, 2, *(3,) * dims))
     conv = getattr(lp.functional, f"{name}{dims}d")
@@ -111,8 +108,6 @@ def test_results_have_row_major_strides_where_a_size_is_one(backend: str, order:
     strides = [t.stride() for t in (y, *torch.autograd.grad(y.sum(), (x, w)))]
     assert strides == [(4, 1, 1, 1), (3, 1, 1, 1), (3, 1, 1, 1)]
 
-
-# --- transposed convolutions ---
 
 TRANSPOSED = {dims: getattr(lp.functional, f"conv_transpose{dims}d") for dims in (1, 2, 3)}
 TORCH_TRANSPOSED = {dims: getattr(F, f"conv_transpose{dims}d") for dims in (1, 2, 3)}
@@ -193,11 +188,8 @@ def composed_transposed(
     return [y, dx, step.rounded(dw, "grad_weight"), db]
 
 
-@each("recipe", RECIPES.values())
-@each("case", TRANSPOSED_CASES.values())
-def test_conv_transpose_is_its_steps_by_the_reference(
-    recipe: lp.Recipe, case: Transposed, backends: list[str]
-) -> None:
+@each("recipe, case", RECIPES.values(), TRANSPOSED_CASES.values())
+def test_conv_transpose_is_its_steps_by_the_reference(recipe, case, backends):
     tensors = transposed_operands(case)
     call = partial(TRANSPOSED[len(case.stride)], *tensors, *case.numbers, recipe=recipe)
     assert_composed(call, tensors, composed_transposed(case, tensors, recipe), backends)
@@ -227,8 +219,6 @@ def test_a_transposed_empty_batch_has_gradients_of_zero() -> None:
     y.sum().backward()
     assert not w.grad.any() and not b.grad.any()
 
-
-# --- refusals ---
 
 X, W, T, B = torch.ones(2, 4, 5, 5), torch.ones(6, 2, 3, 3), torch.ones(4, 3, 3, 3), torch.ones(6)
 

@@ -9,7 +9,6 @@ from torch import Tensor
 
 import lpkernels as lp
 from lpkernels.backends import BINS, COUNTS
-from lpkernels.formats import parse_format
 from lpkernels.functional.count import counting_to_nearest
 from lpkernels.reference import twin
 from lpkernels.reference.counting import quantize_counting
@@ -38,8 +37,7 @@ def expected(x: torch.Tensor, fmt: str) -> torch.Tensor:
     return torch.from_numpy(quantize_counting(x.contiguous().numpy(), quantizer, seed=SEED)[1])
 
 
-@each("length", [COUNTS, COUNTS + BINS])
-@each("fmt", FORMATS)
+@each("length, fmt", [COUNTS, COUNTS + BINS], FORMATS)
 def test_quantize_adds_its_counts(fmt, length, backend):
     x, counts = values(7, 9), zeros(length) + 3
     plain, want = lp.quantize(x, fmt, **how(backend)), expected(x, fmt)[:length]
@@ -60,8 +58,7 @@ def test_count_writes_counts_alone(fmt, backend):
     assert_bit_equal(x, before)
 
 
-@each("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@each("fmt", FORMATS)
+@each("dtype, fmt", [torch.float16, torch.bfloat16, torch.float32, torch.float64], FORMATS)
 def test_dtypes_strides_and_out(fmt, dtype, backend):
     dense = values(8, 12).to(dtype)
     for x in (dense, dense.t(), dense[::2, ::3], dense.flip(0), dense[:1].expand(8, 12), dense[0]):
@@ -132,17 +129,17 @@ def test_counts_change_their_version():
 
 
 X = torch.ones(3)
-REFUSED = [
+
+
+@rows(
+    "counts, error, message",
     ([0, 0, 0, 0], TypeError, "counts must be an int64 tensor of 4 or 260 elements, got list"),
     (torch.zeros(4), TypeError, r"counts must be int64, got torch.float32"),
     (zeros(5), ValueError, r"counts has shape \(5,\)"),
     (zeros(8)[::2], ValueError, r"counts .* strides \(2,\), expected one contiguous"),
     (zeros(4).view(2, 2), ValueError, r"counts has shape \(2, 2\)"),
     (zeros(4).to("meta"), ValueError, "counts is on meta but x on cpu"),
-]
-
-
-@each("counts, error, message", REFUSED)
+)
 @each("function", [lp.quantize, lp.count])
 def test_wrong_counts_are_refused(function, counts, error, message):
     with pytest.raises(error, match=f"{function.__name__}: {message}"):
@@ -180,21 +177,14 @@ def values_to_count() -> dict[str, Tensor]:
     x[0, :4] = torch.tensor([0.0, -0.0, math.inf, math.nan])
     complex_values = torch.complex(x, x)
     return {
-        "float32": x,
-        "float16": x.half(),
-        "bfloat16": x.bfloat16(),
-        "float64": x.double(),
-        "transposed": x.T,
-        "strided": x[:, ::2],
-        "0-d": x[1, 1],
-        "empty": x[:0],
-        "parameter": torch.nn.Parameter(x),
-        "negative bit": complex_values.conj().imag,
-    }
+        "float32": x, "float16": x.half(), "bfloat16": x.bfloat16(), "float64": x.double(),
+        "transposed": x.T, "strided": x[:, ::2], "0-d": x[1, 1], "empty": x[:0],
+        "parameter": torch.nn.Parameter(x), "negative bit": complex_values.conj().imag,
+    }  # fmt: skip
 
 
 def test_counting_many_tensors_counts_as_the_operator_does() -> None:
-    fmt = parse_format("e4m3")
+    fmt = lp.parse_format("e4m3")
     for name, x in values_to_count().items():
         counts = zeros()
         counting_to_nearest(fmt)(x, counts)
@@ -205,14 +195,12 @@ def test_counting_many_tensors_counts_as_the_operator_does() -> None:
 
 
 def test_a_tensor_without_memory_takes_the_operator() -> None:
-    counting = counting_to_nearest(parse_format("e4m3"))
+    counting = counting_to_nearest(lp.parse_format("e4m3"))
     x, counts = torch.ones(3, device="meta"), torch.zeros(260, dtype=torch.int64, device="meta")
     with Operators() as operators:
         counting(x, counts)
     assert operators.names == ["lpkernels::_count"]
 
-
-# --- given ranges ---
 
 AFFINES = ["affine4", "affine8", "affine3_sym", "affine4_axis0", "affine5_sym_axis1"]
 
@@ -249,16 +237,14 @@ def test_the_published_codes(bits, backend):
         assert_bit_equal(got, lp.quantize(x, fmt, backend=backend))
 
 
-@each("rounding", ROUNDINGS)
-@each("fmt", AFFINES)
+@each("rounding, fmt", ROUNDINGS, AFFINES)
 def test_the_ends_of_the_tensor_change_nothing(fmt, rounding, backend):
     x, rest = near_values(4, 9), how(backend)
     got = lp.quantize(x, fmt, rounding, range=ends_of(x, fmt), **rest)
     assert_bit_equal(got, lp.quantize(x, fmt, rounding, **rest))
 
 
-@each("rounding", ROUNDINGS)
-@each("fmt", AFFINES)
+@each("rounding, fmt", ROUNDINGS, AFFINES)
 def test_a_narrower_range_matches_the_reference(fmt, rounding, backends):
     x, quantizer = near_values(6, 9), lp.Quantizer(fmt, rounding)
     x[0, :3] = torch.tensor([math.inf, -math.inf, math.nan])
@@ -278,14 +264,11 @@ def test_a_narrower_range_matches_the_reference(fmt, rounding, backends):
         assert counts[0] > 0
 
 
-def test_values_outside_take_the_end_codes(backend):
+def test_values_outside_take_the_end_codes_and_a_single_value_the_smallest_step(backend):
     x = torch.tensor([-5.0, -0.0, 0.4, 0.6, 3.0, 9.0, math.inf, -math.inf, math.nan])
     got = lp.quantize(x, "affine2", range=(0, 3), backend=backend)
     want = [0.0, 0.0, 0.0, 1.0, 3.0, 3.0, 3.0, 0.0, math.nan]
     assert_bit_equal(got, torch.tensor(want))
-
-
-def test_a_single_value_and_the_smallest_step(backend):
     x = torch.tensor([0.5, 0.5 + 2**-20, 2.0])
     got = lp.quantize(x, "affine1", range=(0.5, 0.5), backend=backend)
     assert got.tolist() == [0.5, np.float32(0.5 + 1e-8), np.float32(0.5 + 1e-8)]
@@ -324,7 +307,10 @@ def test_empty_tensors_take_a_range(fmt, backend):
 
 
 INFINITE = "must be finite with lo <= hi"
-WRONG_RANGES = [
+
+
+@rows(
+    "fmt, ends, error, message",
     ("e5m2", (0.0, 1.0), ValueError, "range= is the range of an AffineFormat"),
     ("block4_e2m1", (0.0, 1.0), ValueError, "range= is the range of an AffineFormat"),
     ("affine4", (1.0, 0.0), ValueError, rf"range=\(1.0, 0.0\) {INFINITE}"),
@@ -340,22 +326,11 @@ WRONG_RANGES = [
     ("affine4", torch.zeros(3), ValueError, r"range has shape \(3,\), expected \(2,\): "),
     ("affine4", (0.0, torch.zeros(2)), ValueError, r"range's hi has shape \(2,\), expected"),
     ("affine4", torch.zeros(2).to("meta"), ValueError, "range is on meta but x on cpu; move it"),
-    (
-        "affine4_axis0",
-        torch.zeros(2, 3),
-        ValueError,
-        r"range has shape \(2, 3\), expected \(2,\) for all slices, or 4 along axis 0",
-    ),
-    (
-        "affine4_axis1",
-        (torch.zeros(4), 1.0),
-        ValueError,
-        r"range's lo has shape \(4,\), expected one element for all slices, or 3 along axis 1",
-    ),
-]
-
-
-@each("fmt, ends, error, message", WRONG_RANGES)
+    ("affine4_axis0", torch.zeros(2, 3), ValueError,
+     r"range has shape \(2, 3\), expected \(2,\) for all slices, or 4 along axis 0"),
+    ("affine4_axis1", (torch.zeros(4), 1.0), ValueError,
+     r"range's lo has shape \(4,\), expected one element for all slices, or 3 along axis 1"),
+)  # fmt: skip
 @each("function", [lp.quantize, lp.count])
 def test_wrong_ranges_are_refused(function, fmt, ends, error, message):
     with pytest.raises(error, match=f"{function.__name__}: {message}"):

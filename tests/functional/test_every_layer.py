@@ -11,8 +11,6 @@ from tests.functional.layer_recipes import DETERMINISTIC
 from tests.loops import each
 from tests.support.autograd import close, gradients, leaves, same
 
-Tensors = list[torch.Tensor]
-
 
 class Layer(NamedTuple):
     """A function by its name, the shapes of x, weight and bias, and its other arguments."""
@@ -21,7 +19,7 @@ class Layer(NamedTuple):
     shapes: tuple[tuple[int, ...], ...]
     options: dict[str, Any]
 
-    def operands(self) -> Tensors:
+    def operands(self) -> list[torch.Tensor]:
         return leaves(*self.shapes)
 
     def __call__(self, *tensors: torch.Tensor, **call: Any) -> torch.Tensor:
@@ -31,26 +29,23 @@ class Layer(NamedTuple):
         return getattr(F, self.name)(*tensors, **self.options)
 
 
-LINEAR = Layer("linear", ((2, 4, 5), (3, 5), (3,)), {})
 CONV = Layer("conv2d", ((2, 6, 5, 5), (4, 3, 3, 3), (4,)), {"padding": "same", "groups": 2})
 TRANSPOSED = Layer(
     "conv_transpose2d",
     ((1, 4, 3, 4), (4, 2, 3, 3), (4,)),
     {"stride": 2, "padding": 1, "output_padding": 1, "groups": 2},
 )
-LAYERS = (LINEAR, CONV, TRANSPOSED)
+LAYERS = (Layer("linear", ((2, 4, 5), (3, 5), (3,)), {}), CONV, TRANSPOSED)
 
 
-@each("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@each("layer", LAYERS)
+@each("dtype, layer", [torch.float64, torch.float32, torch.bfloat16], LAYERS)
 def test_the_recipe_fp32_is_torchs_own_function(layer: Layer, dtype: torch.dtype) -> None:
     x, w, b = (t.to(dtype) for t in layer.operands())
     assert_bit_equal(layer(x, w, b, recipe="fp32"), layer.torchs(x, w, b))
     assert_bit_equal(layer(x, w), layer.torchs(x, w))
 
 
-@each("native", ["fprop", "dgrad", "wgrad"])
-@each("layer", LAYERS)
+@each("native, layer", ["fprop", "dgrad", "wgrad"], LAYERS)
 def test_each_product_has_its_own_accumulator(layer: Layer, native: str) -> None:
     fields = {"fprop": "e5m7", "dgrad": "e5m6", "wgrad": "e5m5"}
     tensors = layer.operands()
@@ -65,8 +60,7 @@ def test_each_product_has_its_own_accumulator(layer: Layer, native: str) -> None
                 assert_bit_equal(mixed[i], emulated[i])
 
 
-@each("dtype", [torch.float16, torch.bfloat16])
-@each("layer", LAYERS)
+@each("dtype, layer", [torch.float16, torch.bfloat16], LAYERS)
 def test_narrow_operands_are_widened_exactly(layer: Layer, dtype: torch.dtype) -> None:
     narrow = [t.detach().to(dtype).requires_grad_() for t in layer.operands()]
     wide = [t.detach().float().requires_grad_() for t in narrow]
@@ -84,8 +78,7 @@ def test_an_expanded_gradient_is_taken(layer: Layer) -> None:
     same(torch.autograd.grad(y.sum(), tensors), want)
 
 
-@each("recipe", [lp.Recipe(input="e4m3"), DETERMINISTIC])
-@each("layer", LAYERS)
+@each("recipe, layer", [lp.Recipe(input="e4m3"), DETERMINISTIC], LAYERS)
 def test_the_result_can_be_changed_in_place(layer: Layer, recipe: lp.Recipe) -> None:
     x, w, b = layer.operands()
     for each_x in (x, x[0]):

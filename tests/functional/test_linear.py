@@ -29,9 +29,6 @@ def operands(shape: tuple[int, ...] = (4, 5), out_features: int = 3) -> list[tor
     return leaves(shape, (out_features, shape[-1]), (out_features,))
 
 
-# --- values and gradients ---
-
-
 def composed(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, recipe: lp.Recipe) -> list[Any]:
     """y and the gradients of x, w and b: every rounding and every product is the reference's."""
     step = Steps(recipe)
@@ -49,9 +46,7 @@ def composed(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, recipe: lp.Recip
 
 @each("recipe", RECIPES.values())
 @each("shape, out_features", SHAPES)
-def test_linear_is_its_steps_by_the_reference(
-    shape: tuple[int, ...], out_features: int, recipe: lp.Recipe, backends: list[str]
-) -> None:
+def test_linear_is_its_steps_by_the_reference(shape, out_features, recipe, backends):
     tensors = operands(shape, out_features)
     call = partial(linear, *tensors, recipe=recipe)
     assert_composed(call, tensors, composed(*tensors, recipe), backends)
@@ -73,9 +68,6 @@ def test_a_format_keeps_its_axis() -> None:
     torch.testing.assert_close(got, F.linear(lp.quantize(x, fmt), w))
 
 
-# --- draws ---
-
-
 def test_a_call_draws_one_seed() -> None:
     tensors = operands()
     generator, other = (torch.Generator().manual_seed(5) for _ in range(2))
@@ -91,9 +83,6 @@ def test_nothing_is_drawn_where_nothing_is_stochastic() -> None:
     before = torch.get_rng_state()
     linear(*tensors, recipe=DETERMINISTIC).sum().backward()
     assert torch.equal(before, torch.get_rng_state())
-
-
-# --- torch's conventions ---
 
 
 def test_only_the_operands_that_backward_reads_are_kept() -> None:

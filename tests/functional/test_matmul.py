@@ -23,24 +23,12 @@ ACCUMULATORS = [
 ]
 # (a, b): vectors, matrices, batches, and broadcasting of either or both.
 SHAPES = [
-    ((5,), (5,)),
-    ((5,), (5, 3)),
-    ((4, 5), (5,)),
-    ((4, 5), (5, 3)),
-    ((2, 4, 5), (5, 3)),
-    ((2, 4, 5), (5,)),
-    ((5,), (2, 5, 3)),
-    ((4, 5), (2, 5, 3)),
-    ((2, 4, 5), (2, 5, 3)),
-    ((2, 1, 4, 5), (3, 5, 2)),
-    ((3, 1, 2, 5), (1, 4, 5, 2)),
-    ((1, 4, 5), (2, 5, 3)),
-    ((2, 4, 0), (0, 3)),
-    ((0, 4, 5), (5, 3)),
-    ((0, 5), (5, 3)),
-    ((4, 5), (5, 0)),
+    ((5,), (5,)), ((5,), (5, 3)), ((4, 5), (5,)), ((4, 5), (5, 3)), ((2, 4, 5), (5, 3)),
+    ((2, 4, 5), (5,)), ((5,), (2, 5, 3)), ((4, 5), (2, 5, 3)), ((2, 4, 5), (2, 5, 3)),
+    ((2, 1, 4, 5), (3, 5, 2)), ((3, 1, 2, 5), (1, 4, 5, 2)), ((1, 4, 5), (2, 5, 3)),
+    ((2, 4, 0), (0, 3)), ((0, 4, 5), (5, 3)), ((0, 5), (5, 3)), ((4, 5), (5, 0)),
     ((1, 4, 5), (0, 5, 3)),
-]
+]  # fmt: skip
 
 
 def product(a: np.ndarray, b: np.ndarray, acc: lp.Accumulator, role: Role) -> np.ndarray:
@@ -53,8 +41,7 @@ def matrices(a: torch.Tensor, b: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
     return left if left.ndim > 1 else left[None], right if right.ndim > 1 else right[:, None]
 
 
-@each("acc", ACCUMULATORS)
-@each("shapes", SHAPES)
+@each("acc, shapes", ACCUMULATORS, SHAPES)
 def test_matmul_matches_the_reference(shapes, acc, backends):
     a, b = leaves(*shapes)
     want = product(*matrices(a, b), acc, Role.DIRECT).reshape(torch.matmul(a, b).shape)
@@ -90,8 +77,7 @@ def longhand(rows: np.ndarray, cols: np.ndarray, shape, acc, role) -> np.ndarray
     return product(np.stack(lefts), np.stack(rights), acc, role).reshape(shape)
 
 
-@each("acc", ACCUMULATORS)
-@each("shapes", SHAPES)
+@each("acc, shapes", ACCUMULATORS, SHAPES)
 def test_matmul_gradients_are_one_sum_each(shapes, acc, backends):
     a, b = leaves(*shapes)
     left, right = matrices(a, b)
@@ -125,8 +111,7 @@ def test_matmul_native_follows_autocast():
         assert lp.matmul(a, a).dtype == torch.bfloat16
 
 
-@each("rounding", ["nearest_even", "stochastic"])
-@each("chunk", [1, 4, 64])
+@each("rounding, chunk", ["nearest_even", "stochastic"], [1, 4, 64])
 def test_matmul_native_chunks_round_the_outer_sum(chunk, rounding, backend):
     # Small integers: every inner sum is exact in any order.
     a, b = torch.randint(-4, 5, (3, 2, 30)).float(), torch.randint(-4, 5, (30, 7)).float()
@@ -235,19 +220,11 @@ REFUSED: list[Row] = [
     ((A, B), {"out": torch.empty(2, 2).half()}, TypeError, "must be torch.float32, got torch.floa"),
 ]
 test_matmul_refuses = refuses(lp.matmul, REFUSED, acc="e6m9")
-
-
-# --- initial ---
-
 ORDERS = [
-    "e6m9",
-    "e6m9:toward_zero",
-    "e6m9_chunk8",
-    "e6m9_chunk8:order=pairwise:outer=fp16",
-    "e6m9:order=compensated",
-    "e6m9:block=4:aligned_bits=9",
+    "e6m9", "e6m9:toward_zero", "e6m9_chunk8", "e6m9_chunk8:order=pairwise:outer=fp16",
+    "e6m9:order=compensated", "e6m9:block=4:aligned_bits=9",
     "e8m13:toward_zero:block=32:aligned_bits=13:operands=e4m3fn",
-]
+]  # fmt: skip
 
 
 def numbers(*shape: int) -> torch.Tensor:

@@ -127,9 +127,7 @@ def composed_norm(
 
 @every_recipe
 @each("kind", KINDS)
-def test_norm_is_its_steps_by_the_reference(
-    kind: str, recipe: lp.Recipe, backends: list[str]
-) -> None:
+def test_norm_is_its_steps_by_the_reference(kind: str, recipe: lp.Recipe, backends: list[str]):
     call, *_, shape = KINDS[kind]
     x, w, b = leaves((4, 6, 5), shape[:1], shape[:1])
     want = composed_norm(kind, recipe, x.detach(), w.detach(), b.detach())

@@ -32,8 +32,7 @@ def expected(x: torch.Tensor, quantizer: lp.Quantizer) -> np.ndarray:
     return twin.quantize(x.detach().contiguous().numpy(), quantizer, seed=SEED)
 
 
-@each("rounding", ROUNDINGS)
-@each("fmt", FORMATS + SCALED)
+@each("rounding, fmt", ROUNDINGS, FORMATS + SCALED)
 def test_quantize_matches_the_reference(fmt, rounding, backends):
     x = values(7, 9)
     want = expected(x, lp.Quantizer(fmt, rounding))
@@ -134,9 +133,6 @@ def test_quantize_takes_parameters_and_inference_tensors(backend):
         assert lp.quantize(torch.tensor([1.1]), "e5m2", backend=backend).item() == 1.0
 
 
-# out
-
-
 @each("fmt", ["e5m2", "affine4", "block4_e2m1:stochastic"])
 def test_quantize_writes_out(fmt, backend):
     x, seed = values(6, 8), torch.tensor(SEED)
@@ -194,9 +190,6 @@ def test_quantize_refuses_out_where_x_requires_grad():
         assert lp.quantize(x, "e5m2", out=out) is out
 
 
-# gradients
-
-
 @each("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_quantize_gradient_is_straight_through(dtype, backend):
     x = torch.linspace(-3, 3, 12, dtype=dtype, requires_grad=True)
@@ -213,9 +206,6 @@ def test_quantize_gradient_is_differentiable_again(backend):
     assert_bit_equal(first.detach(), 3 * y.detach() ** 2)
     (second,) = torch.autograd.grad(first.sum(), x)
     assert_bit_equal(second, 6 * y.detach())
-
-
-# draws
 
 
 def test_quantize_follows_manual_seed_and_draws_anew_each_call(backend):
@@ -236,9 +226,6 @@ def test_quantize_deterministic_modes_leave_generators_alone(backend):
     lp.quantize(torch.rand(3, generator=torch.Generator()), "e5m2", generator=generator)
     assert torch.equal(generator.get_state(), before)
     assert torch.equal(torch.get_rng_state(), default)
-
-
-# wrong input
 
 
 X = torch.ones(4)
@@ -270,12 +257,7 @@ REFUSED: list[Row] = [
     ((X, "e5m2"), {"generator": torch.tensor(1.0)}, TypeError, "must be int64, got torch.float32"),
     ((X, "e5m2"), {"generator": torch.tensor([1])}, ValueError, r"must be 0-d, got shape \(1,\)"),
     ((X, "e5m2"), {"out": X.double()}, TypeError, "out must be torch.float32, got torch.float64"),
-    (
-        (X, "e5m2"),
-        {"out": X[:3]},
-        ValueError,
-        r"out has shape \(3,\) but the result has shape \(4,\);",
-    ),
+    ((X, "e5m2"), {"out": X[:3]}, ValueError, OTHER_SHAPE),
     ((X, "e5m2"), {"out": EXPANDED}, ValueError, "expanded view"),
     ((X, "e5m2"), {"out": [1.0]}, TypeError, "out must be a torch.Tensor, got list"),
     ((X, "e5m2"), {"out": META}, ValueError, "all tensors must be on one device, got out on meta"),

@@ -151,9 +151,7 @@ STEPS = {"deterministic": DETERMINISTIC, "by step": BY_STEP, "accumulators": ACC
 @each("recipe", STEPS.values())
 @each("kind, projection", [*((kind, 0) for kind in KINDS), ("lstm", 2)])
 @padded_or_packed
-def test_layer_is_its_steps(
-    kind: str, projection: int, batch_sizes: Any, recipe: lp.Recipe
-) -> None:
+def test_layer_is_its_steps(kind: str, projection: int, batch_sizes: Any, recipe: lp.Recipe):
     x, hx, w = sequence(batch_sizes), states(kind, out=projection or H), weights(kind, projection)
     call = {"batch_sizes": batch_sizes, "recipe": recipe, "generator": torch.tensor(SEED)}
     got = gradients(getattr(F, kind)(x, hx, w, **call), [x, hx, w])

@@ -75,8 +75,7 @@ def gradients(layer: nn.Module, inputs: list[torch.Tensor], packs: bool) -> list
     return [y.detach(), *torch.autograd.grad(y.square().sum(), wanted)]
 
 
-@each("recipe", FORMATS.values())
-@each("kind", LAYERS)
+@each("recipe, kind", FORMATS.values(), LAYERS)
 def test_bits_are_the_same_packed_or_not(kind: str, recipe: lp.Recipe) -> None:
     layer, inputs = LAYERS[kind](recipe)
     same(gradients(layer, inputs, True), gradients(layer, inputs, False))
@@ -84,13 +83,9 @@ def test_bits_are_the_same_packed_or_not(kind: str, recipe: lp.Recipe) -> None:
 
 @rows(
     "text, bits",
-    ("e5m2", 8),
-    ("e4m3fn", 8),
-    ("fp4_e2m1", 4),
-    ("e5m2:stochastic", 8),
-    ("fixed6_f3", 6),
-    ("bf16", 16),
-)
+    ("e5m2", 8), ("e4m3fn", 8), ("fp4_e2m1", 4), ("e5m2:stochastic", 8),
+    ("fixed6_f3", 6), ("bf16", 16),
+)  # fmt: skip
 @each("acc", ["e6m9", "native"])
 def test_an_activation_is_kept_in_the_bits_of_its_format(text: str, bits: int, acc: str) -> None:
     recipe = lp.Recipe(input=text, fprop=acc, dgrad=acc, wgrad=acc)
@@ -179,8 +174,7 @@ def weight_gradients(layer: nn.Module, x: torch.Tensor, inputs: int) -> list[tor
     return list(torch.autograd.grad(y.square().sum(), list(layer.parameters())))
 
 
-@each("change", CHANGES)
-@each("kind", LAYERS)
+@each("change, kind", CHANGES, LAYERS)
 def test_codes_are_of_the_tensor_as_it_is(kind: str, change: Callable[..., None]) -> None:
     (first, inputs), (second, _) = (LAYERS[kind](DETERMINISTIC) for _ in range(2))
     x = inputs[0].clone().requires_grad_() * 1

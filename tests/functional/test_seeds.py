@@ -72,14 +72,11 @@ def test_seed_from_leaves_the_default_generator_alone_and_ends():
     assert not torch.equal(torch.get_rng_state(), state)
 
 
-def test_seed_from_does_not_count_calls_that_draw_nothing_or_have_a_generator():
+def test_seed_from_nests_and_counts_no_call_that_draws_nothing_or_has_a_generator():
     with lp.seed_from(torch.tensor(1)):
         seed_for(False, None)
         seed_for(True, torch.tensor(5))
         assert unsigned(seed_for(True, None)) == derive_seed(1, 1)
-
-
-def test_seed_from_nests():
     with lp.seed_from(torch.tensor(1)):
         seed_for(True, None)
         with pytest.raises(KeyError), lp.seed_from(torch.tensor(2)):

@@ -1,7 +1,5 @@
 """Converted models of transformers: saved with their recipes, loaded converted, trained on."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import subprocess
@@ -21,12 +19,8 @@ from tests.models.architectures import ARCHITECTURES, transformers
 # It needs transformers, without which the import above skips this file.
 integration = importlib.import_module("lpkernels.integrations.transformers")
 auto = importlib.import_module("transformers.quantizers.auto")
-
-FAMILIES = [name for name in ARCHITECTURES if not name.endswith("-eager")]
 # A schedule's policy: its layers have buffers of their own, which are saved and loaded too.
 POLICY = "policy:cpt_fu2021"
-
-
 BATCH = ARCHITECTURES["gpt2-sdpa"].batch()
 
 
@@ -38,7 +32,7 @@ def saved(folder: Path, name: str = "gpt2-sdpa", policy: Any = POLICY) -> Any:
     return model
 
 
-@each("name", FAMILIES)
+@each("name", [name for name in ARCHITECTURES if not name.endswith("-eager")])
 def test_a_loaded_model_is_converted_and_equal_to_the_bit(tmp_path: Path, name: str) -> None:
     model = saved(tmp_path, name)
     loaded = type(model).from_pretrained(tmp_path)
@@ -109,9 +103,7 @@ def test_trainer_takes_a_loaded_model(tmp_path: Path) -> None:
     assert not torch.equal(loaded.transformer.h[0].mlp.c_fc.weight, before)
 
 
-def test_where_the_method_is_unknown_transformers_gives_plain_layers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_the_method_is_unknown_transformers_gives_plain_layers(tmp_path, monkeypatch):
     saved(tmp_path, policy="fp8_wang2018")
     forget(monkeypatch)
     warnings: list[str] = []

@@ -18,7 +18,6 @@ import lpkernels as lp
 # transformers reads this once, when it is imported.
 os.environ["HF_HUB_OFFLINE"] = "1"
 transformers = pytest.importorskip("transformers")
-
 CLASSES, VOCABULARY, LENGTH = 4, 32, 10
 Batch = dict[str, torch.Tensor]
 
@@ -108,7 +107,6 @@ ARCHITECTURES: dict[str, Architecture] = {
                       num_attention_heads=4, num_key_value_heads=2,
                       max_position_embeddings=LENGTH),
 }  # fmt: skip
-
 _NARROW = lp.Accumulator("e6m7", chunk=16)
 RECIPES = {
     # 8-bit operands, 16-bit sums in chunks of 64, first and last layer alike.

@@ -7,17 +7,7 @@ import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.techniques.assignment import (
-    Op,
-    assign,
-    audit,
-    demote,
-    group,
-    kept_memory,
-    operator_based,
-    trace,
-    train_with_assignment,
-)
+from lpkernels.techniques import assignment
 from lpkernels.techniques.loss_scaling import LossScaler
 from tests.loops import each
 from tests.models.architectures import ARCHITECTURES, RECIPES, Architecture
@@ -27,11 +17,11 @@ def loss(output: Any, _: Any) -> torch.Tensor:
     return output.loss
 
 
-def traced(model: Any, architecture: Architecture) -> tuple[Op, ...]:
+def traced(model: Any, architecture: Architecture) -> tuple[assignment.Op, ...]:
     with warnings.catch_warnings():
         # A warning would tell of an operation that is not known.
         warnings.simplefilter("error", UserWarning)
-        return trace(model, loss, (architecture.batch(), None))
+        return assignment.trace(model, loss, (architecture.batch(), None))
 
 
 @each("architecture", ARCHITECTURES.values())
@@ -51,14 +41,14 @@ def test_every_product_parameter_and_edge_is_traced(architecture: Architecture) 
     # and values.
     attention = 2 if "input_ids" in architecture.batch() or hasattr(model, "vit") else 0
     assert sum(op.is_gemm for op in ops) == architecture.products + attention
-    plain = demote(group(ops), 0.6)
+    plain = assignment.demote(assignment.group(ops), 0.6)
     assert 0.6 <= plain.ratio
-    assert 0 < operator_based(ops).ratio < 1
+    assert 0 < assignment.operator_based(ops).ratio < 1
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     # A converted model has the tensors of the plain one.
     lp.convert(model, RECIPES["fp8"])
-    converted = group(traced(model, architecture))
-    assert converted == group(ops)
+    converted = assignment.group(traced(model, architecture))
+    assert converted == assignment.group(ops)
     plain.check(converted)
 
 
@@ -70,14 +60,14 @@ def test_models_train_under_an_assignment_and_keep_what_is_predicted(name: str) 
     if not name.endswith("-eager"):
         lp.convert(model, RECIPES["fp8"])
     ops = traced(model, architecture)
-    made = demote(group(ops), 0.6)
-    assigned = assign(model, loss, made, promote=None)
+    made = assignment.demote(assignment.group(ops), 0.6)
+    assigned = assignment.assign(model, loss, made, promote=None)
     assigned(*batch).backward()
-    assert kept_memory(ops, made) == assigned.memory()
-    assigned = assign(model, loss, made)
-    assert audit(assigned, batch).departures == ()
+    assert assignment.kept_memory(ops, made) == assigned.memory()
+    assigned = assignment.assign(model, loss, made)
+    assert assignment.audit(assigned, batch).departures == ()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     # The gradients of these small models fit without a scale.
     scaler = LossScaler(init_scale=1.0)
-    found = list(train_with_assignment(assigned, optimizer, [batch] * 2, scaler=scaler))
+    found = list(assignment.train_with_assignment(assigned, optimizer, [batch] * 2, scaler=scaler))
     assert all(result.loss.isfinite() and not result.skipped for result in found)

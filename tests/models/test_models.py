@@ -56,9 +56,7 @@ def test_every_product_is_emulated_forward_and_backward(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "recipe"), WITH_RECIPES)
-def test_layers_and_gradients_are_the_references_to_the_bit(
-    name: str, recipe: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layers_and_gradients_are_the_references_to_the_bit(name, recipe, monkeypatch):
     if lp.backends.status()["cpu"] != "available":
         pytest.skip("the cpu backend is not built")
     batch, got = ARCHITECTURES[name].batch(), {}

@@ -113,11 +113,9 @@ PRODUCTS = {
     ],
 }
 CALLERS = {
-    "resnet": ["", "blocks.0", "blocks.1"],
-    "mlp": [],
-    "transformer": ["", "attention"],
+    "resnet": ["", "blocks.0", "blocks.1"], "mlp": [], "transformer": ["", "attention"],
     "gan": [""],
-}
+}  # fmt: skip
 REDUCING = {
     "resnet": "bn blocks.0.bn1 blocks.0.bn2 blocks.1.bn1 blocks.1.bn2".split(),
     "mlp": [],

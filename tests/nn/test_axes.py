@@ -17,26 +17,16 @@ KNOWN = {
     **{f"Conv{n}d": (n + 2, n + 2, 1, n + 2) for n in (1, 2, 3)},
     **{f"ConvTranspose{n}d": (n + 2, n + 2, 1, n + 2) for n in (1, 2, 3)},
     **dict.fromkeys(("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell"), (2, 2, 1, 2)),
-    "Linear": (0, 2, 1, 0),
-    "Bilinear": (2, 2, 1, 2),
-    "Embedding": (0, 2, 0, 0),
-    "MultiheadAttention": (3, 2, 1, 3),
-    "BatchNorm1d": (0, 1, 1, 0),
-    "BatchNorm2d": (4, 1, 1, 4),
-    "BatchNorm3d": (5, 1, 1, 5),
-    **dict.fromkeys(("LayerNorm", "GroupNorm"), (0, 1, 1, 0)),
-    "RMSNorm": (0, 1, 0, 0),
-    **dict.fromkeys(("Softmax", "GELU"), (0, 0, 0, 0)),
-}
+    "Linear": (0, 2, 1, 0), "Bilinear": (2, 2, 1, 2), "Embedding": (0, 2, 0, 0),
+    "MultiheadAttention": (3, 2, 1, 3), "BatchNorm1d": (0, 1, 1, 0), "BatchNorm2d": (4, 1, 1, 4),
+    "BatchNorm3d": (5, 1, 1, 5), **dict.fromkeys(("LayerNorm", "GroupNorm"), (0, 1, 1, 0)),
+    "RMSNorm": (0, 1, 0, 0), **dict.fromkeys(("Softmax", "GELU"), (0, 0, 0, 0)),
+}  # fmt: skip
 KINDS = {
-    "MultiheadAttention": "multi_head_attention_forward",
-    "RNN": "rnn_relu",
-    "RNNCell": "rnn_tanh_cell",
-    **{f"BatchNorm{n}d": "batch_norm" for n in (1, 2, 3)},
-    "RMSNorm": "rms_norm",
-    "LSTMCell": "lstm_cell",
-    "GRUCell": "gru_cell",
-}
+    "MultiheadAttention": "multi_head_attention_forward", "RNN": "rnn_relu",
+    "RNNCell": "rnn_tanh_cell", **{f"BatchNorm{n}d": "batch_norm" for n in (1, 2, 3)},
+    "RMSNorm": "rms_norm", "LSTMCell": "lstm_cell", "GRUCell": "gru_cell",
+}  # fmt: skip
 
 
 def kind(name: str) -> str:

@@ -170,13 +170,10 @@ def test_calls_compile_into_one_graph(exclude: Any, dynamic: bool) -> None:
     same(gradients(net, compiled), gradients(net))
 
 
-def test_calls_are_exported() -> None:
+def test_calls_are_exported_and_checkpointed_modules_compute_the_same_again() -> None:
     net = lp.convert(Net(), DETERMINISTIC, exclude="second")
     program = torch.export.export(net, (X,))
     assert_bit_equal(program.module()(X), net(X))
-
-
-def test_checkpointed_modules_compute_the_same_again() -> None:
     net = lp.convert(Net(), STOCHASTIC)
     want = gradients(net)
     net.checkpointed = True
@@ -216,8 +213,6 @@ def test_an_excluded_lazy_layer_stays_torchs() -> None:
     assert type(lp.revert(net).layer) is nn.Linear
 
 
-# --- which functions ---
-
 A, B = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
 W, V, U = torch.randn(5, 4), torch.randn(5), torch.randn(2, 3, 5)
 SEEN = torch.tensor([[True, True, False], [True, True, True], [False, True, True]])
@@ -245,8 +240,15 @@ ALIKE = [
     (F.scaled_dot_product_attention, lpf.scaled_dot_product_attention, (A, A, A),
      {"attn_mask": SEEN, "scale": 0.3}),
 ]  # fmt: skip
-# Calls whose arguments have other names or another order there.
-CALLS: list[tuple[Callable[[], Any], Callable[..., Any]]] = [
+
+
+def inside(does: Callable[..., Any], recipe: Any = DETERMINISTIC) -> Any:
+    return lp.convert(Computes(lambda m: does()), recipe)()
+
+
+@rows(
+    "call, emulated",
+    # Calls whose arguments have other names or another order there.
     *((partial(of, *x, **more), partial(own, *x, **more)) for of, own, x, more in ALIKE),
     (lambda: B.__rmatmul__(A), partial(lpf.matmul, A, B)),
     (lambda: torch.matmul(A, other=B), partial(lpf.matmul, A, B)),
@@ -260,14 +262,7 @@ CALLS: list[tuple[Callable[[], Any], Callable[..., Any]]] = [
             A, A, A, *HEADS, key_padding_mask=UNSEEN, **recipe
         )[0],
     ),
-]
-
-
-def inside(does: Callable[..., Any], recipe: Any = DETERMINISTIC) -> Any:
-    return lp.convert(Computes(lambda m: does()), recipe)()
-
-
-@each("call, emulated", CALLS)
+)
 def test_calls_are_emulated(call: Callable[[], Any], emulated: Callable[..., Any]) -> None:
     torch.manual_seed(5)
     want = emulated(recipe=STOCHASTIC)

@@ -13,16 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import lpkernels as lp
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, MIXED, STOCHASTIC
-from tests.nn.layer_cases import (
-    LAYERS,
-    SLOW_TO_COMPILE,
-    changed,
-    converted,
-    inputs,
-    leaves,
-    same,
-    step,
-)
+from tests.nn import layer_cases
 from tests.support.compiling import compiled, fresh_compiler, graphs  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -30,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 def other_formats(recipe: lp.Recipe) -> lp.Recipe:
     """A recipe of the same structure, whose codes have fewer bits."""
-    return changed(
+    return layer_cases.changed(
         recipe,
         input="e4m2:stochastic",
         weight=lp.Quantizer("e5m1", "stochastic", random_bits=9),
@@ -46,51 +37,49 @@ def other_formats(recipe: lp.Recipe) -> lp.Recipe:
 # are slow.
 LAYERS_AND_SIZES = [
     pytest.param(name, dynamic, marks=[] if quick else pytest.mark.slow, id=f"{name}-{dynamic=}")
-    for name in LAYERS
+    for name in layer_cases.LAYERS
     for dynamic in (False, True)
-    for quick in [dynamic and name not in SLOW_TO_COMPILE]
+    for quick in [dynamic and name not in layer_cases.SLOW_TO_COMPILE]
 ]
 
 
 @pytest.mark.parametrize(("name", "dynamic"), LAYERS_AND_SIZES)
 def test_layer_is_one_graph(name: str, dynamic: bool) -> None:
-    layer = converted(name, STOCHASTIC)
+    layer = layer_cases.converted(name, STOCHASTIC)
     run = compiled(layer, dynamic)
     for n in (9, 11) if dynamic else (5, 5):
-        args = inputs(name, n)
+        args = layer_cases.inputs(name, n)
         if dynamic and name in ("LSTM", "GRU", "RNN"):
             # A graph has every step of a sequence, and each step takes long when sizes are symbols.
             args = (args[0][:, :1],)
-        same(step(layer, run, *args), step(layer, layer, *args))
+        layer_cases.same(layer_cases.step(layer, run, *args), layer_cases.step(layer, layer, *args))
         layer.recipe = other_formats(STOCHASTIC)
     assert graphs() == 1
 
 
 def test_backward_takes_the_recipe_of_its_forward() -> None:
-    layer = converted("Linear", DETERMINISTIC)
-    (x,) = leaves(inputs("Linear"))
+    layer = layer_cases.converted("Linear", DETERMINISTIC)
+    (x,) = layer_cases.leaves(layer_cases.inputs("Linear"))
     want = torch.autograd.grad(layer(x).square().sum(), [x, layer.weight])
     y = compiled(layer)(x)
     layer.recipe = lp.Recipe(input="e2m1", weight="e5m1", grad_output="e3m1", fprop="e5m3")
-    same(list(torch.autograd.grad(y.square().sum(), [x, layer.weight])), list(want))
+    layer_cases.same(list(torch.autograd.grad(y.square().sum(), [x, layer.weight])), list(want))
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"input": None},
-        {"fprop": lp.NATIVE},
-        {"weight": "block4_e2m1"},
+        {"input": None}, {"fprop": lp.NATIVE}, {"weight": "block4_e2m1"},
         {"grad_output": "e4m2:stochastic"},
     ],
     ids=["no quantizer", "native product", "blocks", "draws"],
-)
+)  # fmt: skip
 def test_another_structure_is_another_graph(change: dict[str, Any]) -> None:
-    layer = converted("Linear", DETERMINISTIC)
-    run, args = compiled(layer), inputs("Linear")
-    for recipe in (DETERMINISTIC, changed(DETERMINISTIC, **change)):
+    layer = layer_cases.converted("Linear", DETERMINISTIC)
+    run, args = compiled(layer), layer_cases.inputs("Linear")
+    for recipe in (DETERMINISTIC, layer_cases.changed(DETERMINISTIC, **change)):
         layer.recipe = recipe
-        same(step(layer, run, *args), step(layer, layer, *args))
+        layer_cases.same(layer_cases.step(layer, run, *args), layer_cases.step(layer, layer, *args))
     assert graphs() == 2
 
 
@@ -100,15 +89,17 @@ def test_many_precisions_are_one_graph() -> None:
     for bits in range(1, 6):
         recipe = lp.Recipe(input=f"e5m{bits}", weight=f"e4m{bits + 1}", fprop=f"e6m{bits + 3}")
         lp.set_recipe(model, {"2": replace(recipe, fprop=lp.Accumulator("e6m9")), "*": recipe})
-        same(step(model, run, x), step(model, model, x))
+        layer_cases.same(layer_cases.step(model, run, x), layer_cases.step(model, model, x))
     # One graph is for codes of up to 8 bits, the other for codes that take 16.
     assert graphs() == 2
 
 
 @pytest.mark.parametrize("recipe", [MIXED, lp.recipe("hfp8_sun2019")], ids=["mixed", "named"])
 def test_recipes_of_all_kinds_compile(recipe: lp.Recipe) -> None:
-    layer, args = converted("Conv2d", recipe), inputs("Conv2d")
-    same(step(layer, compiled(layer), *args), step(layer, layer, *args))
+    layer, args = layer_cases.converted("Conv2d", recipe), layer_cases.inputs("Conv2d")
+    layer_cases.same(
+        layer_cases.step(layer, compiled(layer), *args), layer_cases.step(layer, layer, *args)
+    )
 
 
 class Block(nn.Module):
@@ -142,26 +133,25 @@ def test_model_is_one_graph(make: Any) -> None:
     lp.convert(model, STOCHASTIC)
     run = compiled(model)
     for _ in range(2):
-        same(step(model, run, x), step(model, model, x))
+        layer_cases.same(layer_cases.step(model, run, x), layer_cases.step(model, model, x))
         lp.set_recipe(model, other_formats(STOCHASTIC))
     assert graphs() == 1
 
 
 def test_inductor_keeps_the_bits() -> None:
     # This takes 10 seconds, most of which the C++ compiler that inductor starts takes.
-    torch.manual_seed(0)
     model = nn.Sequential(nn.Conv1d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(15, 4))
     lp.convert(model, STOCHASTIC)
     run, x = compiled(model, backend="inductor"), torch.randn(4, 2, 7)
     for _ in range(2):
-        same(step(model, run, x), step(model, model, x))
+        layer_cases.same(layer_cases.step(model, run, x), layer_cases.step(model, model, x))
         lp.set_recipe(model, other_formats(STOCHASTIC))
     assert graphs() == 1
 
 
 def test_compiled_layers_keep_their_bits_elsewhere() -> None:
-    layer, args = converted("Linear", STOCHASTIC), inputs("Linear")
-    want = step(layer, layer, *args)
+    layer, args = layer_cases.converted("Linear", STOCHASTIC), layer_cases.inputs("Linear")
+    want = layer_cases.step(layer, layer, *args)
 
     def under_autocast(x: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -171,20 +161,18 @@ def test_compiled_layers_keep_their_bits_elsewhere() -> None:
         return checkpoint(layer, x, use_reentrant=False)
 
     for run in (under_autocast, recomputed, copy.deepcopy(layer)):
-        same(step(layer, compiled(run), *args)[:2], want[:2])
+        layer_cases.same(layer_cases.step(layer, compiled(run), *args)[:2], want[:2])
     with torch.inference_mode():
         torch.manual_seed(5)
-        same([compiled(layer)(*args)], want[:1])
+        layer_cases.same([compiled(layer)(*args)], want[:1])
 
 
 def test_recurrent_layers_run_uncompiled_where_torch_compiles_none() -> None:
-    layer, args = converted("GRU", DETERMINISTIC), inputs("GRU")
+    layer, args = layer_cases.converted("GRU", DETERMINISTIC), layer_cases.inputs("GRU")
     with torch._dynamo.config.patch(allow_rnn=False):
         run = torch.compile(layer, backend="aot_eager")
-        same(step(layer, run, *args), step(layer, layer, *args))
+        layer_cases.same(layer_cases.step(layer, run, *args), layer_cases.step(layer, layer, *args))
 
-
-# --- precisions that change at every step ---
 
 FLOATS = {3: "e2m0", 4: "e2m1", 5: "e3m1", 6: "e3m2", 7: "e4m2", 8: "e4m3fn_sat"}
 WITH_CODES = {4: "e2m1", 6: "e3m2", 8: "e4m3fn"}
@@ -209,7 +197,7 @@ def train(model: nn.Module, other: nn.Module, bits: Any, **table: Any) -> None:
     for forward, backward in bits:
         for each in (model, other):
             lp.set_precision(each, forward, backward, **table)
-        same(step(model, run, x), step(other, other, x))
+        layer_cases.same(layer_cases.step(model, run, x), layer_cases.step(other, other, x))
 
 
 @pytest.mark.parametrize("steps", [20, pytest.param(1000, marks=pytest.mark.slow)])
@@ -218,7 +206,7 @@ def test_a_precision_for_every_step_is_one_graph(steps: int) -> None:
     other = copy.deepcopy(model)
     train(model, other, ((2 + i % 7, 8 - i % 5) for i in range(steps)))
     assert graphs() == 1
-    same(model.buffers(), other.buffers())
+    layer_cases.same(model.buffers(), other.buffers())
 
 
 @pytest.mark.parametrize(
@@ -232,9 +220,7 @@ def test_a_precision_for_every_step_is_one_graph(steps: int) -> None:
     ],
     ids=["fixed", "floats", "blocks", "families", "affine"],
 )
-def test_precisions_of_any_family_are_one_graph(
-    recipe: lp.Recipe, formats: dict[int, str] | None
-) -> None:
+def test_precisions_of_any_family_are_one_graph(recipe: lp.Recipe, formats: dict[int, str] | None):
     recipe = replace(recipe, fprop=lp.Accumulator("e6m9"), dgrad=lp.Accumulator("e6m9"))
     model = network(recipe)
     widths = sorted(formats or (3, 5, 8))
@@ -263,13 +249,13 @@ def test_what_is_kept_for_backward_has_the_widest_formats_size(formats: dict[int
 
 def test_backward_has_the_precision_of_its_forward() -> None:
     model = network("cpt_fu2021")
-    want = step(model, model, batch())
+    want = layer_cases.step(model, model, batch())
     run, x = compiled(model), batch().requires_grad_()
     torch.manual_seed(5)
     y = run(x)
     lp.set_precision(model, 2, 2)
     y.square().sum().backward()
-    same([y.detach(), x.grad, *(p.grad for p in model.parameters())], want)
+    layer_cases.same([y.detach(), x.grad, *(p.grad for p in model.parameters())], want)
 
 
 def test_evaluation_in_the_running_range_is_one_graph_more() -> None:
@@ -293,7 +279,7 @@ def test_accumulators_set_at_every_step_are_one_graph() -> None:
         for each in (model, other):
             for layer in (each[0], each[3]):
                 layer.set_accumulator(f"e6m{3 + i % 6}")
-        same(step(model, run, x), step(other, other, x))
+        layer_cases.same(layer_cases.step(model, run, x), layer_cases.step(other, other, x))
     assert graphs() == 1
 
 
@@ -307,13 +293,11 @@ def test_exported_program_has_the_range_and_the_precision_of_its_layer(training:
     want = copy.deepcopy(model)
     lp.set_precision(want, 3, 8)
     assert_bit_equal(program(2 * x), want(2 * x))
-    same(program.buffers(), want.buffers())
+    layer_cases.same(program.buffers(), want.buffers())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "recipe", [lp.Recipe(fprop="e6m9"), lp.recipe("fp16_mixed"), DETERMINISTIC]
-)
+@pytest.mark.parametrize("recipe", [lp.Recipe(fprop="e6m9"), "fp16_mixed", DETERMINISTIC])
 def test_package_of_aotinductor_has_eagers_bits(recipe: lp.Recipe, tmp_path: Path) -> None:
     layers = nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6 * 6, 5)
     model = lp.convert(nn.Sequential(*layers), recipe).eval()

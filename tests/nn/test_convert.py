@@ -25,12 +25,9 @@ BF16 = lp.recipe("bf16_mixed")
 
 def network() -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv2d(1, 2, 3),
-        nn.ReLU(),
-        nn.Sequential(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2)),
-        nn.Flatten(),
-        nn.Linear(32, 3),
-    )
+        nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Sequential(nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2)),
+        nn.Flatten(), nn.Linear(32, 3),
+    )  # fmt: skip
 
 
 IMAGES = torch.randn(2, 1, 6, 6, generator=torch.Generator().manual_seed(0))
@@ -77,14 +74,11 @@ def test_convert_keeps_shared_modules_and_parameters() -> None:
 
 @rows(
     "include, exclude, names",
-    ("2.*", None, ["2.0"]),
-    (["0", "4"], None, ["0", "4"]),
-    (nn.Conv2d, None, ["0", "2.0"]),
-    (None, nn.Conv2d, ["4"]),
-    (None, ["0", nn.Linear], ["2.0"]),
+    ("2.*", None, ["2.0"]), (["0", "4"], None, ["0", "4"]),
+    (nn.Conv2d, None, ["0", "2.0"]), (None, nn.Conv2d, ["4"]), (None, ["0", nn.Linear], ["2.0"]),
     (lambda name, module: module.bias.numel() == 2, "0", ["2.0"]),
     ((nn.Conv2d, nn.Linear), "2*", ["0", "4"]),
-)
+)  # fmt: skip
 def test_convert_selects_layers(include: Any, exclude: Any, names: list[str]) -> None:
     assert list(converted(lp.convert(network(), FP8, include=include, exclude=exclude))) == names
 
@@ -102,15 +96,13 @@ def test_set_recipe_changes_converted_layers_only() -> None:
     assert set(converted(model).values()) == {lp.Recipe()}
 
 
-def test_revert_gives_every_class_back() -> None:
+def test_revert_gives_every_class_back_and_a_users_own_subclass_the_fp32_recipe() -> None:
     model = network().append(Tagged(3, 3))
     before = [(type(m), sorted(vars(m))) for m in model.modules()]
     for converted_or_not in (lp.convert(model, FP8), model):
         assert lp.revert(converted_or_not) is model
         assert [(type(m), sorted(vars(m))) for m in model.modules()] == before
 
-
-def test_revert_of_a_users_own_subclass_is_the_fp32_recipe() -> None:
     class Mine(lp.nn.Linear):
         pass
 
@@ -234,35 +226,21 @@ def test_convert_takes_the_linear_layer_of_transformers() -> None:
     (lambda m: lp.convert(m, {3: FP8}), TypeError, "key of the mapping must be a glob"),
     (lambda m: lp.convert(m, FP8, include=3), TypeError, "include must be a glob.* int"),
     (lambda m: lp.convert(m, FP8, exclude=[3]), TypeError, "exclude must be a glob"),
-    (
-        lambda m: lp.convert(m, FP8, include="layer*"),
-        ValueError,
-        r"convert: include='layer\*' fits the name of no module\. A glob is compared ",
-    ),
-    (
-        lambda m: lp.convert(m, {nn.Conv3d: FP8, nn.Bilinear: BF16}),
-        ValueError,
-        r"no layer matched \(recipe for Conv3d, Bilinear\); the model has '0' \(Conv2d\),",
-    ),
+    (lambda m: lp.convert(m, FP8, include="layer*"), ValueError,
+     r"convert: include='layer\*' fits the name of no module\. A glob is compared "),
+    (lambda m: lp.convert(m, {nn.Conv3d: FP8, nn.Bilinear: BF16}), ValueError,
+     r"no layer matched \(recipe for Conv3d, Bilinear\); the model has '0' \(Conv2d\),"),
     (lambda m: lp.convert(nn.ReLU(), FP8), ValueError, "none of the kind; .*torch.nn.Linear"),
-    (
-        lambda m: lp.convert(Doubled(2, 2), FP8, functions=False),
-        ValueError,
-        "Doubled has its own forward",
-    ),
-    (
-        lambda m: lp.convert(m, FP8, functions="no"),
-        TypeError,
-        "functions must be True or False, got 'no'",
-    ),
+    (lambda m: lp.convert(Doubled(2, 2), FP8, functions=False), ValueError,
+     "Doubled has its own forward"),
+    (lambda m: lp.convert(m, FP8, functions="no"), TypeError,
+     "functions must be True or False, got 'no'"),
     (lambda m: lp.set_recipe(m, FP8), ValueError, "lp.convert makes them"),
-)
+)  # fmt: skip
 def test_conversion_refuses_wrong_arguments(call: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):
         call(network())
 
-
-# --- layers whose weight is computed ---
 
 X = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
 
@@ -297,13 +275,10 @@ def test_convert_keeps_norms_that_are_hooks(norm: Any) -> None:
     assert_bit_equal(lp.revert(layer)(x), plain)
 
 
-def test_revert_keeps_parametrizations() -> None:
+def test_revert_keeps_parametrizations_and_layers_with_them_refuse_to_pickle_as_torchs_do() -> None:
     layer = lp.revert(lp.convert(weight_norm(Tagged(5, 3)), DETERMINISTIC))
     assert isinstance(layer, Tagged) and not isinstance(layer, lp.nn.Linear)
     parametrize.remove_parametrizations(layer, "weight")
     assert type(layer) is Tagged
-
-
-def test_parametrized_layers_refuse_to_pickle_as_torchs_do() -> None:
     with pytest.raises(RuntimeError, match="only supported through state_dict"):
         pickle.dumps(lp.convert(weight_norm(Tagged(5, 3)), DETERMINISTIC))

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 
 import lpkernels as lp
-from lpkernels import backends
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
 from tests.loops import each
@@ -95,7 +94,7 @@ def test_exported_program_refuses_gradients() -> None:
 
 def test_export_may_be_the_first_use_of_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     for registry in ("_loaded", "_checked"):
-        monkeypatch.setattr(backends, registry, {})
+        monkeypatch.setattr(lp.backends, registry, {})
     exec(FRESH)
 
 

@@ -22,8 +22,7 @@ from tests.support.computes import Computes
 NATIVE = lp.Recipe(input="e4m3", weight="e5m2", grad_output="e5m2")
 X = torch.randn(3, 4, 8)
 every_layer = each("name", LAYERS)
-WITHOUT_PARAMETERS = ("Softmax", "GELU")
-with_parameters = each("name", [n for n in LAYERS if n not in WITHOUT_PARAMETERS])
+with_parameters = each("name", [n for n in LAYERS if n not in ("Softmax", "GELU")])
 # oneDNN has no LSTM with projections, and vmap calls an operator once for each sample.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:LSTM with projections", "ignore:There is a performance drop"
@@ -31,8 +30,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 @every_layer
-@each("dtype", [torch.bfloat16, torch.float16])
-@each("recipe", [DETERMINISTIC, NATIVE])
+@each("dtype, recipe", [torch.bfloat16, torch.float16], [DETERMINISTIC, NATIVE])
 def test_autocast_changes_nothing(name: str, dtype: torch.dtype, recipe: lp.Recipe) -> None:
     layer = converted(name, recipe)
     narrow = tuple(x.to(dtype) if x.is_floating_point() else x for x in inputs(name))
@@ -51,8 +49,7 @@ def test_autocast_changes_nothing(name: str, dtype: torch.dtype, recipe: lp.Reci
 
 
 @every_layer
-@each("reentrant", [False, True])
-@each("packs", [False, True])
+@each("reentrant, packs", [False, True], [False, True])
 def test_checkpoints_draw_the_same(name: str, reentrant: bool, packs: bool) -> None:
     if reentrant and name == "Embedding":
         pytest.skip("no input requires a gradient")
@@ -214,9 +211,6 @@ def test_packed_sequences_go_through_a_converted_layer() -> None:
     assert type(y) is type(packed)
 
 
-# --- torch.func and higher derivatives ---
-
-
 @every_layer
 def test_a_second_derivative_is_refused(name: str) -> None:
     layer, args = converted(name, DETERMINISTIC), leaves(inputs(name))
@@ -302,15 +296,12 @@ WRITING: dict[str, Any] = {
     "count": lambda x, counts, out: lp.count(x, "e5m2"),
     "count into": lambda x, counts, out: lp.count(x, "e5m2", counts=counts),
     "quantize": lambda x, counts, out: lp.quantize(x, "e5m2", counts=counts),
-    "quantize in a range": lambda x, counts, out: lp.quantize(
-        x, "affine4", range=(0, 1), counts=counts
-    ),
+    "in a range": lambda x, counts, out: lp.quantize(x, "affine4", range=(0, 1), counts=counts),
     "out": lambda x, counts, out: lp.quantize(x, "e5m2", out=out),
 }
 
 
-@each("mapped", [True, False])
-@each("name", WRITING)
+@each("mapped, name", [True, False], WRITING)
 def test_vmap_refuses_calls_that_write(name: str, mapped: bool) -> None:
     x = torch.randn(3, 4, 5)
     shape = (3,) if mapped else ()

@@ -316,9 +316,6 @@ def test_embedding_from_pretrained() -> None:
     assert_bit_equal(layer(torch.tensor([2, 0])), lp.quantize(weight, "e4m3")[[2, 0]])
 
 
-# --- linear layers and convolutions ---
-
-
 lpf = lp.functional
 # The arguments of a layer, the shape of its input, and the function that computes it.
 LAYERS: dict[str, tuple[tuple[int, ...], tuple[int, ...], Any]] = {

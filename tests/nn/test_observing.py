@@ -64,11 +64,8 @@ def test_a_watched_step_has_the_bits_of_an_unwatched_one(model, inputs, convert:
         (lambda x, w: F.linear(x, w), "linear", ["input", "weight"]),
         (lambda x, w: torch.ops.aten.mm.default(x, w), "mm", ["input", "mat2"]),
         (lambda x, w: torch.tensordot(x, w, 1), "tensordot", ["0", "1"]),
-        (
-            lambda x, w: F.scaled_dot_product_attention(x, w, value=w),
-            "scaled_dot_product_attention",
-            ["query", "key", "value"],
-        ),
+        (lambda x, w: F.scaled_dot_product_attention(x, w, value=w), "scaled_dot_product_attention",
+         ["query", "key", "value"]),
         (lambda x, w: torch.lstm_cell(x, (x[:, :1], x[:, :1]), w, w[:, :1]), "lstm_cell",
          ["input", "hx.0", "hx.1", "w_ih", "w_hh"]),
     ])  # fmt: skip
@@ -192,14 +189,10 @@ SCRIPTED, COMPILED = torch.jit.script(nn.Linear(4, 4)), nn.Sequential(torch.comp
         (nn.ReLU(), (X,), {"depth": "operators"}, ValueError, "below autograd"),
         (SCRIPTED, (X,), {}, NotImplementedError, "^module.*TorchScript"),
         (COMPILED, (X,), {}, NotImplementedError, "^module '0'.*torch.comp"),
-        (
-            nn.Sequential(nn.LSTM(4, 4, proj_size=2)), (X,), {"depth": "parts"},
-            NotImplementedError, r"^lstm with proj_size, called by module '0' \(LSTM\)",
-        ),
-        (
-            nn.MultiheadAttention(4, 2, add_zero_attn=True), (X, X, X), {"depth": "parts"},
-            NotImplementedError, "^multi_head_attention_forward with add_zero_attn",
-        ),
+        (nn.Sequential(nn.LSTM(4, 4, proj_size=2)), (X,), {"depth": "parts"},
+         NotImplementedError, r"^lstm with proj_size, called by module '0' \(LSTM\)"),
+        (nn.MultiheadAttention(4, 2, add_zero_attn=True), (X, X, X), {"depth": "parts"},
+         NotImplementedError, "^multi_head_attention_forward with add_zero_attn"),
     ])  # fmt: skip
 def test_what_cannot_be_observed_is_refused(model, inputs, options, error, message):
     with pytest.raises(error, match=message):
@@ -258,8 +251,6 @@ def test_convolutions_of_every_dimension_are_told_with_their_arguments(dims: int
     assert seen.names == [("0", f"conv{dims}d"), ("1", f"conv_transpose{dims}d")]
     assert all(arguments["weight"].shape == (2, 2, *[2] * dims) for arguments in seen.arguments)
 
-
-# --- attention, part by part ---
 
 EMPTY = torch.tensor([[True, True, True], [False, False, False], [True, False, True]])
 

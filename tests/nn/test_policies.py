@@ -71,8 +71,7 @@ def stated(kind: str, policy: str) -> dict[str, lp.Recipe]:
     return wanted
 
 
-@each("kind", MODELS)
-@each("name", lp.policies())
+@each("kind, name", MODELS, lp.policies())
 def test_policy_gives_every_layer_the_recipe_it_states(kind: str, name: str) -> None:
     make, x = MODELS[kind]
     model = make()
@@ -168,13 +167,10 @@ def test_wide_keys_before_those_of_a_policy_are_its_exceptions() -> None:
     assert converted(layer) == {"": FP32}
 
 
-def test_another_policy_replaces_all_of_one() -> None:
+def test_another_policy_replaces_all_of_one_and_set_recipe_takes_it() -> None:
     model = lp.convert(Transformer(), lp.policy("bf16_mixed"))
     lp.convert(model, lp.policy("hfp8_sun2019"))
     assert converted(model) == stated("transformer", "hfp8_sun2019")
-
-
-def test_set_recipe_takes_a_policy() -> None:
     model = lp.convert(ResNet(), "fp8_wang2018", exclude="stem")
     policy = lp.policy("hfp8_sun2019")
     found = converted(lp.set_recipe(model, policy))
@@ -182,13 +178,10 @@ def test_set_recipe_takes_a_policy() -> None:
     assert (found["blocks.0.conv1"], found["fc"]) == (policy["*"], policy[LAST])
 
 
-def test_policy_survives_copies_in_order() -> None:
+def test_policy_survives_copies_in_order_and_its_text_stands_for_it() -> None:
     policy = lp.policy("fp8_wang2018")
     for twin in (copy.deepcopy(policy), pickle.loads(pickle.dumps(policy)), policy.copy()):
         assert type(twin) is lp.nn.Policy and list(twin.items()) == list(policy.items())
-
-
-def test_the_text_of_a_policy_stands_for_it() -> None:
     by_text, by_name = ResNet(), lp.convert(ResNet(), lp.policy("fp8_wang2018"))
     want = converted(by_name)
     assert converted(lp.convert(by_text, "policy:fp8_wang2018")) == want
@@ -197,8 +190,6 @@ def test_the_text_of_a_policy_stands_for_it() -> None:
 
 
 UNKNOWN = "policy: unknown name 'fp8_wang'; did you mean fp8_wang2018.* Names are fp16_mixed,"
-
-
 REFUSED = [
     (lambda: lp.policy("fp8_wang201"), ValueError, "'fp8_wang201'; did you mean fp8_w"),
     (lambda: lp.policy("lba_m7e4"), ValueError, "policy: unknown name .*Names are fp16_mixed,"),
@@ -209,17 +200,11 @@ REFUSED = [
     (lambda: lp.nn.Policy({3: "fp32"}), TypeError, "Policy: a key must be .*FIRST.* got int"),
     (lambda: lp.nn.Policy({"*": 3}), TypeError, "expected a Recipe or its name, got 3"),
     (lambda: lp.nn.Policy({"*": "fp9"}), ValueError, "recipe: unknown name 'fp9'"),
-    (
-        lambda: lp.nn.Linear(2, 2, recipe="policy:fp8_wang2018"),
-        ValueError,
-        "recipe: 'policy:fp8_wang2018' is a policy, .* expected the recipe of a layer",
-    ),
-    (
-        lambda: lp.convert(Gan(), lp.policy("fp16_mixed") | {FIRST: "fp32"}),
-        ValueError,
-        r"the key FIRST never applies.* '\*' before it takes 'generator.stem' ",
-    ),
-]
+    (lambda: lp.nn.Linear(2, 2, recipe="policy:fp8_wang2018"), ValueError,
+     "recipe: 'policy:fp8_wang2018' is a policy, .* expected the recipe of a layer"),
+    (lambda: lp.convert(Gan(), lp.policy("fp16_mixed") | {FIRST: "fp32"}), ValueError,
+     r"the key FIRST never applies.* '\*' before it takes 'generator.stem' "),
+]  # fmt: skip
 test_policies_refuse_wrong_arguments = refused(REFUSED)
 
 
@@ -246,9 +231,6 @@ def test_mixed_norms_read_and_write_16_bits_and_sum_in_fp32(name: str) -> None:
     torch.testing.assert_close(dx, want[0], rtol=step, atol=step)
     torch.testing.assert_close(dw, want[1], rtol=1e-5, atol=1e-5)
     assert_bit_equal(norm(xq), y)
-
-
-# --- FIRST and LAST as patterns ---
 
 
 @rows(

@@ -56,16 +56,13 @@ def read_back(what: Any, path: Path) -> lp.nn.Policy:
     return lp.load_policy(path)
 
 
-def test_every_policy_and_recipe_is_read_back(path: Path) -> None:
+def test_every_policy_and_recipe_and_what_convert_takes_is_read_back(path: Path) -> None:
     for name in lp.policies():
         policy = read_back(lp.policy(name), path)
         assert isinstance(policy, lp.nn.Policy)
         assert list(policy.items()) == list(lp.policy(name).items())
     for name in lp.recipes():
         assert dict(read_back(name, path)) == {"*": lp.recipe(name)}
-
-
-def test_what_convert_takes_is_taken(path: Path) -> None:
     assert dict(read_back(lp.recipe(FP8), path)) == {"*": lp.recipe(FP8)}
     assert read_back("policy:fp16_mixed", path) == lp.policy("fp16_mixed")
     rules = {"*": lp.recipe("fp32"), "key": lp.recipe(FP8)}

@@ -162,14 +162,11 @@ def test_revert_leaves_nothing_behind() -> None:
     assert list(own.state_dict()) == ["weight", "bias"]
 
 
-def test_a_conversion_that_fails_leaves_no_buffers() -> None:
+def test_a_conversion_that_fails_leaves_no_buffers_and_lazy_layers_start_with_them() -> None:
     model = nn.Sequential(plain("Linear"), Sealed(2, 2))
     with pytest.raises(TypeError, match="cannot be derived from"):
         lp.convert(model, HALF)
     assert not list(model.buffers())
-
-
-def test_lazy_layer_has_its_buffers_from_the_start() -> None:
     layer = lp.nn.LazyLinear(3, recipe=HALF)
     layer(batch(-1.0, 1.0))
     assert type(layer) is lp.nn.Linear and layer.input_range.tolist() == [-0.5, 0.5]
@@ -205,10 +202,7 @@ def test_buffers_follow_the_parameters_device() -> None:
     assert {buffer.dtype for buffer in layer.buffers()} == {torch.float32}
 
 
-CHANNELLED = ["Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d"]
-
-
-@each("name", CHANNELLED)
+@each("name", ["Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d"])
 def test_weight_has_a_range_for_each_output_channel(name: str) -> None:
     model = nn.Sequential(plain(name), nn.Linear(1, 1))
     layer = lp.convert(model, lp.policy("cpt_fu2021"))[0]

@@ -77,10 +77,8 @@ def test_multiply_adds_are_half_of_torchs_operations() -> None:
 def test_lengths_are_those_of_a_plan() -> None:
     layers = nn.Sequential(
         nn.Conv2d(4, 6, 3, stride=2, padding=1, dilation=3),
-        nn.ConvTranspose2d(6, 4, 3, stride=2, dilation=3),
-        nn.Flatten(2),
-        nn.LazyLinear(5),
-    )
+        nn.ConvTranspose2d(6, 4, 3, stride=2, dilation=3), nn.Flatten(2), nn.LazyLinear(5),
+    )  # fmt: skip
     layers(X)
     planned: dict[str, list[int]] = defaultdict(list)
     for row in plan(layers, X, loss=lambda y: y.sum(), operand="e5m2").rows:
@@ -94,15 +92,11 @@ def test_lengths_are_those_of_a_plan() -> None:
 @rows(
     "recipe, arguments, emulated",
     (SUMS, {}, ["conv", "up", "head", "", ""]),
-    (NATIVE, {}, ["conv", "up", "head", "", ""]),
-    ("fp32", {}, []),
+    (NATIVE, {}, ["conv", "up", "head", "", ""]), ("fp32", {}, []),
     (SUMS, {"functions": False}, ["conv", "up", "head"]),
-    (NATIVE, {"exclude": ["head", "conv"]}, ["up", "", ""]),
-    (SUMS, {"include": Net}, ["", ""]),
-)
-def test_share_is_that_of_the_emulated_products(
-    recipe: Any, arguments: Any, emulated: list[str]
-) -> None:
+    (NATIVE, {"exclude": ["head", "conv"]}, ["up", "", ""]), (SUMS, {"include": Net}, ["", ""]),
+)  # fmt: skip
+def test_share_is_that_of_the_emulated_products(recipe: Any, arguments: Any, emulated: list[str]):
     found = lp.nn.summary(lp.convert(Net(), recipe, **arguments), X)
     assert [row.name for row in found.rows if row.emulated] == emulated
     share = sum(row.macs for row in found.rows if row.emulated) / found.macs
@@ -194,8 +188,6 @@ class TwoInputs(nn.Linear):
 
 
 LEFT, RIGHT = torch.randn(5, 3), torch.randn(5, 4)
-
-
 NAMED = {"left": LEFT, "right": RIGHT}
 
 

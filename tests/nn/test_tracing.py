@@ -63,8 +63,7 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return found | gradients
 
 
-@each("loss", [None, torch.sum])
-@each("error", [None, ValueError])
+@each("loss, error", [None, torch.sum], [None, ValueError])
 def test_everything_is_put_back(loss: Any, error: Any):
     model = Untidy(error)
     model.layer(X).sum().backward()
@@ -100,14 +99,11 @@ def test_an_unfinished_step_can_be_finished():
     y.sum().backward()
 
 
-def test_forward_alone_records_nothing():
+def test_forward_alone_records_nothing_and_gives_lazy_layers_their_sizes():
     seen = Counts()
     trace(nn.Linear(4, 2), seen, X)
     trace(nn.Linear(4, 2), seen, kwargs={"input": X}, loss=lambda y: y.sum())
     assert seen.recorded == [False, True]
-
-
-def test_lazy_layers_get_their_sizes():
     model = nn.Sequential(nn.LazyLinear(3), nn.LazyBatchNorm1d())
     trace(model, Counts(), X)
     assert model[0].weight.shape == (3, 4) and type(model[0]) is nn.Linear

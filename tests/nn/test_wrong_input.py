@@ -50,9 +50,7 @@ def refused(
     ("0.1", {}, r"'0.1' \(LayerNorm: converted only where a pattern is its class"),
     ("3", {"functions": False}, r"'3' \(Doubled: Doubled has its own forward\)"),
 )
-def test_include_names_the_module_that_has_no_layer(
-    pattern: Any, options: dict[str, Any], match: str
-) -> None:
+def test_include_names_the_module_that_has_no_layer(pattern, options, match):
     model = network()
     # The other pattern selects a layer, which must stay as it is.
     include, rules = ["2", pattern], {"2": FP8, pattern: BF16}
@@ -119,9 +117,7 @@ def test_a_name_may_fit_modules_that_are_not_converted() -> None:
     (lp.Recipe(bias="affine4_axis1"), "'stem': affine4_axis1 runs along axis 1, but"),
     ({"head": lp.Recipe(weight="block4_axis-3_e2m1"), "*": BF16}, "'head': block4_"),
 )
-def test_an_axis_that_a_tensor_lacks_is_refused_before_any_layer_changes(
-    recipe: Any, match: str
-) -> None:
+def test_an_axis_that_a_tensor_lacks_is_refused_before_any_layer_changes(recipe: Any, match: str):
     model = Named()
     refused(model, f"convert: {match}", lambda: lp.convert(model, recipe))
     model = lp.convert(Named(), FP8)
@@ -265,9 +261,7 @@ def test_a_pattern_that_raises_leaves_the_model_as_it_is() -> None:
     (lambda m: m.to("meta"), ValueError, r"x on cpu, weight on meta.*load_state_dict"),
     (lambda m: m.double(), TypeError, r"weight is float64.* model.float"),
 )
-def test_a_model_moved_after_conversion_says_what_is_wrong(
-    move: Any, error: type[Exception], match: str
-) -> None:
+def test_a_model_moved_after_conversion_says_what_is_wrong(move, error, match):
     model = move(lp.convert(nn.Sequential(Scores()), FP8))
     with pytest.raises(error, match=match):
         model(X)

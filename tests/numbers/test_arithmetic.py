@@ -33,24 +33,20 @@ from lpkernels.rounding import ROUNDINGS
 from tests.cases import ACCUMULATORS
 from tests.loops import each, rows
 
-QUANTIZERS = [
-    *(Quantizer("e4m3fn", rounding) for rounding in ROUNDINGS),
-    Quantizer("fp16", "stochastic", random_bits=5, rng="philox"),
-    Quantizer(AffineFormat(8, axis=1), "stochastic"),
-    Quantizer(BlockFormat("e2m1", 16), "nearest_away"),
-    Quantizer(FixedFormat(8, 3, overflow="wrap"), "to_odd"),
-]
-
 
 def from_json(described):
     """The object read back from JSON of the plain values."""
     return type(described).from_dict(json.loads(json.dumps(described.to_dict())))
 
 
-# --- Quantizer ---
-
-
-@each("quantizer", QUANTIZERS)
+@rows(
+    "quantizer",
+    *(Quantizer("e4m3fn", rounding) for rounding in ROUNDINGS),
+    Quantizer("fp16", "stochastic", random_bits=5, rng="philox"),
+    Quantizer(AffineFormat(8, axis=1), "stochastic"),
+    Quantizer(BlockFormat("e2m1", 16), "nearest_away"),
+    Quantizer(FixedFormat(8, 3, overflow="wrap"), "to_odd"),
+)
 def test_quantizer_round_trips(quantizer):
     assert as_quantizer(str(quantizer)) == quantizer
     assert as_quantizer(quantizer) is quantizer
@@ -71,15 +67,12 @@ def test_quantizer_ints_are_pinned():
     assert block == (3, 32, -1, 0, 0, 0, 0, 0, 0, 2, 1, 1, 2, 1, 1, 0, 2, 32, 0, 0)
 
 
-DRAWN = Quantizer("e5m2", "stochastic", random_bits=7, rng="philox")
-
-
 @rows(
     "text, quantizer",
     ("e5m2", Quantizer(formats.E5M2)),
     ("fp8_e4m3:stochastic", Quantizer(formats.E4M3FN, "stochastic")),
     ("e5m2:nearest_even", Quantizer(formats.E5M2)),
-    ("e5m2:philox:bits=7:stochastic", DRAWN),
+    ("e5m2:philox:bits=7:stochastic", Quantizer("e5m2", "stochastic", random_bits=7, rng="philox")),
     ("affine8_axis0:toward_zero", Quantizer(AffineFormat(8, axis=0), "toward_zero")),
 )
 def test_quantizer_text_form(text, quantizer):
@@ -90,9 +83,6 @@ def test_quantizer_text_form(text, quantizer):
 def test_quantizer_of_a_format_is_nearest_even():
     assert as_quantizer(formats.BF16) == Quantizer("bf16", "nearest_even")
     assert str(Quantizer("bf16")) == "e8m7"
-
-
-# --- Accumulator ---
 
 
 @each("acc", [*ACCUMULATORS, NATIVE, *NAMED_ACCUMULATORS.values()])
@@ -159,23 +149,21 @@ HOPPER = Accumulator(
 )  # fmt: skip
 
 
-@each(
+@rows(
     "name, acc",
-    [
-        ("fp32", Accumulator()),
-        ("fp16", Accumulator("e5m10")),
-        ("e6m9_chunk64", Accumulator("e6m9", chunk=64)),
-        ("ibm_e6m9_chunk64", Accumulator("e6m9", chunk=64)),
-        ("e5m10:toward_zero", Accumulator("e5m10", "toward_zero")),
-        ("hopper_fp8", replace(HOPPER, operands="e4m3fn")),
-        ("e8m13_chunk128:toward_zero:outer=fp32:outer_rounding=nearest_even:block=32:"
-         "aligned_bits=13", HOPPER),
-        ("e6m9_chunk8:order=pairwise", Accumulator("e6m9", chunk=8, order="pairwise")),
-        ("bf16:order=compensated", Accumulator("bf16", order="compensated")),
-        ("fp32:aligned_bits=24:block=4", Accumulator("fp32", block=4, aligned_bits=24)),
-        ("bf16:product=e4m3:product_rounding=nearest_away:bits=3",
-         Accumulator("bf16", product="e4m3", product_rounding="nearest_away", random_bits=3)),
-    ],
+    ("fp32", Accumulator()),
+    ("fp16", Accumulator("e5m10")),
+    ("e6m9_chunk64", Accumulator("e6m9", chunk=64)),
+    ("ibm_e6m9_chunk64", Accumulator("e6m9", chunk=64)),
+    ("e5m10:toward_zero", Accumulator("e5m10", "toward_zero")),
+    ("hopper_fp8", replace(HOPPER, operands="e4m3fn")),
+    ("e8m13_chunk128:toward_zero:outer=fp32:outer_rounding=nearest_even:block=32:"
+     "aligned_bits=13", HOPPER),
+    ("e6m9_chunk8:order=pairwise", Accumulator("e6m9", chunk=8, order="pairwise")),
+    ("bf16:order=compensated", Accumulator("bf16", order="compensated")),
+    ("fp32:aligned_bits=24:block=4", Accumulator("fp32", block=4, aligned_bits=24)),
+    ("bf16:product=e4m3:product_rounding=nearest_away:bits=3",
+     Accumulator("bf16", product="e4m3", product_rounding="nearest_away", random_bits=3)),
 )  # fmt: skip
 def test_accumulator_names(name, acc):
     assert accumulator(name) == acc
@@ -239,9 +227,6 @@ def test_lba_keeps_twelve_bits():
     assert (acc.fmt.max, acc.product.max) == (63.75, 15.9375)
     assert acc.rounding == acc.product_rounding == "toward_zero"
     assert as_accumulator(FloatFormat(4, 3)) == Accumulator("e4m3")
-
-
-# --- Recipe ---
 
 
 def test_the_signature_of_a_recipe_names_its_fields():
@@ -316,13 +301,10 @@ def test_a_recipe_whose_codes_serve_every_product_does_not_warn(recwarn):
     assert not recwarn.list
 
 
-def test_fp8_wang2018():
+def test_fp8_wang2018_and_the_formats_of_hfp8_sun2019():
     acc = Accumulator("e6m9", chunk=64)
     expected = Recipe("e5m2", "e5m2", grad_output="e5m2", fprop=acc, dgrad=acc, wgrad=acc)
     assert recipe("fp8_wang2018") == expected
-
-
-def test_hfp8_sun2019_formats():
     built = recipe("hfp8_sun2019")
     assert built.input.fmt == formats.FP_4_3_4
     assert (built.input.fmt.max, built.grad_output.fmt.max) == (30.0, 114688.0)
@@ -335,9 +317,6 @@ def test_descriptions_are_frozen(value):
         value.rounding = "to_odd"
 
 
-# --- updates ---
-
-
 def test_defaults_are_those_of_torch() -> None:
     sgd, adam = (
         {name: parameter.default for name, parameter in inspect.signature(of).parameters.items()}
@@ -348,9 +327,6 @@ def test_defaults_are_those_of_torch() -> None:
     assert (own.pop("beta1"), own.pop("beta2")) == adam["betas"]
     assert own.pop("decoupled") == adam["decoupled_weight_decay"]
     assert {name: adam[name] for name in own} == own
-
-
-# --- lengths of sums ---
 
 
 @rows(
@@ -366,9 +342,7 @@ def test_of_matrix_products(x, w, y, want):
     assert matmul_lengths(x, w, y) == want
 
 
-@each("taps", range(1, 8))
-@each("stride", range(1, 5))
-@each("dilation", range(1, 5))
+@each("taps, stride, dilation", range(1, 8), range(1, 5), range(1, 5))
 def test_the_longest_residue_is_what_a_count_finds(taps: int, stride: int, dilation: int):
     met: dict[int, int] = {}
     for output in range(20 * taps):

@@ -21,28 +21,19 @@ from lpkernels.formats import (
     parse_format,
     table,
 )
-from tests.cases import FIXED_FORMATS, FLOAT_FORMATS, ROUND_FORMATS
+from tests.cases import FIXED_FORMATS, FLOAT_FORMATS, ROUND_FORMATS, formats_named
 from tests.loops import each, rows
 from tests.support import descriptions
 from tests.support.refusals import refused
 
-TENSOR_FORMATS = [
-    parse_format(name)
-    for name in (
-        "affine8", "affine1_axis0", "affine4_sym_axis-2", "affine16_sym", "block32_e4m3",
-        "block32_e4m3ieee", "block16_axis0_e5m2", "block1_e2m1", "block33_axis1_e3m2",
-        "block8_e1m6none", "block32_axis-3_e4m3none_b11_sat",
-        "block16_e2m1_se4m3fn_t", "block16_k_e2m1_se4m3fn_t_to5.647059", "tile16x8_e2m1_sfp32_up",
-        "tensor_e4m3", "tensor_int8_se8m0", "row_e5m2", "row_axis0_int4_to7.5_torchao",
-        "block128_e4m3_sfp32_deepgemm", "tile128x128_e4m3_up_te", "row_k_int8",
-        "block32_int8f6_even", "block4_e4m3none_b11_sat_se5m3fn_b9_nosub_up", "block4_e5m10_se4m3",
-        "block4_e3m2ieee_se4m3ieee",
-    )
-]  # fmt: skip
-ALL_FORMATS = [*ROUND_FORMATS, *TENSOR_FORMATS]
-
-
-# --- derived values ---
+TENSOR_FORMATS = formats_named("""
+    affine8 affine1_axis0 affine4_sym_axis-2 affine16_sym block32_e4m3 block32_e4m3ieee
+    block16_axis0_e5m2 block1_e2m1 block33_axis1_e3m2 block8_e1m6none
+    block32_axis-3_e4m3none_b11_sat block16_e2m1_se4m3fn_t block16_k_e2m1_se4m3fn_t_to5.647059
+    tile16x8_e2m1_sfp32_up tensor_e4m3 tensor_int8_se8m0 row_e5m2 row_axis0_int4_to7.5_torchao
+    block128_e4m3_sfp32_deepgemm tile128x128_e4m3_up_te row_k_int8 block32_int8f6_even
+    block4_e4m3none_b11_sat_se5m3fn_b9_nosub_up block4_e5m10_se4m3 block4_e3m2ieee_se4m3ieee
+""")
 
 
 @rows(
@@ -77,14 +68,11 @@ def test_axes_are_those_of_a_tensor_of_64_dimensions(fmt):
             dataclasses.replace(fmt, axis=axis)
 
 
-def test_epsilon_and_bits():
+def test_epsilon_bits_and_defaults():
     assert (formats.FP16.epsilon, formats.FP16.bits) == (2.0**-10, 16)
     assert (FixedFormat(8, 3).epsilon, FixedFormat(8, 3).bits) == (0.125, 8)
     assert BlockFormat("e2m1").bits == 4.25
     assert AffineFormat(5).bits == 5
-
-
-def test_defaults_are_resolved():
     assert FloatFormat(4, 3) == FloatFormat(4, 3, bias=7, overflow="infinity")
     assert FloatFormat(4, 3, specials="fn").overflow == "nan"
     assert FloatFormat(1, 2, specials="none").bias == 0
@@ -143,9 +131,6 @@ def test_other_formats_travel_as_float32(fmt):
     assert not fmt.fits_in(5, 10)
 
 
-# --- names ---
-
-
 @rows(
     "alias, element, options",
     ("mxfp8", "e4m3", {}),
@@ -155,18 +140,15 @@ def test_other_formats_travel_as_float32(fmt):
     ("mxint8", FixedFormat(8, 6), {}),
     ("nvfp4", "e2m1", {"block_size": 16, "scale": formats.E4M3FN, "tensor_scale": True}),
     ("nvfp4_one", "e2m1", {"block_size": 16, "scale": "e4m3"}),
-    (
-        "nvfp4_2d_te",
-        "e2m1",
-        {"block_size": (16, 16), "scale": "e4m3", "tensor_scale": True, "steps": "te"},
-    ),
+    ("nvfp4_2d_te", "e2m1",
+     {"block_size": (16, 16), "scale": "e4m3", "tensor_scale": True, "steps": "te"}),
     ("fp8_tensor", "e4m3", {"block_size": "tensor", "scale": "fp32"}),
     ("fp8_row", "e4m3", {"block_size": "row"}),
     ("fp8_1x128", "e4m3", {"block_size": 128, "scale": "fp32"}),
     ("fp8_128x128_pow2", "e4m3", {"block_size": (128, 128), "rule": "up"}),
     ("int8_row", "int8", {"block_size": "row"}),
     ("int4_g128", FixedFormat(4, 0), {"block_size": 128, "scale": "fp32"}),
-)
+)  # fmt: skip
 def test_aliases_are_these_formats(alias, element, options):
     assert parse_format(alias) == BlockFormat(element, **options)
 
@@ -209,7 +191,7 @@ def test_an_unknown_format_is_answered_without_the_grammar():
     assert "<" not in str(refused.value)
 
 
-@each("fmt", ALL_FORMATS)
+@each("fmt", [*ROUND_FORMATS, *TENSOR_FORMATS])
 def test_name_ints_pickle_and_copy_round_trip(fmt):
     assert parse_format(str(fmt)) == fmt
     assert parse_format(fmt.name) == fmt
@@ -291,8 +273,6 @@ def test_table_has_a_row_for_every_name():
     assert rows["fp8_e4m3"] == e4m3
 
 
-# --- refusals ---
-
 WRONG_VALUES = [
     (lambda: FloatFormat(0, 3), r"exp_bits must be in 1\.\.8, got 0"),
     (lambda: FloatFormat(9, 3), r"exp_bits must be in 1\.\.8, got 9"),
@@ -346,10 +326,8 @@ WRONG_VALUES = [
     (lambda: BlockFormat("int8", scale="fp32", steps="te"), "steps='te' is not defined here: Tran"),
     (lambda: BlockFormat("e2m1", 16, steps="deepgemm"), "DeepGEMM has e4m3, and e2m1 in blocks"),
     (lambda: BlockFormat("e4m3", "row", target=9, steps="te"), "has no target but .*got 9.0; use"),
-    (
-        lambda: BlockFormat(FixedFormat(8, 0, signed=False)),
-        r"integer elements are signed.*use Fixed",
-    ),
+    (lambda: BlockFormat(FixedFormat(8, 0, signed=False)),
+     r"integer elements are signed.*use Fixed"),
     (lambda: BlockFormat("fixed8_f0"), "unknown element 'fixed8_f0'"),
     (lambda: parse_format("row_int8_to1.2.3"), "cannot read the target 'to1.2.3' in 'row_int8_to"),
     (lambda: parse_format("nvfp44"), "unknown format 'nvfp44'; did you mean nvfp4"),
@@ -369,7 +347,7 @@ WRONG_VALUES = [
     (lambda: parse_format("e5" + "m" * 10**6), "has more than 96 characters, got 1000002, which"),
     (lambda: parse_format("e9m3"), r"exp_bits must be in 1\.\.8, got 9"),
     (lambda: format_from_ints((9,) * 8), "expected the 8, 16 or 24 integers"),
-]
+]  # fmt: skip
 WRONG_TYPES = [
     (lambda: FloatFormat(True, 3), r"exp_bits must be an int, got True \(bool\)"),
     (lambda: FloatFormat(4, 3.0), r"man_bits must be an int, got 3\.0 \(float\)"),
@@ -380,10 +358,8 @@ WRONG_TYPES = [
     (lambda: FixedFormat(8, 3, signed=1), "signed must be True or False, got 1"),
     (lambda: AffineFormat(8, symmetric=None), "symmetric must be True or False"),
     (lambda: AffineFormat(8, axis=1.0), r"axis must be an int, got 1\.0"),
-    (
-        lambda: BlockFormat(AffineFormat(8)),
-        "element must be a FloatFormat, a FixedFormat or a name",
-    ),
+    (lambda: BlockFormat(AffineFormat(8)),
+     "element must be a FloatFormat, a FixedFormat or a name"),
     (lambda: BlockFormat("e4m3", scale=FixedFormat(8, 0)), "a scale is no FixedFormat, got"),
     (lambda: BlockFormat("e4m3", scale=AffineFormat(8)), "a scale is no AffineFormat, got"),
     (lambda: BlockFormat("int8", scale="fp32", target="8"), "target must be a number, got '8'"),
@@ -394,6 +370,6 @@ WRONG_TYPES = [
     (lambda: as_format(torch.int8), "it is 'int8_row' or .* or 'fixed8_f0' here"),
     (lambda: as_format(torch.float8_e4m3fnuz), "float8_e4m3fnuz is no format here"),
     (lambda: as_format(8), r"name or a torch.dtype, got 8 \(int\)"),
-]
+]  # fmt: skip
 test_wrong_values_are_refused = refused(WRONG_VALUES, ValueError)
 test_wrong_types_are_refused = refused(WRONG_TYPES, TypeError)

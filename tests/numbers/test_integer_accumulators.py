@@ -25,9 +25,7 @@ def fits(value: int, accumulator_bits: int) -> bool:
 
 @each("signed", [False, True])
 @each("p, n", CASES)
-def test_weights_within_the_bound_never_overflow_and_one_more_can(
-    p: int, n: int, signed: bool
-) -> None:
+def test_weights_within_the_bound_never_overflow_and_one_more_can(p: int, n: int, signed: bool):
     bound = max_l1_norm(p, n, signed_inputs=signed)
     rng = np.random.default_rng(p + n)
     for _ in range(20):
@@ -69,18 +67,14 @@ REFUSED = [
     (lambda: max_l1_norm(1, 8), ValueError, r"accumulator_bits must be in 2\.\.62, got 1"),
     (lambda: max_l1_norm(8, 0), ValueError, r"input_bits must be in 1\.\.62, got 0"),
     (lambda: max_l1_norm(8.0, 2), TypeError, "accumulator_bits must be an int"),
-    (
-        lambda: max_l1_norm(8, 2, signed_inputs=True, zero_centred=True),
-        ValueError,
-        "zero_centred=True is the bound for unsigned inputs",
-    ),
+    (lambda: max_l1_norm(8, 2, signed_inputs=True, zero_centred=True), ValueError,
+     "zero_centred=True is the bound for unsigned inputs"),
     (lambda: never_overflows([0.5], 8, 2), TypeError, "weights must be integers, got float64"),
-]
+]  # fmt: skip
 test_refusals = refused(REFUSED)
 
 
-@each("signed", [False, True])
-@each("n", [1, 3, 8])
+@each("signed, n", [False, True], [1, 3, 8])
 def test_bits_without_overflow_are_the_fewest(n: int, signed: bool) -> None:
     weights = np.random.default_rng(n).integers(-128, 128, (40, 7), dtype=np.int8)
     weights[0] = 0

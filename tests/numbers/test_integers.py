@@ -1,7 +1,5 @@
 """The named positions of integers: each holds the argument that the object was made with."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import lpkernels as lp
@@ -28,8 +26,6 @@ E5M2 = lp.FloatFormat(5, 2, bias=14, specials="fn", subnormals=False, overflow="
 FIXED12 = lp.FixedFormat(12, 7, signed=False, overflow="wrap")
 AFFINE5 = lp.AffineFormat(5, symmetric=True, axis=-2)
 BLOCKS = lp.BlockFormat(E5M2, 16, axis=-3)
-
-
 SUM = lp.Accumulator(
     "e6m9", "stochastic", product="e5m3", product_rounding="toward_zero", chunk=48,
     outer="e8m11", outer_rounding="nearest_away", random_bits=7, rng="philox",
@@ -80,12 +76,9 @@ def test_an_accumulator_with_operands_is_longer() -> None:
 @rows(
     "fmt, axis, element, bits, scaled",
     (E5M2, None, E5M2, 8, False),
-    (FIXED12, None, FIXED12, 12, False),
-    (BLOCKS, -3, E5M2, 8, True),
-)
-def test_what_is_asked_of_every_kind(
-    fmt: lp.Format, axis: int | None, element: lp.Format, bits: int, scaled: bool
-) -> None:
+    (FIXED12, None, FIXED12, 12, False), (BLOCKS, -3, E5M2, 8, True),
+)  # fmt: skip
+def test_what_is_asked_of_every_kind(fmt, axis, element, bits, scaled):
     ints = fmt.to_ints()
     assert of_formats.axis(ints) == axis
     assert of_formats.element(ints) == element.to_ints()
@@ -100,7 +93,7 @@ def test_axis_of_affine_slices(fmt: lp.AffineFormat, axis: int | None) -> None:
 
 
 @each("fmt", [E5M2, FIXED12, AFFINE5, BLOCKS])
-def test_quantizer(fmt: lp.Format) -> None:
+def test_quantizer(fmt: Any) -> None:
     ints = lp.Quantizer(fmt, "stochastic", random_bits=9, rng="philox").to_ints()
     assert ints[InQuantizer.FORMAT] == fmt.to_ints()
     rounding, bits, rng = ints[InQuantizer.RULE]

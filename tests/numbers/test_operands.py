@@ -9,7 +9,6 @@ import torch
 import lpkernels as lp
 from lpkernels import ops
 from lpkernels.arithmetic import UNITS, Accumulator, accumulator, accumulator_from_ints, exchanged
-from lpkernels.formats import parse_format
 from lpkernels.rng import Role
 from lpkernels.techniques.accumulation import mask_gradients, measure
 from tests.compare import assert_bit_equal
@@ -22,31 +21,23 @@ TURNS = Accumulator(
     "fp16", chunk=32, block=16, aligned_bits=25, operands="fp16", least_exponent=-21, interleaved=2
 )
 
-# --- fields ---
 
-
-def test_the_text_form_names_the_fields() -> None:
+def test_the_text_form_names_the_fields_and_one_format_stands_for_both_sides() -> None:
     assert str(MIXED) == "e8m13:toward_zero:block=4:aligned_bits=6:operands=e5m2,e4m3fn"
     assert str(TURNS).endswith(":operands=e5m10:least_exponent=-21:interleaved=2")
     assert accumulator(f"{MIXED}:least_exponent=-132") == replace(MIXED, least_exponent=-132)
-
-
-def test_one_format_stands_for_both_sides() -> None:
-    fp16 = parse_format("fp16")
+    fp16 = lp.parse_format("fp16")
     assert TURNS.operands == (fp16, fp16)
     for given in (fp16, "fp16,fp16", ["fp16", fp16], (fp16,)):
         assert replace(TURNS, operands=given) == TURNS
 
 
-def test_integers_stand_behind_those_of_every_accumulator() -> None:
+def test_integers_stand_behind_those_of_every_accumulator_and_exchanged_swaps_the_sides() -> None:
     plain = replace(MIXED, operands=None)
     left, right = (fmt.to_ints() for fmt in MIXED.operands)
     assert MIXED.to_ints() == (*plain.to_ints(), *left, *right, 0, 0, 1)
     assert TURNS.to_ints()[-3:] == (1, -21, 2)
     assert len(plain.to_ints()) == 35 and accumulator_from_ints(plain.to_ints()) == plain
-
-
-def test_exchanged_swaps_the_sides() -> None:
     swapped = MIXED.exchanged()
     assert swapped.operands == MIXED.operands[::-1] and swapped.exchanged() == MIXED
     assert exchanged(MIXED.to_ints()) == swapped.to_ints()
@@ -71,15 +62,12 @@ def test_a_recipe_names_them() -> None:
     assert f"fprop='{UNITS['h100_e4m3'].accumulator}'" in str(recipe)
 
 
-# --- backends ---
-
 needs_cpu = pytest.mark.skipif(
     lp.backends.status()["cpu"] != "available", reason=lp.backends.status()["cpu"]
 )
 
 
-@each("op", ["matmul", "conv_fprop", "conv_dgrad", "conv_wgrad"])
-@each("name", ["cpu", "cuda", "triton"])
+@each("op, name", ["matmul", "conv_fprop", "conv_dgrad", "conv_wgrad"], ["cpu", "cuda", "triton"])
 def test_every_backend_has_the_step(name: str, op: str) -> None:
     backend = pytest.importorskip(f"lpkernels.backends.{name}").BACKEND
     home = "cuda" if backend.unsupported("matmul", torch.device("cpu")) else "cpu"
@@ -103,8 +91,6 @@ def test_measure_and_masks_refuse_them_by_name() -> None:
     with pytest.raises(NotImplementedError, match="aligned by their operands"):
         mask_gradients(layer)
 
-
-# --- sides of layers ---
 
 # The products below pair these two values with ones; 2^-8 keeps its exponent in e5m2 alone.
 TINY, TINIER = 2.0**-8, 2.0**-14
@@ -152,7 +138,7 @@ def test_layers_have_the_gradient_on_the_left(kind: str, compiled: bool) -> None
 
 
 def test_a_bias_is_an_ordinary_addition() -> None:
-    acc = replace(PAIRS, fmt=parse_format("fp16"))
+    acc = replace(PAIRS, fmt=lp.parse_format("fp16"))
     layer = lp.nn.Linear(1, 1, recipe=recipe_of(acc))
     torch.nn.init.constant_(layer.weight, 65504.0)
     torch.nn.init.constant_(layer.bias, 65504.0)

@@ -104,9 +104,7 @@ def test_rounds_is_whether_there_is_something_to_change() -> None:
     (lp.Recipe(grad_output="e5m2"), None, 5, TABLE, "no entry for 5 bits, only for 4, 6, 8"),
     (CPT, 4, None, TABLE, "input_range is for an affine input quantizer"),
 )
-def test_what_a_recipe_cannot_take_is_refused(
-    recipe: lp.Recipe, forward: Any, backward: Any, formats: Any, message: str
-) -> None:
+def test_what_a_recipe_cannot_take_is_refused(recipe, forward, backward, formats, message):
     with pytest.raises(ValueError, match=message):
         with_precision(recipe, forward, backward, checked_formats(formats))
 
@@ -124,14 +122,11 @@ WRONG_KINDS = [
     (lambda: checked_formats({"4": "e4m3"}), TypeError, "a key of formats must be an int"),
     (lambda: checked_formats({4: "e4x3"}), ValueError, r"formats\[4\]: .* format 'e4x3'"),
     (lambda: checked_formats({4: 4}), TypeError, r"formats\[4\]: expected a format"),
-    (
-        lambda: with_accumulators(CPT, {"forward": "e6m9"}),
-        ValueError,
-        "set_accumulator: 'forward' is no product; expected fp",
-    ),
+    (lambda: with_accumulators(CPT, {"forward": "e6m9"}), ValueError,
+     "set_accumulator: 'forward' is no product; expected fp"),
     (lambda: with_accumulators(CPT, "e6m99"), ValueError, "set_accumulator: "),
     (lambda: with_accumulators(CPT, {"fprop": 3}), TypeError, "set_accumulator: "),
-]
+]  # fmt: skip
 test_arguments_of_another_kind_are_refused = refused(WRONG_KINDS)
 
 

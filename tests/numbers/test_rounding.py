@@ -43,12 +43,12 @@ def assert_rounds(value, fmt, rounding, want, *, draw=0, random_bits=32):
     assert_bit_equal(many, np.array([want]), f"round_array of {name}")
 
 
-# --- the contract, by example ---
-
 #: The value after 1 in e6m9.
 NEXT = 1 + 2.0**-9
 
-CONTRACT = [
+
+@rows(
+    "fmt, value, results",
     # nearest_even, nearest_away, toward_zero, toward_positive, toward_negative, to_odd
     # Ties, values near a tie, and values below the smallest one.
     ("e4m3", 1.0625, (1.0, 1.125, 1.0, 1.125, 1.0, 1.125)),
@@ -113,10 +113,7 @@ CONTRACT = [
     ("ufixed8_f0_wrap", -0.75, (255.0, 255.0, 0.0, 0.0, 255.0, 255.0)),
     ("ufixed5_f-3", 100.0, (96.0, 104.0, 96.0, 104.0, 96.0, 104.0)),
     ("fixed8_f12", 0.5, (127 * 2.0**-12,) * 6),
-]
-
-
-@each("fmt, value, results", CONTRACT)
+)
 def test_contract(fmt, value, results):
     for rounding, want in zip(DETERMINISTIC, results, strict=True):
         assert_rounds(value, parse_format(fmt), rounding, want)
@@ -125,21 +122,12 @@ def test_contract(fmt, value, results):
 @rows(
     "value, draw, want",
     # One random bit over steps of 0.125: f = 1/4 moves away for draw 1 alone.
-    (1.0, 1, 1.0),
-    (1.0 + 0.125 * 0.25, 0, 1.0),
-    (1.0 + 0.125 * 0.25, 1, 1.125),
-    (1.0 + 0.125 * 0.2499, 1, 1.0),
-    (1.0 + 0.125 * 0.75, 0, 1.125),
-    (1.0 + 0.125 * 0.7499, 0, 1.0),
-    (-1.0 - 0.125 * 0.25, 1, -1.125),
-    (-1.0 - 0.125 * 0.25, 0, -1.0),
-    (248.0, 1, INF),
-    (248.0, 0, 240.0),
-    (-INF, 0, -INF),
-    (2.0**-11, 1, 2.0**-9),
-    (-(2.0**-11), 0, -0.0),
+    (1.0, 1, 1.0), (1.0 + 0.125 * 0.25, 0, 1.0), (1.0 + 0.125 * 0.25, 1, 1.125),
+    (1.0 + 0.125 * 0.2499, 1, 1.0), (1.0 + 0.125 * 0.75, 0, 1.125), (1.0 + 0.125 * 0.7499, 0, 1.0),
+    (-1.0 - 0.125 * 0.25, 1, -1.125), (-1.0 - 0.125 * 0.25, 0, -1.0), (248.0, 1, INF),
+    (248.0, 0, 240.0), (-INF, 0, -INF), (2.0**-11, 1, 2.0**-9), (-(2.0**-11), 0, -0.0),
     (NAN, 0, NAN),
-)
+)  # fmt: skip
 def test_contract_of_draws(value, draw, want):
     assert_rounds(value, E4M3, "stochastic", want, draw=draw, random_bits=1)
 
@@ -150,10 +138,7 @@ def test_the_least_excess_moves_a_value_with_enough_bits(random_bits, draw, want
     assert_rounds(value, E5M2, "stochastic", want, draw=draw, random_bits=random_bits)
 
 
-# --- the two definitions ---
-
-
-@each("fmt, rounding", itertools.product(ROUND_FORMATS, ROUNDINGS))
+@each("fmt, rounding", ROUND_FORMATS, ROUNDINGS)
 def test_array_equals_scalar(fmt, rounding, rng):
     x = rng.choice(hard_values(fmt, count=50), 100)
     for random_bits in (1, 7, 32) if rounding == "stochastic" else (32,):
@@ -176,15 +161,11 @@ def test_array_keeps_the_shape_and_takes_any_strides(shape):
         assert_bit_equal(rounded, np.array(want).reshape(x.shape))
 
 
-# --- what always holds ---
-
 NUMBERS = st.one_of(
-    st.floats(allow_nan=False, allow_infinity=False),
-    st.floats(-1e3, 1e3),
-    st.floats(width=16, allow_nan=False),
-    st.floats(width=32, allow_nan=False),
+    st.floats(allow_nan=False, allow_infinity=False), st.floats(-1e3, 1e3),
+    st.floats(width=16, allow_nan=False), st.floats(width=32, allow_nan=False),
     st.fractions(-500, 500),
-)
+)  # fmt: skip
 FORMATS = st.sampled_from(ROUND_FORMATS)
 MODES = st.sampled_from(ROUNDINGS)
 DRAWS = st.integers(0, 255)
@@ -243,11 +224,7 @@ def test_every_value_of_a_format_stays_in_every_mode():
             assert_bit_equal(kept, fmt.values(), f"{fmt} {rounding}")
 
 
-# --- stochastic rounding ---
-
-
-@each("random_bits", [1, 2, 3, 8])
-@each("fmt", [E4M3, DLFLOAT16, FloatFormat(4, 0), FixedFormat(8, 4)])
+@each("random_bits, fmt", [1, 2, 3, 8], [E4M3, DLFLOAT16, FloatFormat(4, 0), FixedFormat(8, 4)])
 def test_the_frequency_over_all_draws_is_the_rule(fmt, random_bits):
     draws = np.arange(2**random_bits)
     # 1 and 1 + step are neighbours in all four formats.
@@ -276,8 +253,6 @@ def test_without_subnormals_draws_decide_below_min_normal():
     assert set(rounded) == {0.0, fmt.min_normal}
     assert (rounded > 0).sum() == 192
 
-
-# --- refusals ---
 
 ONES = np.ones(2)
 

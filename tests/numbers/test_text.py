@@ -42,13 +42,10 @@ def test_plain_values_are_texts_and_numbers() -> None:
     assert accumulator("h100_e4m3").to_dict()["operands"] == ["e4m3fn", "e4m3fn"]
 
 
-def test_fields_that_are_left_out_have_their_defaults() -> None:
+def test_fields_left_out_have_their_defaults_and_a_recipe_may_be_python() -> None:
     assert Quantizer.from_dict({"fmt": "e5m2"}) == Quantizer("e5m2")
     assert Recipe.from_dict({}) == Recipe()
     assert Accumulator.from_dict({"order": "native"}) == NATIVE
-
-
-def test_a_recipe_may_be_written_as_python_reads_it() -> None:
     for text in (
         'Recipe(input="e5m2", fprop="e6m9")',
         " Recipe( input = 'e5m2',\n  fprop='e6m9', ) ",
@@ -59,16 +56,10 @@ def test_a_recipe_may_be_written_as_python_reads_it() -> None:
 REFUSED = [
     (lambda: Recipe.parse(Recipe()), TypeError, r"Recipe\.parse: expected a str .*, got Recipe"),
     (lambda: Quantizer.parse(3), TypeError, r"Quantizer\.parse: expected a str .*, got int"),
-    (
-        partial(Quantizer.from_dict, "e5m2"),
-        TypeError,
-        r"Quantizer\.from_dict: expected a mapping .* str",
-    ),
-    (
-        lambda: Quantizer.from_dict({"fmt": "e5m2", "bits": 3}),
-        ValueError,
-        r"Quantizer\.from_dict: has no field 'bits'; .* fmt, rounding, random_bits, rng",
-    ),
+    (partial(Quantizer.from_dict, "e5m2"), TypeError,
+     r"Quantizer\.from_dict: expected a mapping .* str"),
+    (lambda: Quantizer.from_dict({"fmt": "e5m2", "bits": 3}), ValueError,
+     r"Quantizer\.from_dict: has no field 'bits'; .* fmt, rounding, random_bits, rng"),
     *(
         (partial(Recipe.parse, text), ValueError, match)
         for text, match in (
@@ -82,5 +73,5 @@ REFUSED = [
             ("Recipe(fprop='')", "Recipe: fprop: accumulator: unknown name ''"),
         )
     ),
-]
+]  # fmt: skip
 test_what_is_no_text_and_no_plain_value_is_refused = refused(REFUSED)

@@ -27,7 +27,6 @@ PAGE = mmap.PAGESIZE
 # The errors that a call may raise; any other is a fault of ours.
 REFUSALS = (ValueError, TypeError, RuntimeError, NotImplementedError)
 _MEMORY = 6 << 30
-
 _libc = ctypes.CDLL(None, use_errno=True)
 _held: list[mmap.mmap] = []
 

@@ -108,11 +108,9 @@ def test_fake_and_meta_tensors_get_shapes():
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_vmap_maps_operators():
     x, w = torch.randn(3, 2, 4), torch.randn(4, 4)
-    got = torch.func.vmap(lambda each: lp.matmul(each, w, ACC))(x)
-    assert_bit_equal(got, lp.matmul(x, w, ACC))
-    assert_bit_equal(
-        torch.func.vmap(lambda each: lp.quantize(each, "e5m2"))(x), lp.quantize(x, "e5m2")
-    )
+    vmap = torch.func.vmap
+    assert_bit_equal(vmap(lambda each: lp.matmul(each, w, ACC))(x), lp.matmul(x, w, ACC))
+    assert_bit_equal(vmap(lambda each: lp.quantize(each, "e5m2"))(x), lp.quantize(x, "e5m2"))
 
 
 def test_negative_views_are_resolved():

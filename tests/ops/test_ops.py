@@ -90,8 +90,7 @@ def test_counting_reads_its_quantizer_from_a_table(fmt):
     assert_bit_equal(counts, 2 * want)
 
 
-@each("fused", FUSED.values())
-@each("kind", ACCUMULATORS)
+@each("fused, kind", FUSED.values(), ACCUMULATORS)
 def test_opcheck_matmul(kind, fused, backend):
     graph, bias = backend == TRACED and kind == "sequential", torch.randn(2)
     how = How(ACCUMULATORS[kind].to_ints(), SEED, 4, fused)
@@ -105,8 +104,7 @@ def test_opcheck_matmul(kind, fused, backend):
         check(OP._multiply, *crossing(matmul_of(a, b, c), how, backend), graph=graph)
 
 
-@each("fused", FUSED.values())
-@each("acc", ["e6m9", "h100_fp8_mma"])
+@each("fused, acc", FUSED.values(), ["e6m9", "h100_fp8_mma"])
 def test_opcheck_matmul_initial(acc, fused):
     how = How(accumulator(acc).to_ints(), SEED, 4, fused)
     for a, b in ((3, 9), (9, 2)), ((2, 1, 3, 9), (4, 9, 2)), ((3, 0), (0, 2)), ((0, 9), (9, 2)):
@@ -145,8 +143,7 @@ def test_opcheck_convolutions(case, kind, fused, backend):
         check(OP._multiply, *crossing(product, how, backend), graph=graph)
 
 
-@each("result", [(), FUSED_RESULT])
-@each("kind", ACCUMULATORS)
+@each("result, kind", [(), FUSED_RESULT], ACCUMULATORS)
 def test_opcheck_add_bias(kind, result, backend):
     graph = backend == TRACED and kind == "sequential"
     rest = (ACCUMULATORS[kind].to_ints(), SEED, 4, backend, result)
@@ -320,11 +317,9 @@ def test_opcheck_seed():
 def test_native_chunks_of_convolutions_equal_sequential_ones(case, backend):
     # With exact inner sums the order inside a chunk leaves no trace, so all else must agree.
     options = {"rounding": "stochastic", "chunk": 5, "outer": "e6m3", "random_bits": 20}
-    native_acc, plain = (
-        Accumulator("fp32", order=order, **options) for order in ("native", "sequential")
-    )
+    acc, plain = (Accumulator("fp32", order=order, **options) for order in ("native", "sequential"))
     for product in passes(case):
-        got = ops.multiply(product, How(native_acc.to_ints(), SEED, 4), backend)
+        got = ops.multiply(product, How(acc.to_ints(), SEED, 4), backend)
         assert_bit_equal(got, ops.multiply(product, How(plain.to_ints(), SEED, 4), "reference"))
 
 
@@ -354,10 +349,8 @@ def test_sums_over_nothing_are_zero_plus_bias(backend):
 
 
 def test_wrappers_take_objects_and_integers():
-    x, quantizer_ = torch.rand(3, 3), Quantizer("e5m2")
-    assert_bit_equal(
-        ops.quantize(x, quantizer_, None, 0), ops.quantize(x, quantizer_.to_ints(), None, 0)
-    )
+    x, e5m2 = torch.rand(3, 3), Quantizer("e5m2")
+    assert_bit_equal(ops.quantize(x, e5m2, None, 0), ops.quantize(x, e5m2.to_ints(), None, 0))
 
 
 def test_a_kernel_longer_than_the_image_is_refused():
@@ -368,17 +361,12 @@ def test_a_kernel_longer_than_the_image_is_refused():
             OP._multiply(*crossing(product, how, "cpu"))
 
 
-# --- running ranges ---
-
 INF, NAN = math.inf, math.nan
 ENDS = [
-    ([3.0, -1.5, 2.0], (-1.5, 3.0)),
-    ([[NAN, 2.0], [INF, -INF]], (2.0, 2.0)),
-    ([NAN, INF, -INF], (INF, -INF)),
-    ([], (INF, -INF)),
-    (-4.0, (-4.0, -4.0)),
+    ([3.0, -1.5, 2.0], (-1.5, 3.0)), ([[NAN, 2.0], [INF, -INF]], (2.0, 2.0)),
+    ([NAN, INF, -INF], (INF, -INF)), ([], (INF, -INF)), (-4.0, (-4.0, -4.0)),
     ([2.0**-20, -(2.0**-20)], (-(2.0**-20), 2.0**-20)),
-]
+]  # fmt: skip
 
 
 @each("values, ends", ENDS)

@@ -42,14 +42,10 @@ def test_the_first_value_that_is_lacking_is_named() -> None:
 @pytest.mark.parametrize(
     "a, b, expected",
     [
-        (SMALL, FINE, []),
-        (FINE, SMALL, ["left", "right"]),
-        (float("nan"), float("nan"), []),
-        (float("inf"), float("inf"), ["right"]),
-        (-0.0, 448.0, []),
-        (1.0, -480.0, ["right"]),
+        (SMALL, FINE, []), (FINE, SMALL, ["left", "right"]), (float("nan"), float("nan"), []),
+        (float("inf"), float("inf"), ["right"]), (-0.0, 448.0, []), (1.0, -480.0, ["right"]),
     ],
-)
+)  # fmt: skip
 def test_each_side_has_its_own_format(a: float, b: float, expected: list[str]) -> None:
     messages = said(lambda: lp.matmul(ones(1, 4) * a, ones(4, 1) * b, MIXED))
     assert [m.split()[2] for m in messages] == expected

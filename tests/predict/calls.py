@@ -50,10 +50,7 @@ def run(backend: Any, case: Case) -> None:
 
 def call(case: Case) -> Call:
     """The same call by sizes."""
-    kept: dict[str, Any] = {
-        "acc": case.acc.to_ints(),
-        "quantizers": case.fused[:2],
-    }
+    kept: dict[str, Any] = {"acc": case.acc.to_ints(), "quantizers": case.fused[:2]}
     first, second, *geometry = case.sizes
     if case.op == "matmul":
         batch = torch.broadcast_shapes(first[:-2], second[:-2])

@@ -8,7 +8,7 @@ import pytest
 from bench.predict.__main__ import app
 from lpkernels.cli._options import console
 from lpkernels.experiments.records import read_records
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.commands import assert_refused, invoked, sentence, wide  # noqa: F401
 
 PREDICT = ("h100", "--model", "tiny-gpt", "--batch", "2")
@@ -55,14 +55,12 @@ def test_an_accumulator_replaces_the_sums_of_the_recipe(tmp_path: Path) -> None:
     assert "e6m9_chunk64" not in predict(*PREDICT, "--recipe", "hfp8_sun2019").output
 
 
-@each(
+@rows(
     "arguments, option, message",
-    [
-        (["b200"], "gpu", "expected one of h100, got 'b200'"),
-        (["--model", "vgg"], "--model", "tiny-lstm, got 'vgg'"),
-        (["--recipe", "fp7"], "--recipe", "unknown name 'fp7'"),
-        ([*PREDICT, "--recipe", "fp32"], "--recipe", "no product of this step is emulated"),
-    ],
+    (["b200"], "gpu", "expected one of h100, got 'b200'"),
+    (["--model", "vgg"], "--model", "tiny-lstm, got 'vgg'"),
+    (["--recipe", "fp7"], "--recipe", "unknown name 'fp7'"),
+    ([*PREDICT, "--recipe", "fp32"], "--recipe", "no product of this step is emulated"),
 )
 def test_wrong_input_names_the_option(arguments: list[str], option: str, message: str) -> None:
     said = sentence(predict(*arguments), 2)

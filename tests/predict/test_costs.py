@@ -57,14 +57,11 @@ def test_chunks_close_where_the_order_says() -> None:
     assert per_product(count, left_out, left_out.chunks(acc.chunk)) == 3.0 + 8 * 64 / 128
 
 
-def test_memory_can_be_slower() -> None:
+def test_memory_can_be_slower_and_packing_reads_tensors_and_writes_operands() -> None:
     slow = FAST._replace(bandwidth=1e-9)
     (one,) = costs(matmul(10, 64, 20, Accumulator("e6m9")), "cuda", slow).products
     # Both operands with their lanes padded to 128, and the result.
     assert one.microseconds == pytest.approx(4 * (2 * 64 * 128 + 10 * 20) / 1e-9)
-
-
-def test_packing_reads_tensors_and_writes_operands() -> None:
     found = costs(matmul(10, 64, 20, Accumulator("e6m9")), "cuda", TOY)
     assert found.packing == 4 * (10 * 64 + 64 * 20 + 2 * 64 * 128)
     assert found.packing_launches == 3

@@ -6,18 +6,10 @@ from typing import Any
 
 import pytest
 
-from bench.predict.counts import (
-    CUDA,
-    PARTS,
-    TRITON,
-    Count,
-    cuda_count,
-    outer_count,
-    triton_count,
-)
+from bench.predict.counts import CUDA, PARTS, TRITON, Count, cuda_count, outer_count, triton_count
 from bench.predict.shaped_counts import shaped_count, shaped_counts
 from lpkernels.arithmetic import Accumulator
-from tests.loops import each
+from tests.loops import rows
 from tests.support.cuda_tiles import TILES
 
 ENDS = ("closed", "kept", "closed_in_double")
@@ -61,21 +53,17 @@ def test_smaller_tiles_have_the_recorded_counts() -> None:
 
 
 # The instructions of a product with tables and chunks of 64, in the units of a table of cut.h.
-@each(
+@rows(
     "shapes, kernel, unit",
-    [
-        ("kShapes", "two steps", 16),
-        ("kFloatShapes", "float32", 32),
-        ("kRareShapes", "odd, floor", 8),
-        ("kTensorShapes", "tensor cores, half", 256),
-    ],
-)
+    ("kShapes", "two steps", 16), ("kFloatShapes", "float32", 32),
+    ("kRareShapes", "odd, floor", 8), ("kTensorShapes", "tensor cores, half", 256),
+)  # fmt: skip
 def test_tiles_are_chosen_by_their_counts(shapes: str, kernel: str, unit: int) -> None:
-    for rows, cols, _, cost in TILES[shapes]:
-        if (rows, cols) == (128, 128):
+    for *sizes, _, cost in TILES[shapes]:
+        if sizes == [128, 128]:
             count = CUDA[kernel].tables_chunks
         else:
-            count = shaped_count(kernel, (rows, cols), tables=True)
+            count = shaped_count(kernel, tuple(sizes), tables=True)
         assert count is not None
         assert cost == round(unit * (count.product + count.closed / 64))
 

@@ -14,7 +14,7 @@ from lpkernels.backends.planning import triton_tiers, triton_tiles
 from lpkernels.backends.planning.triton_splits import MOST, WHOLE, Share, scratch, share
 from lpkernels.backends.planning.triton_tiles import Tile, certified_tile
 from lpkernels.rounding import ROUNDINGS
-from tests.loops import each
+from tests.loops import each, rows
 
 E5M2, E4M3 = (range_of(as_quantizer(name).to_ints()) for name in ("e5m2", "e4m3fn"))
 
@@ -23,28 +23,23 @@ def shape(m: int = 4096, n: int = 4096, k: int = 128, **more: object) -> Shape:
     return Shape(1, m, n, k, E5M2, E5M2)._replace(**more)
 
 
-@each(
+@rows(
     "sizes, tile",
-    [
-        ((4096, 4096, 1, 132), (4, 256, 4)), ((4096, 20, 1, 132), (8, 32, 4)),
-        # Two programs for each processor: columns are halved, or rows where they are few.
-        ((1, 4096, 1, 16), (1, 128, 4)), ((1, 4096, 1, 32), (1, 64, 2)),
-        ((4, 256, 1, 2), (2, 128, 4)), ((1, 4096, 1, 132), (1, 32, 1)),
-    ],
+    ((4096, 4096, 1, 132), (4, 256, 4)), ((4096, 20, 1, 132), (8, 32, 4)),
+    # Two programs for each processor: columns are halved, or rows where they are few.
+    ((1, 4096, 1, 16), (1, 128, 4)), ((1, 4096, 1, 32), (1, 64, 2)),
+    ((4, 256, 1, 2), (2, 128, 4)), ((1, 4096, 1, 132), (1, 32, 1)),
 )  # fmt: skip
 def test_tiles_of_the_exact_kernel(sizes: tuple[int, ...], tile: tuple[int, ...]) -> None:
     assert triton_tiles.exact_tile(*sizes) == tile
 
 
-def test_large_products_take_the_largest_tile() -> None:
+def test_large_products_take_the_largest_tile_and_few_outputs_smaller_ones() -> None:
     found = plan(shape(), Accumulator("e6m9", chunk=64), 132)
     assert (found.kernel, found.tile) == ("fused", (8, 512))
     assert (found.tiles, found.waves) == (512 * 8, 32)
     # Four bytes for each tile of both certified kernels.
     assert found.scratch == 2 * 4 * 512 * 8
-
-
-def test_few_outputs_take_smaller_ones() -> None:
     found = plan(shape(m=16, n=144, k=131072), Accumulator("e6m9"), 132)
     assert (found.tile, found.tiles, found.waves) == ((4, 128), 8, 1)
 
@@ -113,27 +108,25 @@ def test_passes_share_apart() -> None:
     assert WHOLE.longest(7) == 7
 
 
-@each(
+@rows(
     "sums, tile, tiles, processors, expected",
-    [
-        # Half the processors have a tile; two programs halve the time from 9 steps a chunk on, and
-        # at 8 steps the writing and reading takes what they save.
-        ((10, 9), Tile(8, 512, 4), 66, 132, Share(2, 10)),
-        ((10, 8), Tile(8, 512, 4), 66, 132, WHOLE),
-        # Memory holds 409 chunks of these tiles, so that four passes make 364 each at most.
-        ((1454, 4), Tile(8, 1024, 8), 20, 132, Share(13, 364)),
-        # There is more room for programs than 4 to a tile, but these are the least busy.
-        ((259, 64), Tile(8, 256, 2), 7, 3, Share(4, 259)),
-        # A second program would be as busy as the first alone.
-        ((1143, 4), Tile(8, 256, 2), 131, 132, WHOLE),
-        # Memory holds two chunks, or none.
-        ((2, 64), Tile(8, 128, 1), 2**15, 10**6, Share(2, 2)),
-        ((2, 64), Tile(8, 128, 1), 2**16 + 1, 10**6, WHOLE),
-        ((2, 64), Tile(8, 128, 1), 2**17, 10**6, WHOLE),
-        # There is nothing to share.
-        ((0, 64), Tile(8, 512, 4), 1, 132, WHOLE),
-        ((2, 64), Tile(8, 512, 4), 0, 132, WHOLE),
-    ],
+    # Half the processors have a tile; two programs halve the time from 9 steps a chunk on, and
+    # at 8 steps the writing and reading takes what they save.
+    ((10, 9), Tile(8, 512, 4), 66, 132, Share(2, 10)),
+    ((10, 8), Tile(8, 512, 4), 66, 132, WHOLE),
+    # Memory holds 409 chunks of these tiles, so that four passes make 364 each at most.
+    ((1454, 4), Tile(8, 1024, 8), 20, 132, Share(13, 364)),
+    # There is more room for programs than 4 to a tile, but these are the least busy.
+    ((259, 64), Tile(8, 256, 2), 7, 3, Share(4, 259)),
+    # A second program would be as busy as the first alone.
+    ((1143, 4), Tile(8, 256, 2), 131, 132, WHOLE),
+    # Memory holds two chunks, or none.
+    ((2, 64), Tile(8, 128, 1), 2**15, 10**6, Share(2, 2)),
+    ((2, 64), Tile(8, 128, 1), 2**16 + 1, 10**6, WHOLE),
+    ((2, 64), Tile(8, 128, 1), 2**17, 10**6, WHOLE),
+    # There is nothing to share.
+    ((0, 64), Tile(8, 512, 4), 1, 132, WHOLE),
+    ((2, 64), Tile(8, 512, 4), 0, 132, WHOLE),
 )
 def test_the_share_is_the_one_whose_schedulers_have_the_least_to_do(
     sums: tuple[int, int], tile: Tile, tiles: int, processors: int, expected: Share
@@ -198,29 +191,20 @@ def test_tiers_share_two_kernels_at_most() -> None:
                     assert first.bm % second.bm == first.bn % second.bn == 0
 
 
-@each(
+@rows(
     "name, left, right, kernel",
-    [
-        ("e6m9", E5M2, E5M2, "fused"),
-        ("e6m11", E5M2, E5M2, "split"),
-        ("e5m9", Range(3, -30, 2), Range(3, -30, 2), "floor"),
-        ("e5m10", E4M3, E4M3, "half"),
-        ("bf16", E5M2, E5M2, "brain"),
-        ("fp32", E5M2, E5M2, "plain"),
-        ("e4m3_sat", E4M3, E4M3, "range"),
-        ("e8m22", E4M3, E4M3, "fused64"),
-        ("e6m9", Range(14, -28, 2), Range(14, -28, 2), "nearest64"),
-        ("e6m9", FLOAT32, FLOAT32, "exact"),
-        ("e6m9:stochastic", E5M2, E5M2, "stochastic"),
-        ("e6m9:stochastic:philox", E5M2, E5M2, "stochastic, philox"),
-        ("e6m9:toward_negative", E5M2, E5M2, "toward_positive"),
-        ("fixed16_f8:nearest_away", E5M2, E5M2, "fixed, nearest_away"),
-        ("fixed16_f8_wrap", Range(3, -2, 4), Range(3, -2, 4), "fixed, wraps"),
-    ],
-)
-def test_the_tier_is_the_first_whose_certificate_holds(
-    name: str, left: Range, right: Range, kernel: str
-) -> None:
+    ("e6m9", E5M2, E5M2, "fused"), ("e6m11", E5M2, E5M2, "split"),
+    ("e5m9", Range(3, -30, 2), Range(3, -30, 2), "floor"), ("e5m10", E4M3, E4M3, "half"),
+    ("bf16", E5M2, E5M2, "brain"), ("fp32", E5M2, E5M2, "plain"),
+    ("e4m3_sat", E4M3, E4M3, "range"), ("e8m22", E4M3, E4M3, "fused64"),
+    ("e6m9", Range(14, -28, 2), Range(14, -28, 2), "nearest64"),
+    ("e6m9", FLOAT32, FLOAT32, "exact"), ("e6m9:stochastic", E5M2, E5M2, "stochastic"),
+    ("e6m9:stochastic:philox", E5M2, E5M2, "stochastic, philox"),
+    ("e6m9:toward_negative", E5M2, E5M2, "toward_positive"),
+    ("fixed16_f8:nearest_away", E5M2, E5M2, "fixed, nearest_away"),
+    ("fixed16_f8_wrap", Range(3, -2, 4), Range(3, -2, 4), "fixed, wraps"),
+)  # fmt: skip
+def test_the_tier_is_the_first_whose_certificate_holds(name, left, right, kernel):
     assert plan(shape(left=left, right=right), as_accumulator(name), 132).kernel == kernel
 
 
@@ -243,9 +227,7 @@ def test_neither_triton_nor_the_extension_is_needed() -> None:
         ("bf16", Range(8, -133, 128), Range(9, -133, 128), "brain"),
     ],
 )
-def test_operands_of_half_precision_fill_their_format(
-    name: str, operand: Range, wider: Range, kernel: str
-) -> None:
+def test_operands_of_half_precision_fill_their_format(name, operand, wider, kernel):
     for left, found in ((operand, True), (wider, False)):
         call = shape(left=left, right=operand)
         assert (plan(call, as_accumulator(name), 132).kernel == kernel) == found

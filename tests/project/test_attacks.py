@@ -36,9 +36,7 @@ def test_an_attack_that_holds_adds_a_line(tmp_path: Path, monkeypatch: pytest.Mo
     assert "torch" in first["environment"]["versions"]
 
 
-def test_an_attack_that_does_not_hold_stops_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_attack_that_does_not_hold_stops_no_other(tmp_path, monkeypatch, capsys):
     attack(monkeypatch, "damage", False)
     attack(monkeypatch, "kills", True)
     out = tmp_path / "results.jsonl"

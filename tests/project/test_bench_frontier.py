@@ -59,9 +59,7 @@ def test_a_cold_start_to_its_end_counts_what_it_measured() -> None:
         assert 0.9 < record["hypervolume"] <= 1.0
 
 
-def test_main_writes_what_the_pictures_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_main_writes_what_the_pictures_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     study, out = tmp_path / "study.toml", tmp_path / "choices.jsonl"
     lines = [f"{name} = {[str(f) for f in getattr(SPACE, name)]}" for name in ("low", "high")]
     tasks = [f'[tasks."task {i}"]\nlabel_noise = {noise}' for i, noise in enumerate(NOISES)]

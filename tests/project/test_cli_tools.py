@@ -1,7 +1,5 @@
 """`lpkernels assign` and `lpkernels units`."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from unittest.mock import Mock
@@ -12,7 +10,7 @@ from lpkernels.arithmetic import MODELS, UNITS
 from lpkernels.experiments.sweeps import unit_comparison
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.techniques.assignment import Assignment
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.commands import assert_refused, call, done, sentence, wide  # noqa: F401
 
 SMALL = ("assign", "--model", "cnn3", "--data", "digits", "--width", 4, "--batch", 8)
@@ -46,21 +44,19 @@ def test_every_order_gives_one(order: str) -> None:
     assert "low-precision ratio" in done(*SMALL, "--order", order)
 
 
-@each(
+@rows(
     "options, option, message",
-    [
-        (["--order", "size"], "--order", "expected one of decreasing, .*got 'size'"),
-        (["--ratio", 1.5], "--ratio", "1"),
-        (["--ratio", 0.5, "--bits", 9], "--bits", "got 9 with --ratio 0.5; give one"),
-        (["--ratio", 0.5, "--order", "uniform"], "--ratio", "uniform has no budget, got 0.5"),
-        (["--bits", 1], "--bits", "bits=1 cannot be met"),
-        (["--lr", 0], "--lr", "expected a positive number, got 0"),
-        (["--model", "vgg"], "--model", "got 'vgg'"),
-        (["--data", "mnist"], "--data", "got 'mnist'"),
-        (["--data", "gan", "--model", ""], "--model", "has 2 turns, and one is expected"),
-        (["--batch", 5000], "--batch", "expected at most the 1[0-9]+ training examples, got 5000"),
-        (["--plot", "a.doc"], "--plot", "doc"),
-    ],
+    (["--order", "size"], "--order", "expected one of decreasing, .*got 'size'"),
+    (["--ratio", 1.5], "--ratio", "1"),
+    (["--ratio", 0.5, "--bits", 9], "--bits", "got 9 with --ratio 0.5; give one"),
+    (["--ratio", 0.5, "--order", "uniform"], "--ratio", "uniform has no budget, got 0.5"),
+    (["--bits", 1], "--bits", "bits=1 cannot be met"),
+    (["--lr", 0], "--lr", "expected a positive number, got 0"),
+    (["--model", "vgg"], "--model", "got 'vgg'"),
+    (["--data", "mnist"], "--data", "got 'mnist'"),
+    (["--data", "gan", "--model", ""], "--model", "has 2 turns, and one is expected"),
+    (["--batch", 5000], "--batch", "expected at most the 1[0-9]+ training examples, got 5000"),
+    (["--plot", "a.doc"], "--plot", "doc"),
 )
 def test_errors_name_the_option(options: list[object], option: str, message: str) -> None:
     said = sentence(call(*SMALL, *options), 2)
@@ -110,23 +106,19 @@ def test_stopped_it_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.Monkey
     assert_refused((*PAIR, *TINY, "--out", tmp_path), "--out")
 
 
-@each(
+@rows(
     "arguments, option, message",
-    [
-        (["h100_e4m"], "name", "did you mean h100_e4m3"),
-        (["compare"], "--a", "expected a recipe or a tensor core"),
-        (["compare", "--a", "fp32"], "--b", "expected a recipe or a tensor core"),
-        (["compare", "--a", "h100_fp7"], "--a", "did you mean h100_fp8"),
-        (["compare", "--a", "b200_bf16", "--b", "h100_bf16"], "--b", "same arithmetic"),
-        (["compare", "--a", "fp32", "--b", "h100_fp8", "--model", "vgg"], "--model", "vgg"),
-        (["compare", "--a", "fp32", "--b", "h100_fp8", "--lr", "-1"], "--lr", "positive"),
-        (["compare", "--a", "fp32", "--b", "h100_fp8", "--device", "tpu7"], "--device", "tpu7"),
-        (["compare", "--resume", "--out", "nowhere"], "--out", "expected a comparison in"),
-    ],
+    (["h100_e4m"], "name", "did you mean h100_e4m3"),
+    (["compare"], "--a", "expected a recipe or a tensor core"),
+    (["compare", "--a", "fp32"], "--b", "expected a recipe or a tensor core"),
+    (["compare", "--a", "h100_fp7"], "--a", "did you mean h100_fp8"),
+    (["compare", "--a", "b200_bf16", "--b", "h100_bf16"], "--b", "same arithmetic"),
+    (["compare", "--a", "fp32", "--b", "h100_fp8", "--model", "vgg"], "--model", "vgg"),
+    (["compare", "--a", "fp32", "--b", "h100_fp8", "--lr", "-1"], "--lr", "positive"),
+    (["compare", "--a", "fp32", "--b", "h100_fp8", "--device", "tpu7"], "--device", "tpu7"),
+    (["compare", "--resume", "--out", "nowhere"], "--out", "expected a comparison in"),
 )
-def test_errors_of_units_name_the_option(
-    arguments: list[str], option: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_of_units_name_the_option(arguments, option, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert_refused(["units", *arguments], option, message)
     assert list(tmp_path.iterdir()) == []

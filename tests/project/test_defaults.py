@@ -3,8 +3,6 @@
 Kernels write through pointers: memory of another dtype or device would be written past its end.
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

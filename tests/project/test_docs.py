@@ -1,7 +1,5 @@
 """The documents: their Python runs, their links lead somewhere, their tables are the code's."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """The cost of ``import lpkernels``: nothing heavy, and the compiled module may be absent."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import subprocess
@@ -13,7 +11,7 @@ import pytest
 import lpkernels
 from lpkernels import _build
 from lpkernels.techniques import assignment, cpt
-from tests.loops import each
+from tests.loops import each, rows
 
 HEAVY = (
     "matplotlib", "pandas", "sklearn", "tensorboard", "transformers", "triton", "typer", "rich",
@@ -96,14 +94,11 @@ def test_a_technique_may_be_the_first_import_and_no_package_has_other_names():
         from lpkernels.techniques import ctp  # noqa: F401
 
 
-@each(
+@rows(
     "package, names",
-    [
-        (lpkernels, ["reference", "techniques"]),
-        (lpkernels.nn, ["observing", "Linear"]),
-        (lpkernels.techniques, lpkernels.techniques.__all__),
-    ],
-)
+    (lpkernels, ["reference", "techniques"]),
+    (lpkernels.nn, ["observing", "Linear"]), (lpkernels.techniques, lpkernels.techniques.__all__),
+)  # fmt: skip
 def test_dir_lists_what_is_loaded_on_first_use(package, names):
     assert {*names, *package.__all__} <= {*dir(package)}
 
@@ -117,15 +112,12 @@ def test_public_names_are_there_and_listed_once(package):
     assert len(package.__all__) == len(set(package.__all__))
 
 
-@each(
+@rows(
     "name, answer",
-    [
-        ("quantise", r"; did you mean quantize, Quantizer\?"),
-        ("LossScaler", r"; it is lpkernels\.techniques\.loss_scaling\.LossScaler$"),
-        ("Linear", r"; it is lpkernels\.nn\.Linear$"),
-        ("xyzzy", r"\.$"),
-    ],
-)
+    ("quantise", r"; did you mean quantize, Quantizer\?"),
+    ("LossScaler", r"; it is lpkernels\.techniques\.loss_scaling\.LossScaler$"),
+    ("Linear", r"; it is lpkernels\.nn\.Linear$"), ("xyzzy", r"\.$"),
+)  # fmt: skip
 def test_a_name_that_is_not_here_is_answered_with_its_place(name, answer):
     assert not hasattr(lpkernels, name)
     message = f"^module 'lpkernels' has no attribute '{name}'{answer}"
@@ -155,15 +147,12 @@ def test_numpy_and_torch_alone_are_enough_to_round_and_for_doctor_and_version():
     assert stopped.startswith('lpkernels: the command needs rich: pip install "lpkernels[lab]"; ')
 
 
-@each(
+@rows(
     "info, match",
-    [
-        (None, "never built here"),
-        ("not json", "never built here"),
-        ('{"extension": false, "reason": "no compiler"}', "C\\+\\+ module: no compiler"),
-        ('{"extension": true, "reason": ""}', "was built but does not load"),
-    ],
-)
+    (None, "never built here"), ("not json", "never built here"),
+    ('{"extension": false, "reason": "no compiler"}', "C\\+\\+ module: no compiler"),
+    ('{"extension": true, "reason": ""}', "was built but does not load"),
+)  # fmt: skip
 def test_load_extension_repeats_why_it_is_absent(monkeypatch, tmp_path, info, match):
     if info is not None:
         (tmp_path / _build.INFO).write_text(info)

@@ -1,7 +1,5 @@
 """Data flows one way, the map names files that exist, and no folder is crowded."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter
@@ -15,17 +13,10 @@ from tests.support.lines import ROOT, SOURCES, budget, check
 # A row holds what a layer may import beside itself; the rows stand in the order of the data flow.
 NUMBERS = {"formats", "rng", "rounding", "arithmetic", "recipes"}
 LAYERS = {
-    "_build": set(),
-    "_first_use": set(),
-    "schemas": set(),
-    "formats": set(),
-    "rng": set(),
-    "rounding": {"formats", "rng"},
-    "arithmetic": {"formats", "rounding", "rng"},
-    "recipes": {"formats", "rounding", "rng", "arithmetic"},
-    "reference": NUMBERS,
-    "backends": NUMBERS | {"_build", "_first_use", "reference"},
-    "ops": NUMBERS | {"backends"},
+    "_build": set(), "_first_use": set(), "schemas": set(), "formats": set(), "rng": set(),
+    "rounding": {"formats", "rng"}, "arithmetic": {"formats", "rounding", "rng"},
+    "recipes": {"formats", "rounding", "rng", "arithmetic"}, "reference": NUMBERS,
+    "backends": NUMBERS | {"_build", "_first_use", "reference"}, "ops": NUMBERS | {"backends"},
     "functional": NUMBERS | {"ops"},
     "nn": NUMBERS | {"_build", "_first_use", "schemas", "functional"},
     "techniques": NUMBERS | {"_first_use", "schemas", "functional", "nn"},
@@ -35,7 +26,7 @@ LAYERS = {
     "experiments": NUMBERS
     | {"_build", "__init__", "schemas", "reference", "functional", "nn", "techniques"},
     "report": NUMBERS | {"_build", "__init__", "functional", "nn", "techniques", "experiments"},
-}
+}  # fmt: skip
 LAYERS["cli"] = set(LAYERS)
 LAYERS["__main__"] = {"report", "cli"}
 # It stands behind the command, so that nothing here imports it: users of the other library do.
@@ -59,22 +50,14 @@ EXTRA = {"techniques.accumulation._events": {"backends", "reference"}}
 
 # Third-party packages and the only places that may import them, by the start of the module's name.
 THIRD_PARTY = {
-    "numpy": ("",),
-    "torch": tuple(LAYERS.keys() - NUMBERS),
-    "triton": ("backends.triton",),
-    "matplotlib": ("report",),
-    "sklearn": ("experiments.workloads",),
-    "mnist1d": ("experiments.workloads",),
-    "scipy": ("experiments.sweeps.statistics",),
-    "joblib": ("experiments.sweeps",),
-    "pandas": ("experiments.frames",),
-    "transformers": ("integrations",),
-    "ray": ("experiments.sweeps",),
-    "dask": ("experiments.sweeps",),
-    "distributed": ("experiments.sweeps",),
-    "rich": ("experiments", "report", "cli"),
-    "typer": ("cli",),
-}
+    "numpy": ("",), "torch": tuple(LAYERS.keys() - NUMBERS), "triton": ("backends.triton",),
+    "matplotlib": ("report",), "sklearn": ("experiments.workloads",),
+    "mnist1d": ("experiments.workloads",), "scipy": ("experiments.sweeps.statistics",),
+    "joblib": ("experiments.sweeps",), "pandas": ("experiments.frames",),
+    "transformers": ("integrations",), "ray": ("experiments.sweeps",),
+    "dask": ("experiments.sweeps",), "distributed": ("experiments.sweeps",),
+    "rich": ("experiments", "report", "cli"), "typer": ("cli",),
+}  # fmt: skip
 # Adapters know the registry, never one another.
 ADAPTERS = {"_reference", "cpu", "cuda", "triton", "native"}
 
@@ -229,12 +212,10 @@ def planted(path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     "file, header",
     [
-        ("cpu/gemm.cpp", "torch/extension.h"),
-        ("bindings.cpp", "ATen/ATen.h"),
-        ("cpu/gemm.cpp", "pybind11/pybind11.h"),
-        ("common/round.h", "../cpu/vector.h"),
+        ("cpu/gemm.cpp", "torch/extension.h"), ("bindings.cpp", "ATen/ATen.h"),
+        ("cpu/gemm.cpp", "pybind11/pybind11.h"), ("common/round.h", "../cpu/vector.h"),
     ],
-)
+)  # fmt: skip
 def test_layers_catch_a_planted_include(tmp_path: Path, file: str, header: str):
     planted(tmp_path / "csrc" / file, f"#include <{header}>")
     assert native_errors(tmp_path) == [f"{file} includes {header}"]

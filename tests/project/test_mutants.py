@@ -55,9 +55,7 @@ def test_tests_must_exist_and_the_last_stage_must_have_one(trial: Any, toy: list
         trial.run([toy, ["test_none.py"]], 100.0)
 
 
-def test_a_test_by_name_notices_what_is_not_imported_and_processes_have_the_mutant(
-    trial: Any, toy: list[str]
-) -> None:
+def test_a_test_by_name_notices_what_is_not_imported_and_processes_have_the_mutant(trial, toy):
     outcome = trial.run([["test_toy.py::test_area"]], 100.0, Path("toy.py"), "volume = 1\n")
     assert (outcome.killed, outcome.by) == (True, "test_toy.py")
     Path("test_toy.py").write_text(

@@ -1,7 +1,5 @@
 """The package built from this repository: the description, the version, the commit, the sources."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -17,10 +15,9 @@ import pytest
 import lpkernels
 from lpkernels import _build
 from lpkernels.experiments.measuring.machine import environment
-from tests.loops import each
+from tests.loops import rows
 
 setuptools = pytest.importorskip("setuptools", reason="setuptools is not installed")
-
 ROOT = Path(__file__).resolve().parents[2]
 REPOSITORY = "https://example.org/lpkernels"
 
@@ -38,18 +35,16 @@ def setup() -> ModuleType:
 PAGE, RAW = f"{REPOSITORY}/blob/main", f"{REPOSITORY}/raw/main"
 
 
-@each(
+@rows(
     "text, shown",
-    [
-        ("[x](docs/x.md#y)", f"[x]({PAGE}/docs/x.md#y)"),
-        ("![x](docs/x.svg)", f"![x]({RAW}/docs/x.svg)"),
-        ('<a href="x.md"><img src="x.png"></a>',
-         f'<a href="{PAGE}/x.md"><img src="{RAW}/x.png"></a>'),
-        ("[![x](x.svg)](x.md)", f"[![x]({RAW}/x.svg)]({PAGE}/x.md)"),
-        ("[`x`](x.md)", f"[`x`]({PAGE}/x.md)"),
-        ("[x](#y) [z](https://z.org/)", "[x](#y) [z](https://z.org/)"),
-        ("`models[0](x)`\n\n```python\nmodels[0](x)\n```\n", None),
-    ],
+    ("[x](docs/x.md#y)", f"[x]({PAGE}/docs/x.md#y)"),
+    ("![x](docs/x.svg)", f"![x]({RAW}/docs/x.svg)"),
+    ('<a href="x.md"><img src="x.png"></a>',
+     f'<a href="{PAGE}/x.md"><img src="{RAW}/x.png"></a>'),
+    ("[![x](x.svg)](x.md)", f"[![x]({RAW}/x.svg)]({PAGE}/x.md)"),
+    ("[`x`](x.md)", f"[`x`]({PAGE}/x.md)"),
+    ("[x](#y) [z](https://z.org/)", "[x](#y) [z](https://z.org/)"),
+    ("`models[0](x)`\n\n```python\nmodels[0](x)\n```\n", None),
 )  # fmt: skip
 def test_the_description_leads_to_the_repository(setup, monkeypatch, tmp_path, text, shown):
     (tmp_path / "README.md").write_text(text)

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.formats import FloatFormat
 from proofs.rule import MODES, rounded
 from tests.loops import each
 
@@ -29,7 +28,7 @@ class NumpyNumbers:
         return np.asarray(x).view(np.int64) & 1 != 0
 
 
-def values(exponent: int, f: FloatFormat, generator: np.random.Generator) -> np.ndarray:
+def values(exponent: int, f: lp.FloatFormat, generator: np.random.Generator) -> np.ndarray:
     """Doubles of a binade: random ones, and values of the format with ties and their neighbours."""
     mantissas = generator.integers(0, 2**52, 64)
     step = 52 - f.man_bits
@@ -44,7 +43,7 @@ def values(exponent: int, f: FloatFormat, generator: np.random.Generator) -> np.
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_lines_are_those_of_the_kernel(name: str, mode: str) -> None:
     f = lp.parse_format(name)
-    assert isinstance(f, FloatFormat)
+    assert isinstance(f, lp.FloatFormat)
     generator = np.random.default_rng(5)
     smallest = f.emin - f.man_bits
     exponents = {*range(smallest - 3, smallest + 4), *range(f.emin - 3, f.emin + 4), 0, 1, 127}
@@ -55,8 +54,7 @@ def test_the_lines_are_those_of_the_kernel(name: str, mode: str) -> None:
         np.testing.assert_array_equal(got.view(np.int64), np.copysign(r, x).view(np.int64))
 
 
-@each("mode", MODES)
-@each("name", FORMATS)
+@each("mode, name", MODES, FORMATS)
 def test_what_has_no_binade_stays(name: str, mode: str) -> None:
     x = torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan], dtype=torch.float64)
     got = lp.quantize(x, name, mode)

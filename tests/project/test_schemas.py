@@ -38,25 +38,18 @@ COMMITTED = [path for place in PLACES for path in sorted(ROOT.glob(place))]
 
 #: The readers of kinds that have one of their own, of a file or of its folder.
 READERS: dict[str, Callable[[Path], Any]] = {
-    "run": read_run,
-    "diagnosis": lambda path: Report.load(path).rows,
+    "run": read_run, "diagnosis": lambda path: Report.load(path).rows,
     "sweep": lambda path: read_specs(Places(path.parent)),
-    "cell": lambda path: read_cell(path.parent),
-    "sweep-results": read_results,
-    "accumulate": read_study,
-    "units": lambda path: read_comparison(path.parent),
-    "policy": lp.load_policy,
-    "frontier study": lambda path: read_study_spec(path.parent),
-    "frontier choices": read_choices,
-    "error matrix": ErrorMatrix.load,
+    "cell": lambda path: read_cell(path.parent), "sweep-results": read_results,
+    "accumulate": read_study, "units": lambda path: read_comparison(path.parent),
+    "policy": lp.load_policy, "frontier study": lambda path: read_study_spec(path.parent),
+    "frontier choices": read_choices, "error matrix": ErrorMatrix.load,
     "format space": lambda path: FormatSpace.from_json(path.read_text()),
-    "training recipe": TrainingRecipe.load,
-    "lpkernels assignment": Assignment.load,
+    "training recipe": TrainingRecipe.load, "lpkernels assignment": Assignment.load,
     "lpkernels assignment's scores": lambda path: Scores.load(path, group(chain())),
-    "landscape": landscape.held,
-    "optimizer states": optimizer_states.held,
+    "landscape": landscape.held, "optimizer states": optimizer_states.held,
     "mutants": mutants.score.read,
-}
+}  # fmt: skip
 #: The file names that readers of a folder expect.
 NAMES = {
     "sweep": "sweep.jsonl", "cell": "cell.json", "units": "comparison.jsonl",
@@ -189,9 +182,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("kind, command, name", COMMANDS)
-def test_commands_refuse_a_later_schema(
-    kind: str, command: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commands_refuse_a_later_schema(kind, command, name, tmp_path, monkeypatch):
     (sample,) = (path for path in FILES if kind_of(path) == kind)
     (tmp_path / "in").mkdir()
     copy = as_named(sample, tmp_path / "in", lambda record: record.update(schema=3))

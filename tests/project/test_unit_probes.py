@@ -1,7 +1,5 @@
 """The probes of units recover parameters chosen here, and bench.fp8_units records the finds."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from unittest.mock import Mock

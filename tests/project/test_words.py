@@ -1,7 +1,5 @@
 """Sentences of comments, docstrings and pages name the thing: at most one of `WORDS` in each."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess
@@ -10,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.loops import each
+from tests.loops import rows
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Pronouns in the place of nouns: the reader of a sentence with two must guess twice.
@@ -58,15 +56,13 @@ def test_riddles_are_at_most_as_many_as_pyproject_says() -> None:
     assert most and len(found) <= int(most[1]), "\n".join([f"{len(found)} riddles:", *found])
 
 
-@each(
+@rows(
     "name, source, count",
-    [
-        ("a.py", '"""Writes what it makes of those."""\n# What it is,\n# and whose. What.\n', 2),
-        ("a.py", '"""What it is.\n\nWhose it is."""\nx = "what and what"  # what or whose\n', 0),
-        ("a.h", "  // What it makes\n  // of those.\n#include <what/those.h>\n", 1),
-        ("a.md", "What it is\n\nof those. That of what?\n```\nwhat, whose\n```\n", 1),
-        ("a.md", "| what | whose |\n- what\n- those\n<!-- what, those -->\n", 0),
-    ],
+    ("a.py", '"""Writes what it makes of those."""\n# What it is,\n# and whose. What.\n', 2),
+    ("a.py", '"""What it is.\n\nWhose it is."""\nx = "what and what"  # what or whose\n', 0),
+    ("a.h", "  // What it makes\n  // of those.\n#include <what/those.h>\n", 1),
+    ("a.md", "What it is\n\nof those. That of what?\n```\nwhat, whose\n```\n", 1),
+    ("a.md", "| what | whose |\n- what\n- those\n<!-- what, those -->\n", 0),
 )
 def test_riddles_are_found(name: str, source: str, count: int) -> None:
     assert len(riddles(name, source)) == count

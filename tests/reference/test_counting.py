@@ -70,16 +70,14 @@ def exact_counts(x: np.ndarray, fmt, rounding: str) -> list[int]:
     return counts
 
 
-@each("rounding", ROUNDINGS)
-@each("fmt", ROUND_FORMATS)
+@each("rounding, fmt", ROUNDINGS, ROUND_FORMATS)
 def test_counts_equal_exact_ones(fmt, rounding):
     x = hard_values(fmt, count=8)
     x = x[:: max(1, len(x) // 100)]
     assert counts_of(x, fmt, rounding, seed=SEED) == exact_counts(x, fmt, rounding)
 
 
-@each("rounding", ROUNDINGS)
-@each("fmt", ["e5m2", "fixed8_f4_wrap", "affine4_axis0", "block4_e2m1"])
+@each("rounding, fmt", ROUNDINGS, ["e5m2", "fixed8_f4_wrap", "affine4_axis0", "block4_e2m1"])
 def test_the_values_are_those_of_quantize(fmt, rounding, rng):
     x = (rng.standard_normal((6, 9)) * 2.0 ** rng.integers(-9, 9, (6, 9))).astype(np.float32)
     quantizer = Quantizer(fmt, rounding)
@@ -121,12 +119,10 @@ def test_a_symmetric_range_reaches_as_far_as_its_further_end():
     assert counts[:4].tolist() == [2, 0, 0, 0]
 
 
-@each(
+@rows(
     "value, bin_",
-    [
-        (0.0, 0), (-0.0, 0), (2.0**-149, 0), (2.0**-126, 1), (-1.0, 127), (1.999, 127),
-        (3.4e38, 254), (math.inf, 255), (math.nan, 255), (1e-300, 0), (-5e-324, 0), (1e300, 254),
-    ],
+    (0.0, 0), (-0.0, 0), (2.0**-149, 0), (2.0**-126, 1), (-1.0, 127), (1.999, 127),
+    (3.4e38, 254), (math.inf, 255), (math.nan, 255), (1e-300, 0), (-5e-324, 0), (1e300, 254),
 )  # fmt: skip
 def test_the_bin_of_a_value(value, bin_):
     counts = quantize_counting(np.array([value]), Quantizer("bf16"))[1]

@@ -28,70 +28,47 @@ def assert_sum(acc: str, products: list, want: float, **options: float) -> None:
 @rows(
     "acc, products, want",
     # Every step rounds once.
-    ("fp16", [], 0.0),
-    ("fp16", [None, None], 0.0),
-    ("fp16", [1.0, ULP], 1.0),
+    ("fp16", [], 0.0), ("fp16", [None, None], 0.0), ("fp16", [1.0, ULP], 1.0),
     ("fp16", [1.0, 3 * ULP], 1 + 2**-9),
     # The sticky bit lies 189 places below the tie.
-    ("fp16", [1.0, ULP + TINY], 1 + 2**-10),
-    ("fp16", [ULP + TINY, 1.0], 1.0),
-    ("fp16", [1.0, ULP, ULP], 1.0),
-    ("fp16", [65504.0, 15.0], 65504.0),
-    ("fp16", [65504.0, 16.0], INF),
-    ("fp16", [65504.0, 16.0, -65504.0], INF),
-    ("fp16", [INF, -INF], NAN),
-    ("fp16", [INF, INF, -HUGE], INF),
-    ("fp16", [NAN, 1.0], NAN),
+    ("fp16", [1.0, ULP + TINY], 1 + 2**-10), ("fp16", [ULP + TINY, 1.0], 1.0),
+    ("fp16", [1.0, ULP, ULP], 1.0), ("fp16", [65504.0, 15.0], 65504.0),
+    ("fp16", [65504.0, 16.0], INF), ("fp16", [65504.0, 16.0, -65504.0], INF),
+    ("fp16", [INF, -INF], NAN), ("fp16", [INF, INF, -HUGE], INF), ("fp16", [NAN, 1.0], NAN),
     ("fp16", [HUGE, -INF], NAN),
     # A finite sum stops where the direction says, an infinite one does not.
-    ("fp16:toward_zero", [HUGE], 65504.0),
-    ("fp16:toward_zero", [-HUGE], -65504.0),
-    ("fp16:toward_zero", [INF], INF),
-    ("fp16:toward_positive", [HUGE], INF),
-    ("fp16:toward_positive", [-HUGE], -65504.0),
-    ("fp16:toward_positive", [INF], INF),
-    ("fp16:toward_negative", [HUGE], 65504.0),
-    ("fp16:toward_negative", [-HUGE], -INF),
+    ("fp16:toward_zero", [HUGE], 65504.0), ("fp16:toward_zero", [-HUGE], -65504.0),
+    ("fp16:toward_zero", [INF], INF), ("fp16:toward_positive", [HUGE], INF),
+    ("fp16:toward_positive", [-HUGE], -65504.0), ("fp16:toward_positive", [INF], INF),
+    ("fp16:toward_negative", [HUGE], 65504.0), ("fp16:toward_negative", [-HUGE], -INF),
     ("fp16:toward_negative", [INF], INF),
     # Every step overflows as the format says.
-    ("e5m10_sat", [INF, -INF], -65504.0),
-    ("e5m10_sat", [INF, -1.0], 65504.0),
-    ("e4m3fn", [464.0], 448.0),
-    ("e4m3fn", [464.5], NAN),
-    ("e4m3fn", [INF], NAN),
-    ("fixed8_f0", [INF, -1.0], 126.0),
-    ("fixed8_f0_wrap", [INF], NAN),
+    ("e5m10_sat", [INF, -INF], -65504.0), ("e5m10_sat", [INF, -1.0], 65504.0),
+    ("e4m3fn", [464.0], 448.0), ("e4m3fn", [464.5], NAN), ("e4m3fn", [INF], NAN),
+    ("fixed8_f0", [INF, -1.0], 126.0), ("fixed8_f0_wrap", [INF], NAN),
     ("fixed8_f0_wrap", [Fraction(2**90 + 2**7)], -128.0),
     ("fixed8_f0_wrap", [Fraction(2**90 + 2**7), -1.0], 127.0),
     # Zero has the sign of the contract.
-    ("fp16", [-0.0], 0.0),
-    ("fp16", [1.0, -1.0], 0.0),
-    ("fp16", [-TINY], -0.0),
-    ("fp16", [-TINY, -0.0], -0.0),
-    ("fp16", [-TINY, 0.0], 0.0),
-    ("fp16", [-TINY, None], -0.0),
-    ("fp16:toward_negative", [0.0], 0.0),
-    ("fp16:toward_negative", [-0.0], -0.0),
-    ("fp16:toward_negative", [1.0, -1.0], -0.0),
-    ("fixed8_f0:toward_negative", [1.0, -1.0], 0.0),
+    ("fp16", [-0.0], 0.0), ("fp16", [1.0, -1.0], 0.0), ("fp16", [-TINY], -0.0),
+    ("fp16", [-TINY, -0.0], -0.0), ("fp16", [-TINY, 0.0], 0.0), ("fp16", [-TINY, None], -0.0),
+    ("fp16:toward_negative", [0.0], 0.0), ("fp16:toward_negative", [-0.0], -0.0),
+    ("fp16:toward_negative", [1.0, -1.0], -0.0), ("fixed8_f0:toward_negative", [1.0, -1.0], 0.0),
     ("fixed8_f0", [-TINY], 0.0),
     # Products are rounded, and overflow, first.
     ("fp32:product=e4m3fn_sat", [Fraction(2**20)] * 2, 896.0),
     ("fp32:product=e4m3fn", [1 + Fraction(1, 16)], 1.0),
     ("fp32:product=e4m3fn:product_rounding=toward_positive", [1 + Fraction(1, 16)], 1.125),
     # 1 swallows half ulps one by one, but not the sum of a chunk of them.
-    ("fp16", [1.0, ULP, ULP, ULP], 1.0),
-    ("fp16_chunk2", [1.0, ULP, ULP, ULP], 1 + 2**-10),
+    ("fp16", [1.0, ULP, ULP, ULP], 1.0), ("fp16_chunk2", [1.0, ULP, ULP, ULP], 1 + 2**-10),
     # Absent taps count for the boundary: with them, 1 and one ulp share the first chunk.
     ("fp16_chunk2", [1.0, None, ULP, ULP], 1 + 2**-10),
     ("fp16_chunk2", [1.0, None, ULP, None, ULP], 1.0),
     # The short last chunk is added as well, and each chunk is rounded to outer.
-    ("fp16_chunk2", [1.0, 1.0, 1.0], 3.0),
-    ("fp16_chunk2:outer=e5m2", [1.0, Fraction(1, 8)], 1.0),
+    ("fp16_chunk2", [1.0, 1.0, 1.0], 3.0), ("fp16_chunk2:outer=e5m2", [1.0, Fraction(1, 8)], 1.0),
     # The outer accumulator holds -0, by underflow; a chunk that sums to +0 is added to it.
     ("fp32_chunk1:outer=e5m2", [-Fraction(1, 2**30)], -0.0),
     ("fp32_chunk1:outer=e5m2", [-Fraction(1, 2**30), None], 0.0),
-)
+)  # fmt: skip
 def test_accumulate_follows_the_contract(acc: str, products: list, want: float) -> None:
     assert_sum(acc, products, want)
 
@@ -131,9 +108,7 @@ def test_product_is_exact() -> None:
 
 
 @each("kind", ["plain", "wide", "cancelling"])
-def test_matmul_in_fp32_equals_float32_additions_of_exact_products(
-    kind: str, rng: np.random.Generator
-) -> None:
+def test_matmul_in_fp32_equals_float32_additions_of_exact_products(kind, rng):
     # bfloat16 operands: the product has 16 bits, so float32 holds it and rounds the sum once.
     a, b = (operand(kind, shape, rng) for shape in ((3, 40), (40, 2)))
     a, b = ((x.view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32) for x in (a, b))
@@ -142,8 +117,6 @@ def test_matmul_in_fp32_equals_float32_additions_of_exact_products(
         total = total + a[:, k, None] * b[k]
     assert_bit_equal(exact.matmul(a, b, None, Accumulator("fp32")), total)
 
-
-# --- trees, Kahan's sums, aligned blocks ---
 
 E25 = Fraction(1, 2**25)
 
@@ -222,18 +195,14 @@ def test_compensated_follows_kahan() -> None:
 
 @rows(
     "acc, products, want",
-    ("fp16", [1024.0] + [0.25] * 8, 1026.0),
-    ("fp16", [], 0.0),
+    ("fp16", [1024.0] + [0.25] * 8, 1026.0), ("fp16", [], 0.0),
     ("fp16", [None, -0.0], 0.0),
     # The sum overflows, its error is infinite, and so the next addition is inf - inf.
-    ("fp16", [65504.0, 65504.0], INF),
-    ("fp16", [65504.0, 65504.0, 1.0], NAN),
-    ("fp16", [INF], INF),
-    ("fp16", [INF, 1.0], NAN),
-    ("fp16", [NAN, 1.0], NAN),
+    ("fp16", [65504.0, 65504.0], INF), ("fp16", [65504.0, 65504.0, 1.0], NAN), ("fp16", [INF], INF),
+    ("fp16", [INF, 1.0], NAN), ("fp16", [NAN, 1.0], NAN),
     # Each chunk starts without an error.
     ("fp16_chunk5:outer=fp32", [2048.0, 0.75, 0.75, 0.75, 0.5] * 2, 4100.0),
-)
+)  # fmt: skip
 def test_compensated_is_literal(acc: str, products: list, want: float) -> None:
     assert_sum(f"{acc}:order=compensated", products, want)
 
@@ -274,12 +243,9 @@ def test_compensated_is_literal(acc: str, products: list, want: float) -> None:
     ("e5m9:toward_zero:block=4:aligned_bits=12", [1.0, ULP, ULP, ULP], 1.0),
     # Every chunk is exact; their sum in fp32 rounds as the outer sum does.
     ("e8m13_chunk1:toward_zero:outer=fp32:block=1:aligned_bits=13", [1.0, 3 * E25], 1.0),
-    (
-        "e8m13_chunk1:toward_zero:outer=fp32:outer_rounding=nearest_even:block=1:aligned_bits=13",
-        [1.0, 3 * E25],
-        1 + 2.0**-23,
-    ),
-)
+    ("e8m13_chunk1:toward_zero:outer=fp32:outer_rounding=nearest_even:block=1:aligned_bits=13",
+     [1.0, 3 * E25], 1 + 2.0**-23),
+)  # fmt: skip
 def test_aligned_blocks_cut_every_addend(acc: str, products: list, want: float) -> None:
     assert_sum(acc, products, want)
 

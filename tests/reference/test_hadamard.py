@@ -14,8 +14,6 @@ from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.transforms import hard_runs
 
-VECTORS = Path(__file__).parents[1] / "data" / "transforms" / "te_hadamard.npz"
-
 
 def widened(bits: np.ndarray) -> np.ndarray:
     return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
@@ -30,7 +28,7 @@ def sylvester(size: int) -> np.ndarray:
 
 
 def test_transformer_engine() -> None:
-    with np.load(VECTORS) as stored:
+    with np.load(Path(__file__).parents[1] / "data" / "transforms" / "te_hadamard.npz") as stored:
         x, y, signs = widened(stored["x"]), widened(stored["y"]), stored["signs"]
     assert tuple(signs) == TE_SIGNS
     assert_bit_equal(hadamard(x.T, 16, TE_SIGNS, -1), y)

@@ -20,7 +20,6 @@ from tests.support.operand_draws import accumulators
 from tests.support.recordings import Group, groups
 
 INF, NAN = math.inf, math.nan
-GROUPS = list(groups())
 
 
 def both_ways(a, b, acc, **options):
@@ -41,7 +40,7 @@ def unit_sum(unit: str, pairs: dict[int, tuple[float, float]], c: float = 0.0, l
 
 
 @each("way, step", [(exact, 4), (twin, 1)])
-@each("group", GROUPS)
+@each("group", list(groups()))
 def test_recorded_cases_come_out_to_the_bit(group: Group, way, step: int) -> None:
     a, b, c, d = (x[::step] for x in (group.a, group.b, group.c, group.d))
     start = c[:, None, None]
@@ -117,39 +116,35 @@ def of_twin(pair, acc):
     return factors[0] * factors[1], np.array([pair is not None]), exponents
 
 
-@each(
+@rows(
     "acc, products, initial, want",
-    [
-        # The cut is toward zero, of each by itself: it leaves 2^-6 of 1.75 * 2^-6.
-        (ONE, [(1, 1), (1.75, 2**-6)], None, 1 + 2**-6),
-        (ONE, [(-1, 1), (-1.75, 2**-6)], None, -1 - 2**-6),
-        (ONE, [(1, 1), (1, 2**-7), (1, 2**-7)], None, 1),
-        # Zero products have no say.
-        (ONE, [(64, 0), (2**-6, 1), (2**-6, 2**-6)], None, 2**-6 + 2**-12),
-        # A block of absent taps leaves the running sum whole; a zero that is there cuts it.
-        (ONE, [None] * 8, 1 + 2**-13, 1 + 2**-13),
-        (ONE, [None] * 4 + [(0, 1)], 1 + 2**-13, 1),
-        (ONE, [None], -0.0, -0.0),
-        (ONE, [(0, 1)], -0.0, 0.0),
-        # Outer sums overflow as any sum does.
-        (
-            accumulator("fp32_chunk2:toward_zero:outer=fp16:block=2:aligned_bits=24:operands=fp16"),
-            [(32768, 1)] * 4, None, 65504,
-        ),
-        # The least exponent bounds the place.
-        (LEAST, [(2**-6, 2**-5)], None, 2**-11),
-        (LEAST, [(2**-6, 2**-6)], None, 0),
-        # 2^-8 is subnormal in e4m3fn alone: its exponent is -6 there, and the cut lies at 2^-12.
-        (SIDES, [(2**-8, 1), (2**-7, 2**-6)], None, 2**-8 + 2**-13),
-        (SIDES, [(1, 2**-8), (2**-7, 2**-6)], None, 2**-8),
-        # The first block has positions 0, 1, 4 and 5. The second block has 2, 3, 6 and 7, and
-        # starts with the sum of the first.
-        (TURNS, [(8, 1), (-8, 1), (2**-3, 1)] + [None] * 5, None, 2**-3),
-        (TURNS, [(8, 1), None, None, None, (-8, 1), (2**-3, 1)], None, 0),
-        (TURNS, [(8, 1), None, (2**-3, 1), None, (-8, 1), None], None, 2**-3),
-        # In this short run of three positions the second block has one.
-        (TURNS, [(8, 1), (-8, 1), (2**-3, 1)], None, 2**-3),
-    ],
+    # The cut is toward zero, of each by itself: it leaves 2^-6 of 1.75 * 2^-6.
+    (ONE, [(1, 1), (1.75, 2**-6)], None, 1 + 2**-6),
+    (ONE, [(-1, 1), (-1.75, 2**-6)], None, -1 - 2**-6),
+    (ONE, [(1, 1), (1, 2**-7), (1, 2**-7)], None, 1),
+    # Zero products have no say.
+    (ONE, [(64, 0), (2**-6, 1), (2**-6, 2**-6)], None, 2**-6 + 2**-12),
+    # A block of absent taps leaves the running sum whole; a zero that is there cuts it.
+    (ONE, [None] * 8, 1 + 2**-13, 1 + 2**-13),
+    (ONE, [None] * 4 + [(0, 1)], 1 + 2**-13, 1),
+    (ONE, [None], -0.0, -0.0),
+    (ONE, [(0, 1)], -0.0, 0.0),
+    # Outer sums overflow as any sum does.
+    (accumulator("fp32_chunk2:toward_zero:outer=fp16:block=2:aligned_bits=24:operands=fp16"),
+     [(32768, 1)] * 4, None, 65504),
+    # The least exponent bounds the place.
+    (LEAST, [(2**-6, 2**-5)], None, 2**-11),
+    (LEAST, [(2**-6, 2**-6)], None, 0),
+    # 2^-8 is subnormal in e4m3fn alone: its exponent is -6 there, and the cut lies at 2^-12.
+    (SIDES, [(2**-8, 1), (2**-7, 2**-6)], None, 2**-8 + 2**-13),
+    (SIDES, [(1, 2**-8), (2**-7, 2**-6)], None, 2**-8),
+    # The first block has positions 0, 1, 4 and 5. The second block has 2, 3, 6 and 7, and
+    # starts with the sum of the first.
+    (TURNS, [(8, 1), (-8, 1), (2**-3, 1)] + [None] * 5, None, 2**-3),
+    (TURNS, [(8, 1), None, None, None, (-8, 1), (2**-3, 1)], None, 0),
+    (TURNS, [(8, 1), None, (2**-3, 1), None, (-8, 1), None], None, 2**-3),
+    # In this short run of three positions the second block has one.
+    (TURNS, [(8, 1), (-8, 1), (2**-3, 1)], None, 2**-3),
 )  # fmt: skip
 def test_the_rule_piece_by_piece(acc, products: list, initial: float | None, want: float) -> None:
     assert repr(float(summed(acc, products, initial=initial))) == repr(float(want))

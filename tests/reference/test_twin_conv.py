@@ -44,8 +44,7 @@ def torch_pass(name: str, args: tuple) -> np.ndarray:
     return backward(g, x, w, None, stride, padding, dilation, *flags)[0 if dgrad else 1].numpy()
 
 
-@each("case", CONV_CASES.values())
-@each("name", PASSES)
+@each("case, name", CONV_CASES.values(), PASSES)
 def test_conv_in_fp32_is_torch_within_rounding(name: str, case: ConvCase) -> None:
     args = arguments(case, name, "plain")
     got = getattr(twin, name)(*args, Accumulator("fp32"))
@@ -54,8 +53,7 @@ def test_conv_in_fp32_is_torch_within_rounding(name: str, case: ConvCase) -> Non
     assert np.allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-@each("case", CONV_CASES.values())
-@each("name", PASSES)
+@each("case, name", CONV_CASES.values(), PASSES)
 def test_conv_equals_exact(name: str, case: ConvCase) -> None:
     number = list(CONV_CASES.values()).index(case)
     for offset, kind in ((0, "wide"), (9, "special")):

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-import pytest
 
 from lpkernels.arithmetic import Quantizer, as_quantizer
 from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat, parse_format
@@ -26,41 +25,28 @@ def both(x: np.ndarray, quantizer: Quantizer, **key: int) -> tuple[np.ndarray, n
     return twin.quantize(x, quantizer, **key), exact.quantize(x, quantizer, **key)
 
 
-@each("rounding", ROUNDINGS)
-@each("fmt", ROUND_FORMATS)
-def test_quantize_equals_exact_on_hard_values(
-    fmt: FloatFormat | FixedFormat, rounding: str
-) -> None:
+@each("rounding, fmt", ROUNDINGS, ROUND_FORMATS)
+def test_quantize_equals_exact_on_hard_values(fmt: FloatFormat | FixedFormat, rounding: str):
     x = hard_values(fmt, count=8)
     x = x[:: max(1, len(x) // 100)]
     assert_bit_equal(*both(x, Quantizer(fmt, rounding), seed=5))
 
 
-@each("kind", KINDS)
-@each("rounding", ROUNDINGS)
-@each("fmt", [*BLOCKS, *AFFINES])
-def test_quantize_of_a_group_equals_exact(
-    fmt: str, rounding: str, kind: str, rng: np.random.Generator
-) -> None:
+@each("kind, rounding, fmt", KINDS, ROUNDINGS, [*BLOCKS, *AFFINES])
+def test_quantize_of_a_group_equals_exact(fmt, rounding, kind, rng):
     x = operand(kind, (3, 4, 5), rng)
     assert_bit_equal(*both(x, Quantizer(fmt, rounding, random_bits=9), seed=5))
 
 
-@each("random_bits", [None, 1, 8, 9, 16, 17, 32])
-@each("generator", ["fast", "philox"])
-def test_quantize_equals_exact_for_every_number_of_random_bits(
-    generator: str, random_bits: int | None, rng: np.random.Generator
-) -> None:
+@each("random_bits, generator", [None, 1, 8, 9, 16, 17, 32], ["fast", "philox"])
+def test_quantize_equals_exact_for_every_number_of_random_bits(generator, random_bits, rng):
     quantizer = Quantizer("e4m2", "stochastic", random_bits=random_bits, rng=generator)
     x = rng.standard_normal((7, 9))
     assert_bit_equal(*both(x, quantizer, seed=-3, site=SITE_OUTPUT))
 
 
-@each("dtype", [np.float16, np.float32, np.float64])
-@each("fmt", ["e5m2", "block4_e4m3", "affine4"])
-def test_quantize_takes_any_dtype_and_strides(
-    fmt: str, dtype: type, rng: np.random.Generator
-) -> None:
+@each("dtype, fmt", [np.float16, np.float32, np.float64], ["e5m2", "block4_e4m3", "affine4"])
+def test_quantize_takes_any_dtype_and_strides(fmt: str, dtype: type, rng: np.random.Generator):
     x = rng.standard_normal((6, 10)).astype(dtype)[::2, ::-3].T
     got, want = both(x, Quantizer(fmt, "stochastic"))
     assert_bit_equal(got, want)
@@ -76,9 +62,7 @@ def test_quantize_takes_scalars_and_empty_tensors(fmt: str, shape: tuple) -> Non
     assert got.shape == shape
 
 
-def test_quantize_does_not_depend_on_slabs(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_quantize_does_not_depend_on_slabs(rng, monkeypatch):
     x, quantizer = rng.standard_normal((5, 9)), Quantizer("e4m2", "stochastic")
     whole = twin.quantize(x, quantizer)
     monkeypatch.setattr("lpkernels.reference.quantize._SLAB", 7)
@@ -139,8 +123,7 @@ def test_quantize_gives_the_worked_values(fmt: str, x: list, want: list) -> None
     assert_bit_equal(got, np.array(want, np.float32))
 
 
-@each("name", ["nvfp4", "nvfp4_te", "nvfp4_torchao"])
-@each("amax", [math.nan, math.inf, -1.0])
+@each("name, amax", ["nvfp4", "nvfp4_te", "nvfp4_torchao"], [math.nan, math.inf, -1.0])
 def test_an_amax_that_is_no_magnitude_makes_everything_nan(name: str, amax: float) -> None:
     fmt = parse_format(name)
     assert isinstance(fmt, BlockFormat)

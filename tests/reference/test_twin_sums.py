@@ -6,18 +6,17 @@ import numpy as np
 import pytest
 
 from lpkernels.arithmetic import Accumulator, accumulator
-from lpkernels.formats import FixedFormat, FloatFormat, parse_format
+from lpkernels.formats import FixedFormat, FloatFormat
 from lpkernels.reference import exact, twin
 from lpkernels.reference.addition import odd_sum
 from lpkernels.reference.sums import tiles
-from tests.cases import ACCUMULATORS, MATMUL_SHAPES, ROUNDINGS
+from tests.cases import ACCUMULATORS, MATMUL_SHAPES, ROUNDINGS, formats_named
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.operands import KINDS, operand
 
 SEED = 0x1234_5678_9ABC_DEF0
 DRAWN = accumulator("e5m2_chunk5:stochastic:product=e6m5:product_rounding=stochastic:outer=e5m1")
-
 WRAPPING = [
     Accumulator(fmt, rounding, random_bits=bits)
     for fmt in ("fixed8_f3_wrap", "ufixed5_f-3_wrap", "fixed24_f140_wrap", "fixed1_f0_wrap")
@@ -43,42 +42,34 @@ def matmul_both(
     return got, exact.matmul(a, b, bias, acc, seed=seed)
 
 
-@each("kind", KINDS)
-@each("acc", ACCUMULATORS)
+@each("kind, acc", KINDS, ACCUMULATORS)
 def test_matmul_equals_exact_for_every_accumulator(acc: Accumulator, kind: str) -> None:
     assert_bit_equal(*matmul_both((1, 23, 3), kind, acc))
 
 
-@each("acc", WRAPPING)
-@each("kind", ["wide", "huge", "ties", "subnormal"])
+@each("acc, kind", WRAPPING, ["wide", "huge", "ties", "subnormal"])
 def test_matmul_equals_exact_when_the_sum_wraps(acc: Accumulator, kind: str) -> None:
     assert_bit_equal(*matmul_both((3, 13, 2), kind, acc))
 
 
-@each("acc", ACCUMULATORS[::4])
-@each("shape", [s for s in MATMUL_SHAPES if np.prod(s) <= 255])
+@each("acc, shape", ACCUMULATORS[::4], [s for s in MATMUL_SHAPES if np.prod(s) <= 255])
 def test_matmul_equals_exact_for_every_shape(shape: tuple, acc: Accumulator) -> None:
     assert_bit_equal(*matmul_both(shape, "wide", acc))
 
 
-@each("chunk", [1, 2, 5, 7, 8, 64])
-@each("length", [0, 1, 7, 15])
+@each("chunk, length", [1, 2, 5, 7, 8, 64], [0, 1, 7, 15])
 def test_matmul_equals_exact_for_every_chunk_and_length(chunk: int, length: int) -> None:
     acc = Accumulator("e5m3", chunk=chunk, outer="e4m4", rounding="toward_negative")
     assert_bit_equal(*matmul_both((2, length, 2), "ties", acc))
 
 
-@each("generator", ["fast", "philox"])
-@each("random_bits", [1, 8, 9, 16, 17, 24])
-def test_matmul_equals_exact_for_every_number_of_random_bits(
-    random_bits: int, generator: str
-) -> None:
+@each("generator, random_bits", ["fast", "philox"], [1, 8, 9, 16, 17, 24])
+def test_matmul_equals_exact_for_every_number_of_random_bits(random_bits: int, generator: str):
     acc = replace(DRAWN, random_bits=random_bits, rng=generator)
     assert_bit_equal(*matmul_both((3, 13, 3), "plain", acc))
 
 
-@each("rounding", ROUNDINGS)
-@each("fmt", ["fp32", "e8m22", "e8m0", "e5m10"])
+@each("rounding, fmt", ROUNDINGS, ["fp32", "e8m22", "e8m0", "e5m10"])
 def test_matmul_equals_exact_where_float64_alone_would_round_twice(fmt: str, rounding: str) -> None:
     # A product 2^-80 below decides a tie of the format between 1 and its neighbour.
     man_bits = Accumulator(fmt).fmt.man_bits
@@ -127,9 +118,7 @@ def test_matmul_does_not_depend_on_strides_or_other_rows(rng: np.random.Generato
     assert_bit_equal(twin.matmul(a[:3], b, None, acc, seed=SEED), whole[:3])
 
 
-def test_matmul_does_not_depend_on_tiles(
-    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_matmul_does_not_depend_on_tiles(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch):
     a, b = operand("wide", (3, 10, 9), rng), operand("wide", (3, 9, 8), rng)
     acc = Accumulator("e5m4", "stochastic", chunk=7)
     whole = twin.matmul(a, b, None, acc, seed=SEED)
@@ -138,15 +127,10 @@ def test_matmul_does_not_depend_on_tiles(
     assert_bit_equal(twin.matmul(a, b, None, acc, seed=SEED), whole)
 
 
-# --- one addition ---
-
-FORMATS = [
-    parse_format(name)
-    for name in (
-        *("fp32", "fp16", "e8m0", "e4m3fn", "e3m2none_sat", "e5m3_nosub", "e5m2_nan"),
-        *("fixed8_f4", "fixed8_f4_wrap", "ufixed5_f-3_wrap", "fixed24_f140_wrap", "fixed1_f0_wrap"),
-    )
-]
+FORMATS = formats_named("""
+    fp32 fp16 e8m0 e4m3fn e3m2none_sat e5m3_nosub e5m2_nan fixed8_f4 fixed8_f4_wrap ufixed5_f-3_wrap
+    fixed24_f140_wrap fixed1_f0_wrap
+""")
 
 
 def totals(fmt: FloatFormat | FixedFormat) -> np.ndarray:
@@ -175,11 +159,8 @@ def addends(fmt: FloatFormat | FixedFormat, rng: np.random.Generator) -> np.ndar
     return np.concatenate([x, -x, [np.nan]])
 
 
-@each("rounding", ROUNDINGS)
-@each("fmt", FORMATS)
-def test_add_equals_exact(
-    fmt: FloatFormat | FixedFormat, rounding: str, rng: np.random.Generator
-) -> None:
+@each("rounding, fmt", ROUNDINGS, FORMATS)
+def test_add_equals_exact(fmt: FloatFormat | FixedFormat, rounding: str, rng: np.random.Generator):
     total, addend = totals(fmt)[:, None], addends(fmt, rng)
     shape = np.broadcast_shapes(total.shape, addend.shape)
     bits = rng.integers(0, 2**24, shape, dtype=np.uint32)
@@ -195,16 +176,10 @@ def test_add_equals_exact(
 def test_odd_sum_is_the_odd_neighbour_of_an_inexact_sum() -> None:
     ulp = 2.0**-52
     rows = [
-        (1.0, 2.0**-80, 1 + ulp),
-        (1.0, -(2.0**-80), 1 - ulp / 2),
-        (1 + ulp, 2.0**-80, 1 + ulp),
-        (1 + ulp, -(2.0**-80), 1 + ulp),
-        (-1.0, 2.0**-80, -1 + ulp / 2),
-        (1.0, ulp, 1 + ulp),
-        (np.inf, 1.0, np.inf),
-        (2.0, -2.0, 0.0),
-        (-0.0, -0.0, -0.0),
-    ]
+        (1.0, 2.0**-80, 1 + ulp), (1.0, -(2.0**-80), 1 - ulp / 2), (1 + ulp, 2.0**-80, 1 + ulp),
+        (1 + ulp, -(2.0**-80), 1 + ulp), (-1.0, 2.0**-80, -1 + ulp / 2), (1.0, ulp, 1 + ulp),
+        (np.inf, 1.0, np.inf), (2.0, -2.0, 0.0), (-0.0, -0.0, -0.0),
+    ]  # fmt: skip
     a, b, want = np.array(rows).T
     assert_bit_equal(odd_sum(a, b), want)
     assert np.isnan(odd_sum(np.array([np.inf]), np.array([-np.inf]))).all()

@@ -10,7 +10,7 @@ from lpkernels.experiments.sweeps.frontiers.choosing import Frontier, Known, fro
 from lpkernels.report import frontiers as report
 from lpkernels.techniques.pareto import ErrorMatrix
 from tests.experiments.sweeps.frontiers.synthetic import KNOWN, SPACE, truth
-from tests.loops import each
+from tests.loops import rows
 from tests.report.shown import same_each_time, text
 
 MEMORY = 100 * SPACE.low_bits + 10 * SPACE.high_bits
@@ -23,16 +23,13 @@ def predicted() -> Frontier:
     return frontier_of(MEMORY, measured, known=Known.of(KNOWN, "", 2))
 
 
-def test_a_table_has_the_frontier_by_memory() -> None:
+def test_tables_have_the_frontier_by_memory_and_count_what_is_measured() -> None:
     table = text(report.frontier_table(predicted(), SPACE, title="noise"))
     lines = [line for line in table.splitlines() if "e6m" in line]
     sizes = [float(line.split("│")[1].split()[0]) for line in lines]
     assert sizes == sorted(sizes) and "measured" in lines[0] and "e3m1_sat e6m7_sat" in lines[0]
     assert any("predicted" in line and " .. " in line for line in lines)
     assert "predicted from other tasks; band: 90% of the draws" in table
-
-
-def test_a_table_of_a_matrix_counts_what_is_measured() -> None:
     errors = np.array([[0.25, np.nan] * 6, [np.nan] * 12])
     table = text(report.matrix_table(ErrorMatrix(SPACE, ["half", "none"], errors)))
     half, none = (line for line in table.splitlines() if "half" in line or "none" in line)
@@ -47,17 +44,15 @@ ROWS = [
 ]
 
 
-@each(
+@rows(
     "draw",
-    [
-        lambda path: report.plot_frontiers(
-            {"predicted": predicted(), "whole": frontier_of(MEMORY, TRUTH)}, path,
-            truth={"predicted": TRUTH}, cap=1000.0,
-        ),
-        lambda path: report.plot_error_matrix({"known": KNOWN, "one": truth(0.4)}, path),
-        lambda path: report.plot_singular_values({"known": KNOWN}, path, title="known"),
-        lambda path: report.plot_counts({"a": ROWS, "b": ROWS}, path),
-    ],
+    lambda path: report.plot_frontiers(
+        {"predicted": predicted(), "whole": frontier_of(MEMORY, TRUTH)}, path,
+        truth={"predicted": TRUTH}, cap=1000.0,
+    ),
+    lambda path: report.plot_error_matrix({"known": KNOWN, "one": truth(0.4)}, path),
+    lambda path: report.plot_singular_values({"known": KNOWN}, path, title="known"),
+    lambda path: report.plot_counts({"a": ROWS, "b": ROWS}, path),
 )  # fmt: skip
 def test_pictures_are_the_same_file_each_time(draw: Any, tmp_path: Path) -> None:
     same_each_time(draw, tmp_path, 5000)
@@ -92,14 +87,12 @@ GAPS = ErrorMatrix(SPACE, ["a"], [[0.5] * 11 + [np.nan]])
 NOTHING = ErrorMatrix(SPACE, ["a"], [[np.nan] * 12])
 
 
-@each(
+@rows(
     "call, message",
-    [
-        (lambda p: report.plot_frontiers({}, p), "plot_frontiers: expected at least one frontier"),
-        (lambda p: report.plot_error_matrix({"a": NOTHING}, p), "a matrix with at least one error"),
-        (lambda p: report.plot_singular_values({"a": GAPS}, p), "a: expected a task with all err"),
-        (lambda p: report.plot_counts({"a": []}, p), "expected rows with 'rmse', got none"),
-    ],
+    (lambda p: report.plot_frontiers({}, p), "plot_frontiers: expected at least one frontier"),
+    (lambda p: report.plot_error_matrix({"a": NOTHING}, p), "a matrix with at least one error"),
+    (lambda p: report.plot_singular_values({"a": GAPS}, p), "a: expected a task with all err"),
+    (lambda p: report.plot_counts({"a": []}, p), "expected rows with 'rmse', got none"),
 )
 def test_nothing_to_draw_is_refused(call: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message):

@@ -77,20 +77,16 @@ def test_a_difference_may_be_a_zero_without_a_sign_or_without_common_seeds() -> 
     assert cells(shown(results), "a ")[:6] == ["a", "0/1", "50.00", "no", "pairs", "-"]
 
 
-def test_a_figure_that_is_no_percentage_has_two_digits_of_its_error() -> None:
+def test_a_figure_that_is_no_percentage_and_a_table_without_a_reference() -> None:
     table = shown(sweep(), LOSS)
     assert "lower is better" in table
     assert cells(table, "a [b]")[:5] == ["a", "[b]", "0/3", "0.1033", "+0.0200"]
-
-
-def test_without_a_reference_there_are_no_differences() -> None:
     table = text(sweep_table(summarise(sweep(), "test_accuracy"), ACCURACY), 100)
     assert "difference" not in table and "Holm" not in table
     assert "91.67 ± 1.20" in table
 
 
-@each("width", [80, 100])
-@each("metric", [ACCURACY, LOSS])
+@each("width, metric", [80, 100], [ACCURACY, LOSS])
 def test_the_table_is_whole_in_a_narrow_terminal(width: int, metric: Metric) -> None:
     places = [(("data", "digits"), ("width", w)) for w in (4, 8)]
     table = shown(sweep(*places), metric, width)

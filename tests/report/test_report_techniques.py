@@ -10,12 +10,7 @@ import pytest
 from lpkernels.formats import parse_format
 from lpkernels.report.assignments import assignment_table, plot_assignment
 from lpkernels.report.diagnosis import diagnosis_table, plot_exponents
-from lpkernels.report.schedules import (
-    drawing,
-    plot_precision_range,
-    plot_schedules,
-    schedule_view,
-)
+from lpkernels.report.schedules import drawing, plot_precision_range, plot_schedules, schedule_view
 from lpkernels.techniques.assignment import Pins, demote, group
 from lpkernels.techniques.cpt import OpenLoop, Schedule, parse_schedule, precision_range_test
 from lpkernels.techniques.loss_scaling import Report

@@ -1,7 +1,5 @@
 """Results and gradients of a call, eager or compiled, and comparisons of two lists of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -9,18 +7,6 @@ import torch
 from torch import Tensor
 
 from tests.compare import assert_bit_equal
-
-__all__ = [
-    "alike",
-    "backward",
-    "close",
-    "compiled",
-    "flat",
-    "gradients",
-    "leaves",
-    "output_gradients",
-    "same",
-]
 
 
 def leaves(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[Tensor]:

@@ -1,7 +1,5 @@
 """The steps of a layer as the reference makes them, with the seeds of the contract."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -12,8 +10,6 @@ import lpkernels as lp
 from lpkernels.reference import twin
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role, derive_seed
 from tests.support.autograd import gradients, same
-
-__all__ = ["SEED", "Steps", "assert_composed", "how", "signed"]
 
 #: The seed of the calls whose results are composed of steps; int64 has negative ones too.
 SEED = -123456789

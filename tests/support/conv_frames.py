@@ -6,8 +6,6 @@ import numpy as np
 
 from tests.cases import CONV_CASES, ConvCase
 
-__all__ = ["ABSENT", "ALL_CASES", "in_frame"]
-
 #: csrc/cuda/product/sums.h has the same value.
 ABSENT = 0x7FC0DEAD
 

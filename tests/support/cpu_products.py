@@ -69,12 +69,7 @@ def assert_matmul(
 
 
 def conv_calls(
-    case: ConvCase,
-    acc: Accumulator,
-    x: Tensor,
-    w: Tensor,
-    grad: Tensor,
-    bias: Tensor | None = None,
+    case: ConvCase, acc: Accumulator, x: Tensor, w: Tensor, grad: Tensor, bias: Tensor | None = None
 ) -> dict[str, tuple[Any, ...]]:
     """The arguments of the passes of a convolution, by the names of the backends' methods."""
     tail = (*case.geometry, acc.to_ints(), SEED, ROLE)

@@ -4,8 +4,6 @@ It has the functions of lpkernels._C that begin with ``cuda_``, bound by the sam
 kernels' own index maps and arithmetic run thread by thread (csrc/tests/cuda/cuda_run.cpp).
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import sys

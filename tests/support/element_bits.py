@@ -1,8 +1,6 @@
 """The elementwise work of a backend against the reference, to the bit: rounding, counting,
 codes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,8 +13,6 @@ from lpkernels.backends import get as backend_of
 from lpkernels.formats import AffineFormat, BlockFormat
 from tests.compare import assert_bit_equal
 from tests.support.elements import SEED, SITE, Format
-
-__all__ = ["WAYS", "assert_codes", "assert_counted", "assert_quantized", "quantized", "ranges"]
 
 REFERENCE: Any = backend_of("reference")
 WAYS = ((COUNTS + BINS, True), (COUNTS, False))

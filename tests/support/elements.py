@@ -9,36 +9,29 @@ from torch import Tensor
 from lpkernels import rng
 from lpkernels.arithmetic import Quantizer
 from lpkernels.backends import cpu
-from lpkernels.formats import FixedFormat, FloatFormat, parse_format
+from lpkernels.formats import FixedFormat, FloatFormat
 from lpkernels.rounding import round_array
-from tests.cases import DETERMINISTIC, hard_values
+from tests.cases import DETERMINISTIC, formats_named, hard_values
 
 SEED = 0x1234567812345678
 SITE = rng.SITE_QUANTIZE
 Format = FloatFormat | FixedFormat
 
 #: Formats at the ends of float32: their normals lie below its own, or there is no room above.
-END_FORMATS = [
-    parse_format(name)
-    for name in (
-        "e1m3none_b128", "e2m3_b128", "e4m3_b128_sat", "e4m3_b128_nosub", "e4m3_b129", "e3m0_b128",
-        "e3m0_b127_nosub", "e4m5_b127_nosub", "e3m22_b127", "e3m3_b-121", "e3m0_b-121",
-        "e3m0_b-121_nosub_nan",
-    )
-]  # fmt: skip
+END_FORMATS = formats_named("""
+    e1m3none_b128 e2m3_b128 e4m3_b128_sat e4m3_b128_nosub e4m3_b129 e3m0_b128 e3m0_b127_nosub
+    e4m5_b127_nosub e3m22_b127 e3m3_b-121 e3m0_b-121 e3m0_b-121_nosub_nan
+""")
 #: Few exponent bits and many, so that codes take every width from 2 to 32 bits.
 WIDTHS = [
     *(FloatFormat(1, bits - 2, specials="none", bias=0) for bits in range(2, 8)),
     *(FloatFormat(2, bits - 3, specials="none") for bits in range(8, 25)),
     *(FloatFormat(8, bits - 9) for bits in range(10, 33)),
 ]
-TENSOR_FORMATS = [
-    parse_format(name)
-    for name in (
-        "affine8", "affine3_sym", "affine8_axis0", "affine5_axis1", "affine8_sym_axis-1",
-        "block32_e4m3", "block5_axis0_e2m1", "block7_axis1_e2m3", "block1500_e5m2",
-    )
-]  # fmt: skip
+TENSOR_FORMATS = formats_named("""
+    affine8 affine3_sym affine8_axis0 affine5_axis1 affine8_sym_axis-1 block32_e4m3
+    block5_axis0_e2m1 block7_axis1_e2m3 block1500_e5m2
+""")
 #: Kinds of tensors; see tensor_values().
 KINDS = ("normal", "wide", "special", "tiny", "nothing finite")
 

@@ -1,8 +1,6 @@
 """Tests that the adapters of GPUs share. A module in the folder of each imports them all, and takes
 that folder's fixtures: adapter, the backend, and device, of its tensors."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from typing import Any
@@ -37,16 +35,12 @@ FEW_CASES = (
 # Products whose operands lie anywhere and are rounded.
 
 OPERANDS = {
-    "matrices": ((3, 5), (5, 4)),
-    "batch": ((2, 3, 4), (2, 4, 2)),
-    "one left": ((1, 2, 4), (3, 4, 2)),
-    "left matrix": ((4, 5), (3, 5, 6)),
-    "right matrix": ((2, 2, 3, 4), (4, 2)),
-    "both broadcast": ((2, 1, 2, 3), (1, 3, 3, 2)),
-    "table": ((3, 2, 2, 3), (3, 1, 3, 2)),
-    "no matrices": ((0, 3, 5), (5, 4)),
+    "matrices": ((3, 5), (5, 4)), "batch": ((2, 3, 4), (2, 4, 2)),
+    "one left": ((1, 2, 4), (3, 4, 2)), "left matrix": ((4, 5), (3, 5, 6)),
+    "right matrix": ((2, 2, 3, 4), (4, 2)), "both broadcast": ((2, 1, 2, 3), (1, 3, 3, 2)),
+    "table": ((3, 2, 2, 3), (3, 1, 3, 2)), "no matrices": ((0, 3, 5), (5, 4)),
     "no products": ((2, 0), (0, 3)),
-}
+}  # fmt: skip
 DRAWN = lp.accumulator("e5m4_chunk3:stochastic")
 
 
@@ -55,10 +49,8 @@ def lanes(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
     return [lanes_of_all_kinds(shape, generator) for shape in shapes]
 
 
-@each("name, transposed", itertools.product(OPERANDS, [False, True]))
-def test_matmul_asks_for_every_element(
-    name: str, transposed: bool, adapter: Any, device: str
-) -> None:
+@each("name, transposed", OPERANDS, [False, True])
+def test_matmul_asks_for_every_element(name: str, transposed: bool, adapter: Any, device: str):
     a, b = lanes(*OPERANDS[name])
     (bias,) = lanes(b.shape[-1:])
     if transposed:
@@ -129,15 +121,13 @@ def test_blocks_aligned_by_operands(acc: Accumulator, adapter: Any, device: str)
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(acc=accumulators(), length=st.integers(0, 19), seed=st.integers(0, 2**32))
-def test_any_accumulator(
-    adapter: Any, device: str, acc: Accumulator, length: int, seed: int
-) -> None:
+def test_any_accumulator(adapter: Any, device: str, acc: Accumulator, length: int, seed: int):
     initial = rows(1, 3, seed + 2) if seed % 2 else None
     a, b = rows(1, length, seed), rows(1, length, seed + 1)[1:].T
     assert_product(adapter, a, b, acc, device, initial=initial)
 
 
-@each("acc, length", itertools.product(cases.STARTED, [0, 21]))
+@each("acc, length", cases.STARTED, [0, 21])
 def test_sums_start_at_initial(acc: Accumulator, length: int, adapter: Any, device: str) -> None:
     initial = rows(1, 5, 7)
     initial[0] = torch.tensor([1e30, -1e30, 1e-30, 0.3, -0.0])
@@ -165,9 +155,7 @@ def test_larger_operands_are_summed_in_float64(exponent: int, adapter: Any, devi
     assert_product(adapter, x, x.T, cases.UNIT_ACCUMULATORS["h100_e4m3"], device)
 
 
-@each("name, acc", itertools.product(PASSES, cases.CONVOLVED))
-def test_passes_of_convolutions_with_operands(
-    name: str, acc: Accumulator, adapter: Any, device: str
-) -> None:
+@each("name, acc", PASSES, cases.CONVOLVED)
+def test_passes_of_convolutions_with_operands(name, acc, adapter, device):
     for case in FEW_CASES if INTERPRETED else (*FEW_CASES, *CONV_CASES.values()):
         assert_pass(adapter, name, case, tensors_of_pass(case), acc, device)

@@ -1,23 +1,10 @@
 """Accumulators with operands, and their operands, for the tests of every backend."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import UNITS, Accumulator
 from lpkernels.rounding import ROUNDINGS
-
-__all__ = [
-    "CONVOLVED",
-    "MODES",
-    "SHORT_MODES",
-    "STARTED",
-    "UNIT_ACCUMULATORS",
-    "rows",
-    "short_rows",
-    "tensor",
-]
 
 #: The arithmetic of every named unit, by its first name.
 UNIT_ACCUMULATORS: dict[str, Accumulator] = {}
@@ -69,20 +56,16 @@ CONVOLVED = [
 
 #: Sums that start at initial: every order, the outermost sum with chunks and without.
 STARTED = [
-    Accumulator("e6m9"),
-    Accumulator("e5m4", "stochastic", random_bits=13),
+    Accumulator("e6m9"), Accumulator("e5m4", "stochastic", random_bits=13),
     Accumulator("fp32", chunk=8, outer="e5m7", outer_rounding="stochastic"),
-    Accumulator("e5m10", "toward_zero", product="e4m3"),
-    Accumulator("fixed12_f6_wrap"),
+    Accumulator("e5m10", "toward_zero", product="e4m3"), Accumulator("fixed12_f6_wrap"),
     Accumulator("e5m7", order="pairwise", chunk=8),
     Accumulator("e5m7", "toward_negative", order="compensated"),
     Accumulator("e5m7", order="compensated", chunk=5),
     Accumulator("e8m13", "toward_zero", block=8, aligned_bits=13),
-    UNIT_ACCUMULATORS["h100_fp16"],
-    UNIT_ACCUMULATORS["h100_e4m3"],
-    UNIT_ACCUMULATORS["h100_fp8_mma"],
-    MODES[6],
-]
+    UNIT_ACCUMULATORS["h100_fp16"], UNIT_ACCUMULATORS["h100_e4m3"],
+    UNIT_ACCUMULATORS["h100_fp8_mma"], MODES[6],
+]  # fmt: skip
 
 
 def tensor(shape: tuple[int, ...], kind: str, generator: torch.Generator) -> Tensor:

@@ -5,8 +5,6 @@ from hypothesis import strategies as st
 from lpkernels.arithmetic import Accumulator
 from lpkernels.rounding import ROUNDINGS
 
-__all__ = ["accumulators"]
-
 _FORMATS = ["fp32", "bf16", "fp16", "e8m13", "e4m3fn", "e4m3none_sat", "e5m2_nosub", "e3m0"]
 _OPERANDS = ["fp16", "bf16", "e4m3fn", "e5m2", "tf32", "e2m1_nosub"]
 

@@ -4,7 +4,6 @@ import numpy as np
 
 #: Kinds of operands; see operand().
 KINDS = ("plain", "wide", "cancelling", "ties", "subnormal", "huge", "special")
-
 _SPECIALS = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 1.0, -1.0, 3e38], dtype=np.float32)
 
 

@@ -4,8 +4,6 @@ No other library is asked about the processor: its classes of processors may be 
 nothing about the instructions that the kernels need.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Products of matrices and passes of convolutions: operands, and the bits that a backend gives."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -9,25 +7,21 @@ import torch
 from torch import Tensor
 
 from lpkernels import ops
-from lpkernels.arithmetic import Accumulator, accumulator
+from lpkernels.arithmetic import Accumulator
 from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import NOT_FUSED, Fused
-from tests.cases import ConvCase
+from tests.cases import ConvCase, accumulators_named
 from tests.compare import assert_bit_equal
 
 SEED, ROLE = torch.tensor(-1234567890123456789), 4
 PASSES = ("fprop", "dgrad", "wgrad")
 #: One accumulator for every family of kernels of the cuda backend.
-KERNELS = [
-    accumulator(text)
-    for text in (
-        "fp32", "e5m10", "e6m9_chunk5:outer=e5m7", "e4m3fn_sat", "e5m7_chunk16:toward_zero",
-        "e6m9_chunk8:stochastic", "e6m9_chunk8:stochastic:outer_rounding=nearest_even",
-        "e5m5_chunk7:stochastic:product=e4m3:product_rounding=stochastic",
-        "e5m6:stochastic:order=pairwise", "e6m9_chunk9:order=compensated",
-        "e8m13:toward_zero:block=8:aligned_bits=13",
-    )
-]  # fmt: skip
+KERNELS = accumulators_named("""
+    fp32 e5m10 e6m9_chunk5:outer=e5m7 e4m3fn_sat e5m7_chunk16:toward_zero e6m9_chunk8:stochastic
+    e6m9_chunk8:stochastic:outer_rounding=nearest_even
+    e5m5_chunk7:stochastic:product=e4m3:product_rounding=stochastic e5m6:stochastic:order=pairwise
+    e6m9_chunk9:order=compensated e8m13:toward_zero:block=8:aligned_bits=13
+""")
 Make = Callable[[tuple[int, ...]], Tensor]
 #: x, w, dy and the bias of a convolution.
 Tensors = tuple[Tensor, Tensor, Tensor, Tensor]

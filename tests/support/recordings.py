@@ -5,8 +5,6 @@ The file is an npz of codes, described in tests/data/matrix_units/README.md. A s
 group lies there; the whole of 2,000 is read in the same way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple

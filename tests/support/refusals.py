@@ -1,7 +1,5 @@
 """Tests that calls are refused: by which error, and with what message."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -9,15 +7,12 @@ import pytest
 
 from tests.loops import each
 
-__all__ = ["Row", "refused", "refuses", "rejects"]
-
 #: The arguments of a call, its options, and the error with a pattern of its message.
 Row = tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]
+Test = Callable[[], None]
 
 
-def refused(
-    rows: Iterable[tuple[Any, ...]], error: type[Exception] | None = None
-) -> Callable[[], None]:
+def refused(rows: Iterable[tuple[Any, ...]], error: type[Exception] | None = None) -> Test:
     """A test of rows (call, error, message), or of rows (call, message) that share an error.
 
     Every call, which takes no arguments, raises the error with a message that matches.
@@ -33,15 +28,11 @@ def refused(
     return test
 
 
-def refuses(
-    function: Callable[..., Any], rows: Iterable[Row], **defaults: Any
-) -> Callable[[], None]:
+def refuses(function: Callable[..., Any], rows: Iterable[Row], **defaults: Any) -> Test:
     """A test: the function refuses the arguments and options of every row, beside the defaults."""
 
     @each("arguments, options, error, message", rows)
-    def test(
-        arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], message: str
-    ) -> None:
+    def test(arguments, options, error, message):
         with pytest.raises(error, match=message):
             function(*arguments, **{**defaults, **options})
 
@@ -52,7 +43,7 @@ def rejects(
     function: Callable[[Any], Any],
     rows: Iterable[tuple[Any, str]],
     error: type[Exception] | tuple[type[Exception], ...] = ValueError,
-) -> Callable[[], None]:
+) -> Test:
     """A test of rows (argument, message): the function refuses the argument with the message."""
 
     @each("argument, message", rows)

@@ -10,8 +10,6 @@ A new call is a line with any hash; `python -m tests.support.replay` writes the 
 reference gives.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -150,17 +148,13 @@ RECIPES = {
 
 #: The names that a call may use.
 NAMES: dict[str, object] = {
-    "lp": lp,
-    "F": lp.functional,
-    "nn": lp.nn,
-    "torch": torch,
-    **RECIPES,
+    "lp": lp, "F": lp.functional, "nn": lp.nn, "torch": torch, **RECIPES,
     **{name: _numbers(stream) for stream, name in enumerate("xyz", start=1)},
     # Few bits of mantissa: sums that certified tiers take, and ties of formats with one bit less.
     **{f"x{man}": _numbers(4, man) for man in (3, 4, 8, 10, 11)},
     **{f"y{man}": _numbers(5, man) for man in (3, 10)},
     **{each.__name__: each for each in (bits, packed, gradients, layer, events, update)},
-}
+}  # fmt: skip
 
 
 def run(text: str, device: str = "cpu") -> str:

@@ -1,7 +1,5 @@
 """Machine code of NVIDIA GPUs as text, by the tools that come with triton, and its loops."""
 
-from __future__ import annotations
-
 import heapq
 import re
 import subprocess
@@ -12,28 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lpkernels import _build
-
-__all__ = [
-    "Function",
-    "Kernels",
-    "Loop",
-    "chosen",
-    "cubins",
-    "disassembled",
-    "fewest",
-    "functions",
-    "in_library",
-    "library",
-    "loops",
-    "part",
-    "ptx",
-    "readable",
-    "reason",
-    "stretches",
-    "target_of",
-    "tool",
-    "usage",
-]
 
 # "/*0a30*/  @!P0 FFMA.RM R3, R4, R5, R6 ;", or a label ".L_x_12:".
 _INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+ )?\s*([A-Z][\w.]*)(.*?);")

@@ -1,7 +1,5 @@
 """Runs of values whose Hadamard transforms are hard to round."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 

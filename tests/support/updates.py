@@ -1,7 +1,5 @@
 """Updates of parameters: options, formats and tensors, the same on every backend."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

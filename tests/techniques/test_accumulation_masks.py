@@ -144,7 +144,6 @@ def test_convolutions(shape: tuple[int, ...]):
     torch.testing.assert_close(db, top.sum(0))
 
 
-WIDE = lp.Recipe(fprop="e8m23")
 CONVS = {
     "strided, dilated": ((8, 9), lambda r: lp.nn.Conv2d(4, 6, (3, 2), 2, (1, 2), 2, recipe=r)),
     "grouped": ((6, 5), lambda r: lp.nn.Conv2d(4, 6, 3, padding=1, groups=2, recipe=r)),
@@ -154,10 +153,10 @@ CONVS = {
 }
 
 
-@each("name, batch", itertools.product(CONVS, [(2,), ()]))
+@each("name, batch", CONVS, [(2,), ()])
 def test_wide_convolutions_have_the_straight_through_gradient(name: str, batch: tuple[int, ...]):
     spatial, make = CONVS[name]
-    layer = make(WIDE)
+    layer = make(lp.Recipe(fprop="e8m23"))
     x = torch.randn(*batch, 4, *spatial)
     g = torch.randn_like(layer(x))
     plain = gradients(layer, x, g)
@@ -242,7 +241,7 @@ def test_gradients_are_quantised_as_the_recipe_says():
 MODES = ["zeros", "reflect", "replicate", "circular"]
 
 
-@each("mode, padding", itertools.product(MODES, [1, (2, 1), "same", "valid"]))
+@each("mode, padding", MODES, [1, (2, 1), "same", "valid"])
 def test_what_is_padded_is_padded_first_and_folded_back(mode: str, padding):
     kernel = (4, 2) if padding == "same" else 3
     layer = lp.nn.Conv2d(3, 4, kernel, padding=padding, padding_mode=mode, recipe=NARROW)

@@ -8,12 +8,11 @@ import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.formats import FixedFormat, FloatFormat
 from lpkernels.rng import SITE_OUTER, SITE_PRODUCT, SITE_SUM, draws
 from lpkernels.rounding import ROUNDINGS, round_scalar
 from lpkernels.techniques.accumulation import accumulator_of, knee, measure, nmse, vrr
 from lpkernels.techniques.accumulation.measuring import with_mantissa
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.refusals import refused
 
 
@@ -35,8 +34,8 @@ class Oracle:
         draw = int(draws(self.seed, site, row, col, k, self.acc.random_bits, self.acc.rng))
         of = {"draw": draw, "random_bits": self.acc.random_bits}
         if not math.isinf(value):
-            fixed = isinstance(fmt, FixedFormat)
-            wide = FixedFormat(24, fmt.frac_bits) if fixed else FloatFormat(8, fmt.man_bits)
+            fixed = isinstance(fmt, lp.FixedFormat)
+            wide = lp.FixedFormat(24, fmt.frac_bits) if fixed else lp.FloatFormat(8, fmt.man_bits)
             free = round_scalar(value, wide, mode, **of)
             least = fmt.min if fixed else -fmt.max
             # The value must be beyond max in the same step: only there do the two formats round
@@ -133,8 +132,11 @@ def test_trees_and_compensated_sums_lose_fewer_products():
 TREE, KAHAN = "e5m2:order=pairwise", "e5m2:order=compensated"
 COARSE = "e5m3:toward_zero:block=2:aligned_bits=3"
 FINE = "e5m3:toward_zero:block=2:aligned_bits=8"
-# The sum of these products, in that accumulator, loses that share of them.
-LOST = [
+
+
+@rows(
+    "products, acc, share",
+    # The sum of these products, in that accumulator, loses that share of them.
     # In e5m2, 8 + 1 = 9 is a tie and rounds to 8, so that 1 is lost; 8 + (1 + 1) is kept.
     ([8, 1, 1, 1], TREE, 1 / 4),
     # The tree adds 64 + 64, then 1 + 1 = 2, which is lost with both of its products.
@@ -153,10 +155,7 @@ LOST = [
     ([1, 0, 1.25, -1.25], COARSE, 0),
     # Alignment keeps 1 beside 16, but the block is lost when the sum is rounded.
     ([16, 0, 0.5, 0.5], FINE, 2 / 3),
-]
-
-
-@each("products, acc, share", LOST)
+)
 def test_events_of_trees_compensated_sums_and_blocks_by_hand(products, acc, share):
     got = measure(torch.tensor([products], dtype=torch.float32), torch.ones(len(products), 1), acc)
     assert (got.swamped, got.overflowed) == (share, 0)
@@ -206,17 +205,17 @@ def test_the_knee_is_where_the_theory_puts_it():
 # For sums of 2^log n products of 5 bits: rounding, length of a chunk and of a block, mantissa bits,
 # and how far the measured error may lie below and above the law.
 NEAREST, CUT = "nearest_even", "aligned_truncation"
-LAW = [
+
+
+@rows(
+    "rounding, chunk, block, man_bits, log_n, low, high",
     # 4 <= x = 2^m / sqrt n <= 8
     *((NEAREST, None, None, *sizes, 0.85, 1.15) for sizes in ((6, 8), (7, 10), (8, 10), (9, 12))),
     (NEAREST, 64, None, 6, 13, 0.85, 1.15),
     *((CUT, None, block, m, 12, 0.8, 1.15) for block in (1, 32) for m in (7, 8)),
     (CUT, 64, None, 6, 12, 0.9, 1.1),
     ("stochastic", None, None, 5, 10, 0.6, 1.1),
-]
-
-
-@each("rounding, chunk, block, man_bits, log_n, low, high", LAW)
+)
 def test_the_error_follows_the_law(rounding, chunk, block, man_bits, log_n, low, high):
     options = {} if block is None else {"block": block}
     acc = accumulator_of(lp.FloatFormat(8, man_bits), rounding, chunk=chunk, **options)

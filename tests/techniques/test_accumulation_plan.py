@@ -1,7 +1,6 @@
 """The plan of a model: measurements, formats, recipes for convert(); the model is left as found."""
 
 import copy
-import itertools
 import math
 from typing import Any
 
@@ -210,7 +209,7 @@ FIXED_LAYERS = {
 }
 
 
-@each("name, operand", itertools.product(FIXED_LAYERS, ["fixed6_f4", "ufixed5_f2"]))
+@each("name, operand", FIXED_LAYERS, ["fixed6_f4", "ufixed5_f2"])
 def test_fixed_point_layers_say_in_how_many_bits_they_never_overflow(name: str, operand: str):
     layer, shape = FIXED_LAYERS[name]
     layer = copy.deepcopy(layer)

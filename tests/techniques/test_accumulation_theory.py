@@ -14,37 +14,9 @@ from lpkernels.techniques.accumulation import (
     nmse,
     vrr,
 )
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.refusals import refused
 
-# The columns are m_p, n and 1 - VRR by m_acc; every step of the sum is added in float64, to seven
-# digits.
-THEOREM = [
-    (5, 64, {3: 2.470859e-1, 4: 3.505378e-2, 5: 7.806770e-3}),
-    (5, 256, {5: 4.016289e-2, 6: 3.949509e-3}),
-    (5, 1024, {6: 5.470953e-2, 7: 1.999151e-3}),
-    (5, 4096, {8: 1.026401e-3, 9: 2.411709e-4}),
-    (5, 65536, {8: 3.133722e-1, 10: 3.575561e-4, 11: 6.051614e-5, 12: 1.646699e-5}),
-    (5, 2**18, {9: 3.152475e-1, 10: 1.565997e-1}),
-    (5, 2**20, {12: 4.615698e-4, 14: 4.127184e-6, 15: 1.971426e-6}),
-    (2, 1024, {7: 3.485515e-3}),
-    (3, 1024, {7: 2.051428e-3}),
-    (7, 1024, {7: 2.159985e-3}),
-    (9, 4096, {9: 2.757962e-4}),
-    (7, 65536, {10: 3.731975e-4}),
-    (20, 65536, {12: 1.755256e-5}),
-]
-LEMMA = [
-    (2, 16, 0.755834),
-    (3, 64, 0.705230),
-    (4, 256, 0.688773),
-    (5, 1024, 0.684341),
-    (5, 4096, 0.563350),
-    (6, 4096, 0.683212),
-    (8, 65536, 0.682858),
-    (8, 2**18, 0.563242),
-    (10, 2**20, 0.682835),
-]
 # Bits for 2^6, 2^7, ..., 2^24 products of 5 bits: in one sum, and in chunks of 64 by "level" and by
 # "total".
 MINIMUM = [4, 5, 6, 6, 7, 8, 9, 9, 10, 11, 12, 12, 13, 14, 15, 15, 18, 18, 19]
@@ -66,7 +38,18 @@ def full_loss(m_acc: int, m_p: int, n: int) -> float:
     return (gone / ((swamped.sum() + partly.sum() + never) * n)).item()
 
 
-@each("m_p, n, losses", THEOREM)
+@rows(
+    "m_p, n, losses",
+    # These are 1 - VRR by m_acc; every step of the sum is added in float64, to seven digits.
+    (5, 64, {3: 2.470859e-1, 4: 3.505378e-2, 5: 7.806770e-3}),
+    (5, 256, {5: 4.016289e-2, 6: 3.949509e-3}), (5, 1024, {6: 5.470953e-2, 7: 1.999151e-3}),
+    (5, 4096, {8: 1.026401e-3, 9: 2.411709e-4}),
+    (5, 65536, {8: 3.133722e-1, 10: 3.575561e-4, 11: 6.051614e-5, 12: 1.646699e-5}),
+    (5, 2**18, {9: 3.152475e-1, 10: 1.565997e-1}),
+    (5, 2**20, {12: 4.615698e-4, 14: 4.127184e-6, 15: 1.971426e-6}),
+    (2, 1024, {7: 3.485515e-3}), (3, 1024, {7: 2.051428e-3}), (7, 1024, {7: 2.159985e-3}),
+    (9, 4096, {9: 2.757962e-4}), (7, 65536, {10: 3.731975e-4}), (20, 65536, {12: 1.755256e-5}),
+)  # fmt: skip
 def test_losses_are_those_of_the_full_sum(m_p: int, n: int, losses: dict[int, float]):
     for m_acc, loss in losses.items():
         kept, got = vrr(m_acc, m_p, n)
@@ -75,7 +58,12 @@ def test_losses_are_those_of_the_full_sum(m_p: int, n: int, losses: dict[int, fl
         assert kept == 1 - got
 
 
-@each("m_acc, n, kept", LEMMA)
+@rows(
+    "m_acc, n, kept",
+    (2, 16, 0.755834), (3, 64, 0.705230), (4, 256, 0.688773), (5, 1024, 0.684341),
+    (5, 4096, 0.563350), (6, 4096, 0.683212), (8, 65536, 0.682858), (8, 2**18, 0.563242),
+    (10, 2**20, 0.682835),
+)  # fmt: skip
 def test_full_swamping_alone(m_acc: int, n: int, kept: float):
     assert vrr(m_acc, 5, n, partial=False)[0] == pytest.approx(kept, abs=1e-6)
 
@@ -101,16 +89,16 @@ def test_minimum_bits():
 
 
 SCALARS = {"m_acc": 8, "m_p": 5, "n": 4096, "chunk": 64, "nzr": 1.0}
-FUNCTIONS = [
+
+
+@rows(
+    "function, kind, names",
     (min_mantissa_bits, int, ["n", "m_p", "chunk", "nzr"]),
     (log_variance_lost, float, ["m_acc", "m_p", "n", "nzr"]),
     (lambda **given: vrr(**given)[0], float, ["m_acc", "m_p", "n", "nzr"]),
     (lambda **given: vrr(**given)[1], float, ["m_acc", "m_p", "n", "nzr"]),
     (nmse, float, ["m_acc", "n", "chunk", "nzr"]),
-]
-
-
-@each("function, kind, names", FUNCTIONS)
+)
 def test_one_array_makes_an_array_of_the_result(function, kind: type, names: list[str]):
     plain = {name: SCALARS[name] for name in names}
     value = function(**plain)

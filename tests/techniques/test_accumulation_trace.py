@@ -1,6 +1,5 @@
 """Which products a plan sees: lengths, composite layers, functions; which models it refuses."""
 
-import itertools
 import math
 
 import torch
@@ -8,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lpkernels as lp
-from lpkernels.arithmetic.products import longest_residue
 from lpkernels.techniques.accumulation import plan
 from tests.loops import each
 from tests.nn.layer_cases import first
@@ -53,14 +51,6 @@ def test_lengths_of_convolutions(layer: nn.Module, sample: tuple[int, ...], expe
     found = plan(layer, grad(*sample), loss=mean_square, operand="e5m2").rows
     assert [row.length for row in found] == expected
     assert [row.gemm for row in found] == ["fprop", "dgrad", "wgrad"]
-
-
-@each("taps, stride, dilation", itertools.product(range(1, 6), range(1, 5), range(1, 5)))
-def test_longest_sum_of_a_strided_dgrad(taps: int, stride: int, dilation: int):
-    x, w = torch.ones(1, 1, stride * 24 + 2 * dilation * taps), torch.ones(1, 1, taps)
-    y = F.conv1d(x, w, stride=stride, dilation=dilation)
-    met = F.conv_transpose1d(torch.ones_like(y), w, stride=stride, dilation=dilation)
-    assert longest_residue(taps, stride, dilation) == int(met.max())
 
 
 def test_products_of_functions_share_the_recipe_of_their_module():
@@ -140,14 +130,11 @@ def test_attention_masks_are_those_of_torch():
 X = torch.ones(2, 4)
 ATEN = torch.ops.aten
 NAMES = [
-    (lambda x, w: x @ w, "matmul"),
-    (lambda x, w: x.__matmul__(w), "matmul"),
-    (lambda x, w: w.__rmatmul__(x), "matmul"),
-    (lambda x, w: torch.linalg.matmul(x, w), "matmul"),
-    (lambda x, w: ATEN.mm.default(x, w), "mm"),
-    (lambda x, w: ATEN.linear.default(x, w), "linear"),
+    (lambda x, w: x @ w, "matmul"), (lambda x, w: x.__matmul__(w), "matmul"),
+    (lambda x, w: w.__rmatmul__(x), "matmul"), (lambda x, w: torch.linalg.matmul(x, w), "matmul"),
+    (lambda x, w: ATEN.mm.default(x, w), "mm"), (lambda x, w: ATEN.linear.default(x, w), "linear"),
     (lambda x, w: ATEN.conv2d.default(x.view(1, 1, 2, 4), w.view(4, 1, 2, 2)), "conv2d"),
-]
+]  # fmt: skip
 
 
 @each("function, name", NAMES)

@@ -1,8 +1,6 @@
 """The bounds of certificates at the ends of float32 and of formats: every number by which a valid
 certificate scales is a normal float32, and no sum that overflows goes unwatched."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -13,7 +13,7 @@ from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.backends import cpu
 from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.convolutions import POSITIONED, SUMS, assert_drawn, short_values
 from tests.support.cpu_products import ROLE, SEED, assert_convolution, assert_same, conv_calls
 from tests.support.processor import Isas, Threads
@@ -81,17 +81,15 @@ def layouts(t: Tensor) -> tuple[Tensor, ...]:
     )
 
 
-@each(
+@rows(
     "case",
-    [
-        ConvCase((2, 18, 6, 5), (20, 18, 3, 3), (1, 1), (1, 1), (1, 1)),
-        ConvCase((2, 18, 6, 5), (20, 9, 3, 3), (2, 2), (1, 1), (1, 1), 2),
-        ConvCase((2, 20, 6, 5), (18, 20, 1, 1), (1, 1), (0, 0), (1, 1)),
-        ConvCase((2, 20, 6, 5), (18, 20, 1, 1), (2, 2), (0, 0), (1, 1)),
-        ConvCase((2, 40, 6, 5), (36, 40, 3, 3), (2, 2), (1, 1), (1, 1)),
-        ConvCase((2, 18, 6, 5), (36, 1, 3, 3), (2, 2), (1, 1), (1, 1), 18),
-        ConvCase((2, 18, 6, 5), (18, 2, 3, 3), (1, 1), (1, 1), (1, 1), 9),
-    ],
+    ConvCase((2, 18, 6, 5), (20, 18, 3, 3), (1, 1), (1, 1), (1, 1)),
+    ConvCase((2, 18, 6, 5), (20, 9, 3, 3), (2, 2), (1, 1), (1, 1), 2),
+    ConvCase((2, 20, 6, 5), (18, 20, 1, 1), (1, 1), (0, 0), (1, 1)),
+    ConvCase((2, 20, 6, 5), (18, 20, 1, 1), (2, 2), (0, 0), (1, 1)),
+    ConvCase((2, 40, 6, 5), (36, 40, 3, 3), (2, 2), (1, 1), (1, 1)),
+    ConvCase((2, 18, 6, 5), (36, 1, 3, 3), (2, 2), (1, 1), (1, 1), 18),
+    ConvCase((2, 18, 6, 5), (18, 2, 3, 3), (1, 1), (1, 1), (1, 1), 9),
 )
 def test_reads_any_strides(case: ConvCase, isas: Isas) -> None:
     operands = short_values(case.input_shape, case.weight_shape, case.output_shape, seed=1)
@@ -109,11 +107,8 @@ def test_reads_any_strides(case: ConvCase, isas: Isas) -> None:
         assert_convolution(isas, case, acc, *(t[:, :1].expand(t.shape) for t in operands))
 
 
-@each("acc", SUMS)
-@each("stride", [1, 2])
-def test_absent_taps_add_nothing_whatever_the_weight(
-    stride: int, acc: Accumulator, isas: Isas
-) -> None:
+@each("acc, stride", SUMS, [1, 2])
+def test_absent_taps_add_nothing_whatever_the_weight(stride: int, acc: Accumulator, isas: Isas):
     """The weights are inf and NaN, and they meet only padding, or only some positions."""
     case = ConvCase((1, 2, 4, 4), (3, 2, 3, 3), (stride, stride), (1, 1), (1, 1))
     x, w, grad = short_values(case.input_shape, case.weight_shape, case.output_shape, seed=2)
@@ -135,9 +130,7 @@ def test_zeros_beside_padding_keep_their_sign(acc: Accumulator, isas: Isas) -> N
 
 #: Positions of lines as lanes, channels as rows, positions as rows, channels of groups as lanes.
 @each("channels, groups", [(3, 1), (20, 1), (40, 1), (6, 2)])
-def test_a_block_of_k_that_begins_with_minus_zero_passes_over_absent_taps(
-    channels: int, groups: int, isas: Isas
-) -> None:
+def test_a_block_of_k_that_begins_with_minus_zero_passes_over_absent_taps(channels, groups, isas):
     """Every product of the first block underflows from below. The next block's certificate says
     that no sum is -0, so where a sum goes on from -0 the exact tier must see the marks."""
     case = ConvCase((1, 192 * groups, 4), (channels, 192, 3), (1,), (1,), (1,), groups)
@@ -171,13 +164,9 @@ def conv_cases(draw: st.DrawFn) -> ConvCase:
     groups = draw(st.sampled_from((1, 1, 2, 3, 17)))
     batch, c_in, c_out = (draw(st.integers(1, high)) for high in (3, 4, 6))
     return ConvCase(
-        (batch, groups * c_in, *spatial),
-        (groups * c_out, c_in, *kernel),
-        tuple(stride),
-        tuple(padding),
-        tuple(dilation),
-        groups,
-    )
+        (batch, groups * c_in, *spatial), (groups * c_out, c_in, *kernel), tuple(stride),
+        tuple(padding), tuple(dilation), groups,
+    )  # fmt: skip
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -228,8 +217,6 @@ HARD = {
         x,
     ),
 }
-
-
 FEW_CHANNELS = {
     "depthwise": ConvCase((1, 18, 7, 9), (18, 1, 3, 3), (1, 1), (1, 1), (1, 1), 18),
     "small_groups": ConvCase((1, 8, 7, 6), (12, 2, 3, 3), (2, 2), (1, 1), (1, 1), 4),
@@ -242,8 +229,7 @@ FEW_CHANNELS = {
 }
 
 
-@each("data", HARD)
-@each("name", FEW_CHANNELS)
+@each("data, name", HARD, FEW_CHANNELS)
 def test_few_channels_with_hard_values(name: str, data: str, isas: Isas) -> None:
     case = FEW_CHANNELS[name]
     shapes = (case.input_shape, case.weight_shape, case.output_shape, case.weight_shape[:1])

@@ -13,9 +13,9 @@ from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.backends import cpu
 from lpkernels.rng import SITE_OUTER
 from lpkernels.rounding import ROUNDINGS
-from tests.cases import ACCUMULATORS, CONV_CASES, MATMUL_SHAPES, ConvCase
+from tests.cases import ACCUMULATORS, CONV_CASES, MATMUL_SHAPES, ConvCase, accumulators_named
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.cpu_products import (
     REFERENCE,
     ROLE,
@@ -57,16 +57,12 @@ def test_conv_matches_reference(isas: Isas) -> None:
                 assert_convolution(isas, case, acc, x, w, grad, bias)
 
 
-CHOSEN = [
-    accumulator(name)
-    for name in (
-        "e6m9_chunk64", "e5m10:product=e4m3", "e5m6_chunk50:stochastic:bits=5",
-        "e5m6:stochastic:philox", "e5m10:order=pairwise",
-        "e5m6_chunk45:stochastic:order=pairwise:bits=5", "e6m9_chunk100:order=compensated",
-        "e8m13_chunk100:toward_zero:outer=fp32:block=32:aligned_bits=13",
-        "e5m10:block=200:aligned_bits=20",
-    )
-]  # fmt: skip
+CHOSEN = accumulators_named("""
+    e6m9_chunk64 e5m10:product=e4m3 e5m6_chunk50:stochastic:bits=5 e5m6:stochastic:philox
+    e5m10:order=pairwise e5m6_chunk45:stochastic:order=pairwise:bits=5
+    e6m9_chunk100:order=compensated e8m13_chunk100:toward_zero:outer=fp32:block=32:aligned_bits=13
+    e5m10:block=200:aligned_bits=20
+""")
 
 
 @each("acc", CHOSEN)
@@ -142,16 +138,14 @@ def test_results_do_not_depend_on_flush_to_zero(isas: Isas) -> None:
         assert_bit_equal(got, want, isa)
 
 
-@each(
+@rows(
     "name, scale",
-    [
-        # The least value is so large that what rounds below it comes near float32's end.
-        *((f"e2m8none_b-{bias}_nosub:{mode}", scale)
-          for bias in (101, 102, 107) for mode in ROUNDINGS for scale in (1.0, 2.0**52)),
-        # Sums from 0 up, with products of half that range, which are whole quanta or not.
-        *((f"ufixed{bits}_f20_wrap:{mode}", scale)
-          for bits in (21, 22, 23) for mode in ROUNDINGS for scale in (0.25, 2.0**-10)),
-    ],
+    # The least value is so large that what rounds below it comes near float32's end.
+    *((f"e2m8none_b-{bias}_nosub:{mode}", scale)
+      for bias in (101, 102, 107) for mode in ROUNDINGS for scale in (1.0, 2.0**52)),
+    # Sums from 0 up, with products of half that range, which are whole quanta or not.
+    *((f"ufixed{bits}_f20_wrap:{mode}", scale)
+      for bits in (21, 22, 23) for mode in ROUNDINGS for scale in (0.25, 2.0**-10)),
 )  # fmt: skip
 def test_formats_at_the_end_of_what_kernels_take(name: str, scale: float, isas: Isas) -> None:
     a, b = (x * scale for x in drawn("plain", (13, 9), (9, 20)))

@@ -9,14 +9,12 @@ import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.arithmetic import Accumulator
 from tests.loops import each
 from tests.support.cpu_products import assert_matmul, tier_of
 from tests.support.processor import Isas, choose
 
 
-@each("name", ["e5m10", "e6m9", "bf16", "e5m4_sat", "e8m14", "e6m21", "e8m22"])
-@each("chunk", [None, 8])
+@each("name, chunk", ["e5m10", "e6m9", "bf16", "e5m4_sat", "e8m14", "e6m21", "e8m22"], [None, 8])
 def test_a_trace_beyond_a_tie_decides(name: str, chunk: int | None, isas: Isas) -> None:
     """Products lie a trace beside half a unit, where float32 would find a tie."""
     fmt = lp.parse_format(name)
@@ -30,7 +28,7 @@ def test_a_trace_beyond_a_tie_decides(name: str, chunk: int | None, isas: Isas) 
     # The trace falls below the 24 bits of a float32 sum.
     b = torch.where(torch.rand(k, n, generator=generator) < 0.5, -1.0, 1.0) * (1 + 2.0**-23)
     b[0] = 1.0
-    assert_matmul(isas, a, b, Accumulator(fmt, chunk=chunk), name)
+    assert_matmul(isas, a, b, lp.Accumulator(fmt, chunk=chunk), name)
 
 
 def test_products_that_saturate_bring_finer_sums(isas: Isas) -> None:
@@ -39,7 +37,7 @@ def test_products_that_saturate_bring_finer_sums(isas: Isas) -> None:
     a, b = (torch.randint(-6, 7, s, generator=generator).float() for s in ((24, 40), (40, 33)))
     for fmt in ("e4m10_nosub", "e4m10", "e5m10", "e6m12"):
         for product in ("e3m14_sat", "e3m14none", "e3m14"):
-            assert_matmul(isas, a, b, Accumulator(fmt, product=product), f"{fmt} of {product}")
+            assert_matmul(isas, a, b, lp.Accumulator(fmt, product=product), f"{fmt} of {product}")
 
 
 @each("product", ["e4m3", "e5m10", "bf16", "e4m3fn", "e3m2_sat", "e5m14"])
@@ -70,7 +68,7 @@ def test_a_trace_beyond_a_place_decides(name: str, mode: str, isas: Isas) -> Non
     generator = torch.Generator().manual_seed(10)
     m, k, n = 26, 6, 33
     bits = min(8, 22 - fmt.man_bits) if mode == "stochastic" else 8
-    acc = Accumulator(fmt, mode, random_bits=bits)
+    acc = lp.Accumulator(fmt, mode, random_bits=bits)
     for place in (max(fmt.emin - fmt.man_bits, -70), -2, math.frexp(fmt.max)[1] - fmt.man_bits - 2):
         quarters = torch.randint(-9, 10, (m, k), generator=generator)
         trace = [torch.randint(-1, 2, s, generator=generator).float() for s in ((m, k), (k, n))]
@@ -120,17 +118,14 @@ def test_subnormal_sums_are_left_to_the_float_tier(monkeypatch: pytest.MonkeyPat
     choose("avx512", monkeypatch)
     generator = torch.Generator().manual_seed(11)
     a, b = (torch.randn(s, generator=generator) for s in ((24, 64), (64, 32)))
-    acc = Accumulator("e5m10", "toward_zero")
+    acc = lp.Accumulator("e5m10", "toward_zero")
     for scale, tier in ((1.0, "certified"), (2.0**-10, "float")):
         assert_matmul(["avx512"], a * scale, b * scale, acc)
         assert tier_of(a * scale, b * scale, acc) == tier
 
 
-@each("scale", [1.0, 2.0**90, 2.0**-100])
-@each("product", [None, "e8m21"])
-def test_22_bits_keep_the_even_end_of_a_bracket(
-    scale: float, product: str | None, isas: Isas
-) -> None:
+@each("scale, product", [1.0, 2.0**90, 2.0**-100], [None, "e8m21"])
+def test_22_bits_keep_the_even_end_of_a_bracket(scale: float, product: str | None, isas: Isas):
     """Sums of 23 to 25 bits are values of the format, ties between two of its values, and sums just
     beside either, in the binade's first and last places too."""
     generator = torch.Generator().manual_seed(12)
@@ -145,11 +140,10 @@ def test_22_bits_keep_the_even_end_of_a_bracket(
     trace = 1 + 2.0**-11 * torch.randint(-1, 2, (k, n), generator=generator)
     b = torch.where(torch.rand(k, n, generator=generator) < 0.5, -trace, trace)
     b = torch.cat([torch.ones(1, n), b])
-    assert_matmul(isas, a, b, Accumulator("e8m22", product=product), str(scale))
+    assert_matmul(isas, a, b, lp.Accumulator("e8m22", product=product), str(scale))
 
 
-@each("random_bits", [1, 3, 7, 8])
-@each("name", ["e6m9", "e5m12_sat", "e8m14", "e5m15", "e8m8"])
+@each("random_bits, name", [1, 3, 7, 8], ["e6m9", "e5m12_sat", "e8m14", "e5m15", "e8m8"])
 def test_every_byte_of_a_word_is_drawn_from(name: str, random_bits: int, isas: Isas) -> None:
     """Sums lie a 24-bit place beside each step of the draws; the fields of the word take turns."""
     fmt = lp.parse_format(name)
@@ -164,5 +158,5 @@ def test_every_byte_of_a_word_is_drawn_from(name: str, random_bits: int, isas: I
     b = torch.where(torch.rand(k, n, generator=generator) < 0.2, -1.0, 1.0)
     for rng in ("fast", "philox"):
         for chunk in (None, 6):
-            acc = Accumulator(fmt, "stochastic", random_bits=random_bits, rng=rng, chunk=chunk)
+            acc = lp.Accumulator(fmt, "stochastic", random_bits=random_bits, rng=rng, chunk=chunk)
             assert_matmul(isas, a, b, acc, f"{rng} {chunk}")

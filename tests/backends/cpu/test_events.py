@@ -1,12 +1,9 @@
 """Events inside sums: the compiled kernel counts what the reference counts, on every processor."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels import backends
 from lpkernels.rng import Role
 from tests.compare import assert_bit_equal
 from tests.loops import each
@@ -52,7 +49,7 @@ def operands(m: int, k: int, n: int):
 def events(backend: str, a, b, name: str, *, row=None, bits: bool = True):
     acc, seed = lp.accumulator(name), torch.tensor(-5)
     row = torch.arange(len(a)) if row is None else row
-    return backends.select(backend, "matmul_events", a.device).matmul_events(
+    return lp.backends.select(backend, "matmul_events", a.device).matmul_events(
         a, b, acc.to_ints(), seed, Role.DIRECT, row, bits
     )
 
@@ -114,7 +111,7 @@ def test_long_sums_pass_the_kernel_in_pieces():
 
 def masked(backend: str, a, b, g, name: str, masks: int, recursive: bool, first_col: int = 0):
     acc = lp.accumulator(name).to_ints()
-    of = backends.select(backend, "masked_gradients", a.device)
+    of = lp.backends.select(backend, "masked_gradients", a.device)
     return of.masked_gradients(
         a, b, g, acc, torch.tensor(-5), Role.FPROP, first_col, masks, recursive
     )

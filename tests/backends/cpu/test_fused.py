@@ -51,8 +51,7 @@ def check(ways, product, acc, fused, backend="cpu"):
         assert_bit_equal(got, want, f"{way} {acc} {fused}")
 
 
-@each("acc", SUMS)
-@each("kind", [*KINDS, "rare"])
+@each("acc, kind", SUMS, [*KINDS, "rare"])
 def test_matmul_rounds_its_operands_and_its_result(kind, acc, isas):
     for m, k, n in ((9, 33, 20), (40, 5, 3), (2, 0, 3)):
         a, b, bias = drawn(kind, (m, k), (k, n), (n,))
@@ -61,8 +60,7 @@ def test_matmul_rounds_its_operands_and_its_result(kind, acc, isas):
             check(isas, matmul_of(a.mT.contiguous().mT, b[None]), acc, fused)
 
 
-@each("mode", DETERMINISTIC)
-@each("fmt", ROUND_FORMATS)
+@each("mode, fmt", DETERMINISTIC, ROUND_FORMATS)
 def test_matmul_rounds_to_every_format(fmt, mode, isas):
     ints = Quantizer(fmt, mode).to_ints()
     for kind in ("wide", "rare"):

@@ -5,7 +5,6 @@ import torch
 from torch import Tensor
 
 import lpkernels as lp
-from lpkernels.arithmetic import Accumulator, accumulator
 from tests.loops import each
 from tests.support.cpu_products import assert_matmul, spread_values, tier_of
 from tests.support.processor import Isas, choose
@@ -44,7 +43,7 @@ def test_every_pair_of_values(operands: tuple[str, str], product: str, isas: Isa
     for least, below in ((0.0, 2.0**9), (0.0, 8.0), (0.0, 1.0), (2.0**-7, 2.0)):
         a, b = codes(operands[0], least, below), codes(operands[1], least, below)
         for mode in ("nearest_even", "toward_negative"):
-            acc = Accumulator("e5m10", mode, product=product)
+            acc = lp.Accumulator("e5m10", mode, product=product)
             assert_matmul(isas, a[:, None], b[None], acc, f"from {least} to {below}")
 
 
@@ -59,7 +58,7 @@ def test_sums_match_reference(left: str, right: str, name: str, tier: str, isas:
         scaled = a.clone()
         scaled[..., k // 2 :] *= 2.0**-4
         a, b = torch.cat([a, scaled]), torch.cat([b, lp.quantize(b * 2.0**3, right)])
-        assert_matmul(isas, a, b, accumulator(name), (m, k, n))
+        assert_matmul(isas, a, b, lp.accumulator(name), (m, k, n))
 
 
 @each("left, right, name, tier", CASES)
@@ -68,7 +67,7 @@ def test_tier(left: str, right: str, name: str, tier: str, monkeypatch: pytest.M
     generator = torch.Generator().manual_seed(2)
     a = lp.quantize(spread_values(left, (24, 64), generator, 0.0) / 4, left)
     b = lp.quantize(spread_values(right, (64, 32), generator, 0.0) / 4, right)
-    assert tier_of(a, b, accumulator(name)) == tier
+    assert tier_of(a, b, lp.accumulator(name)) == tier
 
 
 @each("product", ["e6m5", "e4m3", "e4m3_sat"])
@@ -78,4 +77,4 @@ def test_values_beyond_a_certificate(product: str, isas: Isas) -> None:
     b = spread_values("e4m3fn", (80, 40), generator, 0.5, 0.5, 0.5)
     for entry, value in enumerate((float("inf"), float("nan"), 448.0)):
         a[entry, 13] = b[entry, :, 21] = value
-    assert_matmul(isas, a, b, Accumulator("e5m10", product=product, chunk=32))
+    assert_matmul(isas, a, b, lp.Accumulator("e5m10", product=product, chunk=32))

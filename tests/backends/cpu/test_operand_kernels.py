@@ -12,9 +12,8 @@ from torch import Tensor
 import lpkernels as lp
 from lpkernels.arithmetic import UNITS, Accumulator, accumulator
 from lpkernels.backends import cpu
-from lpkernels.formats import FloatFormat, parse_format
-from tests.cases import CONV_CASES, ConvCase
-from tests.loops import each
+from tests.cases import CONV_CASES, ConvCase, accumulators_named
+from tests.loops import each, rows
 from tests.support.cpu_products import assert_convolution, assert_matmul, tier_of
 from tests.support.processor import Isas
 
@@ -44,17 +43,14 @@ ODD = [
     )
 ]
 #: One unit of every arithmetic.
-CHOSEN = [
-    accumulator(name)
-    for name in (
-        "v100_fp16", "a100_tf32", "h100_bf16", "h100_fp16_fp16", "ada_e5m2", "ada_e4m3_fp16",
-        "h100_e4m3", "h100_fp8_mma", "h100_fp8_mma_fp16",
-    )
-]  # fmt: skip
+CHOSEN = accumulators_named("""
+    v100_fp16 a100_tf32 h100_bf16 h100_fp16_fp16 ada_e5m2 ada_e4m3_fp16 h100_e4m3 h100_fp8_mma
+    h100_fp8_mma_fp16
+""")
 KINDS = ("plain", "sparse", "wide", "tiny", "large", "cancelling", "special", "raw")
 
 
-def values(shape: tuple[int, ...], kind: str, fmt: FloatFormat, draw: torch.Generator) -> Tensor:
+def values(shape: tuple[int, ...], kind: str, fmt: lp.FloatFormat, draw: torch.Generator) -> Tensor:
     """Values of a format ("raw": of none) where blocks go wrong: zeros of both signs, binades far
     apart or at either end of the format, pairs that cancel, infinities and NaN."""
     x = torch.randn(shape, generator=draw)
@@ -77,7 +73,7 @@ def values(shape: tuple[int, ...], kind: str, fmt: FloatFormat, draw: torch.Gene
     return x
 
 
-def sides(acc: Accumulator) -> tuple[FloatFormat, FloatFormat]:
+def sides(acc: Accumulator) -> tuple[lp.FloatFormat, lp.FloatFormat]:
     assert acc.operands is not None
     return acc.operands
 
@@ -97,18 +93,15 @@ def check_matmul(
 
 
 # Lanes of one panel, of several, of rows in place of columns; k in one block and in parts.
-@each("sizes", [(3, 5, 7), (5, 70, 33), (2, 300, 83), (20, 40, 3)])
-@each("acc", [*CHOSEN, *ODD])
+@each("sizes, acc", [(3, 5, 7), (5, 70, 33), (2, 300, 83), (20, 40, 3)], [*CHOSEN, *ODD])
 def test_matmul_matches_reference(acc: Accumulator, sizes: tuple[int, ...], isas: Isas) -> None:
     check_matmul(acc, sizes, KINDS, isas)
 
 
-@each(
+@rows(
     "name, size",
-    [
-        ("e2m4_b-117:block=4:aligned_bits=13:operands=e2m1", 0.0),
-        ("e8m2_b142:toward_zero:block=2:aligned_bits=13:operands=e2m2_b64", -63.0),
-    ],
+    ("e2m4_b-117:block=4:aligned_bits=13:operands=e2m1", 0.0),
+    ("e8m2_b142:toward_zero:block=2:aligned_bits=13:operands=e2m2_b64", -63.0),
 )
 def test_sums_at_the_ends_of_float32(name: str, size: float, isas: Isas) -> None:
     """The least exponent of the sums is above float32's room for it, or below its own."""
@@ -152,8 +145,7 @@ def test_any_accumulator(fmt, rounding, block, bits, operands, least, sizes, kin
     check_matmul(acc, sizes, (kind,), [cpu.BACKEND.isa()])
 
 
-@each("case", CONV_CASES.values())
-@each("acc", [CHOSEN[2], CHOSEN[6], CHOSEN[8], *ODD[7:11]])
+@each("case, acc", CONV_CASES.values(), [CHOSEN[2], CHOSEN[6], CHOSEN[8], *ODD[7:11]])
 def test_convolutions_match_reference(acc: Accumulator, case: ConvCase, isas: Isas) -> None:
     draw = torch.Generator().manual_seed(2)
     left, right = sides(acc)
@@ -167,17 +159,13 @@ def test_convolutions_match_reference(acc: Accumulator, case: ConvCase, isas: Is
 E4M3 = replace(accumulator("h100_e4m3"), block=4)
 
 
-@each(
+@rows(
     "acc, tier",
-    [
-        (accumulator("h100_e4m3"), "certified"),
-        (accumulator("a100_fp16"), "certified"),
-        (accumulator("h100_fp16_fp16"), "certified"),
-        (replace(E4M3, rounding="to_odd"), "double"),
-        # A block of zeros would cut the running sum that an absent block leaves alone.
-        (replace(E4M3, aligned_bits=12), "double"),
-    ],
-)
+    (accumulator("h100_e4m3"), "certified"), (accumulator("a100_fp16"), "certified"),
+    (accumulator("h100_fp16_fp16"), "certified"), (replace(E4M3, rounding="to_odd"), "double"),
+    # A block of zeros would cut the running sum that an absent block leaves alone.
+    (replace(E4M3, aligned_bits=12), "double"),
+)  # fmt: skip
 def test_operands_choose_the_tier(acc: Accumulator, tier: str, isas: Isas) -> None:
     draw = torch.Generator().manual_seed(3)
     left, right = sides(acc)
@@ -203,7 +191,7 @@ def test_a_sum_beyond_the_format_is_made_again(isas: Isas) -> None:
 )  # fmt: skip
 def test_sums_start_elsewhere_in_every_order(name: str, isas: Isas) -> None:
     draw = torch.Generator().manual_seed(4)
-    fmt = parse_format("fp16")
+    fmt = lp.parse_format("fp16")
     for kind in ("plain", "special"):
         for m, k, n in ((3, 0, 5), (4, 30, 17), (20, 300, 3)):
             a, b = values((2, m, k), kind, fmt, draw), values((k, n), kind, fmt, draw)

@@ -1,7 +1,5 @@
 """The tests on other processors: some are skipped there, and the others still run."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

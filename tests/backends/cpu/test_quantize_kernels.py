@@ -68,9 +68,7 @@ STREAM_BYTES = (0, 1 << 62)
 
 
 @each("quantizer", CHOSEN)
-def test_lengths_and_alignments(
-    quantizer: Quantizer, isas: Isas, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lengths_and_alignments(quantizer: Quantizer, isas: Isas, monkeypatch: pytest.MonkeyPatch):
     """0 to 70 elements go from any start to any start, and nothing beside them is written."""
     x = torch.from_numpy(np.random.default_rng(3).normal(0, 3, 100).astype(np.float32))
     for start, stream_bytes in product((0, 1, 3, 4, 8), STREAM_BYTES):
@@ -85,15 +83,8 @@ def test_lengths_and_alignments(
                 assert_bit_equal(out, want, f"{isa} {count} from {start}")
 
 
-@each("quantizer", CHOSEN)
-@each("dtype", [torch.float32, torch.bfloat16])
-def test_large_tensors(
-    quantizer: Quantizer,
-    dtype: torch.dtype,
-    isas: Isas,
-    threads: Threads,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@each("quantizer, dtype", CHOSEN, [torch.float32, torch.bfloat16])
+def test_large_tensors(quantizer, dtype, isas, threads, monkeypatch):
     """There are several pieces (65536 elements in quantize.cpp), with both kinds of stores."""
     generator = np.random.default_rng(4)
     x = torch.from_numpy(generator.normal(0, 3, 3 * 65536 + 77).astype(np.float32)).to(dtype)
@@ -135,8 +126,7 @@ def test_affine_and_block_match_reference(fmt: AffineFormat | BlockFormat, isas:
         assert_quantized(isas, x, quantizer, want, f"{shape} {kind} {x.dtype}")
 
 
-@each("axis", [0, 1])
-@each("element", ["e7m0_b-1", "e2m1", "e4m3"])
+@each("axis, element", [0, 1], ["e7m0_b-1", "e2m1", "e4m3"])
 def test_blocks_of_float64_beyond_float32(element: str, axis: int, isas: Isas) -> None:
     """A block's scale follows from its largest value, even if float32 does not hold that value."""
     rows = [[2.0**1000, 1.0, 2.0**100, -(2.0**60)], [2.0**230, 2.0**127, 2.0**-1000, -0.0]]
@@ -145,11 +135,8 @@ def test_blocks_of_float64_beyond_float32(element: str, axis: int, isas: Isas) -
     assert_quantized(isas, x, quantizer, by_reference(x, quantizer))
 
 
-@each("fmt", elements.TENSOR_FORMATS)
-@each("rounding", ["nearest_even", "stochastic"])
-def test_large_affine_and_block(
-    fmt: AffineFormat | BlockFormat, rounding: str, threads: Threads
-) -> None:
+@each("fmt, rounding", elements.TENSOR_FORMATS, ["nearest_even", "stochastic"])
+def test_large_affine_and_block(fmt: AffineFormat | BlockFormat, rounding: str, threads: Threads):
     """Threads take pieces of the work; a single slice may be several pieces."""
     quantizer = Quantizer(fmt, rounding)
     x = elements.tensor_values((3, 150, 401), "special")

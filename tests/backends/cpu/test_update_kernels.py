@@ -23,12 +23,10 @@ SHAPES = ((7, 5), (1100,), (1,), (0,), (3, 11, 16))
 # Places where a tensor may begin in a larger one of which it is a part: anywhere in a word of
 # draws, and before a border of a thread's share and of a row key.
 ORIGINS = (6, 65_533, (1 << 34) - 1, 3, (1 << 32) - 500)
-
 ALL_FORMATS = FORMATS | LOOPS
 
 
-@each("name", STEPS)
-@each("formats", ALL_FORMATS)
+@each("name, formats", STEPS, ALL_FORMATS)
 def test_bits_of_the_reference(formats: str, name: str, isas: Isas) -> None:
     step, how = STEPS[name], ALL_FORMATS[formats]
     # One that rounds the quotients, and one that does not.
@@ -70,8 +68,7 @@ def test_first_steps_do_not_read_states(name: str) -> None:
     assert_same(run(tensors, step, FORMATS["drawn"], "cpu", begins=True), expected)
 
 
-@each("backend", ["reference", "cpu"])
-@each("name", STEPS)
+@each("backend, name", ["reference", "cpu"], STEPS)
 def test_the_flag_leaves_everything_as_it_is(name: str, backend: str) -> None:
     step = STEPS[name]
     tensors = tensors_of(step, FORMATS["bytes"], SHAPES, special=True)

@@ -5,8 +5,6 @@ Instructions are counted, not run. The count is of the loop over stages, without
 that closes chunks, divided by the loop's products.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from tests.support import sass

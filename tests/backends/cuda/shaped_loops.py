@@ -1,8 +1,6 @@
 """The loops of the kernels with tiles that are not square, found in machine code as in
 `product_loops`: the cost of a product in each shape, and of a chunk's end."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from tests.backends.cuda.product_loops import CEILINGS, flag, made

@@ -5,8 +5,6 @@ Wherever the tests run, small kernels of each family show that nothing is contra
 the kernels whose modules take seconds to disassemble, are looked at with pytest -m slow.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from pathlib import Path

@@ -1,10 +1,6 @@
 """Rounding on the cuda adapter: its reasons and its strides are tested anywhere, its bits where a
 device is."""
 
-from __future__ import annotations
-
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -15,7 +11,7 @@ from lpkernels.backends.cuda import BACKEND, TRITON_ALONE
 from lpkernels.backends.cuda._quantize import collapsed
 from tests import cases
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.cuda_host import needs_device
 
 
@@ -64,13 +60,11 @@ def rounding(fmt: str) -> tuple:
     return torch.ones(3), as_quantizer(fmt).to_ints(), None, 0, 4, torch.empty(3)
 
 
-@each(
+@rows(
     "method, arguments",
-    [
-        ("quantize", rounding("affine8")), ("quantize", rounding("block32_e4m3")),
-        ("quantize_counting", ()), ("scaled", ()), ("dequantize", ()), ("pack", ()),
-        ("pack_scaled", ()), ("unpack", ()), ("update", ()),
-    ],
+    ("quantize", rounding("affine8")), ("quantize", rounding("block32_e4m3")),
+    ("quantize_counting", ()), ("scaled", ()), ("dequantize", ()), ("pack", ()),
+    ("pack_scaled", ()), ("unpack", ()), ("update", ()),
 )  # fmt: skip
 def test_what_triton_alone_has_is_refused(method: str, arguments: tuple):
     with pytest.raises(NotImplementedError, match="is an operation of the triton backend alone"):
@@ -91,7 +85,7 @@ def compare(x: torch.Tensor, fmt, rounding: str, **options: int) -> None:
 
 
 @needs_device
-@each("fmt, rounding", itertools.product(cases.ROUND_FORMATS, cases.ROUNDINGS))
+@each("fmt, rounding", cases.ROUND_FORMATS, cases.ROUNDINGS)
 def test_quantize_matches_reference(fmt, rounding: str):
     compare(torch.from_numpy(cases.hard_values(fmt, 50)), fmt, rounding)
 
@@ -100,7 +94,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 @needs_device
-@each("fmt, dtype", itertools.product(["e4m3fn", "e5m2", "fixed8_f4", "bf16"], DTYPES))
+@each("fmt, dtype", ["e4m3fn", "e5m2", "fixed8_f4", "bf16"], DTYPES)
 def test_quantize_takes_every_dtype(fmt: str, dtype: torch.dtype):
     x = torch.from_numpy(cases.hard_values(lp.parse_format(fmt), 50)).to(dtype)
     compare(x, fmt, "nearest_even")

@@ -6,8 +6,6 @@ says which, compiled for the host (bench/predict/cuda_plans.py), for every case 
 different sizes.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Any, NamedTuple
 
@@ -229,8 +227,6 @@ NATIVE = (
     Product((64, 128), 64, 128, 160 * CHUNK),
 )  # fmt: skip
 NATIVE_ACC = Accumulator("fp32", order="native", chunk=CHUNK, outer="e6m9")
-
-
 NATIVE_PRODUCTS = list(itertools.product(NATIVE, [False, True]))
 
 
@@ -275,7 +271,7 @@ OTHERS = [*map(lp.accumulator, _TEXTS), SHORT_MODES[0], *CONVOLVED, MODES[0]]
 
 
 @needs_device
-@each("acc, tables", itertools.product(OTHERS, [False, True]))
+@each("acc, tables", OTHERS, [False, True])
 def test_other_sums_have_the_cpus_bits(acc: Accumulator, tables: bool):
     few = (torch.randint(-7, 8, (70, 41)) / 4, torch.randint(-7, 8, (41, 66)) / 4)
     for a, b in (few, (torch.randn(70, 41), torch.randn(41, 66))):

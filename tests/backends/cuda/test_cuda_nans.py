@@ -2,8 +2,6 @@
 result is 0x7fc00000. The tests run on the host by the kernels' own code, and on a device where
 there is one. The PTX of the kernels is read as well."""
 
-from __future__ import annotations
-
 import itertools
 import re
 
@@ -47,7 +45,6 @@ NANS = {
 }
 QUANTIZERS = [None, "e5m2", "e4m3fn", "fixed8_f4", "e5m10:toward_negative"]
 
-
 #: The operands of these sums are rounded.
 ROUNDED = [(lp.accumulator("e6m9_chunk5"), "float32", quantizer) for quantizer in QUANTIZERS[1:]]
 
@@ -72,9 +69,7 @@ def test_the_kinds_are_nans_and_keep_their_bits():
 
 
 @each("acc, kind, quantizer", [*itertools.product(cases.ACCUMULATORS, NANS, [None]), *ROUNDED])
-def test_matmul_matches_the_reference(
-    acc: lp.Accumulator, kind: str, quantizer: str | None, device: str
-):
+def test_matmul_matches_the_reference(acc, kind, quantizer, device):
     a, b, bias = few_bits((5, 19)).float(), few_bits((19, 6)).float(), few_bits((6,)).float()
     a[:3] = with_nans(a[:3], NANS[kind])
     b[:, 3:] = with_nans(b[:, 3:], NANS[kind])
@@ -83,9 +78,7 @@ def test_matmul_matches_the_reference(
 
 
 @each("acc, kind, quantizer", [*itertools.product(KERNELS, NANS, [None]), *ROUNDED])
-def test_convolutions_match_the_reference(
-    acc: lp.Accumulator, kind: str, quantizer: str | None, device: str
-):
+def test_convolutions_match_the_reference(acc, kind, quantizer, device):
     """Every pass, with NaNs in one of its operands and in the other."""
     case = ConvCase((2, 3, 5, 6), (4, 3, 3, 2), (2, 1), (2, 1), (1, 2))
     plain = tensors_of(case, few_bits)
@@ -98,7 +91,7 @@ def test_convolutions_match_the_reference(
             assert_pass(BACKEND, name, case, (x, w, dy, bias), acc, device, fused=fused)
 
 
-@each("kind, quantizer", itertools.product(NANS, QUANTIZERS))
+@each("kind, quantizer", NANS, QUANTIZERS)
 def test_operands_hold_one_nan(kind: str, quantizer: str | None, device: str):
     """Matrices and frames hold the canonical NaN wherever x has a NaN, and kAbsent outside of x."""
     x = with_nans(few_bits((2, 3, 4, 7)).float(), NANS[kind])

@@ -1,9 +1,6 @@
 """Products and convolutions of the cuda adapter, on the host and on a device. In a CUDA graph a
 replay takes what its operands and its seed hold by then."""
 
-from __future__ import annotations
-
-import itertools
 import math
 from typing import Any
 
@@ -14,12 +11,11 @@ from torch import Tensor
 
 import lpkernels as lp
 from lpkernels import rng as draws
-from lpkernels.arithmetic import Quantizer
 from lpkernels.backends import Fused
 from lpkernels.backends._conv_geometry import Frame
 from lpkernels.backends.cuda import BACKEND, _conv, _products
 from tests import cases
-from tests.cases import ConvCase
+from tests.cases import ConvCase, accumulators_named
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support import products
@@ -37,13 +33,11 @@ from tests.support.products import (
 )
 
 CPU: Any = lp.backends.get("cpu")
-NATIVE = [
-    lp.accumulator(f"native_chunk8:outer={outer}") for outer in ("fp32", "bf16", "e6m9", "e5m4_sat")
-]
+NATIVE = [lp.accumulator(f"native_chunk8:outer={x}") for x in ("fp32", "bf16", "e6m9", "e5m4_sat")]
 ADDENDS = [((3, 4), shape) for shape in ((3, 4), (1, 4), (3, 1), (1, 1))] + [((70, 90), (90,))]
 
 
-@each("addition, rounding", itertools.product(ADDENDS, ["nearest_even", "stochastic"]))
+@each("addition, rounding", ADDENDS, ["nearest_even", "stochastic"])
 def test_accumulate_asks_for_every_element(addition: Any, rounding: str, device: str):
     total, addend = map(torch.randn, addition)
     acc = lp.accumulator(f"native_chunk4:{rounding}:outer=e5m4").to_ints()
@@ -66,7 +60,7 @@ def test_matmul_matches_the_reference(acc: lp.Accumulator, device: str):
     products.assert_product(BACKEND, a, b, acc, device, bias=bias)
 
 
-@each("alone, side", itertools.product([False, True], ["left", "right"]))
+@each("alone, side", [False, True], ["left", "right"])
 def test_packing_sees_one_long_value_among_short_ones(alone: bool, side: str, device: str):
     """Its mantissa is the smaller number: a maximum would lose it, in a warp or between warps, and
     the sum of row 3 would be rounded twice, to 1536 or 1024 in place of 1538 or 1026."""
@@ -79,7 +73,7 @@ def test_packing_sees_one_long_value_among_short_ones(alone: bool, side: str, de
     products.assert_product(BACKEND, *pair, lp.accumulator("e6m9"), device)
 
 
-@each("acc, scale", itertools.product(NATIVE, [1.0, 2.0**-60]))
+@each("acc, scale", NATIVE, [1.0, 2.0**-60])
 def test_native_chunks_run_on_tensor_cores(acc: lp.Accumulator, scale: float, host):
     a, b = torch.randint(-7, 8, (3, 45)) * scale, torch.randint(-7, 8, (45, 5)) / scale
     like = products.sums_in_float32(acc)
@@ -113,7 +107,7 @@ def run_random_case(number: int, device: str) -> torch.Tensor:
         a, b = (x.mT.contiguous().mT for x in (a, b))
     bias = torch.randn(n) if source.integers(2) else None
     output = [None, "e5m2"][source.integers(2)]
-    fused = Fused(result=Quantizer(output).to_ints() if output else ())
+    fused = Fused(result=lp.Quantizer(output).to_ints() if output else ())
     backend = BACKEND if device == "cuda" else CPU
     seed = torch.tensor(11, device=device)
     tensors = [None if x is None else x.to(device) for x in (a, b, bias)]
@@ -121,7 +115,7 @@ def run_random_case(number: int, device: str) -> torch.Tensor:
 
 
 @needs_device
-@each("acc, shape", itertools.product(cases.ACCUMULATORS, cases.MATMUL_SHAPES))
+@each("acc, shape", cases.ACCUMULATORS, cases.MATMUL_SHAPES)
 def test_matmul_matches_the_cpu(acc: lp.Accumulator, shape: tuple[int, int, int]):
     m, k, n = shape
     a, b, bias = torch.randn(m, k), torch.randn(k, n), torch.randn(n)
@@ -163,13 +157,10 @@ def test_random_cases_match_the_cpu(number: int):
 
 #: Exact and certified sums with draws; sums whose tier goes by the operands, split at the ends of
 #: chunks and not; chunks on tensor cores.
-CAPTURED = [
-    lp.accumulator(text)
-    for text in (
-        "e5m4:stochastic", "e6m9_chunk8:stochastic:outer_rounding=nearest_even", "e6m9_chunk8",
-        "e6m9", "e5m10:toward_zero", "e5m4:stochastic:order=pairwise", "native_chunk8:outer=e6m9",
-    )
-]  # fmt: skip
+CAPTURED = accumulators_named("""
+    e5m4:stochastic e6m9_chunk8:stochastic:outer_rounding=nearest_even e6m9_chunk8 e6m9
+    e5m10:toward_zero e5m4:stochastic:order=pairwise native_chunk8:outer=e6m9
+""")
 CONVOLUTION = cases.CONV_CASES["conv2d_stride"]
 
 
@@ -186,7 +177,7 @@ def made(backend: Any, op: str, tensors: list[Any], acc: lp.Accumulator, seed: T
 
 
 @needs_device
-@each("op, acc", itertools.product(["matmul", *products.PASSES], CAPTURED))
+@each("op, acc", ["matmul", *products.PASSES], CAPTURED)
 def test_a_captured_product_follows_its_operands_and_its_seed(op: str, acc: lp.Accumulator):
     native = acc.order == "native"
     there = [x.cuda() for x in operands(op, products.few_bits)]

@@ -1,7 +1,5 @@
 """The certified kernels, compiled as for large products of the accumulators that they serve."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

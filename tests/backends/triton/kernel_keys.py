@@ -1,8 +1,6 @@
 """The keys of launches: a key holds everything that decides a kernel's instructions, and launches
 with equal keys are compiled once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +15,6 @@ from tests.backends.triton.launches import Launch
 Parts = Callable[[Launch], set[tuple[Any, ...]]]
 #: Tiers whose rounding mode is compiled in.
 DIRECTED = (_tiers.DIRECTED, _tiers.FIXED, _tiers.CUT)
-
 _NEAREST, _STOCHASTIC, _TO_ODD = (
     ROUNDINGS.index(mode) for mode in ("nearest_even", "stochastic", "to_odd")
 )

@@ -1,8 +1,6 @@
 """Launches that are recorded and not started, and the kernels that Triton compiles for them,
 without a GPU."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The innermost loops of a Triton kernel's machine code, and the cost of a product in them."""
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections import Counter
@@ -10,10 +8,6 @@ from typing import Any, NamedTuple
 
 from tests.backends.triton.launches import compiled
 from tests.support import sass
-
-__all__ = ["Loop", "arithmetic", "counts", "innermost", "machine_code", "main_loop"]
-
-_ARITHMETIC = ("FADD", "FMUL", "FFMA", "DADD", "DMUL", "DFMA", "HFMA2")
 
 
 class Loop(NamedTuple):
@@ -37,7 +31,7 @@ class Loop(NamedTuple):
 
 
 def arithmetic(found: Counter[str]) -> int:
-    return sum(found[name] for name in _ARITHMETIC)
+    return sum(found[name] for name in ("FADD", "FMUL", "FFMA", "DADD", "DMUL", "DFMA", "HFMA2"))
 
 
 def machine_code(result: Any, *, read: bool = True) -> tuple[sass.Function, int, int]:

@@ -1,8 +1,6 @@
 """Operands of sums, sums of the triton backend beside another backend's, and the kernels that made
 them."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 
@@ -20,7 +18,6 @@ from tests.support.products import assert_pass, assert_product
 DRAWN = accumulator(
     "e5m5_chunk6:stochastic:product=e4m4:product_rounding=stochastic:outer=e5m3:bits=5"
 )
-
 beside_reference = partial(assert_product, BACKEND)
 beside_cpu = partial(assert_product, BACKEND, by="cpu")
 pass_beside = partial(assert_pass, BACKEND)

@@ -5,11 +5,8 @@ import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels import backends
-from lpkernels.arithmetic import Quantizer
 from lpkernels.backends import _selftest
 from lpkernels.backends.triton import BACKEND, _launch
-from lpkernels.formats import parse_format
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.autograd import same
@@ -63,7 +60,7 @@ def test_without_a_device_it_raises_with_the_reason() -> None:
 
 def test_refuses_tensors_elsewhere_and_operations_without_a_kernel(device: str) -> None:
     with pytest.raises(NotImplementedError, match="its kernels count no events"):
-        backends.select("triton", "matmul_events", torch.device(device))
+        lp.backends.select("triton", "matmul_events", torch.device(device))
     if device == "cuda":
         with pytest.raises(NotImplementedError, match="it takes tensors on a CUDA device here"):
             lp.quantize(torch.ones(2), "e5m2", backend="triton")
@@ -71,8 +68,8 @@ def test_refuses_tensors_elsewhere_and_operations_without_a_kernel(device: str) 
 
 def test_passes_the_self_test(device: str) -> None:
     assert _selftest.run(BACKEND, torch.device(device)) == ""
-    assert backends.select("triton", "quantize", torch.device(device)) is BACKEND
-    assert backends.status()["triton"] == "available"
+    assert lp.backends.select("triton", "quantize", torch.device(device)) is BACKEND
+    assert lp.backends.status()["triton"] == "available"
 
 
 OPCHECKED = (
@@ -85,7 +82,7 @@ OPCHECKED = (
 @each("fmt, dtype", OPCHECKED)
 def test_opcheck_quantize(fmt: str, dtype: torch.dtype, device: str) -> None:
     name, _, mode = fmt.partition(":")
-    ints = Quantizer(name, mode or "nearest_even").to_ints()
+    ints = lp.Quantizer(name, mode or "nearest_even").to_ints()
     dense = torch.randn(4, 6, dtype=dtype, device=device)
     for x in (dense.t(), dense[:, ::2], dense[:0]):
         check(OP._quantize, x, ints, SEED, 0, 4, "triton")
@@ -95,7 +92,7 @@ def test_opcheck_quantize(fmt: str, dtype: torch.dtype, device: str) -> None:
 @each("fmt", ["e5m2", "fixed5_f2", "block4_axis0_e2m1"])
 def test_opcheck_pack(fmt: str, device: str, monkeypatch) -> None:
     monkeypatch.setenv("LPKERNELS_BACKEND", "triton")
-    ints = parse_format(fmt).to_ints()
+    ints = lp.parse_format(fmt).to_ints()
     for x in (torch.ones(6, 5, device=device).t(), torch.ones(3, 0, device=device)):
         check(OP._pack, x, ints)
         check(OP._unpack, OP._pack(x, ints), ints, list(x.shape))

@@ -1,8 +1,6 @@
 """Triton's certificate against that of C++ (csrc/common/certificate.h), bound for bound, over drawn
 facts of operands."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

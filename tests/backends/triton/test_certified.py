@@ -1,8 +1,6 @@
 """Products by the certified kernels: their bits are the cpu backend's, and flags tell which kernel
 made them."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -10,15 +8,13 @@ import torch
 from torch import Tensor
 
 import lpkernels as lp
-from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.planning import triton_tiers as _tiers
 from lpkernels.backends.triton import BACKEND
 from lpkernels.backends.triton._layout import ABSENT
 from lpkernels.backends.triton.certified import stages
-from lpkernels.formats import parse_format
 from tests.backends.triton.sums import beside_cpu, floats, makers, only
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 
 MODES = (
     "stochastic", "toward_zero", "nearest_away", "toward_positive", "toward_negative", "to_odd",
@@ -58,7 +54,7 @@ def test_served(tier: int, device: str, made, monkeypatch) -> None:
     served = [lp.accumulator(text) for text in SERVED[tier].split()]
     if tier == _tiers.DIRECTED:
         served += [
-            Accumulator(fmt, mode, random_bits=5, product=product)
+            lp.Accumulator(fmt, mode, random_bits=5, product=product)
             for fmt, mode, product in itertools.product(("e8m0", "e8m1"), MODES, (None, "e5m2"))
         ]
     m, k, n = (17, 21, 40) if device == "cuda" else (9, 13, 33)
@@ -68,7 +64,6 @@ def test_served(tier: int, device: str, made, monkeypatch) -> None:
         assert makers(made) == {tier}, acc
 
 
-_TINY = {"low": -100, "high": -80}
 #: Formats, options of `floats` and the tier that makes the product; -1 is the exact kernel. There
 #: are 16 and 24 bits in a product, more places than float32 has, products below float32's normals,
 #: and overflow.
@@ -77,7 +72,7 @@ TAKEN_OVER = {
     "second kernel": ("e6m9", {"bits": 8, "low": -12}, _tiers.FUSED64),
     "second tier of it": ("e6m9", {"bits": 12, "low": -12}, _tiers.NEAREST),
     "last of four tiers": ("e5m10", {"bits": 12, "low": -12}, _tiers.NEAREST),
-    "tiny": ("e6m12", _TINY, _tiers.NEAREST),
+    "tiny": ("e6m12", {"low": -100, "high": -80}, _tiers.NEAREST),
     "none": ("bf16", {"bits": 12, "low": -12}, -1),
     "overflow": ("e4m3", {"high": 6}, -1),
     "overflow of products": ("e6m9:product=e4m3", {"high": 5}, -1),
@@ -115,7 +110,7 @@ SPECIALS = {
 }  # fmt: skip
 
 
-@each("acc, value", itertools.product(SPECIALS, map(float, ("inf", "-inf", "nan"))))
+@each("acc, value", SPECIALS, map(float, ("inf", "-inf", "nan")))
 def test_specials(acc: str, value: float, device: str, made) -> None:
     a, b = floats((9, 15), 1), floats((15, 33), 2)
     a[2, 3] = value
@@ -129,7 +124,7 @@ def test_specials(acc: str, value: float, device: str, made) -> None:
 def test_halves_of_every_size(name: str, tier: int, device: str, made, monkeypatch) -> None:
     """Subnormals, overflow, infinities less themselves and sums of nothing but -0."""
     only(monkeypatch, tier)
-    fmt = parse_format(name)
+    fmt = lp.parse_format(name)
     values = torch.tensor(fmt.values(), dtype=torch.float32)
     choice = torch.Generator().manual_seed(2)
     for k in (1, 12):
@@ -141,7 +136,7 @@ def test_halves_of_every_size(name: str, tier: int, device: str, made, monkeypat
         a[1::5] = a[1::5] / fmt.max * fmt.min_normal
         a[1::5] = lp.quantize(a[1::5], fmt, backend="reference")
         a[2, 0], a[3, -1] = float("inf"), float("nan")
-        beside_cpu(a, b, Accumulator(name), device)
+        beside_cpu(a, b, lp.Accumulator(name), device)
     assert makers(made) == {tier}
 
 
@@ -157,7 +152,7 @@ def make_absent(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     monkeypatch.setattr(stages, "launch", launch)
 
 
-def without(step: int, a: Tensor, b: Tensor, acc: Accumulator) -> Tensor:
+def without(step: int, a: Tensor, b: Tensor, acc: lp.Accumulator) -> Tensor:
     """The product whose first four columns leave out a step."""
     want = lp.matmul(a, b, acc, backend="cpu")
     rest = [k for k in range(a.shape[1]) if k != step]
@@ -165,12 +160,10 @@ def without(step: int, a: Tensor, b: Tensor, acc: Accumulator) -> Tensor:
     return want
 
 
-def test_halves_take_an_absent_tap_for_zero_where_that_is_proved(
-    device: str, made, monkeypatch
-) -> None:
+def test_halves_take_an_absent_tap_for_zero_where_that_is_proved(device: str, made, monkeypatch):
     make_absent(monkeypatch, 2)
     only(monkeypatch, _tiers.HALF)
-    acc = Accumulator("e5m10")
+    acc = lp.Accumulator("e5m10")
     for exponent, special, exact in ((-6, False, False), (-13, False, True), (-6, True, True)):
         a, b = floats((5, 4), 1, low=exponent), floats((4, 16), 2, low=exponent)
         if special:
@@ -189,22 +182,22 @@ def test_negative_zeros(k: int, device: str) -> None:
     b[k // 2 :] = 0.0
     b[k // 2 :, ::2] = -0.0
     b[:, 5] *= -1
-    beside_cpu(tiny, b, Accumulator("e4m3"), device)
-    beside_cpu(tiny, b, Accumulator("e4m3_sat"), device)
-    beside_cpu(tiny * 2.0**-4, b * 2.0**-4, Accumulator("e5m10"), device)
+    beside_cpu(tiny, b, lp.Accumulator("e4m3"), device)
+    beside_cpu(tiny, b, lp.Accumulator("e4m3_sat"), device)
+    beside_cpu(tiny * 2.0**-4, b * 2.0**-4, lp.Accumulator("e5m10"), device)
 
 
-@each("fmt, mode", itertools.product(["e5m10", "e4m3", "bf16", "e6m0", "e5m1"], MODES))
+@each("fmt, mode", ["e5m10", "e4m3", "bf16", "e6m0", "e5m1"], MODES)
 def test_underflow_in_every_mode(fmt: str, mode: str, device: str, made, monkeypatch) -> None:
     """Sums of products of 48 bits lie near the smallest subnormal; zeros have both signs."""
     only(monkeypatch, _tiers.DIRECTED)
-    least = parse_format(fmt).emin - parse_format(fmt).man_bits
+    least = lp.parse_format(fmt).emin - lp.parse_format(fmt).man_bits
     low = least // 2 - 3
     a, b = (floats(shape, len(shape), bits=24, low=low, high=low + 4, zeros=0.3)
             for shape in ((7, 13), (13, 40)))  # fmt: skip
     a[2], b[:, 5] = a[2].abs(), -0.0
     b[5:, 7], b[6:, 8], b[3:, 9] = 0.0, -0.0, b[3:, 9].abs()
-    beside_cpu(a, b, Accumulator(fmt, mode, random_bits=7), device)
+    beside_cpu(a, b, lp.Accumulator(fmt, mode, random_bits=7), device)
     assert makers(made) == {_tiers.DIRECTED}
 
 
@@ -216,18 +209,18 @@ def test_fixed_point_takes_any_operand(mode: str, device: str, made, monkeypatch
     a[3, 2], a[4, 5], a[5] = float("inf"), float("nan"), a[5] * 2.0**60
     a[6], b[:, 7] = a[6] * 2.0**120, b[:, 7] * 2.0**100
     for fmt in ("fixed16_f12", "fixed22_f20", "fixed12_f4"):
-        beside_cpu(a, b, Accumulator(fmt, mode), device)
+        beside_cpu(a, b, lp.Accumulator(fmt, mode), device)
     assert makers(made) == {_tiers.FIXED}
 
 
 WRAPPING = ("fixed8_f4_wrap", "fixed20_f9_wrap", "fixed10_f5_wrap", "ufixed7_f3_wrap")
 
 
-@each("fmt, mode", itertools.product(WRAPPING, ("toward_zero", "nearest_away")))
+@each("fmt, mode", WRAPPING, ("toward_zero", "nearest_away"))
 def test_wrapping_sums_keep_their_sign(fmt: str, mode: str, device: str, made, monkeypatch) -> None:
     """Sums are halves and parts of a quantum on both sides of zero and of the ends."""
     only(monkeypatch, _tiers.FIXED)
-    acc = Accumulator(fmt, mode)
+    acc = lp.Accumulator(fmt, mode)
     a = floats((9, 24), 1, bits=9, low=-4, high=2)
     a[1::2] = (a[1::2] * 2.0**5).round() * 2.0**-5
     b = torch.full((24, 33), acc.fmt.quantum * 2.0**3)
@@ -256,19 +249,17 @@ def test_absent_taps_add_nothing(device: str, monkeypatch) -> None:
         assert_bit_equal(got, without(9, a, b, acc), _tiers.NAMES[tier])
 
 
-BOUNDARIES = [
+@rows(
+    "fmt, width, span",
     # q = 12 with r = 11 and 12 (B); r > q within and beyond (C); (A) at 24 places, and one more.
     ("e6m11", 11, 12), ("e5m4", 9, 3), ("e5m4", 12, 3), ("e6m12", 12, 0), ("e6m12", 12, 2),
     ("e8m7", 8, 4), ("e8m20", 24, 1), ("e5m15", 20, 6),
-]  # fmt: skip
-
-
-@each("fmt, width, span", BOUNDARIES)
+)  # fmt: skip
 def test_around_the_certificate(fmt: str, width: int, span: int, device: str) -> None:
     """Sums with products of ``width`` bits lie next to midpoints, whichever kernel makes them."""
     bits = width // 2
     a = floats((16, 19), width, bits=bits, low=0, high=span, zeros=0)
     b = floats((19, 48), span, bits=width - bits, low=-span, high=0, zeros=0.2)
     # Large and small products take turns, so that sums end near ties.
-    a[:, ::3] *= 2.0 ** (parse_format(fmt).man_bits // 2)
-    beside_cpu(a, b, Accumulator(fmt), device)
+    a[:, ::3] *= 2.0 ** (lp.parse_format(fmt).man_bits // 2)
+    beside_cpu(a, b, lp.Accumulator(fmt), device)

@@ -1,8 +1,6 @@
 """The kernels' roundings against the reference: the short ones of the certified kernels, the
 multiply-adds that round in a direction, and for every rule that exists round_to and add_rounded."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
@@ -30,7 +28,7 @@ from lpkernels.backends.triton.rounding.rule import Numbers, Rule, rule_of
 from lpkernels.formats import FloatFormat, parse_format
 from lpkernels.rounding import ROUNDINGS, round_array
 from tests.backends.triton.every.rules import some_rules
-from tests.cases import hard_values
+from tests.cases import formats_named, hard_values
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.element_bits import quantized
@@ -107,10 +105,7 @@ def unbounded(man_bits: int) -> FloatFormat:
     return FloatFormat(8, man_bits)
 
 
-SPLITTINGS = [(SPLIT, m) for m in range(1, 22)] + [(FUSED, m) for m in range(1, 11)]
-
-
-@each("rule, man_bits", SPLITTINGS)
+@each("rule, man_bits", [(SPLIT, m) for m in range(1, 22)] + [(FUSED, m) for m in range(1, 11)])
 def test_splitting(rule: int, man_bits: int, device: str) -> None:
     x = float32_sums(man_bits)
     scales = np.ldexp(1.0, np.array([-30, 0, 40]))
@@ -139,12 +134,9 @@ def test_splitting_of_subnormals_keeps_bits_below_the_format(device: str) -> Non
     assert_bit_equal(rounded(x, FloatFormat(5, 2), SPLIT, device), want)
 
 
-FORMATS = [
-    parse_format(name)
-    for name in (
-        "e5m10 e6m9 e4m3 e5m2 e3m1 e5m21 e7m12 e4m3fn e4m3fn_sat e5m2_sat e4m7none_b12_nan"
-    ).split()
-]
+FORMATS = formats_named("""
+    e5m10 e6m9 e4m3 e5m2 e3m1 e5m21 e7m12 e4m3fn e4m3fn_sat e5m2_sat e4m7none_b12_nan
+""")
 
 
 @each("fmt", FORMATS)
@@ -155,7 +147,7 @@ def test_with_overflow(fmt: FloatFormat, device: str) -> None:
     assert_bit_equal(got, round_array(x, fmt, "nearest_even"))
 
 
-@each("fmt, rule", itertools.product([*FORMATS, *map(unbounded, (7, 23))], [FLOOR, NEAREST]))
+@each("fmt, rule", [*FORMATS, *map(unbounded, (7, 23))], [FLOOR, NEAREST])
 def test_with_subnormals(fmt: FloatFormat, rule: int, device: str) -> None:
     if rule == FLOOR and fmt.man_bits > 21:
         pytest.skip("float32 has room for 21 bits")
@@ -169,7 +161,7 @@ def test_with_subnormals(fmt: FloatFormat, rule: int, device: str) -> None:
 CUT_MODES = ("toward_zero", "nearest_away", "stochastic")
 
 
-@each("name, mode, bits", itertools.product(("e6m9", "e5m4", "e8m11"), CUT_MODES, (1, 5, 8)))
+@each("name, mode, bits", ("e6m9", "e5m4", "e8m11"), CUT_MODES, (1, 5, 8))
 def test_cut(name: str, mode: str, bits: int, device: str) -> None:
     fmt, rng = parse_format(name), np.random.default_rng(bits)
     x = rng.integers(2**52, 2**53, 20_000) * np.ldexp(1.0, rng.integers(-64, -50, 20_000))
@@ -252,10 +244,8 @@ def values(fmt: Format) -> torch.Tensor:
         return torch.from_numpy(np.asarray(hard_values(fmt, 5)))
 
 
-@each("rule, dtype", itertools.product(RULES, (torch.float64, torch.float32)))
-def test_round_to(
-    rule: tuple[Format, str], dtype: torch.dtype, device: str, plain_loops: None
-) -> None:
+@each("rule, dtype", RULES, (torch.float64, torch.float32))
+def test_round_to(rule: tuple[Format, str], dtype: torch.dtype, device: str, plain_loops: None):
     """Values that float32 holds are rounded without float64 where the format allows it."""
     fmt, mode = rule
     x = values(fmt).to(dtype)

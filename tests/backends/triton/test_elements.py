@@ -51,7 +51,6 @@ SCALED = [
 SHAPES = [(1, 1, 1), (2, 70, 3), (3, 2, 66), (2, 40, 1)]
 MODES = ["stochastic", "nearest_even", *DETERMINISTIC[1:]]
 DTYPES = [torch.float32, torch.bfloat16, torch.float64, torch.float16]
-
 check_quantized = partial(assert_quantized, BACKEND)
 check_counted = partial(assert_counted, BACKEND)
 
@@ -102,7 +101,7 @@ def test_float64_matches_round_array(fmt: Format, device: str, monkeypatch) -> N
             assert_bit_equal(got, wide, f"{quantizer} to float64")
 
 
-@each("name, dtype", product(["e4m3", "e5m2_sat", "e3m2_nosub", "e5m0"], DTYPES[1::2]))
+@each("name, dtype", ["e4m3", "e5m2_sat", "e3m2_nosub", "e5m0"], DTYPES[1::2])
 def test_16_bit_patterns_match_round_array(name: str, dtype: torch.dtype, device: str, monkeypatch):
     """Into the same type and into float32; every NaN in a result has the same bits."""
     monkeypatch.setattr(quantize, "_BLOCK", 1 << 16)
@@ -284,7 +283,7 @@ def test_pack_refuses_what_the_reference_refuses(fmt: Format, device: str, monke
         check_codes(x, fmt, device)
 
 
-@each("fmt, tile", product(BLOCKS, [8, 1024]))
+@each("fmt, tile", BLOCKS, [8, 1024])
 def test_codes_of_blocks_match_reference(fmt: BlockFormat, tile: int, device: str, monkeypatch):
     """There are short last blocks, blocks of NaN, and values whose scale leaves no code."""
     monkeypatch.setattr(tiles, "_ELEMENTS", tile)

@@ -7,8 +7,6 @@ every kernel, tier and constant (`kernel_keys.covering`); then all that is left.
 20 seconds: it has up to 52 kernels, and LLVM takes seconds for each of the longest.
 """
 
-from __future__ import annotations
-
 import ast
 import itertools
 import operator

@@ -3,11 +3,9 @@ the reference, to the bit."""
 
 import math
 
-import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends import (
     NOT_FUSED,
     Convolution,
@@ -26,11 +24,9 @@ from tests.loops import each
 from tests.support.operand_cases import tensor
 from tests.support.products import PASSES, Tensors, convolve, lanes_of_all_kinds, tensors_of
 
-PLAIN = Accumulator("e5m4")
-
 
 @each("acc", [acc for acc in ACCUMULATORS if acc.in_sequence])
-def test_sums_in_sequence(acc: Accumulator, device: str) -> None:
+def test_sums_in_sequence(acc: lp.Accumulator, device: str) -> None:
     generator = torch.Generator().manual_seed(1)
     a, b = lanes_of_all_kinds((12, 15), generator), lanes_of_all_kinds((9, 15), generator).mT
     beside_reference(a, b, acc, device, bias=lanes_of_all_kinds((9,), generator))
@@ -41,15 +37,15 @@ def test_shapes(shape: tuple[int, int, int], device: str) -> None:
     generator = torch.Generator().manual_seed(2)
     m, k, n = shape
     a, b, bias = (lanes_of_all_kinds(s, generator) for s in ((m, k), (k, n), (n,)))
-    for acc in (DRAWN, Accumulator("e5m4", "toward_negative", chunk=3)):
+    for acc in (DRAWN, lp.Accumulator("e5m4", "toward_negative", chunk=3)):
         beside_reference(a, b, acc, device, bias=bias)
-    beside_reference(a, b, PLAIN, device)
+    beside_reference(a, b, lp.Accumulator("e5m4"), device)
 
 
 def test_a_nan_of_any_kind_becomes_the_canonical_one(device: str) -> None:
     for bits in (0x7FC00000, 0x7FFFFFFF, -1, 0x7F800001, -0x7FFFFF, _layout.ABSENT):
         a = torch.full((2, 3), bits, dtype=torch.int32).view(torch.float32)
-        beside_reference(a, torch.ones(3, 4), Accumulator("e5m4"), device)
+        beside_reference(a, torch.ones(3, 4), lp.Accumulator("e5m4"), device)
 
 
 @each("acc", ["e8m10", "e8m20_sat_chunk2", "e8m13:product=e8m10", "e3m3_b-100"])
@@ -63,7 +59,7 @@ def test_both_ends_of_the_exponents(acc: str, device: str) -> None:
 @each("seed, role", [(0, 1), (-1, 0), (2**63 - 1, 11)])
 def test_the_seed_of_a_role(seed: int, role: int, device: str) -> None:
     a, b = torch.randn(4, 9), torch.randn(9, 5)
-    acc = Accumulator("e5m3", "stochastic")
+    acc = lp.Accumulator("e5m3", "stochastic")
     beside_reference(a, b, acc, device, seed=torch.tensor(seed), role=role)
 
 
@@ -80,7 +76,7 @@ OTHERS = [lp.accumulator(name) for name in (
 
 
 @each("acc", [acc for acc in ACCUMULATORS if not acc.in_sequence])
-def test_sums_in_other_orders(acc: Accumulator, device: str) -> None:
+def test_sums_in_other_orders(acc: lp.Accumulator, device: str) -> None:
     generator = torch.Generator().manual_seed(1)
     # Rows of all kinds are in one product.
     kinds = ("cancelling", "special", "wide")
@@ -90,7 +86,7 @@ def test_sums_in_other_orders(acc: Accumulator, device: str) -> None:
 
 
 @each("acc", [*TREES, *OTHERS])
-def test_short_sums(acc: Accumulator, device: str) -> None:
+def test_short_sums(acc: lp.Accumulator, device: str) -> None:
     generator = torch.Generator().manual_seed(2)
     for k in (0, 1, 2, 3, 4):
         a, b = tensor((3, k), "cancelling", generator), tensor((k, 2), "special", generator)
@@ -98,7 +94,7 @@ def test_short_sums(acc: Accumulator, device: str) -> None:
 
 
 @each("acc", [TREES[1], OTHERS[2]])
-def test_batches_of_sums_in_other_orders(acc: Accumulator, device: str) -> None:
+def test_batches_of_sums_in_other_orders(acc: lp.Accumulator, device: str) -> None:
     # There are more tiles than programs, which take the tiles one after the other.
     generator = torch.Generator().manual_seed(3)
     a, b = tensor((7, 2, 9), "wide", generator), tensor((7, 9, 3), "special", generator)
@@ -106,46 +102,41 @@ def test_batches_of_sums_in_other_orders(acc: Accumulator, device: str) -> None:
 
 
 @each("acc", [TREES[0], TREES[1], OTHERS[0], OTHERS[2]])
-def test_positions_left_out(acc: Accumulator, device: str) -> None:
+def test_positions_left_out(acc: lp.Accumulator, device: str) -> None:
     """Phases of dgrad have every third tap, and some taps fall outside."""
     case = ConvCase((1, 2, 8), (3, 2, 7), (3,), (2,), (1,))
     pass_beside("dgrad", case, tensors_of(case), acc, device)
 
 
 @each("acc", [TREES[0], OTHERS[0], OTHERS[1]])
-def test_results_are_rounded_and_tiles_do_not_matter(
-    acc: Accumulator, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_are_rounded_and_tiles_do_not_matter(acc, device, monkeypatch):
     generator = torch.Generator().manual_seed(4)
     a, b = tensor((5, 6), "wide", generator), tensor((6, 9), "cancelling", generator)
-    fused = Fused((), (), Quantizer("e3m2", "to_odd").to_ints())
+    fused = Fused((), (), lp.Quantizer("e3m2", "to_odd").to_ints())
     for bm, bn in ((2, 16), (8, 4)):
         tile = _config.Tile(bm, bn, 1)
         monkeypatch.setattr(_products, "exact_tile", lambda *_, tile=tile: tile)
         beside_reference(a, b, acc, device, fused=fused, name=f"{tile}")
 
 
-CHUNKED = Accumulator("e5m4", chunk=3, outer="e5m3")
+CHUNKED = lp.Accumulator("e5m4", chunk=3, outer="e5m3")
 STRIDES = ConvCase((1, 2, 3, 5), (3, 2, 2, 3), (2, 2), (1, 1), (1, 1))
 #: Every kind of sum occurs once; products have all of them.
 KINDS = [
     *(acc for acc in ACCUMULATORS[::4] if acc.in_sequence),
     *map(
         lp.accumulator,
-        (
-            "e5m3_chunk7:stochastic:order=pairwise",
-            "e4m3:toward_negative:order=pairwise:product=e5m2",
-            "e4m3_chunk5:order=compensated",
-            "e5m4:toward_negative:block=4:aligned_bits=3",
-            "e5m4_chunk7:stochastic:block=3:aligned_bits=5",
-        ),
+        ("e5m3_chunk7:stochastic:order=pairwise",
+         "e4m3:toward_negative:order=pairwise:product=e5m2", "e4m3_chunk5:order=compensated",
+         "e5m4:toward_negative:block=4:aligned_bits=3",
+         "e5m4_chunk7:stochastic:block=3:aligned_bits=5"),
     ),
-]
+]  # fmt: skip
 
 
 def check(
     case: ConvCase,
-    acc: Accumulator,
+    acc: lp.Accumulator,
     device: str,
     tensors: Tensors | None = None,
     fused: Fused = NOT_FUSED,
@@ -161,7 +152,7 @@ def test_cases(name: str, device: str) -> None:
 
 
 @each("acc", [*KINDS, DRAWN])
-def test_accumulators(acc: Accumulator, device: str) -> None:
+def test_accumulators(acc: lp.Accumulator, device: str) -> None:
     check(STRIDES, acc, device)
 
 
@@ -199,7 +190,7 @@ def test_no_output_at_all(device: str) -> None:
 def test_no_channels(device: str) -> None:
     case = ConvCase((2, 0, 3), (3, 0, 2), (1,), (0,), (1,))
     x, w, dy, bias = (t.to(device) for t in tensors_of(case))
-    got = convolve(BACKEND, "fprop", case, (x, w, dy, bias), Accumulator("e5m10"))
+    got = convolve(BACKEND, "fprop", case, (x, w, dy, bias), lp.Accumulator("e5m10"))
     assert_bit_equal(got, lp.quantize(bias.cpu(), "e5m10").view(1, 3, 1).expand(2, 3, 2))
 
 

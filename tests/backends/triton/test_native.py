@@ -1,23 +1,19 @@
 """Native chunks by tl.dot: outer additions, bias and result to the bit, where chunks are exact; and
 the blocks aligned by operands that float32 has room for."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import lpkernels as lp
-from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends import Fused
 from lpkernels.backends.planning.triton_tiers import single_outer
 from lpkernels.backends.triton import _native as native
 from lpkernels.backends.triton.exact import units
-from lpkernels.formats import parse_format
 from tests.backends.triton.sums import beside_reference, pass_beside
 from tests.cases import ConvCase, hard_values
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.operand_cases import UNIT_ACCUMULATORS, tensor
 from tests.support.products import PASSES, sums_in_float32, tensors_of
 
@@ -28,10 +24,9 @@ OUTER = (
     "outer=e6m9", "outer=e4m3_sat", "outer=e4m3fn", "outer=bf16", "outer=fixed12_f4",
     "toward_negative:outer=e6m9", "stochastic:outer=e5m7",
 )  # fmt: skip
-SHAPES = ((20, 35, 33), (1, 0, 2), (2, 7, 9, 5))
 
 
-def native_chunks(chunk: int, options: str) -> Accumulator:
+def native_chunks(chunk: int, options: str) -> lp.Accumulator:
     return lp.accumulator(f"native_chunk{chunk}:{options}")
 
 
@@ -40,7 +35,7 @@ def narrow(*shape: int) -> Tensor:
     return lp.quantize(torch.randn(*shape, generator=generator), NARROW, backend="reference")
 
 
-@each("shape, options", itertools.product(SHAPES, OUTER))
+@each("shape, options", ((20, 35, 33), (1, 0, 2), (2, 7, 9, 5)), OUTER)
 def test_a_product_has_the_bits_of_exact_chunks(shape, options, device):
     acc = native_chunks(16, options)
     *batch, m, k, n = shape
@@ -51,22 +46,20 @@ def test_a_product_has_the_bits_of_exact_chunks(shape, options, device):
 @each("fmt", [NARROW, "bf16", "e4m3fn", None])
 def test_operands_are_rounded_as_they_are_read(fmt, device):
     acc = native_chunks(4, "outer=e5m4")
-    quantizer = Quantizer(fmt).to_ints() if fmt else ()
-    fused = Fused(quantizer, quantizer, Quantizer("e5m2").to_ints())
+    quantizer = lp.Quantizer(fmt).to_ints() if fmt else ()
+    fused = Fused(quantizer, quantizer, lp.Quantizer("e5m2").to_ints())
     # Multiples of 2^-3 below 4, whose sums are exact however wide they stay.
     a, b = (torch.randint(-31, 32, (9, 9)).float() / 8 for _ in range(2))
     beside_reference(a, b, acc, device, fused=fused, like=sums_in_float32(acc))
 
 
-DOT_TYPES = [
+@rows(
+    "left, right, expected",
     ("e5m2", "e4m3fn", "FLOAT16"), ("e4m3fn", "bf16", "BFLOAT16"), ("e5m10", "e8m7", "FLOAT32"),
     ("e5m2", "", "FLOAT32"), ("e5m2", "fixed8_f4", "FLOAT32"), ("tf32", "e5m2", "FLOAT32"),
-]  # fmt: skip
-
-
-@each("left, right, expected", DOT_TYPES)
+)  # fmt: skip
 def test_tensor_cores_take_half_precision_that_holds_the_formats(left, right, expected):
-    ints = [Quantizer(fmt).to_ints() if fmt else () for fmt in (left, right)]
+    ints = [lp.Quantizer(fmt).to_ints() if fmt else () for fmt in (left, right)]
     assert native.dot_type(*ints) == getattr(native, expected)
 
 
@@ -75,7 +68,7 @@ def test_any_two_float32_are_added_with_one_rounding(name, device):
     acc = native_chunks(1, f"outer={name}")
     assert single_outer(acc.to_ints())
     with np.errstate(over="ignore", invalid="ignore"):
-        values = hard_values(parse_format(name), 20).astype(np.float32)
+        values = hard_values(lp.parse_format(name), 20).astype(np.float32)
     near = np.concatenate([values, np.nextafter(values, 0), np.nextafter(values, np.float32(9e9))])
     wide = torch.from_numpy(np.random.default_rng(3).permutation(near))
     a = wide[: wide.numel() // 3 * 3].view(-1, 3)
@@ -121,7 +114,7 @@ def test_fp8_needs_no_float64(device: str, monkeypatch: pytest.MonkeyPatch) -> N
     assert made == [(False, False)]
 
 
-def fits(acc: Accumulator, k: int = 64, initial: Tensor | None = None) -> bool:
+def fits(acc: lp.Accumulator, k: int = 64, initial: Tensor | None = None) -> bool:
     x = torch.zeros(1)
     sums = units.Sums(x, *[x] * 7, False, None, None, None, (1, 1, 1, k), initial)
     return units.single_fits(acc, sums)
@@ -134,20 +127,20 @@ def test_which_sums_fit_into_float32() -> None:
         "hopper_fp8",
     }  # fmt: skip
     block = {"block": 32, "aligned_bits": 13}
-    assert fits(Accumulator("fp16", **block, operands="fp16"))
+    assert fits(lp.Accumulator("fp16", **block, operands="fp16"))
     # Twice as many products, a place more; exponents below those of float32, and a bound for them.
-    assert fits(Accumulator("fp16", block=255, aligned_bits=14, operands="fp16"))
-    assert not fits(Accumulator("fp16", block=256, aligned_bits=14, operands="fp16"))
-    assert not fits(Accumulator("fp16", **block, operands="bf16"))
-    assert fits(Accumulator("fp16", **block, operands="bf16", least_exponent=-126))
-    assert not fits(Accumulator("fp16", **block, operands="bf16", least_exponent=-127))
-    assert not fits(Accumulator("fp16", **block, operands="fp16", least_exponent=1))
-    assert not fits(Accumulator("e8m0_b140", **block, operands="fp16"))
-    assert fits(Accumulator("e2m6_b1", **block, operands="fp16"))
-    assert not fits(Accumulator("e2m6_b0", **block, operands="fp16"))
+    assert fits(lp.Accumulator("fp16", block=255, aligned_bits=14, operands="fp16"))
+    assert not fits(lp.Accumulator("fp16", block=256, aligned_bits=14, operands="fp16"))
+    assert not fits(lp.Accumulator("fp16", **block, operands="bf16"))
+    assert fits(lp.Accumulator("fp16", **block, operands="bf16", least_exponent=-126))
+    assert not fits(lp.Accumulator("fp16", **block, operands="bf16", least_exponent=-127))
+    assert not fits(lp.Accumulator("fp16", **block, operands="fp16", least_exponent=1))
+    assert not fits(lp.Accumulator("e8m0_b140", **block, operands="fp16"))
+    assert fits(lp.Accumulator("e2m6_b1", **block, operands="fp16"))
+    assert not fits(lp.Accumulator("e2m6_b0", **block, operands="fp16"))
     # Sums that start anywhere, or whose roundings add up.
     assert not fits(FP8, initial=torch.zeros(1))
     promoted = UNIT_ACCUMULATORS["hopper_fp8"]
     assert fits(promoted, initial=torch.zeros(1))
-    upward = Accumulator("e8m4", "toward_positive", **block, operands="fp16")
+    upward = lp.Accumulator("e8m4", "toward_positive", **block, operands="fp16")
     assert fits(upward, k=16) and not fits(upward, k=17)

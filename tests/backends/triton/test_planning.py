@@ -1,7 +1,6 @@
 """The launches that products, convolutions and quantizers start, recorded and bound as Triton binds
 them: predictions have the same plans, and few kernels are compiled. Accumulators have tiers."""
 
-import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,24 +17,19 @@ from lpkernels.backends.planning.triton_tiers import CUT, FIXED, NAMES, single_o
 from lpkernels.backends.triton import BACKEND, _products
 from lpkernels.backends.triton._roundings import roundings_of
 from lpkernels.backends.triton.certified import stages
-from lpkernels.formats import FloatFormat
 from tests.backends.triton.launches import TARGETS, Launch, keys, recorded
 from tests.cases import ConvCase
-from tests.loops import each
+from tests.loops import each, rows
 from tests.predict.calls import CASES, E5M2, Case, call, run
 from tests.support.products import convolve, tensors_of
 
-PRODUCTS = ("certified_kernel", "exact_kernel")
 
-
-@each("case, processors", itertools.product(CASES.values(), [1, 132]))
-def test_kernels_tiles_and_sizes_are_those_that_are_launched(
-    case: Case, processors: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@each("case, processors", CASES.values(), [1, 132])
+def test_kernels_tiles_and_sizes_are_those_that_are_launched(case, processors, monkeypatch):
     monkeypatch.setattr(_products, "processors", lambda _: processors)
     with recorded() as calls:
         run(BACKEND, case)
-    started = [launch for launch in calls if launch.name in PRODUCTS]
+    started = [launch for launch in calls if launch.name in ("certified_kernel", "exact_kernel")]
     shapes = products(call(case), "triton")
     found = [plans.plan(shape, case.acc, processors) for shape in shapes]
     assert sum(plan.launches for plan in found) == len(started)
@@ -81,9 +75,7 @@ SHARED = {
 
 
 @pytest.mark.parametrize("case", SHARED.values(), ids=SHARED)
-def test_splits_and_scratch_are_those_that_are_launched(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_splits_and_scratch_are_those_that_are_launched(case, monkeypatch):
     monkeypatch.setattr(_products, "processors", lambda _: 132)
     with recorded() as calls:
         run(BACKEND, case)
@@ -123,7 +115,7 @@ ACCUMULATORS = (
 )  # fmt: skip
 
 
-@each("text, swapped", itertools.product(ACCUMULATORS, [False, True]))
+@each("text, swapped", ACCUMULATORS, [False, True])
 def test_the_largest_tile_is_that_of_the_kernels(text: str, swapped: bool) -> None:
     ints = lp.accumulator(text).to_ints()
     alone = [(kind,) for kind in range(len(triton_tiers.NAMES))]
@@ -271,21 +263,19 @@ def test_what_nvidia_alone_has() -> None:
     assert tiers(Accumulator("fixed8_f4", "to_odd").to_ints(), nvidia=False) == ()
 
 
-@each(
+@rows(
     "how, widths",
-    [
-        ({"rounding": "toward_zero"}, range(1, 21)),
-        ({"rounding": "nearest_away"}, range(1, 20)),
-        ({"rounding": "to_odd"}, range(0)),
-        ({"rounding": "stochastic", "random_bits": 3}, range(4, 17)),
-        ({"rounding": "stochastic", "random_bits": 8}, range(4, 12)),
-        ({"rounding": "stochastic", "random_bits": 9}, range(0)),
-        ({"rounding": "stochastic", "random_bits": 3, "rng": "philox"}, range(0)),
-    ],
+    ({"rounding": "toward_zero"}, range(1, 21)),
+    ({"rounding": "nearest_away"}, range(1, 20)),
+    ({"rounding": "to_odd"}, range(0)),
+    ({"rounding": "stochastic", "random_bits": 3}, range(4, 17)),
+    ({"rounding": "stochastic", "random_bits": 8}, range(4, 12)),
+    ({"rounding": "stochastic", "random_bits": 9}, range(0)),
+    ({"rounding": "stochastic", "random_bits": 3, "rng": "philox"}, range(0)),
 )
 def test_the_widths_that_the_cut_of_float64_takes(how: dict[str, Any], widths: range) -> None:
     def has_cut(man_bits: int) -> bool:
-        acc = Accumulator(FloatFormat(6, man_bits), **how)
+        acc = Accumulator(lp.FloatFormat(6, man_bits), **how)
         return tiers(acc.to_ints(), nvidia=False) == (CUT,)
 
     assert list(filter(has_cut, range(24))) == list(widths)

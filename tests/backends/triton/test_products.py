@@ -5,7 +5,6 @@ import math
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
@@ -22,16 +21,14 @@ from lpkernels.reference.values import narrow, widen
 from lpkernels.rng import derive_seed
 from tests.backends.triton.sums import DRAWN, beside_reference
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.products import ROLE, SEED, lanes_of_all_kinds
 
 TILES = [_config.Tile(4, 32, 1), _config.Tile(16, 16, 2)]
 
 
 @each("tile, swapped", [(TILES[0], True), (TILES[1], False), (TILES[1], True)])
-def test_bits_do_not_depend_on_tiles(
-    tile: _config.Tile, swapped: bool, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bits_do_not_depend_on_tiles(tile, swapped, device, monkeypatch):
     monkeypatch.setattr(_products, "exact_tile", lambda *_: tile)
     monkeypatch.setattr(_matmul, "transposes", lambda *_: swapped)
     generator = torch.Generator().manual_seed(1)
@@ -121,21 +118,17 @@ def test_only_tiles_with_a_piece_that_was_not_made_are_computed(device: str) -> 
     sequential.launch(problem, _config.Tile(8, 8, 4), Made(values, (4, 16), 2))
     want = torch.zeros(9, 40)
     full = _reference.BACKEND.matmul(a, b, None, acc.to_ints(), None, 0)
-    for rows, cols in ((slice(4, 8), slice(16)), (slice(8, 9), slice(16, 40))):
-        want[rows, cols] = full[rows, cols]
+    for part in ((slice(4, 8), slice(16)), (slice(8, 9), slice(16, 40))):
+        want[part] = full[part]
     assert_bit_equal(out, want)
 
 
-CHUNKS = [
+@rows(
+    "k, chunk, starts, found",
     (21, None, None, (0, 1)), (21, 8, None, (8, 3)), (21, 64, None, (21, 1)), (21, 64, 4, (64, 3)),
     (21, 2**40, 2, (LONGEST, 1)), (0, 8, None, (0, 0)),
-]  # fmt: skip
-
-
-@each("k, chunk, starts, found", CHUNKS)
-def test_a_chunk_is_no_longer_than_its_sum_and_fits_32_bits(
-    k: int, chunk: int | None, starts: int | None, found: tuple[int, int]
-) -> None:
+)  # fmt: skip
+def test_a_chunk_is_no_longer_than_its_sum_and_fits_32_bits(k, chunk, starts, found):
     table = None if starts is None else torch.zeros(starts, dtype=torch.int64)
     sums = whole_sums(torch.zeros(2, 3), k, starts=table)
     x = Operand(torch.zeros(1), sums.batch, None, None, 32, torch.zeros(4), False)
@@ -158,12 +151,10 @@ def facts_of(x: np.ndarray) -> list[int]:
     return facts
 
 
-@each(
+@rows(
     "values",
-    [
-        [], [0.0, -0.0], [1.0], [1.5, -6.0], [1e-45, 3e-45], [3.4028235e38, 2.0**-149],
-        [float("inf"), 1.0], [float("nan")], [2.0**-126 - 2.0**-149, 2.0**-126], [0.1, 1e10, -7.0],
-    ],
+    [], [0.0, -0.0], [1.0], [1.5, -6.0], [1e-45, 3e-45], [3.4028235e38, 2.0**-149],
+    [float("inf"), 1.0], [float("nan")], [2.0**-126 - 2.0**-149, 2.0**-126], [0.1, 1e10, -7.0],
 )  # fmt: skip
 def test_facts(values: list[float], device: str) -> None:
     x = torch.zeros(3, 5)

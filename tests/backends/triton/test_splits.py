@@ -1,15 +1,11 @@
 """Programs that share the chunks of a sum: the bits of the cpu backend, whatever the share."""
 
-from __future__ import annotations
-
-import itertools
 from typing import Any
 
 import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.backends import Fused
 from lpkernels.backends.planning import triton_tiers as _tiers
 from lpkernels.backends.planning import triton_tiles
@@ -18,7 +14,7 @@ from lpkernels.backends.triton import _config, _products
 from lpkernels.backends.triton.certified import stages
 from tests.backends.triton.sums import beside_cpu, floats, makers, only, pass_beside
 from tests.cases import ConvCase
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.products import PASSES, tensors_of
 
 #: One program and many share the chunks, in one pass and in several; some shares are longer than
@@ -47,20 +43,19 @@ OUTER = (
 )  # fmt: skip
 
 
-@each("acc, share", itertools.product(OUTER, SHARES))
-def test_shares_do_not_change_bits(
-    acc: str, share: Share, device: str, made: list[Any], monkeypatch
-) -> None:
+@each("acc, share", OUTER, SHARES)
+def test_shares_do_not_change_bits(acc, share, device, made, monkeypatch):
     chunks = force(monkeypatch, share)
     m, k, n = SHAPE
     a, b, bias = floats((m, k), 3), floats((k, n), 4), floats((n,), 5, bits=20)
-    fused = Fused((), (), Quantizer("e5m6").to_ints())
+    fused = Fused((), (), lp.Quantizer("e5m6").to_ints())
     beside_cpu(a, b, lp.accumulator(acc), device, bias=bias, fused=fused)
     assert chunks == [18]
     assert -1 not in makers(made)
 
 
-SHARING = [
+@rows(
+    "acc, tier",
     ("e5m10_chunk8:outer=e6m9", _tiers.HALF), ("fp32_chunk7", _tiers.PLAIN),
     ("e6m9_nosub_chunk10", _tiers.FUSED), ("e6m11_chunk9:outer=fp32", _tiers.SPLIT),
     ("e6m9_chunk6:product=e5m2", _tiers.FLOOR), ("e4m3fn_sat_chunk7", _tiers.RANGE),
@@ -69,10 +64,7 @@ SHARING = [
     ("e6m9_chunk12:stochastic:philox", _tiers.DIRECTED),
     ("e5m10_chunk11:toward_negative", _tiers.DIRECTED),
     ("fixed12_f7_chunk5:to_odd:outer=fp32", _tiers.FIXED),
-]  # fmt: skip
-
-
-@each("acc, tier", SHARING)
+)  # fmt: skip
 def test_every_tier_shares(acc: str, tier: int, device: str, made: list[Any], monkeypatch) -> None:
     only(monkeypatch, tier)
     m, k, n = SHAPE if device == "cuda" else (5, 43, 33)
@@ -84,7 +76,7 @@ def test_every_tier_shares(acc: str, tier: int, device: str, made: list[Any], mo
 
 @each("size", [1, 15, 16, 33])
 def test_few_rows_or_columns(size: int, device: str, monkeypatch) -> None:
-    acc = Accumulator("e6m9", chunk=8)
+    acc = lp.Accumulator("e6m9", chunk=8)
     force(monkeypatch, Share(3, 2))
     for m, n in ((size, 40), (40, size), (size, size)):
         beside_cpu(floats((m, 27), 1), floats((27, n), 2), acc, device)
@@ -92,23 +84,19 @@ def test_few_rows_or_columns(size: int, device: str, monkeypatch) -> None:
 
 
 @each("outer", [_config.Tile(1, 32, 1), _config.Tile(4, 16, 2)])
-def test_what_adds_has_tiles_of_its_own(
-    outer: _config.Tile, device: str, made: list[Any], monkeypatch
-) -> None:
+def test_what_adds_has_tiles_of_its_own(outer, device, made, monkeypatch):
     """Each tile that adds lies somewhere inside one of the tiles in which the sums are made."""
     force(monkeypatch, Share(2, 3))
     made_in = _config.Tile(8, 64, 4)
     monkeypatch.setattr(triton_tiles, "certified_tile", lambda *_, **__: made_in)
     monkeypatch.setattr(stages, "outer_tile", lambda _: outer)
     a, b = floats((2, 11, 27), 1), floats((2, 27, 80), 2)
-    beside_cpu(a, b, Accumulator("e6m9", chunk=8), device, bias=floats((80,), 3))
+    beside_cpu(a, b, lp.Accumulator("e6m9", chunk=8), device, bias=floats((80,), 3))
     assert -1 not in makers(made)
 
 
 @each("share", [Share(2, 99), Share(3, 3), Share(2, 1)])
-def test_tiles_that_fail_in_one_part_are_done_again(
-    share: Share, device: str, made: list[Any], monkeypatch
-) -> None:
+def test_tiles_that_fail_in_one_part_are_done_again(share, device, made, monkeypatch):
     """Sums overflow in one chunk of one row: in the first, a middle or the last part."""
     force(monkeypatch, share)
     tile = _config.Tile(4, 32, 1)
@@ -118,25 +106,21 @@ def test_tiles_that_fail_in_one_part_are_done_again(
         a, b = torch.full((8, 61), 2.0**-3), torch.ones(61, 40)
         # 20 products pass 2^15, which is half of what e5m9 holds.
         a[6, first : first + 20], b[first : first + 20, 36] = 31.0, 63.0
-        beside_cpu(a, b, Accumulator("e5m9", chunk=20), device)
+        beside_cpu(a, b, lp.Accumulator("e5m9", chunk=20), device)
         assert {tier < 0 for tier in makers(made)} == {False, True}
 
 
-def test_a_later_tier_makes_what_an_earlier_one_leaves(
-    device: str, made: list[Any], monkeypatch
-) -> None:
+def test_a_later_tier_makes_what_an_earlier_one_leaves(device: str, made: list[Any], monkeypatch):
     """The products lie below float32's normals, so float64 makes the parts."""
     force(monkeypatch, Share(3, 4))
     tiny = {"low": -100, "high": -80}
     a, b = floats((9, 45), 1, **tiny), floats((45, 33), 2, **tiny)
-    beside_cpu(a, b, Accumulator("e5m10", chunk=8), device)
+    beside_cpu(a, b, lp.Accumulator("e5m10", chunk=8), device)
     assert makers(made) == {_tiers.NEAREST}
 
 
 @each("chunk", [0, 3, 5])
-def test_a_later_kernel_takes_over_in_any_pass(
-    chunk: int, device: str, made: list[Any], monkeypatch
-) -> None:
+def test_a_later_kernel_takes_over_in_any_pass(chunk, device, made, monkeypatch):
     """Sums of one chunk of one output pass the bound of float32, but not the bound of float64."""
     force(monkeypatch, Share(2, 2))
     tile = _config.Tile(4, 32, 1)
@@ -145,7 +129,7 @@ def test_a_later_kernel_takes_over_in_any_pass(
     a, b = (65.0 + 2.0 * (32.0 * torch.rand(shape)).floor() for shape in ((8, 240), (240, 40)))
     here = slice(40 * chunk, 40 * chunk + 40)
     a[6, here], b[here, 36] = 127.0 * 4, 127.0 * 8
-    beside_cpu(a, b, Accumulator("e8m12", chunk=40), device)
+    beside_cpu(a, b, lp.Accumulator("e8m12", chunk=40), device)
     assert makers(made) == {_tiers.SPLIT, _tiers.FUSED64}
 
 
@@ -155,19 +139,19 @@ def test_specials(value: float, device: str, monkeypatch) -> None:
     force(monkeypatch, Share(2, 3))
     a, b = floats((9, 45), 1), floats((45, 33), 2)
     a[2, 3], a[4, 20], a[4, 21], b[44, 8] = value, value, -value, value
-    for acc in (Accumulator("e5m10", chunk=8), Accumulator("fp32", chunk=8, outer="e4m3fn")):
+    for acc in (lp.Accumulator("e5m10", chunk=8), lp.Accumulator("fp32", chunk=8, outer="e4m3fn")):
         beside_cpu(a, b, acc, device)
 
 
 def test_zeros_keep_their_sign(device: str, monkeypatch) -> None:
     """Chunks underflow to -0, but sums from +0 on are +0, in every pass."""
-    acc = Accumulator("e4m3", chunk=2, outer_rounding="toward_negative")
+    acc = lp.Accumulator("e4m3", chunk=2, outer_rounding="toward_negative")
     tiny, b = torch.full((3, 8), -(2.0**-9)), torch.full((8, 16), 2.0**-9)
     b[:, 5], b[4:, ::2] = -0.0, 0.0
     for share in (Share(2, 4), Share(1, 1), Share(2, 2)):
         force(monkeypatch, share)
         beside_cpu(tiny, b, acc, device)
-        beside_cpu(tiny, b, Accumulator("e4m3", chunk=2), device)
+        beside_cpu(tiny, b, lp.Accumulator("e4m3", chunk=2), device)
 
 
 CONVOLUTIONS = [
@@ -180,8 +164,8 @@ CONVOLUTIONS = [
 @pytest.mark.parametrize("name", PASSES)
 def test_convolutions(name: str, device: str, monkeypatch) -> None:
     """Phases of a strided dgrad have tables of where chunks start, some of them empty."""
-    few = Accumulator("e6m9", chunk=4)
-    drawn = Accumulator("e6m9", chunk=5, outer="e5m7", outer_rounding="stochastic")
+    few = lp.Accumulator("e6m9", chunk=4)
+    drawn = lp.Accumulator("e6m9", chunk=5, outer="e5m7", outer_rounding="stochastic")
     for case in CONVOLUTIONS:
         x, w, dy, bias = (
             torch.where(x.abs() < 2.0**-3, 0.0, x).bfloat16().float() for x in tensors_of(case)
@@ -194,5 +178,5 @@ def test_convolutions(name: str, device: str, monkeypatch) -> None:
 
 def test_products_without_chunks_are_not_shared(device: str, monkeypatch) -> None:
     chunks = force(monkeypatch, Share(1, 0))
-    beside_cpu(floats((5, 9), 1), floats((9, 8), 2), Accumulator("e6m9"), device)
+    beside_cpu(floats((5, 9), 1), floats((9, 8), 2), lp.Accumulator("e6m9"), device)
     assert chunks == [1]

@@ -1,8 +1,5 @@
 """An optimizer's step in one pass."""
 
-from __future__ import annotations
-
-import itertools
 from typing import Any
 
 import torch
@@ -19,11 +16,7 @@ ORIGINS = (6, 1023, 1, (1 << 34) - 7)
 
 
 def updated(
-    device: str,
-    tensors: UpdateTensors,
-    step: Step,
-    formats: updates.Formats,
-    **options: Any,
+    device: str, tensors: UpdateTensors, step: Step, formats: updates.Formats, **options: Any
 ) -> UpdateTensors:
     own = UpdateTensors(*([x.to(device) for x in kind] for kind in updates.copied(tensors)))
     BACKEND.update(own, *updates.call_of(step, formats, len(own.weights), device=device, **options))
@@ -35,7 +28,7 @@ def check_update(device: str, *case: Any, **options: Any) -> None:
     updates.assert_same(updated(device, *case, **options), want)
 
 
-@each("name, kind", itertools.product(["momentum", "adamw"], updates.FORMATS))
+@each("name, kind", ["momentum", "adamw"], updates.FORMATS)
 def test_updates_have_the_bits_of_the_reference(name: str, kind: str, device: str) -> None:
     step, formats = updates.STEPS[name], updates.FORMATS[kind]
     tensors = updates.tensors_of(step, formats, SHAPES, special=True)
@@ -49,7 +42,7 @@ def test_updates_draw_for_parts_what_they_do_for_the_whole(kind: str, device: st
     check_update(device, tensors, step, formats, origins=ORIGINS)
 
 
-@each("name, begins", itertools.product(updates.STEPS, [False, True]))
+@each("name, begins", updates.STEPS, [False, True])
 def test_updates_make_every_step(name: str, begins: bool, device: str) -> None:
     step, formats = updates.STEPS[name], updates.FORMATS["drawn"]
     tensors = updates.tensors_of(step, formats, [(33,)])

@@ -13,7 +13,7 @@ from lpkernels.experiments.measuring import landscape
 from lpkernels.experiments.measuring.landscape import loss_slice, loss_surface, sharpness
 from lpkernels.report.landscapes import plot_slices, plot_surfaces
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import rows
 from tests.support.refusals import refused
 
 
@@ -37,16 +37,12 @@ def value(model: nn.Module, batch: Any) -> Tensor:
 ONES = [(torch.ones(4),)]
 
 
-@each(
+@rows(
     "curvatures, expected",
-    [
-        ((1.0, 3.0, 7.0, 2.0), 7.0),
-        # The dominant curvature is negative.
-        ((1.0, -9.0, 4.0, 2.0), 4.0),
-        ((-1.0, -9.0, -4.0, -2.0), -1.0),
-        ((0.0, 0.0, 0.0, 0.0), 0.0),
-    ],
-)
+    ((1.0, 3.0, 7.0, 2.0), 7.0),
+    # The dominant curvature is negative.
+    ((1.0, -9.0, 4.0, 2.0), 4.0), ((-1.0, -9.0, -4.0, -2.0), -1.0), ((0.0, 0.0, 0.0, 0.0), 0.0),
+)  # fmt: skip
 def test_sharpness_of_a_quadratic(curvatures: tuple[float, ...], expected: float) -> None:
     found = sharpness(Quadratic(*curvatures), value, ONES, tolerance=1e-9)
     assert found.eigenvalue == pytest.approx(expected, abs=1e-4)

@@ -34,14 +34,11 @@ def test_an_error_a_ratio_a_shape_and_the_machine_and_a_wrong_option() -> None:
 @each(
     "value, name, bits",
     [
-        (-0.0, "e4m3fn", "1 0000 000"),
-        (math.inf, "e5m2", "0 11111 00"),
-        (math.inf, "e4m3none", ""),
-        (-0.5, "fixed8_f4", "11111000"),
-        (1.0, "affine8", ""),
+        (-0.0, "e4m3fn", "1 0000 000"), (math.inf, "e5m2", "0 11111 00"),
+        (math.inf, "e4m3none", ""), (-0.5, "fixed8_f4", "11111000"), (1.0, "affine8", ""),
         (1.0, "e5m0", "0 01111"),
     ],
-)
+)  # fmt: skip
 def test_code_bits(value: float, name: str, bits: str) -> None:
     assert code_bits(value, formats.parse_format(name)) == bits
 

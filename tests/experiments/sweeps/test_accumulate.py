@@ -1,7 +1,5 @@
 """`lpkernels accumulate` in pieces: workloads, points, studies that go on, training runs."""
 
-from __future__ import annotations
-
 import signal
 from dataclasses import replace
 from pathlib import Path

@@ -114,9 +114,7 @@ def test_choices_are_drawn_from_their_records(tmp_path: Path) -> None:
     assert out.stat().st_size > 1000
 
 
-def test_wrong_options_are_named_after_missing_files(
-    tmp_path: Path, spec: Path, known: Path
-) -> None:
+def test_wrong_options_are_named_after_missing_files(tmp_path: Path, spec: Path, known: Path):
     none = tmp_path / "none"
     fails("'folder'", "expected the folder of a study at", "choose", none)
     fails("'folder'", "expected the folder of a study", "predict", none)

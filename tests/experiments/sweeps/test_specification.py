@@ -92,8 +92,6 @@ test_wrong_specifications = rejects(
         ({"arms": {"a": {"recipe": "fp7"}}}, "arm 'a' .*fp7"),
     ],
 )
-
-
 test_values_of_another_type = rejects(
     SweepSpec.from_dict,
     [
@@ -103,8 +101,6 @@ test_values_of_another_type = rejects(
     ],
     TypeError,
 )
-
-
 test_a_limit_that_is_none = rejects(
     lambda seconds: SweepSpec.from_dict({"cell_seconds": seconds}),
     [
@@ -151,8 +147,6 @@ test_specifications_of_other_sweeps_do_not = rejects(
         (SweepSpec({"epochs": 2}, {"a": {"batch": 8}}), "arm 'a' is another one there"),
     ],
 )
-
-
 STATISTICS = "experiments/sweeps/statistics.py"
 
 

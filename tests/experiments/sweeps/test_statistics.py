@@ -85,12 +85,9 @@ def test_an_arm_that_only_failed_is_there_and_only_common_seeds_are_pairs() -> N
 
 def test_a_diverged_run_counts_with_its_figure_and_is_left_out_without() -> None:
     results = [
-        *runs("base", [0.9, 0.9, 0.8, 0.9]),
-        result("a", 0, 0.9),
-        result("a", 1, 0.1, "diverged"),
-        result("a", 2, None, "diverged"),
-        result("a", 3, status="failed"),
-    ]
+        *runs("base", [0.9, 0.9, 0.8, 0.9]), result("a", 0, 0.9), result("a", 1, 0.1, "diverged"),
+        result("a", 2, None, "diverged"), result("a", 3, status="failed"),
+    ]  # fmt: skip
     summary, difference = against_base(results)
     assert (summary.finished, summary.diverged, summary.failed) == (1, 2, 1)
     assert (summary.seeds, summary.ended, summary.figures) == (4, 3, 2)
@@ -119,15 +116,13 @@ def test_each_value_of_an_axis_is_compared_by_itself() -> None:
 
 CASES = st.lists(
     st.tuples(
-        st.sampled_from(["base", "a", "b"]),
-        st.sampled_from([(), (("width", 8),)]),
-        st.integers(0, 5),
-        st.sampled_from(["finished", "diverged", "failed"]),
+        st.sampled_from(["base", "a", "b"]), st.sampled_from([(), (("width", 8),)]),
+        st.integers(0, 5), st.sampled_from(["finished", "diverged", "failed"]),
         st.one_of(st.none(), st.integers(0, 360).map(lambda right: right / 360)),
     ),
     max_size=30,
     unique_by=lambda case: case[:3],
-)
+)  # fmt: skip
 
 
 @settings(max_examples=50, deadline=None)
@@ -178,24 +173,19 @@ test_summarise_refuses = rejects(
         ((runs("a", [0.5]), {"field": "f1"}), "one of test_accuracy, loss, name, got 'f1'"),
         ((runs("a", [0.5]), {"field": "name"}), "numbers in field 'name', got 'text' in 'a'"),
         ((runs("a", [0.5]) * 2, {}), "got two of arm 'a' at {}, seed 0: a-0 and a-0; keep one"),
-        (
-            ([replace(result("a", 0), status="running")], {}),
-            "finished, diverged, failed, got 'runn",
-        ),
-        (
-            (runs("a", [0.5]), {"level": 95.0}),
-            "0 < level < 1 and resamples >= 1, got 95.0 and 10000",
-        ),
+        (([replace(result("a", 0), status="running")], {}),
+         "finished, diverged, failed, got 'runn"),
+        ((runs("a", [0.5]), {"level": 95.0}),
+         "0 < level < 1 and resamples >= 1, got 95.0 and 10000"),
         ((runs("a", [0.5]), {"resamples": 0}), "got 0.95 and 0"),
     ],
-)
+)  # fmt: skip
 
 
 # These are accuracies of a test set of 360 examples: ties and equal differences are common.
 ACCURACIES = st.integers(0, 360).map(lambda right: right / 360)
 FIGURES = st.one_of(ACCURACIES, st.floats(-1e6, 1e6, allow_subnormal=False))
 PAIRS = st.lists(st.tuples(FIGURES, FIGURES), min_size=2, max_size=12)
-P_VALUES = st.lists(st.floats(0.0, 1.0), max_size=7)
 QUICK = settings(max_examples=50, deadline=None)
 
 
@@ -229,7 +219,7 @@ def test_both_intervals_contain_the_mean_or_are_none_without_spread(pairs) -> No
 
 
 @QUICK
-@given(P_VALUES)
+@given(st.lists(st.floats(0.0, 1.0), max_size=7))
 def test_holm_is_bonferroni_over_all_families_that_hold_a_hypothesis(raw: list[float]) -> None:
     indices = range(len(raw))
     sizes = range(1, len(raw) + 1)

@@ -22,7 +22,7 @@ from lpkernels.experiments.sweeps.sweep import train_all
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
 from tests.experiments.sweeps import toy
-from tests.loops import each
+from tests.loops import each, rows
 
 
 @pytest.fixture
@@ -61,23 +61,19 @@ def test_more_cells_run_what_is_missing(tmp_path: Path, noted: worker.Train, boo
     assert len(toy.run(toy.spec("b", seeds=1, lr=[0.2]), tmp_path / "less").results) == 1
 
 
-@each(
+@rows(
     "spec, options, message",
-    [
-        (toy.spec("a", epochs=4), {}, "holds another sweep; choose another folder"),
-        (toy.spec("a", lr=[1]), {}, "holds another sweep; .* other axes"),
-        (toy.spec("b", "a"), {}, "holds another sweep; .* arm 'a' is another one"),
-        (toy.spec("a"), {"jobs": 0}, "jobs: expected at least 1, got 0"),
-        (toy.spec("a"), {"engine": "slurm"}, "expected one of processes, ray, dask"),
-        (SweepSpec({"data": "mnist"}), {"train": None}, "got 'mnist'"),
-        (SweepSpec({"model": "vgg9"}), {"train": None}, "got 'vgg9'"),
-        (SweepSpec({"device": "cuda:99"}), {}, "torch finds no CUDA device"),
-        (SweepSpec({"data": "no_module:f"}), {}, "'no_module' cannot be found"),
-    ],
+    (toy.spec("a", epochs=4), {}, "holds another sweep; choose another folder"),
+    (toy.spec("a", lr=[1]), {}, "holds another sweep; .* other axes"),
+    (toy.spec("b", "a"), {}, "holds another sweep; .* arm 'a' is another one"),
+    (toy.spec("a"), {"jobs": 0}, "jobs: expected at least 1, got 0"),
+    (toy.spec("a"), {"engine": "slurm"}, "expected one of processes, ray, dask"),
+    (SweepSpec({"data": "mnist"}), {"train": None}, "got 'mnist'"),
+    (SweepSpec({"model": "vgg9"}), {"train": None}, "got 'vgg9'"),
+    (SweepSpec({"device": "cuda:99"}), {}, "torch finds no CUDA device"),
+    (SweepSpec({"data": "no_module:f"}), {}, "'no_module' cannot be found"),
 )
-def test_what_cannot_be_is_refused_before_anything_runs(
-    tmp_path: Path, spec: SweepSpec, options: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_is_refused_before_anything_runs(tmp_path, spec, options, message):
     toy.run(toy.spec("a", seeds=1), tmp_path)
     before = sorted(tmp_path.rglob("*"))
     log = (tmp_path / "sweep.jsonl").read_bytes()
@@ -88,9 +84,7 @@ def test_what_cannot_be_is_refused_before_anything_runs(
 
 
 @each("engine, extra", [("ray", "ray"), ("dask", "dask"), ("processes", "lab")])
-def test_an_engine_that_is_not_installed_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, extra: str
-) -> None:
+def test_an_engine_that_is_not_installed_says_what_to_install(tmp_path, monkeypatch, engine, extra):
     monkeypatch.setattr(engines, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=rf'pip install "lpkernels\[{extra}\]"'):
         toy.run(toy.spec("a"), tmp_path / "out", jobs=2, engine=engine)
@@ -163,15 +157,11 @@ def test_a_full_disk_is_an_error_that_says_so_and_no_cells_failure(tmp_path: Pat
     assert [r.status for r in results.results] == ["finished"] * 4
 
 
-@each(
+@rows(
     "error, is_full",
-    [
-        (OSError(errno.ENOSPC, "full"), True),
-        (OSError(errno.EDQUOT, "quota"), True),
-        (OSError(errno.EACCES, "no"), False),
-        (RuntimeError("shape"), False),
-    ],
-)
+    (OSError(errno.ENOSPC, "full"), True), (OSError(errno.EDQUOT, "quota"), True),
+    (OSError(errno.EACCES, "no"), False), (RuntimeError("shape"), False),
+)  # fmt: skip
 def test_what_says_that_a_disk_is_full(error: Exception, is_full: bool) -> None:
     outer = ValueError("outer")
     outer.__context__ = error

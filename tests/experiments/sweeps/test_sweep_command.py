@@ -11,7 +11,7 @@ from lpkernels.experiments.records import read_run
 from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.sweeps.reading import read_results
 from lpkernels.experiments.training.trainer import Trainer
-from tests.loops import each
+from tests.loops import rows
 from tests.support import commands
 from tests.support.commands import wide  # noqa: F401
 from tests.support.trainings import figures
@@ -31,8 +31,6 @@ operands = "affine4"
 
 #: The results of sweeps that the pages show.
 RECORDS = sorted((Path(__file__).parents[3] / "bench" / "results").glob("sweep-*.jsonl"))
-
-
 call, done = (partial(command, "sweep") for command in (commands.call, commands.done))
 
 
@@ -95,9 +93,7 @@ def test_a_cell_is_the_run_that_train_makes(whole: Path, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
-def test_ctrl_c_says_how_to_go_on(
-    spec: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
+def test_ctrl_c_says_how_to_go_on(spec, whole, tmp_path, monkeypatch, number):
     evaluate, tests = Trainer.evaluate, itertools.count(1)
 
     def signalled(trainer: Trainer) -> dict[str, float]:
@@ -138,26 +134,22 @@ def test_failed_cells_are_told(spec: Path, tmp_path: Path, monkeypatch: pytest.M
     done(*run, "--retry-failed")
 
 
-@each(
+@rows(
     "arguments, message",
-    [
-        ("run none.toml --out x", "expected a specification (a TOML file) at"),
-        ("run SPEC --out x --jobs 0", "--jobs"),
-        ("run SPEC --out x --engine slurm", "expected one of processes, ray, dask"),
-        ("run WRONG --out x", "unknown section 'part'"),
-        ("run none.toml", "expected a specification (a TOML file) at 'none.toml'"),
-        ("run RESULTS", "expected a specification in TOML"),
-        ("run SPEC --out SPEC", "is a file"),
-        ("status x", "expected the folder of a sweep at 'x'"),
-        ("status RESULTS", "write the folder that `lpkernels sweep run` made"),
-        ("table SPEC", "is not a JSON record"),
-        ("plot x --out x.png", "expected the folder of a sweep at 'x'"),
-        ("plot x", "expected the folder of a sweep at 'x'"),
-    ],
+    ("run none.toml --out x", "expected a specification (a TOML file) at"),
+    ("run SPEC --out x --jobs 0", "--jobs"),
+    ("run SPEC --out x --engine slurm", "expected one of processes, ray, dask"),
+    ("run WRONG --out x", "unknown section 'part'"),
+    ("run none.toml", "expected a specification (a TOML file) at 'none.toml'"),
+    ("run RESULTS", "expected a specification in TOML"),
+    ("run SPEC --out SPEC", "is a file"),
+    ("status x", "expected the folder of a sweep at 'x'"),
+    ("status RESULTS", "write the folder that `lpkernels sweep run` made"),
+    ("table SPEC", "is not a JSON record"),
+    ("plot x --out x.png", "expected the folder of a sweep at 'x'"),
+    ("plot x", "expected the folder of a sweep at 'x'"),
 )
-def test_errors_are_messages(
-    arguments: str, message: str, spec: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_are_messages(arguments, message, spec, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     wrong = tmp_path / "wrong.toml"
     wrong.write_text(f"{TOML}[arms.affine4.part]\n")

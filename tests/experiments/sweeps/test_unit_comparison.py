@@ -1,7 +1,5 @@
 """One network in two arithmetics: the outputs that differ, and a comparison that goes on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -96,9 +94,7 @@ def test_units_with_the_same_sums_of_few_products_do_not_differ(tmp_path: Path) 
     assert [each.differ for each in found[:1]] == [0]
 
 
-def test_stopped_it_goes_on_to_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Whole
-) -> None:
+def test_stopped_it_goes_on_to_the_same(tmp_path, monkeypatch, whole):
     fit = Trainer.fit
 
     def stopping(self: Trainer, **given: object) -> Run:

@@ -25,7 +25,6 @@ from tests.techniques.loss_scaling.optimizers import assert_same
 BASE = SMALL.replace(width=4, lr=0.1, loss_scale=256.0)
 # The largest value of this low format is 1.75, so that results overflow.
 NARROW = "ratio=1,low=e2m2none_b3_sat"
-
 trainer_in = partial(tiny_trainer, BASE)
 
 

@@ -62,8 +62,6 @@ test_config_of_another_version_is_refused = rejects(
         ({"workload": {}, "parts": {"x": {}}}, r"unknown part 'x'; import the module .* \(9.9\)"),
     ],
 )
-
-
 test_config_refuses = rejects(
     lambda values: RunConfig.of(**values),
     [

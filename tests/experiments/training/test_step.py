@@ -21,7 +21,7 @@ from lpkernels.experiments.training.parts.loss_scale import LossScaleConfig, Sca
 from lpkernels.experiments.training.step import Step, all_finite, skipping, step_if
 from lpkernels.experiments.training.tally import Tally
 from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.reads import Reads
 
 
@@ -81,7 +81,6 @@ def test_clip_bounds_the_norm_after_unscaling() -> None:
 
 
 def test_turns_update_their_own_parameters_in_order() -> None:
-    torch.manual_seed(0)
     model = nn.Sequential(OrderedDict(one=nn.Linear(4, 1), two=nn.Linear(1, 1)))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     seen: list[tuple[str, list[bool]]] = []
@@ -114,8 +113,7 @@ def test_an_update_that_is_not_finite_changes_nothing_and_counts(bad: float) -> 
     assert tally.totals(ALONE)["skipped"] == 1
 
 
-@each("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
-@each("bad", [False, True])
+@each("kind, bad", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW], [False, True])
 def test_fused_optimizers_skip_without_being_asked(kind: Any, bad: bool) -> None:
     parameter = nn.Parameter(torch.ones(3))
     optimizer = kind([parameter], lr=0.1, fused=True)
@@ -160,20 +158,16 @@ NESTEROV = {"lr": 0.2, "momentum": 0.5, "nesterov": True}
 ADAM = {"optimizer": "adam", "beta2": 0.99, "eps": 1e-4}
 
 
-@each(
+@rows(
     "config, kind, arguments",
-    [
-        ({}, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4}),
-        (NESTEROV, torch.optim.SGD, NESTEROV),
-        ({"dampening": 0.25}, torch.optim.SGD, {"momentum": 0.9, "dampening": 0.25}),
-        ({"optimizer": "adam"}, torch.optim.Adam, {"lr": 1e-3, "weight_decay": 0.0}),
-        (ADAM, torch.optim.Adam, {"betas": (0.9, 0.99), "eps": 1e-4}),
-        ({"optimizer": "adamw"}, torch.optim.AdamW, {"lr": 1e-3, "weight_decay": 1e-2}),
-    ],
+    ({}, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4}),
+    (NESTEROV, torch.optim.SGD, NESTEROV),
+    ({"dampening": 0.25}, torch.optim.SGD, {"momentum": 0.9, "dampening": 0.25}),
+    ({"optimizer": "adam"}, torch.optim.Adam, {"lr": 1e-3, "weight_decay": 0.0}),
+    (ADAM, torch.optim.Adam, {"betas": (0.9, 0.99), "eps": 1e-4}),
+    ({"optimizer": "adamw"}, torch.optim.AdamW, {"lr": 1e-3, "weight_decay": 1e-2}),
 )
-def test_optimizers_are_torchs_with_their_own_arguments(
-    config: dict[str, Any], kind: type, arguments: dict[str, Any]
-) -> None:
+def test_optimizers_are_torchs_with_their_own_arguments(config, kind, arguments):
     parameters = [torch.nn.Parameter(torch.zeros(2))]
     optimizer = build_optimizer(OptimizerConfig(**config), parameters, device="cpu")
     assert type(optimizer) is kind

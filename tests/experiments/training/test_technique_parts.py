@@ -71,10 +71,7 @@ test_wrong_settings_of_a_diagnosis = rejects(
         ({"diagnose": "fp16", "diagnose_every": 0}, "diagnose_every must be at least 1, got 0"),
     ],
 )
-
-
 LOW, HIGH = "e4m2_sat:stochastic", "e6m9_sat:stochastic"
-
 tensors_in = partial(tiny_trainer, SMALL)
 
 
@@ -191,8 +188,6 @@ test_settings_that_contradict_are_refused = rejects(
         ({"loss_scale": 1e-40}, "static: expected a positive finite scale"),
     ],
 )
-
-
 BASE = SMALL.replace(optimizer="adam", lr=1e-3)
 NARROW = {
     "master": "e6m9:stochastic",
@@ -200,7 +195,6 @@ NARROW = {
     "opt_state": "exp_avg=e5m7:stochastic,exp_avg_sq=block8_e4m3",
     "opt_grad": "e5m2",
 }
-
 masters_in = partial(tiny_trainer, BASE)
 
 

@@ -75,9 +75,7 @@ def test_a_run_whose_folder_is_lost_stops(tmp_path: Path, monkeypatch: pytest.Mo
     ("number", "advice"),
     [(errno.ENOSPC, "make room"), (errno.EROFS, "choose a folder that can be written")],
 )
-def test_what_the_system_refuses_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
-) -> None:
+def test_what_the_system_refuses_is_one_sentence(tmp_path, monkeypatch, number, advice):
     def refuse(path: Path, state: object) -> None:
         raise OSError(number, os.strerror(number), str(path))
 

@@ -20,7 +20,7 @@ from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequ
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.experiments.workloads.streams import stream_seed
 from tests.experiments.tiny import tiny_workload
-from tests.loops import each
+from tests.loops import rows
 from tests.support.trainings import assert_same_end, stop_after
 
 # The weights are rounded stochastically, so that the random state matters. An epoch has four steps,
@@ -77,9 +77,7 @@ def interrupt_in_test(trainer: Trainer, monkeypatch: pytest.MonkeyPatch, epoch: 
     monkeypatch.setattr(trainer, "evaluate", interrupted)
 
 
-def test_fit_gives_the_same_bits_twice_and_leaves_the_callers_state(
-    uninterrupted: Trainer, tmp_path: Path
-) -> None:
+def test_fit_gives_the_same_bits_twice_and_leaves_the_callers_state(uninterrupted, tmp_path):
     torch.manual_seed(77)
     before = torch.get_rng_state(), torch.get_num_threads()
     trainer = made(tmp_path / "again")
@@ -101,13 +99,11 @@ def test_another_seed_gives_other_weights(uninterrupted: Trainer, tmp_path: Path
 @pytest.mark.parametrize(
     "step, place",
     [
-        (1, "epoch 1 of 2 after step 1"),
-        (3, "epoch 1 of 2 after step 3"),
-        (STEPS, "epoch 1 of 2 after step 4"),
-        (None, "epoch 2 of 2 after step 0"),
+        (1, "epoch 1 of 2 after step 1"), (3, "epoch 1 of 2 after step 3"),
+        (STEPS, "epoch 1 of 2 after step 4"), (None, "epoch 2 of 2 after step 0"),
         (STEPS + 2, "epoch 2 of 2 after step 2"),
     ],
-)
+)  # fmt: skip
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     uninterrupted: Trainer, tmp_path: Path, monkeypatch: Any, step: int | None, place: str
 ) -> None:
@@ -125,9 +121,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     assert (kinds.count("resume"), kinds.count("epoch")) == (1, CONFIG.epochs)
 
 
-def test_ctrl_c_in_the_last_test_stops_and_a_second_one_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_in_the_last_test_stops_and_a_second_one_at_once(tmp_path, monkeypatch):
     trainer = made(tmp_path)
     interrupt_in_test(trainer, monkeypatch, CONFIG.epochs)
     with pytest.raises(Interrupted, match="stopped after the last epoch; saved to"):
@@ -180,19 +174,15 @@ def test_a_damaged_checkpoint_changes_no_bits(uninterrupted: Trainer, tmp_path: 
     assert resume(tmp_path).notices == []
 
 
-@each(
+@rows(
     "name, spoil",
-    [
-        ("no file", lambda lines: None),
-        ("no header", lambda lines: lines[1:]),
-        ("an epoch less", lambda lines: [lines[0], lines[2]]),
-        ("half a line", lambda lines: [lines[0], lines[1][:20], lines[2]]),
-        ("another header", lambda lines: ["[]", *lines[1:]]),
-    ],
+    ("no file", lambda lines: None),
+    ("no header", lambda lines: lines[1:]),
+    ("an epoch less", lambda lines: [lines[0], lines[2]]),
+    ("half a line", lambda lines: [lines[0], lines[1][:20], lines[2]]),
+    ("another header", lambda lines: ["[]", *lines[1:]]),
 )
-def test_resume_writes_the_records_that_the_checkpoint_holds(
-    uninterrupted: Trainer, tmp_path: Path, name: str, spoil: Any
-) -> None:
+def test_resume_writes_the_records_that_the_checkpoint_holds(uninterrupted, tmp_path, name, spoil):
     path = shutil.copytree(uninterrupted.folder, tmp_path / name) / records.RECORDS
     whole = path.read_text()
     spoiled = spoil(whole.splitlines())

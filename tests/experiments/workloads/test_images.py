@@ -98,11 +98,9 @@ def test_plan_depends_on_seed_and_epoch_alone(digits: ImageData) -> None:
 
 # If one of these digests changes, so do the figures of every run.
 TRAIN = {
-    ("digits", False): "67349d85765091ba",
-    ("digits", True): "ca53eade919564e1",
-    ("digits32", False): "9f48453cc6eec38b",
-    ("digits32", True): "2ae343865d67f54e",
-}
+    ("digits", False): "67349d85765091ba", ("digits", True): "ca53eade919564e1",
+    ("digits32", False): "9f48453cc6eec38b", ("digits32", True): "2ae343865d67f54e",
+}  # fmt: skip
 TEST = {"digits": "b2a92070be2dfaa8", "digits32": "79b7a92d6e9bdafa"}
 
 

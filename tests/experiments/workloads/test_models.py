@@ -1,7 +1,5 @@
 """The networks: their sizes, their names, refusals; the bundled networks are those of papers."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest
@@ -21,35 +19,25 @@ from tests.support.refusals import rejects
 
 IMAGES, IMAGES3 = Task("images", (1, 8, 8), 10), Task("images", (3, 32, 32), 10)
 TASKS = {
-    "images": IMAGES,
-    "signals": Task("signals", (1, 40), 10),
-    "vectors": Task("vectors", (7,), 3),
-    "text": Task("text", (12,), 30),
-    "generation": Task("generation", (1, 8, 8), 5),
-}
+    "images": IMAGES, "signals": Task("signals", (1, 40), 10), "vectors": Task("vectors", (7,), 3),
+    "text": Task("text", (12,), 30), "generation": Task("generation", (1, 8, 8), 5),
+}  # fmt: skip
 LAYERS = nn.Linear | nn.Conv1d | nn.Conv2d | nn.ConvTranspose2d | nn.Embedding | nn.LSTM
 # Every network appears with every kind of task that it is for, and with its norms.
 MEMBERS = [
     (name, kind, norm.replace("-", ""))
     for name, kinds, norms in (
-        ("resnet8", "images", "- batch layer none"),
-        ("resnet14", "images", "-"),
-        ("resnet18", "images", "- layer none"),
-        ("squeezenet", "images", "- layer none"),
-        ("shufflenetv2", "images", "- layer none"),
-        ("mobilenetv2", "images", "- layer none"),
-        ("cnn1", "images signals", "-"),
-        ("cnn3", "images signals", "- batch layer none"),
+        ("resnet8", "images", "- batch layer none"), ("resnet14", "images", "-"),
+        ("resnet18", "images", "- layer none"), ("squeezenet", "images", "- layer none"),
+        ("shufflenetv2", "images", "- layer none"), ("mobilenetv2", "images", "- layer none"),
+        ("cnn1", "images signals", "-"), ("cnn3", "images signals", "- batch layer none"),
         ("cnn2_plain", "images signals", "-"),
-        ("mlp1", "images signals vectors", "- batch layer none"),
-        ("mlp3", "vectors", "-"),
-        ("lstm2", "text", "-"),
-        ("gpt2", "text", "- layer"),
+        ("mlp1", "images signals vectors", "- batch layer none"), ("mlp3", "vectors", "-"),
+        ("lstm2", "text", "-"), ("gpt2", "text", "- layer"),
     )
     for kind in kinds.split()
     for norm in norms.split()
-]
-
+]  # fmt: skip
 
 # Squeeze and expand channels of SqueezeNet's eight fire modules.
 _FIRES = [(16, 64), (16, 64), (32, 128), (32, 128), (48, 192), (48, 192), (64, 256), (64, 256)]
@@ -129,9 +117,7 @@ def test_squeezenets_scale_their_channels_to_multiples_of_four() -> None:
         ("cnn2_plain", 3, 4, "fed9749c91161dc2", "ebb8129b74ee2139"),
     ],
 )
-def test_names_and_first_weights_are_pinned(
-    name: str, channels: int, width: int, names: str, weights: str
-) -> None:
+def test_names_and_first_weights_are_pinned(name, channels, width, names, weights):
     # A change here makes checkpoints unreadable, or changes the figures of every run.
     torch.manual_seed(0)
     state = build_model(name, Task("images", (channels, 8, 8), 10), width=width).state_dict()
@@ -178,8 +164,6 @@ test_unknown_model_is_refused = rejects(
         for name in ("vgg16", "resnet20_plain_plain", "cnn3_bn", "", "cnn-3", "3")
     ],
 )
-
-
 NONE = "at least 1, got depth=0"
 test_impossible_sizes_are_refused = rejects(
     lambda given: build_model(*given[:2], **given[2]),
@@ -270,7 +254,6 @@ def test_a_workload_is_the_same_each_time_and_on_the_meta_device_has_sizes_alone
 
 
 def test_gpt_rows() -> None:
-    torch.manual_seed(0)
     model, tokens = GPT(width=32, depth=1, heads=2), torch.randint(256, (2, 16))
     rows = plan(model, tokens, loss=lambda y: y.square().mean() * 1024, operand="e5m2").rows
     lengths: dict[str, list[int]] = {}

@@ -1,7 +1,5 @@
 """Workloads by name, functions of the user's, and a loss apart from its model."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from pathlib import Path
@@ -16,7 +14,7 @@ from lpkernels.experiments.workloads.registry import DATASETS, dataset, find
 from lpkernels.experiments.workloads.traced import mean_loss, output_loss
 from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn, Workload
 from tests.experiments.tiny import tiny_workload
-from tests.loops import each
+from tests.loops import rows
 from tests.support.refusals import rejects
 
 NAMES = "breast_cancer cifar10 cifar100 digits digits32 gan iris mnist1d text wine".split()
@@ -145,17 +143,13 @@ test_settings_that_mean_nothing_are_refused = rejects(
 )
 
 
-@each(
+@rows(
     "given, usual, name",
-    [
-        ({}, "resnet8", "resnet8"),
-        ({"depth": 14}, "resnet8", "resnet14"),
-        ({"model": "cnn", "depth": 2}, "resnet8", "cnn2"),
-        ({"model": "cnn2_plain", "depth": 2}, "", "cnn2_plain"),
-        ({"model": "mlp3"}, "resnet8", "mlp3"),
-        ({"depth": 2}, "", ""),
-    ],
-)
+    ({}, "resnet8", "resnet8"), ({"depth": 14}, "resnet8", "resnet14"),
+    ({"model": "cnn", "depth": 2}, "resnet8", "cnn2"),
+    ({"model": "cnn2_plain", "depth": 2}, "", "cnn2_plain"), ({"model": "mlp3"}, "resnet8", "mlp3"),
+    ({"depth": 2}, "", ""),
+)  # fmt: skip
 def test_depth_is_part_of_the_models_name(given: dict[str, Any], usual: str, name: str) -> None:
     assert WorkloadConfig(**given).network(usual) == name
 

@@ -34,16 +34,10 @@ def chain(loss_numel: int = 1) -> list[Op]:
 
 def chain_model() -> nn.Sequential:
     return nn.Sequential(
-        nn.Conv2d(1, 4, 3, padding=1, bias=False),
-        nn.BatchNorm2d(4),
-        nn.ReLU(),
-        nn.Conv2d(4, 8, 3, stride=2, padding=1, bias=False),
-        nn.BatchNorm2d(8),
-        nn.ReLU(),
-        nn.AvgPool2d(4),
-        nn.Flatten(),
-        nn.Linear(8, 10),
-    )
+        nn.Conv2d(1, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU(),
+        nn.Conv2d(4, 8, 3, stride=2, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(),
+        nn.AvgPool2d(4), nn.Flatten(), nn.Linear(8, 10),
+    )  # fmt: skip
 
 
 def chain_batch(examples: int = 4) -> tuple[Tensor, Tensor]:

@@ -16,24 +16,22 @@ from lpkernels.techniques.assignment import (
 )
 from lpkernels.techniques.assignment.asking import Request, parse_assignment
 from lpkernels.techniques.assignment.scoring import requested
-from tests.loops import each
+from tests.loops import rows
 from tests.support.refusals import refuses
 from tests.techniques.assignment.networks import chain_batch, chain_model
 
 
-@each(
+@rows(
     "text, fields",
-    [
-        ("ratio=0.6,order=decreasing,promote=0.01", {"ratio": 0.6}),
-        ("ratio=0.6, order=increasing ,promote=none",
-         {"ratio": 0.6, "order": "increasing", "promote": None}),
-        ("bits=1000,order=sensitivity", {"bits": 1000, "order": "sensitivity"}),
-        ("ratio=0.5,order=random,seed=3", {"ratio": 0.5, "order": "random", "seed": 3}),
-        ("uniform,promote=none", {"rule": "uniform", "promote": None}),
-        ("operator_based,fan_out=branches", {"rule": "operator_based", "fan_out": "branches"}),
-        ("file=a.json,promote=0.1", {"rule": "file", "file": "a.json", "promote": 0.1}),
-        ("ratio=1,low=e3m2none_sat", {"ratio": 1.0, "low": "e3m2none_sat"}),
-    ],
+    ("ratio=0.6,order=decreasing,promote=0.01", {"ratio": 0.6}),
+    ("ratio=0.6, order=increasing ,promote=none",
+     {"ratio": 0.6, "order": "increasing", "promote": None}),
+    ("bits=1000,order=sensitivity", {"bits": 1000, "order": "sensitivity"}),
+    ("ratio=0.5,order=random,seed=3", {"ratio": 0.5, "order": "random", "seed": 3}),
+    ("uniform,promote=none", {"rule": "uniform", "promote": None}),
+    ("operator_based,fan_out=branches", {"rule": "operator_based", "fan_out": "branches"}),
+    ("file=a.json,promote=0.1", {"rule": "file", "file": "a.json", "promote": 0.1}),
+    ("ratio=1,low=e3m2none_sat", {"ratio": 1.0, "low": "e3m2none_sat"}),
 )  # fmt: skip
 def test_texts_are_read_and_written(text: str, fields: dict[str, Any]) -> None:
     assert parse_assignment(text) == Request(**fields)

@@ -22,7 +22,7 @@ from lpkernels.techniques.assignment import (
     operator_based,
     uniform,
 )
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.refusals import refuses
 from tests.techniques.assignment.networks import chain, ops_from
 
@@ -30,26 +30,22 @@ from tests.techniques.assignment.networks import chain, ops_from
 GROUPS = group(chain(loss_numel=4))
 
 
-@each(
+@rows(
     "ratio, order, low, reached, bits, bit_ratio",
-    [
-        (0.0, "decreasing", (), 0.0, 173376, 0.0),
-        (0.01, "decreasing", (1,), 0.621632, 121856, 0.594315),
-        (0.62, "decreasing", (1,), 0.621632, 121856, 0.594315),
-        (0.65, "decreasing", (1, 2), 0.930602, 95920, 0.893503),
-        (0.8, "decreasing", (1, 2), 0.930602, 95920, 0.893503),
-        (0.95, "decreasing", (1, 2, 0), 0.984496, 91536, 0.944075),
-        (0.99, "decreasing", (1, 2, 0, 3), 1.0, 90192, 0.959579),
-        (1.0, "decreasing", (1, 2, 0, 3), 1.0, 90192, 0.959579),
-        (0.01, "increasing", (3,), 0.015504, 172032, 0.015504),
-        (0.05, "increasing", (3, 0), 0.069398, 167648, 0.066076),
-        (0.3, "increasing", (3, 0, 2), 0.378368, 141712, 0.365264),
-        (0.5, "increasing", (3, 0, 2, 1), 1.0, 90192, 0.959579),
-    ],
+    (0.0, "decreasing", (), 0.0, 173376, 0.0),
+    (0.01, "decreasing", (1,), 0.621632, 121856, 0.594315),
+    (0.62, "decreasing", (1,), 0.621632, 121856, 0.594315),
+    (0.65, "decreasing", (1, 2), 0.930602, 95920, 0.893503),
+    (0.8, "decreasing", (1, 2), 0.930602, 95920, 0.893503),
+    (0.95, "decreasing", (1, 2, 0), 0.984496, 91536, 0.944075),
+    (0.99, "decreasing", (1, 2, 0, 3), 1.0, 90192, 0.959579),
+    (1.0, "decreasing", (1, 2, 0, 3), 1.0, 90192, 0.959579),
+    (0.01, "increasing", (3,), 0.015504, 172032, 0.015504),
+    (0.05, "increasing", (3, 0), 0.069398, 167648, 0.066076),
+    (0.3, "increasing", (3, 0, 2), 0.378368, 141712, 0.365264),
+    (0.5, "increasing", (3, 0, 2, 1), 1.0, 90192, 0.959579),
 )
-def test_the_largest_or_smallest_groups_go_first(
-    ratio: float, order: Any, low: tuple[int, ...], reached: float, bits: int, bit_ratio: float
-) -> None:
+def test_the_largest_or_smallest_groups_go_first(ratio, order, low, reached, bits, bit_ratio):
     made = demote(GROUPS, ratio, order=order)
     assert made.low_groups == low
     assert made.ratio == pytest.approx(reached, abs=5e-7)
@@ -119,14 +115,11 @@ def test_sensitivity_takes_the_cheapest_set():
         sensible(bits=16_879, pins=pins)
 
 
-def test_a_budget_of_bits_stops_where_it_is_met():
+def test_a_budget_of_bits_stops_where_it_is_met_and_what_saves_no_bit_comes_last():
     most = 16 * 1110
     made = [demote(THREE, bits=most - need) for need in (0, 1, 8000, 8001, 8880)]
     assert [each.low_groups for each in made] == [(), (2,), (2,), (2, 0), (2, 0, 1)]
     assert [each.bits for each in made] == [17760, 9760, 9760, 8960, 8880]
-
-
-def test_what_saves_no_bit_comes_last():
     groups = (
         Group(0, (TensorSpec("w.GP", "grad_weight", 10, 0),)),
         Group(1, (TensorSpec("a.Y", "activation", 10, 1),)),
@@ -202,9 +195,7 @@ RATIOS = st.floats(0, 1)
 
 
 @given(networks(), RATIOS, RATIOS, ORDERS)
-def test_the_ratio_is_reached_by_the_smallest_prefix(
-    ops: list[Op], a: float, b: float, order: dict
-):
+def test_the_ratio_is_reached_by_the_smallest_prefix(ops, a, b, order):
     groups = group(ops)
     total = sum(each.numel for each in groups)
     small, large = (demote(groups, ratio, **order) for ratio in sorted((a, b)))
@@ -269,17 +260,10 @@ SCORES = Scores.of(SCALAR, {0: 0.02, 1: 0.9, 2: 0.1, 3: 0.4})
 def test_each_budget_of_bits_has_its_cheapest_set():
     # Of 173,280 bits, group 0 saves 4,384, group 1 51,520, group 2 25,936 and group 3 1,296.
     points = [
-        (173_280, ()),
-        (168_896, (0,)),
-        (147_344, (2,)),
-        (142_960, (2, 0)),
-        (141_664, (2, 0, 3)),
-        (121_760, (1,)),
-        (117_376, (0, 1)),
-        (95_824, (2, 1)),
-        (91_440, (2, 0, 1)),
+        (173_280, ()), (168_896, (0,)), (147_344, (2,)), (142_960, (2, 0)), (141_664, (2, 0, 3)),
+        (121_760, (1,)), (117_376, (0, 1)), (95_824, (2, 1)), (91_440, (2, 0, 1)),
         (90_144, (2, 0, 1, 3)),
-    ]
+    ]  # fmt: skip
     for point, next_one in pairwise(points):
         for budget, (bits, low) in ((point[0], point), (point[0] - 1, next_one)):
             made = demote(SCALAR, bits=budget, order="sensitivity", scores=SCORES)

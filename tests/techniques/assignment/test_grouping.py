@@ -10,7 +10,6 @@ from tests.support.refusals import refuses
 from tests.techniques.assignment.networks import chain, homes, ops_from
 
 FOLDER = Path(assignment.__file__).parent
-WITHOUT_TORCH = {*FOLDER.glob("*.py"), Path(saving.__file__)} - {FOLDER / "__init__.py"}
 
 
 def test_the_chain_has_10830_elements_and_a_weight_is_with_what_it_multiplies():
@@ -88,8 +87,6 @@ test_ops_that_do_not_fit_together_are_refused = refuses(
         (([A, B],), {}, ValueError, "parameter 'w' has 3 elements before and 4 in 'b'"),
     ],
 )
-
-
 test_fields_of_another_type_are_refused = refuses(
     Op,
     [
@@ -103,7 +100,7 @@ test_fields_of_another_type_are_refused = refuses(
 )
 
 
-@each("path", WITHOUT_TORCH)
+@each("path", {*FOLDER.glob("*.py"), Path(saving.__file__)} - {FOLDER / "__init__.py"})
 def test_the_data_side_imports_no_torch(path: Path):
     names: list[str] = []
     for node in ast.walk(ast.parse(path.read_text())):

@@ -27,17 +27,12 @@ def keeping(op: Op, *keys: str, numbers: dict[str, int], others: int = 0) -> Op:
 SIZES = {each.key: each.numel for found in group(chain()) for each in found.tensors}
 # The mean and deviation of 4 and of 8 channels and the weight of the loss stay in float32.
 CHAIN = {
-    "conv1": (("in.Y", "conv1.weight.P"), 0),
-    "bn1": (("conv1.Y", "bn1.weight.P"), 4 * 2 * 4),
-    "relu1": (("relu1.Y",), 0),
-    "conv2": (("relu1.Y", "conv2.weight.P"), 0),
-    "bn2": (("conv2.Y", "bn2.weight.P"), 4 * 2 * 8),
-    "relu2": (("relu2.Y",), 0),
-    "pool": (("relu2.Y",), 0),
-    "fc": (("pool.Y", "fc.weight.P"), 0),
-    "log_softmax": (("log_softmax.Y",), 0),
-    "nll": (("log_softmax.Y",), 4),
-}
+    "conv1": (("in.Y", "conv1.weight.P"), 0), "bn1": (("conv1.Y", "bn1.weight.P"), 4 * 2 * 4),
+    "relu1": (("relu1.Y",), 0), "conv2": (("relu1.Y", "conv2.weight.P"), 0),
+    "bn2": (("conv2.Y", "bn2.weight.P"), 4 * 2 * 8), "relu2": (("relu2.Y",), 0),
+    "pool": (("relu2.Y",), 0), "fc": (("pool.Y", "fc.weight.P"), 0),
+    "log_softmax": (("log_softmax.Y",), 0), "nll": (("log_softmax.Y",), 4),
+}  # fmt: skip
 
 
 def test_the_chain_by_hand():
@@ -62,15 +57,12 @@ def test_the_chain_by_hand():
     assert kept(ops, full) == Memory(0, whole + 4 * results)
 
 
-def test_codes_of_five_bits_fill_whole_bytes():
+def test_codes_fill_whole_bytes_in_the_narrowest_of_several_formats():
     ops = [Op("in", False, (), {}, 3), Op("fc", True, ("in",), {"weight": 9, "bias": 3}, 3)]
     ops[1] = replace(ops[1], keeps=(Kept(("in.Y",), 0, 3), Kept(("fc.weight.P",), 1, 9)))
     made = demote(group(ops), 0.0, formats=Formats.same("e2m2none_sat"))
     # 3 elements of 5 bits take 2 bytes, 9 take 6.
     assert kept(ops, made) == Memory(2 + 6, 0)
-
-
-def test_values_in_several_formats_have_the_narrowest():
     ops = [Op("in", False, (), {}, 8), Op("fc", True, ("in",), {"weight": 4}, 8, keeps=())]
     zeros = [ops[0], replace(ops[1], keeps=(Kept(("in.Y", "fc.weight.P"), 0, 8),))]
     for low, packed in ((), 16), ("in.Y", 8), ("*.P", 8):
@@ -120,16 +112,12 @@ def network(name: str, shape: tuple[int, ...], width: int) -> Any:
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "chain": (chain_model, (1, 8, 8)),
-    "resnet18": network("resnet18", IMAGES, 4),
+    "chain": (chain_model, (1, 8, 8)), "resnet18": network("resnet18", IMAGES, 4),
     **{name: network(name, IMAGES, 8) for name in SLOW},
     **{name: network(name, SMALL, 8) for name in ("resnet8", "cnn3", "cnn3_plain")},
-    "mlp3": network("mlp3", (20,), 32),
-    "signals": network("cnn3", (1, 40), 8),
-    "pooled": (pooled, SMALL),
-    "smooth": (smooth, (20,)),
-    "encoder": (encoder, (10, 12)),
-}
+    "mlp3": network("mlp3", (20,), 32), "signals": network("cnn3", (1, 40), 8),
+    "pooled": (pooled, SMALL), "smooth": (smooth, (20,)), "encoder": (encoder, (10, 12)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

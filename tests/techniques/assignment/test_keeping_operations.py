@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import lpkernels as lp
 from lpkernels.experiments.workloads.models import Task, build_model
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.computes import Computes
 from tests.techniques.assignment.running.runs import memories
 
@@ -82,18 +82,11 @@ def test_an_operation_keeps_what_is_predicted(name: str) -> None:
     check_function(FUNCTIONS[name])
 
 
-@each(
+@rows(
     "options",
-    [
-        {},
-        {"is_causal": True},
-        {"attn_mask": torch.zeros(3, 3)},
-        {"attn_mask": torch.eye(3) > 0},
-        {"attn_mask": "learnt"},
-        {"dropout_p": 0.5},
-        {"enable_gqa": True},
-    ],
-)
+    {}, {"is_causal": True}, {"attn_mask": torch.zeros(3, 3)}, {"attn_mask": torch.eye(3) > 0},
+    {"attn_mask": "learnt"}, {"dropout_p": 0.5}, {"enable_gqa": True},
+)  # fmt: skip
 def test_attention_in_one_call(options: dict[str, Any]) -> None:
     def attended(a: Tensor, b: Tensor, p: Tensor) -> Tensor:
         q, k = a.view(1, 4, 3, 4), b.view(1, 4, 3, 4)
@@ -137,14 +130,13 @@ def recurrent(kind: type[nn.RNNBase], **options: Any) -> nn.Module:
     return Computes(lambda m, x: m.out(m.layer(x)[0][:, -1]), layer=layer, out=out)
 
 
-SUMS = lp.Recipe(fprop="e6m7", dgrad="e6m7", wgrad="e6m7")
 RECURRENT: list[Callable[[], nn.Module]] = [
     lambda: recurrent(nn.GRU),
     lambda: recurrent(nn.LSTM),
     lambda: recurrent(nn.RNN),
     lambda: recurrent(nn.GRU, bidirectional=True),
     lambda: recurrent(nn.LSTM, num_layers=2, dropout=0.5),
-    lambda: lp.convert(recurrent(nn.GRU), SUMS),
+    lambda: lp.convert(recurrent(nn.GRU), lp.Recipe(fprop="e6m7", dgrad="e6m7", wgrad="e6m7")),
 ]
 
 
@@ -155,14 +147,12 @@ def test_multi_head_attention_and_recurrent_layers(build: Callable[[], nn.Module
 
 
 def test_a_language_model() -> None:
-    torch.manual_seed(0)
     model = build_model("gpt2", Task("text", (16,), 20), width=16)
     batch = (torch.randint(0, 20, (4, 16)), torch.randint(0, 20, (4, 16)))
     memories(model, lambda y, labels: F.cross_entropy(y.transpose(1, 2), labels), batch, *RATIOS)
 
 
 def test_frozen_layers_and_evaluation() -> None:
-    torch.manual_seed(0)
     body = [nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8), nn.Dropout()]
     model = nn.Sequential(*body, nn.Linear(8, 3))
     model[0].requires_grad_(False)
@@ -172,7 +162,6 @@ def test_frozen_layers_and_evaluation() -> None:
 
 
 def test_layers_of_a_recipe() -> None:
-    torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
         nn.Linear(64, 10),

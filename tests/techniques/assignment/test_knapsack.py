@@ -30,9 +30,7 @@ ITEMS = st.lists(st.tuples(st.integers(0, 2**40) | st.integers(0, 4), COSTS), ma
 
 
 @given(ITEMS, st.data())
-def test_the_cheapest_choice_is_that_of_all_subsets(
-    items: list[tuple[int, float]], data: st.DataObject
-):
+def test_the_cheapest_choice_is_that_of_all_subsets(items, data):
     gains = {i: gain for i, (gain, _) in enumerate(items)}
     costs = {i: cost for i, (_, cost) in enumerate(items)}
     need = data.draw(st.integers(-1, sum(gains.values()) + 1))

@@ -16,7 +16,7 @@ from lpkernels.techniques.assignment import (
     group,
     operator_based,
 )
-from tests.loops import each
+from tests.loops import rows
 from tests.support.refusals import refused, refuses
 from tests.techniques.assignment.networks import chain, ops_from
 
@@ -28,18 +28,16 @@ def matching(globs: tuple[str, ...]) -> set[str]:
     return {key for key in keys if any(fnmatchcase(key, glob) for glob in globs)}
 
 
-@each(
+@rows(
     "ratio, pins, low_groups",
-    [
-        # The first group alone has 0.622 of all elements, but 1024 of its elements are held.
-        (0.6, Pins(), (1,)),
-        (0.6, Pins(high="conv1.Y"), (1, 2)),
-        # Tensors that are held low count from the start.
-        (0.09, Pins(low="conv1.Y"), ()),
-        # A group of held tensors is not demoted.
-        (1.0, Pins(high=["in.*", "conv1.weight.*"]), (1, 2, 3)),
-        (1.0, Pins(high=["*.P", "fc.Y"]), (1, 2, 0, 3)),
-    ],
+    # The first group alone has 0.622 of all elements, but 1024 of its elements are held.
+    (0.6, Pins(), (1,)),
+    (0.6, Pins(high="conv1.Y"), (1, 2)),
+    # Tensors that are held low count from the start.
+    (0.09, Pins(low="conv1.Y"), ()),
+    # A group of held tensors is not demoted.
+    (1.0, Pins(high=["in.*", "conv1.weight.*"]), (1, 2, 3)),
+    (1.0, Pins(high=["*.P", "fc.Y"]), (1, 2, 0, 3)),
 )
 def test_held_tensors_count_in_the_ratio(ratio: float, pins: Pins, low_groups: tuple):
     made = demote(GROUPS, ratio, pins=pins)
@@ -110,7 +108,6 @@ def test_globs_are_text():
 
 COUNTED = group(chain(loss_numel=4))
 LOW = demote(COUNTED, 0.6)
-ONE_FORMAT = demote(COUNTED, 1.0, formats=Formats(weight="fp16"))
 
 
 def test_the_papers_trace():
@@ -135,17 +132,15 @@ def test_the_papers_trace():
     assert LOW.low_numel == 6736
 
 
-@each(
+@rows(
     "promoter, told, promoted",
-    [
-        (Promoter(LOW), {"conv2.weight.P": 0.5}, ("conv2.weight.P",)),
-        (Promoter(LOW, threshold=None), {"bn1.Y": 1.0}, ()),
-        (Promoter(LOW, threshold=0.0), {"bn1.Y": 0.0}, ("bn1.Y",)),
-        # A kind with one format stays.
-        (Promoter(ONE_FORMAT), {"conv2.weight.P": 1.0}, ()),
-        (Promoter(demote(COUNTED, 1.0)), {"conv1.GY": 1.0, "conv2.weight.GP": 1.0}, ()),
-        (Promoter(operator_based(chain())), {"relu1.Y": 0.5, "relu2.Y": 0.5}, ("relu1.Y",)),
-    ],
+    (Promoter(LOW), {"conv2.weight.P": 0.5}, ("conv2.weight.P",)),
+    (Promoter(LOW, threshold=None), {"bn1.Y": 1.0}, ()),
+    (Promoter(LOW, threshold=0.0), {"bn1.Y": 0.0}, ("bn1.Y",)),
+    # A kind with one format stays.
+    (Promoter(demote(COUNTED, 1.0, formats=Formats(weight="fp16"))), {"conv2.weight.P": 1.0}, ()),
+    (Promoter(demote(COUNTED, 1.0)), {"conv1.GY": 1.0, "conv2.weight.GP": 1.0}, ()),
+    (Promoter(operator_based(chain())), {"relu1.Y": 0.5, "relu2.Y": 0.5}, ("relu1.Y",)),
 )
 def test_what_is_promoted(promoter: Promoter, told: dict, promoted: tuple):
     assert promoter.update(told) == promoted
@@ -168,13 +163,11 @@ def test_a_promoter_goes_on_where_it_was_and_refuses_the_state_of_another_assign
         first.load_state_dict(first.state_dict())
 
 
-@each(
+@rows(
     "measured, match",
-    [
-        ({"conv9.Y": 0.1}, "no tensor has the key 'conv9.Y'; keys are such as 'in.Y'"),
-        ({"bn1.Y": 1.5}, "overflow of 'bn1.Y' must be from 0 to 1, got 1.5"),
-        ({"bn1.Y": float("nan")}, "overflow of 'bn1.Y' must be from 0 to 1, got nan"),
-    ],
+    ({"conv9.Y": 0.1}, "no tensor has the key 'conv9.Y'; keys are such as 'in.Y'"),
+    ({"bn1.Y": 1.5}, "overflow of 'bn1.Y' must be from 0 to 1, got 1.5"),
+    ({"bn1.Y": float("nan")}, "overflow of 'bn1.Y' must be from 0 to 1, got nan"),
 )
 def test_wrong_ratios_change_nothing(measured: dict, match: str):
     promoter = Promoter(LOW)

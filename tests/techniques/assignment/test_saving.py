@@ -12,7 +12,7 @@ import torch
 import lpkernels as lp
 from lpkernels.techniques.assignment import PAPER, Assignment, Formats, Op, Pins, demote, group
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.refusals import refuses
 from tests.techniques.assignment.networks import chain
 
@@ -48,20 +48,18 @@ def chain_with(**fields: Callable[[Op], Any]) -> list[Op]:
     return [replace(op, **{name: of(op) for name, of in fields.items()}) for op in chain()]
 
 
-@each(
+@rows(
     "ops, match",
-    [
-        ([*chain(), Op("more", False, ("nll",), {}, 1)],
-         "it is of another model: it lacks 'more.GY', 'more.Y'; trace the model"),
-        (chain()[:-1], "it is of another model: the model lacks 'nll.GY', 'nll.Y'; trace"),
-        (chain_with(name=lambda op: f"x{op.name}", inputs=lambda op: ()),
-         "it lacks 'xbn1.GY', 'xbn1.Y', 'xbn1.bias.GP' and 35 more and the model lacks 'bn1.GY'"),
-        (chain_with(numel=lambda op: 2 * op.numel),
-         "it is of another batch: 22 tensors have other sizes; 'in.Y' has 256 elements in it "
-         "and 512 in the model"),
-        (chain_with(params=lambda op: dict.fromkeys(op.params, 9)),
-         "it is of another model: 16 tensors have other sizes; 'conv1.weight.P' has 36 elements"),
-    ],
+    ([*chain(), Op("more", False, ("nll",), {}, 1)],
+     "it is of another model: it lacks 'more.GY', 'more.Y'; trace the model"),
+    (chain()[:-1], "it is of another model: the model lacks 'nll.GY', 'nll.Y'; trace"),
+    (chain_with(name=lambda op: f"x{op.name}", inputs=lambda op: ()),
+     "it lacks 'xbn1.GY', 'xbn1.Y', 'xbn1.bias.GP' and 35 more and the model lacks 'bn1.GY'"),
+    (chain_with(numel=lambda op: 2 * op.numel),
+     "it is of another batch: 22 tensors have other sizes; 'in.Y' has 256 elements in it "
+     "and 512 in the model"),
+    (chain_with(params=lambda op: dict.fromkeys(op.params, 9)),
+     "it is of another model: 16 tensors have other sizes; 'conv1.weight.P' has 36 elements"),
 )  # fmt: skip
 def test_an_assignment_of_something_else_is_refused(tmp_path: Path, ops: list[Op], match: str):
     MADE.save(tmp_path / "a.json")
@@ -69,15 +67,13 @@ def test_an_assignment_of_something_else_is_refused(tmp_path: Path, ops: list[Op
         Assignment.load(tmp_path / "a.json", group(ops))
 
 
-@each(
+@rows(
     "text, match",
-    [
-        ("no json", "expected an lpkernels assignment, got no JSON"),
-        ("[1]", "expected an lpkernels assignment, as its save"),
-        ('{"what": "lpkernels assignment", "schema": 9}',
-         "expected schema <= 1 of 'lpkernels assignment', got 9"),
-        ('{"what": "lpkernels assignment", "schema": 1}', "a field is missing .*: 'tensors'"),
-    ],
+    ("no json", "expected an lpkernels assignment, got no JSON"),
+    ("[1]", "expected an lpkernels assignment, as its save"),
+    ('{"what": "lpkernels assignment", "schema": 9}',
+     "expected schema <= 1 of 'lpkernels assignment', got 9"),
+    ('{"what": "lpkernels assignment", "schema": 1}', "a field is missing .*: 'tensors'"),
 )  # fmt: skip
 def test_other_files_are_refused(tmp_path: Path, text: str, match: str):
     path = tmp_path / "a.json"
@@ -128,9 +124,7 @@ VECTORS = {
 
 
 @each("quantizer, values", VECTORS.values())
-def test_values_round_as_in_the_papers_code(
-    quantizer: lp.Quantizer, values: dict[float, float]
-) -> None:
+def test_values_round_as_in_the_papers_code(quantizer: lp.Quantizer, values: dict[float, float]):
     got = lp.quantize(torch.tensor(list(values), dtype=torch.float32), quantizer)
     assert_bit_equal(got, torch.tensor(list(values.values()), dtype=torch.float32))
 
@@ -154,7 +148,6 @@ def test_any_format_may_be_taken_for_a_kind():
     assert Formats.same("bf16", "fp8_e5m2:stochastic").grad_weight.low.is_stochastic
 
 
-BLOCKS = lp.BlockFormat("fp4_e2m1", 32)
 test_formats_that_cannot_be_are_refused = refuses(
     Formats,
     [
@@ -163,7 +156,7 @@ test_formats_that_cannot_be_are_refused = refuses(
          "low precision e5m10 has 16 bits, more"),
         ((), {"activation": ("fp16", 8)}, TypeError, "Formats: activation: expected a Quantizer"),
         ((), {"weight": "float8"}, ValueError, "Formats: weight: "),
-        ((), {"activation": ("fp16", BLOCKS)}, ValueError,
+        ((), {"activation": ("fp16", lp.BlockFormat("fp4_e2m1", 32))}, ValueError,
          "depend on the tensor's shape; take a format whose codes have one width"),
     ],
 )  # fmt: skip

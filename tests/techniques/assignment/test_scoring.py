@@ -11,20 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from lpkernels.techniques.assignment import (
-    Assignment,
-    Formats,
-    Group,
-    Pins,
-    demote,
-    group,
-    score,
-    trace,
-)
+from lpkernels.techniques import assignment
 from lpkernels.techniques.assignment.precisions import tie
 from lpkernels.techniques.assignment.running import assign
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.computes import Computes
 from tests.techniques.assignment.networks import chain_batch, chain_model
 
@@ -33,15 +24,17 @@ Loss = Callable[[Any, Any], Tensor]
 
 def costs(model: nn.Module, loss: Loss, batch: Any, **options: Any) -> dict[str, float]:
     """The cost of each tensor alone, in a group of its own."""
-    specs = [t for each in group(trace(model, loss, batch)) for t in each.tensors]
-    groups = tuple(Group(i, (t,)) for i, t in enumerate(specs))
-    found = score(model, loss, batch, groups, **options).scores
+    specs = [
+        t for each in assignment.group(assignment.trace(model, loss, batch)) for t in each.tensors
+    ]
+    groups = tuple(assignment.Group(i, (t,)) for i, t in enumerate(specs))
+    found = assignment.score(model, loss, batch, groups, **options).scores
     return {t.key: found[i] for i, t in enumerate(specs)}
 
 
 def scored(model: nn.Module, batch: Any, **options: Any) -> Any:
-    groups = group(trace(model, cross_entropy, batch))
-    return groups, score(model, cross_entropy, batch, groups, **options)
+    groups = assignment.group(assignment.trace(model, cross_entropy, batch))
+    return groups, assignment.score(model, cross_entropy, batch, groups, **options)
 
 
 def line(**values: float) -> nn.Linear:
@@ -64,11 +57,9 @@ def test_the_costs_of_a_line_by_hand():
     # A step against the gradients, 1.1 * 1.5 of the weight and 1.1 of the bias, moves the result by
     speed = 1.1 * 1.5 * 1.5 + 1.1
     expected = {
-        "weight.P": (1.1 * 1.5 * 0.0625) ** 2,
-        "linear.Y": (1.1 * 0.03125) ** 2,
-        "linear.GY": (0.125 * speed * 0.099609375) ** 2,
-        "loss.mul.Y": (2.02734375 - 2.0) ** 2,
-    }
+        "weight.P": (1.1 * 1.5 * 0.0625) ** 2, "linear.Y": (1.1 * 0.03125) ** 2,
+        "linear.GY": (0.125 * speed * 0.099609375) ** 2, "loss.mul.Y": (2.02734375 - 2.0) ** 2,
+    }  # fmt: skip
     assert {key: found.pop(key) for key in expected} == pytest.approx(expected, rel=2e-3)
     # The rest cost nothing: they are exact, or nothing is computed from them, or their format is as
     # wide in low precision.
@@ -77,7 +68,7 @@ def test_the_costs_of_a_line_by_hand():
 
 
 def test_the_gradient_of_a_parameter_costs_by_the_update_it_causes():
-    formats = Formats(
+    formats = assignment.Formats(
         weight="fp32", activation="fp32", grad_activation="fp32", grad_weight=("fp32", "fp_5_2_0")
     )
     batch = (torch.full((1, 1), 1.1), None)
@@ -105,14 +96,11 @@ def at_scale(loss_scale: float | None, *factors: float) -> dict[str, float]:
     )
 
 
-def test_gradients_are_rounded_at_the_loss_scale():
+def test_gradients_are_rounded_at_the_largest_loss_scale_at_which_none_overflows():
     # 2^-17 is half the smallest number of 5 bits of exponent and 2 of mantissa.
     assert at_scale(1.0, 2.0**-18)["linear.GY"] > 0
     assert at_scale(2.0**10, 2.0**-18)["linear.GY"] == 0
     assert at_scale(None, 2.0**-18)["linear.GY"] == 0
-
-
-def test_the_loss_scale_is_the_largest_at_which_no_rounded_gradient_overflows():
     # The loss's own gradient, 1, is rounded at no scale, and the largest other one is 2^-40. Times
     # 2^16 the gradient of the result, 0.3 * 2^-40, is lost in 8 bits.
     found = at_scale(None, 0.3, 2.0**-40)
@@ -134,14 +122,18 @@ def batch_of(seed: int) -> tuple[Tensor, Tensor]:
 
 
 def real_change(
-    model: nn.Sequential, groups: tuple[Group, ...], formats: Formats, *, later: bool
+    model: nn.Sequential,
+    groups: tuple[assignment.Group, ...],
+    formats: assignment.Formats,
+    *,
+    later: bool,
 ) -> list[float]:
     """For each group, the mean square of the change that its demotion makes to the loss of batches
     that were not scored or, if `later`, to the loss after a step of lr 0.1."""
 
     def losses(low: set[str]) -> Tensor:
         found = []
-        made = Assignment(groups, frozenset(low), (), formats)
+        made = assignment.Assignment(groups, frozenset(low), (), formats)
         for seed in range(1, 7):
             trained, batch = copy.deepcopy(model), batch_of(seed)
             value = assign(trained, cross_entropy, made, promote=None)(*batch)
@@ -164,12 +156,12 @@ def ranks_alike(a: list[float], b: list[float]) -> float:
 
 
 FULL = dict.fromkeys(("weight", "activation", "grad_activation", "grad_weight"), "fp32")
-FORWARD = Formats(**FULL | dict.fromkeys(("weight", "activation"), ("fp32", "fp_4_3_4")))
-BACKWARD = Formats(**FULL | {"grad_activation": ("fp32", "fp_5_2_0_backward")})
+FORWARD = assignment.Formats(**FULL | dict.fromkeys(("weight", "activation"), ("fp32", "fp_4_3_4")))
+BACKWARD = assignment.Formats(**FULL | {"grad_activation": ("fp32", "fp_5_2_0_backward")})
 
 
 @each("formats", [FORWARD, BACKWARD])
-def test_scores_rank_groups_as_the_loss_really_changes(formats: Formats):
+def test_scores_rank_groups_as_the_loss_really_changes(formats: assignment.Formats):
     model = mlp()
     groups, found = scored(model, batch_of(0), formats=formats, loss_scale=1024.0)
     real = real_change(model, groups, formats, later=formats is BACKWARD)
@@ -194,15 +186,15 @@ def test_the_model_is_left_as_found():
     for x, old in zip(state(), before, strict=True):
         assert_bit_equal(x, old)
     assert not batch[0].requires_grad
-    assert score(model, cross_entropy, batch, groups) == first
-    assert demote(groups, 0.5, order="sensitivity", scores=first).ratio >= 0.5
+    assert assignment.score(model, cross_entropy, batch, groups) == first
+    assert assignment.demote(groups, 0.5, order="sensitivity", scores=first).ratio >= 0.5
 
 
 def test_tied_groups_are_scored_together():
     model, batch = chain_model(), chain_batch()
     groups, alone = scored(model, batch, loss_scale=64.0)
-    tied = tie(groups, Pins(tied=["0*", "8*", "loss*", "[3-7]*"]))
-    together = score(model, cross_entropy, batch, tied, loss_scale=64.0)
+    tied = tie(groups, assignment.Pins(tied=["0*", "8*", "loss*", "[3-7]*"]))
+    together = assignment.score(model, cross_entropy, batch, tied, loss_scale=64.0)
     assert together.scores != alone.scores
     assert sum(together.scores.values()) == pytest.approx(sum(alone.scores.values()))
 
@@ -220,17 +212,15 @@ def test_what_works_in_place_costs_the_same():
     assert outside == pytest.approx(inside)
 
 
-@each(
+@rows(
     "change, error, match",
-    [
-        ({"lr": 0.0}, ValueError, "lr must be a positive number, got 0.0"),
-        ({"lr": float("nan")}, ValueError, "lr must be a positive number, got nan"),
-        ({"loss_scale": -1.0}, ValueError, "loss_scale must be a positive number, got -1.0"),
-        ({"lr": "0.1"}, TypeError, "lr must be a number, got '0.1'"),
-        ({"loss_scale": 2.0**60}, ValueError, r"G.' times the loss scale .* a smaller loss_scale"),
-        ({"formats": Formats(activation=("fp32", "e2m1"))}, ValueError,
-         "Y' is not finite in e2m1.* or saturate$"),
-    ],
+    ({"lr": 0.0}, ValueError, "lr must be a positive number, got 0.0"),
+    ({"lr": float("nan")}, ValueError, "lr must be a positive number, got nan"),
+    ({"loss_scale": -1.0}, ValueError, "loss_scale must be a positive number, got -1.0"),
+    ({"lr": "0.1"}, TypeError, "lr must be a number, got '0.1'"),
+    ({"loss_scale": 2.0**60}, ValueError, r"G.' times the loss scale .* a smaller loss_scale"),
+    ({"formats": assignment.Formats(activation=("fp32", "e2m1"))}, ValueError,
+     "Y' is not finite in e2m1.* or saturate$"),
 )  # fmt: skip
 def test_wrong_options_are_refused(change: dict[str, Any], error: type, match: str):
     with pytest.raises(error, match=match):
@@ -242,8 +232,8 @@ def test_other_groups_and_a_loss_that_is_not_finite_are_refused():
         return cross_entropy(y, target) * float("nan")
 
     model, batch = chain_model(), chain_batch()
-    groups = group(trace(model, cross_entropy, batch))
+    groups = assignment.group(assignment.trace(model, cross_entropy, batch))
     with pytest.raises(ValueError, match="it is of another batch"):
-        score(model, cross_entropy, chain_batch(3), groups)
+        assignment.score(model, cross_entropy, chain_batch(3), groups)
     with pytest.raises(ValueError, match="score: the loss is nan"):
-        score(model, nan, batch, group(trace(model, nan, batch)))
+        assignment.score(model, nan, batch, assignment.group(assignment.trace(model, nan, batch)))

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import lpkernels as lp
 from lpkernels.techniques.assignment import group, trace
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.computes import Computes
 from tests.techniques.assignment.networks import (
     chain,
@@ -46,19 +46,13 @@ def test_the_chain_is_the_data_of_the_paper():
     assert [len(each.tensors) for each in four] == [len(each.tensors) for each in eight]
 
 
-@each(
+@rows(
     "view",
-    [
-        lambda y: y.view(8, 3),
-        lambda y: y.t(),
-        lambda y: y[:, 1:3],
-        lambda y: y.permute(1, 0).reshape(-1).unsqueeze(0),
-        lambda y: y.T.contiguous().clone(),
-        lambda y: y.float().to(torch.float64),
-        lambda y: torch.flatten(y, 0),
-        lambda y: y.expand(2, 4, 6),
-    ],
-)
+    lambda y: y.view(8, 3), lambda y: y.t(), lambda y: y[:, 1:3],
+    lambda y: y.permute(1, 0).reshape(-1).unsqueeze(0), lambda y: y.T.contiguous().clone(),
+    lambda y: y.float().to(torch.float64), lambda y: torch.flatten(y, 0),
+    lambda y: y.expand(2, 4, 6),
+)  # fmt: skip
 def test_views_and_copies_are_no_ops(view: Callable[[Tensor], Tensor]):
     ops = ops_of(lambda m, x: view(torch.tanh(x)) * 2, X)
     assert edges(ops) == {"input": (), "tanh": ("input",), "mul": ("tanh",)}
@@ -98,22 +92,20 @@ def more(m: Any, x: Tensor) -> Tensor:
     return torch.relu(x) * mask
 
 
-@each(
+@rows(
     "function, read, sizes",
-    [
-        # Whoever reads a part of a split reads the whole.
-        (split, {"sigmoid": "input", "relu": "sigmoid", "cat": "sigmoid relu"}, [24, 12, 24]),
-        # An operation in place makes a new result, and views show it.
-        (in_place, {"linear": "input", "relu": "linear", "mul": "input", "setitem": "relu mul",
-                    "add": "setitem"}, [24, 24, 18, 24, 24]),
-        # A tensor of the same shape is a constant.
-        (noisy, {"add": "input", "tanh": "add", "mul": "tanh"}, [24] * 3),
-        # An autograd function is followed inside.
-        (lambda m, x: torch.relu(Doubles.apply(torch.tanh(x))),
-         {"tanh": "input", "mul": "tanh", "relu": "mul"}, [24] * 3),
-        # Operations that the loss does not need are not told.
-        (more, {"relu": "input", "mul": "relu"}, [24] * 2),
-    ],
+    # Whoever reads a part of a split reads the whole.
+    (split, {"sigmoid": "input", "relu": "sigmoid", "cat": "sigmoid relu"}, [24, 12, 24]),
+    # An operation in place makes a new result, and views show it.
+    (in_place, {"linear": "input", "relu": "linear", "mul": "input", "setitem": "relu mul",
+                "add": "setitem"}, [24, 24, 18, 24, 24]),
+    # A tensor of the same shape is a constant.
+    (noisy, {"add": "input", "tanh": "add", "mul": "tanh"}, [24] * 3),
+    # An autograd function is followed inside.
+    (lambda m, x: torch.relu(Doubles.apply(torch.tanh(x))),
+     {"tanh": "input", "mul": "tanh", "relu": "mul"}, [24] * 3),
+    # Operations that the loss does not need are not told.
+    (more, {"relu": "input", "mul": "relu"}, [24] * 2),
 )  # fmt: skip
 def test_what_an_operation_reads(function: Any, read: dict[str, str], sizes: list[int]):
     ops = ops_of(function, X, linear=nn.Linear(6, 6))
@@ -132,27 +124,25 @@ LINEAR = {"a.weight": 36, "a.bias": 6}
 FLAT = torch.randn(12)
 
 
-@each(
+@rows(
     "function, parts, params",
-    [
-        # They are in the order of the model.
-        (lambda m, x: torch.addmm(m.a.bias, x, m.a.weight), {"a": nn.Linear(6, 6)},
-         {"addmm": LINEAR}),
-        # A shared module has its parameters once.
-        (lambda m, x: m.a(torch.relu(m.a(x))), {"a": nn.Linear(6, 6)},
-         {"a": LINEAR, "relu": {}, "a_1": LINEAR}),
-        # A module with several operations names each.
-        (lambda m, x: m.a(x), {"a": Computes(lambda m, x: torch.relu(x) + 1)},
-         {"a.relu": {}, "a.add": {}}),
-        # A part of a parameter is that parameter.
-        (lambda m, x: x + m.a[:6], {"a": nn.Parameter(torch.ones(9))}, {"add": {".a": 9}}),
-        # Parameters that share memory are told apart.
-        (lambda m, x: torch.relu(x * m.a) + m.b,
-         {"a": nn.Parameter(FLAT[:6]), "b": nn.Parameter(FLAT[6:])},
-         {"mul": {".a": 6}, "relu": {}, "add": {".b": 6}}),
-        # The statistics of a norm are no tensors.
-        (lambda m, x: m.a(x), {"a": nn.BatchNorm1d(6)}, {"a": {"a.weight": 6, "a.bias": 6}}),
-    ],
+    # They are in the order of the model.
+    (lambda m, x: torch.addmm(m.a.bias, x, m.a.weight), {"a": nn.Linear(6, 6)},
+     {"addmm": LINEAR}),
+    # A shared module has its parameters once.
+    (lambda m, x: m.a(torch.relu(m.a(x))), {"a": nn.Linear(6, 6)},
+     {"a": LINEAR, "relu": {}, "a_1": LINEAR}),
+    # A module with several operations names each.
+    (lambda m, x: m.a(x), {"a": Computes(lambda m, x: torch.relu(x) + 1)},
+     {"a.relu": {}, "a.add": {}}),
+    # A part of a parameter is that parameter.
+    (lambda m, x: x + m.a[:6], {"a": nn.Parameter(torch.ones(9))}, {"add": {".a": 9}}),
+    # Parameters that share memory are told apart.
+    (lambda m, x: torch.relu(x * m.a) + m.b,
+     {"a": nn.Parameter(FLAT[:6]), "b": nn.Parameter(FLAT[6:])},
+     {"mul": {".a": 6}, "relu": {}, "add": {".b": 6}}),
+    # The statistics of a norm are no tensors.
+    (lambda m, x: m.a(x), {"a": nn.BatchNorm1d(6)}, {"a": {"a.weight": 6, "a.bias": 6}}),
 )  # fmt: skip
 def test_parameters_of_operations(function: Any, parts: Any, params: dict[str, dict[str, int]]):
     ops = ops_of(function, X, **parts)
@@ -219,17 +209,17 @@ def test_unknown_operations_are_named_in_one_warning_and_stay_high():
     assert unknown >= {"lstm.Y", "lstm.weight_hh_l0.P", "fft_fft.GY"}
 
 
-MODELS: list[tuple[Callable[[], nn.Module], Tensor]] = [
-    (chain_model, torch.randn(4, 1, 8, 8)),
-    (lambda: nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Flatten()),
-     torch.randn(4, 3, 8)),
-    (lambda: Computes(lambda m, x: F.gelu(x @ m.w.weight.t()) @ m.w.weight, w=nn.Linear(6, 6)), X),
-]  # fmt: skip
 SUMS = lp.Recipe(fprop="e6m7", dgrad="e6m7", wgrad="e6m7")
 
 
 @each("recipe", ["fp8_wang2018", SUMS, lp.policy("fp16_mixed")])
-@each("build, x", MODELS)
+@rows(
+    "build, x",
+    (chain_model, torch.randn(4, 1, 8, 8)),
+    (lambda: nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), nn.Flatten()),
+     torch.randn(4, 3, 8)),
+    (lambda: Computes(lambda m, x: F.gelu(x @ m.w.weight.t()) @ m.w.weight, w=nn.Linear(6, 6)), X),
+)  # fmt: skip
 def test_a_converted_model_has_the_ops_of_the_plain_one(build: Any, x: Tensor, recipe: Any):
     model = build()
     with warnings.catch_warnings():

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lpkernels.techniques.assignment import trace
-from tests.loops import each
+from tests.loops import rows
 from tests.support.computes import Computes
 from tests.support.refusals import refuses
 
@@ -20,22 +20,18 @@ def wrapped(function: Callable[[Tensor], Any]) -> nn.Module:
     return nn.Sequential(nn.Linear(6, 6), Computes(lambda m, x: function(torch.relu(x))))
 
 
-@each(
+@rows(
     "function, match",
-    [
-        (lambda y: y if y.sum() > 0 else -y, r"reads a value that .*\(bool\)"),
-        (lambda y: y * y.max().item(), r"reads a value that .*\(item\)"),
-        (lambda y: y * float(y.max().detach()), r"reads a value that .*\(float\)"),
-        (lambda y: y[: int((y > 0).sum())], r"reads a value that .*\(int\)"),
-        (lambda y: y[y > 0], r"makes a tensor of a size that .*\(getitem\)"),
-        (lambda y: y[y.nonzero()[:, 0]], r"makes a tensor of a size that .*\(nonzero\)"),
-        (lambda y: y.masked_select(y > 0), r"makes a tensor of a size that .*\(masked_select\)"),
-        (lambda y: y[torch.where(y[:, 0] > 0)], r"makes a tensor of a size that .*\(where\)"),
-    ],
+    (lambda y: y if y.sum() > 0 else -y, r"reads a value that .*\(bool\)"),
+    (lambda y: y * y.max().item(), r"reads a value that .*\(item\)"),
+    (lambda y: y * float(y.max().detach()), r"reads a value that .*\(float\)"),
+    (lambda y: y[: int((y > 0).sum())], r"reads a value that .*\(int\)"),
+    (lambda y: y[y > 0], r"makes a tensor of a size that .*\(getitem\)"),
+    (lambda y: y[y.nonzero()[:, 0]], r"makes a tensor of a size that .*\(nonzero\)"),
+    (lambda y: y.masked_select(y > 0), r"makes a tensor of a size that .*\(masked_select\)"),
+    (lambda y: y[torch.where(y[:, 0] > 0)], r"makes a tensor of a size that .*\(where\)"),
 )
-def test_control_flow_by_values_is_refused_with_its_module(
-    function: Callable[[Tensor], Any], match: str
-) -> None:
+def test_control_flow_by_values_is_refused_with_its_module(function, match):
     model = wrapped(function)
     where = r"trace: module '1' \(Computes\) "
     with pytest.raises(NotImplementedError, match=where + match):
@@ -43,19 +39,14 @@ def test_control_flow_by_values_is_refused_with_its_module(
     assert not any(m._forward_pre_hooks for m in model.modules())
 
 
-@each(
+@rows(
     "function",
-    [
-        lambda y: y if y.shape[0] > 2 else -y,
-        lambda y: y if bool((torch.arange(3) > 1).any()) else -y,
-        lambda y: torch.where(y > 0, y, -y),
-        lambda y: y[torch.tensor([0, 2])],
-        lambda y: y[torch.arange(4) > 1],
-        lambda y: y.masked_select(torch.arange(6) > 1),
-        lambda y: y * (y > 0)[torch.tensor([3, 2, 1, 0])],
-        lambda y: y.float() * y.bool(),
-    ],
-)
+    lambda y: y if y.shape[0] > 2 else -y,
+    lambda y: y if bool((torch.arange(3) > 1).any()) else -y, lambda y: torch.where(y > 0, y, -y),
+    lambda y: y[torch.tensor([0, 2])], lambda y: y[torch.arange(4) > 1],
+    lambda y: y.masked_select(torch.arange(6) > 1),
+    lambda y: y * (y > 0)[torch.tensor([3, 2, 1, 0])], lambda y: y.float() * y.bool(),
+)  # fmt: skip
 def test_decisions_by_shapes_and_constants_are_taken(function: Callable[[Tensor], Any]):
     assert trace(wrapped(function), lambda y, t: y.sum(), (X, None))[-1].numel == 1
 

@@ -1,6 +1,5 @@
 """PrecisionOnPlateau: ReduceLROnPlateau's rule, upwards."""
 
-import itertools
 import math
 from typing import Any
 
@@ -9,11 +8,11 @@ import torch
 
 import lpkernels as lp
 from lpkernels.techniques.cpt import PrecisionOnPlateau, PrecisionScheduler, bitops
-from tests.loops import each
+from tests.loops import each, rows
 from tests.techniques.cpt.fakes import Named, Quantized, Summing
 
 
-@each("mode, threshold_mode, cooldown", itertools.product(["min", "max"], ["rel", "abs"], [0, 3]))
+@each("mode, threshold_mode, cooldown", ["min", "max"], ["rel", "abs"], [0, 3])
 def test_it_rises_when_torch_would_reduce(mode: str, threshold_mode: str, cooldown: int) -> None:
     rule: dict[str, Any] = {"mode": mode, "threshold": 0.05, "threshold_mode": threshold_mode}
     rule |= {"patience": 2, "cooldown": cooldown}
@@ -115,7 +114,8 @@ def test_state_of_other_settings_is_refused() -> None:
         other.load_state_dict(3)  # type: ignore[arg-type]
 
 
-WRONG = [
+@rows(
+    "options, error, match",
     ({"bits": (8, 3)}, ValueError, r"got \(8, 3\); write \(3, 8\)"),
     ({"bits": None}, ValueError, "expected bits or accumulator_bits, got neither"),
     ({"increment": 0}, ValueError, "increment: expected at least 1, got 0"),
@@ -124,10 +124,7 @@ WRONG = [
     ({"threshold": math.inf}, ValueError, "threshold: expected a finite number"),
     ({"mode": "low"}, ValueError, "mode: expected one of min, max"),
     ({"formats": "float"}, ValueError, "takes no formats="),
-]
-
-
-@each("options, error, match", WRONG)
+)
 def test_wrong_input(options, error, match):
     target = Named()
     with pytest.raises(error, match=match):

@@ -1,7 +1,6 @@
 """The precision range test: a synthetic one, and that nothing is changed by it."""
 
 import copy
-import itertools
 import math
 import random
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from lpkernels.techniques.cpt import NoPrecisionPassed, precision_range_test
 from lpkernels.techniques.loss_scaling import MasterWeights
-from tests.loops import each
+from tests.loops import each, rows
 from tests.techniques.cpt.fakes import Quantized, small_model
 from tests.techniques.loss_scaling.optimizers import assert_same
 
@@ -53,17 +52,13 @@ def test_the_bounds_of_a_synthetic_training() -> None:
     assert found.bits == (3, 4)
 
 
-OTHER_ENDS = [
+@rows(
+    "ends, threshold, bits",
     ({2: 0.1, 3: 0.5, 4: 0.6, 5: 0.7}, 0.01, (3, 5)),
-    ({2: 0.1, 3: 0.5}, 0.01, (3, 3)),
-    ({2: 0.9, 3: 0.9, 4: 0.9}, 0.01, (2, 3)),
-    (ENDS, 0.5, (4, 5)),
+    ({2: 0.1, 3: 0.5}, 0.01, (3, 3)), ({2: 0.9, 3: 0.9, 4: 0.9}, 0.01, (2, 3)), (ENDS, 0.5, (4, 5)),
     # Equal accuracies are within a threshold of 0.
     ({2: 0.1, 3: 0.5, 4: 0.8, 5: 0.8, 6: 0.9}, 0.0, (3, 4)),
-]
-
-
-@each("ends, threshold, bits", OTHER_ENDS)
+)  # fmt: skip
 def test_other_bounds(ends: dict[int, float], threshold: float, bits: tuple[int, int]) -> None:
     made = Synthetic(ends)
     found = precision_range_test(made, made.set_bits, candidates=sorted(ends), threshold=threshold)
@@ -155,7 +150,7 @@ class Training:
         return [*found, copy.deepcopy(self.optimizer.state_dict()), self.counter.count]
 
 
-@each("optimizer, steps, failing", itertools.product(OPTIMIZERS, [0, 3], [False, True]))
+@each("optimizer, steps, failing", OPTIMIZERS, [0, 3], [False, True])
 def test_all_is_as_before_to_the_bit(optimizer: str, steps: int, failing: bool) -> None:
     training = Training(optimizer)
     for _ in range(steps):
@@ -184,7 +179,8 @@ def test_continue_goes_on_from_level_to_level() -> None:
     assert training.counter.count == 0
 
 
-WRONG = [
+@rows(
+    "options, error, match",
     ({"candidates": ()}, ValueError, r"candidates: expected ascending bits .* got \[\]"),
     ({"candidates": (4, 3)}, ValueError, r"candidates: expected ascending bits .* got \[4, 3"),
     ({"candidates": (3, 30)}, ValueError, "candidates: expected 1 to 24 bits, got 30"),
@@ -195,10 +191,7 @@ WRONG = [
     ({"set_bits": 8}, TypeError, r"set_bits: expected a function set_bits\(bits\), got int 8"),
     ({"restore": [3]}, TypeError, "things with state_dict and load_state_dict, got int"),
     ({"step_fn": 0.5}, TypeError, r"step_fn: expected a function .*, got float 0.5"),
-]
-
-
-@each("options, error, match", WRONG)
+)
 def test_wrong_input_runs_nothing(options, error, match):
     made = Synthetic(ENDS)
     with pytest.raises(error, match=match):

@@ -20,11 +20,17 @@ from lpkernels.techniques.cpt import (
     occupancy,
     saving,
 )
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.refusals import refuses
 
-# One cycle of the papers' code; digits stand for bits.
-CYCLES = [
+
+def digits(plan: Any) -> str:
+    return "".join(map(str, plan))
+
+
+@rows(
+    "total, bits, profile, expected",
+    # One cycle of the papers' code; digits stand for bits.
     (8, (3, 8), "cosine", "33456678"),
     (10, (3, 8), "cosine", "3334566788"),
     (16, (3, 8), "cosine", "3333445566677888"),
@@ -32,14 +38,7 @@ CYCLES = [
     (8, (3, 8), "linear", "34456677"),
     (8, (3, 8), "exp", "35677888"),
     (8, (3, 8), "rex", "33333445"),
-]
-
-
-def digits(plan: Any) -> str:
-    return "".join(map(str, plan))
-
-
-@each("total, bits, profile, expected", CYCLES)
+)
 def test_one_cycle(total: int, bits: tuple[int, int], profile: str, expected: str) -> None:
     assert digits(Schedule(bits, 1, profile).plan(total)) == expected
     steps = [bits_at(t, total, bits=bits, cycles=1, profile=profile) for t in range(total)]
@@ -86,19 +85,12 @@ def test_only_ties_differ_from_the_published_formula() -> None:
     assert differ <= {Fraction(1, 3), Fraction(1, 2), Fraction(2, 3)}
 
 
-TIES = [
-    (1, 2, (3, 8), 6),
-    (1, 2, (2, 5), 4),
-    (1, 2, (4, 5), 4),
+@rows(
+    "step, total, bits, expected",
+    (1, 2, (3, 8), 6), (1, 2, (2, 5), 4), (1, 2, (4, 5), 4),
     # (1 - cos(pi / 3)) / 2 is 1/4, so the ties are 3.5 and 4.5.
-    (1, 3, (3, 5), 4),
-    (2, 3, (3, 5), 4),
-    (1, 3, (4, 6), 4),
-    (2, 3, (4, 6), 6),
-]
-
-
-@each("step, total, bits, expected", TIES)
+    (1, 3, (3, 5), 4), (2, 3, (3, 5), 4), (1, 3, (4, 6), 4), (2, 3, (4, 6), 6),
+)  # fmt: skip
 def test_ties_go_to_the_even_width(step: int, total: int, bits: tuple, expected: int) -> None:
     assert bits_at(step, total, bits=bits, cycles=1) == expected
 
@@ -188,22 +180,7 @@ WRONG = [
     ({"reflection": "both"}, ValueError, "reflection: expected one of horizontal, vertical"),
     ({"remainder": "drop"}, ValueError, "remainder: expected one of stretch, partial"),
 ]
-
 test_wrong_input = refuses(bits_at, [((), *row) for row in WRONG], step=0, total=40, bits=(3, 8))
-
-
-# Bits, backward bits, mean bits, relative cost, static cost, saving in per cent.
-PUBLISHED = [
-    ((3, 8), 8, 5.499, 0.039579, 0.0625, 36.67),
-    ((3, 6), 6, 4.499, 0.024593, 0.035156, 30.05),
-    ((3, 4), 6, 3.5, 0.017741, 0.020833, 14.84),
-    ((4, 8), 8, 5.999, 0.043683, 0.0625, 30.11),
-    ((4, 6), 6, 5.0, 0.027883, 0.035156, 20.69),
-    ((4, 6), 8, 5.0, 0.034392, 0.042969, 19.96),
-    ((5, 8), 8, 6.499, 0.048028, 0.0625, 23.16),
-    ((5, 6), 8, 5.5, 0.038574, 0.042969, 10.23),
-]
-
 
 # The cost of 64,000 steps in 32 cycles is that of one cycle.
 CYCLE = 2000
@@ -213,7 +190,14 @@ def mean_cost(plan: np.ndarray, backward: int) -> float:
     return sum(share * bitops(bits, backward) for bits, share in occupancy(plan).items())
 
 
-@each("bits, backward, mean, relative, static, percent", PUBLISHED)
+@rows(
+    "bits, backward, mean, relative, static, percent",
+    # Bits, backward bits, mean bits, relative cost, static cost, saving in per cent.
+    ((3, 8), 8, 5.499, 0.039579, 0.0625, 36.67), ((3, 6), 6, 4.499, 0.024593, 0.035156, 30.05),
+    ((3, 4), 6, 3.5, 0.017741, 0.020833, 14.84), ((4, 8), 8, 5.999, 0.043683, 0.0625, 30.11),
+    ((4, 6), 6, 5.0, 0.027883, 0.035156, 20.69), ((4, 6), 8, 5.0, 0.034392, 0.042969, 19.96),
+    ((5, 8), 8, 6.499, 0.048028, 0.0625, 23.16), ((5, 6), 8, 5.5, 0.038574, 0.042969, 10.23),
+)  # fmt: skip
 def test_savings_of_64000_steps(bits, backward, mean, relative, static, percent):
     assert Schedule(bits).cycles == 32
     plan = Schedule(bits, 1).plan(CYCLE)
@@ -224,20 +208,12 @@ def test_savings_of_64000_steps(bits, backward, mean, relative, static, percent)
     assert round(100 * saving(cost, bitops(bits[1], backward)), 2) == percent
 
 
-# Their relative cost and mean bits, in 8 cycles: two are a period of the triangular ones.
-COSTS = [
-    ("CR", 0.633, 5.5),
-    ("LR", 0.628, 5.5),
-    ("ER", 0.822, 6.83),
-    ("ETH", 0.822, 6.83),
-    ("ETV", 0.635, 5.5),
-    ("RR", 0.399, 3.81),
-    ("RTH", 0.399, 3.81),
-    ("RTV", 0.637, 5.5),
-]
-
-
-@each("name, relative, mean", COSTS)
+@rows(
+    "name, relative, mean",
+    # Their relative cost and mean bits, in 8 cycles: two are a period of the triangular ones.
+    ("CR", 0.633, 5.5), ("LR", 0.628, 5.5), ("ER", 0.822, 6.83), ("ETH", 0.822, 6.83),
+    ("ETV", 0.635, 5.5), ("RR", 0.399, 3.81), ("RTH", 0.399, 3.81), ("RTV", 0.637, 5.5),
+)  # fmt: skip
 def test_cost_of_the_named_schedules(name: str, relative: float, mean: float) -> None:
     assert named_schedule(name, (3, 8)).cycles == 8
     plan = named_schedule(name, (3, 8), cycles=2).plan(2 * CYCLE)

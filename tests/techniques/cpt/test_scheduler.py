@@ -11,43 +11,35 @@ from torch import nn
 
 import lpkernels as lp
 from lpkernels.techniques.cpt import Precision, PrecisionScheduler, Schedule, bitops, bits_at
-from tests.loops import each
-from tests.techniques.cpt.fakes import (
-    Named,
-    Quantized,
-    Separate,
-    Summing,
-    bits_of,
-    layers_of,
-    small_model,
-)
+from tests.loops import each, rows
+from tests.techniques.cpt import fakes
 
 CYCLE = [3, 3, 4, 5, 6, 6, 7, 8]
 
 
 def test_the_constructor_sets_step_0_and_step_the_next() -> None:
-    model = small_model()
+    model = fakes.small_model()
     scheduler = PrecisionScheduler(model, 16, bits=(3, 8), cycles=2)
     seen = []
     for _ in range(18):
         seen.append(scheduler.get_last_bits())
-        assert bits_of(model) == [seen[-1][0]] * 2
+        assert fakes.bits_of(model) == [seen[-1][0]] * 2
         scheduler.step()
     assert seen == [[(bits, 8)] for bits in CYCLE * 2 + [8, 8]]
     assert scheduler.last_step == 18
 
 
 def test_step_goes_to_a_step_and_last_step_begins_there() -> None:
-    model = small_model()
+    model = fakes.small_model()
     scheduler = PrecisionScheduler(model, 8, bits=(3, 8), cycles=1, last_step=4)
     assert scheduler.last_step == 5 and scheduler.get_last_bits() == [(6, 8)]
     scheduler.step(3)
-    assert bits_of(model) == [(5, 8)] * 2
-    assert scheduler.bits_at(7) == [(8, 8)] and bits_of(model) == [(5, 8)] * 2
+    assert fakes.bits_of(model) == [(5, 8)] * 2
+    assert scheduler.bits_at(7) == [(8, 8)] and fakes.bits_of(model) == [(5, 8)] * 2
 
 
 def test_gradients_follow_a_pair_stay_at_a_number_and_have_schedules_of_their_own() -> None:
-    named = Named()
+    named = fakes.Named()
     PrecisionScheduler(named, 8, bits=(3, 8), cycles=1, grad_bits=6)
     scheduler = PrecisionScheduler(named, 8, bits=(3, 8), cycles=1, grad_bits=(6, 8))
     assert scheduler.plan().T.tolist() == [CYCLE, [6, 6, 6, 7, 7, 7, 8, 8]]
@@ -59,7 +51,7 @@ def test_gradients_follow_a_pair_stay_at_a_number_and_have_schedules_of_their_ow
 
 
 def test_weights_have_bits_of_their_own_where_a_target_takes_them() -> None:
-    target = Separate()
+    target = fakes.Separate()
     scheduler = PrecisionScheduler(target, 8, bits=(3, 8), cycles=1, weight_bits=(2, 4))
     assert target.bits == (3, 2, 8)
     scheduler.step(7)
@@ -93,60 +85,60 @@ def test_layers_of_torchs_own_arithmetic_stay_so() -> None:
 
 def test_functions_objects_and_lists_are_targets() -> None:
     calls: list[tuple[int, int]] = []
-    named, model = Named(), small_model()
+    named, model = fakes.Named(), fakes.small_model()
     targets = [lambda *bits: calls.append(bits), named, model]
     PrecisionScheduler(targets, 8, bits=(4, 8), cycles=1).step()
     assert calls == named.calls == [(4, 8), (4, 8)]
     assert all(type(bits) is int for bits in calls[0])
-    assert bits_of(model) == [(4, 8)] * 2
+    assert fakes.bits_of(model) == [(4, 8)] * 2
 
 
 def test_at_is_the_highest_and_gives_the_bits_of_training_back() -> None:
-    model = small_model()
+    model = fakes.small_model()
     scheduler = PrecisionScheduler(model, 8, bits=(3, 8), cycles=1, grad_bits=(4, 6))
     with scheduler.at():
-        assert bits_of(model) == [(8, 4)] * 2
+        assert fakes.bits_of(model) == [(8, 4)] * 2
         with scheduler.as_trained():
-            assert bits_of(model) == [(3, 4)] * 2
+            assert fakes.bits_of(model) == [(3, 4)] * 2
         with scheduler.at(5):
-            assert bits_of(model) == [(5, 4)] * 2
-        assert bits_of(model) == [(8, 4)] * 2
-    assert bits_of(model) == [(3, 4)] * 2
+            assert fakes.bits_of(model) == [(5, 4)] * 2
+        assert fakes.bits_of(model) == [(8, 4)] * 2
+    assert fakes.bits_of(model) == [(3, 4)] * 2
     with pytest.raises(RuntimeError, match="mine"), scheduler.at(6):
         raise RuntimeError("mine")
-    assert bits_of(model) == [(3, 4)] * 2
+    assert fakes.bits_of(model) == [(3, 4)] * 2
     with pytest.raises(ValueError, match="at most 16 bits, got 20"), scheduler.at(20):
         pass
-    assert bits_of(model) == [(3, 4)] * 2
+    assert fakes.bits_of(model) == [(3, 4)] * 2
 
 
 def test_a_step_within_a_block_of_at_holds_after_it_and_evaluation_may_have_bits_of_its_own():
-    model = small_model()
+    model = fakes.small_model()
     scheduler = PrecisionScheduler(model, 8, bits=(3, 8), cycles=1)
     with scheduler.at():
         scheduler.step(3)
-        assert bits_of(model)[0] == (8, 8)
-    assert bits_of(model)[0] == (5, 8)
+        assert fakes.bits_of(model)[0] == (8, 8)
+    assert fakes.bits_of(model)[0] == (5, 8)
     scheduler = PrecisionScheduler(model, 8, bits=(3, 6), cycles=1, eval_bits=10)
     with scheduler.at():
-        assert bits_of(model) == [(10, 8)] * 2
+        assert fakes.bits_of(model) == [(10, 8)] * 2
 
 
 def test_layers_have_schedules_of_their_own() -> None:
-    model, own = small_model(), {"4": {"bits": (4, 6), "grad_bits": 5}}
+    model, own = fakes.small_model(), {"4": {"bits": (4, 6), "grad_bits": 5}}
     scheduler = PrecisionScheduler(model, 8, bits=(3, 8), cycles=1, layers=own)
-    assert bits_of(model) == [(3, 8), (4, 5)]
+    assert fakes.bits_of(model) == [(3, 8), (4, 5)]
     assert scheduler.get_last_bits() == [(4, 5), (3, 8)]
     assert scheduler.plan("4").tolist()[-1] == [6, 5] and scheduler.plan().tolist()[-1] == [8, 8]
     with scheduler.at():
-        assert bits_of(model) == [(8, 8), (6, 5)]
+        assert fakes.bits_of(model) == [(8, 8), (6, 5)]
     both = [bitops(int(f), int(g)) for name in ("", "4") for f, g in scheduler.plan(name)]
     assert scheduler.expected_cost() == pytest.approx(np.mean(both))
-    three = nn.Sequential(*small_model(), Quantized(3, 3))
+    three = nn.Sequential(*fakes.small_model(), fakes.Quantized(3, 3))
     weighed = PrecisionScheduler(three, 8, bits=(3, 8), cycles=1, layers={"4": (4, 6)})
     costs = [bitops(int(f), int(g)) for name in ("", "", "4") for f, g in weighed.plan(name)]
     assert weighed.expected_cost() == pytest.approx(np.mean(costs))
-    constant = PrecisionScheduler(small_model(), 8, bits=(3, 8), cycles=1, layers={"0": 7})
+    constant = PrecisionScheduler(fakes.small_model(), 8, bits=(3, 8), cycles=1, layers={"0": 7})
     assert constant.plan("0")[:, 0].tolist() == [7] * 8
     with pytest.raises(ValueError, match=r"layers: 'conv' matches no target .* got '0', '4'"):
         PrecisionScheduler(model, 8, bits=(3, 8), cycles=1, layers={"conv": 4})
@@ -157,7 +149,7 @@ def test_layers_have_schedules_of_their_own() -> None:
 
 
 def test_costs_run_and_are_expected() -> None:
-    scheduler = PrecisionScheduler(Named(), 8, bits=(3, 8), cycles=1)
+    scheduler = PrecisionScheduler(fakes.Named(), 8, bits=(3, 8), cycles=1)
     costs = [bitops(bits, 8) for bits in CYCLE + [8] * 4]
     for step in range(12):
         assert scheduler.cost() == pytest.approx(np.mean(costs[: step + 1]))
@@ -171,7 +163,7 @@ def test_costs_run_and_are_expected() -> None:
 def test_the_bits_are_those_of_bits_at() -> None:
     settings: dict[str, Any] = {"cycles": 3, "profile": "exp", "form": "triangular", "warmup": 4}
     settings |= {"reflection": "vertical", "remainder": "partial"}
-    scheduler = PrecisionScheduler(Named(), 50, bits=(2, 7), **settings)
+    scheduler = PrecisionScheduler(fakes.Named(), 50, bits=(2, 7), **settings)
     expected = [bits_at(t, 50, bits=(2, 7), **settings) for t in range(50)]
     assert scheduler.plan()[:, 0].tolist() == expected
 
@@ -181,30 +173,30 @@ FLOATS = {3: "e2m0_sat", 4: "fp4_e2m1", 5: "e2m2_sat"}
 
 @each("formats", [FLOATS, "float", "fixed{bits}_f2"])
 def test_formats_reach_targets_by_width(formats: Any) -> None:
-    model = small_model()
+    model = fakes.small_model()
     PrecisionScheduler(model, 8, bits=(3, 5), cycles=1, formats=formats)
     expected = "fixed3_f2" if formats == "fixed{bits}_f2" else "e2m0_sat"
-    assert layers_of(model)[0].table[3] == lp.parse_format(expected)
+    assert fakes.layers_of(model)[0].table[3] == lp.parse_format(expected)
     assert model(torch.randn(4, 6)).isfinite().all()
 
 
 def test_accumulators_are_scheduled_with_bits_and_alone() -> None:
-    model = small_model(Summing)
+    model = fakes.small_model(fakes.Summing)
     options: dict[str, Any] = {"accumulator_bits": (4, 9), "cycles": 1}
     chunked = "e6m{bits}_chunk64"
     scheduler = PrecisionScheduler(model, 8, bits=(3, 8), accumulators=chunked, **options)
-    layer = layers_of(model)[0]
+    layer = fakes.layers_of(model)[0]
     assert layer.accumulator == lp.Accumulator("e6m4", chunk=64)
     assert scheduler.precisions == [Precision(3, 8, None, 4)]
     with scheduler.at(5):
         assert (layer.bits, layer.accumulator.fmt.man_bits) == ((5, 8), 9)
     assert layer.accumulator.fmt.man_bits == 4
 
-    alone = small_model(Summing)
+    alone = fakes.small_model(fakes.Summing)
     scheduler = PrecisionScheduler(alone, 8, bits=None, **options)
     scheduler.step(7)
-    assert layers_of(alone)[0].bits == (16, 16)
-    assert layers_of(alone)[0].accumulator == lp.Accumulator("e8m9")
+    assert fakes.layers_of(alone)[0].bits == (16, 16)
+    assert fakes.layers_of(alone)[0].accumulator == lp.Accumulator("e8m9")
     plan = Schedule((4, 9), 1).plan(8)
     assert scheduler.cost("accumulator") == pytest.approx(float((plan + 1).mean()) / 24)
     assert scheduler.static_cost("accumulator") == 10 / 24
@@ -214,23 +206,23 @@ def test_accumulators_are_scheduled_with_bits_and_alone() -> None:
 
 @each("accumulators", [{4: "e5m4", 5: "e5m5"}, lambda bits: lp.Accumulator(f"e5m{bits}")])
 def test_accumulators_by_table_and_function(accumulators: Any) -> None:
-    model = small_model(Summing)
+    model = fakes.small_model(fakes.Summing)
     options = {"bits": None, "accumulator_bits": (4, 5), "cycles": 1}
     PrecisionScheduler(model, 4, accumulators=accumulators, **options).step(3)
-    assert layers_of(model)[0].accumulator == lp.Accumulator("e5m5")
+    assert fakes.layers_of(model)[0].accumulator == lp.Accumulator("e5m5")
 
 
 def test_state_goes_on_in_the_middle_of_a_cycle() -> None:
-    first = PrecisionScheduler(small_model(), 16, bits=(3, 8), cycles=2)
+    first = PrecisionScheduler(fakes.small_model(), 16, bits=(3, 8), cycles=2)
     for _ in range(11):
         first.step()
     state = first.state_dict()
     assert pickle.loads(pickle.dumps(state)) == state
     assert state["last_step"] == 11
-    model = small_model()
+    model = fakes.small_model()
     second = PrecisionScheduler(model, 16, bits=(3, 8), cycles=2)
     second.load_state_dict(state)
-    assert bits_of(model) == [(5, 8)] * 2
+    assert fakes.bits_of(model) == [(5, 8)] * 2
     assert second.cost() == first.cost()
     for _ in range(6):
         first.step()
@@ -238,35 +230,33 @@ def test_state_goes_on_in_the_middle_of_a_cycle() -> None:
         assert second.get_last_bits() == first.get_last_bits()
 
 
-OTHER_PLANS = [
+@rows(
+    "changes, match",
     ({"total_steps": 32}, "expected the state of total_steps=32, got 16"),
     ({"cycles": 4}, "expected the state of schedules=.*'cycles': 4"),
     ({"bits": (4, 8)}, r"expected the state of schedules=.*\[4, 8\]"),
     ({"profile": lambda z: z}, "expected the state of schedules=.*function"),
-]
-
-
-@each("changes, match", OTHER_PLANS)
+)
 def test_state_of_another_plan_is_refused(changes: dict[str, Any], match: str) -> None:
     settings: dict[str, Any] = {"total_steps": 16, "bits": (3, 8), "cycles": 2}
-    state = PrecisionScheduler(small_model(), **settings).state_dict()
-    model = small_model()
+    state = PrecisionScheduler(fakes.small_model(), **settings).state_dict()
+    model = fakes.small_model()
     other = PrecisionScheduler(model, **{**settings, **changes})
-    before = other.state_dict(), bits_of(model)
+    before = other.state_dict(), fakes.bits_of(model)
     with pytest.raises(ValueError, match=match):
         other.load_state_dict({**state, "last_step": 9})
-    assert (other.state_dict(), bits_of(model)) == before
+    assert (other.state_dict(), fakes.bits_of(model)) == before
 
 
 def test_what_is_no_state_is_refused() -> None:
-    scheduler: Any = PrecisionScheduler(Named(), 8, bits=(3, 8), cycles=1)
+    scheduler: Any = PrecisionScheduler(fakes.Named(), 8, bits=(3, 8), cycles=1)
     with pytest.raises(ValueError, match="of a PrecisionScheduler, got one without total"):
         scheduler.load_state_dict({"last_step": 3})
     with pytest.raises(TypeError, match="load_state_dict: expected a dict, got list"):
         scheduler.load_state_dict([1])
 
 
-class Refusing(Quantized):
+class Refusing(fakes.Quantized):
     """A layer that takes up to 6 bits, and keeps what it was told in a tensor and a list."""
 
     MOST = 6
@@ -283,17 +273,17 @@ class Refusing(Quantized):
 
 
 def test_a_width_that_a_target_refuses_changes_nothing() -> None:
-    model = nn.Sequential(Quantized(6, 6), Refusing(6, 6))
+    model = nn.Sequential(fakes.Quantized(6, 6), Refusing(6, 6))
     match = r"target '1' \(Refusing\) does not take .*'forward': 7.*at most 6 bits"
     with pytest.raises(ValueError, match=match):
         PrecisionScheduler(model, 8, bits=(3, 8), cycles=1)
-    assert bits_of(model) == [(16, 16)] * 2
+    assert fakes.bits_of(model) == [(16, 16)] * 2
     assert model[1].told == [] and model[1].width == 16
     PrecisionScheduler(model, 8, bits=(3, 6), cycles=1)
     assert model[1].told == [3] and model[1].width == 3
 
 
-class Awkward(Quantized):
+class Awkward(fakes.Quantized):
     """A layer that is made in its own way, and holds an object that cannot be copied."""
 
     def __new__(cls, *sizes: int) -> "Awkward":
@@ -309,13 +299,13 @@ class Awkward(Quantized):
 def test_targets_that_cannot_be_copied_as_a_whole_are_asked_too() -> None:
     model = nn.Sequential(Awkward(3, 3))
     PrecisionScheduler(model, 8, bits=(3, 8), cycles=1)
-    assert bits_of(model) == [(3, 8)]
+    assert fakes.bits_of(model) == [(3, 8)]
     with pytest.raises(ValueError, match="at most 16 bits, got 17"):
         PrecisionScheduler(model, 8, bits=(3, 17), cycles=1)
-    assert bits_of(model) == [(3, 8)]
+    assert fakes.bits_of(model) == [(3, 8)]
 
 
-PLAIN, LAYER, SUMS = nn.Sequential(nn.Linear(2, 2)), Quantized(2, 2), Summing(2, 2)
+PLAIN, LAYER, SUMS = nn.Sequential(nn.Linear(2, 2)), fakes.Quantized(2, 2), fakes.Summing(2, 2)
 TARGETS = [
     (PLAIN, {}, ValueError, "no module of Sequential has a precision to set; convert"),
     ([], {}, ValueError, "expected at least one target, got none"),
@@ -343,28 +333,28 @@ ACCUMULATORS = [
     ({"accumulators": {5: "e5m5"}}, ValueError, "accumulators: the table lacks 4"),
     ({"accumulators": 3}, TypeError, "accumulators: expected a text"),
 ]
-WRONG = [
+
+
+@rows(
+    "targets, options, error, match",
     *TARGETS,
-    *((Named(), *row) for row in OPTIONS),
+    *((fakes.Named(), *row) for row in OPTIONS),
     *((LAYER, *row) for row in FORMATS),
     *((SUMS, {"accumulator_bits": 4} | options, *row) for options, *row in ACCUMULATORS),
-]
-
-
-@each("targets, options, error, match", WRONG)
+)
 def test_wrong_input(targets, options, error, match):
     settings = {"total_steps": 8, "bits": (3, 8), "cycles": 1, **options}
     with pytest.raises(error, match=match):
         PrecisionScheduler(targets, **settings)
-    if isinstance(targets, Named):
+    if isinstance(targets, fakes.Named):
         assert targets.calls == []
-    if isinstance(targets, Quantized):
+    if isinstance(targets, fakes.Quantized):
         assert targets.bits == (16, 16)
 
 
 def test_at_refuses_bits_that_a_table_lacks() -> None:
-    model = small_model()
+    model = fakes.small_model()
     scheduler = PrecisionScheduler(model, 8, bits=(3, 8), cycles=1, formats="float")
     with pytest.raises(ValueError, match="that the table of formats has, got 9"), scheduler.at(9):
         pass
-    assert bits_of(model) == [(3, 8)] * 2
+    assert fakes.bits_of(model) == [(3, 8)] * 2

@@ -3,41 +3,28 @@
 import pytest
 
 from lpkernels.techniques.cpt import NAMED, ClosedLoop, OpenLoop, named_schedule, parse_schedule
-from tests.loops import each
+from tests.loops import rows
 from tests.techniques.cpt.fakes import Named, Quantized, Separate, Summing
 
-TEXTS = [
-    ("cpt:3-8/8,cycles=32", "cpt:3-8/8"),
-    ("cpt:3-8", "cpt:3-8/8"),
+
+@rows(
+    "text, printed",
+    ("cpt:3-8/8,cycles=32", "cpt:3-8/8"), ("cpt:3-8", "cpt:3-8/8"),
     ("cpt:4-8/6-8,profile=exp,form=triangular,reflection=vertical,remainder=partial,warmup=5", ""),
-    ("static:4/8", ""),
-    ("static:4-4/8", "static:4/8"),
-    ("rise:3-8/8", ""),
-    ("cpt:3-8/8,cycles=1", "rise:3-8/8"),
-    ("rise:3-8/8,profile=linear,warmup=3", ""),
-    ("fall:8-3/8", ""),
-    ("fall:8-3/8-6,profile=rex,reflection=vertical", ""),
-    ("fall:none,acc=8-2", ""),
-    ("shuffled:3-8/8,cycles=8", ""),
-    ("shuffled:3-8/8,cycles=8,seed=4", ""),
-    ("shuffled:3-8/8,cycles=1", ""),
+    ("static:4/8", ""), ("static:4-4/8", "static:4/8"), ("rise:3-8/8", ""),
+    ("cpt:3-8/8,cycles=1", "rise:3-8/8"), ("rise:3-8/8,profile=linear,warmup=3", ""),
+    ("fall:8-3/8", ""), ("fall:8-3/8-6,profile=rex,reflection=vertical", ""),
+    ("fall:none,acc=8-2", ""), ("shuffled:3-8/8,cycles=8", ""),
+    ("shuffled:3-8/8,cycles=8,seed=4", ""), ("shuffled:3-8/8,cycles=1", ""),
     ("RTV:3-8/8", "cpt:3-8/8,cycles=8,profile=rex,form=triangular,reflection=vertical"),
     ("LT:3-8/8,cycles=4", "cpt:3-8/8,cycles=4,profile=linear,form=triangular"),
-    ("cpt:3-8/8,formats=float", ""),
-    ("cpt:3-8/8,formats=fixed{bits}_f2,eval=10", ""),
-    ("cpt:3-4/8,formats=3:e2m0_sat+4:fp4_e2m1", ""),
-    ("cpt:3-8/8,weight=2-4", ""),
-    ("cpt:none,acc=4-10,acc_format=e6m{bits}_chunk64", ""),
-    ("static:none,acc=7", ""),
-    ("cpt:8/8,acc=4-10", ""),
-    ("plateau:3-8/8", ""),
+    ("cpt:3-8/8,formats=float", ""), ("cpt:3-8/8,formats=fixed{bits}_f2,eval=10", ""),
+    ("cpt:3-4/8,formats=3:e2m0_sat+4:fp4_e2m1", ""), ("cpt:3-8/8,weight=2-4", ""),
+    ("cpt:none,acc=4-10,acc_format=e6m{bits}_chunk64", ""), ("static:none,acc=7", ""),
+    ("cpt:8/8,acc=4-10", ""), ("plateau:3-8/8", ""),
     ("plateau:3-8/6,increment=2,patience=2,threshold=0.01,threshold_mode=abs,cooldown=1", ""),
-    ("plateau:3-8/6,every=50", ""),
-    ("plateau:none,acc=4-10", ""),
-]
-
-
-@each("text, printed", TEXTS)
+    ("plateau:3-8/6,every=50", ""), ("plateau:none,acc=4-10", ""),
+)  # fmt: skip
 def test_a_schedule_prints_itself_back(text: str, printed: str) -> None:
     schedule = parse_schedule(text)
     assert str(schedule) == (printed or text)
@@ -50,30 +37,22 @@ def plan(text: str, total: int = 8) -> list[list[int]]:
     return schedule.scheduler(Named(), total, seed=3).plan().T.tolist()
 
 
-PLANS = [
+@rows(
+    "text, forward, backward",
     ("cpt:3-8/8,cycles=2", "34673467", "88888888"),
-    ("cpt:3-8/6-8,cycles=1", "33456678", "66677788"),
-    ("static:4/6", "44444444", "66666666"),
-    ("rise:3-8/8", "33456678", "88888888"),
-    ("fall:8-3/8", "88766543", "88888888"),
+    ("cpt:3-8/6-8,cycles=1", "33456678", "66677788"), ("static:4/6", "44444444", "66666666"),
+    ("rise:3-8/8", "33456678", "88888888"), ("fall:8-3/8", "88766543", "88888888"),
     ("fall:8-3/8,profile=exp,reflection=vertical", "86544333", "88888888"),
-    ("ETV:3-8/8,cycles=2", "85433678", "88888888"),
-    ("rise:3-8/8,warmup=4", "88883467", "88888888"),
-]
-
-
-@each("text, forward, backward", PLANS)
+    ("ETV:3-8/8,cycles=2", "85433678", "88888888"), ("rise:3-8/8,warmup=4", "88883467", "88888888"),
+)  # fmt: skip
 def test_the_plan_of_a_text(text: str, forward: str, backward: str) -> None:
     assert ["".join(map(str, row)) for row in plan(text)] == [forward, backward]
 
 
-def test_every_name_of_the_ten_is_a_kind() -> None:
+def test_every_name_of_the_ten_is_a_kind_and_shuffled_takes_the_seed_of_the_run() -> None:
     for name in NAMED:
         expected = named_schedule(name, (3, 8)).plan(64).tolist()
         assert plan(f"{name}:3-8/8", 64)[0] == expected
-
-
-def test_shuffled_takes_the_seed_of_the_run_unless_it_has_one() -> None:
     found = plan("shuffled:3-8/8,cycles=2", 64)
     assert found == plan("shuffled:3-8/8,cycles=2,seed=3", 64)
     assert found != plan("shuffled:3-8/8,cycles=2,seed=4", 64)
@@ -100,7 +79,8 @@ def test_a_plateau_makes_its_scheduler() -> None:
     assert target.calls[-1] == (5, 6) and scheduler.cooldown == 3 and schedule.every == 5
 
 
-WRONG = [
+@rows(
+    "text, match",
     ("cpt", "expected <kind>:<bits>/<grad bits>,<option>=<value>"),
     ("cycle:3-8", "kinds are cpt, static, rise, fall, shuffled, plateau and CR"),
     ("cpt:3-8/8,cycle=3", "cannot read 'cycle=3' in .*; expected cycles=<value>, profile="),
@@ -127,10 +107,7 @@ WRONG = [
     ("plateau:3-8/8,weight=4", "plateau: expected one number of grad bits and no weight="),
     ("plateau:3-8/8,threshold=-1", "threshold: expected a finite number of at least 0"),
     ("plateau:3-8/8,threshold_mode=both", "threshold_mode: expected one of rel, abs"),
-]
-
-
-@each("text, match", WRONG)
+)
 def test_wrong_texts(text: str, match: str) -> None:
     with pytest.raises(ValueError, match=match) as caught:
         parse_schedule(text)

@@ -15,9 +15,7 @@ from tests.compare import assert_bit_equal
 INF = float("inf")
 #: Odd sizes, a matrix that Adafactor factors, a vector and a scalar.
 SHAPES = ((7, 9), (13,), ())
-
 Make = Callable[[list[nn.Parameter]], Optimizer]
-
 OPTIMIZERS: dict[str, Make] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
     "momentum": lambda p: torch.optim.SGD(p, 0.1, 0.9, dampening=0.1, weight_decay=0.01),

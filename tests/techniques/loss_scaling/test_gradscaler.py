@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import itertools
 import pickle
 import random
 from collections import namedtuple
@@ -79,7 +78,7 @@ def test_random_trace_is_that_of_torch(factors: dict[str, float]) -> None:
 SCALES = [2.0**16, 1000.0, 3.0]
 
 
-@each("fused, scale, unscales", itertools.product([False, True], SCALES, [False, True]))
+@each("fused, scale, unscales", [False, True], SCALES, [False, True])
 def test_weights_are_those_of_torch(fused: bool, scale: float, unscales: bool) -> None:
     ends = []
     for scaler in (LossScaler(init_scale=scale), torch_scaler(init_scale=scale)):
@@ -285,7 +284,7 @@ def test_closure_steps_as_without_scaling(kind: Any, arguments: dict[str, Any]) 
     assert_same(dict(ours[0].state_dict()), dict(plain[0].state_dict()))
 
 
-@each("kind, when", itertools.product(KINDS, [0, 2]))
+@each("kind, when", KINDS, [0, 2])
 def test_evaluation_that_is_not_finite_undoes_the_step(kind: Any, when: int) -> None:
     kind, arguments = kind
     model, optimizer = problem(kind, **arguments)

@@ -1,7 +1,6 @@
 """Scales of layers: exact where nothing rounds, seen by the quantizers where something does."""
 
 import copy
-import itertools
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 import lpkernels as lp
 from lpkernels.techniques.loss_scaling import layer_scales
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.nn import layer_cases
 from tests.nn.layer_cases import same, step
 from tests.support.refusals import refuses
@@ -18,7 +17,7 @@ from tests.support.refusals import refuses
 FP8 = lp.Recipe(input="e4m3fn", weight="e4m3fn", grad_output="e5m2", grad_weight="e5m2")
 
 
-@each("name, converted", itertools.product(layer_cases.LAYERS, [False, True]))
+@each("name, converted", layer_cases.LAYERS, [False, True])
 def test_scale_without_rounding_changes_no_bit(name: str, converted: bool) -> None:
     recipe = lp.Recipe(input="e5m2", weight="e4m3")
     layer = layer_cases.converted(name, recipe) if converted else layer_cases.plain(name)
@@ -40,7 +39,7 @@ def by_hand(model: nn.Linear, x: Tensor, dy: Tensor, exponent: int) -> list[Tens
     return [(g @ wq).float() * down, dw * down, g.sum(0).float() * down]
 
 
-@each("order, exponent", itertools.product(["convert", "scale"], [0, 12, 20, 40, -3]))
+@each("order, exponent", ["convert", "scale"], [0, 12, 20, 40, -3])
 def test_fp8_gradients_are_those_by_hand(order: str, exponent: int) -> None:
     """With exponent 0 the small gradients vanish in e5m2; with exponent 40 they overflow."""
     model = nn.Sequential(nn.Linear(4, 3))
@@ -85,17 +84,12 @@ def blocks() -> nn.Sequential:
     return nn.Sequential(Noting(4, 4), nn.ReLU(inplace=True), inner, Noting(4, 2))
 
 
-GLOBS = [
-    ({"0": 3}, (8.0, 1.0, 1.0, 1.0)),
-    ({"2": 3}, (1.0, 8.0, 8.0, 1.0)),
-    ({"2.0": 5, "2*": 3}, (1.0, 32.0, 8.0, 1.0)),
-    ({"2*": 3, "2.0": 5}, (1.0, 8.0, 8.0, 1.0)),
-    ({"2": 4, "2.2": 0}, (1.0, 16.0, 1.0, 1.0)),
-    ({"*": -2}, (0.25, 0.25, 0.25, 0.25)),
-]
-
-
-@each("exponents, want", GLOBS)
+@rows(
+    "exponents, want",
+    ({"0": 3}, (8.0, 1.0, 1.0, 1.0)), ({"2": 3}, (1.0, 8.0, 8.0, 1.0)),
+    ({"2.0": 5, "2*": 3}, (1.0, 32.0, 8.0, 1.0)), ({"2*": 3, "2.0": 5}, (1.0, 8.0, 8.0, 1.0)),
+    ({"2": 4, "2.2": 0}, (1.0, 16.0, 1.0, 1.0)), ({"*": -2}, (0.25, 0.25, 0.25, 0.25)),
+)  # fmt: skip
 def test_exponents_are_those_of_the_first_glob(exponents: dict[str, int], want: tuple) -> None:
     model = blocks()
     plain = step(model, model, X)

@@ -1,7 +1,5 @@
 """Masters of weights: the bits of the optimizer alone, rounding, names, groups, closures."""
 
-import itertools
-
 import pytest
 import torch
 from torch import nn
@@ -10,16 +8,7 @@ import lpkernels as lp
 from lpkernels.techniques.loss_scaling import MasterWeights
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.techniques.loss_scaling.optimizers import (
-    OPTIMIZERS,
-    SHAPES,
-    assert_same,
-    gradient,
-    masters,
-    parameters,
-    train,
-    wrapped,
-)
+from tests.techniques.loss_scaling import optimizers
 
 # The fused pass is off: it rounds where torch multiplies and adds at once.
 FP32 = {"weight": "fp32", "master": "fp32", "state": "fp32", "fused": False}
@@ -27,40 +16,41 @@ STEPS = range(1, 5)
 
 
 def with_channels_last() -> list[nn.Parameter]:
-    held = parameters(shapes=[*SHAPES, (5, 3, 3, 3)])
+    held = optimizers.parameters(shapes=[*optimizers.SHAPES, (5, 3, 3, 3)])
     held[-1].data = held[-1].data.to(memory_format=torch.channels_last)
     return held
 
 
-@each("name", OPTIMIZERS)
+@each("name", optimizers.OPTIMIZERS)
 def test_float32_gives_the_bits_of_the_optimizer_alone(name: str) -> None:
     bare, held = with_channels_last(), with_channels_last()
-    alone, optimizer = OPTIMIZERS[name](bare), wrapped(name, held, **FP32)
-    train(alone, bare, STEPS)
-    train(optimizer, held, STEPS)
+    alone, optimizer = optimizers.OPTIMIZERS[name](bare), optimizers.wrapped(name, held, **FP32)
+    optimizers.train(alone, bare, STEPS)
+    optimizers.train(optimizer, held, STEPS)
     for p, q in zip(held, bare, strict=True):
         assert_bit_equal(p.detach(), q.detach())
         own = {k: v for k, v in optimizer.state.get(p, {}).items() if k != "counts"}
-        assert_same(own, dict(alone.state.get(q, {})))
+        optimizers.assert_same(own, dict(alone.state.get(q, {})))
 
 
-@each("name, dtype", itertools.product(OPTIMIZERS, [torch.float32, torch.bfloat16]))
-def test_float32_masters_beside_working_copies_are_the_optimizer_alone(
-    name: str, dtype: torch.dtype
-) -> None:
+@each("name, dtype", optimizers.OPTIMIZERS, [torch.float32, torch.bfloat16])
+def test_float32_masters_beside_working_copies_are_the_optimizer_alone(name, dtype):
     """The masters do not see working copies in bf16, as emulated values or in the dtype."""
-    bare = [nn.Parameter(p.detach().bfloat16().float()) for p in parameters()]
-    held = [nn.Parameter(p.detach().bfloat16().to(dtype)) for p in parameters()]
-    alone, optimizer = OPTIMIZERS[name](bare), wrapped(name, held, weight="bf16", fused=False)
+    bare = [nn.Parameter(p.detach().bfloat16().float()) for p in optimizers.parameters()]
+    held = [nn.Parameter(p.detach().bfloat16().to(dtype)) for p in optimizers.parameters()]
+    alone, optimizer = (
+        optimizers.OPTIMIZERS[name](bare),
+        optimizers.wrapped(name, held, weight="bf16", fused=False),
+    )
     for step in STEPS:
         for number, (p, q) in enumerate(zip(held, bare, strict=True)):
-            p.grad = gradient(p, number, step).bfloat16().to(dtype)
+            p.grad = optimizers.gradient(p, number, step).bfloat16().to(dtype)
             # Some optimizers change gradients.
             q.grad = p.grad.float().clone()
         alone.step()
         optimizer.step()
     mine = optimizer.rules()
-    for master, p, q in zip(masters(optimizer, held), held, bare, strict=True):
+    for master, p, q in zip(optimizers.masters(optimizer, held), held, bare, strict=True):
         if p not in mine:
             continue
         assert p.dtype == dtype
@@ -70,14 +60,14 @@ def test_float32_masters_beside_working_copies_are_the_optimizer_alone(
 
 # The step works elementwise, in the order of the class's docstring.
 def test_a_step_rounds_gradient_master_states_and_working_copy() -> None:
-    (p,) = parameters(shapes=[(33,)])
+    (p,) = optimizers.parameters(shapes=[(33,)])
     formats = {"weight": "e4m3fn", "master": "e6m9", "state": "e5m7", "grad": "e5m2"}
     master = lp.quantize(p.detach(), "e6m9")
     optimizer = MasterWeights(torch.optim.SGD([p], lr=0.1, momentum=0.9), **formats)
     assert_bit_equal(p.detach(), lp.quantize(master, "e4m3fn"))
     momentum = None
     for step in STEPS:
-        p.grad = gradient(p, 0, step)
+        p.grad = optimizers.gradient(p, 0, step)
         g = lp.quantize(p.grad, "e5m2")
         momentum = g.clone() if momentum is None else momentum.mul_(0.9).add_(g)
         master = lp.quantize(master.add(momentum, alpha=-0.1), "e6m9")
@@ -89,37 +79,37 @@ def test_a_step_rounds_gradient_master_states_and_working_copy() -> None:
 
 
 def test_states_have_formats_of_their_own() -> None:
-    held = parameters()
+    held = optimizers.parameters()
     state = {"exp_avg": "e4m3fn", "exp_avg_sq": "block32_e4m3"}
-    optimizer = wrapped("adamw", held[:2], weight="fp32", state=state)
-    train(optimizer, held[:2], STEPS)
+    optimizer = optimizers.wrapped("adamw", held[:2], weight="fp32", state=state)
+    optimizers.train(optimizer, held[:2], STEPS)
     kept = optimizer.state[held[0]]
     assert kept["exp_avg"].dtype == kept["exp_avg_sq"].dtype == torch.uint8
     assert (len(kept["exp_avg"]), len(kept["exp_avg_sq"])) == (63, 63 + 7)
     assert kept["step"] == 4.0
     assert lp.unpack(kept["exp_avg"], "e4m3fn", (7, 9)).any()
     # A state that is not named is fp32.
-    held = parameters()
-    optimizer = wrapped("adamw", held, weight="fp32", state={"exp_avg": "bf16"})
-    train(optimizer, held, [1])
+    held = optimizers.parameters()
+    optimizer = optimizers.wrapped("adamw", held, weight="fp32", state={"exp_avg": "bf16"})
+    optimizers.train(optimizer, held, [1])
     kept = optimizer.state[held[0]]
     assert (kept["exp_avg"].dtype, kept["exp_avg_sq"].dtype) == (torch.bfloat16, torch.float32)
     # States of other shapes are rounded.
-    (p,) = parameters(shapes=[(7, 9)])
+    (p,) = optimizers.parameters(shapes=[(7, 9)])
     optimizer = MasterWeights(torch.optim.Adafactor([p]), weight="fp32", state="e8m3")
-    train(optimizer, [p], STEPS)
+    optimizers.train(optimizer, [p], STEPS)
     for name in ("row_var", "col_var"):
         kept = optimizer.state[p][name]
         assert_bit_equal(kept, lp.quantize(kept, "e8m3"), name)
 
 
 def test_states_that_the_optimizer_had_are_taken_over() -> None:
-    bare, held = parameters(), parameters()
-    alone, inner = OPTIMIZERS["adam"](bare), OPTIMIZERS["adam"](held)
-    train(alone, bare, STEPS)
-    train(inner, held, [1, 2])
-    train(MasterWeights(inner, **FP32), held, [3, 4])
-    assert_same([p.detach() for p in held], [p.detach() for p in bare])
+    bare, held = optimizers.parameters(), optimizers.parameters()
+    alone, inner = optimizers.OPTIMIZERS["adam"](bare), optimizers.OPTIMIZERS["adam"](held)
+    optimizers.train(alone, bare, STEPS)
+    optimizers.train(inner, held, [1, 2])
+    optimizers.train(MasterWeights(inner, **FP32), held, [3, 4])
+    optimizers.assert_same([p.detach() for p in held], [p.detach() for p in bare])
 
 
 def test_exceptions_by_name() -> None:
@@ -141,9 +131,9 @@ def test_exceptions_by_name() -> None:
 
 
 def test_names_are_positions_or_those_the_optimizer_was_made_with() -> None:
-    held = parameters()
-    optimizer = wrapped("sgd", held, weight="e5m2", exceptions={"1": {"weight": "fp32"}})
-    assert_bit_equal(held[1].detach(), parameters()[1].detach())
+    held = optimizers.parameters()
+    optimizer = optimizers.wrapped("sgd", held, weight="e5m2", exceptions={"1": {"weight": "fp32"}})
+    assert_bit_equal(held[1].detach(), optimizers.parameters()[1].detach())
     assert list(optimizer.stagnation()) == ["0", "1", "2"]
     model = nn.Linear(2, 2)
     try:
@@ -155,40 +145,43 @@ def test_names_are_positions_or_those_the_optimizer_was_made_with() -> None:
 
 
 def test_schedulers_change_the_learning_rate() -> None:
-    bare, held = parameters(), parameters()
-    alone, optimizer = OPTIMIZERS["momentum"](bare), wrapped("momentum", held, **FP32)
+    bare, held = optimizers.parameters(), optimizers.parameters()
+    alone, optimizer = (
+        optimizers.OPTIMIZERS["momentum"](bare),
+        optimizers.wrapped("momentum", held, **FP32),
+    )
     schedules = [torch.optim.lr_scheduler.CosineAnnealingLR(o, 5) for o in (alone, optimizer)]
     for step in STEPS:
-        train(alone, bare, [step])
-        train(optimizer, held, [step])
+        optimizers.train(alone, bare, [step])
+        optimizers.train(optimizer, held, [step])
         for schedule in schedules:
             schedule.step()
     assert optimizer.param_groups[0]["lr"] == alone.param_groups[0]["lr"] < 0.01
     assert optimizer.param_groups[0]["params"][0] is held[0]
-    assert_same([p.detach() for p in held], [p.detach() for p in bare])
+    optimizers.assert_same([p.detach() for p in held], [p.detach() for p in bare])
     # A schedule of the wrapped optimizer counts too.
     optimizer.optimizer.param_groups[0]["lr"] = 0.5
     assert optimizer.param_groups[0]["lr"] == 0.5
 
 
 def test_groups_are_added() -> None:
-    bare, held = parameters(), parameters()
+    bare, held = optimizers.parameters(), optimizers.parameters()
     alone = torch.optim.SGD(bare[:1], lr=0.1, momentum=0.9)
     optimizer = MasterWeights(torch.optim.SGD(held[:1], lr=0.1, momentum=0.9), **FP32)
-    train(alone, bare[:1], [1])
-    train(optimizer, held[:1], [1])
+    optimizers.train(alone, bare[:1], [1])
+    optimizers.train(optimizer, held[:1], [1])
     alone.add_param_group({"params": bare[1:], "lr": 0.01})
     optimizer.add_param_group({"params": held[1:], "lr": 0.01})
-    train(alone, bare, [2, 3])
-    train(optimizer, held, [2, 3])
-    assert_same([p.detach() for p in held], [p.detach() for p in bare])
+    optimizers.train(alone, bare, [2, 3])
+    optimizers.train(optimizer, held, [2, 3])
+    optimizers.assert_same([p.detach() for p in held], [p.detach() for p in bare])
     assert list(optimizer.stagnation()) == ["0", "1", "2"]
     assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.01]
     assert optimizer.optimizer.param_groups[1] is optimizer.param_groups[1]
 
 
 def test_a_closure_and_hooks_are_called_once_for_a_step() -> None:
-    (p,) = parameters(shapes=[(3,)])
+    (p,) = optimizers.parameters(shapes=[(3,)])
     inner = torch.optim.SGD([p], lr=1.0)
     calls: list[str] = []
     inner.register_step_pre_hook(lambda *_: calls.append("inner"))
@@ -206,10 +199,10 @@ def test_a_closure_and_hooks_are_called_once_for_a_step() -> None:
 
 
 def test_parameters_without_gradients_stay() -> None:
-    held = parameters()
-    optimizer = wrapped("adam", held, weight="fp16")
+    held = optimizers.parameters()
+    optimizer = optimizers.wrapped("adam", held, weight="fp16")
     before = held[1].detach().clone()
-    held[0].grad = gradient(held[0], 0, 1)
+    held[0].grad = optimizers.gradient(held[0], 0, 1)
     optimizer.step()
     assert_bit_equal(held[1].detach(), before)
     assert "exp_avg" in optimizer.state[held[0]] and "exp_avg" not in optimizer.state[held[1]]
@@ -221,7 +214,7 @@ def test_weights_that_were_loaded_become_masters() -> None:
     other = nn.Linear(3, 2).state_dict()
     model.load_state_dict(other)
     optimizer.take_weights()
-    assert_bit_equal(masters(optimizer, [model.weight])[0], other["weight"])
+    assert_bit_equal(optimizers.masters(optimizer, [model.weight])[0], other["weight"])
     assert_bit_equal(model.weight.detach(), lp.quantize(other["weight"], "fp16"))
 
 
@@ -233,7 +226,7 @@ def test_masters_and_states_in_scaled_formats_are_rounded_and_kept_as_values() -
         optimizer = MasterWeights(inner, weight="fp32", master=master, state=state, fused=False)
         weight, buffer = lp.quantize(held[0].detach(), master), None
         for step in STEPS:
-            held[0].grad = gradient(held[0], 0, step)
+            held[0].grad = optimizers.gradient(held[0], 0, step)
             moved = held[0].grad if buffer is None else buffer * momentum + held[0].grad
             buffer = lp.quantize(moved, state)
             weight = lp.quantize(torch.add(weight, moved, alpha=-rate), master)
@@ -248,6 +241,6 @@ def test_masters_and_states_in_scaled_formats_are_rounded_and_kept_as_values() -
         )  # fmt: skip
         other.load_state_dict(optimizer.state_dict())
         for p, each_optimizer in ((held[0], optimizer), (again[0], other)):
-            p.grad = gradient(p, 0, 9)
+            p.grad = optimizers.gradient(p, 0, 9)
             each_optimizer.step()
         assert_bit_equal(again[0].detach(), held[0].detach())

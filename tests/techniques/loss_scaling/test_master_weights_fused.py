@@ -1,7 +1,6 @@
 """The fused pass: the steps of torch's optimizers, the general path's draws, refusals."""
 
 import copy
-import itertools
 from typing import Any
 
 import pytest
@@ -9,23 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from lpkernels.techniques.loss_scaling import MasterWeights
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.reads import Reads
-from tests.techniques.loss_scaling.optimizers import (
-    NARROW,
-    Make,
-    assert_same,
-    flagged_step,
-    gradient,
-    masters,
-    parameters,
-    set_gradients,
-    snapshot,
-    train,
-)
+from tests.techniques.loss_scaling import optimizers
 
 STEPS = range(1, 5)
-OPTIMIZERS: dict[str, Make] = {
+OPTIMIZERS: dict[str, optimizers.Make] = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
     "decay": lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.01, maximize=True),
     "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.1),
@@ -34,15 +22,12 @@ OPTIMIZERS: dict[str, Make] = {
     "adam_small_beta": lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.3, 0.9), maximize=True),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
 }
-DRAWN = {**NARROW, "state": "bf16:stochastic"}
+DRAWN = {**optimizers.NARROW, "state": "bf16:stochastic"}
 BYTES = {"weight": "bf16", "master": "fp8_e4m3:stochastic", "state": "fp8_e5m2:stochastic"}
 RECIPES: dict[str, dict[str, Any]] = {
-    "fp32": {"weight": "fp32"},
-    "copies": {"weight": "bf16"},
-    "drawn": DRAWN,
-    "bytes": BYTES,
+    "fp32": {"weight": "fp32"}, "copies": {"weight": "bf16"}, "drawn": DRAWN, "bytes": BYTES,
     "own": {"weight": "e4m3fn", "master": "e4m3fn:stochastic", "state": "fp16"},
-}
+}  # fmt: skip
 pytestmark = pytest.mark.filterwarnings("ignore:MasterWeights:UserWarning")
 
 
@@ -53,10 +38,10 @@ def make(name: str, held: list[nn.Parameter], fused: Any, recipe: dict[str, Any]
 
 @each("name", OPTIMIZERS)
 def test_float32_is_the_optimizer_alone_but_for_the_last_places(name: str) -> None:
-    bare, held = parameters(), parameters()
+    bare, held = optimizers.parameters(), optimizers.parameters()
     alone, optimizer = OPTIMIZERS[name](bare), make(name, held, True, RECIPES["fp32"])
-    train(alone, bare, STEPS)
-    train(optimizer, held, STEPS)
+    optimizers.train(alone, bare, STEPS)
+    optimizers.train(optimizer, held, STEPS)
     for p, q in zip(held, bare, strict=True):
         # torch's foreach step differs by as much from torch's own single-tensor step.
         torch.testing.assert_close(p, q, rtol=1e-6, atol=2e-7)
@@ -70,28 +55,28 @@ def test_a_step_of_exact_products_is_that_of_the_general_path(recipe: dict[str, 
     """Plain SGD with a power of two gives the same bits, draws, counts and step numbers."""
     ends = []
     for fused in (True, False):
-        held = parameters()
+        held = optimizers.parameters()
         inner = torch.optim.SGD(held, lr=0.125)
         optimizer = MasterWeights(inner, **recipe, fused=fused, generator=torch.tensor(7))
         optimizer.grad_scale = torch.tensor(4.0)
-        train(optimizer, held, STEPS)
-        ends.append((snapshot(optimizer, held), optimizer.stagnation()))
-    assert_same(*ends)
+        optimizers.train(optimizer, held, STEPS)
+        ends.append((optimizers.snapshot(optimizer, held), optimizer.stagnation()))
+    optimizers.assert_same(*ends)
 
 
-@each("name, recipe", itertools.product(["momentum", "adam", "adamw"], [DRAWN, BYTES]))
+@each("name, recipe", ["momentum", "adam", "adamw"], [DRAWN, BYTES])
 def test_the_draws_of_states_are_those_of_the_general_path(name: str, recipe: dict) -> None:
     """After one step from the same state, only values at the edge of two draws differ."""
-    (p,) = parameters(shapes=[(4000,)])
+    (p,) = optimizers.parameters(shapes=[(4000,)])
     first = make(name, [p], True, recipe)
-    train(first, [p], [1, 2, 3])
+    optimizers.train(first, [p], [1, 2, 3])
     ends = []
     for fused in (True, False):
-        (q,) = parameters(shapes=[(4000,)])
+        (q,) = optimizers.parameters(shapes=[(4000,)])
         optimizer = make(name, [q], fused, recipe)
         optimizer.load_state_dict(copy.deepcopy(first.state_dict()))
         q.data.copy_(p.data)
-        train(optimizer, [q], [4])
+        optimizers.train(optimizer, [q], [4])
         ends.append(optimizer.state[q])
     assert ends[0].keys() == ends[1].keys()
     for key, value in ends[0].items():
@@ -100,21 +85,21 @@ def test_the_draws_of_states_are_those_of_the_general_path(name: str, recipe: di
         assert (value != other).sum() <= 12, key
 
 
-@each("name, recipe", itertools.product(["nesterov", "adamw"], RECIPES.values()))
+@each("name, recipe", ["nesterov", "adamw"], RECIPES.values())
 def test_a_state_dict_goes_on_in_the_other_path(name: str, recipe: dict[str, Any]) -> None:
     """The keys, shapes and dtypes are the same, and after a round trip so are the bits."""
-    held, beside, again = parameters(), parameters(), parameters()
+    held, beside, again = optimizers.parameters(), optimizers.parameters(), optimizers.parameters()
     fused, general = make(name, held, True, recipe), make(name, beside, False, recipe)
     back = make(name, again, None, recipe)
-    train(fused, held, [1, 2])
+    optimizers.train(fused, held, [1, 2])
     general.load_state_dict(copy.deepcopy(fused.state_dict()))
     back.load_state_dict(copy.deepcopy(general.state_dict()))
     for p, *others in zip(held, beside, again, strict=True):
         for other in others:
             other.data.copy_(p.data)
     for optimizer, own in ((fused, held), (general, beside), (back, again)):
-        train(optimizer, own, [3])
-    assert_same(snapshot(back, again), snapshot(fused, held))
+        optimizers.train(optimizer, own, [3])
+    optimizers.assert_same(optimizers.snapshot(back, again), optimizers.snapshot(fused, held))
     for p, q in zip(held, beside, strict=True):
         ours, theirs = fused.state[p].items(), general.state[q].items()
         kinds = {key: (x.dtype, x.shape) for key, x in ours}
@@ -123,12 +108,12 @@ def test_a_state_dict_goes_on_in_the_other_path(name: str, recipe: dict[str, Any
 
 @each("name", OPTIMIZERS)
 def test_nothing_is_read(name: str) -> None:
-    held = parameters()
+    held = optimizers.parameters()
     optimizer = make(name, held, None, DRAWN)
     for step in range(3):
-        set_gradients(held, step)
+        optimizers.set_gradients(held, step)
         with Reads() as reads:
-            flagged_step(optimizer, float(step == 2), torch.tensor(8.0))
+            optimizers.flagged_step(optimizer, float(step == 2), torch.tensor(8.0))
         # The second step reads whether the first one ran and began the states.
         has_states = name not in ("sgd", "decay")
         assert reads.count == (has_states and step == 1)
@@ -139,7 +124,7 @@ def test_parameters_of_any_kind_share_a_step() -> None:
     only the general path takes, step together as if each were alone."""
 
     def all_of_them() -> list[nn.Parameter]:
-        made = parameters(shapes=[(9,), (9,), (9,), (9,), (3, 3, 2, 2)])
+        made = optimizers.parameters(shapes=[(9,), (9,), (9,), (9,), (3, 3, 2, 2)])
         made[1].data = made[1].data.bfloat16()
         made[4].data = made[4].data.to(memory_format=torch.channels_last)
         return made
@@ -158,29 +143,30 @@ def test_parameters_of_any_kind_share_a_step() -> None:
     one, other = optimizer_of(together), optimizer_of(apart)
     for step in range(3):
         for number, p in enumerate(together):
-            p.grad = None if (step, number) == (1, 0) else gradient(p, number, step)
+            p.grad = None if (step, number) == (1, 0) else optimizers.gradient(p, number, step)
         one.step()
         # The draws are keyed by the step: all parameters take part in one step, one batch
         # after the other.
         for q, p in zip(apart, together, strict=True):
             q.grad = p.grad
         other.step()
-    assert_same(snapshot(one, together), snapshot(other, apart))
+    optimizers.assert_same(optimizers.snapshot(one, together), optimizers.snapshot(other, apart))
     assert [one.state[p]["step"].item() for p in together] == [2, 3, 3, 3, 3]
     assert [of.asked for of in one.stagnation().values()] == [18, 27, 27, 27, 108]
 
 
 def test_a_change_of_options_counts_at_once() -> None:
-    held = parameters()
+    held = optimizers.parameters()
     optimizer = make("sgd", held, True, RECIPES["fp32"])
     optimizer.param_groups[0]["lr"] = 0.0
     before = [p.detach().clone() for p in held]
-    train(optimizer, held, [1])
-    assert_same([p.detach() for p in held], before)
+    optimizers.train(optimizer, held, [1])
+    optimizers.assert_same([p.detach() for p in held], before)
     assert optimizer.stagnation()["0"].share == 1
 
 
-REFUSED: list[tuple[Make, dict[str, Any], str]] = [
+@rows(
+    "kind, recipe, message",
     (lambda p: torch.optim.Adam(p, amsgrad=True), {},
      "parameter '0': it keeps no maximum of second moments: leave amsgrad out; or leave fused"),
     (lambda p: torch.optim.Adam(p, lr=torch.tensor(0.1)), {}, "it takes lr as a number"),
@@ -192,60 +178,54 @@ REFUSED: list[tuple[Make, dict[str, Any], str]] = [
     (OPTIMIZERS["adam"], {"master": "e5m7"}, "codes of 8, 16 or 32 bits, and master=e5m7 has 13"),
     (OPTIMIZERS["adam"], {"state": {"exp_avg": "e4m3none"}},
      "exp_avg=e4m3none has no code for infinity or NaN"),
-]  # fmt: skip
-
-
-@each("kind, recipe, message", REFUSED)
+)  # fmt: skip
 def test_what_the_pass_does_not_take_is_refused_or_takes_the_general_path(kind, recipe, message):
     options = {"weight": "bf16", **recipe, "generator": torch.tensor(1)}
     with pytest.raises(ValueError, match="fused=True, but not for parameter '0': ") as error:
-        MasterWeights(kind(parameters()), **options, fused=True)
+        MasterWeights(kind(optimizers.parameters()), **options, fused=True)
     assert message in str(error.value)
     ends = []
     for fused in (None, False):
-        held = parameters(shapes=[(8, 8)])
+        held = optimizers.parameters(shapes=[(8, 8)])
         optimizer = MasterWeights(kind(held), **options, fused=fused)
-        train(optimizer, held, [1, 2])
-        ends.append(snapshot(optimizer, held))
-    assert_same(*ends)
+        optimizers.train(optimizer, held, [1, 2])
+        ends.append(optimizers.snapshot(optimizer, held))
+    optimizers.assert_same(*ends)
 
 
 def test_parameters_and_flags_that_are_refused() -> None:
-    (p,) = parameters(shapes=[(2, 3, 4, 4)])
+    (p,) = optimizers.parameters(shapes=[(2, 3, 4, 4)])
     optimizer = make("sgd", [p], True, RECIPES["fp32"])
     p.data = p.data.to(memory_format=torch.channels_last)
     p.grad = torch.ones_like(p)
     with pytest.raises(ValueError, match="step of parameter '0' with fused=True: it takes contig"):
         optimizer.step()
-    wrong = parameters(torch.float64, shapes=[(3,)])
+    wrong = optimizers.parameters(torch.float64, shapes=[(3,)])
     with pytest.raises(ValueError, match=r"float32, float16 and bfloat16, not torch\.float64"):
         make("sgd", wrong, True, RECIPES["fp32"])
-    optimizer = make("sgd", parameters()[:1], True, RECIPES["fp32"])
+    optimizer = make("sgd", optimizers.parameters()[:1], True, RECIPES["fp32"])
     with pytest.raises(ValueError, match="fused=True, but not for parameter '1'"):
         optimizer.add_param_group({"params": wrong})
     assert len(optimizer.param_groups) == 1
     with pytest.raises(TypeError, match="fused must be True, False or None, got 'yes'"):
-        make("sgd", parameters(), "yes", RECIPES["fp32"])
+        make("sgd", optimizers.parameters(), "yes", RECIPES["fp32"])
 
 
 def test_a_gradient_need_not_be_contiguous() -> None:
-    values, ends = gradient(torch.empty(5, 6), 0, 1).t(), []
+    values, ends = optimizers.gradient(torch.empty(5, 6), 0, 1).t(), []
     for grad in (values, values.contiguous()):
-        held = parameters(shapes=[(6, 5)])
+        held = optimizers.parameters(shapes=[(6, 5)])
         held[0].grad = grad
         make("momentum", held, True, DRAWN).step()
         ends.append(held[0].detach())
-    assert_same(*ends)
+    optimizers.assert_same(*ends)
 
 
-NANS = [
-    (torch.float32, "fp32", 0x7FC00000),
-    (torch.bfloat16, "bf16", 0x7FC0),
+@rows(
+    "dtype, weight, bits",
+    (torch.float32, "fp32", 0x7FC00000), (torch.bfloat16, "bf16", 0x7FC0),
     (torch.float16, "fp16", 0x7E00),
-]
-
-
-@each("dtype, weight, bits", NANS)
+)  # fmt: skip
 def test_every_nan_has_the_same_bits(dtype: torch.dtype, weight: str, bits: int) -> None:
     p = nn.Parameter(torch.ones(40, dtype=dtype))
     optimizer = make("momentum", [p], True, {"weight": weight})
@@ -254,6 +234,6 @@ def test_every_nan_has_the_same_bits(dtype: torch.dtype, weight: str, bits: int)
     optimizer.step()
     integers = torch.int32 if dtype == torch.float32 else torch.int16
     assert p.detach().view(integers).unique().tolist() == [bits]
-    (master,) = masters(optimizer, [p])
+    (master,) = optimizers.masters(optimizer, [p])
     for kept in (master, optimizer.state[p]["momentum_buffer"]):
         assert kept.view(torch.int32).unique().tolist() == [0x7FC00000]

@@ -1,6 +1,5 @@
 """The updates that narrow masters lose, and their recovery: Kahan, split masters, draws; memory."""
 
-import itertools
 import weakref
 import zlib
 from typing import Any
@@ -17,19 +16,10 @@ from lpkernels.rounding import ROUNDINGS
 from lpkernels.techniques.loss_scaling import MasterWeights, MemoryRow, Stagnation, memory
 from tests.compare import assert_bit_equal, assert_unbiased
 from tests.loops import each
-from tests.techniques.loss_scaling.optimizers import (
-    assert_same,
-    gradient,
-    masters,
-    parameters,
-    set_gradients,
-    train,
-    wrapped,
-)
+from tests.techniques.loss_scaling import optimizers
 
 pytestmark = pytest.mark.filterwarnings("ignore:MasterWeights:UserWarning")
 STEPS = range(1, 6)
-
 
 # The updates that narrow masters lose, and their recovery: w = 1, 512 updates of -2e-4.
 
@@ -79,13 +69,13 @@ def test_stochastic_updates_move_as_often_as_they_should() -> None:
 
 
 def test_compensation_is_kahans_sum() -> None:
-    (p,) = parameters(shapes=[(50,)])
+    (p,) = optimizers.parameters(shapes=[(50,)])
     w = lp.quantize(p.detach(), "bf16")
     formats = dict.fromkeys(("weight", "master", "compensation"), "bf16")
     optimizer = MasterWeights(torch.optim.SGD([p], lr=0.01), **formats)
     c = torch.zeros_like(w)
     for step in STEPS:
-        p.grad = gradient(p, 0, step)
+        p.grad = optimizers.gradient(p, 0, step)
         y = (w.add(p.grad, alpha=-0.01) - w) + c
         new = lp.quantize(w + y, "bf16")
         c, w = lp.quantize(y - (new - w), "bf16"), new
@@ -95,7 +85,7 @@ def test_compensation_is_kahans_sum() -> None:
     assert c.abs().max() > 0
 
 
-@each("fmt, rounding", itertools.product(["bf16", "tf32", "e8m1", "e8m22"], ROUNDINGS))
+@each("fmt, rounding", ["bf16", "tf32", "e8m1", "e8m22"], ROUNDINGS)
 def test_a_split_master_is_reassembled_exactly(fmt: str, rounding: str) -> None:
     """Ties, subnormals, overflow, zeros and infinities return, whatever rounds the working copy."""
     codes = torch.randint(-(2**31), 2**31 - 1, (500,), dtype=torch.int64).to(torch.int32)
@@ -109,20 +99,20 @@ def test_a_split_master_is_reassembled_exactly(fmt: str, rounding: str) -> None:
     optimizer = MasterWeights(torch.optim.SGD([p], lr=1.0), weight=f"{fmt}:{rounding}", split=True)
     assert set(optimizer.state[p]) == {"remainder", "counts"}
     assert_bit_equal(p.detach(), lp.quantize(p.detach(), fmt))
-    (master,) = masters(optimizer, [p])
+    (master,) = optimizers.masters(optimizer, [p])
     assert_bit_equal(master, values)
 
 
 def test_a_split_master_keeps_16_bits_beside_bf16() -> None:
-    held = parameters(torch.bfloat16)
-    optimizer = wrapped("momentum", held, weight="bf16:nearest_away", split=True)
-    beside = parameters(torch.bfloat16)
-    other = wrapped("momentum", beside, weight="bf16:nearest_away", fused=False)
-    train(optimizer, held, STEPS)
-    train(other, beside, STEPS)
+    held = optimizers.parameters(torch.bfloat16)
+    optimizer = optimizers.wrapped("momentum", held, weight="bf16:nearest_away", split=True)
+    beside = optimizers.parameters(torch.bfloat16)
+    other = optimizers.wrapped("momentum", beside, weight="bf16:nearest_away", fused=False)
+    optimizers.train(optimizer, held, STEPS)
+    optimizers.train(other, beside, STEPS)
     assert len(optimizer.state[held[0]]["remainder"]) == 2 * 63
-    assert_same([p.detach() for p in held], [p.detach() for p in beside])
-    assert_same(masters(optimizer, held), masters(other, beside))
+    optimizers.assert_same([p.detach() for p in held], [p.detach() for p in beside])
+    optimizers.assert_same(optimizers.masters(optimizer, held), optimizers.masters(other, beside))
 
 
 def test_a_nan_master_stays_nan_in_a_split_one() -> None:
@@ -132,7 +122,7 @@ def test_a_nan_master_stays_nan_in_a_split_one() -> None:
     optimizer = MasterWeights(torch.optim.SGD([p], lr=1.0), weight="bf16", split=True)
     p.grad = torch.tensor([0.0, torch.nan, 0.0])
     optimizer.step()
-    assert masters(optimizer, [p])[0].isnan().tolist() == [True, True, False]
+    assert optimizers.masters(optimizer, [p])[0].isnan().tolist() == [True, True, False]
     assert p.isnan().tolist() == [True, True, False]
 
 
@@ -151,36 +141,36 @@ def drawn(x: torch.Tensor, fmt: str, step: int, parameter: int, purpose: int) ->
 
 
 def test_draws_are_keyed_by_seed_step_parameter_purpose_and_index() -> None:
-    held = parameters(shapes=[(40,), (3, 5)])
+    held = optimizers.parameters(shapes=[(40,), (3, 5)])
     formats = {**DRAWN, "state": "e5m3:stochastic", "grad": "e5m9:stochastic"}
     optimizer = MasterWeights(torch.optim.SGD(held, lr=1.0, momentum=0.9), **formats)
-    (_, before) = masters(optimizer, held)
-    train(optimizer, held, [1])
-    momentum = drawn(gradient(held[1], 1, 1), "e5m9", 1, 1, 1)
+    (_, before) = optimizers.masters(optimizer, held)
+    optimizers.train(optimizer, held, [1])
+    momentum = drawn(optimizers.gradient(held[1], 1, 1), "e5m9", 1, 1, 1)
     master = drawn(before - momentum, "e5m7", 1, 1, 2)
-    assert_bit_equal(masters(optimizer, held)[1], master)
+    assert_bit_equal(optimizers.masters(optimizer, held)[1], master)
     assert_bit_equal(held[1].detach(), drawn(master, "e4m3fn", 1, 1, 3))
     kept = drawn(momentum, "e5m3", 1, 1, 2**32 + zlib.crc32(b"momentum_buffer"))
     assert_bit_equal(optimizer.state[held[1]]["momentum_buffer"], lp.pack(kept, "e5m3"))
 
 
 def test_masters_are_made_in_step_0_and_a_skipped_step_does_not_count() -> None:
-    held = parameters(shapes=[(40,), (3, 5)])
+    held = optimizers.parameters(shapes=[(40,), (3, 5)])
     given = held[1].detach().clone()
     inner = torch.optim.SGD(held, lr=1.0)
     optimizer = MasterWeights(inner, **DRAWN, compensation="e5m3:stochastic")
     before = drawn(given, "e5m7", 0, 1, 2)
-    assert_bit_equal(masters(optimizer, held)[1], before)
+    assert_bit_equal(optimizers.masters(optimizer, held)[1], before)
     assert_bit_equal(held[1].detach(), drawn(before, "e4m3fn", 0, 1, 3))
     optimizer.found_inf = torch.tensor(1.0)
-    train(optimizer, held, [1])
+    optimizers.train(optimizer, held, [1])
     optimizer.found_inf = torch.tensor(0.0)
     # A parameter's number counts, not how many gradients come before it.
     held[0].grad = None
-    train(optimizer, held[1:], [2])
-    wanted = before - gradient(held[1], 0, 2)
+    optimizers.train(optimizer, held[1:], [2])
+    wanted = before - optimizers.gradient(held[1], 0, 2)
     master = drawn(wanted, "e5m7", 1, 1, 2)
-    assert_bit_equal(masters(optimizer, held)[1], master)
+    assert_bit_equal(optimizers.masters(optimizer, held)[1], master)
     lost = drawn(wanted - master, "e5m3", 1, 1, 4)
     assert_bit_equal(optimizer.state[held[1]]["compensation"], lp.pack(lost, "e5m3"))
 
@@ -190,10 +180,10 @@ def test_one_seed_is_drawn_and_follows_manual_seed() -> None:
     for start in (1, 1, 2):
         torch.manual_seed(start)
         before = torch.get_rng_state()
-        held = parameters()
-        optimizer = wrapped("sgd", held, weight="e5m2:stochastic")
+        held = optimizers.parameters()
+        optimizer = optimizers.wrapped("sgd", held, weight="e5m2:stochastic")
         after = torch.get_rng_state()
-        train(optimizer, held, STEPS)
+        optimizers.train(optimizer, held, STEPS)
         assert not torch.equal(before, after)
         assert torch.equal(after, torch.get_rng_state())
         ends.append(held[0].detach())
@@ -202,15 +192,15 @@ def test_one_seed_is_drawn_and_follows_manual_seed() -> None:
 
 @each("rounding", ["nearest_even", "stochastic"])
 def test_stagnation_is_what_a_count_finds(rounding: str) -> None:
-    (p,) = parameters(shapes=[(31, 17)])
+    (p,) = optimizers.parameters(shapes=[(31, 17)])
     inner = torch.optim.SGD([p], lr=0.05, momentum=0.9)
     optimizer = MasterWeights(inner, weight="fp32", master=f"e5m3:{rounding}")
     asked = unchanged = 0
     buffer = torch.zeros_like(p)
     for step in STEPS:
-        (before,) = masters(optimizer, [p])
-        train(optimizer, [p], [step])
-        (after,) = masters(optimizer, [p])
+        (before,) = optimizers.masters(optimizer, [p])
+        optimizers.train(optimizer, [p], [step])
+        (after,) = optimizers.masters(optimizer, [p])
         buffer = p.grad.clone() if step == 1 else buffer * 0.9 + p.grad
         wants = (p.grad != 0) | (before.add(buffer, alpha=-0.05) != before)
         asked += int(wants.sum())
@@ -243,7 +233,7 @@ CASES: list[tuple[dict[str, Any], float]] = [
 def trained(formats: dict[str, Any], dtype: torch.dtype = torch.float32) -> MasterWeights:
     p = nn.Parameter(torch.randn(100, 96).to(dtype))
     optimizer = MasterWeights(torch.optim.Adam([p], lr=1e-3), **formats)
-    train(optimizer, [p], [1])
+    optimizers.train(optimizer, [p], [1])
     return optimizer
 
 
@@ -269,7 +259,7 @@ def test_working_copies_take_what_their_dtype_takes(dtype: torch.dtype, bytes_: 
 
 
 def test_rows_are_by_kind_and_format_under_the_names_that_were_given() -> None:
-    held = parameters(shapes=[(8,), (16,)])
+    held = optimizers.parameters(shapes=[(8,), (16,)])
     other = {"1": {"master": "e6m9"}}
     optimizer = MasterWeights(torch.optim.SGD(held, lr=0.1), weight="bf16", exceptions=other)
     rows = {(row.what, row.fmt): row for row in memory(optimizer)}
@@ -277,7 +267,7 @@ def test_rows_are_by_kind_and_format_under_the_names_that_were_given() -> None:
     assert rows["master", "fp32"] == MemoryRow("master", "fp32", 8, 32, 256)
     assert rows["master", "e6m9"] == MemoryRow("master", "e6m9", 16, 32, 256)
     assert rows["counts", ""].bytes == 2 * 2 * 8
-    held = parameters(shapes=[(8,), (16,)])
+    held = optimizers.parameters(shapes=[(8,), (16,)])
     optimizer = MasterWeights(
         torch.optim.Adam(held),
         weight="fp8_e4m3:stochastic",
@@ -285,7 +275,7 @@ def test_rows_are_by_kind_and_format_under_the_names_that_were_given() -> None:
         state={"exp_avg": "fp8_e5m2"},
         exceptions={"1": {"weight": "dlfloat16", "state": {"exp_avg": "e5m2"}}},
     )
-    train(optimizer, held, [1])
+    optimizers.train(optimizer, held, [1])
     copies = [row.fmt for row in memory(optimizer) if row.what == "working copy"]
     assert copies == ["fp8_e4m3", "dlfloat16"]
     names = {row.fmt for row in memory(optimizer)}
@@ -333,10 +323,10 @@ def storages(values: Any) -> list[torch.UntypedStorage]:
 
 def second_step(count: int = 3, **formats: Any) -> int:
     """The bytes that a step takes at its peak, with so many parameters."""
-    held = parameters(shapes=[(100, 96)] * count)
+    held = optimizers.parameters(shapes=[(100, 96)] * count)
     optimizer = MasterWeights(torch.optim.SGD(held, lr=0.1, momentum=0.9), **formats)
     for number in range(2):
-        set_gradients(held, number)
+        optimizers.set_gradients(held, number)
         with Peak() as mode:
             optimizer.step()
     return mode.peak

@@ -9,17 +9,9 @@ import torch
 from torch import nn, optim
 
 from lpkernels.techniques.loss_scaling import MasterWeights
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.refusals import refused
-from tests.techniques.loss_scaling.optimizers import (
-    OPTIMIZERS,
-    assert_same,
-    gradient,
-    parameters,
-    snapshot,
-    train,
-    wrapped,
-)
+from tests.techniques.loss_scaling import optimizers
 
 
 def sgd(held: list[nn.Parameter], **options: Any) -> optim.Optimizer:
@@ -37,49 +29,49 @@ def numbers(dtype: torch.dtype) -> list[nn.Parameter]:
 HALF, BRAIN = torch.float16, torch.bfloat16
 NOT_HELD = r"parameter '0' is .*, which does not hold every value of"
 OPTIMIZERS_REFUSED = [
-    (lambda: wrap(optim.LBFGS(parameters())), NotImplementedError,
+    (lambda: wrap(optim.LBFGS(optimizers.parameters())), NotImplementedError,
      "LBFGS cannot be wrapped: it evaluates the loss again within a step"),
-    (lambda: wrap(optim.SparseAdam(parameters())), NotImplementedError,
+    (lambda: wrap(optim.SparseAdam(optimizers.parameters())), NotImplementedError,
      "SparseAdam cannot be wrapped: it takes sparse gradients"),
-    (lambda: wrap(sgd(parameters(), differentiable=True)), NotImplementedError,
+    (lambda: wrap(sgd(optimizers.parameters(), differentiable=True)), NotImplementedError,
      r"SGD\(differentiable=True\) cannot be wrapped"),
-    (lambda: wrap(parameters()), TypeError,
+    (lambda: wrap(optimizers.parameters()), TypeError,
      r"must be a torch.optim.Optimizer, got list; make it first"),
-    (lambda: wrap(wrap(sgd(parameters()))), ValueError, "is a MasterWeights"),
-    (lambda: wrap(sgd(parameters()), state={"momentum_buffer": "bf16"}), ValueError,
+    (lambda: wrap(wrap(sgd(optimizers.parameters()))), ValueError, "is a MasterWeights"),
+    (lambda: wrap(sgd(optimizers.parameters()), state={"momentum_buffer": "bf16"}), ValueError,
      r"SGD has no state momentum_buffer .*; it keeps none"),
     *((lambda dtype=dtype, weight=weight: wrap(sgd(numbers(dtype)), weight), ValueError, NOT_HELD)
       for dtype, weight in ((HALF, "bf16"), (BRAIN, "fp16"), (HALF, "fixed8_f4"))),
     (lambda: wrap(sgd(numbers(torch.complex64))), TypeError,
      r"parameter '0' must be float16.*, got torch.complex64"),
 ]  # fmt: skip
-
 test_optimizers_that_cannot_be_wrapped = refused(OPTIMIZERS_REFUSED)
 
 
 def test_every_optimizer_of_torch_is_wrapped_or_refused() -> None:
     """The tests' table and the two that are refused are all that torch has."""
-    made = {type(make(parameters())) for make in OPTIMIZERS.values()}
+    made = {type(make(optimizers.parameters())) for make in optimizers.OPTIMIZERS.values()}
     kinds = [kind for kind in vars(optim).values() if isinstance(kind, type)]
     of_torch = {kind for kind in kinds if issubclass(kind, optim.Optimizer)}
     assert of_torch == made | {optim.Optimizer, optim.LBFGS, optim.SparseAdam}
 
 
 def test_a_wrapped_optimizer_is_neither_wrapped_again_nor_stepped() -> None:
-    held = parameters()
+    held = optimizers.parameters()
     inner = sgd(held)
     optimizer = wrap(inner)
-    before = snapshot(optimizer, held)
+    before = optimizers.snapshot(optimizer, held)
     with pytest.raises(ValueError, match="is wrapped already"):
         wrap(inner)
-    held[0].grad = gradient(held[0], 0, 1)
+    held[0].grad = optimizers.gradient(held[0], 0, 1)
     with pytest.raises(RuntimeError, match=r"step of the wrapped SGD was called.*wrapper's step"):
         inner.step()
-    assert_same(snapshot(optimizer, held), before)
+    optimizers.assert_same(optimizers.snapshot(optimizer, held), before)
 
 
-# The optimizer is SGD with momentum, of parameters of the shapes (7, 9), (13,) and ().
-FORMATS_REFUSED = [
+@rows(
+    "formats, kind, error",
+    # The optimizer is SGD with momentum, of parameters of the shapes (7, 9), (13,) and ().
     ({"weight": "fp17"}, ValueError, "weight: parse_format: unknown format 'fp17'"),
     ({"weight": 16}, TypeError, "weight: expected a Quantizer, a format or text"),
     ({"state": {"momentum_buffer": 3}}, TypeError, "MasterWeights: state momentum_buffer: exp"),
@@ -107,29 +99,26 @@ FORMATS_REFUSED = [
     ({"grad": "affine8_axis-2"}, ValueError, "parameter '1' has shape (13,), but grad=aff"),
     ({"compensation": "block4_axis1_e4m3"}, ValueError, "has shape (13,), but compensation="),
     ({"named_parameters": ["a"]}, TypeError, "named_parameters must be pairs (name, "),
-]  # fmt: skip
-
-
-@each("formats, kind, error", FORMATS_REFUSED)
+)  # fmt: skip
 def test_formats_that_cannot_be(formats: dict[str, Any], kind: type, error: str) -> None:
-    held = parameters()
+    held = optimizers.parameters()
     before = [p.detach().clone() for p in held]
     inner = sgd(held, momentum=0.9)
     error = error if "\\" in error or ".*" in error else re.escape(error)
     with pytest.raises(kind, match=error):
         wrap(inner, **formats)
-    assert_same([p.detach() for p in held], before)
+    optimizers.assert_same([p.detach() for p in held], before)
     # The optimizer may still be wrapped.
     wrap(inner)
 
 
 def test_a_group_that_cannot_be_added_changes_nothing() -> None:
-    held = parameters()
+    held = optimizers.parameters()
     optimizer = wrap(optim.Adagrad(held[:1]))
     before = copy.deepcopy(optimizer.state_dict())
     with pytest.raises(ValueError, match=r"parameter '1' is torch.bfloat16, which does not hold"):
         optimizer.add_param_group({"params": numbers(BRAIN)})
-    assert_same(optimizer.state_dict(), before)
+    optimizers.assert_same(optimizer.state_dict(), before)
     assert len(optimizer.optimizer.param_groups) == 1 and not optimizer.optimizer.state
 
 
@@ -147,27 +136,28 @@ def test_a_group_without_names() -> None:
 
 # The last gradient leaves a value without a code.
 ONES = torch.ones(7, 9)
-STEPS_REFUSED = [
+
+
+@rows(
+    "wrong, error, message",
     (ONES.to_sparse(), TypeError, "gradient of parameter '0' is torch.sparse_coo.*sparse=Fal"),
     (ONES.half(), RuntimeError, "parameter '0' was torch.float32 on cpu .*torch.float16"),
     (ONES * torch.nan, ValueError, "master of parameter '0': pack: .*; a loss scaler skips"),
-]
-
-
-@each("wrong, error, message", STEPS_REFUSED)
+)
 def test_a_step_that_cannot_be_changes_nothing(wrong: Any, error: Any, message: str) -> None:
-    held = parameters()
+    held = optimizers.parameters()
     optimizer = wrap(sgd(held, momentum=0.9), "fp32", master="fixed16_f8")
-    train(optimizer, held, [1])
+    optimizers.train(optimizer, held, [1])
     held[0].data = held[0].data.to(wrong.dtype)
     held[0].grad, held[1].grad, held[2].grad = wrong, None, None
-    before = snapshot(optimizer, held)
+    before = optimizers.snapshot(optimizer, held)
     with pytest.raises(error, match=message):
         optimizer.step()
-    assert_same(snapshot(optimizer, held), before)
+    optimizers.assert_same(optimizers.snapshot(optimizer, held), before)
 
 
-STATES_REFUSED = [
+@rows(
+    "broken, error",
     (lambda s: s.pop("master_weights"),
      "expected that of a MasterWeights, got one without 'master_weights'; load that"),
     (lambda s: s["param_groups"][0]["params"].pop(),
@@ -179,39 +169,33 @@ STATES_REFUSED = [
     (lambda s: s["state"][1].update(master=s["state"][1]["master"][:-1]),
      "master of parameter '1' must have shape (26,) in e6m9, got (25,)"),
     (lambda s: s["state"][1].clear(), "the state_dict lacks what it kept of '1'"),
-]  # fmt: skip
-
-
-@each("broken, error", STATES_REFUSED)
+)  # fmt: skip
 def test_a_state_dict_that_does_not_fit(broken: Any, error: str) -> None:
-    held = parameters()
-    optimizer = wrapped("adam", held, weight="e4m3fn", master="e6m9")
-    train(optimizer, held, [1])
-    before = snapshot(optimizer, held)
+    held = optimizers.parameters()
+    optimizer = optimizers.wrapped("adam", held, weight="e4m3fn", master="e6m9")
+    optimizers.train(optimizer, held, [1])
+    before = optimizers.snapshot(optimizer, held)
     state = copy.deepcopy(optimizer.state_dict())
     broken(state)
     with pytest.raises(ValueError, match=re.escape(error)):
         optimizer.load_state_dict(state)
-    assert_same(snapshot(optimizer, held), before)
+    optimizers.assert_same(optimizers.snapshot(optimizer, held), before)
 
 
-STAYS_ZERO = [
+@rows(
+    "kind, state, below",
     (optim.Adam, "fp16", "0.0055"),
-    (optim.Adam, {"exp_avg_sq": "fp16:toward_zero"}, "0.0077"),
-    (optim.RMSprop, "fp16", "0.0017"),
+    (optim.Adam, {"exp_avg_sq": "fp16:toward_zero"}, "0.0077"), (optim.RMSprop, "fp16", "0.0017"),
     (optim.Adagrad, "fixed16_f8", "0.044"),
-]
-
-
-@each("kind, state, below", STAYS_ZERO)
+)  # fmt: skip
 def test_a_second_moment_that_stays_zero_is_said(kind: Any, state: Any, below: str) -> None:
     with pytest.warns(UserWarning, match=f"stays 0 where every .gradient. is below {below}"):
-        wrap(kind(parameters()), "fp32", state=state)
+        wrap(kind(optimizers.parameters()), "fp32", state=state)
 
 
 @each("state", ["bf16", "fp16:stochastic", "block32_e4m3", {"exp_avg": "fp16"}])
 def test_other_second_moments_are_not(state: Any, recwarn: pytest.WarningsRecorder) -> None:
-    wrap(optim.Adam(parameters()), "fp32", state=state)
+    wrap(optim.Adam(optimizers.parameters()), "fp32", state=state)
     assert not [w for w in recwarn if "MasterWeights" in str(w.message)]
 
 

@@ -12,17 +12,7 @@ from lpkernels.techniques.loss_scaling import MasterWeights
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.reads import Reads
-from tests.techniques.loss_scaling.optimizers import (
-    PAIRS,
-    RECIPES,
-    assert_same,
-    flagged_step,
-    parameters,
-    set_gradients,
-    snapshot,
-    train,
-    wrapped,
-)
+from tests.techniques.loss_scaling import optimizers
 
 pytestmark = pytest.mark.filterwarnings("ignore:MasterWeights:UserWarning")
 
@@ -35,44 +25,46 @@ def from_file(value: Any, **options: Any) -> Any:
     return torch.load(buffer, **options)
 
 
-@each("name, recipe", PAIRS)
+@each("name, recipe", optimizers.PAIRS)
 def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(name: str, recipe: str) -> None:
-    held = parameters(shapes=[(7, 9)])
-    optimizer = wrapped(name, held, **RECIPES[recipe])
-    train(optimizer, held, [1, 2])
+    held = optimizers.parameters(shapes=[(7, 9)])
+    optimizer = optimizers.wrapped(name, held, **optimizers.RECIPES[recipe])
+    optimizers.train(optimizer, held, [1, 2])
     saved = {"optimizer": optimizer.state_dict(), "weights": [p.detach() for p in held]}
     loaded = from_file(saved, weights_only=True)
-    train(optimizer, held, [3, 4])
+    optimizers.train(optimizer, held, [3, 4])
 
     # The other optimizer is made from other weights and another seed.
     torch.manual_seed(77)
     resumed = [nn.Parameter(torch.randn(7, 9))]
-    other = wrapped(name, resumed, **RECIPES[recipe])
+    other = optimizers.wrapped(name, resumed, **optimizers.RECIPES[recipe])
     other.load_state_dict(loaded["optimizer"])
     with torch.no_grad():
         resumed[0].copy_(loaded["weights"][0])
-    assert_same(other.state_dict(), loaded["optimizer"])
-    train(other, resumed, [3, 4])
-    assert_same(snapshot(other, resumed), snapshot(optimizer, held))
+    optimizers.assert_same(other.state_dict(), loaded["optimizer"])
+    optimizers.train(other, resumed, [3, 4])
+    optimizers.assert_same(
+        optimizers.snapshot(other, resumed), optimizers.snapshot(optimizer, held)
+    )
 
 
 def test_a_state_dict_is_not_touched_by_who_loads_it() -> None:
-    held = parameters()
-    optimizer = wrapped("adam", held, **RECIPES["narrow"])
-    train(optimizer, held, [1])
+    held = optimizers.parameters()
+    optimizer = optimizers.wrapped("adam", held, **optimizers.RECIPES["narrow"])
+    optimizers.train(optimizer, held, [1])
     state = copy.deepcopy(optimizer.state_dict())
     kept = copy.deepcopy(state)
     optimizer.load_state_dict(state)
-    train(optimizer, held, [2, 3])
+    optimizers.train(optimizer, held, [2, 3])
     optimizer.param_groups[0]["lr"] = 7.0
-    assert_same(state, kept)
+    optimizers.assert_same(state, kept)
 
 
 def test_options_and_hooks_are_loaded() -> None:
-    optimizer = wrapped("momentum", parameters(), weight="fp16")
+    optimizer = optimizers.wrapped("momentum", optimizers.parameters(), weight="fp16")
     optimizer.param_groups[0]["lr"] = 0.25
     state = copy.deepcopy(optimizer.state_dict())
-    other = wrapped("momentum", parameters(), weight="fp16")
+    other = optimizers.wrapped("momentum", optimizers.parameters(), weight="fp16")
     calls: list[str] = []
     other.register_load_state_dict_pre_hook(lambda *_: calls.append("before"))
     other.register_load_state_dict_post_hook(lambda *_: calls.append("after"))
@@ -83,40 +75,40 @@ def test_options_and_hooks_are_loaded() -> None:
 
 @each("copied", [copy.deepcopy, lambda pair: from_file(pair, weights_only=False)])
 def test_copies_go_on_to_the_same_bits(copied: Any) -> None:
-    held = parameters()
-    optimizer = wrapped("adam", held, **RECIPES["narrow"])
-    train(optimizer, held, [1, 2])
+    held = optimizers.parameters()
+    optimizer = optimizers.wrapped("adam", held, **optimizers.RECIPES["narrow"])
+    optimizers.train(optimizer, held, [1, 2])
     others, other = copied((held, optimizer))
-    train(optimizer, held, [3, 4])
-    train(other, others, [3, 4])
-    assert_same(snapshot(other, others), snapshot(optimizer, held))
+    optimizers.train(optimizer, held, [3, 4])
+    optimizers.train(other, others, [3, 4])
+    optimizers.assert_same(optimizers.snapshot(other, others), optimizers.snapshot(optimizer, held))
     with pytest.raises(RuntimeError, match="the step of the wrapped Adam was called"):
         other.optimizer.step()
 
 
-@each("name, recipe", PAIRS)
+@each("name, recipe", optimizers.PAIRS)
 def test_skipped_steps_change_nothing_and_leave_no_trace(name: str, recipe: str) -> None:
     """Even a first step, whose states are not saved. With the flag down a step is a plain one."""
     ends, plain = [], [(None, False)] if recipe == "fused" else []
     for flag, skips in [*plain, (0.0, False), (0.0, True)]:
         torch.manual_seed(0)
-        held = parameters(shapes=[(7, 9)] if name == "muon" else [(7, 9), (13,)])
-        optimizer = wrapped(name, held, **RECIPES[recipe])
+        held = optimizers.parameters(shapes=[(7, 9)] if name == "muon" else [(7, 9), (13,)])
+        optimizer = optimizers.wrapped(name, held, **optimizers.RECIPES[recipe])
         for number in range(2):
             if skips:
-                before = snapshot(optimizer, held)
-                set_gradients(held, 99, broken=True)
-                flagged_step(optimizer, 1.0)
-                assert_same(snapshot(optimizer, held), before)
-            set_gradients(held, number)
+                before = optimizers.snapshot(optimizer, held)
+                optimizers.set_gradients(held, 99, broken=True)
+                optimizers.flagged_step(optimizer, 1.0)
+                optimizers.assert_same(optimizers.snapshot(optimizer, held), before)
+            optimizers.set_gradients(held, number)
             if flag is None:
                 optimizer.step()
             else:
-                flagged_step(optimizer, flag)
+                optimizers.flagged_step(optimizer, flag)
             assert optimizer.state_dict()["master_weights"]["step"] == number + 1
-        ends.append(snapshot(optimizer, held))
+        ends.append(optimizers.snapshot(optimizer, held))
     for flagged in ends[1:]:
-        assert_same(flagged, ends[0])
+        optimizers.assert_same(flagged, ends[0])
 
 
 def test_gradients_are_unscaled_in_float32() -> None:
@@ -124,7 +116,7 @@ def test_gradients_are_unscaled_in_float32() -> None:
     p = nn.Parameter(torch.zeros(1, dtype=torch.float16))
     optimizer = MasterWeights(torch.optim.SGD([p], lr=1.0), weight="fp16")
     p.grad = torch.tensor([1e-8 * 1024], dtype=torch.float16)
-    flagged_step(optimizer, 0.0, torch.tensor(1024.0))
+    optimizers.flagged_step(optimizer, 0.0, torch.tensor(1024.0))
     with optimizer.masters():
         assert p.item() == -torch.tensor(1.0011718e-8).item()
 
@@ -157,38 +149,38 @@ def test_grad_scaler_drives_it_as_it_drives_the_bare_optimizer(unscales: bool) -
 
 
 def test_the_flag_is_read_once_after_states_began() -> None:
-    held = parameters()
-    optimizer = wrapped("momentum", held, **RECIPES["narrow"])
+    held = optimizers.parameters()
+    optimizer = optimizers.wrapped("momentum", held, **optimizers.RECIPES["narrow"])
     seen = []
     for number in range(4):
-        set_gradients(held, number)
+        optimizers.set_gradients(held, number)
         with Reads() as reads:
-            flagged_step(optimizer, float(number == 2))
+            optimizers.flagged_step(optimizer, float(number == 2))
         seen.append(reads.count)
     assert seen == [0, 1, 0, 0]
 
 
 @each("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_masters_are_lent_and_given_back_even_after_an_error(dtype: torch.dtype) -> None:
-    held = parameters(dtype)
-    optimizer = wrapped("momentum", held, weight="bf16")
-    train(optimizer, held, [1, 2])
-    before = snapshot(optimizer, held)
+    held = optimizers.parameters(dtype)
+    optimizer = optimizers.wrapped("momentum", held, weight="bf16")
+    optimizers.train(optimizer, held, [1, 2])
+    before = optimizers.snapshot(optimizer, held)
     with optimizer.masters():
         for p in held:
             assert p.dtype == torch.float32 and p.requires_grad
             assert_bit_equal(p.detach(), optimizer.state[p]["master"])
             # Whatever is done inside has no effect after it.
             p.data.fill_(7.0)
-    assert_same(snapshot(optimizer, held), before)
+    optimizers.assert_same(optimizers.snapshot(optimizer, held), before)
     with pytest.raises(KeyError), optimizer.masters():
         raise KeyError
-    assert_same(snapshot(optimizer, held), before)
-    train(optimizer, held, [3])
+    optimizers.assert_same(optimizers.snapshot(optimizer, held), before)
+    optimizers.train(optimizer, held, [3])
 
 
 def test_nothing_is_changed_within_the_block() -> None:
-    optimizer = wrapped("sgd", parameters(), weight="bf16")
+    optimizer = optimizers.wrapped("sgd", optimizers.parameters(), weight="bf16")
     state = optimizer.state_dict()
     with optimizer.masters():
         for what in ("step", "load_state_dict", "take_weights"):

@@ -1,6 +1,5 @@
 """LossScaler beyond torch's scaler: constant scales, bounds, records, reads; its refusals."""
 
-import itertools
 import weakref
 from operator import methodcaller
 from typing import Any
@@ -11,30 +10,19 @@ from torch import nn
 
 from lpkernels.techniques.loss_scaling import LossScaler, StepRecord
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.reads import Reads
 from tests.support.refusals import refuses
-from tests.techniques.loss_scaling.optimizers import (
-    INF,
-    OPTIMIZERS,
-    Make,
-    assert_same,
-    backward,
-    gradient,
-    parameter,
-    parameters,
-    state_of,
-    take,
-)
+from tests.techniques.loss_scaling import optimizers
 
 SGD, STATE, NAN = torch.optim.SGD, LossScaler().state_dict(), float("nan")
 
 
 def run(scaler: LossScaler, bad: str) -> list[float]:
     """The scale after each step; a 1 is a step that overflowed."""
-    optimizer, found = SGD([parameter()], lr=0.1), []
+    optimizer, found = SGD([optimizers.parameter()], lr=0.1), []
     for flag in bad:
-        take(scaler, optimizer, INF if flag == "1" else 1.0)
+        optimizers.take(scaler, optimizer, optimizers.INF if flag == "1" else 1.0)
         found.append(scaler.get_scale())
     return found
 
@@ -51,7 +39,7 @@ def test_static_scale_stays() -> None:
 SCALES = [2.0**-20, 0.5, 1024.0, 2.0**100, 1000.0, 3.0]
 
 
-@each("scale, fused", itertools.product(SCALES, [False, True]))
+@each("scale, fused", SCALES, [False, True])
 def test_static_scale_multiplies_the_loss_and_divides_the_gradients(scale: float, fused: bool):
     weights = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     ours, plain = nn.Parameter(weights.clone()), nn.Parameter(weights.clone())
@@ -76,10 +64,10 @@ def test_floor_and_ceiling_hold() -> None:
 
 
 def test_two_optimizers_skip_each_on_its_own_flag() -> None:
-    one, two = parameter(), parameter()
+    one, two = optimizers.parameter(), optimizers.parameter()
     first, second = SGD([one], lr=0.5), SGD([two], lr=0.5)
     scaler = LossScaler(init_scale=4.0)
-    scaler.scale(one.sum() + two.sum() * INF).backward()
+    scaler.scale(one.sum() + two.sum() * optimizers.INF).backward()
     scaler.step(first)
     assert scaler.last_step == StepRecord(ran=True)
     scaler.step(second)
@@ -88,34 +76,34 @@ def test_two_optimizers_skip_each_on_its_own_flag() -> None:
     assert (one.item(), two.item(), scaler.get_scale()) == (0.5, 1.0, 2.0)
 
 
-FUSED: list[Make] = [
+FUSED: list[optimizers.Make] = [
     lambda p: SGD(p, lr=0.1, momentum=0.9, fused=True),
     lambda p: torch.optim.AdamW(p, amsgrad=True, fused=True),
 ]
 
 
-@each("make", [*OPTIMIZERS.values(), *FUSED])
-def test_every_optimizer_of_torch_steps_and_skips(make: Make) -> None:
+@each("make", [*optimizers.OPTIMIZERS.values(), *FUSED])
+def test_every_optimizer_of_torch_steps_and_skips(make: optimizers.Make) -> None:
     """A step is as without scaling, to the bit; a gradient that is not finite changes no bit."""
-    ours, plain = (parameters(shapes=[(7, 9), (4, 3)]) for _ in range(2))
+    ours, plain = (optimizers.parameters(shapes=[(7, 9), (4, 3)]) for _ in range(2))
     optimizer, other, scaler = make(ours), make(plain), LossScaler()
-    start = state_of(optimizer)
+    start = optimizers.state_of(optimizer)
     for step in range(3):
         optimizer.zero_grad()
         for number, p in enumerate(plain):
-            p.grad = gradient(p, number, step)
+            p.grad = optimizers.gradient(p, number, step)
         scaler.scale(sum((p * q.grad).sum() for p, q in zip(ours, plain, strict=True))).backward()
         scaler.step(optimizer)
         scaler.update()
         other.step()
-        assert_same(state_of(optimizer), state_of(other))
-    before = state_of(optimizer)
+        optimizers.assert_same(optimizers.state_of(optimizer), optimizers.state_of(other))
+    before = optimizers.state_of(optimizer)
     assert all(not torch.equal(p, q) for (p, _), (q, _) in zip(before, start, strict=True))
-    for bad in (INF, NAN, -INF):
-        take(scaler, optimizer, bad)
+    for bad in (optimizers.INF, NAN, -optimizers.INF):
+        optimizers.take(scaler, optimizer, bad)
         assert not scaler.ran and scaler.last_step == StepRecord(False, 0)
-        assert_same(state_of(optimizer), before)
-    take(scaler, optimizer)
+        optimizers.assert_same(optimizers.state_of(optimizer), before)
+    optimizers.take(scaler, optimizer)
     assert scaler.ran and not torch.equal(ours[0], before[0][0])
 
 
@@ -126,7 +114,7 @@ def test_last_step_names_the_first_bad_parameter(fused: bool) -> None:
         optimizer = SGD(model.parameters(), lr=0.1, fused=fused)
         scaler = LossScaler(named_parameters=names)
         assert scaler.last_step is None and scaler.ran is None
-        backward(scaler, model.parameters())
+        optimizers.backward(scaler, model.parameters())
         for late in (model[1].weight, model[1].bias):
             late.grad[-1] = float("nan")
         scaler.step(optimizer)
@@ -136,17 +124,17 @@ def test_last_step_names_the_first_bad_parameter(fused: bool) -> None:
 
 
 def test_last_step_keeps_no_gradient() -> None:
-    weight = parameter()
+    weight = optimizers.parameter()
     for fused, want in ((False, 0), (True, None)):
         optimizer, scaler = SGD([weight], lr=0.1, fused=fused), LossScaler()
-        take(scaler, optimizer, INF)
+        optimizers.take(scaler, optimizer, optimizers.INF)
         alive = weakref.ref(weight.grad)
         optimizer.zero_grad()
         assert alive() is None
         assert scaler.last_step == StepRecord(ran=False, parameter=want)
     # A broken gradient that is zeroed in place is not taken for a finite one.
     optimizer, scaler = SGD([weight], lr=0.1, fused=True), LossScaler()
-    backward(scaler, [weight], INF)
+    optimizers.backward(scaler, [weight], optimizers.INF)
     scaler.step(optimizer)
     optimizer.zero_grad(set_to_none=False)
     assert scaler.last_step == StepRecord(ran=False)
@@ -155,14 +143,14 @@ def test_last_step_keeps_no_gradient() -> None:
 KINDS = [(kind, True) for kind in (SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad)]
 
 
-@each("steps, bad", itertools.product([*KINDS, (SGD, False)], [False, True]))
+@each("steps, bad", [*KINDS, (SGD, False)], [False, True])
 def test_fused_steps_read_nothing_and_others_read_once(steps: Any, bad: bool) -> None:
     kind, fused = steps
-    weights = [parameter(1.0, 2.0), parameter(3.0)]
+    weights = [optimizers.parameter(1.0, 2.0), optimizers.parameter(3.0)]
     optimizer = kind(weights, lr=0.1, fused=fused)
     scaler = LossScaler(floor=1.0, ceiling=2.0**20)
     for unscales in (False, True):
-        backward(scaler, weights, INF if bad else 1.0)
+        optimizers.backward(scaler, weights, optimizers.INF if bad else 1.0)
         with Reads() as reads:
             if unscales:
                 scaler.unscale_(optimizer)
@@ -175,7 +163,7 @@ def test_fused_steps_read_nothing_and_others_read_once(steps: Any, bad: bool) ->
 
 ARGUMENTS = [
     *(({"init_scale": wrong}, ValueError, f"init_scale: expected a positive finite.*got {wrong}")
-      for wrong in (0.0, -1, INF, NAN)),
+      for wrong in (0.0, -1, optimizers.INF, NAN)),
     ({"init_scale": 2.0**128}, ValueError, "init_scale: expected .* float32's largest"),
     ({"init_scale": 2.0**-127}, ValueError, r"init_scale: expected .* from 2\*\*-126"),
     ({"init_scale": "8"}, TypeError, "init_scale: expected a number, got str '8'"),
@@ -183,7 +171,7 @@ ARGUMENTS = [
     ({"static": 0.0}, ValueError, "static: expected a positive finite scale"),
     ({"static": 8.0, "floor": 1.0}, ValueError, "a static scale has no floor and no ceiling"),
     *(({"growth_factor": wrong}, ValueError, "growth_factor: expected a finite number above 1")
-      for wrong in (1.0, INF)),
+      for wrong in (1.0, optimizers.INF)),
     ({"growth_factor": None}, TypeError, "growth_factor: expected a number, got NoneType"),
     *(({"backoff_factor": wrong}, ValueError, "backoff_factor: expected a finite number above")
       for wrong in (1.0, 0)),
@@ -196,7 +184,7 @@ ARGUMENTS = [
     ({"ceiling": 4.0}, ValueError, "init_scale: expected a scale between .* ceiling 4.0"),
     ({"init_scale": 1.0, "floor": 2.0}, ValueError, "between the floor 2.0 and the ceiling"),
     *(({"named_parameters": wrong}, TypeError, r"named_parameters: expected pairs \(name, param")
-      for wrong in ([1], ["ab"], [("weight", 1)], {"weight": parameter()})),
+      for wrong in ([1], ["ab"], [("weight", 1)], {"weight": optimizers.parameter()})),
 ]  # fmt: skip
 UNNAMED = [
     (("cpu",), r"by name, got 'cpu'; write LossScaler\(\)\. No device is needed"),
@@ -206,16 +194,12 @@ UNNAMED = [
     (("cuda", 8.0), r"write LossScaler\(init_scale=8\.0\), or .*\(static=8\.0\).* No device"),
     (("cuda", 8.0, 2.0, 0.5, 100, True), r"write LossScaler\(init_scale=8\.0, growth_factor=2\.0, "
      r"backoff_factor=0\.5, growth_interval=100, enabled=True\)\. No device"),
-    ((SGD([parameter()]),), r"by name, got SGD; write LossScaler\(\)$"),
+    ((SGD([optimizers.parameter()]),), r"by name, got SGD; write LossScaler\(\)$"),
 ]  # fmt: skip
 test_wrong_arguments_are_refused = refuses(
     LossScaler,
-    [
-        *(((), *row) for row in ARGUMENTS),
-        *((args, {}, TypeError, says) for args, says in UNNAMED),
-    ],
+    [*(((), *row) for row in ARGUMENTS), *((args, {}, TypeError, says) for args, says in UNNAMED)],
 )
-
 STATES = [
     ({}, RuntimeError, "The source state dict is empty"),
     ([1], TypeError, "load_state_dict: expected a dict, got list"),
@@ -229,19 +213,19 @@ STATES = [
     ({**STATE, "_growth_tracker": 1.5}, TypeError, "_growth_tracker: expected an int, got float"),
     ({**STATE, "static": True}, ValueError, "a dynamic scale, got that of a static one"),
 ]
-CHANGES = [
+
+
+@rows(
+    "call, error, says",
     *((methodcaller("load_state_dict", state), *row) for state, *row in STATES),
     (lambda s: s.update(0.0), ValueError, "update: new_scale: expected a positive finite"),
     (lambda s: s.update("2"), TypeError, "update: new_scale: expected a number, got str"),
     (lambda s: s.update(torch.ones(2)), ValueError, r"a tensor of 1 element.*shape \(2,\)"),
-    (lambda s: s.update(parameter()), ValueError, "requires_grad=True"),
+    (lambda s: s.update(optimizers.parameter()), ValueError, "requires_grad=True"),
     (lambda s: s.set_growth_factor(1), ValueError, "growth_factor: expected"),
     (lambda s: s.set_backoff_factor(1), ValueError, "backoff_factor: expected"),
     (lambda s: s.set_growth_interval(0), ValueError, "growth_interval: expected"),
-]
-
-
-@each("call, error, says", CHANGES)
+)
 def test_wrong_states_and_changes_are_refused_and_change_nothing(call, error, says):
     fresh, used = (LossScaler(init_scale=32.0, growth_interval=5) for _ in range(2))
     used.scale(torch.ones(()))

@@ -136,7 +136,6 @@ def test_a_nan_error_counts_as_missing_with_a_warning():
 NO_ROW, NO_COLUMN = MASK.copy(), MASK.copy()
 NO_ROW[2], NO_COLUMN[:, 3] = False, False
 ZEROS, LARGE = 0 * RANK_ONE, 2 + RANK_ONE
-
 test_wrong_input_is_refused = refuses(
     complete,
     [
@@ -162,8 +161,6 @@ test_wrong_input_is_refused = refuses(
     ],
     **OPTIONS,
 )  # fmt: skip
-
-
 Y = embed(TRAINED, 2)
 
 

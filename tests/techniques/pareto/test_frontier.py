@@ -25,7 +25,6 @@ from tests.techniques.pareto.matrices import low_rank
 POINTS = np.array([(1, 0.9), (2, 0.5), (2, 0.6), (3, 0.5), (4, 0.2), (5, 0.25), (5, 0.1)])
 PREDICTED = np.array([(1, 0.8), (2, 0.5), (5, 0.25)])
 REFERENCE = (6, 1)
-
 grid_points = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=12)
 
 
@@ -58,9 +57,7 @@ def brute_force_front(points: np.ndarray) -> set[tuple[float, float]]:
 
 
 @given(grid_points, st.randoms())
-def test_frontier_and_area_are_those_of_all_pairs_and_squares_in_any_order(
-    points: list[tuple[int, int]], random
-):
+def test_frontier_and_area_are_those_of_all_pairs_and_squares_in_any_order(points, random):
     p = np.array(points, dtype=float)
     front, best = pareto_front(*p.T), brute_force_front(p)
     assert {tuple(point) for point in p[front]} == best
@@ -109,14 +106,9 @@ WRONG_POINTS = [
     (lambda: convergence(POINTS, PREDICTED[:, :1]), r"predicted_points must be \(points, 2\)"),
     (lambda: convergence(POINTS, PREDICTED * np.nan), "predicted_points: expected finite numbers"),
 ]
-
-
 ignoring_nan = pytest.mark.filterwarnings("ignore:.*NaN")
 test_wrong_points_are_refused = ignoring_nan(refused(WRONG_POINTS, ValueError))
-
-
 MEMORY = np.linspace(1, 2, 20)
-EXACT = low_rank(9, 20, 2)
 NOISY = low_rank(14, 20, 2, noise=0.03)
 OPTIONS = {"methods": ["greedy"], "counts": [3], "rank": 2}
 
@@ -144,7 +136,7 @@ def test_figures_of_one_comparison():
 
 @each("method", ["greedy", "qr", "convex", "random", "cheapest"])
 def test_as_many_measurements_as_the_rank_recover_an_exact_task(method: str):
-    row = figures(EXACT, methods=[method], counts=[2])[method, 2]
+    row = figures(low_rank(9, 20, 2), methods=[method], counts=[2])[method, 2]
     assert row["rmse"] < 1e-8 and row["hyperdiff"] < 1e-8 and row["tasks"] == 9
     assert row["hypervolume"] == pytest.approx(1)
 
@@ -236,8 +228,6 @@ def test_averages_have_the_standard_error_over_tasks():
 
 EMPTY = NOISY.copy()
 EMPTY[1:, 5] = np.nan
-
-
 WRONG = [
     (NOISY, {"methods": ["best"]}, r"methods: expected one of greedy, qr, .* column_mean, got"),
     (NOISY, {"counts": [0]}, "counts: expected at least 1"),
@@ -250,8 +240,6 @@ WRONG = [
     (NOISY[:, :9], {}, r"memory must be \(9,\) or \(14, 9\), got \(20,\)"),
     (EMPTY, {}, "without task 0 a configuration has no error at all"),
 ]
-
-
 test_wrong_studies_are_refused = refuses(
     studied, [((errors,), options, ValueError, match) for errors, options, match in WRONG]
 )

@@ -9,11 +9,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import lpkernels as lp
-from lpkernels.arithmetic import NATIVE, Quantizer
 from lpkernels.techniques.assignment import trace
 from lpkernels.techniques.loss_scaling import LossScaler, MasterWeights
 from lpkernels.techniques.pareto import FormatSpace, TrainingRecipe
-from tests.loops import each
+from tests.loops import rows
 
 RECIPE = TrainingRecipe("e4m2_sat", "e6m9_sat")
 
@@ -32,10 +31,10 @@ def is_in(x: Tensor, fmt: str) -> bool:
 
 
 def test_formats_alone_round_stochastically_and_others_as_they_say() -> None:
-    assert RECIPE.low == Quantizer("e4m2_sat", "stochastic")
-    assert RECIPE.accumulator == NATIVE and RECIPE.loss_scale == 1000.0
-    assert TrainingRecipe("e4m2", "fp16", rounding="to_odd").high == Quantizer("fp16", "to_odd")
-    assert TrainingRecipe(Quantizer("e4m2"), "fp16").low == Quantizer("e4m2", "nearest_even")
+    assert RECIPE.low == lp.Quantizer("e4m2_sat", "stochastic")
+    assert RECIPE.accumulator == lp.NATIVE and RECIPE.loss_scale == 1000.0
+    assert TrainingRecipe("e4m2", "fp16", rounding="to_odd").high == lp.Quantizer("fp16", "to_odd")
+    assert TrainingRecipe(lp.Quantizer("e4m2"), "fp16").low == lp.Quantizer("e4m2", "nearest_even")
     for configuration in FormatSpace.peppp():
         recipe = TrainingRecipe(*configuration)
         assert (recipe.low.fmt, recipe.high.fmt) == configuration
@@ -83,7 +82,7 @@ def test_the_ends_read_and_return_the_high_format_and_an_accumulator_sums_all_pr
     assert (first.input, first.output, first.grad_output) == (high, low, low)
     assert (middle.input, middle.output, middle.grad_input) == (low, low, low)
     assert (last.input, last.output, last.grad_output, last.grad_input) == (low, high, high, low)
-    assert {r.weight for r in (first, middle, last)} == {Quantizer("e4m2_sat", "nearest_even")}
+    assert {r.weight for r in (first, middle, last)} == {lp.Quantizer("e4m2_sat", "nearest_even")}
     summed = TrainingRecipe("e4m2_sat", "e6m9_sat", "e6m5_chunk16").policy["*"]
     assert {str(acc) for acc in (summed.fprop, summed.dgrad, summed.wgrad)} == {"e6m5_chunk16"}
 
@@ -105,19 +104,17 @@ def test_the_assignment_is_low_but_for_input_and_logits() -> None:
 
 
 def test_a_recipe_comes_back_from_its_file(tmp_path: Path) -> None:
-    recipe = TrainingRecipe(Quantizer("e4m2_sat"), "fp16", "e6m5_chunk16", loss_scale=8.0)
+    recipe = TrainingRecipe(lp.Quantizer("e4m2_sat"), "fp16", "e6m5_chunk16", loss_scale=8.0)
     assert TrainingRecipe.load(recipe.save(tmp_path / "recipe.json")) == recipe
     found = json.loads(RECIPE.save(tmp_path / "recipe.json").read_text())
     assert found["low"] == "e4m2_sat:stochastic" and found["accumulator"] == "native"
 
 
-@each(
+@rows(
     "text, message",
-    [
-        ("{", "expected a recipe, got no JSON"),
-        ('{"type": "error matrix"}', "expected a recipe, as TrainingRecipe.save writes it"),
-        ('{"type": "training recipe", "schema": 2}', "schema <= 1 of 'training recipe', got 2"),
-    ],
+    ("{", "expected a recipe, got no JSON"),
+    ('{"type": "error matrix"}', "expected a recipe, as TrainingRecipe.save writes it"),
+    ('{"type": "training recipe", "schema": 2}', "schema <= 1 of 'training recipe', got 2"),
 )
 def test_other_files_are_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "recipe.json"

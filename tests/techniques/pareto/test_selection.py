@@ -1,6 +1,6 @@
 """Which configurations are measured: chosen at once, and one after another from a cold start."""
 
-from itertools import combinations, product
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from lpkernels.techniques.pareto import (
     relaxed,
     select,
 )
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.refusals import refuses
 from tests.techniques.pareto.matrices import BASIS, low_rank
 
@@ -74,7 +74,7 @@ def test_after_the_pivots_each_one_adds_most_to_log_det(seed: int):
         assert chosen[taken] == best
 
 
-@each("seed, n", product(range(4), [3, 4, 8]))
+@each("seed, n", range(4), [3, 4, 8])
 def test_the_relaxation_is_at_least_as_good_as_every_subset(seed: int, n: int):
     y = embeddings(3, 9, seed)
     shares = relaxed(y, n=n)
@@ -183,8 +183,6 @@ WRONG = [
 test_wrong_questions_are_refused = refuses(
     select, [((y,), options, ValueError, match) for y, options, match in WRONG]
 )
-
-
 ROWS, COLUMNS = 5, 4
 LOW = np.array([0.9, 0.6, 0.4, 0.22, 0.2])
 HIGH = np.array([0.06, 0.03, 0.0, 0.0])
@@ -293,7 +291,9 @@ def test_the_expected_gain_is_the_mean_area_that_is_added():
     assert expected_gain(memory, simulated, *known) == pytest.approx(gains)
 
 
-WRONG_STARTS = [
+@pytest.mark.filterwarnings("ignore:.*NaN")
+@rows(
+    "shape, options, match",
     ((20,), {}, r"shape must be \(low, high\) or .* got \(20,\)"),
     ((1, 20), {}, "at least 2 x 2 cells"),
     ((5, 5), {}, "memory has 20 values, the grid 25"),
@@ -306,11 +306,7 @@ WRONG_STARTS = [
     ((5, 4), {"measured": {20: 0.1}}, r"measured: expected configurations in 0\.\.19, got 20"),
     ((5, 4), {"errors": ADDITIVE * np.nan}, "0 of 5 measurements gave an error"),
     ((5, 4), {"errors": ADDITIVE * np.inf}, "expected errors that are finite or NaN"),
-]
-
-
-@pytest.mark.filterwarnings("ignore:.*NaN")
-@each("shape, options, match", WRONG_STARTS)
+)
 def test_wrong_starts_are_refused_before_anything_is_measured(shape, options, match):
     task = Task(options.pop("errors", ADDITIVE))
     with pytest.raises(ValueError, match=match):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lpkernels import Accumulator, FloatFormat
 from lpkernels.techniques import pareto
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace
-from tests.loops import each
+from tests.loops import rows
 from tests.support.refusals import refused
 
 AXES = {"low": ["e4m3", "e5m2"], "high": ["fp16", "bf16", "fp32"]}
@@ -57,15 +57,13 @@ def test_index_takes_formats_and_names():
         space[6]
 
 
-SPACES = [
+@rows(
+    "space",
     FormatSpace.peppp(),
     FormatSpace(**AXES),
     FormatSpace(**AXES, accumulators=["native", "e6m9_chunk64:stochastic"]),
     FormatSpace(["block32_e2m1", "fixed8_f4"], ["affine8"]),
-]
-
-
-@each("space", SPACES)
+)
 def test_spaces_round_trip_through_text_and_json(space: FormatSpace):
     assert FormatSpace.parse(str(space)) == space
     assert FormatSpace.from_json(space.to_json()) == space

@@ -133,7 +133,6 @@ WRONG = [
 ]
 test_wrong_bands_are_refused = refused(WRONG, ValueError)
 
-
 #: Three finished runs of four reports; from the first report to the last they gain .3, .4 and .2.
 FINISHED = [[0.5, 0.4, 0.3, 0.2], [0.7, 0.5, 0.4, 0.3], [0.4, 0.3, 0.25, 0.2]]
 
@@ -205,14 +204,12 @@ def test_none_is_ended_before_enough_have_finished_unless_its_error_is_not_finit
 WRONG_RUNS = [
     (lambda: final_error(FINISHED, [0.1] * 5), r"so_far must have 1\.\.4 reports"),
     (lambda: final_error([[0.1, float("nan")]], [0.1]), "finished"),
-    (
-        lambda: final_error(FINISHED, [0.1], level=1),
-        "level: expected a finite number above 0 and below 1",
-    ),
+    (lambda: final_error(FINISHED, [0.1], level=1),
+     "level: expected a finite number above 0 and below 1"),
     (lambda: EarlyStop([1, 2], reports=0), "reports"),
     (lambda: EarlyStop([1, float("inf")], reports=2), "memory"),
     (lambda: EarlyStop([1, 2], reports=1).start(2), r"configurations in 0\.\.1"),
-]
+]  # fmt: skip
 test_wrong_input = refused(WRONG_RUNS, ValueError)
 
 

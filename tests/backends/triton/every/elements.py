@@ -1,8 +1,6 @@
 """Calls of the backend that launch every kernel of elements in every way in which it is compiled:
 rounding, counting, codes, additions and updates."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from functools import partial

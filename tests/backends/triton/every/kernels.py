@@ -9,8 +9,6 @@ combination of rounded products and chunks. A kernel with several tiers is in th
 of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any

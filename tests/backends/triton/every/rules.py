@@ -1,7 +1,5 @@
 """Formats, rounding modes and draws that, taken together, make every rule of the kernels."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any

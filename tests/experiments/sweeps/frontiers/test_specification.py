@@ -21,7 +21,7 @@ from lpkernels.experiments.workloads.registry import find
 from lpkernels.techniques.pareto import FormatSpace, count_tensors, training_memory
 from tests.experiments.sweeps import toy
 from tests.experiments.sweeps.frontiers.synthetic import HOW, SPACE, spec
-from tests.loops import each
+from tests.loops import rows
 from tests.support.refusals import rejects
 
 TOML = """
@@ -113,13 +113,11 @@ def test_the_specification_comes_back(tmp_path: Path) -> None:
     assert found.asked == {"noise 0.1": [], "noise 0.4": []}
 
 
-@each(
+@rows(
     "change, message",
-    [
-        ({"space": FormatSpace(["e4m3"], ["fp16"])}, "its configurations are e3m1_sat .*; here e4"),
-        ({"base": {"data": "wine"}}, r"its \[base\] is \{'data': 'iris'.*; here"),
-        ({"tasks": {"noise 0.1": {"width": 9}}}, r"its \[tasks.noise 0.1\] is .*0.1.*; here"),
-    ],
+    ({"space": FormatSpace(["e4m3"], ["fp16"])}, "its configurations are e3m1_sat .*; here e4"),
+    ({"base": {"data": "wine"}}, r"its \[base\] is \{'data': 'iris'.*; here"),
+    ({"tasks": {"noise 0.1": {"width": 9}}}, r"its \[tasks.noise 0.1\] is .*0.1.*; here"),
 )
 def test_another_study_is_refused(change: dict[str, Any], message: str, tmp_path: Path) -> None:
     write_study_spec(tmp_path, spec(0.1))

@@ -8,21 +8,14 @@ import numpy as np
 import pytest
 
 from lpkernels.experiments.records import write_records
-from lpkernels.experiments.sweeps.frontiers import study
-from lpkernels.experiments.sweeps.frontiers.choosing import (
-    CHOICES,
-    Known,
-    best,
-    frontiers,
-    read_choices,
-)
+from lpkernels.experiments.sweeps.frontiers import choosing, study
 from lpkernels.experiments.sweeps.frontiers.specification import write_study_spec
 from lpkernels.experiments.sweeps.frontiers.study import Measured, read_measured, run_study
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, pareto_front, select
 from tests.experiments.sweeps.frontiers import synthetic
 from tests.experiments.sweeps.frontiers.synthetic import HOW, KNOWN, SPACE, spec, train
-from tests.loops import each
+from tests.loops import rows
 
 
 def test_everything_is_measured(tmp_path: Path) -> None:
@@ -40,7 +33,7 @@ def chosen_by_known(folder: Path, n: int, **options: Any) -> Measured:
 
 def test_select_chooses_by_known_tasks(tmp_path: Path) -> None:
     found = chosen_by_known(tmp_path, 4)
-    embeddings = Known.of(KNOWN, "noise 0.4", 2).embeddings
+    embeddings = choosing.Known.of(KNOWN, "noise 0.4", 2).embeddings
     chosen = select(embeddings, n=4)
     assert found.asked["noise 0.4"] == list(chosen)
     assert sorted(np.flatnonzero(~np.isnan(found.matrix.mean[0]))) == sorted(chosen)
@@ -98,27 +91,23 @@ def test_a_cold_start_goes_on_where_its_cover_gave_no_error(tmp_path: Path) -> N
     found = run_study(spec(0.4), tmp_path, n=5, jobs=1, train=synthetic.diverging)
     assert found.asked["noise 0.4"][:4] == [0, 4, 8, 9] and found.lost
     with pytest.raises(ValueError, match="row 0 or column 0 of the 4 x 3 grid has no error"):
-        frontiers(found)
+        choosing.frontiers(found)
 
 
 OTHERS = FormatSpace(["e4m2_sat", "e5m2_sat"], ["e6m9_sat", "bf16"])
 
 
-@each(
+@rows(
     "options, message",
-    [
-        ({"known": ErrorMatrix(OTHERS, ["a"], np.ones((1, 4)))}, "known: its errors are of other"),
-        ({"known": KNOWN, "rank": 5}, "rank: expected 1 to 4, for 5 known tasks beside"),
-        ({"known": KNOWN, "cap": 1.0}, "cap: 1 bytes are below the cheapest configuration's"),
-        ({"known": KNOWN, "n": 13}, "measure: expected at most 12, all that there are, got 13"),
-        ({"known": KNOWN, "n": 0}, "measure: expected at least 1, got 0"),
-        ({"cap": 1e9}, "cap: of the choice by known tasks"),
-        ({"n": 3}, "measure: without known tasks expected 4 to 12, .* 4 x 3 here; got 3"),
-    ],
+    ({"known": ErrorMatrix(OTHERS, ["a"], np.ones((1, 4)))}, "known: its errors are of other"),
+    ({"known": KNOWN, "rank": 5}, "rank: expected 1 to 4, for 5 known tasks beside"),
+    ({"known": KNOWN, "cap": 1.0}, "cap: 1 bytes are below the cheapest configuration's"),
+    ({"known": KNOWN, "n": 13}, "measure: expected at most 12, all that there are, got 13"),
+    ({"known": KNOWN, "n": 0}, "measure: expected at least 1, got 0"),
+    ({"cap": 1e9}, "cap: of the choice by known tasks"),
+    ({"n": 3}, "measure: without known tasks expected 4 to 12, .* 4 x 3 here; got 3"),
 )
-def test_wrong_choices_run_nothing(
-    options: dict[str, object], message: str, tmp_path: Path
-) -> None:
+def test_wrong_choices_run_nothing(options: dict[str, object], message: str, tmp_path: Path):
     with pytest.raises(ValueError, match=message):
         run_study(spec(0.4), tmp_path / "out", **HOW, **options)  # type: ignore[arg-type]
     assert not (tmp_path / "out").exists()
@@ -136,7 +125,7 @@ def test_what_cannot_predict_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_task_is_not_known_to_itself_and_defaults_cover_the_grid() -> None:
-    known = Known.of(KNOWN, "noise 0.2", 2)
+    known = choosing.Known.of(KNOWN, "noise 0.2", 2)
     assert len(known.errors) == 4
     assert not (known.errors == KNOWN.mean[1]).all(axis=1).any()
     assert study._count(spec(0.1), None) == 9
@@ -149,7 +138,7 @@ TRUTH = synthetic.truth(0.4).mean[0]
 def test_known_tasks_of_the_same_rank_predict_exactly(tmp_path: Path) -> None:
     """Errors are a + b noise, so their rank is two."""
     found = chosen_by_known(tmp_path, 3)
-    frontier = frontiers(found, known=KNOWN, rank=2)["noise 0.4"]
+    frontier = choosing.frontiers(found, known=KNOWN, rank=2)["noise 0.4"]
     np.testing.assert_allclose(frontier.predicted, TRUTH, atol=1e-9)
     assert frontier.how == "known"
     seen = ~np.isnan(frontier.measured)
@@ -159,7 +148,7 @@ def test_known_tasks_of_the_same_rank_predict_exactly(tmp_path: Path) -> None:
 
 def test_a_task_alone_is_predicted_from_its_grid(tmp_path: Path) -> None:
     found = run_study(spec(0.4), tmp_path, n=9, **HOW)
-    frontier = frontiers(found)["noise 0.4"]
+    frontier = choosing.frontiers(found)["noise 0.4"]
     # The errors are additive in the two formats, which the fit holds back a little.
     assert frontier.how in ("alone", "measured")
     assert np.abs(frontier.predicted - TRUTH).max() < 0.03
@@ -172,41 +161,41 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Measured:
 
 
 def test_what_is_measured_is_not_predicted_and_the_best_is_on_the_frontier(whole: Measured) -> None:
-    frontier = frontiers(whole, known=KNOWN, rank=2)["noise 0.4"]
+    frontier = choosing.frontiers(whole, known=KNOWN, rank=2)["noise 0.4"]
     assert frontier.how == "measured"
     np.testing.assert_array_equal(frontier.predicted, frontier.measured)
     np.testing.assert_array_equal(frontier.band.error_low, frontier.band.error_high)
-    frontier = frontiers(whole)["noise 0.4"]
+    frontier = choosing.frontiers(whole)["noise 0.4"]
     cap = float(np.median(frontier.memory))
-    index = best(frontier, cap)
+    index = choosing.best(frontier, cap)
     below = frontier.memory <= cap
     assert frontier.predicted[index] == frontier.predicted[below].min()
     assert index in pareto_front(frontier.memory, frontier.predicted)
     with pytest.raises(ValueError, match=r"cap: 8 bytes are below the cheapest configuration's"):
-        best(frontier, 8.0)
+        choosing.best(frontier, 8.0)
 
 
 def test_too_little_or_other_known_errors_are_refused(tmp_path: Path, whole: Measured) -> None:
     message = r"task noise 0.4: fit_grid: row . or column . .* measure"
     with pytest.raises(ValueError, match=message):
-        frontiers(chosen_by_known(tmp_path / "two", 2))
+        choosing.frontiers(chosen_by_known(tmp_path / "two", 2))
     write_study_spec(tmp_path, spec(0.4))
     nothing = read_measured(tmp_path)
     with pytest.raises(ValueError, match="nothing is measured yet; `lpkernels frontier run`"):
-        frontiers(nothing)
+        choosing.frontiers(nothing)
     with pytest.raises(ValueError, match=r"task noise 0.4: nothing is measured yet"):
-        frontiers(nothing, task="noise 0.4")
+        choosing.frontiers(nothing, task="noise 0.4")
     other = ErrorMatrix(FormatSpace(["e4m3"], ["fp16"]), ["a"], [[0.5]])
     with pytest.raises(ValueError, match="known: its errors are of other configurations: e4m3 x"):
-        frontiers(whole, known=other)
+        choosing.frontiers(whole, known=other)
 
 
 def test_rows_of_choices_are_read_from_their_records(tmp_path: Path) -> None:
     path, row = tmp_path / "choices.jsonl", {"type": "average", "method": "greedy"}
-    write_records(path, [{"type": "header", "kind": CHOICES}, row])
-    assert read_choices(path) == [row]
+    write_records(path, [{"type": "header", "kind": choosing.CHOICES}, row])
+    assert choosing.read_choices(path) == [row]
     write_records(path, [{"type": "header", "kind": "run"}, row])
     with pytest.raises(ValueError, match=r"expected records of bench.frontier_study"):
-        read_choices(path)
+        choosing.read_choices(path)
     with pytest.raises(FileNotFoundError, match=r"expected records of bench.frontier_study at"):
-        read_choices(tmp_path / "none.jsonl")
+        choosing.read_choices(tmp_path / "none.jsonl")

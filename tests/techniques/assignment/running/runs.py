@@ -10,16 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lpkernels as lp
-from lpkernels.techniques.assignment import (
-    Assigned,
-    Assignment,
-    Memory,
-    assign,
-    demote,
-    group,
-    kept_memory,
-    trace,
-)
+from lpkernels.techniques import assignment
 from tests.compare import assert_bit_equal
 from tests.techniques.assignment.networks import demoted, seeded_chain
 
@@ -32,13 +23,15 @@ def assigned_of(
     ratio: float = 0.6,
     loss: Callable[[Any, Any], Tensor] = F.cross_entropy,
     **options: Any,
-) -> Assigned:
+) -> assignment.Assigned:
     """A copy of the model under the prefix of its largest groups that reaches the ratio."""
     model = copy.deepcopy(model)
-    return assign(model, loss, demoted(model, batch, ratio, loss), **options)
+    return assignment.assign(model, loss, demoted(model, batch, ratio, loss), **options)
 
 
-def chained(ratio: float = 0.6, **options: Any) -> tuple[Assigned, tuple[Tensor, Tensor]]:
+def chained(
+    ratio: float = 0.6, **options: Any
+) -> tuple[assignment.Assigned, tuple[Tensor, Tensor]]:
     """`chain_model` under an assignment, from one seed, and a batch for it."""
     model, batch = seeded_chain()
     return assigned_of(model, batch, ratio, **options), batch
@@ -46,24 +39,24 @@ def chained(ratio: float = 0.6, **options: Any) -> tuple[Assigned, tuple[Tensor,
 
 def memories(
     model: nn.Module, loss: Callable[[Any, Any], Tensor], batch: tuple[Any, Any], *ratios: float
-) -> list[Memory]:
+) -> list[assignment.Memory]:
     """The memory that a step keeps at each ratio; asserts that it is as predicted."""
     with warnings.catch_warnings():
         # Recurrent layers are not known, and kept all the same.
         warnings.filterwarnings("ignore", "trace: held in high precision")
-        ops = trace(model, loss, batch)
+        ops = assignment.trace(model, loss, batch)
     found = []
     for ratio in ratios:
-        made = demote(group(ops), ratio)
-        assigned = assign(model, loss, made, promote=None)
+        made = assignment.demote(assignment.group(ops), ratio)
+        assigned = assignment.assign(model, loss, made, promote=None)
         assigned(*batch).backward()
         found.append(assigned.memory())
-        assert kept_memory(ops, made) == found[-1], ratio
+        assert assignment.kept_memory(ops, made) == found[-1], ratio
     return found
 
 
 def gradients(
-    assigned: Assigned, batch: tuple[Any, Any], scale: float = SCALE
+    assigned: assignment.Assigned, batch: tuple[Any, Any], scale: float = SCALE
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of one scaled step, and the gradients of all parameters."""
     assigned.model.zero_grad()
@@ -73,7 +66,7 @@ def gradients(
     return value.detach(), _gradients_of(assigned.model)
 
 
-def stepped(assigned: Assigned, batch: tuple[Any, Any]) -> tuple[str, ...]:
+def stepped(assigned: assignment.Assigned, batch: tuple[Any, Any]) -> tuple[str, ...]:
     """The keys of the tensors that are promoted after another step."""
     gradients(assigned, batch)
     return assigned.step()
@@ -85,7 +78,7 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
         assert_bit_equal(found[name], gradient, name)
 
 
-def seen_by(assigned: Assigned) -> list[tuple[str, Tensor, Tensor]]:
+def seen_by(assigned: assignment.Assigned) -> list[tuple[str, Tensor, Tensor]]:
     """Grows by each tensor that is rounded: its key, its values, and its rounded values."""
     seen: list[tuple[str, Tensor, Tensor]] = []
     assigned._table.told = lambda key, *values: seen.append((key, *(v.clone() for v in values)))
@@ -125,7 +118,7 @@ def _log_softmax(x: Tensor, formats: Any) -> Tensor:
 def chain_by_hand(
     model: nn.Sequential,
     batch: tuple[Tensor, Tensor],
-    made: Assignment,
+    made: assignment.Assignment,
     scale: float,
     rounds_loss_gradient: bool,
 ) -> tuple[Tensor, dict[str, Tensor]]:

@@ -16,13 +16,7 @@ from tests.loops import each
 from tests.support.computes import Computes
 from tests.support.refusals import refuses
 from tests.techniques.assignment.networks import chain_model, demoted, seeded_chain
-from tests.techniques.assignment.running.runs import (
-    assigned_of,
-    chained,
-    gradients,
-    seen_by,
-    stepped,
-)
+from tests.techniques.assignment.running import runs
 
 MADE = demoted(*seeded_chain(), 0.6)
 
@@ -36,26 +30,26 @@ def widened(assigned: Assigned, **elements: int) -> None:
 
 
 def test_an_overflow_promotes_one_tensor_two_steps_later():
-    assigned, batch = chained()
+    assigned, batch = runs.chained()
     # The results have mean 20 and deviation 20; the operations after them read the saturated ones.
     widened(assigned, weight=20, bias=20)
     before = assigned.assignment
     overflowing = norm_overflows(assigned, batch)
     assert 100 < overflowing < 900
-    assert stepped(assigned, batch) == ()
+    assert runs.stepped(assigned, batch) == ()
     assert assigned.assignment == before
     assert assigned.counts == {}
     widened(assigned, weight=1, bias=0)
     # The second call decides by the first step; the third step is the first in high precision.
-    assert stepped(assigned, batch) == ("1.Y",)
+    assert runs.stepped(assigned, batch) == ("1.Y",)
     assert [(p.step, p.key, p.trigger) for p in assigned.promotions] == [(0, "1.Y", "overflow")]
     assert assigned.promotions[0].value == overflowing / 1024
     assert assigned.counts["1.Y"] == Count(overflowing, assigned.counts["1.Y"].underflow, 0, 1024)
     assert assigned.assignment == before.promoted(["1.Y"])
     assert assigned.assignment.bits == before.bits + 8 * 1024
     assert assigned.assignment.is_low("1.GY")
-    seen = seen_by(assigned)
-    gradients(assigned, batch)
+    seen = runs.seen_by(assigned)
+    runs.gradients(assigned, batch)
     ((values, rounded),) = [told for key, *told in seen if key == "1.Y"]
     assert_bit_equal(rounded, lp.quantize(values, before.formats.activation.high))
 
@@ -82,12 +76,12 @@ def test_two_of_two_hundred_promote_and_one_does_not():
     for overflowing, promoted in ((1, ()), (2, ("input.Y",))):
         x = torch.full((200, 1), 30.99)
         x[:overflowing] = 31
-        assigned = assigned_of(model, (x, None), 1.0, lambda y, _: y.mean())
-        assert [stepped(assigned, (x, None)) for _ in range(2)] == [(), promoted]
+        assigned = runs.assigned_of(model, (x, None), 1.0, lambda y, _: y.mean())
+        assert [runs.stepped(assigned, (x, None)) for _ in range(2)] == [(), promoted]
 
 
 def test_gradients_never_promote_and_skip_the_step():
-    assigned, batch = chained(1.0)
+    assigned, batch = runs.chained(1.0)
     scaler = LossScaler(init_scale=2.0**40)
     optimizer = torch.optim.SGD(assigned.model.parameters(), lr=0.1)
     before = [p.clone() for p in assigned.model.parameters()]
@@ -107,14 +101,14 @@ def test_gradients_never_promote_and_skip_the_step():
 def test_a_value_without_a_code_makes_the_gradients_nan_and_promotes_nothing(pack: bool) -> None:
     model, (x, target) = seeded_chain()
     x[0, 0, 0, 0] = torch.nan
-    assigned = assigned_of(model, (x, target), 1.0, pack=pack)
+    assigned = runs.assigned_of(model, (x, target), 1.0, pack=pack)
     for _ in range(2):
-        found = gradients(assigned, (x, target))[1]
+        found = runs.gradients(assigned, (x, target))[1]
         assert assigned.overflowed
         assert all(gradient.isnan().any() for gradient in found.values())
         assert assigned.step() == ()
     assert assigned.counts["8.Y"].nonfinite > 0
-    gradients(assigned, (x.nan_to_num(), target))
+    runs.gradients(assigned, (x.nan_to_num(), target))
     assert not assigned.overflowed
 
 
@@ -129,20 +123,20 @@ def test_a_nan_that_does_not_reach_the_loss_skips_the_step():
     x = torch.randn(4, 3)
     x[0] = torch.nan
     batch = (x, torch.arange(4) % 3)
-    assigned = assigned_of(model, batch, 1.0)
-    value, found = gradients(assigned, batch)
+    assigned = runs.assigned_of(model, batch, 1.0)
+    value, found = runs.gradients(assigned, batch)
     assert value.isfinite()
     assert assigned.overflowed
     assert found["linear.bias"].isnan().any()
 
 
 def test_the_batches_of_a_step_are_counted_together():
-    assigned, batch = chained(1.0)
+    assigned, batch = runs.chained(1.0)
     for _ in range(2):
         assigned(*batch).backward()
     # The counts are those of the step before.
-    stepped(assigned, batch)
-    stepped(assigned, batch)
+    runs.stepped(assigned, batch)
+    runs.stepped(assigned, batch)
     assert assigned.counts["0.Y"].numel == 3 * 1024
 
 
@@ -162,8 +156,8 @@ def test_the_model_is_changed_by_the_optimizer_alone():
 
 
 def test_the_output_for_an_evaluation_is_that_of_the_current_formats():
-    assigned, batch = chained(1.0)
-    stepped(assigned, batch)
+    assigned, batch = runs.chained(1.0)
+    runs.stepped(assigned, batch)
     assigned.model.eval()
     y = assigned.output(batch[0])
     assert not y.requires_grad
@@ -175,22 +169,22 @@ def test_the_output_for_an_evaluation_is_that_of_the_current_formats():
     assert assigned.output(torch.randn(7, 1, 8, 8)).shape == (7, 10)
     assigned.model.train()
     for _ in range(2):
-        stepped(assigned, batch)
+        runs.stepped(assigned, batch)
     assert assigned.counts["0.Y"].numel == 1024
 
 
 def test_a_state_goes_on_where_it_was():
     model, batch = seeded_chain()
-    one, other, again = (assigned_of(model, batch, 0.6) for _ in range(3))
+    one, other, again = (runs.assigned_of(model, batch, 0.6) for _ in range(3))
     for assigned in (one, other, again):
         widened(assigned, weight=20, bias=20)
     for assigned in (one, one, other):
-        stepped(assigned, batch)
+        runs.stepped(assigned, batch)
     again.load_state_dict(other.state_dict())
-    stepped(again, batch)
+    runs.stepped(again, batch)
     assert again.promotions == one.promotions != []
     assert again.assignment == one.assignment
-    assert_bit_equal(gradients(again, batch)[0], gradients(one, batch)[0])
+    assert_bit_equal(runs.gradients(again, batch)[0], runs.gradients(one, batch)[0])
     with pytest.raises(ValueError, match="which the assignment lacks"):
         again.load_state_dict({"promoter": {}, "waiting": {"other.Y": (0, 0, 0, 1)}})
 
@@ -200,7 +194,7 @@ def test_a_promoter_that_is_given_decides():
     made = demoted(model, batch)
     promoter = Promoter(made, 0.0)
     assigned = assign(model, F.cross_entropy, made, promote=promoter)
-    assert "0.weight.P" in [stepped(assigned, batch) for _ in range(2)][1]
+    assert "0.weight.P" in [runs.stepped(assigned, batch) for _ in range(2)][1]
     assert {p.trigger for p in promoter.promotions} == {"overflow"}
     assert assigned.assignment is promoter.assignment
 
@@ -208,13 +202,13 @@ def test_a_promoter_that_is_given_decides():
 def test_a_shorter_batch_may_come_once_the_whole_one_is_checked():
     model, batch = seeded_chain()
     short = (batch[0][:3], batch[1][:3])
-    checked, computed = (assigned_of(model, batch, 0.6) for _ in range(2))
+    checked, computed = (runs.assigned_of(model, batch, 0.6) for _ in range(2))
     with pytest.raises(ValueError, match="it is of another batch"):
         checked.check_batch(*short)
     checked.check_batch(*batch)
-    gradients(computed, batch)
+    runs.gradients(computed, batch)
     for assigned in (checked, computed):
-        assert gradients(assigned, short)[0].isfinite()
+        assert runs.gradients(assigned, short)[0].isfinite()
         assert assigned.step() == ()
 
 
@@ -234,9 +228,9 @@ def test_an_assignment_of_something_else_is_found_before_anything_changes():
 
 def test_without_counts_nothing_is_promoted():
     model, batch = seeded_chain()
-    counted = gradients(assigned_of(model, batch, 0.6), batch)
-    assigned = assigned_of(model, batch, 0.6, counts=False, promote=None)
-    assert_bit_equal(gradients(assigned, batch)[0], counted[0])
+    counted = runs.gradients(runs.assigned_of(model, batch, 0.6), batch)
+    assigned = runs.assigned_of(model, batch, 0.6, counts=False, promote=None)
+    assert_bit_equal(runs.gradients(assigned, batch)[0], counted[0])
     assert assigned.step() == assigned.step() == ()
     assert assigned.counts == {}
 
@@ -267,14 +261,14 @@ def test_a_model_that_computes_others_from_step_to_step_is_refused():
         return torch.relu(y) if len(calls) < 4 else torch.tanh(y)
 
     batch = (torch.randn(4, 6), torch.arange(4) % 3)
-    assigned = assigned_of(Computes(forward, linear=nn.Linear(6, 3)), batch, 1.0)
+    assigned = runs.assigned_of(Computes(forward, linear=nn.Linear(6, 3)), batch, 1.0)
     assigned(*batch)
     with pytest.raises(RuntimeError, match="calls 'tanh' where its trace called 'relu', at call 1"):
         assigned(*batch)
 
 
 def test_second_derivatives_are_refused():
-    assigned, batch = chained()
+    assigned, batch = runs.chained()
     value = assigned(*batch)
     with pytest.raises(NotImplementedError, match="no second derivative"):
         torch.autograd.grad(value, list(assigned.model.parameters()), create_graph=True)
@@ -286,7 +280,7 @@ def batches(count: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def start(model: nn.Module, **options: Any) -> tuple[Assigned, torch.optim.Optimizer]:
-    assigned = assigned_of(model, batches(1)[0], 1.0, **options)
+    assigned = runs.assigned_of(model, batches(1)[0], 1.0, **options)
     return assigned, torch.optim.SGD(assigned.model.parameters(), lr=0.05, momentum=0.9)
 
 

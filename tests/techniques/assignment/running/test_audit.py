@@ -50,9 +50,7 @@ NETWORKS: dict[str, Any] = {
 
 
 @pytest.mark.filterwarnings("ignore:trace. held in high precision")
-@each("fan_out", ["sum", "branches"])
-@each("converted", [False, True])
-@each("name", NETWORKS)
+@each("fan_out, converted, name", ["sum", "branches"], [False, True], NETWORKS)
 def test_a_step_departs_in_nothing(name: str, converted: bool, fan_out: Any) -> None:
     torch.manual_seed(4)
     model, batch = NETWORKS[name]()

@@ -12,7 +12,7 @@ from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.techniques.assignment import Formats, assign
 from lpkernels.techniques.assignment.tracing.saved import compact
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.computes import Computes
 from tests.techniques.assignment.networks import chain_batch, chain_model, demoted
 from tests.techniques.assignment.running.runs import assigned_of, chained, gradients, same
@@ -48,8 +48,7 @@ NETWORKS: dict[str, Any] = {
 }
 
 
-@each("converted", [False, True])
-@each("name", NETWORKS)
+@each("converted, name", [False, True], NETWORKS)
 def test_packing_changes_no_bit_and_saves_memory(name: str, converted: bool) -> None:
     torch.manual_seed(6)
     model, batch = NETWORKS[name]()
@@ -124,15 +123,12 @@ def test_formats_of_all_kinds_are_kept(low: str) -> None:
     same(one[1], other[1])
 
 
-@each(
+@rows(
     "operation, x",
-    [
-        ("masked_fill", torch.rand(3, 7) > 0.5),
-        ("dropout", (torch.rand(5, 9) > 0.3).float() / 0.7),
-        ("dropout", torch.zeros(4)),
-        ("max_pool2d", torch.randint(0, 2**15 - 1, (4, 5))),
-    ],
-)
+    ("masked_fill", torch.rand(3, 7) > 0.5),
+    ("dropout", (torch.rand(5, 9) > 0.3).float() / 0.7), ("dropout", torch.zeros(4)),
+    ("max_pool2d", torch.randint(0, 2**15 - 1, (4, 5))),
+)  # fmt: skip
 def test_what_is_compact_is_the_same(operation: str, x: Tensor) -> None:
     found = compact(operation, x)
     assert found is not None

@@ -10,15 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lpkernels.techniques.assignment import (
-    Formats,
-    Promoter,
-    assign,
-    audit,
-    group,
-    trace,
-    uniform,
-)
+from lpkernels.techniques.assignment import Formats, Promoter, assign, audit, group, trace, uniform
 from lpkernels.techniques.assignment.running._plan import RunPlan, planned
 from tests.loops import each
 from tests.support.computes import Computes
@@ -80,8 +72,6 @@ CHANGING: dict[str, tuple[Loss, str]] = {
     "many copies of one": (lambda y, t: ce(y, t).expand(3).sum(), "sum"),
     "many": (lambda y, t: y.square().sum() + ce(y, t), "add sum nll_loss"),
 }
-
-
 LOSSES = PASSING | CHANGING
 
 
@@ -93,11 +83,8 @@ def test_which_gradients_are_the_loss_s_own(name: str) -> None:
 
 
 @FAN_OUT
-@each("formats", [Formats(), Formats(grad_activation=("fp32", "e5m2:stochastic"))])
-@each("name", LOSSES)
-def test_no_bit_changes_at_a_scale_that_the_format_holds(
-    name: str, formats: Formats, fan_out: Any
-) -> None:
+@each("formats, name", [Formats(), Formats(grad_activation=("fp32", "e5m2:stochastic"))], LOSSES)
+def test_no_bit_changes_at_a_scale_that_the_format_holds(name: str, formats: Formats, fan_out: Any):
     loss, model, batch = LOSSES[name][0], network(), batch_of()
     made = uniform(trace(model, loss, batch), formats=formats)
 

@@ -11,40 +11,31 @@ from torch.nn import functional as F
 import lpkernels as lp
 from lpkernels.techniques.assignment import Formats, Pins, assign
 from tests.compare import assert_bit_equal
-from tests.loops import each
+from tests.loops import each, rows
 from tests.support.computes import Computes
 from tests.techniques.assignment.networks import chain_batch, demoted, seeded_chain
-from tests.techniques.assignment.running.runs import (
-    assigned_of,
-    chain_by_hand,
-    gradients,
-    same,
-    seen_by,
-)
+from tests.techniques.assignment.running import runs
 
 PACKED = each("pack", [True, False])
 
 
 @PACKED
-@each("ratio", [0.0, 0.6, 1.0])
-@each("scale", [2.0**10, 2.0**16, 2.0**20])
-def test_a_step_of_the_chain_is_the_one_written_by_hand(
-    ratio: float, pack: bool, scale: float
-) -> None:
+@each("ratio, scale", [0.0, 0.6, 1.0], [2.0**10, 2.0**16, 2.0**20])
+def test_a_step_of_the_chain_is_the_one_written_by_hand(ratio: float, pack: bool, scale: float):
     model = seeded_chain()[0]
     torch.manual_seed(1)
     batch = chain_batch(32)
-    assigned = assigned_of(model, batch, ratio, pack=pack)
-    found, found_gradients = gradients(assigned, batch, scale)
+    assigned = runs.assigned_of(model, batch, ratio, pack=pack)
+    found, found_gradients = runs.gradients(assigned, batch, scale)
     # 8 bits hold powers of two up to 2^16, so below that rounding the loss's gradient by hand
     # changes no bit.
-    expected, expected_gradients = chain_by_hand(
+    expected, expected_gradients = runs.chain_by_hand(
         copy.deepcopy(model), batch, assigned.assignment, scale, scale <= 2.0**16
     )
     assert_bit_equal(found, expected)
     assert all(gradient.isfinite().all() for gradient in found_gradients.values())
     assert found_gradients.keys() == expected_gradients.keys()
-    same(found_gradients, expected_gradients)
+    runs.same(found_gradients, expected_gradients)
 
 
 def shared(m: Any, x: Tensor) -> Tensor:
@@ -86,11 +77,11 @@ def test_the_gradient_of_a_fan_out(fan_out: str, pack: bool) -> None:
     model, x = Computes(shared, **layers), torch.randn(5, 6)
     batch = (x, None)
     options: Any = {"fan_out": fan_out, "pack": pack}
-    assigned = assigned_of(model, batch, 1.0, lambda y, _: (y * y).sum(), **options)
-    found = gradients(assigned, batch)[1]
+    assigned = runs.assigned_of(model, batch, 1.0, lambda y, _: (y * y).sum(), **options)
+    found = runs.gradients(assigned, batch)[1]
     branches = fan_out == "branches"
     expected = fan_out_by_hand(model, x, assigned.assignment, branches)
-    same(found, expected)
+    runs.same(found, expected)
     other = fan_out_by_hand(model, x, assigned.assignment, not branches)
     assert not torch.equal(found["first.weight"], other["first.weight"])
 
@@ -108,11 +99,11 @@ def test_what_works_in_place_is_rounded_in_place(pack: bool) -> None:
     layers = {"linear": nn.Linear(6, 5), "head": nn.Linear(5, 3)}
     batch = (torch.randn(4, 6), torch.arange(4) % 3)
     one, other = (
-        gradients(assigned_of(Computes(f, **layers), batch, 1.0, pack=pack), batch)
+        runs.gradients(runs.assigned_of(Computes(f, **layers), batch, 1.0, pack=pack), batch)
         for f in (inside, lambda m, x: m.head(torch.relu(m.linear(x) + 1)))
     )
     assert_bit_equal(one[0], other[0])
-    same(one[1], other[1])
+    runs.same(one[1], other[1])
 
 
 @PACKED
@@ -121,9 +112,9 @@ def test_a_shared_parameter_is_rounded_once_and_so_is_its_gradient(pack: bool) -
     layer = nn.Linear(6, 6, bias=False)
     model = Computes(lambda m, x: m.layer(torch.relu(m.layer(x))) @ m.layer.weight.T, layer=layer)
     batch = (torch.randn(4, 6), torch.arange(4) % 3)
-    assigned = assigned_of(model, batch, 1.0, pack=pack)
-    told = seen_by(assigned)
-    gradient = gradients(assigned, batch)[1]["layer.weight"]
+    assigned = runs.assigned_of(model, batch, 1.0, pack=pack)
+    told = runs.seen_by(assigned)
+    gradient = runs.gradients(assigned, batch)[1]["layer.weight"]
     seen = [key for key, _, _ in told]
     assert seen.count("layer.weight.P") == seen.count("layer.weight.GP") == 1
     assert_bit_equal(gradient, lp.quantize(gradient, "fp_6_9_0:nearest_away"))
@@ -132,7 +123,7 @@ def test_a_shared_parameter_is_rounded_once_and_so_is_its_gradient(pack: bool) -
 def plain(model: nn.Module, loss: Any, batch: Any) -> tuple[Any, Any]:
     """A step of the model with float32 in place of both precisions, and torch's own step."""
     made = demoted(model, batch, 1.0, loss, formats=Formats.same("fp32"))
-    found = gradients(assign(copy.deepcopy(model), loss, made), batch)
+    found = runs.gradients(assign(copy.deepcopy(model), loss, made), batch)
     value = loss(model(batch[0]), batch[1])
     (value * 1024).backward()
     return found, (value.detach(), {name: p.grad for name, p in model.named_parameters()})
@@ -142,24 +133,19 @@ def test_high_precision_of_float32_is_plain_training():
     model, batch = seeded_chain()
     found, expected = plain(model, F.cross_entropy, batch)
     assert_bit_equal(found[0], expected[0])
-    same(found[1], expected[1])
+    runs.same(found[1], expected[1])
 
 
 WEIGHTS = torch.tensor([1.0, 0.5, 2.0])
-CROSS_ENTROPIES: list[dict[str, Any]] = [
-    {},
-    {"reduction": "sum"},
-    {"weight": WEIGHTS},
-    {"ignore_index": 1},
-    {"label_smoothing": 0.1},
-    {"label_smoothing": 0.1, "weight": WEIGHTS},
-    {"label_smoothing": 0.2, "ignore_index": 2},
-    {"label_smoothing": 0.2, "reduction": "sum"},
-]
 
 
 @each("target", ["classes", "shares"])
-@each("options", CROSS_ENTROPIES)
+@rows(
+    "options",
+    {}, {"reduction": "sum"}, {"weight": WEIGHTS}, {"ignore_index": 1}, {"label_smoothing": 0.1},
+    {"label_smoothing": 0.1, "weight": WEIGHTS}, {"label_smoothing": 0.2, "ignore_index": 2},
+    {"label_smoothing": 0.2, "reduction": "sum"},
+)  # fmt: skip
 def test_cross_entropy_in_two_is_torchs(options: dict[str, Any], target: str) -> None:
     torch.manual_seed(2)
     model, x, labels = nn.Linear(6, 3), torch.randn(5, 6), torch.arange(5) % 3
@@ -179,7 +165,7 @@ def test_a_maximum_finds_its_elements_whatever_its_result_is_rounded_to(pack: bo
     made = demoted(model, batch, pins=Pins(high="linear.Y"))
     assigned = assign(model, F.cross_entropy, made, pack=pack)
     assert made.is_low("amax.Y") and not made.is_low("linear.Y")
-    gradient = gradients(assigned, batch)[1]["linear.bias"]
+    gradient = runs.gradients(assigned, batch)[1]["linear.bias"]
     assert gradient.isfinite().all()
     assert (gradient != 0).all()
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 import lpkernels as lp
-from lpkernels.formats import FloatFormat
 from lpkernels.nn.observing import observe
 from lpkernels.techniques.loss_scaling import diagnose
 from lpkernels.techniques.loss_scaling.diagnosis import Histogram, TensorRow, _watching
@@ -199,7 +198,7 @@ def test_attention_and_recurrent_layers_name_their_tensors() -> None:
 def test_a_tensor_in_several_rows_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     real, counted = _watching.counting, []
 
-    def counting(fmt: FloatFormat | None) -> Callable[[Tensor, Tensor], None]:
+    def counting(fmt: lp.FloatFormat | None) -> Callable[[Tensor, Tensor], None]:
         return lambda x, into: counted.append(x.shape) or real(fmt)(x, into)
 
     monkeypatch.setattr(_watching, "counting", counting)

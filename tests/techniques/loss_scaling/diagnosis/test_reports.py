@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 import lpkernels as lp
-from lpkernels.formats import parse_format
 from lpkernels.techniques.loss_scaling import Diagnosis, LossScaler, Report, diagnose
 from lpkernels.techniques.loss_scaling.diagnosis import Histogram, ScaleAdvice, TensorRow
 from tests.loops import each
@@ -24,7 +23,7 @@ def advice(rows: list[TensorRow]) -> ScaleAdvice:
 def row(layer: str, kind: str, *exponents: int, fmt: str = "fp16") -> TensorRow:
     """A row with one number for each exponent."""
     of = Histogram.of(torch.tensor([2.0**e for e in exponents], dtype=torch.float64).numpy())
-    return TensorRow(layer, kind, "", parse_format(fmt), 1, of, of, 0, 0)
+    return TensorRow(layer, kind, "", lp.parse_format(fmt), 1, of, of, 0, 0)
 
 
 def test_a_scale_that_fits() -> None:
@@ -58,7 +57,7 @@ def test_layers_that_no_one_scale_fits() -> None:
 def test_a_layer_that_its_format_does_not_hold() -> None:
     """One large number keeps many small numbers from being scaled."""
     of = Histogram.from_pairs([[0, 1], [-31, 10**9]], 0, 0)
-    wide = TensorRow("c", "grad_weight", "", parse_format("e4m3fn"), 1, of, of, 0, 0)
+    wide = TensorRow("c", "grad_weight", "", lp.parse_format("e4m3fn"), 1, of, of, 0, 0)
     scale = advice([row("b", "grad_output", 0), wide])
     assert scale.left == ("c",)
     assert "e5m10, e4m3fn is too narrow for c, whatever the scale" in str(scale)
@@ -95,7 +94,7 @@ def test_the_narrowest_format_of_each_kind() -> None:
 
 def rounded(layer: str, *exponents: tuple[int, int], zeros: int = 0, nonfinite: int = 0) -> Any:
     """A row of a gradient that the model rounds to e4m3: (exponent, count), zeros, infinities."""
-    of, fmt = Histogram.from_pairs(exponents, zeros, nonfinite), parse_format("e4m3")
+    of, fmt = Histogram.from_pairs(exponents, zeros, nonfinite), lp.parse_format("e4m3")
     return TensorRow(layer, "grad_output", "", fmt, 1, of, of, 0, 0, fmt)
 
 
@@ -235,11 +234,7 @@ WRONG = [
     (lambda: recommend(candidates=[]), ValueError, "expected at least one format, got none"),
     (lambda: recommend(margin=-1), ValueError, "recommend: margin: expected at least 0, got -1"),
     (lambda: recommend(margin=1.5), TypeError, "recommend: margin: expected an int"),
-    (
-        lambda: recommend(threshold=1.0),
-        ValueError,
-        "threshold: expected .* below 1, got 1.0",
-    ),
+    (lambda: recommend(threshold=1.0), ValueError, "threshold: expected .* below 1, got 1.0"),
     (lambda: recommend(threshold=None), TypeError, "threshold: expected a number"),
 ]
 test_wrong_arguments = refused(WRONG)
@@ -253,22 +248,16 @@ def test_a_report_of_nothing(use: str) -> None:
     assert str(report) == "nothing was counted yet"
 
 
-def test_a_plain_model_has_no_recipe() -> None:
+def test_a_plain_model_has_no_recipe_blocks_are_entered_once_and_compiled_models_never() -> None:
     with diagnose(MODEL) as report:
         MODEL(torch.ones(1, 2))
     with pytest.raises(RuntimeError, match="a plain model needs one"):
         report.recommend()
-
-
-def test_a_block_is_entered_once_at_a_time() -> None:
     with diagnose(MODEL, "fp16") as report:
         with pytest.raises(RuntimeError, match="this block is entered already"):
             report.__enter__()
         MODEL(torch.ones(1, 2))
     assert report.rows[0].calls == 1
-
-
-def test_compiled_models_are_refused() -> None:
     report = diagnose(torch.compile(MODEL, backend="eager"), "fp16")
     with pytest.raises(NotImplementedError, match="is compiled"):
         report.__enter__()
