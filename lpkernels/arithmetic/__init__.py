@@ -21,7 +21,7 @@ from lpkernels.arithmetic._named_accumulators import (
 )
 from lpkernels.arithmetic._operands import exchanged
 from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer, check_mode, quantizer_from_ints
-from lpkernels.arithmetic._ranks import Axis, Ranks, axes, check_axes
+from lpkernels.arithmetic._ranks import NO_PRODUCT, Axis, Ranks, axes, check_axes
 from lpkernels.arithmetic._recipe import PRODUCTS, QUANTIZERS, TORCH, FixedAxisWarning, Recipe
 from lpkernels.arithmetic._scaling import (
     SCALED_ROLES,
@@ -55,6 +55,7 @@ __all__ = [
     "MAX_BLOCK",
     "NAMED_ACCUMULATORS",
     "NATIVE",
+    "NO_PRODUCT",
     "ORDERS",
     "PRODUCTS",
     "QUANTIZERS",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from lpkernels.formats.grids import axis_alone, misfit
-from lpkernels.formats.integers import KIND, Ints, counted_rank
+from lpkernels.formats.integers import AXIS_K, KIND, InBlock, Ints, counted_rank
 from lpkernels.formats.integers import axis as axis_of
 
 if TYPE_CHECKING:
@@ -17,6 +17,13 @@ _RANK_OF = {
     "grad_input": "input", "grad_output": "output", "grad_weight": "weight",
     "dgrad_weight": "weight", "wgrad_input": "input", "wgrad_grad_output": "output",
 }  # fmt: skip
+
+
+#: `Ranks.no_k` of layers without matrix products.
+NO_PRODUCT = (
+    "there is none; give the dimension, such as axis=-1, or leave the layer to another recipe "
+    "(exclude= of lp.convert)"
+)
 
 
 class Axis(NamedTuple):
@@ -33,7 +40,8 @@ class Ranks(NamedTuple):
     """The number of dimensions of each tensor that a kind of layer rounds.
 
     None stands for an absent tensor, and for one whose rank only a call tells. A gradient has the
-    rank of its tensor.
+    rank of its tensor. no_k: why no blocks can run along "k" there, and what to do; "" where the
+    layer is a matrix product, and they can.
     """
 
     layer: str
@@ -41,6 +49,7 @@ class Ranks(NamedTuple):
     weight: int | None = None
     bias: int | None = None
     output: int | None = None
+    no_k: str = ""
 
 
 def axes(quantizers: Iterable[tuple[str, Quantizer | None]]) -> tuple[Axis, ...]:
@@ -66,8 +75,13 @@ def check_axes(recipe: Recipe, *ranks: Ranks, owner: str = "") -> None:
     for name, fmt in recipe.axes:
         for each in ranks:
             rank = getattr(each, _RANK_OF.get(name, name))
-            if rank is None:
+            if rank is None or (fmt[InBlock.AXIS] == AXIS_K and not each.no_k):
                 continue
+            if fmt[InBlock.AXIS] == AXIS_K:
+                raise ValueError(
+                    f"{owner or each.layer}: {name}={getattr(recipe, name).fmt} has blocks along "
+                    f"'k', the summed dimension of a matrix product, but {each.no_k}"
+                )
             wrong = misfit(fmt, rank)
             if wrong is not None:
                 rank = counted_rank(fmt[KIND], rank)

@@ -30,7 +30,7 @@ from lpkernels.formats import AffineFormat, BlockFormat, FormatLike
 from lpkernels.formats.checks import checked_choice, set_fields
 
 if TYPE_CHECKING:
-    from lpkernels.arithmetic._by_product import ByProduct
+    from lpkernels.arithmetic.by_product import ByProduct
 
 QUANTIZERS = (
     "input", "weight", "bias", "output", "grad_output", "grad_input", "grad_weight",
@@ -251,7 +251,7 @@ class Recipe(PlainValues):
         if not (scaled or own or any(getattr(self, name).chunk == "scale" for name in PRODUCTS)):
             return None
         # Loaded on first use: recipes without scales need nothing of it.
-        from lpkernels.arithmetic._by_product import by_product
+        from lpkernels.arithmetic.by_product import by_product
 
         return by_product(self)
 

@@ -92,19 +92,17 @@ def saved(
     codes = _codes(rounded, fmt)
     if codes is None:
         return Saved(x, ints)
-    if not (quantizer.is_stochastic or torch.compiler.is_compiling()):
-        codes = _shared(codes, source)
-    return Saved(codes, (), fmt)
+    return Saved(codes if quantizer.is_stochastic else shared(codes, source), (), fmt)
 
 
-def _shared(codes: Tensor, source: Tensor) -> Tensor:
+def shared(codes: Tensor, source: Tensor) -> Tensor:
     """The codes that another layer keeps of source, if they have the bytes of codes; else codes.
 
     Only the bytes tell: `.data` and NumPy change a tensor without changing its version. The host
     does not wait for a device to compare them, so they are shared in the memory of the CPU alone.
     """
     # A tensor that is a leaf may be copied and stored, with all its attributes.
-    if source.grad_fn is None or not ops.is_plain(codes):
+    if torch.compiler.is_compiling() or source.grad_fn is None or not ops.is_plain(codes):
         return codes
     kept = getattr(source, "_lpkernels_codes", None)
     if kept is not None and torch.equal(kept, codes):
@@ -124,14 +122,19 @@ def _packs(x: Tensor, quantizer: Quantizer) -> bool:
     if isinstance(ints, ops.Row):
         can = _checks.constant(ops.packs_at_once, x.device.type)
         return _switch.packs and ints.kept_bits > 0 and x.numel() > 0 and can
-    if not _switch.packs or isinstance(quantizer.fmt, AffineFormat) or not x.numel():
+    if isinstance(quantizer.fmt, AffineFormat) or not packs(x):
         return False
     fmt = _format(quantizer)
-    if code_bits(fmt) >= _WHOLE or x.device.type == "meta":
+    if code_bits(fmt) >= _WHOLE:
         return False
     if fmt[KIND] == BLOCK and not follows_from_values(fmt):
         return False
-    if torch.compiler.is_compiling() and not ops.has_every_code(fmt):
+    return ops.has_every_code(fmt) or not torch.compiler.is_compiling()
+
+
+def packs(x: Tensor) -> bool:
+    """Whether codes of x are kept in its place, where they are narrower."""
+    if not _switch.packs or not x.numel() or x.device.type == "meta":
         return False
     if torch.compiler.is_compiling():
         return _checks.constant(ops.packs_at_once, x.device.type)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
+from lpkernels.arithmetic import NO_PRODUCT, TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._sums import dots, sums
 from lpkernels.functional.layer import RoundedBothWays, quantized, widened
@@ -91,7 +91,7 @@ def softmax(
     if not -max(input.dim(), 1) <= dim < max(input.dim(), 1):
         raise IndexError(f"softmax: dim={dim}, but input has shape {tuple(input.shape)}")
     if recipe.axes:
-        check_axes(recipe, Ranks("softmax", input=input.dim(), output=input.dim()))
+        check_axes(recipe, Ranks("softmax", input.dim(), output=input.dim(), no_k=NO_PRODUCT))
     seed = seeds.seed_for(recipe.is_stochastic, generator)
     x = widened(input) if input.dim() else widened(input).reshape(1)
     return apply(_Softmax, (x,), dim, recipe, seed, backend).reshape(input.shape)
@@ -130,7 +130,7 @@ def gelu(
     _checks.generator("gelu", generator)
     _checks.scaling("gelu", recipe.scaling)
     if recipe.axes:
-        check_axes(recipe, Ranks("gelu", input=input.dim(), output=input.dim()))
+        check_axes(recipe, Ranks("gelu", input.dim(), output=input.dim(), no_k=NO_PRODUCT))
     seed = seeds.seed_for(any(q is not None and q.is_stochastic for q in used), generator)
     call = (seed, backend)
     kinds = (Role.INPUT, SITE_QUANTIZE, recipe.grad_input, Role.GRAD_INPUT)

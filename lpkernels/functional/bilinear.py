@@ -34,6 +34,12 @@ class _OuterGeometry(ProductGeometry):
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
         return g
 
+    def factors(
+        self, product: str, left: Tensor, right: Tensor, shape: torch.Size
+    ) -> tuple[Tensor, Tensor]:
+        left = left if product == "fprop" else left.unsqueeze(-1)
+        return super().factors(product, left, right, shape)
+
 
 def _check_bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     _checks.operands("bilinear", x1=x1, x2=x2, weight=weight, bias=bias)

@@ -37,6 +37,7 @@ class SlidingGeometry:
     output_padding: tuple[int, ...] = ()
     final: ClassVar[bool] = True
     two_activations: ClassVar[bool] = False
+    matmuls: ClassVar[bool] = False
     rounds: ClassVar[bool] = True
 
     def conv(self) -> Convolution:
@@ -46,6 +47,14 @@ class SlidingGeometry:
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
         # [N, C, *] -> [N * positions, C]
         return g.movedim(1, -1).flatten(0, -2)
+
+    def factors(
+        self, product: str, left: Tensor, right: Tensor, shape: torch.Size
+    ) -> tuple[Tensor, Tensor]:
+        return left, right
+
+    def shaped(self, y: Tensor, shape: torch.Size) -> Tensor:
+        return y
 
 
 class ConvGeometry(SlidingGeometry):
@@ -77,6 +86,17 @@ def check_dimensions(
             f"{function}: x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; x must be "
             f"(N, C_in, {', '.join(names)}) or (C_in, ...), weight {layout}"
         )
+
+
+# No hardware has blocks along (c_in, kh, kw) of windows that overlap.
+_NO_K = (
+    "one pixel of a convolution is in several sums, and would need a scale for each. Leave "
+    "convolutions to another recipe (exclude= of lp.convert), or give blocks along channels for "
+    "fprop and dgrad, and along the batch for wgrad, under native sums: "
+    'input="block32_axis1_e4m3_up", weight="block32_axis1_e4m3_up", '
+    'grad_output="block32_axis1_e4m3_up", dgrad_weight="block32_axis0_e4m3_up", '
+    'wgrad_input="block32_axis0_e4m3_up", wgrad_grad_output="block32_axis0_e4m3_up"'
+)
 
 
 def _check_operands(
@@ -163,7 +183,7 @@ def symmetric_padding(
 
 def ranks(name: str, dims: int, bias: object) -> Ranks:
     """The ranks of a convolution's tensors; an image alone is rounded as a batch of one."""
-    return Ranks(name, dims + 2, dims + 2, None if bias is None else 1, dims + 2)
+    return Ranks(name, dims + 2, dims + 2, None if bias is None else 1, dims + 2, _NO_K)
 
 
 def _conv(

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
+from lpkernels.arithmetic import NO_PRODUCT, TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.layer import RoundedBothWays, widened
 from lpkernels.functional.recording import apply
@@ -58,7 +58,7 @@ def embedding(
     _checks.generator("embedding", generator)
     _checks.scaling("embedding", recipe.scaling)
     if recipe.axes:
-        check_axes(recipe, Ranks("embedding", weight=2, output=input.dim() + 1))
+        check_axes(recipe, Ranks("embedding", weight=2, output=input.dim() + 1, no_k=NO_PRODUCT))
     if sparse and recipe.grad_weight is not None:
         raise NotImplementedError(
             "embedding: sparse=True with a recipe that rounds grad_weight; leave one of them away: "

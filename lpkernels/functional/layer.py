@@ -34,13 +34,15 @@ from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 
 if TYPE_CHECKING:
     from lpkernels.functional.running import Scales
+    from lpkernels.functional.scaled.products import Pair
 
 
 class Sum(NamedTuple):
     """How a layer's product is summed, by which backend, and which quantizers it applies itself.
 
-    ``seed`` is a 0-d int64 tensor or None, ``backend`` a backend's name or "auto". ``fused`` is for
-    the two tensors in the order of the geometry's arguments.
+    ``seed`` is a 0-d int64 tensor or None, ``backend`` a backend's name or "auto". ``fused`` and
+    ``scales`` are for the two tensors in the order of the geometry's arguments. ``scales`` belong
+    to tensors that are codes; only a product that is not native has them.
     """
 
     acc: Accumulator
@@ -48,32 +50,41 @@ class Sum(NamedTuple):
     role: Role = Role.DIRECT
     backend: str = "auto"
     fused: Fused = NOT_FUSED
+    scales: Pair | None = None
 
     def of(self, product: Product) -> Tensor:
         """The product, by torch itself where the sums are its own."""
         if self.acc.is_native:
             return torchs(product)
         how = How(self.acc.to_ints(), self.seed, self.role, self.fused)
-        return ops.multiply(product, how, self.backend)
+        if self.scales is None:
+            return ops.multiply(product, how, self.backend)
+        from lpkernels.functional.scaled import products
+
+        return products.multiply(product, self.scales, how, self.backend)
 
     def swapped(self) -> Sum:
         """The same sum for a product that takes its two tensors in the other order."""
         left, right, result = self.fused
-        return Sum(*self[:4], Fused(right, left, result))
+        scales = None if self.scales is None else self.scales[::-1]
+        return self._replace(fused=Fused(right, left, result), scales=scales)
 
     def exchanged(self) -> Sum:
         """`swapped`, and the other tensor is also the left factor of the product."""
-        left, right, result = self.fused
-        return Sum(self.acc.exchanged(), *self[1:4], Fused(right, left, result))
+        return self.swapped()._replace(acc=self.acc.exchanged())
 
     def rounding(self, result: Ints) -> Sum:
         """The same product with another quantizer of its result, or () for none."""
-        return Sum(*self[:4], Fused(self.fused.left, self.fused.right, result))
+        return self._replace(fused=self.fused._replace(result=result))
 
     def add_bias(self, y: Tensor, b: Tensor, channels: int) -> Tensor:
         """y + b, rounded: the last addition of this sum; the product has left y unrounded."""
-        acc, seed, role, backend, fused = self
-        return ops.add_bias(y, b, channels, acc, seed, role, backend, fused.result)
+        acc, seed, role, backend, fused, scales = self
+        if scales is None:
+            return ops.add_bias(y, b, channels, acc, seed, role, backend, fused.result)
+        from lpkernels.functional.scaled import products
+
+        return products.add_bias(y, b, channels, How(acc.to_ints(), seed, role, fused), backend)
 
 
 class Geometry(Protocol):
@@ -81,8 +92,8 @@ class Geometry(Protocol):
 
     ``final`` says whether y is the layer's output, which the recipe's `output` rounds, or the
     operand of a second product of the layer. ``two_activations`` says whether w is an activation,
-    as x is. ``rounds`` says whether the sum can round the result itself, because nothing follows
-    it.
+    as x is, and ``matmuls`` whether the products are matmuls. ``rounds`` says whether the sum can
+    round the result itself, because nothing follows it.
     """
 
     @property
@@ -90,6 +101,9 @@ class Geometry(Protocol):
 
     @property
     def two_activations(self) -> bool: ...
+
+    @property
+    def matmuls(self) -> bool: ...
 
     @property
     def rounds(self) -> bool: ...
@@ -103,6 +117,19 @@ class Geometry(Protocol):
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
         """The output gradient as a matrix for the gradient of a bias of this shape: a column for
         each element of the bias, with its terms in wgrad's order."""
+        ...
+
+    def factors(
+        self, product: str, left: Tensor, right: Tensor, shape: torch.Size
+    ) -> tuple[Tensor, Tensor]:
+        """The operands of fprop (x, w), dgrad (g, w) or wgrad (g, x) as matrices in the last two
+        dimensions: the sum runs along axis -1 of x and w in fprop and of g in dgrad, else along
+        -2. shape: of the gradient that is the result. The tensors themselves where the products
+        are no matmuls."""
+        ...
+
+    def shaped(self, y: Tensor, shape: torch.Size) -> Tensor:
+        """The gradient of this shape, from the matmul of the factors of dgrad or wgrad."""
         ...
 
 
@@ -120,22 +147,11 @@ def quantized(
 
 
 def _operand(
-    x: Tensor,
-    recipe: Recipe,
-    name: str,
-    seed: Tensor | None,
-    role: Role,
-    backend: str,
-    scales: Scales | None = None,
+    x: Tensor, recipe: Recipe, name: str, seed: Tensor | None, role: Role, backend: str
 ) -> tuple[Tensor, Ints]:
     """The named operand for the two products that read it: x and its quantizer, or x rounded and no
     quantizer."""
     quantizer, ints = getattr(recipe, name), getattr(recipe.fused, name)
-    delayed = None if scales is None else getattr(scales, name)
-    if delayed is not None:
-        seen(x, quantizer, role)
-        codes, scale, _ = delayed.parts(x, quantizer.to_ints(), seed, role, backend)
-        return codes * scale, ()
     if ints:
         seen(x, quantizer, role)
         return x, ints
@@ -172,14 +188,19 @@ def _made(
 
 
 def bias_gradient(
-    g: Tensor, quantizer: Ints, acc: Accumulator, seed: Tensor | None, backend: str
+    g: Tensor,
+    quantizer: Ints,
+    acc: Accumulator,
+    seed: Tensor | None,
+    backend: str,
+    scales: Pair | None = None,
 ) -> Tensor:
     """Column sums (C,) of g (T, C), each term g * 1 exact, accumulated in acc over T in order."""
     if acc.is_native:
         return g.sum(0)
     ones = g.new_ones(1, g.shape[0])
     # g, the left factor of wgrad, stands on the right.
-    how = Sum(acc.exchanged(), seed, Role.GRAD_BIAS, backend, Fused(right=quantizer))
+    how = Sum(acc.exchanged(), seed, Role.GRAD_BIAS, backend, Fused(right=quantizer), scales)
     return how.of(matmul_of(ones, g)).reshape(-1)
 
 
@@ -201,11 +222,10 @@ def _forward(
     geometry: Geometry,
     seed: Tensor | None,
     backend: str,
-    scales: Scales | None,
 ) -> tuple[Tensor, _Kept]:
     kept = _Kept(
-        *_operand(x, recipe, "input", seed, Role.INPUT, backend, scales),
-        *_operand(w, recipe, "weight", seed, Role.WEIGHT, backend, scales),
+        *_operand(x, recipe, "input", seed, Role.INPUT, backend),
+        *_operand(w, recipe, "weight", seed, Role.WEIGHT, backend),
     )
     if b is not None and recipe.bias is not None:
         b = quantized(b, recipe.bias, seed, Role.BIAS, SITE_QUANTIZE, backend)
@@ -227,16 +247,16 @@ def emulated_layer(
     backend: str,
     scales: Scales | None = None,
 ) -> Tensor:
-    """y = output(fprop(input(x), weight(w), bias(b))) on float32 tensors, with its gradients."""
+    """y = output(fprop(input(x), weight(w), bias(b))) on float32 tensors, with its gradients.
+
+    scales: of a recipe with delayed scaling.
+    """
     _checks.scaling("lpkernels", recipe.scaling, scales)
-    call = (x, w, b, recipe, geometry, seed, backend, scales)
-    sums = (recipe.fprop, recipe.dgrad, recipe.wgrad)
-    codes = recipe.by_product
-    if codes is not None and (
-        any(each.made or each.by_matrix for each in codes[:-1])
-        or any(acc.chunk == "scale" for acc in sums)
-    ):
-        raise NotImplementedError(f"{recipe}: layers do not take such codes yet")
+    call = (x, w, b, recipe, geometry, seed, backend)
+    if recipe.by_product is not None:
+        from lpkernels.functional.scaled.layer import layer_by_product
+
+        return layer_by_product(*call, scales)
     if is_recorded(x, w, b):
         return EmulatedLayer.apply(*call)
     new_product()
@@ -254,11 +274,9 @@ class EmulatedLayer(torch.autograd.Function):
         geometry: Geometry,
         seed: Tensor | None,
         backend: str,
-        scales: Scales | None = None,
     ) -> Tensor:
         ctx.sees = new_product()
-        ctx.scales = scales
-        y, kept = _forward(x, w, b, recipe, geometry, seed, backend, scales)
+        y, kept = _forward(x, w, b, recipe, geometry, seed, backend)
         needs_x, needs_w = ctx.needs_input_grad[:2]
         # dgrad reads the weight, wgrad the input: neither is kept for a gradient nobody asked for.
         left = right = None
@@ -282,9 +300,7 @@ class EmulatedLayer(torch.autograd.Function):
         recipe, geometry, backend = ctx.recipe, ctx.geometry, ctx.backend
         left, right, seed = ctx.saved_tensors
         dx = dw = db = None
-        its = (recipe, "grad_output", seed, Role.GRAD_OUTPUT, backend, ctx.scales)
-        if ctx.scales is not None and ctx.scales.after_backward is not None:
-            ctx.scales.after_backward()
+        its = (recipe, "grad_output", seed, Role.GRAD_OUTPUT, backend)
         g, g_ints = _operand(grad_output, *its)
 
         if ctx.needs_input_grad[0]:
@@ -302,7 +318,7 @@ class EmulatedLayer(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             rows = geometry.rows(g, ctx.b_shape)
             db = bias_gradient(rows, g_ints, recipe.wgrad, seed, backend).reshape(ctx.b_shape)
-        return dx, dw, db, None, None, None, None, None
+        return dx, dw, db, None, None, None, None
 
 
 class RoundedBothWays(torch.autograd.Function):

@@ -27,6 +27,7 @@ class LinearGeometry:
 
     final: bool = True
     two_activations: ClassVar[bool] = False
+    matmuls: ClassVar[bool] = True
     rounds: ClassVar[bool] = True
 
     def fprop(self, x: Tensor, w: Tensor, b: Tensor | None, how: Sum) -> Tensor:
@@ -46,6 +47,14 @@ class LinearGeometry:
 
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
         return _rows(g)
+
+    def factors(
+        self, product: str, left: Tensor, right: Tensor, shape: torch.Size
+    ) -> tuple[Tensor, Tensor]:
+        return _rows(left), _rows(right) if product == "wgrad" else right
+
+    def shaped(self, y: Tensor, shape: torch.Size) -> Tensor:
+        return y.reshape(shape)
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
+from lpkernels.arithmetic import NO_PRODUCT, TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._normalisation import Normalisation, normalised
 from lpkernels.functional.layer import widened
@@ -186,7 +186,7 @@ def _all(
     _checks.scaling(function, recipe.scaling)
     if recipe.axes:
         weight, bias = (None if t is None else t.dim() for t in (w, b))
-        check_axes(recipe, Ranks(function, x.dim(), weight, bias, x.dim()))
+        check_axes(recipe, Ranks(function, x.dim(), weight, bias, x.dim(), NO_PRODUCT))
     seed = seeds.seed_for(recipe.is_stochastic, generator)
     w, b = (None if t is None else widened(t) for t in (w, b))
     return normalised(widened(x), w, b, how, recipe, seed, backend, given)

@@ -32,6 +32,7 @@ class ProductGeometry:
     alpha: float = 1.0
     final: bool = True
     two_activations: ClassVar[bool] = True
+    matmuls: ClassVar[bool] = True
 
     @property
     def rounds(self) -> bool:
@@ -58,6 +59,20 @@ class ProductGeometry:
         # The product's first operand is g.
         dw = how.swapped().of(matmul_of(*one_sum(g.mT, x, shape)))
         return self._scaled(dw).reshape(shape)
+
+    def factors(
+        self, product: str, left: Tensor, right: Tensor, shape: torch.Size
+    ) -> tuple[Tensor, Tensor]:
+        if product == "wgrad":
+            left, right = one_sum(left.mT, right, shape)
+            return left.mT, right
+        if right.dim() == 2:
+            # As in a linear layer.
+            return left.flatten(0, -2), right
+        return (left, right) if product == "fprop" else one_sum(left, right, shape)
+
+    def shaped(self, y: Tensor, shape: torch.Size) -> Tensor:
+        return self._scaled(y).reshape(shape)
 
     def rows(self, g: Tensor, shape: torch.Size) -> Tensor:
         padded = (1,) * (g.dim() - len(shape)) + tuple(shape)

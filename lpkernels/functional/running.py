@@ -86,6 +86,15 @@ class Scales(NamedTuple):
     grad_output: Delayed | None
     after_backward: Callable[[], None] | None = None
 
+    def of_backward(self) -> Scales:
+        """For operands that backward rounds again: with the scales of the forward pass, also after
+        an update, and noted once."""
+        input, weight = (
+            None if each is None else Delayed(each.scale.clone(), None)
+            for each in (self.input, self.weight)
+        )
+        return self._replace(input=input, weight=weight)
+
 
 def next_scales(
     histories: Tensor, scales: Tensor, most: Tensor, scaling: DelayedScaling

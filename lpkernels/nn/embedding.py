@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import functional
-from lpkernels.arithmetic import Ranks, Recipe
+from lpkernels.arithmetic import NO_PRODUCT, Ranks, Recipe
 from lpkernels.functional.torch_calls import own
 from lpkernels.nn.emulated import Emulated
 
@@ -43,7 +43,7 @@ class Embedding(Emulated, torch.nn.Embedding):
         self.recipe = recipe
 
     def _ranks(self) -> tuple[Ranks, ...]:
-        return (Ranks("embedding", weight=2),)
+        return (Ranks("embedding", weight=2, no_k=NO_PRODUCT),)
 
     def forward(self, input: Tensor) -> Tensor:
         return own(

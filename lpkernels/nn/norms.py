@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from lpkernels import functional
-from lpkernels.arithmetic import Ranks, Recipe
+from lpkernels.arithmetic import NO_PRODUCT, Ranks, Recipe
 from lpkernels.functional.torch_calls import own
 from lpkernels.nn.emulated import Emulated
 
@@ -24,7 +24,7 @@ def _affine_ranks(layer: Any, name: str, rank: int, input: int | None = None) ->
     # RMSNorm has no bias.
     tensors = (layer.weight, getattr(layer, "bias", None))
     weight, bias = (None if each is None else rank for each in tensors)
-    return (Ranks(name, input, weight, bias, input),)
+    return (Ranks(name, input, weight, bias, input, NO_PRODUCT),)
 
 
 class _BatchNormCalls(TorchFunctionMode):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import lpkernels as lp
-from lpkernels.arithmetic._by_product import GENERAL
+from lpkernels.arithmetic.by_product import GENERAL
 from lpkernels.rng import Role
 
 K = "block32_k_e4m3_up"

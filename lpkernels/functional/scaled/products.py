@@ -1,0 +1,179 @@
+"""Sums of codes, and where the scales of blocks, rows and tensors enter them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from lpkernels import ops
+from lpkernels.arithmetic.integers import NATIVE, SEQUENTIAL, InAccumulator
+from lpkernels.formats import parse_format
+from lpkernels.formats.integers import (
+    FP32_SCALE,
+    ROW,
+    TENSOR,
+    TENSOR_SCALE,
+    InBlock,
+    InFloat,
+    Ints,
+    scale_format,
+)
+from lpkernels.functional import _checks
+from lpkernels.ops import How, Product
+
+# A sum has at most 24 bits; the product of it and two scales must fit in float64.
+_BITS = 53 - 24
+# A float32 scale for every value, and one for all: `ops.dequantize` multiplies two tensors in it.
+_BY_VALUE, _BY_TENSOR = "block1_e8m23ieee_sfp32", "tensor_e8m23ieee"
+# Longer than any sum.
+_WHOLE = 2**62
+
+
+class Operand(NamedTuple):
+    """One side of a product: codes, and the scales of the rows that a sum reads.
+
+    values: as the tensor lies, with the sum along axis -1 or -2.
+    scale: (..., rows, segments), of `size` products each (0: all); None without scales of blocks.
+    total: (..., rows) or (1,), the scales that multiply the outer sum; None without any.
+    fmt: the integers of the format of scales of blocks; () without them.
+    """
+
+    values: Tensor
+    scale: Tensor | None = None
+    size: int = 0
+    total: Tensor | None = None
+    fmt: Ints = ()
+
+
+#: The left and the right operand of a product.
+Pair = tuple[Operand, Operand]
+
+
+def operand(parts: ops.Parts, fmt: Ints, along: int) -> Operand:
+    """The operand of codes and scales of a tensor, whose sum runs along this axis, -1 or -2."""
+    values, scale, tensor_scale = parts
+    lines, size = fmt[InBlock.LINES], fmt[InBlock.SIZE]
+    if not values.numel():
+        return Operand(values)
+    if lines == TENSOR:
+        return Operand(values, total=scale.reshape(1))
+    by_row = scale if along == -1 else scale.mT
+    if lines == ROW:
+        return Operand(values, total=by_row.squeeze(-1))
+    if lines > 0:
+        tall, size = (lines, size) if along == -1 else (size, lines)
+        rows = values.shape[-3 - along]
+        by_row = by_row.repeat_interleave(tall, dim=-2)[..., :rows, :]
+    total = tensor_scale.view(1) if fmt[InBlock.SCALE] == TENSOR_SCALE else None
+    return Operand(values, by_row.contiguous(), size, total, fmt)
+
+
+def without_scales(parts: ops.Parts, fmt: Ints, along: int, backend: str) -> Operand:
+    """The operand for sums that know no scales: the exact products of codes and scales of blocks,
+    which float32 holds, and what multiplies the result."""
+    made = operand(parts, fmt, along)
+    if made.scale is None:
+        return made
+    values, scale, tensor_scale = parts
+    one = tensor_scale.new_ones(())
+    return Operand(ops.dequantize(values, scale, one, fmt, backend), total=made.total)
+
+
+def has_total(fmt: Ints) -> bool:
+    """Whether a scale of a block format multiplies the result of a product."""
+    return fmt[InBlock.LINES] in (ROW, TENSOR) or fmt[InBlock.SCALE] == TENSOR_SCALE
+
+
+def check_bits(*formats: Ints) -> None:
+    """Raises: ValueError: sums of codes times these scales of blocks do not fit in float64."""
+    bits, float32 = _scale_bits(formats)
+    if bits > _BITS and not float32:
+        raise ValueError(
+            f"matmul: the scales of both operands have {bits} bits together, and chunk='scale' "
+            f"multiplies a sum by at most {_BITS} exactly; use scale='fp32'"
+        )
+
+
+def _scale_bits(formats: tuple[Ints, ...]) -> tuple[int, bool]:
+    bits, float32 = 0, False
+    for fmt in formats:
+        behind = scale_format(fmt) if fmt else None
+        float32 |= bool(fmt) and fmt[InBlock.SCALE] == FP32_SCALE
+        bits += 0 if behind is None else 1 + behind[InFloat.MAN_BITS]
+    return bits, float32
+
+
+def multiply(product: Product, pair: Pair, how: How, backend: str) -> Tensor:
+    """The product of the values of a pair, laid out as the product takes them, and their scales.
+
+    With chunk="scale" the scales of blocks multiply the sums of their codes. Totals multiply the
+    outer sum; a bias and the rounding of the result come after.
+    """
+    left, right = pair
+    by_scale = how.acc[InAccumulator.CHUNK] < 0
+    after = left.total is not None or right.total is not None
+    if not by_scale and not after:
+        return ops.multiply(product, how, backend)
+    alone = product._replace(bias=None)
+    sums = How(how.acc, how.seed, how.role)
+    if not by_scale:
+        y = ops.multiply(alone, sums, backend)
+    elif product.conv is None:
+        y = ops.multiply_scaled(alone, _scales(pair, product), sums, backend)
+    else:
+        y = ops.multiply(alone, sums._replace(acc=one_chunk(sums.acc)), backend)
+    y = _times(y, left.total, right.total, backend) if after else y
+    if product.bias is not None:
+        channels = -1 if product.conv is None else 1
+        y = add_bias(y, product.bias, channels, sums, backend)
+    result = how.fused.result
+    return ops.quantize(y, result, None, how.role, backend=backend) if result else y
+
+
+def add_bias(y: Tensor, bias: Tensor, channels: int, how: How, backend: str) -> Tensor:
+    """`ops.add_bias` in any accumulator."""
+    acc = one_chunk(how.acc) if how.acc[InAccumulator.CHUNK] < 0 else how.acc
+    return ops.add_bias(y, bias, channels, acc, how.seed, how.role, backend, how.fused.result)
+
+
+def one_chunk(acc: Ints) -> Ints:
+    """An accumulator with chunk="scale", for a sum in which no scale changes."""
+    at, made = InAccumulator, list(acc)
+    made[at.CHUNK] = _WHOLE
+    if made[at.ORDER] == NATIVE:
+        # Exact in any order, so also in that of k.
+        made[at.ORDER] = SEQUENTIAL
+    return tuple(made)
+
+
+def _scales(pair: Pair, product: Product) -> ops.Scales:
+    left, right = pair
+    float32 = _scale_bits((left.fmt, right.fmt))[1]
+    found = []
+    for x, rows in ((left, product.left.shape[-2]), (right, product.right.shape[-1])):
+        found.append(x.values.new_ones((rows, 1)) if x.scale is None else x.scale)
+    return ops.Scales(found[0], found[1], left.size, right.size, float32)
+
+
+def _times(y: Tensor, left: Tensor | None, right: Tensor | None, backend: str) -> Tensor:
+    """y (..., M, N) times the rounded product of both totals, rounded to float32."""
+    one = y.new_ones(1)
+    left, right = one if left is None else left, one if right is None else right
+    if left.shape == right.shape == one.shape:
+        return _product(y, _product(left, right, backend), backend, _BY_TENSOR)
+    of_rows = left.unsqueeze(-1).expand(y.shape)
+    of_cols = right.unsqueeze(-2).expand(y.shape)
+    return _product(y, _product(of_rows, of_cols, backend), backend)
+
+
+def _product(x: Tensor, y: Tensor, backend: str, by: str = _BY_VALUE) -> Tensor:
+    """x * y in float32, the same bits whether or not the process flushes denormals."""
+    if by == _BY_TENSOR:
+        y = y.reshape((1,) * x.dim())
+    parts = (x.contiguous(), y.contiguous(), x.new_ones(()))
+    return ops.dequantize(*parts, _checks.constant(_ints, by), backend)
+
+
+def _ints(name: str) -> Ints:
+    return parse_format(name).to_ints()

@@ -1,0 +1,75 @@
+"""Codes and scales as one tensor of bytes, which a layer keeps for backward."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from lpkernels import ops
+from lpkernels.formats.grids import grid_shape
+from lpkernels.formats.integers import (
+    TENSOR_SCALE,
+    InBlock,
+    Ints,
+    code_bits,
+    element,
+    scale_bits,
+    scale_format,
+)
+
+# The bits of float32 in front of the exponent's lowest, and the widest codes that are kept.
+_MAN_BITS = 23
+_WHOLE = 32
+
+
+def is_packed(fmt: Ints) -> bool:
+    """Whether every tensor in this block format has codes that are narrower than its values."""
+    behind = scale_format(fmt)
+    has_nan = behind is None or code_bits(behind) == _WHOLE or ops.has_every_code(behind)
+    return has_nan and code_bits(fmt) < _WHOLE
+
+
+def has_nan(fmt: Ints) -> bool:
+    """Whether elements have a code for NaN."""
+    return ops.has_every_code(element(fmt))
+
+
+def packed(parts: ops.Parts, fmt: Ints) -> Tensor:
+    """The codes of the three parts of a tensor as `lpkernels.pack` lays them apart: the tensor's
+    scale if there is one, all scales, all elements."""
+    values, scale, tensor_scale = parts
+    behind = scale_format(fmt)
+    if behind is None:
+        # The exponent field is the code of a power of two, and 255 that of NaN.
+        scales = (scale.contiguous().view(torch.int32) >> _MAN_BITS).to(torch.uint8).flatten()
+    elif code_bits(behind) == _WHOLE:
+        scales = scale.contiguous().view(torch.uint8).flatten()
+    else:
+        scales = ops.pack(scale, behind)
+    elements = ops.pack(values, element(fmt))
+    of_tensor = [] if _tensor_bytes(fmt) == 0 else [tensor_scale.reshape(1).view(torch.uint8)]
+    return torch.cat([*of_tensor, scales, elements])
+
+
+def unpacked(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> ops.Parts:
+    """The three parts of a tensor of this shape."""
+    grid, behind, first = grid_shape(shape, fmt), scale_format(fmt), _tensor_bytes(fmt)
+    length = (math.prod(grid) * scale_bits(fmt) + 7) // 8
+    scales = codes[first : first + length].clone()
+    if behind is None:
+        scale = ops.unpack_powers(scales)
+    elif code_bits(behind) == _WHOLE:
+        scale = scales.view(torch.float32)
+    else:
+        scale = ops.unpack(scales, behind, grid)
+    values = ops.unpack(codes[first + length :].clone(), element(fmt), shape)
+    one = scale.new_ones(())
+    tensor_scale = codes[:first].clone().view(torch.float32).view(()) if first else one
+    return values, scale.view(grid), tensor_scale
+
+
+def _tensor_bytes(fmt: Ints) -> int:
+    return 4 if fmt[InBlock.SCALE] == TENSOR_SCALE else 0

@@ -1,0 +1,220 @@
+"""Layers whose products read codes of their own: each product is one of codes made apart."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import lpkernels as lp
+from lpkernels import ops
+from lpkernels.arithmetic.by_product import along_axis
+from lpkernels.functional import packed_activations
+from lpkernels.rng import Role, derive_seed
+from tests.compare import assert_bit_equal
+from tests.support.composition import SEED, how, signed
+
+F = lp.functional
+K = "block32_k_e4m3_up"
+N, SQUARE = "block16_k_e2m1_se4m3fn_t_te", "tile16x16_k_e2m1_se4m3fn_t_te"
+OPERANDS = ("input", "weight", "grad_output")
+MXFP8 = lp.Recipe(**dict.fromkeys(OPERANDS, K))
+PRETRAINING = lp.Recipe(
+    input=N,
+    weight=SQUARE,
+    grad_output=f"{N}:stochastic",
+    wgrad_input=f"{N}:rht16",
+    wgrad_grad_output=f"{N}:stochastic:rht16",
+)
+SCALE = dict.fromkeys(("fprop", "dgrad", "wgrad"), "fp32_chunkscale")
+# Every operand has a field, every product another quantizer.
+APART = lp.Recipe(
+    input="block8_k_e4m3_up:stochastic", weight="row_k_int8:stochastic", grad_output="e5m2",
+    dgrad_weight="tile8x4_k_e2m1_up:stochastic", wgrad_input="fp32",
+    wgrad_grad_output="block8_k_e4m3_ceil:stochastic",
+)  # fmt: skip
+RECIPES = {
+    "mxfp8": MXFP8,
+    "mxfp8 from codes": lp.Recipe(**dict.fromkeys(OPERANDS, K), requantize="codes"),
+    "nvfp4 pretraining": PRETRAINING,
+    "tensors": lp.Recipe(
+        input="tensor_e4m3", weight="tensor_e4m3:stochastic", grad_output="tensor_e5m2:stochastic"
+    ),
+    "deepseek": lp.Recipe(
+        input="block128_k_e4m3_sfp32", weight="tile128x128_k_e4m3_sfp32",
+        grad_output="block128_k_e4m3_sfp32",
+    ),
+    "apart": APART,
+}  # fmt: skip
+
+
+def made(x: torch.Tensor, recipe: lp.Recipe, field: str, along: int) -> torch.Tensor:
+    """The values of the codes of a matrix for the product of a field, made by `lp.quantize`."""
+    general = {"dgrad_weight": "weight", "wgrad_input": "input", "wgrad_grad_output": "grad_output"}
+    own = getattr(recipe, field)
+    its = getattr(recipe, general.get(field, field)) if own is None else own
+    square = its.fmt == lp.parse_format(SQUARE) or "tensor" in str(its.fmt) or "128x" in str(its)
+    role = Role[(general.get(field, field) if own is None and square else field).upper()]
+    if field in general and recipe.requantize == "codes" and "grad" not in field[5:]:
+        x = made(x, recipe, general[field], -1)
+    fmt = its.fmt
+    if its.hadamard is not None:
+        x = ops.hadamard(x, its.hadamard, its.signs, along)
+    if isinstance(fmt, lp.BlockFormat) and fmt.axis == "k":
+        fmt = along_axis(fmt, along)
+    quantizer = lp.Quantizer(fmt, its.rounding)
+    return lp.quantize(x, quantizer, generator=signed(derive_seed(SEED, role)))
+
+
+def gradients(
+    recipe: lp.Recipe, tensors: Any, g: torch.Tensor, call: Any = F.linear, packs: bool = True
+) -> list[torch.Tensor]:
+    leaves = [t.clone().requires_grad_() for t in tensors]
+    with packed_activations(packs):
+        y = call(*leaves, recipe=recipe, **how())
+    return [y.detach(), *torch.autograd.grad(y, leaves, g)]
+
+
+def operands(rows: int = 32) -> tuple[list[torch.Tensor], torch.Tensor]:
+    torch.manual_seed(3)
+    x, w, b = torch.randn(rows // 8, 8, 32), torch.randn(48, 32), torch.randn(48)
+    return [x, w, b], torch.randn(rows // 8, 8, 48) * torch.randn(rows // 8, 8, 1).exp()
+
+
+def same(got: list[torch.Tensor], want: list[torch.Tensor], name: str) -> None:
+    for g, w, part in zip(got, want, ("y", "dx", "dw", "db"), strict=False):
+        assert_bit_equal(g.numpy(), w.numpy(), f"{part} of {name}")
+
+
+def test_every_product_is_one_of_codes_made_apart() -> None:
+    (x, w, b), g = operands()
+    rows, top = x.flatten(0, 1), g.flatten(0, 1)
+    for name, recipe in RECIPES.items():
+        y = torch.nn.functional.linear(
+            made(rows, recipe, "input", -1), made(w, recipe, "weight", -1), b
+        )
+        dx = made(top, recipe, "grad_output", -1) @ made(w, recipe, "dgrad_weight", -2)
+        left = made(top, recipe, "wgrad_grad_output", -2)
+        dw = left.t() @ made(rows, recipe, "wgrad_input", -2)
+        # Where products share the codes of one tensor, so does the bias.
+        db = (left if name == "tensors" else top).sum(0)
+        want = [y.view(4, 8, 48), dx.view(4, 8, 32), dw, db]
+        for packs in (True, False):
+            same(gradients(recipe, (x, w, b), g, packs=packs), want, name)
+
+
+def test_sums_by_scale_are_those_of_matmul() -> None:
+    (x, w, b), g = operands()
+    rows, top = x.flatten(0, 1), g.flatten(0, 1)
+
+    def scaled(t: torch.Tensor, quantizer: Any, along: int) -> lp.Scaled:
+        return lp.scaled(t, lp.Quantizer(along_axis(quantizer.fmt, along)))
+
+    def turned(t: lp.Scaled, fmt: Any) -> lp.Scaled:
+        return lp.Scaled(t.values.mT, t.scale.mT, t.tensor_scale, along_axis(fmt, -1))
+
+    for its in ("block16_k_e2m1_se4m3fn_t", K, "block8_k_e4m3_sfp32", "row_k_e4m3"):
+        for acc in ("fp32_chunkscale", "e6m9_chunkscale:outer=fp32:scale_order=left", "e6m9"):
+            if acc == "e6m9" and its.endswith("8_k_e4m3_sfp32"):
+                continue
+            sums = dict.fromkeys(("fprop", "dgrad", "wgrad"), acc)
+            recipe = lp.Recipe(**dict.fromkeys(OPERANDS, its), **sums)
+            q = recipe.input
+            weight = scaled(w, q, -1)
+            right = lp.Scaled(
+                weight.values.mT, weight.scale.mT, weight.tensor_scale, along_axis(q.fmt, -2)
+            )
+            y = lp.matmul(scaled(rows, q, -1), right, acc)
+            outermost = recipe.fprop.outermost
+            y = lp.quantize(y.double() + b.double(), outermost).float()
+            dx = lp.matmul(scaled(top, q, -1), scaled(w, q, -2), acc)
+            dw = lp.matmul(turned(scaled(top, q, -2), q.fmt), scaled(rows, q, -2), acc)
+            want = [y.view(4, 8, 48), dx.view(4, 8, 32), dw]
+            for packs in (True, False):
+                same(gradients(recipe, (x, w, b), g, packs=packs)[:3], want, f"{its} in {acc}")
+
+
+def test_a_transform_cancels() -> None:
+    for size, seed in ((16, "rht16"), (64, "rht64=7")):
+        both = {"wgrad_input": f"fp32:{seed}", "wgrad_grad_output": f"fp32:{seed}"}
+        recipe = lp.Recipe(**both)
+        torch.manual_seed(size)
+        # Integers that are sums of few values, so that bfloat16 holds their transforms.
+        x = torch.zeros(128, 32).index_fill_(0, torch.arange(0, 128, size), 1.0) * 64
+        g = torch.randint(-2, 3, (128, 48)).float()
+        g = torch.where(torch.arange(128)[:, None] % size == 3, g * 64, 0)
+        w = torch.randn(48, 32)
+        x, g = x + x.roll(3, 0), g + g.roll(-3, 0)
+        assert_bit_equal(gradients(recipe, (x, w), g)[2].numpy(), (g.t() @ x).numpy(), "integers")
+        x, g = torch.randn(128, 32), torch.randn(128, 48)
+        error = gradients(recipe, (x, w), g)[2] - g.t() @ x
+        assert error.norm() <= 6e-3 * (g.t() @ x).norm()
+
+
+def test_stochastic_gradients_are_unbiased_where_target_leaves_room() -> None:
+    torch.manual_seed(5)
+    x, w = torch.randn(512, 128), torch.zeros(256, 128)
+    x[:, ::17] *= 20
+    g = torch.randn(512, 256) * 1e-4 * 4 ** torch.randn(512, 1)
+    room = str(6 * 16 / 17)
+    for target, transform in ((room, ":rht16"), ("", "")):
+        fmt = lp.BlockFormat(
+            "e2m1", 16, scale="e4m3fn", axis="k", tensor_scale=True,
+            target=float(target) if target else None,
+        )  # fmt: skip
+        recipe = lp.Recipe(
+            wgrad_input=N + transform, wgrad_grad_output=f"{fmt}:stochastic{transform}"
+        )
+        source = ops.hadamard(g, 16, "te", -2) if transform else g
+        want = source.t() @ made(x, recipe, "wgrad_input", -2)
+        left = w.clone().requires_grad_()
+        draws = []
+        for seed in range(64):
+            y = F.linear(x, left, recipe=recipe, generator=torch.tensor(seed))
+            draws.append(torch.autograd.grad(y, left, g)[0] - want)
+        one = torch.stack([each.norm() for each in draws]).square().mean().sqrt()
+        mean = torch.stack(draws).mean(0).norm()
+        ratio = mean / (one / 8)
+        assert ratio <= 1.15 if target else ratio >= 1.3, (target, transform, ratio)
+
+
+def kept_bits(call: Callable[[], torch.Tensor], values: int, *excluded: torch.Tensor) -> float:
+    """The bits that a call keeps for backward, by value of its input."""
+    found, held = {}, []
+    known = {t.untyped_storage().data_ptr() for t in excluded}
+
+    def keep(t: torch.Tensor) -> torch.Tensor:
+        held.append(t)
+        storage = t.untyped_storage()
+        if storage.data_ptr() not in known:
+            found[storage.data_ptr()] = storage.nbytes()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        call()
+    return sum(found.values()) * 8 / values
+
+
+def test_bits_kept_for_backward_are_those_of_the_format() -> None:
+    x, w = torch.randn(256, 512), torch.randn(128, 512, requires_grad=True)
+    cases = (
+        ("mxfp8", 8.25), ("mxfp8 from codes", 8.25), ("nvfp4 pretraining", 4.5), ("tensors", 8),
+        ("deepseek", 8.25), ("apart", 32),
+    )  # fmt: skip
+    for name, bits in cases:
+        recipe = RECIPES[name]
+        for sums in ({}, SCALE) if name in ("mxfp8", "deepseek") else ({},):
+            recipe = lp.Recipe(**{**recipe.to_dict(), **sums})
+            got = kept_bits(lambda r=recipe: F.linear(x * 1, w, recipe=r), x.numel(), w)
+            assert bits <= got <= 1.02 * bits, (name, got)
+
+
+def test_compiled_graphs_give_the_same_bits() -> None:
+    tensors, g = operands()
+    for name, sums in (("nvfp4 pretraining", {}), ("mxfp8 from codes", SCALE)):
+        recipe = lp.Recipe(**{**RECIPES[name].to_dict(), **sums})
+        torch._dynamo.reset()
+        compiled = torch.compile(
+            lambda *t, **k: F.linear(*t, **k), fullgraph=True, backend="aot_eager"
+        )
+        want = gradients(recipe, tensors, g)
+        same(gradients(recipe, tensors, g, compiled), want, name)
