@@ -16,6 +16,7 @@ from lpkernels.formats import BlockFormat, FixedFormat
 from lpkernels.formats.integers import BLOCK, KIND, TENSOR, InBlock
 from lpkernels.ops import _checks
 from lpkernels.ops._operator import define, without_grad
+from lpkernels.ops._packing import has_every_code
 from lpkernels.ops._quantize import rounded
 from lpkernels.ops._rows import Ints
 from lpkernels.ops._scaled import Parts
@@ -100,10 +101,15 @@ def _delayed_impl(
     element, most, one_zero = _element(tuple(quantizer))
     # Within these ends no rounding overflows, whatever the element's own rule.
     shrunk = (x.float() * encode).clamp_(-most, most)
-    codes = rounded(shrunk, element, seed, role, site, backend)
+    codes, seen = rounded(shrunk, element, seed, role, site, backend), largest(x)
     if one_zero:
         codes += 0.0
-    return codes, 1 / encode, largest(x)
+    scale = 1 / encode
+    if not has_every_code(element):
+        # As in other block formats the scale alone says NaN.
+        codes.nan_to_num_(0.0)
+        scale = torch.where(seen.isnan(), seen, scale)
+    return codes, scale, seen
 
 
 def largest(x: Tensor) -> Tensor:
@@ -148,6 +154,7 @@ def delayed(
     """Codes of x, their scale 1 / encode, and the largest magnitude of x, all float32.
 
     The codes are round(clamp(x * encode, -M, M)), of x's shape; the others are 0-d. encode: 0-d
-    float32 on x's device. NaN stays NaN in the codes, and is the largest magnitude of its tensor.
+    float32 on x's device. NaN stays NaN in the codes, and is the largest magnitude of its tensor;
+    where the element has no code for it, its code is 0 and the scale is NaN.
     """
     return _delayed(x.detach(), encode, quantizer, seed, int(role), site, backend)

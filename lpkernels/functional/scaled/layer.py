@@ -262,12 +262,11 @@ def _kept(
     if not _is_block(taken):
         values = layer.values(source, taken, made, where)
         return _Kept(saved(values, (), taken.quantizer, x, layer.backend), values.shape)
-    # Only delayed scales leave NaN in codes.
-    nan = layer.delayed(taken) is not None
-    if not saving.is_packed(_format(taken)) or (nan and not saving.has_nan(_format(taken))):
+    if not saving.is_packed(_format(taken)):
         return _Kept(Saved(x))
     codes = saving.packed(layer.parts(source, taken, made, where), _format(taken))
-    if taken.quantizer is not None and not taken.quantizer.is_stochastic:
+    stochastic = taken.quantizer is not None and taken.quantizer.is_stochastic
+    if not (stochastic or torch.compiler.is_compiling()):
         codes = shared(codes, x)
     return _Kept(Saved(codes), source.shape, True)
 
