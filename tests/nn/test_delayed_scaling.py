@@ -4,6 +4,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,26 @@ def test_products_take_the_codes_of_the_scales_of_earlier_steps(name: str) -> No
     assert_bit_equal(layer.weight.grad, reference.weight.grad)
     seen = [kept.of(role)[0][0] for role in ROLES]
     assert seen == [t.detach().abs().max() for t in (x, layer.weight, g)]
+
+
+@each("name, acc", product(("Linear", "Conv1d"), ("native", "fp32", "e6m9_chunk4")))
+def test_scales_of_the_tensors_themselves_are_current_scaling(name: str, acc: str) -> None:
+    """In every kind of product, and for gradients that are rounded stochastically."""
+    sums = {"fprop": acc, "dgrad": acc, "wgrad": acc, "grad_output": "tensor_e5m2_te:stochastic"}
+    delayed = converted(name, recipe(SHORT, **sums))
+    current = converted(name, replace(recipe(SHORT, **sums), scaling=None))
+    (x,) = inputs(name)
+    g = torch.randn(current(x).shape, generator=torch.Generator().manual_seed(1))
+    for role, tensor, most in zip(ROLES, (x, delayed.weight, g), (448, 448, 57344), strict=True):
+        delayed.scaling.of(role)[1].copy_(torch.full((), float(most)) / tensor.detach().abs().max())
+    found = []
+    for layer in (delayed, current):
+        given = x.clone().requires_grad_()
+        torch.manual_seed(3)
+        y = layer(given)
+        y.backward(g)
+        found.append([y.detach(), given.grad, *(p.grad for p in layer.parameters())])
+    same(*found)
 
 
 def test_integer_codes_and_values_that_are_not_finite() -> None:
