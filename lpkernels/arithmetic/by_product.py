@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from lpkernels.arithmetic._accumulator import Accumulator
 from lpkernels.arithmetic._quantizer import Quantizer
 from lpkernels.arithmetic._recipe import Recipe, has_axis
-from lpkernels.arithmetic.integers import InQuantizer
+from lpkernels.arithmetic.hadamard import TE
 from lpkernels.formats import FP32, BlockFormat
 from lpkernels.formats.integers import BLOCK, KIND, Ints, follows_from_values
 from lpkernels.rng import Role
@@ -36,9 +36,9 @@ _ALONG = {
 class Taken(NamedTuple):
     """How a product takes one of its operands.
 
-    quantizer: of the Recipe; None for an operand that is not quantized.
-    ints: the quantizer's, with blocks along the axis of the sum in place of "k", and without its
-        transform; () where nothing is rounded.
+    quantizer: with blocks along the axis of the sum in place of "k", and without its transform;
+        None for an operand that is used as it is.
+    ints: the quantizer's; () where it rounds nothing.
     transform: size and signs of the transform before it, or None.
     along: the axis of the sum, -1 or -2.
     made: whether the codes are made for this product, not fprop's (of grad_output: dgrad's).
@@ -92,7 +92,8 @@ def _needs_codes(quantizer: Quantizer | None) -> bool:
     if quantizer is None:
         return False
     fmt = quantizer.to_ints()
-    return bool(quantizer.hadamard) or (fmt[KIND] == BLOCK and not follows_from_values(fmt))
+    along_k = bool(quantizer.hadamard) or _is_along_k(quantizer)
+    return along_k or (fmt[KIND] == BLOCK and not follows_from_values(fmt))
 
 
 def _taken(recipe: Recipe, name: str) -> Taken:
@@ -106,10 +107,10 @@ def _taken(recipe: Recipe, name: str) -> Taken:
     transform = (quantizer.hadamard, quantizer.signs) if quantizer.hadamard else None
     by_matrix = transform is not None or _is_along_k(quantizer)
     made = own or (name != general and by_matrix and (transform is not None or has_axis(fmt)))
-    ints: Ints = ()
-    if fmt != FP32:
-        fmt = along_axis(fmt, along) if _is_along_k(quantizer) else fmt
-        ints = (*fmt.to_ints(), *quantizer.to_ints()[InQuantizer.RULE], 0)
+    if _is_along_k(quantizer):
+        fmt = along_axis(fmt, along)
+    quantizer = replace(quantizer, fmt=fmt, hadamard=None, signs=TE)
+    ints = () if fmt == FP32 else quantizer.to_ints()
     role = Role[name.upper()] if made else role
     from_codes = _from_codes(recipe, name, made)
     return Taken(quantizer, ints, role, transform, along, made, by_matrix, from_codes)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import ops
+from lpkernels.arithmetic import QUANTIZERS, Recipe
 from lpkernels.formats import format_from_ints
 from lpkernels.formats.grids import misfit
 from lpkernels.formats.integers import Ints
@@ -116,6 +117,27 @@ def scaling(function: str, its: object, scales: object = None) -> None:
             f"{function}: scales= is for a recipe with scaling, and this one has none; leave "
             "scales away"
         )
+
+
+def no_matmul(function: str, recipe: Recipe, *sums: str) -> None:
+    """A recipe that needs no matrix product; sums: the accumulators that add values."""
+    scaling(function, recipe.scaling)
+    if recipe.by_product is None:
+        return
+    elsewhere = f"{function} has none; leave it to another recipe (exclude= of lp.convert)"
+    for name in QUANTIZERS:
+        its = getattr(recipe, name)
+        if its is not None and its.hadamard is not None:
+            raise ValueError(
+                f"{function}: {name}='{its}' transforms the operand of a matrix product, and "
+                f"{elsewhere}"
+            )
+    for name in sums:
+        if getattr(recipe, name).chunk == "scale":
+            raise ValueError(
+                f"{function}: {name}='{getattr(recipe, name)}' adds products of codes in a matrix "
+                f"product, and {elsewhere}"
+            )
 
 
 def generator(function: str, value: object) -> None:

@@ -10,7 +10,7 @@ backward    last step first: the cell's gradient g, grad_output(g) once for each
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,6 +24,9 @@ from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.recording import first_order, is_recorded
 from lpkernels.functional.storing import new_product
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
+
+if TYPE_CHECKING:
+    from lpkernels.functional.scaled.recurrence import CodesOfSteps
 
 _LINEAR = LinearGeometry()
 
@@ -86,10 +89,17 @@ class _Product:
         dw = _LINEAR.wgrad(x, g, self.w.shape, how)
         return quantized(dw, recipe.grad_weight, seed, Role.GRAD_WEIGHT, SITE_QUANTIZE, backend)
 
+    def bias_gradient(self, gradients: Sequence[Tensor]) -> Tensor:
+        rows = torch.cat(list(gradients))
+        return bias_gradient(rows, (), self.recipe.wgrad, self.seed, self.backend)
+
 
 def _with_rows(new: Tensor, old: Tensor) -> Tensor:
     """old with its first rows replaced by new."""
     return new if len(new) == len(old) else torch.cat([new, old[len(new) :]])
+
+
+_Either: TypeAlias = "_Product | CodesOfSteps"
 
 
 class _Kept(NamedTuple):
@@ -102,16 +112,21 @@ class _Kept(NamedTuple):
 
 def _products(
     spec: Spec, weights: Weights, seed: Tensor | None, quantize: bool = True
-) -> tuple[_Product, _Product | None]:
-    hh = _Product(spec, weights.hh, weights.hh_bias, seeds.seed_of_product(seed, 1), quantize)
+) -> tuple[_Either, _Either | None]:
+    make: type[_Either] = _Product
+    if spec.recipe.by_product is not None:
+        from lpkernels.functional.scaled.recurrence import CodesOfSteps
+
+        make = CodesOfSteps
+    hh = make(spec, weights.hh, weights.hh_bias, seeds.seed_of_product(seed, 1), quantize)
     if weights.hr is None:
         return hh, None
-    return hh, _Product(spec, weights.hr, None, seeds.seed_of_product(seed, 2), quantize)
+    return hh, make(spec, weights.hr, None, seeds.seed_of_product(seed, 2), quantize)
 
 
 def _steps(
     zx: Tensor, h: Tensor, c: Tensor | None, weights: Weights, spec: Spec, seed: Tensor | None
-) -> tuple[list[Tensor], Tensor, Tensor | None, _Kept, tuple[_Product, _Product | None]]:
+) -> tuple[list[Tensor], Tensor, Tensor | None, _Kept, tuple[_Either, _Either | None]]:
     hh, hr = products = _products(spec, weights, seed)
     blocks = zx.split(spec.sizes[::-1])[::-1]
     outputs: list[Tensor] = []
@@ -142,6 +157,10 @@ def recurrence(
     there is at least one step, and every row has one. Returns the outputs, the rows of the first
     step first, and the last state of every row.
     """
+    if spec.recipe.by_product is not None:
+        from lpkernels.functional.scaled.recurrence import check_steps
+
+        check_steps(spec, (weights.hh, weights.hr))
     if is_recorded(zx, h, c, *weights):
         y, last, last_c = _Recurrence.apply(zx, h, c, *weights, spec, seed)
         return y, last, None if c is None else last_c
@@ -170,8 +189,10 @@ class _Recurrence(torch.autograd.Function):
         cells = [t for of_cell in kept.cells for t in of_cell]
         ctx.projects = of_hr is not None
         weights = [(of_hh.w, hh)] + ([] if of_hr is None or hr is None else [(of_hr.w, hr)])
-        rounded = [saved(t, (), spec.recipe.input, t, spec.backend) for t in kept.operands]
-        rounded += [saved(t, (), spec.recipe.input, t, spec.backend) for t in kept.projected]
+        # Products that read codes of their own make them of the operands as they came.
+        its = spec.recipe.input if spec.recipe.by_product is None else None
+        rounded = [saved(t, (), its, t, spec.backend) for t in kept.operands]
+        rounded += [saved(t, (), its, t, spec.backend) for t in kept.projected]
         rounded += [
             Saved(w) if w is given else saved(w, (), spec.recipe.weight, w, spec.backend)
             for w, given in weights
@@ -223,7 +244,7 @@ class _Recurrence(torch.autograd.Function):
         dw = hh.wgrad(kept.operands[::-1], of_zh) if needs[3] else None
         db = dwr = None
         if needs[4]:
-            db = bias_gradient(torch.cat(of_zh), (), spec.recipe.wgrad, hh.seed, spec.backend)
+            db = hh.bias_gradient(of_zh)
         if needs[5] and hr is not None:
             dwr = hr.wgrad(kept.projected[::-1], of_projected)
         return torch.cat(of_zx), dh, dc, dw, db, dwr, None, None

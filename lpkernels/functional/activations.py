@@ -87,7 +87,7 @@ def softmax(
     _checks.operands("softmax", input=input)
     _checks.backend("softmax", backend)
     _checks.generator("softmax", generator)
-    _checks.scaling("softmax", recipe.scaling)
+    _checks.no_matmul("softmax", recipe, "fprop", "dgrad")
     if not -max(input.dim(), 1) <= dim < max(input.dim(), 1):
         raise IndexError(f"softmax: dim={dim}, but input has shape {tuple(input.shape)}")
     if recipe.axes:
@@ -128,7 +128,7 @@ def gelu(
     _checks.operands("gelu", input=input)
     _checks.backend("gelu", backend)
     _checks.generator("gelu", generator)
-    _checks.scaling("gelu", recipe.scaling)
+    _checks.no_matmul("gelu", recipe)
     if recipe.axes:
         check_axes(recipe, Ranks("gelu", input.dim(), output=input.dim(), no_k=NO_PRODUCT))
     seed = seeds.seed_for(any(q is not None and q.is_stochastic for q in used), generator)

@@ -56,7 +56,7 @@ def embedding(
     _checks.operands("embedding", weight=weight)
     _checks.backend("embedding", backend)
     _checks.generator("embedding", generator)
-    _checks.scaling("embedding", recipe.scaling)
+    _checks.no_matmul("embedding", recipe)
     if recipe.axes:
         check_axes(recipe, Ranks("embedding", weight=2, output=input.dim() + 1, no_k=NO_PRODUCT))
     if sparse and recipe.grad_weight is not None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lpkernels.arithmetic import NO_PRODUCT, TORCH, Ranks, Recipe, check_axes
+from lpkernels.arithmetic import NO_PRODUCT, PRODUCTS, TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._normalisation import Normalisation, normalised
 from lpkernels.functional.layer import widened
@@ -183,7 +183,7 @@ def _all(
 ) -> tuple[Tensor, Tensor, Tensor]:
     _checks.backend(function, backend)
     _checks.generator(function, generator)
-    _checks.scaling(function, recipe.scaling)
+    _checks.no_matmul(function, recipe, *PRODUCTS)
     if recipe.axes:
         weight, bias = (None if t is None else t.dim() for t in (w, b))
         check_axes(recipe, Ranks(function, x.dim(), weight, bias, x.dim(), NO_PRODUCT))

@@ -4,284 +4,50 @@
     backward    dx = grad_input(dgrad(g, w));  dw = grad_weight(wgrad(g, x))
                 db = sum of g * 1, in the accumulator and the order of wgrad
 
-Each product takes each operand as `Taken` says: quantized once for all products, or for this one,
-along the axis that it sums. A native product, and one that knows no scales, takes values; others
-take codes, whose scales enter the sums. For backward a layer keeps the codes of x that wgrad reads,
-and of a second activation those that dgrad reads; a weight is kept itself.
+`operands` says how a product takes x, w and g. For backward a layer keeps the codes of x that wgrad
+reads, and of a second activation those that dgrad reads; a weight is kept itself.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from lpkernels import ops
-from lpkernels.arithmetic import Accumulator, Recipe
-from lpkernels.arithmetic.by_product import GENERAL, OPERANDS, Taken
-from lpkernels.formats.integers import BLOCK, KIND, ROW, TENSOR, InBlock, Ints
-from lpkernels.functional._saved import Saved, packs, saved, shared
-from lpkernels.functional.layer import Geometry, Sum, bias_gradient, quantized
+from lpkernels.arithmetic import Recipe
+from lpkernels.functional._saved import Saved, packs
+from lpkernels.functional.layer import Geometry, bias_gradient, quantized
 from lpkernels.functional.recording import first_order, is_recorded
-from lpkernels.functional.running import Delayed, Scales
-from lpkernels.functional.scaled import products, saving
+from lpkernels.functional.running import Scales
+from lpkernels.functional.scaled.operands import (
+    KEEPS,
+    Call,
+    Kept,
+    Made,
+    Side,
+    check,
+    kept,
+    lies_on_matrix,
+    output_shape,
+)
 from lpkernels.functional.scaled.products import Operand
-from lpkernels.functional.storing import new_product, seen
+from lpkernels.functional.storing import new_product
 from lpkernels.ops import matmul_of
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 
-# A quantizer's integers behind its format's.
-_MODE = 4
-
-#: What was made of a tensor, by the description that made it.
-Made = dict[Any, Any]
-# A key of `Made`: the codes will be kept, so they are made first and the values of them.
-_KEEPS = "keeps"
-
-
-class _Side(NamedTuple):
-    """One operand before a product takes it: a tensor of its shape, of which codes or values may be
-    made already.
-
-    made: what was made of the tensor.
-    codes: of the tensor, or of the product's matrix where the operand lies on it.
-    values: of the tensor.
-    """
-
-    tensor: Tensor
-    taken: Taken
-    made: Made
-    codes: ops.Parts | None = None
-    values: Tensor | None = None
-
-
-class _Layer(NamedTuple):
-    """A call of a layer without its tensors."""
-
-    recipe: Recipe
-    geometry: Geometry
-    seed: Tensor | None
-    backend: str
-    scales: Scales | None
-
-    def taken(self, field: str) -> Taken:
-        """How the product that a field is of takes the operand."""
-        found: Taken = getattr(self.recipe.by_product, field)
-        return found
-
-    def acc(self, product: str) -> Accumulator:
-        found: Accumulator = getattr(self.recipe, product)
-        return found
-
-    def sum(self, product: str, pair: products.Pair) -> Sum:
-        acc = self.acc(product)
-        scales = None if acc.is_native else pair
-        return Sum(acc, self.seed, Role[product.upper()], self.backend, scales=scales)
-
-    def parts(self, x: Tensor, taken: Taken, made: Made, where: str = "") -> ops.Parts:
-        key = ("parts", *_key(taken), where)
-        if key not in made:
-            x = self._transformed(x, taken)
-            delayed = self.delayed(taken)
-            if delayed is not None:
-                made[key] = delayed.parts(x, taken.ints, self.seed, taken.role, self.backend)
-            else:
-                last = (self.seed, taken.role, SITE_QUANTIZE, self.backend)
-                made[key] = ops.scaled(x, taken.ints, None, *last)
-        found: ops.Parts = made[key]
-        return found
-
-    def values(self, x: Tensor, taken: Taken, made: Made, where: str = "") -> Tensor:
-        """The values of x's codes; x itself where nothing rounds it."""
-        if not taken.ints:
-            return self._transformed(x, taken)
-        key = (*_key(taken), where)
-        first = made.get(_KEEPS) or self.delayed(taken) is not None
-        if ("parts", *key) in made or (first and _is_block(taken)):
-            parts = self.parts(x, taken, made, where)
-            return ops.dequantize(*parts, _format(taken), self.backend)
-        if key not in made:
-            y = self._transformed(x, taken)
-            last = (self.seed, taken.role, SITE_QUANTIZE, self.backend)
-            made[key] = ops.quantize(y, taken.ints, *last)
-        found: Tensor = made[key]
-        return found
-
-    def delayed(self, taken: Taken) -> Delayed | None:
-        found: Delayed | None = getattr(self.scales, taken.role.name.lower(), None)
-        return found
-
-    def _transformed(self, x: Tensor, taken: Taken) -> Tensor:
-        seen(x, taken.quantizer, taken.role)
-        if taken.transform is None:
-            return x
-        return ops.hadamard(x, *taken.transform, taken.along, self.backend)
-
-    def source(self, x: Tensor, field: str, made: Made) -> Tensor:
-        """The tensor that codes for one product are made from."""
-        if not self.taken(field).from_codes:
-            return x
-        general = self.taken("weight" if field == "dgrad_weight" else "input")
-        if not general.by_matrix:
-            return self.values(x, general, made)
-        # Of codes along the sum of fprop.
-        rows = x if self.geometry.two_activations else x.flatten(0, -2)
-        return self.values(rows, general, made).reshape(x.shape)
-
-    def pair(self, product: str, left: _Side, right: _Side, shape: torch.Size) -> products.Pair:
-        """Both operands of a product, as `Geometry.factors`. shape: of the result."""
-        sides, acc = (left, right), self.acc(product)
-        whole = [self._whole(side, acc) for side in sides]
-        tensors = [s.tensor if o is None else o.values for s, o in zip(sides, whole, strict=True)]
-        matrices = self.geometry.factors(product, tensors[0], tensors[1], shape)
-        done = []
-        for side, known, matrix in zip(sides, whole, matrices, strict=True):
-            if known is not None:
-                done.append(known._replace(values=matrix))
-            elif side.codes is not None:
-                done.append(_operand(side.codes, side.taken, acc, self.backend))
-            else:
-                where = self.where(product, matrix, side.tensor)
-                done.append(self.made_of(side, acc, matrix, where))
-        return done[0], done[1]
-
-    def where(self, product: str, matrix: Tensor, tensor: Tensor) -> str:
-        """Tells the matrices of one tensor apart: of a batch that is broadcast each product has its
-        own; others are the tensor's rows."""
-        own = self.geometry.two_activations and matrix.shape != tensor.shape
-        return product if own else ""
-
-    def _whole(self, side: _Side, acc: Accumulator) -> Operand | None:
-        """The operand of the tensor as it was given; None where it is one of a matrix."""
-        if side.values is not None:
-            return Operand(side.values)
-        if _lies_on_matrix(side.taken, acc):
-            return None
-        if side.codes is not None:
-            return _operand(side.codes, side.taken, acc, self.backend)
-        return self.made_of(side, acc)
-
-    def made_of(
-        self, side: _Side, acc: Accumulator, matrix: Tensor | None = None, where: str = ""
-    ) -> Operand:
-        """The operand of a tensor, or of a matrix of it."""
-        x = side.tensor if matrix is None else matrix
-        taken = _on_matrix(side.taken) if _lies_on_matrix(side.taken, acc) else side.taken
-        if not _takes_parts(taken, acc):
-            return Operand(self.values(x, taken, side.made, where))
-        return _operand(self.parts(x, taken, side.made, where), taken, acc, self.backend)
-
-
-def _key(taken: Taken) -> tuple[Any, ...]:
-    return taken.ints, int(taken.role), taken.along if taken.transform else 0
-
-
-def _on_matrix(taken: Taken) -> Taken:
-    """With blocks along the axis of the sum in the matrix, where they run along the same axis of
-    the tensor."""
-    ints = taken.ints
-    if not _is_block(taken) or taken.by_matrix or ints[InBlock.LINES] > 0:
-        return taken
-    at = InBlock.AXIS
-    return taken._replace(ints=(*ints[:at], taken.along, *ints[at + 1 :]))
-
-
-def _lies_on_matrix(taken: Taken, acc: Accumulator) -> bool:
-    """Whether the codes are those of the matrix that a product in acc sums."""
-    if taken.by_matrix:
-        return True
-    if not _takes_parts(taken, acc) or taken.ints[InBlock.LINES] == TENSOR:
-        return False
-    return acc.chunk == "scale" or taken.ints[InBlock.LINES] == ROW
-
-
-def _takes_parts(taken: Taken, acc: Accumulator) -> bool:
-    """Whether a product in acc takes codes and scales, not values."""
-    if not _is_block(taken) or acc.is_native:
-        return False
-    return acc.chunk == "scale" or products.has_total(taken.ints)
-
-
-def _is_block(taken: Taken) -> bool:
-    return bool(taken.ints) and taken.ints[KIND] == BLOCK
-
-
-def _operand(parts: ops.Parts, taken: Taken, acc: Accumulator, backend: str) -> Operand:
-    """The operand of codes and scales for a product in acc."""
-    fmt = _format(taken)
-    if not _takes_parts(taken, acc):
-        return Operand(ops.dequantize(*parts, fmt, backend))
-    if acc.chunk == "scale":
-        return products.operand(parts, fmt, taken.along)
-    return products.without_scales(parts, fmt, taken.along, backend)
-
-
-def _format(taken: Taken) -> Ints:
-    return taken.ints[:-_MODE]
-
-
-class _Kept(NamedTuple):
-    """An operand kept for backward: the layer's tensor, or codes of a tensor of this shape, which
-    are those of values, or of a block format (``in_parts``)."""
-
-    saved: Saved
-    shape: torch.Size | None = None
-    in_parts: bool = False
-
-    def side(self, layer: _Layer, field: str, shape: torch.Size, acc: Accumulator) -> _Side:
-        """The operand that a product in acc reads, of a tensor of this shape."""
-        made: Made = {}
-        taken = layer.taken(field)
-        if self.shape is None:
-            return _Side(layer.source(self.saved.tensor, field, made), taken, made)
-        if not self.in_parts:
-            values = self.saved.restored(self.shape)[0]
-            return _Side(values, taken, made, values=values)
-        taken = _on_matrix(taken) if _lies_on_matrix(taken, acc) else taken
-        codes = saving.unpacked(self.saved.tensor, _format(taken), self.shape)
-        # Of the tensor only the shape is read.
-        tensor = codes[0] if self.shape == shape else codes[0].new_empty(()).expand(shape)
-        return _Side(tensor, taken, made, codes)
-
-
-def _kept(
-    layer: _Layer, product: str, field: str, x: Tensor, others: tuple[torch.Size, torch.Size],
-    made: Made,
-) -> _Kept:  # fmt: skip
-    """How x, the right operand of a product, is kept; others: the shapes of the left operand and of
-    the result.  made: what was made of x before."""
-    taken, acc = layer.taken(field), layer.acc(product)
-    if not packs(x) or not taken.ints or (taken.transform and not _is_block(taken)):
-        return _Kept(Saved(x))
-    source, where = layer.source(x, field, made), ""
-    if _lies_on_matrix(taken, acc):
-        left = x.new_empty(()).expand(others[0])
-        _, matrix = layer.geometry.factors(product, left, source, others[1])
-        where, source, taken = layer.where(product, matrix, x), matrix, _on_matrix(taken)
-    if not _is_block(taken):
-        values = layer.values(source, taken, made, where)
-        return _Kept(saved(values, (), taken.quantizer, x, layer.backend), values.shape)
-    if not saving.is_packed(_format(taken)):
-        return _Kept(Saved(x))
-    codes = saving.packed(layer.parts(source, taken, made, where), _format(taken))
-    stochastic = taken.quantizer is not None and taken.quantizer.is_stochastic
-    if not (stochastic or torch.compiler.is_compiling()):
-        codes = shared(codes, x)
-    return _Kept(Saved(codes), source.shape, True)
-
 
 def _forward(
-    layer: _Layer, x: Tensor, w: Tensor, b: Tensor | None, made: tuple[Made, Made]
+    layer: Call, x: Tensor, w: Tensor, b: Tensor | None, made: tuple[Made, Made]
 ) -> Tensor:
     recipe, geometry = layer.recipe, layer.geometry
     if b is not None and recipe.bias is not None:
         b = quantized(b, recipe.bias, layer.seed, Role.BIAS, SITE_QUANTIZE, layer.backend)
     sides = [
-        _Side(t, layer.taken(field), known)
+        Side(t, layer.taken(field), known)
         for t, field, known in zip((x, w), ("input", "weight"), made, strict=True)
     ]
-    pair = layer.pair("fprop", sides[0], sides[1], _output_shape(x, w))
+    pair = layer.pair("fprop", sides[0], sides[1], output_shape(x, w))
     how = layer.sum("fprop", pair)
     left, right = (each.values for each in pair)
     if left.dim() == x.dim():
@@ -291,17 +57,12 @@ def _forward(
         late = geometry.two_activations and b is not None
         y = geometry.fprop(left, right, None if late else b, how)
         # A view made inside a Function could not be changed in place by the layer that follows.
-        y = torch.ops.aten._unsafe_view(y, list(_output_shape(x, w)))
+        y = torch.ops.aten._unsafe_view(y, list(output_shape(x, w)))
         if late and b is not None:
             y = y + b if how.acc.is_native else how.add_bias(y, b, -1)
     if not geometry.final:
         return y
     return quantized(y, recipe.output, layer.seed, Role.OUTPUT, SITE_OUTPUT, layer.backend)
-
-
-def _output_shape(x: Tensor, w: Tensor) -> torch.Size:
-    """The shape of y where x has more dimensions than the right operand's matrix."""
-    return torch.Size([*x.shape[:-1], w.shape[-2]])
 
 
 def layer_by_product(
@@ -315,8 +76,8 @@ def layer_by_product(
     scales: Scales | None = None,
 ) -> Tensor:
     """`functional.layer.emulated_layer` of a recipe with operands by product."""
-    layer = _Layer(recipe, geometry, seed, backend, scales)
-    _check(layer, x, w)
+    layer = Call(recipe, geometry, seed, backend, scales)
+    check(layer, x, w)
     if is_recorded(x, w, b):
         return _LayerByProduct.apply(x, w, b, *layer)
     new_product()
@@ -337,22 +98,22 @@ class _LayerByProduct(torch.autograd.Function):
         scales: Scales | None,
     ) -> Tensor:
         ctx.sees = new_product()
-        layer = _Layer(recipe, geometry, seed, backend, scales)
+        layer = Call(recipe, geometry, seed, backend, scales)
         needs_x, needs_w = ctx.needs_input_grad[:2]
         keeps_w = needs_x and geometry.two_activations
         made_x: Made = {}
         made_w: Made = {}
         # Codes that backward keeps too are made once.
-        made_x[_KEEPS] = needs_w and packs(x) and not layer.taken("wgrad_input").made
-        made_w[_KEEPS] = keeps_w and packs(w) and not layer.taken("dgrad_weight").made
+        made_x[KEEPS] = needs_w and packs(x) and not layer.taken("wgrad_input").made
+        made_w[KEEPS] = keeps_w and packs(w) and not layer.taken("dgrad_weight").made
         y = _forward(layer, x, w, b, (made_x, made_w))
         left = right = None
         if needs_w:
-            left = _kept(layer, "wgrad", "wgrad_input", x, (y.shape, w.shape), made_x)
+            left = kept(layer, "wgrad", "wgrad_input", x, (y.shape, w.shape), made_x)
         if keeps_w:
-            right = _kept(layer, "dgrad", "dgrad_weight", w, (y.shape, x.shape), made_w)
+            right = kept(layer, "dgrad", "dgrad_weight", w, (y.shape, x.shape), made_w)
         elif needs_x:
-            right = _Kept(Saved(w))
+            right = Kept(Saved(w))
         ctx.save_for_backward(left and left.saved.tensor, right and right.saved.tensor, seed)
         ctx.left = left and (left.saved[1:], *left[1:])
         ctx.right = right and (right.saved[1:], *right[1:])
@@ -365,17 +126,17 @@ class _LayerByProduct(torch.autograd.Function):
     @first_order
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         left, right, seed = ctx.saved_tensors
-        layer = _Layer(ctx.recipe, ctx.geometry, seed, ctx.backend, ctx.scales)
+        layer = Call(ctx.recipe, ctx.geometry, seed, ctx.backend, ctx.scales)
         if layer.scales is not None and layer.scales.after_backward is not None:
             layer.scales.after_backward()
         made: Made = {}
         shapes = ctx.shapes
         dx = dw = db = None
         if ctx.needs_input_grad[0]:
-            kept = _Kept(Saved(right, *ctx.right[0]), *ctx.right[1:])
+            kept = Kept(Saved(right, *ctx.right[0]), *ctx.right[1:])
             dx = _dgrad(layer, grad_output, made, kept, shapes)
         if ctx.needs_input_grad[1]:
-            kept = _Kept(Saved(left, *ctx.left[0]), *ctx.left[1:])
+            kept = Kept(Saved(left, *ctx.left[0]), *ctx.left[1:])
             dw = _wgrad(layer, grad_output, made, kept, shapes)
         if ctx.needs_input_grad[2]:
             db = _bias_gradient(layer, grad_output, made, shapes[2])
@@ -385,9 +146,9 @@ class _LayerByProduct(torch.autograd.Function):
 _Shapes = tuple[torch.Size, torch.Size, torch.Size | None]
 
 
-def _dgrad(layer: _Layer, g: Tensor, made: Made, kept: _Kept, shapes: _Shapes) -> Tensor:
+def _dgrad(layer: Call, g: Tensor, made: Made, kept: Kept, shapes: _Shapes) -> Tensor:
     x_shape, w_shape, _ = shapes
-    left = _Side(g, layer.taken("grad_output"), made)
+    left = Side(g, layer.taken("grad_output"), made)
     right = kept.side(layer, "dgrad_weight", w_shape, layer.acc("dgrad"))
     pair = layer.pair("dgrad", left, right, x_shape)
     how, (left_values, right_values) = layer.sum("dgrad", pair), (each.values for each in pair)
@@ -399,9 +160,9 @@ def _dgrad(layer: _Layer, g: Tensor, made: Made, kept: _Kept, shapes: _Shapes) -
     return quantized(dx, layer.recipe.grad_input, *last)
 
 
-def _wgrad(layer: _Layer, g: Tensor, made: Made, kept: _Kept, shapes: _Shapes) -> Tensor:
+def _wgrad(layer: Call, g: Tensor, made: Made, kept: Kept, shapes: _Shapes) -> Tensor:
     x_shape, w_shape, _ = shapes
-    left = _Side(g, layer.taken("wgrad_grad_output"), made)
+    left = Side(g, layer.taken("wgrad_grad_output"), made)
     right = kept.side(layer, "wgrad_input", x_shape, layer.acc("wgrad"))
     pair = layer.pair("wgrad", left, right, w_shape)
     how, (left_values, right_values) = layer.sum("wgrad", pair), (each.values for each in pair)
@@ -414,68 +175,16 @@ def _wgrad(layer: _Layer, g: Tensor, made: Made, kept: _Kept, shapes: _Shapes) -
     return quantized(dw, layer.recipe.grad_weight, *last)
 
 
-def _bias_gradient(layer: _Layer, g: Tensor, made: Made, shape: torch.Size) -> Tensor:
+def _bias_gradient(layer: Call, g: Tensor, made: Made, shape: torch.Size) -> Tensor:
     """The sum of the output gradient: of g itself where products have codes of their own."""
     taken, acc = layer.taken("wgrad_grad_output"), layer.acc("wgrad")
     known = Operand(g)
-    if layer.recipe.by_product is not None and not layer.recipe.by_product.plain_bias:
-        if _lies_on_matrix(taken, acc):
+    if not layer.is_bias_plain:
+        if lies_on_matrix(taken, acc):
             known = Operand(layer.values(g, taken, made))
         else:
-            known = layer.made_of(_Side(g, taken, made), acc)
+            known = layer.made_of(Side(g, taken, made), acc)
     rows = layer.geometry.rows(known.values, shape)
     scales = None if acc.is_native else (Operand(rows), known._replace(values=rows))
     last = (acc, layer.seed, layer.backend, scales)
     return bias_gradient(rows, (), *last).reshape(shape)
-
-
-def _check(layer: _Layer, x: Tensor, w: Tensor) -> None:
-    """Checks that scales which enter a sum are constant along it, and that runs of transformed
-    values fill it."""
-    matmuls = layer.geometry.matmuls
-    ranks = {"input": x.dim(), "weight": w.dim(), "grad_output": x.dim()}
-    for product, fields in OPERANDS.items():
-        acc = layer.acc(product)
-        for field in fields:
-            taken = layer.taken(field)
-            if taken.transform is not None:
-                _check_runs(layer, product, taken, x, w)
-            if taken.by_matrix or not _lies_on_matrix(taken, acc):
-                continue
-            axis, rank = taken.ints[InBlock.AXIS], ranks[GENERAL.get(field, field)]
-            last = taken.along == -1 or layer.geometry.two_activations or rank == 2
-            along = taken.ints[InBlock.LINES] > 0 or axis % rank == rank + taken.along
-            tiles = taken.ints[InBlock.LINES] <= 0 or rank == 2
-            if matmuls and last and along and tiles:
-                continue
-            assert taken.quantizer is not None
-            advice = "with axis='k' they do" if matmuls else "use one scale a tensor"
-            raise ValueError(
-                f"{field}={taken.quantizer.fmt}: its scales enter the sum of {product}="
-                f"{str(acc)!r}, but do not run along it in {'a matrix' if matmuls else 'an image'}"
-                f" of {rank} dimensions; {advice}, or use native sums"
-            )
-
-
-def _check_runs(layer: _Layer, product: str, taken: Taken, x: Tensor, w: Tensor) -> None:
-    if not layer.geometry.matmuls:
-        raise ValueError(
-            f"{taken.quantizer}: a Hadamard transform runs along the sum of a matrix product; "
-            "leave convolutions to another recipe (exclude= of lp.convert)"
-        )
-    assert taken.transform is not None
-    size = taken.transform[0]
-    if product == "wgrad":
-        if not (torch.is_grad_enabled() and w.requires_grad):
-            return
-        g = x.new_empty(()).expand(_output_shape(x, w))
-        length = layer.geometry.factors(product, g, x, w.shape)[1].shape[-2]
-    elif product == "dgrad" and not (torch.is_grad_enabled() and x.requires_grad):
-        return
-    else:
-        length = x.shape[-1] if product == "fprop" else w.shape[-2]
-    if length % size:
-        raise ValueError(
-            f"{taken.quantizer} transforms runs of {size} values, but {product} sums {length}, "
-            f"which {size} does not divide; pad, or leave hadamard away"
-        )

@@ -99,7 +99,9 @@ class Visitor:
         """A quantizer of the recipe is about to round x, in the emulated call or in its backward
         pass, which may come after all calls.
 
-        kind: "input", "weight", "bias", "output", "grad_output", "grad_input" or "grad_weight".
+        kind: "input", "weight", "bias", "output", "grad_output", "grad_input" or "grad_weight"; of
+            codes that one product alone reads "dgrad_weight", "wgrad_input" or "wgrad_grad_output",
+            with x as the product's matrix, transformed where the recipe transforms it.
         product: which of the call's layers or products x belongs to: attention and recurrent layers
             have several, numbered from 1 in the order of the forward pass; 0 where there is none.
         """

@@ -106,6 +106,11 @@ def _check_sums(what: str, recipe: Recipe) -> None:
             f"{what} has {recipe.scaling}, and masked layers find every scale in its own tensor; "
             "use a recipe without scaling"
         )
+    if recipe.by_product is not None:
+        raise NotImplementedError(
+            f"{what} has operands with codes for each product or with scales that enter sums, and "
+            "masked layers round every tensor once; use formats such as 'e4m3' or 'mxfp8'"
+        )
     if not (recipe.dgrad.is_native and recipe.wgrad.is_native):
         raise ValueError(
             f"{what} sums dgrad in {recipe.dgrad} and wgrad in {recipe.wgrad}; masked gradients "

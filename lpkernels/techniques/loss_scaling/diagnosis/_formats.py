@@ -21,10 +21,11 @@ from lpkernels.nn.observing import Run
 AskedFormats = Format | Quantizer | str | Mapping[str, Any]
 
 FORWARD = ("input", "weight", "bias", "output")
-BACKWARD = ("grad_output", "grad_input", "grad_weight")
-KINDS = FORWARD + BACKWARD
+BACKWARD = ("grad_output", "wgrad_grad_output", "grad_input", "grad_weight")
+# Operands of one product stand behind the tensors that they are.
+KINDS = ("input", "wgrad_input", "weight", "dgrad_weight", "bias", "output", *BACKWARD)
 #: The kinds that a format can be asked for; biases are counted only where a recipe rounds them.
-ASKED = tuple(kind for kind in KINDS if kind != "bias")
+ASKED = ("input", "weight", "output", "grad_output", "grad_input", "grad_weight")
 RECIPE = "recipe"
 
 

@@ -238,7 +238,9 @@ def format_advice(
     gradients: whether the gradients were seen, so that a format can be named for them.
     """
     advice = []
-    for kind in KINDS if gradients else FORWARD:
+    for kind in KINDS:
+        if kind not in FORWARD and not (gradients and kind.startswith("grad_")):
+            continue
         found: list[Histogram] = [row.unscaled for row in rows if row.kind == kind]
         found = [histogram for histogram in found if histogram.numbers]
         if found:
