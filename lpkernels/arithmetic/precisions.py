@@ -8,7 +8,15 @@ from typing import Any, NamedTuple, TypeAlias
 from lpkernels.arithmetic._accumulator import Accumulator
 from lpkernels.arithmetic._named_accumulators import as_accumulator
 from lpkernels.arithmetic._recipe import PRODUCTS, Recipe
-from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, Format, FormatLike, as_format
+from lpkernels.formats import (
+    FP32,
+    AffineFormat,
+    BlockFormat,
+    FixedFormat,
+    Format,
+    FormatLike,
+    as_format,
+)
 from lpkernels.formats.checks import checked_int
 
 Bits: TypeAlias = int | tuple[int | None, int | None] | None
@@ -16,6 +24,12 @@ Formats: TypeAlias = tuple[tuple[int, Format], ...]
 
 _FORWARD = ("input", "weight")
 _BACKWARD = ("grad_output", "grad_input", "grad_weight")
+# The operand of one product that goes with a tensor.
+_OF_PRODUCT = {
+    "input": ("wgrad_input",),
+    "weight": ("dgrad_weight",),
+    "grad_output": ("wgrad_grad_output",),
+}
 # The widest format, fp32; a format knows its own limits.
 _MOST_BITS = 32
 
@@ -116,7 +130,8 @@ def with_precision(
     not rounded.
 
     forward is for `input` and `weight`, or a pair for each; backward for `grad_output`,
-    `grad_input` and `grad_weight`. Rounding modes, axis, symmetric and input_range are kept.
+    `grad_input` and `grad_weight`. An operand of one product goes with its tensor, unless it is
+    left in fp32. Rounding modes, axis, symmetric and input_range are kept.
 
     Raises:
         ValueError: a side that is to change has no quantizer on either; formats lacks a width; a
@@ -125,13 +140,15 @@ def with_precision(
     asked = _asked(forward, backward)
     changes = {}
     for name, bits in asked:
-        quantizer = getattr(recipe, name)
-        if quantizer is not None:
+        for field in (name, *_OF_PRODUCT.get(name, ())):
+            quantizer = getattr(recipe, field)
+            if quantizer is None or (field != name and quantizer.fmt == FP32):
+                continue
             try:
                 fmt = _format_of(quantizer.fmt, bits, formats)
             except ValueError as error:
-                raise ValueError(f"cannot take {bits} bits as {name}: {error}") from error
-            changes[name] = replace(quantizer, fmt=fmt)
+                raise ValueError(f"cannot take {bits} bits as {field}: {error}") from error
+            changes[field] = replace(quantizer, fmt=fmt)
     if asked and not changes:
         names = ", ".join(name for name, _ in asked)
         raise ValueError(
@@ -169,11 +186,12 @@ def _looked_up(bits: int, formats: Formats) -> Format:
 
 def in_place_of(old: Format, new: Format) -> Format:
     """The format new for a quantizer that had old: an affine format, or one of blocks or rows along
-    an axis, keeps old's axis."""
+    an axis, keeps old's axis; so does any format along "k"."""
     if isinstance(old, AffineFormat) and isinstance(new, AffineFormat):
         return replace(new, symmetric=old.symmetric, axis=old.axis)
-    if isinstance(old, BlockFormat) and isinstance(new, BlockFormat) and _runs(old) and _runs(new):
-        return replace(new, axis=old.axis)
+    if isinstance(old, BlockFormat) and isinstance(new, BlockFormat):
+        if (_runs(old) and _runs(new)) or (old.axis == "k" and new.block_size != "tensor"):
+            return replace(new, axis=old.axis)
     return new
 
 

@@ -31,8 +31,15 @@ from lpkernels.arithmetic import (
     axes,
 )
 from lpkernels.arithmetic.precisions import in_place_of
-from lpkernels.formats import Format
-from lpkernels.formats.integers import AFFINE, BLOCK, KIND, InBlock, code_bits
+from lpkernels.formats import BlockFormat, Format
+from lpkernels.formats.integers import (
+    AFFINE,
+    BLOCK,
+    KIND,
+    InBlock,
+    code_bits,
+    follows_from_values,
+)
 from lpkernels.ops import ROW, Ints, Row
 
 _MODE = 4
@@ -91,9 +98,11 @@ def tabled(recipe: Recipe, formats: Sequence[Format] = ()) -> Recipe:
     """recipe for torch.compile, with a table of its own.
 
     A quantizer of one of the formats may get any of the others later, and is ready for all. A
-    recipe whose products read codes of their own is a constant of the graph, and has no table.
+    recipe whose products read codes of their own is a constant of the graph, and has no table; so
+    is one that takes turns with such formats.
     """
-    if recipe.by_product is not None:
+    scaled = [fmt.to_ints() for fmt in formats if isinstance(fmt, BlockFormat)]
+    if recipe.by_product is not None or not all(map(follows_from_values, scaled)):
         return recipe
     made = object.__new__(TabledRecipe)
     numbers, lengths, parts, its_axes = _read(recipe, tuple(formats))
