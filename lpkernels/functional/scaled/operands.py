@@ -96,10 +96,10 @@ class Call(NamedTuple):
             return self._transformed(x, taken)
         key = (*_key(taken), where)
         first = made.get(KEEPS) or self.delayed(taken) is not None
-        if ("parts", *key) in made or (first and _is_block(taken)):
+        if key not in made and (("parts", *key) in made or (first and _is_block(taken))):
             parts = self.parts(x, taken, made, where)
-            return ops.dequantize(*parts, _format(taken), self.backend)
-        if key not in made:
+            made[key] = ops.dequantize(*parts, _format(taken), self.backend)
+        elif key not in made:
             y = self._transformed(x, taken)
             last = (self.seed, taken.role, SITE_QUANTIZE, self.backend)
             made[key] = ops.quantize(y, taken.ints, *last)
