@@ -175,6 +175,18 @@ def test_buffers_come_and_go_with_the_recipe(name: str) -> None:
     assert list(layer.state_dict()) == keys and type(layer) is type(plain(name))
 
 
+@rows("dtype", torch.float16, torch.bfloat16)
+def test_scales_stay_in_float32(dtype: torch.dtype) -> None:
+    layer = trained(converted("Linear", PLAIN), *inputs("Linear"))
+    (x,) = inputs("Linear")
+    kept = copy.deepcopy(layer.scaling.state_dict())
+    layer.to(dtype)
+    same(layer.scaling.state_dict().values(), kept.values())
+    layer(x.to(dtype)).sum().backward()
+    assert layer.scaling.input_history[0] == x.to(dtype).abs().max()
+    assert layer.weight.grad.dtype == dtype
+
+
 def test_a_refused_model_stays_as_it_was() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 4))
     with pytest.raises(ValueError, match="LSTM: delayed:history=4:max is for linear layers and"):
