@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
@@ -101,6 +101,25 @@ def _matmul(case: Case, device: str, backend: str) -> Job:
         if _runs(isa):
             baselines[isa] = partial(run, isa)
     return Job(partial(run, case.isa), baselines, m * k * n, "GMAC/s")
+
+
+def _scaled_matmul(case: Case, device: str, backend: str) -> Job:
+    m, k, n = case.shape
+    x, w = (_operand(replace(case, operands=""), device, *size) for size in ((m, k), (k, n)))
+    left, right = case.operands.split(",")
+    a, b = lp.scaled(x, left), lp.scaled(w, right)
+    baselines: dict[str, Callable[[], object]] = {"torch": lambda: torch.mm(x, w)}
+    if "hopper_fp8" in case.baselines:
+        codes = lp.quantize(x, "e4m3fn"), lp.quantize(w, "e4m3fn")
+        baselines["hopper_fp8"] = lambda: lp.matmul(*codes, "hopper_fp8", backend=backend)
+    if case.isa and not _runs(case.isa):
+        raise NotImplementedError(f"this processor does not run {case.isa}")
+
+    def run() -> list[Tensor]:
+        with _variable("LPKERNELS_ISA", case.isa):
+            return [lp.matmul(a, b, case.spec, backend=backend)]
+
+    return Job(run, baselines, m * k * n, "GMAC/s")
 
 
 _ISAS = {"scalar", "avx2", "avx512", "avx512fp16"}
@@ -322,6 +341,7 @@ def _train_step(case: Case, device: str, backend: str) -> Job:
 
 _BUILDERS: dict[str, Callable[[Case, str, str], Job]] = {
     "matmul": _matmul,
+    "scaled_matmul": _scaled_matmul,
     "quantize": lambda *call: _quantize(*call, into=False),
     "quantize_out": lambda *call: _quantize(*call, into=True),
     "pack": lambda *call: _codes(*call, unpack=False),

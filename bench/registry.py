@@ -11,12 +11,13 @@ class Case:
 
     Attributes:
         op: the name of a builder in bench/ops.py.
-        shape: matmul (M, K, N); quantize, count (elements,); convolutions (batch, channels in,
-            channels out, image, kernel, stride, groups), padded to keep the image at stride 1;
+        shape: matmul, scaled_matmul (M, K, N); quantize, count (elements,); convolutions
+            (batch, channels in, channels out, image, kernel, stride, groups), padded to keep the image at stride 1;
             train_step (batch, depth, width, image).
         spec: the text of an Accumulator, a Quantizer or a Recipe, or a name that bench/ops.py
             gives one.
-        operands: the format that the operands are rounded to first; "" leaves them float32.
+        operands: the format that the operands are rounded to first, or of scaled_matmul those of
+            the left and the right one; "" leaves them float32.
         baselines: names of what each run of the case is interleaved with.
         quick: whether ``--quick`` runs it.
         share: the share of a line's time that the case may take.
@@ -158,6 +159,33 @@ _SCALED = [
     for spec in specs
 ]
 
+# Products of scaled operands: formats of the left and of the right operand.
+_FP32_BY_SCALE = "fp32_chunkscale"
+_DEEPSEEK = (
+    "e8m13_chunkscale:toward_zero:outer=fp32:outer_rounding=nearest_even:block=32:aligned_bits=13"
+    ":operands=e4m3fn"
+)
+_BY_SCALE = [
+    Case("scaled_matmul", (512, 512, 512), spec, operands, baselines, share=0.5)
+    for spec, operands, baselines in (
+        (_FP32_BY_SCALE, "nvfp4_one,block16_axis-2_e2m1_se4m3fn", ("torch",)),
+        (_FP32_BY_SCALE, "nvfp4,block16_axis-2_e2m1_se4m3fn_t", ("torch",)),
+        (_FP32_BY_SCALE, "mxfp4_up,block32_axis-2_e2m1_up", ("torch",)),
+        (_FP32_BY_SCALE, "mxfp8_up,block32_axis-2_e4m3_up", ("torch",)),
+        (_FP32_BY_SCALE, "block128_int8_sfp32,block128_axis-2_int8_sfp32", ("torch",)),
+        (_DEEPSEEK, "fp8_1x128,fp8_128x128", ("torch", "hopper_fp8")),
+    )
+] + [
+    Case(
+        "scaled_matmul",
+        (512, 512, 512),
+        _FP32_BY_SCALE,
+        "mxfp4_up,block32_axis-2_e2m1_up",
+        share=0.5,
+        isa="avx2",
+    )
+]
+
 _COUNTING = ("quantize_counting", "quantize_histogram", "count", "count_histogram")
 _COUNT = [
     Case(op, (elements,), spec, baselines=("torch", "quantize"), quick=elements == 1000)
@@ -227,6 +255,7 @@ CASES: tuple[Case, ...] = (
     *_CALL,
     *_QUANTIZE,
     *_SCALED,
+    *_BY_SCALE,
     *_COUNT,
     *_CONV,
     *_TRAIN,
@@ -236,7 +265,7 @@ CASES: tuple[Case, ...] = (
 def gate_case(case: Case) -> Case:
     """The same operation, small enough for the reference: odd sizes and several blocks of k."""
     shapes = {
-        "matmul": (9, 300, 21),
+        **dict.fromkeys(("matmul", "scaled_matmul"), (9, 300, 21)),
         "quantize": (1037,),
         "quantize_out": (1037,) if len(case.shape) == 1 else (37, 65),
         **dict.fromkeys(("pack", "unpack"), (37, 65)),

@@ -157,8 +157,8 @@ def figures(job: Job, times: Summary, baseline: str = "") -> dict[str, Any]:
 
 
 MARK = "*"
-_COMPARED = ("torch", "naive", "gemm", "avx512", "quantize")
-_COLUMNS = "{:<72} {:>3} {:>10} {:>10} {:>17}" + " {:>9}" * len(_COMPARED)
+_COMPARED = ("torch", "naive", "gemm", "avx512", "quantize", "hopper_fp8")
+_COLUMNS = "{:<72} {:>3} {:>10} {:>10} {:>17}" + " {:>12}" * len(_COMPARED)
 HEADER = _COLUMNS.format(
     "case", "thr", "best", "median", "rate", *(f"x {name}" for name in _COMPARED)
 )

@@ -341,28 +341,44 @@ void multiply(int kind, uintptr_t left, uintptr_t right, uintptr_t bias, uintptr
   }
 }
 
-// total[r][c] <- round(total[r][c] + addend[r][c]) in the outer format, both contiguous. key: first
-// row and column, site, k. scales: addresses of a float32 for each row and for each column, which
-// multiply the addend, and their ScaleOrder; or empty.
-void accumulate(uintptr_t total, uintptr_t addend, int64_t rows, int64_t cols,
-                const Ints& accumulator, int64_t seed, int64_t role, const Ints& key,
-                const Ints& scales, int threads) {
+// A matmul of codes in an accumulator with chunk="scale". scales: addresses of the scales of rows
+// and columns, of int64 offsets to each batch entry's, then their sizes and the ScaleOrder.
+void multiply_scaled(uintptr_t left, uintptr_t right, uintptr_t initial, uintptr_t out,
+                     const Ints& sizes, const Ints& left_strides, const Ints& right_strides,
+                     uintptr_t left_offsets, uintptr_t right_offsets, const Ints& scales,
+                     const Ints& accumulator, int64_t seed, int64_t role, int threads) {
   check_accumulator(accumulator);
-  LPK_CHECK(scales.empty() || (scales.size() == 3 && scales[2] >= 0 && scales[2] <= 3),
-            "scales are of rows, of columns, and an order");
+  LPK_CHECK(
+      scales.size() == 7 && scales[4] >= 0 && scales[5] >= 0 && scales[6] >= 0 && scales[6] <= 3,
+      "scales are four addresses, two sizes and an order");
+  const auto at = [&](int i) { return static_cast<uintptr_t>(scales[i]); };
+  const lpk::MatmulScales factors{pointer<const float>(at(0)),
+                                  pointer<const float>(at(1)),
+                                  pointer<const int64_t>(at(2)),
+                                  pointer<const int64_t>(at(3)),
+                                  scales[4],
+                                  scales[5],
+                                  static_cast<lpk::ScaleOrder>(scales[6])};
+  const lpk::MatmulArgs args =
+      matmul_args({left, left_strides, left_offsets}, {right, right_strides, right_offsets}, 0,
+                  initial, out, sizes);
+  const uint64_t key = role_seed(seed, role);
+  const py::gil_scoped_release release;
+  lpk::matmul(args, {accumulator.data()}, key, threads, &factors);
+}
+
+// total[r][c] <- round(total[r][c] + addend[r][c]) in the outer format, both contiguous. key: first
+// row and column, site, k.
+void accumulate(uintptr_t total, uintptr_t addend, int64_t rows, int64_t cols,
+                const Ints& accumulator, int64_t seed, int64_t role, const Ints& key, int threads) {
+  check_accumulator(accumulator);
   LPK_CHECK(key.size() == 4, "a key is (row, column, site, k)");
   const lpk::DrawKey first{role_seed(seed, role), static_cast<uint32_t>(key[2]),
                            static_cast<uint64_t>(key[0]), static_cast<uint64_t>(key[1]),
                            static_cast<uint64_t>(key[3])};
-  lpk::AddendScales factors;
-  if (!scales.empty()) {
-    factors.rows = pointer<const float>(static_cast<uintptr_t>(scales[0]));
-    factors.cols = pointer<const float>(static_cast<uintptr_t>(scales[1]));
-    factors.order = static_cast<lpk::ScaleOrder>(scales[2]);
-  }
   const py::gil_scoped_release release;
   lpk::accumulate_elements(pointer<float>(total), pointer<const float>(addend), rows, cols,
-                           accumulator.data(), first, threads, factors);
+                           accumulator.data(), first, threads);
 }
 
 void check_has_bits(const Ints& accumulator) {
@@ -456,6 +472,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("unpack", &unpack);
   m.def("dequantize", &dequantize);
   m.def("multiply", &multiply);
+  m.def("multiply_scaled", &multiply_scaled);
   m.def("accumulate", &accumulate);
   m.def("matmul_events", &matmul_events);
   m.def("masked_gradients", &masked_gradients);

@@ -1,4 +1,4 @@
-"""Codes and scales of block formats in csrc/cpu, and packing."""
+"""Codes and scales of block formats in csrc/cpu: packing, and products by scale."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.backends._cpu_counting import DTYPES
-from lpkernels.backends._layout import kernel_sizes
+from lpkernels.backends._layout import NO_OFFSET, batch_offsets, by_batch, kernel_sizes
+from lpkernels.backends._protocol import How, Product, Scales
 from lpkernels.formats.grids import grid_shape
 
 _FLOAT32: Any = {"dtype": torch.float32, "device": torch.device("cpu")}
@@ -58,6 +60,41 @@ def dequantize(
     sizes = kernel_sizes(values.shape, fmt)
     pointers = [part.data_ptr() for part in (values, scale, tensor_scale, out)]
     module.dequantize(*pointers, sizes, torch.get_num_threads())
+    return out
+
+
+def multiply_scaled(module: ModuleType, product: Product, scales: Scales, how: How) -> Tensor:
+    """As `Backend.multiply_scaled`."""
+    out = product.left.new_empty(product.shape)
+    if out.numel() == 0:
+        return out
+    left, entries, offsets = by_batch(product.left, product.right, out.shape)
+    of_rows, of_cols, places = scales.left, scales.right.contiguous(), (NO_OFFSET, NO_OFFSET)
+    if entries == 1:
+        # One product may be a batch as more rows.
+        of_rows = of_rows.expand(*out.shape[:-1], of_rows.shape[-1]).contiguous()
+    else:
+        of_rows = of_rows.contiguous()
+        places = (batch_offsets(of_rows, out.shape[:-2]), batch_offsets(of_cols, out.shape[:-2]))
+    initial = None if product.initial is None else product.initial.contiguous()
+    order = -how.acc[InAccumulator.CHUNK] if scales.float32 else 0
+    pointers = [x.data_ptr() for x in (of_rows, of_cols, *places)]
+    module.multiply_scaled(
+        left.data_ptr(),
+        product.right.data_ptr(),
+        0 if initial is None else initial.data_ptr(),
+        out.data_ptr(),
+        (entries, left.shape[-2], product.right.shape[-1], left.shape[-1]),
+        left.stride()[-2:],
+        product.right.stride()[-2:],
+        offsets[0].data_ptr(),
+        offsets[1].data_ptr(),
+        [*pointers, scales.left_size, scales.right_size, order],
+        how.acc,
+        0 if how.seed is None else int(how.seed),
+        how.role,
+        torch.get_num_threads(),
+    )
     return out
 
 

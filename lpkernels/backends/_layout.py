@@ -82,6 +82,23 @@ def batch_offsets(x: Tensor, batch: torch.Size) -> Tensor:
     return offsets.contiguous()
 
 
+def by_batch(
+    left: Tensor, right: Tensor, shape: torch.Size
+) -> tuple[Tensor, int, tuple[Tensor, Tensor]]:
+    """The left operand of a matmul of this result's shape, the number of matrices, and where each
+    starts in both operands.
+
+    With one right matrix and dense left ones, the batch is more rows, which have the same ids:
+    right is packed once for all.
+    """
+    batch = shape[:-2]
+    if not batch:
+        return left, 1, (NO_OFFSET, NO_OFFSET)
+    if right.dim() == 2 and left.is_contiguous():
+        return left.view(math.prod(shape[:-1]), left.shape[-1]), 1, (NO_OFFSET, NO_OFFSET)
+    return left, batch.numel(), (batch_offsets(left, batch), batch_offsets(right, batch))
+
+
 def strides(x: Tensor) -> list[int]:
     """Strides of the two leading dimensions and of three spatial ones, missing ones in front."""
     strides = list(x.stride())

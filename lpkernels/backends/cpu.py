@@ -26,18 +26,16 @@ from lpkernels.backends import (
     _cpu_scaled,
     _cpu_update,
 )
-from lpkernels.backends._by_scale import by_scale
 from lpkernels.backends._conv_geometry import geometry_of
 from lpkernels.backends._conveniences import Conveniences
 from lpkernels.backends._cpu_counting import DTYPES, by_position
 from lpkernels.backends._layout import (
     NO_OFFSET,
-    batch_offsets,
+    by_batch,
     dense,
     kernel_sizes,
     strides,
 )
-from lpkernels.rng import SITE_OUTER
 
 # Kernels write float32 through pointers, whatever torch's default dtype and device are.
 _FLOAT32: Any = {"dtype": torch.float32, "device": torch.device("cpu")}
@@ -186,17 +184,8 @@ class CpuBackend(Conveniences):
             left_strides: Sequence[int] = strides(left)
             right_strides: Sequence[int] = strides(right)
         else:
-            (m, k), n, entries = left.shape[-2:], right.shape[-1], 1
-            if out.dim() > 2:
-                batch = out.shape[:-2]
-                if right.dim() == 2 and left.is_contiguous():
-                    # One product, whose rows have the same ids: right is packed once for all.
-                    m *= batch.numel()
-                    left = left.view(m, k)
-                else:
-                    entries = batch.numel()
-                    offsets = (batch_offsets(left, batch), batch_offsets(right, batch))
-            sizes = (entries, m, n, k)
+            left, entries, offsets = by_batch(left, right, out.shape)
+            sizes = (entries, left.shape[-2], right.shape[-1], left.shape[-1])
             left_strides, right_strides = left.stride()[-2:], right.stride()[-2:]
         if bias is not None:
             bias = bias.contiguous()
@@ -271,36 +260,11 @@ class CpuBackend(Conveniences):
             _int(seed),
             role,
             [*rows_cols, site, k],
-            [],
             torch.get_num_threads(),
         )
 
     def multiply_scaled(self, product: Product, scales: Scales, how: How) -> Tensor:
-        return by_scale(self, product, scales, how)
-
-    def add_scaled(
-        self,
-        total: Tensor,
-        sums: Tensor,
-        rows: Tensor,
-        cols: Tensor,
-        order: int,
-        how: How,
-        first_row: int,
-        segment: int,
-    ) -> None:
-        """`accumulate` of sums (M, N) times the scales rows (M,) and cols (N,), all contiguous."""
-        self._c().accumulate(
-            total.data_ptr(),
-            sums.data_ptr(),
-            *total.shape,
-            how.acc,
-            _int(how.seed),
-            how.role,
-            [first_row, 0, SITE_OUTER, segment],
-            [rows.data_ptr(), cols.data_ptr(), order],
-            torch.get_num_threads(),
-        )
+        return _cpu_scaled.multiply_scaled(self._c(), product, scales, how)
 
     def pack(self, x: Tensor, fmt: tuple[int, ...]) -> Tensor:
         return _cpu_scaled.pack(self._c(), x, fmt)

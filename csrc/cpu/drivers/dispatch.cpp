@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "common/check.h"
+#include "cpu/sums/scaled/scaled.h"
 #include "tile.h"
 
 namespace lpk {
@@ -27,13 +28,22 @@ bool runs_avx512() {
 #endif
 }
 
+bool runs_avx512vnni() {
+#if defined(LPK_SOFTWARE_AVX512)
+  return runs_avx512();
+#elif defined(LPK_X86)
+  return runs_avx512() && __builtin_cpu_supports("avx512vnni");
+#else
+  return false;
+#endif
+}
+
 bool runs_avx512fp16() {
 #if defined(LPK_SOFTWARE_AVX512) && defined(LPK_AVX512FP16)
   return runs_avx512();
 #elif defined(LPK_AVX512FP16)
   // Stochastic sums there take AVX512-VNNI, which every such processor has so far.
-  return runs_avx512() && __builtin_cpu_supports("avx512fp16") &&
-         __builtin_cpu_supports("avx512vnni");
+  return runs_avx512vnni() && __builtin_cpu_supports("avx512fp16");
 #else
   return false;
 #endif
@@ -72,6 +82,11 @@ void take_counts(int64_t* counts) {
 }
 
 bool adds_apart() { return adding_apart().load(std::memory_order_relaxed); }
+
+bool has_vnni() {
+  static const bool vnni = runs_avx512vnni();
+  return vnni;
+}
 
 void choose_adds_apart(bool apart) { adding_apart() = apart; }
 

@@ -77,6 +77,23 @@ constexpr int64_t kMaxSpreadDepth = 1024;
 // The most rows times positions of k of a tile of such a product.
 constexpr int64_t kMaxSpread = kMaxRows * kMaxSpreadDepth;
 
+// Codes of one side of a product, and their scales along k, of `size` products each.
+struct ScaledSide {
+  const float* scale;
+  int64_t stride;  // between the scales of rows, or of lanes
+  int64_t size;    // 0: one scale for all of k
+  const float* codes;
+  int64_t codes_row, codes_k;  // strides
+
+  float at(int64_t row, int64_t segment) const { return scale[row * stride + segment]; }
+  int64_t segment(int64_t k) const { return size > 0 ? k / size : 0; }
+};
+// The sides of the rows and of the lanes of a product whose accumulator has chunk="scale".
+struct ProductScales {
+  ScaledSide rows, lanes;
+  ScaleOrder order;
+};
+
 struct Product {
   int64_t rows;
   int64_t lanes;
@@ -101,6 +118,8 @@ struct Product {
   // each row and lane, by these strides; null: +0.
   const float* initial = nullptr;
   int64_t initial_row = 0, initial_lane = 0;
+  // Of codes: their scales, which enter the outer sum. Null: none.
+  const ProductScales* scales = nullptr;
   // Becomes true where a kernel reads marks of absent taps; or null.
   std::atomic<bool>* marked = nullptr;
 };
@@ -155,7 +174,19 @@ struct MatmulArgs {
   const float* initial = nullptr;
 };
 
-void matmul(const MatmulArgs& args, const Arithmetic& arithmetic, uint64_t seed, int threads);
+// The scales of codes: of the rows of A and of the columns of B, one row or column after the other.
+struct MatmulScales {
+  const float* left;
+  const float* right;
+  const int64_t* left_offset;  // of each batch entry
+  const int64_t* right_offset;
+  int64_t left_size, right_size;  // products that share a scale; 0: all
+  ScaleOrder order;
+};
+
+// scales: of an accumulator with chunk="scale"; else null.
+void matmul(const MatmulArgs& args, const Arithmetic& arithmetic, uint64_t seed, int threads,
+            const MatmulScales* scales = nullptr);
 
 // The key of the draw of element (0, 0).
 struct DrawKey {
@@ -164,16 +195,8 @@ struct DrawKey {
   uint64_t row, col, k;
 };
 
-// Factors of addends: one for each row and one for each column; null: none.
-struct AddendScales {
-  const float* rows = nullptr;
-  const float* cols = nullptr;
-  ScaleOrder order = ScaleOrder::kExact;
-};
-
 // total[r][c] <- round(total[r][c] + addend[r][c]) in the accumulator's outer format.
 void accumulate_elements(float* total, const float* addend, int64_t rows, int64_t cols,
-                         const int64_t* accumulator, const DrawKey& first, int threads,
-                         const AddendScales& scales = {});
+                         const int64_t* accumulator, const DrawKey& first, int threads);
 
 }  // namespace lpk

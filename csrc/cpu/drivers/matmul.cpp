@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "gemm.h"
 
@@ -48,6 +49,26 @@ class MatmulOperands : public Operands {
     round(b, packed_floats(depth, lanes));
   }
 
+  // The scales of the rows and the lanes of the product.
+  ProductScales scales(const MatmulScales& of) const {
+    const int64_t k = args_.k;
+    const auto side = [k](const float* scale, int64_t offset, int64_t size, const float* codes,
+                          int64_t row, int64_t codes_k) {
+      const int64_t count = size > 0 && k > 0 ? (k + size - 1) / size : 1;
+      return ScaledSide{scale + offset, count, size, codes, row, codes_k};
+    };
+    ProductScales found{side(of.left, of.left_offset[entry_], of.left_size,
+                             transposed_ ? right_ : left_, args_.a_row, args_.a_k),
+                        side(of.right, of.right_offset[entry_], of.right_size,
+                             transposed_ ? left_ : right_, args_.b_col, args_.b_k),
+                        of.order};
+    if (!transposed_) return found;
+    std::swap(found.rows, found.lanes);
+    if (of.order == ScaleOrder::kLeft) found.order = ScaleOrder::kRight;
+    if (of.order == ScaleOrder::kRight) found.order = ScaleOrder::kLeft;
+    return found;
+  }
+
   void row_ids(int64_t row, int64_t rows, uint64_t* ids) const override {
     std::iota(ids, ids + rows, (transposed_ ? 0 : entry_ * args_.m) + row);
   }
@@ -75,14 +96,18 @@ class MatmulOperands : public Operands {
 
 }  // namespace
 
-void matmul(const MatmulArgs& args, const Arithmetic& arithmetic, uint64_t seed, int threads) {
+void matmul(const MatmulArgs& args, const Arithmetic& arithmetic, uint64_t seed, int threads,
+            const MatmulScales* scales) {
   if (args.batch == 0 || args.m == 0 || args.n == 0) return;
   // Lanes along n, unless n leaves most of a panel empty and m does not.
   const bool transposed = args.n < kPanel / 2 && args.m > args.n;
   thread_local std::vector<MatmulOperands> operands;
   thread_local std::vector<Product> products;
+  thread_local std::vector<ProductScales> scales_of;
   operands.clear();
   operands.reserve(args.batch);
+  scales_of.clear();
+  scales_of.reserve(args.batch);
   products.clear();
   for (int64_t entry = 0; entry < args.batch; ++entry) {
     operands.emplace_back(args, entry, transposed);
@@ -92,6 +117,10 @@ void matmul(const MatmulArgs& args, const Arithmetic& arithmetic, uint64_t seed,
                         &operands.back()});
     Product& p = products.back();
     p.exchanged = transposed;
+    if (scales != nullptr) {
+      scales_of.push_back(operands.back().scales(*scales));
+      p.scales = &scales_of.back();
+    }
     if (args.initial == nullptr) continue;
     p.initial = args.initial + entry * args.m * args.n;
     p.initial_row = transposed ? 1 : args.n;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from lpkernels import ops
@@ -24,8 +25,6 @@ from lpkernels.ops import How, Product
 
 # A sum has at most 24 bits; the product of it and two scales must fit in float64.
 _BITS = 53 - 24
-# A float32 scale for every value, and one for all: `ops.dequantize` multiplies two tensors in it.
-_BY_VALUE, _BY_TENSOR = "block1_e8m23ieee_sfp32", "tensor_e8m23ieee"
 # Longer than any sum.
 _WHOLE = 2**62
 
@@ -159,20 +158,26 @@ def _scales(pair: Pair, product: Product) -> ops.Scales:
 def _times(y: Tensor, left: Tensor | None, right: Tensor | None, backend: str) -> Tensor:
     """y (..., M, N) times the rounded product of both totals, rounded to float32."""
     one = y.new_ones(1)
-    left, right = one if left is None else left, one if right is None else right
-    if left.shape == right.shape == one.shape:
-        return _product(y, _product(left, right, backend), backend, _BY_TENSOR)
-    of_rows = left.unsqueeze(-1).expand(y.shape)
-    of_cols = right.unsqueeze(-2).expand(y.shape)
-    return _product(y, _product(of_rows, of_cols, backend), backend)
+    of_rows = (one if left is None else left).unsqueeze(-1)
+    of_cols = (one if right is None else right).unsqueeze(-2)
+    shape = torch.broadcast_shapes(of_rows.shape, of_cols.shape)
+    totals = _product(of_rows.expand(shape), of_cols.expand(shape), "block1", backend)
+    # One total for all of y, one for each row or column, or one for each value.
+    if totals.numel() == 1:
+        return _product(y, totals.view((1,) * y.dim()), "tensor", backend)
+    rows, cols = y.shape[-2:]
+    if shape[-1] == 1:
+        return _product(y, totals.expand(*y.shape[:-2], rows, 1), "row", backend)
+    if shape[-2] == 1:
+        return _product(y, totals.expand(*y.shape[:-2], 1, cols), "row_axis-2", backend)
+    return _product(y, totals.expand(y.shape), "block1", backend)
 
 
-def _product(x: Tensor, y: Tensor, backend: str, by: str = _BY_VALUE) -> Tensor:
-    """x * y in float32, the same bits whether or not the process flushes denormals."""
-    if by == _BY_TENSOR:
-        y = y.reshape((1,) * x.dim())
-    parts = (x.contiguous(), y.contiguous(), x.new_ones(()))
-    return ops.dequantize(*parts, _checks.constant(_ints, by), backend)
+def _product(x: Tensor, scales: Tensor, blocks: str, backend: str) -> Tensor:
+    """x times a float32 scale of every block, in float32: the same bits whether or not the process
+    flushes denormals."""
+    fmt = _checks.constant(_ints, f"{blocks}_e8m23ieee_sfp32")
+    return ops.dequantize(x.contiguous(), scales.contiguous(), x.new_ones(()), fmt, backend)
 
 
 def _ints(name: str) -> Ints:
