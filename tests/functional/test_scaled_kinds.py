@@ -8,32 +8,22 @@ from torch.nn import grad as torchs
 
 import lpkernels as lp
 from lpkernels.arithmetic.by_product import along_axis
-from lpkernels.functional import packed_activations
 from lpkernels.techniques.loss_scaling import diagnose
 from tests.compare import assert_bit_equal
-from tests.functional.test_scaled_layers import MXFP8, PRETRAINING, SCALE, made, same
+from tests.functional.scaled_layers import MXFP8, PRETRAINING, SCALE, gradients, made, top
 from tests.loops import rows
-from tests.support.composition import how
+from tests.support.autograd import same
 
 F = lp.functional
 TENSORS = {"input": "tensor_e4m3", "weight": "tensor_e4m3", "grad_output": "tensor_e5m2"}
-
-
-def gradients(call: Any, tensors: Any, recipe: lp.Recipe, packs: bool = True) -> list[torch.Tensor]:
-    leaves = [t.clone().requires_grad_() for t in tensors]
-    with packed_activations(packs):
-        y = call(*leaves, recipe=recipe, **how())
-    torch.manual_seed(9)
-    return [y.detach(), *torch.autograd.grad(y, leaves, torch.randn_like(y))]
 
 
 def test_products_of_two_activations_have_blocks_along_the_sum_of_each() -> None:
     torch.manual_seed(1)
     a, b = torch.randn(2, 3, 32, 16), torch.randn(2, 3, 16, 48)
     for packs in (True, False):
-        y, da, db = gradients(lp.matmul, (a, b), PRETRAINING, packs)
-        torch.manual_seed(9)
-        g, w = torch.randn_like(y), b.mT
+        y, da, db = gradients(lp.matmul, (a, b), PRETRAINING, packs=packs)
+        g, w = top(y), b.mT
         want = made(a, PRETRAINING, "input", -1) @ made(w, PRETRAINING, "weight", -1).mT
         assert_bit_equal(y, want)
         weight = made(w, PRETRAINING, "dgrad_weight", -2)
@@ -54,18 +44,14 @@ def test_broadcast_batches_are_one_sum() -> None:
     a, b = torch.randn(1, 3, 32, 16), torch.randn(2, 1, 16, 48)
     for sums in ({}, SCALE):
         recipe = lp.Recipe(**{**MXFP8.to_dict(), **sums})
-        _, da, db = gradients(lp.matmul, (a, b), recipe)
-        torch.manual_seed(9)
-        g = torch.randn(2, 3, 32, 48)
+        y, da, db = gradients(lp.matmul, (a, b), recipe)
+        g = top(y)
         # The gradient of a sums over (batch of b, n), that of b over (batch of a, m).
         for at in range(3):
-            top = g[:, at].transpose(0, 1).flatten(1)
-            right = b[:, 0].mT.flatten(0, 1)
             acc = "fp32_chunkscale" if sums else None
-            codes = [
-                lp.scaled(t, along_axis(MXFP8.input.fmt, k)) for t, k in ((top, -1), (right, -2))
-            ]
-            assert_bit_equal(da[0, at], lp.matmul(*codes, acc), "the left gradient")
+            left = lp.scaled(g[:, at].transpose(0, 1).flatten(1), along_axis(MXFP8.input.fmt, -1))
+            right = lp.scaled(b[:, 0].mT.flatten(0, 1), along_axis(MXFP8.input.fmt, -2))
+            assert_bit_equal(da[0, at], lp.matmul(left, right, acc), "the left gradient")
         for at in range(2):
             left, right = g[at].flatten(0, 1), a[0].flatten(0, 1)
             fmt = along_axis(MXFP8.input.fmt, -2)
@@ -123,9 +109,8 @@ def test_convolutions_take_one_scale_a_tensor_and_blocks_along_fixed_axes() -> N
     )  # fmt: skip
     for packs in (True, False):
         for recipe in (blocks, lp.Recipe(**TENSORS)):
-            y, dx, dw = gradients(F.conv2d, (x, w), recipe, packs)
-            torch.manual_seed(9)
-            g = torch.randn_like(y)
+            y, dx, dw = gradients(F.conv2d, (x, w), recipe, packs=packs)
+            g = top(y)
             fields = ("input", "weight", "grad_output", "dgrad_weight")
             xq, wq, gq, dq = (
                 lp.quantize(t, getattr(recipe, f) or recipe.weight)
@@ -134,8 +119,8 @@ def test_convolutions_take_one_scale_a_tensor_and_blocks_along_fixed_axes() -> N
             assert_bit_equal(y, torch.nn.functional.conv2d(xq, wq))
             assert_bit_equal(dx, torchs.conv2d_input(x.shape, dq, gq))
             left = lp.quantize(x, recipe.wgrad_input or recipe.input)
-            top = lp.quantize(g, recipe.wgrad_grad_output or recipe.grad_output)
-            assert_bit_equal(dw, torchs.conv2d_weight(left, w.shape, top))
+            tops = lp.quantize(g, recipe.wgrad_grad_output or recipe.grad_output)
+            assert_bit_equal(dw, torchs.conv2d_weight(left, w.shape, tops))
 
 
 def test_scales_of_tensors_multiply_the_sums_of_a_convolution() -> None:

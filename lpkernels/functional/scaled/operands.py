@@ -308,19 +308,29 @@ def _check_runs(layer: Call, product: str, taken: Taken, x: Tensor, w: Tensor) -
             "a Hadamard transform runs along the sum of a matrix product; "
             "leave convolutions to another recipe (exclude= of lp.convert)"
         )
-    assert taken.transform is not None
-    size = taken.transform[0]
-    if product == "wgrad":
-        if not (torch.is_grad_enabled() and w.requires_grad):
-            return
-        g = x.new_empty(()).expand(output_shape(x, w))
-        length = layer.geometry.factors(product, g, x, w.shape)[1].shape[-2]
-    elif product == "dgrad" and not (torch.is_grad_enabled() and x.requires_grad):
+    needed = {"dgrad": x, "wgrad": w}.get(product)
+    if needed is not None and not (torch.is_grad_enabled() and needed.requires_grad):
         return
-    else:
-        length = x.shape[-1] if product == "fprop" else w.shape[-2]
+    assert taken.transform is not None
+    size, length = taken.transform[0], _length(layer, product, x, w)
     if length % size:
         raise ValueError(
             f"hadamard={size} transforms runs of {size} values along the sum, but {product} sums "
             f"{length}, which {size} does not divide; pad, or leave hadamard away"
         )
+
+
+def _length(layer: Call, product: str, x: Tensor, w: Tensor) -> int:
+    """The number of terms of a matmul's sums."""
+    if product == "fprop":
+        return x.shape[-1]
+    if not layer.geometry.two_activations:
+        return w.shape[0] if product == "dgrad" else x.shape[:-1].numel()
+    summed, result = (w, x) if product == "dgrad" else (x, w)
+    batch = torch.broadcast_shapes(x.shape[:-2], w.shape[:-2])
+    padded = (1,) * (len(batch) + 2 - result.dim()) + tuple(result.shape)
+    length = summed.shape[-2]
+    # Sums run over the dimensions in which the result was broadcast, too.
+    for n, of_result in zip(batch, padded, strict=False):
+        length *= n if of_result != n else 1
+    return length
