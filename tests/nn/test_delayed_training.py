@@ -101,8 +101,6 @@ def test_compiled_models_equal_eager_ones() -> None:
     model = network()
     want = train(model, model)
     model = network()
-    same_state(train(model, compiled(model)), want)
-    model = network()
     # In training a graph changes the histories, in evaluation it does not.
     call = compiled(model)
     train(model, call, end=2)
@@ -115,6 +113,7 @@ def test_compiled_models_equal_eager_ones() -> None:
     same_state(train(model, call, first=2), want)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler")
 def test_compiled_checkpoints_equal_eager_ones() -> None:
     model = network()
