@@ -96,10 +96,10 @@ class Call(NamedTuple):
             return self._transformed(x, taken)
         key = (*_key(taken), where)
         first = made.get(KEEPS) or self.delayed(taken) is not None
-        if ("parts", *key) in made or (first and _is_block(taken)):
+        if key not in made and (("parts", *key) in made or (first and _is_block(taken))):
             parts = self.parts(x, taken, made, where)
-            return ops.dequantize(*parts, _format(taken), self.backend)
-        if key not in made:
+            made[key] = ops.dequantize(*parts, _format(taken), self.backend)
+        elif key not in made:
             y = self._transformed(x, taken)
             last = (self.seed, taken.role, SITE_QUANTIZE, self.backend)
             made[key] = ops.quantize(y, taken.ints, *last)
@@ -260,12 +260,11 @@ def kept(
     if not _is_block(taken):
         values = layer.values(source, taken, made, where)
         return Kept(saved(values, (), taken.quantizer, x, layer.backend), values.shape)
-    # Only delayed scales leave NaN in codes.
-    nan = layer.delayed(taken) is not None
-    if not saving.is_packed(_format(taken)) or (nan and not saving.has_nan(_format(taken))):
+    if not saving.is_packed(_format(taken)):
         return Kept(Saved(x))
     codes = saving.packed(layer.parts(source, taken, made, where), _format(taken))
-    if taken.quantizer is not None and not taken.quantizer.is_stochastic:
+    stochastic = taken.quantizer is not None and taken.quantizer.is_stochastic
+    if not (stochastic or torch.compiler.is_compiling()):
         codes = shared(codes, x)
     return Kept(Saved(codes), source.shape, True)
 
