@@ -12,8 +12,8 @@ class Case:
     Attributes:
         op: the name of a builder in bench/ops.py.
         shape: matmul, scaled_matmul (M, K, N); quantize, count (elements,); convolutions
-            (batch, channels in, channels out, image, kernel, stride, groups), padded to keep the image at stride 1;
-            train_step (batch, depth, width, image).
+            (batch, channels in, channels out, image, kernel, stride, groups), padded to keep the
+            image at stride 1; train_step (batch, depth, width, image).
         spec: the text of an Accumulator, a Quantizer or a Recipe, or a name that bench/ops.py
             gives one.
         operands: the format that the operands are rounded to first, or of scaled_matmul those of
