@@ -55,6 +55,10 @@ class TritonBackend(GpuBackend):
             return "its kernels count no events; those of the cpu backend do"
         return "" if self.has(op) else f"it has no kernel yet for {op}"
 
+    def has(self, op: str) -> bool:
+        """Products by scale are this backend's alone on a GPU."""
+        return op in ("matmul_scaled", "matmul_scaled_drawn") or super().has(op)
+
     def quantize(
         self,
         x: Tensor,
@@ -68,6 +72,7 @@ class TritonBackend(GpuBackend):
 
     quantize_counting = staticmethod(counting.quantize_counting)
     multiply_matrices = staticmethod(_matmul.matmul)
+    multiply_scaled = staticmethod(_matmul.multiply_scaled)
     convolve = staticmethod(_conv.convolve)
     accumulate = staticmethod(_accumulate.accumulate)
     hadamard = staticmethod(_hadamard.hadamard)

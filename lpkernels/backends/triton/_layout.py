@@ -48,6 +48,20 @@ PAD = 512
 UNIT = triton_tiles.UNIT
 
 
+class Scaling(NamedTuple):
+    """The scales that multiply the sums of chunks: float32, (G, chunks, M) of rows and (G, chunks,
+    N) of columns. order: `EXACT_SCALES`, or where a product is rounded to float32."""
+
+    rows: Tensor
+    cols: Tensor
+    order: int
+
+
+#: c times both scales exactly; c times their rounded product; c times the scale of the row, or of
+#: the column, rounded and then times the other.
+EXACT_SCALES, SCALES_FIRST, ROWS_FIRST, COLS_FIRST = range(4)
+
+
 class Sums(NamedTuple):
     """The outputs: M x N sums of K steps for each of G matrices, and the keys of their draws.
 
@@ -74,3 +88,5 @@ class Sums(NamedTuple):
     sizes: tuple[int, int, int, int]
     #: Where the outermost sums start, laid out as ``out``; None: +0.
     initial: Tensor | None = None
+    #: None: the sums of chunks enter the outer ones as they are.
+    scaling: Scaling | None = None

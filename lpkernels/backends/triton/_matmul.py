@@ -1,23 +1,53 @@
-"""Matrix products: operands packed, tables made, sums in the batch that broadcasting gives."""
+"""Matrix products: operands packed, tables made, sums in the batch that broadcasting gives.
+
+Scales of codes enter the outer sums of products by scale, whose chunks are their segments.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from lpkernels.backends import How, Product
+from lpkernels.arithmetic.integers import InAccumulator
+from lpkernels.backends import How, Product, Scales
 from lpkernels.backends._tables import offsets
 from lpkernels.backends.triton._config import transposes
-from lpkernels.backends.triton._layout import Sums
+from lpkernels.backends.triton._layout import (
+    COLS_FIRST,
+    EXACT_SCALES,
+    ROWS_FIRST,
+    Scaling,
+    Sums,
+)
 from lpkernels.backends.triton._products import products
 from lpkernels.backends.triton.operands.facts import new_facts
 from lpkernels.backends.triton.operands.matrices import pack_operand
+from lpkernels.reference.scaled_products import segments
 
 
 def matmul(product: Product, how: How) -> Tensor:
     """`GpuBackend.multiply_matrices`. Draws are keyed (batch * M + m, n, k)."""
+    return _multiplied(product, how, None)
+
+
+def multiply_scaled(product: Product, scales: Scales, how: How) -> Tensor:
+    """`Backend.multiply_scaled`: the chunks of the sums are segments."""
+    longest = max((end - start for start, end in _cuts(product, scales)), default=1)
+    acc, at = how.acc, InAccumulator.CHUNK
+    return _multiplied(
+        product, how._replace(acc=(*acc[:at], longest, *acc[at + 1 :])), scales, acc[at]
+    )
+
+
+def _cuts(product: Product, scales: Scales) -> Sequence[tuple[int, int]]:
+    return tuple(segments(product.left.shape[-1], scales.left_size, scales.right_size))
+
+
+def _multiplied(product: Product, how: How, scales: Scales | None, chunk: int = 0) -> Tensor:
+    """chunk: that of the accumulator, with scales."""
     a, b = product.left, product.right
     out = torch.empty(product.shape, dtype=torch.float32, device=a.device)
     if out.numel() == 0:
@@ -32,12 +62,44 @@ def matmul(product: Product, how: How) -> Tensor:
     sums = _sums(out, batch, m, n, k, bias)
     if product.initial is not None:
         sums = sums._replace(initial=product.initial.contiguous())
+    if scales is not None:
+        order = -chunk if scales.float32 else EXACT_SCALES
+        sums = _with_scales(sums, _cuts(product, scales), scales, order, out.shape)
     facts = new_facts(a.device)
     rows = pack_operand(a, batch, facts[0], how.fused.left)
     cols = pack_operand(b.mT, batch, facts[1], how.fused.right)
     left, right = (cols, rows) if sums.swapped else (rows, cols)
     products(left, right, sums, how.acc, how.seed, how.role, how.fused.result)
     return out
+
+
+def _with_scales(
+    sums: Sums, cuts: Sequence[tuple[int, int]], scales: Scales, order: int, shape: torch.Size
+) -> Sums:
+    """The sums of a product of this shape, with segments for chunks."""
+    starts = [start for start, _ in cuts]
+    # One matrix may be a batch as more rows.
+    batch = shape[:-2] if sums.sizes[0] > 1 else torch.Size()
+    left = scales.left.expand(*shape[:-1], scales.left.shape[-1])
+    right = scales.right.expand(*batch, *scales.right.shape[-2:])
+    rows, cols = (
+        _by_chunk(scale, sums.sizes[0], starts, size)
+        for scale, size in ((left, scales.left_size), (right, scales.right_size))
+    )
+    if sums.swapped:
+        rows, cols = cols, rows
+        order = {ROWS_FIRST: COLS_FIRST, COLS_FIRST: ROWS_FIRST}.get(order, order)
+    ends = [*starts, cuts[-1][1] if cuts else 0]
+    table = torch.tensor(ends, dtype=torch.int64, device=sums.out.device)
+    return sums._replace(starts=table, scaling=Scaling(rows, cols, order))
+
+
+def _by_chunk(scale: Tensor, matrices: int, starts: Sequence[int], size: int) -> Tensor:
+    """(matrices, chunks, lanes) of scales (..., lanes, segments) of ``size`` products, 0: all."""
+    segment = [start // size if size else 0 for start in starts]
+    index = torch.tensor(segment, dtype=torch.int64, device=scale.device)
+    lanes = math.prod(scale.shape[:-1]) // matrices
+    return scale.index_select(-1, index).reshape(matrices, lanes, len(starts)).mT.contiguous()
 
 
 def _sums(out: Tensor, batch: torch.Size, m: int, n: int, k: int, bias: Tensor | None) -> Sums:

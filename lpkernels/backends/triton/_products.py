@@ -37,7 +37,10 @@ def products(
         result: the deterministic quantizer of the result (`Fused`), or ().
     """
     start = seed_on(seed, sums.out.device)
-    problem = Problem(left, right, sums, *roundings_of(acc, result), acc, start, role)
+    roundings, constants = roundings_of(acc, result)
+    if sums.scaling is not None:
+        roundings = roundings._replace(scale_order=sums.scaling.order)
+    problem = Problem(left, right, sums, roundings, constants, acc, start, role)
     matrices, m, n, _ = sums.sizes
     there = processors(sums.out.device)
     if acc[InAccumulator.ORDER] == NATIVE:
@@ -56,9 +59,10 @@ def _running_sums(problem: Problem, last: Tile, there: int) -> None:
     sums = problem.sums
     matrices, m, n, _ = sums.sizes
     in_order = sums.positions is None and sums.starts is None
-    # No certificate knows where sums start.
+    # No certificate knows where sums start, and no scales.
+    plain = sums.initial is None and sums.scaling is None
     nvidia = torch.version.hip is None
-    kinds = () if sums.initial is not None else tiers(problem.acc, in_order=in_order, nvidia=nvidia)
+    kinds = tiers(problem.acc, in_order=in_order, nvidia=nvidia) if plain else ()
     if not kinds:
         return sequential.launch(problem, last)
     chunk, chunks = problem.chunks()

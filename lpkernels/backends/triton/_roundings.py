@@ -35,6 +35,8 @@ class Roundings(NamedTuple):
     #: None: the sums are the result.
     result: Known | None
     chunked: bool
+    #: How the sums of chunks meet their scales: `Scaling.order`.
+    scale_order: int = 0
 
 
 class Constants(NamedTuple):

@@ -12,7 +12,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from lpkernels.backends.triton._layout import Operand, Sums
+from lpkernels.backends.triton._layout import (
+    COLS_FIRST,
+    ROWS_FIRST,
+    SCALES_FIRST,
+    Operand,
+    Sums,
+)
 from lpkernels.backends.triton.rounding.bits import double, narrow, single
 from lpkernels.backends.triton.rounding.draws import (
     column_keys,
@@ -33,6 +39,10 @@ SITE_SUM = tl.constexpr(0)
 SITE_PRODUCT = tl.constexpr(1)
 SITE_OUTER = tl.constexpr(2)
 SITE_BIAS = tl.constexpr(3)
+
+
+_SCALES_FIRST, _ROWS_FIRST = tl.constexpr(SCALES_FIRST), tl.constexpr(ROWS_FIRST)
+_COLS_FIRST = tl.constexpr(COLS_FIRST)
 
 
 class Side(NamedTuple):
@@ -59,6 +69,8 @@ class Outputs(NamedTuple):
     positions: Tensor | None
     starts: Tensor | None
     initial: Tensor | None = None
+    row_scales: Tensor | None = None
+    col_scales: Tensor | None = None
 
 
 def side_of(operand: Operand) -> Side:
@@ -66,7 +78,8 @@ def side_of(operand: Operand) -> Side:
 
 
 def outputs_of(sums: Sums) -> Outputs:
-    return Outputs(*sums[:8], sums.bias, sums.positions, sums.starts, sums.initial)
+    scales = (None, None) if sums.scaling is None else sums.scaling[:2]
+    return Outputs(*sums[:8], sums.bias, sums.positions, sums.starts, sums.initial, *scales)
 
 
 @triton.jit
@@ -147,6 +160,15 @@ def chunk_start(out, c, chunk, K):
 
 
 @triton.jit
+def chunk_position(out, c, chunk):
+    """The position of chunk c's first product, int64."""
+    if out.row_scales is None:
+        return tl.cast(c, tl.int64) * chunk
+    else:
+        return tl.load(out.starts + c)
+
+
+@triton.jit
 def draw_keys(out, g, i, j, M, N, SWAPPED: tl.constexpr):
     """The row and the column key of every output, two tiles that broadcast."""
     first = tl.load(out.row_batch + g) + tl.load(out.row_keys + i, mask=i < M, other=0)
@@ -199,6 +221,34 @@ def add_outermost(total, addend, site, position, seed, row, col, C, R: tl.conste
         words = words_of(seed, site, row, column_of(seed, site, col, R.outer), word, R.outer)
         lift = lift_of(words, position, R.outer)
     return add_rounded(total, addend, lift, C.outer, R.outer)
+
+
+@triton.jit
+def scaled_sums(sums, out, g, i, j, c, chunks, M, N, R: tl.constexpr):
+    """The sums of chunk c, float64, times their scales, if they have any. A float32 times a float32
+    is exact in float64, and so are the products that `functional.matmul` lets through."""
+    if out.row_scales is None:
+        return sums
+    else:
+        place = g * chunks + c
+        row = double(tl.load(out.row_scales + (place * M + i), mask=i < M, other=1.0))[:, None]
+        col = double(tl.load(out.col_scales + (place * N + j), mask=j < N, other=1.0))[None, :]
+        if R.scale_order == _SCALES_FIRST:
+            return sums * double(single(row * col))
+        elif R.scale_order == _ROWS_FIRST:
+            return double(single(sums * row)) * col
+        elif R.scale_order == _COLS_FIRST:
+            return double(single(sums * col)) * row
+        else:
+            return sums * (row * col)
+
+
+@triton.jit
+def end_chunk(outer, sums, out, g, i, j, c, chunks, M, N, seed, row, col, C, R: tl.constexpr):
+    """The outer sums, once the sums of chunk c are added."""
+    position = tl.cast(c, tl.int64)
+    addend = scaled_sums(sums, out, g, i, j, position, chunks, M, N, R)
+    return add_outermost(outer, addend, SITE_OUTER, position, seed, row, col, C, R)
 
 
 @triton.jit

@@ -75,7 +75,7 @@ def key(launch: Launch) -> tuple[Any, ...]:
         bias = isinstance(_outputs(launch).bias, torch.Tensor)
         outer = _rule(rules.outer) if rules.chunked or bias else ()
         product = _rule(rules.product) if tiers is None else rules.product is not None
-        found = (sums, product, outer, _rule(rules.result), rules.chunked)
+        found = (sums, product, outer, _rule(rules.result), rules.chunked, rules.scale_order)
     return (launch.name, found, tuple(sorted(told.items())), _types(launch.arguments))
 
 
@@ -106,7 +106,7 @@ def features(launch: Launch) -> set[tuple[Any, ...]]:
         mode = None if of_tier and tiers[0] not in DIRECTED else ROUNDINGS[rule.mode]
         found |= {("mode", rule.fixed, mode), ("draw", *draw_key(rule)), ("place", place)}
     chunked = getattr(launch.constant("R"), "chunked", None)
-    found |= {("chunked", chunked)}
+    found |= {("chunked", chunked), ("scales", _scaled(launch))}
     told = {(launch.name, tiers, *constant) for constant in constants(launch)}
     first = None if tiers is None else tiers[0]
     return told | {(launch.name, first, *feature) for feature in found}
@@ -137,6 +137,12 @@ def covering(launches: list[Launch], parts: Parts) -> list[Launch]:
 
 def _rule(known: Any) -> tuple[Any, ...]:
     return () if known is None else (rule_key(known.value), draw_key(known.value))
+
+
+def _scaled(launch: Launch) -> int | None:
+    """How the sums of chunks meet their scales; None: there are none."""
+    scaled = any(getattr(a, "row_scales", None) is not None for a in launch.arguments)
+    return launch.constant("R").scale_order if scaled else None
 
 
 def _outputs(launch: Launch) -> Any:

@@ -13,13 +13,13 @@ import triton
 import triton.language as tl
 
 from lpkernels.backends.triton._tile import (
-    SITE_OUTER,
     SITE_PRODUCT,
     SITE_SUM,
-    add_outermost,
+    chunk_position,
     chunk_start,
     column_of,
     draw_keys,
+    end_chunk,
     finished,
     lane_pointers,
     position_of,
@@ -104,7 +104,7 @@ def aligned_kernel(
         else:
             k, last = tl.full([], 0, tl.int64), tl.cast(K, tl.int64)
         while k < last:
-            begin = tl.cast(c, tl.int64) * chunk
+            begin = chunk_position(out, c, chunk)
             start = begin + (position_of(out, k) - begin) // block * block
             stop = block_end(out, k, tl.minimum(k + block, last), start + block)
 
@@ -135,8 +135,7 @@ def aligned_kernel(
             sums = tl.where(here, round_to(total * unit, lift, C.sum, R.sum), sums)
             k = stop
         if R.chunked:
-            position = tl.cast(c, tl.int64)
-            outer = add_outermost(outer, sums, SITE_OUTER, position, seed, row, col, C, R)
+            outer = end_chunk(outer, sums, out, g, i, j, c, chunks, M, N, seed, row, col, C, R)
             sums = tl.zeros([BM, BN], tl.float64)
 
     total = outer if R.chunked else sums

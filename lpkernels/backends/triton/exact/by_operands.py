@@ -18,12 +18,12 @@ import triton.language as tl
 
 from lpkernels.backends.triton._launch import interpreting
 from lpkernels.backends.triton._tile import (
-    SITE_OUTER,
     SITE_SUM,
-    add_outermost,
+    chunk_position,
     chunk_start,
     column_of,
     draw_keys,
+    end_chunk,
     finished,
     lane_pointers,
     position_of,
@@ -193,7 +193,7 @@ def by_operands_kernel(
             k, last = tl.full([], 0, tl.int64), tl.cast(K, tl.int64)
         run = block * turns if TAKES_TURNS else block
         while k < last:
-            begin = tl.cast(c, tl.int64) * chunk
+            begin = chunk_position(out, c, chunk)
             first = begin + (position_of(out, k) - begin) // run * run
             stop = block_end(out, k, tl.minimum(k + run, last), first + run)
             for turn in range(turns if TAKES_TURNS else 1):
@@ -233,8 +233,7 @@ def by_operands_kernel(
                 sums = tl.where(here, rounded, sums)
             k = stop
         if R.chunked:
-            position = tl.cast(c, tl.int64)
-            outer = add_outermost(outer, sums, SITE_OUTER, position, seed, row, col, C, R)
+            outer = end_chunk(outer, sums, out, g, i, j, c, chunks, M, N, seed, row, col, C, R)
             sums = tl.zeros([BM, BN], tl.float64)
 
     total = outer if R.chunked else sums

@@ -6,12 +6,11 @@ import triton
 import triton.language as tl
 
 from lpkernels.backends.triton._tile import (
-    SITE_OUTER,
     SITE_PRODUCT,
-    add_outermost,
     chunk_start,
     column_of,
     draw_keys,
+    end_chunk,
     finished,
     lane_pointers,
     started,
@@ -64,8 +63,7 @@ def compensated_kernel(
             sums = tl.where(absent, sums, total)
             error = tl.where(absent, error, lost)
         if R.chunked:
-            position = tl.cast(c, tl.int64)
-            outer = add_outermost(outer, sums, SITE_OUTER, position, seed, row, col, C, R)
+            outer = end_chunk(outer, sums, out, g, i, j, c, chunks, M, N, seed, row, col, C, R)
             sums = tl.zeros([BM, BN], tl.float64)
             error = tl.zeros([BM, BN], tl.float64)
 

@@ -14,13 +14,13 @@ import triton.language as tl
 
 from lpkernels.backends.triton._layout import ABSENT
 from lpkernels.backends.triton._tile import (
-    SITE_OUTER,
     SITE_PRODUCT,
     SITE_SUM,
-    add_outermost,
+    chunk_position,
     chunk_start,
     column_of,
     draw_keys,
+    end_chunk,
     finished,
     lane_pointers,
     position_of,
@@ -217,7 +217,7 @@ def pairwise_kernel(
                 k, last = chunk_start(out, c, chunk, K), chunk_start(out, c + 1, chunk, K)
             else:
                 k, last = tl.full([], 0, tl.int64), tl.cast(K, tl.int64)
-            begin = tl.cast(c, tl.int64) * chunk
+            begin = chunk_position(out, c, chunk)
             count = tl.full([], 0, tl.int64)
             while k < last:
                 pair = (position_of(out, k) - begin) >> 1
@@ -258,8 +258,7 @@ def pairwise_kernel(
             tl.debug_barrier()
             total = tl.where(absent, 0.0, total)
             if R.chunked:
-                position = tl.cast(c, tl.int64)
-                outer = add_outermost(outer, total, SITE_OUTER, position, seed, row, col, C, R)
+                outer = end_chunk(outer, total, out, g, i, j, c, chunks, M, N, seed, row, col, C, R)
             else:
                 outer = total
         store_tile(finished(outer, out, seed, row, col, C, R), out, g, i, j, M, N)

@@ -19,13 +19,12 @@ from lpkernels.backends.triton._parts import finish_tile, least_made
 from lpkernels.backends.triton._problem import Made, Problem
 from lpkernels.backends.triton._roundings import Roundings
 from lpkernels.backends.triton._tile import (
-    SITE_OUTER,
     SITE_PRODUCT,
     SITE_SUM,
-    add_outermost,
     chunk_start,
     column_of,
     draw_keys,
+    end_chunk,
     finished,
     lane_pointers,
     lift_of,
@@ -158,8 +157,7 @@ def exact_kernel(
                 total = tl.where(is_absent(b), sums, total)
             sums = total
         if R.chunked:
-            position = tl.cast(c, tl.int64)
-            outer = add_outermost(outer, sums, SITE_OUTER, position, seed, row, col, C, R)
+            outer = end_chunk(outer, sums, out, g, i, j, c, chunks, M, N, seed, row, col, C, R)
             sums = tl.zeros([BM, BN], tl.float64)
 
     total = outer if R.chunked else sums

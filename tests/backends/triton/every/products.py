@@ -3,6 +3,7 @@ compiled."""
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -10,7 +11,7 @@ from unittest import mock
 import torch
 
 from lpkernels.arithmetic import Accumulator, Quantizer, accumulator
-from lpkernels.backends import NOT_FUSED, Fused
+from lpkernels.backends import NOT_FUSED, Fused, How, Scales, matmul_of
 from lpkernels.backends.planning import triton_tiers as _tiers
 from lpkernels.backends.planning.triton_splits import Share
 from lpkernels.backends.triton import BACKEND, _products
@@ -37,6 +38,21 @@ def _start(acc: Accumulator) -> Any:
     m, k, n = _SHAPE
     operands = (torch.zeros(m, k), torch.zeros(k, n), None)
     return BACKEND.matmul(*operands, acc.to_ints(), SEED, 1, initial=torch.zeros(m, n))
+
+
+def _by_scale(acc: Accumulator, float32: bool) -> Any:
+    """A product of codes with scales, which are rounded where they are float32."""
+    m, k, n = _SHAPE
+    scales = Scales(torch.ones(m, k // 16), torch.ones(n, k // 32), 16, 32, float32)
+    product = matmul_of(torch.zeros(m, k), torch.zeros(k, n))
+    return BACKEND.multiply_scaled(product, scales, How(acc.to_ints(), SEED, 1))
+
+
+def _scaled(*orders: str, **options: Any) -> Iterator[Call]:
+    acc = Accumulator("e5m4", chunk="scale", **options)
+    yield partial(_by_scale, acc, False)
+    for order in orders:
+        yield partial(_by_scale, replace(acc, scale_order=order), True)
 
 
 #: A padded and strided convolution of 64 channels to 48 on 40 x 24, with tiles of the largest
@@ -93,6 +109,7 @@ def exact_calls() -> Iterator[Call]:
     yield from _calls([accumulator("e5m0"), accumulator("e5m0_chunk7")])
     yield from _calls([accumulator("e5m0:product=e4m3:product_rounding=to_odd")])
     yield from _starts()
+    yield from _scaled("product", "left", "right")
 
 
 def _starts(**options: Any) -> Iterator[Call]:
@@ -198,6 +215,7 @@ def order_calls(kind: str) -> Iterator[Call]:
     accs += [Accumulator("e5m4", chunk=21, outer="e6m9", **options)]
     yield from _calls(accs)
     yield from _starts(**options)
+    yield from _scaled(**options)
 
 
 def operand_calls() -> Iterator[Call]:
@@ -215,6 +233,7 @@ def operand_calls() -> Iterator[Call]:
         accs = [Accumulator("e5m4", m, **options) for m in ROUNDINGS]
         yield from _calls(accs)
     yield from _starts(**fp8)
+    yield from _scaled(**fp8)
     yield from _starts(block=16, aligned_bits=25, operands="fp16")
 
 
