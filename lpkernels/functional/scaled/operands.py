@@ -96,12 +96,14 @@ class Call(NamedTuple):
         """The values of x's codes, of a native product or not; x itself where nothing rounds it."""
         if not taken.ints:
             return self._transformed(x, taken)
-        key = (*_key(taken), where)
+        parts = ("parts", *_key(taken), where)
         first = made.get(KEEPS) or self.delayed(taken) is not None
-        if ("parts", *key) in made or (first and _is_block(taken)):
-            parts = self.parts(x, taken, made, where)
-            return _values(parts, _format(taken), native, self.backend)
-        if key not in made:
+        in_parts = parts in made or (first and _is_block(taken))
+        key = ("values", *parts[1:], native and in_parts)
+        if key not in made and in_parts:
+            codes = self.parts(x, taken, made, where)
+            made[key] = _values(codes, _format(taken), native, self.backend)
+        elif key not in made:
             y = self._transformed(x, taken)
             last = (self.seed, taken.role, SITE_QUANTIZE, self.backend)
             made[key] = ops.quantize(y, taken.ints, *last)
@@ -268,9 +270,7 @@ def kept(
     if not _is_block(taken):
         values = layer.values(source, taken, made, where)
         return Kept(saved(values, (), taken.quantizer, x, layer.backend), values.shape)
-    # Only delayed scales leave NaN in codes.
-    nan = layer.delayed(taken) is not None
-    if not saving.is_packed(_format(taken)) or (nan and not saving.has_nan(_format(taken))):
+    if not saving.is_packed(_format(taken)):
         return Kept(Saved(x))
     codes = saving.packed(layer.parts(source, taken, made, where), _format(taken))
     if taken.quantizer is not None and not taken.quantizer.is_stochastic:

@@ -15,6 +15,7 @@ from lpkernels.experiments.training.parts.diagnosis import DiagnosisConfig
 from lpkernels.experiments.training.parts.every_tensor import EveryTensor, EveryTensorConfig
 from lpkernels.experiments.training.parts.loss_scale import LossScaleConfig
 from lpkernels.experiments.training.parts.master_weights import MasterWeightsConfig
+from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.techniques.assignment import audit
 from lpkernels.techniques.loss_scaling import MasterWeights, Report
 from lpkernels.techniques.pareto import TrainingRecipe
@@ -105,6 +106,21 @@ def test_ends_are_as_all_others_unless_said(tmp_path: Path) -> None:
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     make = partial(tensors_in, tensors=LOW, ends=HIGH, loss_scale=1000.0)
     goes_on_alike(make, tmp_path, 6)
+
+
+def test_delayed_scales_are_updated_and_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    formats = {"input": "tensor_e4m3", "weight": "tensor_e4m3", "grad_output": "tensor_e5m2"}
+    its = lp.Recipe(**formats, scaling="delayed:history=3:max")
+    monkeypatch.setattr(f"{Trainer.__module__}.layer_recipes", lambda config, model: its)
+    whole, *_ = goes_on_alike(partial(tiny_trainer, SMALL, accumulate=2), tmp_path, 6)
+    kept = whole.model.head.scaling
+    # Both passes of a step were noted before its update.
+    assert not kept.input_history[0] and kept.input_history[1:].all()
+    assert not [each for each in recwarn if "delayed" in str(each.message)]
+    scales = {name: value for name, value in whole.model.state_dict().items() if "_scale" in name}
+    assert len(scales) == 9 and all(value != 1 for value in scales.values())
 
 
 test_wrong_settings_of_tensors_are_refused = rejects(
