@@ -149,8 +149,8 @@ class Recipe(PlainValues):
     `FixedAxisWarning` says so; axis="k", one scale a tensor and square tiles suit every product.
 
     Raises:  TypeError, ValueError: a field is no quantizer or accumulator, or an unknown name; an
-        input_range whose `input` is not affine or has an axis; axis="k" or a transform of what is
-        no operand; a transform of one operand of a product alone; an accumulator with chunk="scale"
+        input_range whose `input` is not affine or has an axis; axis="k" or a transform for no
+        operand; a transform of one operand of a product alone; an accumulator with chunk="scale"
         for operands without scales; fp32 scales of blocks under an accumulator that is neither this
         nor native; fp32 scales of rows that gradients reuse; requantize="codes" of transformed
         codes; scaling with a format that has not one fp32 scale a tensor.

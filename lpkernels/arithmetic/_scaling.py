@@ -103,8 +103,8 @@ class DelayedScaling(PlainValues):
     and ``scaling.<role>_scale`` S (), 1 at first. A tensor x of the role becomes the codes
     ``q = round(clamp(x * S, -M, M))`` with the scale ``s = 1 / S``, both in float32, where M is the
     element's largest value or the format's target; in training, h[0] becomes
-    ``max(h[0], max |x|)``. So x is read once. `lpkernels.nn.update_scales` gives S its next value
-    after the backward pass:
+    ``max(h[0], max |x|)``. Hardware reads x once. After the backward pass
+    `lpkernels.nn.update_scales` gives S its next value:
 
         a = max of h, or h[0] for "most_recent"
         S = M 2^-margin / a, at most the largest float32, if 0 < a < inf; else S stays
@@ -124,9 +124,10 @@ class DelayedScaling(PlainValues):
 
     Raises:  TypeError, ValueError: an argument of the wrong type or out of range.
 
-    Source: TransformerEngine, DelayedScaling (common/recipe, delayed_scaling.cu). Its function for
-    many tensors keeps a history whose h[0] is 0, as here, and skips NaN, where we do as its Python
-    path, whose NaN keeps S. It updates as the autocast ends; here update_scales says when.
+    Source: TransformerEngine, DelayedScaling (common/recipe, delayed_scaling.cu). Its kernel for
+    many tensors leaves a history with h[0] = 0 alone, as here. Differs: the kernel skips NaN; here
+    NaN keeps S, as in its Python path. It updates as the autocast ends; here update_scales says
+    when.
     """
 
     history: int

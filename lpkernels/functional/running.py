@@ -57,7 +57,8 @@ class Delayed(NamedTuple):
         self, x: Tensor, quantizer: ops.Ints, seed: Tensor | None, role: int, backend: str
     ) -> ops.Parts:
         """x as codes and scales, as `ops.scaled` gives them; notes the largest magnitude."""
-        call = (seed, role, SITE_QUANTIZE, backend)
+        notes = self.history is not None
+        call = (seed, role, SITE_QUANTIZE, notes, backend)
         codes, scale, largest = ops.delayed(x, self.scale, quantizer, *call)
         if self.history is not None:
             note(self.history, largest)

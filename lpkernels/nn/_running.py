@@ -4,7 +4,7 @@ in buffers."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -72,6 +72,16 @@ class KeptScales(torch.nn.Module):
             found[role] = Delayed(scale, history if notes else None)
         after = self._after_backward if training and not compiled else None
         return Scales(found.get("input"), found.get("weight"), found.get("grad_output"), after)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> KeptScales:
+        """The buffers move with the layer, and stay in float32 where its dtype changes."""
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)
+        for name, moved in self._buffers.items():
+            old = before[name]
+            if moved is not None and old is not None and moved.dtype != torch.float32:
+                self._buffers[name] = old.to(moved.device)
+        return self
 
     def _after_backward(self) -> None:
         self.waits = True

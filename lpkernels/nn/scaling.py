@@ -16,10 +16,15 @@ from lpkernels.functional.running import largest, next_scales, note
 from lpkernels.nn._running import KeptScales, RunningInput, kept_scales
 from lpkernels.nn.selecting import check_model
 
-__all__ = ["KeptScales", "calibrate", "update_scales"]
+__all__ = ["KeptScales", "calibrate", "is_leaf", "update_scales"]
 
 #: Called with the model and a batch.
 Forward = Callable[[nn.Module, Any], object]
+
+
+def is_leaf(module: nn.Module) -> bool:
+    """Whether a module has no module inside but its scales."""
+    return all(isinstance(child, KeptScales) for child in module.children())
 
 
 class _Row(NamedTuple):

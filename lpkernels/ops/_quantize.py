@@ -47,7 +47,7 @@ def method(quantizer: Ints, plain: str) -> str:
 def rounded(x: Tensor, quantizer: Ints, *call: Any) -> Tensor:
     """The work of the operator: a new tensor, written by a backend."""
     out = quantized_like(x, quantizer)
-    _round_into(out, x, quantizer, *call)
+    round_into(out, x, quantizer, *call)
     return out
 
 
@@ -71,7 +71,7 @@ def may_overlap(x: Tensor, out: Tensor) -> bool:
     return first < second + other.nbytes() and second < first + one.nbytes()
 
 
-def _round_into(
+def round_into(
     out: Tensor,
     x: Tensor,
     quantizer: Ints,
@@ -80,6 +80,7 @@ def _round_into(
     site: int,
     backend: str,
 ) -> None:
+    """Writes x, rounded, to out, which may be x itself where no scale follows from the values."""
     chosen = backends.select(backend, method(quantizer, "quantize"), x.device)
     if x.numel() == 0:
         return
@@ -115,7 +116,7 @@ _quantize_out = define(
     "_quantize_out(Tensor x, Tensor(a!) out, int[] quantizer, Tensor? seed, int role, int site,"
     " str backend) -> ()",
     lambda x, out, quantizer, *call: None,
-    lambda x, out, *call: write_into(out, x, lambda target: _round_into(target, x, *call)),
+    lambda x, out, *call: write_into(out, x, lambda target: round_into(target, x, *call)),
     _guard_both,
 )
 

@@ -3,8 +3,9 @@ average, and a tensor rounded with the scale of earlier tensors."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -16,7 +17,8 @@ from lpkernels.formats import BlockFormat, FixedFormat
 from lpkernels.formats.integers import BLOCK, KIND, TENSOR, InBlock
 from lpkernels.ops import _checks
 from lpkernels.ops._operator import define, without_grad
-from lpkernels.ops._quantize import rounded
+from lpkernels.ops._packing import has_every_code
+from lpkernels.ops._quantize import round_into
 from lpkernels.ops._rows import Ints
 from lpkernels.ops._scaled import Parts
 
@@ -75,16 +77,27 @@ def update_range(x: Tensor, average: Tensor, weight: Tensor, momentum: float) ->
     return _update_range(without_grad(x), average, weight, momentum)
 
 
+class _Codes(NamedTuple):
+    """How codes are made; most: the largest magnitude that rounding gets, None where it saturates
+    there itself."""
+
+    quantizer: Ints
+    most: float | None
+    one_zero: bool
+    has_nan: bool
+
+
 @lru_cache(maxsize=1024)
-def _element(quantizer: Ints) -> tuple[Ints, float, bool]:
-    """The quantizer of the codes, the largest magnitude it gets, and whether it gives one zero."""
+def _codes(quantizer: Ints) -> _Codes:
     fmt = quantizer_from_ints(quantizer).fmt
     assert isinstance(fmt, BlockFormat)
-    element = quantizer[InBlock.ELEMENT] + quantizer[InQuantizer.MODE]
-    integers = isinstance(fmt.element, FixedFormat)
-    most = fmt.element.max if fmt.target is None else fmt.target
+    element, integers = fmt.element, isinstance(fmt.element, FixedFormat)
+    most = element.max if fmt.target is None else fmt.target
     # A target above the largest integer lets the one below the least in.
-    return element, most if integers else min(most, fmt.element.max), integers
+    clamps = integers or most < element.max
+    ints = replace(element, overflow="saturate").to_ints()
+    of_codes = ints + quantizer[InQuantizer.MODE]
+    return _Codes(of_codes, most if clamps else None, integers, has_every_code(ints))
 
 
 def _delayed_impl(
@@ -94,16 +107,25 @@ def _delayed_impl(
     seed: Tensor | None,
     role: int,
     site: int,
+    notes: bool,
     backend: str,
 ) -> Parts:
     x, encode = without_grad(x), without_grad(encode)
-    element, most, one_zero = _element(tuple(quantizer))
-    # Within these ends no rounding overflows, whatever the element's own rule.
-    shrunk = (x.float() * encode).clamp_(-most, most)
-    codes = rounded(shrunk, element, seed, role, site, backend)
-    if one_zero:
+    how = _codes(tuple(quantizer))
+    codes = x.float() * encode
+    if how.most is not None:
+        codes.clamp_(-how.most, how.most)
+    # In place: every value is rounded by itself, and one of the format stays.
+    round_into(codes, codes, how.quantizer, seed, role, site, backend)
+    if how.one_zero:
         codes += 0.0
-    return codes, 1 / encode, largest(x)
+    seen = largest(x) if notes or not how.has_nan else torch.zeros_like(encode)
+    scale = 1 / encode
+    if not how.has_nan:
+        # As in other block formats the scale alone says NaN.
+        codes.nan_to_num_(0.0)
+        scale = torch.where(seen.isnan(), seen, scale)
+    return codes, scale, seen
 
 
 def largest(x: Tensor) -> Tensor:
@@ -129,7 +151,7 @@ def _guard_delayed(x: Tensor, encode: Tensor, quantizer: Ints, *call: Any) -> No
 
 _delayed = define(
     "_delayed(Tensor x, Tensor encode, int[] quantizer, Tensor? seed, int role, int site,"
-    " str backend) -> (Tensor, Tensor, Tensor)",
+    " bool notes, str backend) -> (Tensor, Tensor, Tensor)",
     _delayed_fake,
     _delayed_impl,
     _guard_delayed,
@@ -143,11 +165,14 @@ def delayed(
     seed: Tensor | None,
     role: int,
     site: int,
+    notes: bool,
     backend: str = "auto",
 ) -> Parts:
-    """Codes of x, their scale 1 / encode, and the largest magnitude of x, all float32.
+    """Codes of x, their scale 1 / encode, and the largest magnitude of x (0 unless it notes), all
+    float32.
 
     The codes are round(clamp(x * encode, -M, M)), of x's shape; the others are 0-d. encode: 0-d
-    float32 on x's device. NaN stays NaN in the codes, and is the largest magnitude of its tensor.
+    float32 on x's device. NaN stays NaN in the codes, and is the largest magnitude of its tensor;
+    where the element has no code for it, its code is 0 and the scale is NaN.
     """
-    return _delayed(x.detach(), encode, quantizer, seed, int(role), site, backend)
+    return _delayed(x.detach(), encode, quantizer, seed, int(role), site, notes, backend)

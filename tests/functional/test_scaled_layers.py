@@ -8,81 +8,17 @@ import torch
 import lpkernels as lp
 from lpkernels import ops
 from lpkernels.arithmetic.by_product import along_axis
-from lpkernels.functional import packed_activations
-from lpkernels.rng import Role, derive_seed
 from tests.compare import assert_bit_equal
-from tests.support.composition import SEED, how, signed
+from tests.functional.scaled_layers import OPERANDS, RECIPES, SCALE, K, N, gradients, made
+from tests.support.autograd import same
 
 F = lp.functional
-K = "block32_k_e4m3_up"
-N, SQUARE = "block16_k_e2m1_se4m3fn_t_te", "tile16x16_k_e2m1_se4m3fn_t_te"
-OPERANDS = ("input", "weight", "grad_output")
-MXFP8 = lp.Recipe(**dict.fromkeys(OPERANDS, K))
-PRETRAINING = lp.Recipe(
-    input=N,
-    weight=SQUARE,
-    grad_output=f"{N}:stochastic",
-    wgrad_input=f"{N}:rht16",
-    wgrad_grad_output=f"{N}:stochastic:rht16",
-)
-SCALE = dict.fromkeys(("fprop", "dgrad", "wgrad"), "fp32_chunkscale")
-# Every operand has a field, every product another quantizer.
-APART = lp.Recipe(
-    input="block8_k_e4m3_up:stochastic", weight="row_k_int8:stochastic", grad_output="e5m2",
-    dgrad_weight="tile8x4_k_e2m1_up:stochastic", wgrad_input="fp32",
-    wgrad_grad_output="block8_k_e4m3_ceil:stochastic",
-)  # fmt: skip
-RECIPES = {
-    "mxfp8": MXFP8,
-    "mxfp8 from codes": lp.Recipe(**dict.fromkeys(OPERANDS, K), requantize="codes"),
-    "nvfp4 pretraining": PRETRAINING,
-    "tensors": lp.Recipe(
-        input="tensor_e4m3", weight="tensor_e4m3:stochastic", grad_output="tensor_e5m2:stochastic"
-    ),
-    "deepseek": lp.Recipe(
-        input="block128_k_e4m3_sfp32", weight="tile128x128_k_e4m3_sfp32",
-        grad_output="block128_k_e4m3_sfp32",
-    ),
-    "apart": APART,
-}  # fmt: skip
-
-
-def made(x: torch.Tensor, recipe: lp.Recipe, field: str, along: int) -> torch.Tensor:
-    """The values of the codes of a matrix for the product of a field, made by `lp.quantize`."""
-    general = {"dgrad_weight": "weight", "wgrad_input": "input", "wgrad_grad_output": "grad_output"}
-    own = getattr(recipe, field)
-    its = getattr(recipe, general.get(field, field)) if own is None else own
-    square = its.fmt == lp.parse_format(SQUARE) or "tensor" in str(its.fmt) or "128x" in str(its)
-    role = Role[(general.get(field, field) if own is None and square else field).upper()]
-    if field in general and recipe.requantize == "codes" and "grad" not in field[5:]:
-        x = made(x, recipe, general[field], -1)
-    fmt = its.fmt
-    if its.hadamard is not None:
-        x = ops.hadamard(x, its.hadamard, its.signs, along)
-    if isinstance(fmt, lp.BlockFormat) and fmt.axis == "k":
-        fmt = along_axis(fmt, along)
-    quantizer = lp.Quantizer(fmt, its.rounding)
-    return lp.quantize(x, quantizer, generator=signed(derive_seed(SEED, role)))
-
-
-def gradients(
-    recipe: lp.Recipe, tensors: Any, g: torch.Tensor, call: Any = F.linear, packs: bool = True
-) -> list[torch.Tensor]:
-    leaves = [t.clone().requires_grad_() for t in tensors]
-    with packed_activations(packs):
-        y = call(*leaves, recipe=recipe, **how())
-    return [y.detach(), *torch.autograd.grad(y, leaves, g)]
 
 
 def operands(rows: int = 32) -> tuple[list[torch.Tensor], torch.Tensor]:
     torch.manual_seed(3)
     x, w, b = torch.randn(rows // 8, 8, 32), torch.randn(48, 32), torch.randn(48)
     return [x, w, b], torch.randn(rows // 8, 8, 48) * torch.randn(rows // 8, 8, 1).exp()
-
-
-def same(got: list[torch.Tensor], want: list[torch.Tensor], name: str) -> None:
-    for g, w, part in zip(got, want, ("y", "dx", "dw", "db"), strict=False):
-        assert_bit_equal(g.numpy(), w.numpy(), f"{part} of {name}")
 
 
 def test_every_product_is_one_of_codes_made_apart() -> None:
@@ -99,7 +35,7 @@ def test_every_product_is_one_of_codes_made_apart() -> None:
         db = (left if name == "tensors" else top).sum(0)
         want = [y.view(4, 8, 48), dx.view(4, 8, 32), dw, db]
         for packs in (True, False):
-            same(gradients(recipe, (x, w, b), g, packs=packs), want, name)
+            same(gradients(F.linear, (x, w, b), recipe, g, packs), want, name)
 
 
 def test_sums_by_scale_are_those_of_matmul() -> None:
@@ -130,7 +66,7 @@ def test_sums_by_scale_are_those_of_matmul() -> None:
             dw = lp.matmul(turned(scaled(top, q, -2), q.fmt), scaled(rows, q, -2), acc)
             want = [y.view(4, 8, 48), dx.view(4, 8, 32), dw]
             for packs in (True, False):
-                same(gradients(recipe, (x, w, b), g, packs=packs)[:3], want, f"{its} in {acc}")
+                same(gradients(F.linear, (x, w, b), recipe, g, packs)[:3], want, f"{its} in {acc}")
 
 
 def test_a_transform_cancels() -> None:
@@ -144,9 +80,11 @@ def test_a_transform_cancels() -> None:
         g = torch.where(torch.arange(128)[:, None] % size == 3, g * 64, 0)
         w = torch.randn(48, 32)
         x, g = x + x.roll(3, 0), g + g.roll(-3, 0)
-        assert_bit_equal(gradients(recipe, (x, w), g)[2].numpy(), (g.t() @ x).numpy(), "integers")
+        assert_bit_equal(
+            gradients(F.linear, (x, w), recipe, g)[2].numpy(), (g.t() @ x).numpy(), "integers"
+        )
         x, g = torch.randn(128, 32), torch.randn(128, 48)
-        error = gradients(recipe, (x, w), g)[2] - g.t() @ x
+        error = gradients(F.linear, (x, w), recipe, g)[2] - g.t() @ x
         assert error.norm() <= 6e-3 * (g.t() @ x).norm()
 
 
@@ -216,5 +154,5 @@ def test_compiled_graphs_give_the_same_bits() -> None:
         compiled = torch.compile(
             lambda *t, **k: F.linear(*t, **k), fullgraph=True, backend="aot_eager"
         )
-        want = gradients(recipe, tensors, g)
-        same(gradients(recipe, tensors, g, compiled), want, name)
+        want = gradients(F.linear, tensors, recipe, g)
+        same(gradients(compiled, tensors, recipe, g), want, name)

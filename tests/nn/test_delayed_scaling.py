@@ -1,47 +1,30 @@
 """Delayed scaling in layers: vectors of TransformerEngine, codes and gradients, what is kept."""
 
 import copy
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
+from torch import nn
 
 import lpkernels as lp
 from lpkernels.functional.running import next_scales
 from lpkernels.techniques.accumulation.masks import mask_gradients
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
+from tests.nn.delayed import E4M3, E5M2, PLAIN, ROLES, SHORT, SUMS, quantized, recipe, trained
 from tests.nn.layer_cases import LAYERS, converted, inputs, plain, same, twins
-from tests.support.compiling import compiled, fresh_compiler  # noqa: F401
 
 VECTORS = Path(__file__).parents[1] / "data" / "scaled_formats" / "delayed.npz"
 INF, NAN = float("inf"), float("nan")
 SERVED = {
     "Linear", "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"
 }  # fmt: skip
-ROLES = ("input", "weight", "grad_output")
 KEYS = [f"scaling.{role}_{what}" for role in ROLES for what in ("history", "scale")]
-
-
-def recipe(scaling: lp.DelayedScaling, **fields: Any) -> lp.Recipe:
-    operands = {"input": "tensor_e4m3_te", "weight": "tensor_e4m3_te"}
-    return lp.Recipe(**{**operands, "grad_output": "tensor_e5m2_te", "scaling": scaling, **fields})
-
-
-SHORT = lp.DelayedScaling(4)
-PLAIN = recipe(SHORT)
-# Every sum has one order, whatever the compiler makes of the rest.
-SUMS = recipe(
-    SHORT, grad_output="tensor_e5m2_te:stochastic", fprop="fp32", dgrad="fp32", wgrad="fp32"
-)
 
 
 def vectors() -> Iterator[tuple[str, np.ndarray, dict[str, np.ndarray]]]:
@@ -113,25 +96,6 @@ def test_updates_follow_the_rule(algorithm: str) -> None:
         assert_bit_equal(scales, torch.tensor([s for _, s in wanted]))
 
 
-def quantized(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """The values of x's codes by torch's own cast, which is right within the format's range."""
-    most = torch.finfo(dtype).max
-    codes = (x * scale).clamp(-most, most).to(dtype).float()
-    return codes * (1 / scale)
-
-
-E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
-
-
-def trained(layer: Any, *x: Tensor, steps: int = 3) -> Any:
-    """The layer after steps that change its scales, not its weights."""
-    for i in range(steps):
-        layer(*(each * (i + 1) for each in x)).square().sum().backward()
-        lp.nn.update_scales(layer)
-    layer.zero_grad()
-    return layer
-
-
 @rows("name", "Linear", "Conv2d", "ConvTranspose1d")
 def test_products_take_the_codes_of_the_scales_of_earlier_steps(name: str) -> None:
     layer = trained(converted(name, PLAIN), *inputs(name))
@@ -155,6 +119,26 @@ def test_products_take_the_codes_of_the_scales_of_earlier_steps(name: str) -> No
     assert seen == [t.detach().abs().max() for t in (x, layer.weight, g)]
 
 
+@each("name, acc", product(("Linear", "Conv1d"), ("native", "fp32", "e6m9_chunk4")))
+def test_scales_of_the_tensors_themselves_are_current_scaling(name: str, acc: str) -> None:
+    """In every kind of product, and for gradients that are rounded stochastically."""
+    sums = {"fprop": acc, "dgrad": acc, "wgrad": acc, "grad_output": "tensor_e5m2_te:stochastic"}
+    delayed = converted(name, recipe(SHORT, **sums))
+    current = converted(name, replace(recipe(SHORT, **sums), scaling=None))
+    (x,) = inputs(name)
+    g = torch.randn(current(x).shape, generator=torch.Generator().manual_seed(1))
+    for role, tensor, most in zip(ROLES, (x, delayed.weight, g), (448, 448, 57344), strict=True):
+        delayed.scaling.of(role)[1].copy_(torch.full((), float(most)) / tensor.detach().abs().max())
+    found = []
+    for layer in (delayed, current):
+        given = x.clone().requires_grad_()
+        torch.manual_seed(3)
+        y = layer(given)
+        y.backward(g)
+        found.append([y.detach(), given.grad, *(p.grad for p in layer.parameters())])
+    same(*found)
+
+
 def test_integer_codes_and_values_that_are_not_finite() -> None:
     fields = {"input": "tensor_int8", "weight": None, "grad_output": None}
     layer = lp.convert(nn.Linear(4, 4, bias=False), recipe(SHORT, **fields))
@@ -165,7 +149,7 @@ def test_integer_codes_and_values_that_are_not_finite() -> None:
     assert list(layer.state_dict()) == ["weight", "scaling.input_history", "scaling.input_scale"]
     assert layer.scaling.input_history[0] == INF
     x[0, 0] = NAN
-    assert layer(x).isnan().any() and layer.scaling.input_history[0].isnan()
+    assert layer(x).isnan().all() and layer.scaling.input_history[0].isnan()
     assert layer(torch.zeros(0, 4)).shape == (0, 4)
 
 
@@ -191,6 +175,18 @@ def test_buffers_come_and_go_with_the_recipe(name: str) -> None:
     assert list(layer.state_dict()) == keys and type(layer) is type(plain(name))
 
 
+@rows("dtype", torch.float16, torch.bfloat16)
+def test_scales_stay_in_float32(dtype: torch.dtype) -> None:
+    layer = trained(converted("Linear", PLAIN), *inputs("Linear"))
+    (x,) = inputs("Linear")
+    kept = copy.deepcopy(layer.scaling.state_dict())
+    layer.to(dtype)
+    same(layer.scaling.state_dict().values(), kept.values())
+    layer(x.to(dtype)).sum().backward()
+    assert layer.scaling.input_history[0] == x.to(dtype).abs().max()
+    assert layer.weight.grad.dtype == dtype
+
+
 def test_a_refused_model_stays_as_it_was() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 4))
     with pytest.raises(ValueError, match="LSTM: delayed:history=4:max is for linear layers and"):
@@ -209,199 +205,6 @@ def test_state_without_scales_loads_with_a_warning() -> None:
         assert scale == 1 and not history.any()
     layer.load_state_dict(whole)
     same(layer.state_dict().values(), whole.values())
-
-
-def network(its: lp.Recipe = SUMS) -> nn.Sequential:
-    torch.manual_seed(0)
-    layers = (nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
-    return lp.convert(nn.Sequential(*layers), its)
-
-
-Call = Callable[[Tensor], Tensor]
-
-
-def train(
-    model: nn.Module, call: Call, first: int = 0, end: int = 4, *, before_backward: bool = False
-) -> dict[str, Tensor]:
-    """The state of the model after steps from first to end, of which each has its own seed."""
-    optimizer = torch.optim.SGD(model.parameters(), 0.05)
-    for i in range(first, end):
-        torch.manual_seed(i)
-        x = torch.randn(5, 6) * 2**i
-        optimizer.zero_grad()
-        loss = call(x).square().mean()
-        if before_backward:
-            lp.nn.update_scales(model)
-        loss.backward()
-        if not before_backward:
-            lp.nn.update_scales(model)
-        optimizer.step()
-    return copy.deepcopy(model.state_dict())
-
-
-def same_state(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
-    assert got.keys() == want.keys()
-    same(got.values(), want.values())
-
-
-def test_resuming_equals_no_interruption() -> None:
-    model = network()
-    want = train(model, model)
-    model = network()
-    half = train(model, model, end=2)
-    again = network(replace(SUMS, scaling="delayed:history=4:max"))
-    again.load_state_dict(half)
-    same_state(train(again, again, first=2), want)
-    assert want["0.scaling.input_scale"] != half["0.scaling.input_scale"] != 1
-
-
-class Checkpointed(nn.Module):
-    def __init__(self, model: nn.Sequential, reentrant: bool) -> None:
-        super().__init__()
-        self.model, self.reentrant = model, reentrant
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.model[:2](x)
-        x = checkpoint(self.model[2:4], x, use_reentrant=self.reentrant)
-        return self.model[4](x)
-
-
-@rows("reentrant, early", (True, False), (False, False), (True, True), (False, True))
-def test_checkpointing_equals_none(reentrant: bool, early: bool) -> None:
-    """early: scales are updated before the backward pass, which computes forward again."""
-    model = network()
-    want = train(model, model, before_backward=early)
-    model = network()
-    call = Checkpointed(model, reentrant)
-    same_state(train(model, call, before_backward=early), want)
-
-
-def test_a_recomputation_notes_nothing() -> None:
-    model = network()
-    call = Checkpointed(model, False)
-    loss = call(torch.randn(5, 6)).sum()
-    noted = model[2].scaling.input_history.clone()
-    lp.nn.update_scales(model)
-    loss.backward()
-    assert not model[2].scaling.input_history[0] and noted[0]
-    assert model[2].scaling.grad_output_history[0]
-
-
-@pytest.mark.usefixtures("fresh_compiler")
-def test_compiled_models_equal_eager_ones() -> None:
-    model = network()
-    want = train(model, model)
-    model = network()
-    same_state(train(model, compiled(model)), want)
-    model = network()
-    # In training a graph changes the histories, in evaluation it does not.
-    call = compiled(model)
-    train(model, call, end=2)
-    model.eval()
-    state = copy.deepcopy(model.state_dict())
-    with torch.no_grad():
-        assert_bit_equal(call(torch.ones(5, 6)), model(torch.ones(5, 6)))
-    same_state(model.state_dict(), state)
-    model.train()
-    same_state(train(model, call, first=2), want)
-
-
-@pytest.mark.usefixtures("fresh_compiler")
-def test_compiled_checkpoints_equal_eager_ones() -> None:
-    model = network()
-    want = train(model, model, end=2)
-    model = network()
-    same_state(train(model, compiled(Checkpointed(model, False)), end=2), want)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("fresh_compiler")
-def test_inductors_code_equals_eager() -> None:
-    model = network()
-    want = train(model, model)
-    model = network()
-    same_state(train(model, compiled(model, backend="inductor")), want)
-
-
-def test_evaluation_notes_nothing_and_rounds_with_the_scales() -> None:
-    layer = trained(converted("Linear", PLAIN), *inputs("Linear"))
-    state = copy.deepcopy(layer.state_dict())
-    layer.eval()
-    x = 50 * inputs("Linear")[0]
-    want = F.linear(
-        quantized(x, layer.scaling.input_scale, E4M3),
-        quantized(layer.weight.detach(), layer.scaling.weight_scale, E4M3),
-        layer.bias,
-    )
-    assert_bit_equal(layer(x).detach(), want.detach())
-    layer(x).sum().backward()
-    same_state(layer.state_dict(), state)
-
-
-def test_scales_never_updated_are_a_warning_once() -> None:
-    layer = converted("Linear", PLAIN)
-    (x,) = inputs("Linear")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        # One layer may run several times in a pass.
-        (layer(x) + layer(2 * x)).sum().backward()
-    with pytest.warns(UserWarning, match="its scales were never updated; call lpkernels.nn.upd"):
-        layer(x).sum().backward()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        layer(x).sum().backward()
-        other = trained(converted("Linear", PLAIN), x)
-        # Accumulated gradients: the largest of both passes counts.
-        for factor in (8.0, 3.0):
-            other(factor * x).sum().backward()
-    assert other.scaling.input_history[0] == 8 * x.abs().max()
-
-
-def test_calibration_finds_scales_for_the_first_step() -> None:
-    model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.BatchNorm1d(8), nn.Linear(8, 2))
-    lp.convert(model, PLAIN)
-    batches = [torch.randn(5, 6) * 2**i for i in range(3)]
-    reference = copy.deepcopy(lp.revert(copy.deepcopy(model))).eval()
-    state, rng = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    lp.nn.calibrate(model, [(x, "label") for x in batches])
-    assert torch.equal(torch.get_rng_state(), rng) and model[1].training
-    assert model[0].recipe == PLAIN and not model[0]._forward_hooks
-    with torch.no_grad():
-        hidden = [reference[:3](x) for x in batches]
-    for layer, seen in ((model[0], batches), (model[3], hidden)):
-        largest = {
-            "input": torch.cat(seen).abs().max(),
-            "weight": layer.weight.detach().abs().max(),
-        }
-        for role, value in largest.items():
-            history, scale = layer.scaling.of(role)
-            assert_bit_equal(history, torch.stack([*torch.zeros(3), value]))
-            assert_bit_equal(scale, torch.full((), 448.0) / value)
-        assert layer.scaling.grad_output_scale == 1
-    kept = {k: v for k, v in model.state_dict().items() if "scaling" not in k}
-    same(kept.values(), [state[k] for k in kept])
-
-
-def failing(batches: int) -> Iterator[Tensor]:
-    for _ in range(batches):
-        yield torch.ones(5, 6)
-    raise KeyError("no such file")
-
-
-def test_calibration_that_fails_changes_nothing() -> None:
-    model = network()
-    state = copy.deepcopy(model.state_dict())
-    with pytest.raises(KeyError):
-        lp.nn.calibrate(model, failing(1))
-    with pytest.raises(ValueError, match="calibrate: expected at least one batch, got none"):
-        lp.nn.calibrate(model, [])
-    assert model[0].recipe == SUMS and model.training
-    same_state(model.state_dict(), state)
-    with pytest.raises(ValueError, match="calibrate: Linear has no layer with delayed scales"):
-        lp.nn.calibrate(nn.Linear(2, 2), [torch.ones(1, 2)])
-    with pytest.raises(TypeError, match="update_scales: "):
-        lp.nn.update_scales(3)
-    lp.nn.update_scales(nn.Linear(2, 2))
 
 
 def test_functions_need_the_scales_of_a_layer() -> None:

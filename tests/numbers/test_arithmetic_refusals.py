@@ -131,7 +131,7 @@ WRONG_VALUES = [
         "input: codes of block128_k_e4m3_sfp32 times their float32 .* fprop='fp32_chunkscale', or",
     ),
     (lambda: Recipe(requantize="x"), "requantize must be one of source, codes; got .x."),
-    (lambda: Recipe(scaling="x"), "Recipe: scaling: expected None"),
+    (lambda: Recipe(scaling="x"), "Recipe: scaling: cannot read .x."),
     (lambda: Quantizer("nvfp4_te", "to_odd"), "is nearest_even or stochastic, as te has them, got"),
     (lambda: Recipe(dgrad="e5m2_chonk"), "Recipe: dgrad: accumulator: unknown name"),
     (lambda: recipe("fp8_wang2019"), "unknown name 'fp8_wang2019'; did you mean fp8_"),

@@ -80,6 +80,7 @@ def calls() -> dict[str, tuple[Any, ...]]:
     keys, made = ([0, 1], [0, 6]), (rounding_of(formats).to_ints(), step.to_numbers(), False)
     x = torch.randn(4, 3)
     nvfp4, amax = Quantizer("block4_e2m1_se4m3fn_t").to_ints(), torch.ones(1, dtype=torch.float64)
+    whole = Quantizer("tensor_e4m3").to_ints()
     parts = (torch.ones(4, 3), torch.ones(4, 1), torch.tensor(1.0))
     return {
         **{f"_multiply{name}": crossing(*each, "cpu") for name, each in products.items()},
@@ -96,7 +97,7 @@ def calls() -> dict[str, tuple[Any, ...]]:
         "_hadamard": (torch.randn(3, 32), 16, 1, "cpu"),
         "_hadamard seed": (torch.randn(32, 3), 32 + (8 << 8), 0, "cpu"),
         "_scaled": (x, nvfp4, amax, seed, 0, 4, "auto"),
-        "_delayed": (x, torch.tensor(2.0), Quantizer("tensor_e4m3").to_ints(), seed, 1, 4, "cpu"),
+        "_delayed": (x, torch.tensor(2.0), whole, seed, 1, 4, True, "cpu"),
         "_dequantize": (*parts, nvfp4[:-4], "auto"),
         "_matmul_scaled": (torch.randn(4, 8), torch.randn(8, 3), torch.ones(4, 2), torch.ones(3, 1),
                            [4, 0], True, torch.randn(4, 3), by_scale, seed, 0, "cpu"),

@@ -276,7 +276,7 @@ def test_opcheck_ranges():
         check(OP._finite_range, view)
         check(OP._update_range, view, torch.zeros(2), torch.zeros(()), 0.9)
         for name in ("tensor_e4m3_te", "tensor_int8:stochastic"):
-            rest = (as_quantizer(name).to_ints(), SEED, 1, 4, "auto")
+            rest = (as_quantizer(name).to_ints(), SEED, 1, 4, True, "auto")
             check(OP._delayed, view, torch.tensor(2.0), *rest)
 
 

@@ -90,16 +90,20 @@ class Call(NamedTuple):
         found: ops.Parts = made[key]
         return found
 
-    def values(self, x: Tensor, taken: Taken, made: Made, where: str = "") -> Tensor:
-        """The values of x's codes; x itself where nothing rounds it."""
+    def values(
+        self, x: Tensor, taken: Taken, made: Made, where: str = "", native: bool = False
+    ) -> Tensor:
+        """The values of x's codes, of a native product or not; x itself where nothing rounds it."""
         if not taken.ints:
             return self._transformed(x, taken)
-        key = (*_key(taken), where)
+        parts = ("parts", *_key(taken), where)
         first = made.get(KEEPS) or self.delayed(taken) is not None
-        if ("parts", *key) in made or (first and _is_block(taken)):
-            parts = self.parts(x, taken, made, where)
-            return ops.dequantize(*parts, _format(taken), self.backend)
-        if key not in made:
+        in_parts = parts in made or (first and _is_block(taken))
+        key = ("values", *parts[1:], native and in_parts)
+        if key not in made and in_parts:
+            codes = self.parts(x, taken, made, where)
+            made[key] = _values(codes, _format(taken), native, self.backend)
+        elif key not in made:
             y = self._transformed(x, taken)
             last = (self.seed, taken.role, SITE_QUANTIZE, self.backend)
             made[key] = ops.quantize(y, taken.ints, *last)
@@ -167,7 +171,7 @@ class Call(NamedTuple):
         x = side.tensor if matrix is None else matrix
         taken = _on_matrix(side.taken) if lies_on_matrix(side.taken, acc) else side.taken
         if not _takes_parts(taken, acc):
-            return Operand(self.values(x, taken, side.made, where))
+            return Operand(self.values(x, taken, side.made, where, acc.is_native))
         return _operand(self.parts(x, taken, side.made, where), taken, acc, self.backend)
 
 
@@ -209,10 +213,16 @@ def _operand(parts: ops.Parts, taken: Taken, acc: Accumulator, backend: str) -> 
     """The operand of codes and scales for a product in acc."""
     fmt = _format(taken)
     if not _takes_parts(taken, acc):
-        return Operand(ops.dequantize(*parts, fmt, backend))
+        return Operand(_values(parts, fmt, acc.is_native, backend))
     if acc.chunk == "scale":
         return products.operand(parts, fmt, taken.along)
     return products.without_scales(parts, fmt, taken.along, backend)
+
+
+def _values(parts: ops.Parts, fmt: Ints, native: bool, backend: str) -> Tensor:
+    if native:
+        return products.native_values(parts, fmt, backend)
+    return ops.dequantize(*parts, fmt, backend)
 
 
 def _format(taken: Taken) -> Ints:
@@ -260,9 +270,7 @@ def kept(
     if not _is_block(taken):
         values = layer.values(source, taken, made, where)
         return Kept(saved(values, (), taken.quantizer, x, layer.backend), values.shape)
-    # Only delayed scales leave NaN in codes.
-    nan = layer.delayed(taken) is not None
-    if not saving.is_packed(_format(taken)) or (nan and not saving.has_nan(_format(taken))):
+    if not saving.is_packed(_format(taken)):
         return Kept(Saved(x))
     codes = saving.packed(layer.parts(source, taken, made, where), _format(taken))
     if taken.quantizer is not None and not taken.quantizer.is_stochastic:
@@ -309,19 +317,29 @@ def _check_runs(layer: Call, product: str, taken: Taken, x: Tensor, w: Tensor) -
             "a Hadamard transform runs along the sum of a matrix product; "
             "leave convolutions to another recipe (exclude= of lp.convert)"
         )
-    assert taken.transform is not None
-    size = taken.transform[0]
-    if product == "wgrad":
-        if not (torch.is_grad_enabled() and w.requires_grad):
-            return
-        g = x.new_empty(()).expand(output_shape(x, w))
-        length = layer.geometry.factors(product, g, x, w.shape)[1].shape[-2]
-    elif product == "dgrad" and not (torch.is_grad_enabled() and x.requires_grad):
+    needed = {"dgrad": x, "wgrad": w}.get(product)
+    if needed is not None and not (torch.is_grad_enabled() and needed.requires_grad):
         return
-    else:
-        length = x.shape[-1] if product == "fprop" else w.shape[-2]
+    assert taken.transform is not None
+    size, length = taken.transform[0], _length(layer, product, x, w)
     if length % size:
         raise ValueError(
             f"hadamard={size} transforms runs of {size} values along the sum, but {product} sums "
             f"{length}, which {size} does not divide; pad, or leave hadamard away"
         )
+
+
+def _length(layer: Call, product: str, x: Tensor, w: Tensor) -> int:
+    """The number of terms of a matmul's sums."""
+    if product == "fprop":
+        return x.shape[-1]
+    if not layer.geometry.two_activations:
+        return w.shape[0] if product == "dgrad" else x.shape[:-1].numel()
+    summed, result = (w, x) if product == "dgrad" else (x, w)
+    batch = torch.broadcast_shapes(x.shape[:-2], w.shape[:-2])
+    padded = (1,) * (len(batch) + 2 - result.dim()) + tuple(result.shape)
+    length = summed.shape[-2]
+    # Sums run over the dimensions in which the result was broadcast, too.
+    for n, of_result in zip(batch, padded, strict=False):
+        length *= n if of_result != n else 1
+    return length

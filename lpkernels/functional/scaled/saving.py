@@ -32,11 +32,6 @@ def is_packed(fmt: Ints) -> bool:
     return has_nan and code_bits(fmt) < _WHOLE
 
 
-def has_nan(fmt: Ints) -> bool:
-    """Whether elements have a code for NaN."""
-    return ops.has_every_code(element(fmt))
-
-
 def packed(parts: ops.Parts, fmt: Ints) -> Tensor:
     """The codes of the three parts of a tensor as `lpkernels.pack` lays them apart: the tensor's
     scale if there is one, all scales, all elements."""

@@ -108,6 +108,21 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(tmp_path: Path) -> None
     goes_on_alike(make, tmp_path, 6)
 
 
+def test_delayed_scales_are_updated_and_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    formats = {"input": "tensor_e4m3", "weight": "tensor_e4m3", "grad_output": "tensor_e5m2"}
+    its = lp.Recipe(**formats, scaling="delayed:history=3:max")
+    monkeypatch.setattr(f"{Trainer.__module__}.layer_recipes", lambda config, model: its)
+    whole, *_ = goes_on_alike(partial(tiny_trainer, SMALL, accumulate=2), tmp_path, 6)
+    kept = whole.model.head.scaling
+    # Both passes of a step were noted before its update.
+    assert not kept.input_history[0] and kept.input_history[1:].all()
+    assert not [each for each in recwarn if "delayed" in str(each.message)]
+    scales = {name: value for name, value in whole.model.state_dict().items() if "_scale" in name}
+    assert len(scales) == 9 and all(value != 1 for value in scales.values())
+
+
 test_wrong_settings_of_tensors_are_refused = rejects(
     lambda values: EveryTensorConfig(**values),
     [

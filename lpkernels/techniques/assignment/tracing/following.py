@@ -14,6 +14,7 @@ from torch.nn import Module
 
 from lpkernels.nn.observing import EVERYTHING, observe
 from lpkernels.nn.observing.tracing import arguments, left_as_found
+from lpkernels.nn.scaling import is_leaf
 from lpkernels.nn.selecting import check_model
 from lpkernels.techniques.assignment.operations import Kept, Op, key_of
 from lpkernels.techniques.assignment.tracing.makers import (
@@ -216,6 +217,6 @@ def _name(step: TracedOp, is_alone: bool) -> str:
         return f"input.{what}" if step.part else "input"
     if run.module is None:
         return f"loss.{what}"
-    if is_alone and run.name and not list(run.module.children()):
+    if is_alone and run.name and is_leaf(run.module):
         return run.name
     return f"{run.name}.{what}" if run.name else what

@@ -15,6 +15,7 @@ from lpkernels.arithmetic import Quantizer, Recipe
 from lpkernels.formats import FloatFormat, Format
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.observing import WITHOUT_PRODUCTS, Call, Run, Visitor, tensors
+from lpkernels.nn.scaling import is_leaf
 from lpkernels.techniques.loss_scaling._gradients import values
 from lpkernels.techniques.loss_scaling.diagnosis._counting import Counters, Vectors, counting
 from lpkernels.techniques.loss_scaling.diagnosis._formats import BACKWARD, operands, recipe_of
@@ -193,7 +194,7 @@ class Watcher(Visitor):
         name = run.name or ("" if run.module is None else type(run.module).__name__)
         given = self._layers.setdefault(run, {})
         kind = call.operation
-        if run.module is not None and not given and next(run.module.children(), None) is None:
+        if run.module is not None and not given and is_leaf(run.module):
             kind = ""
         count = given[kind] = given.get(kind, 0) + 1
         kind = kind if count == 1 else f"{kind}_{count}"

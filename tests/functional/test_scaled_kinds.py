@@ -1,0 +1,221 @@
+"""Recipes of scaled formats in every kind of layer, and what they refuse."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import grad as torchs
+
+import lpkernels as lp
+from lpkernels.arithmetic.by_product import along_axis
+from lpkernels.techniques.loss_scaling import diagnose
+from tests.compare import assert_bit_equal
+from tests.functional.scaled_layers import MXFP8, PRETRAINING, SCALE, gradients, made, top
+from tests.loops import rows
+from tests.support.autograd import same
+
+F = lp.functional
+TENSORS = {"input": "tensor_e4m3", "weight": "tensor_e4m3", "grad_output": "tensor_e5m2"}
+
+
+def test_products_of_two_activations_have_blocks_along_the_sum_of_each() -> None:
+    torch.manual_seed(1)
+    a, b = torch.randn(2, 3, 32, 16), torch.randn(2, 3, 16, 48)
+    for packs in (True, False):
+        y, da, db = gradients(lp.matmul, (a, b), PRETRAINING, packs=packs)
+        g, w = top(y), b.mT
+        want = made(a, PRETRAINING, "input", -1) @ made(w, PRETRAINING, "weight", -1).mT
+        assert_bit_equal(y, want)
+        weight = made(w, PRETRAINING, "dgrad_weight", -2)
+        assert_bit_equal(da, made(g, PRETRAINING, "grad_output", -1) @ weight)
+        left = made(g, PRETRAINING, "wgrad_grad_output", -2).mT
+        assert_bit_equal(db.mT, left @ made(a, PRETRAINING, "wgrad_input", -2))
+
+
+def test_a_product_with_a_matrix_equals_linear() -> None:
+    a, b = torch.randn(2, 3, 32, 16), torch.randn(16, 48)
+    for sums in ({}, SCALE):
+        recipe = lp.Recipe(**{**PRETRAINING.to_dict(), **sums})
+        want = gradients(lambda x, w, **k: F.linear(x, w.t(), **k), (a, b), recipe)
+        same(gradients(lp.matmul, (a, b), recipe), want, "a product with a matrix")
+
+
+def test_broadcast_batches_are_one_sum() -> None:
+    a, b = torch.randn(1, 3, 32, 16), torch.randn(2, 1, 16, 48)
+    for sums in ({}, SCALE):
+        recipe = lp.Recipe(**{**MXFP8.to_dict(), **sums})
+        y, da, db = gradients(lp.matmul, (a, b), recipe)
+        g = top(y)
+        # The gradient of a sums over (batch of b, n), that of b over (batch of a, m).
+        for at in range(3):
+            acc = "fp32_chunkscale" if sums else None
+            left = lp.scaled(g[:, at].transpose(0, 1).flatten(1), along_axis(MXFP8.input.fmt, -1))
+            right = lp.scaled(b[:, 0].mT.flatten(0, 1), along_axis(MXFP8.input.fmt, -2))
+            assert_bit_equal(da[0, at], lp.matmul(left, right, acc), "the left gradient")
+        for at in range(2):
+            left, right = g[at].flatten(0, 1), a[0].flatten(0, 1)
+            fmt = along_axis(MXFP8.input.fmt, -2)
+            codes = lp.scaled(left, fmt), lp.scaled(right, fmt)
+            turned = lp.Scaled(
+                codes[0].values.mT, codes[0].scale.mT, None, along_axis(MXFP8.input.fmt, -1)
+            )
+            assert_bit_equal(db[at, 0].mT, lp.matmul(turned, codes[1], acc), "the right gradient")
+
+
+def test_recurrent_layers_are_linear_ones() -> None:
+    torch.manual_seed(2)
+    for recipe in (MXFP8, lp.Recipe(**{**MXFP8.to_dict(), **SCALE, "requantize": "codes"})):
+        layer = lp.nn.RNN(32, 32, nonlinearity="relu", recipe=recipe)
+        x = torch.randn(1, 64, 32, requires_grad=True)
+        # In the one step from zeros the layer is one product.
+        y = layer(x)[0]
+        z = F.linear(x[0], layer.weight_ih_l0, layer.bias_ih_l0, recipe=recipe) + layer.bias_hh_l0
+        assert_bit_equal(y[0].detach(), z.relu().detach())
+        g = torch.randn_like(y)
+        wanted = (x, layer.weight_ih_l0)
+        want = torch.autograd.grad(z.relu(), wanted, g[0])
+        for got, expected in zip(torch.autograd.grad(y, wanted, g), want, strict=True):
+            assert_bit_equal(got, expected)
+
+
+def test_the_weight_of_the_states_reads_codes_along_all_steps() -> None:
+    torch.manual_seed(3)
+    layer = lp.nn.RNN(32, 32, nonlinearity="relu", bias=False, recipe=MXFP8)
+    x, w = torch.randn(3, 16, 32), layer.weight_hh_l0
+    y = layer(x)[0]
+    g = torch.zeros_like(y)
+    g[2] = torch.randn(16, 32)
+    dw = torch.autograd.grad(y, w, g)[0]
+    # The gradient goes back through the steps.
+    tops, state = [], g[2] * (y[2] > 0)
+    weight = made(w.detach(), MXFP8, "dgrad_weight", -2)
+    for step in (2, 1, 0):
+        tops.append(state)
+        back = made(state, MXFP8, "grad_output", -1) @ weight
+        state = back * (y[step - 1] > 0)
+    states = [y[1], y[0], torch.zeros(16, 32)]
+    left = made(torch.cat(tops), MXFP8, "wgrad_grad_output", -2)
+    right = made(torch.cat(states).detach(), MXFP8, "wgrad_input", -2)
+    assert_bit_equal(dw, left.t() @ right)
+
+
+def test_convolutions_take_one_scale_a_tensor_and_blocks_along_fixed_axes() -> None:
+    torch.manual_seed(4)
+    x, w = torch.randn(4, 16, 6, 6), torch.randn(8, 16, 3, 3)
+    channels, batch = "block8_axis1_e4m3_up", "block8_axis0_e4m3_up"
+    blocks = lp.Recipe(
+        input=channels, weight=channels, grad_output=channels, dgrad_weight=batch,
+        wgrad_input=batch, wgrad_grad_output=batch,
+    )  # fmt: skip
+    for packs in (True, False):
+        for recipe in (blocks, lp.Recipe(**TENSORS)):
+            y, dx, dw = gradients(F.conv2d, (x, w), recipe, packs=packs)
+            g = top(y)
+            fields = ("input", "weight", "grad_output", "dgrad_weight")
+            xq, wq, gq, dq = (
+                lp.quantize(t, getattr(recipe, f) or recipe.weight)
+                for t, f in zip((x, w, g, w), fields, strict=True)
+            )
+            assert_bit_equal(y, torch.nn.functional.conv2d(xq, wq))
+            assert_bit_equal(dx, torchs.conv2d_input(x.shape, dq, gq))
+            left = lp.quantize(x, recipe.wgrad_input or recipe.input)
+            tops = lp.quantize(g, recipe.wgrad_grad_output or recipe.grad_output)
+            assert_bit_equal(dw, torchs.conv2d_weight(left, w.shape, tops))
+
+
+def test_scales_of_tensors_multiply_the_sums_of_a_convolution() -> None:
+    torch.manual_seed(5)
+    x, w, b = torch.randn(2, 4, 5, 5), torch.randn(3, 4, 3, 3), torch.randn(3)
+    codes = [lp.scaled(t, "tensor_e4m3") for t in (x, w)]
+    for acc, plain in (("e6m9", "e6m9"), ("e6m9_chunkscale:outer=fp32", "e6m9_chunk36:outer=fp32")):
+        recipe = lp.Recipe(**TENSORS, **dict.fromkeys(("fprop", "dgrad", "wgrad"), acc))
+        y = gradients(lambda *t, **k: F.conv2d(*t, **k), (x, w, b), recipe)[0]
+        sums = F.conv2d(*(t.values for t in codes), recipe=lp.Recipe(fprop=plain))
+        scale = (codes[0].scale.view(()) * codes[1].scale.view(())).double()
+        want = (sums.double() * scale).float().double() + b.double()[:, None, None]
+        assert_bit_equal(y, lp.quantize(want, recipe.fprop.outermost).float(), acc)
+
+
+K = "block32_k_e4m3_up"
+X, W = torch.ones(2, 4, 16), torch.ones(8, 16)
+IMAGE, KERNEL = torch.ones(2, 16, 4, 4), torch.ones(8, 16, 3, 3)
+BOTH = {"wgrad_input": "fp32:rht16", "wgrad_grad_output": "fp32:rht16"}
+TRANSFORMED = lp.Recipe(**BOTH)
+BY_SCALE = lp.Recipe(input="tensor_e4m3", fprop="fp32_chunkscale")
+
+
+@rows(
+    "call, message",
+    (lambda: F.conv2d(IMAGE, KERNEL, recipe=MXFP8), "conv2d: input=.* one pixel of a conv"),
+    (lambda: lp.nn.Conv2d(4, 4, 3, recipe=MXFP8), "has blocks.*exclude=.*input=.block32_axis1_e4"),
+    (lambda: F.conv2d(IMAGE, KERNEL, recipe=TRANSFORMED), "transform runs along the sum of a m"),
+    (
+        lambda: F.conv2d(
+            IMAGE, KERNEL, recipe=lp.Recipe(
+                input="block16_axis1_e4m3_up", wgrad_input="fp32", fprop="fp32_chunkscale"
+            ),
+        ),
+        "input=block16_axis1_e4m3_up: its scales enter the sum .*an image of 4 .*one scale a ten",
+    ),
+    (
+        lambda: F.linear(
+            X, W, recipe=lp.Recipe(
+                input="block16_axis1_e4m3_up", wgrad_input="fp32", fprop="fp32_chunkscale"
+            ),
+        ),
+        "do not run along it in a matrix of 3 dimensions; with axis='k' they do",
+    ),
+    (
+        lambda: F.linear(X[:, :3], W.clone().requires_grad_(), recipe=TRANSFORMED),
+        "hadamard=16 transforms runs of 16 values along the sum, but wgrad sums 6",
+    ),
+    (
+        lambda: lp.nn.RNN(16, 16, recipe=TRANSFORMED)(torch.ones(2, 4, 16)),
+        "hadamard=16 .* wgrad sums 8",
+    ),
+    (lambda: F.layer_norm(X, (16,), recipe=MXFP8), "layer_norm: input=.* but there is none"),
+    (lambda: F.embedding(torch.tensor([0]), W, recipe=MXFP8), "embedding: weight=.* there is non"),
+    (lambda: F.softmax(X, -1, recipe=BY_SCALE), "softmax: fprop='e8m23_chunkscale' adds products"),
+    (
+        lambda: F.gelu(X, recipe=lp.Recipe(input="e4m3", **BOTH)),
+        "gelu: wgrad_input='e8m23:rht16' transforms the operand of a matrix product",
+    ),
+)  # fmt: skip
+def test_refused(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_length_that_no_gradient_sums_needs_no_runs() -> None:
+    F.linear(X[:, :3], W, recipe=TRANSFORMED)
+    with torch.no_grad():
+        F.linear(X[:, :3], W.clone().requires_grad_(), recipe=TRANSFORMED)
+
+
+def test_convert_refuses_a_convolution_before_anything_changes() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Conv2d(3, 3, 3))
+    with pytest.raises(ValueError, match=r"'1': input=.*exclude="):
+        lp.convert(model, MXFP8)
+    assert type(model[0]) is torch.nn.Linear
+    lp.convert(model, MXFP8, exclude=torch.nn.Conv2d)
+    assert type(model[0]) is lp.nn.Linear and type(model[1]) is torch.nn.Conv2d
+
+
+def test_a_diagnosis_counts_the_operands_of_one_product() -> None:
+    layer = lp.nn.Linear(32, 16, recipe=PRETRAINING)
+    with diagnose(layer) as report:
+        layer(torch.randn(16, 32)).sum().backward()
+    kinds = [row.kind for row in report.rows]
+    # No gradient of the input is asked for.
+    assert sorted(kinds) == ["input", "weight", "wgrad_grad_output", "wgrad_input"]
+
+
+def test_precision_changes_the_operands_of_one_product_too() -> None:
+    layer = lp.nn.Linear(
+        32, 16, recipe=lp.Recipe(**{**PRETRAINING.to_dict(), "dgrad_weight": "fp32"})
+    )
+    layer.set_precision(8, 8, formats={8: "mxfp8_up"})
+    recipe = layer.recipe
+    assert str(recipe.input) == str(recipe.weight) == K
+    assert str(recipe.wgrad_grad_output) == f"{K}:stochastic:rht16"
+    assert str(recipe.dgrad_weight) == "e8m23"
