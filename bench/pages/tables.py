@@ -45,6 +45,10 @@ NO_RECORD = {
         "schedule | mean bits",
     ): "computed from the schedules' definitions; tests/techniques/cpt/test_schedule.py holds it",
     ("docs/master-weights.md", " | arguments"): "numbers of papers",
+    (
+        "docs/scaled-formats.md",
+        "recipe | input, weight, gradient of the output",
+    ): "numbers of papers",
     ("docs/predictions.md", "network | before"): _PREDICTED,
     ("docs/predictions.md", "network | backend"): _PREDICTED,
     ("docs/predictions.md", "operands | sums"): _PREDICTED,

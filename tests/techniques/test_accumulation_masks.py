@@ -263,6 +263,7 @@ def test_what_is_padded_is_padded_first_and_folded_back(mode: str, padding):
 
 
 TREE = lp.Recipe(fprop="e5m3:order=pairwise")
+APART = lp.Recipe(input="block8_k_e4m3", weight="block8_k_e4m3", fprop="e5m3")
 LAZY = lp.convert(nn.LazyLinear(2), NARROW)
 REFUSED = [
     (3, {}, TypeError, "must be a torch.nn.Module, got int"),
@@ -271,6 +272,7 @@ REFUSED = [
     (linear(), {"masks": "swamped"}, ValueError, "a sequence of"),
     (linear(lp.Recipe(dgrad="e5m3")), {}, ValueError, "dgrad in e5m3.*native"),
     (linear(TREE), {}, ValueError, "fprop in e5m3:order=pairwise.*a tree loses whole"),
+    (linear(APART), {}, NotImplementedError, "codes for each product.*round every tensor once"),
     (LAZY, {}, NotImplementedError, "is none of lp.nn's Linear, Conv1d"),
 ]
 test_what_cannot_be_masked_is_refused = refuses(

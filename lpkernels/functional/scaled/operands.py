@@ -96,11 +96,13 @@ class Call(NamedTuple):
         """The values of x's codes, of a native product or not; x itself where nothing rounds it."""
         if not taken.ints:
             return self._transformed(x, taken)
-        key = (*_key(taken), where)
+        parts = ("parts", *_key(taken), where)
         first = made.get(KEEPS) or self.delayed(taken) is not None
-        if key not in made and (("parts", *key) in made or (first and _is_block(taken))):
-            parts = self.parts(x, taken, made, where)
-            made[key] = _values(parts, _format(taken), native, self.backend)
+        in_parts = parts in made or (first and _is_block(taken))
+        key = ("values", *parts[1:], native and in_parts)
+        if key not in made and in_parts:
+            codes = self.parts(x, taken, made, where)
+            made[key] = _values(codes, _format(taken), native, self.backend)
         elif key not in made:
             y = self._transformed(x, taken)
             last = (self.seed, taken.role, SITE_QUANTIZE, self.backend)
@@ -271,8 +273,7 @@ def kept(
     if not saving.is_packed(_format(taken)):
         return Kept(Saved(x))
     codes = saving.packed(layer.parts(source, taken, made, where), _format(taken))
-    stochastic = taken.quantizer is not None and taken.quantizer.is_stochastic
-    if not (stochastic or torch.compiler.is_compiling()):
+    if taken.quantizer is not None and not taken.quantizer.is_stochastic:
         codes = shared(codes, x)
     return Kept(Saved(codes), source.shape, True)
 
