@@ -184,7 +184,8 @@ class Backend(Protocol):
         op is the name of a method or the kind of a product. For affine and block formats it is
         "quantize_affine" and "quantize_block". Behind the kind of a product stands "_ordered" for
         trees, compensated sums and aligned blocks, and "_operands" for blocks aligned by their
-        operands. "matmul_scaled" is `multiply_scaled`.
+        operands. "matmul_scaled" is `multiply_scaled`; behind it stand "_drawn" where inner sums
+        are stochastic, then "_ordered".
         """
         ...
 
