@@ -186,7 +186,8 @@ class Backend(Protocol):
         op is the name of a method or the kind of a product. For affine and block formats it is
         "quantize_affine" and "quantize_block". Behind the kind of a product stands "_ordered" for
         trees, compensated sums and aligned blocks, and "_operands" for blocks aligned by their
-        operands. "matmul_scaled" is `multiply_scaled`, "matmul_grouped" `multiply_grouped`.
+        operands. "matmul_grouped" is `multiply_grouped`, "matmul_scaled" `multiply_scaled`; behind
+        the last stand "_drawn" where inner sums are stochastic, then "_ordered".
         """
         ...
 

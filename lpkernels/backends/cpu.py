@@ -88,8 +88,8 @@ class CpuBackend(Conveniences):
     def unsupported(self, op: str, device: torch.device) -> str:
         if device.type != "cpu":
             return f"it takes tensors on the CPU, these are on {device}"
-        if op == "matmul_scaled_drawn":
-            return "sums of codes by scale draw no random bits here but in their outer sum"
+        if op == "matmul_scaled_drawn_ordered":
+            return "trees and blocks of codes by scale draw no random bits here"
         return ""
 
     def quantize(

@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 
 from lpkernels import backends
-from lpkernels.arithmetic.integers import NATIVE, SEQUENTIAL, InAccumulator, group_of
+from lpkernels.arithmetic.integers import (
+    NATIVE,
+    SEQUENTIAL,
+    InAccumulator,
+    group_of,
+    has_running_sum,
+)
 from lpkernels.backends import How, Product, Scales, matmul_of
 from lpkernels.formats.grids import grid_shape
 from lpkernels.ops import _checks
@@ -144,6 +150,7 @@ def _by_segments(*args: Any) -> Tensor:
         return chosen.multiply_grouped(product, scales, how._replace(acc=acc))
     rounds = (acc[InAccumulator.ROUNDING], acc[InAccumulator.PRODUCT_ROUNDING])
     op = "matmul_scaled_drawn" if STOCHASTIC in rounds else "matmul_scaled"
+    op += "" if has_running_sum(acc) else "_ordered"
     chosen = backends.select(backend, op, product.left.device)
     if acc[order] == NATIVE:
         # In any order: also in that of k.

@@ -23,6 +23,8 @@ ACCUMULATORS = (
     "e6m12_chunkscale:order=compensated",
     "e5m9_chunkscale:toward_zero:block=3:aligned_bits=9",
     "fp32_chunkscale:product=e5m3",
+    "e6m9_chunkscale:stochastic",
+    "e5m4_chunkscale:stochastic:bits=20:philox:product=e5m3:product_rounding=stochastic",
 )
 ELEMENTS = ("e2m1", "e2m3", "e3m2", "e4m3", "int4", "int8", "even", "special", "tiny")
 SCALES = ("e4m3", "narrow", "powers", "fp32", "ones", "special")

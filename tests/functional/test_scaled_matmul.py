@@ -146,7 +146,7 @@ def test_accumulators_by_scale_have_texts_and_refusals() -> None:
 def test_backends_that_lack_it_say_so() -> None:
     a, b = operands("mxfp8", "block32_axis-2_e4m3")
     with pytest.raises(NotImplementedError, match="draw no random bits"):
-        lp.matmul(a, b, "e6m9_chunkscale:stochastic", backend="cpu")
+        lp.matmul(a, b, "e6m9_chunkscale:stochastic:block=4:aligned_bits=9", backend="cpu")
     assert "matmul_scaled" in backends.get("cuda").unsupported(
         "matmul_scaled", torch.device("cuda")
     )

@@ -223,12 +223,17 @@ class ScaledBlock {
     const Segment& segment = scales_.segments[s];
     const auto accumulate = run_.kernel();
     const int64_t together = run_.acc.positions_together();
-    tile.length = segment.end - segment.first;
+    // Trees and aligned blocks begin anew, and draw nothing. Draws of running sums are those of
+    // their positions in all of k.
+    const int64_t first = k + segment.first, length = segment.end - segment.first;
+    const int64_t origin = run_.acc.has_running_sum() ? first : 0;
+    tile.length = origin + length;
     run_.clear_inner();
-    for (tile.k0 = 0; tile.k0 < tile.length; tile.k0 += tile.depth) {
-      tile.depth = std::min(run_.most(), tile.length - tile.k0);
-      if (tile.k0 + tile.depth < tile.length) tile.depth -= tile.depth % together;
-      run_.add(k + segment.first + tile.k0, accumulate);
+    for (int64_t done = 0; done < length; done += tile.depth) {
+      tile.k0 = origin + done;
+      tile.depth = std::min(run_.most(), length - done);
+      if (done + tile.depth < length) tile.depth -= tile.depth % together;
+      run_.add(first + done, accumulate);
     }
     AddBlock job = run_.addition(outer_, accumulator_);
     job.addend = tile.inner;
