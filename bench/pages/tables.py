@@ -36,6 +36,7 @@ NO_RECORD = {
     ("docs/compare.md", "package | what it rounds"): "versions, and a figure of cpfloat's",
     ("bench/NOTES.md", "operands -> accumulator | tier"): _NOT_KEPT,
     ("bench/NOTES.md", " | 1 thread, processor time"): _NOT_KEPT,
+    ("bench/NOTES.md", "operands, outer sum in fp32 | of torch's rate"): _NOT_KEPT,
     ("docs/assignments.md", "word | meaning"): "a default value",
     ("docs/backends.md", "name | needs"): "a version",
     ("docs/layers.md", " | "): "versions",

@@ -13,7 +13,7 @@ from tests.compare import assert_bit_equal
 from tests.loops import each
 
 ROWS, INPUTS, OUTPUTS = 512, 128, 256
-# Those whose operands are values of their own formats alone, without draws and transforms.
+# Recipes without draws and transforms: an operand is its format's values.
 PLAIN = ["mxfp8", "mxfp8_ocp", "mxfp6", "mxfp4", "nvfp4", "deepseek_v3", "te_block", "te_current"]
 
 

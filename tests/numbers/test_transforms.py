@@ -60,7 +60,7 @@ def test_what_was_pickled_before_the_fields_reads() -> None:
 
 @each("wrong, error, match", [
     ({"hadamard": 24}, ValueError, "must be one of"),
-    ({"hadamard": 256, "signs": 1}, ValueError, "hadamard must be in"),
+    ({"hadamard": 256, "signs": 1}, ValueError, "hadamard must be one of"),
     ({"hadamard": "16"}, TypeError, "hadamard"),
     ({"hadamard": 32}, ValueError, "give a seed: signs=<int>"),
     ({"hadamard": 16, "signs": "et"}, ValueError, "'te' or a seed"),

@@ -26,7 +26,16 @@ needs_cpu_kernels = pytest.mark.skipif(
 def test_cases_have_names_builders_and_baselines_and_gpus_torchs_own_speeds():
     assert len({case.name for case in CASES}) == len(CASES)
     assert {case.op for case in CASES} == set(ops._BUILDERS)
-    known = {"torch", "naive", "gemm", "quantize", "torchao", *ops._ISAS}
+    known = {
+        "torch",
+        "naive",
+        "gemm",
+        "quantize",
+        "torchao",
+        "microxcaling",
+        "hopper_fp8",
+        *ops._ISAS,
+    }
     assert {name for case in CASES for name in case.baselines} <= known
     job = ops.build(gate_case(GPU_CASES[0]), "cpu", "cpu")
     assert set(job.baselines) == {"torch", "tf32", "bf16"}

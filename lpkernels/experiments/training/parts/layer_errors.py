@@ -45,7 +45,7 @@ class LayerErrors(Part):
     dw_error is the norm of the difference between the gradient of a weight and the exact product of
     the layer's input and its gradient, by the norm of this product; over all layers together their
     mean. clipped_<role> is the share of an operand's elements that were beyond the largest value,
-    zeroed_<role> of those that were not zero and became it; over all layers those of all elements.
+    zeroed_<role> the share of its nonzero elements that became zero; over all layers those shares.
     "k" is the sum of fprop, for the gradient that of dgrad. Each has the fields of single layers
     too, by their names behind an underscore. A layer is expected to be called once. The model is in
     evaluation meanwhile, and nothing is drawn from the run's random numbers.
