@@ -122,6 +122,11 @@ def scaling(function: str, its: object, scales: object = None) -> None:
             f"{function}: scales= is for a recipe with scaling, and this one has none; leave "
             "scales away"
         )
+    if scales is not None and not hasattr(scales, "of_backward"):
+        raise TypeError(
+            f"{function}: expected scales to be those that a layer of lpkernels.nn keeps, got "
+            f"{scales!r}; call the layer"
+        )
 
 
 def no_matmul(function: str, recipe: Recipe, *sums: str) -> None:

@@ -129,7 +129,7 @@ def _named(build: Callable[[], Policy]) -> Callable[[], Policy]:
 
 
 def _known() -> dict[str, Callable[[], Policy]]:
-    """The policies by name; those of scaled formats are read at the first question."""
+    """The policies by name; the first question reads the policies of scaled formats."""
     from lpkernels.nn import scaled_policies  # noqa: F401
 
     return POLICIES

@@ -68,7 +68,7 @@ def update_scales(model: nn.Module, group: Any = None) -> None:
         model: any module.
         group: a process group of torch.distributed; None is all processes.
 
-    Raises:  TypeError: model is no Module.
+    Raises:  TypeError: model is no Module, or batches are no iterable.
 
     Source: TransformerEngine, reduce_and_update_fp8_tensors, which updates as an autocast ends.
     """
@@ -134,6 +134,11 @@ def calibrate(
     and collects the largest magnitudes. Differs: it notes gradients too where one goes backward.
     """
     check_model("calibrate", model)
+    if not isinstance(batches, Iterable):
+        raise TypeError(
+            f"calibrate: batches must be an iterable of the model's inputs, got {batches!r}; pass "
+            "a list of tensors or a DataLoader"
+        )
     layers = _layers(model)
     if not layers:
         raise ValueError(

@@ -33,7 +33,7 @@ def _named(build: Callable[[], Recipe]) -> Callable[[], Recipe]:
 
 
 def _known() -> dict[str, Callable[[], Recipe]]:
-    """The recipes by name; those of scaled formats are read at the first question."""
+    """The recipes by name; the first question reads the recipes of scaled formats."""
     from lpkernels.recipes import scaled  # noqa: F401
 
     return _RECIPES

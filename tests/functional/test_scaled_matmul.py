@@ -157,7 +157,7 @@ def test_backends_that_lack_it_say_so() -> None:
 
 def in_order_of_units(scale: torch.Tensor) -> torch.Tensor:
     """Scales, of multiples of 128 rows and of 4 columns, as matrix units read them: tiles of
-    128 x 4, in each of which rows that lie 32 apart are side by side."""
+    128 x 4, with rows side by side that lie 32 apart in the grid."""
     down, across = scale.shape[0] // 128, scale.shape[1] // 4
     tiles = scale.view(torch.uint8).view(down, 4, 32, across, 4).permute(0, 3, 2, 1, 4)
     return tiles.flatten().view(scale.dtype)

@@ -32,7 +32,7 @@ Call = Callable[[Tensor], Tensor]
 def train(
     model: nn.Module, call: Call, first: int = 0, end: int = 4, *, before_backward: bool = False
 ) -> dict[str, Tensor]:
-    """The state of the model after steps from first to end, of which each has its own seed."""
+    """The state of the model after steps from first to end, each with a seed of its own."""
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
     for i in range(first, end):
         torch.manual_seed(i)
@@ -201,6 +201,8 @@ def test_calibration_that_fails_changes_nothing() -> None:
     state = copy.deepcopy(model.state_dict())
     with pytest.raises(KeyError):
         lp.nn.calibrate(model, failing(1))
+    with pytest.raises(TypeError, match=r"calibrate: batches must be an iterable .*, got 3; pass"):
+        lp.nn.calibrate(model, 3)
     with pytest.raises(ValueError, match="calibrate: expected at least one batch, got none"):
         lp.nn.calibrate(model, [])
     assert model[0].recipe == SUMS and model.training
@@ -210,6 +212,10 @@ def test_calibration_that_fails_changes_nothing() -> None:
     with pytest.raises(TypeError, match="update_scales: "):
         lp.nn.update_scales(3)
     lp.nn.update_scales(nn.Linear(2, 2))
+    with pytest.raises(
+        TypeError, match=r"expected scales to be those that a layer .*, got 3; call"
+    ):
+        lp.functional.linear(torch.ones(1, 2), torch.ones(2, 2), recipe="te_delayed", scales=3)
 
 
 def test_a_diagnosis_names_the_layers() -> None:

@@ -34,8 +34,8 @@ KEEPS = "keeps"
 
 
 class Side(NamedTuple):
-    """One operand before a product takes it: a tensor of its shape, of which codes or values may be
-    made already.
+    """One operand before a product takes it: a tensor of its shape, with the codes or values that
+    are made already.
 
     made: what was made of the tensor.
     codes: of the tensor, or of the product's matrix where the operand lies on it.
