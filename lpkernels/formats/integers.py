@@ -1,7 +1,7 @@
 """The places of a format's integers (`to_ints`), for code that reads them and makes no format.
 
-fmt[KIND] is one of FLOAT, FIXED, AFFINE and BLOCK; the class of that kind below says where the rest
-stands: fmt[InFloat.MAN_BITS]. A quantizer's integers begin with its format's.
+fmt[KIND] is one of FLOAT, FIXED, AFFINE, BLOCK and TABLE; the class of that kind below says where
+the rest stands: fmt[InFloat.MAN_BITS]. A quantizer's integers begin with its format's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TypeAlias
 Ints: TypeAlias = tuple[int, ...]
 
 KIND = 0
-FLOAT, FIXED, AFFINE, BLOCK = range(4)
+FLOAT, FIXED, AFFINE, BLOCK, TABLE = range(5)
 
 
 class InFloat:
@@ -36,6 +36,13 @@ class InBlock:
     SIZE, AXIS, LINES, SCALE, RULE, TARGET, STEPS = range(1, 8)
     ELEMENT = slice(8, 16)
     SCALE_FORMAT = slice(16, 24)
+
+
+class InTable:
+    """HANDLE stands for a table that was made in this process (`TableFormat.handle`); INFINITY is 1
+    where an infinity becomes NaN."""
+
+    HANDLE, BITS, COUNT, INFINITY = range(1, 5)
 
 
 #: Values of fmt[InBlock.LINES] beside the number of rows; 0: blocks along one axis.
@@ -112,9 +119,16 @@ def code_bits(fmt: Ints) -> int:
     one = element(fmt)
     if one[KIND] == FIXED:
         return one[InFixed.WORD_BITS]
+    if one[KIND] == TABLE:
+        return one[InTable.BITS]
     return 1 + one[InFloat.EXP_BITS] + one[InFloat.MAN_BITS]
 
 
 def is_mx(fmt: Ints) -> bool:
     """Whether a block format is OCP's: blocks of 32 along one axis with a power-of-two scale."""
     return block_by_block(fmt) and fmt[InBlock.SIZE] == 32
+
+
+def has_table(*formats: Ints) -> bool:
+    """Whether a format, or the element of one, is a table; integers may follow the format's."""
+    return any(len(fmt) > 0 and element(fmt)[KIND] == TABLE for fmt in formats)
