@@ -19,6 +19,8 @@ _NAME = re.compile("[a-z0-9_]{1,64}")
 
 _BY_NAME: dict[str, TableFormat] = {}
 _BY_HANDLE: dict[int, TableFormat] = {}
+#: All tables that this process has made, by their handles.
+TABLES = _BY_HANDLE
 
 
 class TableTensors(NamedTuple):
