@@ -41,7 +41,13 @@ from lpkernels.formats._named import (
 )
 from lpkernels.formats._scaled import ALIASES
 from lpkernels.formats._scaled import parse as parse_block
-from lpkernels.formats._table import TableFormat, table_names, table_of_handle, table_of_name
+from lpkernels.formats._table import (
+    TableFormat,
+    named_table,
+    table_names,
+    table_of_handle,
+    table_of_name,
+)
 from lpkernels.formats._tensor import AffineFormat, BlockFormat
 from lpkernels.formats.checks import did_you_mean
 from lpkernels.formats.elsewhere import Dtype, name_here, unless_dtype
@@ -118,8 +124,6 @@ FormatLike: TypeAlias = Format | str | Dtype
 
 _FIXED_NAME = re.compile(r"(u?)fixed(\d+)_f(-?\d+)(_wrap)?")
 _AFFINE_NAME = re.compile(r"affine(\d+)(_sym)?(?:_axis(-?\d+))?")
-# How the names of `named_tables` begin, which are seldom used and then imported.
-_NAMED_TABLE = re.compile("posit|supernormal|log|nf4")
 # A block format's integers, and what an accumulator's text has in place of or behind a format.
 _INTEGER_ELEMENT = re.compile(r"int\d+(f-?\d+)?")
 _IN_TEXTS = re.compile(r"native|_chunk(\d+|scale)$")
@@ -189,15 +193,6 @@ def _by_grammar(name: str) -> Format | None:
     if given := parse_block(name):
         return BlockFormat(**given)
     return None
-
-
-def named_table(name: str) -> TableFormat | None:
-    """The posit, supernormal, logarithm or NF4 of a name; None if it has another form."""
-    if not _NAMED_TABLE.match(name):
-        return None
-    from lpkernels.formats import named_tables
-
-    return named_tables.parse(name)
 
 
 def check_table_name(table: TableFormat) -> None:

@@ -16,6 +16,8 @@ from lpkernels.formats.checks import checked_choice, checked_int, set_fields
 from lpkernels.formats.integers import TABLE
 
 _NAME = re.compile("[a-z0-9_]{1,64}")
+# How the names of `named_tables` begin; that module is imported when one of them is used.
+_NAMED_TABLE = re.compile("posit|supernormal|log|nf4")
 
 _BY_NAME: dict[str, TableFormat] = {}
 _BY_HANDLE: dict[int, TableFormat] = {}
@@ -129,7 +131,8 @@ class TableFormat:
         for each in tensors:
             each.setflags(write=False)
         handle = _handle(name, infinity, nan_code, tensors)
-        ints = (TABLE, handle, bits, len(kept), int(infinity == "nan"), 0, 0, 0)
+        of_nan = -1 if nan_code is None else nan_code
+        ints = (TABLE, handle, bits, len(kept), int(infinity == "nan"), of_nan, 0, 0)
         set_fields(
             self, name=name, bits=bits, infinity=infinity, nan_code=nan_code, handle=handle,
             _tensors=tensors, _ints=ints,
@@ -193,7 +196,7 @@ class TableFormat:
 
     def to_ints(self) -> tuple[int, ...]:
         """Eight integers: TABLE, the handle, bits, how many values there are, 1 where an infinity
-        becomes NaN, 0, 0, 0. Only a process that has made the table reads them."""
+        becomes NaN, nan_code or -1, 0, 0. Only a process that has made the table reads them."""
         return self._ints
 
 
@@ -236,6 +239,15 @@ def _register(made: TableFormat) -> TableFormat:
         )
     _BY_HANDLE[made.handle] = known
     return known
+
+
+def named_table(name: str) -> TableFormat | None:
+    """The posit, supernormal, logarithm or NF4 of a name; None if it has another form."""
+    if not _NAMED_TABLE.match(name):
+        return None
+    from lpkernels.formats import named_tables
+
+    return named_tables.parse(name)
 
 
 def table_of_name(name: str) -> TableFormat | None:

@@ -40,9 +40,9 @@ class InBlock:
 
 class InTable:
     """HANDLE stands for a table that was made in this process (`TableFormat.handle`); INFINITY is 1
-    where an infinity becomes NaN."""
+    where an infinity becomes NaN; NAN_CODE is -1 where NaN has no code."""
 
-    HANDLE, BITS, COUNT, INFINITY = range(1, 5)
+    HANDLE, BITS, COUNT, INFINITY, NAN_CODE = range(1, 6)
 
 
 #: Values of fmt[InBlock.LINES] beside the number of rows; 0: blocks along one axis.
@@ -130,5 +130,12 @@ def is_mx(fmt: Ints) -> bool:
 
 
 def has_table(*formats: Ints) -> bool:
-    """Whether a format, or the element of one, is a table; integers may follow the format's."""
+    """Whether a format, or the element of one, is a table; integers may follow the format's, and ()
+    is no format."""
     return any(len(fmt) > 0 and element(fmt)[KIND] == TABLE for fmt in formats)
+
+
+def for_table(op: str, *formats: Ints) -> str:
+    """What `Backend.unsupported` calls an operation with these formats: a name ends in "_table"
+    where one of them is a table."""
+    return f"{op}_table" if has_table(*formats) else op

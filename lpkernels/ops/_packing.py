@@ -16,13 +16,16 @@ from lpkernels.formats.integers import (
     BLOCK,
     FIXED,
     KIND,
+    TABLE,
     TENSOR_SCALE,
     InBlock,
     InFloat,
+    InTable,
     block_by_block,
     code_bits,
     element,
     follows_from_values,
+    for_table,
     scale_bits,
     scale_format,
 )
@@ -40,7 +43,7 @@ _IEEE, _FN = SPECIALS.index("ieee"), SPECIALS.index("fn")
 def packed_bytes(fmt: Ints, shape: Sequence[int]) -> int:
     """The length of `pack`'s result: the bits of all codes and scales, rounded up.
 
-    fmt is a float, fixed or block format as integers. Where scales are packed apart, they are
+    fmt is any format but an affine one, as integers. Where scales are packed apart, they are
     rounded up to bytes on their own.
     """
     if fmt[KIND] != BLOCK:
@@ -74,6 +77,8 @@ def has_every_code(fmt: Ints) -> bool:
         return follows_from_values(fmt)
     if fmt[KIND] == FIXED:
         return False
+    if fmt[KIND] == TABLE:
+        return fmt[InTable.NAN_CODE] >= 0
     specials = fmt[InFloat.SPECIALS]
     return specials == _FN or (specials == _IEEE and fmt[InFloat.MAN_BITS] > 0)
 
@@ -93,7 +98,7 @@ def _pack_fake(x: Tensor, fmt: Sequence[int]) -> Tensor:
 
 
 def _pack_impl(x: Tensor, fmt: Sequence[int]) -> Tensor:
-    chosen = backends.select("auto", "pack", x.device)
+    chosen = backends.select("auto", for_table("pack", tuple(fmt)), x.device)
     values = x.detach().to(torch.float32)
     if x.dtype == torch.float64:
         lost = (values.double() != x) & ~x.isnan()
@@ -106,7 +111,8 @@ def _pack_impl(x: Tensor, fmt: Sequence[int]) -> Tensor:
 
 
 def _unpack_impl(codes: Tensor, fmt: Sequence[int], shape: Sequence[int]) -> Tensor:
-    fmt, chosen = tuple(fmt), backends.select("auto", "unpack", codes.device)
+    fmt = tuple(fmt)
+    chosen = backends.select("auto", for_table("unpack", fmt), codes.device)
     if fmt[KIND] == BLOCK and not block_by_block(fmt) and chosen.name == "triton":
         return _unpack_apart(codes, fmt, shape)
     return chosen.unpack(codes, fmt, list(shape))
@@ -152,7 +158,7 @@ def _packed_scales(fmt: Ints, scale: Tensor) -> Tensor:
 
 
 def _packed_as(fmt: Ints, x: Tensor) -> Tensor:
-    return backends.select("auto", "pack", x.device).pack(x, fmt)
+    return backends.select("auto", for_table("pack", fmt), x.device).pack(x, fmt)
 
 
 def pack_powers(scale: Tensor) -> Tensor:
@@ -186,7 +192,7 @@ def _unpack_apart(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Tensor:
     grid, behind = grid_shape(shape, fmt), scale_format(fmt)
     lengths = _lengths_apart(fmt, shape)
     of_tensor, scales, elements = codes[: sum(lengths)].split(lengths)
-    unpack_ = backends.select("auto", "unpack", codes.device).unpack
+    unpack_ = backends.select("auto", for_table("unpack", fmt), codes.device).unpack
     scale = unpack_powers(scales) if behind is None else unpack_(scales.clone(), behind, list(grid))
     values = unpack_(elements.clone(), element(fmt), list(shape))
     t = of_tensor.clone().view(torch.float32).view(()) if len(of_tensor) else scale.new_ones(())

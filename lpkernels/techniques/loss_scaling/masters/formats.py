@@ -24,6 +24,8 @@ from lpkernels.formats import (
     FixedFormat,
     FloatFormat,
     Format,
+    Number,
+    TableFormat,
 )
 from lpkernels.formats.grids import misfit
 from lpkernels.formats.integers import InBlock, follows_from_values
@@ -137,7 +139,7 @@ class WeightFormats:
         """Whether the working copy holds every bit of the master: both have one format, whose
         values never move when they are rounded to it again."""
         same = self.weight.fmt == self.master.fmt and not self.split
-        return same and isinstance(self.weight.fmt, FloatFormat | FixedFormat)
+        return same and isinstance(self.weight.fmt, Number)
 
     @cached_property
     def draws(self) -> bool:
@@ -191,6 +193,8 @@ def has_every_code(fmt: Format) -> bool:
     """Whether every value that rounding makes has a code, infinities and NaN too."""
     if isinstance(fmt, FloatFormat):
         return fmt.specials == "fn" or (fmt.specials == "ieee" and fmt.man_bits > 0)
+    if isinstance(fmt, TableFormat):
+        return fmt.nan_code is not None
     return isinstance(fmt, BlockFormat)
 
 
@@ -344,7 +348,7 @@ def check_parameter(parameter: Tensor, rule: Rule) -> None:
         )
     formats = rule.formats
     fmt, widths = formats.weight.fmt, _DTYPES[parameter.dtype]
-    fits = fmt.fits_in(*widths) if isinstance(fmt, FloatFormat) else widths == (8, 23)
+    fits = fmt.fits_in(*widths) if isinstance(fmt, FloatFormat | TableFormat) else widths == (8, 23)
     if not fits:
         raise ValueError(
             f"{label} is {parameter.dtype}, which does not hold every value of weight={fmt}; "

@@ -22,6 +22,7 @@ from lpkernels.formats import (
     FixedFormat,
     FloatFormat,
     Format,
+    TableFormat,
 )
 from lpkernels.formats.grids import grid_shape
 from lpkernels.formats.integers import follows_from_values
@@ -211,7 +212,7 @@ def code_bits(fmt: Format, shape: torch.Size) -> int:
     """The bits that values of this shape take in the format, without the bits that fill up the last
     byte."""
     numel = math.prod(shape)
-    if isinstance(fmt, FloatFormat):
+    if isinstance(fmt, FloatFormat | TableFormat):
         return numel * fmt.bits
     if isinstance(fmt, FixedFormat):
         return numel * fmt.word_bits
