@@ -40,7 +40,7 @@ int table_bits(const Table& t);
 void round_to_table(const Table& t, Rounding mode, const double* x, const double* thresholds,
                     double* y, int64_t count);
 
-// The steps of a deterministic mode on float32 values, by their words. A row, of a sign and an
+// The steps of a deterministic mode on the words of float32 values. A row, of a sign and an
 // exponent, holds the place of its first cell and, in its lowest bits, the shift from the other
 // bits of a word to a cell. A cell holds the number of thresholds at most its least value; the
 // number of thresholds up to x, found by `steps` comparisons from there on, is the number of the
@@ -49,8 +49,8 @@ struct WordLadder {
   static constexpr uint32_t kShiftBits = 5;
   const uint32_t* rows;
   const uint32_t* cells;
-  const float* thresholds;
-  const uint32_t* values;  // words
+  const uint32_t* thresholds;  // words, as the next
+  const uint32_t* values;
   int steps;
   uint32_t infinity[2];  // the words that an infinity becomes, and one below zero
 };

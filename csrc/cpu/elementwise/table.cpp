@@ -38,6 +38,8 @@ class Ladder {
       while ((1u << steps_) <= most) ++steps_;
       // No number is at least a NaN.
       at_.resize(count + (size_t{1} << steps_), std::numeric_limits<T>::quiet_NaN());
+      words_.resize(kIsFloat ? at_.size() : 0);
+      std::memcpy(words_.data(), at_.data(), words_.size() * sizeof(uint32_t));
       ready_.store(true, std::memory_order_release);
     });
   }
@@ -45,7 +47,7 @@ class Ladder {
   int steps() const { return steps_; }
   const uint32_t* rows() const { return rows_.data(); }
   const uint32_t* cells() const { return cells_.data(); }
-  const T* thresholds() const { return at_.data(); }
+  const uint32_t* words() const { return words_.data(); }
 
   // How many thresholds are at most x; any number for a NaN. kSteps: of the search in a cell, or 0:
   // as many as there are.
@@ -100,7 +102,7 @@ class Ladder {
     while (inside > 1 && most_bits < kIndexBits && (inside >> most_bits) > 0) ++most_bits;
     uint32_t most = inside;
     int bits = 0;
-    for (; most > 1 && bits < std::min(most_bits + 1, kIndexBits); ) most = fill(row, ++bits);
+    for (; most > 1 && bits < std::min(most_bits + 1, kIndexBits);) most = fill(row, ++bits);
     rows_.push_back(first << kShiftBits | static_cast<uint32_t>(kIndexBits - bits));
     return most;
   }
@@ -123,7 +125,7 @@ class Ladder {
   std::once_flag made_;
   std::atomic<bool> ready_{false};
   std::vector<T> at_;
-  std::vector<uint32_t> rows_, cells_;
+  std::vector<uint32_t> rows_, cells_, words_;
   int steps_ = 0;
 };
 
@@ -246,8 +248,8 @@ void round_to_table(const Table& t, Rounding mode, const double* x, const double
 
 WordLadder word_ladder(const Table& t, Rounding mode) {
   const Ladder<float>& ladder = t.made(t.word_ladders, mode);
-  return {ladder.rows(),   ladder.cells(),  ladder.thresholds(),
-          t.words.data(),  ladder.steps(),  {t.word_of(t.infinity[0]), t.word_of(t.infinity[1])}};
+  return {ladder.rows(),  ladder.cells(), ladder.words(),
+          t.words.data(), ladder.steps(), {t.word_of(t.infinity[0]), t.word_of(t.infinity[1])}};
 }
 
 uint32_t table_code(const Table& t, double x) {
