@@ -48,7 +48,7 @@ class CpuBackend(Conveniences):
     """Kernels of csrc/cpu; see `lpkernels.backends.Backend` for the methods."""
 
     name = "cpu"
-    fuses, fuses_tables = True, False
+    fuses = fuses_tables = True
     sums_native = False
 
     def __init__(self) -> None:
@@ -100,8 +100,7 @@ class CpuBackend(Conveniences):
     def unsupported(self, op: str, device: torch.device) -> str:
         if device.type != "cpu":
             return f"it takes tensors on the CPU, these are on {device}"
-        if op.endswith("_table"):
-            return "its kernels know no tables yet"
+        op = op.removesuffix("_table")
         if op == "matmul_scaled_drawn_ordered":
             return "trees and blocks of codes by scale draw no random bits here"
         return ""
