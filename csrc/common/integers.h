@@ -45,6 +45,7 @@ struct InTable {
   static constexpr int kBits = 2;
   static constexpr int kCount = 3;
   static constexpr int kInfinity = 4;
+  static constexpr int kNanCode = 5;
 };
 
 struct InAccumulator {

@@ -95,6 +95,11 @@ def supernormal(exp_bits: int, man_bits: int, low: int, high: int) -> TableForma
     2^(low - bias - 1), and code 0 is zero; those above are powers of two going up from the next
     binade. Sign and magnitude; every code but that of -0 is a finite value.
 
+    These are the values of SuperNormalFloat in MPTorch (with saturate=True), which names the paper
+    "Range Extension with Supernormals for Mixed-Precision 8-bit DNN Training" (ARITH 2025).
+    Rounding differs: here it is that of every table, while MPTorch rounds ties away from zero and
+    flushes values below the least one to zero.
+
     Args:
         exp_bits: 1..8. man_bits: 0..12, together at most 15.
         low, high: how many exponent codes at each end are powers of two; one stays normal.
