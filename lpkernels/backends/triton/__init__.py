@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lpkernels.backends._gpu import GpuBackend
 from lpkernels.backends.triton import _launch
-from lpkernels.formats.integers import AFFINE, BLOCK, FIXED, FLOAT, KIND
+from lpkernels.formats.integers import AFFINE, BLOCK, FIXED, FLOAT, KIND, TABLE
 
 _launch.require_version()
 
@@ -31,13 +31,19 @@ _QUANTIZE = {
     FIXED: _quantize.quantize,
     AFFINE: affine.quantize,
     BLOCK: block.quantize,
+    TABLE: _quantize.quantize,
 }
+#: Operations that are left to another backend where a format is a table.
+NO_TABLES = (
+    "quantize_block_table", "scaled_table", "pack_table", "unpack_table", "update_table",
+)  # fmt: skip
 
 
 class TritonBackend(GpuBackend):
     """Kernels of this package; see `lpkernels.backends.Backend` for the methods."""
 
     name = "triton"
+    fuses_tables = True
 
     def why_not(self) -> str:
         if _launch.interpreting() or torch.cuda.is_available():
@@ -51,8 +57,9 @@ class TritonBackend(GpuBackend):
         home = "cpu" if _launch.interpreting() else "cuda"
         if device.type != home:
             return f"it takes tensors on a {home.upper()} device here, these are on {device}"
-        if op.endswith("_table"):
-            return "its kernels know no tables yet"
+        if op in NO_TABLES:
+            return "it rounds to no tables here; the reference does"
+        op = op.removesuffix("_table")
         if op in ("matmul_events", "masked_gradients"):
             return "its kernels count no events; those of the cpu backend do"
         return "" if self.has(op) else f"it has no kernel yet for {op}"
