@@ -35,7 +35,7 @@ _QUANTIZE = {
 }
 #: Operations that are left to another backend where a format is a table.
 NO_TABLES = (
-    "quantize_block_table", "scaled_table", "pack_table", "unpack_table", "update_table",
+    "quantize_block_table", "scaled_table", "update_table",
 )  # fmt: skip
 
 
