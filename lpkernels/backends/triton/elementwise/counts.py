@@ -28,9 +28,7 @@ class Wanted(NamedTuple):
     histogram: bool
 
 
-def unbounded(
-    rule: Rule, numbers: Numbers | TableNumbers
-) -> tuple[Rule, Numbers | TableNumbers]:
+def unbounded(rule: Rule, numbers: Numbers | TableNumbers) -> tuple[Rule, Numbers | TableNumbers]:
     """The same rounding to a format without ends; a table has no values there and changes none."""
     if isinstance(numbers, TableNumbers):
         return rule._replace(steps=0), numbers
