@@ -33,10 +33,6 @@ _QUANTIZE = {
     BLOCK: block.quantize,
     TABLE: _quantize.quantize,
 }
-#: Operations that are left to another backend where a format is a table.
-NO_TABLES = (
-    "quantize_block_table", "scaled_table", "update_table",
-)  # fmt: skip
 
 
 class TritonBackend(GpuBackend):
@@ -57,8 +53,8 @@ class TritonBackend(GpuBackend):
         home = "cpu" if _launch.interpreting() else "cuda"
         if device.type != home:
             return f"it takes tensors on a {home.upper()} device here, these are on {device}"
-        if op in NO_TABLES:
-            return "it rounds to no tables here; the reference does"
+        if op == "update_table":
+            return "its kernels of updates know no tables (lp.TableFormat); the cpu backend's do"
         op = op.removesuffix("_table")
         if op in ("matmul_events", "masked_gradients"):
             return "its kernels count no events; those of the cpu backend do"

@@ -78,7 +78,7 @@ def roundings_of(
 def _known(
     fmt: tuple[int, ...], mode: int, bits: int, rng: int, device: torch.device
 ) -> tuple[Known, Numbers | TableNumbers]:
-    rule, numbers = rule_of(fmt, mode, bits, rng, device)
+    rule, numbers = rule_of(fmt, mode, bits, rng, device=device)
     return Known(rule), numbers
 
 

@@ -99,7 +99,7 @@ def accumulate(
         acc[InAccumulator.OUTER_ROUNDING],
         acc[InAccumulator.RANDOM_BITS],
         acc[InAccumulator.RNG],
-        total.device,
+        device=total.device,
     )
     rows, cols = total.shape
     addend = addend.expand(rows, cols)

@@ -21,11 +21,11 @@ from lpkernels.rounding import ROUNDINGS
 
 
 class TableCodes(NamedTuple):
-    """The arguments of a kernel for the codes of a table: the search for a value, values and codes,
+    """The arguments of a kernel for the codes of a table: the search for an entry, entries and codes,
     and the value of every code, NaN for none."""
 
     thresholds: Any
-    values: Any
+    entries: Any
     codes: Any
     decoded: Any
 
@@ -64,7 +64,7 @@ def table_codes(fmt: tuple[int, ...], device: torch.device) -> TableCodes | None
     codes, decoded = (
         torch.tensor(each, device=device) for each in (tensors.codes, tensors.decoded)
     )
-    return TableCodes(below.thresholds, below.values, codes, decoded)
+    return TableCodes(below.thresholds, below.entries, codes, decoded)
 
 
 def codec_of(fmt: tuple[int, ...]) -> Codec:
@@ -122,7 +122,7 @@ def encode(x, F: tl.constexpr, T=None):
 @triton.jit
 def encode_in_table(x, F: tl.constexpr, T):
     found = number_of(x, T.thresholds, F.steps)
-    known = tl.load(T.values + found) == x
+    known = tl.load(T.entries + found) == x
     code = tl.load(T.codes + found).to(tl.int64)
     if F.nan >= 0:
         code = tl.where(x == x, code, F.nan)

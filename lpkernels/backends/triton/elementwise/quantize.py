@@ -133,7 +133,9 @@ def quantize(
     x: Tensor, quantizer: tuple[int, ...], seed: Tensor | None, role: int, site: int, out: Tensor
 ) -> None:
     """Every value of x, rounded into out, for a float, fixed or table format."""
-    rule, numbers = rule_of(quantizer[InQuantizer.FORMAT], *quantizer[InQuantizer.RULE], x.device)
+    rule, numbers = rule_of(
+        quantizer[InQuantizer.FORMAT], *quantizer[InQuantizer.RULE], device=x.device
+    )
     if rule.mode == STOCHASTIC.value or x.stride() != out.stride() or not dense(x):
         x = x.contiguous()
     target = out if out.stride() == x.stride() else torch.empty_like(x, dtype=out.dtype)

@@ -29,7 +29,7 @@ def read_rule(
     """The rule of a quantizer of `Fused` for operands on a device, None for ()."""
     if not quantizer:
         return None, _NOTHING
-    return rule_of(quantizer[InQuantizer.FORMAT], *quantizer[InQuantizer.RULE], device)
+    return rule_of(quantizer[InQuantizer.FORMAT], *quantizer[InQuantizer.RULE], device=device)
 
 
 @triton.jit

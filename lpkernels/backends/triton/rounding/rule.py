@@ -82,6 +82,7 @@ def rule_of(
     mode: int,
     random_bits: int = 0,
     rng: int = 0,
+    *,
     device: torch.device = _CPU,
 ) -> tuple[Rule, Numbers | TableNumbers]:
     """The two parts of a format's integers, with a rounding mode's code: of floats, integers and

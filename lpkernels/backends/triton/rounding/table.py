@@ -24,13 +24,13 @@ _STOCHASTIC = tl.constexpr(ROUNDINGS.index("stochastic"))
 
 class TableNumbers(NamedTuple):
     """The arguments of a kernel for one table and mode: both ends, the number of the last value,
-    the thresholds and the values, float64."""
+    the thresholds and the entries, float64."""
 
     max: float
     low: float
     last: float
     thresholds: Any
-    values: Any
+    entries: Any
 
 
 @functools.lru_cache(maxsize=256)
@@ -67,12 +67,12 @@ def round_to_table(x, lift, N, R: tl.constexpr):
         return x
     else:
         found = number_of(x, N.thresholds, R.steps)
-        r = tl.load(N.values + found)
+        r = tl.load(N.entries + found)
         if R.mode == _STOCHASTIC:
             # A gap is no power of two: its fraction is made in these steps of float64.
             other = found + tl.where(x < 0.0, -1, 1)
             other = tl.minimum(tl.maximum(other, 0), tl.cast(N.last, tl.int32))
-            far = tl.load(N.values + other)
+            far = tl.load(N.entries + other)
             inside = (other != found) & (tl.abs(x) < float("inf"))
             gap = tl.where(inside, tl.abs(far) - tl.abs(r), 1.0)
             fraction = tl.where(inside, tl.abs(x) - tl.abs(r), 0.0) / gap
