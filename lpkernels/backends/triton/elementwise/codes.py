@@ -21,8 +21,8 @@ from lpkernels.rounding import ROUNDINGS
 
 
 class TableCodes(NamedTuple):
-    """The arguments of a kernel for the codes of a table: the search for an entry, entries and codes,
-    and the value of every code, NaN for none."""
+    """The arguments of a kernel for the codes of a table: the thresholds of the search for a value,
+    all values and their codes, and the value of every code, NaN for none."""
 
     thresholds: Any
     entries: Any

@@ -24,7 +24,7 @@ _STOCHASTIC = tl.constexpr(ROUNDINGS.index("stochastic"))
 
 class TableNumbers(NamedTuple):
     """The arguments of a kernel for one table and mode: both ends, the number of the last value,
-    the thresholds and the entries, float64."""
+    the thresholds and all values, float64."""
 
     max: float
     low: float
