@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import (
-    Callable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,12 +14,7 @@ from torch.nn import Module
 from torch.nn import functional as F
 
 from lpkernels.arithmetic import NATIVE
-from lpkernels.arithmetic.products import (
-    Lengths,
-    conv_lengths,
-    matmul_lengths,
-    period,
-)
+from lpkernels.arithmetic.products import Lengths, conv_lengths, matmul_lengths, period
 from lpkernels.functional.conv import ConvGeometry
 from lpkernels.functional.layer import Sum
 from lpkernels.functional.matmul import one_sum

@@ -26,13 +26,6 @@ _MOST_EXPONENT_BITS = 8
 _GROWTH = 4.0
 # If the operand format flushes this share of the gradients to zero, the row says so.
 _FLUSHED = 0.1
-# The notes on roundings other than nearest even, which the variance criterion does not see.
-_UNSEEN_BY_VRR = {
-    "stochastic": "stochastic rounding loses no variance, it adds noise, which the criterion does "
-    'not see: use metric="nmse"',
-    "aligned_truncation": "aligned truncation loses more variance than the formula counts, 3 bits "
-    'and more: use metric="nmse"',
-}
 #: The note of a layer that ran forward, has something to train, and got no gradient.
 UNSEEN = (
     "no gradient came back (no_grad, a function with its own backward, or no way to the loss): "
@@ -200,8 +193,8 @@ def _row(
     in_chunks = asked is not None and chunk < length and (asked != "best" or inner < single)
     needed = inner if in_chunks else single
     notes = _notes(length, found, needed, in_chunks)
-    if options["metric"] == "vrr" and options["rounding"] in _UNSEEN_BY_VRR:
-        notes.append(_UNSEEN_BY_VRR[options["rounding"]])
+    if options["metric"] == "vrr" and options["rounding"] in theory.UNSEEN_BY_VRR:
+        notes.append(theory.UNSEEN_BY_VRR[options["rounding"]])
     if flushed >= _FLUSHED:
         notes.append(
             f"{flushed:.0%} of the output's gradients round to zero as operands, which shortens "

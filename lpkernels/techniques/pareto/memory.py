@@ -8,12 +8,7 @@ from typing import Any, overload
 from torch import Tensor
 from torch.nn import Module, Sequential
 
-from lpkernels.nn.observing import (
-    EVERYTHING,
-    Call,
-    Visitor,
-    trace,
-)
+from lpkernels.nn.observing import EVERYTHING, Call, Visitor, trace
 from lpkernels.nn.selecting import check_model
 from lpkernels.techniques import checks
 from lpkernels.techniques.checks import Floats

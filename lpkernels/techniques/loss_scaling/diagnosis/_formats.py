@@ -7,12 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, cast
 
-from lpkernels.arithmetic import (
-    TORCH,
-    Quantizer,
-    Recipe,
-    as_quantizer,
-)
+from lpkernels.arithmetic import TORCH, Quantizer, Recipe, as_quantizer
 from lpkernels.formats import FloatFormat, Format
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.observing import Run

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import (
-    dataclass,
-    field,
-    fields,
-    replace,
-)
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -17,14 +12,7 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer, as_quantizer
-from lpkernels.formats import (
-    FP32,
-    AffineFormat,
-    BlockFormat,
-    FixedFormat,
-    FloatFormat,
-    Format,
-)
+from lpkernels.formats import FP32, AffineFormat, BlockFormat, FixedFormat, FloatFormat, Format
 from lpkernels.formats.grids import misfit
 from lpkernels.formats.integers import InBlock, follows_from_values
 

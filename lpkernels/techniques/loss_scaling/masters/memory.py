@@ -10,12 +10,7 @@ from torch import Tensor
 from lpkernels.formats import Format
 from lpkernels.techniques._table import aligned
 from lpkernels.techniques.loss_scaling.masters.master_weights import MasterWeights
-from lpkernels.techniques.loss_scaling.masters.stored import (
-    code_bits,
-    here,
-    is_codes,
-    kept_format,
-)
+from lpkernels.techniques.loss_scaling.masters.stored import code_bits, here, is_codes, kept_format
 
 WORKING = "working copy"
 _HEAD = ("tensors", "format", "values", "bytes", "as codes")
