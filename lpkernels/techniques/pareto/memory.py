@@ -11,6 +11,7 @@ from torch.nn import Module, Sequential
 from lpkernels.nn.observing import EVERYTHING, Call, Visitor, trace
 from lpkernels.nn.selecting import check_model
 from lpkernels.techniques import checks
+from lpkernels.techniques._nested import all_tensors
 from lpkernels.techniques.checks import Floats
 
 COUNTS = ("params", "activations", "inputs", "outputs")
@@ -153,9 +154,5 @@ class _Outputs:
 
 def _floating(value: Any) -> list[Tensor]:
     """The floating-point tensors in a value, its lists, tuples and mappings, each object once."""
-    if isinstance(value, Tensor):
-        return [value] if value.is_floating_point() or value.is_complex() else []
-    inside = value.values() if isinstance(value, Mapping) else value
-    if not isinstance(value, Mapping | list | tuple):
-        return []
-    return list(dict.fromkeys(x for each in inside for x in _floating(each)))
+    found = dict.fromkeys(all_tensors({"": value}).values())
+    return [x for x in found if x.is_floating_point() or x.is_complex()]

@@ -12,6 +12,7 @@ from torch.nn import Module
 
 from lpkernels.nn.observing.tracing import arguments
 from lpkernels.nn.selecting import check_model
+from lpkernels.techniques._nested import all_tensors
 from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.operations import group
 from lpkernels.techniques.assignment.promotion import FORWARD, Promoter, Promotion
@@ -25,7 +26,6 @@ from lpkernels.techniques.assignment.running._rounding import (
 from lpkernels.techniques.assignment.running._session import Session
 from lpkernels.techniques.assignment.running._traced import Traced, compiled
 from lpkernels.techniques.assignment.running.keeping import Keeper, Memory, Meter
-from lpkernels.techniques.assignment.tracing.makers import all_tensors
 
 FanOut = Literal["sum", "branches"]
 

@@ -14,11 +14,11 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from lpkernels import functional
 from lpkernels.arithmetic import Quantizer
 from lpkernels.nn.observing import EVERYTHING, Call, Visitor, observe
+from lpkernels.techniques._nested import all_tensors
 from lpkernels.techniques.assignment.operations import key_of
 from lpkernels.techniques.assignment.running._plan import PlannedCall, RunPlan
 from lpkernels.techniques.assignment.running.assigned import Assigned, check_assigned
 from lpkernels.techniques.assignment.tracing.following import as_pair
-from lpkernels.techniques.assignment.tracing.makers import all_tensors
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from torch.nn import Module
 
 from lpkernels.functional.quantize import quantize
 from lpkernels.nn.observing.tracing import arguments, left_as_found
+from lpkernels.techniques._nested import changed
 from lpkernels.techniques.assignment.asking import BASELINES, Request
 from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.demotion import Scores, demote
@@ -21,7 +22,6 @@ from lpkernels.techniques.assignment.operations import Group, Kind, TensorSpec, 
 from lpkernels.techniques.assignment.precisions import PAPER, Formats
 from lpkernels.techniques.assignment.running.assigned import assign
 from lpkernels.techniques.assignment.tracing import trace
-from lpkernels.techniques.assignment.tracing.makers import changed
 
 Loss = Callable[[Any, Any], Tensor]
 

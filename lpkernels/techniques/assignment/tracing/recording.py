@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from lpkernels.nn.observing import PRODUCTS, Call, Run, Visitor
+from lpkernels.techniques._nested import all_tensors
 from lpkernels.techniques.assignment.operations import (
     KNOWN,
     PASSES_GRADIENTS,
@@ -24,7 +25,6 @@ from lpkernels.techniques.assignment.tracing.makers import (
     TracedOp,
     TracedParameter,
     TracedResult,
-    all_tensors,
     memory,
 )
 from lpkernels.techniques.assignment.tracing.parts import PARTS, CallInputs, give
