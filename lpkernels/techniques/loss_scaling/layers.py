@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.hooks import RemovableHandle
 
+from lpkernels.techniques import checks
 from lpkernels.techniques._nested import all_tensors, changed
 
 # Beyond this |e|, 2^e or its inverse is no normal float32.
@@ -47,16 +48,7 @@ def layer_scales(model: nn.Module, exponents: Mapping[str, int]) -> "LayerScales
     Reference: ours. Micikevicius et al. 2017, arXiv 1710.03740, has one scale for all layers.
     """
     for glob, exponent in exponents.items():
-        if isinstance(exponent, bool) or not isinstance(exponent, int):
-            raise TypeError(
-                f"layer_scales: {glob!r}: expected the exponent of 2 as an int, got "
-                f"{type(exponent).__name__} {exponent!r}"
-            )
-        if abs(exponent) > _LARGEST:
-            raise ValueError(
-                f"layer_scales: {glob!r}: expected an exponent from -{_LARGEST} to {_LARGEST}, got "
-                f"{exponent}"
-            )
+        checks.whole(f"layer_scales: exponent of {glob!r}", exponent, -_LARGEST, _LARGEST)
     names = [name for name, _ in model.named_modules() if name]
     for glob in exponents:
         if not fnmatch.filter(names, glob):

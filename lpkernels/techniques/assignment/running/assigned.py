@@ -10,8 +10,10 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Module
 
+from lpkernels.formats.checks import checked_bool
 from lpkernels.nn.observing.tracing import arguments
 from lpkernels.nn.selecting import check_model
+from lpkernels.techniques import checks
 from lpkernels.techniques._nested import all_tensors
 from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.operations import group
@@ -371,10 +373,6 @@ def _promoter(assignment: Any, promote: Any, counts: Any) -> Promoter:
 
 
 def _check_options(fan_out: Any, pack: Any, counts: Any) -> None:
-    if fan_out not in get_args(FanOut):
-        raise ValueError(
-            f"assign: fan_out must be one of {', '.join(get_args(FanOut))}; got {fan_out!r}"
-        )
-    for name, value in {"pack": pack, "counts": counts}.items():
-        if not isinstance(value, bool):
-            raise TypeError(f"assign: {name} must be True or False, got {value!r}")
+    checks.choice("assign: fan_out", fan_out, get_args(FanOut))
+    checked_bool("assign", "pack", pack)
+    checked_bool("assign", "counts", counts)
