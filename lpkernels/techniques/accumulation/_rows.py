@@ -14,7 +14,7 @@ import numpy as np
 from lpkernels.arithmetic import Accumulator, Recipe
 from lpkernels.formats import FloatFormat
 from lpkernels.techniques.accumulation import theory
-from lpkernels.techniques.accumulation._statistics import Statistics
+from lpkernels.techniques.accumulation.measuring import Statistics
 from lpkernels.techniques.accumulation.tables import plan_text
 from lpkernels.techniques.accumulation.theory import ModelWarning, min_mantissa_bits
 
@@ -39,7 +39,7 @@ class PlanRow:
 
     layer, gemm: "fprop", "dgrad" or "wgrad" of the layer of that name.
     length: products of its longest sum.
-    product_bits, nzr, growth: measured; see `_statistics.Statistics`.
+    product_bits, nzr, growth: measured; see `measuring.Statistics`.
     exponents: (low, high) that the accumulator's exponents must cover on this batch; None: every
         product is 0.
     man_bits: of one sum.  chunk, chunk_bits: the chunk length asked for, or the best one, and the

@@ -44,14 +44,7 @@ def assign(
 ) -> Assigned:
     """A model and its loss to be trained under an assignment; the model itself is not changed.
 
-        assigned = assign(model, loss, assignment)
-        for input, target in loader:
-            value = assigned(input, target)
-            scaler.scale(value).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            assigned.step()
-            optimizer.zero_grad()
+    A loop that trains so stands in docs/assignments.md.
 
     Every tensor of the assignment is rounded once: a result when it is made, a parameter when it is
     first read (the optimizer keeps the values it has, as master weights), a gradient when backward
@@ -59,11 +52,8 @@ def assign(
     by the recipe of the model's layers. Operations read only rounded tensors, also where backward
     reads the operation's own result (ReLU, softmax, sigmoid): it reads the stored one.
 
-    The gradient of the loss's own value, which is the loss scale, is not rounded, so no format
-    bounds the scale by it. A scalar that nothing else reads may get the loss's gradient as it is or
-    negated: then its gradient is not rounded either. In the loss a + b these scalars are a and b;
-    in a + 0.3 * b they are a and the product, while b has a gradient of its own, which is rounded.
-    These tensors count for the ratio and the bits as all others do.
+    The gradient of the loss's own value, which is the loss scale, is not rounded, nor is that of a
+    scalar that nothing else reads and that gets the loss's gradient as it is or negated.
 
     Args:
         model, loss: as for `trace`.

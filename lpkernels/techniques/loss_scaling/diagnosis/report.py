@@ -206,19 +206,14 @@ def diagnose(
 ) -> Diagnosis:
     """Counts underflow and overflow in a model while your own loop trains or tests it.
 
-        with diagnose(model, "fp16") as report:
-            for x, y in loader:
-                ...
-        print(report)
-        print(report.recommend())
-
-    Inside the block the tensors of every layer that `convert` knows, and of every product that the
-    model computes, are counted: this gives the exponents of the elements, and how many over- and
-    underflow in the format. Calls of a shared or repeated module are added up under its first name.
-    A tensor that several layers take is in the row of each, but is read once; so is a result that
-    is the next layer's input (the same tensor object, not changed in place since). The block may
-    hold any number of steps, forward passes without a backward pass, accumulated gradients and
-    no_grad. It may be entered again, and adds up.
+    The loop runs inside ``with diagnose(model) as report:``. Inside the block the tensors of every
+    layer that `convert` knows, and of every product that the model computes, are counted: this
+    gives the exponents of the elements, and how many over- and underflow in the format. Calls of a
+    shared or repeated module are added up under its first name. A tensor that several layers take
+    is in the row of each, but is read once; so is a result that is the next layer's input (the same
+    tensor object, not changed in place since). The block may hold any number of steps, forward
+    passes without a backward pass, accumulated gradients and no_grad. It may be entered again, and
+    adds up.
 
     With formats of your own, inputs, weights and outputs are counted, and their gradients as
     backward reaches them; biases, masks and tensors that are not floating point are left out. By
