@@ -234,7 +234,7 @@ class Assigned:
         if not self._table.counting:
             return ()
         before, self._copied = self._copied, self._table.copied()
-        return () if before is None else self._decided(self._table.read(before))
+        return () if before is None else self._tell_promoter(self._table.read(before))
 
     def memory(self) -> Memory:
         """The most that was kept for backward at any moment since the last call of `memory`."""
@@ -269,7 +269,7 @@ class Assigned:
         counts = {key: Count(*values) for key, values in (waiting or {}).items()}
         self._copied = None if waiting is None else self._table.as_copied(counts)
 
-    def _decided(self, counts: dict[str, Count]) -> tuple[str, ...]:
+    def _tell_promoter(self, counts: dict[str, Count]) -> tuple[str, ...]:
         self._counts = counts
         tensors = self.assignment.tensors
         last = counts.get(self._loss_key)
@@ -326,7 +326,7 @@ class Assigned:
             return
         found = {tensor.key for each in groups for tensor in each.tensors}
         if not is_output:
-            self.assignment.check_keys(groups)
+            self.assignment.check(groups, batch=False)
         unknown = found - self._table.rows.keys()
         if unknown:
             raise ValueError(

@@ -51,7 +51,10 @@ def state_of(optimizer: MasterWeights, own: State) -> State:
     about = {
         "seed": int(optimizer._seed),
         "step": int(optimizer._step),
-        "parameters": [_about(parameter, rule) for parameter, rule in rules.items()],
+        "parameters": [
+            {"name": rule.name, "shape": list(parameter.shape), "formats": rule.formats.texts()}
+            for parameter, rule in rules.items()
+        ],
     }
     return {**own, "state": state, KEY: about}
 
@@ -83,10 +86,6 @@ def load(optimizer: MasterWeights, state: Mapping[str, Any]) -> None:
     device = optimizer._seed.device
     optimizer._seed = torch.tensor(state[KEY]["seed"], dtype=torch.int64, device=device)
     optimizer._step = torch.tensor(state[KEY]["step"], dtype=torch.int64, device=device)
-
-
-def _about(parameter: Tensor, rule: Rule) -> State:
-    return {"name": rule.name, "shape": list(parameter.shape), "formats": rule.formats.texts()}
 
 
 def _check_groups(optimizer: MasterWeights, state: Mapping[str, Any]) -> None:
