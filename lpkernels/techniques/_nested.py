@@ -46,7 +46,9 @@ class _Walk:
             found = {key: self.of(each) for key, each in value.items()}
             if self._others == before:
                 return value
-            return found if type(value) is dict else type(value)(**found)
+            if type(value) is dict or not all(isinstance(key, str) for key in found):
+                return found
+            return type(value)(**found)
         if isinstance(value, list | tuple):
             before = self._others
             listed = [self.of(each) for each in value]
