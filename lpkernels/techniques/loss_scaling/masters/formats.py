@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import (
-    dataclass,
-    field,
-    fields,
-    replace,
-)
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -17,14 +12,8 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer, as_quantizer
-from lpkernels.formats import (
-    FP32,
-    AffineFormat,
-    BlockFormat,
-    FixedFormat,
-    FloatFormat,
-    Format,
-)
+from lpkernels.formats import FP32, AffineFormat, BlockFormat, FixedFormat, FloatFormat, Format
+from lpkernels.formats.checks import checked_bool
 from lpkernels.formats.grids import misfit
 from lpkernels.formats.integers import InBlock, follows_from_values
 
@@ -81,7 +70,7 @@ class WeightFormats:
         for name, value in values.items():
             label = f"MasterWeights: {where + ' ' if where else ''}{name}"
             if name == "split":
-                given[name] = _flag(label, value)
+                given[name] = checked_bool("MasterWeights", f"{where} {name}".lstrip(), value)
             elif name == "state" and isinstance(value, Mapping):
                 states = {str(k): read(f"{label} {k}", v) for k, v in value.items()}
                 given |= {"state": FLOAT32, "states": states}
@@ -204,12 +193,6 @@ def _quantizer(label: str, value: Any) -> Quantizer:
             f"{label}: {quantizer.fmt} has axis='k', which is of products; give one such as axis=-1"
         )
     return quantizer
-
-
-def _flag(label: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{label} must be True or False, got {value!r}")
-    return value
 
 
 Names: TypeAlias = Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]

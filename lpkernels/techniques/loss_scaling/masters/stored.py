@@ -14,15 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.formats import (
-    BF16,
-    FP16,
-    FP32,
-    BlockFormat,
-    FixedFormat,
-    FloatFormat,
-    Format,
-)
+from lpkernels.formats import BF16, FP16, FP32, BlockFormat, FixedFormat, FloatFormat, Format
 from lpkernels.formats.grids import grid_shape
 from lpkernels.formats.integers import follows_from_values
 from lpkernels.functional.packing import pack, unpack
