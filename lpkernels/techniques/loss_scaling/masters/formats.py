@@ -15,7 +15,7 @@ from lpkernels.arithmetic import Quantizer, as_quantizer
 from lpkernels.formats import FP32, AffineFormat, BlockFormat, FixedFormat, FloatFormat, Format
 from lpkernels.formats.checks import checked_bool
 from lpkernels.formats.grids import misfit
-from lpkernels.formats.integers import InBlock, follows_from_values
+from lpkernels.formats.integers import InBlock, follows_from_values, has_every_float_code
 
 FormatLike: TypeAlias = Format | Quantizer | str
 StateLike: TypeAlias = FormatLike | Mapping[str, FormatLike]
@@ -179,7 +179,7 @@ def remainder_format(weight: Quantizer) -> FixedFormat | None:
 def has_every_code(fmt: Format) -> bool:
     """Whether every value that rounding makes has a code, infinities and NaN too."""
     if isinstance(fmt, FloatFormat):
-        return fmt.specials == "fn" or (fmt.specials == "ieee" and fmt.man_bits > 0)
+        return has_every_float_code(fmt.to_ints())
     return isinstance(fmt, BlockFormat)
 
 
