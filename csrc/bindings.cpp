@@ -174,6 +174,15 @@ void dequantize(uintptr_t values, uintptr_t scale, uintptr_t tensor_scale, uintp
                          *pointer<const float>(tensor_scale), pointer<float>(x));
 }
 
+// A TableFormat, from then on known by its handle. codes: int32; ladders: the thresholds of
+// lpkernels/backends/ladders.py; numbers: handle, values, bits, nan_code or -1, infinity_is_nan.
+void add_table(uintptr_t values, uintptr_t codes, uintptr_t ladders, const Ints& numbers) {
+  LPK_CHECK(numbers.size() == 5, "a table has five numbers");
+  lpk::add_table(numbers[0], {numbers[1], pointer<const double>(values),
+                              pointer<const int32_t>(codes), pointer<const double>(ladders),
+                              static_cast<int>(numbers[2]), numbers[3], numbers[4] != 0});
+}
+
 // Products accumulated by each tier since the last call.
 py::dict take_tiers() {
   int64_t counts[static_cast<int>(lpk::Tier::kCount)];
@@ -205,6 +214,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("pack_scaled", &pack_scaled);
   m.def("unpack", &unpack);
   m.def("dequantize", &dequantize);
+  m.def("add_table", &add_table);
   lpk::register_products(m);
   lpk::register_certificate(m);
   lpk::register_update(m);

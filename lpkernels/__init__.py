@@ -4,7 +4,6 @@
 choose, forward and backward, with the same bits on every backend.
 """
 
-import importlib
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from lpkernels.formats import (
     BlockFormat,
     FixedFormat,
     FloatFormat,
+    TableFormat,
     parse_format,
 )
 from lpkernels.formats.checks import did_you_mean
@@ -57,6 +57,7 @@ __all__ = [
     "Recipe",
     "RunningRange",
     "Scaled",
+    "TableFormat",
     "__version__",
     "accumulator",
     "backends",
@@ -66,12 +67,14 @@ __all__ = [
     "formats",
     "functional",
     "load_policy",
+    "logarithmic",
     "matmul",
     "nn",
     "pack",
     "parse_format",
     "policies",
     "policy",
+    "posit",
     "quantize",
     "recipe",
     "recipes",
@@ -81,6 +84,7 @@ __all__ = [
     "seed_from",
     "set_precision",
     "set_recipe",
+    "supernormal",
     "techniques",
     "unpack",
 ]
@@ -88,22 +92,21 @@ __all__ = [
 if TYPE_CHECKING:
     from lpkernels import experiments as experiments
     from lpkernels import reference as reference
+    from lpkernels.formats.named_tables import logarithmic, posit, supernormal
     from lpkernels.nn.policy_files import load_policy, save_policy
 else:
     _LATE = ("experiments", "reference")
-    _FILES = ("load_policy", "save_policy")
-    _load, _names = on_first_use(__name__, _LATE)
-
-    def __dir__() -> list[str]:
-        return sorted({*_names(), *_FILES})
+    _FUNCTIONS = {
+        **dict.fromkeys(("load_policy", "save_policy"), "nn.policy_files"),
+        **dict.fromkeys(("logarithmic", "posit", "supernormal"), "formats.named_tables"),
+    }
+    _load, __dir__ = on_first_use(__name__, _LATE, _FUNCTIONS)
 
     def __getattr__(name: str) -> object:
         """Answers a name that is not here with the place where it is, or with names near it."""
         # Python and its tools ask every module for private names.
-        if name in _LATE or name.startswith("_"):
+        if name in _LATE or name in _FUNCTIONS or name.startswith("_"):
             return _load(name)
-        if name in _FILES:
-            return getattr(importlib.import_module("lpkernels.nn.policy_files"), name)
         if find_spec(f"{__name__}.{name}"):
             # Python imports it now, where `from lpkernels import` asked. A search among the
             # techniques would import them, and one of them may be on its way in.

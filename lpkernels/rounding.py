@@ -23,28 +23,21 @@ Without subnormals the neighbours of a value below min_normal are 0 (even) and m
 Beyond max, a nearest or stochastic result becomes what the format's ``overflow`` says; a directed
 one stops at max where its direction says so, to_odd always does. An infinite input becomes what
 ``overflow`` says in every mode. NaN stays NaN. The sign of zero survives, except in a FixedFormat
-and in formats with one zero (fnuz and P3109), in which every zero is +0. In an unsigned format,
-what is still negative after rounding becomes 0 under "saturate" and NaN else.
+and a TableFormat, whose zero is +0, and in formats with one zero (fnuz and P3109), in which every
+zero is +0. In an unsigned format, what is still negative after rounding becomes 0 under "saturate"
+and NaN else. `TableFormat` says how tables round.
 """
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
-from lpkernels.formats import FixedFormat, FloatFormat
-from lpkernels.formats.elsewhere import rounding_here
+from lpkernels.formats import FixedFormat, FloatFormat, Number, TableFormat
+from lpkernels.formats.checks import ROUNDINGS as ROUNDINGS
+from lpkernels.formats.checks import check_rounding as check_rounding
 
-#: The rounding modes; the position is the code that crosses the op boundary.
-ROUNDINGS = (
-    "nearest_even",
-    "nearest_away",
-    "toward_zero",
-    "toward_positive",
-    "toward_negative",
-    "to_odd",
-    "stochastic",
-)
 # The number of "stochastic" among a quantizer's integers.
 STOCHASTIC = ROUNDINGS.index("stochastic")
 
@@ -57,32 +50,9 @@ _LEAST_EXPONENT = -400
 _MOST_EXPONENT = 300
 
 
-def check_rounding(rounding: object, owner: str = "rounding") -> str:
-    """``rounding`` if it names a mode.
-
-    Raises:  TypeError: not a str.  ValueError: no such mode; "nearest" is refused by name.
-    """
-    if not isinstance(rounding, str):
-        raise TypeError(
-            f"{owner}: rounding must be a str, one of {', '.join(ROUNDINGS)}; got {rounding!r} "
-            f"({type(rounding).__name__})"
-        )
-    if rounding == "nearest":
-        raise ValueError(
-            f"{owner}: rounding 'nearest' does not say where ties go; use 'nearest_even' or "
-            "'nearest_away'"
-        )
-    if rounding not in ROUNDINGS:
-        raise ValueError(
-            f"{owner}: rounding must be one of {', '.join(ROUNDINGS)}; got {rounding!r}"
-            f"{rounding_here(rounding)}"
-        )
-    return rounding
-
-
 def round_scalar(
     value: Fraction | float,
-    fmt: FloatFormat | FixedFormat,
+    fmt: Number,
     rounding: str,
     *,
     draw: int = 0,
@@ -113,6 +83,10 @@ def round_scalar(
     negative = math.copysign(1.0, value) < 0
     if math.isinf(value):
         return _infinite_input(fmt, negative)
+    if isinstance(fmt, TableFormat):
+        near, far, place, near_is_odd = _tables().place(value, fmt, rounding == "stochastic")
+        moves = _moves_away(place, near_is_odd, negative, rounding, draw, random_bits)
+        return far if moves else near
     magnitude = abs(Fraction(value))
     step, low, odd = _place(magnitude, fmt)
     fraction = (magnitude - low) / step
@@ -194,9 +168,18 @@ def _overflowed(fmt: FloatFormat, negative: bool) -> float:
     return -magnitude if negative and fmt.overflow != "nan" else magnitude
 
 
-def _infinite_input(fmt: FloatFormat | FixedFormat, negative: bool) -> float:
+def _tables() -> Any:
+    """The module that finds places in tables, imported when a table is first used."""
+    from lpkernels import _table_rounding
+
+    return _table_rounding
+
+
+def _infinite_input(fmt: Number, negative: bool) -> float:
     if isinstance(fmt, FloatFormat):
         return _overflowed(fmt, negative)
+    if isinstance(fmt, TableFormat):
+        return _tables().infinite(fmt, negative)
     if fmt.overflow == "wrap":
         return math.nan
     return fmt.min if negative else fmt.max
@@ -212,7 +195,7 @@ def _into_word(value: Fraction, fmt: FixedFormat) -> float:
 
 def round_array(
     x: np.ndarray,
-    fmt: FloatFormat | FixedFormat,
+    fmt: Number,
     rounding: str,
     *,
     draws: np.ndarray | None = None,
@@ -231,11 +214,17 @@ def round_array(
     Raises:   TypeError: x is not float64, or draws are missing or no integers.  ValueError: unknown
         rounding, random_bits or a draw out of range.
     """
-    x, count, step, exponent = _array_rounded("round_array", x, fmt, rounding, draws, random_bits)
+    x, offset = _array_arguments("round_array", x, fmt, rounding, draws, random_bits)
     finite, negative = np.isfinite(x), np.signbit(x)
-    if isinstance(fmt, FixedFormat):
+    if isinstance(fmt, TableFormat):
+        near, far, place, odd = _tables().places(x, fmt, rounding == "stochastic")
+        away = _array_moves_away(place, odd, negative, rounding, offset, random_bits)
+        rounded = np.where(away, far, near)
+    elif isinstance(fmt, FixedFormat):
+        count, *_ = _array_rounded(x, fmt, rounding, offset, random_bits)
         rounded = _array_into_word(np.where(negative, -count, count), fmt)
     else:
+        count, step, exponent = _array_rounded(x, fmt, rounding, offset, random_bits)
         # This is overflow under a mode that stops nowhere.
         mode = "nearest_even" if always_overflows else rounding
         rounded = _array_overflow(count, step, exponent, negative, fmt, mode)
@@ -247,7 +236,7 @@ def round_array(
 
 def overflows_array(
     x: np.ndarray,
-    fmt: FloatFormat | FixedFormat,
+    fmt: Number,
     rounding: str,
     *,
     draws: np.ndarray | None = None,
@@ -259,7 +248,10 @@ def overflows_array(
     stops at max; in an unsigned format every element counts that is still negative. Arguments and
     errors as in :func:`round_array`; infinities and NaN are False.
     """
-    x, count, step, _ = _array_rounded("overflows_array", x, fmt, rounding, draws, random_bits)
+    x, offset = _array_arguments("overflows_array", x, fmt, rounding, draws, random_bits)
+    if isinstance(fmt, TableFormat):
+        return _tables().outside(x, fmt)
+    count, step, _ = _array_rounded(x, fmt, rounding, offset, random_bits)
     if isinstance(fmt, FixedFormat):
         code = np.where(np.signbit(x), -count, count)
         beyond = (code > fmt.max_code) | (code < fmt.min_code)
@@ -270,22 +262,32 @@ def overflows_array(
     return np.isfinite(x) & beyond
 
 
-def _array_rounded(
+def _array_arguments(
     owner: str,
     x: np.ndarray,
-    fmt: FloatFormat | FixedFormat,
+    fmt: Number,
     rounding: str,
     draws: np.ndarray | None,
     random_bits: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The checked x and, for each magnitude (0 where x is not finite), the rounded number of steps,
-    the step's exponent and the value's exponent."""
+) -> tuple[np.ndarray, np.ndarray | np.int64]:
+    """The checked x, and ``2 * draw + 1`` of stochastic rounding."""
     _check_arguments(owner, fmt, rounding, random_bits)
     x = np.asarray(x)
     if x.dtype != np.float64:
         raise TypeError(f"{owner}: x must be float64, got {x.dtype}; use x.astype(np.float64)")
     stochastic = rounding == "stochastic"
-    offset = _checked_draws(owner, draws, random_bits) if stochastic else np.int64(0)
+    return x, _checked_draws(owner, draws, random_bits) if stochastic else np.int64(0)
+
+
+def _array_rounded(
+    x: np.ndarray,
+    fmt: FloatFormat | FixedFormat,
+    rounding: str,
+    offset: np.ndarray | np.int64,
+    random_bits: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each magnitude (0 where x is not finite) the rounded number of steps, the step's exponent
+    and the value's exponent."""
     significand, exponent = np.frexp(np.where(np.isfinite(x), np.abs(x), 0.0))
     step = _step_exponents(exponent, fmt)
     # In units of the step: exact, and at least 2^-400 where not zero.
@@ -293,7 +295,7 @@ def _array_rounded(
     count = np.floor(scaled)
     odd = _is_odd(count, exponent, fmt)
     away = _array_moves_away(scaled - count, odd, np.signbit(x), rounding, offset, random_bits)
-    return x, count + away, step, exponent
+    return count + away, step, exponent
 
 
 def _step_exponents(exponent: np.ndarray, fmt: FloatFormat | FixedFormat) -> np.ndarray:
@@ -386,9 +388,9 @@ def _checked_draws(owner: str, draws: np.ndarray | None, random_bits: int) -> np
 
 
 def _check_arguments(owner: str, fmt: object, rounding: object, random_bits: int) -> None:
-    if not isinstance(fmt, FloatFormat | FixedFormat):
+    if not isinstance(fmt, Number):
         raise TypeError(
-            f"{owner}: fmt must be a FloatFormat or a FixedFormat, got {fmt!r} "
+            f"{owner}: fmt must be a FloatFormat, FixedFormat or TableFormat, got {fmt!r} "
             f"({type(fmt).__name__}); other formats take their scale from a whole tensor: use "
             "quantize"
         )

@@ -50,7 +50,7 @@ LPK_HD Format saturating_float32() {
 }
 
 // The integers of the codes' format. Codes saturate, and symmetric integers of b bits are floats of
-// one exponent bit and b - 2 bits of mantissa, whose zeros have signs.
+// one exponent bit and b - 2 bits of mantissa, whose zeros have signs. Tables stay.
 struct CodeIntegers {
   int64_t ints[kFormatInts];
 
@@ -59,7 +59,8 @@ struct CodeIntegers {
     std::memcpy(ints, element, sizeof ints);
     if (ints[0] == static_cast<int64_t>(Kind::kFloat)) {
       ints[InFloat::kOverflow] = static_cast<int64_t>(Overflow::kSaturate);
-    } else if (target <= fixed_format(element).max) {
+    } else if (ints[0] == static_cast<int64_t>(Kind::kFixed) &&
+               target <= fixed_format(element).max) {
       const int64_t man_bits = element[InFixed::kWordBits] - 2;
       const int64_t bias = 1 - man_bits + element[InFixed::kFracBits];
       const int64_t as_float[kFormatInts] = {static_cast<int64_t>(Kind::kFloat),
@@ -81,6 +82,7 @@ struct BlockFormat {
   Steps steps;
   bool mx;          // OCP's: blocks of 32 with a power of two
   bool is_integer;  // the element, whose codes have one zero
+  bool is_table;    // the element
   double element_max;
   double target;  // M, the value that a block's largest maps to
   CodeIntegers codes;
@@ -100,7 +102,9 @@ struct BlockFormat {
     mx = kind == ScaleKind::kE8m0 && ints[InBlock::kSize] == 32 && ints[InBlock::kLines] == 0;
     const int64_t* given = ints + InBlock::kElement;
     is_integer = given[0] == static_cast<int64_t>(Kind::kFixed);
-    element_max = number_format(given).max;
+    const Format whole = number_format(given);
+    is_table = whole.kind == Kind::kTable;
+    element_max = is_table && whole.max < -whole.lowest ? -whole.lowest : whole.max;
     target = element_max;
     if (ints[InBlock::kTarget] != 0) {
       const uint32_t bits = static_cast<uint32_t>(ints[InBlock::kTarget]);

@@ -1,5 +1,5 @@
 // Codes of single values: sign | exponent | mantissa of float formats, two's complement of fixed
-// ones. docs/contract.md, "Packed codes".
+// ones, their own of tables. docs/contract.md, "Packed codes".
 #pragma once
 
 #include "blocks.h"
@@ -10,12 +10,18 @@ namespace lpk {
 // another code.
 constexpr uint32_t kNoCode = 0xffffffffu;
 
-// Codes of one float or fixed format.
+// Codes of one format of numbers.
 class Codec {
  public:
   Codec() = default;
   explicit Codec(const int64_t* ints) : f_(number_format(ints)) {
     fixed_ = f_.kind == Kind::kFixed;
+#if !defined(__CUDA_ARCH__)  // CUDA is given no tables, here and below.
+    if (f_.kind == Kind::kTable) {
+      bits_ = table_bits(*f_.table);
+      return;
+    }
+#endif
     bits_ = fixed_ ? static_cast<int>(ints[InFixed::kWordBits])
                    : (f_.is_unsigned ? 0 : 1) + f_.exp_bits + f_.man_bits;
     inverse_quantum_ = 1.0 / f_.quantum;
@@ -32,9 +38,17 @@ class Codec {
 
   // The code of a value of the format, kNoCode if there is none. x is a float32, or one divided by
   // the scale of a block: a normal double or zero.
-  LPK_HD uint32_t encode(double x) const { return fixed_ ? encode_fixed(x) : encode_float(x); }
+  LPK_HD uint32_t encode(double x) const {
+#if !defined(__CUDA_ARCH__)
+    if (f_.kind == Kind::kTable) return table_code(*f_.table, x);
+#endif
+    return fixed_ ? encode_fixed(x) : encode_float(x);
+  }
   // Every code of a NaN gives NaN.
   LPK_HD double decode(uint32_t code) const {
+#if !defined(__CUDA_ARCH__)
+    if (f_.kind == Kind::kTable) return table_value(*f_.table, code);
+#endif
     return fixed_ ? decode_fixed(code) : decode_float(code);
   }
 

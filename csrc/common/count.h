@@ -31,7 +31,7 @@ LPK_HD Format unbounded(const Format& f) {
 
 // The least value of the format. In a float format, Format::lowest is not set.
 LPK_HD double low_end(const Format& f) {
-  return f.kind == Kind::kFixed ? f.lowest : f.is_unsigned ? 0.0 : -f.max;
+  return f.kind != Kind::kFloat ? f.lowest : f.is_unsigned ? 0.0 : -f.max;
 }
 
 // Whether a value overflowed, judged by its rounding to the format without ends.

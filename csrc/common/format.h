@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "integers.h"
+#include "table.h"
 
 // Always inlined: csrc/cpu compiles these headers once per instruction set, and a copy out of line
 // made for AVX-512 must never be the one that the linker keeps for everybody.
@@ -23,7 +24,7 @@
 
 namespace lpk {
 
-enum class Kind : int32_t { kFloat = 0, kFixed = 1, kAffine = 2, kBlock = 3 };
+enum class Kind : int32_t { kFloat = 0, kFixed = 1, kAffine = 2, kBlock = 3, kTable = 4 };
 enum class Specials : int32_t { kIeee = 0, kFn = 1, kNone = 2, kFnuz = 3, kP3109 = 4 };
 enum class Overflow : int32_t { kInfinity = 0, kSaturate = 1, kNan = 2, kWrap = 3 };
 
@@ -60,8 +61,10 @@ struct Format {
 
   // Derived, fixed formats.
   double quantum;  // value of the last place
-  double lowest;   // most negative value
+  double lowest;   // most negative value, of tables too
   double modulus;  // 2^word_bits, in quanta
+
+  const Table* table;  // null: the format is no table
 };
 
 // 2^exponent for the exponents of normal doubles; a call of ldexp would cost more than a rounding.
@@ -147,8 +150,21 @@ LPK_HD bool is_float32(const Format& f) {
          f.man_bits == 23 && f.specials == Specials::kIeee && f.overflow == Overflow::kInfinity;
 }
 
-// A FloatFormat or FixedFormat; Affine and Block have entry points of their own.
+inline Format table_format(const int64_t* ints) {
+  Format f{};
+  f.kind = Kind::kTable;
+  f.overflow = Overflow::kSaturate;
+  f.table = &table_of(ints[InTable::kHandle]);
+  f.max = table_max(*f.table);
+  f.lowest = table_min(*f.table);
+  return f;
+}
+
+// A FloatFormat, FixedFormat or TableFormat; Affine and Block have entry points of their own.
 LPK_HD Format number_format(const int64_t* ints) {
+#if !defined(__CUDA_ARCH__)  // CUDA is given no tables.
+  if (ints[0] == static_cast<int64_t>(Kind::kTable)) return table_format(ints);
+#endif
   return ints[0] == static_cast<int64_t>(Kind::kFixed) ? fixed_format(ints) : float_format(ints);
 }
 

@@ -41,6 +41,14 @@ struct InBlock {
   static constexpr int kScaleFormat = 16;
 };
 
+struct InTable {
+  static constexpr int kHandle = 1;
+  static constexpr int kBits = 2;
+  static constexpr int kCount = 3;
+  static constexpr int kInfinity = 4;
+  static constexpr int kNanCode = 5;
+};
+
 struct InAccumulator {
   static constexpr int kOrder = 0;
   static constexpr int kChunk = 1;

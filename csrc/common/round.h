@@ -178,8 +178,25 @@ LPK_HD D round_to_fixed(D x, const Format& f, Rounding mode, D threshold) {
   return v + 0.0;
 }
 
+#if !defined(__CUDA_ARCH__)
+// A call for each vector: the rule of a table is a search (table.h).
+template <class D>
+LPK_HD D round_to_table(D x, const Format& f, Rounding mode, D threshold) {
+  constexpr int kWidth = sizeof(D) / sizeof(double);
+  double lanes[kWidth], thresholds[kWidth];
+  std::memcpy(lanes, &x, sizeof x);
+  std::memcpy(thresholds, &threshold, sizeof x);
+  round_to_table(*f.table, mode, lanes, thresholds, lanes, kWidth);
+  std::memcpy(&x, lanes, sizeof x);
+  return x;
+}
+#endif
+
 template <class D>
 LPK_HD D round_to(D x, const Format& f, Rounding mode, D threshold) {
+#if !defined(__CUDA_ARCH__)  // CUDA is given no tables.
+  if (f.kind == Kind::kTable) return round_to_table<D>(x, f, mode, threshold);
+#endif
   if (f.kind == Kind::kFixed) return round_to_fixed<D>(x, f, mode, threshold);
   return round_to_float<D>(x, f, mode, threshold);
 }

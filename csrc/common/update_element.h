@@ -44,8 +44,7 @@ struct UpdateArgs {
   int64_t key(int place) const { return rounding[place * kRoundingInts]; }
   int64_t bytes(int place) const {
     if (lies[place] != kCodes) return lies[place] == kFloats ? 4 : 2;
-    const int64_t* format = quantizer(place);
-    return (1 + format[1] + format[2]) / 8;
+    return Codec(quantizer(place)).bits() / 8;
   }
   // A null pointer stands for a tensor that is not there.
   void* memory(const UpdateParameter& parameter, int place) const {

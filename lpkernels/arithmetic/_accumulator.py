@@ -18,9 +18,9 @@ from lpkernels.formats import (
     FP32,
     AffineFormat,
     BlockFormat,
-    FixedFormat,
     FloatFormat,
     FormatLike,
+    Number,
     as_format,
     format_from_ints,
 )
@@ -62,7 +62,7 @@ class Accumulator(PlainValues):
     for order "native".
 
     Args:
-        fmt:              FloatFormat or FixedFormat of the running sum, or its name.
+        fmt:              FloatFormat, FixedFormat or TableFormat of the running sum, or its name.
         rounding:         of every addition: sums, outer sums and bias.
         product:          format of the products; None: exact.
         product_rounding: rounding of the products.
@@ -113,12 +113,12 @@ class Accumulator(PlainValues):
         TypeError, ValueError: as above; Affine and Block formats are refused.
     """
 
-    fmt: FloatFormat | FixedFormat
+    fmt: Number
     rounding: str
-    product: FloatFormat | FixedFormat | None
+    product: Number | None
     product_rounding: str
     chunk: int | str | None
-    outer: FloatFormat | FixedFormat | None
+    outer: Number | None
     outer_rounding: str | None
     order: str
     block: int | None
@@ -285,7 +285,7 @@ class Accumulator(PlainValues):
         return replace(self, operands=self.operands[::-1])
 
     @property
-    def outermost(self) -> FloatFormat | FixedFormat:
+    def outermost(self) -> Number:
         """The format of the outermost sum, which takes the bias and is the result."""
         return self.fmt if self.outer is None else self.outer
 
@@ -326,12 +326,12 @@ class Accumulator(PlainValues):
         )
 
 
-def _sum_format(name: str, fmt: FormatLike) -> FloatFormat | FixedFormat:
+def _sum_format(name: str, fmt: FormatLike) -> Number:
     fmt = as_format(fmt)
     if isinstance(fmt, AffineFormat | BlockFormat):
         raise ValueError(
             f"Accumulator: {name}={fmt} takes its scale from a whole tensor and cannot hold a "
-            "running sum or a product; use a FloatFormat or a FixedFormat"
+            "running sum or a product; use a FloatFormat, a FixedFormat or a TableFormat"
         )
     return fmt
 

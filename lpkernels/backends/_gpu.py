@@ -79,7 +79,7 @@ _OPS = (
 class GpuBackend(Conveniences):
     """A `Backend` without its kernels; a subclass also makes a convolution's pass (`convolve`)."""
 
-    fuses = True
+    fuses, fuses_tables = True, False
     sums_native = True
 
     def why_not(self) -> str:

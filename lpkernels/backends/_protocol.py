@@ -164,12 +164,13 @@ class Backend(Protocol):
     operands' device. ``acc`` has order "native" only in `accumulate`, or with chunks where the
     backend ``sums_native``; one that lacks another order, or blocks, raises NotImplementedError.
 
-    ``fuses`` says whether `multiply` honours ``How.fused``; a backend that does not is only called
-    with `NOT_FUSED`.
+    ``fuses`` says whether `multiply` honours ``How.fused``, and ``fuses_tables`` whether it does so
+    for quantizers that round to tables; where it does not, it is only called with `NOT_FUSED`.
     """
 
     name: str
     fuses: bool
+    fuses_tables: bool
     sums_native: bool
 
     def available(self) -> bool:
@@ -187,7 +188,9 @@ class Backend(Protocol):
         "quantize_affine" and "quantize_block". Behind the kind of a product stands "_ordered" for
         trees, compensated sums and aligned blocks, and "_operands" for blocks aligned by their
         operands. "matmul_grouped" is `multiply_grouped`, "matmul_scaled" `multiply_scaled`; behind
-        the last stand "_drawn" where inner sums are stochastic, then "_ordered".
+        the last stand "_drawn" where inner sums are stochastic, then "_ordered". A name ends in
+        "_table" where a format, or the element of one, is a TableFormat; the formats of fused
+        quantizers do not count.
         """
         ...
 

@@ -24,7 +24,7 @@ from lpkernels.arithmetic import (
 )
 from lpkernels.backends._conveniences import Conveniences
 from lpkernels.backends._protocol import How, Product, Scales, UpdateTensors
-from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat, format_from_ints
+from lpkernels.formats import AffineFormat, BlockFormat, Number, format_from_ints
 from lpkernels.reference import counting, events, masked, twin, updates
 from lpkernels.reference.values import Float32, narrow, widen
 from lpkernels.rng import derive_seed, draws
@@ -57,11 +57,11 @@ def _seed(seed: Tensor | None, role: int) -> int:
     return 0 if seed is None else derive_seed(int(seed), role)
 
 
-def _packable(fmt: Ints) -> FloatFormat | FixedFormat | BlockFormat:
+def _packable(fmt: Ints) -> Number | BlockFormat:
     parsed = format_from_ints(fmt)
     if isinstance(parsed, AffineFormat):
         raise ValueError(
-            f"pack: expected a float, fixed or block format, got {parsed}, whose codes mean "
+            f"pack: expected a float, fixed, table or block format, got {parsed}, whose codes mean "
             "nothing without the tensor's range; use a FixedFormat or a BlockFormat"
         )
     return parsed
@@ -77,7 +77,7 @@ class ReferenceBackend(Conveniences):
     """Adapter of ``lpkernels.reference.twin``; ``backends.Backend`` describes the methods."""
 
     name = "reference"
-    fuses = False
+    fuses = fuses_tables = False
     sums_native = False
 
     def available(self) -> bool:
@@ -299,8 +299,8 @@ class ReferenceBackend(Conveniences):
                 tensors.steps[i].add_(1)
 
 
-def _coded(keyed: Keyed) -> FloatFormat:
-    assert keyed.quantizer is not None and isinstance(keyed.quantizer.fmt, FloatFormat)
+def _coded(keyed: Keyed) -> Number:
+    assert keyed.quantizer is not None and isinstance(keyed.quantizer.fmt, Number)
     return keyed.quantizer.fmt
 
 

@@ -36,6 +36,7 @@ from lpkernels.backends._layout import (
     kernel_sizes,
     strides,
 )
+from lpkernels.formats._table import TABLES
 
 # Kernels write float32 through pointers, whatever torch's default dtype and device are.
 _FLOAT32: Any = {"dtype": torch.float32, "device": torch.device("cpu")}
@@ -47,16 +48,27 @@ class CpuBackend(Conveniences):
     """Kernels of csrc/cpu; see `lpkernels.backends.Backend` for the methods."""
 
     name = "cpu"
-    fuses = True
+    fuses = fuses_tables = True
     sums_native = False
 
     def __init__(self) -> None:
         self._module: ModuleType | None = None
+        self._tables: set[int] = set()
 
     def _c(self) -> ModuleType:
+        """The module, which knows every table that this process has made."""
         if self._module is None:
             self._module = _build.load_extension()
+        if len(self._tables) < len(TABLES):
+            self._add_tables(self._module)
         return self._module
+
+    def _add_tables(self, module: ModuleType) -> None:
+        from lpkernels.backends import ladders
+
+        for handle in [handle for handle in TABLES if handle not in self._tables]:
+            ladders.add_to(module, TABLES[handle])
+            self._tables.add(handle)
 
     def available(self) -> bool:
         return not self.why_not()
@@ -88,6 +100,7 @@ class CpuBackend(Conveniences):
     def unsupported(self, op: str, device: torch.device) -> str:
         if device.type != "cpu":
             return f"it takes tensors on the CPU, these are on {device}"
+        op = op.removesuffix("_table")
         if op == "matmul_scaled_drawn_ordered":
             return "trees and blocks of codes by scale draw no random bits here"
         return ""

@@ -1,8 +1,8 @@
 """Number formats: plain, frozen descriptions without torch.
 
-FloatFormat and FixedFormat hold a fixed set of values; AffineFormat and BlockFormat take their
-scale from the tensor. ``str(fmt)`` is a name that :func:`parse_format` reads back. Constants are
-upper case (``FP8_E4M3``), names in text lower case (``"fp8_e4m3"``).
+FloatFormat, FixedFormat and TableFormat hold a fixed set of values; AffineFormat and BlockFormat
+take their scale from the tensor. ``str(fmt)`` is a name that :func:`parse_format` reads back.
+Constants are upper case (``FP8_E4M3``), names in text lower case (``"fp8_e4m3"``).
 """
 
 import re
@@ -51,6 +51,13 @@ from lpkernels.formats._named import (
 )
 from lpkernels.formats._scaled import ALIASES
 from lpkernels.formats._scaled import parse as parse_block
+from lpkernels.formats._table import (
+    TableFormat,
+    named_table,
+    table_names,
+    table_of_handle,
+    table_of_name,
+)
 from lpkernels.formats._tensor import AffineFormat, BlockFormat
 from lpkernels.formats.checks import did_you_mean
 from lpkernels.formats.elsewhere import Dtype, name_here, unless_dtype
@@ -66,12 +73,14 @@ from lpkernels.formats.integers import (
     ROW,
     RULES,
     STEPS,
+    TABLE,
     TENSOR,
     TENSOR_SCALE,
     InAffine,
     InBlock,
     InFixed,
     InFloat,
+    InTable,
     axis,
     element,
 )
@@ -118,21 +127,31 @@ __all__ = [
     "Format",
     "FormatLike",
     "FormatRow",
+    "Number",
+    "TableFormat",
     "as_format",
+    "check_table_name",
     "format_from_ints",
     "parse_format",
     "table",
 ]
 
-Format = FloatFormat | FixedFormat | AffineFormat | BlockFormat
+#: The formats with a fixed set of values, to which a value is rounded by itself.
+Number = FloatFormat | FixedFormat | TableFormat
+Format = FloatFormat | FixedFormat | TableFormat | AffineFormat | BlockFormat
 #: A format, its name, or a torch.dtype whose values are the format's.
 FormatLike: TypeAlias = Format | str | Dtype
 
 _FIXED_NAME = re.compile(r"(u?)fixed(\d+)_f(-?\d+)(_wrap)?")
 _AFFINE_NAME = re.compile(r"affine(\d+)(_sym)?(?:_axis(-?\d+))?")
+# A block format's integers, and what an accumulator's text has in place of or behind a format.
+_INTEGER_ELEMENT = re.compile(r"int\d+(f-?\d+)?")
+_IN_TEXTS = re.compile(r"native|_chunk(\d+|scale)$")
 _LONGEST = 96
 # A name of each kind.
-_EXAMPLES = ("bf16", "fp8_e4m3", "e5m10", "fixed8_f4", "affine8", "block32_fp8_e4m3", "nvfp4")
+_EXAMPLES = (
+    "bf16", "fp8_e4m3", "e5m10", "fixed8_f4", "affine8", "block32_fp8_e4m3", "nvfp4", "posit8es1",
+)  # fmt: skip
 
 
 def parse_format(name: str) -> Format:
@@ -142,7 +161,9 @@ def parse_format(name: str) -> Format:
     "none" or "fnuz" always the IEEE one), as are ``p3109_k<k>p<p>{se|sf|ue|uf}`` with the same
     endings ("sf" is the fnuz format) and the aliases of :data:`NAMED`. The others are
     ``[u]fixed<word>_f<frac>[_wrap]``, ``affine<bits>[_sym][_axis<axis>]`` and the names of
-    :class:`BlockFormat`, with the aliases of :data:`ALIASES` such as "mxfp8" and "nvfp4".
+    :class:`BlockFormat`, with the aliases of :data:`ALIASES` such as "mxfp8" and "nvfp4". Tables
+    are ``posit<n>es<es>``, ``supernormal_e<E>m<M>_<low>_<high>``, ``log<bits>s<steps>``, ``nf4``,
+    and the name of every :class:`TableFormat` made in this process.
 
     Raises:  TypeError: not a str.  ValueError: no such format; the message lists near names.
     """
@@ -161,6 +182,21 @@ def parse_format(name: str) -> Format:
 
 @lru_cache(maxsize=1024)
 def _parse(name: str) -> Format:
+    fmt = _by_grammar(name) or table_of_name(name)
+    if fmt is not None:
+        return fmt
+    known = list(dict.fromkeys([*NAMED, *_EXAMPLES, *ALIASES, *table_names()]))
+    meant = name_here(name) or did_you_mean(name.lower(), known)
+    if meant == ".":
+        meant = f"; expected a name such as {', '.join(_EXAMPLES)}."
+    raise ValueError(
+        f"parse_format: unknown format {name!r}{meant} `lpkernels formats` lists names, and "
+        "docs/formats.md says how others are made; a table of your own is known once it was made"
+    )
+
+
+def _by_grammar(name: str) -> Format | None:
+    """The format of a name that means the same in every process; None if it is no such name."""
     fmt = parse_float_name(name)
     if fmt is not None:
         return fmt
@@ -173,16 +209,26 @@ def _parse(name: str) -> Format:
         return AffineFormat(
             int(bits), symmetric=bool(symmetric), axis=None if axis is None else int(axis)
         )
+    if made := named_table(name):
+        return made
     if given := parse_block(name):
         return BlockFormat(**given)
-    known = list(dict.fromkeys([*NAMED, *_EXAMPLES, *ALIASES]))
-    meant = name_here(name) or did_you_mean(name.lower(), known)
-    if meant == ".":
-        meant = f"; expected a name such as {', '.join(_EXAMPLES)}."
-    raise ValueError(
-        f"parse_format: unknown format {name!r}{meant} `lpkernels formats` lists names, and "
-        "docs/formats.md says how others are made"
-    )
+    return None
+
+
+def check_table_name(table: TableFormat) -> None:
+    """Raises: ValueError: the table's name means another format."""
+    try:
+        meant = _by_grammar(table.name)
+        taken = "" if meant in (None, table) else f"the name of {meant!r}"
+    except ValueError as error:
+        taken = f"of the form of other names ({error})"
+    if _INTEGER_ELEMENT.fullmatch(table.name):
+        taken = "an integer element of block formats"
+    if _IN_TEXTS.search(table.name):
+        taken = "read otherwise in the texts of accumulators"
+    if taken:
+        raise ValueError(f"TableFormat: the name {table.name!r} is {taken}; choose another name")
 
 
 def as_format(fmt: FormatLike) -> Format:
@@ -232,6 +278,8 @@ def format_from_ints(ints: tuple[int, ...]) -> Format:
     if kind == AFFINE and length == 8:
         symmetric = bool(ints[InAffine.SYMMETRIC])
         return AffineFormat(ints[InAffine.BITS], symmetric=symmetric, axis=axis(ints))
+    if kind == TABLE and length == 8:
+        return table_of_handle(ints[InTable.HANDLE])
     if kind == BLOCK and length in (16, 24):
         return _block_from_ints(ints)
     raise ValueError(
@@ -244,7 +292,7 @@ def _block_from_ints(ints: tuple[int, ...]) -> BlockFormat:
     one, behind = format_from_ints(element(ints)), ints[InBlock.SCALE_FORMAT]
     named = {E8M0: "e8m0", FP32_SCALE: "fp32"}
     wide = format_from_ints(behind) if behind else named.get(scale)
-    if not isinstance(one, FloatFormat | FixedFormat) or not isinstance(wide, FloatFormat | str):
+    if not isinstance(one, Number) or not isinstance(wide, FloatFormat | str):
         raise ValueError(f"format_from_ints: no block format has these integers: {ints}")
     shapes: dict[int, Any] = {ROW: "row", TENSOR: "tensor", 0: size}
     target = float(np.array(ints[InBlock.TARGET], np.int32).view(np.float32))

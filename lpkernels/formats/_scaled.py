@@ -10,6 +10,7 @@ import numpy as np
 from lpkernels.formats._fixed import FixedFormat
 from lpkernels.formats._float import FloatFormat
 from lpkernels.formats._named import E4M3FN, FP4_E2M1, FP32, OCP_ELEMENTS, parse_float_name
+from lpkernels.formats._table import TableFormat, named_table, table_of_name
 from lpkernels.formats.checks import did_you_mean
 from lpkernels.formats.integers import RULES, STEPS, is_mx
 
@@ -63,9 +64,12 @@ _TARGET = re.compile(r"to(\d.*)")
 _SCALE = re.compile(r"s(e\d.*|p3109|(?:fp|bf|tf|dlfloat)\d*)")
 
 
-def largest(element: FloatFormat | FixedFormat) -> float:
-    """The value that the largest of a block maps to, unless a target is given."""
-    return element.max
+Element = FloatFormat | FixedFormat | TableFormat
+
+
+def largest(element: Element) -> float:
+    """The largest magnitude of an element's values."""
+    return max(element.max, -element.min) if isinstance(element, TableFormat) else element.max
 
 
 def name(fmt: BlockFormat) -> str:
@@ -149,21 +153,23 @@ def _number(text: str, digits: str) -> float:
         ) from None
 
 
-def parse_element(name: str) -> FloatFormat | FixedFormat:
+def parse_element(name: str) -> Element:
     """The element of a name.  Raises ValueError: there is none."""
-    fmt: FloatFormat | FixedFormat | None = OCP_ELEMENTS.get(name) or parse_float_name(name)
+    fmt: Element | None = OCP_ELEMENTS.get(name) or parse_float_name(name)
+    fmt = fmt or named_table(name) or table_of_name(name)
     if fmt is None and (integer := _INTEGER.fullmatch(name)):
         fmt = FixedFormat(int(integer[1]), int(integer[2] or 0))
     if fmt is None:
         near = did_you_mean(name, [*OCP_ELEMENTS, "int8", "int4"])
         raise ValueError(
             f"BlockFormat: unknown element {name!r}{near} "
-            f"Use one of {', '.join(OCP_ELEMENTS)}, int8, int4 or the name of a float format"
+            f"Use one of {', '.join(OCP_ELEMENTS)}, int8, int4 or the name of a float format or a "
+            "table"
         )
     return fmt
 
 
-def _element_name(element: FloatFormat | FixedFormat) -> str:
+def _element_name(element: Element) -> str:
     if isinstance(element, FixedFormat):
         return f"int{element.word_bits}" + (f"f{element.frac_bits}" if element.frac_bits else "")
     for short, fmt in OCP_ELEMENTS.items():
@@ -199,6 +205,30 @@ def scale_name(scale: str | FloatFormat) -> str:
     if isinstance(scale, str):
         return scale
     return f"{scale.name}ieee" if scale.name in OCP_ELEMENTS else scale.name
+
+
+# A quotient of float32 numbers, rounded to float64, lies on the same side of such a boundary.
+_MOST_BOUNDARY_BITS = 28
+
+
+def check_table(fmt: BlockFormat, table: TableFormat) -> None:
+    """Raises: ValueError: a block format that its table cannot be the element of."""
+    if fmt.scale != "fp32":
+        raise ValueError(
+            f"BlockFormat: the table {table.name} takes scale='fp32', got {scale_name(fmt.scale)}"
+        )
+    if table.boundary_bits > _MOST_BOUNDARY_BITS:
+        raise ValueError(
+            f"BlockFormat: boundaries of a table have at most {_MOST_BOUNDARY_BITS} significant "
+            f"bits in blocks, those of {table.name} have {table.boundary_bits}; give it boundaries "
+            "with fewer"
+        )
+    read = parse(name(fmt)) or {}
+    if read.get("element") != table.name:
+        raise ValueError(
+            f"BlockFormat: the name {table.name!r} of a table ends as the names of block formats "
+            f"do, so that {name(fmt)!r} is read as another format; choose another name"
+        )
 
 
 _FP8 = (OCP_ELEMENTS["e4m3"], OCP_ELEMENTS["e5m2"])

@@ -8,6 +8,7 @@ import numpy as np
 from lpkernels.formats import _scaled
 from lpkernels.formats._fixed import FixedFormat
 from lpkernels.formats._float import FloatFormat
+from lpkernels.formats._table import TableFormat
 from lpkernels.formats.checks import (
     checked_bool,
     checked_choice,
@@ -112,12 +113,14 @@ class BlockFormat:
     - q = x / (s t) in the Quantizer's rounding, saturating whatever the element's own overflow
       says. Where s is 0, q is a zero with the sign of x.
 
-    A zero block has X = -127, s = +0, or s = 1 for "fp32"; zeros keep their signs in float
-    elements. A block that holds NaN or an infinity is NaN throughout. The last block may be short.
+    A table's q is x / s rounded to float64 and then to the table, whose zero is +0. A zero block
+    has X = -127, s = +0, or s = 1 for "fp32"; zeros keep their signs in float elements. A block
+    that holds NaN or an infinity is NaN throughout. The last block may be short.
     Results are always float32. docs/formats.md lists what other libraries call these formats.
 
     Args:
-        element:    a FloatFormat, a signed saturating FixedFormat, or a name: "e5m2", "e4m3",
+        element:    a FloatFormat, a signed saturating FixedFormat, a TableFormat whose boundaries
+                    have at most 28 significant bits (with scale "fp32"), or a name: "e5m2", "e4m3",
                     "e3m2", "e2m3" and "e2m1" mean the OCP types here ("e4m3ieee" is the IEEE one),
                     "int8", "int4" and "int8f6" FixedFormat(8, 0), (4, 0) and (8, 6). Integer codes
                     are symmetric, unless target is beyond the largest. An element with one exponent
@@ -143,7 +146,7 @@ class BlockFormat:
         float32 could not carry.
     """
 
-    element: FloatFormat | FixedFormat
+    element: FloatFormat | FixedFormat | TableFormat
     block_size: int | tuple[int, int] | str
     scale: str | FloatFormat
     axis: int | str
@@ -155,7 +158,7 @@ class BlockFormat:
 
     def __init__(
         self,
-        element: FloatFormat | FixedFormat | str,
+        element: FloatFormat | FixedFormat | TableFormat | str,
         block_size: int | tuple[int, int] | str = 32,
         *,
         scale: str | FloatFormat | None = None,
@@ -182,6 +185,8 @@ class BlockFormat:
             target=_checked_target(target, _scaled.largest(element)),
             steps=checked_choice("BlockFormat", "steps", steps, STEPS),
         )
+        if isinstance(element, TableFormat):
+            _scaled.check_table(self, element)
         self._check_combination(rules)
         _scaled.check_steps(self)
 
@@ -214,6 +219,8 @@ class BlockFormat:
                 "scale='e4m3fn', or leave tensor_scale away"
             )
         element = self.element
+        if isinstance(element, TableFormat):
+            return
         if isinstance(element, FixedFormat):
             step = -element.frac_bits
         else:
@@ -224,6 +231,11 @@ class BlockFormat:
                 f"2^-127 it leaves float32, so emin - man_bits must be at least "
                 f"{_LEAST_ELEMENT_STEP}; use fewer exp_bits or man_bits"
             )
+
+    @property
+    def largest(self) -> float:
+        """The value that a block's largest maps to: target, or the element's largest magnitude."""
+        return _scaled.largest(self.element) if self.target is None else self.target
 
     @property
     def bits(self) -> float:
@@ -280,13 +292,13 @@ def _bits(target: float) -> int:
     return (exponent + 126 << 23) + int((2 * mantissa - 1) * 2**23)
 
 
-def _checked_element(element: object) -> FloatFormat | FixedFormat:
+def _checked_element(element: object) -> FloatFormat | FixedFormat | TableFormat:
     if isinstance(element, str):
         element = _scaled.parse_element(element)
-    if not isinstance(element, FloatFormat | FixedFormat):
+    if not isinstance(element, FloatFormat | FixedFormat | TableFormat):
         raise TypeError(
-            f"BlockFormat: element must be a FloatFormat, a FixedFormat or a name, got {element!r} "
-            f"({type(element).__name__}); for example 'e4m3' or 'int8'"
+            "BlockFormat: element must be a FloatFormat, a FixedFormat, a TableFormat or a name, "
+            f"got {element!r} ({type(element).__name__}); for example 'e4m3' or 'int8'"
         )
     if isinstance(element, FixedFormat):
         if not element.signed or element.overflow != "saturate" or element.word_bits < 2:

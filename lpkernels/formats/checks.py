@@ -4,6 +4,19 @@ import difflib
 import operator
 from collections.abc import Sequence
 
+from lpkernels.formats.elsewhere import rounding_here
+
+#: The rounding modes; the position is the code that crosses the op boundary.
+ROUNDINGS = (
+    "nearest_even",
+    "nearest_away",
+    "toward_zero",
+    "toward_positive",
+    "toward_negative",
+    "to_odd",
+    "stochastic",
+)
+
 
 def checked_int(owner: str, name: str, value: object, low: int, high: int | None = None) -> int:
     """``value`` as an int within ``low..high``, at most 2^62 without ``high``; bool is no int here.
@@ -57,3 +70,26 @@ def did_you_mean(name: str, known: list[str]) -> str:
     """'; did you mean a, b?' for the known names nearest to ``name``, else a full stop."""
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     return f"; did you mean {', '.join(near)}?" if near else "."
+
+
+def check_rounding(rounding: object, owner: str = "rounding") -> str:
+    """``rounding`` if it names a mode.
+
+    Raises:  TypeError: not a str.  ValueError: no such mode; "nearest" is refused by name.
+    """
+    if not isinstance(rounding, str):
+        raise TypeError(
+            f"{owner}: rounding must be a str, one of {', '.join(ROUNDINGS)}; got {rounding!r} "
+            f"({type(rounding).__name__})"
+        )
+    if rounding == "nearest":
+        raise ValueError(
+            f"{owner}: rounding 'nearest' does not say where ties go; use 'nearest_even' or "
+            "'nearest_away'"
+        )
+    if rounding not in ROUNDINGS:
+        raise ValueError(
+            f"{owner}: rounding must be one of {', '.join(ROUNDINGS)}; got {rounding!r}"
+            f"{rounding_here(rounding)}"
+        )
+    return rounding

@@ -1,7 +1,7 @@
 """The places of a format's integers (`to_ints`), for code that reads them and makes no format.
 
-fmt[KIND] is one of FLOAT, FIXED, AFFINE and BLOCK; the class of that kind below says where the rest
-stands: fmt[InFloat.MAN_BITS]. A quantizer's integers begin with its format's.
+fmt[KIND] is one of FLOAT, FIXED, AFFINE, BLOCK and TABLE; the class of that kind below says where
+the rest stands: fmt[InFloat.MAN_BITS]. A quantizer's integers begin with its format's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Ints: TypeAlias = tuple[int, ...]
 KIND = 0
 # Values of fmt[InFloat.SPECIALS]; the last two have one zero.
 IEEE, FN, NONE, FNUZ, P3109 = range(5)
-FLOAT, FIXED, AFFINE, BLOCK = range(4)
+FLOAT, FIXED, AFFINE, BLOCK, TABLE = range(5)
 
 
 class InFloat:
@@ -38,6 +38,13 @@ class InBlock:
     SIZE, AXIS, LINES, SCALE, RULE, TARGET, STEPS = range(1, 8)
     ELEMENT = slice(8, 16)
     SCALE_FORMAT = slice(16, 24)
+
+
+class InTable:
+    """HANDLE stands for a table that was made in this process (`TableFormat.handle`); INFINITY is 1
+    where an infinity becomes NaN; NAN_CODE is -1 where NaN has no code."""
+
+    HANDLE, BITS, COUNT, INFINITY, NAN_CODE = range(1, 6)
 
 
 #: Values of fmt[InBlock.LINES] beside the number of rows; 0: blocks along one axis.
@@ -114,6 +121,8 @@ def code_bits(fmt: Ints) -> int:
     one = element(fmt)
     if one[KIND] == FIXED:
         return one[InFixed.WORD_BITS]
+    if one[KIND] == TABLE:
+        return one[InTable.BITS]
     return (not one[InFloat.UNSIGNED]) + one[InFloat.EXP_BITS] + one[InFloat.MAN_BITS]
 
 
@@ -136,3 +145,15 @@ def unsigned(fmt: Ints) -> bool:
 def is_mx(fmt: Ints) -> bool:
     """Whether a block format is OCP's: blocks of 32 along one axis with a power-of-two scale."""
     return block_by_block(fmt) and fmt[InBlock.SIZE] == 32
+
+
+def has_table(*formats: Ints) -> bool:
+    """Whether a format, or the element of one, is a table; integers may follow the format's, and ()
+    is no format."""
+    return any(len(fmt) > 0 and element(fmt)[KIND] == TABLE for fmt in formats)
+
+
+def for_table(op: str, *formats: Ints) -> str:
+    """What `Backend.unsupported` calls an operation with these formats: a name ends in "_table"
+    where one of them is a table."""
+    return f"{op}_table" if has_table(*formats) else op

@@ -12,8 +12,7 @@ from lpkernels import ops
 from lpkernels.formats import (
     AffineFormat,
     BlockFormat,
-    FixedFormat,
-    FloatFormat,
+    Number,
     parse_format,
 )
 from lpkernels.formats.elsewhere import unless_dtype
@@ -23,7 +22,7 @@ from lpkernels.functional.scaled import Scaled, parts_of
 
 __all__ = ["pack", "unpack"]
 
-PackableLike: TypeAlias = FloatFormat | FixedFormat | BlockFormat | str | torch.dtype
+PackableLike: TypeAlias = Number | BlockFormat | str | torch.dtype
 
 
 def pack(x: Tensor | Scaled, fmt: PackableLike | None = None) -> Tensor:
@@ -122,9 +121,9 @@ def _packable(function: str, fmt: object) -> tuple[int, ...]:
             f"{function}: {fmt} cannot be packed: its codes mean nothing without the range of the "
             "tensor they came from; use a FixedFormat or a BlockFormat"
         )
-    if not isinstance(fmt, FloatFormat | FixedFormat | BlockFormat):
+    if not isinstance(fmt, Number | BlockFormat):
         raise TypeError(
-            f"{function}: fmt must be a FloatFormat, FixedFormat, BlockFormat, a name or a "
-            f"torch.dtype, got {type(fmt).__name__}; of a Quantizer pass .fmt"
+            f"{function}: fmt must be a FloatFormat, FixedFormat, TableFormat, BlockFormat, a name "
+            f"or a torch.dtype, got {type(fmt).__name__}; of a Quantizer pass .fmt"
         )
     return fmt.to_ints()

@@ -12,10 +12,6 @@ from lpkernels.arithmetic import Quantizer, as_quantizer, check_mode
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats import (
     FP32,
-    AffineFormat,
-    BlockFormat,
-    FixedFormat,
-    FloatFormat,
     Format,
     parse_format,
 )
@@ -212,7 +208,7 @@ def format_ints(function: str, fmt: FormatLike) -> tuple[int, ...]:
     fmt = unless_dtype(fmt)
     if isinstance(fmt, str):
         return _checks.constant(_format_ints, fmt)
-    if isinstance(fmt, FloatFormat | FixedFormat | AffineFormat | BlockFormat):
+    if isinstance(fmt, Format):
         return fmt.to_ints()
     raise TypeError(
         f"{function}: fmt must be a format, its name, a torch.dtype or a Quantizer, got "

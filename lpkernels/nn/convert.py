@@ -21,9 +21,8 @@ from lpkernels.nn._conflicts import (
     refuse_unsupported,
 )
 from lpkernels.nn._frozen import refuse_fixed_recipes, refuse_frozen
-from lpkernels.nn._precision import changed
 from lpkernels.nn.calls import EmulatesCalls
-from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.emulated import Emulated, changed
 from lpkernels.nn.policies import as_recipes
 from lpkernels.nn.selecting import (
     Layer,

@@ -16,12 +16,12 @@ from lpkernels.arithmetic import (
     checked_formats,
     precision,
     with_accumulators,
+    with_precision,
 )
-from lpkernels.arithmetic.precisions import Formats
+from lpkernels.arithmetic.precisions import Formats, checked_bits, checked_forward_bits
 from lpkernels.formats import FormatLike
 from lpkernels.functional.recording import is_exporting
 from lpkernels.functional.tabled import TabledRecipe, tabled
-from lpkernels.nn._precision import changed
 from lpkernels.recipes import as_recipe, recipe, recipes
 
 if TYPE_CHECKING:
@@ -34,6 +34,21 @@ def recipe_name(its: Recipe) -> str:
     """The name under which ``lpkernels.recipe`` knows a recipe, else its text."""
     named = (name for name in recipes() if recipe(name) == its)
     return next(named, str(its))
+
+
+def changed(
+    owner: str, layer: Any, forward_bits: Any, backward_bits: Any, formats: Formats | None
+) -> Recipe:
+    """The recipe of a layer in another precision; owner names it in errors."""
+    forward = checked_forward_bits(forward_bits)
+    backward = checked_bits("backward_bits", backward_bits)
+    try:
+        new = with_precision(layer.recipe, forward, backward, formats)
+    except ValueError as error:
+        raise ValueError(f"set_precision: {owner} {error}") from error
+    if new.axes:
+        check_axes(new, *layer._ranks(), owner=f"set_precision: {owner}")
+    return new
 
 
 class Emulated(Module):

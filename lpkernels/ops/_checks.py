@@ -36,7 +36,7 @@ from lpkernels.backends import (
 )
 from lpkernels.formats import format_from_ints
 from lpkernels.formats.grids import grid_shape, misfit
-from lpkernels.formats.integers import AFFINE, BLOCK, KIND, code_bits, takes_amax
+from lpkernels.formats.integers import AFFINE, BLOCK, KIND, code_bits, for_table, takes_amax
 from lpkernels.formats.integers import axis as axis_of
 from lpkernels.ops._rows import Ints
 
@@ -55,13 +55,15 @@ def require(condition: bool, op: str, expected: str, got: object) -> None:
 class Sums(NamedTuple):
     """An accumulator as the operators need it.
 
-    suffix: stands behind a product's kind in the op of `Backend.unsupported`.
+    suffix: stands behind a product's kind in the op of `Backend.unsupported`. accumulate: what that
+        calls an addition to the outermost sum.
     """
 
     acc: Ints
     native: bool
     draws: bool
     suffix: str
+    accumulate: str
 
 
 class Rounds(NamedTuple):
@@ -114,7 +116,10 @@ def sums(acc: Ints) -> Sums:
     made = _described("Accumulator", accumulator_from_ints, acc)
     suffix = "" if has_running_sum(acc) else "_ordered"
     suffix = "_operands" if len(acc) > InAccumulator.PLAIN else suffix
-    return Sums(acc, acc[InAccumulator.ORDER] == NATIVE, made.is_stochastic, suffix)
+    at = InAccumulator
+    suffix = for_table(suffix, acc[at.FORMAT], acc[at.PRODUCT], acc[at.OUTER])
+    accumulate = for_table("accumulate", acc[at.OUTER])
+    return Sums(acc, acc[at.ORDER] == NATIVE, made.is_stochastic, suffix, accumulate)
 
 
 @_by_identity

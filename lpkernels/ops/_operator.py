@@ -18,7 +18,7 @@ from torch._C import (
 from torch.autograd import profiler
 
 from lpkernels.arithmetic import Accumulator, Quantizer
-from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat
+from lpkernels.formats import BlockFormat, Number
 from lpkernels.ops._rows import (
     DESCRIPTIONS,
     NOTHING,
@@ -29,7 +29,7 @@ from lpkernels.ops._rows import (
     with_table,
 )
 
-Packable: TypeAlias = FloatFormat | FixedFormat | BlockFormat
+Packable: TypeAlias = Number | BlockFormat
 
 _lib = torch.library.Library("lpkernels", "FRAGMENT")
 

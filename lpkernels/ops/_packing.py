@@ -16,12 +16,15 @@ from lpkernels.formats.integers import (
     BLOCK,
     FLOAT,
     KIND,
+    TABLE,
     TENSOR_SCALE,
     InBlock,
+    InTable,
     block_by_block,
     code_bits,
     element,
     follows_from_values,
+    for_table,
     has_every_float_code,
     scale_bits,
     scale_format,
@@ -38,7 +41,7 @@ _NAN, _HALF_NORMAL = 0x7FC00000, 0x00400000
 def packed_bytes(fmt: Ints, shape: Sequence[int]) -> int:
     """The length of `pack`'s result: the bits of all codes and scales, rounded up.
 
-    fmt is a float, fixed or block format as integers. Where scales are packed apart, they are
+    fmt is any format but an affine one, as integers. Where scales are packed apart, they are
     rounded up to bytes on their own.
     """
     if fmt[KIND] != BLOCK:
@@ -70,6 +73,8 @@ def has_every_code(fmt: Ints) -> bool:
     """Whether every tensor of values that quantize makes has codes, with infinities and NaN."""
     if fmt[KIND] == BLOCK:
         return follows_from_values(fmt)
+    if fmt[KIND] == TABLE:
+        return fmt[InTable.NAN_CODE] >= 0
     return fmt[KIND] == FLOAT and has_every_float_code(fmt)
 
 
@@ -88,7 +93,7 @@ def _pack_fake(x: Tensor, fmt: Sequence[int]) -> Tensor:
 
 
 def _pack_impl(x: Tensor, fmt: Sequence[int]) -> Tensor:
-    chosen = backends.select("auto", "pack", x.device)
+    chosen = backends.select("auto", for_table("pack", tuple(fmt)), x.device)
     values = x.detach().to(torch.float32)
     if x.dtype == torch.float64:
         lost = (values.double() != x) & ~x.isnan()
@@ -101,7 +106,8 @@ def _pack_impl(x: Tensor, fmt: Sequence[int]) -> Tensor:
 
 
 def _unpack_impl(codes: Tensor, fmt: Sequence[int], shape: Sequence[int]) -> Tensor:
-    fmt, chosen = tuple(fmt), backends.select("auto", "unpack", codes.device)
+    fmt = tuple(fmt)
+    chosen = backends.select("auto", for_table("unpack", fmt), codes.device)
     if fmt[KIND] == BLOCK and not block_by_block(fmt) and chosen.name == "triton":
         return _unpack_apart(codes, fmt, shape)
     return chosen.unpack(codes, fmt, list(shape))
@@ -147,7 +153,7 @@ def _packed_scales(fmt: Ints, scale: Tensor) -> Tensor:
 
 
 def _packed_as(fmt: Ints, x: Tensor) -> Tensor:
-    return backends.select("auto", "pack", x.device).pack(x, fmt)
+    return backends.select("auto", for_table("pack", fmt), x.device).pack(x, fmt)
 
 
 def pack_powers(scale: Tensor) -> Tensor:
@@ -181,7 +187,7 @@ def _unpack_apart(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> Tensor:
     grid, behind = grid_shape(shape, fmt), scale_format(fmt)
     lengths = _lengths_apart(fmt, shape)
     of_tensor, scales, elements = codes[: sum(lengths)].split(lengths)
-    unpack_ = backends.select("auto", "unpack", codes.device).unpack
+    unpack_ = backends.select("auto", for_table("unpack", fmt), codes.device).unpack
     scale = unpack_powers(scales) if behind is None else unpack_(scales.clone(), behind, list(grid))
     values = unpack_(elements.clone(), element(fmt), list(shape))
     t = of_tensor.clone().view(torch.float32).view(()) if len(of_tensor) else scale.new_ones(())

@@ -12,6 +12,7 @@ from lpkernels import backends
 from lpkernels.arithmetic import Accumulator
 from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.backends import NOT_FUSED, Convolution, Fused, How, Product, native
+from lpkernels.formats.integers import has_table
 from lpkernels.ops import _checks
 from lpkernels.ops._operator import as_ints, define, is_direct, without_grad
 from lpkernels.ops._outside import look_once
@@ -32,12 +33,13 @@ def _by_backend(product: Product, how: How, backend: str) -> Tensor:
         product = Product(*map(without_grad, product))
     # torch sums native chunks, unless the backend does; the additions that the contract covers
     # are always the backend's.
-    needed = "accumulate" if known.native else product.kind + known.suffix
+    needed = known.accumulate if known.native else product.kind + known.suffix
     chosen = backends.select(backend, needed, product.left.device)
     if len(how.acc) > InAccumulator.PLAIN:
         look_once(product, how)
     native_order = known.native and not chosen.sums_native
-    if chosen.fuses and not native_order:
+    fuses = chosen.fuses and (chosen.fuses_tables or not has_table(*how.fused))
+    if fuses and not native_order:
         return chosen.multiply(product, how)
     if 0 in product.shape:
         return product.left.new_empty(tuple(product.shape))
@@ -135,7 +137,7 @@ def _add_bias_impl(
     result: Ints,
 ) -> Tensor:
     made = _checks.sums(acc)
-    chosen = backends.select(backend, "accumulate", total.device)
+    chosen = backends.select(backend, made.accumulate, total.device)
     out = _like_total(total)
     if total.numel() == 0:
         return out

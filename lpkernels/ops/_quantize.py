@@ -10,11 +10,12 @@ from torch import Tensor
 
 from lpkernels import backends
 from lpkernels.arithmetic import Quantizer, quantizer_from_ints
-from lpkernels.formats import FloatFormat
+from lpkernels.formats import FloatFormat, TableFormat
 from lpkernels.formats.integers import (
     AFFINE,
     BLOCK,
     KIND,
+    for_table,
 )
 from lpkernels.ops import _checks
 from lpkernels.ops._operator import as_ints, define, without_grad
@@ -30,7 +31,7 @@ def result_dtype(dtype: torch.dtype, quantizer: Ints) -> torch.dtype:
         return dtype
     fmt = quantizer_from_ints(tuple(quantizer)).fmt
     if dtype == torch.float64:
-        return dtype if isinstance(fmt, FloatFormat) else torch.float32
+        return dtype if isinstance(fmt, FloatFormat | TableFormat) else torch.float32
     return dtype if dtype in _WIDTHS and fmt.fits_in(*_WIDTHS[dtype]) else torch.float32
 
 
@@ -41,7 +42,8 @@ def quantized_like(x: Tensor, quantizer: Ints) -> Tensor:
 def method(quantizer: Ints, plain: str) -> str:
     """What `Backend.unsupported` calls rounding to the format; plain: its name for floats and
     integers."""
-    return {AFFINE: "quantize_affine", BLOCK: "quantize_block"}.get(quantizer[KIND], plain)
+    named = {AFFINE: "quantize_affine", BLOCK: "quantize_block"}.get(quantizer[KIND], plain)
+    return for_table(named, quantizer)
 
 
 def rounded(x: Tensor, quantizer: Ints, *call: Any) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lpkernels.arithmetic import quantizer_from_ints
 from lpkernels.arithmetic.integers import InQuantizer
-from lpkernels.formats import BlockFormat, FixedFormat
+from lpkernels.formats import BlockFormat, FixedFormat, TableFormat
 from lpkernels.formats.integers import BLOCK, KIND, TENSOR, InBlock
 from lpkernels.ops import _checks
 from lpkernels.ops._operator import define, without_grad
@@ -92,10 +92,13 @@ def _codes(quantizer: Ints) -> _Codes:
     fmt = quantizer_from_ints(quantizer).fmt
     assert isinstance(fmt, BlockFormat)
     element, integers = fmt.element, isinstance(fmt.element, FixedFormat)
-    most = element.max if fmt.target is None else fmt.target
+    most = fmt.largest
     # A target above the largest integer lets the one below the least in.
     clamps = integers or most < element.max
-    ints = replace(element, overflow="saturate").to_ints()
+    if isinstance(element, TableFormat):
+        ints, clamps = element.to_ints(), True
+    else:
+        ints = replace(element, overflow="saturate").to_ints()
     of_codes = ints + quantizer[InQuantizer.MODE]
     return _Codes(of_codes, most if clamps else None, integers, has_every_code(ints))
 

@@ -18,6 +18,7 @@ from lpkernels.arithmetic.integers import (
 )
 from lpkernels.backends import How, Product, Scales, matmul_of
 from lpkernels.formats.grids import grid_shape
+from lpkernels.formats.integers import for_table
 from lpkernels.ops import _checks
 from lpkernels.ops._operator import define, without_grad
 from lpkernels.ops._rows import Ints
@@ -46,7 +47,7 @@ def _scaled_impl(
     site: int,
     backend: str,
 ) -> Parts:
-    chosen = backends.select(backend, "scaled", x.device)
+    chosen = backends.select(backend, for_table("scaled", quantizer), x.device)
     if x.numel() == 0:
         return _empty(x, quantizer)
     # A scalar is a vector of one element, which has an axis.
@@ -151,6 +152,8 @@ def _by_segments(*args: Any) -> Tensor:
     rounds = (acc[InAccumulator.ROUNDING], acc[InAccumulator.PRODUCT_ROUNDING])
     op = "matmul_scaled_drawn" if STOCHASTIC in rounds else "matmul_scaled"
     op += "" if has_running_sum(acc) else "_ordered"
+    at = InAccumulator
+    op = for_table(op, acc[at.FORMAT], acc[at.PRODUCT], acc[at.OUTER])
     chosen = backends.select(backend, op, product.left.device)
     if acc[order] == NATIVE:
         # In any order: also in that of k.

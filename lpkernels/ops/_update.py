@@ -10,7 +10,9 @@ from torch import Tensor
 
 from lpkernels import backends
 from lpkernels.arithmetic import Step, UpdateRounding
+from lpkernels.arithmetic.updates import ROUNDING_INTS
 from lpkernels.backends import UpdateTensors
+from lpkernels.formats.integers import for_table
 from lpkernels.ops import _checks
 from lpkernels.ops._operator import define
 
@@ -36,8 +38,11 @@ def _update_impl(
     if not weights:
         return
     tensors = UpdateTensors(gradients, weights, masters, first, second, steps, counts)
-    chosen = backends.select(backend, "update", weights[0].device)
-    call = (positions, origins, tuple(rounding), tuple(numbers), begins)
+    rounding = tuple(rounding)
+    # Behind the key of each rounding, and whether it has a quantizer.
+    formats = [rounding[i + 2 :] for i in range(0, len(rounding), ROUNDING_INTS)]
+    chosen = backends.select(backend, for_table("update", *formats), weights[0].device)
+    call = (positions, origins, rounding, tuple(numbers), begins)
     chosen.update(tensors, seed, found, scale, *call)
     # Backends write through pointers, so autograd learns of the change only here.
     torch.autograd.graph.increment_version(weights)

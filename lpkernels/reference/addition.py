@@ -14,11 +14,9 @@ from typing import TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from lpkernels.formats import FixedFormat, FloatFormat
+from lpkernels.formats import FixedFormat, Number
 from lpkernels.reference.values import Float64
 from lpkernels.rounding import round_array
-
-Number = FloatFormat | FixedFormat
 
 # A product of 2^50 quanta or more has its last bit at 2^3 quanta or above: it is a whole number of
 # quanta.
@@ -90,7 +88,8 @@ def add(
     """total + addend rounded once to fmt.
 
     Zeros of equal sign keep it, any other exact zero sum is +0 (-0 under toward_negative; a
-    FixedFormat only has +0). inf - inf is NaN; an infinite sum becomes what fmt.overflow says.
+    FixedFormat and a TableFormat only have +0). inf - inf is NaN; an infinite sum becomes what
+    fmt.overflow says.
 
     Args:
         total: values of fmt. addend: exact products or values of at most 48 significant bits. They

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lpkernels.formats import FP32, BlockFormat, FixedFormat, FloatFormat
+from lpkernels.formats import FP32, BlockFormat, FloatFormat, Number, TableFormat
 from lpkernels.formats.grids import Grid
 from lpkernels.reference.values import Float64, product_to_odd, quotient_to_odd
 from lpkernels.rounding import round_array
@@ -21,13 +21,13 @@ def saturating(fmt: FloatFormat) -> FloatFormat:
     return replace(fmt, overflow="saturate")
 
 
-def element_of(fmt: BlockFormat) -> FloatFormat | FixedFormat:
+def element_of(fmt: BlockFormat) -> Number:
     """The format of a block's codes. Symmetric integers of b bits are the floats of one exponent
     bit and b - 2 bits of mantissa, whose zeros have signs."""
     element = fmt.element
     if isinstance(element, FloatFormat):
         return saturating(element)
-    if not is_symmetric(fmt):
+    if isinstance(element, TableFormat) or not is_symmetric(fmt):
         return element
     man_bits = element.word_bits - 2
     return FloatFormat(
@@ -59,7 +59,7 @@ def join_blocks(blocks: NDArray[Any], shape: tuple[int, ...], grid: Grid) -> NDA
 
 def largest_code(fmt: BlockFormat) -> float:
     """M, the value that a block's largest maps to."""
-    return fmt.element.max if fmt.target is None else fmt.target
+    return fmt.largest
 
 
 def tensor_scale(amax: float, fmt: BlockFormat) -> float:
@@ -89,6 +89,7 @@ def exact_scales(largest: Float64, fmt: BlockFormat, t: float) -> Float64:
 def power_of_two_scales(largest: Float64, fmt: BlockFormat) -> NDArray[np.int64]:
     """X of the scale 2^X by fmt's rule, -127 of zeros."""
     element = fmt.element
+    assert not isinstance(element, TableFormat)
     # frexp: largest = mantissa * 2^exponent with mantissa in [1/2, 1).
     mantissa, exponent = np.frexp(largest)
     exponent = exponent.astype(np.int64)

@@ -24,8 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lpkernels.arithmetic import Accumulator
-from lpkernels.formats import FixedFormat
-from lpkernels.reference.addition import Number, odd_sum
+from lpkernels.formats import FixedFormat, Number, TableFormat
+from lpkernels.reference.addition import odd_sum
 from lpkernels.reference.orders import (
     Aligned,
     Compensated,
@@ -38,6 +38,7 @@ from lpkernels.reference.orders import (
 from lpkernels.reference.sums import Sums
 from lpkernels.reference.values import Float32, Float64, narrow, widen
 from lpkernels.rng import SITE_PRODUCT, SITE_SUM
+from lpkernels.rounding import overflows_array
 
 Mask = NDArray[np.bool_]
 Bits = NDArray[np.uint8]
@@ -230,6 +231,8 @@ def beyond(
     random_bits: int = 32,
 ) -> Mask:
     """Which finite values lie beyond the format's largest value, once rounded as if it had none."""
+    if isinstance(fmt, TableFormat):
+        return overflows_array(exact, fmt, "toward_zero")
     negative = exact < 0
     step: Any
     odd: Any

@@ -1,7 +1,7 @@
 """Quantisation element by element: the definition of right results for every format.
 
-FloatFormat and FixedFormat round each value by itself. A BlockFormat and an AffineFormat take their
-scale from a group of values first; the loops here say which group.
+FloatFormat, FixedFormat and TableFormat round each value by itself. A BlockFormat and an
+AffineFormat take their scale from a group of values first; the loops here say which group.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat
+from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, Number
 from lpkernels.reference import exact_scaled
 from lpkernels.reference.values import Float32, narrow, widen
 from lpkernels.rng import SITE_QUANTIZE, draw
@@ -22,7 +22,7 @@ from lpkernels.rounding import round_scalar
 
 # Rounds the value at a row-major index of the tensor to a format, in the Quantizer's mode and with
 # that index's draw.
-_Round = Callable[[Fraction | float, FloatFormat | FixedFormat, int], float]
+_Round = Callable[[Fraction | float, Number, int], float]
 
 # Codes of an AffineFormat: integers of at most 17 bits with their sign.
 _INTEGERS = FixedFormat(24, 0)
@@ -42,7 +42,7 @@ def quantize(
     fmt = quantizer.fmt
     random_bits = 32 if quantizer.random_bits is None else quantizer.random_bits
 
-    def rounded(value: Fraction | float, target: FloatFormat | FixedFormat, index: int) -> float:
+    def rounded(value: Fraction | float, target: Number, index: int) -> float:
         stochastic = quantizer.rounding == "stochastic"
         bits = draw(seed, site, 0, 0, index, random_bits, quantizer.rng) if stochastic else 0
         return round_scalar(value, target, quantizer.rounding, draw=bits, random_bits=random_bits)

@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from lpkernels.formats import FP32, BlockFormat, FixedFormat, FloatFormat
+from lpkernels.formats import FP32, BlockFormat, FloatFormat, Number, TableFormat
 from lpkernels.formats.grids import grid_of, grid_shape
 from lpkernels.reference.blocks import saturating
 from lpkernels.reference.scaled import Scaled
@@ -21,7 +21,7 @@ from lpkernels.reference.values import Float32, narrow, widen
 from lpkernels.rounding import round_scalar
 
 # Rounds a number to a format, in the Quantizer's mode and with the draw of a row-major index.
-_Round = Callable[[Fraction | float, FloatFormat | FixedFormat, int], float]
+_Round = Callable[[Fraction | float, Number, int], float]
 
 
 def scaled(
@@ -70,7 +70,7 @@ def _blocks(shape: tuple[int, ...], fmt: BlockFormat) -> list[list[int]]:
 
 def largest_code(fmt: BlockFormat) -> Fraction:
     """M, the value that a block's largest maps to."""
-    return Fraction(fmt.element.max if fmt.target is None else fmt.target)
+    return Fraction(fmt.largest)
 
 
 def _tensor_scale(amax: float, fmt: BlockFormat) -> float:
@@ -110,6 +110,7 @@ def power_of_two_scale(largest: float, fmt: BlockFormat) -> int:
         x = _floor_log2(a) - emax
         if fmt.rule == "even":
             one = fmt.element
+            assert not isinstance(one, TableFormat)
             man_bits = one.man_bits if isinstance(one, FloatFormat) else one.word_bits - 2
             beyond = a >= Fraction(2) ** _floor_log2(a) * (2 - Fraction(2) ** -(man_bits + 1))
             x += int(beyond)
@@ -134,6 +135,8 @@ def _code(value: float, divisor: Fraction, fmt: BlockFormat, rounded: _Round, in
     exact = math.copysign(0.0, value) if zero else Fraction(value) / divisor
     if isinstance(element, FloatFormat):
         return rounded(exact, saturating(element), index)
+    if isinstance(element, TableFormat):
+        return rounded(float(exact), element, index)
     # Integers are symmetric unless the target is beyond the largest, and have one zero.
     code = rounded(exact, element, index) + 0.0
     beyond = fmt.target is not None and fmt.target > element.max

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from lpkernels.arithmetic import Accumulator
-from lpkernels.formats import FixedFormat, FloatFormat
+from lpkernels.formats import FloatFormat, Number
 from lpkernels.rng import SITE_BIAS, SITE_OUTER, SITE_PRODUCT, SITE_SUM, draw
 from lpkernels.rounding import floor_log2, round_scalar
 
-Number = FloatFormat | FixedFormat
 Real = Fraction | float
 
 
@@ -74,7 +73,7 @@ def add(
     """total + addend, rounded once to fmt: one step of every sum.
 
     Zeros of equal sign keep it, any other exact zero sum is +0 (-0 under toward_negative; a
-    FixedFormat only has +0). An infinite sum becomes what fmt.overflow says.
+    FixedFormat and a TableFormat only have +0). An infinite sum becomes what fmt.overflow says.
     """
     exact = _sum(total, addend, rounding)
     return round_scalar(exact, fmt, rounding, draw=draw, random_bits=random_bits)

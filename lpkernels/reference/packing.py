@@ -1,11 +1,12 @@
 """Dense codes: sign | exponent | mantissa of every value, least significant bit first, no gaps
 between codes.
 
-A FixedFormat's code is its integer in two's complement. The last byte is filled with zeros. Blocks
-of n values with a power-of-two scale are a scale byte (X + 127, 255 for a NaN block) and then their
-elements; blocks follow each other in row-major order of the grid of scales. Other block formats are
-packed apart: the tensor's scale (float32, little endian) if there is one, then all scales in
-row-major order, filled up to a byte, then all elements in row-major order.
+A FixedFormat's code is its integer in two's complement, a TableFormat's stands in its table. The
+last byte is filled with zeros. Blocks of n values with a power-of-two scale are a scale byte (X +
+127, 255 for a NaN block) and then their elements; blocks follow each other in row-major order of
+the grid of scales. Other block formats are packed apart: the tensor's scale (float32, little
+endian) if there is one, then all scales in row-major order, filled up to a byte, then all elements
+in row-major order.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from lpkernels.formats import FP32, BlockFormat, FixedFormat, FloatFormat
+from lpkernels.formats import FP32, BlockFormat, FixedFormat, FloatFormat, Number, TableFormat
 from lpkernels.formats.grids import grid_of, grid_shape
 from lpkernels.formats.integers import block_by_block, scale_bits
 from lpkernels.reference.blocks import (
@@ -30,7 +31,7 @@ from lpkernels.reference.values import Float32, Float64, narrow, widen
 
 Codes = NDArray[np.uint32]
 Bytes = NDArray[np.uint8]
-Format = FloatFormat | FixedFormat | BlockFormat
+Format = Number | BlockFormat
 
 # Values packed together; a multiple of 8, so that every slab starts on a byte.
 _SLAB = 1 << 18
@@ -100,9 +101,18 @@ def _codes_of(bits: NDArray[np.uint8]) -> Codes:
     return np.sum(bits * weights, axis=-1, dtype=np.uint32)
 
 
-def encode(x: Float64, fmt: FloatFormat | FixedFormat) -> tuple[Codes, NDArray[np.bool_]]:
+def encode(x: Float64, fmt: Number) -> tuple[Codes, NDArray[np.bool_]]:
     """The code of every value, and whether it has one."""
+    if isinstance(fmt, TableFormat):
+        return _encode_table(x, fmt)
     return _encode_fixed(x, fmt) if isinstance(fmt, FixedFormat) else _encode_float(x, fmt)
+
+
+def _encode_table(x: Float64, fmt: TableFormat) -> tuple[Codes, NDArray[np.bool_]]:
+    values, codes = fmt.tensors().values, fmt.tensors().codes
+    at = np.minimum(np.searchsorted(values, x), len(values) - 1)
+    known, nan = values[at] == x, np.isnan(x) & (fmt.nan_code is not None)
+    return np.where(nan, fmt.nan_code or 0, codes[at]).astype(np.uint32), known | nan
 
 
 def _encode_fixed(x: Float64, fmt: FixedFormat) -> tuple[Codes, NDArray[np.bool_]]:
@@ -155,8 +165,11 @@ def _encode_float(x: Float64, fmt: FloatFormat) -> tuple[Codes, NDArray[np.bool_
     return codes.astype(np.uint32), known
 
 
-def decode(codes: Codes, fmt: FloatFormat | FixedFormat) -> Float64:
-    """The values of codes; without subnormals exponent code 0 is a zero, whatever its mantissa."""
+def decode(codes: Codes, fmt: Number) -> Float64:
+    """The values of codes; without subnormals exponent code 0 is a zero, whatever its mantissa. A
+    code of a table that no value has is NaN."""
+    if isinstance(fmt, TableFormat):
+        return fmt.tensors().decoded[codes]
     if isinstance(fmt, FixedFormat):
         integers = codes.astype(np.int64)
         if fmt.signed:
@@ -239,12 +252,17 @@ def _scaled_of(x: Float32, fmt: BlockFormat) -> Scaled:
     )
 
 
+def _coded(fmt: BlockFormat) -> Number:
+    """The format of the codes that are packed."""
+    return saturating(fmt.element) if isinstance(fmt.element, FloatFormat) else fmt.element
+
+
 def pack_scaled(q: Scaled, fmt: BlockFormat) -> Bytes:
     """The codes and scales of a tensor as a 1-D uint8 array.
 
     Raises: ValueError: a value that is no code of the element.
     """
-    element = fmt.element if isinstance(fmt.element, FixedFormat) else saturating(fmt.element)
+    element = _coded(fmt)
     codes, known = encode(widen(q.values), element)
     if not known.all():
         _refuse(q.values, int(np.argmin(known)), fmt)
@@ -268,7 +286,7 @@ def unpack_scaled(codes: Bytes, fmt: BlockFormat, shape: tuple[int, ...]) -> Sca
     """The inverse of `pack_scaled`."""
     ints = fmt.to_ints()
     grid, count = grid_shape(shape, ints), math.prod(shape)
-    element = fmt.element if isinstance(fmt.element, FixedFormat) else saturating(fmt.element)
+    element = _coded(fmt)
     if not block_by_block(ints):
         t = no_scale()
         if fmt.tensor_scale:

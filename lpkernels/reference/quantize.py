@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat
+from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, Number
 from lpkernels.reference import scaled as blocks
 from lpkernels.reference.values import Float32, Float64, narrow, widen, without_tiny
 from lpkernels.rng import SITE_QUANTIZE, draws
@@ -39,9 +39,7 @@ class _Rounding:
         self.random_bits = 32 if quantizer.random_bits is None else quantizer.random_bits
         self.seed, self.site, self.overflowed, self.origin = seed, site, overflowed, origin
 
-    def __call__(
-        self, x: Float64, fmt: FloatFormat | FixedFormat, index: NDArray[np.int64]
-    ) -> Float64:
+    def __call__(self, x: Float64, fmt: Number, index: NDArray[np.int64]) -> Float64:
         bits = None
         if self.mode == "stochastic":
             places = index + self.origin

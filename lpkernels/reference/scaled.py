@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat
+from lpkernels.formats import BlockFormat, FixedFormat, Number, TableFormat
 from lpkernels.formats.grids import grid_of, grid_shape
 from lpkernels.reference import programs
 from lpkernels.reference.blocks import (
@@ -33,9 +33,7 @@ class Round(Protocol):
 
     mode: str
 
-    def __call__(
-        self, x: Float64, fmt: FloatFormat | FixedFormat, index: NDArray[np.int64]
-    ) -> Float64: ...
+    def __call__(self, x: Float64, fmt: Number, index: NDArray[np.int64]) -> Float64: ...
 
 
 class Scaled(NamedTuple):
@@ -88,7 +86,11 @@ def scaled(
             finite = np.isfinite(largest) & np.isfinite(t)
             s = exact_scales(np.where(finite, largest, 0.0), fmt, t if np.isfinite(t) else 1.0)
             s = np.where(finite, s, np.nan)
-            shrunk = _shrunk(np.where(finite, values, 0.0), np.where(finite, s, 1.0), t)
+            divided = np.where(finite, values, 0.0), np.where(finite, s, 1.0)
+            if isinstance(fmt.element, TableFormat):
+                shrunk = np.where(divided[1] == 0, 0.0, divided[0] / divided[1])
+            else:
+                shrunk = _shrunk(*divided, t)
         else:
             s, t, shrunk = programs.scaled(values, largest, float(of_tensor), fmt, rounding)
     codes = rounding(shrunk, element_of(fmt), index)

@@ -361,7 +361,7 @@ WRONG_TYPES = [
     (lambda: AffineFormat(8, symmetric=None), "symmetric must be True or False"),
     (lambda: AffineFormat(8, axis=1.0), r"axis must be an int, got 1\.0"),
     (lambda: BlockFormat(AffineFormat(8)),
-     "element must be a FloatFormat, a FixedFormat or a name"),
+     "a FixedFormat, a TableFormat or a name"),
     (lambda: BlockFormat("e4m3", scale=FixedFormat(8, 0)), "a scale is no FixedFormat, got"),
     (lambda: BlockFormat("e4m3", scale=AffineFormat(8)), "a scale is no AffineFormat, got"),
     (lambda: BlockFormat("int8", scale="fp32", target="8"), "target must be a number, got '8'"),

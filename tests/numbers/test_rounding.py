@@ -275,7 +275,10 @@ WRONG_VALUES = [
 ]
 WRONG_TYPES = [
     (lambda: check_rounding(None), "rounding must be a str.*got None"),
-    (lambda: round_scalar(1.0, "fp16", "to_odd"), "FloatFormat or a FixedFormat, got 'fp16'"),
+    (
+        lambda: round_scalar(1.0, "fp16", "to_odd"),
+        "FixedFormat or TableFormat, got 'fp16'",
+    ),
     (lambda: round_scalar(1.0, AffineFormat(8), "to_odd"), "use quantize"),
     (lambda: round_array(ONES, BlockFormat("e4m3"), "to_odd"), "round_array: fmt must be a Float"),
     (lambda: round_array(np.float32(1), FP16, "to_odd"), r"float64, got float32; use x\.astype"),

@@ -91,7 +91,7 @@ def test_accumulate_keys_its_draws_by_the_rows_and_columns_of_a_part() -> None:
 
 
 def test_pack_refuses_an_affine_format() -> None:
-    with pytest.raises(ValueError, match=r"float, fixed or block format, got affine4.*FixedFormat"):
+    with pytest.raises(ValueError, match=r"table or block format, got affine4.*FixedFormat"):
         BACKEND.pack(torch.ones(2), AffineFormat(4).to_ints())
 
 

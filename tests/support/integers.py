@@ -6,7 +6,7 @@
 from pathlib import Path
 
 from lpkernels.arithmetic.integers import InAccumulator
-from lpkernels.formats.integers import InAffine, InBlock, InFixed, InFloat
+from lpkernels.formats.integers import InAffine, InBlock, InFixed, InFloat, InTable
 
 FILE = Path(__file__).parents[2] / "csrc" / "common" / "integers.h"
 _HEAD = """\
@@ -22,7 +22,7 @@ namespace lpk {
 def header() -> str:
     """The text of the file."""
     lines = [_HEAD]
-    for described in (InFloat, InFixed, InAffine, InBlock, InAccumulator):
+    for described in (InFloat, InFixed, InAffine, InBlock, InTable, InAccumulator):
         lines += [f"struct {described.__name__} {{", *_members(described), "};", ""]
     return "\n".join([*lines, "}  // namespace lpk", ""])
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import lpkernels as lp
 from lpkernels.arithmetic import Adam, Keyed, Quantizer, Sgd, Step, UpdateRounding, as_quantizer
-from lpkernels.formats import BF16, FP16, FP32, FloatFormat
+from lpkernels.formats import BF16, FP16, FP32, FloatFormat, TableFormat
 from lpkernels.ops import UpdateTensors
 from lpkernels.rounding import ROUNDINGS
 from tests.compare import assert_bit_equal
@@ -98,7 +98,7 @@ def kept(values: Tensor, text: str) -> Tensor:
     """Values of a format as an update keeps them."""
     how = quantizer(text)
     fmt = FP32 if how is None else how.fmt
-    assert isinstance(fmt, FloatFormat)
+    assert isinstance(fmt, FloatFormat | TableFormat)
     rounded = lp.quantize(values, fmt, backend="reference")
     return rounded.to(_KEPT[fmt]) if fmt in _KEPT else lp.pack(rounded, fmt)
 

@@ -275,7 +275,10 @@ void shrink_span(const ScaledSpan& span, const double* x, double* to) {
     const int64_t n = std::min<int64_t>(V::kWidth, span.count - i);
     const D v = load_some<V>(x + i, n);
     D r;
-    if (span.shrinking == Shrinking::kExact) {
+    if (span.shrinking == Shrinking::kNearest) {
+      const D s = some_floats<V>(span.tiles.scale + i, n);
+      r = (s == s) & (s != 0.0) ? v / s : D{};
+    } else if (span.shrinking == Shrinking::kExact) {
       const D s = some_floats<V>(span.tiles.scale + i, n);
       r = s == s ? exact_shrunk<D>(v, s, t) : D{};
     } else {

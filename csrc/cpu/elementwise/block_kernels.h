@@ -17,6 +17,7 @@ struct WordRows {
 // How elements become numbers that are rounded to codes:
 enum class Shrinking : int32_t {
   kExact,     // x / (s t), one exact quotient
+  kNearest,   // x / (s t), the nearest double: of tables, whose boundaries are not wide
   kProduct,   // x * factor in float32
   kQuotient,  // x / factor in float32, 0 where the factor is
 };

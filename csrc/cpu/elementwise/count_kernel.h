@@ -262,7 +262,8 @@ void count_span(const CountSpan& span, Tally* tally) {
       D threshold{};
       if (mode == Rounding::kStochastic) threshold = draws.thresholds(b.index + i);
       const D scaled = load_some<V>(span.scaled + i, n);
-      const D r = round_to<D>(scaled, endless, mode, threshold);
+      // A table has no values beyond its ends, so that the value itself is judged.
+      const D r = f.kind == Kind::kTable ? scaled : round_to<D>(scaled, endless, mode, threshold);
       // A program's product may be infinite where its value is not.
       const auto over = finite & (L::value(L::bits(scaled) & ~kSignBit) < HUGE_VAL) &
                         beyond_ends<D>(r, low, high);

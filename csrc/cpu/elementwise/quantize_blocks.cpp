@@ -197,7 +197,8 @@ class Blocks {
     ScaledSpan span{};
     span.count = count;
     span.tiles = {factor, scale, static_cast<float>(t_)};
-    span.shrinking = !program_             ? Shrinking::kExact
+    span.shrinking = format_.is_table      ? Shrinking::kNearest
+                     : !program_           ? Shrinking::kExact
                      : program_->divides() ? Shrinking::kQuotient
                                            : Shrinking::kProduct;
     span.ties_toward_zero = format_.ties_toward_zero() && rounding_ == Rounding::kNearestEven;

@@ -1,13 +1,14 @@
 // y[i] = round(x[i]) for float32, float16 and bfloat16 in and out, by arithmetic on the bits of
 // float32: no value is widened to double.
 //
-// Takes every float format but those that WordFormat leaves out; the caller goes through doubles
-// there. float32 is rounded where it lies, other types by way of spans of float32.
+// Takes tables, and every float format but those that WordFormat leaves out; the caller goes
+// through doubles there. float32 is rounded where it lies, other types by way of spans of float32.
 #pragma once
 
 #include <algorithm>
 
 #include "cpu/draws/word_draws.h"
+#include "table_rule.h"
 #include "word_rules.h"
 
 namespace lpk {
@@ -224,8 +225,21 @@ bool run_format(const ElementBlock& job, const Run& by) {
   return true;
 }
 
+// False, and nothing done, for a format that is no table, for draws and for double.
+template <class V>
+bool round_to_table(const ElementBlock& job) {
+  const Format f = number_format(job.format);
+  const auto mode = static_cast<Rounding>(job.rounding);
+  const ElementType wide = ElementType::kFloat64;
+  if (f.kind != Kind::kTable || mode == Rounding::kStochastic) return false;
+  if (job.x_type == wide || job.y_type == wide) return false;
+  run_elements<V, TableRule<V>, WithoutDraws<V>, 1>(job, {word_ladder(*f.table, mode)});
+  return true;
+}
+
 template <class V>
 bool round_elements(const ElementBlock& job) {
+  if (job.format[0] == static_cast<int64_t>(Kind::kTable)) return round_to_table<V>(job);
   return run_format<V>(job, RoundingRun<V>{});
 }
 

@@ -16,12 +16,27 @@ inline void measure(const float* x, int64_t count, OperandRange* range) {
   *range = merged(*range, operand_range(x, count));
 }
 
+// A call for many values: a table is searched one by one.
+template <class V>
+void round_block_to_table(const RoundBlock& job, const Table& table, Rounding mode) {
+  constexpr int64_t kMost = 256;
+  double thresholds[kMost];
+  const ElementDraws<V> draws(job);
+  for (int64_t i = 0; i < job.count; i += kMost) {
+    const int64_t n = std::min(kMost, job.count - i);
+    for (int64_t at = 0; mode == Rounding::kStochastic && at < n; at += V::kWidth)
+      store(thresholds + at, draws.thresholds(job.index + i + at));
+    round_to_table(table, mode, job.x + i, thresholds, job.y + i, n);
+  }
+}
+
 // Elementwise rounding: whole vectors, the last one through a padded copy.
 template <class V>
 void round_block(const RoundBlock& job) {
   using D = typename V::D;
   const Format f = number_format(job.format);
   const Rounding mode = static_cast<Rounding>(job.rounding);
+  if (f.kind == Kind::kTable) return round_block_to_table<V>(job, *f.table, mode);
   const bool nearest = plain_nearest(f, mode);
   const ElementDraws<V> draws(job);
   for (int64_t i = 0; i < job.count; i += V::kWidth) {

@@ -55,6 +55,11 @@ LPK_HD Eight::U shift_left<Eight>(Eight::U x, Eight::U n) {
 }
 
 template <>
+LPK_HD Eight::U gathered<Eight>(const uint32_t* from, Eight::U i) {
+  return (Eight::U)_mm256_i32gather_epi32(reinterpret_cast<const int*>(from), (__m256i)i, 4);
+}
+
+template <>
 LPK_HD uint32_t lanes_beyond<Eight>(Eight::U x, uint32_t high) {
   return lane_bits<Eight>(above<Eight>(x ^ kSignWord, Eight::U{} + (high ^ kSignWord)));
 }

@@ -194,6 +194,13 @@ LPK_HD typename V::U shift_left(typename V::U x, typename V::U n) {
   return n < 32 ? x << n : typename V::U{};
 }
 
+// from[i], each lane's own.
+template <class V>
+LPK_HD typename V::U gathered(const uint32_t* from, typename V::U i) {
+  static_assert(V::kWidth == 1, "an instruction set says how its vectors are gathered");
+  return from[i];
+}
+
 // One bit for each lane of a comparison's result.
 template <class V>
 struct BitsOfLanes {

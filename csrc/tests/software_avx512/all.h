@@ -72,6 +72,8 @@
 #define _mm512_fnmadd_pd software_mm512_fnmadd_pd
 #define _mm512_fnmadd_round_ph software_mm512_fnmadd_round_ph
 #define _mm512_fnmadd_ps software_mm512_fnmadd_ps
+#undef _mm512_i32gather_epi32
+#define _mm512_i32gather_epi32 software_mm512_i32gather_epi32
 #define _mm512_insertf32x4 software_mm512_insertf32x4
 #define _mm512_inserti64x4 software_mm512_inserti64x4
 #define _mm512_loadu_pd software_mm512_loadu_pd

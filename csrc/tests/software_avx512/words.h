@@ -81,6 +81,11 @@ SOFTWARE __m512i _mm512_dpbusd_epi32(__m512i sum, __m512i a, __m512i b) {
 SOFTWARE __m512i _mm512_srlv_epi32(__m512i a, __m512i n) {
   return software_by_halves(a, n, [](__m256i x, __m256i y) { return _mm256_srlv_epi32(x, y); });
 }
+SOFTWARE __m512i _mm512_i32gather_epi32(__m512i at, const void* from, int) {
+  return software_by_halves(at, at, [from](__m256i i, __m256i) {
+    return _mm256_i32gather_epi32(static_cast<const int*>(from), i, 4);
+  });
+}
 SOFTWARE __m512i _mm512_sllv_epi32(__m512i a, __m512i n) {
   return software_by_halves(a, n, [](__m256i x, __m256i y) { return _mm256_sllv_epi32(x, y); });
 }

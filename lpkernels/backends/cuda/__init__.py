@@ -51,6 +51,8 @@ class CudaBackend(GpuBackend):
     def unsupported(self, op: str, device: torch.device) -> str:
         if device.type != "cuda":
             return f"it takes tensors on a CUDA device, these are on {device}"
+        if op.endswith("_table"):
+            return "csrc/cuda knows no tables (lp.TableFormat); the triton backend rounds to them"
         if op in TRITON_ALONE:
             return str(_left_to_triton(op))
         return "" if self.has(op) else f"csrc/cuda has no kernel yet for {op}"

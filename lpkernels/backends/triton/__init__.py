@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lpkernels.backends._gpu import GpuBackend
 from lpkernels.backends.triton import _launch
-from lpkernels.formats.integers import AFFINE, BLOCK, FIXED, FLOAT, KIND
+from lpkernels.formats.integers import AFFINE, BLOCK, FIXED, FLOAT, KIND, TABLE
 
 _launch.require_version()
 
@@ -31,6 +31,7 @@ _QUANTIZE = {
     FIXED: _quantize.quantize,
     AFFINE: affine.quantize,
     BLOCK: block.quantize,
+    TABLE: _quantize.quantize,
 }
 
 
@@ -38,6 +39,7 @@ class TritonBackend(GpuBackend):
     """Kernels of this package; see `lpkernels.backends.Backend` for the methods."""
 
     name = "triton"
+    fuses_tables = True
 
     def why_not(self) -> str:
         if _launch.interpreting() or torch.cuda.is_available():
@@ -51,6 +53,9 @@ class TritonBackend(GpuBackend):
         home = "cpu" if _launch.interpreting() else "cuda"
         if device.type != home:
             return f"it takes tensors on a {home.upper()} device here, these are on {device}"
+        if op == "update_table":
+            return "its kernels of updates know no tables (lp.TableFormat); the cpu backend's do"
+        op = op.removesuffix("_table")
         if op in ("matmul_events", "masked_gradients"):
             return "its kernels count no events; those of the cpu backend do"
         return "" if self.has(op) else f"it has no kernel yet for {op}"

@@ -37,7 +37,7 @@ def products(
         result: the deterministic quantizer of the result (`Fused`), or ().
     """
     start = seed_on(seed, sums.out.device)
-    roundings, constants = roundings_of(acc, result)
+    roundings, constants = roundings_of(acc, result, sums.out.device)
     if sums.scaling is not None:
         roundings = roundings._replace(scale_order=sums.scaling.order)
     problem = Problem(left, right, sums, roundings, constants, acc, start, role)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import functools
 from typing import Any, NamedTuple
 
+import torch
 import triton.language as tl
 
 from lpkernels.arithmetic.integers import InAccumulator, InQuantizer
 from lpkernels.backends.triton.rounding.rule import STOCHASTIC, Numbers, rule_of
+from lpkernels.backends.triton.rounding.table import TableNumbers
+
+_CPU = torch.device("cpu")
 
 
 class Known(tl.constexpr):
@@ -42,17 +46,20 @@ class Roundings(NamedTuple):
 class Constants(NamedTuple):
     """The numbers of the format of each rounding, an argument of a kernel."""
 
-    sum: Numbers
-    product: Numbers
-    outer: Numbers
-    result: Numbers
+    sum: Numbers | TableNumbers
+    product: Numbers | TableNumbers
+    outer: Numbers | TableNumbers
+    result: Numbers | TableNumbers
 
 
 @functools.lru_cache(maxsize=1024)
-def roundings_of(acc: tuple[int, ...], result: tuple[int, ...] = ()) -> tuple[Roundings, Constants]:
-    """Both, made of ``Accumulator.to_ints()`` and of a deterministic quantizer's integers or ()."""
+def roundings_of(
+    acc: tuple[int, ...], result: tuple[int, ...] = (), device: torch.device = _CPU
+) -> tuple[Roundings, Constants]:
+    """Both, made of ``Accumulator.to_ints()`` and of a deterministic quantizer's integers or ().
+    device: where tables are read."""
     at = InAccumulator
-    draws_by = acc[at.RANDOM_BITS], acc[at.RNG]
+    draws_by = acc[at.RANDOM_BITS], acc[at.RNG], device
     inner, numbers = _known(acc[at.FORMAT], acc[at.ROUNDING], *draws_by)
     if len(acc) > at.PLAIN:
         inner = Known(inner.value._replace(always_overflows=True))
@@ -62,13 +69,16 @@ def roundings_of(acc: tuple[int, ...], result: tuple[int, ...] = ()) -> tuple[Ro
         product, product_numbers = _known(acc[at.PRODUCT], acc[at.PRODUCT_ROUNDING], *draws_by)
     last, last_numbers = None, numbers
     if result:
-        last, last_numbers = _known(result[InQuantizer.FORMAT], result[InQuantizer.ROUNDING])
+        plain = result[InQuantizer.FORMAT], result[InQuantizer.ROUNDING]
+        last, last_numbers = _known(*plain, 0, 0, device)
     roundings = Roundings(inner, product, outer, last, acc[at.CHUNK] > 0)
     return roundings, Constants(numbers, product_numbers, outer_numbers, last_numbers)
 
 
-def _known(fmt: tuple[int, ...], mode: int, bits: int = 0, rng: int = 0) -> tuple[Known, Numbers]:
-    rule, numbers = rule_of(fmt, mode, bits, rng)
+def _known(
+    fmt: tuple[int, ...], mode: int, bits: int, rng: int, device: torch.device
+) -> tuple[Known, Numbers | TableNumbers]:
+    rule, numbers = rule_of(fmt, mode, bits, rng, device=device)
     return Known(rule), numbers
 
 

@@ -21,6 +21,8 @@ from lpkernels.formats import (
     BlockFormat,
     FixedFormat,
     FloatFormat,
+    Number,
+    TableFormat,
 )
 from lpkernels.functional import _checks
 
@@ -36,8 +38,10 @@ _TYPES = {
 _BYTE = 8
 
 
-def _type(fmt: FloatFormat | FixedFormat) -> torch.dtype:
+def _type(fmt: Number) -> torch.dtype:
     """torch's type of a format, two values a byte for e2m1; uint8 where it has none."""
+    if isinstance(fmt, TableFormat):
+        return torch.uint8
     if isinstance(fmt, FixedFormat):
         return torch.int8 if fmt.word_bits == _BYTE else torch.uint8
     if _same_values(fmt, FP4_E2M1):
@@ -113,7 +117,7 @@ def _check(name: str, codes: object, dtype: torch.dtype, fmt: BlockFormat) -> No
         )
 
 
-def _coded(x: Tensor, fmt: FloatFormat | FixedFormat, dtype: torch.dtype, width: int) -> Tensor:
+def _coded(x: Tensor, fmt: Number, dtype: torch.dtype, width: int) -> Tensor:
     """The codes of x; where they are one a byte, their lowest `width` bits."""
     if dtype == torch.float32:
         return x
@@ -130,7 +134,7 @@ def _coded(x: Tensor, fmt: FloatFormat | FixedFormat, dtype: torch.dtype, width:
     return _bytes_of(bits.view(-1, fmt.bits)[:, :width]).view(x.shape)
 
 
-def _values(codes: Tensor, fmt: FloatFormat | FixedFormat, width: int) -> Tensor:
+def _values(codes: Tensor, fmt: Number, width: int) -> Tensor:
     """The inverse of `_coded`."""
     if codes.dtype == torch.float32 or not codes.numel():
         return codes.float()

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from lpkernels import backends
 from lpkernels.arithmetic import Accumulator
+from lpkernels.arithmetic.integers import InAccumulator
+from lpkernels.formats.integers import for_table
 from lpkernels.reference.events import OVERFLOWED, SWAMPED
 from lpkernels.rng import Role
 
@@ -37,7 +39,7 @@ def shares(
     if acc.order == "native" or rows == 0:
         return Shares(0, None, None, None, None)
     row = torch.linspace(0, len(a) - 1, rows, dtype=torch.float64, device="cpu").round().long()
-    able = backends.select(backend, "matmul_events", a.device)
+    able = backends.select(backend, _operation("matmul_events", acc), a.device)
     left = a if rows == len(a) else a[row.to(a.device)]
     values, counts, _, _ = able.matmul_events(left, b, acc.to_ints(), seed, Role.DIRECT, row, False)
     swamped, added, swamped_chunks, added_chunks, overflowed = counts
@@ -48,6 +50,11 @@ def shares(
         overflowed / values.numel(),
         values if rows == len(a) else None,
     )
+
+
+def _operation(op: str, acc: Accumulator) -> str:
+    at, ints = InAccumulator, acc.to_ints()
+    return for_table(op, ints[at.FORMAT], ints[at.PRODUCT], ints[at.OUTER])
 
 
 def masked_gradients(
@@ -64,7 +71,7 @@ def masked_gradients(
     """The gradients of a (M, K) and b (K, N) by g (M, N), in float32 sums, from the products of the
     fprop sums that none of the `bits` takes out. The draws of the columns begin at `first_col`.
     """
-    able = backends.select("auto", "masked_gradients", a.device)
+    able = backends.select("auto", _operation("masked_gradients", acc), a.device)
     return able.masked_gradients(
         a, b, g, acc.to_ints(), seed, Role.FPROP, first_col, bits, recursive
     )

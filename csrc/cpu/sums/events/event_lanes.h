@@ -32,6 +32,7 @@ LPK_HD uint32_t finite_lanes(typename V::D x) {
 
 // The values that leave a format's range, rounded as if it had no end: all from `above` up and
 // `below` down; in mode stochastic, the values that a draw takes over the step beyond the last one.
+// A table has no such step: all values beyond its ends leave.
 //
 // Values are exact or made odd in double: the limits are even there, or the next double after an
 // even one, so both compare alike.
@@ -41,9 +42,15 @@ struct Range {
   double max, lowest;
   double inverse, low_inverse;  // 1 / the step at the ends
 
-  Range(const Format& f, Rounding mode) : stochastic(mode == Rounding::kStochastic), max(f.max) {
+  Range(const Format& f, Rounding mode)
+      : stochastic(mode == Rounding::kStochastic), max(f.max), lowest(low_end(f)) {
+    if (f.kind == Kind::kTable) {
+      stochastic = false;
+      above = std::nextafter(max, HUGE_VAL);
+      below = std::nextafter(lowest, -HUGE_VAL);
+      return;
+    }
     const bool fixed = f.kind == Kind::kFixed;
-    lowest = low_end(f);
     const double step = fixed ? f.quantum : f.unit * power_of_two(std::ilogb(f.max));
     // Without a sign, the least value lies as far from 0 as the one that would be below it.
     const double low_step = !f.is_unsigned ? step : f.subnormals ? f.quantum : f.min_normal;

@@ -114,7 +114,9 @@ struct PanelKernel {
     } else {
       D threshold{};
       if (kStochastic) threshold = sums.threshold(r, v * V::kWidth, k);
-      return add_rounded<D>(sum, product, fmt, Variant::kMode, threshold);
+      // All modes of a table but the one that draws share a kernel.
+      const Rounding mode = Variant::kKind == Kind::kTable ? p.acc.rounding : Variant::kMode;
+      return add_rounded<D>(sum, product, fmt, mode, threshold);
     }
   }
 
@@ -221,6 +223,11 @@ void run_double_nearest(const Tile& t, const Accumulator& acc) {
 
 template <class V>
 void run_double_tile(const Tile& t, const Accumulator& acc) {
+  if (acc.fmt.kind == Kind::kTable) {
+    if (acc.rounding == Rounding::kStochastic)
+      return run_double_format<V, Rounding::kStochastic, Kind::kTable>(t, acc);
+    return run_double_format<V, Rounding::kTowardZero, Kind::kTable>(t, acc);
+  }
   if (plain_nearest(acc.fmt, acc.rounding)) {
     if (!acc.has_product) return run_double_nearest<V, Products::kExact>(t, acc);
     if (plain_nearest(acc.product, acc.product_rounding))

@@ -99,6 +99,7 @@ def accumulate(
         acc[InAccumulator.OUTER_ROUNDING],
         acc[InAccumulator.RANDOM_BITS],
         acc[InAccumulator.RNG],
+        device=total.device,
     )
     rows, cols = total.shape
     addend = addend.expand(rows, cols)

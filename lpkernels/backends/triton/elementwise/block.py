@@ -262,7 +262,7 @@ def rounded(
     if x.numel() == 0:
         return
     element, steps = element_ints(quantizer[InQuantizer.FORMAT]), quantizer[InBlock.STEPS]
-    rule, numbers = rule_of(element, *quantizer[InQuantizer.RULE])
+    rule, numbers = rule_of(element, *quantizer[InQuantizer.RULE], device=x.device)
     endless_rule, endless = unbounded(rule, numbers)
     scaling, target, scale_numbers = scaling_of(quantizer)
     narrow_first = STEPS[steps] != "exact"

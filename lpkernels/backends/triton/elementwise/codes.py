@@ -1,4 +1,5 @@
-"""Codes of single values: sign | exponent | mantissa, or an integer in two's complement.
+"""Codes of single values: sign | exponent | mantissa, an integer in two's complement, or a
+table's own.
 
 They are computed in float64, where every float32 value is normal, so that bits of the exponent and
 exact scaling suffice.
@@ -6,17 +7,31 @@ exact scaling suffice.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+from typing import Any, NamedTuple
 
+import torch
 import triton
 import triton.language as tl
 
 from lpkernels.backends.triton.rounding.bits import EXPONENT, bits_of, magnitude_of, value_of
-from lpkernels.formats import FixedFormat, FloatFormat, format_from_ints
+from lpkernels.backends.triton.rounding.table import number_of, search_steps, table_numbers
+from lpkernels.formats import FixedFormat, FloatFormat, TableFormat, format_from_ints
+from lpkernels.rounding import ROUNDINGS
+
+
+class TableCodes(NamedTuple):
+    """The arguments of a kernel for the codes of a table: the search for an entry, the entries and
+    codes, and the value of every code, NaN for none."""
+
+    thresholds: Any
+    entries: Any
+    codes: Any
+    decoded: Any
 
 
 class Codec(NamedTuple):
-    """A float or fixed format, compiled in."""
+    """A float, fixed or table format, compiled in."""
 
     fixed: bool
     width: int
@@ -36,11 +51,31 @@ class Codec(NamedTuple):
     quantum: int = 0
     lowest: float = 0.0
     highest: float = 0.0
+    #: The steps of the search for a value of a table; 0: the format is no table.
+    steps: int = 0
+
+
+@functools.lru_cache(maxsize=64)
+def table_codes(fmt: tuple[int, ...], device: torch.device) -> TableCodes | None:
+    """The codes of a table on a device; None for other formats."""
+    parsed = format_from_ints(fmt)
+    if not isinstance(parsed, TableFormat):
+        return None
+    # The value at or below x, which is x where x is a value.
+    below = table_numbers(parsed, ROUNDINGS.index("toward_negative"), device)
+    tensors = parsed.tensors()
+    codes, decoded = (
+        torch.tensor(each, device=device) for each in (tensors.codes, tensors.decoded)
+    )
+    return TableCodes(below.thresholds, below.entries, codes, decoded)
 
 
 def codec_of(fmt: tuple[int, ...]) -> Codec:
-    """The Codec of a FloatFormat's or a FixedFormat's integers."""
+    """The Codec of the integers of a float, fixed or table format."""
     parsed = format_from_ints(fmt)
+    if isinstance(parsed, TableFormat):
+        nan = -1 if parsed.nan_code is None else parsed.nan_code
+        return Codec(False, parsed.bits, nan=nan, steps=search_steps(parsed))
     if isinstance(parsed, FixedFormat):
         width = parsed.word_bits
         lowest = -(2.0 ** (width - 1)) if parsed.signed else 0.0
@@ -48,7 +83,7 @@ def codec_of(fmt: tuple[int, ...]) -> Codec:
             True, width, quantum=-parsed.frac_bits, lowest=lowest, highest=lowest + 2.0**width - 1
         )
     if not isinstance(parsed, FloatFormat):
-        raise TypeError(f"codec_of: expected a FloatFormat or a FixedFormat, got {parsed}")
+        raise TypeError(f"codec_of: expected a float, fixed or table format, got {parsed}")
     m = parsed.man_bits
     ones = 2 ** (parsed.exp_bits + m) - 1
     top = ones - (2**m - 1)
@@ -82,12 +117,25 @@ def power(EXPONENT: tl.constexpr):
 
 
 @triton.jit
-def encode(x, F: tl.constexpr):
-    """The code of float64 x as an int64, and whether it has one."""
-    if F.fixed:
+def encode(x, F: tl.constexpr, T=None):
+    """The code of float64 x as an int64, and whether it has one. T: `TableCodes`, of a table."""
+    if F.steps > 0:
+        return encode_in_table(x, F, T)
+    elif F.fixed:
         return encode_fixed(x, F)
     else:
         return encode_float(x, F)
+
+
+@triton.jit
+def encode_in_table(x, F: tl.constexpr, T):
+    found = number_of(x, T.thresholds, F.steps)
+    known = tl.load(T.entries + found) == x
+    code = tl.load(T.codes + found).to(tl.int64)
+    if F.nan >= 0:
+        code = tl.where(x == x, code, F.nan)
+        known = known | (x != x)
+    return code, known
 
 
 @triton.jit
@@ -128,9 +176,12 @@ def encode_float(x, F: tl.constexpr):
 
 
 @triton.jit
-def decode(code, F: tl.constexpr):
-    """The value of an int64 code in float64; without subnormals exponent 0 means zero."""
-    if F.fixed:
+def decode(code, F: tl.constexpr, T=None):
+    """The value of an int64 code in float64; without subnormals exponent 0 means zero. T: as
+    above."""
+    if F.steps > 0:
+        return tl.load(T.decoded + code)
+    elif F.fixed:
         if F.lowest < 0:
             code = code - ((code >> (F.width - 1)) << F.width)
         return code.to(tl.float64) * power(F.quantum)

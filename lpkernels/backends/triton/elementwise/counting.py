@@ -193,7 +193,9 @@ def quantize_counting(
 
 def _count_elements(call: _Call) -> None:
     x, quantizer, seed, role, site, out, counts, wanted = call
-    rule, numbers = rule_of(quantizer[InQuantizer.FORMAT], *quantizer[InQuantizer.RULE])
+    rule, numbers = rule_of(
+        quantizer[InQuantizer.FORMAT], *quantizer[InQuantizer.RULE], device=x.device
+    )
     endless_rule, endless = unbounded(rule, numbers)
     how = way(quantizer[InQuantizer.FORMAT], x.dtype, torch.float32 if out is None else out.dtype)
     count_kernel[(triton.cdiv(x.numel(), _BLOCK),)](

@@ -13,6 +13,7 @@ import triton.language as tl
 
 from lpkernels.backends.triton.rounding.bits import EXPONENT, MAGNITUDE, bits_of
 from lpkernels.backends.triton.rounding.rule import INFINITY, SATURATE, Numbers, Rule
+from lpkernels.backends.triton.rounding.table import TableNumbers
 
 _BINS = tl.constexpr(256)
 # From the exponent field of float64 to the field of float32.
@@ -27,8 +28,10 @@ class Wanted(NamedTuple):
     histogram: bool
 
 
-def unbounded(rule: Rule, numbers: Numbers) -> tuple[Rule, Numbers]:
-    """The same rounding to a format without ends."""
+def unbounded(rule: Rule, numbers: Numbers | TableNumbers) -> tuple[Rule, Numbers | TableNumbers]:
+    """The same rounding to a format without ends; a table has no values there and changes none."""
+    if isinstance(numbers, TableNumbers):
+        return rule._replace(steps=0), numbers
     overflow = SATURATE.value if rule.fixed else INFINITY.value
     endless = numbers._replace(max=float("inf"))
     if not rule.fixed:
@@ -41,7 +44,7 @@ def unbounded(rule: Rule, numbers: Numbers) -> tuple[Rule, Numbers]:
 @triton.jit
 def beyond_ends(r, N, R: tl.constexpr):
     """Whether a value that was rounded without ends lies beyond them."""
-    if R.fixed:
+    if R.fixed or R.table:
         return (r > tl.cast(N.max, r.dtype)) | (r < tl.cast(N.low, r.dtype))
     else:
         beyond = tl.abs(r) > tl.cast(N.max, r.dtype)

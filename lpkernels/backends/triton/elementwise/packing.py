@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lpkernels.backends.triton._launch import EXACT, on_device
 from lpkernels.backends.triton.elementwise.block import magnitude_bits
-from lpkernels.backends.triton.elementwise.codes import codec_of, decode, encode
+from lpkernels.backends.triton.elementwise.codes import codec_of, decode, encode, table_codes
 from lpkernels.backends.triton.elementwise.scales import (
     block_format,
     element_ints,
@@ -50,7 +50,7 @@ def code_piece(code, shift):
 
 
 @triton.jit
-def pack_kernel(x_ptr, words_ptr, missing_ptr, count, F: tl.constexpr, WORDS: tl.constexpr):
+def pack_kernel(x_ptr, words_ptr, missing_ptr, count, T, F: tl.constexpr, WORDS: tl.constexpr):
     """Codes of x, 32 bits to a word, and the index of the first x that has none.
 
     A program owns WORDS words, each with all codes that reach into it; grid: all words.
@@ -63,7 +63,7 @@ def pack_kernel(x_ptr, words_ptr, missing_ptr, count, F: tl.constexpr, WORDS: tl
         index = word * 32 // F.width + piece
         shift = index * F.width - word * 32
         inside = (index < count) & (shift < 32)
-        code, known = encode(double(tl.load(x_ptr + index, mask=inside, other=0.0)), F)
+        code, known = encode(double(tl.load(x_ptr + index, mask=inside, other=0.0)), F, T)
         bits = bits | tl.where(inside, code_piece(code, tl.minimum(shift, 31)), 0)
         least = tl.where(inside & (known == 0), tl.minimum(least, index), least)
     note_missing(missing_ptr, least, least < _NO_INDEX)
@@ -85,12 +85,12 @@ def field_at(codes_ptr, bit, total, WIDTH: tl.constexpr, inside):
 
 
 @triton.jit
-def unpack_kernel(codes_ptr, out_ptr, count, total, F: tl.constexpr, VALUES: tl.constexpr):
+def unpack_kernel(codes_ptr, out_ptr, count, total, T, F: tl.constexpr, VALUES: tl.constexpr):
     """A program owns VALUES neighbouring values; grid: all of them."""
     index = tl.cast(tl.program_id(0), tl.int64) * VALUES + tl.arange(0, VALUES)
     inside = index < count
     code = field_at(codes_ptr, index * F.width, total, F.width, inside)
-    tl.store(out_ptr + index, narrow(decode(code, F)), mask=inside)
+    tl.store(out_ptr + index, narrow(decode(code, F, T)), mask=inside)
 
 
 @triton.jit
@@ -251,7 +251,8 @@ def _pack(x: Tensor, fmt: tuple[int, ...], missing: Tensor) -> Tensor:
     words = torch.empty(triton.cdiv(bits, 32), dtype=torch.int32, device=x.device)
     if count > 0:
         grid = (triton.cdiv(words.numel(), _WORDS),)
-        pack_kernel[grid](x, words, missing, count, F=codec, WORDS=_WORDS, **EXACT)
+        table = table_codes(fmt, x.device)
+        pack_kernel[grid](x, words, missing, count, table, F=codec, WORDS=_WORDS, **EXACT)
     return words.view(torch.uint8)[: triton.cdiv(bits, 8)]
 
 
@@ -285,6 +286,7 @@ def unpack(codes: Tensor, fmt: tuple[int, ...], shape: Sequence[int]) -> Tensor:
             )  # fmt: skip
         else:
             unpack_kernel[(triton.cdiv(count, _VALUES),)](
-                codes, out, count, codes.numel(), F=codec_of(fmt), VALUES=_VALUES, **EXACT
-            )
+                codes, out, count, codes.numel(), table_codes(fmt, codes.device), F=codec_of(fmt),
+                VALUES=_VALUES, **EXACT,
+            )  # fmt: skip
     return out

@@ -1,4 +1,4 @@
-"""quantize for float and fixed formats, element by element."""
+"""quantize for float, fixed and table formats, element by element."""
 
 from __future__ import annotations
 
@@ -132,8 +132,10 @@ def quantize_kernel(
 def quantize(
     x: Tensor, quantizer: tuple[int, ...], seed: Tensor | None, role: int, site: int, out: Tensor
 ) -> None:
-    """Every value of x, rounded into out, for a float or fixed format."""
-    rule, numbers = rule_of(quantizer[InQuantizer.FORMAT], *quantizer[InQuantizer.RULE])
+    """Every value of x, rounded into out, for a float, fixed or table format."""
+    rule, numbers = rule_of(
+        quantizer[InQuantizer.FORMAT], *quantizer[InQuantizer.RULE], device=x.device
+    )
     if rule.mode == STOCHASTIC.value or x.stride() != out.stride() or not dense(x):
         x = x.contiguous()
     target = out if out.stride() == x.stride() else torch.empty_like(x, dtype=out.dtype)

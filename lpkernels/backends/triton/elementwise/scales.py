@@ -39,7 +39,14 @@ from lpkernels.backends.triton.rounding.rule import (
     Numbers,
     rule_of,
 )
-from lpkernels.formats import FP32, BlockFormat, FixedFormat, FloatFormat, format_from_ints
+from lpkernels.formats import (
+    FP32,
+    BlockFormat,
+    FixedFormat,
+    FloatFormat,
+    TableFormat,
+    format_from_ints,
+)
 from lpkernels.formats.integers import FP32_SCALE, RULES, STEPS, InBlock, is_mx
 from lpkernels.reference.blocks import element_of, largest_code, saturating
 from lpkernels.reference.programs import has_one_zero
@@ -74,6 +81,8 @@ class Scaling(NamedTuple):
     integers: bool = False
     halfway: bool = False
     divides: bool = False
+    #: Codes are a table's.
+    table: bool = False
 
 
 def block_format(fmt: tuple[int, ...]) -> BlockFormat:
@@ -98,6 +107,7 @@ def scaling_of(quantizer: tuple[int, ...]) -> tuple[Scaling, float, Numbers]:
     up = fmt.rule == "up" and fmt.scale != "e8m0"
     upward = TOWARD_POSITIVE.value if up else NEAREST_EVEN.value
     rule, numbers = rule_of(saturating(scale).to_ints(), upward)
+    assert isinstance(numbers, Numbers)
     integers = isinstance(fmt.element, FixedFormat)
     one_zero, mx = has_one_zero(fmt), is_mx(quantizer)
     scaling = Scaling(
@@ -109,6 +119,7 @@ def scaling_of(quantizer: tuple[int, ...]) -> tuple[Scaling, float, Numbers]:
         integers or one_zero,
         one_zero and mode == NEAREST_EVEN.value,
     )
+    scaling = scaling._replace(table=isinstance(fmt.element, TableFormat))
     if fmt.steps != "exact":
         drawn = integers and fmt.target is None and mode == STOCHASTIC.value
         scaling = scaling._replace(
@@ -211,7 +222,9 @@ def shrunk(x, s, factor, S: tl.constexpr, BY: tl.constexpr):
         return y
     elif S.kind != POWER:
         empty = factor == 0.0
-        y = odd_quotient(double(x), tl.where(empty, 1.0, factor))
+        divisor = tl.where(empty, 1.0, factor)
+        # A table's boundaries have so few bits that the nearest quotient passes none of them.
+        y = double(x) / divisor if S.table else odd_quotient(double(x), divisor)
         return tl.where(empty, value_of(bits_of(double(x)) & SIGN), y)
     elif BY == BY_FLOAT64:
         return double(x) * factor

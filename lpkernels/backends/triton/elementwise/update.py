@@ -295,6 +295,7 @@ def update(
 
 def _place(part: tuple[int, ...], kind: Sequence[Tensor]) -> tuple[Place, Numbers]:
     rule, numbers = rule_of(part[2:10], *part[10:13])
+    assert isinstance(numbers, Numbers)
     coded = bool(kind) and kind[0].dtype == torch.uint8
     codec = codec_of(part[2:10])
     by = way(part[2:10], torch.float32, torch.float32)

@@ -84,7 +84,7 @@ def framed(image: Tensor, frame: Frame, facts: Tensor, quantizer: tuple[int, ...
     values = torch.empty(
         images * frame.parts * frame.image_step + PAD, dtype=torch.float32, device=image.device
     )
-    rule, numbers = read_rule(quantizer)
+    rule, numbers = read_rule(quantizer, image.device)
     tc, tp = operand_tile(frame.width, frame.positions)
     tc = min(tc, power_of_two(frame.width))
     parts = images * frame.parts

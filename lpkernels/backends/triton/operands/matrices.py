@@ -18,15 +18,18 @@ from lpkernels.backends.triton.operands.facts import gather_facts
 from lpkernels.backends.triton.rounding.bits import double, narrow
 from lpkernels.backends.triton.rounding.round import round_to
 from lpkernels.backends.triton.rounding.rule import Numbers, Rule, rule_of
+from lpkernels.backends.triton.rounding.table import TableNumbers
 
 _NOTHING = Numbers(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
-def read_rule(quantizer: tuple[int, ...]) -> tuple[Rule | None, Numbers]:
-    """The rule of a quantizer of `Fused`, None for ()."""
+def read_rule(
+    quantizer: tuple[int, ...], device: torch.device
+) -> tuple[Rule | None, Numbers | TableNumbers]:
+    """The rule of a quantizer of `Fused` for operands on a device, None for ()."""
     if not quantizer:
         return None, _NOTHING
-    return rule_of(quantizer[InQuantizer.FORMAT], *quantizer[InQuantizer.RULE])
+    return rule_of(quantizer[InQuantizer.FORMAT], *quantizer[InQuantizer.RULE], device=device)
 
 
 @triton.jit
@@ -91,7 +94,7 @@ def pack_operand(
     # Memory behind the last lane may be read; its values go nowhere.
     values = torch.empty(count * steps * width + PAD, dtype=torch.float32, device=x.device)
     sources = offsets(tuple(sizes), tuple(strides), x.device)
-    rule, numbers = read_rule(quantizer)
+    rule, numbers = read_rule(quantizer, x.device)
     tk, tl_ = operand_tile(steps, width)
     programs = count * triton.cdiv(steps, tk) * triton.cdiv(width, tl_)
     if programs > 0:

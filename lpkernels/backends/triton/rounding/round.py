@@ -35,6 +35,7 @@ from lpkernels.backends.triton.rounding.bits import (
     zero_of,
 )
 from lpkernels.backends.triton.rounding.odd import odd_sum
+from lpkernels.backends.triton.rounding.table import round_to_table
 
 _INTERPRETED = tl.constexpr(interpreting())
 # Last places of float64 and float32 in a power of two; 1.5 times as many.
@@ -229,7 +230,9 @@ def round_to_fixed(x, lift, N, R: tl.constexpr):
 @triton.jit
 def round_to(x, lift, N, R: tl.constexpr):
     """x, exact or made odd, float64, rounded once."""
-    if R.fixed:
+    if R.table:
+        return round_to_table(x, lift, N, R)
+    elif R.fixed:
         return round_to_fixed(x, lift, N, R)
     elif (R.mode == _rule.NEAREST_EVEN) and (not R.exponent_parity):
         return ranged(x, N, R)

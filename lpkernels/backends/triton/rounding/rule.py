@@ -8,12 +8,16 @@ holds all of the numbers, because Triton passes a number as float32.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 import triton.language as tl
 
-from lpkernels.formats import FixedFormat, FloatFormat, format_from_ints
+from lpkernels.formats import FixedFormat, FloatFormat, TableFormat, format_from_ints
 from lpkernels.formats.integers import InFloat
+
+if TYPE_CHECKING:
+    from lpkernels.backends.triton.rounding.table import TableNumbers
 
 # The positions in lpkernels.rounding.ROUNDINGS.
 NEAREST_EVEN = tl.constexpr(0)
@@ -51,6 +55,10 @@ class Rule(NamedTuple):
     philox: bool = False
     #: In directed modes too a value beyond max becomes what the format says, as in tensor cores.
     always_overflows: bool = False
+    #: The format is a table; the steps of a search in it, and whether an infinity becomes NaN.
+    table: bool = False
+    steps: int = 0
+    infinity_is_nan: bool = False
 
 
 class Numbers(NamedTuple):
@@ -68,17 +76,28 @@ class Numbers(NamedTuple):
     code: float
 
 
+_CPU = torch.device("cpu")
+
+
 def rule_of(
-    fmt: tuple[int, ...], mode: int, random_bits: int = 0, rng: int = 0
-) -> tuple[Rule, Numbers]:
-    """The two parts of a FloatFormat's or FixedFormat's integers, with a rounding mode's code."""
+    fmt: tuple[int, ...],
+    mode: int,
+    random_bits: int = 0,
+    rng: int = 0,
+    *,
+    device: torch.device = _CPU,
+) -> tuple[Rule, Numbers | TableNumbers]:
+    """The two parts of a format's integers, with a rounding mode's code: of floats, integers and
+    tables. device: where a kernel will read a table's numbers."""
     parsed = format_from_ints(fmt)
     bits = random_bits if mode == STOCHASTIC.value else 0
     philox = bool(rng) and bits > 0
+    if isinstance(parsed, TableFormat):
+        return _table_rule(parsed, mode, bits, philox, device)
     if isinstance(parsed, FixedFormat):
         return _fixed_rule(parsed, mode, bits, philox)
     if not isinstance(parsed, FloatFormat):
-        raise TypeError(f"rule_of: expected a FloatFormat or a FixedFormat, got {parsed}")
+        raise TypeError(f"rule_of: expected a float, fixed or table format, got {parsed}")
     emin = 1 - parsed.bias
     top_exponent = math.frexp(parsed.max)[1] - 1
     half_top = math.ldexp(1.0, top_exponent - parsed.man_bits - 1)
@@ -107,6 +126,24 @@ def _fixed_rule(fmt: FixedFormat, mode: int, bits: int, philox: bool) -> tuple[R
     numbers = Numbers(quantum, 2.0**fmt.word_bits, top, lowest, 0.0)
     rule = Rule(True, mode, overflow, signed=fmt.signed, random_bits=bits, philox=philox)
     return rule, numbers
+
+
+def _table_rule(
+    fmt: TableFormat, mode: int, bits: int, philox: bool, device: torch.device
+) -> tuple[Rule, TableNumbers]:
+    from lpkernels.backends.triton.rounding.table import search_steps, table_numbers
+
+    rule = Rule(
+        False,
+        mode,
+        SATURATE.value,
+        random_bits=bits,
+        philox=philox,
+        table=True,
+        steps=search_steps(fmt),
+        infinity_is_nan=fmt.infinity == "nan",
+    )
+    return rule, table_numbers(fmt, mode, device)
 
 
 #: The numbers of fp32.

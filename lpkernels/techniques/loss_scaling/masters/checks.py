@@ -12,7 +12,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.formats import FixedFormat, FloatFormat
+from lpkernels.formats import (
+    FixedFormat,
+    FloatFormat,
+    TableFormat,
+)
 from lpkernels.techniques.loss_scaling.masters.formats import Rule, WeightFormats
 from lpkernels.techniques.loss_scaling.masters.stored import is_values
 from lpkernels.techniques.loss_scaling.masters.updates import step_alone
@@ -166,8 +170,21 @@ def _rounds_to_zero_below(quantizer: Quantizer) -> float:
         least = 2.0**-fmt.frac_bits
     elif isinstance(fmt, FloatFormat):
         least = fmt.min_subnormal
+    elif isinstance(fmt, TableFormat):
+        return _table_to_zero_below(fmt, quantizer.rounding)
     else:
         return 0.0
     if quantizer.rounding in ("nearest_even", "nearest_away"):
         return least / 2
     return least if quantizer.rounding in ("toward_zero", "toward_negative") else 0.0
+
+
+def _table_to_zero_below(fmt: TableFormat, rounding: str) -> float:
+    """`_rounds_to_zero_below` of a table: the boundary above 0, or the value above 0."""
+    values, boundaries, *_ = fmt.tensors()
+    above = int(values.searchsorted(0.0)) + 1
+    if above == len(values):
+        return math.inf
+    if rounding in ("nearest_even", "nearest_away"):
+        return float(boundaries[above - 1])
+    return float(values[above]) if rounding in ("toward_zero", "toward_negative") else 0.0

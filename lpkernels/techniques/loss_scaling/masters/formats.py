@@ -12,7 +12,16 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer, as_quantizer
-from lpkernels.formats import FP32, AffineFormat, BlockFormat, FixedFormat, FloatFormat, Format
+from lpkernels.formats import (
+    FP32,
+    AffineFormat,
+    BlockFormat,
+    FixedFormat,
+    FloatFormat,
+    Format,
+    Number,
+    TableFormat,
+)
 from lpkernels.formats.checks import checked_bool
 from lpkernels.formats.grids import misfit
 from lpkernels.formats.integers import InBlock, follows_from_values, has_every_float_code
@@ -126,7 +135,7 @@ class WeightFormats:
         """Whether the working copy holds every bit of the master: both have one format, whose
         values never move when they are rounded to it again."""
         same = self.weight.fmt == self.master.fmt and not self.split
-        return same and isinstance(self.weight.fmt, FloatFormat | FixedFormat)
+        return same and isinstance(self.weight.fmt, Number)
 
     @cached_property
     def draws(self) -> bool:
@@ -180,6 +189,8 @@ def has_every_code(fmt: Format) -> bool:
     """Whether every value that rounding makes has a code, infinities and NaN too."""
     if isinstance(fmt, FloatFormat):
         return has_every_float_code(fmt.to_ints())
+    if isinstance(fmt, TableFormat):
+        return fmt.nan_code is not None
     return isinstance(fmt, BlockFormat)
 
 
@@ -327,7 +338,7 @@ def check_parameter(parameter: Tensor, rule: Rule) -> None:
         )
     formats = rule.formats
     fmt, widths = formats.weight.fmt, _DTYPES[parameter.dtype]
-    fits = fmt.fits_in(*widths) if isinstance(fmt, FloatFormat) else widths == (8, 23)
+    fits = fmt.fits_in(*widths) if isinstance(fmt, FloatFormat | TableFormat) else widths == (8, 23)
     if not fits:
         raise ValueError(
             f"{label} is {parameter.dtype}, which does not hold every value of weight={fmt}; "

@@ -14,7 +14,16 @@ import torch.distributed as dist
 from torch import Tensor
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.formats import BF16, FP16, FP32, BlockFormat, FixedFormat, FloatFormat, Format
+from lpkernels.formats import (
+    BF16,
+    FP16,
+    FP32,
+    BlockFormat,
+    FixedFormat,
+    FloatFormat,
+    Format,
+    TableFormat,
+)
 from lpkernels.formats.grids import grid_shape
 from lpkernels.formats.integers import follows_from_values
 from lpkernels.functional.packing import pack, unpack
@@ -203,7 +212,7 @@ def code_bits(fmt: Format, shape: torch.Size) -> int:
     """The bits that values of this shape take in the format, without the bits that fill up the last
     byte."""
     numel = math.prod(shape)
-    if isinstance(fmt, FloatFormat):
+    if isinstance(fmt, FloatFormat | TableFormat):
         return numel * fmt.bits
     if isinstance(fmt, FixedFormat):
         return numel * fmt.word_bits

@@ -1,0 +1,64 @@
+// Tables of values, TableFormat of lpkernels/formats, on the host: CUDA has none.
+//
+// A deterministic rounding to a table is a function of steps: the value with the number that counts
+// the mode's thresholds up to x. lpkernels/backends/ladders.py makes the thresholds, the smallest
+// doubles that go up to each value. They are exact for a double and for a longer sum made odd,
+// because a boundary has at most 52 significant bits.
+#pragma once
+
+#include <cstdint>
+
+namespace lpk {
+
+enum class Rounding : int32_t;
+struct Table;
+
+// Deterministic modes, in the order of Rounding.
+constexpr int kLadders = 6;
+
+// A table as Python gives it. The arrays are copied.
+struct TableParts {
+  int64_t count;         // of the values
+  const double* values;  // ascending
+  const int32_t* codes;
+  const double* ladders;  // kLadders times count - 1 thresholds
+  int bits;               // of a code
+  int64_t nan_code;       // -1: NaN has none
+  bool infinity_is_nan;   // else an infinity takes the end
+};
+
+// Makes a table known for as long as the process lives; the same handle again changes nothing.
+void add_table(int64_t handle, const TableParts& parts);
+// Throws std::invalid_argument where add_table did not get the handle.
+const Table& table_of(int64_t handle);
+
+double table_min(const Table& t);
+double table_max(const Table& t);
+int table_bits(const Table& t);
+
+// y[i] = round(x[i]). thresholds: of the draw of each value, read by stochastic rounding alone.
+void round_to_table(const Table& t, Rounding mode, const double* x, const double* thresholds,
+                    double* y, int64_t count);
+
+// The steps of a deterministic mode on the words of float32 values. A row, of a sign and an
+// exponent, holds the place of its first cell and, in its lowest bits, the shift from the other
+// bits of a word to a cell. A cell holds the number of thresholds at most its least value; the
+// number of thresholds up to x, found by `steps` comparisons from there on, is the number of the
+// value. NaN and infinities are to be set apart.
+struct WordLadder {
+  static constexpr uint32_t kShiftBits = 5;
+  const uint32_t* rows;
+  const uint32_t* cells;
+  const uint32_t* thresholds;  // words, as the next
+  const uint32_t* values;
+  int steps;
+  uint32_t infinity[2];  // the words that an infinity becomes, and one below zero
+};
+WordLadder word_ladder(const Table& t, Rounding mode);
+
+// The code of a value, or kNoCode.
+uint32_t table_code(const Table& t, double x);
+// NaN for a code that no value has.
+double table_value(const Table& t, uint32_t code);
+
+}  // namespace lpk

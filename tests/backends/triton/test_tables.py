@@ -1,0 +1,89 @@
+"""Tables on the triton backend against the reference, to the bit, and compiled for a GPU."""
+
+import torch
+from torch import Tensor
+
+from lpkernels.arithmetic import Accumulator, Quantizer
+from lpkernels.backends import Fused
+from lpkernels.backends.triton import BACKEND
+from lpkernels.formats import TableFormat
+from lpkernels.rounding import ROUNDINGS
+from tests.backends.triton.launches import EVERY, compiled_launch, recorded
+from tests.compare import assert_bit_equal
+from tests.loops import each
+from tests.support.cpu_products import REFERENCE, ROLE, SEED
+from tests.support.element_bits import assert_codes, assert_counted, assert_quantized
+from tests.support.table_cases import accumulators, operands, tables, values_of
+
+POSIT = "posit8es1"
+
+
+@each("table", tables())
+def test_rounding_counts_and_codes_are_the_references(table: TableFormat, device: str) -> None:
+    for number, rounding in enumerate(ROUNDINGS):
+        bits = [None, 12, 24][number % 3] if rounding == "stochastic" else None
+        dtype = (torch.float32, torch.float64, torch.bfloat16)[number % 3]
+        x = values_of(table, dtype, 600)
+        assert_quantized(BACKEND, x, Quantizer(table, rounding, random_bits=bits), device)
+    assert_counted(BACKEND, x, Quantizer(table), device, ways=[(260, True)])
+    x = _reference_rounded(values_of(table, torch.float32, 300), table)
+    assert_codes(BACKEND, x if table.nan_code is not None else x[~x.isnan()], table, device)
+
+
+def _reference_rounded(x: Tensor, table: TableFormat) -> Tensor:
+    out = torch.empty_like(x)
+    REFERENCE.quantize(x, Quantizer(table).to_ints(), None, 0, 0, out)
+    return out
+
+
+def test_sums_with_tables_at_every_place_are_the_references(device: str) -> None:
+    for number, acc in enumerate(accumulators(12, seed=3)):
+        a, b = operands(number)
+        bias = b[0] if number % 2 else None
+        call = (acc.to_ints(), SEED, ROLE)
+        want = REFERENCE.matmul(a, b, bias, *call)
+        on = [None if x is None else x.to(device) for x in (a, b, bias)]
+        assert_bit_equal(BACKEND.matmul(*on, *call), want, f"{number} {acc}")
+
+
+def test_operands_and_blocks_of_tables_are_the_references(device: str) -> None:
+    a, b = operands(3)
+    acc, fused = Accumulator("e6m9").to_ints(), Fused(*[Quantizer(POSIT).to_ints()] * 3)
+    left, right = (_reference_rounded(x, tables()[0]) for x in (a, b))
+    want = _reference_rounded(REFERENCE.matmul(left, right, None, acc, SEED, ROLE), tables()[0])
+    got = BACKEND.matmul(a.to(device), b.to(device), None, acc, SEED, ROLE, fused)
+    assert_bit_equal(got, want, "fused")
+    x = torch.randn(3, 70) * 5
+    x[0, :40], x[1, 3] = 0.0, float("nan")
+    for rounding in ("nearest_even", "stochastic", "to_odd"):
+        assert_quantized(BACKEND, x, Quantizer("block64_nf4_sfp32", rounding), device)
+
+
+def test_updates_name_the_backend_that_has_tables(device: str) -> None:
+    reason = BACKEND.unsupported("update_table", torch.device(device))
+    assert "the cpu backend's do" in reason
+
+
+@EVERY
+def test_kernels_of_tables_compile(target: str) -> None:
+    """Every kernel that takes a table in its arguments."""
+    x, table = torch.zeros(4, 4), tables()[0]
+    drawn = Quantizer(table, "stochastic").to_ints()
+    acc = Accumulator(POSIT, product=POSIT, chunk=2, outer=POSIT, rounding="stochastic")
+    counts = torch.zeros(260, dtype=torch.int64)
+    with recorded() as launches:
+        BACKEND.quantize(x, drawn, SEED, 0, 0, torch.empty_like(x))
+        BACKEND.quantize_counting(x, drawn, SEED, 0, 0, torch.empty_like(x), counts, None)
+        BACKEND.matmul(x, x, None, acc.to_ints(), SEED, ROLE, Fused(drawn, drawn, ()))
+        BACKEND.pack(x, table.to_ints())
+        BACKEND.unpack(torch.zeros(16, dtype=torch.uint8), table.to_ints(), [16])
+    names = {launch.name for launch in launches}
+    assert {
+        "quantize_kernel",
+        "count_kernel",
+        "exact_kernel",
+        "pack_kernel",
+        "unpack_kernel",
+    } <= names
+    for launch in launches:
+        assert compiled_launch(launch, target)

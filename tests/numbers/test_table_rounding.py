@@ -1,0 +1,171 @@
+"""Rounding to tables: all values, boundaries and neighbours of both, in all modes."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+import lpkernels as lp
+from lpkernels.formats import TableFormat, parse_format
+from lpkernels.rounding import overflows_array, round_array, round_scalar
+from tests.compare import assert_bit_equal, assert_unbiased
+from tests.loops import each
+from tests.support.tables import MODES, Table, posit_rounded, posit_value
+
+POSITS = [(n, es) for n in range(3, 9) for es in range(5)]
+NAMES = [f"posit{n}es{es}" for n, es in POSITS] + (
+    "nf4 log3s1 log5s2 log8s8 log8s1 supernormal_e4m3_1_1 supernormal_e4m3_2_3 "
+    "supernormal_e3m2_0_2 supernormal_e2m1_1_0 supernormal_e5m0_3_1 table_own table_up table_codes"
+).split()
+
+
+@cache
+def pair(name: str) -> tuple[TableFormat, Table]:
+    """A table, and the same for the oracle."""
+    if name == "table_own":
+        values = [-3.0, -1.5, -0.1, 0.0, 2.0**-149, 1e-3, 0.75, 1.0, 7.0]
+        # Zero's boundaries are on zero, and one is a value itself.
+        between = [-2.0, -1.5, 0.0, 0.0, 2.0**-20, 0.5, 0.8, 3.0]
+        made = lp.TableFormat(values, name, boundaries=between)
+        return made, Table.of(made.values().tolist(), boundaries=between)
+    if name == "table_up":
+        made = lp.TableFormat([0.0, 0.25, 1.0, 3.0, 1000.0], name, infinity="nan")
+        return made, Table.of(made.values().tolist())
+    if name == "table_codes":
+        codes = [4, 2, 6, 1, 3, 8, 9, 5]
+        made = lp.TableFormat([-4, -2, -1, 0, 1, 2, 4, 8], name, codes=codes, nan_code=31)
+        return made, Table.of(made.values().tolist(), codes)
+    made = parse_format(name)
+    assert isinstance(made, TableFormat)
+    tensors = made.tensors()
+    # The boundaries of posits are compared with the standard's below.
+    between = tensors.boundaries.tolist() if name.startswith("posit") else None
+    return made, Table.of(made.values().tolist(), tensors.codes.tolist(), between)
+
+
+def points(made: TableFormat) -> np.ndarray:
+    """Values, boundaries, the numbers of float64 next to both, and numbers beyond the ends."""
+    tensors = made.tensors()
+    exact = np.concatenate([tensors.values, tensors.boundaries])
+    ends = np.array([made.max * 1.25, made.min * 1.25 - 1e-3, 1e300, -1e300, 1e-45, -1e-45])
+    around = [np.nextafter(exact, np.inf), np.nextafter(exact, -np.inf)]
+    every = np.concatenate([exact, *around, ends, (exact[:-1] + exact[1:]) / 2])
+    # Smaller magnitudes never reach the rule: `values.without_tiny`.
+    return every[(every == 0) | (np.abs(every) > 2.0**-500)]
+
+
+@each("name", NAMES)
+def test_every_value_boundary_and_neighbour_in_all_modes(name):
+    made, oracle = pair(name)
+    x = points(made)
+    exact = [Fraction(v) for v in x.tolist()]
+    for mode in MODES:
+        want = np.array([float(oracle.rounded(v, mode)) for v in exact])
+        assert_bit_equal(round_array(x, made, mode), want + 0.0, f"{name} {mode}")
+        some = range(0, len(x), 11)
+        scalars = [round_scalar(exact[i], made, mode) for i in some]
+        assert_bit_equal(np.array(scalars), want[some] + 0.0, f"{name} {mode} alone")
+
+
+@each("name", NAMES)
+def test_stochastic_rounding_follows_the_rule_for_every_draw_of_three_bits(name):
+    made, oracle = pair(name)
+    x = points(made)[::5]
+    for draw in range(8):
+        draws = np.full(x.shape, draw)
+        want = [float(oracle.rounded(Fraction(v), "stochastic", draw, 3)) for v in x.tolist()]
+        got = round_array(x, made, "stochastic", draws=draws, random_bits=3)
+        assert_bit_equal(got, np.array(want) + 0.0, f"{name} {draw}")
+        alone = [round_scalar(v, made, "stochastic", draw=draw, random_bits=3) for v in x[::9]]
+        assert_bit_equal(np.array(alone), got[::9], f"{name} {draw} alone")
+
+
+def test_stochastic_rounding_goes_to_both_neighbours_as_often_as_the_fraction_says():
+    torch.manual_seed(0)
+    for name, x, near, far, chance in (
+        ("posit8es1", 1.05, 1.0, 1.0625, 0.8),
+        ("posit8es1", -(2.0**-14), 0.0, -(2.0**-12), 0.25),
+        ("nf4", 0.0397901498, 0.0, 0.07958029955625534, 0.5),
+        ("log8s8", -1.5, -1.4142135381698608, -1.5422108173370361, 0.67),
+    ):
+        got = lp.quantize(torch.full((20000,), x), name, "stochastic")
+        a, b = (float(np.float32(v)) for v in (near, far))
+        assert {*got.tolist()} == {a, b}, name
+        exact = (abs(float(np.float32(x))) - abs(a)) / (abs(b) - abs(a))
+        assert exact == pytest.approx(chance, abs=0.01)
+        assert_unbiased(int((got == b).sum()), 20000, exact, name)
+
+
+@each("name", NAMES)
+def test_infinities_nan_and_zeros(name):
+    made, _ = pair(name)
+    x = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0])
+    ends = [np.nan] * 2 if made.infinity == "nan" else [made.max, made.min]
+    for mode in (*MODES, "stochastic"):
+        draws = np.full(5, 2**32 - 1)
+        got = round_array(x, made, mode, draws=draws)
+        assert_bit_equal(got, np.array([*ends, np.nan, 0.0, 0.0]), f"{name} {mode}")
+        alone = [round_scalar(v, made, mode) for v in x.tolist()]
+        assert_bit_equal(np.array(alone), got, name)
+
+
+def test_what_lies_outside_of_the_ends_overflows():
+    made, _ = pair("table_up")
+    x = np.array([-1.0, -1e-30, 0.0, 1000.0, 1000.1, 1e300, np.inf, np.nan])
+    for mode in MODES:
+        want = [True, True, False, False, True, True, False, False]
+        assert overflows_array(x, made, mode).tolist() == want
+    counted = lp.count(torch.tensor([-1.0, 1e-9, 0.0, 1e9, math.inf, 0.3]), "table_up")
+    assert counted.tolist() == [2, 1, 1, 1]
+
+
+@each("size", POSITS)
+def test_posits_are_those_of_the_standard(size):
+    n, es = size
+    made = lp.posit(n, es)
+    values = {code: posit_value(code, n, es) for code in range(2**n)}
+    finite = sorted((v, code) for code, v in values.items() if v is not None)
+    assert made.values().tolist() == [float(v) for v, _ in finite]
+    assert made.tensors().codes.tolist() == [code for _, code in finite]
+    assert (made.bits, made.nan_code) == (n, 2 ** (n - 1))
+    kept = made.tensors()
+    for low, high, between in zip(kept.values, kept.values[1:], kept.boundaries, strict=False):
+        middle = (Fraction(low) + Fraction(high)) / 2
+        for x in {Fraction(between), middle, (Fraction(low) + middle) / 2} if n < 7 else {middle}:
+            got = round_scalar(x, made, "nearest_even")
+            assert got == posit_rounded(x, n, es), (low, high, x)
+
+
+def test_posits_midpoints_that_are_no_boundaries_and_what_is_beyond_the_ends():
+    for es, expected in ((1, 2), (2, 6)):
+        kept = lp.posit(8, es).tensors()
+        above = kept.values[:-1] > 0
+        middle = (kept.values[1:] + kept.values[:-1]) / 2
+        assert ((middle != kept.boundaries) & above).sum() == expected
+        assert above.sum() == 126
+    posit = lp.posit(8, 1)
+    x = torch.tensor([1e-30, -1e-30, 1e30, -1e30])
+    least = 2.0**-12
+    assert lp.quantize(x, posit).tolist() == [least, -least, 4096.0, -4096.0]
+    assert lp.quantize(x, posit, "toward_zero").tolist() == [0.0, 0.0, 4096.0, -4096.0]
+
+
+def test_wide_posits_by_the_standard_at_random_codes():
+    rng = np.random.default_rng(0)
+    for n, es in ((16, 1), (16, 2), (16, 3), (14, 0), (11, 2)):
+        made = lp.posit(n, es)
+        decoded = made.tensors().decoded
+        for code in rng.integers(0, 2**n, 200).tolist():
+            want = posit_value(code, n, es)
+            got = decoded[code]
+            assert math.isnan(got) if want is None else got == want, (n, es, code)
+        # A boundary has the code behind its lower neighbour's, with one bit more.
+        order = rng.integers(1, 2 ** (n - 1) - 1, 200).tolist()
+        zero = int(np.searchsorted(made.values(), 0.0))
+        for code in order:
+            assert made.tensors().boundaries[zero + code] == posit_value(2 * code + 1, n + 1, es)

@@ -1,0 +1,107 @@
+"""Rounding to tables in rational numbers, written from the words of docs/formats.md and of the
+Posit Standard (2022); no code of the package."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+
+MODES = (
+    "nearest_even", "nearest_away", "toward_zero", "toward_positive", "toward_negative", "to_odd",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Table:
+    """values ascending; a boundary for each pair of neighbours; a code for each value."""
+
+    values: Sequence[Fraction]
+    boundaries: Sequence[Fraction]
+    codes: Sequence[int]
+
+    @staticmethod
+    def of(
+        values: Sequence[float],
+        codes: Sequence[int] | None = None,
+        boundaries: Sequence[float] | None = None,
+    ) -> Table:
+        exact = [Fraction(v) for v in values]
+        middles = [(a + b) / 2 for a, b in itertools.pairwise(exact)]
+        between = middles if boundaries is None else [Fraction(b) for b in boundaries]
+        return Table(exact, between, codes or range(len(exact)))
+
+    def rounded(self, x: Fraction, mode: str, draw: int = 0, random_bits: int = 32) -> Fraction:
+        """x in a mode; stochastic with these draws, x a number of float64."""
+        if x <= self.values[0] or x >= self.values[-1]:
+            return self.values[0] if x <= self.values[0] else self.values[-1]
+        i = bisect_left(self.values, x)
+        if self.values[i] == x:
+            return x
+        low, high, boundary = self.values[i - 1], self.values[i], self.boundaries[i - 1]
+        near, far = sorted((low, high), key=abs)
+        if mode == "toward_zero":
+            return near
+        if mode in ("toward_positive", "toward_negative"):
+            return high if mode == "toward_positive" else low
+        parities = self.codes[i - 1] % 2, self.codes[i] % 2
+        odd = far if parities[0] == parities[1] else low if parities[0] else high
+        if mode == "to_odd":
+            return odd
+        if mode == "stochastic":
+            return far if self._moves(x, near, far, draw, random_bits) else near
+        if x != boundary:
+            return low if x < boundary else high
+        even = low if odd == high else high
+        return far if mode == "nearest_away" else even
+
+    @staticmethod
+    def _moves(x: Fraction, near: Fraction, far: Fraction, draw: int, random_bits: int) -> bool:
+        a, b = abs(float(near)), abs(float(far))
+        f = Fraction((abs(float(x)) - a) / (b - a))
+        one = 2 ** (random_bits + 1)
+        return (f * one).__floor__() + 2 * draw + 1 >= one
+
+
+def posit_value(code: int, n: int, es: int) -> Fraction | None:
+    """The value of a posit's code by the formula of the standard's section 3.3, for any es:
+    ((1 - 3 s) + f) 2^((1 - 2 s) (2^es r + e + s)); None is NaR."""
+    if code == 0 or code == 1 << (n - 1):
+        return Fraction(0) if code == 0 else None
+    bits = f"{code:0{n}b}"
+    s, regime = int(bits[0]), bits[1:]
+    k = len(regime) - len(regime.lstrip(regime[0]))
+    r = k - 1 if regime[0] == "1" else -k
+    rest = regime[k + 1 :]
+    exponent, fraction = rest[:es].ljust(es, "0"), rest[es:]
+    e = int(exponent, 2) if es else 0
+    f = Fraction(int(fraction, 2), 2 ** len(fraction)) if fraction else Fraction(0)
+    return (1 - 3 * s + f) * Fraction(2) ** ((1 - 2 * s) * (2**es * r + e + s))
+
+
+@cache
+def _posits(n: int, es: int) -> tuple[list[Fraction], list[int]]:
+    """All values, ascending, and their codes."""
+    found = ((posit_value(code, n, es), code) for code in range(2**n))
+    both = sorted((value, code) for value, code in found if value is not None)
+    return [value for value, _ in both], [code for _, code in both]
+
+
+def posit_rounded(x: Fraction, n: int, es: int) -> Fraction:
+    """x as the standard's section 4.1 rounds it."""
+    values, codes = _posits(n, es)
+    largest, least = values[-1], values[len(values) // 2 + 1]
+    i = bisect_left(values, x)
+    if i < len(values) and values[i] == x:
+        return x
+    if abs(x) > largest or abs(x) < least:
+        size = largest if abs(x) > largest else least
+        return size if x > 0 else -size
+    u, w = values[i - 1], values[i]
+    finer, _ = _posits(n + 1, es)
+    v = finer[bisect_right(finer, u)]
+    assert u < v < w
+    return u if x < v or (x == v and codes[i - 1] % 2 == 0) else w
