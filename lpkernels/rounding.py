@@ -23,7 +23,9 @@ Without subnormals the neighbours of a value below min_normal are 0 (even) and m
 Beyond max, a nearest or stochastic result becomes what the format's ``overflow`` says; a directed
 one stops at max where its direction says so, to_odd always does. An infinite input becomes what
 ``overflow`` says in every mode. NaN stays NaN. The sign of zero survives, except in a FixedFormat
-and a TableFormat, whose zero is +0. `TableFormat` says how tables round.
+and a TableFormat, whose zero is +0, and in formats with one zero (fnuz and P3109), in which every
+zero is +0. In an unsigned format, what is still negative after rounding becomes 0 under "saturate"
+and NaN else. `TableFormat` says how tables round.
 """
 
 import math
@@ -92,6 +94,8 @@ def round_scalar(
         low += step
     if isinstance(fmt, FixedFormat):
         return _into_word(-low if negative else low, fmt)
+    if not fmt.signed and negative and low > 0:
+        return _overflowed(fmt, negative=True)
     if low > Fraction(fmt.max):
         stops = _stops_at_max(rounding, negative) and not always_overflows
         return (
@@ -99,6 +103,8 @@ def round_scalar(
             if stops
             else _overflowed(fmt, negative)
         )
+    if low == 0 and fmt.one_zero:
+        return 0.0
     return math.copysign(float(low), -1.0 if negative else 1.0)
 
 
@@ -156,6 +162,8 @@ def _stops_at_max(rounding: str, negative: bool) -> bool:
 
 
 def _overflowed(fmt: FloatFormat, negative: bool) -> float:
+    if negative and not fmt.signed:
+        return 0.0 if fmt.overflow == "saturate" else math.nan
     magnitude = {"infinity": math.inf, "saturate": fmt.max, "nan": math.nan}[fmt.overflow]
     return -magnitude if negative and fmt.overflow != "nan" else magnitude
 
@@ -237,7 +245,8 @@ def overflows_array(
     """Whether each finite element of ``x`` lies beyond ``fmt``, once rounded as if it had no end.
 
     An element counts whatever the format's overflow makes of it, and also where a directed mode
-    stops at max. Arguments and errors as in :func:`round_array`; infinities and NaN are False.
+    stops at max; in an unsigned format every element counts that is still negative. Arguments and
+    errors as in :func:`round_array`; infinities and NaN are False.
     """
     x, offset = _array_arguments("overflows_array", x, fmt, rounding, draws, random_bits)
     if isinstance(fmt, TableFormat):
@@ -248,6 +257,8 @@ def overflows_array(
         beyond = (code > fmt.max_code) | (code < fmt.min_code)
     else:
         beyond = np.ldexp(count, np.minimum(step, fmt.emax + 2)) > fmt.max
+        if not fmt.signed:
+            beyond |= np.signbit(x) & (count > 0)
     return np.isfinite(x) & beyond
 
 
@@ -344,7 +355,10 @@ def _array_overflow(
         stops = _stops_at_max(rounding, sign)
         limit = (-fmt.max if sign else fmt.max) if stops else _overflowed(fmt, sign)
         signed = np.where(beyond & (negative == sign), limit, signed)
-    return signed
+    if not fmt.signed:
+        signed = np.where(negative & (count > 0), _overflowed(fmt, negative=True), signed)
+    # Adding +0 turns -0 into +0.
+    return signed + 0.0 if fmt.one_zero else signed
 
 
 def _array_into_word(code: np.ndarray, fmt: FixedFormat) -> np.ndarray:

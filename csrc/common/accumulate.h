@@ -47,6 +47,13 @@ struct Accumulator {
     if (order == Order::kPairwise) return 2;
     return block > 0 ? block * interleaved : 1;
   }
+  // Whether every product and sum must be rounded by round_to: formats without a sign, and products
+  // whose zeros are +0 in sums whose zeros have signs. Other tiers take the sign of a zero for
+  // nothing; it decides only about zeros, which are made +0 where sums end.
+  LPK_HD bool rounds_every_step() const {
+    return fmt.is_unsigned || outer.is_unsigned ||
+           (has_product && (product.is_unsigned || (product.one_zero && !fmt.one_zero)));
+  }
   // Whether product after product is added to one running sum.
   LPK_HD bool has_running_sum() const {
     return (order == Order::kSequential || order == Order::kNative) && block == 0;
@@ -147,6 +154,11 @@ LPK_HD D add_rounded(D acc, D p, const Format& f, Rounding mode, D threshold) {
   D sum = odd_sum<D>(acc, p);
   if (mode == Rounding::kTowardNegative) sum = with_zero_sign<D>(sum, acc, p);
   return round_to<D>(sum, f, mode, threshold);
+}
+
+// Sums of a format with one zero, which tiers may have left as -0.
+LPK_HD void make_zeros_positive(float* sums, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) sums[i] += 0.0f;
 }
 
 // The bits of the double NaN that becomes 0x7fc00000 in float32.

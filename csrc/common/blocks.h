@@ -122,7 +122,7 @@ struct BlockFormat {
 
   bool has_tensor_scale() const { return kind == ScaleKind::kTensor; }
   // Whether zero codes are +0, as integers have them, and DeepGEMM's FP4.
-  bool has_one_zero() const { return is_integer || ties_toward_zero(); }
+  bool has_one_zero() const { return is_integer || element.one_zero || ties_toward_zero(); }
   bool ties_toward_zero() const {
     return steps == Steps::kDeepgemm && element.exp_bits == 2 && element.man_bits == 1;
   }

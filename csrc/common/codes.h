@@ -22,11 +22,16 @@ class Codec {
       return;
     }
 #endif
-    bits_ = fixed_ ? static_cast<int>(ints[InFixed::kWordBits]) : 1 + f_.exp_bits + f_.man_bits;
+    bits_ = fixed_ ? static_cast<int>(ints[InFixed::kWordBits])
+                   : (f_.is_unsigned ? 0 : 1) + f_.exp_bits + f_.man_bits;
     inverse_quantum_ = 1.0 / f_.quantum;
     if (fixed_) return;
     top_ = (1u << f_.exp_bits) - 1;
     mantissa_mask_ = (1u << f_.man_bits) - 1;
+    const uint32_t last = top_ << f_.man_bits | mantissa_mask_;
+    if (f_.one_zero) nan_ = f_.is_unsigned ? last : last + 1;
+    if (f_.specials == Specials::kP3109) infinity_ = last - (f_.is_unsigned ? 1 : 0);
+    if (f_.specials == Specials::kIeee) infinity_ = top_ << f_.man_bits;
   }
 
   LPK_HD int bits() const { return bits_; }
@@ -63,12 +68,13 @@ class Codec {
 
   LPK_HD uint32_t encode_float(double x) const {
     const int64_t word = Lanes<double>::bits(x);
-    const uint32_t sign = word < 0 ? 1u << (bits_ - 1) : 0;
+    const uint32_t sign = word < 0 ? 1u << (f_.exp_bits + f_.man_bits) : 0;
     const double a = Lanes<double>::value(word & ~kSignBit);
     if (a != a) return encode_nan();
-    if (a == HUGE_VAL) return f_.specials == Specials::kIeee ? sign | top_ << f_.man_bits : kNoCode;
+    if (a == 0) return f_.one_zero ? 0 : sign;
+    if (sign != 0 && f_.is_unsigned) return kNoCode;
+    if (a == HUGE_VAL) return infinity_ == kNoCode ? kNoCode : sign | infinity_;
     if (a > f_.max) return kNoCode;
-    if (a == 0) return sign;
     const int own = exponent_of(a);
     const int e = own > f_.emin ? own : f_.emin;
     const double n = a * power_of_two(f_.man_bits - e);
@@ -83,13 +89,18 @@ class Codec {
     if (f_.specials == Specials::kFn) return top_ << f_.man_bits | mantissa_mask_;
     if (f_.specials == Specials::kIeee && f_.man_bits > 0)
       return top_ << f_.man_bits | 1u << (f_.man_bits - 1);
-    return kNoCode;
+    return nan_;
   }
 
   LPK_HD double decode_float(uint32_t code) const {
     const uint32_t exponent = code >> f_.man_bits & top_;
     const uint32_t mantissa = code & mantissa_mask_;
-    const bool negative = (code >> (bits_ - 1) & 1u) != 0;
+    const bool negative = (code >> (f_.exp_bits + f_.man_bits) & 1u) != 0;
+    if (f_.one_zero) {
+      if (code == nan_) return NAN;
+      const uint32_t magnitude = exponent << f_.man_bits | mantissa;
+      if (magnitude == infinity_) return negative ? -HUGE_VAL : HUGE_VAL;
+    }
     if (f_.specials == Specials::kIeee && exponent == top_)
       return mantissa != 0 ? static_cast<double>(NAN) : negative ? -HUGE_VAL : HUGE_VAL;
     if (f_.specials == Specials::kFn && exponent == top_ && mantissa == mantissa_mask_) return NAN;
@@ -107,6 +118,8 @@ class Codec {
   double inverse_quantum_;
   uint32_t top_ = 0;
   uint32_t mantissa_mask_ = 0;
+  uint32_t infinity_ = kNoCode;
+  uint32_t nan_ = kNoCode;  // of a format with one zero
 };
 
 }  // namespace lpk

@@ -24,12 +24,15 @@ LPK_HD Format unbounded(const Format& f) {
   Format u = f;
   u.max = u.overflow_from = u.beyond = HUGE_VAL;
   u.lowest = -HUGE_VAL;
+  u.is_unsigned = false;
   u.overflow = f.kind == Kind::kFixed ? Overflow::kSaturate : Overflow::kInfinity;
   return u;
 }
 
 // The least value of the format. In a float format, Format::lowest is not set.
-LPK_HD double low_end(const Format& f) { return f.kind == Kind::kFloat ? -f.max : f.lowest; }
+LPK_HD double low_end(const Format& f) {
+  return f.kind != Kind::kFloat ? f.lowest : f.is_unsigned ? 0.0 : -f.max;
+}
 
 // Whether a value overflowed, judged by its rounding to the format without ends.
 template <class D>

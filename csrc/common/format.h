@@ -25,7 +25,7 @@
 namespace lpk {
 
 enum class Kind : int32_t { kFloat = 0, kFixed = 1, kAffine = 2, kBlock = 3, kTable = 4 };
-enum class Specials : int32_t { kIeee = 0, kFn = 1, kNone = 2 };
+enum class Specials : int32_t { kIeee = 0, kFn = 1, kNone = 2, kFnuz = 3, kP3109 = 4 };
 enum class Overflow : int32_t { kInfinity = 0, kSaturate = 1, kNan = 2, kWrap = 3 };
 
 enum class Rounding : int32_t {
@@ -48,8 +48,10 @@ struct Format {
   Specials specials;
   bool subnormals;
   Overflow overflow;
+  bool is_unsigned;
 
   // Derived, float formats.
+  bool one_zero;  // +0: fnuz and P3109, which have NaN in the code of -0
   int32_t emin;
   double min_normal;     // 2^emin
   double unit;           // 2^-man_bits: a binade's width times this is its quantum
@@ -97,26 +99,31 @@ LPK_HD Format float_format(const int64_t* ints) {
   f.specials = static_cast<Specials>(ints[InFloat::kSpecials]);
   f.subnormals = ints[InFloat::kSubnormals] != 0;
   f.overflow = static_cast<Overflow>(ints[InFloat::kOverflow]);
+  f.is_unsigned = ints[InFloat::kUnsigned] != 0;
+  f.one_zero = f.specials == Specials::kFnuz || f.specials == Specials::kP3109;
 
   f.emin = 1 - f.bias;
   f.min_normal = power_of_two(f.emin);
   f.unit = power_of_two(-f.man_bits);
   f.quantum = f.min_normal * f.unit;
 
-  // "ieee" gives the top exponent code to inf and NaN. "fn" gives only its last mantissa code to
-  // NaN (with man_bits = 0 that is the whole code). "none" reserves no code.
-  const int32_t top_code = (1 << f.exp_bits) - 1;
-  const bool top_code_lost =
-      f.specials == Specials::kIeee || (f.specials == Specials::kFn && f.man_bits == 0);
-  const int32_t emax = top_code - f.bias - (top_code_lost ? 1 : 0);
-  const bool top_mantissa_lost = f.specials == Specials::kFn && f.man_bits > 0;
+  // The last codes of magnitudes that are no numbers: "ieee" gives the top exponent to inf and NaN,
+  // "fn" and formats without a sign the last code to NaN, "p3109" the last or the one before to
+  // inf.
+  const int64_t binade_codes = int64_t{1} << f.man_bits;
+  const int64_t lost = f.specials == Specials::kIeee ? binade_codes
+                       : f.specials == Specials::kFn || f.specials == Specials::kP3109 ? 1
+                                                                                       : 0;
+  const int64_t max_code =
+      (int64_t{1} << (f.exp_bits + f.man_bits)) - 1 - lost - (f.is_unsigned ? 1 : 0);
+  const int32_t emax = static_cast<int32_t>(max_code >> f.man_bits) - f.bias;
   const double top_quantum = power_of_two(emax) * f.unit;
-  f.max = 2 * power_of_two(emax) - top_quantum * (top_mantissa_lost ? 2 : 1);
+  f.max = top_quantum * static_cast<double>(binade_codes + (max_code & (binade_codes - 1)));
 
   // The tie beyond max goes up when max's code is odd. Where the tie stays, this lies one step
   // above it.
   const double tie = f.max + top_quantum / 2;
-  const bool max_code_odd = f.man_bits == 0 ? ((emax + f.bias) & 1) != 0 : !top_mantissa_lost;
+  const bool max_code_odd = (max_code & 1) != 0;
   f.beyond = f.overflow == Overflow::kInfinity ? HUGE_VAL
              : f.overflow == Overflow::kNan    ? NAN
                                                : f.max;

@@ -12,6 +12,7 @@ struct InFloat {
   static constexpr int kSpecials = 4;
   static constexpr int kSubnormals = 5;
   static constexpr int kOverflow = 6;
+  static constexpr int kUnsigned = 7;
 };
 
 struct InFixed {

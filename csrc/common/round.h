@@ -80,6 +80,14 @@ LPK_HD double moderated(double x) {
   return x;
 }
 
+// A value of a format with one zero, from one that is rounded with its sign: zero is +0, and
+// without a sign what is still negative becomes 0 or NaN.
+template <class D>
+LPK_HD D with_one_zero(D r, const Format& f) {
+  if (f.is_unsigned) r = r < 0.0 ? Lanes<D>::all(f.overflow == Overflow::kSaturate ? 0.0 : NAN) : r;
+  return r + 0.0;
+}
+
 // always_overflows: directed modes do not stop at max either.
 template <class D>
 LPK_HD D round_to_float(D x, const Format& f, Rounding mode, D threshold,
@@ -114,10 +122,12 @@ LPK_HD D round_to_float(D x, const Format& f, Rounding mode, D threshold,
   const Rounding beyond = always_overflows ? Rounding::kNearestEven : mode;
   r = (r > f.max) | infinite ? overflowed<D>(f, beyond, negative, infinite) : r;
   // NaN: a NaN's own exponent bits are those of inf, so r is NaN by now.
-  return L::value(L::bits(r) | sign);
+  r = L::value(L::bits(r) | sign);
+  return f.one_zero ? with_one_zero<D>(r, f) : r;
 }
 
-// nearest_even for man_bits >= 1 in a quarter of the operations; the same bits as round_to_float.
+// nearest_even for man_bits >= 1 in a quarter of the operations; the same bits as round_to_float,
+// but for the zeros of formats with one. Only of formats with a sign.
 template <class D>
 LPK_HD D round_to_float_nearest_even(D x, const Format& f) {
   using L = Lanes<D>;

@@ -43,14 +43,19 @@ inline FormatInts any_float(Input& in) {
   using lpk::Specials;
   const int exp_bits = 1 + in.below(8), man_bits = in.below(24), top = (1 << exp_bits) - 1;
   lpk_test::FloatOptions options;
-  options.specials = static_cast<Specials>(in.below(3));
+  options.specials = static_cast<Specials>(in.below(5));
   options.overflow = static_cast<lpk::Overflow>(in.below(3));
   options.subnormals = !in.once_in(4);
+  const bool one_zero = options.specials >= Specials::kFnuz;
+  options.is_unsigned = one_zero && in.once_in(2);
+  const int bits = (options.is_unsigned ? 0 : 1) + exp_bits + man_bits;
+  if (one_zero && (bits < 3 || bits > 16)) return any_float(in);
   if (exp_bits == 8 && man_bits == 23) options.specials = Specials::kIeee;
   if (exp_bits == 1 && (options.specials == Specials::kIeee || man_bits == 0))
     options.specials = Specials::kNone;
   const bool fn = options.specials == Specials::kFn;
-  if (fn && options.overflow == lpk::Overflow::kInfinity) options.overflow = lpk::Overflow::kNan;
+  if ((fn || options.specials == Specials::kFnuz) && options.overflow == lpk::Overflow::kInfinity)
+    options.overflow = lpk::Overflow::kNan;
   const bool top_lost = options.specials == Specials::kIeee || (fn && man_bits == 0);
   options.bias = at_ends(top - top_lost - 127, 150 - man_bits, in);
   return lpk_test::float_ints(exp_bits, man_bits, options);

@@ -127,8 +127,12 @@ inline bool moves_away(Rounding rounding, const Magnitude& a, int place, bool od
 inline double largest_float(const FormatInts& f) {
   const auto specials = static_cast<Specials>(f[4]);
   const int man_bits = static_cast<int>(f[2]);
-  int64_t exponent_code = (int64_t{1} << f[1]) - 1;
-  int64_t mantissa = (int64_t{1} << man_bits) - 1;
+  int64_t code = (int64_t{1} << (f[1] + man_bits)) - 1;
+  // Infinity has the last code, and without a sign NaN the one behind.
+  if (specials == Specials::kP3109) --code;
+  if (f[7] != 0) --code;
+  int64_t exponent_code = code >> man_bits;
+  int64_t mantissa = code & ((int64_t{1} << man_bits) - 1);
   if (specials == Specials::kIeee || (specials == Specials::kFn && man_bits == 0)) {
     --exponent_code;
   } else if (specials == Specials::kFn) {
@@ -150,7 +154,7 @@ inline double beyond_largest(const FormatInts& f) {
   }
 }
 
-inline double exact_to_float(const Exact& x, const FormatInts& f, Rounding rounding, Draw draw) {
+inline double exact_with_signs(const Exact& x, const FormatInts& f, Rounding rounding, Draw draw) {
   const double sign = x.negative ? -1.0 : 1.0;
   if (x.magnitude.is_zero()) return sign * 0.0;
   const int man_bits = static_cast<int>(f[2]);
@@ -171,6 +175,19 @@ inline double exact_to_float(const Exact& x, const FormatInts& f, Rounding round
                             (rounding == Rounding::kTowardPositive && x.negative) ||
                             (rounding == Rounding::kTowardNegative && !x.negative);
   return sign * (stops_at_max ? max : beyond_largest(f));
+}
+
+// fnuz and P3109 have no -0, and may have no negative values.
+inline bool has_one_zero(const FormatInts& f) { return f[0] == 0 && f[4] >= 3; }
+
+inline double in_its_range(double x, const FormatInts& f) {
+  if (!has_one_zero(f)) return x;
+  if (f[7] != 0 && x < 0) return f[6] == 1 ? 0.0 : std::nan("");
+  return x == 0 ? 0.0 : x;
+}
+
+inline double exact_to_float(const Exact& x, const FormatInts& f, Rounding rounding, Draw draw) {
+  return in_its_range(exact_with_signs(x, f, rounding, draw), f);
 }
 
 inline double exact_to_fixed(const Exact& x, const FormatInts& f, Rounding rounding, Draw draw) {
@@ -199,7 +216,7 @@ inline double exact_to_fixed(const Exact& x, const FormatInts& f, Rounding round
 }
 
 inline double exact_infinity(bool negative, const FormatInts& f) {
-  if (f[0] == 0) return (negative ? -1.0 : 1.0) * beyond_largest(f);
+  if (f[0] == 0) return in_its_range((negative ? -1.0 : 1.0) * beyond_largest(f), f);
   if (f[4] != 0) return std::nan("");
   return exact_to_fixed({negative, Magnitude{0x1p200}}, f, Rounding::kTowardZero, {});
 }

@@ -18,11 +18,14 @@ struct FloatOptions {
   Specials specials = Specials::kIeee;
   Overflow overflow = Overflow::kInfinity;
   bool subnormals = true;
-  int bias = -1000;  // 2^(exp_bits - 1) - 1
+  int bias = -1000;  // 2^(exp_bits - 1) - 1, for fnuz and P3109 one more
+  bool is_unsigned = false;
 };
 
 inline FormatInts float_ints(int exp_bits, int man_bits, FloatOptions options = {}) {
-  const int bias = options.bias == -1000 ? (1 << (exp_bits - 1)) - 1 : options.bias;
+  const bool one_zero = options.specials >= Specials::kFnuz;
+  const int usual = (1 << (exp_bits - 1)) - (one_zero ? 0 : 1);
+  const int bias = options.bias == -1000 ? usual : options.bias;
   return {0,
           exp_bits,
           man_bits,
@@ -30,7 +33,7 @@ inline FormatInts float_ints(int exp_bits, int man_bits, FloatOptions options = 
           static_cast<int64_t>(options.specials),
           options.subnormals,
           static_cast<int64_t>(options.overflow),
-          0};
+          options.is_unsigned};
 }
 
 inline FormatInts fixed_ints(int word_bits, int frac_bits, bool wrap = false,
@@ -83,6 +86,13 @@ inline std::vector<NamedFormat> narrow_float_formats() {
       {"e6m9", float_ints(6, 9)},
       {"e8m7", float_ints(8, 7)},
       {"e6m9_nosub", float_ints(6, 9, {Specials::kIeee, Overflow::kInfinity, false})},
+      {"e4m3fnuz", float_ints(4, 3, {Specials::kFnuz, nan})},
+      {"e5m2fnuz_nosub_sat", float_ints(5, 2, {Specials::kFnuz, saturate, false})},
+      {"p3109_k8p3se", float_ints(5, 2, {Specials::kP3109})},
+      {"p3109_k16p8se_nan", float_ints(8, 7, {Specials::kP3109, nan})},
+      {"p3109_k8p3ue",
+       float_ints(6, 2, {Specials::kP3109, Overflow::kInfinity, true, -1000, true})},
+      {"p3109_k8p1uf_sat", float_ints(8, 0, {Specials::kFnuz, saturate, true, -1000, true})},
       {"e8m7none_sat_b128", float_ints(8, 7, {none, saturate, true, 128})},
   };
 }
@@ -236,6 +246,10 @@ inline std::vector<AccumulatorSpec> accumulators() {
   const FormatInts e4m3fn = float_ints(4, 3, {Specials::kFn, Overflow::kNan});
   const FormatInts e4m3fn_sat = float_ints(4, 3, {Specials::kFn, Overflow::kSaturate});
   const FormatInts e3m2sat = float_ints(3, 2, {Specials::kNone, Overflow::kSaturate});
+  const FormatInts e4m3fnuz = float_ints(4, 3, {Specials::kFnuz, Overflow::kNan});
+  const FormatInts k8p3 = float_ints(5, 2, {Specials::kP3109});
+  const FormatInts k9p5_unsigned =
+      float_ints(5, 4, {Specials::kP3109, Overflow::kInfinity, true, -1000, true});
   const FormatInts e5m3nosub = float_ints(5, 3, {Specials::kIeee, Overflow::kInfinity, false});
   const FormatInts lba_sum = float_ints(4, 7, {Specials::kNone, Overflow::kSaturate, false, 10});
   const FormatInts lba_product =
@@ -277,6 +291,16 @@ inline std::vector<AccumulatorSpec> accumulators() {
       A{"fp32 toward_negative", fp32, down},
       A{"e5m3_nosub", e5m3nosub},
       A{"e5m3_nosub toward_positive", e5m3nosub, up},
+      // One zero, and no sign.
+      A{"e4m3fnuz", e4m3fnuz},
+      A{"p3109_k8p3se toward_negative, chunk 5, outer fp32", k8p3, down}.chunked(5, fp32),
+      A{"e4m3fnuz stochastic, product p3109_k8p3se", e4m3fnuz, stochastic}.with_product(k8p3),
+      A{"e5m4, product e4m3fnuz toward_negative, chunk 3, outer p3109_k8p3se", float_ints(5, 4)}
+          .with_product(e4m3fnuz, down)
+          .chunked(3, k8p3),
+      A{"e4m3fnuz pairwise, chunk 11, outer e5m10", e4m3fnuz}.ordered(tree).chunked(11, e5m10),
+      A{"p3109_k9p5ue, product p3109_k9p5ue", k9p5_unsigned}.with_product(k9p5_unsigned),
+      A{"e5m4, chunk 4, outer p3109_k9p5ue", float_ints(5, 4)}.chunked(4, k9p5_unsigned),
       // Rounded products.
       A{"e5m10, product e4m3", e5m10}.with_product(e4m3),
       A{"e6m9, product e4m3", e6m9}.with_product(e4m3),

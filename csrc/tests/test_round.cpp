@@ -44,7 +44,7 @@ void check_format(const NamedFormat& format) {
 }
 
 void check_short_nearest_even(const NamedFormat& format) {
-  if (format.ints[2] == 0) return;
+  if (format.ints[2] == 0 || has_one_zero(format.ints)) return;
   const lpk::Format f = lpk::number_format(format.ints.data());
   for (const std::vector<double>& list : {values_of(format.ints), hard_values(format.ints)}) {
     for (double x : list) {

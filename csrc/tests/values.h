@@ -100,12 +100,13 @@ inline std::vector<double> fixed_values(const FormatInts& f) {
   return result;
 }
 
-// The values of a format; a float format's have both signs.
+// The values of a format; a float format's have both signs, unless it has none.
 inline std::vector<double> values_of(const FormatInts& f) {
   if (f[0] != 0) return fixed_values(f);
   std::vector<double> values = magnitudes(f);
   const size_t count = values.size();
-  for (size_t i = 0; i < count; ++i) values.push_back(-values[i]);
+  const bool one_zero = has_one_zero(f);
+  for (size_t i = one_zero ? 1 : 0; i < count && f[7] == 0; ++i) values.push_back(-values[i]);
   return values;
 }
 

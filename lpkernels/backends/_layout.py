@@ -53,8 +53,6 @@ def axis_sizes(shape: torch.Size, fmt: tuple[int, ...]) -> list[int]:
     if axis is None:
         # The whole tensor is one slice of an affine format.
         return [1, 1, math.prod(shape)] if fmt[KIND] == AFFINE else [1, math.prod(shape), 1]
-    if not shape:
-        return [1, 1, 1]
     check_fits(fmt, shape)
     rank = len(shape)
     axis %= rank

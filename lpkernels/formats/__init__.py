@@ -15,13 +15,23 @@ from lpkernels.formats._fixed import FIXED_OVERFLOWS, FixedFormat
 from lpkernels.formats._float import OVERFLOWS, SPECIALS, FloatFormat
 from lpkernels.formats._named import (
     BF16,
+    BINARY8P1,
+    BINARY8P2,
+    BINARY8P3,
+    BINARY8P4,
+    BINARY8P5,
+    BINARY8P6,
+    BINARY8P7,
     DLFLOAT16,
     E2M1,
     E2M3,
     E3M2,
     E4M3,
+    E4M3B11FNUZ,
     E4M3FN,
+    E4M3FNUZ,
     E5M2,
+    E5M2FNUZ,
     FP4_E2M1,
     FP6_E2M3,
     FP6_E3M2,
@@ -78,13 +88,23 @@ from lpkernels.formats.integers import (
 __all__ = [
     "ALIASES",
     "BF16",
+    "BINARY8P1",
+    "BINARY8P2",
+    "BINARY8P3",
+    "BINARY8P4",
+    "BINARY8P5",
+    "BINARY8P6",
+    "BINARY8P7",
     "DLFLOAT16",
     "E2M1",
     "E2M3",
     "E3M2",
     "E4M3",
+    "E4M3B11FNUZ",
     "E4M3FN",
+    "E4M3FNUZ",
     "E5M2",
+    "E5M2FNUZ",
     "FP4_E2M1",
     "FP6_E2M3",
     "FP6_E3M2",
@@ -137,8 +157,9 @@ _EXAMPLES = (
 def parse_format(name: str) -> Format:
     """The format of a name: the inverse of ``str(fmt)``.
 
-    ``e<E>m<M>[fn|none][_b<bias>][_nosub][_inf|_sat|_nan]`` is a FloatFormat (without "fn" or
-    "none" always the IEEE one), as are the aliases of :data:`NAMED`. The others are
+    ``e<E>m<M>[fn|none|fnuz][_b<bias>][_nosub][_inf|_sat|_nan]`` is a FloatFormat (without "fn",
+    "none" or "fnuz" always the IEEE one), as are ``p3109_k<k>p<p>{se|sf|ue|uf}`` with the same
+    endings ("sf" is the fnuz format) and the aliases of :data:`NAMED`. The others are
     ``[u]fixed<word>_f<frac>[_wrap]``, ``affine<bits>[_sym][_axis<axis>]`` and the names of
     :class:`BlockFormat`, with the aliases of :data:`ALIASES` such as "mxfp8" and "nvfp4". Tables
     are ``posit<n>es<es>``, ``supernormal_e<E>m<M>_<low>_<high>``, ``log<bits>s<steps>``, ``nf4``,
@@ -245,6 +266,7 @@ def format_from_ints(ints: tuple[int, ...]) -> Format:
             specials=SPECIALS[ints[InFloat.SPECIALS]],
             subnormals=bool(ints[InFloat.SUBNORMALS]),
             overflow=OVERFLOWS[ints[InFloat.OVERFLOW]],
+            signed=not ints[InFloat.UNSIGNED],
         )
     if kind == FIXED and length == 8:
         return FixedFormat(

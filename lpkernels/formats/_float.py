@@ -7,12 +7,15 @@ import numpy as np
 from lpkernels.formats.checks import checked_bool, checked_choice, checked_int, set_fields
 from lpkernels.formats.integers import FLOAT
 
-SPECIALS = ("ieee", "fn", "none")
+SPECIALS = ("ieee", "fn", "none", "fnuz", "p3109")
 OVERFLOWS = ("infinity", "saturate", "nan")
 
 # Every value travels as float32.
 FLOAT32_LSB = -149
 FLOAT32_MAX = float.fromhex("0x1.fffffep+127")
+
+# Formats with one zero: their NaN has the code that would be -0's, and they may lack the sign.
+ONE_ZERO = ("fnuz", "p3109")
 
 _OVERFLOW_SUFFIX = {"infinity": "inf", "saturate": "sat", "nan": "nan"}
 
@@ -21,6 +24,9 @@ _OVERFLOW_SUFFIX = {"infinity": "inf", "saturate": "sat", "nan": "nan"}
 class FloatFormat:
     """A binary floating-point format: a sign bit, ``exp_bits`` and ``man_bits`` (no hidden bit).
 
+    Formats of specials "fnuz" and "p3109" have one zero: every result that is zero is +0, also of
+    -0 and of a negative value that underflows.
+
     A normal value is ``(-1)^s * 2^(E - bias) * (1 + mant / 2^man_bits)`` for exponent codes E >= 1;
     code 0 holds the zeros and the subnormals ``(-1)^s * 2^(1 - bias) * mant / 2^man_bits``.
 
@@ -28,16 +34,24 @@ class FloatFormat:
         exp_bits:   1..8.
         man_bits:   0..23.
         bias:       exponent bias; default ``2^(exp_bits - 1) - 1`` (0 for one exponent bit, which
-                    makes the format a sign-magnitude integer, the element of block floating point).
+                    makes the format a sign-magnitude integer, the element of block floating point),
+                    and ``2^(exp_bits - 1)`` for "fnuz" and "p3109".
         specials:   "ieee": the top exponent code is infinity and NaN (with man_bits = 0 it is
                     infinity, NaN has no code). "fn": finite, NaN only in the all-ones code, as
-                    OCP's E4M3. "none": no code is reserved.
+                    OCP's E4M3. "none": no code is reserved. "fnuz": finite, NaN in the code of -0,
+                    as AMD's formats. "p3109": the same with an infinity of each sign in the last
+                    code, as the formats of IEEE's working group P3109 (gfloat's
+                    ``format_info_p3109``). These two have 3..16 bits.
         subnormals: without them, the neighbours of a value below ``min_normal`` are 0 and
                     ``min_normal``, and the rounding mode chooses.
         overflow:   what a result beyond ``max`` and an infinite input become: "infinity",
-                    "saturate" (``max``) or "nan". Default "nan" for "fn", else "infinity".
-                    Infinity and NaN are legal values of any format but "fn" (no infinity); where
-                    no code is reserved for them they cannot be packed.
+                    "saturate" (``max``) or "nan". Default "nan" for "fn" and "fnuz", else
+                    "infinity". Infinity and NaN are legal values of any format but "fn" and "fnuz"
+                    (no infinity); where no code is reserved for them they cannot be packed.
+        signed:     False, for "fnuz" and "p3109" alone: no sign bit. NaN is the last code, behind
+                    the infinity of "p3109". A result that is still negative after rounding,
+                    -infinity too, becomes 0 under overflow "saturate" and NaN else, in every mode,
+                    and counts as overflow.
 
     Raises:
         TypeError: an argument has the wrong type.  ValueError: a field or a combination that no
@@ -50,6 +64,8 @@ class FloatFormat:
     specials: str
     subnormals: bool
     overflow: str
+    # The default is for formats that were pickled before there were unsigned ones.
+    signed: bool = True
 
     def __init__(
         self,
@@ -60,16 +76,17 @@ class FloatFormat:
         specials: str = "ieee",
         subnormals: bool = True,
         overflow: str | None = None,
+        signed: bool = True,
     ) -> None:
         exp_bits = checked_int("FloatFormat", "exp_bits", exp_bits, 1, 8)
         man_bits = checked_int("FloatFormat", "man_bits", man_bits, 0, 23)
-        if bias is None:
-            bias = 2 ** (exp_bits - 1) - 1
-        bias = checked_int("FloatFormat", "bias", bias, -1000, 1000)
         specials = checked_choice("FloatFormat", "specials", specials, SPECIALS)
+        if bias is None:
+            bias = default_bias(exp_bits, specials)
+        bias = checked_int("FloatFormat", "bias", bias, -1000, 1000)
         subnormals = checked_bool("FloatFormat", "subnormals", subnormals)
         if overflow is None:
-            overflow = "nan" if specials == "fn" else "infinity"
+            overflow = default_overflow(specials)
         overflow = checked_choice("FloatFormat", "overflow", overflow, OVERFLOWS)
         set_fields(
             self,
@@ -79,10 +96,21 @@ class FloatFormat:
             specials=specials,
             subnormals=subnormals,
             overflow=overflow,
+            signed=checked_bool("FloatFormat", "signed", signed),
         )
         self._check_combination()
 
     def _check_combination(self) -> None:
+        if not self.signed and self.specials not in ONE_ZERO:
+            raise ValueError(
+                f"FloatFormat: signed=False needs specials='fnuz' or 'p3109', got specials="
+                f"{self.specials!r}"
+            )
+        if self.specials in ONE_ZERO and not 3 <= self.bits <= 16:
+            raise ValueError(
+                f"FloatFormat: specials={self.specials!r} is of 3 to 16 bits, got {self.bits} "
+                f"(exp_bits={self.exp_bits}, man_bits={self.man_bits}, signed={self.signed})"
+            )
         if self.specials == "ieee" and self.exp_bits == 1:
             raise ValueError(
                 "FloatFormat: specials='ieee' reserves the top exponent code, so exp_bits=1 leaves "
@@ -93,10 +121,10 @@ class FloatFormat:
                 "FloatFormat: specials='fn' with exp_bits=1, man_bits=0 has NaN as its only normal "
                 "code; use more bits, or specials='none'"
             )
-        if self.specials == "fn" and self.overflow == "infinity":
+        if self.specials in ("fn", "fnuz") and self.overflow == "infinity":
             raise ValueError(
-                "FloatFormat: specials='fn' has no infinity, so overflow='infinity' cannot be; use "
-                "overflow='nan' or 'saturate'"
+                f"FloatFormat: specials={self.specials!r} has no infinity, so overflow="
+                "'infinity' cannot be; use overflow='nan' or 'saturate'"
             )
         if self.emin - self.man_bits < FLOAT32_LSB:
             raise ValueError(
@@ -113,8 +141,13 @@ class FloatFormat:
 
     @property
     def bits(self) -> int:
-        """Width of a code: sign, exponent and mantissa."""
-        return 1 + self.exp_bits + self.man_bits
+        """Width of a code: sign, if there is one, exponent and mantissa."""
+        return self.signed + self.exp_bits + self.man_bits
+
+    @property
+    def one_zero(self) -> bool:
+        """Whether +0 is the only zero."""
+        return self.specials in ONE_ZERO
 
     @property
     def emin(self) -> int:
@@ -122,17 +155,22 @@ class FloatFormat:
         return 1 - self.bias
 
     @property
+    def max_code(self) -> int:
+        """The code of ``max``: of all codes without sign, the last that is a number."""
+        # Infinity and NaN, of which a signed format with one zero has the second in -0's code.
+        lost = {"ieee": 2**self.man_bits, "fn": 1, "none": 0, "fnuz": 0, "p3109": 1}
+        return 2 ** (self.exp_bits + self.man_bits) - 1 - lost[self.specials] - (not self.signed)
+
+    @property
     def emax(self) -> int:
         """Exponent of ``max``."""
-        top_is_special = self.specials == "ieee" or (self.specials == "fn" and self.man_bits == 0)
-        return 2**self.exp_bits - 1 - top_is_special - self.bias
+        return (self.max_code >> self.man_bits) - self.bias
 
     @property
     def max(self) -> float:
         """The largest finite value."""
-        # "fn" with mantissa bits loses only the all-ones mantissa of the top binade to NaN.
-        steps_lost = 2 if self.specials == "fn" and self.man_bits > 0 else 1
-        return 2.0**self.emax * (2.0 - steps_lost * 2.0**-self.man_bits)
+        mantissa = self.max_code % 2**self.man_bits
+        return 2.0**self.emax * (1.0 + mantissa * self.epsilon)
 
     @property
     def min_normal(self) -> float:
@@ -153,17 +191,22 @@ class FloatFormat:
     def name(self) -> str:
         """The name that :func:`lpkernels.parse_format` reads back into this format.
 
-        ``e<E>m<M>``, then "fn" or "none", then "_b<bias>", "_nosub" and "_inf", "_sat" or "_nan",
-        each only where it differs from the default.
+        ``e<E>m<M>``, then "fn", "none" or "fnuz"; of "p3109" and of unsigned formats gfloat's
+        name, ``p3109_k<bits>p<man_bits + 1>`` and "se", "ue" or "uf" (signed or unsigned, extended
+        or finite). Then "_b<bias>", "_nosub" and "_inf", "_sat" or "_nan", each only where it
+        differs from the default.
         """
         name = f"e{self.exp_bits}m{self.man_bits}"
-        if self.specials != "ieee":
+        if self.specials == "p3109" or not self.signed:
+            kind = ("s" if self.signed else "u") + ("e" if self.specials == "p3109" else "f")
+            name = f"p3109_k{self.bits}p{self.man_bits + 1}{kind}"
+        elif self.specials != "ieee":
             name += self.specials
-        if self.bias != 2 ** (self.exp_bits - 1) - 1:
+        if self.bias != default_bias(self.exp_bits, self.specials):
             name += f"_b{self.bias}"
         if not self.subnormals:
             name += "_nosub"
-        if self.overflow != ("nan" if self.specials == "fn" else "infinity"):
+        if self.overflow != default_overflow(self.specials):
             name += f"_{_OVERFLOW_SUFFIX[self.overflow]}"
         return name
 
@@ -186,7 +229,8 @@ class FloatFormat:
         subnormals = np.ldexp(mantissas[1:] * self.epsilon, self.emin)
         positive = np.concatenate([subnormals, normals] if self.subnormals else [normals])
         positive = positive[positive <= self.max]
-        return np.concatenate([-positive[::-1], [0.0], positive])
+        negative = -positive[::-1] if self.signed else positive[:0]
+        return np.concatenate([negative, [0.0], positive])
 
     def fits_in(self, exp_bits: int, man_bits: int) -> bool:
         """Whether the IEEE format of these widths holds every value of this one, exactly.
@@ -201,7 +245,8 @@ class FloatFormat:
         )
 
     def to_ints(self) -> tuple[int, ...]:
-        """Eight integers: FLOAT, exp_bits, man_bits, bias, specials, subnormals, overflow, 0."""
+        """Eight integers: FLOAT, exp_bits, man_bits, bias, specials, subnormals, overflow and
+        whether it is unsigned."""
         return (
             FLOAT,
             self.exp_bits,
@@ -210,5 +255,15 @@ class FloatFormat:
             SPECIALS.index(self.specials),
             int(self.subnormals),
             OVERFLOWS.index(self.overflow),
-            0,
+            int(not self.signed),
         )
+
+
+def default_bias(exp_bits: int, specials: str) -> int:
+    """The bias of a format that is given none."""
+    return 2 ** (exp_bits - 1) - (specials not in ONE_ZERO)
+
+
+def default_overflow(specials: str) -> str:
+    """What overflow becomes in a format that does not say it."""
+    return "nan" if specials in ("fn", "fnuz") else "infinity"

@@ -42,6 +42,15 @@ FP_4_3_4_BACKWARD = FloatFormat(4, 3, bias=11, specials="none", overflow="infini
 FP_5_2_0_BACKWARD = FloatFormat(5, 2, specials="none", overflow="infinity")
 FP_6_9_0_BACKWARD = FloatFormat(6, 9, specials="none", overflow="infinity")
 
+# AMD's formats of the MI300 and the third finite one of ml_dtypes (torch's and its dtypes are
+# float8_e4m3fnuz and so on), and the formats of 8 bits of IEEE's working group P3109 by precision.
+E4M3FNUZ = FloatFormat(4, 3, specials="fnuz")
+E5M2FNUZ = FloatFormat(5, 2, specials="fnuz")
+E4M3B11FNUZ = FloatFormat(4, 3, specials="fnuz", bias=11)
+BINARY8P1, BINARY8P2, BINARY8P3, BINARY8P4, BINARY8P5, BINARY8P6, BINARY8P7 = (
+    FloatFormat(8 - p, p - 1, specials="p3109") for p in range(1, 8)
+)
+
 #: Every named float format by its name in text, the widest first.
 NAMED: dict[str, FloatFormat] = {
     "fp32": FP32,
@@ -66,6 +75,16 @@ NAMED: dict[str, FloatFormat] = {
     "fp_4_3_4_backward": FP_4_3_4_BACKWARD,
     "fp_5_2_0_backward": FP_5_2_0_BACKWARD,
     "fp_6_9_0_backward": FP_6_9_0_BACKWARD,
+    "e4m3fnuz": E4M3FNUZ,
+    "e5m2fnuz": E5M2FNUZ,
+    "e4m3b11fnuz": E4M3B11FNUZ,
+    "binary8p1": BINARY8P1,
+    "binary8p2": BINARY8P2,
+    "binary8p3": BINARY8P3,
+    "binary8p4": BINARY8P4,
+    "binary8p5": BINARY8P5,
+    "binary8p6": BINARY8P6,
+    "binary8p7": BINARY8P7,
 }
 
 #: The meaning of a BlockFormat's short element names: the OCP types.
@@ -77,7 +96,8 @@ OCP_ELEMENTS: dict[str, FloatFormat] = {
     "e2m1": FP4_E2M1,
 }
 
-_FLOAT_NAME = re.compile(r"e(\d+)m(\d+)(ieee|fn|none)?((?:_[a-z0-9-]+)*)")
+_FLOAT_NAME = re.compile(r"e(\d+)m(\d+)(ieee|fn|none|fnuz)?((?:_[a-z0-9-]+)*)")
+_P3109_NAME = re.compile(r"p3109_k(\d+)p(\d+)(se|sf|ue|uf)((?:_[a-z0-9-]+)*)")
 _OVERFLOW_OF_SUFFIX = {"inf": "infinity", "sat": "saturate", "nan": "nan"}
 
 
@@ -89,10 +109,15 @@ def parse_float_name(name: str) -> FloatFormat | None:
     """
     if name in NAMED:
         return NAMED[name]
-    match = _FLOAT_NAME.fullmatch(name)
-    if match is None:
+    if match := _P3109_NAME.fullmatch(name):
+        k, p, kind, suffixes = match.groups()
+        signed, specials = kind[0] == "s", "p3109" if kind[1] == "e" else "fnuz"
+        exp_bits, man_bits = _p3109_widths(name, int(k), int(p), signed)
+    elif match := _FLOAT_NAME.fullmatch(name):
+        signed, specials, suffixes = True, match[3] or "ieee", match[4]
+        exp_bits, man_bits = int(match[1]), int(match[2])
+    else:
         return None
-    exp_bits, man_bits, specials, suffixes = match.groups()
     bias: int | None = None
     subnormals = True
     overflow: str | None = None
@@ -113,10 +138,22 @@ def parse_float_name(name: str) -> FloatFormat | None:
             raise ValueError(f"parse_format: {name!r} gives its {kind} twice; write it once")
         seen.add(kind)
     return FloatFormat(
-        int(exp_bits),
-        int(man_bits),
+        exp_bits,
+        man_bits,
         bias=bias,
-        specials=specials or "ieee",
+        specials=specials,
         subnormals=subnormals,
         overflow=overflow,
+        signed=signed,
     )
+
+
+def _p3109_widths(name: str, k: int, p: int, signed: bool) -> tuple[int, int]:
+    """exp_bits and man_bits of P3109's k bits with precision p."""
+    most = k - 1 if signed else k
+    if not 3 <= k <= 16 or not 1 <= p <= most:
+        raise ValueError(
+            f"parse_format: {name!r} has k={k} and p={p}; k is 3 to 16, and p is 1 to "
+            f"{'k - 1' if signed else 'k'}"
+        )
+    return k - p + (not signed), p - 1

@@ -61,7 +61,7 @@ _AXIS = re.compile(r"axis(-?\d+)")
 _INTEGER = re.compile(r"int(\d+)(?:f(-?\d+))?")
 _TARGET = re.compile(r"to(\d.*)")
 # The first word of a scale behind its "s"; "sat" is the suffix of a float format.
-_SCALE = re.compile(r"s(e\d.*|(?:fp|bf|tf|dlfloat)\d*)")
+_SCALE = re.compile(r"s(e\d.*|p3109|(?:fp|bf|tf|dlfloat)\d*)")
 
 
 Element = FloatFormat | FixedFormat | TableFormat

@@ -20,6 +20,9 @@ _NAMES = {
     "float8_e4m3fn": "fp8_e4m3",
     "float8_e4m3": "e4m3",
     "float8_e3m4": "e3m4",
+    "float8_e5m2fnuz": "e5m2fnuz",
+    "float8_e4m3fnuz": "e4m3fnuz",
+    "float8_e4m3b11fnuz": "e4m3b11fnuz",
     "float6_e3m2fn": "fp6_e3m2",
     "float6_e2m3fn": "fp6_e2m3",
     "float4_e2m1fn": "fp4_e2m1",
@@ -36,6 +39,8 @@ DTYPES = {
     "torch.bfloat16": "bf16",
     "torch.float8_e5m2": "fp8_e5m2",
     "torch.float8_e4m3fn": "fp8_e4m3",
+    "torch.float8_e5m2fnuz": "e5m2fnuz",
+    "torch.float8_e4m3fnuz": "e4m3fnuz",
     "torch.float4_e2m1fn_x2": "fp4_e2m1",
 }
 _ROUNDINGS = {
@@ -64,11 +69,16 @@ class Dtype(Protocol):
 
 
 def unless_dtype(value: Any) -> Any:
-    """For a torch.dtype the name of the format with its values; anything else as it is.
+    """For a dtype of torch or ml_dtypes the name of the format with its values; anything else as
+    it is.
 
     Raises:  TypeError: a torch.dtype whose values are no format's.
     """
     kind = type(value)
+    # A class of ml_dtypes, or NumPy's dtype of it.
+    scalar = value if kind is type else getattr(value, "type", None)
+    if isinstance(scalar, type) and scalar.__module__ == "ml_dtypes":
+        return _NAMES.get(scalar.__name__, value)
     if kind.__name__ != "dtype" or kind.__module__ != "torch":
         return value
     name = str(value)

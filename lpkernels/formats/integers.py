@@ -11,11 +11,13 @@ from typing import TypeAlias
 Ints: TypeAlias = tuple[int, ...]
 
 KIND = 0
+# Values of fmt[InFloat.SPECIALS]; the last two have one zero.
+IEEE, FN, NONE, FNUZ, P3109 = range(5)
 FLOAT, FIXED, AFFINE, BLOCK, TABLE = range(5)
 
 
 class InFloat:
-    EXP_BITS, MAN_BITS, BIAS, SPECIALS, SUBNORMALS, OVERFLOW = range(1, 7)
+    EXP_BITS, MAN_BITS, BIAS, SPECIALS, SUBNORMALS, OVERFLOW, UNSIGNED = range(1, 8)
 
 
 class InFixed:
@@ -121,7 +123,23 @@ def code_bits(fmt: Ints) -> int:
         return one[InFixed.WORD_BITS]
     if one[KIND] == TABLE:
         return one[InTable.BITS]
-    return 1 + one[InFloat.EXP_BITS] + one[InFloat.MAN_BITS]
+    return (not one[InFloat.UNSIGNED]) + one[InFloat.EXP_BITS] + one[InFloat.MAN_BITS]
+
+
+def one_zero(fmt: Ints) -> bool:
+    """Whether +0 is the only zero of a float format that says so: fnuz and P3109."""
+    return fmt[KIND] == FLOAT and fmt[InFloat.SPECIALS] >= FNUZ
+
+
+def has_every_float_code(fmt: Ints) -> bool:
+    """Whether a float format has codes for NaN and for the infinities that rounding to it makes."""
+    specials = fmt[InFloat.SPECIALS]
+    return specials in (FN, FNUZ, P3109) or (specials == IEEE and fmt[InFloat.MAN_BITS] > 0)
+
+
+def unsigned(fmt: Ints) -> bool:
+    """Whether it is a float format without sign."""
+    return fmt[KIND] == FLOAT and bool(fmt[InFloat.UNSIGNED])
 
 
 def is_mx(fmt: Ints) -> bool:

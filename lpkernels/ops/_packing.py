@@ -10,22 +10,22 @@ from torch import Tensor
 
 from lpkernels import backends
 from lpkernels.arithmetic.integers import InQuantizer
-from lpkernels.formats import SPECIALS, format_from_ints
+from lpkernels.formats import format_from_ints
 from lpkernels.formats.grids import grid_shape
 from lpkernels.formats.integers import (
     BLOCK,
-    FIXED,
+    FLOAT,
     KIND,
     TABLE,
     TENSOR_SCALE,
     InBlock,
-    InFloat,
     InTable,
     block_by_block,
     code_bits,
     element,
     follows_from_values,
     for_table,
+    has_every_float_code,
     scale_bits,
     scale_format,
 )
@@ -36,8 +36,6 @@ from lpkernels.ops._scaled import multiplied
 
 # The bits of a NaN and of 2^-127 in float32.
 _NAN, _HALF_NORMAL = 0x7FC00000, 0x00400000
-# The meanings of a float format's top exponent code.
-_IEEE, _FN = SPECIALS.index("ieee"), SPECIALS.index("fn")
 
 
 def packed_bytes(fmt: Ints, shape: Sequence[int]) -> int:
@@ -75,12 +73,9 @@ def has_every_code(fmt: Ints) -> bool:
     """Whether every tensor of values that quantize makes has codes, with infinities and NaN."""
     if fmt[KIND] == BLOCK:
         return follows_from_values(fmt)
-    if fmt[KIND] == FIXED:
-        return False
     if fmt[KIND] == TABLE:
         return fmt[InTable.NAN_CODE] >= 0
-    specials = fmt[InFloat.SPECIALS]
-    return specials == _FN or (specials == _IEEE and fmt[InFloat.MAN_BITS] > 0)
+    return fmt[KIND] == FLOAT and has_every_float_code(fmt)
 
 
 def packs_at_once(device_type: str) -> bool:

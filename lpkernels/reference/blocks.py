@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,7 @@ _LEAST_EXPONENT, _LARGEST_EXPONENT = -127, 127
 
 def saturating(fmt: FloatFormat) -> FloatFormat:
     """The format as blocks use it: beyond max is max, whatever its own overflow says."""
-    return FloatFormat(
-        fmt.exp_bits,
-        fmt.man_bits,
-        bias=fmt.bias,
-        specials=fmt.specials,
-        subnormals=fmt.subnormals,
-        overflow="saturate",
-    )
+    return replace(fmt, overflow="saturate")
 
 
 def element_of(fmt: BlockFormat) -> Number:

@@ -234,15 +234,17 @@ def beyond(
     if isinstance(fmt, TableFormat):
         return overflows_array(exact, fmt, "toward_zero")
     negative = exact < 0
+    step: Any
+    odd: Any
     if isinstance(fmt, FixedFormat):
         step, limit = fmt.quantum, np.where(negative, -fmt.min, fmt.max)
-        odd: Any = np.round(limit / step) % 2 == 1
+        odd = np.round(limit / step) % 2 == 1
     else:
-        step, limit = 2.0 ** (fmt.emax - fmt.man_bits), np.full(exact.shape, fmt.max)
-        # The last code before infinity, or the very last, is odd; "fn" gives that one to NaN. With
-        # no mantissa the code is the exponent's.
-        code = fmt.emax + fmt.bias if fmt.man_bits == 0 else int(fmt.specials != "fn")
-        odd = code % 2 == 1
+        # Without a sign, 0 is the last value below, and the least value would follow it.
+        ends = negative & (not fmt.signed)
+        step = np.where(ends, fmt.min_subnormal, 2.0 ** (fmt.emax - fmt.man_bits))
+        limit = np.where(ends, 0.0, fmt.max)
+        odd = (fmt.max_code % 2 == 1) & ~ends
     outside = (np.abs(exact) > limit) & np.isfinite(exact)
     if not outside.any():
         return outside

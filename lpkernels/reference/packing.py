@@ -42,8 +42,8 @@ _NAN_SCALE = 255
 def pack(x: Float32, fmt: Format) -> Bytes:
     """The codes of x as a 1-D uint8 array of ceil(bits / 8) bytes.
 
-    NaN has sign 0, exponent ones and the top mantissa bit ("fn": all ones). -0 packs as 0 where
-    there is only one zero.
+    NaN has sign 0, exponent ones and the top mantissa bit ("fn": all ones); with one zero it has
+    the code of -0, or without a sign the last code. -0 packs as 0 where there is only one zero.
 
     Args:
         x: float32, any shape; every value is one of the format's. A block format is packed block
@@ -127,6 +127,9 @@ def _encode_fixed(x: Float64, fmt: FixedFormat) -> tuple[Codes, NDArray[np.bool_
 
 def _special_codes(fmt: FloatFormat) -> tuple[int | None, int | None]:
     """The codes of +inf and NaN, None where the format has none."""
+    if fmt.one_zero:
+        infinity = fmt.max_code + 1 if fmt.specials == "p3109" else None
+        return infinity, 2 ** (fmt.bits - 1) if fmt.signed else 2**fmt.bits - 1
     ones = (2**fmt.exp_bits - 1) << fmt.man_bits
     if fmt.specials == "fn":
         return None, ones | (2**fmt.man_bits - 1)
@@ -152,7 +155,10 @@ def _encode_float(x: Float64, fmt: FloatFormat) -> tuple[Codes, NDArray[np.bool_
     if infinity is not None:
         codes = np.where(np.isinf(x), infinity, codes)
         known |= np.isinf(x)
-    codes |= np.signbit(x).astype(np.int64) << (fmt.exp_bits + fmt.man_bits)
+    negative = np.signbit(x) & ~((x == 0) & fmt.one_zero)
+    if not fmt.signed:
+        known &= ~negative
+    codes |= negative.astype(np.int64) << (fmt.exp_bits + fmt.man_bits)
     if nan is not None:
         codes = np.where(np.isnan(x), nan, codes)
         known |= np.isnan(x)
@@ -177,6 +183,12 @@ def decode(codes: Codes, fmt: Number) -> Float64:
     exponent = np.maximum(biased, 1) - fmt.bias - fmt.man_bits
     values = np.ldexp((hidden + mantissa).astype(np.float64), exponent)
     infinity, nan = _special_codes(fmt)
+    if fmt.one_zero:
+        plain = codes.astype(np.int64) & (2 ** (fmt.exp_bits + fmt.man_bits) - 1)
+        if infinity is not None:
+            values = np.where(plain == infinity, np.inf, values)
+        signed = np.where(codes == plain, values, -values)
+        return np.where(codes == nan, np.nan, signed)
     top = biased == 2**fmt.exp_bits - 1
     if infinity is not None:
         values = np.where(top, np.where(mantissa == 0, np.inf, np.nan), values)

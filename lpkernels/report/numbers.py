@@ -71,6 +71,7 @@ _FIELDS: dict[type, tuple[str, ...]] = {
         "man_bits",
         "bias",
         "specials",
+        "signed",
         "subnormals",
         "overflow",
         "max",

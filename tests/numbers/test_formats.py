@@ -85,14 +85,16 @@ def test_values_are_every_finite_value_once_ascending(fmt):
     values = fmt.values()
     assert values.dtype == np.float64
     assert (np.diff(values) > 0).all()
-    assert (values == -values[::-1]).all()
+    if fmt.signed:
+        assert (values == -values[::-1]).all()
     assert values[-1] == fmt.max
     assert values[values > 0][0] == fmt.min_subnormal
-    codes = 2 ** (fmt.bits - 1)
+    codes = 2 ** (fmt.bits - fmt.signed)
     if not fmt.subnormals:
         codes -= 2**fmt.man_bits - 1
-    reserved = {"ieee": 2**fmt.man_bits, "fn": 1, "none": 0}[fmt.specials]
-    assert len(values) == 2 * (codes - reserved) - 1
+    reserved = {"ieee": 2**fmt.man_bits, "fn": 1, "none": 0, "fnuz": 0, "p3109": 1}[fmt.specials]
+    reserved += not fmt.signed
+    assert len(values) == (1 + fmt.signed) * (codes - reserved) - fmt.signed
 
 
 @each("fmt", [f for f in FIXED_FORMATS if f.bits <= 16])
@@ -278,7 +280,7 @@ WRONG_VALUES = [
     (lambda: FloatFormat(9, 3), r"exp_bits must be in 1\.\.8, got 9"),
     (lambda: FloatFormat(4, 24), r"man_bits must be in 0\.\.23, got 24"),
     (lambda: FloatFormat(4, 3, bias=1001), "bias must be in -1000..1000, got 1001"),
-    (lambda: FloatFormat(4, 3, specials="fnuz"), "one of ieee, fn, none; got 'fn"),
+    (lambda: FloatFormat(4, 3, specials="fnu"), "one of ieee, fn, none, fnuz, p3109; got 'fnu"),
     (lambda: FloatFormat(4, 3, overflow="wrap"), "infinity, saturate, nan; got"),
     (lambda: FloatFormat(1, 3), "exp_bits=1 leaves no normal value; use exp_bits"),
     (lambda: FloatFormat(1, 0, specials="fn"), "NaN as its only normal code"),
@@ -368,7 +370,7 @@ WRONG_TYPES = [
     (lambda: parse_format(["e4m3"]), r"must be a str such as 'e4m3fn', got \['e4m"),
     (lambda: as_format(torch.complex64), "is no format here. The dtypes.*bfloat16"),
     (lambda: as_format(torch.int8), "it is 'int8_row' or .* or 'fixed8_f0' here"),
-    (lambda: as_format(torch.float8_e4m3fnuz), "float8_e4m3fnuz is no format here"),
+    (lambda: as_format(torch.float8_e8m0fnu), "float8_e8m0fnu is no format here"),
     (lambda: as_format(8), r"name or a torch.dtype, got 8 \(int\)"),
 ]  # fmt: skip
 test_wrong_values_are_refused = refused(WRONG_VALUES, ValueError)

@@ -17,9 +17,19 @@ Known differences, by design of one side or the other:
   longer sees them: for formats whose steps exceed 1, float64 subnormals are left out.
 """
 
+import itertools
+
 import numpy as np
 import pytest
-from gfloat import Domain, FormatInfo, RoundMode, quantize_block, round_ndarray
+from gfloat import (
+    Domain,
+    FormatInfo,
+    RoundMode,
+    Signedness,
+    decode_float,
+    quantize_block,
+    round_ndarray,
+)
 from gfloat.block import compute_scale_amax
 from gfloat.formats import (
     format_info_mxfp4_e2m1,
@@ -28,13 +38,16 @@ from gfloat.formats import (
     format_info_mxfp8_e4m3,
     format_info_mxfp8_e5m2,
     format_info_mxint8,
+    format_info_p3109,
 )
 
-from lpkernels.formats import FloatFormat
+from lpkernels.formats import FloatFormat, parse_format
+from lpkernels.reference.packing import decode
 from lpkernels.rounding import round_array
 from tests.cases import FLOAT_FORMATS, half_values, hard_values
 from tests.compare import assert_bit_equal
 from tests.loops import each
+from tests.oracles.one_zero import SMALL, Small, hard
 from tests.oracles.scaled_parts import scaled, wide_blocks
 
 MODES = {
@@ -45,7 +58,8 @@ MODES = {
     "toward_negative": RoundMode.TowardNegative,
 }
 
-FORMATS = [fmt for fmt in FLOAT_FORMATS if fmt.subnormals]
+# tests/numbers/test_one_zero.py has the formats with one zero.
+FORMATS = [fmt for fmt in FLOAT_FORMATS if fmt.subnormals and not fmt.one_zero]
 
 HALVES = half_values()
 
@@ -57,7 +71,7 @@ def has_nan_code(fmt: FloatFormat) -> bool:
 
 def gfloat_format(fmt: FloatFormat) -> FormatInfo:
     """The format in gfloat's terms."""
-    high_nans = {"ieee": 2**fmt.man_bits - 1, "fn": 1, "none": 0}[fmt.specials]
+    high_nans = {"ieee": 2**fmt.man_bits - 1, "fn": 1}.get(fmt.specials, 0)
     return FormatInfo(
         fmt.name,
         fmt.bits,
@@ -121,6 +135,52 @@ def test_stochastic_is_the_rule_of_stochastic_fast(fmt, random_bits, rng):
     draws = rng.integers(0, 2**random_bits, x.shape).astype(np.int64)
     bits = {"draws": draws, "random_bits": random_bits}
     assert_agrees(fmt, x, "stochastic", RoundMode.StochasticFast, **bits)
+
+
+def p3109_info(fmt: Small) -> FormatInfo:
+    """The format as gfloat makes it."""
+    sign = Signedness.Signed if fmt.signed else Signedness.Unsigned
+    domain = Domain.Extended if fmt.extended else Domain.Finite
+    return format_info_p3109(fmt.k, fmt.p, sign, domain)
+
+
+@each("fmt", SMALL)
+def test_codes_of_p3109(fmt: Small):
+    ours, info = parse_format(fmt.name), p3109_info(fmt)
+    want = np.array([decode_float(info, code).fval for code in range(2**fmt.k)])
+    assert_bit_equal(decode(np.arange(2**fmt.k, dtype=np.uint32), ours), want, fmt.name)
+    assert (ours.bias, ours.max) == (info.bias, info.max)
+
+
+@each("fmt", [fmt for fmt in SMALL if fmt.signed])
+def test_rounding_to_signed_p3109(fmt: Small):
+    x = hard(fmt)
+    ours = parse_format(fmt.name if fmt.extended else f"{fmt.name}_sat")
+    for rounding, gfloat_mode in MODES.items():
+        # gfloat has no NaN for what is too large.
+        want = round_ndarray(p3109_info(fmt), x, gfloat_mode, sat=not fmt.extended)
+        want = np.where(np.isnan(want), np.nan, want + 0.0)
+        assert_bit_equal(round_array(x, ours, rounding), want, f"{rounding} to {ours}")
+
+
+@pytest.mark.slow
+@each("k", range(9, 17))
+def test_wider_formats_of_p3109(k: int):
+    for p, signed, extended in itertools.product(range(1, k + 1), (True, False), (True, False)):
+        small = Small(k, p, signed, extended)
+        exp_bits = k - p + (not signed)
+        if not 1 <= exp_bits <= 8:
+            continue
+        ours, info = parse_format(small.name), p3109_info(small)
+        codes = np.arange(2**k, dtype=np.uint32)
+        want = np.array([decode_float(info, int(code)).fval for code in codes])
+        assert_bit_equal(decode(codes, ours), want, small.name)
+        if signed and not extended:
+            for rounding, gfloat_mode in MODES.items():
+                want = round_ndarray(info, HALVES, gfloat_mode, sat=True)
+                want = np.where(np.isnan(want), np.nan, want + 0.0)
+                saturating = parse_format(f"{small.name}_sat")
+                assert_bit_equal(round_array(HALVES, saturating, rounding), want, small.name)
 
 
 MICROSCALING = {

@@ -105,7 +105,7 @@ def test_quantize_shows_codes_and_repeats_with_its_seed() -> None:
         (["schedule", "cpt:3-8/8", "--plot", "a.doc"], "--plot", "doc"),
         (["train", "--schedule", "cpt:3-8/8,cycle=3"], "--schedule", "expected cycles=<value>"),
         (["train", "--schedule", "cpt:3-8/8"], "--schedule", "a precision to set"),
-        (["train", "--assignment", "ratio=2"], "--assignment", "from 0 to 1, got 2"),
+        (["train", "--assignment", "ratio=2"], "--assignment", "of at most 1, got 2"),
         (["train", "--assignment", "bits=5"], "--assignment", "bits=5 cannot be met"),
         (["bench", "everything"], "what", "expected product or accumulate"),
     ],

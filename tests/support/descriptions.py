@@ -41,14 +41,19 @@ _AXES = st.integers(-64, 63)
 @st.composite
 def float_formats(draw: st.DrawFn, least_step: int = -149) -> FloatFormat:
     """Float formats whose smallest step is 2^least_step or more."""
-    specials = draw(st.sampled_from(["ieee", "fn", "none"]))
+    specials = draw(st.sampled_from(["ieee", "fn", "none", "fnuz", "p3109"]))
+    one_zero = specials in ("fnuz", "p3109")
+    signed = not one_zero or draw(st.booleans())
     exp_bits = draw(st.integers(2 if specials == "ieee" else 1, 8))
-    man_bits = draw(st.integers(1 if (specials, exp_bits) == ("fn", 1) else 0, 23))
+    least = 1 if (specials, exp_bits) == ("fn", 1) else 0
+    if one_zero:
+        least = max(0, 3 - signed - exp_bits)
+    man_bits = draw(st.integers(least, 16 - signed - exp_bits if one_zero else 23))
     reserved = specials == "ieee" or (specials == "fn" and man_bits == 0)
     # With the lowest bias the format ends in float32's last binade.
     low, high = 2**exp_bits - 1 - reserved - 127, 1 - man_bits - least_step
     assume(low <= high)
-    usual = 2 ** (exp_bits - 1) - 1
+    usual = 2 ** (exp_bits - 1) - (not one_zero)
     biases = st.integers(low, high)
     return FloatFormat(
         exp_bits,
@@ -57,8 +62,9 @@ def float_formats(draw: st.DrawFn, least_step: int = -149) -> FloatFormat:
         specials=specials,
         subnormals=draw(st.booleans()),
         overflow=draw(
-            st.sampled_from([None, "saturate", "nan", *["infinity"] * (specials != "fn")])
+            st.sampled_from([None, "saturate", "nan", *["infinity"] * (specials[:2] != "fn")])
         ),
+        signed=signed,
     )
 
 
@@ -80,10 +86,11 @@ def affine_formats(draw: st.DrawFn, axes: st.SearchStrategy[Any] = _AXES) -> Aff
     return AffineFormat(bits, symmetric=symmetric, axis=draw(st.none() | axes))
 
 
-# The elements of blocks have no smaller step than 2^-22.
+# The elements of blocks have a sign, and no smaller step than 2^-22.
+_elements = float_formats(least_step=-22).filter(lambda fmt: fmt.signed)
 block_formats = st.builds(
     BlockFormat,
-    float_formats(least_step=-22) | st.sampled_from(["e4m3", "e4m3ieee", "e2m1", "fp4_e2m1"]),
+    _elements | st.sampled_from(["e4m3", "e4m3ieee", "e2m1", "fp4_e2m1"]),
     st.integers(1, 2**62),
     axis=_AXES,
 )
@@ -104,7 +111,7 @@ def scaled_formats(draw: st.DrawFn) -> BlockFormat:
     axes = {"tensor": st.just(-1)}.get(str(size), _AXES | st.just("k"))
     integers = st.builds(FixedFormat, st.integers(2, 24), st.integers(-100, 22))
     return BlockFormat(
-        draw(float_formats(least_step=-22) | integers | st.sampled_from(["e4m3", "int8"])),
+        draw(_elements | integers | st.sampled_from(["e4m3", "int8"])),
         size,
         scale=scale,
         axis=draw(st.sampled_from([-1, "k"]) if isinstance(size, tuple) else axes),

@@ -194,6 +194,7 @@ void BlockRun::store(float* sums, const int64_t* accumulator, const int64_t* qua
   const bool biased = p.row_bias != nullptr || p.lane_bias != nullptr;
   const int64_t count = block_.rows * tile.stride;
   if (biased) add_bias(sums, accumulator);
+  if (number_format(accumulator + InAccumulator::kOuter).one_zero) make_zeros_positive(sums, count);
   if (quantizer != nullptr) {
     round_in_place(kernels_, quantizer, sums, count);
   } else if (!biased) {

@@ -235,6 +235,7 @@ class ScaledBlock {
       if (done + tile.depth < length) tile.depth -= tile.depth % together;
       run_.add(first + done, accumulate);
     }
+    if (run_.acc.fmt.one_zero) make_zeros_positive(tile.inner, block_.rows * tile.stride);
     AddBlock job = run_.addition(outer_, accumulator_);
     job.addend = tile.inner;
     job.row_scale = scales_.rows.data() + s * block_.rows;

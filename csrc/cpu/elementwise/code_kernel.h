@@ -22,8 +22,10 @@ struct WordCodes {
   uint32_t nan;
   uint32_t last_number;  // codes above it are NaN
   bool subnormals;
+  bool one_zero;  // its NaN is the code of -0
 
-  explicit WordCodes(const Format& format) : f(format), subnormals(format.subnormals) {
+  explicit WordCodes(const Format& format)
+      : f(format), subnormals(format.subnormals), one_zero(format.one_zero) {
     const uint32_t m = static_cast<uint32_t>(format.man_bits);
     const uint32_t top = ((1u << format.exp_bits) - 1) << m;
     const uint32_t magnitudes = top | ((1u << m) - 1);
@@ -40,6 +42,9 @@ struct WordCodes {
     } else if (format.specials == Specials::kIeee) {
       if (m > 0) nan = top | 1u << (m - 1);
       last_number = top;
+    } else if (one_zero) {
+      nan = magnitudes + 1;
+      if (format.specials == Specials::kP3109) infinity = magnitudes;
     }
   }
 };
@@ -64,7 +69,8 @@ void encode_any(const WordCodes& c, const CodeBlock& job, const float* x, uint32
   for (int64_t i = 0; i < job.count; i += V::kWidth) {
     const U b = load<U>(x + i);
     const U a = b & ~kSignWord;
-    const U sign = (b & kSignWord) >> (32 - c.bits);
+    U sign = (b & kSignWord) >> (32 - c.bits);
+    if (c.one_zero) sign = a == 0 ? U{} : sign;
     const U infinity = c.infinity == kNoCode ? U{} + kNoCode : c.infinity | sign;
     U lost;
     U code = sign | number_code<V>(c, a, lost);
@@ -161,6 +167,7 @@ Coding encode_words(const CodeBlock& job, const float* x, uint32_t* codes) {
     const U code = number_code<V>(c, a, lost);
     // The sign of max - a, which is set for magnitudes above max.
     others |= lost | ((c.f.max - a) & kSignWord);
+    if (c.one_zero) others |= b == kSignWord ? b : U{};
     store(codes + i, (b & kSignWord) >> (32 - c.bits) | code);
   }
   if (!any_word<V>(others)) return Coding::kAll;
@@ -203,6 +210,7 @@ bool decode_words(const CodeBlock& job, const uint32_t* codes, float* x) {
     U r = above<V>(U{} + c.first_normal, magnitude) ? small : (magnitude + c.offset) << c.f.dropped;
     r = magnitude == c.infinity ? U{} + kInfinityWord : r;
     r = above<V>(magnitude, U{} + c.last_number) ? U{} + kNanWord : r | sign;
+    if (c.one_zero) r = code == c.nan ? U{} + kNanWord : r;
     store(x + i, r);
   }
   return true;

@@ -12,7 +12,9 @@ struct NearestEnds {
   uint32_t vanishing, last;
 
   // A tie with zero goes to zero.
-  static bool fits(const Format& f) { return f.kind == Kind::kFloat && f.subnormals; }
+  static bool fits(const Format& f) {
+    return f.kind == Kind::kFloat && f.subnormals && !f.is_unsigned;
+  }
 
   explicit NearestEnds(const Format& f) {
     const float from = static_cast<float>(f.overflow_from);

@@ -30,7 +30,9 @@ LPK_HD typename V::U value_of_code(const WordCodes& c, typename V::U code) {
   if (!c.subnormals) small = U{};
   U r = above<V>(U{} + c.first_normal, magnitude) ? small : (magnitude + c.offset) << c.f.dropped;
   r = magnitude == c.infinity ? U{} + kInfinityWord : r;
-  return above<V>(magnitude, U{} + c.last_number) ? U{} + kNanWord : r | sign;
+  r = above<V>(magnitude, U{} + c.last_number) ? U{} + kNanWord : r | sign;
+  if (c.one_zero) r = code == c.nan ? U{} + kNanWord : r;
+  return r;
 }
 
 // How the values at one place of an update lie in memory.

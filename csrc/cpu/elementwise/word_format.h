@@ -25,6 +25,7 @@ struct WordFormat {
   uint32_t max;          // bits of the largest value
   uint32_t beyond;       // what magnitudes beyond become,
   uint32_t beyond_sign;  // and whether they keep their sign there
+  bool one_zero;         // zeros lose their sign
   bool evenly_spaced;    // the small magnitudes are of the first kind too
 
   explicit WordFormat(const Format& f) {
@@ -38,12 +39,13 @@ struct WordFormat {
     max = bits_of(static_cast<float>(f.max));
     beyond = f.overflow == Overflow::kNan ? kNanWord : bits_of(static_cast<float>(f.beyond));
     beyond_sign = f.overflow == Overflow::kNan ? 0 : kSignWord;
+    one_zero = f.one_zero;
     evenly_spaced = f.emin == -126 && q == -126 - f.man_bits;
   }
 
   // One spacing below the floor, a largest value not below it, a magic constant that float32 holds.
   static bool fits(const Format& f) {
-    if (f.kind != Kind::kFloat || quantum_exponent(f) + 23 > 127) return false;
+    if (f.kind != Kind::kFloat || f.is_unsigned || quantum_exponent(f) + 23 > 127) return false;
     return f.emin >= -126 || (f.emin == -127 && f.subnormals && f.max >= 0x1p-126);
   }
 

@@ -37,7 +37,7 @@ struct WordRule {
     if constexpr (kMode == Rounding::kStochastic) {
       // Nothing but an addition from the floor up to max, and for zeros; elsewhere the rule is
       // worth a branch.
-      if (all_between<V>(a, kSmall ? f.floor : 0, f.max)) return plain(x, draw);
+      if (all_between<V>(a, kSmall ? f.floor : 0, f.max)) return zeroed(plain(x, draw));
     }
     return general(x, draw);
   }
@@ -48,19 +48,25 @@ struct WordRule {
     const U sign = x & kSignWord;
     const U r = unbounded(a, sign, draw);
     const U signed_r = above<V>(r, U{} + f.max) ? overflowed(a, sign) : r | sign;
-    return above<V>(a, U{} + kInfinityWord) ? U{} + kNanWord : signed_r;
+    return zeroed(above<V>(a, U{} + kInfinityWord) ? U{} + kNanWord : signed_r);
   }
 
   // The same for finite magnitudes that do not overflow.
   LPK_HD U inside(U x, U draw) const {
     const U sign = x & kSignWord;
-    return unbounded(x & ~kSignWord, sign, draw) | sign;
+    return zeroed(unbounded(x & ~kSignWord, sign, draw) | sign);
   }
 
   // The same from the floor up to max, stochastic.
   LPK_HD U plain(U x, U draw) const { return carried(x, draw) & ~mask; }
 
  private:
+  // Whether zeros have signs is known before a loop.
+  LPK_HD U zeroed(U r) const {
+    if (f.one_zero) return r == kSignWord ? U{} : r;
+    return r;
+  }
+
   LPK_HD U carried(U x, U draw) const { return x + shift_right<V>(draw, U{} + (32 - f.dropped)); }
 
   LPK_HD U unbounded(U a, U sign, U draw) const {
@@ -166,6 +172,7 @@ struct NearestRule {
   uint32_t shift;  // from the bits of a binade to the bits of the addend
   uint32_t last;   // the largest magnitude that stays
   uint32_t beyond, beyond_sign;
+  uint32_t kept_sign;  // of a zero: without it, the difference below is +0
 
   NearestRule(const Format& format, int) {
     const WordFormat f(format);
@@ -175,6 +182,7 @@ struct NearestRule {
     last = bits_of_float(from) - (from < format.overflow_from ? 0 : 1);
     beyond = f.beyond;
     beyond_sign = f.beyond_sign;
+    kept_sign = f.one_zero ? 0 : kSignWord;
   }
 
   // A sum within its binade, quanta and magic constants that are normal floats.
@@ -185,13 +193,12 @@ struct NearestRule {
 
   LPK_HD U operator()(U x, U) const {
     const U a = x & ~kSignWord;
-    const U sign = x & kSignWord;
     const U binade = x & kInfinityWord;
     const U least = U{} + min_normal;
     const auto magic = as_floats<V>((above<V>(binade, least) ? binade : least) + shift);
-    const U r = as_words<V>((as_floats<V>(x) + magic) - magic) | sign;
+    const U r = as_words<V>((as_floats<V>(x) + magic) - magic) | (x & kept_sign);
     if (none_above<V>(a, last)) return r;
-    const U bounded = above<V>(a, U{} + last) ? beyond | (sign & beyond_sign) : r;
+    const U bounded = above<V>(a, U{} + last) ? beyond | (x & beyond_sign) : r;
     return above<V>(a, U{} + kInfinityWord) ? U{} + kNanWord : bounded;
   }
 };

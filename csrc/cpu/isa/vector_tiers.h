@@ -17,6 +17,16 @@ namespace {
 //   float       every mode up to 21 mantissa bits                        AVX-512
 //   double      everything
 //
+// The double tier.
+template <class V>
+void run_any_tile(const Tile& t, const Accumulator& acc) {
+  if constexpr (Isa::kRoundsAsTold) {
+    run_exact_tile(t, acc);
+  } else {
+    run_double_tile<V>(t, acc);
+  }
+}
+
 // truncated: that tier for the processor.
 template <class V>
 void accumulate_certified(const Tile& t, const Accumulator& acc, const OperandRange& a,
@@ -29,12 +39,14 @@ void accumulate_certified(const Tile& t, const Accumulator& acc, const OperandRa
     left -= products;
     if constexpr (Isa::kRoundsAsTold) {
       if (run_float_tile(part, acc, a, b)) return count_products(Tier::kFloat, products);
-      run_exact_tile(part, acc);
-    } else {
-      run_double_tile<V>(part, acc);
     }
+    run_any_tile<V>(part, acc);
     count_products(Tier::kDouble, products);
   };
+  if (acc.rounds_every_step()) {
+    run_any_tile<V>(t.marked(), acc);
+    return count_products(Tier::kDouble, left);
+  }
   const bool held = run_certified_tile<Floats<Isa::kWords>>(t, acc, a, b, exact) ||
                     truncated(t, acc, a, b, exact) || Tiers<Isa>::kProducts(t, acc, a, b, exact) ||
                     Tiers<Isa>::kDouble(t, acc, a, b, exact);

@@ -130,7 +130,8 @@ LPK_HD Plan plan_nearest(const Accumulator& acc, bool fast_doubles, const Certif
 // Whether any operands could take a kernel other than the exact one.
 LPK_HD bool may_certify(const Accumulator& acc) {
   const Format& f = acc.fmt;
-  if (!acc.has_running_sum() || !closes_chunks(acc) || f.kind != Kind::kFloat || f.man_bits < 1)
+  if (acc.rounds_every_step() || !acc.has_running_sum() || !closes_chunks(acc) ||
+      f.kind != Kind::kFloat || f.man_bits < 1)
     return false;
   const bool float32 = hardware_format(f) == Hardware::kFloat;
   switch (acc.rounding) {

@@ -6,8 +6,12 @@
 
 namespace lpk::cuda {
 
+// The sum of a chunk, or of all: -0 stands for +0 in formats with one zero.
+LPK_HD double with_its_zero(double sum, const Format& f) { return f.one_zero ? sum + 0.0 : sum; }
+
 // outer <- round(outer + inner) for outer formats with a mantissa, to nearest.
 LPK_HD float closed(const Accumulator& acc, double outer, double inner) {
+  inner = with_its_zero(inner, acc.fmt);
   return static_cast<float>(
       round_to_float_nearest_even<double>(odd_sum<double>(outer, inner), acc.outer));
 }
@@ -25,6 +29,7 @@ LPK_HD float closed_by(const Job& job, Rounding mode, double outer, double inner
                        uint64_t col, uint64_t chunk) {
   const double threshold =
       mode == Rounding::kStochastic ? drawn_threshold(job, kSiteOuter, row, col, chunk) : 0.0;
+  inner = with_its_zero(inner, job.acc.fmt);
   return static_cast<float>(add_rounded<double>(outer, inner, job.acc.outer, mode, threshold));
 }
 
@@ -41,12 +46,13 @@ LPK_HD float first_sum(const Job& job, float initial, uint64_t row, uint64_t col
 // The output with these keys after its bias, then its quantizer.
 LPK_HD float finished(const Job& job, double sum, uint64_t row, uint64_t col) {
   const Accumulator& acc = job.acc;
+  const Format& f = acc.chunk == 0 ? acc.fmt : acc.outer;
   if (job.sums.bias != nullptr) {
     const bool draws = acc.outer_rounding == Rounding::kStochastic;
     const double threshold = draws ? drawn_threshold(job, kSiteBias, row, col, 0) : 0.0;
-    const Format& f = acc.chunk == 0 ? acc.fmt : acc.outer;
     sum = add_rounded<double>(sum, job.sums.bias[col], f, acc.outer_rounding, threshold);
   }
+  sum = with_its_zero(sum, f);
   if (job.result.given) sum = round_to<double>(sum, job.result.fmt, job.result.rounding, 0.0);
   return canonical_float(sum);
 }

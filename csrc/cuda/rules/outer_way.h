@@ -15,7 +15,8 @@ LPK_HD OuterWay outer_way(const Accumulator& acc) {
   const Format& f = acc.outer;
   if (acc.outer_rounding != Rounding::kNearestEven || f.kind != Kind::kFloat)
     return OuterWay::kNone;
-  if (!f.subnormals) return OuterWay::kNone;
+  // These ways would take a zero's sign from a chunk that has none.
+  if (!f.subnormals || f.is_unsigned || (acc.fmt.one_zero && !f.one_zero)) return OuterWay::kNone;
   const bool own = f.exp_bits == 8 && f.emin == -126 && f.specials == Specials::kIeee &&
                    f.overflow == Overflow::kInfinity;
   if (own && f.man_bits == 23) return OuterWay::kFloat;

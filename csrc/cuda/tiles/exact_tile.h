@@ -145,7 +145,8 @@ class ExactTile : public ExactOperands<kSide, 2> {
           draws_products() ? step_threshold(products_, kSiteProduct, i, j, k) : 0.0;
       product = round_to<double>(product, acc.product, acc.product_rounding, threshold);
     }
-    if (kMode == Rounding::kNearestEven && acc.fmt.kind == Kind::kFloat && acc.fmt.man_bits > 0)
+    if (kMode == Rounding::kNearestEven && acc.fmt.kind == Kind::kFloat && acc.fmt.man_bits > 0 &&
+        !acc.fmt.is_unsigned)
       return round_to_float_nearest_even<double>(odd_sum<double>(sum, product), acc.fmt);
     const double threshold = kStochastic ? step_threshold(sums_, kSiteSum, i, j, k) : 0.0;
     return add_rounded<double>(sum, product, acc.fmt, kMode, threshold);

@@ -115,7 +115,7 @@ class OrderedTile : public ExactOperands<kOrderedSide, 1> {
 
 LPK_HD bool sums_to_nearest(const Accumulator& acc) {
   return acc.rounding == Rounding::kNearestEven && acc.fmt.kind == Kind::kFloat &&
-         acc.fmt.man_bits > 0;
+         acc.fmt.man_bits > 0 && !acc.fmt.is_unsigned;
 }
 
 }  // namespace lpk::cuda

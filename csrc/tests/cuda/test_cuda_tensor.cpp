@@ -92,7 +92,11 @@ void check_copied_stages() {
 }
 
 std::vector<NamedFormat> outer_formats() {
-  std::vector<NamedFormat> all = narrow_float_formats();
+  std::vector<NamedFormat> all;
+  // Sums may be -0 in formats with one zero until they end.
+  for (const NamedFormat& format : narrow_float_formats()) {
+    if (!has_one_zero(format.ints)) all.push_back(format);
+  }
   for (const NamedFormat& format : wide_float_formats()) all.push_back(format);
   all.push_back({"e8m7", float_ints(8, 7)});
   all.push_back({"e8m21", float_ints(8, 21)});

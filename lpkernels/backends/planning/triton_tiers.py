@@ -13,6 +13,7 @@ import math
 from lpkernels.arithmetic import accumulator_from_ints
 from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.formats import FixedFormat, FloatFormat, format_from_ints
+from lpkernels.formats.integers import unsigned
 
 #: The processor's own multiply-adds of float16 and bfloat16, which round as the contract does.
 HALF, BRAIN = 0, 1
@@ -46,6 +47,9 @@ def tiers(acc: Ints, *, in_order: bool = True, nvidia: bool = True) -> tuple[int
     """
     parsed, fmt = accumulator_from_ints(acc), format_from_ints(acc[InAccumulator.FORMAT])
     if parsed.order != "sequential" or parsed.block:
+        return ()
+    formats = (InAccumulator.FORMAT, InAccumulator.PRODUCT, InAccumulator.OUTER)
+    if any(unsigned(acc[place]) for place in formats):
         return ()
     if parsed.product is not None and not _product_fits(acc):
         return ()

@@ -46,5 +46,6 @@ def code_bits(value: float, fmt: Format) -> str:
     bits = f"{int.from_bytes(bytes(packed.tolist()), 'little'):0{fmt.bits}b}"
     if isinstance(fmt, FixedFormat):
         return bits
-    end = 1 + fmt.exp_bits
-    return f"{bits[0]} {bits[1:end]} {bits[end:]}".strip()
+    start = int(fmt.signed)
+    end = start + fmt.exp_bits
+    return f"{bits[:start]} {bits[start:end]} {bits[end:]}".strip()

@@ -26,23 +26,16 @@ def package_hash() -> str:
 
 def hash_of_package(package: Path) -> str:
     """As `package_hash`, of the package in that folder."""
-    files = [p for p in package.rglob("*.py") if not _reads(p.relative_to(package).as_posix())]
+    found = {p.relative_to(package).as_posix(): p for p in package.rglob("*.py")}
+    files = [path for name, path in found.items() if not name.startswith(_READERS)]
     native = package.parent / "csrc"
     if native.is_dir():
         files += [p for p in native.rglob("*") if p.is_file()]
     else:
         files += package.glob("_C*.so")
-    return _hash({p.relative_to(package.parent).as_posix(): p for p in files})
-
-
-def _reads(name: str) -> bool:
-    return name.startswith(_READERS)
-
-
-def _hash(files: dict[str, Path]) -> str:
     whole = hashlib.sha256()
-    for name in sorted(files):
-        content = hashlib.sha256(files[name].read_bytes()).hexdigest()
+    for name, path in sorted((p.relative_to(package.parent).as_posix(), p) for p in files):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
         whole.update(f"{name} {content}\n".encode())
     return whole.hexdigest()
 

@@ -12,7 +12,9 @@ from lpkernels import ops
 from lpkernels.formats import (
     BF16,
     E4M3FN,
+    E4M3FNUZ,
     E5M2,
+    E5M2FNUZ,
     FP4_E2M1,
     FP16,
     FP32,
@@ -26,6 +28,8 @@ from lpkernels.functional import _checks
 
 _TYPES = {
     E4M3FN: torch.float8_e4m3fn,
+    E4M3FNUZ: torch.float8_e4m3fnuz,
+    E5M2FNUZ: torch.float8_e5m2fnuz,
     E5M2: torch.float8_e5m2,
     FP16: torch.float16,
     BF16: torch.bfloat16,
@@ -48,7 +52,7 @@ def _type(fmt: Number) -> torch.dtype:
 
 def _same_values(one: FloatFormat, other: FloatFormat) -> bool:
     """Whether they have the same codes; what becomes of larger values does not matter."""
-    names = ("exp_bits", "man_bits", "bias", "specials", "subnormals")
+    names = ("exp_bits", "man_bits", "bias", "specials", "subnormals", "signed")
     return all(getattr(one, name) == getattr(other, name) for name in names)
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic.by_product import Taken
 from lpkernels.functional._saved import Saved, packs
 from lpkernels.functional.layer import Geometry, bias_gradient, quantized
 from lpkernels.functional.recording import first_order, is_recorded
@@ -107,6 +108,8 @@ class _LayerByProduct(torch.autograd.Function):
         made_x[KEEPS] = needs_w and packs(x) and not layer.taken("wgrad_input").made
         made_w[KEEPS] = keeps_w and packs(w) and not layer.taken("dgrad_weight").made
         y = _forward(layer, x, w, b, (made_x, made_w))
+        _release(made_x, layer.taken("wgrad_input"))
+        _release(made_w, layer.taken("dgrad_weight"))
         left = right = None
         if needs_w:
             left = kept(layer, "wgrad", "wgrad_input", x, (y.shape, w.shape), made_x)
@@ -135,12 +138,20 @@ class _LayerByProduct(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             kept = Kept(Saved(right, *ctx.right[0]), *ctx.right[1:])
             dx = _dgrad(layer, grad_output, made, kept, shapes)
+            _release(made, layer.taken("wgrad_grad_output"))
         if ctx.needs_input_grad[1]:
             kept = Kept(Saved(left, *ctx.left[0]), *ctx.left[1:])
             dw = _wgrad(layer, grad_output, made, kept, shapes)
         if ctx.needs_input_grad[2]:
             db = _bias_gradient(layer, grad_output, made, shapes[2])
         return dx, dw, db, None, None, None, None, None
+
+
+def _release(made: Made, taken: Taken) -> None:
+    """Frees what was made of a tensor for one product where the next has codes of its own, so that
+    they lie in the same memory: pages that are new to the process cost more than their rounding."""
+    if taken.made and not taken.from_codes:
+        made.clear()
 
 
 _Shapes = tuple[torch.Size, torch.Size, torch.Size | None]

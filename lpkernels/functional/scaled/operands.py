@@ -15,7 +15,15 @@ from torch import Tensor
 from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Recipe
 from lpkernels.arithmetic.by_product import GENERAL, OPERANDS, Taken
-from lpkernels.formats.integers import BLOCK, KIND, ROW, TENSOR, InBlock, Ints
+from lpkernels.formats.integers import (
+    BLOCK,
+    KIND,
+    ROW,
+    TENSOR,
+    InBlock,
+    Ints,
+    block_by_block,
+)
 from lpkernels.functional._saved import Saved, packs, saved, shared
 from lpkernels.functional.layer import Geometry, Sum
 from lpkernels.functional.running import Delayed, Scales
@@ -38,15 +46,13 @@ class Side(NamedTuple):
     are made already.
 
     made: what was made of the tensor.
-    codes: of the tensor, or of the product's matrix where the operand lies on it.
-    values: of the tensor.
+    operand: of the tensor, or of the product's matrix where the operand lies on it.
     """
 
     tensor: Tensor
     taken: Taken
     made: Made
-    codes: ops.Parts | None = None
-    values: Tensor | None = None
+    operand: Operand | None = None
 
 
 class Call(NamedTuple):
@@ -141,8 +147,8 @@ class Call(NamedTuple):
         for side, known, matrix in zip(sides, whole, matrices, strict=True):
             if known is not None:
                 done.append(known._replace(values=matrix))
-            elif side.codes is not None:
-                done.append(_operand(side.codes, side.taken, acc, self.backend))
+            elif side.operand is not None:
+                done.append(side.operand)
             else:
                 where = self.where(product, matrix, side.tensor)
                 done.append(self.made_of(side, acc, matrix, where))
@@ -156,13 +162,9 @@ class Call(NamedTuple):
 
     def _whole(self, side: Side, acc: Accumulator) -> Operand | None:
         """The operand of the tensor as it was given; None where it is one of a matrix."""
-        if side.values is not None:
-            return Operand(side.values)
         if lies_on_matrix(side.taken, acc):
             return None
-        if side.codes is not None:
-            return _operand(side.codes, side.taken, acc, self.backend)
-        return self.made_of(side, acc)
+        return side.operand or self.made_of(side, acc)
 
     def made_of(
         self, side: Side, acc: Accumulator, matrix: Tensor | None = None, where: str = ""
@@ -245,12 +247,18 @@ class Kept(NamedTuple):
             return Side(layer.source(self.saved.tensor, field, made), taken, made)
         if not self.in_parts:
             values = self.saved.restored(self.shape)[0]
-            return Side(values, taken, made, values=values)
+            return Side(values, taken, made, Operand(values))
         taken = _on_matrix(taken) if lies_on_matrix(taken, acc) else taken
-        codes = saving.unpacked(self.saved.tensor, _format(taken), self.shape)
+        codes, fmt = self.saved.tensor, _format(taken)
+        if not _takes_parts(taken, acc) and not block_by_block(fmt):
+            operand = Operand(ops.unpack(codes, fmt, self.shape))
+        else:
+            parts = saving.unpacked(codes, fmt, self.shape)
+            operand = _operand(parts, taken, acc, layer.backend)
         # Of the tensor only the shape is read.
-        tensor = codes[0] if self.shape == shape else codes[0].new_empty(()).expand(shape)
-        return Side(tensor, taken, made, codes)
+        values = operand.values
+        tensor = values if self.shape == shape else values.new_empty(()).expand(shape)
+        return Side(tensor, taken, made, operand)
 
 
 def kept(

@@ -60,7 +60,7 @@ def unpacked(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> ops.Parts:
         scale = scales.view(torch.float32)
     else:
         scale = ops.unpack(scales, behind, grid)
-    values = ops.unpack(codes[first + length :].clone(), element(fmt), shape)
+    values = ops.unpack(codes[first + length :], element(fmt), shape)
     one = scale.new_ones(())
     tensor_scale = codes[:first].clone().view(torch.float32).view(()) if first else one
     return values, scale.view(grid), tensor_scale

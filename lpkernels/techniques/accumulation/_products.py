@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import (
-    Callable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,12 +14,7 @@ from torch.nn import Module
 from torch.nn import functional as F
 
 from lpkernels.arithmetic import NATIVE
-from lpkernels.arithmetic.products import (
-    Lengths,
-    conv_lengths,
-    matmul_lengths,
-    period,
-)
+from lpkernels.arithmetic.products import Lengths, conv_lengths, matmul_lengths, period
 from lpkernels.functional.conv import ConvGeometry
 from lpkernels.functional.layer import Sum
 from lpkernels.functional.matmul import one_sum
@@ -37,29 +27,14 @@ _NATIVE = Sum(NATIVE)
 GEMMS = ("fprop", "dgrad", "wgrad")
 
 
-class Geometry(Protocol):
-    def fprop(self, x: Tensor, w: Tensor) -> Tensor: ...
-
-    def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size) -> Tensor: ...
-
-    def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size) -> Tensor: ...
-
-    def lengths(self, x: torch.Size, w: torch.Size, y: torch.Size) -> Lengths:
-        """Products of the longest sum of fprop, dgrad and wgrad."""
-        ...
-
-    def products(self, x: torch.Size, w: torch.Size, y: torch.Size) -> int:
-        """Multiply-adds of one pass, the same in all three; taps on padding are none."""
-        ...
-
-    def weights(self, w: Tensor) -> Iterator[Tensor]:
-        """(sums, K): the weights that meet in one sum of fprop, for every sum with others."""
-        ...
-
-
 @dataclass(frozen=True)
 class Matmul:
-    """x (..., M, K) @ w (..., K, N); the gradients are summed over broadcast dimensions."""
+    """x (..., M, K) @ w (..., K, N); the gradients are summed over broadcast dimensions.
+
+    `lengths` are the products of the longest sum of fprop, dgrad and wgrad. `products` are the
+    multiply-adds of one pass, the same in all three; taps on padding are none. `weights` gives
+    (sums, K), the weights that meet in one sum of fprop, for every sum with others.
+    """
 
     def fprop(self, x: Tensor, w: Tensor) -> Tensor:
         return torch.matmul(x, w)
@@ -84,7 +59,7 @@ class Matmul:
 
 @dataclass(frozen=True)
 class Conv:
-    """x (N, C_in, *) conv w (C_out, C_in / groups, *)."""
+    """x (N, C_in, *) conv w (C_out, C_in / groups, *); the methods are those of `Matmul`."""
 
     layer: ConvGeometry
 
@@ -148,6 +123,9 @@ class ConvTranspose:
                     dim, torch.arange(start, w.shape[dim], step, dtype=torch.int64, device=w.device)
                 )
             yield met.flatten(1)
+
+
+Geometry = Matmul | Conv | ConvTranspose
 
 
 def sizes(value: int | Sequence[int], dims: int) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 from lpkernels.arithmetic import Accumulator, Recipe
 from lpkernels.formats import FloatFormat
 from lpkernels.techniques.accumulation import theory
-from lpkernels.techniques.accumulation._statistics import Statistics
+from lpkernels.techniques.accumulation.measuring import Statistics
 from lpkernels.techniques.accumulation.tables import plan_text
 from lpkernels.techniques.accumulation.theory import ModelWarning, min_mantissa_bits
 
@@ -26,13 +26,6 @@ _MOST_EXPONENT_BITS = 8
 _GROWTH = 4.0
 # If the operand format flushes this share of the gradients to zero, the row says so.
 _FLUSHED = 0.1
-# The notes on roundings other than nearest even, which the variance criterion does not see.
-_UNSEEN_BY_VRR = {
-    "stochastic": "stochastic rounding loses no variance, it adds noise, which the criterion does "
-    'not see: use metric="nmse"',
-    "aligned_truncation": "aligned truncation loses more variance than the formula counts, 3 bits "
-    'and more: use metric="nmse"',
-}
 #: The note of a layer that ran forward, has something to train, and got no gradient.
 UNSEEN = (
     "no gradient came back (no_grad, a function with its own backward, or no way to the loss): "
@@ -46,7 +39,7 @@ class PlanRow:
 
     layer, gemm: "fprop", "dgrad" or "wgrad" of the layer of that name.
     length: products of its longest sum.
-    product_bits, nzr, growth: measured; see `_statistics.Statistics`.
+    product_bits, nzr, growth: measured; see `measuring.Statistics`.
     exponents: (low, high) that the accumulator's exponents must cover on this batch; None: every
         product is 0.
     man_bits: of one sum.  chunk, chunk_bits: the chunk length asked for, or the best one, and the
@@ -200,8 +193,8 @@ def _row(
     in_chunks = asked is not None and chunk < length and (asked != "best" or inner < single)
     needed = inner if in_chunks else single
     notes = _notes(length, found, needed, in_chunks)
-    if options["metric"] == "vrr" and options["rounding"] in _UNSEEN_BY_VRR:
-        notes.append(_UNSEEN_BY_VRR[options["rounding"]])
+    if options["metric"] == "vrr" and options["rounding"] in theory.UNSEEN_BY_VRR:
+        notes.append(theory.UNSEEN_BY_VRR[options["rounding"]])
     if flushed >= _FLUSHED:
         notes.append(
             f"{flushed:.0%} of the output's gradients round to zero as operands, which shortens "

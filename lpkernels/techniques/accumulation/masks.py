@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -133,8 +133,6 @@ class _Masked(Emulated):
 
     masks: tuple[str, ...] = ()
     recursive: bool = False
-    #: Dimensions of an input without a batch.
-    _dims: int
     _products: Callable[[Tensor], tuple[Tensor, Any, MatrixForm]]
 
     def forward(self, input: Tensor) -> Tensor:
@@ -145,7 +143,7 @@ class _Masked(Emulated):
         _check_sums(f"masked {type(self).__name__}", recipe)
         if recipe.input_range is not None:
             input, recipe = layer._rounded(input)
-        batch = input if input.dim() > self._dims else input.unsqueeze(0)
+        batch = input if input.dim() >= layer.weight.dim() else input.unsqueeze(0)
         if recipe.axes:
             rank = batch.dim()
             check_axes(recipe, *[r._replace(input=rank, output=rank) for r in self._ranks()])
@@ -161,10 +159,9 @@ class MaskedLinear(_Masked, nn.Linear):
     """lp.nn.Linear with masked gradients; `mask_gradients` makes it."""
 
     _original = torch.nn.Linear
-    _dims = 1
 
     def _products(self, x: Tensor) -> tuple[Tensor, Any, MatrixForm]:
-        return x, LinearGeometry(), LinearForm()
+        return x, LinearGeometry(), MatrixForm()
 
 
 class _MaskedConv(_Masked):
@@ -187,21 +184,18 @@ class MaskedConv1d(_MaskedConv, nn.Conv1d):
     """lp.nn.Conv1d with masked gradients; `mask_gradients` makes it."""
 
     _original = torch.nn.Conv1d
-    _dims = 2
 
 
 class MaskedConv2d(_MaskedConv, nn.Conv2d):
     """lp.nn.Conv2d with masked gradients; `mask_gradients` makes it."""
 
     _original = torch.nn.Conv2d
-    _dims = 3
 
 
 class MaskedConv3d(_MaskedConv, nn.Conv3d):
     """lp.nn.Conv3d with masked gradients; `mask_gradients` makes it."""
 
     _original = torch.nn.Conv3d
-    _dims = 4
 
 
 _KINDS: dict[type, type] = {
@@ -232,12 +226,16 @@ class _MaskedLayer(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         recipe, form = ctx.recipe, ctx.form
         x, w, seed = ctx.saved_tensors
-        xq = quantized(x, recipe.input, seed, Role.INPUT, SITE_QUANTIZE, "auto")
-        wq = quantized(w, recipe.weight, seed, Role.WEIGHT, SITE_QUANTIZE, "auto")
-        g = quantized(
-            grad_output, recipe.grad_output, seed, Role.GRAD_OUTPUT, SITE_QUANTIZE, "auto"
+        xq, wq, g = (
+            quantized(tensor, quantizer, seed, role, SITE_QUANTIZE, "auto")
+            for tensor, quantizer, role in (
+                (x, recipe.input, Role.INPUT),
+                (w, recipe.weight, Role.WEIGHT),
+                (grad_output, recipe.grad_output, Role.GRAD_OUTPUT),
+            )
         )
-        left, right, top = form.rows(xq, wq), form.columns(wq), form.outputs(g)
+        left, right = form.rows(xq, wq), wq.flatten(1).t()
+        top = ctx.geometry.rows(g, w.shape[:1])
         options = (recipe.fprop, seed, ctx.masks, ctx.recursive)
         dx, dw = masked_products(left, right, top, *options)
         dx, dw = form.back(dx, x, w), dw.t().reshape(w.shape)
@@ -250,39 +248,21 @@ class _MaskedLayer(torch.autograd.Function):
 MASKS = {"swamped": SWAMPED, "overflowed": OVERFLOWED}
 
 
-class MatrixForm(Protocol):
+class MatrixForm:
     """A layer as matrices, group by group along the columns: y (R, groups * O) from x (R, groups *
-    K), where each group's K columns of x are multiplied with the same group's O columns of w (K,
-    groups * O)."""
-
-    def rows(self, x: Tensor, w: Tensor) -> Tensor: ...
-
-    def columns(self, w: Tensor) -> Tensor: ...
-
-    def outputs(self, g: Tensor) -> Tensor: ...
-
-    def back(self, dx: Tensor, x: Tensor, w: Tensor) -> Tensor:
-        """The gradient of x from the gradient of its rows."""
-        ...
-
-
-class LinearForm:
-    """A linear layer as one product of rows (R, K) with columns (K, O)."""
+    K), where each group's K columns of x are multiplied with the same group's O columns of the
+    flattened weights (K, groups * O). This one is a linear layer's.
+    """
 
     def rows(self, x: Tensor, w: Tensor) -> Tensor:
         return x.flatten(0, -2)
 
-    def columns(self, w: Tensor) -> Tensor:
-        return w.t()
-
-    def outputs(self, g: Tensor) -> Tensor:
-        return g.flatten(0, -2)
-
     def back(self, dx: Tensor, x: Tensor, w: Tensor) -> Tensor:
+        """The gradient of x from the gradient of its rows."""
         return dx.reshape(x.shape)
 
 
-class ConvForm:
+class ConvForm(MatrixForm):
     """A convolution as one product: it has a row for each position, and k runs over (c_in,
     kernel)."""
 
@@ -305,12 +285,6 @@ class ConvForm:
             for n, k, s, d in zip(image, kernel, of.stride, of.dilation, strict=True)
         ]
         return itertools.product(*along)
-
-    def columns(self, w: Tensor) -> Tensor:
-        return w.flatten(1).t()
-
-    def outputs(self, g: Tensor) -> Tensor:
-        return self.geometry.rows(g, g.shape[1:2])
 
     def back(self, dx: Tensor, x: Tensor, w: Tensor) -> Tensor:
         padding, sizes = self.geometry.padding, x.shape[2:]

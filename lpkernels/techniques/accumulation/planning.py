@@ -29,7 +29,7 @@ from lpkernels.techniques.accumulation._rows import (
     exponent_bits,
     plan_rows,
 )
-from lpkernels.techniques.accumulation._statistics import Statistics, integer_bits, statistics
+from lpkernels.techniques.accumulation.measuring import Statistics, integer_bits, statistics
 
 #: Exponent bits beyond those that one batch needs: training goes on to larger values and smaller
 #: gradients.

@@ -35,6 +35,13 @@ NMSE_CONSTANTS = {
     # 0.0006, 4096 sums at each of 14 points (bench/accumulation.py). No derivation.
     "aligned_truncation": 0.055,
 }
+#: What the variance criterion does not see of roundings other than nearest even.
+UNSEEN_BY_VRR = {
+    "stochastic": "stochastic rounding loses no variance, it adds noise, which the criterion does "
+    'not see: use metric="nmse"',
+    "aligned_truncation": "aligned truncation loses more variance than the formula counts: add 3 "
+    'bits and more, or use metric="nmse"',
+}
 CUTOFF = 50.0
 # The last mantissa width that is tried; far above any that a sum of 2^53 products asks for.
 _MOST_BITS = 52
@@ -286,26 +293,17 @@ def nmse(
 
 def _warn(sums: ChunkedSums, rounding: str) -> None:
     longest = int(max(sums.inner.max(initial=0), sums.outer.max(initial=0)))
+    doubts = []
     if longest >= MODEL_LIMIT:
-        _warned(
+        doubts.append(
             f"a sum of {longest} products: from 2^22 on the formula asks for about 3 bits more "
-            "than simulated sums need; pass chunk=, or metric='nmse'"
+            'than simulated sums need; pass chunk=, or metric="nmse"'
         )
-    if rounding == "stochastic":
-        _warned(
-            "stochastic rounding loses no variance, it adds noise, which the variance criterion "
-            "does not see; pass metric='nmse'"
-        )
-    if rounding == "aligned_truncation":
-        _warned(
-            "aligned truncation loses more variance than the formula counts: add 3 bits and more, "
-            "or pass metric='nmse'"
-        )
-
-
-def _warned(message: str) -> None:
-    # The caller of min_mantissa_bits.
-    warnings.warn(f"min_mantissa_bits: {message}", ModelWarning, stacklevel=4)
+    if rounding in UNSEEN_BY_VRR:
+        doubts.append(UNSEEN_BY_VRR[rounding])
+    for doubt in doubts:
+        # The caller of min_mantissa_bits.
+        warnings.warn(f"min_mantissa_bits: {doubt}", ModelWarning, stacklevel=3)
 
 
 def check_criteria(function: str, criterion: str, metric: str, rounding: str) -> None:

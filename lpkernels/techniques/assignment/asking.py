@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
 from lpkernels.arithmetic.text import number, options_of, read_options, whole, written_options
+from lpkernels.techniques import checks
 from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.demotion import Order, check_demand
 from lpkernels.techniques.assignment.operations import (
@@ -37,8 +38,7 @@ def uniform(
     Raises: TypeError, ValueError: Ops that do not fit together, another precision, a glob that
         matches nothing.
     """
-    if precision not in ("low", "high"):
-        raise ValueError(f"uniform: precision must be 'low' or 'high', got {precision!r}")
+    checks.choice("uniform: precision", precision, ("low", "high"))
     groups = group(ops)
     low = [t.key for each in groups for t in each.tensors] if precision == "low" else []
     made = _assignment(groups, low, formats, pins)
@@ -159,14 +159,10 @@ class Request:
     low_grad: str = ""
 
     def __post_init__(self) -> None:
-        if self.rule not in get_args(Rule):
-            raise ValueError(_expected("rule", get_args(Rule), self.rule))
-        if self.fan_out not in ("sum", "branches"):
-            raise ValueError(_expected("fan_out", ("sum", "branches"), self.fan_out))
-        if self.promote is not None and not 0 <= self.promote <= 1:
-            raise ValueError(
-                f"assignment: promote must be from 0 to 1, or none, got {self.promote}"
-            )
+        checks.choice("assignment: rule", self.rule, get_args(Rule))
+        checks.choice("assignment: fan_out", self.fan_out, ("sum", "branches"))
+        if self.promote is not None:
+            checks.number("assignment: promote", self.promote, least=0, most=1)
         if (self.rule == "file") != bool(self.file):
             raise ValueError("assignment: file=<path> stands for a rule; give the path alone")
         if self.rule == "demote":
@@ -220,10 +216,6 @@ def parse_assignment(text: str) -> Request:
 
 def _rounded(text: str) -> str:
     return text if ":" in text else f"{text}:nearest_away"
-
-
-def _expected(name: str, choices: tuple[str, ...], got: object) -> str:
-    return f"assignment: {name} must be one of {', '.join(choices)}; got {got}"
 
 
 _OPTIONS = options_of(

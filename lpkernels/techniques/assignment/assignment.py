@@ -132,19 +132,14 @@ class Assignment:
         together = (tied for tied in ties(self.pins, list(self.tensors)) if key in tied)
         return next(together, frozenset({key}))
 
-    def check(self, groups: Sequence[Group]) -> None:
-        """Checks that the assignment is of the network with these groups, at their batch size.
+    def check(self, groups: Sequence[Group], *, batch: bool = True) -> None:
+        """Checks that the assignment is of the network with these groups.
 
+        batch: at their batch size; False: at whatever batch size.
         Raises: ValueError: tensors that only one of the two has, or of other sizes.
         """
-        _check_same(self.groups, groups)
-
-    def check_keys(self, groups: Sequence[Group]) -> None:
-        """Checks that the assignment is of the network with these groups, at whatever batch size.
-
-        Raises: ValueError: tensors that only one of the two has, or parameters of other sizes.
-        """
-        _check_same(self.groups, groups, kinds=("weight", "grad_weight"))
+        sized: tuple[Kind, ...] = get_args(Kind) if batch else ("weight", "grad_weight")
+        _check_same(self.groups, groups, sized)
 
     def save(self, path: str | Path) -> None:
         """Writes it as JSON."""
@@ -199,9 +194,7 @@ class Assignment:
         return self.tensors[key]
 
 
-def _check_same(
-    mine: Sequence[Group], model: Sequence[Group], *, kinds: Sequence[Kind] = get_args(Kind)
-) -> None:
+def _check_same(mine: Sequence[Group], model: Sequence[Group], kinds: Sequence[Kind]) -> None:
     """Raises: ValueError: the groups do not hold the same tensors, or a tensor of these kinds has
     another size."""
     of_mine, of_model = (_sizes(groups) for groups in (mine, model))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from lpkernels.schemas import schema
+from lpkernels.techniques import checks
 from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.operations import Group, TensorSpec
 from lpkernels.techniques.assignment.precisions import NONE, PAPER, Formats, Pins, held, tie
@@ -185,15 +186,10 @@ def check_demand(label: str, ratio: Any, bits: Any, order: Any, seed: Any) -> No
     if (ratio is None) == (bits is None):
         raise ValueError(f"{label}: give ratio or bits, one of them; got {ratio=} and {bits=}")
     if ratio is not None:
-        if isinstance(ratio, bool) or not isinstance(ratio, float | int | Fraction):
-            raise TypeError(f"{label}: ratio must be a number of 0 to 1, got {ratio!r}")
-        # Written so that NaN is refused too.
-        if not 0 <= ratio <= 1:
-            raise ValueError(f"{label}: ratio must be from 0 to 1, got {ratio}")
-    if bits is not None and (isinstance(bits, bool) or not isinstance(bits, int) or bits < 0):
-        raise ValueError(f"{label}: bits must be an int of at least 0, got {bits!r}")
-    if order not in get_args(Order):
-        raise ValueError(f"{label}: order must be one of {', '.join(get_args(Order))}; got {order}")
+        checks.number(f"{label}: ratio", ratio, least=0, most=1)
+    if bits is not None:
+        checks.whole(f"{label}: bits", bits, 0)
+    checks.choice(f"{label}: order", order, get_args(Order))
     if (order == "random") != isinstance(seed, int) or isinstance(seed, bool):
         raise ValueError(
             f"{label}: order='random' takes an int as seed, and no other does; got order={order!r} "

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from lpkernels.techniques import checks
+
 Kind = Literal["weight", "activation", "grad_activation", "grad_weight"]
 #: The kinds of tensors of training, and the ends of their keys: the paper's P, Y, GY and GP.
 SUFFIXES: dict[Kind, str] = {
@@ -67,12 +69,8 @@ class Op:
             raise TypeError(
                 f"Op {self.name!r}: inputs must be names of Ops, as a tuple, got {self.inputs!r}"
             )
-        for what, numel in {"numel": self.numel, **self.params}.items():
-            if isinstance(numel, bool) or not isinstance(numel, int) or numel < 0:
-                raise ValueError(
-                    f"Op {self.name!r}: {what} must be a number of elements, an int of at least 0, "
-                    f"got {numel!r}"
-                )
+        for what, numel in {"the result": self.numel, **self.params}.items():
+            checks.whole(f"Op {self.name!r}: elements of {what}", numel, 0)
         object.__setattr__(self, "inputs", tuple(self.inputs))
         object.__setattr__(self, "params", dict(self.params))
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from lpkernels.techniques import checks
 from lpkernels.techniques.assignment.assignment import Assignment
 
 #: The kinds that are promoted by what they hold; gradients overflow to infinity, for the scaler.
@@ -50,13 +51,8 @@ class Promoter:
     def __init__(self, assignment: Assignment, threshold: float | None = 0.01) -> None:
         if not isinstance(assignment, Assignment):
             raise TypeError(f"Promoter: expected an Assignment, got {type(assignment).__name__}")
-        number = isinstance(threshold, float | int) and not isinstance(threshold, bool)
-        if threshold is not None and not number:
-            raise TypeError(f"Promoter: threshold must be a number or None, got {threshold!r}")
-        if threshold is not None and not 0 <= threshold <= 1:
-            raise ValueError(
-                f"Promoter: threshold must be from 0 to 1, or None for never, got {threshold}"
-            )
+        if threshold is not None:
+            checks.number("Promoter: threshold", threshold, least=0, most=1)
         self.assignment = assignment
         self.promotions: list[Promotion] = []
         self._threshold = threshold

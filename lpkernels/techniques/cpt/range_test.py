@@ -2,8 +2,10 @@
 
 import copy
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -12,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from lpkernels.nn.observing.tracing import left_as_found
 from lpkernels.techniques import checks
 from lpkernels.techniques._table import aligned
 from lpkernels.techniques.cpt.schedule import width
@@ -130,17 +133,15 @@ def precision_range_test(
         )
     limit = checks.number("threshold", threshold, least=0)
     checks.choice("mode", mode, MODES)
-    start = _Snapshot(restore)
+    around = partial(_as_found, list(restore))
+    of_all, of_level = (nullcontext, around) if mode == "within" else (around, nullcontext)
     trace: list[Level] = []
-    try:
+    with of_all():
         for bits in levels:
-            if mode == "within":
-                start.restore()
-            set_bits(bits)
-            accuracy = tuple(_accuracy(step_fn(), bits) for _ in range(steps_per_level))
+            with of_level():
+                set_bits(bits)
+                accuracy = tuple(_accuracy(step_fn(), bits) for _ in range(steps_per_level))
             trace.append(_level(bits, accuracy, window, limit))
-    finally:
-        start.restore()
     return PrecisionRange(_bounds(tuple(trace), limit), tuple(trace), limit, window)
 
 
@@ -180,57 +181,44 @@ def _bounds(trace: tuple[Level, ...], threshold: float) -> tuple[int, int]:
     return trace[lowest].bits, next(enough, trace[-1].bits)
 
 
-class _RandomStates:
-    """The states of torch's, numpy's and Python's global generators."""
+@contextmanager
+def _as_found(things: Sequence[Any]) -> Iterator[None]:
+    """At its end, after an error too, modules, optimizers and other things with a state_dict are as
+    they were at its start, and so are the global generators of torch, numpy and Python.
 
-    def __init__(self) -> None:
-        self._torch = torch.get_rng_state()
-        self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        # The global generator is what a user's data loading may draw from.
-        self._numpy = np.random.get_state()  # noqa: NPY002
-        self._python = random.getstate()
-
-    def restore(self) -> None:
-        torch.set_rng_state(self._torch)
-        if self._cuda:
-            torch.cuda.set_rng_state_all(self._cuda)
-        np.random.set_state(self._numpy)  # noqa: NPY002
-        random.setstate(self._python)
-
-
-class _Module:
-    """Parameters, buffers (also buffers outside of the state_dict), gradients, modes, and all other
-    attributes and extra states of modules. Tensors keep their places in memory."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        tensors = [*module.parameters(), *module.buffers()]
-        self._tensors = [(tensor, tensor.detach().clone()) for tensor in tensors]
-        gradients = [(p, p.grad) for p in module.parameters()]
-        self._gradients = [(p, g, None if g is None else g.clone()) for p, g in gradients]
-        self._own = [(m, dict(vars(m)), _dicts(m), _extra(m)) for m in module.modules()]
-
-    def restore(self) -> None:
-        for module, own, dicts, extra in self._own:
-            vars(module).clear()
-            vars(module).update(own)
-            for name, entries in dicts.items():
-                own[name].clear()
-                own[name].update(entries)
-            if extra is not None:
-                module.set_extra_state(copy.deepcopy(extra))
-        with torch.no_grad():
-            for tensor, value in self._tensors:
-                tensor.copy_(value)
-            for parameter, gradient, kept in self._gradients:
-                parameter.grad = gradient
-                if gradient is not None and kept is not None:
-                    gradient.copy_(kept)
+    Raises: TypeError: a thing without state_dict and load_state_dict.
+    """
+    # The global generator is what a user's data loading may draw from.
+    numbers, own = np.random.get_state(), random.getstate()  # noqa: NPY002
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    try:
+        with torch.random.fork_rng(devices), ExitStack() as stack:
+            # The first thing is put back first.
+            for thing in reversed(things):
+                kept = _module if isinstance(thing, nn.Module) else _state
+                stack.enter_context(kept(thing))
+            yield
+    finally:
+        np.random.set_state(numbers)  # noqa: NPY002
+        random.setstate(own)
 
 
-def _dicts(module: nn.Module) -> dict[str, dict[str, Any]]:
-    """Which parameters, buffers and modules it has: a forward pass may register some."""
-    return {name: dict(vars(module)[name]) for name in ("_parameters", "_buffers", "_modules")}
+@contextmanager
+def _module(module: nn.Module) -> Iterator[None]:
+    """Beside the state that `left_as_found` puts back: modules inside, all other attributes (a
+    precision is one) and extra states. Tensors keep their places in memory."""
+    own = [(m, dict(vars(m)), dict(m._modules), _extra(m)) for m in module.modules()]
+    with left_as_found(module, []):
+        try:
+            yield
+        finally:
+            for each, attributes, modules, extra in own:
+                vars(each).clear()
+                vars(each).update(attributes)
+                each._modules.clear()
+                each._modules.update(modules)
+                if extra is not None:
+                    each.set_extra_state(extra)
 
 
 def _extra(module: nn.Module) -> Any:
@@ -238,46 +226,21 @@ def _extra(module: nn.Module) -> Any:
     return copy.deepcopy(module.get_extra_state()) if has else None
 
 
-class _Stateful:
+@contextmanager
+def _state(thing: Any) -> Iterator[None]:
     """An optimizer, or anything else with a state_dict."""
-
-    def __init__(self, thing: Any) -> None:
-        self._thing, self._state = thing, copy.deepcopy(thing.state_dict())
-        self._settings = [set(group) for group in getattr(thing, "param_groups", ())]
-
-    def restore(self) -> None:
-        self._thing.load_state_dict(copy.deepcopy(self._state))
-        # An optimizer may keep settings that training has added to its groups.
-        groups = self._thing.param_groups if self._settings else ()
-        for group, settings in zip(groups, self._settings, strict=True):
-            for name in group.keys() - settings:
-                del group[name]
-
-
-class _Snapshot:
-    """A copy of the state of modules, optimizers and other things with a state_dict, and of the
-    random states.
-
-    Raises: TypeError: a thing without state_dict and load_state_dict.
-    """
-
-    def __init__(self, things: Iterable[Any]) -> None:
-        self._parts = [_kept(thing) for thing in things]
-        self._random = _RandomStates()
-
-    def restore(self) -> None:
-        """Puts everything back; any number of times."""
-        for part in self._parts:
-            part.restore()
-        self._random.restore()
-
-
-def _kept(thing: Any) -> _Module | _Stateful:
-    if isinstance(thing, nn.Module):
-        return _Module(thing)
     if not all(callable(getattr(thing, n, None)) for n in ("state_dict", "load_state_dict")):
         raise TypeError(
             "restore: expected models, optimizers and other things with state_dict and "
             f"load_state_dict, got {type(thing).__name__}"
         )
-    return _Stateful(thing)
+    state = copy.deepcopy(thing.state_dict())
+    settings = [set(group) for group in getattr(thing, "param_groups", ())]
+    try:
+        yield
+    finally:
+        thing.load_state_dict(state)
+        # An optimizer may keep settings that training has added to its groups.
+        for group, before in zip(getattr(thing, "param_groups", ()), settings, strict=True):
+            for name in group.keys() - before:
+                del group[name]

@@ -20,15 +20,8 @@ class PrecisionScheduler(PrecisionSetter):
 
     It works like torch.optim.lr_scheduler: the constructor sets the bits of step 0, and `step()`
     after each optimizer step sets the bits of the next. A step that the optimizer skipped counts as
-    any other: call `step()` all the same. From `total_steps` on the highest bits stay.
-
-        scheduler = PrecisionScheduler(model, total_steps, bits=(3, 8))
-        for x, y in loader:
-            ...
-            optimizer.step()
-            scheduler.step()
-        with scheduler.at():
-            evaluate(model)
+    any other: call `step()` all the same. From `total_steps` on the highest bits stay. A loop is in
+    docs/cyclic-precision.md.
 
     Args:
         targets: a model: all its modules with a method set_precision(forward_bits, backward_bits),

@@ -7,7 +7,7 @@ from lpkernels.techniques.loss_scaling._gradients import StepRecord
 from lpkernels.techniques.loss_scaling.diagnosis import Diagnosis, Report, diagnose
 from lpkernels.techniques.loss_scaling.layers import LayerScales, layer_scales
 from lpkernels.techniques.loss_scaling.masters.master_weights import MasterWeights
-from lpkernels.techniques.loss_scaling.masters.memory import Memory, MemoryRow, memory
+from lpkernels.techniques.loss_scaling.masters.saving import Memory, MemoryRow, memory
 from lpkernels.techniques.loss_scaling.masters.updates import Stagnation
 from lpkernels.techniques.loss_scaling.scaler import LossScaler
 

@@ -1,14 +1,16 @@
 """Scales for the backward pass of single layers: powers of two, undone where the pass leaves."""
 
 import fnmatch
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.utils.rnn import PackedSequence
 from torch.utils.hooks import RemovableHandle
+
+from lpkernels.techniques import checks
+from lpkernels.techniques._nested import all_tensors, changed
 
 # Beyond this |e|, 2^e or its inverse is no normal float32.
 _LARGEST = 126
@@ -46,16 +48,7 @@ def layer_scales(model: nn.Module, exponents: Mapping[str, int]) -> "LayerScales
     Reference: ours. Micikevicius et al. 2017, arXiv 1710.03740, has one scale for all layers.
     """
     for glob, exponent in exponents.items():
-        if isinstance(exponent, bool) or not isinstance(exponent, int):
-            raise TypeError(
-                f"layer_scales: {glob!r}: expected the exponent of 2 as an int, got "
-                f"{type(exponent).__name__} {exponent!r}"
-            )
-        if abs(exponent) > _LARGEST:
-            raise ValueError(
-                f"layer_scales: {glob!r}: expected an exponent from -{_LARGEST} to {_LARGEST}, got "
-                f"{exponent}"
-            )
+        checks.whole(f"layer_scales: exponent of {glob!r}", exponent, -_LARGEST, _LARGEST)
     names = [name for name, _ in model.named_modules() if name]
     for glob in exponents:
         if not fnmatch.filter(names, glob):
@@ -131,8 +124,8 @@ class _Scaled:
             own = {name: p for name, p in held.items() if p is not None and p.requires_grad}
             if own:
                 call.append((inner, own))
-                _put(inner, {name: self._down(parameter) for name, parameter in own.items()})
-        return _mapped(args, self._down), _mapped(kwargs, self._down)
+                _put(inner, {name: self._down(0, parameter) for name, parameter in own.items()})
+        return changed((args, kwargs), self._down)
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """Gives results a backward pass that applies the scale; the parameters are themselves
@@ -143,20 +136,20 @@ class _Scaled:
             return None
         for inner, own in call:
             _put(inner, own)
-        tensors = list(_tensors(output))
+        tensors = list(all_tensors({"": output}).values())
         if len(tensors) > 1:
             # One result may be made of another, as an LSTM's h of its c: the scale follows both.
-            return _mapped(output, self._up)
+            return changed(output, self._up)
         for tensor in tensors:
             if tensor.requires_grad:
                 # Any operation may follow, also one that works in place.
                 tensor.register_hook(lambda gradient: gradient * 2.0**self.exponent)
         return None
 
-    def _up(self, tensor: Tensor) -> Tensor:
+    def _up(self, _: int, tensor: Tensor) -> Tensor:
         return _Times.apply(tensor, 2.0**self.exponent) if tensor.requires_grad else tensor
 
-    def _down(self, tensor: Tensor) -> Tensor:
+    def _down(self, _: int, tensor: Tensor) -> Tensor:
         return _Times.apply(tensor, 2.0**-self.exponent) if tensor.requires_grad else tensor
 
 
@@ -195,32 +188,3 @@ def _put(owner: nn.Module, parameters: Mapping[str, Tensor]) -> None:
     everything.update(parameters)
     if isinstance(owner, nn.RNNBase):
         owner._flat_weights = [getattr(owner, name, None) for name in owner._flat_weights_names]
-
-
-def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    """`value` with every tensor in it changed."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, PackedSequence):
-        return PackedSequence(change(value.data), *value[1:])
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_mapped(item, change) for item in value))
-    if type(value) in (tuple, list):
-        return type(value)(_mapped(item, change) for item in value)
-    if isinstance(value, dict):
-        changed = type(value)()
-        for name, item in value.items():
-            changed[name] = _mapped(item, change)
-        return changed
-    return value
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in `value`; one that is there several times may come several times."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _tensors(item)

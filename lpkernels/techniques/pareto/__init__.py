@@ -5,8 +5,7 @@ low-precision training" (PEPPP).
 """
 
 from lpkernels.techniques.pareto.cold_start import ColdStart, cold_start, expected_gain, fit_grid
-from lpkernels.techniques.pareto.completion import Completion, complete
-from lpkernels.techniques.pareto.embedding import embed, predict
+from lpkernels.techniques.pareto.completion import Completion, complete, embed, predict
 from lpkernels.techniques.pareto.evaluation import averages, compare, leave_one_out, noise_floor
 from lpkernels.techniques.pareto.frontier import (
     choose,
@@ -15,13 +14,14 @@ from lpkernels.techniques.pareto.frontier import (
     hypervolume,
     pareto_front,
 )
-from lpkernels.techniques.pareto.memory import count_tensors, training_memory
-from lpkernels.techniques.pareto.recipes import TrainingRecipe
+from lpkernels.techniques.pareto.recipes import TrainingRecipe, count_tensors, training_memory
 from lpkernels.techniques.pareto.selection import relaxed, select
 from lpkernels.techniques.pareto.spaces import ErrorMatrix, FormatSpace
-from lpkernels.techniques.pareto.stopping import EarlyStop, StoppableRun, final_error
 from lpkernels.techniques.pareto.uncertainty import (
+    EarlyStop,
     FrontierBand,
+    StoppableRun,
+    final_error,
     frontier_band,
     held_out_residuals,
     hopeful,

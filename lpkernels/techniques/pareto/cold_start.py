@@ -12,15 +12,9 @@ import numpy as np
 
 from lpkernels.techniques import checks
 from lpkernels.techniques.checks import Floats, Ints
-from lpkernels.techniques.pareto.completion import complete
-from lpkernels.techniques.pareto.embedding import measurements
+from lpkernels.techniques.pareto.completion import complete, measurements
 from lpkernels.techniques.pareto.frontier import pareto_front
-from lpkernels.techniques.pareto.uncertainty import (
-    FrontierBand,
-    band,
-    draw_residuals,
-    hopeful,
-)
+from lpkernels.techniques.pareto.uncertainty import FrontierBand, band, draw_residuals, hopeful
 
 
 @dataclass(frozen=True)

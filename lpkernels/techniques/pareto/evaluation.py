@@ -10,14 +10,8 @@ import numpy as np
 
 from lpkernels.techniques import checks
 from lpkernels.techniques.checks import Bools, Floats, Ints
-from lpkernels.techniques.pareto.completion import filled
-from lpkernels.techniques.pareto.embedding import embed, predict
-from lpkernels.techniques.pareto.frontier import (
-    convergence,
-    hyperdiff,
-    hypervolume,
-    pareto_front,
-)
+from lpkernels.techniques.pareto.completion import embed, filled, predict
+from lpkernels.techniques.pareto.frontier import convergence, hyperdiff, hypervolume, pareto_front
 from lpkernels.techniques.pareto.selection import METHODS, select
 from lpkernels.techniques.pareto.spaces import mean_over_seeds
 

@@ -30,7 +30,8 @@ def rule_key(rule: Rule) -> tuple[Any, ...]:
     tie = rule.tie_stays and rule.mode == _NEAREST and not parity
     # Where nothing stops at max anyway, the code is the same.
     always = rule.always_overflows and mode.startswith(("toward", "to_"))
-    return ("float", mode, rule.overflow, rule.subnormals, parity, tie, always)
+    zeros = (rule.one_zero, rule.signed)
+    return ("float", mode, rule.overflow, rule.subnormals, parity, zeros, tie, always)
 
 
 def draw_key(rule: Rule) -> tuple[Any, ...]:
@@ -44,7 +45,7 @@ def draw_key(rule: Rule) -> tuple[Any, ...]:
 def certified_key(tier: int, rule: Rule) -> tuple[Any, ...]:
     """The properties of a rule that decide the instructions of a certified kernel."""
     if tier == _tiers.RANGE:
-        return (tier, rule.overflow, rule.tie_stays)
+        return (tier, rule.overflow, rule.tie_stays, rule.one_zero)
     if tier == _tiers.FIXED:
         return (tier, rule.mode, rule.overflow)
     if tier in (_tiers.DIRECTED, _tiers.CUT):
@@ -54,7 +55,7 @@ def certified_key(tier: int, rule: Rule) -> tuple[Any, ...]:
 
 def float32_key(rule: Rule) -> tuple[Any, ...]:
     """`rule_key` for float32, which finds ties by bits, and whether all 32 bits are drawn."""
-    return (*rule_key(rule)[:5], rule.random_bits == 32)
+    return (*rule_key(rule)[:6], rule.random_bits == 32)
 
 
 def key(launch: Launch) -> tuple[Any, ...]:
@@ -75,7 +76,16 @@ def key(launch: Launch) -> tuple[Any, ...]:
         bias = isinstance(_outputs(launch).bias, torch.Tensor)
         outer = _rule(rules.outer) if rules.chunked or bias else ()
         product = _rule(rules.product) if tiers is None else rules.product is not None
-        found = (sums, product, outer, _rule(rules.result), rules.chunked, rules.scale_order)
+        zeros = [x is not None and x.one_zero for x in (rules.sum, rules.product, rules.outer)]
+        found = (
+            sums,
+            product,
+            outer,
+            _rule(rules.result),
+            rules.chunked,
+            rules.scale_order,
+            *zeros,
+        )
     return (launch.name, found, tuple(sorted(told.items())), _types(launch.arguments))
 
 

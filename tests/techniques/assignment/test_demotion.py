@@ -156,16 +156,17 @@ HALF, NONE = (GROUPS, 0.5), (GROUPS,)
 test_wrong_demands_are_refused = refuses(
     demote,
     [
-        ((GROUPS, 1.1), {}, ValueError, "ratio must be from 0 to 1, got 1.1"),
-        ((GROUPS, -0.1), {}, ValueError, "ratio must be from 0 to 1, got -0.1"),
-        ((GROUPS, float("nan")), {}, ValueError, "ratio must be from 0 to 1, got nan"),
-        ((GROUPS, "0.5"), {}, TypeError, "ratio must be a number of 0 to 1, got '0.5'"),
-        ((GROUPS, True), {}, TypeError, "ratio must be a number of 0 to 1, got True"),
+        ((GROUPS, 1.1), {}, ValueError, "ratio: expected a finite .* most 1, got 1.1"),
+        ((GROUPS, -0.1), {}, ValueError, "ratio: expected a finite .* least 0 .* got -0.1"),
+        ((GROUPS, float("nan")), {}, ValueError, "ratio: expected a finite number .* got nan"),
+        ((GROUPS, "0.5"), {}, TypeError, "ratio: expected a number, got str '0.5'"),
+        ((GROUPS, True), {}, TypeError, "ratio: expected a number, got bool True"),
         (NONE, {}, ValueError, "give ratio or bits, one of them; got ratio=None and bits=None"),
         (HALF, {"bits": 5}, ValueError, "give ratio or bits, one of them; got ratio=0.5"),
-        (NONE, {"bits": 0.5}, ValueError, "bits must be an int of at least 0, got 0.5"),
+        (NONE, {"bits": 0.5}, TypeError, "bits: expected an int, got float 0.5"),
+        (NONE, {"bits": -1}, ValueError, "bits: expected at least 0, got -1"),
         (NONE, {"bits": 90191}, ValueError, "bits=90,191 cannot be met.* there are 90,192"),
-        (HALF, {"order": "size"}, ValueError, "order must be one of decreasing, .*; got size"),
+        (HALF, {"order": "size"}, ValueError, "order: expected one of decreasing, .* got 'size'"),
         (HALF, {"order": "random"}, ValueError, "'random' takes an int as seed.* seed=None"),
         (HALF, {"seed": 1}, ValueError, "no other does; got order='decreasing' and seed=1"),
         (HALF, {"order": "sensitivity"}, ValueError, "scores go with order='sensitivity'.* no"),
@@ -301,7 +302,7 @@ def test_uniform_is_all_low_or_all_high():
     assert (high.ratio, high.bits, high.low_groups) == (0.0, 173376, ())
     fp32 = uniform(CHAIN, "high", formats=Formats.same("fp32"))
     assert fp32.bits == 32 * 10836
-    with pytest.raises(ValueError, match="precision must be 'low' or 'high', got 'fp8'"):
+    with pytest.raises(ValueError, match="precision: expected one of low, high, got 'fp8'"):
         uniform(CHAIN, "fp8")  # type: ignore[arg-type]
 
 

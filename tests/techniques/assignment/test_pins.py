@@ -180,8 +180,8 @@ def test_wrong_ratios_change_nothing(measured: dict, match: str):
 test_wrong_thresholds_and_assignments_are_refused = refuses(
     Promoter,
     [
-        ((LOW, -1.0), {}, ValueError, "threshold must be from 0 to 1, or None for never"),
-        ((LOW, "0.01"), {}, TypeError, "threshold must be a number or None, got '0.01'"),
+        ((LOW, -1.0), {}, ValueError, "threshold: expected a finite number of at least 0"),
+        ((LOW, "0.01"), {}, TypeError, "threshold: expected a number, got str '0.01'"),
         ((COUNTED,), {}, TypeError, "Promoter: expected an Assignment, got tuple"),
     ],
 )

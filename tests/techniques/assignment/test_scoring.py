@@ -214,10 +214,10 @@ def test_what_works_in_place_costs_the_same():
 
 @rows(
     "change, error, match",
-    ({"lr": 0.0}, ValueError, "lr must be a positive number, got 0.0"),
-    ({"lr": float("nan")}, ValueError, "lr must be a positive number, got nan"),
-    ({"loss_scale": -1.0}, ValueError, "loss_scale must be a positive number, got -1.0"),
-    ({"lr": "0.1"}, TypeError, "lr must be a number, got '0.1'"),
+    ({"lr": 0.0}, ValueError, "lr: expected a finite number above 0, got 0.0"),
+    ({"lr": float("nan")}, ValueError, "lr: expected a finite number above 0, got nan"),
+    ({"loss_scale": -1.0}, ValueError, "loss_scale: expected a finite number above 0, got -1.0"),
+    ({"lr": "0.1"}, TypeError, "lr: expected a number, got str '0.1'"),
     ({"loss_scale": 2.0**60}, ValueError, r"G.' times the loss scale .* a smaller loss_scale"),
     ({"formats": assignment.Formats(activation=("fp32", "e2m1"))}, ValueError,
      "Y' is not finite in e2m1.* or saturate$"),

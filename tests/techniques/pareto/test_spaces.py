@@ -151,7 +151,7 @@ def test_the_numerics_need_numpy_alone_and_only_what_looks_at_models_knows_torch
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             if any(name.split(".")[0] == "torch" or ".nn" in name for name in names):
                 found.add(path.name)
-    assert found == {"memory.py", "recipes.py"}
+    assert found == {"recipes.py"}
 
 
 def test_public_names_are_there_and_listed_once():

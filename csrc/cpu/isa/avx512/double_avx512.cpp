@@ -8,7 +8,7 @@ namespace lpk {
 void run_exact_tile(const Tile& t, const Accumulator& acc) {
   using L = RoundedLanes<double>;
   constexpr OperandRange kAny{};
-  const bool done = for_mode(acc.rounding, [&](auto mode) {
+  const bool done = !acc.rounds_every_step() && for_mode(acc.rounding, [&](auto mode) {
     return try_sum<NarrowRule<L, mode>>(t, acc, kAny, kAny) ||
            try_sum<NarrowRule<L, mode, false>>(t, acc, kAny, kAny) ||
            try_sum<FixedRule<L, mode>>(t, acc, kAny, kAny) ||

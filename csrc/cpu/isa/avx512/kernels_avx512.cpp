@@ -10,7 +10,8 @@ void accumulate_half_first(const Tile& t) {
   const Accumulator acc = accumulator_from(t.accumulator);
   const OperandRange a = range_of_a(t);
   const OperandRange& b = range_of_b(t);
-  const HalfSums sums = t.spread() ? HalfSums{} : half_sums(t, acc, a, b);
+  const bool other = t.spread() || acc.rounds_every_step();
+  const HalfSums sums = other ? HalfSums{} : half_sums(t, acc, a, b);
   if (!sums.valid) return accumulate_certified<Vec<8>>(t, acc, a, b, run_truncated_avx512vnni);
   const bool outer_is_half = half_precision(acc.outer) && acc.outer_rounding == acc.rounding;
   run_half_tile(t.marked(), sums, outer_is_half);

@@ -40,7 +40,7 @@ struct Range {
   bool stochastic;
   double above, below;
   double max, lowest;
-  double inverse;  // 1 / the step at the ends
+  double inverse, low_inverse;  // 1 / the step at the ends
 
   Range(const Format& f, Rounding mode)
       : stochastic(mode == Rounding::kStochastic), max(f.max), lowest(low_end(f)) {
@@ -52,16 +52,20 @@ struct Range {
     }
     const bool fixed = f.kind == Kind::kFixed;
     const double step = fixed ? f.quantum : f.unit * power_of_two(std::ilogb(f.max));
+    // Without a sign, the least value lies as far from 0 as the one that would be below it.
+    const double low_step = !f.is_unsigned ? step : f.subnormals ? f.quantum : f.min_normal;
     inverse = 1.0 / step;
+    low_inverse = 1.0 / low_step;
     bool odd_max, odd_lowest;
     if (fixed) {
       odd_max = std::fmod(f.max / step, 2.0) != 0;
       odd_lowest = std::fmod(f.lowest / step, 2.0) != 0;
     } else {
-      odd_max = odd_lowest = f.overflow_from == f.max + step / 2;
+      odd_max = f.overflow_from == f.max + step / 2;
+      odd_lowest = odd_max && !f.is_unsigned;
     }
     above = limit(max, step, odd_max, mode, mode == Rounding::kTowardPositive);
-    below = -limit(-lowest, step, odd_lowest, mode, mode == Rounding::kTowardNegative);
+    below = -limit(-lowest, low_step, odd_lowest, mode, mode == Rounding::kTowardNegative);
   }
 
   template <class V>
@@ -72,7 +76,7 @@ struct Range {
     if (stochastic) {
       // Positive excess only: a threshold is above zero.
       out |= at_least_lanes<V>((x - max) * inverse, threshold) |
-             at_least_lanes<V>((lowest - x) * inverse, threshold);
+             at_least_lanes<V>((lowest - x) * low_inverse, threshold);
     }
     return out & finite_lanes<V>(x);
   }

@@ -59,7 +59,8 @@ struct EventState {
     for (int64_t r = 0; r < block.rows; ++r) {
       const float* sums = acc.chunk > 0 ? outer[r] : inner[r];
       float* to = args.c + (block.row + r) * args.n + block.lane;
-      for (int64_t l = 0; l < block.lanes; ++l) to[l] = canonical_float(sums[l]);
+      for (int64_t l = 0; l < block.lanes; ++l)
+        to[l] = canonical_float(acc.outer.one_zero ? sums[l] + 0.0f : sums[l]);
     }
   }
 
@@ -166,7 +167,9 @@ __attribute__((noinline)) void close_event_chunk(EventState& s, int64_t row, int
   uint32_t added = 0, lost = 0, over = 0;
   for (int v = 0; v < kPanel; v += V::kWidth) {
     const D threshold = draws ? words.threshold(0, v, static_cast<uint64_t>(chunk)) : D{};
-    const D before = load_floats<V>(s.outer[row] + v), inner = load_floats<V>(s.inner[row] + v);
+    const D before = load_floats<V>(s.outer[row] + v);
+    D inner = load_floats<V>(s.inner[row] + v);
+    if (acc.fmt.one_zero) inner = inner + 0.0;
     const D after = add_rounded<D>(before, inner, acc.outer, acc.outer_rounding, threshold);
     const uint32_t counts =
         nonzero_lanes<V>(inner) & finite_lanes<V>(inner) & finite_lanes<V>(before);

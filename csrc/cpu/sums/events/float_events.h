@@ -46,8 +46,9 @@ struct FloatEvents {
         product_end(end_of(Product::kRounds ? state.acc.product : state.acc.fmt)) {}
 
   static bool fits(const Accumulator& acc) {
-    return acc.rounding == kMode && acc.has_running_sum() && acc.has_product == Product::kRounds &&
-           Sum::fits(acc.fmt, 0) && Product::fits(acc.product, acc.product_rounding);
+    return acc.rounding == kMode && !acc.rounds_every_step() && acc.has_running_sum() &&
+           acc.has_product == Product::kRounds && Sum::fits(acc.fmt, 0) &&
+           Product::fits(acc.product, acc.product_rounding);
   }
   static __m512 end_of(const Format& f) { return FloatLanes::at_least(Range(f, kMode).above); }
   LPK_HD __mmask16 finite(__m512 x) const {

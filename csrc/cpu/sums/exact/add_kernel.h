@@ -8,8 +8,10 @@
 namespace lpk {
 namespace {
 
+// Whether round_to_float_nearest_even rounds this way.
 LPK_HD bool plain_nearest(const Format& f, Rounding rounding) {
-  return f.kind == Kind::kFloat && f.man_bits >= 1 && rounding == Rounding::kNearestEven;
+  return f.kind == Kind::kFloat && f.man_bits >= 1 && !f.one_zero &&
+         rounding == Rounding::kNearestEven;
 }
 
 LPK_HD Format float32_format() {

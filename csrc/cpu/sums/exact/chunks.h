@@ -82,12 +82,19 @@ class ChunkEnd {
 
  public:
   explicit ChunkEnd(const Accumulator& acc)
-      : acc_(acc), stochastic_(acc.outer_rounding == Rounding::kStochastic), in_float_(acc) {}
+      : acc_(acc),
+        stochastic_(acc.outer_rounding == Rounding::kStochastic),
+        one_zero_(acc.fmt.one_zero),
+        in_float_(acc) {}
 
   // Compiled once, and not in every kernel.
   template <int kRows>
   __attribute__((noinline)) void close(const Tile& t, int64_t row, int64_t lane,
                                        uint64_t chunk) const {
+    if (one_zero_) {
+      for (int r = 0; r < kRows; ++r)
+        make_zeros_positive(t.inner + (row + r) * t.stride + lane, kPanel);
+    }
     if (!in_float_.template close<kRows>(t, row, lane)) close_in_double<kRows>(t, row, lane, chunk);
   }
 
@@ -115,7 +122,7 @@ class ChunkEnd {
   }
 
   const Accumulator& acc_;
-  bool stochastic_;
+  bool stochastic_, one_zero_;
   FloatChunks<Isa> in_float_;
 };
 

@@ -13,7 +13,7 @@ class FloatChunks<Avx512> {
 
  public:
   explicit FloatChunks(const Accumulator& acc)
-      : fits_(acc.outer_rounding == Rounding::kNearestEven &&
+      : fits_(acc.outer_rounding == Rounding::kNearestEven && !acc.outer.is_unsigned &&
               Rule::fits(acc.outer, acc.random_bits)),
         rule_(acc.outer, acc.random_bits) {}
 

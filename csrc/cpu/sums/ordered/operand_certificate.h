@@ -55,7 +55,9 @@ inline OperandCertificate certify_operands(const Precision& in, const Tile& t,
   constexpr OperandCertificate kNone{};
   const Format& f = acc.fmt;
   const bool mode = acc.rounding == Rounding::kTowardZero || acc.rounding == Rounding::kNearestEven;
-  if (!mode || !f.subnormals || f.man_bits < 1 || f.man_bits > in.digits - 2) return kNone;
+  if (acc.rounds_every_step() || !mode || !f.subnormals || f.man_bits < 1 ||
+      f.man_bits > in.digits - 2)
+    return kNone;
   if (!a.plain || !b.plain || !state.plain) return kNone;
   const int w = acc.aligned_bits;
   const int last = f.emin - f.man_bits;

@@ -27,6 +27,7 @@ from lpkernels.backends.triton.rounding.round import (
     fixed_sum,
     floored,
     fused,
+    own_zero,
     ranged,
     split32,
     summed,
@@ -99,7 +100,7 @@ def half_multiply_add(a, b, sums, C, R: tl.constexpr):
 @triton.jit
 def product_of(a, b, C, R: tl.constexpr, TIER: tl.constexpr):
     """Rounded products; a, b: broadcast to the tile."""
-    return floored(a * b, C.product, R.product)
+    return own_zero(floored(a * b, C.product, R.product), R.product)
 
 
 @triton.jit

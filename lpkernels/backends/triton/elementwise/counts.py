@@ -34,6 +34,8 @@ def unbounded(rule: Rule, numbers: Numbers | TableNumbers) -> tuple[Rule, Number
         return rule._replace(steps=0), numbers
     overflow = SATURATE.value if rule.fixed else INFINITY.value
     endless = numbers._replace(max=float("inf"))
+    if not rule.fixed:
+        rule = rule._replace(signed=True)
     if rule.fixed:
         endless = endless._replace(low=-float("inf"))
     return rule._replace(overflow=overflow), endless
@@ -45,7 +47,8 @@ def beyond_ends(r, N, R: tl.constexpr):
     if R.fixed or R.table:
         return (r > tl.cast(N.max, r.dtype)) | (r < tl.cast(N.low, r.dtype))
     else:
-        return tl.abs(r) > tl.cast(N.max, r.dtype)
+        beyond = tl.abs(r) > tl.cast(N.max, r.dtype)
+        return beyond if R.signed else beyond | (r < 0.0)
 
 
 @triton.jit

@@ -165,6 +165,18 @@ def _rounded_multiple(a, quantum, negative, lift, R: tl.constexpr):
 
 
 @triton.jit
+def own_zero(r, R: tl.constexpr):
+    """r, rounded with its sign, in a format with one zero: zero is +0, and without a sign what is
+    still negative becomes 0 or NaN. In other formats r itself."""
+    if R.one_zero:
+        if not R.signed:
+            other = tl.cast(0.0 if R.overflow == _rule.SATURATE else float("nan"), r.dtype)
+            r = tl.where(r < 0.0, other, r)
+        r = r + 0.0
+    return r
+
+
+@triton.jit
 def round_to_float(x, lift, N, R: tl.constexpr, EVEN: tl.constexpr = False):
     """x in a float format, every mode; a float32 x if `float32_fits` the format, EVEN if its values
     are `evenly_spaced`. Below 2^e, in float32 below 2^-126 too, they have one quantum."""
@@ -184,7 +196,7 @@ def round_to_float(x, lift, N, R: tl.constexpr, EVEN: tl.constexpr = False):
         floor = least if WIDE else tl.maximum(least, 2.0**-126)
         r = tl.where(a < floor, _rounded_multiple(a, quantum, negative, lift, R), r)
     r = tl.where(r > tl.cast(N.max, x.dtype), overflowed(a, negative, N, R), r)
-    return tl.where(x == x, with_sign(r, x), x)
+    return own_zero(tl.where(x == x, with_sign(r, x), x), R)
 
 
 @triton.jit
@@ -295,7 +307,7 @@ def ranged(s, N, R: tl.constexpr):
     # To nearest even a magnitude goes beyond max from the tie above it on.
     a, tie = tl.abs(s), tl.cast(N.max, s.dtype) + tl.cast(N.low, s.dtype)
     above = a > tie if R.tie_stays else a >= tie
-    return with_sign(tl.where(above, beyond_max(s, N, R), _on_grid(s, N, R)), s)
+    return own_zero(with_sign(tl.where(above, beyond_max(s, N, R), _on_grid(s, N, R)), s), R)
 
 
 # The other modes. Rounding toward zero to 24 bits and then to fewer is rounding toward zero once,

@@ -46,8 +46,10 @@ class Rule(NamedTuple):
     exponent_parity: bool = False
     #: The tie beyond max rounds to max.
     tie_stays: bool = False
-    #: Fixed formats alone read this.
+    #: Whether results may be negative. Float formats without a sign have one zero.
     signed: bool = True
+    #: +0 is the only zero of a float format.
+    one_zero: bool = False
     #: Stochastic modes alone read these two.
     random_bits: int = 0
     philox: bool = False
@@ -99,17 +101,15 @@ def rule_of(
     emin = 1 - parsed.bias
     top_exponent = math.frexp(parsed.max)[1] - 1
     half_top = math.ldexp(1.0, top_exponent - parsed.man_bits - 1)
-    if parsed.man_bits == 0:
-        max_code_odd = (top_exponent + parsed.bias) % 2 == 1
-    else:
-        max_code_odd = (parsed.max / (2 * half_top)) % 2 == 1
     rule = Rule(
         fixed=False,
         mode=mode,
         overflow=fmt[InFloat.OVERFLOW],
         subnormals=parsed.subnormals,
         exponent_parity=parsed.man_bits == 0,
-        tie_stays=not max_code_odd,
+        tie_stays=parsed.max_code % 2 == 0,
+        signed=parsed.signed,
+        one_zero=parsed.one_zero,
         random_bits=bits,
         philox=philox,
     )

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import Module
 from torch.overrides import TorchFunctionMode
 
+from lpkernels.techniques._nested import changed
 from lpkernels.techniques.assignment.operations import (
     BY_THEIR_RESULT,
     SAME_VALUES,
@@ -30,7 +31,6 @@ from lpkernels.techniques.assignment.tracing.makers import (
     TracedCall,
     TracedOp,
     TracedParameter,
-    changed,
 )
 
 

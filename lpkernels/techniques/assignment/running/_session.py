@@ -13,11 +13,11 @@ from torch.nn import Parameter
 from lpkernels.arithmetic import Quantizer
 from lpkernels.functional.torch_calls import watching
 from lpkernels.nn.observing.functions import PRODUCTS, name_of, operation_of
+from lpkernels.techniques._nested import changed
 from lpkernels.techniques.assignment.operations import key_of
 from lpkernels.techniques.assignment.running._plan import ForwardPass, PlannedCall, RunPlan
 from lpkernels.techniques.assignment.running._rounding import Branch, Rounded, RoundingTable
 from lpkernels.techniques.assignment.running.keeping import Keeper
-from lpkernels.techniques.assignment.tracing.makers import changed
 from lpkernels.techniques.assignment.tracing.parts import in_parts
 
 # Attributes of a parameter that do not share its values.

@@ -17,10 +17,10 @@ from torch.nn import Module, Parameter
 from lpkernels.functional.recording import first_order
 from lpkernels.functional.unchecked import keeps_codes, rounded_by_row, through_codes
 from lpkernels.nn.observing.tracing import arguments
+from lpkernels.techniques._nested import changed
 from lpkernels.techniques.assignment.operations import canonical, key_of
 from lpkernels.techniques.assignment.running._plan import ForwardPass, PlannedCall, RunPlan
 from lpkernels.techniques.assignment.running._rounding import RoundingTable
-from lpkernels.techniques.assignment.tracing.makers import changed
 from lpkernels.techniques.assignment.tracing.parts import cross_entropy
 
 # A row's number, whether it draws random bits, and the bits of its codes (0 where none are made).

@@ -10,8 +10,11 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import Module
 
+from lpkernels.formats.checks import checked_bool
 from lpkernels.nn.observing.tracing import arguments
 from lpkernels.nn.selecting import check_model
+from lpkernels.techniques import checks
+from lpkernels.techniques._nested import all_tensors
 from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.operations import group
 from lpkernels.techniques.assignment.promotion import FORWARD, Promoter, Promotion
@@ -25,7 +28,6 @@ from lpkernels.techniques.assignment.running._rounding import (
 from lpkernels.techniques.assignment.running._session import Session
 from lpkernels.techniques.assignment.running._traced import Traced, compiled
 from lpkernels.techniques.assignment.running.keeping import Keeper, Memory, Meter
-from lpkernels.techniques.assignment.tracing.makers import all_tensors
 
 FanOut = Literal["sum", "branches"]
 
@@ -42,14 +44,7 @@ def assign(
 ) -> Assigned:
     """A model and its loss to be trained under an assignment; the model itself is not changed.
 
-        assigned = assign(model, loss, assignment)
-        for input, target in loader:
-            value = assigned(input, target)
-            scaler.scale(value).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            assigned.step()
-            optimizer.zero_grad()
+    A loop that trains so stands in docs/assignments.md.
 
     Every tensor of the assignment is rounded once: a result when it is made, a parameter when it is
     first read (the optimizer keeps the values it has, as master weights), a gradient when backward
@@ -57,11 +52,8 @@ def assign(
     by the recipe of the model's layers. Operations read only rounded tensors, also where backward
     reads the operation's own result (ReLU, softmax, sigmoid): it reads the stored one.
 
-    The gradient of the loss's own value, which is the loss scale, is not rounded, so no format
-    bounds the scale by it. A scalar that nothing else reads may get the loss's gradient as it is or
-    negated: then its gradient is not rounded either. In the loss a + b these scalars are a and b;
-    in a + 0.3 * b they are a and the product, while b has a gradient of its own, which is rounded.
-    These tensors count for the ratio and the bits as all others do.
+    The gradient of the loss's own value, which is the loss scale, is not rounded, nor is that of a
+    scalar that nothing else reads and that gets the loss's gradient as it is or negated.
 
     Args:
         model, loss: as for `trace`.
@@ -242,7 +234,7 @@ class Assigned:
         if not self._table.counting:
             return ()
         before, self._copied = self._copied, self._table.copied()
-        return () if before is None else self._decided(self._table.read(before))
+        return () if before is None else self._tell_promoter(self._table.read(before))
 
     def memory(self) -> Memory:
         """The most that was kept for backward at any moment since the last call of `memory`."""
@@ -277,7 +269,7 @@ class Assigned:
         counts = {key: Count(*values) for key, values in (waiting or {}).items()}
         self._copied = None if waiting is None else self._table.as_copied(counts)
 
-    def _decided(self, counts: dict[str, Count]) -> tuple[str, ...]:
+    def _tell_promoter(self, counts: dict[str, Count]) -> tuple[str, ...]:
         self._counts = counts
         tensors = self.assignment.tensors
         last = counts.get(self._loss_key)
@@ -334,7 +326,7 @@ class Assigned:
             return
         found = {tensor.key for each in groups for tensor in each.tensors}
         if not is_output:
-            self.assignment.check_keys(groups)
+            self.assignment.check(groups, batch=False)
         unknown = found - self._table.rows.keys()
         if unknown:
             raise ValueError(
@@ -371,10 +363,6 @@ def _promoter(assignment: Any, promote: Any, counts: Any) -> Promoter:
 
 
 def _check_options(fan_out: Any, pack: Any, counts: Any) -> None:
-    if fan_out not in get_args(FanOut):
-        raise ValueError(
-            f"assign: fan_out must be one of {', '.join(get_args(FanOut))}; got {fan_out!r}"
-        )
-    for name, value in {"pack": pack, "counts": counts}.items():
-        if not isinstance(value, bool):
-            raise TypeError(f"assign: {name} must be True or False, got {value!r}")
+    checks.choice("assign: fan_out", fan_out, get_args(FanOut))
+    checked_bool("assign", "pack", pack)
+    checked_bool("assign", "counts", counts)

@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from lpkernels import functional
-from lpkernels.arithmetic import Quantizer
+from lpkernels.formats import FixedFormat, FloatFormat
 from lpkernels.nn.observing import EVERYTHING, Call, Visitor, observe
+from lpkernels.techniques._nested import all_tensors
 from lpkernels.techniques.assignment.operations import key_of
 from lpkernels.techniques.assignment.running._plan import PlannedCall, RunPlan
 from lpkernels.techniques.assignment.running.assigned import Assigned, check_assigned
 from lpkernels.techniques.assignment.tracing.following import as_pair
-from lpkernels.techniques.assignment.tracing.makers import all_tensors
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,9 @@ class _Watch(Visitor):
 
     def _is_in_format(self, x: Tensor, key: str) -> bool:
         quantizer = self._assignment.format_of(key)
-        if x.is_floating_point() and _is_elementwise(quantizer):
+        # In other formats a value's neighbours decide too.
+        elementwise = isinstance(quantizer.fmt, FloatFormat | FixedFormat)
+        if x.is_floating_point() and elementwise:
             with torch._C.DisableTorchFunction():
                 return _same(functional.quantize(x, quantizer.fmt), x)
         return True
@@ -168,11 +170,6 @@ def _expected(assigned: Assigned, plan: RunPlan) -> dict[str, int]:
         gradient = key_of(op.name, "grad_activation")
         found[gradient] *= edges[key_of(op.name, "activation")] or 1
     return found
-
-
-def _is_elementwise(quantizer: Quantizer) -> bool:
-    """Whether a value is in the format whatever tensor it is in."""
-    return type(quantizer.fmt).__name__ in ("FloatFormat", "FixedFormat")
 
 
 def _same(a: Tensor, b: Tensor) -> bool:

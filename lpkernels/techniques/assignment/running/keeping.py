@@ -63,9 +63,6 @@ class Meter:
         """Starts the search for the most anew."""
         self.most = Memory(self.packed, self.whole)
 
-    def add_codes(self, size: int) -> None:
-        self.packed += size
-
     def add_whole(self, where: StorageWeakRef, size: int) -> None:
         if where not in self._users:
             self.whole += size
@@ -105,7 +102,7 @@ class Codes:
         except ValueError:
             return False
         self._numel = numel
-        self._meter.add_codes(self._codes.nbytes)
+        self._meter.packed += self._codes.nbytes
         return True
 
     def view(self, like: MemoryView) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lpkernels.techniques import checks
 from lpkernels.techniques.assignment.running.assigned import Assigned, check_assigned
 from lpkernels.techniques.loss_scaling import LossScaler
 
@@ -49,8 +50,8 @@ def train_with_assignment(
     Raises: TypeError: nothing that `assign` made. ValueError: steps below 0; and as `assigned`.
     """
     check_assigned("train_with_assignment", assigned)
-    if steps is not None and steps < 0:
-        raise ValueError(f"train_with_assignment: steps must be at least 0, or None, got {steps}")
+    if steps is not None:
+        checks.whole("train_with_assignment: steps", steps, 0)
     return _steps(assigned, optimizer, loader, scaler, steps)
 
 

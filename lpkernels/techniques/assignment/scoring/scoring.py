@@ -14,6 +14,8 @@ from torch.nn import Module
 
 from lpkernels.functional.quantize import quantize
 from lpkernels.nn.observing.tracing import arguments, left_as_found
+from lpkernels.techniques import checks
+from lpkernels.techniques._nested import changed
 from lpkernels.techniques.assignment.asking import BASELINES, Request
 from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.demotion import Scores, demote
@@ -21,7 +23,6 @@ from lpkernels.techniques.assignment.operations import Group, Kind, TensorSpec, 
 from lpkernels.techniques.assignment.precisions import PAPER, Formats
 from lpkernels.techniques.assignment.running.assigned import assign
 from lpkernels.techniques.assignment.tracing import trace
-from lpkernels.techniques.assignment.tracing.makers import changed
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -106,9 +107,9 @@ def changes(
 
     Tensors that change nothing are left out.
     """
-    _check_positive("lr", lr)
+    checks.number("score: lr", lr, above=0)
     if loss_scale is not None:
-        _check_positive("loss_scale", loss_scale)
+        checks.number("score: loss_scale", loss_scale, above=0)
     step = FullPrecisionStep(model, loss, batch, groups)
     if not math.isfinite(step.loss):
         raise ValueError(f"score: the loss is {step.loss}; take a batch on which it is finite")
@@ -177,13 +178,6 @@ def _largest_scale(
                 # An affine format has no largest value: it takes the range of each tensor.
                 room = min(room, float(getattr(formats.of(kind, low).fmt, "max", room)) / most)
     return 2.0 ** math.floor(math.log2(room)) if math.isfinite(room) else 1.0
-
-
-def _check_positive(name: str, value: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, float | int):
-        raise TypeError(f"score: {name} must be a number, got {value!r}")
-    if not 0 < value < math.inf:
-        raise ValueError(f"score: {name} must be a positive number, got {value}")
 
 
 class FullPrecisionStep:

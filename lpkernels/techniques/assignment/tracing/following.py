@@ -16,13 +16,9 @@ from lpkernels.nn.observing import EVERYTHING, observe
 from lpkernels.nn.observing.tracing import arguments, left_as_found
 from lpkernels.nn.scaling import is_leaf
 from lpkernels.nn.selecting import check_model
+from lpkernels.techniques._nested import all_tensors
 from lpkernels.techniques.assignment.operations import Kept, Op, key_of
-from lpkernels.techniques.assignment.tracing.makers import (
-    Maker,
-    TracedOp,
-    TracedParameter,
-    all_tensors,
-)
+from lpkernels.techniques.assignment.tracing.makers import Maker, TracedOp, TracedParameter
 from lpkernels.techniques.assignment.tracing.recording import Recorder
 
 

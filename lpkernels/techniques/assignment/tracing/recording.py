@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from lpkernels.nn.observing import PRODUCTS, Call, Run, Visitor
+from lpkernels.techniques._nested import all_tensors
 from lpkernels.techniques.assignment.operations import (
     KNOWN,
     PASSES_GRADIENTS,
@@ -24,7 +25,6 @@ from lpkernels.techniques.assignment.tracing.makers import (
     TracedOp,
     TracedParameter,
     TracedResult,
-    all_tensors,
     memory,
 )
 from lpkernels.techniques.assignment.tracing.parts import PARTS, CallInputs, give
@@ -118,7 +118,9 @@ class Recorder(Visitor):
         saved = [] if self.saved is None else self.saved.since(mark)
         name = canonical(call.operation)
         self._refuse_values(call, name, entered, result)
-        if _takes_no_values(name) or not any(self._flow.depends(x) for x in entered):
+        # zeros_like, new_zeros and their like read only the shape and type of a tensor.
+        reads_no_values = name.endswith("_like") or name.startswith("new_")
+        if reads_no_values or not any(self._flow.depends(x) for x in entered):
             return
         made = self._made(name, result, entered, versions)
         floats = [x for x in made if x.is_floating_point() or x.is_complex()]
@@ -220,11 +222,6 @@ def _passes_gradients(name: str, arguments: Mapping[str, Any], read: Iterable[Te
     # A third argument in its place is the operand of an old form, whose second one is a factor.
     plain = arguments.get("alpha", 1) == 1 and "2" not in arguments
     return plain and canonical(name) in PASSES_GRADIENTS and all(x.numel() == 1 for x in read)
-
-
-def _takes_no_values(name: str) -> bool:
-    """Whether it reads only the shape and type of a tensor, as zeros_like and new_zeros."""
-    return name.endswith("_like") or name.startswith("new_")
 
 
 def where(run: Run) -> str:

@@ -14,6 +14,7 @@ from lpkernels import functional
 from lpkernels.formats import FixedFormat
 from lpkernels.functional.unchecked import packed, unpacked
 from lpkernels.nn.observing import PRODUCTS, Call
+from lpkernels.techniques._nested import all_tensors
 from lpkernels.techniques.assignment.operations import BY_THEIR_RESULT, canonical
 from lpkernels.techniques.assignment.tracing.makers import (
     Flow,
@@ -21,7 +22,6 @@ from lpkernels.techniques.assignment.tracing.makers import (
     TracedMemory,
     TracedOp,
     TracedParameter,
-    all_tensors,
     memory,
 )
 from lpkernels.techniques.assignment.tracing.parts import in_parts

@@ -3,17 +3,14 @@
 Source: Micikevicius et al. 2017, "Mixed precision training", arXiv 1710.03740, section 3.2.
 """
 
-from lpkernels.techniques.loss_scaling.diagnosis._formats import check_formats
 from lpkernels.techniques.loss_scaling.diagnosis.advice import (
     FormatAdvice,
     Recommendation,
     ScaleAdvice,
 )
-from lpkernels.techniques.loss_scaling.diagnosis.diagnosing import Diagnosis, diagnose
-from lpkernels.techniques.loss_scaling.diagnosis.histograms import Histogram
-from lpkernels.techniques.loss_scaling.diagnosis.report import Report
-from lpkernels.techniques.loss_scaling.diagnosis.rows import TensorRow
-from lpkernels.techniques.loss_scaling.diagnosis.rules import Lost
+from lpkernels.techniques.loss_scaling.diagnosis.histograms import Histogram, Lost
+from lpkernels.techniques.loss_scaling.diagnosis.report import Diagnosis, Report, diagnose
+from lpkernels.techniques.loss_scaling.diagnosis.rows import TensorRow, check_formats
 
 __all__ = [
     "Diagnosis",

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import lru_cache
+from typing import Any, cast
 from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from lpkernels.arithmetic import Quantizer, Recipe
+from lpkernels.arithmetic import TORCH, Quantizer, Recipe
 from lpkernels.formats import FloatFormat, Format
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.observing import WITHOUT_PRODUCTS, Call, Run, Visitor, tensors
 from lpkernels.nn.scaling import is_leaf
 from lpkernels.techniques.loss_scaling._gradients import values
 from lpkernels.techniques.loss_scaling.diagnosis._counting import Counters, Vectors, counting
-from lpkernels.techniques.loss_scaling.diagnosis._formats import BACKWARD, operands, recipe_of
+from lpkernels.techniques.loss_scaling.diagnosis.rows import BACKWARD
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class RowKey:
     layer: the name of the module; "" stands for its class. Where the forward of a module with
         layers or other products computes a product itself, the module's name and the function's
         ("block.matmul").
-    kind: one of `_formats.KINDS`.
+    kind: one of `rows.KINDS`.
     tensor: torch's name of the argument, where a function has several of a kind ("query"), or the
         product in the call, from the second on, where a recipe rounds the tensor ("2"); else "".
     format: the one that the tensor is compared with.
@@ -300,3 +302,50 @@ class FormatWatcher(Watcher):
         this = self._in_pass(gradient.device)
         row, seen = called.of[of]
         self._add(row, None if seen is None else seen.gradients(this), gradient)
+
+
+def recipe_of(run: Run) -> Recipe:
+    """The recipe of what `run` computes; torch's own outside of converted modules."""
+    inner: Run | None = run
+    while inner is not None and not isinstance(inner.module, Emulated):
+        inner = inner.outer
+    return TORCH if inner is None else cast(Emulated, inner.module).recipe
+
+
+_LEFT = frozenset("input input1 input2 data mat1 batch1 query key value hx".split())
+_RIGHT = frozenset(
+    "weight other mat2 batch2 vec w_ih w_hh in_proj_weight out_proj_weight q_proj_weight "
+    "k_proj_weight v_proj_weight".split()
+)
+# In these functions "input" is the addend of their product.
+_ADDING = ("addmm", "baddbmm", "addbmm", "addmv")
+_NUMBER = re.compile(r"\.?\d+$")
+
+
+@lru_cache(maxsize=4096)
+def operands(operation: str, given: Sequence[tuple[str, int]]) -> tuple[tuple[str, str, str], ...]:
+    """(argument's name, "input" or "weight", the name as a row shows it) of each tensor that is
+    multiplied.
+
+    given: names and numbers of dimensions of the floating-point arguments.
+    """
+    kinds = {name: _kind_of(operation, name, dimensions) for name, dimensions in given}
+    found = []
+    for kind in ("input", "weight"):
+        names = [name for name in kinds if kinds[name] == kind]
+        found += [(name, kind, name if len(names) > 1 else "") for name in names]
+    return tuple(found)
+
+
+def _kind_of(operation: str, name: str, dimensions: int) -> str:
+    """ "input" or "weight"; "" for biases, masks and everything that no product multiplies."""
+    if name == "input" and operation in _ADDING:
+        return ""
+    bare = _NUMBER.sub("", name)
+    if bare == "params":
+        # A recurrent layer has its biases among its weights.
+        return "weight" if dimensions > 1 else ""
+    if bare in _RIGHT:
+        return "weight"
+    # torch gives some arguments no name, but a number.
+    return "input" if bare in _LEFT or not bare else ""

@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lpkernels.formats import FloatFormat
-from lpkernels.techniques.loss_scaling.diagnosis._formats import FORWARD, KINDS
-from lpkernels.techniques.loss_scaling.diagnosis.histograms import Histogram
-from lpkernels.techniques.loss_scaling.diagnosis.rows import TensorRow, in_formats
-from lpkernels.techniques.loss_scaling.diagnosis.rules import (
+from lpkernels.techniques.loss_scaling.diagnosis.histograms import (
     NOTHING,
+    Histogram,
     InFormat,
     Lost,
     enough,
@@ -21,6 +19,7 @@ from lpkernels.techniques.loss_scaling.diagnosis.rules import (
     together,
     worst,
 )
+from lpkernels.techniques.loss_scaling.diagnosis.rows import FORWARD, KINDS, TensorRow, in_formats
 
 # The binades by which a scale is lowered where nothing that was seen says how far.
 _DOWN = 8

@@ -1,25 +1,57 @@
-"""The report: its rows, the advice that follows from them, and the file that holds it."""
+"""`diagnose`: a report while a model runs. The report: its rows, the advice that follows from them,
+and the file that holds it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn import Module
+from torch.nn.parallel import DistributedDataParallel
+
 from lpkernels import schemas
 from lpkernels.formats import Format
+from lpkernels.nn.observing import LAYERS, observe
+from lpkernels.nn.selecting import check_model
 from lpkernels.techniques import checks
-from lpkernels.techniques.loss_scaling.diagnosis._formats import BACKWARD, KINDS, float_format
+from lpkernels.techniques.loss_scaling.diagnosis._counting import EVENTS, Counters, SeenScale
+from lpkernels.techniques.loss_scaling.diagnosis._watching import (
+    FormatWatcher,
+    RecipeWatcher,
+    RowKey,
+    Watcher,
+)
 from lpkernels.techniques.loss_scaling.diagnosis.advice import (
     Recommendation,
     format_advice,
     scale_advice,
 )
-from lpkernels.techniques.loss_scaling.diagnosis.histograms import Histogram
-from lpkernels.techniques.loss_scaling.diagnosis.rows import HEAD, TensorRow, cells, text
-from lpkernels.techniques.loss_scaling.diagnosis.rules import MARGIN, THRESHOLD
+from lpkernels.techniques.loss_scaling.diagnosis.histograms import (
+    MARGIN,
+    THRESHOLD,
+    Counts,
+    Histogram,
+)
+from lpkernels.techniques.loss_scaling.diagnosis.rows import (
+    BACKWARD,
+    HEAD,
+    KINDS,
+    RECIPE,
+    AskedFormats,
+    TensorRow,
+    cells,
+    float_format,
+    formats_by_kind,
+    text,
+)
+from lpkernels.techniques.loss_scaling.scaler import LossScaler
 
 KIND = "diagnosis"
 #: Formats that hardware has, and some between, by width.
@@ -164,3 +196,154 @@ def _added(rows: list[TensorRow]) -> TensorRow:
         underflow=sum(row.underflow for row in rows),
         rounded=next((row.rounded for row in rows if row.rounded), None),
     )
+
+
+def diagnose(
+    model: Module,
+    fmt: AskedFormats = RECIPE,
+    *,
+    scaler: LossScaler | torch.amp.GradScaler | float | None = None,
+) -> Diagnosis:
+    """Counts underflow and overflow in a model while your own loop trains or tests it.
+
+    The loop runs inside ``with diagnose(model) as report:``. Inside the block the tensors of every
+    layer that `convert` knows, and of every product that the model computes, are counted: this
+    gives the exponents of the elements, and how many over- and underflow in the format. Calls of a
+    shared or repeated module are added up under its first name. A tensor that several layers take
+    is in the row of each, but is read once; so is a result that is the next layer's input (the same
+    tensor object, not changed in place since). The block may hold any number of steps, forward
+    passes without a backward pass, accumulated gradients and no_grad. It may be entered again, and
+    adds up.
+
+    With formats of your own, inputs, weights and outputs are counted, and their gradients as
+    backward reaches them; biases, masks and tensors that are not floating point are left out. By
+    the recipes, every tensor is counted as its quantizer gets it, before it is rounded, also inside
+    attention and recurrent layers, whose products after the first are numbered. Overflow inside a
+    sum is not seen.
+
+    The diagnosis changes nothing: results, gradients, buffers, random draws and hooks are those of
+    a loop without it, also after an error. Counts stay on the device of the tensors, and each
+    device is read once when the report is looked at. Stochastic formats are counted as if they
+    rounded to nearest even. Under `layer_scales` a quantizer gets gradients times its layer's
+    scale; with formats of your own the gradient of an output is seen before that scale.
+
+    Args:
+        model: any module, converted or not; under DDP or FSDP2 the one inside or the wrapper.
+        fmt: "recipe": the tensors that each layer's recipe rounds, in its formats; a float format,
+            its name or a Quantizer: all tensors in that one; or {kind: format}: only tensors of
+            these kinds, which are input, weight, output, grad_output, grad_input and grad_weight. A
+            tensor without a format is not read.
+        scaler: the scaler, or the number, that multiplies the loss: the rows then have the
+            gradients as seen, scaled, and unscaled. A dynamic scale is taken as it is when each
+            backward pass reaches the first gradient. The exponents of a scale that is no power of
+            two may be one too high.
+
+    Returns: a `Diagnosis`, for `with`.
+    Raises:
+        TypeError, ValueError: model is no Module; no such format or kind; a format without
+            exponents, as FixedFormat, AffineFormat and BlockFormat (in a recipe they are shown
+            without shares); a scaler of another type.
+        NotImplementedError: on entering: TorchScript or a compiled module.
+    Reference: Micikevicius et al. 2017, arXiv 1710.03740, section 3.2 and figure 3, histograms of
+        gradients. The rows, the rules and how they are counted are ours.
+    """
+    return Diagnosis(model, fmt, scaler)
+
+
+class Diagnosis(Report):
+    """The report of `diagnose`. It grows while its block runs and then keeps its counts. Looking at
+    it waits for the device."""
+
+    def __init__(self, model: Module, fmt: AskedFormats, scaler: Any) -> None:
+        check_model("diagnose", model)
+        super().__init__(())
+        # Layers have the names that they have without the wrapper.
+        inner: Any = model.module if isinstance(model, DistributedDataParallel) else model
+        self._model: Module = inner
+        self._scale = SeenScale(scaler)
+        self._forward: Counters[RowKey] = Counters()
+        self._backward: Counters[RowKey] = Counters()
+        # For a scale that changes: all gradients as they were seen, and as they are without the
+        # scale. _backward has the gradients of the present pass alone.
+        self._seen: Counters[RowKey] = Counters()
+        self._unscaled: Counters[RowKey] = Counters()
+        self._exponents: dict[torch.device, Tensor] = {}
+        counting = (self._forward, self._backward, self._new_pass)
+        formats = formats_by_kind(fmt)
+        self._watcher: Watcher = (
+            RecipeWatcher(*counting) if formats is None else FormatWatcher(formats, *counting)
+        )
+        self._open: ExitStack | None = None
+
+    def __enter__(self) -> Diagnosis:
+        if self._open is not None:
+            raise RuntimeError("diagnose: this block is entered already; make another diagnosis")
+        with ExitStack() as stack:
+            seen = observe(self._model, self._watcher, operations=LAYERS, around=False)
+            stack.enter_context(seen)
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        assert self._open is not None
+        stack, self._open = self._open, None
+        stack.__exit__(*error)
+
+    def _new_pass(self, device: torch.device) -> None:
+        """Unscales the counts of the last pass by its scale, then keeps the scale of now for the
+        new pass."""
+        if self._scale.constant is None:
+            self._flush()
+            self._exponents[device] = self._scale.exponent(device)
+
+    def _flush(self) -> None:
+        if self._exponents:
+            minus = {device: -exponent for device, exponent in self._exponents.items()}
+            self._backward.move(self._unscaled, minus, self._seen)
+
+    @property
+    def rows(self) -> tuple[TensorRow, ...]:
+        self._read()
+        return self._rows
+
+    def _read(self) -> None:
+        """Adds the counts since the last time; waits for the device."""
+        calls = self._watcher.take_calls()
+        if not calls:
+            return
+        forward = self._forward.take()
+        if self._scale.constant is None:
+            self._flush()
+            seen, unscaled = self._seen.take(), self._unscaled.take()
+        else:
+            seen, unscaled = self._backward.take(), {}
+        fresh = [
+            self._row(key, count, {**forward, **seen}[key], unscaled.get(key))
+            for key, count in calls.items()
+        ]
+        self._rows = tuple(merged([*self._rows, *fresh]))
+
+    def _row(self, key: RowKey, calls: int, counts: Counts, unscaled: Counts | None) -> TensorRow:
+        overflow, underflow, zeros, _ = (int(n) for n in counts[:EVENTS])
+        seen = Histogram(counts[EVENTS:], zeros)
+        own = seen if unscaled is None else Histogram(unscaled[EVENTS:], zeros)
+        if key.kind.startswith("grad_") and self._scale.constant:
+            own = seen.shifted(-self._scale.constant)
+        if key.float_format is None:
+            overflow = underflow = 0
+        where = (key.layer, key.kind, key.tensor, key.format)
+        return TensorRow(*where, calls, seen, own, overflow, underflow, key.rounded)
+
+    def reduce(self, group: dist.ProcessGroup | None = None) -> Report:
+        """The report of all ranks together, on each of them; all ranks must make this call. Without
+        torch.distributed it is the report of this process."""
+        if not (dist.is_available() and dist.is_initialized()):
+            return Report(self.rows)
+        every: list[Any] = [None] * dist.get_world_size(group)
+        dist.all_gather_object(every, list(self.rows), group=group)
+        return Report(merged(row for rows in every for row in rows))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Adds the rows of a `state_dict` to those counted so far."""
+        earlier = [TensorRow.from_dict(row) for row in state["rows"]]
+        self._rows = tuple(merged([*earlier, *self.rows]))

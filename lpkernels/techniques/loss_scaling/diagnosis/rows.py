@@ -1,4 +1,5 @@
-"""A row of the report, one tensor of one layer over all calls, and the rows as a table."""
+"""The kinds of tensors and the formats asked for them; a row of the report, one tensor of one layer
+over all calls; and the rows as a table."""
 
 from __future__ import annotations
 
@@ -6,15 +7,68 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lpkernels.arithmetic import Quantizer, as_quantizer
 from lpkernels.formats import FloatFormat, Format, parse_format
 from lpkernels.techniques._table import aligned
-from lpkernels.techniques.loss_scaling.diagnosis._formats import BACKWARD
-from lpkernels.techniques.loss_scaling.diagnosis.histograms import Histogram
-from lpkernels.techniques.loss_scaling.diagnosis.rules import (
+from lpkernels.techniques.loss_scaling.diagnosis.histograms import (
+    Histogram,
     InFormat,
     lost_below,
     smallest_exponent,
 )
+
+#: Formats by kind; one format for all kinds; or "recipe", for the formats of each layer's recipe.
+AskedFormats = Format | Quantizer | str | Mapping[str, Any]
+
+FORWARD = ("input", "weight", "bias", "output")
+BACKWARD = ("grad_output", "wgrad_grad_output", "grad_input", "grad_weight")
+# Operands of one product stand behind the tensors that they are.
+KINDS = ("input", "wgrad_input", "weight", "dgrad_weight", "bias", "output", *BACKWARD)
+#: The kinds that a format can be asked for; biases are counted only where a recipe rounds them.
+ASKED = ("input", "weight", "output", "grad_output", "grad_input", "grad_weight")
+RECIPE = "recipe"
+
+
+def float_format(label: str, value: Any) -> FloatFormat:
+    """The float format of a format, a Quantizer or the text of either.
+
+    Raises: TypeError, ValueError: there is none, or its range depends on the tensor.
+    """
+    try:
+        fmt = as_quantizer(value).fmt
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{label}: {error}") from error
+    if not isinstance(fmt, FloatFormat):
+        raise ValueError(
+            f"{label}: expected a format with an exponent, whose range is the same for all "
+            f"tensors, got {fmt}; a FloatFormat such as fp16 or e5m2, or {RECIPE!r}"
+        )
+    return fmt
+
+
+def check_formats(asked: AskedFormats) -> None:
+    """Raises the errors of `diagnose` for formats that it does not take."""
+    formats_by_kind(asked)
+
+
+def formats_by_kind(asked: AskedFormats) -> dict[str, FloatFormat] | None:
+    """The formats by kind, as `diagnose` is asked; tensors without one are not counted. None: the
+    recipes' formats.
+
+    Raises: TypeError, ValueError: an unknown kind, or a format without exponents.
+    """
+    if isinstance(asked, Mapping):
+        unknown = [kind for kind in asked if kind not in ASKED]
+        if unknown or not asked:
+            raise ValueError(
+                f"diagnose: fmt: expected formats by {', '.join(ASKED)}; got "
+                f"{', '.join(map(str, unknown)) or 'an empty mapping'}"
+            )
+        given = {kind: fmt for kind, fmt in asked.items() if fmt is not None}
+        return {kind: float_format(f"diagnose: fmt: {kind}", fmt) for kind, fmt in given.items()}
+    if asked == RECIPE:
+        return None
+    return dict.fromkeys(ASKED, float_format("diagnose: fmt", asked))
 
 
 @dataclass(frozen=True, eq=False)

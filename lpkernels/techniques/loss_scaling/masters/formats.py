@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import (
-    dataclass,
-    field,
-    fields,
-    replace,
-)
+from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -27,8 +22,9 @@ from lpkernels.formats import (
     Number,
     TableFormat,
 )
+from lpkernels.formats.checks import checked_bool
 from lpkernels.formats.grids import misfit
-from lpkernels.formats.integers import InBlock, follows_from_values
+from lpkernels.formats.integers import InBlock, follows_from_values, has_every_float_code
 
 FormatLike: TypeAlias = Format | Quantizer | str
 StateLike: TypeAlias = FormatLike | Mapping[str, FormatLike]
@@ -83,7 +79,7 @@ class WeightFormats:
         for name, value in values.items():
             label = f"MasterWeights: {where + ' ' if where else ''}{name}"
             if name == "split":
-                given[name] = _flag(label, value)
+                given[name] = checked_bool("MasterWeights", f"{where} {name}".lstrip(), value)
             elif name == "state" and isinstance(value, Mapping):
                 states = {str(k): read(f"{label} {k}", v) for k, v in value.items()}
                 given |= {"state": FLOAT32, "states": states}
@@ -192,7 +188,7 @@ def remainder_format(weight: Quantizer) -> FixedFormat | None:
 def has_every_code(fmt: Format) -> bool:
     """Whether every value that rounding makes has a code, infinities and NaN too."""
     if isinstance(fmt, FloatFormat):
-        return fmt.specials == "fn" or (fmt.specials == "ieee" and fmt.man_bits > 0)
+        return has_every_float_code(fmt.to_ints())
     if isinstance(fmt, TableFormat):
         return fmt.nan_code is not None
     return isinstance(fmt, BlockFormat)
@@ -208,12 +204,6 @@ def _quantizer(label: str, value: Any) -> Quantizer:
             f"{label}: {quantizer.fmt} has axis='k', which is of products; give one such as axis=-1"
         )
     return quantizer
-
-
-def _flag(label: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{label} must be True or False, got {value!r}")
-    return value
 
 
 Names: TypeAlias = Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]

@@ -175,7 +175,10 @@ class Batch:
         gradients, weights, masters, first, second, steps, counts = self.tensors
         gradient = parameter.grad
         assert gradient is not None
-        held = _as_it_is if layout is None else here
+
+        def held(tensor: Tensor) -> Tensor:
+            return tensor if layout is None else here(tensor)
+
         gradients.append(held(gradient).contiguous())
         weights.append(held(parameter))
         if not self.formats.working_is_master:
@@ -265,10 +268,6 @@ class Batches:
         for batch in self._batches.values():
             batch.run(step_seed, found, scale)
         add_up(self._counted)
-
-
-def _as_it_is(tensor: Tensor) -> Tensor:
-    return tensor
 
 
 def _step_of(kind: type[Optimizer], group: Mapping[str, Any]) -> arithmetic.Step:

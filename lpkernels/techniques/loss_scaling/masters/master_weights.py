@@ -85,16 +85,13 @@ class MasterWeights(Optimizer):
         generator: where the seed of all draws is taken from, one int64: as in `lpkernels.quantize`.
 
     A draw is a function of (seed, step, parameter's number, purpose, row-major index in the whole
-    tensor). The seed is kept in state_dict. If anything is stochastic, all processes call the
-    constructor and get the first one's seed. So any number of processes (DDP or FSDP2, whose
-    parameters the general path gathers one at a time) and a resumed run give the same weights from
-    the same gradients.
+    tensor). If anything is stochastic, all processes call the constructor and get the first one's
+    seed, which state_dict keeps: any number of processes (DDP or FSDP2) and a resumed run give the
+    same weights from the same gradients.
 
     A loss scaler may set found_inf and grad_scale, as torch.amp.GradScaler does: gradients are
-    divided by grad_scale, and where found_inf is not 0 nothing is changed, weights, states, counts
-    and step numbers alike. The flag is read in two cases alone: after a step that began a
-    parameter's states, which are kept only if the step ran; and where the optimizer counts steps on
-    the host and the flag is on a device (use capturable=True or fused=True).
+    divided by grad_scale, and where found_inf is not 0 nothing is changed. docs/master-weights.md
+    says in which two cases the flag is read on the host.
 
     Raises:
         TypeError, ValueError, NotImplementedError: see the arguments; a glob that matches nothing,

@@ -13,11 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lpkernels.techniques.loss_scaling.masters.formats import (
-    Rule,
-    WeightFormats,
-    remainder_format,
-)
+from lpkernels.techniques.loss_scaling.masters.formats import Rule, WeightFormats, remainder_format
 from lpkernels.techniques.loss_scaling.masters.stored import (
     COMPENSATION,
     COUNTS,

@@ -33,6 +33,12 @@ def all_formats() -> Iterator[Format]:
                 )  # fmt: skip
             except ValueError:
                 continue
+    for exp_bits, man_bits in itertools.product(range(1, 9), range(11)):
+        for specials, overflow, signed in (("fnuz", "nan", True), ("p3109", "saturate", False)):
+            if 3 <= exp_bits + man_bits + signed <= 16:
+                yield FloatFormat(
+                    exp_bits, man_bits, specials=specials, overflow=overflow, signed=signed
+                )
     for overflow, signed, bits in itertools.product(
         ("saturate", "wrap"), (True, False), range(2, 25)
     ):

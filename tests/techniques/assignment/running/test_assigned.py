@@ -239,10 +239,10 @@ OTHER_PROMOTER = Promoter(demoted(*seeded_chain()))
 test_what_is_refused = refuses(
     assign,
     [
-        ((), {"fan_out": "each"}, ValueError, "fan_out must be one of sum, branches; got 'each'"),
+        ((), {"fan_out": "each"}, ValueError, "fan_out: expected one of sum, branches, got 'each'"),
         ((), {"pack": 1}, TypeError, "pack must be True or False, got 1"),
         ((), {"counts": False}, ValueError, "promotion needs counts; give promote=None"),
-        ((), {"promote": 2.0}, ValueError, "threshold must be from 0 to 1"),
+        ((), {"promote": 2.0}, ValueError, "threshold: expected a finite number of at least 0"),
         ((), {"promote": OTHER_PROMOTER}, ValueError, "the Promoter is of another assignment"),
         ((), {"assignment": "all"}, TypeError,
          r"expected an Assignment, such as demote\(...\), got str"),
@@ -339,7 +339,7 @@ def test_it_ends_after_so_many_steps():
     assert len(list(train_with_assignment(assigned, optimizer, loader, steps=2))) == 2
     assert list(train_with_assignment(assigned, optimizer, loader, steps=0)) == []
     assert len(list(loader)) == 3
-    with pytest.raises(ValueError, match="steps must be at least 0, or None, got -1"):
+    with pytest.raises(ValueError, match="steps: expected at least 0, got -1"):
         train_with_assignment(assigned, optimizer, loader, steps=-1)
     wrong: Any = assigned.model
     match = r"train_with_assignment: expected what assign\(.*, got Sequential"

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from lpkernels.formats import FloatFormat, parse_format
-from lpkernels.techniques.loss_scaling.diagnosis import rules
-from lpkernels.techniques.loss_scaling.diagnosis.histograms import BINS, Histogram
-from lpkernels.techniques.loss_scaling.diagnosis.rules import Lost
+from lpkernels.techniques.loss_scaling.diagnosis import histograms
+from lpkernels.techniques.loss_scaling.diagnosis.histograms import BINS, Histogram, Lost
 from tests.loops import each
 
 TINY = np.float32(2.0**-149)
@@ -101,20 +100,20 @@ def powers(**counts: int) -> Histogram:
 
 def test_lost_counts_what_lies_outside_of_the_format() -> None:
     of = Histogram.of([2.0**-25, 2.0**-24, 1.0, 65504.0, 65536.0, 0.0, 0.0, math.inf])
-    found = rules.lost(of, fmt("fp16"))
+    found = histograms.lost(of, fmt("fp16"))
     assert (found.underflow, found.overflow) == (1 / 5, 1 / 5)
     assert found.magnitude == pytest.approx(65536 / (65536 + 32768 + 1))
     of = powers(e_15=1, e_14=1)
-    assert rules.lost(of, fmt("e5m10_nosub")).underflow == 0.5
-    assert rules.lost(of, fmt("e5m10")).underflow == 0
-    assert rules.lost(Histogram.of([0.0, math.nan]), fmt("fp16")) == Lost(0, 0, 0)
+    assert histograms.lost(of, fmt("e5m10_nosub")).underflow == 0.5
+    assert histograms.lost(of, fmt("e5m10")).underflow == 0
+    assert histograms.lost(Histogram.of([0.0, math.nan]), fmt("fp16")) == Lost(0, 0, 0)
 
 
 def test_lost_moves_with_the_scale() -> None:
     of = powers(e_30=1, e_20=1, e10=2)
-    underflow = [rules.lost(of, fmt("fp16"), k).underflow for k in (-10, 0, 5, 6)]
+    underflow = [histograms.lost(of, fmt("fp16"), k).underflow for k in (-10, 0, 5, 6)]
     assert underflow == [0.5, 0.25, 0.25, 0]
-    assert [rules.lost(of, fmt("fp16"), k).overflow for k in (5, 6)] == [0, 0.5]
+    assert [histograms.lost(of, fmt("fp16"), k).overflow for k in (5, 6)] == [0, 0.5]
 
 
 LARGEST = [1.0, 65504.0, 65505.0, 3.0, 0.1, 2.0**-24, 448.0, 449.0, np.nextafter(448, 0)]
@@ -123,57 +122,57 @@ LARGEST = [1.0, 65504.0, 65505.0, 3.0, 0.1, 2.0**-24, 448.0, 449.0, np.nextafter
 @each("largest, name", LARGEST, ["fp16", "e4m3fn", "e5m2", "fp4_e2m1"])
 def test_static_exponent_is_the_largest_that_stays_below_max(largest: float, name: str) -> None:
     """The scale is 2**floor(log2(max / largest)), in exact arithmetic."""
-    exponent = rules.static_exponent(largest, fmt(name))
+    exponent = histograms.static_exponent(largest, fmt(name))
     top, most = Fraction(largest), Fraction(fmt(name).max)
     assert top * Fraction(2) ** exponent <= most < top * Fraction(2) ** (exponent + 1)
 
 
 def test_static_exponent_of_the_paper() -> None:
     """The smallest fp16 number may be multiplied by 2**39; a margin takes two binades off."""
-    assert rules.static_exponent(2.0**-24, fmt("fp16")) == 39
-    assert rules.static_exponent(2.0**-24, fmt("fp16"), margin=2) == 37
-    assert rules.static_exponent(1.0, fmt("fp16")) == 15
+    assert histograms.static_exponent(2.0**-24, fmt("fp16")) == 39
+    assert histograms.static_exponent(2.0**-24, fmt("fp16"), margin=2) == 37
+    assert histograms.static_exponent(1.0, fmt("fp16")) == 15
     # It stays a scale.
-    assert rules.static_exponent(2.0**-149, fmt("fp32")) == 126
-    assert rules.static_exponent(2.0**127, fmt("e4m3fn_b100")) == -126
+    assert histograms.static_exponent(2.0**-149, fmt("fp32")) == 126
+    assert histograms.static_exponent(2.0**127, fmt("e4m3fn_b100")) == -126
 
 
 @each("largest", [0.0, -1.0, math.inf, math.nan])
 def test_static_exponent_refuses_no_magnitude(largest: float) -> None:
     with pytest.raises(ValueError, match="expected a positive finite magnitude, got"):
-        rules.static_exponent(largest, fmt("fp16"))
+        histograms.static_exponent(largest, fmt("fp16"))
 
 
 @each("largest", [1.0, 1.5, 1.999])
 def test_fitting_exponent_leaves_one_or_two_binades(largest: float) -> None:
     """The histogram knows only the binade of the largest gradient."""
-    found = rules.fitting_exponent([(Histogram.of([largest, 1e-3]), fmt("fp16"))])
+    found = histograms.fitting_exponent([(Histogram.of([largest, 1e-3]), fmt("fp16"))])
     assert found == 13
-    assert rules.static_exponent(largest, fmt("fp16")) - found in (1, 2)
+    assert histograms.static_exponent(largest, fmt("fp16")) - found in (1, 2)
 
 
 def test_fitting_exponent_is_that_of_the_tensor_with_least_room() -> None:
     held = [(powers(e0=1), fmt("fp16")), (powers(e0=1), fmt("e4m3fn")), (powers(), fmt("e2m1"))]
-    assert rules.fitting_exponent(held, margin=0) == 7
-    assert rules.fitting_exponent([]) == 0
+    assert histograms.fitting_exponent(held, margin=0) == 7
+    assert histograms.fitting_exponent([]) == 0
 
 
 def test_enough_is_the_smallest_scale_that_loses_little() -> None:
     of = powers(e_30=600, e_20=1)
     held = [(of, fmt("fp16"))]
-    lost = [rules.lost(of, fmt("fp16"), k).magnitude for k in (5, 6)]
+    lost = [histograms.lost(of, fmt("fp16"), k).magnitude for k in (5, 6)]
     assert lost[0] > 0.3 and lost[1] == 0
-    assert rules.enough(held, 20) == 6
-    assert rules.enough(held, 5) is None
-    assert rules.enough(held, 20, threshold=0.5) == 0
-    assert rules.enough([(powers(e20=1), fmt("fp16"))], -6) == -6
+    assert histograms.enough(held, 20) == 6
+    assert histograms.enough(held, 5) is None
+    assert histograms.enough(held, 20, threshold=0.5) == 0
+    assert histograms.enough([(powers(e20=1), fmt("fp16"))], -6) == -6
 
 
 def test_together_weighs_every_number_alike() -> None:
     held = [(powers(e_30=3), fmt("fp16")), (powers(e0=8, e20=1), fmt("fp16"))]
-    assert rules.together(held) == pytest.approx((3 / 12, 1 / 12))
-    assert rules.together([]) == (0, 0)
-    assert rules.worst(held).magnitude == 1
+    assert histograms.together(held) == pytest.approx((3 / 12, 1 / 12))
+    assert histograms.together([]) == (0, 0)
+    assert histograms.worst(held).magnitude == 1
 
 
 def test_layers_get_exponents_where_one_scale_does_not_fit() -> None:
@@ -182,18 +181,18 @@ def test_layers_get_exponents_where_one_scale_does_not_fit() -> None:
         "second": [(powers(e_10=4), fmt("fp16"))],
         "third": [(powers(e3=4), fmt("fp16"))],
     }
-    scale = rules.fitting_exponent([each for held in layers.values() for each in held])
+    scale = histograms.fitting_exponent([each for held in layers.values() for each in held])
     assert scale == 10
-    assert rules.layer_exponents(layers, scale) == {"first": 43}
+    assert histograms.layer_exponents(layers, scale) == {"first": 43}
     # 2 ** (-40 + 10 + 43) is the binade of the largest, less the margin.
-    assert rules.fitting_exponent(layers["first"]) == 53
+    assert histograms.fitting_exponent(layers["first"]) == 53
 
 
 def test_narrowest_is_the_format_of_fewest_bits_that_holds_everything() -> None:
     candidates = [fmt(name) for name in ("fp32", "fp16", "bf16", "e5m2", "e4m3fn")]
 
     def of(histogram: Histogram, *, scaled: bool) -> tuple[str, int] | None:
-        found = rules.narrowest([histogram], candidates, scaled=scaled)
+        found = histograms.narrowest([histogram], candidates, scaled=scaled)
         return None if found is None else (str(found[0]), found[1])
 
     assert of(powers(e_5=1, e0=1), scaled=False) == ("e4m3fn", 0)
@@ -202,13 +201,13 @@ def test_narrowest_is_the_format_of_fewest_bits_that_holds_everything() -> None:
     assert of(powers(e_20=9, e_22=1), scaled=False) == ("e5m10", 0)
     assert of(powers(e_20=9, e_22=1), scaled=True) == ("e4m3fn", 13)
     assert of(powers(e20=1), scaled=False) == ("e8m7", 0)
-    assert rules.narrowest([powers(e20=1)], [fmt("fp16")], scaled=False) is None
+    assert histograms.narrowest([powers(e20=1)], [fmt("fp16")], scaled=False) is None
 
 
 def test_narrowest_may_saturate_but_not_overflow() -> None:
     """One of a million elements is beyond the range."""
     histogram = Histogram.sum([Histogram.of(np.ones(1_000_000)), powers(e9=1)])
     fn, sat = fmt("e4m3fn"), fmt("e4m3fn_sat")
-    assert rules.narrowest([histogram], [fn], scaled=False) is None
-    found = rules.narrowest([histogram], [fn, sat], scaled=False)
+    assert histograms.narrowest([histogram], [fn], scaled=False) is None
+    found = histograms.narrowest([histogram], [fn, sat], scaled=False)
     assert found is not None and found[0] == sat and found[2].overflow == pytest.approx(1e-6)

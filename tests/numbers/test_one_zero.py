@@ -1,0 +1,83 @@
+"""fnuz and P3109: values, names, dtypes, codes and rounding, by the sentences that define them."""
+
+import itertools
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+import lpkernels as lp
+from lpkernels.formats import FloatFormat, as_format, format_from_ints, parse_format
+from lpkernels.reference.packing import decode, encode
+from lpkernels.rounding import ROUNDINGS, overflows_array, round_array, round_scalar
+from tests.compare import assert_bit_equal
+from tests.loops import each, rows
+from tests.oracles.one_zero import SMALL, Small, decoded, hard, rounded
+
+
+def overflows(fmt: Small) -> tuple[str, ...]:
+    return ("infinity", "saturate", "nan") if fmt.extended else ("saturate", "nan")
+
+
+@each("fmt", SMALL)
+def test_codes(fmt: Small) -> None:
+    ours = parse_format(fmt.name)
+    codes = np.arange(2**fmt.k, dtype=np.uint32)
+    values = decode(codes, ours)
+    assert_bit_equal(values, decoded(fmt), fmt.name)
+    back, known = encode(values, ours)
+    assert known.all() and (back == codes).all()
+    assert encode(np.array([-0.0]), ours)[0] == 0
+    assert ours.bits == fmt.k
+    finite = values[np.isfinite(values)]
+    assert_bit_equal(ours.values(), np.sort(finite), fmt.name)
+
+
+@each("fmt", SMALL)
+def test_every_mode_and_overflow(fmt: Small) -> None:
+    x = hard(fmt)
+    draws = np.random.default_rng(fmt.k).integers(0, 256, x.shape)
+    for overflow, mode in itertools.product(overflows(fmt), ROUNDINGS):
+        ours = parse_format(f"{fmt.name}_{overflow[:3]}")
+        got = round_array(x, ours, mode, draws=draws, random_bits=8)
+        want, beyond = rounded(x, fmt, mode, overflow, draws)
+        assert_bit_equal(got, want, f"{mode} to {ours}")
+        counted = overflows_array(x, ours, mode, draws=draws, random_bits=8)
+        assert (counted == beyond).all(), f"{mode} to {ours}"
+        some = np.random.default_rng(1).choice(x.size, 3)
+        one = [round_scalar(x[i], ours, mode, draw=int(draws[i]), random_bits=8) for i in some]
+        assert_bit_equal(np.array(one), got[some], f"{mode} to {ours}")
+
+
+def test_names() -> None:
+    assert as_format("e4m3fnuz") == as_format("p3109_k8p4sf") == FloatFormat(4, 3, specials="fnuz")
+    assert as_format("e4m3b11fnuz").name == "e4m3fnuz_b11"
+    assert [as_format(f"binary8p{p}").name for p in (1, 7)] == ["p3109_k8p1se", "p3109_k8p7se"]
+    for name in ("p3109_k8p3uf_b3_nosub_sat", "p3109_k16p9ue_nan", "e5m2fnuz_b15_nosub_sat"):
+        fmt = parse_format(name)
+        assert fmt.name == name and format_from_ints(fmt.to_ints()) == fmt
+    for name in ("block32_p3109_k8p3se", "block16_e2m1_sp3109_k8p4ue_t", "tensor_e4m3fnuz"):
+        assert parse_format(name).name == name
+
+
+def test_dtypes() -> None:
+    assert as_format(torch.float8_e4m3fnuz) == as_format(ml_dtypes.float8_e4m3fnuz)
+    assert as_format(torch.float8_e5m2fnuz) == as_format(np.dtype(ml_dtypes.float8_e5m2fnuz))
+    assert as_format(ml_dtypes.float8_e4m3b11fnuz) == as_format("e4m3b11fnuz")
+
+
+@rows(
+    "make, match",
+    (lambda: parse_format("p3109_k2p1se"), "k is 3 to 16, and p is 1 to k - 1"),
+    (lambda: parse_format("p3109_k8p8se"), "k=8 and p=8"),
+    (lambda: parse_format("p3109_k8p0ue"), "p is 1 to k$"),
+    (lambda: parse_format("p3109_k9p1ue"), "exp_bits must be in 1..8, got 9"),
+    (lambda: FloatFormat(4, 3, specials="fnuz", overflow="infinity"), "'fnuz' has no infinity"),
+    (lambda: FloatFormat(4, 3, signed=False), "signed=False needs specials='fnuz' or 'p3109'"),
+    (lambda: FloatFormat(8, 8, specials="fnuz"), "3 to 16 bits, got 17"),
+    (lambda: lp.BlockFormat(FloatFormat(4, 4, specials="fnuz", signed=False)), "have a sign"),
+)
+def test_refusals(make, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        make()
