@@ -280,7 +280,7 @@ test_wrong_tables_are_refused = refused(
         (lambda: lp.BlockFormat("nf4", 64, scale="fp32", steps="te"), "is not defined here"),
         (lambda: lp.BlockFormat(wide(), 64, scale="fp32"), "at most 28 significant bits.*have 40"),
         (lambda: lp.BlockFormat(ends(), "row"), "ends as the names of block formats do"),
-        (lambda: lp.Accumulator("nf4", block=4, aligned_bits=8, operands="e5m2"), "float"),
+        (lambda: lp.Accumulator("nf4", block=4, aligned_bits=8, operands="e5m2"), "got fmt=nf4"),
     ],
     ValueError,
 )  # fmt: skip

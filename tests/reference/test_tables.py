@@ -176,7 +176,8 @@ def test_layers_and_their_gradients_take_tables():
     torch.manual_seed(0)
     recipe = lp.Recipe(
         input="posit8es1", weight="block8_k_nf4_sfp32", grad_output="log8s8:stochastic",
-        output="posit16es2", fprop="posit16es2_chunk4", dgrad="fp32", wgrad="e6m9:product=nf4",
+        output="posit16es2", fprop="posit11es2_chunkscale", dgrad="fp32_chunkscale",
+        wgrad="e6m9:product=nf4",
     )  # fmt: skip
     plain = lp.Recipe(input="posit8es1", weight="nf4", output="supernormal_e4m3_1_1")
     x = torch.randn(5, 8)
