@@ -131,17 +131,19 @@ def show_formats(
         str, typer.Argument(callback=valid(lp_formats.parse_format), help="A format; none: all.")
     ] = "",
 ) -> None:
-    """The named formats and the aliases of block formats, or one format in detail.
+    """The named formats, the aliases of block formats and the names of tables, or one format in
+    detail.
 
     Example: `lpkernels formats e4m3fn`
     """
-    from lpkernels.report.numbers import aliases, format_details, named_formats
+    from lpkernels.report.numbers import aliases, format_details, named_formats, named_tables
 
     if name:
         show_table(format_details(lp_formats.parse_format(name)))
     else:
         show_table(named_formats())
         show_table(aliases())
+        show_table(named_tables())
 
 
 @app.command(name="recipes")

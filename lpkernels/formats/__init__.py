@@ -57,6 +57,7 @@ from lpkernels.formats._table import (
     table_names,
     table_of_handle,
     table_of_name,
+    table_of_parts,
 )
 from lpkernels.formats._tensor import AffineFormat, BlockFormat
 from lpkernels.formats.checks import did_you_mean
@@ -134,6 +135,7 @@ __all__ = [
     "format_from_ints",
     "parse_format",
     "table",
+    "table_of_parts",
 ]
 
 #: The formats with a fixed set of values, to which a value is rounded by itself.
@@ -191,7 +193,7 @@ def _parse(name: str) -> Format:
         meant = f"; expected a name such as {', '.join(_EXAMPLES)}."
     raise ValueError(
         f"parse_format: unknown format {name!r}{meant} `lpkernels formats` lists names, and "
-        "docs/formats.md says how others are made; a table of your own is known once it was made"
+        "docs/formats.md says how others are made; make a table of your own first"
     )
 
 

@@ -160,10 +160,14 @@ class TableFormat:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
+        return table_of_parts, self.parts()
+
+    def parts(self) -> tuple[str, str | None, int | None, bytes, bytes, bytes]:
+        """Plain values of which `table_of_parts` makes the table in another process."""
         values, boundaries, _, codes, _ = self._tensors
-        parts = (values.astype("<f8"), boundaries.astype("<f8"), codes.astype("<i4"))
-        raw = (part.tobytes() for part in parts)
-        return _remade, (self.name, self.infinity, self.nan_code, *raw)
+        raw = (values.astype("<f8"), boundaries.astype("<f8"), codes.astype("<i4"))
+        one, two, three = (part.tobytes() for part in raw)
+        return self.name, self.infinity, self.nan_code, one, two, three
 
     @property
     def max(self) -> float:
@@ -200,7 +204,7 @@ class TableFormat:
         return self._ints
 
 
-def _remade(
+def table_of_parts(
     name: str,
     infinity: str | None,
     nan_code: int | None,
@@ -208,7 +212,10 @@ def _remade(
     boundaries: bytes,
     codes: bytes,
 ) -> TableFormat:
-    """The table of a pickle."""
+    """The table of `TableFormat.parts`, known in this process from now on.
+
+    Raises:  ValueError: another table has its name here.
+    """
     parts = (np.frombuffer(values, "<f8"), np.frombuffer(boundaries, "<f8"))
     return unchecked(*parts, np.frombuffer(codes, "<i4"), name, infinity, nan_code)
 

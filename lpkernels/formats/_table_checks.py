@@ -45,7 +45,7 @@ def checked_values(label: str, values: Iterable[float]) -> NDArray[np.float64]:
         (~np.isfinite(given), "is not finite; leave it away, and see infinity and nan_code"),
         (
             ~np.isfinite(kept),
-            "is not finite as a float32, in which values travel; use smaller ones",
+            "is beyond float32, in which values travel; use smaller ones",
         ),
     ):
         if wrong.any():

@@ -29,7 +29,7 @@ _NF4 = (
 )  # fmt: skip
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=128, typed=True)
 def posit(n: int, es: int) -> TableFormat:
     """The posits of n bits with es bits of exponent: ``posit<n>es<es>``.
 
@@ -85,7 +85,7 @@ def _positive_posits(n: int, es: int) -> NDArray[np.float64]:
     return np.ldexp(significand.astype(np.float64), exponent - fraction_bits)
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=128, typed=True)
 def supernormal(exp_bits: int, man_bits: int, low: int, high: int) -> TableFormat:
     """A float format whose outer exponent codes count powers of two:
     ``supernormal_e<E>m<M>_<low>_<high>``.
@@ -136,7 +136,7 @@ def nf4() -> TableFormat:
     return unchecked(_NF4, None, None, "nf4")
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=128, typed=True)
 def logarithmic(bits: int, steps: int) -> TableFormat:
     """0 and +-2^((c - 2^(bits - 2)) / steps) for c = 1 .. 2^(bits - 1) - 1: ``log<bits>s<steps>``.
 
@@ -160,9 +160,14 @@ def logarithmic(bits: int, steps: int) -> TableFormat:
             f"{_LEAST_EXPONENT}..{_MOST_EXPONENT}, in which values travel; use more steps"
         )
     powers = {p: _power(p, steps) for p in {*part.tolist()}}
-    values = [_float32(powers[int(p)], int(e)) for e, p in zip(whole, part, strict=True)]
+    values = np.array([_float32(powers[int(p)], int(e)) for e, p in zip(whole, part, strict=True)])
+    if (np.diff(values) <= 0).any():
+        raise ValueError(
+            f"logarithmic: neighbours of log{bits}s{steps} are equal once they are float32, in "
+            "which values travel; use fewer steps"
+        )
     negative = code + 2 ** (bits - 1)
-    return _mirrored(f"log{bits}s{steps}", np.array(values), code, negative)
+    return _mirrored(f"log{bits}s{steps}", values, code, negative)
 
 
 def _power(part: int, steps: int) -> decimal.Decimal:

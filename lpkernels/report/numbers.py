@@ -6,7 +6,14 @@ from rich.table import Table
 
 from lpkernels import formats
 from lpkernels.experiments.measuring.probe import Probe
-from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat, Format
+from lpkernels.formats import (
+    BlockFormat,
+    FixedFormat,
+    FloatFormat,
+    Format,
+    Number,
+    TableFormat,
+)
 
 
 def named_formats() -> Table:
@@ -42,6 +49,33 @@ def aliases() -> Table:
     return table
 
 
+# Names of tables, and what stands for n, es and the others.
+_TABLES = (
+    ("posit<n>es<es>", "posit8es1", "the posits of n bits"),
+    (
+        "supernormal_e<E>m<M>_<low>_<high>",
+        "supernormal_e4m3_1_1",
+        "floats whose outer exponent codes count powers of two",
+    ),
+    ("log<bits>s<steps>", "log8s8", "powers of two in steps of 1 / steps"),
+    ("nf4", "nf4", "QLoRA's 16 values"),
+)
+
+
+def named_tables() -> Table:
+    """A row for every form of the names of tables, with the numbers of an example."""
+    table = Table(title="Tables of values")
+    for column in ("name", "example", "values"):
+        table.add_column(column)
+    for column in ("bits", "min", "max"):
+        table.add_column(column, justify="right")
+    for form, example, what in _TABLES:
+        fmt = formats.parse_format(example)
+        assert isinstance(fmt, TableFormat)
+        table.add_row(form, example, what, str(fmt.bits), f"{fmt.min:.6g}", f"{fmt.max:.6g}")
+    return table
+
+
 # more values than these make no readable list
 _MOST_VALUES = 256
 
@@ -57,7 +91,7 @@ def format_details(fmt: Format) -> Table:
     same = [name for name, named in formats.NAMED.items() if named == fmt]
     if same:
         table.add_row("names", ", ".join(same))
-    if isinstance(fmt, FloatFormat | FixedFormat) and fmt.bits <= 8:
+    if isinstance(fmt, Number) and fmt.bits <= 8:
         values = fmt.values()
         if len(values) <= _MOST_VALUES:
             table.add_row(f"{len(values)} values", "  ".join(f"{value:.6g}" for value in values))
@@ -81,6 +115,7 @@ _FIELDS: dict[type, tuple[str, ...]] = {
     ),
     FixedFormat: ("bits", "word_bits", "frac_bits", "signed", "overflow", "min", "max", "quantum"),
     formats.AffineFormat: ("bits", "symmetric", "axis"),
+    formats.TableFormat: ("bits", "min", "max", "infinity", "nan_code", "boundary_bits"),
     BlockFormat: (
         "bits",
         "element",

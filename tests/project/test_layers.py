@@ -14,7 +14,8 @@ from tests.support.lines import ROOT, SOURCES, budget, check
 NUMBERS = {"formats", "rng", "rounding", "arithmetic", "recipes"}
 LAYERS = {
     "_build": set(), "_first_use": set(), "schemas": set(), "formats": set(), "rng": set(),
-    "rounding": {"formats", "rng"}, "arithmetic": {"formats", "rounding", "rng"},
+    "_table_rounding": {"formats"}, "rounding": {"formats", "rng", "_table_rounding"},
+    "arithmetic": {"formats", "rounding", "rng"},
     "recipes": {"formats", "rounding", "rng", "arithmetic"}, "reference": NUMBERS,
     "backends": NUMBERS | {"_build", "_first_use", "reference"}, "ops": NUMBERS | {"backends"},
     "functional": NUMBERS | {"ops"},

@@ -5,7 +5,11 @@ from typing import NamedTuple
 
 import torch
 
-from lpkernels.formats import FixedFormat, FloatFormat, Format
+from lpkernels.formats import (
+    FloatFormat,
+    Format,
+    Number,
+)
 from lpkernels.functional import pack, quantize
 
 
@@ -37,14 +41,14 @@ def probe(values: Sequence[float], fmt: Format, rounding: str, *, seed: int = 0)
 
 def code_bits(value: float, fmt: Format) -> str:
     """The code of a value of `fmt` in bits, fields apart ("0 1111 110"); "" where it has none."""
-    if not isinstance(fmt, FloatFormat | FixedFormat):
+    if not isinstance(fmt, Number):
         return ""
     try:
         packed = pack(torch.tensor([value], dtype=torch.float32), fmt)
     except ValueError:
         return ""
     bits = f"{int.from_bytes(bytes(packed.tolist()), 'little'):0{fmt.bits}b}"
-    if isinstance(fmt, FixedFormat):
+    if not isinstance(fmt, FloatFormat):
         return bits
     start = int(fmt.signed)
     end = start + fmt.exp_bits

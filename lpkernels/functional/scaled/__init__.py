@@ -12,7 +12,12 @@ from torch import Tensor
 from lpkernels import ops
 from lpkernels.arithmetic import Quantizer
 from lpkernels.arithmetic.integers import InQuantizer
-from lpkernels.formats import BlockFormat, format_from_ints
+from lpkernels.formats import (
+    BlockFormat,
+    TableFormat,
+    format_from_ints,
+    table_of_parts,
+)
 from lpkernels.formats.grids import grid_shape
 from lpkernels.formats.integers import BLOCK, KIND, TENSOR_SCALE, InBlock, Ints
 from lpkernels.functional import _checks
@@ -25,6 +30,10 @@ __all__ = ["Scaled", "scaled"]
 
 BlockLike: TypeAlias = BlockFormat | str
 _PARTS = ("values", "scale", "tensor_scale")
+
+
+# The parts of a table that is the element, in a pickle.
+_ELEMENT = "table"
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -101,6 +110,17 @@ class Scaled:
             f"Scaled({str(self.fmt)!r}, values={self.values!r}, scale={self.scale!r}, "
             f"tensor_scale={self.tensor_scale!r})"
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        element = self.fmt.element
+        table = element.parts() if isinstance(element, TableFormat) else None
+        return {**vars(self), **({} if table is None else {_ELEMENT: table})}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A table is known from now on."""
+        if _ELEMENT in state:
+            table_of_parts(*state.pop(_ELEMENT))
+        vars(self).update(state)
 
     def dequantize(self, *, backend: str = "auto") -> Tensor:
         """The values q * s * t, rounded once to float32, as `lpkernels.quantize` returns them."""

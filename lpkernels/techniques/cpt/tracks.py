@@ -11,7 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lpkernels.arithmetic import Accumulator, as_accumulator
-from lpkernels.formats import FixedFormat, FloatFormat
+from lpkernels.formats import (
+    FixedFormat,
+    TableFormat,
+)
 from lpkernels.techniques.cpt.schedule import Schedule
 
 KINDS = ("bitops", "accumulator")
@@ -96,7 +99,8 @@ def bitops(forward_bits: int, backward_bits: int, *, weight_bits: int | None = N
 def adder_bits(accumulator: Accumulator | str) -> float:
     """The significand bits that one addition of an accumulator handles, relative to float32's 24.
 
-    The inner sums' format alone counts, not an outer one; a fixed-point format counts its word.
+    The inner sums' format alone counts, not an outer one; a fixed-point format counts its word, a
+    table its code.
     """
     return _adder_bits(as_accumulator(accumulator))
 
@@ -106,7 +110,8 @@ def _adder_bits(accumulator: Accumulator) -> float:
     fmt = accumulator.fmt
     if isinstance(fmt, FixedFormat):
         return fmt.word_bits / _FP32_SIGNIFICAND
-    assert isinstance(fmt, FloatFormat)
+    if isinstance(fmt, TableFormat):
+        return fmt.bits / _FP32_SIGNIFICAND
     return (fmt.man_bits + 1) / _FP32_SIGNIFICAND
 
 

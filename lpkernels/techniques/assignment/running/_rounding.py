@@ -14,7 +14,9 @@ from torch.nn import Module
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.arithmetic.integers import InQuantizer
-from lpkernels.formats import FixedFormat, FloatFormat
+from lpkernels.formats import (
+    Number,
+)
 from lpkernels.functional.recording import first_order
 from lpkernels.functional.seeds import seed_for
 from lpkernels.functional.unchecked import check_axis, rounded, rows_of
@@ -110,7 +112,7 @@ class RoundingTable:
         found = {}
         for key, tensor in self._tensors.items():
             formats = [self._formats.of(tensor.kind, low).fmt for low in (True, False)]
-            plain = all(isinstance(fmt, FloatFormat | FixedFormat) for fmt in formats)
+            plain = all(isinstance(fmt, Number) for fmt in formats)
             if tensor.kind in FORWARD and plain and int(formats[1].bits) < 32:
                 found[key] = int(formats[1].bits)
         return found

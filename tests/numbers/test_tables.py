@@ -1,0 +1,317 @@
+"""TableFormat: its values, codes, names and handles, and every refusal."""
+
+from __future__ import annotations
+
+import copy
+import decimal
+import pickle
+import subprocess
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+import lpkernels as lp
+from lpkernels.formats import TableFormat, format_from_ints, parse_format
+from lpkernels.formats.integers import TABLE, code_bits, has_table
+from tests.compare import assert_bit_equal
+from tests.loops import rows
+from tests.support.denormals import flushed
+from tests.support.refusals import refused
+
+OWN = lp.TableFormat([-1, 0, 2.5, 4], "tables_own", codes=[3, 0, 2, 1], nan_code=9)
+
+
+def test_a_table_has_values_codes_and_integers():
+    assert (OWN.bits, OWN.min, OWN.max, OWN.nan_code, OWN.infinity) == (4, -1.0, 4.0, 9, None)
+    assert OWN.to_ints() == (TABLE, OWN.handle, 4, 4, 0, 9, 0, 0) and 0 < OWN.handle < 2**62
+    assert code_bits(OWN.to_ints()) == 4 and has_table((), OWN.to_ints())
+    values, boundaries, lower_is_even, codes, decoded = OWN.tensors()
+    assert values.tolist() == [-1, 0, 2.5, 4] and codes.tolist() == [3, 0, 2, 1]
+    assert boundaries.tolist() == [-0.5, 1.25, 3.25]
+    # 0 and 2.5 have even codes both: 0 is nearer zero.
+    assert lower_is_even.tolist() == [False, True, True]
+    expected = np.full(16, np.nan)
+    expected[[3, 0, 2, 1]] = [-1, 0, 2.5, 4]
+    assert_bit_equal(decoded, expected)
+    with pytest.raises(ValueError, match="read-only"):
+        values[0] = 1
+    with pytest.raises(AttributeError, match="does not change"):
+        OWN.bits = 3
+    assert str(OWN) == "tables_own" and "4 values -1.0 .. 4.0" in repr(OWN)
+    default = lp.TableFormat([0.0, 1.0], "tables_default")
+    assert (default.bits, default.tensors().codes.tolist()) == (1, [0, 1])
+    assert default.to_ints()[5] == -1
+
+
+def test_a_table_is_known_by_its_name_and_by_its_handle():
+    again = lp.TableFormat(np.array([-1, 0, 2.5, 4]), "tables_own", codes=(3, 0, 2, 1), nan_code=9)
+    assert again == OWN and hash(again) == hash(OWN)
+    assert parse_format("tables_own") == OWN == format_from_ints(OWN.to_ints())
+    assert OWN != lp.TableFormat([-1, 0, 2.5, 4], "tables_same_values")
+    assert OWN != "tables_own"
+    for copied in (copy.copy(OWN), copy.deepcopy(OWN), pickle.loads(pickle.dumps(OWN))):
+        assert copied is OWN
+    for text in ("tables_own", "tables_own:stochastic:bits=8"):
+        assert str(lp.Quantizer.parse(text)) == text
+    for text in ("tables_own", "tables_own_chunk4:outer=posit16es2", "e5m10:product=nf4"):
+        assert str(lp.accumulator(text)) == text
+    recipe = lp.Recipe(input="tables_own", fprop="posit16es2")
+    assert lp.Recipe.parse(str(recipe)) == recipe
+    assert lp.Recipe.from_dict(recipe.to_dict()) == recipe
+
+
+HERE = "import sys, pickle, torch, lpkernels as lp\n"
+
+
+def elsewhere(code: str) -> list[str]:
+    """The lines that another process prints."""
+    done = subprocess.run([sys.executable, "-c", HERE + code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_another_process_asks_for_tables_that_it_lacks_and_reads_pickles_and_files(tmp_path):
+    q = lp.scaled(torch.randn(2, 64), lp.BlockFormat(OWN, 32, scale="fp32"))
+    layer = lp.nn.Linear(4, 4, recipe=lp.Recipe(input="tables_own:stochastic", fprop="tables_own"))
+    scaled, every = tmp_path / "scaled.pt", tmp_path / "all.pt"
+    torch.save(q, scaled)
+    torch.save({"fmt": OWN, "layer": layer, "acc": lp.Accumulator(OWN)}, every)
+    pickled = pickle.dumps((OWN, lp.posit(6, 1)))
+    recipe = "Recipe(input='tables_own')"
+    said = elsewhere(f"""
+read, parse = lp.formats.format_from_ints, lp.Recipe.parse
+for ask in (lambda: read({OWN.to_ints()}), lambda: parse({recipe!r})):
+    try:
+        ask()
+    except ValueError as error:
+        print(error)
+q = torch.load({str(scaled)!r})
+print(q.fmt, q.dequantize().sum().item())
+own, posit = pickle.loads({pickled!r})
+assert own.to_ints() == {OWN.to_ints()} and lp.parse_format('tables_own') == own
+assert lp.posit(6, 1) == posit
+every = torch.load({str(every)!r}, weights_only=False)
+assert every['acc'].fmt == every['fmt'] == own
+every['layer'](torch.ones(1, 4))
+print(every['layer'].recipe)
+""")
+    by_handle, by_name, loaded, text = said
+    assert f"the handle {OWN.handle}" in by_handle and "make the format first" in by_handle
+    assert "'tables_own'" in by_name and "make a table of your own first" in by_name
+    assert loaded == f"block32_tables_own_sfp32 {q.dequantize().sum().item()}"
+    assert text == str(layer.recipe)
+
+
+def test_a_process_that_flushes_denormals_makes_the_same_table():
+    values = [-1e-45, 0.0, 3e-42, 1e-39, 1e-36]
+    kept = lp.TableFormat(values, "tables_denormal").values()
+    with flushed():
+        again = lp.TableFormat(values, "tables_denormal")
+    assert_bit_equal(again.values(), kept)
+    exact = np.array(values, np.float32).astype(np.float64)
+    assert_bit_equal(kept, exact)
+
+
+def test_values_are_rounded_to_float32_ties_to_even():
+    rng = np.random.default_rng(0)
+    x = np.sort(rng.standard_normal(3000) * 2.0 ** rng.integers(-150, 127, 3000))
+    # Numbers of 25 bits are ties.
+    ties = (1 + np.arange(1, 200, 2) * 2.0**-24) * 2.0 ** rng.integers(-120, 120, 100)
+    x = np.unique(np.concatenate([x, ties, -ties, [0.0, 2.0**-150, 3 * 2.0**-150]]))
+    narrow = x.astype(np.float32)
+    x, narrow = x[np.append(True, np.diff(narrow) > 0)], np.unique(narrow)
+    wide = np.unique(narrow).astype(np.float64)
+    # Midpoints of such values have too many bits; each boundary is the upper value.
+    made = lp.TableFormat(x, "tables_rounded", boundaries=wide[1:])
+    assert_bit_equal(made.values(), wide + 0.0)
+
+
+@rows(
+    "name, widths, fits",
+    ("posit8es1", (5, 10), True), ("posit8es1", (8, 7), True), ("posit16es2", (5, 10), False),
+    ("nf4", (5, 10), False), ("nf4", (8, 23), True), ("supernormal_e4m3_1_1", (5, 10), True),
+    ("supernormal_e5m2_1_1", (5, 10), False), ("posit8es4", (8, 7), True),
+)  # fmt: skip
+def test_a_dtype_is_kept_where_it_holds_every_value(name, widths, fits):
+    fmt = parse_format(name)
+    assert fmt.fits_in(*widths) is fits
+    dtype = {(5, 10): torch.float16, (8, 7): torch.bfloat16, (8, 23): torch.float32}[widths]
+    x = torch.randn(20).to(dtype)
+    got = lp.quantize(x, name)
+    assert got.dtype == (dtype if fits else torch.float32)
+    assert torch.equal(got.float(), lp.quantize(x.float(), name))
+    assert lp.quantize(x.double(), name).dtype == torch.float64
+
+
+def test_codes_are_packed_and_unpacked_and_values_without_one_refused():
+    for name in ("posit8es1", "posit5es2", "nf4", "log6s3", "supernormal_e3m2_1_1", "tables_own"):
+        fmt = parse_format(name)
+        values = torch.tensor(fmt.values(), dtype=torch.float32).repeat(3)
+        codes = lp.pack(values, name)
+        assert codes.numel() == -(-values.numel() * fmt.bits // 8)
+        assert torch.equal(lp.unpack(codes, name, values.shape), values)
+    bits = np.unpackbits(
+        lp.pack(torch.tensor([-1.0, 4.0, torch.nan]), OWN).numpy(), bitorder="little"
+    )
+    assert bits.tolist() == [1, 1, 0, 0, 1, 0, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0]
+    unused = lp.unpack(torch.tensor([0x9F], dtype=torch.uint8), OWN, (2,))
+    assert_bit_equal(unused, torch.tensor([torch.nan, torch.nan]))
+    assert lp.unpack(lp.pack(torch.tensor([-0.0]), "nf4"), "nf4", (1,)).signbit().tolist() == [
+        False
+    ]
+    for value in (torch.nan, 0.5, torch.inf):
+        with pytest.raises(ValueError, match=r"nf4 has no code for .* at index \(1,\)"):
+            lp.pack(torch.tensor([0.0, value]), "nf4")
+
+
+def test_supernormals_are_powers_of_two_outside_of_the_normal_codes():
+    def magnitudes(e: int, m: int, low: int, high: int) -> list[Fraction]:
+        bias, found = 2 ** (e - 1), []
+        normal = [
+            (Fraction(2) ** (k - bias)) * (1 + Fraction(i, 2**m))
+            for k in range(low, 2**e - high)
+            for i in range(2**m)
+        ]
+        below = low * 2**m - 1
+        found += [Fraction(2) ** (low - bias - 1 - i) for i in range(below)][::-1]
+        found += normal if low else normal[1:]
+        return found + [Fraction(2) ** (2**e - high - bias + i) for i in range(high * 2**m)]
+
+    for widths in (
+        (4, 3, 1, 1),
+        (4, 3, 2, 3),
+        (3, 2, 0, 2),
+        (2, 1, 1, 0),
+        (5, 0, 3, 1),
+        (5, 2, 1, 1),
+    ):
+        fmt = lp.supernormal(*widths)
+        e, m, *_ = widths
+        above = fmt.values()[fmt.values() > 0]
+        assert above.tolist() == [float(v) for v in magnitudes(*widths)], widths
+        assert fmt.bits == 1 + e + m and fmt.tensors().decoded[1] == above[0]
+        assert fmt.tensors().decoded[2 ** (e + m) + 1] == -above[0]
+    # The range of MPTorch's format with one binade at each end.
+    fmt = lp.supernormal(4, 3, 1, 1)
+    assert (fmt.max, fmt.values()[fmt.values() > 0].min()) == (2.0**14, 2.0**-14)
+
+
+def test_logarithms_are_the_nearest_float32_of_every_power():
+    for bits, steps in ((8, 8), (8, 1), (6, 7), (10, 3)):
+        fmt = lp.logarithmic(bits, steps)
+        assert len(fmt.values()) == 2**bits - 1
+        codes = np.arange(1, 2 ** (bits - 1))
+        got = fmt.tensors().decoded[codes].astype(np.float32)
+        assert np.array_equal(fmt.tensors().decoded[codes + 2 ** (bits - 1)], -got)
+        for c, value in zip(codes.tolist(), got, strict=True):
+            with decimal.localcontext() as context:
+                context.prec = 60
+                exact = decimal.Decimal(2) ** (decimal.Decimal(c - 2 ** (bits - 2)) / steps)
+                here = abs(decimal.Decimal(float(value)) - exact)
+                for other in (
+                    np.nextafter(value, np.float32(0)),
+                    np.nextafter(value, np.float32(2) * value),
+                ):
+                    assert here < abs(decimal.Decimal(float(other)) - exact)
+
+
+def test_nf4_is_that_of_qlora():
+    # bitsandbytes and the appendix of arXiv 2305.14314 print these.
+    printed = """
+        -1.0 -0.6961928009986877 -0.5250730514526367 -0.39491748809814453 -0.28444138169288635
+        -0.18477343022823334 -0.09105003625154495 0.0 0.07958029955625534 0.16093020141124725
+        0.24611230194568634 0.33791524171829224 0.44070982933044434 0.5626170039176941
+        0.7229568362236023 1.0
+    """
+    fmt = parse_format("nf4")
+    assert fmt.values().tolist() == [float(np.float32(v)) for v in printed.split()]
+    assert fmt.tensors().codes.tolist() == list(range(16)) and fmt.bits == 4
+
+
+TINY = [0.0, 1e-30, 1.0]
+test_wrong_tables_are_refused = refused(
+    [
+        (lambda: lp.TableFormat([0, 2, 1], "a"), r"2\.0 and 1\.0 are not ascending"),
+        (lambda: lp.TableFormat([0, 1, 1], "a"), r"1\.0 and 1\.0 are not ascending"),
+        (lambda: lp.TableFormat([0, torch.inf], "a"), "the value inf is not finite"),
+        (lambda: lp.TableFormat([0, torch.nan], "a"), "the value nan is not finite"),
+        (lambda: lp.TableFormat([0, 1e39], "a"), r"1e\+39 is beyond float32"),
+        (lambda: lp.TableFormat([0, 1, 1 + 1e-9], "a"), r"1\.0 and 1\.000000001 are equal once"),
+        (lambda: lp.TableFormat([1, 2], "a"), r"none of the values 1\.0 \.\. 2\.0 is 0"),
+        (lambda: lp.TableFormat([0], "a"), "2 to 65536 values, got 1"),
+        (lambda: lp.TableFormat(range(2**16 + 1), "a"), "2 to 65536 values, got 65537"),
+        (lambda: lp.TableFormat([0, 1], "a", codes=[0]), "got 1 codes for 2 values"),
+        (lambda: lp.TableFormat([0, 1], "a", codes=[5, 5]), "the code 5 is given twice"),
+        (lambda: lp.TableFormat([0, 1], "a", codes=[0, -3]), r"codes are in 0\.\.131071, got -3"),
+        (lambda: lp.TableFormat([0, 1], "a", codes=[4, 7], nan_code=7), "7 is the code of"),
+        (lambda: lp.TableFormat([0, 1], "a", nan_code=2**17), "nan_code must be in"),
+        (lambda: lp.TableFormat([0, 1], "a", infinity="inf"), "infinity .*one of nan; got 'inf'"),
+        (lambda: lp.TableFormat(TINY, "a"), r"1\.0\d+e-30 and 1\.0 has more than 52"),
+        (lambda: lp.TableFormat([0, 1], "a", boundaries=[]), "2 values have 1 boundaries, got 0"),
+        (lambda: lp.TableFormat([0, 1], "a", boundaries=[1.5]), r"boundary 1\.5 between"),
+        (lambda: lp.TableFormat([0, 1], "a", boundaries=[-0.5]), "is not from one to the other"),
+        (lambda: lp.TableFormat([0, 1], "a", boundaries=[Fraction(1, 3)]), "more than 52"),
+        (lambda: lp.TableFormat([0, 1], "a", boundaries=[2.0**-301]), r"nor above 2\^-300"),
+        (lambda: lp.TableFormat([0, 1], "tables_own"), "the name of another table"),
+        (lambda: lp.TableFormat([0, 1], "e4m3"), "name 'e4m3' is the name of FloatFormat"),
+        (lambda: lp.TableFormat([0, 1], "e9m3"), "'e9m3' is of the form of other names"),
+        (lambda: lp.TableFormat([0, 1], "fixed8_f4"), "the name of FixedFormat"),
+        (lambda: lp.TableFormat([0, 1], "mxfp8"), "the name of BlockFormat"),
+        (lambda: lp.TableFormat([0, 1], "row_mine"), "is of the form of other names"),
+        (lambda: lp.TableFormat([0, 1], "posit8es1"), "the name of <TableFormat posit8es1"),
+        (lambda: lp.TableFormat([0, 1], "posit2es1"), "n must be in 3..16, got 2"),
+        (lambda: lp.TableFormat([0, 1], "int8"), "an integer element"),
+        (lambda: lp.TableFormat([0, 1], "a_chunk4"), "texts of accumulators"),
+        (lambda: lp.TableFormat([0, 1], "Mine"), "characters a-z, 0-9 and _, got 'Mine'"),
+        (lambda: lp.posit(17, 1), r"n must be in 3\.\.16, got 17"),
+        (lambda: lp.posit(8, 5), r"es must be in 0\.\.4, got 5"),
+        (lambda: lp.posit(16, 4), r"posit16es4 is 2\^224, beyond float32"),
+        (lambda: parse_format("posit16es4"), "beyond float32"),
+        (lambda: parse_format("posit08es1"), "is written 'posit8es1'"),
+        (lambda: lp.supernormal(8, 3, 1, 1), r"a value is 2\^"),
+        (lambda: lp.supernormal(4, 3, 15, 1), "high must be in 0..0, got 1"),
+        (lambda: lp.logarithmic(10, 1), "exponent -255, beyond float32"),
+        (lambda: lp.logarithmic(8, 2**23), "are equal once they are float32"),
+        (lambda: lp.BlockFormat("nf4", 64), "the table nf4 takes scale='fp32', got e8m0"),
+        (lambda: lp.BlockFormat("nf4", 64, scale="fp32", rule="floor"), "the rules of scale=fp32"),
+        (lambda: lp.BlockFormat("nf4", 64, scale="fp32", steps="te"), "is not defined here"),
+        (lambda: lp.BlockFormat(wide(), 64, scale="fp32"), "at most 28 significant bits.*have 40"),
+        (lambda: lp.BlockFormat(ends(), "row"), "ends as the names of block formats do"),
+        (lambda: lp.Accumulator("nf4", block=4, aligned_bits=8, operands="e5m2"), "got fmt=nf4"),
+    ],
+    ValueError,
+)  # fmt: skip
+test_wrong_types_are_refused = refused(
+    [
+        (lambda: lp.TableFormat("abc", "a"), "values must be numbers"),
+        (lambda: lp.TableFormat([[0, 1]], "a"), "values must be numbers in one dimension"),
+        (lambda: lp.TableFormat([0, 1], 5), "name must be a str, got 5"),
+        (lambda: lp.TableFormat([0, 1], "a", codes=[0.5, 1]), "codes must be whole numbers"),
+        (lambda: lp.TableFormat([0, 1], "a", boundaries=["b"]), "a number, got 'b'"),
+        (lambda: lp.posit(8.0, 1), "n must be an int"),
+    ],
+    TypeError,
+)  # fmt: skip
+
+
+def wide() -> TableFormat:
+    return lp.TableFormat([0, 1], "tables_wide", boundaries=[0.5 + 2.0**-40])
+
+
+def ends() -> TableFormat:
+    return lp.TableFormat([0, 1], "tables_te")
+
+
+@rows(
+    "text",
+    "block64_nf4_sfp32", "row_posit8es1", "tensor_supernormal_e4m3_1_1", "row_axis0_tables_own",
+    "tile8x4_log5s2_sfp32_up", "block16_k_nf4_sfp32_to0.5",
+)  # fmt: skip
+def test_names_of_blocks_of_tables_read_back(text):
+    fmt = parse_format(text)
+    assert str(fmt) == text
+    assert format_from_ints(fmt.to_ints()) == fmt
+    assert isinstance(fmt.element, TableFormat)

@@ -1,0 +1,214 @@
+"""Tables in the reference: sums by rational numbers, blocks, masters, layers and refusals."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+import lpkernels as lp
+from lpkernels.arithmetic import Accumulator, Quantizer
+from lpkernels.reference import exact, twin
+from lpkernels.reference.events import matmul_events
+from lpkernels.rng import SITE_BIAS, SITE_OUTER, SITE_PRODUCT, SITE_SUM, draw
+from tests.compare import assert_bit_equal
+from tests.loops import each, rows
+from tests.support.tables import MODES, Table
+
+TABLES = ("posit8es1", "posit11es2", "nf4", "supernormal_e3m2_1_1", "log6s3")
+
+
+@cache
+def oracle(name: str) -> Table:
+    fmt = lp.parse_format(name)
+    tensors = fmt.tensors()
+    return Table.of(fmt.values().tolist(), tensors.codes.tolist(), tensors.boundaries.tolist())
+
+
+def odd_double(x: Fraction) -> Fraction:
+    """x to 53 bits, an inexact one to the odd neighbour."""
+    if x == 0:
+        return x
+    unit = Fraction(2) ** (abs(x).numerator.bit_length() - abs(x).denominator.bit_length() - 60)
+    while abs(x) / unit >= 2**53:
+        unit *= 2
+    size = abs(x) / unit
+    whole = int(size)
+    whole |= int(whole != size)
+    return whole * unit * (1 if x > 0 else -1)
+
+
+def sums(
+    a: np.ndarray, b: np.ndarray, acc: Accumulator, seed: int, bias: list[float]
+) -> np.ndarray:
+    """The sums of the contract in sequence: a product, an addition and a chunk at a time."""
+    fmt, outermost = oracle(str(acc.fmt)), oracle(str(acc.outermost))
+    out = np.zeros((len(a), b.shape[1]))
+
+    def rounded(x, table, mode, site, m, n, k):
+        bits = draw(seed, site, m, n, k, acc.random_bits) if mode == "stochastic" else 0
+        x = odd_double(x) if mode == "stochastic" else x
+        return table.rounded(x, mode, bits, acc.random_bits)
+
+    for m, n in np.ndindex(out.shape):
+        total, inner = Fraction(0), Fraction(0)
+        for k in range(a.shape[1]):
+            product = Fraction(float(a[m, k])) * Fraction(float(b[k, n]))
+            if acc.product is not None:
+                table = oracle(str(acc.product))
+                product = rounded(product, table, acc.product_rounding, SITE_PRODUCT, m, n, k)
+            inner = rounded(inner + product, fmt, acc.rounding, SITE_SUM, m, n, k)
+            if acc.chunk and ((k + 1) % acc.chunk == 0 or k + 1 == a.shape[1]):
+                at = (SITE_OUTER, m, n, k // acc.chunk)
+                total = rounded(total + inner, outermost, acc.outermost_rounding, *at)
+                inner = Fraction(0)
+        total = total if acc.chunk else inner
+        exact_sum = total + Fraction(bias[n])
+        total = rounded(exact_sum, outermost, acc.outermost_rounding, SITE_BIAS, m, n, 0)
+        out[m, n] = float(total)
+    return out.astype(np.float32)
+
+
+@each("mode", (*MODES, "stochastic"))
+def test_sums_in_sequence_are_those_of_rational_numbers(mode):
+    rng = np.random.default_rng(7)
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((3, 11), (11, 2)))
+    a[0, :3], b[3, 0] = [-0.0, 0.0, 1e-20], 0.0
+    bias = [0.25, -1e-9]
+    given = np.array(bias, np.float32)
+    for acc in (
+        Accumulator("posit8es1", mode),
+        Accumulator("nf4", mode, product="posit11es2", product_rounding=mode),
+        Accumulator("posit11es2", mode, chunk=4, outer="log6s3", outer_rounding="nearest_away"),
+        Accumulator("supernormal_e3m2_1_1", mode, product="log6s3", chunk=3, outer="posit8es1"),
+    ):
+        want = sums(a, b, acc, 3, given.tolist())
+        assert_bit_equal(twin.matmul(a, b, given, acc, seed=3), want, str(acc))
+        assert_bit_equal(exact.matmul(a, b, given, acc, seed=3), want, str(acc))
+
+
+def test_other_orders_and_mixed_formats_are_the_same_in_both_references():
+    rng = np.random.default_rng(1)
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((3, 13), (13, 2)))
+    a[0, 0], b[2, 1] = -0.0, np.inf
+    a[1] = -a[2]
+    for text in (
+        "posit8es1:order=pairwise", "nf4:stochastic:order=pairwise", "posit11es2:order=compensated",
+        "nf4:toward_negative:order=compensated", "posit8es1:block=4:aligned_bits=9",
+        "log6s3:toward_negative:block=5:aligned_bits=20", "posit8es1_chunk4:outer=e5m2",
+        "e5m2_chunk4:toward_negative:product=nf4:outer=posit8es1", "fixed8_f4:product=posit8es1",
+    ):  # fmt: skip
+        acc = lp.accumulator(text)
+        want = exact.matmul(a, b, None, acc, seed=5)
+        assert_bit_equal(twin.matmul(a, b, None, acc, seed=5), want, text)
+        zeros = twin.matmul(0 * a[:, :4], -b[:4], None, acc, seed=5)[:, 0]
+        if str(acc.outermost) in TABLES:
+            assert_bit_equal(zeros, np.zeros(3, np.float32), text)
+
+
+def test_zeros_of_products_are_positive_before_they_are_added():
+    minus = torch.tensor([[-0.0]])
+    for acc, negative in (("e5m2", True), ("e5m2:product=nf4", False), ("posit8es1", False)):
+        y = lp.matmul(minus, torch.ones(1, 1), acc, initial=minus)
+        assert bool(y.signbit()) is negative, acc
+
+
+def test_events_are_swamped_products_and_sums_beyond_the_ends():
+    a, b = torch.tensor([[1.0, 1e-4, 0.5, -1.0]]), torch.ones(4, 1)
+    found = matmul_events(a.numpy(), b.numpy(), Accumulator("nf4"), bits=True)
+    # 1 + 1e-4 and 1.5 lie beyond the end 1 and become it; 1 - 1 is 0.
+    assert found.counts == (2, 4, 0, 0, 1) and found.sums.tolist() == [[0.0]]
+    assert found.products[0, :, 0].tolist() == [0, 3, 3, 0]
+    measured = lp.techniques.accumulation.measure(a, b, lp.Accumulator("nf4"))
+    assert measured.overflowed == 1.0
+
+
+@each("mode", (*MODES, "stochastic"))
+def test_blocks_of_tables_round_the_quotient_in_float64(mode):
+    rng = np.random.default_rng(2)
+    x = (rng.standard_normal((3, 40)) * 2.0 ** rng.integers(-20, 20, (3, 40))).astype(np.float32)
+    x[0, :8], x[1, 3], x[2, 20] = [0.0, -0.0] * 4, np.nan, np.inf
+    for text in ("block8_nf4_sfp32", "row_posit8es1", "tensor_log6s3", "tile2x8_nf4_sfp32_up"):
+        quantizer = Quantizer(text, mode)
+        want = exact.quantize(x, quantizer, seed=9)
+        assert_bit_equal(twin.quantize(x, quantizer, seed=9), want, text)
+        assert_bit_equal(lp.quantize(torch.tensor(want), "fp32"), torch.tensor(want), text)
+    q = twin.scaled(x, Quantizer("block8_nf4_sfp32", mode), seed=9)
+    fmt, table = lp.parse_format("nf4"), oracle("nf4")
+    for row, first in ((0, 8), (2, 0)):
+        block = x[row, first : first + 8]
+        s = np.float32(np.abs(block).max())
+        assert q.scale[row, first // 8] == s and fmt.max == 1
+        for i, value in enumerate(block.tolist()):
+            bits = draw(9, 4, 0, 0, row * 40 + first + i, 32) if mode == "stochastic" else 0
+            want = float(table.rounded(Fraction(value / float(s)), mode, bits))
+            assert q.values[row, first + i] == want
+    assert_bit_equal(q.values[0, :8], np.zeros(8, np.float32))
+    assert np.isnan(q.scale[1, 0]) and np.isnan(q.scale[2, 2]) and q.scale[0, 0] == 1.0
+
+
+def test_blocks_are_packed_and_turned_into_torchs_types():
+    q = lp.scaled(torch.randn(3, 40), "block8_nf4_sfp32")
+    packed = lp.pack(q)
+    assert packed.numel() == 3 * 5 * 4 + 3 * 40 // 2
+    assert torch.equal(lp.unpack(packed, q.fmt, (3, 40)), q.dequantize())
+    elements, scale, _ = q.tensors()
+    assert elements.dtype == torch.uint8 and int(elements.max()) <= 15
+    assert torch.equal(lp.Scaled.from_tensors(elements, scale, None, q.fmt).values, q.values)
+    assert lp.quantize(torch.tensor([3.0, 0.1]), "tensor_nf4", amax=2.0).tolist()[0] == 2.0
+
+
+@rows("backend", "cpu", "cuda", "triton")
+def test_backends_without_tables_say_so_and_auto_finds_another(backend):
+    able = lp.backends.get(backend)
+    home = torch.device("cpu" if backend == "cpu" else "cuda")
+    for op in ("quantize_table", "matmul_table", "pack_table", "matmul_scaled_table"):
+        reason = able.unsupported(op, home)
+        if backend == "cuda":
+            assert "csrc/cuda knows no tables" in reason and "triton" in reason
+    assert lp.backends.select("auto", "quantize_table", torch.device("cpu")) is not None
+
+
+def test_layers_and_their_gradients_take_tables():
+    torch.manual_seed(0)
+    recipe = lp.Recipe(
+        input="posit8es1", weight="block8_k_nf4_sfp32", grad_output="log8s8:stochastic",
+        output="posit16es2", fprop="posit11es2_chunkscale", dgrad="fp32_chunkscale",
+        wgrad="e6m9:product=nf4",
+    )  # fmt: skip
+    plain = lp.Recipe(input="posit8es1", weight="nf4", output="supernormal_e4m3_1_1")
+    x = torch.randn(5, 8)
+    for each_recipe in (recipe, plain):
+        model = lp.convert(torch.nn.Sequential(torch.nn.Linear(8, 6)), each_recipe)
+        y = model(x.requires_grad_())
+        y.sum().backward()
+        assert torch.isfinite(x.grad).all() and torch.isfinite(model[0].weight.grad).all()
+    layer = lp.nn.Linear(8, 6, bias=False, recipe=plain)
+    y = layer(x)
+    operands = lp.quantize(x, "posit8es1"), lp.quantize(layer.weight, "nf4")
+    want = lp.quantize(operands[0] @ operands[1].T, "supernormal_e4m3_1_1")
+    assert torch.equal(y, want)
+
+
+def test_masters_and_states_are_kept_as_codes_of_tables_and_the_fused_pass_refuses_them():
+    from lpkernels.techniques.loss_scaling import MasterWeights
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(6, 3)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    masters = MasterWeights(inner, weight="posit8es1", master="posit16es2", state="posit16es1")
+    for _ in range(2):
+        model(torch.randn(4, 6)).square().sum().backward()
+        masters.step()
+        masters.zero_grad()
+    assert torch.equal(lp.quantize(model.weight, "posit8es1"), model.weight)
+    again = MasterWeights(
+        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        weight="posit8es1", master="posit16es2", state="posit16es1",
+    )  # fmt: skip
+    again.load_state_dict(masters.state_dict())
+    with pytest.raises((ValueError, NotImplementedError), match="posit8es1"):
+        MasterWeights(torch.optim.SGD(model.parameters(), lr=0.1), weight="posit8es1", fused=True)
