@@ -21,8 +21,8 @@ from lpkernels.rounding import ROUNDINGS
 
 
 class TableCodes(NamedTuple):
-    """The arguments of a kernel for the codes of a table: the thresholds of the search for a value,
-    all values and their codes, and the value of every code, NaN for none."""
+    """The arguments of a kernel for the codes of a table: the search for an entry, the entries and
+    codes, and the value of every code, NaN for none."""
 
     thresholds: Any
     entries: Any
@@ -40,6 +40,9 @@ class Codec(NamedTuple):
     emin: int = 0
     max: float = 0.0
     subnormals: bool = True
+    signed: bool = True
+    #: -0 has the code 0, and the code of -0, where there is one, is NaN's.
+    one_zero: bool = False
     #: Magnitudes of the codes of infinity and NaN, -1 for none; larger ones than `last` are NaN.
     infinity: int = -1
     nan: int = -1
@@ -89,6 +92,9 @@ def codec_of(fmt: tuple[int, ...]) -> Codec:
         infinity, nan, last = top, top | 2 ** (m - 1) if m else -1, top
     elif parsed.specials == "fn":
         nan, last = ones, ones - 1
+    elif parsed.one_zero:
+        nan, last = ones + parsed.signed, ones - (not parsed.signed)
+        infinity = parsed.max_code + 1 if parsed.specials == "p3109" else -1
     return Codec(
         False,
         parsed.bits,
@@ -96,6 +102,8 @@ def codec_of(fmt: tuple[int, ...]) -> Codec:
         emin=parsed.emin,
         max=parsed.max,
         subnormals=parsed.subnormals,
+        signed=parsed.signed,
+        one_zero=parsed.one_zero,
         infinity=infinity,
         nan=nan,
         last=last,
@@ -153,7 +161,13 @@ def encode_float(x, F: tl.constexpr):
         infinite = bits == EXPONENT
         code = tl.where(infinite, F.infinity, code)
         known = known | infinite
-    code = code | tl.where(bits_of(x) < 0, 1 << (F.width - 1), 0)
+    negative = bits_of(x) < 0
+    if F.one_zero:
+        negative = negative & (bits != 0)
+    if F.signed:
+        code = code | tl.where(negative, 1 << (F.width - 1), 0)
+    else:
+        known = known & (negative == 0)
     if F.nan >= 0:
         nan = bits > EXPONENT
         code = tl.where(nan, F.nan, code)
@@ -172,7 +186,7 @@ def decode(code, F: tl.constexpr, T=None):
             code = code - ((code >> (F.width - 1)) << F.width)
         return code.to(tl.float64) * power(F.quantum)
     else:
-        magnitude = code & ((1 << (F.width - 1)) - 1)
+        magnitude = code & ((1 << (F.width - F.signed)) - 1)
         exponent = magnitude >> F.man_bits
         normal = exponent > 0
         mantissa = magnitude & ((1 << F.man_bits) - 1)
@@ -184,5 +198,8 @@ def decode(code, F: tl.constexpr, T=None):
         if F.infinity >= 0:
             value = tl.where(magnitude == F.infinity, float("inf"), value)
         # Triton's -0.0 is +0.0.
-        value = value_of(bits_of(value) | ((code >> (F.width - 1)) << 63))
+        if F.signed:
+            value = value_of(bits_of(value) | ((code >> (F.width - 1)) << 63))
+        if F.one_zero:
+            value = tl.where(code == F.nan, float("nan"), value)
         return tl.where(magnitude > F.last, float("nan"), value)
