@@ -64,9 +64,9 @@ def _program() -> subprocess.Popen[str]:
         )
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "cuda_plans"
-        source = Path(__file__).with_suffix(".cpp")
+        sources = Path(__file__).with_suffix(".cpp"), _SOURCES / "cpu" / "drivers" / "table.cpp"
         subprocess.run(
-            [compiler, "-std=c++17", "-O1", f"-I{_SOURCES}", source, "-o", program], check=True
+            [compiler, "-std=c++17", "-O1", f"-I{_SOURCES}", *sources, "-o", program], check=True
         )
         started = subprocess.Popen(
             [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -36,7 +36,7 @@ from lpkernels.backends._layout import (
     kernel_sizes,
     strides,
 )
-from lpkernels.formats._table import TABLES
+from lpkernels.formats import known_tables
 
 # Kernels write float32 through pointers, whatever torch's default dtype and device are.
 _FLOAT32: Any = {"dtype": torch.float32, "device": torch.device("cpu")}
@@ -59,16 +59,17 @@ class CpuBackend(Conveniences):
         """The module, which knows every table that this process has made."""
         if self._module is None:
             self._module = _build.load_extension()
-        if len(self._tables) < len(TABLES):
+        if len(self._tables) < len(known_tables()):
             self._add_tables(self._module)
         return self._module
 
     def _add_tables(self, module: ModuleType) -> None:
         from lpkernels.backends import ladders
 
-        for handle in [handle for handle in TABLES if handle not in self._tables]:
-            ladders.add_to(module, TABLES[handle])
-            self._tables.add(handle)
+        for handle, table in list(known_tables().items()):
+            if handle not in self._tables:
+                ladders.add_to(module, table)
+                self._tables.add(handle)
 
     def available(self) -> bool:
         return not self.why_not()

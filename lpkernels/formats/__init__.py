@@ -53,6 +53,7 @@ from lpkernels.formats._scaled import ALIASES
 from lpkernels.formats._scaled import parse as parse_block
 from lpkernels.formats._table import (
     TableFormat,
+    known_tables,
     named_table,
     table_names,
     table_of_handle,
@@ -133,6 +134,7 @@ __all__ = [
     "as_format",
     "check_table_name",
     "format_from_ints",
+    "known_tables",
     "parse_format",
     "table",
     "table_of_parts",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -21,8 +21,6 @@ _NAMED_TABLE = re.compile("posit|supernormal|log|nf4")
 
 _BY_NAME: dict[str, TableFormat] = {}
 _BY_HANDLE: dict[int, TableFormat] = {}
-#: All tables that this process has made, by their handles.
-TABLES = _BY_HANDLE
 
 
 class TableTensors(NamedTuple):
@@ -275,6 +273,11 @@ def table_of_handle(handle: int) -> TableFormat:
         "lp.TableFormat or lp.parse_format and its name, before the exported program or the record "
         f"is used (known: {known})"
     )
+
+
+def known_tables() -> Mapping[int, TableFormat]:
+    """All tables that were made in this process, by their handles."""
+    return _BY_HANDLE
 
 
 def table_names() -> list[str]:

@@ -307,7 +307,7 @@ def _checked_element(element: object) -> FloatFormat | FixedFormat | TableFormat
                 f"{element.name}; use FixedFormat({max(2, element.word_bits)}, "
                 f"{element.frac_bits})"
             )
-    elif not element.signed:
+    elif isinstance(element, FloatFormat) and not element.signed:
         raise ValueError(
             f"BlockFormat: elements have a sign, got {element.name}; use FloatFormat("
             f"{element.exp_bits}, {element.man_bits}, specials={element.specials!r})"

@@ -12,7 +12,7 @@
 
 #include "common/check.h"
 #include "common/codes.h"
-#include "cpu/drivers/float_environment.h"
+#include "float_environment.h"
 
 namespace lpk {
 namespace {
