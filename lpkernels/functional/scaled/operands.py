@@ -15,15 +15,7 @@ from torch import Tensor
 from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Recipe
 from lpkernels.arithmetic.by_product import GENERAL, OPERANDS, Taken
-from lpkernels.formats.integers import (
-    BLOCK,
-    KIND,
-    ROW,
-    TENSOR,
-    InBlock,
-    Ints,
-    block_by_block,
-)
+from lpkernels.formats.integers import BLOCK, KIND, ROW, TENSOR, InBlock, Ints
 from lpkernels.functional._saved import Saved, packs, saved, shared
 from lpkernels.functional.layer import Geometry, Sum
 from lpkernels.functional.running import Delayed, Scales
@@ -242,8 +234,9 @@ class Kept(NamedTuple):
             return Side(values, taken, made, Operand(values))
         taken = _on_matrix(taken) if lies_on_matrix(taken, acc) else taken
         codes, fmt = self.saved.tensor, _format(taken)
-        if not _takes_parts(taken, acc) and not block_by_block(fmt):
-            operand = Operand(ops.unpack(codes, fmt, self.shape))
+        apart = saving.apart(fmt, len(self.shape))
+        if apart and not _takes_parts(taken, acc):
+            operand = Operand(ops.unpack(codes, apart, self.shape))
         else:
             parts = saving.unpacked(codes, fmt, self.shape)
             operand = _operand(parts, taken, acc, layer.backend)
