@@ -20,8 +20,30 @@ from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.experiments.workloads.workload import Workload
 from tests.loops import each
-from tests.support.fashion import idx, write_fashion
 from tests.support.trainings import goes_on_alike
+
+
+def idx(array: np.ndarray) -> bytes:
+    """An idx file of bytes: 0, 0, 8, the number of dimensions, the dimensions, the elements."""
+    sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
+    return bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes()
+
+
+def write_fashion(folder: Path, counts: tuple[int, int] = (20, 10), *, packed: bool = True):
+    """Synthetic files with random pixels, each label once in ten; returns the arrays by name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays = {}
+    for number, (part, count) in enumerate(zip(("train", "t10k"), counts, strict=True)):
+        pixels = np.random.default_rng(number).integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        labels = ((np.arange(count) + number) % 10).astype(np.uint8)
+        for kind, array in (("images-idx3", pixels), ("labels-idx1", labels)):
+            name = f"{part}-{kind}-ubyte"
+            arrays[name] = array
+            if packed:
+                (folder / f"{name}.gz").write_bytes(gzip.compress(idx(array)))
+            else:
+                (folder / name).write_bytes(idx(array))
+    return arrays
 
 
 @each("packed, inside", [(True, ""), (False, "fashion-mnist"), (True, "FashionMNIST/raw")])
