@@ -48,12 +48,13 @@ std::vector<AccumulatorSpec> certified_accumulators() {
   const FormatInts sat = float_ints(5, 10, {Specials::kIeee, Overflow::kSaturate});
   const FormatInts e4m3fn_sat = float_ints(4, 3, {Specials::kFn, Overflow::kSaturate});
   const FormatInts nosub = float_ints(6, 9, {Specials::kIeee, Overflow::kInfinity, false});
+  const FormatInts one_zero = float_ints(5, 6, {Specials::kFnuz, Overflow::kNan});
   const FormatInts narrow = float_ints(4, 6, {Specials::kIeee, Overflow::kNan});
   using A = AccumulatorSpec;
   std::vector<AccumulatorSpec> all;
   for (const FormatInts& f : {e5m10, e6m9, bf16, sat, e4m3fn_sat, nosub, narrow, fp32,
                               float_ints(5, 21), float_ints(8, 11), float_ints(5, 1),
-                              float_ints(5, 22), float_ints(8, 22), float_ints(5, 23)}) {
+                              float_ints(5, 22), float_ints(8, 22), float_ints(5, 23), one_zero}) {
     const std::string name = text("e%dm%d specials %d subnormals %d overflow %d", int(f[1]),
                                   int(f[2]), int(f[4]), int(f[5]), int(f[6]));
     all.push_back(A{name, f});
