@@ -102,7 +102,11 @@ GROUPS = (
         ("lpkernels/formats",),
         (*_NUMBERS, "tests/reference/test_twin_packing.py", "tests/functional/test_axes.py"),
     ),
-    Group("rounding", ("lpkernels/rounding.py",), (*_NUMBERS, "tests/reference/test_beyond.py")),
+    Group(
+        "rounding",
+        ("lpkernels/rounding.py", "lpkernels/_table_rounding.py"),
+        (*_NUMBERS, "tests/reference/test_beyond.py"),
+    ),
     Group("rng", ("lpkernels/rng.py",), ("tests/numbers", "tests/functional/test_seeds.py")),
     Group(
         "arithmetic",
