@@ -15,7 +15,7 @@ from lpkernels.formats import TableFormat, parse_format
 from lpkernels.rounding import overflows_array, round_array, round_scalar
 from tests.compare import assert_bit_equal, assert_unbiased
 from tests.loops import each
-from tests.support.tables import MODES, Table, posit_rounded, posit_value
+from tests.numbers.exact_tables import MODES, Table, posit_rounded, posit_value
 
 POSITS = [(n, es) for n in range(3, 9) for es in range(5)]
 NAMES = [f"posit{n}es{es}" for n, es in POSITS] + (

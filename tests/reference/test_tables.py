@@ -16,7 +16,7 @@ from lpkernels.reference.events import matmul_events
 from lpkernels.rng import SITE_BIAS, SITE_OUTER, SITE_PRODUCT, SITE_SUM, draw
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
-from tests.support.tables import MODES, Table
+from tests.numbers.exact_tables import MODES, Table
 
 TABLES = ("posit8es1", "posit11es2", "nf4", "supernormal_e3m2_1_1", "log6s3")
 
