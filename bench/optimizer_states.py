@@ -103,14 +103,7 @@ def made(arm: Arm, model: nn.Module, lr: float) -> Optimizer:
     bare = torch.optim.AdamW(model.parameters(), lr=lr)
     if arm.package == "torch":
         return bare
-    small = [name for name, p in model.named_parameters() if p.numel() < SMALLEST]
-    return MasterWeights(
-        bare,
-        weight="fp32",
-        state=arm.wanted,
-        named_parameters=model.named_parameters(),
-        exceptions={name: {"state": "fp32"} for name in small},
-    )
+    return MasterWeights(bare, weight="fp32", state=arm.wanted, keep_fp32_below=SMALLEST)
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:

@@ -111,8 +111,10 @@ def accumulate(
     ] = 1024.0,
     longest: Annotated[int, typer.Option(min=64, help="Products of the longest simulated sum.")] = 1
     << 16,
-    data: Annotated[str, typer.Option(help="digits, digits32, cifar10 or cifar100.")] = "digits",
-    data_dir: Annotated[str, typer.Option(help="Folder of CIFAR's extracted binary files.")] = "",
+    data: Annotated[
+        str, typer.Option(help="digits, digits32, fashion-mnist, cifar10 or cifar100.")
+    ] = "digits",
+    data_dir: Annotated[str, typer.Option(help="Folder of CIFAR's or Fashion-MNIST's files.")] = "",
     width: Annotated[int, typer.Option(min=1, help="Channels of the first layer.")] = 16,
     epochs: Annotated[int, typer.Option(min=1, help="Of each training run.")] = 10,
     seeds: Annotated[int, typer.Option(min=1, help="Training runs of each kind.")] = 5,

@@ -33,7 +33,7 @@ def assign(
     data: Annotated[
         str, typer.Option(help="As for `lpkernels train`; a batch of it is what is traced.")
     ] = "digits32",
-    data_dir: Annotated[str, typer.Option(help="Folder of CIFAR's extracted binary files.")] = "",
+    data_dir: Annotated[str, typer.Option(help="Folder of CIFAR's or Fashion-MNIST's files.")] = "",
     batch: Annotated[
         int, typer.Option(min=1, help="Examples of a batch, which the sizes of results count.")
     ] = 128,

@@ -16,6 +16,7 @@ def scaled(ddp: Processes, fsdp: Processes) -> dict[str, Any]:
     return {
         "alone": alone(ddp.rank, reduce=True),
         "unshared": alone(ddp.rank, reduce=False),
+        "floor": at_floor(ddp.rank),
         "fsdp": in_shards(fsdp, fused=False),
         "fsdp-fused": in_shards(fsdp, fused=True),
         "diagnosed": diagnosed(nn.parallel.DistributedDataParallel(network()), ddp.rank),
@@ -56,6 +57,31 @@ def alone(rank: int, *, reduce: bool) -> list[dict[str, Any]]:
         scaler.update()
         found.append(note(scaler, model))
     return found
+
+
+def at_floor(rank: int) -> list[Any]:
+    """The scale and its counter at the updates of both processes, an infinity in the second one's
+    gradients, and the error of the last update."""
+    model = network()
+    scaler = LossScaler(
+        init_scale=2.0,
+        floor=1.0,
+        hysteresis=2,
+        at_floor="raise",
+        named_parameters=model.named_parameters(),
+    )
+    optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1), []
+    try:
+        while True:
+            optimizer.zero_grad()
+            scaler.scale(model(batch(0)).sum()).backward()
+            if rank == 1:
+                model[2].weight.grad[0, 0] = INF
+            scaler.step(optimizer)
+            scaler.update()
+            found.append((scaler.get_scale(), scaler.state_dict()["_hysteresis_left"]))
+    except FloatingPointError as error:
+        return [*found, str(error)]
 
 
 def diagnosed(model: nn.Module, rank: int) -> list[Any]:

@@ -96,6 +96,12 @@ def test_one_bad_rank_makes_all_skip_unless_flags_stay_where_they_are(seen: Seen
     assert (first[2]["scale"], second[2]["scale"]) == (8, 4)
 
 
+def test_all_count_one_hysteresis_and_end_together_at_the_floor(seen: Seen) -> None:
+    (*first, other), (*second, named) = (rank["floor"] for rank in seen)
+    assert first == second == [(2, 1), (1, 1)]
+    assert "of another process" in other and "of parameter '2.weight'" in named
+
+
 @each("way", ["fsdp", "fsdp-fused"])
 def test_one_bad_shard_makes_all_skip_and_gradients_are_unscaled_once(seen: Seen, way: str) -> None:
     """One process makes the same first step from the mean gradient, with no scale anywhere."""

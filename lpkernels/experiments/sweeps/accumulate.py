@@ -258,7 +258,8 @@ def check_trainable(config: AccumulateConfig) -> None:
     if config.model in BUNDLED or ":" in config.model:
         raise ValueError(
             f"--train has no data for {config.model!r}; train a network of small images: "
-            "resnet<depth> or cnn<depth>, on digits, digits32, cifar10 or cifar100 (--data)"
+            "resnet<depth> or cnn<depth>, on digits, digits32, fashion-mnist, "
+            "cifar10 or cifar100 (--data)"
         )
 
 

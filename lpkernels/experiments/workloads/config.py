@@ -25,13 +25,17 @@ class WorkloadConfig(Section):
 
     data: str = setting(
         "digits",
-        "digits, digits32, mnist1d, iris, wine, breast_cancer, cifar10, cifar100, text, gan, or "
-        "module:function, which returns a Workload.",
+        "digits, digits32, mnist1d, iris, wine, breast_cancer, fashion-mnist, fashion-denoise, "
+        "cifar10, cifar100, text, gan, or module:function, which returns a Workload.",
     )
-    data_dir: str = setting("", "Folder of CIFAR's extracted binary files.")
+    data_dir: str = setting(
+        "",
+        "Folder of CIFAR's extracted binary files, or of Fashion-MNIST's four files, plain or .gz; "
+        '"": Fashion-MNIST as Debian\'s package dataset-fashion-mnist installs it.',
+    )
     model: str = setting(
         "",
-        'A name and its depth: resnet8, cnn3, mlp2, lstm1, gpt2, or gan; "": the one that '
+        'A name and its depth: resnet8, cnn3, mlp2, lstm1, gpt2, unet3, or gan; "": the one that '
         "the data is usually trained with.",
     )
     depth: int = setting(0, "Depth of the model; 0: that of its name.", least=0)
@@ -41,7 +45,7 @@ class WorkloadConfig(Section):
         'Normalisation: batch, layer or none; "": the usual one of the model.',
         check=one_of("batch", "layer", "none"),
     )
-    augment: bool = setting(False, "Shift (CIFAR: and flip) the training images.")
+    augment: bool = setting(False, "Shift (CIFAR, Fashion-MNIST: and flip) the training images.")
     label_noise: float = setting(
         0.0,
         "Share of the training labels replaced by a class drawn from all.",

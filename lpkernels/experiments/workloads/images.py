@@ -1,4 +1,4 @@
-"""Image data sets in memory: scikit-learn's digits, CIFAR-10/100 from their binary files."""
+"""Image data sets in memory: scikit-learn's digits, Fashion-MNIST and CIFAR-10/100 from files."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lpkernels.experiments.workloads.fashion import CLASSES, load_fashion
 from lpkernels.experiments.workloads.streams import stream_seed
 
-DATASETS = ("digits", "digits32", "cifar10", "cifar100")
+DATASETS = ("digits", "digits32", "fashion-mnist", "cifar10", "cifar100")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,14 +53,18 @@ def load(name: str, folder: str | Path = "") -> ImageData:
 
     Args:
         name: "digits" (bundled with scikit-learn), "digits32" (the same with each pixel repeated to
-            4 x 4: longer sums over the same images), "cifar10" or "cifar100".
-        folder: for CIFAR the folder that holds the extracted binary files; digits ignores it.
+            4 x 4: longer sums over the same images), "fashion-mnist", "cifar10" or "cifar100".
+        folder: for CIFAR the folder that holds the extracted binary files; for Fashion-MNIST as
+            `fashion.load_fashion` says; digits ignores it.
     Raises:
-        ValueError: unknown name, or a file whose size is not a whole number of records.
-        FileNotFoundError: a CIFAR file is absent; the message says which and where to get it.
+        ValueError: unknown name, or a file of another layout or size.
+        FileNotFoundError: a file is absent; the message says which and where to get it.
     """
     if name in ("digits", "digits32"):
         return load_digits(scale=4 if name == "digits32" else 1)
+    if name == "fashion-mnist":
+        # a mirrored garment is a garment, and most fill the frame
+        return _normalised(name, CLASSES, *load_fashion(folder), max_shift=2, flip=True)
     if name in ("cifar10", "cifar100"):
         return load_cifar(name, folder)
     raise ValueError(f"data: expected one of {', '.join(DATASETS)}, got {name!r}")
@@ -84,19 +89,25 @@ def load_digits(*, scale: int = 1) -> ImageData:
     for label in range(10):
         test[(labels == label).nonzero().flatten()[4::5]] = True
     # digits are not symmetric, so no flip; they fill the 8x8 frame, so a shift of one pixel at most
-    train_images = images[~test]
-    mean, std = _moments(train_images)
-    return ImageData(
-        "digits" if scale == 1 else f"digits{8 * scale}",
-        10,
-        train_images,
-        labels[~test],
-        images[test],
-        labels[test],
-        mean,
-        std,
-        max_shift=scale,
-    )
+    name = "digits" if scale == 1 else f"digits{8 * scale}"
+    parts = (images[~test], labels[~test], images[test], labels[test])
+    return _normalised(name, 10, *parts, max_shift=scale)
+
+
+def _normalised(
+    name: str,
+    classes: int,
+    train_images: Tensor,
+    train_labels: Tensor,
+    test_images: Tensor,
+    test_labels: Tensor,
+    *,
+    max_shift: int,
+    flip: bool = False,
+) -> ImageData:
+    """The data set with the moments of its training images."""
+    tensors = (train_images, train_labels, test_images, test_labels)
+    return ImageData(name, classes, *tensors, *_moments(train_images), max_shift, flip)
 
 
 # file names and label bytes per record, https://www.cs.toronto.edu/~kriz/cifar.html, "Binary
@@ -113,21 +124,9 @@ def load_cifar(name: str, folder: str | Path) -> ImageData:
     train_files, test_files, label_bytes = _CIFAR_FILES[name]
     place = _cifar_folder(name, Path(folder), train_files + test_files)
     classes = 10 if name == "cifar10" else 100
-    train_images, train_labels = _read_cifar([place / f for f in train_files], label_bytes, classes)
-    test_images, test_labels = _read_cifar([place / f for f in test_files], label_bytes, classes)
-    mean, std = _moments(train_images)
-    return ImageData(
-        name,
-        classes,
-        train_images,
-        train_labels,
-        test_images,
-        test_labels,
-        mean,
-        std,
-        max_shift=4,
-        flip=True,
-    )
+    train = _read_cifar([place / f for f in train_files], label_bytes, classes)
+    test = _read_cifar([place / f for f in test_files], label_bytes, classes)
+    return _normalised(name, classes, *train, *test, max_shift=4, flip=True)
 
 
 def _cifar_folder(name: str, folder: Path, files: Sequence[str]) -> Path:

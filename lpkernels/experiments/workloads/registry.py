@@ -25,7 +25,7 @@ def find(config: WorkloadConfig) -> Workload:
     Raises:
         ValueError: the name means nothing, its function cannot be called or returns something
             else, or a setting means nothing for the data or asks for more than there is.
-        FileNotFoundError: CIFAR's files are not in `data_dir`.
+        FileNotFoundError: the files of CIFAR or Fashion-MNIST are not in `data_dir`.
         ImportError: a package that the data come with is not installed.
     """
     if ":" in config.data:

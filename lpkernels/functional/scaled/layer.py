@@ -105,8 +105,8 @@ class _LayerByProduct(torch.autograd.Function):
         made_x: Made = {}
         made_w: Made = {}
         # Codes that backward keeps too are made once.
-        made_x[KEEPS] = needs_w and packs(x) and not layer.taken("wgrad_input").made
-        made_w[KEEPS] = keeps_w and packs(w) and not layer.taken("dgrad_weight").made
+        made_x[KEEPS] = needs_w and not layer.taken("wgrad_input").made and packs(x)
+        made_w[KEEPS] = keeps_w and not layer.taken("dgrad_weight").made and packs(w)
         y = _forward(layer, x, w, b, (made_x, made_w))
         _release(made_x, layer.taken("wgrad_input"))
         _release(made_w, layer.taken("dgrad_weight"))

@@ -15,15 +15,7 @@ from torch import Tensor
 from lpkernels import ops
 from lpkernels.arithmetic import Accumulator, Recipe
 from lpkernels.arithmetic.by_product import GENERAL, OPERANDS, Taken
-from lpkernels.formats.integers import (
-    BLOCK,
-    KIND,
-    ROW,
-    TENSOR,
-    InBlock,
-    Ints,
-    block_by_block,
-)
+from lpkernels.formats.integers import BLOCK, KIND, ROW, TENSOR, InBlock, Ints
 from lpkernels.functional._saved import Saved, packs, saved, shared
 from lpkernels.functional.layer import Geometry, Sum
 from lpkernels.functional.running import Delayed, Scales
@@ -96,19 +88,17 @@ class Call(NamedTuple):
         found: ops.Parts = made[key]
         return found
 
-    def values(
-        self, x: Tensor, taken: Taken, made: Made, where: str = "", native: bool = False
-    ) -> Tensor:
-        """The values of x's codes, of a native product or not; x itself where nothing rounds it."""
+    def values(self, x: Tensor, taken: Taken, made: Made, where: str = "") -> Tensor:
+        """The values of x's codes; x itself where nothing rounds it."""
         if not taken.ints:
             return self._transformed(x, taken)
         parts = ("parts", *_key(taken), where)
         first = made.get(KEEPS) or self.delayed(taken) is not None
         in_parts = parts in made or (first and _is_block(taken))
-        key = ("values", *parts[1:], native and in_parts)
+        key = ("values", *parts[1:])
         if key not in made and in_parts:
             codes = self.parts(x, taken, made, where)
-            made[key] = _values(codes, _format(taken), native, self.backend)
+            made[key] = ops.dequantize(*codes, _format(taken), self.backend)
         elif key not in made:
             y = self._transformed(x, taken)
             last = (self.seed, taken.role, SITE_QUANTIZE, self.backend)
@@ -173,7 +163,7 @@ class Call(NamedTuple):
         x = side.tensor if matrix is None else matrix
         taken = _on_matrix(side.taken) if lies_on_matrix(side.taken, acc) else side.taken
         if not _takes_parts(taken, acc):
-            return Operand(self.values(x, taken, side.made, where, acc.is_native))
+            return Operand(self.values(x, taken, side.made, where))
         return _operand(self.parts(x, taken, side.made, where), taken, acc, self.backend)
 
 
@@ -215,16 +205,10 @@ def _operand(parts: ops.Parts, taken: Taken, acc: Accumulator, backend: str) -> 
     """The operand of codes and scales for a product in acc."""
     fmt = _format(taken)
     if not _takes_parts(taken, acc):
-        return Operand(_values(parts, fmt, acc.is_native, backend))
+        return Operand(ops.dequantize(*parts, fmt, backend))
     if acc.takes_scales:
         return products.operand(parts, fmt, taken.along)
     return products.without_scales(parts, fmt, taken.along, backend)
-
-
-def _values(parts: ops.Parts, fmt: Ints, native: bool, backend: str) -> Tensor:
-    if native:
-        return products.native_values(parts, fmt, backend)
-    return ops.dequantize(*parts, fmt, backend)
 
 
 def _format(taken: Taken) -> Ints:
@@ -250,8 +234,9 @@ class Kept(NamedTuple):
             return Side(values, taken, made, Operand(values))
         taken = _on_matrix(taken) if lies_on_matrix(taken, acc) else taken
         codes, fmt = self.saved.tensor, _format(taken)
-        if not _takes_parts(taken, acc) and not block_by_block(fmt):
-            operand = Operand(ops.unpack(codes, fmt, self.shape))
+        apart = saving.apart(fmt, len(self.shape))
+        if apart and not _takes_parts(taken, acc):
+            operand = Operand(ops.unpack(codes, apart, self.shape))
         else:
             parts = saving.unpacked(codes, fmt, self.shape)
             operand = _operand(parts, taken, acc, layer.backend)

@@ -81,24 +81,6 @@ def without_scales(parts: ops.Parts, fmt: Ints, along: int, backend: str) -> Ope
     return Operand(ops.dequantize(values, scale, one, fmt, backend), total=made.total)
 
 
-def native_values(parts: ops.Parts, fmt: Ints, backend: str) -> Tensor:
-    """The values of codes as native products take them: `ops.dequantize`.
-
-    Where a scale belongs to whole columns of a block, or to the tensor, torch multiplies in less
-    time, and rounds once too: codes times scales of blocks are exact, where a tensor scale follows.
-    """
-    values, scale, tensor_scale = parts
-    lines, size = fmt[InBlock.LINES], fmt[InBlock.SIZE]
-    if lines == 0 and fmt[InBlock.AXIS] == -2 and values.dim() > 1 and values.shape[-2] % size == 0:
-        blocks = values.unflatten(-2, (values.shape[-2] // size, size))
-        y = (blocks * scale.unsqueeze(-2)).flatten(-3, -2)
-    elif lines == TENSOR and values.numel():
-        y = values * scale
-    else:
-        return ops.dequantize(*parts, fmt, backend)
-    return y.mul_(tensor_scale) if fmt[InBlock.SCALE] == TENSOR_SCALE else y
-
-
 def has_total(fmt: Ints) -> bool:
     """Whether a scale of a block format multiplies the result of a product."""
     return fmt[InBlock.LINES] in (ROW, TENSOR) or fmt[InBlock.SCALE] == TENSOR_SCALE

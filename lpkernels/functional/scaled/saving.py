@@ -14,6 +14,7 @@ from lpkernels.formats.integers import (
     TENSOR_SCALE,
     InBlock,
     Ints,
+    block_by_block,
     code_bits,
     element,
     scale_bits,
@@ -47,6 +48,21 @@ def packed(parts: ops.Parts, fmt: Ints) -> Tensor:
     elements = ops.pack(values, element(fmt))
     of_tensor = [] if _tensor_bytes(fmt) == 0 else [tensor_scale.reshape(1).view(torch.uint8)]
     return torch.cat([*of_tensor, scales, elements])
+
+
+def apart(fmt: Ints, rank: int) -> Ints:
+    """The format with which `ops.unpack` reads `packed` of a tensor of this rank; () if none.
+
+    It has all scales in front of the elements where blocks are no blocks along one axis with powers
+    of two: those along columns are tiles of one column there.
+    """
+    at, size = InBlock, fmt[InBlock.SIZE]
+    if not block_by_block(fmt):
+        return fmt
+    if rank < 2 or size < 2 or fmt[at.AXIS] % rank != rank - 2:
+        return ()
+    tiles = {at.SIZE: 1, at.AXIS: -1, at.LINES: size}
+    return tuple([tiles.get(i, each) for i, each in enumerate(fmt)])
 
 
 def unpacked(codes: Tensor, fmt: Ints, shape: Sequence[int]) -> ops.Parts:

@@ -2,7 +2,7 @@
 
 import copy
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +92,19 @@ def over_ranks(flag: Tensor, group: dist.ProcessGroup | None) -> Tensor:
     return flag
 
 
+def names_of(pairs: Iterable[tuple[str, Tensor]]) -> dict[Tensor, str]:
+    """The names of parameters, by parameter."""
+    found: dict[Tensor, str] = {}
+    for pair in pairs:
+        if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[1], Tensor):
+            raise TypeError(
+                "named_parameters: expected pairs (name, parameter) as of "
+                f"model.named_parameters(), got {type(pair).__name__}"
+            )
+        found[pair[1]] = pair[0]
+    return found
+
+
 @dataclass(frozen=True)
 class StepRecord:
     """One call of LossScaler.step.
@@ -149,6 +162,16 @@ class Outcome:
         finite = [] if self._finite is None else self._finite.tolist()
         bad = [label for label, fine in zip(self._labels, finite, strict=False) if not fine]
         return StepRecord(ran=False, parameter=bad[0] if bad else None)
+
+
+def first_bad(outcomes: Iterable[Outcome | None]) -> str:
+    """The first parameter whose gradient was not finite, in the words of an error; it waits for the
+    device."""
+    for outcome in outcomes:
+        found = None if outcome is None else outcome.record().parameter
+        if found is not None:
+            return f"of parameter {found!r}"
+    return "of another process, or one that is gone,"
 
 
 class NotFinite(Exception):

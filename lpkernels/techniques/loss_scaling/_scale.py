@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lpkernels.techniques import checks
 
-# The names of torch.amp.GradScaler's state; a LossScaler's has one more.
+# The names of torch.amp.GradScaler's state; a LossScaler's has four more.
 _KEYS = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
 # Smaller scales have an inverse beyond float32.
 _LEAST = 2.0**-126
@@ -38,12 +38,26 @@ def backoff_factor(value: Any) -> float:
     return checks.number("backoff_factor", value, above=0, below=1)
 
 
+def _delay(hysteresis: Any, consecutive: Any) -> tuple[int, bool]:
+    """The arguments of these names, checked."""
+    count = checks.whole("hysteresis", hysteresis, 1)
+    if not isinstance(consecutive, bool):
+        raise TypeError(f"consecutive: expected True or False, got {consecutive!r}")
+    if consecutive and count == 1:
+        raise ValueError(
+            "consecutive: it says when the counter of a hysteresis of 2 or more is full again, got "
+            "hysteresis=1; give hysteresis, or leave consecutive out"
+        )
+    return count, consecutive
+
+
 class Scale:
     """A scale and the rule that changes it; the tensors are made where they are first used.
 
     After an update with a gradient that is not finite the scale is multiplied by `backoff`. After
     `interval` other updates in a row it is multiplied by `growth`, unless float32 cannot hold the
-    result. Then the floor and the ceiling are applied.
+    result. Then the floor and the ceiling are applied. `hysteresis`, `consecutive` and `at_floor`
+    are as `LossScaler` says; with a hysteresis of 1 the counter is always 1.
 
     label: the name of the argument that is `start`.
     """
@@ -59,12 +73,16 @@ class Scale:
         interval: int,
         floor: float | None,
         ceiling: float | None,
+        hysteresis: int,
+        consecutive: bool,
+        at_floor: str,
     ) -> None:
         self.static = static
         self.growth, self.backoff = growth_factor(growth), backoff_factor(backoff)
         self.interval = checks.whole("growth_interval", interval, 1)
-        self._start, self._start_tracker = scale(label, start), 0
-        self._tensors: tuple[Tensor, Tensor] | None = None
+        self._hysteresis, self._consecutive = _delay(hysteresis, consecutive)
+        self._start, self._start_counts = scale(label, start), (0, self._hysteresis)
+        self._tensors: tuple[Tensor, Tensor, Tensor] | None = None
         low = self._floor = None if floor is None else scale("floor", floor)
         high = self._ceiling = None if ceiling is None else scale("ceiling", ceiling)
         if low is not None and high is not None and low > high:
@@ -77,6 +95,9 @@ class Scale:
                 f"{label}: expected a scale between the floor {low} and the ceiling {high}, got "
                 f"{start}"
             )
+        self._raises = checks.choice("at_floor", at_floor, ("stay", "raise")) == "raise"
+        if self._raises and low is None:
+            raise ValueError("at_floor: 'raise' needs a floor, got floor=None; give one, floor=1.0")
 
     @property
     def made(self) -> bool:
@@ -85,10 +106,12 @@ class Scale:
     def on(self, device: torch.device) -> Tensor:
         """The scale, on the device where it is; it is made on `device` if it is nowhere yet."""
         if self._tensors is None:
-            self._tensors = (
-                torch.full((), self._start, dtype=torch.float32, device=device),
-                torch.full((), self._start_tracker, dtype=torch.int32, device=device),
+            tracker, left = (
+                torch.full((), count, dtype=torch.int32, device=device)
+                for count in self._start_counts
             )
+            value = torch.full((), self._start, dtype=torch.float32, device=device)
+            self._tensors = (value, tracker, left)
         return self._tensors[0]
 
     @property
@@ -112,9 +135,27 @@ class Scale:
         if self.static:
             return
         assert self._tensors is not None
-        torch._amp_update_scale_(*self._tensors, found, self.growth, self.backoff, self.interval)
+        value, tracker, left = self._tensors
+        before = value.clone() if self._hysteresis > 1 else value
+        torch._amp_update_scale_(value, tracker, found, self.growth, self.backoff, self.interval)
+        if self._hysteresis > 1:
+            bad = found != 0
+            value.copy_(torch.where(bad & (left > 1), before, value))
+            # The tracker is 0 after a good update exactly where the scale's turn to grow has come.
+            full = ~bad if self._consecutive else ~bad & (tracker == 0)
+            fewer = torch.where(bad, (left - 1).clamp_(min=1), left)
+            left.copy_(torch.where(full, self._hysteresis, fewer))
         if self._floor is not None or self._ceiling is not None:
-            self.tensor.clamp_(self._floor, self._ceiling)
+            value.clamp_(self._floor, self._ceiling)
+
+    def is_exhausted(self, found: Tensor) -> bool:
+        """Whether `found` asks for a scale below the floor, where that is an error; then, and only
+        then, this waits for the device."""
+        if not self._raises:
+            return False
+        assert self._tensors is not None and self._floor is not None
+        value, _, left = self._tensors
+        return bool((found != 0) & (left == 1) & (value <= self._floor))
 
     def fill(self, value: float | Tensor) -> None:
         """Sets another scale from now on; the value of a tensor is not checked."""
@@ -139,16 +180,22 @@ class Scale:
         """The scale; waits for the device unless it is static or not used yet."""
         return self._start if self.static or self._tensors is None else self.tensor.item()
 
-    def _tracker(self) -> int:
-        return self._start_tracker if self._tensors is None else int(self._tensors[1].item())
+    def _counts(self) -> tuple[int, int]:
+        """The good updates in a row, and the counter of the hysteresis."""
+        if self._tensors is None:
+            return self._start_counts
+        return int(self._tensors[1].item()), int(self._tensors[2].item())
 
     def __getstate__(self) -> dict[str, Any]:
-        plain = {"_start": self.value(), "_start_tracker": self._tracker(), "_tensors": None}
+        plain = {"_start": self.value(), "_start_counts": self._counts(), "_tensors": None}
         return {**self.__dict__, **plain}
 
     def state_dict(self) -> dict[str, Any]:
-        values = (self.value(), self.growth, self.backoff, self.interval, self._tracker())
-        return {**dict(zip(_KEYS, values, strict=True)), "static": self.static}
+        tracker, left = self._counts()
+        values = (self.value(), self.growth, self.backoff, self.interval, tracker)
+        delay = {"hysteresis": self._hysteresis, "consecutive": self._consecutive}
+        own = {"static": self.static, **delay, "_hysteresis_left": left}
+        return {**dict(zip(_KEYS, values, strict=True)), **own}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._check(state)
@@ -157,16 +204,21 @@ class Scale:
         backoff = backoff_factor(state["backoff_factor"])
         interval = checks.whole("growth_interval", state["growth_interval"], 1)
         tracker = checks.whole("_growth_tracker", state["_growth_tracker"], 0)
+        hysteresis, consecutive = _delay(
+            state.get("hysteresis", self._hysteresis), state.get("consecutive", self._consecutive)
+        )
+        left = state.get("_hysteresis_left", hysteresis)
+        counts = (tracker, checks.whole("_hysteresis_left", left, 1, hysteresis))
         if self.static and start != self._start:
             raise ValueError(
                 f"load_state_dict: a static scale stays {self._start}, got a state of {start}; "
                 f"make the scaler with static={start}"
             )
-        self._start, self._start_tracker = start, tracker
+        self._start, self._start_counts = start, counts
         self.growth, self.backoff, self.interval = growth, backoff, interval
-        if self._tensors is not None:
-            self._tensors[0].fill_(start)
-            self._tensors[1].fill_(tracker)
+        self._hysteresis, self._consecutive = hysteresis, consecutive
+        for tensor, value in zip(self._tensors or (), (start, *counts), strict=False):
+            tensor.fill_(value)
 
     def _check(self, state: Mapping[str, Any]) -> None:
         if not isinstance(state, Mapping):
@@ -218,15 +270,18 @@ class ScaleSettings:
         return self._enabled
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values, to be taken after update(): `static` and GradScaler's five, which it loads.
+        """Plain values, to be taken after update(): GradScaler's five, which it loads, `static`,
+        `hysteresis`, `consecutive` and the counter.
 
-        The state is empty if the scaler is not enabled. Reading it waits for the device. The bounds
-        are no part of it.
+        The state is empty if the scaler is not enabled. Reading it waits for the device. The floor,
+        the ceiling and at_floor are no part of it.
         """
         return self._scale.state_dict() if self._enabled else {}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Takes over the state of a LossScaler or of a torch.amp.GradScaler; all or nothing.
+
+        Where the state has no hysteresis, this scaler's stays, and its counter is full.
 
         Raises:
             RuntimeError: the state is empty, as that of a scaler that is not enabled.

@@ -18,7 +18,9 @@ from lpkernels.techniques.loss_scaling._gradients import (
     StepRecord,
     any_of,
     checked,
+    first_bad,
     gradients,
+    names_of,
     over_ranks,
 )
 from lpkernels.techniques.loss_scaling._scale import Scale, ScaleSettings
@@ -36,12 +38,15 @@ class _Stage(Enum):
 
 @dataclass(eq=False)
 class _Progress:
-    """An optimizer since the last update(). flags: the flags found with this scale, all on its
-    device."""
+    """An optimizer since the last update().
+
+    flags: the flags found with this scale, all on its device.  outcome: of its step.
+    """
 
     stage: _Stage = _Stage.READY
     flags: list[Tensor] = field(default_factory=list)
     empty: bool = True
+    outcome: Outcome | None = None
 
 
 class LossScaler(ScaleSettings):
@@ -55,8 +60,8 @@ class LossScaler(ScaleSettings):
 
     Only these wait for the device: the step of an optimizer that cannot skip by itself (all but
     torch's fused ones), once, as with GradScaler; a step with a closure, once an evaluation;
-    get_scale, state_dict and last_step. One pass over the gradients checks and unscales them
-    (torch._amp_foreach_non_finite_check_and_unscale_).
+    get_scale, state_dict and last_step; update with at_floor="raise". One pass over the gradients
+    checks and unscales them (torch._amp_foreach_non_finite_check_and_unscale_).
 
     In a torch.distributed job every rank makes the same calls, and a gradient that is not finite on
     one rank counts on all. Each rank looks at its own shard of a DTensor (FSDP2).
@@ -67,7 +72,13 @@ class LossScaler(ScaleSettings):
         init_scale, growth_factor, backoff_factor, growth_interval, enabled: as GradScaler's.
         floor: the scale does not fall below it; with None, as in torch, it may fall below 1.
         ceiling: the scale does not rise above it.
-        named_parameters: as a model's; last_step gives these names.
+        hysteresis: n updates that are not finite lower the scale once: each of the first n - 1
+            takes one from a counter that starts at n, and the scale stays; at 1 each lowers it. The
+            counter is n again after growth_interval other updates in a row, when the scale grows.
+        consecutive: the counter is n again after every finite update.
+        at_floor: "raise" makes it an error where the scale would fall below the floor; "stay" skips
+            updates there for as long as they are not finite.
+        named_parameters: as a model's; last_step and errors give these names.
         reduce: False leaves every rank its own flag and scale.
         group: the ranks that step together; None: all of them.
     Raises:
@@ -76,6 +87,9 @@ class LossScaler(ScaleSettings):
             outside floor and ceiling.
     Reference: Micikevicius et al. 2017, arXiv 1710.03740, section 3.2; the numbers of the rule are
         torch's. Mellempudi et al. 2019, arXiv 1905.12334, describe for FP8 a minimum of the scale.
+        hysteresis, consecutive and at_floor are DeepSpeed's delayed_shift, consecutive_hysteresis
+        and raise_error_at_min_scale (deepspeed/runtime/fp16/loss_scaler.py), whose scale may grow
+        to infinity.
     Differs from GradScaler: its AssertionErrors are RuntimeErrors and ValueErrors, the scale is on
         the device of the first output scaled, and no optimizer's step is given a grad_scaler.
     """
@@ -91,15 +105,20 @@ class LossScaler(ScaleSettings):
         enabled: bool = True,
         floor: float | None = None,
         ceiling: float | None = None,
+        hysteresis: int = 1,
+        consecutive: bool = False,
+        at_floor: str = "stay",
         named_parameters: Iterable[tuple[str, Tensor]] | None = None,
         reduce: bool = True,
         group: dist.ProcessGroup | None = None,
     ) -> None:
         _no_positional(positional)
-        if static is not None and (floor is not None or ceiling is not None):
+        given = (floor, ceiling, at_floor, hysteresis, consecutive)
+        if static is not None and given != (None, None, "stay", 1, False):
             raise ValueError(
-                f"LossScaler: a static scale has no floor and no ceiling, got static={static}, "
-                f"floor={floor}, ceiling={ceiling}; leave static or the bounds out"
+                f"LossScaler: a static scale has no floor and no ceiling, got static={static} with "
+                "floor, ceiling, at_floor, hysteresis, consecutive of "
+                f"{', '.join(map(repr, given))}; leave static or these out"
             )
         self._scale = Scale(
             *(("init_scale", init_scale) if static is None else ("static", static)),
@@ -109,9 +128,12 @@ class LossScaler(ScaleSettings):
             interval=growth_interval,
             floor=floor,
             ceiling=ceiling,
+            hysteresis=hysteresis,
+            consecutive=consecutive,
+            at_floor=at_floor,
         )
         self._enabled, self._reduce, self._group = enabled, reduce, group
-        self._names = _names(named_parameters or ())
+        self._names = names_of(named_parameters or ())
         self._progress: dict[torch.optim.Optimizer, _Progress] = {}
         self._last: Outcome | None = None
         self._calls = 0
@@ -267,7 +289,10 @@ class LossScaler(ScaleSettings):
         optimizer.
 
         Args: new_scale: the scale itself, a number or a tensor of one element, which is copied.
-        Raises: RuntimeError: there was neither unscale_ nor step since the last update().
+        Raises:
+            RuntimeError: there was neither unscale_ nor step since the last update().
+            FloatingPointError: with at_floor="raise", a gradient was not finite, and the scale
+                cannot fall further. Nothing is changed then.
         """
         if not self._enabled:
             return
@@ -279,7 +304,15 @@ class LossScaler(ScaleSettings):
                 raise RuntimeError(
                     "No inf checks were recorded prior to update: call step(optimizer) first"
                 )
-            self._scale.update(any_of(flags, self._scale.tensor.device))
+            found = any_of(flags, self._scale.tensor.device)
+            if self._scale.is_exhausted(found):
+                outcomes = (progress.outcome for progress in self._progress.values())
+                raise FloatingPointError(
+                    f"update: the gradient {first_bad(outcomes)} is not finite although the loss "
+                    f"scale is at its floor {self.get_scale()}; look for the infinity in the model "
+                    "or the data, or lower the floor"
+                )
+            self._scale.update(found)
         self._progress = {}
 
     def _of(self, optimizer: torch.optim.Optimizer, *, used: bool = True) -> _Progress:
@@ -307,7 +340,7 @@ class LossScaler(ScaleSettings):
         ran: bool | None,
     ) -> None:
         progress.stage = _Stage.STEPPED
-        self._last = Outcome(optimizer, found, self._names)
+        self._last = progress.outcome = Outcome(optimizer, found, self._names)
         if ran is False:
             self._last.look()
 
@@ -357,16 +390,3 @@ def _no_positional(given: tuple[Any, ...]) -> None:
         f"LossScaler: expected arguments by name, got {shown}; write {write}"
         f"{'. No device is needed: the first loss has it' if device else ''}"
     )
-
-
-def _names(pairs: Iterable[tuple[str, Tensor]]) -> dict[Tensor, str]:
-    """The names of parameters, by parameter."""
-    found: dict[Tensor, str] = {}
-    for pair in pairs:
-        if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[1], Tensor):
-            raise TypeError(
-                "named_parameters: expected pairs (name, parameter) as of "
-                f"model.named_parameters(), got {type(pair).__name__}"
-            )
-        found[pair[1]] = pair[0]
-    return found

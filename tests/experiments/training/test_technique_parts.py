@@ -181,7 +181,14 @@ def test_dynamic_scale_finds_its_level_and_resumes_to_the_same_bits(tmp_path: Pa
     assert run.epochs[0]["loss_scale"] < 2.0**40
     assert run.header["config"]["parts"]["loss_scale"]["dynamic_scale"] is True
     limits = {"scale_start": 2.0**24, "scale_floor": 2.0, "scale_ceiling": 2.0**30}
-    goes_on_alike(partial(scaled_in, **{**DYNAMIC, **limits}), tmp_path, 6)
+    delayed = {"scale_hysteresis": 3, "scale_interval": 4}
+    goes_on_alike(partial(scaled_in, **{**DYNAMIC, **limits, **delayed}), tmp_path, 6)
+
+
+def test_a_scale_at_its_floor_ends_the_run_with_the_parameter(tmp_path: Path) -> None:
+    floor = {"scale_floor": 2.0**40, "scale_at_floor": "raise"}
+    with pytest.raises(FloatingPointError, match=r"of parameter '.*\.weight' is not finite"):
+        scaled_in(tmp_path, **{**DYNAMIC, **floor}).fit()
 
 
 def test_checkpoint_of_a_part_without_state_is_taken(tmp_path: Path) -> None:
@@ -198,6 +205,10 @@ test_settings_that_contradict_are_refused = rejects(
         ({"dynamic_scale": True, "loss_scale": 8.0}, "loss_scale is the constant scale, got 8.0"),
         ({"scale_interval": 5}, "scale_interval: of a dynamic scale, got without"),
         ({"scale_floor": 1.0, "scale_start": 2.0}, "scale_start, scale_floor: of a dynamic scale"),
+        ({"scale_hysteresis": 2}, "scale_hysteresis: of a dynamic scale, got without"),
+        ({"dynamic_scale": True, "scale_at_floor": "raise"}, "at_floor: 'raise' needs a floor"),
+        ({"dynamic_scale": True, "scale_at_floor": "up"}, "expected one of stay, raise, got 'up'"),
+        ({"dynamic_scale": True, "scale_consecutive": True}, "consecutive: it says when"),
         ({"dynamic_scale": True, "scale_interval": 0}, "scale_interval must be at least 1, got 0"),
         ({"dynamic_scale": True, "scale_ceiling": 2.0}, "expected a scale between the floor None"),
         ({"loss_scale": 1e-40}, "static: expected a positive finite scale"),
@@ -230,7 +241,11 @@ def test_the_model_has_working_copies_and_records_stagnation(tmp_path: Path) -> 
         assert torch.equal(values, lp.quantize(values, "fp8_e4m3"))
     shares = [epoch["stagnation"] for epoch in run.epochs]
     assert all(0 < share < 1 for share in shares)
-    assert run.header["config"]["parts"]["master_weights"] == {**NARROW, "opt_pass": "fused"}
+    assert run.header["config"]["parts"]["master_weights"] == {
+        **NARROW,
+        "keep_fp32_below": 0,
+        "opt_pass": "fused",
+    }
     # A master too narrow stagnates.
     narrow = masters_in(tmp_path / "narrow", master="e5m2", working="e5m2", lr=1e-6, epochs=1)
     assert narrow.fit().epochs[-1]["stagnation"] > 0.9

@@ -71,7 +71,7 @@ def test_wrong_files_of_cifar_are_refused(tmp_path: Path) -> None:
     message = r"missing data_batch_3\.bin; download .*--data-dir"
     with pytest.raises(FileNotFoundError, match=message):
         load("cifar10", tmp_path)
-    known = "digits, digits32, cifar10, cifar100"
+    known = "digits, digits32, fashion-mnist, cifar10, cifar100"
     with pytest.raises(ValueError, match=f"expected one of {known}, got 'mnist'"):
         load("mnist")
 

@@ -17,7 +17,10 @@ from tests.experiments.tiny import tiny_workload
 from tests.loops import rows
 from tests.support.refusals import rejects
 
-NAMES = "breast_cancer cifar10 cifar100 digits digits32 gan iris mnist1d text wine".split()
+NAMES = (
+    "breast_cancer cifar10 cifar100 digits digits32 fashion-denoise fashion-mnist gan iris mnist1d "
+    "text wine"
+).split()
 
 # The documentation shows this: ten lines of a file beside the user's.
 OWN = """

@@ -130,6 +130,33 @@ def test_exceptions_by_name() -> None:
     assert list(optimizer.stagnation()) == ["0.weight", "0.bias", "1.weight", "1.bias"]
 
 
+def test_small_parameters_keep_fp32_masters_and_states() -> None:
+    """Sizes are 63, 13 and 1; an exception by name comes first."""
+    narrow = {"weight": "bf16", "state": "bf16", "compensation": "bf16", "grad": "e5m2"}
+    held = optimizers.parameters()
+    keeps = {"exceptions": {"2": {"master": "e6m9"}}, "keep_fp32_below": 63}
+    optimizer = optimizers.wrapped("adam", held, master="bf16", **narrow, **keeps)
+    texts = [rule.formats.texts() for rule in optimizer.rules().values()]
+    assert [text["master"] for text in texts] == ["e8m7", "e8m23", "e6m9"]
+    assert [text["state"] for text in texts] == ["e8m7", "e8m23", "e8m7"]
+    assert [text["compensation"] for text in texts] == ["e8m7", None, "e8m7"]
+    assert {(text["weight"], text["grad"]) for text in texts} == {("e8m7", "e5m2")}
+    # The bits are those of a wrapper whose exception names the small parameter.
+    others = optimizers.parameters()
+    by_name = {"1": {"master": "fp32", "state": "fp32", "compensation": None}}
+    other = optimizers.wrapped(
+        "adam", others, master="bf16", **narrow, exceptions={**by_name, **keeps["exceptions"]}
+    )
+    for one, parameters in ((optimizer, held), (other, others)):
+        optimizers.train(one, parameters, STEPS)
+    optimizers.assert_same([p.detach() for p in held], [p.detach() for p in others])
+    optimizers.assert_same(optimizer.state_dict()["state"], other.state_dict()["state"])
+    other.load_state_dict(optimizer.state_dict())
+    # A group that is added later is looked at too.
+    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(62))]})
+    assert str(list(optimizer.rules().values())[3].formats.master) == "e8m23"
+
+
 def test_names_are_positions_or_those_the_optimizer_was_made_with() -> None:
     held = optimizers.parameters()
     optimizer = optimizers.wrapped("sgd", held, weight="e5m2", exceptions={"1": {"weight": "fp32"}})

@@ -98,6 +98,8 @@ def test_a_wrapped_optimizer_is_neither_wrapped_again_nor_stepped() -> None:
     ({"weight": "affine8_axis1"}, ValueError, "parameter '1' has shape (13,), but weight="),
     ({"grad": "affine8_axis-2"}, ValueError, "parameter '1' has shape (13,), but grad=aff"),
     ({"compensation": "block4_axis1_e4m3"}, ValueError, "has shape (13,), but compensation="),
+    ({"keep_fp32_below": -1}, ValueError, "keep_fp32_below: expected at least 0, got -1"),
+    ({"keep_fp32_below": 4096.0}, TypeError, "keep_fp32_below: expected an int, got float"),
     ({"named_parameters": ["a"]}, TypeError, "named_parameters must be pairs (name, "),
 )  # fmt: skip
 def test_formats_that_cannot_be(formats: dict[str, Any], kind: type, error: str) -> None:

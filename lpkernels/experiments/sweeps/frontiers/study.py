@@ -29,6 +29,7 @@ from lpkernels.experiments.sweeps.sweep import run_sweep
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.experiments.workloads.workload import Metric
 from lpkernels.techniques.pareto import ErrorMatrix, cold_start
+from lpkernels.techniques.pareto.cold_start import Grid
 
 #: Measurements of a task where nothing says how many: with known tasks, and beyond the cover of
 #: every row and column of its grid without.
@@ -200,7 +201,7 @@ def _grid(spec: FrontierSpec) -> tuple[int, int]:
 
 
 def _cover(spec: FrontierSpec, n: int | None) -> Sequence[int]:
-    """A cover of every row and every column of the grid of a task, by its diagonals."""
+    """The cover of every row and every column with which a cold start would begin."""
     (rows, columns), count = _grid(spec), _count(spec, n)
     least, most = max(rows, columns, 3), len(spec.space)
     if rows < 2 or columns < 2 or not least <= count <= most:
@@ -208,4 +209,4 @@ def _cover(spec: FrontierSpec, n: int | None) -> Sequence[int]:
             f"measure: without known tasks expected {least} to {most}, for every row and column of "
             f"a grid of at least 2 x 2, {rows} x {columns} here; got {count}"
         )
-    return [(i % rows) * columns + i % columns for i in range(max(rows, columns))]
+    return Grid(rows, columns, rank=0, lam=0.0, ridge=1.0).cover(np.array([], dtype=np.int64))

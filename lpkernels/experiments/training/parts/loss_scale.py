@@ -1,13 +1,14 @@
 """A loss scale, constant or dynamic: the part that hands a LossScaler to the trainer."""
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from lpkernels.experiments.settings import positive, setting
+from lpkernels.experiments.settings import one_of, positive, setting
 from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, register
 from lpkernels.techniques.loss_scaling import LossScaler
 
@@ -17,8 +18,8 @@ from lpkernels.techniques.loss_scaling import LossScaler
 class LossScaleConfig(PartConfig):
     """The settings of a loss scale.
 
-    Raises: ValueError: settings of the constant scale and of the dynamic one together, or first
-        scale, floor and ceiling that are not in order.
+    Raises: ValueError: settings of the constant scale and of the dynamic one together; first scale,
+        floor and ceiling that are not in order; settings of a hysteresis or a floor without it.
     """
 
     TITLE: ClassVar[str] = "Loss scale"
@@ -46,6 +47,23 @@ class LossScaleConfig(PartConfig):
     scale_ceiling: float | None = setting(
         None, "The dynamic scale does not rise above it.", check=positive
     )
+    scale_hysteresis: int = setting(
+        1,
+        "Updates with an overflow that lower the dynamic scale once: all but the last of them are "
+        "skipped at the scale as it is.",
+        least=1,
+    )
+    scale_consecutive: bool = setting(
+        False,
+        "The count of --scale-hysteresis begins anew after every update without overflow; else "
+        "when the scale doubles.",
+    )
+    scale_at_floor: str = setting(
+        "stay",
+        "stay: updates that overflow at --scale-floor are skipped; raise: one of them ends the run "
+        "with an error that names the parameter.",
+        check=one_of("stay", "raise"),
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,9 +79,10 @@ class LossScaleConfig(PartConfig):
                 f"LossScaleConfig: {', '.join(given)}: of a dynamic scale, got without; add "
                 "dynamic_scale"
             )
-        self._scaler()
+        self.scaler()
 
-    def _scaler(self) -> LossScaler:
+    def scaler(self, named_parameters: Iterable[tuple[str, Tensor]] = ()) -> LossScaler:
+        """The scaler of these settings; its errors name the parameters."""
         if not self.dynamic_scale:
             return LossScaler(static=self.loss_scale)
         return LossScaler(
@@ -71,23 +90,28 @@ class LossScaleConfig(PartConfig):
             growth_interval=self.scale_interval,
             floor=self.scale_floor,
             ceiling=self.scale_ceiling,
+            hysteresis=self.scale_hysteresis,
+            consecutive=self.scale_consecutive,
+            at_floor=self.scale_at_floor,
+            named_parameters=named_parameters,
         )
 
     def build(self) -> Part:
-        return ScaledLoss(self._scaler(), dynamic=self.dynamic_scale)
+        return ScaledLoss(self)
 
 
 class ScaledLoss(Part):
     """Scales the loss, unscales the gradients, and takes the step unless one is not finite."""
 
-    def __init__(self, scaler: LossScaler, *, dynamic: bool) -> None:
-        self.scaler, self.dynamic = scaler, dynamic
+    def __init__(self, config: LossScaleConfig) -> None:
+        self._config, self.scaler = config, config.scaler()
         self._optimizer: torch.optim.Optimizer | None = None
 
     def prepare(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, context: Context
     ) -> tuple[nn.Module, torch.optim.Optimizer]:
         self._optimizer = optimizer
+        self.scaler = self._config.scaler(model.named_parameters())
         return model, optimizer
 
     def scale_loss(self, loss: Tensor) -> Tensor:
@@ -111,4 +135,4 @@ class ScaledLoss(Part):
             self.scaler.load_state_dict(state["scaler"])
 
     def record(self) -> dict[str, Any]:
-        return {"loss_scale": self.scaler.get_scale()} if self.dynamic else {}
+        return {"loss_scale": self.scaler.get_scale()} if self._config.dynamic_scale else {}

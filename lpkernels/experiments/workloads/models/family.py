@@ -9,7 +9,7 @@ from typing import Literal
 from torch import nn
 
 #: The purposes of a network.
-Kind = Literal["images", "signals", "vectors", "text", "generation"]
+Kind = Literal["images", "signals", "vectors", "text", "generation", "denoising"]
 
 
 @dataclass(frozen=True)
@@ -17,9 +17,11 @@ class Task:
     """The task for which a network is built.
 
     kind: the inputs it takes: images (N, C, H, W), signals (N, C, L) or vectors (N, F) to classify,
-        text (N, L) of character numbers to continue, or images to generate.
+        text (N, L) of character numbers to continue, images to generate, or images to free of
+        noise.
     shape: of one example: (C, H, W), (C, L), (F,), for text (L,), for generation (C, H, W).
-    outputs: classes, or characters of the vocabulary; for generation the numbers of noise.
+    outputs: classes, or characters of the vocabulary; for generation the numbers of noise; for
+        denoising the channels.
     """
 
     kind: Kind

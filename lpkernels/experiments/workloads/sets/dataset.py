@@ -48,9 +48,10 @@ def dataset(name: str, *, model: str, settings: tuple[str, ...] = ()) -> Callabl
     after which `--data ramps` trains an mlp1 on them.
 
     Args: as the fields of DataSet.
-    Raises: ValueError: other data have that name, or it is not made of small letters and digits.
+    Raises: ValueError: other data have that name, or it has other signs than small letters, digits,
+        - and _.
     """
-    if not re.fullmatch("[a-z][a-z0-9_]*", name):
+    if not re.fullmatch("[a-z][a-z0-9_-]*", name):
         raise ValueError(f"dataset: expected a name of small letters and digits, got {name!r}")
 
     def register(make: Maker) -> Maker:

@@ -1,4 +1,4 @@
-"""Small images to classify: scikit-learn's digits and CIFAR."""
+"""Small images to classify: scikit-learn's digits, Fashion-MNIST and CIFAR."""
 
 from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.images import load
@@ -9,6 +9,7 @@ from lpkernels.experiments.workloads.workload import Workload
 
 @dataset("digits", model="resnet8", settings=("augment", *LABELLED))
 @dataset("digits32", model="resnet8", settings=("augment", *LABELLED))
+@dataset("fashion-mnist", model="resnet8", settings=("augment", *LABELLED))
 @dataset("cifar10", model="resnet8", settings=("augment", *LABELLED))
 @dataset("cifar100", model="resnet8", settings=("augment", *LABELLED))
 def _images(config: WorkloadConfig) -> Workload:

@@ -25,6 +25,7 @@ from lpkernels.formats import (
 from lpkernels.formats.checks import checked_bool
 from lpkernels.formats.grids import misfit
 from lpkernels.formats.integers import InBlock, follows_from_values, has_every_float_code
+from lpkernels.techniques import checks
 
 FormatLike: TypeAlias = Format | Quantizer | str
 StateLike: TypeAlias = FormatLike | Mapping[str, FormatLike]
@@ -234,6 +235,7 @@ class Rules:
         formats: the formats of all parameters.
         exceptions: {glob: settings that differ}; the first glob that a name matches holds.
         names: {parameter: name}; None: a parameter's name is its position, "0", "1", ...
+        keep_fp32_below: parameters with fewer elements have masters and states in fp32.
     """
 
     def __init__(
@@ -241,9 +243,14 @@ class Rules:
         formats: WeightFormats,
         exceptions: Mapping[str, Mapping[str, Any]] | None,
         names: Mapping[Tensor, str] | None,
+        keep_fp32_below: int = 0,
     ) -> None:
         self.names = names
         self._formats = formats
+        self._of_small = replace(
+            formats, master=FLOAT32, state=FLOAT32, states={}, compensation=None
+        )
+        self._large = checks.whole("MasterWeights: keep_fp32_below", keep_fp32_below, 0)
         self._exceptions = {
             glob: WeightFormats.of(_settings(glob, values), formats, f"exceptions[{glob!r}]")
             for glob, values in (exceptions or {}).items()
@@ -264,7 +271,8 @@ class Rules:
         for number, parameter in enumerate(parameters, start):
             name = self._name(parameter, number)
             held = [f for glob, f in self._exceptions.items() if fnmatchcase(name, glob)]
-            rule = Rule(name, number, held[0] if held else self._formats, parameter.dtype)
+            by_size = self._formats if parameter.numel() >= self._large else self._of_small
+            rule = Rule(name, number, held[0] if held else by_size, parameter.dtype)
             check_parameter(parameter, rule)
             found[parameter] = rule
         return found

@@ -79,6 +79,8 @@ class MasterWeights(Optimizer):
             else those that the optimizer was made with, else positions "0", "1", ...
         exceptions: {glob of names: {argument: another value}} of weight, master, state, grad,
             compensation and split; the first that matches holds.
+        keep_fp32_below: masters and states of parameters with fewer elements stay fp32, as torchao
+            and bitsandbytes keep states below 4096, unless an exception matches their names.
         fused: one pass over each parameter (docs/master-weights.md), of SGD, Adam and AdamW, with
             float formats whose codes have 8, 16 or 32 bits. None: wherever it can be; True: always,
             or an error; False: never. The steps and draws are the same, but for last places.
@@ -117,6 +119,7 @@ class MasterWeights(Optimizer):
         split: bool = False,
         named_parameters: Names | None = None,
         exceptions: Mapping[str, Mapping[str, Any]] | None = None,
+        keep_fp32_below: int = 0,
         fused: bool | None = None,
         generator: torch.Generator | Tensor | None = None,
     ) -> None:
@@ -127,7 +130,8 @@ class MasterWeights(Optimizer):
         check_optimizer(optimizer)
         given = {"weight": weight, "master": master, "state": state, "grad": grad}
         formats = WeightFormats.of({**given, "compensation": compensation, "split": split})
-        all_rules = Rules(formats, exceptions, names_of(optimizer, named_parameters))
+        names = names_of(optimizer, named_parameters)
+        all_rules = Rules(formats, exceptions, names, keep_fp32_below)
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         rules = all_rules.of(parameters)
         all_rules.check_globs(rules.values())
