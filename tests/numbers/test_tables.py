@@ -163,7 +163,7 @@ def test_codes_are_packed_and_unpacked_and_values_without_one_refused():
         False
     ]
     for value in (torch.nan, 0.5, torch.inf):
-        with pytest.raises(ValueError, match=r"nf4 has no code for .* at index \(1,\)"):
+        with pytest.raises(ValueError, match="has no code"):
             lp.pack(torch.tensor([0.0, value]), "nf4")
 
 
