@@ -255,14 +255,15 @@ class Kept(NamedTuple):
 
 def kept(
     layer: Call, product: str, field: str, x: Tensor, others: tuple[torch.Size, torch.Size],
-    made: Made,
+    made: Made, source: Tensor | None = None,
 ) -> Kept:  # fmt: skip
     """How x, the right operand of a product, is kept; others: the shapes of the left operand and of
-    the result.  made: what was made of x before."""
+    the result.  made: what was made of x before; source: the tensor that its codes are made from,
+    where it is known."""
     taken, acc = layer.taken(field), layer.acc(product)
     if not packs(x) or not taken.ints or (taken.transform and not _is_block(taken)):
         return Kept(Saved(x))
-    source, where = layer.source(x, field, made), ""
+    source, where = layer.source(x, field, made) if source is None else source, ""
     if lies_on_matrix(taken, acc):
         left = x.new_empty(()).expand(others[0])
         _, matrix = layer.geometry.factors(product, left, source, others[1])
