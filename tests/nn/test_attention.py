@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 import lpkernels as lp
 from tests.nn.policy_models import MODELS, Transformer, converted
+from tests.support.autograd import alike, compiled, gradients
 
 FP32, FUNCTIONS = lp.Recipe(), lp.nn.FUNCTIONS
 
@@ -48,6 +49,7 @@ def test_the_projections_of_attention_are_linear_layers_and_its_products_functio
     for other in (again, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert converted(other) == converted(model)
         assert other.heads.attention_recipe == FP32
+    alike((heads, compiled(heads)), lambda run: gradients(run(*[state] * 3)[0], parameters))
     # A width is the projections' own, and a recipe given to the layer is that of both.
     heads.set_accumulator("fp32")
     assert heads.attention_recipe == FP32
