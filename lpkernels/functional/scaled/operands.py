@@ -29,6 +29,10 @@ _MODE = 4
 
 #: What was made of a tensor, by the description that made it.
 Made = dict[Any, Any]
+# A line along one axis has a scale for each place on the others.
+_ONE_SCALE = (
+    "a sum over channels and windows has one scale only where the tensor has one ('tensor_e4m3')"
+)
 # A key of `Made`: the codes will be kept, so they are made first and the values of them.
 KEEPS = "keeps"
 
@@ -304,7 +308,7 @@ def check(layer: Call, x: Tensor, w: Tensor) -> None:
             if matmuls and last and along and tiles:
                 continue
             assert taken.quantizer is not None
-            advice = "with axis='k' they do" if matmuls else "use one scale a tensor"
+            advice = "with axis='k' they do" if matmuls else _ONE_SCALE
             raise ValueError(
                 f"{field}={taken.quantizer.fmt}: its scales enter the sum of {product}="
                 f"{str(acc)!r}, but do not run along it in {'a matrix' if matmuls else 'an image'}"
