@@ -70,7 +70,7 @@ class MultiheadAttention(Emulated, torch.nn.MultiheadAttention):
 
     def _assign(self, recipe: Recipe) -> None:
         super()._assign(recipe)
-        self._attention = None
+        vars(self).pop("_attention", None)
 
     def _forget(self) -> None:
         super()._forget()
