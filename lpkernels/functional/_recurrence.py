@@ -75,15 +75,22 @@ class _Product:
         z = _LINEAR.fprop(hq, self.w, self.bias, how)
         return quantized(z, recipe.output, seed, Role.OUTPUT, SITE_OUTPUT, self.backend)
 
-    def backward(self, g: Tensor, step: int, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    def backward(self, g: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """The rounded gradient, and the gradient of the step's operand."""
         seed, recipe, backend = self._seed(step), self.recipe, self.backend
         g = quantized(g, recipe.grad_output, seed, Role.GRAD_OUTPUT, SITE_QUANTIZE, backend)
+        shape = torch.Size([len(g), self.w.shape[1]])
         dh = _LINEAR.dgrad(g, self.w, shape, Sum(recipe.dgrad, seed, Role.DGRAD, backend))
         return g, quantized(dh, recipe.grad_input, seed, Role.GRAD_INPUT, SITE_QUANTIZE, backend)
 
-    def wgrad(self, operands: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-        x, g = torch.cat(list(operands)), torch.cat(list(gradients))
+    def keep(self, operands: Sequence[Tensor]) -> list[tuple[Saved, Any]]:
+        """The operands of all steps as they are kept for `wgrad`."""
+        its, backend = self.recipe.input, self.backend
+        return [(saved(t, (), its, t, backend), t.shape) for t in reversed(operands)]
+
+    def wgrad(self, operands: Sequence[tuple[Saved, Any]], gradients: Sequence[Tensor]) -> Tensor:
+        x = torch.cat([kept.restored(shape)[0] for kept, shape in operands])
+        g = torch.cat(list(gradients))
         recipe, seed, backend = self.recipe, self.seed, self.backend
         how = Sum(recipe.wgrad, seed, Role.WGRAD, backend)
         dw = _LINEAR.wgrad(x, g, self.w.shape, how)
@@ -103,7 +110,7 @@ _Either: TypeAlias = "_Product | CodesOfSteps"
 
 
 class _Kept(NamedTuple):
-    """The tensors that backward reads, step by step."""
+    """The operands of the two products and the tensors of the cells, step by step."""
 
     operands: list[Tensor]
     projected: list[Tensor]
@@ -189,39 +196,44 @@ class _Recurrence(torch.autograd.Function):
         cells = [t for of_cell in kept.cells for t in of_cell]
         ctx.projects = of_hr is not None
         weights = [(of_hh.w, hh)] + ([] if of_hr is None or hr is None else [(of_hr.w, hr)])
-        # Products that read codes of their own make them of the operands as they came.
-        its = spec.recipe.input if spec.recipe.by_product is None else None
-        rounded = [saved(t, (), its, t, spec.backend) for t in kept.operands]
-        rounded += [saved(t, (), its, t, spec.backend) for t in kept.projected]
-        rounded += [
+        needs = ctx.needs_input_grad
+        operands = of_hh.keep(kept.operands) if needs[3] else []
+        projected = of_hr.keep(kept.projected) if of_hr is not None and needs[5] else []
+        rounded = [
             Saved(w) if w is given else saved(w, (), spec.recipe.weight, w, spec.backend)
             for w, given in weights
         ]
-        ctx.formats = [each.fmt for each in rounded]
-        ctx.shapes = [t.shape for t in (*kept.operands, *kept.projected, *(w for w, _ in weights))]
-        tensors = [each.tensor for each in rounded]
+        known = [*operands, *projected, *zip(rounded, (w.shape for w, _ in weights), strict=True)]
+        ctx.formats = [(each.fmt, rest) for each, rest in known]
+        ctx.count = len(operands)
+        tensors = [each.tensor for each, _ in known]
         ctx.save_for_backward(*tensors, *cells, *([] if seed is None else [seed]))
         return torch.cat(outputs), last, zx.new_empty(0) if last_c is None else last_c
 
     @staticmethod
-    def _saved(ctx: Any) -> tuple[_Kept, Weights, Tensor | None]:
+    def _saved(
+        ctx: Any,
+    ) -> tuple[list[tuple[Saved, Any]], list[tuple[Tensor, ...]], Weights, Tensor | None]:
+        """The operands of wgrad, as products keep them, the tensors of the cells step by step, the
+        weights and the seed."""
         tensors = list(ctx.saved_tensors)
         seed = tensors.pop() if ctx.has_seed else None
-        count, known = len(ctx.spec.sizes), len(ctx.shapes)
-        cells = tensors[known:]
-        parts = zip(tensors, ctx.formats, ctx.shapes, strict=False)
-        rounded = [Saved(t, (), fmt).restored(shape)[0] for t, fmt, shape in parts]
-        hr = rounded.pop() if ctx.projects else None
-        hh = rounded.pop()
-        operands, projected = rounded[:count], rounded[count:]
+        count = len(ctx.spec.sizes)
+        cells = tensors[len(ctx.formats) :]
+        parts = zip(tensors, ctx.formats, strict=False)
+        known = [(Saved(t, (), fmt), rest) for t, (fmt, rest) in parts]
+        weights = [
+            kept.restored(shape)[0] for kept, shape in known[len(known) - 1 - ctx.projects :]
+        ]
         each = len(cells) // count
         by_step = [tuple(cells[i * each : (i + 1) * each]) for i in range(count)]
-        return _Kept(operands, projected, by_step), Weights(hh, None, hr), seed
+        hh, hr = weights[0], weights[1] if ctx.projects else None
+        return known, by_step, Weights(hh, None, hr), seed
 
     @staticmethod
     @first_order
     def backward(ctx: Any, dy: Tensor, dh: Tensor, dc: Tensor | None) -> tuple[Tensor | None, ...]:
-        kept, weights, seed = _Recurrence._saved(ctx)
+        kept, cells, weights, seed = _Recurrence._saved(ctx)
         spec, needs = ctx.spec, ctx.needs_input_grad
         hh, hr = _products(spec, weights, seed, quantize=False)
         dc = dc if spec.cell.states == 2 else None
@@ -233,18 +245,18 @@ class _Recurrence(torch.autograd.Function):
             block, rows = blocks[step], len(blocks[step])
             g = dh[:rows] + block
             if hr is not None:
-                rounded, g = hr.backward(g, step, kept.projected[step].shape)
+                rounded, g = hr.backward(g, step)
                 of_projected.append(rounded)
-            part = spec.cell.backward(kept.cells[step], g, None if dc is None else dc[:rows])
-            rounded, back = hh.backward(part.zh, step, kept.operands[step].shape)
+            part = spec.cell.backward(cells[step], g, None if dc is None else dc[:rows])
+            rounded, back = hh.backward(part.zh, step)
             of_zx.append(part.zx)
             of_zh.append(rounded)
             dh = _with_rows(back if part.h is None else back + part.h, dh)
             dc = None if dc is None or part.c is None else _with_rows(part.c, dc)
-        dw = hh.wgrad(kept.operands[::-1], of_zh) if needs[3] else None
+        dw = hh.wgrad(kept[: ctx.count], of_zh) if needs[3] else None
         db = dwr = None
         if needs[4]:
             db = hh.bias_gradient(of_zh)
         if needs[5] and hr is not None:
-            dwr = hr.wgrad(kept.projected[::-1], of_projected)
+            dwr = hr.wgrad(kept[ctx.count : -2], of_projected)
         return torch.cat(of_zx), dh, dc, dw, db, dwr, None, None

@@ -65,6 +65,7 @@ def multi_head_attention_forward(
     is_causal: bool = False,
     *,
     recipe: Recipe | str = TORCH,
+    attention_recipe: Recipe | str | None = None,
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor | None]:
@@ -82,6 +83,7 @@ def multi_head_attention_forward(
             bfloat16 (widened exactly). Weights, biases, masks, flags: torch's. is_causal is a hint
             that attn_mask, which must be given, is the causal one.
         recipe, generator, backend: as in ``linear``. One seed is drawn for all products.
+        attention_recipe: the recipe of both products of the attention; None is `recipe`.
 
     Returns:
         The output (L, N, E), float32, and, with need_weights, the weights (N, L, S), or (N, heads,
@@ -92,7 +94,8 @@ def multi_head_attention_forward(
         ValueError: shapes that do not fit, operands on different devices, is_causal without a mask.
     """
     recipe = as_recipe(recipe)
-    if recipe.is_torch:
+    inner = recipe if attention_recipe is None else as_recipe(attention_recipe)
+    if recipe.is_torch and inner.is_torch:
         masks = (key_padding_mask, need_weights, attn_mask)
         apart = (use_separate_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight)
         bias = (in_proj_weight, in_proj_bias, bias_k, bias_v, add_zero_attn)
@@ -109,9 +112,11 @@ def multi_head_attention_forward(
         )
     _checks.backend(_NAME, backend)
     _checks.generator(_NAME, generator)
-    if recipe.axes:
-        check_axes(recipe, *ranks(in_proj_bias, out_proj_bias))
-    call = _Call(recipe, seeds.seed_for(recipe.is_stochastic, generator), backend)
+    for each, its_ranks in zip((recipe, inner), ranks(in_proj_bias, out_proj_bias), strict=True):
+        if each.axes:
+            check_axes(each, its_ranks)
+    draws = recipe.is_stochastic or inner.is_stochastic
+    call = _Call(recipe, seeds.seed_for(draws, generator), backend)
     weights = (q_proj_weight, k_proj_weight, v_proj_weight)
     if not use_separate_proj_weight:
         weights = (in_proj_weight, None, None)
@@ -127,7 +132,7 @@ def multi_head_attention_forward(
     sizes = (batch, num_heads, length, key.shape[0])
     mask = _mask(attn_mask, key_padding_mask, sizes, k.shape[1], batched)
     p = dropout_p if training else 0.0
-    matmul = matmul_under(recipe, seeds.seed_of_product(call.seed, _ATTENTION), backend)
+    matmul = matmul_under(inner, seeds.seed_of_product(call.seed, _ATTENTION), backend)
     empty = math.nan if need_weights else 0.0
     y, shares = attended(q, k, v, mask, p, None, matmul, empty)
     y = y.transpose(0, 1).reshape(length, batch, v.shape[2] * num_heads)

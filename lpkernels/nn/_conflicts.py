@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from torch.nn import Module
+from torch.nn import Module, MultiheadAttention
 
 from lpkernels.arithmetic import Recipe, check_axes
 from lpkernels.formats.checks import did_you_mean
 from lpkernels.nn import _classes
 from lpkernels.nn._positions import Position
-from lpkernels.nn.selecting import Layer, Pattern, Selection, matches, named, show
+from lpkernels.nn.selecting import (
+    Layer,
+    Pattern,
+    Selection,
+    attention_names,
+    matches,
+    named,
+    show,
+)
 
 # An error names this many modules.
 _NAMED_MODULES = 3
@@ -27,11 +35,14 @@ def refuse_unknown_names(function: str, chosen: Selection, model: Module) -> Non
     Raises: ValueError: there is such a name; the names that are near it are given.
     """
     names = [name for its_names, _ in named(model) for name in its_names]
+    heads = [its for its, x in named(model) if isinstance(x, MultiheadAttention)]
+    keys = [*names, *(name for its in heads for name in attention_names(its))]
     asked = [("include=", pattern) for pattern in chosen.include or []]
     asked += [("exclude=", pattern) for pattern in chosen.exclude]
     asked += [("the key ", pattern) for pattern, _ in chosen.rules]
     for what, pattern in asked:
-        if not isinstance(pattern, str) or _fits(pattern, names):
+        known = keys if what == "the key " else names
+        if not isinstance(pattern, str) or _fits(pattern, known):
             continue
         inside = f"*.{pattern}"
         near = did_you_mean(pattern, [inside] if _fits(inside, names) else names)

@@ -15,9 +15,10 @@ class Position(Enum):
     """A pattern for layers by their place: ``lp.nn.FIRST``, ``LAST``, ``GATES``, ``FUNCTIONS``.
 
     FUNCTIONS are the products that modules with a forward of their own call as functions, such as
-    those of attention. GATES are modules that choose experts: the last part of the name is "gate",
-    ends in "_gate" or has "router" in it; "gate_proj" of a gated linear unit is none. A model may
-    have neither.
+    those of attention, and in a mapping the attention between the projections of
+    torch.nn.MultiheadAttention too. GATES are modules that choose experts: the last part of the
+    name is "gate", ends in "_gate" or has "router" in it; "gate_proj" of a gated linear unit is
+    none. A model may have neither.
 
     FIRST and LAST are the layers at the ends of a model. The layers that count are those that
     multiply by weights of their own: torch.nn.Linear, Bilinear, convolutions, transposed ones,

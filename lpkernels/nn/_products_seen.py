@@ -9,6 +9,7 @@ from typing import Any
 
 from torch.nn import Module, RNNBase
 
+from lpkernels.arithmetic import Recipe
 from lpkernels.nn._classes import has_no_products
 from lpkernels.nn._product_sizes import SIZES, Sizes
 from lpkernels.nn.emulated import Emulated, recipe_name
@@ -39,9 +40,7 @@ class ProductsSeen(Visitor):
         if sizes is None or has_no_products(module):
             return
         recipe = module.recipe if isinstance(module, Emulated) else None
-        follows = recipe is not None and not recipe.is_torch
-        by_lpkernels = call.operation.startswith("lpkernels::")
-        emulated = by_lpkernels or (follows and _is_called_by_functional())
+        emulated = call.operation.startswith("lpkernels::") or _follows_a_recipe()
         shown = "" if recipe is None else recipe_name(recipe)
         kind = type(module).__name__
         if isinstance(module, RNNBase) and sizes.lengths is not None:
@@ -61,11 +60,13 @@ class ProductsSeen(Visitor):
             yield replace(row, calls=calls, macs=macs)
 
 
-def _is_called_by_functional() -> bool:
+def _follows_a_recipe() -> bool:
     """Whether one of our functions asked torch for this product, for a native sum of a recipe."""
     frame = sys._getframe(1)
     while frame is not None:
-        if str(frame.f_globals.get("__name__")).startswith(_FUNCTIONS):
-            return True
+        recipe = frame.f_locals.get("recipe")
+        home = str(frame.f_globals.get("__name__"))
+        if isinstance(recipe, Recipe) and home.startswith(_FUNCTIONS):
+            return not recipe.is_torch
         frame = frame.f_back  # type: ignore[assignment]
     return False

@@ -6,10 +6,12 @@ import torch
 from torch import Tensor
 
 from lpkernels import functional
-from lpkernels.arithmetic import Ranks, Recipe
+from lpkernels.arithmetic import Ranks, Recipe, check_axes
 from lpkernels.functional.multi_head import ranks
+from lpkernels.functional.tabled import tabled
 from lpkernels.functional.torch_calls import own
-from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.emulated import Emulated, is_traced, recipe_name
+from lpkernels.recipes import as_recipe
 
 
 class MultiheadAttention(Emulated, torch.nn.MultiheadAttention):
@@ -19,7 +21,8 @@ class MultiheadAttention(Emulated, torch.nn.MultiheadAttention):
     Args:
         embed_dim ... dtype: torch.nn.MultiheadAttention's.
         recipe: a Recipe or its name, for the projections, out_proj's among them, and for both
-            products of the attention. The default is torch's own arithmetic.
+            products of the attention. The default is torch's own arithmetic. `attention_recipe`
+            gives these two products a recipe of their own.
 
     Parameters, initial values, state_dict keys and the call are torch.nn.MultiheadAttention's. As
     there, out_proj holds parameters and is never called. Nested tensors are taken by a recipe that
@@ -46,6 +49,38 @@ class MultiheadAttention(Emulated, torch.nn.MultiheadAttention):
         super().__init__(embed_dim, num_heads, *flags, device=device, dtype=dtype)
         self.recipe = recipe
 
+    # The recipe of the attention's products where it differs from the layer's, and its traced form.
+    _attention: tuple[Recipe, Recipe] | None = None
+
+    @property
+    def attention_recipe(self) -> Recipe:
+        """How the layer multiplies query and key, and weights and value, between its projections.
+
+        It is `recipe`, unless a Recipe or a name is assigned; assigning `recipe` takes it back.
+        """
+        return self._recipe if self._attention is None else self._attention[0]
+
+    @attention_recipe.setter
+    def attention_recipe(self, recipe: Recipe | str) -> None:
+        its = as_recipe(recipe)
+        if its.axes:
+            check_axes(its, self._ranks()[1])
+        self._refuse_scaling(its)
+        self._attention = (its, tabled(its))
+
+    def _assign(self, recipe: Recipe) -> None:
+        super()._assign(recipe)
+        vars(self).pop("_attention", None)
+
+    def _forget(self) -> None:
+        super()._forget()
+        vars(self).pop("_attention", None)
+
+    def extra_repr(self) -> str:
+        shown = super().extra_repr()
+        its = self._attention
+        return shown if its is None else f"{shown}, attention_recipe={recipe_name(its[0])}"
+
     def _ranks(self) -> tuple[Ranks, ...]:
         return ranks(self.in_proj_bias, self.out_proj.bias)
 
@@ -60,7 +95,8 @@ class MultiheadAttention(Emulated, torch.nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        if self._arithmetic.is_torch:
+        inner = None if self._attention is None else self._attention[is_traced()]
+        if self._arithmetic.is_torch and (inner is None or inner.is_torch):
             masks = (key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
             return super().forward(query, key, value, *masks)
         transposed = self.batch_first and query.dim() == 3
@@ -92,6 +128,7 @@ class MultiheadAttention(Emulated, torch.nn.MultiheadAttention):
             average_attn_weights=average_attn_weights,
             is_causal=is_causal,
             recipe=self._arithmetic,
+            attention_recipe=inner,
         )
         return y.transpose(0, 1) if transposed else y, weights
 

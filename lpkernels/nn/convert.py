@@ -21,6 +21,7 @@ from lpkernels.nn._conflicts import (
     refuse_unsupported,
 )
 from lpkernels.nn._frozen import refuse_fixed_recipes, refuse_frozen
+from lpkernels.nn.attention import MultiheadAttention
 from lpkernels.nn.calls import EmulatesCalls
 from lpkernels.nn.emulated import Emulated, changed
 from lpkernels.nn.policies import as_recipes
@@ -28,6 +29,7 @@ from lpkernels.nn.selecting import (
     Layer,
     Patterns,
     Recipes,
+    Selection,
     callers,
     check_model,
     layers,
@@ -88,8 +90,9 @@ def convert(
     without ``functions``, belongs to the class of a layer. In a graph of torch.fx layers are
     converted, but a graph that calls products itself is refused, and so is TorchScript with
     products. The out_proj of torch.nn.MultiheadAttention, which is never called, is no layer of its
-    own: its product has the recipe of the attention. The fused evaluation path of
-    torch.nn.TransformerEncoder, which calls no layer, is switched off where it would bypass a
+    own: its product has the recipe of the layer. So have the two products between its projections,
+    unless a key before is ``FUNCTIONS`` or fits ``"<name>.attention"``. The fused evaluation path
+    of torch.nn.TransformerEncoder, which calls no layer, is switched off where it would bypass a
     converted one.
 
     Args:
@@ -150,6 +153,7 @@ def convert(
         for module, its_recipe in able:
             _reclass(module, _classes.emulate)
             cast(Emulated, module).recipe = its_recipe
+        _set_attention(chosen, wanted)
         for module, its_recipe in able_calling:
             _reclass(module, _classes.emulate_calls)
             cast(Emulated, module).recipe = its_recipe
@@ -187,6 +191,7 @@ def set_recipe(model: M, recipe: Recipes) -> M:
     refuse_axes("set_recipe", chosen)
     for layer, its_recipe in chosen:
         cast(Emulated, layer.module).recipe = its_recipe
+    _set_attention(chosen, wanted)
     return model
 
 
@@ -255,6 +260,15 @@ def revert(model: M) -> M:
             cast(Emulated, module).recipe = TORCH
     _set_fast_paths(model)
     return model
+
+
+def _set_attention(chosen: list[tuple[Layer, Recipe]], wanted: Selection) -> None:
+    """Gives the attention in the chosen layers the recipe of another rule, if there is one."""
+    for layer, its_recipe in chosen:
+        if isinstance(layer.module, MultiheadAttention):
+            inner = wanted.attention_of(layer)
+            if inner is not None and inner != its_recipe:
+                layer.module.attention_recipe = inner
 
 
 def _able(chosen: list[tuple[Layer, Recipe]]) -> list[tuple[Module, Recipe]]:

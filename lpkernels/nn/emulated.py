@@ -76,16 +76,21 @@ class Emulated(Module):
 
     @recipe.setter
     def recipe(self, recipe: Recipe | str) -> None:
-        its = as_recipe(recipe)
-        if its.axes:
-            check_axes(its, *self._ranks())
-        if its.scaling is not None and not self._takes_scaling:
-            raise ValueError(
-                f"{type(self).__name__}: {its.scaling} is for linear layers and convolutions; give "
-                "this layer another recipe, or exclude it from lp.convert"
-            )
+        self._assign(as_recipe(recipe))
+
+    def _assign(self, recipe: Recipe) -> None:
+        if recipe.axes:
+            check_axes(recipe, *self._ranks())
+        self._refuse_scaling(recipe)
         self._built = {}
-        self._compute_by(its)
+        self._compute_by(recipe)
+
+    def _refuse_scaling(self, recipe: Recipe) -> None:
+        if recipe.scaling is not None and not self._takes_scaling:
+            raise ValueError(
+                f"{type(self).__name__}: {recipe.scaling} is for linear layers and convolutions; "
+                "give this layer another recipe, or exclude it from lp.convert"
+            )
 
     def _ranks(self) -> tuple[Ranks, ...]:
         """The ranks of the layer's tensors, as far as they are known before a call."""

@@ -21,9 +21,10 @@ from lpkernels import _build, schemas
 from lpkernels.arithmetic import TORCH, Recipe
 from lpkernels.nn import _classes
 from lpkernels.nn._positions import Position
+from lpkernels.nn.attention import MultiheadAttention
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.policies import Policy, as_recipes
-from lpkernels.nn.selecting import Pattern, Recipes, named, show
+from lpkernels.nn.selecting import Pattern, Recipes, attention_names, named, show
 
 KIND = "policy"
 
@@ -132,6 +133,14 @@ def _of_model(model: Module) -> dict[Pattern, Recipe]:
     found.sort(key=lambda each: order.index(each[1].recipe))
     # What a glob means by itself is put in brackets, and the colon with it: see `_check_name`.
     keys: dict[Pattern, Recipe] = {_SPECIAL.sub(r"[\g<0>]", name): x.recipe for name, x in found}
+    # The first match wins, and the name of a layer means its attention too.
+    heads = [(name, x) for name, x in found if isinstance(x, MultiheadAttention)]
+    inner: dict[Pattern, Recipe] = {
+        _SPECIAL.sub(r"[\g<0>]", attention_names([name])[0]): x.attention_recipe
+        for name, x in heads
+        if x.attention_recipe != x.recipe
+    }
+    keys = inner | keys
     # `convert` selects a norm by its name only where some key is its class.
     sums = (_classes.torch_base(type(x)) for _, x in found if _classes.has_no_products(x))
     return keys | {cls: TORCH for cls in sums if cls is not None}

@@ -42,14 +42,15 @@ _LAYERS = {
     "deepseek_v3": _HEAD + " So do the gates that choose experts (lp.nn.GATES).",
     "te_block": _HEAD,
     "te_current": _HEAD,
-    "te_delayed": _HEAD,
+    "te_delayed": _HEAD
+    + " torch.nn.MultiheadAttention keeps no scales for its projections and stays torch's own.",
     "fp8_rowwise": "",
     "int8_training": "",
 }
 _APART = (
     "Our reading: embeddings, norms, softmax and the products that a forward calls as functions, "
-    "attention's among them, stay torch's own, float32; so does torch.nn.MultiheadAttention, whose "
-    "projections and attention are one layer here."
+    "attention's among them, stay torch's own, float32; so do the products between the projections "
+    "of torch.nn.MultiheadAttention, whose projections are linear layers."
 )
 _NO_CONVOLUTIONS = (
     " Convolutions stay torch's own: no blocks run along the sums of overlapping windows."
@@ -60,7 +61,9 @@ def _policy(name: str) -> Policy:
     body = recipe(name)
     apart: list[Pattern] = [LAST] if _HEAD in _LAYERS[name] else []
     apart += [GATES] if "GATES" in _LAYERS[name] else []
-    apart += [FUNCTIONS, torch.nn.Embedding, torch.nn.MultiheadAttention, *REDUCING]
+    apart += [FUNCTIONS, torch.nn.Embedding, *REDUCING]
+    # Projections have no place for scales of their own.
+    apart += [torch.nn.MultiheadAttention] if recipe(name).scaling else []
     apart += _CONVOLUTIONS if _runs_along_k(name) else ()
     return Policy({**dict.fromkeys(apart, TORCH), "*": body})
 

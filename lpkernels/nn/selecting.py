@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 import torch
@@ -19,6 +19,8 @@ Pattern = str | type | Position | Callable[[str, Module], bool]
 Patterns = Pattern | Iterable[Pattern]
 Recipes = Recipe | str | Mapping[Pattern, Recipe | str]
 
+# The name, below a MultiheadAttention's own, of the products between its projections.
+ATTENTION = "attention"
 # An error names this many layers of the model.
 _NAMED_LAYERS = 5
 _KINDS = {
@@ -60,6 +62,12 @@ class Selection:
         if self.excludes(layer):
             return None
         return self.first_rule(layer)
+
+    def attention_of(self, layer: Layer) -> Recipe | None:
+        """The recipe of the attention in a MultiheadAttention: of the first rule for the layer, for
+        `ATTENTION` below its name, or for FUNCTIONS, which it is."""
+        names = [*layer.names, *attention_names(layer.names)]
+        return self.first_rule(replace(layer, names=names, positions=layer.positions | {FUNCTIONS}))
 
     def excludes(self, layer: Layer) -> bool:
         return any(matches(p, layer) for p in self.exclude)
@@ -135,6 +143,10 @@ def _places(
     found = at.get(module, frozenset()) | gates(names)
     calls = isinstance(module, EmulatesCalls) or _classes.calls_functions(module)
     return found | {FUNCTIONS} if calls else found
+
+
+def attention_names(names: Iterable[str]) -> list[str]:
+    return [f"{name}.{ATTENTION}".removeprefix(".") for name in names]
 
 
 def named(model: Module) -> list[tuple[list[str], Module]]:

@@ -14,13 +14,8 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import (
-    Adam,
-    Step,
-    UpdateRounding,
     accumulator_from_ints,
     quantizer_from_ints,
-    step_from_numbers,
-    update_rounding_from_ints,
 )
 from lpkernels.arithmetic.integers import NATIVE, InAccumulator, group_of, has_running_sum
 from lpkernels.arithmetic.products import output_size
@@ -31,12 +26,11 @@ from lpkernels.backends import (
     How,
     Product,
     Scales,
-    UpdateTensors,
     matmul_of,
 )
 from lpkernels.formats import format_from_ints
 from lpkernels.formats.grids import grid_shape, misfit
-from lpkernels.formats.integers import AFFINE, BLOCK, KIND, code_bits, for_table, takes_amax
+from lpkernels.formats.integers import AFFINE, BLOCK, KIND, for_table, takes_amax
 from lpkernels.formats.integers import axis as axis_of
 from lpkernels.ops._rows import Ints
 
@@ -100,7 +94,7 @@ def _by_identity(make: Callable[[Ints], K]) -> Callable[[Sequence[int]], K]:
     return get
 
 
-def _described(kind: str, make: Callable[[Ints], Any], ints: Ints) -> Any:
+def described(kind: str, make: Callable[[Ints], Any], ints: Ints) -> Any:
     """The object that the integers describe, if to_ints() gives them back: kernels believe them."""
     try:
         made = make(ints)
@@ -113,7 +107,7 @@ def _described(kind: str, make: Callable[[Ints], Any], ints: Ints) -> Any:
 
 @_by_identity
 def sums(acc: Ints) -> Sums:
-    made = _described("Accumulator", accumulator_from_ints, acc)
+    made = described("Accumulator", accumulator_from_ints, acc)
     suffix = "" if has_running_sum(acc) else "_ordered"
     suffix = "_operands" if len(acc) > InAccumulator.PLAIN else suffix
     at = InAccumulator
@@ -124,14 +118,14 @@ def sums(acc: Ints) -> Sums:
 
 @_by_identity
 def rounds(ints: Ints) -> Rounds:
-    made = _described("Quantizer", quantizer_from_ints, ints)
+    made = described("Quantizer", quantizer_from_ints, ints)
     require(made.hadamard is None, "quantize", "a quantizer without a Hadamard transform", ints)
     return Rounds(ints, axis_of(ints), made.is_stochastic, made.fuses)
 
 
 @_by_identity
 def packs(ints: Ints) -> Ints:
-    _described("format", format_from_ints, ints)
+    described("format", format_from_ints, ints)
     require(ints[KIND] != AFFINE, "pack", "a format that has codes", ints)
     return ints
 
@@ -365,71 +359,3 @@ def codes(codes: Tensor, nbytes: int, shape: Sequence[int]) -> None:
     right = right and codes.is_contiguous() and all(size >= 0 for size in shape)
     got = f"{tuple(codes.shape)} in {codes.dtype} for {tuple(shape)}"
     require(right, "unpack", f"at least {nbytes} bytes in one dense dimension", got)
-
-
-_KEPT = (torch.float32, torch.float16, torch.bfloat16)
-_NUMBERS = 8
-
-
-def update(
-    tensors: UpdateTensors,
-    shared: Sequence[Tensor | None],
-    keys: Sequence[Sequence[int]],
-    rounding: Sequence[int],
-    numbers: Sequence[float],
-) -> UpdateRounding:
-    """The roundings of an update; its tensors are as `UpdateTensors` says. shared: its seed, found
-    and scale."""
-    made = _update_rounding(tuple(rounding))
-    require(len(numbers) == _NUMBERS, "update", f"{_NUMBERS} numbers of a step", numbers)
-    step = step_from_numbers(tuple(numbers))
-    own = step.to_numbers() == tuple(numbers)
-    require(own, "update", "the numbers of a step's to_numbers()", numbers)
-    count = len(tensors.weights)
-    for name, kind in zip(tensors._fields, tensors, strict=True):
-        needed = _needed(name, step)
-        right = len(kind) == count or (len(kind) == 0 and not needed)
-        require(right, "update", f"{count} {name}", len(kind))
-        for x, weight in zip(kind, tensors.weights, strict=False):
-            _kept(name, x, kind[0], weight, made)
-    for each in keys:
-        right = len(each) == count and all(0 <= key < 2**62 for key in each)
-        require(right, "update", f"{count} positions and origins from 0 up", list(each))
-    device = tensors.weights[0].device
-    for one, dtype in zip(shared, (torch.int64, torch.bool, torch.float32), strict=True):
-        right = one is None or (one.dtype is dtype and one.dim() == 0 and one.device == device)
-        require(right, "update", f"a {dtype} without dimensions on {device}", one)
-    rounds = (made.grad, made.master, *made.states, made.weight)
-    draws = any(each.quantizer.is_stochastic for each in rounds if each.quantizer)
-    require(not draws or shared[0] is not None, "update", "a seed of stochastic roundings", None)
-    return made
-
-
-@lru_cache(_DESCRIPTIONS)
-def _update_rounding(ints: Ints) -> UpdateRounding:
-    return _described("UpdateRounding", update_rounding_from_ints, ints)
-
-
-def _needed(name: str, step: Step) -> bool:
-    """Whether an update has such tensors in any case."""
-    states = {"first": step.states > 0, "second": step.states > 1}
-    adam = {"steps": isinstance(step, Adam)}
-    always = dict.fromkeys(("gradients", "weights", "counts"), True)
-    return {**always, **states, **adam}.get(name, False)
-
-
-def _kept(name: str, x: Tensor, one: Tensor, weight: Tensor, made: UpdateRounding) -> None:
-    """One of the tensors of a kind; all have the dtype of the first."""
-    right = x.device == weight.device and x.dtype == one.dtype and x.is_contiguous()
-    if name == "steps":
-        right = right and x.dtype is torch.float32 and x.dim() == 0
-    elif name == "counts":
-        right = right and x.dtype is torch.int64 and tuple(x.shape) == (2,)
-    elif x.dtype is torch.uint8 and name in ("masters", "first", "second"):
-        place = {"masters": made.master, "first": made.states[0], "second": made.states[1]}[name]
-        bits = code_bits(place.quantizer.fmt.to_ints()) if place.quantizer else 0
-        right = right and bits in (8, 16, 32) and x.shape == (weight.numel() * bits // 8,)
-    else:
-        right = right and x.dtype in _KEPT and x.numel() == weight.numel()
-    got = f"{tuple(x.shape)} in {x.dtype} on {x.device}"
-    require(right, "update", f"{name} of a weight {tuple(weight.shape)}, dense", got)

@@ -196,6 +196,10 @@ def test_multi_head_attention_is_its_parts() -> None:
     y = sdpa(q, k, v, recipe=DETERMINISTIC).transpose(0, 1).reshape(4, 2, 8)
     got, _ = multi_head(x, x, x, recipe=DETERMINISTIC)
     assert_bit_equal(got, F.linear(y, OUT, recipe=DETERMINISTIC))
+    # The products between the projections may have a recipe of their own.
+    y = sdpa(q, k, v, recipe=SUMS).transpose(0, 1).reshape(4, 2, 8)
+    got, _ = multi_head(x, x, x, recipe=DETERMINISTIC, attention_recipe=SUMS)
+    assert_bit_equal(got, F.linear(y, OUT, recipe=DETERMINISTIC))
 
 
 CAUSAL = {"is_causal": True, "attn_mask": torch.ones(4, 4, dtype=torch.bool).triu(1)}

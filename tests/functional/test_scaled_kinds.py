@@ -129,11 +129,16 @@ def test_scales_of_tensors_multiply_the_sums_of_a_convolution() -> None:
     codes = [lp.scaled(t, "tensor_e4m3") for t in (x, w)]
     for acc, plain in (("e6m9", "e6m9"), ("e6m9_chunkscale:outer=fp32", "e6m9_chunk36:outer=fp32")):
         recipe = lp.Recipe(**TENSORS, **dict.fromkeys(("fprop", "dgrad", "wgrad"), acc))
-        y = gradients(lambda *t, **k: F.conv2d(*t, **k), (x, w, b), recipe)[0]
-        sums = F.conv2d(*(t.values for t in codes), recipe=lp.Recipe(fprop=plain))
-        scale = (codes[0].scale.view(()) * codes[1].scale.view(())).double()
-        want = (sums.double() * scale).float().double() + b.double()[:, None, None]
+        y, dx, dw, _ = gradients(F.conv2d, (x, w, b), recipe)
+        top_codes = lp.scaled(top(y), "tensor_e5m2")
+        inputs, kernel, tops = (t.scale.view(()) for t in (*codes, top_codes))
+        sums = lp.Recipe(fprop=plain, dgrad=plain, wgrad=plain)
+        of_codes = gradients(F.conv2d, [t.values for t in codes], sums, top_codes.values)
+        scales = (inputs * kernel, tops * kernel, tops * inputs)
+        found = [(t.double() * s.double()).float() for t, s in zip(of_codes, scales, strict=True)]
+        want = found[0].double() + b.double()[:, None, None]
         assert_bit_equal(y, lp.quantize(want, recipe.fprop.outermost).float(), acc)
+        same([dx, dw], found[1:], acc)
 
 
 K = "block32_k_e4m3_up"
@@ -155,7 +160,15 @@ BY_SCALE = lp.Recipe(input="tensor_e4m3", fprop="fp32_chunkscale")
                 input="block16_axis1_e4m3_up", wgrad_input="fp32", fprop="fp32_chunkscale"
             ),
         ),
-        "input=block16_axis1_e4m3_up: its scales enter the sum .*an image of 4 .*one scale a ten",
+        "input=block16_axis1_e4m3_up: its scales enter the sum .*an image of 4 .*the tensor has",
+    ),
+    (
+        lambda: F.conv2d(
+            IMAGE, KERNEL, recipe=lp.Recipe(
+                weight="row_axis1_e4m3", dgrad_weight="fp32", fprop="fp32_chunkscale"
+            ),
+        ),
+        "weight=row_axis1_e4m3: its scales enter .*a sum over channels and windows",
     ),
     (
         lambda: F.linear(

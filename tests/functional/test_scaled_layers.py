@@ -8,6 +8,7 @@ import torch
 import lpkernels as lp
 from lpkernels import ops
 from lpkernels.arithmetic.by_product import along_axis
+from lpkernels.functional import packed_activations
 from tests.compare import assert_bit_equal
 from tests.functional.scaled_layers import OPERANDS, RECIPES, SCALE, K, N, gradients, made
 from tests.support.autograd import same
@@ -144,6 +145,28 @@ def test_bits_kept_for_backward_are_those_of_the_format() -> None:
             recipe = lp.Recipe(**{**recipe.to_dict(), **sums})
             got = kept_bits(lambda r=recipe: F.linear(x * 1, w, recipe=r), x.numel(), w)
             assert bits <= got <= 1.02 * bits, (name, got)
+
+
+def test_recurrent_layers_keep_the_codes_that_wgrad_reads() -> None:
+    torch.manual_seed(6)
+    codes = lp.Recipe(**{**RECIPES["mxfp8 from codes"].to_dict(), **SCALE})
+    cases = ((RECIPES["mxfp8"], 8.25), (codes, 8.25), (RECIPES["nvfp4 pretraining"], 4.5))
+    for recipe, bits in (*cases, (RECIPES["apart"], 32)):
+        layer, x = lp.nn.LSTM(32, 48, proj_size=32, recipe=recipe), torch.randn(4, 32, 32)
+        weights, found, sizes = list(layer.parameters()), [], []
+        for packs in (True, False):
+
+            def call(layer: Any = layer, x: torch.Tensor = x, packs: bool = packs) -> torch.Tensor:
+                torch.manual_seed(7)
+                with packed_activations(packs):
+                    return layer(x)[0]
+
+            sizes.append(kept_bits(call, 4 * 32 * (32 + 32 + 48), x, *weights))
+            y = call()
+            found.append(torch.autograd.grad(y, weights, torch.ones_like(y)))
+        same(*found, str(recipe))
+        # The operands of wgrad: the input and the state, 32 wide, and what is projected, 48.
+        assert 32 - 1.02 * bits <= sizes[1] - sizes[0] <= 32 - bits, (recipe, sizes)
 
 
 def test_compiled_graphs_give_the_same_bits() -> None:

@@ -88,6 +88,16 @@ def test_scales_of_tensors_multiply_the_sum() -> None:
     assert_bit_equal(y, lp.matmul(*unscaled, "fp32_chunkscale") * torch.tensor(t))
 
 
+def test_scales_of_rows_multiply_the_sum() -> None:
+    a, b = operands("row_e4m3", "row_axis-2_int8")
+    for text in ("fp32_chunkscale", "e6m9_chunkscale", "e6m9"):
+        # One segment of all of k: a chunk of that length.
+        plain = text.replace("_chunkscale", "_chunk130")
+        sums = lp.matmul(a.values, b.values, plain).double()
+        scale = (a.scale.double() * b.scale.double()).float().double()
+        assert_bit_equal(lp.matmul(a, b, text), (sums * scale).float(), text)
+
+
 def test_other_accumulators_take_codes_times_scales() -> None:
     a, b = operands("mxfp8", "block32_axis-2_e2m1")
     values = a.dequantize(), b.dequantize()

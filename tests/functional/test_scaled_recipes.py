@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -11,15 +12,17 @@ from lpkernels.functional import linear
 from lpkernels.recipes import describe
 from tests.compare import assert_bit_equal
 from tests.loops import each
+from tests.support.autograd import alike, compiled
+from tests.support.autograd import gradients as flat_gradients
 
 ROWS, INPUTS, OUTPUTS = 512, 128, 256
 # Recipes without draws and transforms: an operand is its format's values.
 PLAIN = ["mxfp8", "mxfp8_ocp", "mxfp6", "mxfp4", "nvfp4", "deepseek_v3", "te_block", "te_current"]
 
 
-def tensors() -> tuple[Tensor, Tensor, Tensor]:
+def tensors(seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     """An input with outliers in some channels, a weight, gradients whose rows differ in size."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(seed)
     x, w, g, rows = (
         torch.randn(shape, generator=generator)
         for shape in ((ROWS, INPUTS), (OUTPUTS, INPUTS), (ROWS, OUTPUTS), (ROWS, 1))
@@ -32,8 +35,8 @@ def native(recipe: lp.Recipe) -> lp.Recipe:
     return replace(recipe, fprop="native", dgrad="native", wgrad="native")
 
 
-def gradients(recipe: lp.Recipe) -> tuple[Tensor, Tensor]:
-    x, w, g = tensors()
+def gradients(recipe: lp.Recipe, seed: int = 0) -> tuple[Tensor, Tensor]:
+    x, w, g = tensors(seed)
     x.requires_grad_(), w.requires_grad_()
     dx, dw = torch.autograd.grad(linear(x, w, recipe=recipe), (x, w), g)
     return dx, dw
@@ -57,11 +60,11 @@ def test_each_product_has_codes_along_its_sum(name: str) -> None:
     assert_bit_equal(dw, want, name)
 
 
-def error(recipe: lp.Recipe, draws: int = 1) -> float:
+def error(recipe: lp.Recipe, draws: int = 1, seed: int = 0) -> float:
     """The norm of dw's error, of the mean of some draws, by the norm of dw."""
-    x, _, g = tensors()
+    x, _, g = tensors(seed)
     torch.manual_seed(1)
-    dw = sum(gradients(recipe)[1].double() for _ in range(draws)) / draws
+    dw = sum(gradients(recipe, seed)[1].double() for _ in range(draws)) / draws
     exact = g.double().T @ x.double()
     return float((dw - exact).norm() / exact.norm())
 
@@ -78,6 +81,28 @@ def test_errors_of_weight_gradients_are_in_this_order() -> None:
     full = native(lp.recipe("nvfp4_pretraining"))
     assert found[4] * 1.1 < error(full) < found[-1] / 1.1
     assert max(error(drawn, 64), error(full, 64)) * 1.1 < found[4]
+
+
+def test_means_of_errors_put_the_whole_recipe_of_nvfp4_before_mxfp4() -> None:
+    """By 8% in the mean over 64 tensors, and in 53 of them."""
+    up = "block32_k_e2m1_up"
+    pair = native(lp.recipe("nvfp4_pretraining")), lp.Recipe(up, up, grad_output=up)
+    first, second = (sum(error(recipe, seed=seed) for seed in range(8)) for recipe in pair)
+    assert first < second
+
+
+NAMES = [name for name in lp.recipes() if lp.recipe(name).by_product is not None]
+# Tests of layers compile a recipe of MX and one of NVFP4; tests of delayed scaling compile theirs.
+QUICK = ["deepseek_v3", "te_current", "int8_training"]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in NAMES]
+)
+def test_a_compiled_layer_is_one_graph_with_the_same_bits(name: str) -> None:
+    layer, x = lp.nn.Linear(48, 32, recipe=name), torch.randn(4, 8, 48, requires_grad=True)
+    inputs = [x, *layer.parameters()]
+    alike((layer, compiled(layer)), lambda run: flat_gradients(run(x), inputs))
 
 
 def test_every_recipe_of_scaled_formats_is_described_and_read_back() -> None:

@@ -119,7 +119,7 @@ def test_products_take_the_codes_of_the_scales_of_earlier_steps(name: str) -> No
     assert seen == [t.detach().abs().max() for t in (x, layer.weight, g)]
 
 
-@each("name, acc", product(("Linear", "Conv1d"), ("native", "fp32", "e6m9_chunk4")))
+@each("name, acc", product(("Linear", "Conv1d"), ("native", "fp32", "fp32_chunkscale")))
 def test_scales_of_the_tensors_themselves_are_current_scaling(name: str, acc: str) -> None:
     """In every kind of product, and for gradients that are rounded stochastically."""
     sums = {"fprop": acc, "dgrad": acc, "wgrad": acc, "grad_output": "tensor_e5m2_te:stochastic"}

@@ -47,7 +47,7 @@ def stated(kind: str, policy: str) -> dict[str, lp.Recipe]:
     first, last = PRODUCTS[kind][0], PRODUCTS[kind][-1]
     norm = FP32
     if policy in SCALED:
-        left = [*CALLERS[kind], *["heads"] * (kind == "transformer")]
+        left = [*CALLERS[kind], *["heads"] * (kind == "transformer" and body.scaling is not None)]
         left += [last] * (policy in HEAD_APART)
         if policy not in BY_TENSOR and kind == "resnet":
             left += PRODUCTS[kind][:-1]

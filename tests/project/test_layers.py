@@ -259,12 +259,14 @@ MOST = 34
 FOLDERS = tuple(budget(ROOT))
 
 
+def sources(root: Path) -> list[Path]:
+    found = [path for folder in FOLDERS for path in (root / folder).rglob("*")]
+    return [path for path in found if path.suffix in SOURCES]
+
+
 def crowded(root: Path) -> list[str]:
     """Folders with more sources than `MOST`, sub-folders not counted."""
-    files = [
-        path for folder in FOLDERS for path in (root / folder).rglob("*") if path.suffix in SOURCES
-    ]
-    counts = Counter(path.parent.relative_to(root).as_posix() for path in files)
+    counts = Counter(path.parent.relative_to(root).as_posix() for path in sources(root))
     return sorted(folder for folder, count in counts.items() if count > MOST)
 
 
@@ -276,6 +278,10 @@ def test_no_folder_is_crowded_and_a_crowded_one_is_found(tmp_path: Path) -> None
             (tmp_path / folder / f"{number}.h").touch()
     (tmp_path / "csrc/cpu/conv/notes.md").touch()
     assert crowded(tmp_path) == ["csrc/cpu"]
+
+
+def test_no_source_has_more_than_400_lines() -> None:
+    assert [path for path in sources(ROOT) if len(path.read_text().splitlines()) > 400] == []
 
 
 def test_layers_stay_within_their_lines_and_more_lines_are_found(tmp_path: Path) -> None:

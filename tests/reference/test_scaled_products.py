@@ -76,6 +76,23 @@ def test_the_twin_is_exact(text: str, left: str, right: str) -> None:
         assert_bit_equal(got, exact.matmul_scaled(*call, seed=7, initial=start), f"{lead}")
 
 
+@each("length", [16, 100, 1024])
+@each("left,right", FORMATS)
+def test_long_sums_are_exact(length: int, left: str, right: str) -> None:
+    """With a block of zeros in each row, and a row that holds an infinity, whose scale is NaN."""
+    rng = np.random.default_rng(length)
+    a, b = (rng.standard_normal((n, length)).astype(np.float32) for n in (2, 1))
+    a[:, 32:64] = b[:, :32] = 0
+    b[0, -3:] = 1
+    a[1, length // 2] = np.inf
+    codes, others, scales = scaled_product(a, b, left, right)
+    for text in ACCUMULATORS[:3]:
+        got = twin.matmul_scaled(codes, others, scales, as_accumulator(text))
+        want = exact.matmul_scaled(codes, others, scales, as_accumulator(text))
+        assert_bit_equal(got, want, text)
+        assert np.isfinite(got[0]).all() and np.isnan(got[1]).all()
+
+
 def test_one_output_by_hand() -> None:
     """nvfp4: each 16 codes are summed exactly, and enter a float32 sum times their scales."""
     rng = np.random.default_rng(1)

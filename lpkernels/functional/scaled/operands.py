@@ -29,6 +29,10 @@ _MODE = 4
 
 #: What was made of a tensor, by the description that made it.
 Made = dict[Any, Any]
+# A line along one axis has a scale for each place on the others.
+_ONE_SCALE = (
+    "a sum over channels and windows has one scale only where the tensor has one ('tensor_e4m3')"
+)
 # A key of `Made`: the codes will be kept, so they are made first and the values of them.
 KEEPS = "keeps"
 
@@ -248,14 +252,15 @@ class Kept(NamedTuple):
 
 def kept(
     layer: Call, product: str, field: str, x: Tensor, others: tuple[torch.Size, torch.Size],
-    made: Made,
+    made: Made, source: Tensor | None = None,
 ) -> Kept:  # fmt: skip
     """How x, the right operand of a product, is kept; others: the shapes of the left operand and of
-    the result.  made: what was made of x before."""
+    the result.  made: what was made of x before; source: the tensor that its codes are made from,
+    where it is known."""
     taken, acc = layer.taken(field), layer.acc(product)
     if not packs(x) or not taken.ints or (taken.transform and not _is_block(taken)):
         return Kept(Saved(x))
-    source, where = layer.source(x, field, made), ""
+    source, where = layer.source(x, field, made) if source is None else source, ""
     if lies_on_matrix(taken, acc):
         left = x.new_empty(()).expand(others[0])
         _, matrix = layer.geometry.factors(product, left, source, others[1])
@@ -296,7 +301,7 @@ def check(layer: Call, x: Tensor, w: Tensor) -> None:
             if matmuls and last and along and tiles:
                 continue
             assert taken.quantizer is not None
-            advice = "with axis='k' they do" if matmuls else "use one scale a tensor"
+            advice = "with axis='k' they do" if matmuls else _ONE_SCALE
             raise ValueError(
                 f"{field}={taken.quantizer.fmt}: its scales enter the sum of {product}="
                 f"{str(acc)!r}, but do not run along it in {'a matrix' if matmuls else 'an image'}"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from lpkernels.arithmetic.by_product import OPERANDS
+from lpkernels.functional._saved import Saved
 from lpkernels.functional.layer import bias_gradient, quantized
 from lpkernels.functional.linear import LinearGeometry
-from lpkernels.functional.scaled.operands import Call, Side, check
+from lpkernels.functional.scaled.operands import Call, Kept, Side, check, kept
 from lpkernels.functional.scaled.products import Operand
 from lpkernels.functional.seeds import seed_of_product
 from lpkernels.ops import matmul_of
@@ -80,7 +81,7 @@ class CodesOfSteps:
         last = (call.seed, Role.OUTPUT, SITE_OUTPUT, call.backend)
         return quantized(z, call.recipe.output, *last)
 
-    def backward(self, g: Tensor, step: int, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    def backward(self, g: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """The step's gradient, and the gradient of its operand."""
         call = self._of_step(step)
         left = call.made_of(Side(g, call.taken("grad_output"), {}), call.acc("dgrad"))
@@ -89,8 +90,8 @@ class CodesOfSteps:
         last = (call.seed, Role.GRAD_INPUT, SITE_QUANTIZE, call.backend)
         return g, quantized(dh, call.recipe.grad_input, *last)
 
-    def _together(self, tensors: Sequence[Tensor], field: str, general: str) -> Operand:
-        """The operand of wgrad: tensors of all steps, the last step's first."""
+    def _side(self, tensors: Sequence[Tensor], field: str, general: str) -> Side:
+        """An operand of wgrad before it takes it: tensors of all steps, the last step's first."""
         taken = self.call.taken(field)
         if not taken.made or taken.from_codes:
             steps = reversed(range(self.steps))
@@ -100,15 +101,29 @@ class CodesOfSteps:
                 for step, t in zip(steps, tensors, strict=True)
             ]
         rows = torch.cat(list(tensors))
-        if not taken.made:
-            return Operand(rows)
-        return self.call.made_of(Side(rows, taken, {}), self.call.acc("wgrad"))
+        return Side(rows, taken, {}, values=None if taken.made else rows)
 
-    def wgrad(self, operands: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-        left = self._together(gradients, "wgrad_grad_output", "grad_output")
-        right = self._together(operands, "wgrad_input", "input")
-        how = self.call.sum("wgrad", (left, right))
-        dw = how.of(matmul_of(left.values.t(), right.values))
+    def keep(self, operands: Sequence[Tensor]) -> list[tuple[Saved, Any]]:
+        """The operands of all steps as one that is kept for backward: the codes that wgrad reads,
+        if it has some of its own, else values. What `Kept` needs besides comes with it."""
+        side = self._side(operands[::-1], "wgrad_input", "input")
+        if side.values is not None:
+            return [(Saved(side.values), (side.values.shape,))]
+        rows = side.tensor
+        shapes = (torch.Size([len(rows), self.w.shape[0]]), self.w.shape)
+        saved, *rest = kept(self.call, "wgrad", "wgrad_input", rows, shapes, {}, rows)
+        return [(saved, rest)]
+
+    def wgrad(self, operands: Sequence[tuple[Saved, Any]], gradients: Sequence[Tensor]) -> Tensor:
+        left = self._side(gradients, "wgrad_grad_output", "grad_output")
+        ((saved, rest),) = operands
+        known = Kept(saved, *rest)
+        right = Side(known.saved.tensor, self.call.taken("wgrad_input"), {})
+        if known.shape is not None:
+            right = known.side(self.call, "wgrad_input", known.shape, self.call.acc("wgrad"))
+        pair = self.call.pair("wgrad", left, right, self.w.shape)
+        how = self.call.sum("wgrad", pair)
+        dw = how.of(matmul_of(pair[0].values.t(), pair[1].values))
         last = (self.seed, Role.GRAD_WEIGHT, SITE_QUANTIZE, self.call.backend)
         return quantized(dw, self.call.recipe.grad_weight, *last)
 
@@ -117,6 +132,7 @@ class CodesOfSteps:
         if self.call.is_bias_plain:
             rows = torch.cat(list(gradients))
         else:
-            rows = self._together(gradients, "wgrad_grad_output", "grad_output").values
+            side = self._side(gradients, "wgrad_grad_output", "grad_output")
+            rows = self.call.made_of(side, acc).values if side.values is None else side.values
         scales = None if acc.is_native else (Operand(rows), Operand(rows))
         return bias_gradient(rows, (), acc, self.seed, self.call.backend, scales)
