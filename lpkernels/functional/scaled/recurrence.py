@@ -101,15 +101,15 @@ class CodesOfSteps:
                 for step, t in zip(steps, tensors, strict=True)
             ]
         rows = torch.cat(list(tensors))
-        return Side(rows, taken, {}, values=None if taken.made else rows)
+        return Side(rows, taken, {}, None if taken.made else Operand(rows))
 
     def keep(self, operands: Sequence[Tensor]) -> list[tuple[Saved, Any]]:
         """The operands of all steps as one that is kept for backward: the codes that wgrad reads,
         if it has some of its own, else values. What `Kept` needs besides comes with it."""
         side = self._side(operands[::-1], "wgrad_input", "input")
-        if side.values is not None:
-            return [(Saved(side.values), (side.values.shape,))]
         rows = side.tensor
+        if side.operand is not None:
+            return [(Saved(rows), (rows.shape,))]
         shapes = (torch.Size([len(rows), self.w.shape[0]]), self.w.shape)
         saved, *rest = kept(self.call, "wgrad", "wgrad_input", rows, shapes, {}, rows)
         return [(saved, rest)]
@@ -133,6 +133,6 @@ class CodesOfSteps:
             rows = torch.cat(list(gradients))
         else:
             side = self._side(gradients, "wgrad_grad_output", "grad_output")
-            rows = self.call.made_of(side, acc).values if side.values is None else side.values
+            rows = (side.operand or self.call.made_of(side, acc)).values
         scales = None if acc.is_native else (Operand(rows), Operand(rows))
         return bias_gradient(rows, (), acc, self.seed, self.call.backend, scales)
