@@ -1,5 +1,6 @@
 """Recipes of scaled formats in every kind of layer, and what they refuse."""
 
+import math
 from typing import Any
 
 import pytest
@@ -7,7 +8,9 @@ import torch
 from torch.nn import grad as torchs
 
 import lpkernels as lp
+from lpkernels import ops
 from lpkernels.arithmetic.by_product import along_axis
+from lpkernels.functional.scaled import parts_of, saving
 from lpkernels.techniques.loss_scaling import diagnose
 from tests.compare import assert_bit_equal
 from tests.functional.scaled_layers import MXFP8, PRETRAINING, SCALE, gradients, made, top
@@ -30,6 +33,20 @@ def test_products_of_two_activations_have_blocks_along_the_sum_of_each() -> None
         assert_bit_equal(da, made(g, PRETRAINING, "grad_output", -1) @ weight)
         left = made(g, PRETRAINING, "wgrad_grad_output", -2).mT
         assert_bit_equal(db.mT, left @ made(a, PRETRAINING, "wgrad_input", -2))
+
+
+def test_kept_codes_are_unpacked_in_one_pass_as_the_products_of_their_parts() -> None:
+    torch.manual_seed(2)
+    for shape in ((64, 33), (37, 5), (3, 40, 6), (1, 7)):
+        x = torch.randn(shape) * torch.exp2(torch.randint(-140, 120, shape).float())
+        x.view(-1)[:2] = torch.tensor([-0.0, math.nan])
+        for name in ("block32_axis-2_e4m3_up", "block2_axis-2_e5m2", "nvfp4", "tile4x2_e4m3_up"):
+            q = lp.scaled(x, name)
+            fmt, parts = parts_of(q)
+            codes = saving.packed(parts, fmt)
+            values = ops.unpack(codes, saving.apart(fmt, x.dim()), shape)
+            assert_bit_equal(values, q.dequantize(), f"{name} {shape}")
+    assert saving.apart(lp.parse_format("mxfp8").to_ints(), 2) == ()
 
 
 def test_a_product_with_a_matrix_equals_linear() -> None:
