@@ -33,6 +33,8 @@ NO_RECORD = {
     ("docs/formats.md", "elsewhere | alias"): "versions of specifications, and numbers of papers",
     ("docs/formats.md", "rule | X of the scale 2^X"): "a version of a specification",
     ("docs/formats.md", "steps | formats"): "targets of formats",
+    ("docs/formats.md", "name | made by"): "the number of a paper",
+    ("docs/mixed-precision.md", "one run each, seed 0 | test PSNR (dB)"): _NOT_KEPT,
     ("docs/compare.md", "package | what it rounds"): "versions, and a figure of cpfloat's",
     ("bench/NOTES.md", "operands -> accumulator | tier"): _NOT_KEPT,
     ("bench/NOTES.md", " | 1 thread, processor time"): _NOT_KEPT,

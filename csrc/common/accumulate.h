@@ -47,9 +47,9 @@ struct Accumulator {
     if (order == Order::kPairwise) return 2;
     return block > 0 ? block * interleaved : 1;
   }
-  // Whether every product and sum must be rounded by round_to: formats without a sign, and products
-  // whose zeros are +0 in sums whose zeros have signs. Other tiers take the sign of a zero for
-  // nothing; it decides only about zeros, which are made +0 where sums end.
+  // Whether every product and sum must be rounded by round_to: in formats without a sign, and where
+  // products have one zero and the sums have two. Other tiers let a zero have any sign; the sign
+  // decides about zeros alone, and these are made +0 where sums end.
   LPK_HD bool rounds_every_step() const {
     return fmt.is_unsigned || outer.is_unsigned ||
            (has_product && (product.is_unsigned || (product.one_zero && !fmt.one_zero)));

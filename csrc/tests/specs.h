@@ -23,17 +23,11 @@ struct FloatOptions {
 };
 
 inline FormatInts float_ints(int exp_bits, int man_bits, FloatOptions options = {}) {
-  const bool one_zero = options.specials >= Specials::kFnuz;
-  const int usual = (1 << (exp_bits - 1)) - (one_zero ? 0 : 1);
-  const int bias = options.bias == -1000 ? usual : options.bias;
-  return {0,
-          exp_bits,
-          man_bits,
-          bias,
-          static_cast<int64_t>(options.specials),
-          options.subnormals,
-          static_cast<int64_t>(options.overflow),
-          options.is_unsigned};
+  const int below = options.specials >= Specials::kFnuz ? 0 : 1;
+  const int bias = options.bias == -1000 ? (1 << (exp_bits - 1)) - below : options.bias;
+  const auto specials = static_cast<int64_t>(options.specials);
+  const auto overflow = static_cast<int64_t>(options.overflow);
+  return {0, exp_bits, man_bits, bias, specials, options.subnormals, overflow, options.is_unsigned};
 }
 
 inline FormatInts fixed_ints(int word_bits, int frac_bits, bool wrap = false,
@@ -90,8 +84,7 @@ inline std::vector<NamedFormat> narrow_float_formats() {
       {"e5m2fnuz_nosub_sat", float_ints(5, 2, {Specials::kFnuz, saturate, false})},
       {"p3109_k8p3se", float_ints(5, 2, {Specials::kP3109})},
       {"p3109_k16p8se_nan", float_ints(8, 7, {Specials::kP3109, nan})},
-      {"p3109_k8p3ue",
-       float_ints(6, 2, {Specials::kP3109, Overflow::kInfinity, true, -1000, true})},
+      {"p3109_k8p3ue_nan", float_ints(6, 2, {Specials::kP3109, nan, true, -1000, true})},
       {"p3109_k8p1uf_sat", float_ints(8, 0, {Specials::kFnuz, saturate, true, -1000, true})},
       {"e8m7none_sat_b128", float_ints(8, 7, {none, saturate, true, 128})},
   };

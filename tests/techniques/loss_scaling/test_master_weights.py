@@ -141,7 +141,7 @@ def test_small_parameters_keep_fp32_masters_and_states() -> None:
     assert [text["state"] for text in texts] == ["e8m7", "e8m23", "e8m7"]
     assert [text["compensation"] for text in texts] == ["e8m7", None, "e8m7"]
     assert {(text["weight"], text["grad"]) for text in texts} == {("e8m7", "e5m2")}
-    # The bits are those of a wrapper whose exception names the small parameter.
+    # A wrapper with an exception that names the small parameter gives the same bits.
     others = optimizers.parameters()
     by_name = {"1": {"master": "fp32", "state": "fp32", "compensation": None}}
     other = optimizers.wrapped(
