@@ -55,7 +55,7 @@ def unbounded(x: float, fmt, rounding: str, draw: int) -> Fraction:
 
 
 def exact_counts(x: np.ndarray, fmt, rounding: str) -> list[int]:
-    low, high = (fmt.min, fmt.max) if isinstance(fmt, FixedFormat) else (-fmt.max, fmt.max)
+    low = fmt.min if isinstance(fmt, FixedFormat) else -fmt.max if fmt.signed else 0.0
     draw = draws(SEED, SITE_QUANTIZE, 0, 0, np.arange(x.size), 32, "fast").tolist()
     counts = [0, 0, 0, 0]
     for i, value in enumerate(x.tolist()):
@@ -65,7 +65,7 @@ def exact_counts(x: np.ndarray, fmt, rounding: str) -> list[int]:
             counts[2] += 1
         else:
             rounded = unbounded(value, fmt, rounding, draw[i])
-            counts[0] += not Fraction(low) <= rounded <= Fraction(high)
+            counts[0] += not Fraction(low) <= rounded <= Fraction(fmt.max)
             counts[1] += rounded == 0
     return counts
 

@@ -65,7 +65,7 @@ def table_codes(fmt: tuple[int, ...], device: torch.device) -> TableCodes | None
     below = table_numbers(parsed, ROUNDINGS.index("toward_negative"), device)
     tensors = parsed.tensors()
     codes, decoded = (
-        torch.tensor(each, device=device) for each in (tensors.codes, tensors.decoded)
+        torch.from_numpy(each.copy()).to(device) for each in (tensors.codes, tensors.decoded)
     )
     return TableCodes(below.thresholds, below.entries, codes, decoded)
 
