@@ -1,5 +1,6 @@
 """Tables on the triton backend against the reference, to the bit, and compiled for a GPU."""
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -9,7 +10,7 @@ from lpkernels.backends.triton import BACKEND
 from lpkernels.formats import TableFormat
 from lpkernels.rounding import ROUNDINGS
 from tests.backends.table_cases import accumulators, operands, tables, values_of
-from tests.backends.triton.launches import EVERY, compiled_launch, recorded
+from tests.backends.triton.launches import compiled_launch, recorded
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.cpu_products import REFERENCE, ROLE, SEED
@@ -64,7 +65,8 @@ def test_updates_name_the_backend_that_has_tables(device: str) -> None:
     assert "the cpu backend's do" in reason
 
 
-@EVERY
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
 def test_kernels_of_tables_compile(target: str) -> None:
     """Every kernel that takes a table in its arguments."""
     x, table = torch.zeros(4, 4), tables()[0]
