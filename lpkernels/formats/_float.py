@@ -157,7 +157,7 @@ class FloatFormat:
     @property
     def max_code(self) -> int:
         """The code of ``max``: of all codes without sign, the last that is a number."""
-        # Infinity and NaN, of which a signed format with one zero has the second in -0's code.
+        # Infinity and NaN. A signed format with one zero has its NaN in -0's code.
         lost = {"ieee": 2**self.man_bits, "fn": 1, "none": 0, "fnuz": 0, "p3109": 1}
         return 2 ** (self.exp_bits + self.man_bits) - 1 - lost[self.specials] - (not self.signed)
 

@@ -161,7 +161,7 @@ class TableFormat:
         return table_of_parts, self.parts()
 
     def parts(self) -> tuple[str, str | None, int | None, bytes, bytes, bytes]:
-        """Plain values of which `table_of_parts` makes the table in another process."""
+        """Plain values: `table_of_parts` makes the table from them in another process."""
         values, boundaries, _, codes, _ = self._tensors
         raw = (values.astype("<f8"), boundaries.astype("<f8"), codes.astype("<i4"))
         one, two, three = (part.tobytes() for part in raw)

@@ -214,7 +214,7 @@ _FORMS: tuple[tuple[str, Callable[..., TableFormat]], ...] = (
 def parse(name: str) -> TableFormat | None:
     """The table of a name of these forms; None: another form.
 
-    Raises:  ValueError: numbers of which there is no such table.
+    Raises:  ValueError: there is no such table of these numbers.
     """
     for form, make in _FORMS:
         if match := re.fullmatch(form, name):
