@@ -148,7 +148,7 @@ NAN_ROW, NAN_COLUMN, PERCENT, LESS = (DRAWN.copy() for _ in range(4))
 NAN_ROW[3], NAN_COLUMN[:, 5], PERCENT[2, 1], LESS[0, 0] = np.nan, np.nan, 37.5, -0.1
 ZERO, LOST = MEMORY.copy(), MEMORY.copy()
 ZERO[3], LOST[4] = 0, np.nan
-# What is written in place of which file, the option or argument that is named, and the message.
+# The file that is replaced, its new content, the option that the error names, and the message.
 WRONG = [
     ("errors", DRAWN[0], "", "errors: expected 2 dimension(s) and at least one value, got"),
     ("errors", np.empty((0, 12)), "", "errors: expected 2 dimension(s) and at least one value"),
