@@ -20,10 +20,12 @@ from typing import Any
 import numpy as np
 
 from lpkernels import schemas
+from lpkernels.cli._options import show_table
 from lpkernels.experiments.measuring.machine import environment
 from lpkernels.experiments.records import Record, write_records
 from lpkernels.experiments.sweeps.frontiers.choosing import CHOICES
 from lpkernels.experiments.sweeps.frontiers.specification import read_frontier_spec
+from lpkernels.report.frontiers import choices_table
 from lpkernels.techniques import pareto
 from lpkernels.techniques.pareto import ErrorMatrix, averages, compare
 
@@ -31,8 +33,6 @@ HERE = Path(__file__).resolve().parent
 STUDY = HERE / "studies" / "frontier-tasks.toml"
 MATRIX = HERE / "results" / "frontier-errors.json"
 METHODS = ("greedy", "random", "cheapest", "column_mean")
-#: The figures that the tables show, by their names there.
-SHOWN = {"rmse": "rmse", "hyperdiff": "hyperdiff", "hypervolume": "volume", "regret": "regret"}
 
 
 def cold_records(
@@ -99,22 +99,6 @@ def study(
     return averages(records)
 
 
-def table(rows: Sequence[Record], width: int = 12) -> str:
-    """A line for each method and count; `width` is the width of the column of methods."""
-    head = f"{'method':{width}} {'n':>3} " + " ".join(f"{name:>17}" for name in SHOWN.values())
-    lines = [head]
-    for row in rows:
-        cells = []
-        for figure in SHOWN:
-            mean, error = row[figure], row[f"{figure}_error"]
-            cells.append("" if mean is None else f"{mean:.4f} +- {error or 0:.4f}")
-        lines.append(
-            f"{row['method']:{width}} {row['count']:3} " + " ".join(f"{c:>17}" for c in cells)
-        )
-    noise = next((row["noise"] for row in rows if row["noise"] is not None), None)
-    return "\n".join(lines) + ("" if noise is None else f"\nnoise of the seeds: {noise:.4f}")
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.frontier_study")
     parser.add_argument("--matrix", type=Path, default=MATRIX)
@@ -134,7 +118,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         draws=options.draws, seed=options.seed,
         say=lambda text: print(f"done: {text}", flush=True),
     )  # fmt: skip
-    print(table(rows))
+    show_table(choices_table(rows))
+    noise = next((row["noise"] for row in rows if row["noise"] is not None), None)
+    if noise is not None:
+        print(f"noise of the seeds: {noise:.4f}")
     ended = ended_records(matrix, memory, options.seed) if not np.isnan(matrix.mean).any() else []
     for name in ("measured", "hypervolume") if ended else ():
         values = np.array([record[name] for record in ended])

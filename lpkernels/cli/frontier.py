@@ -13,6 +13,7 @@ import typer
 
 from lpkernels.cli._options import check_one_process, console, show_table, stopped, valid
 from lpkernels.cli._settings import wrong_option
+from lpkernels.cli.frontier_matrix import import_errors, leave_one_out
 from lpkernels.experiments.sweeps.engines import ENGINES
 from lpkernels.experiments.sweeps.frontiers.choosing import (
     Frontier,
@@ -40,11 +41,13 @@ _PICTURES = ("frontier", "matrix", "singular-values", "choices")
 app = typer.Typer(
     name="frontier",
     help="Which precision is worth its memory, from a few measurements: run, status, table, "
-    "predict, choose, plot.\n\n"
+    "predict, choose, plot; import and leave-one-out for errors of your own.\n\n"
     "Example: `lpkernels frontier run task.toml --known errors.json --out results/frontier`",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
+app.command("import")(import_errors)
+app.command("leave-one-out")(leave_one_out)
 
 
 def _method(name: str) -> None:
@@ -74,7 +77,7 @@ KnownFile = Annotated[
     typer.Option(
         "--known",
         callback=valid(ErrorMatrix.load),
-        help="Errors of other tasks, a file of `lpkernels frontier table`.",
+        help="Errors of other tasks, a file of `lpkernels frontier table` or `import`.",
     ),
 ]
 Task = Annotated[str, typer.Option(help="Only this task; default: all.")]
@@ -336,7 +339,7 @@ def _to_draw(
         study, own = _frontiers(path, known, task, rank)
         if truth is not None:
             with _named_options("--truth"):
-                study.spec.check_space(truth)
+                truth.check_columns("truth", study.spec.space)
         for name, frontier in own.items():
             label = name if len(sources) == 1 else f"{path.name}: {name}"
             each[label] = frontier

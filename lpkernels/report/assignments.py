@@ -17,6 +17,8 @@ _KINDS = {
     "grad_weight": "their gradients",
 }
 _LOW, _HIGH = "#2f7fc1", "#d9a441"
+# Names of groups that stand closer cannot be read.
+_INCHES_PER_GROUP = 0.16
 
 
 def assignment_table(
@@ -56,6 +58,12 @@ def _low_numel(assignment: Assignment, group: Group) -> int:
     return sum(t.numel for t in group.tensors if t.key in assignment.low)
 
 
+def _is_low(assignment: Assignment, tensor: TensorSpec) -> bool:
+    """Whether a tensor is demoted, and its low precision is another than its high one."""
+    high, low = (assignment.formats.of(tensor.kind, each) for each in (False, True))
+    return tensor.key in assignment.low and low != high
+
+
 def _ends(group: Group) -> tuple[str, str]:
     """The first and the last result."""
     results = [t.key.removesuffix(".Y") for t in group.tensors if t.kind == "activation"]
@@ -63,23 +71,30 @@ def _ends(group: Group) -> tuple[str, str]:
 
 
 def plot_assignment(assignment: Assignment, path: str | Path, *, title: str = "") -> Path:
-    """Draws the groups by size and, below, every tensor along the network in its precision.
+    """Draws the groups by size, named by their first and last layer, and, below, every tensor along
+    the network in its precision.
+
+    Tensors that their low precision rounds as their high one does, as the paper's gradients of
+    weights, are drawn in high precision.
 
     Raises: ValueError: a file of a kind that matplotlib does not know.
     """
     from matplotlib.patches import Patch
 
-    figure = new_figure((10.0, 5.2))
-    sizes, tensors = figure.subplots(2, 1, height_ratios=(3, 2))
     groups = assignment.groups
+    figure = new_figure((max(10.0, _INCHES_PER_GROUP * len(groups)), 6.4))
+    sizes, tensors = figure.subplots(2, 1, height_ratios=(3, 2))
     at = range(len(groups))
-    low = [_low_numel(assignment, group) for group in groups]
+    low = [sum(t.numel for t in group.tensors if _is_low(assignment, t)) for group in groups]
     high = [group.numel - each for group, each in zip(groups, low, strict=True)]
     sizes.bar(at, low, color=_LOW)
     sizes.bar(at, high, bottom=low, color=_HIGH)
-    sizes.set(xlabel="group", ylabel="elements", xticks=at, xlim=(-0.6, len(groups) - 0.4))
+    sizes.set(
+        xlabel="group and its layers", ylabel="elements", xticks=at, xlim=(-0.6, len(groups) - 0.4)
+    )
     sizes.set_ylim(0, 1.06 * max(group.numel for group in groups))
-    sizes.set_xticklabels([str(group.index) for group in groups], fontsize="x-small")
+    names = [f"{group.index}: {' .. '.join(dict.fromkeys(_ends(group)))}" for group in groups]
+    sizes.set_xticklabels(names, fontsize="x-small", rotation=90)
     sizes.grid(axis="y", alpha=0.3)
     legend = [Patch(color=_LOW, label="low precision"), Patch(color=_HIGH, label="high precision")]
     sizes.legend(handles=legend, fontsize="small")
@@ -94,7 +109,7 @@ def _plot_tensors(assignment: Assignment, axes: Any) -> None:
             found: list[TensorSpec] = [t for t in group.tensors if t.kind == kind]
             for number, tensor in enumerate(found):
                 width = 0.9 / len(found)
-                color = _LOW if tensor.key in assignment.low else _HIGH
+                color = _LOW if _is_low(assignment, tensor) else _HIGH
                 left = position - 0.45 + number * width
                 axes.barh(row, 0.92 * width, left=left, height=0.75, align="center", color=color)
     axes.set(

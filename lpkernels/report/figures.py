@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 
 def new_figure(size: tuple[float, float]) -> Any:
     """An empty figure of that many inches, which draws into memory only."""
@@ -22,19 +24,22 @@ def whole_numbers(axis: Any) -> None:
 
 
 def plain_numbers(axis: Any) -> None:
-    """Labels as 0.25 and 2.073, where matplotlib would write a power of ten or an offset."""
+    """Labels as 0.25, 2.073 and 0.0000015, where matplotlib would write a power of ten or an
+    offset."""
     from matplotlib.ticker import LogFormatter
 
     class PlainLog(LogFormatter):
         def __call__(self, x: float, pos: int | None = None) -> str:
             # LogFormatter leaves ticks that are too close without a label.
-            return f"{x:g}" if super().__call__(x, pos) else ""
+            plain = np.format_float_positional(float(f"{x:g}"), trim="-")
+            return plain if super().__call__(x, pos) else ""
 
     if axis.get_scale() == "log":
         axis.set_major_formatter(PlainLog())
         axis.set_minor_formatter(PlainLog())
     else:
         axis.get_major_formatter().set_useOffset(False)
+        axis.get_major_formatter().set_scientific(False)
 
 
 def save_figure(figure: Any, path: str | Path, title: str, *, dpi: int = 110) -> Path:

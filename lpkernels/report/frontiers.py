@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from lpkernels.experiments.sweeps.frontiers.choosing import Frontier
+from lpkernels.experiments.sweeps.frontiers.choosing import Frontier, best
 from lpkernels.report.figures import new_figure, save_figure
 from lpkernels.report.sizes import bytes_text
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, pareto_front
+from lpkernels.techniques.pareto.evaluation import FIGURES
 
 # An axis with more marks than this names no tasks or configurations.
 _MOST_NAMES = 40
@@ -63,6 +64,20 @@ def matrix_table(matrix: ErrorMatrix, *, title: str = "") -> Table:
     return table
 
 
+def choices_table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> Table:
+    """A row for each way of choosing and number of measurements: the mean of each figure over tasks
+    and its standard error. rows: as `averages` makes them."""
+    table = Table(title=title or None)
+    table.add_column("way")
+    for column in ("measured", *FIGURES):
+        table.add_column(column, justify="right")
+    for row in rows:
+        found = [(row[name], row[f"{name}_error"]) for name in FIGURES]
+        cells = ["" if mean is None else f"{mean:.4f} ± {error or 0:.4f}" for mean, error in found]
+        table.add_row(LABELS.get(row["method"], row["method"]), str(row["count"]), *cells)
+    return table
+
+
 def plot_error_matrix(
     matrices: Mapping[str, ErrorMatrix], path: str | Path, *, title: str = ""
 ) -> Path:
@@ -80,11 +95,15 @@ def plot_error_matrix(
     for axes, (label, matrix) in zip(panels, matrices.items(), strict=True):
         drawn = axes.imshow(matrix.mean, aspect="auto", vmin=0, vmax=top, interpolation="nearest")
         _names(axes.set_yticks, axes.set_ylabel, matrix.tasks, "task", 0)
-        names = [matrix.space.name(i).replace("_sat", "") for i in range(len(matrix.space))]
-        _names(axes.set_xticks, axes.set_xlabel, names, "configuration", 90)
+        _names(axes.set_xticks, axes.set_xlabel, _short(matrix.names), "configuration", 90)
         axes.set_title(label, fontsize="small")
     figure.colorbar(drawn, ax=list(panels), label="error")
     return save_figure(figure, path, title)
+
+
+def _short(names: Sequence[str]) -> list[str]:
+    """Names of configurations for pictures: all formats of a study saturate."""
+    return [name.replace("_sat", "") for name in names]
 
 
 def _names(ticks: Any, label: Any, names: Sequence[str], what: str, rotation: int) -> None:
@@ -132,8 +151,9 @@ def plot_frontiers(
 ) -> Path:
     """Draws frontiers of memory and error, a panel for each label.
 
-    A panel shows the predicted frontier with its band, the measurements as points, the true
-    frontier where it is known, and the cap.
+    A panel shows the predicted frontier with its band and the names of its configurations, the
+    measurements as points, the true frontier where it is known, and the cap with the configuration
+    that it leaves to choose, the one of least error below it.
 
     truth: (configurations,) errors by label, where they are known; NaN is left out.
 
@@ -170,8 +190,17 @@ def _draw_frontier(
         ends = np.append(x, at[-1]), np.append(y, y[-1])
         axes.step(*ends, where="post", lw=1.2, ls="--", color="k", label="true frontier")
     axes.plot(every, frontier.measured, "o", ms=4, label="measured")
+    chosen = None
     if cap is not None:
         axes.axvline(cap / unit, color="0.4", ls=":", label="cap")
+        if cap >= frontier.memory.min():
+            chosen = best(frontier, cap)
+            style = {"ms": 10, "mfc": "none", "color": "C3", "ls": "", "label": "chosen"}
+            axes.plot([every[chosen]], [frontier.predicted[chosen]], "o", **style)
+    for index in pareto_front(frontier.memory, frontier.predicted) if frontier.names else ():
+        style = {"fontsize": 5, "fontweight": "bold" if index == chosen else "normal"}
+        place, text = (every[index], frontier.predicted[index]), _short(frontier.names)[index]
+        axes.annotate(text, place, (2, 4), textcoords="offset points", rotation=55, **style)
     axes.set(xlabel="memory of a step, KiB", ylabel="error")
     axes.grid(alpha=0.3)
 
@@ -180,32 +209,40 @@ def plot_counts(
     studies: Mapping[str, Sequence[Mapping[str, Any]]],
     path: str | Path,
     *,
-    figure_name: str = "rmse",
+    figures: Sequence[str] = ("rmse",),
     title: str = "",
 ) -> Path:
     """Draws how far off predictions are against the number of measurements, with standard errors, a
-    line for each way of choosing; the noise of the seeds as a line across. A panel for each study.
+    line for each way of choosing; the noise of the seeds as a line across. A panel for each study
+    and figure.
 
     studies: rows as `averages` makes them, by label.
-    figure_name: the figure to draw, one of `evaluation.FIGURES`.
+    figures: the names of those to draw, some of `evaluation.FIGURES`.
 
     Raises: ValueError: no row has that figure, or matplotlib does not write files of that ending.
     """
-    if not any(row.get(figure_name) is not None for rows in studies.values() for row in rows):
-        raise ValueError(f"plot_counts: expected rows with {figure_name!r}, got none")
-    figure = new_figure((4.8 * len(studies) + 0.6, 4.0))
-    panels = figure.subplots(1, len(studies), squeeze=False, sharey=True)[0]
-    for axes, (label, rows) in zip(panels, studies.items(), strict=True):
+    if not any(
+        row.get(name) is not None for rows in studies.values() for row in rows for name in figures
+    ):
+        raise ValueError(
+            f"plot_counts: expected rows with {', '.join(map(repr, figures))}, got none"
+        )
+    cases = [(label, name) for label in studies for name in figures]
+    figure = new_figure((4.8 * len(cases) + 0.6, 4.0))
+    panels = figure.subplots(1, len(cases), squeeze=False, sharey=len(figures) == 1)[0]
+    for axes, (label, name) in zip(panels, cases, strict=True):
+        rows = studies[label]
         for number, method in enumerate(dict.fromkeys(row["method"] for row in rows)):
-            own = [r for r in rows if r["method"] == method and r[figure_name] is not None]
-            _draw_method(axes, method, own, figure_name, f"C{number}")
+            own = [r for r in rows if r["method"] == method and r[name] is not None]
+            _draw_method(axes, method, own, name, f"C{number}")
         noise = [row["noise"] for row in rows if row.get("noise") is not None]
-        if noise and figure_name == "rmse":
+        if noise and name == "rmse":
             axes.axhline(float(np.mean(noise)), color="0.5", ls=":", label="noise of the seeds")
         axes.set_title(label, fontsize="small")
         axes.set(xlabel="measurements", yscale="log")
+        if axes is panels[0] or len(figures) > 1:
+            axes.set_ylabel(name)
         axes.grid(alpha=0.3)
-    panels[0].set_ylabel(figure_name)
     panels[0].legend(fontsize="x-small")
     return save_figure(figure, path, title)
 

@@ -9,6 +9,7 @@ from typing import Any
 from lpkernels.experiments.sweeps.results import Cell, Result, figure_of, place_of
 from lpkernels.experiments.sweeps.statistics import ArmSummary, Interval
 from lpkernels.experiments.workloads.workload import Metric
+from lpkernels.report.figures import plain_numbers
 
 # Its multiples, modulo 1, spread evenly however many seeds there are.
 _GOLDEN = (math.sqrt(5) - 1) / 2
@@ -62,6 +63,7 @@ class Panel:
     def finish(self, label: str) -> None:
         """Names the figures and leaves only what helps to read them."""
         self.axes.set(**{"xlabel" if self.rows else "ylabel": label})
+        plain_numbers(self.axes.xaxis if self.rows else self.axes.yaxis)
         self.axes.grid(alpha=0.3, axis="x" if self.rows else "y")
         self.axes.spines[["top", "right"]].set_visible(False)
 

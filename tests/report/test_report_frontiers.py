@@ -1,5 +1,6 @@
 """Frontiers, matrices and choices as tables and pictures."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from lpkernels.experiments.sweeps.frontiers.choosing import Frontier, Known, frontier_of
 from lpkernels.report import frontiers as report
-from lpkernels.techniques.pareto import ErrorMatrix
+from lpkernels.techniques.pareto import ErrorMatrix, pareto_front
 from tests.experiments.sweeps.frontiers.synthetic import KNOWN, SPACE, truth
 from tests.loops import rows
 from tests.report.shown import same_each_time, text
@@ -58,14 +59,28 @@ def test_pictures_are_the_same_file_each_time(draw: Any, tmp_path: Path) -> None
     same_each_time(draw, tmp_path, 5000)
 
 
-def test_a_frontier_is_drawn_with_band_truth_measurements_and_cap(figures: list[Any]) -> None:
-    report.plot_frontiers({"a": predicted()}, "x.png", truth={"a": TRUTH}, cap=2048.0)
+def test_a_frontier_is_drawn_with_names_band_truth_measurements_cap_and_choice(
+    figures: list[Any],
+) -> None:
+    frontier = replace(predicted(), names=SPACE.names)
+    report.plot_frontiers({"a": frontier}, "x.png", truth={"a": TRUTH}, cap=2048.0)
     (axes,) = figures[0].axes
     labels = [label.get_text() for label in axes.get_legend().get_texts()]
-    assert labels == ["band", "predicted frontier", "true frontier", "measured", "cap"]
+    assert labels == ["band", "predicted frontier", "true frontier", "measured", "cap", "chosen"]
+    front = pareto_front(MEMORY, frontier.predicted)
+    names = [str(SPACE.name(i)).replace("_sat", "") for i in front]
+    assert [text.get_text() for text in axes.texts] == names
+    assert [text.xy for text in axes.texts] == [
+        (MEMORY[i] / 1024, frontier.predicted[i]) for i in front
+    ]
     lines = {line.get_label(): line for line in axes.lines}
     assert np.isfinite(lines["measured"].get_ydata()).sum() == 3
     assert list(lines["cap"].get_xdata()) == [2.0, 2.0]
+    assert lines["chosen"].get_ydata() == [min(frontier.predicted)]
+    assert axes.texts[-1].get_fontweight() == "bold"
+    report.plot_frontiers({"a": predicted()}, "x.png", cap=1.0)
+    assert not figures[1].axes[0].texts
+    assert "chosen" not in {line.get_label() for line in figures[1].axes[0].lines}
     assert min(lines["true frontier"].get_ydata()) == TRUTH.min()
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +213,21 @@ def test_another_field_and_axes_that_vary_are_refused(tmp_path: Path) -> None:
     found = [dataclasses.replace(r, axes=(("lr", lr),)) for lr in (1, 2) for r in found]
     with pytest.raises(ValueError, match="expected arms alone, got axes too: lr"):
         against(found)
+
+
+def test_tiny_differences_have_plain_numbers(figures: list[Any]) -> None:
+    near = [
+        finished(arm, seed, 0.9 + seed / 10 + shift)
+        for seed in range(2)
+        for arm, shift in (("fp32", 0.0), ("a", 2e-9 * (1 + seed)))
+    ]
+    summaries = summarise(near, "test_accuracy", reference="fp32")
+    plot_sweep(near, summaries, ACCURACY, "x.png")
+    figures[0].canvas.draw()
+    for axes in figures[0].axes:
+        labels = [
+            label.get_text().replace("\N{MINUS SIGN}", "-") for label in axes.get_xticklabels()
+        ]
+        assert all(re.fullmatch(r"-?\d+(\.\d+)?", label) for label in labels), labels
+        assert axes.xaxis.get_offset_text().get_text() == ""
+    assert any(label.startswith("0.0000") for label in labels)

@@ -18,6 +18,8 @@ from lpkernels.techniques.pareto.spaces import mean_over_seeds
 COLUMN_MEAN = "column_mean"
 # Measurements of a baseline may depend on one another; the shortest solution is taken then.
 _RIDGE = 1e-12
+#: By which memory of points is divided: by the largest of the task, or of the matrix.
+SCALES = ("task", "matrix")
 #: The figures that `averages` averages, beside the noise.
 FIGURES = ("rmse", "hyperdiff", "convergence", "hypervolume", "regret")
 
@@ -34,13 +36,14 @@ def leave_one_out(
     cap: float | None = None,
     draws: int = 1,
     seed: int = 0,
+    scale: str = "task",
 ) -> list[dict[str, Any]]:
     """Takes each task in turn as the new one: embeddings come from the other tasks, a few
     configurations of it are measured, and the rest is predicted and compared with the truth.
 
     The embeddings are learned without the task itself. With fewer measurements than the rank, only
-    that many dimensions are used. Before points are compared, memory is divided by its largest
-    value under the cap; areas reach to the reference (1, 1).
+    that many dimensions are used. Before points are compared, memory is divided by a largest value
+    (`scale`); areas reach to the reference (1, 1).
 
     Args:
         errors: (tasks, configurations), or with a third axis of seeds, whose mean is the truth. An
@@ -56,6 +59,8 @@ def leave_one_out(
         cap: only configurations with at most so much memory are considered; None: all.
         draws: repetitions of "random".
         seed: of the drawn entries and of "random".
+        scale: memory is divided by its largest value among the task's configurations under the cap
+            ("task"), or by the largest of `memory`, as in the paper's code ("matrix").
 
     Returns:
         A record for each task, method, count and draw: these four, and
@@ -75,7 +80,7 @@ def leave_one_out(
     Reference: Yang et al. 2021 (PEPPP), section on meta-leave-one-out. Differs: pivots count as
     measurements, measured errors are kept, and entries of the new task are never used to complete.
     """
-    study = _study(errors, memory, methods, counts, rank, observed, cap)
+    study = _study(errors, memory, methods, counts, rank, observed, cap, scale)
     checks.whole("leave_one_out: draws", draws, 1)
     generator = np.random.default_rng(checks.whole("leave_one_out: seed", seed, 0))
     records = []
@@ -84,7 +89,7 @@ def leave_one_out(
         others = study.others(task, observed, generator)
         y = embed(filled(others, rank, lam)[:, valid], rank)
         truth, at = study.truth[task, valid], study.memory[task, valid]
-        noise = None if study.floor is None else float(study.floor[task])
+        noise = None if np.isnan(study.floor[task]) else float(study.floor[task])
         for method, count, draw in _cases(methods, counts, draws):
             chosen = np.array([], dtype=np.int64)
             part = y[: count or rank]
@@ -97,15 +102,23 @@ def leave_one_out(
                 predicted = predict(part, chosen, truth[chosen], ridge=_RIDGE)
             record = {"task": task, "method": method, "count": count, "draw": draw}
             record |= {"rank": len(part), "measured": [int(i) for i in valid[chosen]]}
-            record |= compare(truth, predicted, at, chosen)
+            record |= compare(truth, predicted, at, chosen, largest=study.largest)
             records.append(record | {"noise": noise})
     return records
 
 
-def compare(truth: Floats, predicted: Floats, memory: Floats, measured: Ints) -> dict[str, Any]:
+def compare(
+    truth: Floats,
+    predicted: Floats,
+    memory: Floats,
+    measured: Ints,
+    *,
+    largest: float | None = None,
+) -> dict[str, Any]:
     """The figures of a record. truth, predicted, memory: (configurations,) each. measured: the
-    indices of the measured configurations."""
-    at = memory / memory.max()
+    indices of the measured configurations. largest: memory is divided by it; None: by its own
+    largest value."""
+    at = memory / (memory.max() if largest is None else largest)
     reference = (1.0, 1.0)
     front, found = pareto_front(at, truth), pareto_front(at, predicted)
     points = np.column_stack([at, truth])[front], np.column_stack([at, predicted])[found]
@@ -163,12 +176,14 @@ def noise_floor(errors: Any) -> Floats:
 
 @dataclass(frozen=True)
 class _Study:
-    """The matrix, checked. truth: the mean over seeds, NaN where missing or above the cap."""
+    """The matrix, checked. truth: the mean over seeds, NaN where missing or above the cap. largest:
+    the memory by which that of every task is divided; None: by its own."""
 
     truth: Floats
     memory: Floats
     allowed: Bools
-    floor: Floats | None
+    floor: Floats
+    largest: float | None
 
     def valid(self, task: int, least: int) -> Ints:
         """The configurations of a task that can be chosen and compared."""
@@ -207,7 +222,9 @@ def _study(
     rank: int,
     observed: float,
     cap: float | None,
+    scale: str,
 ) -> _Study:
+    checks.choice("leave_one_out: scale", scale, SCALES)
     for method in methods:
         checks.choice("leave_one_out: methods", method, (*METHODS, COLUMN_MEAN))
     for count in counts:
@@ -237,8 +254,9 @@ def _study(
             f"leave_one_out: the cap of {limit:g} is below the cheapest configuration's "
             f"{everywhere.min(axis=1).max():g}"
         )
-    floor = noise_floor(e) if seeds else None
-    return _Study(truth, everywhere, everywhere <= limit, floor)
+    floor = noise_floor(e if seeds else e[:, :, None])
+    largest = float(m.max()) if scale == "matrix" else None
+    return _Study(truth, everywhere, everywhere <= limit, floor, largest)
 
 
 def _cases(

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import product, zip_longest
 from pathlib import Path
 from typing import Any, overload
 
@@ -126,6 +126,11 @@ class FormatSpace:
         return " ".join(map(str, self[index]))
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all configurations, in their order."""
+        return tuple(map(self.name, range(len(self))))
+
+    @property
     def low_bits(self) -> Floats:
         """Bits per value of each configuration's low format."""
         return np.array([float(configuration[0].bits) for configuration in self])
@@ -195,75 +200,131 @@ def _once(name: str, entries: Sequence[Any]) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class ErrorMatrix:
-    """Errors of tasks x configurations of a space x seeds.
+    """Errors of tasks x configurations x seeds.
 
     Args:
-        space: FormatSpace whose configurations are the columns.
+        space: the columns: the FormatSpace of their configurations, or a list of their names. A
+            matrix of names has ``space`` None, and needs `memory`.
         tasks: names, each once.
         errors: (tasks, configurations, seeds), or without seeds; NaN where nothing was measured.
+        memory: (tasks, configurations), or (configurations,) for all tasks, above zero, in any
+            unit; None: not known here. `training_memory` computes it for formats.
+
+    Attributes:
+        names: of the configurations, one for each column.
 
     Raises:
-        TypeError, ValueError: another shape, an infinite error, a name twice.
+        TypeError, ValueError: another shape, an infinite error, a name twice, a memory that is NaN,
+            infinite or not above zero, names without memory.
     """
 
-    space: FormatSpace
+    space: FormatSpace | None
     tasks: tuple[str, ...]
     errors: Floats
+    memory: Floats | None
+    names: tuple[str, ...]
 
-    def __init__(self, space: FormatSpace, tasks: Sequence[str], errors: Any) -> None:
-        if not isinstance(space, FormatSpace):
-            raise TypeError(f"ErrorMatrix: space must be a FormatSpace, got {space!r}")
-        names = tuple(tasks)
-        if isinstance(tasks, str) or not all(isinstance(name, str) for name in names):
-            raise TypeError(f"ErrorMatrix: tasks must be a list of names, got {tasks!r}")
-        if len(set(names)) != len(names):
-            raise ValueError("ErrorMatrix: each task must have a name of its own")
+    def __init__(
+        self,
+        space: FormatSpace | Sequence[str],
+        tasks: Sequence[str],
+        errors: Any,
+        memory: Any = None,
+    ) -> None:
+        names: Sequence[str] = space.names if isinstance(space, FormatSpace) else space
+        if not isinstance(names, list | tuple):
+            raise TypeError(
+                f"ErrorMatrix: space must be a FormatSpace or a list of names, got {space!r}"
+            )
+        names = names_of("ErrorMatrix: space", names)
+        tasks = names_of("ErrorMatrix: tasks", tasks)
         e = checks.numbers("ErrorMatrix: errors", errors, 3 if np.ndim(errors) == 3 else 2)
         e = e if e.ndim == 3 else e[:, :, None]
-        if e.shape[:2] != (len(names), len(space)):
+        if e.shape[:2] != (len(tasks), len(names)):
             raise ValueError(
-                f"ErrorMatrix: errors must be ({len(names)} tasks, {len(space)} configurations, "
+                f"ErrorMatrix: errors must be ({len(tasks)} tasks, {len(names)} configurations, "
                 f"seeds), got {e.shape}"
             )
         if np.isinf(e).any():
             raise ValueError("ErrorMatrix: errors must be finite, or NaN where missing; got inf")
         e.flags.writeable = False
-        set_fields(self, space=space, tasks=names, errors=e)
+        formats = space if isinstance(space, FormatSpace) else None
+        if formats is None and memory is None:
+            raise ValueError("ErrorMatrix: memory must be given where columns are only names")
+        of_each = None if memory is None else _memory(memory, e.shape[:2])
+        set_fields(self, space=formats, tasks=tasks, errors=e, memory=of_each, names=names)
 
     @property
     def mean(self) -> Floats:
         """(tasks, configurations): over the seeds that are there, NaN where none is."""
         return mean_over_seeds(self.errors)
 
+    def check_columns(self, label: str, space: FormatSpace) -> None:
+        """Raises ValueError unless its columns are the configurations of the space, in their order;
+        columns that are only names must be called as ``space.names``. label: begins the error."""
+        for i, (own, wanted) in enumerate(zip_longest(self.names, space.names)):
+            if own != wanted:
+                own, wanted = ("missing" if each is None else repr(each) for each in (own, wanted))
+                raise ValueError(
+                    f"{label}: its errors are of other configurations: column {i} is {own}, "
+                    f"expected {wanted}"
+                )
+
     def save(self, path: str | Path) -> Path:
-        """Writes one JSON object, with null for NaN: its schema, space, tasks and errors."""
+        """Writes one JSON object, with null for NaN: its schema, space or names, tasks, errors and
+        memory."""
         errors = [
             [[None if np.isnan(error) else float(error) for error in cell] for cell in row]
             for row in self.errors
         ]
-        found = {**line(MATRIX), "space": json.loads(self.space.to_json())}
-        return saving.write(path, found | {"tasks": list(self.tasks), "errors": errors})
+        space = self.space and {"space": json.loads(self.space.to_json())}
+        memory = {} if self.memory is None else {"memory": self.memory.tolist()}
+        found = {**line(MATRIX), **(space or {"names": list(self.names)})}
+        return saving.write(path, {**found, "tasks": list(self.tasks), "errors": errors, **memory})
 
     @classmethod
     def load(cls, path: str | Path, space: FormatSpace | None = None) -> ErrorMatrix:
         """The matrix of a file.
 
         Args:
-            space: the space whose configurations are meant; None: whichever the matrix was measured
-                on.
+            space: the space whose configurations are meant; columns that are only names must be
+                called as these. None: whatever the columns are.
 
         Raises:
             FileNotFoundError: no such file.
-            ValueError: not an error matrix, one of a later schema, or of another space.
+            ValueError: not an error matrix, one of a later schema, or of other configurations.
         """
         found = saving.read(path, MATRIX, "an error matrix", "ErrorMatrix.save")
-        measured = FormatSpace.from_json(json.dumps(found["space"]))
-        if space is not None and measured != space:
-            raise ValueError(
-                f"{path}: its errors are of another space: {measured}; expected {space}"
-            )
+        formats = found.get("space")
+        columns = FormatSpace.from_json(json.dumps(formats)) if formats else found["names"]
         errors = np.array(found["errors"], dtype=np.float64)
-        return cls(measured, found["tasks"], errors)
+        matrix = cls(columns, found["tasks"], errors, found.get("memory"))
+        if space is None:
+            return matrix
+        matrix.check_columns(str(path), space)
+        return cls(space, matrix.tasks, matrix.errors, matrix.memory)
+
+
+def _memory(memory: Any, shape: tuple[int, int]) -> Floats:
+    found = checks.positive("ErrorMatrix: memory", memory)
+    if found.shape not in (shape, shape[1:]):
+        raise ValueError(f"ErrorMatrix: memory must be {shape} or {shape[1:]}, got {found.shape}")
+    return np.broadcast_to(found, shape)
+
+
+def names_of(label: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Names, each once. label: begins the error.
+
+    Raises: TypeError, ValueError: no list of texts, an empty text, a name twice.
+    """
+    found = tuple(names)
+    if isinstance(names, str) or not all(isinstance(name, str) for name in found):
+        raise TypeError(f"{label} must be a list of names, got {names!r}")
+    for i, name in enumerate(found):
+        if not name or name in found[:i]:
+            what = f"{name!r} twice" if name else f"an empty one at {i}"
+            raise ValueError(f"{label}: each must have a name of its own, got {what}")
+    return found
 
 
 def mean_over_seeds(errors: Floats) -> Floats:

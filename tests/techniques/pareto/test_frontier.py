@@ -168,9 +168,9 @@ def test_the_task_itself_is_not_learned_from(monkeypatch):
     """Errors of a task that were not measured change no prediction of the task."""
     seen: list[np.ndarray] = []
 
-    def remembered(truth, predicted, memory, measured):
+    def remembered(truth, predicted, memory, measured, **scale):
         seen.append(predicted)
-        return compare(truth, predicted, memory, measured)
+        return compare(truth, predicted, memory, measured, **scale)
 
     monkeypatch.setattr(evaluation, "compare", remembered)
     options = {"methods": ["greedy", "column_mean"], "observed": 0.6}

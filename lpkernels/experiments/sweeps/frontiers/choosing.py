@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ class Frontier:
     predicted: (configurations,) errors; of a measured one its own.
     band: the bands of the frontier and of each configuration.
     how: "measured" (everything is), "known" (from other tasks), "alone" (from the task's own grid).
+    names: of the configurations, for pictures; (): without.
     """
 
     memory: Floats
@@ -49,6 +51,7 @@ class Frontier:
     predicted: Floats
     band: FrontierBand
     how: str
+    names: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ class Known:
         if len(nobody):
             raise ValueError(
                 f"known: no task has an error in {len(nobody)} of the {errors.shape[1]} "
-                f"configurations, such as {matrix.space.name(int(nobody[0]))!r}; measure it, or "
+                f"configurations, such as {matrix.names[nobody[0]]!r}; measure it, or "
                 "leave it out of the space"
             )
         return cls(errors, rank)
@@ -188,7 +191,7 @@ def frontiers(
     """
     spec, matrix = found.spec, found.matrix
     if known is not None:
-        spec.check_space(known)
+        known.check_columns("known", spec.space)
     wanted = [task] if task else [name for name in spec.tasks if found.asked[name]]
     if not wanted:
         raise ValueError("nothing is measured yet; `lpkernels frontier run` measures")
@@ -198,9 +201,10 @@ def frontiers(
         errors = matrix.mean[matrix.tasks.index(name)].reshape(spec.space.shape)
         others = None if known is None else Known.of(known, name, rank)
         try:
-            result[name] = frontier_of(memory, errors, known=others)
+            frontier = frontier_of(memory, errors, known=others)
         except ValueError as error:
             raise ValueError(f"task {name}: {error}") from error
+        result[name] = replace(frontier, names=spec.space.names)
     return result
 
 

@@ -24,7 +24,6 @@ from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.registry import find
 from lpkernels.techniques.checks import Floats
 from lpkernels.techniques.pareto import (
-    ErrorMatrix,
     FormatSpace,
     TrainingRecipe,
     count_tensors,
@@ -127,14 +126,6 @@ class FrontierSpec:
         batch = work.train.plan(0, 0).batch(0, size)
         counts = count_tensors(model, batch[0].to("meta"), count=count)
         return training_memory(counts, self.space.low_bits, self.space.high_bits)
-
-    def check_space(self, known: ErrorMatrix) -> None:
-        """Raises ValueError unless known errors are of these configurations."""
-        if known.space != self.space:
-            raise ValueError(
-                f"known: its errors are of other configurations: {known.space}; the study's are "
-                f"{self.space}"
-            )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as JSON holds them."""
