@@ -323,7 +323,8 @@ def _check_runs(layer: Call, product: str, taken: Taken, x: Tensor, w: Tensor) -
     if length % size:
         raise ValueError(
             f"hadamard={size} transforms runs of {size} values along the sum, but {product} sums "
-            f"{length}, which {size} does not divide; pad, or leave hadamard away"
+            f"{length}, which {size} does not divide; choose batches that it divides, the last one "
+            "too, or leave hadamard away"
         )
 
 
