@@ -153,8 +153,8 @@ class Recipe(PlainValues):
         that is no operand; a transform of one operand of a product alone; an accumulator with
         chunk="scale" for operands without scales, or with groups for operands that its unit does
         not take; fp32 scales of blocks under an accumulator that is neither by scale nor native;
-        fp32 scales of rows that gradients reuse; requantize="codes" of transformed codes; scaling
-        with a format that has not one fp32 scale a tensor.
+        fp32 scales of rows that gradients reuse; a format without zero; requantize="codes" of
+        transformed codes; scaling with a format that has not one fp32 scale a tensor.
     """
 
     input: Quantizer | None
@@ -297,14 +297,18 @@ def _quantizer(name: str, value: Quantizer | FormatLike | None) -> Quantizer | N
     if value is None:
         return None
     try:
-        if name in _OF_OPERANDS:
-            return any_quantizer(value)
-        quantizer = as_quantizer(value)
+        quantizer = any_quantizer(value) if name in _OF_OPERANDS else as_quantizer(value)
     except (TypeError, ValueError) as error:
         raise type(error)(f"Recipe: {name}: {error}") from error
-    if isinstance(quantizer.fmt, BlockFormat) and quantizer.fmt.axis == "k":
+    fmt = quantizer.fmt
+    if isinstance(fmt, BlockFormat) and fmt.without_zero:
         raise ValueError(
-            f"Recipe: {name}: {quantizer.fmt} has axis='k', the summed dimension of the product "
+            f"Recipe: {name}: {fmt} has no zero and no negative values, and is for optimizers' "
+            "states; use another format, such as 'block128_nf4_sfp32'"
+        )
+    if name not in _OF_OPERANDS and isinstance(fmt, BlockFormat) and fmt.axis == "k":
+        raise ValueError(
+            f"Recipe: {name}: {fmt} has axis='k', the summed dimension of the product "
             f"that reads an operand, which {name} is not; give the dimension, such as axis=-1"
         )
     return quantizer
