@@ -9,7 +9,7 @@ from tests.techniques.cpt.fakes import Named, Quantized, Separate, Summing
 
 @rows(
     "text, printed",
-    ("cpt:3-8/8,cycles=32", "cpt:3-8/8"), ("cpt:3-8", "cpt:3-8/8"),
+    ("cpt:3-8/8,cycles=32", "cpt:3-8/8"), ("cpt:8-32/32", ""), ("cpt:3-8", "cpt:3-8/8"),
     ("cpt:4-8/6-8,profile=exp,form=triangular,reflection=vertical,remainder=partial,warmup=5", ""),
     ("static:4/8", ""), ("static:4-4/8", "static:4/8"), ("rise:3-8/8", ""),
     ("cpt:3-8/8,cycles=1", "rise:3-8/8"), ("rise:3-8/8,profile=linear,warmup=3", ""),
@@ -91,7 +91,7 @@ def test_a_plateau_makes_its_scheduler() -> None:
     ("cpt:3-8/8,cycles=0", "cycles: expected at least 1, got 0"),
     ("cpt:8-3", r"bits: expected \(lowest, highest\), got \(8, 3\)"),
     ("fall:3-8", "bits: expected bits that fall, such as 8-3, got '3-8'"),
-    ("cpt:3-30", "expected 1 to 24 bits, got 30"),
+    ("cpt:3-40", "expected 1 to 32 bits, got 40"),
     ("cpt:3-5-8", "bits: expected 3-8 or 8, got '3-5-8'"),
     ("cpt:x", "bits: expected a whole number, got 'x'"),
     ("cpt:3-8/", "grad bits"),
