@@ -8,7 +8,7 @@ profiles linear, exp and rex, the triangular forms and the two reflections.
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -192,7 +192,7 @@ class Schedule:
             cycled = cycled[_order(steps, self.seed or 0)]
         return np.concatenate([np.full(self.warmup, self.highest, np.int64), cycled])
 
-    def widths(self) -> range:
+    def widths(self) -> Sequence[int]:
         """All bits between the lowest and the highest."""
         return range(self.lowest, self.highest + 1)
 
