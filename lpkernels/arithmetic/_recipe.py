@@ -26,7 +26,7 @@ from lpkernels.arithmetic.text import (
     field_names,
     parse_call,
 )
-from lpkernels.formats import AffineFormat, BlockFormat, FormatLike
+from lpkernels.formats import FP32, AffineFormat, BlockFormat, FormatLike
 from lpkernels.formats.checks import checked_choice, set_fields
 
 if TYPE_CHECKING:
@@ -120,7 +120,8 @@ class Recipe(PlainValues):
             weight's gradient.
         input_range:                        for an affine `input` quantizer without an axis, how
             layers of one input (linear, convolutions) find its range in evaluation; None: from the
-            tensor itself, as functions and all other layers always do.
+            tensor itself, as functions and all other layers always do. Under input="fp32" they
+            keep the average for an affine quantizer that comes later.
         dgrad_weight, wgrad_input, wgrad_grad_output: quantizers of one operand of one product, in
             place of weight, input and grad_output; "fp32" leaves the operand as it is.
         requantize:                         what the codes of one product alone are made from:
@@ -149,12 +150,13 @@ class Recipe(PlainValues):
     `FixedAxisWarning` says so; axis="k", one scale a tensor and square tiles suit every product.
 
     Raises:  TypeError, ValueError: a field is no quantizer or accumulator, or an unknown name; an
-        input_range whose `input` is not affine or has an axis; axis="k" or a transform of a tensor
-        that is no operand; a transform of one operand of a product alone; an accumulator with
-        chunk="scale" for operands without scales, or with groups for operands that its unit does
-        not take; fp32 scales of blocks under an accumulator that is neither by scale nor native;
-        fp32 scales of rows that gradients reuse; requantize="codes" of transformed codes; scaling
-        with a format that has not one fp32 scale a tensor.
+        input_range whose `input` is neither affine without an axis nor fp32; axis="k" or a
+        transform of a tensor that is no operand; a transform of one operand of a product alone; an
+        accumulator with chunk="scale" for operands without scales, or with groups for operands that
+        its unit does not take; fp32 scales of blocks under an accumulator that is neither by scale
+        nor native; fp32 scales of rows that gradients reuse; a format without zero;
+        requantize="codes" of transformed codes; scaling with a format that has not one fp32 scale
+        a tensor.
     """
 
     input: Quantizer | None
@@ -297,14 +299,18 @@ def _quantizer(name: str, value: Quantizer | FormatLike | None) -> Quantizer | N
     if value is None:
         return None
     try:
-        if name in _OF_OPERANDS:
-            return any_quantizer(value)
-        quantizer = as_quantizer(value)
+        quantizer = any_quantizer(value) if name in _OF_OPERANDS else as_quantizer(value)
     except (TypeError, ValueError) as error:
         raise type(error)(f"Recipe: {name}: {error}") from error
-    if isinstance(quantizer.fmt, BlockFormat) and quantizer.fmt.axis == "k":
+    fmt = quantizer.fmt
+    if isinstance(fmt, BlockFormat) and fmt.without_zero:
         raise ValueError(
-            f"Recipe: {name}: {quantizer.fmt} has axis='k', the summed dimension of the product "
+            f"Recipe: {name}: {fmt} has no zero and no negative values, and is for optimizers' "
+            "states; use another format, such as 'block128_nf4_sfp32'"
+        )
+    if name not in _OF_OPERANDS and isinstance(fmt, BlockFormat) and fmt.axis == "k":
+        raise ValueError(
+            f"Recipe: {name}: {fmt} has axis='k', the summed dimension of the product "
             f"that reads an operand, which {name} is not; give the dimension, such as axis=-1"
         )
     return quantizer
@@ -363,7 +369,7 @@ def _optional(name: str, read: Callable[[Any], T], value: object) -> T | None:
 
 def _check_range(its: Quantizer | None) -> None:
     fmt = None if its is None else its.fmt
-    if not isinstance(fmt, AffineFormat) or fmt.axis is not None:
+    if fmt != FP32 and (not isinstance(fmt, AffineFormat) or fmt.axis is not None):
         raise ValueError(
             f"Recipe: input_range is for an affine input quantizer of one range, got input={fmt}; "
             "use input='affine8', or leave input_range away"

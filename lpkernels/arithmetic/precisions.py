@@ -32,6 +32,8 @@ _OF_PRODUCT = {
 }
 # The widest format, fp32; a format knows its own limits.
 _MOST_BITS = 32
+#: Beyond so many bits an affine quantizer rounds nothing.
+MOST_AFFINE_BITS = 16
 
 
 class Precision(NamedTuple):
@@ -124,14 +126,20 @@ def rounds(recipe: Recipe, forward: Bits, backward: int | None) -> bool:
 
 @lru_cache(maxsize=4096)
 def with_precision(
-    recipe: Recipe, forward: Bits, backward: int | None, formats: Formats | None = None
+    recipe: Recipe,
+    forward: Bits,
+    backward: int | None,
+    formats: Formats | None = None,
+    narrow: Recipe | None = None,
 ) -> Recipe:
     """recipe with quantizers of so many bits; a side of None stays, and so does a tensor that is
     not rounded.
 
     forward is for `input` and `weight`, or a pair for each; backward for `grad_output`,
     `grad_input` and `grad_weight`. An operand of one product goes with its tensor, unless it is
-    left in fp32. Rounding modes, axis, symmetric and input_range are kept.
+    left in fp32. Rounding modes, axis, symmetric and input_range are kept. An affine quantizer of
+    more than 16 bits becomes fp32, which rounds nothing; from there it comes back as `narrow` has
+    it, a recipe of the same fields.
 
     Raises:
         ValueError: a side that is to change has no quantizer on either; formats lacks a width; a
@@ -142,10 +150,12 @@ def with_precision(
     for name, bits in asked:
         for field in (name, *_OF_PRODUCT.get(name, ())):
             quantizer = getattr(recipe, field)
-            if quantizer is None or (field != name and quantizer.fmt == FP32):
+            before = getattr(narrow or recipe, field)
+            if quantizer is None or (field != name and before.fmt == FP32):
                 continue
+            old = before.fmt if quantizer.fmt == FP32 else quantizer.fmt
             try:
-                fmt = _format_of(quantizer.fmt, bits, formats)
+                fmt = _format_of(old, bits, formats)
             except ValueError as error:
                 raise ValueError(f"cannot take {bits} bits as {field}: {error}") from error
             changes[field] = replace(quantizer, fmt=fmt)
@@ -163,7 +173,7 @@ def _format_of(fmt: Format, bits: int, formats: Formats | None) -> Format:
     if formats is not None:
         return in_place_of(fmt, _looked_up(bits, formats))
     if isinstance(fmt, AffineFormat):
-        return replace(fmt, bits=bits)
+        return FP32 if bits > MOST_AFFINE_BITS else replace(fmt, bits=bits)
     if isinstance(fmt, FixedFormat):
         # The integer part stays, and with it the largest value except for its last bits.
         frac_bits = fmt.frac_bits + bits - fmt.word_bits

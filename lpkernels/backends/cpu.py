@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import _build
+from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.backends import (
     KINDS,
     How,
@@ -37,6 +38,7 @@ from lpkernels.backends._layout import (
     strides,
 )
 from lpkernels.formats import known_tables
+from lpkernels.formats.integers import without_zero
 
 # Kernels write float32 through pointers, whatever torch's default dtype and device are.
 _FLOAT32: Any = {"dtype": torch.float32, "device": torch.device("cpu")}
@@ -116,6 +118,11 @@ class CpuBackend(Conveniences):
         out: Tensor,
     ) -> None:
         if x.numel() == 0:
+            return
+        if without_zero(quantizer):
+            # The kernel of values takes 1 for the scale of a block of zeros, whose codes are none.
+            parts = self.scaled(x, quantizer, seed, role, site, None)
+            out.copy_(self.dequantize(*parts, quantizer[InQuantizer.FORMAT]))
             return
         if by_position(quantizer) or x.stride() != out.stride() or not dense(x):
             x = x.contiguous()

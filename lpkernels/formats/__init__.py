@@ -167,7 +167,8 @@ def parse_format(name: str) -> Format:
     ``[u]fixed<word>_f<frac>[_wrap]``, ``affine<bits>[_sym][_axis<axis>]`` and the names of
     :class:`BlockFormat`, with the aliases of :data:`ALIASES` such as "mxfp8" and "nvfp4". Tables
     are ``posit<n>es<es>``, ``supernormal_e<E>m<M>_<low>_<high>``, ``log<bits>s<steps>``, ``nf4``,
-    and the name of every :class:`TableFormat` made in this process.
+    as an element of blocks ``linear4``, and the name of every :class:`TableFormat` made in this
+    process.
 
     Raises:  TypeError: not a str.  ValueError: no such format; the message lists near names.
     """
@@ -188,7 +189,7 @@ def parse_format(name: str) -> Format:
 def _parse(name: str) -> Format:
     fmt = _by_grammar(name) or table_of_name(name)
     if fmt is not None:
-        return fmt
+        return _with_zero(fmt)
     known = list(dict.fromkeys([*NAMED, *_EXAMPLES, *ALIASES, *table_names()]))
     meant = name_here(name) or did_you_mean(name.lower(), known)
     if meant == ".":
@@ -220,6 +221,16 @@ def _by_grammar(name: str) -> Format | None:
     return None
 
 
+def _with_zero(fmt: Format) -> Format:
+    """Raises: ValueError: a table without zero, which no value outside of blocks can have."""
+    if isinstance(fmt, TableFormat) and not fmt.has_zero:
+        raise ValueError(
+            f"{fmt} has no zero, so it is an element of blocks with a float32 scale alone; use "
+            f"'block128_{fmt}_sfp32'"
+        )
+    return fmt
+
+
 def check_table_name(table: TableFormat) -> None:
     """Raises: ValueError: the table's name means another format."""
     try:
@@ -242,13 +253,13 @@ def as_format(fmt: FormatLike) -> Format:
     NaN, where torch 2.13's own conversion saturates.
 
     Raises:  TypeError: none of these, or a dtype whose values are no format's.
-        ValueError: an unknown name.
+        ValueError: an unknown name; a table without zero.
     """
     fmt = unless_dtype(fmt)
     if isinstance(fmt, str):
         return parse_format(fmt)
     if isinstance(fmt, Format):
-        return fmt
+        return _with_zero(fmt)
     raise TypeError(
         f"expected a format, its name or a torch.dtype, got {fmt!r} ({type(fmt).__name__}); for "
         "example 'e4m3fn' or FloatFormat(4, 3, specials='fn')"

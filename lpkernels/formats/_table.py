@@ -17,7 +17,7 @@ from lpkernels.formats.integers import TABLE
 
 _NAME = re.compile("[a-z0-9_]{1,64}")
 # How the names of `named_tables` begin; that module is imported when one of them is used.
-_NAMED_TABLE = re.compile("posit|supernormal|log|nf4")
+_NAMED_TABLE = re.compile("posit|supernormal|log|nf4|linear4")
 
 _BY_NAME: dict[str, TableFormat] = {}
 _BY_HANDLE: dict[int, TableFormat] = {}
@@ -90,6 +90,9 @@ class TableFormat:
         nan_code: int | None = None,
     ) -> None:
         self._make(values, _checked_name(name), infinity, boundaries, codes, nan_code)
+        if not self.has_zero:
+            ends = f"{self.min!r} .. {self.max!r}"
+            raise ValueError(f"TableFormat {name!r}: none of the values {ends} is 0; add it")
         from lpkernels.formats import check_table_name
 
         check_table_name(self)
@@ -178,6 +181,11 @@ class TableFormat:
         return float(self._tensors.values[0])
 
     @property
+    def has_zero(self) -> bool:
+        """Whether 0 is a value: of every table but `named_tables.linear4`, an element of blocks."""
+        return 0.0 in self._tensors.values
+
+    @property
     def boundary_bits(self) -> int:
         """The most significant bits that a boundary has."""
         significands = np.abs(np.ldexp(np.frexp(self._tensors.boundaries)[0], 53)).astype(np.int64)
@@ -226,7 +234,7 @@ def unchecked(
     infinity: str | None = None,
     nan_code: int | None = None,
 ) -> TableFormat:
-    """The table of a name that `parse_format` may read as this very table.
+    """The table of a name that `parse_format` may read as this very table; it may lack a zero.
 
     Raises:  as TableFormat does.
     """
@@ -247,7 +255,7 @@ def _register(made: TableFormat) -> TableFormat:
 
 
 def named_table(name: str) -> TableFormat | None:
-    """The posit, supernormal, logarithm or NF4 of a name; None if it has another form."""
+    """The table of `named_tables` with this name; None if it has another form."""
     if not _NAMED_TABLE.match(name):
         return None
     from lpkernels.formats import named_tables

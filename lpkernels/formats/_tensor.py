@@ -8,6 +8,7 @@ import numpy as np
 from lpkernels.formats import _scaled
 from lpkernels.formats._fixed import FixedFormat
 from lpkernels.formats._float import FloatFormat
+from lpkernels.formats._named import FP32
 from lpkernels.formats._table import TableFormat
 from lpkernels.formats.checks import (
     checked_bool,
@@ -114,7 +115,8 @@ class BlockFormat:
       says. Where s is 0, q is a zero with the sign of x.
 
     A table's q is x / s rounded to float64 and then to the table, whose zero is +0. A zero block
-    has X = -127, s = +0, or s = 1 for "fp32"; zeros keep their signs in float elements. A block
+    has X = -127, s = +0, or s = 1 for "fp32" (0 where a table has no zero, which is `linear4`
+    alone: its values are +0); zeros keep their signs in float elements. A block
     that holds NaN or an infinity is NaN throughout. The last block may be short.
     Results are always float32. docs/formats.md lists what other libraries call these formats.
 
@@ -238,6 +240,16 @@ class BlockFormat:
         return _scaled.largest(self.element) if self.target is None else self.target
 
     @property
+    def without_zero(self) -> bool:
+        """Whether the element has no zero: 0 in a block of other values becomes its least value."""
+        return isinstance(self.element, TableFormat) and not self.element.has_zero
+
+    @property
+    def zero_scale(self) -> float:
+        """s of a block of zeros; of "e8m0" it is 2^-127 instead."""
+        return 1.0 if self.scale == "fp32" and not self.without_zero else 0.0
+
+    @property
     def bits(self) -> float:
         """Stored bits per value of a full block, its share of the block's scale included."""
         if isinstance(self.block_size, str):
@@ -268,7 +280,7 @@ class BlockFormat:
 
     def to_ints(self) -> tuple[int, ...]:
         """Sixteen integers (`integers.InBlock`); the last eight are the element's, and eight
-        more where the scale is a FloatFormat."""
+        more where the scale is a FloatFormat, or fp32 for an element without zero."""
         size, lines = self.block_size, 0
         if isinstance(size, tuple):
             lines, size = size
@@ -279,6 +291,9 @@ class BlockFormat:
         if isinstance(self.scale, FloatFormat):
             scale = TENSOR_SCALE if self.tensor_scale else FLOAT_SCALE
             behind = self.scale.to_ints()
+        elif self.without_zero:
+            # Kernels make such a scale 0 for a block of zeros.
+            scale, behind = FLOAT_SCALE, FP32.to_ints()
         axis = AXIS_K if isinstance(self.axis, str) else self.axis
         target = 0 if self.target is None else _bits(self.target)
         rule, steps = RULES.index(self.rule), STEPS.index(self.steps)

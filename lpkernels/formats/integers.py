@@ -91,9 +91,19 @@ def block_by_block(fmt: Ints) -> bool:
     return fmt[InBlock.SCALE] == E8M0 and fmt[InBlock.LINES] == 0
 
 
+def without_zero(fmt: Ints) -> bool:
+    """Whether a block format's element has no zero. It is a table then, whose float32 scale is
+    written as a FloatFormat's is: such a scale is 0 in a block of zeros."""
+    table = fmt[KIND] == BLOCK and fmt[InBlock.ELEMENT][KIND] == TABLE
+    return table and fmt[InBlock.SCALE] == FLOAT_SCALE
+
+
 def follows_from_values(fmt: Ints) -> bool:
-    """Whether values tell a block format's codes and scales: of blocks whose power-of-two scale is
-    rounded down."""
+    """Whether values tell a block format's codes and scales: those of blocks with power-of-two
+    scales that are rounded down. Blocks of `linear4` tell them too: their largest value is the
+    scale."""
+    if without_zero(fmt):
+        return fmt[InBlock.LINES] == 0 and fmt[InBlock.TARGET] == 0
     return block_by_block(fmt) and RULES[fmt[InBlock.RULE]] == "floor"
 
 

@@ -1,5 +1,5 @@
-"""Tables with a name that `parse_format` reads in every process: posits, supernormals, NF4 and
-logarithms."""
+"""Tables with a name that `parse_format` reads in every process: posits, supernormals, NF4,
+logarithms, and the second moments of Adam in 4 bits."""
 
 from __future__ import annotations
 
@@ -136,6 +136,22 @@ def nf4() -> TableFormat:
     return unchecked(_NF4, None, None, "nf4")
 
 
+@lru_cache(maxsize=1)
+def linear4() -> TableFormat:
+    """(i + 1) / 16 for the codes i = 0..15, without a zero: ``linear4``, an element of blocks.
+
+    Li, Chen and Zhu 2023 (arXiv 2309.01507, section 4.1) keep Adam's second moment so, because
+    Adam divides by its root: where a moment is rounded to 0, the step is 1 / eps times too large.
+    The format is ``block128_linear4_sfp32``. In a block of zeros the scale is 0, so that all values
+    are +0 exactly. Whatever is below 1/16 of the largest magnitude of its block becomes 1/16 of it
+    in every mode, zeros and negative values too: the table is for states that are never negative.
+
+    Differs: blocks run along a dimension and not through the flattened tensor, and ties go to the
+    even code. The paper's scales by row and column ("rank-1") are not here.
+    """
+    return unchecked([(i + 1) / 16 for i in range(16)], None, None, "linear4")
+
+
 @lru_cache(maxsize=128, typed=True)
 def logarithmic(bits: int, steps: int) -> TableFormat:
     """0 and +-2^((c - 2^(bits - 2)) / steps) for c = 1 .. 2^(bits - 1) - 1: ``log<bits>s<steps>``.
@@ -208,6 +224,7 @@ _FORMS: tuple[tuple[str, Callable[..., TableFormat]], ...] = (
     (r"supernormal_e(\d+)m(\d+)_(\d+)_(\d+)", supernormal),
     (r"log(\d+)s(\d+)", logarithmic),
     ("nf4", nf4),
+    ("linear4", linear4),
 )
 
 

@@ -16,7 +16,7 @@ from lpkernels import ops
 from lpkernels.arithmetic import QUANTIZERS, Recipe
 from lpkernels.formats import format_from_ints
 from lpkernels.formats.grids import misfit
-from lpkernels.formats.integers import Ints
+from lpkernels.formats.integers import Ints, without_zero
 
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -229,6 +229,15 @@ def out(
             f"{function}: out is an expanded view (strides {target.stride()}) whose elements share "
             "memory; "
             "pass .contiguous()"
+        )
+
+
+def countable(function: str, fmt: tuple[int, ...]) -> None:
+    """Roundings to the format can be counted."""
+    if without_zero(fmt):
+        raise ValueError(
+            f"{function}: nothing is counted in {format_from_ints(fmt)}, which has no zero: every "
+            "value below its least one becomes that; leave counts away"
         )
 
 

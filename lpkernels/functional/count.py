@@ -52,6 +52,7 @@ def count(
     _checks.floating("count", x=x)
     quantizer, stochastic = lowered("count", fmt, rounding, random_bits)
     _checks.axis("count", "x", x.shape, quantizer[InQuantizer.FORMAT])
+    _checks.countable("count", quantizer[InQuantizer.FORMAT])
     _checks.backend("count", backend)
     _checks.generator("count", generator)
     if counts is not None:

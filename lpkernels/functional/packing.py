@@ -35,13 +35,15 @@ def pack(x: Tensor | Scaled, fmt: PackableLike | None = None) -> Tensor:
     Blocks of n values with e8m0 scales follow each other, each a scale byte (255 for a block that
     is NaN), then its elements. Other block formats are packed apart: the tensor scale (float32,
     little endian) if there is one, all scales in the order of their grid, filled up to a byte, then
-    all elements in order. The elements of a block that is NaN are 0.
+    all elements in order. The elements of a block that is NaN are 0, or the least value
+    where 0 is none.
 
     Args:
         x: float16, bfloat16, float32 or float64, any shape and strides, CPU or CUDA; every value is
             a value of fmt, as `quantize` makes them. Or a `Scaled`, which is packed as it is.
-            Values tell their codes and scales for blocks of n with e8m0 and the rule "floor"
-            alone: tensors in other block formats are given as a Scaled.
+            Values tell their codes and scales for blocks of n with e8m0 and the rule "floor", and
+            for blocks of n of `linear4` without target: tensors in other block formats are given
+            as a Scaled.
         fmt: a FloatFormat, FixedFormat or BlockFormat, or its name; of a Scaled its own, or None.
     Returns:
         1-D uint8 on x's device; the last byte is filled up with zero bits.

@@ -91,7 +91,7 @@ def quantize(
         TypeError: integer or complex x, or an argument of the wrong type.
         ValueError: unknown format or rounding, impossible random_bits, an axis x does not have, a
             generator, out, counts, range or amax that does not fit, a rounding that the steps of a
-            BlockFormat do not have.
+            BlockFormat do not have; counts for a format without zero.
         NotImplementedError: out or counts inside torch.func.vmap, which maps no call that writes.
     """
     _checks.floating("quantize", x=x)
@@ -104,6 +104,7 @@ def quantize(
         dtypes = (dtype,) if dtype == torch.float32 else (torch.float32, dtype)
         _checks.out("quantize", out, x.shape, dtypes, x=x)
     if counts is not None:
+        _checks.countable("quantize", quantizer[InQuantizer.FORMAT])
         _checks.counts("quantize", counts, x)
     limits = limits_of("quantize", x, quantizer, range)
     if limits is None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lpkernels import ops
 from lpkernels.arithmetic import DelayedScaling, Quantizer, RunningRange
+from lpkernels.formats import AffineFormat
 from lpkernels.functional import _checks
 from lpkernels.functional._limits import checked_on_device
 from lpkernels.functional.layer import widened
@@ -31,7 +32,8 @@ def rounded_input(
     """x as the quantizer gives it in the range that belongs to it, straight-through, float32.
 
     In training this is the batch's range, over all ranks, which goes into kept. In evaluation it is
-    the average, or, where there was no batch yet, the range of x.
+    the average, or, where there was no batch yet, the range of x. A quantizer in fp32 takes no
+    range, and in training the batch's goes into kept all the same.
     """
     _checks.operands(function, x=x)
     seed = seed_for(quantizer.is_stochastic, None)
@@ -42,6 +44,8 @@ def rounded_input(
             average = kept.range / kept.weight if its.debiased else kept.range
             ends = torch.where(kept.weight > 0, average, ops.finite_range(x))
         limits = checked_on_device(ends.reshape(2, 1))
+    if not isinstance(quantizer.fmt, AffineFormat):
+        return widened(x)
     call = (limits, seed, Role.INPUT, SITE_QUANTIZE, "auto")
     return straight_through_in(widened(x), quantizer.to_ints(), *call)
 

@@ -43,7 +43,8 @@ def changed(
     forward = checked_forward_bits(forward_bits)
     backward = checked_bits("backward_bits", backward_bits)
     try:
-        new = with_precision(layer.recipe, forward, backward, formats)
+        narrow = vars(layer).get("_given", layer.recipe)
+        new = with_precision(layer.recipe, forward, backward, formats, narrow)
     except ValueError as error:
         raise ValueError(f"set_precision: {owner} {error}") from error
     if new.axes:
@@ -59,6 +60,8 @@ class Emulated(Module):
     """
 
     _recipe: Recipe
+    # The recipe that was assigned last, before its precision was set.
+    _given: Recipe
     _tabled: TabledRecipe
     # The table of formats from which the precision was set last.
     _formats: Formats
@@ -84,6 +87,7 @@ class Emulated(Module):
         self._refuse_scaling(recipe)
         self._built = {}
         self._compute_by(recipe)
+        self._given = recipe
 
     def _refuse_scaling(self, recipe: Recipe) -> None:
         if recipe.scaling is not None and not self._takes_scaling:
@@ -125,12 +129,14 @@ class Emulated(Module):
     ) -> None:
         """Give the quantizers of the recipe other widths; everything else of it stays.
 
-        Affine formats change their bits. Fixed formats change their word_bits, and their frac_bits
+        Affine formats change their bits. At more than 16 bits their quantizers are fp32 and round
+        nothing, until fewer bits come. Fixed formats change their word_bits, and their frac_bits
         by as much, so that the largest value stays. Other formats need a table, which then decides
         the format of every quantizer that changes. Rounding modes, axis, symmetric and the running
         range are kept; `bias` and `output` are not touched. A call costs microseconds and may come
         before every step: torch.compile compiles nothing again as long as every call has the same
-        table, or none has one. A backward has the precision of its forward.
+        table, or none has one and no affine format passes 16 bits. A backward has the precision of
+        its forward.
 
         Args:
             forward_bits: of `input` and `weight`, an int or a pair of both; None stays.
@@ -173,7 +179,7 @@ class Emulated(Module):
 
     def _forget(self) -> None:
         """Removes everything of lpkernels from the module, which is to become torch.nn's."""
-        for attribute in ("_built", "_recipe", "_tabled", "_formats"):
+        for attribute in ("_built", "_recipe", "_given", "_tabled", "_formats"):
             vars(self).pop(attribute, None)
 
     def extra_repr(self) -> str:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import backends
+from lpkernels.arithmetic import Quantizer
 from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats import format_from_ints
 from lpkernels.formats.grids import grid_shape
@@ -28,12 +29,16 @@ from lpkernels.formats.integers import (
     has_every_float_code,
     scale_bits,
     scale_format,
+    without_zero,
 )
 from lpkernels.ops import _checks
 from lpkernels.ops._operator import Packable, as_ints, define
 from lpkernels.ops._rows import Ints, Row, row_ints
-from lpkernels.ops._scaled import multiplied
+from lpkernels.ops._scaled import multiplied, scaled
+from lpkernels.rng import SITE_QUANTIZE
 
+# What follows the format in the integers of a Quantizer that rounds to nearest even.
+_NEAREST = Quantizer("fp32").to_ints()[InQuantizer.MODE]
 # The bits of a NaN and of 2^-127 in float32.
 _NAN, _HALF_NORMAL = 0x7FC00000, 0x00400000
 
@@ -93,16 +98,24 @@ def _pack_fake(x: Tensor, fmt: Sequence[int]) -> Tensor:
 
 
 def _pack_impl(x: Tensor, fmt: Sequence[int]) -> Tensor:
-    chosen = backends.select("auto", for_table("pack", tuple(fmt)), x.device)
+    fmt = tuple(fmt)
     values = x.detach().to(torch.float32)
     if x.dtype == torch.float64:
-        lost = (values.double() != x) & ~x.isnan()
-        if lost.any():
-            name, value = format_from_ints(tuple(fmt)).name, x[lost][0].item()
-            raise ValueError(
-                f"pack: {name} has no code for {value!r}; round x with lp.quantize first"
-            )
-    return chosen.pack(values, tuple(fmt))
+        _refuse(fmt, x, (values.double() != x) & ~x.isnan())
+    if not without_zero(fmt):
+        return backends.select("auto", for_table("pack", fmt), x.device).pack(values, fmt)
+    # The scale of a block is its largest value, and values of the format are rounded to themselves.
+    parts = scaled(values, fmt + _NEAREST, None, None, 0, SITE_QUANTIZE)
+    kept = multiplied(*parts, fmt, "auto")
+    _refuse(fmt, x, (kept != values) & ~(kept.isnan() & values.isnan()))
+    return _pack_scaled_impl(*parts, fmt)
+
+
+def _refuse(fmt: Ints, x: Tensor, lost: Tensor) -> None:
+    """Raises: ValueError: an element is lost."""
+    if lost.any():
+        name, value = format_from_ints(fmt).name, x[lost][0].item()
+        raise ValueError(f"pack: {name} has no code for {value!r}; round x with lp.quantize first")
 
 
 def _unpack_impl(codes: Tensor, fmt: Sequence[int], shape: Sequence[int]) -> Tensor:

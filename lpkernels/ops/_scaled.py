@@ -17,8 +17,9 @@ from lpkernels.arithmetic.integers import (
     has_running_sum,
 )
 from lpkernels.backends import How, Product, Scales, matmul_of
+from lpkernels.formats import table_of_handle
 from lpkernels.formats.grids import grid_shape
-from lpkernels.formats.integers import for_table
+from lpkernels.formats.integers import InTable, element, for_table, without_zero
 from lpkernels.ops import _checks
 from lpkernels.ops._operator import define, without_grad
 from lpkernels.ops._rows import Ints
@@ -53,6 +54,9 @@ def _scaled_impl(
     # A scalar is a vector of one element, which has an axis.
     given = without_grad(x).view(1) if x.dim() == 0 else without_grad(x)
     values, scale, tensor_scale = chosen.scaled(given, tuple(quantizer), seed, role, site, amax)
+    if without_zero(tuple(quantizer)):
+        # The codes of a block that is NaN are 0, or the least value where 0 is none.
+        values.clamp_(min=table_of_handle(element(tuple(quantizer))[InTable.HANDLE]).min)
     return (
         (values, scale, tensor_scale)
         if x.dim()

@@ -83,7 +83,7 @@ def exact_scales(largest: Float64, fmt: BlockFormat, t: float) -> Float64:
         return np.zeros_like(largest)
     quotient = quotient_to_odd(largest, divisor)
     s = np.minimum(round_array(quotient, saturating(scale), rounding), scale.max)
-    return np.where(largest == 0, 1.0 if fmt.scale == "fp32" else 0.0, s)
+    return np.where(largest == 0, fmt.zero_scale, s)
 
 
 def power_of_two_scales(largest: Float64, fmt: BlockFormat) -> NDArray[np.int64]:

@@ -86,7 +86,7 @@ def block_scale(largest: float, fmt: BlockFormat, t: float = 1.0) -> float:
     if fmt.scale == "e8m0":
         return math.ldexp(1.0, power_of_two_scale(largest, fmt))
     if largest == 0:
-        return 1.0 if fmt.scale == "fp32" else 0.0
+        return fmt.zero_scale
     if t == 0:
         return 0.0
     scale = FP32 if isinstance(fmt.scale, str) else fmt.scale

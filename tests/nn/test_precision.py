@@ -141,7 +141,7 @@ def model_to(model: Any, formats: Any = None) -> Callable[[], Any]:
 
 
 NONE = "set_precision: Linear has no quantizer to set a precision of"
-NO_BITS = "set_precision: Linear cannot take 17 bits as input: AffineFormat: bits must be in"
+NO_BITS = "set_precision: Linear cannot take 25 bits as input: FixedFormat: word_bits must be in"
 NO_WIDTH = "set_precision: Linear cannot take 4 bits as input: e4m3fn_sat has no width to choose"
 NO_ENTRY = "set_precision: Conv2d '0' cannot take 8 bits as grad_output: formats has no entry"
 NO_LAYER = "set_precision: the model has no layer of .* whose recipe rounds what"
@@ -150,7 +150,7 @@ REFUSED = [
     (layer_to(lp.Recipe(), 4, 8), ValueError, NONE),
     (layer_to(AFFINE, 0, 8), ValueError, "set_precision: forward_bits must be in 1..32, got 0"),
     (layer_to(AFFINE, 4, True), TypeError, "set_precision: backward_bits must be an int, got True"),
-    (layer_to(AFFINE, 17, 8), ValueError, NO_BITS),
+    (layer_to(lp.Recipe(input="fixed8_f4"), 25, 8), ValueError, NO_BITS),
     (layer_to(FLOATS, 4, None), ValueError, NO_WIDTH),
     (layer_to(FLOATS, 5, None, formats=TABLE), ValueError, MISSING),
     (model_to(3), TypeError, "set_precision: model must be a torch.nn.Module"),
@@ -167,8 +167,10 @@ def test_nothing_is_changed_where_one_layer_cannot() -> None:
         lp.set_precision(model, 4, 4)
     assert recipes(model) == before
     layer = model[0]
-    with pytest.raises(ValueError, match="cannot take 17 bits as grad_output"):
-        layer.set_precision(4, 17)
+    mixed = lp.nn.Linear(4, 3, recipe=changed(AFFINE, grad_output="fixed8_f4"))
+    with pytest.raises(ValueError, match="cannot take 25 bits as grad_output"):
+        mixed.set_precision(4, 25)
+    assert mixed.precision == (8, 8)
     for sums in ({"fprop": "e6m9", "dgrad": "e6m99"}, {"forward": "e6m9"}):
         with pytest.raises(ValueError, match=r"set_accumulator: .*(e6m99|'forward' is no product)"):
             layer.set_accumulator(sums)

@@ -39,6 +39,21 @@ def test_affine_formats_take_bits_and_keep_all_else() -> None:
     assert with_precision(changed, 8, 8) == recipe
 
 
+def test_affine_quantizers_of_more_than_16_bits_are_fp32_until_fewer_come() -> None:
+    recipe = replace(CPT, dgrad_weight=lp.Quantizer("fp32"), wgrad_input=lp.Quantizer("affine5"))
+    wide = with_precision(recipe, 17, 32)
+    assert forms(wide)[:3] == ["e8m23", "e8m23", "e8m23:stochastic"]
+    assert (str(wide.wgrad_input), str(wide.dgrad_weight)) == ("e8m23", "e8m23")
+    assert wide.input_range == recipe.input_range and precision(wide) == (32, 32)
+    mixed = with_precision(wide, (20, 4), None, narrow=recipe)
+    assert forms(mixed)[:3] == ["e8m23", "affine4_axis0", "e8m23:stochastic"]
+    back = with_precision(mixed, 16, 8, narrow=recipe)
+    assert forms(back)[:3] == ["affine16", "affine16_axis0", "affine8:stochastic"]
+    assert (str(back.wgrad_input), str(back.dgrad_weight)) == ("affine16", "e8m23")
+    with pytest.raises(ValueError, match="e8m23 has no width to choose"):
+        with_precision(wide, 8, 8)
+
+
 def test_fixed_formats_keep_their_integer_part() -> None:
     recipe = lp.Recipe(input="fixed8_f5", weight="ufixed8_f12_wrap:stochastic:bits=9")
     changed = with_precision(recipe, 5, None)
@@ -96,7 +111,6 @@ def test_rounds_is_whether_there_is_something_to_change() -> None:
     "recipe, forward, backward, formats, message",
     (lp.Recipe(), 4, 8, None, "has no quantizer to set a precision of .input, weight, grad_o"),
     (lp.Recipe(grad_output="e5m2"), 4, None, None, "has no quantizer to set a precision of"),
-    (CPT, 17, None, None, "17 bits as input: AffineFormat: bits must be in 1..16, got 17"),
     (lp.Recipe(weight="affine8_sym"), 1, None, None, "symmetric=True: bits must be in 2..16"),
     (lp.Recipe(weight="fixed8_f4"), 25, None, None, "word_bits must be in 1..24, got 25"),
     (lp.Recipe(weight="fixed4_f149"), 8, None, None, "frac_bits must be in -127..149"),

@@ -45,7 +45,8 @@ class Scaled:
     once lpkernels is imported. No gradient passes through it.
 
     Args:
-        values:       q, float32, of the tensor's shape; 0 in a block that is NaN.
+        values:       q, float32, of the tensor's shape; 0, or the least value where 0 is none, in
+                      a block that is NaN.
         scale:        s, float32, on the grid of blocks: the tensor's dimensions counted in blocks
                       (one value for each line with "row", one at all with "tensor"; 0 where the
                       dimension is 0); NaN for a block that is NaN. 2^-127 is a subnormal.

@@ -76,6 +76,11 @@ def _operand(x: Tensor | Scaled, along: int, by_scale: bool, backend: str) -> pr
     if isinstance(x, Tensor):
         return products.Operand(widened(x))
     fmt, (ints, parts) = x.fmt, parts_of(x)
+    if fmt.without_zero:
+        raise ValueError(
+            f"matmul: {fmt} has no zero and no negative values, and is for optimizers' states; use "
+            "another format for operands, such as 'block128_nf4_sfp32', or x.dequantize()"
+        )
     lies = isinstance(fmt.block_size, tuple) or fmt.block_size == "tensor"
     if not lies and fmt.axis % x.values.dim() != x.values.dim() + along:
         name, place = ("a", "its last dimension") if along == -1 else ("b", "its last but one")

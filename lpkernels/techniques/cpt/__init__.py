@@ -1,9 +1,10 @@
 """Precision as a schedule: cyclic precision training, and its successors.
 
-Source: Fu et al. 2021, "CPT: Efficient deep neural network training via cyclic precision", arXiv
-2101.09868.
+Sources: Fu et al. 2021, "CPT: Efficient deep neural network training via cyclic precision", arXiv
+2101.09868; Fu et al. 2020, "FracTrain", NeurIPS 2020.
 """
 
+from lpkernels.techniques.cpt.pfq import PFQ
 from lpkernels.techniques.cpt.plateau import PrecisionOnPlateau
 from lpkernels.techniques.cpt.range_test import (
     NoPrecisionPassed,
@@ -14,11 +15,12 @@ from lpkernels.techniques.cpt.recalibration import recalibrate, recalibrated
 from lpkernels.techniques.cpt.schedule import NAMED, PROFILES, Schedule, bits_at, named_schedule
 from lpkernels.techniques.cpt.scheduler import PrecisionScheduler
 from lpkernels.techniques.cpt.targets import TABLES
-from lpkernels.techniques.cpt.text import ClosedLoop, OpenLoop, parse_schedule
+from lpkernels.techniques.cpt.text import ClosedLoop, OpenLoop, StagedLoop, parse_schedule
 from lpkernels.techniques.cpt.tracks import Precision, adder_bits, bitops, occupancy, saving
 
 __all__ = [
     "NAMED",
+    "PFQ",
     "PROFILES",
     "TABLES",
     "ClosedLoop",
@@ -29,6 +31,7 @@ __all__ = [
     "PrecisionRange",
     "PrecisionScheduler",
     "Schedule",
+    "StagedLoop",
     "adder_bits",
     "bitops",
     "bits_at",

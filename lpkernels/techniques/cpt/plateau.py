@@ -6,9 +6,9 @@ from typing import Any
 
 from lpkernels.techniques import checks
 from lpkernels.techniques.cpt.schedule import Schedule, widths
-from lpkernels.techniques.cpt.setter import PrecisionSetter, TargetGroup
+from lpkernels.techniques.cpt.setter import ClosedLoopSetter, TargetGroup
 from lpkernels.techniques.cpt.targets import Accumulators, Formats, Targets, find_targets
-from lpkernels.techniques.cpt.tracks import KINDS, Precision, Tracks, adder_bits, cost_of
+from lpkernels.techniques.cpt.tracks import KINDS, Precision, Tracks
 
 _MODES = ("min", "max")
 _THRESHOLD_MODES = ("rel", "abs")
@@ -17,13 +17,14 @@ _SEEN = ("rises", "best", "bad", "cooling", "steps")
 _SETTINGS = ("increment", "patience", "threshold", "threshold_mode", "mode", "cooldown")
 
 
-class PrecisionOnPlateau(PrecisionSetter):
+class PrecisionOnPlateau(ClosedLoopSetter):
     """Starts at the lowest precision and raises it when a metric stops improving.
 
     It has the interface and the rule of torch.optim.lr_scheduler.ReduceLROnPlateau: call
     `step(metric)` after each epoch or interval; after more than `patience` calls in a row without
     improvement the bits rise by `increment`, to the highest at most. A metric that is NaN is no
-    improvement.
+    improvement. While the loss falls by more than the threshold, however slowly, the bits cannot
+    rise; `PFQ` is the published loop, which rises where the loss has become flat.
 
     Args:
         targets, grad_bits, accumulators, eval_bits, formats: as PrecisionScheduler's.
@@ -73,15 +74,14 @@ class PrecisionOnPlateau(PrecisionSetter):
         )
         found = find_targets("PrecisionOnPlateau", targets)
         super().__init__(
-            [TargetGroup("", found, tracks)],
+            TargetGroup("", found, tracks),
             eval_bits=eval_bits,
             formats=formats,
             accumulators=accumulators,
         )
         self._tracks = tracks
-        self.rises, self.bad, self.cooling, self.steps = 0, 0, 0, 0
+        self.rises, self.bad, self.cooling = 0, 0, 0
         self.best = math.inf if mode == "min" else -math.inf
-        self._sums = dict.fromkeys(KINDS, 0.0)
         self._rise()
 
     def _rise(self) -> None:
@@ -105,8 +105,12 @@ class PrecisionOnPlateau(PrecisionSetter):
 
         steps: how many training steps were made since the last call, for `cost`.
         """
-        value = float(metric)
         self.count(steps)
+        self.look(metric)
+
+    def look(self, metric: float) -> None:
+        """`step`, where `count` was told the training steps."""
+        value = float(metric)
         if self._improves(value):
             self.best, self.bad = value, 0
         else:
@@ -122,31 +126,6 @@ class PrecisionOnPlateau(PrecisionSetter):
         by = self.threshold if self.mode == "max" else -self.threshold
         bound = self.best * (1 + by) if self.threshold_mode == "rel" else self.best + by
         return value > bound if self.mode == "max" else value < bound
-
-    def count(self, steps: int) -> None:
-        """Adds the cost of training steps at the bits of now; `step` does it too."""
-        self.steps += checks.whole("steps", steps, 0)
-        now = self._now[0]
-        if now.forward is not None:
-            self._sums["bitops"] += steps * cost_of(now._replace(accumulator=None))
-        if now.accumulator is not None:
-            self._sums["accumulator"] += steps * adder_bits(self._accumulators[now.accumulator])
-
-    def cost(self, kind: str = "bitops") -> float:
-        """The mean cost of the steps so far relative to float32, of the current one before any.
-
-        Raises: ValueError: another kind, or one that is not scheduled.
-        """
-        checks.choice("kind", kind, KINDS)
-        now = self._now[0]
-        if (now.forward if kind == "bitops" else now.accumulator) is None:
-            raise ValueError(f"cost: kind={kind!r} needs a schedule of it, got none")
-        if self.steps:
-            return self._sums[kind] / self.steps
-        if kind == "bitops":
-            return cost_of(now._replace(accumulator=None))
-        assert now.accumulator is not None
-        return adder_bits(self._accumulators[now.accumulator])
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values: the metrics seen, the present precision, and the settings."""

@@ -8,7 +8,7 @@ profiles linear, exp and rex, the triangular forms and the two reflections.
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -70,8 +70,8 @@ FORMS = ("repeated", "triangular")
 REFLECTIONS = ("horizontal", "vertical")
 REMAINDERS = ("stretch", "partial", "hold_max")
 
-# Codes of more bits are no float32 values.
-_MAX_BITS = 24
+# A float32's own.
+_MAX_BITS = 32
 # 2^64 over the golden ratio: multiples of it are far apart modulo 2^64.
 _STRIDE = 0x9E3779B97F4A7C15
 
@@ -81,8 +81,8 @@ def width(label: str, value: Any) -> int:
     bits = checks.whole(label, value, 1)
     if bits > _MAX_BITS:
         raise ValueError(
-            f"{label}: expected 1 to {_MAX_BITS} bits, got {bits}; codes of more bits are no "
-            "float32 values"
+            f"{label}: expected 1 to {_MAX_BITS} bits, got {bits}; tensors are float32, so give "
+            f"{_MAX_BITS}"
         )
     return bits
 
@@ -108,7 +108,8 @@ class Schedule:
     Over a cycle z runs from 0 towards 1 and the bits are lowest + (highest - lowest) * g(z),
     rounded half to even; the value is exact where it is rational, so that ties are ties.
 
-    bits: (lowest, highest), 1 to 24, or one number for both.
+    bits: (lowest, highest), 1 to 32, or one number for both. At more than 16 bits layers round
+        nothing (`lpkernels.nn.Linear.set_precision`), and a step is counted as one in float32.
     cycles: in the steps after the warm-up.
     profile: g. cosine, linear, exp, rex, or a function from [0, 1] to [0, 1].
     form: "repeated": g grows in every cycle. "triangular": the first cycle decays, the second
@@ -191,7 +192,7 @@ class Schedule:
             cycled = cycled[_order(steps, self.seed or 0)]
         return np.concatenate([np.full(self.warmup, self.highest, np.int64), cycled])
 
-    def widths(self) -> range:
+    def widths(self) -> Sequence[int]:
         """All bits between the lowest and the highest."""
         return range(self.lowest, self.highest + 1)
 
@@ -281,7 +282,7 @@ def bits_at(
     remainder: str = "stretch",
     warmup: int = 0,
 ) -> int:
-    """The bits of step number `step`, from 0, of `total`: a pure function, from 1 to 24.
+    """The bits of step number `step`, from 0, of `total`: a pure function, from 1 to 32.
 
     The arguments are those of Schedule; from step `total` on, the highest bits.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from lpkernels.arithmetic import Accumulator
 from lpkernels.formats import Format
+from lpkernels.techniques import checks
 from lpkernels.techniques.cpt.schedule import width
 from lpkernels.techniques.cpt.targets import (
     Accumulators,
@@ -15,7 +16,7 @@ from lpkernels.techniques.cpt.targets import (
     accumulator_table,
     format_table,
 )
-from lpkernels.techniques.cpt.tracks import Precision, Tracks
+from lpkernels.techniques.cpt.tracks import KINDS, Precision, Tracks, adder_bits, cost_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,6 +163,40 @@ class PrecisionSetter:
     def _fixed(self, group: TargetGroup, bits: int | None) -> Precision:
         now = self._now[self._groups.index(group)]
         return _at_bits(group, bits)._replace(backward=now.backward)
+
+
+class ClosedLoopSetter(PrecisionSetter):
+    """A setter of one group that counts the training steps and their cost as they come."""
+
+    def __init__(self, group: TargetGroup, **options: Any) -> None:
+        super().__init__([group], **options)
+        self.steps = 0
+        self._sums = dict.fromkeys(KINDS, 0.0)
+
+    def count(self, steps: int) -> None:
+        """Adds the cost of training steps at the bits of now; `step` does it too."""
+        self.steps += checks.whole("steps", steps, 0)
+        now = self._now[0]
+        if now.forward is not None:
+            self._sums["bitops"] += steps * cost_of(now._replace(accumulator=None))
+        if now.accumulator is not None:
+            self._sums["accumulator"] += steps * adder_bits(self._accumulators[now.accumulator])
+
+    def cost(self, kind: str = "bitops") -> float:
+        """The mean cost of the steps so far relative to float32, of the current one before any.
+
+        Raises: ValueError: another kind, or one that is not scheduled.
+        """
+        checks.choice("kind", kind, KINDS)
+        now = self._now[0]
+        if (now.forward if kind == "bitops" else now.accumulator) is None:
+            raise ValueError(f"cost: kind={kind!r} needs a schedule of it, got none")
+        if self.steps:
+            return self._sums[kind] / self.steps
+        if kind == "bitops":
+            return cost_of(now._replace(accumulator=None))
+        assert now.accumulator is not None
+        return adder_bits(self._accumulators[now.accumulator])
 
 
 def _at_bits(group: TargetGroup, bits: int | None) -> Precision:

@@ -3,9 +3,11 @@
     <kind>:<bits>[/<grad bits>][,<option>=<value>]...
 
 kind: cpt (cycles), static, rise (one cycle), fall (one that decays, its bits written 8-3), shuffled
-(the bits of cpt in random order), plateau (rises when the loss stops falling), or one of the ten
-names of NAMED (CR, LT, RTV, ...), which stand for cpt with other settings and 8 cycles.
-bits: 3-8, 8, or none where only an accumulator is scheduled. Grad bits are 8 unless given.
+(the bits of cpt in random order), plateau (rises when the loss stops falling), pfq (rises by stages
+where the loss is flat), or one of the ten names of NAMED (CR, LT, RTV, ...), which stand for cpt
+with other settings and 8 cycles.
+bits: 3-8, 8, or none where only an accumulator is scheduled; of pfq one for each stage, 3-4-6-8.
+Grad bits are 8 unless given.
 """
 
 from collections.abc import Mapping
@@ -16,10 +18,17 @@ import numpy as np
 
 from lpkernels.arithmetic.text import Option, options_of, read_options, whole, written_options
 from lpkernels.techniques import checks
+from lpkernels.techniques.cpt.pfq import PFQ, checked_stages
 from lpkernels.techniques.cpt.plateau import PrecisionOnPlateau
 from lpkernels.techniques.cpt.schedule import NAMED, Schedule, widths
 from lpkernels.techniques.cpt.scheduler import PrecisionScheduler
-from lpkernels.techniques.cpt.targets import TABLES, Targets, accumulator_table, format_table
+from lpkernels.techniques.cpt.targets import (
+    TABLES,
+    Formats,
+    Targets,
+    accumulator_table,
+    format_table,
+)
 from lpkernels.techniques.cpt.tracks import Tracks, costs
 
 Widths = tuple[int, int]
@@ -32,10 +41,13 @@ _IMPLIED: Mapping[str, Mapping[str, Any]] = {
     "fall": {"cycles": 1, "form": "triangular"},
     "shuffled": {"shuffled": True},
     "plateau": {},
+    "pfq": {},
     **{name: {"cycles": 8, **settings} for name, settings in NAMED.items()},
 }
 _KINDS = [kind for kind in _IMPLIED if kind not in NAMED]
 _ANY = Schedule((8, 8))
+# The published run on CIFAR has 64,000 steps and looks at the loss of every 400.
+_PERIODS = 160
 
 
 @dataclass(frozen=True)
@@ -67,11 +79,11 @@ class _Common:
     def _meaning(self) -> dict[str, Any]:
         """The arguments of a scheduler that give bits their meaning: formats, accumulators,
         eval_bits."""
-        formats = dict(self.formats) if isinstance(self.formats, tuple) else self.formats
+        formats = _table(self.formats)
         return {
             "accumulators": self.accumulators,
             "eval_bits": self.eval_bits,
-            "formats": formats or None,
+            "formats": formats,
         }
 
     def _text(self, kind: str, options: list[str]) -> str:
@@ -182,6 +194,52 @@ class ClosedLoop(_Common):
         return self._text("plateau", written_options(self, _own_options("plateau")))
 
 
+@dataclass(frozen=True)
+class StagedLoop:
+    """A precision that rises by stages where the training loss is flat (PFQ); `str` is its text.
+
+    period: training steps between two looks at their mean loss; 0: the run's steps / 160, rounded,
+        at least 1, as published for CIFAR.
+    The others are PFQ's.
+    """
+
+    stages: tuple[tuple[int, int], ...]
+    period: int = 0
+    eps: float = 0.05
+    decay: float = 0.3
+    formats: str | tuple[tuple[int, str], ...] = ""
+    eval_bits: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "stages", checked_stages(self.stages))
+        checks.whole("period", self.period, 0)
+        self._made(_Nothing(), self.period or 1)
+
+    def scheduler(self, targets: Targets, total_steps: int) -> PFQ:
+        """The scheduler of a run.
+
+        Raises: TypeError, ValueError: as PFQ; a period longer than the run.
+        """
+        period = self.period or max(1, round(total_steps / _PERIODS))
+        if period > total_steps:
+            raise ValueError(
+                f"period: expected at most the {total_steps} steps of the run, got {period}; give "
+                "fewer, or leave period away"
+            )
+        return self._made(targets, period)
+
+    def _made(self, targets: Targets, period: int) -> PFQ:
+        settings = {"eps": self.eps, "decay": self.decay, "eval_bits": self.eval_bits}
+        formats = _table(self.formats)
+        return PFQ(targets, self.stages, period=period, formats=formats, **settings)  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        forward, backward = zip(*self.stages, strict=True)
+        grad_bits = backward[:1] if len(set(backward)) == 1 else backward
+        head = "/".join("-".join(map(str, levels)) for levels in (forward, grad_bits))
+        return ",".join([f"pfq:{head}", *written_options(self, _own_options("pfq"))])
+
+
 class _Nothing:
     """A target that takes all settings."""
 
@@ -190,7 +248,7 @@ class _Nothing:
     def set_accumulator(self, accumulator: object) -> None: ...
 
 
-def parse_schedule(text: str) -> OpenLoop | ClosedLoop:
+def parse_schedule(text: str) -> OpenLoop | ClosedLoop | StagedLoop:
     """The schedule of a text; `str` of it is a text of the same schedule.
 
     Raises: ValueError: the text is of no schedule; the error names the part that is wrong.
@@ -201,7 +259,7 @@ def parse_schedule(text: str) -> OpenLoop | ClosedLoop:
         raise ValueError(f"cannot read the schedule {text!r}: {error}") from error
 
 
-def _parsed(text: str) -> OpenLoop | ClosedLoop:
+def _parsed(text: str) -> OpenLoop | ClosedLoop | StagedLoop:
     kind, colon, rest = text.partition(":")
     if not colon or kind not in _IMPLIED:
         raise ValueError(
@@ -209,6 +267,8 @@ def _parsed(text: str) -> OpenLoop | ClosedLoop:
             f"kinds are {', '.join(_KINDS)} and {', '.join(NAMED)}"
         )
     falls, (head, *parts) = kind == "fall", rest.split(",")
+    if kind == "pfq":
+        return StagedLoop(_stages(head), **read_options(text, parts, _own_options(kind)))
     shared = _shared_options(falls)
     given = read_options(text, parts, {**_own_options(kind), **shared})
     fields = {name: given.pop(name) for name in shared if name in given}
@@ -228,6 +288,8 @@ def _own_options(kind: str) -> dict[str, Option]:
     """The options that a kind has apart from the others."""
     if kind == "plateau":
         return {n: o for n, o in options_of(ClosedLoop).items() if n not in options_of(_Common)}
+    if kind == "pfq":
+        return options_of(StagedLoop, formats=_FORMATS, eval_bits=_EVAL)
     names = {
         "static": (),
         "rise": ("profile", "warmup"),
@@ -255,17 +317,14 @@ def _shared_options(falls: bool) -> dict[str, Option]:
         weight=pair("weight"),
         accumulator=pair("acc"),
         accumulators={"name": "acc_format"},
-        formats={"read": _formats, "write": _formats_text},
-        eval_bits={"name": "eval", "read": whole},
+        formats=_FORMATS,
+        eval_bits=_EVAL,
     )
 
 
 def _pair(label: str, text: str, falls: bool) -> Widths:
     """ "3-8" as (3, 8), "8" as (8, 8); where it falls the first is the highest."""
-    try:
-        numbers = [whole(part) for part in text.split("-")]
-    except ValueError as error:
-        raise ValueError(f"{label}: {error}, got {text!r}") from None
+    numbers = _numbers(label, text)
     if len(numbers) > 2:
         raise ValueError(f"{label}: expected 3-8 or 8, got {text!r}")
     if falls and len(numbers) == 2:
@@ -273,6 +332,27 @@ def _pair(label: str, text: str, falls: bool) -> Widths:
             raise ValueError(f"{label}: expected bits that fall, such as 8-3, got {text!r}")
         numbers.reverse()
     return widths(label, (numbers[0], numbers[-1]))
+
+
+def _stages(head: str) -> tuple[tuple[int, int], ...]:
+    """ "3-4-6-8/6-6-8-8" as pairs; one number of grad bits is that of all stages."""
+    forward, slash, backward = head.partition("/")
+    levels = [_numbers("bits", forward), _numbers("grad bits", backward) if slash else [8]]
+    if len(levels[1]) == 1:
+        levels[1] *= len(levels[0])
+    if len(levels[0]) != len(levels[1]):
+        raise ValueError(
+            f"grad bits: expected one for each of the {len(levels[0])} stages, or one number, got "
+            f"{backward!r}"
+        )
+    return tuple(zip(*levels, strict=True))
+
+
+def _numbers(label: str, text: str) -> list[int]:
+    try:
+        return [whole(part) for part in text.split("-")]
+    except ValueError as error:
+        raise ValueError(f"{label}: {error}, got {text!r}") from None
 
 
 def _pair_text(pair: Widths, falls: bool = False) -> str:
@@ -294,3 +374,13 @@ def _formats_text(formats: str | tuple[tuple[int, str], ...]) -> str:
     if isinstance(formats, str):
         return formats
     return "+".join(f"{bits}:{fmt}" for bits, fmt in formats)
+
+
+def _table(formats: str | tuple[tuple[int, str], ...]) -> Formats | None:
+    """The argument of a scheduler."""
+    return (formats if isinstance(formats, str) else dict(formats)) or None
+
+
+# The options that have the same form in all kinds.
+_FORMATS: Mapping[str, Any] = {"read": _formats, "write": _formats_text}
+_EVAL: Mapping[str, Any] = {"name": "eval", "read": whole}

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lpkernels.arithmetic import Accumulator, as_accumulator
+from lpkernels.arithmetic.precisions import MOST_AFFINE_BITS
 from lpkernels.formats import (
     FixedFormat,
     TableFormat,
@@ -89,10 +90,11 @@ def bitops(forward_bits: int, backward_bits: int, *, weight_bits: int | None = N
     Layers in float32 and additions are not counted. It counts multiply-accumulate bits: no
     speed-up of a GPU follows from it.
 
-    Reference: the code of Fu et al. 2021, arXiv 2101.09868.
+    Reference: the code of Fu et al. 2021, arXiv 2101.09868. Differs: more than 16 bits count as
+        32, since nothing is rounded there; the code counts them as they are.
     """
-    b, g = forward_bits, backward_bits
-    w = b if weight_bits is None else weight_bits
+    given = (forward_bits, backward_bits, forward_bits if weight_bits is None else weight_bits)
+    b, g, w = (32 if bits > MOST_AFFINE_BITS else bits for bits in given)
     return (w * b + w * g + b * g) / _FP32
 
 

@@ -148,14 +148,15 @@ def test_events_are_the_references(isas: Isas) -> None:
 
 @each("rounding", ROUNDINGS)
 def test_blocks_of_a_table(rounding: str, isas: Isas) -> None:
-    quantizer = Quantizer("block64_nf4_sfp32", rounding)
     x = torch.randn(3, 200, generator=torch.Generator().manual_seed(3)) * 5
     x[0, :70], x[1, 3], x[2, 150] = 0.0, float("nan"), 1e30
-    for dtype in (torch.float32, torch.float64, torch.bfloat16):
-        want = quantized(x.to(dtype), quantizer)
-        for isa in isas:
-            got = quantized(x.to(dtype), quantizer, cpu.BACKEND)
-            assert_bit_equal(got, want, f"{isa} {dtype}")
+    for fmt in ("block64_linear4_sfp32", "tile2x64_linear4_sfp32", "block64_nf4_sfp32"):
+        quantizer = Quantizer(fmt, rounding)
+        for dtype in (torch.float32, torch.float64, torch.bfloat16):
+            want = quantized(x.to(dtype), quantizer)
+            for isa in isas:
+                got = quantized(x.to(dtype), quantizer, cpu.BACKEND)
+                assert_bit_equal(got, want, f"{isa} {dtype} {fmt}")
     assert_counted(cpu.BACKEND, x, quantizer, on=isas)
 
 

@@ -57,7 +57,8 @@ def test_operands_and_blocks_of_tables_are_the_references(device: str) -> None:
     x = torch.randn(3, 70) * 5
     x[0, :40], x[1, 3] = 0.0, float("nan")
     for rounding in ("nearest_even", "stochastic", "to_odd"):
-        assert_quantized(BACKEND, x, Quantizer("block64_nf4_sfp32", rounding), device)
+        for fmt in ("block64_nf4_sfp32", "block32_linear4_sfp32"):
+            assert_quantized(BACKEND, x, Quantizer(fmt, rounding), device)
 
 
 def test_updates_name_the_backend_that_has_tables(device: str) -> None:

@@ -74,7 +74,13 @@ def test_further_tests_leave_the_model(tmp_path: Path, monkeypatch: pytest.Monke
     assert layer_of(with_tests).bits == layer_of(without).bits
 
 
-SCHEDULES = ["cpt:3-8/8,cycles=2", "shuffled:3-8/8,cycles=2", "plateau:3-8/8,patience=0,every=3"]
+SCHEDULES = [
+    "cpt:3-8/8,cycles=2",
+    "shuffled:3-8/8,cycles=2",
+    "plateau:3-8/8,patience=0,every=3",
+    # It stops in the middle of a period, and rises after the fifth.
+    "pfq:3-8/8,period=2,eps=9",
+]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -108,6 +114,29 @@ def test_a_plateau_rises_by_the_mean_loss(tmp_path: Path) -> None:
     assert trained_with(by_epoch) == [3] * 8 + [4] * 4
 
 
+def test_stages_rise_where_the_mean_loss_is_flat(tmp_path: Path) -> None:
+    # No loss moves by nine times its mean: every fifth period is a turning point.
+    trainer = trainer_in(tmp_path / "a", "pfq:3-8/6-8,eps=9,period=2")
+    run = trainer.fit()
+    assert trained_with(trainer) == [3] * 10 + [8] * 2
+    assert [epoch["grad_bits"] for epoch in run.epochs] == [6, 6, 8]
+    cost = (10 * bitops(3, 6) + 2 * bitops(8, 8)) / 12
+    assert run.epochs[-1]["bitops"] == pytest.approx(cost, abs=1e-6)
+    # A run of 12 steps has periods of one.
+    by_step = trainer_in(tmp_path / "b", "pfq:3-4-6/8,eps=9")
+    by_step.fit()
+    assert trained_with(by_step) == [3] * 5 + [4] * 5 + [6] * 2
+
+
+def test_stages_see_the_means_that_the_record_has(tmp_path: Path) -> None:
+    trainer = trainer_in(tmp_path, "pfq:3-8/8,period=4", loss_scale=64.0)
+    losses = [epoch["train_loss"] for epoch in trainer.fit().epochs]
+    state = trainer.parts[0].state_dict()
+    # The run ends before the third look.
+    assert state["scheduler"]["window"] == pytest.approx(losses[:2])
+    assert state["steps"] == 4 and state["loss"] / 4 == pytest.approx(losses[2])
+
+
 @pytest.mark.parametrize("scale", [1.0, 1024.0])
 def test_a_plateau_sees_mean_losses_without_their_scale(scale: float, tmp_path: Path) -> None:
     trainer = trainer_in(tmp_path, "plateau:3-8/8,threshold=0", loss_scale=scale)
@@ -123,6 +152,7 @@ def test_others_checkpoints_and_schedules_that_do_not_fit_are_refused(tmp_path: 
     for schedule, match in (
         ("cpt:3-8/8,cycles=13", "schedule: total: expected at least as many steps as cycles"),
         ("cpt:none,acc=4-8,cycles=1", "schedule: .*has no set_accumulator"),
+        ("pfq:3-8/8,period=13", "schedule: period: expected at most the 12 steps of the run"),
     ):
         with pytest.raises(ValueError, match=match):
             trainer_in(tmp_path, schedule)

@@ -218,7 +218,7 @@ BASE = SMALL.replace(optimizer="adam", lr=1e-3)
 NARROW = {
     "master": "e6m9:stochastic",
     "working": "fp8_e4m3",
-    "opt_state": "exp_avg=e5m7:stochastic,exp_avg_sq=block8_e4m3",
+    "opt_state": "exp_avg=e5m7:stochastic,exp_avg_sq=block128_linear4_sfp32",
     "opt_grad": "e5m2",
 }
 masters_in = partial(tiny_trainer, BASE)

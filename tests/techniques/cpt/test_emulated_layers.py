@@ -50,11 +50,53 @@ def test_layers_by_glob_weights_and_accumulators() -> None:
     assert str(model[0].recipe.wgrad) == "e6m9"
 
 
-def test_widths_that_affine_formats_lack_and_floats_without_a_table_are_refused() -> None:
+def test_at_more_than_16_bits_nothing_is_rounded() -> None:
+    wide, plain = model_of(), lp.revert(model_of())
+    lp.set_precision(wide, 32, 17)
+    outputs = [model(x()) for model in (wide, plain)]
+    assert torch.equal(*outputs)
+    for y in outputs:
+        y.square().sum().backward()
+    for ours, theirs in zip(wide.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_the_running_range_goes_on_at_32_bits_and_serves_fewer_bits_later() -> None:
+    def after(bits: int) -> tuple[torch.Tensor, torch.Tensor]:
+        model = model_of()
+        lp.set_precision(model, bits, 8)
+        model(3 * x())
+        lp.set_precision(model, 4, 8)
+        model(x())
+        assert set(model.state_dict()) == set(model_of().state_dict())
+        kept = torch.cat([model[0].input_range, model[0].input_range_weight.view(1)])
+        return kept, model[0].eval()(x())
+
+    (ranges, y), (expected, z) = after(32), after(8)
+    assert torch.equal(ranges, expected) and torch.equal(y, z)
+    lowest = 0.1 * (0.9 * 3 + 1) * x().min().item()
+    assert ranges[::2].tolist() == pytest.approx([lowest, 1 - 0.9**2], rel=1e-5)
+
+
+def test_a_schedule_of_8_to_32_bits_comes_back_to_the_same_quantizers() -> None:
     model = model_of()
-    with pytest.raises(ValueError, match=r"'forward': 17.*bits must be in 1..16, got 17"):
-        PrecisionScheduler(model, 8, bits=(3, 20), cycles=1)
-    assert precisions(model)[0] == (8, 8)
+    before = model[0].recipe
+    scheduler = PrecisionScheduler(model, 8, bits=(8, 32), cycles=2, grad_bits=32)
+    seen = []
+    for _ in range(8):
+        seen.append(precisions(model)[0])
+        scheduler.step()
+    assert seen == [(8, 32), (12, 32), (32, 32), (32, 32)] * 2
+    with scheduler.at(8):
+        assert str(model[3].recipe.weight) == "affine8_axis0"
+    lp.set_precision(model, 8, 8)
+    assert model[0].recipe == before
+    assert scheduler.expected_cost() == pytest.approx(
+        sum(b * b + 2 * b * 32 for b in (8, 12, 32, 32)) / 4 / 3072
+    )
+
+
+def test_floats_without_a_table_are_refused() -> None:
     model = model_of("hfp8_sun2019")
     before = model[0].recipe, model[3].recipe
     with pytest.raises(ValueError, match=r"does not take .* give a table of formats"):

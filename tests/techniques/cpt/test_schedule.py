@@ -166,7 +166,7 @@ def test_functions_constants_and_the_widest_range() -> None:
 WRONG = [
     ({"bits": (8, 3)}, ValueError, r"bits: expected \(lowest, highest\), got \(8, 3\)"),
     ({"bits": (0, 3)}, ValueError, "bits: expected at least 1, got 0"),
-    ({"bits": (3, 25)}, ValueError, "bits: expected 1 to 24 bits, got 25"),
+    ({"bits": (3, 33)}, ValueError, "bits: expected 1 to 32 bits, got 33"),
     ({"bits": (3.0, 8)}, TypeError, "bits: expected an int, got float 3.0"),
     ({"bits": "3-8"}, TypeError, r"bits: expected \(lowest, highest\) such as \(3, 8\)"),
     ({"cycles": 0}, ValueError, "cycles: expected at least 1, got 0"),
@@ -224,6 +224,9 @@ def test_cost_of_the_named_schedules(name: str, relative: float, mean: float) ->
 def test_bits_of_one_step_and_one_addition() -> None:
     assert bitops(32, 32) == 1.0
     assert bitops(4, 8) == (16 + 64) / 3072
+    # More than 16 bits count as 32: nothing is rounded there.
+    assert bitops(17, 8) == bitops(32, 8) == (1024 + 512) / 3072 and bitops(24, 20) == 1
+    assert bitops(16, 16) == 0.25 and bitops(4, 8, weight_bits=20) == (128 + 256 + 32) / 3072
     assert bitops(4, 8, weight_bits=4) == bitops(4, 8)
     assert bitops(6, 8, weight_bits=2) == (12 + 16 + 48) / 3072
     # The bits of an adder are those of the significand.

@@ -318,7 +318,7 @@ OPTIONS = [
     ({"cycles": 9}, ValueError, "got 8 steps and cycles=9"),
     ({"total_steps": 0}, ValueError, "total_steps: expected at least 1, got 0"),
     ({"grad_bits": 0}, ValueError, "grad_bits: expected at least 1, got 0"),
-    ({"eval_bits": 99}, ValueError, "eval_bits: expected 1 to 24 bits, got 99"),
+    ({"eval_bits": 99}, ValueError, "eval_bits: expected 1 to 32 bits, got 99"),
     ({"formats": "float"}, ValueError, "target Named takes no formats="),
     ({"accumulator_bits": 4}, ValueError, "target Named has no set_accumulator"),
 ]

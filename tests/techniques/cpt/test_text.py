@@ -2,14 +2,21 @@
 
 import pytest
 
-from lpkernels.techniques.cpt import NAMED, ClosedLoop, OpenLoop, named_schedule, parse_schedule
+from lpkernels.techniques.cpt import (
+    NAMED,
+    ClosedLoop,
+    OpenLoop,
+    StagedLoop,
+    named_schedule,
+    parse_schedule,
+)
 from tests.loops import rows
 from tests.techniques.cpt.fakes import Named, Quantized, Separate, Summing
 
 
 @rows(
     "text, printed",
-    ("cpt:3-8/8,cycles=32", "cpt:3-8/8"), ("cpt:3-8", "cpt:3-8/8"),
+    ("cpt:3-8/8,cycles=32", "cpt:3-8/8"), ("cpt:8-32/32", ""), ("cpt:3-8", "cpt:3-8/8"),
     ("cpt:4-8/6-8,profile=exp,form=triangular,reflection=vertical,remainder=partial,warmup=5", ""),
     ("static:4/8", ""), ("static:4-4/8", "static:4/8"), ("rise:3-8/8", ""),
     ("cpt:3-8/8,cycles=1", "rise:3-8/8"), ("rise:3-8/8,profile=linear,warmup=3", ""),
@@ -24,6 +31,9 @@ from tests.techniques.cpt.fakes import Named, Quantized, Separate, Summing
     ("cpt:8/8,acc=4-10", ""), ("plateau:3-8/8", ""),
     ("plateau:3-8/6,increment=2,patience=2,threshold=0.01,threshold_mode=abs,cooldown=1", ""),
     ("plateau:3-8/6,every=50", ""), ("plateau:none,acc=4-10", ""),
+    ("pfq:3-4-6-8/6-6-8-8", ""), ("pfq:3-4-8/8", ""), ("pfq:3-8", "pfq:3-8/8"),
+    ("pfq:3-8/6-6,period=400", "pfq:3-8/6,period=400"), ("pfq:3-8/8,eps=0.15,decay=0.4,eval=8", ""),
+    ("pfq:3-8/8,formats=3:e2m0_sat+8:e4m3fn_sat", ""),
 )  # fmt: skip
 def test_a_schedule_prints_itself_back(text: str, printed: str) -> None:
     schedule = parse_schedule(text)
@@ -79,10 +89,23 @@ def test_a_plateau_makes_its_scheduler() -> None:
     assert target.calls[-1] == (5, 6) and scheduler.cooldown == 3 and schedule.every == 5
 
 
+def test_stages_make_their_scheduler() -> None:
+    schedule = parse_schedule("pfq:3-4-6/6-6-8,eps=0.15,decay=0.4")
+    assert isinstance(schedule, StagedLoop) and schedule.stages == ((3, 6), (4, 6), (6, 8))
+    for total, period in ((64000, 400), (320, 2), (239, 1), (241, 2), (20, 1)):
+        made = schedule.scheduler(target := Named(), total)
+        assert (made.period, made.eps, made.decay) == (period, 0.15, 0.4)
+        assert target.calls == [(3, 6)]
+    long = parse_schedule("pfq:3-8/8,period=50")
+    assert isinstance(long, StagedLoop) and long.scheduler(Named(), 50).period == 50
+    with pytest.raises(ValueError, match="period: expected at most the 49 steps of the run, got 5"):
+        long.scheduler(Named(), 49)
+
+
 @rows(
     "text, match",
     ("cpt", "expected <kind>:<bits>/<grad bits>,<option>=<value>"),
-    ("cycle:3-8", "kinds are cpt, static, rise, fall, shuffled, plateau and CR"),
+    ("cycle:3-8", "kinds are cpt, static, rise, fall, shuffled, plateau, pfq and CR"),
     ("cpt:3-8/8,cycle=3", "cannot read 'cycle=3' in .*; expected cycles=<value>, profile="),
     ("cpt:3-8/8,seed=3", "cannot read 'seed=3' in"),
     ("cpt:3-8/8,cycles", "cannot read 'cycles' in"),
@@ -91,7 +114,7 @@ def test_a_plateau_makes_its_scheduler() -> None:
     ("cpt:3-8/8,cycles=0", "cycles: expected at least 1, got 0"),
     ("cpt:8-3", r"bits: expected \(lowest, highest\), got \(8, 3\)"),
     ("fall:3-8", "bits: expected bits that fall, such as 8-3, got '3-8'"),
-    ("cpt:3-30", "expected 1 to 24 bits, got 30"),
+    ("cpt:3-40", "expected 1 to 32 bits, got 40"),
     ("cpt:3-5-8", "bits: expected 3-8 or 8, got '3-5-8'"),
     ("cpt:x", "bits: expected a whole number, got 'x'"),
     ("cpt:3-8/", "grad bits"),
@@ -105,6 +128,17 @@ def test_a_plateau_makes_its_scheduler() -> None:
     ("cpt:3-8/8,profile=sine", "profile: expected one of cosine"),
     ("plateau:3-8/4-8", "plateau: expected one number of grad bits"),
     ("plateau:3-8/8,weight=4", "plateau: expected one number of grad bits and no weight="),
+    ("pfq:8", r"stages: expected two or more, got \[\(8, 8\)\]"),
+    ("pfq:3-8-6/8", r"stages: expected bits that do not fall, got \(8, 8\) and then \(6, 8\)"),
+    ("pfq:3-8/8-6", r"bits that do not fall, got \(3, 8\) and then \(8, 6\)"),
+    ("pfq:3-8/6-6-8", "grad bits: expected one for each of the 2 stages, or one number"),
+    ("pfq:3-40/8", "expected 1 to 32 bits, got 40"),
+    ("pfq:3-x/8", "bits: expected a whole number, got '3-x'"),
+    ("pfq:3-8/8,eps=0", "eps: expected a finite number above 0"),
+    ("pfq:3-8/8,decay=1.5", "decay: expected a finite number above 0 and of at most 1, got 1.5"),
+    ("pfq:3-8/8,period=-1", "period: expected at least 0, got -1"),
+    ("pfq:3-8/8,weight=4", "cannot read 'weight=4'"),
+    ("pfq:3-8/8,formats=3:e2m0_sat", "the table lacks 8"),
     ("plateau:3-8/8,threshold=-1", "threshold: expected a finite number of at least 0"),
     ("plateau:3-8/8,threshold_mode=both", "threshold_mode: expected one of rel, abs"),
 )

@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from lpkernels.experiments.settings import setting
 from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, register
 from lpkernels.experiments.workloads.workload import Batch
-from lpkernels.techniques.cpt import ClosedLoop, OpenLoop, parse_schedule, recalibrated
+from lpkernels.techniques.cpt import (
+    PFQ,
+    ClosedLoop,
+    OpenLoop,
+    PrecisionOnPlateau,
+    StagedLoop,
+    parse_schedule,
+    recalibrated,
+)
 from lpkernels.techniques.cpt.recalibration import with_statistics
 from lpkernels.techniques.cpt.setter import PrecisionSetter
 
@@ -29,7 +37,8 @@ class PrecisionScheduleConfig(PartConfig):
     schedule: str = setting(
         "",
         "Bits of every step, e.g. cpt:3-8/8,cycles=32, static:4/8, rise:3-8/8, fall:8-3/8, "
-        "shuffled:3-8/8, plateau:3-8/8,patience=2; `lpkernels schedule` draws it.",
+        "shuffled:3-8/8, plateau:3-8/8,patience=2, pfq:3-4-6-8/6-6-8-8; `lpkernels schedule` draws "
+        "it.",
         check=parse_schedule,
     )
 
@@ -116,15 +125,20 @@ class OpenSchedule(_Scheduled):
 
 
 class ClosedSchedule(_Scheduled):
-    """Adds up the loss of all processes, and shows its mean to a PrecisionOnPlateau."""
+    """Adds up the loss of all processes, and shows its mean to a PrecisionOnPlateau or a PFQ."""
 
-    def __init__(self, plan: ClosedLoop) -> None:
+    scheduler: PrecisionOnPlateau | PFQ
+
+    def __init__(self, plan: ClosedLoop | StagedLoop) -> None:
         self.plan = plan
 
     def _begin(self, model: nn.Module, context: Context) -> PrecisionSetter:
-        self.scheduler = self.plan.scheduler(model)
-        epoch = -(-len(context.workload.train) // context.batch)
-        self._every = self.plan.every or epoch
+        if isinstance(self.plan, StagedLoop):
+            self.scheduler = self.plan.scheduler(model, context.total_steps)
+            self._every = self.scheduler.period
+        else:
+            self.scheduler = self.plan.scheduler(model)
+            self._every = self.plan.every or -(-len(context.workload.train) // context.batch)
         self._steps = 0
         # It stays on its device: reading it at every step would wait for the device.
         self._loss = torch.zeros((), dtype=torch.float64, device=context.device)
@@ -132,7 +146,7 @@ class ClosedSchedule(_Scheduled):
 
     def before_step(self, step: int) -> None:
         if self._steps == self._every:
-            self.scheduler.step(self._sum() / self._steps, steps=0)
+            self.scheduler.look(self._sum() / self._steps)
             self._steps = 0
             self._loss.zero_()
         self._steps += 1

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import (
+    BlockFormat,
     FixedFormat,
     FloatFormat,
     TableFormat,
@@ -31,6 +32,8 @@ _SQUARES: dict[str, Callable[[Mapping[str, Any]], float]] = {
     "square_avg": lambda group: 1 - float(group.get("alpha", group.get("rho", math.nan))),
     "sum": lambda group: 1.0,
 }
+# The states of torch's optimizers that are never negative.
+_NEVER_NEGATIVE = (*_SQUARES, "max_exp_avg_sq", "acc_delta", "exp_inf")
 # Smaller gradients do not matter here: it is the smallest value of fp16.
 _SMALLEST_GRADIENT = 2.0**-24
 
@@ -119,9 +122,11 @@ def state_names(optimizer: Optimizer) -> set[str]:
 
 
 def check_states(optimizer: Optimizer, formats: Iterable[WeightFormats]) -> None:
-    """Checks that formats are given only to states that exist.  Raises ValueError.  It may warn, as
-    `_warn` says."""
+    """Checks that formats are given only to states that exist, and that hold such values.  Raises
+    ValueError.  It may warn, as `_warn` says."""
     formats = list(formats)
+    for each in formats:
+        _check_zeros(each)
     if any(each.states for each in formats):
         known = state_names(optimizer)
         strange = sorted({name for each in formats for name in each.states} - known)
@@ -135,6 +140,21 @@ def check_states(optimizer: Optimizer, formats: Iterable[WeightFormats]) -> None
     for each in formats:
         for group in optimizer.param_groups:
             _warn(each, group)
+
+
+def _check_zeros(formats: WeightFormats) -> None:
+    """Raises: ValueError: a format without zero of values that may be negative."""
+    given = {name: getattr(formats, name) for name in ("weight", "master", "grad", "compensation")}
+    given |= formats.states or {"state": formats.state}
+    for name, quantizer in given.items():
+        fmt = None if quantizer is None else quantizer.fmt
+        held = name in formats.states and name in _NEVER_NEGATIVE
+        if isinstance(fmt, BlockFormat) and fmt.without_zero and not held:
+            raise ValueError(
+                f"MasterWeights: {name}: {fmt} has no zero and no negative values; it is for "
+                f"states that are never negative ({', '.join(_NEVER_NEGATIVE)}), each given by "
+                f"name, as in state={{'exp_avg_sq': '{fmt}'}}"
+            )
 
 
 def _warn(formats: WeightFormats, group: Mapping[str, Any]) -> None:

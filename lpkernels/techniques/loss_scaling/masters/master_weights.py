@@ -68,7 +68,8 @@ class MasterWeights(Optimizer):
         state: of the optimizer's states, or {state's name: format}, where others are fp32. Numbers
             such as step counts, and states of another shape than their parameter's, are rounded
             but not packed. A second moment without a scale stays 0 while gradients are small: in
-            fp16 below 5.5e-3 with beta2 = 0.999; such a request warns.
+            fp16 below 5.5e-3 with beta2 = 0.999; such a request warns. A format without zero,
+            "block128_linear4_sfp32", is for states that are never negative, given by name.
         grad: of the gradients as they enter; None leaves them.
         compensation: keeps the part of an update that rounding the master loses, in this format,
             and adds it to the next update (Kahan).

@@ -25,7 +25,7 @@ from lpkernels.formats import (
     TableFormat,
 )
 from lpkernels.formats.grids import grid_shape
-from lpkernels.formats.integers import follows_from_values
+from lpkernels.formats.integers import follows_from_values, scale_bits
 from lpkernels.functional.packing import pack, unpack
 from lpkernels.functional.quantize import quantize
 from lpkernels.functional.seeds import derived_seed
@@ -218,7 +218,8 @@ def code_bits(fmt: Format, shape: torch.Size) -> int:
         return numel * fmt.word_bits
     if not isinstance(fmt, BlockFormat) or not is_coded(fmt):
         return numel * 32
-    return numel * fmt.element.bits + 8 * math.prod(grid_shape(shape, fmt.to_ints()))
+    ints = fmt.to_ints()
+    return numel * fmt.element.bits + scale_bits(ints) * math.prod(grid_shape(shape, ints))
 
 
 def remainder(master: Tensor, working: Tensor) -> Tensor:

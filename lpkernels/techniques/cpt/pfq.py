@@ -1,0 +1,190 @@
+"""Progressive fractional quantization: the published closed loop, whose precision rises where the
+training loss has become flat."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lpkernels.techniques import checks
+from lpkernels.techniques.cpt.schedule import Schedule, width
+from lpkernels.techniques.cpt.setter import ClosedLoopSetter, TargetGroup
+from lpkernels.techniques.cpt.targets import Formats, Targets, find_targets
+from lpkernels.techniques.cpt.tracks import KINDS, Precision, Tracks
+
+#: (forward bits, gradient bits) of each stage, as published for ResNet-74 on CIFAR-100.
+STAGES = ((3, 6), (4, 6), (6, 8), (8, 8))
+
+# How many values of the loss are compared, and how many are averaged to a scale.
+_WINDOW, _FIRST = 5, 10
+# The turning points after which the threshold shrinks.
+_SHRINKS = 2
+_SEEN = ("stage", "window", "first", "seen", "sum", "steps")
+
+
+@dataclass(frozen=True)
+class _Levels(Schedule):
+    """The widths of stages, and no others between them."""
+
+    levels: tuple[int, ...] = ()
+
+    def widths(self) -> Sequence[int]:
+        return sorted(set(self.levels))
+
+
+class PFQ(ClosedLoopSetter):
+    """Raises the precision by stages, each time that the training loss has become flat.
+
+    Call `step(loss)` after each training step. Once in a period, L is the mean of its losses. The
+    scale c is the mean of the first ten values of L, or of all before the tenth. A window holds the
+    last five. Where it is full and no |L_i - L| / c of the other four exceeds the threshold, the
+    next step is at the next stage and the window is emptied. The threshold is eps, and is
+    multiplied by decay after the first and after the second of these turning points. Nothing forces
+    the last stage to be reached.
+
+    A period with a loss that is NaN or infinite has no value: it is no turning point, and enters
+    neither the window nor the scale. Where c is 0 there is no turning point; where losses are
+    negative its magnitude counts.
+
+    Args:
+        targets, eval_bits, formats: as PrecisionScheduler's; None of eval_bits: the last stage's.
+        stages: (forward bits, gradient bits), two or more, which do not fall.
+        period: training steps between two values of L; published: 400 of 64,000 (CIFAR), an epoch
+            (ImageNet).
+        eps: above 0. decay: above 0, at most 1. Published: .05 and .3, and as defaults of the code
+            for CIFAR .15 and .4.
+    Raises: TypeError, ValueError: as PrecisionScheduler; no target is changed then.
+    Reference: Fu et al. 2020, "FracTrain: fractionally squeezing bit savings both temporally and
+        spatially for efficient DNN training", NeurIPS 2020, arXiv 2012.13113, and its code.
+        Differs: L is a mean, where the code divides the sum of a period by another constant, which
+        cancels; a loss that is not finite is left out. Their precision by layer and input ("DFQ")
+        is not here.
+    """
+
+    def __init__(
+        self,
+        targets: Targets,
+        stages: Sequence[tuple[int, int]] = STAGES,
+        *,
+        period: int,
+        eps: float = 0.05,
+        decay: float = 0.3,
+        eval_bits: int | None = None,
+        formats: Formats | None = None,
+    ) -> None:
+        self.stages = checked_stages(stages)
+        self.period = checks.whole("period", period, 1)
+        self.eps = checks.number("eps", eps, above=0)
+        self.decay = checks.number("decay", decay, above=0, most=1)
+        forward, backward = (
+            _Levels((levels[0], levels[-1]), 1, levels=levels)
+            for levels in zip(*self.stages, strict=True)
+        )
+        group = TargetGroup("", find_targets("PFQ", targets), Tracks(forward, backward))
+        super().__init__(group, eval_bits=eval_bits, formats=formats, accumulators={})
+        self.stage, self.seen = 0, 0
+        self.window: list[float] = []
+        self.first: list[float] = []
+        # Of the losses of this period; on the device of the losses, where they are tensors.
+        self._sum: float | Tensor = 0.0
+        self._set_stage()
+
+    def _set_stage(self) -> None:
+        self._move([Precision(*self.stages[self.stage])])
+
+    @property
+    def at_highest(self) -> bool:
+        """Whether there is nothing left to rise to."""
+        return self.stage == len(self.stages) - 1
+
+    @property
+    def threshold(self) -> float:
+        """How far a loss of the window may lie from the last one, relative to the scale."""
+        found = self.eps
+        for _ in range(min(self.stage, _SHRINKS)):
+            found *= self.decay
+        return found
+
+    def step(self, loss: float | Tensor) -> None:
+        """Takes the loss of a training step, a number or a tensor of one element, and at the end of
+        a period looks at their mean. The host waits for a tensor's device then alone."""
+        if isinstance(loss, Tensor):
+            loss = loss.detach().to(torch.float64).reshape(())
+        else:
+            loss = checks.real("step: loss", loss)
+        self.count(1)
+        self._sum, self.seen = self._sum + loss, self.seen + 1
+        if self.seen == self.period:
+            mean = float(self._sum) / self.period
+            self._sum, self.seen = 0.0, 0
+            self.look(mean)
+
+    def look(self, loss: float) -> None:
+        """Takes the mean loss of a whole period, where `count` was told its training steps."""
+        value = float(loss)
+        if self.at_highest or not math.isfinite(value):
+            return
+        if len(self.first) < _FIRST:
+            self.first.append(value)
+        self.window = [*self.window, value][-_WINDOW:]
+        if len(self.window) == _WINDOW and self._is_flat():
+            self.stage, self.window = self.stage + 1, []
+            self._set_stage()
+
+    def _is_flat(self) -> bool:
+        scale = abs(math.fsum(self.first) / len(self.first))
+        *older, now = self.window
+        return scale > 0 and all(abs(each - now) / scale <= self.threshold for each in older)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values: the stage, the losses seen, this period's sum, and the settings."""
+        return {
+            "stage": self.stage,
+            "window": list(self.window),
+            "first": list(self.first),
+            "seen": self.seen,
+            "sum": float(self._sum),
+            "steps": self.steps,
+            **self._sums,
+            "stages": [list(pair) for pair in self.stages],
+            **{name: getattr(self, name) for name in ("period", "eps", "decay")},
+        }
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Goes on where the state was saved, and sets its precision.
+
+        Raises: TypeError, ValueError: no such state, or one of other settings; nothing changes.
+        """
+        self._check_state(state_dict, changing=(*_SEEN, *KINDS))
+        stage = checks.whole("load_state_dict: stage", state_dict["stage"], 0, len(self.stages) - 1)
+        self.stage, self.seen = stage, int(state_dict["seen"])
+        self.window, self.first = list(state_dict["window"]), list(state_dict["first"])
+        self._sum, self.steps = float(state_dict["sum"]), int(state_dict["steps"])
+        self._sums = {kind: float(state_dict[kind]) for kind in KINDS}
+        self._set_stage()
+
+
+def checked_stages(stages: Any) -> tuple[tuple[int, int], ...]:
+    """Stages as pairs of bits.  Raises TypeError, ValueError: they are none."""
+    if not isinstance(stages, list | tuple) or not all(
+        isinstance(pair, list | tuple) and len(pair) == 2 for pair in stages
+    ):
+        raise TypeError(
+            "stages: expected pairs (forward bits, gradient bits) such as [(3, 6), (8, 8)], got "
+            f"{stages!r}"
+        )
+    found = tuple((width("stages", pair[0]), width("stages", pair[1])) for pair in stages)
+    if len(found) < 2:
+        raise ValueError(
+            f"stages: expected two or more, got {list(found)}; a constant precision needs no loop"
+        )
+    for one, other in pairwise(found):
+        if other[0] < one[0] or other[1] < one[1]:
+            raise ValueError(
+                f"stages: expected bits that do not fall, got {one} and then {other}; order them"
+            )
+    return found

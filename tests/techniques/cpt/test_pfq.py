@@ -1,0 +1,200 @@
+"""PFQ: the published trace, an independent simulation, resume, losses that are not finite."""
+
+import json
+import math
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lpkernels.techniques.cpt import PFQ, bitops
+from tests.loops import rows
+from tests.techniques.cpt.fakes import Named, Quantized
+
+STAGES = [(3, 6), (4, 6), (6, 8), (8, 8)]
+# The means of periods in the published rule's worked example, eps .15 and decay .4.
+TRACE = [2.0, 1.5, 1.2, 1.1, 1.05, 1.02, 1.00, 0.99, 0.985, 0.98, 0.98, 0.98, 0.98, 0.98]
+
+
+def bits_of(scheduler: PFQ, losses: list[float]) -> list[tuple[Any, Any]]:
+    """The bits of the step after each loss."""
+    found = []
+    for loss in losses:
+        scheduler.step(loss)
+        found += scheduler.get_last_bits()
+    return found
+
+
+@rows("period", 1, 4)
+def test_the_published_trace_turns_after_periods_8_and_13(period: int) -> None:
+    scheduler = PFQ(target := Named(), STAGES, period=period, eps=0.15, decay=0.4)
+    # A period of several steps has the mean of its losses.
+    spread = [-0.5, 0.25, 0.5, -0.25] if period == 4 else [0.0]
+    found = bits_of(scheduler, [mean + each for mean in TRACE for each in spread])
+    changes = [step for step, (one, other) in enumerate(pairwise([(3, 6), *found])) if one != other]
+    assert [step + 1 for step in changes] == [8 * period, 13 * period]
+    assert target.calls == [(3, 6), (4, 6), (6, 8)]
+    assert math.fsum(scheduler.first) / 10 == pytest.approx(1.1825)
+    assert scheduler.threshold == pytest.approx(0.024) and scheduler.window == pytest.approx([0.98])
+
+
+def test_the_scale_of_the_trace_moves_until_period_10_and_the_window_empties() -> None:
+    scheduler = PFQ(Named(), STAGES, period=1, eps=0.15, decay=0.4)
+    bits_of(scheduler, TRACE[:7])
+    assert scheduler.window == TRACE[2:7] and scheduler.threshold == 0.15
+    scheduler.step(TRACE[7])
+    assert math.fsum(scheduler.first) / 8 == pytest.approx(1.2325)
+    assert scheduler.window == [] and scheduler.threshold == 0.06
+
+
+def simulated(
+    losses: list[float], period: int, eps: float, decay: float, stages: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """The bits after each step, from the words of the rule: all values of L are kept, and looked at
+    anew after each period, in rational numbers."""
+    found, turns, values = [], [], []
+    for step in range(1, len(losses) + 1):
+        if step % period == 0 and len(turns) < len(stages) - 1:
+            members = losses[step - period : step]
+            if all(map(math.isfinite, members)):
+                values.append(sum(map(Fraction, members)) / period)
+                scale = abs(sum(values[:10]) / len(values[:10]))
+                since = values[turns[-1] if turns else 0 :]
+                bound = Fraction(eps) * Fraction(decay) ** min(len(turns), 2)
+                flat = [abs(each - since[-1]) <= bound * scale for each in since[-5:-1]]
+                if len(since) >= 5 and scale > 0 and all(flat):
+                    turns.append(len(values))
+        found.append(stages[len(turns)])
+    return found
+
+
+# Eighths, so that means are exact, and thresholds that no quotient of them meets.
+LOSS = st.one_of(
+    st.integers(1, 24).map(lambda n: n / 8), st.just(1.0), st.just(1.125), st.just(math.nan)
+)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    st.lists(LOSS, min_size=1, max_size=150),
+    st.sampled_from([1, 2, 4]),
+    st.sampled_from([0.0501, 0.2003, 0.8007]),
+    st.sampled_from([0.3001, 1.0]),
+    st.integers(2, 4),
+)
+def test_it_does_as_an_independent_simulation(losses, period, eps, decay, count) -> None:
+    scheduler = PFQ(Named(), STAGES[:count], period=period, eps=eps, decay=decay)
+    assert bits_of(scheduler, losses) == simulated(losses, period, eps, decay, STAGES[:count])
+
+
+def test_an_equal_distance_turns_and_the_threshold_shrinks_twice() -> None:
+    five = [(bits, 8) for bits in (3, 4, 5, 6, 7)]
+    scheduler = PFQ(Named(), five, period=1, eps=0.5, decay=0.5)
+    thresholds = []
+    for distance in (0.5, 0.25, 0.125, 0.125):
+        bits_of(scheduler, [1.0] * 4)
+        thresholds.append(scheduler.threshold)
+        # The scale is 1 as long as the first ten are.
+        scheduler.first = [1.0] * 10
+        scheduler.step(1.0 + distance)
+    assert thresholds == [0.5, 0.25, 0.125, 0.125]
+    assert scheduler.at_highest and scheduler.get_last_bits() == [(7, 8)]
+    state = scheduler.state_dict()
+    bits_of(scheduler, [1.0] * 9)
+    assert {**scheduler.state_dict(), "steps": 0, "bitops": 0} == {**state, "steps": 0, "bitops": 0}
+
+
+def test_losses_that_are_not_finite_leave_their_period_out() -> None:
+    scheduler = PFQ(Named(), STAGES, period=2, eps=0.5)
+    bits_of(scheduler, [1.0] * 8)
+    for bad in (math.nan, math.inf, -math.inf):
+        before = scheduler.state_dict()
+        assert bits_of(scheduler, [bad, 1.0]) == [(3, 6)] * 2
+        after = scheduler.state_dict()
+        assert all(before[name] == after[name] for name in ("window", "first", "stage", "sum"))
+    assert bits_of(scheduler, [1.0, 1.0]) == [(3, 6), (4, 6)]
+    # The scale of losses that are all 0 compares nothing; of negative ones its magnitude counts.
+    assert bits_of(PFQ(Named(), STAGES, period=1), [0.0] * 20)[-1] == (3, 6)
+    assert bits_of(PFQ(Named(), STAGES, period=1), [-2.0] * 5)[-1] == (4, 6)
+
+
+@rows("cut", 7, 21, 22, 30)
+def test_a_state_in_the_middle_of_a_period_goes_on_to_the_same_bits(cut: int) -> None:
+    def made(target: Any) -> PFQ:
+        return PFQ(target, STAGES, period=3, eps=0.4, decay=0.9)
+
+    generator = torch.Generator().manual_seed(0)
+    losses = (2 + 0.3 * torch.randn(60, generator=generator)).tolist()
+    whole, first, second = made(Named()), made(Named()), made(target := Named())
+    expected = bits_of(whole, losses)
+    assert len(set(expected)) == 4
+    found = bits_of(first, losses[:cut])
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert target.calls[-1] == first.get_last_bits()[0]
+    assert found + bits_of(second, losses[cut:]) == expected
+    assert second.state_dict() == whole.state_dict() and second.cost() == whole.cost()
+
+
+def test_losses_may_be_tensors_and_at_is_the_last_stage() -> None:
+    plain, scheduler = PFQ(Named(), period=3, eps=9), PFQ(layer := Quantized(2, 2), period=3, eps=9)
+    for step in range(16):
+        loss = torch.tensor(0.1 * step, requires_grad=True)
+        scheduler.step(loss)
+        plain.step(loss.item())
+        assert scheduler.state_dict() == plain.state_dict()
+    assert layer.bits == (4, 6)
+    with scheduler.at():
+        assert layer.bits == (8, 6)
+    assert layer.bits == (4, 6)
+
+
+def test_cost_is_the_mean_over_the_steps_and_tables_need_the_stages_widths_alone() -> None:
+    table = {3: "e2m0_sat", 8: "e4m3fn_sat"}
+    scheduler = PFQ(layer := Quantized(2, 2), [(3, 6), (8, 8)], period=1, eps=1, formats=table)
+    assert scheduler.cost() == bitops(3, 6) and str(layer.table[3]) == "e2m0_sat"
+    bits_of(scheduler, [1.0] * 8)
+    assert scheduler.cost() == pytest.approx((5 * bitops(3, 6) + 3 * bitops(8, 8)) / 8)
+    with pytest.raises(ValueError, match="kind='accumulator' needs a schedule of it"):
+        scheduler.cost("accumulator")
+
+
+def test_states_of_other_settings_are_refused() -> None:
+    state = PFQ(Named(), period=5).state_dict()
+    for options, match in (
+        ({"period": 4}, "expected the state of period=4, got 5"),
+        ({"period": 5, "eps": 0.1}, "expected the state of eps=0.1, got 0.05"),
+        ({"period": 5, "stages": STAGES[:2]}, "expected the state of stages="),
+    ):
+        with pytest.raises(ValueError, match=match):
+            PFQ(Named(), **options).load_state_dict(state)
+    with pytest.raises(ValueError, match="load_state_dict: stage: expected 0 to 3, got 4"):
+        PFQ(Named(), period=5).load_state_dict({**state, "stage": 4})
+    with pytest.raises(ValueError, match="got one without stage, window"):
+        PFQ(Named(), period=5).load_state_dict({})
+
+
+@rows(
+    "options, error, match",
+    ({"stages": [(3, 6)]}, ValueError, r"expected two or more, got \[\(3, 6\)\]"),
+    ({"stages": [(4, 6), (3, 8)]}, ValueError, r"do not fall, got \(4, 6\) and then \(3, 8\)"),
+    ({"stages": [(3, 8), (4, 6)]}, ValueError, "stages: expected bits that do not fall"),
+    ({"stages": [3, 8]}, TypeError, "stages: expected pairs"),
+    ({"stages": [(3, 6), (8, 33)]}, ValueError, "stages: expected 1 to 32 bits, got 33"),
+    ({"period": 0}, ValueError, "period: expected at least 1, got 0"),
+    ({"eps": 0}, ValueError, "eps: expected a finite number above 0, got 0"),
+    ({"eps": math.inf}, ValueError, "eps: expected a finite number"),
+    ({"decay": 0.0}, ValueError, "decay: expected a finite number above 0 and of at most 1"),
+    ({"decay": 1.01}, ValueError, "decay: expected a finite number above 0 and of at most 1"),
+    ({"formats": "float"}, ValueError, "takes no formats="),
+)
+def test_wrong_input(options, error, match):
+    target = Named()
+    with pytest.raises(error, match=match):
+        PFQ(target, **{"period": 2, **options})
+    assert target.calls == []
+    with pytest.raises(TypeError, match="step: loss: expected a number, got str"):
+        PFQ(target, period=2).step("1.0")  # type: ignore[arg-type]
