@@ -19,8 +19,7 @@ from bench import naive
 from bench.registry import Case
 from lpkernels import ops
 from lpkernels.arithmetic import as_accumulator
-from lpkernels.experiments.workloads.bundled import ResNet18
-from lpkernels.experiments.workloads.models import ResNet
+from lpkernels.experiments.workloads.models import ResNet, ResNet18
 from lpkernels.rng import Role
 
 SEED = 20260
@@ -310,10 +309,7 @@ def _model(depth: int, width: int) -> nn.Module:
     it is the one of their table 1 with a first layer for small images."""
     if depth != 18:
         return ResNet(3, 10, depth=depth, width=width)
-    model = ResNet18(10)
-    model.stem = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
-    model.pool = nn.Identity()
-    return model.to(memory_format=torch.channels_last)
+    return ResNet18(3, 10).to(memory_format=torch.channels_last)
 
 
 def _train_step(case: Case, device: str, backend: str) -> Job:

@@ -12,6 +12,7 @@ from lpkernels.cli._options import Seed, check_one_process, console, show_table,
 from lpkernels.experiments.sweeps import accumulate as work
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.formats import parse_format
+from lpkernels.techniques.accumulation import AccumulatorPlan
 from lpkernels.techniques.accumulation.planning import HEADROOM
 from lpkernels.techniques.accumulation.theory import CRITERIA, METRICS, NMSE_CONSTANTS
 
@@ -76,13 +77,15 @@ def accumulate(
     headroom: Annotated[
         int,
         typer.Option(
-            min=0, help="Exponent bits beyond those that the batch needs, for training to go on."
+            min=0, help="Exponent bits beyond those that the sample needs, for training to go on."
         ),
     ] = HEADROOM,
     exp_bits: Annotated[
         int,
         typer.Option(
-            min=0, max=8, help="Exponent bits of the accumulators; 0: as measured, with headroom."
+            min=0,
+            max=8,
+            help="Exponent bits of the accumulators; 0: as measured, with headroom, or 8.",
         ),
     ] = 0,
     simulate: Annotated[
@@ -101,7 +104,17 @@ def accumulate(
     resume: Annotated[
         bool, typer.Option("--resume", help="Keep what --out holds of this question already.")
     ] = False,
-    batch: Annotated[int, typer.Option(min=1, help="Images or texts of a batch.")] = 8,
+    batch: Annotated[
+        int, typer.Option(min=1, help="Images or texts of a training step, as lengths count them.")
+    ] = 8,
+    sample: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Images or texts that are computed to measure zeros and exponents; 0: none, the "
+            "plan is made from shapes alone.",
+        ),
+    ] = 0,
     loss_scale: Annotated[
         float,
         typer.Option(
@@ -123,7 +136,9 @@ def accumulate(
 ) -> None:
     """The accumulator each product of a network needs, forward and backward; proof by simulation.
 
-    Example: `lpkernels accumulate --model resnet18-imagenet --operand e5m2 --chunk 64 --simulate`
+    The lengths come from the shapes, for a network and a batch of any size.
+
+    Example: `lpkernels accumulate --model resnet18-imagenet --batch 256 --chunk 64 --simulate`
     """
     lengths = {"none": 0, "best": -1}
     given = dict(locals())
@@ -139,7 +154,7 @@ def accumulate(
         made = work.plan_study(study, network)
     except (ValueError, FileNotFoundError, NotImplementedError, TypeError) as error:
         raise typer.BadParameter(str(error)) from error
-    _show_plan(study)
+    _show_plan(study, made)
     try:
         if simulate:
             work.simulate_study(study, work.points(made, config), console)
@@ -168,15 +183,15 @@ def _command(given: dict[str, Any]) -> str:
     )
 
 
-def _show_plan(study: work.Study) -> None:
+def _show_plan(study: work.Study, made: AccumulatorPlan) -> None:
     from lpkernels.report.accumulators import plan_table, plot_bits
     from lpkernels.techniques.accumulation.tables import plan_notes
 
-    rows, config = study.of("plan"), study.config
-    show_table(plan_table(rows, title=f"{config.model}, {config.operand} operands"))
-    for note in plan_notes(rows):
+    blocks, config = [row.to_dict() for row in made.blocks], study.config
+    show_table(plan_table(blocks, title=f"{config.model}, {config.operand} operands"))
+    for note in plan_notes(blocks):
         console.print(note, highlight=False, markup=False)
-    plot_bits(rows, study.folder / "bits.png", title=config.model)
+    plot_bits(study.of("plan"), study.folder / "bits.png", title=config.model)
 
 
 def _show_simulations(study: work.Study) -> None:

@@ -22,15 +22,15 @@ _SHAPES = {"nearest_even": "o", "stochastic": "^", "aligned_truncation": "s"}
 
 
 def plan_table(rows: Sequence[Record], *, title: str = "") -> Table:
-    """A row for every GEMM of every layer, with the cells of `plan_cells`; the notes stand below
+    """A row for every GEMM of every block, with the cells of `plan_cells`; the notes stand below
     the table, by number.
     """
-    # Narrow enough for 80 columns: long names of layers are folded, numbers never cut.
+    # Narrow enough for 80 columns: long names of blocks are folded, numbers never cut.
     table = Table(title=title or None, box=SIMPLE_HEAD, padding=0, caption=COLUMNS)
     table.caption_justify = "left"
     head, *cells = plan_cells(rows)
     for name in head:
-        folds = name in ("layer", "one sum", FIXED, "notes")
+        folds = name in ("block", FIXED, "notes")
         justify: JustifyMethod = "left" if name in WORDS else "right"
         table.add_column(name, justify=justify, no_wrap=not folds, overflow="fold")
     for row in cells:

@@ -196,7 +196,7 @@ def test_the_package_runs_as_the_command(
     assert capsys.readouterr().out == call(*arguments).output
 
 
-ACCUMULATE = ["accumulate", "--model", "cnn1", "--width", "2", "--batch", "16", "--longest", "256"]
+ACCUMULATE = "accumulate --model cnn1 --width 2 --batch 16 --sample 16 --longest 256".split()
 
 
 def test_accumulate_plans_simulates_and_trains(tmp_path: Path) -> None:
@@ -222,6 +222,7 @@ def test_accumulate_says_the_headroom_and_where_nothing_overflows(tmp_path: Path
     assert re.search(r"fprop .* 1\d bits", said)
     assert "E[sum^2] is" in said  # a note, not markup
     assert "overflows" not in call(*ACCUMULATE, "--out", tmp_path).output
+    assert "not measured" in done(*ACCUMULATE, "--sample", "0", "--out", tmp_path)
 
 
 def test_accumulate_simulates_other_roundings(tmp_path: Path) -> None:

@@ -124,8 +124,8 @@ def test_training_counts_the_last_epochs_and_shows_the_lowest_seed() -> None:
 def plan_row(layer: str, length: int, chunk: int, **others: Any) -> dict[str, Any]:
     return {
         "layer": layer, "gemm": "fprop", "length": length, "product_bits": 5, "nzr": 1.0,
-        "man_bits": 9, "chunk_bits": 7, "chunk": chunk, "exponents": None, "accumulator": "e6m9",
-        "notes": [], **others,
+        "man_bits": 9, "chunk_bits": 7, "chunk": chunk, "exponents": None, "growth": 1.0,
+        "accumulator": "e6m9", "notes": [], **others,
     }  # fmt: skip
 
 
@@ -134,6 +134,8 @@ def test_a_chunk_of_the_whole_length_is_shown_as_none_and_headroom_behind_the_ex
     assert list(table.columns[6].cells) == ["7/64", "-"]
     rows = [plan_row("a", 64, 64, exponents=[-5, 2], headroom=room) for room in (1, -1)]
     assert list(plan_table(rows).columns[7].cells) == ["-5..2 +1", "-5..2 -1"]
+    rows = [plan_row("a", 64, 64, growth=growth) for growth in (1.0, None)]
+    assert list(plan_table(rows).columns[7].cells) == ["-", "not measured"]
 
 
 def test_bytes_have_a_unit_and_are_read() -> None:

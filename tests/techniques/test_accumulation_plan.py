@@ -132,7 +132,7 @@ def test_a_plan_prints_as_a_table_of_its_rows():
     made = plan(model, torch.randn(32, 64), loss=mean_square, operand="e5m2")
     assert str(made) == repr(made)
     head, *lines = str(made).splitlines()
-    names = "layer gemm length m_p nzr one sum chunks exponents accumulator notes"
+    names = "block gemm length m_p nzr normal chunked exponents accumulator notes"
     assert head.split() == names.split()
     for row, line in zip(made.rows, lines, strict=False):
         low, high = row.exponents

@@ -45,7 +45,9 @@ class AccumulateConfig:
         the function returns (model, sample, loss), sample and loss as `plan` takes them.
     operand, criterion, metric, rounding, headroom, exp_bits: as in `plan`; exp_bits 0: measured.
     chunk: its length, 0 none, -1 the best.
-    batch: images or tokens sequences of the sample.  loss_scale: the loss is multiplied by it.
+    batch: images or token sequences of a training step.  sample: of the batch that is computed; 0:
+        none, the plan is made on the meta device.  module:function brings a sample and its batch.
+    loss_scale: the loss is multiplied by it.
     longest: the sums that are simulated have at most that many products.
     data, data_dir, width, epochs, seeds, lr: of the runs that train.
     """
@@ -59,6 +61,7 @@ class AccumulateConfig:
     headroom: int = HEADROOM
     exp_bits: int = 0
     batch: int = 8
+    sample: int = 0
     loss_scale: float = 1024.0
     longest: int = 1 << 16
     seed: int = 0
@@ -74,16 +77,17 @@ class AccumulateConfig:
 
 
 def find_workload(config: AccumulateConfig) -> Workload:
-    """The network, its batch and its loss.
+    """The network, its sample and its loss, on the meta device where nothing is to be computed.
 
     Raises: ValueError: the name means nothing, or its function returns something else.
     """
+    device, examples = ("cpu", config.sample) if config.sample else ("meta", config.batch)
     if config.model in BUNDLED:
-        return workload(config.model, batch=config.batch, seed=config.seed)
+        return workload(config.model, batch=examples, seed=config.seed, device=device)
     if ":" in config.model:
         return _imported(config.model)
     data = load(config.data, config.data_dir)
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), torch.device(device):
         torch.manual_seed(config.seed)
         try:
             task = Task("images", data.shape, data.classes)
@@ -93,8 +97,12 @@ def find_workload(config: AccumulateConfig) -> Workload:
                 f"{error}; or one of {', '.join(BUNDLED)}; or module:function, which returns "
                 "(model, sample, loss)"
             ) from error
-    order = plan_epoch(data, config.seed, 0, augment=False)
-    images, labels = order.batch(data, 0, config.batch)
+    if not config.sample:
+        images = torch.empty(config.batch, *data.shape, device=device)
+        labels = torch.empty(config.batch, dtype=torch.int64, device=device)
+    else:
+        order = plan_epoch(data, config.seed, 0, augment=False)
+        images, labels = order.batch(data, 0, config.sample)
     return Workload(model, images, lambda y: cross_entropy(y, labels))
 
 
@@ -121,6 +129,7 @@ def make_plan(config: AccumulateConfig, work: Workload) -> AccumulatorPlan:
         chunk="best" if config.chunk < 0 else config.chunk or None,
         headroom=config.headroom,
         exp_bits=config.exp_bits or None,
+        batch=None if ":" in config.model else config.batch,
         criterion=config.criterion,
         metric=config.metric,
         rounding=config.rounding,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from lpkernels.experiments.workloads.models import BasicBlock, ResNet
+from lpkernels.experiments.workloads.models import ResNet, ResNet18
 from lpkernels.experiments.workloads.models.mobile import InvertedResidual
 from lpkernels.experiments.workloads.models.recurrent import LanguageLSTM
 from lpkernels.experiments.workloads.models.transformer import GPT
@@ -21,31 +21,6 @@ class Workload:
     model: nn.Module
     sample: Any
     loss: Callable[[Any], Tensor]
-
-
-class ResNet18(nn.Module):
-    """He et al. 2016, arXiv 1512.03385, table 1 (18 layers, 224 x 224, 1x1 shortcuts)."""
-
-    def __init__(self, classes: int = 1000) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
-        self.bn = nn.BatchNorm2d(64)
-        self.pool = nn.MaxPool2d(3, 2, 1)
-        widths = (64, 64, 128, 256, 512)
-        self.stages = nn.Sequential(
-            *(
-                nn.Sequential(
-                    BasicBlock(widths[i], widths[i + 1], 1 if i == 0 else 2),
-                    BasicBlock(widths[i + 1], widths[i + 1], 1),
-                )
-                for i in range(4)
-            )
-        )
-        self.head = nn.Linear(512, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.stages(self.pool(torch.relu(self.bn(self.stem(x)))))
-        return self.head(y.mean(dim=(2, 3)))
 
 
 def alexnet(classes: int = 1000) -> nn.Sequential:
@@ -88,7 +63,7 @@ def mobilenetv2(classes: int = 1000) -> nn.Sequential:
 _IMAGE_MODELS: dict[str, tuple[Callable[[], nn.Module], int, int]] = {
     "resnet20-cifar": (lambda: ResNet(3, 10), 32, 10),
     "resnet32-cifar": (lambda: ResNet(3, 10, depth=32), 32, 10),
-    "resnet18-imagenet": (ResNet18, 224, 1000),
+    "resnet18-imagenet": (lambda: ResNet18(3, 1000, large=True), 224, 1000),
     "alexnet-imagenet": (alexnet, 224, 1000),
     "mobilenetv2": (mobilenetv2, 224, 1000),
     "mobilenetv2-imagenet": (mobilenetv2, 224, 1000),

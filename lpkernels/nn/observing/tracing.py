@@ -40,7 +40,8 @@ def trace(
         visitor, operations, depth: as in `observe`. Calls of loss are told too.
 
     Raises:
-        ValueError: loss gives no finite scalar, or one without a gradient; and as `observe` does.
+        ValueError: loss gives no finite scalar (on the meta device nobody knows), or one without a
+            gradient; and as `observe` does.
     """
     check_model("trace", model)
     given = [*inputs, *(kwargs or {}).values()]
@@ -65,7 +66,7 @@ def _backward(value: Any, model: Module, given: list[Any]) -> None:
             "the loss has no gradient, so there is no backward pass; give the model parameters "
             "that require one, and run it without torch.no_grad and .detach()"
         )
-    if not bool(torch.isfinite(value.detach())):
+    if not value.is_meta and not bool(torch.isfinite(value.detach())):
         raise ValueError(f"the loss is {value.item()}; use inputs on which it is finite")
     torch.autograd.grad(value, leaves, allow_unused=True)
 

@@ -14,6 +14,7 @@ import numpy as np
 from lpkernels.arithmetic import Accumulator, Recipe
 from lpkernels.formats import FloatFormat
 from lpkernels.techniques.accumulation import theory
+from lpkernels.techniques.accumulation._products import GEMMS
 from lpkernels.techniques.accumulation.measuring import Statistics
 from lpkernels.techniques.accumulation.tables import plan_text
 from lpkernels.techniques.accumulation.theory import ModelWarning, min_mantissa_bits
@@ -39,9 +40,10 @@ class PlanRow:
 
     layer, gemm: "fprop", "dgrad" or "wgrad" of the layer of that name.
     length: products of its longest sum.
-    product_bits, nzr, growth: measured; see `measuring.Statistics`.
+    product_bits, nzr, growth: measured; see `measuring.Statistics`. From shapes alone the bits are
+        those of the operand's formats, nzr is 1 and growth is None.
     exponents: (low, high) that the accumulator's exponents must cover on this batch; None: every
-        product is 0.
+        product is 0, or nothing was measured.
     man_bits: of one sum.  chunk, chunk_bits: the chunk length asked for, or the best one, and the
         mantissa bits of inner and outer sums with it.
     format, accumulator: the recommendation; with chunks if the plan was asked for them.
@@ -56,7 +58,7 @@ class PlanRow:
     length: int
     product_bits: int
     nzr: float
-    growth: float
+    growth: float | None
     exponents: tuple[int, int] | None
     man_bits: int
     chunk: int
@@ -69,7 +71,7 @@ class PlanRow:
     @property
     def headroom(self) -> int | None:
         """Exponent bits of the format beyond the fewest that cover `exponents`; below 0 where fewer
-        were asked for (`exp_bits`), None where every product is 0."""
+        were asked for (`exp_bits`), None where `exponents` are."""
         if self.exponents is None:
             return None
         return self.format.exp_bits - _fewest_exponent_bits(self.exponents)
@@ -89,7 +91,7 @@ class PlanRow:
 class AccumulatorPlan(Mapping[Any, Recipe]):
     """Rows in the order of the model, fprop before dgrad before wgrad; a mapping to recipes.
 
-    ``print`` shows the rows as a table.
+    ``print`` shows a table of its `blocks`.
 
     ``lp.convert(model, plan)`` gives every layer that can be converted its accumulators and the
     operand formats the plan was made for. A module of several products (attention, recurrent
@@ -104,7 +106,7 @@ class AccumulatorPlan(Mapping[Any, Recipe]):
     modules: Mapping[str, str]
 
     def __repr__(self) -> str:
-        return plan_text(self.to_dicts())
+        return plan_text([row.to_dict() for row in self.blocks])
 
     def __getitem__(self, pattern: Any) -> Recipe:
         return self.recipes[pattern]
@@ -137,6 +139,22 @@ class AccumulatorPlan(Mapping[Any, Recipe]):
             fields: dict[str, Any] = {**quantizers, **narrow}
             made[_pattern(module)] = Recipe(**fields)
         return made
+
+    @cached_property
+    def blocks(self) -> tuple[PlanRow, ...]:
+        """A row for each GEMM of each block, as wide as the widest of its layers.
+
+        A block is one stage of the network: "layer1" holds "layer1.0.conv1" and "layer1.1.conv2".
+        Numbered stages are a block each, "stages.0" of "stages.0.1.conv1", and so are the layers of
+        an nn.Sequential, "features.3". `layer` of the row is the block's name.
+        """
+        found: dict[str, dict[str, PlanRow]] = {}
+        for row in self.rows:
+            block = _block(row.layer)
+            rows = found.setdefault(block, {})
+            named = replace(row, layer=block)
+            rows[row.gemm] = _widest(rows[row.gemm], named) if row.gemm in rows else named
+        return tuple(rows[gemm] for rows in found.values() for gemm in GEMMS if gemm in rows)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The rows as plain values."""
@@ -230,7 +248,7 @@ def _fewest_exponent_bits(exponents: tuple[int, int] | None) -> int:
 
 def _notes(length: int, found: Statistics, bits: int, in_chunks: bool) -> list[str]:
     notes = []
-    if found.low is None:
+    if found.low is None and found.growth is not None:
         notes.append("every product is zero on this sample: nothing was measured")
     if length * found.nzr >= theory.MODEL_LIMIT and not in_chunks:
         notes.append("from 2^22 products on the formula asks for about 3 bits too many")
@@ -239,7 +257,7 @@ def _notes(length: int, found: Statistics, bits: int, in_chunks: bool) -> list[s
             "fewer mantissa bits than the operands have: the criterion accepts the loss of 3.9 "
             "products, which is most of a sum this short"
         )
-    if found.growth >= _GROWTH:
+    if found.growth is not None and found.growth >= _GROWTH:
         more = math.ceil(math.log2(found.growth) / 2)
         notes.append(
             f"products are not of mean zero: E[sum^2] is {found.growth:.0f} times that of "
@@ -264,13 +282,14 @@ def _widest(a: PlanRow, b: PlanRow) -> PlanRow:
         longer,
         product_bits=max(a.product_bits, b.product_bits),
         nzr=max(a.nzr, b.nzr),
-        growth=max(a.growth, b.growth),
+        growth=max((g for g in (a.growth, b.growth) if g is not None), default=None),
         exponents=exponents,
         man_bits=max(a.man_bits, b.man_bits),
         chunk_bits=max(a.chunk_bits, b.chunk_bits),
         format=fmt,
         accumulator=_with_format(longer.accumulator, fmt),
         notes=tuple(dict.fromkeys((*longer.notes, *other.notes))),
+        integer_bits=max((n for n in (a.integer_bits, b.integer_bits) if n), default=None),
     )
 
 
@@ -286,6 +305,15 @@ def _with_format(acc: Accumulator, fmt: FloatFormat) -> Accumulator:
     """An accumulator that `accumulator_of` made, with another format."""
     aligned = None if acc.block is None else fmt.man_bits
     return replace(acc, fmt=fmt, outer=fmt if acc.chunk else None, aligned_bits=aligned)
+
+
+def _block(layer: str) -> str:
+    """The name of the block of a layer, as `AccumulatorPlan.blocks` says."""
+    parts = layer.split(".")
+    at = next((i for i, part in enumerate(parts) if part.isdigit()), 0)
+    below = parts[at + 1 :]
+    with_number = at == 0 or not below or below[0].isdigit()
+    return ".".join(parts[: at + with_number])
 
 
 def _pattern(name: str) -> str:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lpkernels.arithmetic import Accumulator, as_accumulator, bits_without_overflow
-from lpkernels.formats import FixedFormat, FloatFormat, Format
+from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat, Format, TableFormat
 from lpkernels.functional.matmul import matmul
 from lpkernels.functional.seeds import seed_for
 from lpkernels.techniques.accumulation._events import shares
@@ -37,7 +37,7 @@ class Statistics:
     high: exponent of the largest sum of magnitudes, which no partial sum exceeds in any order. Both
         None if every product is zero.
     growth: E[sum^2] / E[sum of p^2]: 1 for independent products of mean zero, more where they add
-        up.
+        up; None where nothing was measured.
     """
 
     product_bits: int
@@ -45,7 +45,7 @@ class Statistics:
     nzr: float
     low: int | None
     high: int | None
-    growth: float
+    growth: float | None
 
 
 def mantissa_bits(x: Tensor) -> int:
@@ -54,6 +54,26 @@ def mantissa_bits(x: Tensor) -> int:
     used = int(np.bitwise_or.reduce(significands, axis=None)) if significands.size else 0
     # Negative significands are two's complement: they end in as many zeros as their magnitude.
     return 0 if used == 0 else 23 - ((used & -used).bit_length() - 1)
+
+
+def format_mantissa_bits(fmt: Format | None) -> int:
+    """The fewest mantissa bits in which every value of a format is exact; 23 where there is no
+    format, or scales that are no powers of two."""
+    if isinstance(fmt, FloatFormat):
+        return fmt.man_bits
+    if isinstance(fmt, FixedFormat):
+        return max(0, fmt.word_bits - 1 - fmt.signed)
+    if isinstance(fmt, TableFormat):
+        return mantissa_bits(torch.from_numpy(fmt.values()))
+    if isinstance(fmt, BlockFormat) and fmt.scale == "e8m0":
+        return format_mantissa_bits(fmt.element)
+    return 23
+
+
+def unmeasured(left: Format | None, right: Format | None) -> Statistics:
+    """What the formats of two operands say of their products: nothing of zeros and of sizes."""
+    bits = format_mantissa_bits(left), format_mantissa_bits(right)
+    return Statistics(product_bits(*bits), max(bits), 1.0, None, None, None)
 
 
 def product_bits(left: int, right: int) -> int:

@@ -1,4 +1,4 @@
-"""The accumulator that each product of a model needs, measured on one batch."""
+"""The accumulator that each product of a model needs, from one batch or from shapes alone."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from lpkernels.nn.observing.tracing import arguments
 from lpkernels.nn.selecting import check_model
 from lpkernels.recipes import as_recipe, recipes
 from lpkernels.techniques import checks
+from lpkernels.techniques._nested import all_tensors
 from lpkernels.techniques.accumulation import theory
 from lpkernels.techniques.accumulation._products import GEMMS, Product, Products
 from lpkernels.techniques.accumulation._rows import (
@@ -29,11 +30,18 @@ from lpkernels.techniques.accumulation._rows import (
     exponent_bits,
     plan_rows,
 )
-from lpkernels.techniques.accumulation.measuring import Statistics, integer_bits, statistics
+from lpkernels.techniques.accumulation.measuring import (
+    Statistics,
+    integer_bits,
+    statistics,
+    unmeasured,
+)
 
 #: Exponent bits beyond those that one batch needs: training goes on to larger values and smaller
 #: gradients.
 HEADROOM = 1
+# The left and the right operand of fprop, dgrad and wgrad.
+_ROLES = (("input", "weight"), ("grad_output", "weight"), ("input", "grad_output"))
 
 
 def plan(
@@ -45,6 +53,7 @@ def plan(
     chunk: int | str | None = None,
     headroom: int = HEADROOM,
     exp_bits: int | None = None,
+    batch: int | None = None,
     criterion: str = "level",
     cutoff: float = theory.CUTOFF,
     metric: str = "vrr",
@@ -64,14 +73,20 @@ def plan(
     of the sums. One batch does not show what training will reach, so `headroom` exponent bits are
     added.
 
+    On torch's meta device the lengths come from the shapes alone, and nothing is computed: no
+    product is known to be zero (nzr is 1), the mantissa bits of the products are those of the
+    operand's format, and the exponents have `exp_bits`, or 8 where they are not given: the table
+    then says "not measured".
+
     The model and torch's random state are left as found (`lpkernels.nn.observing.trace`). A layer
     that is called several times has the widest of its formats. The products of one module that
     `convert` computes by one recipe (attention, recurrent layers, calls in a forward) share the
     widest accumulators. The length of a strided dgrad is its longest sum.
 
     Args:
-        model: a module of torch's own layers, its parameters initialised.
-        sample: its input: a tensor, a tuple of arguments or a dict of keyword arguments.
+        model: a module of torch's own layers, its parameters initialised, or on the meta device.
+        sample: its input: a tensor, a tuple of arguments or a dict of keyword arguments; on the
+            meta device where the model is.
         loss: from the model's output to a scalar; scale it here if gradients underflow.
         operand: format, Quantizer or its text of input, weight and grad_output; or a Recipe (or its
             name) whose three quantizers are taken.
@@ -81,6 +96,10 @@ def plan(
         headroom: exponent bits beyond those that this batch needs, up to 8 in all; without effect
             where exp_bits is given.
         exp_bits: of every accumulator, 2..8; None: measured, as above.
+        batch: examples of the batch that the lengths are for. The first dimension of the sample's
+            first tensor counts its own; the sum of a weight's wgrad runs over all examples, so its
+            length is the sample's times batch and divided by this count. Zeros, exponents and
+            growth stay those of the sample. None: the sample's own lengths.
         criterion, cutoff, metric, eps, rounding: of :func:`min_mantissa_bits`; the accumulators
             round so too (:func:`accumulator_of`).
 
@@ -92,13 +111,15 @@ def plan(
     Raises:
         TypeError, ValueError: arguments of the wrong kind; another headroom than the default beside
             exp_bits; a loss that is no scalar or has no gradient; a layer that is emulated already
-            or not initialised; operands that are not finite, or overflow in their format.
+            or not initialised; operands that are not finite, or overflow in their format; a model
+            on the meta device and a sample elsewhere; a batch of no whole number of samples in a
+            sum.
         NotImplementedError: an operation that cannot be traced, by name.
     """
     _check(chunk, headroom, exp_bits, criterion, metric, rounding)
     _check_model(model)
     quantizers = _operands(operand)
-    measured = _Measured(quantizers)
+    measured = _Measured(quantizers, batch, _examples(model, sample, batch))
     products = Products(model, measured.add)
 
     def checked_loss(output: Any) -> Tensor:
@@ -143,6 +164,31 @@ def _check(
     theory.check_criteria("plan", criterion, metric, rounding)
 
 
+def _examples(model: Module, sample: Any, batch: int | None) -> int:
+    """The examples of the sample, 1 where no batch asks for them; checks that model and sample are
+    both on the meta device, or neither."""
+    inputs = all_tensors({"sample": sample})
+    found = [*model.named_parameters(), *model.named_buffers(), *inputs.items()]
+    there = [name for name, x in found if x.is_meta]
+    elsewhere = [name for name, x in found if not x.is_meta]
+    if there and elsewhere:
+        raise ValueError(
+            f"plan: {there[0]} is on the meta device and {elsewhere[0]} is not; model and sample "
+            'must both be there, or neither: make them under torch.device("meta"), or move them '
+            'by .to("meta")'
+        )
+    if batch is None:
+        return 1
+    checks.whole("plan: batch", batch, 1)
+    first = next(iter(inputs.values()), None)
+    if first is None or first.dim() == 0 or len(first) == 0:
+        raise ValueError(
+            f"plan: batch={batch} needs the examples of the sample, counted by the first dimension "
+            "of its first tensor, and there is none"
+        )
+    return len(first)
+
+
 def _operands(operand: Format | Quantizer | Recipe | str) -> Recipe:
     if isinstance(operand, Recipe) or (isinstance(operand, str) and operand in recipes()):
         given = as_recipe(operand)
@@ -171,8 +217,9 @@ def _check_model(model: Any) -> None:
 class _Measured:
     """The statistics of every (layer, GEMM), one for each call of the layer."""
 
-    def __init__(self, quantizers: Recipe) -> None:
+    def __init__(self, quantizers: Recipe, batch: int | None, examples: int) -> None:
         self.quantizers = quantizers
+        self.batch, self.examples = batch, examples
         self.modules: dict[str, str] = {}
         self.sums: dict[tuple[str, str], list[tuple[int, Statistics]]] = {}
         self.flushed: dict[str, float] = {}
@@ -197,10 +244,7 @@ class _Measured:
                 self.waiting.add(layer)
             return
         self.waiting.discard(layer)
-        nonzero = int(g.count_nonzero())
-        g = self._rounded(g, "grad_output", layer)
-        lost = 1 - int(g.count_nonzero()) / nonzero if nonzero else 0.0
-        self.flushed[layer] = max(lost, self.flushed.get(layer, 0.0))
+        g = self._gradient(g, layer)
         if product.needs_x:
             of(1, g, w, lambda a, b: geometry.dgrad(a, b, x.shape))
         if product.needs_w:
@@ -209,14 +253,43 @@ class _Measured:
     def _add(self, product: Product, gemm: int, left: Tensor, right: Tensor, combine: Any) -> None:
         shapes = (product.x.shape, product.w.shape, product.y_shape)
         length = product.geometry.lengths(*shapes)[gemm]
-        with torch.no_grad(), torch.autocast(left.device.type, enabled=False):
-            found = statistics(left, right, combine, product.geometry.products(*shapes))
+        if self.batch is not None and gemm == 2 and product.weights:
+            length = self._of_batch(product.layer, length)
+        if left.is_meta:
+            found = unmeasured(*(self._format(role) for role in _ROLES[gemm]))
+        else:
+            with torch.no_grad(), torch.autocast(left.device.type, enabled=False):
+                found = statistics(left, right, combine, product.geometry.products(*shapes))
         if length:
             self.sums[product.layer, GEMMS[gemm]].append((length, found))
 
+    def _of_batch(self, layer: str, length: int) -> int:
+        """The length of a weight's wgrad in the batch that was asked for."""
+        if length % self.examples:
+            raise ValueError(
+                f"plan: batch={self.batch}: the wgrad of {layer!r} sums {length} products of the "
+                f"sample, which is no multiple of its {self.examples} examples (the first "
+                "dimension of its first tensor); give a sample of that batch instead"
+            )
+        return length // self.examples * (self.batch or 1)
+
+    def _gradient(self, g: Tensor, layer: str) -> Tensor:
+        """The rounded gradient of an output; how much of it became zero is kept."""
+        if g.is_meta:
+            return g
+        nonzero = int(g.count_nonzero())
+        g = self._rounded(g, "grad_output", layer)
+        lost = 1 - int(g.count_nonzero()) / nonzero if nonzero else 0.0
+        self.flushed[layer] = max(lost, self.flushed.get(layer, 0.0))
+        return g
+
+    def _format(self, role: str) -> Format | None:
+        quantizer = getattr(self.quantizers, role)
+        return None if quantizer is None else quantizer.fmt
+
     def _find_integer_bits(self, product: Product, w: Tensor) -> None:
         formats = [q.fmt for q in (self.quantizers.weight, self.quantizers.input) if q is not None]
-        if not product.weights or w.numel() == 0 or len(formats) < 2:
+        if not product.weights or w.numel() == 0 or w.is_meta or len(formats) < 2:
             return
         weight, operand = formats
         if isinstance(weight, FixedFormat) and isinstance(operand, FixedFormat):
@@ -224,6 +297,8 @@ class _Measured:
             self.integer_bits[product.layer] = integer_bits(sums, weight, operand)
 
     def _rounded(self, x: Tensor, role: str, layer: str) -> Tensor:
+        if x.is_meta:
+            return x
         quantizer = getattr(self.quantizers, role)
         if not torch.isfinite(x).all():
             raise ValueError(

@@ -8,36 +8,37 @@ from typing import Any
 from lpkernels.techniques._table import aligned
 
 #: The columns of a plan that hold words; the others hold numbers.
-WORDS = ("layer", "gemm", "accumulator", "notes")
+WORDS = ("block", "gemm", "accumulator", "notes")
 #: The meanings of a plan's columns.
 COLUMNS = (
-    "length: products in a sum; m_p: mantissa bits of a product; nzr: share of the products that "
-    "is not zero; one sum: mantissa bits needed, without the hidden one; chunks: the same / the "
+    "block: the layers of one stage, each cell of the layer that needs most; length: products in a "
+    "sum; m_p: mantissa bits of a product; nzr: share of the products that is not zero; normal: "
+    "mantissa bits of one sum, without the hidden one; chunked: the same of sums in chunks / the "
     "chunk's length; exponents: powers of two from typical products to the largest sum, and how "
     "many exponent bits more than these need the accumulator has"
 )
-_PLAN = ("layer", "gemm", "length", "m_p", "nzr", "one sum", "chunks", "exponents", "accumulator")
+_PLAN = ("block", "gemm", "length", "m_p", "nzr", "normal", "chunked", "exponents", "accumulator")
 #: The column of a plan with fixed-point operands.
 FIXED = "never overflows in"
 _SHARES = ("swamped", "swamped_chunks", "overflowed")
 
 
 def plan_cells(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
-    """The table of a plan's rows, as records hold them, its head first.
+    """The table of the rows of a plan's blocks, as records hold rows, its head first.
 
-    A layer's name stands in its first row. "4/64" are the mantissa bits with chunks, and their
+    A block's name stands in its first row. "4/64" are the mantissa bits with chunks, and their
     length. Fixed-point operands have the bits of a fixed-point accumulator that they never
-    overflow. Notes stand by number.
+    overflow. Notes stand by number, where there are any.
     """
     fixed = any(row.get("integer_bits") for row in rows)
     numbers = {note: str(i) for i, note in enumerate(_notes(rows), start=1)}
-    cells = [(*_PLAN, *([FIXED] if fixed else []), "notes")]
-    layer = None
+    cells = [(*_PLAN, *([FIXED] if fixed else []), *(["notes"] if numbers else []))]
+    block = None
     for row in rows:
         integer = [f"{row['integer_bits']} bits" if row["integer_bits"] else ""] if fixed else []
         cells.append(
             (
-                "" if row["layer"] == layer else row["layer"],
+                "" if row["layer"] == block else row["layer"],
                 row["gemm"],
                 str(row["length"]),
                 str(row["product_bits"]),
@@ -47,10 +48,10 @@ def plan_cells(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
                 _exponents(row),
                 row["accumulator"],
                 *integer,
-                " ".join(numbers[note] for note in row["notes"]),
+                *([" ".join(numbers[note] for note in row["notes"])] if numbers else []),
             )
         )
-        layer = row["layer"]
+        block = row["layer"]
     return cells
 
 
@@ -88,7 +89,7 @@ def _notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _exponents(row: Mapping[str, Any]) -> str:
     if row["exponents"] is None:
-        return "-"
+        return "not measured" if row["growth"] is None else "-"
     low, high = row["exponents"]
     more = row["headroom"]
     return f"{low}..{high}" + ("" if more is None else f" {more:+}")

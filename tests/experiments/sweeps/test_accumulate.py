@@ -18,7 +18,7 @@ from lpkernels.experiments.training.arithmetic import layer_recipes
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
 
-TINY = AccumulateConfig(model="cnn1", width=2, batch=16, longest=256, epochs=1, seeds=1)
+TINY = AccumulateConfig(model="cnn1", width=2, batch=16, sample=16, longest=256, epochs=1, seeds=1)
 
 
 def tiny_model() -> tuple[torch.nn.Module, Any, Any]:
@@ -31,9 +31,10 @@ def not_a_workload() -> int:
 
 
 def test_a_function_can_bring_the_model() -> None:
-    found = work.find_workload(AccumulateConfig(model=f"{__name__}:tiny_model"))
-    rows = work.make_plan(AccumulateConfig(), found).rows
+    config = AccumulateConfig(model=f"{__name__}:tiny_model")
+    rows = work.make_plan(config, work.find_workload(config)).rows
     assert [row.gemm for row in rows] == ["fprop", "wgrad"]
+    assert rows[1].length == 2, "the function's own sample counts, not --batch"
     for name, message in (
         (f"{__name__}:nothing", "cannot be called"),
         ("no.such.module:f", "cannot be called"),
@@ -44,6 +45,21 @@ def test_a_function_can_bring_the_model() -> None:
             work.find_workload(AccumulateConfig(model=name))
     with pytest.raises(ValueError, match="has no data for 'tiny-gpt'"):
         work.check_trainable(AccumulateConfig(model="tiny-gpt"))
+
+
+def test_without_a_sample_the_plan_is_of_shapes_alone() -> None:
+    shapes, small, whole = (
+        work.make_plan(config, work.find_workload(config)).rows
+        for config in (replace(TINY, sample=0), replace(TINY, sample=4), TINY)
+    )
+    lengths = [[row.length for row in rows] for rows in (shapes, small, whole)]
+    assert lengths[0] == lengths[1] == lengths[2]
+    measured = [{row.growth is not None for row in rows} for rows in (shapes, small, whole)]
+    assert measured == [{False}, {True}, {True}]
+    bundled = AccumulateConfig(model="tiny-gpt", sample=1, batch=4)
+    for config in (bundled, replace(bundled, sample=0)):
+        rows = work.make_plan(config, work.find_workload(config)).rows
+        assert rows[-1].gemm == "wgrad" and rows[-1].length == 4 * 128
 
 
 def test_points_are_the_planned_sums_and_one_bit_fewer_rounded_as_asked() -> None:

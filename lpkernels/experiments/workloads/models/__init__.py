@@ -16,14 +16,13 @@ from lpkernels.experiments.workloads.models.family import (
     model_builder,
     parse_model,
 )
-from lpkernels.experiments.workloads.models.residual import BasicBlock, ResNet, ResNet18
+from lpkernels.experiments.workloads.models.residual import ResNet, ResNet18
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
     "FAMILIES",
-    "BasicBlock",
     "PlainCNN",
     "ResNet",
     "ResNet18",

@@ -1,4 +1,4 @@
-"""Residual networks for small images."""
+"""Residual networks for small images, and ResNet-18 for those of ImageNet too."""
 
 import torch
 from torch import Tensor, nn
@@ -70,27 +70,38 @@ class ResNet(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """ResNet-18 for images of about 32 x 32: a stem, four stages of widths w, 2w, 4w, 8w with two
-    blocks each, average pool, linear layer; w is 64 in the paper.
+    """ResNet-18: a stem, four stages of widths w, 2w, 4w, 8w with two blocks each, average pool,
+    linear layer; w is 64 in the paper.
 
-    Reference: He et al. 2016, arXiv 1512.03385, table 1 (18 layers). Differs: a 3x3 stem of stride
-        1 without the pool; 1x1 convolutions on the shortcuts.
+    large: for images of 224 x 224, with the paper's stem: 7x7 of stride 2 and a pool. Else it is
+        for images of about 32 x 32, with a 3x3 stem of stride 1 and no pool.
+
+    Reference: He et al. 2016, arXiv 1512.03385, table 1 (18 layers). Differs: 1x1 convolutions on
+        the shortcuts.
     """
 
     def __init__(
-        self, in_channels: int, classes: int, *, width: int = 64, norm: str = "batch"
+        self,
+        in_channels: int,
+        classes: int,
+        *,
+        width: int = 64,
+        norm: str = "batch",
+        large: bool = False,
     ) -> None:
         super().__init__()
         check_width("ResNet18", width)
-        self.stem = nn.Conv2d(in_channels, width, 3, 1, 1, bias=norm == "none")
+        kernel, stride, padding = (7, 2, 3) if large else (3, 1, 1)
+        self.stem = nn.Conv2d(in_channels, width, kernel, stride, padding, bias=norm == "none")
         self.bn = _norm(norm, width)
+        self.pool = nn.MaxPool2d(3, 2, 1) if large else nn.Identity()
         stages = [_stage(width, width, 2, 1, norm)]
         stages += [_stage(width << (i - 1), width << i, 2, 2, norm) for i in (1, 2, 3)]
         self.stages = nn.Sequential(*stages)
         self.head = nn.Linear(8 * width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.stages(torch.relu(self.bn(self.stem(x))))
+        y = self.stages(self.pool(torch.relu(self.bn(self.stem(x)))))
         return self.head(y.mean(dim=(2, 3)))
 
 
