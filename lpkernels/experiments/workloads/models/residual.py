@@ -74,7 +74,8 @@ class ResNet18(nn.Module):
     blocks each, average pool, linear layer; w is 64 in the paper.
 
     Reference: He et al. 2016, arXiv 1512.03385, table 1 (18 layers). Differs: a 3x3 stem of stride
-        1 without the pool; 1x1 convolutions on the shortcuts.
+        1 without the pool; 1x1 convolutions on the shortcuts. It is like the ResNet-18 of Lee et
+        al. 2023 (arXiv 2301.13464), which is `lee-resnet18` exactly.
     """
 
     def __init__(
