@@ -71,8 +71,7 @@ def trace(
             loss, has as many elements as the batch has examples, and the parts of a tensor that
             `chunk`, `split` or `tensor_split` makes are Ops. For demote and assign with the same.
 
-    Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), section on tensors; like="release": their
-        released code.
+    Source: of like="release", the released code of Lee, Sharma, Aiken 2023 (arXiv 2301.13464).
     Raises:
         TypeError: no module, or no pair as batch.
         ValueError: a loss that is no scalar, or does not depend on what the model computes; like
