@@ -28,7 +28,8 @@ def assign(
         str, typer.Option(help="A network by name, as `lpkernels train` has it, that fits --data.")
     ] = "resnet18",
     width: Annotated[
-        int, typer.Option(min=0, help="Channels of the first layer; 0: the usual.")
+        int,
+        typer.Option(min=0, help="Channels of the first layer, of lee-... percent; 0: the usual."),
     ] = 0,
     data: Annotated[
         str, typer.Option(help="As for `lpkernels train`; a batch of it is what is traced.")

@@ -39,7 +39,9 @@ class WorkloadConfig(Section):
         "the data is usually trained with.",
     )
     depth: int = setting(0, "Depth of the model; 0: that of its name.", least=0)
-    width: int = setting(0, "Channels of the first layer; 0: the model's default.", least=0)
+    width: int = setting(
+        0, "Channels of the first layer (of lee-... percent); 0: the model's default.", least=0
+    )
     norm: str = setting(
         "",
         'Normalisation: batch, layer or none; "": the usual one of the model.',

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from lpkernels.techniques import checks
 
 Kind = Literal["weight", "activation", "grad_activation", "grad_weight"]
+#: The rules: this package's own (None), or the rules of the code that Lee et al. released.
+Like = Literal["release"] | None
 #: The kinds of tensors of training, and the ends of their keys: the paper's P, Y, GY and GP.
 SUFFIXES: dict[Kind, str] = {
     "weight": "P",
@@ -49,6 +51,7 @@ class Op:
     known: False: nobody knows what it computes, so its tensors stay in high precision.
     keeps: the memories that backward reads, which `kept_memory` counts; None: nobody knows. They
         depend on how the operation is computed, so Ops are equal whatever they keep.
+    like: as of the trace that found it.
 
     Raises: TypeError, ValueError: a field of another type, or a size below zero.
     """
@@ -61,6 +64,7 @@ class Op:
     operation: str = ""
     known: bool = True
     keeps: tuple[Kept, ...] | None = field(default=None, compare=False)
+    like: Like = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -71,6 +75,7 @@ class Op:
             )
         for what, numel in {"the result": self.numel, **self.params}.items():
             checks.whole(f"Op {self.name!r}: elements of {what}", numel, 0)
+        check_like(f"Op {self.name!r}", self.like)
         object.__setattr__(self, "inputs", tuple(self.inputs))
         object.__setattr__(self, "params", dict(self.params))
 
@@ -81,6 +86,12 @@ class Op:
             name.removeprefix(".") if "." in name else f"{self.name}.{name}": numel
             for name, numel in self.params.items()
         }
+
+
+def check_like(label: str, like: Any) -> None:
+    """Raises: ValueError: neither None nor "release". label: the caller, as the error names it."""
+    if like is not None and like != "release":
+        raise ValueError(f'{label}: like must be None or "release", got {like!r}')
 
 
 def checked_ops(function: str, ops: Sequence[Op]) -> list[Op]:
@@ -99,6 +110,11 @@ def checked_ops(function: str, ops: Sequence[Op]) -> list[Op]:
             raise TypeError(f"{function}: expected Ops, got {type(op).__name__}: {op!r}")
         if op.name in seen:
             raise ValueError(f"{function}: two Ops are called {op.name!r}; a name is for one")
+        if op.like != ops[0].like:
+            raise ValueError(
+                f"{function}: {op.name!r} has like={op.like!r} and the Op before {ops[0].like!r}; "
+                "give the Ops of one trace"
+            )
         for name in op.inputs:
             if name not in seen:
                 raise ValueError(
@@ -136,10 +152,11 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Group:
-    """Tensors that are demoted together, in the order of the operations."""
+    """Tensors that are demoted together, in the order of the operations; like: as of their Ops."""
 
     index: int
     tensors: tuple[TensorSpec, ...]
+    like: Like = None
 
     @property
     def numel(self) -> int:
@@ -170,7 +187,8 @@ def group(ops: Sequence[Op]) -> tuple[Group, ...]:
     tensors: dict[str, TensorSpec] = {}
     home: dict[str, int] = {}
     index = -1
-    for op in checked_ops("group", ops):
+    ops = checked_ops("group", ops)
+    for op in ops:
         if op.is_gemm or not (op.inputs or op.params) or index < 0:
             index += 1
         home[op.name] = index
@@ -178,15 +196,15 @@ def group(ops: Sequence[Op]) -> tuple[Group, ...]:
         reads = home[op.inputs[0]] if op.inputs else index
         for name, numel in op.full_params.items():
             _add(tensors, name, ("weight", "grad_weight"), numel, reads, op.known)
-    return regroup(tensors.values())
+    return regroup(tensors.values(), ops[0].like)
 
 
-def regroup(tensors: Iterable[TensorSpec]) -> tuple[Group, ...]:
+def regroup(tensors: Iterable[TensorSpec], like: Like) -> tuple[Group, ...]:
     """Groups by the index that each tensor says."""
     found: dict[int, list[TensorSpec]] = {}
     for tensor in tensors:
         found.setdefault(tensor.group, []).append(tensor)
-    return tuple(Group(index, tuple(found[index])) for index in sorted(found))
+    return tuple(Group(index, tuple(found[index]), like) for index in sorted(found))
 
 
 def _add(
@@ -241,7 +259,11 @@ _LOSSES = """
     triplet_margin_loss multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss
 """.split()
 
-FOLLOWS_ITS_INPUTS = frozenset({*_ACTIVATIONS, *_ARITHMETIC, *_JOINS, *_POOLS, *_MOVES, *_DROPOUTS})
+SPLITS = frozenset("chunk split tensor_split".split())
+"""Operations whose results are views of their operand, and tensors of their own in a trace like the
+released code."""
+
+FOLLOWS_ITS_INPUTS = SPLITS | {*_ACTIVATIONS, *_ARITHMETIC, *_JOINS, *_POOLS, *_MOVES, *_DROPOUTS}
 """Operations that compute in the type of their inputs, in the widest where these differ."""
 
 KNOWN = FOLLOWS_ITS_INPUTS | {*_REDUCTIONS, *_NORMS, *_SOFTMAXES, *_LOSSES, "embedding"}
@@ -267,6 +289,16 @@ BY_THEIR_RESULT = frozenset(
 )
 """Operations whose gradient is a function of their result. (That of a maximum compares the result
 with what it is the maximum of, and one rounded to another format would be equal to nothing.)"""
+
+RELEASED_BY_THEIR_RESULT = frozenset("sigmoid log_softmax".split())
+"""The same in the code that Lee et al. released, where all others read what they computed."""
+
+
+def by_their_result(operation: str, like: Like) -> bool:
+    """Whether an operation's gradient is a function of its result as it is stored."""
+    found = BY_THEIR_RESULT if like is None else RELEASED_BY_THEIR_RESULT
+    return canonical(operation) in found
+
 
 _PYTHONS = {
     "truediv": "div",

@@ -194,7 +194,8 @@ def tie(groups: Sequence[Group], pins: Pins) -> tuple[Group, ...]:
     for together in ties(pins, list(home)):
         first = min(home[key] for key in together)
         home |= dict.fromkeys(together, first)
-    return regroup(replace(t, group=home[t.key]) for group in groups for t in group.tensors)
+    tensors = (replace(t, group=home[t.key]) for group in groups for t in group.tensors)
+    return regroup(tensors, groups[0].like)
 
 
 def ties(pins: Pins, keys: Sequence[str]) -> list[frozenset[str]]:

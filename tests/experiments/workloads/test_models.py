@@ -189,7 +189,9 @@ def test_impossible_sizes_of_networks_made_by_hand_are_refused() -> None:
         models.PlainCNN(1, 10, depth=0)
 
 
-KNOWN = "cnn<depth>, mlp<depth>, mobilenetv2, resnet18, resnet<depth>, shufflenetv2, squeezenet"
+LEE = "lee-mobilenetv2, lee-resnet18, lee-shufflenetv2, lee-squeezenet"
+OTHERS = "mlp<depth>, mobilenetv2, resnet18, resnet<depth>, shufflenetv2, squeezenet"
+KNOWN = f"cnn<depth>, {LEE}, {OTHERS}"
 test_models_for_other_data_and_norms_that_they_lack_are_refused = rejects(
     lambda given: models.model_builder(given[0], given[1], norm=given[2]),
     [

@@ -91,8 +91,8 @@ def family(
         name, which then is no member of another family.
     Raises: ValueError: a family of that name exists, or its name is of another form.
     """
-    if not re.fullmatch("[a-z]+" if depth else r"[a-z]+\d*", name):
-        more = "" if depth else ", digits at the end if any"
+    if not re.fullmatch("[a-z]+" if depth else r"[a-z]+(-[a-z]+)?\d*", name):
+        more = "" if depth else ", with one hyphen and digits at the end if any"
         raise ValueError(f"family: expected a name of small letters{more}, got {name!r}")
 
     def register(build: Builder) -> Builder:

@@ -53,7 +53,8 @@ class MobileNetV2(nn.Module):
     """MobileNetV2 for images of about 32 x 32.
 
     Reference: Sandler et al. 2018, arXiv 1801.04381, table 2. Differs: stride 1 in the stem and in
-        the second row; no dropout; other widths round to multiples of 4.
+        the second row; no dropout; other widths round to multiples of 4. It is like the MobileNetV2
+        of Lee et al. 2023 (arXiv 2301.13464), which is `lee-mobilenetv2` exactly.
     """
 
     def __init__(

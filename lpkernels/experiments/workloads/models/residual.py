@@ -77,7 +77,8 @@ class ResNet18(nn.Module):
         for images of about 32 x 32, with a 3x3 stem of stride 1 and no pool.
 
     Reference: He et al. 2016, arXiv 1512.03385, table 1 (18 layers). Differs: 1x1 convolutions on
-        the shortcuts.
+        the shortcuts. Without `large` it is like the ResNet-18 of Lee et al. 2023 (arXiv
+        2301.13464), which is `lee-resnet18` exactly.
     """
 
     def __init__(

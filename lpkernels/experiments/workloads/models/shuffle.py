@@ -53,6 +53,8 @@ class ShuffleNetV2(nn.Module):
 
     Reference: Ma et al. 2018, arXiv 1807.11164, table 5 (1x). Differs: a stem of stride 1 without
         the pool; other widths are multiples of this one, rounded to multiples of 4, the stem too.
+        It is like the ShuffleNetV2 of Lee et al. 2023 (arXiv 2301.13464), which is
+        `lee-shufflenetv2` exactly.
     """
 
     def __init__(

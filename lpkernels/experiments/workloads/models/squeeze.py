@@ -19,14 +19,22 @@ class Fire(nn.Module):
     """A 1x1 convolution that squeezes, then 1x1 and 3x3 ones side by side, concatenated.
 
     Reference: Iandola et al. 2016, arXiv 1602.07360, section 3.2. Differs: a norm after each
-        convolution.
+        convolution. bias: of the convolutions; None: where there is no norm.
     """
 
-    def __init__(self, in_channels: int, squeeze: int, expand: int, norm: str = "batch") -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        squeeze: int,
+        expand: int,
+        norm: str = "batch",
+        bias: bool | None = None,
+    ) -> None:
         super().__init__()
-        self.squeeze = _layer(in_channels, squeeze, 1, norm)
-        self.expand1 = _layer(squeeze, expand, 1, norm)
-        self.expand3 = _layer(squeeze, expand, 3, norm)
+        bias = norm == "none" if bias is None else bias
+        self.squeeze = _layer(in_channels, squeeze, 1, norm, bias)
+        self.expand1 = _layer(squeeze, expand, 1, norm, bias)
+        self.expand3 = _layer(squeeze, expand, 3, norm, bias)
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.relu(self.squeeze(x))
@@ -37,7 +45,8 @@ class SqueezeNet(nn.Module):
     """SqueezeNet for images of about 32 x 32.
 
     Reference: Iandola et al. 2016, arXiv 1602.07360, table 1. Differs: a stem of 3x3 and stride 1,
-        norms, pools of 2x2, no dropout; other widths round to multiples of 4.
+        norms, pools of 2x2, no dropout; other widths round to multiples of 4. It is like the
+        SqueezeNet of Lee et al. 2023 (arXiv 2301.13464), which is `lee-squeezenet` exactly.
     """
 
     def __init__(
@@ -62,8 +71,8 @@ class SqueezeNet(nn.Module):
         return self.head(self.body(self.stem(x))).mean(dim=(2, 3))
 
 
-def _layer(in_channels: int, channels: int, kernel: int, norm: str) -> nn.Sequential:
-    conv = nn.Conv2d(in_channels, channels, kernel, 1, kernel // 2, bias=norm == "none")
+def _layer(in_channels: int, channels: int, kernel: int, norm: str, bias: bool) -> nn.Sequential:
+    conv = nn.Conv2d(in_channels, channels, kernel, 1, kernel // 2, bias=bias)
     return nn.Sequential(conv, *norm_layers(norm, channels, 2))
 
 

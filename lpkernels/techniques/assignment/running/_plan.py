@@ -19,9 +19,10 @@ from torch.overrides import TorchFunctionMode
 
 from lpkernels.techniques._nested import changed
 from lpkernels.techniques.assignment.operations import (
-    BY_THEIR_RESULT,
     SAME_VALUES,
+    Like,
     Op,
+    by_their_result,
     canonical,
     key_of,
 )
@@ -55,6 +56,7 @@ class PlannedCall:
     copies: where it makes no tensor of the assignment, the key of the tensor that its result
         copies.
     last: the parameters that no later call reads.
+    by_its_result: whether its gradient is a function of its stored result.
     """
 
     operation: str
@@ -64,11 +66,7 @@ class PlannedCall:
     parts: Mapping[str, str] | None
     copies: str | None
     last: tuple[str, ...]
-
-    @cached_property
-    def by_its_result(self) -> bool:
-        """Whether its gradient is a function of its result."""
-        return canonical(self.operation) in BY_THEIR_RESULT
+    by_its_result: bool
 
     @property
     def makes(self) -> bool:
@@ -82,7 +80,8 @@ class RunPlan:
 
     ops: the operations that the trace found. inputs: for each tensor of the network's input its Op,
     or None if nothing rounds it. calls: all calls in order. parameters: names of the parameters
-    that calls read. operations: the functions that are called, with their operations.
+    that calls read. operations: the functions that are called, with their operations. like: as of
+    the trace.
     """
 
     ops: tuple[Op, ...]
@@ -90,6 +89,7 @@ class RunPlan:
     calls: tuple[PlannedCall, ...]
     parameters: tuple[str, ...]
     operations: Mapping[Callable[..., Any], str]
+    like: Like
 
     @cached_property
     def consumed(self) -> frozenset[str]:
@@ -107,10 +107,10 @@ class RunPlan:
         """The keys of gradients that nothing rounds.
 
         The loss's own value has such a gradient. So has a scalar that nothing else reads, if the
-        loss's gradient is passed on to it as it is or negated.
+        loss's gradient is passed on to it as it is or negated. (In the released code it has not.)
         """
         makers = {each.op: call for call in self.calls for each in call.results}
-        scalars = {op.name for op in self.ops if op.numel == 1}
+        scalars = {op.name for op in self.ops if op.numel == 1 and self.like is None}
         found: list[str] = [self.ops[-1].name]
         for name in found:
             call = makers.get(name)
@@ -154,11 +154,15 @@ def kind_of(value: Any) -> Any:
 
 
 def planned(
-    model: Module, loss: Callable[[Any, Any], Tensor] | None, batch: tuple[Any, Any], grad: bool
+    model: Module,
+    loss: Callable[[Any, Any], Tensor] | None,
+    batch: tuple[Any, Any],
+    grad: bool,
+    like: Like = None,
 ) -> RunPlan:
     """The plan for batches such as this one; the model is left as found."""
-    recorder, names = followed(model, loss, batch, grad=grad)
-    ops, _ = finished(names)
+    recorder, names = followed(model, loss, batch, grad=grad, like=like)
+    ops, _ = finished(names, like)
     parameters = tuple(dict.fromkeys(name for op in ops for name in op.full_params))
     readers = {
         maker.name: number
@@ -167,15 +171,17 @@ def planned(
         if isinstance(maker, TracedParameter)
     }
     calls = tuple(
-        _call(met, names, tuple(name for name in parameters if readers.get(name) == number))
+        _call(met, names, tuple(n for n in parameters if readers.get(n) == number), like)
         for number, met in enumerate(recorder.calls)
     )
     inputs = tuple(None if step is None else names.get(step) for step in recorder.inputs)
     functions = {met.function: met.operation for met in recorder.calls}
-    return RunPlan(ops, inputs, calls, parameters, functions)
+    return RunPlan(ops, inputs, calls, parameters, functions, like)
 
 
-def _call(met: TracedCall, names: Mapping[TracedOp, str], last: tuple[str, ...]) -> PlannedCall:
+def _call(
+    met: TracedCall, names: Mapping[TracedOp, str], last: tuple[str, ...], like: Like
+) -> PlannedCall:
     results = tuple(
         PlannedResult(names[made.step], made.place, made.number)
         for made in met.made
@@ -188,7 +194,8 @@ def _call(met: TracedCall, names: Mapping[TracedOp, str], last: tuple[str, ...])
     copied = None
     if canonical(met.operation) in SAME_VALUES:
         copied = next((key for key in reads if key is not None), None)
-    return PlannedCall(met.operation, reads, results, met.passes, parts, copied, last)
+    by_result = by_their_result(met.operation, like)
+    return PlannedCall(met.operation, reads, results, met.passes, parts, copied, last, by_result)
 
 
 def _key(maker: object, names: Mapping[TracedOp, str]) -> str | None:

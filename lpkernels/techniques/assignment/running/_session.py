@@ -76,6 +76,10 @@ class Session(ForwardPass):
                     self._keeper.settles(x, y)
         return y
 
+    def log_softmax(self, x: Tensor, axis: int) -> Tensor:
+        """Computes a part of cross_entropy."""
+        return torch.log_softmax(x, axis)
+
     def put(self, x: Tensor, op: str) -> None:
         self.result(x, op, in_place=True)
 
@@ -107,7 +111,7 @@ class Session(ForwardPass):
 
             if self._table.read_in_parts is not None:
                 self._table.read_in_parts(planned, (args, kwargs))
-            result = in_parts(name, function, args, kwargs, compute, store)
+            result = in_parts(name, function, args, kwargs, compute, store, self.log_softmax)
         else:
             self.computes = planned
             try:

@@ -21,7 +21,8 @@ class StepResult:
     loss: a 0-d tensor on the device, without a graph.
     skipped: whether the loss scaler left the weights as they were; False without one.
     promoted: keys that are in high precision from the next step on.
-    ratio, bit_ratio: of the assignment that the step ran under.
+    ratio, bit_ratio: of the assignment that the step ran under; with like="release" of the
+        assignment after its promotions, as the released code logs.
     """
 
     loss: Tensor
@@ -68,8 +69,10 @@ def _steps(
         optimizer.zero_grad()
         value = assigned(input, target)
         skipped = _update(value, optimizer, scaler)
-        ratio, bit_ratio = assigned.assignment.ratio, assigned.assignment.bit_ratio
-        yield StepResult(value.detach(), skipped, assigned.step(), ratio, bit_ratio)
+        before = assigned.assignment
+        promoted = assigned.step()
+        told = before if assigned.like is None else assigned.assignment
+        yield StepResult(value.detach(), skipped, promoted, told.ratio, told.bit_ratio)
         if number == steps:
             return
 

@@ -163,15 +163,21 @@ def in_parts(
     kwargs: Mapping[str, Any],
     compute: Callable[..., Any],
     store: Store,
+    log_softmax: Callable[[Tensor, int], Tensor] = torch.log_softmax,
 ) -> Any:
-    """The result of the call if `store` is applied to each result inside it.
+    """The result of the call if `store` is applied to each result inside it; log_softmax computes
+    the logarithms inside cross_entropy.
 
     A function of torch is taken apart here; one under a recipe stores its results itself.
     """
     with storing(store), torch._C.DisableTorchFunction():
         recipe = kwargs.get("recipe")
         if name == "cross_entropy":
-            return stored(cross_entropy(_logs, *args, **kwargs), "nll_loss")
+
+            def logs(x: Tensor, axis: int) -> Tensor:
+                return stored(log_softmax(x, axis), "log_softmax")
+
+            return stored(cross_entropy(logs, *args, **kwargs), "nll_loss")
         if recipe is not None and not recipe.is_torch:
             return compute(*args, **kwargs)
         of = {k: v for k, v in arguments_of(name, args, kwargs).items() if k != "recipe"}
@@ -188,10 +194,6 @@ def _matmul(left: Tensor, right: Tensor, part: str) -> Tensor:
 
 def _linear(x: Tensor, w: Tensor, b: Tensor | None, part: str) -> Tensor:
     return F.linear(x, w, b)
-
-
-def _logs(x: Tensor, axis: int) -> Tensor:
-    return stored(torch.log_softmax(x, axis), "log_softmax")
 
 
 def cross_entropy(

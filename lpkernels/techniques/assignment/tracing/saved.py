@@ -15,7 +15,7 @@ from lpkernels.formats import FixedFormat
 from lpkernels.functional.unchecked import packed, unpacked
 from lpkernels.nn.observing import PRODUCTS, Call
 from lpkernels.techniques._nested import all_tensors
-from lpkernels.techniques.assignment.operations import BY_THEIR_RESULT, canonical
+from lpkernels.techniques.assignment.operations import Like, by_their_result
 from lpkernels.techniques.assignment.tracing.makers import (
     Flow,
     Maker,
@@ -48,9 +48,13 @@ class SavedByAutograd:
     """
 
     def __init__(
-        self, flow: Flow, maker: Callable[[Tensor], Maker | None], there: Iterable[Tensor]
+        self,
+        flow: Flow,
+        maker: Callable[[Tensor], Maker | None],
+        there: Iterable[Tensor],
+        like: Like,
     ) -> None:
-        self._flow, self._maker = flow, maker
+        self._flow, self._maker, self._like = flow, maker, like
         self._there = {memory(x) for x in there}
         self._found: list[Tensor] = []
         self._numbers: dict[StorageWeakRef, int] = {}
@@ -88,7 +92,7 @@ class SavedByAutograd:
         saved in it."""
         # An operation keeps the result that it computed, unless its gradient is a function of the
         # result: then it keeps the stored one.
-        by_result = canonical(call.operation) in BY_THEIR_RESULT
+        by_result = by_their_result(call.operation, self._like)
         operands = [*all_tensors(arguments).values()]
         keeps = self._keeps(call, found, operands, () if by_result else steps)
         for step in steps:

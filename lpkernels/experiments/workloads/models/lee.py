@@ -1,0 +1,173 @@
+"""The four networks on which Lee, Sharma and Aiken train under precision assignments, exactly.
+
+Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), networks as in their released code: widths,
+biases, order of operations and initial distributions. `resnet18`, `squeezenet`, `mobilenetv2` and
+`shufflenetv2` are networks like these: they take any width, and round channels in another way.
+"""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from lpkernels.experiments.workloads.models.family import Size, Task, family
+from lpkernels.experiments.workloads.models.residual import BasicBlock
+from lpkernels.experiments.workloads.models.shuffle import ShuffleUnit
+from lpkernels.experiments.workloads.models.squeeze import Fire
+
+# By width in percent, SqueezeNet's channels: the stem's, and those of each fire module's squeeze
+# and expand convolutions. The last fire module has the same at every width.
+_SQUEEZE = {
+    100: (96, (16, 16, 32, 32, 48, 48, 64, 64), (64, 64, 128, 128, 192, 192, 256, 256)),
+    50: (48, (8, 8, 16, 16, 24, 24, 32, 32), (32, 32, 64, 64, 96, 96, 128, 256)),
+    25: (24, (4, 4, 8, 8, 12, 12, 16, 16), (16, 16, 32, 32, 48, 48, 64, 256)),
+    10: (12, (4, 4, 4, 4, 8, 8, 8, 8), (8, 8, 12, 12, 20, 20, 24, 256)),
+}
+# SqueezeNet halves the image before these of its fire modules.
+_HALVED = (0, 3, 7)
+# By width in percent, the channels of ShuffleNetV2's stages.
+_SHUFFLE = {100: (116, 232, 464), 50: (56, 112, 224), 25: (28, 56, 112), 10: (12, 24, 48)}
+# MobileNetV2's rows: expansion, channels, blocks, stride of the first.
+_MOBILE = (
+    (1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2),
+    (6, 320, 1, 1),
+)  # fmt: skip
+
+
+class LeeNetwork(nn.Module):
+    """A stem, a body, average pooling of all positions, and a head: a linear layer after the pool,
+    or a 1x1 convolution before it."""
+
+    def __init__(self, stem: nn.Conv2d, body: Iterable[nn.Module], head: nn.Module) -> None:
+        super().__init__()
+        self.stem = stem
+        self.body = nn.Sequential(nn.BatchNorm2d(stem.out_channels), nn.ReLU(), *body)
+        self.head = head
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.body(self.stem(x))
+        if isinstance(self.head, nn.Linear):
+            return self.head(_pooled(y))
+        return _pooled(self.head(y))
+
+
+class Inverted(nn.Module):
+    """MobileNetV2's block as the released code has it: always an expansion, ReLU, and at stride 1 a
+    1x1 convolution with norm on the shortcut where the channels change."""
+
+    def __init__(self, c_in: int, channels: int, stride: int, expand: int) -> None:
+        super().__init__()
+        wide = expand * c_in
+        self.layers = nn.Sequential(
+            *_conv(c_in, wide, 1), nn.ReLU(),
+            *_conv(wide, wide, 3, stride, groups=wide), nn.ReLU(),
+            *_conv(wide, channels, 1),
+        )  # fmt: skip
+        self.shortcut: nn.Module = nn.Identity()
+        if c_in != channels and stride == 1:
+            self.shortcut = nn.Sequential(*_conv(c_in, channels, 1))
+        self.adds = stride == 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.layers(x)
+        return y + self.shortcut(x) if self.adds else y
+
+
+def _pooled(y: Tensor) -> Tensor:
+    return torch.nn.functional.avg_pool2d(y, y.shape[2:]).flatten(1)
+
+
+def _conv(
+    c_in: int, channels: int, kernel: int, stride: int = 1, groups: int = 1
+) -> tuple[nn.Module, nn.Module]:
+    conv = nn.Conv2d(c_in, channels, kernel, stride, kernel // 2, groups=groups, bias=False)
+    return conv, nn.BatchNorm2d(channels)
+
+
+def _stem(task: Task, channels: int, *, bias: bool = False) -> nn.Conv2d:
+    return nn.Conv2d(task.shape[0], channels, 3, 1, 1, bias=bias)
+
+
+def _divided(channels: int, width: int) -> int:
+    """The multiple of 8 (of 4 at a quarter and below) nearest to width percent of the channels, if
+    it is at least nine tenths of that share, else the next one."""
+    step, wanted = 4 if width <= 25 else 8, channels * width / 100
+    found = max(step, int(wanted + step / 2) // step * step)
+    return found + step if found < 0.9 * wanted else found
+
+
+def _percent(name: str, width: int) -> int:
+    if width not in _SHUFFLE:
+        raise ValueError(
+            f"{name}: width must be {', '.join(map(str, _SHUFFLE))}, in percent of the paper's, "
+            f"got {width}"
+        )
+    return width
+
+
+def _fan_out(network: nn.Module) -> None:
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+@family("lee-resnet18", "images", width=100, norms=("batch",))
+def _resnet18(task: Task, size: Size) -> nn.Module:
+    width = _percent("lee-resnet18", size.width)
+    widths = [_divided(64 << stage, width) for stage in range(4)]
+    blocks, c_in = [], widths[0]
+    for stage, channels in enumerate(widths):
+        for stride in (1 if stage == 0 else 2, 1):
+            blocks.append(BasicBlock(c_in, channels, stride))
+            c_in = channels
+    network = LeeNetwork(_stem(task, widths[0]), blocks, nn.Linear(c_in, task.outputs))
+    _fan_out(network)
+    return network
+
+
+@family("lee-squeezenet", "images", width=100, norms=("batch",))
+def _squeezenet(task: Task, size: Size) -> nn.Module:
+    c_in, squeezed, expanded = _SQUEEZE[_percent("lee-squeezenet", size.width)]
+    stem, body = _stem(task, c_in, bias=True), list[nn.Module]()
+    for number, (squeeze, expand) in enumerate(zip(squeezed, expanded, strict=True)):
+        body += [nn.MaxPool2d(2)] if number in _HALVED else []
+        body.append(Fire(c_in, squeeze, expand, bias=True))
+        c_in = 2 * expand
+    network = LeeNetwork(stem, body, nn.Conv2d(c_in, task.outputs, 1))
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.normal_(module.weight, std=math.sqrt(2 / module.weight[0].numel()))
+    return network
+
+
+@family("lee-mobilenetv2", "images", width=100, norms=("batch",))
+def _mobilenetv2(task: Task, size: Size) -> nn.Module:
+    width = _percent("lee-mobilenetv2", size.width)
+    c_in = _divided(32, width)
+    stem, blocks = _stem(task, c_in), list[nn.Module]()
+    for expand, usual, count, stride in _MOBILE:
+        for block in range(count):
+            channels = _divided(usual, width)
+            blocks.append(Inverted(c_in, channels, stride if block == 0 else 1, expand))
+            c_in = channels
+    head = nn.Linear(1280, task.outputs)
+    network = LeeNetwork(stem, [*blocks, *_conv(c_in, 1280, 1), nn.ReLU()], head)
+    _fan_out(network)
+    nn.init.normal_(head.weight, std=0.01)
+    nn.init.zeros_(head.bias)
+    return network
+
+
+@family("lee-shufflenetv2", "images", width=100, norms=("batch",))
+def _shufflenetv2(task: Task, size: Size) -> nn.Module:
+    c_in, body = 24, list[nn.Module]()
+    stem = _stem(task, c_in)
+    for channels, units in zip(
+        _SHUFFLE[_percent("lee-shufflenetv2", size.width)], (4, 8, 4), strict=True
+    ):
+        for unit in range(units):
+            body.append(ShuffleUnit(c_in, channels, 2 if unit == 0 else 1))
+            c_in = channels
+    body += [*_conv(c_in, 1024, 1), nn.ReLU()]
+    return LeeNetwork(stem, body, nn.Linear(1024, task.outputs))
