@@ -7,7 +7,7 @@ import numpy as np
 from lpkernels import formats
 from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.arithmetic.products import output_size
-from lpkernels.formats import FixedFormat, FloatFormat, parse_format
+from lpkernels.formats import FixedFormat, FloatFormat, TableFormat, parse_format
 from lpkernels.rounding import ROUNDINGS
 
 
@@ -43,8 +43,13 @@ FIXED_FORMATS: list[FixedFormat] = formats_named("""
     fixed24_f10 fixed24_f140_wrap fixed24_f149 fixed2_f-126
 """)
 
-#: Every format with a fixed set of values.
+TABLE_FORMATS: list[TableFormat] = formats_named(
+    "posit8es1 posit6es3 posit12es2 supernormal_e3m2_1_1 log6s3 nf4"
+)
+
 ROUND_FORMATS: list[FloatFormat | FixedFormat] = [*FLOAT_FORMATS, *FIXED_FORMATS]
+#: Every format with a fixed set of values.
+EVERY_FORMAT: list[FloatFormat | FixedFormat | TableFormat] = [*ROUND_FORMATS, *TABLE_FORMATS]
 DETERMINISTIC = tuple(mode for mode in ROUNDINGS if mode != "stochastic")
 SPECIAL_VALUES = (0.0, -0.0, float("inf"), float("-inf"), float("nan"))
 ACCUMULATORS: list[Accumulator] = [
@@ -105,6 +110,18 @@ ACCUMULATORS: list[Accumulator] = [
         "e5m5:product=e4m3fn_sat:product_rounding=stochastic:block=6:aligned_bits=6:bits=17:philox",
     )
 ]  # fmt: skip
+#: Those of csrc/cuda, which has no tables.
+WITHOUT_TABLES = list(ACCUMULATORS)
+#: Tables of values at every place: each mode, chunks, orders, beside formats of other kinds.
+ACCUMULATORS += accumulators_named("""
+    posit8es1 nf4:nearest_away log6s3_chunk5:toward_zero:outer=posit12es2
+    posit12es2:toward_positive:product=posit8es1:product_rounding=toward_negative
+    e5m4_chunk4:product=nf4:product_rounding=stochastic:outer=log6s3:bits=5
+    supernormal_e3m2_1_1_chunk7:stochastic:outer=p3109_k8p3ue:bits=13:philox
+    p3109_k8p4uf_sat_chunk3:outer=posit8es1:outer_rounding=to_odd
+    posit6es3:to_odd:order=pairwise posit8es1:toward_negative:order=compensated
+    log6s3:stochastic:product=fixed8_f4:block=4:aligned_bits=9
+""")
 
 #: (M, K, N): empty, one, odd, and not a multiple of any chunk or vector length.
 MATMUL_SHAPES: list[tuple[int, int, int]] = [
@@ -158,15 +175,20 @@ def ids(value: object) -> str:
     return str(value)
 
 
-def hard_values(fmt: FloatFormat | FixedFormat, count: int = 200, seed: int = 0) -> np.ndarray:
+def hard_values(
+    fmt: FloatFormat | FixedFormat | TableFormat, count: int = 200, seed: int = 0
+) -> np.ndarray:
     """float64 values where rounding to ``fmt`` goes wrong first.
 
-    Values of the format, ties, both neighbours of every tie, the ends of the range, subnormals of
-    float32 and float64, specials, and random patterns of both; about ``10 * count`` of them.
+    Values of the format, ties, boundaries of tables, both neighbours of all these, the ends of the
+    range, subnormals of float32 and float64, specials, and random patterns of both; about
+    ``10 * count`` of them.
     """
     rng = np.random.default_rng(seed)
     grid = _grid(fmt, count, rng)
     ties = (grid[1:] + grid[:-1]) / 2
+    if isinstance(fmt, TableFormat):
+        ties = np.concatenate([ties, rng.choice(fmt.tensors().boundaries, 2 * count)])
     edge = fmt.max * np.array([1.0, 1.01, 1.0625, 1.25, 1.5, 2.0, 4.0])
     tiny = np.array([2.0**-1074, 2.0**-1022, 2.0**-150, 2.0**-149, 2.0**-126, 2.0**-33])
     patterns64 = rng.integers(0, 2**64, count, dtype=np.uint64).view(np.float64)
@@ -186,10 +208,15 @@ def half_values() -> np.ndarray:
         return np.concatenate([patterns.view(np.float16), bfloat16], dtype=np.float64)
 
 
-def _grid(fmt: FloatFormat | FixedFormat, count: int, rng: np.random.Generator) -> np.ndarray:
+def _grid(
+    fmt: FloatFormat | FixedFormat | TableFormat, count: int, rng: np.random.Generator
+) -> np.ndarray:
     """Runs of neighbouring values: all of a small format, else ``count`` around random places."""
     if fmt.bits <= 8:
         return fmt.values()
+    if isinstance(fmt, TableFormat):
+        places = rng.integers(0, len(fmt.values()) - 1, count)
+        return fmt.values()[np.unique(np.concatenate([places, places + 1]))]
     if isinstance(fmt, FixedFormat):
         codes = rng.integers(fmt.min_code, fmt.max_code, count)
         return np.unique(np.concatenate([codes, codes + 1])) * fmt.quantum

@@ -109,7 +109,8 @@ class Codec {
     const int e = normal ? static_cast<int>(exponent) + f_.emin - 1 : f_.emin;
     // Without subnormals the codes of exponent 0 are all zeros.
     const double a = !normal && !f_.subnormals ? 0.0 : n * power_of_two(e - f_.man_bits);
-    return negative ? -a : a;
+    const double x = negative ? -a : a;
+    return f_.one_zero ? x + 0.0 : x;
   }
 
   Format f_;

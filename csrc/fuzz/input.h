@@ -70,17 +70,23 @@ inline FormatInts any_fixed(Input& in) {
 // The formats of the tests, and any that lpkernels has.
 inline FormatInts any_format(Input& in) {
   static const std::vector<lpk_test::NamedFormat> kLists[] = {
-      lpk_test::narrow_float_formats(), lpk_test::wide_float_formats(), lpk_test::fixed_formats()};
-  const int list = in.below(6);
-  if (list < 3) return one_of(kLists[list], in).ints;
-  return list == 3 ? any_fixed(in) : any_float(in);
+      lpk_test::narrow_float_formats(), lpk_test::wide_float_formats(), lpk_test::fixed_formats(),
+      lpk_test::table_formats()};
+  const int list = in.below(7);
+  if (list < 4) return one_of(kLists[list], in).ints;
+  return list == 4 ? any_fixed(in) : any_float(in);
 }
 
 inline Rounding any_rounding(Input& in) { return lpk_test::kRoundings[in.below(7)]; }
 
 // Half of the accumulators are the tests', which have every order of sums.
 inline AccumulatorSpec any_accumulator(Input& in) {
-  static const std::vector<AccumulatorSpec> kListed = lpk_test::accumulators();
+  static const std::vector<AccumulatorSpec> kListed = [] {
+    std::vector<AccumulatorSpec> all = lpk_test::accumulators();
+    const std::vector<AccumulatorSpec> more = lpk_test::table_accumulators();
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }();
   static const std::vector<AccumulatorSpec> kOfOperands = lpk_test::operand_accumulators();
   const int kind = in.below(4);
   if (kind == 0) return one_of(kListed, in);

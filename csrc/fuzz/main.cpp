@@ -157,9 +157,9 @@ void run_scaled(Input& in) {
 
 // Any bytes are codes of some values, and these values have codes again.
 void run_codes(Input& in) {
-  static const std::vector<lpk_test::NamedFormat> kLists[] = {lpk_test::narrow_float_formats(),
-                                                              lpk_test::fixed_formats()};
-  const FormatInts format = one_of(kLists[in.below(2)], in).ints;
+  static const std::vector<lpk_test::NamedFormat> kLists[] = {
+      lpk_test::narrow_float_formats(), lpk_test::fixed_formats(), lpk_test::table_formats()};
+  const FormatInts format = one_of(kLists[in.below(3)], in).ints;
   const int64_t count = in.below(200);
   const lpk::PackArgs args{format.data(), count, {}, any_threads(in)};
   const auto size = static_cast<size_t>(lpk::packed_bytes(args));

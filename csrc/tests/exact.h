@@ -9,7 +9,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "specs.h"
+#include "tables.h"
 
 namespace lpk_test {
 
@@ -215,13 +215,39 @@ inline double exact_to_fixed(const Exact& x, const FormatInts& f, Rounding round
   return std::ldexp(static_cast<double>(n), -frac_bits);
 }
 
+// The sign of x - y. Both have a magnitude of 2^-400 .. 2^200, or are zero.
+inline int compared(const Exact& x, double y) {
+  const Magnitude other = exact(y).magnitude;
+  const int size = (other < x.magnitude) - (x.magnitude < other);
+  if (y == 0 || (y < 0) == x.negative) return x.negative ? -size : size;
+  return x.negative ? -1 : 1;
+}
+
+// The odd neighbour of x among doubles, if x is none.
+inline double odd_double(const Exact& x) {
+  if (x.magnitude.is_zero()) return 0.0;
+  const int place = x.magnitude.highest() - 52;
+  const uint64_t digits = x.magnitude.word(place) | uint64_t{x.magnitude.any_below(place)};
+  return (x.negative ? -1.0 : 1.0) *
+         std::ldexp(static_cast<double>(digits), place + Magnitude::kLowest);
+}
+
+inline double exact_to_table(const Exact& x, const TestTable& t, Rounding rounding, Draw draw) {
+  if (rounding == Rounding::kStochastic)
+    return drawn_to_table(t, odd_double(x), draw.value, draw.bits);
+  return rounded_to_table(t, rounding, [&](double v) { return compared(x, v); });
+}
+
 inline double exact_infinity(bool negative, const FormatInts& f) {
+  if (f[0] == 4 && table_of(f).infinity_is_nan) return std::nan("");
+  if (f[0] == 4) return negative ? table_of(f).values.front() : table_of(f).values.back();
   if (f[0] == 0) return in_its_range((negative ? -1.0 : 1.0) * beyond_largest(f), f);
   if (f[4] != 0) return std::nan("");
   return exact_to_fixed({negative, Magnitude{0x1p200}}, f, Rounding::kTowardZero, {});
 }
 
 inline double exact_round(const Exact& x, const FormatInts& f, Rounding rounding, Draw draw) {
+  if (f[0] == 4) return exact_to_table(x, table_of(f), rounding, draw);
   return f[0] == 0 ? exact_to_float(x, f, rounding, draw) : exact_to_fixed(x, f, rounding, draw);
 }
 

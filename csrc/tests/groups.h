@@ -22,6 +22,7 @@ void test_cuda_tensor();
 void test_quantize();
 void test_count();
 void test_matmul();
+void test_tables();
 void test_scaled();
 void test_fused();
 void test_conv();

@@ -23,6 +23,7 @@ constexpr Group kGroups[] = {
     {"quantize", lpk_test::test_quantize},
     {"count", lpk_test::test_count},
     {"matmul", lpk_test::test_matmul},
+    {"tables", lpk_test::test_tables},
     {"scaled", lpk_test::test_scaled},
     {"fused", lpk_test::test_fused},
     {"conv", lpk_test::test_conv},

@@ -55,7 +55,9 @@ void test_add() {
       check_format(format, format.ints[6] == static_cast<int64_t>(Overflow::kInfinity));
     }
   }
-  for (const NamedFormat& format : fixed_formats()) check_format(format, false);
+  for (const auto& list : {fixed_formats(), table_formats()}) {
+    for (const NamedFormat& format : list) check_format(format, false);
+  }
   CHECK_SAME(lpk::canonical_float(-std::nan("")), lpk::float_of_bits(0x7fc00000u),
              std::string("NaN"));
 }

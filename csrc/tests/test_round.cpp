@@ -76,7 +76,8 @@ void check_pinned_values() {
 
 void test_round() {
   check_pinned_values();
-  for (const auto& list : {narrow_float_formats(), wide_float_formats(), fixed_formats()}) {
+  for (const auto& list :
+       {narrow_float_formats(), wide_float_formats(), fixed_formats(), table_formats()}) {
     for (const NamedFormat& format : list) check_format(format);
   }
   for (const auto& list : {narrow_float_formats(), wide_float_formats()}) {

@@ -102,6 +102,7 @@ inline std::vector<double> fixed_values(const FormatInts& f) {
 
 // The values of a format; a float format's have both signs, unless it has none.
 inline std::vector<double> values_of(const FormatInts& f) {
+  if (f[0] == 4) return table_of(f).values;
   if (f[0] != 0) return fixed_values(f);
   std::vector<double> values = magnitudes(f);
   const size_t count = values.size();
@@ -117,11 +118,16 @@ inline void append_with_neighbours(std::vector<double>& to, double x) {
   }
 }
 
-// Ties between neighbours with their own neighbours in double, the ends of the range, specials,
-// and random values.
+// Ties between neighbours with their own neighbours in double, a table's values and boundaries too,
+// the ends of the range, specials, and random values.
 inline std::vector<double> hard_values(const FormatInts& f) {
-  const std::vector<double> grid = f[0] == 0 ? magnitudes(f) : fixed_values(f);
+  const std::vector<double> grid = f[0] == 0 ? magnitudes(f) : values_of(f);
   std::vector<double> result;
+  if (f[0] == 4) {
+    for (const auto* list : {&grid, &table_of(f).boundaries}) {
+      for (double x : *list) append_with_neighbours(result, x);
+    }
+  }
   for (size_t i = 0; i + 1 < grid.size(); ++i) {
     append_with_neighbours(result, (grid[i] + grid[i + 1]) / 2);
   }

@@ -166,8 +166,8 @@ def _encode_float(x: Float64, fmt: FloatFormat) -> tuple[Codes, NDArray[np.bool_
 
 
 def decode(codes: Codes, fmt: Number) -> Float64:
-    """The values of codes; without subnormals exponent code 0 is a zero, whatever its mantissa. A
-    code of a table that no value has is NaN."""
+    """The values of codes; without subnormals exponent code 0 is a zero, whatever its mantissa, and
+    +0 where a format has no -0. A code of a table that no value has is NaN."""
     if isinstance(fmt, TableFormat):
         return fmt.tensors().decoded[codes]
     if isinstance(fmt, FixedFormat):
@@ -188,7 +188,7 @@ def decode(codes: Codes, fmt: Number) -> Float64:
         if infinity is not None:
             values = np.where(plain == infinity, np.inf, values)
         signed = np.where(codes == plain, values, -values)
-        return np.where(codes == nan, np.nan, signed)
+        return np.where(codes == nan, np.nan, signed + 0.0)
     top = biased == 2**fmt.exp_bits - 1
     if infinity is not None:
         values = np.where(top, np.where(mantissa == 0, np.inf, np.nan), values)

@@ -1,14 +1,18 @@
-"""Rounding to tables in rational numbers, written from the words of docs/formats.md and of the
-Posit Standard (2022); no code of the package."""
+"""Tables and rounding to them in rational numbers, written from the words of docs/formats.md and
+of the Posit Standard (2022); no code of the package."""
 
 from __future__ import annotations
 
+import decimal
 import itertools
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
+
+import numpy as np
 
 MODES = (
     "nearest_even", "nearest_away", "toward_zero", "toward_positive", "toward_negative", "to_odd",
@@ -58,6 +62,41 @@ class Table:
         even = low if odd == high else high
         return far if mode == "nearest_away" else even
 
+    @cached_property
+    def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Values, boundaries and codes; float64 holds each of them."""
+        values, boundaries = (
+            np.array([float(v) for v in x]) for x in (self.values, self.boundaries)
+        )
+        return values, boundaries, np.array(self.codes)
+
+    def rounded_array(
+        self, x: np.ndarray, mode: str, draws: np.ndarray | int = 0, random_bits: int = 32
+    ) -> np.ndarray:
+        """`rounded` of many numbers, infinities taking the ends. Comparing float64 is exact."""
+        values, boundaries, codes = self.arrays
+        inside = np.clip(np.where(np.isnan(x), 0.0, x), values[0], values[-1])
+        i = np.maximum(np.searchsorted(values, inside), 1)
+        low, high, boundary = values[i - 1], values[i], boundaries[i - 1]
+        odd_low, odd_high = codes[i - 1] % 2 == 1, codes[i] % 2 == 1
+        negative = inside < 0
+        near, far = np.where(negative, high, low), np.where(negative, low, high)
+        upper_is_odd = np.where(odd_low == odd_high, ~negative, odd_high)
+        odd, even = np.where(upper_is_odd, (high, low), (low, high))
+        if mode == "stochastic":
+            f = (np.abs(inside) - np.abs(near)) / (np.abs(far) - np.abs(near))
+            one = 2 ** (random_bits + 1)
+            result = np.where(np.floor(f * one) + 2 * draws + 1 >= one, far, near)
+        elif mode.startswith("nearest"):
+            result = np.where(inside < boundary, low, high)
+            on_boundary = {"nearest_even": even, "nearest_away": far}[mode]
+            result = np.where(inside == boundary, on_boundary, result)
+        else:
+            directed = {"toward_zero": near, "toward_positive": high, "toward_negative": low}
+            result = {**directed, "to_odd": odd}[mode]
+        result = np.where((inside == low) | (inside == high), inside, result)
+        return np.where(np.isnan(x), np.nan, result + 0.0)
+
     @staticmethod
     def _moves(x: Fraction, near: Fraction, far: Fraction, draw: int, random_bits: int) -> bool:
         a, b = abs(float(near)), abs(float(far))
@@ -105,3 +144,68 @@ def posit_rounded(x: Fraction, n: int, es: int) -> Fraction:
     v = finer[bisect_right(finer, u)]
     assert u < v < w
     return u if x < v or (x == v and codes[i - 1] % 2 == 0) else w
+
+
+@cache
+def posit_table(n: int, es: int) -> Table:
+    """The posits; between two neighbours lies one posit of n + 1 bits, and 0 is apart."""
+    values, codes = _posits(n, es)
+    finer, _ = _posits(n + 1, es)
+    assert finer[1::2] == values
+    pairs = zip(itertools.pairwise(values), finer[2:-1:2], strict=True)
+    return Table(values, [Fraction(0) if 0 in pair else v for pair, v in pairs], codes)
+
+
+def _with_signs(magnitudes: Sequence[Fraction]) -> Table:
+    """Zero, positive values in the order of codes 1, 2, ..., and as many negative ones behind the
+    code of -0, which has no value."""
+    count = len(magnitudes)
+    values = [*(-v for v in magnitudes[::-1]), Fraction(0), *magnitudes]
+    codes = [*range(2 * count + 1, count + 1, -1), *range(count + 1)]
+    return Table(values, [(a + b) / 2 for a, b in itertools.pairwise(values)], codes)
+
+
+def supernormal_table(e: int, m: int, low: int, high: int) -> Table:
+    """Powers of two below the normal numbers and above them, as many as the codes there count."""
+    bias, two = 2 ** (e - 1), Fraction(2)
+    normal = [
+        two ** (k - bias) * (1 + Fraction(i, 2**m)) for k in range(low, 2**e - high)
+        for i in range(2**m)
+    ]  # fmt: skip
+    below = [two ** (low - bias - 1 - i) for i in range(low * 2**m - 1)][::-1]
+    above = [two ** (2**e - high - bias + i) for i in range(high * 2**m)]
+    return _with_signs([*below, *(normal if low else normal[1:]), *above])
+
+
+def logarithmic_table(bits: int, steps: int) -> Table:
+    """Powers of 2^(1 / steps), each as the float32 number nearest to its 60 digits."""
+    magnitudes = []
+    for c in range(1, 2 ** (bits - 1)):
+        with decimal.localcontext(decimal.Context(prec=60)):
+            whole, part = divmod(c - 2 ** (bits - 2), steps)
+            power = Fraction(decimal.Decimal(2) ** (decimal.Decimal(part) / steps))
+        unit = Fraction(2) ** (max(whole, -126) - 23)
+        magnitudes.append(round(power * Fraction(2) ** whole / unit) * unit)
+    return _with_signs(magnitudes)
+
+
+def nf4_table() -> Table:
+    """The values that bitsandbytes and the appendix of arXiv 2305.14314 print."""
+    printed = """
+        -1.0 -0.6961928009986877 -0.5250730514526367 -0.39491748809814453 -0.28444138169288635
+        -0.18477343022823334 -0.09105003625154495 0.0 0.07958029955625534 0.16093020141124725
+        0.24611230194568634 0.33791524171829224 0.44070982933044434 0.5626170039176941
+        0.7229568362236023 1.0
+    """
+    return Table.of([float(np.float32(v)) for v in printed.split()])
+
+
+@cache
+def table_named(name: str) -> Table:
+    """The table of a name with its numbers in it, as posit8es1."""
+    numbers = map(int, re.findall(r"\d+", name))
+    if name.startswith("posit"):
+        return posit_table(*numbers)
+    if name.startswith("supernormal"):
+        return supernormal_table(*numbers)
+    return logarithmic_table(*numbers) if name.startswith("log") else nf4_table()

@@ -34,6 +34,16 @@ def test_codes(fmt: Small) -> None:
     assert_bit_equal(ours.values(), np.sort(finite), fmt.name)
 
 
+@each("name", ["e5m2fnuz_nosub_sat", "p3109_k8p3se_nosub", "p3109_k6p4uf_nosub"])
+def test_codes_below_the_normal_ones_are_plus_zero_without_subnormals(name: str) -> None:
+    fmt = parse_format(name)
+    codes = np.arange(2**fmt.bits, dtype=np.uint32)
+    values, magnitudes = decode(codes, fmt), codes % 2 ** (fmt.bits - fmt.signed)
+    zeros = values == 0
+    assert (zeros == ((magnitudes < 2**fmt.man_bits) & ~np.isnan(values))).all()
+    assert not np.signbit(values[zeros]).any()
+
+
 @each("fmt", SMALL)
 def test_every_mode_and_overflow(fmt: Small) -> None:
     x = hard(fmt)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from fractions import Fraction
 from functools import cache
@@ -15,7 +16,7 @@ from lpkernels.formats import TableFormat, parse_format
 from lpkernels.rounding import overflows_array, round_array, round_scalar
 from tests.compare import assert_bit_equal, assert_unbiased
 from tests.loops import each
-from tests.numbers.exact_tables import MODES, Table, posit_rounded, posit_value
+from tests.numbers.exact_tables import MODES, Table, posit_rounded, posit_value, table_named
 
 POSITS = [(n, es) for n in range(3, 9) for es in range(5)]
 NAMES = [f"posit{n}es{es}" for n, es in POSITS] + (
@@ -42,10 +43,7 @@ def pair(name: str) -> tuple[TableFormat, Table]:
         return made, Table.of(made.values().tolist(), codes)
     made = parse_format(name)
     assert isinstance(made, TableFormat)
-    tensors = made.tensors()
-    # The boundaries of posits are compared with the standard's below.
-    between = tensors.boundaries.tolist() if name.startswith("posit") else None
-    return made, Table.of(made.values().tolist(), tensors.codes.tolist(), between)
+    return made, table_named(name)
 
 
 def points(made: TableFormat) -> np.ndarray:
@@ -92,6 +90,8 @@ def test_stochastic_rounding_goes_to_both_neighbours_as_often_as_the_fraction_sa
         ("posit8es1", -(2.0**-14), 0.0, -(2.0**-12), 0.25),
         ("nf4", 0.0397901498, 0.0, 0.07958029955625534, 0.5),
         ("log8s8", -1.5, -1.4142135381698608, -1.5422108173370361, 0.67),
+        ("supernormal_e3m2_1_1", -1.1, -1.0, -1.25, 0.4),
+        ("p3109_k8p3ue", 1.1, 1.0, 1.25, 0.4),
     ):
         got = lp.quantize(torch.full((20000,), x), name, "stochastic")
         a, b = (float(np.float32(v)) for v in (near, far))
@@ -133,12 +133,13 @@ def test_posits_are_those_of_the_standard(size):
     assert made.values().tolist() == [float(v) for v, _ in finite]
     assert made.tensors().codes.tolist() == [code for _, code in finite]
     assert (made.bits, made.nan_code) == (n, 2 ** (n - 1))
-    kept = made.tensors()
-    for low, high, between in zip(kept.values, kept.values[1:], kept.boundaries, strict=False):
-        middle = (Fraction(low) + Fraction(high)) / 2
-        for x in {Fraction(between), middle, (Fraction(low) + middle) / 2} if n < 7 else {middle}:
-            got = round_scalar(x, made, "nearest_even")
-            assert got == posit_rounded(x, n, es), (low, high, x)
+    boundaries = made.tensors().boundaries.tolist()
+    assert boundaries == [float(v) for v in table_named(made.name).boundaries]
+    middles = [(a + b) / 2 for (a, _), (b, _) in itertools.pairwise(finite)]
+    # Behind the ends, and beside zero.
+    reach = Fraction(made.max) * Fraction(2) ** 9
+    for x in {*map(Fraction, boundaries), *middles, reach, -reach, 1 / reach, -1 / reach}:
+        assert round_scalar(x, made, "nearest_even") == posit_rounded(x, n, es), x
 
 
 def test_posits_midpoints_that_are_no_boundaries_and_what_is_beyond_the_ends():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import decimal
 import pickle
+import re
 import subprocess
 import sys
 from fractions import Fraction
@@ -18,6 +18,7 @@ from lpkernels.formats import TableFormat, format_from_ints, parse_format
 from lpkernels.formats.integers import TABLE, code_bits, has_table
 from tests.compare import assert_bit_equal
 from tests.loops import rows
+from tests.numbers.exact_tables import table_named
 from tests.support.denormals import flushed
 from tests.support.refusals import refused
 
@@ -167,68 +168,27 @@ def test_codes_are_packed_and_unpacked_and_values_without_one_refused():
             lp.pack(torch.tensor([0.0, value]), "nf4")
 
 
-def test_supernormals_are_powers_of_two_outside_of_the_normal_codes():
-    def magnitudes(e: int, m: int, low: int, high: int) -> list[Fraction]:
-        bias, found = 2 ** (e - 1), []
-        normal = [
-            (Fraction(2) ** (k - bias)) * (1 + Fraction(i, 2**m))
-            for k in range(low, 2**e - high)
-            for i in range(2**m)
-        ]
-        below = low * 2**m - 1
-        found += [Fraction(2) ** (low - bias - 1 - i) for i in range(below)][::-1]
-        found += normal if low else normal[1:]
-        return found + [Fraction(2) ** (2**e - high - bias + i) for i in range(high * 2**m)]
+@rows(
+    "name",
+    "supernormal_e4m3_1_1", "supernormal_e4m3_2_3", "supernormal_e3m2_0_2", "supernormal_e2m1_1_0",
+    "supernormal_e5m0_3_1", "supernormal_e5m2_1_1", "log8s8", "log8s1", "log6s7", "log10s3", "nf4",
+)  # fmt: skip
+def test_values_and_codes_are_those_of_the_definition(name):
+    fmt, exact = parse_format(name), table_named(name)
+    values, boundaries, _, codes, _ = fmt.tensors()
+    assert values.tolist() == [float(v) for v in exact.values]
+    assert boundaries.tolist() == [float(v) for v in exact.boundaries]
+    assert codes.tolist() == list(exact.codes)
+    numbers = re.findall(r"\d+", name)
+    assert fmt.bits == (
+        1 + int(numbers[0]) + int(numbers[1]) if "super" in name else int(numbers[0])
+    )
 
-    for widths in (
-        (4, 3, 1, 1),
-        (4, 3, 2, 3),
-        (3, 2, 0, 2),
-        (2, 1, 1, 0),
-        (5, 0, 3, 1),
-        (5, 2, 1, 1),
-    ):
-        fmt = lp.supernormal(*widths)
-        e, m, *_ = widths
-        above = fmt.values()[fmt.values() > 0]
-        assert above.tolist() == [float(v) for v in magnitudes(*widths)], widths
-        assert fmt.bits == 1 + e + m and fmt.tensors().decoded[1] == above[0]
-        assert fmt.tensors().decoded[2 ** (e + m) + 1] == -above[0]
-    # The range of MPTorch's format with one binade at each end.
+
+def test_the_range_of_a_supernormal_is_that_of_mptorch():
+    # With one binade at each end.
     fmt = lp.supernormal(4, 3, 1, 1)
     assert (fmt.max, fmt.values()[fmt.values() > 0].min()) == (2.0**14, 2.0**-14)
-
-
-def test_logarithms_are_the_nearest_float32_of_every_power():
-    for bits, steps in ((8, 8), (8, 1), (6, 7), (10, 3)):
-        fmt = lp.logarithmic(bits, steps)
-        assert len(fmt.values()) == 2**bits - 1
-        codes = np.arange(1, 2 ** (bits - 1))
-        got = fmt.tensors().decoded[codes].astype(np.float32)
-        assert np.array_equal(fmt.tensors().decoded[codes + 2 ** (bits - 1)], -got)
-        for c, value in zip(codes.tolist(), got, strict=True):
-            with decimal.localcontext() as context:
-                context.prec = 60
-                exact = decimal.Decimal(2) ** (decimal.Decimal(c - 2 ** (bits - 2)) / steps)
-                here = abs(decimal.Decimal(float(value)) - exact)
-                for other in (
-                    np.nextafter(value, np.float32(0)),
-                    np.nextafter(value, np.float32(2) * value),
-                ):
-                    assert here < abs(decimal.Decimal(float(other)) - exact)
-
-
-def test_nf4_is_that_of_qlora():
-    # bitsandbytes and the appendix of arXiv 2305.14314 print these.
-    printed = """
-        -1.0 -0.6961928009986877 -0.5250730514526367 -0.39491748809814453 -0.28444138169288635
-        -0.18477343022823334 -0.09105003625154495 0.0 0.07958029955625534 0.16093020141124725
-        0.24611230194568634 0.33791524171829224 0.44070982933044434 0.5626170039176941
-        0.7229568362236023 1.0
-    """
-    fmt = parse_format("nf4")
-    assert fmt.values().tolist() == [float(np.float32(v)) for v in printed.split()]
-    assert fmt.tensors().codes.tolist() == list(range(16)) and fmt.bits == 4
 
 
 TINY = [0.0, 1e-30, 1.0]

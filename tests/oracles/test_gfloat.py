@@ -144,43 +144,47 @@ def p3109_info(fmt: Small) -> FormatInfo:
     return format_info_p3109(fmt.k, fmt.p, sign, domain)
 
 
-@each("fmt", SMALL)
-def test_codes_of_p3109(fmt: Small):
+def assert_p3109(fmt: Small, x: np.ndarray) -> None:
+    """Every code and, of a format with a sign, x in each mode of gfloat."""
     ours, info = parse_format(fmt.name), p3109_info(fmt)
     want = np.array([decode_float(info, code).fval for code in range(2**fmt.k)])
     assert_bit_equal(decode(np.arange(2**fmt.k, dtype=np.uint32), ours), want, fmt.name)
     assert (ours.bias, ours.max) == (info.bias, info.max)
+    if not fmt.signed:
+        return
+    # gfloat has no NaN for what is too large.
+    ours = ours if fmt.extended else parse_format(f"{fmt.name}_sat")
+    draws = np.random.default_rng(fmt.p).integers(0, 2**13, x.shape)
+    for rounding, gfloat_mode in (*MODES.items(), ("stochastic", RoundMode.StochasticFast)):
+        drawn = rounding == "stochastic"
+        bits = {"srbits": draws, "srnumbits": 13} if drawn else {}
+        want = round_ndarray(info, x, gfloat_mode, sat=not fmt.extended, **bits)
+        got = round_array(x, ours, rounding, draws=draws, random_bits=13)
+        want = np.where(np.isnan(want), np.nan, want) + 0.0
+        assert_bit_equal(got, want, f"{rounding} to {ours}")
 
 
-@each("fmt", [fmt for fmt in SMALL if fmt.signed])
-def test_rounding_to_signed_p3109(fmt: Small):
-    x = hard(fmt)
-    ours = parse_format(fmt.name if fmt.extended else f"{fmt.name}_sat")
-    for rounding, gfloat_mode in MODES.items():
-        # gfloat has no NaN for what is too large.
-        want = round_ndarray(p3109_info(fmt), x, gfloat_mode, sat=not fmt.extended)
-        want = np.where(np.isnan(want), np.nan, want + 0.0)
-        assert_bit_equal(round_array(x, ours, rounding), want, f"{rounding} to {ours}")
+@each("fmt", SMALL)
+def test_p3109(fmt: Small):
+    assert_p3109(fmt, hard(fmt))
+
+
+def wider(k: int) -> list[Small]:
+    """All formats of k bits with at most 8 bits of exponent."""
+    every = itertools.product(range(1, k + 1), (True, False), (True, False))
+    return [Small(k, *rest) for rest in every if 1 <= k - rest[0] + (not rest[1]) <= 8]
+
+
+@each("fmt", [fmt for k in (9, 10, 11) for fmt in wider(k)])
+def test_p3109_to_11_bits(fmt: Small, rng: np.random.Generator):
+    assert_p3109(fmt, np.concatenate([rng.choice(hard(fmt), 1500), rng.choice(HALVES, 500)]))
 
 
 @pytest.mark.slow
-@each("k", range(9, 17))
-def test_wider_formats_of_p3109(k: int):
-    for p, signed, extended in itertools.product(range(1, k + 1), (True, False), (True, False)):
-        small = Small(k, p, signed, extended)
-        exp_bits = k - p + (not signed)
-        if not 1 <= exp_bits <= 8:
-            continue
-        ours, info = parse_format(small.name), p3109_info(small)
-        codes = np.arange(2**k, dtype=np.uint32)
-        want = np.array([decode_float(info, int(code)).fval for code in codes])
-        assert_bit_equal(decode(codes, ours), want, small.name)
-        if signed and not extended:
-            for rounding, gfloat_mode in MODES.items():
-                want = round_ndarray(info, HALVES, gfloat_mode, sat=True)
-                want = np.where(np.isnan(want), np.nan, want + 0.0)
-                saturating = parse_format(f"{small.name}_sat")
-                assert_bit_equal(round_array(HALVES, saturating, rounding), want, small.name)
+@pytest.mark.parametrize("k", range(12, 17))
+def test_p3109_to_16_bits(k: int):
+    for fmt in wider(k):
+        assert_p3109(fmt, np.concatenate([hard(fmt), HALVES]))
 
 
 MICROSCALING = {

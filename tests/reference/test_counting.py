@@ -6,13 +6,14 @@ from fractions import Fraction
 import numpy as np
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.formats import FixedFormat
+from lpkernels.formats import FloatFormat
 from lpkernels.reference import twin
 from lpkernels.reference.counting import quantize_counting
 from lpkernels.rng import SITE_QUANTIZE, draws
-from tests.cases import ROUND_FORMATS, ROUNDINGS, hard_values
+from tests.cases import EVERY_FORMAT, ROUNDINGS, hard_values
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
+from tests.numbers.exact_sums import unbounded
 
 SEED = 5
 
@@ -22,40 +23,8 @@ def counts_of(x, fmt, rounding: str = "nearest_even", **rest) -> list[int]:
     return quantize_counting(np.asarray(x), Quantizer(fmt, rounding), **rest)[1][:4].tolist()
 
 
-def floor_log2(x: Fraction) -> int:
-    exponent = x.numerator.bit_length() - x.denominator.bit_length()
-    return exponent if x >= Fraction(2) ** exponent else exponent - 1
-
-
-def unbounded(x: float, fmt, rounding: str, draw: int) -> Fraction:
-    """x rounded as if the exponent had no bound above, by the definition of the mode."""
-    a = abs(Fraction(x))
-    if isinstance(fmt, FixedFormat):
-        step, first_code = Fraction(fmt.quantum), 0
-    else:
-        exponent = max(floor_log2(a), fmt.emin) if a else fmt.emin
-        step = Fraction(2) ** (exponent - fmt.man_bits)
-        first_code = (exponent - fmt.emin) * 2**fmt.man_bits
-        if not fmt.subnormals and a < Fraction(2) ** fmt.emin:
-            step, first_code = Fraction(2) ** fmt.emin, 0
-    quanta, rest = divmod(a / step, 1)
-    odd = (quanta + first_code) % 2 == 1
-    if rest:
-        away = {
-            "nearest_even": rest > Fraction(1, 2) or (rest == Fraction(1, 2) and odd),
-            "nearest_away": rest >= Fraction(1, 2),
-            "toward_zero": False,
-            "toward_positive": x > 0,
-            "toward_negative": x < 0,
-            "to_odd": not odd,
-            "stochastic": math.floor(rest * 2**33) + 2 * draw + 1 >= 2**33,
-        }[rounding]
-        quanta += away
-    return quanta * step if x > 0 else -quanta * step
-
-
 def exact_counts(x: np.ndarray, fmt, rounding: str) -> list[int]:
-    low = fmt.min if isinstance(fmt, FixedFormat) else -fmt.max if fmt.signed else 0.0
+    low = fmt.min if not isinstance(fmt, FloatFormat) else -fmt.max if fmt.signed else 0.0
     draw = draws(SEED, SITE_QUANTIZE, 0, 0, np.arange(x.size), 32, "fast").tolist()
     counts = [0, 0, 0, 0]
     for i, value in enumerate(x.tolist()):
@@ -64,13 +33,13 @@ def exact_counts(x: np.ndarray, fmt, rounding: str) -> list[int]:
         elif value == 0:
             counts[2] += 1
         else:
-            rounded = unbounded(value, fmt, rounding, draw[i])
+            rounded = unbounded(Fraction(value), fmt, rounding, draw[i])
             counts[0] += not Fraction(low) <= rounded <= Fraction(fmt.max)
             counts[1] += rounded == 0
     return counts
 
 
-@each("rounding, fmt", ROUNDINGS, ROUND_FORMATS)
+@each("rounding, fmt", ROUNDINGS, EVERY_FORMAT)
 def test_counts_equal_exact_ones(fmt, rounding):
     x = hard_values(fmt, count=8)
     x = x[:: max(1, len(x) // 100)]

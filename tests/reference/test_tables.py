@@ -3,91 +3,28 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from functools import cache
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.arithmetic import Accumulator, Quantizer
+from lpkernels.arithmetic import Quantizer
 from lpkernels.reference import exact, twin
 from lpkernels.reference.events import matmul_events
-from lpkernels.rng import SITE_BIAS, SITE_OUTER, SITE_PRODUCT, SITE_SUM, draw
+from lpkernels.rng import draw
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
-from tests.numbers.exact_tables import MODES, Table
+from tests.numbers.exact_sums import DERIVED, assert_sums, table_of
+from tests.numbers.exact_tables import MODES
 
 TABLES = ("posit8es1", "posit11es2", "nf4", "supernormal_e3m2_1_1", "log6s3")
 
 
-@cache
-def oracle(name: str) -> Table:
-    fmt = lp.parse_format(name)
-    tensors = fmt.tensors()
-    return Table.of(fmt.values().tolist(), tensors.codes.tolist(), tensors.boundaries.tolist())
-
-
-def odd_double(x: Fraction) -> Fraction:
-    """x to 53 bits, an inexact one to the odd neighbour."""
-    if x == 0:
-        return x
-    unit = Fraction(2) ** (abs(x).numerator.bit_length() - abs(x).denominator.bit_length() - 60)
-    while abs(x) / unit >= 2**53:
-        unit *= 2
-    size = abs(x) / unit
-    whole = int(size)
-    whole |= int(whole != size)
-    return whole * unit * (1 if x > 0 else -1)
-
-
-def sums(
-    a: np.ndarray, b: np.ndarray, acc: Accumulator, seed: int, bias: list[float]
-) -> np.ndarray:
-    """The sums of the contract in sequence: a product, an addition and a chunk at a time."""
-    fmt, outermost = oracle(str(acc.fmt)), oracle(str(acc.outermost))
-    out = np.zeros((len(a), b.shape[1]))
-
-    def rounded(x, table, mode, site, m, n, k):
-        bits = draw(seed, site, m, n, k, acc.random_bits) if mode == "stochastic" else 0
-        x = odd_double(x) if mode == "stochastic" else x
-        return table.rounded(x, mode, bits, acc.random_bits)
-
-    for m, n in np.ndindex(out.shape):
-        total, inner = Fraction(0), Fraction(0)
-        for k in range(a.shape[1]):
-            product = Fraction(float(a[m, k])) * Fraction(float(b[k, n]))
-            if acc.product is not None:
-                table = oracle(str(acc.product))
-                product = rounded(product, table, acc.product_rounding, SITE_PRODUCT, m, n, k)
-            inner = rounded(inner + product, fmt, acc.rounding, SITE_SUM, m, n, k)
-            if acc.chunk and ((k + 1) % acc.chunk == 0 or k + 1 == a.shape[1]):
-                at = (SITE_OUTER, m, n, k // acc.chunk)
-                total = rounded(total + inner, outermost, acc.outermost_rounding, *at)
-                inner = Fraction(0)
-        total = total if acc.chunk else inner
-        exact_sum = total + Fraction(bias[n])
-        total = rounded(exact_sum, outermost, acc.outermost_rounding, SITE_BIAS, m, n, 0)
-        out[m, n] = float(total)
-    return out.astype(np.float32)
-
-
-@each("mode", (*MODES, "stochastic"))
-def test_sums_in_sequence_are_those_of_rational_numbers(mode):
-    rng = np.random.default_rng(7)
-    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((3, 11), (11, 2)))
-    a[0, :3], b[3, 0] = [-0.0, 0.0, 1e-20], 0.0
-    bias = [0.25, -1e-9]
-    given = np.array(bias, np.float32)
-    for acc in (
-        Accumulator("posit8es1", mode),
-        Accumulator("nf4", mode, product="posit11es2", product_rounding=mode),
-        Accumulator("posit11es2", mode, chunk=4, outer="log6s3", outer_rounding="nearest_away"),
-        Accumulator("supernormal_e3m2_1_1", mode, product="log6s3", chunk=3, outer="posit8es1"),
-    ):
-        want = sums(a, b, acc, 3, given.tolist())
-        assert_bit_equal(twin.matmul(a, b, given, acc, seed=3), want, str(acc))
-        assert_bit_equal(exact.matmul(a, b, given, acc, seed=3), want, str(acc))
+def test_sums_of_tables_and_without_a_sign_are_those_of_rational_numbers():
+    for reference in (twin, exact):
+        assert_sums(partial(reference.matmul, seed=DERIVED), step=3)
 
 
 def test_other_orders_and_mixed_formats_are_the_same_in_both_references():
@@ -118,7 +55,7 @@ def test_zeros_of_products_are_positive_before_they_are_added():
 
 def test_events_are_swamped_products_and_sums_beyond_the_ends():
     a, b = torch.tensor([[1.0, 1e-4, 0.5, -1.0]]), torch.ones(4, 1)
-    found = matmul_events(a.numpy(), b.numpy(), Accumulator("nf4"), bits=True)
+    found = matmul_events(a.numpy(), b.numpy(), lp.Accumulator("nf4"), bits=True)
     # 1 + 1e-4 and 1.5 lie beyond the end 1 and become it; 1 - 1 is 0.
     assert found.counts == (2, 4, 0, 0, 1) and found.sums.tolist() == [[0.0]]
     assert found.products[0, :, 0].tolist() == [0, 3, 3, 0]
@@ -137,7 +74,8 @@ def test_blocks_of_tables_round_the_quotient_in_float64(mode):
         assert_bit_equal(twin.quantize(x, quantizer, seed=9), want, text)
         assert_bit_equal(lp.quantize(torch.tensor(want), "fp32"), torch.tensor(want), text)
     q = twin.scaled(x, Quantizer("block8_nf4_sfp32", mode), seed=9)
-    fmt, table = lp.parse_format("nf4"), oracle("nf4")
+    fmt = lp.parse_format("nf4")
+    table = table_of(fmt)
     for row, first in ((0, 8), (2, 0)):
         block = x[row, first : first + 8]
         s = np.float32(np.abs(block).max())

@@ -9,7 +9,7 @@ from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat, parse_forma
 from lpkernels.reference import exact, twin
 from lpkernels.reference.counting import quantize_counting
 from lpkernels.rng import SITE_OUTPUT
-from tests.cases import ROUND_FORMATS, ROUNDINGS, hard_values
+from tests.cases import EVERY_FORMAT, ROUNDINGS, hard_values
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
 from tests.support.operands import KINDS, operand
@@ -25,7 +25,7 @@ def both(x: np.ndarray, quantizer: Quantizer, **key: int) -> tuple[np.ndarray, n
     return twin.quantize(x, quantizer, **key), exact.quantize(x, quantizer, **key)
 
 
-@each("rounding, fmt", ROUNDINGS, ROUND_FORMATS)
+@each("rounding, fmt", ROUNDINGS, EVERY_FORMAT)
 def test_quantize_equals_exact_on_hard_values(fmt: FloatFormat | FixedFormat, rounding: str):
     x = hard_values(fmt, count=8)
     x = x[:: max(1, len(x) // 100)]

@@ -9,13 +9,13 @@ from torch import Tensor
 from lpkernels import rng
 from lpkernels.arithmetic import Quantizer
 from lpkernels.backends import cpu
-from lpkernels.formats import FixedFormat, FloatFormat
+from lpkernels.formats import FixedFormat, FloatFormat, TableFormat
 from lpkernels.rounding import round_array
 from tests.cases import DETERMINISTIC, formats_named, hard_values
 
 SEED = 0x1234567812345678
 SITE = rng.SITE_QUANTIZE
-Format = FloatFormat | FixedFormat
+Format = FloatFormat | FixedFormat | TableFormat
 
 #: Formats at the ends of float32: their normals lie below its own, or there is no room above.
 END_FORMATS = formats_named("""
@@ -83,8 +83,8 @@ def float32_values(fmt: Format, count: int = 60) -> np.ndarray:
 def codable(fmt: Format, count: int) -> Tensor:
     """Values that have codes in fmt: hard values rounded to it, if they have a code."""
     x = torch.from_numpy(expected(float32_values(fmt), Quantizer(fmt, "toward_zero")))
-    special = isinstance(fmt, FixedFormat) or fmt.specials != "ieee"
-    x = x[x.isfinite()] if special or fmt.man_bits == 0 else x
+    every = isinstance(fmt, FloatFormat) and fmt.specials == "ieee" and fmt.man_bits > 0
+    x = x if every else x[x.isfinite()]
     return x.repeat(-(-count // x.numel()))[:count]
 
 

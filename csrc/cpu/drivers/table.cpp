@@ -13,6 +13,7 @@
 #include "common/check.h"
 #include "common/codes.h"
 #include "float_environment.h"
+#include "table_cells.h"
 
 namespace lpk {
 namespace {
@@ -27,8 +28,8 @@ class Ladder {
   static constexpr bool kIsFloat = sizeof(T) == sizeof(float);
   static constexpr int kIndexBits = kIsFloat ? 23 : 20;
 
-  // Before the first search, by whichever thread comes first.
-  void make(const double* thresholds, size_t count) {
+  // Before the first search, by whichever thread comes first. values: as words of float32.
+  void make(const double* thresholds, size_t count, const std::vector<uint32_t>& values) {
     if (ready_.load(std::memory_order_acquire)) return;
     std::call_once(made_, [&] {
       const FloatEnvironment environment;
@@ -36,6 +37,8 @@ class Ladder {
       uint32_t most = 1;
       for (uint32_t row = 0; row < 2 * kExponents; ++row) most = std::max(most, add_row(row));
       while ((1u << steps_) <= most) ++steps_;
+      for (even_.shift = 23; kIsFloat && even_.shift > 12; --even_.shift)
+        if (add_even_cells(values)) break;
       // No number is at least a NaN.
       at_.resize(count + (size_t{1} << steps_), std::numeric_limits<T>::quiet_NaN());
       words_.resize(kIsFloat ? at_.size() : 0);
@@ -48,6 +51,12 @@ class Ladder {
   const uint32_t* rows() const { return rows_.data(); }
   const uint32_t* cells() const { return cells_.data(); }
   const uint32_t* words() const { return words_.data(); }
+  TableCells even_cells() const {
+    TableCells cells = even_;
+    cells.thresholds = even_thresholds_.data();
+    cells.values = even_values_.data();
+    return cells;
+  }
 
   // How many thresholds are at most x; any number for a NaN. kSteps: of the search in a cell, or 0:
   // as many as there are.
@@ -122,10 +131,44 @@ class Ladder {
     return most;
   }
 
+  // Their thresholds and values take 24 KiB, which the first cache holds.
+  static constexpr uint32_t kMostEvenCells = 1024;
+
+  static uint32_t magnitude(T x) { return upper(x) & 0x7fffffffu; }
+
+  // Makes cells of 2^shift words, and says whether each holds one threshold at most. The first
+  // begins at 0, before the second threshold of either sign, and the last has no end.
+  bool add_even_cells(const std::vector<uint32_t>& values) {
+    uint32_t second = 0x7fffffffu, last = 0;
+    const auto above = std::upper_bound(at_.begin(), at_.end(), T{0});
+    if (at_.end() - above > 1) second = magnitude(above[1]);
+    if (above - at_.begin() > 1) second = std::min(second, magnitude(above[-2]));
+    for (T x : at_) last = std::max(last, magnitude(x) >> even_.shift);
+    even_.first = std::min(std::max(second >> even_.shift, 1u) - 1, last);
+    even_.count = last - even_.first + 1;
+    even_thresholds_.clear();
+    even_values_.clear();
+    bool fits = even_.count <= kMostEvenCells;
+    for (uint32_t i = 0; fits && i < 2 * even_.count; ++i) {
+      const uint32_t cell = i % even_.count, sign = i < even_.count ? 0 : 0x80000000u;
+      const uint32_t from = (even_.first + cell) << even_.shift;
+      const uint32_t end = cell + 1 < even_.count ? from + (1u << even_.shift) - 1 : 0x7f7fffffu;
+      const T inner = number(sign | (cell > 0 ? from : 0), 0), outer = number(sign | end, 0);
+      const uint32_t low = rank_of(std::min(inner, outer)), high = rank_of(std::max(inner, outer));
+      fits = high - low <= 1;
+      even_thresholds_.push_back(low < at_.size() ? upper(at_[low]) : 0x7fc00000u);
+      even_values_.push_back(values[low]);
+      even_values_.push_back(values[std::min<size_t>(low + 1, at_.size())]);
+    }
+    if (!fits) even_.count = 0;
+    return fits;
+  }
+
   std::once_flag made_;
   std::atomic<bool> ready_{false};
   std::vector<T> at_;
-  std::vector<uint32_t> rows_, cells_, words_;
+  std::vector<uint32_t> rows_, cells_, words_, even_thresholds_, even_values_;
+  TableCells even_{};
   int steps_ = 0;
 };
 
@@ -169,7 +212,7 @@ struct Table {
     const bool draws = mode == Rounding::kStochastic;
     const auto at = static_cast<size_t>(draws ? Rounding::kTowardZero : mode);
     const size_t count = values.size() - 1;
-    all[at].make(thresholds.data() + at * count, count);
+    all[at].make(thresholds.data() + at * count, count, words);
     return all[at];
   }
   const Ladder<double>& ladder(Rounding mode) const { return made(ladders, mode); }
@@ -250,6 +293,12 @@ WordLadder word_ladder(const Table& t, Rounding mode) {
   const Ladder<float>& ladder = t.made(t.word_ladders, mode);
   return {ladder.rows(),  ladder.cells(), ladder.words(),
           t.words.data(), ladder.steps(), {t.word_of(t.infinity[0]), t.word_of(t.infinity[1])}};
+}
+
+TableCells table_cells(const Table& t, Rounding mode) {
+  TableCells cells = t.made(t.word_ladders, mode).even_cells();
+  for (int i = 0; i < 2; ++i) cells.infinity[i] = t.word_of(t.infinity[i]);
+  return cells;
 }
 
 uint32_t table_code(const Table& t, double x) {

@@ -210,7 +210,7 @@ bool decode_words(const CodeBlock& job, const uint32_t* codes, float* x) {
     U r = above<V>(U{} + c.first_normal, magnitude) ? small : (magnitude + c.offset) << c.f.dropped;
     r = magnitude == c.infinity ? U{} + kInfinityWord : r;
     r = above<V>(magnitude, U{} + c.last_number) ? U{} + kNanWord : r | sign;
-    if (c.one_zero) r = code == c.nan ? U{} + kNanWord : r;
+    if (c.one_zero) r = code == c.nan ? U{} + kNanWord : r == kSignWord ? U{} : r;
     store(x + i, r);
   }
   return true;

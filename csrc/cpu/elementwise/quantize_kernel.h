@@ -233,7 +233,12 @@ bool round_to_table(const ElementBlock& job) {
   const ElementType wide = ElementType::kFloat64;
   if (f.kind != Kind::kTable || mode == Rounding::kStochastic) return false;
   if (job.x_type == wide || job.y_type == wide) return false;
-  run_elements<V, TableRule<V>, WithoutDraws<V>, 1>(job, {word_ladder(*f.table, mode)});
+  const TableCells cells = table_cells(*f.table, mode);
+  if (cells.count > 0) {
+    run_elements<V, TableCellRule<V>, WithoutDraws<V>, 1>(job, {cells});
+  } else {
+    run_elements<V, TableRule<V>, WithoutDraws<V>, 1>(job, {word_ladder(*f.table, mode)});
+  }
   return true;
 }
 

@@ -1,11 +1,41 @@
-// Rounding of float32 values to a table, by their words: the search of WordLadder for a vector at a
-// time. Every mode but the one that draws.
+// Rounding of float32 values to a table, by their words: the search of TableCells or of WordLadder
+// for a vector at a time. Every mode but the one that draws.
 #pragma once
 
+#include "cpu/drivers/table_cells.h"
 #include "word_format.h"
 
 namespace lpk {
 namespace {
+
+// r where x is finite; NaN, or what an infinity becomes.
+template <class V>
+LPK_HD typename V::U with_specials(typename V::U x, typename V::U r, const uint32_t* infinity) {
+  using U = typename V::U;
+  const U a = x & ~kSignWord;
+  if (none_above<V>(a, kInfinityWord - 1)) return r;
+  const U infinite = (x & kSignWord) == 0 ? U{} + infinity[0] : U{} + infinity[1];
+  const U known = a == kInfinityWord ? infinite : r;
+  return above<V>(a, U{} + kInfinityWord) ? U{} + kNanWord : known;
+}
+
+template <class V>
+struct TableCellRule {
+  using U = typename V::U;
+
+  TableCells c;
+
+  LPK_HD U operator()(U x, U) const {
+    const U first = U{} + c.first, last = first + (c.count - 1);
+    U i = (x & ~kSignWord) >> c.shift;
+    i = i < first ? first : i;
+    i = i > last ? last : i;
+    i += ((U{} - (x >> 31)) & c.count) - first;
+    const auto threshold = as_floats<V>(gathered<V>(c.thresholds, i));
+    i += i + (as_floats<V>(x) >= threshold ? U{} + 1 : U{});
+    return with_specials<V>(x, gathered<V>(c.values, i), c.infinity);
+  }
+};
 
 template <class V>
 struct TableRule {
@@ -23,12 +53,7 @@ struct TableRule {
     } else {
       for (int s = l.steps - 1; s >= 0; --s) i += step(x, i, s);
     }
-    const U r = gathered<V>(l.values, i);
-    const U a = x & ~kSignWord;
-    if (none_above<V>(a, kInfinityWord - 1)) return r;
-    const U infinite = (x & kSignWord) == 0 ? U{} + l.infinity[0] : U{} + l.infinity[1];
-    const U known = a == kInfinityWord ? infinite : r;
-    return above<V>(a, U{} + kInfinityWord) ? U{} + kNanWord : known;
+    return with_specials<V>(x, gathered<V>(l.values, i), l.infinity);
   }
 
  private:

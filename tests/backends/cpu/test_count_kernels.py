@@ -16,7 +16,7 @@ from lpkernels.arithmetic import Quantizer
 from lpkernels.backends import BINS, COUNTS, cpu
 from lpkernels.formats import AffineFormat, parse_format
 from lpkernels.rounding import ROUNDINGS
-from tests.cases import DETERMINISTIC, ROUND_FORMATS
+from tests.cases import DETERMINISTIC, EVERY_FORMAT
 from tests.loops import each
 from tests.support import elements
 from tests.support.element_bits import assert_counted
@@ -28,7 +28,7 @@ check = partial(
 )
 
 
-@each("fmt", [*ROUND_FORMATS, *elements.END_FORMATS])
+@each("fmt", [*EVERY_FORMAT, *elements.END_FORMATS])
 def test_float32_counts_match_the_reference(fmt, isas):
     x = torch.from_numpy(elements.float32_values(fmt, 20))
     for quantizer in elements.quantizers(fmt):

@@ -9,7 +9,7 @@ from lpkernels import ops
 from lpkernels.arithmetic import Quantizer, accumulator, as_quantizer
 from lpkernels.ops import matmul_of
 from lpkernels.rng import Role
-from tests.cases import CONV_CASES, DETERMINISTIC, ROUND_FORMATS
+from tests.cases import CONV_CASES, DETERMINISTIC, EVERY_FORMAT
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.cpu_products import drawn
@@ -60,7 +60,7 @@ def test_matmul_rounds_its_operands_and_its_result(kind, acc, isas):
             check(isas, matmul_of(a.mT.contiguous().mT, b[None]), acc, fused)
 
 
-@each("mode, fmt", DETERMINISTIC, ROUND_FORMATS)
+@each("mode, fmt", DETERMINISTIC, EVERY_FORMAT)
 def test_matmul_rounds_to_every_format(fmt, mode, isas):
     ints = Quantizer(fmt, mode).to_ints()
     for kind in ("wide", "rare"):

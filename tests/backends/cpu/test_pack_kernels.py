@@ -5,7 +5,7 @@ import torch
 
 from lpkernels.backends import cpu
 from lpkernels.formats import FloatFormat
-from tests.cases import ROUND_FORMATS
+from tests.cases import EVERY_FORMAT
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.cpu_products import REFERENCE, assert_same
@@ -13,7 +13,7 @@ from tests.support.elements import END_FORMATS, WIDTHS, Format, codable, float32
 from tests.support.processor import Isas, Threads
 
 
-@each("fmt", [*ROUND_FORMATS, *END_FORMATS, *WIDTHS])
+@each("fmt", [*EVERY_FORMAT, *END_FORMATS, *WIDTHS])
 def test_codes_match_reference(fmt: Format, isas: Isas) -> None:
     ints, values = fmt.to_ints(), codable(fmt, 1500)
     for count in (1, 7, 33, 1500):
@@ -22,7 +22,7 @@ def test_codes_match_reference(fmt: Format, isas: Isas) -> None:
         assert_bit_equal(back, values[:count], f"{count} values")
 
 
-@each("fmt", [f for f in ROUND_FORMATS if f.bits <= 16])
+@each("fmt", [f for f in EVERY_FORMAT if f.bits <= 16])
 def test_every_code_unpacks_as_the_reference(fmt: Format, isas: Isas) -> None:
     ints, count = fmt.to_ints(), 2**fmt.bits
     codes = torch.zeros((count * fmt.bits + 7) // 8, dtype=torch.uint8)
@@ -34,7 +34,7 @@ def test_every_code_unpacks_as_the_reference(fmt: Format, isas: Isas) -> None:
     assert_same(isas, "unpack", codes, ints, [count])
 
 
-@each("fmt", [*ROUND_FORMATS, *END_FORMATS])
+@each("fmt", [*EVERY_FORMAT, *END_FORMATS])
 def test_refuses_what_the_reference_refuses(fmt: Format, isas: Isas) -> None:
     """A value without a code is refused by its index."""
     ints = fmt.to_ints()

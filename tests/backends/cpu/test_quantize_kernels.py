@@ -15,7 +15,7 @@ from lpkernels.arithmetic import Quantizer, as_quantizer
 from lpkernels.backends import cpu
 from lpkernels.formats import AffineFormat, BlockFormat, parse_format
 from lpkernels.rounding import round_array
-from tests.cases import DETERMINISTIC, ROUND_FORMATS
+from tests.cases import DETERMINISTIC, EVERY_FORMAT
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support import elements
@@ -31,7 +31,7 @@ def assert_quantized(
         assert_bit_equal(elements.quantized(x, quantizer), want, f"{way} {quantizer} {name}")
 
 
-@each("fmt", [*ROUND_FORMATS, *elements.END_FORMATS])
+@each("fmt", [*EVERY_FORMAT, *elements.END_FORMATS])
 def test_float32_matches_round_array(fmt: elements.Format, isas: Isas) -> None:
     x = elements.float32_values(fmt)
     for quantizer in elements.quantizers(fmt):

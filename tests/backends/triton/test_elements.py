@@ -27,7 +27,7 @@ from lpkernels.formats import AffineFormat, BlockFormat, FloatFormat, parse_form
 from lpkernels.rng import SITE_BIAS, SITE_OUTER
 from lpkernels.rounding import ROUNDINGS
 from tests.backends.triton.launches import EVERY, compiled
-from tests.cases import ACCUMULATORS, DETERMINISTIC, ROUND_FORMATS, hard_values
+from tests.cases import ACCUMULATORS, DETERMINISTIC, EVERY_FORMAT, hard_values
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support import elements
@@ -40,7 +40,7 @@ from tests.support.element_bits import (
 )
 from tests.support.elements import END_FORMATS, SITE, TENSOR_FORMATS, Format, tensor_values
 
-ALL = [*ROUND_FORMATS, *END_FORMATS]
+ALL = [*EVERY_FORMAT, *END_FORMATS]
 NO_MANTISSA = FloatFormat(1, 3, specials="none")
 #: Formats with a scale. The last block's steps lie far above those of a mantissa, so no 32-bit rule
 #: takes it.
@@ -258,14 +258,14 @@ def check_codes(x: Tensor, fmt: Format | BlockFormat, device: str) -> None:
     assert_codes(BACKEND, x, fmt, device)
 
 
-@each("fmt", [*ROUND_FORMATS, *END_FORMATS[::2], *elements.WIDTHS[::2]])
+@each("fmt", [*EVERY_FORMAT, *END_FORMATS[::2], *elements.WIDTHS[::2]])
 def test_codes_match_reference(fmt: Format, device: str, monkeypatch) -> None:
     monkeypatch.setattr(packing, "_WORDS", 256)
     for count in (7, 300):
         check_codes(elements.codable(fmt, count), fmt, device)
 
 
-@each("fmt", [f for f in ROUND_FORMATS if f.bits <= 10])
+@each("fmt", [f for f in EVERY_FORMAT if f.bits <= 10])
 def test_every_code_unpacks_as_the_reference(fmt: Format, device: str) -> None:
     generator = torch.Generator().manual_seed(1)
     codes = torch.randint(0, 256, (500 * fmt.bits,), dtype=torch.uint8, generator=generator)
@@ -273,7 +273,7 @@ def test_every_code_unpacks_as_the_reference(fmt: Format, device: str) -> None:
     assert_bit_equal(BACKEND.unpack(codes.to(device), fmt.to_ints(), [4000]), want)
 
 
-@each("fmt", [*ROUND_FORMATS[::3], *END_FORMATS[::3]])
+@each("fmt", [*EVERY_FORMAT[::3], *END_FORMATS[::3]])
 def test_pack_refuses_what_the_reference_refuses(fmt: Format, device: str, monkeypatch) -> None:
     """A value without a code is refused, and of several the first, across programs."""
     monkeypatch.setattr(packing, "_WORDS", 4)

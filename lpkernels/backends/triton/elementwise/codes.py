@@ -201,5 +201,5 @@ def decode(code, F: tl.constexpr, T=None):
         if F.signed:
             value = value_of(bits_of(value) | ((code >> (F.width - 1)) << 63))
         if F.one_zero:
-            value = tl.where(code == F.nan, float("nan"), value)
+            value = tl.where(code == F.nan, float("nan"), tl.where(value == 0.0, 0.0, value))
         return tl.where(magnitude > F.last, float("nan"), value)
