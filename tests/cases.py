@@ -110,10 +110,9 @@ ACCUMULATORS: list[Accumulator] = [
         "e5m5:product=e4m3fn_sat:product_rounding=stochastic:block=6:aligned_bits=6:bits=17:philox",
     )
 ]  # fmt: skip
-#: Those of csrc/cuda, which has no tables.
-WITHOUT_TABLES = list(ACCUMULATORS)
-#: Tables of values at every place: each mode, chunks, orders, beside formats of other kinds.
-ACCUMULATORS += accumulators_named("""
+#: And tables of values at every place, which csrc/cuda has not: each mode, chunks, orders, beside
+#: formats of other kinds.
+EVERY_ACCUMULATOR = ACCUMULATORS + accumulators_named("""
     posit8es1 nf4:nearest_away log6s3_chunk5:toward_zero:outer=posit12es2
     posit12es2:toward_positive:product=posit8es1:product_rounding=toward_negative
     e5m4_chunk4:product=nf4:product_rounding=stochastic:outer=log6s3:bits=5

@@ -30,7 +30,7 @@ from lpkernels.arithmetic.products import conv_lengths, longest_residue, matmul_
 from lpkernels.formats import AffineFormat, BlockFormat, FixedFormat, FloatFormat
 from lpkernels.recipes import as_recipe, describe, recipe, recipes
 from lpkernels.rounding import ROUNDINGS
-from tests.cases import ACCUMULATORS
+from tests.cases import EVERY_ACCUMULATOR
 from tests.loops import each, rows
 
 
@@ -85,7 +85,7 @@ def test_quantizer_of_a_format_is_nearest_even():
     assert str(Quantizer("bf16")) == "e8m7"
 
 
-@each("acc", [*ACCUMULATORS, NATIVE, *NAMED_ACCUMULATORS.values()])
+@each("acc", [*EVERY_ACCUMULATOR, NATIVE, *NAMED_ACCUMULATORS.values()])
 def test_accumulator_round_trips(acc):
     assert accumulator(str(acc)) == acc
     assert as_accumulator(str(acc)) == acc

@@ -6,7 +6,7 @@ import torch
 
 from lpkernels.arithmetic import Accumulator
 from lpkernels.reference import exact, twin
-from tests.cases import ACCUMULATORS, CONV_CASES, ConvCase
+from tests.cases import CONV_CASES, EVERY_ACCUMULATOR, ConvCase
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.operands import operand
@@ -57,7 +57,7 @@ def test_conv_in_fp32_is_torch_within_rounding(name: str, case: ConvCase) -> Non
 def test_conv_equals_exact(name: str, case: ConvCase) -> None:
     number = list(CONV_CASES.values()).index(case)
     for offset, kind in ((0, "wide"), (9, "special")):
-        acc = ACCUMULATORS[(3 * number + PASSES.index(name) + offset) % len(ACCUMULATORS)]
+        acc = EVERY_ACCUMULATOR[(3 * number + PASSES.index(name) + offset) % len(EVERY_ACCUMULATOR)]
         if case.weight_shape[0] * np.prod(case.input_shape) > 400 and kind == "special":
             continue
         args = arguments(case, name, kind)
@@ -65,7 +65,7 @@ def test_conv_equals_exact(name: str, case: ConvCase) -> None:
         assert_bit_equal(got, getattr(exact, name)(*args, acc, seed=SEED), f"{acc} {kind}")
 
 
-@each("number, acc", enumerate(ACCUMULATORS))
+@each("number, acc", enumerate(EVERY_ACCUMULATOR))
 def test_conv_equals_exact_for_every_accumulator(number: int, acc: Accumulator) -> None:
     """The accumulators take the three passes in turn."""
     name = PASSES[number % len(PASSES)]

@@ -10,7 +10,7 @@ from lpkernels.formats import FixedFormat, FloatFormat
 from lpkernels.reference import exact, twin
 from lpkernels.reference.addition import odd_sum
 from lpkernels.reference.sums import tiles
-from tests.cases import ACCUMULATORS, MATMUL_SHAPES, ROUNDINGS, formats_named
+from tests.cases import EVERY_ACCUMULATOR, MATMUL_SHAPES, ROUNDINGS, formats_named
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.operands import KINDS, operand
@@ -42,7 +42,7 @@ def matmul_both(
     return got, exact.matmul(a, b, bias, acc, seed=seed)
 
 
-@each("kind, acc", KINDS, ACCUMULATORS)
+@each("kind, acc", KINDS, EVERY_ACCUMULATOR)
 def test_matmul_equals_exact_for_every_accumulator(acc: Accumulator, kind: str) -> None:
     assert_bit_equal(*matmul_both((1, 23, 3), kind, acc))
 
@@ -52,7 +52,7 @@ def test_matmul_equals_exact_when_the_sum_wraps(acc: Accumulator, kind: str) -> 
     assert_bit_equal(*matmul_both((3, 13, 2), kind, acc))
 
 
-@each("acc, shape", ACCUMULATORS[::4], [s for s in MATMUL_SHAPES if np.prod(s) <= 255])
+@each("acc, shape", EVERY_ACCUMULATOR[::4], [s for s in MATMUL_SHAPES if np.prod(s) <= 255])
 def test_matmul_equals_exact_for_every_shape(shape: tuple, acc: Accumulator) -> None:
     assert_bit_equal(*matmul_both(shape, "wide", acc))
 

@@ -8,7 +8,7 @@ import numpy as np
 from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.reference import exact, twin
 from lpkernels.reference.values import narrow, product_to_odd, widen, without_tiny
-from tests.cases import ACCUMULATORS, FLOAT_FORMATS
+from tests.cases import EVERY_ACCUMULATOR, FLOAT_FORMATS
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.denormals import flushed
@@ -63,7 +63,7 @@ def test_results_do_not_depend_on_the_denormal_mode(rng: np.random.Generator) ->
     small = rng.standard_normal(200) * 2.0 ** rng.integers(-1070, -100, 200)
 
     def results() -> list[np.ndarray]:
-        sums = [twin.matmul(a, b, None, acc, seed=3) for acc in ACCUMULATORS]
+        sums = [twin.matmul(a, b, None, acc, seed=3) for acc in EVERY_ACCUMULATOR]
         modes = ("nearest_even", "toward_positive", "stochastic")
         return sums + [
             twin.quantize(small, Quantizer(fmt, mode))

@@ -13,7 +13,7 @@ from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.backends import cpu
 from lpkernels.rng import SITE_OUTER
 from lpkernels.rounding import ROUNDINGS
-from tests.cases import ACCUMULATORS, CONV_CASES, MATMUL_SHAPES, ConvCase, accumulators_named
+from tests.cases import CONV_CASES, EVERY_ACCUMULATOR, MATMUL_SHAPES, ConvCase, accumulators_named
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
 from tests.support.cpu_products import (
@@ -37,7 +37,7 @@ def every_kind(m: int, k: int, n: int) -> tuple[Tensor, Tensor]:
     return torch.stack(left), torch.stack(right)
 
 
-@each("acc", ACCUMULATORS)
+@each("acc", EVERY_ACCUMULATOR)
 def test_matmul_matches_reference(acc: Accumulator, isas: Isas) -> None:
     biases = ("plain", "wide", "rare", None)
     for i, (m, k, n) in enumerate(MATMUL_SHAPES):
@@ -49,7 +49,7 @@ def test_matmul_matches_reference(acc: Accumulator, isas: Isas) -> None:
 def test_conv_matches_reference(isas: Isas) -> None:
     """Each accumulator takes three of the convolutions in turn."""
     cases = list(CONV_CASES.values())
-    for i, acc in enumerate(ACCUMULATORS):
+    for i, acc in enumerate(EVERY_ACCUMULATOR):
         for case in (cases[(i + step) % len(cases)] for step in (0, 4, 8)):
             shapes = (case.input_shape, case.weight_shape, case.output_shape)
             for kind in ("plain", "rare"):

@@ -68,7 +68,7 @@ def test_the_kinds_are_nans_and_keep_their_bits():
     assert set(FLOAT32) <= {int(b) & 0xFFFFFFFF for b in got.view(torch.int32)}
 
 
-@each("acc, kind, quantizer", [*itertools.product(cases.WITHOUT_TABLES, NANS, [None]), *ROUNDED])
+@each("acc, kind, quantizer", [*itertools.product(cases.ACCUMULATORS, NANS, [None]), *ROUNDED])
 def test_matmul_matches_the_reference(acc, kind, quantizer, device):
     a, b, bias = few_bits((5, 19)).float(), few_bits((19, 6)).float(), few_bits((6,)).float()
     a[:3] = with_nans(a[:3], NANS[kind])

@@ -54,7 +54,7 @@ def test_matmul_says_where_sums_start(acc: str, device: str):
     products.assert_product(BACKEND, a, b, lp.accumulator(acc), device, initial=initial)
 
 
-@each("acc", cases.WITHOUT_TABLES)
+@each("acc", cases.ACCUMULATORS)
 def test_matmul_matches_the_reference(acc: lp.Accumulator, device: str):
     a, b, bias = torch.randn(2, 3, 37), torch.randn(37, 5), torch.randn(5)
     products.assert_product(BACKEND, a, b, acc, device, bias=bias)
@@ -97,7 +97,7 @@ def run_random_case(number: int, device: str) -> torch.Tensor:
     m, n = (int(x) for x in source.integers(1, 300, 2))
     k = int(source.integers(0, 400))
     batch = [(), (1,), (3,), (2, 2)][source.integers(4)]
-    acc = cases.WITHOUT_TABLES[source.integers(len(cases.WITHOUT_TABLES))]
+    acc = cases.ACCUMULATORS[source.integers(len(cases.ACCUMULATORS))]
     fmt = [None, "e5m2", "e4m3", "bf16", "e5m10", "fixed8_f4"][source.integers(6)]
     a = torch.randn(*batch, m, k) * 2.0 ** source.integers(-12, 12)
     b = torch.randn((k, n) if source.integers(2) else (*batch, k, n))
@@ -115,7 +115,7 @@ def run_random_case(number: int, device: str) -> torch.Tensor:
 
 
 @needs_device
-@each("acc, shape", cases.WITHOUT_TABLES, cases.MATMUL_SHAPES)
+@each("acc, shape", cases.ACCUMULATORS, cases.MATMUL_SHAPES)
 def test_matmul_matches_the_cpu(acc: lp.Accumulator, shape: tuple[int, int, int]):
     m, k, n = shape
     a, b, bias = torch.randn(m, k), torch.randn(k, n), torch.randn(n)
@@ -127,7 +127,7 @@ def test_matmul_matches_the_cpu(acc: lp.Accumulator, shape: tuple[int, int, int]
 
 
 @needs_device
-@each("acc", cases.WITHOUT_TABLES)
+@each("acc", cases.ACCUMULATORS)
 def test_hard_values_match_the_cpu(acc: lp.Accumulator):
     values = torch.from_numpy(cases.hard_values(acc.fmt, 30).astype(np.float32)).flatten()
     a = values[torch.randint(len(values), (70, 41))]
@@ -214,7 +214,7 @@ def test_all_geometries_match_the_cpu(device: str, make) -> None:
                 assert_pass(BACKEND, name, case, tensors, acc, device, by="cpu")
 
 
-@each("acc", cases.WITHOUT_TABLES)
+@each("acc", cases.ACCUMULATORS)
 def test_all_accumulators_match_the_cpu(acc: lp.Accumulator, device: str) -> None:
     case = ConvCase((2, 4, 5, 6), (6, 2, 3, 3), (2, 1), (1, 2), (1, 2), 2)
     for name in PASSES:
@@ -269,7 +269,7 @@ def random_case(number: int) -> tuple[str, ConvCase, lp.Accumulator, float]:
         (some(1, 4, 1)[0], channels, *size), (out_channels, channels // groups, *kernel),
         stride, padding, dilation, groups,
     )  # fmt: skip
-    acc = cases.WITHOUT_TABLES[source.integers(len(cases.WITHOUT_TABLES))]
+    acc = cases.ACCUMULATORS[source.integers(len(cases.ACCUMULATORS))]
     return PASSES[source.integers(3)], case, acc, float(2.0 ** source.integers(-12, 12))
 
 

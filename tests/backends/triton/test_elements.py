@@ -27,7 +27,7 @@ from lpkernels.formats import AffineFormat, BlockFormat, FloatFormat, parse_form
 from lpkernels.rng import SITE_BIAS, SITE_OUTER
 from lpkernels.rounding import ROUNDINGS
 from tests.backends.triton.launches import EVERY, compiled
-from tests.cases import ACCUMULATORS, DETERMINISTIC, EVERY_FORMAT, hard_values
+from tests.cases import DETERMINISTIC, EVERY_ACCUMULATOR, EVERY_FORMAT, hard_values
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support import elements
@@ -308,7 +308,9 @@ def test_pack_takes_any_strides(device: str) -> None:
 
 SEED = torch.tensor(-77)
 # Each addition occurs once: accumulators with equal ones would repeat it.
-ADDITIONS = {(a.outermost, a.outermost_rounding, a.random_bits, a.rng): a for a in ACCUMULATORS}
+ADDITIONS = {
+    (a.outermost, a.outermost_rounding, a.random_bits, a.rng): a for a in EVERY_ACCUMULATOR
+}
 
 
 def operands_of(acc: Accumulator) -> tuple[Tensor, Tensor]:

@@ -18,14 +18,14 @@ from lpkernels.backends.triton import BACKEND, _config, _layout, _products
 from lpkernels.backends.triton.operands import facts as _facts
 from lpkernels.backends.triton.operands import images
 from tests.backends.triton.sums import DRAWN, beside_reference, pass_beside
-from tests.cases import ACCUMULATORS, CONV_CASES, MATMUL_SHAPES, ConvCase
+from tests.cases import CONV_CASES, EVERY_ACCUMULATOR, MATMUL_SHAPES, ConvCase
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.operand_cases import tensor
 from tests.support.products import PASSES, Tensors, convolve, lanes_of_all_kinds, tensors_of
 
 
-@each("acc", [acc for acc in ACCUMULATORS if acc.in_sequence])
+@each("acc", [acc for acc in EVERY_ACCUMULATOR if acc.in_sequence])
 def test_sums_in_sequence(acc: lp.Accumulator, device: str) -> None:
     generator = torch.Generator().manual_seed(1)
     a, b = lanes_of_all_kinds((12, 15), generator), lanes_of_all_kinds((9, 15), generator).mT
@@ -75,7 +75,7 @@ OTHERS = [lp.accumulator(name) for name in (
 )]  # fmt: skip
 
 
-@each("acc", [acc for acc in ACCUMULATORS if not acc.in_sequence])
+@each("acc", [acc for acc in EVERY_ACCUMULATOR if not acc.in_sequence])
 def test_sums_in_other_orders(acc: lp.Accumulator, device: str) -> None:
     generator = torch.Generator().manual_seed(1)
     # Rows of all kinds are in one product.
@@ -123,7 +123,7 @@ CHUNKED = lp.Accumulator("e5m4", chunk=3, outer="e5m3")
 STRIDES = ConvCase((1, 2, 3, 5), (3, 2, 2, 3), (2, 2), (1, 1), (1, 1))
 #: Every kind of sum occurs once; products have all of them.
 KINDS = [
-    *(acc for acc in ACCUMULATORS[::4] if acc.in_sequence),
+    *(acc for acc in EVERY_ACCUMULATOR[::4] if acc.in_sequence),
     *map(
         lp.accumulator,
         ("e5m3_chunk7:stochastic:order=pairwise",
