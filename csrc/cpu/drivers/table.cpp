@@ -42,7 +42,7 @@ class Ladder {
       // No number is at least a NaN.
       at_.resize(count + (size_t{1} << steps_), std::numeric_limits<T>::quiet_NaN());
       words_.resize(kIsFloat ? at_.size() : 0);
-      std::memcpy(words_.data(), at_.data(), words_.size() * sizeof(uint32_t));
+      if (kIsFloat) std::memcpy(words_.data(), at_.data(), words_.size() * sizeof(uint32_t));
       ready_.store(true, std::memory_order_release);
     });
   }
