@@ -74,3 +74,16 @@ def made(config: Any = None) -> Workload:
     x = torch.randn(60, 8, generator=generator)
     y = (x[:, :3].sum(1) > 0).long()
     return classification("scheduled", train=(x[:40], y[:40]), test=(x[40:], y[40:]), model=network)
+
+
+def assert_trains(model: nn.Module, x: Tensor, y: Tensor, steps: int) -> None:
+    """Asserts that steps of SGD on one batch lower its cross-entropy."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]

@@ -33,8 +33,8 @@ class Stored(TorchDispatchMode):
         return result
 
 
-# Products of a sum, and mantissa bits of one sum and in chunks of 64, for products of 5 bits none
-# of which is zero: the bits are worked out from the paper's formula for the lengths of ResNet-18.
+# Products of a sum, and mantissa bits of one sum and in chunks of 64, for products of 5 bits
+# without zeros: the bits are worked out from the paper's formula for the lengths of ResNet-18.
 RESNET18 = {
     "stem": [(7 * 7 * 3, 5, 4), (256 * 112**2, 17, 11)],
     "stages.0": [(9 * 64, 7, 4), (9 * 64, 7, 4), (256 * 56**2, 14, 10)],

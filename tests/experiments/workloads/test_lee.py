@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from lpkernels.experiments.workloads.models import FAMILIES, Task, build_model
+from tests.experiments.tiny import assert_trains
 from tests.loops import each
 from tests.support.refusals import rejects
 
@@ -41,15 +42,7 @@ def test_a_narrow_network_trains_and_has_relus_and_norms(name: str) -> None:
     torch.manual_seed(0)
     model = build_model(name, images(), width=10)
     x, y = torch.randn(8, 3, 32, 32), torch.arange(8)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    losses = []
-    for _ in range(4):
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0]
+    assert_trains(model, x, y, steps=4)
     layers = [n for n, m in model.named_modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     assert (layers[0], layers[-1]) == ("stem", "head")
     assert all(type(m) is not nn.ReLU6 for m in model.modules())

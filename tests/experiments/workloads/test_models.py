@@ -13,6 +13,7 @@ from lpkernels.experiments.workloads.models import FAMILIES, Task, build_model
 from lpkernels.experiments.workloads.models.scaling import scaled
 from lpkernels.experiments.workloads.models.transformer import GPT
 from lpkernels.techniques.accumulation import plan
+from tests.experiments.tiny import assert_trains
 from tests.experiments.workloads.digest import digest
 from tests.loops import each
 from tests.support.refusals import rejects
@@ -86,15 +87,7 @@ def test_networks_of_the_assignments_train(name: str, channels: int) -> None:
     task = Task("images", (channels, 32, 32), 10)
     model = build_model(name, task, width=FAMILIES[name].width // 8)
     x, y = torch.randn(8, *task.shape), torch.arange(8)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    losses = []
-    for _ in range(3):
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0]
+    assert_trains(model, x, y, steps=3)
 
 
 def test_squeezenets_scale_their_channels_to_multiples_of_four() -> None:

@@ -113,7 +113,7 @@ def test_tests_round_results_and_read_the_parameters_as_they_are() -> None:
 
 
 def overflowing(count: int, value: float = 100.0) -> tuple[nn.Module, tuple[Tensor, Tensor]]:
-    """A layer, and an input of 200 elements of which so many overflow."""
+    """A layer, and an input of 200 elements with so many overflows."""
     torch.manual_seed(0)
     x = torch.rand(10, 20)
     x.view(-1)[:count] = value
