@@ -27,6 +27,7 @@ from lpkernels.cli._options import (
 from lpkernels.cli.accumulate import accumulate, bench_accumulate
 from lpkernels.cli.assign import assign
 from lpkernels.cli.frontier import app as frontier_app
+from lpkernels.cli.report import report
 from lpkernels.cli.schedule import schedule
 from lpkernels.cli.sweep import app as sweep_app
 from lpkernels.cli.train import train
@@ -191,37 +192,7 @@ def _number(text: str) -> float:
 
 
 app.command()(train)
-
-
-@app.command()
-def report(
-    paths: Annotated[list[Path], typer.Argument(help="Folders of runs, or records.jsonl files.")],
-    plot: Annotated[
-        Path | None, typer.Option(help="Also draw the curves into this file (.png, .pdf, .svg).")
-    ] = None,
-) -> None:
-    """Show the table and the curves of finished or stopped runs.
-
-    Example: `lpkernels report results/demo --plot curves.png`
-    """
-    from lpkernels.experiments.records import find_runs
-    from lpkernels.report.plots import plot_curves
-    from lpkernels.report.tables import summary
-
-    try:
-        runs = [run for path in paths for run in find_runs(path)]
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="PATHS") from error
-    if not runs:
-        raise typer.BadParameter(
-            f"no records.jsonl in {', '.join(map(str, paths))}", param_hint="PATHS"
-        )
-    show_table(summary(runs))
-    if plot is not None:
-        try:
-            console.print(f"curves in {plot_curves(runs, plot)}")
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="--plot") from error
+app.command()(report)
 
 
 #: Options of predictions, which this command made before they moved to bench/predict.

@@ -201,9 +201,14 @@ def find_runs(folder: str | Path) -> list[Run]:
     In the folder of a sweep these are the finished cells, by name and seed, and not the runs under
     way.
     """
+    return list(runs_by_path(folder).values())
+
+
+def runs_by_path(folder: str | Path) -> dict[Path, Run]:
+    """As `find_runs`, by the paths of their records."""
     folder = Path(folder)
     if folder.is_file():
-        return [read_run(folder)]
+        return {folder: read_run(folder)}
     found = {path: read_run(path) for path in folder.rglob(RECORDS) if not _is_try(path)}
 
     def order(path: Path) -> tuple[str, str, int]:
@@ -212,7 +217,7 @@ def find_runs(folder: str | Path) -> list[Run]:
             return str(path.parent), "", 0
         return str(place), str(config["name"]), int(config["seed"])
 
-    return [found[path] for path in sorted(found, key=order)]
+    return {path: found[path] for path in sorted(found, key=order)}
 
 
 def _is_try(path: Path) -> bool:

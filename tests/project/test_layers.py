@@ -52,7 +52,7 @@ EXTRA = {"techniques.accumulation._events": {"backends", "reference"}}
 # Third-party packages and the only places that may import them, by the start of the module's name.
 THIRD_PARTY = {
     "numpy": ("",), "torch": tuple(LAYERS.keys() - NUMBERS), "triton": ("backends.triton",),
-    "matplotlib": ("report",), "sklearn": ("experiments.workloads",),
+    "matplotlib": ("report",), "plotly": ("report.html",), "sklearn": ("experiments.workloads",),
     "mnist1d": ("experiments.workloads",), "scipy": ("experiments.sweeps.statistics",),
     "joblib": ("experiments.sweeps",), "pandas": ("experiments.frames",),
     "transformers": ("integrations",), "ray": ("experiments.sweeps",),

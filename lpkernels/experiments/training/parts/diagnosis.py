@@ -1,9 +1,11 @@
 """The diagnosis of underflow and overflow in a run."""
 
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -49,12 +51,14 @@ class DiagnosisConfig(PartConfig):
 
 
 class Diagnosing(Part):
-    """Counts the tensors of training steps; its file is the report of all steps and processes."""
+    """Counts the tensors of training steps; its file is the report of all steps and processes, then
+    a line for each epoch: [layer, tensor, elements, overflow, underflow] of the steps counted."""
 
     def __init__(self, fmt: str, every: int) -> None:
         self._fmt, self._every = fmt, every
         self._report: Diagnosis | None = None
         self._first = True
+        self._epochs: list[dict[str, Any]] = []
 
     @property
     def report(self) -> Diagnosis:
@@ -73,14 +77,32 @@ class Diagnosing(Part):
     def around_step(self, step: int) -> AbstractContextManager[Any]:
         return nullcontext() if step % self._every else self.report
 
+    def after_epoch(self, record: dict[str, Any]) -> None:
+        before = _added(row for line in self._epochs for row in line["rows"])
+        now = _added(
+            (row.layer, row.name, row.histogram.elements, row.overflow, row.underflow)
+            for row in self.report.reduce().rows
+        )
+        rows = [[*key, *(total - before.get(key, 0)).tolist()] for key, total in now.items()]
+        self._epochs.append({"type": "epoch", "epoch": record["epoch"], "rows": rows})
+
     def state_dict(self) -> dict[str, Any]:
-        return self.report.reduce().state_dict()
+        return {**self.report.reduce().state_dict(), "epochs": self._epochs}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._epochs = list(state.get("epochs", []))
         # The rows are of all processes together: one process has them from now on.
         if self._first:
             self.report.load_state_dict(state)
 
     def files(self) -> dict[str, list[dict[str, Any]]]:
         whole = self.report.reduce()
-        return {DIAGNOSIS: whole.records()} if whole.rows else {}
+        return {DIAGNOSIS: [*whole.records(), *self._epochs]} if whole.rows else {}
+
+
+def _added(rows: Iterable[Sequence[Any]]) -> dict[tuple[str, str], np.ndarray]:
+    """The counts of rows by layer and tensor, whatever the formats."""
+    found: dict[tuple[str, str], np.ndarray] = {}
+    for layer, tensor, *counts in rows:
+        found[layer, tensor] = found.get((layer, tensor), 0) + np.array(counts)
+    return found

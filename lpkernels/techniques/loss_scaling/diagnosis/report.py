@@ -160,7 +160,8 @@ class Report:
         kind = lines[0].get("kind") if lines else None
         if kind != KIND:
             raise ValueError(f"{path}: expected the records of a diagnosis, got {kind!r}")
-        return Report(TensorRow.from_dict(line) for line in lines[1:])
+        # A run's file has its epochs below.
+        return Report(TensorRow.from_dict(line) for line in lines[1:] if line["type"] == "tensor")
 
     def cells(self) -> list[tuple[str, ...]]:
         """The table as texts, its head first."""

@@ -1,0 +1,84 @@
+"""`lpkernels report`: runs as a table, a picture, or one HTML file."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lpkernels.cli._options import console, show_table
+from lpkernels.cli._settings import wrong_option
+
+
+def report(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Folders of runs, or records.jsonl files; with --html also the folder of a sweep "
+            "or study, or a file of `lpkernels sweep table --export`."
+        ),
+    ],
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw the curves into this file (.png, .pdf, .svg).")
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write all of it into this one file instead, which a browser opens without a "
+            "network: tables that sort, curves, layers, schedules, differences, frontier, settings."
+        ),
+    ] = None,
+    metric: Annotated[
+        str, typer.Option(help="With --html: field to compare; default: the workload's metric.")
+    ] = "",
+    reference: Annotated[
+        str, typer.Option(help="With --html, of a sweep: the arm to compare with.")
+    ] = "",
+    force: Annotated[
+        bool, typer.Option("--force", help="With --html: replace a file that exists.")
+    ] = False,
+) -> None:
+    """Show the table and the curves of finished or stopped runs.
+
+    Example: `lpkernels report results/demo --html report.html`
+    """
+    if html is not None:
+        return _report_html(paths, html, metric, reference, force)
+    for option, value in (("--metric", metric), ("--reference", reference), ("--force", force)):
+        if value:
+            raise typer.BadParameter("it belongs to --html", param_hint=option)
+    from lpkernels.experiments.records import find_runs
+    from lpkernels.report.plots import plot_curves
+    from lpkernels.report.tables import summary
+
+    try:
+        runs = [run for path in paths for run in find_runs(path)]
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="PATHS") from error
+    if not runs:
+        raise typer.BadParameter(
+            f"no records.jsonl in {', '.join(map(str, paths))}", param_hint="PATHS"
+        )
+    show_table(summary(runs))
+    if plot is not None:
+        try:
+            console.print(f"curves in {plot_curves(runs, plot)}")
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--plot") from error
+
+
+def _report_html(paths: list[Path], out: Path, metric: str, reference: str, force: bool) -> None:
+    from lpkernels.report.html import gather, write_page
+
+    if out.exists() and not force:
+        raise typer.BadParameter(
+            f"{out} exists; take another name, or replace it with --force", param_hint="--html"
+        )
+    command = " ".join(["lpkernels", *map(shlex.quote, sys.argv[1:])])
+    try:
+        data = gather(paths, metric=metric, reference=reference, command=command)
+    except (FileNotFoundError, ValueError) as error:
+        raise wrong_option(error, ("metric", "reference")) from error
+    path = write_page(data, out, force=force)
+    console.print(f"report in {path}, {path.stat().st_size / 1e6:.1f} MB", soft_wrap=True)
