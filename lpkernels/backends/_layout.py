@@ -114,7 +114,7 @@ def update_dtypes(tensors: UpdateTensors) -> list[torch.dtype]:
 def update_parameters(
     tensors: UpdateTensors, positions: Sequence[int], origins: Sequence[int]
 ) -> list[int]:
-    """Ten integers for every parameter, as csrc/bindings_update.cpp reads them: addresses (0 for an
+    """Ten integers for every parameter, as csrc/module/update.h reads them: addresses (0 for an
     absent tensor), the number of elements, position and origin."""
     addresses = [[x.data_ptr() for x in kind] or [0] * len(positions) for kind in tensors]
     elements = [x.numel() for x in tensors.weights]

@@ -28,7 +28,7 @@ class Fused(NamedTuple):
 NOT_FUSED = Fused()
 
 #: The kinds of products, which are also their names as operations (`Backend.unsupported`). Their
-#: positions are those of lpk::ProductKind in csrc/bindings_products.cpp.
+#: positions are those of lpk::bound::ProductKind in csrc/module/products.h.
 KINDS = ("matmul", "conv_fprop", "conv_dgrad", "conv_wgrad")
 
 

@@ -7,9 +7,11 @@ Arithmetic that the contract leaves to torch stays out: native sums, softmax, ga
 layers.
 
 A new call is a line with any hash; `python -m tests.support.replay` writes the hashes that the
-reference gives.
+reference gives. With ``--record FOLDER`` it makes the calls on the CPU backend and writes into the
+folder what lpk_replay (csrc/tests/replay.cpp) makes again where no Python is.
 """
 
+import argparse
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +28,7 @@ from lpkernels.ops import UpdateTensors
 from lpkernels.recipes import as_recipe
 from lpkernels.techniques.accumulation import measure
 from tests.support import updates
+from tests.support.recorder import recording
 
 FILE = Path(__file__).parents[1] / "data" / "replay.txt"
 _device = "cpu"
@@ -210,7 +213,25 @@ def changed(listed: Iterable[Call], device: str = "cpu") -> tuple[list[str], int
     return lines, made
 
 
-def main() -> None:
+def record(listed: Iterable[Call], folder: Path) -> int:
+    """Records the calls of lpkernels._C that these calls make, and returns how many these were.
+
+    Raises:
+        AssertionError: a call's bits are not those on record.
+    """
+    with recording(folder) as recorder:
+
+        def told() -> Iterator[Call]:
+            for call in listed:
+                recorder.line(call.text)
+                yield call
+
+        lines, made = changed(told())
+    assert not lines, "\n".join(lines)
+    return made
+
+
+def write_hashes() -> None:
     """Writes each call's hash as the reference gives it."""
     os.environ["LPKERNELS_BACKEND"] = "reference"
     lines = FILE.read_text(encoding="utf-8").splitlines()
@@ -219,6 +240,16 @@ def main() -> None:
             text = line.split("  ", 1)[1]
             lines[number] = f"{run(text)}  {text}"
     FILE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.support.replay")
+    parser.add_argument("--record", type=Path, metavar="FOLDER")
+    if folder := parser.parse_args().record:
+        os.environ["LPKERNELS_BACKEND"] = "cpu"
+        record(calls(), folder)
+    else:
+        write_hashes()
 
 
 if __name__ == "__main__":

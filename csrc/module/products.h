@@ -1,20 +1,18 @@
 // Entry points of csrc/cpu's products: sums, sums by scale, their events.
-#include <pybind11/stl.h>
+#pragma once
 
-#include "bindings_arguments.h"
+#include <vector>
+
+#include "arguments.h"
 #include "cpu/conv/conv.h"
 #include "cpu/drivers/gemm.h"
 #include "cpu/sums/events/events.h"
 #include "cpu/sums/grouped/grouped.h"
 
-namespace py = pybind11;
-
-namespace {
-
-using namespace lpk::bound;
+namespace lpk::bound {
 
 // A quantizer that products apply themselves, or none.
-const int64_t* fused_quantizer(const Ints& ints) {
+inline const int64_t* fused_quantizer(const Ints& ints) {
   if (ints.empty()) return nullptr;
   LPK_CHECK(ints.size() == lpk::kFormatInts + 4, "a fused quantizer has 12 integers");
   LPK_CHECK(ints[lpk::kFormatInts] != static_cast<int64_t>(lpk::Rounding::kStochastic),
@@ -23,8 +21,8 @@ const int64_t* fused_quantizer(const Ints& ints) {
 }
 
 // Points into its arguments.
-lpk::Arithmetic arithmetic_from(const Ints& accumulator, const Ints& left, const Ints& right,
-                                const Ints& result) {
+inline lpk::Arithmetic arithmetic_from(const Ints& accumulator, const Ints& left, const Ints& right,
+                                       const Ints& result) {
   check_accumulator(accumulator);
   return {accumulator.data(), fused_quantizer(left), fused_quantizer(right),
           fused_quantizer(result)};
@@ -38,8 +36,8 @@ struct Factor {
 
 // sizes: batch, m, n, k; strides: a row, a k and b k, b column. Offsets point to `batch` int64
 // each.
-lpk::MatmulArgs matmul_args(const Factor& a, const Factor& b, uintptr_t bias, uintptr_t initial,
-                            uintptr_t c, const Ints& sizes) {
+inline lpk::MatmulArgs matmul_args(const Factor& a, const Factor& b, uintptr_t bias,
+                                   uintptr_t initial, uintptr_t c, const Ints& sizes) {
   LPK_CHECK(sizes.size() == 4 && a.strides.size() == 2 && b.strides.size() == 2,
             "matmul takes four sizes and two strides of each factor");
   return {pointer<const float>(a.data),
@@ -61,7 +59,7 @@ lpk::MatmulArgs matmul_args(const Factor& a, const Factor& b, uintptr_t bias, ui
 
 // geometry: batch, groups, channels in and out per group, then input, kernel, output, stride,
 // padding, dilation (3 each).
-lpk::ConvShape conv_shape(const Ints& geometry) {
+inline lpk::ConvShape conv_shape(const Ints& geometry) {
   LPK_CHECK(geometry.size() == 4 + 6 * lpk::kSpatial, "a convolution's geometry has 22 integers");
   lpk::ConvShape s{geometry[0], geometry[1], geometry[2], geometry[3], {}, {}, {}, {}, {}, {}};
   int64_t* parts[] = {s.input, s.kernel, s.output, s.stride, s.padding, s.dilation};
@@ -73,14 +71,14 @@ lpk::ConvShape conv_shape(const Ints& geometry) {
 }
 
 // strides: outer, channel, d, h, w.
-lpk::Image<const float> image(const Factor& x) {
+inline lpk::Image<const float> image(const Factor& x) {
   LPK_CHECK(x.strides.size() == 2 + lpk::kSpatial, "an image has five strides");
   const Ints& s = x.strides;
   return {pointer<const float>(x.data), s[0], s[1], {s[2], s[3], s[4]}};
 }
 
 // A contiguous result (outer, channels, *spatial).
-lpk::Image<float> result_image(uintptr_t data, int64_t channels, const int64_t* spatial) {
+inline lpk::Image<float> result_image(uintptr_t data, int64_t channels, const int64_t* spatial) {
   const int64_t line = spatial[2], plane = spatial[1] * line, all = spatial[0] * plane;
   return {pointer<float>(data), channels * all, all, {plane, line, 1}};
 }
@@ -90,23 +88,22 @@ enum class ProductKind : int { kMatmul, kFprop, kDgrad, kWgrad };
 
 // The `Product` and the `How` of lpkernels/backends/_protocol.py. sizes: those of matmul_args, or
 // the geometry of conv_shape.
-void multiply(int kind, uintptr_t left, uintptr_t right, uintptr_t bias, uintptr_t initial,
-              uintptr_t out, const Ints& sizes, const Ints& left_strides, const Ints& right_strides,
-              uintptr_t left_offsets, uintptr_t right_offsets, const Ints& accumulator,
-              const Ints& left_quantizer, const Ints& right_quantizer, const Ints& result_quantizer,
-              int64_t seed, int64_t role, int threads) {
+inline void multiply(int kind, uintptr_t left, uintptr_t right, uintptr_t bias, uintptr_t initial,
+                     uintptr_t out, const Ints& sizes, const Ints& left_strides,
+                     const Ints& right_strides, uintptr_t left_offsets, uintptr_t right_offsets,
+                     const Ints& accumulator, const Ints& left_quantizer,
+                     const Ints& right_quantizer, const Ints& result_quantizer, int64_t seed,
+                     int64_t role, int threads) {
   const lpk::Arithmetic how =
       arithmetic_from(accumulator, left_quantizer, right_quantizer, result_quantizer);
   const Factor one{left, left_strides, left_offsets}, other{right, right_strides, right_offsets};
   const uint64_t key = role_seed(seed, role);
   if (static_cast<ProductKind>(kind) == ProductKind::kMatmul) {
     const lpk::MatmulArgs args = matmul_args(one, other, bias, initial, out, sizes);
-    const py::gil_scoped_release release;
     return lpk::matmul(args, how, key, threads);
   }
   const lpk::ConvShape s = conv_shape(sizes);
   const auto first = image(one), second = image(other);
-  const py::gil_scoped_release release;
   switch (static_cast<ProductKind>(kind)) {
     case ProductKind::kFprop:
       return lpk::conv_fprop(s, first, second, pointer<const float>(bias),
@@ -123,10 +120,10 @@ void multiply(int kind, uintptr_t left, uintptr_t right, uintptr_t bias, uintptr
 
 // A matmul of codes in an accumulator with chunk="scale". scales: addresses of the scales of rows
 // and columns, of int64 offsets to each batch entry's, then their sizes and the ScaleOrder.
-void multiply_scaled(uintptr_t left, uintptr_t right, uintptr_t initial, uintptr_t out,
-                     const Ints& sizes, const Ints& left_strides, const Ints& right_strides,
-                     uintptr_t left_offsets, uintptr_t right_offsets, const Ints& scales,
-                     const Ints& accumulator, int64_t seed, int64_t role, int threads) {
+inline void multiply_scaled(uintptr_t left, uintptr_t right, uintptr_t initial, uintptr_t out,
+                            const Ints& sizes, const Ints& left_strides, const Ints& right_strides,
+                            uintptr_t left_offsets, uintptr_t right_offsets, const Ints& scales,
+                            const Ints& accumulator, int64_t seed, int64_t role, int threads) {
   check_accumulator(accumulator);
   LPK_CHECK(
       scales.size() == 7 && scales[4] >= 0 && scales[5] >= 0 && scales[6] >= 0 && scales[6] <= 3,
@@ -143,14 +140,13 @@ void multiply_scaled(uintptr_t left, uintptr_t right, uintptr_t initial, uintptr
       matmul_args({left, left_strides, left_offsets}, {right, right_strides, right_offsets}, 0,
                   initial, out, sizes);
   const uint64_t key = role_seed(seed, role);
-  const py::gil_scoped_release release;
   lpk::matmul(args, {accumulator.data()}, key, threads, &factors);
 }
 
 // tensors: a, b and their scales; starts, or 0; the result. sizes: batch, m, n, k, the lengths of
 // segments, the group, the least exponent of a scale.
-void multiply_grouped(const std::vector<uintptr_t>& tensors, const Ints& sizes,
-                      const Ints& accumulator, int threads) {
+inline void multiply_grouped(const std::vector<uintptr_t>& tensors, const Ints& sizes,
+                             const Ints& accumulator, int threads) {
   LPK_CHECK(tensors.size() == 6 && sizes.size() == 8, "six tensors and eight sizes are expected");
   check_accumulator(accumulator);
   const lpk::GroupedArgs args{pointer<const float>(tensors[0]),
@@ -168,32 +164,32 @@ void multiply_grouped(const std::vector<uintptr_t>& tensors, const Ints& sizes,
                               sizes[6],
                               sizes[7],
                               accumulator.data()};
-  const py::gil_scoped_release release;
   lpk::matmul_grouped(args, threads);
 }
 
 // total[r][c] <- round(total[r][c] + addend[r][c]) in the outer format, both contiguous. key: first
 // row and column, site, k.
-void accumulate(uintptr_t total, uintptr_t addend, int64_t rows, int64_t cols,
-                const Ints& accumulator, int64_t seed, int64_t role, const Ints& key, int threads) {
+inline void accumulate(uintptr_t total, uintptr_t addend, int64_t rows, int64_t cols,
+                       const Ints& accumulator, int64_t seed, int64_t role, const Ints& key,
+                       int threads) {
   check_accumulator(accumulator);
   LPK_CHECK(key.size() == 4, "a key is (row, column, site, k)");
   const lpk::DrawKey first{role_seed(seed, role), static_cast<uint32_t>(key[2]),
                            static_cast<uint64_t>(key[0]), static_cast<uint64_t>(key[1]),
                            static_cast<uint64_t>(key[3])};
-  const py::gil_scoped_release release;
   lpk::accumulate_elements(pointer<float>(total), pointer<const float>(addend), rows, cols,
                            accumulator.data(), first, threads);
 }
 
-void check_has_bits(const Ints& accumulator) {
+inline void check_has_bits(const Ints& accumulator) {
   LPK_CHECK(accumulator[lpk::InAccumulator::kOrder] != static_cast<int64_t>(lpk::Order::kPairwise),
             "the products of a tree have no bits of their own");
 }
 
 // sizes: m, n, k; strides: a row, a k, b k, b column; draws: the rows' keys, the first column's.
-lpk::EventArgs event_args(uintptr_t a, uintptr_t b, const Ints& sizes, const Ints& strides,
-                          const Ints& draws, const Ints& accumulator, int64_t seed, int64_t role) {
+inline lpk::EventArgs event_args(uintptr_t a, uintptr_t b, const Ints& sizes, const Ints& strides,
+                                 const Ints& draws, const Ints& accumulator, int64_t seed,
+                                 int64_t role) {
   LPK_CHECK(sizes.size() == 3 && strides.size() == 4 && draws.size() == 2,
             "events take three sizes, four strides and two keys");
   check_accumulator(accumulator);
@@ -217,46 +213,42 @@ lpk::EventArgs event_args(uintptr_t a, uintptr_t b, const Ints& sizes, const Int
 
 // outputs: c, bits of the products, bits of the chunks; 0 for those not wanted. Returns the five
 // counts of EventCounts.
-std::vector<int64_t> matmul_events(uintptr_t a, uintptr_t b, const std::vector<uintptr_t>& outputs,
-                                   const Ints& sizes, const Ints& strides, const Ints& draws,
-                                   const Ints& accumulator, int64_t seed, int64_t role,
-                                   int threads) {
+inline std::vector<int64_t> matmul_events(uintptr_t a, uintptr_t b,
+                                          const std::vector<uintptr_t>& outputs, const Ints& sizes,
+                                          const Ints& strides, const Ints& draws,
+                                          const Ints& accumulator, int64_t seed, int64_t role,
+                                          int threads) {
   LPK_CHECK(outputs.size() == 3, "matmul_events takes three outputs");
   lpk::EventArgs args = event_args(a, b, sizes, strides, draws, accumulator, seed, role);
   if (outputs[1] != 0) check_has_bits(accumulator);
   args.c = pointer<float>(outputs[0]);
   args.products = pointer<uint8_t>(outputs[1]);
   args.chunks = pointer<uint8_t>(outputs[2]);
-  const py::gil_scoped_release release;
   const lpk::EventCounts c = lpk::matmul_events(args, threads);
   return {c.swamped, c.added, c.swamped_chunks, c.added_chunks, c.overflowed};
 }
 
 // g, and the gradients of a and b.
-void masked_gradients(uintptr_t a, uintptr_t b, uintptr_t g, uintptr_t left, uintptr_t right,
-                      const Ints& sizes, const Ints& strides, const Ints& draws,
-                      const Ints& accumulator, int64_t seed, int64_t role, int bits, bool recursive,
-                      int threads) {
+inline void masked_gradients(uintptr_t a, uintptr_t b, uintptr_t g, uintptr_t left, uintptr_t right,
+                             const Ints& sizes, const Ints& strides, const Ints& draws,
+                             const Ints& accumulator, int64_t seed, int64_t role, int bits,
+                             bool recursive, int threads) {
   const lpk::EventArgs args = event_args(a, b, sizes, strides, draws, accumulator, seed, role);
   check_has_bits(accumulator);
-  const py::gil_scoped_release release;
   lpk::masked_gradients({args, pointer<const float>(g), pointer<float>(left), pointer<float>(right),
                          static_cast<uint8_t>(bits), recursive},
                         threads);
 }
 
-}  // namespace
-
-namespace lpk {
-
-// "::" names the functions above: kernels of lpk have some of these names.
-void register_products(py::module_& m) {
-  m.def("multiply", &::multiply);
-  m.def("multiply_scaled", &::multiply_scaled);
-  m.def("accumulate", &::accumulate);
-  m.def("multiply_grouped", &::multiply_grouped);
-  m.def("matmul_events", &::matmul_events);
-  m.def("masked_gradients", &::masked_gradients);
+// Hands each function with its name to `define`.
+template <class Define>
+void define_products(const Define& define) {
+  define("multiply", &multiply);
+  define("multiply_scaled", &multiply_scaled);
+  define("accumulate", &accumulate);
+  define("multiply_grouped", &multiply_grouped);
+  define("matmul_events", &matmul_events);
+  define("masked_gradients", &masked_gradients);
 }
 
-}  // namespace lpk
+}  // namespace lpk::bound

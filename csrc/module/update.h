@@ -1,7 +1,6 @@
 // lpkernels._C.update: an optimizer's step of many parameters in one call. Adapter:
 // lpkernels/backends/cpu.py.
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
+#pragma once
 
 #include <vector>
 
@@ -9,8 +8,7 @@
 #include "common/update_element.h"
 #include "cpu/elementwise/update.h"
 
-namespace lpk {
-namespace {
+namespace lpk::bound {
 
 // An update as Python gives it.
 //
@@ -70,19 +68,21 @@ class Update {
   std::vector<double> numbers_;
 };
 
-void update_parameters(const std::vector<int64_t>& parameters, const std::vector<int>& lies,
-                       bool working_is_master, bool begins, const std::vector<int64_t>& rounding,
-                       const std::vector<double>& numbers, const std::vector<int64_t>& shared,
-                       int threads, int64_t stream_bytes) {
+inline void update_parameters(const std::vector<int64_t>& parameters, const std::vector<int>& lies,
+                              bool working_is_master, bool begins,
+                              const std::vector<int64_t>& rounding,
+                              const std::vector<double>& numbers,
+                              const std::vector<int64_t>& shared, int threads,
+                              int64_t stream_bytes) {
   Update given(parameters, lies, working_is_master, begins, rounding, numbers, shared);
   given.args.threads = threads;
   given.args.stream_bytes = stream_bytes;
-  const pybind11::gil_scoped_release release;
   update(given.args);
 }
 
-}  // namespace
+template <class Define>
+void define_update(const Define& define) {
+  define("update", &update_parameters);
+}
 
-void register_update(pybind11::module_& module) { module.def("update", &update_parameters); }
-
-}  // namespace lpk
+}  // namespace lpk::bound
