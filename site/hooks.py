@@ -1,14 +1,18 @@
 """What mkdocs and mkdocstrings do not know of these pages: links that leave docs/, fences with a
-word for the tests, the reference, and docstrings that tell of several parameters at once."""
+word for the tests, the reference, docstrings that tell of several parameters at once; and
+tutorials, scripts in jupytext's percent format that are executed for their output."""
 
 import re
 from pathlib import Path
 from typing import Any
 
 import griffe
+import jupytext
 import tomllib
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from nbconvert import MarkdownExporter
+from nbconvert.preprocessors import ExecutePreprocessor
 
 ROOT = Path(__file__).resolve().parents[1]
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -38,10 +42,13 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the reference, a page for each public package, and the style sheet."""
+    """Adds the reference, a page for each public package, the tutorials, and the style sheet."""
     for name in PACKAGES:
         text = f"# {name}\n\n::: {name}\n    options: {{show_root_heading: false}}\n"
         files.append(File.generated(config, f"reference/{name}.md", content=text))
+    for script in sorted((ROOT / "docs" / "tutorials").glob("*.py")):
+        content = executed(script)
+        files.append(File.generated(config, f"tutorials/{script.stem}.md", content=content))
     style = (ROOT / "site" / "style.css").read_text()
     files.append(File.generated(config, "style.css", content=style))
     return files
@@ -50,7 +57,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """The page as the site shows it."""
     text = re.sub(r"^```python (no-run|needs \w+)$", "```python", markdown, flags=re.MULTILINE)
+    text = re.sub(r"\]\(tutorials/(\w+)\.py\)", r"](tutorials/\1.md)", text)
     return re.sub(r"\]\(\.\./(?!\.)", f"]({BLOB}", text)
+
+
+def executed(script: Path) -> str:
+    """A tutorial as a page with its output, and a link to the script."""
+    notebook = jupytext.read(script)
+    ExecutePreprocessor(timeout=300).preprocess(notebook, {"metadata": {"path": str(ROOT)}})
+    text, _ = MarkdownExporter().from_notebook_node(notebook)
+    return f"{text}\n[The script]({script.name})\n"
 
 
 def apart(docstring: str) -> str:

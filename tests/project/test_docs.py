@@ -208,6 +208,19 @@ def test_the_site_has_every_page_and_the_gallery_every_picture():
     assert sorted(shown) == sorted(picture.name for picture in (docs / "pictures").iterdir())
 
 
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", TUTORIALS, ids=[script.stem for script in TUTORIALS])
+def test_tutorials_run(script: Path, capsys: pytest.CaptureFixture[str]):
+    """Each is a script of its own, prints its output and ends with a question."""
+    text = script.read_text()
+    assert "**A question.**" in text.rpartition("# %%")[2]
+    exec(compile(text, str(script), "exec", dont_inherit=True), {"__name__": "__main__"})
+    assert capsys.readouterr().out.count("\n") > 5
+
+
 # The site knows these fences; another word behind ```python would swallow the rest of its page.
 FENCE = re.compile(r"(?:python(?: no-run| needs \w+)?|sh|toml|cpp|yaml|text|json)?")
 
