@@ -23,7 +23,7 @@ export LPKERNELS_CUDA ?= $(if $(shell command -v nvcc),90,0)
 endif
 HAS_NATIVE := $(VENV)/.has-native-$(subst $(SEMICOLON),-,$(LPKERNELS_CUDA))
 
-.PHONY: demo test check bench prove mutants attack sanitize fuzz gpu
+.PHONY: demo test check bench prove site mutants attack sanitize fuzz gpu
 .NOTPARALLEL:
 
 demo: $(VENV)/.has-lab $(HAS_NATIVE)
@@ -63,9 +63,13 @@ bench: $(VENV)/.has-lab,dev $(HAS_NATIVE)
 
 # This proves what holds for every value, writes it to proofs/results.jsonl, and runs the tests that
 # take minutes.
-prove: $(VENV)/.has-lab,dev $(VENV)/.has-prove,frameworks $(HAS_NATIVE)
+prove: $(VENV)/.has-lab,dev $(VENV)/.has-prove,frameworks $(HAS_NATIVE) site
 	$(BIN)/python -m proofs
 	$(call PYTEST,3600) -m slow
+
+# This writes the site of docs/ and of the docstrings to build/site, for a browser without a network.
+site: $(VENV)/.has-lab,dev $(VENV)/.has-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # This counts how many wrong lines the tests notice, into mutants/results.jsonl, in an hour or two.
 mutants: $(VENV)/.has-lab,dev $(VENV)/.has-mutants $(HAS_NATIVE)

@@ -200,6 +200,38 @@ def test_table_of_named_formats_is_that_of_the_formats():
     assert expected in (ROOT / "docs/formats.md").read_text(), f"the table must be:\n{expected}"
 
 
+def test_the_site_has_every_page_and_the_gallery_every_picture():
+    docs = ROOT / "docs"
+    listed = re.findall(r"^ +- ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(page.name for page in docs.glob("*.md"))
+    shown = re.findall(r"\(pictures/(\S+)\)", (docs / "gallery.md").read_text())
+    assert sorted(shown) == sorted(picture.name for picture in (docs / "pictures").iterdir())
+
+
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.py"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", TUTORIALS, ids=[script.stem for script in TUTORIALS])
+def test_tutorials_run(script: Path, capsys: pytest.CaptureFixture[str]):
+    """Each is a script of its own, prints its output and ends with a question."""
+    text = script.read_text()
+    assert "**A question.**" in text.rpartition("# %%")[2]
+    exec(compile(text, str(script), "exec", dont_inherit=True), {"__name__": "__main__"})
+    assert capsys.readouterr().out.count("\n") > 5
+
+
+# The site knows these fences; another word behind ```python would swallow the rest of its page.
+FENCE = re.compile(r"(?:python(?: no-run| needs \w+)?|sh|toml|cpp|yaml|text|json)?")
+
+
+@each("page", sorted((ROOT / "docs").glob("*.md")))
+def test_fences_are_ones_that_the_site_knows(page: Path):
+    opened = re.findall(r"^ *```(.*)$", page.read_text(), re.MULTILINE)
+    assert len(opened) % 2 == 0
+    assert [fence for fence in opened if not FENCE.fullmatch(fence)] == []
+
+
 def test_map_says_where_things_are_and_backends_list_the_variables_that_are_read():
     table = (ROOT / "docs/architecture.md").read_text().partition("| place | what it holds |")[2]
     cells = re.findall(r"^\| (`.+?`) \|", table.partition("\n\n")[0], re.MULTILINE)
