@@ -368,7 +368,7 @@ ACCUMULATOR_OPTIONS = options_of(
 
 @lru_cache(maxsize=1024)
 def accumulator_from_ints(ints: tuple[int, ...]) -> Accumulator:
-    """The Accumulator of ``to_ints()``.
+    """The Accumulator of the integers `ints` that ``Accumulator.to_ints`` gives.
 
     Raises:  ValueError: the integers describe no Accumulator.
     """

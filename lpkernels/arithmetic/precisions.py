@@ -49,7 +49,7 @@ class Precision(NamedTuple):
 
 
 def precision(recipe: Recipe) -> Precision:
-    """The widths of the recipe's quantizers; a block format has its element's width."""
+    """The widths in bits of the recipe's quantizers; a block format has its element's width."""
     forward = [bits for bits in _widths(recipe, _FORWARD) if bits is not None]
     backward = [bits for bits in _widths(recipe, _BACKWARD) if bits is not None]
     differ = len(set(forward)) > 1

@@ -220,6 +220,11 @@ def table_of_parts(
 ) -> TableFormat:
     """The table of `TableFormat.parts`, known in this process from now on.
 
+    Args:
+        name, infinity, nan_code: as of TableFormat.
+        values, boundaries: float64, little endian.
+        codes: int32, little endian.
+
     Raises:  ValueError: another table has its name here.
     """
     parts = (np.frombuffer(values, "<f8"), np.frombuffer(boundaries, "<f8"))

@@ -37,7 +37,8 @@ def einsum(
         equation: letters, "..." and "->" as torch.einsum takes them; a label repeated in one
             operand is its diagonal.
         operands: two tensors, float32, float16 or bfloat16 (widened exactly), any strides.
-        recipe, generator, backend: as in ``linear``.
+        recipe, generator, backend: as in ``linear``; torch's own function is
+            https://docs.pytorch.org/docs/stable/generated/torch.einsum.html.
 
     Returns:
         float32, with torch.einsum's shape.

@@ -17,6 +17,8 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from lpkernels.nn import convert
 from lpkernels.nn.policy_files import policy_of, policy_values
 
+__all__ = ["remember"]
+
 METHOD = "lpkernels"
 
 

@@ -57,7 +57,7 @@ def save_policy(what: Recipes | Module, path: str | Path) -> None:
 
 
 def load_policy(path: str | Path) -> Policy:
-    """The policy in a file that `save_policy` wrote: ``lpkernels.convert`` takes it.
+    """The policy in the file at `path`, which `save_policy` wrote: ``lpkernels.convert`` takes it.
 
     Nothing that the file names is imported or called. A name that fits no module of a model is an
     error of ``convert``.

@@ -40,7 +40,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Summary:
-    """The rows in the order of the first call; ``str`` of it is a table."""
+    """The `rows` of `summary`, in the order of the first call; ``str`` of it is a table."""
 
     rows: tuple[Row, ...]
 

@@ -21,6 +21,8 @@ from lpkernels.arithmetic import (
 from lpkernels.formats import E4M3FN, E5M2
 from lpkernels.formats.checks import did_you_mean
 
+__all__ = ["as_recipe", "describe", "recipe", "recipes"]
+
 #: Text that begins so names a policy of ``lpkernels.nn.policies``, the recipes of a whole model.
 POLICY = "policy:"
 
@@ -60,7 +62,7 @@ def recipe(name: str) -> Recipe:
 
 
 def describe(name: str) -> str:
-    """The description of the named recipe: its arithmetic, its source, and every departure from it.
+    """The description of the recipe called `name`: arithmetic, source, and every departure from it.
 
     Raises:  TypeError: not a str.  ValueError: no such recipe.
     """
@@ -79,7 +81,7 @@ recipes.describe = describe  # type: ignore[attr-defined]
 
 
 def as_recipe(value: Recipe | str) -> Recipe:
-    """A Recipe itself, or the recipe of that name.
+    """`value` itself if it is a Recipe, else the recipe of that name.
 
     Raises:  TypeError: something else.  ValueError: an unknown name.
     """

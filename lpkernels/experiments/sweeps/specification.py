@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 from lpkernels.experiments.settings import plain, unknown
 from lpkernels.experiments.training.config import RunConfig, flatten
 
+__all__ = ["SweepSpec", "read_spec"]
+
 # Fields that a specification says in its own way.
 _OWN = {
     "seed": "give seeds = [...] beside [base]",
@@ -145,7 +147,7 @@ def check_tables(values: Mapping[str, Any], keys: Sequence[str], tables: Sequenc
 
 
 def read_spec(path: str | Path) -> SweepSpec:
-    """The specification in a TOML file.
+    """The specification in the TOML file at `path`.
 
     Raises:
         FileNotFoundError: no such file.

@@ -110,8 +110,16 @@ def vrr(
 def log_variance_lost(m_acc: Any, m_p: Any, n: Any, *, nzr: Any = 1.0) -> Any:
     """ln v(n) = n (1 - VRR), n times the share nzr: a sum is accepted below ln 50 = 3.912.
 
-    This is the number of whole products whose variance is expected to be lost. Arguments,
-    broadcasting and errors are as in :func:`vrr`.
+    This is the number of whole products whose variance is expected to be lost.
+
+    Args:
+        m_acc, m_p, n, nzr: as in :func:`vrr`; they broadcast against one another.
+
+    Returns:
+        A float, or a float64 array.
+
+    Raises:
+        TypeError, ValueError: as :func:`vrr`.
     """
     loss = vrr(m_acc, m_p, n, nzr=nzr)[1]
     length = np.broadcast_to(effective_length(np.asarray(n), np.asarray(nzr)), np.shape(loss))
@@ -274,7 +282,8 @@ def nmse(
     products, for products of mean zero.
 
     Args:
-        m_acc: mantissa bits of the accumulator, 1..52.  The others as in :func:`min_mantissa_bits`.
+        m_acc: mantissa bits of the accumulator, 1..52.
+        n, chunk, nzr, rounding: as in :func:`min_mantissa_bits`.
 
     Returns:
         A float, or a float64 array.

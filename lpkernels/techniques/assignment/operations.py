@@ -152,7 +152,12 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Group:
-    """Tensors that are demoted together, in the order of the operations; like: as of their Ops."""
+    """Tensors that are demoted together.
+
+    index: the group's number.
+    tensors: a TensorSpec for each, in the order of the operations.
+    like: as of their Ops.
+    """
 
     index: int
     tensors: tuple[TensorSpec, ...]
@@ -179,6 +184,9 @@ def group(ops: Sequence[Op]) -> tuple[Group, ...]:
     concatenation) the results belong to the GEMM that ran last. A parameter that several Ops share
     goes where the first puts it. An Op that reads parameters alone (an embedding) opens no group,
     unless it is the first.
+
+    Args:
+        ops: of `trace`.
 
     Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), Algorithm 1, first part; branches as in
         their released code, which takes the order of execution.

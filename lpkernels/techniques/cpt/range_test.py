@@ -71,7 +71,12 @@ class PrecisionRange:
 
 
 class NoPrecisionPassed(RuntimeError):
-    """No candidate's accuracy rose by more than the threshold; `trace` has all levels."""
+    """No candidate's accuracy rose by more than the threshold.
+
+    Args:
+        message: the error.
+        trace: all levels, ascending.
+    """
 
     def __init__(self, message: str, trace: tuple[Level, ...]) -> None:
         super().__init__(message)

@@ -264,6 +264,10 @@ def named_schedule(
 ) -> Schedule:
     """One of the ten schedules of Wolfe and Kyrillidis 2024 (arXiv 2403.02243): see NAMED.
 
+    Args:
+        name: of NAMED: profile, form and reflection.
+        bits, cycles, remainder: Schedule's; their scripts have 8 cycles.
+
     Raises: ValueError: no such name; else as Schedule.
     """
     checks.choice("name", name, NAMED)
@@ -284,7 +288,9 @@ def bits_at(
 ) -> int:
     """The bits of step number `step`, from 0, of `total`: a pure function, from 1 to 32.
 
-    The arguments are those of Schedule; from step `total` on, the highest bits.
+    Args:
+        step, total: whole numbers; from step `total` on, the highest bits.
+        bits, cycles, profile, form, reflection, remainder, warmup: Schedule's.
 
     Raises: TypeError, ValueError: as Schedule; total 0, or smaller than cycles after the warm-up.
     """

@@ -62,7 +62,11 @@ def layer_scales(model: nn.Module, exponents: Mapping[str, int]) -> "LayerScales
 class LayerScales:
     """The scales of `layer_scales`, until they are removed; as a context manager it removes them.
 
-    exponents: {name of a module: exponent}, of every module that a glob matched.
+    Args:
+        model, exponents: as for `layer_scales`.
+
+    Attributes:
+        exponents: {name of a module: exponent}, of every module that a glob matched.
     """
 
     def __init__(self, model: nn.Module, exponents: Mapping[str, int]) -> None:

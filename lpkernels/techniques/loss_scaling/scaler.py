@@ -67,6 +67,7 @@ class LossScaler(ScaleSettings):
     one rank counts on all. Each rank looks at its own shard of a DTensor (FSDP2).
 
     Args:
+        positional: there is none; every argument has its name.
         static: a constant scale. Updates that are not finite are skipped, and the scale stays. A
             scale that is no power of two divides the gradients in a second pass, correctly rounded.
         init_scale, growth_factor, backoff_factor, growth_interval, enabled: as GradScaler's.

@@ -58,6 +58,7 @@ def hyperdiff(true_points: Any, predicted_points: Any, reference: tuple[float, f
     Args:
         true_points, predicted_points: (points, 2): memory and error; the predicted points have the
             errors that were predicted.
+        reference: (memory, error), up to which areas reach.
 
     Raises: as `hypervolume`.
     """
@@ -67,10 +68,14 @@ def hyperdiff(true_points: Any, predicted_points: Any, reference: tuple[float, f
 
 
 def convergence(true_points: Any, predicted_points: Any) -> float:
-    """The mean Euclidean distance of a predicted point from the nearest true one. Memory and error
-    are taken as given: they are best brought to the same scale first.
+    """The mean Euclidean distance of a predicted point from the nearest true one.
 
-    Args, Raises: as `hyperdiff`.
+    Memory and error are taken as given: they are best brought to the same scale first.
+
+    Args:
+        true_points, predicted_points: as of `hyperdiff`.
+
+    Raises: TypeError, ValueError: other shapes, or values that are not finite.
     """
     true, predicted = _pairs("convergence", true_points, predicted_points)
     apart = np.linalg.norm(predicted[:, None] - true[None], axis=2)

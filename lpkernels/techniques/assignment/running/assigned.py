@@ -95,7 +95,7 @@ def assign(
 
 
 class Assigned:
-    """A model and its loss under an assignment; `assign` makes it."""
+    """Made by `assign`, with its model, loss, assignment, promote, fan_out, pack, counts, like."""
 
     def __init__(
         self,

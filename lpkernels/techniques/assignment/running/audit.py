@@ -52,7 +52,10 @@ def audit(assigned: Assigned, batch: tuple[Any, Any]) -> Audit:
     The audit counts as a batch: gradients are added to those that are there, and buffers and random
     states change as in training. Call it between steps.
 
-    Args: batch: (input, target), as `assigned` takes them.
+    Args:
+        assigned: made by `assign`.
+        batch: (input, target), as `assigned` takes them.
+    Returns: an Audit.
     Raises: TypeError: `assign` did not make `assigned`, or batch is no pair. Else as
         assigned(input, target).
     """

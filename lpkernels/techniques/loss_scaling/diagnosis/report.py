@@ -253,7 +253,11 @@ def diagnose(
 
 class Diagnosis(Report):
     """The report of `diagnose`. It grows while its block runs and then keeps its counts. Looking at
-    it waits for the device."""
+    it waits for the device.
+
+    Args:
+        model, fmt, scaler: as for `diagnose`.
+    """
 
     def __init__(self, model: Module, fmt: AskedFormats, scaler: Any) -> None:
         check_model("diagnose", model)
