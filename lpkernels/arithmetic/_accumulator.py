@@ -111,6 +111,9 @@ class Accumulator(PlainValues):
 
     Raises:
         TypeError, ValueError: as above; Affine and Block formats are refused.
+
+    >>> print(lp.Accumulator("e6m9", chunk=64, outer="fp32"))
+    e6m9_chunk64:outer=e8m23
     """
 
     fmt: Number

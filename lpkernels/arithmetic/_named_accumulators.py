@@ -57,6 +57,11 @@ def accumulator(name: str) -> Accumulator:
     docs/arithmetic.md lists; :class:`Accumulator` has the text form.
 
     Raises:  TypeError: not a str.  ValueError: no such name; the message lists near ones.
+
+    >>> print(lp.accumulator("ibm_e6m9_chunk64"))
+    e6m9_chunk64
+    >>> lp.accumulator("e5m10_chunk64:toward_zero").chunk
+    64
     """
     if not isinstance(name, str):
         raise TypeError(

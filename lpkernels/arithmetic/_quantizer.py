@@ -64,6 +64,11 @@ class Quantizer(PlainValues):
             seed out of range, "te" for another size than 16, a seed without hadamard; a
             BlockFormat with other steps than "exact" and a rounding that is neither nearest_even
             nor stochastic.
+
+    >>> print(lp.Quantizer("e5m2", "stochastic", random_bits=8))
+    e5m2:stochastic:bits=8
+    >>> lp.Quantizer.parse("e4m3fn_sat:toward_zero").rounding
+    'toward_zero'
     """
 
     fmt: Format

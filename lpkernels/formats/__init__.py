@@ -171,6 +171,13 @@ def parse_format(name: str) -> Format:
     process.
 
     Raises:  TypeError: not a str.  ValueError: no such format; the message lists near names.
+
+    >>> lp.parse_format("fp8_e5m2").max
+    57344.0
+    >>> lp.parse_format("e4m3fn") == lp.FloatFormat(4, 3, specials="fn")
+    True
+    >>> print(lp.parse_format("mxfp8"))
+    block32_e4m3
     """
     if not isinstance(name, str):
         raise TypeError(

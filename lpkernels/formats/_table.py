@@ -69,6 +69,10 @@ class TableFormat:
     Raises:
         TypeError: an argument has the wrong type.  ValueError: values that are not as above, the
         message names them; a name that is taken.
+
+    >>> powers = lp.TableFormat([-2, -1, 0, 1, 2], "small_powers")
+    >>> lp.quantize(torch.tensor([-7.0, 0.6, 1.2]), powers)
+    tensor([-2.,  1.,  1.])
     """
 
     name: str

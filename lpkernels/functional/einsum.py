@@ -47,6 +47,10 @@ def einsum(
         TypeError: float64 or integer operands, an argument of the wrong type.
         ValueError: not two operands, an equation that does not fit their shapes, operands on
             different devices.
+
+    >>> q, k = torch.ones(2, 3, 4), torch.ones(2, 5, 4)
+    >>> lp.functional.einsum("nqe,nke->nqk", q, k, recipe="fp16_mixed").shape
+    torch.Size([2, 3, 5])
     """
     recipe = as_recipe(recipe)
     if recipe.is_torch:

@@ -119,6 +119,10 @@ def linear(
         ValueError: shapes that do not fit, operands on different devices, an unknown recipe or
             backend, a format along an axis that its tensor lacks.
         NotImplementedError: the backend asked for cannot do this.
+
+    >>> x, w = torch.full((1, 3), 1.1), torch.ones(2, 3)
+    >>> lp.functional.linear(x, w, recipe=lp.Recipe(input="e4m3fn", fprop="e5m10"))
+    tensor([[3.3750, 3.3750]])
     """
     recipe = as_recipe(recipe)
     if recipe.is_torch:

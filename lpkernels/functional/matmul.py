@@ -95,6 +95,12 @@ def matmul(
             run along the sum, float32 scales of blocks under another acc, a gradient that is
             required of a product with a Scaled operand.
         NotImplementedError: the backend asked for has no such sums.
+
+    >>> a, b = torch.ones(1, 4096), torch.ones(4096, 1)
+    >>> lp.matmul(a, b, "e5m10")
+    tensor([[2048.]])
+    >>> lp.matmul(a, b, "e6m9_chunk64")
+    tensor([[4096.]])
     """
     left, right = (x.values if isinstance(x, Scaled) else x for x in (a, b))
     scaled = left is not a or right is not b

@@ -8,8 +8,7 @@ from torch import Tensor
 from lpkernels import functional
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional.torch_calls import own
-from lpkernels.nn._documented import like_torch
-from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.emulated import Emulated, like_torch
 
 
 @like_torch

@@ -10,8 +10,7 @@ from lpkernels.arithmetic import Ranks, Recipe, check_axes
 from lpkernels.functional.multi_head import ranks
 from lpkernels.functional.tabled import tabled
 from lpkernels.functional.torch_calls import own
-from lpkernels.nn._documented import like_torch
-from lpkernels.nn.emulated import Emulated, is_traced, recipe_name
+from lpkernels.nn.emulated import Emulated, is_traced, like_torch, recipe_name
 from lpkernels.recipes import as_recipe
 
 

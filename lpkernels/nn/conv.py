@@ -14,9 +14,8 @@ from lpkernels.arithmetic import Ranks, Recipe
 from lpkernels.functional.conv import ranks
 from lpkernels.functional.layer import widened
 from lpkernels.functional.torch_calls import own
-from lpkernels.nn._documented import like_torch
 from lpkernels.nn._running import RunningInput
-from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.emulated import Emulated, like_torch
 
 Size = int | tuple[int, ...]
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
@@ -80,6 +79,10 @@ class Conv2d(_Conv, torch.nn.Conv2d):
     With a padding_mode other than "zeros" the input is padded first: the recipe quantises the
     padded input, and where several of its gradients belong to one element they are added in
     float32.
+
+    >>> layer = lp.nn.Conv2d(3, 8, 3, padding=1, recipe="hfp8_sun2019")
+    >>> layer(torch.ones(1, 3, 5, 5)).shape
+    torch.Size([1, 8, 5, 5])
     """
 
     _convolve = staticmethod(functional.conv2d)

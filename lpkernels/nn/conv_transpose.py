@@ -12,10 +12,9 @@ from lpkernels import functional
 from lpkernels.arithmetic import Ranks, Recipe
 from lpkernels.functional.conv import ranks
 from lpkernels.functional.torch_calls import own
-from lpkernels.nn._documented import like_torch
 from lpkernels.nn._running import RunningInput
 from lpkernels.nn.conv import PaddingMode, Place, Size
-from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.emulated import Emulated, like_torch
 
 
 class _ConvTranspose(RunningInput):

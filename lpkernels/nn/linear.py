@@ -9,14 +9,21 @@ from lpkernels import functional
 from lpkernels.arithmetic import Ranks, Recipe
 from lpkernels.functional.bilinear import ranks as bilinear_ranks
 from lpkernels.functional.torch_calls import own
-from lpkernels.nn._documented import like_torch
 from lpkernels.nn._running import RunningInput
-from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.emulated import Emulated, like_torch
 
 
 @like_torch
 class Linear(RunningInput, torch.nn.Linear):
-    """``torch.nn.Linear`` computed by ``lpkernels.functional.linear``."""
+    """``torch.nn.Linear`` computed by ``lpkernels.functional.linear``.
+
+    >>> layer = lp.nn.Linear(4, 2, recipe=lp.Recipe(input="e4m3fn", weight="e4m3fn", fprop="e5m10"))
+    >>> layer(torch.ones(3, 4)).shape
+    torch.Size([3, 2])
+    >>> layer.recipe = "bf16_mixed"
+    >>> layer
+    Linear(in_features=4, out_features=2, bias=True, recipe=bf16_mixed)
+    """
 
     def __init__(
         self,

@@ -13,8 +13,7 @@ from torch.overrides import TorchFunctionMode
 from lpkernels import functional
 from lpkernels.arithmetic import NO_PRODUCT, Ranks, Recipe
 from lpkernels.functional.torch_calls import own
-from lpkernels.nn._documented import like_torch
-from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.emulated import Emulated, like_torch
 
 Place = torch.device | str | None
 Sizes = int | list[int] | torch.Size

@@ -154,6 +154,11 @@ def policy(name: str) -> Policy:
     attention, additions and losses stay torch's own, in float32.
 
     Raises:  TypeError: not a str.  ValueError: no such policy.
+
+    >>> policy = lp.policy("fp8_wang2018")
+    >>> print(policy["*"].input, policy["*"].fprop)
+    e5m2 e6m9_chunk64
+    >>> policy["*"] = "hfp8_sun2019"
     """
     return _builder(name)()
 

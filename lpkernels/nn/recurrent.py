@@ -8,9 +8,8 @@ import torch
 
 from lpkernels.arithmetic import Ranks, Recipe
 from lpkernels.functional.cells import ranks
-from lpkernels.nn._documented import like_torch
 from lpkernels.nn.calls import Calls
-from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.emulated import Emulated, like_torch
 
 Place = torch.device | str | None
 

@@ -111,6 +111,14 @@ def summary(model: Module, *inputs: Any, kwargs: Mapping[str, Any] | None = None
 
     Raises:
         TypeError: model is no Module.
+
+    >>> model = lp.convert(torch.nn.Linear(4, 8), "fp16_mixed")
+    >>> print(lp.nn.summary(model, torch.ones(2, 4)))
+    layer    module  product  fprop  dgrad  wgrad  MACs  recipe
+    -------  ------  -------  -----  -----  -----  ----  ----------
+    (model)  Linear  matmul       4      8      2    64  fp16_mixed
+    -------  ------  -------  -----  -----  -----  ----  ----------
+    64 of 64 multiply-adds of the forward pass are emulated: 100.0%
     """
     check_model("summary", model)
     # Imported late: few programs ask for a summary.

@@ -55,6 +55,12 @@ def recipe(name: str) -> Recipe:
     with a unit of fp8 conversions saturate and gradients are e5m2.
 
     Raises:  TypeError: not a str.  ValueError: no such recipe.
+
+    >>> its = lp.recipe("fp8_wang2018")
+    >>> print(its.input, its.fprop)
+    e5m2 e6m9_chunk64
+    >>> print(lp.recipes.describe("fp8_wang2018")[:55])
+    FP8 operands (e5m2) in all three products, sums in e6m9
     """
     if isinstance(name, str) and name in UNITS and name not in _known():
         return _of_unit(UNITS[name])

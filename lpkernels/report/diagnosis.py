@@ -32,7 +32,10 @@ _INCHES_PER_ROW = 0.17
 
 
 def diagnosis_table(report: Report, *, title: str = "") -> Table:
-    """A table for rich's console, under `title`; a row for every tensor of each layer of `report`."""
+    """A table for rich's console, under `title`: a row for every tensor of each layer of a report.
+
+    Args: report: of `lpkernels.techniques.loss_scaling.diagnose`.
+    """
     head, *lines = report.cells()
     table = Table(title=title or None, box=SIMPLE_HEAD, padding=0, caption=_CAPTION)
     table.caption_justify = "left"

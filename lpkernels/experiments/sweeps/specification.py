@@ -62,6 +62,11 @@ class SweepSpec:
     Raises:
         TypeError: a value of another type.
         ValueError: a name that means nothing, or a specification that makes no cell or one twice.
+
+    >>> from lpkernels.experiments.sweeps.specification import SweepSpec
+    >>> spec = SweepSpec(arms={"fp32": {}, "fp8": {"recipe": "fp8_wang2018"}}, seeds=3)
+    >>> len(spec.cells())
+    6
     """
 
     base: Mapping[str, Any] = field(default_factory=dict)

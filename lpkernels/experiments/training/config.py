@@ -72,6 +72,11 @@ class RunConfig(Section):
         settings are all defaults is no part, and is left out.
 
     Raises: TypeError, ValueError: a value of another type, or one that its field refuses.
+
+    >>> from lpkernels.experiments.training.config import RunConfig
+    >>> config = RunConfig.of(epochs=2, model="mlp2")
+    >>> config.epochs, config.workload.model
+    (2, 'mlp2')
     """
 
     TITLE: ClassVar[str] = "Run"

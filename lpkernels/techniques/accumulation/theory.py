@@ -95,6 +95,11 @@ def vrr(
 
     Raises:
         TypeError, ValueError: bits, lengths or shares out of range.
+
+    >>> from lpkernels.techniques.accumulation import vrr
+    >>> ratio, lost = vrr(7, 5, 4096)
+    >>> round(ratio, 3), round(lost, 3)
+    (0.922, 0.078)
     """
     scalar = all(np.ndim(value) == 0 for value in (m_acc, m_p, n, nzr))
     bits, product, length, share = np.broadcast_arrays(
@@ -189,6 +194,12 @@ def min_mantissa_bits(
     Raises:
         TypeError, ValueError: arguments out of range, unknown names; no width of at most 52 bits
             is enough.
+
+    >>> from lpkernels.techniques.accumulation import min_mantissa_bits
+    >>> min_mantissa_bits(4096, 5)
+    9
+    >>> min_mantissa_bits(4096, 5, chunk=64)
+    4
     """
     name = "min_mantissa_bits"
     check_criteria(name, criterion, metric, rounding)
@@ -290,6 +301,10 @@ def nmse(
 
     Raises:
         TypeError, ValueError: arguments out of range, an unknown rounding.
+
+    >>> from lpkernels.techniques.accumulation import nmse
+    >>> nmse(9, 4096) / nmse(10, 4096)
+    4.0
     """
     checks.choice("nmse: rounding", rounding, NMSE_CONSTANTS)
     lengths = _lengths("nmse: n", n)

@@ -43,6 +43,12 @@ def uniform(
 
     Raises: TypeError, ValueError: Ops that do not fit together, another precision, a glob that
         matches nothing.
+
+    >>> from lpkernels.techniques.assignment import trace, uniform
+    >>> model, loss = torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy
+    >>> batch = torch.randn(8, 4), torch.arange(8) % 2
+    >>> uniform(trace(model, loss, batch), "high").ratio
+    0.0
     """
     checks.choice("uniform: precision", precision, ("low", "high"))
     groups = group(ops)

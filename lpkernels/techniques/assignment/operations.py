@@ -191,6 +191,12 @@ def group(ops: Sequence[Op]) -> tuple[Group, ...]:
     Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), Algorithm 1, first part; branches as in
         their released code, which takes the order of execution.
     Raises: TypeError, ValueError: Ops that do not fit together.
+
+    >>> from lpkernels.techniques.assignment import group, trace
+    >>> model, loss = torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy
+    >>> batch = torch.randn(8, 4), torch.arange(8) % 2
+    >>> [len(each.tensors) for each in group(trace(model, loss, batch))]
+    [6, 6]
     """
     tensors: dict[str, TensorSpec] = {}
     home: dict[str, int] = {}

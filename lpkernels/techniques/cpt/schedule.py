@@ -293,6 +293,10 @@ def bits_at(
         bits, cycles, profile, form, reflection, remainder, warmup: Schedule's.
 
     Raises: TypeError, ValueError: as Schedule; total 0, or smaller than cycles after the warm-up.
+
+    >>> from lpkernels.techniques.cpt import bits_at
+    >>> [bits_at(step, 12, bits=(3, 8), cycles=2) for step in range(12)]
+    [3, 3, 4, 6, 7, 8, 3, 3, 4, 6, 7, 8]
     """
     made = Schedule(bits, cycles, profile, form, reflection, remainder, warmup)
     return made.bits_at(step, total)

@@ -93,6 +93,10 @@ class LossScaler(ScaleSettings):
         to infinity.
     Differs from GradScaler: its AssertionErrors are RuntimeErrors and ValueErrors, the scale is on
         the device of the first output scaled, and no optimizer's step is given a grad_scaler.
+
+    >>> scaler = lp.techniques.loss_scaling.LossScaler(init_scale=8.0)
+    >>> scaler.scale(torch.tensor(0.5))
+    tensor(4.)
     """
 
     def __init__(

@@ -26,6 +26,10 @@ def pareto_front(memory: Any, error: Any) -> Ints:
         TypeError, ValueError: other shapes, memory that is not finite, or no finite error.
 
     Reference: Yang et al. 2021 (PEPPP). Differs: in its code equal points rule each other out.
+
+    >>> from lpkernels.techniques.pareto import pareto_front
+    >>> pareto_front([1.0, 2.0, 3.0], [0.5, 0.6, 0.2])
+    array([0, 2])
     """
     m, e = _points("pareto_front", memory, error)
     seen = np.flatnonzero(~np.isnan(e))

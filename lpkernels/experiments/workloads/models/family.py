@@ -176,5 +176,10 @@ def build_model(name: str, task: Task, *, width: int = 0, norm: str = "") -> nn.
 
     Args: name, task, width, norm: as of `model_builder`.
     Raises: ValueError: as `model_builder`; a depth or a width that the family cannot have.
+
+    >>> from lpkernels.experiments.workloads.models import Task, build_model
+    >>> model = build_model("cnn2", Task("images", (3, 8, 8), 10))
+    >>> model(torch.ones(1, 3, 8, 8)).shape
+    torch.Size([1, 10])
     """
     return model_builder(name, task, width=width, norm=norm)()

@@ -58,6 +58,13 @@ def audit(assigned: Assigned, batch: tuple[Any, Any]) -> Audit:
     Returns: an Audit.
     Raises: TypeError: `assign` did not make `assigned`, or batch is no pair. Else as
         assigned(input, target).
+
+    >>> from lpkernels.techniques.assignment import assign, audit, demote, group, trace
+    >>> model, loss = torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy
+    >>> batch = torch.randn(8, 4), torch.arange(8) % 2
+    >>> assigned = assign(model, loss, demote(group(trace(model, loss, batch)), 1))
+    >>> audit(assigned, batch).departures
+    ()
     """
     check_assigned("audit", assigned)
     input, target = as_pair("audit", batch)

@@ -220,6 +220,16 @@ def memory(optimizer: MasterWeights) -> Memory:
 
     Args: optimizer: a MasterWeights.
     Returns: a Memory.
+
+    >>> from lpkernels.techniques.loss_scaling import MasterWeights, memory
+    >>> weights = [torch.nn.Parameter(torch.ones(100))]
+    >>> optimizer = MasterWeights(torch.optim.SGD(weights, lr=0.1), weight="bf16")
+    >>> print(memory(optimizer))
+    tensors       format  values  bytes  as codes
+    working copy  bf16       100    400       200
+    master        fp32       100    400       400
+    counts                     2     16        16
+    kept                     202    816       616
     """
     optimizer._settle()
     rows: dict[tuple[str, str], MemoryRow] = {}
