@@ -61,7 +61,7 @@ class Ranks(NamedTuple):
 
 
 def axes(quantizers: Iterable[tuple[str, Quantizer | None]]) -> tuple[Axis, ...]:
-    """An Axis for each of these named quantizers whose format has one."""
+    """An Axis for each of the `quantizers`, (field, quantizer or None), whose format has one."""
     found = []
     for name, quantizer in quantizers:
         if quantizer is not None:

@@ -28,6 +28,9 @@ def remember(model: PreTrainedModel) -> PreTrainedModel:
     Under the key "quantization_config" stand the method and what `lpkernels.save_policy` writes of
     the model; weights are saved as ever. Call it again after recipes were changed.
 
+    Args:
+        model: of transformers, converted.
+
     Returns:
         The model.
 

@@ -266,6 +266,9 @@ def revert(model: M) -> M:
     become anything else and gets the recipe "fp32", torch's own arithmetic. A model without such
     layers is returned as it is.
 
+    Args:
+        model: any module.
+
     Returns:
         The model.
 

@@ -47,7 +47,8 @@ rounds, tensors are float32, or float16 and bfloat16, which are widened exactly,
 float32; NaN, infinity and overflow follow docs/contract.md.
 
 Raises:
-    TypeError: recipe is no Recipe and no name. A call: float64 tensors, which no recipe rounds.
+    TypeError: recipe is no Recipe and no name. A call: float64 tensors, which no recipe rounds
+        (a RuntimeError of recurrent layers).
     ValueError: a name that no recipe has; a format along an axis that a tensor of the layer lacks,
         or along "k" where the layer is no matrix product; `scaling` in a recipe of another layer
         than linear ones and convolutions. A call: shapes that do not fit.

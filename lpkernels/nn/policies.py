@@ -146,7 +146,7 @@ def policies() -> list[str]:
 
 
 def policy(name: str) -> Policy:
-    """The policy of that name, a mapping that ``convert`` takes: print it, edit it.
+    """The policy called `name`, a mapping that ``convert`` takes: print it, edit it.
 
     ``lpkernels.nn.policies.describe(name)`` tells its source and its departures from the source. A
     policy selects modules. A product that a forward calls as a function has the recipe of the

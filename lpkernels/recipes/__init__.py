@@ -47,7 +47,7 @@ def recipes() -> list[str]:
 
 
 def recipe(name: str) -> Recipe:
-    """The recipe of that name; :func:`describe` tells where it comes from.
+    """The recipe called `name`; :func:`describe` tells where it comes from.
 
     The name of a tensor core with a recording (`lpkernels units`) is also the name of a recipe,
     like "v100_fp16" below: all tensors are in the format that this tensor core multiplies, and it

@@ -32,8 +32,6 @@ class Reads(TorchDispatchMode):
         super().__init__()
         self.count = 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.count += func.overloadpacket.__name__ in _WAIT
         return func(*args, **(kwargs or {}))

@@ -131,7 +131,7 @@ def saving(cost: float, static: float) -> float:
 
 
 def occupancy(plan: np.ndarray) -> Mapping[int, float]:
-    """The share of the steps of a plan, (steps,) int64, at each of its bits, ascending."""
+    """The share of the steps of a `plan`, (steps,) int64, at each of its bits, ascending."""
     found, counts = np.unique(plan, return_counts=True)
     return {int(b): int(n) / len(plan) for b, n in zip(found, counts, strict=True)}
 

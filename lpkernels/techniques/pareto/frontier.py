@@ -44,7 +44,10 @@ def hypervolume(memory: Any, error: Any, reference: tuple[float, float]) -> floa
     """The area that the points dominate, up to a reference (memory, error); points may be in any
     order, and those beyond the reference add nothing.
 
-    Args, Raises: as `pareto_front`; a reference that is not two finite numbers.
+    Args:
+        memory, error: as of `pareto_front`.
+        reference: (memory, error), up to which the area reaches.
+    Raises: as `pareto_front`; a reference that is not two finite numbers.
     """
     width, height = _reference("hypervolume", reference)
     m, e = _points("hypervolume", memory, error)
@@ -90,7 +93,11 @@ def choose(memory: Any, error: Any, cap: float) -> int:
     """The configuration of least error with at most `cap` of memory. Of equally good ones it is the
     one of least memory, then the first.
 
-    Args, Raises: as `pareto_front`; a cap below the cheapest configuration.
+    Args:
+        memory, error: as of `pareto_front`.
+        cap: in the unit of memory.
+    Returns: its index.
+    Raises: as `pareto_front`; a cap below the cheapest configuration.
     """
     checks.number("choose: cap", cap, least=0)
     m, e = _points("choose", memory, error)

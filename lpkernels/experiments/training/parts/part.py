@@ -147,7 +147,7 @@ class Part:
 
 
 def turns_of(parts: Sequence[Part], turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
-    """The turns of a workload, changed by the run's parts in their order."""
+    """The `turns` of a workload, changed by the run's `parts` in their order."""
     for part in parts:
         turns = part.turns(turns)
     return turns
