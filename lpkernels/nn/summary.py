@@ -51,6 +51,7 @@ class Summary:
 
     @property
     def emulated_macs(self) -> int:
+        """The multiply-adds of the rows that are emulated."""
         return sum(row.macs for row in self.rows if row.emulated)
 
     @property

@@ -15,10 +15,9 @@ EXAMPLES = {name: value for name, value in public() if ">>> " in (value.__doc__ 
 #: Names of the start page and the guides.
 USED = """
 quantize matmul accumulator parse_format Recipe scaled pack count seed_from recipe policy convert
-revert set_recipe set_precision save_policy nn.Linear nn.summary functional.linear backends.status
-techniques.accumulation.plan techniques.cpt.PrecisionScheduler techniques.loss_scaling.LossScaler
-techniques.loss_scaling.MasterWeights techniques.loss_scaling.diagnose techniques.assignment.trace
-techniques.assignment.demote techniques.assignment.assign techniques.pareto.ErrorMatrix
+revert set_recipe set_precision nn.Linear nn.summary functional.linear techniques.accumulation.plan
+techniques.cpt.PrecisionScheduler techniques.loss_scaling.LossScaler techniques.assignment.trace
+techniques.loss_scaling.MasterWeights techniques.assignment.demote techniques.assignment.assign
 """.split()
 
 

@@ -28,7 +28,7 @@ Direction = list[Tensor]
 class LossSlice:
     """The loss along a line through the weights.
 
-    at: (points,) how often the direction was added. losses: (points,) the losses there.
+    at: (points,) the multiples of the direction that were added. losses: (points,) the losses.
     """
 
     at: np.ndarray
@@ -39,8 +39,8 @@ class LossSlice:
 class LossSurface:
     """The loss on a plane through the weights.
 
-    at: (points,) how often a direction was added. losses: (points, points); losses[i, j] is at
-        `at[i]` times the first direction and `at[j]` times the second.
+    at: (points,) the multiples of each direction that were added.
+    losses: (points, points), at `at[i]` times the first direction and `at[j]` times the second.
     """
 
     at: np.ndarray

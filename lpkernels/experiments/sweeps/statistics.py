@@ -74,6 +74,7 @@ class ArmSummary:
 
     @property
     def seeds(self) -> int:
+        """How many seeds there are: finished + diverged + failed."""
         return self.ended + self.failed
 
     @property

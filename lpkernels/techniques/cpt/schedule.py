@@ -153,10 +153,12 @@ class Schedule:
 
     @property
     def lowest(self) -> int:
+        """The lowest bits of a step."""
         return self.bits[0]
 
     @property
     def highest(self) -> int:
+        """The highest bits of a step."""
         return self.bits[1]
 
     def check(self, total: int) -> None:

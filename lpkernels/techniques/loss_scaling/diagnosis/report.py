@@ -72,6 +72,7 @@ class Report:
 
     @property
     def rows(self) -> tuple[TensorRow, ...]:
+        """The rows, in their order."""
         return self._rows
 
     def _found(self) -> tuple[TensorRow, ...]:
@@ -316,6 +317,7 @@ class Diagnosis(Report):
 
     @property
     def rows(self) -> tuple[TensorRow, ...]:
+        """The rows as counted so far."""
         self._read()
         return self._rows
 
