@@ -111,6 +111,9 @@ class Accumulator(PlainValues):
 
     Raises:
         TypeError, ValueError: as above; Affine and Block formats are refused.
+
+    >>> print(lp.Accumulator("e6m9", chunk=64, outer="fp32"))
+    e6m9_chunk64:outer=e8m23
     """
 
     fmt: Number
@@ -368,7 +371,7 @@ ACCUMULATOR_OPTIONS = options_of(
 
 @lru_cache(maxsize=1024)
 def accumulator_from_ints(ints: tuple[int, ...]) -> Accumulator:
-    """The Accumulator of ``to_ints()``.
+    """The Accumulator of the integers `ints` that ``Accumulator.to_ints`` gives.
 
     Raises:  ValueError: the integers describe no Accumulator.
     """

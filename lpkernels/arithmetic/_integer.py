@@ -43,6 +43,10 @@ def max_l1_norm(
 
     Raises:
         TypeError, ValueError: as above.
+
+    >>> from lpkernels.arithmetic import max_l1_norm
+    >>> max_l1_norm(16, 8)
+    128
     """
     most = _most_positive(accumulator_bits)
     size = _largest_input(input_bits, signed_inputs)
@@ -67,6 +71,10 @@ def bits_without_overflow(
         input_bits, signed_inputs: as in `max_l1_norm`.
     Returns: int64 array of the leading dimensions; at least 2.
     Raises:  TypeError: weights are not integers.  ValueError: bits out of range.
+
+    >>> from lpkernels.arithmetic import bits_without_overflow
+    >>> bits_without_overflow([[64, -64], [127, 127]], 8)
+    array([15, 17])
     """
     return _bits("bits_without_overflow", weights, input_bits, signed_inputs)
 
@@ -83,6 +91,10 @@ def never_overflows(
         accumulator_bits, input_bits, signed_inputs: as in `max_l1_norm`.
     Returns: bool array of the leading dimensions.
     Raises:  TypeError: weights are not integers.  ValueError: bits out of range.
+
+    >>> from lpkernels.arithmetic import never_overflows
+    >>> never_overflows([[64, -64], [127, 127]], 16, 8)
+    array([ True, False])
     """
     _most_positive(accumulator_bits)
     needed = _bits("never_overflows", weights, input_bits, signed_inputs)

@@ -50,9 +50,18 @@ _HEAD = re.compile(r"(.+?)(?:_chunk(\d+|scale))?")
 
 
 def accumulator(name: str) -> Accumulator:
-    """A named accumulator, or the one of a text form such as "e6m9_chunk64" or "e5m10:toward_zero".
+    """The accumulator called `name`, or the one of a text form such as "e6m9_chunk64" or
+    "e5m10:toward_zero".
+
+    Names are the tensor cores of `lpkernels units` ("h100_fp16"), "lba_m7e4" and others, which
+    docs/arithmetic.md lists; :class:`Accumulator` has the text form.
 
     Raises:  TypeError: not a str.  ValueError: no such name; the message lists near ones.
+
+    >>> print(lp.accumulator("ibm_e6m9_chunk64"))
+    e6m9_chunk64
+    >>> lp.accumulator("e5m10_chunk64:toward_zero").chunk
+    64
     """
     if not isinstance(name, str):
         raise TypeError(
@@ -90,7 +99,8 @@ def _named_or_parsed(name: str) -> Accumulator:
 
 
 def as_accumulator(acc: Accumulator | FormatLike | None) -> Accumulator:
-    """An Accumulator itself, or the one of a format, torch.dtype or name; None is :data:`NATIVE`.
+    """`acc` itself if it is an Accumulator, else the one of a format, torch.dtype or name; None is
+    :data:`NATIVE`.
 
     Raises:  TypeError: something else, or a dtype whose values are no format's.
         ValueError: an unknown name, or an Affine or Block format.

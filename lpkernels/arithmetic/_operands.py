@@ -160,7 +160,7 @@ def integers(acc: Accumulator) -> tuple[int, ...]:
 
 
 def exchanged(ints: tuple[int, ...]) -> tuple[int, ...]:
-    """The integers of an accumulator after `Accumulator.exchanged`."""
+    """The integers `ints` of an accumulator, as they are after `Accumulator.exchanged`."""
     at = InAccumulator
     rest = ints[at.HAS_LEAST_EXPONENT :]
     return (*ints[: at.PLAIN], *ints[at.RIGHT], *ints[at.LEFT], *rest)

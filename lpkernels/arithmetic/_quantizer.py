@@ -64,6 +64,11 @@ class Quantizer(PlainValues):
             seed out of range, "te" for another size than 16, a seed without hadamard; a
             BlockFormat with other steps than "exact" and a rounding that is neither nearest_even
             nor stochastic.
+
+    >>> print(lp.Quantizer("e5m2", "stochastic", random_bits=8))
+    e5m2:stochastic:bits=8
+    >>> lp.Quantizer.parse("e4m3fn_sat:toward_zero").rounding
+    'toward_zero'
     """
 
     fmt: Format
@@ -150,7 +155,15 @@ class Quantizer(PlainValues):
 
 
 def check_mode(owner: str, fmt: tuple[int, ...], rounding: str) -> None:
-    """Raises: ValueError: a format with the steps of another program, which rounds otherwise."""
+    """Checks that a format has a rounding mode.
+
+    Args:
+        owner: begins the error.
+        fmt: the integers of the format.
+        rounding: the mode.
+
+    Raises:  ValueError: a format with the steps of another program, which rounds otherwise.
+    """
     if fmt[KIND] != BLOCK or fmt[InBlock.STEPS] == 0 or rounding in _OF_PROGRAMS:
         return
     raise ValueError(
@@ -161,7 +174,7 @@ def check_mode(owner: str, fmt: tuple[int, ...], rounding: str) -> None:
 
 @lru_cache(maxsize=1024)
 def quantizer_from_ints(ints: tuple[int, ...]) -> Quantizer:
-    """The Quantizer of ``to_ints()``; random_bits comes back as a number.
+    """The Quantizer of the integers `ints` of its ``to_ints()``; random_bits comes back a number.
 
     Raises:  ValueError: the integers describe no Quantizer.
     """
@@ -180,7 +193,7 @@ def quantizer_from_ints(ints: tuple[int, ...]) -> Quantizer:
 
 
 def as_quantizer(quantizer: Quantizer | FormatLike) -> Quantizer:
-    """A Quantizer itself, or the one of a format or torch.dtype (nearest_even) or of a text form.
+    """`quantizer` itself if it is one, else that of a format or torch.dtype (nearest_even) or text.
 
     Raises:  TypeError: something else, or a dtype whose values are no format's.
         ValueError: an unknown name in the text, or a Quantizer with a Hadamard transform.

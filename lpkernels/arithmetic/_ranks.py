@@ -27,9 +27,12 @@ NO_PRODUCT = (
 
 
 class Axis(NamedTuple):
-    """A quantizer of a recipe whose format has an axis, and the format as `misfit` reads it.
+    """A quantizer of a recipe whose format has an axis.
 
-    So compiled graphs hold nothing of the format but its axis.
+    Args:
+        quantizer: the field of the recipe.
+        fmt: the format's integers as `misfit` reads them, so that compiled graphs hold nothing of
+            the format but its axis.
     """
 
     quantizer: str
@@ -40,8 +43,13 @@ class Ranks(NamedTuple):
     """The number of dimensions of each tensor that a kind of layer rounds.
 
     None stands for an absent tensor, and for one whose rank only a call tells. A gradient has the
-    rank of its tensor. no_k: why no blocks can run along "k" there, and what to do; "" where the
-    layer is a matrix product, and they can.
+    rank of its tensor.
+
+    Args:
+        layer: the name of the layer in errors.
+        input, weight, bias, output: the ranks.
+        no_k: why no blocks can run along "k" there, and how to do without; "" where the layer is a
+            matrix product, and they can.
     """
 
     layer: str
@@ -53,7 +61,7 @@ class Ranks(NamedTuple):
 
 
 def axes(quantizers: Iterable[tuple[str, Quantizer | None]]) -> tuple[Axis, ...]:
-    """An Axis for each of these named quantizers whose format has one."""
+    """An Axis for each of the `quantizers`, (field, quantizer or None), whose format has one."""
     found = []
     for name, quantizer in quantizers:
         if quantizer is not None:
@@ -67,6 +75,7 @@ def check_axes(recipe: Recipe, *ranks: Ranks, owner: str = "") -> None:
     """Checks that every tensor has the axis along which the recipe rounds it.
 
     Args:
+        recipe: the recipe of the layer.
         ranks: of the tensors of a layer; several where its products differ.
         owner: begins the error; "" is the kind of the layer.
 

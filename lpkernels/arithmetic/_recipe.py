@@ -157,6 +157,12 @@ class Recipe(PlainValues):
         nor native; fp32 scales of rows that gradients reuse; a format without zero;
         requantize="codes" of transformed codes; scaling with a format that has not one fp32 scale
         a tensor.
+
+    >>> recipe = lp.Recipe(input="e4m3fn", grad_output="e5m2", fprop="e6m9_chunk64")
+    >>> print(recipe)
+    Recipe(input='e4m3fn', grad_output='e5m2', fprop='e6m9_chunk64')
+    >>> lp.Recipe.parse(str(recipe)) == recipe
+    True
     """
 
     input: Quantizer | None

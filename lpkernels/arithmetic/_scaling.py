@@ -58,7 +58,7 @@ class RunningRange:
 
 
 def as_running_range(value: RunningRange | str) -> RunningRange:
-    """A RunningRange as it is, or of its text form.
+    """`value` itself if it is a RunningRange, else the one of that text form.
 
     Raises:  TypeError: something else.  ValueError: text of another form.
     """
@@ -174,7 +174,7 @@ class DelayedScaling(PlainValues):
 
 
 def as_scaling(value: DelayedScaling | str) -> DelayedScaling:
-    """A DelayedScaling as it is, or of its text form.
+    """`value` itself if it is a DelayedScaling, else the one of that text form.
 
     Raises:  TypeError: something else.  ValueError: text of another form.
     """
@@ -182,9 +182,12 @@ def as_scaling(value: DelayedScaling | str) -> DelayedScaling:
 
 
 def check_scaling(quantizers: Mapping[str, Quantizer | None]) -> None:
-    """Raises: ValueError: a recipe whose quantizers cannot have delayed scales.
+    """Checks that the quantizers of a recipe can have delayed scales.
 
-    quantizers: all of the recipe, by field.
+    Args:
+        quantizers: all of the recipe, by field.
+
+    Raises:  ValueError: they cannot.
     """
     given = {name: its for name, its in quantizers.items() if its is not None}
     advice = "use one scale a tensor, such as 'tensor_e4m3', or leave scaling away"

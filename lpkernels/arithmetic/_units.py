@@ -20,9 +20,13 @@ from lpkernels.arithmetic._accumulator import Accumulator
 class Unit:
     """One matrix unit, called <gpu>_<inputs>, with the results' format behind it if not float32.
 
-    hardware, instruction: what was recorded. decided: the parameters that the recordings decide.
-    unknown: the parameters that the recordings leave open, and where the values here come from.
-    evidence: "recordings", or "model only" where there is none.
+    Args:
+        name: the unit's, which `lpkernels.accumulator` and `lpkernels.recipe` know.
+        accumulator: its arithmetic.
+        hardware, instruction: the GPUs and the instruction that were recorded.
+        decided: the parameters that the recordings decide.
+        unknown: the parameters that the recordings leave open, and where the values here come from.
+        evidence: "recordings", or "model only" where there is none.
     """
 
     name: str

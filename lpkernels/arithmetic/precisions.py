@@ -49,7 +49,7 @@ class Precision(NamedTuple):
 
 
 def precision(recipe: Recipe) -> Precision:
-    """The widths of the recipe's quantizers; a block format has its element's width."""
+    """The widths in bits of the quantizers of `recipe`; a block format has its element's width."""
     forward = [bits for bits in _widths(recipe, _FORWARD) if bits is not None]
     backward = [bits for bits in _widths(recipe, _BACKWARD) if bits is not None]
     differ = len(set(forward)) > 1
@@ -89,7 +89,7 @@ def checked_forward_bits(bits: Any) -> Bits:
 
 
 def checked_formats(formats: Mapping[int, FormatLike] | None) -> Formats | None:
-    """The table of formats in the order of their bits.
+    """The table of `formats`, {bits: format or its name}, in the order of bits; None stays None.
 
     Raises:  TypeError: no mapping of ints to formats.  ValueError: an empty one, an unknown name.
     """
@@ -132,14 +132,14 @@ def with_precision(
     formats: Formats | None = None,
     narrow: Recipe | None = None,
 ) -> Recipe:
-    """recipe with quantizers of so many bits; a side of None stays, and so does a tensor that is
+    """`recipe` with quantizers of so many bits; a side of None stays, and so does a tensor that is
     not rounded.
 
-    forward is for `input` and `weight`, or a pair for each; backward for `grad_output`,
+    `forward` is for `input` and `weight`, or a pair for each; `backward` for `grad_output`,
     `grad_input` and `grad_weight`. An operand of one product goes with its tensor, unless it is
     left in fp32. Rounding modes, axis, symmetric and input_range are kept. An affine quantizer of
     more than 16 bits becomes fp32, which rounds nothing; from there it comes back as `narrow` has
-    it, a recipe of the same fields.
+    it, a recipe of the same fields. `formats` is the table of `checked_formats`.
 
     Raises:
         ValueError: a side that is to change has no quantizer on either; formats lacks a width; a
@@ -213,7 +213,7 @@ def _runs(fmt: BlockFormat) -> bool:
 def with_accumulators(
     recipe: Recipe, acc: Accumulator | FormatLike | Mapping[str, Accumulator | FormatLike]
 ) -> Recipe:
-    """recipe with acc in all three products, or in those that a mapping names.
+    """`recipe` with `acc` in all three products, or with a mapping {product: acc} in these.
 
     Raises:  TypeError: no accumulator.  ValueError: an unknown name, or one of no product.
     """

@@ -15,7 +15,12 @@ _SGD, _ADAM = 0.0, 1.0
 
 
 class Sgd(NamedTuple):
-    """torch.optim.SGD's options."""
+    """The options of torch.optim.SGD, for an update in one pass; momentum 0 has no state.
+
+    Args:
+        lr, weight_decay, momentum, dampening, nesterov, maximize: numbers and flags, as there:
+            https://docs.pytorch.org/docs/stable/generated/torch.optim.SGD.html.
+    """
 
     lr: float
     weight_decay: float = 0.0
@@ -36,7 +41,14 @@ class Sgd(NamedTuple):
 
 
 class Adam(NamedTuple):
-    """torch.optim.Adam's options; decoupled: AdamW."""
+    """The options of torch.optim.Adam and AdamW, for an update in one pass.
+
+    Args:
+        lr, eps, weight_decay, maximize: numbers and a flag, as there:
+            https://docs.pytorch.org/docs/stable/generated/torch.optim.Adam.html.
+        beta1, beta2: the two numbers of its `betas`.
+        decoupled: whether weight_decay is AdamW's, which does not enter the moments.
+    """
 
     lr: float
     beta1: float = 0.9
@@ -61,7 +73,7 @@ Step: TypeAlias = Sgd | Adam
 
 
 def step_from_numbers(numbers: tuple[float, ...]) -> Step:
-    """The inverse of ``to_numbers``."""
+    """The Sgd or Adam of the eight `numbers` that its ``to_numbers`` gives."""
     algorithm, lr, weight_decay, first, second, eps, maximize, way = numbers
     if algorithm == _SGD:
         return Sgd(lr, weight_decay, first, second, bool(way), bool(maximize))
@@ -69,7 +81,12 @@ def step_from_numbers(numbers: tuple[float, ...]) -> Step:
 
 
 class Keyed(NamedTuple):
-    """A rounding and the key of its draws; quantizer None: values stay as they are in float32."""
+    """A rounding and the key of its draws.
+
+    Args:
+        quantizer: how values are rounded; None: they stay as they are, in float32.
+        key: the purpose of the rounding as a whole number, by which its draws differ from others.
+    """
 
     quantizer: Quantizer | None = None
     key: int = 0
@@ -79,8 +96,12 @@ _AS_IT_IS = Keyed()
 
 
 class UpdateRounding(NamedTuple):
-    """The roundings of an update: of the gradient, the master, the states in the order of the step,
-    and the working copy."""
+    """The roundings of an update.
+
+    Args:
+        grad, master, weight: of the gradient as it enters, the master, and the working copy.
+        states: of the optimizer's states, in the order of the step; Sgd has one or none.
+    """
 
     grad: Keyed = _AS_IT_IS
     master: Keyed = _AS_IT_IS
@@ -97,7 +118,7 @@ class UpdateRounding(NamedTuple):
 
 
 def update_rounding_from_ints(ints: tuple[int, ...]) -> UpdateRounding:
-    """The inverse of ``UpdateRounding.to_ints``."""
+    """The UpdateRounding of the integers `ints` that ``UpdateRounding.to_ints`` gives."""
     parts = [ints[i : i + ROUNDING_INTS] for i in range(0, len(ints), ROUNDING_INTS)]
     grad, master, first, second, weight = (
         Keyed(quantizer_from_ints(part[2:]) if part[1] else None, part[0]) for part in parts

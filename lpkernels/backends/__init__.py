@@ -24,7 +24,7 @@ from typing import Any, cast
 
 import torch
 
-from lpkernels.backends._protocol import (
+from lpkernels.backends._protocol import (  # noqa: F401
     BINS,
     COUNTS,
     KINDS,
@@ -41,28 +41,8 @@ from lpkernels.backends._protocol import (
     matmul_of,
 )
 
-__all__ = [
-    "BINS",
-    "COUNTS",
-    "KINDS",
-    "NOT_FUSED",
-    "Backend",
-    "Convolution",
-    "Fused",
-    "How",
-    "Product",
-    "Scales",
-    "UpdateTensors",
-    "broadcast_batch",
-    "fprop_of",
-    "get",
-    "gpu_orders",
-    "matmul_of",
-    "names",
-    "select",
-    "status",
-    "take_tiers",
-]
+# The interface of backends, imported above, is the package's own.
+__all__ = ["get", "gpu_orders", "names", "select", "status", "take_tiers"]
 
 _MODULES = {
     "reference": "lpkernels.backends._reference",
@@ -115,7 +95,11 @@ def get(name: str) -> Backend:
 
 
 def status() -> dict[str, str]:
-    """For every backend "available", or the reason why it is not."""
+    """For every backend "available", or the reason why it is not.
+
+    >>> lp.backends.status()["reference"]
+    'available'
+    """
     found = {name: _why_not(name) or _checked.get(name) or "available" for name in _MODULES}
     if found["cuda"] == "available" != found["triton"]:
         found["triton"] += (
@@ -141,6 +125,11 @@ def take_tiers() -> dict[str, float]:
 
     Raises:
         RuntimeError: there is no cpu backend here.
+
+    >>> _ = lp.backends.take_tiers()
+    >>> _ = lp.matmul(torch.ones(8, 8), torch.ones(8, 8), "e5m10")
+    >>> round(sum(lp.backends.take_tiers().values()), 6)
+    1.0
     """
     # Chosen as for a product: the self-test of a first use must not count.
     backend = select("cpu", "matmul", torch.device("cpu"))

@@ -12,6 +12,8 @@ from typing import Any, ClassVar, get_type_hints
 
 import lpkernels
 
+__all__ = ["setting"]
+
 _TEXT, _LEAST, _CHECK, _OPTION = "text", "least", "check", "option"
 
 
@@ -23,7 +25,7 @@ def setting(
     check: Callable[[Any], object] | None = None,
     option: bool | str = True,
 ) -> Any:
-    """A field of a configuration.
+    """A field of a configuration, whose section checks it when it is made.
 
     Args:
         default: its default; the type of the annotation.

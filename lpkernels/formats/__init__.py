@@ -171,6 +171,13 @@ def parse_format(name: str) -> Format:
     process.
 
     Raises:  TypeError: not a str.  ValueError: no such format; the message lists near names.
+
+    >>> lp.parse_format("fp8_e5m2").max
+    57344.0
+    >>> lp.parse_format("e4m3fn") == lp.FloatFormat(4, 3, specials="fn")
+    True
+    >>> print(lp.parse_format("mxfp8"))
+    block32_e4m3
     """
     if not isinstance(name, str):
         raise TypeError(
@@ -232,7 +239,10 @@ def _with_zero(fmt: Format) -> Format:
 
 
 def check_table_name(table: TableFormat) -> None:
-    """Raises: ValueError: the table's name means another format."""
+    """Checks that no other format has the name of `table`.
+
+    Raises:  ValueError: the table's name means another format.
+    """
     try:
         meant = _by_grammar(table.name)
         taken = "" if meant in (None, table) else f"the name of {meant!r}"
@@ -268,7 +278,7 @@ def as_format(fmt: FormatLike) -> Format:
 
 @lru_cache(maxsize=1024)
 def format_from_ints(ints: tuple[int, ...]) -> Format:
-    """The format of ``fmt.to_ints()``.
+    """The format of the integers `ints` that ``fmt.to_ints()`` gives.
 
     Raises:  ValueError: the integers describe no format.
     """
@@ -324,7 +334,16 @@ def _block_from_ints(ints: tuple[int, ...]) -> BlockFormat:
 
 
 class FormatRow(NamedTuple):
-    """One row of the table of named formats; a number is exact as a float."""
+    """One row of the table of named formats; a number is exact as a float.
+
+    Args:
+        name: the name that `parse_format` reads.
+        bits: of a code, the sign included.
+        exp, man: bits of exponent and mantissa, the hidden one apart.
+        bias, specials, overflow: as in :class:`FloatFormat`.
+        max, min_normal, min_subnormal: the largest value, and the least positive ones.
+        epsilon: the distance from 1 to the next larger value.
+    """
 
     name: str
     bits: int

@@ -26,6 +26,12 @@ class FixedFormat:
 
     Raises:
         TypeError: an argument has the wrong type.  ValueError: a value float32 cannot carry.
+
+    >>> fmt = lp.FixedFormat(8, 4)
+    >>> str(fmt), fmt.min, fmt.max
+    ('fixed8_f4', -8.0, 7.9375)
+    >>> lp.quantize(torch.tensor([0.3, 9.0]), fmt)
+    tensor([0.3125, 7.9375])
     """
 
     word_bits: int

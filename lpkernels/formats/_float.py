@@ -56,6 +56,10 @@ class FloatFormat:
     Raises:
         TypeError: an argument has the wrong type.  ValueError: a field or a combination that no
         float32 can carry, or that has no normal value.
+
+    >>> fmt = lp.FloatFormat(4, 3, specials="fn", overflow="saturate")
+    >>> str(fmt), fmt.bits, fmt.max, fmt.min_subnormal
+    ('e4m3fn_sat', 8, 448.0, 0.001953125)
     """
 
     exp_bits: int

@@ -69,6 +69,10 @@ class TableFormat:
     Raises:
         TypeError: an argument has the wrong type.  ValueError: values that are not as above, the
         message names them; a name that is taken.
+
+    >>> powers = lp.TableFormat([-2, -1, 0, 1, 2], "small_powers")
+    >>> lp.quantize(torch.tensor([-7.0, 0.6, 1.2]), powers)
+    tensor([-2.,  1.,  1.])
     """
 
     name: str
@@ -219,6 +223,11 @@ def table_of_parts(
     codes: bytes,
 ) -> TableFormat:
     """The table of `TableFormat.parts`, known in this process from now on.
+
+    Args:
+        name, infinity, nan_code: as of TableFormat.
+        values, boundaries: float64, little endian.
+        codes: int32, little endian.
 
     Raises:  ValueError: another table has its name here.
     """

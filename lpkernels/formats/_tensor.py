@@ -56,6 +56,9 @@ class AffineFormat:
 
     Raises:
         TypeError: an argument has the wrong type.  ValueError: bits out of range.
+
+    >>> lp.quantize(torch.tensor([0.0, 0.4, 1.0]), lp.AffineFormat(2))
+    tensor([0.0000, 0.3333, 1.0000])
     """
 
     bits: int
@@ -146,6 +149,12 @@ class BlockFormat:
         TypeError: an argument has the wrong type.  ValueError: a value or a combination that is not
         defined, or a power-of-two scale and an element with ``emin - man_bits < -22``, whose values
         float32 could not carry.
+
+    >>> fmt = lp.BlockFormat("e2m1", 2)
+    >>> str(fmt)
+    'block2_e2m1'
+    >>> lp.quantize(torch.tensor([1.0, 5.0, 0.1, 0.3]), fmt)
+    tensor([1.0000, 4.0000, 0.0938, 0.2500])
     """
 
     element: FloatFormat | FixedFormat | TableFormat

@@ -47,6 +47,12 @@ def posit(n: int, es: int) -> TableFormat:
     Raises:
         TypeError: no int.  ValueError: out of range, or maxpos = 2^((n - 2) 2^es) is not below
         2^128, so that float32, in which values travel, does not hold it.
+
+    >>> fmt = lp.posit(8, 1)
+    >>> str(fmt), fmt.max
+    ('posit8es1', 4096.0)
+    >>> lp.quantize(torch.tensor([1e-9, 3.3]), fmt)
+    tensor([2.4414e-04, 3.2500e+00])
     """
     n = checked_int("posit", "n", n, 3, _MOST_BITS)
     es = checked_int("posit", "es", es, 0, 4)

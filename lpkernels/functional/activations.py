@@ -71,7 +71,9 @@ def softmax(
     Everything else is float32's.
 
     Args:
-        input: float32, float16 or bfloat16 (widened exactly), any shape; dim: the axis of the sums.
+        input: float32, float16 or bfloat16 (widened exactly), any shape.
+        dim: the axis of the sums, as there,
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.softmax.html.
         recipe, generator, backend: as in ``linear``. One seed is drawn per call.
 
     Returns:
@@ -112,7 +114,8 @@ def gelu(
     with none of these four quantizers is torch's own function.
 
     Args:
-        input: float32, float16 or bfloat16 (widened exactly), any shape; approximate: torch's.
+        input: float32, float16 or bfloat16 (widened exactly), any shape.
+        approximate: as there, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.gelu.html.
         recipe, generator, backend: as in ``linear``. One seed is drawn per call.
 
     Returns:

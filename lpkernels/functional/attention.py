@@ -59,7 +59,9 @@ def scaled_dot_product_attention(
             queries share a head. The gradients of key and value are then one sum over the queries
             that share them, then l. A format with an axis sees query as (..., heads of key, queries
             that share one, L, E), and key and value with a dimension of size 1 there.
-        recipe, generator, backend: as in ``linear``. One seed is drawn for both products.
+        recipe, generator, backend: as in ``linear``. One seed is drawn for both products. torch's
+            own function is
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html.
 
     Returns:
         (..., L, E_v), float32.

@@ -95,7 +95,8 @@ def bilinear(
             exactly), any strides.
         weight: (out_features, in1_features, in2_features), bias: (out_features,) or None; the bias
             is one more addition in the outermost accumulator of the second product.
-        recipe, generator, backend: as in ``linear``. One seed is drawn for both products.
+        recipe, generator, backend: as in ``linear``. One seed is drawn for both products. torch's
+            own function is https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.bilinear.html.
 
     Returns:
         (..., out_features), float32.

@@ -239,7 +239,17 @@ def conv1d(
     backend: str = "auto",
     scales: Scales | None = None,
 ) -> Tensor:
-    """``torch.nn.functional.conv1d`` under a recipe: x (N, C, L) or (C, L); else as ``conv2d``."""
+    """``torch.nn.functional.conv1d`` under a recipe: as ``conv2d``, in one dimension.
+
+    Args:
+        x: (N, C_in, L) or (C_in, L); dtypes as in ``linear``.
+        weight: (C_out, C_in / groups, k).
+        bias, stride, padding, dilation, groups: as there,
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.conv1d.html.
+        recipe, generator, backend, scales: as in ``linear``.
+
+    Returns, Raises: as ``conv2d``.
+    """
     numbers = (stride, padding, dilation, groups)
     return _conv(1, x, weight, bias, *numbers, recipe, generator, backend, scales)
 
@@ -272,24 +282,17 @@ def conv2d(
         stride, dilation: an int or one per dimension.
         padding: the same, or "valid" (none), or "same" (stride 1 only). Where "same" pads one side
             more, that side is padded with zeros first, as torch does: these zeros are part of the
-                input the recipe quantises, and
-            their taps are products with zero.
+            input that the recipe quantises, and their taps are products with zero.
         groups: divides C_in and C_out.
-        recipe: a Recipe or its name. One without quantizers and with native products is torch's own
-            function: any dtype, autocast's own result. Under any other recipe autocast has no
-                effect.
-        generator: a CPU torch.Generator or a 0-d int64 tensor, the seed of stochastic rounding;
-            None is torch's default CPU generator. One seed is drawn per call, and only when the
-            recipe rounds stochastically.
-        backend: "auto" or a name in ``lpkernels.backends.status()``.
-        scales: as in ``linear``.
+        recipe, generator, backend, scales: as in ``linear``; torch's own function is
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.conv2d.html.
 
     Returns:
         (N, C_out, H_out, W_out), without N if x had none; float32.
 
     Raises:
-        TypeError: float64 or integer operands, an argument of the wrong type.
-        ValueError: shapes, groups or sizes that do not fit, operands on different devices.
+        TypeError, ValueError, NotImplementedError: as ``linear``; a stride, padding, dilation or
+            groups that does not fit.
     """
     numbers = (stride, padding, dilation, groups)
     return _conv(2, x, weight, bias, *numbers, recipe, generator, backend, scales)
@@ -309,9 +312,16 @@ def conv3d(
     backend: str = "auto",
     scales: Scales | None = None,
 ) -> Tensor:
-    """``torch.nn.functional.conv3d`` under a recipe: x (N, C, D, H, W) or (C, D, H, W).
+    """``torch.nn.functional.conv3d`` under a recipe: as ``conv2d``, in three dimensions.
 
-    Everything else as in ``conv2d``.
+    Args:
+        x: (N, C_in, D, H, W) or (C_in, D, H, W); dtypes as in ``linear``.
+        weight: (C_out, C_in / groups, kd, kh, kw).
+        bias, stride, padding, dilation, groups: as there,
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.conv3d.html.
+        recipe, generator, backend, scales: as in ``linear``.
+
+    Returns, Raises: as ``conv2d``.
     """
     numbers = (stride, padding, dilation, groups)
     return _conv(3, x, weight, bias, *numbers, recipe, generator, backend, scales)

@@ -163,9 +163,16 @@ def conv_transpose1d(
     backend: str = "auto",
     scales: Scales | None = None,
 ) -> Tensor:
-    """``torch.nn.functional.conv_transpose1d`` under a recipe: x (N, C, L) or (C, L).
+    """``torch.nn.functional.conv_transpose1d`` under a recipe: as ``conv_transpose2d``.
 
-    Everything else as in ``conv_transpose2d``.
+    Args:
+        x: (N, C_in, L) or (C_in, L); dtypes as in ``linear``.
+        weight: (C_in, C_out / groups, k).
+        bias, stride, padding, output_padding, groups, dilation: as there,
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.conv_transpose1d.html.
+        recipe, generator, backend, scales: as in ``linear``.
+
+    Returns, Raises: as ``conv_transpose2d``.
     """
     numbers = (stride, padding, output_padding, groups, dilation)
     return _conv_transpose(1, x, weight, bias, *numbers, recipe, generator, backend, scales)
@@ -203,14 +210,15 @@ def conv_transpose2d(
         output_padding: the same, rows and columns more on one side of the output, fewer than the
             stride or the dilation.
         groups: divides C_in.
-        recipe, generator, backend, scales: as in ``conv2d``.
+        recipe, generator, backend, scales: as in ``linear``; torch's own function is
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.conv_transpose2d.html.
 
     Returns:
         (N, C_out, H_out, W_out), without N if x had none; float32.
 
     Raises:
-        TypeError: float64 or integer operands, an argument of the wrong type.
-        ValueError: shapes, groups or sizes that do not fit, operands on different devices.
+        TypeError, ValueError, NotImplementedError: as ``linear``; a stride, padding,
+            output_padding, dilation or groups that does not fit.
     """
     numbers = (stride, padding, output_padding, groups, dilation)
     return _conv_transpose(2, x, weight, bias, *numbers, recipe, generator, backend, scales)
@@ -231,9 +239,16 @@ def conv_transpose3d(
     backend: str = "auto",
     scales: Scales | None = None,
 ) -> Tensor:
-    """``torch.nn.functional.conv_transpose3d`` under a recipe: x (N, C, D, H, W) or (C, D, H, W).
+    """``torch.nn.functional.conv_transpose3d`` under a recipe: as ``conv_transpose2d``.
 
-    Everything else as in ``conv_transpose2d``.
+    Args:
+        x: (N, C_in, D, H, W) or (C_in, D, H, W); dtypes as in ``linear``.
+        weight: (C_in, C_out / groups, kd, kh, kw).
+        bias, stride, padding, output_padding, groups, dilation: as there,
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.conv_transpose3d.html.
+        recipe, generator, backend, scales: as in ``linear``.
+
+    Returns, Raises: as ``conv_transpose2d``.
     """
     numbers = (stride, padding, output_padding, groups, dilation)
     return _conv_transpose(3, x, weight, bias, *numbers, recipe, generator, backend, scales)

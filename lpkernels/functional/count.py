@@ -48,6 +48,9 @@ def count(
     Raises:
         TypeError, ValueError: as `quantize`; histogram with counts that have no bins.
         NotImplementedError: inside torch.func.vmap, which maps no call that writes.
+
+    >>> lp.count(torch.tensor([0.0, 1e-9, 1.0, 1e9]), "e4m3fn")
+    tensor([1, 1, 1, 0])
     """
     _checks.floating("count", x=x)
     quantizer, stochastic = lowered("count", fmt, rounding, random_bits)

@@ -37,7 +37,8 @@ def einsum(
         equation: letters, "..." and "->" as torch.einsum takes them; a label repeated in one
             operand is its diagonal.
         operands: two tensors, float32, float16 or bfloat16 (widened exactly), any strides.
-        recipe, generator, backend: as in ``linear``.
+        recipe, generator, backend: as in ``linear``; torch's own function is
+            https://docs.pytorch.org/docs/stable/generated/torch.einsum.html.
 
     Returns:
         float32, with torch.einsum's shape.
@@ -46,6 +47,10 @@ def einsum(
         TypeError: float64 or integer operands, an argument of the wrong type.
         ValueError: not two operands, an equation that does not fit their shapes, operands on
             different devices.
+
+    >>> q, k = torch.ones(2, 3, 4), torch.ones(2, 5, 4)
+    >>> lp.functional.einsum("nqe,nke->nqk", q, k, recipe="fp16_mixed").shape
+    torch.Size([2, 3, 5])
     """
     recipe = as_recipe(recipe)
     if recipe.is_torch:

@@ -37,8 +37,9 @@ def embedding(
     Args:
         input: indices, any shape, int32 or int64.
         weight: (rows, features), float32, float16 or bfloat16 (widened exactly).
-        padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse: torch's. max_norm scales the
-            rows of weight itself, in place, before they are rounded.
+        padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse: as there,
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.embedding.html.
+            max_norm scales the rows of weight itself, in place, before they are rounded.
         recipe, generator, backend: as in ``linear``.
 
     Returns:

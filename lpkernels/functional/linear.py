@@ -94,15 +94,16 @@ def linear(
 
     The sums run in the order of k: over in_features forward, over out_features for the input's
     gradient, over the leading dimensions of x in row-major order for the gradients of weight and
-    bias.
+    bias. A rounding keeps NaN; a value beyond the largest of its format becomes what the format's
+    overflow says, at every step of a sum. inf - inf and inf * 0 are NaN.
 
     Args:
         x: (..., in_features), float32, float16 or bfloat16 (widened exactly), any strides.
         weight: (out_features, in_features), same dtypes and device.
         bias: (out_features,) or None; one more addition in the outermost accumulator.
         recipe: a Recipe or its name. One without quantizers and with native products is torch's own
-            function: any dtype, autocast's own result. Under any other recipe autocast has no
-                effect.
+            function (https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.linear.html):
+            any dtype, autocast's own result. Under any other recipe autocast has no effect.
         generator: a CPU torch.Generator or a 0-d int64 tensor, the seed of stochastic rounding;
             None is torch's default CPU generator. One seed is drawn per call, and only when the
             recipe rounds stochastically.
@@ -115,7 +116,13 @@ def linear(
 
     Raises:
         TypeError: float64 or integer operands, an argument of the wrong type.
-        ValueError: shapes that do not fit, operands on different devices.
+        ValueError: shapes that do not fit, operands on different devices, an unknown recipe or
+            backend, a format along an axis that its tensor lacks.
+        NotImplementedError: the backend asked for cannot do this.
+
+    >>> x, w = torch.full((1, 3), 1.1), torch.ones(2, 3)
+    >>> lp.functional.linear(x, w, recipe=lp.Recipe(input="e4m3fn", fprop="e5m10"))
+    tensor([[3.3750, 3.3750]])
     """
     recipe = as_recipe(recipe)
     if recipe.is_torch:

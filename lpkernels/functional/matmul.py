@@ -44,13 +44,15 @@ def matmul(
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """`torch.matmul` with the accumulator of your choice.
+    """`torch.matmul` (https://docs.pytorch.org/docs/stable/generated/torch.matmul.html)
+    with the accumulator of your choice.
 
     Every product, partial sum and result is rounded as acc says, k ascending from 0 to K - 1; K = 0
     gives +0. Both gradients are computed in acc too, each as one sum. The gradient of a sums over
     the leading dimensions in which a was broadcast, row-major, then over n; the gradient of b
     likewise, then over m. A rounded output passes its gradient unchanged. The gradients are not
-    differentiable again.
+    differentiable again. NaN stays NaN; inf - inf and inf * 0 are NaN; a product or sum beyond the
+    largest value becomes, at its step, what the overflow of its format says.
 
     An `lpkernels.Scaled` operand brings codes and scales. Under an acc with chunk="scale" the sums
     are sums of codes, and scales meet them in the outer sum (docs/contract.md, "Products of scaled
@@ -93,6 +95,12 @@ def matmul(
             run along the sum, float32 scales of blocks under another acc, a gradient that is
             required of a product with a Scaled operand.
         NotImplementedError: the backend asked for has no such sums.
+
+    >>> a, b = torch.ones(1, 4096), torch.ones(4096, 1)
+    >>> lp.matmul(a, b, "e5m10")
+    tensor([[2048.]])
+    >>> lp.matmul(a, b, "e6m9_chunk64")
+    tensor([[4096.]])
     """
     left, right = (x.values if isinstance(x, Scaled) else x for x in (a, b))
     scaled = left is not a or right is not b

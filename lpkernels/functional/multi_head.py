@@ -80,8 +80,23 @@ def multi_head_attention_forward(
 
     Args:
         query: (L, N, E), key: (S, N, E_k), value: (S, N, E_v), or without N; float32, float16 or
-            bfloat16 (widened exactly). Weights, biases, masks, flags: torch's. is_causal is a hint
-            that attn_mask, which must be given, is the causal one.
+            bfloat16 (widened exactly), as are all weights and biases.
+        embed_dim_to_check: E.  num_heads: a divisor of E.
+        in_proj_weight: (3 E, E), the rows of query, key and value; None with
+            use_separate_proj_weight: q_proj_weight (E, E), k_proj_weight (E, E_k) and v_proj_weight
+            (E, E_v) are in its place.
+        in_proj_bias: (3 E,) or None.
+        bias_k, bias_v: (1, 1, E) or None: one more key and value.
+        add_zero_attn: whether a key and a value of zeros are added.
+        dropout_p: the share of the attention's weights that are dropped where `training`.
+        out_proj_weight, out_proj_bias: (E, E), and (E,) or None.
+        key_padding_mask: (N, S): bool, True where a key takes no part, or floating, which is added.
+        attn_mask: (L, S) or (N * heads, L, S), of the same two kinds.
+        need_weights, average_attn_weights: whether weights are returned, and their mean over heads.
+        static_k, static_v: (N * heads, S, E / heads) in place of the projected keys or values.
+        is_causal: a hint that attn_mask, which must be given, is the causal one. The arguments
+            up to here are as in torch, whose layer is
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.MultiheadAttention.html.
         recipe, generator, backend: as in ``linear``. One seed is drawn for all products.
         attention_recipe: the recipe of both products of the attention; None is `recipe`.
 

@@ -39,15 +39,17 @@ def layer_norm(
 
     Args:
         input: (..., *normalized_shape), float32, float16 or bfloat16 (widened exactly).
-        weight, bias: of normalized_shape, or None; eps: torch's.
+        normalized_shape, eps: as there,
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.layer_norm.html.
+        weight, bias: of normalized_shape, or None; dtypes as input's.
         recipe, generator, backend: as in ``linear``. One seed is drawn per call.
 
     Returns:
         The shape of input, float32.
 
     Raises:
-        TypeError: float64 or integer operands, an argument of the wrong type.
-        ValueError: shapes that do not fit, operands on different devices.
+        TypeError, ValueError, NotImplementedError: as ``linear``; an accumulator for products of
+            scaled operands.
     """
     recipe = as_recipe(recipe)
     if recipe.is_torch or not input.numel():
@@ -69,7 +71,13 @@ def rms_norm(
 ) -> Tensor:
     """``torch.nn.functional.rms_norm`` under a recipe: as ``layer_norm`` without mean and bias.
 
-    eps None is the machine epsilon of input's dtype, as in torch.
+    Args:
+        input, normalized_shape, weight: as in ``layer_norm``.
+        eps: added to the mean square; None is the machine epsilon of input's dtype, as there,
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.rms_norm.html.
+        recipe, generator, backend: as in ``linear``. One seed is drawn per call.
+
+    Returns, Raises: as ``layer_norm``.
     """
     recipe = as_recipe(recipe)
     if recipe.is_torch or not input.numel():
@@ -92,7 +100,17 @@ def group_norm(
     backend: str = "auto",
 ) -> Tensor:
     """``torch.nn.functional.group_norm`` under a recipe: as ``layer_norm``, where (channels of a
-    group, positions) share a mean and (n, positions) a weight."""
+    group, positions) share a mean and (n, positions) a weight.
+
+    Args:
+        input: (N, C, ...); dtypes as in ``layer_norm``.
+        num_groups: a divisor of C.
+        weight, bias: (C,) or None.
+        eps: as there, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.group_norm.html.
+        recipe, generator, backend: as in ``linear``. One seed is drawn per call.
+
+    Returns, Raises: as ``layer_norm``.
+    """
     recipe = as_recipe(recipe)
     if recipe.is_torch or not input.numel():
         return own(F.group_norm, input, num_groups, weight, bias, eps)
@@ -123,8 +141,19 @@ def batch_norm(
     """``torch.nn.functional.batch_norm`` under a recipe: as ``layer_norm``, where (n, positions)
     of a channel share a mean and a weight.
 
-    The running mean and variance are updated in float32 from the sums in fprop. Without training
-    they are used as they are, so that neither the forward pass nor the input's gradient has sums.
+    Args:
+        input: (N, C, ...); dtypes as in ``layer_norm``.
+        running_mean, running_var: (C,) or None, changed in place where `training`, from the sums in
+            fprop, with `momentum`. Without training they are used as they are, so that
+            neither the forward pass nor the input's gradient has sums.
+        weight, bias: (C,) or None.
+        training, momentum, eps: as there,
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.batch_norm.html.
+        recipe, generator, backend: as in ``linear``. One seed is drawn per call.
+
+    Returns: as ``layer_norm``.
+    Raises: as ``layer_norm``; ValueError: one value per channel in training, or no running
+        statistics without it.
     """
     recipe = as_recipe(recipe)
     if recipe.is_torch or not input.numel():

@@ -51,6 +51,10 @@ def pack(x: Tensor | Scaled, fmt: PackableLike | None = None) -> Tensor:
         ValueError: a value that fmt does not hold (inf or NaN without a code included), an
             AffineFormat, whose range is in the tensor and not in the codes, or values of a block
             format that do not tell codes and scales.
+
+    >>> x = lp.quantize(torch.tensor([0.5, -1.0, 3.0]), "e2m1")
+    >>> lp.pack(x, "e2m1")
+    tensor([161,   5], dtype=torch.uint8)
     """
     if isinstance(x, Scaled):
         ints, parts = parts_of(x)
@@ -83,6 +87,10 @@ def unpack(codes: Tensor, fmt: PackableLike, shape: Sequence[int]) -> Tensor:
     Raises:
         TypeError, ValueError: codes of another dtype, rank or length; a negative size; an
             AffineFormat.
+
+    >>> codes = lp.pack(torch.tensor([0.5, -1.0, 3.0]), "e2m1")
+    >>> lp.unpack(codes, "e2m1", (3,))
+    tensor([ 0.5000, -1.0000,  3.0000])
     """
     _checks.tensor("unpack", "codes", codes)
     packable = _lowered("unpack", fmt)

@@ -132,7 +132,8 @@ def bmm(
 
     Args:
         a: (B, M, K), b: (B, K, N), float32, float16 or bfloat16 (widened exactly), any strides.
-        recipe, generator, backend: as in ``linear``.
+        recipe, generator, backend: as in ``linear``; torch's own function is
+            https://docs.pytorch.org/docs/stable/generated/torch.bmm.html.
 
     Returns:
         (B, M, N), float32. K = 0 gives +0.
@@ -168,8 +169,10 @@ def baddbmm(
 
     Args:
         input: any shape that broadcasts to (B, M, N); not read where beta is 0.
+        beta, alpha: numbers.
         a: (B, M, K), b: (B, K, N), float32, float16 or bfloat16 (widened exactly), any strides.
-        recipe, generator, backend: as in ``linear``.
+        recipe, generator, backend: as in ``linear``; torch's own function is
+            https://docs.pytorch.org/docs/stable/generated/torch.baddbmm.html.
 
     Returns:
         (B, M, N), float32.
@@ -199,9 +202,23 @@ def addmm(
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """``torch.addmm`` under a recipe: beta * input + alpha * (a (M, K) @ b (K, N)); else as
-    ``baddbmm``. With input (N,), no factors and an accumulator in the recipe it equals
-    ``linear(a, b.t(), input)``, to the bit; torch's own products may round a bias otherwise.
+    """``torch.addmm`` under a recipe: beta * input + alpha * (a @ b), of one pair of matrices.
+
+    It is computed as in ``baddbmm``. With input (N,), no factors and an accumulator in the recipe
+    it equals ``linear(a, b.t(), input)``, to the bit; torch's own products may round a bias
+    otherwise.
+
+    Args:
+        input: any shape that broadcasts to (M, N); not read where beta is 0.
+        a, b: (M, K) and (K, N); dtypes as in ``linear``.
+        beta, alpha: numbers.
+        recipe, generator, backend: as in ``linear``; torch's own function is
+            https://docs.pytorch.org/docs/stable/generated/torch.addmm.html.
+
+    Returns:
+        (M, N), float32.
+
+    Raises: as ``baddbmm``.
     """
     recipe = as_recipe(recipe)
     if recipe.is_torch:

@@ -93,6 +93,14 @@ def quantize(
             generator, out, counts, range or amax that does not fit, a rounding that the steps of a
             BlockFormat do not have; counts for a format without zero.
         NotImplementedError: out or counts inside torch.func.vmap, which maps no call that writes.
+
+    >>> x = torch.tensor([0.3, -1.7, 500.0, float("nan")])
+    >>> lp.quantize(x, "e4m3fn")
+    tensor([ 0.3125, -1.7500,     nan,     nan])
+    >>> lp.quantize(x, "e5m2:stochastic", generator=torch.Generator().manual_seed(0))
+    tensor([ 3.1250e-01, -1.5000e+00,  5.1200e+02,         nan])
+    >>> lp.quantize(x, lp.FixedFormat(8, 4), "toward_zero")
+    tensor([ 0.2500, -1.6875,  7.9375,     nan])
     """
     _checks.floating("quantize", x=x)
     quantizer, stochastic = lowered("quantize", fmt, rounding, random_bits)

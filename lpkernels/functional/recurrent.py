@@ -52,8 +52,10 @@ def lstm(
             PackedSequence; float32, float16 or bfloat16 (widened exactly). L is at least 1.
         hx: the states h (num_layers * directions, N, H_out) and c (..., H).
         weights: for each layer and direction w_ih, w_hh, with has_biases b_ih, b_hh, and w_hr where
-            the layers project. All other arguments: torch.nn.LSTM's; train says whether dropout
-            is in force.
+            the layers project: (4 H, in), (4 H, H_out), (4 H,) twice, (H_out, H).
+        num_layers, dropout, bidirectional, batch_first: as of the layer, which is
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html.
+        train: whether dropout is in force.
         batch_sizes: int64 on the CPU, from a PackedSequence.
         recipe, generator, backend: as in ``linear``. One seed is drawn per call.
 
@@ -89,7 +91,21 @@ def gru(
     """``torch.gru``, the function of ``torch.nn.GRU``, under a recipe: as ``lstm``, with one state.
 
     The reset gate multiplies the product of the hidden state, so the gradients of the two products
-    differ, and each is rounded by `grad_output`. Returns the output and h after the last step.
+    differ, and each is rounded by `grad_output`.
+
+    Args:
+        input, batch_sizes: as in ``lstm``.
+        hx: the state h (num_layers * directions, N, H).
+        weights: for each layer and direction w_ih (3 H, in), w_hh (3 H, H), and with has_biases
+            b_ih and b_hh (3 H,).
+        num_layers, dropout, train, bidirectional, batch_first: as in ``lstm``; the layer is
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.GRU.html.
+        recipe, generator, backend: as in ``linear``. One seed is drawn per call.
+
+    Returns:
+        The output in the input's layout, and h after the last step; float32.
+
+    Raises: as ``lstm``.
     """
     flags = (has_biases, num_layers, dropout, train, bidirectional)
     call = (batch_first, batch_sizes, recipe, generator, backend)
@@ -112,7 +128,22 @@ def rnn_tanh(
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """``torch.rnn_tanh`` under a recipe: as ``gru``, h = tanh of the sum of the two products."""
+    """``torch.rnn_tanh`` under a recipe: as ``gru``, h = tanh of the sum of the two products.
+
+    Args:
+        input, batch_sizes: as in ``lstm``.
+        hx: the state h (num_layers * directions, N, H).
+        weights: for each layer and direction w_ih (H, in), w_hh (H, H), and with has_biases
+            b_ih and b_hh (H,).
+        num_layers, dropout, train, bidirectional, batch_first: as in ``lstm``; the layer is
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.RNN.html.
+        recipe, generator, backend: as in ``linear``. One seed is drawn per call.
+
+    Returns:
+        The output in the input's layout, and h after the last step; float32.
+
+    Raises: as ``lstm``.
+    """
     flags = (has_biases, num_layers, dropout, train, bidirectional)
     call = (batch_first, batch_sizes, recipe, generator, backend)
     return _layers(RNN_TANH, input, (hx,), weights, *flags, *call)[:2]
@@ -134,7 +165,22 @@ def rnn_relu(
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """``torch.rnn_relu`` under a recipe: as ``gru``, h = relu of the sum of the two products."""
+    """``torch.rnn_relu`` under a recipe: as ``gru``, h = relu of the sum of the two products.
+
+    Args:
+        input, batch_sizes: as in ``lstm``.
+        hx: the state h (num_layers * directions, N, H).
+        weights: for each layer and direction w_ih (H, in), w_hh (H, H), and with has_biases
+            b_ih and b_hh (H,).
+        num_layers, dropout, train, bidirectional, batch_first: as in ``lstm``; the layer is
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.RNN.html.
+        recipe, generator, backend: as in ``linear``. One seed is drawn per call.
+
+    Returns:
+        The output in the input's layout, and h after the last step; float32.
+
+    Raises: as ``lstm``.
+    """
     flags = (has_biases, num_layers, dropout, train, bidirectional)
     call = (batch_first, batch_sizes, recipe, generator, backend)
     return _layers(RNN_RELU, input, (hx,), weights, *flags, *call)[:2]

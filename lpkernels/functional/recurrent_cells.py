@@ -33,7 +33,8 @@ def lstm_cell(
 
     Args:
         input: (N, in), hx: (h, c), each (N, H); float32, float16 or bfloat16 (widened exactly).
-        w_ih: (4 H, in), w_hh: (4 H, H), biases (4 H,) or None, in torch's order of the gates.
+        w_ih: (4 H, in), w_hh: (4 H, H), b_ih, b_hh: (4 H,) or None, in torch's order of the gates,
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTMCell.html.
         recipe, generator, backend: as in ``linear``. One seed is drawn for both products.
 
     Returns:
@@ -59,7 +60,17 @@ def gru_cell(
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """``torch.gru_cell`` under a recipe: as ``lstm_cell``, with 3 gates and one state."""
+    """``torch.gru_cell`` under a recipe: as ``lstm_cell``, with 3 gates and one state.
+
+    Args:
+        input: (N, in), hx: h, (N, H); dtypes as in ``lstm_cell``.
+        w_ih: (3 H, in), w_hh: (3 H, H), b_ih, b_hh: (3 H,) or None, as of
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.GRUCell.html.
+        recipe, generator, backend: as in ``lstm_cell``.
+
+    Returns: h, (N, H), float32.
+    Raises: as ``lstm_cell``.
+    """
     return _step(GRU, input, (hx,), w_ih, w_hh, b_ih, b_hh, recipe, generator, backend)[0]
 
 
@@ -75,7 +86,17 @@ def rnn_tanh_cell(
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """``torch.rnn_tanh_cell`` under a recipe: as ``lstm_cell``, with one gate and one state."""
+    """``torch.rnn_tanh_cell`` under a recipe: as ``lstm_cell``, with one gate and one state.
+
+    Args:
+        input: (N, in), hx: h, (N, H); dtypes as in ``lstm_cell``.
+        w_ih: (H, in), w_hh: (H, H), b_ih, b_hh: (H,) or None, as of
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.RNNCell.html.
+        recipe, generator, backend: as in ``lstm_cell``.
+
+    Returns: h, (N, H), float32.
+    Raises: as ``lstm_cell``.
+    """
     return _step(RNN_TANH, input, (hx,), w_ih, w_hh, b_ih, b_hh, recipe, generator, backend)[0]
 
 
@@ -91,7 +112,17 @@ def rnn_relu_cell(
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """``torch.rnn_relu_cell`` under a recipe: as ``lstm_cell``, with one gate and one state."""
+    """``torch.rnn_relu_cell`` under a recipe: as ``lstm_cell``, with one gate and one state.
+
+    Args:
+        input: (N, in), hx: h, (N, H); dtypes as in ``lstm_cell``.
+        w_ih: (H, in), w_hh: (H, H), b_ih, b_hh: (H,) or None, as of
+            https://docs.pytorch.org/docs/stable/generated/torch.nn.RNNCell.html.
+        recipe, generator, backend: as in ``lstm_cell``.
+
+    Returns: h, (N, H), float32.
+    Raises: as ``lstm_cell``.
+    """
     return _step(RNN_RELU, input, (hx,), w_ih, w_hh, b_ih, b_hh, recipe, generator, backend)[0]
 
 

@@ -110,6 +110,16 @@ def seed_from(tensor: Tensor) -> Iterator[None]:
         tensor: 0-d int64, on the CPU or on the device of the operands.
     Raises:
         TypeError, ValueError: it is not.
+
+    >>> x = torch.full((4,), 1.1)
+    >>> seed = torch.tensor(7)
+    >>> with lp.seed_from(seed):
+    ...     first = lp.quantize(x, "e5m2", "stochastic")
+    ...
+    >>> with lp.seed_from(seed):
+    ...     torch.equal(lp.quantize(x, "e5m2", "stochastic"), first)
+    ...
+    True
     """
     if not isinstance(tensor, Tensor):
         raise TypeError(

@@ -17,6 +17,8 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from lpkernels.nn import convert
 from lpkernels.nn.policy_files import policy_of, policy_values
 
+__all__ = ["remember"]
+
 METHOD = "lpkernels"
 
 
@@ -25,6 +27,9 @@ def remember(model: PreTrainedModel) -> PreTrainedModel:
 
     Under the key "quantization_config" stand the method and what `lpkernels.save_policy` writes of
     the model; weights are saved as ever. Call it again after recipes were changed.
+
+    Args:
+        model: of transformers, converted.
 
     Returns:
         The model.

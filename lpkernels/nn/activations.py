@@ -8,16 +8,12 @@ from torch import Tensor
 from lpkernels import functional
 from lpkernels.arithmetic import Recipe
 from lpkernels.functional.torch_calls import own
-from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.emulated import Emulated, like_torch
 
 
+@like_torch
 class Softmax(Emulated, torch.nn.Softmax):
-    """``torch.nn.Softmax`` computed by ``lpkernels.functional.softmax``.
-
-    Args:
-        dim: torch.nn.Softmax's.
-        recipe: a Recipe or its name; the default is torch's own arithmetic.
-    """
+    """``torch.nn.Softmax`` computed by ``lpkernels.functional.softmax``; with dim None by torch."""
 
     def __init__(self, dim: int | None = None, *, recipe: Recipe | str = "fp32") -> None:
         super().__init__(dim)
@@ -29,13 +25,9 @@ class Softmax(Emulated, torch.nn.Softmax):
         return own(functional.softmax, input, self.dim, recipe=self._arithmetic)
 
 
+@like_torch
 class GELU(Emulated, torch.nn.GELU):
-    """``torch.nn.GELU`` computed by ``lpkernels.functional.gelu``.
-
-    Args:
-        approximate: torch.nn.GELU's.
-        recipe: a Recipe or its name; the default is torch's own arithmetic.
-    """
+    """``torch.nn.GELU`` computed by ``lpkernels.functional.gelu``."""
 
     def __init__(self, approximate: str = "none", *, recipe: Recipe | str = "fp32") -> None:
         super().__init__(approximate)

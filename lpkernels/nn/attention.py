@@ -10,23 +10,19 @@ from lpkernels.arithmetic import Ranks, Recipe, check_axes
 from lpkernels.functional.multi_head import ranks
 from lpkernels.functional.tabled import tabled
 from lpkernels.functional.torch_calls import own
-from lpkernels.nn.emulated import Emulated, is_traced, recipe_name
+from lpkernels.nn.emulated import Emulated, is_traced, like_torch, recipe_name
 from lpkernels.recipes import as_recipe
 
 
+@like_torch
 class MultiheadAttention(Emulated, torch.nn.MultiheadAttention):
     """``torch.nn.MultiheadAttention`` computed by
     ``lpkernels.functional.multi_head_attention_forward``, in training and in evaluation.
 
-    Args:
-        embed_dim ... dtype: torch.nn.MultiheadAttention's.
-        recipe: a Recipe or its name, for the projections, out_proj's among them, and for both
-            products of the attention. The default is torch's own arithmetic. `attention_recipe`
-            gives these two products a recipe of their own.
-
-    Parameters, initial values, state_dict keys and the call are torch.nn.MultiheadAttention's. As
-    there, out_proj holds parameters and is never called. Nested tensors are taken by a recipe that
-    is torch's arithmetic only.
+    The recipe is for the projections, out_proj's among them, and for both products of the
+    attention; `attention_recipe` gives these two products a recipe of their own. As in torch,
+    out_proj holds parameters and is never called. Nested tensors are taken by a recipe that is
+    torch's arithmetic only.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from lpkernels.functional.conv import ranks
 from lpkernels.functional.layer import widened
 from lpkernels.functional.torch_calls import own
 from lpkernels.nn._running import RunningInput
-from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.emulated import Emulated, like_torch
 
 Size = int | tuple[int, ...]
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
@@ -65,29 +65,32 @@ class _Conv(RunningInput):
         return own(self._convolve, x, weight, bias, *geometry, recipe=recipe, **scales)
 
 
+@like_torch
 class Conv1d(_Conv, torch.nn.Conv1d):
-    """``torch.nn.Conv1d`` computed by ``lpkernels.functional.conv1d``; else as ``Conv2d``."""
+    """``torch.nn.Conv1d`` computed by ``lpkernels.functional.conv1d``, padded as ``Conv2d``."""
 
     _convolve = staticmethod(functional.conv1d)
 
 
+@like_torch
 class Conv2d(_Conv, torch.nn.Conv2d):
     """``torch.nn.Conv2d`` computed by ``lpkernels.functional.conv2d``.
 
-    Args:
-        in_channels ... padding_mode, device, dtype: torch.nn.Conv2d's.
-        recipe: a Recipe or its name; the default is torch's own arithmetic.
+    With a padding_mode other than "zeros" the input is padded first: the recipe quantises the
+    padded input, and where several of its gradients belong to one element they are added in
+    float32.
 
-    Parameters, initial values and state_dict keys are torch.nn.Conv2d's. With a padding_mode other
-    than "zeros" the input is padded first: the recipe quantises the padded input, and where several
-    of its gradients belong to one element they are added in float32.
+    >>> layer = lp.nn.Conv2d(3, 8, 3, padding=1, recipe="hfp8_sun2019")
+    >>> layer(torch.ones(1, 3, 5, 5)).shape
+    torch.Size([1, 8, 5, 5])
     """
 
     _convolve = staticmethod(functional.conv2d)
 
 
+@like_torch
 class Conv3d(_Conv, torch.nn.Conv3d):
-    """``torch.nn.Conv3d`` computed by ``lpkernels.functional.conv3d``; else as ``Conv2d``."""
+    """``torch.nn.Conv3d`` computed by ``lpkernels.functional.conv3d``, padded as ``Conv2d``."""
 
     _convolve = staticmethod(functional.conv3d)
 
@@ -115,18 +118,21 @@ class _LazyConv(Emulated):
         self.recipe = recipe
 
 
+@like_torch
 class LazyConv1d(_LazyConv, torch.nn.LazyConv1d, Conv1d):  # type: ignore[misc]
     """``torch.nn.LazyConv1d`` that becomes ``lpkernels.nn.Conv1d`` with the first input."""
 
     cls_to_become = Conv1d
 
 
+@like_torch
 class LazyConv2d(_LazyConv, torch.nn.LazyConv2d, Conv2d):  # type: ignore[misc]
     """``torch.nn.LazyConv2d`` that becomes ``lpkernels.nn.Conv2d`` with the first input."""
 
     cls_to_become = Conv2d
 
 
+@like_torch
 class LazyConv3d(_LazyConv, torch.nn.LazyConv3d, Conv3d):  # type: ignore[misc]
     """``torch.nn.LazyConv3d`` that becomes ``lpkernels.nn.Conv3d`` with the first input."""
 

@@ -14,7 +14,7 @@ from lpkernels.functional.conv import ranks
 from lpkernels.functional.torch_calls import own
 from lpkernels.nn._running import RunningInput
 from lpkernels.nn.conv import PaddingMode, Place, Size
-from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.emulated import Emulated, like_torch
 
 
 class _ConvTranspose(RunningInput):
@@ -59,31 +59,23 @@ class _ConvTranspose(RunningInput):
         return own(self._convolve, *operands, *geometry, recipe=recipe, **self._scales())
 
 
+@like_torch
 class ConvTranspose1d(_ConvTranspose, torch.nn.ConvTranspose1d):
-    """``torch.nn.ConvTranspose1d`` computed by ``lpkernels.functional.conv_transpose1d``; else as
-    ``ConvTranspose2d``."""
+    """``torch.nn.ConvTranspose1d`` computed by ``lpkernels.functional.conv_transpose1d``."""
 
     _convolve = staticmethod(functional.conv_transpose1d)
 
 
+@like_torch
 class ConvTranspose2d(_ConvTranspose, torch.nn.ConvTranspose2d):
-    """``torch.nn.ConvTranspose2d`` computed by ``lpkernels.functional.conv_transpose2d``.
-
-    Args:
-        in_channels ... padding_mode, device, dtype: torch.nn.ConvTranspose2d's; it knows the
-            padding_mode "zeros" only.
-        recipe: a Recipe or its name; the default is torch's own arithmetic.
-
-    Parameters, initial values, state_dict keys and ``forward(input, output_size=None)`` are
-    torch.nn.ConvTranspose2d's.
-    """
+    """``torch.nn.ConvTranspose2d`` computed by ``lpkernels.functional.conv_transpose2d``."""
 
     _convolve = staticmethod(functional.conv_transpose2d)
 
 
+@like_torch
 class ConvTranspose3d(_ConvTranspose, torch.nn.ConvTranspose3d):
-    """``torch.nn.ConvTranspose3d`` computed by ``lpkernels.functional.conv_transpose3d``; else as
-    ``ConvTranspose2d``."""
+    """``torch.nn.ConvTranspose3d`` computed by ``lpkernels.functional.conv_transpose3d``."""
 
     _convolve = staticmethod(functional.conv_transpose3d)
 
@@ -112,18 +104,21 @@ class _LazyConvTranspose(Emulated):
         self.recipe = recipe
 
 
+@like_torch
 class LazyConvTranspose1d(_LazyConvTranspose, torch.nn.LazyConvTranspose1d, ConvTranspose1d):  # type: ignore[misc]
     """``torch.nn.LazyConvTranspose1d`` that becomes ``lpkernels.nn.ConvTranspose1d``."""
 
     cls_to_become = ConvTranspose1d
 
 
+@like_torch
 class LazyConvTranspose2d(_LazyConvTranspose, torch.nn.LazyConvTranspose2d, ConvTranspose2d):  # type: ignore[misc]
     """``torch.nn.LazyConvTranspose2d`` that becomes ``lpkernels.nn.ConvTranspose2d``."""
 
     cls_to_become = ConvTranspose2d
 
 
+@like_torch
 class LazyConvTranspose3d(_LazyConvTranspose, torch.nn.LazyConvTranspose3d, ConvTranspose3d):  # type: ignore[misc]
     """``torch.nn.LazyConvTranspose3d`` that becomes ``lpkernels.nn.ConvTranspose3d``."""
 

@@ -128,6 +128,14 @@ def convert(
             with products; a format along an axis that a layer's tensor lacks, where its rank is
             known before a call; an unknown name of a recipe or policy.
         Nothing is converted then.
+
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    >>> lp.convert(model, "fp8_wang2018", exclude=lp.nn.LAST)
+    Sequential(
+      (0): Linear(in_features=4, out_features=8, bias=True, recipe=fp8_wang2018)
+      (1): ReLU()
+      (2): Linear(in_features=8, out_features=2, bias=True)
+    )
     """
     check_model("convert", model)
     if not isinstance(functions, bool):
@@ -178,6 +186,10 @@ def set_recipe(model: M, recipe: Recipes) -> M:
             module, or a name behind a wider key, or FIRST or LAST behind "*"; a graph traced from a
             converted model, whose recipe is fixed; a format along an axis that a layer's tensor
             lacks; an unknown name of a recipe or policy. No recipe is changed then.
+
+    >>> model = lp.convert(torch.nn.Linear(4, 8), "fp16_mixed")
+    >>> lp.set_recipe(model, "bf16_mixed")
+    Linear(in_features=4, out_features=8, bias=True, recipe=bf16_mixed)
     """
     check_model("set_recipe", model)
     wanted = selection("set_recipe", as_recipes(recipe))
@@ -218,6 +230,12 @@ def set_precision(
         TypeError: model is no Module, bits that are no int, formats that is no mapping.
         ValueError: no layer rounds what is to be changed; bits that a layer's format does not take
             or formats lacks, a float or block format without formats. No layer is changed then.
+
+    >>> model = lp.convert(torch.nn.Linear(4, 8), "cpt_fu2021")
+    >>> model.precision
+    Precision(forward=8, backward=8)
+    >>> lp.set_precision(model, 4, 8).precision
+    Precision(forward=4, backward=8)
     """
     check_model("set_precision", model)
     table = checked_formats(formats)
@@ -248,11 +266,18 @@ def revert(model: M) -> M:
     become anything else and gets the recipe "fp32", torch's own arithmetic. A model without such
     layers is returned as it is.
 
+    Args:
+        model: any module.
+
     Returns:
         The model.
 
     Raises:
         TypeError: model is no Module.
+
+    >>> layer = lp.convert(torch.nn.Linear(4, 8), "fp16_mixed")
+    >>> lp.revert(layer)
+    Linear(in_features=4, out_features=8, bias=True)
     """
     check_model("revert", model)
     for module in model.modules():

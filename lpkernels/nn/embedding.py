@@ -8,18 +8,15 @@ from torch import Tensor
 from lpkernels import functional
 from lpkernels.arithmetic import NO_PRODUCT, Ranks, Recipe
 from lpkernels.functional.torch_calls import own
-from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.emulated import Emulated, like_torch
 
 
+@like_torch
 class Embedding(Emulated, torch.nn.Embedding):
     """``torch.nn.Embedding`` computed by ``lpkernels.functional.embedding``.
 
-    Args:
-        num_embeddings ... device, dtype: torch.nn.Embedding's.
-        recipe: a Recipe or its name; only its `weight`, `output`, `grad_output` and `grad_weight`
-            matter. The default is torch's own arithmetic, also of layers by ``from_pretrained``.
-
-    Parameters, initial values and state_dict keys are torch.nn.Embedding's.
+    Of the recipe only `weight`, `output`, `grad_output` and `grad_weight` matter. Layers by
+    ``from_pretrained`` have torch's own arithmetic.
     """
 
     def __init__(

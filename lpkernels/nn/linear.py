@@ -10,17 +10,19 @@ from lpkernels.arithmetic import Ranks, Recipe
 from lpkernels.functional.bilinear import ranks as bilinear_ranks
 from lpkernels.functional.torch_calls import own
 from lpkernels.nn._running import RunningInput
-from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.emulated import Emulated, like_torch
 
 
+@like_torch
 class Linear(RunningInput, torch.nn.Linear):
     """``torch.nn.Linear`` computed by ``lpkernels.functional.linear``.
 
-    Args:
-        in_features, out_features, bias, device, dtype: torch.nn.Linear's.
-        recipe: a Recipe or its name; the default is torch's own arithmetic.
-
-    Parameters, initial values and state_dict keys are torch.nn.Linear's.
+    >>> layer = lp.nn.Linear(4, 2, recipe=lp.Recipe(input="e4m3fn", weight="e4m3fn", fprop="e5m10"))
+    >>> layer(torch.ones(3, 4)).shape
+    torch.Size([3, 2])
+    >>> layer.recipe = "bf16_mixed"
+    >>> layer
+    Linear(in_features=4, out_features=2, bias=True, recipe=bf16_mixed)
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Linear(RunningInput, torch.nn.Linear):
         return own(functional.linear, x, self.weight, self.bias, recipe=recipe, **scales)
 
 
+@like_torch
 class LazyLinear(torch.nn.LazyLinear, Linear):
     """``torch.nn.LazyLinear`` that becomes ``lpkernels.nn.Linear`` with the first input."""
 
@@ -63,15 +66,9 @@ class LazyLinear(torch.nn.LazyLinear, Linear):
         self.recipe = recipe
 
 
+@like_torch
 class Bilinear(Emulated, torch.nn.Bilinear):
-    """``torch.nn.Bilinear`` computed by ``lpkernels.functional.bilinear``.
-
-    Args:
-        in1_features, in2_features, out_features, bias, device, dtype: torch.nn.Bilinear's.
-        recipe: a Recipe or its name; the default is torch's own arithmetic.
-
-    Parameters, initial values and state_dict keys are torch.nn.Bilinear's.
-    """
+    """``torch.nn.Bilinear`` computed by ``lpkernels.functional.bilinear``."""
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from lpkernels import functional
 from lpkernels.arithmetic import NO_PRODUCT, Ranks, Recipe
 from lpkernels.functional.torch_calls import own
-from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.emulated import Emulated, like_torch
 
 Place = torch.device | str | None
 Sizes = int | list[int] | torch.Size
@@ -76,40 +76,39 @@ class _BatchNorm(Emulated):
             return super().forward(input)
 
 
+@like_torch
 class BatchNorm1d(_BatchNorm, torch.nn.BatchNorm1d):
-    """``torch.nn.BatchNorm1d`` computed by ``lpkernels.functional.batch_norm``; else as
-    ``BatchNorm2d``."""
+    """``torch.nn.BatchNorm1d`` computed by ``lpkernels.functional.batch_norm``.
+
+    `bias` False leaves the bias away, for which torch must know this argument (torch 2.13).
+    """
 
 
+@like_torch
 class BatchNorm2d(_BatchNorm, torch.nn.BatchNorm2d):
     """``torch.nn.BatchNorm2d`` computed by ``lpkernels.functional.batch_norm``.
 
-    Args:
-        num_features ... dtype: torch.nn.BatchNorm2d's.
-        recipe: a Recipe or its name; the default is torch's own arithmetic.
-
-    Parameters, buffers, initial values and state_dict keys are torch.nn.BatchNorm2d's.
+    `bias` False leaves the bias away, for which torch must know this argument (torch 2.13).
     """
 
     def _ranks(self) -> tuple[Ranks, ...]:
         return _affine_ranks(self, "batch_norm", 1, 4)
 
 
+@like_torch
 class BatchNorm3d(_BatchNorm, torch.nn.BatchNorm3d):
-    """``torch.nn.BatchNorm3d`` computed by ``lpkernels.functional.batch_norm``; else as
-    ``BatchNorm2d``."""
+    """``torch.nn.BatchNorm3d`` computed by ``lpkernels.functional.batch_norm``.
+
+    `bias` False leaves the bias away, for which torch must know this argument (torch 2.13).
+    """
 
     def _ranks(self) -> tuple[Ranks, ...]:
         return _affine_ranks(self, "batch_norm", 1, 5)
 
 
+@like_torch
 class LayerNorm(Emulated, torch.nn.LayerNorm):
-    """``torch.nn.LayerNorm`` computed by ``lpkernels.functional.layer_norm``.
-
-    Args:
-        normalized_shape ... dtype: torch.nn.LayerNorm's.
-        recipe: a Recipe or its name; the default is torch's own arithmetic.
-    """
+    """``torch.nn.LayerNorm`` computed by ``lpkernels.functional.layer_norm``."""
 
     def __init__(
         self,
@@ -134,13 +133,9 @@ class LayerNorm(Emulated, torch.nn.LayerNorm):
         return own(functional.layer_norm, input, sizes, *weights, self.eps, recipe=self._arithmetic)
 
 
+@like_torch
 class RMSNorm(Emulated, torch.nn.RMSNorm):
-    """``torch.nn.RMSNorm`` computed by ``lpkernels.functional.rms_norm``.
-
-    Args:
-        normalized_shape ... dtype: torch.nn.RMSNorm's.
-        recipe: a Recipe or its name; the default is torch's own arithmetic.
-    """
+    """``torch.nn.RMSNorm`` computed by ``lpkernels.functional.rms_norm``."""
 
     def __init__(
         self,
@@ -163,12 +158,11 @@ class RMSNorm(Emulated, torch.nn.RMSNorm):
         return own(functional.rms_norm, x, sizes, self.weight, self.eps, recipe=self._arithmetic)
 
 
+@like_torch
 class GroupNorm(Emulated, torch.nn.GroupNorm):
     """``torch.nn.GroupNorm`` computed by ``lpkernels.functional.group_norm``.
 
-    Args:
-        num_groups ... dtype: torch.nn.GroupNorm's.
-        recipe: a Recipe or its name; the default is torch's own arithmetic.
+    `bias` False leaves the bias away, for which torch must know this argument (torch 2.13).
     """
 
     def __init__(

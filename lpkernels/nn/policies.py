@@ -21,6 +21,8 @@ from lpkernels.nn._positions import FIRST, LAST
 from lpkernels.nn.selecting import Pattern, Recipes, checked, show
 from lpkernels.recipes import POLICY, as_recipe, recipe
 
+__all__ = ["Policy", "describe", "policies", "policy"]
+
 #: Layers that reduce: mean and variance, or the sum of exponentials.
 REDUCING: tuple[type[torch.nn.Module], ...] = (
     torch.nn.BatchNorm1d,
@@ -49,6 +51,9 @@ class Policy(UserDict[Pattern, Recipe]):
     where sums are torch's own, in float32. `keep` leaves blocks of a model to torch too.
 
     In a model a glob must fit the name of some module; a class or a function may match nothing.
+
+    Args:
+        dict, kwargs: the items, as of a dict.
 
     Raises:
         TypeError: a key that is no pattern, a value that is no Recipe and no name of one.
@@ -141,7 +146,7 @@ def policies() -> list[str]:
 
 
 def policy(name: str) -> Policy:
-    """The policy of that name, a mapping that ``convert`` takes: print it, edit it.
+    """The policy called `name`, a mapping that ``convert`` takes: print it, edit it.
 
     ``lpkernels.nn.policies.describe(name)`` tells its source and its departures from the source. A
     policy selects modules. A product that a forward calls as a function has the recipe of the
@@ -149,6 +154,11 @@ def policy(name: str) -> Policy:
     attention, additions and losses stay torch's own, in float32.
 
     Raises:  TypeError: not a str.  ValueError: no such policy.
+
+    >>> policy = lp.policy("fp8_wang2018")
+    >>> print(policy["*"].input, policy["*"].fprop)
+    e5m2 e6m9_chunk64
+    >>> policy["*"] = "hfp8_sun2019"
     """
     return _builder(name)()
 
@@ -164,7 +174,7 @@ def as_recipes(value: Recipes) -> Recipes:
 
 
 def describe(name: str) -> str:
-    """The description of the named policy: its recipes, its source, and every departure from it.
+    """The description of the policy called `name`: recipes, source, and every departure from it.
 
     Raises:  TypeError: not a str.  ValueError: no such policy.
     """

@@ -51,13 +51,20 @@ def save_policy(what: Recipes | Module, path: str | Path) -> None:
             file holds no code: use a glob.
         ValueError: an unknown name of a recipe or policy; a model without a converted module; a key
             of the form "module:function". The file is as it was then.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     lp.save_policy(lp.convert(torch.nn.Linear(4, 8), "fp16_mixed"), folder + "/policy.json")
+    ...     print(dict(lp.load_policy(folder + "/policy.json"))[""].input)
+    ...
+    e5m10
     """
     text = json.dumps(policy_values(what), indent=1)
     Path(path).write_text(text + "\n", encoding="utf-8")
 
 
 def load_policy(path: str | Path) -> Policy:
-    """The policy in a file that `save_policy` wrote: ``lpkernels.convert`` takes it.
+    """The policy in the file at `path`, which `save_policy` wrote: ``lpkernels.convert`` takes it.
 
     Nothing that the file names is imported or called. A name that fits no module of a model is an
     error of ``convert``.
@@ -66,6 +73,14 @@ def load_policy(path: str | Path) -> Policy:
         FileNotFoundError: no such file.
         TypeError, ValueError: no policy, a policy of another schema, a class that torch.nn does not
             have, a recipe that this version cannot read.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     lp.save_policy("policy:fp16_mixed", folder + "/policy.json")
+    ...     loaded = lp.load_policy(folder + "/policy.json")
+    ...
+    >>> loaded == lp.policy("fp16_mixed")
+    True
     """
     text = Path(path).read_bytes()
     try:

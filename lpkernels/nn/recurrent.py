@@ -9,7 +9,7 @@ import torch
 from lpkernels.arithmetic import Ranks, Recipe
 from lpkernels.functional.cells import ranks
 from lpkernels.nn.calls import Calls
-from lpkernels.nn.emulated import Emulated
+from lpkernels.nn.emulated import Emulated, like_torch
 
 Place = torch.device | str | None
 
@@ -34,25 +34,19 @@ class _Layers(_Recurrent):
         return (ranks(layer.mode.lower(), layer.bias),)
 
 
+@like_torch
 class LSTM(_Layers, torch.nn.LSTM):
-    """``torch.nn.LSTM`` computed by ``lpkernels.functional.lstm``.
-
-    Args:
-        input_size, hidden_size, num_layers ... dtype: torch.nn.LSTM's.
-        recipe: a Recipe or its name; the default is torch's own arithmetic.
-
-    Parameters, initial values, state_dict keys and the call, with padded and packed sequences, are
-    torch.nn.LSTM's.
-    """
+    """``torch.nn.LSTM`` computed by ``lpkernels.functional.lstm``."""
 
 
+@like_torch
 class GRU(_Layers, torch.nn.GRU):
-    """``torch.nn.GRU`` computed by ``lpkernels.functional.gru``; else as ``LSTM``."""
+    """``torch.nn.GRU`` computed by ``lpkernels.functional.gru``."""
 
 
+@like_torch
 class RNN(_Layers, torch.nn.RNN):
-    """``torch.nn.RNN`` computed by ``lpkernels.functional.rnn_tanh`` or ``rnn_relu``; else as
-    ``LSTM``."""
+    """``torch.nn.RNN`` computed by ``lpkernels.functional.rnn_tanh`` or ``rnn_relu``."""
 
 
 class _GatedCell(_Recurrent):
@@ -72,23 +66,27 @@ class _GatedCell(_Recurrent):
         self.recipe = recipe
 
 
+@like_torch
 class LSTMCell(_GatedCell, torch.nn.LSTMCell):
-    """``torch.nn.LSTMCell`` computed by ``lpkernels.functional.lstm_cell``; else as ``LSTM``."""
+    """``torch.nn.LSTMCell`` computed by ``lpkernels.functional.lstm_cell``."""
 
     def _ranks(self) -> tuple[Ranks, ...]:
         return (ranks("lstm_cell", self.bias),)
 
 
+@like_torch
 class GRUCell(_GatedCell, torch.nn.GRUCell):
-    """``torch.nn.GRUCell`` computed by ``lpkernels.functional.gru_cell``; else as ``LSTM``."""
+    """``torch.nn.GRUCell`` computed by ``lpkernels.functional.gru_cell``."""
 
     def _ranks(self) -> tuple[Ranks, ...]:
         return (ranks("gru_cell", self.bias),)
 
 
+@like_torch
 class RNNCell(_Recurrent, torch.nn.RNNCell):
-    """``torch.nn.RNNCell`` computed by ``lpkernels.functional.rnn_tanh_cell`` or ``rnn_relu_cell``;
-    else as ``LSTM``."""
+    """``torch.nn.RNNCell`` computed by ``lpkernels.functional.rnn_tanh_cell`` or
+    ``rnn_relu_cell``.
+    """
 
     def __init__(
         self,

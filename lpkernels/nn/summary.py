@@ -40,7 +40,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Summary:
-    """The rows in the order of the first call; ``str`` of it is a table."""
+    """The `rows` of `summary`, in the order of the first call; ``str`` of it is a table."""
 
     rows: tuple[Row, ...]
 
@@ -51,6 +51,7 @@ class Summary:
 
     @property
     def emulated_macs(self) -> int:
+        """The multiply-adds of the rows that are emulated."""
         return sum(row.macs for row in self.rows if row.emulated)
 
     @property
@@ -111,6 +112,14 @@ def summary(model: Module, *inputs: Any, kwargs: Mapping[str, Any] | None = None
 
     Raises:
         TypeError: model is no Module.
+
+    >>> model = lp.convert(torch.nn.Linear(4, 8), "fp16_mixed")
+    >>> print(lp.nn.summary(model, torch.ones(2, 4)))
+    layer    module  product  fprop  dgrad  wgrad  MACs  recipe
+    -------  ------  -------  -----  -----  -----  ----  ----------
+    (model)  Linear  matmul       4      8      2    64  fp16_mixed
+    -------  ------  -------  -----  -----  -----  ----  ----------
+    64 of 64 multiply-adds of the forward pass are emulated: 100.0%
     """
     check_model("summary", model)
     # Imported late: few programs ask for a summary.

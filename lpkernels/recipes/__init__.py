@@ -21,6 +21,8 @@ from lpkernels.arithmetic import (
 from lpkernels.formats import E4M3FN, E5M2
 from lpkernels.formats.checks import did_you_mean
 
+__all__ = ["as_recipe", "describe", "recipe", "recipes"]
+
 #: Text that begins so names a policy of ``lpkernels.nn.policies``, the recipes of a whole model.
 POLICY = "policy:"
 
@@ -45,7 +47,7 @@ def recipes() -> list[str]:
 
 
 def recipe(name: str) -> Recipe:
-    """The recipe of that name; :func:`describe` tells where it comes from.
+    """The recipe called `name`; :func:`describe` tells where it comes from.
 
     The name of a tensor core with a recording (`lpkernels units`) is also the name of a recipe,
     like "v100_fp16" below: all tensors are in the format that this tensor core multiplies, and it
@@ -53,6 +55,12 @@ def recipe(name: str) -> Recipe:
     with a unit of fp8 conversions saturate and gradients are e5m2.
 
     Raises:  TypeError: not a str.  ValueError: no such recipe.
+
+    >>> its = lp.recipe("fp8_wang2018")
+    >>> print(its.input, its.fprop)
+    e5m2 e6m9_chunk64
+    >>> print(lp.recipes.describe("fp8_wang2018")[:55])
+    FP8 operands (e5m2) in all three products, sums in e6m9
     """
     if isinstance(name, str) and name in UNITS and name not in _known():
         return _of_unit(UNITS[name])
@@ -60,7 +68,7 @@ def recipe(name: str) -> Recipe:
 
 
 def describe(name: str) -> str:
-    """The description of the named recipe: its arithmetic, its source, and every departure from it.
+    """The description of the recipe called `name`: arithmetic, source, and every departure from it.
 
     Raises:  TypeError: not a str.  ValueError: no such recipe.
     """
@@ -79,7 +87,7 @@ recipes.describe = describe  # type: ignore[attr-defined]
 
 
 def as_recipe(value: Recipe | str) -> Recipe:
-    """A Recipe itself, or the recipe of that name.
+    """`value` itself if it is a Recipe, else the recipe of that name.
 
     Raises:  TypeError: something else.  ValueError: an unknown name.
     """

@@ -14,6 +14,8 @@ from rich.table import Table
 from lpkernels.report.figures import new_figure, save_figure
 from lpkernels.techniques.loss_scaling.diagnosis import Report, TensorRow
 
+__all__ = ["diagnosis_table", "plot_exponents"]
+
 _CAPTION = (
     "count: elements; zeros: of all of them; < normal, < least: of those finite and not zero, "
     "below the format's least normal and least value; over: elements that it rounds beyond its "
@@ -30,7 +32,10 @@ _INCHES_PER_ROW = 0.17
 
 
 def diagnosis_table(report: Report, *, title: str = "") -> Table:
-    """A row for every tensor of every layer."""
+    """A table for rich's console, under `title`: a row for every tensor of each layer of a report.
+
+    Args: report: of `lpkernels.techniques.loss_scaling.diagnose`.
+    """
     head, *lines = report.cells()
     table = Table(title=title or None, box=SIMPLE_HEAD, padding=0, caption=_CAPTION)
     table.caption_justify = "left"
@@ -60,6 +65,11 @@ def plot_exponents(report: Report, path: str | Path, *, title: str = "") -> Path
     the first underflow, and numbers right of the last overflow. Numbers that are more than 16
     binades below all limits stand in the first column.
 
+    Args:
+        report: of `lpkernels.techniques.loss_scaling.diagnose`.
+        path: the file; its ending says which kind.
+        title: above the picture.
+    Returns: the path.
     Raises: ValueError: there is no number to draw, or matplotlib does not write such files.
     """
     rows = [row for row in report.rows if row.histogram.numbers]

@@ -8,13 +8,19 @@ import numpy as np
 from lpkernels.experiments.measuring.landscape import LossSlice, LossSurface
 from lpkernels.report.figures import new_figure, save_figure
 
+__all__ = ["plot_slices", "plot_surfaces"]
+
 
 def plot_slices(
     slices: Mapping[str, Sequence[LossSlice]], path: str | Path, *, title: str = ""
 ) -> Path:
     """Draws the loss along directions, a colour for each label: thin for a slice, thick the mean.
 
-    slices: by label the slices of one arm, say of its seeds, at the same places.
+    Args:
+        slices: by label the slices of one arm, say of its seeds, at the same places.
+        path: the file; its ending says which kind.
+        title: above the picture.
+    Returns: the path.
 
     Raises: ValueError: none, or a file of a kind that matplotlib does not know.
     """
@@ -39,6 +45,11 @@ def plot_surfaces(
 ) -> Path:
     """Draws the loss on planes, a panel for each label, with the same levels in all.
 
+    Args:
+        surfaces: by label.
+        path: the file; its ending says which kind.
+        title: above the picture.
+    Returns: the path.
     Raises: ValueError: none, or a file of a kind that matplotlib does not know.
     """
     if not surfaces:

@@ -11,6 +11,8 @@ from rich.text import Text
 from lpkernels.report.figures import new_figure, save_figure
 from lpkernels.techniques.cpt import OpenLoop, PrecisionRange, Schedule, occupancy, saving
 
+__all__ = ["plot_precision_range", "plot_schedules"]
+
 # A shade says what share of the steps of a column is at a precision.
 _SHADES = " ░▒▓█"
 # Rows of this width leave room for their label in a terminal of 80 columns.
@@ -86,7 +88,13 @@ def plot_schedules(
 ) -> Path:
     """Draws the bits of schedules over so many steps, a panel for each, into `path`.
 
-    schedules: with labels, or by their own texts.
+    Args:
+        schedules: with labels, or by their own texts.
+        steps: of the run.
+        seed: of shuffled schedules that have none.
+        path: the file; its ending says which kind.
+        title: above the picture.
+    Returns: the path.
 
     Raises: ValueError: none, fewer steps than cycles, or a file of a kind matplotlib does not know.
     """
@@ -117,6 +125,11 @@ def plot_schedules(
 def plot_precision_range(result: PrecisionRange, path: str | Path, *, title: str = "") -> Path:
     """Draws the accuracy at each candidate of a precision range test, and the bounds it found.
 
+    Args:
+        result: of `lpkernels.techniques.cpt.precision_range_test`.
+        path: the file; its ending says which kind.
+        title: above the picture.
+    Returns: the path.
     Raises: ValueError: a file of a kind that matplotlib does not know.
     """
     figure = new_figure((9.5, 3.8))

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from lpkernels.nn import revert
 
+__all__ = ["LossSlice", "LossSurface", "Sharpness", "loss_slice", "loss_surface", "sharpness"]
+
 #: Tensors that belong together; the first dimension of each counts the examples.
 Batch = tuple[Tensor, ...]
 #: The mean loss of a batch, a scalar.
@@ -24,7 +26,10 @@ Direction = list[Tensor]
 
 @dataclass(frozen=True)
 class LossSlice:
-    """The loss along a line through the weights: losses[i] at `at[i]` times the direction."""
+    """The loss along a line through the weights.
+
+    at: (points,) the multiples of the direction that were added. losses: (points,) the losses.
+    """
 
     at: np.ndarray
     losses: np.ndarray
@@ -32,8 +37,11 @@ class LossSlice:
 
 @dataclass(frozen=True)
 class LossSurface:
-    """The loss on a plane through the weights: losses[i, j] at `at[i]` times the first direction
-    and at[j] times the second."""
+    """The loss on a plane through the weights.
+
+    at: (points,) the multiples of each direction that were added.
+    losses: (points, points), at `at[i]` times the first direction and `at[j]` times the second.
+    """
 
     at: np.ndarray
     losses: np.ndarray
@@ -43,7 +51,8 @@ class LossSurface:
 class Sharpness:
     """The largest eigenvalue of the Hessian of the loss.
 
-    converged: whether its estimate moved by less than the tolerance in the last iteration.
+    eigenvalue: its estimate. iterations: how many there were.
+    converged: whether the estimate moved by less than the tolerance in the last iteration.
     """
 
     eigenvalue: float
@@ -120,8 +129,14 @@ def loss_surface(
     points: int = 21,
     seed: int = 0,
 ) -> LossSurface:
-    """The loss on the plane of two filter-normalised directions; arguments and errors as of
-    `loss_slice`. It takes points * points passes over the batches."""
+    """The loss on the plane of two filter-normalised directions.
+
+    It takes points * points passes over the batches.
+
+    Args:
+        model, loss, batches, radius, points, seed: as of `loss_slice`.
+    Raises: ValueError: as `loss_slice`.
+    """
     at, twin, data = _prepared(model, batches, radius, points)
     base = [p.detach().clone() for p in twin.parameters()]
     # Slices have neighbouring seeds; the second direction here must not be the first one of another

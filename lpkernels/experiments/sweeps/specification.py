@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 from lpkernels.experiments.settings import plain, unknown
 from lpkernels.experiments.training.config import RunConfig, flatten
 
+__all__ = ["SweepSpec", "read_spec"]
+
 # Fields that a specification says in its own way.
 _OWN = {
     "seed": "give seeds = [...] beside [base]",
@@ -60,6 +62,11 @@ class SweepSpec:
     Raises:
         TypeError: a value of another type.
         ValueError: a name that means nothing, or a specification that makes no cell or one twice.
+
+    >>> from lpkernels.experiments.sweeps.specification import SweepSpec
+    >>> spec = SweepSpec(arms={"fp32": {}, "fp8": {"recipe": "fp8_wang2018"}}, seeds=3)
+    >>> len(spec.cells())
+    6
     """
 
     base: Mapping[str, Any] = field(default_factory=dict)
@@ -145,7 +152,7 @@ def check_tables(values: Mapping[str, Any], keys: Sequence[str], tables: Sequenc
 
 
 def read_spec(path: str | Path) -> SweepSpec:
-    """The specification in a TOML file.
+    """The specification in the TOML file at `path`.
 
     Raises:
         FileNotFoundError: no such file.

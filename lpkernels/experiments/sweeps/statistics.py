@@ -12,9 +12,11 @@ import numpy as np
 
 from lpkernels.experiments.sweeps.results import Axes, Cell, Result, figure_of, grouped
 
+__all__ = ["ArmSummary", "Difference", "Interval", "summarise"]
+
 
 class Interval(NamedTuple):
-    """Both ends of a confidence interval."""
+    """Both ends, `low` and `high`, of a confidence interval, in the unit of the figure."""
 
     low: float
     high: float
@@ -24,6 +26,7 @@ class Interval(NamedTuple):
 class Difference:
     """An arm minus the reference at the same values of the axes, paired by seed.
 
+    reference: the name of the other arm.
     pairs: how many seeds have a figure in both; the others are left out.
     mean: of the differences; None without pairs.
     interval, bootstrap: of that mean, by Student's t and over resampled seeds; None for fewer than
@@ -44,6 +47,8 @@ class Difference:
 class ArmSummary:
     """One arm at one combination of the axes' values, over its seeds.
 
+    arm, axes: its name, and the value of each axis.
+    mean: of the figures; None without any.
     seeds: how many there are: finished + diverged + failed.
     figures: how many of these runs have a figure, and so a part in the mean. A diverged run counts
         with the finite figure it ended on, since leaving it out would flatter the arm; where it has
@@ -69,6 +74,7 @@ class ArmSummary:
 
     @property
     def seeds(self) -> int:
+        """How many seeds there are: finished + diverged + failed."""
         return self.ended + self.failed
 
     @property
@@ -93,7 +99,9 @@ def summarise(
 ) -> list[ArmSummary]:
     """A summary for each arm at each combination of the axes' values, in the order they appear.
 
+    results: of `lpkernels.experiments.sweeps.sweep.run_sweep`, or read from its folder.
     field: of the records, whose figures are summarised.  reference: the arm to compare with.
+    level: of the intervals, between 0 and 1.
     resamples, seed: of the bootstrap, which is the same whatever other arms there are.
 
     Raises:

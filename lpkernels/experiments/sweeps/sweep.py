@@ -36,6 +36,8 @@ from lpkernels.experiments.workloads.registry import find
 if TYPE_CHECKING:
     from rich.console import Console
 
+__all__ = ["run_sweep"]
+
 # The progress bar is renewed so often. The time left is judged by what was done in so many seconds:
 # cells take minutes.
 _LOOK_EVERY, _SPEED_SECONDS = 0.5, 3600.0

@@ -28,6 +28,8 @@ from lpkernels.experiments.training.optimizers import OptimizerConfig
 from lpkernels.experiments.training.parts import PARTS, PartConfig
 from lpkernels.experiments.workloads.config import WorkloadConfig
 
+__all__ = ["RunConfig"]
+
 #: The sections that every run has; a part's section has the part's name.
 SECTIONS: dict[str, type[Section]] = {
     "workload": WorkloadConfig,
@@ -59,8 +61,22 @@ def _device_name(name: str) -> None:
 class RunConfig(Section):
     """One training run. Equal configurations on one machine type give the same figures.
 
+    name: the run's, in tables and plots.
+    epochs, batch: times over the training examples, and examples in a step of all processes.
+    accumulate: pieces of a batch, whose gradients are added before the update.
+    clip: the largest norm of all gradients together, after unscaling; None: any.
+    seed: of weights, order and stochastic rounding.
+    device, threads: "cpu", "cuda:1", ..., and CPU threads of each process; 0 leaves torch's choice.
+    workload, arithmetic, optimizer: sections of settings, which `lpkernels train --help` lists.
     parts: the sections of the run's parts, in the order in which they are called; one whose
         settings are all defaults is no part, and is left out.
+
+    Raises: TypeError, ValueError: a value of another type, or one that its field refuses.
+
+    >>> from lpkernels.experiments.training.config import RunConfig
+    >>> config = RunConfig.of(epochs=2, model="mlp2")
+    >>> config.epochs, config.workload.model
+    (2, 'mlp2')
     """
 
     TITLE: ClassVar[str] = "Run"

@@ -52,6 +52,8 @@ from lpkernels.nn import convert
 if TYPE_CHECKING:
     from rich.console import Console
 
+__all__ = ["Trainer"]
+
 # A progress bar that reads the loss more often than this would make a GPU wait.
 _SHOW_EVERY_S = 0.2
 
@@ -61,8 +63,7 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass
 class Position:
-    """Where a run stands: the next step of an epoch, and the epoch's examples and seconds so
-    far."""
+    """Where a run stands: the next step of an epoch, the epoch's examples and seconds so far."""
 
     epoch: int = 0
     step: int = 0
@@ -75,10 +76,10 @@ class Trainer:
 
     Equal configurations start from the same weights, see the same batches and end, on one machine
     type, with the same bits. A run that was stopped and resumed ends with the bits of one that was
-    not: the batches of an epoch depend on (seed, epoch) alone, evaluation draws from a
-    stream of its own, and the checkpoint holds weights, optimizer, parts, the sums of the epoch and
-    the state of torch's CPU generator, from which stochastic rounding takes its seeds. On CUDA
-    torch's own layers may choose another algorithm, and then float32 bits may differ.
+    not: the batches of an epoch depend on (seed, epoch) alone, evaluation draws from a stream of
+    its own, and the checkpoint holds weights, optimizer, parts, the sums of the epoch and the state
+    of torch's CPU generator, which seeds stochastic rounding. On CUDA torch's own layers may choose
+    another algorithm, and then float32 bits may differ.
 
     An update whose gradients are not all finite changes no weight and is counted in skipped_steps.
 
@@ -95,8 +96,7 @@ class Trainer:
         workload: data, model, loss and metric; found by config.workload if None.
         overwrite: start again where an earlier run's checkpoint lies; else it is a FileExistsError.
         processes: the processes that train together; all of them make this call.
-    Raises: ValueError: the workload is unknown, or the batch does not divide by the number of
-        processes.
+    Raises: ValueError: an unknown workload, or a batch that does not divide by the processes.
     """
 
     def __init__(

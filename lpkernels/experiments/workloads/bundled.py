@@ -13,10 +13,15 @@ from lpkernels.experiments.workloads.models.mobile import InvertedResidual
 from lpkernels.experiments.workloads.models.recurrent import LanguageLSTM
 from lpkernels.experiments.workloads.models.transformer import GPT
 
+__all__ = ["Workload", "workload"]
+
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """A model, its input, and a scalar of its output."""
+    """A bundled network with data.
+
+    model: the network. sample: its input. loss: makes a scalar of the network's output.
+    """
 
     model: nn.Module
     sample: Any
@@ -87,7 +92,12 @@ def usual_batch(name: str) -> int:
 def workload(name: str, *, batch: int = 8, seed: int = 0, device: str = "cpu") -> Workload:
     """The bundled network of that name, on a batch of random images or tokens, random labels.
 
-    device: where all of it is made; on "meta" it has sizes and no values, and takes no memory.
+    Args:
+        name: of BUNDLED.
+        batch: examples.
+        seed: of weights and data.
+        device: where all of it is made; on "meta" it has sizes and no values, and takes no
+            memory.
     Raises: ValueError: an unknown name.
     """
     if name not in BUNDLED:

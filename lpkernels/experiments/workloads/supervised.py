@@ -19,6 +19,8 @@ from lpkernels.experiments.workloads.workload import (
     Workload,
 )
 
+__all__ = ["classification"]
+
 
 def class_losses(model: nn.Module, batch: Batch) -> Outcome:
     """Softmax cross entropy of each example, and how many were right."""

@@ -194,6 +194,12 @@ def scaled(
 
     Raises:
         TypeError, ValueError: as `quantize`; a format that is no BlockFormat.
+
+    >>> x = lp.scaled(torch.tensor([[1.0, 6.0, 0.25, 0.5]]), lp.BlockFormat("e2m1", 2))
+    >>> x.values, x.scale
+    (tensor([[1., 6., 2., 4.]]), tensor([[1.0000, 0.1250]]))
+    >>> x.dequantize()
+    tensor([[1.0000, 6.0000, 0.2500, 0.5000]])
     """
     _checks.floating("scaled", x=x)
     quantizer, stochastic = lowered("scaled", fmt, rounding, random_bits)

@@ -80,6 +80,16 @@ def observe(
             "operators".
         NotImplementedError: TorchScript or a compiled module, whose functions are not seen; at
             depth "parts" a function that has no parts, by name.
+
+    >>> from lpkernels.nn.observing import Visitor, observe
+    >>> class Names(Visitor):
+    ...     def before(self, call, arguments):
+    ...         print(call.operation, sorted(arguments))
+    ...
+    >>> with observe(torch.nn.Linear(4, 2), Names()):
+    ...     _ = torch.ones(2, 2) @ torch.ones(2, 2)
+    ...
+    matmul ['input', 'other']
     """
     check_model("observe", model)
     if depth not in get_args(Depth):

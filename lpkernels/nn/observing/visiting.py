@@ -111,7 +111,7 @@ _NO_TENSORS = frozenset({int, float, bool, str, type(None)})
 
 
 def tensors(values: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors among values, by name; elements of a list or tuple are "name.0", "name.1"."""
+    """The tensors among `values`, by name; elements of a list or tuple are "name.0", "name.1"."""
     found: dict[str, Tensor] = {}
     for name, value in values.items():
         # Asking whether an int or None is a Tensor takes longer than all else here.

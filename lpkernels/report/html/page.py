@@ -65,8 +65,9 @@ def _without_layers(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_page(data: dict[str, Any], path: str | Path, *, force: bool = False) -> Path:
-    """Writes the file, and the folders above it.
+    """Writes the `data` that `gather` returned to the file at `path`, and makes the folders above.
 
+    Returns: the path.
     Raises:
         FileExistsError: the file exists, and `force` is False.
         ModuleNotFoundError: plotly is not installed.

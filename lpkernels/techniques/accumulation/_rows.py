@@ -98,7 +98,10 @@ class AccumulatorPlan(Mapping[Any, Recipe]):
     layers, one whose own forward calls torch.matmul) has one recipe, in which each of fprop, dgrad
     and wgrad has the widest accumulator of its rows.
 
-    modules: {the layer of a row: the module whose recipe it has}.
+    Args:
+        rows: the PlanRows.
+        operands: the recipe of the quantizers that the plan was made for.
+        modules: {the layer of a row: the module whose recipe it has}.
     """
 
     rows: tuple[PlanRow, ...]

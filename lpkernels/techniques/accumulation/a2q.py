@@ -65,6 +65,7 @@ def a2q_plus(layer: Layer, accumulator_bits: int, *, learned: bool = False) -> L
         layer: lp.nn.Linear, Conv1d, Conv2d or Conv3d with float32 weights, changed in place. Its
             recipe has `weight` and `input` in FixedFormats, the weight's saturating.
         accumulator_bits: P, the bits of the signed accumulator.
+        learned: whether each output has a norm of its own, which is trained.
 
     Returns:
         The layer.
@@ -120,6 +121,7 @@ def a2q_penalty(model: Module) -> Tensor:
     """The sum of max(0, log2 g - log2(s L)) over all outputs of the model's layers that
     :func:`a2q_plus` made with learned=True: a term of the loss (A2Q, arXiv 2308.13504).
 
+    Args: model: any module with such layers.
     Returns: a scalar with gradients.
     Raises:  ValueError: the model has no such layer.
     """

@@ -225,6 +225,12 @@ def measure(
     Raises:
         TypeError, ValueError: operands of other shapes or dtypes, infinite, NaN or empty.
         NotImplementedError: acc has operands, whose additions nothing counts, and counted is not 0.
+
+    >>> from lpkernels.techniques.accumulation import measure
+    >>> a, b = torch.ones(1, 4096), torch.ones(4096, 1)
+    >>> result = measure(a, b, "e5m10")
+    >>> result.swamped, result.overflowed
+    (0.5, 0.0)
     """
     _check(a, b)
     acc = as_accumulator(acc)

@@ -115,6 +115,14 @@ def plan(
             on the meta device and a sample elsewhere; a batch of no whole number of samples in a
             sum.
         NotImplementedError: an operation that cannot be traced, by name.
+
+    >>> from lpkernels.techniques.accumulation import plan
+    >>> model = torch.nn.Linear(256, 8)
+    >>> found = plan(model, torch.randn(64, 256), loss=lambda y: y.square().sum(), operand="e4m3fn")
+    >>> [(row.gemm, row.length) for row in found.rows]
+    [('fprop', 256), ('wgrad', 64)]
+    >>> lp.convert(model, found).recipe.input.fmt == lp.parse_format("e4m3fn")
+    True
     """
     _check(chunk, headroom, exp_bits, criterion, metric, rounding)
     _check_model(model)

@@ -95,6 +95,11 @@ def vrr(
 
     Raises:
         TypeError, ValueError: bits, lengths or shares out of range.
+
+    >>> from lpkernels.techniques.accumulation import vrr
+    >>> ratio, lost = vrr(7, 5, 4096)
+    >>> round(ratio, 3), round(lost, 3)
+    (0.922, 0.078)
     """
     scalar = all(np.ndim(value) == 0 for value in (m_acc, m_p, n, nzr))
     bits, product, length, share = np.broadcast_arrays(
@@ -110,8 +115,16 @@ def vrr(
 def log_variance_lost(m_acc: Any, m_p: Any, n: Any, *, nzr: Any = 1.0) -> Any:
     """ln v(n) = n (1 - VRR), n times the share nzr: a sum is accepted below ln 50 = 3.912.
 
-    This is the number of whole products whose variance is expected to be lost. Arguments,
-    broadcasting and errors are as in :func:`vrr`.
+    This is the number of whole products whose variance is expected to be lost.
+
+    Args:
+        m_acc, m_p, n, nzr: as in :func:`vrr`; they broadcast against one another.
+
+    Returns:
+        A float, or a float64 array.
+
+    Raises:
+        TypeError, ValueError: as :func:`vrr`.
     """
     loss = vrr(m_acc, m_p, n, nzr=nzr)[1]
     length = np.broadcast_to(effective_length(np.asarray(n), np.asarray(nzr)), np.shape(loss))
@@ -181,6 +194,12 @@ def min_mantissa_bits(
     Raises:
         TypeError, ValueError: arguments out of range, unknown names; no width of at most 52 bits
             is enough.
+
+    >>> from lpkernels.techniques.accumulation import min_mantissa_bits
+    >>> min_mantissa_bits(4096, 5)
+    9
+    >>> min_mantissa_bits(4096, 5, chunk=64)
+    4
     """
     name = "min_mantissa_bits"
     check_criteria(name, criterion, metric, rounding)
@@ -274,13 +293,18 @@ def nmse(
     products, for products of mean zero.
 
     Args:
-        m_acc: mantissa bits of the accumulator, 1..52.  The others as in :func:`min_mantissa_bits`.
+        m_acc: mantissa bits of the accumulator, 1..52.
+        n, chunk, nzr, rounding: as in :func:`min_mantissa_bits`.
 
     Returns:
         A float, or a float64 array.
 
     Raises:
         TypeError, ValueError: arguments out of range, an unknown rounding.
+
+    >>> from lpkernels.techniques.accumulation import nmse
+    >>> nmse(9, 4096) / nmse(10, 4096)
+    4.0
     """
     checks.choice("nmse: rounding", rounding, NMSE_CONSTANTS)
     lengths = _lengths("nmse: n", n)

@@ -35,8 +35,20 @@ def uniform(
     Without arguments this is the paper's baseline of 8 bits; the paper's float32 is uniform(ops,
     "high", formats=Formats.same("fp32")).
 
+    Args:
+        ops: of `trace`.
+        precision: "low" or "high", of all tensors.
+        formats: the formats of high and low precision.
+        pins: tensors held or tied.
+
     Raises: TypeError, ValueError: Ops that do not fit together, another precision, a glob that
         matches nothing.
+
+    >>> from lpkernels.techniques.assignment import trace, uniform
+    >>> model, loss = torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy
+    >>> batch = torch.randn(8, 4), torch.arange(8) % 2
+    >>> uniform(trace(model, loss, batch), "high").ratio
+    0.0
     """
     checks.choice("uniform: precision", precision, ("low", "high"))
     groups = group(ops)
@@ -53,6 +65,11 @@ def operator_based(ops: Sequence[Op], *, formats: Formats = PAPER, pins: Pins = 
     gradient of a GEMM's result. Of these, high again are the network's inputs; operations that read
     an input, with their weights; all tensors of the last group; and the results, with gradients,
     that operations of the last group read.
+
+    Args:
+        ops: of `trace`.
+        formats: the formats of high and low precision.
+        pins: tensors held or tied.
 
     Source: the baseline pi_op of Lee, Sharma, Aiken 2023 (arXiv 2301.13464), as in their released
         code, after Sun et al. 2019 (HFP8).
@@ -71,6 +88,11 @@ def amp_like(ops: Sequence[Op], *, formats: Formats = PAPER, pins: Pins = NONE) 
     gradients of the operations that torch.amp leaves in the type of their inputs or casts to the
     widest of them (activations, pooling, sums, products, concatenation). Norms, softmax and losses
     stay high, as do the ends. Ops without a name of their operation count as none of these.
+
+    Args:
+        ops: of `trace`.
+        formats: the formats of high and low precision.
+        pins: tensors held or tied.
 
     Source: none runs: the released code of Lee, Sharma, Aiken 2023 names the baseline (pi_op') and
         has no implementation, so this is ours and no figure of the paper belongs to it.

@@ -34,8 +34,7 @@ def demote(
     scores: Scores | Mapping[int, float] | None = None,
     like: Like = None,
 ) -> Assignment:
-    """The assignment that has the first groups of an order in low precision, as many as are
-    demanded.
+    """The assignment with the first groups of an order in low precision, as many as demanded.
 
     All groups are high at first. Then, group by group, the rule stops if the low-precision ratio
     has reached `ratio` (or the bits are within `bits`), and else takes the group to low precision.
@@ -77,6 +76,12 @@ def demote(
             order, a seed or scores missing or not used, a glob that matches nothing, a budget of
             bits that cannot be met; like="release" with bits, scores or pins, which the release
             has not, or with groups of another trace.
+
+    >>> from lpkernels.techniques.assignment import demote, group, trace
+    >>> model, loss = torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy
+    >>> batch = torch.randn(8, 4), torch.arange(8) % 2
+    >>> round(demote(group(trace(model, loss, batch)), 0.3).ratio, 3)
+    0.56
     """
     groups = tuple(groups)
     if not groups or not all(isinstance(group, Group) for group in groups):
@@ -220,8 +225,7 @@ def _ordered(
 
 
 def _least(groups: Sequence[Group], state: _Demotion, costs: Mapping[int, float]) -> list[Group]:
-    """The groups of the least sum of costs that are enough, by cost per bit saved; all groups, if
-    these are not enough."""
+    """The groups of the least sum of costs that are enough, by cost per bit saved, else all."""
     saved = gains = {group.index: state.saved(group) for group in groups}
     if state.most_bits is None:
         gains = {group.index: sum(t.numel for t in state.left(group)) for group in groups}
@@ -232,8 +236,7 @@ def _least(groups: Sequence[Group], state: _Demotion, costs: Mapping[int, float]
 
 
 def check_demand(label: str, ratio: Any, bits: Any, order: Any, seed: Any) -> None:
-    """Raises: TypeError, ValueError: wrong arguments of `demote`. label: the caller, as errors name
-    it."""
+    """Raises: TypeError, ValueError: wrong arguments of `demote`; label: the caller, in errors."""
     if (ratio is None) == (bits is None):
         raise ValueError(f"{label}: give ratio or bits, one of them; got {ratio=} and {bits=}")
     if ratio is not None:

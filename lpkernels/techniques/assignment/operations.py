@@ -152,7 +152,12 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class Group:
-    """Tensors that are demoted together, in the order of the operations; like: as of their Ops."""
+    """Tensors that are demoted together.
+
+    index: the group's number.
+    tensors: a TensorSpec for each, in the order of the operations.
+    like: as of their Ops.
+    """
 
     index: int
     tensors: tuple[TensorSpec, ...]
@@ -180,9 +185,18 @@ def group(ops: Sequence[Op]) -> tuple[Group, ...]:
     goes where the first puts it. An Op that reads parameters alone (an embedding) opens no group,
     unless it is the first.
 
+    Args:
+        ops: of `trace`.
+
     Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), Algorithm 1, first part; branches as in
         their released code, which takes the order of execution.
     Raises: TypeError, ValueError: Ops that do not fit together.
+
+    >>> from lpkernels.techniques.assignment import group, trace
+    >>> model, loss = torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy
+    >>> batch = torch.randn(8, 4), torch.arange(8) % 2
+    >>> [len(each.tensors) for each in group(trace(model, loss, batch))]
+    [6, 6]
     """
     tensors: dict[str, TensorSpec] = {}
     home: dict[str, int] = {}

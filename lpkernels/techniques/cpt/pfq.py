@@ -63,6 +63,15 @@ class PFQ(ClosedLoopSetter):
         Differs: L is a mean, where the code divides the sum of a period by another constant, which
         cancels; a loss that is not finite is left out. Their precision by layer and input ("DFQ")
         is not here.
+
+    >>> from lpkernels.techniques.cpt import PFQ
+    >>> model = lp.convert(torch.nn.Linear(4, 2), "cpt_fu2021")
+    >>> scheduler = PFQ(model, period=1)
+    >>> for _ in range(6):
+    ...     scheduler.step(1.0)
+    ...
+    >>> model.precision
+    Precision(forward=4, backward=6)
     """
 
     def __init__(

@@ -71,7 +71,12 @@ class PrecisionRange:
 
 
 class NoPrecisionPassed(RuntimeError):
-    """No candidate's accuracy rose by more than the threshold; `trace` has all levels."""
+    """No candidate's accuracy rose by more than the threshold.
+
+    Args:
+        message: the error.
+        trace: all levels, ascending.
+    """
 
     def __init__(self, message: str, trace: tuple[Level, ...]) -> None:
         super().__init__(message)
@@ -121,6 +126,18 @@ def precision_range_test(
     Reference: Fu et al. 2021, arXiv 2101.09868, describes a test of this kind and bounds found by
         it, not the numbers: window, steps and threshold are ours, and so is the rule for the
         highest.
+
+    >>> from lpkernels.techniques.cpt import precision_range_test
+    >>> accuracy = iter([0.1, 0.1, 0.1, 0.5, 0.1, 0.9, 0.1, 0.9])
+    >>> found = precision_range_test(
+    ...     lambda: next(accuracy), print, candidates=range(2, 6), window=1, steps_per_level=2
+    ... )
+    2
+    3
+    4
+    5
+    >>> found.bits
+    (3, 4)
     """
     checks.function("step_fn", step_fn, "step_fn() -> accuracy")
     checks.function("set_bits", set_bits, "set_bits(bits)")

@@ -55,7 +55,14 @@ def recalibrated(
     forward: Forward | None = None,
     keep: bool = False,
 ) -> Iterator[None]:
-    """`recalibrate`, undone at the end of the block unless `keep`: statistics alone, not bits."""
+    """`recalibrate`, undone at the end of the block unless `keep`: statistics alone, not bits.
+
+    Args:
+        model, loader, bits, forward: as for `recalibrate`.
+        keep: whether the new statistics stay.
+
+    Raises: as `recalibrate`.
+    """
     norms, ranges = with_statistics(model)
     if not norms and not ranges:
         raise ValueError(

@@ -153,10 +153,12 @@ class Schedule:
 
     @property
     def lowest(self) -> int:
+        """The lowest bits of a step."""
         return self.bits[0]
 
     @property
     def highest(self) -> int:
+        """The highest bits of a step."""
         return self.bits[1]
 
     def check(self, total: int) -> None:
@@ -264,6 +266,10 @@ def named_schedule(
 ) -> Schedule:
     """One of the ten schedules of Wolfe and Kyrillidis 2024 (arXiv 2403.02243): see NAMED.
 
+    Args:
+        name: of NAMED: profile, form and reflection.
+        bits, cycles, remainder: Schedule's; their scripts have 8 cycles.
+
     Raises: ValueError: no such name; else as Schedule.
     """
     checks.choice("name", name, NAMED)
@@ -284,9 +290,15 @@ def bits_at(
 ) -> int:
     """The bits of step number `step`, from 0, of `total`: a pure function, from 1 to 32.
 
-    The arguments are those of Schedule; from step `total` on, the highest bits.
+    Args:
+        step, total: whole numbers; from step `total` on, the highest bits.
+        bits, cycles, profile, form, reflection, remainder, warmup: Schedule's.
 
     Raises: TypeError, ValueError: as Schedule; total 0, or smaller than cycles after the warm-up.
+
+    >>> from lpkernels.techniques.cpt import bits_at
+    >>> [bits_at(step, 12, bits=(3, 8), cycles=2) for step in range(12)]
+    [3, 3, 4, 6, 7, 8, 3, 3, 4, 6, 7, 8]
     """
     made = Schedule(bits, cycles, profile, form, reflection, remainder, warmup)
     return made.bits_at(step, total)

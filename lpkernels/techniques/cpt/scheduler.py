@@ -54,6 +54,17 @@ class PrecisionScheduler(PrecisionSetter):
         remainder="partial", and constant backward bits.
     Differs: where the exact value lies halfway between two widths the even one is taken; the
         published float64 formula is off by an ulp there for some bits.
+
+    >>> from lpkernels.techniques.cpt import PrecisionScheduler
+    >>> model = lp.convert(torch.nn.Linear(4, 2), "cpt_fu2021")
+    >>> scheduler = PrecisionScheduler(model, 100, bits=(3, 8), cycles=4)
+    >>> model.precision
+    Precision(forward=3, backward=8)
+    >>> for _ in range(24):
+    ...     scheduler.step()
+    ...
+    >>> model.precision
+    Precision(forward=8, backward=8)
     """
 
     def __init__(

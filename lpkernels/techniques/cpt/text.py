@@ -98,7 +98,12 @@ class _Common:
 class OpenLoop(_Common):
     """A schedule fixed in advance, of a run of any length; `str` is its text.
 
-    settings: all but the bits. bits and the other pairs are (lowest, highest).
+    Args:
+        bits, grad_bits, weight, accumulator: (lowest, highest) of PrecisionScheduler's bits,
+            grad_bits, weight_bits and accumulator_bits, or None.
+        accumulators, formats, eval_bits: PrecisionScheduler's; a table of formats is pairs (width,
+            format), and "" is None.
+        settings: a Schedule, of which all but the bits count.
     """
 
     settings: Schedule = _ANY
@@ -160,8 +165,13 @@ class OpenLoop(_Common):
 class ClosedLoop(_Common):
     """A precision that rises on a plateau of the training loss; `str` is its text.
 
-    every: training steps between two looks at their mean loss; 0: the steps of an epoch.
-    The others are PrecisionOnPlateau's.
+    Args:
+        bits, grad_bits, weight, accumulator: (lowest, highest) of PrecisionScheduler's bits,
+            grad_bits, weight_bits and accumulator_bits, or None.
+        accumulators, formats, eval_bits: PrecisionScheduler's; a table of formats is pairs (width,
+            format), and "" is None. grad_bits are one number twice, and weight is None.
+        increment, patience, threshold, threshold_mode, cooldown: PrecisionOnPlateau's.
+        every: training steps between two looks at their mean loss; 0: the steps of an epoch.
     """
 
     increment: int = 1
@@ -198,9 +208,11 @@ class ClosedLoop(_Common):
 class StagedLoop:
     """A precision that rises by stages where the training loss is flat (PFQ); `str` is its text.
 
-    period: training steps between two looks at their mean loss; 0: the run's steps / 160, rounded,
-        at least 1, as published for CIFAR.
-    The others are PFQ's.
+    Args:
+        stages, eps, decay, eval_bits: PFQ's.
+        period: training steps between two looks at their mean loss; 0: the run's steps / 160,
+            rounded, at least 1, as published for CIFAR.
+        formats: as of OpenLoop.
     """
 
     stages: tuple[tuple[int, int], ...]
@@ -250,6 +262,8 @@ class _Nothing:
 
 def parse_schedule(text: str) -> OpenLoop | ClosedLoop | StagedLoop:
     """The schedule of a text; `str` of it is a text of the same schedule.
+
+    Args: text: such as "cpt:3-8/8,cycles=32"; docs/cyclic-precision.md has all forms.
 
     Raises: ValueError: the text is of no schedule; the error names the part that is wrong.
     """

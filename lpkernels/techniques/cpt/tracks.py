@@ -90,6 +90,10 @@ def bitops(forward_bits: int, backward_bits: int, *, weight_bits: int | None = N
     Layers in float32 and additions are not counted. It counts multiply-accumulate bits: no
     speed-up of a GPU follows from it.
 
+    Args:
+        forward_bits, backward_bits: b and g, 1 to 32.
+        weight_bits: w; None: b.
+
     Reference: the code of Fu et al. 2021, arXiv 2101.09868. Differs: more than 16 bits count as
         32, since nothing is rounded there; the code counts them as they are.
     """
@@ -100,6 +104,8 @@ def bitops(forward_bits: int, backward_bits: int, *, weight_bits: int | None = N
 
 def adder_bits(accumulator: Accumulator | str) -> float:
     """The significand bits that one addition of an accumulator handles, relative to float32's 24.
+
+    Args: accumulator: an Accumulator or its name.
 
     The inner sums' format alone counts, not an outer one; a fixed-point format counts its word, a
     table its code.
@@ -118,12 +124,14 @@ def _adder_bits(accumulator: Accumulator) -> float:
 
 
 def saving(cost: float, static: float) -> float:
-    """The share that a schedule of mean cost `cost` saves against a constant `static`."""
+    """The share that a schedule of mean cost `cost` saves against a constant cost `static`, in the
+    same unit; below 0 where it costs more.
+    """
     return 1 - cost / static
 
 
 def occupancy(plan: np.ndarray) -> Mapping[int, float]:
-    """The share of the steps of a plan, (steps,) int64, at each of its bits, ascending."""
+    """The share of the steps of a `plan`, (steps,) int64, at each of its bits, ascending."""
     found, counts = np.unique(plan, return_counts=True)
     return {int(b): int(n) / len(plan) for b, n in zip(found, counts, strict=True)}
 

@@ -46,6 +46,14 @@ def layer_scales(model: nn.Module, exponents: Mapping[str, int]) -> "LayerScales
         TypeError: an exponent is no int.
         ValueError: it is beyond +-126, or a glob matches no module.
     Reference: ours. Micikevicius et al. 2017, arXiv 1710.03740, has one scale for all layers.
+
+    >>> from lpkernels.techniques.loss_scaling import layer_scales
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+    >>> with layer_scales(model, {"0": 8}) as scales:
+    ...     model(torch.ones(1, 4)).sum().backward()
+    ...
+    >>> scales.exponents
+    {'0': 8}
     """
     for glob, exponent in exponents.items():
         checks.whole(f"layer_scales: exponent of {glob!r}", exponent, -_LARGEST, _LARGEST)
@@ -62,7 +70,11 @@ def layer_scales(model: nn.Module, exponents: Mapping[str, int]) -> "LayerScales
 class LayerScales:
     """The scales of `layer_scales`, until they are removed; as a context manager it removes them.
 
-    exponents: {name of a module: exponent}, of every module that a glob matched.
+    Args:
+        model, exponents: as for `layer_scales`.
+
+    Attributes:
+        exponents: {name of a module: exponent}, of every module that a glob matched.
     """
 
     def __init__(self, model: nn.Module, exponents: Mapping[str, int]) -> None:

@@ -67,6 +67,7 @@ class LossScaler(ScaleSettings):
     one rank counts on all. Each rank looks at its own shard of a DTensor (FSDP2).
 
     Args:
+        positional: there is none; every argument has its name.
         static: a constant scale. Updates that are not finite are skipped, and the scale stays. A
             scale that is no power of two divides the gradients in a second pass, correctly rounded.
         init_scale, growth_factor, backoff_factor, growth_interval, enabled: as GradScaler's.
@@ -92,6 +93,10 @@ class LossScaler(ScaleSettings):
         to infinity.
     Differs from GradScaler: its AssertionErrors are RuntimeErrors and ValueErrors, the scale is on
         the device of the first output scaled, and no optimizer's step is given a grad_scaler.
+
+    >>> scaler = lp.techniques.loss_scaling.LossScaler(init_scale=8.0)
+    >>> scaler.scale(torch.tensor(0.5))
+    tensor(4.)
     """
 
     def __init__(

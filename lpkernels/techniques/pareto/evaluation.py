@@ -138,6 +138,8 @@ def averages(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """A row for each method and count: the number of tasks, and each figure's mean and standard
     error.
 
+    Args: records: of `leave_one_out`.
+
     Draws of one task are averaged first; the standard error is that over tasks, None for one task.
     """
     groups: dict[tuple[str, int], list[dict[str, Any]]] = {}

@@ -26,6 +26,10 @@ def pareto_front(memory: Any, error: Any) -> Ints:
         TypeError, ValueError: other shapes, memory that is not finite, or no finite error.
 
     Reference: Yang et al. 2021 (PEPPP). Differs: in its code equal points rule each other out.
+
+    >>> from lpkernels.techniques.pareto import pareto_front
+    >>> pareto_front([1.0, 2.0, 3.0], [0.5, 0.6, 0.2])
+    array([0, 2])
     """
     m, e = _points("pareto_front", memory, error)
     seen = np.flatnonzero(~np.isnan(e))
@@ -40,7 +44,10 @@ def hypervolume(memory: Any, error: Any, reference: tuple[float, float]) -> floa
     """The area that the points dominate, up to a reference (memory, error); points may be in any
     order, and those beyond the reference add nothing.
 
-    Args, Raises: as `pareto_front`; a reference that is not two finite numbers.
+    Args:
+        memory, error: as of `pareto_front`.
+        reference: (memory, error), up to which the area reaches.
+    Raises: as `pareto_front`; a reference that is not two finite numbers.
     """
     width, height = _reference("hypervolume", reference)
     m, e = _points("hypervolume", memory, error)
@@ -58,6 +65,7 @@ def hyperdiff(true_points: Any, predicted_points: Any, reference: tuple[float, f
     Args:
         true_points, predicted_points: (points, 2): memory and error; the predicted points have the
             errors that were predicted.
+        reference: (memory, error), up to which areas reach.
 
     Raises: as `hypervolume`.
     """
@@ -67,10 +75,14 @@ def hyperdiff(true_points: Any, predicted_points: Any, reference: tuple[float, f
 
 
 def convergence(true_points: Any, predicted_points: Any) -> float:
-    """The mean Euclidean distance of a predicted point from the nearest true one. Memory and error
-    are taken as given: they are best brought to the same scale first.
+    """The mean Euclidean distance of a predicted point from the nearest true one.
 
-    Args, Raises: as `hyperdiff`.
+    Memory and error are taken as given: they are best brought to the same scale first.
+
+    Args:
+        true_points, predicted_points: as of `hyperdiff`.
+
+    Raises: TypeError, ValueError: other shapes, or values that are not finite.
     """
     true, predicted = _pairs("convergence", true_points, predicted_points)
     apart = np.linalg.norm(predicted[:, None] - true[None], axis=2)
@@ -81,7 +93,11 @@ def choose(memory: Any, error: Any, cap: float) -> int:
     """The configuration of least error with at most `cap` of memory. Of equally good ones it is the
     one of least memory, then the first.
 
-    Args, Raises: as `pareto_front`; a cap below the cheapest configuration.
+    Args:
+        memory, error: as of `pareto_front`.
+        cap: in the unit of memory.
+    Returns: its index.
+    Raises: as `pareto_front`; a cap below the cheapest configuration.
     """
     checks.number("choose: cap", cap, least=0)
     m, e = _points("choose", memory, error)

@@ -58,6 +58,10 @@ class TrainingRecipe:
         loss_scale: the constant that the loss is multiplied by; the paper's is 1000.
 
     Raises: TypeError, ValueError: no format, rounding or accumulator, a scale that is not above 0.
+
+    >>> from lpkernels.techniques.pareto import TrainingRecipe
+    >>> print(TrainingRecipe("e4m3", "fp16"))
+    e4m3:stochastic and e5m10:stochastic, loss x 1000
     """
 
     low: Quantizer
@@ -201,6 +205,10 @@ def training_memory(counts: Mapping[str, int], low_bits: Any, high_bits: Any) ->
 
     Reference: the code published with Yang et al. 2021 (PEPPP); this formula fits its released
     memory matrix.
+
+    >>> from lpkernels.techniques.pareto import training_memory
+    >>> training_memory({"params": 100, "activations": 50, "inputs": 4, "outputs": 2}, 8, 16)
+    616.0
     """
     if not isinstance(counts, Mapping):
         raise TypeError(f"training_memory: counts must be a mapping, got {counts!r}")

@@ -91,7 +91,8 @@ def relaxed(
     basis in which y is orthonormal, is within 1e-6 of the largest, and no choice of whole
     configurations has a larger one.
 
-    Args, Raises: as `select`.
+    Args: y, n, cost, budget: as of `select`.
+    Raises: as `select`.
 
     Returns:
         (configurations,) float64.

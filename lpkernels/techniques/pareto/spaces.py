@@ -45,6 +45,11 @@ class FormatSpace:
     Raises:
         TypeError, ValueError: no format or no accumulator of that name; an axis without entries; an
             entry twice, also under two names.
+
+    >>> from lpkernels.techniques.pareto import FormatSpace
+    >>> space = FormatSpace(["e4m3", "e5m2"], ["bf16", "fp32"])
+    >>> len(space), str(space)
+    (4, 'e4m3 e5m2 x e8m7 e8m23')
     """
 
     low: tuple[Format, ...]
@@ -216,6 +221,11 @@ class ErrorMatrix:
     Raises:
         TypeError, ValueError: another shape, an infinite error, a name twice, a memory that is NaN,
             infinite or not above zero, names without memory.
+
+    >>> from lpkernels.techniques.pareto import ErrorMatrix
+    >>> matrix = ErrorMatrix(["fp8", "fp16"], ["task"], [[0.4, 0.3]], memory=[1.0, 2.0])
+    >>> matrix.names
+    ('fp8', 'fp16')
     """
 
     space: FormatSpace | None

@@ -298,6 +298,9 @@ class EarlyStop:
 class StoppableRun:
     """A run of `EarlyStop`, and the errors that it has reported.
 
+    Args:
+        stop: the EarlyStop.
+
     Attributes:
         index: its configuration.
         errors: as reported.

@@ -22,7 +22,7 @@ from lpkernels.experiments.training.step import Step, all_finite, skipping, step
 from lpkernels.experiments.training.tally import Tally
 from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn
 from tests.loops import each, rows
-from tests.support.reads import Reads
+from tests.support.operators import Reads
 
 
 def squares(model: nn.Module, batch: Batch) -> Outcome:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lpkernels.techniques.loss_scaling import LossScaler, StepRecord
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.support.reads import Reads
+from tests.support.operators import Reads
 from tests.techniques.loss_scaling.optimizers import (
     INF,
     assert_same,

@@ -11,7 +11,7 @@ from torch import nn
 from lpkernels.techniques.loss_scaling import LossScaler, StepRecord
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
-from tests.support.reads import Reads
+from tests.support.operators import Reads
 from tests.support.refusals import refuses
 from tests.techniques.loss_scaling import optimizers
 

@@ -147,7 +147,7 @@ class Part:
 
 
 def turns_of(parts: Sequence[Part], turns: tuple[Turn, ...]) -> tuple[Turn, ...]:
-    """The turns of a workload, changed by the run's parts in their order."""
+    """The `turns` of a workload, changed by the run's `parts` in their order."""
     for part in parts:
         turns = part.turns(turns)
     return turns
@@ -180,7 +180,8 @@ P = TypeVar("P", bound=type[PartConfig])
 
 
 def register(config: P) -> P:
-    """Makes a kind of part known, as a class decorator; it stands in PARTS by ORDER, then name.
+    """Makes the PartConfig `config` known, as a class decorator; it stands in PARTS by ORDER, then
+    name.
 
     Raises: ValueError: its name or the name of one of its settings is taken.
     """

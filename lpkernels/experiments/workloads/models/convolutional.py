@@ -7,9 +7,13 @@ from lpkernels.experiments.workloads.models.norms import norm_layers
 
 
 class PlainCNN(nn.Module):
-    """`depth` times (3x3 convolution, norm, ReLU), halving the image and doubling the width
-    after each but the last, then average pool and one linear layer. With norm="none" the
-    convolutions have a bias.
+    """A plain convolutional network for images (N, in_channels, H, W), which gives (N, classes).
+
+    `depth` times (3x3 convolution, norm, ReLU), halving the image and doubling `width` after each
+    but the last, then average pool and one linear layer. norm is "batch", "layer" or "none", with
+    which the convolutions have a bias.
+
+    Raises: ValueError: depth or width below 1.
     """
 
     def __init__(
@@ -38,8 +42,13 @@ class PlainCNN(nn.Module):
 
 
 class SignalCNN(nn.Module):
-    """`depth` times (1-d convolution of 5 taps and stride 2, norm, ReLU), all of one width, then
-    one linear layer on all positions. With norm="none" the convolutions have a bias.
+    """A plain convolutional network for signals of `shape` (C, L), which gives (N, classes).
+
+    `depth` times (1-d convolution of 5 taps and stride 2, norm, ReLU), all of one `width`, then
+    one linear layer on all positions. norm is "batch", "layer" or "none", with which the
+    convolutions have a bias.
+
+    Raises: ValueError: depth or width below 1.
     """
 
     def __init__(

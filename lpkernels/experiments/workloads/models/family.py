@@ -87,8 +87,13 @@ def family(
     after which `--model mean2` is a network of depth 2. First layers are called `stem`, last ones
     `head`.
 
-    Args: as the fields of Family. A network that has no depth may have digits at the end of its
-        name, which then is no member of another family.
+    Args:
+        name: the beginning of the members' names, which end in their depth. A network that has no
+            depth may have digits at the end of its name, which then is no member of another family.
+        kinds: of the tasks that it is for.
+        width: the width where 0 is asked for.
+        depth: of the name without a number; 0: there is no depth, and no number.
+        norms: the values that `norm` may have.
     Raises: ValueError: a family of that name exists, or its name is of another form.
     """
     if not re.fullmatch("[a-z]+" if depth else r"[a-z]+(-[a-z]+)?\d*", name):
@@ -106,7 +111,7 @@ def family(
 
 
 def forms(kind: Kind | None = None) -> str:
-    """The forms of the names of models, of one kind or all, as errors and help list them."""
+    """The forms of the names of models, of one `kind` or all, as errors and help list them."""
     found = [f for f in FAMILIES.values() if kind is None or kind in f.kinds]
     return ", ".join(sorted(f.form for f in found))
 
@@ -167,8 +172,14 @@ def model_builder(
 
 
 def build_model(name: str, task: Task, *, width: int = 0, norm: str = "") -> nn.Module:
-    """The network called `name` for `task`; arguments and errors as of `model_builder`.
+    """The network called `name` for `task`, with weights from torch's generator.
 
-    Raises: ValueError: also a depth or a width that the family cannot have.
+    Args: name, task, width, norm: as of `model_builder`.
+    Raises: ValueError: as `model_builder`; a depth or a width that the family cannot have.
+
+    >>> from lpkernels.experiments.workloads.models import Task, build_model
+    >>> model = build_model("cnn2", Task("images", (3, 8, 8), 10))
+    >>> model(torch.ones(1, 3, 8, 8)).shape
+    torch.Size([1, 10])
     """
     return model_builder(name, task, width=width, norm=norm)()

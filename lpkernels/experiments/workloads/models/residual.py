@@ -36,6 +36,8 @@ class BasicBlock(nn.Module):
 class ResNet(nn.Module):
     """The CIFAR residual network: a stem, stages of widths w, 2w, 4w, average pool, linear layer.
 
+    Images are (N, in_channels, H, W), results (N, classes);
+    norm is "batch", "layer" or "none".
     depth = 6n + 2 with n blocks a stage: 8 is the smallest, 20 with width 16 the ResNet-20 of the
     paper.
 
@@ -71,7 +73,10 @@ class ResNet(nn.Module):
 
 class ResNet18(nn.Module):
     """ResNet-18: a stem, four stages of widths w, 2w, 4w, 8w with two blocks each, average pool,
-    linear layer; w is 64 in the paper.
+    linear layer; w, the `width`, is 64 in the paper.
+
+    Images are (N, in_channels, H, W), results (N, classes);
+    norm is "batch", "layer" or "none".
 
     large: for images of 224 x 224, with the paper's stem: 7x7 of stride 2 and a pool. Else it is
         for images of about 32 x 32, with a 3x3 stem of stride 1 and no pool.

@@ -4,6 +4,8 @@ from torch import Tensor, nn
 
 from lpkernels.experiments.workloads.models.family import Size, Task, family
 
+__all__ = ["GPT"]
+
 
 class GPTBlock(nn.Module):
     """Pre-norm transformer block with causal attention."""
@@ -26,9 +28,11 @@ class GPTBlock(nn.Module):
 
 class GPT(nn.Module):
     """A decoder after Radford et al. 2019 ("Language models are unsupervised multitask learners"):
-    learned positions, `depth` blocks of `width`, no dropout.
+    learned positions, `depth` blocks of `width` and `heads`, no dropout.
 
     Takes (N, L) int64 numbers of tokens, L at most `context`; returns (N, L, tokens).
+
+    Raises: ValueError: depth below 1, or a width that the heads do not divide.
     """
 
     def __init__(

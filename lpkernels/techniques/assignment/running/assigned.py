@@ -52,8 +52,6 @@ def assign(
 ) -> Assigned:
     """A model and its loss to be trained under an assignment; the model itself is not changed.
 
-    A loop that trains so stands in docs/assignments.md.
-
     Every tensor of the assignment is rounded once: a result when it is made, a parameter when it is
     first read (the optimizer keeps the values it has, as master weights), a gradient when backward
     has summed it. Inside, an operation computes as it would without the assignment: in float32, or
@@ -61,7 +59,8 @@ def assign(
     reads the operation's own result (ReLU, softmax, sigmoid): it reads the stored one.
 
     The gradient of the loss's own value, which is the loss scale, is not rounded, nor is that of a
-    scalar that nothing else reads and that gets the loss's gradient as it is or negated.
+    scalar that nothing else reads and that gets the loss's gradient as it is or negated. A loop
+    that trains so stands in docs/assignments.md.
 
     Args:
         model, loss: as for `trace`.
@@ -75,9 +74,8 @@ def assign(
         pack: whether operations keep their tensors for backward as codes, bit for bit the same: a
             tensor of the assignment once, in its format, however many operations keep it.
         counts: whether overflow and underflow are counted; without it nothing is promoted.
-        like: "release": as the authors' released code in every rounding, in the gradients of ReLU
-            and log-softmax, in promotion and in tests; the assignment is of a trace like it.
-            docs/assignments.md has the list. NaN stays NaN, which the release loses.
+        like: "release": as the authors' released code in all that docs/assignments.md lists, for an
+            assignment of a trace like it. NaN stays NaN, which the release loses.
 
     Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), and their released code for when tensors are
         rounded. The tensors of their Algorithm 1 are inputs of operations, parameters and the
@@ -90,12 +88,18 @@ def assign(
             with fan_out="sum", a Promoter, other formats than floats without codes for infinity
             and NaN, rounded to nearest with ties away, or an assignment of another trace. Another
             model, loss or batch is found by the first call.
+
+    >>> from lpkernels.techniques.assignment import assign, demote, group, trace
+    >>> model, loss = torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy
+    >>> batch = torch.randn(8, 4), torch.arange(8) % 2
+    >>> assigned = assign(model, loss, demote(group(trace(model, loss, batch)), 1))
+    >>> assigned(*batch).backward()
     """
     return Assigned(model, loss, assignment, promote, fan_out, pack, counts, like)
 
 
 class Assigned:
-    """A model and its loss under an assignment; `assign` makes it."""
+    """Made by `assign`, with its model, loss, assignment, promote, fan_out, pack, counts, like."""
 
     def __init__(
         self,
@@ -152,9 +156,8 @@ class Assigned:
         return self._flag
 
     def __call__(self, input: Any, target: Any) -> Tensor:
-        """The loss of one batch, rounded; its gradient is not.
-
-        Several calls before `step` are one step (their gradients add up).
+        """The loss of one batch, rounded; its gradient is not. Several calls before `step` are one
+        step (their gradients add up).
 
         Args: input, target: as for `trace`. A later batch may have another size (the last of an
             epoch, say): the operations must be the same.
@@ -217,9 +220,8 @@ class Assigned:
         return run
 
     def check_batch(self, input: Any, target: Any) -> None:
-        """Checks a batch as the first call checks its batch, without a step.
-
-        Afterwards batches of other sizes may come first, as they do where a run is resumed.
+        """Checks a batch as the first call checks its batch, without a step. Afterwards batches
+        of other sizes may come first, as they do where a run is resumed.
 
         Raises: ValueError: the assignment is of another model, loss or batch.
         """
@@ -227,7 +229,6 @@ class Assigned:
 
     def output(self, input: Any) -> Any:
         """The model's output under the current formats, to evaluate it; the loss is not computed.
-
         Without gradients and counts. The model's output in float32 is model(input). With like=
         "release" results are rounded and parameters are not, as in the released code's tests.
 

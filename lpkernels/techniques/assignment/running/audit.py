@@ -52,9 +52,19 @@ def audit(assigned: Assigned, batch: tuple[Any, Any]) -> Audit:
     The audit counts as a batch: gradients are added to those that are there, and buffers and random
     states change as in training. Call it between steps.
 
-    Args: batch: (input, target), as `assigned` takes them.
+    Args:
+        assigned: made by `assign`.
+        batch: (input, target), as `assigned` takes them.
+    Returns: an Audit.
     Raises: TypeError: `assign` did not make `assigned`, or batch is no pair. Else as
         assigned(input, target).
+
+    >>> from lpkernels.techniques.assignment import assign, audit, demote, group, trace
+    >>> model, loss = torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy
+    >>> batch = torch.randn(8, 4), torch.arange(8) % 2
+    >>> assigned = assign(model, loss, demote(group(trace(model, loss, batch)), 1))
+    >>> audit(assigned, batch).departures
+    ()
     """
     check_assigned("audit", assigned)
     input, target = as_pair("audit", batch)

@@ -330,6 +330,13 @@ def kept_memory(ops: Sequence[Op], assignment: Assignment) -> Memory:
         A Memory. Ops that no trace made do not say what they keep: `unknown` names them, and
         nothing is counted for them.
     Raises: TypeError, ValueError: Ops that do not fit together, or of another assignment.
+
+    >>> from lpkernels.techniques.assignment import kept_memory, trace, uniform
+    >>> model, loss = torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy
+    >>> batch = torch.randn(8, 4), torch.arange(8) % 2
+    >>> ops = trace(model, loss, batch)
+    >>> kept_memory(ops, uniform(ops, "low"))
+    Memory(packed=48, whole=4, unknown=())
     """
     ops = checked_ops("kept_memory", ops)
     assignment.check(group(ops))

@@ -46,6 +46,9 @@ def train_with_assignment(
     to None before. The mean of bit_ratio over the steps is what the paper plots as memory.
 
     Args:
+        assigned: made by `assign`.
+        optimizer: of the model's parameters.
+        loader: batches, (input, target).
         scaler: a loss scaler, which formats of gradients as narrow as the paper's need.
         steps: ends after so many, before the loader does if it has more; None: with the loader.
     Raises: TypeError: nothing that `assign` made. ValueError: steps below 0; and as `assigned`.

@@ -84,6 +84,13 @@ def score(
         ValueError: groups of another model, loss or batch; a loss that is not finite; a value that
             overflows to infinity in one of the formats; lr or loss_scale out of range.
         NotImplementedError: as `trace`.
+
+    >>> from lpkernels.techniques.assignment import group, score, trace
+    >>> model, loss = torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy
+    >>> batch = torch.randn(8, 4), torch.arange(8) % 2
+    >>> costs = score(model, loss, batch, group(trace(model, loss, batch)))
+    >>> sorted(costs.scores)
+    [0, 1]
     """
     found = changes(model, loss, batch, groups, formats, lr=lr, loss_scale=loss_scale)
     costs = {key: float(change.square().sum()) for key, change in found}

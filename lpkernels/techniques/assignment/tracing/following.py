@@ -77,6 +77,12 @@ def trace(
         ValueError: a loss that is no scalar, or does not depend on what the model computes; like
             other than None and "release".
         NotImplementedError: control flow by values, TorchScript, a compiled module; it says where.
+
+    >>> from lpkernels.techniques.assignment import trace
+    >>> model, loss = torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy
+    >>> batch = torch.randn(8, 4), torch.arange(8) % 2
+    >>> [op.name for op in trace(model, loss, batch)]
+    ['input', 'linear', 'loss.log_softmax', 'loss.nll_loss']
     """
     names = followed(model, loss, batch, keeps=True, like=like)[1]
     ops, unknown = finished(names, like)

@@ -72,6 +72,7 @@ class Report:
 
     @property
     def rows(self) -> tuple[TensorRow, ...]:
+        """The rows, in their order."""
         return self._rows
 
     def _found(self) -> tuple[TensorRow, ...]:
@@ -247,13 +248,25 @@ def diagnose(
         NotImplementedError: on entering: TorchScript or a compiled module.
     Reference: Micikevicius et al. 2017, arXiv 1710.03740, section 3.2 and figure 3, histograms of
         gradients. The rows, the rules and how they are counted are ours.
+
+    >>> from lpkernels.techniques.loss_scaling import diagnose
+    >>> model = torch.nn.Linear(4, 2)
+    >>> with diagnose(model, "e4m3fn") as report:
+    ...     model(torch.full((1, 4), 1e-4)).sum().backward()
+    ...
+    >>> [(row.kind, row.underflow) for row in report.rows]
+    [('input', 4), ('weight', 0), ('output', 0), ('grad_output', 0), ('grad_weight', 8)]
     """
     return Diagnosis(model, fmt, scaler)
 
 
 class Diagnosis(Report):
     """The report of `diagnose`. It grows while its block runs and then keeps its counts. Looking at
-    it waits for the device."""
+    it waits for the device.
+
+    Args:
+        model, fmt, scaler: as for `diagnose`.
+    """
 
     def __init__(self, model: Module, fmt: AskedFormats, scaler: Any) -> None:
         check_model("diagnose", model)
@@ -304,6 +317,7 @@ class Diagnosis(Report):
 
     @property
     def rows(self) -> tuple[TensorRow, ...]:
+        """The rows as counted so far."""
         self._read()
         return self._rows
 

@@ -104,6 +104,13 @@ class MasterWeights(Optimizer):
     Reference: Micikevicius et al. 2017, arXiv 1710.03740: a float32 master. Wang et al. 2018, arXiv
         1812.08011: a 16-bit master, rounded stochastically. Differs: Wang et al. add in 16 bits
         within an update too, here a step is float32 and its results are rounded.
+
+    >>> w = torch.nn.Parameter(torch.ones(2))
+    >>> masters = lp.techniques.loss_scaling.MasterWeights(torch.optim.SGD([w], 1.0), weight="bf16")
+    >>> w.grad = torch.full((2,), 1e-3)
+    >>> for _ in range(3): masters.step()
+    >>> w.data
+    tensor([0.9961, 0.9961])
     """
 
     _step_supports_amp_scaling = True
@@ -228,8 +235,7 @@ class MasterWeights(Optimizer):
         self._adopt(rules)
 
     def state_dict(self) -> dict[str, Any]:
-        """Masters, states, counts, options, seed and step, of the whole tensors; all processes must
-        call this.
+        """Masters, states, counts, options, seed and step, of whole tensors; all processes call it.
 
         It holds plain values and tensors. A tensor that is whole here is the one that is kept: copy
         it if it must not change. The weights themselves are the model's: save its state_dict too.
@@ -239,8 +245,7 @@ class MasterWeights(Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was made, with any number of processes; all of them must call
-        this.
+        """Goes on where `state_dict` was made, with any number of processes; all of them call it.
 
         Load the model's state_dict as well, before or after.
         Raises: ValueError: the state is not of a MasterWeights of such parameters, shapes and
@@ -286,7 +291,6 @@ class MasterWeights(Optimizer):
     @torch.no_grad()
     def take_weights(self) -> None:
         """Makes the masters anew from the parameters as they are; for use after loading weights.
-
         States and counts stay; the draws are those of the present step.
         """
         self._check_own("take_weights")
@@ -345,8 +349,7 @@ class MasterWeights(Optimizer):
             self.state[parameter] = {**kept, **adopt_state(parameter, rule, known, seed)}
 
     def _seed_of(self, parameter: Tensor, step: Tensor) -> Tensor | None:
-        """The seed of a parameter in a step, derived from the seed, the step and the parameter's
-        number, in this order."""
+        """The seed of a parameter in a step, derived from seed, step and number in this order."""
         rule = self._rules[parameter]
         if not rule.formats.draws:
             return None

@@ -196,7 +196,7 @@ class MemoryRow:
 
 
 class Memory(tuple[MemoryRow, ...]):
-    """The rows; ``str`` of it is a table with their total."""
+    """The rows, MemoryRows of an iterable; ``str`` of it is a table with their total."""
 
     @property
     def kept(self) -> MemoryRow:
@@ -213,10 +213,23 @@ class Memory(tuple[MemoryRow, ...]):
 
 
 def memory(optimizer: MasterWeights) -> Memory:
-    """A row for each kind of tensor and format, gradients aside.
+    """The memory of masters, states and working copies: a row for each kind of tensor and format.
 
-    A format has the name that the user gave it. Reads one flag from the device, as the next step
-    would.
+    Gradients are not counted. A format has the name that the user gave it. Reads one flag from the
+    device, as the next step would.
+
+    Args: optimizer: a MasterWeights.
+    Returns: a Memory.
+
+    >>> from lpkernels.techniques.loss_scaling import MasterWeights, memory
+    >>> weights = [torch.nn.Parameter(torch.ones(100))]
+    >>> optimizer = MasterWeights(torch.optim.SGD(weights, lr=0.1), weight="bf16")
+    >>> print(memory(optimizer))
+    tensors       format  values  bytes  as codes
+    working copy  bf16       100    400       200
+    master        fp32       100    400       400
+    counts                     2     16        16
+    kept                     202    816       616
     """
     optimizer._settle()
     rows: dict[tuple[str, str], MemoryRow] = {}

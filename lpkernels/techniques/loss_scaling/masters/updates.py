@@ -35,7 +35,12 @@ from lpkernels.techniques.loss_scaling.masters.stored import (
 
 
 class Stagnation(NamedTuple):
-    """Updates of a parameter's elements: how many were asked for, and how many changed nothing."""
+    """Updates of a parameter's elements.
+
+    Args:
+        asked: how many were asked for.
+        unchanged: how many of these changed nothing.
+    """
 
     asked: int
     unchanged: int

@@ -16,7 +16,7 @@ from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.nn.observed import Calls
 from tests.support.computes import Computes
-from tests.support.reads import Reads
+from tests.support.operators import Reads
 from tests.techniques.loss_scaling.diagnosis.network import batch, net, one_pass, row_of, train
 
 
