@@ -30,6 +30,8 @@ PACKAGES = (
 # "Raises: ValueError: text.  TypeError: text", on one line or on several.
 _RAISES = re.compile(r"^( *)Raises:(.*(?:\n\1 +.*)*)", re.MULTILINE)
 _ERROR = re.compile(r"(?:^|(?<=[.\s]))\s*((?:\w+Error|Interrupted)(?:, \w+Error)*): ")
+# Doctests up to a blank line.
+_TESTS = re.compile(r"^( *)>>> .*(?:\n.*\S.*)*", re.MULTILINE)
 # "a, b: text" in a docstring, with the lines that go on below it.
 _JOINT = re.compile(r"^( +)(\w+(?:, \w+)+): (.*(?:\n\1 +.*)*)$", re.MULTILINE)
 
@@ -70,7 +72,8 @@ def executed(script: Path) -> str:
 
 
 def apart(docstring: str) -> str:
-    """The docstring with a line for each parameter and error, where one line tells of several."""
+    """The docstring with a line for each parameter and error, where one line tells of several, and
+    a title above its examples."""
 
     def parameters(found: re.Match[str]) -> str:
         space, names, text = found.groups()
@@ -88,7 +91,11 @@ def apart(docstring: str) -> str:
         ]
         return "\n".join(["", f"{space}Raises:", *lines])
 
-    return _JOINT.sub(parameters, _RAISES.sub(errors, docstring))
+    def examples(found: re.Match[str]) -> str:
+        lines = (f"    {line}" for line in found[0].splitlines())
+        return "\n".join([f"{found[1]}Examples:", *lines])
+
+    return _JOINT.sub(parameters, _RAISES.sub(errors, _TESTS.sub(examples, docstring)))
 
 
 class JointParameters(griffe.Extension):

@@ -29,7 +29,7 @@ NO_PRODUCT = (
 class Axis(NamedTuple):
     """A quantizer of a recipe whose format has an axis.
 
-    Args:
+    Attributes:
         quantizer: the field of the recipe.
         fmt: the format's integers as `misfit` reads them, so that compiled graphs hold nothing of
             the format but its axis.
@@ -45,7 +45,7 @@ class Ranks(NamedTuple):
     None stands for an absent tensor, and for one whose rank only a call tells. A gradient has the
     rank of its tensor.
 
-    Args:
+    Attributes:
         layer: the name of the layer in errors.
         input, weight, bias, output: the ranks.
         no_k: why no blocks can run along "k" there, and how to do without; "" where the layer is a

@@ -17,7 +17,7 @@ _SGD, _ADAM = 0.0, 1.0
 class Sgd(NamedTuple):
     """The options of torch.optim.SGD, for an update in one pass; momentum 0 has no state.
 
-    Args:
+    Attributes:
         lr, weight_decay, momentum, dampening, nesterov, maximize: numbers and flags, as there:
             https://docs.pytorch.org/docs/stable/generated/torch.optim.SGD.html.
     """
@@ -43,7 +43,7 @@ class Sgd(NamedTuple):
 class Adam(NamedTuple):
     """The options of torch.optim.Adam and AdamW, for an update in one pass.
 
-    Args:
+    Attributes:
         lr, eps, weight_decay, maximize: numbers and a flag, as there:
             https://docs.pytorch.org/docs/stable/generated/torch.optim.Adam.html.
         beta1, beta2: the two numbers of its `betas`.
@@ -83,7 +83,7 @@ def step_from_numbers(numbers: tuple[float, ...]) -> Step:
 class Keyed(NamedTuple):
     """A rounding and the key of its draws.
 
-    Args:
+    Attributes:
         quantizer: how values are rounded; None: they stay as they are, in float32.
         key: the purpose of the rounding as a whole number, by which its draws differ from others.
     """
@@ -98,7 +98,7 @@ _AS_IT_IS = Keyed()
 class UpdateRounding(NamedTuple):
     """The roundings of an update.
 
-    Args:
+    Attributes:
         grad, master, weight: of the gradient as it enters, the master, and the working copy.
         states: of the optimizer's states, in the order of the step; Sgd has one or none.
     """

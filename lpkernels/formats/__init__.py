@@ -336,7 +336,7 @@ def _block_from_ints(ints: tuple[int, ...]) -> BlockFormat:
 class FormatRow(NamedTuple):
     """One row of the table of named formats; a number is exact as a float.
 
-    Args:
+    Attributes:
         name: the name that `parse_format` reads.
         bits: of a code, the sign included.
         exp, man: bits of exponent and mantissa, the hidden one apart.

@@ -51,9 +51,7 @@ class Policy(UserDict[Pattern, Recipe]):
     where sums are torch's own, in float32. `keep` leaves blocks of a model to torch too.
 
     In a model a glob must fit the name of some module; a class or a function may match nothing.
-
-    Args:
-        dict, kwargs: the items, as of a dict.
+    The arguments, ``dict`` and ``kwargs``, are the items, as of a dict.
 
     Raises:
         TypeError: a key that is no pattern, a value that is no Recipe and no name of one.

@@ -37,7 +37,7 @@ from lpkernels.techniques.loss_scaling.masters.stored import (
 class Stagnation(NamedTuple):
     """Updates of a parameter's elements.
 
-    Args:
+    Attributes:
         asked: how many were asked for.
         unchanged: how many of these changed nothing.
     """
