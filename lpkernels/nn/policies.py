@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from lpkernels._table import TextTable
 from lpkernels.arithmetic import NAMED_ACCUMULATORS, PRODUCTS, QUANTIZERS, TORCH, Recipe
 from lpkernels.formats.checks import did_you_mean
 from lpkernels.nn._positions import FIRST, LAST
@@ -90,8 +91,9 @@ class Policy(UserDict[Pattern, Recipe]):
         return Policy({**kept, **{key: its for key, its in self.items() if key not in kept}})
 
     def __repr__(self) -> str:
-        if not self:
-            return "Policy()"
+        return str(self._table()) if self else "Policy()"
+
+    def _table(self) -> TextTable:
         names = [field.name for field in dataclasses.fields(Recipe)]
         others = [name for name in names if name not in (*QUANTIZERS, *PRODUCTS)]
         fields = [
@@ -102,9 +104,10 @@ class Policy(UserDict[Pattern, Recipe]):
         ]
         lines = [("layers", *fields)]
         lines += [(show([key]), *_cells(its, fields)) for key, its in self.items()]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-        lines.insert(1, tuple("-" * width for width in widths))
-        return "\n".join(_aligned(line, widths) for line in lines)
+        return TextTable(lines, range(len(lines[0])), rule=True)
+
+    def _repr_html_(self) -> str:
+        return self._table().html()
 
 
 def _cells(its: Recipe, fields: list[str]) -> list[str]:
@@ -116,10 +119,6 @@ def _short(value: Any) -> str:
     """The text of a value, or an accumulator's name where that is shorter."""
     names = [name for name, acc in NAMED_ACCUMULATORS.items() if acc == value]
     return min([str(value), *names], key=len)
-
-
-def _aligned(line: tuple[str, ...], widths: list[int]) -> str:
-    return "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip()
 
 
 #: By name; `_known` adds those of scaled formats.

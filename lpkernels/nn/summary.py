@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.nn import Module
 
+from lpkernels._table import Tabular, TextTable
 from lpkernels.nn.selecting import check_model
 from lpkernels.recipes import recipes
 
@@ -39,7 +40,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Summary:
+class Summary(Tabular):
     """The `rows` of `summary`, in the order of the first call; ``str`` of it is a table."""
 
     rows: tuple[Row, ...]
@@ -59,21 +60,18 @@ class Summary:
         """The part of the multiply-adds that is emulated; 0 for a model without products."""
         return self.emulated_macs / self.macs if self.macs else 0.0
 
-    def __str__(self) -> str:
+    def _table(self) -> TextTable:
         head = ("layer", "module", "product", "fprop", "dgrad", "wgrad", "MACs", "recipe")
         texts = {row.recipe for row in self.rows if row.emulated}
         # A recipe without a name is too long for a column.
         long = {text: f"recipe {i}" for i, text in enumerate(sorted(texts - {*recipes()}), 1)}
         lines = [head, *(_cells(row, long.get(row.recipe, row.recipe)) for row in self.rows)]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
-        table = [_aligned(line, widths) for line in lines]
-        rule = "  ".join("-" * width for width in widths)
         total = (
             f"{self.emulated_macs:,} of {self.macs:,} multiply-adds of the forward pass are "
             f"emulated: {self.share:.1%}"
         )
         legend = [f"{short}: {text}" for text, short in long.items()]
-        return "\n".join([table[0], rule, *table[1:], rule, *legend, total])
+        return TextTable(lines, (0, 1, 2, 7), [*legend, total], rule=True)
 
 
 def _cells(row: Row, recipe: str) -> tuple[str, ...]:
@@ -82,13 +80,6 @@ def _cells(row: Row, recipe: str) -> tuple[str, ...]:
     times = f" x{row.calls}" if row.calls > 1 else ""
     name = row.name or "(model)"
     return (name, row.module, row.product + times, *lengths, f"{row.macs:,}", recipe)
-
-
-def _aligned(cells: tuple[str, ...], widths: list[int]) -> str:
-    """Numbers to the right."""
-    columns = enumerate(zip(cells, widths, strict=True))
-    parts = [c.rjust(w) if 3 <= i <= 6 else c.ljust(w) for i, (c, w) in columns]
-    return "  ".join(parts).rstrip()
 
 
 def summary(model: Module, *inputs: Any, kwargs: Mapping[str, Any] | None = None) -> Summary:

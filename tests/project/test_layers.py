@@ -13,14 +13,15 @@ from tests.support.lines import ROOT, SOURCES, budget, check
 # A row holds what a layer may import beside itself; the rows stand in the order of the data flow.
 NUMBERS = {"formats", "rng", "rounding", "arithmetic", "recipes"}
 LAYERS = {
-    "_build": set(), "_first_use": set(), "schemas": set(), "formats": set(), "rng": set(),
+    "_build": set(), "_first_use": set(), "_table": set(), "schemas": set(),
+    "formats": set(), "rng": set(),
     "_table_rounding": {"formats"}, "rounding": {"formats", "rng", "_table_rounding"},
     "arithmetic": {"formats", "rounding", "rng"},
     "recipes": {"formats", "rounding", "rng", "arithmetic"}, "reference": NUMBERS,
     "backends": NUMBERS | {"_build", "_first_use", "reference"}, "ops": NUMBERS | {"backends"},
     "functional": NUMBERS | {"ops"},
-    "nn": NUMBERS | {"_build", "_first_use", "schemas", "functional"},
-    "techniques": NUMBERS | {"_first_use", "schemas", "functional", "nn"},
+    "nn": NUMBERS | {"_build", "_first_use", "_table", "schemas", "functional"},
+    "techniques": NUMBERS | {"_first_use", "_table", "schemas", "functional", "nn"},
     "__init__": NUMBERS
     | {"_build", "_first_use", "reference", "backends", "functional", "nn", "techniques"}
     | {"experiments"},

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from lpkernels._table import Tabular, TextTable
 from lpkernels.arithmetic import Accumulator, Recipe
 from lpkernels.formats import FloatFormat
 from lpkernels.techniques.accumulation import theory
@@ -88,7 +89,7 @@ class PlanRow:
 
 
 @dataclass(frozen=True, repr=False)
-class AccumulatorPlan(Mapping[Any, Recipe]):
+class AccumulatorPlan(Mapping[Any, Recipe], Tabular):
     """Rows in the order of the model, fprop before dgrad before wgrad; a mapping to recipes.
 
     ``print`` shows a table of its `blocks`.
@@ -109,6 +110,9 @@ class AccumulatorPlan(Mapping[Any, Recipe]):
     modules: Mapping[str, str]
 
     def __repr__(self) -> str:
+        return str(self._table())
+
+    def _table(self) -> TextTable:
         return plan_text([row.to_dict() for row in self.blocks])
 
     def __getitem__(self, pattern: Any) -> Recipe:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lpkernels.techniques._table import aligned
+from lpkernels._table import TextTable, aligned
 
 #: The columns of a plan that hold words; the others hold numbers.
 WORDS = ("block", "gemm", "accumulator", "notes")
@@ -60,11 +60,11 @@ def plan_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"{i}: {note}" for i, note in enumerate(_notes(rows), start=1)]
 
 
-def plan_text(rows: Sequence[Mapping[str, Any]]) -> str:
+def plan_text(rows: Sequence[Mapping[str, Any]]) -> TextTable:
     """The table with its notes."""
     cells = plan_cells(rows)
     left = [i for i, name in enumerate(cells[0]) if name in WORDS]
-    return "\n".join([*aligned(cells, left), *plan_notes(rows)])
+    return TextTable(cells, left, plan_notes(rows))
 
 
 def measured_text(found: Sequence[Mapping[str, Any]]) -> str:

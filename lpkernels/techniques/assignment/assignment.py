@@ -9,9 +9,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import get_args
 
+from lpkernels._table import Tabular, TextTable
 from lpkernels.arithmetic import Quantizer
 from lpkernels.schemas import schema
-from lpkernels.techniques._table import aligned
 from lpkernels.techniques.assignment.operations import Group, Kind, Like, TensorSpec, regroup
 from lpkernels.techniques.assignment.precisions import (
     NONE,
@@ -29,7 +29,7 @@ _WHAT = "lpkernels assignment"
 
 
 @dataclass(frozen=True)
-class Assignment:
+class Assignment(Tabular):
     """The precision of every tensor of a network's training. `demote` and others make it.
 
     groups: all tensors, tied ones together.
@@ -48,7 +48,7 @@ class Assignment:
     formats: Formats = PAPER
     pins: Pins = NONE
 
-    def __str__(self) -> str:
+    def _table(self) -> TextTable:
         return _table(self)
 
     @cached_property
@@ -226,19 +226,18 @@ def _sizes(groups: Sequence[Group]) -> dict[str, tuple[str, int]]:
     return {t.key: (t.kind, t.numel) for group in groups for t in group.tensors}
 
 
-def _table(assignment: Assignment) -> str:
+def _table(assignment: Assignment) -> TextTable:
     """Group by group: its first and last result, elements, the share that is low, and bits."""
     head = ("group", "from", "to", "tensors", "elements", "low", "bits")
     rows = [head, *(_row(assignment, group) for group in assignment.groups)]
-    lines = aligned(rows, left=(1, 2))
     of = f"of {assignment.high_bits:,}" if assignment.high_bits else "of none"
-    lines.append(
+    notes = [
         f"low-precision ratio {assignment.ratio:.4f}, {assignment.bits:,} bits {of} in high "
         f"precision, bit ratio {assignment.bit_ratio:.4f}"
-    )
+    ]
     if assignment.unknown:
-        lines.append(f"without what is computed inside {', '.join(assignment.unknown)}")
-    return "\n".join(lines)
+        notes.append(f"without what is computed inside {', '.join(assignment.unknown)}")
+    return TextTable(rows, (1, 2), notes)
 
 
 def _row(assignment: Assignment, group: Group) -> tuple[str, ...]:

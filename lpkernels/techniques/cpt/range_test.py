@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from lpkernels._table import Tabular, TextTable
 from lpkernels.nn.observing.tracing import left_as_found
 from lpkernels.techniques import checks
-from lpkernels.techniques._table import aligned
 from lpkernels.techniques.cpt.schedule import width
 
 MODES = ("within", "continue")
@@ -38,7 +38,7 @@ class Level:
 
 
 @dataclass(frozen=True)
-class PrecisionRange:
+class PrecisionRange(Tabular):
     """The result of a precision range test; ``str`` of it is a table.
 
     bits: (lowest, highest), as PrecisionScheduler takes them.
@@ -51,16 +51,14 @@ class PrecisionRange:
     threshold: float
     window: int
 
-    def __str__(self) -> str:
+    def _table(self) -> TextTable:
         rows = [("bits", "first window", "last window", "rise", ""), *map(self._row, self.trace)]
         low, high = self.bits
-        return "\n".join(
-            [
-                *aligned(rows, (4,)),
-                f"from {low} to {high} bits, by windows of {self.window} steps and a threshold of "
-                f"{self.threshold:g}",
-            ]
+        note = (
+            f"from {low} to {high} bits, by windows of {self.window} steps and a threshold of "
+            f"{self.threshold:g}"
         )
+        return TextTable(rows, (4,), [note])
 
     def _row(self, level: Level) -> tuple[str, ...]:
         says = [] if level.passed else ["does not rise"]

@@ -17,6 +17,7 @@ from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 
 from lpkernels import schemas
+from lpkernels._table import Tabular, TextTable
 from lpkernels.formats import Format
 from lpkernels.nn.observing import LAYERS, observe
 from lpkernels.nn.selecting import check_model
@@ -49,7 +50,7 @@ from lpkernels.techniques.loss_scaling.diagnosis.rows import (
     cells,
     float_format,
     formats_by_kind,
-    text,
+    table,
 )
 from lpkernels.techniques.loss_scaling.scaler import LossScaler
 
@@ -61,7 +62,7 @@ CANDIDATES = (
 )  # fmt: skip
 
 
-class Report:
+class Report(Tabular):
     """The counts, one row for every tensor of every layer; ``print`` shows a table.
 
     rows: layers in the order of their first calls; input, weight, output, then the gradients.
@@ -168,8 +169,8 @@ class Report:
         """The table as texts, its head first."""
         return [HEAD, *map(cells, self._found())]
 
-    def __str__(self) -> str:
-        return text(self.rows)
+    def _table(self) -> TextTable:
+        return table(self.rows)
 
 
 def merged(rows: Iterable[TensorRow]) -> list[TensorRow]:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lpkernels._table import TextTable
 from lpkernels.arithmetic import Quantizer, as_quantizer
 from lpkernels.formats import FloatFormat, Format, parse_format
-from lpkernels.techniques._table import aligned
 from lpkernels.techniques.loss_scaling.diagnosis.histograms import (
     Histogram,
     InFormat,
@@ -256,11 +256,8 @@ def share(value: float | None) -> str:
     return "0" if value == 0 else "<0.1%" if value < 0.0005 else f"{value:.1%}"
 
 
-def text(rows: Sequence[TensorRow]) -> str:
+def table(rows: Sequence[TensorRow]) -> TextTable:
     """The table; where there are no rows, a line that says so."""
     if not rows:
-        return "nothing was counted yet"
-    lines = [HEAD, *map(cells, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    head, *table = aligned(lines, range(_WORDS))
-    return "\n".join([head, "  ".join("-" * width for width in widths), *table])
+        return TextTable([], notes=["nothing was counted yet"])
+    return TextTable([HEAD, *map(cells, rows)], range(_WORDS), rule=True)

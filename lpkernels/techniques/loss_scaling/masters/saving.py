@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from lpkernels._table import Tabular, TextTable
 from lpkernels.formats import Format
-from lpkernels.techniques._table import aligned
 from lpkernels.techniques.loss_scaling.masters.formats import Rule
 from lpkernels.techniques.loss_scaling.masters.stored import (
     COMPENSATION,
@@ -195,7 +195,7 @@ class MemoryRow:
     bits: int
 
 
-class Memory(tuple[MemoryRow, ...]):
+class Memory(tuple[MemoryRow, ...], Tabular):
     """The rows, MemoryRows of an iterable; ``str`` of it is a table with their total."""
 
     @property
@@ -204,12 +204,12 @@ class Memory(tuple[MemoryRow, ...]):
         sums = (sum(getattr(row, name) for row in self) for name in ("values", "bytes", "bits"))
         return MemoryRow("kept", "", *sums)
 
-    def __str__(self) -> str:
+    def _table(self) -> TextTable:
         rows = [
             (row.what, row.fmt, f"{row.values:,}", f"{row.bytes:,}", f"{row.bits / 8:,.0f}")
             for row in (*self, self.kept)
         ]
-        return "\n".join(aligned([_HEAD, *rows], (0, 1)))
+        return TextTable([_HEAD, *rows], (0, 1))
 
 
 def memory(optimizer: MasterWeights) -> Memory:
