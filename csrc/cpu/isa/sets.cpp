@@ -1,6 +1,8 @@
 #include "sets.h"
 
-#if defined(__aarch64__) && defined(__linux__)
+#if defined(LPK_AVX512FP16)
+#include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 #elif defined(__aarch64__) && defined(__APPLE__)
@@ -27,8 +29,12 @@ bool runs_avx512() {
 }
 bool runs_avx512vnni() { return runs_avx512() && __builtin_cpu_supports("avx512vnni"); }
 #if defined(LPK_AVX512FP16)
-// Stochastic sums there take AVX512-VNNI, which every such processor has so far.
-bool runs_avx512fp16() { return runs_avx512vnni() && __builtin_cpu_supports("avx512fp16"); }
+// Stochastic sums there take AVX512-VNNI, which every such processor has so far. Clang 16 has no
+// name for half precision: CPUID is asked (leaf 7, bit 23 of EDX).
+bool runs_avx512fp16() {
+  unsigned a, b, c, d;
+  return runs_avx512vnni() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 23 & 1) != 0;
+}
 #endif
 #endif
 

@@ -59,7 +59,8 @@ LPK_HD Four::F first_floats(const float* x, int64_t count) {
 }
 // a[0], b[0], a[1], b[1], ...
 LPK_HD void store_in_turn(uint32_t* to, Four::U a, Four::U b) {
-  vst2q_u32(to, uint32x4x2_t{{(uint32x4_t)a, (uint32x4_t)b}});
+  const uint32x4x2_t both{{(uint32x4_t)a, (uint32x4_t)b}};
+  vst2q_u32(to, both);
 }
 
 }  // namespace
