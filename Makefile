@@ -23,7 +23,7 @@ export LPKERNELS_CUDA ?= $(if $(shell command -v nvcc),90,0)
 endif
 HAS_NATIVE := $(VENV)/.has-native-$(subst $(SEMICOLON),-,$(LPKERNELS_CUDA))
 
-.PHONY: demo test check bench prove site mutants attack sanitize fuzz gpu
+.PHONY: demo test check bench prove site mutants attack sanitize fuzz arm gpu
 .NOTPARALLEL:
 
 demo: $(VENV)/.has-lab $(HAS_NATIVE)
@@ -108,6 +108,32 @@ fuzz: $(VENV)/.has-lab,dev $(VENV)/.has-fuzz
 	mkdir -p build/fuzz/corpus
 	OMP_WAIT_POLICY=passive ASAN_OPTIONS=detect_leaks=0 build/fuzz/lpk_fuzz -max_len=4096 -len_control=10 \
 		-max_total_time=$(FUZZ_SECONDS) -rss_limit_mb=8192 -print_final_stats=1 build/fuzz/corpus
+
+# This compiles the C++ tests for ARM and runs them under an emulator, on a processor with every
+# instruction and on one without half precision, in an hour. Of the cases of products, which would take
+# hours more, it takes ARM_SHARE.
+ARM_SHARE ?= 1/32
+ARM_CXX := aarch64-linux-gnu-g++
+ARM_RUN = OMP_WAIT_POLICY=passive LPKERNELS_ISA=$(1) qemu-aarch64 -L /usr/aarch64-linux-gnu -cpu $(2) build/arm
+define ARM_TEST
+	$(ARM_RUN)/lpk_test pack quantize count tables scaled fused conv events update
+	$(ARM_RUN)/lpk_test --share $(ARM_SHARE) matmul
+endef
+arm: $(VENV)/.has-lab,dev $(HAS_NATIVE)
+	@for tool in $(ARM_CXX) qemu-aarch64; do command -v $$tool >/dev/null || { \
+		echo "make arm needs $$tool: apt-get install g++-aarch64-linux-gnu qemu-user" >&2; exit 1; }; done
+	$(BIN)/cmake -G Ninja -S . -B build/arm -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+		-DCMAKE_CXX_COMPILER=$(ARM_CXX) -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+		-DCMAKE_DISABLE_FIND_PACKAGE_Python=ON -DLPKERNELS_TESTS=ON >/dev/null
+	$(BIN)/cmake --build build/arm
+	$(call ARM_RUN,scalar,max)/lpk_test round add rng dtypes
+	$(call ARM_TEST,neonfp16,max)
+	$(call ARM_TEST,neon,cortex-a72)
+	$(call ARM_TEST,neon,max)
+	$(call ARM_TEST,scalar,max)
+	! test -x build/arm/lpk_replay || $(BIN)/python -m tests.support.replay --record build/arm/calls
+	for isa in $$(test -x build/arm/lpk_replay && echo neonfp16 neon scalar); do \
+		$(call ARM_RUN,$$isa,max)/lpk_replay build/arm/calls || exit 1; done
 
 gpu:
 	PIP_NO_INDEX=1 LPKERNELS_CUDA=$(GPU_TARGET) $(PYTHON) -m pip install --no-deps --no-build-isolation -e .

@@ -121,7 +121,7 @@ def _scaled_matmul(case: Case, device: str, backend: str) -> Job:
     return Job(run, baselines, m * k * n, "GMAC/s")
 
 
-_ISAS = {"scalar", "avx2", "avx512", "avx512fp16"}
+_ISAS = {"scalar", "avx2", "avx512", "avx512fp16", "neon", "neonfp16"}
 
 
 def _runs(isa: str) -> bool:

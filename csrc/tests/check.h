@@ -1,5 +1,5 @@
 // CHECK(condition) and CHECK_SAME(got, want, where) are counted. A failure is reported with file,
-// line and values, and the run goes on.
+// line and values, and the run goes on. Long groups ask taken() before each of their cases.
 #pragma once
 
 #include <cmath>
@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+
+#include "common/rng.h"
 
 namespace lpk_test {
 
@@ -16,6 +18,13 @@ struct Counts {
 };
 
 inline Counts counts;
+
+// Of every `share` cases one is taken, at places that follow no pattern of the loops over cases.
+inline uint32_t share = 1;
+inline bool taken() {
+  static uint32_t cases = 0;
+  return lpk::mix32<uint32_t>(cases++) % share == 0;
+}
 
 // How many failures are printed of a broken rule that fails everywhere.
 constexpr int64_t kReports = 20;

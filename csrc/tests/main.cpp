@@ -1,6 +1,8 @@
-// lpk_test [group ...]: runs the groups named, or all; LPKERNELS_ISA chooses the kernels. Exit
-// status 0: all passed; 1: some failed; 77: this processor cannot run the kernels asked for.
+// lpk_test [--share 1/N] [group ...]: runs the groups named, or all; LPKERNELS_ISA chooses the
+// kernels. A share of the cases of long groups serves slow processors. Exit status 0: all passed;
+// 1: some failed; 77: this processor cannot run the kernels asked for.
 #include <chrono>
+#include <cstdlib>
 #include <stdexcept>
 
 #include "check.h"
@@ -60,6 +62,15 @@ bool named(const char* name, int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 2 && std::strcmp(argv[1], "--share") == 0) {
+    const bool one_part = std::strncmp(argv[2], "1/", 2) == 0;
+    lpk_test::share = one_part ? static_cast<uint32_t>(std::atoi(argv[2] + 2)) : 0;
+    if (lpk_test::share == 0) {
+      std::printf("--share takes 1/N, as 1/8, not %s\n", argv[2]);
+      return 1;
+    }
+    argc -= 2, argv += 2;
+  }
   for (int i = 1; i < argc; ++i) {
     bool known = false;
     for (const Group& group : kGroups) known |= std::strcmp(argv[i], group.name) == 0;

@@ -76,11 +76,12 @@ void test_conv() {
     for (const Conv& conv : kConvs) {
       // Every data set, layout and number of threads meets every convolution in turn.
       const Data data = kAllData[turn % 6];
-      ConvCheck check(conv, spec, data, turn / 2 % 2 == 0, 1 + turn / 14 % 2, Source(99));
+      const int at = turn++;
+      if (!taken()) continue;
+      ConvCheck check(conv, spec, data, at / 2 % 2 == 0, 1 + at / 14 % 2, Source(99));
       check.fprop();
       check.dgrad();
       check.wgrad();
-      ++turn;
     }
     ++turn;
   }

@@ -124,7 +124,7 @@ void test_events() {
   check_by_hand();
   for (const AccumulatorSpec& spec : accumulators()) {
     // Nobody sees the events of sums in the hardware's own order.
-    if (spec.order == lpk::Order::kNative) continue;
+    if (spec.order == lpk::Order::kNative || !taken()) continue;
     check_sums(spec, 3, 29, 11, 1);
     check_sums(spec, 9, 7, 5, 2);
   }

@@ -86,7 +86,8 @@ class CpuBackend(Conveniences):
         return ""
 
     def isa(self) -> str:
-        """The instruction set in use: scalar, avx2, avx512, avx512fp16 (LPKERNELS_ISA chooses)."""
+        """The instruction set in use, which LPKERNELS_ISA chooses: scalar; avx2, avx512 or
+        avx512fp16 on x86-64; neon or neonfp16 on ARM."""
         return self._c().isa()
 
     def take_tiers(self) -> dict[str, float]:

@@ -6,7 +6,7 @@ import lpkernels
 from lpkernels.experiments.measuring.speed import Speed
 
 _TIERS = {
-    "hardware": "e5m10 by the processor's half-precision instructions (AVX512-FP16)",
+    "hardware": "e5m10 by half-precision instructions of the processor (AVX512-FP16, FEAT_FP16)",
     "certified": "the operands prove float32 or double sums safe; a few operations a product",
     "float": "float32 sums made odd, any operands, up to 21 mantissa bits (AVX-512)",
     "double": "everything, also more than 21 bits and products rounded in any way",

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import lpkernels
+from lpkernels.backends import cpu
 from lpkernels.cli import main
 from lpkernels.experiments.measuring import accumulator_speed
 from lpkernels.experiments.records import RECORDS, header, read_run, write_records
@@ -45,7 +46,7 @@ def test_help_lists_the_commands() -> None:
     assert all(command in call("--help").output for command in COMMANDS)
 
 
-def test_version_formats_and_doctor() -> None:
+def test_version_formats_and_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = done("--version").splitlines()
     assert first == f"lpkernels {lpkernels.__version__}"
     assert second.startswith(f"torch {torch.__version__}, backends: reference")
@@ -59,6 +60,9 @@ def test_version_formats_and_doctor() -> None:
     said = done("doctor")
     for word in ("reference", "cpu", "cuda", "triton", "torch", "LPKERNELS_ISA", "processor"):
         assert word in said
+    if cpu.BACKEND.available():
+        monkeypatch.setenv("LPKERNELS_ISA", "scalar")
+        assert "scalar: 36 to 461 times slower than AVX-512" in done("doctor")
 
 
 def test_quantize_shows_codes_and_repeats_with_its_seed() -> None:

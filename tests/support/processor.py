@@ -15,8 +15,13 @@ NEEDS_KERNELS = pytest.mark.skipif(
     not cpu.BACKEND.available(), reason=f"cpu backend: {cpu.BACKEND.why_not()}"
 )
 
-#: The names that LPKERNELS_ISA takes. Each instruction set has all those before it.
-ISAS = ("scalar", "avx2", "avx512", "avx512fp16")
+#: The names that LPKERNELS_ISA takes, for processors of each kind. Each instruction set has all
+#: those before it.
+FAMILIES = {
+    "x86-64": ("scalar", "avx2", "avx512", "avx512fp16"),
+    "aarch64": ("scalar", "neon", "neonfp16"),
+}
+ISAS = tuple(dict.fromkeys(name for names in FAMILIES.values() for name in names))
 
 
 def runs(isa: str) -> bool:

@@ -1,71 +1,16 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 
-#include "common/check.h"
-#include "cpu/sums/scaled/scaled.h"
-#include "tile.h"
+#include "cpu/isa/sets.h"
 
 namespace lpk {
 namespace {
 
-bool runs_avx2() {
-#if defined(LPK_X86)
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-#else
-  return false;
-#endif
-}
-
-bool runs_avx512() {
-#if defined(LPK_SOFTWARE_AVX512)
-  return runs_avx2() && __builtin_cpu_supports("f16c");
-#elif defined(LPK_X86)
-  return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-#else
-  return false;
-#endif
-}
-
-bool runs_avx512vnni() {
-#if defined(LPK_SOFTWARE_AVX512)
-  return runs_avx512();
-#elif defined(LPK_X86)
-  return runs_avx512() && __builtin_cpu_supports("avx512vnni");
-#else
-  return false;
-#endif
-}
-
-bool runs_avx512fp16() {
-#if defined(LPK_SOFTWARE_AVX512) && defined(LPK_AVX512FP16)
-  return runs_avx512();
-#elif defined(LPK_AVX512FP16)
-  // Stochastic sums there take AVX512-VNNI, which every such processor has so far.
-  return runs_avx512vnni() && __builtin_cpu_supports("avx512fp16");
-#else
-  return false;
-#endif
-}
-
-const Kernels& best_kernels() {
-#if defined(LPK_AVX512FP16)
-  if (runs_avx512fp16()) return kAvx512Fp16Kernels;
-#endif
-#if defined(LPK_X86)
-  if (runs_avx512()) return kAvx512Kernels;
-  if (runs_avx2()) return kAvx2Kernels;
-#endif
-  return kScalarKernels;
-}
-
 std::atomic<bool>& adding_apart() {
-#if defined(LPK_X86)
-  static std::atomic<bool> apart{__builtin_cpu_is("amd") != 0};
-#else
-  static std::atomic<bool> apart{false};
-#endif
+  static std::atomic<bool> apart{processor_adds_apart()};
   return apart;
 }
 
@@ -83,29 +28,19 @@ void take_counts(int64_t* counts) {
 
 bool adds_apart() { return adding_apart().load(std::memory_order_relaxed); }
 
-bool has_vnni() {
-  static const bool vnni = runs_avx512vnni();
-  return vnni;
-}
-
 void choose_adds_apart(bool apart) { adding_apart() = apart; }
 
 const Kernels& kernels() {
-  static const Kernels& best = best_kernels();
+  static const std::vector<const Kernels*> sets = kernels_of_processor();
   const char* wanted = std::getenv("LPKERNELS_ISA");
-  if (wanted == nullptr || *wanted == '\0') return best;
-  if (std::strcmp(wanted, "scalar") == 0) return kScalarKernels;
-#if defined(LPK_X86)
-  if (std::strcmp(wanted, "avx2") == 0 && runs_avx2()) return kAvx2Kernels;
-  if (std::strcmp(wanted, "avx512") == 0 && runs_avx512()) return kAvx512Kernels;
-#endif
-#if defined(LPK_AVX512FP16)
-  if (std::strcmp(wanted, "avx512fp16") == 0 && runs_avx512fp16()) return kAvx512Fp16Kernels;
-#endif
-  throw std::invalid_argument(
-      std::string("LPKERNELS_ISA=") + wanted + ": this processor runs scalar" +
-      (runs_avx2() ? ", avx2" : "") + (runs_avx512() ? ", avx512" : "") +
-      (runs_avx512fp16() ? ", avx512fp16" : "") + "; unset it to take the best");
+  if (wanted == nullptr || *wanted == '\0') return *sets.back();
+  for (const Kernels* each : sets) {
+    if (std::strcmp(wanted, each->isa) == 0) return *each;
+  }
+  std::string names = sets.front()->isa;
+  for (size_t i = 1; i < sets.size(); ++i) names += std::string(", ") + sets[i]->isa;
+  throw std::invalid_argument(std::string("LPKERNELS_ISA=") + wanted + ": this processor runs " +
+                              names + "; unset it to take the best");
 }
 
 }  // namespace lpk

@@ -2,36 +2,19 @@
 // kept, no traps.
 #pragma once
 
-#include <cfenv>
-
-#if defined(__SSE2__)
-#include <xmmintrin.h>
-#endif
+#include "cpu/lanes/control_word.h"
 
 namespace lpk {
 
 class FloatEnvironment {
  public:
-#if defined(__SSE2__)
-  FloatEnvironment() : saved_(_mm_getcsr()) { _mm_setcsr(0x1F80); }
-  ~FloatEnvironment() { _mm_setcsr(saved_); }
-
- private:
-  unsigned saved_;
-#else
-  FloatEnvironment() {
-    std::fegetenv(&saved_);
-    std::fesetenv(FE_DFL_ENV);
-  }
-  ~FloatEnvironment() { std::fesetenv(&saved_); }
-
- private:
-  std::fenv_t saved_;
-#endif
-
- public:
+  FloatEnvironment() : saved_(control_word()) { set_usual_control(); }
+  ~FloatEnvironment() { set_control_word(saved_); }
   FloatEnvironment(const FloatEnvironment&) = delete;
   FloatEnvironment& operator=(const FloatEnvironment&) = delete;
+
+ private:
+  ControlWord saved_;
 };
 
 }  // namespace lpk

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cfloat>
-#include <cstring>
 
 #include "aligned.h"
 #include "block_run.h"
@@ -61,13 +60,8 @@ struct FusedKernels {
   bool (*bytes)(const ScaledTile&) = nullptr;
 };
 
-FusedKernels fused_kernels([[maybe_unused]] const Kernels& kernel) {
-#if defined(LPK_X86)
-  if (std::strcmp(kernel.isa, "avx2") == 0) return {accumulate_scaled_avx2};
-  if (std::strcmp(kernel.isa, "scalar") != 0)
-    return {accumulate_scaled_avx512, has_vnni() ? accumulate_scaled_avx512vnni : nullptr};
-#endif
-  return {};
+FusedKernels fused_kernels(const KernelFamilies& of) {
+  return {of.scaled, has_vnni() ? of.scaled_bytes : nullptr};
 }
 
 // Where the segment that holds product k ends.
@@ -129,7 +123,7 @@ class ScaledBlock {
         scales_(scratch->scales),
         bytes_(scratch->bytes),
         outer_(scratch->outer.data()),
-        fused_(sums_in_float32(accumulator_from(accumulator)) ? fused_kernels(kernel)
+        fused_(sums_in_float32(accumulator_from(accumulator)) ? fused_kernels(kernel.families)
                                                               : FusedKernels{}) {}
 
   void run() {

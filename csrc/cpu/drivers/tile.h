@@ -217,6 +217,32 @@ struct PanelCopy {
   int32_t from, to;
 };
 
+// Kernels whose headers declare them: cpu/elementwise, cpu/sums.
+struct CountKernels;
+struct BlockKernels;
+struct HadamardKernels;
+struct EventKernels;
+struct UpdatePiece;
+struct UpdateCounts;
+using UpdateKernel = bool(const UpdatePiece&, UpdateCounts*);
+struct GroupedRule;
+struct GroupedRow;
+struct GroupedPanel;
+using GroupedKernel = void(const GroupedRule&, const GroupedRow&, const GroupedPanel&);
+struct ScaledTile;
+
+struct KernelFamilies {
+  const CountKernels* counts;
+  const BlockKernels* blocks;
+  const HadamardKernels* hadamard;
+  const EventKernels* events;
+  UpdateKernel* update;
+  GroupedKernel* grouped;
+  // Of products by scale: of any codes, and of integers of eight bits (`has_vnni`); null: none.
+  void (*scaled)(const ScaledTile&);
+  bool (*scaled_bytes)(const ScaledTile&);
+};
+
 struct Kernels {
   const char* isa;
   void (*accumulate)(const Tile&);
@@ -241,6 +267,7 @@ struct Kernels {
   void (*narrow)(const double* x, int64_t count, float* to);
   // Widens lo and hi, one pair or one an element, to the finite values; whether all are finite.
   bool (*range)(const double* x, int64_t count, bool each, double* lo, double* hi);
+  KernelFamilies families;
 };
 
 // The best kernels that this processor runs, or those that LPKERNELS_ISA names; throws on a name it
@@ -252,15 +279,5 @@ const Kernels& kernels();
 // Results do not depend on it; `choose` is for tests.
 bool adds_apart();
 void choose_adds_apart(bool apart);
-
-// In orders_<isa>.cpp.
-void accumulate_ordered_scalar(const Tile& t);
-void accumulate_ordered_avx2(const Tile& t);
-void accumulate_ordered_avx512(const Tile& t);
-
-extern const Kernels kScalarKernels;
-extern const Kernels kAvx2Kernels;
-extern const Kernels kAvx512Kernels;
-extern const Kernels kAvx512Fp16Kernels;
 
 }  // namespace lpk

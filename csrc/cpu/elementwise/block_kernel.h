@@ -338,7 +338,7 @@ template <class V>
 void decode_fours(const float* table, const uint8_t* from, int64_t count, float* x) {
   using F = typename V::F;
   using U = typename V::U;
-  if constexpr (V::kWidth == 1) {
+  if constexpr (V::kWidth < 8) {
     for (int64_t i = 0; i < count; ++i) x[i] = table[from[i / 2] >> i % 2 * 4 & 15];
   } else {
     constexpr int64_t kWords = V::kWidth / 8;

@@ -87,11 +87,9 @@ struct BlockKernels {
                    const float* back, float* y);
 };
 
-// The kernels of the instruction set of kernels().
-const BlockKernels& block_kernels();
-
 extern const BlockKernels kScalarBlocks;
 extern const BlockKernels kAvx2Blocks;
 extern const BlockKernels kAvx512Blocks;
+extern const BlockKernels kNeonBlocks;
 
 }  // namespace lpk

@@ -86,7 +86,7 @@ class BlockSource {
   BlockSource(const QuantizeArgs& args, bool in_words, int threads)
       : args_(args),
         grid_(args.grid.joined()),
-        by_(block_kernels()),
+        by_(*kernels().families.blocks),
         in_words_(in_words),
         threads_(threads) {}
 

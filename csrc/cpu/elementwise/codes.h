@@ -166,7 +166,7 @@ void read_codes(const uint8_t* __restrict from, int64_t count, int bits,
 class Decoder {
  public:
   explicit Decoder(const int64_t* format)
-      : format_(format), codec_(format), kernel_(kernels()), by_(block_kernels()) {
+      : format_(format), codec_(format), kernel_(kernels()), by_(*kernels().families.blocks) {
     for (uint32_t code = 0; code < kFours && codec_.bits() == 4; ++code)
       fours_[code] = canonical_float(codec_.decode(code));
   }

@@ -50,11 +50,9 @@ struct CountKernels {
   void (*affine)(const CountAffine&, Tally*);
 };
 
-// The counting kernels of the instruction set of kernels().
-const CountKernels& count_kernels();
-
 extern const CountKernels kScalarCounts;
 extern const CountKernels kAvx2Counts;
 extern const CountKernels kAvx512Counts;
+extern const CountKernels kNeonCounts;
 
 }  // namespace lpk

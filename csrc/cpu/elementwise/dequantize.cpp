@@ -17,7 +17,7 @@ void multiply(const PackArgs& args, const float* scale, float t, bool exact, flo
               const Fetch& fetch) {
   const Grid grid = args.grid.joined();
   const Kernels& kernel = kernels();
-  const BlockKernels& by = block_kernels();
+  const BlockKernels& by = *kernels().families.blocks;
   const int64_t across = grid.across(), rows = grid.outer * grid.rows;
   // Whole tiles, or parts of one.
   const bool parts = grid.wide > kPiece;

@@ -13,15 +13,6 @@ namespace {
 constexpr int kLanes = kHadamardLanes;
 constexpr uint32_t kMagnitude = 0x7fffffffu, kInfinity = 0x7f800000u, kNan = 0x7fc00000u;
 
-const HadamardKernels& kernels_here() {
-  const char* isa = kernels().isa;
-#if defined(LPK_X86)
-  if (std::strcmp(isa, "avx2") == 0) return kAvx2Hadamard;
-  if (std::strncmp(isa, "avx512", 6) == 0) return kAvx512Hadamard;
-#endif
-  return kScalarHadamard;
-}
-
 // An integer of 32-bit digits, the lowest one first.
 template <int kDigits>
 struct Digits {
@@ -166,7 +157,7 @@ constexpr int64_t kPiece = 1 << 12, kGrain = 1 << 16;
 class Transform {
  public:
   Transform(const HadamardArgs& args, bool streamed)
-      : args_(args), streamed_(streamed), kernels_(kernels()), work_(kernels_here()) {}
+      : args_(args), streamed_(streamed), kernels_(kernels()), work_(*kernels_.families.hadamard) {}
 
   // `runs` runs, each one piece of memory, one behind the other from element `begin` on; at most
   // kPiece values.

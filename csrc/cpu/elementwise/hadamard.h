@@ -57,5 +57,6 @@ struct HadamardKernels {
 extern const HadamardKernels kScalarHadamard;
 extern const HadamardKernels kAvx2Hadamard;
 extern const HadamardKernels kAvx512Hadamard;
+extern const HadamardKernels kNeonHadamard;
 
 }  // namespace lpk

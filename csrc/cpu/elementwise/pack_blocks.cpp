@@ -52,7 +52,7 @@ class BlockCodes {
         codec_(integers_),
         decoder_(integers_),
         kernel_(kernels()),
-        by_(block_kernels()) {}
+        by_(*kernels().families.blocks) {}
 
   int64_t total_bits() const { return 8 * grid_.tiles() + codec_.bits() * grid_.count(); }
 

@@ -26,15 +26,6 @@ void Tally::add_to(int64_t* to) const {
   for (int e = 0; histogram && e < kBins; ++e) add(kCounts + e, bin(e));
 }
 
-const CountKernels& count_kernels() {
-#if defined(LPK_X86)
-  const char* isa = kernels().isa;
-  if (std::strncmp(isa, "avx512", 6) == 0) return kAvx512Counts;
-  if (std::strcmp(isa, "avx2") == 0) return kAvx2Counts;
-#endif
-  return kScalarCounts;
-}
-
 namespace {
 
 // Elements a thread takes at a time.
@@ -80,7 +71,7 @@ void round_through_doubles(const QuantizeArgs& args, const Kernels& kernel, int6
 // Does what Kernels::round_elements does, and counts.
 bool count_elements(const QuantizeArgs& args, const ElementBlock& job) {
   Tally tally(args.histogram);
-  if (!count_kernels().elements(job, &tally)) return false;
+  if (!kernels().families.counts->elements(job, &tally)) return false;
   tally.add_to(args.counts);
   return true;
 }

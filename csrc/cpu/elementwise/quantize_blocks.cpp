@@ -3,22 +3,12 @@
 // A piece is all rows of some tiles side by side, small enough that its elements are still in a
 // cache when they are rounded. Where a tile is longer than a piece, the magnitudes of all tiles are
 // found first.
-#include <cstring>
 #include <optional>
 
 #include "block_source.h"
 #include "common/programs.h"
 
 namespace lpk {
-
-const BlockKernels& block_kernels() {
-#if defined(LPK_X86)
-  const char* isa = kernels().isa;
-  if (std::strncmp(isa, "avx512", 6) == 0) return kAvx512Blocks;
-  if (std::strcmp(isa, "avx2") == 0) return kAvx2Blocks;
-#endif
-  return kScalarBlocks;
-}
 
 namespace {
 
@@ -28,7 +18,7 @@ class Blocks {
       : args_(args),
         grid_(args.grid.joined()),
         kernel_(kernels()),
-        by_(block_kernels()),
+        by_(*kernels().families.blocks),
         format_(args.format),
         rounding_(static_cast<Rounding>(args.rounding)),
         threads_(args.count < 2 * kGrain ? 1 : args.threads),

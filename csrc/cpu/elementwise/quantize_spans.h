@@ -59,7 +59,7 @@ class Counted {
  public:
   explicit Counted(const QuantizeArgs& args)
       : to_(args.counts),
-        by_(to_ == nullptr ? nullptr : &count_kernels()),
+        by_(to_ == nullptr ? nullptr : kernels().families.counts),
         tally_(to_ != nullptr && args.histogram) {}
   Counted(const Counted&) = delete;
   ~Counted() {

@@ -1,7 +1,6 @@
 #include "update.h"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "cpu/drivers/parallel.h"
@@ -15,15 +14,6 @@ namespace {
 constexpr int64_t kGrain = 65536;
 // Fewer elements are stepped sooner than another thread is woken.
 constexpr int64_t kWorthThreads = 2 * kGrain;
-
-UpdateKernel* kernel_here() {
-  const char* isa = kernels().isa;
-#if defined(LPK_X86)
-  if (std::strcmp(isa, "avx2") == 0) return update_piece_avx2;
-  if (std::strncmp(isa, "avx512", 6) == 0) return update_piece_avx512;
-#endif
-  return update_piece_scalar;
-}
 
 // Every format, one element after the other.
 void update_elements(const UpdatePiece& piece, UpdateCounts* counts) {
@@ -71,7 +61,7 @@ void update(const UpdateArgs& args) {
   }
   const bool streamed = bytes_moved(args, elements) >= args.stream_bytes;
   const int threads = elements < kWorthThreads ? 1 : args.threads;
-  UpdateKernel* const kernel = kernel_here();
+  UpdateKernel* const kernel = kernels().families.update;
   parallel_for(static_cast<int64_t>(work.size()), threads, [&](int64_t i) {
     const Work& mine = work[static_cast<size_t>(i)];
     const UpdateParameter& parameter = args.parameters[mine.parameter];

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "common/update_element.h"
+#include "cpu/drivers/tile.h"
 
 namespace lpk {
 
@@ -36,10 +37,10 @@ struct UpdateCounts {
 
 // One for each instruction set. It returns false, and has done nothing, for a format that its lanes
 // do not take.
-using UpdateKernel = bool(const UpdatePiece&, UpdateCounts*);
 UpdateKernel update_piece_scalar;
 UpdateKernel update_piece_avx2;
 UpdateKernel update_piece_avx512;
+UpdateKernel update_piece_neon;
 
 void update(const UpdateArgs& args);
 

@@ -8,6 +8,7 @@
 #include "cpu/lanes/transpose.h"
 #include "cpu/sums/certified/operand_range.h"
 #include "cpu/sums/exact/add_kernel.h"
+#include "sets.h"
 
 namespace lpk {
 namespace {
@@ -61,6 +62,30 @@ void round_block(const RoundBlock& job) {
       std::memcpy(job.y + i, &y, n * sizeof(double));
     }
   }
+}
+
+// The table of an instruction set with W words and V doubles in a vector.
+template <class W, class V>
+constexpr Kernels kernels_of(const char* isa, void (*accumulate)(const Tile&),
+                             void (*accumulate_ordered)(const Tile&),
+                             const KernelFamilies& families) {
+  return {isa,
+          accumulate,
+          accumulate_ordered,
+          add_block<V>,
+          transpose,
+          copy_panels,
+          measure,
+          round_block<V>,
+          round_elements<W>,
+          encode_words<W>,
+          decode_words<W>,
+          narrow_codes<W>,
+          affine_span<V>,
+          widen_floats<V>,
+          narrow_floats<V>,
+          widen_range<V>,
+          families};
 }
 
 }  // namespace

@@ -11,26 +11,16 @@ using CertifiedTier = bool(const Tile& t, const Accumulator& acc, const OperandR
 
 // In certified_double_<isa>.cpp: sums in double under a certificate; false, and nothing done, where
 // there is none.
-bool run_certified_double_avx2(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                               const OperandRange& b, const ExactSums& exact);
-bool run_certified_double_avx512(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                                 const OperandRange& b, const ExactSums& exact);
+CertifiedTier run_certified_double_avx2, run_certified_double_avx512, run_certified_double_neon;
 
 // In certified_truncated_<isa>.cpp: the same for sums in the modes other than nearest_even and
 // to_odd.
-bool run_truncated_avx2(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                        const OperandRange& b, const ExactSums& exact);
-bool run_truncated_avx512(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                          const OperandRange& b, const ExactSums& exact);
+CertifiedTier run_truncated_avx2, run_truncated_avx512, run_truncated_neon;
 // In certified_stochastic_avx512vnni.cpp: the same, draws added by an instruction of AVX512-VNNI.
-bool run_truncated_avx512vnni(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                              const OperandRange& b, const ExactSums& exact);
+CertifiedTier run_truncated_avx512vnni;
 
 // In certified_products_<isa>.cpp: the same in float32, of products that the accumulator rounds.
-bool run_rounded_products_avx2(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                               const OperandRange& b, const ExactSums& exact);
-bool run_rounded_products_avx512(const Tile& t, const Accumulator& acc, const OperandRange& a,
-                                 const OperandRange& b, const ExactSums& exact);
+CertifiedTier run_rounded_products_avx2, run_rounded_products_avx512, run_rounded_products_neon;
 
 // The separate tiers of an instruction set.
 template <class I>
@@ -48,6 +38,13 @@ struct Tiers<struct Avx512> {
   static constexpr CertifiedTier* kTruncated = run_truncated_avx512;
   static constexpr CertifiedTier* kProducts = run_rounded_products_avx512;
   static constexpr CertifiedTier* kDouble = run_certified_double_avx512;
+};
+
+template <>
+struct Tiers<struct Neon> {
+  static constexpr CertifiedTier* kTruncated = run_truncated_neon;
+  static constexpr CertifiedTier* kProducts = run_rounded_products_neon;
+  static constexpr CertifiedTier* kDouble = run_certified_double_neon;
 };
 
 // In float_avx512.cpp: sums in float32 lanes; false, and nothing done, for an accumulator without a

@@ -3,6 +3,7 @@
 
 #include "cpu/sums/certified/certified_kernel.h"
 #include "cpu/sums/exact/double_kernel.h"
+#include "cpu/sums/half/half_sums.h"
 #include "separate_tiers.h"
 
 namespace lpk {
@@ -12,8 +13,8 @@ namespace {
 //   outer[r][l] <- round_outer(outer[r][l] + inner[r][l]), inner <- +0    at the end of every chunk
 //
 // The tiers, fastest first; each is exact wherever it runs:
-//   hardware    e5m10 by half-precision instructions                     AVX512-FP16
-//   certified   operands that prove sums in float32 or double safe       AVX-512, AVX2
+//   hardware    e5m10 by half-precision instructions                     AVX512-FP16, FEAT_FP16
+//   certified   operands that prove sums in float32 or double safe       AVX-512, AVX2, NEON
 //   float       every mode up to 21 mantissa bits                        AVX-512
 //   double      everything
 //
@@ -58,6 +59,25 @@ template <class V>
 void accumulate_tile(const Tile& t) {
   const Accumulator acc = accumulator_from(t.accumulator);
   accumulate_certified<V>(t, acc, range_of_a(t), range_of_b(t));
+}
+
+// In half precision where the processor can; else with `truncated` as above.
+template <class V, CertifiedTier* truncated = Tiers<Isa>::kTruncated>
+void accumulate_half_first(const Tile& t) {
+  const Accumulator acc = accumulator_from(t.accumulator);
+  const OperandRange a = range_of_a(t);
+  const OperandRange& b = range_of_b(t);
+  const bool other = t.spread() || acc.rounds_every_step();
+  const HalfSums sums = other ? HalfSums{} : half_sums(t, acc, a, b);
+  // Products that are split round to nearest, whatever the mode of the sums.
+  const bool one_mode = acc.rounding == Rounding::kNearestEven ||
+                        sums.products == HalfProducts::kFused ||
+                        sums.products == HalfProducts::kHalf;
+  if (!sums.valid || !(Isa::kRoundsAsTold || one_mode))
+    return accumulate_certified<V>(t, acc, a, b, truncated);
+  const bool outer_is_half = half_precision(acc.outer) && acc.outer_rounding == acc.rounding;
+  run_half_tile(t.marked(), sums, outer_is_half);
+  count_products(Tier::kHardware, t.rows * t.lanes * t.depth);
 }
 
 }  // namespace

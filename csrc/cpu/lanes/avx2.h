@@ -108,6 +108,14 @@ struct Stream<16> {
   }
 };
 
+// Words of a panel, which bytes hold.
+typedef int32_t PanelQuarter __attribute__((vector_size(16)));
+LPK_HD void store_bytes_of(const PanelQuarter (&words)[4], int8_t* to) {
+  const __m128i low = _mm_packs_epi32((__m128i)words[0], (__m128i)words[1]);
+  const __m128i high = _mm_packs_epi32((__m128i)words[2], (__m128i)words[3]);
+  store(to, _mm_packs_epi16(low, high));
+}
+
 // Four floats of each of up to 8 rows: 128-bit lane j of vector i comes from row 4 j + i.
 struct QuarterRows8 {
   using F = __m256;

@@ -1,17 +1,11 @@
 // The roundings of the processor, and the one that goes with each of our modes.
 #pragma once
 
-#include <immintrin.h>
-
+#include "control_word.h"
 #include "portable.h"
 
 namespace lpk {
 namespace {
-
-constexpr int kNearestMode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-constexpr int kDown = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
-constexpr int kUp = _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC;
-constexpr int kZero = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC;
 
 // The processor's mode for one of ours. Our modes that look at magnitudes round these toward zero.
 template <Rounding kMode>
@@ -32,16 +26,15 @@ struct UsualRounding {
 // load or store past either end.
 class ProcessorMode {
  public:
-  explicit ProcessorMode(int mode) : saved_(_mm_getcsr()) {
-    constexpr unsigned kRounding = _MM_FROUND_TO_ZERO;
-    _mm_setcsr((saved_ & ~(kRounding << 13)) | (mode & kRounding) << 13);
+  explicit ProcessorMode(int mode) : saved_(control_word()) {
+    set_control_word(rounding_by(mode, saved_));
   }
-  ~ProcessorMode() { _mm_setcsr(saved_); }
+  ~ProcessorMode() { set_control_word(saved_); }
   ProcessorMode(const ProcessorMode&) = delete;
   ProcessorMode& operator=(const ProcessorMode&) = delete;
 
  private:
-  unsigned saved_;
+  ControlWord saved_;
 };
 
 // The same for a mode known to the compiler.

@@ -6,6 +6,8 @@
 #include "avx512.h"
 #elif defined(__AVX2__)
 #include "avx2.h"
+#elif defined(LPK_NEON)
+#include "neon.h"
 #else
 #include "portable.h"
 #endif
@@ -16,6 +18,8 @@ namespace lpk {
 using Isa = Avx512;
 #elif defined(__AVX2__)
 using Isa = Avx2;
+#elif defined(LPK_NEON)
+using Isa = Neon;
 #else
 using Isa = Portable;
 #endif

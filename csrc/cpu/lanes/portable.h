@@ -1,7 +1,7 @@
 // Vectors of doubles and of 32-bit words, as any processor has them, and one lane where it has
-// none: the vocabulary in which the rules are written. avx2.h and avx512.h write some of these
-// functions in instructions of their own; lanes.h includes the files for the instruction set that
-// is compiled for.
+// none: the vocabulary in which the rules are written. avx2.h, avx512.h and neon.h write some of
+// these functions in instructions of their own; lanes.h includes the files for the instruction set
+// that is compiled for.
 //
 // GCC and Clang vector types: the operators are element-wise, comparisons give a mask of -1 and 0.
 #pragma once

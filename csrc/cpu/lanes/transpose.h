@@ -48,7 +48,7 @@ LPK_HD void transpose_block(const float* from, int64_t from_stride, int rows, in
 // Sixteen columns at a time: a cache line of every source row, and sixteen streams to write.
 inline void transpose(const float* from, int64_t from_stride, int64_t rows, int64_t cols, float* to,
                       int64_t to_stride) {
-  constexpr int64_t kCols = 16, kRows = std::max(8, Isa::kWords);
+  constexpr int64_t kCols = 16, kRows = std::max(Isa::kTransposes ? 4 : 8, Isa::kWords);
   for (int64_t c = 0; c < cols; c += kCols) {
     const int64_t width = std::min(kCols, cols - c);
     for (int64_t r = 0; r < rows; r += kRows) {

@@ -10,7 +10,7 @@ import pytest
 
 from lpkernels.backends import cpu
 from tests.support import processor
-from tests.support.processor import ISAS, NEEDS_KERNELS, runs
+from tests.support.processor import FAMILIES, ISAS, NEEDS_KERNELS, runs
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -43,7 +43,19 @@ def test_tests_ask_the_kernels_alone_what_they_run():
 @NEEDS_KERNELS
 def test_what_runs_is_all_up_to_the_best(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("LPKERNELS_ISA", raising=False)
-    assert [isa for isa in ISAS if runs(isa)] == list(ISAS[: ISAS.index(cpu.BACKEND.isa()) + 1])
+    best = cpu.BACKEND.isa()
+    up_to_best = [names[: names.index(best) + 1] for names in FAMILIES.values() if best in names]
+    assert tuple(isa for isa in ISAS if runs(isa)) in up_to_best
+
+
+@NEEDS_KERNELS
+def test_an_instruction_set_of_other_processors_is_refused(monkeypatch: pytest.MonkeyPatch):
+    lacking = [name for name in ISAS if not runs(name)]
+    names = ", ".join(name for name in ISAS if runs(name))
+    for name in [*lacking, "sse2"]:
+        monkeypatch.setenv("LPKERNELS_ISA", name)
+        with pytest.raises(ValueError, match=f"={name}: this processor runs {names}; unset it"):
+            cpu.BACKEND.isa()
 
 
 @NEEDS_KERNELS

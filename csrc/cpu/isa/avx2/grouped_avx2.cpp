@@ -2,6 +2,8 @@
 
 namespace lpk {
 
-const GroupedKernel kAvx2Grouped = grouped_row<Vec<4>>;
+void grouped_row_avx2(const GroupedRule& rule, const GroupedRow& row, const GroupedPanel& panel) {
+  grouped_row<Vec<4>>(rule, row, panel);
+}
 
 }  // namespace lpk

@@ -3,21 +3,9 @@
 
 namespace lpk {
 
-const Kernels kAvx2Kernels = {"avx2",
-                              accumulate_tile<Vec<4>>,
-                              accumulate_ordered_avx2,
-                              add_block<Vec<4>>,
-                              transpose,
-                              copy_panels,
-                              measure,
-                              round_block<Vec<4>>,
-                              round_elements<Bits32<8>>,
-                              encode_words<Bits32<8>>,
-                              decode_words<Bits32<8>>,
-                              narrow_codes<Bits32<8>>,
-                              affine_span<Vec<4>>,
-                              widen_floats<Vec<4>>,
-                              narrow_floats<Vec<4>>,
-                              widen_range<Vec<4>>};
+const Kernels kAvx2Kernels = kernels_of<Bits32<8>, Vec<4>>(
+    "avx2", accumulate_tile<Vec<4>>, accumulate_ordered_avx2,
+    {&kAvx2Counts, &kAvx2Blocks, &kAvx2Hadamard, &kAvx2Events, update_piece_avx2, grouped_row_avx2,
+     accumulate_scaled_avx2, nullptr});
 
 }  // namespace lpk

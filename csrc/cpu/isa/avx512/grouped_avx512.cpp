@@ -2,6 +2,8 @@
 
 namespace lpk {
 
-const GroupedKernel kAvx512Grouped = grouped_row<Vec<8>>;
+void grouped_row_avx512(const GroupedRule& rule, const GroupedRow& row, const GroupedPanel& panel) {
+  grouped_row<Vec<8>>(rule, row, panel);
+}
 
 }  // namespace lpk

@@ -2,6 +2,8 @@
 
 namespace lpk {
 
-const GroupedKernel kScalarGrouped = grouped_row<Vec<1>>;
+void grouped_row_scalar(const GroupedRule& rule, const GroupedRow& row, const GroupedPanel& panel) {
+  grouped_row<Vec<1>>(rule, row, panel);
+}
 
 }  // namespace lpk

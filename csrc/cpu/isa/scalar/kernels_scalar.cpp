@@ -11,21 +11,9 @@ void accumulate(const Tile& t) {
 
 }  // namespace
 
-const Kernels kScalarKernels = {"scalar",
-                                accumulate,
-                                accumulate_ordered_scalar,
-                                add_block<Vec<1>>,
-                                transpose,
-                                copy_panels,
-                                measure,
-                                round_block<Vec<1>>,
-                                round_elements<Bits32<1>>,
-                                encode_words<Bits32<1>>,
-                                decode_words<Bits32<1>>,
-                                narrow_codes<Bits32<1>>,
-                                affine_span<Vec<1>>,
-                                widen_floats<Vec<1>>,
-                                narrow_floats<Vec<1>>,
-                                widen_range<Vec<1>>};
+const Kernels kScalarKernels =
+    kernels_of<Bits32<1>, Vec<1>>("scalar", accumulate, accumulate_ordered_scalar,
+                                  {&kScalarCounts, &kScalarBlocks, &kScalarHadamard, &kScalarEvents,
+                                   update_piece_scalar, grouped_row_scalar, nullptr, nullptr});
 
 }  // namespace lpk

@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "certified_lanes.h"
+#include "cpu/lanes/certified_lanes.h"
 
 namespace lpk {
 namespace {
@@ -101,7 +101,7 @@ struct ShortSplitRule : RuleOf<S, true, false, true>, Sum {
   explicit ShortSplitRule(const Format& f) : factor(S::all(split_factor<S>(f))) {}
   template <class Draws>
   LPK_HD F round(F s, const Draws&) const {
-    return S::fms(s, factor, S::fms(s, factor, s));
+    return S::split(s, factor);
   }
 };
 

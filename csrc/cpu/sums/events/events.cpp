@@ -1,22 +1,12 @@
 #include "events.h"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "cpu/drivers/parallel.h"
 
 namespace lpk {
 namespace {
-
-const EventKernels& event_kernels() {
-#if defined(LPK_X86)
-  const char* isa = kernels().isa;
-  if (std::strncmp(isa, "avx512", 6) == 0) return kAvx512Events;
-  if (std::strcmp(isa, "avx2") == 0) return kAvx2Events;
-#endif
-  return kScalarEvents;
-}
 
 // Counts, and the bits of each addition where they are wanted.
 class Counter final : public EventSink {
@@ -160,7 +150,7 @@ struct MaskedProduct {
   MaskedProduct(const MaskArgs& of, int used)
       : args(of),
         e(of.events),
-        by(event_kernels()),
+        by(*kernels().families.events),
         threads(used),
         panels((e.n + kPanel - 1) / kPanel),
         b(static_cast<size_t>(panels * e.k * kPanel)),
@@ -218,7 +208,7 @@ struct MaskedProduct {
 }  // namespace
 
 EventCounts matmul_events(const EventArgs& args, int threads) {
-  const EventKernels& by = event_kernels();
+  const EventKernels& by = *kernels().families.events;
   std::vector<EventBlock> blocks;
   for (int64_t row = 0; row < args.m; row += kEventRows) {
     for (int64_t lane = 0; lane < args.n; lane += kPanel) {

@@ -123,5 +123,6 @@ struct EventKernels {
 extern const EventKernels kScalarEvents;
 extern const EventKernels kAvx2Events;
 extern const EventKernels kAvx512Events;
+extern const EventKernels kNeonEvents;
 
 }  // namespace lpk

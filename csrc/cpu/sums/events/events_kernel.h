@@ -77,9 +77,7 @@ struct InFloat {
 }  // namespace
 }  // namespace lpk
 
-#if defined(__AVX512F__)
-#include "float_events.h"
-#endif
+#include "cpu/isa/events_in_float.h"
 
 namespace lpk {
 namespace {

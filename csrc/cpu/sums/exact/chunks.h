@@ -68,9 +68,7 @@ struct FloatChunks {
 }  // namespace
 }  // namespace lpk
 
-#if defined(__AVX512F__)
-#include "float_chunks.h"
-#endif
+#include "cpu/isa/chunks_in_float.h"
 
 namespace lpk {
 namespace {

@@ -1,7 +1,6 @@
 #include "grouped.h"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "common/orders.h"
@@ -12,15 +11,6 @@ namespace lpk {
 namespace {
 
 constexpr int64_t kRows = 64;
-
-GroupedKernel kernel_here() {
-  const char* isa = kernels().isa;
-#if defined(LPK_X86)
-  if (std::strcmp(isa, "avx2") == 0) return kAvx2Grouped;
-  if (std::strncmp(isa, "avx512", 6) == 0) return kAvx512Grouped;
-#endif
-  return kScalarGrouped;
-}
 
 // Values and the places that they count with.
 struct Placed {
@@ -92,7 +82,7 @@ class GroupedProduct {
   const GroupedArgs& args_;
   const GroupedRule rule_;
   const double least_;
-  const GroupedKernel kernel_ = kernel_here();
+  GroupedKernel* const kernel_ = kernels().families.grouped;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "common/accumulate.h"
+#include "cpu/drivers/tile.h"
 
 namespace lpk {
 
@@ -50,9 +51,10 @@ struct GroupedRow {
   const double *scale, *scale_place;
 };
 
-using GroupedKernel = void (*)(const GroupedRule&, const GroupedRow&, const GroupedPanel&);
-extern const GroupedKernel kScalarGrouped;
-extern const GroupedKernel kAvx2Grouped;
-extern const GroupedKernel kAvx512Grouped;
+// In grouped_<isa>.cpp.
+GroupedKernel grouped_row_scalar;
+GroupedKernel grouped_row_avx2;
+GroupedKernel grouped_row_avx512;
+GroupedKernel grouped_row_neon;
 
 }  // namespace lpk

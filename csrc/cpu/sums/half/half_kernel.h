@@ -1,5 +1,5 @@
-// Sums in IEEE half precision by the processor's own arithmetic (AVX512-FP16): the accumulator is
-// e5m10, so one multiply-add is the contract's step, 32 lanes at a time.
+// Sums in IEEE half precision by the processor's own arithmetic (AVX512-FP16, or FEAT_FP16 of ARM):
+// the accumulator is e5m10, so one multiply-add is the contract's step.
 //
 //   acc <- fma(a, b, acc)     or    acc <- acc + (a * b)  where products are rounded, too
 //
@@ -16,28 +16,12 @@
 namespace lpk {
 namespace {
 
-// Floats side by side, exact as halves.
-LPK_HD Half halves(__m512 low, __m512 high) {
-  const __m256i l = _mm512_cvtps_ph(low, _MM_FROUND_NO_EXC);
-  const __m256i h = _mm512_cvtps_ph(high, _MM_FROUND_NO_EXC);
-  return _mm512_castsi512_ph(_mm512_inserti64x4(_mm512_castsi256_si512(l), h, 1));
-}
-// The lanes of two panels as one vector of halves, and back.
-LPK_HD Half load_halves(const float* low, const float* high) {
-  return halves(_mm512_loadu_ps(low), _mm512_loadu_ps(high));
-}
-LPK_HD void store_halves(float* low, float* high, Half x) {
-  const __m512i bits = _mm512_castph_si512(x);
-  _mm512_storeu_ps(low, _mm512_cvtph_ps(_mm512_castsi512_si256(bits)));
-  _mm512_storeu_ps(high, _mm512_cvtph_ps(_mm512_extracti64x4_epi64(bits, 1)));
-}
-
 // Where the sums of a tile lie in memory, by rows against pairs of panels. The last pair of a tile
 // may have one panel only: `beside` then takes the missing panel's sums. The functions, for ends of
 // chunks and blocks, are compiled once for all kernels: the kernels hand over sums in memory.
 struct HalfState {
   const Tile& t;
-  const ChunkEnd<Vec<8>>& end;
+  const ChunkEnd<Vec<Isa::kDoubles>>& end;
   int64_t paired;  // lanes of whole pairs
   float* beside;   // kMaxHalfRows x kPanel
   bool outer_is_half;
@@ -47,26 +31,24 @@ struct HalfState {
   LPK_HD float* high(float* state, int64_t row, int r, int64_t lane) const {
     return lane < paired ? state + (row + r) * t.stride + lane + kPanel : beside + r * kPanel;
   }
-  LPK_HD Half load(float* state, int64_t row, int r, int64_t lane) const {
-    return load_halves(state + (row + r) * t.stride + lane, high(state, row, r, lane));
+  LPK_HD void load(float* state, int64_t row, int r, int64_t lane, HalfColumn* to) const {
+    pack_halves(state + (row + r) * t.stride + lane, high(state, row, r, lane), to);
   }
-  LPK_HD void store(float* state, int64_t row, int r, int64_t lane, Half x) const {
-    store_halves(state + (row + r) * t.stride + lane, high(state, row, r, lane), x);
+  LPK_HD void store(float* state, int64_t row, int r, int64_t lane, const HalfColumn* x) const {
+    unpack_halves(x, state + (row + r) * t.stride + lane, high(state, row, r, lane));
   }
 
   // The inner sums of `rows` rows from `row` on and `wide` pairs from `lane` on.
   __attribute__((noinline)) void load_all(int rows, int wide, int64_t row, int64_t lane,
                                           HalfColumn* to) const {
     for (int r = 0; r < rows; ++r) {
-      for (int w = 0; w < wide; ++w, ++to)
-        lpk::store(to, load(t.inner, row, r, lane + w * kHalfLanes));
+      for (int w = 0; w < wide; ++w, ++to) load(t.inner, row, r, lane + w * kHalfLanes, to);
     }
   }
   __attribute__((noinline)) void store_all(int rows, int wide, int64_t row, int64_t lane,
                                            const HalfColumn* from) const {
     for (int r = 0; r < rows; ++r) {
-      for (int w = 0; w < wide; ++w, ++from)
-        store(t.inner, row, r, lane + w * kHalfLanes, lpk::load<Half>(from));
+      for (int w = 0; w < wide; ++w, ++from) store(t.inner, row, r, lane + w * kHalfLanes, from);
     }
   }
 
@@ -76,10 +58,15 @@ struct HalfState {
     for (int r = 0; r < rows; ++r) {
       for (int w = 0; w < wide; ++w, ++from) {
         const int64_t first = lane + w * kHalfLanes;
-        Half total =
-            _mm512_add_round_ph(load(t.outer, row, r, first), lpk::load<Half>(from), kModeOfSums);
-        if (outer_saturates) total = half_within(total, limit);
-        store(t.outer, row, r, first, total);
+        HalfColumn outer;
+        load(t.outer, row, r, first, &outer);
+        for (int v = 0; v < kHalfVectors; ++v) {
+          Half total =
+              half_sum(lpk::load<Half>(vector_of(&outer, v)), lpk::load<Half>(vector_of(from, v)));
+          if (outer_saturates) total = half_within(total, limit);
+          lpk::store(vector_of(&outer, v), total);
+        }
+        store(t.outer, row, r, first, &outer);
       }
     }
   }
@@ -107,7 +94,7 @@ struct HalfRun {
   const HalfColumn* b;  // pairs of panels of depth x 32
   Half limit = all_halves(65504.0f);
 
-  LPK_HD __mmask32 marks(int64_t lane, int64_t k) const {
+  LPK_HD uint32_t marks(int64_t lane, int64_t k) const {
     const uint16_t* low = t.lane_absent + lane / kPanel * t.depth + k;
     return lane < state.paired ? *low | static_cast<uint32_t>(low[t.depth]) << 16 : *low;
   }
@@ -115,55 +102,62 @@ struct HalfRun {
   template <int kRows, int kPairs, bool kMasked>
   __attribute__((noinline)) void panels(int64_t row, int64_t lane) const {
     HalfColumn memory[kRows * kPairs];
-    Half sum[kRows][kPairs];
+    constexpr int kVectors = kPairs * kHalfVectors;
+    Half sum[kRows][kVectors];
     // Each of the loops over sums is unrolled, so that they stay in registers.
     const auto each = [&](const auto& visit) __attribute__((always_inline)) {
 #pragma GCC unroll 12
       for (int r = 0; r < kRows; ++r) {
-#pragma GCC unroll 2
-        for (int w = 0; w < kPairs; ++w) visit(sum[r][w], memory + r * kPairs + w);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVectors; ++v)
+          visit(sum[r][v], vector_of(memory + r * kPairs + v / kHalfVectors, v % kHalfVectors));
       }
     };
     state.load_all(kRows, kPairs, row, lane, memory);
-    each([](Half& x, const HalfColumn* from) { x = lpk::load<Half>(from); });
+    each([](Half& x, const uint16_t* from) { x = lpk::load<Half>(from); });
     const uint32_t* left = a + row * t.depth * kWords;
     const HalfColumn* right = b + lane / kHalfLanes * t.depth;
     for_each_span(t, acc.chunk, [&](int64_t from, int64_t to, int64_t closed) {
       for (int64_t k = from; k < to; ++k) {
-        Half column[kPairs];
-        for (int w = 0; w < kPairs; ++w) column[w] = lpk::load<Half>(right + w * t.depth + k);
+        Half column[kVectors];
+        for (int v = 0; v < kVectors; ++v) {
+          const HalfColumn* from = right + v / kHalfVectors * t.depth + k;
+          column[v] = lpk::load<Half>(vector_of(from, v % kHalfVectors));
+        }
         for (int r = 0; r < kRows; ++r) {
           if (kMasked && t.absent != nullptr && t.absent[(row + r) * t.depth + k]) continue;
           const uint32_t* x = left + (r * t.depth + k) * kWords;
-          for (int w = 0; w < kPairs; ++w) {
-            Half next = product.sum(x, column[w], sum[r][w]);
+          for (int v = 0; v < kVectors; ++v) {
+            Half next = product.sum(x, column[v], sum[r][v]);
             if (kSaturates) next = half_within(next, limit);
             if (kMasked && t.lane_absent != nullptr) {
-              sum[r][w] = _mm512_mask_blend_ph(marks(lane + w * kHalfLanes, k), next, sum[r][w]);
+              const uint32_t absent = marks(lane + v / kHalfVectors * kHalfLanes, k);
+              sum[r][v] = half_kept(absent >> v % kHalfVectors * kHalves, sum[r][v], next);
             } else {
-              sum[r][w] = next;
+              sum[r][v] = next;
             }
           }
         }
       }
       if (closed < 0) return;
-      each([](Half x, HalfColumn* to) { lpk::store(to, x); });
+      each([](Half x, uint16_t* to) { lpk::store(to, x); });
       if (state.outer_is_half) {
         state.close_in_half(kRows, kPairs, row, lane, memory);
       } else {
         state.store_all(kRows, kPairs, row, lane, memory);
         state.template close<kRows>(kPairs, row, lane, closed);
       }
-      each([](Half& x, const HalfColumn*) { x = _mm512_setzero_ph(); });
+      each([](Half& x, const uint16_t*) { x = Half{}; });
     });
-    each([](Half x, HalfColumn* to) { lpk::store(to, x); });
+    each([](Half x, uint16_t* to) { lpk::store(to, x); });
     state.store_all(kRows, kPairs, row, lane, memory);
   }
 
   template <int kPairs, bool kMasked>
   void rows(int64_t lane) const {
     int64_t row = 0;
-    for (; row + 12 <= t.rows; row += 12) panels<12, kPairs, kMasked>(row, lane);
+    for (; row + kHalfRows <= t.rows; row += kHalfRows)
+      panels<kHalfRows, kPairs, kMasked>(row, lane);
     for (; row + 4 <= t.rows; row += 4) panels<4, kPairs, kMasked>(row, lane);
     for (; row < t.rows; ++row) panels<1, kPairs, kMasked>(row, lane);
   }
@@ -171,7 +165,8 @@ struct HalfRun {
   template <bool kMasked>
   void all() const {
     int64_t lane = 0;
-    for (; lane + 2 * kHalfLanes <= state.paired; lane += 2 * kHalfLanes) rows<2, kMasked>(lane);
+    constexpr int64_t kWide = kHalfPairs * kHalfLanes;
+    for (; lane + kWide <= state.paired; lane += kWide) rows<kHalfPairs, kMasked>(lane);
     for (; lane < t.lanes; lane += kHalfLanes) rows<1, kMasked>(lane);
   }
 };
@@ -183,25 +178,21 @@ const uint32_t* words_of_a(const Tile& t, const Product& product, int scale) {
   thread_local std::vector<uint32_t> a;
   const int64_t count = t.rows * t.depth;
   a.resize((count + kPanel - 1) / kPanel * kPanel * kWords);
-  const __m512 by = _mm512_set1_ps(std::ldexp(1.0f, scale));
+  const float by = std::ldexp(1.0f, scale);
   uint32_t* to = a.data();
-  for (int64_t i = 0; i < count; i += kPanel, to += kPanel * kWords) {
-    const int64_t left = std::min<int64_t>(kPanel, count - i);
-    __m512 values[kWords];
-    product.words_of(_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << left) - 1), t.a + i) * by,
-                     values);
-    __m512i words[kWords];
+  for (int64_t i = 0; i < count; i += Isa::kWords, to += Isa::kWords * kWords) {
+    RowFloats values[kWords];
+    product.words_of(first_floats(t.a + i, count - i) * by, values);
+    RowLanes::U words[kWords];
     for (int w = 0; w < kWords; ++w) {
-      const __m512i bits = _mm512_cvtepu16_epi32(_mm512_cvtps_ph(values[w], _MM_FROUND_NO_EXC));
-      words[w] = _mm512_or_si512(bits, _mm512_slli_epi32(bits, 16));
+      const auto half = float16_of_words<RowLanes>(as_words<RowLanes>(values[w]));
+      const auto bits = halves_as_words<RowLanes>(half);
+      words[w] = bits | bits << 16;
     }
     if constexpr (kWords == 1) {
-      _mm512_storeu_si512(to, words[0]);
+      store(to, words[0]);
     } else {
-      const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-      const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
-      _mm512_storeu_si512(to, _mm512_permutex2var_epi32(words[0], low, words[1]));
-      _mm512_storeu_si512(to + kPanel, _mm512_permutex2var_epi32(words[0], high, words[1]));
+      store_in_turn(to, words[0], words[1]);
     }
   }
   return a.data();
@@ -212,16 +203,14 @@ inline const HalfColumn* halves_of_b(const Tile& t, int scale) {
   if (facts.halved && facts.halves_scale == scale) return facts.halves.data();
   const int64_t pairs = (t.lanes + kHalfLanes - 1) / kHalfLanes;
   facts.halves.resize(pairs * t.depth);
-  const __m512 by = _mm512_set1_ps(std::ldexp(1.0f, scale));
+  const float by = std::ldexp(1.0f, scale);
   const float zeros[kPanel] = {};
   for (int64_t pair = 0; pair < pairs; ++pair) {
     const float* low = t.b + pair * kHalfLanes * t.depth;
     const bool whole = (pair + 1) * kHalfLanes <= t.lanes;
     for (int64_t k = 0; k < t.depth; ++k) {
       const float* high = whole ? low + (t.depth + k) * kPanel : zeros;
-      const __m512 columns[2] = {_mm512_loadu_ps(low + k * kPanel) * by,
-                                 _mm512_loadu_ps(high) * by};
-      lpk::store(&facts.halves[pair * t.depth + k], halves(columns[0], columns[1]));
+      pack_halves(low + k * kPanel, high, by, &facts.halves[pair * t.depth + k]);
     }
   }
   facts.halved = true;
@@ -233,7 +222,7 @@ template <bool kSaturates, class Product>
 void run_half(const Tile& t, const Accumulator& acc, const HalfSums& sums, bool outer_is_half,
               int mode, const Product& product) {
   float beside[12 * kPanel] = {};
-  const ChunkEnd<Vec<8>> end(acc);
+  const ChunkEnd<Vec<Isa::kDoubles>> end(acc);
   const HalfState state{t,      end,           t.lanes / kHalfLanes * kHalfLanes,
                         beside, outer_is_half, acc.outer.overflow == Overflow::kSaturate};
   const HalfRun<Product, kSaturates> run{
@@ -243,8 +232,22 @@ void run_half(const Tile& t, const Accumulator& acc, const HalfSums& sums, bool 
   run.template all<false>();
 }
 
-inline void run_half_sums(const Tile& t, const Accumulator& acc, const HalfSums& sums,
-                          bool outer_is_half, int mode) {
+inline int mode_of_sums(Rounding rounding) {
+  switch (rounding) {
+    case Rounding::kTowardZero:
+      return kZero;
+    case Rounding::kTowardPositive:
+      return kUp;
+    case Rounding::kTowardNegative:
+      return kDown;
+    default:
+      return kNearestMode;
+  }
+}
+
+inline void run_half_sums(const Tile& t, const HalfSums& sums, bool outer_is_half) {
+  const Accumulator acc = accumulator_from(t.accumulator);
+  const int mode = mode_of_sums(acc.rounding);
   const auto run = [&](const auto& product) {
     if (acc.fmt.overflow == Overflow::kSaturate)
       return run_half<true>(t, acc, sums, outer_is_half, mode, product);

@@ -75,7 +75,7 @@ struct OperandGroup {
 // Both halves of some lanes of B, and exponents, in the order of blocks.
 template <class T, int kLanes>
 struct OperandColumns {
-  static constexpr int64_t kHalf = kHalfBytes / static_cast<int64_t>(sizeof(T));
+  static constexpr int64_t kHalf = kHalfBytes<T> / static_cast<int64_t>(sizeof(T));
   std::vector<T, LineAllocator<T>> halves;
   std::vector<int8_t, LineAllocator<int8_t>> places;
 
@@ -104,18 +104,15 @@ struct OperandColumns {
  private:
   // The exponents of a panel.
   LPK_HD static void store_bytes(int8_t* to, const float* x, int lowest, int emin) {
-    const __m128i zero = _mm_setzero_si128();
-    __m128i words[4];
+    PanelQuarter words[4];
     for (int i = 0; i < 4; ++i) {
-      const __m128i bits = _mm_castps_si128(_mm_loadu_ps(x + 4 * i));
-      const __m128i biased = _mm_and_si128(_mm_srli_epi32(bits, 23), _mm_set1_epi32(255));
-      const __m128i counted = _mm_sub_epi32(_mm_max_epi32(biased, _mm_set1_epi32(emin + 127)),
-                                            _mm_set1_epi32(lowest + 127));
-      const __m128i none = _mm_cmpeq_epi32(_mm_slli_epi32(bits, 1), zero);
-      words[i] = _mm_blendv_epi8(counted, _mm_set1_epi32(kAbsent), none);
+      const PanelQuarter bits = load<PanelQuarter>(x + 4 * i);
+      const PanelQuarter biased = bits >> 23 & 255;
+      const PanelQuarter counted =
+          (biased > emin + 127 ? biased : PanelQuarter{} + (emin + 127)) - (lowest + 127);
+      words[i] = bits << 1 == 0 ? PanelQuarter{} + kAbsent : counted;
     }
-    const __m128i low = _mm_packs_epi32(words[0], words[1]);
-    store(to, _mm_packs_epi16(low, _mm_packs_epi32(words[2], words[3])));
+    store_bytes_of(words, to);
   }
 };
 
@@ -195,11 +192,11 @@ struct OperandKernel {
     const T* size = group.size + row * steps_of_row;
     const uint32_t* side = group.side + row * steps_of_row;
     const char* halves = reinterpret_cast<const char*>(columns.halves.data());
-    halves += block.first * 2 * kHalfBytes;
-    for (int64_t s = block.first; s < block.end; ++s, halves += 2 * kHalfBytes) {
+    halves += block.first * 2 * kHalfBytes<T>;
+    for (int64_t s = block.first; s < block.end; ++s, halves += 2 * kHalfBytes<T>) {
       const F a = O::all(size[s]);
       const char* positive = halves + side[s];
-      const char* negative = halves + (kHalfBytes - side[s]);
+      const char* negative = halves + (kHalfBytes<T> - side[s]);
       for (int v = 0; v < kVectors; ++v) {
         p[v] = O::fma(a, load<F>(positive + v * sizeof(F)), p[v]);
         n[v] = O::fma(a, load<F>(negative + v * sizeof(F)), n[v]);
@@ -327,7 +324,7 @@ struct OperandRows {
     e &= 255;
     e |= e << 8;
     store(place.data() + at, e | e << 16);
-    store(side.data() + at, (bits >> 31) & kHalfBytes);
+    store(side.data() + at, (bits >> 31) & kHalfBytes<T>);
   }
 
   std::vector<float> line_;

@@ -8,5 +8,6 @@ namespace lpk {
 void accumulate_operands_scalar(const Tile& t);
 void accumulate_operands_avx2(const Tile& t);
 void accumulate_operands_avx512(const Tile& t);
+void accumulate_operands_neon(const Tile& t);
 
 }  // namespace lpk

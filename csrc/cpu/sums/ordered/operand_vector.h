@@ -9,10 +9,13 @@ namespace {
 
 // Vectors of the processor: kVectorBytes / sizeof(T) lanes.
 constexpr int kVectorBytes = 4 * Isa::kWords;
-// The most vectors of lanes taken at once: as many pairs of sums hide the latency of one.
-constexpr int kMostVectors = 4;
+// The most vectors of lanes taken at once, a panel at least: as many pairs of sums hide the latency
+// of one.
+template <class T>
+constexpr int kMostVectors = std::max<int>(4, kPanel * sizeof(T) / kVectorBytes);
 // From one half of B's lanes to the other, in bytes.
-constexpr int kHalfBytes = kMostVectors * kVectorBytes;
+template <class T>
+constexpr int kHalfBytes = kMostVectors<T> * kVectorBytes;
 
 template <class T>
 struct OperandVector;

@@ -37,6 +37,7 @@ struct ScaledTile : Tile {
 // In scaled_<isa>.cpp.
 void accumulate_scaled_avx2(const ScaledTile& t);
 void accumulate_scaled_avx512(const ScaledTile& t);
+void accumulate_scaled_neon(const ScaledTile& t);
 // By dot products of bytes; false, and nothing done, where codes are no integers of eight bits.
 bool accumulate_scaled_avx512vnni(const ScaledTile& t);
 

@@ -1,0 +1,7 @@
+#include "cpu/elementwise/count_kernel.h"
+
+namespace lpk {
+
+const CountKernels kNeonCounts = {count_elements<Bits32<4>>, count_span<Vec<2>>, count_affine};
+
+}  // namespace lpk
