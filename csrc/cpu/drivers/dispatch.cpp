@@ -1,3 +1,7 @@
+#if defined(LPK_AVX512FP16)
+#include <cpuid.h>
+#endif
+
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -43,7 +47,9 @@ bool runs_avx512fp16() {
   return runs_avx512();
 #elif defined(LPK_AVX512FP16)
   // Stochastic sums there take AVX512-VNNI, which every such processor has so far.
-  return runs_avx512vnni() && __builtin_cpu_supports("avx512fp16");
+  // Clang 16 has no name for half precision: CPUID is asked (leaf 7, bit 23 of EDX).
+  unsigned a, b, c, d;
+  return runs_avx512vnni() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && d >> 23 & 1;
 #else
   return false;
 #endif

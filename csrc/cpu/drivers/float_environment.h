@@ -13,8 +13,15 @@ namespace lpk {
 class FloatEnvironment {
  public:
 #if defined(__SSE2__)
-  FloatEnvironment() : saved_(_mm_getcsr()) { _mm_setcsr(0x1F80); }
-  ~FloatEnvironment() { _mm_setcsr(saved_); }
+  // The empty assembly keeps Clang from moving a load or a store past either end.
+  FloatEnvironment() : saved_(_mm_getcsr()) {
+    _mm_setcsr(0x1F80);
+    asm volatile("" ::: "memory");
+  }
+  ~FloatEnvironment() {
+    asm volatile("" ::: "memory");
+    _mm_setcsr(saved_);
+  }
 
  private:
   unsigned saved_;

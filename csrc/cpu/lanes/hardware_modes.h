@@ -28,15 +28,19 @@ struct UsualRounding {
 };
 
 // The processor rounds by `mode` from construction to destruction, for instructions that take no
-// rounding of their own. Rounded values must be loaded and stored in between: compilers move no
-// load or store past either end.
+// rounding of their own. Rounded values must be loaded and stored in between: the empty assembly
+// keeps Clang from moving a load or a store past either end, as GCC never does.
 class ProcessorMode {
  public:
   explicit ProcessorMode(int mode) : saved_(_mm_getcsr()) {
     constexpr unsigned kRounding = _MM_FROUND_TO_ZERO;
     _mm_setcsr((saved_ & ~(kRounding << 13)) | (mode & kRounding) << 13);
+    asm volatile("" ::: "memory");
   }
-  ~ProcessorMode() { _mm_setcsr(saved_); }
+  ~ProcessorMode() {
+    asm volatile("" ::: "memory");
+    _mm_setcsr(saved_);
+  }
   ProcessorMode(const ProcessorMode&) = delete;
   ProcessorMode& operator=(const ProcessorMode&) = delete;
 
