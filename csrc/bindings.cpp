@@ -203,6 +203,7 @@ PYBIND11_MODULE(_C, m) {
   m.doc() =
       "lpkernels kernels: pointers and integers in, results in place; used through "
       "lpkernels.backends";
+  m.attr("compiler") = LPK_COMPILER;
   m.def("isa", &isa);
   m.def("take_tiers", &take_tiers);
   m.def("quantize", &quantize);
