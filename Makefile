@@ -22,6 +22,9 @@ else
 export LPKERNELS_CUDA ?= $(if $(shell command -v nvcc),90,0)
 endif
 HAS_NATIVE := $(VENV)/.has-native-$(subst $(SEMICOLON),-,$(LPKERNELS_CUDA))
+# CXX=clang++-16 compiles everything anew with this compiler.
+COMPILER := $(if $(filter default,$(origin CXX)),,-$(notdir $(lastword $(CXX))))
+HAS_COMPILER := $(VENV)/.has-compiler$(COMPILER)
 
 .PHONY: demo test check bench prove site mutants attack sanitize fuzz arm gpu
 .NOTPARALLEL:
@@ -87,12 +90,12 @@ attack: $(VENV)/.has-lab,dev $(VENV)/.has-attack $(HAS_NATIVE)
 # processor that has AVX-512 without them; those are skipped there else.
 SOFTWARE_AVX512 ?= $(shell grep -qw avx512f /proc/cpuinfo && echo OFF || echo ON)
 sanitize: $(VENV)/.has-lab,dev
-	$(BIN)/cmake -G Ninja -S . -B build/sanitize -DLPKERNELS_TESTS=ON -DLPKERNELS_SANITIZE=ON \
+	$(BIN)/cmake -G Ninja -S . -B build/sanitize$(COMPILER) -DLPKERNELS_TESTS=ON -DLPKERNELS_SANITIZE=ON \
 		-DLPKERNELS_SOFTWARE_AVX512=$(SOFTWARE_AVX512) \
 		-DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DPython_EXECUTABLE=$(abspath $(BIN))/python \
 		-Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) >/dev/null
-	$(BIN)/cmake --build build/sanitize --target lpk_test
-	$(BIN)/ctest --test-dir build/sanitize --output-on-failure
+	$(BIN)/cmake --build build/sanitize$(COMPILER) --target lpk_test
+	$(BIN)/ctest --test-dir build/sanitize$(COMPILER) --output-on-failure
 
 # This runs libFuzzer on the C++ entry points, with both sanitizers, for FUZZ_SECONDS. LPKERNELS_ISA
 # chooses the kernels. libFuzzer writes failures to the current folder, and inputs that reach new code
@@ -144,7 +147,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) && $@ -m pip --version >/dev/null || { rm -rf $(VENV); \
 		echo "$(PYTHON) -m venv made no environment with pip: install your system's python3-venv package" >&2; exit 1; }
 
-$(HAS_NATIVE): $(NATIVE)
+$(HAS_COMPILER): | $(BIN)/python
+	rm -f $(VENV)/.has-compiler*
+	touch $@
+
+$(HAS_NATIVE): $(NATIVE) $(HAS_COMPILER)
 	@echo "==> compiling what changed of the C++ module: [files done/files in all]"
 	rm -f $(VENV)/.has-native-*
 	$(BIN)/python setup.py -q build_ext --inplace

@@ -45,7 +45,10 @@ def missing() -> str:
     # $CXX may hold arguments, or a launcher such as ccache before the compiler.
     compilers = shlex.split(os.environ.get("CXX", ""))[:1] or ["c++", "g++", "clang++"]
     if not any(map(tool, compilers)):
-        return "no C++ compiler was found (install g++ or clang++, or set CXX, then install again)"
+        return (
+            "no C++ compiler was found (install g++ from version 12 or clang++ from 16, "
+            "or set CXX, then install again)"
+        )
     for name in ("cmake", "ninja"):
         if tool(name) is None:
             return f"{name} was not found (pip install {name}, then install again)"
@@ -108,8 +111,13 @@ class CMakeBuild(build_ext):
         }
         options = [f"-D{name}={value}" for name, value in settings.items()]
         cmake = str(tool("cmake"))
-        subprocess.run([cmake, "-G", "Ninja", "-S", ROOT, "-B", build, *options], check=True)
-        subprocess.run([cmake, "--build", build], check=True)
+        # A compiler that is too old is named by CMakeLists.txt, with the versions that work.
+        if subprocess.run([cmake, "-G", "Ninja", "-S", ROOT, "-B", build, *options]).returncode:
+            # The folder remembers the compiler and its version.
+            shutil.rmtree(build, ignore_errors=True)
+            raise SystemExit("lpkernels: CMake refused this build; its message above says why")
+        if subprocess.run([cmake, "--build", build]).returncode:
+            raise SystemExit("lpkernels: the C++ module does not compile; see the message above")
 
     def get_outputs(self) -> list[str]:
         return []
@@ -154,9 +162,15 @@ def description() -> str:
 
 
 def drop_stale(build: Path) -> None:
-    """Remove a build folder that was copied here with its checkout: CMake refuses to reuse it."""
+    """Remove a build folder that CMake refuses to reuse, because it was copied here with its
+    checkout, or would reuse with the compiler of an earlier CXX."""
     cache = build / "CMakeCache.txt"
-    if cache.exists() and f"CMAKE_HOME_DIRECTORY:INTERNAL={ROOT}\n" not in cache.read_text():
+    if not cache.exists():
+        return
+    lines = cache.read_text().splitlines()
+    here = f"CMAKE_HOME_DIRECTORY:INTERNAL={ROOT}" in lines
+    known = [line.partition("=")[2] for line in lines if line.startswith("LPKERNELS_CXX:")]
+    if not here or (known or [""]) != [os.environ.get("CXX", "")]:
         shutil.rmtree(build)
 
 

@@ -110,14 +110,24 @@ def chosen(options: argparse.Namespace) -> list[Case]:
     return [case for case in cases if re.search(options.filter, case.name)]
 
 
-def measure(case: Case, device: str, backend: str, threads: int, budget: float) -> dict[str, Any]:
-    """One record, without the facts about where it was measured."""
-    job = build(case, device, backend)
+def measure(
+    case: Case,
+    device: str,
+    backend: str,
+    threads: int,
+    budget: float,
+    job: Job | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, Any]:
+    """One record, without the facts about where it was measured. job: the case made ready, with
+    other baselines than its own."""
+    job = job or build(case, device, backend)
     wait: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else lambda: None
     others = OtherWork()
     load = os.getloadavg()[0]
     with torch.no_grad() if case.op != "train_step" else torch.enable_grad():
-        times = interleave({"lpkernels": job.run, **job.baselines}, budget, synchronize=wait)
+        runs = {"lpkernels": job.run, **job.baselines}
+        times = interleave(runs, budget, synchronize=wait, clock=clock)
     own = times.pop("lpkernels")
     predicted = prediction(case, backend, device_name(device)) if device == "cuda" else None
     return {

@@ -62,6 +62,7 @@ PYBIND11_MODULE(_C, m) {
   m.doc() =
       "lpkernels kernels: pointers and integers in, results in place; used through "
       "lpkernels.backends";
+  m.attr("compiler") = LPK_COMPILER;
   m.def("isa", &isa);
   m.def("take_tiers", &take_tiers);
   const auto define = [&m](const char* name, auto function) {

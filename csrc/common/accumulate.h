@@ -145,7 +145,7 @@ LPK_HD D reduced_addend(D p, const Format& f) {
   using L = Lanes<D>;
   const D a = L::value(L::bits(p) & ~kSignBit);
   const D n = p * (1.0 / f.quantum);
-  return (a >= f.quantum * 0x1p50) & (a < HUGE_VAL) ? wrap_quanta<D>(n, f) * f.quantum : p;
+  return ((a >= f.quantum * 0x1p50) & (a < HUGE_VAL)) ? wrap_quanta<D>(n, f) * f.quantum : p;
 }
 
 template <class D>

@@ -22,6 +22,13 @@
 #define LPK_HD inline
 #endif
 
+// GCC makes no copies of the function for callers with constant arguments; Clang never does.
+#if defined(__GNUC__) && !defined(__clang__)
+#define LPK_NOCLONE __attribute__((noclone))
+#else
+#define LPK_NOCLONE
+#endif
+
 namespace lpk {
 
 enum class Kind : int32_t { kFloat = 0, kFixed = 1, kAffine = 2, kBlock = 3, kTable = 4 };

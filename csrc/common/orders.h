@@ -21,7 +21,7 @@ LPK_HD D reduced_product(D p, D other, const Format& f) {
   const D rest = size - L::floor(size * (1.0 / span)) * span;
   const D reduced = rest + (L::floor(beside * (1.0 / span)) + 1.0) * span;
   const D with_sign = L::value(L::bits(reduced) | (L::bits(p) & kSignBit));
-  return (size >= whole) & (size < HUGE_VAL) ? with_sign : p;
+  return ((size >= whole) & (size < HUGE_VAL)) ? with_sign : p;
 }
 
 // round(p + q) of two products.
@@ -92,7 +92,7 @@ LPK_HD D counted_binade(D x, double min_normal) {
   using L = Lanes<D>;
   const D binade = L::value(L::bits(x) & kExponentBits);
   const D clamped = L::max(binade, L::all(min_normal));
-  return (x == 0.0) | (binade == HUGE_VAL) ? D{} : clamped;
+  return ((x == 0.0) | (binade == HUGE_VAL)) ? D{} : clamped;
 }
 
 // The place follows from the largest binade of the products that are present. If no product is

@@ -37,11 +37,11 @@ LPK_HD D round_fraction(D floor_value, D fraction, D quantum, Mask odd, Mask neg
     case Rounding::kTowardZero:
       return floor_value;
     case Rounding::kTowardPositive:
-      return (fraction > 0.0) & !negative ? next : floor_value;
+      return ((fraction > 0.0) & !negative) ? next : floor_value;
     case Rounding::kTowardNegative:
-      return (fraction > 0.0) & negative ? next : floor_value;
+      return ((fraction > 0.0) & negative) ? next : floor_value;
     case Rounding::kToOdd:
-      return (fraction > 0.0) & !odd ? next : floor_value;
+      return ((fraction > 0.0) & !odd) ? next : floor_value;
     case Rounding::kStochastic:
       return fraction >= threshold ? next : floor_value;
   }
@@ -60,9 +60,9 @@ LPK_HD D overflowed(const Format& f, Rounding mode, Mask negative, Mask infinite
     case Rounding::kToOdd:
       return infinite ? beyond : max;
     case Rounding::kTowardPositive:
-      return negative & !infinite ? max : beyond;
+      return (negative & !infinite) ? max : beyond;
     case Rounding::kTowardNegative:
-      return negative | infinite ? beyond : max;
+      return (negative | infinite) ? beyond : max;
     default:
       return beyond;
   }
@@ -120,7 +120,7 @@ LPK_HD D round_to_float(D x, const Format& f, Rounding mode, D threshold,
 
   D r = round_fraction<D>(below, fraction, quantum, odd, negative, mode, threshold);
   const Rounding beyond = always_overflows ? Rounding::kNearestEven : mode;
-  r = (r > f.max) | infinite ? overflowed<D>(f, beyond, negative, infinite) : r;
+  r = ((r > f.max) | infinite) ? overflowed<D>(f, beyond, negative, infinite) : r;
   // NaN: a NaN's own exponent bits are those of inf, so r is NaN by now.
   r = L::value(L::bits(r) | sign);
   return f.one_zero ? with_one_zero<D>(r, f) : r;

@@ -8,13 +8,14 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from bench import frontier, landscape, memory, ops, optimizer_states, run, timing
+from bench import compilers, frontier, landscape, memory, ops, optimizer_states, run, timing
 from bench import gate as gate_module
 from bench.gpu_cases import GPU_CASES
 from bench.predict import cases as predicted
 from bench.registry import CASES, Case, gate_case
 from bench.timing import OtherWork, Summary, interleave
-from lpkernels import backends
+from lpkernels import _build, backends
+from lpkernels.backends import cpu
 from tests.loops import each
 
 ONE_OF_EACH = list({case.op: case for case in CASES}.values())
@@ -207,3 +208,13 @@ def test_landscapes_and_optimizer_states_that_are_recorded_are_shown(monkeypatch
     said = shown(monkeypatch, capsys, optimizer_states)
     tasks = {task for task, _, _ in optimizer_states.held(optimizer_states.RESULTS)}
     assert tasks and all(task in said for task in tasks)
+
+
+@needs_cpu_kernels
+def test_compilers_are_compared_in_turns_on_cases_of_the_registry():
+    assert {case.name for case in compilers.CHOSEN} == set(compilers.NAMES)
+    module = _build.load_extension()
+    (case,) = (case for case in compilers.CHOSEN if case.op == "count")
+    record = compilers.compare(case, [module, module], 0.0)
+    assert list(record["baselines"]) == [record["compiler"]] == [module.compiler]
+    assert cpu.BACKEND._c() is module

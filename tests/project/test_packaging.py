@@ -1,6 +1,5 @@
 """The package built from this repository: the description, the version, the commit, the sources."""
 
-import importlib.util
 import json
 import os
 import re
@@ -8,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -20,16 +18,6 @@ from tests.loops import rows
 setuptools = pytest.importorskip("setuptools", reason="setuptools is not installed")
 ROOT = Path(__file__).resolve().parents[2]
 REPOSITORY = "https://example.org/lpkernels"
-
-
-@pytest.fixture
-def setup() -> ModuleType:
-    """setup.py as a module, which builds nothing when it is imported."""
-    spec = importlib.util.spec_from_file_location("lpkernels_setup", ROOT / "setup.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 PAGE, RAW = f"{REPOSITORY}/blob/main", f"{REPOSITORY}/raw/main"

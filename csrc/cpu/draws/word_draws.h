@@ -62,7 +62,7 @@ struct WordDraws {
   LPK_HD U draws(int v) const {
     U top = words;
     if constexpr (kPerWord > 1) {
-      if constexpr (V::kWidth > 1) top = __builtin_shuffle(words, lane[v]);
+      top = lanes_at<V>(words, lane[v]);
       top = shift_left<V>(top, shift[v]);
     }
     return (top & mask) | one;

@@ -53,9 +53,12 @@ void cut_product(const Product& p, int64_t count, int threads, std::vector<WorkB
 void sort_by_place(std::vector<WorkBlock>* blocks) {
   const auto before = [](const WorkBlock& a, const WorkBlock& b) {
     if (a.product->family != b.product->family) return a.product->family < b.product->family;
-    return a.place != b.place ? a.place < b.place : a.product->length > b.product->length;
+    if (a.place != b.place) return a.place < b.place;
+    if (a.product->length != b.product->length) return a.product->length > b.product->length;
+    // No two blocks of a product have one place.
+    return a.product < b.product;
   };
-  std::stable_sort(blocks->begin(), blocks->end(), before);
+  std::sort(blocks->begin(), blocks->end(), before);
 }
 
 // One thread takes all blocks of a place, which then share what they read and write. Places that

@@ -57,8 +57,8 @@ template <class V>
 LPK_HD void widen_ends(typename V::D x, typename V::D& lo, typename V::D& hi) {
   using L = Lanes<typename V::D>;
   const auto finite = L::value(L::bits(x) & ~kSignBit) < HUGE_VAL;
-  lo = finite & (x < lo) ? x : lo;
-  hi = finite & (x > hi) ? x : hi;
+  lo = (finite & (x < lo)) ? x : lo;
+  hi = (finite & (x > hi)) ? x : hi;
 }
 
 template <class V>

@@ -13,16 +13,13 @@ LPK_HD typename V::U larger(typename V::U a, typename V::U b) {
   return above<V>(a, b) ? a : b;
 }
 
-template <class V>
-uint32_t largest_lane(typename V::U x) {
+template <class V, int kHalf = V::kWidth / 2>
+LPK_HD uint32_t largest_lane(typename V::U x) {
   if constexpr (V::kWidth == 1) {
     return x;
+  } else if constexpr (kHalf > 0) {
+    return largest_lane<V, kHalf / 2>(larger<V>(x, exchanged<kHalf>(x)));
   } else {
-    uint32_t lanes[V::kWidth];
-    for (int half = V::kWidth / 2; half > 0; half /= 2) {
-      for (int l = 0; l < V::kWidth; ++l) lanes[l] = static_cast<uint32_t>(l ^ half);
-      x = larger<V>(x, __builtin_shuffle(x, load<typename V::U>(lanes)));
-    }
     return x[0];
   }
 }
@@ -277,7 +274,7 @@ void shrink_span(const ScaledSpan& span, const double* x, double* to) {
     D r;
     if (span.shrinking == Shrinking::kNearest) {
       const D s = some_floats<V>(span.tiles.scale + i, n);
-      r = (s == s) & (s != 0.0) ? v / s : D{};
+      r = ((s == s) & (s != 0.0)) ? v / s : D{};
     } else if (span.shrinking == Shrinking::kExact) {
       const D s = some_floats<V>(span.tiles.scale + i, n);
       r = s == s ? exact_shrunk<D>(v, s, t) : D{};
@@ -333,28 +330,25 @@ void scaled_products(const ScaledSpan& span, const float* codes, float* y) {
   }
 }
 
-// Eight codes are a word.
+// The lanes of a vector take their codes from one word of 64 bits.
 template <class V>
 void decode_fours(const float* table, const uint8_t* from, int64_t count, float* x) {
-  using F = typename V::F;
   using U = typename V::U;
   if constexpr (V::kWidth < 8) {
     for (int64_t i = 0; i < count; ++i) x[i] = table[from[i / 2] >> i % 2 * 4 & 15];
   } else {
-    constexpr int64_t kWords = V::kWidth / 8;
     U shift, lane;
     for (int l = 0; l < V::kWidth; ++l) {
       lane[l] = static_cast<uint32_t>(l);
       shift[l] = lane[l] % 8 * 4;
     }
-    const F low = load<F>(table), high = load<F>(table + 16 - V::kWidth);
+    const SixteenWords<V> values(table);
     for (int64_t i = 0; i < count; i += V::kWidth) {
-      uint32_t words[kWords];
-      std::memcpy(words, from + i / 2, sizeof words);
-      const U eight = lane < 8 ? U{} + words[0] : U{} + words[kWords - 1];
-      // A shuffle takes the low bits of a code for its number.
-      const U code = eight >> shift;
-      store(x + i, kWords == 1 ? __builtin_shuffle(low, high, code) : __builtin_shuffle(low, code));
+      uint64_t codes = 0;
+      std::memcpy(&codes, from + i / 2, V::kWidth / 2);
+      const uint32_t low = static_cast<uint32_t>(codes), high = static_cast<uint32_t>(codes >> 32);
+      const U eight = lane < 8 ? U{} + low : U{} + high;
+      store(x + i, values.at(eight >> shift));
     }
   }
 }

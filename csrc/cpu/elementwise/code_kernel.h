@@ -128,7 +128,7 @@ Coding encode_integers(const CodeBlock& job, const Format& f, const float* x, ui
   uint32_t others = 0;
   for (int64_t i = 0; i < job.count; i += V::kWidth) {
     const F value = load<F>(x + i), n = value * inverse;
-    const auto whole = to_integers<V>((n >= low) & (n <= high) ? n : F{});
+    const auto whole = to_integers<V>(((n >= low) & (n <= high)) ? n : F{});
     // The value itself is compared, because n may be a small number that became 0.
     others |= lanes_unlike<V>(from_integers<V>(whole) * quantum, value);
     store(codes + i, (U)whole & mask);

@@ -144,9 +144,9 @@ struct CountingRule {
 
 // Rounds whole groups to see what happens to them; it writes nothing.
 template <class V, class Rule, class Draws, int kPerWord>
-__attribute__((noinline, noclone)) void look_at_groups(const uint32_t* x, int64_t count,
-                                                       const Rule& given, Draws draws,
-                                                       uint64_t index) {
+__attribute__((noinline)) LPK_NOCLONE void look_at_groups(const uint32_t* x, int64_t count,
+                                                          const Rule& given, Draws draws,
+                                                          uint64_t index) {
   constexpr int64_t kStep = kPerWord * V::kWidth, kTurn = std::max(kStep, kTurnWords<V>);
   const Rule rule = given;
   const auto look = [&](int64_t at) __attribute__((always_inline)) {

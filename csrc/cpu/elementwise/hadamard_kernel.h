@@ -27,34 +27,13 @@ LPK_HD typename V::I long_words(typename V::U x) {
   }
 }
 
-// Lanes in pairs whose numbers differ in the bit `kBit`.
+// The sign bit in the second lane of every pair of lanes whose numbers differ in the bit kBit.
 template <class V, int kBit>
-struct Pairs {
-  using D = typename V::D;
-  using I = typename V::I;
-
-  LPK_HD static D exchanged(D v) {
-#ifdef __clang__
-    if constexpr (V::kWidth == 4) {
-      return __builtin_shufflevector(v, v, kBit, 1 ^ kBit, 2 ^ kBit, 3 ^ kBit);
-    } else {
-      return __builtin_shufflevector(v, v, kBit, 1 ^ kBit, 2 ^ kBit, 3 ^ kBit, 4 ^ kBit, 5 ^ kBit,
-                                     6 ^ kBit, 7 ^ kBit);
-    }
-#else
-    // GCC has the other one from version 12 on only.
-    I order{};
-    for (int i = 0; i < V::kWidth; ++i) order[i] = i ^ kBit;
-    return __builtin_shuffle(v, order);
-#endif
-  }
-  // The sign bit in the second lane of every pair.
-  LPK_HD static I second() {
-    I sign{};
-    for (int i = 0; i < V::kWidth; ++i) sign[i] = (i & kBit) != 0 ? kSignOfDouble : 0;
-    return sign;
-  }
-};
+LPK_HD typename V::I signs_of_second() {
+  typename V::I sign{};
+  for (int i = 0; i < V::kWidth; ++i) sign[i] = (i & kBit) != 0 ? kSignOfDouble : 0;
+  return sign;
+}
 
 // r[0 .. kSize - 1] becomes r H.
 template <int kSize, class D>
@@ -148,7 +127,7 @@ struct Extent {
     // Each step is wrong by at most 2^-53 times the sum of all magnitudes, and there are less than
     // 8; the product with the factor adds less than one step.
     const D bound = above * (kSize * factor * 0x1p-50);
-    return (spread > kMost) | (field == 255) ? bound : D{};
+    return ((spread > kMost) | (field == 255)) ? bound : D{};
   }
 
  private:
@@ -229,9 +208,8 @@ LPK_HD typename V::D multiply_within(typename V::D v) {
     return v;
   } else {
     using L = Lanes<typename V::D>;
-    using P = Pairs<V, kHalf>;
-    const auto own = L::value(L::bits(v) ^ P::second());
-    return multiply_within<V, kHalf / 2>(P::exchanged(v) + own);
+    const auto own = L::value(L::bits(v) ^ signs_of_second<V, kHalf>());
+    return multiply_within<V, kHalf / 2>(exchanged<kHalf>(v) + own);
   }
 }
 

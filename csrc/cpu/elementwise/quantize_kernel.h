@@ -30,9 +30,10 @@ constexpr int64_t kTurnWords = V::kWidth < 16 ? 128 : 16;
 // Whole groups of kPerWord vectors. Streamed: y is aligned to the size of a vector; kMayStream:
 // whether results ever are.
 template <class V, class Rule, class Draws, int kPerWord, bool kMayStream = true>
-__attribute__((noinline, noclone)) void round_groups(const uint32_t* x, uint32_t* y, int64_t count,
-                                                     const Rule& given, Draws draws, uint64_t index,
-                                                     bool streamed) {
+__attribute__((noinline)) LPK_NOCLONE void round_groups(const uint32_t* x, uint32_t* y,
+                                                        int64_t count, const Rule& given,
+                                                        Draws draws, uint64_t index,
+                                                        bool streamed) {
   constexpr int64_t kStep = kPerWord * V::kWidth, kTurn = std::max(kStep, kTurnWords<V>);
   const Rule rule = given;
   const auto round_vector = [&](int64_t at, int v) __attribute__((always_inline)) {

@@ -151,9 +151,9 @@ struct WordRule {
       case Rounding::kToOdd:
         return infinite ? beyond : max;
       case Rounding::kTowardPositive:
-        return infinite | (sign == 0) ? beyond : max;
+        return (infinite | (sign == 0)) ? beyond : max;
       case Rounding::kTowardNegative:
-        return infinite | (sign != 0) ? beyond : max;
+        return (infinite | (sign != 0)) ? beyond : max;
       default:
         return beyond;
     }

@@ -55,6 +55,11 @@ LPK_HD Eight::U shift_left<Eight>(Eight::U x, Eight::U n) {
 }
 
 template <>
+LPK_HD Eight::U lanes_at<Eight>(Eight::U x, Eight::U i) {
+  return (Eight::U)_mm256_permutevar8x32_epi32((__m256i)x, (__m256i)i);
+}
+
+template <>
 LPK_HD Eight::U gathered<Eight>(const uint32_t* from, Eight::U i) {
   return (Eight::U)_mm256_i32gather_epi32(reinterpret_cast<const int*>(from), (__m256i)i, 4);
 }

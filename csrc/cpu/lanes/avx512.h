@@ -114,6 +114,11 @@ LPK_HD Sixteen::U shift_right<Sixteen>(Sixteen::U x, Sixteen::U n) {
 }
 
 template <>
+LPK_HD Sixteen::U lanes_at<Sixteen>(Sixteen::U x, Sixteen::U i) {
+  return (Sixteen::U)_mm512_permutexvar_epi32((__m512i)i, (__m512i)x);
+}
+
+template <>
 LPK_HD Sixteen::U gathered<Sixteen>(const uint32_t* from, Sixteen::U i) {
   return (Sixteen::U)_mm512_i32gather_epi32((__m512i)i, from, 4);
 }

@@ -14,8 +14,13 @@ namespace lpk {
 #if defined(__SSE2__)
 using ControlWord = unsigned;
 inline ControlWord control_word() { return _mm_getcsr(); }
-inline void set_control_word(ControlWord word) { _mm_setcsr(word); }
-inline void set_usual_control() { _mm_setcsr(0x1F80); }
+// The empty assembly keeps Clang from moving a load or a store past the change, as GCC never does.
+inline void set_control_word(ControlWord word) {
+  asm volatile("" ::: "memory");
+  _mm_setcsr(word);
+  asm volatile("" ::: "memory");
+}
+inline void set_usual_control() { set_control_word(0x1F80); }
 
 constexpr int kNearestMode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 constexpr int kDown = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;

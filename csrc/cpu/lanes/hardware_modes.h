@@ -22,8 +22,8 @@ struct UsualRounding {
 };
 
 // The processor rounds by `mode` from construction to destruction, for instructions that take no
-// rounding of their own. Rounded values must be loaded and stored in between: compilers move no
-// load or store past either end.
+// rounding of their own. Rounded values must be loaded and stored in between: no compiler moves a
+// load or a store past either end.
 class ProcessorMode {
  public:
   explicit ProcessorMode(int mode) : saved_(control_word()) {

@@ -11,6 +11,7 @@
 
 #include "common/update.h"
 #include "cpu/drivers/element_types.h"
+#include "permuted.h"
 
 namespace lpk {
 

@@ -132,7 +132,8 @@ class ExactTile : public ExactOperands<kSide, 2> {
       LPK_UNROLL
       for (int j = 0; j < kSide; ++j) {
         const double next = added(sum_[i][j], a[i], b[j], i, j, k);
-        sum_[i][j] = absent(a[i]) | absent(b[j]) ? sum_[i][j] : next;
+        const bool left_out = absent(a[i]), right_out = absent(b[j]);
+        sum_[i][j] = (left_out | right_out) ? sum_[i][j] : next;
       }
     }
   }

@@ -107,6 +107,7 @@
 #define _mm512_mul_round_ps software_mm512_mul_round_ps
 #define _mm512_or_si512 software_mm512_or_si512
 #define _mm512_permutex2var_epi32 software_mm512_permutex2var_epi32
+#define _mm512_permutexvar_epi32 software_mm512_permutexvar_epi32
 #define _mm512_range_pd software_mm512_range_pd
 #define _mm512_range_ps software_mm512_range_ps
 #define _mm512_rorv_epi32 software_mm512_rorv_epi32

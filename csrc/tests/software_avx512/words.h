@@ -165,6 +165,9 @@ SOFTWARE __m512i _mm512_permutex2var_epi32(__m512i a, __m512i places, __m512i b)
   for (int i = 0; i < 16; ++i) r[i] = n[i] & 16 ? y[n[i] & 15] : x[n[i] & 15];
   return (__m512i)r;
 }
+SOFTWARE __m512i _mm512_permutexvar_epi32(__m512i places, __m512i x) {
+  return _mm512_permutex2var_epi32(x, _mm512_and_si512(places, _mm512_set1_epi32(15)), x);
+}
 SOFTWARE __m512i _mm512_cvtepu16_epi32(__m256i x) {
   typedef uint16_t Halves __attribute__((vector_size(32)));
   return (__m512i) __builtin_convertvector((Halves)x, SoftwareWords);

@@ -2,7 +2,10 @@
 
 import os
 import platform
+import subprocess
+import sys
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -105,6 +108,28 @@ def test_accumulate_draws_at_its_row_and_column(isas: Isas) -> None:
 def test_results_do_not_depend_on_threads(acc: Accumulator, threads: Threads) -> None:
     a, b = drawn("wide", (90, 70), (70, 150))
     assert_matmul(threads, a, b, acc)
+
+
+#: The threads of the process after a product on one thread, and after one on three.
+_COUNTED = """
+import os, torch
+from lpkernels.arithmetic import Accumulator
+from lpkernels.backends import cpu
+a = torch.ones(400, 400)
+for threads in 1, 3:
+    torch.set_num_threads(threads)
+    cpu.BACKEND.matmul(a, a, None, Accumulator("e6m9").to_ints(), None, 0)
+    print(len(os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no list of threads here")
+def test_a_kernel_runs_on_as_many_threads_as_torch_says() -> None:
+    """Whichever OpenMP the module has: its compiler's own, or torch's."""
+    done = subprocess.run([sys.executable, "-c", _COUNTED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    one, three = map(int, done.stdout.split())
+    assert three - one == 2
 
 
 class Products(Dataset[Tensor]):

@@ -7,6 +7,13 @@
 #include "fixed_rules.h"
 #include "snapshot.h"
 
+// Clang would leave the steps of longer rules in loops, with the sums in memory.
+#if defined(__clang__)
+#define LPK_CLANG_UNROLL _Pragma("GCC unroll 16")
+#else
+#define LPK_CLANG_UNROLL
+#endif
+
 namespace lpk {
 namespace {
 
@@ -157,8 +164,10 @@ struct CertifiedRun {
         column[v] = S::operands(b + (v / kVectors * t.depth + k) * kPanel + v % kVectors * kWidth);
         if constexpr (!kExact) enlarged[v] = product.enlarged(column[v]);
       }
+      LPK_CLANG_UNROLL
       for (int r = 0; r < kRows; ++r) {
         if (kMarks && t.absent != nullptr && t.absent[r * t.depth + k]) continue;
+        LPK_CLANG_UNROLL
         for (int v = 0; v < kColumns; ++v) {
           if constexpr (Rule::kStochastic)
             lanes.take(words[v / kVectors] + r * kPanel + v % kVectors * kWidth);

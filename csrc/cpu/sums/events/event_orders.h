@@ -118,9 +118,10 @@ struct PairwiseEvents : EventRules<V, false, kRoundsProducts, 1> {
       const D threshold = this->sum_threshold(0, v, key);
       const D x_alone = leaves ? rounded_sum(D{}, x, threshold) : x;
       const D y_alone = leaves ? rounded_sum(D{}, y, threshold) : y;
-      const auto finite = is_finite(x) & is_finite(y);
-      const D lost_left = finite & (x != 0.0) & (sum == y_alone) ? left.left[v] : D{};
-      const D lost_right = finite & (y != 0.0) & (sum == x_alone) ? node.left[v] : D{};
+      const auto x_finite = is_finite(x), y_finite = is_finite(y);
+      const auto finite = x_finite & y_finite;
+      const D lost_left = (finite & (x != 0.0) & (sum == y_alone)) ? left.left[v] : D{};
+      const D lost_right = (finite & (y != 0.0) & (sum == x_alone)) ? node.left[v] : D{};
       s.piece.swamped += total_of(lost_left + lost_right, v);
       node.value[v] = sum;
       node.left[v] = (left.left[v] - lost_left) + (node.left[v] - lost_right);
@@ -133,7 +134,7 @@ struct PairwiseEvents : EventRules<V, false, kRoundsProducts, 1> {
       const D p = node.value[v];
       uint32_t out = 0;
       const D sum = this->add(D{}, p, 0, v, key, out);
-      const D lost = (sum == 0.0) & is_finite(p) ? node.left[v] : D{};
+      const D lost = ((sum == 0.0) & is_finite(p)) ? node.left[v] : D{};
       s.piece.swamped += total_of(lost, v);
       node.value[v] = sum;
       node.left[v] -= lost;

@@ -1,0 +1,106 @@
+"""The build with other compilers: what csrc may not use, refused versions, build folders."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.loops import rows
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Words that GCC has and Clang lacks. Both know `#pragma GCC unroll`.
+_GCC_ALONE = re.compile(
+    r"__builtin_shuffle\b|__builtin_ia32_|__builtin_assoc_barrier|__attribute__\(\(optimize"
+    r"|\bnoclone\b|#pragma GCC (?!unroll\b)|cpu_supports\(\"avx512fp16\"\)"
+)
+_MACRO = "#define LPK_NOCLONE __attribute__((noclone))"
+
+
+def gcc_alone(source: str) -> list[str]:
+    return _GCC_ALONE.findall(source.replace(_MACRO, ""))
+
+
+@rows(
+    "source, found",
+    ("x = __builtin_shuffle(low, high, code);", ["__builtin_shuffle"]),
+    ("x = __builtin_shufflevector(v, v, 1, 0);", []),
+    ("__attribute__((noinline, noclone)) void f();", ["noclone"]),
+    ("#pragma GCC ivdep", ["#pragma GCC "]),
+    ("#pragma GCC unroll 4", []),
+    (_MACRO, []),
+)
+def test_words_of_gcc_are_found(source: str, found: list[str]) -> None:
+    assert gcc_alone(source) == found
+
+
+def test_the_sources_have_no_words_that_gcc_alone_knows() -> None:
+    sources = [p for p in (ROOT / "csrc").rglob("*") if p.suffix in (".h", ".cpp", ".cu", ".cuh")]
+    assert len(sources) > 200
+    found = {str(p.relative_to(ROOT)): gcc_alone(p.read_text(encoding="utf-8")) for p in sources}
+    assert {name: words for name, words in found.items() if words} == {}
+
+
+@pytest.mark.skipif(
+    not (shutil.which("g++") and shutil.which("cmake") and shutil.which("ninja")),
+    reason="needs g++, cmake and ninja on PATH",
+)
+@pytest.mark.parametrize(
+    "name, macros",
+    [("GNU 11", "-U__GNUC__ -D__GNUC__=11"),
+     ("Clang 14", "-D__clang__ -D__clang_major__=14 -D__clang_minor__=0 -D__clang_patchlevel__=6"),
+     ("AppleClang 14", "-D__clang__ -D__clang_major__=14 -D__clang_minor__=0"
+                       " -D__clang_patchlevel__=3 -D__apple_build_version__=14030022")],
+)  # fmt: skip
+def test_an_old_compiler_is_refused_in_a_sentence(name: str, macros: str, tmp_path: Path) -> None:
+    old = tmp_path / "old-c++"
+    old.write_text(f'#!/bin/sh\nexec g++ {macros} "$@"\n')
+    old.chmod(0o755)
+    command = ["cmake", "-G", "Ninja", "-S", str(ROOT), "-B", str(tmp_path / "build")]
+    own = {**os.environ, "CXX": str(old)}
+    done = subprocess.run(command, env=own, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert re.search(
+        r"lpkernels compiles with GCC from 12, Clang from 16 or Apple's Clang from 15 on, "
+        rf"and {re.escape(str(old))} is {name}\.[0-9.]+: set CXX to one of these", done.stderr
+    ), done.stderr  # fmt: skip
+
+
+@rows(
+    "refused, message",
+    ("-B", "CMake refused this build; its message above says why"),
+    ("--build", r"the C\+\+ module does not compile; see the message above"),
+)
+def test_a_refused_build_ends_in_a_sentence(setup, monkeypatch, tmp_path, refused, message):
+    distribution = pytest.importorskip("setuptools").Distribution()
+
+    def run(command, **_):
+        return subprocess.CompletedProcess(command, int(refused in command))
+
+    monkeypatch.setattr(setup.subprocess, "run", run)
+    monkeypatch.setattr(setup, "ROOT", tmp_path)
+    with pytest.raises(SystemExit, match=message):
+        setup.CMakeBuild(distribution).build_module(tmp_path, "0")
+
+
+@rows(
+    "cache, cxx, kept",
+    ("CMAKE_HOME_DIRECTORY:INTERNAL={root}\n", "", True),
+    ("CMAKE_HOME_DIRECTORY:INTERNAL={root}/elsewhere\n", "", False),
+    ("CMAKE_HOME_DIRECTORY:INTERNAL={root}\n", "clang++-16", False),
+    ("CMAKE_HOME_DIRECTORY:INTERNAL={root}\nLPKERNELS_CXX:STRING=\n", "", True),
+    ("CMAKE_HOME_DIRECTORY:INTERNAL={root}\nLPKERNELS_CXX:STRING=\n", "clang++-16", False),
+    ("CMAKE_HOME_DIRECTORY:INTERNAL={root}\nLPKERNELS_CXX:STRING=g++\n", "g++", True),
+    ("CMAKE_HOME_DIRECTORY:INTERNAL={root}\nLPKERNELS_CXX:STRING=g++\n", "", False),
+)
+def test_a_build_folder_serves_one_checkout_and_one_compiler(
+    setup, monkeypatch, tmp_path, cache, cxx, kept
+):
+    build = tmp_path / "build"
+    build.mkdir(exist_ok=True)
+    (build / "CMakeCache.txt").write_text(cache.format(root=setup.ROOT))
+    monkeypatch.setenv("CXX", cxx)
+    setup.drop_stale(build)
+    assert build.exists() == kept
