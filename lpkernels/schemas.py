@@ -21,8 +21,8 @@ KINDS = frozenset({
     "accumulation", "accumulator training", "activation memory", "assignment step",
     "assignment_scores", "bench", "certificates", "counted, never run", "diagnosis step",
     "fp8 units", "frontier choices", "frontier coinciding", "frontier curves", "frontier numerics",
-    "frontier stopping", "frontier transfer", "general path", "landscape", "optimizer states",
-    "precision", "tensor core", "training loop", "triton_counts", "update",
+    "frontier stopping", "frontier transfer", "general path", "instructions", "landscape",
+    "optimizer states", "precision", "tensor core", "training loop", "triton_counts", "update",
     "update of small parameters",
     "mutants", "proofs", "attack",
 })  # fmt: skip

@@ -5,6 +5,8 @@
 #include <cfenv>
 #include <cstdint>
 
+#include "common/format.h"
+
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
@@ -13,51 +15,51 @@ namespace lpk {
 
 #if defined(__SSE2__)
 using ControlWord = unsigned;
-inline ControlWord control_word() { return _mm_getcsr(); }
+LPK_HD ControlWord control_word() { return _mm_getcsr(); }
 // The empty assembly keeps Clang from moving a load or a store past the change, as GCC never does.
-inline void set_control_word(ControlWord word) {
+LPK_HD void set_control_word(ControlWord word) {
   asm volatile("" ::: "memory");
   _mm_setcsr(word);
   asm volatile("" ::: "memory");
 }
-inline void set_usual_control() { set_control_word(0x1F80); }
+LPK_HD void set_usual_control() { set_control_word(0x1F80); }
 
 constexpr int kNearestMode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 constexpr int kDown = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
 constexpr int kUp = _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC;
 constexpr int kZero = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC;
-inline ControlWord rounding_by(int mode, ControlWord word) {
+LPK_HD ControlWord rounding_by(int mode, ControlWord word) {
   constexpr unsigned kRounding = _MM_FROUND_TO_ZERO;
   return (word & ~(kRounding << 13)) | (mode & kRounding) << 13;
 }
 #elif defined(__aarch64__)
 // FPCR. Its bits that flush subnormals are three: of float16, of what instructions read, of others.
 using ControlWord = uint64_t;
-inline ControlWord control_word() {
+LPK_HD ControlWord control_word() {
   ControlWord word;
   asm volatile("mrs %0, fpcr" : "=r"(word)::"memory");
   return word;
 }
-inline void set_control_word(ControlWord word) {
+LPK_HD void set_control_word(ControlWord word) {
   asm volatile("msr fpcr, %0" ::"r"(word) : "memory");
 }
-inline void set_usual_control() { set_control_word(0); }
+LPK_HD void set_usual_control() { set_control_word(0); }
 
 constexpr int kNearestMode = 0, kUp = 1, kDown = 2, kZero = 3;
-inline ControlWord rounding_by(int mode, ControlWord word) {
+LPK_HD ControlWord rounding_by(int mode, ControlWord word) {
   return (word & ~(ControlWord{3} << 22)) | ControlWord(mode) << 22;
 }
 #else
 struct ControlWord {
   std::fenv_t environment;
 };
-inline ControlWord control_word() {
+LPK_HD ControlWord control_word() {
   ControlWord word;
   std::fegetenv(&word.environment);
   return word;
 }
-inline void set_control_word(const ControlWord& word) { std::fesetenv(&word.environment); }
-inline void set_usual_control() { std::fesetenv(FE_DFL_ENV); }
+LPK_HD void set_control_word(const ControlWord& word) { std::fesetenv(&word.environment); }
+LPK_HD void set_usual_control() { std::fesetenv(FE_DFL_ENV); }
 #endif
 
 }  // namespace lpk
