@@ -334,7 +334,7 @@ void scaled_products(const ScaledSpan& span, const float* codes, float* y) {
 template <class V>
 void decode_fours(const float* table, const uint8_t* from, int64_t count, float* x) {
   using U = typename V::U;
-  if constexpr (V::kWidth < 8) {
+  if constexpr (V::kWidth == 1) {
     for (int64_t i = 0; i < count; ++i) x[i] = table[from[i / 2] >> i % 2 * 4 & 15];
   } else {
     U shift, lane;

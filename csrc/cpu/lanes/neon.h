@@ -97,6 +97,27 @@ LPK_HD Four::U shift_left<Four>(Four::U x, Four::U n) {
   return (Four::U)vshlq_u32((uint32x4_t)x, vreinterpretq_s32_u32(count));
 }
 
+// The bytes of a word are looked up by their places.
+template <>
+LPK_HD Four::U lanes_at<Four>(Four::U x, Four::U i) {
+  const Four::U places = (i & 3) * 0x04040404u + 0x03020100u;
+  return (Four::U)vqtbl1q_u8((uint8x16_t)x, (uint8x16_t)places);
+}
+
+template <>
+struct SixteenWords<Four> {
+  uint8x16x4_t bytes;
+
+  explicit SixteenWords(const void* from) {
+    const auto* p = static_cast<const uint8_t*>(from);
+    bytes = {{vld1q_u8(p), vld1q_u8(p + 16), vld1q_u8(p + 32), vld1q_u8(p + 48)}};
+  }
+  LPK_HD Four::U at(Four::U i) const {
+    const Four::U places = (i & 15) * 0x04040404u + 0x03020100u;
+    return (Four::U)vqtbl4q_u8(bytes, (uint8x16_t)places);
+  }
+};
+
 template <>
 LPK_HD Four::U gathered<Four>(const uint32_t* from, Four::U i) {
   return Four::U{from[i[0]], from[i[1]], from[i[2]], from[i[3]]};
