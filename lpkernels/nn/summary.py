@@ -109,7 +109,6 @@ def summary(model: Module, *inputs: Any, kwargs: Mapping[str, Any] | None = None
     layer    module  product  fprop  dgrad  wgrad  MACs  recipe
     -------  ------  -------  -----  -----  -----  ----  ----------
     (model)  Linear  matmul       4      8      2    64  fp16_mixed
-    -------  ------  -------  -----  -----  -----  ----  ----------
     64 of 64 multiply-adds of the forward pass are emulated: 100.0%
     """
     check_model("summary", model)
