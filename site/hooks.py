@@ -2,6 +2,8 @@
 word for the tests, the reference, docstrings that tell of several parameters at once; and
 tutorials, scripts in jupytext's percent format that are executed for their output."""
 
+import importlib
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -98,9 +100,14 @@ def apart(docstring: str) -> str:
     return _JOINT.sub(parameters, _RAISES.sub(errors, _TESTS.sub(examples, docstring)))
 
 
-class JointParameters(griffe.Extension):
-    """Reads "a, b: text" as a text for a and for b."""
+class Docstrings(griffe.Extension):
+    """Takes docstrings apart, and takes the ones that a decorator writes from the class itself."""
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
-        if obj.docstring is not None:
-            obj.docstring.value = apart(obj.docstring.value)
+        if obj.docstring is None:
+            return
+        if obj.is_class and any("like_torch" in str(each.value) for each in obj.decorators):
+            assert obj.parent is not None
+            made = getattr(importlib.import_module(obj.parent.path), obj.name)
+            obj.docstring.value = inspect.getdoc(made) or ""
+        obj.docstring.value = apart(obj.docstring.value)

@@ -36,9 +36,9 @@ L = TypeVar("L", bound=type[torch.nn.Module])
 # The part of a docstring that every layer with a namesake in torch.nn has.
 _SHARED = """
 
+Arguments are torch's own, as there: https://docs.pytorch.org/docs/stable/generated/torch.nn.{name}.html
+
 Args:
-    torch's own: as there,
-        https://docs.pytorch.org/docs/stable/generated/torch.nn.{name}.html.
     recipe: a Recipe or its name; the default is torch's own arithmetic. It is an attribute, which
         may be assigned at any time.
 
