@@ -30,7 +30,7 @@ LINK = re.compile(r"https://docs\.pytorch\.org/docs/stable/generated/torch\.([\w
 
 
 def public() -> Iterator[tuple[str, Any]]:
-    """Every public callable under its first name; those of an extra that is absent are left out."""
+    """Every public callable under its first name; without the callables of an absent extra."""
     seen = set()
     for name in MODULES:
         try:

@@ -49,7 +49,7 @@ class Recorder:
         self._module, self._file = module, file
         self._blocks: dict[bytes, int] = {}
         #: The memory behind each address that may be an argument of the next call: its own address
-        #: and size, and what keeps it.
+        #: and size, and the object that keeps it.
         self._known: dict[int, tuple[int, int, object]] = {}
 
     def __getattr__(self, name: str) -> Any:

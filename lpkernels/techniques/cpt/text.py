@@ -103,7 +103,7 @@ class OpenLoop(_Common):
             grad_bits, weight_bits and accumulator_bits, or None.
         accumulators, formats, eval_bits: PrecisionScheduler's; a table of formats is pairs (width,
             format), and "" is None.
-        settings: a Schedule, of which all but the bits count.
+        settings: a Schedule, whose bits do not count.
     """
 
     settings: Schedule = _ANY
