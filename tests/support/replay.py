@@ -27,6 +27,7 @@ from lpkernels import Recipe, rng
 from lpkernels.ops import UpdateTensors
 from lpkernels.recipes import as_recipe
 from lpkernels.techniques.accumulation import measure
+from lpkernels.techniques.accumulation._events import masked_gradients
 from tests.support import updates
 from tests.support.recorder import recording
 
@@ -113,6 +114,17 @@ def events(a: Tensor, b: Tensor, acc: str) -> list[float | None]:
     return [got.swamped, got.swamped_chunks, got.overflowed]
 
 
+def masked(acc: str, *, recursive: bool) -> tuple[Tensor, Tensor]:
+    """The gradients of a product without the products that its sums lost: whole numbers, whose
+    float32 sums are exact in any order."""
+    whole = (lp.quantize(_numbers(n)(*shape), "fixed4_f0") for n, shape in enumerate(_MASKED, 6))
+    made, seed = lp.accumulator(acc), torch.tensor(-5, device=_device)
+    return masked_gradients(*whole, made, seed, first_col=0, bits=3, recursive=recursive)
+
+
+_MASKED = ((11, 37), (37, 19), (11, 19))
+
+
 def update(step: str, formats: str) -> UpdateTensors:
     """One step of an optimizer over parameters of three sizes, with all its roundings."""
     how = (updates.FORMATS | updates.LOOPS)[formats]
@@ -156,7 +168,7 @@ NAMES: dict[str, object] = {
     # Few bits of mantissa: sums that certified tiers take, and ties of formats with one bit less.
     **{f"x{man}": _numbers(4, man) for man in (3, 4, 8, 10, 11)},
     **{f"y{man}": _numbers(5, man) for man in (3, 10)},
-    **{each.__name__: each for each in (bits, packed, gradients, layer, events, update)},
+    **{each.__name__: each for each in (bits, packed, gradients, layer, events, masked, update)},
 }  # fmt: skip
 
 
