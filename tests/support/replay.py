@@ -117,12 +117,10 @@ def events(a: Tensor, b: Tensor, acc: str) -> list[float | None]:
 def masked(acc: str, *, recursive: bool) -> tuple[Tensor, Tensor]:
     """The gradients of a product without the products that its sums lost: whole numbers, whose
     float32 sums are exact in any order."""
-    whole = (lp.quantize(_numbers(n)(*shape), "fixed4_f0") for n, shape in enumerate(_MASKED, 6))
+    sizes = ((11, 37), (37, 19), (11, 19))
+    a, b, g = (lp.quantize(_numbers(n)(*size), "fixed4_f0") for n, size in enumerate(sizes, 6))
     made, seed = lp.accumulator(acc), torch.tensor(-5, device=_device)
-    return masked_gradients(*whole, made, seed, first_col=0, bits=3, recursive=recursive)
-
-
-_MASKED = ((11, 37), (37, 19), (11, 19))
+    return masked_gradients(a, b, g, made, seed, first_col=0, bits=3, recursive=recursive)
 
 
 def update(step: str, formats: str) -> UpdateTensors:
