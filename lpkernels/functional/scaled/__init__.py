@@ -55,6 +55,10 @@ class Scaled:
 
     Raises:  TypeError: a part is no float32 tensor.  ValueError: a shape or device that does not
         fit, no tensor scale where the format has one, another kind of format, or blocks along "k".
+
+    >>> codes, scale = torch.tensor([[1.0, -1.5]]), torch.tensor([[2.0]])
+    >>> lp.Scaled(codes, scale, None, "mxfp8").dequantize()
+    tensor([[ 2., -3.]])
     """
 
     values: Tensor

@@ -266,6 +266,10 @@ def parse_schedule(text: str) -> OpenLoop | ClosedLoop | StagedLoop:
     Args: text: such as "cpt:3-8/8,cycles=32"; docs/cyclic-precision.md has all forms.
 
     Raises: ValueError: the text is of no schedule; the error names the part that is wrong.
+
+    >>> from lpkernels.techniques.cpt import parse_schedule
+    >>> parse_schedule("cpt:3-8/8,cycles=2").tracks().forward.plan(12)
+    array([3, 3, 4, 6, 7, 8, 3, 3, 4, 6, 7, 8])
     """
     try:
         return _parsed(text)
