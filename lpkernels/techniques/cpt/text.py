@@ -360,8 +360,7 @@ def _stages(head: str) -> tuple[tuple[int, int], ...]:
         levels[1] *= len(levels[0])
     if len(levels[0]) != len(levels[1]):
         raise ValueError(
-            f"grad bits: expected one for each of the {len(levels[0])} stages, or one number, got "
-            f"{backward!r}"
+            f"grad bits: expected one number, or {len(levels[0])}, one a stage, got {backward!r}"
         )
     return tuple(zip(*levels, strict=True))
 
@@ -374,10 +373,7 @@ def _numbers(label: str, text: str) -> list[int]:
 
 
 def _pair_text(pair: Widths, falls: bool = False) -> str:
-    low, high = pair
-    if low == high:
-        return str(low)
-    return f"{high}-{low}" if falls else f"{low}-{high}"
+    return "-".join(map(str, sorted(set(pair), reverse=falls)))
 
 
 def _formats(text: str) -> str | tuple[tuple[int, str], ...]:

@@ -131,7 +131,7 @@ def test_stages_make_their_scheduler() -> None:
     ("pfq:8", r"stages: expected two or more, got \[\(8, 8\)\]"),
     ("pfq:3-8-6/8", r"stages: expected bits that do not fall, got \(8, 8\) and then \(6, 8\)"),
     ("pfq:3-8/8-6", r"bits that do not fall, got \(3, 8\) and then \(8, 6\)"),
-    ("pfq:3-8/6-6-8", "grad bits: expected one for each of the 2 stages, or one number"),
+    ("pfq:3-8/6-6-8", "grad bits: expected one number, or 2, one a stage, got"),
     ("pfq:3-40/8", "expected 1 to 32 bits, got 40"),
     ("pfq:3-x/8", "bits: expected a whole number, got '3-x'"),
     ("pfq:3-8/8,eps=0", "eps: expected a finite number above 0"),
