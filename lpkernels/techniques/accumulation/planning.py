@@ -312,7 +312,10 @@ class _Measured:
             raise ValueError(
                 f"plan: the {role} of {layer!r} holds infinities or NaN on this sample"
             )
-        result = x.float() if quantizer is None else quantize(x, quantizer).float()
+        try:
+            result = x.float() if quantizer is None else quantize(x, quantizer).float()
+        except ValueError as error:
+            raise ValueError(f"plan: operand: its {role} of {layer!r}: {error}") from error
         if not torch.isfinite(result).all():
             raise ValueError(
                 f"plan: the {role} of {layer!r} reaches {x.abs().max().item():.4g}, which "
