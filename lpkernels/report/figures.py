@@ -42,6 +42,16 @@ def plain_numbers(axis: Any) -> None:
         axis.get_major_formatter().set_scientific(False)
 
 
+def check_picture(path: str | Path) -> None:
+    """Raises ValueError where `save_figure` would: an ending that matplotlib does not write."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known = FigureCanvasBase.get_supported_filetypes()
+    ending = Path(path).suffix.lower()
+    if ending and ending[1:] not in known:
+        raise ValueError(f"expected an ending among {', '.join(known)}, got {str(path)!r}")
+
+
 def save_figure(figure: Any, path: str | Path, title: str, *, dpi: int = 110) -> Path:
     """Writes the figure, and the folders above it; the same figure gives the same file.
 
