@@ -41,6 +41,7 @@ def write_run(
     lines = [
         {"type": "epoch", "epoch": i, "train_loss": LONG / i,
          "test_loss": math.nan if i == 2 else 1.5, "test_accuracy": 0.5 + i / 100,
+         "test_accuracy_last_bits": 0.5,
          "lr": 0.1, "updates": 7, "skipped_steps": 0, "bits": 3 + i,
          "dw_error": 0.25, "dw_error_stem": LONG * i, "seconds": 1.25}
         for i in range(1, epochs + 1)

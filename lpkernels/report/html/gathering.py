@@ -184,8 +184,10 @@ def _arithmetic(config: Mapping[str, Any], run: Run) -> str:
 
 
 def _layer_fields(columns: Mapping[str, Any]) -> list[str]:
-    """Fields of single layers: another field with one word or two less holds their total."""
-    return [name for name in columns if any(name.startswith(f"{other}_") for other in columns)]
+    """Fields of single layers: another field with one word or two less holds their total. A test's
+    figure is of the whole network, at other bits too ("test_loss_last_bits")."""
+    parts = [name for name in columns if not name.startswith("test_")]
+    return [name for name in parts if any(name.startswith(f"{other}_") for other in parts)]
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
