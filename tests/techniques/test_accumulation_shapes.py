@@ -218,5 +218,5 @@ def test_a_batch_is_a_whole_number():
 
 
 def test_blocks_along_the_sum_are_an_operand_without_a_plan():
-    with pytest.raises(ValueError, match="plan: operand: its input of 'Linear': .* along 'k'"):
+    with pytest.raises(ValueError, match=r"plan: operand: its input of 'Linear': .* along 'k'"):
         plan(LAYER, X, loss=mean_square, operand="mxfp8")
