@@ -311,9 +311,7 @@ def _differences(results: Results, field: str, reference: str) -> dict[str, Any]
     """The arms of a sweep, their means and their differences, paired by seed."""
     own = Metric(**results.header["metric"])
     spec = results.spec
-    # An unfinished sweep may have no result yet of the arm that its specification names.
-    there = any(result.arm == spec.compare for result in results.results)
-    compare = reference or (spec.compare if there else None)
+    compare = reference or results.compare
     summaries = summarise(results.results, field or own.field, reference=compare)
     rows = []
     for each in summaries:
