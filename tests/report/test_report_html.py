@@ -111,7 +111,7 @@ def test_a_sweep_has_its_paired_differences_and_says_what_it_lacks() -> None:
     assert other["metric"]["field"] == "train_loss" and other["sweep"]["rows"][0]["difference"]
 
 
-def test_an_unfinished_sweep_and_study_have_a_report(tmp_path: Path) -> None:
+def test_an_unfinished_sweep_has_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = (BENCH / "sweep-fashion-denoise.jsonl").read_text().splitlines()
     part = tmp_path / "part.jsonl"
     part.write_text("\n".join(line for line in lines if '"arm": "fp32"' not in line))
@@ -121,6 +121,9 @@ def test_an_unfinished_sweep_and_study_have_a_report(tmp_path: Path) -> None:
         "10 cells of the sweep have no result yet.",
         "No paired differences: the arm to compare with has no result yet.",
     ]
+    broken = read_results(part)._replace(broken=("a, seed 1: records.jsonl is damaged",))
+    monkeypatch.setattr("lpkernels.report.html.gathering.read_results", lambda path: broken)
+    assert "Not compared: a, seed 1: records.jsonl is damaged" in gather([part])["notes"]
 
 
 def test_a_study_has_its_frontier(tmp_path: Path) -> None:

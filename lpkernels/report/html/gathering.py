@@ -96,6 +96,8 @@ def gather(
     data["notes"] = list({**missing, **lacking}.values())
     if data["sweep"] and not data["sweep"]["reference"]:
         data["notes"].insert(0, "No paired differences: the arm to compare with has no result yet.")
+    if results and results.broken:
+        data["notes"] = [f"Not compared: {text}" for text in results.broken] + data["notes"]
     if results and results.missing:
         data["notes"].insert(0, f"{results.missing} cells of the sweep have no result yet.")
     for run in runs:
