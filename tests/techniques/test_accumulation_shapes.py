@@ -201,6 +201,7 @@ X, LAYER = torch.ones(6, 4), nn.Linear(4, 4)
 REFUSED = [
     ((ON_META, X), {}, "weight is on the meta device and sample is not"),
     ((LAYER, X.to(META)), {}, "sample is on the meta device and weight is not"),
+    ((ON_META, X.to(META)), {"headroom": 0}, "headroom=0 adds to exponent bits .* give exp_bits"),
     ((LAYER, X), {"batch": 0}, "plan: batch: expected at least 1, got 0"),
     ((LAYER, torch.ones(4)), {"batch": 8}, "sums 1 products .* no multiple of its 4 examples"),
     ((Computes(lambda own: own.w @ own.w, w=nn.Parameter(torch.eye(2))), ()), {"batch": 8},
