@@ -110,10 +110,10 @@ def plan(
 
     Raises:
         TypeError, ValueError: arguments of the wrong kind; another headroom than the default beside
-            exp_bits or on the meta device; a loss that is no scalar or has no gradient; a layer that is emulated already
-            or not initialised; operands that are not finite, or overflow in their format; a model
-            on the meta device and a sample elsewhere; a batch of no whole number of samples in a
-            sum.
+            exp_bits or on the meta device; a loss that is no scalar or has no gradient; a layer
+            that is emulated already or not initialised; operands that are not finite, or overflow
+            in their format; a model on the meta device and a sample elsewhere; a batch of no whole
+            number of samples in a sum.
         NotImplementedError: an operation that cannot be traced, by name.
 
     >>> from lpkernels.techniques.accumulation import plan
