@@ -9,13 +9,14 @@ import typer
 
 from lpkernels.cli._options import Seed, console, show_table, system_errors, valid
 from lpkernels.cli._settings import wrong_option
+from lpkernels.report.figures import check_picture
 from lpkernels.techniques.pareto import ErrorMatrix, averages
 from lpkernels.techniques.pareto import leave_one_out as leave_out
 from lpkernels.techniques.pareto.evaluation import COLUMN_MEAN, SCALES
 from lpkernels.techniques.pareto.importing import import_matrix, read_array, read_names
 
 _METHODS = ("greedy", "random", "cheapest", COLUMN_MEAN)
-_NAMES = ("rows", "columns", "rank", "observed", "scale")
+_NAMES = ("rows", "columns", "rank", "most", "observed", "cap", "scale")
 
 
 def _new(path: Path) -> None:
@@ -47,7 +48,9 @@ def _named_options(function: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        found = ValueError(str(error).removeprefix(f"{function}: "))
+        text = str(error).removeprefix(f"{function}: ")
+        # The counts go up to --most.
+        found = ValueError(text.replace("counts:", "most:", 1))
         raise wrong_option(found, _NAMES) from error
 
 
@@ -94,7 +97,10 @@ def leave_one_out(
     known: Annotated[
         Path, typer.Argument(callback=valid(_with_memory), help="Errors with their memory.")
     ],
-    out: Annotated[Path, typer.Option(help="The picture (.png, .pdf, .svg).")],
+    out: Annotated[
+        Path,
+        typer.Option(callback=valid(check_picture), help="The picture (.png, .pdf, .svg)."),
+    ],
     rank: Annotated[int, typer.Option(min=1, help="Dimensions of the embeddings.")] = 5,
     most: Annotated[
         int, typer.Option(min=1, help="Measurements at most; the fewest are as many as the rank.")
@@ -139,8 +145,6 @@ def leave_one_out(
             )
         )  # fmt: skip
     show_table(choices_table(rows, title=f"{known.name}: each task in turn is new"))
-    try:
+    with system_errors("no picture was written"):
         picture = plot_counts({known.stem: rows}, out, figures=("convergence", "hyperdiff"))
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--out") from error
     console.print(f"picture in {picture}")

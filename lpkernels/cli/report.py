@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lpkernels.cli._options import console, show_table
+from lpkernels.cli._options import console, show_table, system_errors
 from lpkernels.cli._settings import wrong_option
 
 
@@ -44,6 +44,8 @@ def report(
     Example: `lpkernels report results/demo --html report.html`
     """
     if html is not None:
+        if plot is not None:
+            raise typer.BadParameter("it does not go with --html", param_hint="--plot")
         return _report_html(paths, html, metric, reference, force)
     for option, value in (("--metric", metric), ("--reference", reference), ("--force", force)):
         if value:
@@ -63,7 +65,8 @@ def report(
     show_table(summary(runs))
     if plot is not None:
         try:
-            console.print(f"curves in {plot_curves(runs, plot)}")
+            with system_errors("no picture was written"):
+                console.print(f"curves in {plot_curves(runs, plot)}")
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--plot") from error
 
@@ -80,5 +83,6 @@ def _report_html(paths: list[Path], out: Path, metric: str, reference: str, forc
         data = gather(paths, metric=metric, reference=reference, command=command)
     except (FileNotFoundError, ValueError) as error:
         raise wrong_option(error, ("metric", "reference")) from error
-    path = write_page(data, out, force=force)
+    with system_errors("no report was written"):
+        path = write_page(data, out, force=force)
     console.print(f"report in {path}, {path.stat().st_size / 1e6:.1f} MB", soft_wrap=True)

@@ -168,6 +168,8 @@ def table(
     _show_others(results)
     if results.missing:
         console.print(f"{results.missing} cells have no result yet")
+    if not (reference or results.compare):
+        console.print(f"nothing is compared: {results.spec.compare!r} has no result yet")
     if csv is not None:
         console.print(f"table in {write_csv(summaries, csv)}")
     if export is not None:
@@ -226,7 +228,7 @@ def _summaries(
     if field and field != metric.field:
         shares = "accuracy" in field
         metric = Metric(field, field.replace("_", " "), higher=shares, percent=shares)
-    chosen = reference or results.spec.compare
+    chosen = reference or results.compare
     shown = _read(lambda: without_arms(results.results, without or ()))
     found = _read(lambda: summarise(shown, metric.field, reference=chosen))
     return results, shown, found, metric

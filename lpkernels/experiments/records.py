@@ -159,7 +159,10 @@ def read_records(path: Path) -> list[Record]:
 
     Raises: ValueError: another line is no JSON, or of a schema that this version does not know.
     """
-    lines = path.read_text(encoding="utf-8").splitlines()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: expected JSON lines, got no text: {error}") from error
     records = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -185,7 +188,7 @@ def read_run(path: str | Path) -> Run:
             f"expected the records of a run at {str(path)!r}; `lpkernels train` writes them"
         )
     records = read_records(path)
-    if not records or records[0].get("type") != "header":
+    if not records or not isinstance(records[0], dict) or records[0].get("type") != "header":
         raise ValueError(
             f"{path}: expected a header as first record; is this a {RECORDS} of `lpkernels train`?"
         )

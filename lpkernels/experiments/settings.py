@@ -94,8 +94,10 @@ class Section:
 
     def _check(self, field: "dataclasses.Field[Any]", value: Any) -> None:
         least, check = field.metadata[_LEAST], field.metadata[_CHECK]
-        if least is not None and value is not None and not value >= least:
-            raise ValueError(f"{self._label(field)} must be at least {least}, got {value}")
+        if least is not None and value is not None and not least <= value < math.inf:
+            # A record of a run cannot hold infinity.
+            what = f"at least {least}{' and finite' if value == math.inf else ''}"
+            raise ValueError(f"{self._label(field)} must be {what}, got {value}")
         if check is not None and value is not None and value != "":
             try:
                 check(value)

@@ -42,6 +42,31 @@ def plain_numbers(axis: Any) -> None:
         axis.get_major_formatter().set_scientific(False)
 
 
+def check_picture(path: str | Path) -> None:
+    """Raises ValueError where `save_figure` would: an ending that matplotlib does not write."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known = FigureCanvasBase.get_supported_filetypes()
+    ending = Path(path).suffix.lower()
+    if ending and ending[1:] not in known:
+        raise ValueError(f"expected an ending among {', '.join(known)}, got {str(path)!r}")
+
+
+def _take_dollars_as_text(figure: Any) -> None:
+    """Names come from users, so that a dollar begins no formula; the ticks of logarithms are
+    formulas."""
+    from matplotlib.text import Text
+    from matplotlib.ticker import LogFormatter
+
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+        if isinstance(axis.get_major_formatter(), LogFormatter):
+            for tick in (*axis.majorTicks, *axis.minorTicks):
+                tick.label1.set_parse_math(True)
+                tick.label2.set_parse_math(True)
+
+
 def save_figure(figure: Any, path: str | Path, title: str, *, dpi: int = 110) -> Path:
     """Writes the figure, and the folders above it; the same figure gives the same file.
 
@@ -49,6 +74,7 @@ def save_figure(figure: Any, path: str | Path, title: str, *, dpi: int = 110) ->
     """
     if title:
         figure.suptitle(title)
+    _take_dollars_as_text(figure)
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # The software's name and version are left out, because they would change the file.

@@ -23,7 +23,11 @@ def read(
         FileNotFoundError: no such file.
         ValueError: another kind of file, or a later schema.
     """
-    return parsed(Path(path).read_text(encoding="utf-8"), path, kind, what, writer, key=key)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: expected {what}, got no text: {error}") from error
+    return parsed(text, path, kind, what, writer, key=key)
 
 
 def parsed(

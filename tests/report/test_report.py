@@ -15,6 +15,7 @@ from lpkernels.experiments.records import Run
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.workload import ACCURACY
 from lpkernels.report.accumulators import plan_table, training_table
+from lpkernels.report.figures import new_figure, save_figure
 from lpkernels.report.numbers import format_details, named_formats, probes
 from lpkernels.report.plots import plot_curves
 from lpkernels.report.sizes import bytes_from, bytes_text
@@ -55,8 +56,18 @@ def test_summary_shows_accuracy_time_and_accumulator() -> None:
 
 
 def test_plot_curves_writes_the_same_picture_from_the_same_records(tmp_path: Path) -> None:
-    runs = [make_run("a", [0.9, 0.95]), make_run("diverged", [0.1, 0.1], loss=None)]
+    runs = [make_run("a $\\x{$", [0.9, 0.95]), make_run("diverged", [0.1, 0.1], loss=None)]
     same_each_time(lambda path: plot_curves(runs, path, title="t"), tmp_path)
+
+
+def test_dollars_are_formulas_in_the_ticks_of_logarithms_alone(tmp_path: Path) -> None:
+    figure = new_figure((2, 2))
+    axes = figure.subplots()
+    axes.set(xscale="log", xlabel="$x$", yticks=[1], yticklabels=["$y$"])
+    save_figure(figure, tmp_path / "a.png", "")
+    assert all(label.get_parse_math() for label in axes.get_xticklabels())
+    names = [axes.xaxis.label, *axes.get_yticklabels()]
+    assert len(names) == 2 and not any(label.get_parse_math() for label in names)
 
 
 def test_the_axes_of_one_epoch_have_plain_numbers(figures: list[Any]) -> None:

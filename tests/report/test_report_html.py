@@ -41,6 +41,7 @@ def write_run(
     lines = [
         {"type": "epoch", "epoch": i, "train_loss": LONG / i,
          "test_loss": math.nan if i == 2 else 1.5, "test_accuracy": 0.5 + i / 100,
+         "test_accuracy_last_bits": 0.5,
          "lr": 0.1, "updates": 7, "skipped_steps": 0, "bits": 3 + i,
          "dw_error": 0.25, "dw_error_stem": LONG * i, "seconds": 1.25}
         for i in range(1, epochs + 1)
@@ -63,7 +64,10 @@ def read_data(text: str) -> dict[str, Any]:
 
 def test_the_page_has_every_run_epoch_and_figure_of_the_records(tmp_path: Path) -> None:
     names = ["</script><script>throw 1</script>", "/*data*/ & <i>", "plain"]
-    folders = [write_run(tmp_path / str(i), name, diagnosis=i == 0) for i, name in enumerate(names)]
+    folders = [
+        write_run(tmp_path / str(i), name, diagnosis=i == 0, nesterov=False)
+        for i, name in enumerate(names)
+    ]
     text = page(gather(folders))
     data = read_data(text)
     assert [run["arm"] for run in data["runs"]] == names
@@ -75,13 +79,15 @@ def test_the_page_has_every_run_epoch_and_figure_of_the_records(tmp_path: Path) 
         assert run["epochs"]["test_loss"][1] is None
         assert run["last"]["seconds"] == read.seconds
         assert run["layers"] == ["dw_error_stem"]
-        assert "--seed" not in run["command"] and "--name" in run["command"]
+        assert "--seed" not in run["command"] and "--no-nesterov" in run["command"]
     first = data["runs"][0]["diagnosis"]
     assert first["tensors"] == ["stem input", "<b> grad_output"]
     assert first["underflow"] == [[0.25, 0.25], [None, 0.0]]
     assert first["overflow"] == [[0.0, 0.0], [None, 0.25]]
     assert data["environments"][0]["of"]["commit"] == "c0ffee"
     assert len(data["environments"][0]["runs"]) == 3
+    odd = page({"runs": [], "numbers": [2**53 + 1, math.inf, True]})
+    assert read_data(odd)["numbers"] == ["9007199254740993", None, True]
     # Nothing is fetched: the page's own rule forbids it.
     assert "default-src 'none'" in text and not re.search(r"<(script|link)[^>]+(src|href)=", text)
 
@@ -105,6 +111,21 @@ def test_a_sweep_has_its_paired_differences_and_says_what_it_lacks() -> None:
     assert other["metric"]["field"] == "train_loss" and other["sweep"]["rows"][0]["difference"]
 
 
+def test_an_unfinished_sweep_has_a_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = (BENCH / "sweep-fashion-denoise.jsonl").read_text().splitlines()
+    part = tmp_path / "part.jsonl"
+    part.write_text("\n".join(line for line in lines if '"arm": "fp32"' not in line))
+    data = gather([part])
+    assert data["sweep"]["rows"][0]["difference"] is None and len(data["runs"]) == 60
+    assert data["notes"][:2] == [
+        "10 cells of the sweep have no result yet.",
+        "No paired differences: the arm to compare with has no result yet.",
+    ]
+    broken = read_results(part)._replace(broken=("a, seed 1: records.jsonl is damaged",))
+    monkeypatch.setattr("lpkernels.report.html.gathering.read_results", lambda path: broken)
+    assert "Not compared: a, seed 1: records.jsonl is damaged" in gather([part])["notes"]
+
+
 def test_a_study_has_its_frontier(tmp_path: Path) -> None:
     study = """
     low = ["e3m1_sat"]
@@ -121,6 +142,12 @@ def test_a_study_has_its_frontier(tmp_path: Path) -> None:
     assert data["frontier"][0]["names"] == ["e3m1_sat e6m7_sat", "e3m1_sat e6m11_sat"]
     assert data["frontier"][0]["front"] and len(data["runs"]) == 4
     assert not any("No frontier" in note for note in data["notes"])
+    for cell in (out / "cells").iterdir():
+        if read_run(cell).name.endswith("e6m7_sat"):
+            shutil.rmtree(cell)
+    data = gather([out])
+    assert data["frontier"] is None and len(data["runs"]) == 2
+    assert "No frontier: task clean: " in data["notes"][-1]
 
 
 @pytest.mark.parametrize("path", sorted(BENCH.glob("sweep-*.jsonl")), ids=lambda path: path.stem)
@@ -155,6 +182,17 @@ def test_wrong_input_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyP
         gather([run, sweep])
     with pytest.raises(FileNotFoundError, match="expected the folder of a run, a sweep"):
         gather([tmp_path / "nowhere"])
+    with pytest.raises(ValueError, match="got no paths"):
+        gather([])
+    with pytest.raises(ValueError, match=r"names an arm of a sweep, got 'a' with .*run: runs"):
+        gather([run], reference="a")
+    for name, content, wanted in (
+        ("bytes", b"\x93", "bytes: expected JSON lines, got no text"),
+        ("list", b"[1]\n", "list: expected a header as first record"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=wanted):
+            gather([tmp_path / name])
     with pytest.raises(ValueError, match=r"metric: expected one of .*train_loss.*, got 'speed'"):
         gather([run], metric="speed")
     with pytest.raises(ValueError, match=r"reference: expected one of the arms .*got 'fp64'"):
@@ -166,6 +204,10 @@ def test_wrong_input_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "--html" in said and "replace it with --force" in said
     said = commands.sentence(commands.call("report", run, "--metric", "lr"), 2)
     assert "it belongs to --html" in said
+    said = commands.sentence(commands.call("report", run, "--html", out, "--plot", "a.png"), 2)
+    assert "--plot" in said and "does not go with --html" in said
+    said = commands.sentence(commands.call("report", run, "--html", empty, "--force"), 1)
+    assert "Is a directory; no report was written" in said
     assert "MB" in commands.done("report", run, "--html", out, "--force")
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'lpkernels\[report\]'"):
@@ -195,6 +237,10 @@ smooth.value = 0.9;
 smooth.dispatchEvent(new Event("input"));
 [found.raw, found.smooth] = traces().map((trace) => trace.y);
 found.sections = all("section").map((each) => each.id);
+filter.value = "";
+filter.dispatchEvent(new Event("input"));
+found.templates = traces().map((trace) => trace.hovertemplate);
+found.commands = all("#repeat pre").pop().textContent.split("\\n");
 document.title = JSON.stringify(found);
 </script></body>"""
 WATCH = "<head><script>window.seen = []; window.onerror = (text) => { seen.push(text); };</script>"
@@ -204,8 +250,12 @@ WATCH = "<head><script>window.seen = []; window.onerror = (text) => { seen.push(
 def test_a_browser_draws_sorts_and_filters(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "1", "</script><b>first</b>", epochs=3, diagnosis=True)
     write_run(tmp_path / "runs" / "2", "second", epochs=2)
-    write_run(tmp_path / "runs" / "3", "third", epochs=1)
-    text = page(gather([tmp_path / "runs"])).replace("<head>", WATCH)
+    write_run(tmp_path / "runs" / "3", "third\nof %{y}", epochs=1)
+    data = gather([tmp_path / "runs"])
+    # More numbers than a function takes as arguments.
+    shares = data["runs"][0]["diagnosis"]
+    shares |= {"tensors": ["t"], "epochs": [1] * 130_000, "underflow": [[0] * 130_000]}
+    text = page(data).replace("<head>", WATCH)
     file = tmp_path / "report.html"
     file.write_text(LOOK.join(text.rsplit("</body>", 1)), encoding="utf-8")
     assert BROWSER is not None
@@ -222,11 +272,13 @@ def test_a_browser_draws_sorts_and_filters(tmp_path: Path) -> None:
     title = re.search("<title>(.*?)</title>", ran.stdout, re.DOTALL)
     assert title is not None
     found = json.loads(title[1].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"))
-    labels = ["</script><b>first</b>, seed 0", "second, seed 0", "third, seed 0"]
+    labels = ["</script><b>first</b>, seed 0", "second, seed 0", "third\nof %{y}, seed 0"]
     assert found["drawn"] == "true" and found["errors"] == [] and found["all"] == labels
     assert found["up"] == labels[::-1] and found["down"] == labels
     assert found["curves"] == labels
     assert found["filtered"] == found["left"] == [labels[1]]
     assert found["raw"] == [51.0, 52.0] and found["smooth"] == pytest.approx([51.0, 51.1])
+    assert sum("third\nof &#37;{y}, seed 0<br>" in each for each in found["templates"]) == 2
+    assert "# third of %{y}, seed 0" in found["commands"]
     wanted = ["runs", "curves", "precision", "diagnosis", "settings", "environment", "repeat"]
     assert found["sections"] == wanted

@@ -242,6 +242,7 @@ def layer(**fields: str) -> lp.nn.Linear:
 
 
 FIXED = {"input": "ufixed4_f4", "weight": "fixed6_f5"}
+TURNED = "fixed6_f5:rht16"
 NOT_FINITE = layer(**FIXED)
 nn.init.constant_(NOT_FINITE.weight, math.inf)
 REFUSED = [
@@ -257,8 +258,14 @@ REFUSED = [
     ((NOT_FINITE, 8), ValueError, "holds infinities or NaN"),
     ((lp.nn.LazyLinear(3, recipe=lp.Recipe(**FIXED)), 8), ValueError, "run a lazy layer"),
     ((a2q_plus(layer(**FIXED), 8), 8), ValueError, "parametrized already"),
-]
-test_other_layers_are_refused = refuses(a2q_plus, [(args, {}, *rest) for args, *rest in REFUSED])
+    ((layer(**dict.fromkeys(("input", "weight", "grad_output"), TURNED)), 9), ValueError,
+     "recipe's weight is fixed6_f5:rht16, whose Hadamard transform makes other weights"),
+    ((lp.nn.Linear(1, 3, recipe=lp.Recipe(**FIXED)), 8), ValueError, "one weight for each output"),
+]  # fmt: skip
+test_other_layers_are_refused = refuses(a2q_plus, [
+    *((args, {}, *rest) for args, *rest in REFUSED),
+    ((layer(**FIXED), 8), {"learned": "no"}, TypeError, "learned must be True or False, got 'no'"),
+])  # fmt: skip
 
 
 @each("inputs, least", [("ufixed4_f4", 5), ("ufixed3_f0", 4), ("fixed4_f3", 5)])

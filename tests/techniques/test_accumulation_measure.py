@@ -253,6 +253,8 @@ WRONG = [
     (lambda: measure(X, None, "e5m4"), TypeError, "b must be a torch.Tensor, got NoneType"),
     (lambda: measure(X * math.inf, X.t(), "e5m4"), ValueError, "a holds infinities or NaN"),
     (lambda: measure(X, X.t(), "e5m99"), ValueError, "e5m99"),
+    (lambda: measure(X, X.t(), "e5m4", counted=-1), ValueError, "counted: expected at least 0"),
+    (lambda: measure(X, X.t(), "e5m4", counted=1.5), TypeError, "measure: counted: expected an"),
     (lambda: knee(X, X.t(), [3], "fixed8_f4"), ValueError, "sequential sum in a float format"),
     (lambda: knee(X, X.t(), [3], "native"), ValueError, "got native"),
     (lambda: knee(X, X.t(), [24]), ValueError, "man_bits"),

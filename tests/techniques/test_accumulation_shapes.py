@@ -201,6 +201,7 @@ X, LAYER = torch.ones(6, 4), nn.Linear(4, 4)
 REFUSED = [
     ((ON_META, X), {}, "weight is on the meta device and sample is not"),
     ((LAYER, X.to(META)), {}, "sample is on the meta device and weight is not"),
+    ((ON_META, X.to(META)), {"headroom": 0}, "headroom=0 adds to exponent bits .* give exp_bits"),
     ((LAYER, X), {"batch": 0}, "plan: batch: expected at least 1, got 0"),
     ((LAYER, torch.ones(4)), {"batch": 8}, "sums 1 products .* no multiple of its 4 examples"),
     ((Computes(lambda own: own.w @ own.w, w=nn.Parameter(torch.eye(2))), ()), {"batch": 8},
@@ -215,3 +216,8 @@ test_other_samples_and_batches_are_refused = refuses(
 def test_a_batch_is_a_whole_number():
     with pytest.raises(TypeError, match="plan: batch: expected an int, got float"):
         plan(LAYER, X, loss=mean_square, operand="e5m2", batch=2.5)  # type: ignore[arg-type]
+
+
+def test_blocks_along_the_sum_are_an_operand_without_a_plan():
+    with pytest.raises(ValueError, match=r"plan: operand: its input of 'Linear': .* along 'k'"):
+        plan(LAYER, X, loss=mean_square, operand="mxfp8")

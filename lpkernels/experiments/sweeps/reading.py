@@ -41,6 +41,12 @@ class Results(NamedTuple):
         return SweepSpec.from_dict(self.header["spec"])
 
     @property
+    def compare(self) -> str | None:
+        """The arm that the specification compares with; None while it has no result."""
+        arm = self.spec.compare
+        return arm if any(result.arm == arm for result in self.results) else None
+
+    @property
     def missing(self) -> int:
         """How many cells have no result yet."""
         return int(self.header["cells"]) - len(self.results) - len(self.broken)

@@ -49,7 +49,9 @@ def gather(
         ValueError: a folder without records, records of two kinds, a field that no run has, or
             records that this version cannot read.
     """
-    found = [(Path(path), _kind(Path(path))) for path in paths]
+    # The log of a sweep names its folder.
+    places = [p.parent if p.name == LOG and p.is_file() else p for p in map(Path, paths)]
+    found = [(path, _kind(path)) for path in places]
     kinds = sorted({kind for _, kind in found})
     if len(kinds) > 1 or (kinds != ["runs"] and len(found) > 1):
         listed = ", ".join(f"{path}: {kind}" for path, kind in found)
@@ -57,7 +59,14 @@ def gather(
             "expected runs, or one sweep, or one study of frontiers, and got several in one "
             f"report ({listed}); make a report of each"
         )
+    if not found:
+        raise ValueError("expected at least one folder or file, got no paths")
     path, kind = found[0]
+    if reference and kind not in ("sweep", "results"):
+        raise ValueError(
+            f"reference: it names an arm of a sweep, got {reference!r} with {path}: {kind}; leave "
+            "it out"
+        )
     folders = [each for each, _ in found]
     data: dict[str, Any] = {"title": _title(folders)}
     results = read_results(path) if kind in ("sweep", "results") else None
@@ -78,9 +87,17 @@ def gather(
         "settings": _settings(runs),
         "environments": _environments(runs),
         "sweep": _differences(results, metric, reference) if results else None,
-        "frontier": _frontier(path) if kind == "study" else None,
+        "frontier": None,
     }
-    data["notes"] = [text for name, text in WOULD_RECORD.items() if not _has(data, name)]
+    lacking: dict[str, str] = {}
+    if kind == "study":
+        data["frontier"], lacking = _frontier(path)
+    missing = {name: text for name, text in WOULD_RECORD.items() if not _has(data, name)}
+    data["notes"] = list({**missing, **lacking}.values())
+    if data["sweep"] and not data["sweep"]["reference"]:
+        data["notes"].insert(0, "No paired differences: the arm to compare with has no result yet.")
+    if results and results.broken:
+        data["notes"] = [f"Not compared: {text}" for text in results.broken] + data["notes"]
     if results and results.missing:
         data["notes"].insert(0, f"{results.missing} cells of the sweep have no result yet.")
     for run in runs:
@@ -97,8 +114,6 @@ def _kind(path: Path) -> str:
         if (path / STUDY).is_file():
             return "study"
         return "sweep" if (path / LOG).is_file() else "runs"
-    if path.name == LOG:
-        return "sweep"
     first = read_records(path)[:1]
     kind = first[0].get("kind", "") if first and isinstance(first[0], dict) else ""
     return "results" if kind == RESULTS else "runs"
@@ -171,8 +186,10 @@ def _arithmetic(config: Mapping[str, Any], run: Run) -> str:
 
 
 def _layer_fields(columns: Mapping[str, Any]) -> list[str]:
-    """Fields of single layers: another field with one word or two less holds their total."""
-    return [name for name in columns if any(name.startswith(f"{other}_") for other in columns)]
+    """Fields of single layers: another field with one word or two less holds their total. A test's
+    figure is of the whole network, at other bits too ("test_loss_last_bits")."""
+    parts = [name for name in columns if not name.startswith("test_")]
+    return [name for name in parts if any(name.startswith(f"{other}_") for other in parts)]
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,7 +205,7 @@ def _train_command(run: Run, path: Path) -> str:
     try:
         config = run.config
     except (TypeError, ValueError) as error:
-        return f"# this version cannot repeat it: {error}"
+        return f"# this version cannot repeat it: {' '.join(str(error).split())}"
     values, defaults = config.flat(), RunConfig().flat()
     words = ["lpkernels train"]
     for name, (_, field) in flat_settings().items():
@@ -198,7 +215,10 @@ def _train_command(run: Run, path: Path) -> str:
             return f"# {name} is no option of lpkernels train: run it from a sweep's specification"
         option = name_of(field) or f"--{name.replace('_', '-')}"
         value = values[name]
-        words.append(option if value is True else f"{option} {shlex.quote(str(value))}")
+        if isinstance(value, bool):
+            words.append(option if value else option.replace("--", "--no-", 1))
+        else:
+            words.append(f"{option} {shlex.quote(str(value))}")
     return " ".join([*words, "--out results/again"])
 
 
@@ -260,7 +280,8 @@ def _chosen(runs: Sequence[Mapping[str, Any]], own: Metric, field: str) -> dict[
     """The metric, or the field that was asked for."""
     known = list(dict.fromkeys(name for run in runs for name in run["last"]))
     if field and field not in known:
-        raise ValueError(f"metric: expected one of {', '.join(known)}, got {field!r}")
+        names = ", ".join(known) or "none, since no run has an epoch"
+        raise ValueError(f"metric: expected one of {names}, got {field!r}")
     if not field or field == own.field:
         return {"field": own.field, "label": own.label, "percent": own.percent}
     return {"field": field, "label": field.replace("_", " "), "percent": False}
@@ -292,7 +313,7 @@ def _differences(results: Results, field: str, reference: str) -> dict[str, Any]
     """The arms of a sweep, their means and their differences, paired by seed."""
     own = Metric(**results.header["metric"])
     spec = results.spec
-    compare = reference or spec.compare or next(iter(spec.arms))
+    compare = reference or results.compare
     summaries = summarise(results.results, field or own.field, reference=compare)
     rows = []
     for each in summaries:
@@ -317,10 +338,17 @@ def _differences(results: Results, field: str, reference: str) -> dict[str, Any]
     }
 
 
-def _frontier(folder: Path) -> list[dict[str, Any]]:
-    """The frontier of each task of a study: memory, error and name of each configuration."""
-    made = []
-    for task, each in frontiers(read_measured(folder)).items():
+def _frontier(folder: Path) -> tuple[list[dict[str, Any]] | None, dict[str, str]]:
+    """The frontier of each task of a study: memory, error and name of each configuration, None
+    without any; and notes on the tasks that have too little measured yet."""
+    measured, made = read_measured(folder), []
+    lacking: dict[str, str] = {}
+    for task in (name for name in measured.spec.tasks if measured.asked[name]):
+        try:
+            each = frontiers(measured, task=task)[task]
+        except ValueError as error:
+            lacking["frontier" if not lacking else task] = f"No frontier: {error}"
+            continue
         made.append({
             "task": task, "how": each.how, "names": list(each.names),
             "memory": each.memory.tolist(),
@@ -329,4 +357,4 @@ def _frontier(folder: Path) -> list[dict[str, Any]]:
             "low": each.band.error_low.tolist(), "high": each.band.error_high.tolist(),
             "front": [int(i) for i in pareto_front(each.memory, each.predicted)],
         })  # fmt: skip
-    return made
+    return made or None, lacking

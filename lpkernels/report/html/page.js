@@ -9,7 +9,10 @@ const DASHES = ["solid", "dash", "dot", "dashdot"];
 const STATE = { filter: "", sort: null, down: false, field: data.metric.field, log: false, smooth: 0 };
 const CONFIG = { responsive: true, displaylogo: false, toImageButtonOptions: { format: "svg" } };
 
-const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+// "%{" would begin a field of a template.
+const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;").replace(/%(?={)/g, "&#37;");
+// The largest number; arguments of Math.max have a limit.
+const most = (values) => values.reduce((one, other) => Math.max(one, other), 0);
 
 function el(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -42,7 +45,7 @@ const isPercent = (field) => field === data.metric.field ? data.metric.percent :
 const titled = (field) => field === data.metric.field ? data.metric.label : field.replace(/_/g, " ");
 
 function axis(title, more = {}) {
-  return { title: { text: title }, exponentformat: "none", showexponent: "none", gridcolor: "#e4e8ec",
+  return { title: { text: plain(title) }, exponentformat: "none", showexponent: "none", gridcolor: "#e4e8ec",
            zerolinecolor: "#afb8c1", automargin: true, ...more };
 }
 
@@ -113,7 +116,7 @@ function drawTable() {
 
 // ---- curves
 
-const last = Math.max(0, ...data.runs.flatMap((run) => run.epochs.epoch || []));
+const last = most(data.runs.flatMap((run) => run.epochs.epoch || []));
 const curves = [...new Set(data.runs.flatMap((run) => Object.keys(run.epochs)))].filter((name) => name !== "epoch");
 
 // A mean that forgets: each value is taken in by the share 1 - strength; gaps stay gaps.
@@ -175,11 +178,11 @@ function drawDiagnosis(place, what) {
   const z = found[what].map((row) => row.map((share) => share === null ? null : 100 * share));
   plot("diagnosis-plot", [{
     type: "heatmap", x: found.epochs, y: found.tensors.map((_, row) => row), z, colorscale: "Cividis",
-    colorbar: { title: { text: `${what} (%)` }, exponentformat: "none" }, zmin: 0, zmax: Math.max(...z.flat()) || 1, xgap: 1, ygap: 1,
+    colorbar: { title: { text: `${what} (%)` }, exponentformat: "none" }, zmin: 0, zmax: most(z.flat()) || 1, xgap: 1, ygap: 1,
     customdata: found.tensors.map((name) => found.epochs.map(() => plain(name))),
     hovertemplate: "%{customdata}<br>epoch %{x}: %{z:.3f}%<extra></extra>",
   }], layout({
-    xaxis: epochAxis(Math.max(...found.epochs)), height: Math.max(190, 90 + 18 * found.tensors.length),
+    xaxis: epochAxis(most(found.epochs)), height: Math.max(190, 90 + 18 * found.tensors.length),
     yaxis: axis("", { tickvals: found.tensors.map((_, row) => row), ticktext: found.tensors.map(plain), autorange: "reversed" }),
   }));
 }
@@ -197,7 +200,7 @@ function drawForest() {
     hovertemplate: "%{customdata[0]}<br>difference %{x}, p after Holm %{customdata[1]}, %{customdata[2]} pairs<extra></extra>",
   }], layout({
     height: 130 + 26 * rows.length, showlegend: false,
-    xaxis: axis(`${data.metric.label}, difference to ${plain(data.sweep.reference)}` + (data.metric.percent ? " (points)" : ""), { zeroline: true, zerolinewidth: 2 }),
+    xaxis: axis(`${data.metric.label}, difference to ${data.sweep.reference}` + (data.metric.percent ? " (points)" : ""), { zeroline: true, zerolinewidth: 2 }),
     yaxis: axis("", { tickvals: names.map((_, place) => place), ticktext: names, autorange: "reversed" }),
   }));
 }
@@ -314,7 +317,7 @@ section("environment", "Environment",
   words(["device", "versions", "platform", "commit", "runs"], environments.map(({ of, runs }) => [
     of.device || "", Object.entries(of.versions || {}).map((pair) => pair.join(" ")).join(", "), of.platform || "", of.commit || "", runs.length ? runs.join("; ") : ""])));
 
-const commands = data.runs.filter((run) => run.command).map((run) => `# ${run.label}\n${run.command}`);
+const commands = data.runs.filter((run) => run.command).map((run) => `# ${run.label.replace(/\s+/g, " ")}\n${run.command}`);
 section("repeat", "Repeat it",
   ...(data.sweep ? [el("p", {}, ...prose("The sweep is repeated by `lpkernels sweep run SPEC.toml --out DIR`; its specification as JSON:")),
                     el("details", {}, el("summary", { textContent: "specification" }), el("pre", { textContent: JSON.stringify(data.sweep.spec, null, 1) }))] : []),

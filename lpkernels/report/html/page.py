@@ -1,6 +1,7 @@
 """The HTML file: plotly's script, the data as JSON, and a script that draws the data."""
 
 import json
+import math
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -38,13 +39,26 @@ def _filled(plotly: str, data: dict[str, Any]) -> str:
         (folder / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js")
     )
     # Inside a script no text may look like its end: names come from users.
-    written = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    written = json.dumps(_told(data), allow_nan=False, separators=(",", ":"))
+    written = written.replace("<", "\\u003c")
     parts = {"/*script*/": script, "/*data*/": written, "/*plotly*/": plotly, "/*style*/": style}
     # The last first: a mark's first place is then the page's own, whatever the parts hold.
     for mark, part in parts.items():
         before, _, after = text.partition(mark)
         text = before + part + after
     return text
+
+
+def _told(value: Any) -> Any:
+    """The value with null for numbers that are not finite, and text for integers beyond a
+    browser's."""
+    if isinstance(value, dict):
+        return {name: _told(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_told(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, int) and abs(value) > 2**53 else value
 
 
 def _without_layers(data: dict[str, Any]) -> dict[str, Any]:

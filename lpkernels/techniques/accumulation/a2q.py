@@ -21,7 +21,9 @@ from torch.nn.utils import parametrize
 from lpkernels import nn
 from lpkernels.arithmetic import Quantizer, max_l1_norm
 from lpkernels.formats import FixedFormat
+from lpkernels.formats.checks import checked_bool
 from lpkernels.functional import quantize
+from lpkernels.nn.selecting import check_model
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 Layer = TypeVar("Layer", bound=Module)
@@ -72,10 +74,11 @@ def a2q_plus(layer: Layer, accumulator_bits: int, *, learned: bool = False) -> L
 
     Raises:
         TypeError: another layer, or weights that are not float32.
-        ValueError: formats that are no FixedFormats, a weight that wraps or is parametrized
-            already, an accumulator too narrow for the smallest weights; no weights, or infinite or
-            NaN ones.
+        ValueError: formats that are no FixedFormats or are transformed, a weight that wraps or is
+            parametrized already, an accumulator too narrow for the smallest weights; no weights,
+            infinite or NaN ones, or one for each output and unsigned inputs.
     """
+    checked_bool("a2q_plus", "learned", learned)
     if not isinstance(layer, _LAYERS):
         raise TypeError(
             "a2q_plus: layer must be one of lp.nn's Linear, Conv1d, Conv2d and Conv3d, got "
@@ -106,6 +109,11 @@ def a2q_plus(layer: Layer, accumulator_bits: int, *, learned: bool = False) -> L
         signed_inputs=inputs.signed,
         zero_centred=not inputs.signed,
     )
+    if not inputs.signed and weight[0].numel() < 2:
+        raise ValueError(
+            "a2q_plus: weights of unsigned inputs sum to zero, got one weight for each output, "
+            "which would stay 0; give the recipe's input a signed format"
+        )
     # Weights that sum to zero are two at least.
     if norm < (1 if inputs.signed else 2):
         raise ValueError(
@@ -123,8 +131,9 @@ def a2q_penalty(model: Module) -> Tensor:
 
     Args: model: any module with such layers.
     Returns: a scalar with gradients.
-    Raises:  ValueError: the model has no such layer.
+    Raises: TypeError: no module.  ValueError: the model has no such layer.
     """
+    check_model("a2q_penalty", model)
     found = []
     for module in model.modules():
         of_weight = getattr(module, "parametrizations", {})
@@ -145,6 +154,11 @@ def _fixed(quantizer: Quantizer | None, role: str, example: str) -> FixedFormat:
         raise ValueError(
             f"a2q_plus: the recipe's {role} must be a FixedFormat, got {fmt}; give the layer a "
             f'recipe such as lp.Recipe({role}="{example}", ...)'
+        )
+    if quantizer is not None and quantizer.hadamard is not None:
+        raise ValueError(
+            f"a2q_plus: the recipe's {role} is {quantizer}, whose Hadamard transform makes other "
+            "weights of those that are held; give a recipe without hadamard="
         )
     return fmt
 

@@ -16,6 +16,7 @@ from lpkernels.arithmetic import Accumulator, as_accumulator, bits_without_overf
 from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat, Format, TableFormat
 from lpkernels.functional.matmul import matmul
 from lpkernels.functional.seeds import seed_for
+from lpkernels.techniques import checks
 from lpkernels.techniques.accumulation._events import shares
 from lpkernels.techniques.accumulation.tables import measured_text
 
@@ -223,7 +224,8 @@ def measure(
         generator, backend: as in ``lpkernels.matmul``, whose sums these are.
 
     Raises:
-        TypeError, ValueError: operands of other shapes or dtypes, infinite, NaN or empty.
+        TypeError, ValueError: operands of other shapes or dtypes, infinite, NaN or empty; counted
+            below 0, or no int.
         NotImplementedError: acc has operands, whose additions nothing counts, and counted is not 0.
 
     >>> from lpkernels.techniques.accumulation import measure
@@ -233,6 +235,8 @@ def measure(
     (0.5, 0.0)
     """
     _check(a, b)
+    if counted is not None:
+        checks.whole("measure: counted", counted, 0)
     acc = as_accumulator(acc)
     if acc.operands is not None and counted != 0:
         raise NotImplementedError(

@@ -93,8 +93,8 @@ def plan(
         chunk: None: one sum each, the best chunk is shown beside it. A length: chunks of that
             length. "best": every row with the chunk length, of 16 to 1024, that needs the fewest
             bits; where several do, the one that loses least.
-        headroom: exponent bits beyond those that this batch needs, up to 8 in all; without effect
-            where exp_bits is given.
+        headroom: exponent bits beyond those that this batch needs, up to 8 in all; neither with
+            exp_bits nor on the meta device.
         exp_bits: of every accumulator, 2..8; None: measured, as above.
         batch: examples of the batch that the lengths are for. The first dimension of the sample's
             first tensor counts its own; the sum of a weight's wgrad runs over all examples, so its
@@ -110,10 +110,10 @@ def plan(
 
     Raises:
         TypeError, ValueError: arguments of the wrong kind; another headroom than the default beside
-            exp_bits; a loss that is no scalar or has no gradient; a layer that is emulated already
-            or not initialised; operands that are not finite, or overflow in their format; a model
-            on the meta device and a sample elsewhere; a batch of no whole number of samples in a
-            sum.
+            exp_bits or on the meta device; a loss that is no scalar or has no gradient; a layer
+            that is emulated already or not initialised; operands that are not finite, or overflow
+            in their format; a model on the meta device and a sample elsewhere; a batch of no whole
+            number of samples in a sum.
         NotImplementedError: an operation that cannot be traced, by name.
 
     >>> from lpkernels.techniques.accumulation import plan
@@ -128,6 +128,11 @@ def plan(
     _check_model(model)
     quantizers = _operands(operand)
     measured = _Measured(quantizers, batch, _examples(model, sample, batch))
+    if headroom != HEADROOM and any(parameter.is_meta for parameter in model.parameters()):
+        raise ValueError(
+            f"plan: headroom={headroom} adds to exponent bits that are measured, and from shapes "
+            "alone nothing is; measure a sample, give exp_bits, or leave headroom out"
+        )
     products = Products(model, measured.add)
 
     def checked_loss(output: Any) -> Tensor:
@@ -312,7 +317,10 @@ class _Measured:
             raise ValueError(
                 f"plan: the {role} of {layer!r} holds infinities or NaN on this sample"
             )
-        result = x.float() if quantizer is None else quantize(x, quantizer).float()
+        try:
+            result = x.float() if quantizer is None else quantize(x, quantizer).float()
+        except ValueError as error:
+            raise ValueError(f"plan: operand: its {role} of {layer!r}: {error}") from error
         if not torch.isfinite(result).all():
             raise ValueError(
                 f"plan: the {role} of {layer!r} reaches {x.abs().max().item():.4g}, which "

@@ -122,6 +122,11 @@ class PFQ(ClosedLoopSetter):
         """Takes the loss of a training step, a number or a tensor of one element, and at the end of
         a period looks at their mean. The host waits for a tensor's device then alone."""
         if isinstance(loss, Tensor):
+            if loss.numel() != 1 or loss.is_complex():
+                raise ValueError(
+                    "step: loss: expected a real number or a tensor of one, got shape "
+                    f"{tuple(loss.shape)} {loss.dtype}; take its mean"
+                )
             loss = loss.detach().to(torch.float64).reshape(())
         else:
             loss = checks.real("step: loss", loss)
@@ -170,10 +175,15 @@ class PFQ(ClosedLoopSetter):
         """
         self._check_state(state_dict, changing=(*_SEEN, *KINDS))
         stage = checks.whole("load_state_dict: stage", state_dict["stage"], 0, len(self.stages) - 1)
-        self.stage, self.seen = stage, int(state_dict["seen"])
-        self.window, self.first = list(state_dict["window"]), list(state_dict["first"])
-        self._sum, self.steps = float(state_dict["sum"]), int(state_dict["steps"])
-        self._sums = {kind: float(state_dict[kind]) for kind in KINDS}
+        seen = checks.whole("load_state_dict: seen", state_dict["seen"], 0, self.period - 1)
+        window, first = (
+            checks.numbers(f"load_state_dict: {name}", state_dict[name]).ravel().tolist()
+            for name in ("window", "first")
+        )
+        loss = checks.real("load_state_dict: sum", state_dict["sum"])
+        self.steps, self._sums = self._counted(state_dict)
+        self.stage, self.seen, self._sum = stage, seen, loss
+        self.window, self.first = window, first
         self._set_stage()
 
 

@@ -139,8 +139,11 @@ class PrecisionOnPlateau(ClosedLoopSetter):
         Raises: TypeError, ValueError: no such state, or one of other settings; nothing changes.
         """
         self._check_state(state_dict, changing=(*_SEEN, *KINDS))
-        self.rises, self.best = int(state_dict["rises"]), float(state_dict["best"])
-        self.bad, self.cooling = int(state_dict["bad"]), int(state_dict["cooling"])
-        self.steps = int(state_dict["steps"])
-        self._sums = {kind: float(state_dict[kind]) for kind in KINDS}
+        rises, bad, cooling = (
+            checks.whole(f"load_state_dict: {name}", state_dict[name], 0)
+            for name in ("rises", "bad", "cooling")
+        )
+        best = checks.real("load_state_dict: best", state_dict["best"])
+        self.steps, self._sums = self._counted(state_dict)
+        self.rises, self.best, self.bad, self.cooling = rises, best, bad, cooling
         self._rise()

@@ -182,6 +182,11 @@ class ClosedLoopSetter(PrecisionSetter):
         if now.accumulator is not None:
             self._sums["accumulator"] += steps * adder_bits(self._accumulators[now.accumulator])
 
+    def _counted(self, state: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
+        """The steps and their costs in a state.  Raises TypeError, ValueError: they are none."""
+        costs = {kind: checks.real(f"load_state_dict: {kind}", state[kind]) for kind in KINDS}
+        return checks.whole("load_state_dict: steps", state["steps"], 0), costs
+
     def cost(self, kind: str = "bitops") -> float:
         """The mean cost of the steps so far relative to float32, of the current one before any.
 

@@ -16,7 +16,7 @@ from lpkernels.formats import (
     FixedFormat,
     TableFormat,
 )
-from lpkernels.techniques.cpt.schedule import Schedule
+from lpkernels.techniques.cpt.schedule import Schedule, width
 
 KINDS = ("bitops", "accumulator")
 
@@ -94,11 +94,14 @@ def bitops(forward_bits: int, backward_bits: int, *, weight_bits: int | None = N
         forward_bits, backward_bits: b and g, 1 to 32.
         weight_bits: w; None: b.
 
+    Raises: TypeError, ValueError: no int, or other than 1 to 32.
     Reference: the code of Fu et al. 2021, arXiv 2101.09868. Differs: more than 16 bits count as
         32, since nothing is rounded there; the code counts them as they are.
     """
-    given = (forward_bits, backward_bits, forward_bits if weight_bits is None else weight_bits)
-    b, g, w = (32 if bits > MOST_AFFINE_BITS else bits for bits in given)
+    given = {"forward_bits": forward_bits, "backward_bits": backward_bits}
+    given["weight_bits"] = forward_bits if weight_bits is None else weight_bits
+    checked = (width(f"bitops: {name}", bits) for name, bits in given.items())
+    b, g, w = (32 if bits > MOST_AFFINE_BITS else bits for bits in checked)
     return (w * b + w * g + b * g) / _FP32
 
 

@@ -14,6 +14,8 @@ from lpkernels.techniques import checks
 _KEYS = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
 # Smaller scales have an inverse beyond float32.
 _LEAST = 2.0**-126
+# Counters are int32 on the device.
+_MOST = 2**31 - 1
 
 
 def scale(label: str, value: Any) -> float:
@@ -40,7 +42,7 @@ def backoff_factor(value: Any) -> float:
 
 def _delay(hysteresis: Any, consecutive: Any) -> tuple[int, bool]:
     """The arguments of these names, checked."""
-    count = checks.whole("hysteresis", hysteresis, 1)
+    count = checks.whole("hysteresis", hysteresis, 1, _MOST)
     if not isinstance(consecutive, bool):
         raise TypeError(f"consecutive: expected True or False, got {consecutive!r}")
     if consecutive and count == 1:
@@ -203,7 +205,7 @@ class Scale:
         growth = growth_factor(state["growth_factor"])
         backoff = backoff_factor(state["backoff_factor"])
         interval = checks.whole("growth_interval", state["growth_interval"], 1)
-        tracker = checks.whole("_growth_tracker", state["_growth_tracker"], 0)
+        tracker = checks.whole("_growth_tracker", state["_growth_tracker"], 0, _MOST)
         hysteresis, consecutive = _delay(
             state.get("hysteresis", self._hysteresis), state.get("consecutive", self._consecutive)
         )

@@ -192,8 +192,8 @@ class _Study:
         found = np.flatnonzero(self.allowed[task] & ~np.isnan(self.truth[task]))
         if len(found) < least:
             raise ValueError(
-                f"leave_one_out: task {task} has {len(found)} configurations to choose from; rank "
-                f"and counts must be at most that, got {least}"
+                f"leave_one_out: counts: expected at most the {len(found)} configurations that "
+                f"task {task} has to choose from, as for the rank, got {least}"
             )
         return found
 
@@ -253,8 +253,8 @@ def _study(
     limit = np.inf if cap is None else checks.number("leave_one_out: cap", cap, least=0)
     if (everywhere.min(axis=1) > limit).any():
         raise ValueError(
-            f"leave_one_out: the cap of {limit:g} is below the cheapest configuration's "
-            f"{everywhere.min(axis=1).max():g}"
+            "leave_one_out: cap: expected at least the cheapest configuration's "
+            f"{everywhere.min(axis=1).max():g}, got {limit:g}"
         )
     floor = noise_floor(e if seeds else e[:, :, None])
     largest = float(m.max()) if scale == "matrix" else None

@@ -305,10 +305,16 @@ class ErrorMatrix:
             ValueError: not an error matrix, one of a later schema, or of other configurations.
         """
         found = saving.read(path, MATRIX, "an error matrix", "ErrorMatrix.save")
-        formats = found.get("space")
-        columns = FormatSpace.from_json(json.dumps(formats)) if formats else found["names"]
-        errors = np.array(found["errors"], dtype=np.float64)
-        matrix = cls(columns, found["tasks"], errors, found.get("memory"))
+        try:
+            formats = found.get("space")
+            columns = FormatSpace.from_json(json.dumps(formats)) if formats else found["names"]
+            errors = np.array(found["errors"], dtype=np.float64)
+            matrix = cls(columns, found["tasks"], errors, found.get("memory"))
+        except (KeyError, TypeError, ValueError) as error:
+            what = f"it has no {error}" if isinstance(error, KeyError) else error
+            raise ValueError(
+                f"{path}: expected an error matrix, as ErrorMatrix.save writes it: {what}"
+            ) from error
         if space is None:
             return matrix
         matrix.check_columns(str(path), space)

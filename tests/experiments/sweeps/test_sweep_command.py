@@ -67,6 +67,9 @@ def test_status_table_plot(whole: Path, tmp_path: Path) -> None:
     assert "affine4" not in alone.output and read_results(again).missing == 0
     unknown = call("table", exported, "--without", "affine")
     assert unknown.exit_code == 2 and "expected one of the arms 'fp32', 'affine4'" in unknown.output
+    lines = exported.read_text().splitlines()
+    again.write_text("\n".join(line for line in lines if '"arm": "fp32"' not in line))
+    assert "nothing is compared: 'fp32' has no result yet" in done("table", again)
     for name, options in (("sweep", ()), ("curve", ("--against", "updates"))):
         done("plot", exported, *options, "--out", tmp_path / f"{name}.png")
         assert (tmp_path / f"{name}.png").stat().st_size > 1000

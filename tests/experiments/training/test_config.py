@@ -66,6 +66,7 @@ test_config_refuses = rejects(
     lambda values: RunConfig.of(**values),
     [
         *(({f: 0}, f"{f} must be at least 1") for f in ("epochs", "batch", "accumulate")),
+        ({"momentum": float("inf")}, "momentum must be at least 0.0 and finite, got inf"),
         ({"loss_scale": 0.0}, "loss_scale: expected a positive number, got 0.0"),
         ({"loss_scale": float("inf")}, "expected a positive number, got inf"),
         ({"clip": -1.0}, "clip: expected a positive number, got -1.0"),

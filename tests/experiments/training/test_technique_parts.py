@@ -206,12 +206,21 @@ test_settings_that_contradict_are_refused = rejects(
         ({"scale_interval": 5}, "scale_interval: of a dynamic scale, got without"),
         ({"scale_floor": 1.0, "scale_start": 2.0}, "scale_start, scale_floor: of a dynamic scale"),
         ({"scale_hysteresis": 2}, "scale_hysteresis: of a dynamic scale, got without"),
-        ({"dynamic_scale": True, "scale_at_floor": "raise"}, "at_floor: 'raise' needs a floor"),
+        (
+            {"dynamic_scale": True, "scale_at_floor": "raise"},
+            "scale_at_floor: 'raise' needs a floor",
+        ),
         ({"dynamic_scale": True, "scale_at_floor": "up"}, "expected one of stay, raise, got 'up'"),
-        ({"dynamic_scale": True, "scale_consecutive": True}, "consecutive: it says when"),
+        (
+            {"dynamic_scale": True, "scale_consecutive": True},
+            "Config: scale_consecutive: it says when",
+        ),
         ({"dynamic_scale": True, "scale_interval": 0}, "scale_interval must be at least 1, got 0"),
-        ({"dynamic_scale": True, "scale_ceiling": 2.0}, "expected a scale between the floor None"),
-        ({"loss_scale": 1e-40}, "static: expected a positive finite scale"),
+        (
+            {"dynamic_scale": True, "scale_ceiling": 2.0},
+            "scale_start: expected a scale between the floor None",
+        ),
+        ({"loss_scale": 1e-40}, "Config: loss_scale: expected a positive finite scale"),
     ],
 )
 BASE = SMALL.replace(optimizer="adam", lr=1e-3)

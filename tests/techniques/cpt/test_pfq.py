@@ -171,8 +171,15 @@ def test_states_of_other_settings_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=match):
             PFQ(Named(), **options).load_state_dict(state)
-    with pytest.raises(ValueError, match="load_state_dict: stage: expected 0 to 3, got 4"):
-        PFQ(Named(), period=5).load_state_dict({**state, "stage": 4})
+    scheduler = PFQ(Named(), period=5)
+    for name, value, error in (
+        ("stage", 4, ValueError), ("seen", 5, ValueError), ("seen", "x", TypeError),
+        ("window", None, TypeError), ("first", ["x"], TypeError), ("sum", None, TypeError),
+        ("steps", -1, ValueError), ("bitops", "x", TypeError),
+    ):  # fmt: skip
+        with pytest.raises(error, match=f"load_state_dict: {name}: expected"):
+            scheduler.load_state_dict({**state, "stage": 2, name: value})
+        assert scheduler.state_dict() == state and scheduler.precisions == [(3, 6, None, None)]
     with pytest.raises(ValueError, match="got one without stage, window"):
         PFQ(Named(), period=5).load_state_dict({})
 
@@ -198,3 +205,5 @@ def test_wrong_input(options, error, match):
     assert target.calls == []
     with pytest.raises(TypeError, match="step: loss: expected a number, got str"):
         PFQ(target, period=2).step("1.0")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"step: loss: .* got shape \(2,\) torch.float32"):
+        PFQ(target, period=2).step(torch.ones(2))

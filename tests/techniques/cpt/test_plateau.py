@@ -112,6 +112,11 @@ def test_state_of_other_settings_is_refused() -> None:
         other.load_state_dict({})
     with pytest.raises(TypeError, match="expected a dict, got int"):
         other.load_state_dict(3)  # type: ignore[arg-type]
+    before = other.state_dict()
+    for name, value, error in (("rises", -3, ValueError), ("bad", None, TypeError)):
+        with pytest.raises(error, match=f"load_state_dict: {name}: expected"):
+            other.load_state_dict({**before, "best": 1.0, name: value})
+        assert other.state_dict() == before
 
 
 @rows(

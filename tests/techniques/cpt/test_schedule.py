@@ -226,6 +226,9 @@ def test_bits_of_one_step_and_one_addition() -> None:
     assert bitops(4, 8) == (16 + 64) / 3072
     # More than 16 bits count as 32: nothing is rounded there.
     assert bitops(17, 8) == bitops(32, 8) == (1024 + 512) / 3072 and bitops(24, 20) == 1
+    for wrong in ({"forward_bits": 0}, {"backward_bits": 64}, {"weight_bits": -4}):
+        with pytest.raises(ValueError, match=f"bitops: {next(iter(wrong))}: expected"):
+            bitops(**{"forward_bits": 8, "backward_bits": 8, **wrong})
     assert bitops(16, 16) == 0.25 and bitops(4, 8, weight_bits=20) == (128 + 256 + 32) / 3072
     assert bitops(4, 8, weight_bits=4) == bitops(4, 8)
     assert bitops(6, 8, weight_bits=2) == (12 + 16 + 48) / 3072

@@ -209,7 +209,8 @@ STATES = [
     ({**STATE, "growth_factor": 0.5}, ValueError, "growth_factor: expected"),
     ({**STATE, "backoff_factor": 2.0}, ValueError, "backoff_factor: expected"),
     ({**STATE, "growth_interval": 0}, ValueError, "growth_interval: expected at least 1"),
-    ({**STATE, "_growth_tracker": -1}, ValueError, "_growth_tracker: expected at least 0"),
+    ({**STATE, "_growth_tracker": -1}, ValueError, "_growth_tracker: expected 0 to"),
+    ({**STATE, "_growth_tracker": 2**31}, ValueError, "expected 0 to 2147483647, got 2147483648"),
     ({**STATE, "_growth_tracker": 1.5}, TypeError, "_growth_tracker: expected an int, got float"),
     ({**STATE, "static": True}, ValueError, "a dynamic scale, got that of a static one"),
 ]

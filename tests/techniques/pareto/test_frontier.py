@@ -231,12 +231,12 @@ EMPTY[1:, 5] = np.nan
 WRONG = [
     (NOISY, {"methods": ["best"]}, r"methods: expected one of greedy, qr, .* column_mean, got"),
     (NOISY, {"counts": [0]}, "counts: expected at least 1"),
-    (NOISY, {"counts": [21]}, r"task 0 has 20 configurations to choose from; .* got 21"),
+    (NOISY, {"counts": [21]}, "counts: expected at most the 20 config.* task 0 .* got 21"),
     (NOISY, {"rank": 14}, "rank must be at most 13 for 14 tasks and 20 configurations"),
     (NOISY, {"methods": ["qr"]}, "'qr' has pivots up to the rank, 2, got counts up to 3"),
     (NOISY, {"observed": 1.5}, "observed: expected a finite number above 0 and of at most 1"),
-    (NOISY, {"cap": 0.5}, r"the cap of 0\.5 is below the cheapest configuration's 1"),
-    (NOISY, {"cap": 1.05}, "task 0 has 1 configurations to choose from"),
+    (NOISY, {"cap": 0.5}, r"cap: expected at least the cheapest configuration's 1, got 0\.5"),
+    (NOISY, {"cap": 1.05}, "at most the 1 configurations that task 0 has to choose from"),
     (NOISY[:, :9], {}, r"memory must be \(9,\) or \(14, 9\), got \(20,\)"),
     (EMPTY, {}, "without task 0 a configuration has no error at all"),
 ]

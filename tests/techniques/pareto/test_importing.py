@@ -226,18 +226,26 @@ def test_leave_one_out_names_a_wrong_option(tmp_path: Path) -> None:
         (bare, (), f"'known': {bare}: expected errors with their memory"),
         (path, ("--rank", 9), "--rank: rank must be at most 8 for 9 tasks"),
         (path, ("--most", 4), "--most: expected at least the rank, 5, got 4"),
-        (path, ("--most", 13), "task 0 has"),
+        (path, ("--most", 13), "--most: most: expected at most the "),
         (
             path,
             ("--rank", 2, "--most", 3, "--observed", 2),
             "--observed: observed: expected a finite",
         ),
-        (path, ("--rank", 2, "--most", 3, "--cap", 1), "the cap of 1 is below the cheapest"),
+        (
+            path,
+            ("--rank", 2, "--most", 3, "--cap", 1),
+            "--cap: cap: expected at least the cheapest",
+        ),
+        (path, ("--out", "x.xyz"), "'--out': expected an ending among "),
         (path, ("--scale", "row"), "'--scale': expected one of task, matrix, got 'row'"),
     ):
-        said = sentence(call("leave-one-out", known, *given, "--out", out), 2)
+        said = sentence(call("leave-one-out", known, "--out", out, *given), 2)
         assert message in said.replace("'--most'", "--most"), said
     assert not out.exists()
+    few = ("--rank", 2, "--most", 2, "--draws", 1, "--out", bare / "x.png")
+    said = sentence(call("leave-one-out", path, *few), 1)
+    assert "bare.json: File exists; no picture was written" in said
 
 
 NAMES = ["a", "b"]

@@ -112,8 +112,8 @@ def test_files_of_other_matrices_are_refused(tmp_path: Path):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 2}))
     with pytest.raises(ValueError, match="expected schema <= 1 of 'error matrix', got 2"):
         ErrorMatrix.load(path)
-    for text in ("{", "[]", '{"type": "sweep"}'):
-        path.write_text(text)
+    for text in (b"{", b"[]", b'{"type": "sweep"}', b'{"type": "error matrix"}', b"\x93NUMPY"):
+        path.write_bytes(text)
         with pytest.raises(ValueError, match="expected an error matrix"):
             ErrorMatrix.load(path)
 

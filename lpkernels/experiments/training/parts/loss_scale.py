@@ -79,7 +79,12 @@ class LossScaleConfig(PartConfig):
                 f"LossScaleConfig: {', '.join(given)}: of a dynamic scale, got without; add "
                 "dynamic_scale"
             )
-        self.scaler()
+        try:
+            self.scaler()
+        except ValueError as error:
+            name = "scale_" if self.dynamic_scale else "loss_"
+            text = str(error).replace("init_scale:", "start:").replace("static:", "scale:")
+            raise ValueError(f"LossScaleConfig: {name}{text}") from error
 
     def scaler(self, named_parameters: Iterable[tuple[str, Tensor]] = ()) -> LossScaler:
         """The scaler of these settings; its errors name the parameters."""
