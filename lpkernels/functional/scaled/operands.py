@@ -324,7 +324,7 @@ def _check_runs(layer: Call, product: str, taken: Taken, x: Tensor, w: Tensor) -
         raise ValueError(
             f"hadamard={size} transforms runs of {size} values along the sum, but {product} sums "
             f"{length}, which {size} does not divide; choose batches that it divides, the last one "
-            "too, or leave hadamard away"
+            "too (drop_last=True of a DataLoader), or leave hadamard away"
         )
 
 
