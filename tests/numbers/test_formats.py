@@ -228,6 +228,7 @@ def test_float32_holds_the_ends_of_every_fixed_format(fmt):
     ("e4m3_sat_nosub_b-2", FloatFormat(4, 3, bias=-2, subnormals=False, overflow="saturate")),
     ("dlfloat16", FloatFormat(6, 9)),
     ("fp8_e4m3", formats.E4M3FN),
+    ("fp8_e4m3_sat", FloatFormat(4, 3, specials="fn", overflow="saturate")),
     ("fp4_e2m1", FloatFormat(2, 1, specials="none", overflow="saturate")),
     ("fp_4_3_4", FloatFormat(4, 3, bias=11, specials="none", overflow="saturate")),
     ("fixed8_f4", FixedFormat(8, 4)),
