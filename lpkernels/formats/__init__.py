@@ -204,7 +204,7 @@ def _parse(name: str) -> Format:
         meant = f"; expected a name such as {', '.join(_EXAMPLES)}."
     raise ValueError(
         f"parse_format: unknown format {name!r}{meant} `lpkernels formats` lists names, and "
-        "docs/formats.md says how others are made; make a table of your own first"
+        "docs/formats.md says how others are made; a table's name is known once its TableFormat is"
     )
 
 

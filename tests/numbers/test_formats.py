@@ -342,7 +342,7 @@ WRONG_VALUES = [
     (lambda: parse_format("xyzzy"), "'xyzzy'; expected a name such as bf16, fp8_e"),
     (lambda: parse_format("float16"), r"'float16'; it is 'fp16' here\. `lpker"),
     (lambda: parse_format("uint8"), "are 'ufixed8_f0' here, and codes with a scale 'affine8'"),
-    (lambda: parse_format("int32"), "unknown format 'int32'"),
+    (lambda: parse_format("int32"), "'int32'; whole numbers have at most 24 bits here: 'fixed24"),
     (lambda: parse_format("e4m3 "), "unknown format 'e4m3 '; did you mean e4m3"),
     (lambda: parse_format("e4m3_b7_b8"), "'e4m3_b7_b8' gives its bias twice"),
     (lambda: parse_format("e4m3_inf_sat"), "gives its overflow twice"),
