@@ -271,6 +271,8 @@ def kept(
     if not saving.is_packed(_format(taken)):
         return Kept(Saved(x))
     codes = saving.packed(layer.parts(source, taken, made, where), _format(taken))
+    if codes is None:
+        return Kept(Saved(x))
     if taken.quantizer is not None and not taken.quantizer.is_stochastic:
         codes = shared(codes, x)
     return Kept(Saved(codes), source.shape, True)
