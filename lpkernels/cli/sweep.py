@@ -62,7 +62,12 @@ Without = Annotated[
 @sigterm_as_ctrl_c()
 def run(
     spec: Annotated[
-        Path, typer.Argument(callback=valid(read_spec), help="The specification, a TOML file.")
+        Path,
+        typer.Argument(
+            callback=valid(read_spec),
+            help="A TOML file with seeds, [base], [arms.NAME] and [axes], whose "
+            "fields are the options of lpkernels train; docs/sweeps.md has an example.",
+        ),
     ],
     out: Annotated[
         Path, typer.Option(file_okay=False, help="Folder of the sweep, made or continued.")
@@ -227,6 +232,10 @@ def _summaries(
         shares = "accuracy" in field
         metric = Metric(field, field.replace("_", " "), higher=shares, percent=shares)
     chosen = reference or results.spec.compare
+    if chosen in (without or ()):
+        raise typer.BadParameter(
+            f"--without {chosen}: the other arms are compared with it; name another by --reference"
+        )
     shown = _read(lambda: without_arms(results.results, without or ()))
     found = _read(lambda: summarise(shown, metric.field, reference=chosen))
     return results, shown, found, metric
