@@ -52,10 +52,7 @@ def accumulate(
         ),
     ] = "resnet32-cifar",
     operand: Annotated[
-        str,
-        typer.Option(
-            callback=valid(parse_format), help="Format of all operands, as fp8_e4m3 or fixed8_f5."
-        ),
+        str, typer.Option(callback=valid(parse_format), help="Of all operands, as fp8_e4m3.")
     ] = "e5m2",
     chunk: Annotated[
         str,
@@ -68,18 +65,13 @@ def accumulate(
         typer.Option(callback=valid(_criterion), help="With chunks: level, or total (stricter)."),
     ] = "level",
     metric: Annotated[
-        str,
-        typer.Option(
-            callback=valid(_metric),
-            help="vrr (the paper's), or nmse (error 1e-3), which is the safer one for short sums.",
-        ),
+        str, typer.Option(callback=valid(_metric), help="vrr, or nmse: safer for short sums.")
     ] = "vrr",
     rounding: Annotated[
         str,
         typer.Option(
             callback=valid(_rounding),
-            help="Of the sums: nearest_even; with --metric nmse also stochastic, or "
-            "aligned_truncation (tensor cores).",
+            help="nearest_even; with nmse also stochastic, or aligned_truncation (tensor cores).",
         ),
     ] = "nearest_even",
     headroom: Annotated[
@@ -113,12 +105,7 @@ def accumulate(
         bool, typer.Option("--resume", help="Keep what --out holds of this question already.")
     ] = False,
     batch: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Images or texts of a training step, as lengths count them; module:function "
-            "brings a sample as large.",
-        ),
+        int, typer.Option(min=1, help="Images or texts of a step; module:function brings them.")
     ] = 8,
     sample: Annotated[
         int,

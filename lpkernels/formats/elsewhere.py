@@ -56,8 +56,6 @@ _FIELDS = {
     "accumulator": "fprop dgrad wgrad",
 }
 _INTEGER = re.compile(r"(u?)int([1-9]\d?)")
-# The most bits of a FixedFormat and of an AffineFormat.
-_MOST_FIXED, _MOST_AFFINE = 24, 16
 
 
 class Dtype(Protocol):
@@ -101,9 +99,10 @@ def name_here(name: str) -> str:
         return _here(lower.replace("rceil", "up"))
     if match := _INTEGER.fullmatch(lower):
         unsigned, bits = match[1], int(match[2])
-        if bits > _MOST_FIXED:
+        # A FixedFormat has at most 24 bits, an AffineFormat 16.
+        if bits > 24:
             return f"; whole numbers have at most 24 bits here: '{unsigned}fixed24_f0'."
-        scaled = f", and codes with a scale 'affine{bits}'" if bits <= _MOST_AFFINE else ""
+        scaled = f", and codes with a scale 'affine{bits}'" if bits <= 16 else ""
         return f"; whole numbers are '{unsigned}fixed{bits}_f0' here{scaled}."
     return ""
 

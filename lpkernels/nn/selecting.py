@@ -104,8 +104,8 @@ def selection(
     except (TypeError, ValueError) as error:
         if isinstance(recipe, Mapping) and recipe.keys() <= {*field_names(Recipe)}:
             raise type(error)(
-                f"{function}: a mapping goes from layers to recipes, and the keys of this one are "
-                f"fields of a single recipe; give lp.Recipe.from_dict({dict(recipe)})"
+                f"{function}: keys of a mapping are layers, and these are fields of a single "
+                f"recipe; give lp.Recipe.from_dict({dict(recipe)})"
             ) from error
         raise
     kept = None if include is None else _listed(f"{function}: include", include)
@@ -205,12 +205,11 @@ def _listed(what: str, patterns: Patterns) -> list[Pattern]:
 
 def checked(what: str, pattern: Pattern) -> Pattern:
     """The pattern.  Raises: TypeError: it is none."""
-    is_module = isinstance(pattern, Module)
-    if is_module or not (isinstance(pattern, str | type | Position) or callable(pattern)):
+    hint = "; give the module's name in the model" if isinstance(pattern, Module) else ""
+    if hint or not (isinstance(pattern, str | type | Position) or callable(pattern)):
         raise TypeError(
             f"{what} must be a glob like 'layer1.*', a class, lp.nn.FIRST, LAST, GATES, FUNCTIONS "
-            f"or a function of (name, module), got {'a module, ' * is_module}"
-            f"{type(pattern).__name__}{'; give its name in the model' * is_module}"
+            f"or a function of (name, module), got {type(pattern).__name__}{hint}"
         )
     return pattern
 

@@ -110,14 +110,12 @@ def as_recipe(value: Recipe | str) -> Recipe:
 
 def _part(value: Any) -> str:
     """Advice where a format or an accumulator stands for a recipe; "" elsewhere."""
-    kinds = (
-        (as_quantizer, "a format", ("input", "weight", "grad_output")),
-        (as_accumulator, "an accumulator", ("fprop", "dgrad", "wgrad")),
-    )
-    for read, kind, names in kinds:
-        with contextlib.suppress(TypeError, ValueError):
-            part = str(read(value))
-            return f"; it is {kind}, for lp.Recipe({', '.join(f'{x}={part!r}' for x in names)})"
+    with contextlib.suppress(TypeError, ValueError):
+        it = repr(str(as_quantizer(value)))
+        return f"; it is a format, for lp.Recipe(input={it}, weight={it}, grad_output={it})"
+    with contextlib.suppress(TypeError, ValueError):
+        it = repr(str(as_accumulator(value)))
+        return f"; it is an accumulator, for lp.Recipe(fprop={it}, dgrad={it}, wgrad={it})"
     return ""
 
 

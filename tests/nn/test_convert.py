@@ -239,7 +239,7 @@ def test_convert_takes_the_linear_layer_of_transformers() -> None:
     (lambda m: lp.convert(m, {"input": "e4m3", "fprop": "e6m9"}), ValueError,
      "convert: .* fields of a single recipe; give lp.Recipe.from_dict.{'input': 'e4m3', 'fprop'"),
     (lambda m: lp.convert(m, "e4m3"), ValueError, "it is a format, for lp.Recipe.input='e4m3', w"),
-    (lambda m: lp.convert(m, FP8, exclude=m[0]), TypeError, "got a module, Conv2d; give its name"),
+    (lambda m: lp.convert(m, FP8, exclude=m[0]), TypeError, "got Conv2d; give the module.s name"),
     (lambda m: lp.convert(m, FP8, include="Linear"), ValueError,
      "no module; a class is given without quotes, as torch.nn.Linear"),
 )  # fmt: skip

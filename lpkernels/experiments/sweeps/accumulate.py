@@ -108,12 +108,11 @@ def find_workload(config: AccumulateConfig) -> Workload:
 
 def _imported(config: AccumulateConfig) -> Workload:
     name = config.model
-    for setting in ("batch", "sample"):
-        if getattr(config, setting) != getattr(AccumulateConfig, setting):
-            raise ValueError(
-                f"{setting}: the function {name!r} brings the sample, as large as the batch; leave "
-                f"--{setting} out, and make a sample too large to compute on torch's meta device"
-            )
+    if (config.batch, config.sample) != (AccumulateConfig.batch, AccumulateConfig.sample):
+        raise ValueError(
+            f"batch and sample: the function {name!r} brings a sample as large as the batch; leave "
+            "both out, and make what is too large to compute on torch's meta device"
+        )
     made = function_of("model", name)()
     if not (isinstance(made, tuple) and len(made) == 3):
         raise ValueError(

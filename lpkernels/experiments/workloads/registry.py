@@ -60,8 +60,8 @@ def function_of(setting: str, name: str) -> Callable[..., Any]:
         called = getattr(importlib.import_module(module), function)
         inspect.signature(called)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        where = isinstance(error, ModuleNotFoundError)
-        hint = "; put its folder on PYTHONPATH, as in PYTHONPATH=. lpkernels" if where else ""
+        lost = isinstance(error, ModuleNotFoundError)
+        hint = "; put its folder on PYTHONPATH, as in PYTHONPATH=. lpkernels" * lost
         raise ValueError(f"{setting}: {name!r} cannot be called: {error}{hint}") from error
     return called
 

@@ -108,8 +108,7 @@ class Scaled:
 
     @property
     def mT(self) -> Scaled:
-        """It with its last two dimensions swapped, and the axis of its blocks with them, as views:
-        a kernel's B (N, K) as the right operand of `matmul`."""
+        """The transposed matrix, as views: codes of B (N, K) as the right operand of `matmul`."""
         fmt, rank = self.fmt, self.values.dim()
         if isinstance(size := fmt.block_size, tuple):
             fmt = replace(fmt, block_size=size[::-1])

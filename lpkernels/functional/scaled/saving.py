@@ -35,8 +35,7 @@ def is_packed(fmt: Ints) -> bool:
     graph, where no tensor may be an exception, it is whether every tensor has."""
     behind = scale_format(fmt)
     has_nan = behind is None or code_bits(behind) == _WHOLE or ops.has_every_code(behind)
-    if torch.compiler.is_compiling() and _may_lack_a_code(fmt):
-        return False
+    has_nan = has_nan and not (torch.compiler.is_compiling() and _may_lack_a_code(fmt))
     return has_nan and code_bits(fmt) < _WHOLE
 
 
@@ -59,10 +58,7 @@ def packed(parts: ops.Parts, fmt: Ints) -> Tensor | None:
         scales = scale.contiguous().view(torch.uint8).flatten()
     else:
         scales = ops.pack(scale, behind)
-    if _may_lack_a_code(fmt):
-        elements = codes_of(values, element(fmt))
-    else:
-        elements = ops.pack(values, element(fmt))
+    elements = (codes_of if _may_lack_a_code(fmt) else ops.pack)(values, element(fmt))
     if elements is None:
         return None
     of_tensor = [] if _tensor_bytes(fmt) == 0 else [tensor_scale.reshape(1).view(torch.uint8)]

@@ -93,10 +93,8 @@ def observe(
     """
     check_model("observe", model)
     if not isinstance(visitor, Visitor):
-        raise TypeError(
-            f"observe: visitor must be a Visitor, got {type(visitor).__name__}; give an object of "
-            "a class derived from lpkernels.nn.observing.Visitor"
-        )
+        got = type(visitor).__name__
+        raise TypeError(f"observe: visitor must be a Visitor, got {got}; derive a class from it")
     if depth not in get_args(Depth):
         raise ValueError(f"observe: depth must be one of {', '.join(get_args(Depth))}; got {depth}")
     hooks = None

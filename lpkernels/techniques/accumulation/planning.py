@@ -231,13 +231,11 @@ def _summed(x: Tensor, quantizer: Quantizer) -> Tensor:
     if not isinstance(fmt, BlockFormat):
         return quantize(x, quantizer).float()
     if fmt.axis == "k":
-        # The dimension that fprop sums, and the dgrad of a linear layer.
         fmt = replace(fmt, axis=-1)
     codes = scaled(x, replace(quantizer, fmt=fmt))
-    if fmt.block_size in ("row", "tensor"):
-        return codes.values
-    one = torch.ones((), device=x.device)
-    return Scaled(codes.values, codes.scale, one, fmt).dequantize()
+    one = torch.ones_like(codes.tensor_scale)
+    scale = torch.ones_like(codes.scale) if fmt.block_size in ("row", "tensor") else codes.scale
+    return Scaled(codes.values, scale, one, fmt).dequantize()
 
 
 class _Measured:
