@@ -31,8 +31,7 @@ _WHOLE = 32
 
 
 def is_packed(fmt: Ints) -> bool:
-    """Whether tensors in this block format have codes that are narrower than their values. In a
-    graph, where no tensor may be an exception, it is whether every tensor has."""
+    """Whether tensors in this block format, in a graph every one, have codes for less memory."""
     behind = scale_format(fmt)
     has_nan = behind is None or code_bits(behind) == _WHOLE or ops.has_every_code(behind)
     has_nan = has_nan and not (torch.compiler.is_compiling() and _may_lack_a_code(fmt))
