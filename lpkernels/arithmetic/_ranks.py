@@ -21,8 +21,8 @@ _RANK_OF = {
 
 #: `Ranks.no_k` of layers without matrix products.
 NO_PRODUCT = (
-    "there is none; give the dimension, such as axis=-1, or leave the layer to another recipe "
-    "(exclude= of lp.convert)"
+    "there is none; leave the layer out (exclude= of lp.convert; policies such as 'policy:mxfp8' "
+    "do so), or give the dimension, such as axis=-1"
 )
 
 

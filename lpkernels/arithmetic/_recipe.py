@@ -290,6 +290,9 @@ class Recipe(PlainValues):
         values = {name: getattr(self, name) for name in field_names(Recipe)}
         return call_text("Recipe", {k: v for k, v in values.items() if v not in _DEFAULTS})
 
+    # That of a dataclass would write out every field of every format.
+    __repr__ = __str__
+
 
 def has_axis(fmt: BlockFormat) -> bool:
     """Whether the codes of a matrix are not those of its transpose."""

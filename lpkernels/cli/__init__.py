@@ -170,7 +170,7 @@ def quantize(
         typer.Option("--format", callback=valid(lp_formats.parse_format), help="A format's name."),
     ] = "e4m3fn",
     rounding: Rounding = "nearest_even",
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of stochastic rounding.")] = 0,
 ) -> None:
     """Send values through a format: code, result and error.
 

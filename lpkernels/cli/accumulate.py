@@ -52,7 +52,7 @@ def accumulate(
         ),
     ] = "resnet32-cifar",
     operand: Annotated[
-        str, typer.Option(callback=valid(parse_format), help="Format of all operands.")
+        str, typer.Option(callback=valid(parse_format), help="Of all operands, as fp8_e4m3.")
     ] = "e5m2",
     chunk: Annotated[
         str,
@@ -65,13 +65,13 @@ def accumulate(
         typer.Option(callback=valid(_criterion), help="With chunks: level, or total (stricter)."),
     ] = "level",
     metric: Annotated[
-        str, typer.Option(callback=valid(_metric), help="vrr (the paper's), or nmse (error 1e-3).")
+        str, typer.Option(callback=valid(_metric), help="vrr, or nmse: safer for short sums.")
     ] = "vrr",
     rounding: Annotated[
         str,
         typer.Option(
             callback=valid(_rounding),
-            help="Of the sums: nearest_even, stochastic or aligned_truncation (tensor cores).",
+            help="nearest_even; with nmse also stochastic, or aligned_truncation (tensor cores).",
         ),
     ] = "nearest_even",
     headroom: Annotated[
@@ -105,7 +105,7 @@ def accumulate(
         bool, typer.Option("--resume", help="Keep what --out holds of this question already.")
     ] = False,
     batch: Annotated[
-        int, typer.Option(min=1, help="Images or texts of a training step, as lengths count them.")
+        int, typer.Option(min=1, help="Images or texts of a step; module:function brings them.")
     ] = 8,
     sample: Annotated[
         int,
@@ -139,6 +139,8 @@ def accumulate(
     The lengths come from the shapes, for a network and a batch of any size.
 
     Example: `lpkernels accumulate --model resnet18-imagenet --batch 256 --chunk 64 --simulate`
+
+    A function `make` of yours in mine.py: `PYTHONPATH=. lpkernels accumulate --model mine:make`
     """
     lengths = {"none": 0, "best": -1}
     given = dict(locals())

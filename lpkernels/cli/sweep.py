@@ -62,7 +62,7 @@ Without = Annotated[
 @sigterm_as_ctrl_c()
 def run(
     spec: Annotated[
-        Path, typer.Argument(callback=valid(read_spec), help="The specification, a TOML file.")
+        Path, typer.Argument(callback=valid(read_spec), help="A TOML file: see docs/sweeps.md.")
     ],
     out: Annotated[
         Path, typer.Option(file_okay=False, help="Folder of the sweep, made or continued.")
@@ -83,6 +83,7 @@ def run(
     """Run the cells that the folder lacks. The command may be stopped or killed at any moment, and
     then goes on; several such commands, on several machines, may share the folder.
 
+    A specification has `seeds`, and fields of `lpkernels train` in [base], [arms.NAME] and [axes].
     A failed cell is tried once more, then shown with its error; the exit code is then 1. With
     `cell_seconds = 600` in the specification a cell also fails after ten minutes, hanging or not.
 
@@ -229,6 +230,10 @@ def _summaries(
         shares = "accuracy" in field
         metric = Metric(field, field.replace("_", " "), higher=shares, percent=shares)
     chosen = reference or results.compare
+    if chosen in (without or ()):
+        raise typer.BadParameter(
+            f"--without {chosen}: the other arms are compared with it; name another by --reference"
+        )
     shown = _read(lambda: without_arms(results.results, without or ()))
     found = _read(lambda: summarise(shown, metric.field, reference=chosen))
     return results, shown, found, metric

@@ -194,7 +194,8 @@ def read_run(path: str | Path) -> Run:
         )
     kind = records[0].get("kind")
     if kind != KIND:
-        raise ValueError(f"{path}: expected the records of a run, got those of a {kind}")
+        also = "`lpkernels report --html` and the command that made them show them"
+        raise ValueError(f"{path}: expected the records of a run, got those of a {kind}; {also}")
     return Run(records[0], [record for record in records if record.get("type") == "epoch"])
 
 

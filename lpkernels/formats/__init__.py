@@ -163,7 +163,8 @@ def parse_format(name: str) -> Format:
 
     ``e<E>m<M>[fn|none|fnuz][_b<bias>][_nosub][_inf|_sat|_nan]`` is a FloatFormat (without "fn",
     "none" or "fnuz" always the IEEE one), as are ``p3109_k<k>p<p>{se|sf|ue|uf}`` with the same
-    endings ("sf" is the fnuz format) and the aliases of :data:`NAMED`. The others are
+    endings ("sf" is the fnuz format) and the aliases of :data:`NAMED`, with these endings too
+    ("fp8_e4m3_sat"). The others are
     ``[u]fixed<word>_f<frac>[_wrap]``, ``affine<bits>[_sym][_axis<axis>]`` and the names of
     :class:`BlockFormat`, with the aliases of :data:`ALIASES` such as "mxfp8" and "nvfp4". Tables
     are ``posit<n>es<es>``, ``supernormal_e<E>m<M>_<low>_<high>``, ``log<bits>s<steps>``, ``nf4``,
@@ -203,7 +204,7 @@ def _parse(name: str) -> Format:
         meant = f"; expected a name such as {', '.join(_EXAMPLES)}."
     raise ValueError(
         f"parse_format: unknown format {name!r}{meant} `lpkernels formats` lists names, and "
-        "docs/formats.md says how others are made; make a table of your own first"
+        "docs/formats.md says how others are made; a table's name is known once its TableFormat is"
     )
 
 

@@ -98,6 +98,8 @@ OCP_ELEMENTS: dict[str, FloatFormat] = {
 
 _FLOAT_NAME = re.compile(r"e(\d+)m(\d+)(ieee|fn|none|fnuz)?((?:_[a-z0-9-]+)*)")
 _P3109_NAME = re.compile(r"p3109_k(\d+)p(\d+)(se|sf|ue|uf)((?:_[a-z0-9-]+)*)")
+# An alias with the endings that names of the grammar have.
+_ALIAS = re.compile(r"(.+?)((?:_(?:b-?\d+|nosub|inf|sat|nan))+)")
 _OVERFLOW_OF_SUFFIX = {"inf": "infinity", "sat": "saturate", "nan": "nan"}
 
 
@@ -109,6 +111,8 @@ def parse_float_name(name: str) -> FloatFormat | None:
     """
     if name in NAMED:
         return NAMED[name]
+    if (match := _ALIAS.fullmatch(name)) and match[1] in NAMED:
+        name = f"{NAMED[match[1]]}{match[2]}"
     if match := _P3109_NAME.fullmatch(name):
         k, p, kind, suffixes = match.groups()
         signed, specials = kind[0] == "s", "p3109" if kind[1] == "e" else "fnuz"

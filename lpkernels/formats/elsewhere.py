@@ -55,8 +55,7 @@ _FIELDS = {
     "acc": "fprop dgrad wgrad",
     "accumulator": "fprop dgrad wgrad",
 }
-# Of as many bits as AffineFormat may have.
-_INTEGER = re.compile(r"(u?)int([1-9]|1[0-6])")
+_INTEGER = re.compile(r"(u?)int([1-9]\d?)")
 
 
 class Dtype(Protocol):
@@ -99,9 +98,12 @@ def name_here(name: str) -> str:
         # torchao's name of the rule.
         return _here(lower.replace("rceil", "up"))
     if match := _INTEGER.fullmatch(lower):
-        unsigned, bits = match.groups()
-        fixed = f"{unsigned and 'u'}fixed{bits}_f0"
-        return f"; whole numbers are {fixed!r} here, and codes with a scale 'affine{bits}'."
+        unsigned, bits = match[1], int(match[2])
+        # A FixedFormat has at most 24 bits, an AffineFormat 16.
+        if bits > 24:
+            return f"; whole numbers have at most 24 bits here: '{unsigned}fixed24_f0'."
+        scaled = f", and codes with a scale 'affine{bits}'" if bits <= 16 else ""
+        return f"; whole numbers are '{unsigned}fixed{bits}_f0' here{scaled}."
     return ""
 
 

@@ -89,7 +89,7 @@ def saved(
         return Saved(x, ints)
     fmt = _format(quantizer)
     rounded = ops.quantize(x, ints, None, Role.INPUT, SITE_QUANTIZE, backend) if ints else x
-    codes = _codes(rounded, fmt)
+    codes = codes_of(rounded, fmt)
     if codes is None:
         return Saved(x, ints)
     return Saved(codes if quantizer.is_stochastic else shared(codes, source), (), fmt)
@@ -146,7 +146,7 @@ def _captured(x: Tensor) -> bool:
     return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
-def _codes(x: Tensor, fmt: Ints) -> Tensor | None:
+def codes_of(x: Tensor, fmt: Ints) -> Tensor | None:
     """The codes of the values; None where a value has no code."""
     if isinstance(fmt, ops.Row) or ops.has_every_code(fmt):
         return ops.pack(x, fmt)

@@ -46,6 +46,8 @@ def refuse_unknown_names(function: str, chosen: Selection, model: Module) -> Non
             continue
         inside = f"*.{pattern}"
         near = did_you_mean(pattern, [inside] if _fits(inside, names) else names)
+        if any(type(x).__name__ == pattern for _, x in named(model)):
+            near = f"; a class is given without quotes, as torch.nn.{pattern}."
         raise ValueError(
             f"{function}: {what}{pattern!r} fits the name of no module{near} A glob is compared "
             f"with the full name, and the model has {_listed([repr(name) for name in names])}. "

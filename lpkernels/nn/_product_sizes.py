@@ -133,6 +133,7 @@ _ATTENTION = (
 )
 SIZES: dict[str, Callable[..., Sizes]] = {
     "lpkernels::_multiply": _multiply,
+    "lpkernels::_matmul_scaled": _matmul,
     "aten::mm": _matmul,
     "aten::bmm": _matmul,
     "aten::addmm": _addmm,

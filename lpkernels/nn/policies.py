@@ -211,9 +211,9 @@ def fp16_mixed() -> Policy:
 def bf16_mixed() -> Policy:
     """All layers in bf16, their sums in fp32; norms and softmax read and write bf16, compute fp32.
 
-    Source: of the layers Kalamkar et al. 2019, "A study of BFLOAT16 for deep learning training",
-    arXiv 1905.12322. Our reading: norms, softmax and the rest are as in fp16_mixed, with bf16 in
-    place of fp16. Needs no loss scaling; master weights are the training loop's.
+    Source: Kalamkar et al. 2019, "A study of BFLOAT16 for deep learning training", arXiv
+    1905.12322, for the layers. Our reading: norms, softmax and the rest are as in fp16_mixed, with
+    bf16 in place of fp16. Needs no loss scaling; master weights are the training loop's.
     """
     return _mixed("bf16_mixed", "bf16")
 

@@ -10,6 +10,7 @@ import torch
 from torch.nn import Module
 
 from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic.text import field_names
 from lpkernels.nn import _classes
 from lpkernels.nn._positions import FUNCTIONS, Position, ends, gates
 from lpkernels.nn.calls import EmulatesCalls
@@ -28,7 +29,7 @@ _KINDS = {
     "GRU, their cells, Conv1d to Conv3d, ConvTranspose1d to ConvTranspose3d; where a pattern is "
     "their class, norms, Softmax and GELU; and modules with a forward of their own, whose calls of "
     "functions count",
-    "set_recipe": "these are the layers of lpkernels.nn; lp.convert makes them",
+    "set_recipe": "these are the layers of lpkernels.nn, which lp.convert(model, recipe) makes",
 }
 
 
@@ -98,7 +99,15 @@ def selection(
 ) -> Selection:
     """The arguments of a public function, checked; a single recipe is the rule for "*"."""
     pairs = recipe.items() if isinstance(recipe, Mapping) else [("*", recipe)]
-    rules = [(checked(f"{function}: a key of the mapping", p), as_recipe(r)) for p, r in pairs]
+    try:
+        rules = [(checked(f"{function}: a key of the mapping", p), as_recipe(r)) for p, r in pairs]
+    except (TypeError, ValueError) as error:
+        if isinstance(recipe, Mapping) and recipe.keys() <= {*field_names(Recipe)}:
+            raise type(error)(
+                f"{function}: keys of a mapping are layers, and these are fields of a single "
+                f"recipe; give lp.Recipe.from_dict({dict(recipe)})"
+            ) from error
+        raise
     kept = None if include is None else _listed(f"{function}: include", include)
     return Selection(
         rules, kept, [] if exclude is None else _listed(f"{function}: exclude", exclude)
@@ -196,10 +205,11 @@ def _listed(what: str, patterns: Patterns) -> list[Pattern]:
 
 def checked(what: str, pattern: Pattern) -> Pattern:
     """The pattern.  Raises: TypeError: it is none."""
-    if not (isinstance(pattern, str | type | Position) or callable(pattern)):
+    hint = "; give the module's name in the model" if isinstance(pattern, Module) else ""
+    if hint or not (isinstance(pattern, str | type | Position) or callable(pattern)):
         raise TypeError(
             f"{what} must be a glob like 'layer1.*', a class, lp.nn.FIRST, LAST, GATES, FUNCTIONS "
-            f"or a function of (name, module), got {type(pattern).__name__}"
+            f"or a function of (name, module), got {type(pattern).__name__}{hint}"
         )
     return pattern
 

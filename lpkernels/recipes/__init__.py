@@ -4,9 +4,11 @@ A recipe is the arithmetic of a layer; what a method does outside it (loss scali
 rounding of the update, layers kept apart) belongs to the trainer and is named in the docstring.
 """
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from lpkernels.arithmetic import (
     MODELS,
@@ -17,6 +19,8 @@ from lpkernels.arithmetic import (
     Recipe,
     RunningRange,
     Unit,
+    as_accumulator,
+    as_quantizer,
 )
 from lpkernels.formats import E4M3FN, E5M2
 from lpkernels.formats.checks import did_you_mean
@@ -52,7 +56,8 @@ def recipe(name: str) -> Recipe:
     The name of a tensor core with a recording (`lpkernels units`) is also the name of a recipe,
     like "v100_fp16" below: all tensors are in the format that this tensor core multiplies, and it
     sums all three products. A unit of tf32 cuts the operands to tf32, and results stay float32;
-    with a unit of fp8 conversions saturate and gradients are e5m2.
+    with a unit of fp8 conversions saturate and gradients are e5m2. The text of any recipe,
+    ``str(recipe)``, is read as well.
 
     Raises:  TypeError: not a str.  ValueError: no such recipe.
 
@@ -62,6 +67,8 @@ def recipe(name: str) -> Recipe:
     >>> print(lp.recipes.describe("fp8_wang2018")[:55])
     FP8 operands (e5m2) in all three products, sums in e6m9
     """
+    if isinstance(name, str) and name.startswith("Recipe("):
+        return Recipe.parse(name)
     if isinstance(name, str) and name in UNITS and name not in _known():
         return _of_unit(UNITS[name])
     return _builder(name)()
@@ -87,7 +94,7 @@ recipes.describe = describe  # type: ignore[attr-defined]
 
 
 def as_recipe(value: Recipe | str) -> Recipe:
-    """`value` itself if it is a Recipe, else the recipe of that name.
+    """`value` itself if it is a Recipe, else the recipe of that name or text.
 
     Raises:  TypeError: something else.  ValueError: an unknown name.
     """
@@ -96,9 +103,20 @@ def as_recipe(value: Recipe | str) -> Recipe:
     if isinstance(value, str):
         return recipe(value)
     raise TypeError(
-        f"expected a Recipe or its name, got {value!r} ({type(value).__name__}); names are "
-        f"{', '.join(_known())}"
+        f"expected a Recipe or its name, got {value!r} ({type(value).__name__}){_part(value)}; "
+        f"names are {', '.join(_known())}"
     )
+
+
+def _part(value: Any) -> str:
+    """Advice where a format or an accumulator stands for a recipe; "" elsewhere."""
+    with contextlib.suppress(TypeError, ValueError):
+        it = repr(str(as_quantizer(value)))
+        return f"; it is a format, for lp.Recipe(input={it}, weight={it}, grad_output={it})"
+    with contextlib.suppress(TypeError, ValueError):
+        it = repr(str(as_accumulator(value)))
+        return f"; it is an accumulator, for lp.Recipe(fprop={it}, dgrad={it}, wgrad={it})"
+    return ""
 
 
 def _builder(name: str) -> Callable[[], Recipe]:
@@ -121,7 +139,7 @@ def _builder(name: str) -> Callable[[], Recipe]:
         )
     known = _known()
     if name not in known:
-        near = did_you_mean(name, [*known, *UNITS])
+        near = f"{part}." if (part := _part(name)) else did_you_mean(name, [*known, *UNITS])
         raise ValueError(
             f"recipe: unknown name {name!r}{near} Names are {', '.join(known)}, and those of "
             "`lpkernels units`"

@@ -86,9 +86,9 @@ def mxfp4_sr() -> Recipe:
 def nvfp4() -> Recipe:
     """NVFP4 alone: e2m1 in blocks of 16 along k with e4m3 scales and a scale of the tensor.
 
-    A baseline for nvfp4_pretraining: no squares, no transform, everything to nearest. Source: of
-    the format NVIDIA 2025, arXiv 2509.25149. The accumulator "mx_fp32" multiplies codes and adds
-    each block's sum times both scales. Differs: results are not rounded to bf16.
+    A baseline for nvfp4_pretraining: no squares, no transform, everything to nearest.
+    Source: NVIDIA 2025, arXiv 2509.25149, for the format. The accumulator "mx_fp32" multiplies
+    codes and adds each block's sum times both scales. Differs: results are not rounded to bf16.
     """
     return _of_operands("block16_k_e2m1_se4m3fn_t", "mx_fp32")
 

@@ -26,7 +26,8 @@ def recipe_details(name: str) -> Table:
     table.add_column("known", overflow="fold")
     table.add_row("recipe", str(recipe(name)))
     has_policy = name in policies()
-    table.add_row("description", (describe_policy if has_policy else describe)(name))
+    paragraphs = (describe_policy if has_policy else describe)(name).split("\n\n")
+    table.add_row("description", "\n\n".join(" ".join(each.split()) for each in paragraphs))
     if has_policy:
         apart = [line.split()[0] for line in str(policy(name)).splitlines()[2:]]
         table.add_row("policy", "keys " + ", ".join(apart))

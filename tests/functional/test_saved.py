@@ -111,9 +111,13 @@ def test_what_a_recipe_does_not_round_is_kept_as_it_is() -> None:
 
 
 @each("value", [math.nan, math.inf])
-@each("text", ["e5m2", "e4m3fn", "e5m0", "fixed8_f4", "fp4_e2m1", "block4_e2m1"])
+@each("text", [
+    "e5m2", "e4m3fn", "e5m0", "fixed8_f4", "fp4_e2m1", "block4_e2m1", "int8_training",
+    "block32_k_e2m1_up_deepgemm",
+])  # fmt: skip
 def test_values_without_a_code_are_kept_too(text: str, value: float) -> None:
-    layer = lp.nn.Linear(5, 3, recipe=lp.Recipe(input=text, **SUMS))
+    named = text in lp.recipes()
+    layer = lp.nn.Linear(5, 3, recipe=text if named else lp.Recipe(input=text, **SUMS))
     x = X[0].clone()
     x[0, 0, 0] = value
     same(gradients(layer, [x], True), gradients(layer, [x], False))

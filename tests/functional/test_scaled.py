@@ -208,6 +208,20 @@ def test_tensors_have_torch_types_and_come_back(fmt, elements, scale):
         assert_bit_equal(back.scale, q.scale)
 
 
+@each("fmt", [
+    "nvfp4", "mxfp8", "block4_axis-2_e4m3", "block4_axis0_e4m3", "row_e4m3", "tile2x4_e4m3",
+    "nvfp4_2d", "fp8_tensor",
+])  # fmt: skip
+def test_a_transposed_matrix_has_its_blocks_along_the_other_axis(fmt):
+    x = values(3, 6, 40)
+    q = lp.scaled(x, fmt)
+    want = lp.scaled(x.mT, q.mT.fmt)
+    for name in ("values", "scale", "tensor_scale"):
+        assert_bit_equal(getattr(q.mT, name).contiguous(), getattr(want, name), name)
+    assert q.mT.mT.fmt.to_ints() == (q.fmt if q.fmt.axis != 0 else q.mT.fmt).to_ints()
+    assert_bit_equal(q.mT.dequantize(), q.dequantize().mT.contiguous())
+
+
 def test_torch_reads_the_same_values():
     q = lp.scaled(torch.randn(4, 64) * 1e-3, "mxfp8")
     elements, scale, _ = q.tensors()

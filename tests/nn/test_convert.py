@@ -235,7 +235,13 @@ def test_convert_takes_the_linear_layer_of_transformers() -> None:
      "Doubled has its own forward"),
     (lambda m: lp.convert(m, FP8, functions="no"), TypeError,
      "functions must be True or False, got 'no'"),
-    (lambda m: lp.set_recipe(m, FP8), ValueError, "lp.convert makes them"),
+    (lambda m: lp.set_recipe(m, FP8), ValueError, "which lp.convert.model, recipe. makes"),
+    (lambda m: lp.convert(m, {"input": "e4m3", "fprop": "e6m9"}), ValueError,
+     "convert: .* fields of a single recipe; give lp.Recipe.from_dict.{'input': 'e4m3', 'fprop'"),
+    (lambda m: lp.convert(m, "e4m3"), ValueError, "it is a format, for lp.Recipe.input='e4m3', w"),
+    (lambda m: lp.convert(m, FP8, exclude=m[0]), TypeError, "got Conv2d; give the module.s name"),
+    (lambda m: lp.convert(m, FP8, include="Linear"), ValueError,
+     "no module; a class is given without quotes, as torch.nn.Linear"),
 )  # fmt: skip
 def test_conversion_refuses_wrong_arguments(call: Any, error: type[Exception], match: str) -> None:
     with pytest.raises(error, match=match):

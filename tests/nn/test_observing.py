@@ -180,6 +180,11 @@ def test_a_module_that_raises_and_is_caught_runs_no_longer():
     assert watched(catches, X).names == [("layer", "linear"), ("", "matmul")]
 
 
+def test_a_function_is_no_visitor() -> None:
+    with pytest.raises(TypeError, match="visitor must be a Visitor, got builtin_"):
+        observe(nn.ReLU(), print).__enter__()
+
+
 SCRIPTED, COMPILED = torch.jit.script(nn.Linear(4, 4)), nn.Sequential(torch.compile(nn.ReLU()))
 
 

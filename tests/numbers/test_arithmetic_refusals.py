@@ -13,7 +13,7 @@ from lpkernels.arithmetic import (
     as_quantizer,
     quantizer_from_ints,
 )
-from lpkernels.formats import AffineFormat
+from lpkernels.formats import AffineFormat, FloatFormat
 from lpkernels.recipes import as_recipe, describe, recipe
 from tests.support.refusals import refused
 
@@ -158,6 +158,8 @@ WRONG_TYPES = [
     (lambda: Recipe(fprop=None), "Recipe: fprop: expected an Accumulator.*'native'"),
     (lambda: recipe(None), "recipe: the name must be a str, got None"),
     (lambda: as_recipe(1), r"expected a Recipe or its name, got 1 \(int\); names are"),
+    (lambda: as_recipe(FloatFormat(4, 3)), "it is a format, for lp.Recipe.input='e4m3'"),
+    (lambda: as_recipe(NATIVE), "it is an accumulator, for lp.Recipe.fprop='native', d"),
 ]
 test_wrong_values_are_refused = refused(WRONG_VALUES, ValueError)
 test_wrong_types_are_refused = refused(WRONG_TYPES, TypeError)

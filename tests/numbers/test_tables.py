@@ -101,7 +101,7 @@ print(every['layer'].recipe)
 """)
     by_handle, by_name, loaded, text = said
     assert f"the handle {OWN.handle}" in by_handle and "make the format first" in by_handle
-    assert "'tables_own'" in by_name and "make a table of your own first" in by_name
+    assert "'tables_own'" in by_name and "once its TableFormat is" in by_name
     assert loaded == f"block32_tables_own_sfp32 {q.dequantize().sum().item()}"
     assert text == str(layer.recipe)
 

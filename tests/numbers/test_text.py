@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lpkernels.arithmetic import NATIVE, Accumulator, Quantizer, Recipe, accumulator
+from lpkernels.recipes import recipe
 from tests.support.descriptions import accumulators, quantizers, recipes
 from tests.support.refusals import refused
 
@@ -30,6 +31,7 @@ def test_quantizers_and_accumulators_come_back(described: Any) -> None:
 @given(recipes())
 def test_recipes_come_back(described: Recipe) -> None:
     agree(described)
+    assert recipe(repr(described)) == described
 
 
 def test_plain_values_are_texts_and_numbers() -> None:

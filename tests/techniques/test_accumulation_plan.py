@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,7 +43,7 @@ def test_measured_mantissas_of_operands_and_products():
 
 def linear_rows(x: Tensor, w: Tensor, **options):
     model = nn.Linear(w.shape[1], w.shape[0], bias=False)
-    model.weight.data = w
+    model.weight = nn.Parameter(w)
     return plan(model, x, loss=lambda y: y.sum(), **{"operand": "fp32", **options}).rows
 
 
@@ -68,6 +69,21 @@ def test_exponent_bits_cover_the_sums_and_small_gradients():
     assert fprop.format.min_normal <= 2.0 ** fprop.exponents[0]
     large = linear_rows(torch.randn(16, 64) * 200, torch.randn(8, 64))[0]
     assert large.format.max > 2.0 ** large.exponents[1]
+
+
+@each("name, bits", [("te_current", 7), ("int8_training", 13), ("nvfp4", 11)])
+def test_scales_of_rows_and_tensors_are_in_no_sum(name: str, bits: int):
+    def summed(x: Tensor, quantizer: lp.Quantizer) -> Tensor:
+        parts = lp.scaled(x, replace(quantizer.fmt, axis=-1))
+        blocks = parts.scale.repeat_interleave(16, -1) if name == "nvfp4" else 1
+        return (parts.values * blocks).abs()
+
+    x, w, recipe = torch.randn(32, 64), torch.randn(8, 64), lp.recipe(name)
+    row = linear_rows(x, w, operand=name)[0]
+    largest = (summed(x, recipe.input) @ summed(w, recipe.weight).T).max().item()
+    assert row.exponents[1] == math.floor(math.log2(largest))
+    shapes = linear_rows(x.to("meta"), w.to("meta"), operand=name)[0]
+    assert row.product_bits == shapes.product_bits == bits
 
 
 def test_rows_agree_with_the_theory():

@@ -216,8 +216,3 @@ test_other_samples_and_batches_are_refused = refuses(
 def test_a_batch_is_a_whole_number():
     with pytest.raises(TypeError, match="plan: batch: expected an int, got float"):
         plan(LAYER, X, loss=mean_square, operand="e5m2", batch=2.5)  # type: ignore[arg-type]
-
-
-def test_blocks_along_the_sum_are_an_operand_without_a_plan():
-    with pytest.raises(ValueError, match=r"plan: operand: its input of 'Linear': .* along 'k'"):
-        plan(LAYER, X, loss=mean_square, operand="mxfp8")

@@ -1,6 +1,5 @@
 """`lpkernels accumulate`: a plan for a network, simulated sums, training runs, in a folder."""
 
-import importlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -21,6 +20,7 @@ from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequ
 from lpkernels.experiments.workloads.bundled import BUNDLED, Workload, workload
 from lpkernels.experiments.workloads.images import load, plan_epoch
 from lpkernels.experiments.workloads.models import Task, build_model
+from lpkernels.experiments.workloads.registry import function_of
 from lpkernels.formats import FloatFormat
 from lpkernels.functional import quantize
 from lpkernels.techniques.accumulation import AccumulatorPlan, accumulator_of, measure, plan, vrr
@@ -85,7 +85,7 @@ def find_workload(config: AccumulateConfig) -> Workload:
     if config.model in BUNDLED:
         return workload(config.model, batch=examples, seed=config.seed, device=device)
     if ":" in config.model:
-        return _imported(config.model)
+        return _imported(config)
     data = load(config.data, config.data_dir)
     with torch.random.fork_rng(devices=[]), torch.device(device):
         torch.manual_seed(config.seed)
@@ -106,12 +106,14 @@ def find_workload(config: AccumulateConfig) -> Workload:
     return Workload(model, images, lambda y: cross_entropy(y, labels))
 
 
-def _imported(name: str) -> Workload:
-    module, _, function = name.partition(":")
-    try:
-        made = getattr(importlib.import_module(module), function)()
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"model: {name!r} cannot be called: {error}") from error
+def _imported(config: AccumulateConfig) -> Workload:
+    name = config.model
+    if (config.batch, config.sample) != (AccumulateConfig.batch, AccumulateConfig.sample):
+        raise ValueError(
+            f"batch and sample: the function {name!r} brings a sample as large as the batch; leave "
+            "both out, and make what is too large to compute on torch's meta device"
+        )
+    made = function_of("model", name)()
     if not (isinstance(made, tuple) and len(made) == 3):
         raise ValueError(
             f"model: {name!r} must return (model, sample, loss), got {type(made).__name__}"

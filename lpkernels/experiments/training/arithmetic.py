@@ -18,13 +18,8 @@ from lpkernels.arithmetic import (
 from lpkernels.experiments.settings import Section, one_of, setting, settings
 from lpkernels.formats import AffineFormat, parse_format
 from lpkernels.nn.policies import policy as named_policy
-from lpkernels.recipes import recipe as named_recipe
+from lpkernels.recipes import as_recipe
 from lpkernels.rounding import ROUNDINGS
-
-
-def _recipe(text: str) -> Recipe:
-    """The recipe of a name, or of the text form of any."""
-    return Recipe.parse(text) if text.startswith("Recipe(") else named_recipe(text)
 
 
 @dataclass(frozen=True)
@@ -35,8 +30,8 @@ class ArithmeticConfig(Section):
 
     recipe: str = setting(
         "fp32",
-        "Arithmetic of all layers: a recipe's name, or its text, as Recipe(input='mxfp8_up').",
-        check=_recipe,
+        "Arithmetic of all layers: a recipe's name, or its text, as Recipe(fprop='e6m9').",
+        check=as_recipe,
     )
     policy: str = setting(
         "",
@@ -134,7 +129,7 @@ def body_recipe(config: ArithmeticConfig) -> Recipe:
     """The recipe of the layers between the first and the last."""
     if config.policy:
         return named_policy(config.policy)["*"]
-    body = _recipe(config.recipe)
+    body = as_recipe(config.recipe)
     if config.operands:
         operands = as_quantizer(config.operands)
         body = _replaced(body, input=operands, weight=operands)

@@ -3,13 +3,14 @@
 import dataclasses
 import importlib
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.sets import DATASETS, DataSet, dataset
 from lpkernels.experiments.workloads.workload import Workload
 
-__all__ = ["DATASETS", "DataSet", "dataset", "find"]
+__all__ = ["DATASETS", "DataSet", "dataset", "find", "function_of"]
 
 # These may be given for any data: a sweep over several data sets has one folder for all.
 _ALWAYS = ("data", "data_dir", "model", "depth", "width")
@@ -52,14 +53,23 @@ def _changed(config: WorkloadConfig) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value != usual[name]}
 
 
-def _imported(config: WorkloadConfig) -> Workload:
-    name = config.data
+def function_of(setting: str, name: str) -> Callable[..., Any]:
+    """The function of the name "module:function".  Raises: ValueError: there is none."""
     module, _, function = name.partition(":")
     try:
         called = getattr(importlib.import_module(module), function)
-        takes = bool(inspect.signature(called).parameters)
+        inspect.signature(called)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"data: {name!r} cannot be called: {error}") from error
+        lost = isinstance(error, ModuleNotFoundError)
+        hint = "; put its folder on PYTHONPATH, as in PYTHONPATH=. lpkernels" * lost
+        raise ValueError(f"{setting}: {name!r} cannot be called: {error}{hint}") from error
+    return called
+
+
+def _imported(config: WorkloadConfig) -> Workload:
+    name = config.data
+    called = function_of("data", name)
+    takes = bool(inspect.signature(called).parameters)
     others = sorted(_changed(config).keys() - {"data"})
     if others and not takes:
         raise ValueError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -109,6 +109,16 @@ class Scaled:
     def shape(self) -> torch.Size:
         """The tensor's shape."""
         return self.values.shape
+
+    @property
+    def mT(self) -> Scaled:
+        """The transposed matrix, as views: codes of B (N, K) as the right operand of `matmul`."""
+        fmt, rank = self.fmt, self.values.dim()
+        if isinstance(size := fmt.block_size, tuple):
+            fmt = replace(fmt, block_size=size[::-1])
+        elif size != "tensor" and (behind := int(fmt.axis) % rank - rank) >= -2:
+            fmt = replace(fmt, axis=-3 - behind)
+        return Scaled(self.values.mT, self.scale.mT, self.tensor_scale, fmt)
 
     def __repr__(self) -> str:
         return (

@@ -271,6 +271,8 @@ def kept(
     if not saving.is_packed(_format(taken)):
         return Kept(Saved(x))
     codes = saving.packed(layer.parts(source, taken, made, where), _format(taken))
+    if codes is None:
+        return Kept(Saved(x))
     if taken.quantizer is not None and not taken.quantizer.is_stochastic:
         codes = shared(codes, x)
     return Kept(Saved(codes), source.shape, True)
@@ -324,7 +326,7 @@ def _check_runs(layer: Call, product: str, taken: Taken, x: Tensor, w: Tensor) -
         raise ValueError(
             f"hadamard={size} transforms runs of {size} values along the sum, but {product} sums "
             f"{length}, which {size} does not divide; choose batches that it divides, the last one "
-            "too, or leave hadamard away"
+            "too (drop_last=True of a DataLoader), or leave hadamard away"
         )
 
 

@@ -11,6 +11,9 @@ from torch import Tensor
 from lpkernels import ops
 from lpkernels.formats.grids import grid_shape
 from lpkernels.formats.integers import (
+    FIXED,
+    KIND,
+    STEPS,
     TENSOR_SCALE,
     InBlock,
     Ints,
@@ -20,6 +23,7 @@ from lpkernels.formats.integers import (
     scale_bits,
     scale_format,
 )
+from lpkernels.functional._saved import codes_of
 
 # The bits of float32 in front of the exponent's lowest, and the widest codes that are kept.
 _MAN_BITS = 23
@@ -27,15 +31,23 @@ _WHOLE = 32
 
 
 def is_packed(fmt: Ints) -> bool:
-    """Whether every tensor in this block format has codes that are narrower than its values."""
+    """Whether tensors in this block format, in a graph every one, have codes for less memory."""
     behind = scale_format(fmt)
     has_nan = behind is None or code_bits(behind) == _WHOLE or ops.has_every_code(behind)
+    has_nan = has_nan and not (torch.compiler.is_compiling() and _may_lack_a_code(fmt))
     return has_nan and code_bits(fmt) < _WHOLE
 
 
-def packed(parts: ops.Parts, fmt: Ints) -> Tensor:
+def _may_lack_a_code(fmt: Ints) -> bool:
+    """Whether an element may be NaN and have no code: some programs divide infinity by itself."""
+    steps, elements = STEPS[fmt[InBlock.STEPS]], element(fmt)
+    divides = steps == "deepgemm" or (steps == "torchao" and elements[KIND] == FIXED)
+    return divides and not ops.has_every_code(elements)
+
+
+def packed(parts: ops.Parts, fmt: Ints) -> Tensor | None:
     """The codes of the three parts of a tensor as `lpkernels.pack` lays them apart: the tensor's
-    scale if there is one, all scales, all elements."""
+    scale if there is one, all scales, all elements. None where an element has no code."""
     values, scale, tensor_scale = parts
     behind = scale_format(fmt)
     if behind is None:
@@ -45,7 +57,9 @@ def packed(parts: ops.Parts, fmt: Ints) -> Tensor:
         scales = scale.contiguous().view(torch.uint8).flatten()
     else:
         scales = ops.pack(scale, behind)
-    elements = ops.pack(values, element(fmt))
+    elements = (codes_of if _may_lack_a_code(fmt) else ops.pack)(values, element(fmt))
+    if elements is None:
+        return None
     of_tensor = [] if _tensor_bytes(fmt) == 0 else [tensor_scale.reshape(1).view(torch.uint8)]
     return torch.cat([*of_tensor, scales, elements])
 

@@ -76,8 +76,8 @@ def observe(
             always told.
 
     Raises:
-        TypeError, ValueError: model is no Module; unknown depth; a visitor of gradients at depth
-            "operators".
+        TypeError, ValueError: model is no Module, visitor no Visitor; unknown depth; a visitor of
+            gradients at depth "operators".
         NotImplementedError: TorchScript or a compiled module, whose functions are not seen; at
             depth "parts" a function that has no parts, by name.
 
@@ -92,6 +92,9 @@ def observe(
     matmul ['input', 'other']
     """
     check_model("observe", model)
+    if not isinstance(visitor, Visitor):
+        got = type(visitor).__name__
+        raise TypeError(f"observe: visitor must be a Visitor, got {got}; derive a class from it")
     if depth not in get_args(Depth):
         raise ValueError(f"observe: depth must be one of {', '.join(get_args(Depth))}; got {depth}")
     hooks = None

@@ -58,16 +58,20 @@ def mantissa_bits(x: Tensor) -> int:
 
 
 def format_mantissa_bits(fmt: Format | None) -> int:
-    """The fewest mantissa bits in which every value of a format is exact; 23 where there is no
-    format, or scales that are no powers of two."""
+    """The fewest mantissa bits in which every value of a format is exact, as sums add it: without
+    the scales of rows and of the whole tensor; 23 where there is no format, or a float32 scale."""
     if isinstance(fmt, FloatFormat):
         return fmt.man_bits
     if isinstance(fmt, FixedFormat):
         return max(0, fmt.word_bits - 1 - fmt.signed)
     if isinstance(fmt, TableFormat):
         return mantissa_bits(torch.from_numpy(fmt.values()))
-    if isinstance(fmt, BlockFormat) and fmt.scale == "e8m0":
-        return format_mantissa_bits(fmt.element)
+    if isinstance(fmt, BlockFormat):
+        inside = format_mantissa_bits(fmt.element)
+        if fmt.scale == "e8m0" or fmt.block_size in ("row", "tensor"):
+            return inside
+        if isinstance(fmt.scale, FloatFormat):
+            return min(23, product_bits(inside, fmt.scale.man_bits))
     return 23
 
 

@@ -13,8 +13,8 @@ from torch.nn import Module
 from torch.nn.parameter import is_lazy
 
 from lpkernels.arithmetic import Quantizer, Recipe, as_quantizer
-from lpkernels.formats import FixedFormat, Format
-from lpkernels.functional import quantize
+from lpkernels.formats import BlockFormat, FixedFormat, Format
+from lpkernels.functional import Scaled, quantize, scaled
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.observing import trace
 from lpkernels.nn.observing.tracing import arguments
@@ -89,7 +89,9 @@ def plan(
             meta device where the model is.
         loss: from the model's output to a scalar; scale it here if gradients underflow.
         operand: format, Quantizer or its text of input, weight and grad_output; or a Recipe (or its
-            name) whose three quantizers are taken.
+            name) whose three quantizers are taken. The exponents are of the values that a sum
+            adds: scales of rows and of whole tensors multiply its result. Blocks along "k" lie
+            along the last dimension here, so that zeros and exponents in wgrad are estimates.
         chunk: None: one sum each, the best chunk is shown beside it. A length: chunks of that
             length. "best": every row with the chunk length, of 16 to 1024, that needs the fewest
             bits; where several do, the one that loses least.
@@ -227,6 +229,20 @@ def _check_model(model: Any) -> None:
                 )
 
 
+def _summed(x: Tensor, quantizer: Quantizer) -> Tensor:
+    """x as sums add it: rounded, and without the scales of rows and of the whole tensor, which
+    multiply results."""
+    fmt = quantizer.fmt
+    if not isinstance(fmt, BlockFormat):
+        return quantize(x, quantizer).float()
+    if fmt.axis == "k":
+        fmt = replace(fmt, axis=-1)
+    codes = scaled(x, replace(quantizer, fmt=fmt))
+    one = torch.ones_like(codes.tensor_scale)
+    scale = torch.ones_like(codes.scale) if fmt.block_size in ("row", "tensor") else codes.scale
+    return Scaled(codes.values, scale, one, fmt).dequantize()
+
+
 class _Measured:
     """The statistics of every (layer, GEMM), one for each call of the layer."""
 
@@ -317,10 +333,7 @@ class _Measured:
             raise ValueError(
                 f"plan: the {role} of {layer!r} holds infinities or NaN on this sample"
             )
-        try:
-            result = x.float() if quantizer is None else quantize(x, quantizer).float()
-        except ValueError as error:
-            raise ValueError(f"plan: operand: its {role} of {layer!r}: {error}") from error
+        result = x.float() if quantizer is None else _summed(x, quantizer)
         if not torch.isfinite(result).all():
             raise ValueError(
                 f"plan: the {role} of {layer!r} reaches {x.abs().max().item():.4g}, which "

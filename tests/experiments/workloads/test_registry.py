@@ -124,7 +124,7 @@ def test_a_function_without_parameter_takes_no_settings_and_others_are_refused(o
     with pytest.raises(ValueError, match=message):
         find(WorkloadConfig(data=f"{own}:make", model="mlp1", width=3))
     for name, message in (
-        ("nowhere:f", "'nowhere:f' cannot be called: No module"),
+        ("nowhere:f", "'nowhere:f' cannot be called: No module.*PYTHONPATH=. lpkernels"),
         (f"{own}:f", "'own_workload:f' cannot be called: .*attribute"),
         (f"{own}:constant", "'own_workload:constant' cannot be called"),
         (f"{own}:number", "'own_workload:number' must return a Workload, got int"),
