@@ -165,21 +165,13 @@ def rnn_relu(
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """``torch.rnn_relu`` under a recipe: as ``gru``, h = relu of the sum of the two products.
+    """``torch.rnn_relu`` under a recipe: as ``rnn_tanh``, h = relu of the sum of the two products.
 
     Args:
-        input, batch_sizes: as in ``lstm``.
-        hx: the state h (num_layers * directions, N, H).
-        weights: for each layer and direction w_ih (H, in), w_hh (H, H), and with has_biases
-            b_ih and b_hh (H,).
-        num_layers, dropout, train, bidirectional, batch_first: as in ``lstm``; the layer is
-            https://docs.pytorch.org/docs/stable/generated/torch.nn.RNN.html.
-        recipe, generator, backend: as in ``linear``. One seed is drawn per call.
+        input, hx, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first,
+        batch_sizes, recipe, generator, backend: as in ``rnn_tanh``.
 
-    Returns:
-        The output in the input's layout, and h after the last step; float32.
-
-    Raises: as ``lstm``.
+    Returns, Raises: as ``rnn_tanh``.
     """
     flags = (has_biases, num_layers, dropout, train, bidirectional)
     call = (batch_first, batch_sizes, recipe, generator, backend)

@@ -112,16 +112,12 @@ def rnn_relu_cell(
     generator: torch.Generator | Tensor | None = None,
     backend: str = "auto",
 ) -> Tensor:
-    """``torch.rnn_relu_cell`` under a recipe: as ``lstm_cell``, with one gate and one state.
+    """``torch.rnn_relu_cell`` under a recipe: as ``rnn_tanh_cell``, with relu.
 
     Args:
-        input: (N, in), hx: h, (N, H); dtypes as in ``lstm_cell``.
-        w_ih: (H, in), w_hh: (H, H), b_ih, b_hh: (H,) or None, as of
-            https://docs.pytorch.org/docs/stable/generated/torch.nn.RNNCell.html.
-        recipe, generator, backend: as in ``lstm_cell``.
+        input, hx, w_ih, w_hh, b_ih, b_hh, recipe, generator, backend: as in ``rnn_tanh_cell``.
 
-    Returns: h, (N, H), float32.
-    Raises: as ``lstm_cell``.
+    Returns, Raises: as ``rnn_tanh_cell``.
     """
     return _step(RNN_RELU, input, (hx,), w_ih, w_hh, b_ih, b_hh, recipe, generator, backend)[0]
 
