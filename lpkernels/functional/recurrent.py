@@ -168,8 +168,8 @@ def rnn_relu(
     """``torch.rnn_relu`` under a recipe: as ``rnn_tanh``, h = relu of the sum of the two products.
 
     Args:
-        input, hx, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first,
-        batch_sizes, recipe, generator, backend: as in ``rnn_tanh``.
+        input, hx, weights, has_biases, num_layers, dropout, train: as in ``rnn_tanh``, as are
+            bidirectional, batch_first, batch_sizes, recipe, generator and backend.
 
     Returns, Raises: as ``rnn_tanh``.
     """
