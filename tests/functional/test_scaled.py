@@ -220,6 +220,8 @@ def test_a_transposed_matrix_has_its_blocks_along_the_other_axis(fmt):
         assert_bit_equal(getattr(q.mT, name).contiguous(), getattr(want, name), name)
     assert q.mT.mT.fmt.to_ints() == (q.fmt if q.fmt.axis != 0 else q.mT.fmt).to_ints()
     assert_bit_equal(q.mT.dequantize(), q.dequantize().mT.contiguous())
+    with pytest.raises(ValueError, match=r"Scaled.mT: expected two dimensions .*shape \(40,\)"):
+        _ = lp.scaled(x[0, 0], "mxfp8").mT
 
 
 def test_torch_reads_the_same_values():

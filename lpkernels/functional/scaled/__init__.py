@@ -112,8 +112,16 @@ class Scaled:
 
     @property
     def mT(self) -> Scaled:
-        """The transposed matrix, as views: codes of B (N, K) as the right operand of `matmul`."""
+        """The transposed matrix, as views: codes of B (N, K) as the right operand of `matmul`.
+
+        Raises: ValueError: fewer than two dimensions.
+        """
         fmt, rank = self.fmt, self.values.dim()
+        if rank < 2:
+            raise ValueError(
+                f"Scaled.mT: expected two dimensions or more, got shape {tuple(self.shape)}; "
+                "reshape the tensor before lp.scaled"
+            )
         if isinstance(size := fmt.block_size, tuple):
             fmt = replace(fmt, block_size=size[::-1])
         elif size != "tensor" and (behind := int(fmt.axis) % rank - rank) >= -2:
