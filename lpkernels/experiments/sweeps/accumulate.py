@@ -87,6 +87,11 @@ def find_workload(config: AccumulateConfig) -> Workload:
     if ":" in config.model:
         return _imported(config)
     data = load(config.data, config.data_dir)
+    if config.sample > len(data.train_labels):
+        raise ValueError(
+            f"sample: expected at most the {len(data.train_labels)} training images of "
+            f"{config.data}, got {config.sample}"
+        )
     with torch.random.fork_rng(devices=[]), torch.device(device):
         torch.manual_seed(config.seed)
         try:

@@ -6,6 +6,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from lpkernels.experiments.records import write_lines
+
 #: A file of more bytes is slow to open and to send; curves of single layers are left out then.
 LIMIT = 6_000_000
 _INSTALL = (
@@ -91,5 +93,5 @@ def write_page(data: dict[str, Any], path: str | Path, *, force: bool = False) -
         raise FileExistsError(f"{path} exists; take another name, or replace it with --force")
     text = page(data)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    write_lines(path, [text])
     return path

@@ -45,6 +45,8 @@ def test_a_function_can_bring_the_model() -> None:
             work.find_workload(AccumulateConfig(model=name))
     with pytest.raises(ValueError, match=r"sample: the function .* brings a"):
         work.find_workload(replace(config, sample=3))
+    with pytest.raises(ValueError, match=r"sample: expected at most the \d+ training images of"):
+        work.find_workload(replace(TINY, sample=10**4))
     with pytest.raises(ValueError, match="has no data for 'tiny-gpt'"):
         work.check_trainable(AccumulateConfig(model="tiny-gpt"))
 
