@@ -21,7 +21,7 @@ from lpkernels.arithmetic._named_accumulators import (
 )
 from lpkernels.arithmetic._operands import exchanged
 from lpkernels.arithmetic._quantizer import Quantizer, as_quantizer, check_mode, quantizer_from_ints
-from lpkernels.arithmetic._ranks import NO_PRODUCT, Axis, Ranks, axes, check_axes
+from lpkernels.arithmetic._ranks import ANY_RANK, NO_PRODUCT, Axis, Ranks, axes, check_axes
 from lpkernels.arithmetic._recipe import PRODUCTS, QUANTIZERS, TORCH, FixedAxisWarning, Recipe
 from lpkernels.arithmetic._scaling import (
     SCALED_ROLES,
@@ -50,6 +50,7 @@ from lpkernels.arithmetic.updates import (
 )
 
 __all__ = [
+    "ANY_RANK",
     "MAX_ACCUMULATOR_RANDOM_BITS",
     "MAX_ALIGNED_BITS",
     "MAX_BLOCK",

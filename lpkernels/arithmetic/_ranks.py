@@ -24,6 +24,9 @@ NO_PRODUCT = (
     "there is none; leave the layer out (exclude= of lp.convert; policies such as 'policy:mxfp8' "
     "do so), or give the dimension, such as axis=-1"
 )
+#: The rank, in layers without matrix products, that only a call tells: torch has no tensor of more
+#: dimensions, so that every axis but "k" may be there.
+ANY_RANK = 64
 
 
 class Axis(NamedTuple):

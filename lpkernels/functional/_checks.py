@@ -29,19 +29,17 @@ def tensor(function: str, name: str, value: object) -> None:
             "torch.export, or lp.convert the layers of the graph once it is traced"
         )
     if not isinstance(value, Tensor):
-        values = ".dequantize() gives its values"
-        advice = (
-            values
-            if hasattr(value, "dequantize")
-            else "torch.as_tensor converts arrays and numbers"
-        )
+        advice = "torch.as_tensor converts arrays and numbers"
+        if hasattr(value, "dequantize"):
+            advice = ".dequantize() gives its values"
         raise TypeError(
             f"{function}: {name} must be a torch.Tensor, got {type(value).__name__}; {advice}"
         )
-    if value.layout is not torch.strided:
+    if value.layout is not torch.strided or value.is_nested:
+        got = "a nested one" if value.is_nested else f"layout {value.layout}"
+        call = ".to_padded_tensor(0.0)" if value.is_nested else ".to_dense()"
         raise TypeError(
-            f"{function}: {name} must be a dense (strided) tensor, got layout {value.layout}; call "
-            ".to_dense() first"
+            f"{function}: {name} must be a dense (strided) tensor, got {got}; call {call} first"
         )
     if value.device.type not in ("cpu", "cuda", "meta"):
         raise ValueError(
@@ -74,6 +72,7 @@ def _plain(value: object) -> bool:
         and value.dtype is torch.float32
         and value.is_cpu
         and value.layout is torch.strided
+        and not value.is_nested
     )
 
 

@@ -150,14 +150,14 @@ class RunningInput(Emulated):
             if name in self._buffers:
                 self.get_buffer(name).zero_()
 
+    @torch.inference_mode(False)
     def _compute_by(self, recipe: Recipe, formats: Formats = ()) -> None:
         super()._compute_by(recipe, formats)
         self._keep_scales(recipe)
         if recipe.input_range is None:
             self._drop_range()
         elif RANGE not in self._buffers:
-            device = self._device()
-            zeros = torch.zeros(3, dtype=torch.float32, device=device)
+            zeros = torch.zeros(3, dtype=torch.float32, device=self._device())
             self.register_buffer(RANGE, zeros[:2].clone())
             self.register_buffer(WEIGHT, zeros[2].clone())
 

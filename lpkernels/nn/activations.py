@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import functional
-from lpkernels.arithmetic import Recipe
+from lpkernels.arithmetic import ANY_RANK, NO_PRODUCT, Ranks, Recipe
 from lpkernels.functional.torch_calls import own
 from lpkernels.nn.emulated import Emulated, like_torch
 
@@ -18,6 +18,9 @@ class Softmax(Emulated, torch.nn.Softmax):
     def __init__(self, dim: int | None = None, *, recipe: Recipe | str = "fp32") -> None:
         super().__init__(dim)
         self.recipe = recipe
+
+    def _ranks(self) -> tuple[Ranks, ...]:
+        return (Ranks("softmax", ANY_RANK, output=ANY_RANK, no_k=NO_PRODUCT),)
 
     def forward(self, input: Tensor) -> Tensor:
         if self._arithmetic.is_torch or self.dim is None:
@@ -32,6 +35,9 @@ class GELU(Emulated, torch.nn.GELU):
     def __init__(self, approximate: str = "none", *, recipe: Recipe | str = "fp32") -> None:
         super().__init__(approximate)
         self.recipe = recipe
+
+    def _ranks(self) -> tuple[Ranks, ...]:
+        return (Ranks("gelu", ANY_RANK, output=ANY_RANK, no_k=NO_PRODUCT),)
 
     def forward(self, input: Tensor) -> Tensor:
         call = {"approximate": self.approximate, "recipe": self._arithmetic}

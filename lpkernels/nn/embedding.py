@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lpkernels import functional
-from lpkernels.arithmetic import NO_PRODUCT, Ranks, Recipe
+from lpkernels.arithmetic import ANY_RANK, NO_PRODUCT, Ranks, Recipe
 from lpkernels.functional.torch_calls import own
 from lpkernels.nn.emulated import Emulated, like_torch
 
@@ -40,7 +40,7 @@ class Embedding(Emulated, torch.nn.Embedding):
         self.recipe = recipe
 
     def _ranks(self) -> tuple[Ranks, ...]:
-        return (Ranks("embedding", weight=2, no_k=NO_PRODUCT),)
+        return (Ranks("embedding", weight=2, output=ANY_RANK, no_k=NO_PRODUCT),)
 
     def forward(self, input: Tensor) -> Tensor:
         return own(

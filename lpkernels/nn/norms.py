@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from lpkernels import functional
-from lpkernels.arithmetic import NO_PRODUCT, Ranks, Recipe
+from lpkernels.arithmetic import ANY_RANK, NO_PRODUCT, Ranks, Recipe
 from lpkernels.functional.torch_calls import own
 from lpkernels.nn.emulated import Emulated, like_torch
 
@@ -19,7 +19,7 @@ Place = torch.device | str | None
 Sizes = int | list[int] | torch.Size
 
 
-def _affine_ranks(layer: Any, name: str, rank: int, input: int | None = None) -> tuple[Ranks, ...]:
+def _affine_ranks(layer: Any, name: str, rank: int, input: int = ANY_RANK) -> tuple[Ranks, ...]:
     """The ranks of a layer with a weight and a bias of this rank, or without one of them."""
     # RMSNorm has no bias.
     tensors = (layer.weight, getattr(layer, "bias", None))

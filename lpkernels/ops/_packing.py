@@ -131,7 +131,7 @@ def _pack_scaled_impl(
 ) -> Tensor:
     fmt, behind = tuple(fmt), scale_format(tuple(fmt))
     bits = scale.contiguous().view(torch.int32)
-    if (bits < 0).any():
+    if ((bits < 0) & ~scale.isnan()).any():
         raise ValueError("pack: scale has a negative number or -0; a scale has no sign")
     if fmt[InBlock.SCALE] != TENSOR_SCALE and tensor_scale != 1:
         raise ValueError(

@@ -103,3 +103,9 @@ PACKED: list[Row] = [
     ((X, "block4_axis1_e2m1"), {}, ValueError, r"axis 1, but x has shape \(4,\)"),
 ]
 test_pack_refuses, test_unpack_refuses = refuses(lp.pack, PACKED), refuses(lp.unpack, UNPACKED)
+
+
+def test_a_scale_that_is_nan_may_have_a_sign():
+    nan = torch.full((1, 1), -0x400000, dtype=torch.int32).view(torch.float32)
+    q = lp.Scaled(torch.zeros(1, 2), nan, None, "mxfp8")
+    assert lp.pack(q).tolist() == [255, 0, 0] and q.tensors()[1].isnan()

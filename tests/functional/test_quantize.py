@@ -239,6 +239,7 @@ REFUSED: list[Row] = [
     ((X + 0j, "e5m2"), {}, TypeError, r"quantise x.real and x.imag apart"),
     ((X.to(torch.float8_e5m2), "e5m2"), {}, TypeError, "float8_e5m2; widen it exactly with x.floa"),
     ((X.to_sparse(), "e5m2"), {}, TypeError, r"call .to_dense\(\) first"),
+    ((torch.nested.nested_tensor([X], layout=torch.jagged), "e5m2"), {}, TypeError, "a nested one"),
     ((X, "e5m2"), {"rounding": "nearest"}, ValueError, "nearest_even.*nearest_away"),
     ((X, "e5m2"), {"rounding": "sideways"}, ValueError, "sideways"),
     ((X, "e5m2"), {"rounding": 3}, TypeError, "rounding must be a str, got int"),

@@ -203,6 +203,8 @@ def test_tensors_have_torch_types_and_come_back(fmt, elements, scale):
         half = elements == torch.float4_e2m1fn_x2
         assert parts[0].shape == (*shape[:-1], shape[-1] // 2 if half else shape[-1])
         assert parts[1].shape == q.scale.shape
+        on_meta = lp.scaled(values(*shape).to("meta"), fmt).tensors()
+        assert [(t.shape, t.dtype) for t in on_meta] == [(t.shape, t.dtype) for t in parts]
         back = lp.Scaled.from_tensors(*parts, fmt)
         assert_bit_equal(back.values, q.values)
         assert_bit_equal(back.scale, q.scale)
@@ -370,6 +372,7 @@ test_other_calls_refuse = refused([
     (lambda: lp.unpack(CODES, K, (4,)), ValueError, "unpack: block32_k_e4m3 has blocks along 'k'"),
     (lambda: lp.unpack(CODES, "fp8_tensor", (4,)), ValueError, "is 8 bytes, but codes has 3"),
     (lambda: lp.scaled(X[:, :5], "nvfp4").tensors(), ValueError, "must be even, got shape .4, 5"),
+    (lambda: lp.Scaled(X, -X[:, :1], None, "mxfp8").tensors(), ValueError, "a scale has no sign"),
     (lambda: lp.scaled(X, "block4_e5m6_sfp32").tensors(), ValueError, "torch has no type of e5m6"),
     (lambda: lp.Scaled.from_tensors(X, X, None, "mxfp8"), TypeError, "must be torch.float8_e4m3fn"),
     (lambda: lp.Quantizer("nvfp4_te", "nearest_away"), ValueError, "Quantizer: the rounding of"),

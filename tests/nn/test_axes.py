@@ -69,6 +69,17 @@ def test_a_constructor_refuses(cls: Any) -> None:
         cls(*sizes, recipe=lp.Recipe(bias="affine4_axis1"))
 
 
+@each("name", ["deepseek_v3", "mxfp4_sr", "mxfp8"])
+def test_a_layer_without_products_refuses_blocks_along_a_sum(name: str) -> None:
+    match = "has blocks along 'k', the summed dimension of a matrix product, but there is none"
+    with pytest.raises(ValueError, match=match):
+        lp.nn.Softmax(-1, recipe=name)
+    norm = nn.LayerNorm(4, elementwise_affine=False)
+    for layer in (nn.Softmax(-1), nn.GELU(), nn.Embedding(4, 4), norm):
+        with pytest.raises(ValueError, match=match):
+            lp.convert(layer, {type(layer): name})
+
+
 def test_a_tensor_that_a_layer_lacks_is_not_asked_for_its_axis() -> None:
     recipe = lp.Recipe(bias="affine4_axis1")
     for layer in (nn.Linear(4, 3, bias=False), nn.Conv1d(4, 3, 1, bias=False)):

@@ -172,6 +172,14 @@ def test_a_conversion_that_fails_leaves_no_buffers_and_lazy_layers_start_with_th
     assert type(layer) is lp.nn.Linear and layer.input_range.tolist() == [-0.5, 0.5]
 
 
+@each("recipe", ["cpt_fu2021", "te_delayed"])
+def test_a_recipe_that_is_given_in_inference_mode_trains(recipe: str) -> None:
+    layer = nn.Linear(4, 3)
+    with torch.inference_mode():
+        lp.convert(layer, recipe)
+    layer(torch.ones(2, 4)).sum().backward()
+
+
 @each("dtype", [torch.bfloat16, torch.float16])
 def test_narrow_inputs_are_widened(dtype: torch.dtype) -> None:
     x = batch(-1.0, 1.0).to(dtype)

@@ -1,21 +1,23 @@
 """One step of training: its turns, the pieces of its batch, its updates."""
 
+import copy
 import fnmatch
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from lpkernels.arithmetic import Recipe
 from lpkernels.experiments.processes.replicas import local, without_exchange
 from lpkernels.experiments.processes.torchrun import Processes
 from lpkernels.experiments.training.parts import Part
 from lpkernels.experiments.training.tally import Tally
-from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn
+from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn, Workload
 from lpkernels.nn.scaling import KeptScales, update_scales
 
 #: Where the layers' draws come from while the turn and the piece of these numbers are computed.
@@ -140,6 +142,38 @@ def _pieces(batch: Batch, count: int) -> list[Batch]:
     ends = [i * total // count for i in range(count + 1)]
     parts = [slice(a, b) for a, b in pairwise(ends) if a < b]
     return [tuple(tensor[part] for tensor in batch) for part in parts]
+
+
+def check_sizes(
+    model: nn.Module,
+    recipes: Recipe | Mapping[Any, Recipe],
+    data: Workload,
+    batch: int,
+    parts: Sequence[int],
+) -> None:
+    """Lets a copy of the model compute the loss of every number of examples that the model will get
+    at once, where a recipe transforms operands along the examples.
+
+    parts: the shares of a batch, and the pieces of a share.
+    Raises: ValueError: a layer refuses such a number.
+    """
+    used = recipes.values() if isinstance(recipes, Mapping) else [recipes]
+    if not any(r.by_product is not None and r.by_product.wgrad_input.transform for r in used):
+        return
+    total = len(data.train)
+    sizes = {batch, total % batch or batch}
+    for count in parts:
+        sizes = {(size + i) // count for size in sizes for i in (0, count - 1)} - {0}
+    copied, examples = copy.deepcopy(model), data.train.plan(0, 0)
+    with torch.random.fork_rng(devices=[]):
+        for size, turn in product(sorted(sizes), data.turns):
+            try:
+                turn.loss(copied, examples.batch(0, size))
+            except ValueError as error:
+                raise ValueError(
+                    f"batch: of {total} examples in batches of {batch} the model gets {size} at "
+                    f"once, too; choose another batch or train_size: {error}"
+                ) from error
 
 
 def step_if(optimizer: torch.optim.Optimizer, finite: Tensor) -> None:

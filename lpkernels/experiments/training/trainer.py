@@ -40,7 +40,7 @@ from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequ
 from lpkernels.experiments.training.optimizers import build_optimizer, learning_rate
 from lpkernels.experiments.training.parts import Context, turns_of
 from lpkernels.experiments.training.progress import progress
-from lpkernels.experiments.training.step import Step
+from lpkernels.experiments.training.step import Step, check_sizes
 from lpkernels.experiments.training.tally import Tally
 from lpkernels.experiments.training.testing import evaluate
 from lpkernels.experiments.workloads.registry import find
@@ -124,12 +124,8 @@ class Trainer:
         self.folder.mkdir(parents=True, exist_ok=True)
         for checkpoint in (self.checkpoint, previous(self.checkpoint)):
             checkpoint.unlink(missing_ok=True)
-        header = records.header(
-            self.config,
-            str(body_recipe(self.config.arithmetic).fprop),
-            self.workload.metric,
-            self.processes,
-        )
+        fprop = str(body_recipe(self.config.arithmetic).fprop)
+        header = records.header(self.config, fprop, self.workload.metric, self.processes)
         self._lines.append(records.line_of(header))
         records.write_lines(self.folder / records.RECORDS, self._lines)
 
@@ -146,8 +142,10 @@ class Trainer:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(config.seed, "init"))
             model = self.workload.model()
-        model = convert(model, layer_recipes(config.arithmetic, model)).to(self.device)
-        model = sharded(model, processes, self.device)
+        recipes = layer_recipes(config.arithmetic, model)
+        model = convert(model, recipes)
+        check_sizes(model, recipes, data, config.batch, (processes.count, config.accumulate))
+        model = sharded(model.to(self.device), processes, self.device)
         optimizer = build_optimizer(
             config.optimizer, model.parameters(), device=self.device, sharded=processes.sharded
         )

@@ -36,6 +36,8 @@ _TYPES = {
     FP32: torch.float32,
 }
 _BYTE = 8
+# Each block is packed as the byte of its scale and the byte of its one element.
+_BYTES = BlockFormat("e4m3", 1).to_ints()
 
 
 def _type(fmt: Number) -> torch.dtype:
@@ -83,7 +85,8 @@ def values_of(codes: Tensor, fmt: BlockFormat) -> Tensor:
 def scales(s: Tensor, fmt: BlockFormat) -> Tensor:
     """The codes of scales as `Scaled.tensors` gives them."""
     if fmt.scale == "e8m0":
-        return ops.pack_powers(s).view(s.shape).view(torch.float8_e8m0fnu)
+        codes = ops.pack_scaled(torch.zeros_like(s), s, s.new_ones(()), _BYTES)[::2]
+        return codes.contiguous().view(s.shape).view(torch.float8_e8m0fnu)
     scale = _scale(fmt)
     return _coded(s, scale, _type_of_scale(scale), scale.bits - 1)
 

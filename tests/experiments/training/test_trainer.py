@@ -20,7 +20,7 @@ from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequ
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.experiments.workloads.streams import stream_seed
 from tests.experiments.tiny import tiny_workload
-from tests.loops import rows
+from tests.loops import each, rows
 from tests.support.trainings import assert_same_end, stop_after
 
 # The weights are rounded stochastically, so that the random state matters. An epoch has four steps,
@@ -211,6 +211,18 @@ def test_records_have_a_header_and_epochs_and_weights_a_grid(uninterrupted: Trai
     assert RunConfig.from_dict(state["config"]) == CONFIG
     for parameter in uninterrupted.model.parameters():
         assert torch.equal(lp.quantize(parameter.detach(), "e6m9"), parameter)
+
+
+@each("sizes", [{"batch": 10}, {"batch": 16, "accumulate": 2}])
+def test_batches_that_a_transform_does_not_fill_begin_no_run(
+    tmp_path: Path, sizes: dict[str, int]
+) -> None:
+    config = CONFIG.replace(model="mlp2", recipe="nvfp4_pretraining", edge="", **sizes)
+    with pytest.raises(
+        ValueError, match=r"^batch: of \d+ examples .* choose another batch or train"
+    ):
+        made(tmp_path / "refused", config)
+    assert not (tmp_path / "refused").exists()
 
 
 def test_step_with_infinite_gradients_is_skipped_and_counted(tmp_path: Path) -> None:
