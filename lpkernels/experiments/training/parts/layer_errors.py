@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from lpkernels import quantize
 from lpkernels.arithmetic import Quantizer
 from lpkernels.experiments.settings import setting
-from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, register
+from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, Prepared, register
 from lpkernels.formats import BlockFormat
 from lpkernels.nn import Linear
 from lpkernels.nn.scaling import KeptScales
@@ -51,9 +52,7 @@ class LayerErrors(Part):
     evaluation meanwhile, and nothing is drawn from the run's random numbers.
     """
 
-    def prepare(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, context: Context
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+    def prepare(self, model: nn.Module, optimizer: Optimizer, context: Context) -> Prepared:
         if context.processes.sharded:
             raise ValueError("layer_errors: expected whole weights, got sharded ones (--fsdp)")
         self._model, self._context = model, context
