@@ -7,6 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from lpkernels.report.figures import new_figure, save_figure
+from lpkernels.report.tables import add_numbers
 from lpkernels.techniques.assignment import Assignment, Group, TensorSpec
 
 # The rows of a picture, from above, and the name of each.
@@ -29,9 +30,7 @@ def assignment_table(
     table = Table(title=title, caption=_caption(assignment))
     for column in ("group", "from", "to"):
         table.add_column(column, justify="right" if column == "group" else "left", overflow="fold")
-    numbers = ["elements", "low", "bits"] + ["score"] * (scores is not None)
-    for column in numbers:
-        table.add_column(column, justify="right")
+    add_numbers(table, "elements", "low", "bits", *["score"] * (scores is not None))
     for group in assignment.groups:
         low = _low_numel(assignment, group)
         bits = sum(assignment.formats.bits(t, t.key in assignment.low) for t in group.tensors)
