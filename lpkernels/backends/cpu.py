@@ -25,17 +25,19 @@ from lpkernels.backends import (
     _cpu_counting,
     _cpu_events,
     _cpu_scaled,
-    _cpu_update,
 )
 from lpkernels.backends._conv_geometry import geometry_of
 from lpkernels.backends._conveniences import Conveniences
 from lpkernels.backends._cpu_counting import DTYPES, by_position
 from lpkernels.backends._layout import (
+    CODES,
     NO_OFFSET,
     by_batch,
     dense,
     kernel_sizes,
     strides,
+    update_dtypes,
+    update_parameters,
 )
 from lpkernels.formats import known_tables
 from lpkernels.formats.integers import without_zero
@@ -44,6 +46,8 @@ from lpkernels.formats.integers import without_zero
 _FLOAT32: Any = {"dtype": torch.float32, "device": torch.device("cpu")}
 # Bytes read and written from which elementwise results go past the caches (bench/NOTES.md).
 STREAM_BYTES = 16 << 20
+# How the values of an update lie.
+_UPDATED = {**DTYPES, torch.uint8: CODES}
 
 
 class CpuBackend(Conveniences):
@@ -320,8 +324,17 @@ class CpuBackend(Conveniences):
         numbers: tuple[float, ...],
         begins: bool,
     ) -> None:
-        keys, call = (positions, origins), (rounding, numbers, begins, STREAM_BYTES)
-        _cpu_update.update(self._c(), tensors, (seed, found, scale), keys, *call)
+        self._c().update(
+            update_parameters(tensors, positions, origins),
+            [_UPDATED[dtype] for dtype in update_dtypes(tensors)],
+            not tensors.masters,
+            begins,
+            rounding,
+            numbers,
+            [0 if x is None else x.data_ptr() for x in (seed, found, scale)],
+            torch.get_num_threads(),
+            STREAM_BYTES,
+        )
 
 
 def _int(seed: Tensor | None) -> int:
