@@ -81,7 +81,7 @@ def test_sizes_and_threads_do_not_matter(quantizer, size, isas, threads: Threads
 
 
 def test_streamed_results_count_alike(isas, monkeypatch):
-    monkeypatch.setattr(cpu, "STREAM_BYTES", 0)
+    monkeypatch.setattr(cpu.BACKEND, "stream_bytes", 0)
     check(torch.randn(2**17 + 33), Quantizer("e4m3"), on=isas)
 
 
