@@ -72,7 +72,7 @@ class LayerErrors(Part):
             found[f"dw_error_{name}"] = error
         if errors:
             found["dw_error"] = sum(errors.values()) / len(errors)
-        for name, each in [*counts.items(), ("", _total(counts))]:
+        for name, each in [*counts.items(), ("", sum(counts.values(), Counter()))]:
             for role in (role for role in _ROLES if each[role]):
                 for what in ("clipped", "zeroed"):
                     key = f"{what}_{role}" + (f"_{name}" if name else "")
@@ -131,10 +131,6 @@ def _lost(layer: Linear, role: str, x: Tensor) -> dict[str, int]:
     bits = quantizer.random_bits
     quantize(x, fmt, quantizer.rounding, random_bits=bits, amax=amax, counts=found)
     return {role: x.numel(), f"clipped_{role}": int(found[0]), f"zeroed_{role}": int(found[1])}
-
-
-def _total(counts: dict[str, Counter[str]]) -> Counter[str]:
-    return sum(counts.values(), Counter())
 
 
 @contextmanager
