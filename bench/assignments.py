@@ -14,7 +14,6 @@ import argparse
 import copy
 import time
 from collections.abc import Callable
-from datetime import datetime, timezone
 from pathlib import Path
 
 import torch
@@ -22,10 +21,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import lpkernels as lp
+from bench.recording import keep
 from bench.timing import interleave
 from lpkernels import schemas
-from lpkernels.experiments.measuring.machine import environment
-from lpkernels.experiments.records import append_record
 from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.techniques.assignment import Assignment, Op, assign, demote, group, trace
 
@@ -114,9 +112,8 @@ def compare(sums: str, ratio: float, options: argparse.Namespace) -> None:
         "sums": sums, "ratio": made.ratio, "threads": options.threads,
         "clock": "process_time", **{f"{name}_s": value for name, value in best.items()},
         "over": over, "counting": counting, "samples": found["assigned"].samples,
-        "when": datetime.now(timezone.utc).isoformat(),
     }  # fmt: skip
-    append_record(options.out, record | {"environment": environment("cpu")})
+    keep(options.out, record)
 
 
 if __name__ == "__main__":

@@ -15,16 +15,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from datetime import datetime, timezone
 from pathlib import Path
 
 import torch
 
+from bench.recording import keep
 from bench.timing import OtherWork, interleave
 from bench.training_loop import by_hand
 from lpkernels import schemas
-from lpkernels.experiments.measuring.machine import environment
-from lpkernels.experiments.records import append_record
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.techniques.loss_scaling import diagnose
@@ -75,9 +73,8 @@ def compare(recipe: str, diagnoses: Sequence[str], options: argparse.Namespace) 
             "plain_s": found[""].best, "diagnosed_s": found[fmt].best, "over": over,
             "over_median": middle, "over_rounds": paired, "samples": found[""].samples,
             "other_processors": other.processors(),
-            "when": datetime.now(timezone.utc).isoformat(),
         }  # fmt: skip
-        append_record(options.out, record | {"environment": environment("cpu")})
+        keep(options.out, record)
 
 
 if __name__ == "__main__":

@@ -14,16 +14,14 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.recording import keep
 from bench.timing import OtherWork, Summary, interleave
 from lpkernels import schemas
-from lpkernels.experiments.measuring.machine import environment
-from lpkernels.experiments.records import append_record
 from lpkernels.techniques import pareto
 
 RESULTS = Path(__file__).resolve().parent / "results" / "frontier.jsonl"
@@ -95,7 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--large", type=int, nargs=2, default=(10_000, 1_000), metavar="N")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args(arguments)
-    where, threads = environment("cpu"), os.environ.get("OMP_NUM_THREADS")
+    threads = os.environ.get("OMP_NUM_THREADS")
     for case, size, run in cases(tuple(options.small), tuple(options.large)):
         others = OtherWork()
         times, spent, result = measure(run, options.seconds)
@@ -103,7 +101,6 @@ def main(arguments: list[str] | None = None) -> None:
             **schemas.line("frontier numerics"), "case": case, "size": list(size), "seed": SEED,
             "threads": threads, "best_s": times.best, "p50_s": times.p50,
             "first_cpu_s": spent, "samples": times.samples, "others": others.processors(),
-            "when": datetime.now(timezone.utc).isoformat(),
         }  # fmt: skip
         how = ""
         if isinstance(result, pareto.Completion):
@@ -112,7 +109,7 @@ def main(arguments: list[str] | None = None) -> None:
             record |= {"rmse": float(np.sqrt((left**2).mean()))}
             how = f", {result.steps} steps,{' not' * (not result.converged)} converged, "
             how += f"rmse {record['rmse']:.4f}"
-        append_record(options.out, record | {"environment": where})
+        keep(options.out, record)
         name = f"{case}, {size[0]} x {size[1]}"
         cost = f"median {times.p50:9.4g} s, {spent:.3g} cpu s"
         print(

@@ -14,7 +14,6 @@ import argparse
 import statistics
 import tempfile
 from collections.abc import Callable
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bench.recording import keep
 from lpkernels import schemas
 from lpkernels.experiments.measuring.landscape import (
     LossSlice,
@@ -30,8 +30,7 @@ from lpkernels.experiments.measuring.landscape import (
     loss_surface,
     sharpness,
 )
-from lpkernels.experiments.measuring.machine import environment
-from lpkernels.experiments.records import append_record, read_records
+from lpkernels.experiments.records import read_records
 from lpkernels.experiments.sweeps.specification import Cell, read_spec
 from lpkernels.experiments.sweeps.statistics import t_interval
 from lpkernels.experiments.training.trainer import Trainer
@@ -147,11 +146,7 @@ def main() -> None:
                 continue
             run = {**schemas.line("landscape"), "arm": arm, "seed": seed}
             run |= measured(cells[arm, seed], surface=seed == 0)
-            run |= {
-                "when": datetime.now(timezone.utc).isoformat(),
-                "environment": environment("cpu"),
-            }
-            append_record(asked.out, run)
+            keep(asked.out, run)
     show(asked.out)
     if held(asked.out):
         draw(asked.out, asked.pictures)

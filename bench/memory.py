@@ -17,7 +17,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from datetime import datetime, timezone
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,8 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 import lpkernels as lp
+from bench.recording import keep
 from lpkernels import schemas
-from lpkernels.experiments.measuring.machine import environment
-from lpkernels.experiments.records import append_record
 from lpkernels.experiments.workloads.bundled import workload
 
 RESULTS = Path(__file__).resolve().parent / "results" / "activation-memory.jsonl"
@@ -139,8 +137,7 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"peak of a step {peak:8.1f} MiB")
             record = {**schemas.line("activation memory"), "model": MODEL, "batch": options.batch}
             record |= {"format": fmt, "accumulator": options.accumulator, "mode": mode, **found}
-            record |= {"share": share, "when": datetime.now(timezone.utc).isoformat()}
-            append_record(options.out, record | {"environment": environment("cpu")})
+            keep(options.out, record | {"share": share})
 
 
 if __name__ == "__main__":

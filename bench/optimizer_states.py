@@ -16,7 +16,6 @@ import math
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from bench.recording import keep
 from lpkernels import schemas
-from lpkernels.experiments.measuring.machine import environment
-from lpkernels.experiments.records import append_record, read_records
+from lpkernels.experiments.records import read_records
 from lpkernels.experiments.sweeps.statistics import t_interval
 from lpkernels.experiments.training.optimizers import cosine_lr
 from lpkernels.experiments.workloads.config import WorkloadConfig
@@ -227,11 +226,7 @@ def main() -> None:
                     continue
                 run = {**schemas.line("optimizer states"), "task": name, "arm": title, "seed": seed}
                 run |= trained(TASKS[name], arm, seed)
-                run |= {
-                    "when": datetime.now(timezone.utc).isoformat(),
-                    "environment": environment("cpu"),
-                }
-                append_record(asked.out, run)
+                keep(asked.out, run)
     show(asked.out)
 
 

@@ -14,17 +14,15 @@ import itertools
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import datetime, timezone
 from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy
 
 import lpkernels as lp
+from bench.recording import keep
 from bench.timing import interleave
 from lpkernels import schemas
-from lpkernels.experiments.measuring.machine import environment
-from lpkernels.experiments.records import append_record
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.trainer import Trainer
 
@@ -93,9 +91,9 @@ def compare(data: str, model: str, options: argparse.Namespace) -> None:
         "bits": BITS, "batch": config.batch, "threads": 1, "clock": "process_time",
         "static_s": found["static"].best, "changing_s": found["changing"].best,
         "setting_s": found["setting"].best, "over": over, "over_median": middle,
-        "samples": found["static"].samples, "when": datetime.now(timezone.utc).isoformat(),
+        "samples": found["static"].samples,
     }  # fmt: skip
-    append_record(options.out, record | {"environment": environment("cpu")})
+    keep(options.out, record)
 
 
 if __name__ == "__main__":

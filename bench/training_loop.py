@@ -12,18 +12,16 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Callable
-from datetime import datetime, timezone
 from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy
 
 import lpkernels as lp
+from bench.recording import keep
 from bench.timing import interleave
 from lpkernels import schemas
 from lpkernels.arithmetic import as_quantizer
-from lpkernels.experiments.measuring.machine import environment
-from lpkernels.experiments.records import append_record
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.optimizers import cosine_lr
 from lpkernels.experiments.training.trainer import Trainer
@@ -114,9 +112,8 @@ def compare(data: str, recipe: str, parts: dict, options: argparse.Namespace) ->
         "parts": parts, "batch": config.batch, "threads": options.threads,
         "loop_s": found["loop"].best, "hand_s": found["hand"].best, "over": over,
         "over_median": middle, "samples": found["loop"].samples,
-        "when": datetime.now(timezone.utc).isoformat(),
     }  # fmt: skip
-    append_record(options.out, record | {"environment": environment("cpu")})
+    keep(options.out, record)
 
 
 if __name__ == "__main__":

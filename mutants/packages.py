@@ -171,7 +171,7 @@ GROUPS = (
     ),
     Group(
         "backends",
-        tuple(f"{_BACKENDS}/{name}.py" for name in ("cpu", "_cpu_counting", "_cpu_update")),
+        tuple(f"{_BACKENDS}/{name}.py" for name in ("cpu", "_cpu_module", "_cpu_counting")),
         tuple(
             f"{_CPU}/test_{name}_kernels.py"
             for name in ("conv", "count", "operand", "pack", "quantize", "update")

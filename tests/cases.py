@@ -169,11 +169,6 @@ CONV_CASES: dict[str, ConvCase] = {
 }
 
 
-def ids(value: object) -> str:
-    """A readable parametrize id: the name of a format or an accumulator."""
-    return str(value)
-
-
 def hard_values(
     fmt: FloatFormat | FixedFormat | TableFormat, count: int = 200, seed: int = 0
 ) -> np.ndarray:

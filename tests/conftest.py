@@ -6,7 +6,7 @@ machines where nothing can be installed; without it a missing oracle is an error
 
 import os
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -87,11 +87,10 @@ def rng() -> np.random.Generator:
 
 
 @pytest.fixture(autouse=True)
-def poisoned_empty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def poisoned_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uninitialised floating-point memory reads as NaN, so a kernel that skips an element shows."""
     for name in ("empty", "empty_like", "empty_strided"):
         monkeypatch.setattr(torch, name, _poisoned(getattr(torch, name)))
-    yield
 
 
 def _poisoned(allocate: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -87,18 +87,9 @@ def _ask(acc: Accumulator, shape: Shape, processors: int, fast_doubles: bool) ->
     return _Answer(*map(int, program.stdout.readline().split()))
 
 
-def _of_accumulator(acc: Accumulator) -> _Answer:
-    return _ask(acc, Shape(1, 1, 1, 1, FLOAT32, FLOAT32), 1, True)
-
-
-def may_use_tensor_cores(acc: Accumulator) -> bool:
-    """Whether tensor cores may make the chunks."""
-    return bool(_of_accumulator(acc).tensor)
-
-
 def closes_in_float(acc: Accumulator) -> bool:
     """Whether chunks end in float32 and not in double: the rule of csrc/cuda/rules/outer_way.h."""
-    return bool(_of_accumulator(acc).in_float)
+    return bool(_ask(acc, Shape(1, 1, 1, 1, FLOAT32, FLOAT32), 1, True).in_float)
 
 
 def tier(acc: Accumulator, shape: Shape, *, fast_doubles: bool = True) -> str:

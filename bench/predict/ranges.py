@@ -57,8 +57,3 @@ def emin(fmt: FloatFormat) -> int:
 def top(fmt: FloatFormat) -> int:
     """floor(log2 max)."""
     return math.frexp(fmt.max)[1] - 1
-
-
-def log2_above(n: int) -> int:
-    """ceil(log2 n), n at least 1."""
-    return (n - 1).bit_length()

@@ -305,12 +305,9 @@ _DEFAULTS = (None, NATIVE, "source")
 
 
 def _quantizer(name: str, value: Quantizer | FormatLike | None) -> Quantizer | None:
-    if value is None:
+    quantizer = _optional(name, any_quantizer if name in _OF_OPERANDS else as_quantizer, value)
+    if quantizer is None:
         return None
-    try:
-        quantizer = any_quantizer(value) if name in _OF_OPERANDS else as_quantizer(value)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"Recipe: {name}: {error}") from error
     fmt = quantizer.fmt
     if isinstance(fmt, BlockFormat) and fmt.without_zero:
         raise ValueError(

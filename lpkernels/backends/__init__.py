@@ -86,11 +86,8 @@ def get(name: str) -> Backend:
     """
     if name not in _MODULES:
         raise ValueError(f"backend: unknown name {name!r}; expected one of {('auto', *_MODULES)}")
-    if name not in _loaded:
-        reason, backend = _load(name)
-        if backend is None:
-            raise RuntimeError(f"backend {name!r} cannot be used: {reason}")
-        _loaded[name] = backend
+    if reason := _why_not_loaded(name):
+        raise RuntimeError(f"backend {name!r} cannot be used: {reason}")
     return _loaded[name]
 
 
@@ -193,19 +190,23 @@ def _explicit(name: str, op: str, device: torch.device, origin: str) -> Backend:
     return _tested(name)
 
 
-def _load(name: str) -> tuple[str, Backend | None]:
+def _why_not_loaded(name: str) -> str:
+    """Imports the adapter unless it is there; the reason why it cannot be imported, or ""."""
+    if name in _loaded:
+        return ""
     module = _MODULES[name]
     try:
         with _real_tensors():
-            return "", importlib.import_module(module).BACKEND
+            _loaded[name] = importlib.import_module(module).BACKEND
     except ModuleNotFoundError as error:
         if error.name == module:
-            return "not built yet: this version of lpkernels has no adapter for it", None
+            return "not built yet: this version of lpkernels has no adapter for it"
         # An extra has the name of the backend that needs it.
         how = f": pip install 'lpkernels[{name}]'" if error.name == name else ""
-        return f"its adapter needs the module {error.name!r}, which is not installed{how}", None
+        return f"its adapter needs the module {error.name!r}, which is not installed{how}"
     except (ImportError, OSError) as error:
-        return f"its adapter cannot be imported: {error}", None
+        return f"its adapter cannot be imported: {error}"
+    return ""
 
 
 def _why_not(name: str) -> str:
@@ -213,11 +214,8 @@ def _why_not(name: str) -> str:
     raises."""
     if name in _checked:
         return ""
-    if name not in _loaded:
-        reason, backend = _load(name)
-        if backend is None:
-            return reason
-        _loaded[name] = backend
+    if reason := _why_not_loaded(name):
+        return reason
     backend = _loaded[name]
     return "" if backend.available() else backend.why_not()
 

@@ -8,70 +8,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from types import ModuleType
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from lpkernels import _build
 from lpkernels.arithmetic.integers import InQuantizer
-from lpkernels.backends import (
-    KINDS,
-    How,
-    Product,
-    Scales,
-    UpdateTensors,
-    _cpu_counting,
-    _cpu_events,
-    _cpu_scaled,
-    _cpu_update,
-)
+from lpkernels.backends import KINDS, How, Product, UpdateTensors
 from lpkernels.backends._conv_geometry import geometry_of
 from lpkernels.backends._conveniences import Conveniences
-from lpkernels.backends._cpu_counting import DTYPES, by_position
+from lpkernels.backends._cpu_counting import CountingKernels, by_position
+from lpkernels.backends._cpu_events import EventKernels
+from lpkernels.backends._cpu_module import DTYPES, FLOAT32, seed_int
+from lpkernels.backends._cpu_scaled import ScaledKernels
 from lpkernels.backends._layout import (
+    CODES,
     NO_OFFSET,
     by_batch,
     dense,
     kernel_sizes,
     strides,
+    update_dtypes,
+    update_parameters,
 )
-from lpkernels.formats import known_tables
 from lpkernels.formats.integers import without_zero
 
-# Kernels write float32 through pointers, whatever torch's default dtype and device are.
-_FLOAT32: Any = {"dtype": torch.float32, "device": torch.device("cpu")}
-# Bytes read and written from which elementwise results go past the caches (bench/NOTES.md).
-STREAM_BYTES = 16 << 20
+# How the values of an update lie.
+_UPDATED = {**DTYPES, torch.uint8: CODES}
 
 
-class CpuBackend(Conveniences):
+class CpuBackend(CountingKernels, EventKernels, ScaledKernels, Conveniences):
     """Kernels of csrc/cpu; see `lpkernels.backends.Backend` for the methods."""
 
     name = "cpu"
     fuses = fuses_tables = True
     sums_native = False
-
-    def __init__(self) -> None:
-        self._module: ModuleType | None = None
-        self._tables: set[int] = set()
-
-    def _c(self) -> ModuleType:
-        """The module, which knows every table that this process has made."""
-        if self._module is None:
-            self._module = _build.load_extension()
-        if len(self._tables) < len(known_tables()):
-            self._add_tables(self._module)
-        return self._module
-
-    def _add_tables(self, module: ModuleType) -> None:
-        from lpkernels.backends import ladders
-
-        for handle, table in list(known_tables().items()):
-            if handle not in self._tables:
-                ladders.add_to(module, table)
-                self._tables.add(handle)
 
     def available(self) -> bool:
         return not self.why_not()
@@ -135,33 +105,18 @@ class CpuBackend(Conveniences):
             DTYPES[target.dtype],
             kernel_sizes(x.shape, quantizer),
             quantizer,
-            _int(seed),
+            seed_int(seed),
             role,
             site,
             torch.get_num_threads(),
-            STREAM_BYTES,
+            self.stream_bytes,
         )
         if target is not out:
             out.copy_(target)
 
-    def quantize_counting(
-        self,
-        x: Tensor,
-        quantizer: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        site: int,
-        out: Tensor | None,
-        counts: Tensor | None,
-        limits: Tensor | None,
-    ) -> None:
-        _cpu_counting.quantize_counting(
-            self._c(), x, quantizer, _int(seed), role, site, out, counts, limits, STREAM_BYTES
-        )
-
     def hadamard(self, x: Tensor, size: int, signs: tuple[int, ...], axis: int) -> Tensor:
         x = x.contiguous()
-        out = torch.empty(x.shape, **_FLOAT32)
+        out = torch.empty(x.shape, **FLOAT32)
         sizes = (math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis + 1 :]))
         self._c().hadamard(
             x.data_ptr(),
@@ -170,30 +125,9 @@ class CpuBackend(Conveniences):
             sizes,
             bytes(sign < 0 for sign in signs),
             torch.get_num_threads(),
-            STREAM_BYTES,
+            self.stream_bytes,
         )
         return out
-
-    def scaled(
-        self,
-        x: Tensor,
-        quantizer: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        site: int,
-        amax: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        return _cpu_scaled.scaled(
-            self._c(), x, quantizer, _int(seed), role, site, amax, STREAM_BYTES
-        )
-
-    def dequantize(
-        self, values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: tuple[int, ...]
-    ) -> Tensor:
-        return _cpu_scaled.dequantize(self._c(), values, scale, tensor_scale, fmt)
-
-    def pack_scaled(self, values: Tensor, scale: Tensor, fmt: tuple[int, ...]) -> Tensor:
-        return _cpu_scaled.pack_scaled(self._c(), values, scale, fmt)
 
     def multiply(self, product: Product, how: How) -> Tensor:
         left, right, bias, initial = product.left, product.right, product.bias, product.initial
@@ -227,38 +161,11 @@ class CpuBackend(Conveniences):
             offsets[1].data_ptr(),
             how.acc,
             *how.fused,
-            0 if how.seed is None else int(how.seed),
+            seed_int(how.seed),
             how.role,
             torch.get_num_threads(),
         )
         return out
-
-    def matmul_events(
-        self,
-        a: Tensor,
-        b: Tensor,
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        row: Tensor,
-        bits: bool,
-    ) -> tuple[Tensor, tuple[int, ...], Tensor | None, Tensor | None]:
-        return _cpu_events.matmul_events(self._c(), a, b, acc, _int(seed), role, row, bits)
-
-    def masked_gradients(
-        self,
-        a: Tensor,
-        b: Tensor,
-        g: Tensor,
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        first_col: int,
-        bits: int,
-        recursive: bool,
-    ) -> tuple[Tensor, Tensor]:
-        call = (acc, _int(seed), role, first_col, bits, recursive)
-        return _cpu_events.masked_gradients(self._c(), a, b, g, *call)
 
     def accumulate(
         self,
@@ -279,23 +186,14 @@ class CpuBackend(Conveniences):
             addend.data_ptr(),
             *total.shape,
             acc,
-            _int(seed),
+            seed_int(seed),
             role,
             [*rows_cols, site, k],
             torch.get_num_threads(),
         )
 
-    def multiply_scaled(self, product: Product, scales: Scales, how: How) -> Tensor:
-        return _cpu_scaled.multiply_scaled(self._c(), product, scales, how)
-
-    def multiply_grouped(self, product: Product, scales: Scales, how: How) -> Tensor:
-        return _cpu_scaled.multiply_grouped(self._c(), product, scales, how.acc)
-
-    def pack(self, x: Tensor, fmt: tuple[int, ...]) -> Tensor:
-        return _cpu_scaled.pack(self._c(), x, fmt)
-
     def unpack(self, codes: Tensor, fmt: tuple[int, ...], shape: list[int]) -> Tensor:
-        out = torch.empty(shape, **_FLOAT32)
+        out = torch.empty(shape, **FLOAT32)
         if out.numel() == 0:
             return out
         codes = codes.contiguous()
@@ -320,12 +218,17 @@ class CpuBackend(Conveniences):
         numbers: tuple[float, ...],
         begins: bool,
     ) -> None:
-        keys, call = (positions, origins), (rounding, numbers, begins, STREAM_BYTES)
-        _cpu_update.update(self._c(), tensors, (seed, found, scale), keys, *call)
-
-
-def _int(seed: Tensor | None) -> int:
-    return 0 if seed is None else int(seed)
+        self._c().update(
+            update_parameters(tensors, positions, origins),
+            [_UPDATED[dtype] for dtype in update_dtypes(tensors)],
+            not tensors.masters,
+            begins,
+            rounding,
+            numbers,
+            [0 if x is None else x.data_ptr() for x in (seed, found, scale)],
+            torch.get_num_threads(),
+            self.stream_bytes,
+        )
 
 
 BACKEND = CpuBackend()

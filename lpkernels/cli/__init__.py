@@ -49,11 +49,6 @@ app = typer.Typer(
 )
 
 
-def _recipe(name: str) -> None:
-    if name:
-        describe(name)
-
-
 def _show_version(asked: bool) -> None:
     if asked:
         from lpkernels.report.doctor import versions
@@ -149,7 +144,9 @@ def show_formats(
 
 @app.command(name="recipes")
 def show_recipes(
-    name: Annotated[str, typer.Argument(callback=valid(_recipe), help="A recipe; none: all.")] = "",
+    name: Annotated[
+        str, typer.Argument(callback=valid(describe), help="A recipe; none: all.")
+    ] = "",
 ) -> None:
     """The named recipes, or one with its policy, its source and its departures from the source.
 

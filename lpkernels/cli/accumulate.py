@@ -1,6 +1,5 @@
 """`lpkernels accumulate`: how narrow the accumulators of a network may be."""
 
-import math
 import shlex
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,6 +8,7 @@ import typer
 
 from lpkernels.arithmetic import as_accumulator
 from lpkernels.cli._options import Seed, check_one_process, console, show_table, stopped, valid
+from lpkernels.experiments.settings import one_of, positive
 from lpkernels.experiments.sweeps import accumulate as work
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.formats import parse_format
@@ -17,29 +17,9 @@ from lpkernels.techniques.accumulation.planning import HEADROOM
 from lpkernels.techniques.accumulation.theory import CRITERIA, METRICS, NMSE_CONSTANTS
 
 
-def _criterion(name: str) -> None:
-    if name not in CRITERIA:
-        raise ValueError(f"expected one of {', '.join(CRITERIA)}, got {name!r}")
-
-
-def _metric(name: str) -> None:
-    if name not in METRICS:
-        raise ValueError(f"expected one of {', '.join(METRICS)}, got {name!r}")
-
-
-def _rounding(name: str) -> None:
-    if name not in NMSE_CONSTANTS:
-        raise ValueError(f"expected one of {', '.join(NMSE_CONSTANTS)}, got {name!r}")
-
-
 def _chunk(text: str) -> None:
     if text not in ("none", "best") and not text.isdigit():
         raise ValueError(f"expected none, best or a length, got {text!r}")
-
-
-def _loss_scale(value: float) -> None:
-    if not 0 < value < math.inf:
-        raise ValueError(f"expected a positive number, got {value}")
 
 
 def accumulate(
@@ -62,15 +42,18 @@ def accumulate(
     ] = "none",
     criterion: Annotated[
         str,
-        typer.Option(callback=valid(_criterion), help="With chunks: level, or total (stricter)."),
+        typer.Option(
+            callback=valid(one_of(*CRITERIA)), help="With chunks: level, or total (stricter)."
+        ),
     ] = "level",
     metric: Annotated[
-        str, typer.Option(callback=valid(_metric), help="vrr, or nmse: safer for short sums.")
+        str,
+        typer.Option(callback=valid(one_of(*METRICS)), help="vrr, or nmse: safer for short sums."),
     ] = "vrr",
     rounding: Annotated[
         str,
         typer.Option(
-            callback=valid(_rounding),
+            callback=valid(one_of(*NMSE_CONSTANTS)),
             help="nearest_even; with nmse also stochastic, or aligned_truncation (tensor cores).",
         ),
     ] = "nearest_even",
@@ -118,7 +101,7 @@ def accumulate(
     loss_scale: Annotated[
         float,
         typer.Option(
-            callback=valid(_loss_scale),
+            callback=valid(positive),
             help="Gradients are measured at this multiple; a power of two is exact.",
         ),
     ] = 1024.0,

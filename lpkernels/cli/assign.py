@@ -6,21 +6,10 @@ from typing import Annotated, Any, get_args
 import typer
 
 from lpkernels.cli._options import Seed, console, show_table, valid
+from lpkernels.experiments.settings import one_of, positive
 from lpkernels.report.sizes import bytes_text
 from lpkernels.techniques.assignment.asking import BASELINES, Request
 from lpkernels.techniques.assignment.demotion import Order
-
-_ORDERS = (*get_args(Order), *BASELINES)
-
-
-def _order(name: str) -> None:
-    if name not in _ORDERS:
-        raise ValueError(f"expected one of {', '.join(_ORDERS)}, got {name!r}")
-
-
-def _lr(value: float) -> None:
-    if not 0 < value < float("inf"):
-        raise ValueError(f"expected a positive number, got {value}")
 
 
 def assign(
@@ -48,7 +37,7 @@ def assign(
     order: Annotated[
         str,
         typer.Option(
-            callback=valid(_order),
+            callback=valid(one_of(*get_args(Order), *BASELINES)),
             help="decreasing (size, the paper's), increasing, random, sensitivity (an exact "
             "knapsack of scores); or a rule that needs no ratio: uniform, "
             "operator_based, amp_like.",
@@ -58,7 +47,7 @@ def assign(
         bool, typer.Option("--score", help="Say what the demotion of each group costs.")
     ] = False,
     lr: Annotated[
-        float, typer.Option(callback=valid(_lr), help="Of scores: the learning rate.")
+        float, typer.Option(callback=valid(positive), help="Of scores: the learning rate.")
     ] = 0.1,
     save: Annotated[Path | None, typer.Option(help="Write the assignment, as JSON.")] = None,
     plot: Annotated[

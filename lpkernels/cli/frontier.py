@@ -14,6 +14,7 @@ import typer
 from lpkernels.cli._options import check_one_process, console, show_table, stopped, valid
 from lpkernels.cli._settings import wrong_option
 from lpkernels.cli.frontier_matrix import import_errors, leave_one_out
+from lpkernels.experiments.settings import one_of
 from lpkernels.experiments.sweeps.engines import ENGINES
 from lpkernels.experiments.sweeps.frontiers.choosing import (
     Frontier,
@@ -48,16 +49,6 @@ app = typer.Typer(
 )
 app.command("import")(import_errors)
 app.command("leave-one-out")(leave_one_out)
-
-
-def _method(name: str) -> None:
-    if name not in METHODS:
-        raise ValueError(f"expected one of {', '.join(METHODS)}, got {name!r}")
-
-
-def _picture(name: str) -> None:
-    if name not in _PICTURES:
-        raise ValueError(f"expected one of {', '.join(_PICTURES)}, got {name!r}")
 
 
 def _are_there(paths: list[Path]) -> None:
@@ -122,7 +113,8 @@ def run(
     method: Annotated[
         str,
         typer.Option(
-            callback=valid(_method), help=f"With --known: choice, one of {', '.join(METHODS)}."
+            callback=valid(one_of(*METHODS)),
+            help=f"With --known: choice, one of {', '.join(METHODS)}.",
         ),
     ] = "greedy",
     jobs: Annotated[
@@ -287,7 +279,8 @@ def plot(
     ],
     out: Annotated[Path, typer.Option(help="The picture (.png, .pdf, .svg).")],
     what: Annotated[
-        str, typer.Option(callback=valid(_picture), help=f"One of {', '.join(_PICTURES)}.")
+        str,
+        typer.Option(callback=valid(one_of(*_PICTURES)), help=f"One of {', '.join(_PICTURES)}."),
     ] = "frontier",
     known: KnownFile = None,
     task: Task = "",

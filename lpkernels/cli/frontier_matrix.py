@@ -9,6 +9,7 @@ import typer
 
 from lpkernels.cli._options import Seed, console, show_table, system_errors, valid
 from lpkernels.cli._settings import wrong_option
+from lpkernels.experiments.settings import one_of
 from lpkernels.report.figures import check_picture
 from lpkernels.techniques.pareto import ErrorMatrix, averages
 from lpkernels.techniques.pareto import leave_one_out as leave_out
@@ -35,11 +36,6 @@ def _with_memory(path: Path) -> ErrorMatrix:
             f"{path}: expected errors with their memory, as `lpkernels frontier import` writes them"
         )
     return matrix
-
-
-def _scale(name: str) -> None:
-    if name not in SCALES:
-        raise ValueError(f"expected one of {', '.join(SCALES)}, got {name!r}")
 
 
 @contextmanager
@@ -115,7 +111,7 @@ def leave_one_out(
     scale: Annotated[
         str,
         typer.Option(
-            callback=valid(_scale),
+            callback=valid(one_of(*SCALES)),
             help="Memory is divided by the largest of the matrix, as in the paper, or of the task.",
         ),
     ] = "matrix",

@@ -7,7 +7,15 @@ import typer
 from typer.core import TyperGroup
 
 from lpkernels.arithmetic import MODELS, UNITS
-from lpkernels.cli._options import Out, check_one_process, console, show_table, stopped, valid
+from lpkernels.cli._options import (
+    Out,
+    check_one_process,
+    console,
+    is_given,
+    show_table,
+    stopped,
+    valid,
+)
 from lpkernels.cli._settings import with_settings, wrong_option
 from lpkernels.experiments.settings import Section
 from lpkernels.experiments.sweeps import unit_comparison as work
@@ -41,7 +49,7 @@ app = typer.Typer(
 
 
 def _unit(name: str) -> None:
-    if name and name not in UNITS | MODELS:
+    if name not in UNITS | MODELS:
         raise ValueError(f"unknown unit {name!r}{did_you_mean(name, list(UNITS | MODELS))}")
 
 
@@ -96,7 +104,7 @@ def compare(
     """
     own = {"a": a, "b": b, "epochs": epochs, "batch": batch, "seed": seed, "device": device}
     options = {**values, **own, "threads": threads}
-    given = [name for name in options if _is_given(context, name)]
+    given = [name for name in options if is_given(context, name)]
     check_one_process("units compare")
     try:
         comparison = _resumed(out, given) if resume else _begun(out, options)
@@ -107,11 +115,6 @@ def compare(
     except Interrupted as stop:
         stopped(stop, f"lpkernels units compare --resume --out {out}")
     _show(comparison, found, runs, out)
-
-
-def _is_given(context: typer.Context, name: str) -> bool:
-    source = context.get_parameter_source(name)
-    return source is not None and source.name == "COMMANDLINE"
 
 
 def _begun(out: Path, options: dict[str, Any]) -> work.Comparison:

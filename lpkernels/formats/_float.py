@@ -12,7 +12,6 @@ OVERFLOWS = ("infinity", "saturate", "nan")
 
 # Every value travels as float32.
 FLOAT32_LSB = -149
-FLOAT32_MAX = float.fromhex("0x1.fffffep+127")
 
 # Formats with one zero: their NaN has the code that would be -0's, and they may lack the sign.
 ONE_ZERO = ("fnuz", "p3109")

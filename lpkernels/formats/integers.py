@@ -136,11 +136,6 @@ def code_bits(fmt: Ints) -> int:
     return (not one[InFloat.UNSIGNED]) + one[InFloat.EXP_BITS] + one[InFloat.MAN_BITS]
 
 
-def one_zero(fmt: Ints) -> bool:
-    """Whether +0 is the only zero of a float format that says so: fnuz and P3109."""
-    return fmt[KIND] == FLOAT and fmt[InFloat.SPECIALS] >= FNUZ
-
-
 def has_every_float_code(fmt: Ints) -> bool:
     """Whether a float format has codes for NaN and for the infinities that rounding to it makes."""
     specials = fmt[InFloat.SPECIALS]

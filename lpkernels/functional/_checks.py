@@ -109,6 +109,12 @@ def backend(function: str, name: object) -> None:
         raise ValueError(f"{function}: unknown backend {name!r}; expected one of {ops.BACKENDS}")
 
 
+def call(function: str, name: object, seed: object) -> None:
+    """The last arguments of a call: a `backend`, and a `generator`."""
+    backend(function, name)
+    generator(function, seed)
+
+
 def scaling(function: str, its: object, scales: object = None) -> None:
     """A recipe with its `scaling` is computed with the scales of a layer, and no other is."""
     if its is not None and scales is None:

@@ -87,8 +87,7 @@ def softmax(
     if recipe.is_torch or not input.numel():
         return own(F.softmax, input, dim)
     _checks.operands("softmax", input=input)
-    _checks.backend("softmax", backend)
-    _checks.generator("softmax", generator)
+    _checks.call("softmax", backend, generator)
     _checks.no_matmul("softmax", recipe, "fprop", "dgrad")
     if not -max(input.dim(), 1) <= dim < max(input.dim(), 1):
         raise IndexError(f"softmax: dim={dim}, but input has shape {tuple(input.shape)}")
@@ -129,8 +128,7 @@ def gelu(
     if all(quantizer is None for quantizer in used):
         return own(F.gelu, input, approximate=approximate)
     _checks.operands("gelu", input=input)
-    _checks.backend("gelu", backend)
-    _checks.generator("gelu", generator)
+    _checks.call("gelu", backend, generator)
     _checks.no_matmul("gelu", recipe)
     if recipe.axes:
         check_axes(recipe, Ranks("gelu", input.dim(), output=input.dim(), no_k=NO_PRODUCT))

@@ -76,8 +76,7 @@ def scaled_dot_product_attention(
         masks = (attn_mask, dropout_p, is_causal)
         return own(torchs, query, key, value, *masks, scale=scale, enable_gqa=enable_gqa)
     _check(query, key, value, attn_mask, is_causal, enable_gqa)
-    _checks.backend(_NAME, backend)
-    _checks.generator(_NAME, generator)
+    _checks.call(_NAME, backend, generator)
     if recipe.axes:
         # With enable_gqa the queries that share a head have a dimension of their own.
         q, k, v = (x.dim() + enable_gqa for x in (query, key, value))

@@ -109,8 +109,7 @@ def bilinear(
     if recipe.is_torch:
         return own(F.bilinear, x1, x2, weight, bias)
     _check_bilinear(x1, x2, weight, bias)
-    _checks.backend("bilinear", backend)
-    _checks.generator("bilinear", generator)
+    _checks.call("bilinear", backend, generator)
     if recipe.axes:
         check_axes(recipe, *ranks(bias))
     seed = seeds.seed_for(recipe.is_stochastic, generator)

@@ -205,8 +205,7 @@ def _conv(
         return own(_TORCH_CONV[dims], x, weight, bias, stride, padding, dilation, groups)
     name = f"conv{dims}d"
     _check_operands(name, dims, x, weight, bias, groups)
-    _checks.backend(name, backend)
-    _checks.generator(name, generator)
+    _checks.call(name, backend, generator)
     if recipe.axes:
         check_axes(recipe, ranks(name, dims, bias))
     strides = as_sizes(name, "stride", stride, dims, 1)

@@ -129,8 +129,7 @@ def _conv_transpose(
         return own(_TORCH_CONV[dims], x, weight, bias, *numbers)
     name = f"conv_transpose{dims}d"
     _check_operands(name, dims, x, weight, bias, groups)
-    _checks.backend(name, backend)
-    _checks.generator(name, generator)
+    _checks.call(name, backend, generator)
     if recipe.axes:
         check_axes(recipe, ranks(name, dims, bias))
     geometry = ConvTransposeGeometry(

@@ -56,8 +56,7 @@ def count(
     quantizer, stochastic = lowered("count", fmt, rounding, random_bits)
     _checks.axis("count", "x", x.shape, quantizer[InQuantizer.FORMAT])
     _checks.countable("count", quantizer[InQuantizer.FORMAT])
-    _checks.backend("count", backend)
-    _checks.generator("count", generator)
+    _checks.call("count", backend, generator)
     if counts is not None:
         _checks.counts("count", counts, x)
         if histogram and counts.numel() == ops.COUNTS:

@@ -55,8 +55,7 @@ def embedding(
         lookup = (padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
         return F.embedding(input, weight, *lookup)
     _checks.operands("embedding", weight=weight)
-    _checks.backend("embedding", backend)
-    _checks.generator("embedding", generator)
+    _checks.call("embedding", backend, generator)
     _checks.no_matmul("embedding", recipe)
     if recipe.axes:
         check_axes(recipe, Ranks("embedding", weight=2, output=input.dim() + 1, no_k=NO_PRODUCT))

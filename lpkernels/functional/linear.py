@@ -128,8 +128,7 @@ def linear(
     if recipe.is_torch:
         return own(F.linear, x, weight, bias)
     _check_linear(x, weight, bias)
-    _checks.backend("linear", backend)
-    _checks.generator("linear", generator)
+    _checks.call("linear", backend, generator)
     if recipe.axes:
         rank = max(x.dim(), 2)
         check_axes(recipe, Ranks("linear", rank, 2, None if bias is None else 1, rank))

@@ -111,8 +111,7 @@ def matmul(
         return _matmul_by_recipe(left, right, as_recipe(recipe), generator, backend)
     sums = _lowered(NATIVE if acc is None else acc)
     quantizer, stochastic = (None, False) if output is None else lowered_quantizer(output)
-    _checks.backend("matmul", backend)
-    _checks.generator("matmul", generator)
+    _checks.call("matmul", backend, generator)
     if initial is not None:
         _check_starts(sums)
     if sums.is_native and quantizer is None and not scaled:

@@ -125,8 +125,7 @@ def multi_head_attention_forward(
             f"{_NAME}: is_causal is a hint that attn_mask is the causal mask, and there is none; "
             "give attn_mask as well"
         )
-    _checks.backend(_NAME, backend)
-    _checks.generator(_NAME, generator)
+    _checks.call(_NAME, backend, generator)
     for each, its_ranks in zip((recipe, inner), ranks(in_proj_bias, out_proj_bias), strict=True):
         if each.axes:
             check_axes(each, its_ranks)

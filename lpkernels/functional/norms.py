@@ -210,8 +210,7 @@ def _all(
     backend: str,
     given: tuple[Tensor, Tensor] | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    _checks.backend(function, backend)
-    _checks.generator(function, generator)
+    _checks.call(function, backend, generator)
     _checks.no_matmul(function, recipe, *PRODUCTS)
     if recipe.axes:
         weight, bias = (None if t is None else t.dim() for t in (w, b))

@@ -93,8 +93,7 @@ def product(
     backend: str,
 ) -> Tensor:
     """alpha * left (..., M, K) @ right (..., K, N) + addend, checked operands, under a recipe."""
-    _checks.backend(function, backend)
-    _checks.generator(function, generator)
+    _checks.call(function, backend, generator)
     if recipe.axes:
         bias = None if addend is None else addend.dim()
         rank = max(left.dim(), right.dim())

@@ -105,8 +105,7 @@ def quantize(
     _checks.floating("quantize", x=x)
     quantizer, stochastic = lowered("quantize", fmt, rounding, random_bits)
     _checks.axis("quantize", "x", x.shape, quantizer[InQuantizer.FORMAT])
-    _checks.backend("quantize", backend)
-    _checks.generator("quantize", generator)
+    _checks.call("quantize", backend, generator)
     if out is not None:
         dtype = ops.result_dtype(x.dtype, quantizer)
         dtypes = (dtype,) if dtype == torch.float32 else (torch.float32, dtype)

@@ -203,8 +203,7 @@ def _layers(
         y, *last = own(getattr(torch, cell.name), *first, list(weights), *flags, *more)
         return y, last[0], last[1] if len(last) == 2 else None
     _checks.operands(cell.name, input=input, h=hx[0], weight=weights[0])
-    _checks.backend(cell.name, backend)
-    _checks.generator(cell.name, generator)
+    _checks.call(cell.name, backend, generator)
     if recipe.axes:
         check_axes(recipe, ranks(cell.name, has_biases))
     directions = 2 if bidirectional else 1

@@ -61,7 +61,8 @@ def _graphs(model: Module) -> Iterator[tuple[list[str], Module, str, set[str]]]:
             scripted.update(map(id, module.modules()))
         elif isinstance(module, torch.fx.GraphModule):
             calls = {_called(node) for node in module.graph.nodes}
-            yield names, module, "a graph of torch.fx", {x for x in calls if _is_product(x)}
+            products = {name for name in calls if name in _NAMES or name.startswith(_OURS)}
+            yield names, module, "a graph of torch.fx", products
 
 
 def _called(node: Any) -> str:
@@ -73,10 +74,6 @@ def _called(node: Any) -> str:
     if isinstance(node.target, torch._ops.OpOverload):
         return node.target._schema.name.removeprefix(_ATEN)
     return getattr(node.target, "__name__", "")
-
-
-def _is_product(name: str) -> bool:
-    return name in _NAMES or name.startswith(_OURS)
 
 
 def _scripted_products(module: Any) -> set[str]:

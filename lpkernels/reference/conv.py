@@ -13,6 +13,7 @@ and draws.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,7 +27,6 @@ from lpkernels.reference.geometry import (
     input_of_output,
     output_of_input,
     over_batch,
-    volume,
 )
 from lpkernels.reference.sums import Present, accumulate_tile, tiles
 from lpkernels.reference.values import Float32, Float64, narrow, widen
@@ -37,7 +37,7 @@ Sizes = Sequence[int]
 def _channels_first(x: NDArray[np.floating], groups: int) -> NDArray[np.floating]:
     """[N, C, *size] -> [groups, C / groups, N * positions]"""
     moved = np.moveaxis(x, 1, 0)
-    return moved.reshape(groups, x.shape[1] // groups, x.shape[0] * volume(x.shape[2:]))
+    return moved.reshape(groups, x.shape[1] // groups, x.shape[0] * math.prod(x.shape[2:]))
 
 
 def _gather(image: Float32, index: Indices) -> tuple[Float64, Present]:
@@ -113,8 +113,8 @@ def conv_fprop(
     size, kernel = x.shape[2:], w.shape[2:]
     spatial = output_size(size, kernel, stride, padding, dilation)
     index = input_of_output(size, spatial, kernel, stride, padding, dilation)
-    index = over_batch(index, x.shape[0], volume(size))
-    length = w.shape[1] * volume(kernel)
+    index = over_batch(index, x.shape[0], math.prod(size))
+    length = w.shape[1] * math.prod(kernel)
     right = widen(w.reshape(groups, w.shape[0] // groups, length).transpose(0, 2, 1))
     image = _channels_first(x, groups)
     return _from_rows(_image_pass(image, index, right, bias, acc, seed), x.shape[0], spatial)
@@ -139,8 +139,8 @@ def conv_dgrad(
     """
     size, spatial, kernel = tuple(input_shape[2:]), grad_output.shape[2:], w.shape[2:]
     index = output_of_input(size, spatial, kernel, stride, padding, dilation)
-    index = over_batch(index, input_shape[0], volume(spatial))
-    per_group_in, per_group_out, taps = w.shape[1], w.shape[0] // groups, volume(kernel)
+    index = over_batch(index, input_shape[0], math.prod(spatial))
+    per_group_in, per_group_out, taps = w.shape[1], w.shape[0] // groups, math.prod(kernel)
     # [groups, C_out / groups, C / groups, taps] -> [groups, C_out / groups * taps, C / groups]
     right = w.reshape(groups, per_group_out, per_group_in, taps).transpose(0, 1, 3, 2)
     wide = widen(right.reshape(groups, per_group_out * taps, per_group_in))
@@ -167,7 +167,7 @@ def conv_wgrad(
     """
     size, spatial, kernel = x.shape[2:], grad_output.shape[2:], tuple(weight_shape[2:])
     index = input_of_output(size, spatial, kernel, stride, padding, dilation)
-    index = over_batch(index, x.shape[0], volume(size))
+    index = over_batch(index, x.shape[0], math.prod(size))
     taps, length = index.shape
     per_group_in, per_group_out = weight_shape[1], weight_shape[0] // groups
     image = _channels_first(x, groups)

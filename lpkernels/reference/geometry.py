@@ -6,7 +6,6 @@ ABSENT marks a tap that falls on padding or between strides.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -72,8 +71,3 @@ def over_batch(index: Indices, batch: int, positions: int) -> Indices:
     shift = np.arange(batch)[None, :, None] * positions
     moved = np.where(index[:, None, :] == ABSENT, ABSENT, index[:, None, :] + shift)
     return moved.reshape(index.shape[0], batch * index.shape[1])
-
-
-def volume(size: Sequence[int]) -> int:
-    """How many positions there are: the product of the sizes, 1 for none."""
-    return math.prod(size)

@@ -12,6 +12,7 @@ from rich.table import Table
 from lpkernels.experiments.records import Record, Run
 from lpkernels.experiments.sweeps.accumulate import NARROWER, run_name
 from lpkernels.report.figures import new_figure, save_figure
+from lpkernels.report.tables import add_numbers
 from lpkernels.techniques.accumulation import nmse, vrr
 from lpkernels.techniques.accumulation.tables import COLUMNS, FIXED, WORDS, plan_cells
 from lpkernels.techniques.accumulation.theory import NMSE_CONSTANTS
@@ -42,15 +43,14 @@ def simulation_table(found: Sequence[Record], *, title: str = "") -> Table:
     """A row for every simulated sum."""
     table = Table(title=title or None)
     table.add_column("accumulator", no_wrap=True)
-    for column in ("length", "VRR, theory", "VRR, simulated", "error^2 / variance"):
-        table.add_column(column, justify="right")
+    add_numbers(table, "length", "VRR, theory", "VRR, simulated", "error^2 / variance")
     for point in sorted(found, key=lambda p: (p["accumulator"], p["length"])):
         theory = point.get("theory")
         table.add_row(
             point["accumulator"],
             str(point["length"]),
             "-" if theory is None else f"{theory:.4f}",
-            _with_error(point["vrr"], point["vrr_error"], 4),
+            _with_error(point),
             "-" if point["nmse"] is None else f"{point['nmse']:.2e}",
         )
     return table
@@ -60,23 +60,20 @@ def speed_length_table(found: Sequence[Record], *, title: str = "") -> Table:
     """A row for every length: each backend's rate, variance kept and error."""
     table = Table(title=title or None)
     names = list(dict.fromkeys(record["backend"] for record in found))
-    for column in ("length", *(f"{name}, GMAC/s" for name in names), "VRR", "error^2 / variance"):
-        table.add_column(column, justify="right")
+    add_numbers(table, "length", *(f"{name}, GMAC/s" for name in names))
+    add_numbers(table, "VRR", "error^2 / variance")
     for length in dict.fromkeys(record["length"] for record in found):
         rows = {r["backend"]: r for r in found if r["length"] == length}
         rates = [f"{rows[name]['rate'] / 1e9:.3g}" if name in rows else "-" for name in names]
         any_row = next(iter(rows.values()))
-        kept = _with_error(any_row["vrr"], any_row["vrr_error"], 4)
-        table.add_row(f"{length}", *rates, kept, f"{any_row['nmse']:.2e}")
+        table.add_row(f"{length}", *rates, _with_error(any_row), f"{any_row['nmse']:.2e}")
     return table
 
 
 def training_table(runs: Sequence[Run], *, title: str = "") -> Table:
     """Mean and standard deviation of the last test accuracy over seeds, a row for each name."""
-    table = Table(title=title or None)
-    table.add_column("run")
-    for column in ("test accuracy", "deviation", "lowest", "seeds"):
-        table.add_column(column, justify="right")
+    table = Table("run", title=title or None)
+    add_numbers(table, "test accuracy", "deviation", "lowest", "seeds")
     for name, accuracies in _by_name(runs).items():
         spread = stdev(accuracies) if len(accuracies) > 1 else 0.0
         figures = (mean(accuracies), spread, min(accuracies))
@@ -92,10 +89,12 @@ def _by_name(runs: Sequence[Run]) -> dict[str, list[float]]:
     return found
 
 
-def _with_error(value: float | None, error: float | None, digits: int) -> str:
+def _with_error(record: Record) -> str:
+    """The variance that is kept, and its error."""
+    value, error = record["vrr"], record["vrr_error"]
     if value is None:
         return "not finite"
-    return f"{value:.{digits}f}" + ("" if error is None else f" +- {error:.{digits}f}")
+    return f"{value:.4f}" + ("" if error is None else f" +- {error:.4f}")
 
 
 def plot_bits(rows: Sequence[Record], path: str | Path, *, title: str = "") -> Path:

@@ -7,6 +7,7 @@ from typing import Any
 from rich.table import Table
 
 from lpkernels.report.figures import new_figure, save_figure
+from lpkernels.report.tables import add_numbers
 from lpkernels.techniques.assignment import Assignment, Group, TensorSpec
 
 # The rows of a picture, from above, and the name of each.
@@ -29,11 +30,9 @@ def assignment_table(
     table = Table(title=title, caption=_caption(assignment))
     for column in ("group", "from", "to"):
         table.add_column(column, justify="right" if column == "group" else "left", overflow="fold")
-    numbers = ["elements", "low", "bits"] + ["score"] * (scores is not None)
-    for column in numbers:
-        table.add_column(column, justify="right")
+    add_numbers(table, "elements", "low", "bits", *["score"] * (scores is not None))
     for group in assignment.groups:
-        low = _low_numel(assignment, group)
+        low = sum(t.numel for t in group.tensors if t.key in assignment.low)
         bits = sum(assignment.formats.bits(t, t.key in assignment.low) for t in group.tensors)
         share = f"{low / group.numel:.0%}" if group.numel else "-"
         cells = [str(group.index), *_ends(group), f"{group.numel:,}", share, f"{bits:,}"]
@@ -52,10 +51,6 @@ def _caption(assignment: Assignment) -> str:
         f"{assignment.bit_ratio:.4f}, {assignment.bits:,} of {assignment.high_bits:,} bits"
         f"{without if assignment.unknown else ''}"
     )
-
-
-def _low_numel(assignment: Assignment, group: Group) -> int:
-    return sum(t.numel for t in group.tensors if t.key in assignment.low)
 
 
 def _is_low(assignment: Assignment, tensor: TensorSpec) -> bool:

@@ -5,6 +5,8 @@ import os
 import platform
 import shutil
 
+import torch
+
 import lpkernels
 from lpkernels import _build
 from lpkernels.experiments.measuring import machine
@@ -60,7 +62,7 @@ def report() -> str:
 def _processor() -> str:
     return (
         f"{machine.device_name('cpu')}, {os.cpu_count()} CPUs, "
-        f"torch uses {machine.threads()} threads"
+        f"torch uses {torch.get_num_threads()} threads"
     )
 
 

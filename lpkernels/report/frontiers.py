@@ -10,6 +10,7 @@ from rich.table import Table
 from lpkernels.experiments.sweeps.frontiers.choosing import Frontier, best
 from lpkernels.report.figures import new_figure, save_figure
 from lpkernels.report.sizes import bytes_text
+from lpkernels.report.tables import add_numbers
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, pareto_front
 from lpkernels.techniques.pareto.evaluation import FIGURES
 
@@ -34,8 +35,7 @@ def frontier_table(frontier: Frontier, space: FormatSpace, *, title: str = "") -
     }[frontier.how]
     share = f"{frontier.band.level:.0%}"
     table = Table(title=title or None, caption=f"{caption}; band: {share} of the draws")
-    for column in ("memory", "error", "band"):
-        table.add_column(column, justify="right")
+    add_numbers(table, "memory", "error", "band")
     table.add_column("")
     table.add_column("configuration")
     for index in pareto_front(frontier.memory, frontier.predicted):
@@ -53,10 +53,8 @@ def frontier_table(frontier: Frontier, space: FormatSpace, *, title: str = "") -
 
 def matrix_table(matrix: ErrorMatrix, *, title: str = "") -> Table:
     """A table of each task's measurements, with the least and the largest error."""
-    table = Table(title=title or None)
-    table.add_column("task")
-    for column in ("measured", "of", "least error", "largest"):
-        table.add_column(column, justify="right")
+    table = Table("task", title=title or None)
+    add_numbers(table, "measured", "of", "least error", "largest")
     for task, errors in zip(matrix.tasks, matrix.mean, strict=True):
         seen = errors[~np.isnan(errors)]
         ends = (f"{seen.min():.4f}", f"{seen.max():.4f}") if len(seen) else ("", "")
@@ -67,10 +65,8 @@ def matrix_table(matrix: ErrorMatrix, *, title: str = "") -> Table:
 def choices_table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> Table:
     """A row for each way of choosing and number of measurements: the mean of each figure over tasks
     and its standard error. rows: as `averages` makes them."""
-    table = Table(title=title or None)
-    table.add_column("way")
-    for column in ("measured", *FIGURES):
-        table.add_column(column, justify="right")
+    table = Table("way", title=title or None)
+    add_numbers(table, "measured", *FIGURES)
     for row in rows:
         found = [(row[name], row[f"{name}_error"]) for name in FIGURES]
         cells = ["" if mean is None else f"{mean:.4f} ± {error or 0:.4f}" for mean, error in found]

@@ -6,14 +6,8 @@ from rich.table import Table
 
 from lpkernels import formats
 from lpkernels.experiments.measuring.probe import Probe
-from lpkernels.formats import (
-    BlockFormat,
-    FixedFormat,
-    FloatFormat,
-    Format,
-    Number,
-    TableFormat,
-)
+from lpkernels.formats import BlockFormat, FixedFormat, FloatFormat, Format, Number, TableFormat
+from lpkernels.report.tables import add_numbers
 
 
 def named_formats() -> Table:
@@ -21,20 +15,15 @@ def named_formats() -> Table:
     table = Table(title="Named float formats")
     # A narrow terminal folds the figures before it cuts the names.
     table.add_column("name", min_width=max(len(row.name) for row in formats.table()))
-    for column in ("bits", "exp", "man", "bias", "max", "min normal", "min subnormal", "epsilon"):
-        table.add_column(column, justify="right")
+    limits = ("max", "min normal", "min subnormal", "epsilon")
+    add_numbers(table, "bits", "exp", "man", "bias", *limits)
     table.add_column("specials")
     table.add_column("overflow")
     for row in formats.table():
-        numbers = (row.bits, row.exp, row.man, row.bias)
-        limits = (row.max, row.min_normal, row.min_subnormal, row.epsilon)
-        table.add_row(
-            row.name,
-            *map(str, numbers),
-            *(f"{value:.6g}" for value in limits),
-            row.specials,
-            row.overflow,
-        )
+        numbers = map(str, (row.bits, row.exp, row.man, row.bias))
+        ends = (row.max, row.min_normal, row.min_subnormal, row.epsilon)
+        texts = (f"{value:.6g}" for value in ends)
+        table.add_row(row.name, *numbers, *texts, row.specials, row.overflow)
     return table
 
 
@@ -43,7 +32,7 @@ def aliases() -> Table:
     table = Table(title="Aliases of block formats")
     table.add_column("alias", min_width=max(map(len, formats.ALIASES)))
     table.add_column("name")
-    table.add_column("bits", justify="right")
+    add_numbers(table, "bits")
     for alias, name in formats.ALIASES.items():
         table.add_row(alias, name, f"{formats.parse_format(name).bits:g}")
     return table
@@ -64,11 +53,8 @@ _TABLES = (
 
 def named_tables() -> Table:
     """A row for every form of the names of tables, with the numbers of an example."""
-    table = Table(title="Tables of values")
-    for column in ("name", "example", "values"):
-        table.add_column(column)
-    for column in ("bits", "min", "max"):
-        table.add_column(column, justify="right")
+    table = Table("name", "example", "values", title="Tables of values")
+    add_numbers(table, "bits", "min", "max")
     for form, example, what in _TABLES:
         fmt = formats.parse_format(example)
         assert isinstance(fmt, TableFormat)
@@ -82,10 +68,8 @@ _MOST_VALUES = 256
 
 def format_details(fmt: Format) -> Table:
     """The parameters and limits of one format, and its values where there are at most 256."""
-    table = Table(title=str(fmt), show_header=False)
-    table.add_column("field")
-    table.add_column("value")
-    for field in _FIELDS[type(fmt)]:
+    table = Table("field", "value", title=str(fmt), show_header=False)
+    for field in _FIELDS[type(fmt)].split():
         value = getattr(fmt, field)
         table.add_row(field, f"{value:.9g}" if isinstance(value, float) else str(value))
     same = [name for name, named in formats.NAMED.items() if named == fmt]
@@ -98,43 +82,20 @@ def format_details(fmt: Format) -> Table:
     return table
 
 
-_FIELDS: dict[type, tuple[str, ...]] = {
-    FloatFormat: (
-        "bits",
-        "exp_bits",
-        "man_bits",
-        "bias",
-        "specials",
-        "signed",
-        "subnormals",
-        "overflow",
-        "max",
-        "min_normal",
-        "min_subnormal",
-        "epsilon",
-    ),
-    FixedFormat: ("bits", "word_bits", "frac_bits", "signed", "overflow", "min", "max", "quantum"),
-    formats.AffineFormat: ("bits", "symmetric", "axis"),
-    formats.TableFormat: ("bits", "min", "max", "infinity", "nan_code", "boundary_bits"),
-    BlockFormat: (
-        "bits",
-        "element",
-        "block_size",
-        "axis",
-        "scale",
-        "rule",
-        "tensor_scale",
-        "target",
-        "steps",
-    ),
+_FIELDS: dict[type, str] = {
+    FloatFormat: "bits exp_bits man_bits bias specials signed subnormals overflow max min_normal "
+    "min_subnormal epsilon",
+    FixedFormat: "bits word_bits frac_bits signed overflow min max quantum",
+    formats.AffineFormat: "bits symmetric axis",
+    TableFormat: "bits min max infinity nan_code boundary_bits",
+    BlockFormat: "bits element block_size axis scale rule tensor_scale target steps",
 }
 
 
 def probes(rows: Sequence[Probe], *, title: str = "") -> Table:
     """The code, the result and the error of values that went through a format."""
     table = Table(title=title or None)
-    for column in ("value", "code", "result", "error"):
-        table.add_column(column, justify="right")
+    add_numbers(table, "value", "code", "result", "error")
     for row in rows:
         table.add_row(repr(row.value), row.code or "-", f"{row.result:.9g}", f"{row.error:.3g}")
     return table

@@ -30,7 +30,7 @@ def plot_curves(
         epochs = [record["epoch"] for record in run.epochs]
         if metric.field in run.epochs[0]:
             values = [scale * value for value in run.curve(metric.field)]
-            label = _label(run) if accumulators else run.name
+            label = f"{run.name} ({run.header['accumulator']})" if accumulators else run.name
             accuracy.plot(epochs, values, marker=".", label=label)
         loss.plot(epochs, run.curve("train_loss"), marker=".")
     accuracy.set(xlabel="epoch", ylabel=metric.label + " (%)" * metric.percent)
@@ -41,7 +41,3 @@ def plot_curves(
         plain_numbers(axes.yaxis)
     accuracy.legend(fontsize="small")
     return save_figure(figure, path, title, dpi=130)
-
-
-def _label(run: Run) -> str:
-    return f"{run.name} ({run.header['accumulator']})"

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lpkernels.report.figures import new_figure, save_figure
+from lpkernels.report.tables import add_numbers
 from lpkernels.techniques.cpt import OpenLoop, PrecisionRange, Schedule, occupancy, saving
 
 __all__ = ["plot_precision_range", "plot_schedules"]
@@ -58,8 +59,7 @@ def drawing(plan: np.ndarray, *, columns: int = _COLUMNS) -> Text:
 
 def _occupancy_table(plan: np.ndarray) -> Table:
     table = Table()
-    for column in ("bits", "steps", "share"):
-        table.add_column(column, justify="right")
+    add_numbers(table, "bits", "steps", "share")
     for bits, share in occupancy(plan).items():
         table.add_row(str(bits), str(round(share * len(plan))), f"{share:.2%}")
     table.add_row("mean", "", f"{plan.mean():.3f}")
@@ -68,8 +68,7 @@ def _occupancy_table(plan: np.ndarray) -> Table:
 
 def _cost_table(schedule: OpenLoop, steps: int, seed: int) -> Table:
     table = Table("cost relative to float32", caption="Multiplied bits, or bits of additions.")
-    for column in ("mean", "constant, highest", "saved"):
-        table.add_column(column, justify="right")
+    add_numbers(table, "mean", "constant, highest", "saved")
     kinds = {"bitops": schedule.bits, "accumulator": schedule.accumulator}
     for kind in (kind for kind, pair in kinds.items() if pair is not None):
         found = schedule.costs(steps, kind, seed=seed)

@@ -12,6 +12,12 @@ from lpkernels.experiments.workloads.workload import Metric
 _COMMON = {"type", "epoch", "lr", "updates", "skipped_steps", "seconds"}
 
 
+def add_numbers(table: Table, *names: str) -> None:
+    """Adds columns of numbers, which stand at the right of their cells."""
+    for name in names:
+        table.add_column(name, justify="right")
+
+
 def summary(runs: Sequence[Run], *, title: str = "") -> Table:
     """One row per run, the figures after its last epoch.
 
@@ -20,14 +26,11 @@ def summary(runs: Sequence[Run], *, title: str = "") -> Table:
     """
     metrics = list(dict.fromkeys(run.metric for run in runs))
     extra = list(dict.fromkeys(name for run in runs for name in part_fields(run)))
-    table = Table(title=title or None)
-    table.add_column("run")
+    table = Table("run", title=title or None)
     # two lines each: the table fits a terminal of 80 columns
     labels = [_two_lines(metric.label) for metric in metrics]
-    for column in (*labels, "train\nloss", "epochs", "skipped\nsteps", "seconds"):
-        table.add_column(column, justify="right")
-    for name in extra:
-        table.add_column(_two_lines(name.replace("_", " ")), justify="right")
+    add_numbers(table, *labels, "train\nloss", "epochs", "skipped\nsteps", "seconds")
+    add_numbers(table, *(_two_lines(name.replace("_", " ")) for name in extra))
     table.add_column("accumulator", no_wrap=True)
     for run in runs:
         figures = [value_text(last_value(run, metric.field), metric) for metric in metrics]

@@ -7,7 +7,7 @@ from rich.table import Table
 from lpkernels.arithmetic import MODELS, UNITS, Unit
 from lpkernels.experiments.records import Run
 from lpkernels.experiments.sweeps.unit_comparison import Comparison, Difference
-from lpkernels.report.tables import last_value, value_text
+from lpkernels.report.tables import add_numbers, last_value, value_text
 
 
 def unit_table() -> Table:
@@ -16,10 +16,9 @@ def unit_table() -> Table:
     table.add_column("name", no_wrap=True)
     table.add_column("recorded on")
     table.add_column("instruction")
-    table.add_column("block", justify="right")
-    table.add_column("bits", justify="right")
+    add_numbers(table, "block", "bits")
     table.add_column("result")
-    table.add_column("least", justify="right")
+    add_numbers(table, "least")
     for unit in (UNITS | MODELS).values():
         acc = unit.accumulator
         least = "" if acc.least_exponent is None else str(acc.least_exponent)
@@ -58,10 +57,8 @@ SOURCES = {
 
 def difference_table(found: Sequence[Difference], *, title: str) -> Table:
     """A row for each set of weights."""
-    table = Table(title=title)
-    table.add_column("weights")
-    for column in ("outputs", "differ", "largest difference", "largest output", "predictions"):
-        table.add_column(column, justify="right")
+    table = Table("weights", title=title)
+    add_numbers(table, "outputs", "differ", "largest difference", "largest output", "predictions")
     for each in found:
         weights = each.weights if each.weights == "untrained" else f"trained in {each.weights}"
         table.add_row(
@@ -91,9 +88,8 @@ def block_note(comparison: Comparison, longest: int | None) -> str:
 def training_table(runs: Sequence[Run], *, title: str) -> Table:
     """A row for each side, the figures after its last epoch."""
     metric = runs[0].metric
-    table = Table(title=title)
-    for column in ("arithmetic", metric.label, "train loss", "seconds"):
-        table.add_column(column, justify="left" if column == "arithmetic" else "right")
+    table = Table("arithmetic", title=title)
+    add_numbers(table, metric.label, "train loss", "seconds")
     for run in runs:
         loss = last_value(run, "train_loss")
         table.add_row(

@@ -17,9 +17,9 @@ from lpkernels.experiments.workloads.supervised import classification
 from lpkernels.experiments.workloads.workload import Workload
 
 
-def tiny_data(*, train: int = 30, test: int = 8) -> ImageData:
-    """Images of 6 x 6 in three classes, which a bright pixel tells apart."""
-    count = train + test
+def tiny_data(test: int = 8) -> ImageData:
+    """Images of 6 x 6 in three classes, which a bright pixel tells apart; 30 to train on."""
+    train, count = 30, 30 + test
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(count) % 3
     images = torch.randint(0, 8, (count, 1, 6, 6), generator=generator, dtype=torch.uint8)
@@ -29,9 +29,9 @@ def tiny_data(*, train: int = 30, test: int = 8) -> ImageData:
     return ImageData("tiny", 3, *parts, mean, std, max_shift=1, flip=True)
 
 
-def tiny_workload(config: WorkloadConfig, *, train: int = 30, test: int = 8) -> Workload:
+def tiny_workload(config: WorkloadConfig, *, test: int = 8) -> Workload:
     """`tiny_data` with the settings of a run, by name "tests.experiments.tiny:tiny_workload"."""
-    return image_workload(tiny_data(train=train, test=test), config)
+    return image_workload(tiny_data(test), config)
 
 
 class Rounded(nn.Module):

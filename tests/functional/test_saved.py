@@ -2,8 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,29 +15,11 @@ from lpkernels.functional import _saved
 from tests.compare import assert_bit_equal
 from tests.functional.layer_recipes import DETERMINISTIC, RECIPES, STOCHASTIC
 from tests.loops import each, rows
-from tests.support.autograd import compiled, same
+from tests.support.autograd import compiled, kept_bytes, same
 
 F = lp.functional
 SUMS = {"fprop": "e6m9", "dgrad": "e6m9", "wgrad": "e6m9"}
 X = torch.randn(4, 6, 5, 5)
-
-
-@contextmanager
-def kept_bytes(*excluded: torch.Tensor) -> Iterator[dict[int, int]]:
-    """The bytes of every storage that the block keeps for backward, parameters left out."""
-    found: dict[int, int] = {}
-    held = []
-    known = {t.untyped_storage().data_ptr() for t in excluded}
-
-    def keep(t: torch.Tensor) -> torch.Tensor:
-        storage = t.untyped_storage()
-        if storage.data_ptr() not in known:
-            found[storage.data_ptr()] = storage.nbytes()
-        held.append(t)
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
-        yield found
 
 
 LAYERS: dict[str, Callable[[Any], tuple[nn.Module, list[torch.Tensor]]]] = {

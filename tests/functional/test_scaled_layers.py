@@ -11,7 +11,7 @@ from lpkernels.arithmetic.by_product import along_axis
 from lpkernels.functional import packed_activations
 from tests.compare import assert_bit_equal
 from tests.functional.scaled_layers import OPERANDS, RECIPES, SCALE, K, N, gradients, made
-from tests.support.autograd import same
+from tests.support.autograd import kept_bytes, same
 
 F = lp.functional
 
@@ -118,17 +118,7 @@ def test_stochastic_gradients_are_unbiased_where_target_leaves_room() -> None:
 
 def kept_bits(call: Callable[[], torch.Tensor], values: int, *excluded: torch.Tensor) -> float:
     """The bits that a call keeps for backward, by value of its input."""
-    found, held = {}, []
-    known = {t.untyped_storage().data_ptr() for t in excluded}
-
-    def keep(t: torch.Tensor) -> torch.Tensor:
-        held.append(t)
-        storage = t.untyped_storage()
-        if storage.data_ptr() not in known:
-            found[storage.data_ptr()] = storage.nbytes()
-        return t
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+    with kept_bytes(*excluded) as found:
         call()
     return sum(found.values()) * 8 / values
 

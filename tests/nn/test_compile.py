@@ -126,23 +126,20 @@ def encoder() -> tuple[nn.Module, torch.Tensor]:
     return block, torch.randn(2, 5, 8)
 
 
-@pytest.mark.parametrize("make", [resnet, encoder])
-def test_model_is_one_graph(make: Any) -> None:
+def small() -> tuple[nn.Module, torch.Tensor]:
+    model = nn.Sequential(nn.Conv1d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(15, 4))
+    return model, torch.randn(4, 2, 7)
+
+
+# inductor takes 10 seconds, most of which the C++ compiler that it starts takes.
+@pytest.mark.parametrize(
+    "make, backend", [(resnet, "aot_eager"), (encoder, "aot_eager"), (small, "inductor")]
+)
+def test_model_is_one_graph_with_its_bits(make: Any, backend: str) -> None:
     torch.manual_seed(0)
     model, x = make()
     lp.convert(model, STOCHASTIC)
-    run = compiled(model)
-    for _ in range(2):
-        layer_cases.same(layer_cases.step(model, run, x), layer_cases.step(model, model, x))
-        lp.set_recipe(model, other_formats(STOCHASTIC))
-    assert graphs() == 1
-
-
-def test_inductor_keeps_the_bits() -> None:
-    # This takes 10 seconds, most of which the C++ compiler that inductor starts takes.
-    model = nn.Sequential(nn.Conv1d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(15, 4))
-    lp.convert(model, STOCHASTIC)
-    run, x = compiled(model, backend="inductor"), torch.randn(4, 2, 7)
+    run = compiled(model, backend=backend)
     for _ in range(2):
         layer_cases.same(layer_cases.step(model, run, x), layer_cases.step(model, model, x))
         lp.set_recipe(model, other_formats(STOCHASTIC))

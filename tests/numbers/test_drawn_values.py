@@ -124,7 +124,11 @@ def batches(family: str, count: int, widest: int) -> Iterator[tuple[Drawn, np.nd
         yield fmt, values(fmt, 5000, rng)
 
 
-def check(family: str, count: int, widest: int) -> None:
+@pytest.mark.parametrize(
+    ("count", "widest"), [(100_000, 10), pytest.param(1_000_000, 14, marks=pytest.mark.slow)]
+)
+@each("family", FAMILIES)
+def test_drawn_values_follow_the_rule(family: str, count: int, widest: int) -> None:
     rng = np.random.default_rng(1)
     for number, (fmt, x) in enumerate(batches(family, count, widest)):
         made, bits = parse_format(fmt.name), 1 + number * 7 % 32
@@ -133,14 +137,3 @@ def check(family: str, count: int, widest: int) -> None:
             got = round_array(x, made, mode, draws=draws, random_bits=bits)
             want = fmt.rule(x, mode, draws, bits)
             assert_bit_equal(got, want, f"{fmt.name} {mode} {bits}")
-
-
-@each("family", FAMILIES)
-def test_a_hundred_thousand_values(family: str) -> None:
-    check(family, 100_000, 10)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_million_values(family: str) -> None:
-    check(family, 1_000_000, 14)

@@ -16,10 +16,6 @@ from tests.loops import each, rows
 from tests.oracles.one_zero import SMALL, Small, decoded, hard, rounded
 
 
-def overflows(fmt: Small) -> tuple[str, ...]:
-    return ("infinity", "saturate", "nan") if fmt.extended else ("saturate", "nan")
-
-
 @each("fmt", SMALL)
 def test_codes(fmt: Small) -> None:
     ours = parse_format(fmt.name)
@@ -48,7 +44,8 @@ def test_codes_below_the_normal_ones_are_plus_zero_without_subnormals(name: str)
 def test_every_mode_and_overflow(fmt: Small) -> None:
     x = hard(fmt)
     draws = np.random.default_rng(fmt.k).integers(0, 256, x.shape)
-    for overflow, mode in itertools.product(overflows(fmt), ROUNDINGS):
+    overflows = ("infinity", "saturate", "nan") if fmt.extended else ("saturate", "nan")
+    for overflow, mode in itertools.product(overflows, ROUNDINGS):
         ours = parse_format(f"{fmt.name}_{overflow[:3]}")
         got = round_array(x, ours, mode, draws=draws, random_bits=8)
         want, beyond = rounded(x, fmt, mode, overflow, draws)

@@ -14,7 +14,6 @@ from tests.compare import assert_bit_equal
 from tests.support.operators import Operators
 
 ACC = lp.Accumulator("e6m9")
-OP = torch.ops.lpkernels
 
 
 class SeenFunctions(TorchFunctionMode):

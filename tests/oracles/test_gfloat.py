@@ -197,7 +197,9 @@ MICROSCALING = {
 }
 
 
-def assert_blocks(name: str, number: int) -> None:
+@pytest.mark.parametrize("number", [200, pytest.param(31_250, marks=pytest.mark.slow)])
+@each("name", MICROSCALING)
+def test_blocks_are_gfloats(name: str, number: int) -> None:
     x = wide_blocks(number)
     if name == "mxint8":
         # gfloat's integers have one negative code more, -128, which OCP allows to leave out.
@@ -206,14 +208,3 @@ def assert_blocks(name: str, number: int) -> None:
     want = [quantize_block(fmt, block, compute_scale_amax) for block in x.astype(np.float64)]
     q = scaled(x, name)
     assert_bit_equal(q.values * q.scale, np.array(want).astype(np.float32), name)
-
-
-@each("name", MICROSCALING)
-def test_blocks_are_gfloats(name: str) -> None:
-    assert_blocks(name, 200)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MICROSCALING)
-def test_a_million_values_of_blocks_are_gfloats(name: str) -> None:
-    assert_blocks(name, 31_250)

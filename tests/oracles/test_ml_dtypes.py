@@ -101,7 +101,9 @@ def test_nearest_even_is_the_float64_cast_of_numpy(dtype):
 ELEMENTS = ("float8_e4m3fn", "float8_e5m2", "float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn")
 
 
-def assert_codes_and_scales(name: str, blocks: int) -> None:
+@pytest.mark.parametrize("blocks", [500, pytest.param(31_250, marks=pytest.mark.slow)])
+@each("name", ELEMENTS)
+def test_codes_of_blocks_are_ml_dtypes_and_so_are_their_scales(name: str, blocks: int) -> None:
     x, element = wide_blocks(blocks), name.split("_")[1].removesuffix("fn")
     for rule in ("", "_up", "_ceil", "_even"):
         q = scaled(x, f"block32_{element}{rule}")
@@ -109,14 +111,3 @@ def assert_codes_and_scales(name: str, blocks: int) -> None:
         shrunk = x.astype(np.float64) / q.scale.astype(np.float64)
         shrunk = np.clip(shrunk, -CASTS[name].max, CASTS[name].max)
         assert_bit_equal(shrunk.astype(np.float32).astype(name).astype(np.float32), q.values)
-
-
-@each("name", ELEMENTS)
-def test_codes_of_blocks_are_ml_dtypes_and_so_are_their_scales(name: str) -> None:
-    assert_codes_and_scales(name, 500)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ELEMENTS)
-def test_a_million_codes_of_blocks_are_ml_dtypes(name: str) -> None:
-    assert_codes_and_scales(name, 31_250)

@@ -1,6 +1,7 @@
 """Results and gradients of a call, eager or compiled, and comparisons of two lists of them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -44,6 +45,24 @@ def compiled(function: Callable[..., Any], backend: str = "aot_eager") -> Callab
     """The function as one graph, in a compiler that has none of other tests."""
     torch.compiler.reset()
     return torch.compile(function, fullgraph=True, backend=backend)
+
+
+@contextmanager
+def kept_bytes(*excluded: Tensor) -> Iterator[dict[int, int]]:
+    """The bytes of every storage that the block keeps for backward, parameters left out."""
+    found: dict[int, int] = {}
+    held = []
+    known = {t.untyped_storage().data_ptr() for t in excluded}
+
+    def keep(t: Tensor) -> Tensor:
+        storage = t.untyped_storage()
+        if storage.data_ptr() not in known:
+            found[storage.data_ptr()] = storage.nbytes()
+        held.append(t)
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        yield found
 
 
 def same(

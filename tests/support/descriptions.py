@@ -96,14 +96,11 @@ block_formats = st.builds(
 )
 
 
-def _tile() -> st.SearchStrategy[tuple[int, int]]:
-    return st.tuples(st.integers(2, 2**31), st.integers(1, 2**62))
-
-
 @st.composite
 def scaled_formats(draw: st.DrawFn) -> BlockFormat:
     """Block formats with every field, in the steps "exact"."""
-    size = draw(st.integers(1, 2**62) | _tile() | st.sampled_from(["row", "tensor"]))
+    tile = st.tuples(st.integers(2, 2**31), st.integers(1, 2**62))
+    size = draw(st.integers(1, 2**62) | tile | st.sampled_from(["row", "tensor"]))
     scale = draw(st.sampled_from(["e8m0", "fp32", "e4m3fn", "bf16"]) | float_formats())
     rules = ("floor", "ceil", "even", "up") if scale == "e8m0" else ("nearest", "up")
     rule = draw(st.sampled_from(rules))

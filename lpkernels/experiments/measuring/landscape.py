@@ -203,7 +203,7 @@ def _power(
     ]
     estimate = 0.0
     for iteration in range(1, iterations + 1):
-        norm = _norm(vector)
+        norm = _dot(vector, vector) ** 0.5
         if norm == 0:
             # The Hessian maps the vector to zero: the loss is flat here.
             return Sharpness(0.0, iteration, True)
@@ -243,10 +243,6 @@ def _hessian_product(
 
 def _dot(a: Direction, b: Direction) -> float:
     return float(sum((x * y).sum().item() for x, y in zip(a, b, strict=True)))
-
-
-def _norm(vector: Direction) -> float:
-    return _dot(vector, vector) ** 0.5
 
 
 def _prepared(

@@ -46,8 +46,3 @@ def cuda_status() -> str:
     if torch.version.cuda is None:
         return "none: this torch is built without CUDA"
     return f"none: torch is built for CUDA {torch.version.cuda} but finds no device"
-
-
-def threads() -> int:
-    """The threads torch, and with it lpkernels, uses on the CPU."""
-    return torch.get_num_threads()

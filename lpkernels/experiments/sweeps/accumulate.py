@@ -106,8 +106,8 @@ def find_workload(config: AccumulateConfig) -> Workload:
         images = torch.empty(config.batch, *data.shape, device=device)
         labels = torch.empty(config.batch, dtype=torch.int64, device=device)
     else:
-        order = plan_epoch(data, config.seed, 0, augment=False)
-        images, labels = order.batch(data, 0, config.sample)
+        epoch = plan_epoch(data, config.seed, 0, augment=False)
+        images, labels = epoch.batch(0, config.sample)
     return Workload(model, images, lambda y: cross_entropy(y, labels))
 
 

@@ -17,24 +17,11 @@ OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
 }
 # The defaults of a run: SGD's are those of residual networks (He et al. 2016, arXiv 1512.03385,
 # section 4.2), the others are torch's own.
+_ADAM = {"lr": 1e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "amsgrad": False}
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "sgd": {"lr": 0.1, "momentum": 0.9, "dampening": 0.0, "nesterov": False, "weight_decay": 1e-4},
-    "adam": {
-        "lr": 1e-3,
-        "beta1": 0.9,
-        "beta2": 0.999,
-        "eps": 1e-8,
-        "weight_decay": 0.0,
-        "amsgrad": False,
-    },
-    "adamw": {
-        "lr": 1e-3,
-        "beta1": 0.9,
-        "beta2": 0.999,
-        "eps": 1e-8,
-        "weight_decay": 1e-2,
-        "amsgrad": False,
-    },
+    "adam": {**_ADAM, "weight_decay": 0.0},
+    "adamw": {**_ADAM, "weight_decay": 1e-2},
 }
 SCHEDULES = ("cosine", "cycles", "steps", "constant")
 

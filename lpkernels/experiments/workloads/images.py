@@ -185,24 +185,25 @@ class EpochPlan:
     """The order and augmentation of one epoch, drawn up front from (seed, epoch): a run may resume
     at any step.
 
-    order: (N,) int64, a permutation of the training images.
+    order: (N,) int64, a permutation of the training images of `data`.
     shifts: (N, 2) int64 (down, right) or None.  flips: (N,) bool or None.
     """
 
+    data: ImageData
     order: Tensor
     shifts: Tensor | None
     flips: Tensor | None
 
-    def batch(self, data: ImageData, step: int, size: int) -> tuple[Tensor, Tensor]:
+    def batch(self, step: int, size: int) -> tuple[Tensor, Tensor]:
         """Images (n, C, H, W) float32, normalised, and labels (n,) of batch number `step`."""
         part = slice(step * size, (step + 1) * size)
         index = self.order[part]
-        images = data.train_images[index]
+        images = self.data.train_images[index]
         if self.shifts is not None:
             images = shift_images(images, self.shifts[part])
         if self.flips is not None:
             images = torch.where(self.flips[part].reshape(-1, 1, 1, 1), images.flip(-1), images)
-        return data.normalise(images), data.train_labels[index]
+        return self.data.normalise(images), self.data.train_labels[index]
 
 
 def plan_epoch(data: ImageData, seed: int, epoch: int, augment: bool) -> EpochPlan:
@@ -211,10 +212,10 @@ def plan_epoch(data: ImageData, seed: int, epoch: int, augment: bool) -> EpochPl
     count = len(data.train_labels)
     order = torch.randperm(count, generator=generator)
     if not augment:
-        return EpochPlan(order, None, None)
+        return EpochPlan(data, order, None, None)
     shifts = torch.randint(-data.max_shift, data.max_shift + 1, (count, 2), generator=generator)
     flips = torch.rand(count, generator=generator) < 0.5 if data.flip else None
-    return EpochPlan(order, shifts, flips)
+    return EpochPlan(data, order, shifts, flips)
 
 
 def shift_images(images: Tensor, shifts: Tensor) -> Tensor:

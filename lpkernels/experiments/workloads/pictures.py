@@ -15,18 +15,6 @@ from lpkernels.experiments.workloads.workload import Batch, Workload
 
 
 @dataclass(frozen=True, eq=False)
-class ImagePlan:
-    """The plan of an epoch, with its images."""
-
-    data: ImageData
-    epoch: EpochPlan
-
-    def batch(self, step: int, size: int) -> Batch:
-        """Images (n, C, H, W) float32, normalised, and labels (n,) of batch number `step`."""
-        return self.epoch.batch(self.data, step, size)
-
-
-@dataclass(frozen=True, eq=False)
 class ImageSet:
     """Training images, in an order and with shifts and flips drawn from (seed, epoch)."""
 
@@ -36,9 +24,9 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.data.train_labels)
 
-    def plan(self, seed: int, epoch: int) -> ImagePlan:
+    def plan(self, seed: int, epoch: int) -> EpochPlan:
         """The plan of an epoch."""
-        return ImagePlan(self.data, plan_epoch(self.data, seed, epoch, self.augment))
+        return plan_epoch(self.data, seed, epoch, self.augment)
 
 
 def image_workload(data: ImageData, config: WorkloadConfig) -> Workload:

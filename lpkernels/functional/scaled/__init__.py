@@ -228,8 +228,7 @@ def scaled(
     ints = quantizer[InQuantizer.FORMAT]
     _check_blocks("scaled", ints)
     _checks.axis("scaled", "x", x.shape, ints)
-    _checks.backend("scaled", backend)
-    _checks.generator("scaled", generator)
+    _checks.call("scaled", backend, generator)
     given = amax_of("scaled", x, quantizer, amax)
     seed = seed_for(stochastic, generator)
     parts = ops.scaled(x, quantizer, given, seed, Role.DIRECT, SITE_QUANTIZE, backend)

@@ -138,9 +138,6 @@ def fit_grid(
     return grid.fit(chosen, found)
 
 
-ENDS = ("bands", "count", "all")
-
-
 @dataclass(frozen=True)
 class ColdStart:
     """The result of a cold start.

@@ -72,7 +72,7 @@ def test_lengths_and_alignments(quantizer: Quantizer, isas: Isas, monkeypatch: p
     """0 to 70 elements go from any start to any start, and nothing beside them is written."""
     x = torch.from_numpy(np.random.default_rng(3).normal(0, 3, 100).astype(np.float32))
     for start, stream_bytes in product((0, 1, 3, 4, 8), STREAM_BYTES):
-        monkeypatch.setattr(cpu, "STREAM_BYTES", stream_bytes)
+        monkeypatch.setattr(cpu.BACKEND, "stream_bytes", stream_bytes)
         values = elements.expected(x[start : start + 70].numpy(), quantizer)
         for isa in isas:
             for count in range(71):
@@ -90,7 +90,7 @@ def test_large_tensors(quantizer, dtype, isas, threads, monkeypatch):
     x = torch.from_numpy(generator.normal(0, 3, 3 * 65536 + 77).astype(np.float32)).to(dtype)
     want = elements.expected(x.float().numpy(), quantizer)
     for stream_bytes in STREAM_BYTES:
-        monkeypatch.setattr(cpu, "STREAM_BYTES", stream_bytes)
+        monkeypatch.setattr(cpu.BACKEND, "stream_bytes", stream_bytes)
         for isa in isas:
             assert_quantized(threads, x, quantizer, want, f"{isa} {stream_bytes}")
 

@@ -90,7 +90,7 @@ def test_results_past_the_caches_are_the_same(monkeypatch: pytest.MonkeyPatch) -
     step, formats = STEPS["adamw"], FORMATS["fp32_master"]
     tensors = tensors_of(step, formats, [(1100,), (513,)])
     expected = run(tensors, step, formats, "cpu")
-    monkeypatch.setattr(cpu, "STREAM_BYTES", 0)
+    monkeypatch.setattr(cpu.BACKEND, "stream_bytes", 0)
     assert_same(run(tensors, step, formats, "cpu"), expected)
 
 

@@ -81,8 +81,8 @@ def test_images_are_shifted_with_zeros_and_the_chosen_ones_flipped(digits: Image
     both = images.shift_images(image.expand(2, 1, 3, 3), torch.tensor([[1, 0], [0, -1]]))
     assert both[0, 0].tolist() == [[0, 0, 0], [1, 2, 3], [4, 5, 6]]
     assert both[1, 0].tolist() == [[2, 3, 0], [5, 6, 0], [8, 9, 0]]
-    plan = images.EpochPlan(torch.tensor([0, 1]), None, torch.tensor([True, False]))
-    found, _ = plan.batch(digits, 0, 2)
+    plan = images.EpochPlan(digits, torch.tensor([0, 1]), None, torch.tensor([True, False]))
+    found, _ = plan.batch(0, 2)
     plain = digits.normalise(digits.train_images[:2])
     assert torch.equal(found, torch.stack([plain[0].flip(-1), plain[1]]))
 

@@ -12,6 +12,7 @@ import torch
 
 from lpkernels import schemas
 from lpkernels.arithmetic import NATIVE
+from lpkernels.experiments.records import write_lines
 from lpkernels.experiments.sweeps.log import read_specs
 from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.sweeps.specification import (
@@ -198,9 +199,7 @@ def write_study_spec(folder: str | Path, spec: FrontierSpec) -> None:
     path = Path(folder) / FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"kind": KIND, "schema": schemas.schema(KIND), "spec": spec.to_dict()})
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(text + "\n", encoding="utf-8")
-    temporary.replace(path)
+    write_lines(path, [f"{text}\n"])
 
 
 def _joined(path: Path, there: FrontierSpec, here: FrontierSpec) -> FrontierSpec:

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from lpkernels.experiments.training.parts.part import Context, Part
+from lpkernels.experiments.training.parts.part import Context, Part, Prepared
 from lpkernels.experiments.workloads.traced import output_loss
 from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn
 from lpkernels.techniques.assignment import Assignment, assign
@@ -37,9 +37,7 @@ class UnderAssignment(Part):
     ) -> Assignment:
         """The assignment of this model, loss and batch; lr is the optimizer's."""
 
-    def prepare(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, context: Context
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+    def prepare(self, model: nn.Module, optimizer: Optimizer, context: Context) -> Prepared:
         if context.processes.count > 1:
             raise ValueError(
                 f"{self.OPTION}: trains in one process, got {context.processes.count}; start it "

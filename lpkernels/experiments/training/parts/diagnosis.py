@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from lpkernels.experiments.settings import setting
 from lpkernels.experiments.training.parts.loss_scale import ScaledLoss
-from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, register
+from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, Prepared, register
 from lpkernels.techniques.loss_scaling.diagnosis import Diagnosis, check_formats, diagnose
 
 #: The name of the file without its ending.
@@ -66,9 +66,7 @@ class Diagnosing(Part):
         assert self._report is not None
         return self._report
 
-    def prepare(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, context: Context
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+    def prepare(self, model: nn.Module, optimizer: Optimizer, context: Context) -> Prepared:
         scaler = next((p.scaler for p in context.parts if isinstance(p, ScaledLoss)), None)
         self._report = diagnose(model, self._fmt, scaler=scaler)
         self._first = context.processes.first

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from lpkernels.arithmetic import NATIVE, as_accumulator, as_quantizer
 from lpkernels.experiments.settings import setting
 from lpkernels.experiments.training.parts._under_assignment import LossOf, UnderAssignment
-from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, register
+from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, Prepared, register
 from lpkernels.experiments.workloads.workload import Batch
 from lpkernels.nn import set_recipe
 from lpkernels.techniques.assignment import Assignment, trace
@@ -68,9 +68,7 @@ class EveryTensor(UnderAssignment):
         super().__init__(promote=None)
         self.recipe = recipe
 
-    def prepare(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, context: Context
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+    def prepare(self, model: nn.Module, optimizer: Optimizer, context: Context) -> Prepared:
         if self.recipe.accumulator != NATIVE:
             set_recipe(model, self.recipe.sums)
         return super().prepare(model, optimizer, context)

@@ -8,11 +8,12 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from lpkernels import quantize
 from lpkernels.arithmetic import Quantizer
 from lpkernels.experiments.settings import setting
-from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, register
+from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, Prepared, register
 from lpkernels.formats import BlockFormat
 from lpkernels.nn import Linear
 from lpkernels.nn.scaling import KeptScales
@@ -51,9 +52,7 @@ class LayerErrors(Part):
     evaluation meanwhile, and nothing is drawn from the run's random numbers.
     """
 
-    def prepare(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, context: Context
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+    def prepare(self, model: nn.Module, optimizer: Optimizer, context: Context) -> Prepared:
         if context.processes.sharded:
             raise ValueError("layer_errors: expected whole weights, got sharded ones (--fsdp)")
         self._model, self._context = model, context
@@ -73,7 +72,7 @@ class LayerErrors(Part):
             found[f"dw_error_{name}"] = error
         if errors:
             found["dw_error"] = sum(errors.values()) / len(errors)
-        for name, each in [*counts.items(), ("", _total(counts))]:
+        for name, each in [*counts.items(), ("", sum(counts.values(), Counter()))]:
             for role in (role for role in _ROLES if each[role]):
                 for what in ("clipped", "zeroed"):
                     key = f"{what}_{role}" + (f"_{name}" if name else "")
@@ -132,10 +131,6 @@ def _lost(layer: Linear, role: str, x: Tensor) -> dict[str, int]:
     bits = quantizer.random_bits
     quantize(x, fmt, quantizer.rounding, random_bits=bits, amax=amax, counts=found)
     return {role: x.numel(), f"clipped_{role}": int(found[0]), f"zeroed_{role}": int(found[1])}
-
-
-def _total(counts: dict[str, Counter[str]]) -> Counter[str]:
-    return sum(counts.values(), Counter())
 
 
 @contextmanager

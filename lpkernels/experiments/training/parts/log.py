@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from lpkernels.experiments.settings import setting
-from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, register
+from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, Prepared, register
 
 _KIND = "tensorboard"
 
@@ -61,9 +61,7 @@ class TensorBoard(Part):
         self._writer: Any = None
         self._first = True
 
-    def prepare(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, context: Context
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+    def prepare(self, model: nn.Module, optimizer: Optimizer, context: Context) -> Prepared:
         self._first = context.processes.first
         return model, optimizer
 

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from lpkernels.experiments.settings import one_of, positive, setting
-from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, register
+from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, Prepared, register
 from lpkernels.techniques.loss_scaling import LossScaler
 
 
@@ -110,11 +110,9 @@ class ScaledLoss(Part):
 
     def __init__(self, config: LossScaleConfig) -> None:
         self._config, self.scaler = config, config.scaler()
-        self._optimizer: torch.optim.Optimizer | None = None
+        self._optimizer: Optimizer | None = None
 
-    def prepare(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, context: Context
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+    def prepare(self, model: nn.Module, optimizer: Optimizer, context: Context) -> Prepared:
         self._optimizer = optimizer
         self.scaler = self._config.scaler(model.named_parameters())
         return model, optimizer
@@ -126,7 +124,7 @@ class ScaledLoss(Part):
         assert self._optimizer is not None
         self.scaler.unscale_(self._optimizer)
 
-    def step(self, optimizer: torch.optim.Optimizer) -> Tensor | None:
+    def step(self, optimizer: Optimizer) -> Tensor | None:
         self.scaler.step(optimizer)
         self.scaler.update()
         return self.scaler.ran

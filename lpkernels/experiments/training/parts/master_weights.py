@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from lpkernels.arithmetic import as_quantizer
 from lpkernels.experiments.settings import one_of, setting
-from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, register
+from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, Prepared, register
 from lpkernels.techniques.loss_scaling import MasterWeights
 
 
@@ -91,9 +91,7 @@ class Masters(Part):
         self._arguments: dict[str, Any] = arguments
         self._optimizer: MasterWeights | None = None
 
-    def prepare(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, context: Context
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+    def prepare(self, model: nn.Module, optimizer: Optimizer, context: Context) -> Prepared:
         names = model.named_parameters()
         self._optimizer = MasterWeights(optimizer, **self._arguments, named_parameters=names)
         return model, self._optimizer

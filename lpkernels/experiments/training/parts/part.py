@@ -22,12 +22,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
-import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from lpkernels.experiments.processes.torchrun import Processes
 from lpkernels.experiments.settings import Section, claim
 from lpkernels.experiments.workloads.workload import Batch, Turn, Workload
+
+#: A model and its optimizer.
+Prepared = tuple[nn.Module, Optimizer]
 
 
 class Context:
@@ -75,9 +78,7 @@ class Part:
     checkpoint. State in the model and in the optimizer is saved with these.
     """
 
-    def prepare(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, context: Context
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+    def prepare(self, model: nn.Module, optimizer: Optimizer, context: Context) -> Prepared:
         """The model and the optimizer to train with: those given, changed, wrapped or replaced.
 
         Called once, before a checkpoint is loaded; sharded parameters (FSDP2) are sharded already,
@@ -103,7 +104,7 @@ class Part:
     def after_backward(self) -> None:
         """Called with the gradients of an update in place; undoes `scale_loss`."""
 
-    def step(self, optimizer: torch.optim.Optimizer) -> Tensor | None:
+    def step(self, optimizer: Optimizer) -> Tensor | None:
         """The update, if this part makes it: a 0-d tensor on the device that says whether it ran.
 
         None leaves it to the next part or to the trainer, which skips an update whose gradients are

@@ -7,9 +7,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from lpkernels.experiments.settings import setting
-from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, register
+from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, Prepared, register
 from lpkernels.experiments.workloads.workload import Batch
 from lpkernels.techniques.cpt import (
     PFQ,
@@ -55,9 +56,7 @@ class _Scheduled(Part):
     def _begin(self, model: nn.Module, context: Context) -> PrecisionSetter:
         raise NotImplementedError
 
-    def prepare(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, context: Context
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+    def prepare(self, model: nn.Module, optimizer: Optimizer, context: Context) -> Prepared:
         self._model, self._context = model, context
         try:
             self.setter = self._begin(model, context)

@@ -5,11 +5,12 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from lpkernels.arithmetic import Quantizer, as_quantizer
 from lpkernels.experiments.processes.replicas import like, whole
 from lpkernels.experiments.settings import setting
-from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, register
+from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, Prepared, register
 from lpkernels.functional import quantize
 
 
@@ -42,9 +43,7 @@ class RoundedWeights(Part):
         self.quantizer = quantizer
         self._parameters: list[nn.Parameter] = []
 
-    def prepare(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, context: Context
-    ) -> tuple[nn.Module, torch.optim.Optimizer]:
+    def prepare(self, model: nn.Module, optimizer: Optimizer, context: Context) -> Prepared:
         self._parameters = list(model.parameters())
         self._round()
         return model, optimizer

@@ -4,6 +4,7 @@ from torch import Tensor, nn
 
 from lpkernels.experiments.workloads.models.family import Size, Task, family
 from lpkernels.experiments.workloads.models.norms import norm_layers
+from lpkernels.experiments.workloads.models.scaling import check_size
 
 
 class PlainCNN(nn.Module):
@@ -26,7 +27,7 @@ class PlainCNN(nn.Module):
         norm: str = "batch",
     ) -> None:
         super().__init__()
-        _check_size("PlainCNN", depth, width)
+        check_size("PlainCNN", depth, width)
         bias = norm == "none"
         self.stem = nn.Conv2d(in_channels, width, 3, 1, 1, bias=bias)
         layers: list[nn.Module] = [*norm_layers(norm, width, 2), nn.ReLU()]
@@ -61,7 +62,7 @@ class SignalCNN(nn.Module):
         norm: str = "none",
     ) -> None:
         super().__init__()
-        _check_size("SignalCNN", depth, width)
+        check_size("SignalCNN", depth, width)
         channels, length = shape
         bias = norm == "none"
         self.stem = nn.Conv1d(channels, width, 5, 2, 2, bias=bias)
@@ -76,13 +77,6 @@ class SignalCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.body(self.stem(x)).flatten(1))
-
-
-def _check_size(name: str, depth: int, width: int) -> None:
-    if depth < 1 or width < 1:
-        raise ValueError(
-            f"{name}: depth and width must be at least 1, got depth={depth} and width={width}"
-        )
 
 
 @family("cnn", "images", "signals", depth=3, width=16, norms=("batch", "layer", "none"))

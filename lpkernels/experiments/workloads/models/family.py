@@ -121,7 +121,8 @@ def parse_model(name: str) -> tuple[Family, int, str]:
 
     Raises: ValueError: no model can be called that.
     """
-    match = re.fullmatch(rf"({'|'.join(_whole_names())})()({_PLAIN})?", name) or re.fullmatch(
+    whole = "|".join(each.name for each in FAMILIES.values() if not each.depth)
+    match = re.fullmatch(rf"({whole})()({_PLAIN})?", name) or re.fullmatch(
         rf"([a-z]+?)(\d*)({_PLAIN})?", name
     )
     found = FAMILIES.get(match[1]) if match else None
@@ -133,11 +134,6 @@ def parse_model(name: str) -> tuple[Family, int, str]:
     if match[3] and len(found.norms) == 1:
         raise ValueError(f"model: {found.form} has no normalisation to leave out, got {name!r}")
     return found, int(match[2] or found.depth), "none" if match[3] else ""
-
-
-def _whole_names() -> list[str]:
-    """The names of networks without a depth."""
-    return [each.name for each in FAMILIES.values() if not each.depth]
 
 
 def model_builder(

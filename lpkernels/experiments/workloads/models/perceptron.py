@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from lpkernels.experiments.workloads.models.family import Size, Task, family
 from lpkernels.experiments.workloads.models.norms import norm_layers
+from lpkernels.experiments.workloads.models.scaling import check_size
 
 
 class Perceptron(nn.Module):
@@ -17,11 +18,7 @@ class Perceptron(nn.Module):
         self, features: int, outputs: int, *, depth: int = 2, width: int = 64, norm: str = "none"
     ) -> None:
         super().__init__()
-        if depth < 1 or width < 1:
-            raise ValueError(
-                f"Perceptron: depth and width must be at least 1, got depth={depth} and "
-                f"width={width}"
-            )
+        check_size("Perceptron", depth, width)
         bias = norm == "none"
         self.stem = nn.Linear(features, width, bias=bias)
         layers: list[nn.Module] = [*norm_layers(norm, width, 0), nn.ReLU()]

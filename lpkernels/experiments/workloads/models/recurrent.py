@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from lpkernels.experiments.workloads.models.family import Size, Task, family
+from lpkernels.experiments.workloads.models.scaling import check_size
 
 
 class LanguageLSTM(nn.Module):
@@ -13,11 +14,7 @@ class LanguageLSTM(nn.Module):
 
     def __init__(self, *, tokens: int, depth: int = 1, width: int = 64) -> None:
         super().__init__()
-        if depth < 1 or width < 1:
-            raise ValueError(
-                f"LanguageLSTM: depth and width must be at least 1, got depth={depth} and "
-                f"width={width}"
-            )
+        check_size("LanguageLSTM", depth, width)
         self.stem = nn.Embedding(tokens, width)
         self.lstm = nn.LSTM(width, width, depth, batch_first=True)
         self.head = nn.Linear(width, tokens)

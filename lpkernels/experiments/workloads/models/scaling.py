@@ -15,3 +15,11 @@ def check_width(name: str, width: int) -> None:
     """Raises: ValueError: a width below 1."""
     if width < 1:
         raise ValueError(f"{name}: width must be at least 1, got {width}")
+
+
+def check_size(name: str, depth: int, width: int) -> None:
+    """Raises: ValueError: a depth or a width below 1."""
+    if depth < 1 or width < 1:
+        raise ValueError(
+            f"{name}: depth and width must be at least 1, got depth={depth} and width={width}"
+        )

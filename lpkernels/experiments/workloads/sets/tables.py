@@ -13,20 +13,8 @@ Labelled = tuple[Tensor, Tensor]
 
 
 @dataset("iris", model="mlp2", settings=LABELLED)
-def _iris(config: WorkloadConfig) -> Workload:
-    return _table(config)
-
-
 @dataset("wine", model="mlp2", settings=LABELLED)
-def _wine(config: WorkloadConfig) -> Workload:
-    return _table(config)
-
-
 @dataset("breast_cancer", model="mlp2", settings=LABELLED)
-def _breast_cancer(config: WorkloadConfig) -> Workload:
-    return _table(config)
-
-
 def _table(config: WorkloadConfig) -> Workload:
     train, test = rows(config.data)
     return classification(config.data, train=train, test=test, config=config)

@@ -54,10 +54,10 @@ def kinds() -> list[Format]:
     return first + [f for f in few if isinstance(f, FixedFormat) or f.man_bits in (0, 3, 4, 10)]
 
 
-def some_rules(modes: tuple[str, ...] = ROUNDINGS) -> list[tuple[Format, str]]:
+def some_rules() -> list[tuple[Format, str]]:
     """A format and a mode for each `rule_key` that exists."""
     found: dict[Any, tuple[Format, str]] = {}
-    for fmt, mode in itertools.product(kinds(), modes):
+    for fmt, mode in itertools.product(kinds(), ROUNDINGS):
         rule = rule_of(fmt.to_ints(), ROUNDINGS.index(mode))[0]
         found.setdefault(rule_key(rule), (fmt, mode))
     return list(found.values())
