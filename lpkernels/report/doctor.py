@@ -13,7 +13,6 @@ from lpkernels.experiments.measuring import machine
 
 # The packages, and the extra that brings each.
 _PACKAGES = {
-    "torch": "",
     "numpy": "",
     "triton": "[triton]",
     **dict.fromkeys(("typer", "rich", "matplotlib", "scikit-learn", "joblib"), "[lab]"),
@@ -37,7 +36,7 @@ def versions() -> str:
     """The version of lpkernels in a line of its own; torch's, and the available backends."""
     status = lpkernels.backends.status()
     backends = ", ".join(name for name in status if status[name] == "available")
-    return f"lpkernels {lpkernels.__version__}\ntorch {_version('torch')}, backends: {backends}"
+    return f"lpkernels {lpkernels.__version__}\ntorch {torch.__version__}, backends: {backends}"
 
 
 def report() -> str:
@@ -47,6 +46,7 @@ def report() -> str:
         ("lpkernels", lpkernels.__version__),
         ("commit", _build.commit() or "not known"),
         ("python", f"{platform.python_version()} on {platform.platform()}"),
+        ("torch", torch.__version__),
         *((package, _version(package)) for package in _PACKAGES),
         ("processor", _processor()),
         ("instruction set", _instruction_set()),
