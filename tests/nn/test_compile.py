@@ -131,7 +131,7 @@ def small() -> tuple[nn.Module, torch.Tensor]:
     return model, torch.randn(4, 2, 7)
 
 
-# inductor takes 10 seconds, most of which the C++ compiler that it starts takes.
+# inductor takes 10 seconds, most of them for the C++ compiler that it starts.
 @pytest.mark.parametrize(
     "make, backend", [(resnet, "aot_eager"), (encoder, "aot_eager"), (small, "inductor")]
 )
