@@ -26,9 +26,9 @@ from lpkernels.experiments.sweeps.frontiers.specification import (
     FrontierSpec,
     read_frontier_spec,
     read_study_spec,
-    settings_of,
 )
 from lpkernels.experiments.sweeps.frontiers.study import Measured, read_measured, run_study
+from lpkernels.experiments.training.config import command_of
 from lpkernels.experiments.training.interrupts import Interrupted, sigterm_as_ctrl_c
 from lpkernels.report.sizes import bytes_from, bytes_text
 from lpkernels.techniques.pareto import ErrorMatrix, TrainingRecipe
@@ -231,8 +231,8 @@ def choose(
     rank: Rank = 3,
     save: Annotated[Path | None, typer.Option(help="Write the recipe into this file.")] = None,
 ) -> None:
-    """Choose the configuration of least error under a memory cap, and save the recipe that trains
-    in it.
+    """Choose the configuration of least error under a memory cap, print the command that trains
+    the task in it, and save its recipe.
 
     Example: `lpkernels frontier choose results/frontier --cap 64KiB --save recipe.json`
     """
@@ -249,12 +249,8 @@ def choose(
     where = f"{name}, at most {bytes_text(size)}"
     console.print(f"choice for {where}: {_choice(frontier, index, found)}", **_PLAIN)
     console.print(f"recipe: {recipe}", **_PLAIN)
-    options = [
-        f"--{field.replace('_', '-')} {value}"
-        for field, value in settings_of(configuration).items()
-        if value
-    ]
-    console.print(f"lpkernels train {' '.join(options)}", **_PLAIN)
+    cell = found.spec.sweep([(name, index)]).cells()[0]
+    console.print(command_of(cell.config.replace(name="run")), **_PLAIN)
     if save is not None:
         console.print(f"recipe in {recipe.save(save)}")
 

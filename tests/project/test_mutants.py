@@ -1,6 +1,7 @@
 """The record of `make mutants` is whole, documents say its score, and mutants are tried apart."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,10 @@ def test_the_record_judges_every_survivor_and_documents_say_its_score() -> None:
     )
     assert said in " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
     assert now["share"] > 90
+    # The figure has one home, to which other pages link.
+    pages = [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]
+    lines = [line for page in pages for line in page.read_text().splitlines()]
+    assert not [line for line in lines if "mutants" in line and re.search(r"\d%", line)]
 
 
 HEADER = """constexpr double kHalf = 0.5;

@@ -7,6 +7,7 @@ field of every section has a name of its own, which options, specifications of s
 """
 
 import dataclasses
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -17,6 +18,8 @@ from lpkernels.experiments.settings import (
     Section,
     at_most,
     claim,
+    is_option,
+    name_of,
     positive,
     section_from,
     setting,
@@ -206,6 +209,25 @@ def flat_settings() -> dict[str, tuple[str, "dataclasses.Field[Any]"]]:
         for name, section in sections().items()
         for each in settings(section)
     }
+
+
+def command_of(config: RunConfig, out: str = "") -> str:
+    """The text of the command that trains a configuration into the folder `out`, "" for the
+    command's own; a comment where this needs a setting that has no option."""
+    values, defaults = config.flat(), RunConfig().flat()
+    words = ["lpkernels train"]
+    for name, (_, definition) in flat_settings().items():
+        value = values[name]
+        if value == defaults[name]:
+            continue
+        if not is_option(definition):
+            return f"# {name} is no option of lpkernels train: run it from a sweep's specification"
+        option = name_of(definition) or f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            words.append(option if value else option.replace("--", "--no-", 1))
+        else:
+            words.append(f"{option} {shlex.quote(str(value))}")
+    return " ".join([*words, f"--out {shlex.quote(out)}"] if out else words)
 
 
 def flatten(values: Mapping[str, Any]) -> dict[str, Any]:

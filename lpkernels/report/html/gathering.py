@@ -1,13 +1,11 @@
 """The data of a report, as plain values, from runs, a sweep, a file of its results, or a study."""
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lpkernels.experiments.records import Run, read_records, runs_by_path
-from lpkernels.experiments.settings import is_option, name_of
 from lpkernels.experiments.sweeps.frontiers.choosing import frontiers
 from lpkernels.experiments.sweeps.frontiers.specification import FILE as STUDY
 from lpkernels.experiments.sweeps.frontiers.study import read_measured
@@ -15,7 +13,7 @@ from lpkernels.experiments.sweeps.places import LOG
 from lpkernels.experiments.sweeps.reading import KIND as RESULTS
 from lpkernels.experiments.sweeps.reading import Results, read_results
 from lpkernels.experiments.sweeps.statistics import summarise
-from lpkernels.experiments.training.config import RunConfig, flat_settings
+from lpkernels.experiments.training.config import command_of
 from lpkernels.experiments.workloads.workload import Metric
 from lpkernels.techniques.pareto import pareto_front
 
@@ -206,20 +204,7 @@ def _train_command(run: Run, path: Path) -> str:
         config = run.config
     except (TypeError, ValueError) as error:
         return f"# this version cannot repeat it: {' '.join(str(error).split())}"
-    values, defaults = config.flat(), RunConfig().flat()
-    words = ["lpkernels train"]
-    for name, (_, field) in flat_settings().items():
-        if values[name] == defaults[name]:
-            continue
-        if not is_option(field):
-            return f"# {name} is no option of lpkernels train: run it from a sweep's specification"
-        option = name_of(field) or f"--{name.replace('_', '-')}"
-        value = values[name]
-        if isinstance(value, bool):
-            words.append(option if value else option.replace("--", "--no-", 1))
-        else:
-            words.append(f"{option} {shlex.quote(str(value))}")
-    return " ".join([*words, "--out results/again"])
+    return command_of(config, "results/again")
 
 
 def _diagnosis(path: Path) -> dict[str, Any] | None:

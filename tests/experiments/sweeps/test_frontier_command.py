@@ -1,6 +1,7 @@
 """`lpkernels frontier`: real runs, small ones."""
 
 import re
+import shlex
 import shutil
 from functools import partial
 from pathlib import Path
@@ -8,11 +9,15 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import typer
 
+from lpkernels.cli import app
 from lpkernels.experiments.records import write_records
+from lpkernels.experiments.sweeps.cells import read_cell
 from lpkernels.experiments.sweeps.frontiers import study as studies
 from lpkernels.experiments.sweeps.frontiers.choosing import CHOICES
-from lpkernels.experiments.training.config import RunConfig
+from lpkernels.experiments.sweeps.reading import read_results
+from lpkernels.experiments.training.config import RunConfig, command_of, flat_settings
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.report import frontiers as pictures
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, TrainingRecipe
@@ -93,17 +98,41 @@ def test_choose_says_and_saves_a_recipe(spec: Path, known: Path, tmp_path: Path)
     done("run", spec, "--out", out, *options, "--task", "noisy", "--measure", 3, "--jobs", 1)
     assert "3 of 4" in call("status", out).output
     printed = done("choose", out, "--cap", "1MiB", *options, "--save", saved)
-    choice, said, *lines = printed.splitlines()
+    choice, said, *_ = printed.splitlines()
     recipe = TrainingRecipe.load(saved)
     index = SPACE.index((recipe.low.fmt, recipe.high.fmt))
     assert choice.startswith(f"choice for noisy, at most 1.00 MiB: {SPACE.name(index)}, ")
     assert said == f"recipe: {recipe}"
-    # The command that is printed trains in this configuration.
-    line = next(line for line in lines if line.startswith("lpkernels train"))
-    given = re.findall(r"--([a-z-]+) (\S+)", line)
-    fields = {name.replace("-", "_"): value for name, value in given}
-    found = RunConfig.of(**{**fields, "loss_scale": float(fields["loss_scale"])}).flat()
-    assert (found["tensors"], found["master"]) == (str(recipe.low), str(recipe.high))
+
+
+def test_the_printed_command_trains_what_was_measured(study: Path) -> None:
+    printed = done("choose", study, "--task", "noisy", "--cap", "1MiB").splitlines()
+    (line,) = (line for line in printed if line.startswith("lpkernels train"))
+    index = SPACE.index(tuple(re.findall(r"(\w+):stochastic", printed[1])))
+    arm = f"noisy: {SPACE.name(index)}"
+    (cell,) = (each.cell for each in read_results(study).results if each.arm == arm)
+    measured = RunConfig.from_dict(read_cell(study / "cells" / cell)["config"])
+    assert measured.name == arm and measured.workload.label_noise == 0.5
+    assert parsed(line) == measured.replace(name="run")
+
+
+def parsed(command: str) -> RunConfig:
+    """The configuration that `lpkernels train` reads out of its own options."""
+    words = shlex.split(command)
+    assert words[:2] == ["lpkernels", "train"]
+    train = typer.main.get_command(app).commands["train"]
+    given = train.make_context("train", words[2:]).params
+    return RunConfig.of(**{name: given[name] for name in flat_settings() if name in given})
+
+
+def test_every_setting_has_its_option_in_a_printed_command() -> None:
+    config = RunConfig.of(
+        data="my tasks:make", data_dir="a 'b'", lr=1e-3, clip=0.5, augment=True, nesterov=False,
+        master="e6m9:stochastic", working="e5m2", log="tensorboard:x", dynamic_scale=True, seed=7,
+    )  # fmt: skip
+    assert parsed(command_of(config)) == config
+    accumulators = [["0", "e6m9", "e6m9", "e6m9"]]
+    assert command_of(RunConfig.of(layer_accs=accumulators)).startswith("# layer_accs is no option")
 
 
 def test_choices_are_drawn_from_their_records(tmp_path: Path) -> None:
