@@ -22,8 +22,8 @@ KINDS = frozenset({
     "assignment_scores", "bench", "certificates", "counted, never run", "diagnosis step",
     "fp8 units", "frontier choices", "frontier coinciding", "frontier curves", "frontier numerics",
     "frontier stopping", "frontier transfer", "general path", "instructions", "landscape",
-    "optimizer states", "precision", "tensor core", "training loop", "triton_counts", "update",
-    "update of small parameters",
+    "optimizer states", "precision", "precision range", "tensor core", "training loop",
+    "triton_counts", "update", "update of small parameters",
     "mutants", "proofs", "attack",
 })  # fmt: skip
 

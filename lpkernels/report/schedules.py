@@ -122,7 +122,7 @@ def plot_schedules(
 
 
 def plot_precision_range(result: PrecisionRange, path: str | Path, *, title: str = "") -> Path:
-    """Draws the accuracy at each candidate of a precision range test, and the bounds it found.
+    """Draws the accuracy at each candidate of a precision range test, and the bounds if it has any.
 
     Args:
         result: of `lpkernels.techniques.cpt.precision_range_test`.
@@ -144,7 +144,7 @@ def plot_precision_range(result: PrecisionRange, path: str | Path, *, title: str
     bits = [level.bits for level in result.trace]
     ends.plot(bits, [level.first for level in result.trace], "o--", label="first window")
     ends.plot(bits, [level.last for level in result.trace], "o-", label="last window")
-    for bound, label in zip(result.bits, ("lowest", "highest"), strict=True):
+    for bound, label in zip(result.bits or (), ("lowest", "highest"), strict=False):
         ends.axvline(bound, color="0.5", lw=1)
         ends.annotate(label, (bound, 0.02), xycoords=("data", "axes fraction"), rotation=90)
     ends.set(xlabel="bits", xticks=bits)

@@ -155,14 +155,23 @@ def test_no_schedule_is_refused(tmp_path: Path) -> None:
         plot_schedules([], 64, tmp_path / "a.png")
 
 
-def test_a_precision_range_is_drawn(tmp_path: Path) -> None:
+@each("steepness", [0.002, 0.0])
+def test_a_precision_range_is_drawn_with_bounds_and_without(
+    steepness: float, tmp_path: Path
+) -> None:
     state = {"bits": 0, "step": 0}
 
     def step() -> float:
         state["step"] += 1
-        return 0.02 * min(state["bits"], 4) * (state["step"] % 10)
+        return steepness * min(state["bits"], 4) * state["step"]
 
     result = precision_range_test(
-        step, lambda b: state.update(bits=b), candidates=(2, 4, 6), window=2, steps_per_level=9
+        step,
+        lambda bits: state.update(bits=bits, step=0),
+        restore=[],
+        candidates=(2, 4, 6),
+        window=10,
+        steps_per_level=30,
     )
+    assert result.bits == ((4, 6) if steepness else None)
     assert plot_precision_range(result, tmp_path / "a.png", title="x").stat().st_size > 1000

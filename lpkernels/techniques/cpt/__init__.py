@@ -6,11 +6,7 @@ Sources: Fu et al. 2021, "CPT: Efficient deep neural network training via cyclic
 
 from lpkernels.techniques.cpt.pfq import PFQ
 from lpkernels.techniques.cpt.plateau import PrecisionOnPlateau
-from lpkernels.techniques.cpt.range_test import (
-    NoPrecisionPassed,
-    PrecisionRange,
-    precision_range_test,
-)
+from lpkernels.techniques.cpt.range_test import PrecisionRange, precision_range_test
 from lpkernels.techniques.cpt.recalibration import recalibrate, recalibrated
 from lpkernels.techniques.cpt.schedule import NAMED, PROFILES, Schedule, bits_at, named_schedule
 from lpkernels.techniques.cpt.scheduler import PrecisionScheduler
@@ -24,7 +20,6 @@ __all__ = [
     "PROFILES",
     "TABLES",
     "ClosedLoop",
-    "NoPrecisionPassed",
     "OpenLoop",
     "Precision",
     "PrecisionOnPlateau",

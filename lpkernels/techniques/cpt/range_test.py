@@ -1,13 +1,14 @@
 """The precision range test: which bits a training can start from, and which are enough."""
 
 import copy
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from statistics import fmean
+from statistics import fmean, variance
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,13 @@ from lpkernels.nn.observing.tracing import left_as_found
 from lpkernels.techniques import checks
 from lpkernels.techniques.cpt.schedule import width
 
+RULES = ("relative", "fu2021")
 MODES = ("within", "continue")
+# The last window is cut into so many parts. Student's t for their mean has four degrees of freedom:
+# its 97.5% quantile makes a 95% interval. A mean of many steps has the normal distribution's.
+PARTS = 5
+T_OF_PARTS = 2.776
+NORMAL = 1.96
 
 
 @dataclass(frozen=True)
@@ -27,77 +34,90 @@ class Level:
     """The result of training at one precision.
 
     accuracy: of each step.  first, last: its mean over the first and the last window.
-    passed: whether last exceeds first by more than the threshold.
+    passed: whether these bits satisfy the rule for the lowest bound.
+    share: of the improvement at the highest candidate; None under the rule "fu2021".
+    spread: half the 95% interval of share.
     """
 
     bits: int
     accuracy: tuple[float, ...]
     first: float
     last: float
-    passed: bool
+    passed: bool = False
+    share: float | None = None
+    spread: float | None = None
 
 
 @dataclass(frozen=True)
 class PrecisionRange(Tabular):
     """The result of a precision range test; ``str`` of it is a table.
 
-    bits: (lowest, highest), as PrecisionScheduler takes them.
+    bits: (lowest, highest), as PrecisionScheduler takes them; None where the trace cannot tell.
+    reason: why there are no bits; empty where there are.
     trace: every candidate, ascending. threshold, window: the arguments by which candidates were
         judged.
     """
 
-    bits: tuple[int, int]
+    bits: tuple[int, int] | None
     trace: tuple[Level, ...]
     threshold: float
     window: int
+    reason: str = ""
 
     def _table(self) -> TextTable:
-        rows = [("bits", "first window", "last window", "rise", ""), *map(self._row, self.trace)]
-        low, high = self.bits
-        note = (
-            f"from {low} to {high} bits, by windows of {self.window} steps and a threshold of "
-            f"{self.threshold:g}"
-        )
-        return TextTable(rows, (4,), [note])
+        relative = self.trace[0].share is not None
+        columns = ("share", "spread") if relative else ("rise",)
+        head = ("bits", "first window", "last window", *columns, "")
+        rows = [head, *map(self._row, self.trace)]
+        if self.bits is None:
+            note = f"no bits: {self.reason}"
+        else:
+            note = f"from {self.bits[0]} to {self.bits[1]} bits, by windows of {self.window} steps"
+        return TextTable(rows, (len(head) - 1,), [note])
 
     def _row(self, level: Level) -> tuple[str, ...]:
-        says = [] if level.passed else ["does not rise"]
-        bounds = zip(("lowest", "highest"), self.bits, strict=True)
-        says += [name for name, bits in bounds if bits == level.bits]
-        means = (level.first, level.last, level.last - level.first)
-        return (str(level.bits), *(f"{mean:.4f}" for mean in means), ", ".join(says))
-
-
-class NoPrecisionPassed(RuntimeError):
-    """No candidate's accuracy rose by more than the threshold.
-
-    Args:
-        message: the error.
-        trace: all levels, ascending.
-    """
-
-    def __init__(self, message: str, trace: tuple[Level, ...]) -> None:
-        super().__init__(message)
-        self.trace = trace
+        bounds = zip(("lowest", "highest"), self.bits or (), strict=False)
+        says = ", ".join(name for name, bits in bounds if bits == level.bits)
+        if level.share is None:
+            figures = [f"{level.last - level.first:.4f}"]
+            says = says if level.passed else "does not rise"
+        else:
+            figures = [f"{level.share:.3f}", f"{level.spread:.3f}"]
+        return (str(level.bits), f"{level.first:.4f}", f"{level.last:.4f}", *figures, says)
 
 
 def precision_range_test(
-    step_fn: Callable[[], float],
+    step_fn: Callable[..., float],
     set_bits: Callable[[int], object],
     *,
+    restore: Iterable[Any],
+    batches: Iterable[Any] | None = None,
     candidates: Iterable[int] = range(2, 9),
     window: int = 50,
     steps_per_level: int = 200,
+    rule: str = "relative",
+    share: float = 0.8,
     threshold: float = 0.01,
-    restore: Iterable[Any] = (),
     mode: str = "within",
 ) -> PrecisionRange:
     """Finds the bounds of a precision schedule by training for a little at each precision.
 
-    The lowest bound is the first candidate at which the training accuracy rises: its mean over the
-    last window exceeds that over the first by more than the threshold. The highest bound is the
-    first candidate above it whose mean over the last window is within the threshold of the next
-    candidate's; if there is none, it is the last candidate.
+    Each candidate trains from the same state. The improvement of a candidate is its mean training
+    accuracy over the last window minus the mean over the first window of the highest candidate. The
+    lowest bound is the first candidate with at least `share` of the highest candidate's
+    improvement. The highest bound is the first candidate above it such that no wider candidate's
+    share is greater by more than `threshold`; if there is none, it is the last candidate.
+
+    The spread of a share is half its 95% t interval over the fifths of the last window, in which
+    all candidates see the same batches. There are no bits where the windows are too short to tell:
+    where the highest candidate's improvement is within the noise of its steps, or where the lowest
+    bound moves by more than one candidate as all shares move by their spreads.
+
+    The rule "fu2021" is the paper's: the lowest bound is the first candidate whose accuracy rises,
+    its mean over the last window exceeding its own over the first by more than `threshold`. A
+    network learns a little at very few bits, so that this is often the lowest candidate. The
+    highest bound is the first candidate above it whose mean over the last window is within
+    `threshold` of the next candidate's.
 
     Afterwards, after an error too, the things in restore and the random states of torch, numpy and
     Python are as before, to the bit: parameters, all buffers, gradients, modes, precisions of
@@ -109,55 +129,75 @@ def precision_range_test(
             such a number as ``math.exp(-loss)``: if it is a cross-entropy, that is the geometric
             mean of the probabilities that the model gives to the right classes.
         set_bits: sets the precision.
+        restore: the model, the optimizer, and whatever else a step changes and has a state_dict (a
+            gradient scaler, a learning rate's scheduler), or is a torch.Generator.
+        batches: the training data, such as a DataLoader: ``step_fn(batch)`` then gets its batches.
+            They begin anew for each candidate, in the same order, and again at their end. None:
+            ``step_fn()`` has data of its own, which begin anew only where `restore` or the random
+            states decide about them.
         candidates: bits to try, ascending.
-        window: steps over which accuracies are averaged.
+        window: steps over which accuracies are averaged; at least 10 for the rule "relative".
         steps_per_level: steps at each candidate; at least the window.
-        threshold: by which the accuracy must rise.
-        restore: the model, the optimizer, and whatever else has a state_dict and is changed.
-        mode: "within": each candidate starts from the same state. "continue": where the one before
-            it ended.
-    Returns: the bounds and the trace of all candidates.
+        rule: "relative" or "fu2021".
+        share: of the highest candidate's improvement, above 0 and below 1; for "relative".
+        threshold: a difference of shares, for "fu2021" of accuracies, that does not count.
+        mode: "within": each candidate starts from the same state. "continue", for "fu2021" alone:
+            where the one before it ended.
+    Returns: the bounds, or None with the reason, and the trace of all candidates.
     Raises:
         TypeError, ValueError: a wrong argument; nothing is run then. An accuracy that is not
             between 0 and 1, at the step that returns it.
-        NoPrecisionPassed: no candidate's accuracy rose.
-    Reference: Fu et al. 2021, arXiv 2101.09868, describes a test of this kind and bounds found by
-        it, not the numbers: window, steps and threshold are ours, and so is the rule for the
-        highest.
+    Reference: Fu et al. 2021, arXiv 2101.09868, describes a test of the kind of "fu2021" and bounds
+        found by it, not the numbers: window, steps and threshold are ours, and so is the rule for
+        the highest. The rule "relative" is ours.
 
     >>> from lpkernels.techniques.cpt import precision_range_test
-    >>> accuracy = iter([0.1, 0.1, 0.1, 0.5, 0.1, 0.9, 0.1, 0.9])
-    >>> found = precision_range_test(
-    ...     lambda: next(accuracy), print, candidates=range(2, 6), window=1, steps_per_level=2
+    >>> bits = [2]
+    >>> def step(batch):
+    ...     return min(1.0, batch / 40) * {2: 0.4, 3: 0.7, 4: 0.9, 5: 0.9}[bits[0]]
+    ...
+    >>> result = precision_range_test(
+    ...     step,
+    ...     lambda width: bits.__setitem__(0, width),
+    ...     restore=[],
+    ...     batches=range(60),
+    ...     candidates=range(2, 6),
+    ...     window=10,
+    ...     steps_per_level=60,
     ... )
-    2
-    3
-    4
-    5
-    >>> found.bits
-    (3, 4)
+    >>> result.bits
+    (4, 5)
     """
     checks.function("step_fn", step_fn, "step_fn() -> accuracy")
     checks.function("set_bits", set_bits, "set_bits(bits)")
     levels = _candidates(candidates)
-    checks.whole("window", window, 1)
+    relative = checks.choice("rule", rule, RULES) == "relative"
+    checks.whole("window", window, 2 * PARTS if relative else 1)
     checks.whole("steps_per_level", steps_per_level, 1)
     if steps_per_level < window:
         raise ValueError(
             f"steps_per_level: expected at least window={window}, got {steps_per_level}"
         )
+    part = checks.number("share", share, above=0, below=1)
     limit = checks.number("threshold", threshold, least=0)
-    checks.choice("mode", mode, MODES)
-    around = partial(_as_found, list(restore))
+    if checks.choice("mode", mode, MODES) == "continue" and relative:
+        raise ValueError(
+            "mode: expected 'within', since the rule 'relative' compares candidates that start from "
+            "the same state, got 'continue'; or give rule='fu2021'"
+        )
+    around = partial(_as_found, [*restore, *_generators(batches)])
     of_all, of_level = (nullcontext, around) if mode == "within" else (around, nullcontext)
     trace: list[Level] = []
     with of_all():
         for bits in levels:
             with of_level():
                 set_bits(bits)
-                accuracy = tuple(_accuracy(step_fn(), bits) for _ in range(steps_per_level))
-            trace.append(_level(bits, accuracy, window, limit))
-    return PrecisionRange(_bounds(tuple(trace), limit), tuple(trace), limit, window)
+                step = step_fn if batches is None else _on_batches(step_fn, batches)
+                accuracy = tuple(_accuracy(step(), bits) for _ in range(steps_per_level))
+            first, last = fmean(accuracy[:window]), fmean(accuracy[-window:])
+            trace.append(Level(bits, accuracy, first, last))
+    judge = partial(_relative, share=part) if relative else _fu2021
+    return judge(PrecisionRange(None, tuple(trace), limit, window))
 
 
 def _candidates(candidates: Iterable[int]) -> list[int]:
@@ -177,23 +217,103 @@ def _accuracy(value: float, bits: int) -> float:
     return accuracy
 
 
-def _level(bits: int, accuracy: tuple[float, ...], window: int, threshold: float) -> Level:
-    first, last = fmean(accuracy[:window]), fmean(accuracy[-window:])
-    return Level(bits, accuracy, first, last, last - first > threshold)
+def _on_batches(step_fn: Callable[[Any], float], batches: Iterable[Any]) -> Callable[[], float]:
+    """A step on the next batch, from the first one on."""
+
+    def endless() -> Iterator[Any]:
+        while True:
+            batch = None
+            for batch in batches:
+                yield batch
+            if batch is None:
+                raise ValueError("batches: expected at least one batch, got none")
+
+    stream = endless()
+    return lambda: step_fn(next(stream))
 
 
-def _bounds(trace: tuple[Level, ...], threshold: float) -> tuple[int, int]:
+def _generators(batches: Iterable[Any] | None) -> list[torch.Generator]:
+    """The generators of a DataLoader, which decide about its order.
+
+    Raises: TypeError: batches that cannot begin anew.
+    """
+    # iter() of a DataLoader draws from torch's generator, and may start processes.
+    if batches is not None and (not isinstance(batches, Iterable) or isinstance(batches, Iterator)):
+        raise TypeError(
+            "batches: expected data that can begin anew, such as a DataLoader or a list, got "
+            f"{type(batches).__name__}"
+        )
+    owners = (batches, getattr(batches, "sampler", None))
+    named = [getattr(owner, "generator", None) for owner in owners]
+    return [generator for generator in named if isinstance(generator, torch.Generator)]
+
+
+def _relative(result: PrecisionRange, share: float) -> PrecisionRange:
+    """The bounds by shares of the highest candidate's improvement."""
+    top, window = result.trace[-1], result.window
+    rise, noise = top.last - top.first, _noise(top.accuracy, window)
+    if rise <= noise:
+        return replace(
+            result,
+            reason=f"at {top.bits} bits the accuracy rises by {rise:.3g}, within its noise of "
+            f"{noise:.3g}; the windows are too short to tell: give more steps_per_level, or a "
+            "longer window",
+        )
+    shares = [(level.last - top.first) / rise for level in result.trace]
+    spreads = [
+        _spread(level.accuracy[-window:], value, top.accuracy[-window:]) / rise
+        for level, value in zip(result.trace, shares, strict=True)
+    ]
+    levels = zip(result.trace, shares, spreads, strict=True)
+    trace = tuple(replace(x, passed=s >= share, share=s, spread=d) for x, s, d in levels)
+    # The lowest bound if all shares were greater by their spreads, as they are, and if all were
+    # smaller. The highest candidate's share is 1, and its spread 0.
+    least, low, most = (
+        next(
+            i for i, (s, d) in enumerate(zip(shares, spreads, strict=True)) if s + way * d >= share
+        )
+        for way in (1, 0, -1)
+    )
+    reason, bits = "", None
+    if most - least > 1:
+        reason = (
+            f"by the spread of the shares the lowest bound may be any of {trace[least].bits} to "
+            f"{trace[most].bits} bits; the windows are too short to tell: give a longer window"
+        )
+    else:
+        limit = result.threshold
+        above = range(low + 1, len(trace))
+        enough = (i for i in above if max(shares[i:]) - shares[i] <= limit)
+        bits = (trace[low].bits, trace[next(enough, -1)].bits)
+    return replace(result, bits=bits, trace=trace, reason=reason)
+
+
+def _noise(accuracy: Sequence[float], window: int) -> float:
+    """Half the 95% interval of the difference of two windows' means, by the noise of single steps:
+    neighbours differ by it, and hardly by the training."""
+    return NORMAL * math.sqrt(fmean((b - a) ** 2 for a, b in pairwise(accuracy)) / window)
+
+
+def _spread(accuracy: Sequence[float], share: float, top: Sequence[float]) -> float:
+    """Half the 95% interval of the mean of accuracy - share * top, over fifths of the window."""
+    parts = np.array_split(np.subtract(accuracy, np.multiply(share, top)), PARTS)
+    return T_OF_PARTS * math.sqrt(variance(float(part.mean()) for part in parts) / PARTS)
+
+
+def _fu2021(result: PrecisionRange) -> PrecisionRange:
+    """The bounds by the paper's rule."""
+    limit = result.threshold
+    trace = tuple(replace(x, passed=x.last - x.first > limit) for x in result.trace)
     lowest = next((index for index, level in enumerate(trace) if level.passed), None)
     if lowest is None:
-        rises = ", ".join(f"{x.bits} bits: {x.first:.4g} to {x.last:.4g}" for x in trace)
-        raise NoPrecisionPassed(
-            f"precision_range_test: at no candidate the accuracy rose by more than {threshold} "
-            f"({rises}); give more steps_per_level or a lower threshold",
-            trace,
+        reason = (
+            f"at no candidate the accuracy rose by more than {limit:g}; give more steps_per_level "
+            "or a lower threshold"
         )
+        return replace(result, trace=trace, reason=reason)
     above = trace[lowest + 1 :]
-    enough = (a.bits for a, b in pairwise(above) if abs(a.last - b.last) <= threshold)
-    return trace[lowest].bits, next(enough, trace[-1].bits)
+    enough = (a.bits for a, b in pairwise(above) if abs(a.last - b.last) <= limit)
+    return replace(result, bits=(trace[lowest].bits, next(enough, trace[-1].bits)), trace=trace)
 
 
 @contextmanager
@@ -210,12 +330,26 @@ def _as_found(things: Sequence[Any]) -> Iterator[None]:
         with torch.random.fork_rng(devices), ExitStack() as stack:
             # The first thing is put back first.
             for thing in reversed(things):
-                kept = _module if isinstance(thing, nn.Module) else _state
-                stack.enter_context(kept(thing))
+                stack.enter_context(_kept(thing))
             yield
     finally:
         np.random.set_state(numbers)  # noqa: NPY002
         random.setstate(own)
+
+
+def _kept(thing: Any) -> AbstractContextManager[None]:
+    if isinstance(thing, nn.Module):
+        return _module(thing)
+    return _generator(thing) if isinstance(thing, torch.Generator) else _state(thing)
+
+
+@contextmanager
+def _generator(generator: torch.Generator) -> Iterator[None]:
+    state = generator.get_state()
+    try:
+        yield
+    finally:
+        generator.set_state(state)
 
 
 @contextmanager

@@ -122,14 +122,14 @@ def test_the_range_test_leaves_precisions_and_ranges() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model(x())
     before, state = precisions(model), copy.deepcopy(model.state_dict())
-    rising = iter(range(10))
+    rising = iter(range(100))
 
     def step() -> float:
         model(x()).square().mean().backward()
         optimizer.step()
-        return next(rising) / 10
+        return next(rising) / 100
 
-    options = {"candidates": (2, 4), "window": 1, "steps_per_level": 3}
+    options = {"candidates": (2, 4), "window": 10, "steps_per_level": 20}
     options["restore"] = (model, optimizer)
     precision_range_test(step, lambda bits: lp.set_precision(model, bits, 4), **options)
     assert precisions(model) == before

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lpkernels.techniques.cpt import NoPrecisionPassed, precision_range_test
+from lpkernels.techniques.cpt import PrecisionRange, precision_range_test
 from lpkernels.techniques.loss_scaling import MasterWeights
 from tests.loops import each, rows
 from tests.techniques.cpt.fakes import Quantized, small_model
@@ -37,19 +37,53 @@ class Synthetic:
         return 0.1 + (self.ends[self.bits] - 0.1) * min(1.0, self.step / 100)
 
 
-def test_the_bounds_of_a_synthetic_training() -> None:
-    made = Synthetic(ENDS)
-    result = precision_range_test(made, made.set_bits)
-    assert result.bits == (3, 4)
-    assert made.asked == [level.bits for level in result.trace] == list(range(2, 9))
-    assert [level.passed for level in result.trace] == [False] + [True] * 6
-    third = result.trace[1]
+def of_synthetic(ends: dict[int, float], **options: Any) -> PrecisionRange:
+    training = Synthetic(ends)
+    options = {"restore": [], "candidates": sorted(ends)} | options
+    return precision_range_test(training, training.set_bits, **options)
+
+
+def test_the_bounds_are_shares_of_the_highest_improvement() -> None:
+    training = Synthetic(ENDS)
+    result = precision_range_test(training, training.set_bits, restore=[])
+    # 3 bits rise, by 0.57 of the improvement, and 4 bits by all but a little.
+    assert result.bits == (4, 5) and result.reason == ""
+    assert training.asked == [level.bits for level in result.trace] == list(range(2, 9))
+    assert [level.passed for level in result.trace] == [False, False] + [True] * 5
+    third, top = result.trace[1], result.trace[-1]
     assert len(third.accuracy) == 200
     assert third.last == pytest.approx(0.5) and third.first == pytest.approx(0.1 + 0.4 * 0.255)
+    assert third.share == pytest.approx((third.last - top.first) / (top.last - top.first))
+    assert (top.share, top.spread) == (1, 0)
+
+
+@rows(
+    "ends, options, bits",
+    # The share decides, and the threshold says whether more bits bring something.
+    (ENDS, {"share": 0.4}, (3, 4)), ({2: 0.1, 3: 0.5, 4: 0.6, 5: 0.7}, {}, (5, 5)),
+    ({2: 0.1, 3: 0.63, 4: 0.65, 5: 0.7, 6: 0.7}, {}, (3, 5)), ({3: 0.5}, {}, (3, 3)),
+    ({2: 0.1, 3: 0.63, 4: 0.65, 5: 0.7, 6: 0.7}, {"threshold": 0.2}, (3, 4)),
+    # Two neighbours that agree by chance do not hide a wider candidate that is better.
+    ({2: 0.63, 3: 0.65, 4: 0.65, 5: 0.7}, {}, (2, 5)),
+    # Accuracies that all rise are told apart by their shares, whatever their unit.
+    ({2: 0.1001, 3: 0.1005, 4: 0.1008, 5: 0.1008}, {}, (4, 5)),
+)  # fmt: skip
+def test_other_bounds(
+    ends: dict[int, float], options: dict[str, Any], bits: tuple[int, int]
+) -> None:
+    assert of_synthetic(ends, **options).bits == bits
+
+
+def test_the_rule_of_the_paper_takes_the_first_that_rises() -> None:
+    result = of_synthetic(ENDS, rule="fu2021")
+    assert result.bits == (3, 4)
+    assert [level.passed for level in result.trace] == [False] + [True] * 6
     # A loss as a probability gives the same bounds.
-    made = Synthetic(ENDS)
-    found = precision_range_test(lambda: math.exp(-(1 - made())), made.set_bits)
-    assert found.bits == (3, 4)
+    training = Synthetic(ENDS)
+    result = precision_range_test(
+        lambda: math.exp(-(1 - training())), training.set_bits, restore=[], rule="fu2021"
+    )
+    assert result.bits == (3, 4)
 
 
 @rows(
@@ -59,17 +93,55 @@ def test_the_bounds_of_a_synthetic_training() -> None:
     # Equal accuracies are within a threshold of 0.
     ({2: 0.1, 3: 0.5, 4: 0.8, 5: 0.8, 6: 0.9}, 0.0, (3, 4)),
 )  # fmt: skip
-def test_other_bounds(ends: dict[int, float], threshold: float, bits: tuple[int, int]) -> None:
-    made = Synthetic(ends)
-    found = precision_range_test(made, made.set_bits, candidates=sorted(ends), threshold=threshold)
-    assert found.bits == bits
+def test_other_bounds_of_the_paper(
+    ends: dict[int, float], threshold: float, bits: tuple[int, int]
+) -> None:
+    assert of_synthetic(ends, threshold=threshold, rule="fu2021").bits == bits
 
 
-def test_none_that_passes_is_an_error_with_the_trace() -> None:
-    made = Synthetic(dict.fromkeys(range(2, 5), 0.1))
-    with pytest.raises(NoPrecisionPassed, match=r"more than 0.01 \(2 bits: 0.1 to 0.1") as caught:
-        precision_range_test(made, made.set_bits, candidates=range(2, 5))
-    assert [level.bits for level in caught.value.trace] == [2, 3, 4]
+def test_no_bits_where_no_candidate_rises() -> None:
+    flat = dict.fromkeys(range(2, 5), 0.1)
+    result = of_synthetic(flat, rule="fu2021")
+    assert result.bits is None and [level.bits for level in result.trace] == [2, 3, 4]
+    assert result.reason.startswith("at no candidate the accuracy rose by more than 0.01; give")
+    result = of_synthetic(flat)
+    assert result.bits is None and "too short to tell" in result.reason
+    # A network that gets worse at the highest bits improves at none.
+    assert of_synthetic({2: 0.5, 3: 0.05}).bits is None
+
+
+class Uncertain(Synthetic):
+    """Accuracies with noise: the same at each candidate, and of its own for each."""
+
+    def __init__(self, ends: dict[int, float], shared: float, own: float) -> None:
+        super().__init__(ends)
+        self.shared, self.own = shared, own
+
+    def __call__(self) -> float:
+        rng = np.random.default_rng(self.step)
+        others = np.random.default_rng([self.step // 10, self.bits])
+        noise = self.shared * rng.standard_normal() + self.own * others.standard_normal()
+        return min(1.0, max(0.0, super().__call__() + noise))
+
+
+def test_noise_that_hides_the_improvement_or_the_bounds_gives_no_bits() -> None:
+    # Noise of the batches is the same at all candidates.
+    ends = {2: 0.2, 3: 0.45, 4: 0.57, 5: 0.6, 6: 0.6}
+    for shared, own in ((0.0, 0.0), (0.05, 0.0), (0.05, 0.01)):
+        result = of_noisy(ends, shared, own)
+        assert result.bits and result.bits[0] == 4
+    result = of_noisy(dict.fromkeys((2, 3, 4), 0.1), 0.05, 0.0)
+    assert result.bits is None
+    assert "at 4 bits the accuracy rises by" in result.reason and "its noise" in result.reason
+    # Noise of each candidate's own hides which of them reach the share.
+    result = of_noisy(dict.fromkeys(range(2, 7), 0.5), 0.0, 0.3)
+    assert result.bits is None and "the lowest bound may be any of 2 to 6 bits" in result.reason
+    assert str(result).splitlines()[-1] == f"no bits: {result.reason}"
+
+
+def of_noisy(ends: dict[int, float], shared: float, own: float) -> PrecisionRange:
+    training = Uncertain(ends, shared, own)
+    return precision_range_test(training, training.set_bits, restore=[], candidates=sorted(ends))
 
 
 class Counter:
@@ -158,6 +230,7 @@ def test_all_is_as_before_to_the_bit(optimizer: str, steps: int, failing: bool) 
     training.failing = failing
     before, addresses = training.everything(), [p.data_ptr() for p in training.model.parameters()]
     options: dict[str, Any] = {"candidates": (3, 5), "window": 2, "steps_per_level": 5}
+    options["rule"] = "fu2021"
     options["restore"] = (training.model, training.optimizer, training.counter)
     if failing:
         with pytest.raises(OSError, match="disk"):
@@ -173,7 +246,7 @@ def test_all_is_as_before_to_the_bit(optimizer: str, steps: int, failing: bool) 
 def test_continue_goes_on_from_level_to_level() -> None:
     training = Training()
     options: dict[str, Any] = {"window": 1, "steps_per_level": 4, "restore": (training.counter,)}
-    options |= {"candidates": (3, 5), "mode": "continue"}
+    options |= {"candidates": (3, 5), "mode": "continue", "rule": "fu2021"}
     result = precision_range_test(training, training.set_bits, **options)
     assert result.trace[1].accuracy == (0.25, 0.3, 0.35, 0.4)
     assert training.counter.count == 0
@@ -184,9 +257,15 @@ def test_continue_goes_on_from_level_to_level() -> None:
     ({"candidates": ()}, ValueError, r"candidates: expected ascending bits .* got \[\]"),
     ({"candidates": (4, 3)}, ValueError, r"candidates: expected ascending bits .* got \[4, 3"),
     ({"candidates": (3, 40)}, ValueError, "candidates: expected 1 to 32 bits, got 40"),
-    ({"window": 0}, ValueError, "window: expected at least 1, got 0"),
+    ({"window": 0, "rule": "fu2021"}, ValueError, "window: expected at least 1, got 0"),
     ({"window": 300}, ValueError, "steps_per_level: expected at least window=300, got 200"),
     ({"threshold": -0.1}, ValueError, "threshold: expected a finite number of at least 0"),
+    ({"window": 9}, ValueError, "window: expected at least 10, got 9"),
+    ({"rule": "first"}, ValueError, "rule: expected one of relative, fu2021, got 'first'"),
+    ({"share": 1.0}, ValueError, "share: expected a finite number above 0 and below 1, got 1.0"),
+    ({"mode": "continue"}, ValueError, "mode: expected 'within', since .*; or give rule='fu2021'"),
+    ({"batches": iter([1])}, TypeError, "batches: expected data that can begin anew, .* list_iter"),
+    ({"batches": 3}, TypeError, "batches: expected data that can begin anew, .* got int"),
     ({"mode": "once"}, ValueError, "mode: expected one of within, continue"),
     ({"set_bits": 8}, TypeError, r"set_bits: expected a function set_bits\(bits\), got int 8"),
     ({"restore": [3]}, TypeError, "things with state_dict and load_state_dict, got int"),
@@ -195,7 +274,9 @@ def test_continue_goes_on_from_level_to_level() -> None:
 def test_wrong_input_runs_nothing(options, error, match):
     made = Synthetic(ENDS)
     with pytest.raises(error, match=match):
-        precision_range_test(**{"step_fn": made, "set_bits": made.set_bits, **options})
+        precision_range_test(
+            **{"step_fn": made, "set_bits": made.set_bits, "restore": [], **options}
+        )
     assert made.asked == []
 
 
@@ -204,25 +285,91 @@ def test_a_loss_is_refused_at_its_first_step_and_told_how_it_becomes_an_accuracy
     calls: list[int] = []
     match = f"between 0 and 1, got {value} at 2 bits; .* return math.exp.-loss. for a loss"
     with pytest.raises(ValueError, match=match):
-        precision_range_test(lambda: calls.append(1) or value, lambda bits: None)
+        precision_range_test(lambda: calls.append(1) or value, lambda bits: None, restore=[])
     assert len(calls) == 1
 
 
 def test_the_result_prints_as_a_table() -> None:
-    made = Synthetic(ENDS)
-    found = precision_range_test(made, made.set_bits, candidates=(2, 3, 4, 5, 6))
-    assert str(found).splitlines() == [
+    ends = {bits: ENDS[bits] for bits in range(2, 7)}
+    assert str(of_synthetic(ends)).splitlines() == [
+        "bits  first window  last window   share  spread",
+        "   2        0.1000       0.1000  -0.342   0.000",
+        "   3        0.2020       0.5000   0.424   0.000",
+        "   4        0.2785       0.8000   0.998   0.000  lowest",
+        "   5        0.2785       0.8000   0.998   0.000  highest",
+        "   6        0.2788       0.8010   1.000   0.000",
+        "from 4 to 5 bits, by windows of 50 steps",
+    ]
+    assert str(of_synthetic(ends, rule="fu2021")).splitlines() == [
         "bits  first window  last window    rise",
         "   2        0.1000       0.1000  0.0000  does not rise",
         "   3        0.2020       0.5000  0.2980  lowest",
         "   4        0.2785       0.8000  0.5215  highest",
         "   5        0.2785       0.8000  0.5215",
         "   6        0.2788       0.8010  0.5222",
-        "from 3 to 4 bits, by windows of 50 steps and a threshold of 0.01",
+        "from 3 to 4 bits, by windows of 50 steps",
     ]
     # One candidate may be both bounds.
-    found = precision_range_test(made, made.set_bits, candidates=(3,))
-    assert "lowest, highest" in str(found)
+    assert "lowest, highest" in str(of_synthetic({3: 0.5}))
+
+
+class Witness:
+    """A step that writes down what a candidate starts from and is given."""
+
+    def __init__(self) -> None:
+        self.model = nn.Sequential(
+            nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 1)
+        )
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01)
+        self.seen: dict[int, list[Any]] = {}
+        self.bits = 0
+
+    def set_bits(self, bits: int) -> None:
+        self.bits, self.seen[bits] = bits, []
+
+    def __call__(self, batch: list[Tensor]) -> float:
+        state = copy.deepcopy([self.model.state_dict(), self.optimizer.state_dict()])
+        draws = [torch.rand(2), random.random(), np.random.rand()]  # noqa: NPY002
+        self.seen[self.bits].append([state, draws, batch[0].clone()])
+        self.optimizer.zero_grad()
+        self.model(batch[0]).square().mean().backward()
+        self.optimizer.step()
+        return len(self.seen[self.bits]) / 100
+
+
+@each("own_generator", [False, True])
+def test_candidates_see_the_same_weights_states_draws_and_batches(own_generator: bool) -> None:
+    witness = Witness()
+    generator = torch.Generator() if own_generator else None
+    data = torch.utils.data.TensorDataset(torch.randn(24, 4))
+    loader = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True, generator=generator)
+    witness.set_bits(0)
+    for batch in loader:
+        witness(batch)
+    before = generator.get_state() if generator else None
+    # Twenty steps pass through the six batches more than three times, in another order each time.
+    precision_range_test(
+        witness,
+        witness.set_bits,
+        restore=[witness.model, witness.optimizer],
+        batches=loader,
+        candidates=(3, 5, 8),
+        window=10,
+        steps_per_level=20,
+    )
+    assert_same(witness.seen[3], witness.seen[5])
+    assert_same(witness.seen[3], witness.seen[8])
+    batches = [batch for _, _, batch in witness.seen[3]]
+    passes = [torch.cat(batches[i : i + 6]) for i in (0, 6, 12)]
+    assert not torch.equal(passes[0], passes[1])
+    assert all(torch.equal(x.sort(0).values, passes[0].sort(0).values) for x in passes)
+    if generator:
+        assert torch.equal(generator.get_state(), before)
+
+
+def test_batches_that_are_none_are_refused() -> None:
+    with pytest.raises(ValueError, match="batches: expected at least one batch, got none"):
+        precision_range_test(lambda batch: 0.5, lambda bits: None, restore=[], batches=[])
 
 
 def test_a_module_with_extra_state_gets_it_back() -> None:
@@ -237,8 +384,8 @@ def test_a_module_with_extra_state_gets_it_back() -> None:
 
     model = Extra(2, 2)
     model.count = [1]
-    options = {"candidates": (2,), "window": 1, "steps_per_level": 2, "restore": [model]}
+    options = {"candidates": (2,), "window": 10, "steps_per_level": 20, "restore": [model]}
     precision_range_test(
-        lambda: model.count.append(2) or len(model.count) / 10, lambda bits: None, **options
+        lambda: model.count.append(2) or len(model.count) / 100, lambda bits: None, **options
     )
     assert model.count == [1]
