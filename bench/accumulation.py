@@ -60,7 +60,9 @@ def main() -> list[dict[str, Any]]:
     options = parser.parse_args()
     found = read_records(options.out) if options.out.is_file() else []
     done = {(r["length"], r["accumulator"]) for r in found if r["type"] == "simulation"}
-    left = [part for part in grid(options.longest) if part[0].key()[:2] not in done]
+    left = [
+        part for part in grid(options.longest) if (part[0].length, part[0].accumulator) not in done
+    ]
     # The new sums run in another environment than the records that are there.
     headers = [r["environment"] for r in found if r["type"] == "header"]
     if left and (now := environment("cpu")) not in headers[-1:]:

@@ -41,7 +41,12 @@ class Migration(NamedTuple):
     change: Callable[[Record], Record]
 
 
-MIGRATIONS: tuple[Migration, ...] = ()
+def _without_margin(record: Record) -> Record:
+    """A plan before margins had none."""
+    return {**record, "config": {"margin": 0, **record["config"]}} if "config" in record else record
+
+
+MIGRATIONS: tuple[Migration, ...] = (Migration("accumulate", 1, 2, _without_margin),)
 
 
 def schema(kind: str) -> int:

@@ -72,7 +72,7 @@ def fit(recipes: object, epochs: int = 3) -> float:
 
 
 print(f"float32: {fit(None):.1%}")
-for fewer in (0, 2, 4):
+for fewer in (0, 3, 6):
     print(f"{fewer} bits fewer than planned: {fit(made.narrowed(fewer)):.1%}")
 
 # %% [markdown]

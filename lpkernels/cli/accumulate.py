@@ -13,7 +13,7 @@ from lpkernels.experiments.sweeps import accumulate as work
 from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.formats import parse_format
 from lpkernels.techniques.accumulation import AccumulatorPlan
-from lpkernels.techniques.accumulation.planning import HEADROOM
+from lpkernels.techniques.accumulation.planning import HEADROOM, MARGIN
 from lpkernels.techniques.accumulation.theory import CRITERIA, METRICS, NMSE_CONSTANTS
 
 
@@ -43,13 +43,26 @@ def accumulate(
     criterion: Annotated[
         str,
         typer.Option(
-            callback=valid(one_of(*CRITERIA)), help="With chunks: level, or total (stricter)."
+            callback=valid(one_of(*CRITERIA)),
+            help="With --metric vrr and chunks: level, or total (stricter).",
         ),
     ] = "level",
     metric: Annotated[
         str,
-        typer.Option(callback=valid(one_of(*METRICS)), help="vrr, or nmse: safer for short sums."),
-    ] = "vrr",
+        typer.Option(
+            callback=valid(one_of(*METRICS)),
+            help="nmse: the error of a sum is bounded; vrr: the variance it loses (Sakr 2019), "
+            "whose widths are too narrow for short sums.",
+        ),
+    ] = "nmse",
+    margin: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=23,
+            help="Mantissa bits beyond the metric's; --metric vrr --margin 0 is Sakr's own rule.",
+        ),
+    ] = MARGIN,
     rounding: Annotated[
         str,
         typer.Option(
@@ -123,6 +136,8 @@ def accumulate(
 
     Example: `lpkernels accumulate --model resnet18-imagenet --batch 256 --chunk 64 --simulate`
 
+    The rule of Sakr et al. 2019: `lpkernels accumulate --metric vrr --margin 0`
+
     A function `make` of yours in mine.py: `PYTHONPATH=. lpkernels accumulate --model mine:make`
     """
     lengths = {"none": 0, "best": -1}
@@ -180,11 +195,16 @@ def _show_plan(study: work.Study, made: AccumulatorPlan) -> None:
 
 
 def _show_simulations(study: work.Study) -> None:
-    from lpkernels.report.accumulators import plot_retention, simulation_table
+    from lpkernels.report.accumulators import plot_simulations, simulation_table
 
-    found = study.of("simulation")
-    show_table(simulation_table(found, title="Simulated sums, 64 x 64 each"))
-    plot_retention(found, study.folder / "retention.png", title="Variance kept")
+    found, metric = study.of("simulation"), study.config.metric
+    show_table(
+        simulation_table(found, title="Simulated sums, 64 x 64 each; NMSE: error^2 / variance")
+    )
+    name, title = {"vrr": ("retention", "Variance kept"), "nmse": ("errors", "Errors of sums")}[
+        metric
+    ]
+    plot_simulations(found, study.folder / f"{name}.png", metric=metric, title=title)
 
 
 def _show_training(study: work.Study, runs: list[Any]) -> None:

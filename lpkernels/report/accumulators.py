@@ -19,6 +19,7 @@ from lpkernels.techniques.accumulation.theory import NMSE_CONSTANTS
 
 _GEMMS = ("fprop", "dgrad", "wgrad")
 _COLOURS = {"fprop": "tab:blue", "dgrad": "tab:orange", "wgrad": "tab:green"}
+_MEASURES = {"vrr": "variance retention ratio", "nmse": "error^2 / variance"}
 _SHAPES = {"nearest_even": "o", "stochastic": "^", "aligned_truncation": "s"}
 
 
@@ -43,7 +44,7 @@ def simulation_table(found: Sequence[Record], *, title: str = "") -> Table:
     """A row for every simulated sum."""
     table = Table(title=title or None)
     table.add_column("accumulator", no_wrap=True)
-    add_numbers(table, "length", "VRR, theory", "VRR, simulated", "error^2 / variance")
+    add_numbers(table, "length", "VRR, theory", "VRR, simulated", "NMSE, law", "NMSE, simulated")
     for point in sorted(found, key=lambda p: (p["accumulator"], p["length"])):
         theory = point.get("theory")
         table.add_row(
@@ -51,7 +52,7 @@ def simulation_table(found: Sequence[Record], *, title: str = "") -> Table:
             str(point["length"]),
             "-" if theory is None else f"{theory:.4f}",
             _with_error(point),
-            "-" if point["nmse"] is None else f"{point['nmse']:.2e}",
+            *("-" if point.get(x) is None else f"{point[x]:.2e}" for x in ("law", "nmse")),
         )
     return table
 
@@ -114,8 +115,12 @@ def plot_bits(rows: Sequence[Record], path: str | Path, *, title: str = "") -> P
     return save_figure(figure, path, title)
 
 
-def plot_retention(found: Sequence[Record], path: str | Path, *, title: str = "") -> Path:
-    """VRR against length: the theory as curves, simulated sums as points with two deviations."""
+def plot_simulations(
+    found: Sequence[Record], path: str | Path, *, metric: str, title: str = ""
+) -> Path:
+    """The variance kept ("vrr") or the error ("nmse") against length: the prediction as curves,
+    simulated sums as points with two deviations.
+    """
     figure = new_figure((6.5, 4.2))
     axes = figure.subplots()
     points = [p for p in found if p.get("theory") is not None]
@@ -124,20 +129,26 @@ def plot_retention(found: Sequence[Record], path: str | Path, *, title: str = ""
     names = sorted({p["accumulator"] for p in points}, key=_width)
     names = [n for n in names if sum(p["accumulator"] == n for p in points) >= 4] or names
     for index, name in enumerate(names):
-        chosen = [p for p in points if p["accumulator"] == name and p["vrr"] is not None]
+        chosen = [p for p in points if p["accumulator"] == name and p[metric] is not None]
         if not chosen:
             continue
         colour = f"C{index % 10}"
-        bits = _width(name)
-        axes.plot(many, vrr(bits, chosen[0]["product_bits"], many)[0], color=colour)
-        errors = [2 * (p["vrr_error"] or 0.0) for p in chosen]
-        values = [p["vrr"] for p in chosen]
+        bits, first = _width(name), chosen[0]
+        if metric == "vrr":
+            axes.plot(many, vrr(bits, first["product_bits"], many)[0], color=colour)
+        elif first.get("law"):
+            axes.plot(many, first["law"] / first["length"] * many, color=colour)
+        errors = [2 * (p[f"{metric}_error"] or 0.0) for p in chosen]
+        values = [p[metric] for p in chosen]
         at = [p["length"] for p in chosen]
         axes.errorbar(at, values, errors, fmt="o", ms=4, color=colour, label=f"{bits} bits")
-    axes.set(xscale="log", xlabel="products of a sum", ylabel="variance retention ratio")
     axes.set_xscale("log", base=2)
-    axes.axhline(1, color="grey", lw=0.5)
-    axes.legend(title="lines: theory", fontsize="small")
+    axes.set(xlabel="products of a sum", ylabel=_MEASURES[metric])
+    if metric == "nmse":
+        axes.set_yscale("log")
+    else:
+        axes.axhline(1, color="grey", lw=0.5)
+    axes.legend(title="lines: predicted", fontsize="small")
     axes.grid(alpha=0.3)
     return save_figure(figure, path, title)
 

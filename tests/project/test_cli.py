@@ -4,6 +4,7 @@ import re
 import runpy
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -15,7 +16,7 @@ import lpkernels
 from lpkernels.backends import cpu
 from lpkernels.cli import main
 from lpkernels.experiments.measuring import accumulator_speed
-from lpkernels.experiments.records import RECORDS, header, read_run, write_records
+from lpkernels.experiments.records import RECORDS, header, read_records, read_run, write_records
 from lpkernels.experiments.sweeps import accumulate, demo
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
@@ -98,6 +99,7 @@ def test_quantize_shows_codes_and_repeats_with_its_seed() -> None:
         (["accumulate", "--chunk", "-3"], "--chunk", "none, best or a length"),
         (["accumulate", "--criterion", "strict"], "--criterion", "level, total"),
         (["accumulate", "--metric", "mse"], "--metric", "vrr, nmse"),
+        (["accumulate", "--margin", "-1"], "--margin", "0<=x<=23"),
         (["accumulate", "--model", "vgg"], "model", "got 'vgg'"),
         (["accumulate", "--exp-bits", "1"], "exp_bits", "exp_bits: expected"),
         (["accumulate", "--exp-bits", "6", "--headroom", "2"], "exp_bits", "leave one of the two"),
@@ -206,9 +208,9 @@ ACCUMULATE = "accumulate --model cnn1 --width 2 --batch 16 --sample 16 --longest
 def test_accumulate_plans_simulates_and_trains(tmp_path: Path) -> None:
     options = ["--epochs", "1", "--seeds", "1", "--chunk", "best", "--out", tmp_path]
     said = done(*ACCUMULATE, *options, "--simulate", "--train")
-    for word in ("stem", "wgrad", "VRR, theory", "3 fewer", "fp32 sums"):
-        assert word in said
-    for picture in ("bits.png", "retention.png", "accuracy.png"):
+    for word in ("stem", "wgrad", "VRR, theory", "NMSE, law", "3 fewer", "fp32 sums"):
+        assert word in " ".join(said.split())
+    for picture in ("bits.png", "errors.png", "accuracy.png"):
         assert (tmp_path / picture).stat().st_size > 1000
     done(*ACCUMULATE, *options, "--simulate", "--resume")
     assert_refused((*ACCUMULATE, "--resume", "--out", tmp_path), "another question")
@@ -229,8 +231,27 @@ def test_accumulate_says_the_headroom_and_where_nothing_overflows(tmp_path: Path
     assert "not measured" in done(*ACCUMULATE, "--sample", "0", "--out", tmp_path)
 
 
+def test_accumulate_plans_by_the_error_law_and_a_margin_or_by_sakrs_rule(tmp_path: Path) -> None:
+    config = accumulate.AccumulateConfig(model="cnn1", width=2, batch=16, sample=16)
+    for options, changes in (
+        ((), {}),
+        (("--margin", "0"), {"margin": 0}),
+        (("--metric", "vrr", "--margin", "0"), {"metric": "vrr", "margin": 0}),
+    ):
+        asked = replace(config, **changes)
+        made = accumulate.make_plan(asked, accumulate.find_workload(asked))
+        done(*ACCUMULATE, *options, "--out", tmp_path)
+        records = read_records(tmp_path / "accumulate.jsonl")
+        rows = [record for record in records if record["type"] == "plan"]
+        assert rows == [{"type": "plan", **row} for row in made.to_dicts()]
+    assert "Sakr's own rule" in " ".join(done("accumulate", "--help").split())
+    options = ("--simulate", "--metric", "vrr", "--margin", "0", "--out", tmp_path)
+    done(*ACCUMULATE, *options)
+    assert (tmp_path / "retention.png").stat().st_size > 1000
+
+
 def test_accumulate_simulates_other_roundings(tmp_path: Path) -> None:
-    options = ["--rounding", "aligned_truncation", "--metric", "nmse", "--out", tmp_path]
+    options = ["--rounding", "aligned_truncation", "--out", tmp_path]
     assert ":toward_zero:block=1:aligned_bits=" in done(*ACCUMULATE, *options, "--simulate")
     known = "nearest_even, stochastic, aligned_truncation"
     assert_refused((*ACCUMULATE, "--rounding", "toward_zero"), known)
@@ -239,7 +260,7 @@ def test_accumulate_simulates_other_roundings(tmp_path: Path) -> None:
 def test_accumulate_goes_on_after_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(accumulate, "simulate_study", Mock(side_effect=Interrupted("stopped")))
-        options = ("--simulate", "--chunk", "best", "--metric", "nmse", "--out", tmp_path)
+        options = ("--simulate", "--chunk", "best", "--metric", "vrr", "--out", tmp_path)
         result = call(*ACCUMULATE, *options)
     assert result.exit_code == 130
     command = result.output.split("resume with: lpkernels ")[1].split()

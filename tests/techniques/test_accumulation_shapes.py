@@ -1,5 +1,6 @@
 """Plans from shapes alone, for another batch than the sample's, and the blocks of their tables."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 import lpkernels as lp
 from lpkernels.experiments.workloads.bundled import workload
-from lpkernels.techniques.accumulation import min_mantissa_bits, plan
+from lpkernels.techniques.accumulation import PlanRow, min_mantissa_bits, plan
 from tests.loops import each
 from tests.support.computes import Computes
 from tests.support.plans import grad, mean_square
@@ -33,6 +34,16 @@ class Stored(TorchDispatchMode):
         return result
 
 
+#: The rule of Sakr et al. 2019, without a margin.
+SAKR: dict[str, Any] = {"metric": "vrr", "margin": 0}
+
+
+def widths(row: PlanRow) -> dict[str, Any]:
+    """The fields of a row that follow from its widths."""
+    names = ("man_bits", "chunk_bits", "format", "accumulator", "notes")
+    return {name: getattr(row, name) for name in names}
+
+
 # Products of a sum, and mantissa bits of one sum and in chunks of 64, for products of 5 bits
 # without zeros: the bits are worked out from the paper's formula for the lengths of ResNet-18.
 RESNET18 = {
@@ -50,7 +61,10 @@ def test_resnet18_is_planned_by_stages_without_any_storage():
     with stored:
         work = workload("resnet18-imagenet", batch=256, device="meta")
         assert sum(p.numel() for p in work.model.parameters()) == 11_689_512
-        made = plan(work.model, work.sample, loss=work.loss, operand="e5m2", chunk=64)
+        made, default = (
+            plan(work.model, work.sample, loss=work.loss, operand="e5m2", chunk=64, **options)
+            for options in (SAKR, {})
+        )
     # The formula of the bits is computed in float64, and nothing of the model is.
     assert stored.dtypes <= {torch.float64, torch.uint8}
     found: dict[str, list[tuple[int, int, int]]] = {}
@@ -62,6 +76,10 @@ def test_resnet18_is_planned_by_stages_without_any_storage():
     assert head.split() == "block gemm length m_p nzr normal chunked exponents accumulator".split()
     stem = "wgrad 3211264 5 100% 17 11/64 not measured e8m11_chunk64"
     assert lines[1].split() == stem.split() and len(lines) == 17
+    for sakr, row in zip(made.rows, default.rows, strict=True):
+        bits = [min_mantissa_bits(row.length, 5, chunk=c, metric="nmse") + 1 for c in (None, 64)]
+        assert [row.man_bits, row.chunk_bits] == bits
+        assert replace(row, **widths(sakr)) == sakr
 
 
 def everything() -> nn.Module:
@@ -96,7 +114,8 @@ def test_lengths_on_the_meta_device_are_those_of_a_real_batch():
     }
     for row in made.rows:
         assert row.product_bits == 7
-        assert row.format == lp.FloatFormat(6, min_mantissa_bits(row.length, 7))
+        bits = min_mantissa_bits(row.length, 7, metric="nmse") + 1
+        assert row.format == lp.FloatFormat(6, bits)
     assert {row.format.exp_bits for row in scaled.rows} == {8}
     # A plan of shapes is a plan: the model that it was made for is converted by it.
     assert made.recipes.keys() == large.recipes.keys()
@@ -114,7 +133,7 @@ def test_a_small_batch_gives_zeros_and_exponents_to_the_lengths_of_another():
         assert (a.nzr, a.exponents, a.growth) == (b.nzr, b.exponents, b.growth)
         length = a.length * (512 if a.gemm == "wgrad" else 1)
         assert b.length == length
-        assert b.man_bits == min_mantissa_bits(length, b.product_bits, nzr=b.nzr)
+        assert b.man_bits == min_mantissa_bits(length, 5, nzr=b.nzr, metric="nmse") + 1
         assert a.format.exp_bits == b.format.exp_bits
     assert any(row.nzr < 1 for row in large)
 

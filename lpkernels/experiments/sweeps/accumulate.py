@@ -23,8 +23,17 @@ from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.experiments.workloads.registry import function_of
 from lpkernels.formats import FloatFormat
 from lpkernels.functional import quantize
-from lpkernels.techniques.accumulation import AccumulatorPlan, accumulator_of, measure, plan, vrr
-from lpkernels.techniques.accumulation.planning import HEADROOM
+from lpkernels.techniques.accumulation import (
+    AccumulatorPlan,
+    accumulator_of,
+    measure,
+    nmse,
+    plan,
+    vrr,
+)
+from lpkernels.techniques.accumulation._rows import ALIGNED_TRUNCATION
+from lpkernels.techniques.accumulation.planning import HEADROOM, MARGIN
+from lpkernels.techniques.accumulation.theory import NMSE_CONSTANTS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -43,7 +52,8 @@ class AccumulateConfig:
 
     model: a bundled name, "resnet<depth>" or "cnn<depth>" on `data`, or "module:function", where
         the function returns (model, sample, loss), sample and loss as `plan` takes them.
-    operand, criterion, metric, rounding, headroom, exp_bits: as in `plan`; exp_bits 0: measured.
+    operand, criterion, metric, margin, rounding, headroom, exp_bits: as in `plan`; exp_bits 0:
+        measured.
     chunk: its length, 0 none, -1 the best.
     batch: images or token sequences of a training step.  sample: of the batch that is computed; 0:
         none, the plan is made on the meta device.  module:function brings a sample and its batch.
@@ -56,7 +66,8 @@ class AccumulateConfig:
     operand: str = "e5m2"
     chunk: int = 0
     criterion: str = "level"
-    metric: str = "vrr"
+    metric: str = "nmse"
+    margin: int = MARGIN
     rounding: str = "nearest_even"
     headroom: int = HEADROOM
     exp_bits: int = 0
@@ -139,6 +150,7 @@ def make_plan(config: AccumulateConfig, work: Workload) -> AccumulatorPlan:
         batch=None if ":" in config.model else config.batch,
         criterion=config.criterion,
         metric=config.metric,
+        margin=config.margin,
         rounding=config.rounding,
     )
 
@@ -162,7 +174,7 @@ class Study:
             asked = {"config": config.to_dict(), "environment": environment("cpu")}
             records.write_records(self.path, [{**schemas.header(KIND), **asked}])
         self.records = read_study(self.path)
-        if self.records[0]["config"] != config.to_dict():
+        if AccumulateConfig(**self.records[0]["config"]) != config:
             raise ValueError(
                 f"{self.folder} holds the answer to another question; resume with the options it "
                 "was asked with, or without --resume"
@@ -232,7 +244,8 @@ def points(made: AccumulatorPlan, config: AccumulateConfig) -> list[Point]:
 
 def simulate(point: Point, *, seed: int = 0, side: int = _SIDE) -> records.Record:
     """Makes side x side sums of products of rounded standard normal values; returns the figures
-    that the theory predicts, and the figures of the sums.
+    of the sums, the variance kept that the theory predicts (of one sum) and the error that the
+    error law predicts (of the roundings that it knows).
     """
     generator = torch.Generator().manual_seed(seed)
     a, b = (
@@ -244,6 +257,10 @@ def simulate(point: Point, *, seed: int = 0, side: int = _SIDE) -> records.Recor
     record = {"type": "simulation", **asdict(point), **got}
     if acc.chunk is None and isinstance(acc.fmt, FloatFormat):
         record["theory"] = vrr(acc.fmt.man_bits, got["product_bits"], point.length)[0]
+    rounding = ALIGNED_TRUNCATION if acc.block == 1 else acc.rounding
+    if rounding in NMSE_CONSTANTS and isinstance(acc.fmt, FloatFormat):
+        bits, chunk = acc.fmt.man_bits, acc.chunk
+        record["law"] = nmse(bits, point.length, chunk=chunk, rounding=rounding)
     return record
 
 

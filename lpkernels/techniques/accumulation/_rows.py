@@ -28,6 +28,11 @@ _MOST_EXPONENT_BITS = 8
 _GROWTH = 4.0
 # If the operand format flushes this share of the gradients to zero, the row says so.
 _FLUSHED = 0.1
+# Why a sum has fewer mantissa bits than its operands, by metric.
+_TOO_SHORT = {
+    "vrr": "the criterion accepts the loss of 3.9 products, which is most of a sum this short",
+    "nmse": "a sum is rounded more coarsely than the operands are",
+}
 #: The note of a layer that ran forward, has something to train, and got no gradient.
 UNSEEN = (
     "no gradient came back (no_grad, a function with its own backward, or no way to the loss): "
@@ -45,8 +50,8 @@ class PlanRow:
         those of the operand's formats, nzr is 1 and growth is None.
     exponents: (low, high) that the accumulator's exponents must cover on this batch; None: every
         product is 0, or nothing was measured.
-    man_bits: of one sum.  chunk, chunk_bits: the chunk length asked for, or the best one, and the
-        mantissa bits of inner and outer sums with it.
+    man_bits: of one sum, with the plan's margin.  chunk, chunk_bits: the chunk length asked for, or
+        the best one, and the mantissa bits of inner and outer sums with it.
     format, accumulator: the recommendation; with chunks if the plan was asked for them.
     notes: where the theory is known to be wrong for this row.
     integer_bits: of fprop with weights, where weights and input are in fixed point: the fewest bits
@@ -174,6 +179,7 @@ def plan_rows(
     chunk: int | str | None,
     exponent: Callable[[tuple[int, int] | None], int],
     options: dict[str, Any],
+    margin: int,
 ) -> list[PlanRow]:
     """One row for every GEMM that ran; the mantissa bits of all rows are computed at once."""
     calls = [(key, length, found) for key, runs in sums.items() for length, found in runs]
@@ -196,7 +202,7 @@ def plan_rows(
     best = np.lexsort((np.stack(errors), chunked), axis=0)[0]
     rows: dict[tuple[str, str], PlanRow] = {}
     for i, (key, length, found) in enumerate(calls):
-        bits = (int(single[i]), chunks[best[i]], int(chunked[best[i], i]))
+        bits = (int(single[i]) + margin, chunks[best[i]], int(chunked[best[i], i]) + margin)
         lost = 0.0 if key[1] == "fprop" else flushed.get(key[0], 0.0)
         row = _row(key, length, found, bits, chunk, exponent, options, lost)
         rows[key] = _widest(rows[key], row) if key in rows else row
@@ -217,7 +223,7 @@ def _row(
     chunk = min(chunk, length)
     in_chunks = asked is not None and chunk < length and (asked != "best" or inner < single)
     needed = inner if in_chunks else single
-    notes = _notes(length, found, needed, in_chunks)
+    notes = _notes(length, found, needed, in_chunks, options["metric"])
     if options["metric"] == "vrr" and options["rounding"] in theory.UNSEEN_BY_VRR:
         notes.append(theory.UNSEEN_BY_VRR[options["rounding"]])
     if flushed >= _FLUSHED:
@@ -253,17 +259,14 @@ def _fewest_exponent_bits(exponents: tuple[int, int] | None) -> int:
     return _MOST_EXPONENT_BITS
 
 
-def _notes(length: int, found: Statistics, bits: int, in_chunks: bool) -> list[str]:
+def _notes(length: int, found: Statistics, bits: int, in_chunks: bool, metric: str) -> list[str]:
     notes = []
     if found.low is None and found.growth is not None:
         notes.append("every product is zero on this sample: nothing was measured")
-    if length * found.nzr >= theory.MODEL_LIMIT and not in_chunks:
+    if metric == "vrr" and length * found.nzr >= theory.MODEL_LIMIT and not in_chunks:
         notes.append("from 2^22 products on the formula asks for about 3 bits too many")
     if bits < found.operand_bits:
-        notes.append(
-            "fewer mantissa bits than the operands have: the criterion accepts the loss of 3.9 "
-            "products, which is most of a sum this short"
-        )
+        notes.append(f"fewer mantissa bits than the operands have: {_TOO_SHORT[metric]}")
     if found.growth is not None and found.growth >= _GROWTH:
         more = math.ceil(math.log2(found.growth) / 2)
         notes.append(

@@ -40,6 +40,9 @@ from lpkernels.techniques.accumulation.measuring import (
 #: Exponent bits beyond those that one batch needs: training goes on to larger values and smaller
 #: gradients.
 HEADROOM = 1
+#: Mantissa bits beyond the widths of the metric, which alone cost accuracy in training.
+MARGIN = 1
+_MOST_MARGIN = 23
 # The left and the right operand of fprop, dgrad and wgrad.
 _ROLES = (("input", "weight"), ("grad_output", "weight"), ("input", "grad_output"))
 
@@ -56,8 +59,9 @@ def plan(
     batch: int | None = None,
     criterion: str = "level",
     cutoff: float = theory.CUTOFF,
-    metric: str = "vrr",
-    eps: float = 1e-3,
+    metric: str = "nmse",
+    eps: float = theory.EPS,
+    margin: int = MARGIN,
     rounding: str = "nearest_even",
 ) -> AccumulatorPlan:
     """The accumulator that every product of a model needs, forward and backward.
@@ -67,11 +71,12 @@ def plan(
     layer and cell, attention and call of matmul, bmm, mm, mv, addmm or baddbmm: it reads the
     lengths of the three GEMMs, and, on the operands rounded to `operand`, the mantissa bits of the
     products, the share that is not zero and the range of exponents. These give the format. Its
-    mantissa bits are by :func:`min_mantissa_bits`. Its exponent bits (IEEE bias, at least 2) are
-    the fewest that cover the range: no partial sum of this batch, in any order, exceeds the largest
-    value, and the normal numbers reach down to a product of typical size in the smallest hundredth
-    of the sums. One batch does not show what training will reach, so `headroom` exponent bits are
-    added.
+    mantissa bits are those of :func:`min_mantissa_bits` by the error law, and `margin` more;
+    ``metric="vrr", margin=0`` is the rule of Sakr et al. 2019. Its exponent bits (IEEE bias, at
+    least 2) are the fewest that cover the range: no partial sum of this batch, in any order,
+    exceeds the largest value, and the normal numbers reach down to a product of typical size in the
+    smallest hundredth of the sums. One batch does not show what training will reach, so `headroom`
+    exponent bits are added.
 
     On torch's meta device the lengths come from the shapes alone, and nothing is computed: no
     product is known to be zero (nzr is 1), the mantissa bits of the products are those of the
@@ -102,8 +107,10 @@ def plan(
             first tensor counts its own; the sum of a weight's wgrad runs over all examples, so its
             length is the sample's times batch and divided by this count. Zeros, exponents and
             growth stay those of the sample. None: the sample's own lengths.
-        criterion, cutoff, metric, eps, rounding: of :func:`min_mantissa_bits`; the accumulators
-            round so too (:func:`accumulator_of`).
+        criterion, cutoff, metric, eps, rounding: of :func:`min_mantissa_bits`, whose own default
+            is the paper's metric; the accumulators round so too (:func:`accumulator_of`).
+        margin: mantissa bits, 0..23, that every accumulator has beyond those of the metric. 0 is
+            the bare formula, whose widths cost accuracy in training.
 
     Returns:
         An AccumulatorPlan. With operands in fixed point its rows also say in how many bits a
@@ -112,10 +119,10 @@ def plan(
 
     Raises:
         TypeError, ValueError: arguments of the wrong kind; another headroom than the default beside
-            exp_bits or on the meta device; a loss that is no scalar or has no gradient; a layer
-            that is emulated already or not initialised; operands that are not finite, or overflow
-            in their format; a model on the meta device and a sample elsewhere; a batch of no whole
-            number of samples in a sum.
+            exp_bits or on the meta device; an option of the other metric; a loss that is no scalar
+            or has no gradient; a layer that is emulated already or not initialised; operands that
+            are not finite, or overflow in their format; a model on the meta device and a sample
+            elsewhere; a batch of no whole number of samples in a sum.
         NotImplementedError: an operation that cannot be traced, by name.
 
     >>> from lpkernels.techniques.accumulation import plan
@@ -126,7 +133,9 @@ def plan(
     >>> lp.convert(model, found).recipe.input.fmt == lp.parse_format("e4m3fn")
     True
     """
-    _check(chunk, headroom, exp_bits, criterion, metric, rounding)
+    _check(chunk, headroom, exp_bits, margin)
+    theory.check_criteria("plan", criterion, metric, rounding)
+    _check_metric(metric, criterion, cutoff, eps)
     _check_model(model)
     quantizers = _operands(operand)
     measured = _Measured(quantizers, batch, _examples(model, sample, batch))
@@ -150,9 +159,8 @@ def plan(
     trace(model, products, *args, kwargs=kwargs, loss=checked_loss, depth="parts")
     options = {"criterion": criterion, "cutoff": cutoff, "metric": metric, "eps": eps}
     exponent = partial(exponent_bits, given=exp_bits, headroom=headroom)
-    rows = plan_rows(
-        measured.sums, measured.flushed, chunk, exponent, {**options, "rounding": rounding}
-    )
+    options["rounding"] = rounding
+    rows = plan_rows(measured.sums, measured.flushed, chunk, exponent, options, margin)
     for i, row in enumerate(rows):
         if row.layer in measured.waiting:
             rows[i] = row = replace(row, notes=(*row.notes, UNSEEN))
@@ -161,9 +169,7 @@ def plan(
     return AccumulatorPlan(tuple(rows), quantizers, measured.modules)
 
 
-def _check(
-    chunk: Any, headroom: Any, exp_bits: Any, criterion: str, metric: str, rounding: str
-) -> None:
+def _check(chunk: Any, headroom: Any, exp_bits: Any, margin: Any) -> None:
     if chunk != "best" and not isinstance(chunk, int | None):
         raise TypeError(f'plan: chunk: expected a length, "best" or None, got {chunk!r}')
     if isinstance(chunk, int):
@@ -176,7 +182,28 @@ def _check(
             f"plan: headroom={headroom} adds to exponent bits that are measured, and "
             f"exp_bits={exp_bits} gives them; leave one of the two out"
         )
-    theory.check_criteria("plan", criterion, metric, rounding)
+    try:
+        checks.whole("plan: margin", margin, 0, _MOST_MARGIN)
+    except (TypeError, ValueError) as error:
+        raise type(error)(
+            f"{error}; a margin is mantissa bits beyond the metric's; for fewer bits than these "
+            "take narrowed() of the plan"
+        ) from error
+
+
+def _check_metric(metric: str, criterion: str, cutoff: float, eps: float) -> None:
+    """Raises ValueError where an option of the other metric would have no effect."""
+    options: dict[str, dict[str, tuple[Any, Any]]] = {
+        "nmse": {"criterion": (criterion, "level"), "cutoff": (cutoff, theory.CUTOFF)},
+        "vrr": {"eps": (eps, theory.EPS)},
+    }
+    for name, (value, default) in options[metric].items():
+        if value != default:
+            other = "vrr" if metric == "nmse" else "nmse"
+            raise ValueError(
+                f"plan: {name}={value!r} is an option of metric={other!r} and has no effect with "
+                f"{metric!r}; pass metric={other!r}, or leave {name} out"
+            )
 
 
 def _examples(model: Module, sample: Any, batch: int | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ _PLAN = ("block", "gemm", "length", "m_p", "nzr", "normal", "chunked", "exponent
 #: The column of a plan with fixed-point operands.
 FIXED = "never overflows in"
 _SHARES = ("swamped", "swamped_chunks", "overflowed")
+_FIGURE = re.compile(r"(\d+(?:\.\d+)?)")
 
 
 def plan_cells(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
@@ -28,10 +30,11 @@ def plan_cells(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
 
     A block's name stands in its first row. "4/64" are the mantissa bits with chunks, and their
     length. Fixed-point operands have the bits of a fixed-point accumulator that they never
-    overflow. Notes stand by number, where there are any.
+    overflow. Notes stand by number, where there are any; notes that differ in figures alone have
+    one number.
     """
     fixed = any(row.get("integer_bits") for row in rows)
-    numbers = {note: str(i) for i, note in enumerate(_notes(rows), start=1)}
+    numbers = {kind: str(i) for i, kind in enumerate(_notes(rows), start=1)}
     cells = [(*_PLAN, *([FIXED] if fixed else []), *(["notes"] if numbers else []))]
     block = None
     for row in rows:
@@ -48,7 +51,7 @@ def plan_cells(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
                 _exponents(row),
                 row["accumulator"],
                 *integer,
-                *([" ".join(numbers[note] for note in row["notes"])] if numbers else []),
+                *([" ".join(numbers[kind] for kind in _notes([row]))] if numbers else []),
             )
         )
         block = row["layer"]
@@ -56,8 +59,15 @@ def plan_cells(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
 
 
 def plan_notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The notes of the table, numbered."""
-    return [f"{i}: {note}" for i, note in enumerate(_notes(rows), start=1)]
+    """The notes of the table, numbered.
+
+    A note of several rows stands once, with their count, and with the least and the largest of each
+    figure in which it differs between them.
+    """
+    return [
+        f"{i}: {_merged(notes)}" + (f" ({count} rows)" if count > 1 else "")
+        for i, (notes, count) in enumerate(_notes(rows).values(), start=1)
+    ]
 
 
 def plan_text(rows: Sequence[Mapping[str, Any]]) -> TextTable:
@@ -83,8 +93,29 @@ def measured_text(found: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(aligned(list(zip(*told, strict=True)), (0,)))
 
 
-def _notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(note for row in rows for note in row["notes"]))
+def _notes(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[list[str], int]]:
+    """The notes that differ in figures alone, and how many rows have some of them, by the text
+    without figures."""
+    found: dict[str, tuple[list[str], int]] = {}
+    for row in rows:
+        of_row: dict[str, list[str]] = {}
+        for note in row["notes"]:
+            of_row.setdefault(_FIGURE.sub("0", note), []).append(note)
+        for kind, notes in of_row.items():
+            others, count = found.get(kind, ([], 0))
+            found[kind] = ([*others, *notes], count + 1)
+    return found
+
+
+def _merged(notes: Sequence[str]) -> str:
+    """One text for notes that differ in figures alone, which become ranges."""
+    columns = zip(*(_FIGURE.split(note) for note in notes), strict=True)
+    return "".join(_range(column) if i % 2 else column[0] for i, column in enumerate(columns))
+
+
+def _range(figures: Sequence[str]) -> str:
+    low, high = min(figures, key=float), max(figures, key=float)
+    return low if float(low) == float(high) else f"{low} to {high}"
 
 
 def _exponents(row: Mapping[str, Any]) -> str:

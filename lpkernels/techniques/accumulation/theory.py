@@ -43,6 +43,7 @@ UNSEEN_BY_VRR = {
     'bits and more, or use metric="nmse"',
 }
 CUTOFF = 50.0
+EPS = 1e-3
 # The last mantissa width that is tried; far above any that a sum of 2^53 products asks for.
 _MOST_BITS = 52
 # From this length on the formula's answer jumps by 3 bits, which no simulated sum shows.
@@ -155,7 +156,7 @@ def min_mantissa_bits(
     cutoff: float = CUTOFF,
     criterion: str = "level",
     metric: str = "vrr",
-    eps: float = 1e-3,
+    eps: float = EPS,
     rounding: str = "nearest_even",
 ) -> Any:
     """The fewest mantissa bits of an accumulator that sums n products well enough.

@@ -17,6 +17,7 @@ from lpkernels.experiments.sweeps.accumulate import AccumulateConfig, Point, Stu
 from lpkernels.experiments.training.arithmetic import layer_recipes
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
+from lpkernels.techniques.accumulation import accumulator_of, nmse
 
 TINY = AccumulateConfig(model="cnn1", width=2, batch=16, sample=16, longest=256, epochs=1, seeds=1)
 
@@ -75,7 +76,7 @@ def test_points_are_the_planned_sums_and_one_bit_fewer_rounded_as_asked() -> Non
     assert widths | {max(1, w - 1) for w in widths} == simulated
     assert max(p.length for p in points) == TINY.longest
     assert len(set(points)) == len(points)
-    config = replace(TINY, rounding="aligned_truncation", metric="nmse", chunk=16)
+    config = replace(TINY, rounding="aligned_truncation", chunk=16)
     made = work.make_plan(config, work.find_workload(TINY))
     accs = [lp.accumulator(p.accumulator) for p in work.points(made, config)]
     assert {acc.block for acc in accs} == {1}
@@ -92,6 +93,20 @@ def test_a_simulated_sum_has_its_theory_and_a_length_its_speed() -> None:
     assert record["theory"] == pytest.approx(0.959837, abs=1e-6)
     assert record["vrr"] == pytest.approx(0.993, abs=0.03)
     assert "theory" not in work.simulate(Point(256, "e8m5_chunk16", "e5m2"), side=16)
+    for name, rounding, chunk in (
+        ("e8m5", "nearest_even", None),
+        ("e8m5_chunk16:stochastic", "stochastic", 16),
+        (
+            str(accumulator_of(lp.FloatFormat(8, 5), "aligned_truncation")),
+            "aligned_truncation",
+            None,
+        ),
+    ):
+        record = work.simulate(Point(256, name, "e5m2"), side=32)
+        assert record["law"] == nmse(5, 256, chunk=chunk, rounding=rounding)
+        assert record["nmse"] == pytest.approx(record["law"], rel=0.3)
+    # Nothing is predicted of a rounding that the law does not know.
+    assert "law" not in work.simulate(Point(256, "e8m5:toward_zero", "e5m2"), side=16)
     found = list(speed_over_length("e5m2", lp.accumulator("e8m6"), longest=8, repeats=1))
     assert {record["length"] for record in found} == {64, 256}
     assert all(record["rate"] > 0 and record["nmse"] > 0 for record in found)
@@ -156,6 +171,13 @@ def test_another_question_or_another_kind_is_refused(tmp_path: Path) -> None:
     Study(tmp_path, TINY, resume=False)
     with pytest.raises(ValueError, match="the answer to another question; resume with the options"):
         Study(tmp_path, AccumulateConfig(), resume=True)
+    # A plan that was made before margins had none, whatever the default is.
+    first = work.read_study(tmp_path / "accumulate.jsonl")[0]
+    del first["config"]["margin"]
+    records.write_records(tmp_path / "accumulate.jsonl", [{**first, "schema": 1}])
+    with pytest.raises(ValueError, match="the answer to another question"):
+        Study(tmp_path, TINY, resume=True)
+    assert Study(tmp_path, replace(TINY, margin=0), resume=True).config.margin == 0
     records.write_records(tmp_path / "accumulate.jsonl", [schemas.header("run")])
     with pytest.raises(ValueError, match="expected the records of `lpkernels accumulate`"):
         Study(tmp_path, TINY, resume=True)
