@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,6 @@ import lpkernels as lp
 from bench.recording import keep
 from lpkernels import schemas
 from lpkernels.experiments.records import read_records
-from lpkernels.experiments.sweeps.statistics import t_interval
 from lpkernels.experiments.training.optimizers import cosine_lr
 from lpkernels.experiments.workloads.sets.mnist1d import signals
 from lpkernels.techniques.cpt import PrecisionRange, PrecisionScheduler, precision_range_test
@@ -289,37 +287,17 @@ def run(path: Path, name: str, seed: int, arms: Sequence[str]) -> None:
         keep(path, record)
 
 
-def show(path: Path, print_: Callable[[str], None] = print) -> None:
-    """Means, and differences to 8 bits throughout, seed by seed."""
-    runs = held(path)
-    for name in TASKS:
-        for arm in dict.fromkeys((STATIC, *RULES, *FIXED)):
-            own = {s: r for (t, a, s), r in runs.items() if (t, a) == (name, arm) and "error" in r}
-            if not own:
-                continue
-            gaps = [r["error"] - runs[name, STATIC, s]["error"] for s, r in own.items()]
-            interval = t_interval(gaps, 0.95) if arm != STATIC else None
-            of = f"[{interval.low:+.4f}, {interval.high:+.4f}]" if interval else ""
-            bits = " ".join("{}-{}".format(*r["bits"]) for r in own.values())
-            print_(
-                f"{name:18} {arm:9} {statistics.fmean(r['error'] for r in own.values()):.4f}  "
-                f"{statistics.fmean(gaps):+.4f} {of} ({bits})"
-            )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", 1)[1])
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--show", action="store_true", help="Only what the file holds.")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     # The arms that the page is about come first.
-    for arms in () if asked.show else ((STATIC, *RULES), tuple(FIXED)):
+    for arms in ((STATIC, *RULES), tuple(FIXED)):
         for seed in range(asked.seeds):
             for name in TASKS:
                 run(asked.out, name, seed, arms)
-    show(asked.out)
 
 
 if __name__ == "__main__":

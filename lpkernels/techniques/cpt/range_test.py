@@ -1,10 +1,8 @@
 """The precision range test: which bits a training can start from, and which are enough."""
 
-import copy
 import math
-import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -16,8 +14,8 @@ import torch
 from torch import nn
 
 from lpkernels._table import Tabular, TextTable
-from lpkernels.nn.observing.tracing import left_as_found
 from lpkernels.techniques import checks
+from lpkernels.techniques.cpt.restoring import as_found
 from lpkernels.techniques.cpt.schedule import width
 
 RULES = ("relative", "fu2021")
@@ -182,10 +180,15 @@ def precision_range_test(
     limit = checks.number("threshold", threshold, least=0)
     if checks.choice("mode", mode, MODES) == "continue" and relative:
         raise ValueError(
-            "mode: expected 'within', since the rule 'relative' compares candidates that start from "
-            "the same state, got 'continue'; or give rule='fu2021'"
+            "mode: expected 'within', since by the rule 'relative' candidates start from the same "
+            "state, got 'continue'; or give rule='fu2021'"
         )
-    around = partial(_as_found, [*restore, *_generators(batches)])
+    if isinstance(restore, nn.Module) or not isinstance(restore, Iterable):
+        raise TypeError(
+            "restore: expected a list such as [model, optimizer], got a single "
+            f"{type(restore).__name__}"
+        )
+    around = partial(as_found, [*restore, *_generators(batches)])
     of_all, of_level = (nullcontext, around) if mode == "within" else (around, nullcontext)
     trace: list[Level] = []
     with of_all():
@@ -314,82 +317,3 @@ def _fu2021(result: PrecisionRange) -> PrecisionRange:
     above = trace[lowest + 1 :]
     enough = (a.bits for a, b in pairwise(above) if abs(a.last - b.last) <= limit)
     return replace(result, bits=(trace[lowest].bits, next(enough, trace[-1].bits)), trace=trace)
-
-
-@contextmanager
-def _as_found(things: Sequence[Any]) -> Iterator[None]:
-    """At its end, after an error too, modules, optimizers and other things with a state_dict are as
-    they were at its start, and so are the global generators of torch, numpy and Python.
-
-    Raises: TypeError: a thing without state_dict and load_state_dict.
-    """
-    # The global generator is what a user's data loading may draw from.
-    numbers, own = np.random.get_state(), random.getstate()  # noqa: NPY002
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
-    try:
-        with torch.random.fork_rng(devices), ExitStack() as stack:
-            # The first thing is put back first.
-            for thing in reversed(things):
-                stack.enter_context(_kept(thing))
-            yield
-    finally:
-        np.random.set_state(numbers)  # noqa: NPY002
-        random.setstate(own)
-
-
-def _kept(thing: Any) -> AbstractContextManager[None]:
-    if isinstance(thing, nn.Module):
-        return _module(thing)
-    return _generator(thing) if isinstance(thing, torch.Generator) else _state(thing)
-
-
-@contextmanager
-def _generator(generator: torch.Generator) -> Iterator[None]:
-    state = generator.get_state()
-    try:
-        yield
-    finally:
-        generator.set_state(state)
-
-
-@contextmanager
-def _module(module: nn.Module) -> Iterator[None]:
-    """Beside the state that `left_as_found` puts back: modules inside, all other attributes (a
-    precision is one) and extra states. Tensors keep their places in memory."""
-    own = [(m, dict(vars(m)), dict(m._modules), _extra(m)) for m in module.modules()]
-    with left_as_found(module, []):
-        try:
-            yield
-        finally:
-            for each, attributes, modules, extra in own:
-                vars(each).clear()
-                vars(each).update(attributes)
-                each._modules.clear()
-                each._modules.update(modules)
-                if extra is not None:
-                    each.set_extra_state(extra)
-
-
-def _extra(module: nn.Module) -> Any:
-    has = type(module).get_extra_state is not nn.Module.get_extra_state
-    return copy.deepcopy(module.get_extra_state()) if has else None
-
-
-@contextmanager
-def _state(thing: Any) -> Iterator[None]:
-    """An optimizer, or anything else with a state_dict."""
-    if not all(callable(getattr(thing, n, None)) for n in ("state_dict", "load_state_dict")):
-        raise TypeError(
-            "restore: expected models, optimizers and other things with state_dict and "
-            f"load_state_dict, got {type(thing).__name__}"
-        )
-    state = copy.deepcopy(thing.state_dict())
-    settings = [set(group) for group in getattr(thing, "param_groups", ())]
-    try:
-        yield
-    finally:
-        thing.load_state_dict(state)
-        # An optimizer may keep settings that training has added to its groups.
-        for group, before in zip(getattr(thing, "param_groups", ()), settings, strict=True):
-            for name in group.keys() - before:
-                del group[name]

@@ -268,6 +268,8 @@ def test_continue_goes_on_from_level_to_level() -> None:
     ({"batches": 3}, TypeError, "batches: expected data that can begin anew, .* got int"),
     ({"mode": "once"}, ValueError, "mode: expected one of within, continue"),
     ({"set_bits": 8}, TypeError, r"set_bits: expected a function set_bits\(bits\), got int 8"),
+    ({"restore": nn.Sequential(nn.Linear(2, 2))}, TypeError, "got a single Sequential"),
+    ({"restore": Counter()}, TypeError, r"expected a list such as \[model, .* a single Counter"),
     ({"restore": [3]}, TypeError, "things with state_dict and load_state_dict, got int"),
     ({"step_fn": 0.5}, TypeError, r"step_fn: expected a function .*, got float 0.5"),
 )
