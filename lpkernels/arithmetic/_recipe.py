@@ -73,6 +73,8 @@ _TAKEN_BY = {
     "grad_input": ("dgrad",),
     "grad_weight": ("wgrad",),
 }
+_ALL_TAKEN_BY = _TAKEN_BY | {"bias": ("fprop",), "dgrad_weight": ("dgrad",)}
+_ALL_TAKEN_BY |= dict.fromkeys(("wgrad_input", "wgrad_grad_output"), ("wgrad",))
 
 # The product that reuses codes made for another, and the field that gives it codes of its own.
 _REUSED_BY = {
@@ -133,6 +135,7 @@ class Recipe(PlainValues):
 
     Attributes:
         is_torch:       whether it is torch's own arithmetic: no quantizer, three native products.
+        emulated:       the products that are not torch's own: their sums or a tensor is rounded.
         is_stochastic:  whether any part of it draws random bits.
 
     An operand is quantised once, and its codes serve every product that reads it, with these
@@ -180,6 +183,7 @@ class Recipe(PlainValues):
         # The quantizers whose formats have an axis, for `check_axes`.
         axes: tuple[Axis, ...]
         is_torch: bool
+        emulated: tuple[str, ...]
         is_stochastic: bool
         fused: "Applied"
         # The operands of each product, where one reads codes of its own or sums codes.
@@ -244,10 +248,14 @@ class Recipe(PlainValues):
         quantizers = {name: getattr(self, name) for name in QUANTIZERS}
         given = [each for each in quantizers.values() if each is not None]
         sums = [getattr(self, name) for name in PRODUCTS]
+        rounded = {
+            x for name, q in quantizers.items() if q is not None for x in _ALL_TAKEN_BY[name]
+        }
         set_fields(
             self,
             axes=axes(list(quantizers.items())) if its_axes is None else its_axes,
             is_torch=not given and all(acc.is_native for acc in sums),
+            emulated=tuple(x for x in PRODUCTS if x in rounded or not getattr(self, x).is_native),
             is_stochastic=any(part.is_stochastic for part in (*given, *sums)),
             fused=Applied(*(self._applied(name, by) for name, by in _TAKEN_BY.items())),
             by_product=self._by_product(),

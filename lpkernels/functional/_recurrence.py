@@ -19,7 +19,7 @@ from lpkernels.arithmetic import Recipe
 from lpkernels.functional import seeds
 from lpkernels.functional._saved import Saved, saved
 from lpkernels.functional.cells import Cell
-from lpkernels.functional.layer import Sum, bias_gradient, quantized
+from lpkernels.functional.layer import bias_gradient, quantized, sum_of
 from lpkernels.functional.linear import LinearGeometry
 from lpkernels.functional.recording import first_order, is_recorded
 from lpkernels.functional.storing import new_product
@@ -71,7 +71,7 @@ class _Product:
 
     def forward(self, hq: Tensor, step: int) -> Tensor:
         seed, recipe = self._seed(step), self.recipe
-        how = Sum(recipe.fprop, seed, Role.FPROP, self.backend)
+        how = sum_of(recipe, "fprop", seed, self.backend)
         z = _LINEAR.fprop(hq, self.w, self.bias, how)
         return quantized(z, recipe.output, seed, Role.OUTPUT, SITE_OUTPUT, self.backend)
 
@@ -80,7 +80,7 @@ class _Product:
         seed, recipe, backend = self._seed(step), self.recipe, self.backend
         g = quantized(g, recipe.grad_output, seed, Role.GRAD_OUTPUT, SITE_QUANTIZE, backend)
         shape = torch.Size([len(g), self.w.shape[1]])
-        dh = _LINEAR.dgrad(g, self.w, shape, Sum(recipe.dgrad, seed, Role.DGRAD, backend))
+        dh = _LINEAR.dgrad(g, self.w, shape, sum_of(recipe, "dgrad", seed, backend))
         return g, quantized(dh, recipe.grad_input, seed, Role.GRAD_INPUT, SITE_QUANTIZE, backend)
 
     def keep(self, operands: Sequence[Tensor]) -> list[tuple[Saved, Any]]:
@@ -92,7 +92,7 @@ class _Product:
         x = torch.cat([kept.restored(shape)[0] for kept, shape in operands])
         g = torch.cat(list(gradients))
         recipe, seed, backend = self.recipe, self.seed, self.backend
-        how = Sum(recipe.wgrad, seed, Role.WGRAD, backend)
+        how = sum_of(recipe, "wgrad", seed, backend)
         dw = _LINEAR.wgrad(x, g, self.w.shape, how)
         return quantized(dw, recipe.grad_weight, seed, Role.GRAD_WEIGHT, SITE_QUANTIZE, backend)
 

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from lpkernels.arithmetic import Accumulator
 from lpkernels.functional.layer import Sum
+from lpkernels.functional.torch_calls import no_product
 from lpkernels.ops import matmul_of
 from lpkernels.rng import Role
 
@@ -15,7 +16,8 @@ def sums(x: Tensor, acc: Accumulator, seed: Tensor | None, role: Role, backend: 
     if acc.is_native:
         return x.sum(1)
     ones = x.new_ones(x.shape[1], 1)
-    return Sum(acc, seed, role, backend).of(matmul_of(x, ones)).reshape(-1)
+    with no_product():
+        return Sum(acc, seed, role, backend).of(matmul_of(x, ones)).reshape(-1)
 
 
 def dots(
@@ -26,4 +28,5 @@ def dots(
     if acc.is_native:
         return (a * b).sum(1)
     left, right = a.unsqueeze(1), b.unsqueeze(2)
-    return Sum(acc, seed, role, backend).of(matmul_of(left, right)).reshape(-1)
+    with no_product():
+        return Sum(acc, seed, role, backend).of(matmul_of(left, right)).reshape(-1)

@@ -11,7 +11,7 @@ from lpkernels.functional import _checks, seeds
 from lpkernels.functional.conv import Size, SlidingGeometry, as_sizes, check_dimensions, ranks
 from lpkernels.functional.layer import Sum, emulated_layer, widened
 from lpkernels.functional.running import Scales
-from lpkernels.functional.torch_calls import gradient_of_convolution, no_autocast, own
+from lpkernels.functional.torch_calls import gradient_of_convolution, own
 from lpkernels.ops import Product, fprop_of
 from lpkernels.recipes import as_recipe
 
@@ -45,14 +45,14 @@ class ConvTransposeGeometry(SlidingGeometry):
         if how.acc.is_native:
             stride, padding, dilation, groups = conv
             numbers = (stride, padding, self.output_padding, groups, dilation)
-            with no_autocast(x):
+            with how.by_torch(x):
                 return own(_TORCH_CONV[len(stride)], x, w, b, *numbers)
         product = Product("conv_dgrad", x, w, self.output_shape(x, w), conv)
         return how.of(product) if b is None else how.add_bias(how.rounding(()).of(product), b, 1)
 
     def dgrad(self, g: Tensor, w: Tensor, shape: torch.Size, how: Sum) -> Tensor:
         if how.acc.is_native:
-            return self._torchs_gradient(0, g, g.new_empty(1).expand(shape), w)
+            return self._torchs_gradient(0, g, g.new_empty(1).expand(shape), w, how)
         dx = how.of(fprop_of(g, w, None, self.conv()))
         # An output_padding of the stride or more makes room for positions that x does not have.
         if dx.shape != shape:
@@ -61,12 +61,12 @@ class ConvTransposeGeometry(SlidingGeometry):
 
     def wgrad(self, x: Tensor, g: Tensor, shape: torch.Size, how: Sum) -> Tensor:
         if how.acc.is_native:
-            return self._torchs_gradient(1, g, x, g.new_empty(1).expand(shape))
+            return self._torchs_gradient(1, g, x, g.new_empty(1).expand(shape), how)
         # The convolution's input is g, and its product's left factor x.
         return how.exchanged().of(Product("conv_wgrad", g, x, shape, self.conv()))
 
-    def _torchs_gradient(self, which: int, g: Tensor, x: Tensor, w: Tensor) -> Tensor:
-        with no_autocast(g):
+    def _torchs_gradient(self, which: int, g: Tensor, x: Tensor, w: Tensor, how: Sum) -> Tensor:
+        with how.by_torch(g):
             return gradient_of_convolution(which, g, x, w, self.conv(), self.output_padding)
 
 

@@ -17,6 +17,7 @@ again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
@@ -28,7 +29,7 @@ from lpkernels.functional import _checks
 from lpkernels.functional._saved import Saved, saved
 from lpkernels.functional.recording import first_order, is_recorded
 from lpkernels.functional.storing import new_product, seeing, seen
-from lpkernels.functional.torch_calls import torchs
+from lpkernels.functional.torch_calls import native_sum, torchs
 from lpkernels.ops import NOT_FUSED, Fused, How, Ints, Product, matmul_of
 from lpkernels.rng import SITE_OUTPUT, SITE_QUANTIZE, Role
 
@@ -42,7 +43,8 @@ class Sum(NamedTuple):
 
     ``seed`` is a 0-d int64 tensor or None, ``backend`` a backend's name or "auto". ``fused`` and
     ``scales`` are for the two tensors in the order of the geometry's arguments. ``scales`` belong
-    to tensors that are codes; only a product that is not native has them.
+    to tensors that are codes; only a product that is not native has them. ``emulated`` is False of
+    a native product of which the recipe rounds nothing.
     """
 
     acc: Accumulator
@@ -51,11 +53,17 @@ class Sum(NamedTuple):
     backend: str = "auto"
     fused: Fused = NOT_FUSED
     scales: Pair | None = None
+    emulated: bool = True
+
+    def by_torch(self, x: Tensor) -> AbstractContextManager[Any]:
+        """The context in which torch makes a native product of x."""
+        return native_sum(x, self.role, self.emulated)
 
     def of(self, product: Product) -> Tensor:
         """The product, by torch itself where the sums are its own."""
         if self.acc.is_native:
-            return torchs(product)
+            with self.by_torch(product.left):
+                return torchs(product)
         how = How(self.acc.to_ints(), self.seed, self.role, self.fused)
         if self.scales is None:
             return ops.multiply(product, how, self.backend)
@@ -79,12 +87,24 @@ class Sum(NamedTuple):
 
     def add_bias(self, y: Tensor, b: Tensor, channels: int) -> Tensor:
         """y + b, rounded: the last addition of this sum; the product has left y unrounded."""
-        acc, seed, role, backend, fused, scales = self
+        acc, seed, role, backend, fused, scales, _ = self
         if scales is None:
             return ops.add_bias(y, b, channels, acc, seed, role, backend, fused.result)
         from lpkernels.functional.scaled import products
 
         return products.add_bias(y, b, channels, How(acc.to_ints(), seed, role, fused), backend)
+
+
+def sum_of(
+    recipe: Recipe,
+    product: str,
+    seed: Tensor | None,
+    backend: str,
+    scales: Pair | None = None,
+) -> Sum:
+    """The sum of "fprop", "dgrad" or "wgrad" by a recipe; it applies no quantizers itself."""
+    role, emulated = Role[product.upper()], product in recipe.emulated
+    return Sum(getattr(recipe, product), seed, role, backend, NOT_FUSED, scales, emulated)
 
 
 class Geometry(Protocol):
@@ -175,16 +195,16 @@ def _made(
     product: Callable[..., Tensor],
     operands: tuple[Any, ...],
     ints: tuple[Ints, Ints],
-    call: tuple[Accumulator, Tensor | None, Role, str],
+    how: Sum,
     last: _Last,
 ) -> Tensor:
     """A product of the geometry, rounded."""
     # A sum that rounds its result leaves nothing to be seen before it is rounded.
     result = last.ints if geometry.rounds and seeing() is None else ()
-    y = product(*operands, Sum(*call, Fused(*ints, result)))
+    y = product(*operands, how._replace(fused=Fused(*ints, result)))
     if result or last.quantizer is None:
         return y
-    return quantized(y, last.quantizer, call[1], last.role, last.site, call[3])
+    return quantized(y, last.quantizer, how.seed, last.role, last.site, how.backend)
 
 
 def bias_gradient(
@@ -234,10 +254,10 @@ def _forward(
         b = quantized(b, recipe.bias, seed, Role.BIAS, SITE_QUANTIZE, backend)
 
     operands, ints = (kept.x, kept.w, b), (kept.x_ints, kept.w_ints)
-    call = (recipe.fprop, seed, Role.FPROP, backend)
+    how = sum_of(recipe, "fprop", seed, backend)
     last = _Last(recipe.output, recipe.fused.output, Role.OUTPUT, SITE_OUTPUT)
     last = last if geometry.final else _UNROUNDED
-    return _made(geometry, geometry.fprop, operands, ints, call, last), kept
+    return _made(geometry, geometry.fprop, operands, ints, how, last), kept
 
 
 def emulated_layer(
@@ -309,15 +329,15 @@ class EmulatedLayer(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             wq, w_ints = Saved(right, *ctx.right).restored(ctx.w_shape)
             operands, ints = (g, wq, ctx.x_shape), (g_ints, w_ints)
-            call = (recipe.dgrad, seed, Role.DGRAD, backend)
+            how = sum_of(recipe, "dgrad", seed, backend)
             last = _Last(recipe.grad_input, recipe.fused.grad_input, Role.GRAD_INPUT)
-            dx = _made(geometry, geometry.dgrad, operands, ints, call, last)
+            dx = _made(geometry, geometry.dgrad, operands, ints, how, last)
         if ctx.needs_input_grad[1]:
             xq, x_ints = Saved(left, *ctx.left).restored(ctx.x_shape)
             operands, ints = (xq, g, ctx.w_shape), (x_ints, g_ints)
-            call = (recipe.wgrad, seed, Role.WGRAD, backend)
+            how = sum_of(recipe, "wgrad", seed, backend)
             last = _Last(recipe.grad_weight, recipe.fused.grad_weight, Role.GRAD_WEIGHT)
-            dw = _made(geometry, geometry.wgrad, operands, ints, call, last)
+            dw = _made(geometry, geometry.wgrad, operands, ints, how, last)
         if ctx.needs_input_grad[2]:
             rows = geometry.rows(g, ctx.b_shape)
             db = bias_gradient(rows, g_ints, recipe.wgrad, seed, backend).reshape(ctx.b_shape)

@@ -13,7 +13,7 @@ from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional.layer import Sum, emulated_layer, widened
 from lpkernels.functional.running import Scales
-from lpkernels.functional.torch_calls import no_autocast, own
+from lpkernels.functional.torch_calls import own
 from lpkernels.ops import matmul_of
 from lpkernels.recipes import as_recipe
 
@@ -32,7 +32,7 @@ class LinearGeometry:
 
     def fprop(self, x: Tensor, w: Tensor, b: Tensor | None, how: Sum) -> Tensor:
         if how.acc.is_native:
-            with no_autocast(x):
+            with how.by_torch(x):
                 y = own(F.linear, _rows(x), w, b)
             # A view made inside a Function could not be changed in place by the layer that follows.
             return torch.ops.aten._unsafe_view(y, [*x.shape[:-1], w.shape[0]])

@@ -25,7 +25,7 @@ from lpkernels.functional.quantize import lowered_quantizer, straight_through
 from lpkernels.functional.recording import first_order, is_recorded
 from lpkernels.functional.scaled import Scaled
 from lpkernels.functional.seeds import seed_for
-from lpkernels.functional.torch_calls import own
+from lpkernels.functional.torch_calls import native_sum, own
 from lpkernels.recipes import as_recipe
 from lpkernels.rng import SITE_OUTPUT, Role
 
@@ -224,7 +224,7 @@ def _product(
     left = a.unsqueeze(0) if a.dim() == 1 else a
     right = b.unsqueeze(1) if b.dim() == 1 else b
     if sums.is_native:
-        with torch.autocast(a.device.type, enabled=False):
+        with native_sum(a, Role.DIRECT):
             return own(torch.matmul, left.float(), right.float())
     start = None if initial is None else _expanded(initial, a, b)
     if is_recorded(a, b, initial):

@@ -12,7 +12,7 @@ from lpkernels.arithmetic import TORCH, Ranks, Recipe, check_axes
 from lpkernels.functional import _checks, seeds
 from lpkernels.functional._batches import one_sum
 from lpkernels.functional.layer import Sum, emulated_layer, widened
-from lpkernels.functional.torch_calls import no_autocast, own
+from lpkernels.functional.torch_calls import own
 from lpkernels.ops import matmul_of
 from lpkernels.recipes import as_recipe
 
@@ -43,7 +43,7 @@ class ProductGeometry:
 
     def fprop(self, x: Tensor, w: Tensor, b: Tensor | None, how: Sum) -> Tensor:
         if how.acc.is_native:
-            with no_autocast(x):
+            with how.by_torch(x):
                 y = self._scaled(own(torch.matmul, x, w.mT))
                 return y if b is None else y + b
         if b is None:

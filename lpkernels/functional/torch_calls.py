@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from lpkernels.ops import Convolution, Product
+from lpkernels.rng import Role
 
 
 class Watcher(Protocol):
@@ -58,26 +60,67 @@ def own_instead(
 _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
-def no_autocast(x: Tensor) -> AbstractContextManager[Any]:
-    """A context in which torch's own functions take the float32 operands as they are."""
+class Mark(NamedTuple):
+    """What this package makes of the operators that it calls: a product of this role, or, without a
+    role, sums that are no product. emulated: whether the product differs from torch's own, because
+    its sum or one of its tensors is rounded."""
+
+    role: Role | None
+    emulated: bool = True
+
+
+class _Local(threading.local):
+    mark: Mark | None = None
+
+
+_local = _Local()
+
+
+def current_mark() -> Mark | None:
+    """The mark of the operators that run now in this thread; None where they are the model's."""
+    return _local.mark
+
+
+class _Marked(AbstractContextManager[None]):
+    def __init__(self, mark: Mark, inner: AbstractContextManager[Any]) -> None:
+        self._mark, self._inner = mark, inner
+
+    def __enter__(self) -> None:
+        self._before, _local.mark = _local.mark, self._mark
+        self._inner.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._inner.__exit__(*error)
+        _local.mark = self._before
+
+
+def native_sum(x: Tensor, role: Role, emulated: bool = True) -> AbstractContextManager[Any]:
+    """A context in which torch's own functions take the float32 operands as they are, and their
+    operators have a `Mark`."""
     kind = x.device.type
+    inner: AbstractContextManager[Any] = nullcontext()
     # The meta device has no autocast, and torch refuses the question.
     if kind != "meta" and torch.is_autocast_enabled(kind):
-        return torch.autocast(kind, enabled=False)
-    return nullcontext()
+        inner = torch.autocast(kind, enabled=False)
+    return inner if torch.compiler.is_compiling() else _Marked(Mark(role, emulated), inner)
+
+
+def no_product() -> AbstractContextManager[Any]:
+    """A context of sums of terms, whose operators are no products of a layer."""
+    nothing = nullcontext()
+    return nothing if torch.compiler.is_compiling() else _Marked(Mark(None), nothing)
 
 
 def torchs(product: Product) -> Tensor:
-    """The product by torch itself; a matmul has no bias."""
+    """The product by torch itself, inside a `native_sum`; a matmul has no bias."""
     kind, left, right, shape, conv, bias, _ = product
-    with no_autocast(left):
-        if conv is None:
-            return own(torch.matmul, left, right)
-        if kind == "conv_fprop":
-            return own(_CONVOLUTIONS[len(conv.stride)], left, right, bias, *conv)
-        if kind == "conv_dgrad":
-            return gradient_of_convolution(0, left, _nothing(left, shape), right, conv)
-        return gradient_of_convolution(1, right, left, _nothing(right, shape), conv)
+    if conv is None:
+        return own(torch.matmul, left, right)
+    if kind == "conv_fprop":
+        return own(_CONVOLUTIONS[len(conv.stride)], left, right, bias, *conv)
+    if kind == "conv_dgrad":
+        return gradient_of_convolution(0, left, _nothing(left, shape), right, conv)
+    return gradient_of_convolution(1, right, left, _nothing(right, shape), conv)
 
 
 def _nothing(like: Tensor, shape: Sequence[int]) -> Tensor:

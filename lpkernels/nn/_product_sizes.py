@@ -1,51 +1,87 @@
-"""The sizes of products, read off the arguments of operators."""
+"""The multiply-adds of operators, read off their arguments and results.
+
+An operator of torch is counted (`SIZES`), or makes no product, or runs as other operators, or is
+known to multiply matrices by nobody knows how many multiply-adds (`NOT_COUNTED`). A name that looks
+like a product's and is none of this counts as the last kind.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from lpkernels.arithmetic.products import Lengths, conv_lengths, matmul_lengths, output_size
+from lpkernels.arithmetic.products import Lengths, conv_lengths, matmul_lengths
 from lpkernels.functional.unchecked import records
 
 
 class Sizes(NamedTuple):
-    """The sizes of one call: the kind of product, its multiply-adds, and the terms in a sum of
-    fprop, dgrad and wgrad.
+    """The sizes of one call: the kind of product, its multiply-adds (None: unknown), and the terms
+    in a sum of fprop, dgrad and wgrad.
 
     The left operand counts as the input of a layer and the right operand as its weight. Lengths are
     None where one operator is several products.
     """
 
     product: str
-    macs: int
-    lengths: Lengths | None
+    macs: int | None
+    lengths: Lengths | None = None
 
 
-def _matmul(a: Tensor, b: Tensor, *_: Any, **__: Any) -> Sizes:
-    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    y = (*batch, a.shape[-2], b.shape[-1])
-    return Sizes("matmul", math.prod(y) * a.shape[-1], matmul_lengths(a.shape, b.shape, y))
+def sizes_of(name: str, values: Sequence[Any], result: Any) -> Sizes | None:
+    """The sizes of a call of the operator of this name; None where it makes no product.
+
+    values: the arguments in the order of the schema, with the defaults.
+    """
+    counting = SIZES.get(name)
+    if counting is None:
+        bare = name.partition("::")[2] or name
+        unknown = bare in NOT_COUNTED or (_LOOKS_LIKE.search(bare) and bare not in NO_PRODUCT)
+        return Sizes(name, None) if unknown and not name.startswith("lpkernels::") else None
+    if any(isinstance(value, Tensor) and value.is_nested for value in values):
+        return Sizes(name, None)
+    return counting(result, *values)
 
 
-def _addmm(input: Tensor, a: Tensor, b: Tensor, *_: Any, **__: Any) -> Sizes:
-    return _matmul(a, b)
+def _stored(x: Tensor) -> int:
+    """The elements that a tensor stores, fewer than it has where it is sparse."""
+    if x.layout is torch.strided:
+        return x.numel()
+    return (x._values() if x.layout is torch.sparse_coo else x.values()).numel()
 
 
-def _mv(a: Tensor, x: Tensor, *_: Any, **__: Any) -> Sizes:
-    return Sizes("matmul", a.numel(), (a.shape[1], 1, a.shape[0]))
+def _matmul(y: Tensor, a: Tensor, b: Tensor, *_: Any) -> Sizes:
+    shape = (*a.shape[:-1], b.shape[-1])
+    sparse = [x.layout is not torch.strided for x in (a, b)]
+    if all(sparse):
+        return Sizes("matmul", None)
+    macs = _stored(b) * a.shape[-2] if sparse[1] else _stored(a) * b.shape[-1]
+    return Sizes("matmul", macs, None if any(sparse) else matmul_lengths(a.shape, b.shape, shape))
 
 
-def _addmv(input: Tensor, a: Tensor, x: Tensor, *_: Any, **__: Any) -> Sizes:
-    return _mv(a, x)
+def _addmm(y: Tensor, addend: Tensor, a: Tensor, b: Tensor, *_: Any) -> Sizes:
+    return _matmul(y, a, b)
 
 
-def _dot(a: Tensor, b: Tensor) -> Sizes:
+def _mv(y: Tensor, a: Tensor, x: Tensor, *_: Any) -> Sizes:
+    return Sizes("matmul", _stored(a), (a.shape[1], 1, a.shape[0]))
+
+
+def _addmv(y: Tensor, addend: Tensor, a: Tensor, x: Tensor, *_: Any) -> Sizes:
+    return _mv(y, a, x)
+
+
+def _dot(y: Tensor, a: Tensor, b: Tensor, *_: Any) -> Sizes:
     return Sizes("matmul", a.numel(), (a.numel(), 1, 1))
+
+
+def _linear(y: Tensor, x: Tensor, w: Tensor, *_: Any) -> Sizes:
+    lengths = (x.shape[-1], y.shape[-1], x.shape[:-1].numel())
+    return Sizes("matmul", x.numel() * y.shape[-1], lengths)
 
 
 def _conv_sizes(
@@ -64,6 +100,7 @@ def _conv_sizes(
 
 
 def _convolution(
+    y: Tensor,
     x: Tensor,
     w: Tensor,
     bias: Tensor | None,
@@ -73,81 +110,226 @@ def _convolution(
     transposed: bool,
     output_padding: Sequence[int],
     groups: int,
+    *_: Any,
 ) -> Sizes:
-    small = x.shape if transposed else _positions(x, w, stride, padding, dilation)
-    return _conv_sizes(small, w, stride, dilation, groups, transposed)
+    return _conv_sizes((x if transposed else y).shape, w, stride, dilation, groups, transposed)
 
 
-def _multiply(*arguments: Any) -> Sizes:
-    """The sizes of a product that a forward pass makes; a dgrad is a transposed convolution."""
-    product, *_ = records(*arguments)
+def _convolution_backward(y: Any, g: Tensor, *values: Any) -> Sizes:
+    *forward, mask = values
+    kind, macs, _ = _convolution(g, *forward)
+    return Sizes(kind, sum(mask[:2]) * (macs or 0))
+
+
+def _multiply(y: Tensor, *values: Any) -> Sizes:
+    """Our own product; a dgrad that runs forward is a transposed convolution."""
+    product = records(*values)[0]
     if product.conv is None:
-        return _matmul(product.left, product.right)
+        return _our_matmul(y, product.left, product.right)
     stride, _, dilation, groups = product.conv
+    _, w, small = product.images()
+    weight = product.left.new_empty(1).expand(*w)
     transposed = product.kind == "conv_dgrad"
-    return _conv_sizes(product.images()[2], product.right, stride, dilation, groups, transposed)
+    return _conv_sizes(small, weight, stride, dilation, groups, transposed)
 
 
-def _positions(
-    x: Tensor, w: Tensor, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
-) -> list[int]:
-    spatial = output_size(x.shape[2:], w.shape[2:], stride, padding, dilation)
-    return [x.shape[0], w.shape[0], *spatial]
+def _our_matmul(y: Tensor, a: Tensor, b: Tensor, *_: Any) -> Sizes:
+    return Sizes("matmul", y.numel() * a.shape[-1], matmul_lengths(a.shape, b.shape, y.shape))
 
 
-def _trilinear(x1: Tensor, w: Tensor, x2: Tensor, *_: Any, **__: Any) -> Sizes:
-    rows = x1.numel() // x1.shape[-1]
-    return Sizes("bilinear", rows * (w.numel() + w.shape[-3] * w.shape[-1]), None)
+def _trilinear(y: Tensor, *values: Any) -> int:
+    """First i1 * i2 is summed over the dimensions that i3 lacks; the sums are multiplied by i3."""
+    tensors, expanded, sumdim = values[:3], values[3:6], values[6]
+    shapes = []
+    for x, dims in zip(tensors, expanded, strict=True):
+        shape = list(x.shape)
+        for dim in sorted(dims):
+            shape.insert(dim, 1)
+        shapes.append(shape)
+    full = [max(sizes) for sizes in zip(*shapes, strict=True)]
+    left = [n for dim, n in enumerate(full) if dim not in sumdim or dim not in expanded[2]]
+    return math.prod(full) + math.prod(left)
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor, *_: Any, **__: Any) -> Sizes:
-    scores = q.shape[:-1].numel() * k.shape[-2]
-    return Sizes("attention", scores * (q.shape[-1] + v.shape[-1]), None)
+def _grouped(y: Any, a: Tensor, b: Tensor, *_: Any) -> int:
+    # Rows behind the last group count. Where both have three dimensions, each group has its own.
+    groups = a.shape[0] if a.dim() == b.dim() == 3 else 1
+    return groups * math.prod(a.shape[-2:]) * b.shape[-1]
 
 
-def _multi_head(q: Tensor, k: Tensor, v: Tensor, width: int, *_: Any, **__: Any) -> Sizes:
+def _attention(y: Any, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
+    return q.shape[:-1].numel() * k.shape[-2] * (q.shape[-1] + v.shape[-1])
+
+
+def _attention_backward(y: Any, g: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> int:
+    # The scores are computed again.
+    return q.shape[:-1].numel() * k.shape[-2] * (3 * q.shape[-1] + 2 * v.shape[-1])
+
+
+def _scores(q: Tensor, k: Tensor, values: Sequence[Any]) -> int | None:
+    """The scores of q and k (N, L, heads, E); among the values may be the ends of sequences that
+    lie one behind the other, q's and k's. None where nobody knows these."""
+    ends = [x for x in values if isinstance(x, Tensor) and x.dim() == 1]
+    if not ends:
+        return q.shape[:-1].numel() * k.shape[1]
+    if ends[0].is_meta:
+        return None
+    of_q, of_k = (x.diff() for x in ends)
+    return int((of_q * of_k).sum()) * q.shape[-2]
+
+
+def _flash(y: Any, q: Tensor, k: Tensor, v: Tensor, *values: Any) -> int | None:
+    scores = _scores(q, k, values[:3])
+    return scores and scores * (q.shape[-1] + v.shape[-1])
+
+
+def _flash_backward(y: Any, g: Tensor, q: Tensor, k: Tensor, v: Tensor, *values: Any) -> int | None:
+    scores = _scores(q, k, values[2:4])
+    return scores and scores * (3 * q.shape[-1] + 2 * v.shape[-1])
+
+
+def _multi_head(y: Any, q: Tensor, k: Tensor, v: Tensor, width: int, *_: Any) -> int:
     n, t, s = q.shape[0], q.shape[1], k.shape[1]
-    projections = n * width * width * (2 * t + 2 * s)
-    return Sizes("attention", projections + 2 * n * t * s * width, None)
+    return n * width * (width * (2 * t + 2 * s) + 2 * t * s)
 
 
-def _encoder_layer(x: Tensor, width: int, heads: int, *rest: Any, **__: Any) -> Sizes:
+def _encoder_layer(y: Any, x: Tensor, width: int, heads: int, *values: Any) -> int:
     # The two hidden layers stand behind the projections, biases and options of attention and the
     # norms.
-    weights = [w for w in rest if isinstance(w, Tensor) and w.dim() == 2]
+    weights = [w for w in values if isinstance(w, Tensor) and w.dim() == 2]
     projections = x.shape[:-1].numel() * sum(w.numel() for w in weights[:4])
-    return Sizes("attention", projections + 2 * x.shape[0] * x.shape[1] ** 2 * width, None)
+    return projections + 2 * x.shape[0] * x.shape[1] ** 2 * width
 
 
-def _recurrent(x: Tensor, w_input: Tensor, w_hidden: Tensor, *_: Any, **__: Any) -> Sizes:
-    steps = x.shape[:-1].numel()
-    return Sizes("recurrent", steps * (w_input.numel() + w_hidden.numel()), None)
+def _recurrent(y: Any, x: Tensor, *weights: Any) -> int:
+    tensors = weights[0] if isinstance(weights[0], list) else weights[:2]
+    return x.shape[:-1].numel() * sum(w.numel() for w in tensors if w.dim() == 2)
 
 
-_ATTENTION = (
-    "_scaled_dot_product_flash_attention",
-    "_scaled_dot_product_flash_attention_for_cpu",
-    "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_cudnn_attention",
-    "_scaled_dot_product_fused_attention_overrideable",
-)
+def _factored(y: Any, a: Tensor, *values: Any) -> int:
+    """An LU factorization, and the solutions of as many systems as the next tensor has columns."""
+    n, longer, batch = min(a.shape[-2:]), max(a.shape[-2:]), a.shape[:-2].numel()
+    right = sum(x.numel() for x in values[:1] if isinstance(x, Tensor))
+    return batch * n * n * (3 * longer - n) // 6 + n * right
+
+
+def _solved(y: Any, *_: Any) -> int:
+    solution = y[0] if isinstance(y, tuple | list) else y
+    return solution.numel() * solution.shape[-2]
+
+
+_WITH_LENGTHS: dict[Callable[..., Sizes], str] = {
+    _matmul: "mm bmm _int_mm _scaled_mm _scaled_mm_v2 hspmm _sparse_mm_reduce_impl "
+    "_sparse_sparse_matmul",
+    _addmm: "addmm addmm_ baddbmm baddbmm_ addbmm addbmm_ _addmm_activation _sparse_addmm sspaddmm",
+    _mv: "mv",
+    _addmv: "addmv addmv_",
+    _dot: "dot vdot",
+    _linear: "linear mkldnn_linear _weight_int8pack_mm _weight_int4pack_mm "
+    "_weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros _dyn_quant_matmul_4bit "
+    "_mixed_dtypes_linear _sparse_semi_structured_linear",
+    _convolution: "convolution _convolution convolution_overrideable",
+    _convolution_backward: "convolution_backward convolution_backward_overrideable",
+}
+# The kind of product, and a function of the result and all arguments to the multiply-adds.
+_WITHOUT_LENGTHS: dict[str, tuple[str, Callable[..., int | None]]] = {
+    "sparse_sampled_addmm": ("matmul", lambda y, at, a, *_: _stored(at) * a.shape[-1]),
+    "linear_backward mkldnn_linear_backward": (
+        "matmul", lambda y, x, g, w, mask: sum(mask[:2]) * x.numel() * g.shape[-1],
+    ),
+    "mkldnn_linear_backward_input": ("matmul", lambda y, size, g, w: g.numel() * w.shape[-1]),
+    "mkldnn_linear_backward_weights": ("matmul", lambda y, g, x, *_: g.numel() * x.shape[-1]),
+    "matmul_backward": ("matmul", lambda y, g, a, b, mask: sum(mask) * g.numel() * a.shape[-1]),
+    "_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2": ("matmul", _grouped),
+    "_foreach_mm": (
+        "matmul", lambda y, a, b: sum(x.numel() * w.shape[-1] for x, w in zip(a, b, strict=True)),
+    ),
+    "cudnn_convolution cudnn_convolution_relu cudnn_convolution_add_relu mkldnn_convolution "
+    "miopen_convolution miopen_convolution_relu miopen_convolution_add_relu "
+    "miopen_depthwise_convolution _mps_convolution _nnpack_spatial_convolution _conv_depthwise2d "
+    "conv_depthwise3d _slow_conv2d_forward slow_conv3d_forward slow_conv_dilated2d "
+    "slow_conv_dilated3d": ("conv", lambda y, x, w, *_: y.numel() // y.shape[1] * w.numel()),
+    "conv_tbc": ("conv", lambda y, x, w, *_: y.shape[:2].numel() * w.numel()),
+    "_trilinear": ("bilinear", _trilinear),
+    "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu "
+    "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
+    "_scaled_dot_product_fused_attention_overrideable _scaled_dot_product_attention_math_for_mps": (
+        "attention", _attention,
+    ),
+    "_scaled_dot_product_flash_attention_backward "
+    "_scaled_dot_product_flash_attention_for_cpu_backward "
+    "_scaled_dot_product_efficient_attention_backward _scaled_dot_product_cudnn_attention_backward "
+    "_scaled_dot_product_fused_attention_overrideable_backward": ("attention", _attention_backward),
+    "_flash_attention_forward _flash_attention_forward_no_dropout_inplace "
+    "_efficient_attention_forward": ("attention", _flash),
+    "_flash_attention_backward _efficient_attention_backward": ("attention", _flash_backward),
+    "_native_multi_head_attention _triton_multi_head_attention": ("attention", _multi_head),
+    "_transformer_encoder_layer_fwd": ("attention", _encoder_layer),
+    "mkldnn_rnn_layer _cudnn_rnn miopen_rnn": ("recurrent", _recurrent),
+    "mkldnn_rnn_layer_backward _cudnn_rnn_backward miopen_rnn_backward": (
+        "recurrent", lambda *values: 2 * _recurrent(*values),
+    ),
+    "_cdist_forward _euclidean_dist": ("distances", lambda y, a, *_: y.numel() * a.shape[-1]),
+    "_cdist_backward": ("distances", lambda y, g, a, *_: g.numel() * a.shape[-1]),
+    # The gradient that backward reads is as wide as the table.
+    "_embedding_bag _embedding_bag_forward_only _embedding_bag_backward "
+    "_embedding_bag_dense_backward": ("bag", lambda y, w, at, *_: at.numel() * w.shape[-1]),
+    "_embedding_bag_per_sample_weights_backward": (
+        "bag", lambda y, g, w, at, *_: at.numel() * w.shape[-1],
+    ),
+    "_linalg_solve_ex linalg_lu_factor_ex linalg_lu _linalg_det _linalg_slogdet": (
+        "solve", _factored,
+    ),
+    "linalg_cholesky_ex cholesky": ("solve", lambda y, a, *_: a.numel() * a.shape[-1] // 6),
+    "linalg_inv_ex": ("solve", lambda y, a, *_: a.numel() * a.shape[-1]),
+    "linalg_lu_solve cholesky_solve _cholesky_solve_helper": ("solve", _solved),
+    "linalg_solve_triangular triangular_solve": ("solve", lambda *values: _solved(*values) // 2),
+}  # fmt: skip
+
+
+def _counting(product: str, macs: Callable[..., int | None]) -> Callable[..., Sizes]:
+    return lambda *values: Sizes(product, macs(*values))
+
+
+_COUNTED = {
+    **{names: sizes for sizes, names in _WITH_LENGTHS.items()},
+    **{names: _counting(*how) for names, how in _WITHOUT_LENGTHS.items()},
+}
 SIZES: dict[str, Callable[..., Sizes]] = {
     "lpkernels::_multiply": _multiply,
-    "lpkernels::_matmul_scaled": _matmul,
-    "aten::mm": _matmul,
-    "aten::bmm": _matmul,
-    "aten::addmm": _addmm,
-    "aten::baddbmm": _addmm,
-    "aten::addbmm": _addmm,
-    "aten::mv": _mv,
-    "aten::addmv": _addmv,
-    "aten::dot": _dot,
-    "aten::vdot": _dot,
-    "aten::convolution": _convolution,
-    "aten::_trilinear": _trilinear,
-    **{f"aten::{name}": _attention for name in _ATTENTION},
-    "aten::_native_multi_head_attention": _multi_head,
-    "aten::_transformer_encoder_layer_fwd": _encoder_layer,
-    "aten::mkldnn_rnn_layer": _recurrent,
+    "lpkernels::_matmul_scaled": _our_matmul,
+    **{f"aten::{name}": sizes for names, sizes in _COUNTED.items() for name in names.split()},
 }
-"""By the name of the operator's schema: its sizes from its arguments."""
+"""By the name of the operator's schema: its sizes from its result and all its arguments."""
+
+NOT_COUNTED = frozenset(
+    """
+    _compute_linear_combination _cslt_sparse_mm _cudnn_attention_backward _cudnn_attention_forward
+    _linalg_eigh _linalg_eigvals _linalg_svd _lstm_mps _mps_convolution_transpose
+    _slow_conv2d_backward _sparse_mm_reduce_impl_backward _sparse_semi_structured_addmm
+    _sparse_semi_structured_mm _spsolve _triton_scaled_dot_attention cholesky_inverse
+    cudnn_convolution_transpose geqrf linalg_eig linalg_eigvals linalg_householder_product
+    linalg_ldl_factor_ex linalg_ldl_solve linalg_lstsq linalg_matrix_exp linalg_pinv linalg_qr
+    lstm_mps_backward miopen_convolution_transpose mps_convolution_backward
+    mps_convolution_transpose_backward ormqr quantized_gru quantized_lstm slow_conv_transpose2d
+    slow_conv_transpose3d
+    """.split()
+)
+"""Operators of torch that multiply matrices, and whose multiply-adds nobody has written down."""
+
+_LOOKS_LIKE = re.compile(
+    r"mm(?=_|\d|$)|mv(?=_|$)|dot(?=_|$)|gemm|matmul|conv(?!ert)|linear|attention|attn|lstm|gru(?=_|$)"
+    r"|rnn|dist(?=_|$)|solve|cholesky|svd|eig(?!ht)|(?<![a-z])inv(?=_|$)|det(?=_|$)|(?<![a-z])lu(?=_|$)"
+    r"|qr(?=_|$)|lstsq|matrix|einsum|encoder|embedding_bag|householder|geqrf|ldl|multi_head|mlp"
+)
+NO_PRODUCT = frozenset(
+    """
+    _cslt_sparse_mm_search _cudnn_rnn_flatten_weight _pdist_backward _pdist_forward
+    _thnn_fused_gru_cell _thnn_fused_gru_cell_backward _thnn_fused_lstm_cell
+    _thnn_fused_lstm_cell_backward_impl _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward
+    dist lu_unpack mkldnn_reorder_conv2d_weight mkldnn_reorder_conv3d_weight upsample_bilinear2d
+    upsample_bilinear2d_backward upsample_linear1d upsample_linear1d_backward upsample_trilinear3d
+    upsample_trilinear3d_backward
+    """.split()
+)
+"""Operators of torch whose names look like a product's, and that multiply no matrices."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from lpkernels.arithmetic import SCALED_ROLES, Quantizer, Recipe, check_axes
 from lpkernels.arithmetic.precisions import Formats
+from lpkernels.formats.checks import set_fields
 from lpkernels.functional.recording import is_in_backward
 from lpkernels.functional.running import Average, Delayed, Scales, rounded_input
 from lpkernels.functional.tabled import TabledRecipe, tabled
@@ -30,7 +31,10 @@ def _without_input(recipe: Recipe) -> Recipe:
     """The part of the recipe that is left when the input is rounded."""
     rest = replace(recipe, input=None, input_range=None)
     # Torch's own arithmetic would refuse a float32 input beside a weight of another dtype.
-    return replace(rest, input=Quantizer("fp32")) if rest.is_torch else rest
+    rest = replace(rest, input=Quantizer("fp32")) if rest.is_torch else rest
+    # The products of a rounded input are not torch's own.
+    set_fields(rest, emulated=recipe.emulated)
+    return rest
 
 
 class KeptScales(torch.nn.Module):
@@ -52,6 +56,10 @@ class KeptScales(torch.nn.Module):
     def of(self, role: str) -> tuple[Tensor, Tensor]:
         """The history and the scale of a role."""
         return self.get_buffer(f"{role}_history"), self.get_buffer(f"{role}_scale")
+
+    def of_training(self) -> tuple[dict[str, Tensor], bool, bool]:
+        """A copy of what a call in training changes beside the buffers."""
+        return dict(self.before), self.waits, self.is_updated
 
     def of_call(self, training: bool) -> Scales:
         """The scales that a call of the layer rounds with. In training it notes the largest

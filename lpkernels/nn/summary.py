@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from torch.nn import Module
+import torch
+from torch import Tensor
+from torch.nn import Module, RNNBase
+from torch.utils import _pytree
 
 from lpkernels._table import Tabular, TextTable
+from lpkernels.nn.emulated import Emulated, recipe_name
 from lpkernels.nn.selecting import check_model
 from lpkernels.recipes import recipes
+
+if TYPE_CHECKING:
+    from lpkernels.nn.observing.operators import Operators
+
+# An error names this many rows.
+_NAMED_ROWS = 10
 
 
 @dataclass(frozen=True)
 class Row:
-    """The products of one kind and size that one module computes in a forward pass.
+    """The products of one kind and size that one module computes.
 
     Attributes:
         name: the module's name in the model, "" for the model itself.
         module: the name of its class.
-        product: "matmul", "conv", "conv_transpose", "bilinear", "attention" or "recurrent".
+        product: "matmul", "conv", "conv_transpose", "bilinear", "attention", "recurrent",
+            "distances", "bag" (of embeddings) or "solve"; the operator's name where `macs` is None.
         recipe: the name or text of the module's recipe, "" if it has none.
-        lengths: terms in a sum of fprop, dgrad and wgrad, the longest ones; None where torch fuses
-            several products. The wgrad of a recurrent layer is one sum over all its steps.
+        lengths: terms in a sum of fprop, dgrad and wgrad, the longest ones; None of a backward
+            pass, and where torch fuses several products. The wgrad of a recurrent layer is one sum
+            over all its steps.
         calls: how often it is computed.
-        macs: multiply-adds of all these calls, forward only; a tap on padding counts.
-        emulated: whether they follow a recipe that is not torch's own arithmetic.
+        macs: multiply-adds of all these calls; a tap on padding counts. None: nobody knows them.
+        emulated: whether the product differs from torch's own: a recipe rounds its sum or one of
+            its tensors.
+        gemm: "fprop"; of the backward pass "dgrad", "wgrad", or "backward" where torch's own
+            operator does not say which.
     """
 
     name: str
@@ -35,8 +52,9 @@ class Row:
     recipe: str
     lengths: tuple[int, int, int] | None
     calls: int
-    macs: int
+    macs: int | None
     emulated: bool
+    gemm: str = "fprop"
 
 
 @dataclass(frozen=True)
@@ -47,62 +65,134 @@ class Summary(Tabular):
 
     @property
     def macs(self) -> int:
-        """Multiply-adds of the forward pass in all products."""
-        return sum(row.macs for row in self.rows)
+        """Multiply-adds of all products, as far as they are known."""
+        return sum(row.macs or 0 for row in self.rows)
 
     @property
     def emulated_macs(self) -> int:
         """The multiply-adds of the rows that are emulated."""
-        return sum(row.macs for row in self.rows if row.emulated)
+        return sum(row.macs or 0 for row in self.rows if row.emulated)
 
     @property
     def share(self) -> float:
         """The part of the multiply-adds that is emulated; 0 for a model without products."""
         return self.emulated_macs / self.macs if self.macs else 0.0
 
+    @property
+    def not_counted(self) -> tuple[Row, ...]:
+        """The rows of operators that multiply matrices by nobody knows how many multiply-adds."""
+        return tuple(row for row in self.rows if row.macs is None)
+
+    def require(self, share: float) -> Summary:
+        """The summary itself, if at least this share of the multiply-adds is emulated and every
+        product is counted.
+
+        Args:
+            share: 0 to 1.
+
+        Raises:
+            TypeError: share is no number.
+            ValueError: a share outside of 0 to 1; less is emulated, or a product is not counted:
+                the error lists what stays torch's own, the largest first.
+        """
+        if isinstance(share, bool) or not isinstance(share, int | float):
+            raise TypeError(f"require: share must be a number from 0 to 1, got {share!r}")
+        if not 0 <= share <= 1:
+            raise ValueError(f"require: share must be a number from 0 to 1, got {share}")
+        left = sorted((row for row in self.rows if not row.emulated), key=_size, reverse=True)
+        if self.share >= share and not self.not_counted:
+            return self
+        shown = "; ".join(_stays(row) for row in left[:_NAMED_ROWS])
+        more = f"; and {len(left) - _NAMED_ROWS} more" if len(left) > _NAMED_ROWS else ""
+        raise ValueError(
+            f"summary: {self._share_text()} is emulated, and {share:.1%} is required with every "
+            f"product counted; torch's own are {shown or 'no products'}{more}. lp.convert says "
+            "which layers and functions it emulates"
+        )
+
+    def _share_text(self) -> str:
+        # 100.0% is said of everything alone.
+        return f"{min(self.share, 1.0 if self.share == 1 else 0.999):.1%}"
+
     def _table(self) -> TextTable:
-        head = ("layer", "module", "product", "fprop", "dgrad", "wgrad", "MACs", "recipe")
+        passes = "forward" if all(row.gemm == "fprop" for row in self.rows) else ""
+        head = ["layer", "module", "product", "fprop", "dgrad", "wgrad", "MACs", "recipe"]
+        if not passes:
+            head.insert(3, "pass")
         texts = {row.recipe for row in self.rows if row.emulated}
         # A recipe without a name is too long for a column.
         long = {text: f"recipe {i}" for i, text in enumerate(sorted(texts - {*recipes()}), 1)}
-        lines = [head, *(_cells(row, long.get(row.recipe, row.recipe)) for row in self.rows)]
+        lines = [
+            tuple(head),
+            *(_cells(row, long.get(row.recipe, row.recipe), not passes) for row in self.rows),
+        ]
         total = (
-            f"{self.emulated_macs:,} of {self.macs:,} multiply-adds of the forward pass are "
-            f"emulated: {self.share:.1%}"
+            f"{self.emulated_macs:,} of {self.macs:,} multiply-adds of the "
+            f"{passes or 'forward and the backward'} pass are emulated: {self._share_text()}"
         )
         legend = [f"{short}: {text}" for text, short in long.items()]
-        return TextTable(lines, (0, 1, 2, 7), [*legend, total], rule=True)
+        unknown = ", ".join(f"{row.product} x{row.calls}" for row in self.not_counted)
+        if unknown:
+            legend.append(f"not counted, since nobody knows the multiply-adds: {unknown}")
+        return TextTable(
+            lines, (0, 1, 2, len(head) - 1) if passes else (0, 1, 2, 3, 8), [*legend, total],
+            rule=True,
+        )  # fmt: skip
 
 
-def _cells(row: Row, recipe: str) -> tuple[str, ...]:
+def _size(row: Row) -> float:
+    return float("inf") if row.macs is None else row.macs
+
+
+def _stays(row: Row) -> str:
+    macs = "not counted" if row.macs is None else f"{row.macs:,}"
+    return f"{row.name or '(model)'} ({row.module}) {row.product} {row.gemm}: {macs}"
+
+
+def _cells(row: Row, recipe: str, passes: bool) -> tuple[str, ...]:
     lengths = ("-",) * 3 if row.lengths is None else tuple(f"{n:,}" for n in row.lengths)
     recipe = recipe if row.emulated else "torch's own"
     times = f" x{row.calls}" if row.calls > 1 else ""
     name = row.name or "(model)"
-    return (name, row.module, row.product + times, *lengths, f"{row.macs:,}", recipe)
+    macs = "not counted" if row.macs is None else f"{row.macs:,}"
+    gemm = (row.gemm,) if passes else ()
+    return (name, row.module, row.product + times, *gemm, *lengths, macs, recipe)
 
 
-def summary(model: Module, *inputs: Any, kwargs: Mapping[str, Any] | None = None) -> Summary:
+def summary(
+    model: Module, *inputs: Any, kwargs: Mapping[str, Any] | None = None, backward: bool = False
+) -> Summary:
     """Run the model once and list its products: sizes, multiply-adds, and the recipe of each.
 
-    It counts matrix products, convolutions, transposed ones and bilinear forms, attention and
-    recurrent layers, by whatever they are called; a product called as a function belongs to the
-    innermost module that runs. The sums of norms and softmax are no products. The forward pass runs
-    without gradients; buffers and the states of torch's random generators are put back. Lazy layers
-    get their sizes. A model on the meta device computes nothing.
+    Every product is counted where it reaches torch, below autograd and inside fused functions, by
+    whatever it is called: matrix products, sparse and grouped ones, convolutions, bilinear forms,
+    attention, recurrent layers, distances, bags of embeddings, systems of equations (their leading
+    terms). An operator that multiplies matrices in an unknown number of multiply-adds is named as
+    not counted. A product belongs to the innermost module that runs, in the backward pass to the
+    module whose forward pass made that part of the graph. The sums of norms, of softmax and of the
+    gradients of biases are no products, nor are elementwise products and their sums, as which
+    outer, kron and torch.linalg.vecdot reach torch.
+
+    Without `backward` the pass runs without gradients. Parameters, their gradients, buffers and the
+    states of torch's random generators are put back. Lazy layers get their sizes. A model on the
+    meta device computes nothing; a compiled one runs uncompiled.
 
     Args:
         model: any module, converted or not.
         inputs, kwargs: the arguments of the model. One input alone may also be a tuple of arguments
             or a dict of keyword arguments; a model whose only argument is itself a tuple, list or
             dict takes it in a tuple of one.
+        backward: whether the backward pass counts too: the gradients of the sum of all outputs, for
+            all parameters and inputs that require one. A forward pass that activation checkpointing
+            computes again counts again.
 
     Returns:
         A `Summary`; ``print`` shows it as a table that ends with the share of the multiply-adds
-        that is emulated.
+        that is emulated. ``summary(...).require(0.95)`` raises where the share is less.
 
     Raises:
         TypeError: model is no Module.
+        ValueError: backward, and no output has a gradient.
 
     >>> model = lp.convert(torch.nn.Linear(4, 8), "fp16_mixed")
     >>> print(lp.nn.summary(model, torch.ones(2, 4)))
@@ -113,13 +203,67 @@ def summary(model: Module, *inputs: Any, kwargs: Mapping[str, Any] | None = None
     """
     check_model("summary", model)
     # Imported late: few programs ask for a summary.
-    from lpkernels.nn._products_seen import ProductsSeen
-    from lpkernels.nn.observing import trace
-    from lpkernels.nn.observing.tracing import arguments
+    from lpkernels.nn.observing.operators import Operators
+    from lpkernels.nn.observing.reporting import Runs
+    from lpkernels.nn.observing.tracing import arguments, left_as_found
 
     given: Sequence[Any] = inputs
     if len(inputs) == 1 and kwargs is None:
         given, kwargs = arguments(inputs[0])
-    found = ProductsSeen(model)
-    trace(model, found, *given, kwargs=kwargs, depth="operators")
-    return Summary(tuple(found.rows()))
+    named = kwargs or {}
+    operators = Operators(Runs())
+    # Nothing is compiled before the compiler was imported.
+    compiles = "torch._dynamo" in sys.modules
+    with (
+        torch.compiler.set_stance("force_eager") if compiles else nullcontext(),
+        left_as_found(model, [*given, *named.values()]),
+        torch.set_grad_enabled(backward),
+        operators.runs.watched(model.named_modules()),
+        operators,
+    ):
+        output = model(*given, **named)
+        if backward:
+            _go_back(output, [*_tensors([given, named]), *model.parameters()])
+    return Summary(tuple(_rows(model, operators)))
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [x for x in _pytree.tree_leaves(values) if isinstance(x, Tensor)]
+
+
+def _go_back(output: Any, leaves: list[Tensor]) -> None:
+    """The backward pass of the sum of all outputs."""
+    results = [x for x in _tensors(output) if x.requires_grad]
+    wanted = [x for x in leaves if x.requires_grad]
+    if not results or not wanted:
+        raise ValueError(
+            "summary: backward=True, and no output has a gradient; give the model parameters that "
+            "require one, run it without torch.no_grad, and let it return tensors in tuples, lists "
+            "or dicts"
+        )
+    torch.autograd.grad(results, wanted, [torch.ones_like(x) for x in results], allow_unused=True)
+
+
+def _rows(model: Module, operators: Operators) -> Iterator[Row]:
+    calls: dict[Row, tuple[int, int]] = {}
+    # For recurrent layers all their steps, which are the rows of their largest product.
+    steps: dict[str, int] = {}
+    for found in operators.counts:
+        if isinstance(found.layer, RNNBase) and found.sizes.lengths is not None:
+            steps[found.module] = max(found.sizes.lengths[2], steps.get(found.module, 0))
+    for found, count in operators.counts.items():
+        layer = found.layer or model
+        product, macs, lengths = found.sizes
+        lengths = lengths if found.gemm == "fprop" else None
+        if lengths is not None and found.module in steps:
+            lengths = (*lengths[:2], steps[found.module])
+        its = recipe_name(layer.recipe) if isinstance(layer, Emulated) else ""
+        # The calls of equal rows are added up; the row itself has none yet.
+        row = Row(
+            found.module, type(layer).__name__, product, its, lengths, 0,
+            None if macs is None else 0, found.emulated, found.gemm,
+        )  # fmt: skip
+        before = calls.get(row, (0, 0))
+        calls[row] = (before[0] + count, before[1] + count * (macs or 0))
+    for row, (count, macs) in calls.items():
+        yield replace(row, calls=count, macs=None if row.macs is None else macs)

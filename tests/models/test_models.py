@@ -178,3 +178,22 @@ def test_a_converted_model_is_saved_and_loaded(name: str, tmp_path: Path) -> Non
     assert_bit_equal(type(model).from_pretrained(tmp_path)(**batch).logits, want)
     lp.convert(loaded, RECIPES["fp8"])
     assert_bit_equal(loaded(**batch).logits, model(**batch).logits)
+
+
+def test_experts_of_grouped_products_are_not_forgotten() -> None:
+    """Mixtral, whose experts transformers runs by one grouped product for all of them."""
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "vocab_size": 40, "num_hidden_layers": 2}
+    transformers = pytest.importorskip("transformers")
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4}
+    model = transformers.MixtralForCausalLM(transformers.MixtralConfig(**sizes, **heads))
+    lp.convert(model, lp.recipe("fp8_wang2018"))
+    tokens = torch.arange(24).reshape(2, 12)
+    found = lp.nn.summary(model, tokens)
+    # Each of 24 tokens passes two experts of three matrices, in each of two layers.
+    experts = [row.macs for row in found.rows if row.name.endswith("experts")]
+    assert sum(experts) == 2 * 24 * 2 * 3 * 32 * 64
+    others = sum(row.macs for row in found.rows if not row.name.endswith("experts"))
+    assert found.macs == others + sum(experts)
+    assert found.emulated_macs in (others, found.macs)
+    both = lp.nn.summary(model, tokens, backward=True)
+    assert both.macs == 3 * found.macs and both.share == found.share

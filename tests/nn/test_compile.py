@@ -306,3 +306,11 @@ def test_package_of_aotinductor_has_eagers_bits(recipe: lp.Recipe, tmp_path: Pat
     run = torch._inductor.aoti_load_package(package)
     for batch in (x, torch.randn(7, 1, 8, 8)):
         assert_bit_equal(run(batch), model(batch))
+
+
+def test_a_compiled_model_has_the_summary_of_the_plain_one():
+    net, x = lp.convert(nn.Sequential(nn.Linear(4, 3)), lp.Recipe(input="e4m3")), torch.randn(2, 4)
+    fast = torch.compile(net, backend="eager")
+    fast(x)
+    (want,), (got,) = lp.nn.summary(net, x).rows, lp.nn.summary(fast, x).rows
+    assert (got.name, got.macs, got.emulated) == ("_orig_mod.0", want.macs, True)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lpkernels as lp
-from lpkernels.nn.observing import EVERYTHING, PRODUCTS, Call, Visitor, observe, trace
+from lpkernels.nn.observing import EVERYTHING, PRODUCTS, Call, observe, trace
 from lpkernels.nn.observing.attention import dot_product_attention, multi_head_attention
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
@@ -156,18 +156,6 @@ def test_attention_and_recurrent_layers_in_parts():
     torch.testing.assert_close(wgrad, lstm.weight_hh_l0.grad)
 
 
-def test_operators_are_told_inside_fused_functions_and_emulated_arithmetic():
-    class Operators(Visitor):
-        def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
-            seen.append((call.module, call.operation))
-
-    model, seen = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)), []
-    lp.convert(model, lp.Recipe(fprop="e5m7"), include="1")
-    with observe(model, Operators(), depth="operators"):
-        model(X).sum().backward()
-    assert seen == [("0", "aten::addmm"), ("1", "lpkernels::_multiply")]
-
-
 def test_a_module_that_raises_and_is_caught_runs_no_longer():
     def forward(m: Any, x: Tensor) -> Tensor:
         try:
@@ -190,8 +178,7 @@ SCRIPTED, COMPILED = torch.jit.script(nn.Linear(4, 4)), nn.Sequential(torch.comp
 
 @each("model, inputs, options, error, message", [
         (X, (), {}, TypeError, "observe: model must be a torch.nn.Module, got Tensor"),
-        (nn.ReLU(), (X,), {"depth": "deep"}, ValueError, "functions, parts, operators; got deep"),
-        (nn.ReLU(), (X,), {"depth": "operators"}, ValueError, "below autograd"),
+        (nn.ReLU(), (X,), {"depth": "deep"}, ValueError, "functions, parts; got deep"),
         (SCRIPTED, (X,), {}, NotImplementedError, "^module.*TorchScript"),
         (COMPILED, (X,), {}, NotImplementedError, "^module '0'.*torch.comp"),
         (nn.Sequential(nn.LSTM(4, 4, proj_size=2)), (X,), {"depth": "parts"},

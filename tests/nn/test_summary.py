@@ -7,12 +7,14 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import lpkernels as lp
 from lpkernels.techniques.accumulation import plan
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
+from tests.support.computes import Computes
 
 SUMS = lp.Recipe(fprop="e5m7")
 NATIVE = lp.Recipe(input="e4m3")
@@ -211,6 +213,150 @@ def test_a_model_that_takes_a_dict_gets_it_in_a_tuple() -> None:
     assert lp.nn.summary(nn.Linear(4, 3), kwargs={"input": batch["x"]}).macs == 60
 
 
+def shares(summary: lp.nn.Summary, **of: Any) -> list[tuple[Any, ...]]:
+    """(name, gemm, calls, macs, emulated) of the rows that have these attributes."""
+    chosen = (r for r in summary.rows if all(getattr(r, k) == v for k, v in of.items()))
+    return [(row.name, row.gemm, row.calls, row.macs, row.emulated) for row in chosen]
+
+
+class Custom(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        x, w = ctx.saved_tensors
+        return grad @ w.mT, x.mT @ grad
+
+
+def test_the_backward_pass_counts_by_the_module_whose_graph_it_is() -> None:
+    body = Computes(lambda m, x: Custom.apply(m.head(x), m.w), w=nn.Parameter(torch.randn(6, 5)))
+    body.head = nn.Linear(4, 6)
+    model = lp.convert(nn.Sequential(nn.Linear(3, 4), body), lp.Recipe(input="e5m2"))
+    found = lp.nn.summary(model, torch.randn(2, 3), backward=True)
+    assert shares(found, gemm="fprop") == [
+        ("0", "fprop", 1, 24, True), ("1.head", "fprop", 1, 48, True), ("1", "fprop", 1, 60, True)
+    ]  # fmt: skip
+    # The Function's own backward pass may be torch's or emulated; the input wants no gradient. Of
+    # this recipe dgrad rounds nothing.
+    assert shares(found, name="1.head", gemm="dgrad") == [("1.head", "dgrad", 1, 48, False)]
+    assert shares(found, name="1.head", gemm="wgrad") == [("1.head", "wgrad", 1, 48, True)]
+    assert shares(found, name="0", gemm="wgrad") == [("0", "wgrad", 1, 24, True)]
+    assert not shares(found, name="0", gemm="dgrad")
+    rest = [row for row in found.rows if row.name == "1" and row.gemm != "fprop"]
+    assert sum(row.macs for row in rest) == 2 * 60
+
+
+SCALED = lp.Quantizer("block32_k_fp8_e4m3")
+
+
+@rows(
+    "recipe, emulated",
+    ("fp32", ""), (SUMS, "fprop"), (lp.Recipe(dgrad="e5m7"), "dgrad"),
+    (lp.Recipe(input="e4m3"), "fprop wgrad"), (lp.Recipe(weight="e4m3"), "fprop dgrad"),
+    (lp.Recipe(grad_output="e4m3"), "dgrad wgrad"), (lp.Recipe(output="e4m3"), "fprop"),
+    (lp.Recipe(grad_weight="e4m3"), "wgrad"), ("mxfp8", "fprop dgrad wgrad"),
+    (lp.Recipe(wgrad_input=SCALED), "wgrad"),
+)  # fmt: skip
+def test_a_product_is_emulated_where_it_differs_from_torchs(recipe: Any, emulated: str) -> None:
+    """And the result of a product that is not is torch's to the bit."""
+    layer, x = nn.Linear(64, 32), torch.randn(32, 64, requires_grad=True)
+
+    def results() -> dict[str, torch.Tensor]:
+        y = layer(x)
+        gradients = torch.autograd.grad(y.sum(), [x, layer.weight])
+        return {"fprop": y, "dgrad": gradients[0], "wgrad": gradients[1]}
+
+    want = results()
+    lp.convert(layer, lp.recipe(recipe) if isinstance(recipe, str) else recipe)
+    got, found = results(), lp.nn.summary(layer, x, backward=True)
+    assert {row.gemm for row in found.rows if row.emulated} == {*emulated.split()}
+    assert found.macs == 3 * 32 * 64 * 32
+    for gemm in want.keys() - {*emulated.split()}:
+        assert_bit_equal(got[gemm], want[gemm])
+
+
+@each("layer, shape", [
+    (nn.Conv2d(2, 3, 3, stride=2), (4, 2, 5, 5)), (nn.ConvTranspose1d(2, 3, 3), (4, 2, 5)),
+    (nn.Bilinear(4, 4, 3), (5, 4)), (nn.GRU(4, 3, 2), (5, 2, 4)), (nn.LSTMCell(4, 3), (5, 4)),
+    (nn.LSTM(4, 3, proj_size=2, bidirectional=True), (5, 2, 4)),
+    (nn.MultiheadAttention(4, 2), (5, 2, 4)),
+])  # fmt: skip
+def test_both_passes_of_a_layer_are_emulated_whole(layer: nn.Module, shape: Any) -> None:
+    """By narrow sums, and by torch's own sums of rounded operands, which torch computes."""
+    x = torch.randn(shape, requires_grad=True)
+    state = (torch.randn(5, 3, requires_grad=True),) * 2
+    several = {nn.Bilinear: (x, x), nn.MultiheadAttention: (x, x, x), nn.LSTMCell: (x, state)}
+    inputs = several.get(type(layer), (x,))
+    plain = lp.nn.summary(layer, *inputs, backward=True)
+    assert plain.emulated_macs == 0
+    for recipe in (lp.Recipe(fprop="e5m7", dgrad="e5m7", wgrad="e5m7"), "fp16_mixed"):
+        recipe = lp.recipe(recipe) if isinstance(recipe, str) else recipe
+        lp.convert(layer, recipe)
+        found = lp.nn.summary(layer, *inputs, backward=True)
+        assert found.share == 1 and not found.not_counted
+        forward = sum(row.macs or 0 for row in found.rows if row.gemm == "fprop")
+        assert {row.gemm for row in found.rows} == {"fprop", "dgrad", "wgrad"}
+        assert found.macs == 3 * forward
+        assert forward == sum(row.macs or 0 for row in plain.rows if row.gemm == "fprop")
+
+
+def test_sums_of_norms_and_of_bias_gradients_are_no_products() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.BatchNorm1d(4), nn.Softmax(-1))
+    sums = lp.Recipe(fprop="e5m7", dgrad="e5m7", wgrad="e5m7")
+    lp.convert(model, {"0": sums, nn.LayerNorm: sums, nn.BatchNorm1d: sums, nn.Softmax: sums})
+    found = lp.nn.summary(model, torch.randn(3, 4), backward=True)
+    assert {row.name for row in found.rows} == {"0"} and found.macs == 2 * 48
+    called = Computes(lambda m, x: lp.functional.layer_norm(x, (4,), recipe=sums))
+    assert lp.nn.summary(called, torch.randn(3, 4)).rows == ()
+
+
+def test_inference_mode_and_checkpoints_hide_nothing() -> None:
+    layer, x = nn.Linear(4, 3), torch.randn(2, 4, requires_grad=True)
+    inference = Computes(torch.inference_mode()(lambda m, x: m.layer(x.clone())), layer=layer)
+    assert shares(lp.nn.summary(inference, x)) == [("layer", "fprop", 1, 24, False)]
+    net = lp.convert(nn.Sequential(layer), NATIVE)
+    again = Computes(lambda m, x: checkpoint(m.net, x, use_reentrant=False), net=net)
+    found = lp.nn.summary(again, x, backward=True)
+    assert shares(found, gemm="fprop") == [("net.0", "fprop", 2, 48, True)]
+    assert shares(found, gemm="wgrad") == [("net.0", "wgrad", 1, 24, True)]
+
+
+def test_less_than_the_required_share_is_refused_with_what_stays_torchs() -> None:
+    model = lp.convert(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), SUMS, include="0")
+    found = lp.nn.summary(model, torch.randn(3, 4))
+    assert found.require(0.6) is found
+    with pytest.raises(
+        ValueError, match=r"66.7% is emulated, and 95.0% .* 1 \(Linear\) matmul .*48"
+    ):
+        found.require(0.95)
+    with pytest.raises(TypeError, match="require: share must be a number from 0 to 1, got '1'"):
+        found.require("1")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="share must be a number from 0 to 1, got 95"):
+        found.require(95)
+    wide = nn.Sequential(*(nn.Linear(4, 4) for _ in range(14)))
+    with pytest.raises(ValueError, match=r"9 \(Linear\) matmul fprop: 48; and 4 more"):
+        lp.nn.summary(wide, torch.randn(3, 4)).require(0.5)
+    unknown = Computes(lambda m, x: m.net(x) + torch.linalg.svdvals(x).sum(), net=model[0])
+    with pytest.raises(ValueError, match=r"\(model\) \(Computes\) aten::_linalg_svd fprop: not c"):
+        lp.nn.summary(unknown, torch.randn(3, 4)).require(0)
+
+
+def test_nearly_everything_is_not_100_percent() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 1))
+    lp.convert(model, SUMS, include="0")
+    model.append(Computes(lambda m, x: torch.cat([m.net(x)] * 64), net=model.pop(1)))
+    found = lp.nn.summary(nn.Sequential(*[model[0]] * 40, model[1]), torch.randn(3, 64))
+    assert found.share > 0.9995 and str(found).endswith("are emulated: 99.9%")
+
+
+def test_backward_of_a_model_without_gradient_is_refused() -> None:
+    with pytest.raises(ValueError, match="summary: backward=True, and no output has a gradient"):
+        lp.nn.summary(nn.Linear(4, 3).requires_grad_(False), torch.randn(2, 4), backward=True)
+
+
 def test_summary_refuses_what_is_no_module() -> None:
     with pytest.raises(TypeError, match=r"summary: model must be a torch.nn.Module, got Tensor"):
         lp.nn.summary(X)
@@ -227,3 +373,16 @@ def test_products_in_torchscript_belong_to_the_module_around_it() -> None:
     ]
     (row,) = lp.nn.summary(scripted, torch.randn(5, 4)).rows
     assert (row.name, row.macs, row.emulated) == ("", 5 * 12, False)
+
+
+def test_delayed_scales_are_left_as_found() -> None:
+    model, x = nn.Sequential(lp.nn.Linear(4, 3, recipe="te_delayed")), torch.randn(2, 4)
+    model(x).sum().backward()
+    lp.nn.update_scales(model)
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    found = lp.nn.summary(model, x, backward=True)
+    assert found.share == 1 and {row.gemm for row in found.rows} == {"fprop", "wgrad"}
+    for name, buffer in model.named_buffers():
+        assert_bit_equal(buffer, before[name])
+    kept = model[0].scaling
+    assert kept.before and not kept.waits

@@ -12,7 +12,7 @@ from lpkernels.functional import _checks
 from lpkernels.functional._batches import result_shape
 from lpkernels.functional.layer import widened
 from lpkernels.functional.scaled import Scaled, parts_of, products
-from lpkernels.functional.torch_calls import no_autocast, own
+from lpkernels.functional.torch_calls import native_sum, own
 from lpkernels.rng import Role
 
 
@@ -29,7 +29,7 @@ def scaled_matmul(
     _check(plain, a, b)
     if acc.is_native:
         values = [x.dequantize(backend=backend) if isinstance(x, Scaled) else x for x in (a, b)]
-        with no_autocast(values[0]):
+        with native_sum(values[0], Role.DIRECT):
             return own(torch.matmul, *(x.float() for x in values))
     by_scale = acc.takes_scales
     pair = (_operand(a, -1, by_scale, backend), _operand(b, -2, by_scale, backend))

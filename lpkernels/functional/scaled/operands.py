@@ -17,12 +17,12 @@ from lpkernels.arithmetic import Accumulator, Recipe
 from lpkernels.arithmetic.by_product import GENERAL, OPERANDS, Taken
 from lpkernels.formats.integers import BLOCK, KIND, ROW, TENSOR, InBlock, Ints
 from lpkernels.functional._saved import Saved, packs, saved, shared
-from lpkernels.functional.layer import Geometry, Sum
+from lpkernels.functional.layer import Geometry, Sum, sum_of
 from lpkernels.functional.running import Delayed, Scales
 from lpkernels.functional.scaled import products, saving
 from lpkernels.functional.scaled.products import Operand
 from lpkernels.functional.storing import seen
-from lpkernels.rng import SITE_QUANTIZE, Role
+from lpkernels.rng import SITE_QUANTIZE
 
 # A quantizer's integers behind its format's.
 _MODE = 4
@@ -75,9 +75,8 @@ class Call(NamedTuple):
         return found
 
     def sum(self, product: str, pair: products.Pair) -> Sum:
-        acc = self.acc(product)
-        scales = None if acc.is_native else pair
-        return Sum(acc, self.seed, Role[product.upper()], self.backend, scales=scales)
+        scales = None if self.acc(product).is_native else pair
+        return sum_of(self.recipe, product, self.seed, self.backend, scales)
 
     def parts(self, x: Tensor, taken: Taken, made: Made, where: str = "") -> ops.Parts:
         key = ("parts", *_key(taken), where)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.hooks import RemovableHandle
 
+from lpkernels.functional.torch_calls import no_product
 from lpkernels.nn.observing.visiting import Call, tensors
 
 Sink = Callable[[Call, str, Tensor], None]
@@ -27,17 +28,20 @@ _FEW_HANDLES = 64
 class unseen:
     """A context for a visitor: torch computes alone, records no graph, and is not observed."""
 
-    __slots__ = ("_recording", "_torch")
+    __slots__ = ("_marked", "_recording", "_torch")
 
     # It is entered several times for each tensor: a generator would take three times as long.
     def __enter__(self) -> None:
         self._torch: Any = torch._C.DisableTorchFunction()
         self._torch.__enter__()
+        self._marked = no_product()
+        self._marked.__enter__()
         self._recording = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error: Any) -> None:
         torch._C._set_grad_enabled(self._recording)
+        self._marked.__exit__(*error)
         self._torch.__exit__(*error)
 
 

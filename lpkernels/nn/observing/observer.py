@@ -1,8 +1,7 @@
 """The observer: it meets every call of a running model and reports it to a visitor.
 
-torch offers two places. A TorchFunctionMode meets the functions a model calls, above autograd;
-emulated calls come through `lpkernels.functional.torch_calls.own`. A TorchDispatchMode meets the
-operators that torch runs for them, below autograd, inside fused functions and TorchScript too.
+A TorchFunctionMode meets the functions a model calls, above autograd; emulated calls come through
+`lpkernels.functional.torch_calls.own`. The products below autograd are counted by `operators`.
 """
 
 from __future__ import annotations
@@ -15,10 +14,8 @@ from typing import Any, Literal, get_args
 import torch
 from torch.nn import Module
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lpkernels.functional.torch_calls import watching
-from lpkernels.nn._product_sizes import SIZES
 from lpkernels.nn.observing.functions import (
     LAYERS,
     PRODUCTS,
@@ -33,7 +30,7 @@ from lpkernels.nn.observing.reporting import Reporter
 from lpkernels.nn.observing.visiting import Visitor
 from lpkernels.nn.selecting import check_model
 
-Depth = Literal["functions", "parts", "operators"]
+Depth = Literal["functions", "parts"]
 
 
 @contextmanager
@@ -61,23 +58,18 @@ def observe(
 
     Args:
         model: any module. Converted modules are seen too, as the functions of torch they stand for;
-            a function of ``lpkernels.functional`` that a model calls itself is seen only at depth
-            "operators".
+            a function of ``lpkernels.functional`` that a model calls itself is not seen.
         visitor: its methods are called in the order of the calls.
         operations: the names of the operations to tell of; None means all products, `LAYERS` also
             all other operations of layers, `EVERYTHING` all operations.
         depth: "functions": as the model calls them. "parts": attention and recurrent layers that
             are torch's own as their products: "in_proj", "scores", "values", "out_proj"; "ih_l0",
-            and "hh_l0" as one product of all steps, told after the layer. "operators": the
-            operators that torch runs, by names like "aten::mm", also in emulated arithmetic and
-            TorchScript.
+            and "hh_l0" as one product of all steps, told after the layer.
         around: whether calls around the model, such as the loss, are told too. Without them a loop
-            is faster, since torch then does not show its other calls. At depth "operators" they are
-            always told.
+            is faster, since torch then does not show its other calls.
 
     Raises:
-        TypeError, ValueError: model is no Module, visitor no Visitor; unknown depth; a visitor of
-            gradients at depth "operators".
+        TypeError, ValueError: model is no Module, visitor no Visitor; unknown depth.
         NotImplementedError: TorchScript or a compiled module, whose functions are not seen; at
             depth "parts" a function that has no parts, by name.
 
@@ -101,12 +93,6 @@ def observe(
     if type(visitor).gradient is not Visitor.gradient:
         hooks = GradientHooks(visitor.gradient, visitor.wants_gradient)
     reporter = Reporter(visitor, hooks)
-    if depth == "operators":
-        _check_without_gradients(hooks)
-        names = SIZES if operations is None else operations
-        with reporter.runs.watched(model.named_modules()), _Operators(reporter, names):
-            yield
-        return
     modules = list(model.named_modules())
     _check_visible(modules)
     if operations is None or operations is LAYERS:
@@ -124,14 +110,6 @@ def observe(
                 yield
     finally:
         reporter.close()
-
-
-def _check_without_gradients(hooks: GradientHooks | None) -> None:
-    if hooks is not None:
-        raise ValueError(
-            "observe: operators run below autograd and have no gradients; observe functions, or "
-            "take a visitor without a method gradient"
-        )
 
 
 # Files of torch.nn whose classes multiply nothing, but for attention.
@@ -195,20 +173,3 @@ class _Functions(TorchFunctionMode):
         arguments = arguments_of(name, args, kwargs)
         called = partial(compute, *args, **kwargs)
         return self._reporter.report(operation, function, arguments, called)
-
-
-class _Operators(TorchDispatchMode):
-    """Meets every operator that runs."""
-
-    def __init__(self, reporter: Reporter, operations: Container[str]) -> None:
-        super().__init__()
-        self._reporter, self._operations = reporter, operations
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        compute = partial(func, *args, **(kwargs or {}))
-        schema = func._schema
-        if schema.name not in self._operations:
-            return compute()
-        names = [argument.name for argument in schema.arguments]
-        arguments = dict(zip(names, args, strict=False)) | (kwargs or {})
-        return self._reporter.report(schema.name, func, arguments, compute)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count
@@ -27,6 +28,11 @@ class Runs:
 
     def __init__(self) -> None:
         self.innermost = Run("", None, None)
+        # Where it is asked for, for backward: the sequence numbers that torch gave to the next node
+        # of a graph as a run began or went on, and these runs.
+        self.keeps_order = False
+        self._starts: list[int] = []
+        self._order: list[Run] = []
         self._mode: AbstractContextManager[Any] | None = None
         self._entered = False
 
@@ -52,6 +58,21 @@ class Runs:
             for handle in handles:
                 handle.remove()
 
+    def go_on(self, run: Run) -> None:
+        """From now on this is the innermost run."""
+        self.innermost = run
+        if self.keeps_order:
+            self._starts.append(torch.autograd._get_sequence_nr())
+            self._order.append(run)
+
+    def current(self) -> Run:
+        """The innermost run; in backward the one whose forward pass made the node that runs."""
+        if self.innermost.outer is not None or not is_in_backward():
+            return self.innermost
+        number = torch._C._current_autograd_node()._sequence_nr()
+        at = bisect_right(self._starts, number)
+        return self._order[at - 1] if at else self.innermost
+
     def _enter(self) -> None:
         if self._mode is not None and not self._entered:
             self._entered = True
@@ -64,12 +85,12 @@ class Runs:
 
     def _hooked(self, name: str, module: Module) -> list[RemovableHandle]:
         def enter(module: Module, args: Any) -> None:
-            self.innermost = Run(name, module, self.innermost)
+            self.go_on(Run(name, module, self.innermost))
             self._enter()
 
         def leave(module: Module, args: Any, result: Any) -> None:
             if self.innermost.outer is not None:
-                self.innermost = self.innermost.outer
+                self.go_on(self.innermost.outer)
             if self.innermost.outer is None:
                 self._leave()
 

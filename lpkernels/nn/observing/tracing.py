@@ -12,6 +12,7 @@ from torch.nn import Module
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.rnn import PackedSequence
 
+from lpkernels.nn._running import KeptScales
 from lpkernels.nn.observing.observer import Depth, observe
 from lpkernels.nn.observing.visiting import Visitor
 from lpkernels.nn.selecting import check_model
@@ -93,6 +94,7 @@ def left_as_found(model: Module, inputs: list[Any]) -> Iterator[None]:
     gradients = [(t, t.grad) for t in known.values() if t.is_leaf]
     known |= {id(g): g for _, g in gradients if g is not None}
     values = [(t, t.detach().clone()) for t in known.values() if not t.is_meta]
+    scales = [(m, m.of_training()) for m, _ in modules if isinstance(m, KeptScales)]
     with torch.random.fork_rng(_cuda_devices([*known.values(), *inputs])):
         try:
             yield
@@ -102,6 +104,8 @@ def left_as_found(model: Module, inputs: list[Any]) -> Iterator[None]:
             for table, before in held:
                 table.clear()
                 table.update(before)
+            for kept, state in scales:
+                kept.before, kept.waits, kept.is_updated = state
             for tensor, gradient in gradients:
                 tensor.grad = gradient
             for tensor, value in values:

@@ -19,11 +19,13 @@ class Run:
     name: its first name in the model, "" for the model itself and for code around it.
     module: None for code around the model, such as a loss.
     outer: the run that called it.
+    told: whether it stands for the inside of one call that the observer was told of.
     """
 
     name: str
     module: Module | None
     outer: Run | None
+    told: bool = False
 
     def __str__(self) -> str:
         if self.module is None:
@@ -36,8 +38,7 @@ class Call:
     """One call of an operation. It holds no tensor and may be kept; every call is another object.
 
     run: the innermost module that runs.
-    operation: the bare name of the function ("linear", "matmul", "conv2d"), or the full one of the
-        operator ("aten::mm").
+    operation: the bare name of the function ("linear", "matmul", "conv2d").
     function: the function that was called; for a part the whole function.
     part: at depth "parts" the name of this product among the function's products ("scores"),
         else "".
@@ -85,7 +86,7 @@ class Visitor:
         return True
 
     def gradient(self, call: Call, of: str, gradient: Tensor) -> None:
-        """A gradient came back, detached; at depth "operators" no gradient ever does.
+        """A gradient came back, detached.
 
         of: "result" ("result.0", ... of several), or the argument's name as `tensors` writes it.
             An argument's gradient is the whole of that tensor, over all its uses, as torch.autograd

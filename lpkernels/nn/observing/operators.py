@@ -1,0 +1,93 @@
+"""The products among the operators that torch runs for a model, below autograd and inside fused
+functions, in the forward pass and in the backward pass."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lpkernels.functional.recording import is_in_backward
+from lpkernels.functional.torch_calls import current_mark
+from lpkernels.nn._product_sizes import Sizes, sizes_of
+from lpkernels.nn.observing.reporting import Runs
+from lpkernels.rng import Role
+
+_OURS = "lpkernels::"
+_GEMMS = {Role.DIRECT: "fprop", Role.FPROP: "fprop", Role.DGRAD: "dgrad", Role.WGRAD: "wgrad"}
+
+
+class Operation(NamedTuple):
+    """Equal calls of an operator that makes products.
+
+    operator: the name of its schema, "aten::mm".
+    run: of the module that called it; in backward of the module whose forward pass is
+        differentiated.
+    gemm: "fprop", "dgrad", "wgrad", or "backward" where torch's own operator does not say which.
+    emulated: whether a recipe rounds it.  told: whether an observer of functions was told of it.
+    """
+
+    operator: str
+    module: str
+    layer: torch.nn.Module | None
+    sizes: Sizes
+    gemm: str
+    emulated: bool
+    told: bool
+
+
+class Operators(TorchDispatchMode):
+    """Counts the products of a model that runs inside it, while `runs` follows the modules."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, runs: Runs) -> None:
+        super().__init__()
+        self.runs = runs
+        runs.keeps_order = True
+        #: How often each was called, in the order of the first calls.
+        self.counts: Counter[Operation] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if not isinstance(func, torch._ops.OpOverload):
+            # An operator of higher order, which calls functions of its own.
+            self._count(func.name(), Sizes(func.name(), None), None)
+            return func(*args, **kwargs)
+        if torch.is_inference_mode_enabled() and func._can_decompose():
+            with self:
+                return func.decompose(*args, **kwargs)
+        result = func(*args, **kwargs)
+        schema = func._schema
+        behind = schema.arguments[len(args) :]
+        values = [*args, *(kwargs.get(x.name, x.default_value) for x in behind)]
+        sizes = sizes_of(schema.name, values, result)
+        if sizes is not None:
+            roles = [x.name for x in schema.arguments] if schema.name.startswith(_OURS) else []
+            self._count(schema.name, sizes, Role(values[roles.index("role")]) if roles else None)
+        return result
+
+    def _count(self, name: str, sizes: Sizes, role: Role | None) -> None:
+        """role: of an operator of this package; others may have a mark."""
+        mark = current_mark()
+        if role is Role.GRAD_BIAS or (mark is not None and mark.role is None):
+            return
+        emulated = role is not None or (mark is not None and mark.emulated)
+        role = mark.role if role is None and mark is not None else role
+        # A forward pass that is computed again in backward records a graph.
+        backward = is_in_backward() and not torch.is_grad_enabled()
+        gemm = _GEMMS[role] if role is not None else "backward" if backward else "fprop"
+        run = self.runs.current()
+        key = Operation(name, run.name, run.module, sizes, gemm, emulated, run.told)
+        self.counts[key] += 1
+
+
+def listed(operations: Iterable[tuple[Operation, int]]) -> str:
+    """The operators by name, each with the number of its calls."""
+    calls: Counter[str] = Counter()
+    for operation, count in operations:
+        calls[operation.operator] += count
+    return ", ".join(f"{name} x{count}" for name, count in calls.most_common())

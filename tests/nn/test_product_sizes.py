@@ -1,0 +1,146 @@
+"""The multiply-adds of operators: by torch's own counter and by hand; no name is forgotten."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import flop_registry
+
+import lpkernels as lp
+from lpkernels.nn._product_sizes import _LOOKS_LIKE, NO_PRODUCT, NOT_COUNTED, SIZES, sizes_of
+from tests.loops import each, rows
+from tests.support.computes import Computes
+
+
+def test_every_operator_of_torch_that_looks_like_a_product_is_decided() -> None:
+    """Whoever sees this fail with a new torch decides: counted, not counted, or no product."""
+    names = {
+        n.removeprefix("aten::") for n in torch._C._dispatch_get_all_op_names() if "aten::" in n
+    }
+    decided = {name.removeprefix("aten::") for name in SIZES} | NOT_COUNTED | NO_PRODUCT
+    undecided = set()
+    for name in names:
+        packet, _, overload = name.partition(".")
+        operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        # A composite operator runs as others, which are seen.
+        if _LOOKS_LIKE.search(packet) and not operator._can_decompose():
+            undecided |= {packet} - decided
+    assert not undecided
+    assert not NOT_COUNTED & NO_PRODUCT and not (NOT_COUNTED | NO_PRODUCT) & {*SIZES}
+
+
+def meta(*shape: int) -> Tensor:
+    return torch.empty(shape, device="meta", dtype=torch.float32)
+
+
+# torch's counter takes the second dimension of flash attention for heads.
+Q, K, V, G = meta(2, 6, 6, 8), meta(2, 6, 6, 8), meta(2, 6, 6, 4), meta(2, 6, 6, 4)
+ENDS = torch.tensor([0, 2, 5]), torch.tensor([0, 1, 6])
+IMAGE, KERNEL = meta(2, 4, 9, 8), meta(6, 4, 3, 2)
+NUMBERS = (None, [2, 1], [1, 0], [1, 2], False, [0, 0], 1)
+CONV = torch.ops.aten.convolution(IMAGE, KERNEL, *NUMBERS)
+UP = (meta(2, 6, 4, 5), meta(6, 3, 3, 2), None, [2, 1], [1, 0], [1, 2], True, [0, 0], 1)
+BACK = [True, True, True]
+ROWS = meta(5, 6, 8), meta(6, 6, 8), meta(6, 6, 8)
+
+
+@rows(
+    "name, arguments, result",
+    ("mm", (meta(3, 4), meta(4, 5)), meta(3, 5)),
+    ("addmm", (meta(5), meta(3, 4), meta(4, 5)), meta(3, 5)),
+    ("bmm", (meta(2, 3, 4), meta(2, 4, 5)), meta(2, 3, 5)),
+    ("baddbmm", (meta(2, 3, 5), meta(2, 3, 4), meta(2, 4, 5)), meta(2, 3, 5)),
+    ("_scaled_mm", (meta(3, 4), meta(4, 5), meta(1), meta(1)), meta(3, 5)),
+    *((name, (IMAGE, KERNEL, *NUMBERS), CONV) for name in (
+        "convolution", "_convolution", "convolution_overrideable")),
+    ("convolution", UP, torch.ops.aten.convolution(*UP)),
+    ("cudnn_convolution", (IMAGE, KERNEL, [1, 0], [2, 1], [1, 2], 1, False, False, True), CONV),
+    ("convolution_backward", (CONV, IMAGE, KERNEL, [6], *NUMBERS[1:], BACK),
+     (IMAGE, KERNEL, meta(6))),
+    *((f"_scaled_dot_product_{name}_attention", (Q, K, V), (G,)) for name in (
+        "flash", "efficient", "cudnn")),
+    *((f"_scaled_dot_product_{name}_attention_backward", (G, Q, K, V), (Q, K, V)) for name in (
+        "flash", "efficient", "cudnn")),
+    ("_flash_attention_forward", (Q, K, V, None, None, 6, 6), (G,)),
+    ("_efficient_attention_forward", (Q, K, V, None, None, None, 6, 6), (G,)),
+    ("_flash_attention_backward", (G, Q, K, V, G, G, None, None, 6, 6), (Q, K, V)),
+    ("_efficient_attention_backward", (G, Q, K, V, None, G, None, None, 6, 6), (Q, K, V)),
+    ("_flash_attention_forward", (*ROWS, *ENDS, 3, 5), (ROWS[0],)),
+    ("_flash_attention_backward", (ROWS[0], *ROWS, G, G, *ENDS, 3, 5), ROWS),
+)  # fmt: skip
+def test_multiply_adds_are_half_of_torchs_operations(name: str, arguments: Any, result: Any):
+    sizes = sizes_of(f"aten::{name}", arguments, result)
+    formula = flop_registry[getattr(torch.ops.aten, name)]
+    assert sizes is not None and sizes.macs
+    assert 2 * sizes.macs == formula(*arguments, out_val=result)
+
+
+A, B, SQUARE = torch.randn(3, 4), torch.randn(4, 5), torch.eye(4) + torch.rand(4, 4) / 8
+SPARSE = A * torch.tensor([1.0, 0, 0, 1])
+INDICES, OFFSETS = torch.tensor([0, 3, 3, 1]), torch.tensor([0, 2])
+GROUPS = torch.tensor([3, 8], dtype=torch.int32)
+
+
+def grouped(*shapes: tuple[int, ...], offsets: Tensor | None = GROUPS) -> Tensor:
+    if not hasattr(torch, "_grouped_mm"):
+        pytest.skip("this torch has no grouped products")
+    a, b = (torch.ones(shape, dtype=torch.bfloat16) for shape in shapes)
+    return torch._grouped_mm(a, b, offs=offsets)
+
+
+@pytest.mark.filterwarnings("ignore:.*chain_matmul", "ignore:Sparse CSR")
+@rows(
+    "compute, macs",
+    # What calls reach torch below Python, whatever they are called above.
+    (lambda: torch.addmm(torch.ones(5), A, B), 60), (lambda: torch.ones(3, 5).addmm_(A, B), 60),
+    (lambda: torch.ones(2, 3, 5).baddbmm_(A.expand(2, 3, 4), B.expand(2, 4, 5)), 120),
+    (lambda: torch.addbmm(torch.ones(3, 5), A.expand(2, 3, 4), B.expand(2, 4, 5)), 120),
+    (lambda: torch.chain_matmul(A, B, B.mT), 120), (lambda: torch.tensordot(A, B, 1), 60),
+    (lambda: torch.inner(A, A), 36), (lambda: torch.mv(A, B[:, 0]), 12),
+    (lambda: torch.addmv(torch.ones(3), A, B[:, 0]), 12), (lambda: torch.dot(A[0], A[1]), 4),
+    (lambda: torch.vdot(A[0], A[1]), 4), (lambda: torch.linalg.matrix_power(SQUARE, 3), 128),
+    (lambda: torch.outer(A[0], A[1]), 0), (lambda: torch.kron(A, B), 0),
+    # Two columns of three are not zero.
+    (lambda: torch.sparse.mm(SPARSE.to_sparse(), B), 30), (lambda: SPARSE.to_sparse_csr() @ B, 30),
+    (lambda: torch.sparse.addmm(torch.ones(3, 5), SPARSE.to_sparse(), B), 30),
+    (lambda: torch.sparse.sampled_addmm(SQUARE.tril().to_sparse_csr(), SQUARE, SQUARE), 40),
+    (lambda: grouped((8, 16), (2, 16, 32)), 8 * 16 * 32),
+    (lambda: grouped((2, 8, 16), (2, 16, 32), offsets=None), 2 * 8 * 16 * 32),
+    (lambda: grouped((16, 8), (8, 32)), 16 * 8 * 32),
+    (lambda: torch.cdist(A, A), 36), (lambda: torch.cdist(B.expand(30, 4, 5)[:, 0], B), 600),
+    (lambda: torch.conv_tbc(torch.ones(5, 2, 3), torch.ones(2, 3, 4), torch.ones(4)), 8 * 24),
+    (lambda: torch.nn.functional.embedding_bag(INDICES, B, OFFSETS), 20),
+    (lambda: torch.linalg.solve(SQUARE, B), 4**3 // 3 + 16 * 5),
+    (lambda: torch.linalg.inv(SQUARE), 64), (lambda: torch.linalg.cholesky(SQUARE @ SQUARE.mT), 74),
+    (lambda: torch.linalg.det(SQUARE), 21), (lambda: torch.linalg.lu_factor(SQUARE), 21),
+    (lambda: torch.linalg.solve_triangular(SQUARE.triu(), B, upper=True), 40),
+    (lambda: torch._int_mm(*[torch.ones(32, 32, dtype=torch.int8)] * 2), 32**3),
+    (lambda: torch.bilinear(A, B.mT[:3], torch.ones(2, 4, 4), None), 3 * (32 + 8)),
+)  # fmt: skip
+def test_multiply_adds_of_calls(compute: Callable[[], Any], macs: int) -> None:
+    summary = lp.nn.summary(Computes(lambda m, x: compute()), A)
+    assert summary.macs == macs and not summary.not_counted and not summary.emulated_macs
+
+
+@each("name, compute", [
+    ("aten::_linalg_svd", lambda: torch.linalg.svd(SQUARE)),
+    ("aten::linalg_qr", lambda: torch.linalg.qr(SQUARE)),
+    ("matmul", lambda: torch.sparse.mm(SPARSE.to_sparse(), B.to_sparse())),
+    ("aten::linalg_matrix_exp", lambda: torch.linalg.matrix_exp(SQUARE)),
+])  # fmt: skip
+def test_products_of_unknown_size_are_named(name: str, compute: Callable[[], Any]) -> None:
+    summary = lp.nn.summary(Computes(lambda m, x: compute()), A)
+    assert [(row.product, row.macs) for row in summary.not_counted] == [(name, None)]
+    assert f"nobody knows the multiply-adds: {name} x1" in str(summary)
+
+
+@torch.library.custom_op("tests::gemm_of_another_library", mutates_args=())
+def gemm(a: Tensor, b: Tensor) -> Tensor:
+    return a @ b
+
+
+def test_an_operator_of_another_library_is_named_by_its_look() -> None:
+    (row,) = lp.nn.summary(Computes(lambda m, x: gemm(A, B)), A).rows
+    assert (row.product, row.macs) == ("tests::gemm_of_another_library", None)
