@@ -108,8 +108,9 @@ def precision_range_test(
 
     The spread of a share is half its 95% t interval over the fifths of the last window, in which
     all candidates see the same batches. There are no bits where the windows are too short to tell:
-    where the highest candidate's improvement is within the noise of its steps, or where the lowest
-    bound moves by more than one candidate as all shares move by their spreads.
+    where the highest candidate's improvement is within the noise of its steps, or where the first
+    candidate that may reach the share, by its spread, lies more than one candidate below the first
+    from which on all surely reach it.
 
     The rule "fu2021" is the paper's: the lowest bound is the first candidate whose accuracy rises,
     its mean over the last window exceeding its own over the first by more than `threshold`. A
@@ -269,14 +270,12 @@ def _relative(result: PrecisionRange, share: float) -> PrecisionRange:
     ]
     levels = zip(result.trace, shares, spreads, strict=True)
     trace = tuple(replace(x, passed=s >= share, share=s, spread=d) for x, s, d in levels)
-    # The lowest bound if all shares were greater by their spreads, as they are, and if all were
-    # smaller. The highest candidate's share is 1, and its spread 0.
-    least, low, most = (
-        next(
-            i for i, (s, d) in enumerate(zip(shares, spreads, strict=True)) if s + way * d >= share
-        )
-        for way in (1, 0, -1)
-    )
+    # The first candidate that may reach the share, the first that does, and the first from which on
+    # all surely do: the highest candidate's share is 1, and its spread 0.
+    ends = [(s - d, s + d) for s, d in zip(shares, spreads, strict=True)]
+    least = next(i for i, (_, high) in enumerate(ends) if high >= share)
+    low = next(i for i, level in enumerate(trace) if level.passed)
+    most = 1 + max((i for i, (low_end, _) in enumerate(ends) if low_end < share), default=-1)
     reason, bits = "", None
     if most - least > 1:
         reason = (
