@@ -73,8 +73,9 @@ def rms_norm(
 
     Args:
         input, normalized_shape, weight: as in ``layer_norm``.
-        eps: added to the mean square; None is the machine epsilon of input's dtype, as there,
-            https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.rms_norm.html.
+        eps: added to the mean square; None is float32's machine epsilon, for 16-bit input too, as
+            there, https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.rms_norm.html
+            (torch before 2.7 took the 16-bit epsilon, which is large beside small inputs).
         recipe, generator, backend: as in ``linear``. One seed is drawn per call.
 
     Returns, Raises: as ``layer_norm``.
@@ -83,7 +84,7 @@ def rms_norm(
     if recipe.is_torch or not input.numel():
         return own(F.rms_norm, input, normalized_shape, weight, eps)
     _check_trailing("rms_norm", input, normalized_shape, weight, None)
-    eps = torch.finfo(input.dtype).eps if eps is None else eps
+    eps = torch.finfo(torch.float32).eps if eps is None else eps
     how = Normalisation("trailing", eps, dims=len(normalized_shape), centred=False)
     return _normalised("rms_norm", input, weight, None, how, recipe, generator, backend)
 

@@ -47,7 +47,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Inputs]] = {
     "BatchNorm3d": (partial(nn.BatchNorm3d, 4), _random((4, 2, 2, 3))),
     "LayerNorm": (partial(nn.LayerNorm, 8), _random((4, 8))),
     "GroupNorm": (partial(nn.GroupNorm, 2, 4), _random((4, 3))),
-    "RMSNorm": (partial(nn.RMSNorm, 8, eps=1e-5), _random((4, 8))),
+    "RMSNorm": (partial(nn.RMSNorm, 8), _random((4, 8))),
     "Softmax": (partial(nn.Softmax, -1), _random((4, 8))),
     "GELU": (nn.GELU, _random((4, 8))),
 }  # fmt: skip

@@ -19,6 +19,7 @@ from tests.loops import each
 from tests.nn.layer_cases import LAYERS, converted, first, inputs, leaves, plain, same, step
 from tests.support.computes import Computes
 
+SUMS = lp.Recipe(fprop="fp32", dgrad="fp32", wgrad="fp32")
 NATIVE = lp.Recipe(input="e4m3", weight="e5m2", grad_output="e5m2")
 X = torch.randn(3, 4, 8)
 every_layer = each("name", LAYERS)
@@ -46,6 +47,20 @@ def test_autocast_changes_nothing(name: str, dtype: torch.dtype, recipe: lp.Reci
     got, want = step(layer, cast, *narrow), step(layer, layer, *wide)
     # The gradient of an input has the dtype of that input.
     same([t.float() for t in got], [c.to(t.dtype).float() for t, c in zip(got, want, strict=True)])
+
+
+@every_layer
+@each("dtype", [torch.bfloat16, torch.float16])
+def test_defaults_that_depend_on_the_dtype_are_torchs(name: str, dtype: torch.dtype) -> None:
+    # Small inputs show an epsilon. torch before 2.7 takes that of the 16-bit dtype.
+    wide = name == "RMSNorm" and torch.__version__ < (2, 7)
+    torchs = plain(name).to(torch.float32 if wide else dtype)
+    args = [x * 2**-9 if x.is_floating_point() else x for x in inputs(name)]
+    narrow = [x.to(dtype) if x.is_floating_point() else x for x in args]
+    want = first(torchs(*(x.float() if wide else x for x in narrow))).float()
+    torchs.to(dtype)
+    got = first(lp.convert(torchs, {type(torchs): SUMS})(*narrow)).float()
+    torch.testing.assert_close(got, want, rtol=2**-6, atol=2**-7 * want.abs().max().item())
 
 
 @every_layer
