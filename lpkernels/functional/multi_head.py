@@ -19,7 +19,7 @@ from lpkernels.functional.torch_calls import own
 from lpkernels.recipes import as_recipe
 
 _NAME = "multi_head_attention_forward"
-# The projections come first: one, two or three products. Attention is two.
+# The three projections come first. Attention is two products with one seed.
 _ATTENTION, _OUT = 3, 4
 
 
@@ -71,12 +71,13 @@ def multi_head_attention_forward(
 ) -> tuple[Tensor, Tensor | None]:
     """``torch.nn.functional.multi_head_attention_forward`` under a recipe.
 
-    The projections are ``linear``: one for a packed weight when query, key and value are one
-    tensor, two when key and value are, else three. Attention is ``scaled_dot_product_attention`` on
-    (N * heads, L, E / heads). Between them everything is float32: the splitting into heads, scale,
-    masks, softmax, dropout, bias_k and bias_v, the mean of the weights over the heads. The output
-    does not depend on need_weights, except that with it a query without any key gets NaN, as in
-    torch.
+    The projections of query, key and value are three ``linear``, each with its rows of a packed
+    weight. They stay three where query, key and value are one tensor, so that results do not depend
+    on which tensors are one object; autograd adds the three gradients of such a tensor in float32.
+    Attention is ``scaled_dot_product_attention`` on (N * heads, L, E / heads). Between them
+    everything is float32: the splitting into heads, scale, masks, softmax, dropout, bias_k and
+    bias_v, the mean of the weights over the heads. The output does not depend on need_weights,
+    except that with it a query without any key gets NaN, as in torch.
 
     Args:
         query: (L, N, E), key: (S, N, E_k), value: (S, N, E_v), or without N; float32, float16 or
@@ -112,11 +113,11 @@ def multi_head_attention_forward(
     inner = recipe if attention_recipe is None else as_recipe(attention_recipe)
     if recipe.is_torch and inner.is_torch:
         masks = (key_padding_mask, need_weights, attn_mask)
-        apart = (use_separate_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight)
+        projections = (use_separate_proj_weight, q_proj_weight, k_proj_weight, v_proj_weight)
         bias = (in_proj_weight, in_proj_bias, bias_k, bias_v, add_zero_attn)
         inputs = (query, key, value, embed_dim_to_check, num_heads)
         out = (dropout_p, out_proj_weight, out_proj_bias, training)
-        rest = (*apart, static_k, static_v, average_attn_weights, is_causal)
+        rest = (*projections, static_k, static_v, average_attn_weights, is_causal)
         return own(F.multi_head_attention_forward, *inputs, *bias, *out, *masks, *rest)
     _checks.operands(_NAME, query=query, key=key, value=value, out_proj_weight=out_proj_weight)
     _check_sizes(query, key, value, embed_dim_to_check, num_heads)
@@ -135,7 +136,7 @@ def multi_head_attention_forward(
     if not use_separate_proj_weight:
         weights = (in_proj_weight, None, None)
     batched = query.dim() == 3
-    q, k, v = _projected(call, (query, key, value), weights, in_proj_bias)
+    q, k, v = _projected(call, apart(query, key, value), weights, in_proj_bias)
     length, batch = q.shape[:2]
     k, v = _with_rows(k, bias_k, batch), _with_rows(v, bias_v, batch)
     q, k, v = (_heads(x, num_heads) for x in (q, k, v))
@@ -178,6 +179,17 @@ def _check_sizes(query: Tensor, key: Tensor, value: Tensor, embed_dim: int, head
         )
 
 
+def apart(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The three as three tensors: one that is given again is a view of itself.
+
+    So autograd adds their gradients in the order in which it adds those of views that a caller
+    makes, and the float32 sums are the same.
+    """
+    own_key = key.view_as(key) if key is query else key
+    own_value = value.view_as(value) if value is query or value is key else value
+    return query, own_key, own_value
+
+
 def _projected(
     call: _Call,
     inputs: tuple[Tensor, Tensor, Tensor],
@@ -185,28 +197,21 @@ def _projected(
     bias: Tensor | None,
 ) -> list[Tensor]:
     """query, key and value, each (length, N, E); weights[1] is None where weights[0] is all."""
-    query, key, value = inputs
-    counts, embed = [1, 1, 1], query.shape[-1]
-    if weights[1] is None:
-        counts = [3] if query is key is value else [1, 2] if key is value else counts
-    rows = [n * embed for n in counts]
+    embed = inputs[0].shape[-1]
     if bias is not None and bias.shape != (3 * embed,):
         raise ValueError(f"{_NAME}: in_proj_bias has shape {tuple(bias.shape)}; expected (3 * E,)")
-    biases = [None] * len(counts) if bias is None else list(bias.split(rows))
+    biases = (None, None, None) if bias is None else bias.split(embed)
+    projections = zip(inputs, _weights(inputs, weights), biases, strict=True)
     results: list[Tensor] = []
-    for i, w in enumerate(_weights(inputs, weights, rows)):
-        x = inputs[i] if inputs[i].dim() == 3 else inputs[i].unsqueeze(1)
-        y = call.linear(i, x, w, biases[i])
-        results += stored(y, "in_proj").chunk(3, -1) if counts[i] == 3 else y.chunk(counts[i], -1)
-    if len(counts) > 1:
-        results = [stored(y, f"in_proj_{x}") for x, y in zip("qkv", results, strict=True)]
+    for i, (x, w, b) in enumerate(projections):
+        y = call.linear(i, x if x.dim() == 3 else x.unsqueeze(1), w, b)
+        results.append(stored(y, f"in_proj_{'qkv'[i]}"))
     return results
 
 
 def _weights(
     inputs: tuple[Tensor, Tensor, Tensor],
     weights: tuple[Tensor | None, Tensor | None, Tensor | None],
-    rows: list[int],
 ) -> list[Tensor]:
     """The weight of each projection."""
     packed, embed = weights[1] is None, inputs[0].shape[-1]
@@ -217,7 +222,7 @@ def _weights(
                 f"{_NAME}: the weight of a projection is {None if w is None else tuple(w.shape)}; "
                 f"expected {expected} for an input of shape {tuple(x.shape)}"
             )
-    chosen = weights[0].split(rows) if packed and weights[0] is not None else weights
+    chosen = weights[0].split(embed) if packed and weights[0] is not None else weights
     return [w for w in chosen if w is not None]
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lpkernels import functional
 from lpkernels.arithmetic import Ranks, Recipe, check_axes
-from lpkernels.functional.multi_head import ranks
+from lpkernels.functional.multi_head import apart, ranks
 from lpkernels.functional.tabled import tabled
 from lpkernels.functional.torch_calls import own
 from lpkernels.nn.emulated import Emulated, is_traced, like_torch, recipe_name
@@ -97,7 +97,7 @@ class MultiheadAttention(Emulated, torch.nn.MultiheadAttention):
             return super().forward(query, key, value, *masks)
         transposed = self.batch_first and query.dim() == 3
         if transposed:
-            query, key, value = _swapped(query, key, value)
+            query, key, value = (x.transpose(0, 1) for x in apart(query, key, value))
         y, weights = own(
             functional.multi_head_attention_forward,
             query,
@@ -127,11 +127,3 @@ class MultiheadAttention(Emulated, torch.nn.MultiheadAttention):
             attention_recipe=inner,
         )
         return y.transpose(0, 1) if transposed else y, weights
-
-
-def _swapped(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The three tensors with their first two dimensions exchanged; what was one tensor stays
-    one."""
-    k = key.transpose(0, 1)
-    q = k if query is key else query.transpose(0, 1)
-    return q, k, k if value is key else value.transpose(0, 1)

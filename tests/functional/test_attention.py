@@ -234,9 +234,3 @@ def test_multi_head_attention_takes_the_hint_of_a_causal_mask() -> None:
         got = multi_head(E, E, E, **CAUSAL, need_weights=need_weights)[0]
         want = multi_head(E, E, E, **CAUSAL, need_weights=need_weights, recipe="fp32")[0]
         torch.testing.assert_close(got, want)
-
-
-def test_key_and_value_may_be_one_tensor() -> None:
-    key = E + 1
-    for got, want in zip(multi_head(E, key, key), multi_head(E, key, key.clone()), strict=True):
-        assert_bit_equal(got, want)

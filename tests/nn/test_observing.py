@@ -140,10 +140,10 @@ def test_two_observers_are_told_alike():
 def test_attention_and_recurrent_layers_in_parts():
     attention = nn.MultiheadAttention(8, 2)
     seen = watched(attention, *[torch.randn(5, 3, 8)] * 3, depth="parts")
-    parts = ["in_proj", "scores", "values", "out_proj"]
+    parts = ["in_proj_q", "in_proj_k", "in_proj_v", "scores", "values", "out_proj"]
     assert seen.names == [("", part) for part in parts]
-    assert seen.calls[1].operation == "matmul"
-    assert seen.calls[1].function is F.multi_head_attention_forward
+    assert seen.calls[3].operation == "matmul"
+    assert seen.calls[3].function is F.multi_head_attention_forward
     assert all({"result", "input"} & gradients.keys() for gradients in seen.gradients)
     lstm = nn.LSTM(4, 3, 1)
     seen = watched(lstm, torch.randn(6, 2, 4), depth="parts")

@@ -369,7 +369,8 @@ def test_float_operands_and_activations_have_no_integer_bits():
     x = torch.randn(2, 5, 8)
     made = plan(attention, (x, x, x), loss=mean_square, operand="fixed10_f6")
     found = {row.layer: row.integer_bits is None for row in made.rows if row.gemm == "fprop"}
-    assert found == {"in_proj": False, "scores": True, "values": True, "out_proj": False}
+    linear = dict.fromkeys(["in_proj_q", "in_proj_k", "in_proj_v", "out_proj"], False)
+    assert found == {**linear, "scores": True, "values": True}
     x = torch.randn(5, 2, 4)
     recurrent = plan(nn.LSTM(4, 3), x, loss=mean_square, operand="fixed10_f6")
     assert all(row.integer_bits for row in recurrent.rows if row.gemm == "fprop")
@@ -437,7 +438,8 @@ def test_every_product_of_the_model_has_a_recipe():
     made = plan(model, x, loss=mean_square, operand="e5m2")
     assert list(made) == ["own.qkv", "own", "own.out", "torchs", "memory", "cell", "head", ""]
     layers = {name: {r.layer for r in made.rows if made.modules[r.layer] == name} for name in made}
-    assert layers["torchs"] == {f"torchs.{x}" for x in ("in_proj", "scores", "values", "out_proj")}
+    parts = ("in_proj_q", "in_proj_k", "in_proj_v", "scores", "values", "out_proj")
+    assert layers["torchs"] == {f"torchs.{part}" for part in parts}
     assert layers["cell"] == {"cell.ih", "cell.hh"}
     check_recipes(model, made)
     y = model(x)

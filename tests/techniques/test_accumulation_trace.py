@@ -109,8 +109,10 @@ def test_lengths_of_attention_and_recurrent_layers():
     assert found == {"scores": [8, 6, 6], "values": [6, 3, 6]}
     found = lengths(nn.MultiheadAttention(8, 2), (grad(5, 3, 8),) * 3)
     assert found == {
-        "in_proj": [8, 24, 15], "scores": [4, 5, 5], "values": [5, 4, 5], "out_proj": [8, 8, 15],
-    }  # fmt: skip
+        **{name: [8, 8, 15] for name in ("in_proj_q", "in_proj_k", "in_proj_v", "out_proj")},
+        "scores": [4, 5, 5],
+        "values": [5, 4, 5],
+    }
     # There are four gates of 7; the weight's gradient is one sum over 6 steps of 3 samples.
     found = {"ih_l0": [5, 28, 18], "hh_l0": [7, 28, 18]}
     assert lengths(nn.LSTM(5, 7), grad(6, 3, 5)) == found

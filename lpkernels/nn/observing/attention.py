@@ -74,13 +74,11 @@ def multi_head_attention(
 def _projections(
     query: Tensor, key: Tensor, value: Tensor, of: dict[str, Any], linear: Linear
 ) -> tuple[Tensor, ...]:
-    weight, bias = of["in_proj_weight"], of["in_proj_bias"]
-    if not of["use_separate_proj_weight"] and query is key and key is value:
-        return stored(linear(query, weight, bias, "in_proj"), "in_proj").chunk(3, dim=-1)
+    bias = of["in_proj_bias"]
     if of["use_separate_proj_weight"]:
         weights = tuple(of[f"{x}_proj_weight"] for x in "qkv")
     else:
-        weights = weight.chunk(3)
+        weights = of["in_proj_weight"].chunk(3)
     biases = (None,) * 3 if bias is None else bias.chunk(3)
     inputs = zip("qkv", (query, key, value), weights, biases, strict=True)
     parts = ((f"in_proj_{name}", x, w, b) for name, x, w, b in inputs)

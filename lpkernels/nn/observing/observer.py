@@ -63,8 +63,9 @@ def observe(
         operations: the names of the operations to tell of; None means all products, `LAYERS` also
             all other operations of layers, `EVERYTHING` all operations.
         depth: "functions": as the model calls them. "parts": attention and recurrent layers that
-            are torch's own as their products: "in_proj", "scores", "values", "out_proj"; "ih_l0",
-            and "hh_l0" as one product of all steps, told after the layer.
+            are torch's own as their products: "in_proj_q", "in_proj_k", "in_proj_v", "scores",
+            "values", "out_proj"; "ih_l0", and "hh_l0" as one product of all steps, told after the
+            layer.
         around: whether calls around the model, such as the loss, are told too. Without them a loop
             is faster, since torch then does not show its other calls.
 

@@ -38,7 +38,7 @@ def trace(
 
     - Matrix products and convolutions are GEMMs, whatever their operands. Attention in one call
       and torch's multi-head attention are their products and the softmax between: "scores",
-      "softmax", "values", "in_proj" (or "in_proj_q", ...), "out_proj". cross_entropy is
+      "softmax", "values", "in_proj_q", "in_proj_k", "in_proj_v", "out_proj". cross_entropy is
       "log_softmax" and "nll_loss".
     - Views are no Ops, nor are copies of the same values (contiguous, clone, casts): an Op that
       reads a view reads the tensor behind it. So the halves of a split are the tensor that was

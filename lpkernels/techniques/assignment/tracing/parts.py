@@ -111,7 +111,7 @@ def _multi_head(
     scores = batch * of["num_heads"] * query.shape[0] * key.shape[0]
     values = math.prod(query.shape[:-1]) * of["out_proj_weight"].shape[1]
     masks = reads.some("attn_mask", "key_padding_mask")
-    left, right = [*projections[:2], *masks], projections[2:] or projections
+    left, right = [*projections[:2], *masks], projections[2:]
     dropped = bool(of.get("training", True)) and of["dropout_p"] > 0
     core = _core(run, scores, values, left, right, dropped=dropped)
     y, weights = result
@@ -125,7 +125,7 @@ def _multi_head(
 
 
 def _in_projections(run: Run, reads: CallInputs) -> list[TracedOp]:
-    """One product of a packed weight, or one each of query, key and value."""
+    """One product each of query, key and value."""
     of = reads.arguments
     inputs = {name: of[name] for name in ("query", "key", "value")}
     if of.get("use_separate_proj_weight"):
@@ -134,10 +134,6 @@ def _in_projections(run: Run, reads: CallInputs) -> list[TracedOp]:
     else:
         width = of["in_proj_weight"].shape[0] // 3
         weights = dict.fromkeys(inputs, "in_proj_weight")
-        if of["query"] is of["key"] is of["value"]:
-            numel = 3 * width * math.prod(of["query"].shape[:-1])
-            found = reads.some("query", "in_proj_weight", "in_proj_bias")
-            return [_step(run, "in_proj", numel, found, gemm=True)]
     return [
         _step(
             run, f"in_proj_{name[0]}", width * math.prod(x.shape[:-1]),

@@ -85,10 +85,10 @@ def test_products_of_a_layer_have_rows_of_their_own() -> None:
         x = model["lstm"](torch.randn(3, 2, 4))[0]
         model["attention"](x, x, x)[0].mean().backward()
     attention = "attention.multi_head_attention_forward"
-    # in_proj, scores, values, out_proj; and of the LSTM the input's product and the steps' product.
+    # Three projections, scores, values, out_proj; the LSTM's products of the input and the state.
     assert [(row.layer, row.tensor) for row in report.rows] == [
         *[("lstm", each) for each in ("", "2")],
-        *[(attention, each) for each in ("", "2", "3", "4")],
+        *[(attention, each) for each in ("", "2", "3", "4", "5", "6")],
     ]
 
 
