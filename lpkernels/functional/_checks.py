@@ -17,6 +17,7 @@ from lpkernels.arithmetic import QUANTIZERS, Recipe
 from lpkernels.formats import format_from_ints
 from lpkernels.formats.grids import misfit
 from lpkernels.formats.integers import Ints, without_zero
+from lpkernels.functional.torch_calls import is_dense
 
 FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -35,7 +36,7 @@ def tensor(function: str, name: str, value: object) -> None:
         raise TypeError(
             f"{function}: {name} must be a torch.Tensor, got {type(value).__name__}; {advice}"
         )
-    if value.layout is not torch.strided or value.is_nested:
+    if not is_dense(value) or value.is_nested:
         got = "a nested one" if value.is_nested else f"layout {value.layout}"
         call = ".to_padded_tensor(0.0)" if value.is_nested else ".to_dense()"
         raise TypeError(
@@ -71,7 +72,7 @@ def _plain(value: object) -> bool:
         isinstance(value, Tensor)
         and value.dtype is torch.float32
         and value.is_cpu
-        and value.layout is torch.strided
+        and is_dense(value)
         and not value.is_nested
     )
 

@@ -57,6 +57,13 @@ def own_instead(
     return emulated(*args, **kwargs)
 
 
+def is_dense(x: Tensor) -> bool:
+    """Whether a tensor is strided."""
+    # torch.compile takes no other tensors, and refuses to ask for the layout where it traces the
+    # backward pass of a user's Function.
+    return torch.compiler.is_dynamo_compiling() or x.layout is torch.strided
+
+
 _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 

@@ -28,6 +28,7 @@ from lpkernels.nn import (
     norms,
     recurrent,
 )
+from lpkernels.nn._called_products import show_to_compiler
 from lpkernels.nn._running import RunningInput
 from lpkernels.nn.calls import EmulatesCalls, is_users, wrapped_forward
 from lpkernels.nn.emulated import Emulated
@@ -192,6 +193,7 @@ def emulate(module: torch.nn.Module) -> None:
 
 def emulate_calls(module: torch.nn.Module) -> None:
     """Give the module a class whose forward emulates the products it calls."""
+    show_to_compiler()
     cls = plain_class(module)
     if not issubclass(cls, Emulated):
         _set_class(module, calling_class(cls))

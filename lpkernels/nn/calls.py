@@ -9,153 +9,37 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from lpkernels import functional
 from lpkernels.arithmetic import Recipe
-from lpkernels.functional.torch_calls import own, own_instead
+from lpkernels.functional.torch_calls import is_dense, own, own_instead
+from lpkernels.nn._called_products import EMULATIONS, Emulation, emulation_of
+from lpkernels.nn._users_functions import enter_in_backward, start
 from lpkernels.nn.emulated import Emulated
 
-Handler = Callable[..., Any]
-
-
-def _matmul(input: Tensor, other: Tensor, *, recipe: Recipe) -> Tensor:
-    return functional.matmul(input, other, recipe=recipe)
-
-
-def _reflected_matmul(self: Tensor, other: Tensor, *, recipe: Recipe) -> Tensor:
-    return functional.matmul(other, self, recipe=recipe)
-
-
-def _mm(input: Tensor, mat2: Tensor, *, recipe: Recipe) -> Tensor:
-    return functional.matmul(input, mat2, recipe=recipe)
-
-
-def _bmm(input: Tensor, mat2: Tensor, *, recipe: Recipe) -> Tensor:
-    return functional.bmm(input, mat2, recipe=recipe)
-
-
-def _addmm(
-    input: Tensor,
-    mat1: Tensor,
-    mat2: Tensor,
-    *,
-    beta: float = 1,
-    alpha: float = 1,
-    recipe: Recipe,
-) -> Tensor:
-    return functional.addmm(input, mat1, mat2, beta=beta, alpha=alpha, recipe=recipe)
-
-
-def _baddbmm(
-    input: Tensor,
-    batch1: Tensor,
-    batch2: Tensor,
-    *,
-    beta: float = 1,
-    alpha: float = 1,
-    recipe: Recipe,
-) -> Tensor:
-    return functional.baddbmm(input, batch1, batch2, beta=beta, alpha=alpha, recipe=recipe)
-
-
-def _einsum(equation: str, *operands: Any, recipe: Recipe) -> Tensor:
-    return functional.einsum(equation, *_einsum_operands(operands), recipe=recipe)
-
-
-def _einsum_operands(operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    """torch.einsum takes them one by one or as one list."""
-    listed = len(operands) == 1 and not isinstance(operands[0], Tensor)
-    return tuple(operands[0]) if listed else operands
-
-
-def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None, *, recipe: Recipe) -> Tensor:
-    return functional.linear(input, weight, bias, recipe=recipe)
-
-
-def _bilinear(
-    input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None, *, recipe: Recipe
-) -> Tensor:
-    return functional.bilinear(input1, input2, weight, bias, recipe=recipe)
-
-
-def _convolution(emulated: Callable[..., Tensor]) -> Handler:
-    def convolve(input: Tensor, *args: Any, recipe: Recipe, **numbers: Any) -> Tensor:
-        return emulated(input, *args, **numbers, recipe=recipe)
-
-    return convolve
-
-
-def _recurrent(emulated: Callable[..., Any]) -> Handler:
-    """torch's function has a form for padded sequences and one for packed ones."""
-
-    def layers(input: Tensor, second: Any, third: Any, *args: Any, recipe: Recipe) -> Any:
-        if not isinstance(args[0], bool):
-            return emulated(input, third, *args, batch_sizes=second, recipe=recipe)
-        return emulated(input, second, third, *args, recipe=recipe)
-
-    return layers
-
-
-_HANDLERS: dict[Callable[..., Any], Handler] = {
-    torch.matmul: _matmul,
-    Tensor.matmul: _matmul,
-    Tensor.__matmul__: _matmul,
-    Tensor.__rmatmul__: _reflected_matmul,
-    torch.mm: _mm,
-    Tensor.mm: _mm,
-    torch.bmm: _bmm,
-    Tensor.bmm: _bmm,
-    torch.addmm: _addmm,
-    Tensor.addmm: _addmm,
-    torch.baddbmm: _baddbmm,
-    Tensor.baddbmm: _baddbmm,
-    torch.einsum: _einsum,
-    F.linear: _linear,
-    F.bilinear: _bilinear,
-    F.scaled_dot_product_attention: functional.scaled_dot_product_attention,
-    F.multi_head_attention_forward: functional.multi_head_attention_forward,
-    torch.lstm: _recurrent(functional.lstm),
-    torch.gru: _recurrent(functional.gru),
-    torch.rnn_tanh: _recurrent(functional.rnn_tanh),
-    torch.rnn_relu: _recurrent(functional.rnn_relu),
-    torch.lstm_cell: functional.lstm_cell,
-    torch.gru_cell: functional.gru_cell,
-    torch.rnn_tanh_cell: functional.rnn_tanh_cell,
-    torch.rnn_relu_cell: functional.rnn_relu_cell,
-    F.conv1d: _convolution(functional.conv1d),
-    F.conv2d: _convolution(functional.conv2d),
-    F.conv3d: _convolution(functional.conv3d),
-    F.conv_transpose1d: _convolution(functional.conv_transpose1d),
-    F.conv_transpose2d: _convolution(functional.conv_transpose2d),
-    F.conv_transpose3d: _convolution(functional.conv_transpose3d),
-}
-
-PRODUCTS = frozenset(function.__name__ for function in _HANDLERS)
+PRODUCTS = frozenset(str(function.__name__) for function in EMULATIONS)
 """The names of these functions."""
 
 
 def emulates(func: Any) -> bool:
     """Whether `Calls` computes products of this function of torch."""
-    return func in _HANDLERS
-
-
-_ATTENTION = (F.scaled_dot_product_attention, F.multi_head_attention_forward)
-_RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+    return emulation_of(func) is not None
 
 
 class Calls(TorchFunctionMode):
-    """Inside this mode the products of `_HANDLERS` are computed by the recipe, or, where the recipe
-    is torch's own arithmetic, by torch, whatever mode is entered around it."""
+    """Inside this mode the products of `EMULATIONS` are computed by the recipe, or, where the
+    recipe is torch's own arithmetic, by torch, whatever mode is entered around it."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, *, tells_functions: bool = True) -> None:
+        """tells_functions: whether who enters the mode tells the users' Functions that run in it
+        their recipe."""
         super().__init__()
-        self.recipe = recipe
+        self.recipe, self.tells_functions = recipe, tells_functions
 
     def __torch_function__(
         self,
@@ -165,35 +49,37 @@ class Calls(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         options = dict(kwargs or {})
-        handler = _HANDLERS.get(func)
-        if handler is None:
+        emulation = emulation_of(func)
+        if emulation is None:
             return func(*args, **options)
-        if self.recipe.is_torch or not _is_emulated(func, args, options):
+        options = {k: v for k, v in options.items() if v is not None or k not in _WHEREABOUTS}
+        if self.recipe.is_torch or not _is_emulated(func, emulation, args, options):
             return own(func, *args, **options)
-        return own_instead(func, handler, args, {**options, "recipe": self.recipe})
+        return own_instead(func, emulation.compute, args, {**options, "recipe": self.recipe})
 
 
-def _is_emulated(func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
-    """Whether this call has a meaning under a recipe: dense floating operands, a new result.
+# Where a result goes, which is no part of the product.
+_WHEREABOUTS = ("out", "out_dtype")
+# Tensors of integers beside the operands.
+_NO_OPERANDS = ("offs", "target")
+
+
+def _is_emulated(
+    func: Any, emulation: Emulation, args: tuple[Any, ...], options: Mapping[str, Any]
+) -> bool:
+    """Whether this call has a meaning under a recipe: dense floating operands, a new result of its
+    dtype.
 
     Raises: RuntimeError: an operand is float64. (Python hides a TypeError raised inside ``@``.)
     """
-    if "out" in options or "out_dtype" in options:
+    named = [v for k, v in options.items() if k not in _NO_OPERANDS and "mask" not in k]
+    values = _flat((*args[: emulation.operands], *named))
+    if "out" in options or any([isinstance(x, torch.dtype) for x in _flat(args) + values]):
         return False
-    operands = args
-    if func in _ATTENTION:
-        # The masks are of any dtype.
-        operands, options = args[:3], {k: v for k, v in options.items() if "mask" not in k}
-    if func in _RECURRENT:
-        # The arguments that follow may be the sizes of a packed sequence.
-        operands = args[:1]
-    if func is torch.einsum:
-        operands = _einsum_operands(args[1:])
-        if len(operands) != 2:
-            return False
-    values = (*operands, *options.values())
     tensors = [x for x in values if isinstance(x, Tensor)]
-    if not all([x.dtype.is_floating_point and x.layout is torch.strided for x in tensors]):
+    if not all([x.dtype.is_floating_point and is_dense(x) for x in tensors]):
+        return False
+    if emulation.takes is not None and not emulation.takes(args, options):
         return False
     if any([x.dtype == torch.float64 for x in tensors]):
         raise RuntimeError(
@@ -202,6 +88,14 @@ def _is_emulated(func: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -
             "module that makes this call from lp.convert"
         )
     return True
+
+
+def _flat(values: Iterable[Any]) -> list[Any]:
+    """The values, with the elements of lists in place of the lists."""
+    flat: list[Any] = []
+    for value in values:
+        flat += value if isinstance(value, list | tuple) else [value]
+    return flat
 
 
 class EmulatesCalls(Emulated):
@@ -226,7 +120,27 @@ def wrapped_forward(original: Any, recipe_of: Callable[[Any], Recipe]) -> Callab
 
     @functools.wraps(original.forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with Calls(recipe_of(self)):
-            return original.forward(self, *args, **kwargs)
+        recipe = recipe_of(self)
+        if not _has_backward_of_its_own(recipe):
+            with Calls(recipe):
+                return original.forward(self, *args, **kwargs)
+        begin = start(args, kwargs)
+        with Calls(recipe):
+            result = original.forward(self, *args, **kwargs)
+        enter_in_backward(partial(Calls, recipe, tells_functions=False), result, begin)
+        return result
 
     return forward
+
+
+def _has_backward_of_its_own(recipe: Recipe) -> bool:
+    """Whether Functions that run now need to be told their recipe: it is not that of the module
+    around, which tells them."""
+    # torch.compile traces the backward of a Function with its forward, in the same mode.
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return False
+    for i in reversed(range(torch._C._len_torch_function_stack())):
+        mode = torch._C._get_function_stack_at(i)
+        if isinstance(mode, Calls) and mode.tells_functions:
+            return mode.recipe is not recipe and mode.recipe != recipe
+    return not recipe.is_torch

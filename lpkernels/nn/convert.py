@@ -71,18 +71,22 @@ def convert(
 
     With ``functions``, every module with a forward of its own (a class not of torch.nn) is
     converted too: while its forward runs, it enters a TorchFunctionMode. By the module's recipe
-    this mode computes calls of matmul, ``@``, mm, bmm, addmm, baddbmm, einsum of two operands, and
-    of torch.nn.functional's linear, bilinear, conv1d to conv3d, conv_transpose1d to
-    conv_transpose3d, scaled_dot_product_attention, multi_head_attention_forward, and of torch's
-    lstm, gru, rnn_tanh, rnn_relu and their cells. A call belongs to the innermost module with a
-    forward of its own, and that module is selected as a layer is: by its name, class or a function.
+    this mode computes calls of matmul, ``@``, mm, mv, dot, vdot, vecdot, inner, bmm, tensordot,
+    einsum of two operands, addmm, addmv, addbmm, baddbmm (also in place), multi_dot, chain_matmul,
+    grouped_mm, of torch.nn.functional's linear, bilinear, conv1d to conv3d, conv_transpose1d to
+    conv_transpose3d, scaled_dot_product_attention, multi_head_attention_forward,
+    linear_cross_entropy, and of torch's convolution, lstm, gru, rnn_tanh, rnn_relu and their cells;
+    docs/layers.md lists the functions that multiply and are not emulated. A call belongs to the
+    innermost module with a forward of its own, and that module is selected as a layer is: by its
+    name, class or a function. So are the calls in the backward pass of a torch.autograd.Function
+    that such a module applies.
     A module that is not selected, but may run inside one that is, gets a class that keeps its
     products torch's own. torch.compile traces through the mode without a graph break, and so does
     torch.export in its default form; strict export (torch 2.13) does not see ``@``, only matmul.
     FSDP and activation checkpointing call modules, which enter the mode themselves; a checkpointed
-    plain function is recomputed outside the mode, so make it a module. Integer, boolean, complex
-    and sparse operands, and calls with out=, stay torch's own, and so do einsum of more operands
-    and products in TorchScript; float64 operands are refused with a RuntimeError.
+    plain function is recomputed outside the mode unless use_reentrant=True, so make it a module.
+    Integer, boolean, complex and sparse operands, and calls with out=, stay torch's own, and so do
+    products in TorchScript; float64 operands are refused with a RuntimeError.
     ``lpkernels.nn.summary`` shows which products of a model are emulated.
 
     A module with a ``forward`` that cannot be followed is left as it is and named in a warning;

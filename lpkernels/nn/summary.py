@@ -43,7 +43,7 @@ class Row:
         emulated: whether the product differs from torch's own: a recipe rounds its sum or one of
             its tensors.
         gemm: "fprop"; of the backward pass "dgrad", "wgrad", or "backward" where torch's own
-            operator does not say which.
+            operator, or the backward of a user's Function, does not say which.
     """
 
     name: str

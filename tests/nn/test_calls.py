@@ -282,7 +282,7 @@ TORCHS = {
     "out": lambda: torch.matmul(A, B, out=torch.zeros(2, 3, 5)),
     "three operands": lambda: torch.einsum("ij,jk,kl->il", A[0], B[0], W),
     "one operand": lambda: torch.einsum("bij->bji", A),
-    "dot": lambda: torch.dot(V, V),
+    "outer": lambda: torch.outer(V, V),
     "relu": lambda: torch.relu(A),
 }
 

@@ -40,7 +40,8 @@ _MULTI_HEAD = "multi_head_attention_forward"
 # Products whose arguments are numbered, not named.
 _OTHERS = (
     "tensordot", "conv_tbc", "convolution", "_convolution", "chain_matmul", "multi_dot", "addbmm",
-    "addmv", "dot", "vdot", "inner", "vecdot", "matrix_power", "_native_multi_head_attention",
+    "addmv", "dot", "vdot", "inner", "vecdot", "matrix_power", "linear_cross_entropy",
+    "addmm_", "addmv_", "addbmm_", "baddbmm_", "spmm", "dsmm", "_native_multi_head_attention",
     "_transformer_encoder_layer_fwd", "_scaled_mm", "scaled_mm", "_grouped_mm", "grouped_mm",
     "sparse_mm", "smm", "sspaddmm", "hspmm",
 )  # fmt: skip

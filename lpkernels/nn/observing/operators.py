@@ -26,7 +26,8 @@ class Operation(NamedTuple):
     operator: the name of its schema, "aten::mm".
     run: of the module that called it; in backward of the module whose forward pass is
         differentiated.
-    gemm: "fprop", "dgrad", "wgrad", or "backward" where torch's own operator does not say which.
+    gemm: "fprop", "dgrad", "wgrad", or "backward" where torch's own operator, or the backward of a
+        user's Function, does not say which.
     emulated: whether a recipe rounds it.  told: whether an observer of functions was told of it.
     """
 
@@ -77,9 +78,12 @@ class Operators(TorchDispatchMode):
             return
         emulated = role is not None or (mark is not None and mark.emulated)
         role = mark.role if role is None and mark is not None else role
-        # A forward pass that is computed again in backward records a graph.
-        backward = is_in_backward() and not torch.is_grad_enabled()
-        gemm = _GEMMS[role] if role is not None else "backward" if backward else "fprop"
+        # A forward pass that is computed again in backward records a graph, and its modules run.
+        in_forward = not is_in_backward() or self.runs.innermost.outer is not None
+        if role is None:
+            in_forward = in_forward or torch.is_grad_enabled()
+        gemm = "fprop" if role is None else _GEMMS[role]
+        gemm = gemm if in_forward or gemm != "fprop" else "backward"
         run = self.runs.current()
         key = Operation(name, run.name, run.module, sizes, gemm, emulated, run.told)
         self.counts[key] += 1

@@ -1,0 +1,334 @@
+"""torch's functions that multiply, emulated as the products of lp.matmul that they equal."""
+
+import itertools
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import lpkernels as lp
+from tests.compare import assert_bit_equal
+from tests.functional.layer_recipes import DETERMINISTIC, MIXED, STOCHASTIC
+from tests.loops import each, rows
+from tests.nn.layer_cases import same
+from tests.support.computes import Computes
+
+lpf = lp.functional
+
+
+class Products:
+    """The products that a function of torch must equal, under a recipe."""
+
+    def __init__(self, recipe: Any) -> None:
+        self.mm = partial(lp.matmul, recipe=recipe)
+        self.addmm = partial(lpf.addmm, recipe=recipe)
+        self.baddbmm = partial(lpf.baddbmm, recipe=recipe)
+        self.conv1d = partial(lpf.conv1d, recipe=recipe)
+        self.conv_transpose2d = partial(lpf.conv_transpose2d, recipe=recipe)
+        self.linear = partial(lpf.linear, recipe=recipe)
+
+
+def product(p: Products, a: Tensor, b: Tensor) -> Tensor:
+    return p.mm(a, b)
+
+
+def last_with_last(p: Products, a: Tensor, b: Tensor) -> Tensor:
+    return p.mm(a.flatten(0, -2), b.t()).unflatten(0, a.shape[:-1])
+
+
+def dots_of_rows(p: Products, a: Tensor, b: Tensor) -> Tensor:
+    return p.mm(a[..., None, :], b[..., None])[..., 0, 0]
+
+
+def dots_of_columns(p: Products, a: Tensor, b: Tensor) -> Tensor:
+    return dots_of_rows(p, a.mT, b.mT)
+
+
+def two_dimensions(p: Products, a: Tensor, b: Tensor) -> Tensor:
+    return p.mm(a.transpose(0, 1).flatten(1), b.transpose(0, 1).flatten(0, 1))
+
+
+def one_sum(p: Products, c: Tensor, a: Tensor, b: Tensor, **factors: float) -> Tensor:
+    return p.addmm(c, a.transpose(0, 1).flatten(1), b.flatten(0, 1), **factors)
+
+
+def with_column(p: Products, c: Tensor, a: Tensor, b: Tensor, **factors: float) -> Tensor:
+    return p.addmm(c[..., None], a, b[:, None], **factors)[:, 0]
+
+
+def left_first(p: Products, a: Tensor, *others: Tensor) -> Tensor:
+    for b in others:
+        a = p.mm(a, b)
+    return a
+
+
+def right_first(p: Products, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    return p.mm(a, p.mm(b, c))
+
+
+def in_pairs(p: Products, a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> Tensor:
+    return p.mm(p.mm(a, b), p.mm(c, d))
+
+
+GROUPS = [slice(0, 3), slice(3, 3), slice(3, 6)]
+ENDS = torch.tensor([3, 3, 6], dtype=torch.int32)
+
+
+def groups_of_rows(p: Products, a: Tensor, b: Tensor) -> Tensor:
+    beyond = torch.zeros(len(a) - 6, b.shape[2])
+    found = [p.mm(a[group], w) for group, w in zip(GROUPS, b, strict=True)]
+    return torch.cat([*found, beyond])
+
+
+def groups_of_columns(p: Products, a: Tensor, b: Tensor) -> Tensor:
+    beyond = torch.zeros(a.shape[1], b.shape[1] - 6)
+    found = [p.mm(x, b[:, group]) for x, group in zip(a, GROUPS, strict=True)]
+    return torch.cat([*found, beyond], 1)
+
+
+def groups_of_sums(p: Products, a: Tensor, b: Tensor) -> Tensor:
+    return torch.stack([p.mm(a[:, group], b[group]) for group in GROUPS])
+
+
+def pairs(p: Products, a: Tensor, b: Tensor) -> Tensor:
+    return torch.stack([p.mm(x, w) for x, w in zip(a, b, strict=True)])
+
+
+def loss_of_layer(p: Products, x: Tensor, w: Tensor) -> Tensor:
+    return F.cross_entropy(p.linear(x, w), CLASSES, label_smoothing=0.1)
+
+
+CLASSES = torch.tensor([0, 4, 2])
+HALF = {"beta": 0.5, "alpha": 2}
+
+
+def of(name: str, **options: Any) -> Any:
+    """torch's function with these options; None where this version of torch lacks it."""
+    found: Any = torch
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found and partial(found, **options)
+
+
+class Row(NamedTuple):
+    """call of operands of these shapes equals the products of lp.matmul."""
+
+    call: Any
+    shapes: list[tuple[int, ...]]
+    equal: Callable[..., Tensor]
+
+
+def written(name: str, **options: Any) -> Any:
+    """The function that writes into its first operand, called with a copy of that."""
+    function = of(name, **options)
+    return lambda c, a, b: function(c.clone(), a, b)
+
+
+def several(name: str) -> Any:
+    """A function of several matrices: multi_dot takes them in a list."""
+    function = of(name)
+    return (lambda *x: function(x)) if name == "linalg.multi_dot" else function
+
+
+V, M, N, B, C = (4,), (3, 4), (4, 5), (2, 3, 4), (2, 4, 5)
+TABLE = [
+    Row(of("linalg.matmul"), [B, C], product),
+    *(Row(of(name), [M, V], product) for name in ("mv", "Tensor.mv")),
+    *(Row(of(name), [M, N], product) for name in ("spmm", "dsmm")),
+    *(Row(of(f"{home}{name}"), [V, V], product)
+      for name in ("dot", "vdot", "inner") for home in ("", "Tensor.")),
+    Row(of("inner"), [B, M], last_with_last),
+    Row(of("linalg.vecdot"), [V, V], product),
+    Row(of("linalg.vecdot"), [B, M], dots_of_rows),
+    Row(of("linalg.vecdot", dim=1), [B, M], dots_of_columns),
+    Row(of("tensordot", dims=1), [M, N], product),
+    Row(of("tensordot", dims=([2], [-1])), [B, M], last_with_last),
+    Row(of("tensordot", dims=([2, 0], [0, 1])), [(2, 3, 4), (4, 2, 5)], two_dimensions),
+    *(Row(of(name, **HALF), [(3,), M, V], partial(with_column, **HALF))
+      for name in ("addmv", "Tensor.addmv")),
+    Row(of("addmv"), [(), M, V], with_column),
+    *(Row(written(name, **HALF), [(3,), M, V], partial(with_column, **HALF))
+      for name in ("addmv_", "Tensor.addmv_")),
+    *(Row(of(name, **HALF), [(5,), B, C], partial(one_sum, **HALF))
+      for name in ("addbmm", "Tensor.addbmm")),
+    Row(written("Tensor.addbmm_"), [(3, 5), B, C], one_sum),
+    Row(written("Tensor.addmm_", alpha=3), [(3, 5), M, N],
+        lambda p, *x: p.addmm(*x, alpha=3)),
+    Row(written("Tensor.baddbmm_", beta=0), [(2, 3, 5), B, C],
+        lambda p, *x: p.baddbmm(*x, beta=0)),
+    *(Row(several(name), shapes, equal) for name in ("linalg.multi_dot", "chain_matmul")
+      for shapes, equal in (
+          ([M, N], product),
+          ([(2, 9), (9, 3), (3, 8)], left_first),
+          ([(9, 3), (3, 8), (8, 2)], right_first),
+          # Both ways cost the same.
+          ([(2, 2), (2, 2), (2, 2)], left_first),
+          ([(2, 9), (9, 3), (3, 9), (9, 2)], in_pairs),
+      )),
+    Row(several("linalg.multi_dot"), [V, N, (5, 2), (2,)], left_first),
+    Row(lambda x, w, b: torch.convolution(x, w, b, [2], [1], [1], False, [0], 2),
+        [(2, 4, 6), (6, 2, 3), (6,)], lambda p, *x: p.conv1d(*x, 2, 1, 1, 2)),
+    Row(lambda x, w, b: torch.convolution(x, w, b, [2, 1], [1, 0], [1, 1], True, [1, 0], 2),
+        [(2, 4, 3, 4), (4, 3, 3, 2), (6,)],
+        lambda p, *x: p.conv_transpose2d(*x, (2, 1), (1, 0), (1, 0), 2)),
+    *(Row(of(name, offs=ENDS), [(6, 4), (3, 4, 8)], groups_of_rows)
+      for name in ("_grouped_mm", "nn.functional.grouped_mm")),
+    Row(of("nn.functional.grouped_mm", offs=ENDS), [(8, 4), (3, 4, 8)], groups_of_rows),
+    Row(of("nn.functional.grouped_mm", offs=ENDS), [(3, 5, 4), (4, 8)], groups_of_columns),
+    Row(of("nn.functional.grouped_mm", offs=ENDS), [(5, 8), (8, 4)], groups_of_sums),
+    Row(of("nn.functional.grouped_mm"), [(3, 5, 4), (3, 4, 8)], pairs),
+    Row(of("nn.functional.linear_cross_entropy", target=CLASSES, label_smoothing=0.1),
+        [(3, 4), (5, 4)], loss_of_layer),
+]  # fmt: skip
+PRESENT = [row for row in TABLE if row.call is not None]
+NATIVE = lp.Recipe(input="e4m3", weight="e5m2", grad_output="e5m2")
+
+
+def inside(call: Callable[..., Tensor], recipe: Any, *operands: Tensor) -> Tensor:
+    return lp.convert(Computes(lambda m, *x: call(*x)), recipe)(*operands)
+
+
+def step(call: Callable[..., Tensor], operands: list[Tensor]) -> list[Tensor]:
+    """The result and the gradients of the operands, from one seed."""
+    leaves = [x.clone().requires_grad_() for x in operands]
+    torch.manual_seed(5)
+    result = call(*leaves)
+    torch.manual_seed(6)
+    weights = torch.randn(result.shape).bfloat16().to(result.dtype)
+    found = torch.autograd.grad(result, leaves, weights, allow_unused=True)
+    zeros = zip(found, leaves, strict=True)
+    return [result.detach(), *(torch.zeros_like(x) if g is None else g for g, x in zeros)]
+
+
+@pytest.mark.filterwarnings("ignore:torch.chain_matmul is deprecated")
+@pytest.mark.parametrize("row", PRESENT, ids=range(len(PRESENT)))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_call_is_the_product_of_matmul(row: Row, dtype: torch.dtype) -> None:
+    operands = [torch.randn(shape).to(dtype) for shape in row.shapes]
+    for recipe in (DETERMINISTIC, STOCHASTIC, MIXED, NATIVE):
+        got = step(partial(inside, row.call, recipe), operands)
+        want = step(partial(row.equal, Products(recipe)), operands)
+        # What is written into a tensor has its dtype.
+        same(got, [want[0].to(got[0].dtype), *want[1:]])
+
+
+class Factors(TorchDispatchMode):
+    """Notes the shapes of the operands of each matrix product of torch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[torch.Size, torch.Size]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.mm.default:
+            self.shapes.append((args[0].shape, args[1].shape))
+        return func(*args, **(kwargs or {}))
+
+
+@each("count", range(3, 8))
+def test_a_chain_is_multiplied_in_the_order_of_torch(count: int) -> None:
+    draws = random.Random(count)
+    for _ in range(50):
+        # Few sizes, so that several orders cost the same.
+        sizes = [draws.choice([1, 2, 3, 4]) for _ in range(count + 1)]
+        chain = [torch.ones(n, k) for n, k in itertools.pairwise(sizes)]
+        with Factors() as torchs:
+            torch.linalg.multi_dot(chain)
+        with Factors() as ours:
+            inside(several("linalg.multi_dot"), NATIVE, *chain)
+        assert sorted(ours.shapes) == sorted(torchs.shapes), sizes
+
+
+def test_every_group_has_a_scale_of_its_own() -> None:
+    recipe = lp.Recipe(input="tensor_e4m3", weight="tensor_e4m3")
+    scales = torch.tensor([1.0, 1e3, 1e-3])[:, None, None]
+    a, b = torch.randn(3, 5, 4), torch.randn(3, 4, 8) * scales
+    want = pairs(Products(recipe), a, b)
+    assert_bit_equal(inside(F.grouped_mm, recipe, a, b), want)
+    assert not torch.equal(lpf.bmm(a, b, recipe=recipe), want)
+
+
+def test_on_the_meta_device_one_group_has_all_rows() -> None:
+    a, b = torch.empty(6, 4, device="meta"), torch.empty(3, 4, 8, device="meta")
+    call = of("_grouped_mm", offs=ENDS.to("meta"))
+    assert inside(call, DETERMINISTIC, a, b).shape == (6, 8)
+
+
+def test_a_graph_breaks_at_the_groups_of_rows() -> None:
+    call, operands = of("_grouped_mm", offs=ENDS), [torch.randn(6, 4), torch.randn(3, 4, 8)]
+    net = lp.convert(Computes(lambda m, *x: call(*x)), DETERMINISTIC)
+    compiled = torch.compile(net, backend="aot_eager")
+    same(step(compiled, operands), step(net, operands))
+    pair = [torch.randn(3, 5, 4), torch.randn(3, 4, 8)]
+    net = lp.convert(Computes(lambda m, *x: torch._grouped_mm(*x)), DETERMINISTIC)
+    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
+    same(step(compiled, pair), step(net, pair))
+
+
+def ones(*shape: int) -> Tensor:
+    return torch.ones(shape)
+
+
+def grouped(*ends: int) -> Tensor:
+    return F.grouped_mm(ones(6, 4), ones(2, 4, 8), offs=torch.tensor(ends, dtype=torch.int32))
+
+
+@rows(
+    "call, message",
+    (lambda: torch.mm(ones(2, 3, 4), ones(4, 5)), r"mm: expected operands of 2 and 2 dimensions"),
+    (lambda: torch.dot(ones(2, 3), ones(3)), r"dot: expected operands of 1 and 1 dimensions"),
+    (lambda: torch.mv(ones(2, 3), ones(4)), r"a has K=3 but b has K=4"),
+    (lambda: torch.addmv(ones(2, 2), ones(2, 3), ones(3)), r"addmv: input has shape \(2, 2\)"),
+    (lambda: torch.addbmm(ones(2), ones(2, 3, 4), ones(3, 4, 2)), "batches of one size"),
+    (lambda: ones(4).addmm_(ones(2, 3), ones(3, 4)), r"result has shape \(2, 4\), .* use addmm,"),
+    (lambda: torch.linalg.multi_dot([ones(2, 3), ones(3), ones(3, 2)]), "expected matrices"),
+    (lambda: torch.tensordot(ones(2, 3), ones(3), ([1], [0, 1])), "unequal numbers"),
+    (lambda: torch.linalg.vecdot(ones(3), ones(3), dim=1), "dim=1"),
+    (lambda: torch.convolution(ones(2, 2), ones(2, 2), None, [1], [0], [1], False, [0], 1),
+     "3 to 5 dimensions"),
+    (lambda: grouped(4, 2), r"offs=\[4, 2\]"),
+    (lambda: grouped(4, 7), "dimension of 6"),
+    (lambda: grouped(1, 2, 3), r"one number of groups, got \[2, 3\]"),
+    (lambda: F.grouped_mm(ones(6, 4), ones(2, 4, 8)), "offs=None"),
+)  # fmt: skip
+def test_wrong_operands_are_refused(call: Callable[[], Tensor], message: str) -> None:
+    with pytest.raises((ValueError, IndexError), match=message):
+        inside(call, DETERMINISTIC)
+
+
+VECTOR, MATRIX = torch.randn(4), torch.randn(4, 4)
+
+
+@rows(
+    "call",
+    lambda: torch.dot(VECTOR.cfloat(), VECTOR.cfloat()),
+    lambda: torch.vdot(VECTOR.cfloat(), VECTOR.cfloat()),
+    lambda: torch.linalg.multi_dot([MATRIX.cfloat()] * 3),
+    lambda: torch.mv(MATRIX.long(), VECTOR.long()),
+    lambda: torch.spmm(MATRIX.to_sparse(), MATRIX),
+    lambda: torch.addmv(VECTOR, MATRIX, VECTOR, out=torch.zeros(4)),
+    lambda: torch.linalg.matmul(MATRIX, MATRIX, out=torch.zeros(4, 4)),
+    lambda: torch.inner(torch.tensor(2.0), VECTOR),
+    lambda: torch.outer(VECTOR, VECTOR),
+    lambda: torch.kron(VECTOR, VECTOR),
+)
+def test_calls_without_a_meaning_under_a_recipe_stay_torchs(call: Callable[[], Tensor]) -> None:
+    assert torch.equal(inside(call, DETERMINISTIC), call())
+
+
+def test_what_is_written_into_stays_the_tensor_it_was() -> None:
+    total = torch.zeros(3, 5, dtype=torch.bfloat16)
+    operands = torch.randn(3, 4), torch.randn(4, 5)
+    with torch.autocast("cpu"):
+        result = inside(lambda *x: total.addmm_(*x), DETERMINISTIC, *operands)
+    assert result.data_ptr() == total.data_ptr() and result.dtype == torch.bfloat16
+    assert_bit_equal(total, lp.matmul(*operands, recipe=DETERMINISTIC).bfloat16())
+    leaf = nn.Parameter(torch.zeros(3, 5))
+    with pytest.raises(RuntimeError, match="leaf"):
+        inside(lambda *x: leaf.addmm_(*x), DETERMINISTIC, *operands)

@@ -1,0 +1,240 @@
+"""The backward pass of a user's torch.autograd.Function in a converted model."""
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import lpkernels as lp
+from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
+from tests.loops import each, rows
+from tests.nn.layer_cases import same
+from tests.support.computes import Computes
+
+OTHER = lp.Recipe(input="e4m3", fprop="e5m3", dgrad="e5m4", wgrad="e5m5")
+X, W, G = torch.randn(6, 4), torch.randn(5, 4), torch.randn(6, 5)
+
+
+class Product(torch.autograd.Function):
+    """x @ w.T with a backward of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return x @ w.t()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        x, w = ctx.saved_tensors
+        return g @ w, g.t() @ x
+
+
+class Halves(torch.autograd.Function):
+    """Two results, and a forward that does not know the context."""
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        return x @ w[:2].t(), x @ w[2:].t()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, first: Tensor, second: Tensor) -> Any:
+        g = torch.cat([first, second], 1)
+        x, w = ctx.saved_tensors
+        return g @ w, g.t() @ x
+
+
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        raise ZeroDivisionError
+
+
+def apply(module: Any, x: Tensor) -> Tensor:
+    return Product.apply(x, module.w)
+
+
+def weighted(function: Callable[..., Any] = apply, **parts: nn.Module) -> Computes:
+    return Computes(function, w=nn.Parameter(W.clone()), **parts)
+
+
+def gradients(net: Any, x: Tensor = X, *, of: tuple[Tensor, ...] = ()) -> list[Tensor]:
+    """The gradients of x, and of the model's weights or other tensors."""
+    leaf = x.clone().requires_grad_()
+    wanted = of or tuple(net.parameters())
+    for tensor in wanted:
+        tensor.grad = None
+    torch.manual_seed(3)
+    net(leaf).backward(G)
+    return [tensor.grad for tensor in (leaf, *wanted)]
+
+
+def products(recipe: Any) -> list[Tensor]:
+    """The gradients of x and w in `Product`."""
+    return [lp.matmul(G, W, recipe=recipe), lp.matmul(G.t(), X, recipe=recipe)]
+
+
+TORCHS = [G @ W, G.t() @ X]
+
+
+def around(net: nn.Module, function: Callable[..., Any] = lambda m, x: m.net(x)) -> Computes:
+    """A module around net."""
+    return Computes(function, net=net)
+
+
+@dataclass
+class Output:
+    value: Any
+
+
+# What a forward returns, and where the products are in it.
+RESULTS: dict[str, tuple[Callable[..., Any], Callable[[Any], Tensor]]] = {
+    "tensor": (apply, lambda y: y),
+    "changed in place": (lambda m, x: apply(m, x).mul_(1.0), lambda y: y),
+    "list": (lambda m, x: [None, (apply(m, x),)], lambda y: y[1][0]),
+    "dict": (lambda m, x: {"logits": apply(m, x)}, lambda y: y["logits"]),
+    "dataclass": (lambda m, x: Output([apply(m, x)]), lambda y: y.value[0]),
+    "two results": (lambda m, x: Halves.apply(x, m.w), lambda y: torch.cat(y, 1)),
+    "through a layer": (lambda m, x: m.same(apply(m, x)), lambda y: y),
+}
+
+
+@each("name, recipe", RESULTS, [DETERMINISTIC, STOCHASTIC])
+def test_products_in_backward_are_emulated(name: str, recipe: lp.Recipe) -> None:
+    function, read = RESULTS[name]
+    net = lp.convert(weighted(function, same=nn.Identity()), recipe)
+    got = gradients(around(net, lambda m, x: read(m.net(x))))
+    # The draws of the forward pass come first.
+    torch.manual_seed(3)
+    for w in (W[:2], W[2:]) if name == "two results" else (W,):
+        lp.matmul(X, w.t(), recipe=recipe)
+    same(got, products(recipe))
+
+
+def test_a_function_in_front_of_a_layer_is_emulated() -> None:
+    net = lp.convert(weighted(lambda m, x: m.head(apply(m, x)), head=nn.Linear(5, 5)), OTHER)
+    y = lp.matmul(X, W.t(), recipe=OTHER).requires_grad_()
+    z = lp.functional.linear(y, net.head.weight, net.head.bias, recipe=OTHER)
+    (g,) = torch.autograd.grad(z, y, G)
+    want = [lp.matmul(g, W, recipe=OTHER), lp.matmul(g.t(), X, recipe=OTHER)]
+    same(gradients(net)[:2], want)
+
+
+@rows(
+    "arguments, want",
+    ({}, products(DETERMINISTIC)),
+    ({"functions": False}, TORCHS),
+    ({"exclude": "net"}, TORCHS),
+    ({"include": "net"}, products(DETERMINISTIC)),
+)
+def test_a_function_has_the_recipe_of_the_module_that_calls_it(
+    arguments: Any, want: list[Tensor]
+) -> None:
+    net = Computes(lambda m, x: m.net(x), net=weighted(), layer=nn.Linear(2, 2))
+    same(gradients(lp.convert(net, DETERMINISTIC, **arguments), of=(net.net.w,)), want)
+
+
+def test_modules_within_one_another_keep_their_recipes() -> None:
+    v = nn.Parameter(torch.randn(5, 5))
+    net = Computes(lambda m, x: Product.apply(m.net(x), m.v), net=weighted(), v=v)
+    lp.convert(net, {"net": OTHER, "": DETERMINISTIC})
+    y = lp.matmul(X, W.t(), recipe=OTHER)
+    g = lp.matmul(G, v, recipe=DETERMINISTIC)
+    want = [lp.matmul(g, W, recipe=OTHER), lp.matmul(g.t(), X, recipe=OTHER)]
+    want.append(lp.matmul(G.t(), y, recipe=DETERMINISTIC))
+    same(gradients(net, of=(net.net.w, v)), want)
+
+
+def test_functions_outside_of_the_model_stay_torchs() -> None:
+    # Each multiplies by 1, which a quantizer of the recipe would show.
+    ones, weight = torch.eye(4), torch.randn(5, 4, requires_grad=True)
+    outside = Product.apply(ones, weight)
+    net = lp.convert(Computes(lambda m, x: x @ outside), DETERMINISTIC)
+    leaf = X.clone().requires_grad_()
+    net(Product.apply(leaf, ones)).backward(G)
+    x, w = X.clone().requires_grad_(), weight.detach().t().requires_grad_()
+    lp.matmul(x, w, recipe=DETERMINISTIC).backward(G)
+    same([leaf.grad, weight.grad], [x.grad, w.grad.t()])
+
+
+def test_backward_may_run_again_and_the_graph_goes_when_its_result_goes() -> None:
+    net = lp.convert(weighted(), DETERMINISTIC)
+    leaf = X.clone().requires_grad_()
+    result = net(leaf)
+    for _ in range(2):
+        found = torch.autograd.grad(result, [leaf, net.w], G, retain_graph=True)
+        same(found, products(DETERMINISTIC))
+    node = weakref.ref(result.grad_fn)
+    gc.disable()
+    try:
+        del result
+        assert node() is None
+    finally:
+        gc.enable()
+
+
+def test_an_error_in_backward_leaves_no_mode_behind() -> None:
+    net = lp.convert(weighted(lambda m, x: Fails.apply(apply(m, x))), DETERMINISTIC)
+    with pytest.raises(ZeroDivisionError):
+        gradients(net)
+    assert torch._C._len_torch_function_stack() == 0
+
+
+@each("recipe, reentrant", [DETERMINISTIC, STOCHASTIC], [True, False])
+def test_a_checkpointed_module_has_the_same_gradients(recipe: Any, reentrant: bool) -> None:
+    def checkpointed(module: Any, x: Tensor) -> Tensor:
+        return checkpoint(module.net, x, use_reentrant=reentrant)
+
+    want = gradients(lp.convert(around(weighted()), recipe))
+    same(gradients(lp.convert(around(weighted(), checkpointed), recipe)), want)
+
+
+def test_a_plain_function_in_a_reentrant_checkpoint_is_emulated_again() -> None:
+    def checkpointed(module: Any, x: Tensor) -> Tensor:
+        return checkpoint(lambda x: x @ module.w.t(), x, use_reentrant=True)
+
+    want = gradients(lp.convert(weighted(lambda m, x: x @ m.w.t()), STOCHASTIC))
+    same(gradients(lp.convert(weighted(checkpointed), STOCHASTIC)), want)
+
+
+def test_threads_have_their_own_modes() -> None:
+    recipes = [DETERMINISTIC, OTHER, lp.Recipe()]
+    graphs = []
+    for recipe in recipes:
+        net, leaf = lp.convert(weighted(), recipe), X.clone().requires_grad_()
+        graphs.append((net(leaf), [leaf, net.w]))
+    found: dict[int, Any] = {}
+
+    def backward(number: int) -> None:
+        result, wanted = graphs[number]
+        found[number] = torch.autograd.grad(result, wanted, G)
+
+    threads = [threading.Thread(target=backward, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number, recipe in enumerate(recipes):
+        same(found[number], TORCHS if recipe == lp.Recipe() else products(recipe))
+
+
+def test_compiled_backward_is_the_same() -> None:
+    net = lp.convert(weighted(lambda m, x: m.head(apply(m, x)), head=nn.Linear(5, 5)), OTHER)
+    want = gradients(net)
+    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
+    same(gradients(compiled, of=tuple(net.parameters())), want)
