@@ -43,6 +43,7 @@ NO_RECORD = {
     ("docs/assignments.md", 'call | with `like="release"`'): "a number of a definition",
     ("docs/backends.md", "name | needs"): "a version",
     ("docs/layers.md", " | "): "versions",
+    ("docs/layers.md", "model | `fp8_wang2018`, forward"): "tests/project/test_zoo.py holds it",
     ("docs/promises.md", "promise | what holds it"): "tests/project/test_attacks.py holds counts",
     (
         "docs/cyclic-precision.md",
