@@ -324,7 +324,7 @@ def _train_step(case: Case, device: str, backend: str) -> Job:
             torch.manual_seed(SEED)
             model = _model(depth, width).to(device)
         if recipe is not None:
-            lp.convert(model, _RECIPES.get(recipe, recipe))
+            lp.convert(model, _RECIPES.get(recipe) or lp.recipe(recipe))
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 
         def step() -> list[Tensor]:

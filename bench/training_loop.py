@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
 def compare(data: str, recipe: str, parts: dict, options: argparse.Namespace) -> None:
     """Measures and prints one line of the report."""
     config = RunConfig.of(
-        data=data, model="resnet8", recipe=recipe, threads=options.threads, **parts
+        data=data, model="resnet8", recipe=str(lp.recipe(recipe)), threads=options.threads, **parts
     )
     with tempfile.TemporaryDirectory() as folder:
         runs = {

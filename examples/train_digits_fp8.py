@@ -39,7 +39,7 @@ def main() -> float:
     )
     # Operands are e5m2 and sums e6m9 in chunks of 64, forward and backward, in all but the last
     # layer.
-    lp.convert(model, options.recipe, exclude="5")
+    lp.convert(model, lp.recipe(options.recipe), exclude="5")
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     # e5m2 has no values below 2^-16: gradients are scaled up before they are rounded to it.

@@ -43,7 +43,8 @@ def predict(
         str, typer.Option(callback=valid(_known_model), help="A bundled network.")
     ] = "resnet18-imagenet",
     recipe: Annotated[
-        str, typer.Option(callback=valid(named_recipe), help="A recipe's name.")
+        str,
+        typer.Option(callback=valid(named_recipe), help="A recipe's name, for every layer alike."),
     ] = "fp8_wang2018",
     accumulator: Annotated[
         str,

@@ -21,8 +21,8 @@ _RANK_OF = {
 
 #: `Ranks.no_k` of layers without matrix products.
 NO_PRODUCT = (
-    "there is none; leave the layer out (exclude= of lp.convert; policies such as 'policy:mxfp8' "
-    "do so), or give the dimension, such as axis=-1"
+    "there is none; leave the layer out (exclude= of lp.convert; in a whole model the name of a "
+    "method, such as 'mxfp8', does so), or give the dimension, such as axis=-1"
 )
 #: The rank, in layers without matrix products, that only a call tells: torch has no tensor of more
 #: dimensions, so that every axis but "k" may be there.

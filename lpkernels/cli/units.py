@@ -71,7 +71,8 @@ Side = Annotated[
     typer.Option(
         callback=valid(recipe),
         help="A recipe, as h100_fp8 or hopper_fp8, or a tensor core of `lpkernels units`, as "
-        "ada_e4m3: all three products of every layer by it.",
+        "ada_e4m3: all three products of every layer by it. A published method, as mxfp8, treats "
+        "norms, the first and the last layer as its source does.",
     ),
 ]
 

@@ -135,6 +135,13 @@ def ranks(module: torch.nn.Module) -> tuple[Ranks, ...]:
     return found
 
 
+def is_layer(module: torch.nn.Module) -> bool:
+    """Whether the module is a layer of a kind that can be emulated, or of a class derived from
+    one."""
+    cls = plain_class(module)
+    return torch_base(cls) is not None or _is_transposed_linear(cls)
+
+
 def has_no_products(module: torch.nn.Module) -> bool:
     """Whether the module is a norm, softmax or GELU, which are converted only by their class."""
     plain = torch_base(plain_class(module))
@@ -179,9 +186,7 @@ def _is_shieldable(module: torch.nn.Module) -> bool:
 
 
 def _may_call(module: torch.nn.Module) -> bool:
-    cls = plain_class(module)
-    layer = torch_base(cls) is not None and not has_no_products(module)
-    return calls_functions(module) or layer or _is_transposed_linear(cls)
+    return calls_functions(module) or (is_layer(module) and not has_no_products(module))
 
 
 def emulate(module: torch.nn.Module) -> None:

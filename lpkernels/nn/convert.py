@@ -24,7 +24,7 @@ from lpkernels.nn._frozen import refuse_fixed_recipes, refuse_frozen
 from lpkernels.nn.attention import MultiheadAttention
 from lpkernels.nn.calls import EmulatesCalls
 from lpkernels.nn.emulated import Emulated, changed
-from lpkernels.nn.policies import as_recipes
+from lpkernels.nn.policies import method
 from lpkernels.nn.selecting import (
     Layer,
     Patterns,
@@ -101,11 +101,13 @@ def convert(
 
     Args:
         model: any module.
-        recipe: a Recipe or its name for every layer, or a mapping {pattern: Recipe or name}: the
-            first pattern that matches a layer gives its recipe, and a layer that none matches stays
-            as it is. ``lpkernels.policy(name)`` is such a mapping, and the text "policy:<name>"
-            stands for it: "fp8_wang2018" has the first and the last layer in 8 bits too,
-            "policy:fp8_wang2018" treats them as the paper does.
+        recipe: the name of a published method, which treats norms, embeddings, the first and the
+            last layer as its source does: ``lpkernels.policy(name)``, which is such a mapping as
+            follows. Or a Recipe, for every layer alike: ``lpkernels.recipe(name)`` is the one of a
+            method's layers. Or a mapping {pattern: Recipe or its name}: the first pattern that
+            matches a layer gives its recipe, and a layer that none matches stays as it is. A name
+            without a policy ("fp32", "hopper_fp8"), and any name where the model itself is one
+            layer, is the recipe of every layer.
         include: only these layers: a pattern or several; None is all.
         exclude: never these: a pattern or several.
         functions: whether products called as functions are emulated too.
@@ -134,7 +136,7 @@ def convert(
         Nothing is converted then.
 
     >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
-    >>> lp.convert(model, "fp8_wang2018", exclude=lp.nn.LAST)
+    >>> lp.convert(model, lp.recipe("fp8_wang2018"), exclude=lp.nn.LAST)
     Sequential(
       (0): Linear(in_features=4, out_features=8, bias=True, recipe=fp8_wang2018)
       (1): ReLU()
@@ -144,7 +146,7 @@ def convert(
     check_model("convert", model)
     if not isinstance(functions, bool):
         raise TypeError(f"convert: functions must be True or False, got {functions!r}")
-    recipe = as_recipes(recipe)
+    recipe = method(recipe, model)
     wanted = selection("convert", recipe, include, exclude)
     found, calling = layers(model), callers(model) if functions else []
     followed = {layer.module for layer in calling}
@@ -196,7 +198,7 @@ def set_recipe(model: M, recipe: Recipes) -> M:
     Linear(in_features=4, out_features=8, bias=True, recipe=bf16_mixed)
     """
     check_model("set_recipe", model)
-    wanted = selection("set_recipe", as_recipes(recipe))
+    wanted = selection("set_recipe", method(recipe, model))
     found = [layer for layer in layers(model) if isinstance(layer.module, Emulated)]
     refuse_unknown_names("set_recipe", wanted, model)
     refuse_fixed_recipes("set_recipe", wanted, model)

@@ -18,9 +18,10 @@ import torch
 from lpkernels._table import TextTable
 from lpkernels.arithmetic import NAMED_ACCUMULATORS, PRODUCTS, QUANTIZERS, TORCH, Recipe
 from lpkernels.formats.checks import did_you_mean
+from lpkernels.nn import _classes
 from lpkernels.nn._positions import FIRST, LAST
 from lpkernels.nn.selecting import Pattern, Recipes, checked, show
-from lpkernels.recipes import POLICY, as_recipe, recipe
+from lpkernels.recipes import as_recipe, recipe
 
 __all__ = ["Policy", "describe", "policies", "policy"]
 
@@ -160,14 +161,16 @@ def policy(name: str) -> Policy:
     return _builder(name)()
 
 
-def as_recipes(value: Recipes) -> Recipes:
-    """A recipe or mapping for ``convert``, with the policy in place of the text "policy:<name>".
+def method(value: Recipes, model: torch.nn.Module | None = None) -> Recipes:
+    """What ``convert`` takes as a recipe, with the policy in place of a method's name.
 
-    Raises:  ValueError: no such policy.
+    A name without a policy, and any name where the model itself is one layer, is the recipe of
+    every layer, as a Recipe is.
     """
-    if isinstance(value, str) and value.startswith(POLICY):
-        return policy(value.removeprefix(POLICY))
-    return value
+    if not isinstance(value, str) or value not in _known():
+        return value
+    alone = model is not None and _classes.is_layer(model)
+    return recipe(value) if alone else policy(value)
 
 
 def describe(name: str) -> str:

@@ -23,7 +23,7 @@ from lpkernels.nn import _classes
 from lpkernels.nn._positions import Position
 from lpkernels.nn.attention import MultiheadAttention
 from lpkernels.nn.emulated import Emulated
-from lpkernels.nn.policies import Policy, as_recipes
+from lpkernels.nn.policies import Policy, method
 from lpkernels.nn.selecting import Pattern, Recipes, attention_names, named, show
 
 KIND = "policy"
@@ -39,11 +39,11 @@ def save_policy(what: Recipes | Module, path: str | Path) -> None:
     """Write the recipes of a whole model to a JSON file, which `load_policy` reads.
 
     Args:
-        what: a recipe argument of ``convert``: a Recipe, the name of one, "policy:<name>", or a
-            mapping with keys that are globs, classes of torch.nn, ``lpkernels.nn.FIRST``, ``LAST``,
-            ``GATES`` or ``FUNCTIONS``. Or a converted model: the file then has the names of its
-            modules with their present recipes, but no weights, and no table of formats that
-            `set_precision` was given.
+        what: a recipe argument of ``convert`` for a whole model: the name of a published method, a
+            Recipe, or a mapping with keys that are globs, classes of torch.nn,
+            ``lpkernels.nn.FIRST``, ``LAST``, ``GATES`` or ``FUNCTIONS``. Or a converted model: the
+            file then has the names of its modules with their present recipes, but no weights, and
+            no table of formats that `set_precision` was given.
         path: the file, which is replaced.
 
     Raises:
@@ -76,7 +76,7 @@ def load_policy(path: str | Path) -> Policy:
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     lp.save_policy("policy:fp16_mixed", folder + "/policy.json")
+    ...     lp.save_policy("fp16_mixed", folder + "/policy.json")
     ...     loaded = lp.load_policy(folder + "/policy.json")
     ...
     >>> loaded == lp.policy("fp16_mixed")
@@ -92,7 +92,7 @@ def load_policy(path: str | Path) -> Policy:
 
 def policy_values(what: Recipes | Module) -> dict[str, Any]:
     """The contents of a file of this policy, as plain values; errors as in `save_policy`."""
-    recipes: Any = _of_model(what) if isinstance(what, Module) else as_recipes(what)
+    recipes: Any = _of_model(what) if isinstance(what, Module) else method(what)
     policy = Policy(recipes if isinstance(recipes, Mapping) else {"*": recipes})
     rules = [
         {"layers": [_layer(pattern) for pattern, _ in pairs], "recipe": _fields(recipe)}

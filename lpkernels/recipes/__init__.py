@@ -27,9 +27,6 @@ from lpkernels.formats.checks import did_you_mean
 
 __all__ = ["as_recipe", "describe", "recipe", "recipes"]
 
-#: Text that begins so names a policy of ``lpkernels.nn.policies``, the recipes of a whole model.
-POLICY = "policy:"
-
 _RECIPES: dict[str, Callable[[], Recipe]] = {}
 
 
@@ -124,12 +121,6 @@ def _builder(name: str) -> Callable[[], Recipe]:
         raise TypeError(
             f"recipe: the name must be a str, got {name!r} ({type(name).__name__}); names are "
             f"{', '.join(_known())}"
-        )
-    if name.startswith(POLICY):
-        raise ValueError(
-            f"recipe: {name!r} is a policy, the recipes of a whole model; expected the recipe of a "
-            "layer. lp.convert and lp.set_recipe take a policy in place of a recipe, and "
-            "`lpkernels train` has --policy"
         )
     if name in MODELS:
         raise ValueError(

@@ -166,7 +166,7 @@ def test_norms_are_converted_by_their_class_only() -> None:
     assert [type(m).__module__.partition(".")[0] for m in model] == ["lpkernels", "torch", "torch"]
     lp.convert(model, SUMS, include=nn.LayerNorm)
     assert type(model[1]) is lp.nn.LayerNorm and model[1].recipe == SUMS
-    lp.set_recipe(model, "fp8_wang2018")
+    lp.set_recipe(model, lp.recipe("fp8_wang2018"))
     assert model[1].recipe == SUMS
     lp.set_recipe(model, {nn.LayerNorm: DETERMINISTIC})
     assert model[1].recipe == DETERMINISTIC

@@ -20,7 +20,7 @@ from tests.models.architectures import ARCHITECTURES, transformers
 integration = importlib.import_module("lpkernels.integrations.transformers")
 auto = importlib.import_module("transformers.quantizers.auto")
 # A schedule's policy: its layers have buffers of their own, which are saved and loaded too.
-POLICY = "policy:cpt_fu2021"
+POLICY = "cpt_fu2021"
 BATCH = ARCHITECTURES["gpt2-sdpa"].batch()
 
 

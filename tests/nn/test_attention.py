@@ -24,7 +24,7 @@ FP32, FUNCTIONS = lp.Recipe(), lp.nn.FUNCTIONS
 def test_the_projections_of_attention_are_linear_layers_and_its_products_functions(
     tmp_path: Path,
 ) -> None:
-    model, (_, x) = lp.convert(Transformer(), "policy:mxfp8"), MODELS["transformer"]
+    model, (_, x) = lp.convert(Transformer(), "mxfp8"), MODELS["transformer"]
     heads, body = model.heads, lp.recipe("mxfp8")
     assert (heads.recipe, heads.attention_recipe) == (body, FP32)
     assert "attention_recipe=fp32" in str(heads)

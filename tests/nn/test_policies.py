@@ -78,6 +78,8 @@ def test_policy_gives_every_layer_the_recipe_it_states(kind: str, name: str) -> 
     classes = [type(module) for module in model.modules()]
     assert lp.convert(model, lp.policy(name)) is model
     assert converted(model) == stated(kind, name)
+    if kind != "mlp":
+        assert converted(lp.convert(make(), name)) == stated(kind, name)
     if "rht" in str(lp.recipe(name)):
         # These models have fewer rows than a transform takes together.
         return
@@ -85,6 +87,34 @@ def test_policy_gives_every_layer_the_recipe_it_states(kind: str, name: str) -> 
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     lp.revert(model)
     assert [type(module) for module in model.modules()] == classes
+
+
+LAYERS = [
+    lambda: nn.Linear(4, 4), lambda: nn.Conv2d(4, 4, 1), lambda: nn.LSTM(4, 4),
+    lambda: Doubled(4, 4), lambda: nn.MultiheadAttention(4, 2), lambda: lp.nn.Linear(4, 4),
+]  # fmt: skip
+
+
+@each("make", LAYERS)
+def test_a_name_is_the_recipe_of_a_model_that_is_one_layer(make: Any) -> None:
+    for name in ("fp16_mixed", "hopper_fp8"):
+        model = lp.convert(make(), name)
+        assert converted(model) == {"": lp.recipe(name)}
+        assert getattr(model, "attention_recipe", model.recipe) == lp.recipe(name)
+        lp.set_recipe(lp.set_recipe(model, "fp32"), name)
+        assert converted(model) == {"": lp.recipe(name)}
+
+
+def test_a_recipe_and_a_name_without_a_policy_are_for_every_layer_and_so_are_values() -> None:
+    for name in ("fp32", "hopper_fp8", "lba_m7e4", "h100_fp16"):
+        assert {*converted(lp.convert(ResNet(), name)).values()} == {lp.recipe(name)}
+    mixed = lp.recipe("fp16_mixed")
+    assert {*converted(lp.convert(ResNet(), mixed)).values()} == {mixed}
+    assert converted(lp.convert(ResNet(), {"fc": "mxfp8"})) == {"fc": lp.recipe("mxfp8")}
+    # Where the layers are convolutions, every one of them would have blocks along "k".
+    assert "stem" in converted(lp.convert(ResNet(), "mxfp8"))
+    with pytest.raises(ValueError, match="'stem': input=block32_k_e4m3_up has blocks along 'k'"):
+        lp.convert(ResNet(), lp.recipe("mxfp8"))
 
 
 def test_names_are_those_of_recipes_and_each_has_a_source() -> None:
@@ -101,10 +131,10 @@ def test_names_are_those_of_recipes_and_each_has_a_source() -> None:
         assert re.search("Source: .*Our reading: ", describe(name), re.DOTALL)
 
 
-def test_ends_of_fp8_wang2018_are_the_trainers() -> None:
-    trainers = layer_recipes(ArithmeticConfig(recipe="fp8_wang2018", edge="e6m9"), Gan().generator)
+def test_ends_of_fp8_wang2018_are_those_of_its_recipe_with_an_edge() -> None:
+    every_layer = ArithmeticConfig(recipe=str(lp.recipe("fp8_wang2018")), edge="e6m9")
+    trainers = layer_recipes(every_layer, Gan().generator)
     policy = lp.policy("fp8_wang2018")
-    assert isinstance(trainers, dict)
     assert (policy[FIRST], policy[LAST], policy["*"]) == tuple(
         trainers[key] for key in ("stem", "head", "*")
     )
@@ -171,37 +201,31 @@ def test_another_policy_replaces_all_of_one_and_set_recipe_takes_it() -> None:
     model = lp.convert(Transformer(), lp.policy("bf16_mixed"))
     lp.convert(model, lp.policy("hfp8_sun2019"))
     assert converted(model) == stated("transformer", "hfp8_sun2019")
-    model = lp.convert(ResNet(), "fp8_wang2018", exclude="stem")
+    model = lp.convert(ResNet(), lp.recipe("fp8_wang2018"), exclude="stem")
     policy = lp.policy("hfp8_sun2019")
-    found = converted(lp.set_recipe(model, policy))
+    found = converted(lp.set_recipe(model, "hfp8_sun2019"))
     assert "stem" not in found and "bn" not in found
     assert (found["blocks.0.conv1"], found["fc"]) == (policy["*"], policy[LAST])
 
 
-def test_policy_survives_copies_in_order_and_its_text_stands_for_it() -> None:
+def test_policy_survives_copies_in_order() -> None:
     policy = lp.policy("fp8_wang2018")
     for twin in (copy.deepcopy(policy), pickle.loads(pickle.dumps(policy)), policy.copy()):
         assert type(twin) is lp.nn.Policy and list(twin.items()) == list(policy.items())
-    by_text, by_name = ResNet(), lp.convert(ResNet(), lp.policy("fp8_wang2018"))
-    want = converted(by_name)
-    assert converted(lp.convert(by_text, "policy:fp8_wang2018")) == want
-    lp.set_recipe(lp.set_recipe(by_text, "fp32"), "policy:fp8_wang2018")
-    assert converted(by_text) == want
 
 
-UNKNOWN = "policy: unknown name 'fp8_wang'; did you mean fp8_wang2018.* Names are fp16_mixed,"
+UNKNOWN = "recipe: unknown name 'policy:fp8_wang2018'; did you mean fp8_wang2018"
 REFUSED = [
     (lambda: lp.policy("fp8_wang201"), ValueError, "'fp8_wang201'; did you mean fp8_w"),
     (lambda: lp.policy("lba_m7e4"), ValueError, "policy: unknown name .*Names are fp16_mixed,"),
-    (lambda: lp.convert(Gan(), "policy:fp8_wang"), ValueError, UNKNOWN),
-    (lambda: lp.set_recipe(lp.nn.Linear(2, 2), "policy:fp8_wang"), ValueError, UNKNOWN),
+    (lambda: lp.convert(Gan(), "policy:fp8_wang2018"), ValueError, UNKNOWN),
+    (lambda: lp.set_recipe(lp.nn.Linear(2, 2), "policy:fp8_wang2018"), ValueError, UNKNOWN),
+    (lambda: lp.save_policy("policy:fp8_wang2018", "policy.json"), ValueError, UNKNOWN),
     (lambda: lp.policy(8), TypeError, r"policy: the name must be a str, got 8 \(int\)"),
     (lambda: describe("fp16_mix"), ValueError, "did you mean fp16_mixed"),
     (lambda: lp.nn.Policy({3: "fp32"}), TypeError, "Policy: a key must be .*FIRST.* got int"),
     (lambda: lp.nn.Policy({"*": 3}), TypeError, "expected a Recipe or its name, got 3"),
     (lambda: lp.nn.Policy({"*": "fp9"}), ValueError, "recipe: unknown name 'fp9'"),
-    (lambda: lp.nn.Linear(2, 2, recipe="policy:fp8_wang2018"), ValueError,
-     "recipe: 'policy:fp8_wang2018' is a policy, .* expected the recipe of a layer"),
     (lambda: lp.convert(Gan(), lp.policy("fp16_mixed") | {FIRST: "fp32"}), ValueError,
      r"the key FIRST never applies.* '\*' before it takes 'generator.stem' "),
 ]  # fmt: skip
@@ -250,7 +274,7 @@ def test_an_excluded_position_is_a_conflict_as_a_name_is() -> None:
     with pytest.raises(ValueError, match="include=FIRST conflicts with exclude='stem'"):
         lp.convert(ResNet(), "fp16_mixed", include=FIRST, exclude="stem")
     with pytest.raises(ValueError, match=r"no layer matched \(recipe for '\*', include=FIRST\)"):
-        lp.convert(nn.Sequential(nn.Embedding(3, 2)), "fp16_mixed", include=FIRST)
+        lp.convert(nn.Sequential(nn.Embedding(3, 2)), lp.recipe("fp16_mixed"), include=FIRST)
 
 
 def test_set_recipe_takes_positions_of_the_whole_model() -> None:
@@ -344,7 +368,7 @@ def test_gates_and_functions_are_patterns() -> None:
             "gate", "router", "shared_expert_gate",
         }  # fmt: skip
         assert found[""] == lp.recipe("fp16_mixed")
-    found = converted(lp.convert(Experts(), "policy:deepseek_v3"))
+    found = converted(lp.convert(Experts(), "deepseek_v3"))
     assert [name for name, its in found.items() if its == lp.recipe("deepseek_v3")] == ["gate_proj"]
 
 

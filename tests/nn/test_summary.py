@@ -97,7 +97,7 @@ def test_lengths_are_those_of_a_plan() -> None:
     (NATIVE, {}, ["conv", "up", "head", "", ""]), ("fp32", {}, []),
     (SUMS, {"functions": False}, ["conv", "up", "head"]),
     (NATIVE, {"exclude": ["head", "conv"]}, ["up", "", ""]), (SUMS, {"include": Net}, ["", ""]),
-    ("nvfp4", {"exclude": ["conv", "up"]}, ["head", "", ""]),
+    (lp.recipe("nvfp4"), {"exclude": ["conv", "up"]}, ["head", "", ""]),
 )  # fmt: skip
 def test_share_is_that_of_the_emulated_products(recipe: Any, arguments: Any, emulated: list[str]):
     found = lp.nn.summary(lp.convert(Net(), recipe, **arguments), X)

@@ -192,3 +192,39 @@ def test_commands_refuse_a_later_schema(kind, command, name, tmp_path, monkeypat
     said = " ".join(re.sub("[│╭╮╰╯─]", " ", sentence(call(*command.split()), 2)).split())
     expected = f"expected schema <= {known} of '{kind}', got {known + 2}, which a later version"
     assert f"{expected} wrote; update" in said
+
+
+def test_names_in_runs_of_schema_1_are_read_as_what_they_meant(tmp_path: Path) -> None:
+    wang = str(lp.recipe("fp8_wang2018"))
+    assert {name: schemas.every_layer(name) for name in lp.policies()} == {
+        name: str(lp.recipe(name)) for name in lp.policies()
+    }
+    for given, meant in (
+        ({"recipe": "fp8_wang2018", "policy": ""}, wang), ({"recipe": wang}, wang),
+        ({"recipe": "fp32", "policy": ""}, "fp32"), ({"recipe": "hopper_fp8"}, "hopper_fp8"),
+        ({"recipe": "fp32", "policy": "mxfp8"}, "mxfp8"),
+    ):  # fmt: skip
+        run = {"type": "header", "kind": "run", "config": {"arithmetic": {**given, "acc": ""}}}
+        (header,) = all_current([run], "x")
+        assert header["config"]["arithmetic"] == {"recipe": meant, "acc": ""}
+    spec = {
+        "base": {"policy": "cpt_fu2021", "epochs": 1}, "seeds": [0],
+        "arms": {"a": {"epochs": 2}, "b": {"policy": ""}, "c": {"recipe": "mxfp8", "policy": ""}},
+    }  # fmt: skip
+    found = schemas.current({"kind": "sweep", "spec": spec}, "sweep", "x")["spec"]
+    assert found["base"] == {"epochs": 1, "recipe": "cpt_fu2021"} and found["seeds"] == [0]
+    mxfp8 = str(lp.recipe("mxfp8"))
+    assert found["arms"] == {
+        "a": {"epochs": 2}, "b": {"recipe": "fp32"}, "c": {"recipe": mxfp8},
+    }  # fmt: skip
+    axes = {"policy": ["", "mxfp8"], "lr": [1, 2]}
+    lines = [{"type": "header", "kind": "sweep-results", "spec": {"base": {}, "axes": axes}}]
+    lines += [{"type": "cell", "axes": {"policy": "", "lr": 1}}, {"type": "cell", "axes": {}}]
+    header, *cells = all_current(lines, "x")
+    assert header["spec"]["axes"] == {"recipe": ["fp32", "mxfp8"], "lr": [1, 2]}
+    assert [cell["axes"] for cell in cells] == [{"recipe": "fp32", "lr": 1}, {}]
+    axes = {"recipe": ["fp8_wang2018", "fp32"]}
+    study = {"kind": "frontier study", "spec": {"tasks": {"t": {"recipe": "mxfp8"}}, "axes": axes}}
+    found = schemas.current(study, "frontier study", "x")["spec"]
+    assert found["tasks"] == {"t": {"recipe": mxfp8}}
+    assert found["axes"] == {"recipe": [wang, "fp32"]}

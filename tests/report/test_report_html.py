@@ -92,6 +92,11 @@ def test_the_page_has_every_run_epoch_and_figure_of_the_records(tmp_path: Path) 
     assert "default-src 'none'" in text and not re.search(r"<(script|link)[^>]+(src|href)=", text)
 
 
+def test_a_recipe_in_every_layer_is_told_from_the_method_of_its_name(tmp_path: Path) -> None:
+    shutil.copy(BENCH.parents[1] / "tests/data/schemas/run-1.jsonl", tmp_path / "records.jsonl")
+    assert gather([tmp_path])["runs"][0]["arithmetic"] == "fp8_wang2018 in every layer"
+
+
 def test_a_sweep_has_its_paired_differences_and_says_what_it_lacks() -> None:
     path = BENCH / "sweep-fashion-denoise.jsonl"
     data, results = gather([path]), read_results(path)
@@ -106,7 +111,7 @@ def test_a_sweep_has_its_paired_differences_and_says_what_it_lacks() -> None:
     missing = " ".join(data["notes"])
     assert "every epoch" in missing and "--diagnose" in missing and "--schedule" in missing
     assert "paired differences" not in missing
-    assert data["settings"]["varied"].count("policy") == 1
+    assert data["settings"]["varied"].count("recipe") == 1
     other = gather([path], metric="train_loss", reference="fp16, dynamic")
     assert other["metric"]["field"] == "train_loss" and other["sweep"]["rows"][0]["difference"]
 

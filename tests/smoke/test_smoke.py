@@ -75,7 +75,7 @@ def test_codes_are_kept() -> None:
     assert torch.equal(parts.dequantize(), lp.quantize(A, "nvfp4"))
 
 
-@pytest.mark.parametrize("name", ["fp8_wang2018", "mxfp8", "nvfp4", "policy:fp16_mixed"])
+@pytest.mark.parametrize("name", ["fp8_wang2018", "mxfp8", "nvfp4", "fp16_mixed"])
 def test_a_model_converts_and_trains(name: str) -> None:
     # Blocks along the sum of a product are for linear layers.
     convolution = name not in ("mxfp8", "nvfp4")
@@ -108,7 +108,7 @@ def test_the_five_techniques() -> None:
     scaler.step(masters)
     scaler.update()
 
-    cyclic = lp.convert(network(), "policy:cpt_fu2021")
+    cyclic = lp.convert(network(), "cpt_fu2021")
     scheduler = cpt.PrecisionScheduler(cyclic, 8, bits=(3, 8), cycles=2)
     scheduler.step()
     assert scheduler.expected_cost() < scheduler.static_cost()

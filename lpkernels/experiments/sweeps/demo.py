@@ -14,14 +14,13 @@ if TYPE_CHECKING:
 
 NAME = "demo"
 
-# Wang et al. 2018 (arXiv 1812.08011): e5m2 operands, e6m9 sums in chunks of 64, weight updates
-# rounded stochastically to e6m9, 16-bit operands in the last layer and for the images, one static
-# loss scale. Theirs is 1000; 1024 is the power of two next to it, by which float32 gradients are
+# Wang et al. 2018 (arXiv 1812.08011): e5m2 operands, e6m9 sums in chunks of 64, 16-bit operands in
+# the last layer and for the images, weight updates rounded stochastically to e6m9, one static loss
+# scale. Theirs is 1000; 1024 is the power of two next to it, by which float32 gradients are
 # multiplied and divided without a rounding.
 FP8 = RunConfig.of(
     name="fp8",
     recipe="fp8_wang2018",
-    edge="e6m9",
     weight_update="e6m9:stochastic",
     loss_scale=1024.0,
 )

@@ -1,6 +1,7 @@
 """The arithmetic of a run: the recipes of its layers."""
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, ClassVar
@@ -8,6 +9,7 @@ from typing import Any, ClassVar
 from torch.nn import Module
 
 from lpkernels.arithmetic import (
+    PRODUCTS,
     TORCH,
     Accumulator,
     Quantizer,
@@ -15,29 +17,31 @@ from lpkernels.arithmetic import (
     as_accumulator,
     as_quantizer,
 )
-from lpkernels.experiments.settings import Section, one_of, setting, settings
+from lpkernels.experiments.settings import Section, one_of, setting
 from lpkernels.formats import AffineFormat, parse_format
-from lpkernels.nn.policies import policy as named_policy
+from lpkernels.nn.policies import REDUCING, Policy, method
+from lpkernels.nn.selecting import callers, layers, selection
 from lpkernels.recipes import as_recipe
 from lpkernels.rounding import ROUNDINGS
 
 
 @dataclass(frozen=True)
 class ArithmeticConfig(Section):
-    """The recipe of every linear and convolution layer, and the exceptions from it."""
+    """The published method or the recipe by which the layers of a network compute, and what is
+    changed in it.
+
+    operands, grads, edge and acc change the layers with products that a method quantizes; a layer
+    that it leaves to torch stays torch's.
+    """
 
     TITLE: ClassVar[str] = "Arithmetic"
 
     recipe: str = setting(
         "fp32",
-        "Arithmetic of all layers: a recipe's name, or its text, as Recipe(fprop='e6m9').",
+        "Arithmetic of the network: a published method's name, which treats norms, the first and "
+        "the last layer as its source does, or the text of a recipe for every layer, as "
+        "Recipe(fprop='e6m9'); lpkernels recipes lists names and shows texts.",
         check=as_recipe,
-    )
-    policy: str = setting(
-        "",
-        "Arithmetic of the whole model instead of --recipe, with its first and last layer and its "
-        "norms: a policy's name.",
-        check=named_policy,
     )
     operands: str = setting(
         "",
@@ -71,13 +75,6 @@ class ArithmeticConfig(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        others = [f.name for f in settings(type(self)) if getattr(self, f.name) != f.default]
-        others = [name for name in others if name not in ("policy", "torch_layers")]
-        if self.policy and others:
-            raise ValueError(
-                f"ArithmeticConfig: policy is the arithmetic of the whole model, got {self.policy} "
-                f"with {', '.join(others)}; give a recipe instead, or the policy alone"
-            )
         if not self.acc and (self.chunk or self.acc_rounding != "nearest_even"):
             raise ValueError(
                 "ArithmeticConfig: chunk and acc_rounding belong to acc; give acc a format such as "
@@ -85,62 +82,85 @@ class ArithmeticConfig(Section):
             )
 
 
-def layer_recipes(config: ArithmeticConfig, model: Module) -> Recipe | dict[Any, Recipe]:
-    """The recipes for `convert` of this model: one recipe, or with `edge` a mapping for `stem`,
-    `head` and the rest.
+def layer_recipes(config: ArithmeticConfig, model: Module) -> dict[Any, Recipe]:
+    """The recipes for `convert` of this model: those of the method or the recipe, behind those of
+    single layers, which are the ends (`edge`), `layer_accs` and `torch_layers`.
 
-    With edge="e6m9" and fp8_wang2018 this is the exception of Wang et al. 2018 (arXiv 1812.08011):
-    the images enter the first layer in 16 bits, because 8 bits have too few levels for them, and
-    the operands of the last layer have 16 bits, because softmax is sensitive to its input; the
-    accumulators stay those of the other layers. A layer named in `layer_accs` has its own, and
-    those of `torch_layers` have none.
+    With edge="e6m9" and the text of the recipe fp8_wang2018 this is the exception of Wang et al.
+    2018 (arXiv 1812.08011), which the method of that name has: the images enter the first layer in
+    16 bits, because 8 bits have too few levels for them, and the operands of the last layer have 16
+    bits, because softmax is sensitive to its input; the accumulators stay those of the other
+    layers. A layer named in `layer_accs` has its own, and those of `torch_layers` have none.
 
     Raises: ValueError: `edge` for a model without a `stem` or a `head`.
     """
+    rules = _rules(config)
     kept = dict.fromkeys(filter(None, map(str.strip, config.torch_layers.split(","))), TORCH)
-    if config.policy:
-        return {**kept, **named_policy(config.policy)}
-    body = body_recipe(config)
-    if not config.edge and not config.layer_accs and not kept:
-        return body
-    operands = ("input", "weight", "bias", "grad_output")
-    ends = {"stem": operands[:1], "head": operands} if config.edge else {}
-    edges = {name: _replace_operands(body, config.edge, fields) for name, fields in ends.items()}
-    recipes: dict[Any, Recipe] = {**kept}
-    for layer, *sums in config.layer_accs:
-        fprop, dgrad, wgrad = (as_accumulator(name) for name in sums)
-        base = edges.get(layer.rpartition(".")[2], body)
-        recipes[layer] = dataclasses.replace(base, fprop=fprop, dgrad=dgrad, wgrad=wgrad)
-    names = [name for name, _ in model.named_modules()]
-    for name, recipe in edges.items():
-        # A network within the model, as a GAN's, has a first and a last layer too.
-        globs = [g for g in (name, f"*.{name}") if any(fnmatchcase(each, g) for each in names)]
-        if not globs:
-            raise ValueError(
-                f"edge: the model has no layer {name!r}; its first layer must be named 'stem' and "
-                "its last 'head'. Leave edge away, or give a policy instead"
-            )
-        for glob in globs:
-            recipes.setdefault(glob, recipe)
-    return {**recipes, "*": body}
+    ends = dict(_ends(model)) if config.edge else {}
+    accs: dict[str, dict[str, Any]] = {
+        layer: dict(zip(PRODUCTS, map(as_accumulator, sums), strict=True))
+        for layer, *sums in config.layer_accs
+    }
+    wanted = selection("recipe", rules)
+    places = {name: layer for layer in layers(model) + callers(model) for name in layer.names}
+    own = {}
+    for name in dict.fromkeys([*accs, *ends]):
+        if any(fnmatchcase(name, glob) for glob in kept):
+            continue
+        its = wanted.first_rule(places[name]) if name in places else None
+        its = its or rules["*"]
+        if name in ends:
+            its = _replace_operands(its, config.edge, ends[name])
+        if name in accs:
+            its = dataclasses.replace(its, **accs[name])
+        own[name] = its
+    return {**kept, **own, **rules}
 
 
 def body_recipe(config: ArithmeticConfig) -> Recipe:
     """The recipe of the layers between the first and the last."""
-    if config.policy:
-        return named_policy(config.policy)["*"]
-    body = as_recipe(config.recipe)
+    return _rules(config)["*"]
+
+
+def _rules(config: ArithmeticConfig) -> dict[Any, Recipe]:
+    """The method's policy, or the recipe for all layers, with the changes of `config`."""
+    chosen = method(config.recipe)
+    if not isinstance(chosen, Policy):
+        return {"*": _changed(as_recipe(config.recipe), config)}
+    without = [key for key, its in chosen.items() if its.is_torch or key in REDUCING]
+    return {k: its if k in without else _changed(its, config) for k, its in chosen.items()}
+
+
+def _changed(its: Recipe, config: ArithmeticConfig) -> Recipe:
+    """`its` with the operands, gradients and sums of `config`."""
     if config.operands:
         operands = as_quantizer(config.operands)
-        body = _replaced(body, input=operands, weight=operands)
+        its = _replaced(its, input=operands, weight=operands)
     if config.grads:
-        body = dataclasses.replace(body, grad_output=as_quantizer(config.grads))
+        its = dataclasses.replace(its, grad_output=as_quantizer(config.grads))
     if not config.acc:
-        return body
+        return its
     acc = as_accumulator(config.acc)
     if config.chunk or config.acc_rounding != "nearest_even":
         acc = Accumulator(config.acc, config.acc_rounding, chunk=config.chunk or None)
-    return dataclasses.replace(body, fprop=acc, dgrad=acc, wgrad=acc)
+    return dataclasses.replace(its, fprop=acc, dgrad=acc, wgrad=acc)
+
+
+def _ends(model: Module) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The layers that `edge` is for, and the operands that it changes there. A network within the
+    model, as a GAN's, has a first and a last layer too.
+
+    Raises: ValueError: the model has no first or no last one.
+    """
+    operands = ("input", "weight", "bias", "grad_output")
+    for end, fields in {"stem": operands[:1], "head": operands}.items():
+        names = [name for name, _ in model.named_modules() if name.rpartition(".")[2] == end]
+        if not names:
+            raise ValueError(
+                f"edge: the model has no layer {end!r}; its first layer must be named 'stem' and "
+                "its last 'head'. Leave edge away, or give a method's name, as fp8_wang2018"
+            )
+        yield from dict.fromkeys(names, fields).items()
 
 
 def _replace_operands(recipe: Recipe, fmt: str, fields: tuple[str, ...]) -> Recipe:

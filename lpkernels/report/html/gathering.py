@@ -1,10 +1,12 @@
 """The data of a report, as plain values, from runs, a sweep, a file of its results, or a study."""
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lpkernels.arithmetic import Recipe
 from lpkernels.experiments.records import Run, read_records, runs_by_path
 from lpkernels.experiments.sweeps.frontiers.choosing import frontiers
 from lpkernels.experiments.sweeps.frontiers.specification import FILE as STUDY
@@ -15,6 +17,8 @@ from lpkernels.experiments.sweeps.reading import Results, read_results
 from lpkernels.experiments.sweeps.statistics import summarise
 from lpkernels.experiments.training.config import command_of
 from lpkernels.experiments.workloads.workload import Metric
+from lpkernels.nn.emulated import recipe_name
+from lpkernels.nn.policies import policies
 from lpkernels.techniques.pareto import pareto_front
 
 #: What a part of the page needs, where the records lack it.
@@ -178,7 +182,12 @@ def _arithmetic(config: Mapping[str, Any], run: Run) -> str:
     """The arithmetic as a legend names it."""
     operands, acc = config.get("operands"), config.get("acc")
     parts = [f"{operands} operands" if operands else "", f"sums in {acc}" if acc else ""]
-    named = str(config.get("policy") or config.get("recipe") or run.header.get("accumulator", ""))
+    named = str(config.get("recipe") or run.header.get("accumulator", ""))
+    if named.startswith("Recipe("):
+        with contextlib.suppress(TypeError, ValueError):
+            named = recipe_name(Recipe.parse(named))
+        # A name alone is the method, with the layers that it leaves apart.
+        named += " in every layer" if named in policies() else ""
     found = [part for part in parts if part]
     return ", ".join(found if found and named == "fp32" else [named, *found])
 

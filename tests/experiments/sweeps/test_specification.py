@@ -7,10 +7,14 @@ from pathlib import Path
 import pytest
 
 from lpkernels.experiments.sweeps import sources
+from lpkernels.experiments.sweeps.reading import read_results
 from lpkernels.experiments.sweeps.sources import cell_name, hash_of_package, sources_hash
 from lpkernels.experiments.sweeps.specification import SweepSpec, merged, read_spec, spec_of
 from lpkernels.experiments.training.config import RunConfig
+from tests.loops import each
 from tests.support.refusals import rejects
+
+ROOT = Path(__file__).parents[3]
 
 TOML = """
 name = "mnist1d"
@@ -50,6 +54,17 @@ def test_a_file_makes_arms_times_axes_times_seeds(tmp_path: Path) -> None:
     assert first.label() == "fp32, lr 0.01, width 8, seed 0"
     assert SweepSpec.from_dict(spec.to_dict()) == spec
     assert spec.compare == "affine4"
+
+
+@each("path", sorted((ROOT / "bench/sweeps").glob("*.toml")))
+def test_a_committed_specification_has_the_arms_of_its_record(path: Path) -> None:
+    record = ROOT / f"bench/results/sweep-{path.stem}.jsonl"
+    if not record.exists():
+        return
+    here, there = read_spec(path), read_results(record).spec
+    assert here.base == there.base
+    shared = here.arms.keys() & there.arms.keys()
+    assert shared and all(here.arms[arm] == there.arms[arm] for arm in shared)
 
 
 def test_defaults_are_one_arm_one_seed_one_thread_and_a_limit_is_no_part_of_a_cell() -> None:

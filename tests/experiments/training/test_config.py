@@ -23,7 +23,8 @@ EVERYTHING = RunConfig.of(
     name="a", recipe="fp8_wang2018", acc="e6m3", chunk=16, lr=1, optimizer="adam", loss_scale=1024,
     weight_update="e6m9:stochastic", layer_accs=(("stem", "e6m9", "e6m9", "native"),),
 )  # fmt: skip
-CROWDED = {"policy": "hfp8_sun2019", "operands": "affine4", "edge": "e6m9"}
+# The recipe in every layer, as opposed to the method of that name.
+WANG = str(lp.recipe("fp8_wang2018"))
 
 
 def test_config_round_trips_through_json_and_flat_fields_and_sections_flatten() -> None:
@@ -72,8 +73,7 @@ test_config_refuses = rejects(
         ({"clip": -1.0}, "clip: expected a positive number, got -1.0"),
         ({"threads": 10**5}, "threads: expected at most 1024, got 100000"),
         ({"chunk": 8}, "chunk and acc_rounding belong to acc"),
-        ({"policy": "fp7"}, "ArithmeticConfig: policy: .*fp7"),
-        (CROWDED, "got hfp8_sun2019 with operands, edge; give a recipe instead"),
+        ({"policy": "fp8_wang2018"}, "unknown field policy"),
         ({"recipe": "fp7"}, "ArithmeticConfig: recipe: .*fp7"),
         ({"epoch": 3}, "unknown field epoch; did you mean epochs"),
         ({"lr": "x"}, "OptimizerConfig: lr: expected float, got str 'x'"),
@@ -88,19 +88,42 @@ test_config_refuses = rejects(
 )
 
 
-def test_a_policy_is_the_arithmetic_of_the_whole_model_and_settings_replace_its_parts() -> None:
-    config = ArithmeticConfig(policy="hfp8_sun2019")
-    assert layer_recipes(config, NETWORK) == dict(lp.policy("hfp8_sun2019"))
-    assert body_recipe(config) == lp.recipe("hfp8_sun2019")
-    assert all("*" in lp.policy(name) for name in lp.policies())
-    named = lp.recipe("fp8_wang2018")
-    body = body_recipe(ArithmeticConfig(recipe="fp8_wang2018", acc="e6m3", chunk=16))
-    acc = lp.Accumulator("e6m3", chunk=16)
-    assert body == dataclasses.replace(named, fprop=acc, dgrad=acc, wgrad=acc)
+def test_a_name_is_the_method_a_text_a_recipe_for_every_layer_and_settings_replace_parts() -> None:
+    for name in lp.policies():
+        config = ArithmeticConfig(recipe=name)
+        assert list(layer_recipes(config, NETWORK).items()) == list(lp.policy(name).items())
+        assert body_recipe(config) == lp.recipe(name)
+    assert layer_recipes(ArithmeticConfig(recipe=WANG), NETWORK) == {"*": lp.recipe("fp8_wang2018")}
+    assert layer_recipes(ArithmeticConfig(), NETWORK) == {"*": lp.Recipe()}
     body = body_recipe(ArithmeticConfig(operands="affine4", grads="affine8:stochastic"))
     assert str(body.input) == str(body.weight) == "affine4"
     assert str(body.grad_output) == "affine8:stochastic"
     assert body.fprop == lp.recipe("fp32").fprop
+
+
+def test_settings_change_the_layers_that_a_method_quantizes_and_no_other() -> None:
+    acc = lp.Accumulator("e6m3", chunk=16)
+    sums = {"fprop": acc, "dgrad": acc, "wgrad": acc}
+    method = lp.policy("fp8_wang2018")
+    narrow = layer_recipes(ArithmeticConfig(recipe="fp8_wang2018", acc="e6m3", chunk=16), NETWORK)
+    for key, its in method.items():
+        changed = its if its.is_torch else dataclasses.replace(its, **sums)
+        assert narrow[key] == changed, key
+    # Norms that read and write fp16 multiply nothing; the last layer of mxfp8 is torch's own.
+    half = ArithmeticConfig(recipe="fp16_mixed", operands="e4m3", grads="e5m2", acc="e6m9")
+    found = layer_recipes(half, NETWORK)
+    assert found[nn.LayerNorm] == lp.policy("fp16_mixed")[nn.LayerNorm]
+    assert [str(found["*"].input), str(found["*"].grad_output)] == ["e4m3", "e5m2"]
+    wide = ArithmeticConfig(recipe="mxfp8", edge="bf16", acc="native")
+    own = layer_recipes(wide, NETWORK)
+    assert own["head"] == lp.Recipe() and str(own["stem"].input) == "e8m7"
+    assert own["stem"].weight == lp.recipe("mxfp8").weight
+    # An edge is the format of the ends in place of the method's own.
+    ends = layer_recipes(ArithmeticConfig(recipe="fp8_wang2018", edge="bf16"), NETWORK)
+    assert {str(ends["head"].weight), str(ends["stem"].input)} == {"e8m7"}
+    assert ends["stem"].weight == method["*"].weight
+    kept = ArithmeticConfig(recipe="fp8_wang2018", edge="bf16", torch_layers="he*")
+    assert [*layer_recipes(kept, NETWORK)][:2] == ["he*", "stem"]
 
 
 test_flatten_refuses = rejects(
@@ -127,7 +150,7 @@ def test_fields_are_documented_and_a_name_belongs_to_one_section() -> None:
 
 
 def test_edge_widens_the_first_input_and_the_last_layers_operands() -> None:
-    body, stem, head = ends(ArithmeticConfig(recipe="fp8_wang2018", edge="e6m9"))
+    body, stem, head = ends(ArithmeticConfig(recipe=WANG, edge="e6m9"))
     assert body == lp.recipe("fp8_wang2018")
     assert str(stem.input) == "e6m9"
     assert (stem.weight, stem.grad_output) == (body.weight, body.grad_output)
@@ -135,7 +158,7 @@ def test_edge_widens_the_first_input_and_the_last_layers_operands() -> None:
     assert (head.fprop, head.dgrad, head.wgrad) == (body.fprop, body.dgrad, body.wgrad)
     # An unquantised recipe is left alone.
     assert {*ends(ArithmeticConfig(recipe="fp32", edge="e6m9"))} == {lp.recipe("fp32")}
-    message = r"edge: the model has no layer 'stem'; .* or give a policy"
+    message = r"edge: the model has no layer 'stem'; .* or give a method's name"
     with pytest.raises(ValueError, match=message):
         layer_recipes(ArithmeticConfig(recipe="fp8_wang2018", edge="e6m9"), nn.Linear(2, 2))
 
@@ -143,17 +166,17 @@ def test_edge_widens_the_first_input_and_the_last_layers_operands() -> None:
 def ends(config: ArithmeticConfig) -> list[lp.Recipe]:
     """The recipes of the body, of the first layer and of the last one."""
     recipes = layer_recipes(config, NETWORK)
-    assert isinstance(recipes, dict) and recipes.keys() == {"*", "stem", "head"}
+    assert recipes.keys() == {"*", "stem", "head"}
     return [recipes[name] for name in ("*", "stem", "head")]
 
 
 def test_a_running_range_goes_where_the_input_has_another_format() -> None:
-    config = ArithmeticConfig(recipe="cpt_fu2021", operands="affine4", edge="bf16")
+    cyclic = str(lp.recipe("cpt_fu2021"))
+    config = ArithmeticConfig(recipe=cyclic, operands="affine4", edge="bf16")
     body, stem, head = ends(config)
     assert str(body.input_range) == "running:0.9"
     assert head.input_range is stem.input_range is None
-    body = layer_recipes(ArithmeticConfig(recipe="cpt_fu2021", operands="e4m3"), NETWORK)
-    assert isinstance(body, lp.Recipe) and body.input_range is None
+    assert body_recipe(ArithmeticConfig(recipe=cyclic, operands="e4m3")).input_range is None
 
 
 def test_a_recipe_may_be_a_text_accumulators_have_names_and_layers_are_left_to_torch() -> None:
@@ -162,9 +185,9 @@ def test_a_recipe_may_be_a_text_accumulators_have_names_and_layers_are_left_to_t
     body = body_recipe(ArithmeticConfig(recipe=text, acc="native"))
     assert body == lp.Recipe(input="e5m2")
     left = dict.fromkeys(["stem", "he*"], lp.Recipe())
-    config = ArithmeticConfig(recipe="fp8_wang2018", torch_layers="stem, he*")
+    config = ArithmeticConfig(recipe=WANG, torch_layers="stem, he*")
     assert layer_recipes(config, NETWORK) == {**left, "*": lp.recipe("fp8_wang2018")}
-    config = ArithmeticConfig(policy="mxfp8", torch_layers="stem, he*")
+    config = ArithmeticConfig(recipe="mxfp8", torch_layers="stem, he*")
     assert layer_recipes(config, NETWORK) == {**left, **lp.policy("mxfp8")}
     with pytest.raises(ValueError, match=r"recipe: Recipe\.parse: .*inputs"):
         ArithmeticConfig(recipe="Recipe(inputs='e5m2')")

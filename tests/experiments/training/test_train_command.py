@@ -46,7 +46,7 @@ def test_a_run_s_folder_has_one_process(tmp_path: Path, trained: Path) -> None:
 
 
 def test_stages_of_precision_are_an_option(tmp_path: Path) -> None:
-    schedule = ("--policy", "cpt_fu2021", "--schedule", "pfq:3-8-32/8-8-32,eps=9")
+    schedule = ("--recipe", "cpt_fu2021", "--schedule", "pfq:3-8-32/8-8-32,eps=9")
     # Two steps an epoch, and a period of one step.
     run = ("train", "--out", tmp_path / "run", *TINY[:4], "--batch", 60, *schedule)
     done(*run, "--epochs", 6)
