@@ -16,6 +16,8 @@ from torch._C import (
     _is_torch_function_mode_enabled,
 )
 from torch.autograd import profiler
+from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode, track_tensor_tree
+from torch.utils.checkpoint import CheckpointPolicy
 
 from lpkernels.arithmetic import Accumulator, Quantizer
 from lpkernels.formats import BlockFormat, Number
@@ -177,9 +179,10 @@ def _seed(label: int, *, device: torch.device) -> Tensor:
     return torch.empty((), dtype=torch.int64, device=device).random_()
 
 
-# nondeterministic_seeded keeps compilers from reordering and recomputing draws. They merge equal
-# calls all the same (torch 2.13, AOTAutograd's common subexpressions): the label makes calls
-# differ. Compiled checkpoints learn from the device, always the CPU, whose generator to restore.
+# nondeterministic_seeded keeps compilers from reordering draws. A compiled checkpoint draws again,
+# from the state that the generator had in forward; the device, always the CPU, says which generator
+# that is. Compilers merge equal calls all the same (torch 2.13, AOTAutograd's common
+# subexpressions): the label makes calls differ.
 _lib.define(
     "_seed(int label, *, Device device) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,)
 )
@@ -189,6 +192,37 @@ _lib.impl("_seed", _seed, "CompositeExplicitAutograd")
 @torch.library.register_fake("lpkernels::_seed", lib=_lib)
 def _seed_fake(label: int, *, device: torch.device) -> Tensor:
     return torch.empty((), dtype=torch.int64, device=device)
+
+
+@torch.library.register_torch_dispatch("lpkernels::_seed", ProxyTorchDispatchMode, lib=_lib)
+def _seed_in_a_graph(
+    mode: ProxyTorchDispatchMode, func: Any, types: Any, args: Any, kwargs: Any
+) -> Tensor:
+    """The seed of a call that a compiler traces, marked as a value that it keeps for backward.
+
+    Without the mark a compiler with a memory budget draws another seed in backward, whatever the
+    tag says. With a budget of 0 it does not look at marks.
+    """
+    seed = func(*args, **kwargs)
+    proxy = mode.tracer.create_proxy("call_function", func, args, kwargs)
+    if torch.is_grad_enabled() and _memory_budget(proxy.node) == 0:
+        raise NotImplementedError(
+            "lpkernels: with a memory budget of 0 torch.compile keeps nothing for backward, and "
+            "would draw other random bits there; set torch._functorch.config."
+            "activation_memory_budget above 0, as 0.01, or compile under torch.no_grad()"
+        )
+    proxy.node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    return track_tensor_tree(seed, proxy, constant=None, tracer=mode.tracer)
+
+
+def _memory_budget(node: torch.fx.Node) -> float:
+    """The share of a graph's activations that the compiler may keep for backward."""
+    from torch._functorch import config
+
+    # torch 2.13 has budgets of regions, beside the one of its configuration.
+    of_region = getattr(torch.fx.traceback, "_get_memory_budget_annotation", lambda node: None)
+    budget = of_region(node)
+    return config.activation_memory_budget if budget is None else budget
 
 
 _labels = itertools.count(1)
