@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
-import torch
 from torch.nn import Module
 
 from lpkernels.arithmetic import TORCH, Recipe, checked_formats
@@ -20,6 +19,7 @@ from lpkernels.nn._conflicts import (
     refuse_unknown_names,
     refuse_unsupported,
 )
+from lpkernels.nn._fast_paths import set_fast_paths
 from lpkernels.nn._frozen import refuse_fixed_recipes, refuse_frozen
 from lpkernels.nn.attention import MultiheadAttention
 from lpkernels.nn.calls import EmulatesCalls
@@ -39,15 +39,6 @@ from lpkernels.nn.selecting import (
 )
 
 M = TypeVar("M", bound=Module)
-
-# torch computes these containers, in evaluation, by one function that reads its layers' weights and
-# calls none of them; the attribute named here switches that off.
-_FAST_PATHS: dict[type[Module], str] = {
-    torch.nn.TransformerEncoderLayer: "activation_relu_or_gelu",
-    torch.nn.TransformerEncoder: "use_nested_tensor",
-}
-# Where a container keeps the attribute's own value meanwhile.
-_KEPT = "_value_without_lpkernels"
 
 
 def convert(
@@ -95,9 +86,9 @@ def convert(
     converted, but a graph that calls products itself is refused, and so is TorchScript with
     products. The out_proj of torch.nn.MultiheadAttention, which is never called, is no layer of its
     own: its product has the recipe of the layer. So have the two products between its projections,
-    unless a key before is ``FUNCTIONS`` or fits ``"<name>.attention"``. The fused evaluation path
-    of torch.nn.TransformerEncoder, which calls no layer, is switched off where it would bypass a
-    converted one.
+    unless a key before is ``FUNCTIONS`` or fits ``"<name>.attention"``. The fused evaluation paths
+    of torch.nn.TransformerEncoder and its layers, which call no layer, are switched off in every
+    container with a converted one, at the latest when the container is called.
 
     Args:
         model: any module.
@@ -172,7 +163,7 @@ def convert(
             _reclass(module, _classes.emulate_calls)
             cast(Emulated, module).recipe = its_recipe
         _set_shields(model)
-    _set_fast_paths(model)
+    set_fast_paths(model)
     return model
 
 
@@ -289,7 +280,7 @@ def revert(model: M) -> M:
     for module in model.modules():
         if not _classes.restore(module):
             cast(Emulated, module).recipe = TORCH
-    _set_fast_paths(model)
+    set_fast_paths(model)
     return model
 
 
@@ -351,18 +342,3 @@ def _warn_of(layers: list[Layer]) -> None:
             "Name them in exclude= to silence this",
             stacklevel=3,
         )
-
-
-def _set_fast_paths(model: Module) -> None:
-    """Switches the fast path off in a container with an emulated layer; in others puts back its
-    switch."""
-    for kind, attribute in _FAST_PATHS.items():
-        for container in model.modules():
-            if not isinstance(container, kind):
-                continue
-            kept = vars(container)
-            if any(isinstance(module, Emulated) for module in container.modules()):
-                kept.setdefault(_KEPT, getattr(container, attribute))
-                setattr(container, attribute, False)
-            elif _KEPT in kept:
-                setattr(container, attribute, kept.pop(_KEPT))

@@ -12,6 +12,7 @@ from torch.nn import Module
 from lpkernels.arithmetic import Recipe
 from lpkernels.arithmetic.text import field_names
 from lpkernels.nn import _classes
+from lpkernels.nn._fast_paths import uncalled_layers
 from lpkernels.nn._positions import FUNCTIONS, Position, ends, gates
 from lpkernels.nn.calls import EmulatesCalls
 from lpkernels.recipes import as_recipe
@@ -126,8 +127,11 @@ def check_model(function: str, model: object) -> None:
 
 def layers(model: Module) -> list[Layer]:
     """Every layer of a kind that can be emulated, once, in the order of the model."""
-    at = ends(model)
-    reasons = ((names, module, _classes.why_not(module)) for names, module in named(model))
+    at, uncalled = ends(model), uncalled_layers(model)
+    reasons = (
+        (names, module, uncalled.get(module, _classes.why_not(module)))
+        for names, module in named(model)
+    )
     return [
         Layer(names, module, why, not _classes.has_no_products(module), _places(names, module, at))
         for names, module, why in reasons

@@ -1,0 +1,117 @@
+"""torch's containers that read the weights of their layers, where these layers are emulated.
+
+In evaluation torch computes a TransformerEncoderLayer by one function of its layers' weights, and a
+TransformerEncoder makes a nested tensor of padded sequences for that function. An attribute of the
+container switches each of these paths off. MultiheadAttention and LinearCrossEntropyLoss have a
+linear layer that they never call. An emulated layer can get into a container in many ways, without
+a call of `convert` on the container, so a container looks for such layers each time it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import Module
+
+from lpkernels.nn.attention import MultiheadAttention
+from lpkernels.nn.emulated import Emulated
+
+_SWITCHES: dict[type[Module], str] = {
+    torch.nn.TransformerEncoderLayer: "activation_relu_or_gelu",
+    torch.nn.TransformerEncoder: "use_nested_tensor",
+}
+# Where a container keeps the value of its switch meanwhile.
+_KEPT = "_value_without_lpkernels"
+
+# The class of a container: its layer that it never calls, and what to do instead.
+_UNCALLED: dict[type[Module], tuple[str, str]] = {
+    torch.nn.MultiheadAttention: (
+        "out_proj", "convert the attention, whose recipe is that of out_proj too",
+    ),
+}  # fmt: skip
+if hasattr(torch.nn, "LinearCrossEntropyLoss"):
+    _UNCALLED[torch.nn.LinearCrossEntropyLoss] = (
+        "linear", "take a loss of the output of an emulated layer (cross_entropy)",
+    )  # fmt: skip
+
+
+def uncalled_layers(model: Module) -> dict[Module, str | None]:
+    """The layers whose weights a container reads without a call, each with why it stays torch's.
+    out_proj has no reason: its product has the recipe of the attention."""
+    layers: dict[Module, str | None] = {}
+    for container in model.modules():
+        for kind, (attribute, _) in _UNCALLED.items():
+            if isinstance(container, kind) and _is_own(container, kind):
+                why = f"torch.nn.{kind.__name__} reads its weight and never calls it"
+                layer = getattr(container, attribute)
+                layers[layer] = None if kind is torch.nn.MultiheadAttention else why
+    return layers
+
+
+def set_fast_paths(model: Module) -> None:
+    """Switches the fast path off in a container with an emulated layer; in others puts back its
+    switch."""
+    for container in model.modules():
+        for kind, switch in _SWITCHES.items():
+            if not isinstance(container, kind):
+                continue
+            if _has_emulated(container):
+                _switch_off(container, switch)
+            elif _KEPT in vars(container):
+                setattr(container, switch, vars(container).pop(_KEPT))
+
+
+def _switch_off(container: Module, switch: str) -> None:
+    if not hasattr(container, _KEPT):
+        setattr(container, _KEPT, getattr(container, switch))
+    setattr(container, switch, False)
+
+
+def _has_emulated(module: Module) -> bool:
+    """Whether a module below this one is emulated; faster than a loop over module.modules()."""
+    below = [child for child in module._modules.values() if child is not None]
+    return any([isinstance(child, Emulated) or _has_emulated(child) for child in below])
+
+
+def _is_own(container: Module, kind: type[Module]) -> bool:
+    """Whether the container has the forward that calls no layer, and no user's."""
+    return type(container).forward in (kind.forward, MultiheadAttention.forward)
+
+
+def _before_calls(kind: Any, check: Callable[[Any], None]) -> None:
+    """Makes every call of a container of this kind run the check first."""
+
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+        check(self)
+        return Module.__call__(self, *args, **kwargs)
+
+    kind.__call__ = __call__
+
+
+def _switches_off(switch: str) -> Callable[[Any], None]:
+    def check(container: Any) -> None:
+        if getattr(container, switch) and _has_emulated(container):
+            _switch_off(container, switch)
+
+    return check
+
+
+def _refuses(kind: type[Module], attribute: str, advice: str) -> Callable[[Any], None]:
+    def check(container: Any) -> None:
+        layer = container._modules.get(attribute)
+        if isinstance(layer, Emulated) and _is_own(container, kind):
+            raise ValueError(
+                f"{kind.__name__} reads the weight of {attribute} and never calls it, so that the "
+                f"recipe of this {type(layer).__name__} would do nothing; make {attribute} a layer "
+                f"of torch.nn (lp.revert), and {advice}"
+            )
+
+    return check
+
+
+for _kind, _switch in _SWITCHES.items():
+    _before_calls(_kind, _switches_off(_switch))
+for _kind, (_attribute, _advice) in _UNCALLED.items():
+    _before_calls(_kind, _refuses(_kind, _attribute, _advice))
