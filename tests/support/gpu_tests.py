@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import lpkernels as lp
 from lpkernels.arithmetic import Accumulator, Quantizer, as_quantizer
 from lpkernels.backends import Fused
+from tests.backends.zero_sums import few_zero_sums, zero_sums
 from tests.cases import CONV_CASES, ConvCase
 from tests.loops import each
 from tests.support import operand_cases as cases
@@ -97,6 +98,14 @@ def test_convolutions_take_any_strides(name: str, adapter: Any, device: str) -> 
         (spread[:, ::2, :, 1::2], turned, dy[:1].expand_as(dy), few),
     ):
         assert_pass(adapter, name, case, views, lp.accumulator("e5m4_chunk3:outer=e5m3"), device)
+
+
+def test_zeros_have_the_sign_that_their_format_gives_them(adapter: Any, device: str) -> None:
+    for case in few_zero_sums() if INTERPRETED else zero_sums():
+        if adapter.name == "cuda" and case.has_table:
+            continue
+        name, acc, a, b, bias, initial = case
+        assert_product(adapter, a, b, acc, device, bias=bias, initial=initial, name=name)
 
 
 # Blocks aligned by their operands, and sums that start elsewhere than at zero.

@@ -31,7 +31,7 @@ from lpkernels.backends.triton.rounding.draws import (
     words_log2,
 )
 from lpkernels.backends.triton.rounding.odd import odd_sum
-from lpkernels.backends.triton.rounding.round import add_rounded, own_zero, ranged, round_to
+from lpkernels.backends.triton.rounding.round import add_rounded, ranged, round_to
 from lpkernels.backends.triton.rounding.rule import STOCHASTIC
 
 # The sites of lpkernels.rng.
@@ -247,7 +247,7 @@ def scaled_sums(sums, out, g, i, j, c, chunks, M, N, R: tl.constexpr):
 def end_chunk(outer, sums, out, g, i, j, c, chunks, M, N, seed, row, col, C, R: tl.constexpr):
     """The outer sums, once the sums of chunk c are added."""
     position = tl.cast(c, tl.int64)
-    addend = scaled_sums(own_zero(sums, R.sum), out, g, i, j, position, chunks, M, N, R)
+    addend = scaled_sums(sums, out, g, i, j, position, chunks, M, N, R)
     return add_outermost(outer, addend, SITE_OUTER, position, seed, row, col, C, R)
 
 
@@ -255,7 +255,6 @@ def end_chunk(outer, sums, out, g, i, j, c, chunks, M, N, seed, row, col, C, R: 
 def closed(total, sums, c, seed, row, col, C, R: tl.constexpr, SINGLE: tl.constexpr):
     """The outer sums total, float32, once the sums of chunk c are added. SINGLE: they are rounded
     in float32, as `triton_tiers.single_outer` allows."""
-    sums = own_zero(sums, R.sum)
     if SINGLE:
         return ranged(odd_sum(total, single(sums)), C.outer, R.outer)
     else:
@@ -296,9 +295,7 @@ def started(
 
 @triton.jit
 def finished(total, out, seed, row, col, C, R: tl.constexpr):
-    """The sums with their bias, in the format of the result. Tiers may have left -0 in formats with
-    one zero, where its sign decides about zeros alone."""
-    total = own_zero(total, R.outer)
+    """The sums with their bias, in the format of the result."""
     if out.bias is not None:
         # Outputs outside the matrix have the keys of its first output.
         bias = double(tl.load(out.bias + col))

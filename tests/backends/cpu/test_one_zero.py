@@ -10,9 +10,11 @@ import lpkernels as lp
 from lpkernels.formats import parse_format
 from lpkernels.reference.packing import pack
 from lpkernels.rounding import ROUNDINGS
+from tests.backends.zero_sums import zero_sums
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.oracles.one_zero import SMALL, Small, decoded, hard, rounded, signed_zeros
+from tests.support.cpu_products import assert_matmul
 from tests.support.processor import Isas
 
 DETERMINISTIC = [mode for mode in ROUNDINGS if mode != "stochastic"]
@@ -106,3 +108,11 @@ def test_sums(name: str, isas: Isas) -> None:
             seed = torch.Generator().manual_seed(1)
             got = lp.matmul(a, b, acc, generator=seed, backend="cpu")
             assert_bit_equal(got, want, f"{isa} {name} scale {scale}")
+
+
+def test_zeros_have_the_sign_that_their_format_gives_them(isas: Isas) -> None:
+    for case in zero_sums():
+        name, acc, a, b, bias, initial = case
+        sums = assert_matmul(isas, a, b, acc, name, bias=bias, initial=initial)
+        negative = sums.signbit() & (sums == 0)
+        assert not (case.has_one_zero and negative.any()), f"{name} {acc}"

@@ -193,10 +193,10 @@ def first_sums(C, R: tl.constexpr, TIER: tl.constexpr, BM: tl.constexpr, BN: tl.
 
 @triton.jit
 def values_of(sums, C, R: tl.constexpr, TIER: tl.constexpr):
-    """The values of sums as a tier holds them."""
+    """The values of sums as a tier holds them. A tier may hold -0 in a format with one zero, where
+    its sign decides about zeros alone."""
     if TIER == FIXED:
-        return fixed_value(sums, C.sum, R.sum)
+        sums = fixed_value(sums, C.sum, R.sum)
     elif TIER == DIRECTED:
-        return unscaled(sums, C.sum)
-    else:
-        return sums
+        sums = unscaled(sums, C.sum)
+    return own_zero(sums, R.sum)
