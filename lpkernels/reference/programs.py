@@ -34,7 +34,10 @@ def scaled(
     x, a, of_tensor = (np.asarray(v, np.float32) for v in (values, largest, amax))
     if fmt.tensor_scale or isinstance(fmt.scale, FloatFormat):
         s, t, factor = _NVFP4_STEPS[fmt.steps](a, of_tensor, fmt)
-        return widen(s), float(t), widen(x * factor)
+        # Beside a tiny t torchao's factors may be infinite. It then takes the NaN of an x86
+        # processor for this number.
+        shrunk = np.where((x == 0) & np.isposinf(factor), np.float32(-1.5), x * factor)
+        return widen(s), float(t), widen(shrunk)
     s, shrunk = _STEPS[fmt.steps](x, a, fmt, rounding)
     wide = widen(shrunk)
     if has_one_zero(fmt):

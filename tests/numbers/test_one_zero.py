@@ -68,6 +68,12 @@ def test_names() -> None:
         assert parse_format(name).name == name
 
 
+def test_to_odd_stops_at_the_largest_value_which_it_does_not_in_gfloat() -> None:
+    x = np.array([224.0, 224.1, -239.9, 240.0, 1e300, -np.inf])
+    want = [224.0, 224.0, -224.0, 224.0, 224.0, -np.inf]
+    assert round_array(x, parse_format("binary8p4"), "to_odd").tolist() == want
+
+
 def test_dtypes() -> None:
     assert as_format(torch.float8_e4m3fnuz) == as_format(ml_dtypes.float8_e4m3fnuz)
     assert as_format(torch.float8_e5m2fnuz) == as_format(np.dtype(ml_dtypes.float8_e5m2fnuz))

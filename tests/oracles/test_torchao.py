@@ -7,6 +7,7 @@ compares with its recorded results. Known differences, of torchao's eager code:
 - MX with RCEIL takes ceil(log2(a / M)) in float32, which is one too small just above a power of two
   for most exponents. It is compared where log2 is right.
 - An infinity: its scale is finite there; here the block is NaN.
+- NVFP4: the codes of a block whose scale is NaN are 0 here.
 - Scales that are powers of two are exp2(floor(log2 S)) there, which float32 may round up to the
   next power: such blocks are left out.
 """
@@ -28,7 +29,10 @@ from torchao.float8.config import ScalingGranularity  # noqa: E402
 from torchao.float8.float8_utils import tensor_to_scale, to_fp8_saturated  # noqa: E402
 from torchao.prototype.mx_formats.config import ScaleCalculationMode  # noqa: E402
 from torchao.prototype.mx_formats.mx_tensor import to_mx  # noqa: E402
-from torchao.prototype.mx_formats.nvfp4_tensor import nvfp4_quantize  # noqa: E402
+from torchao.prototype.mx_formats.nvfp4_tensor import (  # noqa: E402
+    nvfp4_quantize,
+    per_tensor_amax_to_scale,
+)
 from torchao.prototype.quantized_training.int8 import quantize_int8_rowwise  # noqa: E402
 from torchao.quantization.quant_primitives import (  # noqa: E402
     MappingType,
@@ -108,6 +112,28 @@ def test_nvfp4(whole: bool) -> None:
     fmt = Quantizer.parse(name).fmt
     assert_same(codes_of(q.scale, fmt.scale), scale.view(torch.uint8).numpy(), None, name)
     assert_same(codes_of(q.values, fmt.element), unpacked(codes), None, name)
+
+
+def test_nvfp4_of_every_size() -> None:
+    """Small tensors whose exponents are any of float32's; the bits of a NaN as a scale differ."""
+    rng = np.random.default_rng(62)
+    for _ in range(2000):
+        shape = (rng.integers(1, 5), 16 * rng.integers(1, 4))
+        exponents = rng.integers(-150, 128) + rng.integers(-rng.choice([1, 20, 60]), 1, shape)
+        x = np.ldexp(rng.uniform(-1.9, 1.9, shape), np.clip(exponents, -150, 127))
+        x = np.where(rng.random(shape) < rng.choice([0, 0.1, 0.9, 1]), rng.choice([0, -0.0]), x)
+        x = x.astype(np.float32)
+        for name in ("nvfp4_torchao", "block16_e2m1_se4m3fn_torchao"):
+            q, fmt = scaled(x, name), Quantizer.parse(name).fmt
+            t = per_tensor_amax_to_scale(torch.from_numpy(np.abs(x)).max())
+            if not fmt.tensor_scale:
+                t = None
+            scale, codes = nvfp4_quantize(torch.from_numpy(x), 16, t)
+            assert t is None or t.numpy() == q.tensor_scale
+            numbers, theirs = ~np.isnan(q.scale), scale.view(torch.uint8).numpy()
+            assert_same(codes_of(q.scale, fmt.scale), theirs & 127, None, name)
+            known = numbers.repeat(16, -1)
+            assert_same(codes_of(q.values, fmt.element), unpacked(codes), known, name)
 
 
 @pytest.mark.parametrize("element", ["e4m3", "e5m2"])

@@ -16,6 +16,7 @@ from lpkernels.rounding import ROUNDINGS, round_scalar
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support import descriptions
+from tests.support.elements import SMALL, UNDERFLOWING, small_tensor
 
 Round = Callable[[Fraction | float, FloatFormat | FixedFormat, int], float]
 
@@ -71,3 +72,32 @@ def test_scaled_equals_exact(x, fmt, mode, seed, amax):
 def test_scaled_takes_other_dtypes(name, dtype, rng):
     x = (rng.standard_normal((5, 7)) * np.exp2(rng.integers(-9, 9, (5, 7)))).astype(dtype)
     compare(x, parse_format(name), "stochastic", 5, None)
+
+
+@each("name, largest", UNDERFLOWING, SMALL)
+def test_scales_that_underflow_give_no_nan(name: str, largest: float) -> None:
+    fmt, x = parse_format(name), small_tensor(largest).numpy()
+    if fmt.steps == "exact":
+        compare(x, fmt, "nearest_even", 0, None)
+    q = twin.scaled(x, Quantizer(fmt))
+    assert np.isfinite(q.values).all()
+    # torchao's scale of zeros in a tensor that is too small for a scale of its own is 0 / 0.
+    assert np.isfinite(q.scale).all() or (fmt.steps == "torchao" and q.tensor_scale == 0)
+
+
+def parts(name: str, *block: float) -> tuple[float, float, str]:
+    """The two scales and the codes of three values of a block of 16."""
+    q = twin.scaled(np.array([block + (0.0,) * (16 - len(block))], np.float32), Quantizer(name))
+    return q.tensor_scale.item(), q.scale.item(), " ".join(map(str, q.values[0, :3].tolist()))
+
+
+def test_tensor_scales_that_underflow_and_reciprocals_that_overflow() -> None:
+    least = 2.0**-149
+    assert parts("nvfp4", -1344 * least, least) == (0, 0, "-0.0 0.0 0.0")
+    assert parts("nvfp4", -1345 * least, least)[:2] == (least, 224)
+    assert parts("nvfp4", 1e-36, 0.0, -0.0)[2] == "6.0 0.0 -0.0"
+    assert parts("nvfp4_te", 1e-36, 0.0, -0.0)[2] == "6.0 0.0 -0.0"
+    assert parts("nvfp4_torchao", 1e-36, -1e-39, -0.0)[1:] == (448, "6.0 -6.0 -1.5")
+    assert parts("nvfp4_torchao", 5.1e-34, -0.0)[2] == "6.0 -0.0 0.0"
+    assert parts("nvfp4_torchao", 4 * least, 0.0)[:2] == (0, 448)
+    assert np.isnan(parts("nvfp4_torchao", 3 * least, 0.0)[1])

@@ -34,6 +34,20 @@ TENSOR_FORMATS = formats_named("""
 """)
 #: Kinds of tensors; see tensor_values().
 KINDS = ("normal", "wide", "special", "tiny", "nothing finite")
+#: Largest magnitudes beside which scales of tensors and blocks underflow, or reciprocals overflow,
+#: and a few that are a little too large for that.
+SMALL = (
+    0.0, 2.0**-149, 3 * 2.0**-149, 4 * 2.0**-149, 1344 * 2.0**-149, 1345 * 2.0**-149, 2.0**-126,
+    1e-36, 7.8e-36, 8e-36, 5e-34, 5.1e-34, 1e-30,
+)  # fmt: skip
+UNDERFLOWING = "nvfp4 nvfp4_torchao nvfp4_te nvfp4_2d nvfp4_one fp8_tensor int4_g32 mxfp4".split()
+
+
+def small_tensor(largest: float) -> Tensor:
+    """Blocks of this magnitude, of a ninth and of a thousandth of it, and of zeros alone."""
+    row = torch.tensor([1.0, -1.0 / 9, 0.0, -0.0, -0.75] + [0.0] * 11)
+    parts = [largest, largest / 9, largest / 1000, 0.0]
+    return torch.stack([row.double() * part for part in parts]).float()
 
 
 def quantizers(fmt: Format) -> Iterator[Quantizer]:

@@ -285,6 +285,9 @@ void shrink_span(const ScaledSpan& span, const double* x, double* to) {
         r = factor == 0.0 ? D{} : as_float32<V>(narrow / factor);
       } else {
         r = as_float32<V>(narrow * factor);
+        // Beside so small a scale torchao's factors may be infinite. It then takes the NaN of an
+        // x86 processor for this number.
+        if (t < 0x1p-100) r = ((narrow == 0.0) & (factor == HUGE_VAL)) ? D{} - 1.5 : r;
       }
       // A tie has few bits, so that no value passes one here.
       if (span.ties_toward_zero) r = r * (1 - 0x1p-40);

@@ -175,10 +175,10 @@ class Blocks {
     if (args_.scales != nullptr) {
       for (int64_t i = 0; i < count; ++i) args_.scales[first + i] = canonical_float(s[i]);
     }
-    // Zeros are themselves under any scale; 2^-127 would be slow. A given amax of 0 says nothing of
-    // the values.
+    // Zeros are themselves under any scale but beside an infinite factor; 2^-127 would be slow. A
+    // given amax of 0 says nothing of the values.
     for (int64_t i = 0; i < count && !given_; ++i) {
-      if (space.largest[i] == 0 && s[i] == s[i]) s[i] = 1;
+      if (space.largest[i] == 0 && s[i] == s[i] && factor[i] != HUGE_VALF) s[i] = 1;
       if (space.largest[i] == 0 && !program_ && factor[i] == factor[i]) factor[i] = 1;
     }
   }

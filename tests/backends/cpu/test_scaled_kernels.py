@@ -70,6 +70,13 @@ def values(shape: tuple[int, ...], kind: str) -> Tensor:
     return x
 
 
+@each("name, largest", elements.UNDERFLOWING, elements.SMALL)
+def test_scales_that_underflow(name: str, largest: float, isas: Isas) -> None:
+    x = elements.small_tensor(largest)
+    for quantizer in (Quantizer(name), Quantizer(name, "stochastic")):
+        assert_quantized(isas, x, quantizer, None, f"{largest}")
+
+
 def starting(cases: Sequence[Any], ints: tuple[int, ...]) -> Iterator[Any]:
     """The cases for ever, from one on that differs between formats."""
     first = sum(ints) % len(cases)

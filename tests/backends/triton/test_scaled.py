@@ -19,7 +19,14 @@ from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.descriptions import LAYOUTS, ScaledCall, scaled_calls
 from tests.support.element_bits import assert_counted
-from tests.support.elements import SEED, SITE, tensor_values
+from tests.support.elements import (
+    SEED,
+    SITE,
+    SMALL,
+    UNDERFLOWING,
+    small_tensor,
+    tensor_values,
+)
 
 REFERENCE = _reference.BACKEND
 MODES = (
@@ -92,6 +99,11 @@ def test_every_family_matches_the_reference(name: str, device: str) -> None:
             assert_scaled(x, quantizer, device, name=kind)
         else:
             assert_counted(BACKEND, x, quantizer, device, name=kind, ways=((260, True),))
+
+
+@each("name, largest", UNDERFLOWING[:4], SMALL)
+def test_scales_that_underflow(name: str, largest: float, device: str) -> None:
+    assert_scaled(small_tensor(largest), Quantizer(name), device, name=f"{largest}")
 
 
 def assert_call(call: ScaledCall, device: str) -> None:

@@ -52,7 +52,7 @@ from lpkernels.reference.blocks import element_of, largest_code, saturating
 from lpkernels.reference.programs import has_one_zero
 
 _FP32 = tl.constexpr(FP32_SCALE)
-EXACT = tl.constexpr(STEPS.index("exact"))
+EXACT, _TORCHAO = (tl.constexpr(STEPS.index(steps)) for steps in ("exact", "torchao"))
 _FLOOR, _CEIL, _EVEN = (tl.constexpr(RULES.index(rule)) for rule in ("floor", "ceil", "even"))
 _MANTISSA = tl.constexpr(2**52 - 1)
 # 1 - 2^-40 in float64.
@@ -214,6 +214,9 @@ def shrunk(x, s, factor, S: tl.constexpr, BY: tl.constexpr):
             y = tl.where(s == 0.0, 0.0, tl.div_rn(x, s))
         else:
             y = x * factor
+            # Its factors may be infinite, and it takes the NaN of an x86 processor for this number.
+            if (S.steps == _TORCHAO) and (S.kind == WITH_TENSOR):
+                y = tl.where((x == 0.0) & (factor == float("inf")), -1.5, y)
         if BY == BY_FLOAT64:
             y = double(y)
         if S.ties_to_zero:
