@@ -6,7 +6,7 @@ from functools import lru_cache
 from lpkernels.arithmetic._accumulator import ACCUMULATOR_OPTIONS, Accumulator
 from lpkernels.arithmetic._units import MODELS, UNITS
 from lpkernels.arithmetic.text import read_options
-from lpkernels.formats import Format, FormatLike, as_format
+from lpkernels.formats import Format, FormatLike, as_format, take_names_of_accumulators
 from lpkernels.formats.checks import did_you_mean
 from lpkernels.formats.elsewhere import name_here, unless_dtype
 
@@ -45,6 +45,8 @@ NAMED_ACCUMULATORS: dict[str, Accumulator] = {
     # Tensor cores as they are: `lpkernels units` says where each is known from.
     **{name: unit.accumulator for name, unit in (UNITS | MODELS).items()},
 }
+
+take_names_of_accumulators(NAMED_ACCUMULATORS)
 
 _HEAD = re.compile(r"(.+?)(?:_chunk(\d+|scale))?")
 

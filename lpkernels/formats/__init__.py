@@ -6,6 +6,7 @@ Constants are upper case (``FP8_E4M3``), names in text lower case (``"fp8_e4m3"`
 """
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -138,6 +139,7 @@ __all__ = [
     "parse_format",
     "table",
     "table_of_parts",
+    "take_names_of_accumulators",
 ]
 
 #: The formats with a fixed set of values, to which a value is rounded by itself.
@@ -151,7 +153,10 @@ _AFFINE_NAME = re.compile(r"affine(\d+)(_sym)?(?:_axis(-?\d+))?")
 # A block format's integers, and what an accumulator's text has in place of or behind a format.
 _INTEGER_ELEMENT = re.compile(r"int\d+(f-?\d+)?")
 _IN_TEXTS = re.compile(r"native|_chunk(\d+|scale)$")
-_LONGEST = 96
+# The accumulators that have names: `arithmetic` fills it.
+_ACCUMULATORS: set[str] = set()
+# The longest names are those of tiles with two float formats, about 140 characters.
+_LONGEST = 160
 # A name of each kind.
 _EXAMPLES = (
     "bf16", "fp8_e4m3", "e5m10", "fixed8_f4", "affine8", "block32_fp8_e4m3", "nvfp4", "posit8es1",
@@ -159,7 +164,7 @@ _EXAMPLES = (
 
 
 def parse_format(name: str) -> Format:
-    """The format of a name: the inverse of ``str(fmt)``.
+    """The format of a name: the inverse of ``str(fmt)``, for every format that can be made.
 
     ``e<E>m<M>[fn|none|fnuz][_b<bias>][_nosub][_inf|_sat|_nan]`` is a FloatFormat (without "fn",
     "none" or "fnuz" always the IEEE one), as are ``p3109_k<k>p<p>{se|sf|ue|uf}`` with the same
@@ -169,7 +174,7 @@ def parse_format(name: str) -> Format:
     :class:`BlockFormat`, with the aliases of :data:`ALIASES` such as "mxfp8" and "nvfp4". Tables
     are ``posit<n>es<es>``, ``supernormal_e<E>m<M>_<low>_<high>``, ``log<bits>s<steps>``, ``nf4``,
     as an element of blocks ``linear4``, and the name of every :class:`TableFormat` made in this
-    process.
+    process: another process knows it once the table is made there, or read from a pickle.
 
     Raises:  TypeError: not a str.  ValueError: no such format; the message lists near names.
 
@@ -197,7 +202,7 @@ def parse_format(name: str) -> Format:
 def _parse(name: str) -> Format:
     fmt = _by_grammar(name) or table_of_name(name)
     if fmt is not None:
-        return _with_zero(fmt)
+        return fmt
     known = list(dict.fromkeys([*NAMED, *_EXAMPLES, *ALIASES, *table_names()]))
     meant = name_here(name) or did_you_mean(name.lower(), known)
     if meant == ".":
@@ -230,7 +235,7 @@ def _by_grammar(name: str) -> Format | None:
 
 
 def _with_zero(fmt: Format) -> Format:
-    """Raises: ValueError: a table without zero, which no value outside of blocks can have."""
+    """The format.  Raises ValueError: a table without zero, which is an element of blocks alone."""
     if isinstance(fmt, TableFormat) and not fmt.has_zero:
         raise ValueError(
             f"{fmt} has no zero, so it is an element of blocks with a float32 scale alone; use "
@@ -251,10 +256,15 @@ def check_table_name(table: TableFormat) -> None:
         taken = f"of the form of other names ({error})"
     if _INTEGER_ELEMENT.fullmatch(table.name):
         taken = "an integer element of block formats"
-    if _IN_TEXTS.search(table.name):
+    if table.name in _ACCUMULATORS or _IN_TEXTS.search(table.name):
         taken = "read otherwise in the texts of accumulators"
     if taken:
         raise ValueError(f"TableFormat: the name {table.name!r} is {taken}; choose another name")
+
+
+def take_names_of_accumulators(names: Iterable[str]) -> None:
+    """Lets no table have a name that stands for an accumulator."""
+    _ACCUMULATORS.update(names)
 
 
 def as_format(fmt: FormatLike) -> Format:
@@ -268,7 +278,7 @@ def as_format(fmt: FormatLike) -> Format:
     """
     fmt = unless_dtype(fmt)
     if isinstance(fmt, str):
-        return parse_format(fmt)
+        fmt = parse_format(fmt)
     if isinstance(fmt, Format):
         return _with_zero(fmt)
     raise TypeError(

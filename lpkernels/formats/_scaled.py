@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -175,8 +176,13 @@ def _element_name(element: Element) -> str:
     for short, fmt in OCP_ELEMENTS.items():
         if element == fmt:
             return short
-    # The bare name of an IEEE format would read back as the OCP type.
-    return f"{element.name}ieee" if element.name in OCP_ELEMENTS else element.name
+    return _ieee_name(element.name, OCP_ELEMENTS)
+
+
+def _ieee_name(name: str, others: Container[str]) -> str:
+    """The name of a float format beside other formats that are called so here: the bare name of an
+    IEEE format would read back as the other."""
+    return f"{name}ieee" if name in others else name
 
 
 def parse_scale(scale: object) -> str | FloatFormat:
@@ -204,7 +210,7 @@ def scale_name(scale: str | FloatFormat) -> str:
     """The name of a scale in a format's; `parse_scale` reads it."""
     if isinstance(scale, str):
         return scale
-    return f"{scale.name}ieee" if scale.name in OCP_ELEMENTS else scale.name
+    return _ieee_name(scale.name, ("e8m0", *OCP_ELEMENTS))
 
 
 # A quotient of float32 numbers, rounded to float64, lies on the same side of such a boundary.
@@ -223,7 +229,10 @@ def check_table(fmt: BlockFormat, table: TableFormat) -> None:
             f"bits in blocks, those of {table.name} have {table.boundary_bits}; give it boundaries "
             "with fewer"
         )
-    read = parse(name(fmt)) or {}
+    try:
+        read = parse(name(fmt)) or {}
+    except ValueError:
+        read = {}
     if read.get("element") != table.name:
         raise ValueError(
             f"BlockFormat: the name {table.name!r} of a table ends as the names of block formats "

@@ -97,10 +97,7 @@ class TableFormat:
         if not self.has_zero:
             ends = f"{self.min!r} .. {self.max!r}"
             raise ValueError(f"TableFormat {name!r}: none of the values {ends} is 0; add it")
-        from lpkernels.formats import check_table_name
-
-        check_table_name(self)
-        _register(self)
+        _check_and_register(self)
 
     def _make(
         self,
@@ -229,10 +226,14 @@ def table_of_parts(
         values, boundaries: float64, little endian.
         codes: int32, little endian.
 
-    Raises:  ValueError: another table has its name here.
+    Raises:  ValueError: another format has its name here.
     """
     parts = (np.frombuffer(values, "<f8"), np.frombuffer(boundaries, "<f8"))
-    return unchecked(*parts, np.frombuffer(codes, "<i4"), name, infinity, nan_code)
+    made = object.__new__(TableFormat)
+    made._make(
+        parts[0], _checked_name(name), infinity, parts[1], np.frombuffer(codes, "<i4"), nan_code
+    )
+    return _check_and_register(made)
 
 
 def unchecked(
@@ -249,6 +250,13 @@ def unchecked(
     """
     made = object.__new__(TableFormat)
     made._make(values, _checked_name(name), infinity, boundaries, codes, nan_code)
+    return _register(made)
+
+
+def _check_and_register(made: TableFormat) -> TableFormat:
+    from lpkernels.formats import check_table_name
+
+    check_table_name(made)
     return _register(made)
 
 

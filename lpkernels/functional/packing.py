@@ -13,7 +13,7 @@ from lpkernels.formats import (
     AffineFormat,
     BlockFormat,
     Number,
-    parse_format,
+    as_format,
 )
 from lpkernels.formats.elsewhere import unless_dtype
 from lpkernels.formats.integers import BLOCK, KIND, follows_from_values
@@ -122,7 +122,7 @@ def _lowered(function: str, fmt: PackableLike) -> tuple[int, ...]:
 
 
 def _named(function: str, name: str) -> tuple[int, ...]:
-    return _packable(function, parse_format(name))
+    return _packable(function, as_format(name))
 
 
 def _packable(function: str, fmt: object) -> tuple[int, ...]:

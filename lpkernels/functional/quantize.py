@@ -13,7 +13,7 @@ from lpkernels.arithmetic.integers import InQuantizer
 from lpkernels.formats import (
     FP32,
     Format,
-    parse_format,
+    as_format,
 )
 from lpkernels.formats.elsewhere import unless_dtype
 from lpkernels.functional import _checks
@@ -238,7 +238,7 @@ def _quantizer_ints(quantizer: Quantizer | FormatLike) -> tuple[tuple[int, ...],
 
 
 def _format_ints(name: str) -> tuple[int, ...]:
-    return parse_format(name).to_ints()
+    return as_format(name).to_ints()
 
 
 def _mode_ints(rounding: str, random_bits: int | None = None) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from lpkernels import formats
 from lpkernels.formats import (
@@ -206,13 +206,6 @@ def test_name_ints_pickle_and_copy_round_trip(fmt):
     assert as_format(str(fmt)) == fmt
 
 
-@settings(max_examples=250)
-@given(descriptions.formats | descriptions.scaled_formats())
-def test_every_name_reads_back(fmt):
-    assert parse_format(str(fmt)) == fmt
-    assert format_from_ints(fmt.to_ints()) == fmt
-
-
 @given(descriptions.fixed_formats())
 def test_float32_holds_the_ends_of_every_fixed_format(fmt):
     assert (np.float32(fmt.max), np.float32(fmt.min)) == (fmt.max, fmt.min)
@@ -347,7 +340,7 @@ WRONG_VALUES = [
     (lambda: parse_format("e4m3_b7_b8"), "'e4m3_b7_b8' gives its bias twice"),
     (lambda: parse_format("e4m3_inf_sat"), "gives its overflow twice"),
     (lambda: parse_format("e4m3_big"), "unknown suffix '_big' in 'e4m3_big'; known"),
-    (lambda: parse_format("e5" + "m" * 10**6), "has more than 96 characters, got 1000002, which"),
+    (lambda: parse_format("e5" + "m" * 10**6), "has more than 160 characters, got 1000002, which"),
     (lambda: parse_format("e9m3"), r"exp_bits must be in 1\.\.8, got 9"),
     (lambda: format_from_ints((9,) * 8), "expected the 8, 16 or 24 integers"),
 ]  # fmt: skip

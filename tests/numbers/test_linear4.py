@@ -100,6 +100,7 @@ def test_its_name_and_integers_are_read_back() -> None:
     assert str(fmt) == FORMAT and fmt.element == linear4() and fmt.bits == 4.25
     assert format_from_ints(fmt.to_ints()) == fmt and fmt.zero_scale == 0.0
     assert lp.BlockFormat(linear4(), 128, scale="fp32") == fmt
+    assert lp.parse_format("linear4") == linear4()
     assert linear4().values().tolist() == [(i + 1) / 16 for i in range(16)]
     assert lp.parse_format("block128_nf4_sfp32").zero_scale == 1.0
 
@@ -107,7 +108,8 @@ def test_its_name_and_integers_are_read_back() -> None:
 ONE = torch.ones(4, 128)
 test_what_needs_a_zero_refuses_it = refused(
     [
-        (lambda: lp.parse_format("linear4"), "linear4 has no zero, so it is an element of blocks"),
+        (lambda: lp.quantize(ONE, "linear4"), "linear4 has no zero, so it is an element of blocks"),
+        (lambda: lp.pack(ONE, "linear4"), "linear4 has no zero, so it is an element of blocks"),
         (lambda: lp.Quantizer(linear4()), "has no zero, so it is an element of blocks"),
         (lambda: lp.Accumulator("linear4"), "has no zero, so it is an element of blocks"),
         (lambda: lp.BlockFormat("linear4", 128), "takes scale='fp32', got e8m0"),

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.formats import TableFormat, format_from_ints, parse_format
+from lpkernels.formats import TableFormat, format_from_ints, parse_format, table_of_parts
 from lpkernels.formats.integers import TABLE, code_bits, has_table
 from tests.compare import assert_bit_equal
 from tests.loops import rows
@@ -225,6 +225,9 @@ test_wrong_tables_are_refused = refused(
         (lambda: lp.TableFormat([0, 1], "posit2es1"), "n must be in 3..16, got 2"),
         (lambda: lp.TableFormat([0, 1], "int8"), "an integer element"),
         (lambda: lp.TableFormat([0, 1], "a_chunk4"), "texts of accumulators"),
+        (lambda: lp.TableFormat([0, 1], "lba_m7e4"), "texts of accumulators"),
+        (lambda: table_of_parts("e4m3", *lp.parse_format("nf4").parts()[1:]),
+         "name 'e4m3' is the name of FloatFormat"),
         (lambda: lp.TableFormat([0, 1], "Mine"), "characters a-z, 0-9 and _, got 'Mine'"),
         (lambda: lp.posit(17, 1), r"n must be in 3\.\.16, got 17"),
         (lambda: lp.posit(8, 5), r"es must be in 0\.\.4, got 5"),
@@ -240,6 +243,7 @@ test_wrong_tables_are_refused = refused(
         (lambda: lp.BlockFormat("nf4", 64, scale="fp32", steps="te"), "is not defined here"),
         (lambda: lp.BlockFormat(wide(), 64, scale="fp32"), "at most 28 significant bits.*have 40"),
         (lambda: lp.BlockFormat(ends(), "row"), "ends as the names of block formats do"),
+        (lambda: lp.BlockFormat(lp.TableFormat([0, 1], "tables_k"), "row"), "ends as the names of"),
         (lambda: lp.Accumulator("nf4", block=4, aligned_bits=8, operands="e5m2"), "got fmt=nf4"),
     ],
     ValueError,

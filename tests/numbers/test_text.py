@@ -1,37 +1,112 @@
-"""Texts and plain values of Quantizer, Accumulator and Recipe: both give back an equal object."""
+"""Texts and plain values of formats, quantizers, accumulators and recipes: whatever a constructor
+takes comes back from its text, its plain values, its integers and its pickle."""
 
 import json
+import pickle
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lpkernels.arithmetic import NATIVE, Accumulator, Quantizer, Recipe, accumulator
+import lpkernels as lp
+from lpkernels.arithmetic import (
+    NATIVE,
+    Accumulator,
+    Quantizer,
+    Recipe,
+    RunningRange,
+    accumulator,
+    accumulator_from_ints,
+    as_running_range,
+)
+from lpkernels.formats import Format, _table, format_from_ints, parse_format
 from lpkernels.recipes import recipe
-from tests.support.descriptions import accumulators, quantizers, recipes
+from tests.loops import each
+from tests.numbers import constructed
 from tests.support.refusals import refused
 
 
+@pytest.fixture(scope="module", autouse=True)
+def tables_of_this_module_alone() -> Iterator[None]:
+    """Names of tables stand in the errors about unknown names."""
+    before = dict(_table._BY_NAME)
+    yield
+    for name in set(_table._BY_NAME) - set(before):
+        del _table._BY_NAME[name]
+
+
+READERS = {Accumulator: accumulator, RunningRange: as_running_range}
+#: The longest name of each kind: two float formats, and a table.
+LONGEST = [
+    lp.BlockFormat(
+        lp.FloatFormat(1, 14, specials="p3109", bias=-123, subnormals=False, overflow="saturate"),
+        (2**31, 2**62), scale=lp.FloatFormat(1, 23, specials="none", bias=-125, subnormals=False,
+        overflow="saturate"), axis="k", rule="up", tensor_scale=True, target=2.0**-126,
+    ),
+    lp.BlockFormat(
+        lp.TableFormat([-1, 0, 1], "texts" * 12 + "long"), 2**62, axis=-64, scale="fp32", rule="up",
+        target=2.0**-126,
+    ),
+]  # fmt: skip
+
+
 def agree(described: Any) -> None:
-    """The description's text, and its plain values through JSON, give it back."""
     kind = type(described)
-    read = accumulator if kind is Accumulator else kind.parse
+    read = READERS.get(kind) or (parse_format if isinstance(described, Format) else kind.parse)
     assert read(str(described)) == described
-    assert kind.from_dict(json.loads(json.dumps(described.to_dict()))) == described
+    assert pickle.loads(pickle.dumps(described)) == described
+    if isinstance(described, Format):
+        assert format_from_ints(described.to_ints()) == described
+    if kind is Accumulator:
+        assert accumulator_from_ints(described.to_ints()) == described
+    if hasattr(described, "to_dict"):
+        assert kind.from_dict(json.loads(json.dumps(described.to_dict()))) == described
 
 
-@settings(max_examples=150)
-@given(st.one_of(quantizers, accumulators()))
+# What constructors refuse is drawn again.
+whatever = partial(
+    settings, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
+)
+
+
+@whatever(max_examples=250)
+@given(constructed.formats)
+def test_formats_come_back(described: Any) -> None:
+    agree(described)
+
+
+@each("described", LONGEST)
+def test_the_longest_names_come_back(described: Any) -> None:
+    assert len(str(described)) > 96
+    agree(described)
+
+
+def test_a_scale_that_is_called_as_the_powers_of_two_keeps_its_values() -> None:
+    fmt = lp.BlockFormat("e2m1", 4, scale=lp.FloatFormat(8, 0))
+    assert str(fmt) == "block4_e2m1_se8m0ieee"
+    assert parse_format("block4_e2m1_se8m0").scale == "e8m0"
+
+
+@whatever(max_examples=150)
+@given(st.one_of(constructed.quantizers, constructed.accumulators))
 def test_quantizers_and_accumulators_come_back(described: Any) -> None:
     agree(described)
 
 
-@settings(max_examples=30)
-@given(recipes())
+@pytest.mark.filterwarnings("ignore::lpkernels.FixedAxisWarning")
+@whatever(max_examples=40)
+@given(constructed.recipes)
 def test_recipes_come_back(described: Recipe) -> None:
     agree(described)
     assert recipe(repr(described)) == described
+
+
+@given(constructed.ranges | constructed.scalings)
+def test_ranges_and_scalings_of_earlier_steps_come_back(described: Any) -> None:
+    agree(described)
 
 
 def test_plain_values_are_texts_and_numbers() -> None:

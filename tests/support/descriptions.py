@@ -1,5 +1,4 @@
-"""Formats, quantizers, accumulators and recipes of every legal kind, and calls of `lp.scaled`, for
-hypothesis to draw."""
+"""Formats of every legal kind, and calls of `lp.scaled`, for hypothesis to draw."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,18 +10,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lpkernels.arithmetic import (
-    MAX_ACCUMULATOR_RANDOM_BITS,
-    MAX_ALIGNED_BITS,
-    MAX_BLOCK,
-    NATIVE,
-    PRODUCTS,
-    QUANTIZERS,
-    Accumulator,
-    Quantizer,
-    Recipe,
-    RunningRange,
-)
+from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import (
     FP32,
     AffineFormat,
@@ -88,12 +76,6 @@ def affine_formats(draw: st.DrawFn, axes: st.SearchStrategy[Any] = _AXES) -> Aff
 
 # The elements of blocks have a sign, and no smaller step than 2^-22.
 _elements = float_formats(least_step=-22).filter(lambda fmt: fmt.signed)
-block_formats = st.builds(
-    BlockFormat,
-    _elements | st.sampled_from(["e4m3", "e4m3ieee", "e2m1", "fp4_e2m1"]),
-    st.integers(1, 2**62),
-    axis=_AXES,
-)
 
 
 @st.composite
@@ -205,74 +187,3 @@ def scaled_calls(draw: st.DrawFn, longest: int = 70) -> ScaledCall:
         draw(AMAX) if takes_amax(fmt.to_ints()) else None,
         draw(st.booleans()),
     )
-
-
-formats = float_formats() | fixed_formats() | affine_formats() | block_formats
-quantizers = st.builds(
-    Quantizer,
-    formats,
-    st.sampled_from(ROUNDINGS),
-    random_bits=st.none() | st.integers(1, MAX_RANDOM_BITS),
-    rng=st.sampled_from(RNGS),
-)
-
-
-def _sums(draw: st.DrawFn, kind: str) -> dict[str, Any]:
-    """The arguments of an accumulator that an order or a block goes with."""
-    floats, fmts = float_formats(), float_formats() | fixed_formats()
-    modes = st.sampled_from(ROUNDINGS)
-    if kind == "operands":
-        block = draw(st.integers(1, MAX_BLOCK // 2)) * 2
-        interleaved = draw(st.integers(1, 4))
-        return {
-            "fmt": draw(floats),
-            "block": block,
-            "operands": draw(st.tuples(floats, floats) | floats),
-            "least_exponent": draw(st.none() | st.integers(-300, 300)),
-            "interleaved": interleaved,
-            "chunk": draw(st.integers(1, 99)) * block * interleaved,
-        }
-    given: dict[str, Any] = {"order": kind, "chunk": draw(st.none() | st.integers(1, 2**62))}
-    if kind == "native":
-        return given
-    given |= {"fmt": draw(fmts), "product": draw(st.none() | fmts)}
-    if given["product"] is not None:
-        given["product_rounding"] = draw(modes)
-    if kind == "block":
-        given |= {"order": "sequential", "block": draw(st.integers(1, MAX_BLOCK))}
-    return given
-
-
-@st.composite
-def accumulators(draw: st.DrawFn) -> Accumulator:
-    kinds = ["sequential", "pairwise", "compensated", "native", "block", "operands"]
-    kind = draw(st.sampled_from(kinds))
-    given = _sums(draw, kind)
-    if "block" in given:
-        given["aligned_bits"] = draw(st.integers(1, MAX_ALIGNED_BITS))
-    free = [m for m in ROUNDINGS if m != "stochastic" or kind != "compensated"]
-    if kind != "native" or given["chunk"] is not None:
-        given["rounding"] = draw(st.sampled_from(free))
-    if given["chunk"] is not None:
-        given["outer"] = draw(st.none() | float_formats() | fixed_formats())
-        given["outer_rounding"] = draw(
-            st.none() if kind == "native" else st.none() | st.sampled_from(ROUNDINGS)
-        )
-    return Accumulator(
-        **given,
-        random_bits=draw(st.integers(1, MAX_ACCUMULATOR_RANDOM_BITS)),
-        rng=draw(st.sampled_from(RNGS)),
-    )
-
-
-_RANGES = st.builds(RunningRange, st.floats(0, 1, exclude_max=True, allow_nan=False), st.booleans())
-
-
-@st.composite
-def recipes(draw: st.DrawFn) -> Recipe:
-    given: dict[str, Any] = {name: draw(st.none() | quantizers) for name in QUANTIZERS}
-    given |= {name: draw(st.just(NATIVE) | accumulators()) for name in PRODUCTS}
-    if draw(st.booleans()):
-        one_range = affine_formats(axes=st.none())
-        given |= {"input": Quantizer(draw(one_range)), "input_range": draw(_RANGES)}
-    return Recipe(**given)
