@@ -189,7 +189,7 @@ def _show_plan(study: work.Study, made: AccumulatorPlan) -> None:
 
     blocks, config = [row.to_dict() for row in made.blocks], study.config
     show_table(plan_table(blocks, title=f"{config.model}, {config.operand} operands"))
-    for note in plan_notes(blocks):
+    for note in [*plan_notes(blocks), *filter(None, [made.uncovered])]:
         console.print(note, highlight=False, markup=False)
     plot_bits(study.of("plan"), study.folder / "bits.png", title=config.model)
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from lpkernels._first_use import on_first_use
 from lpkernels.nn._positions import FIRST, FUNCTIONS, GATES, LAST
+from lpkernels.nn._staying import NotEmulatedWarning
 from lpkernels.nn.activations import GELU, Softmax
 from lpkernels.nn.attention import MultiheadAttention
 from lpkernels.nn.conv import Conv1d, Conv2d, Conv3d, LazyConv1d, LazyConv2d, LazyConv3d
@@ -63,6 +64,7 @@ __all__ = [
     "LazyLinear",
     "Linear",
     "MultiheadAttention",
+    "NotEmulatedWarning",
     "Policy",
     "RMSNorm",
     "RNNCell",

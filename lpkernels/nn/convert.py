@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -21,10 +20,11 @@ from lpkernels.nn._conflicts import (
 )
 from lpkernels.nn._fast_paths import set_fast_paths
 from lpkernels.nn._frozen import refuse_fixed_recipes, refuse_frozen
+from lpkernels.nn._staying import warn_of_staying
 from lpkernels.nn.attention import MultiheadAttention
 from lpkernels.nn.calls import EmulatesCalls
 from lpkernels.nn.emulated import Emulated, changed
-from lpkernels.nn.policies import method
+from lpkernels.nn.policies import Policy, method
 from lpkernels.nn.selecting import (
     Layer,
     Patterns,
@@ -80,15 +80,21 @@ def convert(
     products in TorchScript; float64 operands are refused with a RuntimeError.
     ``lpkernels.nn.summary`` shows which products of a model are emulated.
 
-    A module with a ``forward`` that cannot be followed is left as it is and named in a warning;
-    exclude the module to silence the warning. Such a forward was replaced on the object, or,
-    without ``functions``, belongs to the class of a layer. In a graph of torch.fx layers are
-    converted, but a graph that calls products itself is refused, and so is TorchScript with
-    products. The out_proj of torch.nn.MultiheadAttention, which is never called, is no layer of its
-    own: its product has the recipe of the layer. So have the two products between its projections,
-    unless a key before is ``FUNCTIONS`` or fits ``"<name>.attention"``. The fused evaluation paths
-    of torch.nn.TransformerEncoder and its layers, which call no layer, are switched off in every
-    container with a converted one, at the latest when the container is called.
+    One warning (``lpkernels.nn.NotEmulatedWarning``) names layers that stay torch's own though
+    nobody left them out: classes with products for which a method has no arithmetic, with the
+    number of layers, and modules with a ``forward`` that cannot be followed. It also says if no
+    product of the model is emulated. Exclude the layers to silence it. Products of parameters that
+    are no layers, as in ``x @ w[e]``, are seen by ``lpkernels.nn.summary(...).require(share)``
+    alone. A forward cannot be followed if it was replaced on the object, or, without ``functions``,
+    belongs to the class of a layer.
+
+    In a graph of torch.fx layers are converted, but a graph that calls products itself is refused,
+    and so is TorchScript with products. The out_proj of torch.nn.MultiheadAttention, which is never
+    called, is no layer of its own: its product has the recipe of the layer. So have the two
+    products between its projections, unless a key before is ``FUNCTIONS`` or fits
+    ``"<name>.attention"``. The fused evaluation paths of torch.nn.TransformerEncoder and its
+    layers, which call no layer, are switched off in every container with a converted one, at the
+    latest when the container is called.
 
     Args:
         model: any module.
@@ -153,7 +159,9 @@ def convert(
     if not able and not able_calling:
         raise ValueError(nothing_matched("convert", wanted, found + calling))
     refuse_axes("convert", chosen)
-    _warn_of([layer for layer, _ in chosen + chosen_calling if layer.why_not])
+    given = isinstance(recipe, Policy) or not isinstance(recipe, Mapping)
+    whole = given and include is None and exclude is None
+    warn_of_staying(wanted, chosen + chosen_calling, whole=whole)
     with _all_or_nothing(model):
         for module, its_recipe in able:
             _reclass(module, _classes.emulate)
@@ -332,13 +340,3 @@ def _set_shields(model: Module) -> None:
     if any(isinstance(module, EmulatesCalls) for module in model.modules()):
         for module in _classes.to_be_shielded(model):
             _reclass(module, _classes.shield)
-
-
-def _warn_of(layers: list[Layer]) -> None:
-    if layers:
-        named = "; ".join(f"{layer.names[0]!r}: {layer.why_not}" for layer in layers)
-        warnings.warn(
-            f"convert: left {len(layers)} selected layer(s) as they are: {named}. "
-            "Name them in exclude= to silence this",
-            stacklevel=3,
-        )

@@ -122,6 +122,10 @@ def _short(value: Any) -> str:
     return min([str(value), *names], key=len)
 
 
+#: Torch's own recipe where a policy has no arithmetic for a class of layers, a lack that `convert`
+#: warns of; where a layer stays torch's own on purpose, TORCH is.
+NO_ARITHMETIC = dataclasses.replace(TORCH)
+
 #: By name; `_known` adds those of scaled formats.
 POLICIES: dict[str, Callable[[], Policy]] = {}
 

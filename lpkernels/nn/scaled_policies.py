@@ -13,7 +13,7 @@ from lpkernels.arithmetic import TORCH
 from lpkernels.formats import BlockFormat
 from lpkernels.formats.checks import checked_int
 from lpkernels.nn._positions import FUNCTIONS, GATES, LAST
-from lpkernels.nn.policies import POLICIES, REDUCING, TRANSPOSED, Policy
+from lpkernels.nn.policies import NO_ARITHMETIC, POLICIES, REDUCING, TRANSPOSED, Policy
 from lpkernels.nn.selecting import Pattern, callers, check_model, layers
 from lpkernels.recipes import describe, recipe
 
@@ -63,9 +63,10 @@ def _policy(name: str) -> Policy:
     apart += [GATES] if "GATES" in _LAYERS[name] else []
     apart += [FUNCTIONS, torch.nn.Embedding, *REDUCING]
     # Projections have no place for scales of their own.
-    apart += [torch.nn.MultiheadAttention] if recipe(name).scaling else []
-    apart += _CONVOLUTIONS if _runs_along_k(name) else ()
-    return Policy({**dict.fromkeys(apart, TORCH), "*": body})
+    lacking: list[Pattern] = [torch.nn.MultiheadAttention] if recipe(name).scaling else []
+    lacking += _CONVOLUTIONS if _runs_along_k(name) else ()
+    kept = {**dict.fromkeys(apart, TORCH), **dict.fromkeys(lacking, NO_ARITHMETIC)}
+    return Policy({**kept, "*": body})
 
 
 def _runs_along_k(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 import warnings
 from typing import Any
 
@@ -154,6 +155,68 @@ def test_convert_leaves_a_layer_and_says_so(layer: Any, options: Any, match: str
         lp.convert(model, FP8, **options)
     assert type(model[0]) is kind
     assert list(converted(model)) == ["1"]
+
+
+class Experts(nn.Module):
+    """A product of a parameter that is no layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.out = nn.Parameter(torch.randn(2, 4, 4)), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(x @ self.w[0] + x @ self.w[1])
+
+
+NVFP4, MXFP8 = lp.policy("nvfp4"), lp.policy("mxfp8")
+CONVS = "2 Conv2d stay torch's own, because the policy has no arithmetic for their class"
+
+
+def convolutions(*more: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), *more)
+
+
+@rows(
+    "model, recipe, options, text",
+    # Classes without arithmetic are named with counts; layers left out on purpose are not.
+    (convolutions(), NVFP4, {}, f"{CONVS}; no product of this model is emulated"),
+    (convolutions(nn.ConvTranspose2d(4, 4, 3), nn.Linear(4, 4)), "nvfp4", {},
+     "2 Conv2d, 1 ConvTranspose2d stay torch's own"),
+    (convolutions(nn.Linear(4, 4)), MXFP8, {}, f"{CONVS}; no product"),
+    (nn.Sequential(nn.Linear(4, 4), nn.MultiheadAttention(4, 2)), lp.policy("te_delayed"), {},
+     ""),
+    (nn.Sequential(nn.MultiheadAttention(4, 2), nn.Linear(4, 4), nn.Linear(4, 4)),
+     lp.policy("te_delayed"), {}, "1 MultiheadAttention stay torch's own"),
+    (convolutions(nn.Linear(4, 4)), NVFP4, {"exclude": nn.Conv2d}, ""),
+    (convolutions(nn.Linear(4, 4)), NVFP4, {"include": "3"}, ""),
+    (convolutions(nn.Linear(4, 4)), {nn.Linear: FP8}, {}, ""),
+    (convolutions(nn.Linear(4, 4)), {nn.Conv2d: "fp32", "*": FP8}, {}, ""),
+    (convolutions(), FP8, {}, ""), (convolutions(), "fp32", {}, ""),
+    (nn.Sequential(nn.Linear(4, 4)), {"0": "fp32"} | lp.policy("fp8_wang2018"), {}, ""),
+    (convolutions(nn.Linear(4, 4)), NVFP4.keep(convolutions(nn.Linear(4, 4)), last=1),
+     {"exclude": nn.Conv2d}, ""),
+    (nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), MXFP8, {}, ""),
+    (nn.Sequential(nn.Embedding(4, 4), nn.LayerNorm(4)), FP8, {}, "no product of this model is"),
+    (nn.Sequential(nn.LayerNorm(4)), {nn.LayerNorm: FP8}, {}, ""),
+    (Experts(), NVFP4, {}, ""),
+    (nn.Sequential(replaced(), *convolutions()), NVFP4, {}, f"{CONVS}; no .*; left 1 selected"),
+)  # fmt: skip
+def test_convert_warns_once_of_what_nobody_left_out(
+    model: Any, recipe: Any, options: Any, text: str
+) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        lp.convert(model, recipe, **options)
+    assert len(caught) == bool(text)
+    for warning in caught:
+        assert issubclass(warning.category, lp.nn.NotEmulatedWarning)
+        assert re.search(text, str(warning.message)) and warning.filename == __file__
+
+
+def test_products_of_parameters_that_are_no_layers_are_caught_by_require() -> None:
+    model, x = lp.convert(Experts(), NVFP4), torch.randn(32, 4)
+    with pytest.raises(ValueError, match=r"33.3% is emulated, .* \(model\) \(Experts\) matmul fpr"):
+        lp.nn.summary(model, x).require(0.95)
 
 
 def test_convert_takes_attention_and_no_layer_of_its_projection() -> None:

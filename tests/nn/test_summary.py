@@ -14,7 +14,7 @@ import lpkernels as lp
 from lpkernels.techniques.accumulation import plan
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
-from tests.support.computes import Computes
+from tests.support.computes import Computes, OwnBackward
 
 SUMS = lp.Recipe(fprop="e5m7")
 NATIVE = lp.Recipe(input="e4m3")
@@ -219,20 +219,10 @@ def shares(summary: lp.nn.Summary, **of: Any) -> list[tuple[Any, ...]]:
     return [(row.name, row.gemm, row.calls, row.macs, row.emulated) for row in chosen]
 
 
-class Custom(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(x, w)
-        return x @ w
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        x, w = ctx.saved_tensors
-        return grad @ w.mT, x.mT @ grad
-
-
 def test_the_backward_pass_counts_by_the_module_whose_graph_it_is() -> None:
-    body = Computes(lambda m, x: Custom.apply(m.head(x), m.w), w=nn.Parameter(torch.randn(6, 5)))
+    body = Computes(
+        lambda m, x: OwnBackward.apply(m.head(x), m.w), w=nn.Parameter(torch.randn(6, 5))
+    )
     body.head = nn.Linear(4, 6)
     model = lp.convert(nn.Sequential(nn.Linear(3, 4), body), lp.Recipe(input="e5m2"))
     found = lp.nn.summary(model, torch.randn(2, 3), backward=True)

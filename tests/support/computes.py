@@ -1,8 +1,9 @@
-"""A module that is written where it is used."""
+"""A module that is written where it is used, and a function with its own backward pass."""
 
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 
@@ -17,3 +18,17 @@ class Computes(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Any:
         return self.function(self, *inputs)
+
+
+class OwnBackward(torch.autograd.Function):
+    """x @ w with a backward pass of its own, which torch computes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(x, w)
+        return x @ w
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        x, w = ctx.saved_tensors
+        return grad @ w.mT, x.mT @ grad

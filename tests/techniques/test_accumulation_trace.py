@@ -11,7 +11,7 @@ from lpkernels.techniques.accumulation import plan
 from tests.loops import each
 from tests.nn.layer_cases import first
 from tests.nn.observed import of_weight
-from tests.support.computes import Computes
+from tests.support.computes import Computes, OwnBackward
 from tests.support.plans import grad, mean_square
 from tests.support.refusals import refuses
 
@@ -97,10 +97,23 @@ def test_composite_layers_compute_what_torch_does_while_traced(model: nn.Module,
         outputs.append(first(y).detach())
         return mean_square(y)
 
-    rows = plan(model, sample, loss=loss, operand="bf16").rows
+    found = plan(model, sample, loss=loss, operand="bf16")
+    rows = found.rows
+    assert found.uncovered == "" and "no row" not in str(found)
     torch.testing.assert_close(outputs[0], first(model(*sample)).detach())
     assert {row.gemm for row in rows} == {"fprop", "dgrad", "wgrad"}
     assert all(row.exponents is not None for row in rows)
+
+
+def test_products_that_the_trace_does_not_see_are_named_below_the_table():
+    parts = {"layer": nn.Linear(4, 4), "w": nn.Parameter(torch.randn(4, 4))}
+    model = Computes(lambda m, x: torch.cdist(OwnBackward.apply(m.layer(x), m.w), x), **parts)
+    made = plan(model, torch.randn(2, 4), loss=torch.sum, operand="e5m2")
+    assert made.uncovered == (
+        "products that reach torch and have no row here: aten::_cdist_forward x1, "
+        "aten::_cdist_backward x1, aten::mm x2"
+    )
+    assert str(made).splitlines()[-1] == made.uncovered
 
 
 def test_lengths_of_attention_and_recurrent_layers():

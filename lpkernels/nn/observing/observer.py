@@ -7,7 +7,7 @@ A TorchFunctionMode meets the functions a model calls, above autograd; emulated 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -25,8 +25,9 @@ from lpkernels.nn.observing.functions import (
     operation_of,
 )
 from lpkernels.nn.observing.gradients import GradientHooks
+from lpkernels.nn.observing.operators import Operators
 from lpkernels.nn.observing.parts import PARTS, in_parts
-from lpkernels.nn.observing.reporting import Reporter
+from lpkernels.nn.observing.reporting import Reporter, Runs
 from lpkernels.nn.observing.visiting import Visitor
 from lpkernels.nn.selecting import check_model
 
@@ -41,6 +42,7 @@ def observe(
     operations: Container[str] | None = None,
     depth: Depth = "functions",
     around: bool = True,
+    operators: Operators | None = None,
 ) -> Iterator[None]:
     """Inside this context the visitor is told of the calls of the model and of the code around it.
 
@@ -68,6 +70,8 @@ def observe(
             layer.
         around: whether calls around the model, such as the loss, are told too. Without them a loop
             is faster, since torch then does not show its other calls.
+        operators: counts all products that reach torch meanwhile, told or not; without the calls
+            around, the products of the model's first run.
 
     Raises:
         TypeError, ValueError: model is no Module, visitor no Visitor; unknown depth.
@@ -93,7 +97,7 @@ def observe(
     hooks = None
     if type(visitor).gradient is not Visitor.gradient:
         hooks = GradientHooks(visitor.gradient, visitor.wants_gradient)
-    reporter = Reporter(visitor, hooks)
+    reporter = Reporter(visitor, hooks, Runs() if operators is None else operators.runs)
     modules = list(model.named_modules())
     _check_visible(modules)
     if operations is None or operations is LAYERS:
@@ -104,10 +108,11 @@ def observe(
     mode = _Functions(reporter, PRODUCTS if operations is None else operations, depth == "parts")
     try:
         if around:
-            with reporter.runs.watched(modules), watching(mode), mode:
+            with reporter.runs.watched(modules), watching(mode), mode, operators or nullcontext():
                 yield
         else:
-            with watching(mode), reporter.runs.watched(modules, mode):
+            inside = mode if operators is None else _First(mode, operators)
+            with watching(mode), reporter.runs.watched(modules, inside):
                 yield
     finally:
         reporter.close()
@@ -157,7 +162,8 @@ class _Functions(TorchFunctionMode):
         if operation_of(name) not in self._operations:
             return func(*args, **kwargs)
         if self._by_parts and name in PARTS and name in self._operations:
-            return in_parts(self._reporter, name, func, arguments_of(name, args, kwargs))
+            with self._reporter.runs.telling():
+                return in_parts(self._reporter, name, func, arguments_of(name, args, kwargs))
         return self.see(func, args, kwargs, func)
 
     def see(
@@ -173,4 +179,24 @@ class _Functions(TorchFunctionMode):
             return compute(*args, **kwargs)
         arguments = arguments_of(name, args, kwargs)
         called = partial(compute, *args, **kwargs)
-        return self._reporter.report(operation, function, arguments, called)
+        with self._reporter.runs.telling():
+            return self._reporter.report(operation, function, arguments, called)
+
+
+class _First(AbstractContextManager[None]):
+    """The mode; where it is entered for the first time the operators too."""
+
+    def __init__(self, mode: TorchFunctionMode, operators: Operators) -> None:
+        self._mode, self._operators, self._is_first = mode, operators, True
+
+    def __enter__(self) -> None:
+        self._mode.__enter__()
+        if self._is_first:
+            self._operators.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        if self._is_first:
+            self._is_first = False
+            self._operators.__exit__(*error)
+            self._operators.runs.forget_order()
+        self._mode.__exit__(*error)

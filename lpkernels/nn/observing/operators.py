@@ -4,7 +4,7 @@ functions, in the forward pass and in the backward pass."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -24,8 +24,8 @@ class Operation(NamedTuple):
     """Equal calls of an operator that makes products.
 
     operator: the name of its schema, "aten::mm".
-    run: of the module that called it; in backward of the module whose forward pass is
-        differentiated.
+    module, layer: the module that called it, its name first; in backward the module whose forward
+        pass is differentiated.
     gemm: "fprop", "dgrad", "wgrad", or "backward" where torch's own operator, or the backward of a
         user's Function, does not say which.
     emulated: whether a recipe rounds it.  told: whether an observer of functions was told of it.
@@ -84,14 +84,15 @@ class Operators(TorchDispatchMode):
             in_forward = in_forward or torch.is_grad_enabled()
         gemm = "fprop" if role is None else _GEMMS[role]
         gemm = gemm if in_forward or gemm != "fprop" else "backward"
-        run = self.runs.current()
-        key = Operation(name, run.name, run.module, sizes, gemm, emulated, run.told)
+        run, told = self.runs.current()
+        key = Operation(name, run.name, run.module, sizes, gemm, emulated, told)
         self.counts[key] += 1
 
-
-def listed(operations: Iterable[tuple[Operation, int]]) -> str:
-    """The operators by name, each with the number of its calls."""
-    calls: Counter[str] = Counter()
-    for operation, count in operations:
-        calls[operation.operator] += count
-    return ", ".join(f"{name} x{count}" for name, count in calls.most_common())
+    def uncovered(self, seen: Callable[[Operation], bool]) -> str:
+        """One sentence about the products that a table does not have; "" if it has all."""
+        calls: Counter[str] = Counter()
+        for operation, count in self.counts.items():
+            if not seen(operation):
+                calls[operation.operator] += count
+        names = ", ".join(f"{name} x{count}" for name, count in calls.items())
+        return f"products that reach torch and have no row here: {names}" if names else ""

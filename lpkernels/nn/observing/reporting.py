@@ -28,11 +28,11 @@ class Runs:
 
     def __init__(self) -> None:
         self.innermost = Run("", None, None)
-        # Where it is asked for, for backward: the sequence numbers that torch gave to the next node
-        # of a graph as a run began or went on, and these runs.
-        self.keeps_order = False
+        # For backward, where `keeps_order`: at each change the number of the next node of a graph,
+        # the innermost run, and whether a visitor is told of the call that it makes.
+        self.keeps_order = self._told = False
         self._starts: list[int] = []
-        self._order: list[Run] = []
+        self._order: list[tuple[Run, bool]] = []
         self._mode: AbstractContextManager[Any] | None = None
         self._entered = False
 
@@ -58,20 +58,34 @@ class Runs:
             for handle in handles:
                 handle.remove()
 
-    def go_on(self, run: Run) -> None:
-        """From now on this is the innermost run."""
-        self.innermost = run
+    def _go_on(self, run: Run, told: bool = False) -> None:
+        self.innermost, self._told = run, told
         if self.keeps_order:
             self._starts.append(torch.autograd._get_sequence_nr())
-            self._order.append(run)
+            self._order.append((run, told))
 
-    def current(self) -> Run:
-        """The innermost run; in backward the one whose forward pass made the node that runs."""
-        if self.innermost.outer is not None or not is_in_backward():
-            return self.innermost
+    def current(self) -> tuple[Run, bool]:
+        """The innermost run, and whether a visitor is told of the call that it makes; in backward
+        those of the forward pass that made the node which runs."""
+        if self.innermost.outer is not None or self._told or not is_in_backward():
+            return self.innermost, self._told
         number = torch._C._current_autograd_node()._sequence_nr()
         at = bisect_right(self._starts, number)
-        return self._order[at - 1] if at else self.innermost
+        return self._order[at - 1] if at else (self.innermost, False)
+
+    def forget_order(self) -> None:
+        self.keeps_order = False
+        self._starts, self._order = [], []
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """A context around a call that a visitor is told of."""
+        run, told = self.innermost, self._told
+        self._go_on(run, True)
+        try:
+            yield
+        finally:
+            self._go_on(run, told)
 
     def _enter(self) -> None:
         if self._mode is not None and not self._entered:
@@ -85,12 +99,12 @@ class Runs:
 
     def _hooked(self, name: str, module: Module) -> list[RemovableHandle]:
         def enter(module: Module, args: Any) -> None:
-            self.go_on(Run(name, module, self.innermost))
+            self._go_on(Run(name, module, self.innermost))
             self._enter()
 
         def leave(module: Module, args: Any, result: Any) -> None:
             if self.innermost.outer is not None:
-                self.go_on(self.innermost.outer)
+                self._go_on(self.innermost.outer)
             if self.innermost.outer is None:
                 self._leave()
 
@@ -106,8 +120,8 @@ _FORWARD = (Role.INPUT, Role.WEIGHT, Role.BIAS, Role.OUTPUT)
 class Reporter:
     """Tells a visitor of calls, in their order."""
 
-    def __init__(self, visitor: Visitor, hooks: GradientHooks | None) -> None:
-        self.runs = Runs()
+    def __init__(self, visitor: Visitor, hooks: GradientHooks | None, runs: Runs) -> None:
+        self.runs = runs
         self._visitor, self._hooks = visitor, hooks
         self._told = 0
         self._sees_rounding = type(visitor).rounding is not Visitor.rounding

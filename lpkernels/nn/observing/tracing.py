@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from lpkernels.nn._running import KeptScales
 from lpkernels.nn.observing.observer import Depth, observe
+from lpkernels.nn.observing.operators import Operators
 from lpkernels.nn.observing.visiting import Visitor
 from lpkernels.nn.selecting import check_model
 
@@ -26,6 +27,7 @@ def trace(
     loss: Callable[[Any], Tensor] | None = None,
     operations: Container[str] | None = None,
     depth: Depth = "functions",
+    operators: Operators | None = None,
 ) -> None:
     """Run the model once, in the mode it is in, and tell the visitor of its calls (`observe`).
 
@@ -38,7 +40,7 @@ def trace(
         inputs, kwargs: the arguments of the model.
         loss: makes a scalar of the model's output. Its gradients are computed for the parameters
             and for inputs that require one. None: forward alone, without gradients.
-        visitor, operations, depth: as in `observe`. Calls of loss are told too.
+        visitor, operations, depth, operators: as in `observe`. Calls of loss are told too.
 
     Raises:
         ValueError: loss gives no finite scalar (on the meta device nobody knows), or one without a
@@ -49,7 +51,7 @@ def trace(
     with (
         left_as_found(model, given),
         torch.set_grad_enabled(loss is not None),
-        observe(model, visitor, operations=operations, depth=depth),
+        observe(model, visitor, operations=operations, depth=depth, operators=operators),
     ):
         output = model(*inputs, **(kwargs or {}))
         if loss is not None:

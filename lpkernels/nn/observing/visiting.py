@@ -19,13 +19,11 @@ class Run:
     name: its first name in the model, "" for the model itself and for code around it.
     module: None for code around the model, such as a loss.
     outer: the run that called it.
-    told: whether it stands for the inside of one call that the observer was told of.
     """
 
     name: str
     module: Module | None
     outer: Run | None
-    told: bool = False
 
     def __str__(self) -> str:
         if self.module is None:

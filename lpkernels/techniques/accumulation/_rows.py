@@ -108,17 +108,20 @@ class AccumulatorPlan(Mapping[Any, Recipe], Tabular):
         rows: the PlanRows.
         operands: the recipe of the quantizers that the plan was made for.
         modules: {the layer of a row: the module whose recipe it has}.
+        uncovered: a sentence that names the products without a row; "" if there are none.
     """
 
     rows: tuple[PlanRow, ...]
     operands: Recipe
     modules: Mapping[str, str]
+    uncovered: str = ""
 
     def __repr__(self) -> str:
         return str(self._table())
 
     def _table(self) -> TextTable:
-        return plan_text([row.to_dict() for row in self.blocks])
+        table = plan_text([row.to_dict() for row in self.blocks])
+        return replace(table, notes=[*table.notes, *filter(None, [self.uncovered])])
 
     def __getitem__(self, pattern: Any) -> Recipe:
         return self.recipes[pattern]

@@ -17,6 +17,8 @@ from lpkernels.formats import BlockFormat, FixedFormat, Format
 from lpkernels.functional import Scaled, quantize, scaled
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.observing import trace
+from lpkernels.nn.observing.operators import Operators
+from lpkernels.nn.observing.reporting import Runs
 from lpkernels.nn.observing.tracing import arguments
 from lpkernels.nn.selecting import check_model
 from lpkernels.recipes import as_recipe, recipes
@@ -115,7 +117,8 @@ def plan(
     Returns:
         An AccumulatorPlan. With operands in fixed point its rows also say in how many bits a
         fixed-point accumulator can never overflow with the layer's weights as they are
-        (`PlanRow.integer_bits`).
+        (`PlanRow.integer_bits`). Products that this trace did not see, but that reach torch, are
+        named below the table (`AccumulatorPlan.uncovered`).
 
     Raises:
         TypeError, ValueError: arguments of the wrong kind; another headroom than the default beside
@@ -156,7 +159,8 @@ def plan(
         return value
 
     args, kwargs = arguments(sample)
-    trace(model, products, *args, kwargs=kwargs, loss=checked_loss, depth="parts")
+    below = Operators(Runs())
+    trace(model, products, *args, kwargs=kwargs, loss=checked_loss, depth="parts", operators=below)
     options = {"criterion": criterion, "cutoff": cutoff, "metric": metric, "eps": eps}
     exponent = partial(exponent_bits, given=exp_bits, headroom=headroom)
     options["rounding"] = rounding
@@ -166,7 +170,8 @@ def plan(
             rows[i] = row = replace(row, notes=(*row.notes, UNSEEN))
         if row.gemm == "fprop":
             rows[i] = replace(row, integer_bits=measured.integer_bits.get(row.layer))
-    return AccumulatorPlan(tuple(rows), quantizers, measured.modules)
+    uncovered = below.uncovered(lambda operation: operation.told)
+    return AccumulatorPlan(tuple(rows), quantizers, measured.modules, uncovered)
 
 
 def _check(chunk: Any, headroom: Any, exp_bits: Any, margin: Any) -> None:

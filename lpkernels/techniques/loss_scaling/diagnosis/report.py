@@ -20,6 +20,8 @@ from lpkernels import schemas
 from lpkernels._table import Tabular, TextTable
 from lpkernels.formats import Format
 from lpkernels.nn.observing import LAYERS, observe
+from lpkernels.nn.observing.operators import Operators
+from lpkernels.nn.observing.reporting import Runs
 from lpkernels.nn.selecting import check_model
 from lpkernels.techniques import checks
 from lpkernels.techniques.loss_scaling.diagnosis._counting import EVENTS, Counters, SeenScale
@@ -65,16 +67,24 @@ CANDIDATES = (
 class Report(Tabular):
     """The counts, one row for every tensor of every layer; ``print`` shows a table.
 
-    rows: layers in the order of their first calls; input, weight, output, then the gradients.
+    Args:
+        rows: layers in the order of their first calls; input, weight, output, then the gradients.
+        uncovered: the sentence of that property.
     """
 
-    def __init__(self, rows: Iterable[TensorRow]) -> None:
-        self._rows = tuple(rows)
+    def __init__(self, rows: Iterable[TensorRow], uncovered: str = "") -> None:
+        self._rows, self._uncovered = tuple(rows), uncovered
 
     @property
     def rows(self) -> tuple[TensorRow, ...]:
         """The rows, in their order."""
         return self._rows
+
+    @property
+    def uncovered(self) -> str:
+        """A sentence that names the products of the first forward pass without a row; "" if there
+        are none."""
+        return self._uncovered
 
     def _found(self) -> tuple[TensorRow, ...]:
         rows = self.rows
@@ -138,6 +148,8 @@ class Report(Tabular):
     def records(self, header: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
         """The lines of `save`."""
         first = {**schemas.header(KIND), **(header or {})}
+        if self.uncovered:
+            first["uncovered"] = self.uncovered
         return [first, *self.to_dicts()]
 
     def save(self, path: str | Path, header: Mapping[str, Any] | None = None) -> Path:
@@ -163,14 +175,16 @@ class Report(Tabular):
         if kind != KIND:
             raise ValueError(f"{path}: expected the records of a diagnosis, got {kind!r}")
         # A run's file has its epochs below.
-        return Report(TensorRow.from_dict(line) for line in lines[1:] if line["type"] == "tensor")
+        rows = (TensorRow.from_dict(line) for line in lines[1:] if line["type"] == "tensor")
+        return Report(rows, lines[0].get("uncovered", ""))
 
     def cells(self) -> list[tuple[str, ...]]:
         """The table as texts, its head first."""
         return [HEAD, *map(cells, self._found())]
 
     def _table(self) -> TextTable:
-        return table(self.rows)
+        shown = table(self.rows)
+        return replace(shown, notes=[*shown.notes, *filter(None, [self.uncovered])])
 
 
 def merged(rows: Iterable[TensorRow]) -> list[TensorRow]:
@@ -222,7 +236,8 @@ def diagnose(
     backward reaches them; biases, masks and tensors that are not floating point are left out. By
     the recipes, every tensor is counted as its quantizer gets it, before it is rounded, also inside
     attention and recurrent layers, whose products after the first are numbered. Overflow inside a
-    sum is not seen.
+    sum is not seen. Products of the first forward pass that reach torch and have no row are named
+    below the table (`uncovered`).
 
     The diagnosis changes nothing: results, gradients, buffers, random draws and hooks are those of
     a loop without it, also after an error. Counts stay on the device of the tensors, and each
@@ -289,12 +304,23 @@ class Diagnosis(Report):
             RecipeWatcher(*counting) if formats is None else FormatWatcher(formats, *counting)
         )
         self._open: ExitStack | None = None
+        self._operators = Operators(Runs())
+
+    @property
+    def uncovered(self) -> str:
+        """A sentence that names the products of the first forward pass without a row; "" if there
+        are none."""
+        by_recipe = isinstance(self._watcher, RecipeWatcher)
+        return self._operators.uncovered(lambda x: x.emulated if by_recipe else x.told)
 
     def __enter__(self) -> Diagnosis:
         if self._open is not None:
             raise RuntimeError("diagnose: this block is entered already; make another diagnosis")
         with ExitStack() as stack:
-            seen = observe(self._model, self._watcher, operations=LAYERS, around=False)
+            below = None if self._operators.counts else self._operators
+            seen = observe(
+                self._model, self._watcher, operations=LAYERS, around=False, operators=below
+            )
             stack.enter_context(seen)
             self._open = stack.pop_all()
         return self
@@ -354,10 +380,10 @@ class Diagnosis(Report):
         """The report of all ranks together, on each of them; all ranks must make this call. Without
         torch.distributed it is the report of this process."""
         if not (dist.is_available() and dist.is_initialized()):
-            return Report(self.rows)
+            return Report(self.rows, self.uncovered)
         every: list[Any] = [None] * dist.get_world_size(group)
         dist.all_gather_object(every, list(self.rows), group=group)
-        return Report(merged(row for rows in every for row in rows))
+        return Report(merged(row for rows in every for row in rows), self.uncovered)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Adds the rows of a `state_dict` to those counted so far."""

@@ -1,6 +1,7 @@
 """The counts while a model runs, against NumPy on the tensors themselves."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 import lpkernels as lp
 from lpkernels.nn.observing import observe
 from lpkernels.techniques.loss_scaling import diagnose
-from lpkernels.techniques.loss_scaling.diagnosis import Histogram, TensorRow, _watching
+from lpkernels.techniques.loss_scaling.diagnosis import Histogram, Report, TensorRow, _watching
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.nn.observed import Calls
@@ -257,3 +258,25 @@ def test_autocast_is_left_alone() -> None:
         assert y.dtype == torch.bfloat16
         y.float().mean().backward()
     assert row_of(report, "right", "grad_output").calls == 1
+
+
+def test_products_without_a_row_are_named_below_the_table(tmp_path: Path) -> None:
+    """By formats the products that no function shows, by recipe all that no recipe rounds."""
+    parts = {"left": nn.Linear(4, 4), "right": nn.Linear(4, 4)}
+    model = Computes(lambda m, x: torch.cdist(m.right(m.left(x)), x), **parts)
+    lp.convert(model, lp.Recipe(input="e5m2"), include="left")
+    texts = {}
+    for fmt in ("e5m2", "recipe"):
+        with diagnose(model, fmt) as report:
+            # Two passes are named as one.
+            for _ in range(2):
+                model(torch.randn(2, 4)).sum().backward()
+        texts[fmt] = report.uncovered.rpartition(": ")[2]
+        assert str(report).splitlines()[-1] == report.uncovered
+        assert str(Report.load(report.save(tmp_path / "report.jsonl"))) == str(report)
+    assert texts == {
+        "e5m2": "aten::_cdist_forward x1", "recipe": "aten::addmm x1, aten::_cdist_forward x1"
+    }  # fmt: skip
+    with diagnose(model.left, "e5m2") as report:
+        model.left(torch.randn(2, 4))
+    assert report.uncovered == "" and "no row" not in str(report)
