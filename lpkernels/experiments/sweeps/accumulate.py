@@ -31,7 +31,6 @@ from lpkernels.techniques.accumulation import (
     plan,
     vrr,
 )
-from lpkernels.techniques.accumulation._rows import ALIGNED_TRUNCATION
 from lpkernels.techniques.accumulation.planning import HEADROOM, MARGIN
 from lpkernels.techniques.accumulation.theory import NMSE_CONSTANTS
 
@@ -257,7 +256,7 @@ def simulate(point: Point, *, seed: int = 0, side: int = _SIDE) -> records.Recor
     record = {"type": "simulation", **asdict(point), **got}
     if acc.chunk is None and isinstance(acc.fmt, FloatFormat):
         record["theory"] = vrr(acc.fmt.man_bits, got["product_bits"], point.length)[0]
-    rounding = ALIGNED_TRUNCATION if acc.block == 1 else acc.rounding
+    rounding = "aligned_truncation" if acc.block == 1 else acc.rounding
     if rounding in NMSE_CONSTANTS and isinstance(acc.fmt, FloatFormat):
         bits, chunk = acc.fmt.man_bits, acc.chunk
         record["law"] = nmse(bits, point.length, chunk=chunk, rounding=rounding)
