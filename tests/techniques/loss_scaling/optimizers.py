@@ -1,6 +1,7 @@
 """Parameters and fixed gradients for optimizers, the same in every process; scaled iterations."""
 
 import copy
+import io
 import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -154,3 +155,11 @@ def take(scaler: Any, optimizer: Optimizer, gradient: float = 1.0) -> None:
 def state_of(optimizer: Optimizer) -> list[Any]:
     """Weights and state, copied, in order."""
     return copy.deepcopy([(p.detach(), optimizer.state[p]) for p in held_by(optimizer)])
+
+
+def from_file(value: Any, **options: Any) -> Any:
+    """The value after torch.save and torch.load."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, **options)

@@ -1,7 +1,6 @@
 """Resumed and copied optimizers go on to the same bits; steps are skipped, masters are lent."""
 
 import copy
-import io
 from typing import Any
 
 import pytest
@@ -17,21 +16,13 @@ from tests.techniques.loss_scaling import optimizers
 pytestmark = pytest.mark.filterwarnings("ignore:MasterWeights:UserWarning")
 
 
-def from_file(value: Any, **options: Any) -> Any:
-    """The value after torch.save and torch.load."""
-    buffer = io.BytesIO()
-    torch.save(value, buffer)
-    buffer.seek(0)
-    return torch.load(buffer, **options)
-
-
 @each("name, recipe", optimizers.PAIRS)
 def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(name: str, recipe: str) -> None:
     held = optimizers.parameters(shapes=[(7, 9)])
     optimizer = optimizers.wrapped(name, held, **optimizers.RECIPES[recipe])
     optimizers.train(optimizer, held, [1, 2])
     saved = {"optimizer": optimizer.state_dict(), "weights": [p.detach() for p in held]}
-    loaded = from_file(saved, weights_only=True)
+    loaded = optimizers.from_file(saved, weights_only=True)
     optimizers.train(optimizer, held, [3, 4])
 
     # The other optimizer is made from other weights and another seed.
@@ -73,7 +64,7 @@ def test_options_and_hooks_are_loaded() -> None:
     assert calls == ["before", "after"]
 
 
-@each("copied", [copy.deepcopy, lambda pair: from_file(pair, weights_only=False)])
+@each("copied", [copy.deepcopy, lambda pair: optimizers.from_file(pair, weights_only=False)])
 def test_copies_go_on_to_the_same_bits(copied: Any) -> None:
     held = optimizers.parameters()
     optimizer = optimizers.wrapped("adam", held, **optimizers.RECIPES["narrow"])

@@ -19,8 +19,8 @@ from lpkernels.formats import (
     TableFormat,
 )
 from lpkernels.techniques.loss_scaling.masters.formats import Rule, WeightFormats
+from lpkernels.techniques.loss_scaling.masters.groups import steps_alone
 from lpkernels.techniques.loss_scaling.masters.stored import is_values
-from lpkernels.techniques.loss_scaling.masters.updates import step_alone
 
 _REFUSED = {
     "LBFGS": "it evaluates the loss again within a step, and all parameters are one vector to it",
@@ -61,6 +61,12 @@ def check_optimizer(optimizer: Any) -> None:
     if "step" in vars(optimizer) and getattr(optimizer.step, "__func__", None) is refuse_step:
         raise ValueError(
             f"MasterWeights: this {kind} is wrapped already; make another one, or use that wrapper"
+        )
+    strange = [str(key) for key in optimizer.state if not isinstance(key, Tensor)]
+    if strange:
+        raise NotImplementedError(
+            f"MasterWeights: {kind} keeps states of no parameter ({', '.join(strange)}), and "
+            "masters are stepped one by one; use one that keeps them in every parameter's state"
         )
     if any(group.get("differentiable") for group in optimizer.param_groups):
         raise NotImplementedError(
@@ -116,7 +122,7 @@ def state_names(optimizer: Optimizer) -> set[str]:
         for dims in {max(p.dim(), 1) for p in group["params"]}:
             device = group["params"][0].device
             zeros = torch.zeros([2] * dims, dtype=torch.float32, device=device)
-            state = step_alone(optimizer, group, zeros, torch.zeros_like(zeros), {})
+            (state,), _ = steps_alone(optimizer, group, [(zeros, torch.zeros_like(zeros), {})])
             names |= {name for name, value in state.items() if is_values(name, value)}
     return names
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lpkernels.functional.seeds import derived_seed, seed_for
+from lpkernels.functional.seeds import derived_seed
 from lpkernels.techniques.loss_scaling.masters import saving
 from lpkernels.techniques.loss_scaling.masters.checks import (
     check_optimizer,
@@ -30,7 +30,8 @@ from lpkernels.techniques.loss_scaling.masters.formats import (
     names_of,
 )
 from lpkernels.techniques.loss_scaling.masters.fused import Batches, FusedPass, check_fused
-from lpkernels.techniques.loss_scaling.masters.stored import COUNTS, Layout, here, shared
+from lpkernels.techniques.loss_scaling.masters.groups import Groups
+from lpkernels.techniques.loss_scaling.masters.stored import COUNTS, Layout, drawn_seed, here
 from lpkernels.techniques.loss_scaling.masters.updates import (
     Stagnation,
     Update,
@@ -41,9 +42,7 @@ from lpkernels.techniques.loss_scaling.masters.updates import (
 )
 
 # Attributes that a copy of the wrapper has beside those that torch copies of any optimizer.
-_OWN = (
-    "optimizer", "_all_rules", "_rules", "_fused", "_seed", "_step", "_begun", "_lent", "_ready",
-)  # fmt: skip
+_OWN = "optimizer _groups _all_rules _rules _fused _seed _step _begun _lent _ready".split()
 
 
 class MasterWeights(Optimizer):
@@ -60,8 +59,9 @@ class MasterWeights(Optimizer):
 
     Args:
         optimizer: a torch.optim.Optimizer, or any that updates a parameter from this parameter, its
-            gradient and its states alone. It belongs to the wrapper from now on; its states are
-            taken over. LBFGS and SparseAdam are refused.
+            gradient, states and group alone. It belongs to the wrapper from now on; its states are
+            taken over. A step may change its groups, if alike for every parameter. LBFGS and
+            SparseAdam are refused.
         weight: of the working copies. Parameters keep their dtype, which must hold its values.
         master: of the masters; its rounding rounds the updates: "e6m9:stochastic" is the 16-bit
             master of Wang et al.
@@ -94,7 +94,7 @@ class MasterWeights(Optimizer):
 
     A loss scaler may set found_inf and grad_scale, as torch.amp.GradScaler does: gradients are
     divided by grad_scale, and where found_inf is not 0 nothing is changed. docs/master-weights.md
-    says in which two cases the flag is read on the host.
+    says in which three cases the flag is read on the host.
 
     Raises:
         TypeError, ValueError, NotImplementedError: see the arguments; a glob that matches nothing,
@@ -147,9 +147,9 @@ class MasterWeights(Optimizer):
         check_fused(fused, optimizer, rules)
         self._ready, self._fused = False, fused
         super().__init__(optimizer.param_groups, optimizer.defaults)
-        self.optimizer = optimizer
+        self.optimizer, self._groups = optimizer, Groups(optimizer)
         self._all_rules, self._rules = all_rules, dict[Tensor, Rule]()
-        self._seed = _drawn_seed(generator, parameters[0].device, all_rules.draw)
+        self._seed = drawn_seed(generator, parameters[0].device, all_rules.draw)
         self._step = torch.zeros_like(self._seed)
         # Parameters whose states were begun in the last step, each with a flag that says whether
         # that step did not run.
@@ -171,6 +171,7 @@ class MasterWeights(Optimizer):
             TypeError: a sparse gradient.
             ValueError: a master or state that is not finite, in a format without such codes. The
                 parameters before it are updated then.
+            NotImplementedError: the optimizer changes a group in another way for each parameter.
         """
         loss = None
         if closure is not None:
@@ -184,7 +185,7 @@ class MasterWeights(Optimizer):
         for _, parameter in todo:
             check_unchanged(parameter, self._rules[parameter], self.state[parameter][COUNTS])
         found, scale = self._flag(), getattr(self, "grad_scale", None)
-        number, batches = self._step + 1, Batches(self.optimizer)
+        number, batches, groups = self._step + 1, Batches(self.optimizer), self._groups.of_step()
         fused_pass = FusedPass(self._fused, self.optimizer)
         for group, parameter in todo:
             device = parameter.device
@@ -195,11 +196,12 @@ class MasterWeights(Optimizer):
             else:
                 seed = self._seed_of(parameter, number)
                 factor = scale.to(device) if isinstance(scale, Tensor) else scale
-                one = Update(self.optimizer, group, parameter, rule, kept, seed, flag, factor)
+                one = Update(groups, group, parameter, rule, kept, seed, flag, factor)
                 began = run(one)
             if began and flag is not None:
                 self._begun.append((flag, parameter, began))
         batches.run(self._seed, number, found, scale)
+        groups.keep(found)
         self._step.copy_(number if found is None else number - found.to(number))
         return loss
 
@@ -389,12 +391,3 @@ class MasterWeights(Optimizer):
             raise RuntimeError(
                 f"{what}: the parameters hold their masters within masters(); leave the block first"
             )
-
-
-def _drawn_seed(
-    generator: torch.Generator | Tensor | None, device: torch.device, share: bool
-) -> Tensor:
-    """One int64 on the device; if it is shared, all processes get the first one's."""
-    seed = seed_for(True, generator)
-    assert seed is not None
-    return (shared(seed, device) if share else seed).to(device, copy=True)

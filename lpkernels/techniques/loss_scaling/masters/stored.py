@@ -28,7 +28,7 @@ from lpkernels.formats.grids import grid_shape
 from lpkernels.formats.integers import follows_from_values, scale_bits
 from lpkernels.functional.packing import pack, unpack
 from lpkernels.functional.quantize import quantize
-from lpkernels.functional.seeds import derived_seed
+from lpkernels.functional.seeds import derived_seed, seed_for
 from lpkernels.techniques.loss_scaling.masters.formats import Rule, remainder_format
 
 
@@ -145,6 +145,15 @@ def shared(seed: Tensor, device: torch.device) -> Tensor:
     common = seed.to(device)
     dist.broadcast(common, 0)
     return common
+
+
+def drawn_seed(
+    generator: torch.Generator | Tensor | None, device: torch.device, share: bool
+) -> Tensor:
+    """One int64 on the device; if it is shared, all processes get the first one's."""
+    seed = seed_for(True, generator)
+    assert seed is not None
+    return (shared(seed, device) if share else seed).to(device, copy=True)
 
 
 # Formats that torch has a dtype for and keeps at their size.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,10 +9,10 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
 from lpkernels.techniques.loss_scaling.masters.formats import Rule, WeightFormats, remainder_format
+from lpkernels.techniques.loss_scaling.masters.groups import Groups
 from lpkernels.techniques.loss_scaling.masters.stored import (
     COMPENSATION,
     COUNTS,
@@ -64,15 +63,15 @@ class Purpose(IntEnum):
 class Update:
     """A parameter to update, which has a gradient.
 
-    optimizer, group: the optimizer whose step it is, and the options of the parameter's group.
+    groups, group: of the optimizer whose step it is, and the options of the parameter's group.
     kept: the parameter's tensors that are kept between steps; the update changes them.
     seed: the seed of its draws in this step; None where it draws nothing.
     found: 0-d bool on its device, true if the update must change nothing; None: it runs.
     scale: the number that the gradient is still multiplied by, on its device, or None.
     """
 
-    optimizer: Optimizer
-    group: Mapping[str, Any]
+    groups: Groups
+    group: dict[str, Any]
     parameter: Tensor
     rule: Rule
     kept: dict[str, Any]
@@ -156,7 +155,12 @@ def run(update: Update) -> list[str]:
     # Memory that is kept is handed out itself where the values that come back are surely kept.
     copies = update.found is not None or not formats.take_anything
     states = decoded_states(kept, rule, layout, here(parameter).shape, copies)
-    began = step_alone(update.optimizer, update.group, after, gradient, states)
+
+    def again() -> tuple[Tensor, Tensor, dict[str, Any]]:
+        shape = here(parameter).shape
+        return before.clone(), _gradient(update), decoded_states(kept, rule, layout, shape, True)
+
+    began = update.groups.step(update.group, after, gradient, states, again)
     moved = after != before
     asked |= moved
     del gradient
@@ -181,34 +185,6 @@ def run(update: Update) -> list[str]:
             new[name] = encoded_state(name, value, rule, layout, update.seed)
     write(here(parameter), layout.part(working).to(parameter.dtype), update.found)
     return _keep(kept, new, update.found)
-
-
-def step_alone(
-    optimizer: Optimizer,
-    group: Mapping[str, Any],
-    values: Tensor,
-    gradient: Tensor,
-    state: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Makes the optimizer's step as if `values`, changed in place, were its one parameter; returns
-    its new state.
-
-    The optimizer's own groups and states are as before afterwards; its hooks are not called.
-    """
-    alone = nn.Parameter(values)
-    alone.grad = gradient
-    groups, states = optimizer.param_groups, optimizer.state
-    optimizer.param_groups = [{**group, "params": [alone]}]
-    optimizer.state = defaultdict(dict, {alone: dict(state)} if state else {})
-    step: Any = type(optimizer).step
-    # torch wraps each class's step in a function that calls the hooks.
-    unhooked = step.__wrapped__ if getattr(step, "hooked", False) else step
-    try:
-        with torch.no_grad():
-            unhooked(optimizer)
-        return dict(optimizer.state.get(alone, {}))
-    finally:
-        optimizer.param_groups, optimizer.state = groups, states
 
 
 def write(target: Tensor, value: Tensor, found: Tensor | None) -> None:
