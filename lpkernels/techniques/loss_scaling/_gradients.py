@@ -174,6 +174,14 @@ def first_bad(outcomes: Iterable[Outcome | None]) -> str:
     return "of another process, or one that is gone,"
 
 
+def is_watched(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a function stands in the place of the optimizer's own step, as accelerate's that
+    notes whether it is called. That of a schedule of torch counts calls, and may be called."""
+    step = vars(optimizer).get("step")
+    own = getattr(step, "__func__", None) is type(optimizer).step
+    return not (step is None or own or hasattr(step, "_wrapped_by_lr_sched"))
+
+
 class NotFinite(Exception):
     """Says that an evaluation had a gradient that is not finite; it ends the optimizer's step."""
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -150,6 +151,12 @@ class Scale:
         if self._floor is not None or self._ceiling is not None:
             value.clamp_(self._floor, self._ceiling)
 
+    def is_stuck(self, found: Tensor) -> Tensor:
+        """Whether `found` asks for a smaller scale and the scale, after its update, cannot fall."""
+        bad = found != 0
+        least = _LEAST if self._floor is None else self._floor
+        return bad if self.static else bad & (self.tensor <= least)
+
     def is_exhausted(self, found: Tensor) -> bool:
         """Whether `found` asks for a scale below the floor, where that is an error; then, and only
         then, this waits for the device."""
@@ -238,6 +245,69 @@ class Scale:
                 f"load_state_dict: expected the state of {kinds[self.static]} scale, got that of "
                 f"{kinds[bool(static)]} one; make the scaler as the saved one was"
             )
+
+
+class SkippedInARow:
+    """Counts updates one after the other that were skipped at a scale that cannot fall."""
+
+    MOST = 10
+
+    def __init__(self) -> None:
+        self._counts: tuple[Tensor, Tensor] | None = None
+        self._told = False
+
+    def are_too_many(self, stuck: Tensor) -> bool:
+        """Counts an update, on its device; true once. The host reads a count that was copied
+        without waiting, and may learn of it some updates later."""
+        if self._told:
+            return False
+        if self._counts is None:
+            count = torch.zeros((), dtype=torch.int32, device=stuck.device)
+            pinned = torch.zeros((), dtype=torch.int32, pin_memory=True) if count.is_cuda else count
+            self._counts = count, pinned
+        count, on_host = self._counts
+        count.add_(1).mul_(stuck)
+        if on_host is not count:
+            on_host.copy_(count, non_blocking=True)
+        self._told = int(on_host.numpy()) >= self.MOST
+        return self._told
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_counts": None, "_told": self._told}
+
+
+def skipped_text(scale: Scale, gradient: str) -> str:
+    """The warning that updates are skipped; `gradient` says whose is not finite."""
+    advice = "give a smaller static=, or leave it out: the scale then falls by itself"
+    return (
+        f"LossScaler: {SkippedInARow.MOST} updates in a row were skipped at the scale "
+        f"{scale.value()}, which cannot fall: the gradient {gradient} is not finite; "
+        f"{advice if scale.static else 'lower the floor'}. If the loss itself is not finite, no "
+        "scale helps: look for the infinity in the model or the data"
+    )
+
+
+# torch.amp.GradScaler's arguments after its device, in order.
+_GRADSCALERS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
+
+
+def no_positional(given: tuple[Any, ...]) -> None:
+    """Raises: TypeError: there are arguments without names; it says how to write the call."""
+    if not given:
+        return
+    numbers = [value for value in given if isinstance(value, Real)]
+    named = [f"{name}={value}" for name, value in zip(_GRADSCALERS, numbers, strict=False)]
+    write = f"LossScaler({', '.join(named)})"
+    if len(named) == 1:
+        write += f", or LossScaler(static={numbers[0]}) for a scale that stays"
+    device = isinstance(given[0], str | torch.device)
+    shown = ", ".join(
+        repr(value) if isinstance(value, Real | str) else type(value).__name__ for value in given
+    )
+    raise TypeError(
+        f"LossScaler: expected arguments by name, got {shown}; write {write}"
+        f"{'. No device is needed: the first loss has it' if device else ''}"
+    )
 
 
 class ScaleSettings:

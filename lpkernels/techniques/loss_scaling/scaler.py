@@ -1,10 +1,10 @@
 """The loss scaler: it has torch.amp.GradScaler's methods, and some that GradScaler lacks."""
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from numbers import Real
 from typing import Any, TypeVar
 
 import torch
@@ -20,10 +20,17 @@ from lpkernels.techniques.loss_scaling._gradients import (
     checked,
     first_bad,
     gradients,
+    is_watched,
     names_of,
     over_ranks,
 )
-from lpkernels.techniques.loss_scaling._scale import Scale, ScaleSettings
+from lpkernels.techniques.loss_scaling._scale import (
+    Scale,
+    ScaleSettings,
+    SkippedInARow,
+    no_positional,
+    skipped_text,
+)
 
 T = TypeVar("T")
 
@@ -59,17 +66,18 @@ class LossScaler(ScaleSettings):
     infinite. A scale that is a power of two rounds nothing, except at under- and overflow.
 
     Only these wait for the device: the step of an optimizer that cannot skip by itself (all but
-    torch's fused ones), once, as with GradScaler; a step with a closure, once an evaluation;
-    get_scale, state_dict and last_step; update with at_floor="raise". One pass over the gradients
-    checks and unscales them (torch._amp_foreach_non_finite_check_and_unscale_).
+    torch's fused ones), or that accelerate wraps, once, as with GradScaler; a step with a closure,
+    once an evaluation; get_scale, state_dict and last_step; update with at_floor="raise". One pass
+    over the gradients checks and unscales them (torch._amp_foreach_non_finite_check_and_unscale_).
 
     In a torch.distributed job every rank makes the same calls, and a gradient that is not finite on
     one rank counts on all. Each rank looks at its own shard of a DTensor (FSDP2).
 
     Args:
         positional: there is none; every argument has its name.
-        static: a constant scale. Updates that are not finite are skipped, and the scale stays. A
-            scale that is no power of two divides the gradients in a second pass, correctly rounded.
+        static: a constant scale. Updates that are not finite are skipped, and the scale stays; ten
+            in a row, as at a floor, warn once. A scale that is no power of two divides the
+            gradients in a second pass, correctly rounded.
         init_scale, growth_factor, backoff_factor, growth_interval, enabled: as GradScaler's.
         floor: the scale does not fall below it; with None, as in torch, it may fall below 1.
         ceiling: the scale does not rise above it.
@@ -117,7 +125,7 @@ class LossScaler(ScaleSettings):
         reduce: bool = True,
         group: dist.ProcessGroup | None = None,
     ) -> None:
-        _no_positional(positional)
+        no_positional(positional)
         given = (floor, ceiling, at_floor, hysteresis, consecutive)
         if static is not None and given != (None, None, "stay", 1, False):
             raise ValueError(
@@ -141,6 +149,7 @@ class LossScaler(ScaleSettings):
         self._names = names_of(named_parameters or ())
         self._progress: dict[torch.optim.Optimizer, _Progress] = {}
         self._last: Outcome | None = None
+        self._skipped = SkippedInARow()
         self._calls = 0
 
     def scale(self, outputs: T) -> T:
@@ -236,6 +245,9 @@ class LossScaler(ScaleSettings):
             progress.flags.append(self._check(optimizer, progress, unscale=False))
             own = self._scale.tensor if own is None else self._scale.tensor * own
         found = progress.flags[-1]
+        if is_watched(optimizer) and found.item():
+            self._finish(optimizer, progress, found, ran=False)
+            return None
         optimizer.grad_scale, optimizer.found_inf = own, found
         try:
             result = optimizer.step(*args, **kwargs)
@@ -311,14 +323,18 @@ class LossScaler(ScaleSettings):
                 )
             found = any_of(flags, self._scale.tensor.device)
             if self._scale.is_exhausted(found):
-                outcomes = (progress.outcome for progress in self._progress.values())
                 raise FloatingPointError(
-                    f"update: the gradient {first_bad(outcomes)} is not finite although the loss "
+                    f"update: the gradient {self._bad_gradient()} is not finite although the loss "
                     f"scale is at its floor {self.get_scale()}; look for the infinity in the model "
                     "or the data, or lower the floor"
                 )
             self._scale.update(found)
+            if self._skipped.are_too_many(self._scale.is_stuck(found)):
+                warnings.warn(skipped_text(self._scale, self._bad_gradient()), stacklevel=2)
         self._progress = {}
+
+    def _bad_gradient(self) -> str:
+        return first_bad(progress.outcome for progress in self._progress.values())
 
     def _of(self, optimizer: torch.optim.Optimizer, *, used: bool = True) -> _Progress:
         """Where an optimizer is; a RuntimeError if `used` and there is no scale yet."""
@@ -372,26 +388,3 @@ class LossScaler(ScaleSettings):
             )
         # The names belong to parameters, and a copy would hold other parameters.
         return {**self.__dict__, "_last": None, "_names": {}}
-
-
-# torch.amp.GradScaler's arguments after its device, in order.
-_GRADSCALERS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
-
-
-def _no_positional(given: tuple[Any, ...]) -> None:
-    """Raises: TypeError: there are arguments without names; it says how to write the call."""
-    if not given:
-        return
-    numbers = [value for value in given if isinstance(value, Real)]
-    named = [f"{name}={value}" for name, value in zip(_GRADSCALERS, numbers, strict=False)]
-    write = f"LossScaler({', '.join(named)})"
-    if len(named) == 1:
-        write += f", or LossScaler(static={numbers[0]}) for a scale that stays"
-    device = isinstance(given[0], str | torch.device)
-    shown = ", ".join(
-        repr(value) if isinstance(value, Real | str) else type(value).__name__ for value in given
-    )
-    raise TypeError(
-        f"LossScaler: expected arguments by name, got {shown}; write {write}"
-        f"{'. No device is needed: the first loss has it' if device else ''}"
-    )

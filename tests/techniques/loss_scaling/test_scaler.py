@@ -1,5 +1,7 @@
 """LossScaler beyond torch's scaler: constant scales, bounds, records, reads; its refusals."""
 
+import copy
+import warnings
 import weakref
 from operator import methodcaller
 from typing import Any
@@ -34,6 +36,34 @@ def test_static_scale_stays() -> None:
     again = LossScaler(static=8.0)
     again.load_state_dict(scaler.state_dict())
     assert again.get_scale() == 8.0
+
+
+BOUNDED = {"static": 8.0}, {"init_scale": 8.0, "floor": 4.0}
+
+
+@each("options, fused", BOUNDED, [False, True])
+def test_ten_skipped_updates_in_a_row_warn_once(options: Any, fused: bool) -> None:
+    p = optimizers.parameter()
+    optimizer = SGD([p], lr=0.1, fused=fused)
+    scaler = LossScaler(named_parameters=[("w", p)], **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for bad in "1" * 9 + "0" + "1" * 9:
+            optimizers.take(scaler, optimizer, optimizers.INF if bad == "1" else 1.0)
+    with pytest.warns(UserWarning, match="10 updates in a row .* of parameter 'w' is not finite"):
+        optimizers.take(scaler, optimizer, optimizers.INF)
+    again = copy.deepcopy(scaler)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for same in (scaler, again):
+            for _ in range(20):
+                optimizers.take(same, optimizer, optimizers.INF)
+
+
+def test_a_scale_that_falls_warns_nothing() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(LossScaler(init_scale=2.0**20, hysteresis=15), "1" * 60)
 
 
 SCALES = [2.0**-20, 0.5, 1024.0, 2.0**100, 1000.0, 3.0]
