@@ -58,9 +58,12 @@ class Operators(TorchDispatchMode):
             # An operator of higher order, which calls functions of its own.
             self._count(func.name(), Sizes(func.name(), None), None)
             return func(*args, **kwargs)
-        if torch.is_inference_mode_enabled() and func._can_decompose():
+        if torch.is_inference_mode_enabled():
+            # There operators that run as others are not yet taken apart.
             with self:
-                return func.decompose(*args, **kwargs)
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
         result = func(*args, **kwargs)
         schema = func._schema
         behind = schema.arguments[len(args) :]
