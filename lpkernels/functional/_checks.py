@@ -51,6 +51,7 @@ def tensor(function: str, name: str, value: object) -> None:
 
 def floating(function: str, **tensors: Tensor | None) -> None:
     """All tensors given are dense, of a floating dtype, and on one device; a bias may be None."""
+    _untraced(function)
     if all(map(_plain, tensors.values())):
         return
     for name, value in tensors.items():
@@ -63,6 +64,14 @@ def floating(function: str, **tensors: Tensor | None) -> None:
                 f"{value.dtype}; " + _dtype_advice(name, value.dtype)
             )
     same_device(function, **tensors)
+
+
+def _untraced(function: str) -> None:
+    """torch.jit.trace does not run; sizes are tensors there, which no later check expects."""
+    if torch.jit.is_tracing():
+        raise NotImplementedError(
+            f"{function}: torch.jit.trace cannot follow emulated arithmetic; use torch.export"
+        )
 
 
 def _plain(value: object) -> bool:
@@ -79,6 +88,7 @@ def _plain(value: object) -> bool:
 
 def operands(function: str, **tensors: Tensor | None) -> None:
     """All tensors given can be operands: float16, bfloat16 or float32, on one device."""
+    _untraced(function)
     if all(map(_plain, tensors.values())):
         return
     floating(function, **tensors)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor
 from torch.autograd import forward_ad
 
 from lpkernels.functional.storing import seen_again
@@ -84,8 +85,11 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
                 "lpkernels: emulated arithmetic has no second derivative; take gradients without "
                 "create_graph=True"
             )
+        tracing = torch.compiler.is_compiling()
+        if not tracing and any(map(is_legacy_batchedtensor, grads)):
+            return _by_sample(checked, ctx, grads)
         # A Function that rounds keeps what sees its tensors.
-        sees = None if torch.compiler.is_compiling() else getattr(ctx, "sees", None)
+        sees = None if tracing else getattr(ctx, "sees", None)
         with torch.no_grad():
             if sees is None:
                 return backward(ctx, *grads)
@@ -93,6 +97,25 @@ def first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
                 return backward(ctx, *grads)
 
     return checked
+
+
+def _by_sample(backward: Callable[..., Any], ctx: Any, grads: tuple[Tensor, ...]) -> Any:
+    """backward for one gradient after the other of those that is_grads_batched=True gives at once.
+
+    Each has the bits of a backward pass of its own: what forward kept, and its seed, serve all.
+    """
+    # Only the two together tell the number of the innermost vmap.
+    torch._C._vmapmode_increment_nesting()
+    level = torch._C._vmapmode_decrement_nesting()
+    # The batch is the first dimension, of size 1 in a gradient that all samples share.
+    batches = [torch._remove_batch_dim(g, level, 1, 0) for g in grads]
+    size = max(len(batch) for batch in batches)
+    batches = [batch.expand(size, *batch.shape[1:]) for batch in batches]
+    results = zip(*(backward(ctx, *samples) for samples in zip(*batches, strict=True)), strict=True)
+    return tuple(
+        None if parts[0] is None else torch._add_batch_dim(torch.stack(parts), 0, level)
+        for parts in results
+    )
 
 
 def apply(function: Any, tensors: tuple[Tensor | None, ...], *rest: Any) -> Any:

@@ -213,6 +213,13 @@ class Emulated(Module):
         for attribute in ("_built", "_recipe", "_given", "_tabled", "_formats"):
             vars(self).pop(attribute, None)
 
+    def __prepare_scriptable__(self) -> None:
+        """torch.jit.script asks every module of a model for a form that it can compile."""
+        raise NotImplementedError(
+            f"{type(self).__name__}: torch.jit.script cannot compile emulated arithmetic; use "
+            "torch.export, or lp.revert the model"
+        )
+
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, recipe={recipe_name(self.recipe)}".removeprefix(", ")
 
