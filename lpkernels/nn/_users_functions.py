@@ -19,6 +19,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
+# torch calls one of them for the backward pass; the second since torch 2.13, where a Function asks
+# for its gradients in a list.
+_METHODS = [name for name in ("apply", "apply_boxed") if hasattr(BackwardCFunction, name)]
 Mode = Callable[[], AbstractContextManager[Any]]
 
 
@@ -50,15 +53,16 @@ def enter_in_backward(mode: Mode, result: Any, begin: Start) -> None:
         seen.add(node)
         if isinstance(node, BackwardCFunction) and "apply" not in vars(node):
             if _runs_users_code(node):
-                # A reference to the node itself would keep the graph from being freed.
-                node.apply = partial(_inside, mode, weakref.ref(node))  # type: ignore[method-assign]
+                for name in _METHODS:
+                    # A reference to the node itself would keep the graph from being freed.
+                    setattr(node, name, partial(_inside, mode, name, weakref.ref(node)))
         waiting += [after for after, _ in node.next_functions if after is not None]
 
 
-def _inside(mode: Mode, reference: Callable[[], Any], *gradients: Any) -> Any:
+def _inside(mode: Mode, name: str, reference: Callable[[], Any], *gradients: Any) -> Any:
     node = reference()
     with mode():
-        return type(node).apply(node, *gradients)
+        return getattr(type(node), name)(node, *gradients)
 
 
 def _runs_users_code(node: Any) -> bool:

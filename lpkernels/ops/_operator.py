@@ -203,6 +203,13 @@ def _seed_in_a_graph(
     Without the mark a compiler with a memory budget draws another seed in backward, whatever the
     tag says. With a budget of 0 it does not look at marks.
     """
+    if torch._C._current_graph_task_id() != -1:
+        # Operations of backward that need no gradient move to forward, each with a draw of its own.
+        raise NotImplementedError(
+            "lpkernels: torch.compile cannot keep the random bits that the backward of a "
+            "torch.autograd.Function of yours draws; leave the module that applies it out of the "
+            "graph with torch.compiler.disable, or round without random bits there"
+        )
     seed = func(*args, **kwargs)
     proxy = mode.tracer.create_proxy("call_function", func, args, kwargs)
     if torch.is_grad_enabled() and _memory_budget(proxy.node) == 0:

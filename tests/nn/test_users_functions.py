@@ -36,6 +36,16 @@ class Product(torch.autograd.Function):
         return g @ w, g.t() @ x
 
 
+class Boxed(Product):
+    """Its gradients come in a list, where torch knows that (2.13)."""
+
+    boxed_grads_call = True
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        return Product.backward(ctx, g[0] if isinstance(g, list) else g)
+
+
 class Halves(torch.autograd.Function):
     """Two results, and a forward that does not know the context."""
 
@@ -109,6 +119,7 @@ RESULTS: dict[str, tuple[Callable[..., Any], Callable[[Any], Tensor]]] = {
     "list": (lambda m, x: [None, (apply(m, x),)], lambda y: y[1][0]),
     "dict": (lambda m, x: {"logits": apply(m, x)}, lambda y: y["logits"]),
     "dataclass": (lambda m, x: Output([apply(m, x)]), lambda y: y.value[0]),
+    "gradients in a list": (lambda m, x: Boxed.apply(x, m.w), lambda y: y),
     "two results": (lambda m, x: Halves.apply(x, m.w), lambda y: torch.cat(y, 1)),
     "through a layer": (lambda m, x: m.same(apply(m, x)), lambda y: y),
 }
@@ -238,3 +249,9 @@ def test_compiled_backward_is_the_same() -> None:
     want = gradients(net)
     compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
     same(gradients(compiled, of=tuple(net.parameters())), want)
+
+
+def test_random_bits_in_a_compiled_backward_are_refused() -> None:
+    compiled = torch.compile(lp.convert(weighted(), STOCHASTIC), backend="aot_eager")
+    with pytest.raises(Exception, match=r"autograd\.Function of yours draws; leave the module"):
+        gradients(compiled, of=(X,))
