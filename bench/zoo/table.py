@@ -26,7 +26,7 @@ def trained(kind: Kind, method: str) -> tuple[torch.nn.Module, tuple[torch.Tenso
     model, batch = kind.build(), kind.batch()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        lp.convert(model, lp.policy(method))
+        lp.convert(model, method)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.01)
     with kind.context():
         output = model(*batch)
