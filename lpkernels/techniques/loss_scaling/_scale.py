@@ -263,8 +263,10 @@ class SkippedInARow:
             return False
         if self._counts is None:
             count = torch.zeros((), dtype=torch.int32, device=stuck.device)
-            pinned = torch.zeros((), dtype=torch.int32, pin_memory=True) if count.is_cuda else count
-            self._counts = count, pinned
+            on_host = count
+            if count.device.type != "cpu":
+                on_host = torch.zeros((), dtype=torch.int32, pin_memory=count.is_cuda)
+            self._counts = count, on_host
         count, on_host = self._counts
         count.add_(1).mul_(stuck)
         if on_host is not count:
