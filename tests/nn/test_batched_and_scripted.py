@@ -1,0 +1,84 @@
+"""Batched gradients of every layer, and TorchScript, which takes none."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import lpkernels as lp
+from tests.compare import assert_bit_equal
+from tests.functional.layer_recipes import DETERMINISTIC, STOCHASTIC
+from tests.loops import each
+from tests.nn.layer_cases import LAYERS, converted, first, inputs, leaves
+
+NATIVE = lp.Recipe(input="e4m3", weight="e5m2", grad_output="e5m2")
+# The gates of recurrent layers, softmax and GELU have gradients of torch's between ours.
+TORCHS_BACKWARD = "MultiheadAttention LSTM GRU RNN LSTMCell GRUCell RNNCell Softmax GELU".split()
+# oneDNN has no LSTM with projections, vmap calls an operator once for each sample, and TorchScript
+# is deprecated.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:LSTM with projections", "ignore:There is a performance drop", "ignore:.torch.jit"
+)
+
+
+@each("name", [name for name in LAYERS if name != "Embedding"])
+@pytest.mark.parametrize("recipe", [DETERMINISTIC, STOCHASTIC, NATIVE], ids="dsn")
+def test_batched_gradients_are_those_of_one_pass_after_another(
+    name: str, recipe: lp.Recipe
+) -> None:
+    layer, xs = converted(name, recipe), leaves(inputs(name))
+    asked = [*xs, *layer.parameters()]
+    y = first(layer(*xs))
+    batch = torch.randn(3, *y.shape)
+    options: dict[str, Any] = {"retain_graph": True, "allow_unused": True}
+    got = torch.autograd.grad(y, asked, batch, is_grads_batched=True, **options)
+    apart = [torch.autograd.grad(y, asked, g, **options) for g in batch]
+    for gradients, one_by_one in zip(got, zip(*apart, strict=True), strict=True):
+        if gradients is None:
+            assert one_by_one == (None,) * 3
+        elif recipe == NATIVE or name in TORCHS_BACKWARD:
+            # torch's own operators may compute a batch in another order.
+            torch.testing.assert_close(gradients, torch.stack(one_by_one), rtol=1e-5, atol=1e-5)
+        else:
+            assert_bit_equal(gradients, torch.stack(one_by_one))
+
+
+def test_a_vectorized_jacobian_is_the_jacobian() -> None:
+    jacobian, (x,) = torch.autograd.functional.jacobian, inputs("Linear")
+    for layer in (converted("Linear", STOCHASTIC), lp.nn.Linear(5, 3, recipe="te_delayed")):
+        torch.manual_seed(2)
+        want = jacobian(layer, x)
+        torch.manual_seed(2)
+        assert_bit_equal(jacobian(layer, x, vectorize=True), want)
+
+
+@each("name", LAYERS)
+def test_torchscript_is_refused(name: str) -> None:
+    for recipe in (DETERMINISTIC, STOCHASTIC):
+        layer = converted(name, recipe).eval()
+        model = nn.Sequential(layer)
+        for call in (
+            lambda m: torch.jit.script(m),
+            lambda m: torch.jit.trace(m, inputs(name), check_trace=False),
+        ):
+            for each_model in (layer,) if len(inputs(name)) > 1 else (layer, model):
+                with pytest.raises(NotImplementedError, match=r"torch\.export"):
+                    call(each_model)
+
+
+def test_torch_jit_refuses_functions_and_layers_that_keep_ranges_and_scales() -> None:
+    x, ranged = torch.randn(2, 5), lp.RunningRange(0.9)
+    running = lp.Recipe(input="affine4:stochastic", input_range=ranged)
+    F = lp.functional
+    calls: list[Any] = [
+        lp.nn.Linear(5, 3, recipe=running),
+        lp.nn.Linear(5, 3, recipe="te_delayed"),
+        lambda x: lp.quantize(x, "e5m2:stochastic"),
+        lambda x: lp.matmul(x, x.mT, "e6m9"),
+        lambda x: F.linear(x, x, recipe=DETERMINISTIC),
+        lambda x: F.softmax(x, 1, recipe=DETERMINISTIC),
+    ]
+    for call in calls:
+        with pytest.raises(NotImplementedError, match=r"torch\.jit\.trace.*torch\.export"):
+            torch.jit.trace(call, x)
