@@ -27,7 +27,7 @@ from lpkernels.formats import (
     TableFormat,
     parse_format,
 )
-from lpkernels.formats.checks import did_you_mean
+from lpkernels.formats.elsewhere import nearest
 from lpkernels.functional import (
     Scaled,
     count,
@@ -118,5 +118,9 @@ else:
             *(getattr(techniques, each) for each in techniques.__all__),
         ]
         places = [f"{home.__name__}.{name}" for home in homes if name in home.__all__]
-        where = f"; it is {' or '.join(places)}" if places else did_you_mean(name, __all__)
+        known = {each: f"{home.__name__}.{each}" for home in homes[::-1] for each in home.__all__}
+        known |= {each: f"{__name__}.{each}" for each in __all__}
+        lists = "dir(lpkernels) and dir(lpkernels.nn) list all"
+        near = nearest(name, known, lists, shown=known.__getitem__)
+        where = f"; it is {' or '.join(places)}" if places else f"; expected one of {near}"
         raise AttributeError(f"module 'lpkernels' has no attribute {name!r}{where}")

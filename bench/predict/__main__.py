@@ -13,7 +13,8 @@ from bench.predict.tracing import trace
 from lpkernels.arithmetic import Recipe, as_accumulator
 from lpkernels.cli._options import console, show_table, valid
 from lpkernels.experiments.records import append_record
-from lpkernels.experiments.workloads.bundled import BUNDLED, usual_batch, workload
+from lpkernels.experiments.workloads.bundled import BUNDLED, LISTED, usual_batch, workload
+from lpkernels.formats.elsewhere import nearest
 from lpkernels.recipes import recipe as named_recipe
 
 app = typer.Typer(
@@ -23,7 +24,7 @@ app = typer.Typer(
 
 def _known_model(name: str) -> None:
     if name not in BUNDLED:
-        raise ValueError(f"expected one of {', '.join(BUNDLED)}, got {name!r}")
+        raise ValueError(f"expected one of {nearest(name, BUNDLED, LISTED)}, got {name!r}")
 
 
 def _with_sums(recipe: Recipe, accumulator: str) -> Recipe:

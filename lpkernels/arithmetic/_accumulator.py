@@ -25,6 +25,7 @@ from lpkernels.formats import (
     format_from_ints,
 )
 from lpkernels.formats.checks import checked_choice, checked_int, set_fields
+from lpkernels.formats.elsewhere import order_here
 from lpkernels.rng import RNGS, check_rng
 from lpkernels.rounding import ROUNDINGS, check_rounding
 
@@ -181,7 +182,7 @@ class Accumulator(PlainValues):
             chunk=chunk,
             outer=outer_format,
             outer_rounding=outer_rounding,
-            order=checked_choice("Accumulator", "order", order, ORDERS),
+            order=checked_choice("Accumulator", "order", order, ORDERS, order_here(order)),
             block=_optional_int("block", block, MAX_BLOCK),
             aligned_bits=_optional_int("aligned_bits", aligned_bits, MAX_ALIGNED_BITS),
             random_bits=checked_int(

@@ -7,8 +7,7 @@ from lpkernels.arithmetic._accumulator import ACCUMULATOR_OPTIONS, Accumulator
 from lpkernels.arithmetic._units import MODELS, UNITS
 from lpkernels.arithmetic.text import read_options
 from lpkernels.formats import Format, FormatLike, as_format, take_names_of_accumulators
-from lpkernels.formats.checks import did_you_mean
-from lpkernels.formats.elsewhere import name_here, unless_dtype
+from lpkernels.formats.elsewhere import KINDS, name_here, nearest, of_another_kind, unless_dtype
 
 #: torch's own sums: fp32, in the hardware's own order.
 NATIVE = Accumulator("fp32", order="native")
@@ -85,14 +84,15 @@ def _named_or_parsed(name: str) -> Accumulator:
     try:
         sum_format = as_format("fp32" if native else fmt)
     except ValueError as error:
+        if other := of_another_kind(name, "accumulator"):
+            raise ValueError(f"accumulator: unknown name {name!r}{other}") from error
         known = [*NAMED_ACCUMULATORS, "native", "fp32", "e6m9_chunk64"]
-        named = ", ".join(n for n in NAMED_ACCUMULATORS if n not in UNITS | MODELS)
-        meant = "." if name_here(fmt) else did_you_mean(name, known)
+        listed = nearest(name, known, "docs/arithmetic.md and `lpkernels units` list all")
+        meant = name_here(fmt) or f"; expected one of {listed},"
         raise ValueError(
-            f"accumulator: unknown name {name!r}{meant} Names are {named}, those of `lpkernels "
-            "units`, native, and <format>[_chunk<n>|_chunkscale][:<rounding>], as "
-            "e6m9_chunk64:toward_zero; "
-            f"help(lpkernels.Accumulator) has the other options ({error})"
+            f"accumulator: unknown name {name!r}{meant} or <format>[_chunk<n>|_chunkscale]"
+            "[:<rounding>], as e6m9_chunk64:toward_zero; help(lpkernels.Accumulator) has the other "
+            f"options ({error})"
         ) from error
     if native:
         options["order"] = "native"
@@ -116,7 +116,23 @@ def as_accumulator(acc: Accumulator | FormatLike | None) -> Accumulator:
         return Accumulator(acc)
     if isinstance(acc, str):
         return accumulator(acc)
+    example = "; for example 'e6m9_chunk64' or Accumulator('e6m9', chunk=64)"
+    meant = of_another_kind(acc, "accumulator")
     raise TypeError(
-        f"expected an Accumulator, a format or a name, got {acc!r} ({type(acc).__name__}); for "
-        "example 'e6m9_chunk64' or Accumulator('e6m9', chunk=64)"
+        f"expected an Accumulator, a format or a name, got {acc!s} ({type(acc).__name__})"
+        f"{meant or example}"
     )
+
+
+def _accumulator_kind(value: object) -> str:
+    """What `KINDS` says of an Accumulator, of its name, and of texts that no format has."""
+    if isinstance(value, str):
+        match = _HEAD.fullmatch(value.partition(":")[0])
+        sums = value in NAMED_ACCUMULATORS or (match and (match[2] or match[1] == "native"))
+    else:
+        sums = isinstance(value, Accumulator)
+    where = "for fprop, dgrad and wgrad of a Recipe and for acc= of lp.matmul"
+    return f"an accumulator, {where}" if sums else ""
+
+
+KINDS["accumulator"] = _accumulator_kind

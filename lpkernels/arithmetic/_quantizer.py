@@ -22,7 +22,7 @@ from lpkernels.arithmetic.text import (
 )
 from lpkernels.formats import Format, FormatLike, as_format, format_from_ints, parse_format
 from lpkernels.formats.checks import checked_int, set_fields
-from lpkernels.formats.elsewhere import unless_dtype
+from lpkernels.formats.elsewhere import KINDS, of_another_kind, unless_dtype
 from lpkernels.formats.integers import BLOCK, KIND, STEPS, InBlock, takes_scales
 from lpkernels.rng import RNGS, check_rng
 from lpkernels.rounding import MAX_RANDOM_BITS, ROUNDINGS, check_rounding
@@ -217,10 +217,20 @@ def any_quantizer(quantizer: Quantizer | FormatLike) -> Quantizer:
         return Quantizer(quantizer)
     if isinstance(quantizer, str):
         return Quantizer.parse(quantizer)
+    meant = of_another_kind(quantizer, "quantizer") or "; for example 'e5m2:stochastic'"
     raise TypeError(
-        f"expected a Quantizer, a format or text '<format>[:<rounding>]', got {quantizer!r} "
-        f"({type(quantizer).__name__}); for example 'e5m2:stochastic'"
+        "expected a Quantizer, a format or text '<format>[:<rounding>]', got "
+        f"{quantizer!s} ({type(quantizer).__name__}){meant}"
     )
+
+
+def _quantizer_kind(value: object) -> str:
+    """What `KINDS` says of a Quantizer."""
+    where = "for input, weight and the other tensors of a Recipe"
+    return f"a Quantizer, {where}" if isinstance(value, Quantizer) else ""
+
+
+KINDS["quantizer"] = _quantizer_kind
 
 
 @lru_cache(maxsize=1024)

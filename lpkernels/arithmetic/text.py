@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from lpkernels.formats.checks import did_you_mean
-from lpkernels.formats.elsewhere import field_here
+from lpkernels.formats.elsewhere import field_here, nearest
 
 # field='text' within a call, and the comma after it.
 _FIELD = re.compile(r"""\s*(\w+)\s*=\s*(['"])([^'"]*)\2\s*(?:,\s*|$)""")
@@ -62,8 +61,10 @@ def check_field(
 ) -> None:
     """Raises: error: `name` is not among the fields that are known."""
     if name not in known:
-        near = field_here(name) or did_you_mean(name, known)
-        raise error(f"{label}: has no field {name!r}{near} Its fields are {', '.join(known)}")
+        kind = label.partition(".")[0]
+        listed = nearest(name, known, f"help(lpkernels.{kind}) lists all")
+        near = field_here(name) or f"; expected one of {listed}"
+        raise error(f"{label}: has no field {name!r}{near}")
 
 
 def checked_text(label: str, text: object, form: str) -> str:
@@ -168,7 +169,8 @@ def read_options(text: str, parts: Iterable[str], options: Mapping[str, Option])
         if field is None:
             words = [option.shown for option in options.values() if option.alone]
             named = [f"{o.name}=<value>" for o in options.values() if not o.alone]
-            expected = " or ".join(", ".join(each) for each in (words, named) if each)
+            both = [", ".join(words), nearest(name, named)]
+            expected = " or ".join(filter(None, both))
             raise ValueError(f"cannot read {part!r} in {text!r}; expected {expected}")
         if field in found:
             raise ValueError(f"{text!r} gives its {options[field].name} twice; write it once")

@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -40,6 +40,16 @@ from lpkernels.backends._protocol import (  # noqa: F401
     fprop_of,
     matmul_of,
 )
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__[:5])}, and "
+            "backend= of a function, or the environment variable LPKERNELS_BACKEND, chooses a "
+            "backend"
+        )
+
 
 # The interface of backends, imported above, is the package's own.
 __all__ = ["get", "gpu_orders", "names", "select", "status", "take_tiers"]

@@ -1,5 +1,6 @@
 """The `lpkernels` command: parses options and calls; the work is done in experiments and report."""
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -185,7 +186,12 @@ def _number(text: str) -> float:
     try:
         return float.fromhex(text) if "x" in text.lower() else float(text)
     except (ValueError, OverflowError) as error:
-        raise typer.BadParameter(f"expected numbers, got {text!r}", param_hint="VALUES") from error
+        meant = ""
+        with contextlib.suppress(ValueError):
+            fmt = lp_formats.parse_format(text)
+            meant = f"; it is a format: lpkernels quantize 0.3 --format {text}" if fmt else ""
+        message = f"expected numbers, got {text!r}{meant}"
+        raise typer.BadParameter(message, param_hint="VALUES") from error
 
 
 app.command()(train)

@@ -30,6 +30,7 @@ from lpkernels.experiments.sweeps.frontiers.specification import (
 from lpkernels.experiments.sweeps.frontiers.study import Measured, read_measured, run_study
 from lpkernels.experiments.training.config import command_of
 from lpkernels.experiments.training.interrupts import Interrupted, sigterm_as_ctrl_c
+from lpkernels.formats.elsewhere import nearest
 from lpkernels.report.sizes import bytes_from, bytes_text
 from lpkernels.techniques.pareto import ErrorMatrix, TrainingRecipe
 from lpkernels.techniques.pareto.selection import METHODS
@@ -238,8 +239,9 @@ def choose(
     """
     found, each = _frontiers(folder, known, task, rank)
     if len(each) > 1:
+        listed = nearest(task, each, "`lpkernels frontier status` lists all")
         raise typer.BadParameter(
-            f"expected one of {', '.join(each)}: a recipe is for one task", param_hint="--task"
+            f"expected one of {listed}: a recipe is for one task", param_hint="--task"
         )
     (name, frontier), size = next(iter(each.items())), bytes_from(cap)
     with _named_options():

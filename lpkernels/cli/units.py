@@ -21,7 +21,7 @@ from lpkernels.experiments.settings import Section
 from lpkernels.experiments.sweeps import unit_comparison as work
 from lpkernels.experiments.training.config import RunConfig, device_exists, sections
 from lpkernels.experiments.training.interrupts import Interrupted
-from lpkernels.formats.checks import did_you_mean
+from lpkernels.formats.elsewhere import nearest
 from lpkernels.recipes import recipe
 
 _SECTIONS: dict[str, type[Section]] = {
@@ -50,7 +50,8 @@ app = typer.Typer(
 
 def _unit(name: str) -> None:
     if name not in UNITS | MODELS:
-        raise ValueError(f"unknown unit {name!r}{did_you_mean(name, list(UNITS | MODELS))}")
+        listed = nearest(name, UNITS | MODELS, "`lpkernels units` lists all")
+        raise ValueError(f"unknown unit {name!r}; expected one of {listed}")
 
 
 @app.command()

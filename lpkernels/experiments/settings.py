@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any, ClassVar, get_type_hints
 
 import lpkernels
+from lpkernels.formats.elsewhere import nearest
 
 __all__ = ["setting"]
 
@@ -45,7 +46,8 @@ def one_of(*names: str) -> Callable[[str], None]:
 
     def check(value: str) -> None:
         if value not in names:
-            raise ValueError(f"expected one of {', '.join(names)}, got {value!r}")
+            listed = nearest(value, names, "the help of the option lists all")
+            raise ValueError(f"expected one of {listed}, got {value!r}")
 
     return check
 
@@ -172,12 +174,10 @@ def plain(value: Any) -> Any:
 
 def unknown(where: str, names: list[str], known: list[str], version: str = "") -> ValueError:
     """The error for names that `where` does not have; `version`: of the lpkernels that wrote it."""
-    from difflib import get_close_matches
-
-    close = [match for name in names for match in get_close_matches(name, known, n=1)]
-    hint = f"; did you mean {', '.join(close)}?" if close else f"; it has {', '.join(known)}"
     if version:
         hint = f"; written by lpkernels {version}, this is {lpkernels.__version__}"
+    else:
+        hint = f"; expected one of {nearest(names[0], known, '`lpkernels train --help` lists all')}"
     return ValueError(f"{where}: unknown field {', '.join(names)}{hint}")
 
 

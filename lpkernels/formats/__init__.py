@@ -62,8 +62,7 @@ from lpkernels.formats._table import (
     table_of_parts,
 )
 from lpkernels.formats._tensor import AffineFormat, BlockFormat
-from lpkernels.formats.checks import did_you_mean
-from lpkernels.formats.elsewhere import Dtype, name_here, unless_dtype
+from lpkernels.formats.elsewhere import Dtype, name_here, nearest, of_another_kind, unless_dtype
 from lpkernels.formats.integers import (
     AFFINE,
     AXIS_K,
@@ -193,23 +192,30 @@ def parse_format(name: str) -> Format:
     if len(name) > _LONGEST:
         raise ValueError(
             f"parse_format: no name has more than {_LONGEST} characters, got {len(name)}, which "
-            f"begin with {name[:20]!r}"
+            f"begin with {name[:20]!r}{of_another_kind(name)}"
         )
     return _parse(name)
 
 
 @lru_cache(maxsize=1024)
 def _parse(name: str) -> Format:
-    fmt = _by_grammar(name) or table_of_name(name)
+    try:
+        fmt = _by_grammar(name) or table_of_name(name)
+    except ValueError as error:
+        if other := of_another_kind(name):
+            raise ValueError(f"parse_format: {name!r} is no format{other}") from error
+        raise
     if fmt is not None:
         return fmt
-    known = list(dict.fromkeys([*NAMED, *_EXAMPLES, *ALIASES, *table_names()]))
-    meant = name_here(name) or did_you_mean(name.lower(), known)
-    if meant == ".":
-        meant = f"; expected a name such as {', '.join(_EXAMPLES)}."
+    meant = name_here(name)
+    if not meant and (other := of_another_kind(name)):
+        raise ValueError(f"parse_format: unknown format {name!r}{other}")
+    known = [*NAMED, *_EXAMPLES, *ALIASES, *table_names()]
+    listed = nearest(name, known, "`lpkernels formats` lists all")
+    meant = meant or f"; expected one of {listed}."
     raise ValueError(
-        f"parse_format: unknown format {name!r}{meant} `lpkernels formats` lists names, and "
-        "docs/formats.md says how others are made; a table's name is known once its TableFormat is"
+        f"parse_format: unknown format {name!r}{meant} docs/formats.md says how others are made; a "
+        "table's name is known once its TableFormat is"
     )
 
 
@@ -281,9 +287,10 @@ def as_format(fmt: FormatLike) -> Format:
         fmt = parse_format(fmt)
     if isinstance(fmt, Format):
         return _with_zero(fmt)
+    example = "; for example 'e4m3fn' or FloatFormat(4, 3, specials='fn')"
     raise TypeError(
-        f"expected a format, its name or a torch.dtype, got {fmt!r} ({type(fmt).__name__}); for "
-        "example 'e4m3fn' or FloatFormat(4, 3, specials='fn')"
+        f"expected a format, its name or a torch.dtype, got {fmt!s} ({type(fmt).__name__})"
+        f"{of_another_kind(fmt) or example}"
     )
 
 

@@ -12,7 +12,7 @@ from lpkernels.formats._fixed import FixedFormat
 from lpkernels.formats._float import FloatFormat
 from lpkernels.formats._named import E4M3FN, FP4_E2M1, FP32, OCP_ELEMENTS, parse_float_name
 from lpkernels.formats._table import TableFormat, named_table, table_of_name
-from lpkernels.formats.checks import did_you_mean
+from lpkernels.formats.elsewhere import nearest
 from lpkernels.formats.integers import RULES, STEPS, is_mx
 
 if TYPE_CHECKING:
@@ -161,11 +161,10 @@ def parse_element(name: str) -> Element:
     if fmt is None and (integer := _INTEGER.fullmatch(name)):
         fmt = FixedFormat(int(integer[1]), int(integer[2] or 0))
     if fmt is None:
-        near = did_you_mean(name, [*OCP_ELEMENTS, "int8", "int4"])
+        known = [*OCP_ELEMENTS, "int8", "int4"]
         raise ValueError(
-            f"BlockFormat: unknown element {name!r}{near} "
-            f"Use one of {', '.join(OCP_ELEMENTS)}, int8, int4 or the name of a float format or a "
-            "table"
+            f"BlockFormat: unknown element {name!r}; expected the name of a float format or a "
+            f"table, or one of {nearest(name, known, 'docs/formats.md lists all')}"
         )
     return fmt
 
@@ -196,8 +195,7 @@ def parse_scale(scale: object) -> str | FloatFormat:
             return scale
         named = OCP_ELEMENTS.get(scale) or parse_float_name(scale)
         if named is None:
-            near = did_you_mean(scale, ["e8m0", "fp32", *OCP_ELEMENTS, "bf16"])
-            raise ValueError(f"BlockFormat: unknown scale {scale!r}{near} U{advice[1:]}")
+            raise ValueError(f"BlockFormat: unknown scale {scale!r}; {advice}")
         scale = named
     if not isinstance(scale, FloatFormat):
         raise TypeError(

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lpkernels.formats.checks import checked_choice, checked_int, set_fields
+from lpkernels.formats.elsewhere import nearest
 from lpkernels.formats.integers import TABLE
 
 _NAME = re.compile("[a-z0-9_]{1,64}")
@@ -292,7 +293,7 @@ def table_of_handle(handle: int) -> TableFormat:
     """
     if handle in _BY_HANDLE:
         return _BY_HANDLE[handle]
-    known = ", ".join(_BY_NAME) or "none"
+    known = nearest(handle, _BY_NAME) or "none"
     raise ValueError(
         f"no table with the handle {handle} was made in this process: make the format first, with "
         "lp.TableFormat or lp.parse_format and its name, before the exported program or the record "

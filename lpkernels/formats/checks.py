@@ -1,10 +1,9 @@
 """Argument checks shared by the format classes and by the arithmetic built on them."""
 
-import difflib
 import operator
 from collections.abc import Sequence
 
-from lpkernels.formats.elsewhere import rounding_here
+from lpkernels.formats.elsewhere import nearest, rounding_here
 
 #: The rounding modes; the position is the code that crosses the op boundary.
 ROUNDINGS = (
@@ -47,16 +46,21 @@ def checked_bool(owner: str, name: str, value: object) -> bool:
     return value
 
 
-def checked_choice(owner: str, name: str, value: object, choices: Sequence[str]) -> str:
-    """``value`` if it is one of ``choices``.  Raises TypeError (no str) or ValueError."""
-    listed = ", ".join(choices)
+def checked_choice(
+    owner: str, name: str, value: object, choices: Sequence[str], meant: str = ""
+) -> str:
+    """``value`` if it is one of ``choices``; ``meant`` ends the error about another str.
+
+    Raises:  TypeError: not a str.  ValueError: no such choice.
+    """
     if not isinstance(value, str):
         raise TypeError(
-            f"{owner}: {name} must be a str, one of {listed}; got {value!r} "
+            f"{owner}: {name} must be a str, one of {nearest(value, choices)}; got {value!r} "
             f"({type(value).__name__})"
         )
     if value not in choices:
-        raise ValueError(f"{owner}: {name} must be one of {listed}; got {value!r}")
+        listed = nearest(value, choices)
+        raise ValueError(f"{owner}: {name} must be one of {listed}; got {value!r}{meant}")
     return value
 
 
@@ -66,30 +70,24 @@ def set_fields(instance: object, **fields: object) -> None:
         object.__setattr__(instance, name, value)
 
 
-def did_you_mean(name: str, known: list[str]) -> str:
-    """'; did you mean a, b?' for the known names nearest to ``name``, else a full stop."""
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    return f"; did you mean {', '.join(near)}?" if near else "."
-
-
 def check_rounding(rounding: object, owner: str = "rounding") -> str:
     """``rounding`` if it names a mode.
 
     Raises:  TypeError: not a str.  ValueError: no such mode; "nearest" is refused by name.
     """
-    if not isinstance(rounding, str):
-        raise TypeError(
-            f"{owner}: rounding must be a str, one of {', '.join(ROUNDINGS)}; got {rounding!r} "
-            f"({type(rounding).__name__})"
-        )
+    if isinstance(rounding, str) and rounding in ROUNDINGS:
+        return rounding
     if rounding == "nearest":
         raise ValueError(
             f"{owner}: rounding 'nearest' does not say where ties go; use 'nearest_even' or "
             "'nearest_away'"
         )
-    if rounding not in ROUNDINGS:
-        raise ValueError(
-            f"{owner}: rounding must be one of {', '.join(ROUNDINGS)}; got {rounding!r}"
-            f"{rounding_here(rounding)}"
+    listed = nearest(rounding, ROUNDINGS, "help(lpkernels.quantize) lists all")
+    if not isinstance(rounding, str):
+        raise TypeError(
+            f"{owner}: rounding must be a str, one of {listed}; got {rounding!r} "
+            f"({type(rounding).__name__})"
         )
-    return rounding
+    raise ValueError(
+        f"{owner}: rounding must be one of {listed}; got {rounding!r}{rounding_here(rounding)}"
+    )

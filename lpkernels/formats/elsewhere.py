@@ -1,7 +1,17 @@
-"""Names of formats, roundings and fields elsewhere: in torch, ml_dtypes, papers and the OCP."""
+"""Errors about names: the names that are near, and those that torch, ml_dtypes, papers and the OCP
+have for formats, roundings and fields."""
 
+import difflib
 import re
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
+
+# An error shows at most this many of the names that there are.
+_SHOWN = 5
+
+#: By kind: a function that answers, for an object or a name, what it is and where it belongs, or
+#: "" where it is not of the kind. The layers above the formats add their kinds.
+KINDS: dict[str, Callable[[Any], str]] = {}
 
 # Where several names of ours are given, the user may mean any of them.
 _NAMES = {
@@ -49,11 +59,20 @@ _ROUNDINGS = {
     "rna": "nearest_away",
     "rtz": "toward_zero",
 }
+_ORDERS = {
+    "kahan": "compensated",
+    "neumaier": "compensated",
+    "tree": "pairwise",
+    "recursive": "sequential",
+}
 _FIELDS = {
     "activation": "input",
     "activations": "input",
     "acc": "fprop dgrad wgrad",
     "accumulator": "fprop dgrad wgrad",
+    "forward": "fprop",
+    "backward": "dgrad wgrad",
+    "grads": "grad_output",
 }
 _INTEGER = re.compile(r"(u?)int([1-9]\d?)")
 
@@ -85,7 +104,7 @@ def unless_dtype(value: Any) -> Any:
         return DTYPES[name]
     raise TypeError(
         f"{name} is no format here{name_here(name) or '.'} The dtypes whose values are a format's "
-        f"are {', '.join(DTYPES)}"
+        f"are {nearest(name, DTYPES, 'docs/formats.md lists all')}"
     )
 
 
@@ -112,6 +131,11 @@ def rounding_here(name: str) -> str:
     return _here(_ROUNDINGS.get(name.lower(), ""))
 
 
+def order_here(order: object) -> str:
+    """As `name_here`, for an unknown order of sums."""
+    return _here(_ORDERS.get(str(order).lower(), ""))
+
+
 def field_here(name: str) -> str:
     """As `name_here`, for an unknown field of a recipe."""
     return _here(_FIELDS.get(name, ""))
@@ -119,3 +143,38 @@ def field_here(name: str) -> str:
 
 def _here(names: str) -> str:
     return f"; it is {' or '.join(map(repr, names.split()))} here." if names else ""
+
+
+def nearest(
+    name: object,
+    names: Iterable[str],
+    listing: str = "the documentation lists all",
+    *,
+    shown: Callable[[str], str] = str,
+) -> str:
+    """The names that an error shows for one that is not there, with commas between.
+
+    They are all that there are, in their order, up to five; else the five nearest ones, the nearest
+    first, with the number of the others and how to list all.
+
+    Args:
+        name: what came.
+        names: what there is.
+        listing: who lists all, as "lp.recipes() lists all".
+        shown: the form in which a name is shown.
+    """
+    known = list(dict.fromkeys(names))
+    if len(known) <= _SHOWN:
+        return ", ".join(map(shown, known))
+    by_lower = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(str(name).lower(), by_lower, n=_SHOWN, cutoff=0.0)
+    others = len(known) - len(near)
+    return f"{', '.join(shown(by_lower[each]) for each in near)} and {others} more ({listing})"
+
+
+def of_another_kind(value: Any, *asked: str) -> str:
+    """The end of the error about a value that is of none of the kinds `asked`: what it is instead
+    and where it belongs; "" if that is not known."""
+    found = (says(value) for kind, says in KINDS.items() if kind not in asked)
+    what = next(filter(None, found), "")
+    return f"; it is {what}" if what else ""

@@ -15,7 +15,7 @@ from lpkernels.formats import (
     Format,
     as_format,
 )
-from lpkernels.formats.elsewhere import unless_dtype
+from lpkernels.formats.elsewhere import of_another_kind, unless_dtype
 from lpkernels.functional import _checks
 from lpkernels.functional._limits import RangeLike, amax_of, limits_of
 from lpkernels.functional.recording import apply
@@ -218,10 +218,10 @@ def format_ints(function: str, fmt: FormatLike) -> tuple[int, ...]:
         return _checks.constant(_format_ints, fmt)
     if isinstance(fmt, Format):
         return fmt.to_ints()
+    example = '; for example "e5m2", lp.FloatFormat(5, 2) or lp.Quantizer("e5m2", "stochastic")'
     raise TypeError(
         f"{function}: fmt must be a format, its name, a torch.dtype or a Quantizer, got "
-        f'{type(fmt).__name__}; for example "e5m2", lp.FloatFormat(5, 2) or '
-        'lp.Quantizer("e5m2", "stochastic")'
+        f"{type(fmt).__name__}{of_another_kind(fmt, 'quantizer') or example}"
     )
 
 

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from torch.nn import Module, MultiheadAttention
 
 from lpkernels.arithmetic import Recipe, check_axes
-from lpkernels.formats.checks import did_you_mean
+from lpkernels.formats.elsewhere import nearest
 from lpkernels.nn import _classes
 from lpkernels.nn._positions import Position
 from lpkernels.nn.selecting import (
@@ -45,13 +45,18 @@ def refuse_unknown_names(function: str, chosen: Selection, model: Module) -> Non
         if not isinstance(pattern, str) or _fits(pattern, known):
             continue
         inside = f"*.{pattern}"
-        near = did_you_mean(pattern, [inside] if _fits(inside, names) else names)
+        near = nearest(
+            pattern,
+            [inside] if _fits(inside, names) else names,
+            "model.named_modules() lists all",
+            shown=repr,
+        )
+        near = f"; expected one of {near}."
         if any(type(x).__name__ == pattern for _, x in named(model)):
             near = f"; a class is given without quotes, as torch.nn.{pattern}."
         raise ValueError(
             f"{function}: {what}{pattern!r} fits the name of no module{near} A glob is compared "
-            f"with the full name, and the model has {_listed([repr(name) for name in names])}. "
-            "Nothing was changed"
+            "with the full name. Nothing was changed"
         )
 
 

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 
 from lpkernels._table import TextTable
-from lpkernels.arithmetic import NAMED_ACCUMULATORS, PRODUCTS, QUANTIZERS, TORCH, Recipe
-from lpkernels.formats.checks import did_you_mean
+from lpkernels.arithmetic import NAMED_ACCUMULATORS, PRODUCTS, QUANTIZERS, TORCH, UNITS, Recipe
+from lpkernels.formats.elsewhere import nearest
 from lpkernels.nn import _classes
 from lpkernels.nn._positions import FIRST, LAST
 from lpkernels.nn.selecting import Pattern, Recipes, checked, show
-from lpkernels.recipes import as_recipe, recipe
+from lpkernels.recipes import as_recipe, recipe, recipes
 
 __all__ = ["Policy", "describe", "policies", "policy"]
 
@@ -187,15 +187,22 @@ def describe(name: str) -> str:
 
 def _builder(name: str) -> Callable[[], Policy]:
     known = _known()
+    listed = "lp.policies() lists all"
     if not isinstance(name, str):
         raise TypeError(
-            f"policy: the name must be a str, got {name!r} ({type(name).__name__}); names are "
-            f"{', '.join(known)}"
+            f"policy: the name must be a str, got {name!r} ({type(name).__name__}); expected one "
+            f"of {nearest(name, known, listed)}"
         )
-    if name not in known:
-        near = did_you_mean(name, list(known))
-        raise ValueError(f"policy: unknown name {name!r}{near} Names are {', '.join(known)}")
-    return known[name]
+    if name in known:
+        return known[name]
+    if name in [*recipes(), *UNITS]:
+        raise ValueError(
+            f"policy: {name!r} is a recipe without a policy, for every layer alike: "
+            f"lp.recipe({name!r}) or lp.convert(model, {name!r})"
+        )
+    raise ValueError(
+        f"policy: unknown name {name!r}; expected one of {nearest(name, known, listed)}"
+    )
 
 
 @_named

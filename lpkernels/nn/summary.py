@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -191,7 +192,7 @@ def summary(
         that is emulated. ``summary(...).require(0.95)`` raises where the share is less.
 
     Raises:
-        TypeError: model is no Module.
+        TypeError: model is no Module; no batch, or the shape of one in its place.
         ValueError: backward, and no output has a gradient.
 
     >>> model = lp.convert(torch.nn.Linear(4, 8), "fp16_mixed")
@@ -207,6 +208,7 @@ def summary(
     from lpkernels.nn.observing.reporting import Runs
     from lpkernels.nn.observing.tracing import arguments, left_as_found
 
+    _check_batch(model, inputs, kwargs)
     given: Sequence[Any] = inputs
     if len(inputs) == 1 and kwargs is None:
         given, kwargs = arguments(inputs[0])
@@ -225,6 +227,25 @@ def summary(
         if backward:
             _go_back(output, [*_tensors([given, named]), *model.parameters()])
     return Summary(tuple(_rows(model, operators)))
+
+
+def _check_batch(model: Module, inputs: Sequence[Any], kwargs: Mapping[str, Any] | None) -> None:
+    """Raises TypeError where nothing, or the shape of a batch, stands in place of a batch."""
+    shape = inputs[0] if len(inputs) == 1 else inputs
+    sizes = [type(size) is int for size in shape] if isinstance(shape, Sequence) else []
+    if sizes and all(sizes):
+        raise TypeError(
+            f"summary: {tuple(shape)} is a shape; pass a batch: summary(model, "
+            f"torch.randn{tuple(shape)})"
+        )
+    if inputs or kwargs:
+        return
+    # A graph may have no signature.
+    with suppress(ValueError):
+        try:
+            inspect.signature(model.forward).bind()
+        except TypeError as error:
+            raise TypeError(f"summary: {error}; pass a batch: summary(model, batch)") from error
 
 
 def _tensors(values: Any) -> list[Tensor]:

@@ -23,7 +23,7 @@ from lpkernels.arithmetic import (
     as_quantizer,
 )
 from lpkernels.formats import E4M3FN, E5M2
-from lpkernels.formats.checks import did_you_mean
+from lpkernels.formats.elsewhere import KINDS, nearest
 
 __all__ = ["as_recipe", "describe", "recipe", "recipes"]
 
@@ -99,28 +99,50 @@ def as_recipe(value: Recipe | str) -> Recipe:
         return value
     if isinstance(value, str):
         return recipe(value)
-    raise TypeError(
-        f"expected a Recipe or its name, got {value!r} ({type(value).__name__}){_part(value)}; "
-        f"names are {', '.join(_known())}"
-    )
+    meant = _part(value) or f"; expected one of {_nearest(value)}"
+    raise TypeError(f"expected a Recipe or its name, got {value!s} ({type(value).__name__}){meant}")
 
 
 def _part(value: Any) -> str:
-    """Advice where a format or an accumulator stands for a recipe; "" elsewhere."""
+    """Advice where a format or an accumulator stands for a recipe, or nothing; "" elsewhere."""
+    if value is None:
+        return "; torch's own arithmetic is 'fp32', and lp.revert(model) gives torch's layers back"
+    operands = sums = ""
     with contextlib.suppress(TypeError, ValueError):
         it = repr(str(as_quantizer(value)))
-        return f"; it is a format, for lp.Recipe(input={it}, weight={it}, grad_output={it})"
+        operands = f"lp.Recipe(input={it}, weight={it}, grad_output={it})"
     with contextlib.suppress(TypeError, ValueError):
         it = repr(str(as_accumulator(value)))
-        return f"; it is an accumulator, for lp.Recipe(fprop={it}, dgrad={it}, wgrad={it})"
-    return ""
+        sums = f"lp.Recipe(fprop={it}, dgrad={it}, wgrad={it})"
+    if operands and sums:
+        return f"; it is a format, for operands as {operands}, for sums as {sums}"
+    if operands:
+        return f"; it is a format, for {operands}"
+    return f"; it is an accumulator, for {sums}" if sums else ""
+
+
+def _nearest(name: object) -> str:
+    return nearest(name, [*_known(), *UNITS], "lp.recipes() and `lpkernels units` list all")
+
+
+def _recipe_kind(value: object) -> str:
+    """What `KINDS` says of a Recipe, of its name and of its text."""
+    if isinstance(value, str):
+        meant = value in _known() or value in UNITS or value.startswith("Recipe(")
+    else:
+        meant = isinstance(value, Recipe)
+    where = "pass recipe= to a layer or a function, or give it to lp.convert"
+    return f"a recipe: {where}" if meant else ""
+
+
+KINDS["recipe"] = _recipe_kind
 
 
 def _builder(name: str) -> Callable[[], Recipe]:
     if not isinstance(name, str):
         raise TypeError(
-            f"recipe: the name must be a str, got {name!r} ({type(name).__name__}); names are "
-            f"{', '.join(_known())}"
+            f"recipe: the name must be a str, got {name!r} ({type(name).__name__}); expected one "
+            f"of {_nearest(name)}"
         )
     if name in MODELS:
         raise ValueError(
@@ -130,11 +152,8 @@ def _builder(name: str) -> Callable[[], Recipe]:
         )
     known = _known()
     if name not in known:
-        near = f"{part}." if (part := _part(name)) else did_you_mean(name, [*known, *UNITS])
-        raise ValueError(
-            f"recipe: unknown name {name!r}{near} Names are {', '.join(known)}, and those of "
-            "`lpkernels units`"
-        )
+        meant = _part(name) or f"; expected one of {_nearest(name)}"
+        raise ValueError(f"recipe: unknown name {name!r}{meant}")
     return known[name]
 
 

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from lpkernels.formats.elsewhere import nearest
+
 
 def new_figure(size: tuple[float, float]) -> Any:
     """An empty figure of that many inches, which draws into memory only."""
@@ -49,7 +51,8 @@ def check_picture(path: str | Path) -> None:
     known = FigureCanvasBase.get_supported_filetypes()
     ending = Path(path).suffix.lower()
     if ending and ending[1:] not in known:
-        raise ValueError(f"expected an ending among {', '.join(known)}, got {str(path)!r}")
+        listed = nearest(ending[1:], known, "matplotlib's savefig lists all")
+        raise ValueError(f"expected an ending among {listed}, got {str(path)!r}")
 
 
 def _take_dollars_as_text(figure: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from lpkernels.experiments.sweeps.results import Result, figure_of, grouped, place_of
 from lpkernels.experiments.sweeps.statistics import ArmSummary, varied_axes
 from lpkernels.experiments.workloads.workload import Metric
+from lpkernels.formats.elsewhere import nearest
 from lpkernels.report.figures import new_figure, plain_numbers, save_figure
 from lpkernels.report.sweep_marks import scale_of
 
@@ -90,7 +91,7 @@ def _places(
         fields = sorted({name for result in results for name in result.values})
         raise ValueError(
             f"plot_against: expected a field of the records, got {field!r}; there are "
-            f"{', '.join(fields)}"
+            f"{nearest(field, fields, 'the records list all')}"
         )
     return places
 

@@ -16,10 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lpkernels.formats.elsewhere import nearest
+
 # Everything is float64; numpy types what linalg returns more widely.
 Floats = NDArray[np.floating[Any]]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+_DOCS = "the documentation lists all"
 
 
 def whole(label: str, value: Any, least: int, most: int | None = None) -> int:
@@ -63,10 +67,12 @@ def number(
     return result
 
 
-def choice(label: str, value: Any, names: Collection[str]) -> str:
-    """One of `names`."""
+def choice(label: str, value: Any, names: Collection[str], listing: str = _DOCS) -> str:
+    """One of `names`. listing: who lists all of more than five, for the error."""
     if value not in names:
-        raise ValueError(f"{label}: expected one of {', '.join(names)}, got {value!r}")
+        raise ValueError(
+            f"{label}: expected one of {nearest(value, names, listing)}, got {value!r}"
+        )
     return str(value)
 
 

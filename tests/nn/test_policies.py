@@ -89,34 +89,6 @@ def test_policy_gives_every_layer_the_recipe_it_states(kind: str, name: str) -> 
     assert [type(module) for module in model.modules()] == classes
 
 
-LAYERS = [
-    lambda: nn.Linear(4, 4), lambda: nn.Conv2d(4, 4, 1), lambda: nn.LSTM(4, 4),
-    lambda: Doubled(4, 4), lambda: nn.MultiheadAttention(4, 2), lambda: lp.nn.Linear(4, 4),
-]  # fmt: skip
-
-
-@each("make", LAYERS)
-def test_a_name_is_the_recipe_of_a_model_that_is_one_layer(make: Any) -> None:
-    for name in ("fp16_mixed", "hopper_fp8"):
-        model = lp.convert(make(), name)
-        assert converted(model) == {"": lp.recipe(name)}
-        assert getattr(model, "attention_recipe", model.recipe) == lp.recipe(name)
-        lp.set_recipe(lp.set_recipe(model, "fp32"), name)
-        assert converted(model) == {"": lp.recipe(name)}
-
-
-def test_a_recipe_and_a_name_without_a_policy_are_for_every_layer_and_so_are_values() -> None:
-    for name in ("fp32", "hopper_fp8", "lba_m7e4", "h100_fp16"):
-        assert {*converted(lp.convert(ResNet(), name)).values()} == {lp.recipe(name)}
-    mixed = lp.recipe("fp16_mixed")
-    assert {*converted(lp.convert(ResNet(), mixed)).values()} == {mixed}
-    assert converted(lp.convert(ResNet(), {"fc": "mxfp8"})) == {"fc": lp.recipe("mxfp8")}
-    # Where the layers are convolutions, every one of them would have blocks along "k".
-    assert "stem" in converted(lp.convert(ResNet(), "mxfp8"))
-    with pytest.raises(ValueError, match="'stem': input=block32_k_e4m3_up has blocks along 'k'"):
-        lp.convert(ResNet(), lp.recipe("mxfp8"))
-
-
 def test_names_are_those_of_recipes_and_each_has_a_source() -> None:
     assert lp.policies() == [*OLDER, *SCALED]
     mx = ["mxfp8", "mxfp8_ocp", "mxfp6", "mxfp4", "mxfp4_sr"]
@@ -214,15 +186,14 @@ def test_policy_survives_copies_in_order() -> None:
         assert type(twin) is lp.nn.Policy and list(twin.items()) == list(policy.items())
 
 
-UNKNOWN = "recipe: unknown name 'policy:fp8_wang2018'; did you mean fp8_wang2018"
+UNKNOWN = "recipe: unknown name 'policy:fp8_wang2018'; expected one of fp8_wang2018"
 REFUSED = [
-    (lambda: lp.policy("fp8_wang201"), ValueError, "'fp8_wang201'; did you mean fp8_w"),
-    (lambda: lp.policy("lba_m7e4"), ValueError, "policy: unknown name .*Names are fp16_mixed,"),
+    (lambda: lp.policy("fp8_wang201"), ValueError, "'fp8_wang201'; expected one of fp8_w"),
     (lambda: lp.convert(Gan(), "policy:fp8_wang2018"), ValueError, UNKNOWN),
     (lambda: lp.set_recipe(lp.nn.Linear(2, 2), "policy:fp8_wang2018"), ValueError, UNKNOWN),
     (lambda: lp.save_policy("policy:fp8_wang2018", "policy.json"), ValueError, UNKNOWN),
     (lambda: lp.policy(8), TypeError, r"policy: the name must be a str, got 8 \(int\)"),
-    (lambda: describe("fp16_mix"), ValueError, "did you mean fp16_mixed"),
+    (lambda: describe("fp16_mix"), ValueError, "expected one of fp16_mixed"),
     (lambda: lp.nn.Policy({3: "fp32"}), TypeError, "Policy: a key must be .*FIRST.* got int"),
     (lambda: lp.nn.Policy({"*": 3}), TypeError, "expected a Recipe or its name, got 3"),
     (lambda: lp.nn.Policy({"*": "fp9"}), ValueError, "recipe: unknown name 'fp9'"),

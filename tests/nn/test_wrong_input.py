@@ -85,14 +85,14 @@ class Named(nn.Module):
 
 @rows(
     "recipe, options, match",
-    (FP8, {"exclude": "heda"}, "exclude='heda' fits the name of no module; did you.*hea"),
-    (FP8, {"include": ["stem", "haed"]}, "include='haed' fits .* did you mean head"),
-    ({"stam": BF16, "*": FP8}, {}, "the key 'stam' fits .* did you mean stem"),
+    (FP8, {"exclude": "heda"}, "exclude='heda' fits the name of no module; exp.*hea"),
+    (FP8, {"include": ["stem", "haed"]}, "include='haed' fits .* expected one of .*'head'"),
+    ({"stam": BF16, "*": FP8}, {}, "the key 'stam' fits .* expected one of .*'stem'"),
     ({"*": FP8, "heda": BF16}, {}, "the key 'heda' fits"),
-    ({"block.*": BF16, "*": FP8}, {}, r"the key 'block\.\*' fits .* did you mean blocks"),
-    (FP8, {"exclude": "1"}, r"exclude='1' fits .* did you mean \*\.1\?"),
+    ({"block.*": BF16, "*": FP8}, {}, r"the key 'block\.\*' fits .* expected one of .*'blocks'"),
+    (FP8, {"exclude": "1"}, r"exclude='1' fits .* expected one of '\*\.1'\."),
     ({"heda": "fp32"} | lp.policy("fp8_wang2018"), {}, "the key 'heda' fits"),
-    (FP8, {"exclude": "xyz"}, r".* no module\. A glob .* has '', 'stem', 'blocks' a"),
+    (FP8, {"exclude": "xyz"}, r".* no module; .* A glob is comp"),
 )
 def test_a_name_that_fits_no_module_is_refused(recipe: Any, options: Any, match: str) -> None:
     model = Named()
@@ -102,7 +102,7 @@ def test_a_name_that_fits_no_module_is_refused(recipe: Any, options: Any, match:
 @each("rules", [{"heda": BF16, "*": FP8}, {"*": FP8, "heda": FP8}])
 def test_set_recipe_refuses_a_name_that_fits_no_module(rules: Any) -> None:
     model = lp.convert(Named(), DETERMINISTIC)
-    match = "set_recipe: the key 'heda' fits the name of no module; did you mean head"
+    match = "set_recipe: the key 'heda' fits the name of no module; expected one of .*'head'"
     refused(model, match, lambda: lp.set_recipe(model, rules))
 
 

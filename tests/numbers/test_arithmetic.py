@@ -210,7 +210,7 @@ def test_recipes_of_units_take_what_their_inputs_are():
         assert str(recipe(name).weight) == weight
     assert recipe("ada_e4m3").dgrad.operands == (formats.E5M2, formats.E4M3FN)
     assert recipe("h100_fp8_mma").dgrad == accumulator("h100_fp8_mma")
-    with pytest.raises(ValueError, match=r"did you mean ada_bf16.*lpkernels units"):
+    with pytest.raises(ValueError, match=r"expected one of ada_bf16.*lpkernels units"):
         recipe("ada_bf61")
 
 

@@ -266,7 +266,7 @@ def drawn(draws, random_bits=32):
 
 WRONG_VALUES = [
     (lambda: round_scalar(1.0, FP16, "nearest"), "where ties go; use 'nearest_even' or 'nearest_a"),
-    (lambda: round_scalar(1.0, FP16, "up"), "one of nearest_even, .*; got 'up'"),
+    (lambda: round_scalar(1.0, FP16, "up"), "one of toward_positive, .*; got 'up'"),
     (lambda: round_scalar(1.0, FP16, "stochastic", draw=4, random_bits=2), r"in 0\.\.3 .*, got 4"),
     (lambda: round_scalar(1.0, FP16, "stochastic", draw=-1), r"in 0\.\.4294967295 .*, got -1"),
     (lambda: round_scalar(1.0, FP16, "stochastic", random_bits=33), r"be in 1\.\.32, got 33"),

@@ -136,7 +136,7 @@ REFUSED = [
     (partial(Quantizer.from_dict, "e5m2"), TypeError,
      r"Quantizer\.from_dict: expected a mapping .* str"),
     (lambda: Quantizer.from_dict({"fmt": "e5m2", "bits": 3}), ValueError,
-     r"Quantizer\.from_dict: has no field 'bits'; .* fmt, rounding, random_bits, rng"),
+     r"Quantizer\.from_dict: has no field 'bits'; expected one of random_bits, "),
     *(
         (partial(Recipe.parse, text), ValueError, match)
         for text, match in (
@@ -144,7 +144,7 @@ REFUSED = [
             ("Recipe(input='e5m2'", r"cannot read \"Recipe\(input='e5m2'\""),
             ("Recipe('e5m2')", r"cannot read \"'e5m2'\" in"),
             ("Recipe(input='e5m2' fprop='e6m9')", r"cannot read .* in"),
-            ("Recipe(inputs='e5m2')", r"has no field 'inputs'; did you mean input, .*\?"),
+            ("Recipe(inputs='e5m2')", "has no field 'inputs'; expected one of input, "),
             ("Recipe(input='e5m2', input='e5m2')", "gives its input twice"),
             ("Recipe(input='e5m')", "Recipe: input: parse_format: unknown format 'e5m'"),
             ("Recipe(fprop='')", "Recipe: fprop: accumulator: unknown name ''"),

@@ -58,7 +58,7 @@ def test_an_accumulator_replaces_the_sums_of_the_recipe(tmp_path: Path) -> None:
 @rows(
     "arguments, option, message",
     (["b200"], "gpu", "expected one of h100, got 'b200'"),
-    (["--model", "vgg"], "--model", "tiny-lstm, got 'vgg'"),
+    (["--model", "vgg"], "--model", "docs/predictions.md lists all), got 'vgg'"),
     (["--recipe", "fp7"], "--recipe", "unknown name 'fp7'"),
     ([*PREDICT, "--recipe", "fp32"], "--recipe", "no product of this step is emulated"),
 )

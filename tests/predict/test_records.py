@@ -13,11 +13,12 @@ from bench.predict.records import Prediction, predict
 from bench.predict.tracing import Traced, trace
 from lpkernels.arithmetic import as_quantizer
 from lpkernels.experiments.workloads.bundled import workload
+from lpkernels.recipes import as_recipe
 
 
 def predicted(model: str, recipe: str | lp.Recipe, batch: int) -> list[Prediction]:
     work = workload(model, batch=batch, device="meta")
-    lp.convert(work.model, recipe)
+    lp.convert(work.model, as_recipe(recipe))
     about = {"model": model, "batch": batch}
     return predict(trace(work.model, work.sample, work.loss), "h100", about=about)
 
@@ -135,7 +136,7 @@ class Net(nn.Module):
 def traced(recipe: str | lp.Recipe, model: type[nn.Module] = Net, *size: int) -> list[Traced]:
     with torch.device("meta"):
         built, x = model(), torch.ones(size or (2, 3, 8, 8))
-    return trace(lp.convert(built, recipe), x, torch.sum)
+    return trace(lp.convert(built, as_recipe(recipe)), x, torch.sum)
 
 
 def test_every_pass_of_every_layer_is_found_with_the_sizes_of_its_tensors() -> None:

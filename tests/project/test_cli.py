@@ -78,7 +78,7 @@ def test_quantize_shows_codes_and_repeats_with_its_seed() -> None:
     "arguments, option, message",
     [
         (["formats", "e4m3fm"], "name", "unknown format 'e4m3fm'"),
-        (["recipes", "mxfp9"], "name", "unknown name 'mxfp9'; did you mean mxfp"),
+        (["recipes", "mxfp9"], "name", "unknown name 'mxfp9'; expected one of mxfp"),
         (["quantize", "1", "--format", "float8"], "--format", "unknown format 'float8'"),
         (["quantize", "1", "--rounding", "nearest"], "--rounding", "'nearest_even' or 'nearest_a"),
         (["quantize", "1", "--rounding", "sr"], "--rounding", "it is 'stochastic' here"),

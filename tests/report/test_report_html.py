@@ -198,7 +198,9 @@ def test_wrong_input_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ValueError, match=wanted):
             gather([tmp_path / name])
-    with pytest.raises(ValueError, match=r"metric: expected one of .*train_loss.*, got 'speed'"):
+    with pytest.raises(
+        ValueError, match=r"metric: expected one of .*the records list all.*, got 'speed'"
+    ):
         gather([run], metric="speed")
     with pytest.raises(ValueError, match=r"reference: expected one of the arms .*got 'fp64'"):
         gather([sweep], reference="fp64")

@@ -17,11 +17,12 @@ from lpkernels.experiments.sweeps.demo import FP8
 from lpkernels.experiments.sweeps.sweep import train_all
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
-from lpkernels.experiments.workloads.bundled import BUNDLED, Workload, workload
+from lpkernels.experiments.workloads.bundled import BUNDLED, LISTED, Workload, workload
 from lpkernels.experiments.workloads.images import load, plan_epoch
 from lpkernels.experiments.workloads.models import Task, build_model
 from lpkernels.experiments.workloads.registry import function_of
 from lpkernels.formats import FloatFormat
+from lpkernels.formats.elsewhere import nearest
 from lpkernels.functional import quantize
 from lpkernels.techniques.accumulation import (
     AccumulatorPlan,
@@ -108,9 +109,10 @@ def find_workload(config: AccumulateConfig) -> Workload:
             task = Task("images", data.shape, data.classes)
             model = build_model(config.model, task, width=config.width)
         except ValueError as error:
+            listed = nearest(config.model, BUNDLED, LISTED)
             raise ValueError(
-                f"{error}; or one of {', '.join(BUNDLED)}; or module:function, which returns "
-                "(model, sample, loss)"
+                f"{error}; or one of {listed}; or module:function, which returns (model, sample, "
+                "loss)"
             ) from error
     if not config.sample:
         images = torch.empty(config.batch, *data.shape, device=device)

@@ -17,6 +17,7 @@ from lpkernels.experiments.sweeps.results import Result
 from lpkernels.experiments.sweeps.sources import cell_name, config_digits, version_of
 from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, merged
 from lpkernels.experiments.workloads.workload import ACCURACY, Metric
+from lpkernels.formats.elsewhere import nearest
 
 KIND = "sweep-results"
 
@@ -143,7 +144,8 @@ def _names(cells: Sequence[Cell], ended: set[str], sources: str) -> dict[str, Ce
             )
         sources = next(iter(there))
     elif sources not in there:
-        raise ValueError(f"sources: expected one of {', '.join(there) or 'none'}, got {sources!r}")
+        listed = nearest(sources, there, "`lpkernels sweep status` lists all") or "none"
+        raise ValueError(f"sources: expected one of {listed}, got {sources!r}")
     return {f"{config_digits(cell.config)}-{sources}": cell for cell in cells}
 
 

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lpkernels.formats.elsewhere import nearest
+
 Axes = tuple[tuple[str, Any], ...]
 #: The values of the axes, as a key.
 Place = tuple[tuple[str, str], ...]
@@ -43,7 +45,7 @@ def without(results: Sequence[Result], arms: Sequence[str]) -> list[Result]:
     known = list(dict.fromkeys(result.arm for result in results))
     for arm in arms:
         if arm not in known:
-            names = ", ".join(map(repr, known))
+            names = nearest(arm, known, "`lpkernels sweep table` lists all", shown=repr)
             raise ValueError(f"without: expected one of the arms {names}, got {arm!r}")
     return [result for result in results if result.arm not in arms]
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from lpkernels.experiments.settings import plain, unknown
 from lpkernels.experiments.training.config import RunConfig, flatten
+from lpkernels.formats.elsewhere import nearest
 
 __all__ = ["SweepSpec", "read_spec"]
 
@@ -87,9 +88,8 @@ class SweepSpec:
         _check_seconds(self.cell_seconds)
         fix(self, "compare", self.compare or next(iter(self.arms)))
         if self.compare not in self.arms:
-            raise ValueError(
-                f"compare: expected one of the arms {', '.join(self.arms)}, got {self.compare!r}"
-            )
+            listed = nearest(self.compare, self.arms, "the specification lists all")
+            raise ValueError(f"compare: expected one of the arms {listed}, got {self.compare!r}")
         for arm, fields in self.arms.items():
             both = sorted(set(fields) & set(self.axes))
             if both:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lpkernels.experiments.sweeps.results import Axes, Cell, Result, figure_of, grouped
+from lpkernels.formats.elsewhere import nearest
 
 __all__ = ["ArmSummary", "Difference", "Interval", "summarise"]
 
@@ -139,12 +140,12 @@ def varied_axes(summaries: Sequence[ArmSummary]) -> list[str]:
 def _check_names(results: Sequence[Result], field: str, reference: str | None) -> None:
     arms = list(dict.fromkeys(result.arm for result in results))
     if reference is not None and reference not in arms:
-        raise ValueError(
-            f"reference: expected one of the arms {', '.join(map(repr, arms))}, got {reference!r}"
-        )
+        listed = nearest(reference, arms, "the records list all", shown=repr)
+        raise ValueError(f"reference: expected one of the arms {listed}, got {reference!r}")
     known = list(dict.fromkeys(name for result in results for name in result.values))
     if known and field not in known:
-        raise ValueError(f"field: expected one of {', '.join(known)}, got {field!r}")
+        listed = nearest(field, known, "the records list all")
+        raise ValueError(f"field: expected one of {listed}, got {field!r}")
 
 
 def _figures(group: Sequence[Result], field: str) -> dict[int, float]:

@@ -17,12 +17,12 @@ from lpkernels.arithmetic import (
     as_accumulator,
     as_quantizer,
 )
-from lpkernels.experiments.settings import Section, one_of, setting
+from lpkernels.experiments.settings import Section, setting
 from lpkernels.formats import AffineFormat, parse_format
 from lpkernels.nn.policies import REDUCING, Policy, method
 from lpkernels.nn.selecting import callers, layers, selection
 from lpkernels.recipes import as_recipe
-from lpkernels.rounding import ROUNDINGS
+from lpkernels.rounding import check_rounding
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class ArithmeticConfig(Section):
     )
     chunk: int = setting(0, "With --acc: length of the inner sums, 0 for none.", least=0)
     acc_rounding: str = setting(
-        "nearest_even", "With --acc: rounding of its sums.", check=one_of(*ROUNDINGS)
+        "nearest_even", "With --acc: rounding of its sums.", check=check_rounding
     )
     torch_layers: str = setting(
         "",
@@ -83,8 +83,8 @@ class ArithmeticConfig(Section):
 
 
 def layer_recipes(config: ArithmeticConfig, model: Module) -> dict[Any, Recipe]:
-    """The recipes for `convert` of this model: those of the method or the recipe, behind those of
-    single layers, which are the ends (`edge`), `layer_accs` and `torch_layers`.
+    """The recipes for `convert` of this model. Single layers come first, by `torch_layers`,
+    `layer_accs` and `edge`; the rules of the method or of the recipe follow.
 
     With edge="e6m9" and the text of the recipe fp8_wang2018 this is the exception of Wang et al.
     2018 (arXiv 1812.08011), which the method of that name has: the images enter the first layer in

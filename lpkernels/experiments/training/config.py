@@ -30,6 +30,7 @@ from lpkernels.experiments.training.arithmetic import ArithmeticConfig
 from lpkernels.experiments.training.optimizers import OptimizerConfig
 from lpkernels.experiments.training.parts import PARTS, PartConfig
 from lpkernels.experiments.workloads.config import WorkloadConfig
+from lpkernels.formats.elsewhere import nearest
 
 __all__ = ["RunConfig"]
 
@@ -242,9 +243,8 @@ def flatten(values: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in values.items():
         inner = value if isinstance(value, Mapping) else {name: value}
         if isinstance(value, Mapping) and name not in places:
-            raise ValueError(
-                f"unknown section {name!r}; expected one of {', '.join(filter(None, places))}"
-            )
+            listed = nearest(name, filter(None, places), "`lpkernels train --help` lists all")
+            raise ValueError(f"unknown section {name!r}; expected one of {listed}")
         others = sorted(set(inner) - set(known))
         if others:
             where = "RunConfig" if inner is not value else f"section {name!r}"

@@ -12,6 +12,7 @@ from lpkernels.experiments.workloads.models import ResNet, ResNet18
 from lpkernels.experiments.workloads.models.mobile import InvertedResidual
 from lpkernels.experiments.workloads.models.recurrent import LanguageLSTM
 from lpkernels.experiments.workloads.models.transformer import GPT
+from lpkernels.formats.elsewhere import nearest
 
 __all__ = ["Workload", "workload"]
 
@@ -78,8 +79,9 @@ _TEXT_MODELS: dict[str, Callable[[], nn.Module]] = {
     "tiny-gpt": GPT,
     "tiny-lstm": lambda: LanguageLSTM(tokens=_TOKENS, width=128),
 }
-#: The names `workload` knows.
+#: The names `workload` knows, and what an error says of them.
 BUNDLED = (*_IMAGE_MODELS, *_TEXT_MODELS)
+LISTED = "docs/predictions.md lists all"
 
 
 def usual_batch(name: str) -> int:
@@ -101,7 +103,7 @@ def workload(name: str, *, batch: int = 8, seed: int = 0, device: str = "cpu") -
     Raises: ValueError: an unknown name.
     """
     if name not in BUNDLED:
-        raise ValueError(f"model: expected one of {', '.join(BUNDLED)}, got {name!r}")
+        raise ValueError(f"model: expected one of {nearest(name, BUNDLED, LISTED)}, got {name!r}")
     with torch.random.fork_rng(devices=[]), torch.device(device):
         torch.manual_seed(seed)
         if name in _TEXT_MODELS:

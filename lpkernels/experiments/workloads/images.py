@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lpkernels.experiments.workloads.fashion import CLASSES, load_fashion
 from lpkernels.experiments.workloads.streams import stream_seed
+from lpkernels.formats.elsewhere import nearest
 
 DATASETS = ("digits", "digits32", "fashion-mnist", "cifar10", "cifar100")
 
@@ -67,7 +68,7 @@ def load(name: str, folder: str | Path = "") -> ImageData:
         return _normalised(name, CLASSES, *load_fashion(folder), max_shift=2, flip=True)
     if name in ("cifar10", "cifar100"):
         return load_cifar(name, folder)
-    raise ValueError(f"data: expected one of {', '.join(DATASETS)}, got {name!r}")
+    raise ValueError(f"data: expected one of {nearest(name, DATASETS)}, got {name!r}")
 
 
 def load_digits(*, scale: int = 1) -> ImageData:

@@ -9,9 +9,11 @@ from typing import Any
 from lpkernels.experiments.workloads.config import WorkloadConfig
 from lpkernels.experiments.workloads.sets import DATASETS, DataSet, dataset
 from lpkernels.experiments.workloads.workload import Workload
+from lpkernels.formats.elsewhere import nearest
 
 __all__ = ["DATASETS", "DataSet", "dataset", "find", "function_of"]
 
+_PAGE = "docs/training.md lists all"
 # These may be given for any data: a sweep over several data sets has one folder for all.
 _ALWAYS = ("data", "data_dir", "model", "depth", "width")
 
@@ -34,15 +36,15 @@ def find(config: WorkloadConfig) -> Workload:
     known = DATASETS.get(config.data)
     if known is None:
         raise ValueError(
-            f"data: expected one of {', '.join(DATASETS)}, got {config.data!r}; or module:function,"
-            " which returns a Workload"
+            f"data: expected one of {nearest(config.data, DATASETS, _PAGE)}, got {config.data!r}; "
+            "or module:function, which returns a Workload"
         )
     others = set(_changed(config)) - {*_ALWAYS, *known.settings}
     if others:
         taken = [name for name in known.settings if name not in _ALWAYS]
         raise ValueError(
             f"{', '.join(sorted(others))}: means nothing for {config.data}, which has "
-            f"{', '.join(['model', 'width', *taken])}; leave it out"
+            f"{nearest(min(others), ['model', 'width', *taken], _PAGE)}; leave it out"
         )
     return known.make(dataclasses.replace(config, model=config.network(known.model), depth=0))
 

@@ -17,6 +17,7 @@ from lpkernels.experiments.sweeps.reading import Results, read_results
 from lpkernels.experiments.sweeps.statistics import summarise
 from lpkernels.experiments.training.config import command_of
 from lpkernels.experiments.workloads.workload import Metric
+from lpkernels.formats.elsewhere import nearest
 from lpkernels.nn.emulated import recipe_name
 from lpkernels.nn.policies import policies
 from lpkernels.techniques.pareto import pareto_front
@@ -274,7 +275,7 @@ def _chosen(runs: Sequence[Mapping[str, Any]], own: Metric, field: str) -> dict[
     """The metric, or the field that was asked for."""
     known = list(dict.fromkeys(name for run in runs for name in run["last"]))
     if field and field not in known:
-        names = ", ".join(known) or "none, since no run has an epoch"
+        names = nearest(field, known, "the records list all") or "none, since no run has an epoch"
         raise ValueError(f"metric: expected one of {names}, got {field!r}")
     if not field or field == own.field:
         return {"field": own.field, "label": own.label, "percent": own.percent}

@@ -272,7 +272,7 @@ def named_schedule(
 
     Raises: ValueError: no such name; else as Schedule.
     """
-    checks.choice("name", name, NAMED)
+    checks.choice("name", name, NAMED, "lpkernels.techniques.cpt.NAMED lists all")
     return Schedule(bits, cycles, remainder=remainder, **NAMED[name])  # type: ignore[arg-type]
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from lpkernels.formats.elsewhere import nearest
 from lpkernels.techniques import checks
 from lpkernels.techniques.cpt.schedule import Profile, Schedule, widths
 from lpkernels.techniques.cpt.setter import PrecisionSetter, TargetGroup
@@ -190,6 +191,7 @@ class PrecisionScheduler(PrecisionSetter):
         self.step(checks.whole("load_state_dict: last_step", state_dict["last_step"], 0))
 
 
+_LISTED = "help(PrecisionScheduler) lists all"
 _OWN = ("bits", "grad_bits", "weight_bits", "accumulator_bits")
 _SETTINGS = ("cycles", "profile", "form", "reflection", "remainder", "warmup", "shuffled", "seed")
 
@@ -201,7 +203,8 @@ def _layer(glob: str, given: Any) -> dict[str, Any]:
     others = sorted(set(given) - set(_OWN) - set(_SETTINGS))
     if others:
         raise ValueError(
-            f"layers: {glob!r}: expected {', '.join(_OWN + _SETTINGS)}, got {', '.join(others)}"
+            f"layers: {glob!r}: expected {nearest(others[0], _OWN + _SETTINGS, _LISTED)}, got "
+            f"{', '.join(others)}"
         )
     return dict(given)
 

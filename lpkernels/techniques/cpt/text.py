@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from lpkernels.arithmetic.text import Option, options_of, read_options, whole, written_options
+from lpkernels.formats.elsewhere import nearest
 from lpkernels.techniques import checks
 from lpkernels.techniques.cpt.pfq import PFQ, checked_stages
 from lpkernels.techniques.cpt.plateau import PrecisionOnPlateau
@@ -264,7 +265,6 @@ def parse_schedule(text: str) -> OpenLoop | ClosedLoop | StagedLoop:
     """The schedule of a text; `str` of it is a text of the same schedule.
 
     Args: text: such as "cpt:3-8/8,cycles=32"; docs/cyclic-precision.md has all forms.
-
     Raises: ValueError: the text is of no schedule; the error names the part that is wrong.
 
     >>> from lpkernels.techniques.cpt import parse_schedule
@@ -282,7 +282,7 @@ def _parsed(text: str) -> OpenLoop | ClosedLoop | StagedLoop:
     if not colon or kind not in _IMPLIED:
         raise ValueError(
             "expected <kind>:<bits>/<grad bits>,<option>=<value>,... such as cpt:3-8/8,cycles=32; "
-            f"kinds are {', '.join(_KINDS)} and {', '.join(NAMED)}"
+            f"kinds are {nearest(kind, [*_KINDS, *NAMED], 'docs/cyclic-precision.md lists all')}"
         )
     falls, (head, *parts) = kind == "fall", rest.split(",")
     if kind == "pfq":

@@ -228,7 +228,8 @@ def _study(
 ) -> _Study:
     checks.choice("leave_one_out: scale", scale, SCALES)
     for method in methods:
-        checks.choice("leave_one_out: methods", method, (*METHODS, COLUMN_MEAN))
+        known = (*METHODS, COLUMN_MEAN)
+        checks.choice("leave_one_out: methods", method, known, "help(leave_one_out) lists all")
     for count in counts:
         checks.whole("leave_one_out: counts", count, 1)
     checks.number("leave_one_out: observed", observed, above=0, most=1)

@@ -81,12 +81,15 @@ def test_defaults_are_one_arm_one_seed_one_thread_and_a_limit_is_no_part_of_a_ce
 test_wrong_specifications = rejects(
     SweepSpec.from_dict,
     [
-        ({"bases": {}}, "unknown field bases; did you mean base"),
-        ({"base": {"lrr": 0.1}}, r"\[base\]: RunConfig: unknown field lrr; did you mean lr"),
+        ({"bases": {}}, "unknown field bases; expected one of .*base"),
+        ({"base": {"lrr": 0.1}}, r"\[base\]: RunConfig: unknown field lrr; expected one of lr"),
         ({"base": {"workloads": {"data": "x"}}}, "unknown section 'workloads'"),
         ({"base": {"optimizer": {"width": 3}}}, "it belongs to section 'workload'"),
         ({"arms": {"a": {"lr": 0.1, "optimizer": {"lr": 1}}}}, r"\[arms.a\]: lr: given twice"),
-        ({"axes": {"wdith": [1]}}, r"\[axes\]: RunConfig: unknown field wdith; did you mean width"),
+        (
+            {"axes": {"wdith": [1]}},
+            r"\[axes\]: .* unknown field wdith; expected one of width",
+        ),
         ({"axes": {"seed": [1, 2]}}, r"seed: give seeds = \[...\] beside \[base\]"),
         ({"base": {"name": "x"}}, "a run is called after its arm"),
         ({"axes": {"lr": []}}, "lr: expected a list of values, got"),

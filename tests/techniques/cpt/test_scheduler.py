@@ -142,7 +142,7 @@ def test_layers_have_schedules_of_their_own() -> None:
     assert constant.plan("0")[:, 0].tolist() == [7] * 8
     with pytest.raises(ValueError, match=r"layers: 'conv' matches no target .* got '0', '4'"):
         PrecisionScheduler(model, 8, bits=(3, 8), cycles=1, layers={"conv": 4})
-    with pytest.raises(ValueError, match=r"layers: '0': expected bits, .* got lr"):
+    with pytest.raises(ValueError, match=r"layers: '0': expected .*PrecisionScheduler.* got lr"):
         PrecisionScheduler(model, 8, bits=(3, 8), cycles=1, layers={"0": {"lr": 4}})
     with pytest.raises(ValueError, match="plan: expected a group with bits among"):
         scheduler.plan("0")

@@ -229,7 +229,7 @@ def test_averages_have_the_standard_error_over_tasks():
 EMPTY = NOISY.copy()
 EMPTY[1:, 5] = np.nan
 WRONG = [
-    (NOISY, {"methods": ["best"]}, r"methods: expected one of greedy, qr, .* column_mean, got"),
+    (NOISY, {"methods": ["best"]}, r"methods: expected one of .*help.leave_one_out.*, got"),
     (NOISY, {"counts": [0]}, "counts: expected at least 1"),
     (NOISY, {"counts": [21]}, "counts: expected at most the 20 config.* task 0 .* got 21"),
     (NOISY, {"rank": 14}, "rank must be at most 13 for 14 tasks and 20 configurations"),

@@ -23,6 +23,7 @@ from lpkernels.experiments.sweeps.specification import (
 )
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.registry import find
+from lpkernels.formats.elsewhere import nearest
 from lpkernels.techniques.checks import Floats
 from lpkernels.techniques.pareto import (
     FormatSpace,
@@ -110,7 +111,8 @@ class FrontierSpec:
         Raises: ValueError: no such task.
         """
         if task not in self.tasks:
-            raise ValueError(f"task: expected one of {', '.join(self.tasks)}, got {task!r}")
+            listed = nearest(task, self.tasks, "`lpkernels frontier status` lists all")
+            raise ValueError(f"task: expected one of {listed}, got {task!r}")
         return RunConfig.of(**{**self.base, **self.tasks[task]})
 
     def memory(self, task: str, *, count: str = "tensors") -> Floats:

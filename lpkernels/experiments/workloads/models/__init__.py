@@ -12,7 +12,6 @@ from lpkernels.experiments.workloads.models.family import (
     Task,
     build_model,
     family,
-    forms,
     model_builder,
     parse_model,
 )
@@ -30,7 +29,6 @@ __all__ = [
     "Task",
     "build_model",
     "family",
-    "forms",
     "model_builder",
     "parse_model",
 ]

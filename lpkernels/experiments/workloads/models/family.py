@@ -8,6 +8,8 @@ from typing import Literal
 
 from torch import nn
 
+from lpkernels.formats.elsewhere import nearest
+
 #: The purposes of a network.
 Kind = Literal["images", "signals", "vectors", "text", "generation", "denoising"]
 
@@ -110,10 +112,11 @@ def family(
     return register
 
 
-def forms(kind: Kind | None = None) -> str:
-    """The forms of the names of models, of one `kind` or all, as errors and help list them."""
+def _forms(name: str, kind: Kind | None = None) -> str:
+    """The forms of the names of models, of one `kind` or all, as the error about `name` lists
+    them."""
     found = [f for f in FAMILIES.values() if kind is None or kind in f.kinds]
-    return ", ".join(sorted(f.form for f in found))
+    return nearest(name, sorted(f.form for f in found), "docs/training.md lists all")
 
 
 def parse_model(name: str) -> tuple[Family, int, str]:
@@ -128,8 +131,8 @@ def parse_model(name: str) -> tuple[Family, int, str]:
     found = FAMILIES.get(match[1]) if match else None
     if match is None or found is None or (match[2] and not found.depth):
         raise ValueError(
-            f"model: expected one of {forms()}, with a number for the depth, or cnn<depth>_plain, "
-            f"got {name!r}"
+            f"model: expected one of {_forms(name)}, with a number for the depth, or "
+            f"cnn<depth>_plain, got {name!r}"
         )
     if match[3] and len(found.norms) == 1:
         raise ValueError(f"model: {found.form} has no normalisation to leave out, got {name!r}")
@@ -155,7 +158,7 @@ def model_builder(
     if task.kind not in found.kinds:
         raise ValueError(
             f"model: {found.form} is for {' and '.join(found.kinds)}, and the data are "
-            f"{task.kind}; expected one of {forms(task.kind)}, got {name!r}"
+            f"{task.kind}; expected one of {_forms(name, task.kind)}, got {name!r}"
         )
     if plain and norm not in ("", plain):
         raise ValueError(f"norm: {name} has none, got {norm!r}; leave one of the two out")

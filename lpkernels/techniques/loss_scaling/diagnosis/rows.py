@@ -10,6 +10,7 @@ from typing import Any
 from lpkernels._table import TextTable
 from lpkernels.arithmetic import Quantizer, as_quantizer
 from lpkernels.formats import FloatFormat, Format, parse_format
+from lpkernels.formats.elsewhere import nearest
 from lpkernels.techniques.loss_scaling.diagnosis.histograms import (
     Histogram,
     InFormat,
@@ -60,8 +61,9 @@ def formats_by_kind(asked: AskedFormats) -> dict[str, FloatFormat] | None:
     if isinstance(asked, Mapping):
         unknown = [kind for kind in asked if kind not in ASKED]
         if unknown or not asked:
+            listed = nearest(unknown[:1], ASKED, "help(diagnose) lists all")
             raise ValueError(
-                f"diagnose: fmt: expected formats by {', '.join(ASKED)}; got "
+                f"diagnose: fmt: expected formats by {listed}; got "
                 f"{', '.join(map(str, unknown)) or 'an empty mapping'}"
             )
         given = {kind: fmt for kind, fmt in asked.items() if fmt is not None}

@@ -18,6 +18,7 @@ from lpkernels.formats import (
     FloatFormat,
     TableFormat,
 )
+from lpkernels.formats.elsewhere import nearest
 from lpkernels.techniques.loss_scaling.masters.formats import Rule, WeightFormats
 from lpkernels.techniques.loss_scaling.masters.groups import steps_alone
 from lpkernels.techniques.loss_scaling.masters.stored import is_values
@@ -138,7 +139,8 @@ def check_states(optimizer: Optimizer, formats: Iterable[WeightFormats]) -> None
         strange = sorted({name for each in formats for name in each.states} - known)
         if strange:
             kind = type(optimizer).__name__
-            has = f"its states are {', '.join(sorted(known))}" if known else "it keeps none"
+            listed = nearest(strange[0], sorted(known), "the optimizer's state lists all")
+            has = f"its states are {listed}" if known else "it keeps none"
             raise ValueError(
                 f"MasterWeights: state: {kind} has no state {', '.join(strange)} with these "
                 f"options; {has}"

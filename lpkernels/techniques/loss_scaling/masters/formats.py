@@ -23,6 +23,7 @@ from lpkernels.formats import (
     TableFormat,
 )
 from lpkernels.formats.checks import checked_bool
+from lpkernels.formats.elsewhere import nearest
 from lpkernels.formats.grids import misfit
 from lpkernels.formats.integers import InBlock, follows_from_values, has_every_float_code
 from lpkernels.techniques import checks
@@ -66,7 +67,8 @@ class WeightFormats:
         strange = sorted(set(values) - set(known))
         if strange:
             raise ValueError(
-                f"MasterWeights: {where or 'expected'} {', '.join(known)}, got {', '.join(strange)}"
+                f"MasterWeights: {where or 'expected'} {nearest(strange[0], known)}, got "
+                f"{', '.join(strange)}"
             )
         given: dict[str, Any] = {}
         names = {} if base is None else dict(base.names)

@@ -72,7 +72,7 @@ def test_a_file_holds_a_study_whose_defaults_are_the_papers_configurations(tmp_p
 test_wrong_specifications_are_refused = rejects(
     FrontierSpec.from_dict,
     [
-        ({"taks": {}}, "specification: unknown field taks; did you mean tasks"),
+        ({"taks": {}}, "specification: unknown field taks; expected one of tasks"),
         ({"low": ["e4m3"]}, "expected low and high, lists of formats, got low alone"),
         ({"low": ["e4m3", "e4m3"], "high": ["fp16"]}, "low has e4m3 twice"),
         ({"base": []}, r"base: expected a table \[base\]"),

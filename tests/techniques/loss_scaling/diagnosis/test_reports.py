@@ -224,7 +224,7 @@ WRONG = [
     (lambda: diagnose(MODEL, 16), TypeError, "diagnose: fmt: .*16"),
     (lambda: diagnose(MODEL, "affine8"), ValueError, "fmt: expected a .*exponent.* got affine8"),
     (lambda: diagnose(MODEL, FIXED), ValueError, "expected a format with an exponent"),
-    (lambda: diagnose(MODEL, {"grad": "fp16"}), ValueError, "formats by input, .*; got grad"),
+    (lambda: diagnose(MODEL, {"grad": "fp16"}), ValueError, "formats by grad_input, .*; got grad"),
     (lambda: diagnose(MODEL, {}), ValueError, "got an empty mapping"),
     (lambda: diagnose(MODEL, {"weight": "affine8"}), ValueError, "fmt: weight: expected a format"),
     (lambda: diagnose(MODEL, scaler=DYNAMIC), TypeError, "scaler: expected a number, got str"),
