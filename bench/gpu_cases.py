@@ -10,6 +10,7 @@ from bench.registry import Case
 
 _PRODUCT = ("torch", "tf32", "bf16")
 _SIDE = 4096
+_SIDES = (512, 1024, 2048, 8192)
 
 # (accumulator, operands), with one line for each tier of kernels.
 _ACCUMULATORS = (
@@ -31,7 +32,8 @@ _ACCUMULATORS = (
     ("e5m10:product=e4m3", "e4m3fn"),
     ("e6m9", ""),
 )
-# Layers of ResNet-18 for images of 224: channels in, channels out, image, kernel, stride.
+# Layers of ResNet-18 for images of 224, and of ResNet-20 for images of 32: channels in, channels
+# out, image, kernel, stride.
 _LAYERS = (
     (64, 64, 56, 3, 1),
     (64, 128, 56, 3, 2),
@@ -41,7 +43,10 @@ _LAYERS = (
     (512, 512, 7, 3, 1),
 )
 
+_SMALL_LAYERS = ((16, 16, 32, 3, 1), (32, 32, 16, 3, 1), (64, 64, 8, 3, 1))
+
 GPU_CASES: tuple[Case, ...] = (
+    *(Case("matmul", (side,) * 3, "e6m9", "e5m2", _PRODUCT) for side in _SIDES),
     *(
         Case("matmul", (_SIDE,) * 3, spec, operands, _PRODUCT, quick=spec == "e6m9")
         for spec, operands in _ACCUMULATORS
@@ -53,6 +58,11 @@ GPU_CASES: tuple[Case, ...] = (
     *(
         Case(f"conv_{gemm}", (64, *layer, 1), "e6m9", "e5m2", ("torch", "gemm"), share=0.4)
         for layer in _LAYERS
+        for gemm in ("fprop", "dgrad", "wgrad")
+    ),
+    *(
+        Case(f"conv_{gemm}", (128, *layer, 1), "e6m9", "e5m2", ("torch", "gemm"), share=0.4)
+        for layer in _SMALL_LAYERS
         for gemm in ("fprop", "dgrad", "wgrad")
     ),
     Case("quantize_out", (100_000_000,), "block32_e4m3:nearest_even"),

@@ -1,11 +1,13 @@
 """What every test gets: fixed seeds, poisoned memory, and the backends that run here.
 
 ``--skip-missing-oracles`` leaves out the test files whose oracle package is not installed, for
-machines where nothing can be installed; without it a missing oracle is an error.
+machines where nothing can be installed; without it a missing oracle is an error. ``--within
+SECONDS`` skips the tests that would begin later.
 """
 
 import os
 import re
+import time
 from collections.abc import Callable, Generator
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +20,7 @@ import torch
 #: Backends that take CPU tensors.
 CPU_BACKENDS = ("reference", "cpu")
 _ORACLES = ("expecttest", "gfloat", "hypothesis", "ml_dtypes")
+_END = pytest.StashKey[float | None]()
 _MISSING_ORACLES = [name for name in _ORACLES if find_spec(name) is None]
 
 if "hypothesis" not in _MISSING_ORACLES:
@@ -35,6 +38,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="leave out test files whose oracle package is not installed",
     )
+    parser.addoption("--within", type=float, help="skip the tests that begin later, in seconds")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    seconds = config.getoption("--within")
+    config.stash[_END] = None if seconds is None else time.monotonic() + seconds
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    end = item.config.stash[_END]
+    if end is not None and time.monotonic() > end:
+        pytest.skip(f"{item.nodeid} did not fit into --within")
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
