@@ -53,6 +53,20 @@ def show_table(table: Table) -> None:
         PlainConsole(width=width.maximum).print(table, crop=False)
 
 
+def alone(function: Callable[..., None], **settings: Any) -> typer.Typer:
+    """A command by itself; lpkernels_command.py gives it its name.
+
+    Args:
+        function: its parameters are the options and arguments.
+        settings: of `typer.Typer.command`.
+    """
+    app = typer.Typer(
+        add_completion=False, pretty_exceptions_show_locals=False, rich_markup_mode="markdown"
+    )
+    app.command(**settings)(function)
+    return app
+
+
 def valid(check: Callable[[Any], object]) -> Callable[[Any], Any]:
     """The callback of an option or argument: its value must pass `check`, else the error names it.
 

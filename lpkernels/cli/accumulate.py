@@ -7,7 +7,15 @@ from typing import Annotated, Any
 import typer
 
 from lpkernels.arithmetic import as_accumulator
-from lpkernels.cli._options import Seed, check_one_process, console, show_table, stopped, valid
+from lpkernels.cli._options import (
+    Seed,
+    alone,
+    check_one_process,
+    console,
+    show_table,
+    stopped,
+    valid,
+)
 from lpkernels.experiments.settings import one_of, positive
 from lpkernels.experiments.sweeps import accumulate as work
 from lpkernels.experiments.training.interrupts import Interrupted
@@ -244,3 +252,6 @@ def bench_accumulate(
     if stopped_early:
         # 128 + SIGINT, as shells report it
         raise typer.Exit(130)
+
+
+app = alone(accumulate)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from lpkernels.cli._options import Seed, console, show_table, valid
+from lpkernels.cli._options import Seed, alone, console, show_table, valid
 from lpkernels.experiments.settings import one_of, positive
 from lpkernels.report.sizes import bytes_text
 from lpkernels.techniques.assignment.asking import BASELINES, Request
@@ -154,3 +154,6 @@ def _show(made: Any, scores: Any, title: str) -> None:
 
     by_group = None if scores is None else scores.scores
     show_table(assignment_table(made, scores=by_group, title=title))
+
+
+app = alone(assign)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lpkernels.cli._options import console, show_table, system_errors
+from lpkernels.cli._options import alone, console, show_table, system_errors
 from lpkernels.cli._settings import wrong_option
 
 
@@ -86,3 +86,6 @@ def _report_html(paths: list[Path], out: Path, metric: str, reference: str, forc
     with system_errors("no report was written"):
         path = write_page(data, out, force=force)
     console.print(f"report in {path}, {path.stat().st_size / 1e6:.1f} MB", soft_wrap=True)
+
+
+app = alone(report)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from lpkernels.cli._options import console, valid
+from lpkernels.cli._options import alone, console, valid
 from lpkernels.techniques.cpt import OpenLoop, parse_schedule
 
 
@@ -52,3 +52,6 @@ def schedule(
             console.print(f"picture in {plot_schedules([parsed], steps, plot, seed=seed)}")
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--plot") from error
+
+
+app = alone(schedule)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lpkernels.cli._options import Out, console, is_given, show_table, stopped, system_errors
+from lpkernels.cli._options import Out, alone, console, is_given, show_table, stopped, system_errors
 from lpkernels.cli._settings import with_settings, wrong_option
 from lpkernels.experiments.processes.leases import Held, hold
 from lpkernels.experiments.processes.torchrun import Processes, joined
@@ -194,3 +194,6 @@ def _command(processes: Processes) -> str:
     if processes.count == 1 and not processes.sharded:
         return "lpkernels"
     return f"torchrun --standalone --nproc-per-node {processes.count} -m lpkernels"
+
+
+app = alone(train)
