@@ -10,18 +10,21 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --no-compile -c constraints.txt
 NATIVE := CMakeLists.txt setup.py $(shell find csrc -type f)
-# The GPU run builds for the GPU it finds; elsewhere one CUDA architecture shows that it compiles.
-# The demo needs no CUDA kernels: it takes the module that there is, or compiles one without them.
-# The stamp of the module names its architectures, so that no target takes a module that lacks some.
+# The GPU run builds for the GPU it finds; the tests compile CUDA for one architecture where nvcc is, and
+# every instruction set. The demo takes the module that there is, or compiles what this processor runs.
+# The stamp of the module names what it has, so that no target takes a module that lacks some.
 GPU_TARGET := $(or $(LPKERNELS_CUDA),native)
 SEMICOLON := ;
-COMPILED := $(subst -,$(SEMICOLON),$(patsubst $(VENV)/.has-native-%,%,$(lastword $(wildcard $(VENV)/.has-native-*))))
+STAMP := $(notdir $(lastword $(wildcard $(VENV)/.has-native_*_*)))
+COMPILED = $(subst -,$(SEMICOLON),$(word $(1),$(subst _, ,$(STAMP))))
 ifeq ($(or $(MAKECMDGOALS),demo),demo)
-export LPKERNELS_CUDA ?= $(or $(COMPILED),0)
+export LPKERNELS_CUDA ?= $(or $(call COMPILED,2),0)
+export LPKERNELS_ISAS ?= $(or $(call COMPILED,3),native)
 else
 export LPKERNELS_CUDA ?= $(if $(shell command -v nvcc),90,0)
+export LPKERNELS_ISAS ?= all
 endif
-HAS_NATIVE := $(VENV)/.has-native-$(subst $(SEMICOLON),-,$(LPKERNELS_CUDA))
+HAS_NATIVE := $(VENV)/.has-native_$(subst $(SEMICOLON),-,$(LPKERNELS_CUDA))_$(subst $(SEMICOLON),-,$(LPKERNELS_ISAS))
 # CXX=clang++-16 compiles everything anew with this compiler.
 COMPILER := $(if $(filter default,$(origin CXX)),,-$(notdir $(lastword $(CXX))))
 HAS_COMPILER := $(VENV)/.has-compiler$(COMPILER)
@@ -90,7 +93,7 @@ attack: $(VENV)/.has-lab,dev $(VENV)/.has-attack $(HAS_NATIVE)
 # processor that has AVX-512 without them; those are skipped there else.
 SOFTWARE_AVX512 ?= $(shell grep -qw avx512f /proc/cpuinfo && echo OFF || echo ON)
 sanitize: $(VENV)/.has-lab,dev
-	$(BIN)/cmake -G Ninja -S . -B build/sanitize$(COMPILER) -DLPKERNELS_TESTS=ON -DLPKERNELS_SANITIZE=ON \
+	$(BIN)/cmake -G Ninja -S . -B build/sanitize$(COMPILER) -DLPKERNELS_ISAS=all -DLPKERNELS_TESTS=ON -DLPKERNELS_SANITIZE=ON \
 		-DLPKERNELS_SOFTWARE_AVX512=$(SOFTWARE_AVX512) \
 		-DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DPython_EXECUTABLE=$(abspath $(BIN))/python \
 		-Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) >/dev/null
@@ -103,7 +106,7 @@ sanitize: $(VENV)/.has-lab,dev
 # grants itself.
 FUZZ_SECONDS ?= 1800
 fuzz: $(VENV)/.has-lab,dev $(VENV)/.has-fuzz
-	$(BIN)/cmake -G Ninja -S . -B build/fuzz -DLPKERNELS_SANITIZE=ON \
+	$(BIN)/cmake -G Ninja -S . -B build/fuzz -DLPKERNELS_ISAS=all -DLPKERNELS_SANITIZE=ON \
 		-DLPKERNELS_FUZZER=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/libclang_rt.fuzzer_no_main.a \
 		-DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DPython_EXECUTABLE=$(abspath $(BIN))/python \
 		-Dpybind11_DIR=$$($(BIN)/python -m pybind11 --cmakedir) >/dev/null
@@ -122,7 +125,7 @@ ARM_TEST = $(ARM_RUN)/lpk_test --share $(ARM_SHARE) pack quantize count matmul t
 arm: $(VENV)/.has-lab,dev $(HAS_NATIVE)
 	@for tool in $(ARM_CXX) qemu-aarch64; do command -v $$tool >/dev/null || { \
 		echo "make arm needs $$tool: apt-get install g++-aarch64-linux-gnu qemu-user" >&2; exit 1; }; done
-	$(BIN)/cmake -G Ninja -S . -B build/arm -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+	$(BIN)/cmake -G Ninja -S . -B build/arm -DLPKERNELS_ISAS=all -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
 		-DCMAKE_CXX_COMPILER=$(ARM_CXX) -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
 		-DCMAKE_DISABLE_FIND_PACKAGE_Python=ON -DLPKERNELS_TESTS=ON >/dev/null
 	$(BIN)/cmake --build build/arm
@@ -139,7 +142,7 @@ arm: $(VENV)/.has-lab,dev $(HAS_NATIVE)
 
 gpu:
 	PIP_NO_INDEX=1 LPKERNELS_CUDA=$(GPU_TARGET) $(PYTHON) -m pip install --no-deps --no-build-isolation -e .
-	PYTHON=$(PYTHON) bench/gpu.sh
+	$(PYTHON) -m bench.gpu $(PARTS)
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "Python >= 3.10 is needed, $(PYTHON) is " + sys.version)'
@@ -152,7 +155,7 @@ $(HAS_COMPILER): | $(BIN)/python
 
 $(HAS_NATIVE): $(NATIVE) $(HAS_COMPILER)
 	@echo "==> compiling what changed of the C++ module: [files done/files in all]"
-	rm -f $(VENV)/.has-native-*
+	rm -f $(VENV)/.has-native_*
 	$(BIN)/python setup.py -q build_ext --inplace
 	touch $@
 

@@ -4,9 +4,11 @@ everything else is in pyproject.toml.
 Without a C++ compiler (or CMake, ninja, pybind11, Python's headers) the package installs without
 the module, and lpkernels/_build_info.json records why, for lpkernels.backends.status() to repeat;
 LPKERNELS_REQUIRE=1 makes that an error, as a build that was possible but failed always is.
-LPKERNELS_CUDA: unset compiles csrc/cuda when nvcc is found, 0 never, 1 always, and a list such as
-"80;90" always and for these architectures alone. LPKERNELS_DEBUG=1 builds without optimisation,
-with symbols for a debugger.
+LPKERNELS_CUDA compiles csrc/cuda: native for the GPU of this machine, 1 for sm_80 and sm_90, and a
+list such as "80;90" for these architectures; unset or 0 leaves it out. LPKERNELS_ISAS names the
+instruction sets of csrc/cpu/isa that are compiled beside scalar: all, or a list such as
+"avx2;avx512"; unset takes the best one of this processor. LPKERNELS_DEBUG=1 builds without
+optimisation, with symbols for a debugger.
 
 The file records the commit too. A source distribution carries it, and a package built from one
 repeats it.
@@ -14,6 +16,7 @@ repeats it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -64,16 +67,15 @@ def missing() -> str:
 
 def cuda_setting() -> tuple[str, str]:
     """LPKERNELS_CUDA as CMake gets it, and why CUDA is left out (empty when it is built)."""
-    setting = os.environ.get("LPKERNELS_CUDA", "")
+    setting = os.environ.get("LPKERNELS_CUDA") or "0"
     if setting == "0":
-        return "0", "built with LPKERNELS_CUDA=0"
-    nvcc = os.environ.get("CUDACXX") or tool("nvcc")
-    if nvcc is None and setting:
+        return "0", "lpkernels was built without LPKERNELS_CUDA"
+    if not (os.environ.get("CUDACXX") or tool("nvcc")):
         raise SystemExit(
             f"LPKERNELS_CUDA={setting} asks for CUDA but nvcc is not on PATH; "
             "add it to PATH, set CUDACXX, or unset LPKERNELS_CUDA"
         )
-    return (setting or "1", "") if nvcc else ("0", "nvcc was not found when lpkernels was built")
+    return setting, ""
 
 
 class CMakeBuild(build_ext):
@@ -108,6 +110,7 @@ class CMakeBuild(build_ext):
             "Python_EXECUTABLE": sys.executable,
             "pybind11_DIR": pybind11.get_cmake_dir(),
             "LPKERNELS_CUDA": cuda,
+            "LPKERNELS_ISAS": os.environ.get("LPKERNELS_ISAS") or "native",
         }
         options = [f"-D{name}={value}" for name, value in settings.items()]
         cmake = str(tool("cmake"))
@@ -116,6 +119,7 @@ class CMakeBuild(build_ext):
             # The folder remembers the compiler and its version.
             shutil.rmtree(build, ignore_errors=True)
             raise SystemExit("lpkernels: CMake refused this build; its message above says why")
+        announce(build)
         if subprocess.run([cmake, "--build", build]).returncode:
             raise SystemExit("lpkernels: the C++ module does not compile; see the message above")
 
@@ -124,6 +128,26 @@ class CMakeBuild(build_ext):
 
     def get_output_mapping(self) -> dict[str, str]:
         return {}
+
+
+def announce(build: Path) -> None:
+    """Says before the compiler runs how many files it has to compile, and for which sets.
+
+    pip shows nothing of a build unless it is called with -v: the line goes to the terminal itself
+    where there is one."""
+    dry_run = subprocess.run(
+        [str(tool("ninja")), "-C", build, "-n"], capture_output=True, text=True
+    ).stdout
+    files = len(re.findall(r"^\[.*Building ", dry_run, re.MULTILINE))
+    if not files:
+        return
+    cache = (build / "CMakeCache.txt").read_text()
+    sets = re.findall(r"^LPK_SETS:INTERNAL=(.*)$", cache, re.MULTILINE)[0].replace(";", ", ")
+    line = f"lpkernels: compiling {files} files for {sets}, for minutes at most; pip -v shows them"
+    print(line, flush=True)
+    if not sys.stdout.isatty():
+        with contextlib.suppress(OSError), Path("/dev/tty").open("w") as terminal:
+            terminal.write(f"{line}\n")
 
 
 class SourcesWithCommit(sdist):

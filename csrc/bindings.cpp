@@ -6,6 +6,8 @@
 
 #include "bindings_cuda.h"
 #include "cpu/drivers/tile.h"
+#include "cpu/isa/processor.h"
+#include "cpu/isa/sets.h"
 #include "module/elementwise.h"
 #include "module/products.h"
 #include "module/update.h"
@@ -56,6 +58,17 @@ py::dict take_tiers() {
 
 std::string isa() { return lpk::kernels().isa; }
 
+std::vector<std::string> compiled_sets() {
+  std::vector<std::string> names;
+  for (const lpk::Kernels* set : lpk::compiled_kernels()) names.push_back(set->isa);
+  return names;
+}
+
+std::vector<std::string> sets_of_processor() {
+  const std::vector<const char*> names = lpk::sets_of_processor();
+  return {names.begin(), names.end()};
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_C, m) {
@@ -64,6 +77,8 @@ PYBIND11_MODULE(_C, m) {
       "lpkernels.backends";
   m.attr("compiler") = LPK_COMPILER;
   m.def("isa", &isa);
+  m.def("compiled_sets", &compiled_sets);
+  m.def("sets_of_processor", &sets_of_processor);
   m.def("take_tiers", &take_tiers);
   const auto define = [&m](const char* name, auto function) {
     m.def(name, function, py::call_guard<py::gil_scoped_release>());

@@ -84,6 +84,12 @@ def why_no_extension() -> str:
     return ""
 
 
+def better_set(module: ModuleType) -> str:
+    """The best instruction set of this processor, if it was not compiled; else ""."""
+    best = str(module.sets_of_processor()[-1])
+    return "" if best in module.compiled_sets() else best
+
+
 def why_no_cuda() -> str:
     """Why ``lpkernels._C`` has no CUDA kernels; "" when it has."""
     reason = why_no_extension()
@@ -92,7 +98,10 @@ def why_no_cuda() -> str:
     if getattr(load_extension(), "has_cuda", False):
         return ""
     recorded = build_info().get("cuda_reason") or "lpkernels._C was built without CUDA"
-    return f"{recorded}; install again with nvcc on PATH (LPKERNELS_CUDA=1 insists on it)"
+    return (
+        f"{recorded}; the triton backend runs on a GPU without them. To have them, set "
+        "LPKERNELS_CUDA=native with nvcc on PATH, and install again"
+    )
 
 
 def _explain(error: ImportError) -> str:

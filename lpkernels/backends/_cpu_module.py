@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from types import ModuleType
 from typing import Any
 
@@ -32,6 +34,7 @@ class CpuModule:
         """The module, which knows every table that this process has made."""
         if self._module is None:
             self._module = _build.load_extension()
+            _warn_of_scalar(self._module)
         if len(self._tables) < len(known_tables()):
             self._add_tables(self._module)
         return self._module
@@ -43,6 +46,20 @@ class CpuModule:
             if handle not in self._tables:
                 ladders.add_to(module, table)
                 self._tables.add(handle)
+
+
+def _warn_of_scalar(module: ModuleType) -> None:
+    """Only the processor of another machine has none of the sets that an install compiles."""
+    better = _build.better_set(module)
+    if better and module.isa() == "scalar" and not os.environ.get("LPKERNELS_ISA"):
+        compiled = ", ".join(module.compiled_sets())
+        warnings.warn(
+            f"lpkernels was compiled for {compiled}, and this processor has {better}: its "
+            "products take the scalar kernels, tens of times slower. Install lpkernels again on "
+            "this machine, or with LPKERNELS_ISAS=all",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 def seed_int(seed: Tensor | None) -> int:

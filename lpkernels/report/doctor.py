@@ -27,6 +27,7 @@ _VARIABLES = (
     "LPKERNELS_BACKEND",
     "LPKERNELS_ISA",
     "LPKERNELS_CUDA",
+    "LPKERNELS_ISAS",
     "LPKERNELS_DEBUG",
     "LPKERNELS_REQUIRE",
 )
@@ -78,8 +79,14 @@ def _instruction_set() -> str:
     status = lpkernels.backends.status()["cpu"]
     if status != "available":
         return f"unknown: {status}"
-    isa = str(getattr(lpkernels.backends.get("cpu"), "isa", lambda: "unknown")())
-    return f"{isa}: 36 to 461 times slower than AVX-512" if isa == "scalar" else isa
+    module = _build.load_extension()
+    isa, compiled = module.isa(), module.compiled_sets()
+    note = ": 36 to 461 times slower than AVX-512" if isa == "scalar" else ""
+    if better := _build.better_set(module):
+        note += f"; this processor has {better}: install again to compile it"
+    elif compiled == module.sets_of_processor() == ["scalar"]:
+        note += "; this processor has no set that could be compiled"
+    return f"{isa} of {', '.join(compiled)}{note}"
 
 
 def _version(package: str) -> str:

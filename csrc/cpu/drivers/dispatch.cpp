@@ -40,7 +40,7 @@ const Kernels& kernels() {
   std::string names = sets.front()->isa;
   for (size_t i = 1; i < sets.size(); ++i) names += std::string(", ") + sets[i]->isa;
   throw std::invalid_argument(std::string("LPKERNELS_ISA=") + wanted + ": this processor runs " +
-                              names + "; unset it to take the best");
+                              names + " of the compiled sets; unset it to take the best");
 }
 
 }  // namespace lpk

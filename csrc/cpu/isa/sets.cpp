@@ -1,96 +1,54 @@
 #include "sets.h"
 
-#if defined(LPK_AVX512FP16)
-#include <cpuid.h>
-#elif defined(__aarch64__) && defined(__linux__)
-#include <asm/hwcap.h>
-#include <sys/auxv.h>
-#elif defined(__aarch64__) && defined(__APPLE__)
-#include <sys/sysctl.h>
-#endif
+#include <cstring>
+
+#include "processor.h"
 
 namespace lpk {
 
-#if defined(LPK_X86)
-namespace {
-
-bool runs_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
-
-#if defined(LPK_SOFTWARE_AVX512)
-bool runs_avx512() { return runs_avx2() && __builtin_cpu_supports("f16c"); }
-bool runs_avx512vnni() { return runs_avx512(); }
+std::vector<const Kernels*> compiled_kernels() {
+  return {
+      &kScalarKernels,
+#if defined(LPK_AVX2)
+      &kAvx2Kernels,
+#endif
+#if defined(LPK_AVX512)
+      &kAvx512Kernels,
+#endif
 #if defined(LPK_AVX512FP16)
-bool runs_avx512fp16() { return runs_avx512(); }
+      &kAvx512Fp16Kernels,
 #endif
-#else
-bool runs_avx512() {
-  return runs_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+#if defined(LPK_NEON_KERNELS)
+      &kNeonKernels, &kNeonFp16Kernels,
+#endif
+  };
 }
-bool runs_avx512vnni() { return runs_avx512() && __builtin_cpu_supports("avx512vnni"); }
-#if defined(LPK_AVX512FP16)
-// Stochastic sums there take AVX512-VNNI, which every such processor has so far. Clang 16 has no
-// name for half precision: CPUID is asked (leaf 7, bit 23 of EDX).
-bool runs_avx512fp16() {
-  unsigned a, b, c, d;
-  return runs_avx512vnni() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 23 & 1) != 0;
-}
-#endif
-#endif
-
-}  // namespace
 
 std::vector<const Kernels*> kernels_of_processor() {
-  std::vector<const Kernels*> sets{&kScalarKernels};
-  if (runs_avx2()) sets.push_back(&kAvx2Kernels);
-  if (runs_avx512()) sets.push_back(&kAvx512Kernels);
-#if defined(LPK_AVX512FP16)
-  if (runs_avx512fp16()) sets.push_back(&kAvx512Fp16Kernels);
-#endif
-  return sets;
+  std::vector<const Kernels*> both;
+  for (const Kernels* set : compiled_kernels()) {
+    for (const char* name : sets_of_processor()) {
+      if (std::strcmp(set->isa, name) == 0) both.push_back(set);
+    }
+  }
+  return both;
 }
 
 bool has_vnni() {
+#if defined(__x86_64__)
   static const bool vnni = runs_avx512vnni();
   return vnni;
-}
-
-bool processor_adds_apart() { return __builtin_cpu_is("amd") != 0; }
-
-#else
-
-#if defined(LPK_AARCH64)
-namespace {
-
-// FEAT_FP16.
-bool runs_half_precision() {
-#if defined(__APPLE__)
-  int has = 0;
-  size_t size = sizeof has;
-  return sysctlbyname("hw.optional.arm.FEAT_FP16", &has, &size, nullptr, 0) == 0 && has != 0;
-#elif defined(__linux__)
-  constexpr unsigned long kBoth = HWCAP_FPHP | HWCAP_ASIMDHP;
-  return (getauxval(AT_HWCAP) & kBoth) == kBoth;
 #else
   return false;
 #endif
 }
 
-}  // namespace
-
-// NEON is part of the architecture.
-std::vector<const Kernels*> kernels_of_processor() {
-  std::vector<const Kernels*> sets{&kScalarKernels, &kNeonKernels};
-  if (runs_half_precision()) sets.push_back(&kNeonFp16Kernels);
-  return sets;
-}
+bool processor_adds_apart() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("amd") != 0;
 #else
-std::vector<const Kernels*> kernels_of_processor() { return {&kScalarKernels}; }
+  return false;
 #endif
-
-bool has_vnni() { return false; }
-
-bool processor_adds_apart() { return false; }
-#endif
+}
 
 }  // namespace lpk

@@ -26,7 +26,9 @@ extern const Kernels kAvx512Fp16Kernels;
 extern const Kernels kNeonKernels;
 extern const Kernels kNeonFp16Kernels;
 
-// The kernels that this processor runs, the best one last.
+// All sets that were compiled, scalar first.
+std::vector<const Kernels*> compiled_kernels();
+// The compiled sets that this processor runs, the best one last.
 std::vector<const Kernels*> kernels_of_processor();
 
 // What `adds_apart` is unless a test chooses.

@@ -4,11 +4,16 @@ import os
 import re
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
+from lpkernels import _build, backends
 from lpkernels.backends import cpu
+from lpkernels.backends._cpu_module import CpuModule
+from lpkernels.report import doctor
+from tests.loops import rows
 from tests.support import processor
 from tests.support.processor import FAMILIES, ISAS, NEEDS_KERNELS, runs
 
@@ -40,32 +45,6 @@ def test_tests_ask_the_kernels_alone_what_they_run():
     assert found == [Path(__file__).relative_to(ROOT)]
 
 
-@NEEDS_KERNELS
-def test_what_runs_is_all_up_to_the_best(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delenv("LPKERNELS_ISA", raising=False)
-    best = cpu.BACKEND.isa()
-    up_to_best = [names[: names.index(best) + 1] for names in FAMILIES.values() if best in names]
-    assert tuple(isa for isa in ISAS if runs(isa)) in up_to_best
-
-
-@NEEDS_KERNELS
-def test_an_instruction_set_of_other_processors_is_refused(monkeypatch: pytest.MonkeyPatch):
-    lacking = [name for name in ISAS if not runs(name)]
-    names = ", ".join(name for name in ISAS if runs(name))
-    for name in [*lacking, "sse2"]:
-        monkeypatch.setenv("LPKERNELS_ISA", name)
-        with pytest.raises(ValueError, match=f"={name}: this processor runs {names}; unset it"):
-            cpu.BACKEND.isa()
-
-
-@NEEDS_KERNELS
-@pytest.mark.parametrize("name", ISAS)
-def test_loops_over_instruction_sets_run(name: str, monkeypatch: pytest.MonkeyPatch):
-    """Skipped for each instruction set that tests with such a loop leave out here."""
-    processor.choose(name, monkeypatch)
-    assert name in [isa for isa in processor.Isas(monkeypatch) if cpu.BACKEND.isa() == isa]
-
-
 class Kernels:
     """A stand-in for the module: it answers for a processor that runs these instruction sets."""
 
@@ -77,6 +56,79 @@ class Kernels:
         if wanted and wanted not in self.run:
             raise ValueError(f"LPKERNELS_ISA={wanted}: this processor runs {', '.join(self.run)}")
         return wanted or self.run[-1]
+
+
+@NEEDS_KERNELS
+def test_what_runs_is_compiled_and_of_the_processor(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("LPKERNELS_ISA", raising=False)
+    module = _build.load_extension()
+    both = [name for name in module.compiled_sets() if name in module.sets_of_processor()]
+    assert [name for name in ISAS if runs(name)] == both
+    assert cpu.BACKEND.isa() == both[-1]
+    assert tuple(module.sets_of_processor()) in [
+        names[:count] for names in FAMILIES.values() for count in range(1, len(names) + 1)
+    ]
+
+
+class Compiled(Kernels):
+    """A module of these sets, on a processor that runs the others too."""
+
+    def __init__(self, compiled: list[str], of_processor: list[str]) -> None:
+        super().__init__(*(name for name in compiled if name in of_processor))
+        self.compiled_sets = lambda: compiled
+        self.sets_of_processor = lambda: of_processor
+
+
+def test_a_processor_whose_sets_are_not_compiled_warns_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("LPKERNELS_ISA", raising=False)
+    moved = Compiled(["scalar", "avx512"], ["scalar", "avx2"])
+    monkeypatch.setattr(_build, "load_extension", lambda: moved)
+    monkeypatch.setattr(CpuModule, "_add_tables", lambda self, module: None)
+    module = CpuModule()
+    with pytest.warns(RuntimeWarning, match="for scalar, avx512, and this processor has avx2"):
+        module._c()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        module._c()
+        monkeypatch.setenv("LPKERNELS_ISA", "scalar")
+        CpuModule()._c()
+        monkeypatch.delenv("LPKERNELS_ISA")
+        moved = Compiled(["scalar", "avx2"], ["scalar", "avx2", "avx512"])
+        CpuModule()._c()
+
+
+@rows(
+    "compiled, of_processor, line",
+    ("scalar avx2", "scalar avx2", "avx2 of scalar, avx2"),
+    ("scalar avx2", "scalar avx2 avx512",
+     "avx2 of scalar, avx2; this processor has avx512: install again to compile it"),
+    ("scalar", "scalar", "scalar of scalar: 36 to 461 times slower than AVX-512; "
+     "this processor has no set that could be compiled"),
+)  # fmt: skip
+def test_doctor_names_the_compiled_sets(monkeypatch, compiled, of_processor, line):
+    monkeypatch.delenv("LPKERNELS_ISA", raising=False)
+    module = Compiled(compiled.split(), of_processor.split())
+    monkeypatch.setattr(_build, "load_extension", lambda: module)
+    monkeypatch.setattr(backends, "status", lambda: {"cpu": "available"})
+    assert doctor._instruction_set() == line
+
+
+@NEEDS_KERNELS
+def test_an_instruction_set_of_other_processors_is_refused(monkeypatch: pytest.MonkeyPatch):
+    lacking = [name for name in ISAS if not runs(name)]
+    names = ", ".join(name for name in ISAS if runs(name))
+    for name in [*lacking, "sse2"]:
+        monkeypatch.setenv("LPKERNELS_ISA", name)
+        with pytest.raises(ValueError, match=f"={name}: this processor runs {names} of the"):
+            cpu.BACKEND.isa()
+
+
+@NEEDS_KERNELS
+@pytest.mark.parametrize("name", ISAS)
+def test_loops_over_instruction_sets_run(name: str, monkeypatch: pytest.MonkeyPatch):
+    """Skipped for each instruction set that tests with such a loop leave out here."""
+    processor.choose(name, monkeypatch)
+    assert name in [isa for isa in processor.Isas(monkeypatch) if cpu.BACKEND.isa() == isa]
 
 
 @pytest.mark.parametrize("count", range(1, len(ISAS) + 1), ids=lambda count: ISAS[count - 1])
