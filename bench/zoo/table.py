@@ -1,4 +1,4 @@
-"""The rows of the table: what is emulated of each model, and what stays torch's own."""
+"""The rows of the table: each model with the emulated share and the products of torch."""
 
 from __future__ import annotations
 

@@ -138,7 +138,6 @@ __all__ = [
     "parse_format",
     "table",
     "table_of_parts",
-    "take_names_of_accumulators",
 ]
 
 #: The formats with a fixed set of values, to which a value is rounded by itself.
