@@ -103,14 +103,15 @@ def precision_range_test(
     Each candidate trains from the same state. The improvement of a candidate is its mean training
     accuracy over the last window minus the mean over the first window of the highest candidate. The
     lowest bound is the first candidate with at least `share` of the highest candidate's
-    improvement. The highest bound is the first candidate above it such that no wider candidate's
-    share is greater by more than `threshold`; if there is none, it is the last candidate.
+    improvement. The highest bound is the first candidate above it from which on all surely have at
+    least 1 - `threshold` of that improvement; if there is none, it is the last candidate.
 
     The spread of a share is half its 95% t interval over the fifths of the last window, in which
-    all candidates see the same batches. There are no bits where the windows are too short to tell:
-    where the highest candidate's improvement is within the noise of its steps, or where the first
-    candidate that may reach the share, by its spread, lies more than one candidate below the first
-    from which on all surely reach it.
+    all candidates see the same batches. It is at least the greatest amount by which any narrower
+    candidate improves more than a wider one, since that is chance. There are no bits where the
+    windows are too short to tell: where the highest candidate's improvement is within the noise of
+    its steps, or where the first candidate that may reach the share, by its spread, lies more than
+    one candidate below the first from which on all surely reach it.
 
     The rule "fu2021" is the paper's: the lowest bound is the first candidate whose accuracy rises,
     its mean over the last window exceeding its own over the first by more than `threshold`. A
@@ -264,30 +265,33 @@ def _relative(result: PrecisionRange, share: float) -> PrecisionRange:
             "longer window",
         )
     shares = [(level.last - top.first) / rise for level in result.trace]
+    # A narrower candidate that improves more than a wider one does so by chance.
+    chance = max(max(shares[: i + 1]) - shares[i] for i in range(len(shares)))
     spreads = [
-        _spread(level.accuracy[-window:], value, top.accuracy[-window:]) / rise
-        for level, value in zip(result.trace, shares, strict=True)
+        max(chance, _spread(level.accuracy[-window:], value, top.accuracy[-window:]) / rise)
+        for level, value in zip(result.trace[:-1], shares, strict=False)
     ]
-    levels = zip(result.trace, shares, spreads, strict=True)
-    trace = tuple(replace(x, passed=s >= share, share=s, spread=d) for x, s, d in levels)
-    # The first candidate that may reach the share, the first that does, and the first from which on
-    # all surely do: the highest candidate's share is 1, and its spread 0.
-    ends = [(s - d, s + d) for s, d in zip(shares, spreads, strict=True)]
+    ends = [(s - d, s + d) for s, d in zip(shares, [*spreads, 0.0], strict=True)]
+    trace = tuple(
+        replace(level, passed=s >= share, share=s, spread=d)
+        for level, s, d in zip(result.trace, shares, [*spreads, 0.0], strict=True)
+    )
+
+    def sure(wanted: float) -> int:
+        """The first candidate from which on all surely have this share, as the last one does."""
+        return 1 + max((i for i, (low, _) in enumerate(ends) if low < wanted), default=-1)
+
     least = next(i for i, (_, high) in enumerate(ends) if high >= share)
-    low = next(i for i, level in enumerate(trace) if level.passed)
-    most = 1 + max((i for i, (low_end, _) in enumerate(ends) if low_end < share), default=-1)
-    reason, bits = "", None
-    if most - least > 1:
+    lowest = next(i for i, level in enumerate(trace) if level.passed)
+    if sure(share) - least > 1:
         reason = (
             f"by the spread of the shares the lowest bound may be any of {trace[least].bits} to "
-            f"{trace[most].bits} bits; the windows are too short to tell: give a longer window"
+            f"{trace[sure(share)].bits} bits; the windows are too short to tell: give more "
+            "steps_per_level and a longer window"
         )
-    else:
-        limit = result.threshold
-        above = range(low + 1, len(trace))
-        enough = (i for i in above if max(shares[i:]) - shares[i] <= limit)
-        bits = (trace[low].bits, trace[next(enough, -1)].bits)
-    return replace(result, bits=bits, trace=trace, reason=reason)
+        return replace(result, trace=trace, reason=reason)
+    highest = min(max(lowest + 1, sure(1 - result.threshold)), len(trace) - 1)
+    return replace(result, bits=(trace[lowest].bits, trace[highest].bits), trace=trace)
 
 
 def _noise(accuracy: Sequence[float], window: int) -> float:
