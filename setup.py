@@ -138,7 +138,7 @@ def announce(build: Path) -> None:
     dry_run = subprocess.run(
         [str(tool("ninja")), "-C", build, "-n"], capture_output=True, text=True
     ).stdout
-    files = len(re.findall(r"^\[.*Building ", dry_run, re.MULTILINE))
+    files = len(re.findall(r"^\[.*Building ", dry_run or "", re.MULTILINE))
     if not files:
         return
     cache = (build / "CMakeCache.txt").read_text()

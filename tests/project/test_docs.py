@@ -140,7 +140,8 @@ def test_rows_called_equal_name_tests_that_exist() -> None:
 def test_commands_of_a_page_have_valid_options(page: Path, line: str):
     """Each command is parsed and checked as on the command line, without being run."""
     name, *arguments = shlex.split(line)
-    command = typer.main.get_command(app).commands[name]
+    group = typer.main.get_command(app)
+    command = group.get_command(typer.Context(group), name)
     while hasattr(command, "commands"):
         context = command.make_context(name, arguments)
         given = [*context._protected_args, *context.args]

@@ -265,7 +265,7 @@ class SkippedInARow:
             count = torch.zeros((), dtype=torch.int32, device=stuck.device)
             on_host = count
             if count.device.type != "cpu":
-                on_host = torch.zeros((), dtype=torch.int32, pin_memory=count.is_cuda)
+                on_host = torch.zeros((), dtype=torch.int32, device="cpu", pin_memory=count.is_cuda)
             self._counts = count, on_host
         count, on_host = self._counts
         count.add_(1).mul_(stuck)

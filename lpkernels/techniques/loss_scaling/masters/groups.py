@@ -63,7 +63,8 @@ class Groups:
         for group in self.optimizer.param_groups:
             if group["params"] and all(p.grad is None for p in group["params"]):
                 first = group["params"][0]
-                self.step(group, torch.zeros([2] * first.dim(), device=first.device), None, {})
+                zeros = torch.zeros([2] * first.dim(), dtype=torch.float32, device=first.device)
+                self.step(group, zeros, None, {})
         changed = [(group, changes) for group, changes in self._changes.values() if changes]
         if changed and not (found is not None and bool(found)):
             for group, changes in changed:
