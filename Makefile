@@ -141,7 +141,7 @@ arm: $(VENV)/.has-lab,dev $(HAS_NATIVE)
 	$(call ARM_RUN,scalar,max)/lpk_replay build/arm/calls
 
 gpu:
-	PIP_NO_INDEX=1 LPKERNELS_CUDA=$(GPU_TARGET) $(PYTHON) -m pip install --no-deps --no-build-isolation -e .
+	PIP_NO_INDEX=1 LPKERNELS_CUDA=$(GPU_TARGET) LPKERNELS_ISAS=native $(PYTHON) -m pip install --no-deps --no-build-isolation -e .
 	$(PYTHON) -m bench.gpu $(PARTS)
 
 $(BIN)/python:
