@@ -72,7 +72,7 @@ def rounded_by_row(
 ) -> Tensor:
     """`rounded` by a row of `rows_of`, where torch.compile traces."""
     row: Any = ops.Row(table, number, False, 0)
-    call = (seed_for(stochastic, None), Role.DIRECT, SITE_QUANTIZE, "auto")
+    call = (seed_for(stochastic, None, in_backward=True), Role.DIRECT, SITE_QUANTIZE, "auto")
     if counts is None:
         return ops.quantize(x, row, *call)
     return ops.quantize_counting(x, row, counts, None, *call)

@@ -14,7 +14,7 @@ import pytest
 import typer
 from torch.distributed.run import get_args_parser
 
-from lpkernels.cli import app
+from lpkernels.cli.train import app as train_app
 from lpkernels.experiments import records
 from lpkernels.experiments.processes.leases import process_start
 from lpkernels.experiments.training.trainer import Trainer
@@ -80,7 +80,7 @@ def _ranks(launcher: int) -> list[int]:
 
 def test_torchrun_takes_no_option_of_train_for_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     taken = []
-    for parameter in typer.main.get_command(app).commands["train"].params:
+    for parameter in typer.main.get_command(train_app).params:
         for name in parameter.opts:
             own = ["train", name, *([] if parameter.is_flag else ["1"])]
             rest = None

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import typer
 
-from lpkernels.cli import app
+from lpkernels.cli.train import app as train_app
 from lpkernels.experiments.records import write_records
 from lpkernels.experiments.sweeps.cells import read_cell
 from lpkernels.experiments.sweeps.frontiers import study as studies
@@ -120,7 +120,7 @@ def parsed(command: str) -> RunConfig:
     """The configuration that `lpkernels train` reads out of its own options."""
     words = shlex.split(command)
     assert words[:2] == ["lpkernels", "train"]
-    train = typer.main.get_command(app).commands["train"]
+    train = typer.main.get_command(train_app)
     given = train.make_context("train", words[2:]).params
     return RunConfig.of(**{name: given[name] for name in flat_settings() if name in given})
 

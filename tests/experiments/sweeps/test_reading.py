@@ -18,7 +18,7 @@ def test_a_file_of_results_says_what_the_folder_does(tmp_path: Path) -> None:
     path = write_results(results, tmp_path / "deep" / "results.jsonl")
     assert read_results(path) == results == read_results(tmp_path / "out")
     header, *lines = (json.loads(line) for line in path.read_text().splitlines())
-    assert (header["kind"], header["schema"], header["cells"]) == ("sweep-results", 1, 40)
+    assert (header["kind"], header["schema"], header["cells"]) == ("sweep-results", 2, 40)
     assert header["metric"]["field"] == "test_accuracy" and len(header["sources"]) == 1
     assert len(lines) == 40 and lines[0]["axes"] == {"lr": 0.1}
     # Even hundreds of cells are far from a megabyte.
