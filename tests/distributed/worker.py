@@ -7,6 +7,7 @@ files there before. The processes are forks of one that has imported torch, whic
 group under torchrun trains in test_command.py.
 """
 
+import importlib
 import shutil
 import signal
 import sys
@@ -101,7 +102,7 @@ def commanded(folder: Path, processes: Processes) -> list[tuple[int, str]]:
         return nullcontext(processes)
 
     command = ("train", "--out", folder, *["--fsdp"] * processes.sharded, *DATA)
-    with patch.object(sys.modules["lpkernels.cli.train"], "joined", among):
+    with patch.object(importlib.import_module("lpkernels.cli.train"), "joined", among):
         with patch.object(Trainer, "evaluate", stop):
             stopped = call(*command, "--model", "cnn1", "--batch", 10, "--epochs", 2)
         ended = call(*command, "--resume")

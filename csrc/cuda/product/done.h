@@ -51,7 +51,10 @@ LPK_HD void finish_output(const Job& job, const Place& at) {
   *out = finished(job, *out, row_id(s, at.matrix, at.row), col_id(s, at.matrix, at.col));
 }
 
-LPK_HD bool finishes(const Job& job) { return job.sums.bias != nullptr || job.result.given; }
+LPK_HD bool finishes(const Job& job) {
+  const Format& f = job.acc.chunk == 0 ? job.acc.fmt : job.acc.outer;
+  return job.sums.bias != nullptr || job.result.given || f.one_zero;
+}
 
 // `arrived` counts blocks. From this bit on it counts those of them that saw a doubtful zero.
 constexpr uint32_t kDoubt = 1u << 16;

@@ -1,6 +1,7 @@
 """`lpkernels train`: its folder, errors of the system, code of others, a page's command, a log."""
 
 import errno
+import importlib
 import os
 import re
 import signal
@@ -81,7 +82,7 @@ def test_a_run_whose_folder_is_lost_stops(tmp_path: Path, monkeypatch: pytest.Mo
             lease.unlink()
 
     monkeypatch.setattr(Trainer, "_train", lose)
-    monkeypatch.setattr(sys.modules["lpkernels.cli.train"], "_LOOK_EVERY", -1.0)
+    monkeypatch.setattr(importlib.import_module("lpkernels.cli.train"), "_LOOK_EVERY", -1.0)
     said = sentence(call("train", "--out", tmp_path, *TINY), 1)
     assert "another process has taken it over: this one writes nothing more" in said
     assert [path.name for path in tmp_path.iterdir()] == ["records.jsonl"]
