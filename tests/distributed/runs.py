@@ -17,6 +17,7 @@ from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.experiments.training.trainer import Trainer
 from lpkernels.experiments.workloads.tensors import TensorBatches, TensorSet
 from lpkernels.experiments.workloads.workload import Batch, Outcome, Turn, Workload
+from lpkernels.recipes import recipe
 from tests.experiments.tiny import made, scheduled_layers, tiny_workload
 
 #: These test images make three batches of 256 at most, one more than two processes take at once.
@@ -25,8 +26,8 @@ DATA_TEST = 520
 # Operands are FP8, and weights are rounded stochastically to a fine grid. There is no batch norm:
 # every image is on its own.
 PLAIN = RunConfig.of(
-    name="plain", model="cnn2_plain", width=2, recipe="fp8_wang2018", loss_scale=1024.0, epochs=2,
-    weight_update="e8m16:stochastic", batch=10, lr=0.2, augment=True, threads=1,
+    name="plain", model="cnn2_plain", width=2, recipe=str(recipe("fp8_wang2018")), epochs=2,
+    loss_scale=1024.0, weight_update="e8m16:stochastic", batch=10, lr=0.2, augment=True, threads=1,
 )  # fmt: skip
 
 
