@@ -5,9 +5,9 @@ MNIST-1D, a U-Net that labels the pixels of noisy mosaics of scikit-learn's digi
 autoencoder of these digits. For each seed a precision range test looks at the first 200 steps at 2
 to 8 bits, and gives bounds by the rule "relative" (of more steps where it cannot tell) and by the
 rule "fu2021". Then the network trains in 8 bits throughout, in 8 cycles between the bounds of
-either rule, and in cycles from 3 to 8 bits. All trainings of a seed have the same first weights and
-the same batches. Records are appended to bench/results/precision-range.jsonl; a training that the
-file has is not repeated.
+either rule, and, for ``--wider``, in cycles from 3, 4, 5 and 6 to 8 bits. All trainings of a seed
+have the same first weights and the same batches. Records are appended to
+bench/results/precision-range.jsonl; a training that the file has is not repeated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TOP = 8
 CYCLES = 8
 STATIC = f"static {TOP}"
 RULES = ("relative", "fu2021")
-FIXED = {STATIC: (TOP, TOP), f"cpt 3-{TOP}": (3, TOP)}
+FIXED = {STATIC: (TOP, TOP)} | {f"cpt {low}-{TOP}": (low, TOP) for low in range(3, 7)}
 FIGURES = ("error", "test_loss", "cost", "seconds")
 Batch = tuple[Tensor, Tensor]
 
@@ -302,13 +302,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", 1)[1])
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=list(TASKS))
+    parser.add_argument("--wider", action="store_true", help="Cycles from fixed widths too.")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    # The arms that the page is about come first.
-    for arms in ((STATIC, *RULES), tuple(FIXED)):
-        for seed in range(asked.seeds):
-            for name in TASKS:
-                run(asked.out, name, seed, arms)
+    arms = list(dict.fromkeys((STATIC, *RULES, *(FIXED if asked.wider else ()))))
+    for seed in range(asked.seeds):
+        for name in asked.tasks:
+            run(asked.out, name, seed, arms)
 
 
 if __name__ == "__main__":
