@@ -1,5 +1,6 @@
-// The instruction sets of csrc/cpu/isa that a processor runs, as it says itself. It includes nothing
-// of the kernels: CMakeLists.txt compiles native.cpp with it before it knows which sets to compile.
+// The instruction sets of csrc/cpu/isa that a processor runs, as it says itself. It includes
+// nothing of the kernels: CMakeLists.txt compiles native.cpp with it before it knows which sets to
+// compile.
 #pragma once
 
 #include <vector>
