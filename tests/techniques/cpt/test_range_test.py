@@ -61,10 +61,11 @@ def test_the_bounds_are_shares_of_the_highest_improvement() -> None:
     "ends, options, bits",
     # The share decides, and the threshold says whether more bits bring something.
     (ENDS, {"share": 0.4}, (3, 4)), ({2: 0.1, 3: 0.5, 4: 0.6, 5: 0.7}, {}, (5, 5)),
-    ({2: 0.1, 3: 0.63, 4: 0.65, 5: 0.7, 6: 0.7}, {}, (3, 5)), ({3: 0.5}, {}, (3, 3)),
-    ({2: 0.1, 3: 0.63, 4: 0.65, 5: 0.7, 6: 0.7}, {"threshold": 0.2}, (3, 4)),
+    ({2: 0.1, 3: 0.63, 4: 0.65, 5: 0.7, 6: 0.7}, {}, (5, 6)), ({3: 0.5}, {}, (3, 3)),
+    ({2: 0.1, 3: 0.63, 4: 0.65, 5: 0.7, 6: 0.7}, {"share": 0.8}, (3, 5)),
+    ({2: 0.1, 3: 0.63, 4: 0.65, 5: 0.7, 6: 0.7}, {"share": 0.8, "threshold": 0.2}, (3, 4)),
     # Two neighbours that agree by chance do not hide a wider candidate that is better.
-    ({2: 0.63, 3: 0.65, 4: 0.65, 5: 0.7}, {}, (2, 5)),
+    ({2: 0.63, 3: 0.65, 4: 0.65, 5: 0.7}, {"share": 0.8}, (2, 5)),
     # Accuracies that all rise are told apart by their shares, whatever their unit.
     ({2: 0.1001, 3: 0.1005, 4: 0.1008, 5: 0.1008}, {}, (4, 5)),
 )  # fmt: skip
