@@ -1,4 +1,5 @@
-// CMakeLists.txt runs this while it configures: it prints the best instruction set of the processor.
+// CMakeLists.txt runs this while it configures: it prints the best instruction set of the
+// processor.
 #include <cstdio>
 
 #include "processor.h"

@@ -19,7 +19,7 @@ std::vector<const Kernels*> compiled_kernels() {
       &kAvx512Fp16Kernels,
 #endif
 #if defined(LPK_NEON_KERNELS)
-      &kNeonKernels, &kNeonFp16Kernels,
+      &kNeonKernels,       &kNeonFp16Kernels,
 #endif
   };
 }
