@@ -4,10 +4,10 @@ Three networks train by Adam under the policy cpt_fu2021: a mixture of experts t
 MNIST-1D, a U-Net that labels the pixels of noisy mosaics of scikit-learn's digits, and an
 autoencoder of these digits. For each seed a precision range test looks at the first 200 steps at 2
 to 8 bits, and gives bounds by the rule "relative" with shares of 0.8 and 0.9 (from more steps where
-it cannot tell) and by the rule "fu2021". Then the network trains in 8 bits throughout, in 8 cycles
-between the bounds of each, and, for ``--wider``, in cycles from 3, 4, 5 and 6 to 8 bits. All
-trainings of a seed have the same first weights and the same batches. Records are appended to
-bench/results/precision-range.jsonl; a training that the file has is not repeated.
+it cannot tell) and by the rule "fu2021". Then the network trains in 8 bits throughout, and in 8
+cycles between the bounds of each. All trainings of a seed have the same first weights and the same
+batches. Records are appended to bench/results/precision-range.jsonl; a training that the file has
+is not repeated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -39,7 +39,6 @@ CYCLES = 8
 STATIC = f"static {TOP}"
 SHARES = {"share 0.8": 0.8, "share 0.9": 0.9}
 RULES = (*SHARES, "fu2021")
-FIXED = {STATIC: (TOP, TOP)} | {f"cpt {low}-{TOP}": (low, TOP) for low in range(3, 7)}
 FIGURES = ("error", "test_loss", "cost", "seconds")
 Batch = tuple[Tensor, Tensor]
 
@@ -293,15 +292,15 @@ def bounds(name: str, seed: int) -> dict[str, dict[str, Any]]:
     return said
 
 
-def run(path: Path, name: str, seed: int, arms: Sequence[str]) -> None:
-    """The trainings of these arms that the file lacks; equal bits train once."""
+def run(path: Path, name: str, seed: int) -> None:
+    """The trainings that the file lacks; equal bits train once."""
     runs = held(path)
-    missing = [arm for arm in arms if (name, arm, seed) not in runs]
+    missing = [arm for arm in (STATIC, *RULES) if (name, arm, seed) not in runs]
     by_rule = bounds(name, seed) if set(missing) & set(RULES) else {}
     own = [r for (task, _, s), r in runs.items() if (task, s) == (name, seed) and r["bits"]]
     trainings = {tuple(r["bits"]): {f: r[f] for f in FIGURES} for r in own}
     for arm in missing:
-        said = by_rule.get(arm) or {"bits": FIXED[arm]}
+        said = by_rule.get(arm) or {"bits": (TOP, TOP)}
         record = {**schemas.line("precision range"), "task": name, "arm": arm, "seed": seed, **said}
         if (bits := said["bits"]) is not None:
             if bits not in trainings:
@@ -315,13 +314,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--tasks", nargs="*", default=list(TASKS), choices=list(TASKS))
-    parser.add_argument("--wider", action="store_true", help="Cycles from fixed widths too.")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    arms = list(dict.fromkeys((STATIC, *RULES, *(FIXED if asked.wider else ()))))
     for seed in range(asked.seeds):
         for name in asked.tasks:
-            run(asked.out, name, seed, arms)
+            run(asked.out, name, seed)
 
 
 if __name__ == "__main__":

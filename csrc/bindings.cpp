@@ -38,10 +38,6 @@ struct type_caster<lpk::bound::Ints> {
 };
 }  // namespace pybind11::detail
 
-namespace lpk {
-void register_certificate(py::module_& module);
-}  // namespace lpk
-
 namespace {
 
 // Products accumulated by each tier since the last call.
@@ -86,7 +82,6 @@ PYBIND11_MODULE(_C, m) {
   lpk::bound::define_elementwise(define);
   lpk::bound::define_products(define);
   lpk::bound::define_update(define);
-  lpk::register_certificate(m);
 #if defined(LPK_CUDA)
   lpk::register_cuda(m);
 #endif

@@ -1,13 +1,14 @@
 """The kernels of csrc/cuda on the host: the module lpk_cuda_host, built with the C++ tests.
 
 It has the functions of lpkernels._C that begin with ``cuda_``, bound by the same code, with the
-kernels' own index maps and arithmetic run thread by thread (csrc/tests/cuda/cuda_run.cpp).
+kernels' own index maps and arithmetic run thread by thread (csrc/tests/cuda/cuda_run.cpp), and the
+certificate of csrc/common.
 """
 
 import contextlib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,7 @@ from unittest import mock
 
 import pytest
 
+from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.cuda import BACKEND, _conv, _launch, _products
 
 _BUILD = Path(__file__).resolve().parents[2] / "build" / str(sys.implementation.cache_tag)
@@ -61,6 +63,17 @@ def on_host() -> Iterator[ModuleType]:
     with replaced((_conv, _products, _launch), load):
         load().set_processors(132)
         yield load()
+
+
+def certificate(
+    acc: Accumulator, left: Sequence[int], right: Sequence[int], digits: int, terms: int
+) -> dict[str, Any]:
+    """The certificate of csrc/common/certificate.h for operands with the facts (width, lowest,
+    highest); the test is skipped where the module is missing."""
+    if missing := reason():
+        pytest.skip(missing)
+    module: Any = load()
+    return module.certificate(acc.to_ints(), [1, *left], [1, *right], digits, terms)
 
 
 def needs_device(test: Any) -> Any:

@@ -84,7 +84,8 @@ void widen_words(const void* from, int64_t count, uint32_t* to) {
   for (int64_t i = 0; i < count; i += V::kWidth) {
     H h{};
     const int64_t n = std::min<int64_t>(V::kWidth, count - i);
-    n == V::kWidth ? void(h = load<H>(x + i)) : void(std::memcpy(&h, x + i, n * sizeof *x));
+    const bool whole = V::kWidth == 1 || n == V::kWidth;
+    whole ? void(h = load<H>(x + i)) : void(std::memcpy(&h, x + i, n * sizeof *x));
     store(to + i, words_of<V, kType>(h));
   }
 }
@@ -96,7 +97,7 @@ void narrow_words(const uint32_t* from, int64_t count, void* to, bool streamed) 
   for (int64_t i = 0; i < count; i += V::kWidth) {
     const H h = halves_of<V, kType>(load<typename V::U>(from + i));
     const int64_t n = std::min<int64_t>(V::kWidth, count - i);
-    if (n < V::kWidth) {
+    if (V::kWidth > 1 && n < V::kWidth) {
       std::memcpy(y + i, &h, n * sizeof *y);
     } else if (streamed) {
       stream(y + i, h);

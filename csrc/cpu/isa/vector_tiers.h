@@ -15,7 +15,7 @@ namespace {
 // The tiers, fastest first; each is exact wherever it runs:
 //   hardware    e5m10 by half-precision instructions                     AVX512-FP16, FEAT_FP16
 //   certified   operands that prove sums in float32 or double safe       AVX-512, AVX2, NEON
-//   float       every mode up to 21 mantissa bits                        AVX-512
+//   float       nearest_even, toward_zero and stochastic, to 21 bits     AVX-512
 //   double      everything
 //
 // The double tier.

@@ -52,7 +52,6 @@ template <>
 struct Floats<8> : Avx2Lanes<FloatBits<8>> {
   using V = Vec<4>;
   static constexpr int kRows = 5;
-  static constexpr int kFewerRows = 4;
   static constexpr int kSpreadRows = 5;
   static constexpr int kSharedRows = 0;
   static constexpr int kRowPanels = 5;
@@ -103,7 +102,6 @@ struct Floats<8> : Avx2Lanes<FloatBits<8>> {
 template <>
 struct Doubles<4> : Avx2Lanes<DoubleBits<4>> {
   static constexpr int kRows = 2;
-  static constexpr int kFewerRows = 2;
   static constexpr int kSpreadRows = 2;
   static constexpr int kSharedRows = 0;
   static constexpr int kRowPanels = 1;

@@ -9,7 +9,6 @@ struct Floats<16> : FloatBits<16> {
   using V = Vec<8>;
   static constexpr bool kFewRegisters = false;
   static constexpr int kRows = 12;
-  static constexpr int kFewerRows = 8;
   // The nine taps of a kernel are one group.
   static constexpr int kSpreadRows = 9;
   // Rows and panels of a group where the panels share an A that is spread; no rows: none.
@@ -88,7 +87,6 @@ template <>
 struct Doubles<8> : DoubleBits<8> {
   static constexpr bool kFewRegisters = false;
   static constexpr int kRows = 8;
-  static constexpr int kFewerRows = 6;
   static constexpr int kSpreadRows = 9;
   static constexpr int kSharedRows = 0;
   static constexpr int kRowPanels = 4;

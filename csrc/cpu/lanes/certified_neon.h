@@ -52,7 +52,6 @@ template <>
 struct Floats<4> : NeonLanes<FloatBits<4>> {
   using V = Vec<2>;
   static constexpr int kRows = 4;
-  static constexpr int kFewerRows = 4;
   static constexpr int kSpreadRows = 4;
   static constexpr int kRowPanels = 4;
   LPK_HD static F all(double x) { return (F)vdupq_n_f32(static_cast<float>(x)); }
@@ -100,7 +99,6 @@ struct Floats<4> : NeonLanes<FloatBits<4>> {
 template <>
 struct Doubles<2> : NeonLanes<DoubleBits<2>> {
   static constexpr int kRows = 2;
-  static constexpr int kFewerRows = 2;
   static constexpr int kSpreadRows = 2;
   static constexpr int kRowPanels = 1;
   LPK_HD static F all(double x) { return (F)vdupq_n_f64(x); }

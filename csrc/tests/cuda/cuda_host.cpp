@@ -1,11 +1,15 @@
 // lpk_cuda_host: the functions of lpkernels._C for products on CUDA. Here the code of
 // the kernels runs on the host, thread by thread. The module is for tests of the Python adapter;
-// its pointers are those of host memory.
+// its pointers are those of host memory. Tests of certificates find theirs here, too.
 #include "bindings_cuda.h"
 #include "cuda/operands/pack_map.h"
 #include "cuda/product/job.h"
 #include "cuda/product/totals.h"
 #include "cuda_run.h"
+
+namespace lpk {
+void register_certificate(pybind11::module_& module);
+}  // namespace lpk
 
 namespace lpk::cuda {
 namespace {
@@ -75,6 +79,7 @@ void add(const AddArgs& args, const int64_t* accumulator, void*) {
 
 PYBIND11_MODULE(lpk_cuda_host, module) {
   lpk::register_cuda_products(module);
+  lpk::register_certificate(module);
   module.attr("tensor_half") = static_cast<int>(lpk::cuda::Tier::kTensorHalf);
   module.attr("tensor_bfloat16") = static_cast<int>(lpk::cuda::Tier::kTensorBfloat16);
   module.def("set_processors", [](int32_t count) { lpk::cuda::processors = count; });

@@ -11,15 +11,15 @@ from lpkernels.backends import _reference, cpu
 from lpkernels.formats import FloatFormat
 from tests.compare import assert_bit_equal
 from tests.loops import each
+from tests.support import cuda_host
 from tests.support.processor import Isas
 
 Facts = tuple[int, int, int]
 
 
 def certificate(acc: Accumulator, left: Facts, right: Facts, terms: int) -> dict[str, Any]:
-    """The module's certificate for sums in float32; facts are (width, lowest, highest)."""
-    module: Any = cpu.BACKEND._c()
-    return module.certificate(acc.to_ints(), [1, *left], [1, *right], 24, terms)
+    """The C++ certificate for sums in float32; facts are (width, lowest, highest)."""
+    return cuda_host.certificate(acc, left, right, 24, terms)
 
 
 def check_scales(acc: Accumulator, left: Facts, right: Facts, terms: int) -> bool:

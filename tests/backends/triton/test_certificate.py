@@ -1,7 +1,7 @@
 """Triton's certificate against that of C++ (csrc/common/certificate.h), bound for bound, over drawn
 facts of operands."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from lpkernels.backends.triton._roundings import roundings_of
 from lpkernels.backends.triton.certified.certificate import certified, room
 from lpkernels.backends.triton.operands.facts import COUNT, NONE
 from tests.loops import each
+from tests.support import cuda_host
 
 PAIRS = 64
 #: Triton looks at sums once in 8 steps, so products lie 2^5 below the bound. It scales no operand,
@@ -66,9 +67,8 @@ def of_triton(acc: Accumulator, tier: int, pairs: np.ndarray, device: str) -> Ce
 
 
 def of_module(acc: Accumulator, digits: int, pair: np.ndarray) -> dict[str, int]:
-    cpu: Any = backends.get("cpu")
-    left, right = ([1, *facts] for facts in pair.tolist())
-    return cpu._c().certificate(acc.to_ints(), left, right, digits, 1)
+    left, right = pair.tolist()
+    return cuda_host.certificate(acc, left, right, digits, 1)
 
 
 def drawn(source: np.random.Generator, middle: int) -> np.ndarray:

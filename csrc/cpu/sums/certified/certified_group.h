@@ -311,12 +311,11 @@ class CertifiedGroups {
  private:
   using S = typename Run::Floats;
   static constexpr int kRows = kTaps == Taps::kSpread ? S::kSpreadRows : Run::kRows;
-  static constexpr int kFewerRows = kRows < S::kFewerRows ? kRows : S::kFewerRows;
+  static constexpr int kFewRows = kRows < 4 ? kRows : 4;
 
   // The rows of the next group; 0 if too few rows are left for one.
   static int64_t group_rows(int64_t left) {
-    if (left == 2 * kFewerRows) return kFewerRows;
-    return left >= kRows ? kRows : left >= kFewerRows ? kFewerRows : 0;
+    return left >= kRows ? kRows : left >= kFewRows ? kFewRows : 0;
   }
 
   // The elements of a row lie across two cache lines as a rule, so they are loaded once and then
@@ -333,15 +332,12 @@ class CertifiedGroups {
   void whole_groups(int64_t lane) {
     int64_t row = 0;
     while (const int64_t count = group_rows(t_.rows - row)) {
-      count == kRows ? group<kRows, 1>(row, lane) : group<kFewerRows, 1>(row, lane);
+      count == kRows ? group<kRows, 1>(row, lane) : group<kFewRows, 1>(row, lane);
       row += count;
     }
   }
 
   void rest(int64_t row, int64_t lane, bool wide) {
-    if (!wide) {
-      for (; row + 4 <= t_.rows; row += 4) group<4, 1>(row, lane);
-    }
     for (; row < t_.rows; ++row) {
       if (!wide) {
         group<1, 1>(row, lane);

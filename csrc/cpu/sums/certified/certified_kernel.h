@@ -104,22 +104,9 @@ inline OperandRange state_range(const Tile& t, const Accumulator& acc) {
 template <class S, bool kWraps>
 bool run_grid_rule(const CertifiedWork<S>& work, const GridCertificate& c) {
   const Accumulator& acc = work.acc;
-  const auto run = [&](auto rule) { return run_certified(work, rule); };
-  using Mode = Rounding;
-  if (c.on_grid || acc.rounding == Mode::kNearestEven)
-    return run(GridRule<S, Mode::kNearestEven, kWraps>(acc.fmt, c.on_grid));
-  switch (acc.rounding) {
-    case Mode::kTowardZero:
-      return run(GridRule<S, Mode::kTowardZero, kWraps>(acc.fmt, false));
-    case Mode::kTowardPositive:
-      return run(GridRule<S, Mode::kTowardPositive, kWraps>(acc.fmt, false));
-    case Mode::kTowardNegative:
-      return run(GridRule<S, Mode::kTowardNegative, kWraps>(acc.fmt, false));
-    case Mode::kToOdd:
-      return run(GridRule<S, Mode::kToOdd, kWraps>(acc.fmt, false));
-    default:
-      return false;
-  }
+  if (c.on_grid || acc.rounding == Rounding::kNearestEven)
+    return run_certified(work, GridRule<S, Rounding::kNearestEven, kWraps>(acc.fmt, c.on_grid));
+  return run_certified(work, GridRule<S, Rounding::kTowardZero, kWraps>(acc.fmt, false));
 }
 
 // Fixed-point sums of exact products.

@@ -95,7 +95,7 @@ inline GroundCertificate certify_ground(const Accumulator& acc, const AddendRang
                                                              : 0;
   if (f.man_bits < 1 || f.man_bits + looks > 23) return kNone;
   // The float tier needs one operation a product for float32 itself.
-  if (Isa::kRoundsAsTold && is_float32(f)) return kNone;
+  if (Isa::kRoundsAsTold && is_float32(f) && acc.rounding == Rounding::kTowardZero) return kNone;
   const int shift = -126 - f.emin;
   const int bound = overflow_exponent(f);
   if (shift > 0 || shift < -126 || p.highest > bound) return kNone;

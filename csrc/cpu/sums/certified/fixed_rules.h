@@ -42,7 +42,8 @@ inline GridCertificate certify_grid(const Precision& in, const Format& f, Roundi
   // 2^shift is a number; A scaled stays exact and finite; no product is tiny.
   if (shift > 1 - in.emin || factor.lowest + shift < in.emin || factor.highest + shift > -in.emin)
     return kNone;
-  if (!on_grid && (mode == Rounding::kNearestAway || mode == Rounding::kStochastic)) return kNone;
+  // Sums in the other modes are too rare for kernels of their own.
+  if (!on_grid && mode != Rounding::kNearestEven && mode != Rounding::kTowardZero) return kNone;
   const bool one_sided = wraps && f.lowest == 0;
   if (std::ilogb(f.modulus) > in.digits - 2 - one_sided && (wraps || !on_grid)) return kNone;
   if (wraps && p.highest + shift > in.digits - 3) return kNone;
@@ -52,11 +53,9 @@ inline GridCertificate certify_grid(const Precision& in, const Format& f, Roundi
 template <class S, Rounding kMode, bool kWraps>
 struct GridRule : RuleOf<S, false, false, false> {
   using F = typename S::F;
-  // Both ends of the bracket are needed for toward_zero and to_odd.
-  static constexpr bool kBrackets = kMode == Rounding::kTowardZero || kMode == Rounding::kToOdd;
-  static constexpr int kHardware = kBrackets ? kDown : hardware_mode<kMode>();
+  static_assert(kMode == Rounding::kNearestEven || kMode == Rounding::kTowardZero);
   using Direction = std::conditional_t<kMode == Rounding::kNearestEven, UsualRounding,
-                                       typename S::template Direction<kHardware>>;
+                                       typename S::template Direction<kDown>>;
   F bias, lowest, highest;
   typename S::I unused;  // bits of a word that are not the format's
   bool is_signed;
@@ -83,11 +82,8 @@ struct GridRule : RuleOf<S, false, false, false> {
     if constexpr (kMode == Rounding::kNearestEven) {
       return S::fma(a, b, sum);
     } else {
-      const F rounded = S::template fma_rounded<kHardware>(a, b, sum);
-      if constexpr (!kBrackets) return rounded;
-      const F up = S::fma_up(a, b, sum);
-      if constexpr (kMode == Rounding::kToOdd) return S::odd_one(rounded, up);
-      return S::at_least_zero(rounded, bias, rounded, up);
+      const F down = S::template fma_rounded<kDown>(a, b, sum);
+      return S::at_least_zero(down, bias, down, S::fma_up(a, b, sum));
     }
   }
 

@@ -1,8 +1,9 @@
 // The universal kernel: every format, every mode, sums made odd in double.
 //
 // Vectorised over lanes, a few rows at a time so that independent chains hide the latency of a
-// step; never over k. The kind of the format and the mode of the sum are fixed at compile time;
-// products round as their mode says at run time, but to nearest in float formats.
+// step; never over k. Sums to nearest in float formats and stochastic sums have kernels of their
+// own; the others, and products but to nearest in float formats, round as their mode says at run
+// time.
 #pragma once
 
 #include <vector>
@@ -16,12 +17,10 @@ namespace {
 // Products of a step: exact, rounded to nearest in a float format, or rounded in any way.
 enum class Products { kExact, kNearest, kAny };
 
-// What a kernel is specialised for. kNearest: nearest_even in a float format with a mantissa.
-template <Rounding kRounding, Kind kFormat, bool kPlainNearest, Products kRounded>
+// What a kernel is specialised for.
+template <AddMode kMode, Products kRounded>
 struct Variant {
-  static constexpr Rounding kMode = kRounding;
-  static constexpr Kind kKind = kFormat;
-  static constexpr bool kNearest = kPlainNearest;
+  static constexpr AddMode kSums = kMode;
   static constexpr Products kProducts = kRounded;
 };
 
@@ -84,7 +83,8 @@ template <class V, int kRows, class Variant>
 struct PanelKernel {
   using D = typename V::D;
   static constexpr int kVectors = kPanel / V::kWidth;
-  static constexpr bool kStochastic = Variant::kMode == Rounding::kStochastic;
+  static constexpr bool kNearest = Variant::kSums == AddMode::kNearest;
+  static constexpr bool kStochastic = Variant::kSums == AddMode::kStochastic;
   static constexpr bool kAnyProducts = Variant::kProducts == Products::kAny;
   using Draws = PanelDraws<V, kRows>;
 
@@ -105,18 +105,16 @@ struct PanelKernel {
 
   // `product` is a b, rounded; a and b count where it is exact.
   LPK_HD D step(D sum, D a, D b, D product, const Draws& sums, int r, int v, uint64_t k) const {
-    Format fmt = p.acc.fmt;
-    fmt.kind = Variant::kKind;
-    if constexpr (Variant::kNearest && Variant::kProducts == Products::kExact) {
+    const Format& fmt = p.acc.fmt;
+    if constexpr (kNearest && Variant::kProducts == Products::kExact) {
       return round_to_float_nearest_even<D>(odd_product_sum<D>(sum, a, b), fmt);
-    } else if constexpr (Variant::kNearest) {
+    } else if constexpr (kNearest) {
       return round_to_float_nearest_even<D>(odd_sum<D>(sum, product), fmt);
+    } else if constexpr (kStochastic) {
+      const D threshold = sums.threshold(r, v * V::kWidth, k);
+      return add_rounded<D>(sum, product, fmt, Rounding::kStochastic, threshold);
     } else {
-      D threshold{};
-      if (kStochastic) threshold = sums.threshold(r, v * V::kWidth, k);
-      // All modes of a table but the one that draws share a kernel.
-      const Rounding mode = Variant::kKind == Kind::kTable ? p.acc.rounding : Variant::kMode;
-      return add_rounded<D>(sum, product, fmt, mode, threshold);
+      return add_rounded<D>(sum, product, fmt, p.acc.rounding, D{});
     }
   }
 
@@ -200,56 +198,24 @@ void run_double_variant(const Tile& t, const Accumulator& acc) {
 template <class V>
 constexpr int kDoubleRows = V::kWidth == 8 ? 4 : 2;
 
-template <class V, Rounding kMode, Kind kKind>
-void run_double_format(const Tile& t, const Accumulator& acc) {
+template <class V, AddMode kSums>
+void run_double_sums(const Tile& t, const Accumulator& acc) {
   constexpr int kRows = kDoubleRows<V>;
-  if (acc.has_product)
-    return run_double_variant<V, kRows, Variant<kMode, kKind, false, Products::kAny>>(t, acc);
-  run_double_variant<V, kRows, Variant<kMode, kKind, false, Products::kExact>>(t, acc);
-}
-
-template <class V, Rounding kMode>
-void run_double_mode(const Tile& t, const Accumulator& acc) {
-  if (acc.fmt.kind == Kind::kFixed) return run_double_format<V, kMode, Kind::kFixed>(t, acc);
-  run_double_format<V, kMode, Kind::kFloat>(t, acc);
-}
-
-template <class V, Products kProducts>
-void run_double_nearest(const Tile& t, const Accumulator& acc) {
-  constexpr int kRows = kDoubleRows<V>;
-  run_double_variant<V, kRows, Variant<Rounding::kNearestEven, Kind::kFloat, true, kProducts>>(t,
-                                                                                               acc);
+  if (!acc.has_product)
+    return run_double_variant<V, kRows, Variant<kSums, Products::kExact>>(t, acc);
+  if constexpr (kSums == AddMode::kNearest) {
+    if (plain_nearest(acc.product, acc.product_rounding))
+      return run_double_variant<V, kRows, Variant<kSums, Products::kNearest>>(t, acc);
+  }
+  run_double_variant<V, kRows, Variant<kSums, Products::kAny>>(t, acc);
 }
 
 template <class V>
 void run_double_tile(const Tile& t, const Accumulator& acc) {
-  if (acc.fmt.kind == Kind::kTable) {
-    if (acc.rounding == Rounding::kStochastic)
-      return run_double_format<V, Rounding::kStochastic, Kind::kTable>(t, acc);
-    return run_double_format<V, Rounding::kTowardZero, Kind::kTable>(t, acc);
-  }
-  if (plain_nearest(acc.fmt, acc.rounding)) {
-    if (!acc.has_product) return run_double_nearest<V, Products::kExact>(t, acc);
-    if (plain_nearest(acc.product, acc.product_rounding))
-      return run_double_nearest<V, Products::kNearest>(t, acc);
-    return run_double_nearest<V, Products::kAny>(t, acc);
-  }
-  switch (acc.rounding) {
-    case Rounding::kNearestEven:
-      return run_double_mode<V, Rounding::kNearestEven>(t, acc);
-    case Rounding::kNearestAway:
-      return run_double_mode<V, Rounding::kNearestAway>(t, acc);
-    case Rounding::kTowardZero:
-      return run_double_mode<V, Rounding::kTowardZero>(t, acc);
-    case Rounding::kTowardPositive:
-      return run_double_mode<V, Rounding::kTowardPositive>(t, acc);
-    case Rounding::kTowardNegative:
-      return run_double_mode<V, Rounding::kTowardNegative>(t, acc);
-    case Rounding::kToOdd:
-      return run_double_mode<V, Rounding::kToOdd>(t, acc);
-    case Rounding::kStochastic:
-      return run_double_mode<V, Rounding::kStochastic>(t, acc);
-  }
+  if (plain_nearest(acc.fmt, acc.rounding)) return run_double_sums<V, AddMode::kNearest>(t, acc);
+  if (acc.rounding == Rounding::kStochastic)
+    return run_double_sums<V, AddMode::kStochastic>(t, acc);
+  run_double_sums<V, AddMode::kOther>(t, acc);
 }
 
 }  // namespace

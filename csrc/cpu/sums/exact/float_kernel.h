@@ -21,8 +21,7 @@ struct NoProduct {
 };
 
 // sum <- sum_rule(a b + sum), or sum_rule(product_rule(a b) + sum). Plain: nearest sums may be
-// rounded again as they are, and products of the operands are exact in the lanes' precision, as all
-// are in double.
+// rounded again as they are. Products of the operands are exact in double.
 template <class Sum, class Product, bool kPlain>
 struct FloatStep {
   using L = typename Sum::L;
@@ -33,6 +32,10 @@ struct FloatStep {
   static constexpr bool kSame = std::is_same_v<Sum, SameRule<Sum::kMode>>;
   static constexpr bool kBare =
       kMode != Rounding::kToOdd && (kSame || (kPlain && Sum::kMode == Rounding::kNearestEven));
+  // Rows of the largest group: eight where short steps would wait for each other, in the sums that
+  // people train with.
+  static constexpr int kRows =
+      L::kWidth == 16 && Sum::kManyRows && !kProduct && !kStochastic ? 8 : 4;
   Sum sum_rule;
   Product product_rule;
 
@@ -43,8 +46,7 @@ struct FloatStep {
     constexpr int kHardware = hardware_mode<Sum::kMode>();
     F total;
     if constexpr (kProduct) {
-      constexpr bool kExact = kPlain || L::kMantissa == 52;
-      const F exact = kExact ? a * b : product_alone<L, Product::kMode>(a, b);
+      const F exact = L::kMantissa == 52 ? a * b : product_alone<L, Product::kMode>(a, b);
       const F p = product_rule(exact, draws);
       total = kBare ? L::template add<kHardware>(sum, p) : sum_alone<L, Sum::kMode>(p, sum);
     } else {
@@ -144,10 +146,9 @@ void run_float_rows(const LaneTile<typename Step::L>& tile, const Accumulator& a
   const Tile& t = tile.t;
   const Step step(acc);
   const ChunkEnd<Vec<8>> end(acc);
-  constexpr bool kEightRows = kCommon<Step::kMode> && !Step::kStochastic && Step::L::kWidth == 16;
   for (int64_t lane = 0; lane < t.lanes; lane += kPanel) {
     int64_t row = 0;
-    if constexpr (kEightRows) {
+    if constexpr (Step::kRows == 8) {
       for (; row + 8 <= t.rows; row += 8) {
         run_float_panel<Step, 8, kAny>(tile, acc, step, end, row, lane);
       }
@@ -164,11 +165,13 @@ bool run_step(const Tile& t, const Accumulator& acc) {
   using L = typename Step::L;
   const auto run = [&](const typename L::Scalar* a, const typename L::Scalar* b) {
     const LaneTile<L> tile{t, a, b};
-    if (t.absent != nullptr || t.lane_absent != nullptr || t.spread()) {
-      run_float_rows<Step, true>(tile, acc);
-    } else {
-      run_float_rows<Step, false>(tile, acc);
+    if constexpr (L::kMantissa == 23) {
+      if (t.absent == nullptr && t.lane_absent == nullptr && !t.spread()) {
+        run_float_rows<Step, false>(tile, acc);
+        return true;
+      }
     }
+    run_float_rows<Step, true>(tile, acc);
     return true;
   };
   if constexpr (L::kMantissa == 23) {
@@ -197,9 +200,10 @@ bool try_rules(const Tile& t, const Accumulator& acc, const OperandRange& a,
   if (!Sum::fits(acc.fmt, acc.random_bits) || !Product::fits(acc.product, acc.random_bits)) {
     return false;
   }
-  // This variant is made only where the bracket costs anything: for nearest sums and nearest
-  // products.
-  if constexpr (Sum::kMode == Rounding::kNearestEven && Sum::L::kMantissa == 23) {
+  // This variant is made only where the bracket costs most: for nearest sums of exact products.
+  constexpr bool kBrackets = Sum::kMode == Rounding::kNearestEven &&
+                             !std::is_same_v<Sum, SameRule<Rounding::kNearestEven>>;
+  if constexpr (kBrackets && Sum::L::kMantissa == 23 && std::is_same_v<Product, NoProduct>) {
     if (plain_sums(acc, a, b)) return run_step<FloatStep<Sum, Product, true>>(t, acc);
   }
   return run_step<FloatStep<Sum, Product, false>>(t, acc);

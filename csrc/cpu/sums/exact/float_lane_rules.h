@@ -74,8 +74,9 @@ struct LaneDraws<RoundedLanes<double>> {
 struct LaneRule {
   // Draws come as numbers 2 draw + 1.
   static int draw_place(const Format&, int) { return 0; }
-  // Sums of rounded products are among those compiled.
+  // Sums of rounded products are among those compiled, and groups of eight rows.
   static constexpr bool kRoundsProducts = true;
+  static constexpr bool kManyRows = true;
 };
 
 // Rounds sums to a format with an exponent range well inside that of the lanes. The sums may be
@@ -222,34 +223,22 @@ struct WideRule : LaneRule {
     if constexpr (kMode == Rounding::kNearestEven) {
       const __m512i last = _mm512_and_si512(_mm512_srl_epi32(bits, dropped), one);
       return _mm512_add_epi32(_mm512_add_epi32(bits, half_less_one), last);
-    } else if constexpr (kMode == Rounding::kNearestAway) {
-      return _mm512_add_epi32(_mm512_add_epi32(bits, half_less_one), one);
     } else if constexpr (kMode == Rounding::kStochastic) {
       return draws.added_to(bits);
-    } else if constexpr (kMode == Rounding::kToOdd) {
-      const __mmask16 inexact =
-          _mm512_test_epi32_mask(_mm512_andnot_si512(keep, bits), _mm512_set1_epi32(-1));
-      return _mm512_mask_or_epi32(bits, inexact, bits, _mm512_sll_epi32(one, dropped));
-    } else if constexpr (kMode == Rounding::kTowardZero) {
-      return bits;
     } else {
-      const __mmask16 negative = _mm512_movepi32_mask(bits);
-      const __mmask16 outward =
-          kMode == Rounding::kTowardNegative ? negative : static_cast<__mmask16>(~negative);
-      return _mm512_mask_sub_epi32(bits, outward, bits, _mm512_add_epi32(keep, one));
+      static_assert(kMode == Rounding::kTowardZero);
+      return bits;
     }
   }
 };
 
-// float32 itself: the processor's own rounding, or the sum made odd, is the last one.
+// float32 itself: the processor's own rounding is the last one.
 template <Rounding kRule>
 struct SameRule : LaneRule {
   using L = RoundedLanes<float>;
   static constexpr Rounding kMode = kRule;
   SameRule(const Format&, int) {}
-  static bool fits(const Format& f, int) {
-    return is_float32(f) && kMode != Rounding::kStochastic && kMode != Rounding::kNearestAway;
-  }
+  static bool fits(const Format& f, int) { return is_float32(f) && kMode != Rounding::kStochastic; }
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // The certificate of two operands' products (common/certificate.h), asked with facts in the place
-// of operands. Nothing but tests asks: tests/backends/triton/test_certificate.py compares Triton's
-// own certificate with it, bound for bound.
+// of operands: tests/backends/triton/test_certificate.py compares Triton's own certificate with it,
+// bound for bound.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
