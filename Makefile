@@ -32,8 +32,19 @@ HAS_COMPILER := $(VENV)/.has-compiler$(COMPILER)
 .PHONY: demo test check bench prove site mutants attack sanitize fuzz arm gpu
 .NOTPARALLEL:
 
+# $(call TIMED,what,command) runs the command and writes down its seconds, which the demo shows last.
+TIMES := $(VENV)/times
+ifeq ($(MAKELEVEL),0)
+$(shell rm -f $(TIMES))
+endif
+define TIMED
+@echo '$(2)'; set -e; begin=$$(date +%s); $(2); \
+	echo "$(1): $$(($$(date +%s) - begin)) s" >> $(TIMES)
+endef
+
 demo: $(VENV)/.has-lab $(HAS_NATIVE)
-	$(BIN)/lpkernels demo
+	$(call TIMED,training three runs,$(BIN)/lpkernels demo)
+	@cat $(TIMES)
 
 # pytest with a time limit of so many seconds for each test: one that hangs fails, with the stacks of its
 # threads. The limit is not in pyproject.toml, because the pytest of `make gpu` may lack the option.
@@ -156,7 +167,7 @@ $(HAS_COMPILER): | $(BIN)/python
 $(HAS_NATIVE): $(NATIVE) $(HAS_COMPILER)
 	@echo "==> compiling what changed of the C++ module: [files done/files in all]"
 	rm -f $(VENV)/.has-native_*
-	$(BIN)/python setup.py -q build_ext --inplace
+	$(call TIMED,compiling the C++ module,$(BIN)/python setup.py -q build_ext --inplace)
 	touch $@
 
 # pip shows nothing of a build: the module is compiled before, and pip finds nothing left to do.
@@ -165,5 +176,5 @@ $(VENV)/.has-%: pyproject.toml constraints.txt setup.py | $(BIN)/python
 	$(INSTALL) setuptools pybind11 cmake ninja
 	$(MAKE) --no-print-directory $(HAS_NATIVE)
 	@echo "==> installing what lpkernels[$*] needs: torch alone is a download of hundreds of megabytes"
-	$(INSTALL) --no-build-isolation -e '.[$*]'
+	$(call TIMED,installing the packages,$(INSTALL) --no-build-isolation -e ".[$*]")
 	touch $@
