@@ -58,7 +58,7 @@ WAYS = ("ddp", "fsdp")
 Losses = list[float]
 
 # Precisions on a schedule: by the step, and by the loss of all processes.
-SCHEDULES = ("cpt:3-8/8,cycles=2", "plateau:3-8/8,patience=0,threshold=0.9,every=3")
+SCHEDULES = ("cpt:3-8/8,cycles=2", "pfq:3-4-6/8,eps=9,period=2")
 
 
 def scheduled(

@@ -130,11 +130,11 @@ def test_turns_train_under_ddp_to_the_weights_of_one_process(made: Made, tmp_pat
 def test_schedules_of_processes_are_that_of_one(made: Made, index: int, tmp_path: Path) -> None:
     text = SCHEDULES[index]
     expected = trained_with(runs.scheduled(text, tmp_path))
-    assert len(expected) == 12 and len(set(expected)) > 2
+    assert len(expected) == 12 and len(set(expected)) > 1
     one, two = (seen["scheduled"][index] for seen in made.ranks)
-    # The best loss is equal too: it is the loss of all processes, whose sum a checkpoint holds.
+    # The mean losses are equal too: they are of all processes, and a checkpoint holds their sum.
     assert one == two and one["whole"] == one["stopped"] == expected
-    assert one["best"][0] == pytest.approx(one["best"][1])
+    assert one["losses"][0] == pytest.approx(one["losses"][1])
     last = figures(made.folder / text[:3] / "whole")[-1]
     assert last["bits"] == expected[-1] and "test_accuracy_recalibrated" in last
     assert figures(made.folder / text[:3] / "stopped")[-1]["bitops"] == last["bitops"]

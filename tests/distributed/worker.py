@@ -123,16 +123,14 @@ def run_turns(folder: Path, processes: Processes) -> dict[str, Any]:
 
 
 def run_scheduled(schedule: str, folder: Path, processes: Processes) -> dict[str, Any]:
-    """The bits that this process saw in a run, and in one that stopped and went on.
-
-    If the schedule is a plateau, the best loss of each run is there too.
-    """
+    """The bits that this process saw in a run, and in one that stopped and went on; of PFQ also
+    the mean losses of each run."""
     whole = runs.scheduled(schedule, folder / "whole", processes)
     stopped = runs.scheduled(schedule, folder / "stopped", processes, steps=5)
     rest = runs.go_on_scheduled(folder / "stopped", processes)
     bits = {"whole": trained_with(whole), "stopped": trained_with(stopped) + trained_with(rest)}
     states = [trainer.parts[0].state_dict()["scheduler"] for trainer in (whole, rest)]
-    return {**bits, "best": [state.get("best") for state in states]}
+    return {**bits, "losses": [state.get("first") for state in states]}
 
 
 def go_on(folder: Path, processes: Processes) -> None:

@@ -126,7 +126,7 @@ def test_quantize_shows_codes_and_repeats_with_its_seed() -> None:
         (["accumulate", "--loss-scale", "-1"], "--loss-scale", "expected a positive number"),
         (["accumulate", "--model", "tiny-gpt", "--train"], "--train", "no data for 'tiny-gpt'"),
         (["schedule", "cpt:8-3"], "text", "write (3, 8)"),
-        (["schedule", "plateau:3-8/8"], "text", "there is nothing to draw before"),
+        (["schedule", "pfq:3-8/8"], "text", "there is nothing to draw before"),
         (["schedule", "cpt:3-8/8", "--steps", "20"], "--steps", "got 20 steps and cycles=32"),
         (["schedule", "cpt:3-8/8", "--plot", "a.doc"], "--plot", "doc"),
         (["train", "--schedule", "cpt:3-8/8,cycle=3"], "--schedule", "expected cycles=<value>"),

@@ -5,13 +5,12 @@ Sources: Fu et al. 2021, "CPT: Efficient deep neural network training via cyclic
 """
 
 from lpkernels.techniques.cpt.pfq import PFQ
-from lpkernels.techniques.cpt.plateau import PrecisionOnPlateau
 from lpkernels.techniques.cpt.range_test import PrecisionRange, precision_range_test
 from lpkernels.techniques.cpt.recalibration import recalibrate, recalibrated
 from lpkernels.techniques.cpt.schedule import NAMED, PROFILES, Schedule, bits_at, named_schedule
 from lpkernels.techniques.cpt.scheduler import PrecisionScheduler
 from lpkernels.techniques.cpt.targets import TABLES
-from lpkernels.techniques.cpt.text import ClosedLoop, OpenLoop, StagedLoop, parse_schedule
+from lpkernels.techniques.cpt.text import OpenLoop, StagedLoop, parse_schedule
 from lpkernels.techniques.cpt.tracks import Precision, adder_bits, bitops, occupancy, saving
 
 __all__ = [
@@ -19,10 +18,8 @@ __all__ = [
     "PFQ",
     "PROFILES",
     "TABLES",
-    "ClosedLoop",
     "OpenLoop",
     "Precision",
-    "PrecisionOnPlateau",
     "PrecisionRange",
     "PrecisionScheduler",
     "Schedule",

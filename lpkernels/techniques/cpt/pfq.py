@@ -12,9 +12,9 @@ from torch import Tensor
 
 from lpkernels.techniques import checks
 from lpkernels.techniques.cpt.schedule import Schedule, width
-from lpkernels.techniques.cpt.setter import ClosedLoopSetter, TargetGroup
+from lpkernels.techniques.cpt.setter import PrecisionSetter, TargetGroup
 from lpkernels.techniques.cpt.targets import Formats, Targets, find_targets
-from lpkernels.techniques.cpt.tracks import KINDS, Precision, Tracks
+from lpkernels.techniques.cpt.tracks import KINDS, Precision, Tracks, cost_of
 
 #: (forward bits, gradient bits) of each stage, as published for ResNet-74 on CIFAR-100.
 STAGES = ((3, 6), (4, 6), (6, 8), (8, 8))
@@ -23,7 +23,7 @@ STAGES = ((3, 6), (4, 6), (6, 8), (8, 8))
 _WINDOW, _FIRST = 5, 10
 # The turning points after which the threshold shrinks.
 _SHRINKS = 2
-_SEEN = ("stage", "window", "first", "seen", "sum", "steps")
+_SEEN = ("stage", "window", "first", "seen", "sum", "steps", "bitops")
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class _Levels(Schedule):
         return sorted(set(self.levels))
 
 
-class PFQ(ClosedLoopSetter):
+class PFQ(PrecisionSetter):
     """Raises the precision by stages, each time that the training loss has become flat.
 
     Call `step(loss)` after each training step. Once in a period, L is the mean of its losses. The
@@ -94,8 +94,10 @@ class PFQ(ClosedLoopSetter):
             for levels in zip(*self.stages, strict=True)
         )
         group = TargetGroup("", find_targets("PFQ", targets), Tracks(forward, backward))
-        super().__init__(group, eval_bits=eval_bits, formats=formats, accumulators={})
-        self.stage, self.seen = 0, 0
+        super().__init__([group], eval_bits=eval_bits, formats=formats, accumulators={})
+        self.stage, self.seen, self.steps = 0, 0, 0
+        # The cost of all steps so far.
+        self._bitops = 0.0
         self.window: list[float] = []
         self.first: list[float] = []
         # Of the losses of this period; on the device of the losses, where they are tensors.
@@ -149,6 +151,20 @@ class PFQ(ClosedLoopSetter):
             self.stage, self.window = self.stage + 1, []
             self._set_stage()
 
+    def count(self, steps: int) -> None:
+        """Adds the cost of training steps at the bits of now; `step` does it too."""
+        self.steps += checks.whole("steps", steps, 0)
+        self._bitops += steps * cost_of(self._now[0])
+
+    def cost(self, kind: str = "bitops") -> float:
+        """The mean cost of the steps so far relative to float32, of the current one before any.
+
+        Raises: ValueError: another kind than "bitops".
+        """
+        if checks.choice("kind", kind, KINDS) != "bitops":
+            raise ValueError(f"cost: kind={kind!r} needs a schedule of it, got none")
+        return self._bitops / self.steps if self.steps else cost_of(self._now[0])
+
     def _is_flat(self) -> bool:
         scale = abs(math.fsum(self.first) / len(self.first))
         *older, now = self.window
@@ -163,7 +179,7 @@ class PFQ(ClosedLoopSetter):
             "seen": self.seen,
             "sum": float(self._sum),
             "steps": self.steps,
-            **self._sums,
+            "bitops": self._bitops,
             "stages": [list(pair) for pair in self.stages],
             **{name: getattr(self, name) for name in ("period", "eps", "decay")},
         }
@@ -173,7 +189,7 @@ class PFQ(ClosedLoopSetter):
 
         Raises: TypeError, ValueError: no such state, or one of other settings; nothing changes.
         """
-        self._check_state(state_dict, changing=(*_SEEN, *KINDS))
+        self._check_state(state_dict, changing=_SEEN)
         stage = checks.whole("load_state_dict: stage", state_dict["stage"], 0, len(self.stages) - 1)
         seen = checks.whole("load_state_dict: seen", state_dict["seen"], 0, self.period - 1)
         window, first = (
@@ -181,7 +197,9 @@ class PFQ(ClosedLoopSetter):
             for name in ("window", "first")
         )
         loss = checks.real("load_state_dict: sum", state_dict["sum"])
-        self.steps, self._sums = self._counted(state_dict)
+        bitops = checks.real("load_state_dict: bitops", state_dict["bitops"])
+        self.steps = checks.whole("load_state_dict: steps", state_dict["steps"], 0)
+        self._bitops = bitops
         self.stage, self.seen, self._sum = stage, seen, loss
         self.window, self.first = window, first
         self._set_stage()

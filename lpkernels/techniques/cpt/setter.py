@@ -1,4 +1,4 @@
-"""Groups of targets, set together: the base of open-loop and closed-loop schedulers."""
+"""Groups of targets, set together: the base of PrecisionScheduler and PFQ."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -7,7 +7,6 @@ from typing import Any
 
 from lpkernels.arithmetic import Accumulator
 from lpkernels.formats import Format
-from lpkernels.techniques import checks
 from lpkernels.techniques.cpt.schedule import width
 from lpkernels.techniques.cpt.targets import (
     Accumulators,
@@ -16,7 +15,7 @@ from lpkernels.techniques.cpt.targets import (
     accumulator_table,
     format_table,
 )
-from lpkernels.techniques.cpt.tracks import KINDS, Precision, Tracks, adder_bits, cost_of
+from lpkernels.techniques.cpt.tracks import Precision, Tracks
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,45 +162,6 @@ class PrecisionSetter:
     def _fixed(self, group: TargetGroup, bits: int | None) -> Precision:
         now = self._now[self._groups.index(group)]
         return _at_bits(group, bits)._replace(backward=now.backward)
-
-
-class ClosedLoopSetter(PrecisionSetter):
-    """A setter of one group that counts the training steps and their cost as they come."""
-
-    def __init__(self, group: TargetGroup, **options: Any) -> None:
-        super().__init__([group], **options)
-        self.steps = 0
-        self._sums = dict.fromkeys(KINDS, 0.0)
-
-    def count(self, steps: int) -> None:
-        """Adds the cost of training steps at the bits of now; `step` does it too."""
-        self.steps += checks.whole("steps", steps, 0)
-        now = self._now[0]
-        if now.forward is not None:
-            self._sums["bitops"] += steps * cost_of(now._replace(accumulator=None))
-        if now.accumulator is not None:
-            self._sums["accumulator"] += steps * adder_bits(self._accumulators[now.accumulator])
-
-    def _counted(self, state: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
-        """The steps and their costs in a state.  Raises TypeError, ValueError: they are none."""
-        costs = {kind: checks.real(f"load_state_dict: {kind}", state[kind]) for kind in KINDS}
-        return checks.whole("load_state_dict: steps", state["steps"], 0), costs
-
-    def cost(self, kind: str = "bitops") -> float:
-        """The mean cost of the steps so far relative to float32, of the current one before any.
-
-        Raises: ValueError: another kind, or one that is not scheduled.
-        """
-        checks.choice("kind", kind, KINDS)
-        now = self._now[0]
-        if (now.forward if kind == "bitops" else now.accumulator) is None:
-            raise ValueError(f"cost: kind={kind!r} needs a schedule of it, got none")
-        if self.steps:
-            return self._sums[kind] / self.steps
-        if kind == "bitops":
-            return cost_of(now._replace(accumulator=None))
-        assert now.accumulator is not None
-        return adder_bits(self._accumulators[now.accumulator])
 
 
 def _at_bits(group: TargetGroup, bits: int | None) -> Precision:

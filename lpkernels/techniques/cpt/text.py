@@ -3,9 +3,8 @@
     <kind>:<bits>[/<grad bits>][,<option>=<value>]...
 
 kind: cpt (cycles), static, rise (one cycle), fall (one that decays, its bits written 8-3), shuffled
-(the bits of cpt in random order), plateau (rises when the loss stops falling), pfq (rises by stages
-where the loss is flat), or one of the ten names of NAMED (CR, LT, RTV, ...), which stand for cpt
-with other settings and 8 cycles.
+(the bits of cpt in random order), pfq (rises by stages where the loss is flat), or one of the ten
+names of NAMED (CR, LT, RTV, ...), which stand for cpt with other settings and 8 cycles.
 bits: 3-8, 8, or none where only an accumulator is scheduled; of pfq one for each stage, 3-4-6-8.
 Grad bits are 8 unless given.
 """
@@ -20,7 +19,6 @@ from lpkernels.arithmetic.text import Option, options_of, read_options, whole, w
 from lpkernels.formats.elsewhere import nearest
 from lpkernels.techniques import checks
 from lpkernels.techniques.cpt.pfq import PFQ, checked_stages
-from lpkernels.techniques.cpt.plateau import PrecisionOnPlateau
 from lpkernels.techniques.cpt.schedule import NAMED, Schedule, widths
 from lpkernels.techniques.cpt.scheduler import PrecisionScheduler
 from lpkernels.techniques.cpt.targets import (
@@ -41,7 +39,6 @@ _IMPLIED: Mapping[str, Mapping[str, Any]] = {
     "rise": {"cycles": 1},
     "fall": {"cycles": 1, "form": "triangular"},
     "shuffled": {"shuffled": True},
-    "plateau": {},
     "pfq": {},
     **{name: {"cycles": 8, **settings} for name, settings in NAMED.items()},
 }
@@ -52,8 +49,16 @@ _PERIODS = 160
 
 
 @dataclass(frozen=True)
-class _Common:
-    """The fields that open and closed loops share: the bits that are set, and their meaning."""
+class OpenLoop:
+    """A schedule fixed in advance, of a run of any length; `str` is its text.
+
+    Args:
+        bits, grad_bits, weight, accumulator: (lowest, highest) of PrecisionScheduler's bits,
+            grad_bits, weight_bits and accumulator_bits, or None.
+        accumulators, formats, eval_bits: PrecisionScheduler's; a table of formats is pairs (width,
+            format), and "" is None.
+        settings: a Schedule, whose bits do not count.
+    """
 
     bits: Widths | None = None
     grad_bits: Widths = (8, 8)
@@ -62,6 +67,7 @@ class _Common:
     accumulators: str = "e8m{bits}"
     formats: str | tuple[tuple[int, str], ...] = ""
     eval_bits: int | None = None
+    settings: Schedule = _ANY
 
     def __post_init__(self) -> None:
         if self.bits is None and self.accumulator is None:
@@ -72,7 +78,7 @@ class _Common:
             accumulator_table(
                 self.accumulators, range(self.accumulator[0], self.accumulator[1] + 1)
             )
-        elif self.accumulators != _Common.accumulators:
+        elif self.accumulators != OpenLoop.accumulators:
             raise ValueError("acc_format: belongs to acc=<bits>, got it without")
         if self.formats and self.bits is not None:
             format_table(self._meaning()["formats"], range(self.bits[0], self.bits[1] + 1))
@@ -86,28 +92,6 @@ class _Common:
             "eval_bits": self.eval_bits,
             "formats": formats,
         }
-
-    def _text(self, kind: str, options: list[str]) -> str:
-        falls = kind == "fall"
-        head = f"{kind}:none"
-        if self.bits is not None:
-            head = f"{kind}:{_pair_text(self.bits, falls)}/{_pair_text(self.grad_bits, falls)}"
-        return ",".join([head, *options, *written_options(self, _shared_options(falls))])
-
-
-@dataclass(frozen=True)
-class OpenLoop(_Common):
-    """A schedule fixed in advance, of a run of any length; `str` is its text.
-
-    Args:
-        bits, grad_bits, weight, accumulator: (lowest, highest) of PrecisionScheduler's bits,
-            grad_bits, weight_bits and accumulator_bits, or None.
-        accumulators, formats, eval_bits: PrecisionScheduler's; a table of formats is pairs (width,
-            format), and "" is None.
-        settings: a Schedule, whose bits do not count.
-    """
-
-    settings: Schedule = _ANY
 
     def tracks(self, *, seed: int = 0) -> Tracks:
         """The schedules of its bits. seed: for shuffled schedules that have none in their text."""
@@ -159,50 +143,12 @@ class OpenLoop(_Common):
         return "static" if bits[0] == bits[1] else "rise"
 
     def __str__(self) -> str:
-        return self._text(self.kind, written_options(self.settings, _own_options(self.kind)))
-
-
-@dataclass(frozen=True)
-class ClosedLoop(_Common):
-    """A precision that rises on a plateau of the training loss; `str` is its text.
-
-    Args:
-        bits, grad_bits, weight, accumulator: (lowest, highest) of PrecisionScheduler's bits,
-            grad_bits, weight_bits and accumulator_bits, or None.
-        accumulators, formats, eval_bits: PrecisionScheduler's; a table of formats is pairs (width,
-            format), and "" is None. grad_bits are one number twice, and weight is None.
-        increment, patience, threshold, threshold_mode, cooldown: PrecisionOnPlateau's.
-        every: training steps between two looks at their mean loss; 0: the steps of an epoch.
-    """
-
-    increment: int = 1
-    patience: int = 10
-    threshold: float = 1e-4
-    threshold_mode: str = "rel"
-    cooldown: int = 0
-    every: int = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(set(self.grad_bits)) > 1 or self.weight is not None:
-            raise ValueError("plateau: expected one number of grad bits and no weight=, got others")
-        checks.whole("every", self.every, 0)
-        # The settings are checked where they are used; here a target that does nothing uses them.
-        self.scheduler(_Nothing())
-
-    def scheduler(self, targets: Targets) -> PrecisionOnPlateau:
-        """The scheduler of a run.  Raises: TypeError, ValueError: as PrecisionOnPlateau."""
-        return PrecisionOnPlateau(
-            targets,
-            bits=self.bits,
-            grad_bits=self.grad_bits[0],
-            accumulator_bits=self.accumulator,
-            **{name: getattr(self, name) for name in _own_options("plateau") if name != "every"},
-            **self._meaning(),
-        )
-
-    def __str__(self) -> str:
-        return self._text("plateau", written_options(self, _own_options("plateau")))
+        falls, head = self.kind == "fall", f"{self.kind}:none"
+        if self.bits is not None:
+            pairs = (_pair_text(pair, falls) for pair in (self.bits, self.grad_bits))
+            head = f"{self.kind}:{'/'.join(pairs)}"
+        own = written_options(self.settings, _own_options(self.kind))
+        return ",".join([head, *own, *written_options(self, _shared_options(falls))])
 
 
 @dataclass(frozen=True)
@@ -261,7 +207,7 @@ class _Nothing:
     def set_accumulator(self, accumulator: object) -> None: ...
 
 
-def parse_schedule(text: str) -> OpenLoop | ClosedLoop | StagedLoop:
+def parse_schedule(text: str) -> OpenLoop | StagedLoop:
     """The schedule of a text; `str` of it is a text of the same schedule.
 
     Args: text: such as "cpt:3-8/8,cycles=32"; docs/cyclic-precision.md has all forms.
@@ -277,7 +223,7 @@ def parse_schedule(text: str) -> OpenLoop | ClosedLoop | StagedLoop:
         raise ValueError(f"cannot read the schedule {text!r}: {error}") from error
 
 
-def _parsed(text: str) -> OpenLoop | ClosedLoop | StagedLoop:
+def _parsed(text: str) -> OpenLoop | StagedLoop:
     kind, colon, rest = text.partition(":")
     if not colon or kind not in _IMPLIED:
         raise ValueError(
@@ -294,8 +240,6 @@ def _parsed(text: str) -> OpenLoop | ClosedLoop | StagedLoop:
     fields["bits"] = None if bits == "none" else _pair("bits", bits, falls)
     if slash:
         fields["grad_bits"] = _pair("grad bits", grad_bits, falls)
-    if kind == "plateau":
-        return ClosedLoop(**fields, **given)
     pair = fields["bits"] or fields.get("accumulator") or (8, 8)
     if kind == "static" and pair[0] != pair[1]:
         raise ValueError(f"static: expected one number of bits, got {_pair_text(pair)}")
@@ -304,8 +248,6 @@ def _parsed(text: str) -> OpenLoop | ClosedLoop | StagedLoop:
 
 def _own_options(kind: str) -> dict[str, Option]:
     """The options that a kind has apart from the others."""
-    if kind == "plateau":
-        return {n: o for n, o in options_of(ClosedLoop).items() if n not in options_of(_Common)}
     if kind == "pfq":
         return options_of(StagedLoop, formats=_FORMATS, eval_bits=_EVAL)
     names = {
@@ -319,7 +261,7 @@ def _own_options(kind: str) -> dict[str, Option]:
 
 
 def _shared_options(falls: bool) -> dict[str, Option]:
-    """The options of every kind; where bits fall, pairs of them are written so."""
+    """The options of every kind but pfq; where bits fall, pairs of them are written so."""
 
     def pair(name: str) -> dict[str, Any]:
         return {
@@ -329,7 +271,8 @@ def _shared_options(falls: bool) -> dict[str, Option]:
         }
 
     return options_of(
-        _Common,
+        OpenLoop,
+        settings=None,
         bits=None,
         grad_bits=None,
         weight=pair("weight"),

@@ -77,7 +77,6 @@ def test_further_tests_leave_the_model(tmp_path: Path, monkeypatch: pytest.Monke
 SCHEDULES = [
     "cpt:3-8/8,cycles=2",
     "shuffled:3-8/8,cycles=2",
-    "plateau:3-8/8,patience=0,every=3",
     # It stops in the middle of a period, and rises after the fifth.
     "pfq:3-8/8,period=2,eps=9",
 ]
@@ -98,20 +97,6 @@ def test_shuffled_bits_follow_the_seed_of_the_run(tmp_path: Path) -> None:
         seen.append(trained_with(trainer))
         assert sorted(seen[-1]) == sorted(PLAN) and seen[-1] != PLAN
     assert seen[0] != seen[1]
-
-
-def test_a_plateau_rises_by_the_mean_loss(tmp_path: Path) -> None:
-    # No loss falls by half within three steps.
-    text = "plateau:3-8/8,patience=0,threshold=0.5,every=3"
-    trainer = trainer_in(tmp_path / "a", text)
-    run = trainer.fit()
-    assert trained_with(trainer) == [3] * 6 + [4] * 3 + [5] * 3
-    assert run.epochs[-1]["bits"] == 5
-    cost = (6 * bitops(3, 8) + 3 * bitops(4, 8) + 3 * bitops(5, 8)) / 12
-    assert run.epochs[-1]["bitops"] == pytest.approx(cost, abs=1e-6)
-    by_epoch = trainer_in(tmp_path / "b", "plateau:3-8/8,patience=0,threshold=0.9")
-    by_epoch.fit()
-    assert trained_with(by_epoch) == [3] * 8 + [4] * 4
 
 
 def test_stages_rise_where_the_mean_loss_is_flat(tmp_path: Path) -> None:
@@ -135,14 +120,6 @@ def test_stages_see_the_means_that_the_record_has(tmp_path: Path) -> None:
     # The run ends before the third look.
     assert state["scheduler"]["window"] == pytest.approx(losses[:2])
     assert state["steps"] == 4 and state["loss"] / 4 == pytest.approx(losses[2])
-
-
-@pytest.mark.parametrize("scale", [1.0, 1024.0])
-def test_a_plateau_sees_mean_losses_without_their_scale(scale: float, tmp_path: Path) -> None:
-    trainer = trainer_in(tmp_path, "plateau:3-8/8,threshold=0", loss_scale=scale)
-    first, second, _ = (epoch["train_loss"] for epoch in trainer.fit().epochs)
-    best = trainer.parts[0].state_dict()["scheduler"]["best"]
-    assert second < first and best == pytest.approx(second)
 
 
 def test_others_checkpoints_and_schedules_that_do_not_fit_are_refused(tmp_path: Path) -> None:

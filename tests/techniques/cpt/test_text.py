@@ -4,7 +4,6 @@ import pytest
 
 from lpkernels.techniques.cpt import (
     NAMED,
-    ClosedLoop,
     OpenLoop,
     StagedLoop,
     named_schedule,
@@ -28,9 +27,7 @@ from tests.techniques.cpt.fakes import Named, Quantized, Separate, Summing
     ("cpt:3-8/8,formats=float", ""), ("cpt:3-8/8,formats=fixed{bits}_f2,eval=10", ""),
     ("cpt:3-4/8,formats=3:e2m0_sat+4:fp4_e2m1", ""), ("cpt:3-8/8,weight=2-4", ""),
     ("cpt:none,acc=4-10,acc_format=e6m{bits}_chunk64", ""), ("static:none,acc=7", ""),
-    ("cpt:8/8,acc=4-10", ""), ("plateau:3-8/8", ""),
-    ("plateau:3-8/6,increment=2,patience=2,threshold=0.01,threshold_mode=abs,cooldown=1", ""),
-    ("plateau:3-8/6,every=50", ""), ("plateau:none,acc=4-10", ""),
+    ("cpt:8/8,acc=4-10", ""),
     ("pfq:3-4-6-8/6-6-8-8", ""), ("pfq:3-4-8/8", ""), ("pfq:3-8", "pfq:3-8/8"),
     ("pfq:3-8/6-6,period=400", "pfq:3-8/6,period=400"), ("pfq:3-8/8,eps=0.15,decay=0.4,eval=8", ""),
     ("pfq:3-8/8,formats=3:e2m0_sat+8:e4m3fn_sat", ""),
@@ -79,16 +76,6 @@ def test_what_bits_mean_reaches_the_targets() -> None:
     assert separate.bits == (3, 2, 8)
 
 
-def test_a_plateau_makes_its_scheduler() -> None:
-    schedule = parse_schedule("plateau:3-8/6,increment=2,patience=0,cooldown=3,every=5")
-    assert isinstance(schedule, ClosedLoop)
-    scheduler = schedule.scheduler(target := Named())
-    assert target.calls == [(3, 6)]
-    for _ in range(2):
-        scheduler.step(1.0)
-    assert target.calls[-1] == (5, 6) and scheduler.cooldown == 3 and schedule.every == 5
-
-
 def test_stages_make_their_scheduler() -> None:
     schedule = parse_schedule("pfq:3-4-6/6-6-8,eps=0.15,decay=0.4")
     assert isinstance(schedule, StagedLoop) and schedule.stages == ((3, 6), (4, 6), (6, 8))
@@ -126,8 +113,6 @@ def test_stages_make_their_scheduler() -> None:
     ("cpt:2-8/8,formats=float", "the table lacks 2"),
     ("cpt:3-8/8,formats=3:e9", "formats"),
     ("cpt:3-8/8,profile=sine", "profile: expected one of cosine"),
-    ("plateau:3-8/4-8", "plateau: expected one number of grad bits"),
-    ("plateau:3-8/8,weight=4", "plateau: expected one number of grad bits and no weight="),
     ("pfq:8", r"stages: expected two or more, got \[\(8, 8\)\]"),
     ("pfq:3-8-6/8", r"stages: expected bits that do not fall, got \(8, 8\) and then \(6, 8\)"),
     ("pfq:3-8/8-6", r"bits that do not fall, got \(3, 8\) and then \(8, 6\)"),
@@ -139,8 +124,6 @@ def test_stages_make_their_scheduler() -> None:
     ("pfq:3-8/8,period=-1", "period: expected at least 0, got -1"),
     ("pfq:3-8/8,weight=4", "cannot read 'weight=4'"),
     ("pfq:3-8/8,formats=3:e2m0_sat", "the table lacks 8"),
-    ("plateau:3-8/8,threshold=-1", "threshold: expected a finite number of at least 0"),
-    ("plateau:3-8/8,threshold_mode=both", "threshold_mode: expected one of rel, abs"),
 )
 def test_wrong_texts(text: str, match: str) -> None:
     with pytest.raises(ValueError, match=match) as caught:

@@ -14,9 +14,7 @@ from lpkernels.experiments.training.parts.part import Context, Part, PartConfig,
 from lpkernels.experiments.workloads.workload import Batch
 from lpkernels.techniques.cpt import (
     PFQ,
-    ClosedLoop,
     OpenLoop,
-    PrecisionOnPlateau,
     StagedLoop,
     parse_schedule,
     recalibrated,
@@ -38,8 +36,7 @@ class PrecisionScheduleConfig(PartConfig):
     schedule: str = setting(
         "",
         "Bits of every step, e.g. cpt:3-8/8,cycles=32, static:4/8, rise:3-8/8, fall:8-3/8, "
-        "shuffled:3-8/8, plateau:3-8/8,patience=2, pfq:3-4-6-8/6-6-8-8; `lpkernels schedule` draws "
-        "it.",
+        "shuffled:3-8/8, pfq:3-4-6-8/6-6-8-8; `lpkernels schedule` draws it.",
         check=parse_schedule,
     )
 
@@ -124,27 +121,22 @@ class OpenSchedule(_Scheduled):
 
 
 class ClosedSchedule(_Scheduled):
-    """Adds up the loss of all processes, and shows its mean to a PrecisionOnPlateau or a PFQ."""
+    """Adds up the loss of all processes, and shows the mean of each period to a PFQ."""
 
-    scheduler: PrecisionOnPlateau | PFQ
+    scheduler: PFQ
 
-    def __init__(self, plan: ClosedLoop | StagedLoop) -> None:
+    def __init__(self, plan: StagedLoop) -> None:
         self.plan = plan
 
     def _begin(self, model: nn.Module, context: Context) -> PrecisionSetter:
-        if isinstance(self.plan, StagedLoop):
-            self.scheduler = self.plan.scheduler(model, context.total_steps)
-            self._every = self.scheduler.period
-        else:
-            self.scheduler = self.plan.scheduler(model)
-            self._every = self.plan.every or -(-len(context.workload.train) // context.batch)
+        self.scheduler = self.plan.scheduler(model, context.total_steps)
         self._steps = 0
         # It stays on its device: reading it at every step would wait for the device.
         self._loss = torch.zeros((), dtype=torch.float64, device=context.device)
         return self.scheduler
 
     def before_step(self, step: int) -> None:
-        if self._steps == self._every:
+        if self._steps == self.scheduler.period:
             self.scheduler.look(self._sum() / self._steps)
             self._steps = 0
             self._loss.zero_()
