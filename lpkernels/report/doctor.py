@@ -75,13 +75,13 @@ def _place(commands: tuple[str, ...]) -> str:
 def _instruction_set() -> str:
     """The instruction set of the compiled CPU kernels, or why nothing is known about it.
 
-    The factor of scalar kernels is that of bench/results/general-path.jsonl, on an Intel Xeon."""
+    The factor of scalar kernels is that of bench/results/general-path.jsonl, on an AMD EPYC."""
     status = lpkernels.backends.status()["cpu"]
     if status != "available":
         return f"unknown: {status}"
     module = _build.load_extension()
     isa, compiled = module.isa(), module.compiled_sets()
-    note = ": 36 to 461 times slower than AVX-512" if isa == "scalar" else ""
+    note = ": 36 to 1038 times slower than AVX-512" if isa == "scalar" else ""
     if better := _build.better_set(module):
         note += f"; this processor has {better}: install again to compile it"
     elif compiled == module.sets_of_processor() == ["scalar"]:
