@@ -20,7 +20,7 @@ KINDS = frozenset({
     "lpkernels assignment's scores", "prediction", "prediction_total", "accumulator_speed",
     "accumulation", "accumulator training", "activation memory", "assignment step",
     "assignment_scores", "bench", "certificates", "counted, never run", "diagnosis step",
-    "fp8 units", "frontier choices", "frontier coinciding", "frontier curves", "frontier numerics",
+    "frontier choices", "frontier coinciding", "frontier curves", "frontier numerics",
     "frontier stopping", "frontier transfer", "general path", "install", "instructions",
     "landscape",
     "optimizer states", "precision", "precision range", "tensor core", "training loop",
