@@ -68,8 +68,8 @@ COMMANDS = {
     ),
     "units": (
         "units.app",
-        "The tensor cores that have names, one of them in detail (`units NAME`), or two "
-        "compared on a network (`units compare`).",
+        "Show all tensor cores, or one in detail with the known and unknown parts of its "
+        "arithmetic.",
     ),
 }
 

@@ -14,7 +14,7 @@ Record = dict[str, Any]
 
 #: Of runs and sweeps, of techniques and commands, of benchmarks, of mutants, proofs and attacks.
 KINDS = frozenset({
-    "run", "promotions", "diagnosis", "sweep", "cell", "sweep-results", "accumulate", "units",
+    "run", "promotions", "diagnosis", "sweep", "cell", "sweep-results", "accumulate",
     "frontier study", "policy",
     "error matrix", "format space", "training recipe", "lpkernels assignment",
     "lpkernels assignment's scores", "prediction", "prediction_total", "accumulator_speed",
@@ -161,7 +161,6 @@ MIGRATIONS: tuple[Migration, ...] = (
         Migration(kind, 1, 2, _in_run("config"))
         for kind in ("run", "promotions", "diagnosis", "cell")
     ),
-    Migration("units", 1, 2, _in_run("run")),
     *(Migration(kind, 1, 2, _in_sweep) for kind in ("sweep", "sweep-results", "frontier study")),
 )
 

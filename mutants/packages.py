@@ -15,7 +15,7 @@ _MASKS = "tests/techniques/test_accumulation_masks.py"
 _UPDATES = "tests/backends/cpu/test_update_kernels.py"
 _EXPERIMENTS = "lpkernels/experiments"
 _TRIED = "tests/experiments"
-_SWEEPS = "accumulate places reading specification statistics unit_comparison"
+_SWEEPS = "accumulate places reading specification statistics"
 #: Sources without mutants: tests run them on a GPU, in Triton's interpreter or in a build of their
 #: own, or for minutes in clusters and groups of processes.
 UNTRIED = (

@@ -7,12 +7,10 @@ from lpkernels.experiments.records import Run
 from lpkernels.report.figures import new_figure, plain_numbers, save_figure, whole_numbers
 
 
-def plot_curves(
-    runs: Sequence[Run], path: str | Path, *, title: str = "", accumulators: bool = True
-) -> Path:
+def plot_curves(runs: Sequence[Run], path: str | Path, *, title: str = "") -> Path:
     """Draws the metric and the training loss per epoch, a curve per run, into `path`.
 
-    A curve is called as its run is, with its forward accumulator unless `accumulators` is False.
+    A curve is called as its run is, with its forward accumulator.
 
     The metric is the first run's; a run without that figure has no curve of it.
 
@@ -30,7 +28,7 @@ def plot_curves(
         epochs = [record["epoch"] for record in run.epochs]
         if metric.field in run.epochs[0]:
             values = [scale * value for value in run.curve(metric.field)]
-            label = f"{run.name} ({run.header['accumulator']})" if accumulators else run.name
+            label = f"{run.name} ({run.header['accumulator']})"
             accuracy.plot(epochs, values, marker=".", label=label)
         loss.plot(epochs, run.curve("train_loss"), marker=".")
     accuracy.set(xlabel="epoch", ylabel=metric.label + " (%)" * metric.percent)

@@ -1,13 +1,9 @@
-"""Tables of tensor cores: all named ones, one in detail, and two compared on a network."""
-
-from collections.abc import Sequence
+"""Tables of tensor cores: all named ones, and one in detail."""
 
 from rich.table import Table
 
 from lpkernels.arithmetic import MODELS, UNITS, Unit
-from lpkernels.experiments.records import Run
-from lpkernels.experiments.sweeps.unit_comparison import Comparison, Difference
-from lpkernels.report.tables import add_numbers, last_value, value_text
+from lpkernels.report.tables import add_numbers
 
 
 def unit_table() -> Table:
@@ -53,49 +49,3 @@ SOURCES = {
     "MATLAB-tensor-core, and what docs/tensor-cores.md names",
     "model only": "MMA-Sim, arXiv 2511.10909, the program microsoft/MMA-Sim: a model, no recording",
 }
-
-
-def difference_table(found: Sequence[Difference], *, title: str) -> Table:
-    """A row for each set of weights."""
-    table = Table("weights", title=title)
-    add_numbers(table, "outputs", "differ", "largest difference", "largest output", "predictions")
-    for each in found:
-        weights = each.weights if each.weights == "untrained" else f"trained in {each.weights}"
-        table.add_row(
-            weights,
-            str(each.outputs),
-            f"{each.differ} ({each.differ / max(each.outputs, 1):.1%})",
-            f"{each.largest_difference:.3g}",
-            f"{each.largest_output:.3g}",
-            f"{each.predicted_otherwise} of {each.predictions} differ",
-        )
-    return table
-
-
-def block_note(comparison: Comparison, longest: int | None) -> str:
-    """Says that no sum is longer than a block, if so; longest: of the network's forward sums."""
-    blocks = comparison.blocks()
-    if longest is None or not blocks or longest > min(blocks.values()):
-        return ""
-    sizes = " and ".join(f"{block} in {name}" for name, block in blocks.items())
-    return (
-        f"no forward sum is longer than a block: the longest has {longest} products, a block "
-        f"{sizes}; so these outputs do not show how sums go on from block to block: choose a wider "
-        "network"
-    )
-
-
-def training_table(runs: Sequence[Run], *, title: str) -> Table:
-    """A row for each side, the figures after its last epoch."""
-    metric = runs[0].metric
-    table = Table("arithmetic", title=title)
-    add_numbers(table, metric.label, "train loss", "seconds")
-    for run in runs:
-        loss = last_value(run, "train_loss")
-        table.add_row(
-            run.name,
-            value_text(last_value(run, metric.field), metric),
-            "not finite" if loss is None else f"{loss:.4f}",
-            f"{run.seconds:.1f}",
-        )
-    return table

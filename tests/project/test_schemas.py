@@ -20,7 +20,6 @@ from lpkernels.experiments.sweeps.frontiers.specification import read_study_spec
 from lpkernels.experiments.sweeps.log import read_specs
 from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.sweeps.reading import read_results
-from lpkernels.experiments.sweeps.unit_comparison import read_comparison
 from lpkernels.schemas import KINDS, MIGRATIONS, Migration, all_current, schema
 from lpkernels.techniques.assignment import Assignment, group
 from lpkernels.techniques.assignment.demotion import Scores
@@ -41,7 +40,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "run": read_run, "diagnosis": lambda path: Report.load(path).rows,
     "sweep": lambda path: read_specs(Places(path.parent)),
     "cell": lambda path: read_cell(path.parent), "sweep-results": read_results,
-    "accumulate": read_study, "units": lambda path: read_comparison(path.parent),
+    "accumulate": read_study,
     "policy": lp.load_policy, "frontier study": lambda path: read_study_spec(path.parent),
     "frontier choices": read_choices, "error matrix": ErrorMatrix.load,
     "format space": lambda path: FormatSpace.from_json(path.read_text()),
@@ -52,7 +51,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
 }  # fmt: skip
 #: The file names that readers of a folder expect.
 NAMES = {
-    "sweep": "sweep.jsonl", "cell": "cell.json", "units": "comparison.jsonl",
+    "sweep": "sweep.jsonl", "cell": "cell.json",
     "frontier study": "frontier.json",
 }  # fmt: skip
 
@@ -176,7 +175,6 @@ COMMANDS = [
     ("frontier study", "frontier status .", "frontier.json"),
     ("frontier choices", "frontier plot x.jsonl --what choices --out x.png", "x.jsonl"),
     ("error matrix", "frontier predict . --known x.json", "x.json"),
-    ("units", "units compare --resume --out .", "comparison.jsonl"),
     ("accumulate", "accumulate --resume --out .", "accumulate.jsonl"),
 ]
 
