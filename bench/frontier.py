@@ -67,7 +67,6 @@ def cases(
     )
     yield "select greedy", small, lambda: pareto.select(y, n=MEASURED)
     yield "select greedy, budget", small, lambda: pareto.select(y, cost=cost, budget=MEASURED * 1.5)
-    yield "select convex", small, lambda: pareto.select(y, n=MEASURED, method="convex")
     yield "predict", small, lambda: pareto.predict(y, chosen, x[0, chosen])
     yield "complete to band", small, chain
     wide, seen = matrix(*large)

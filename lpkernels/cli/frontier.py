@@ -13,7 +13,7 @@ import typer
 
 from lpkernels.cli._options import check_one_process, console, show_table, stopped, valid
 from lpkernels.cli._settings import wrong_option
-from lpkernels.cli.frontier_matrix import import_errors, leave_one_out
+from lpkernels.cli.frontier_matrix import import_errors
 from lpkernels.experiments.settings import one_of
 from lpkernels.experiments.sweeps.engines import ENGINES
 from lpkernels.experiments.sweeps.frontiers.choosing import (
@@ -43,13 +43,12 @@ _PICTURES = ("frontier", "matrix", "singular-values", "choices")
 app = typer.Typer(
     name="frontier",
     help="Which precision is worth its memory, from a few measurements: run, status, table, "
-    "predict, choose, plot; import and leave-one-out for errors of your own.\n\n"
+    "predict, choose, plot; import for errors of your own.\n\n"
     "Example: `lpkernels frontier run task.toml --known errors.json --out results/frontier`",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
 app.command("import")(import_errors)
-app.command("leave-one-out")(leave_one_out)
 
 
 def _are_there(paths: list[Path]) -> None:

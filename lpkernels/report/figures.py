@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from lpkernels.formats.elsewhere import nearest
-
 
 def new_figure(size: tuple[float, float]) -> Any:
     """An empty figure of that many inches, which draws into memory only."""
@@ -42,17 +40,6 @@ def plain_numbers(axis: Any) -> None:
     else:
         axis.get_major_formatter().set_useOffset(False)
         axis.get_major_formatter().set_scientific(False)
-
-
-def check_picture(path: str | Path) -> None:
-    """Raises ValueError where `save_figure` would: an ending that matplotlib does not write."""
-    from matplotlib.backend_bases import FigureCanvasBase
-
-    known = FigureCanvasBase.get_supported_filetypes()
-    ending = Path(path).suffix.lower()
-    if ending and ending[1:] not in known:
-        listed = nearest(ending[1:], known, "matplotlib's savefig lists all")
-        raise ValueError(f"expected an ending among {listed}, got {str(path)!r}")
 
 
 def _take_dollars_as_text(figure: Any) -> None:

@@ -62,10 +62,10 @@ def matrix_table(matrix: ErrorMatrix, *, title: str = "") -> Table:
     return table
 
 
-def choices_table(rows: Sequence[Mapping[str, Any]], *, title: str = "") -> Table:
+def choices_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """A row for each way of choosing and number of measurements: the mean of each figure over tasks
     and its standard error. rows: as `averages` makes them."""
-    table = Table("way", title=title or None)
+    table = Table("way")
     add_numbers(table, "measured", *FIGURES)
     for row in rows:
         found = [(row[name], row[f"{name}_error"]) for name in FIGURES]
@@ -202,55 +202,40 @@ def _draw_frontier(
 
 
 def plot_counts(
-    studies: Mapping[str, Sequence[Mapping[str, Any]]],
-    path: str | Path,
-    *,
-    figures: Sequence[str] = ("rmse",),
-    title: str = "",
+    studies: Mapping[str, Sequence[Mapping[str, Any]]], path: str | Path, *, title: str = ""
 ) -> Path:
     """Draws how far off predictions are against the number of measurements, with standard errors, a
-    line for each way of choosing; the noise of the seeds as a line across. A panel for each study
-    and figure.
+    line for each way of choosing; the noise of the seeds as a line across. A panel for each study.
 
     studies: rows as `averages` makes them, by label.
-    figures: the names of those to draw, some of `evaluation.FIGURES`.
 
-    Raises: ValueError: no row has that figure, or matplotlib does not write files of that ending.
+    Raises: ValueError: no row has an rmse, or matplotlib does not write files of that ending.
     """
-    if not any(
-        row.get(name) is not None for rows in studies.values() for row in rows for name in figures
-    ):
-        raise ValueError(
-            f"plot_counts: expected rows with {', '.join(map(repr, figures))}, got none"
-        )
-    cases = [(label, name) for label in studies for name in figures]
-    figure = new_figure((4.8 * len(cases) + 0.6, 4.0))
-    panels = figure.subplots(1, len(cases), squeeze=False, sharey=len(figures) == 1)[0]
-    for axes, (label, name) in zip(panels, cases, strict=True):
-        rows = studies[label]
+    if not any(row.get("rmse") is not None for rows in studies.values() for row in rows):
+        raise ValueError("plot_counts: expected rows with 'rmse', got none")
+    figure = new_figure((4.8 * len(studies) + 0.6, 4.0))
+    panels = figure.subplots(1, len(studies), squeeze=False, sharey=True)[0]
+    for axes, (label, rows) in zip(panels, studies.items(), strict=True):
         for number, method in enumerate(dict.fromkeys(row["method"] for row in rows)):
-            own = [r for r in rows if r["method"] == method and r[name] is not None]
-            _draw_method(axes, method, own, name, f"C{number}")
+            own = [r for r in rows if r["method"] == method and r["rmse"] is not None]
+            _draw_method(axes, method, own, f"C{number}")
         noise = [row["noise"] for row in rows if row.get("noise") is not None]
-        if noise and name == "rmse":
+        if noise:
             axes.axhline(float(np.mean(noise)), color="0.5", ls=":", label="noise of the seeds")
         axes.set_title(label, fontsize="small")
         axes.set(xlabel="measurements", yscale="log")
-        if axes is panels[0] or len(figures) > 1:
-            axes.set_ylabel(name)
         axes.grid(alpha=0.3)
+    panels[0].set_ylabel("rmse")
     panels[0].legend(fontsize="x-small")
     return save_figure(figure, path, title)
 
 
-def _draw_method(
-    axes: Any, method: str, rows: Sequence[Mapping[str, Any]], name: str, colour: str
-) -> None:
+def _draw_method(axes: Any, method: str, rows: Sequence[Mapping[str, Any]], colour: str) -> None:
     if not rows:
         return
     label = LABELS.get(method, method)
-    means = [row[name] for row in rows]
-    spread = [row[f"{name}_error"] or 0.0 for row in rows]
+    means = [row["rmse"] for row in rows]
+    spread = [row["rmse_error"] or 0.0 for row in rows]
     if len(rows) == 1 and rows[0]["count"] == 0:
         axes.axhline(means[0], color=colour, ls="--", lw=1.2, label=label)
         return

@@ -7,13 +7,11 @@ import numpy as np
 import pytest
 
 from bench import frontier_study
-from lpkernels.experiments.records import read_records
 from lpkernels.experiments.sweeps.frontiers.choosing import read_choices
 from lpkernels.experiments.sweeps.frontiers.specification import read_frontier_spec
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace
 from tests.experiments.sweeps.frontiers.synthetic import SPACE, error_of
 
-CURVES = Path(frontier_study.MATRIX).with_name("frontier-curves.json")
 NOISES = np.linspace(0, 0.9, 5)
 MEMORY = np.tile(100 * SPACE.low_bits + 10 * SPACE.high_bits, (len(NOISES), 1))
 
@@ -32,7 +30,7 @@ def test_every_way_of_choosing_has_its_rows() -> None:
     counts = {name: [row["count"] for row in own] for name, own in found.items()}
     # The cover of the grid takes 4.
     assert counts == {
-        "greedy": [3, 5], "random": [3, 5], "cheapest": [3, 5], "column_mean": [0],
+        "greedy": [3, 5], "random": [3, 5], "column_mean": [0],
         "cold_start": [5],
     }  # fmt: skip
     assert all(row["tasks"] == len(NOISES) for row in rows)
@@ -47,7 +45,7 @@ def test_gaps_have_no_cold_start() -> None:
     gaps[2, 3] = np.nan
     known = ErrorMatrix(SPACE, matrix().tasks, gaps)
     rows = frontier_study.study(known, MEMORY, counts=(3,), rank=2, draws=1)
-    assert {row["method"] for row in rows} == {"greedy", "random", "cheapest", "column_mean"}
+    assert {row["method"] for row in rows} == {"greedy", "random", "column_mean"}
 
 
 def test_a_cold_start_to_its_end_counts_what_it_measured() -> None:
@@ -74,14 +72,11 @@ def test_main_writes_what_the_pictures_read(tmp_path: Path, capsys: pytest.Captu
     assert "cold start to its end: measured" in printed
 
 
-def test_the_study_of_the_repository_has_tasks_enough_and_curves_to_its_errors() -> None:
+def test_the_study_of_the_repository_has_tasks_enough_and_their_errors() -> None:
     spec = read_frontier_spec(frontier_study.STUDY)
     assert len(spec.tasks) >= 30 and len(spec.seeds) == 2
     paper = {(str(low), str(high)) for low, high in FormatSpace.peppp()}
     assert {(str(low), str(high)) for low, high in spec.space} <= paper
     assert len(spec.space) == 33
     matrix = ErrorMatrix.load(frontier_study.MATRIX, spec.space)
-    (curves,) = read_records(CURVES)
-    assert list(curves["errors"]) == list(matrix.tasks)
-    for errors, row in zip(curves["errors"].values(), matrix.mean, strict=True):
-        np.testing.assert_allclose(np.array(errors)[:, -1], row, atol=1e-4)
+    assert set(matrix.tasks) <= set(spec.tasks) and not np.isnan(matrix.errors).any()

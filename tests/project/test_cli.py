@@ -37,7 +37,7 @@ COMMANDS = [
 ]
 BELOW = {
     "sweep": "run status table plot".split(),
-    "frontier": "run status table predict choose plot import leave-one-out".split(),
+    "frontier": "run status table predict choose plot import".split(),
 }
 
 

@@ -15,13 +15,10 @@ from lpkernels.techniques.pareto.frontier import (
     pareto_front,
 )
 from lpkernels.techniques.pareto.recipes import TrainingRecipe, count_tensors, training_memory
-from lpkernels.techniques.pareto.selection import relaxed, select
+from lpkernels.techniques.pareto.selection import select
 from lpkernels.techniques.pareto.spaces import ErrorMatrix, FormatSpace
 from lpkernels.techniques.pareto.uncertainty import (
-    EarlyStop,
     FrontierBand,
-    StoppableRun,
-    final_error,
     frontier_band,
     held_out_residuals,
     hopeful,
@@ -30,11 +27,9 @@ from lpkernels.techniques.pareto.uncertainty import (
 __all__ = [
     "ColdStart",
     "Completion",
-    "EarlyStop",
     "ErrorMatrix",
     "FormatSpace",
     "FrontierBand",
-    "StoppableRun",
     "TrainingRecipe",
     "averages",
     "choose",
@@ -45,7 +40,6 @@ __all__ = [
     "count_tensors",
     "embed",
     "expected_gain",
-    "final_error",
     "fit_grid",
     "frontier_band",
     "held_out_residuals",
@@ -56,7 +50,6 @@ __all__ = [
     "noise_floor",
     "pareto_front",
     "predict",
-    "relaxed",
     "select",
     "training_memory",
 ]

@@ -49,8 +49,8 @@ def leave_one_out(
         errors: (tasks, configurations), or with a third axis of seeds, whose mean is the truth. An
             entry that is NaN is missing: it is not chosen and not compared.
         memory: (configurations,) or (tasks, configurations).
-        methods: those of `select` ("cheapest" goes by memory), and "column_mean", which measures
-            nothing and predicts the mean of the other tasks.
+        methods: those of `select`, and "column_mean", which measures nothing and predicts the mean
+            of the other tasks.
         counts: numbers of measurements; "column_mean" has 0.
         rank: of the embeddings.
         observed: the share of the other tasks' entries that is used, drawn anew for each task, with
@@ -97,8 +97,7 @@ def leave_one_out(
                 predicted = np.nanmean(others, axis=0)[valid]
             else:
                 drawn = int(generator.integers(2**31)) if method == "random" else 0
-                cost = at if method == "cheapest" else None
-                chosen = select(part, n=count, cost=cost, method=method, seed=drawn)
+                chosen = select(part, n=count, method=method, seed=drawn)
                 predicted = predict(part, chosen, truth[chosen], ridge=_RIDGE)
             record = {"task": task, "method": method, "count": count, "draw": draw}
             record |= {"rank": len(part), "measured": [int(i) for i in valid[chosen]]}
@@ -229,7 +228,7 @@ def _study(
     checks.choice("leave_one_out: scale", scale, SCALES)
     for method in methods:
         known = (*METHODS, COLUMN_MEAN)
-        checks.choice("leave_one_out: methods", method, known, "help(leave_one_out) lists all")
+        checks.choice("leave_one_out: methods", method, known)
     for count in counts:
         checks.whole("leave_one_out: counts", count, 1)
     checks.number("leave_one_out: observed", observed, above=0, most=1)

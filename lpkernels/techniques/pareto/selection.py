@@ -11,7 +11,7 @@ import numpy as np
 from lpkernels.techniques import checks
 from lpkernels.techniques.checks import Floats, Ints
 
-METHODS = ("greedy", "qr", "convex", "random", "cheapest")
+METHODS = ("greedy", "qr", "random")
 
 # A pivot whose residual is below this share of a unit vector adds no direction but rounding.
 _DEPENDENT = 1e-10
@@ -48,10 +48,7 @@ def select(
             add a direction.
             "qr": the pivots alone, one for each dimension that is not measured; beyond these they
             would be arbitrary.
-            "convex": log det is maximised over shares 0..1 of each configuration, and those with
-            the largest shares are taken. Where shares are equal, those that add more for their cost
-            are first (`relaxed`).
-            "random": in random order.  "cheapest": in the order of cost, which it needs.
+            "random": in random order.
         measured: configurations that are known already; these are not chosen, counted or paid for.
         among: the configurations that may be chosen, such as those below a memory cap; None: all.
         seed: of "random"; other methods draw nothing.
@@ -71,34 +68,9 @@ def select(
     if method == "random":
         generator = np.random.default_rng(checks.whole("select: seed", seed, 0))
         return problem.take(generator.permutation(problem.open))
-    if method == "cheapest":
-        return problem.take(problem.open[np.argsort(problem.cost[problem.open], kind="stable")])
     if method == "qr":
         return problem.take(_pivots(problem, problem.open, len(problem.y)))
-    if method == "convex":
-        shares, rates = relax(problem.y, problem.cost, problem.known, problem.open, problem.limit)
-        order = np.lexsort((-rates[problem.open], -shares[problem.open]))
-        return problem.take(problem.open[order])
     return _greedy(problem)
-
-
-def relaxed(
-    y: Any, *, n: int | None = None, cost: Any = None, budget: float | None = None
-) -> Floats:
-    """The share 0..1 of each configuration for the largest log det of sum_j share_j y_j y_j^T.
-
-    The shares sum to n, or, with cost and budget, cost . shares is the budget. log det, in the
-    basis in which y is orthonormal, is within 1e-6 of the largest, and no choice of whole
-    configurations has a larger one.
-
-    Args: y, n, cost, budget: as of `select`.
-    Raises: as `select`.
-
-    Returns:
-        (configurations,) float64.
-    """
-    problem = _problem(y, n, cost, budget, "convex", (), None)
-    return relax(problem.y, problem.cost, problem.known, problem.open, problem.limit)[0]
 
 
 @dataclass(frozen=True)
@@ -111,12 +83,6 @@ class _Problem:
     budget: float
     known: Ints
     open: Ints
-
-    @property
-    def limit(self) -> tuple[bool, float]:
-        """Whether it is the cost that is limited, and to how much."""
-        paid = np.isfinite(self.budget)
-        return paid, self.budget if paid else float(self.n)
 
     def take(self, order: Iterable[int]) -> Ints:
         """The configurations that the count and the budget allow, taken in this order."""
@@ -219,9 +185,8 @@ def _problem(
         raise ValueError("select: every configuration that may be chosen is measured already")
     if n is None and budget is None:
         raise ValueError("select: give n, a number of measurements, or cost and budget")
-    if cost is None and (budget is not None or method == "cheapest"):
-        wanted = "a budget" if budget is not None else "method='cheapest'"
-        raise ValueError(f"select: {wanted} needs cost, a number for each configuration")
+    if cost is None and budget is not None:
+        raise ValueError("select: a budget needs cost, a number for each configuration")
     price = np.ones(size) if cost is None else checks.positive("select: cost", cost, 1)
     if len(price) != size:
         raise ValueError(
@@ -256,72 +221,3 @@ def _basis_free(y: Floats, columns: Ints) -> Floats:
             "or are measured span fewer dimensions; use a smaller rank"
         )
     return (u / s).T @ y
-
-
-# Exchanges end when log det cannot grow by more than this; the bound comes from concavity.
-_TOLERANCE = 1e-6
-_EXCHANGES = 20_000
-
-
-def relax(
-    y: Floats, cost: Floats, known: Ints, candidates: Ints, limit: tuple[bool, float]
-) -> tuple[Floats, Floats]:
-    """The shares that maximise log det (sum over known of y_j y_j^T + sum_j share_j y_j y_j^T).
-
-    Mass moves between two configurations at a time, from the one that loses least to the one that
-    gains most per unit of the limit: each move is the maximum of a quadratic, in closed form.
-
-    Args:
-        y: (rank, configurations); candidates and known together span every dimension.
-        limit: (False, n): shares sum to n; (True, budget): cost . shares is at most the budget.
-
-    Returns:
-        (configurations,) shares; (configurations,) growth of log det per unit of the limit.
-
-    """
-    paid, most = limit
-    part, price = y[:, candidates], cost[candidates] if paid else np.ones(len(candidates))
-    shares = np.full(len(candidates), min(1.0, most / price.sum()))
-    fixed = y[:, known] @ y[:, known].T
-    if shares[0] < 1:
-        _exchange(part, price, fixed, shares)
-    result = np.zeros((2, y.shape[1]))
-    inverse = np.linalg.inv(fixed + (part * shares) @ part.T)
-    result[:, candidates] = shares, _rates(part, inverse, price)
-    return result[0], result[1]
-
-
-def _exchange(y: Floats, price: Floats, fixed: Floats, shares: Floats) -> None:
-    """Changes shares so that price . shares stays the same."""
-    inverse = np.linalg.inv(fixed + (y * shares) @ y.T)
-    for _ in range(_EXCHANGES):
-        rates = _rates(y, inverse, price)
-        up = int(np.where(shares < 1, rates, -np.inf).argmax())
-        down = int(np.where(shares > 0, rates, np.inf).argmin())
-        if _bound(rates, price, shares) < _TOLERANCE:
-            return
-        a, b = y[:, up], y[:, down]
-        aa, bb, ab = a @ inverse @ a, b @ inverse @ b, a @ inverse @ b
-        # det grows by 1 + d (aa / p - bb / q) - d^2 (aa bb - ab^2) / (p q), d the moved cost.
-        p, q = price[up], price[down]
-        bend = 2 * (aa * bb - ab * ab) / (p * q)
-        room = min((1 - shares[up]) * p, shares[down] * q)
-        moved = min(room, (rates[up] - rates[down]) / bend) if bend > 0 else room
-        # A full move ends exactly at the bound, so that it is not tried again.
-        shares[up] = 1.0 if moved == (1 - shares[up]) * p else shares[up] + moved / p
-        shares[down] = 0.0 if moved == shares[down] * q else shares[down] - moved / q
-        inverse = np.linalg.inv(fixed + (y * shares) @ y.T)
-
-
-def _rates(y: Floats, inverse: Floats, price: Floats) -> Floats:
-    rates: Floats = np.einsum("ij,ij->j", y, inverse @ y) / price
-    return rates
-
-
-def _bound(rates: Floats, price: Floats, shares: Floats) -> float:
-    """By how much log det can grow at most: the best value of the linear problem less the present
-    one."""
-    order = np.argsort(-rates)
-    total = price @ shares
-    filled = np.clip((total - (np.cumsum(price[order]) - price[order])) / price[order], 0, 1)
-    return float((rates * price)[order] @ filled - (rates * price) @ shares)

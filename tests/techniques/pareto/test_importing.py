@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from lpkernels.experiments.sweeps.frontiers.choosing import Known, choose_next, frontier_of
-from lpkernels.report import frontiers as pictures
 from lpkernels.techniques import pareto
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace
 from tests.loops import each
@@ -108,26 +107,6 @@ def test_a_file_comes_back_as_it_was_saved(memory: np.ndarray, tmp_path: Path) -
     assert found.tasks[8] == "task 8" and found.names[11] == "configuration 11"
 
 
-def test_leave_one_out_draws_and_shows_the_figures_of_the_function(tmp_path, monkeypatch) -> None:
-    memory = np.outer(1 + np.arange(9), MEMORY)
-    path, picture = imported(tmp_path, memory=memory), tmp_path / "figure.png"
-    given = ("leave-one-out", path, "--rank", 2, "--most", 4, "--draws", 2, "--cap", 9 * 1000)
-    said = done(*given, "--observed", 0.7, "--seed", 3, "--out", picture)
-    assert picture.stat().st_size > 5000
-    drawn: list[Any] = []
-    monkeypatch.setattr(pictures, "plot_counts", lambda *call, **names: drawn.append((call, names)))
-    done(*given, "--observed", 0.7, "--seed", 3, "--out", picture)
-    (((studies, _), names),) = drawn
-    options = {"observed": 0.7, "cap": 9000.0, "draws": 2, "seed": 3, "scale": "matrix"}
-    methods = ["greedy", "random", "cheapest", "column_mean"]
-    rows = pareto.averages(
-        pareto.leave_one_out(DRAWN, memory, methods=methods, counts=[2, 3, 4], rank=2, **options)
-    )
-    assert studies == {"known": rows} and names == {"figures": ("convergence", "hyperdiff")}
-    line = next(line for line in said.splitlines() if "D-optimal" in line)
-    assert f"{rows[0]['convergence']:.4f} ± {rows[0]['convergence_error']:.4f}" in line
-
-
 def test_memory_is_scaled_by_the_task_or_by_the_matrix() -> None:
     memory = np.outer(1 + np.arange(9), MEMORY)
     options = {"methods": ["greedy"], "counts": [3], "rank": 2}
@@ -217,35 +196,6 @@ def test_a_part_of_a_file_an_old_output_and_no_folder_are_refused(tmp_path: Path
     assert out.read_text() == "mine"
     said = sentence(call("import", e, m, "--out", tmp_path / "none" / "known.json"), 2)
     assert "'--out'" in said and "expected a folder at" in said
-
-
-def test_leave_one_out_names_a_wrong_option(tmp_path: Path) -> None:
-    path, out = imported(tmp_path), tmp_path / "x.png"
-    bare = ErrorMatrix(SPACE, TASKS, DRAWN).save(tmp_path / "bare.json")
-    for known, given, message in (
-        (bare, (), f"'known': {bare}: expected errors with their memory"),
-        (path, ("--rank", 9), "--rank: rank must be at most 8 for 9 tasks"),
-        (path, ("--most", 4), "--most: expected at least the rank, 5, got 4"),
-        (path, ("--most", 13), "--most: most: expected at most the "),
-        (
-            path,
-            ("--rank", 2, "--most", 3, "--observed", 2),
-            "--observed: observed: expected a finite",
-        ),
-        (
-            path,
-            ("--rank", 2, "--most", 3, "--cap", 1),
-            "--cap: cap: expected at least the cheapest",
-        ),
-        (path, ("--out", "x.xyz"), "'--out': expected an ending among "),
-        (path, ("--scale", "row"), "'--scale': expected one of task, matrix, got 'row'"),
-    ):
-        said = sentence(call("leave-one-out", known, "--out", out, *given), 2)
-        assert message in said.replace("'--most'", "--most"), said
-    assert not out.exists()
-    few = ("--rank", 2, "--most", 2, "--draws", 1, "--out", bare / "x.png")
-    said = sentence(call("leave-one-out", path, *few), 1)
-    assert "bare.json: File exists; no picture was written" in said
 
 
 NAMES = ["a", "b"]

@@ -12,7 +12,6 @@ from lpkernels.techniques.pareto import (
     expected_gain,
     fit_grid,
     hypervolume,
-    relaxed,
     select,
 )
 from tests.loops import each, rows
@@ -20,7 +19,7 @@ from tests.support.refusals import refuses
 from tests.techniques.pareto.matrices import BASIS, low_rank
 
 COST = np.arange(1.0, 7.0)
-COUNTED = ("greedy", "convex", "random", "cheapest")
+COUNTED = ("greedy", "random")
 
 
 def embeddings(rank: int, size: int, seed: int = 0) -> np.ndarray:
@@ -54,14 +53,14 @@ def test_greedy_takes_pivots_then_what_adds_most():
 
 
 @each("seed", range(8))
-def test_greedy_is_close_to_exhaustive_search_and_beats_random_and_cheapest(seed: int):
+def test_greedy_is_close_to_exhaustive_search_and_beats_random(seed: int):
     y = embeddings(2, 9, seed)
     best = max(chosen_log_det(y, subset) for subset in combinations(range(9), 4))
     found = chosen_log_det(y, select(y, n=4))
     assert best - 0.25 < found <= best + 1e-9
     y, cost = embeddings(4, 40, seed), np.random.default_rng(seed).uniform(1, 2, 40)
     worth = {m: chosen_log_det(y, select(y, n=6, cost=cost, method=m)) for m in COUNTED}
-    assert min(worth["greedy"], worth["convex"]) > max(worth["random"], worth["cheapest"])
+    assert worth["greedy"] > worth["random"]
 
 
 @each("seed", range(4))
@@ -72,26 +71,6 @@ def test_after_the_pivots_each_one_adds_most_to_log_det(seed: int):
         left = np.setdiff1d(np.arange(12), chosen[:taken])
         best = max(left, key=lambda j: chosen_log_det(y, [*chosen[:taken], j]))
         assert chosen[taken] == best
-
-
-@each("seed, n", range(4), [3, 4, 8])
-def test_the_relaxation_is_at_least_as_good_as_every_subset(seed: int, n: int):
-    y = embeddings(3, 9, seed)
-    shares = relaxed(y, n=n)
-    assert shares.sum() == pytest.approx(n)
-    assert ((shares >= 0) & (shares <= 1)).all()
-    best = max(chosen_log_det(y, subset) for subset in combinations(range(9), n))
-    assert log_det(y, shares) >= best - 1e-5
-
-
-def test_the_relaxation_keeps_to_the_budget():
-    y, cost = embeddings(3, 30), np.random.default_rng(1).uniform(1, 5, 30)
-    shares = relaxed(y, cost=cost, budget=12)
-    assert cost @ shares == pytest.approx(12)
-    chosen = select(y, cost=cost, budget=12)
-    assert log_det(y, shares) > chosen_log_det(y, chosen)
-    # The budget is more than there is to buy.
-    assert relaxed(y, cost=cost, budget=1000).tolist() == [1] * 30
 
 
 @each("method", COUNTED)
@@ -128,7 +107,7 @@ def test_a_budget_too_small_for_every_dimension_is_still_spent():
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.integers(0, 2**31), st.sampled_from(["greedy", "qr", "convex"]))
+@given(st.integers(0, 2**31), st.sampled_from(["greedy", "qr"]))
 def test_choices_do_not_depend_on_the_basis_or_the_order(seed: int, method: str):
     rng = np.random.default_rng(seed)
     y, n = rng.standard_normal((3, 12)), 3 if method == "qr" else 6
@@ -153,12 +132,10 @@ def test_measured_pivots_are_not_looked_for_again():
     assert {int(i) // 2 for i in select(y, n=3)} == {0, 1, 2}
 
 
-def test_random_takes_its_seed_and_cheapest_the_cost():
+def test_random_takes_its_seed():
     y = embeddings(2, 30)
     draws = [select(y, n=10, method="random", seed=seed).tolist() for seed in (0, 0, 1)]
     assert draws[0] == draws[1] != draws[2]
-    cost = np.array([3.0, 1, 2, 1, *np.full(26, 9)])
-    assert select(y, n=4, method="cheapest", cost=cost).tolist() == [1, 3, 2, 0]
 
 
 WRONG = [
@@ -168,7 +145,6 @@ WRONG = [
     (BASIS, {"n": 3, "method": "qr"}, "n must be at most the rank of y, 2, got 3"),
     (BASIS, {"n": 0}, "n: expected at least 1"),
     (BASIS, {"budget": 3}, "a budget needs cost"),
-    (BASIS, {"n": 2, "method": "cheapest"}, "method='cheapest' needs cost"),
     (BASIS, {"cost": COST, "budget": 0.5}, r"budget of 0\.5 is below .* 1"),
     (BASIS, {"cost": COST[:3], "budget": 3}, "6 configurations, got 3"),
     (BASIS, {"cost": COST - 1, "n": 3}, "cost: expected numbers above 0, got 0"),

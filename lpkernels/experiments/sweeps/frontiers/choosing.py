@@ -110,7 +110,7 @@ def choose_next(
 
     Args:
         cap: only configurations with at most that many bytes; None: all.
-        method: of `select`; "cheapest" goes by memory.
+        method: of `select`.
     Raises: ValueError: a cap below the cheapest configuration, n above the number of configurations
         below the cap.
     """
@@ -131,8 +131,7 @@ def choose_next(
     y = known.embeddings
     # With fewer measurements than dimensions, or below a cap, so many dimensions can be seen.
     y = y[: max(1, min(len(y), n, len(among)))]
-    cost = memory if method == "cheapest" else None
-    return select(y, n=n - len(asked), measured=asked, among=left, method=method, cost=cost)
+    return select(y, n=n - len(asked), measured=asked, among=left, method=method)
 
 
 def frontier_of(

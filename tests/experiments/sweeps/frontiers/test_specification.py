@@ -131,6 +131,6 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     toy.run(toy.spec(), tmp_path)
     with pytest.raises(ValueError, match="holds a sweep; choose another folder"):
         joined_spec(tmp_path, spec(0.1))
-    (tmp_path / FILE).write_text('{"kind": "frontier curves"}')
-    with pytest.raises(ValueError, match="expected a study of frontiers, got 'frontier curves'"):
+    (tmp_path / FILE).write_text('{"kind": "frontier choices"}')
+    with pytest.raises(ValueError, match="expected a study of frontiers, got 'frontier choices'"):
         read_measured(tmp_path)
