@@ -6,7 +6,6 @@ training of deep networks", arXiv 1901.06588.
 
 from lpkernels.arithmetic import bits_without_overflow, max_l1_norm, never_overflows
 from lpkernels.techniques.accumulation._rows import AccumulatorPlan, PlanRow, accumulator_of
-from lpkernels.techniques.accumulation.a2q import a2q_penalty, a2q_plus
 from lpkernels.techniques.accumulation.masks import mask_gradients
 from lpkernels.techniques.accumulation.measuring import Measurement, knee, measure
 from lpkernels.techniques.accumulation.planning import plan
@@ -23,8 +22,6 @@ __all__ = [
     "Measurement",
     "ModelWarning",
     "PlanRow",
-    "a2q_penalty",
-    "a2q_plus",
     "accumulator_of",
     "bits_without_overflow",
     "knee",
