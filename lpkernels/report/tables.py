@@ -1,12 +1,16 @@
 """Tables for the terminal, from result records."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from lpkernels.experiments.records import Run
-from lpkernels.experiments.workloads.workload import Metric
+if TYPE_CHECKING:
+    from lpkernels.experiments.records import Run
+    from lpkernels.experiments.workloads.workload import Metric
 
 # The fields in every record of an epoch beside train_... and test_...; all others are the parts'.
 _COMMON = {"type", "epoch", "lr", "updates", "skipped_steps", "seconds"}
