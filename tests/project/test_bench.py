@@ -189,7 +189,7 @@ def test_frontier_numerics_give_a_record_for_each_case(tmp_path, capsys):
     cases = [(r["case"], r["size"]) for r in records if "steps" in r]
     small = [("complete", [20, 30]), ("complete, tolerance 1e-6", [20, 30])]
     assert cases == [*small, ("complete", [40, 30])]
-    assert len(records) == len(capsys.readouterr().out.splitlines()) == 8
+    assert len(records) == len(capsys.readouterr().out.splitlines()) == 7
     assert all(r["best_s"] > 0 and r["samples"] >= 1 for r in records)
 
 
