@@ -162,7 +162,7 @@ def native_errors(root: Path) -> list[str]:
         place = path.relative_to(root / "csrc").as_posix()
         for header in re.findall(r'^\s*#\s*include\s*[<"]([^>"]+)', path.read_text(), re.MULTILINE):
             torchs = re.match(r"(torch|ATen|c10)/", header)
-            binds = header.startswith("pybind11/") and not place.startswith("bindings")
+            binds = header.startswith("pybind11/") and not path.name.startswith("bindings")
             above = place.startswith("common/") and re.search(r"(^|/)(cpu|cuda)/", header)
             errors += [f"{place} includes {header}"] * bool(torchs or binds or above)
     return errors

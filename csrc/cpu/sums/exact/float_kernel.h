@@ -32,10 +32,8 @@ struct FloatStep {
   static constexpr bool kSame = std::is_same_v<Sum, SameRule<Sum::kMode>>;
   static constexpr bool kBare =
       kMode != Rounding::kToOdd && (kSame || (kPlain && Sum::kMode == Rounding::kNearestEven));
-  // Rows of the largest group: eight where short steps would wait for each other, in the sums that
-  // people train with.
-  static constexpr int kRows =
-      L::kWidth == 16 && Sum::kManyRows && !kProduct && !kStochastic ? 8 : 4;
+  // Rows of the largest group: eight where short steps would wait for each other.
+  static constexpr int kRows = L::kWidth == 16 && !kProduct && !kStochastic ? 8 : 4;
   Sum sum_rule;
   Product product_rule;
 
@@ -165,7 +163,7 @@ bool run_step(const Tile& t, const Accumulator& acc) {
   using L = typename Step::L;
   const auto run = [&](const typename L::Scalar* a, const typename L::Scalar* b) {
     const LaneTile<L> tile{t, a, b};
-    if constexpr (L::kMantissa == 23) {
+    if constexpr (kCommon<Step::kMode>) {
       if (t.absent == nullptr && t.lane_absent == nullptr && !t.spread()) {
         run_float_rows<Step, false>(tile, acc);
         return true;

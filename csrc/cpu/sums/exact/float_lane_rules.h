@@ -74,9 +74,8 @@ struct LaneDraws<RoundedLanes<double>> {
 struct LaneRule {
   // Draws come as numbers 2 draw + 1.
   static int draw_place(const Format&, int) { return 0; }
-  // Sums of rounded products are among those compiled, and groups of eight rows.
+  // Sums of rounded products are among those compiled.
   static constexpr bool kRoundsProducts = true;
-  static constexpr bool kManyRows = true;
 };
 
 // Rounds sums to a format with an exponent range well inside that of the lanes. The sums may be

@@ -17,7 +17,6 @@ struct PowerRule : LaneRule {
   using Mask = typename L::Mask;
   static constexpr Rounding kMode = kRule;
   static constexpr bool kRoundsProducts = kMode == Rounding::kNearestEven;
-  static constexpr bool kManyRows = false;
   F min_normal, vanishing, max, beyond;
   I half_less_one, flip;
 
