@@ -25,7 +25,6 @@ from bench import naive
 from bench.gate import gate
 from bench.gpu_cases import GPU_CASES
 from bench.ops import SEED, Job, build
-from bench.predict.cases import prediction, total
 from bench.registry import CASES, Case, gate_case
 from bench.timing import OtherWork, Summary, interleave
 from lpkernels import schemas
@@ -129,7 +128,6 @@ def measure(
         runs = {"lpkernels": job.run, **job.baselines}
         times = interleave(runs, budget, synchronize=wait, clock=clock)
     own = times.pop("lpkernels")
-    predicted = prediction(case, backend, device_name(device)) if device == "cuda" else None
     return {
         **schemas.line("bench"),
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -145,7 +143,6 @@ def measure(
         "others": others.processors(),
         "unit": job.unit,
         **figures(job, own),
-        **({} if predicted is None else {"predicted": predicted}),
         "baselines": {
             name: {
                 **figures(job, other, name),
@@ -186,8 +183,6 @@ def line(record: dict[str, Any]) -> str:
         f"{record['rate']:.4g} {record['unit']}",
         *(f"{ratios[name]:.3g}" if name in ratios else "" for name in _COMPARED),
     )
-    if "predicted" in record:
-        row += f", predicted {duration(total(record['predicted']))}"
     return row + (f" {MARK}" if (record["others"] or 0) > SHARED else "")
 
 

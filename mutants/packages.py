@@ -190,7 +190,7 @@ GROUPS = (
     Group(
         "backends",
         (f"{_BACKENDS}/planning",),
-        ("tests/predict", "tests/backends/triton/test_planning.py"),
+        ("tests/backends/test_planning.py", "tests/backends/triton/test_planning.py"),
     ),
     Group(
         "experiments",

@@ -26,7 +26,6 @@ CODE = re.compile(r"`[^`]*`")
 BAR = re.compile(r"(?<!\\)\|")
 
 _NOT_KEPT = "the runs were not kept, as the page says"
-_PREDICTED = "predictions of a model, none measured; the page says which of them tests hold"
 #: Tables that have decimals and no record, by page and first two headings; and why.
 NO_RECORD = {
     ("docs/formats.md", "name | bits"): "definitions, held by tests/project/test_docs.py",
@@ -54,10 +53,6 @@ NO_RECORD = {
         "docs/scaled-formats.md",
         "recipe | input, weight, gradient of the output",
     ): "numbers of papers",
-    ("docs/predictions.md", "network | before"): _PREDICTED,
-    ("docs/predictions.md", "network | backend"): _PREDICTED,
-    ("docs/predictions.md", "operands | sums"): _PREDICTED,
-    ("docs/predictions.md", "network | us, before"): _PREDICTED,
     ("docs/tensor-cores.md", "wrong in | fits, results in fp32"): _NOT_KEPT,
 }
 

@@ -61,9 +61,9 @@ _MODULES = {
     "triton": "lpkernels.backends.triton",
 }
 _AUTO = {"cpu": ("cpu", "reference"), "cuda": ("cuda", "triton", "reference")}
-# Which of cuda and triton comes first, where that was decided by instructions of a product in the
-# machine code for sm_90 (bench/results/cuda-sm_90-counts.jsonl, triton-sm_90.jsonl): counted, never
-# measured on a device. The ratios are triton's to cuda's in their geometric mean.
+# Which of cuda and triton comes first. Instructions of a product in the machine code for sm_90
+# decided it at commit 3cd4b131: counted, never measured on a device. The ratios are triton's to
+# cuda's in their geometric mean.
 _CUDA_FIRST, _TRITON_FIRST = ("cuda", "triton"), ("triton", "cuda")
 _GPU_ORDERS = {
     # 1.08 over ten pairs of kernels, from 0.90 (splitting) to 1.40 (in double).

@@ -17,10 +17,6 @@ def _benched(name: str) -> None:
         raise ValueError(f"expected product or accumulate, got {name!r}")
 
 
-#: Options of predictions, which this command made before they moved to bench/predict.
-_Moved = Annotated[str | None, typer.Option(hidden=True)]
-
-
 def bench(
     what: Annotated[
         str,
@@ -49,10 +45,6 @@ def bench(
         Path | None,
         typer.Option(help="accumulate: add the records to this JSON lines file."),
     ] = None,
-    predict: _Moved = None,
-    model: _Moved = None,
-    recipe: _Moved = None,
-    batch: _Moved = None,
 ) -> None:
     """Time one emulated matrix product beside torch's in float32, and say which kernels ran.
 
@@ -60,12 +52,6 @@ def bench(
 
     Example: `lpkernels bench --operands e4m3 --accumulator e5m10 --explain`
     """
-    if any(given is not None for given in (predict, model, recipe, batch)):
-        raise typer.BadParameter(
-            "predictions for a GPU are made by `python -m bench.predict` in a checkout of the "
-            "sources (docs/predictions.md)",
-            param_hint="--predict",
-        )
     import torch
 
     from lpkernels import backends

@@ -21,11 +21,11 @@ from torch.utils._pytree import tree_leaves
 
 from lpkernels import _build
 from lpkernels.arithmetic import Accumulator, as_quantizer
+from lpkernels.arithmetic.products import output_size
 from lpkernels.backends import Fused
 from lpkernels.backends import cuda as cuda_backend
 from tests.cases import accumulators_named
 from tests.loops import each
-from tests.predict.calls import output
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 #: The names of the CUDA runtime that csrc/cuda may use: types, a launch's error, device queries.
@@ -178,7 +178,8 @@ def run_products(backend: Any, acc: Accumulator, device: torch.device) -> None:
         start = there((9, 20))
         backend.matmul(there((9, 40)), there((40, 20)), None, ints, seed, role, fused, start)
         for size, weight, *geometry in CONVOLUTIONS:
-            x, w, dy = there(size), there(weight), there(output(size, weight, geometry))
+            out = output_size(size[2:], weight[2:], *geometry[:3])
+            x, w, dy = there(size), there(weight), there((size[0], weight[0], *out))
             call = (*map(list, geometry[:3]), geometry[3], ints, seed, role, fused)
             backend.conv_fprop(x, w, there(weight[:1]), *call)
             backend.conv_dgrad(dy, w, list(size), *call)

@@ -11,12 +11,10 @@ import torch
 from bench import compilers, frontier, landscape, memory, ops, optimizer_states, run, timing
 from bench import gate as gate_module
 from bench.gpu_cases import GPU_CASES
-from bench.predict import cases as predicted
 from bench.registry import CASES, Case, gate_case
 from bench.timing import OtherWork, Summary, interleave
 from lpkernels import _build, backends
 from lpkernels.backends import cpu
-from tests.loops import each
 
 ONE_OF_EACH = list({case.op: case for case in CASES}.values())
 needs_cpu_kernels = pytest.mark.skipif(
@@ -85,39 +83,6 @@ def test_measure_gives_a_record_and_a_line(case):
     assert record["samples"] >= 5 and record["baselines"]["torch"]["ratio"] > 0
     assert {"load", "others", "threads", "rate", "unit"} <= set(record)
     assert re.match(re.escape(small.name) + r" +\d+ ", run.line(record))
-
-
-@each("case", [case for case in GPU_CASES if predicted.call_of(case) is not None])
-def test_a_predicted_case_has_the_sizes_of_its_operands_and_of_the_result_that_it_makes(case):
-    small = gate_case(case)
-    made = ops.build(small, "cpu", "reference").run()[0]
-    assert predicted.call_of(small).result == tuple(made.shape)
-
-
-def test_a_case_is_predicted_for_the_gpu_that_runs_it():
-    case = next(c for c in GPU_CASES if c.op == "conv_wgrad")
-    found = predicted.prediction(case, "cuda", "NVIDIA H100 80GB HBM3")
-    assert found["device"] == "h100" and found["kernels"] == ["two steps"]
-    # One product takes three launches, and packing takes three.
-    assert found["launches_seconds"] == pytest.approx(6 * 2e-6)
-    assert predicted.total(found) > found["seconds"] > 0
-    assert predicted.prediction(case, "cuda", "NVIDIA A100-SXM4-40GB") is None
-    assert predicted.prediction(GPU_CASES[-1], "cuda", "NVIDIA H100") is None
-    ordered = next(c for c in GPU_CASES if "pairwise" in c.spec)
-    assert predicted.prediction(ordered, "triton", "NVIDIA H100") is None
-
-
-@needs_cpu_kernels
-def test_measured_stands_beside_predicted(monkeypatch):
-    """The H100 is a fake: the measurement is the CPU's."""
-    monkeypatch.setattr(run, "device_name", lambda device: "NVIDIA H100 80GB HBM3")
-    monkeypatch.setattr(run, "build", lambda case, device, backend: ops.build(case, "cpu", "cpu"))
-    monkeypatch.setattr(run.torch.cuda, "synchronize", lambda: None)
-    small = gate_case(next(c for c in GPU_CASES if c.spec == "e6m9" and c.operands == "e5m2"))
-    record = json.loads(json.dumps(run.measure(small, "cuda", "triton", 1, 0.0)))
-    assert record["predicted"]["kernels"] == ["fused"] and record["seconds"]["best"] > 0
-    assert ", predicted " in run.line(record)
-    assert "predicted" not in run.measure(small, "cpu", "cpu", 1, 0.0)
 
 
 def test_only_backends_that_can_run_are_measured(capsys):

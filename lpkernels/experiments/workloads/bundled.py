@@ -81,14 +81,7 @@ _TEXT_MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 #: The names `workload` knows, and what an error says of them.
 BUNDLED = (*_IMAGE_MODELS, *_TEXT_MODELS)
-LISTED = "docs/predictions.md lists all"
-
-
-def usual_batch(name: str) -> int:
-    """Examples of a training step of the bundled network of that name, as it is often trained."""
-    if name in _TEXT_MODELS:
-        return 32
-    return 128 if name.endswith("-cifar") else 64
+LISTED = "docs/choosing-an-accumulator.md lists all"
 
 
 def workload(name: str, *, batch: int = 8, seed: int = 0, device: str = "cpu") -> Workload:

@@ -8,7 +8,7 @@ that closes chunks, divided by the loop's products.
 from typing import Any, NamedTuple
 
 from tests.support import sass
-from tests.support.sass import Function, Kernels, Loop, fewest, loops, target_of
+from tests.support.sass import Function, Kernels, Loop, loops, target_of
 
 # A stage of 8 steps for 8 x 8 outputs.
 PRODUCTS = 512
@@ -82,23 +82,11 @@ def stage_loop(function: Function) -> Loop:
 def main_loop(kernels: Kernels, tile: str, tables: bool, chunks: bool) -> Loop:
     """The loop over stages without the code that ends a chunk."""
     function = kernel_of(kernels, tile, tables, chunks)
-    found = stage_loop(function)
-    return found if not chunks else ends_of(function).stage
+    return stage_without_ends(function) if chunks else stage_loop(function)
 
 
-class Ends(NamedTuple):
-    """Instructions of a thread for the ends of a chunk in 64 sums: kept where these wait in memory,
-    closed where they join outer sums in float32 (none lies below the format's last place),
-    in_double where they join them in double. stage is the loop around these instructions, without
-    them."""
-
-    kept: int
-    closed: int
-    in_double: int
-    stage: Loop
-
-
-def ends_of(function: Function) -> Ends:
+def stage_without_ends(function: Function) -> Loop:
+    """The loop over stages without the code that ends a chunk."""
     main = stage_loop(function)
     # There is one loop for each way of joining outer sums; it takes a thread's sums a row of 8 at a
     # time.
@@ -108,9 +96,6 @@ def ends_of(function: Function) -> Ends:
         if main.first < i.first and i.last < main.last and i.count("STG") >= 8
     ]
     (in_float,) = [i for i in rows if any(x.name == "LOP3.LUT.PAND" for x in i.body)]
-    # Tiles whose sums are not rounded to nearest have one loop more in double, which is longer: it
-    # rounds outer sums as the tile does its own.
-    in_double = min((i for i in rows if i.count("DADD")), key=lambda i: len(i.body))
     # The code that most stages jump over.
     first, behind = next(
         (index, to)
@@ -118,34 +103,8 @@ def ends_of(function: Function) -> Ends:
         if (to := target_of(function, index)) is not None
         and max(i.last for i in rows) < to <= main.last
     )
-    kept = fewest(function, first + 1, behind, ["STG"], past=[i.first for i in rows])
-
-    def joined(loop: Loop, through: list[str]) -> int:
-        return fewest(function, first + 1, loop.first, []) + 8 * (
-            1 + fewest(function, loop.first, loop.last, through)
-        )
-
     body = [*function.code[main.first : first + 1], *function.code[behind : main.last + 1]]
-    return Ends(
-        kept, joined(in_float, ["LOP3.LUT.PAND", "FSETP"]), joined(in_double, ["DADD"]),
-        Loop(main.first, main.last, body),
-    )  # fmt: skip
-
-
-#: Instructions for a chunk of an output in the kernel behind split sums, at most.
-PARTS_CEILING = 24.0
-#: Chunks that the kernel behind split sums adds at a time.
-PARTS_AT_ONCE = 8
-
-
-def parts_loops(kernels: Kernels) -> tuple[float, float]:
-    """Instructions for a chunk of an output where sums were split: in float32, and in double."""
-    function = kernels["void exact_kernel<4, 0, false>(Job, long)"]
-    found = loops(function)
-    (in_float,) = [i for i in found if sum(x.name == "LOP3.LUT.PAND" for x in i.body) >= 8]
-    in_double = min((i for i in found if i.count("DADD")), key=lambda i: len(i.body))
-    way = fewest(function, in_float.first, in_float.last, ["LOP3.LUT.PAND", "FSETP"])
-    return (1 + way) / PARTS_AT_ONCE, float(len(in_double.body))
+    return Loop(main.first, main.last, body)
 
 
 def tensor_ceiling(tile: tuple[int, int]) -> float:
@@ -172,16 +131,6 @@ def tensor_kernel(kernels: Kernels, of: Tensor) -> Function:
 
 def tensor_stage(kernels: Kernels, of: Tensor) -> Loop:
     return max(loops(tensor_kernel(kernels, of)), key=lambda loop: loop.count("HMMA"))
-
-
-def tensor_kept(kernels: Kernels, of: Tensor) -> float:
-    """Instructions that keep a sum of a chunk, which waits in memory. They are counted from the
-    first to the last store in the straight code with the most stores, without a branch between."""
-    found = []
-    for stretch in sass.stretches(tensor_kernel(kernels, of)):
-        found.append([n for n, x in enumerate(stretch) if x.name.startswith("STG")])
-    stores = max(found, key=len)
-    return (stores[-1] + 1 - stores[0]) / len(stores)
 
 
 class Steps(NamedTuple):

@@ -26,26 +26,13 @@ TENSORS = [Tensor(*kind, tile) for kind in LAYOUTS for tile in square.TENSOR_TIL
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CEILINGS)
-def test_products_and_the_ends_of_chunks_stay_below_their_ceilings(kernels: Kernels, name: str):
-    ceiling, double = CEILINGS[name], name.startswith("double")
+def test_products_stay_below_their_ceilings(kernels: Kernels, name: str):
+    ceiling = CEILINGS[name]
     for tables, chunks in LAYOUTS:
         loop = square.main_loop(kernels, ceiling.tile, tables, chunks)
         # Tables cost at most eight lookups of each operand in a stage, and chunks some integers.
         more = 0.5 if tables or chunks else 0.0
         assert len(loop.body) / PRODUCTS <= ceiling.most + more, (tables, chunks)
-        if chunks:
-            ends = square.ends_of(square.kernel_of(kernels, ceiling.tile, tables, chunks))
-            # The ceilings hold for each of 64 sums.
-            assert ends.closed / 64 <= (32 if double else 24), tables
-            assert ends.kept / 64 <= (10 if double else 8), tables
-            assert ends.in_double / 64 <= (66 if double else 57), tables
-
-
-@pytest.mark.slow
-def test_parts_of_split_sums_are_added_below_their_ceiling(kernels: Kernels):
-    in_float, in_double = square.parts_loops(kernels)
-    assert in_float <= square.PARTS_CEILING
-    assert in_double <= 60
 
 
 @pytest.mark.slow

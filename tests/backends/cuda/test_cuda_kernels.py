@@ -1,9 +1,7 @@
 """Every kernel of csrc/cuda that makes products is started: each shape of tile, each rounding, with
 operands that lie side by side and with tables.
 
-Which tile a product takes depends on its shape and on the device's processors. csrc/cuda
-says which, compiled for the host (bench/predict/cuda_plans.py), for every case and for GPUs of
-different sizes.
+Which tile a product takes depends on its shape and on the device's processors.
 """
 
 import itertools
@@ -13,25 +11,18 @@ import torch
 from torch import Tensor
 
 import lpkernels as lp
-from bench.predict.cuda_plans import plan
-from bench.predict.plans import Plan
-from bench.predict.ranges import Range
-from bench.predict.shapes import Shape, products
 from lpkernels.arithmetic import Accumulator
 from lpkernels.backends.cuda import BACKEND
 from lpkernels.rounding import ROUNDINGS
 from tests.cases import ConvCase
 from tests.compare import assert_bit_equal
 from tests.loops import each
-from tests.predict.calls import Case, call
 from tests.support.cuda_host import needs_device
 from tests.support.cuda_tiles import TILES as ALL_TILES
 from tests.support.operand_cases import CONVOLVED, MODES, SHORT_MODES
 from tests.support.products import ROLE, SEED, assert_pass, sums_in_float32, tensors_of
 
 CPU = lp.backends.get("cpu")
-#: The processors of an A100, of an H100 with PCIe and with SXM, and of a whole chip of an H100.
-PROCESSORS = (108, 114, 132, 144)
 
 
 class Product(NamedTuple):
@@ -93,13 +84,6 @@ class Tier(NamedTuple):
         a[0, 0], b[0, 0] = 14.0, 127 / 32
         return a * scale, b
 
-    def ranges(self) -> tuple[Range, Range]:
-        """The ranges that packing finds in the operands."""
-        low, high = min(self.exponents), max(self.exponents)
-        if self.long:
-            return Range(13, low, 13 + high), Range(13, -11, 2)
-        return Range(3, low, 4 + high), Range(7, -5, 2)
-
 
 TIERS = (
     Tier("two steps", "e6m9", (0, -2)), Tier("two steps, watched", "e4m9", (0, -2)),
@@ -153,27 +137,7 @@ def check(a: Tensor, b: Tensor, acc: Accumulator, *, tables: bool, name: str = "
     assert_bit_equal(got, want, name)
 
 
-def planned(product: Product, acc: Accumulator, ranges: Any, processors: int, tables: bool) -> Plan:
-    m, n, k = product.m, product.n, product.k
-    case = Case("matmul", ((m, k), (k, n)), acc)
-    if tables:
-        case = Case("conv_fprop", ((1, k, m), (n, k, 1), (1,), (0,), (1,), 1), acc)
-    (shape,) = products(call(case), "cuda")
-    assert shape[:4] == Shape(1, m, n, k, *ranges)[:4]
-    return plan(shape._replace(left=ranges[0], right=ranges[1]), acc, processors)
-
-
 PRODUCTS = list(itertools.product(TILED, [False, True]))
-
-
-# Sums to nearest, whose kernels have tiles of every shape.
-@each("product, tables", PRODUCTS)
-def test_a_product_takes_its_tile_and_tier(product: Product, tables: bool):
-    for tier, processors in itertools.product(tiers_of(product), PROCESSORS):
-        acc = tier.accumulator(product)
-        found = planned(product, acc, tier.ranges(), processors, tables)
-        assert (found.kernel, found.tile) == (tier.name, product.tile), processors
-        assert (found.splits == 1) == product.whole
 
 
 def test_no_tile_is_left_out():
@@ -193,29 +157,19 @@ def test_every_tier_has_the_cpus_bits(product: Product, tables: bool):
         check(*operands, tier.accumulator(product), tables=tables, name=tier.name)
 
 
-#: The facts that packing finds of integers from -7 to 7.
-SMALL = Range(3, 0, 3)
-#: Passes of depthwise convolutions, and the tiles that make them.
+#: Passes of depthwise convolutions.
 DEPTHWISE = {
-    "conv_fprop": ((512, 1), ((1, 67, 32, 40), (67, 1, 3, 3), (1, 1), (1, 1), (1, 1), 67)),
-    "conv_dgrad": ((512, 1), ((1, 67, 32, 40), (67, 1, 3, 3), (1, 1), (1, 1), (1, 1), 67)),
-    "conv_wgrad": ((1, 32), ((2, 20, 12, 12), (20, 1, 3, 3), (1, 1), (1, 1), (1, 1), 20)),
+    "conv_fprop": ((1, 67, 32, 40), (67, 1, 3, 3), (1, 1), (1, 1), (1, 1), 67),
+    "conv_dgrad": ((1, 67, 32, 40), (67, 1, 3, 3), (1, 1), (1, 1), (1, 1), 67),
+    "conv_wgrad": ((2, 20, 12, 12), (20, 1, 3, 3), (1, 1), (1, 1), (1, 1), 20),
 }
 DEPTHWISE_ACC = Accumulator("e6m9", chunk=64)
-
-
-@each("op", DEPTHWISE)
-def test_a_pass_takes_its_tile(op: str):
-    tile, sizes = DEPTHWISE[op]
-    (shape,) = products(call(Case(op, sizes, DEPTHWISE_ACC)), "cuda")
-    shape = shape._replace(left=SMALL, right=SMALL)
-    assert {plan(shape, DEPTHWISE_ACC, count).tile for count in PROCESSORS} == {tile}
 
 
 @needs_device
 @each("op", DEPTHWISE)
 def test_a_pass_has_the_cpus_bits(op: str):
-    _, sizes = DEPTHWISE[op]
+    sizes = DEPTHWISE[op]
     x, w, dy, bias = tensors_of(ConvCase(*sizes), lambda shape: torch.randint(-7, 8, shape))
     name = op.removeprefix("conv_")
     assert_pass(BACKEND, name, ConvCase(*sizes), (x, w, dy, bias), DEPTHWISE_ACC, "cuda", by="cpu")
@@ -228,13 +182,6 @@ NATIVE = (
 )  # fmt: skip
 NATIVE_ACC = Accumulator("fp32", order="native", chunk=CHUNK, outer="e6m9")
 NATIVE_PRODUCTS = list(itertools.product(NATIVE, [False, True]))
-
-
-@each("product, tables", NATIVE_PRODUCTS)
-def test_a_product_of_native_chunks_takes_its_tile(product: Product, tables: bool):
-    for processors in PROCESSORS:
-        found = planned(product, NATIVE_ACC, (SMALL, SMALL), processors, tables)
-        assert (found.kernel, found.tile) == ("tensor cores, half", product.tile)
 
 
 @needs_device

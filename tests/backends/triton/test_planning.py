@@ -1,5 +1,5 @@
 """The launches that products, convolutions and quantizers start, recorded and bound as Triton binds
-them: predictions have the same plans, and few kernels are compiled. Accumulators have tiers."""
+them: they are as planned, and few kernels are compiled. Accumulators have tiers."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,104 +8,103 @@ import pytest
 import torch
 
 import lpkernels as lp
-from bench.predict import triton_plans as plans
-from bench.predict.shapes import products
 from lpkernels.arithmetic import Accumulator, Quantizer, accumulator, as_quantizer
 from lpkernels.backends import NOT_FUSED, Fused
 from lpkernels.backends.planning import triton_tiers, triton_tiles
+from lpkernels.backends.planning.triton_splits import scratch
 from lpkernels.backends.planning.triton_tiers import CUT, FIXED, NAMES, single_outer, tiers
+from lpkernels.backends.planning.triton_tiles import Tile
 from lpkernels.backends.triton import BACKEND, _products
 from lpkernels.backends.triton._roundings import roundings_of
 from lpkernels.backends.triton.certified import stages
+from tests.backends.planned import planned
 from tests.backends.triton.launches import TARGETS, Launch, keys, recorded
 from tests.cases import ConvCase
 from tests.loops import each, rows
-from tests.predict.calls import CASES, E5M2, Case, call, run
 from tests.support.products import convolve, tensors_of
 
+E5M2 = as_quantizer("e5m2").to_ints()
 
-@each("case, processors", CASES.values(), [1, 132])
-def test_kernels_tiles_and_sizes_are_those_that_are_launched(case, processors, monkeypatch):
-    monkeypatch.setattr(_products, "processors", lambda _: processors)
+
+@pytest.fixture
+def launches() -> Iterator[list[Launch]]:
     with recorded() as calls:
-        run(BACKEND, case)
-    started = [launch for launch in calls if launch.name in ("certified_kernel", "exact_kernel")]
-    shapes = products(call(case), "triton")
-    found = [plans.plan(shape, case.acc, processors) for shape in shapes]
-    assert sum(plan.launches for plan in found) == len(started)
-    last = [launch for launch in started if launch.name == "exact_kernel" and ends(launch)]
-    sizes = [sizes_of(launch) for launch in last]
-    assert [(s.m, s.n, s.k) for s in shapes] == sizes
-    for shape, plan in zip(shapes, found, strict=True):
-        assert plan.tile in tiles_of(started, (shape.m, shape.n, shape.k), plan.kernel, case.acc)
+        yield calls
 
 
-def ends(launch: Launch) -> bool:
-    """Whether a last kernel belongs to the last pass over a product's chunks."""
-    return launch.argument("final") == 1
+@pytest.fixture
+def on_132(launches: list[Launch], monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
+    """The launches for a device of 132 processors."""
+    monkeypatch.setattr(_products, "processors", lambda _: 132)
+    return launches
 
 
-def sizes_of(launch: Launch) -> tuple[int, ...]:
-    return tuple(launch.argument(name) for name in ("M", "N", "K"))
+def multiply(
+    acc: Accumulator,
+    *,
+    shape: tuple[int, int, int] = (300, 40, 300),
+    seed: int = 5,
+    role: int = 1,
+    fused: Fused = NOT_FUSED,
+) -> None:
+    m, k, n = shape
+    a, b, bias = torch.zeros(m, k), torch.zeros(k, n), torch.zeros(n)
+    BACKEND.matmul(a, b, bias, acc.to_ints(), torch.tensor(seed), role, fused)
 
 
-def tiles_of(
-    started: list[Launch], sizes: tuple[int, int, int], kernel: str, acc: Accumulator
-) -> list[tuple[int, int]]:
-    """The tiles in the launches of one kernel for a product of these sizes."""
-    found = []
-    for launch in started:
-        tiers = launch.told.get("TIERS", ())
-        names = [plans.kernel_name(tier, acc) for tier in tiers] or [plans.EXACT]
-        if sizes_of(launch) == sizes and kernel in names:
-            found.append((launch.told["BM"], launch.told["BN"]))
-    return found
+def called(launches: list[Launch], name: str) -> list[Launch]:
+    return [launch for launch in launches if launch.name == name]
 
 
-_CHUNKED, _OPERANDS = Accumulator("e6m9", chunk=64), Fused(E5M2, E5M2)
-_HALF = ((1, 1), (1, 1), (1, 1), 1)
-_FEW, _ROUNDED = ((8, 16, 32, 32), (16, 16, 3, 3)), ((8, 3, 9, 9), (24, 3, 3, 3))
-_PHASES = ((2, 9, 8, 8), (300, 9, 3, 3), (2, 2), (1, 1), (1, 1), 1)
-SHARED = {
-    "few channels": Case("conv_wgrad", (*_FEW, *_HALF), _CHUNKED, fused=_OPERANDS),
-    "rounded": Case("conv_wgrad", (*_ROUNDED, *_HALF), _CHUNKED, fused=Fused(E5M2, E5M2, E5M2)),
-    "phases": Case("conv_dgrad", _PHASES, _CHUNKED, fused=_OPERANDS),
-    "two passes": Case("matmul", ((64, 200704), (200704, 32)), Accumulator("e6m9", chunk=4)),
+def tile_of(launch: Launch) -> Tile:
+    return Tile(*(launch.told[name] for name in ("BM", "BN", "num_warps")))
+
+
+@rows(
+    "text, m, n, k",
+    ("e6m9", 300, 310, 40), ("e6m9_chunk64", 300, 310, 40), ("e6m9_chunk64", 16, 144, 131072),
+    ("e6m9_chunk4", 32, 64, 200704), ("fp32", 300, 310, 40), ("e5m10", 9, 1000, 40),
+)  # fmt: skip
+def test_products_are_launched_as_they_are_planned(text, m, n, k, on_132) -> None:
+    on_132.clear()
+    acc = lp.accumulator(text)
+    multiply(acc, shape=(m, k, n))
+    tiles, shared = planned(text, m, n, k)
+    certified = called(on_132, "certified_kernel")
+    programs = [-(-m // tile.bm) * -(-n // tile.bn) for tile in tiles]
+    # Every pass over the chunks has each kernel once, and a last one behind them.
+    passes = shared.passes(-(-k // (acc.chunk or k)))
+    assert [tile_of(launch) for launch in certified] == tiles * passes
+    assert len(called(on_132, "exact_kernel")) == passes
+    assert [x.grid for x in certified] == [(n, shared.splits) for n in programs] * passes
+    for launch, count in zip(certified, programs * passes, strict=True):
+        assert launch.argument("made").numel() == count * shared.pieces
+        parts = launch.argument("parts")
+        assert (4 * parts.numel() if shared.held else 0) == scratch(shared, tiles[0], programs[0])
+
+
+CONVOLVED = {
+    # A strided dgrad is one product for each phase.
+    "fprop": (1, ((2, 9, 7, 7), (20, 9, 3, 3), (1, 1), (1, 1), (1, 1))),
+    "dgrad": (4, ((2, 9, 8, 8), (300, 9, 3, 3), (2, 2), (1, 1), (1, 1))),
+    "wgrad": (1, ((8, 16, 32, 32), (16, 16, 3, 3), (1, 1), (1, 1), (1, 1))),
 }
 
 
-@pytest.mark.parametrize("case", SHARED.values(), ids=SHARED)
-def test_splits_and_scratch_are_those_that_are_launched(case, monkeypatch):
-    monkeypatch.setattr(_products, "processors", lambda _: 132)
-    with recorded() as calls:
-        run(BACKEND, case)
-    shapes = products(call(case), "triton")
-    certified = [launch for launch in calls if launch.name == "certified_kernel"]
-    for shape in shapes:
-        plan = plans.plan(shape, case.acc, 132)
-        sizes = (shape.m, shape.n, shape.k)
-        mine = [launch for launch in certified if sizes_of(launch) == sizes]
-        shared = [launch for launch in mine if launch.argument("parts") is not None]
-        if plan.kernel != plans.EXACT:
-            assert (plan.splits > 1) == bool(shared)
-        if not shared:
-            continue
-        # Each kernel has its own account of what is made; all have the same sums of chunks.
-        groups = triton_tiers.groups(triton_tiers.tiers(case.acc.to_ints()))
-        made = [launch.argument("made").numel() for launch in shared[: len(groups)]]
-        assert plan.scratch == 4 * (sum(made) + shared[0].argument("parts").numel())
-        if plan.kernel != plans.EXACT:
-            assert shared[0].grid == (plan.tiles, plan.splits)
+@each("name, products, sizes", [(name, *case) for name, case in CONVOLVED.items()])
+def test_convolutions_are_covered_by_tiles_that_fit(name, products, sizes, on_132) -> None:
+    on_132.clear()
+    case = ConvCase(*sizes)
+    acc = Accumulator("e6m9", chunk=64)
+    convolve(BACKEND, name, case, tensors_of(case, torch.zeros), acc, Fused(E5M2, E5M2))
+    last = [x for x in called(on_132, "exact_kernel") if x.argument("final") == 1]
+    assert len(last) == products
+    for launch in called(on_132, "certified_kernel"):
+        tile, (m, n) = tile_of(launch), (launch.argument(size) for size in "MN")
+        assert launch.grid[0] == -(-m // tile.bm) * -(-n // tile.bn)
         # A thread has 16 sums of float64 or 32 of float32.
-        for launch in shared:
-            lanes = 32 * launch.told["num_warps"]
-            most = 16 if max(launch.told["TIERS"]) >= triton_tiers.FUSED64 else 32
-            assert launch.told["BM"] * launch.told["BN"] <= most * lanes
-        # Every tier makes the chunks of all passes once, and each pass has a kernel that adds.
-        spans = {(launch.argument("begin"), launch.argument("end")) for launch in shared}
-        assert sum(end - begin for begin, end in spans) == shared[-1].argument("end")
-        assert plan.launches == len(spans) * (len(groups) + 1)
-    assert any(launch.argument("parts") is not None for launch in certified)
+        most = 16 if max(launch.told["TIERS"]) >= triton_tiers.FUSED64 else 32
+        assert tile.bm * tile.bn <= most * 32 * tile.warps
 
 
 ACCUMULATORS = (
@@ -138,25 +137,6 @@ ORDERS = {
     "e5m10:order=compensated:product=e4m3": NOT_FUSED,
     "e8m13_chunk8:toward_zero:block=4:aligned_bits=24:outer=fp32": NOT_FUSED,
 }
-
-
-@pytest.fixture
-def launches() -> Iterator[list[Launch]]:
-    with recorded() as calls:
-        yield calls
-
-
-def multiply(
-    acc: Accumulator,
-    *,
-    shape: tuple[int, int, int] = (300, 40, 300),
-    seed: int = 5,
-    role: int = 1,
-    fused: Fused = NOT_FUSED,
-) -> None:
-    m, k, n = shape
-    a, b, bias = torch.zeros(m, k), torch.zeros(k, n), torch.zeros(n)
-    BACKEND.matmul(a, b, bias, acc.to_ints(), torch.tensor(seed), role, fused)
 
 
 def test_products_have_one_kernel_for_formats_of_one_rule_and_for_all_seeds(launches) -> None:

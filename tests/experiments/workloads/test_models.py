@@ -8,7 +8,7 @@ from torch import nn
 
 import lpkernels as lp
 from lpkernels.experiments.workloads import models
-from lpkernels.experiments.workloads.bundled import BUNDLED, usual_batch, workload
+from lpkernels.experiments.workloads.bundled import BUNDLED, workload
 from lpkernels.experiments.workloads.models import FAMILIES, Task, build_model
 from lpkernels.experiments.workloads.models.scaling import scaled
 from lpkernels.experiments.workloads.models.transformer import GPT
@@ -225,16 +225,15 @@ PARAMETERS = {
 }  # fmt: skip
 
 
-def test_parameters_and_usual_batches_are_known_and_unknown_names_refused() -> None:
+def test_parameters_are_known_and_unknown_names_refused() -> None:
     def count(name: str) -> int:
         model = workload(name, batch=1, device="meta").model
         return sum(p.numel() for p in model.parameters())
 
     assert {name: count(name) for name in BUNDLED} == PARAMETERS
-    with pytest.raises(ValueError, match=r"expected one of .*docs/predictions.md.*got 'vgg'"):
+    listed = r"expected one of .*docs/choosing-an-accumulator.md.*got 'vgg'"
+    with pytest.raises(ValueError, match=listed):
         workload("vgg")
-    names = ("resnet20-cifar", "mobilenetv2", "tiny-gpt")
-    assert [usual_batch(name) for name in names] == [128, 64, 32]
 
 
 def test_a_workload_is_the_same_each_time_and_on_the_meta_device_has_sizes_alone() -> None:

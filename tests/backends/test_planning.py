@@ -1,26 +1,17 @@
-"""Plans of the triton backend, without Triton: tile, tier, splits, launches, scratch."""
+"""The planner of the triton backend, without Triton: tiers that share a kernel, tiles, shares of
+chunks."""
 
 import itertools
 import subprocess
 import sys
 
-import pytest
-
-from bench.predict.ranges import FLOAT32, Range, range_of
-from bench.predict.shapes import Shape
-from bench.predict.triton_plans import plan
-from lpkernels.arithmetic import Accumulator, as_accumulator, as_quantizer
+from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.backends.planning import triton_tiers, triton_tiles
 from lpkernels.backends.planning.triton_splits import MOST, WHOLE, Share, scratch, share
 from lpkernels.backends.planning.triton_tiles import Tile, certified_tile
 from lpkernels.rounding import ROUNDINGS
+from tests.backends.planned import planned
 from tests.loops import each, rows
-
-E5M2, E4M3 = (range_of(as_quantizer(name).to_ints()) for name in ("e5m2", "e4m3fn"))
-
-
-def shape(m: int = 4096, n: int = 4096, k: int = 128, **more: object) -> Shape:
-    return Shape(1, m, n, k, E5M2, E5M2)._replace(**more)
 
 
 @rows(
@@ -34,51 +25,28 @@ def test_tiles_of_the_exact_kernel(sizes: tuple[int, ...], tile: tuple[int, ...]
     assert triton_tiles.exact_tile(*sizes) == tile
 
 
-def test_large_products_take_the_largest_tile_and_few_outputs_smaller_ones() -> None:
-    found = plan(shape(), Accumulator("e6m9", chunk=64), 132)
-    assert (found.kernel, found.tile) == ("fused", (8, 512))
-    assert (found.tiles, found.waves) == (512 * 8, 32)
-    # Four bytes for each tile of both certified kernels.
-    assert found.scratch == 2 * 4 * 512 * 8
-    found = plan(shape(m=16, n=144, k=131072), Accumulator("e6m9"), 132)
-    assert (found.tile, found.tiles, found.waves) == ((4, 128), 8, 1)
+@rows(
+    "text, sizes, tiles, shared",
+    # A large product has the largest tiles, and tiles of float64 have twice as many warps.
+    ("e6m9_chunk64", (4096, 4096, 4096), [(8, 512, 4), (8, 512, 8)], WHOLE),
+    # Few outputs have smaller tiles, and programs share the chunks of each.
+    ("e6m9", (16, 144, 131072), [(4, 128, 1)] * 2, WHOLE),
+    ("e6m9_chunk64", (16, 144, 131072), [(16, 32, 1)] * 2, Share(103, 2048)),
+    # In one pass the sums of 3136 chunks would take 490 MiB.
+    ("e6m9_chunk64", (64, 576, 200704), [(8, 128, 1), (8, 128, 2)], Share(13, 1568)),
+    # There is one chunk, and below chunks so short that memory costs more than programs save.
+    ("e6m9_chunk64", (16, 144, 64), [(4, 128, 1)] * 2, WHOLE),
+    ("e6m9_chunk1", (1100, 512, 4096), [(8, 512, 4), (8, 512, 8)], WHOLE),
+    ("e6m9_chunk64", (1100, 512, 4096), [(8, 512, 4), (8, 512, 8)], Share(4, 64)),
+)  # fmt: skip
+def test_plans_of_products(text, sizes, tiles, shared):
+    assert planned(text, *sizes) == ([Tile(*tile) for tile in tiles], shared)
 
 
-def test_programs_share_the_chunks_of_few_outputs() -> None:
-    found = plan(shape(m=16, n=144, k=131072), Accumulator("e6m9", chunk=64), 132)
-    # Five programs would cover all outputs; each of the 515 makes at most 20 of the 2048 chunks.
-    assert (found.tile, found.tiles, found.splits) == ((16, 32), 5, 103)
-    assert (found.waves, found.chunks) == (4, 20)
-    # Scratch holds a number for each program of both certified kernels, and a float for each output
-    # of each tile and chunk.
-    assert found.scratch == 2 * 4 * 515 + 4 * 5 * 16 * 32 * 2048
-
-
-def test_scratch_is_bounded() -> None:
-    """Where the sums of chunks do not all fit, they are made and added in several passes."""
-    acc = Accumulator("e6m9", chunk=64)
-    found = plan(shape(m=64, n=576, k=200704), acc, 132)
-    # A single pass would take 490 MiB.
-    assert MOST / 2 < found.scratch < MOST + 8 * found.tiles * found.splits
-    assert found.launches == 2 * 3
-    assert plan(shape(m=64, n=576, k=2**30), acc, 132).scratch < MOST + 2**20
-
-
-def test_what_fills_the_gpu_is_not_shared() -> None:
-    acc = Accumulator("e6m9", chunk=64)
-    assert plan(shape(m=4096, n=4096, k=4096), acc, 132).splits == 1
-    assert plan(shape(m=16, n=512, k=131072), acc, 1).splits == 1
-    # There is one chunk here, and below chunks so short that memory costs more than the programs
-    # save.
-    assert plan(shape(m=16, n=144, k=64), acc, 132).splits == 1
-    short = Accumulator("e6m9", chunk=1)
-    assert plan(shape(m=1100, n=512, k=4096), short, 132).splits == 1
-    assert plan(shape(m=1100, n=512, k=4096), acc, 132).splits > 1
-
-
-def test_without_chunks_a_sum_has_one_program() -> None:
-    found = plan(shape(m=16, n=144, k=131072), Accumulator("e6m9"), 132)
-    assert (found.splits, found.chunks) == (1, 0)
+def test_passes_are_as_many_as_memory_asks_for():
+    tiles, shared = planned("e6m9_chunk64", 64, 576, 200704)
+    assert shared.passes(3136) == 2
+    assert MOST / 2 < scratch(shared, tiles[0], 8 * 5) <= MOST
 
 
 SHARED = itertools.product([2, 3, 7, 64, 2048], [1, 5, 66, 131, 264], [1, 4])
@@ -155,19 +123,6 @@ def test_sums_of_chunks_in_float64_have_room() -> None:
     assert certified_tile(*large, most, doubles=True) == most
 
 
-LAUNCHES = {
-    3: "e6m9 e6m9_chunk64 e5m10 bf16_chunk64 e4m3_sat",
-    2: "e8m22 e6m9:stochastic fixed16_f8",
-    1: "fixed16_f8:stochastic",
-}
-
-
-@each("launches, accumulators", LAUNCHES.items())
-def test_a_product_starts_at_most_three_kernels(launches: int, accumulators: str) -> None:
-    for text in accumulators.split():
-        assert plan(shape(m=4096, n=4096, k=64), as_accumulator(text), 132).launches == launches
-
-
 _FORMATS = (
     "e6m9", "e5m10", "bf16", "fp32", "e6m12", "e4m3", "e4m3_sat", "e6m9_nosub", "e8m22", "e5m0",
     "fixed16_f8", "fixed8_f4_wrap",
@@ -191,43 +146,22 @@ def test_tiers_share_two_kernels_at_most() -> None:
                     assert first.bm % second.bm == first.bn % second.bn == 0
 
 
-@rows(
-    "name, left, right, kernel",
-    ("e6m9", E5M2, E5M2, "fused"), ("e6m11", E5M2, E5M2, "split"),
-    ("e5m9", Range(3, -30, 2), Range(3, -30, 2), "floor"), ("e5m10", E4M3, E4M3, "half"),
-    ("bf16", E5M2, E5M2, "brain"), ("fp32", E5M2, E5M2, "plain"),
-    ("e4m3_sat", E4M3, E4M3, "range"), ("e8m22", E4M3, E4M3, "fused64"),
-    ("e6m9", Range(14, -28, 2), Range(14, -28, 2), "nearest64"),
-    ("e6m9", FLOAT32, FLOAT32, "exact"), ("e6m9:stochastic", E5M2, E5M2, "stochastic"),
-    ("e6m9:stochastic:philox", E5M2, E5M2, "stochastic, philox"),
-    ("e6m9:toward_negative", E5M2, E5M2, "toward_positive"),
-    ("fixed16_f8:nearest_away", E5M2, E5M2, "fixed, nearest_away"),
-    ("fixed16_f8_wrap", Range(3, -2, 4), Range(3, -2, 4), "fixed, wraps"),
-)  # fmt: skip
-def test_the_tier_is_the_first_whose_certificate_holds(name, left, right, kernel):
-    assert plan(shape(left=left, right=right), as_accumulator(name), 132).kernel == kernel
+#: Certified kernels; one more makes the tiles that they leave.
+KERNELS = {
+    2: "e6m9 e6m9_chunk64 e5m10 bf16_chunk64 e4m3_sat",
+    1: "e8m22 e6m9:stochastic fixed16_f8",
+    0: "fixed16_f8:stochastic",
+}
 
 
-def test_sums_that_were_not_counted_are_refused() -> None:
-    for name in ("native_chunk64:outer=e6m9", "e6m9:order=pairwise"):
-        with pytest.raises(NotImplementedError, match=r"triton: .* are not counted"):
-            plan(shape(), as_accumulator(name), 132)
+@each("count, accumulators", KERNELS.items())
+def test_how_many_kernels_the_tiers_share(count: int, accumulators: str) -> None:
+    for text in accumulators.split():
+        kinds = triton_tiers.tiers(accumulator(text).to_ints())
+        assert len(triton_tiers.groups(kinds)) == count, text
 
 
 def test_neither_triton_nor_the_extension_is_needed() -> None:
     absent = "import sys; sys.modules['triton'] = sys.modules['lpkernels._C'] = None"
-    asked = "from bench.predict.triton_plans import plan; from bench.predict.costs import costs"
+    asked = "from lpkernels.backends.planning import triton_splits, triton_tiers, triton_tiles"
     subprocess.run([sys.executable, "-c", f"{absent}; {asked}"], check=True)
-
-
-@pytest.mark.parametrize(
-    ("name", "operand", "wider", "kernel"),
-    [
-        ("e5m10", Range(11, -24, 16), Range(12, -24, 16), "half"),
-        ("bf16", Range(8, -133, 128), Range(9, -133, 128), "brain"),
-    ],
-)
-def test_operands_of_half_precision_fill_their_format(name, operand, wider, kernel):
-    for left, found in ((operand, True), (wider, False)):
-        call = shape(left=left, right=operand)
-        assert (plan(call, as_accumulator(name), 132).kernel == kernel) == found
