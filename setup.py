@@ -143,7 +143,7 @@ def announce(build: Path) -> None:
         return
     cache = (build / "CMakeCache.txt").read_text()
     sets = re.findall(r"^LPK_SETS:INTERNAL=(.*)$", cache, re.MULTILINE)[0].replace(";", ", ")
-    line = f"lpkernels: compiling {files} files for {sets}, for minutes at most; pip -v shows them"
+    line = f"lpkernels: compiling {files} files for {sets}, for a minute or more; pip -v shows them"
     print(line, flush=True)
     if not sys.stdout.isatty():
         with contextlib.suppress(OSError), Path("/dev/tty").open("w") as terminal:
