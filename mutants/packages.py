@@ -132,13 +132,10 @@ GROUPS = (
     ),
     Group(
         "techniques",
-        (
-            f"{_TECHNIQUES}/assignment/demotion.py",
-            f"{_TECHNIQUES}/assignment/scoring",
-        ),
+        (f"{_TECHNIQUES}/assignment/demotion.py",),
         tuple(
             f"tests/techniques/assignment/test_{name}.py"
-            for name in ("knapsack", "demotion", "scoring", "asking", "keeping", "pins")
+            for name in ("demotion", "asking", "keeping", "pins")
         ),
     ),
     Group("techniques", (f"{_TECHNIQUES}/pareto/frontier.py",), ("tests/techniques/pareto",)),

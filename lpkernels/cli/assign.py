@@ -6,7 +6,7 @@ from typing import Annotated, Any, get_args
 import typer
 
 from lpkernels.cli._options import Seed, alone, console, show_table, valid
-from lpkernels.experiments.settings import one_of, positive
+from lpkernels.experiments.settings import one_of
 from lpkernels.report.sizes import bytes_text
 from lpkernels.techniques.assignment.asking import BASELINES, Request
 from lpkernels.techniques.assignment.demotion import Order
@@ -38,17 +38,10 @@ def assign(
         str,
         typer.Option(
             callback=valid(one_of(*get_args(Order), *BASELINES)),
-            help="decreasing (size, the paper's), increasing, random, sensitivity (an exact "
-            "knapsack of scores); or a rule that needs no ratio: uniform, "
-            "operator_based, amp_like.",
+            help="decreasing (size, the paper's), increasing, random; or a rule that needs no "
+            "ratio: uniform, operator_based, amp_like.",
         ),
     ] = "decreasing",
-    score: Annotated[
-        bool, typer.Option("--score", help="Say what the demotion of each group costs.")
-    ] = False,
-    lr: Annotated[
-        float, typer.Option(callback=valid(positive), help="Of scores: the learning rate.")
-    ] = 0.1,
     save: Annotated[Path | None, typer.Option(help="Write the assignment, as JSON.")] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Also draw it into this file (.png, .pdf, .svg).")
@@ -61,10 +54,12 @@ def assign(
 
     Example: `lpkernels assign --model resnet18 --width 16 --batch 128 --ratio 0.6 --save a.json`
     """
+    from lpkernels.report.assignments import assignment_table
+
     request = _request(order, ratio, bits, seed)
     workload = _workload(data, data_dir, model, width)
-    made, scores, kept = _made(request, workload, batch, lr, seed, score)
-    _show(made, scores, f"{model} on {data}, batches of {batch}")
+    made, kept = _made(request, workload, batch, seed)
+    show_table(assignment_table(made, title=f"{model} on {data}, batches of {batch}"))
     console.print(
         f"kept for backward, as the trace predicts: {bytes_text(kept.bytes)}, of which "
         f"{bytes_text(kept.packed)} are codes",
@@ -112,17 +107,14 @@ def _workload(data: str, data_dir: str, model: str, width: int) -> Any:
         raise wrong_option(error, ("data", "data_dir", "model", "width")) from error
 
 
-def _made(
-    request: Request, workload: Any, batch: int, lr: float, seed: int, told: bool
-) -> tuple[Any, Any, Any]:
-    """The assignment of the network with the seed's weights; scores, if wanted; the bytes kept for
-    backward."""
+def _made(request: Request, workload: Any, batch: int, seed: int) -> tuple[Any, Any]:
+    """The assignment of the network, and the bytes kept for backward."""
     import torch
 
     from lpkernels.experiments.workloads.streams import stream_seed
     from lpkernels.experiments.workloads.traced import mean_loss, output_loss
-    from lpkernels.techniques.assignment import group, kept_memory, score, trace
-    from lpkernels.techniques.assignment.scoring import requested
+    from lpkernels.techniques.assignment import kept_memory, trace
+    from lpkernels.techniques.assignment.asking import requested
 
     if batch > len(workload.train):
         raise typer.BadParameter(
@@ -139,21 +131,12 @@ def _made(
     pair = (first[0], first)
     try:
         loss = mean_loss(output_loss(workload, first))
-        scores, ops = None, trace(network, loss, pair)
-        if told or request.needs_scores:
-            scores = score(network, loss, pair, group(ops), request.formats, lr=lr)
-        made = requested(request, network, loss, pair, lr=lr, scores=scores)
+        ops = trace(network, loss, pair)
+        made = requested(request, network, loss, pair)
     except (ValueError, NotImplementedError) as error:
         hint = "--bits" if str(error).startswith("demote: bits") else "--model"
         raise typer.BadParameter(str(error), param_hint=hint) from error
-    return made, scores if told else None, kept_memory(ops, made)
-
-
-def _show(made: Any, scores: Any, title: str) -> None:
-    from lpkernels.report.assignments import assignment_table
-
-    by_group = None if scores is None else scores.scores
-    show_table(assignment_table(made, scores=by_group, title=title))
+    return made, kept_memory(ops, made)
 
 
 app = alone(assign)

@@ -1,6 +1,5 @@
 """Precision assignments in the terminal and as pictures."""
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +21,17 @@ _LOW, _HIGH = "#2f7fc1", "#d9a441"
 _INCHES_PER_GROUP = 0.16
 
 
-def assignment_table(
-    assignment: Assignment, *, scores: Mapping[int, float] | None = None, title: str = ""
-) -> Table:
-    """A row for each group: its ends, its elements, how much of it is low, its bits, and its
-    cost."""
+def assignment_table(assignment: Assignment, *, title: str = "") -> Table:
+    """A row for each group: its ends, its elements, how much of it is low, and its bits."""
     table = Table(title=title, caption=_caption(assignment))
     for column in ("group", "from", "to"):
         table.add_column(column, justify="right" if column == "group" else "left", overflow="fold")
-    add_numbers(table, "elements", "low", "bits", *["score"] * (scores is not None))
+    add_numbers(table, "elements", "low", "bits")
     for group in assignment.groups:
         low = sum(t.numel for t in group.tensors if t.key in assignment.low)
         bits = sum(assignment.formats.bits(t, t.key in assignment.low) for t in group.tensors)
         share = f"{low / group.numel:.0%}" if group.numel else "-"
         cells = [str(group.index), *_ends(group), f"{group.numel:,}", share, f"{bits:,}"]
-        if scores is not None:
-            cells.append(f"{scores[group.index]:.2e}")
         table.add_row(*cells, style="" if low else "dim")
     return table
 

@@ -21,13 +21,11 @@ from lpkernels.experiments.sweeps.log import read_specs
 from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.sweeps.reading import read_results
 from lpkernels.schemas import KINDS, MIGRATIONS, Migration, all_current, schema
-from lpkernels.techniques.assignment import Assignment, group
-from lpkernels.techniques.assignment.demotion import Scores
+from lpkernels.techniques.assignment import Assignment
 from lpkernels.techniques.loss_scaling import Report
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace, TrainingRecipe
 from tests.support.commands import call, sentence
 from tests.support.refusals import rejects
-from tests.techniques.assignment.networks import chain
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ("mutants", "proofs", "attacks")
@@ -45,7 +43,6 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "frontier choices": read_choices, "error matrix": ErrorMatrix.load,
     "format space": lambda path: FormatSpace.from_json(path.read_text()),
     "training recipe": TrainingRecipe.load, "lpkernels assignment": Assignment.load,
-    "lpkernels assignment's scores": lambda path: Scores.load(path, group(chain())),
     "landscape": landscape.held, "optimizer states": optimizer_states.held,
     "mutants": mutants.score.read,
 }  # fmt: skip

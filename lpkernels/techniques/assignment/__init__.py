@@ -6,7 +6,7 @@ arXiv 2301.13464.
 
 from lpkernels.techniques.assignment.asking import amp_like, operator_based, uniform
 from lpkernels.techniques.assignment.assignment import Assignment
-from lpkernels.techniques.assignment.demotion import Scores, demote
+from lpkernels.techniques.assignment.demotion import demote
 from lpkernels.techniques.assignment.operations import Group, Kept, Op, TensorSpec, group
 from lpkernels.techniques.assignment.precisions import PAPER, Formats, Pins
 from lpkernels.techniques.assignment.promotion import Promoter, Promotion
@@ -21,7 +21,6 @@ from lpkernels.techniques.assignment.running import (
     kept_memory,
     train_with_assignment,
 )
-from lpkernels.techniques.assignment.scoring import score
 from lpkernels.techniques.assignment.tracing import trace
 
 __all__ = [
@@ -38,7 +37,6 @@ __all__ = [
     "Pins",
     "Promoter",
     "Promotion",
-    "Scores",
     "StepResult",
     "TensorSpec",
     "amp_like",
@@ -48,7 +46,6 @@ __all__ = [
     "group",
     "kept_memory",
     "operator_based",
-    "score",
     "trace",
     "train_with_assignment",
     "uniform",

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Literal, get_args
+
+from torch import Tensor
+from torch.nn import Module
 
 from lpkernels.arithmetic.text import number, options_of, read_options, whole, written_options
 from lpkernels.techniques import checks
 from lpkernels.techniques.assignment.assignment import Assignment
-from lpkernels.techniques.assignment.demotion import Order, check_demand
+from lpkernels.techniques.assignment.demotion import Order, check_demand, demote
 from lpkernels.techniques.assignment.operations import (
     FOLLOWS_ITS_INPUTS,
     Group,
@@ -21,6 +25,7 @@ from lpkernels.techniques.assignment.operations import (
     key_of,
 )
 from lpkernels.techniques.assignment.precisions import NONE, PAPER, Formats, Pins, held, tie, ties
+from lpkernels.techniques.assignment.tracing import trace
 
 
 def uniform(
@@ -213,16 +218,11 @@ class Request:
             asked["grad_activation"] = (PAPER.grad_activation.high, _rounded(self.low_grad))
         return Formats(**asked)
 
-    @property
-    def needs_scores(self) -> bool:
-        """Whether groups are scored for it."""
-        return self.rule == "demote" and self.order == "sensitivity"
-
 
 def parse_assignment(text: str) -> Request:
     """The Request of a text, which has its fields as words, with commas between.
 
-    "ratio=0.6,order=decreasing,promote=0.01", "bits=100000,order=sensitivity",
+    "ratio=0.6,order=decreasing,promote=0.01", "bits=100000,order=increasing",
     "ratio=0.5,order=random,seed=3", "uniform,promote=none", "operator_based,promote=none",
     "file=assignment.json", "ratio=1,low=e3m2none_sat,low_grad=e4m1none".
 
@@ -234,6 +234,28 @@ def parse_assignment(text: str) -> Request:
     if "file" in found:
         found["rule"] = "file"
     return Request(**found)
+
+
+def requested(
+    request: Request,
+    model: Module,
+    loss: Callable[[Any, Any], Tensor],
+    batch: tuple[Any, Any],
+) -> Assignment:
+    """The assignment that a request gives for this model, loss and batch.
+
+    Raises: as `trace`, `demote` and `Assignment.load` do.
+    """
+    ops = trace(model, loss, batch)
+    if request.rule in BASELINES:
+        return BASELINES[request.rule](ops, formats=request.formats)
+    groups = group(ops)
+    if request.rule == "file":
+        return Assignment.load(Path(request.file), groups)
+    return demote(
+        groups, request.ratio, bits=request.bits, order=request.order, seed=request.seed,
+        formats=request.formats,
+    )  # fmt: skip
 
 
 def _rounded(text: str) -> str:

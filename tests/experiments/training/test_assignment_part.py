@@ -99,7 +99,7 @@ def test_without_promotion_tests_are_in_the_formats_the_last_in_float32_too(tmp_
 
 
 def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
-    make = partial(trainer_in, assignment=f"{NARROW},order=sensitivity")
+    make = partial(trainer_in, assignment=f"{NARROW},order=increasing")
     whole, _, resumed = goes_on_alike(make, tmp_path, 3, 5, 6)
     promotions = part_of(resumed).assigned.promotions
     assert promotions == part_of(whole).assigned.promotions != []

@@ -10,12 +10,10 @@ from lpkernels.techniques.assignment import (
     demote,
     group,
     operator_based,
-    score,
     trace,
     uniform,
 )
-from lpkernels.techniques.assignment.asking import Request, parse_assignment
-from lpkernels.techniques.assignment.scoring import requested
+from lpkernels.techniques.assignment.asking import Request, parse_assignment, requested
 from tests.loops import rows
 from tests.support.refusals import refuses
 from tests.techniques.assignment.networks import chain_batch, chain_model
@@ -26,7 +24,7 @@ from tests.techniques.assignment.networks import chain_batch, chain_model
     ("ratio=0.6,order=decreasing,promote=0.01", {"ratio": 0.6}),
     ("ratio=0.6, order=increasing ,promote=none",
      {"ratio": 0.6, "order": "increasing", "promote": None}),
-    ("bits=1000,order=sensitivity", {"bits": 1000, "order": "sensitivity"}),
+    ("bits=1000,order=increasing", {"bits": 1000, "order": "increasing"}),
     ("ratio=0.5,order=random,seed=3", {"ratio": 0.5, "order": "random", "seed": 3}),
     ("uniform,promote=none", {"rule": "uniform", "promote": None}),
     ("operator_based,fan_out=branches", {"rule": "operator_based", "fan_out": "branches"}),
@@ -76,24 +74,19 @@ def test_each_text_gives_what_its_function_gives(tmp_path: Path) -> None:
     model, batch = chain_model(), chain_batch()
     ops = trace(model, cross_entropy, batch)
     groups = group(ops)
-    scores = score(model, cross_entropy, batch, groups, lr=0.5)
     demote(groups, 0.5).save(tmp_path / "a.json")
     low = ("fp_6_9_0:nearest_away", "e3m2none_sat:nearest_away")
     gradients = ("fp_6_9_0_backward:nearest_away", "e4m1none:toward_zero")
     harsh = Formats(weight=low, activation=low, grad_activation=gradients)
-    by_cost: Any = {"order": "sensitivity", "scores": scores}
     expected = {
         "ratio=0.6": demote(groups, 0.6),
         "ratio=0.6,order=random,seed=2": demote(groups, 0.6, order="random", seed=2),
-        "bits=130000,order=sensitivity": demote(groups, bits=130000, **by_cost),
+        "bits=130000,order=increasing": demote(groups, bits=130000, order="increasing"),
         "uniform": uniform(ops),
         "operator_based": operator_based(ops),
         f"file={tmp_path / 'a.json'}": demote(groups, 0.5),
         "ratio=1,low=e3m2none_sat,low_grad=e4m1none:toward_zero": demote(groups, 1, formats=harsh),
     }
     for text, assignment in expected.items():
-        made = requested(parse_assignment(text), model, cross_entropy, batch, lr=0.5)
+        made = requested(parse_assignment(text), model, cross_entropy, batch)
         assert made == assignment, text
-    request, costs = Request(ratio=0.6, order="sensitivity"), {0: 1.0, 1: 9.0, 2: 1.0, 3: 1.0}
-    given = requested(request, model, cross_entropy, batch, scores=costs)
-    assert given == demote(groups, 0.6, order="sensitivity", scores=costs)

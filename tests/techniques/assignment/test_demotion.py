@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from lpkernels.techniques.assignment import (
     Group,
     Op,
     Pins,
-    Scores,
     TensorSpec,
     amp_like,
     demote,
@@ -60,14 +58,6 @@ def tensors(*sizes: int) -> tuple[Group, ...]:
     )
 
 
-THREE, COSTS = tensors(100, 10, 1000), {0: 4.0, 1: 5.0, 2: 20.0}
-
-
-def sensible(**options: Any) -> Any:
-    """The demotion of `THREE` by their costs."""
-    return demote(THREE, **{"order": "sensitivity", "scores": COSTS, **options})
-
-
 @each("order", ["decreasing", "increasing"])
 def test_equal_groups_go_by_index(order: Any):
     assert demote(tensors(5, 5, 5), 0.5, order=order).low_groups == (0, 1)
@@ -94,62 +84,13 @@ def test_random_order_is_the_seeds_own():
     assert orders[0] == (5, 0, 1, 3, 7, 2, 6, 4)
 
 
-def test_sensitivity_takes_the_cheapest_set():
-    most = 16 * 1110
-    saves = {1: (0,), 801: (0, 1), 881: (2,), 8001: (2, 0), 8801: (2, 0, 1)}
-    for need, low in saves.items():
-        assert sensible(bits=most - need).low_groups == low
-    # The ratio asks for 101 of 1110 elements: the first two groups have 110 and cost 9, the last
-    # alone costs 20.
-    assert sensible(ratio=Fraction(101, 1110)).low_groups == (0, 1)
-    # The ratio asks for a hundredth of an element more than the first group has.
-    assert sensible(ratio=Fraction(10001, 111000)).low_groups == (0, 1)
-    assert sensible(ratio=0, scores=dict.fromkeys(range(3), 0)).bits == most
-    # Tensors that are held low count for a ratio.
-    made = sensible(ratio=Fraction(110, 1110), pins=Pins(low="t0.Y"))
-    assert (made.low_groups, made.low) == ((1,), {"t0.Y", "t1.Y"})
-    # Everything is low where pins keep a ratio from being reached.
-    pins = Pins(high="t2.Y")
-    assert sensible(ratio=0.5, pins=pins).low_groups == (0, 1)
-    with pytest.raises(ValueError, match=r"bits=16,879 cannot be met.* there are 16,880"):
-        sensible(bits=16_879, pins=pins)
-
-
-def test_a_budget_of_bits_stops_where_it_is_met_and_what_saves_no_bit_comes_last():
-    most = 16 * 1110
-    made = [demote(THREE, bits=most - need) for need in (0, 1, 8000, 8001, 8880)]
+def test_a_budget_of_bits_stops_where_it_is_met():
+    most, three = 16 * 1110, tensors(100, 10, 1000)
+    made = [demote(three, bits=most - need) for need in (0, 1, 8000, 8001, 8880)]
     assert [each.low_groups for each in made] == [(), (2,), (2,), (2, 0), (2, 0, 1)]
     assert [each.bits for each in made] == [17760, 9760, 9760, 8960, 8880]
-    groups = (
-        Group(0, (TensorSpec("w.GP", "grad_weight", 10, 0),)),
-        Group(1, (TensorSpec("a.Y", "activation", 10, 1),)),
-    )
-    made = demote(groups, 1.0, order="sensitivity", scores={0: 0, 1: 99})
-    assert made.low_groups == (1, 0)
-
-
-def test_scores_are_kept_for_every_budget(tmp_path):
-    scores = Scores.of(GROUPS, {0: 0.5, 1: 3.0, 2: 1e-9, 3: 0.25})
-    scores.save(tmp_path / "scores.json")
-    loaded = Scores.load(tmp_path / "scores.json", GROUPS)
-    assert loaded == scores
-
-    made = [demote(GROUPS, r, order="sensitivity", scores=loaded) for r in (0.1, 0.5, 1)]
-    # Group 1 alone is enough for a half, and costs a billionth less than it does with group 2.
-    assert [each.low_groups for each in made] == [(2,), (1,), (2, 1, 0, 3)]
-
-
-def test_scores_of_other_groups_are_refused(tmp_path):
-    Scores.of(GROUPS, dict.fromkeys(range(4), 1.0)).save(tmp_path / "scores.json")
-    with pytest.raises(ValueError, match="scores: they are of another model, batch or tying: of 4"):
-        Scores.load(tmp_path / "scores.json", group(chain()))
-    with pytest.raises(ValueError, match="scores: they are of another model"):
-        demote(GROUPS, 0.5, order="sensitivity", scores=SCORES)
-    with pytest.raises(ValueError, match=r"missing \[3\], of no group \[7\]"):
-        Scores.of(GROUPS, {0: 1, 1: 1, 2: 1, 7: 1})
-    for bad in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match=f"at least 0, got {bad} for group 2"):
-            demote(GROUPS, 1.0, order="sensitivity", scores={0: 1, 1: 1, 2: bad, 3: 1})
+    with pytest.raises(ValueError, match=r"bits=16,879 cannot be met.* there are 16,880"):
+        demote(three, bits=16_879, pins=Pins(high="t2.Y"))
 
 
 HALF, NONE = (GROUPS, 0.5), (GROUPS,)
@@ -169,8 +110,6 @@ test_wrong_demands_are_refused = refuses(
         (HALF, {"order": "size"}, ValueError, "order: expected one of decreasing, .* got 'size'"),
         (HALF, {"order": "random"}, ValueError, "'random' takes an int as seed.* seed=None"),
         (HALF, {"seed": 1}, ValueError, "no other does; got order='decreasing' and seed=1"),
-        (HALF, {"order": "sensitivity"}, ValueError, "scores go with order='sensitivity'.* no"),
-        (HALF, {"scores": {0: 1.0}}, ValueError, "got order='decreasing' and scores"),
         (((), 0.5), {}, TypeError, r"demote: expected the groups of group\(ops\)"),
         ((chain(), 0.5), {}, TypeError, r"demote: expected the groups of group\(ops\)"),
     ],
@@ -237,7 +176,7 @@ def test_every_group_is_low_or_high_as_a_whole_but_what_is_pinned(ops: list[Op],
 def test_other_formats_have_other_bits_and_another_loss_another_group():
     made = demote(GROUPS, 1.0, formats=Formats.same("fp32", "bf16"))
     assert (made.high_bits, made.bits, made.bit_ratio) == (32 * 10836, 16 * 10836, 1.0)
-    made = demote(SCALAR, 0.62)
+    made = demote(group(chain()), 0.62)
     assert (made.low_groups, made.numel, made.low_numel) == ((1,), 10830, 6736)
     assert made.high_bits == 173280
 
@@ -252,23 +191,6 @@ def test_operations_that_are_not_known_are_named_beside_the_ratio() -> None:
     assert made.unknown == ("gru",)
     assert str(made).splitlines()[-1] == "without what is computed inside gru"
     assert demote(group(ops[:1]), 0.5).unknown == ()
-
-
-SCALAR = group(chain())
-SCORES = Scores.of(SCALAR, {0: 0.02, 1: 0.9, 2: 0.1, 3: 0.4})
-
-
-def test_each_budget_of_bits_has_its_cheapest_set():
-    # Of 173,280 bits, group 0 saves 4,384, group 1 51,520, group 2 25,936 and group 3 1,296.
-    points = [
-        (173_280, ()), (168_896, (0,)), (147_344, (2,)), (142_960, (2, 0)), (141_664, (2, 0, 3)),
-        (121_760, (1,)), (117_376, (0, 1)), (95_824, (2, 1)), (91_440, (2, 0, 1)),
-        (90_144, (2, 0, 1, 3)),
-    ]  # fmt: skip
-    for point, next_one in pairwise(points):
-        for budget, (bits, low) in ((point[0], point), (point[0] - 1, next_one)):
-            made = demote(SCALAR, bits=budget, order="sensitivity", scores=SCORES)
-            assert (made.bits, made.low_groups) == (bits, low)
 
 
 CHAIN = chain(loss_numel=4)

@@ -14,7 +14,6 @@ from lpkernels.techniques.assignment import (
     Group,
     Op,
     Pins,
-    Scores,
     TensorSpec,
     demote,
     group,
@@ -167,8 +166,6 @@ test_what_the_released_code_has_not_is_refused = refuses(
     [
         ((GROUPS,), {"bits": 30}, ValueError, "at random, got bits; leave it out"),
         ((GROUPS, 0.5), {"pins": Pins(high="t0.Y")}, ValueError, "got pins; leave it out"),
-        ((GROUPS, 0.5), {"order": "sensitivity", "scores": Scores({}, {})}, ValueError,
-         "got order='sensitivity'"),
         ((group(chain()), 0.5), {}, ValueError, "needs groups of such a trace; give group"),
         ((GROUPS, 0.5), {"like": "paper"}, ValueError, 'demote: like must be None or "release"'),
     ],

@@ -32,10 +32,8 @@ class UnderAssignment(Part):
         self._sums: Mapping[str, Tensor] = {}
 
     @abstractmethod
-    def made(
-        self, model: nn.Module, loss: LossOf, batch: tuple[Any, Batch], lr: float
-    ) -> Assignment:
-        """The assignment of this model, loss and batch; lr is the optimizer's."""
+    def made(self, model: nn.Module, loss: LossOf, batch: tuple[Any, Batch]) -> Assignment:
+        """The assignment of this model, loss and batch."""
 
     def prepare(self, model: nn.Module, optimizer: Optimizer, context: Context) -> Prepared:
         if context.processes.count > 1:
@@ -46,8 +44,7 @@ class UnderAssignment(Part):
         self._model, sample = model, context.sample
         try:
             self._losses = output_loss(context.workload, sample)
-            lr = optimizer.param_groups[0]["lr"]
-            made = self.made(model, self._mean, (sample[0], sample), lr)
+            made = self.made(model, self._mean, (sample[0], sample))
         except (ValueError, FileNotFoundError, NotImplementedError) as error:
             raise ValueError(f"{self.OPTION}: {error}") from error
         self.assigned = assign(

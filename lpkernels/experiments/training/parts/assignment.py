@@ -13,8 +13,7 @@ from lpkernels.experiments.training.parts._under_assignment import LossOf, Under
 from lpkernels.experiments.training.parts.part import Part, PartConfig, register
 from lpkernels.experiments.workloads.workload import Batch
 from lpkernels.techniques.assignment import Assignment
-from lpkernels.techniques.assignment.asking import Request, parse_assignment
-from lpkernels.techniques.assignment.scoring import requested
+from lpkernels.techniques.assignment.asking import Request, parse_assignment, requested
 
 #: The file of a run's promotions, without its ending.
 PROMOTIONS = "promotions"
@@ -33,7 +32,7 @@ class AssignmentConfig(PartConfig):
     assignment: str = setting(
         "",
         "Which tensors are in low precision, e.g. ratio=0.6,order=decreasing,promote=0.01, "
-        "bits=1000000,order=sensitivity, uniform,promote=none, operator_based,promote=none or "
+        "bits=1000000,order=increasing, uniform,promote=none, operator_based,promote=none or "
         "file=assignment.json; `lpkernels assign` shows one.",
         check=parse_assignment,
     )
@@ -53,10 +52,8 @@ class AssignedTraining(UnderAssignment):
         # The sum over the steps so far, for the mean that the paper plots as memory.
         self._bit_ratios, self._steps = 0.0, 0
 
-    def made(
-        self, model: nn.Module, loss: LossOf, batch: tuple[Any, Batch], lr: float
-    ) -> Assignment:
-        return requested(self.request, model, loss, batch, lr=lr)
+    def made(self, model: nn.Module, loss: LossOf, batch: tuple[Any, Batch]) -> Assignment:
+        return requested(self.request, model, loss, batch)
 
     def after_step(self, ran: Tensor) -> None:
         self._bit_ratios += self.assigned.assignment.bit_ratio

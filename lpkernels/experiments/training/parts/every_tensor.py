@@ -73,7 +73,5 @@ class EveryTensor(UnderAssignment):
             set_recipe(model, self.recipe.sums)
         return super().prepare(model, optimizer, context)
 
-    def made(
-        self, model: nn.Module, loss: LossOf, batch: tuple[Any, Batch], lr: float
-    ) -> Assignment:
+    def made(self, model: nn.Module, loss: LossOf, batch: tuple[Any, Batch]) -> Assignment:
         return self.recipe.assignment(trace(model, loss, batch))
