@@ -55,9 +55,7 @@ class _Sources(threading.local):
 _sources = _Sources()
 
 
-def seed_for(
-    needs: bool, generator: torch.Generator | Tensor | None, in_backward: bool = False
-) -> Tensor | None:
+def seed_for(needs: bool, generator: torch.Generator | Tensor | None) -> Tensor | None:
     """The seed of one call: a 0-d int64 tensor, or None, and nothing is drawn, if it needs none.
 
     Args:
@@ -65,12 +63,11 @@ def seed_for(
         generator: a torch.Generator on the CPU, which is advanced by one draw; a 0-d int64 tensor,
             which is the seed; or None: the innermost `seed_from` block, else torch's default CPU
             generator, which torch.manual_seed sets.
-        in_backward: as in ``ops.draw_seed``.
     """
     if not needs:
         return None
     if generator is None:
-        return _sources.stack[-1].next() if _sources.stack else ops.draw_seed(in_backward)
+        return _sources.stack[-1].next() if _sources.stack else ops.draw_seed()
     if isinstance(generator, Tensor):
         return generator
     return torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator)

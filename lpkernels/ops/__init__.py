@@ -32,9 +32,7 @@ from lpkernels.ops._counting import (
 from lpkernels.ops._hadamard import hadamard
 from lpkernels.ops._operator import Packable, assume_constant_result, draw_seed, is_plain
 from lpkernels.ops._packing import (
-    encode,
     has_every_code,
-    is_decoding,
     pack,
     pack_scaled,
     packed_bytes,
@@ -76,12 +74,10 @@ __all__ = [
     "delayed",
     "dequantize",
     "draw_seed",
-    "encode",
     "finite_range",
     "fprop_of",
     "hadamard",
     "has_every_code",
-    "is_decoding",
     "is_plain",
     "largest",
     "matmul_of",

@@ -246,15 +246,11 @@ def _new_label() -> int:
     return next(_labels)
 
 
-def draw_seed(in_backward: bool = False) -> Tensor:
-    """A 0-d int64 tensor from torch's default CPU generator, which torch.manual_seed sets.
-
-    in_backward: a Function of ours may draw it in its backward, where a compiler traces that. The
-        label is then negative.
-    """
+def draw_seed() -> Tensor:
+    """A 0-d int64 tensor from torch's default CPU generator, which torch.manual_seed sets."""
     compiling = torch.compiler.is_compiling()
     if not compiling and torch._C._functorch.maybe_current_level() is not None:
         # torch.vmap decides by its `randomness` whether calls of random functions may differ.
         return torch.randint(2**63 - 1, (), dtype=torch.int64, device="cpu")
-    label = _new_label() * (-1 if in_backward else 1) if compiling else 0
+    label = _new_label() if compiling else 0
     return torch.ops.lpkernels._seed(label, device="cpu")

@@ -238,15 +238,6 @@ def _unpack_row_impl(codes: Tensor, rows: Tensor, index: int, shape: Sequence[in
     return _unpack_impl(codes[: packed_bytes(fmt, shape)], fmt, shape)
 
 
-def _encode_row_impl(x: Tensor, flag: Tensor, rows: Tensor, index: int, bits: int) -> Tensor:
-    """As `_pack_row`; a value without a code raises the flag, and the codes mean nothing."""
-    try:
-        return _pack_row_impl(x, rows, index, bits, 0, 0)
-    except ValueError:
-        flag.detach().fill_(True)
-        return x.new_zeros(_bytes(x.shape, bits), dtype=torch.uint8)
-
-
 _pack_scaled = define(
     "_pack_scaled(Tensor values, Tensor scale, Tensor tensor_scale, int[] format) -> Tensor",
     lambda values, scale, tensor_scale, fmt: values.new_empty(
@@ -269,11 +260,6 @@ _pack_row = define(
     _pack_row_fake,
     _pack_row_impl,
 )
-_encode_row = define(
-    "_encode_row(Tensor x, Tensor(a!) flag, Tensor rows, int index, int bits) -> Tensor",
-    lambda x, flag, rows, index, bits: x.new_empty(_bytes(x.shape, bits), dtype=torch.uint8),
-    _encode_row_impl,
-)
 _unpack_row = define(
     "_unpack_row(Tensor codes, Tensor rows, int index, SymInt[] shape) -> Tensor",
     lambda codes, rows, index, shape: codes.new_empty(shape, dtype=torch.float32),
@@ -291,17 +277,6 @@ def pack(x: Tensor, fmt: Packable | Ints | Row) -> Tensor:
 def pack_scaled(values: Tensor, scale: Tensor, tensor_scale: Tensor, fmt: Ints) -> Tensor:
     """The codes of the three parts of `scaled`, as a 1-D uint8 tensor."""
     return _pack_scaled(values.detach(), scale.detach(), tensor_scale.detach(), fmt)
-
-
-def encode(x: Tensor, flag: Tensor, row: Row) -> Tensor:
-    """`pack` by a row that raises no error: flag, a 0-d bool tensor, becomes True where a value has
-    no code."""
-    return _encode_row(x, flag, row.table, row.number, row.kept_bits)
-
-
-def is_decoding(function: object) -> bool:
-    """Whether it is the operator of `unpack` by a row."""
-    return function is torch.ops.lpkernels._unpack_row.default
 
 
 def unpack(codes: Tensor, fmt: Packable | Ints | Row, shape: Sequence[int]) -> Tensor:

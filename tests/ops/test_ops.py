@@ -254,19 +254,6 @@ def test_opcheck_blocks_of_a_table_have_room_for_their_scales(backend):
     check(OP._pack_row, x, table_of(ints), 0, 6, 2, 1, graph=backend == TRACED)
 
 
-@each("bits", [8, 16])
-def test_opcheck_codes_with_a_flag(bits):
-    table = table_of(quantizer("fp_4_3_4"))
-    x, flag = torch.tensor([1.0, -30.0, 0.0]), torch.tensor(False)
-    codes = OP._encode_row(x, flag, table, 0, bits)
-    assert_bit_equal(codes, OP._pack_row(x, table, 0, bits, 0, 0))
-    assert not flag
-    check(OP._encode_row, x, flag, table, 0, bits)
-    without = OP._encode_row(torch.tensor([1.0, math.nan, 2.0]), flag, table, 0, bits)
-    assert flag
-    assert without.shape == codes.shape
-
-
 def test_opcheck_ranges():
     x = torch.randn(4, 6)
     for view in (x, x.t(), x[:, ::2], x[0, 0], x[:0]):
@@ -290,7 +277,7 @@ def test_every_operator_is_checked_here():
     names = (name.partition(".")[0] for name in torch._C._dispatch_get_all_op_names())
     found = {name.removeprefix("lpkernels::") for name in names if name.startswith("lpkernels::")}
     products = {"_multiply", "_add_bias"}
-    codes = {"_pack", "_unpack", "_pack_row", "_unpack_row", "_encode_row", "_pack_scaled"}
+    codes = {"_pack", "_unpack", "_pack_row", "_unpack_row", "_pack_scaled"}
     rounding = {"_quantize", "_quantize_ranged", "_quantize_counting", "_count"}
     rounding |= {f"{name}_out" for name in rounding - {"_count"}} | {"_scaled", "_dequantize"}
     ranges = {"_finite_range", "_update_range", "_delayed"}

@@ -15,9 +15,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 from torch.nn import Module
-from torch.overrides import TorchFunctionMode
 
-from lpkernels.techniques._nested import changed
 from lpkernels.techniques.assignment.operations import (
     SAME_VALUES,
     Like,
@@ -80,15 +78,13 @@ class RunPlan:
 
     ops: the operations that the trace found. inputs: for each tensor of the network's input its Op,
     or None if nothing rounds it. calls: all calls in order. parameters: names of the parameters
-    that calls read. operations: the functions that are called, with their operations. like: as of
-    the trace.
+    that calls read. like: as of the trace.
     """
 
     ops: tuple[Op, ...]
     inputs: tuple[str | None, ...]
     calls: tuple[PlannedCall, ...]
     parameters: tuple[str, ...]
-    operations: Mapping[Callable[..., Any], str]
     like: Like
 
     @cached_property
@@ -175,8 +171,7 @@ def planned(
         for number, met in enumerate(recorder.calls)
     )
     inputs = tuple(None if step is None else names.get(step) for step in recorder.inputs)
-    functions = {met.function: met.operation for met in recorder.calls}
-    return RunPlan(ops, inputs, calls, parameters, functions, like)
+    return RunPlan(ops, inputs, calls, parameters, like)
 
 
 def _call(
@@ -204,51 +199,3 @@ def _key(maker: object, names: Mapping[TracedOp, str]) -> str | None:
     if isinstance(maker, TracedOp) and maker in names:
         return key_of(names[maker], "activation")
     return None
-
-
-class ForwardPass(TorchFunctionMode):
-    """One forward pass under a plan, which meets the functions that the model calls."""
-
-    def __init__(self, plan: RunPlan) -> None:
-        super().__init__()
-        self.plan = plan
-        # The rounded parameters so far, by key: one copy for all that read it.
-        self._rounded: dict[str, Tensor] = {}
-        # The calls of the plan so far.
-        self._met = 0
-
-    def result(self, x: Tensor, op: str) -> Tensor:
-        """An Op's result, rounded."""
-        raise NotImplementedError(f"{type(self).__name__} must define result")
-
-    def put(self, x: Tensor, op: str) -> None:
-        """Rounds an Op's result, which the call wrote into x, in place."""
-        raise NotImplementedError(f"{type(self).__name__} must define put")
-
-    def inputs(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The network's inputs, rounded."""
-
-        def of(number: int, x: Tensor) -> Tensor:
-            op = self.plan.inputs[number]
-            return x if op is None else self.result(x, op)
-
-        return changed((tuple(args), dict(kwargs)), of)
-
-    def results(self, planned: PlannedCall, args: Any, kwargs: Any, result: Any) -> Any:
-        """The result of a call, whose tensors of the assignment are rounded."""
-        ops = {(each.place, each.number): each.op for each in planned.results}
-
-        def in_place(number: int, x: Tensor) -> Tensor:
-            if ("argument", number) in ops:
-                self.put(x, ops["argument", number])
-            return x
-
-        if planned.results[0].place == "argument":
-            changed((args, kwargs), in_place)
-            return result
-
-        def new(number: int, x: Tensor) -> Tensor:
-            op = ops.get(("result", number))
-            return x if op is None else self.result(x, op)
-
-        return changed(result, new)

@@ -14,15 +14,11 @@ from torch.nn import Module
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.arithmetic.integers import InQuantizer
-from lpkernels.formats import (
-    Number,
-)
 from lpkernels.functional.recording import first_order
 from lpkernels.functional.seeds import seed_for
-from lpkernels.functional.unchecked import check_axis, rounded, rows_of
+from lpkernels.functional.unchecked import check_axis, rounded
 from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.operations import key_of
-from lpkernels.techniques.assignment.promotion import FORWARD
 from lpkernels.techniques.assignment.running._plan import PlannedCall
 
 # What `lp.quantize` counts: overflow, underflow, zeros, nonfinite.
@@ -70,18 +66,14 @@ class CopiedCounts:
 class RoundingTable:
     """How each tensor is rounded, by key; a promotion writes here, and nothing else changes.
 
-    quantizers is the mirror of the host, which eager calls read; counters are one tensor on each
-    device, a row of four for each key.
+    counters are one tensor on each device, a row of four for each key.
     """
 
     def __init__(self, assignment: Assignment, counting: bool) -> None:
-        self._tensors, self._formats = assignment.tensors, assignment.formats
         self.keys = tuple(assignment.tensors)
         self.rows = {key: row for row, key in enumerate(self.keys)}
         self.quantizers: list[Quantizer] = []
         self.counting = counting
-        # The same as a tensor, which compiled graphs read when they run.
-        self.compiled: Tensor | None = None
         # The audit sets these. The first is told of every rounding, and of the gradients that pass:
         # key, values before, values after. The second is told the tensors that a call of several
         # operations reads inside, where no observer sees them.
@@ -95,39 +87,6 @@ class RoundingTable:
         """Takes over the formats of the assignment."""
         self.quantizers = [assignment.format_of(key) for key in self.keys]
         self._lowered = [(q.to_ints(), q.is_stochastic) for q in self.quantizers]
-        if self.compiled is not None:
-            self.compiled.copy_(self._as_rows())
-
-    def for_compilers(self, device: torch.device) -> tuple[Tensor, Tensor | None, list[bool]]:
-        """The formats as a tensor, the counters of that device, and who draws random bits."""
-        if self.compiled is None:
-            self.compiled = self._as_rows()
-        if self.counting:
-            self._counts(device)
-        counters = self._counters[device][0] if self.counting else None
-        return self.compiled, counters, [stochastic for _, stochastic in self._lowered]
-
-    def code_bits(self) -> dict[str, int]:
-        """Of each tensor that may be kept as codes in high precision, the bits of a code there."""
-        found = {}
-        for key, tensor in self._tensors.items():
-            formats = [self._formats.of(tensor.kind, low).fmt for low in (True, False)]
-            plain = all(isinstance(fmt, Number) for fmt in formats)
-            if tensor.kind in FORWARD and plain and int(formats[1].bits) < 32:
-                found[key] = int(formats[1].bits)
-        return found
-
-    def _as_rows(self) -> Tensor:
-        """A row for each key, and two rows that keep every bit; the last row draws a seed."""
-        exact = [
-            Quantizer("fp32", rounding).to_ints() for rounding in ("nearest_even", "stochastic")
-        ]
-        return rows_of([*(ints for ints, _ in self._lowered), *exact])
-
-    def add_elements(self, numel: Mapping[str, int]) -> None:
-        """Adds the elements of these tensors that a compiled graph rounded."""
-        for key, elements in numel.items() if self.counting else ():
-            self._numel[self.rows[key]] += elements
 
     def check_parameters(self, model: Module) -> None:
         """Raises: ValueError: a parameter lacks the axis of its format or of its gradient's."""

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.overrides import TorchFunctionMode
 
 from lpkernels.arithmetic import Quantizer
 from lpkernels.functional.torch_calls import watching
 from lpkernels.nn.observing.functions import PRODUCTS, name_of, operation_of
 from lpkernels.techniques._nested import changed
 from lpkernels.techniques.assignment.operations import key_of
-from lpkernels.techniques.assignment.running._plan import ForwardPass, PlannedCall, RunPlan
+from lpkernels.techniques.assignment.running._plan import PlannedCall, RunPlan
 from lpkernels.techniques.assignment.running._rounding import Branch, Rounded, RoundingTable
 from lpkernels.techniques.assignment.running.keeping import Keeper
 from lpkernels.techniques.assignment.tracing.parts import in_parts
@@ -24,7 +25,7 @@ from lpkernels.techniques.assignment.tracing.parts import in_parts
 _APART = frozenset("grad grad_fn".split())
 
 
-class Session(ForwardPass):
+class Session(TorchFunctionMode):
     """A forward pass that meets the model's functions, and the functions that layers compute in
     their place; `running` is around it."""
 
@@ -36,7 +37,12 @@ class Session(ForwardPass):
         keeper: Keeper | None,
         branches: bool,
     ) -> None:
-        super().__init__(plan)
+        super().__init__()
+        self.plan = plan
+        # The rounded parameters so far, by key: one copy for all that read it.
+        self._rounded: dict[str, Tensor] = {}
+        # The calls of the plan so far.
+        self._met = 0
         self._table, self._keeper, self._branches = table, keeper, branches
         # By id, the keys of the parameters that the plan reads.
         self._keys = {
@@ -65,6 +71,7 @@ class Session(ForwardPass):
             raise self._departs("ended")
 
     def result(self, x: Tensor, op: str, *, in_place: bool = False) -> Tensor:
+        """An Op's result, rounded, in x's memory if `in_place`."""
         key, gradient = key_of(op, "activation"), key_of(op, "grad_activation")
         with torch._C.DisableTorchFunction():
             shared = self._branches and key in self.plan.consumed
@@ -76,12 +83,37 @@ class Session(ForwardPass):
                     self._keeper.settles(x, y)
         return y
 
+    def inputs(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The network's inputs, rounded."""
+
+        def of(number: int, x: Tensor) -> Tensor:
+            op = self.plan.inputs[number]
+            return x if op is None else self.result(x, op)
+
+        return changed((tuple(args), dict(kwargs)), of)
+
+    def results(self, planned: PlannedCall, args: Any, kwargs: Any, result: Any) -> Any:
+        """The result of a call, whose tensors of the assignment are rounded."""
+        ops = {(each.place, each.number): each.op for each in planned.results}
+
+        def in_place(number: int, x: Tensor) -> Tensor:
+            if ("argument", number) in ops:
+                self.result(x, ops["argument", number], in_place=True)
+            return x
+
+        if planned.results[0].place == "argument":
+            changed((args, kwargs), in_place)
+            return result
+
+        def new(number: int, x: Tensor) -> Tensor:
+            op = ops.get(("result", number))
+            return x if op is None else self.result(x, op)
+
+        return changed(result, new)
+
     def log_softmax(self, x: Tensor, axis: int) -> Tensor:
         """Computes a part of cross_entropy."""
         return torch.log_softmax(x, axis)
-
-    def put(self, x: Tensor, op: str) -> None:
-        self.result(x, op, in_place=True)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = name_of(func)

@@ -33,7 +33,6 @@ from lpkernels.techniques.assignment.running._rounding import (
     RoundingTable,
 )
 from lpkernels.techniques.assignment.running._session import Session
-from lpkernels.techniques.assignment.running._traced import Traced, compiled
 from lpkernels.techniques.assignment.running.keeping import Keeper, Memory, Meter
 
 FanOut = Literal["sum", "branches"]
@@ -176,48 +175,6 @@ class Assigned:
         flag |= ~value.detach().isfinite().all()
         result: Tensor = Flagged.apply(value, flag)
         return result
-
-    def compiled(self, input: Any, target: Any, **options: Any) -> Callable[[Any, Any], Tensor]:
-        """A function to call in place of this object for batches of these sizes: one graph,
-        compiled when it is first called. The bits are those of the call itself as far as torch's
-        compiled arithmetic equals torch's own.
-
-        A promotion writes into a table that the graph reads, and compiles nothing anew. Operations
-        keep their tensors for backward as codes of the width of high precision, with the compiler's
-        own backend ("inductor"). Gradients are rounded at the sum of a fan-out; attention in one
-        call is refused.
-
-        Args: options: of torch.compile; fullgraph is True.
-        Raises:
-            ValueError: as a call of this object, and with fan_out="branches" or like="release";
-                later, batches of other sizes and other modes of the modules.
-        """
-        if self.like is not None:
-            raise ValueError('Assigned: compiled has no like="release"; call the object itself')
-        if self.fan_out == "branches":
-            raise ValueError('Assigned: compiled needs fan_out="sum", got "branches"')
-        plan = self._plan(self.loss, input, target)
-        packs = self.packs and options.get("backend", "inductor") == "inductor"
-        code_bits = self._table.code_bits() if packs else {}
-        traced = Traced(self._table, plan, self._device(input), code_bits)
-        graph = compiled(self.model, self.loss, traced, packs, options)
-        expected = self._kind(self.loss, input, target)
-        numel = plan.elements({n for n, p in self.model.named_parameters() if p.requires_grad})
-
-        def run(input: Any, target: Any) -> Tensor:
-            if self._kind(self.loss, input, target) != expected:
-                raise ValueError(
-                    "Assigned: compiled for batches of other sizes, or for other modes of the "
-                    "modules (train, eval); call compiled() for these as well"
-                )
-            flag = self._started(input)
-            value = graph(input, target, flag)
-            self._table.add_elements(numel)
-            flag |= ~value.detach().isfinite().all()
-            result: Tensor = Flagged.apply(value, flag)
-            return result
-
-        return run
 
     def check_batch(self, input: Any, target: Any) -> None:
         """Checks a batch as the first call checks its batch, without a step. Afterwards batches

@@ -7,9 +7,9 @@ the tensor and all its other views a new maker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -121,7 +121,6 @@ class TracedCall:
     """
 
     operation: str
-    function: Callable[..., Any]
     reads: list[Maker | None]
     passes: bool
     made: list[TracedResult] = field(default_factory=list)

@@ -128,7 +128,7 @@ class Recorder(Visitor):
         found = all_tensors(arguments)
         makers = {name: self._maker(x) for name, x in found.items()}
         passes = _passes_gradients(call.operation, arguments, found.values())
-        self.calls.append(TracedCall(call.operation, call.function, list(makers.values()), passes))
+        self.calls.append(TracedCall(call.operation, list(makers.values()), passes))
         reads = CallInputs(dict(arguments), {n: m for n, m in makers.items() if m is not None})
         kept = list(found.values())
         mark = 0 if self.saved is None else self.saved.mark()

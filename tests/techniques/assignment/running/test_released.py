@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -193,9 +192,3 @@ test_options_that_contradict_are_refused = refused(
     ],
     ValueError,
 )
-
-
-def test_compiling_is_refused() -> None:
-    model, batch = seeded_chain()
-    with pytest.raises(ValueError, match='compiled has no like="release"'):
-        released(model, batch).compiled(*batch)
