@@ -18,9 +18,9 @@ const int64_t* fused_quantizer(const Ints& ints) {
   return ints.data();
 }
 
-// Adds zeros for the integers that an accumulator without operands does not have.
+// Adds zeros for the integers of operands, which no accumulator of these kernels has.
 Ints accumulator_ints(Ints ints) {
-  if (ints.size() != kPlainAccumulatorInts) check_size(ints, kAccumulatorInts, "an accumulator");
+  check_size(ints, kPlainAccumulatorInts, "an accumulator");
   ints.resize(kAccumulatorInts);
   return ints;
 }
@@ -87,16 +87,15 @@ class Lines {
   size_t at_ = 0;
 };
 
-// values, facts, 1 if some are absent, how many values; then the lines of matrices, lanes, steps.
+// values, facts, 1 if some are absent; then the lines of matrices, lanes, steps.
 cuda::Operand operand_from(const Ints& ints) {
-  check_size(ints, 10, "an operand");
-  const Ints rest(ints.begin() + 4, ints.end());
+  check_size(ints, 9, "an operand");
+  const Ints rest(ints.begin() + 3, ints.end());
   Lines lines(rest, 3);
   cuda::Operand operand{};
   operand.values = pointer<const float>(static_cast<uintptr_t>(ints[0]));
   operand.facts = pointer<const cuda::Facts>(static_cast<uintptr_t>(ints[1]));
   operand.absent = ints[2] != 0;
-  operand.size = ints[3];
   operand.batch = lines.next();
   operand.lanes = lines.next();
   operand.steps = lines.next();
@@ -133,21 +132,14 @@ cuda::Sums sums_from(const Ints& left, const Ints& right, const Ints& tensors, c
   return sums;
 }
 
-// sizes: matrices, rows, columns, steps, values of the operands; steps: positions, starts, chunks.
-int64_t cuda_scratch_bytes(const Ints& sizes, const Ints& steps, const Ints& accumulator) {
-  check_size(sizes, 6, "cuda_scratch_bytes: sizes");
-  check_size(steps, 3, "cuda_scratch_bytes: steps");
+// sizes: matrices, rows, columns.
+int64_t cuda_scratch_bytes(const Ints& sizes, const Ints& accumulator) {
+  check_size(sizes, 3, "cuda_scratch_bytes: sizes");
   const Ints integers = accumulator_ints(accumulator);
   cuda::Sums sums{};
   sums.count = sizes[0];
   sums.m = sizes[1];
   sums.n = sizes[2];
-  sums.k = sizes[3];
-  sums.left.size = sizes[4];
-  sums.right.size = sizes[5];
-  sums.positions = pointer<const int64_t>(static_cast<uintptr_t>(steps[0]));
-  sums.starts = pointer<const int64_t>(static_cast<uintptr_t>(steps[1]));
-  sums.chunks = steps[2];
   return cuda::scratch_bytes(sums, integers.data());
 }
 
@@ -196,8 +188,7 @@ void register_cuda_products(pybind11::module_& module) {
   module.def("cuda_frame", &cuda_frame, py::call_guard<py::gil_scoped_release>(), py::arg("source"),
              py::arg("sizes"), py::arg("strides"), py::arg("channels_last"), py::arg("to"),
              py::arg("facts"), py::arg("quantizer"), py::arg("stream"));
-  module.def("cuda_scratch_bytes", &cuda_scratch_bytes, py::arg("sizes"), py::arg("steps"),
-             py::arg("accumulator"));
+  module.def("cuda_scratch_bytes", &cuda_scratch_bytes, py::arg("sizes"), py::arg("accumulator"));
   module.def("cuda_accumulate", &cuda_accumulate, py::call_guard<py::gil_scoped_release>(),
              py::arg("total"), py::arg("addend"), py::arg("sizes"), py::arg("strides"),
              py::arg("accumulator"), py::arg("seed"), py::arg("device_seed"), py::arg("role"),

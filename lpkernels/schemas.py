@@ -19,7 +19,7 @@ KINDS = frozenset({
     "error matrix", "format space", "training recipe", "lpkernels assignment",
     "accumulator_speed",
     "accumulation", "accumulator training", "activation memory", "assignment step",
-    "bench", "counted, never run", "diagnosis step",
+    "bench", "diagnosis step",
     "frontier choices", "frontier coinciding", "frontier numerics",
     "frontier transfer", "general path", "install", "instructions",
     "landscape",

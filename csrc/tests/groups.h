@@ -14,10 +14,7 @@ void test_cuda();
 void test_cuda_banks();
 void test_cuda_certified();
 void test_cuda_rules();
-void test_cuda_orders();
 void test_cuda_ends();
-void test_cuda_shapes();
-void test_cuda_tensor();
 // Tests of what csrc/cpu compiles for each instruction set.
 void test_quantize();
 void test_count();

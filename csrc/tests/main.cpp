@@ -35,10 +35,7 @@ constexpr Group kGroups[] = {
     {"cuda_banks", lpk_test::test_cuda_banks},
     {"cuda_certified", lpk_test::test_cuda_certified},
     {"cuda_rules", lpk_test::test_cuda_rules},
-    {"cuda_orders", lpk_test::test_cuda_orders},
     {"cuda_ends", lpk_test::test_cuda_ends},
-    {"cuda_shapes", lpk_test::test_cuda_shapes},
-    {"cuda_tensor", lpk_test::test_cuda_tensor},
 };
 
 constexpr int kSkipped = 77;

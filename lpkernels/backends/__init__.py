@@ -10,9 +10,11 @@ never as a failing ``import lpkernels``.
 
 ``backend="auto"`` takes the first of these that can do the operation: cpu, reference for tensors on
 the CPU; cuda, triton, reference (through copies on the host) for tensors on a CUDA device, the
-first two in the order that `gpu_orders` gives. The environment variable LPKERNELS_BACKEND, read at
-each call, replaces "auto". A backend named explicitly runs, or raises with the reason. At its first
-use a backend rounds a handful of values with known results (`_selftest`).
+first two in the order that `gpu_orders` gives. Trees, compensated sums and aligned blocks on a
+CUDA device are triton's alone: without it they are refused. The environment variable
+LPKERNELS_BACKEND, read at each call, replaces "auto". A backend named explicitly runs, or raises
+with the reason. At its first use a backend rounds a handful of values with known results
+(`_selftest`).
 """
 
 from __future__ import annotations
@@ -111,7 +113,8 @@ def status() -> dict[str, str]:
     if found["cuda"] == "available" != found["triton"]:
         found["triton"] += (
             "; without it counts, codes, block and affine formats and updates of tensors on a CUDA "
-            "device are made by the reference, on the host"
+            "device are made by the reference, on the host, and trees, compensated sums and "
+            "aligned blocks are refused"
         )
     return found
 
@@ -182,6 +185,8 @@ def _candidates(op: str, kind: str) -> tuple[str, ...]:
     """The backends that "auto" asks for tensors on a device of this kind, the first one first."""
     if kind == "cuda" and op in _GPU_ORDERS:
         return (*_GPU_ORDERS[op], "reference")
+    if kind == "cuda" and op.removesuffix("_table").endswith(("_ordered", "_operands")):
+        return _CUDA_FIRST  # On the host they would take hours.
     return _AUTO.get(kind, ())
 
 

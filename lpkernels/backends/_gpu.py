@@ -57,23 +57,10 @@ class Pass(NamedTuple):
 
 # By the names that `Backend.unsupported` takes.
 _OPS = (
-    "quantize",
-    "quantize_counting",
-    "quantize_affine",
-    "quantize_block",
-    "hadamard",
-    "matmul",
-    "conv_fprop",
-    "conv_dgrad",
-    "conv_wgrad",
-    "accumulate",
-    "scaled",
-    "dequantize",
-    "pack",
-    "pack_scaled",
-    "unpack",
-    "update",
-)
+    "quantize", "quantize_counting", "quantize_affine", "quantize_block", "hadamard", "matmul",
+    "conv_fprop", "conv_dgrad", "conv_wgrad", "accumulate", "scaled", "dequantize", "pack",
+    "pack_scaled", "unpack", "update",
+)  # fmt: skip
 
 
 class GpuBackend(Conveniences):

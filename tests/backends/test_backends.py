@@ -120,6 +120,20 @@ def test_auto_on_cuda_prefers_cuda_then_triton_then_reference(registry, monkeypa
     assert backends.select("auto", "pack", CUDA).name == "reference"
 
 
+def test_auto_on_cuda_leaves_other_orders_and_blocks_to_triton_alone(monkeypatch):
+    pytest.importorskip("triton")
+    lacking: dict[str, str] = {}
+    monkeypatch.setattr(backends, "_why_not", lambda name: lacking.get(name, ""))
+    monkeypatch.setattr(backends, "_chosen", {})
+    monkeypatch.setattr(backends, "_tested", lambda name: name)
+    for op in ("matmul_ordered", "matmul_operands", "conv_wgrad_operands", "matmul_ordered_table"):
+        assert backends.select("auto", op, CUDA) == "triton"
+    lacking["triton"] = "no triton here"
+    backends._chosen.clear()
+    with pytest.raises(NotImplementedError, match=r"backend='triton' has these\n  triton: no tri"):
+        backends.select("auto", "matmul_operands", CUDA)
+
+
 def test_auto_lists_every_reason_when_nothing_fits(registry):
     registry(cpu=Fake(why="no compiler"), reference=Fake(lacks="matmul"))
     reasons = r"on cpu:\n  cpu: no compiler\n  reference: no kernel for"

@@ -26,6 +26,7 @@ from lpkernels.backends import Fused
 from lpkernels.backends import cuda as cuda_backend
 from tests.cases import accumulators_named
 from tests.loops import each
+from tests.support.products import in_sequence
 
 CSRC = Path(__file__).resolve().parents[2] / "csrc"
 #: The names of the CUDA runtime that csrc/cuda may use: types, a launch's error, device queries.
@@ -33,7 +34,7 @@ MAY_NAME = {
     "cudaStream_t",
     "cudaError_t", "cudaSuccess", "cudaGetLastError", "cudaGetErrorString",
     "cudaGetDevice", "cudaDeviceGetAttribute", "cudaDeviceAttr",
-    "cudaDevAttrMultiProcessorCount", "cudaDevAttrSingleToDoublePrecisionPerfRatio",
+    "cudaDevAttrSingleToDoublePrecisionPerfRatio",
 }  # fmt: skip
 STREAMS = {"stream", "queue", "static_cast<cudaStream_t>(stream)"}
 
@@ -77,7 +78,7 @@ def test_the_host_starts_kernels_and_asks_what_the_device_is() -> None:
 
 def test_every_launch_goes_to_the_stream_that_was_given() -> None:
     launches = {name: streams(text) for name, text in sources().items()}
-    assert sum(map(len, launches.values())) >= 8
+    assert sum(map(len, launches.values())) >= 5
     for name, used in launches.items():
         assert set(used) <= STREAMS, name
 
@@ -188,7 +189,7 @@ def run_products(backend: Any, acc: Accumulator, device: torch.device) -> None:
         backend.accumulate(there((9, 20)), there((20,)), (0, 0), ints, seed, role, 2, 0)
 
 
-@each("acc", ACCUMULATORS)
+@each("acc", filter(in_sequence, ACCUMULATORS))
 def test_the_cuda_adapter_reads_no_value(acc, device, monkeypatch):
     started: list[str] = []
 

@@ -19,12 +19,16 @@ PASSES = ("fprop", "dgrad", "wgrad")
 KERNELS = accumulators_named("""
     fp32 e5m10 e6m9_chunk5:outer=e5m7 e4m3fn_sat e5m7_chunk16:toward_zero e6m9_chunk8:stochastic
     e6m9_chunk8:stochastic:outer_rounding=nearest_even
-    e5m5_chunk7:stochastic:product=e4m3:product_rounding=stochastic e5m6:stochastic:order=pairwise
-    e6m9_chunk9:order=compensated e8m13:toward_zero:block=8:aligned_bits=13
+    e5m5_chunk7:stochastic:product=e4m3:product_rounding=stochastic
 """)
 Make = Callable[[tuple[int, ...]], Tensor]
 #: x, w, dy and the bias of a convolution.
 Tensors = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+def in_sequence(acc: Accumulator) -> bool:
+    """Whether products are added in sequence and in chunks: csrc/cuda makes these sums alone."""
+    return acc.order == "sequential" and acc.block is None
 
 
 def few_bits(shape: tuple[int, ...]) -> Tensor:

@@ -1,11 +1,9 @@
 """Machine code of NVIDIA GPUs as text, by the tools that come with triton, and its loops."""
 
-import heapq
 import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -180,14 +178,6 @@ def chosen(function: Function, number: int) -> Function:
     return max(found, key=lambda one: len(one.code))
 
 
-def stretches(function: Function) -> list[list[Instruction]]:
-    """The instructions between labels and branches, which run one after the other."""
-    starts = {0} | {at for at in function.labels.values() if 0 <= at < len(function.code)}
-    starts |= {i + 1 for i, x in enumerate(function.code) if x.name.startswith("BRA")}
-    ends = sorted(starts | {len(function.code)})
-    return [function.code[a:b] for a, b in pairwise(ends) if a < b]
-
-
 def loops(function: Function) -> list[Loop]:
     """The loops of a function: for every backward branch the instructions from its target to it."""
     spans = []
@@ -217,40 +207,3 @@ def target_of(function: Function, index: int) -> int | None:
     if not instruction.name.startswith("BRA") or found is None:
         return None
     return function.labels[found[1]]
-
-
-def fewest(
-    function: Function,
-    first: int,
-    last: int,
-    through: Sequence[str | int],
-    past: Sequence[int] = (),
-) -> int:
-    """The fewest instructions from the one at `first` to before `last`, on a way that meets each of
-    `through` (the name of an instruction, or a place) and none of the places `past`. Branches are
-    taken or not; calls return."""
-    goal = (1 << len(through)) - 1
-    queue, done = [(0, first, 0)], {(index, met) for index in past for met in range(goal + 1)}
-    while queue:
-        length, index, met = heapq.heappop(queue)
-        if index == last and met == goal:
-            return length
-        if (index, met) in done or index >= len(function.code) or index == last:
-            continue
-        done.add((index, met))
-        instruction = function.code[index]
-        for bit, wanted in enumerate(through):
-            by_name = isinstance(wanted, str) and instruction.name.startswith(wanted)
-            if by_name or wanted == index:
-                met |= 1 << bit
-        target = target_of(function, index)
-        following = [] if target is None else [target]
-        leaves = instruction.name.startswith(("BRA", "EXIT", "RET")) and not instruction.guarded
-        # A branch on a uniform register, or one that names a predicate, may fall through.
-        if not leaves or (target is not None and "UP" in instruction.operands.split("`")[0]):
-            following.append(index + 1)
-        for next_index in following:
-            if next_index < 0:
-                continue
-            heapq.heappush(queue, (length + 1, next_index, met))
-    raise ValueError(f"{function.name}: no way from {first} to {last} meets all of {through}")

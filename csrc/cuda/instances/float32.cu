@@ -1,38 +1,35 @@
 // Certified sums toward zero, and float32's own.
-#include "one_tier.h"
+#include "certified.h"
 
 namespace lpk::cuda {
 namespace {
 
 template <Rounding kMode>
-struct HardwareTile {
+struct Hardware {
   template <bool kTables, bool kChunked>
-  using Of = CertifiedTile<HardwareRule<kMode>, kTables, kChunked>;
+  using Of =
+      Tiers<Made<Tier::kHardwareFloat, CertifiedTile<HardwareRule<kMode>, kTables, kChunked>>>;
 };
 
 template <bool kTables, bool kChunked>
-using Truncated = CertifiedTile<TruncationRule, kTables, kChunked>;
+using Truncated = Tiers<Made<Tier::kTruncated, CertifiedTile<TruncationRule, kTables, kChunked>>>;
 
 }  // namespace
 
 void launch_truncated(const Job& job, cudaStream_t stream) {
-  launch_tier<Tier::kTruncated, Truncated>(job, stream);
+  launch_layout<Truncated>(job, stream);
 }
 
 void launch_float32(const Job& job, cudaStream_t stream) {
   switch (job.acc.rounding) {
     case Rounding::kTowardZero:
-      return launch_tier<Tier::kHardwareFloat, HardwareTile<Rounding::kTowardZero>::Of>(job,
-                                                                                        stream);
+      return launch_rare_layout<Hardware<Rounding::kTowardZero>::Of>(job, stream);
     case Rounding::kTowardPositive:
-      return launch_tier<Tier::kHardwareFloat, HardwareTile<Rounding::kTowardPositive>::Of>(job,
-                                                                                            stream);
+      return launch_rare_layout<Hardware<Rounding::kTowardPositive>::Of>(job, stream);
     case Rounding::kTowardNegative:
-      return launch_tier<Tier::kHardwareFloat, HardwareTile<Rounding::kTowardNegative>::Of>(job,
-                                                                                            stream);
+      return launch_rare_layout<Hardware<Rounding::kTowardNegative>::Of>(job, stream);
     default:
-      return launch_tier<Tier::kHardwareFloat, HardwareTile<Rounding::kNearestEven>::Of>(job,
-                                                                                         stream);
+      return launch_layout<Hardware<Rounding::kNearestEven>::Of>(job, stream);
   }
 }
 

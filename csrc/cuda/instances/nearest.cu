@@ -1,29 +1,27 @@
-// Certified sums to nearest without chunks: in float32, in half precision and bfloat16.
+// Certified sums to nearest in float32, proved and watched, and through it in half precision.
 #include "certified.h"
 #include "cuda/rules/convert_rule.h"
 
 namespace lpk::cuda {
 namespace {
 
-template <bool kTables>
-struct Square {
-  template <class Rule>
-  using Of = CertifiedTile<Rule, kTables, false>;
+template <bool kTables, bool kChunked>
+struct Nearest {
+  template <Tier kTier, class Rule>
+  using Of = Made<kTier, CertifiedTile<Rule, kTables, kChunked>>;
+  static void launch(const Job& job, cudaStream_t stream) {
+    Tiers<Of<Tier::kTwoStep, TwoStepRule<NearestSum, Limit::kProved>>,
+          Of<Tier::kTwoStepWatched, TwoStepRule<NearestSum, Limit::kWatched>>,
+          Of<Tier::kSplit, SplitRule<NearestSum, Limit::kProved>>,
+          Of<Tier::kSplitWatched, SplitRule<NearestSum, Limit::kWatched>>,
+          Of<Tier::kFloor, FloorRule<NearestSum, Limit::kProved>>,
+          Of<Tier::kFloorWatched, FloorRule<NearestSum, Limit::kWatched>>,
+          Of<Tier::kConverted, ConvertRule>>::launch(job, stream);
+  }
 };
-
-template <bool kTables>
-using HalfTiers = Tiers<Made<Tier::kConverted, CertifiedTile<ConvertRule, kTables, false>>,
-                        Made<Tier::kHardwareHalf, HalfTile<false, kTables, false>>,
-                        Made<Tier::kHardwareBfloat16, HalfTile<true, kTables, false>>>;
 
 }  // namespace
 
-void launch_nearest(const Job& job, cudaStream_t stream) {
-  with_tables(job, [&](auto tables) {
-    constexpr bool kTables = decltype(tables)::value;
-    Joined<NearestTiers<Square<kTables>::template Of>, RareTiers<Square<kTables>::template Of>,
-           HalfTiers<kTables>>::Of::launch(job, stream);
-  });
-}
+void launch_nearest(const Job& job, cudaStream_t stream) { launch_layout<Nearest>(job, stream); }
 
 }  // namespace lpk::cuda

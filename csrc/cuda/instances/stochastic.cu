@@ -1,11 +1,17 @@
 // Certified sums with random rounding.
+#include "certified.h"
 #include "cuda/tiles/stochastic_tile.h"
-#include "one_tier.h"
 
 namespace lpk::cuda {
+namespace {
+
+template <bool kTables, bool kChunked>
+using Stochastic = Tiers<Made<Tier::kStochastic, StochasticTile<kTables, kChunked>>>;
+
+}  // namespace
 
 void launch_stochastic(const Job& job, cudaStream_t stream) {
-  launch_tier<Tier::kStochastic, StochasticTile>(job, stream);
+  launch_layout<Stochastic>(job, stream);
 }
 
 }  // namespace lpk::cuda

@@ -26,23 +26,9 @@ LPK_HD OperandRange range_of(const Facts& f) {
 // No format with more bits behind the point is safe wherever sums lie, so none is ever clipped.
 constexpr int kMostClipped = 11;
 
-// Formats for which a processor has arithmetic of its own.
-enum class Hardware : int32_t { kNone, kFloat, kHalf, kBfloat16 };
-
-LPK_HD Hardware hardware_format(const Format& f) {
-  if (f.kind != Kind::kFloat || f.specials != Specials::kIeee || !f.subnormals)
-    return Hardware::kNone;
-  if (f.overflow != Overflow::kInfinity) return Hardware::kNone;
-  if (f.emin == -126 && f.exp_bits == 8 && f.man_bits == 23) return Hardware::kFloat;
-  if (f.emin == -126 && f.exp_bits == 8 && f.man_bits == 7) return Hardware::kBfloat16;
-  return f.emin == -14 && f.exp_bits == 5 && f.man_bits == 10 ? Hardware::kHalf : Hardware::kNone;
-}
-
-// Whether half precision or bfloat16 holds every element.
-LPK_HD bool hardware_values(Hardware format, const OperandRange& x) {
-  if (!x.plain) return false;
-  if (format == Hardware::kBfloat16) return x.width <= 8;
-  return x.width <= 11 && x.highest <= 16 && x.lowest >= -24;
+LPK_HD bool is_half(const Format& f) {
+  return f.kind == Kind::kFloat && f.specials == Specials::kIeee && f.subnormals &&
+         f.overflow == Overflow::kInfinity && f.exp_bits == 5 && f.emin == -14 && f.man_bits == 10;
 }
 
 // Whether sums of a saturating format may go wherever they like: they stop at max, and the sum of
@@ -86,7 +72,7 @@ LPK_HD bool watched_in_fours(const Accumulator& acc, const Sums& s, const Certif
 // the floor; where the sum of a finite accumulator, which is below 2^16, and a product is always
 // exact (A); or where the certificate's bound is never reached.
 LPK_HD bool converts(const Accumulator& acc, const Certificate& c, const AddendRange& p) {
-  if (hardware_format(acc.fmt) != Hardware::kHalf) return false;
+  if (!is_half(acc.fmt)) return false;
   if (p.width <= acc.fmt.man_bits + 1) return true;
   if (p.plain && most_of(p.highest, 16) + 1 <= p.lowest + 24) return true;
   return c.valid && !c.odd && !c.reached;
@@ -133,7 +119,7 @@ LPK_HD bool may_certify(const Accumulator& acc) {
   if (acc.rounds_every_step() || !acc.has_running_sum() || !closes_chunks(acc) ||
       f.kind != Kind::kFloat || f.man_bits < 1)
     return false;
-  const bool float32 = hardware_format(f) == Hardware::kFloat;
+  const bool float32 = is_float32(f);
   switch (acc.rounding) {
     case Rounding::kNearestEven:
       return true;
@@ -152,11 +138,6 @@ LPK_HD bool may_certify(const Accumulator& acc) {
 // Whether sums to nearest have tiers in float32, beside those in double.
 LPK_HD bool has_float_tiers(const Accumulator& acc) { return acc.fmt.man_bits <= 21; }
 
-// Whether tensor cores may make the chunks.
-LPK_HD bool may_use_tensor_cores(const Accumulator& acc) {
-  return acc.order == Order::kNative && acc.chunk > 0 && outer_way(acc) != OuterWay::kNone;
-}
-
 // How chunks close into outer sums of float32 or fewer bits. Where products are multiples of the
 // last place 2^lx of the outer format's subnormals, what a chunk loses is below its last bits. So
 // the sums of chunks are multiples of 2^lx too, no sum that is not zero becomes zero, and sums
@@ -174,38 +155,15 @@ LPK_HD Closing closing_of(const Format& f, int64_t k, int64_t chunks, const Adde
 }
 
 // Whether chunks of a tier may close as Closing::kInside or kExact. Chunks that a tier keeps below
-// a bound, to nearest in their format, have no infinities. Chunks of tensor cores are float32 sums
-// of finite products.
+// a bound, to nearest in their format, have no infinities.
 LPK_HD bool closes_inside(Tier tier) {
-  return (tier >= Tier::kTwoStep && tier <= Tier::kDoubleFloor) || tier == Tier::kTensorHalf ||
-         tier == Tier::kTensorBfloat16;
+  return tier >= Tier::kTwoStep && tier <= Tier::kDoubleFloor;
 }
 
 LPK_HD Closing closing_for(const Job& job, Tier tier, const AddendRange& p) {
   if (outer_way(job.acc) == OuterWay::kNone) return Closing::kInDouble;
   const Closing closing = closing_of(job.acc.outer, job.sums.k, job.chunks, p);
   return closing > Closing::kFloorless && !closes_inside(tier) ? Closing::kFloorless : closing;
-}
-
-// Whether a sum that ends as zero may have the wrong sign, or may be NaN because an absent tap,
-// which is a zero here, met an infinity. The rules of float_rules.h, double_rules.h and
-// convert_rule.h say so.
-LPK_HD bool doubts_zeros(const Plan& plan) {
-  switch (plan.tier) {
-    case Tier::kFloor:
-    case Tier::kFloorWatched:
-    case Tier::kFloorClipped:
-    case Tier::kFloorOdd:
-    case Tier::kDoubleFloor:
-      return true;
-    case Tier::kConverted:
-    case Tier::kHardwareHalf:
-    case Tier::kHardwareBfloat16:
-    case Tier::kHardwareFloat:
-      return plan.signs;
-    default:
-      return false;
-  }
 }
 
 // A plan with its tier and its shift alone.
@@ -216,22 +174,10 @@ LPK_HD Plan plan_tier(const Job& job, const OperandRange& factor, const OperandR
   const AddendRange p = product_range(factor, other);
   if (!may_certify(acc)) return kNone;
   if (acc.has_product && !products_stay(acc.product, p)) return kNone;
-  if (may_use_tensor_cores(acc)) {
-    if (hardware_values(Hardware::kHalf, factor) && hardware_values(Hardware::kHalf, other))
-      return {Tier::kTensorHalf, 0, false};
-    if (hardware_values(Hardware::kBfloat16, factor) && hardware_values(Hardware::kBfloat16, other))
-      return {Tier::kTensorBfloat16, 0, false};
-  }
   const bool nearest = acc.rounding == Rounding::kNearestEven;
-  const Hardware hardware = hardware_format(acc.fmt);
   const bool directed = acc.rounding != Rounding::kStochastic &&
                         acc.rounding != Rounding::kNearestAway && acc.rounding != Rounding::kToOdd;
-  if (hardware == Hardware::kFloat)
-    return {directed ? Tier::kHardwareFloat : Tier::kExact, 0, false};
-  if (hardware != Hardware::kNone && nearest && hardware_values(hardware, factor) &&
-      hardware_values(hardware, other)) {
-    return {hardware == Hardware::kHalf ? Tier::kHardwareHalf : Tier::kHardwareBfloat16, 0, false};
-  }
+  if (is_float32(acc.fmt)) return {directed ? Tier::kHardwareFloat : Tier::kExact, 0, false};
   const int64_t steps = acc.chunk > 0 && acc.chunk < s.k ? acc.chunk : s.k;
   Certificate c{};
   if (has_float_tiers(acc))
@@ -255,21 +201,6 @@ LPK_HD Plan plan_for(const Job& job) {
   plan.signs = (s.left.absent || s.right.absent) && !unsigned_zeros;
   if (job.acc.chunk != 0) plan.closing = closing_for(job, plan.tier, p);
   return plan;
-}
-
-// Whether a tier follows the cut that is made for sums to nearest in float32, proved and watched,
-// or for tensor cores. The accumulator says which shapes the tiles of the other tiers may have:
-// job.h.
-LPK_HD bool has_shapes(Tier tier) {
-  return tier == Tier::kTwoStep || tier == Tier::kTwoStepWatched || tier == Tier::kSplit ||
-         tier == Tier::kSplitWatched || tier == Tier::kFloor || tier == Tier::kFloorWatched ||
-         tier == Tier::kTensorHalf || tier == Tier::kTensorBfloat16;
-}
-
-LPK_HD bool is_square(const Cut& cut) { return cut.rows == kTile && cut.cols == kTile; }
-
-LPK_HD const Cut& planned_cut(const Job& job) {
-  return has_shapes(job.plan->tier) ? job.shaped : job.others;
 }
 
 }  // namespace lpk::cuda

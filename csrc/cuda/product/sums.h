@@ -44,8 +44,7 @@ struct Operand {
   const float* values;
   Line batch, lanes, steps;
   const Facts* facts;
-  bool absent;   // some elements are kAbsent
-  int64_t size;  // values in all
+  bool absent;  // some elements are kAbsent
 };
 
 // Sums of K products for the M x N outputs of each of `count` matrices. Output (i, j) of matrix g
@@ -77,20 +76,9 @@ inline FusedRule fused_rule(const int64_t* ints) {
   return {number_format(ints), static_cast<Rounding>(ints[kFormatInts]), true};
 }
 
-// How a product is shared out. Each tile of rows x cols outputs is made `splits` times over, each
-// time from other chunks, `chunks` of them. All of this is done in `passes` passes, one after
-// another. With one split and one pass, a block makes all of a tile.
-struct Cut {
-  int32_t rows, cols;
-  int64_t tiles;
-  int32_t splits, passes, chunks;
-};
-
-// The most sums of chunks that wait in memory, as floats: 256 MiB.
-constexpr int64_t kMostParts = int64_t{1} << 26;
-// The most blocks that make certified tiles one after another: as many as have room for their outer
-// sums in that memory, 128 x 128 each.
-constexpr int64_t kMostBlocks = kMostParts / (128 * 128);
+// The most blocks that make certified tiles of chunks one after another: as many as have room for
+// their outer sums, 128 x 128 each, in 256 MiB.
+constexpr int64_t kMostBlocks = (int64_t{1} << 26) / (128 * 128);
 
 // The most products of a sum: steps are counted in 32 bits, up to a stage beyond the end.
 constexpr int64_t kMostSteps = (int64_t{1} << 31) - 16;
@@ -100,34 +88,16 @@ struct Job {
   Sums sums;
   Accumulator acc;
   FusedRule result;
-  bool fast_doubles;   // the processor adds doubles at half the rate of floats
-  int32_t processors;  // of the device
-  bool whole;          // certified kernels make a sum without chunks as one chunk
-  int64_t most_parts;  // at most so many sums of chunks wait
+  bool fast_doubles;  // the processor adds doubles at half the rate of floats
   // These are null where only the exact kernel runs: the plan, which names the kernel to take;
-  // flags, which say for which pieces of certified tiles these must be done again; and the outer
+  // flags, which say which certified tiles must be done again; and the outer
   // sums of chunks. plans: whether this is the first kernel of the product, which makes the plan.
   Plan* plan;
   bool plans;
   uint8_t* redo;
   float* outer;
-  // Where sums are split, this says for each of the `counted` tiles of the exact kernel how many
-  // blocks have added parts of the tile.
-  uint32_t* arrived;
-  int64_t counted;
-  // `shaped` says how the kernels of the tiers that has_shapes names share the product out, and
-  // `others` how those of all other tiers do. `cut` is the one that the kernel with this job
-  // follows. `parts` has the sums of chunks of a pass, or is null where the cut does not split
-  // sums. `pass` is the number of the pass.
-  Cut shaped, others, cut;
-  float* parts;
-  int32_t pass;
-  // For native chunks: the operands in half precision or bfloat16, element by element where
-  // `values` has them, with zeros for absent taps.
-  uint16_t *left_halves, *right_halves;
-  // For trees: the nodes that wait, and the number of levels at which they do.
-  float* waiting;
-  int32_t levels;
+  // How many certified tiles there are.
+  int64_t tiles;
   // The steps in a chunk and the number of chunks, which begin_chunks fills in. If acc.chunk is 0,
   // one chunk has all steps.
   int32_t span, chunks;
@@ -192,8 +162,7 @@ struct FrameArgs {
 void frame(const FrameArgs& args, void* stream);
 
 // The bytes that a product needs on the device beside operands and outputs; their contents are
-// arbitrary. This reads the sizes of `sums` and of its operands, its chunks, and whether it has
-// positions.
+// arbitrary. Of `sums` this reads count, m and n.
 int64_t scratch_bytes(const Sums& sums, const int64_t* accumulator);
 
 // Starts the kernels of a product on `stream`. Throws std::invalid_argument for arguments that the

@@ -21,15 +21,10 @@ enum class Tier : int32_t {
   kFloorOdd,
   kDoubleSplit,  // in double; watched
   kDoubleFloor,
-  kTruncated,     // toward_zero; watched
-  kStochastic,    // watched
-  kConverted,     // half precision by conversions from float32
-  kHardwareHalf,  // half precision and bfloat16 by the processor's own arithmetic
-  kHardwareBfloat16,
-  kHardwareFloat,  // float32, the same
-  // Chunks of order "native" on tensor cores, operands in half precision or bfloat16.
-  kTensorHalf,
-  kTensorBfloat16,
+  kTruncated,      // toward_zero; watched
+  kStochastic,     // watched
+  kConverted,      // half precision by conversions from float32
+  kHardwareFloat,  // float32 by the processor's own arithmetic
 };
 
 // How chunks join outer sums. The first four ways are in float32. kAny: nothing is known of the

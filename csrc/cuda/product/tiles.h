@@ -39,38 +39,28 @@ LPK_HD Span chunk_steps(const Job& job, int chunk) {
   return {first, length - first < job.span ? length : first + job.span};
 }
 
-// A block's share of a product: piece `number`, the chunks from `first` to before `end` of a tile's
-// sums. place: the block's number among all blocks at work; each block has outer sums of its own in
-// memory. The threads of a block share this, so that members that are seldom read need no
-// registers.
+// The tile that a block makes. place: the block's number among all blocks at work; each block has
+// outer sums of its own in memory. The threads of a block share this, so that members that are
+// seldom read need no registers.
 struct Work {
   Plan plan;
-  int32_t number, tile, first, end, place;
+  int32_t tile, place;
 };
 
-// Consecutive runs of at most kSteps steps that never cross the end of a chunk. A chunk without
+// Consecutive runs of at most kDepth steps that never cross the end of a chunk. A chunk without
 // steps is a run without steps.
-template <int kSteps>
-class StagesOf {
+class Stages {
  public:
-  // How many stages are on their way to shared memory while one is multiplied. 0: one stage is on
-  // its way, through registers.
-  static constexpr int kAhead = 0;
+  LPK_HD explicit Stages(const Job& job) : job_(&job) { enter(); }
 
-  LPK_HD explicit StagesOf(const Job& job) : StagesOf(job, {{}, 0, 0, 0, job.chunks, 0}) {}
-  LPK_HD StagesOf(const Job& job, const Work& work)
-      : job_(&job), chunk_(work.first), end_chunk_(work.end) {
-    enter();
-  }
-
-  LPK_HD bool left() const { return chunk_ < end_chunk_; }
+  LPK_HD bool left() const { return chunk_ < job_->chunks; }
   LPK_HD int chunk() const { return chunk_; }
   LPK_HD int first() const { return first_; }
-  LPK_HD int count() const { return end_ - first_ < kSteps ? end_ - first_ : kSteps; }
-  LPK_HD bool closes() const { return end_ - first_ <= kSteps; }
-  LPK_HD StagesOf following() const {
-    StagesOf next = *this;
-    next.first_ += kSteps;
+  LPK_HD int count() const { return end_ - first_ < kDepth ? end_ - first_ : kDepth; }
+  LPK_HD bool closes() const { return end_ - first_ <= kDepth; }
+  LPK_HD Stages following() const {
+    Stages next = *this;
+    next.first_ += kDepth;
     if (next.first_ >= end_) {
       ++next.chunk_;
       next.enter();
@@ -86,16 +76,13 @@ class StagesOf {
   }
 
   const Job* job_;
-  int chunk_, end_chunk_, first_ = 0, end_ = 0;
+  int chunk_ = 0, first_ = 0, end_ = 0;
 };
-using Stages = StagesOf<kDepth>;
 
 // The stages of a sum without chunks.
 class PlainStages {
  public:
-  static constexpr int kAhead = 0;
-
-  LPK_HD PlainStages(const Job& job, const Work&) : job_(&job) {}
+  LPK_HD explicit PlainStages(const Job& job) : job_(&job) {}
   LPK_HD bool left() const { return first_ < length(); }
   LPK_HD int chunk() const { return 0; }
   LPK_HD int first() const { return first_; }
@@ -114,43 +101,23 @@ class PlainStages {
   int first_ = 0;
 };
 
-// Where a tile of rows x cols outputs lies, by its number. Numbers count columns fastest, then
-// rows, then matrices. Tiles of one row cover the columns of all matrices one after another, then
-// those of the next row.
+// Where a tile of side x side outputs lies, by its number. Numbers count columns fastest, then
+// rows, then matrices.
 struct Place {
   int64_t matrix, row, col;
 };
-LPK_HD int64_t tile_count(const Sums& s, int64_t rows, int64_t cols) {
-  if (rows == 1) return s.m * ceil_div(s.count * s.n, cols);
-  return s.count * ceil_div(s.m, rows) * ceil_div(s.n, cols);
+LPK_HD int64_t tile_count(const Sums& s, int64_t side) {
+  return s.count * ceil_div(s.m, side) * ceil_div(s.n, side);
 }
-LPK_HD int64_t tile_count(const Sums& s, int64_t side) { return tile_count(s, side, side); }
 // Int is the type of the tile's number. Where it has 32 bits, the divisions have 32 bits too.
 template <class Int>
-LPK_HD Place place_of(const Sums& s, int64_t rows, int64_t cols, Int tile) {
-  const Int across = static_cast<Int>(ceil_div(s.n, cols));
-  const Int down = static_cast<Int>(ceil_div(s.m, rows));
-  return {tile / across / down, tile / across % down * rows, tile % across * cols};
-}
-template <class Int>
 LPK_HD Place place_of(const Sums& s, int64_t side, Int tile) {
-  return place_of(s, side, side, tile);
+  const Int across = static_cast<Int>(ceil_div(s.n, side));
+  const Int down = static_cast<Int>(ceil_div(s.m, side));
+  return {tile / across / down, tile / across % down * side, tile % across * side};
 }
-// Output number `index` of a tile of one row. Behind the last matrix the place has a column that
-// the last matrix does not have.
-LPK_HD Place place_in_row(const Sums& s, int64_t cols, int32_t tile, int64_t index) {
-  const auto across = static_cast<int32_t>(ceil_div(s.count * s.n, cols));
-  const int64_t row = tile / across;
-  const int64_t col = tile % across * cols + index;
-  if (col >= s.count * s.n) return {s.count - 1, row, s.n};
-  return {col / s.n, row, col % s.n};
-}
-LPK_HD int64_t tile_at(const Sums& s, int64_t rows, int64_t cols, const Place& at) {
-  if (rows == 1) {
-    const int64_t across = ceil_div(s.count * s.n, cols);
-    return at.row * across + (at.matrix * s.n + at.col) / cols;
-  }
-  return (at.matrix * ceil_div(s.m, rows) + at.row / rows) * ceil_div(s.n, cols) + at.col / cols;
+LPK_HD int64_t tile_at(const Sums& s, int64_t side, const Place& at) {
+  return (at.matrix * ceil_div(s.m, side) + at.row / side) * ceil_div(s.n, side) + at.col / side;
 }
 
 // The row and the column of the draws of an output of a matrix; 0 where there is no such output.
@@ -181,7 +148,6 @@ struct BlockMap {
   LPK_HD static int lane(int place, int i) {
     return i / kGroup * (16 * kGroup) + place * kGroup + i % kGroup;
   }
-  static constexpr int kRows = kLanes, kCols = kLanes;
   LPK_HD static int row(int thread, int i) { return lane(thread / 16, i); }
   LPK_HD static int col(int thread, int j) { return lane(thread % 16, j); }
 
@@ -194,50 +160,12 @@ struct BlockMap {
   }
 };
 
-// Runs a tile whose stages are copied past the registers: kAhead stages are on their way while one
-// is multiplied. A buffer is filled again after the barrier that follows its multiplication.
-template <class Stages, class Block>
-LPK_HD void run_ahead(const Stages& first, Block& block) {
-  constexpr int kBuffers = Stages::kAhead + 1;
-  const auto after = [](int buffer) { return buffer + 1 < kBuffers ? buffer + 1 : 0; };
-  Stages stage = first, next = first;
-  int buffer = 0, filled = 0;
-  const auto start = [&](auto& part) { part.start(block.shared(), filled, next); };
-  const auto started = [&] {
-    filled = after(filled);
-    if (next.left()) next = next.following();
-  };
-  block.each([&](auto& part) { part.begin(block.shared()); });
-  for (int n = 0; n < Stages::kAhead; ++n) {
-    block.each(start);
-    started();
-  }
-  // There is a loop over chunks and one inside it, so that stages need not know what chunks close
-  // into.
-  while (stage.left()) {
-    const int chunk = stage.chunk();
-    bool last = false;
-    while (!last) {
-      block.each([](auto& part) { part.await(); });
-      block.sync();
-      block.each([&](auto& part) {
-        start(part);
-        part.multiply(block.shared(), buffer, stage);
-      });
-      started();
-      buffer = after(buffer);
-      last = stage.closes();
-      stage = stage.following();
-    }
-    block.each([&](auto& part) { part.close(block.shared(), chunk); });
-  }
-  block.each([&](auto& part) { part.finish(block.shared()); });
-}
-
-// Runs a tile whose stages are fetched to registers while the stage before is multiplied.
-template <class Stages, class Block>
-LPK_HD void run_fetched(const Stages& first, Block& block) {
-  Stages stage = first;
+// Does a block's work from its first stage to its last; a stage is fetched to registers while the
+// stage before is multiplied. All threads of a block do every phase: block.each(phase) has each
+// thread do the phase on its own part, and block.sync() is a barrier.
+template <class Stage, class Block>
+LPK_HD void run_tile(const Stage& first, Block& block) {
+  Stage stage = first;
   int buffer = 0;
   block.each([&](auto& part) {
     part.begin(block.shared());
@@ -247,7 +175,7 @@ LPK_HD void run_fetched(const Stages& first, Block& block) {
   });
   block.sync();
   while (stage.left()) {
-    const Stages next = stage.following();
+    const Stage next = stage.following();
     block.each([&](auto& part) {
       if (next.left()) part.fetch(next);
       part.multiply(block.shared(), buffer, stage);
@@ -259,17 +187,6 @@ LPK_HD void run_fetched(const Stages& first, Block& block) {
     stage = next;
   }
   block.each([&](auto& part) { part.finish(block.shared()); });
-}
-
-// Does a block's work from its first stage to its last. All threads of a block do every phase:
-// block.each(phase) has each thread do the phase on its own part, and block.sync() is a barrier.
-template <class Stages, class Block>
-LPK_HD void run_tile(const Stages& first, Block& block) {
-  if constexpr (Stages::kAhead > 0) {
-    run_ahead(first, block);
-  } else {
-    run_fetched(first, block);
-  }
 }
 
 #if defined(__CUDACC__)

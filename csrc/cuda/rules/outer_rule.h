@@ -66,7 +66,6 @@ class OuterRule {
     // Splitting multiplies by 2^dropped + 1.
     const float most = float_power(126 - dropped_);
     reach_ = limit_ < most ? limit_ : most;
-    least_ = closing == Closing::kAny ? min_normal_ : 0.0f;
   }
 
   // Adds parts to some sums of a thread.
@@ -89,62 +88,6 @@ class OuterRule {
         for (int n = 0; n < kCount; ++n) outer[n] = rounded(OddSum::of(1.0f, part[n], outer[n]));
       }
     }
-  }
-
-  LPK_HD float added(float outer, float part) const {
-    const float s = add_rn(outer, part);
-    if (way_ == OuterWay::kFloat) return s;
-    const bool clear = fabsf(s) < reach_ && fabsf(s) >= least_ && (word_of(s) & below_) != tie_;
-    return clear ? split(s) : rounded(OddSum::of(1.0f, part, outer));
-  }
-
-  // Adds parts to eight sums, in less code than `add`.
-  LPK_HD void add_eight(float* outer, const float (&part)[8]) const {
-    if (way_ == OuterWay::kFloat) {
-      LPK_UNROLL
-      for (int n = 0; n < 8; ++n) outer[n] = add_rn(outer[n], part[n]);
-      return;
-    }
-    uint32_t words[8];
-    bool clear = true;
-    LPK_UNROLL
-    for (int n = 0; n < 8; ++n) {
-      const float s = add_rn(outer[n], part[n]);
-      words[n] = word_of(s);
-      clear &= fabsf(s) < reach_ && fabsf(s) >= least_;
-    }
-    if (clear && none_is(words, below_, tie_)) {
-      LPK_UNROLL
-      for (int n = 0; n < 8; ++n) outer[n] = split(float_of(words[n]));
-    } else {
-      LPK_UNROLL
-      for (int n = 0; n < 8; ++n) outer[n] = rounded(OddSum::of(1.0f, part[n], outer[n]));
-    }
-  }
-
-  // Adds parts to one sum, one after another.
-  LPK_HD float added_in_turn(float outer, const float (&parts)[8]) const {
-    constexpr int kCount = 8;
-    if (way_ == OuterWay::kFloat) {
-      LPK_UNROLL
-      for (int n = 0; n < kCount; ++n) outer = add_rn(outer, parts[n]);
-      return outer;
-    }
-    // The parts are added as if all sums were clear; if one was not, none counts.
-    uint32_t words[kCount];
-    bool clear = true;
-    float sum = outer;
-    LPK_UNROLL
-    for (int n = 0; n < kCount; ++n) {
-      const float s = add_rn(sum, parts[n]);
-      words[n] = word_of(s);
-      clear &= fabsf(s) < reach_ && fabsf(s) >= least_;
-      sum = split(s);
-    }
-    if (clear && (closing_ == Closing::kExact || none_is(words, below_, tie_))) return sum;
-    LPK_UNROLL
-    for (int n = 0; n < kCount; ++n) outer = rounded(OddSum::of(1.0f, parts[n], outer));
-    return outer;
   }
 
  private:
@@ -201,7 +144,7 @@ class OuterRule {
   uint32_t tie_, below_;  // half of the last place, and all that is below it
   float factor_;
   float magic_, limit_, beyond_, min_normal_;
-  float reach_, least_;  // of splitting
+  float reach_;  // of splitting
 };
 
 }  // namespace lpk::cuda

@@ -3,7 +3,7 @@
 //
 // A tile whose sums left the certificate's bound, or may have lost the sign of a zero, is flagged,
 // and the exact kernel does it again. Outer sums of chunks lie in memory, where each thread has its
-// own. Where sums are split, the sums of their chunks lie there instead (parts.h).
+// own.
 #pragma once
 
 #include <type_traits>
@@ -20,7 +20,6 @@ class FloatSums {
  public:
   using Stage = std::conditional_t<kChunked, Stages, PlainStages>;
   using Map = BlockMap<8, kGroup>;
-  static constexpr bool kExact = false;
   // Where outer sums lie in memory, a block makes several tiles one after another, because the
   // memory has room for the outer sums of a limited number of blocks.
   static constexpr bool kTakesTurns = kChunked;
@@ -42,19 +41,6 @@ class FloatSums {
   LPK_HD void close(Shared*, [[maybe_unused]] int chunk) {
     if constexpr (kChunked) {
       const Real unscale = 1 / scale_;
-      if (job_.parts != nullptr) {
-        const Parts parts(job_, chunk, place(), kTile, kTile);
-        LPK_UNROLL
-        for (int i = 0; i < kSide; ++i) {
-          LPK_UNROLL
-          for (int j = 0; j < kSide; ++j) {
-            parts.keep(Map::row(thread_, i), Map::col(thread_, j),
-                       static_cast<float>(sum_[i][j] * unscale));
-            sum_[i][j] = 0;
-          }
-        }
-        return;
-      }
       // The rows of a thread's sums come to the front one after another.
       const auto front = [&](float (&row)[kSide]) {
         LPK_UNROLL
@@ -74,7 +60,7 @@ class FloatSums {
   // This is called after a barrier.
   template <class Shared>
   LPK_HD void report(const Shared* shared) const {
-    if (thread_ == 0) report_piece(job_, work_, shared->redo != 0);
+    if (thread_ == 0) job_.redo[work_.tile] = shared->redo != 0 ? 1 : 0;
   }
 
  protected:
@@ -86,14 +72,9 @@ class FloatSums {
     uint32_t seen = 0;
     for (int n = 0; n < kSeen; ++n) seen |= seen_[n];
     bool redo = (seen & 0x40000000u) != 0;
-    if (kChunked && job_.parts != nullptr) {
-      if (redo) shared->redo = 1;
-      return;
-    }
-    const bool doubtful =
-        store_tile<Map, kSide, kSide>(job_.sums, place(), thread_, [&](int i, int j) {
-          return kChunked ? *outer_at(i * kSide + j) : static_cast<float>(sum_[i][j] * unscale);
-        });
+    const bool doubtful = store_tile<Map, kSide>(job_.sums, place(), thread_, [&](int i, int j) {
+      return kChunked ? *outer_at(i * kSide + j) : static_cast<float>(sum_[i][j] * unscale);
+    });
     redo |= zeros && doubtful;
     if (redo) shared->redo = 1;
   }

@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <functional>
-#include <utility>
 #include <vector>
 
 #include "cuda/operands/pack_map.h"
@@ -48,9 +47,6 @@ class CudaSums {
     if (p.gathers) leave_out(source);
     job.acc = lpk::accumulator_from(spec.ints().data());
     job.seed = kSeed;
-    job.processors = source.once_in(2) ? 1 : 132;
-    // Now and then only few sums of chunks wait at a time.
-    job.most_parts = source.once_in(2) ? lpk::cuda::kMostParts : 2 * p.count * p.m * p.n;
     lpk::cuda::begin_chunks(&job);
   }
   CudaSums(const CudaSums&) = delete;
@@ -117,7 +113,6 @@ class CudaSums {
     lpk::cuda::Operand o{};
     o.values = v.values.data();
     o.facts = &v.facts;
-    o.size = static_cast<int64_t>(v.values.size());
     o.absent = problem_.gathers;
     if (problem_.gathers) {
       o.batch = {v.batch.data(), 0};
@@ -187,10 +182,5 @@ inline CudaSums::Values numbers(int bits, int low, int high) {
 inline CudaSums::Values specials_in(CudaSums::Values plain) {
   return [plain](Source& source) { return source.once_in(40) ? special(source) : plain(source); };
 }
-
-// Rows and columns of outputs that ask for each of the tiles of cut.h on one processor.
-constexpr std::pair<int, int> kSizesOfShapes[] = {{128, 128}, {128, 60}, {60, 128},
-                                                  {250, 30},  {30, 250}, {500, 15},
-                                                  {15, 500},  {1500, 1}, {1, 700}};
 
 }  // namespace lpk_test

@@ -20,11 +20,8 @@ void add_facts(float x, Facts* facts) {
   *facts = merged(*facts, facts_of(bits));
 }
 
-// How many processors the device has that is not there.
-int32_t processors = 132;
-
 // The last choice of run_product. By it tests see that kernels ran, and that their results stayed.
-lpk_test::Ran last{Tier::kExact, false, {}};
+lpk_test::Ran last{Tier::kExact, false};
 
 }  // namespace
 
@@ -59,14 +56,13 @@ void frame(const FrameArgs& a, void*) {
 }
 
 int64_t scratch_bytes(const Sums& sums, const int64_t* accumulator) {
-  return scratch_size(job_for_scratch(sums, accumulator, processors));
+  return scratch_size(sums, accumulator_from(accumulator));
 }
 
 void multiply(const MultiplyArgs& args, void*) {
   Job job = job_from(args);
   if (args.sums.count == 0 || args.sums.m == 0 || args.sums.n == 0) return;
   job.fast_doubles = true;
-  job.processors = processors;
   last = lpk_test::run_product(&job, args.scratch);
 }
 
@@ -80,13 +76,6 @@ void add(const AddArgs& args, const int64_t* accumulator, void*) {
 PYBIND11_MODULE(lpk_cuda_host, module) {
   lpk::register_cuda_products(module);
   lpk::register_certificate(module);
-  module.attr("tensor_half") = static_cast<int>(lpk::cuda::Tier::kTensorHalf);
-  module.attr("tensor_bfloat16") = static_cast<int>(lpk::cuda::Tier::kTensorBfloat16);
-  module.def("set_processors", [](int32_t count) { lpk::cuda::processors = count; });
-  module.def("last_splits", [] { return lpk::cuda::last.cut.splits; });
-  module.def("last_tile", [] {
-    return std::pair<int, int>(lpk::cuda::last.cut.rows, lpk::cuda::last.cut.cols);
-  });
   // (number of the tier, whether all of its tiles were done again)
   module.def("last_tier", [] {
     return std::pair<int, bool>(static_cast<int>(lpk::cuda::last.tier), lpk::cuda::last.redone);

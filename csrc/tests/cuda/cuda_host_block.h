@@ -5,9 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "cuda/product/parts.h"
 #include "cuda/tiles/certified_tile.h"
-#include "cuda/tiles/shapes.h"
 #include "cuda_run.h"
 
 namespace lpk_test {
@@ -52,16 +50,14 @@ class HostBlock {
 template <class Tile>
 void run_reported(const Job& job) {
   const auto shared = std::make_unique<typename Tile::Shared>();
-  const auto pieces = static_cast<int32_t>(job.cut.tiles * job.cut.splits);
-  for (int32_t number = pieces - 1; number >= 0; --number) {
+  for (auto number = static_cast<int32_t>(job.tiles - 1); number >= 0; --number) {
     const auto place = static_cast<int32_t>(number % lpk::cuda::kMostBlocks);
-    lpk::cuda::Work work{*job.plan, 0, 0, 0, 0, 0};
-    lpk::cuda::begin_work(job, number, place, &work);
+    const lpk::cuda::Work work{*job.plan, number, place};
     std::vector<Tile> parts;
     parts.reserve(Tile::Map::kThreads);
     for (int t = 0; t < Tile::Map::kThreads; ++t) parts.emplace_back(job, work, t);
     HostBlock<Tile> block(&parts, shared.get(), number % 2 == 0);
-    lpk::cuda::run_tile(typename Tile::Stage(job, work), block);
+    lpk::cuda::run_tile(typename Tile::Stage(job), block);
     parts[0].report(shared.get());
   }
 }
@@ -85,26 +81,14 @@ void run_rule(const Job& job) {
   run_layouts<Ruled<Rule>::template Tile>(job);
 }
 
-// Runs a rule that has tiles of every shape. kPacked: some of them read operands that lie side by
-// side; without it, elements are looked up in all but the square ones.
-template <class Rule, bool kPacked>
-void run_shapes(const Job& job) {
-  if (lpk::cuda::is_square(job.cut)) return run_rule<Rule>(job);
-  lpk::cuda::with_shape(job.cut, [&](auto rows, auto cols) {
-    constexpr int kRows = decltype(rows)::value, kCols = decltype(cols)::value;
-    if constexpr (kPacked) {
-      if (!lpk::cuda::reads_tables(job.sums))
-        return run_reported<lpk::cuda::TileOfShape<Rule, false, kRows, kCols>>(job);
-    }
-    run_reported<lpk::cuda::TileOfShape<Rule, true, kRows, kCols>>(job);
-  });
+// The same for tiers that are seldom asked for, which look all elements up.
+template <class Rule>
+void run_rare(const Job& job) {
+  if (job.acc.chunk > 0) return run_reported<lpk::cuda::CertifiedTile<Rule, true, true>>(job);
+  run_reported<lpk::cuda::CertifiedTile<Rule, true, false>>(job);
 }
 
 // Runs the certified kernel of the plan's tier.
 void run_tier(const Job& job);
-
-// The same for tiers that round to nearest in float32, proved and watched, and for float32's own
-// sums to nearest. They have tiles of every shape, with operands side by side and behind tables.
-void run_nearest(const Job& job);
 
 }  // namespace lpk_test

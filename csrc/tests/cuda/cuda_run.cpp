@@ -1,18 +1,12 @@
 // The kernels of a product on the host, as csrc/cuda starts them.
 #include "cuda_run.h"
 
-#include <algorithm>
 #include <memory>
 #include <vector>
 
 #include "cuda/product/done.h"
 #include "cuda/product/job.h"
-#include "cuda/product/parts.h"
-#include "cuda/tiles/aligned_tile.h"
-#include "cuda/tiles/compensated_tile.h"
 #include "cuda/tiles/exact_tile.h"
-#include "cuda/tiles/operand_tile.h"
-#include "cuda/tiles/tree_tile.h"
 #include "cuda_host_block.h"
 
 namespace lpk_test {
@@ -29,8 +23,7 @@ void see(const void* at, int bytes) {
 // Whether certified kernels did a tile of the exact kernel for good.
 bool done_before(const Job& job, int64_t side, int64_t tile) {
   if (job.plan == nullptr || job.plan->tier == Tier::kExact) return false;
-  const bool doubtful = lpk::cuda::planned_cut(job).splits > 1 && job.arrived[tile] != 0;
-  return !doubtful && !lpk::cuda::flagged(job, side, tile, 0, 1);
+  return !lpk::cuda::flagged(job, side, tile);
 }
 
 // Runs all tiles of a product, one after another, except those that certified kernels did.
@@ -39,7 +32,7 @@ void run_tiles(const lpk::cuda::Job& job) {
   const auto shared = std::make_unique<typename Part::Shared>();
   const int64_t tiles = lpk::cuda::tile_count(job.sums, Part::Map::kLanes);
   for (int64_t tile = 0; tile < tiles; ++tile) {
-    if (Part::kExact && done_before(job, Part::Map::kLanes, tile)) continue;
+    if (done_before(job, Part::Map::kLanes, tile)) continue;
     std::vector<Part> parts;
     parts.reserve(Part::Map::kThreads);
     for (int t = 0; t < Part::Map::kThreads; ++t) parts.emplace_back(job, tile, t);
@@ -54,48 +47,15 @@ void run_exact_mode(const Job& job) {
   run_tiles<lpk::cuda::ExactTile<4, kMode, false>>(job);
 }
 
-template <template <bool> class Tile>
-void run_order(const Job& job) {
-  if (lpk::cuda::sums_to_nearest(job.acc)) return run_tiles<Tile<true>>(job);
-  run_tiles<Tile<false>>(job);
-}
-
-void run_operand_blocks(const Job& job) {
-  using lpk::cuda::OperandTile;
-  if (job.acc.interleaved > 1) return run_tiles<OperandTile<double, true>>(job);
-  if (lpk::cuda::single_certified(job)) return run_tiles<OperandTile<float, false>>(job);
-  run_tiles<OperandTile<double, false>>(job);
-}
-
-void run_ordered(const Job& job) {
-  if (job.acc.order == lpk::Order::kPairwise) return run_order<lpk::cuda::TreeTile>(job);
-  if (job.acc.order == lpk::Order::kCompensated) return run_order<lpk::cuda::CompensatedTile>(job);
-  if (job.acc.by_operands) return run_operand_blocks(job);
-  run_order<lpk::cuda::AlignedTile>(job);
-}
-
-// Visits every output of the exact kernel's tiles, the last tile first.
-template <class Visit>
-void each_output(const Job& job, const Visit& visit) {
+// Does the work of the last kernel before exact tiles, the last tile first.
+void run_last(const Job& job) {
+  if (!lpk::cuda::finishes(job)) return;
   const int side = lpk::cuda::exact_side(job.acc);
   for (int64_t tile = lpk::cuda::tile_count(job.sums, side) - 1; tile >= 0; --tile) {
     for (int n = 0; n < side * side; ++n) {
       const lpk::cuda::Place at = lpk::cuda::output_of(job, side, tile, n);
-      if (lpk::cuda::is_output(job.sums, at)) visit(tile, at);
+      if (lpk::cuda::is_output(job.sums, at)) lpk::cuda::finish_output(job, at);
     }
-  }
-}
-
-// Does the work of the last kernel before exact tiles.
-void run_last(const Job& job) {
-  const lpk::cuda::Cut& cut = lpk::cuda::planned_cut(job);
-  if (cut.splits > 1) {
-    each_output(job, [&](int64_t tile, const lpk::cuda::Place& at) {
-      if (lpk::cuda::add_parts(job, at)) ++job.arrived[tile];
-    });
-  } else if (lpk::cuda::finishes(job)) {
-    each_output(job,
-                [&](int64_t, const lpk::cuda::Place& at) { lpk::cuda::finish_output(job, at); });
   }
 }
 
@@ -123,23 +83,20 @@ void run_exact(const Job& job) {
 Ran run_product(Job* job, void* scratch) {
   lpk::cuda::begin_scratch(job, scratch);
   if (job->plan == nullptr) {
-    job->acc.has_running_sum() ? run_exact(*job) : run_ordered(*job);
-    return {Tier::kExact, false, {}};
+    run_exact(*job);
+    return {Tier::kExact, false};
   }
   *job->plan = lpk::cuda::plan_for(*job);
-  std::fill(job->arrived, job->arrived + job->counted, uint32_t{0});
-  const lpk::cuda::Cut& cut = lpk::cuda::planned_cut(*job);
-  const bool certified = job->plan->tier != Tier::kExact;
-  for (job->pass = 0; certified && job->pass < cut.passes; ++job->pass) {
-    run_tier(lpk::cuda::with_cut(*job, cut));
-    run_last(lpk::cuda::last_job(*job));
+  if (job->plan->tier != Tier::kExact) {
+    run_tier(*job);
+    run_last(*job);
   }
   bool kept = false;
   const int side = lpk::cuda::exact_side(job->acc);
   for (int64_t tile = lpk::cuda::tile_count(job->sums, side) - 1; tile >= 0; --tile)
     kept = kept || done_before(*job, side, tile);
-  run_exact(lpk::cuda::last_job(*job));
-  return {job->plan->tier, !kept, cut};
+  run_exact(*job);
+  return {job->plan->tier, !kept};
 }
 
 std::vector<SharedAccess> shared_accesses(const std::function<void()>& run) {
@@ -152,7 +109,7 @@ std::vector<SharedAccess> shared_accesses(const std::function<void()>& run) {
 
 Ran run_product(Job* job) {
   // Every word holds garbage: NaN as a float.
-  const int64_t bytes = lpk::cuda::scratch_size(*job);
+  const int64_t bytes = lpk::cuda::scratch_size(job->sums, job->acc);
   std::vector<uint64_t> scratch(static_cast<size_t>(bytes + 7) / 8, ~uint64_t{0});
   const Ran ran = run_product(job, scratch.data());
   job->plan = nullptr;

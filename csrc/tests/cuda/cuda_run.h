@@ -14,12 +14,11 @@ using lpk::cuda::Tier;
 // Runs all tiles by the exact kernel, except those that a certified kernel did.
 void run_exact(const Job& job);
 
-// Runs the whole product. Returns the tier that the plan chose, whether every tile was done again,
-// and how the sums were split.
+// Runs the whole product. Returns the tier that the plan chose, and whether every tile was done
+// again.
 struct Ran {
   Tier tier;
   bool redone;
-  lpk::cuda::Cut cut;
 };
 // `scratch` has scratch_size bytes and is aligned for any type.
 Ran run_product(Job* job, void* scratch);

@@ -14,8 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/product/cut.h"
-#include "cuda/tiles/ordered_tile.h"
 #include "cuda_block.h"
 #include "cuda_run.h"
 #include "tests/check.h"
@@ -103,10 +101,6 @@ std::vector<AccumulatorSpec> specs() {
       chunked = chunked.outer_rounded(Rounding::kNearestEven);
     all.push_back(chunked);
   }
-  all.push_back(A{"native", float_ints(8, 23)}.ordered(lpk::Order::kNative).chunked(40, e6m9));
-  all.push_back(A{"tree", e6m9}.ordered(lpk::Order::kPairwise));
-  all.push_back(A{"Kahan", e6m9}.ordered(lpk::Order::kCompensated));
-  all.push_back(A{"aligned", e6m9}.aligned(4, 12));
   return all;
 }
 
@@ -117,34 +111,6 @@ std::vector<std::pair<CudaSums::Values, CudaSums::Values>> operands() {
           {numbers(8, -6, 1), numbers(8, -6, 1)},    {numbers(8, -20, 6), numbers(8, -20, 6)},
           {numbers(5, -25, 12), numbers(6, -6, 4)},  {numbers(23, -3, 1), numbers(23, -3, 1)},
           {numbers(2, -8, 2), numbers(1, -5, 1)},    {numbers(23, -9, 1), numbers(3, -9, 1)}};
-}
-
-// Runs a product. The threads of tiles of one row or column share nothing but a flag: if there is
-// more in the run, it comes from tiles that were done again.
-lpk::cuda::Cut check_run(CudaSums* sums, const std::string& where) {
-  Ran ran{};
-  const Accesses all = shared_accesses([&] { ran = run_product(&sums->job); });
-  const bool direct = ran.tier != Tier::kExact && (ran.cut.rows == 1 || ran.cut.cols == 1);
-  if (!direct || !all.empty()) check_banks(all, where);
-  return ran.cut;
-}
-
-// Checks tiles of every shape, in float32 and in double.
-void check_shapes(const FormatInts& format, const CudaSums::Values& values, Tier tier) {
-  Source source(13);
-  std::set<std::pair<int, int>> shapes;
-  const AccumulatorSpec spec = AccumulatorSpec{"shapes", format}.chunked(8);
-  for (const auto& [m, n] : kSizesOfShapes) {
-    for (const bool gathers : {false, true}) {
-      CudaSums sums({1, m, n, 21, gathers, false}, spec, values, values, source);
-      sums.job.processors = 1;
-      sums.job.fast_doubles = true;
-      CHECK(lpk::cuda::plan_for(sums.job).tier == tier);
-      const lpk::cuda::Cut cut = check_run(&sums, text("%d x %d", m, n));
-      shapes.insert({cut.rows, cut.cols});
-    }
-  }
-  CHECK(shapes.size() == std::size(lpk::cuda::kShapes));
 }
 
 // Runs every kernel of a product once, packed and with tables, in whole stages and broken ones.
@@ -166,26 +132,15 @@ void check_products() {
         if (!done.insert({kind + (spec.chunk > 0 ? " in chunks" : ""), tier, gathers}).second)
           continue;
         tiers.insert(tier);
-        check_run(&sums, text("%s, %s, tier %d", spec.name.c_str(), gathers ? "tables" : "packed",
-                              static_cast<int>(tier)));
+        check_banks(shared_accesses([&] { run_product(&sums.job); }),
+                    text("%s, %s, tier %d", spec.name.c_str(), gathers ? "tables" : "packed",
+                         static_cast<int>(tier)));
       }
     }
   }
-  for (int tier = 0; tier <= static_cast<int>(Tier::kTensorBfloat16); ++tier) {
+  for (int tier = 0; tier <= static_cast<int>(Tier::kHardwareFloat); ++tier) {
     if (tiers.count(static_cast<Tier>(tier)) == 0) std::printf("tier %d was not met\n", tier);
     CHECK(tiers.count(static_cast<Tier>(tier)) == 1);
-  }
-}
-
-// Values of one thread alone lie in rows of neighbouring threads.
-template <class T>
-void check_kept() {
-  static lpk::cuda::Kept<T> kept;
-  for (const auto& row : kept) {
-    Accesses lanes;
-    for (int t = 0; t < kWarp; ++t)
-      lanes.push_back({0, t, sizeof(T), reinterpret_cast<uintptr_t>(&row[t])});
-    check_instruction(lanes, "kept");
   }
 }
 
@@ -210,11 +165,6 @@ void test_cuda_banks() {
   CHECK(rounds({{0, 0, 4, 0}, {0, 1, 4, 128}, {0, 2, 4, 256}}) == 3);
   CHECK(rounds({{0, 0, 4, 0}, {0, 1, 4, 0}, {0, 2, 2, 6}}) == 1);
   check_products();
-  check_shapes(float_ints(6, 9), numbers(3, -2, 2), Tier::kTwoStep);
-  check_shapes(float_ints(8, 23), numbers(23, -3, 1), Tier::kHardwareFloat);
-  check_shapes(float_ints(8, 14), numbers(20, -3, 1), Tier::kDoubleSplit);
-  check_kept<float>();
-  check_kept<double>();
   check_packing();
 }
 

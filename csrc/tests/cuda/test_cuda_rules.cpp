@@ -1,12 +1,17 @@
 // Single steps of the certified CUDA kernels where rounding twice goes wrong first: sums beside the
-// midpoint of two neighbours of the format, made of a product of r bits.
+// midpoint of two neighbours of the format, made of a product of r bits. Then the additions between
+// chunks.
+#include <algorithm>
+#include <map>
 #include <string>
 
 #include "cuda/rules/convert_rule.h"
 #include "cuda/rules/double_rules.h"
+#include "cuda/rules/outer_rule.h"
 #include "tests/check.h"
 #include "tests/groups.h"
 #include "tests/specs.h"
+#include "tests/sums.h"
 #include "tests/values.h"
 
 namespace lpk_test {
@@ -73,9 +78,87 @@ void check_rule(const char* name, const FormatInts& ints, int r, int low, int hi
   }
 }
 
+std::vector<NamedFormat> outer_formats() {
+  std::vector<NamedFormat> all;
+  // Sums may be -0 in formats with one zero until they end.
+  for (const NamedFormat& format : narrow_float_formats()) {
+    if (!has_one_zero(format.ints)) all.push_back(format);
+  }
+  for (const NamedFormat& format : wide_float_formats()) all.push_back(format);
+  all.push_back({"e8m7", float_ints(8, 7)});
+  all.push_back({"e8m21", float_ints(8, 21)});
+  all.push_back({"e6m21", float_ints(6, 21)});
+  return all;
+}
+
+void check_added(const lpk::cuda::OuterRule& rule, const float (&outer)[16],
+                 const float (&part)[16], const float (&want)[16], const char* name) {
+  float sums[16];
+  std::copy(outer, outer + 16, sums);
+  rule.add(sums, part);
+  for (int n = 0; n < 16; ++n)
+    CHECK_SAME(lpk::canonical_float(sums[n]), want[n],
+               text("%s: %s + %s", name, shown(outer[n]).c_str(), shown(part[n]).c_str()));
+}
+
+// Compares outer + part in float32 with the sum made odd in double, and counts the way taken.
+void check_outer_rule(const NamedFormat& format, std::map<lpk::cuda::OuterWay, int64_t>* ways) {
+  const AccumulatorSpec spec = AccumulatorSpec{"fp32", float_ints(8, 23)}.chunked(4, format.ints);
+  const lpk::Accumulator acc = lpk::accumulator_from(spec.ints().data());
+  const lpk::cuda::OuterWay way = lpk::cuda::outer_way(acc);
+  ++(*ways)[way];
+  if (way == lpk::cuda::OuterWay::kNone) return;
+  using lpk::cuda::Closing;
+  const lpk::cuda::OuterRule any(acc, Closing::kAny), floorless(acc, Closing::kFloorless),
+      inside(acc, Closing::kInside);
+  Source source(static_cast<uint64_t>(format.ints[1] * 100 + format.ints[2]));
+  const int top = std::ilogb(acc.outer.max);
+  for (int round = 0; round < 1000; ++round) {
+    float outer[16], part[16], want[16];
+    for (int n = 0; n < 16; ++n) {
+      const int low = acc.outer.emin - acc.outer.man_bits - 3;
+      const float x =
+          source.once_in(20) ? special(source) : source.number(std::max(low, -149), top);
+      outer[n] = static_cast<float>(lpk::round_to<double>(x, acc.outer, Rounding::kNearestEven, 0));
+      // A part lies near the outer sum, near a tie of it, or anywhere.
+      const int at = outer[n] != 0 && std::isfinite(outer[n]) ? std::ilogb(outer[n]) : 0;
+      part[n] = source.once_in(20)  ? special(source)
+                : source.once_in(3) ? source.number(-149, 127)
+                : source.once_in(2)
+                    ? std::ldexp(static_cast<float>(source.between(-9, 9)),
+                                 std::max(at - acc.outer.man_bits - source.between(0, 4), -149))
+                    : source.number(std::max(at - 26, -149), std::min(at + 3, 127));
+      want[n] = lpk::canonical_float(
+          lpk::add_rounded<double>(outer[n], part[n], acc.outer, Rounding::kNearestEven, 0));
+    }
+    check_added(any, outer, part, want, format.name);
+    // Multiples of the last place, with overflow and without.
+    const int last = acc.outer.emin - acc.outer.man_bits;
+    for (int n = 0; n < 16; ++n) {
+      const float low = std::ldexp(static_cast<float>(source.between(-40, 40)), last);
+      if (!(std::fabs(part[n]) >= std::ldexp(1.0f, last + 24))) part[n] = low;
+      want[n] = lpk::canonical_float(
+          lpk::add_rounded<double>(outer[n], part[n], acc.outer, Rounding::kNearestEven, 0));
+    }
+    check_added(floorless, outer, part, want, format.name);
+    for (int n = 0; n < 16; ++n) {
+      const bool far = !(std::fabs(part[n]) < acc.outer.max / 8 && std::fabs(part[n]) < 0x1p99f);
+      if (far) part[n] = 0.0f;
+      if (!(std::fabs(outer[n]) < acc.outer.max / 8 && std::fabs(outer[n]) < 0x1p99f))
+        outer[n] = 0.0f;
+      want[n] = lpk::canonical_float(
+          lpk::add_rounded<double>(outer[n], part[n], acc.outer, Rounding::kNearestEven, 0));
+    }
+    check_added(inside, outer, part, want, format.name);
+  }
+}
+
 }  // namespace
 
 void test_cuda_rules() {
+  std::map<lpk::cuda::OuterWay, int64_t> ways;
+  for (const NamedFormat& format : outer_formats()) check_outer_rule(format, &ways);
+  CHECK(ways.size() == 4);
   using lpk::cuda::ConvertRule;
   const FormatInts half = float_ints(5, 10);
   for (int r : {1, 6, 8, 10, 11}) {

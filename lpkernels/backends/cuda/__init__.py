@@ -1,9 +1,9 @@
 """The ``cuda`` backend: tensors as device pointers to csrc/cuda, on torch's current stream.
 
 It quantizes to float and fixed formats, multiplies matrices and makes the three passes of
-convolutions with every accumulator, with native chunks on tensor cores where operands fit half
-precision or bfloat16. All other elementwise work on a GPU (counts, codes, block and affine formats,
-updates) is left to the ``triton`` backend.
+convolutions, with sums in sequence and in chunks. torch sums chunks of order "native". Trees,
+compensated sums and aligned blocks are left to the ``triton`` backend, and so is all other
+elementwise work on a GPU (counts, codes, block and affine formats, updates).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 
 from lpkernels import _build
+from lpkernels.arithmetic.integers import SEQUENTIAL, InAccumulator
+from lpkernels.backends import How, Product
 from lpkernels.backends._gpu import GpuBackend
 from lpkernels.backends.cuda import _conv, _products, _quantize
 from lpkernels.formats.integers import AFFINE, KIND, takes_scales
@@ -23,6 +25,12 @@ TRITON_ALONE = (
     "quantize_counting", "quantize_affine", "quantize_block", "scaled", "dequantize", "hadamard",
     "pack", "pack_scaled", "unpack", "update",
 )  # fmt: skip
+
+
+_NO_OTHER_SUMS = (
+    "csrc/cuda sums in sequence and in chunks alone, not in other orders or aligned blocks: "
+    "backend='triton' has these"
+)
 
 
 def _left_to_triton(op: str) -> NotImplementedError:
@@ -40,6 +48,7 @@ class CudaBackend(GpuBackend):
     """Kernels of csrc/cuda; see `lpkernels.backends.Backend` for the methods."""
 
     name = "cuda"
+    sums_native = False
 
     def why_not(self) -> str:
         if torch.version.cuda is None:
@@ -55,6 +64,8 @@ class CudaBackend(GpuBackend):
             return "csrc/cuda knows no tables (lp.TableFormat); the triton backend rounds to them"
         if op in TRITON_ALONE:
             return str(_left_to_triton(op))
+        if op.endswith(("_ordered", "_operands")):
+            return _NO_OTHER_SUMS
         return "" if self.has(op) else f"csrc/cuda has no kernel yet for {op}"
 
     def quantize(
@@ -71,6 +82,12 @@ class CudaBackend(GpuBackend):
             affine = quantizer[KIND] == AFFINE
             raise _left_to_triton("quantize_affine" if affine else "quantize_block")
         _quantize.quantize(x, quantizer, seed, role, site, out)
+
+    def multiply(self, product: Product, how: How) -> Tensor:
+        """`Backend.multiply`, of sums in sequence and in chunks."""
+        if how.acc[InAccumulator.ORDER] != SEQUENTIAL or how.acc[InAccumulator.BLOCK]:
+            raise NotImplementedError(_NO_OTHER_SUMS)
+        return super().multiply(product, how)
 
     multiply_matrices = staticmethod(_products.matmul)
     convolve = staticmethod(_conv.convolve)

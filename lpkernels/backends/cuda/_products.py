@@ -10,7 +10,7 @@ from torch import Tensor
 from lpkernels.backends import How, Product
 from lpkernels.backends.cuda._launch import Seed, module, on_device, stream
 
-#: Lanes of a packed operand are padded to a multiple of the largest tile's side.
+#: Lanes of a packed operand are padded to a multiple of a tile's side.
 PAD = 128
 
 
@@ -45,8 +45,7 @@ class Operand(NamedTuple):
 
     def ints(self) -> list[int]:
         lines = [*self.batch.ints(), *self.lanes.ints(), *self.steps.ints()]
-        known = [self.facts.data_ptr(), int(self.absent), self.values.numel()]
-        return [self.values.data_ptr(), *known, *lines]
+        return [self.values.data_ptr(), self.facts.data_ptr(), int(self.absent), *lines]
 
 
 class Sums(NamedTuple):
@@ -124,15 +123,13 @@ def multiply(
     """Fill ``sums.out``. Runs inside `on_device`; the host waits for nothing."""
     out = sums.out
     sizes, ints = list(sums.sizes), list(acc)
-    tensors = sums.tensors()
-    operands = [left.values.numel(), right.values.numel()]
-    size = module().cuda_scratch_bytes(sizes=sizes + operands, steps=tensors[2:5], accumulator=ints)
+    size = module().cuda_scratch_bytes(sizes=sizes[:3], accumulator=ints)
     scratch = torch.empty(size, dtype=torch.uint8, device=out.device)
     draws = Seed(seed, out.device)
     module().cuda_multiply(
         left=left.ints(),
         right=right.ints(),
-        tensors=tensors,
+        tensors=sums.tensors(),
         lines=sums.lines(),
         sizes=sizes,
         accumulator=ints,

@@ -5,15 +5,14 @@ Instructions are counted, not run. The count is of the loop over stages, without
 that closes chunks, divided by the loop's products.
 """
 
-from typing import Any, NamedTuple
+import itertools
+from typing import NamedTuple
 
 from tests.support import sass
 from tests.support.sass import Function, Kernels, Loop, loops, target_of
 
 # A stage of 8 steps for 8 x 8 outputs.
 PRODUCTS = 512
-# A thread's part of a stage of 32 steps on tensor cores: 64 of a warp's 64 x 32 outputs.
-TENSOR_PRODUCTS = 2048
 
 
 class Ceiling(NamedTuple):
@@ -29,8 +28,6 @@ class Ceiling(NamedTuple):
 SPLIT = {"FFMA": 512, "FMUL": 512, "FADD": 1024}
 CEILINGS = {
     "float32": Ceiling("CertifiedTile<HardwareRule<0>", 1.25, {"FFMA": 512}),
-    "half precision": Ceiling("HalfTile<false", 0.75, {"HFMA2": 256}),
-    "bfloat16": Ceiling("HalfTile<true", 0.75, {"HFMA2": 256}),
     "toward zero": Ceiling("CertifiedTile<TruncationRule", 2.75, {"FFMA": 512}),
     "stochastic": Ceiling("StochasticTile<", 7.2, {"FFMA": 512, "IDP": 512}),
     # One conversion takes two sums, and each sum takes one instruction on the way back.
@@ -56,6 +53,13 @@ for _name, _rule, _steps, _odd, *_most in (
     }
 
 
+def layouts(name: str) -> list[tuple[bool, bool]]:
+    """Whether elements are looked up and sums have chunks, for each kernel; those of tiers that are
+    seldom asked for look up all elements."""
+    rare = name.startswith(("odd", "double")) or name.endswith("clipped")
+    return list(itertools.product((True,) if rare else (False, True), (False, True)))
+
+
 def flag(value: bool) -> str:
     return "true" if value else "false"
 
@@ -76,7 +80,7 @@ def kernel_of(kernels: Kernels, tile: str, tables: bool, chunks: bool) -> Functi
 
 def stage_loop(function: Function) -> Loop:
     """The loop over stages: the longest loop, without the loops inside it."""
-    return max(loops(function), key=lambda loop: loop.count("FFMA", "HFMA2", "DFMA"))
+    return max(loops(function), key=lambda loop: loop.count("FFMA", "DFMA"))
 
 
 def main_loop(kernels: Kernels, tile: str, tables: bool, chunks: bool) -> Loop:
@@ -105,61 +109,3 @@ def stage_without_ends(function: Function) -> Loop:
     )
     body = [*function.code[main.first : first + 1], *function.code[behind : main.last + 1]]
     return Loop(main.first, main.last, body)
-
-
-def tensor_ceiling(tile: tuple[int, int]) -> float:
-    """Instructions of a product in a packed stage; smaller tiles copy as much for half as many."""
-    return 0.075 if tile == (128, 128) else 0.085
-
-
-#: Rows and columns of tiles on tensor cores.
-TENSOR_TILES = ((128, 128), (128, 64), (64, 128))
-
-
-class Tensor(NamedTuple):
-    """A kernel on tensor cores."""
-
-    bfloat16: bool
-    tables: bool
-    tile: tuple[int, int]
-
-
-def tensor_kernel(kernels: Kernels, of: Tensor) -> Function:
-    rows, cols = of.tile
-    return made(kernels, f"TensorTile<{flag(of.bfloat16)}, {flag(of.tables)}, {rows}, {cols}>")
-
-
-def tensor_stage(kernels: Kernels, of: Tensor) -> Loop:
-    return max(loops(tensor_kernel(kernels, of)), key=lambda loop: loop.count("HMMA"))
-
-
-class Steps(NamedTuple):
-    """Straight code of blocks with operands: one piece finds the largest exponent, one adds."""
-
-    tile: str
-    #: Steps that are taken at a time, each of 2 x 2 outputs.
-    steps: int
-    #: Instructions of a product at most, in both codes together.
-    most: float
-    #: The multiply-add that cuts a product.
-    cut: str
-
-
-#: Kernels whose operands take turns have one step at a time, behind a branch.
-OPERAND_BLOCKS = {
-    "operands, float32": Steps("OperandTile<float, false>", 8, 7.1, "FFMA"),
-    "operands, double": Steps("OperandTile<double, false>", 8, 8.2, "DFMA"),
-    "operands, in turns": Steps("OperandTile<double, true>", 1, 10.2, "DFMA"),
-}
-
-
-def operand_steps(kernels: Kernels, steps: Steps) -> tuple[Any, Any]:
-    """The shortest straight code that measures so many products, and that adds them."""
-    (function,) = [kernels[n] for n in kernels if "operand_kernel" in n and steps.tile in n]
-    products = 4 * steps.steps
-
-    def shortest(name: str) -> Any:
-        found = [s for s in sass.stretches(function) if sum(name in i.name for i in s) == products]
-        return min(found, key=len)
-
-    return shortest("VIADDMNMX"), shortest(f"{steps.cut}.RZ")

@@ -47,8 +47,10 @@ def test_collapsed_visits_every_element_in_order(layout: str):
 
 def test_unsupported_names_what_is_missing_and_who_has_it():
     device = torch.device("cuda")
-    for op in ("quantize", "matmul", "matmul_ordered", "conv_dgrad", "accumulate"):
+    for op in ("quantize", "matmul", "conv_dgrad", "accumulate"):
         assert BACKEND.unsupported(op, device) == ""
+    for op in ("matmul_ordered", "conv_dgrad_operands"):
+        assert "backend='triton' has these" in BACKEND.unsupported(op, device)
     for op in TRITON_ALONE:
         want = f"on a GPU, {op} is an operation of the triton backend alone"
         assert BACKEND.unsupported(op, device) == want

@@ -33,7 +33,8 @@ from tests.support.products import (
 )
 
 CPU: Any = lp.backends.get("cpu")
-NATIVE = [lp.accumulator(f"native_chunk8:outer={x}") for x in ("fp32", "bf16", "e6m9", "e5m4_sat")]
+#: This backend sums in sequence and in chunks.
+ACCUMULATORS = [acc for acc in cases.ACCUMULATORS if products.in_sequence(acc)]
 ADDENDS = [((3, 4), shape) for shape in ((3, 4), (1, 4), (3, 1), (1, 1))] + [((70, 90), (90,))]
 
 
@@ -54,7 +55,7 @@ def test_matmul_says_where_sums_start(acc: str, device: str):
     products.assert_product(BACKEND, a, b, lp.accumulator(acc), device, initial=initial)
 
 
-@each("acc", cases.ACCUMULATORS)
+@each("acc", ACCUMULATORS)
 def test_matmul_matches_the_reference(acc: lp.Accumulator, device: str):
     a, b, bias = torch.randn(2, 3, 37), torch.randn(37, 5), torch.randn(5)
     products.assert_product(BACKEND, a, b, acc, device, bias=bias)
@@ -73,21 +74,15 @@ def test_packing_sees_one_long_value_among_short_ones(alone: bool, side: str, de
     products.assert_product(BACKEND, *pair, lp.accumulator("e6m9"), device)
 
 
-@each("acc, scale", NATIVE, [1.0, 2.0**-60])
-def test_native_chunks_run_on_tensor_cores(acc: lp.Accumulator, scale: float, host):
-    a, b = torch.randint(-7, 8, (3, 45)) * scale, torch.randint(-7, 8, (45, 5)) / scale
-    like = products.sums_in_float32(acc)
-    products.assert_product(BACKEND, a.float(), b.float(), acc, bias=torch.randn(5), like=like)
-    # Half precision has no room for the small ones.
-    tier = host.tensor_half if scale == 1.0 else host.tensor_bfloat16
-    assert host.last_tier() == (tier, False)
-
-
-@each("rounding", ["nearest_even", "toward_zero", "stochastic"])
-def test_other_native_chunks_are_sums_in_sequence(rounding: str, device: str):
-    acc = lp.Accumulator("fp32", rounding, order="native", chunk=8, outer="e5m4")
-    like = products.sums_in_float32(acc)
-    products.assert_product(BACKEND, torch.randn(3, 45), torch.randn(45, 5), acc, device, like=like)
+@each("acc", ["e5m4:order=pairwise", "e5m4:order=compensated", "native_chunk8", "hopper_fp8"])
+def test_other_sums_are_refused_by_name(acc: str):
+    x, ints = torch.ones(1, 1, 2, 2), lp.accumulator(acc).to_ints()
+    for make in (
+        lambda: BACKEND.matmul(x, x, None, ints, None, 0),
+        lambda: BACKEND.conv_fprop(x, x, None, [1, 1], [0, 0], [1, 1], 1, ints, None, 0),
+    ):
+        with pytest.raises(NotImplementedError, match="backend='triton' has these"):
+            make()
 
 
 def run_random_case(number: int, device: str) -> torch.Tensor:
@@ -97,7 +92,7 @@ def run_random_case(number: int, device: str) -> torch.Tensor:
     m, n = (int(x) for x in source.integers(1, 300, 2))
     k = int(source.integers(0, 400))
     batch = [(), (1,), (3,), (2, 2)][source.integers(4)]
-    acc = cases.ACCUMULATORS[source.integers(len(cases.ACCUMULATORS))]
+    acc = ACCUMULATORS[source.integers(len(ACCUMULATORS))]
     fmt = [None, "e5m2", "e4m3", "bf16", "e5m10", "fixed8_f4"][source.integers(6)]
     a = torch.randn(*batch, m, k) * 2.0 ** source.integers(-12, 12)
     b = torch.randn((k, n) if source.integers(2) else (*batch, k, n))
@@ -115,7 +110,7 @@ def run_random_case(number: int, device: str) -> torch.Tensor:
 
 
 @needs_device
-@each("acc, shape", cases.ACCUMULATORS, cases.MATMUL_SHAPES)
+@each("acc, shape", ACCUMULATORS, cases.MATMUL_SHAPES)
 def test_matmul_matches_the_cpu(acc: lp.Accumulator, shape: tuple[int, int, int]):
     m, k, n = shape
     a, b, bias = torch.randn(m, k), torch.randn(k, n), torch.randn(n)
@@ -127,7 +122,7 @@ def test_matmul_matches_the_cpu(acc: lp.Accumulator, shape: tuple[int, int, int]
 
 
 @needs_device
-@each("acc", cases.ACCUMULATORS)
+@each("acc", ACCUMULATORS)
 def test_hard_values_match_the_cpu(acc: lp.Accumulator):
     values = torch.from_numpy(cases.hard_values(acc.fmt, 30).astype(np.float32)).flatten()
     a = values[torch.randint(len(values), (70, 41))]
@@ -139,27 +134,16 @@ def test_hard_values_match_the_cpu(acc: lp.Accumulator):
 
 
 @needs_device
-@each("acc", NATIVE)
-def test_native_chunks_are_exact_where_their_sums_are(acc: lp.Accumulator):
-    for scale in (1.0, 2.0**-60):
-        a = torch.randint(-7, 8, (2, 150, 333)) * scale
-        b = torch.randint(-7, 8, (333, 131)) / scale
-        got = lp.matmul(a.cuda(), b.cuda(), acc, backend="cuda")
-        assert_bit_equal(got, lp.matmul(a, b, products.sums_in_float32(acc), backend="cpu"))
-
-
-@needs_device
 @each("number", range(500))
 def test_random_cases_match_the_cpu(number: int):
     want = run_random_case(number, "cpu")
     assert_bit_equal(run_random_case(number, "cuda"), want, f"case {number}")
 
 
-#: Exact and certified sums with draws; sums whose tier goes by the operands, split at the ends of
-#: chunks and not; chunks on tensor cores.
+#: Exact and certified sums with draws; sums whose tier goes by the operands.
 CAPTURED = accumulators_named("""
     e5m4:stochastic e6m9_chunk8:stochastic:outer_rounding=nearest_even e6m9_chunk8 e6m9
-    e5m10:toward_zero e5m4:stochastic:order=pairwise native_chunk8:outer=e6m9
+    e5m10:toward_zero
 """)
 CONVOLUTION = cases.CONV_CASES["conv2d_stride"]
 
@@ -179,27 +163,21 @@ def made(backend: Any, op: str, tensors: list[Any], acc: lp.Accumulator, seed: T
 @needs_device
 @each("op, acc", ["matmul", *products.PASSES], CAPTURED)
 def test_a_captured_product_follows_its_operands_and_its_seed(op: str, acc: lp.Accumulator):
-    native = acc.order == "native"
     there = [x.cuda() for x in operands(op, products.few_bits)]
     seed = torch.tensor(1, device="cuda")
     made(BACKEND, op, there, acc, seed)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out = made(BACKEND, op, there, acc, seed)
-    # Only native chunks that are exact have bits. Other operands ask for other tiers.
-    kinds: list[products.Make] = (
-        [products.few_bits, products.few_bits]
-        if native
-        else [products.few_bits, torch.randn, products.special]
-    )
+    # Other operands ask for other tiers.
+    kinds: list[products.Make] = [products.few_bits, torch.randn, products.special]
     for value, make in enumerate(kinds, start=5):
         here = operands(op, make)
         for old, new in zip(there, here, strict=True):
             old.copy_(new)
         seed.fill_(value)
         graph.replay()
-        in_sequence = products.sums_in_float32(acc) if native else acc
-        want = made(CPU, op, here, in_sequence, torch.tensor(value))
+        want = made(CPU, op, here, acc, torch.tensor(value))
         assert_bit_equal(out, want, f"replay with {make.__name__} and seed {value}")
 
 
@@ -214,7 +192,7 @@ def test_all_geometries_match_the_cpu(device: str, make) -> None:
                 assert_pass(BACKEND, name, case, tensors, acc, device, by="cpu")
 
 
-@each("acc", cases.ACCUMULATORS)
+@each("acc", ACCUMULATORS)
 def test_all_accumulators_match_the_cpu(acc: lp.Accumulator, device: str) -> None:
     case = ConvCase((2, 4, 5, 6), (6, 2, 3, 3), (2, 1), (1, 2), (1, 2), 2)
     for name in PASSES:
@@ -269,7 +247,7 @@ def random_case(number: int) -> tuple[str, ConvCase, lp.Accumulator, float]:
         (some(1, 4, 1)[0], channels, *size), (out_channels, channels // groups, *kernel),
         stride, padding, dilation, groups,
     )  # fmt: skip
-    acc = cases.ACCUMULATORS[source.integers(len(cases.ACCUMULATORS))]
+    acc = ACCUMULATORS[source.integers(len(ACCUMULATORS))]
     return PASSES[source.integers(3)], case, acc, float(2.0 ** source.integers(-12, 12))
 
 

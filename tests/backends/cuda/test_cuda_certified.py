@@ -1,6 +1,6 @@
-"""Few outputs of long sums on CUDA: the tiles, the parts of their sums and the kernel that adds the
-parts. The kernels' own code runs on the host, on a grid of shapes; every result has the cpu
-backend's bits. Sums at both ends of float32's exponents run on a device too."""
+"""Certified sums on CUDA: the kernels' own code runs on the host, on a grid of shapes and in every
+tier; every result has the cpu backend's bits. Sums at both ends of float32's exponents, and every
+tier, run on a device too."""
 
 import itertools
 import random
@@ -14,6 +14,7 @@ from lpkernels.backends import Fused
 from lpkernels.backends.cuda import BACKEND
 from tests.cases import ConvCase
 from tests.loops import each
+from tests.support.cuda_host import needs_device
 from tests.support.products import PASSES, assert_pass, assert_product, output_shape, tensors_of
 
 ACCUMULATORS = [
@@ -57,7 +58,6 @@ def test_products_of_few_outputs_have_the_cpus_bits(n: int, host) -> None:
     for m in ROWS:
         acc = rng.choice(ACCUMULATORS)
         k = rng.choice([1, 8, 9, 40, 100, 150])
-        host.set_processors(rng.choice([1, 2, 7, 132]))
         a, b = values(rng, (m, k), generator), values(rng, (k, n), generator)
         bias = torch.randn(n, generator=generator) if rng.random() < 0.3 else None
         result = lp.Quantizer("e4m3").to_ints() if rng.random() < 0.3 else ()
@@ -70,7 +70,6 @@ def test_passes_of_small_convolutions_have_the_cpus_bits(name: str, host) -> Non
     # One group, three groups, or as many as there are channels; each accumulator has a turn.
     geometries = itertools.cycle(itertools.product((1, 3, 0), (1, 2)))
     for acc, (groups, stride) in zip(ACCUMULATORS * 2, geometries, strict=False):
-        host.set_processors(rng.choice([1, 132]))
         c_in, c_out, size = 3 * rng.randint(1, 3), 3 * rng.randint(1, 5), rng.randint(5, 9)
         groups, c_out = (groups, c_out) if groups else (c_in, c_in)
         case = ConvCase(
@@ -81,74 +80,55 @@ def test_passes_of_small_convolutions_have_the_cpus_bits(name: str, host) -> Non
         assert_pass(BACKEND, name, case, tensors, acc, by="cpu")
 
 
-SHAPES = {
-    (128, 128): (128, 128), (120, 60): (128, 64), (60, 120): (64, 128), (250, 30): (128, 32),
-    (30, 250): (32, 128), (500, 15): (128, 16), (15, 500): (16, 128), (1500, 1): (512, 1),
-    (1, 30): (1, 32),
-}  # fmt: skip
-
-# The tiers that have tiles of every shape (csrc/cuda/product/tier.h), each with a format and with
-# factors that ask for it: splitting in two steps and in three, and the floor; proved and watched.
+# Tiers that the operands choose (csrc/cuda/product/tier.h), each with a format, the bits of the
+# factors and the exponents by which steps in turn are scaled: splitting in two steps and in three,
+# and the floor, proved, watched, clipped and made odd; in double; by conversions; and float32's own
+# arithmetic. The factors of those made odd lie further apart than doubles reach.
 TIERS = (
-    ("e6m9", 1, (0,)), ("e6m12", 5, (0,)), ("e4m9", 2, (0,)), ("e4m12", 6, (0,)),
-    ("e4m9", 9, (-17,)), ("e4m9", 10, (-17, 0)),
+    ("e6m9", 1, 3, (0,)), ("e4m9", 2, 3, (0,)), ("e4m9_sat", 3, 3, (0,)),
+    ("e8m10", 4, 24, (0, -60)), ("e6m12", 5, 3, (0,)), ("e4m12", 6, 3, (0,)),
+    ("e4m11_sat", 7, 3, (0,)), ("e8m14", 8, 24, (0, -60)), ("e4m9", 9, 3, (-17,)),
+    ("e4m9", 10, 3, (-17, 0)), ("e4m9_sat", 11, 3, (-17, 0)), ("e6m9", 12, 24, (2, -40)),
+    ("e8m14", 13, 16, (0,)), ("e6m9", 14, 16, (0, -12)), ("e5m10", 17, 3, (0,)),
+    ("fp32", 18, 24, (0,)),
 )  # fmt: skip
 
 
-@each("sizes, tile", SHAPES.items())
-def test_tiles_have_the_shape_of_the_product(sizes, tile: tuple[int, int], host) -> None:
-    rng, generator = random.Random(3), torch.Generator().manual_seed(3)
-    host.set_processors(1)
-    for (fmt, tier, exponents), outer in itertools.product(TIERS, ("e6m9", "fp32", None)):
-        chunks = {} if outer is None else {"chunk": 8, "outer": outer}
-        a = torch.randint(-7, 8, (sizes[0], 21), generator=generator).float()
-        b = torch.randint(-7, 8, (21, sizes[1]), generator=generator).float()
-        a.view(-1)[0], b.view(-1)[0] = 7.0, 7.0
-        a *= torch.tensor([2.0 ** exponents[i % len(exponents)] for i in range(21)])
-        bias = torch.randn(sizes[1], generator=generator) if rng.random() < 0.5 else None
-        assert_product(BACKEND, a, b, lp.Accumulator(fmt, **chunks), bias=bias, by="cpu")
-        assert host.last_tier()[0] == tier, fmt
-    ones = torch.ones(sizes[0], 16), torch.ones(16, sizes[1])
-    for chunk in (8, None):
-        BACKEND.matmul(*ones, None, lp.Accumulator("e6m9", chunk=chunk).to_ints(), None, 0)
-        assert host.last_tile() == tile
-
-
-# The same for tiers whose tiles have costs of their own, by the bits of the operands: float32's own
-# sums, made odd and in double. The factors of those made odd lie further apart than doubles reach.
-OTHER_TIERS = (
-    ("fp32", 20, 24, (0,)), ("e8m10", 4, 24, (0, -60)), ("e8m14", 8, 24, (0, -60)),
-    ("e6m9", 12, 24, (2, -40)), ("e8m14", 13, 16, (0,)), ("e6m9", 14, 16, (0, -12)),
-)  # fmt: skip
-#: Float32's own sums of one row have tiles of 128 columns where these are few.
-OTHER_SHAPES = {**SHAPES, (1, 700): (1, 32)}
-del OTHER_SHAPES[(1, 30)]
-
-
-@each("tier, shape", OTHER_TIERS, OTHER_SHAPES.items())
-def test_tiles_of_other_tiers_have_the_shape_of_the_product(tier, shape, host) -> None:
-    (fmt, number, bits, exponents), ((m, n), tile) = tier, shape
-    generator = torch.Generator().manual_seed(number)
-    scale = torch.tensor([2.0 ** exponents[i % len(exponents)] for i in range(8)])
+def factors(bits: int, exponents: tuple[int, ...], m: int, n: int) -> tuple[Tensor, Tensor]:
+    """Integers of few bits, or fractions of many; now and then a zero of either sign."""
+    generator = torch.Generator().manual_seed(bits)
     a, b = (
-        torch.randint(1 - 2**bits, 2**bits, shape, generator=generator) / 2.0**bits
-        for shape in ((m, 8), (8, n))
+        torch.randint(1 - 2**bits, 2**bits, shape, generator=generator).float()
+        for shape in ((m, 21), (21, n))
     )
-    # Now and then a zero of either sign.
+    if bits > 3:
+        a, b = a / 2.0**bits, b / 2.0**bits
     a[torch.rand(a.shape, generator=generator) < 0.1] = -0.0
-    host.set_processors(1)
-    for outer in ("e6m9", "fp32"):
-        acc = lp.Accumulator(fmt, chunk=8, outer=outer)
-        assert_product(BACKEND, a * scale, b, acc, by="cpu")
-        assert (host.last_tier()[0], host.last_tile()) == (number, tile)
+    a[0, 0], b[0, 0] = 1.0, 1.0
+    return a * torch.tensor([2.0 ** exponents[i % len(exponents)] for i in range(21)]), b
 
 
-def test_which_products_are_split(host) -> None:
-    acc = lp.Accumulator("e6m9", chunk=8).to_ints()
-    for processors, splits in ((1, 1), (132, 5)):
-        host.set_processors(processors)
-        BACKEND.matmul(torch.ones(100, 40), torch.ones(40, 100), None, acc, None, 0)
-        assert host.last_splits() == splits
+@each("tier, outer", TIERS, ["e6m9", "fp32", None])
+def test_every_tier_is_taken_and_has_the_cpus_bits(tier, outer: str | None, host) -> None:
+    fmt, number, bits, exponents = tier
+    acc = lp.Accumulator(fmt, **({} if outer is None else {"chunk": 8, "outer": outer}))
+    for m, n in ((5, 7), (140, 3), (1, 130)):
+        a, b = factors(bits, exponents, m, n)
+        assert_product(BACKEND, a, b, acc, bias=torch.randn(n), by="cpu")
+        assert host.last_tier()[0] == number, fmt
+
+
+@needs_device
+@each("tier, outer", TIERS, ["e6m9", "fp32", None])
+def test_every_tier_has_the_cpus_bits_on_a_device(tier, outer: str | None) -> None:
+    fmt, _, bits, exponents = tier
+    acc = lp.Accumulator(fmt, **({} if outer is None else {"chunk": 8, "outer": outer}))
+    a, b = factors(bits, exponents, 300, 140)
+    assert_product(BACKEND, a, b, acc, "cuda", bias=torch.randn(140), by="cpu")
+    # The same sums as a convolution of one tap, whose operands lie behind tables.
+    case = ConvCase((1, 21, 300), (140, 21, 1), (1,), (0,), (1,))
+    tensors = a.T[None].contiguous(), b.T[:, :, None].contiguous(), torch.zeros(1, 140, 300)
+    assert_pass(BACKEND, "fprop", case, (*tensors, torch.randn(140)), acc, "cuda", by="cpu")
 
 
 FORMATS = ("e8m3", "e8m7", "e8m10", "e8m13", "e8m15", "e8m20", "e8m21")
