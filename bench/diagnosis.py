@@ -71,7 +71,7 @@ def compare(recipe: str, diagnoses: Sequence[str], options: argparse.Namespace) 
             f"diagnosed in {fmt:6} {over:+.1%} (medians {middle:+.1%}, of rounds {paired:+.1%})"
         )
         record = {
-            "type": "diagnosis", "kind": KIND, "schema": schemas.schema(KIND), "loop": "by hand",
+            "type": "diagnosis", "kind": KIND, "schema": schemas.SCHEMA, "loop": "by hand",
             "model": "resnet8", "data": options.data,
             "recipe": recipe, "diagnose": fmt, "batch": plain.batch, "threads": options.threads,
             "plain_s": found[""].best, "diagnosed_s": found[fmt].best, "over": over,

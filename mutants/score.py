@@ -27,7 +27,7 @@ def read(path: Path = RESULTS) -> list[Row]:
     lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     # This file is run alone, since the process that forks mutants must not have lpkernels.
     schemas = runpy.run_path(str(_SCHEMAS))
-    rows = schemas["all_current"](lines, path)
+    rows = schemas["check_all"](lines, path)
     return [row for row in rows if row["type"] == "mutant"]
 
 

@@ -171,7 +171,7 @@ def read_records(path: Path) -> list[Record]:
             if number == len(lines):
                 break
             raise ValueError(f"{path}: line {number} is not a JSON record: {error}") from error
-    return schemas.all_current(records, path)
+    return schemas.check_all(records, path)
 
 
 def read_run(path: str | Path) -> Run:

@@ -100,7 +100,7 @@ def policy_values(what: Recipes | Module) -> dict[str, Any]:
     ]
     return {
         "kind": KIND,
-        "schema": schemas.schema(KIND),
+        "schema": schemas.SCHEMA,
         "version": _build.version(),
         "rules": rules,
     }
@@ -130,7 +130,7 @@ def _checked(values: Any, where: str) -> list[Any]:
         raise ValueError(f"{where}: {_FORM}, got {type(values).__name__}")
     if values.get("kind") != KIND:
         raise ValueError(f"{where}: {_FORM}, got a file of kind {values.get('kind')!r}")
-    values = schemas.current(values, KIND, where)
+    values = schemas.check(values, where)
     if not isinstance(values.get("rules"), list):
         raise ValueError(f"{where}: expected a list of rules, got {values.get('rules')!r}")
     return list(values["rules"])

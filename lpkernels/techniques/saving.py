@@ -21,7 +21,7 @@ def read(
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: another kind of file, or a later schema.
+        ValueError: another kind of file, or another schema.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -40,7 +40,7 @@ def parsed(
         raise ValueError(f"{where}: expected {what}, got no JSON: {error}") from error
     if not isinstance(found, dict) or found.get(key) != kind:
         raise ValueError(f"{where}: expected {what}, as {writer} writes it")
-    return schemas.current(found, kind, where)
+    return schemas.check(found, where)
 
 
 def write(path: str | Path, values: Mapping[str, Any], *, rows: str | None = None) -> Path:

@@ -93,7 +93,7 @@ def test_the_page_has_every_run_epoch_and_figure_of_the_records(tmp_path: Path) 
 
 
 def test_a_recipe_in_every_layer_is_told_from_the_method_of_its_name(tmp_path: Path) -> None:
-    shutil.copy(BENCH.parents[1] / "tests/data/schemas/run-1.jsonl", tmp_path / "records.jsonl")
+    shutil.copy(BENCH.parents[1] / "tests/data/run.jsonl", tmp_path / "records.jsonl")
     assert gather([tmp_path])["runs"][0]["arithmetic"] == "fp8_wang2018 in every layer"
 
 

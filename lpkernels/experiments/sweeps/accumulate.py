@@ -193,7 +193,7 @@ class Study:
 def read_study(path: str | Path) -> list[records.Record]:
     """The records of a study.
 
-    Raises: ValueError: they are others, or of a later schema.
+    Raises: ValueError: they are others, or of another schema.
     """
     found = records.read_records(Path(path))
     if not found or found[0].get("kind") != KIND:

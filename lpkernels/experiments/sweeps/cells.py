@@ -88,7 +88,7 @@ def read_cell(folder: Path) -> Record:
     whole = unsealed(record, run)
     if whole is None or whole.get("cell") != folder.name:
         raise ValueError(f"{path}: it or {RECORDS} is damaged, or belongs to another cell; {again}")
-    record = schemas.current(whole, "cell", path)
+    record = schemas.check(whole, path)
     for name, kind in _NEEDED.items():
         if not isinstance(record.get(name), kind):
             raise ValueError(

@@ -26,7 +26,7 @@ _APPENDS = 5
 def read_specs(places: Places) -> list[SweepSpec]:
     """The specifications that were run in the folder; none where there is no sweep.
 
-    Raises: ValueError: the file is something else, or of a later version of lpkernels.
+    Raises: ValueError: the file is something else, or of another version of lpkernels.
     """
     try:
         lines = places.log.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -44,7 +44,7 @@ def read_specs(places: Places) -> list[SweepSpec]:
             raise ValueError(
                 f"{places.log}: expected the header of a sweep, got {record.get('kind')!r}"
             )
-        record = schemas.current(record, KIND, places.log)
+        record = schemas.check(record, places.log)
         specs.append(SweepSpec.from_dict(record["spec"]))
     return specs
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lpkernels import schemas
-from lpkernels.experiments.records import KIND as RUN
 from lpkernels.experiments.records import RECORDS, Record, read_records, write_records
 from lpkernels.experiments.sweeps.cells import read_cell
 from lpkernels.experiments.sweeps.log import all_cells, specs_of
@@ -174,7 +173,7 @@ def _metric_and_environments(folders: Sequence[Path]) -> Record:
             continue
         if not isinstance(header, dict):
             continue
-        header = schemas.current(header, RUN, folder / RECORDS)
+        header = schemas.check(header, folder / RECORDS)
         metric = metric or header.get("metric")
         found = header.get("environment")
         if found and found not in environments:

@@ -11,7 +11,7 @@ from typing import get_args
 
 from lpkernels._table import Tabular, TextTable
 from lpkernels.arithmetic import Quantizer
-from lpkernels.schemas import schema
+from lpkernels.schemas import SCHEMA
 from lpkernels.techniques.assignment.operations import Group, Kind, Like, TensorSpec, regroup
 from lpkernels.techniques.assignment.precisions import (
     NONE,
@@ -153,7 +153,7 @@ class Assignment(Tabular):
             path,
             {
                 "what": _WHAT,
-                "schema": schema(_WHAT),
+                "schema": SCHEMA,
                 "formats": {k: [str(each) for each in getattr(self.formats, k)] for k in kinds},
                 "pins": {name: list(getattr(self.pins, name)) for name in ("high", "low", "tied")},
                 "low_groups": list(self.low_groups),

@@ -165,7 +165,7 @@ class TrainingRecipe:
 
         Raises:
             FileNotFoundError: no such file.
-            ValueError: not such a recipe, or one of a later schema.
+            ValueError: not such a recipe, or one of another schema.
         """
         found = saving.read(path, KIND, "a recipe", "TrainingRecipe.save")
         low, high = as_quantizer(found["low"]), as_quantizer(found["high"])

@@ -178,7 +178,7 @@ class FormatSpace:
     def from_json(cls, text: str) -> FormatSpace:
         """The space of `to_json`.
 
-        Raises: ValueError: not such an object, or one of a later schema.
+        Raises: ValueError: not such an object, or one of another schema.
         """
         where = "FormatSpace.from_json"
         found = saving.parsed(text, where, SPACE, "a format space", "to_json")
@@ -302,7 +302,7 @@ class ErrorMatrix:
 
         Raises:
             FileNotFoundError: no such file.
-            ValueError: not an error matrix, one of a later schema, or of other configurations.
+            ValueError: not an error matrix, one of another schema, or of other configurations.
         """
         found = saving.read(path, MATRIX, "an error matrix", "ErrorMatrix.save")
         try:

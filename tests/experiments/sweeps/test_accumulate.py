@@ -171,13 +171,6 @@ def test_another_question_or_another_kind_is_refused(tmp_path: Path) -> None:
     Study(tmp_path, TINY, resume=False)
     with pytest.raises(ValueError, match="the answer to another question; resume with the options"):
         Study(tmp_path, AccumulateConfig(), resume=True)
-    # A plan that was made before margins had none, whatever the default is.
-    first = work.read_study(tmp_path / "accumulate.jsonl")[0]
-    del first["config"]["margin"]
-    records.write_records(tmp_path / "accumulate.jsonl", [{**first, "schema": 1}])
-    with pytest.raises(ValueError, match="the answer to another question"):
-        Study(tmp_path, TINY, resume=True)
-    assert Study(tmp_path, replace(TINY, margin=0), resume=True).config.margin == 0
     records.write_records(tmp_path / "accumulate.jsonl", [schemas.header("run")])
     with pytest.raises(ValueError, match="expected the records of `lpkernels accumulate`"):
         Study(tmp_path, TINY, resume=True)

@@ -62,7 +62,7 @@ def test_what_is_no_sweep(tmp_path: Path) -> None:
         ("x.jsonl", tmp_path / "x.jsonl", r"expected results that .* got 'run'"),
         ("sweep.jsonl", tmp_path, r"expected the header of a sweep, got 'run'"),
     ):
-        (tmp_path / name).write_text('{"type": "header", "kind": "run"}\n')
+        (tmp_path / name).write_text('{"type": "header", "kind": "run", "schema": 2}\n')
         with pytest.raises(ValueError, match=message):
             read_results(place)
 

@@ -114,7 +114,7 @@ def test_a_recipe_comes_back_from_its_file(tmp_path: Path) -> None:
     "text, message",
     ("{", "expected a recipe, got no JSON"),
     ('{"type": "error matrix"}', "expected a recipe, as TrainingRecipe.save writes it"),
-    ('{"type": "training recipe", "schema": 2}', "schema <= 1 of 'training recipe', got 2"),
+    ('{"type": "training recipe", "schema": 3}', "expected schema 2, got 3"),
 )
 def test_other_files_are_refused(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "recipe.json"

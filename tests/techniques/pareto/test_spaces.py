@@ -109,16 +109,22 @@ def test_files_of_other_matrices_are_refused(tmp_path: Path):
     other = FormatSpace(["e5m2", "e4m3"], ["bf16"])
     with pytest.raises(ValueError, match="other configurations: column 0 is 'e4m3 e8m7', expected"):
         ErrorMatrix.load(path, other)
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 2}))
-    with pytest.raises(ValueError, match="expected schema <= 1 of 'error matrix', got 2"):
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 3}))
+    with pytest.raises(ValueError, match="expected schema 2, got 3"):
         ErrorMatrix.load(path)
-    for text in (b"{", b"[]", b'{"type": "sweep"}', b'{"type": "error matrix"}', b"\x93NUMPY"):
+    for text in (
+        b"{",
+        b"[]",
+        b'{"type": "sweep"}',
+        b'{"type": "error matrix", "schema": 2}',
+        b"\x93NUMPY",
+    ):
         path.write_bytes(text)
         with pytest.raises(ValueError, match="expected an error matrix"):
             ErrorMatrix.load(path)
 
 
-LATER = json.dumps(json.loads(FormatSpace(**AXES).to_json()) | {"schema": 2})
+LATER = json.dumps(json.loads(FormatSpace(**AXES).to_json()) | {"schema": 3})
 HIGH = ["bf16"]
 WRONG = [
     (lambda: FormatSpace(["e4m3", "e4m3"], HIGH), ValueError, "low has e4m3 twice"),
@@ -131,7 +137,7 @@ WRONG = [
     (lambda: FormatSpace.parse(3), TypeError, "expected a str"),
     (lambda: FormatSpace.from_json("e4m3"), ValueError, "got no JSON"),
     (lambda: FormatSpace.from_json("[]"), ValueError, "expected a format space"),
-    (lambda: FormatSpace.from_json(LATER), ValueError, "schema <= 1 of 'format space', got 2"),
+    (lambda: FormatSpace.from_json(LATER), ValueError, "expected schema 2, got 3"),
     (lambda: ErrorMatrix(SMALL, ["a"], ERRORS), ValueError,
      r"\(1 tasks, 2 configurations, seeds\), got \(2, 2, 2"),
     (lambda: ErrorMatrix(SMALL, ["a", "a"], ERRORS), ValueError, "a name of its own"),

@@ -200,7 +200,7 @@ def write_study_spec(folder: str | Path, spec: FrontierSpec) -> None:
     """Makes the folder one of this study; the file is replaced at once."""
     path = Path(folder) / FILE
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"kind": KIND, "schema": schemas.schema(KIND), "spec": spec.to_dict()})
+    text = json.dumps({"kind": KIND, "schema": schemas.SCHEMA, "spec": spec.to_dict()})
     write_lines(path, [f"{text}\n"])
 
 
@@ -223,7 +223,7 @@ def read_study_spec(folder: str | Path) -> FrontierSpec:
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: it is something else, or of a later version.
+        ValueError: it is something else, or of another version.
     """
     path = Path(folder) / FILE
     if not path.is_file():
@@ -233,4 +233,4 @@ def read_study_spec(folder: str | Path) -> FrontierSpec:
     found = json.loads(path.read_text(encoding="utf-8"))
     if found.get("kind") != KIND:
         raise ValueError(f"{path}: expected a study of frontiers, got {found.get('kind')!r}")
-    return FrontierSpec.from_dict(schemas.current(found, KIND, path)["spec"])
+    return FrontierSpec.from_dict(schemas.check(found, path)["spec"])

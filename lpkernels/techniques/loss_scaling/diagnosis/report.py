@@ -167,10 +167,10 @@ class Report(Tabular):
     def load(path: str | Path) -> Report:
         """The report of a file that `save` wrote.
 
-        Raises: ValueError: another file, or a later schema.
+        Raises: ValueError: another file, or another schema.
         """
         found = map(json.loads, Path(path).read_text(encoding="utf-8").splitlines())
-        lines = schemas.all_current(found, path)
+        lines = schemas.check_all(found, path)
         kind = lines[0].get("kind") if lines else None
         if kind != KIND:
             raise ValueError(f"{path}: expected the records of a diagnosis, got {kind!r}")

@@ -266,6 +266,6 @@ def test_a_plain_model_has_no_recipe_blocks_are_entered_once_and_compiled_models
 
 def test_other_files_are_refused(tmp_path: Any) -> None:
     path = tmp_path / "records.jsonl"
-    path.write_text('{"type": "header", "kind": "run", "schema": 1}\n')
+    path.write_text('{"type": "header", "kind": "run", "schema": 2}\n')
     with pytest.raises(ValueError, match="expected the records of a diagnosis, got 'run'"):
         Report.load(path)
