@@ -11,6 +11,7 @@ from lpkernels.techniques import assignment
 from lpkernels.techniques.loss_scaling import LossScaler
 from tests.loops import each
 from tests.models.architectures import ARCHITECTURES, RECIPES, Architecture
+from tests.support.assigned_audit import audit
 
 
 def loss(output: Any, _: Any) -> torch.Tensor:
@@ -65,7 +66,7 @@ def test_models_train_under_an_assignment_and_keep_what_is_predicted(name: str) 
     assigned(*batch).backward()
     assert assignment.kept_memory(ops, made) == assigned.memory()
     assigned = assignment.assign(model, loss, made)
-    assert assignment.audit(assigned, batch).departures == ()
+    assert audit(assigned, batch).departures == ()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     # The gradients of these small models fit without a scale.
     scaler = LossScaler(init_scale=1.0)

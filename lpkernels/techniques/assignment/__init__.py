@@ -12,12 +12,10 @@ from lpkernels.techniques.assignment.precisions import PAPER, Formats, Pins
 from lpkernels.techniques.assignment.promotion import Promoter, Promotion
 from lpkernels.techniques.assignment.running import (
     Assigned,
-    Audit,
     Count,
     Memory,
     StepResult,
     assign,
-    audit,
     kept_memory,
     train_with_assignment,
 )
@@ -27,7 +25,6 @@ __all__ = [
     "PAPER",
     "Assigned",
     "Assignment",
-    "Audit",
     "Count",
     "Formats",
     "Group",
@@ -41,7 +38,6 @@ __all__ = [
     "TensorSpec",
     "amp_like",
     "assign",
-    "audit",
     "demote",
     "group",
     "kept_memory",

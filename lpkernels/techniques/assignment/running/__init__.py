@@ -2,18 +2,15 @@
 
 from lpkernels.techniques.assignment.running._rounding import Count
 from lpkernels.techniques.assignment.running.assigned import Assigned, assign
-from lpkernels.techniques.assignment.running.audit import Audit, audit
 from lpkernels.techniques.assignment.running.keeping import Memory, kept_memory
 from lpkernels.techniques.assignment.running.loop import StepResult, train_with_assignment
 
 __all__ = [
     "Assigned",
-    "Audit",
     "Count",
     "Memory",
     "StepResult",
     "assign",
-    "audit",
     "kept_memory",
     "train_with_assignment",
 ]

@@ -8,7 +8,7 @@ same calls, so what to do at each call is decided once, from the trace.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -115,26 +115,6 @@ class RunPlan:
                 if read in scalars and self.times_read[f"{read}.Y"] == 1:
                     found.append(read)
         return frozenset(key_of(name, "grad_activation") for name in found)
-
-    def elements(self, trained: Container[str]) -> dict[str, int]:
-        """How many elements of each tensor a step rounds where gradients are rounded at their sums,
-        if these parameters have gradients; a result that depends on none of them has no
-        gradient."""
-        found: dict[str, int] = {}
-        reached: set[str] = set()
-        for op in self.ops:
-            found[key_of(op.name, "activation")] = op.numel
-            for name, numel in op.full_params.items():
-                found[key_of(name, "weight")] = numel
-                if name in trained:
-                    found[key_of(name, "grad_weight")] = numel
-                    reached.add(op.name)
-            if not reached.isdisjoint(op.inputs):
-                reached.add(op.name)
-            gradient = key_of(op.name, "grad_activation")
-            if op.name in reached and gradient not in self.passed:
-                found[gradient] = op.numel
-        return found
 
 
 def kind_of(value: Any) -> Any:

@@ -19,7 +19,6 @@ from lpkernels.functional.seeds import seed_for
 from lpkernels.functional.unchecked import check_axis, rounded
 from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.operations import key_of
-from lpkernels.techniques.assignment.running._plan import PlannedCall
 
 # What `lp.quantize` counts: overflow, underflow, zeros, nonfinite.
 _COUNTS = 4
@@ -74,11 +73,6 @@ class RoundingTable:
         self.rows = {key: row for row, key in enumerate(self.keys)}
         self.quantizers: list[Quantizer] = []
         self.counting = counting
-        # The audit sets these. The first is told of every rounding, and of the gradients that pass:
-        # key, values before, values after. The second is told the tensors that a call of several
-        # operations reads inside, where no observer sees them.
-        self.told: Callable[[str, Tensor, Tensor], None] | None = None
-        self.read_in_parts: Callable[[PlannedCall, Any], None] | None = None
         self._counters: dict[torch.device, tuple[Tensor, list[Tensor]]] = {}
         self._numel = [0] * len(self.keys)
         self.write(assignment)
@@ -109,12 +103,7 @@ class RoundingTable:
             counts = self._counts(x.device)[row]
             self._numel[row] += x.numel()
         with torch._C.DisableTorchFunction():
-            before = x.clone() if in_place and self.told is not None else x
-            out = x if in_place else None
-            y = rounded(x, *self._lowered[row], counts, out)
-            if self.told is not None:
-                self.told(key, before, y)
-        return y
+            return rounded(x, *self._lowered[row], counts, x if in_place else None)
 
     def passed(self, x: Tensor, key: str) -> Tensor:
         """x itself: the loss's own gradient, which is never rounded.
@@ -123,8 +112,6 @@ class RoundingTable:
         the tensors behind it do not depend on which of them are the loss.
         """
         seed_for(self._lowered[self.rows[key]][1], None)
-        if self.told is not None:
-            self.told(key, x, x)
         return x
 
     def _counts(self, device: torch.device) -> list[Tensor]:

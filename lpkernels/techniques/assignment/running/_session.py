@@ -53,8 +53,6 @@ class Session(TorchFunctionMode):
         # Whether the call that runs keeps its result, because its gradient is a function of the
         # result.
         self._settles = False
-        # The call that is being computed; an audit reads it.
-        self.computes: PlannedCall | None = None
         self._records = torch.is_grad_enabled()
 
     @contextmanager
@@ -141,15 +139,9 @@ class Session(TorchFunctionMode):
             def store(x: Tensor, part: str) -> Tensor:
                 return self.result(x, parts[part]) if part in parts else x
 
-            if self._table.read_in_parts is not None:
-                self._table.read_in_parts(planned, (args, kwargs))
             result = in_parts(name, function, args, kwargs, compute, store, self.log_softmax)
         else:
-            self.computes = planned
-            try:
-                result = compute(*args, **kwargs)
-            finally:
-                self.computes = None
+            result = compute(*args, **kwargs)
             if planned.results:
                 result = self.results(planned, args, kwargs, result)
             elif planned.copies is not None and isinstance(result, Tensor):

@@ -126,8 +126,6 @@ class Assigned:
         self._copied: CopiedCounts | None = None
         self._counts: dict[str, Count] = {}
         self._loss_key = ""
-        # The last forward pass, at which an audit looks.
-        self._running: Session | None = None
 
     @property
     def assignment(self) -> Assignment:
@@ -168,7 +166,7 @@ class Assigned:
         args, kwargs = arguments(input)
         flag = self._started(input)
         keeper = self._keeper(args, kwargs, target)
-        session = self._running = self._session(plan, keeper)
+        session = self._session(plan, keeper)
         with session.running():
             args, kwargs = session.inputs(args, kwargs)
             value = self.loss(self.model(*args, **kwargs), target)

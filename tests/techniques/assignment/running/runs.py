@@ -79,9 +79,22 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 
 def seen_by(assigned: assignment.Assigned) -> list[tuple[str, Tensor, Tensor]]:
-    """Grows by each tensor that is rounded: its key, its values, and its rounded values."""
+    """Grows by each tensor that is rounded, and each gradient that passes: its key, its values, and
+    its rounded values."""
     seen: list[tuple[str, Tensor, Tensor]] = []
-    assigned._table.told = lambda key, *values: seen.append((key, *(v.clone() for v in values)))
+    table: Any = assigned._table
+
+    def watched(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def watching(x: Tensor, key: str, **options: Any) -> Tensor:
+            with torch._C.DisableTorchFunction():
+                before = x.detach().clone()
+                y = function(x, key, **options)
+                seen.append((key, before, y.detach().clone()))
+            return y
+
+        return watching
+
+    table.rounded, table.passed = watched(table.rounded), watched(table.passed)
     return seen
 
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lpkernels.techniques.assignment import Formats, Promoter, assign, audit, group, trace, uniform
+from lpkernels.techniques.assignment import Formats, Promoter, assign, group, trace, uniform
 from lpkernels.techniques.assignment.running._plan import RunPlan, planned
 from tests.loops import each
+from tests.support.assigned_audit import audit
 from tests.support.computes import Computes
 from tests.techniques.assignment.running.runs import assigned_of, gradients, same, seen_by
 

@@ -12,7 +12,6 @@ from lpkernels.techniques.assignment import (
     Formats,
     Promoter,
     assign,
-    audit,
     demote,
     group,
     kept_memory,
@@ -22,6 +21,7 @@ from lpkernels.techniques.assignment import (
     uniform,
 )
 from tests.compare import assert_bit_equal
+from tests.support.assigned_audit import audit
 from tests.support.refusals import refused
 from tests.techniques.assignment.networks import demoted, seeded_chain
 from tests.techniques.assignment.running.released_reference import HIGH, LOW, rounded

@@ -1,11 +1,12 @@
-"""The check that a step does what its assignment says, from outside, call by call."""
+"""The audit of a step under an assignment: from outside, call by call."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -15,77 +16,37 @@ from lpkernels import functional
 from lpkernels.formats import FixedFormat, FloatFormat
 from lpkernels.nn.observing import EVERYTHING, Call, Visitor, observe
 from lpkernels.techniques._nested import all_tensors
+from lpkernels.techniques.assignment import Assigned
 from lpkernels.techniques.assignment.operations import key_of
+from lpkernels.techniques.assignment.running import _session
 from lpkernels.techniques.assignment.running._plan import PlannedCall, RunPlan
-from lpkernels.techniques.assignment.running.assigned import Assigned, check_assigned
-from lpkernels.techniques.assignment.tracing.following import as_pair
+from lpkernels.techniques.assignment.running._rounding import RoundingTable
+from lpkernels.techniques.assignment.running._session import Session
 
 
-@dataclass(frozen=True)
-class Audit:
-    """The roundings of one step.
-
-    rounded: how often each tensor of the assignment was rounded. departures: one line for each
-    point in which the step is not as the assignment says; () where there is none.
-    """
+class Audit(NamedTuple):
+    """The roundings of one step: how often each tensor of the assignment was rounded, and a line
+    for each point in which the step is not as the assignment says."""
 
     rounded: Mapping[str, int]
     departures: tuple[str, ...]
-
-    def check(self) -> None:
-        """Raises: RuntimeError: there are departures; it names the first ones."""
-        if self.departures:
-            shown = "; ".join(self.departures[:5])
-            raise RuntimeError(f"audit: {len(self.departures)} departures: {shown}")
 
 
 def audit(assigned: Assigned, batch: tuple[Any, Any]) -> Audit:
     """Runs one forward and backward pass and compares it with the assignment.
 
-    An observer around the run looks at every call of a function that the operations themselves
-    make: each tensor of the assignment that one reads, and each gradient that comes back to a
+    Each tensor of the assignment that an operation reads, and each gradient that comes back to a
     result, must be in its format, and no other tensor may have been rounded. Every tensor must have
-    been rounded as often as `fan_out` says: once, or a gradient once for each consumer. The
-    gradients of the network's inputs, which nobody computes, and the loss's own must not have been
-    rounded at all.
-
-    The audit counts as a batch: gradients are added to those that are there, and buffers and random
-    states change as in training. Call it between steps.
-
-    Args:
-        assigned: made by `assign`.
-        batch: (input, target), as `assigned` takes them.
-    Returns: an Audit.
-    Raises: TypeError: `assign` did not make `assigned`, or batch is no pair. Else as
-        assigned(input, target).
-
-    >>> from lpkernels.techniques.assignment import assign, audit, demote, group, trace
-    >>> model, loss = torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy
-    >>> batch = torch.randn(8, 4), torch.arange(8) % 2
-    >>> assigned = assign(model, loss, demote(group(trace(model, loss, batch)), 1))
-    >>> audit(assigned, batch).departures
-    ()
+    been rounded as often as `fan_out` says: once, or a gradient once for each consumer.
     """
-    check_assigned("audit", assigned)
-    input, target = as_pair("audit", batch)
-    plan, table = assigned._plan(assigned.loss, input, target), assigned._table
-    watch = _Watch(assigned, plan)
-    table.told, table.read_in_parts = watch.told, watch.reads
-    try:
-        before = {n: p.grad for n, p in assigned.model.named_parameters()}
-        for p in assigned.model.parameters():
-            p.grad = None
-        with observe(assigned.model, watch, operations=EVERYTHING):
-            # The gradients are observed too, while it lasts.
-            assigned(input, target).backward()
-    finally:
-        table.told = table.read_in_parts = None
+    watch = _Watch(assigned, assigned._plan(assigned.loss, *batch))
+    assigned.model.zero_grad()
+    with watch.patched(), observe(assigned.model, watch, operations=EVERYTHING):
+        # The gradients are observed too, while it lasts.
+        assigned(*batch).backward()
     for name, p in assigned.model.named_parameters():
-        gradient, earlier = p.grad, before[name]
-        if gradient is not None:
-            watch.check_gradient(key_of(name, "grad_weight"), gradient)
-        if earlier is not None:
-            p.grad = earlier if gradient is None else earlier.add_(gradient)
+        if p.grad is not None:
+            watch.check_gradient(key_of(name, "grad_weight"), p.grad)
     watch.check_numbers()
     return Audit(dict(watch.rounded), tuple(watch.departures))
 
@@ -100,21 +61,60 @@ class _Watch(Visitor):
         self._assignment = assigned.assignment
         self._memories: dict[StorageWeakRef, str] = {}
         self._results: dict[Call, str] = {}
+        # The forward pass, and the call that is being computed.
+        self._session: Session | None = None
+        self._computes: PlannedCall | None = None
 
-    def told(self, key: str, before: Tensor, after: Tensor) -> None:
-        """A tensor was rounded, or a gradient passed."""
-        if after is before and key in self._plan.passed:
-            return
+    @contextmanager
+    def patched(self) -> Iterator[None]:
+        """Inside it, roundings and calls of several operations are seen too."""
+        round_, see, in_parts = RoundingTable.rounded, Session.see, _session.in_parts
+
+        def rounded(table: RoundingTable, x: Tensor, key: str, *, in_place: bool = False) -> Tensor:
+            with torch._C.DisableTorchFunction():
+                before = x.detach().clone() if in_place else x.detach()
+            y = round_(table, x, key, in_place=in_place)
+            self._rounds(key, before, y)
+            return y
+
+        def seen(session: Session, function: Any, args: Any, kwargs: Any, compute: Any) -> Any:
+            self._session = session
+            return see(session, function, args, kwargs, self._computing(session, compute))
+
+        def parts(name: str, function: Any, args: Any, kwargs: Any, *rest: Any) -> Any:
+            assert self._session is not None
+            self.reads(self._session.plan.calls[self._session._met - 1], (args, kwargs))
+            return in_parts(name, function, args, kwargs, *rest)
+
+        with (
+            mock.patch.object(RoundingTable, "rounded", rounded),
+            mock.patch.object(Session, "see", seen),
+            mock.patch.object(_session, "in_parts", parts),
+        ):
+            yield
+
+    def _computing(self, session: Session, compute: Callable[..., Any]) -> Callable[..., Any]:
+        def computing(*args: Any, **kwargs: Any) -> Any:
+            planned = session.plan.calls[session._met - 1]
+            self._computes = planned if planned.parts is None else None
+            try:
+                return compute(*args, **kwargs)
+            finally:
+                self._computes = None
+
+        return computing
+
+    def _rounds(self, key: str, before: Tensor, after: Tensor) -> None:
         self.rounded[key] += 1
         self._memories[StorageWeakRef(after.untyped_storage())] = key
+        quantizer = self._assignment.format_of(key)
         with torch._C.DisableTorchFunction():
-            expected = functional.quantize(before, self._assignment.format_of(key))
-        if not self._assignment.format_of(key).is_stochastic and not _same(expected, after):
-            self.departures.append(f"{key} was not rounded to {self._assignment.format_of(key)}")
+            expected = functional.quantize(before, quantizer)
+        if not quantizer.is_stochastic and not _same(expected, after):
+            self.departures.append(f"{key} was not rounded to {quantizer}")
 
     def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
-        session = self._assigned._running
-        planned = None if session is None else session.computes
+        planned = self._computes
         if planned is None:
             return
         if len(planned.results) == 1 and planned.results[0].place == "result":
@@ -167,6 +167,26 @@ class _Watch(Visitor):
         return True
 
 
+def _rounded_once(plan: RunPlan, trained: Container[str]) -> set[str]:
+    """The tensors that a step rounds, if these parameters have gradients; a result that depends on
+    none of them has no gradient."""
+    found: set[str] = set()
+    reached: set[str] = set()
+    for op in plan.ops:
+        found.add(key_of(op.name, "activation"))
+        for name in op.full_params:
+            found.add(key_of(name, "weight"))
+            if name in trained:
+                found.add(key_of(name, "grad_weight"))
+                reached.add(op.name)
+        if not reached.isdisjoint(op.inputs):
+            reached.add(op.name)
+        gradient = key_of(op.name, "grad_activation")
+        if op.name in reached and gradient not in plan.passed:
+            found.add(gradient)
+    return found
+
+
 def _expected(assigned: Assigned, plan: RunPlan) -> dict[str, int]:
     trained = {name for name, p in assigned.model.named_parameters() if p.requires_grad}
     edges: Counter[str] = Counter()
@@ -175,7 +195,7 @@ def _expected(assigned: Assigned, plan: RunPlan) -> dict[str, int]:
             if call.makes:
                 edges.update(key for key in call.reads if key is not None)
     found = dict.fromkeys(assigned.assignment.tensors, 0)
-    found |= dict.fromkeys(plan.elements(trained), 1)
+    found |= dict.fromkeys(_rounded_once(plan, trained), 1)
     for op in plan.ops:
         gradient = key_of(op.name, "grad_activation")
         found[gradient] *= edges[key_of(op.name, "activation")] or 1
