@@ -181,9 +181,12 @@ inline void accumulate(uintptr_t total, uintptr_t addend, int64_t rows, int64_t 
                            accumulator.data(), first, threads);
 }
 
-inline void check_has_bits(const Ints& accumulator) {
-  LPK_CHECK(accumulator[lpk::InAccumulator::kOrder] != static_cast<int64_t>(lpk::Order::kPairwise),
-            "the products of a tree have no bits of their own");
+inline void check_adds_in_sequence(const Ints& accumulator) {
+  using In = lpk::InAccumulator;
+  const bool in_sequence =
+      accumulator[In::kOrder] == static_cast<int64_t>(lpk::Order::kSequential) &&
+      accumulator[In::kBlock] == 0;
+  LPK_CHECK(in_sequence, "events are counted in sums in sequence and in chunks");
 }
 
 // sizes: m, n, k; strides: a row, a k, b k, b column; draws: the rows' keys, the first column's.
@@ -193,6 +196,7 @@ inline lpk::EventArgs event_args(uintptr_t a, uintptr_t b, const Ints& sizes, co
   LPK_CHECK(sizes.size() == 3 && strides.size() == 4 && draws.size() == 2,
             "events take three sizes, four strides and two keys");
   check_accumulator(accumulator);
+  check_adds_in_sequence(accumulator);
   return {pointer<const float>(a),
           pointer<const float>(b),
           nullptr,
@@ -220,7 +224,6 @@ inline std::vector<int64_t> matmul_events(uintptr_t a, uintptr_t b,
                                           int threads) {
   LPK_CHECK(outputs.size() == 3, "matmul_events takes three outputs");
   lpk::EventArgs args = event_args(a, b, sizes, strides, draws, accumulator, seed, role);
-  if (outputs[1] != 0) check_has_bits(accumulator);
   args.c = pointer<float>(outputs[0]);
   args.products = pointer<uint8_t>(outputs[1]);
   args.chunks = pointer<uint8_t>(outputs[2]);
@@ -234,7 +237,6 @@ inline void masked_gradients(uintptr_t a, uintptr_t b, uintptr_t g, uintptr_t le
                              const Ints& accumulator, int64_t seed, int64_t role, int bits,
                              bool recursive, int threads) {
   const lpk::EventArgs args = event_args(a, b, sizes, strides, draws, accumulator, seed, role);
-  check_has_bits(accumulator);
   lpk::masked_gradients({args, pointer<const float>(g), pointer<float>(left), pointer<float>(right),
                          static_cast<uint8_t>(bits), recursive},
                         threads);

@@ -1,14 +1,8 @@
 """Events inside a sum, step by step: additions that change nothing, values beyond the range.
 
-This module defines the events; csrc/cpu/sums/events/events.h counts the same ones. A product that
-is not zero and comes to a finite sum is *swamped* where
-
-    in sequence       its addition leaves the sum as it was;
-    compensated       its addition leaves the sum and the correction as they were;
-    aligned blocks    alignment leaves nothing of it, or its block adds up to something that is not
-                      zero and leaves the sum as it was;
-    pairwise          a node has an addend that is not zero, and would be the same without it
-                      (rounded in the same way): all products in this addend are lost, each once.
+This module defines the events; csrc/cpu/sums/events/events.h counts the same ones. Products are
+added in sequence, in chunks or not. A product that is not zero and comes to a finite sum is
+*swamped* where its addition leaves the sum as it was.
 
 A sum *overflows* where a product, or any sum on the way, rounded as if the format had no largest
 value, exceeds it.
@@ -16,7 +10,6 @@ value, exceeds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,15 +19,7 @@ from numpy.typing import NDArray
 from lpkernels.arithmetic import Accumulator
 from lpkernels.formats import FixedFormat, Number, TableFormat
 from lpkernels.reference.addition import odd_sum
-from lpkernels.reference.orders import (
-    Aligned,
-    Compensated,
-    Node,
-    Pairwise,
-    Present,
-    Rounds,
-    Sequential,
-)
+from lpkernels.reference.orders import Present, Rounds, Sequential
 from lpkernels.reference.sums import Sums
 from lpkernels.reference.values import Float32, Float64, narrow, widen
 from lpkernels.rng import SITE_PRODUCT, SITE_SUM
@@ -91,10 +76,6 @@ class CountingRounds(Rounds):
         self._see(odd_sum(total, addend), self.acc.fmt, self.acc.rounding, SITE_SUM, k)
         return super().add(total, addend, k)
 
-    def add_products(self, left: Float64, right: Float64, k: int) -> Float64:
-        self._see(odd_sum(left, right), self.acc.fmt, self.acc.rounding, SITE_SUM, k)
-        return super().add_products(left, right, k)
-
     def add_outermost(self, total: Float64, addend: Float64, site: int, k: int) -> Float64:
         result = super().add_outermost(total, addend, site, k)
         self.take_over()
@@ -118,101 +99,23 @@ class CountingRounds(Rounds):
         self.overflowed = self.overflowed | over
 
 
-class _Lost:
-    """The counts of the inner sums: products that could be lost, lost products, and their bits."""
+class _Lost(Sequential):
+    """The inner sums, and their counts: products that could be lost, lost products, their bits."""
 
     def __init__(self, rounds: CountingRounds, shape: tuple[int, ...]):
-        super().__init__(rounds, shape)  # type: ignore[call-arg]
+        super().__init__(rounds, shape)
         self.seen = rounds
         self.swamped = self.added = 0
         self.kept: list[Bits] = []
 
-    def note(self, counts: Mask, lost: Mask, over: Mask) -> None:
-        swamped = counts & lost
-        self.added += int(counts.sum())
-        self.swamped += int(swamped.sum())
-        self.kept.append(_bits(swamped, over))
-
-
-class LostInSequence(_Lost, Sequential):
     def push(self, product: Float64, present: Present, k: int) -> None:
         before = self.total
         super().push(product, present, k)
         counts = _can_be_lost(product) & np.isfinite(before)
-        self.note(counts, self.total == before, self.seen.take_over())
-
-
-class LostCompensated(_Lost, Compensated):
-    def push(self, product: Float64, present: Present, k: int) -> None:
-        total, correction = self.total, self.correction
-        super().push(product, present, k)
-        counts = _can_be_lost(product) & np.isfinite(total) & np.isfinite(correction)
-        stays = (self.total == total) & (self.correction == correction)
-        self.note(counts, stays, self.seen.take_over())
-
-
-class LostInBlocks(_Lost, Aligned):
-    def _close_block(self) -> None:
-        before, products = self.total, [np.where(np.isfinite(p), p, 0.0) for p, _ in self.products]
-        counts = [_can_be_lost(p) & np.isfinite(before) for p, _ in self.products]
-        largest = np.where(np.isfinite(before), np.abs(before), 0.0)
-        for p in products:
-            largest = np.maximum(largest, np.abs(p))
-        place = np.frexp(largest)[1] - 1 - self.bits_kept
-        cut = [np.trunc(np.ldexp(p, -place)) for p in products]
-        super()._close_block()
-        stays = (np.sum(cut, axis=0) != 0) & (self.total == before)
-        over = self.seen.take_over()
-        for each, left in zip(counts, cut, strict=True):
-            self.note(each, (left == 0) | stays, over)
-
-    @property
-    def bits_kept(self) -> int:
-        return self.seen.acc.aligned_bits or 0
-
-
-class LostInTrees(_Lost, Pairwise):
-    """left[level]: how many products of the node that waits at this level are not lost yet."""
-
-    def _start(self, first: int) -> None:
-        super()._start(first)
-        self.left: dict[int, NDArray[np.int64]] = {}
-
-    def push(self, product: Float64, present: Present, k: int) -> None:
-        counts = np.broadcast_to(_can_be_lost(product), self.shape)
+        swamped = counts & (self.total == before)
         self.added += int(counts.sum())
-        self._right_left = counts.astype(np.int64)
-        super().push(product, present, k)
-        self.left[max(self.waiting.keys() - self.left.keys())] = self._right_left
-
-    def take(self) -> Float64:
-        self._right_left = np.zeros(self.shape, dtype=np.int64)
-        return super().take()
-
-    def _join(self, level: int, right: Node | None) -> Node:
-        left, k = self.waiting[level], self.first + (self.count >> level << level)
-        a, b = left[0], np.zeros(self.shape) if right is None else right[0]
-        node = super()._join(level, right)
-        # Leaves are products: without its neighbour one is rounded alone.
-        alone = [Rounds.add(self.rounds, np.zeros(self.shape), x, k) for x in (a, b)]
-        finite = np.isfinite(a) & np.isfinite(b)
-        held = (self.left.pop(level), self._right_left)
-        lost = [
-            np.where(finite & (x != 0) & (node[0] == other), count, 0)
-            for x, other, count in zip((a, b), reversed(alone), held, strict=True)
-        ]
-        self.swamped += int(sum(x.sum() for x in lost))
-        self._right_left = held[0] - lost[0] + held[1] - lost[1]
-        return node
-
-
-_INNER: dict[str, Callable[..., Any]] = {"pairwise": LostInTrees, "compensated": LostCompensated}
-
-
-def _counting_sum(rounds: CountingRounds, shape: tuple[int, ...]) -> Any:
-    acc = rounds.acc
-    in_sequence = LostInSequence if acc.block is None else LostInBlocks
-    return _INNER.get(acc.order, in_sequence)(rounds, shape)
+        self.swamped += int(swamped.sum())
+        self.kept.append(_bits(swamped, self.seen.take_over()))
 
 
 def _can_be_lost(addend: Float64) -> Mask:
@@ -286,25 +189,25 @@ def matmul_events(
     first_col: int = 0,
     bits: bool = False,
 ) -> Events:
-    """The sums of a @ b, a (M, K) and b (K, N) finite, and their events; any order but "native".
+    """The sums of a @ b, a (M, K) and b (K, N) finite, and their events.
 
     Args:
         seed: already derived; row: (M,) keys of the rows' draws, their indices by default.
         first_col: the key of the first column's draws.
-        bits: also keep the bits of every product, which trees do not have.
+        bits: also keep the bits of every product.
 
-    Raises: ValueError: bits of a tree; an accumulator with operands, which has no events defined.
+    Raises: NotImplementedError: an accumulator that does not add product after product in sequence.
     """
-    if acc.operands is not None:
-        raise ValueError(f"matmul_events: {acc} aligns by operands, whose events are not defined")
-    if bits and acc.order == "pairwise":
-        raise ValueError("matmul_events: the products of a tree have no bits of their own")
+    if not acc.in_sequence:
+        raise NotImplementedError(
+            f"matmul_events: events are counted in sums in sequence and in chunks, got {acc}"
+        )
     length, cols = b.shape
     shape = (len(a), cols)
     keys = np.arange(len(a)) if row is None else row
     col = first_col + np.arange(cols)
     seen = CountingRounds(shape, acc, seed, keys[:, None], col[None, :])
-    inner = _counting_sum(seen, shape)
+    inner = _Lost(seen, shape)
     sums = Sums(shape, seen, inner)
     wide_a, wide_b = widen(a), widen(b)
     for k in range(length):

@@ -49,7 +49,7 @@ def masked_gradients(
 ) -> tuple[Float32, Float32]:
     """The gradients of a (M, K) and b (K, N) by g (M, N) from the products of `passing`.
 
-    Sums in float64, rounded to float32. acc is no tree; the rest as in `matmul_events`.
+    Sums in float64, rounded to float32. The rest as in `matmul_events`.
     """
     found = matmul_events(a, b, acc, seed=seed, row=row, first_col=first_col, bits=True)
     passed = np.where(passing(found, acc.chunk_length, bits, recursive), widen(g)[:, None, :], 0.0)

@@ -59,10 +59,10 @@ def mask_gradients(
         The model. ``lp.revert`` turns its layers back as always.
 
     Raises:
-        TypeError, ValueError: no Module, unknown masks; no layer to mask; a layer that sums fprop
-            in trees, or dgrad or wgrad not natively (masked gradients are float32 sums).
+        TypeError, ValueError: no Module, unknown masks; no layer to mask; a layer that sums dgrad
+            or wgrad not natively (masked gradients are float32 sums).
         NotImplementedError: a layer other than Linear and Conv1d to Conv3d, or one that sums fprop
-            in blocks aligned by operands or has delayed scales.
+            in trees, compensated or in aligned blocks, or has delayed scales.
     """
     if not isinstance(model, Module):
         raise TypeError(
@@ -116,15 +116,11 @@ def _check_sums(what: str, recipe: Recipe) -> None:
             f"{what} sums dgrad in {recipe.dgrad} and wgrad in {recipe.wgrad}; masked gradients "
             "are float32 sums: use a recipe whose dgrad and wgrad are native"
         )
-    if recipe.fprop.order == "pairwise":
-        raise ValueError(
-            f"{what} sums fprop in {recipe.fprop}; a tree loses whole partial sums, which no mask "
-            "of products says: use another order"
-        )
-    if recipe.fprop.operands is not None:
+    fprop = recipe.fprop
+    if fprop.order != "native" and not fprop.in_sequence:
         raise NotImplementedError(
-            f"{what} sums fprop in {recipe.fprop}, whose blocks are aligned by their operands; no "
-            "kernel says which of their products are lost: use an accumulator without operands"
+            f"{what} sums fprop in {fprop}, which does not add one product after the other, and no "
+            "kernel says which products it loses: use an accumulator in sequence or in chunks"
         )
 
 

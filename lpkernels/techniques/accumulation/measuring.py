@@ -166,11 +166,7 @@ class Measurement:
     nmse: E[(S - I)^2] / E[sum of p^2], NaN alike.
     vrr_error, nmse_error: standard errors, from the spread between rows, whose sums share their
         left operand; NaN with one row.
-    swamped: share of the nonzero products that were lost when they were added to a finite sum. In
-        sequence this means that the sum stayed as it was; in a compensated sum, that its correction
-        stayed too; in aligned blocks, that nothing was left of the product after alignment, or that
-        its block left the sum as it was; in a tree, that the addend which held it left no trace in
-        the next node. lpkernels/reference/events.py has the exact rule.
+    swamped: share of the nonzero products that were added to a finite sum and left it as it was.
     swamped_chunks: the same share for the nonzero sums of chunks that are added to the outer
         accumulator; None without chunks.
     overflowed: share of the sums in which some product, partial sum or result was beyond the
@@ -230,7 +226,8 @@ def measure(
     Raises:
         TypeError, ValueError: operands of other shapes or dtypes, infinite, NaN or empty; counted
             below 0, or no int.
-        NotImplementedError: acc has operands, whose additions nothing counts, and counted is not 0.
+        NotImplementedError: acc sums in trees, compensated or in aligned blocks, whose additions
+            nothing counts, and counted is not 0.
 
     >>> from lpkernels.techniques.accumulation import measure
     >>> a, b = torch.ones(1, 4096), torch.ones(4096, 1)
@@ -242,10 +239,10 @@ def measure(
     if counted is not None:
         checks.whole("measure: counted", counted, 0)
     acc = as_accumulator(acc)
-    if acc.operands is not None and counted != 0:
+    if counted != 0 and acc.order != "native" and not acc.in_sequence:
         raise NotImplementedError(
-            f"measure: no kernel looks at the additions of {acc}, whose blocks are aligned by "
-            "their operands; pass counted=0 for its variance and error alone"
+            f"measure: {acc} does not add one product after the other, and no kernel counts its "
+            "additions; pass counted=0 for its variance and error alone"
         )
     a, b = a.detach().float(), b.detach().float()
     # One seed for the sums and for the count of what happens in them.

@@ -138,10 +138,10 @@ def test_layers_forward_and_backward(
 
 
 def test_events_are_the_references(isas: Isas) -> None:
-    for number, acc in enumerate(accumulators(20, seed=2)):
+    in_sequence = [acc for acc in accumulators(40, seed=2) if acc.in_sequence]
+    for number, acc in enumerate(in_sequence):
         a, b = torch.randn(5, 19) * 3, torch.randn(19, 18)
-        bits = acc.order != "pairwise"
-        call = (a, b, acc.to_ints(), SEED, ROLE, torch.arange(5), bits)
+        call = (a, b, acc.to_ints(), SEED, ROLE, torch.arange(5), True)
         want = REFERENCE.matmul_events(*call)
         for isa in isas:
             got = cpu.BACKEND.matmul_events(*call)

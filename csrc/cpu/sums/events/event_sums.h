@@ -39,7 +39,6 @@ struct EventState {
   __attribute__((noinline)) void load(int64_t from, int64_t to) {
     piece.from = from;
     piece.to = to;
-    piece.swamped = 0;
     piece.first_chunk = acc.chunk > 0 ? from / acc.chunk : 0;
     piece.chunk_count = 0;
     const int lanes = __builtin_popcount(piece.lanes);
@@ -66,13 +65,6 @@ struct EventState {
 
   int64_t chunk_end(int64_t k) const {
     return acc.chunk > 0 ? std::min((k / acc.chunk + 1) * acc.chunk, args.k) : args.k;
-  }
-  // Where the piece that begins at k ends: after whole aligned blocks.
-  int64_t piece_end(int64_t k) const {
-    const int64_t to = std::min(args.k, k + kEventDepth);
-    if (acc.block == 0 || to == args.k) return to;
-    const int64_t start = acc.chunk > 0 ? to / acc.chunk * acc.chunk : 0;
-    return to - (to - start) % acc.block;
   }
 };
 

@@ -37,7 +37,6 @@ class Counter final : public EventSink {
               args_.chunks + ((piece.row + r) * chunks_ + piece.first_chunk) * args_.n);
       }
     }
-    counts_.swamped += piece.swamped;
   }
 
   EventCounts counts() const {

@@ -1,6 +1,7 @@
 // A diagnosis of the sums inside a matrix product. It counts, step by step, the additions that
 // change nothing and the values beyond the range, and makes gradients without the products lost
-// that way. It is exact in every format, mode and order but "native", and slower than gemm.h.
+// that way. It is exact in every format and mode, for sums in sequence and in chunks, and slower
+// than gemm.h.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ struct EventCounts {
 // a (m, k) and b (k, n) with strides in elements, finite values. row_id: m keys of the rows' draws;
 // those of the columns are first_col + 0, 1, ...
 // Written where not null: c (m, n); products (m, k, n) and chunks (m, ceil(k / chunk), n), the bits
-// of each addition. Trees have no bits of products.
+// of each addition.
 struct EventArgs {
   const float* a;
   const float* b;
@@ -44,7 +45,7 @@ EventCounts matmul_events(const EventArgs& args, int threads);
 // left (m, k) = sum over n of g b, right (k, n) = sum over m of g a, where g is (m, n) and all
 // three are row-major. Products are left out if their addition, or their chunk's, has an event of
 // `bits`. recursive: an overflow takes the products before it in its sum with it. Sums in float32,
-// in an order of their own. Not for trees.
+// in an order of their own.
 struct MaskArgs {
   EventArgs events;  // its outputs are null
   const float* g;
@@ -78,7 +79,6 @@ struct EventPiece {
   LaneBits added_chunks[kEventRows * kEventDepth];
   LaneBits lost_chunks[kEventRows * kEventDepth];
   LaneBits over_chunks[kEventRows * kEventDepth];
-  int64_t swamped;  // products lost in trees, beside those in `lost`
 };
 
 // Receives the pieces of one block, in the order of k.

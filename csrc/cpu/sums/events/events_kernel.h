@@ -1,7 +1,9 @@
 // The loop of events.h over pieces of k, and the masked sums, for one instruction set.
 #pragma once
 
-#include "event_orders.h"
+#include <memory>
+
+#include "cpu/sums/exact/add_kernel.h"
 #include "event_steps.h"
 
 namespace lpk {
@@ -21,14 +23,11 @@ void run_events(const EventBlock& block) {
     for_each_event_sum(
         s, [&](int64_t from, int64_t to) { sums.span(row, from, to); },
         [&](int64_t chunk) {
-          for (int64_t r = row; r < row + count; ++r) {
-            close_event_chunk<V>(s, r, chunk);
-            sums.close(r);
-          }
+          for (int64_t r = row; r < row + count; ++r) close_event_chunk<V>(s, r, chunk);
         });
   };
   for (int64_t from = 0; from < s.args.k; from = piece->to) {
-    s.load(from, s.piece_end(from));
+    s.load(from, std::min(s.args.k, from + kEventDepth));
     int64_t row = 0;
     for (; row + kGroup <= block.rows; row += kGroup) run(*group, row, kGroup);
     if constexpr (kGroup > 1) {
@@ -50,48 +49,19 @@ constexpr int kEventGroup = V::kWidth == 8   ? 4
                                              : 1;
 
 template <class V, bool kNearest, bool kRoundsProducts>
-void count_variant(const EventBlock& block, const Accumulator& acc) {
-  if (acc.order == Order::kPairwise) {
-    using Sums = PairwiseEvents<V, kNearest, kRoundsProducts>;
-    return run_events<V, Sums, 1, Sums>(block);
-  }
-  if (acc.order == Order::kCompensated) {
-    using Sums = CompensatedEvents<V, kNearest, kRoundsProducts>;
-    return run_events<V, Sums, 1, Sums>(block);
-  }
-  if (acc.block > 0) {
-    using Sums = AlignedEvents<V, kNearest, kRoundsProducts>;
-    return run_events<V, Sums, 1, Sums>(block);
-  }
+void count_variant(const EventBlock& block) {
   constexpr int kRows = kEventGroup<V>;
   run_events<V, SequentialEvents<V, kNearest, kRoundsProducts, kRows>, kRows,
              SequentialEvents<V, kNearest, kRoundsProducts, 1>>(block);
 }
 
-// Counts in float32 lanes, where the instruction set and the accumulator allow it.
-template <class I>
-struct InFloat {
-  static bool count(const EventBlock&, const Accumulator&) { return false; }
-};
-
-}  // namespace
-}  // namespace lpk
-
-#include "cpu/isa/events_in_float.h"
-
-namespace lpk {
-namespace {
-
 template <class V>
 void count_events(const EventBlock& block) {
   const Accumulator acc = accumulator_from(block.args->accumulator);
-  if (InFloat<Isa>::count(block, acc)) return;
   if (plain_nearest(acc.fmt, acc.rounding)) {
-    acc.has_product ? count_variant<V, true, true>(block, acc)
-                    : count_variant<V, true, false>(block, acc);
+    acc.has_product ? count_variant<V, true, true>(block) : count_variant<V, true, false>(block);
   } else {
-    acc.has_product ? count_variant<V, false, true>(block, acc)
-                    : count_variant<V, false, false>(block, acc);
+    acc.has_product ? count_variant<V, false, true>(block) : count_variant<V, false, false>(block);
   }
 }
 
