@@ -121,10 +121,10 @@ struct SplitRule : RuleOf<S, true, false, true>, Sum {
 };
 
 // For formats that saturate: the largest value takes the place of sums that pass it.
-template <class S>
-struct SaturatedRule : RuleOf<S, false, false, true>, NearestSum<S> {
+template <class S, class Sum, template <class, class> class Split>
+struct SaturatedRule : RuleOf<S, false, false, true>, Sum {
   using F = typename S::F;
-  ShortSplitRule<S, NearestSum<S>> split;
+  Split<S, Sum> split;
   F most;
 
   SaturatedRule(const Format& f, int shift) : split(f), most(S::all(std::ldexp(f.max, shift))) {}
