@@ -150,7 +150,7 @@ class Session(TorchFunctionMode):
             # Its result is not the model's, and nobody keeps it.
             with torch.no_grad(), torch._C.DisableTorchFunction():
                 product = planned.operation in PRODUCTS
-                self._keeper.ends(planned.operation, self._read(planned), product)
+                self._keeper.ends(self._read(planned), product)
         for parameter in planned.last:
             self._rounded.pop(key_of(parameter, "weight"), None)
         return result

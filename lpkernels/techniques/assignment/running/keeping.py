@@ -17,7 +17,6 @@ from lpkernels.formats import AffineFormat, BlockFormat
 from lpkernels.functional.unchecked import packed, unpacked
 from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.operations import Kept, Op, checked_ops, group
-from lpkernels.techniques.assignment.tracing.saved import Indices, Mask, compact
 
 
 @dataclass(frozen=True)
@@ -118,21 +117,6 @@ class Codes:
             self._meter.packed -= self._codes.nbytes
 
 
-class SmallerTensor:
-    """A tensor outside of the assignment, in fewer bits."""
-
-    def __init__(self, smaller: Mask | Indices, meter: Meter) -> None:
-        self._smaller, self._meter = smaller, meter
-        meter.whole += smaller.nbytes
-
-    def view(self, like: MemoryView) -> Tensor:
-        """The tensor, contiguous."""
-        return self._smaller.tensor()
-
-    def __del__(self) -> None:
-        self._meter.whole -= self._smaller.nbytes
-
-
 @dataclass(frozen=True)
 class MemoryView:
     """A place in a memory."""
@@ -155,9 +139,7 @@ class MemoryView:
 class SavedTensor:
     """The object that autograd holds in place of one tensor: it has the tensor, or codes."""
 
-    def __init__(
-        self, x: Tensor, meter: Meter | None, codes: Codes | SmallerTensor | None = None
-    ) -> None:
+    def __init__(self, x: Tensor, meter: Meter | None, codes: Codes | None = None) -> None:
         self.value = x if codes is None else None
         self._codes, self._view = codes, MemoryView.of(x)
         self._where = StorageWeakRef(x.untyped_storage())
@@ -255,21 +237,17 @@ class Keeper:
                 view = MemoryView.of(kept.value)
                 kept.become(self._kept(view.within(y.detach()), self.meter))
 
-    def ends(self, operation: str, quantizers: Iterable[Quantizer], product: bool) -> None:
-        """A call ends, which read tensors in these formats; tensors that it still keeps get
-        smaller.
+    def ends(self, quantizers: Iterable[Quantizer], product: bool) -> None:
+        """A call ends, which read tensors in these formats.
 
         A product may keep copies of its operands in another order, which fit in their formats.
         """
-        for each in self._pending if self.packs else ():
+        for each in self._pending if self.packs and product else ():
             kept = each()
             x = None if kept is None else kept.value
             if kept is None or x is None:
                 continue
-            smaller = compact(operation, x)
-            if smaller is not None:
-                kept.become(SavedTensor(x, self.meter, SmallerTensor(smaller, self.meter)))
-            elif product and x.dtype == torch.float32 and x.device.type == "cpu":
+            if x.dtype == torch.float32 and x.device.type == "cpu":
                 self._copied(kept, x, quantizers)
         self._pending.clear()
 
