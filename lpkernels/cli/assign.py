@@ -132,7 +132,7 @@ def _made(request: Request, workload: Any, batch: int, seed: int) -> tuple[Any, 
     try:
         loss = mean_loss(output_loss(workload, first))
         ops = trace(network, loss, pair)
-        made = requested(request, network, loss, pair)
+        made = requested(request, ops)
     except (ValueError, NotImplementedError) as error:
         hint = "--bits" if str(error).startswith("demote: bits") else "--model"
         raise typer.BadParameter(str(error), param_hint=hint) from error

@@ -62,7 +62,7 @@ def test_a_last_line_cut_short_is_left_out_and_one_within_is_an_error(tmp_path: 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="expected the records of a run at"):
         records.read_run(tmp_path)
-    path, sweep = tmp_path / "other.jsonl", '{"type": "header", "kind": "sweep"}'
+    path, sweep = tmp_path / "other.jsonl", '{"type": "header", "kind": "sweep", "schema": 2}'
     for line, message in (
         ('{"type": "epoch"}', "expected a header as first record"),
         (sweep, "expected the records of a run, got those of a sweep"),

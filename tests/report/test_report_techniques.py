@@ -36,9 +36,6 @@ def test_a_row_for_each_group_and_what_all_come_to() -> None:
     assert cells[1][:5] == ["1", "conv1", "relu1", "6,736", "85%"]
     assert len(cells) == 4
     assert "A chain" in table and "2 of 4 groups demoted" in table
-    assert "score" not in table
-    scored = shown(scores={0: 0.5, 1: 1e-6, 2: 0.0, 3: 12.0})
-    assert "score" in scored and "1.00e-06" in scored and "1.20e+01" in scored
 
 
 def test_operations_that_are_not_known_are_named() -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
-
-from torch import Tensor
-from torch.nn import Module
 
 from lpkernels.arithmetic.text import number, options_of, read_options, whole, written_options
 from lpkernels.techniques import checks
@@ -25,7 +22,6 @@ from lpkernels.techniques.assignment.operations import (
     key_of,
 )
 from lpkernels.techniques.assignment.precisions import NONE, PAPER, Formats, Pins, held, tie, ties
-from lpkernels.techniques.assignment.tracing import trace
 
 
 def uniform(
@@ -236,17 +232,11 @@ def parse_assignment(text: str) -> Request:
     return Request(**found)
 
 
-def requested(
-    request: Request,
-    model: Module,
-    loss: Callable[[Any, Any], Tensor],
-    batch: tuple[Any, Any],
-) -> Assignment:
-    """The assignment that a request gives for this model, loss and batch.
+def requested(request: Request, ops: Sequence[Op]) -> Assignment:
+    """The assignment that a request gives for these operations.
 
-    Raises: as `trace`, `demote` and `Assignment.load` do.
+    Raises: as `demote` and `Assignment.load` do.
     """
-    ops = trace(model, loss, batch)
     if request.rule in BASELINES:
         return BASELINES[request.rule](ops, formats=request.formats)
     groups = group(ops)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import typer
 
+from lpkernels import schemas
 from lpkernels.cli.train import app as train_app
 from lpkernels.experiments.records import write_records
 from lpkernels.experiments.sweeps.cells import read_cell
@@ -138,7 +139,7 @@ def test_every_setting_has_its_option_in_a_printed_command() -> None:
 def test_choices_are_drawn_from_their_records(tmp_path: Path) -> None:
     path, out = tmp_path / "choices.jsonl", tmp_path / "choices.png"
     row = {"type": "average", "method": "greedy", "count": 3, "rmse": 0.1, "rmse_error": 0.01}
-    write_records(path, [{"type": "header", "kind": CHOICES}, row | {"noise": 0.02}])
+    write_records(path, [schemas.header(CHOICES), row | {"noise": 0.02}])
     done("plot", path, "--what", "choices", "--out", out)
     assert out.stat().st_size > 1000
 

@@ -88,5 +88,5 @@ def test_each_text_gives_what_its_function_gives(tmp_path: Path) -> None:
         "ratio=1,low=e3m2none_sat,low_grad=e4m1none:toward_zero": demote(groups, 1, formats=harsh),
     }
     for text, assignment in expected.items():
-        made = requested(parse_assignment(text), model, cross_entropy, batch)
+        made = requested(parse_assignment(text), trace(model, cross_entropy, batch))
         assert made == assignment, text

@@ -12,7 +12,7 @@ from lpkernels.experiments.settings import setting
 from lpkernels.experiments.training.parts._under_assignment import LossOf, UnderAssignment
 from lpkernels.experiments.training.parts.part import Part, PartConfig, register
 from lpkernels.experiments.workloads.workload import Batch
-from lpkernels.techniques.assignment import Assignment
+from lpkernels.techniques.assignment import Assignment, trace
 from lpkernels.techniques.assignment.asking import Request, parse_assignment, requested
 
 #: The file of a run's promotions, without its ending.
@@ -53,7 +53,7 @@ class AssignedTraining(UnderAssignment):
         self._bit_ratios, self._steps = 0.0, 0
 
     def made(self, model: nn.Module, loss: LossOf, batch: tuple[Any, Batch]) -> Assignment:
-        return requested(self.request, model, loss, batch)
+        return requested(self.request, trace(model, loss, batch))
 
     def after_step(self, ran: Tensor) -> None:
         self._bit_ratios += self.assigned.assignment.bit_ratio

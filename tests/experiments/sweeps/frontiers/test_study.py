@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lpkernels import schemas
 from lpkernels.experiments.records import write_records
 from lpkernels.experiments.sweeps.frontiers import choosing, study
 from lpkernels.experiments.sweeps.frontiers.specification import write_study_spec
@@ -192,9 +193,9 @@ def test_too_little_or_other_known_errors_are_refused(tmp_path: Path, whole: Mea
 
 def test_rows_of_choices_are_read_from_their_records(tmp_path: Path) -> None:
     path, row = tmp_path / "choices.jsonl", {"type": "average", "method": "greedy"}
-    write_records(path, [{"type": "header", "kind": choosing.CHOICES}, row])
+    write_records(path, [schemas.header(choosing.CHOICES), row])
     assert choosing.read_choices(path) == [row]
-    write_records(path, [{"type": "header", "kind": "run"}, row])
+    write_records(path, [schemas.header("run"), row])
     with pytest.raises(ValueError, match=r"expected records of bench.frontier_study"):
         choosing.read_choices(path)
     with pytest.raises(FileNotFoundError, match=r"expected records of bench.frontier_study at"):
