@@ -31,7 +31,7 @@ _NAMES = """
     x_up x_t x_te x_exact x_torchao x_to7 x_to x_k x_axis0 x_se4m3 x_se8m0 x_sfp32 x_sp3109 x_nosub
     x_chunk4 x_chunkscale x_native x_ _x __ 0 1e5 t k up to7 axis1 te sat left philox stochastic
     none to_odd block block4 tile2x2 row tensor row_x int8 int4f2 posit log log8s8x nf4 linear4
-    e8m0 fp32x lba_m7e4 mx_fp32 h100_e4m3 nvfp4 nvfp4_x fp8_wang2018
+    e8m0 fp32x lba_m7e4 mx_fp32 h100_e4m3 nvfp4 nvfp4_x
 """.split()
 
 Strategy: TypeAlias = st.SearchStrategy[Any]
