@@ -174,7 +174,8 @@ $(HAS_NATIVE): $(NATIVE) $(HAS_COMPILER)
 $(VENV)/.has-%: pyproject.toml constraints.txt setup.py | $(BIN)/python
 	@echo "==> installing what compiles the C++ module"
 	$(INSTALL) setuptools pybind11 cmake ninja
-	$(MAKE) --no-print-directory $(HAS_NATIVE)
-	@echo "==> installing what lpkernels[$*] needs: torch alone is a download of hundreds of megabytes"
+	@echo "==> installing torch, a download of hundreds of megabytes, beside the compiler"
+	$(MAKE) --no-print-directory $(HAS_NATIVE) & native=$$!; $(INSTALL) -q torch; wait $$native
+	@echo "==> installing what else lpkernels[$*] needs"
 	$(call TIMED,installing the packages,$(INSTALL) --no-build-isolation -e ".[$*]")
 	touch $@
