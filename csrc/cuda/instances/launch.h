@@ -10,8 +10,8 @@ namespace lpk::cuda {
 // Checks the last launch: throws std::runtime_error that names `what`.
 void check_launch(const char* what);
 
-// Certified sums to nearest, in float32 and through it in half precision; those that are seldom
-// asked for; float32's own arithmetic; toward_zero; random rounding.
+// Certified sums: to nearest in float32 and through float32 in half precision; to nearest in rare
+// tiers (clipped, made odd, in double); in float32's own arithmetic; toward_zero; random rounding.
 void launch_nearest(const Job& job, cudaStream_t stream);
 void launch_rare(const Job& job, cudaStream_t stream);
 void launch_float32(const Job& job, cudaStream_t stream);

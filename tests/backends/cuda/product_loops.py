@@ -54,8 +54,8 @@ for _name, _rule, _steps, _odd, *_most in (
 
 
 def layouts(name: str) -> list[tuple[bool, bool]]:
-    """Whether elements are looked up and sums have chunks, for each kernel; those of tiers that are
-    seldom asked for look up all elements."""
+    """Whether elements are looked up and sums have chunks, for each kernel. Kernels of rare tiers
+    look up all elements."""
     rare = name.startswith(("odd", "double")) or name.endswith("clipped")
     return list(itertools.product((True,) if rare else (False, True), (False, True)))
 
