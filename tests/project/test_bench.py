@@ -8,10 +8,11 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from bench import compilers, frontier, landscape, memory, ops, optimizer_states, run, timing
+from bench import compilers, frontier, memory, ops, optimizer_states, run, timing
 from bench import gate as gate_module
 from bench.gpu_cases import GPU_CASES
 from bench.registry import CASES, Case, gate_case
+from bench.studies import landscape
 from bench.timing import OtherWork, Summary, interleave
 from lpkernels import _build, backends
 from lpkernels.backends import cpu
@@ -166,10 +167,28 @@ def shown(monkeypatch, capsys, module):
     return capsys.readouterr().out
 
 
-def test_landscapes_and_optimizer_states_that_are_recorded_are_shown(monkeypatch, capsys):
-    monkeypatch.setattr(landscape, "draw", lambda path, pictures: None)
-    said = shown(monkeypatch, capsys, landscape)
-    assert all(arm in said for arm in ("static 8", "cpt 3-8", "fp32"))
+@pytest.mark.parametrize(
+    "curvatures, expected",
+    [((1.0, 3.0, 7.0, 2.0), 7.0), ((1.0, -9.0, 4.0, 2.0), 4.0), ((-1.0, -9.0, -4.0, -2.0), -1.0)],
+)
+def test_the_valley_of_a_quadratic_has_its_top_curvature(curvatures, expected):
+    model = torch.nn.Linear(2, 2, bias=False).double()
+    scales = torch.tensor(curvatures, dtype=torch.float64).view(2, 2)
+
+    def loss(model):
+        return 0.5 * (scales * model.weight**2).sum()
+
+    before = model.weight.detach().clone()
+    losses = landscape.loss_slice(model, loss, seed=3)
+    (move,) = landscape.filter_normalised([before], 3)
+    torch.testing.assert_close(move.norm(dim=1), before.norm(dim=1))
+    assert losses[-1] == pytest.approx(0.5 * float((scales * (before + move) ** 2).sum()))
+    assert torch.equal(model.weight, before)
+    found, _, converged = landscape.top_eigenvalue(model, loss, tolerance=1e-9)
+    assert found == pytest.approx(expected, abs=1e-4) and converged
+
+
+def test_optimizer_states_that_are_recorded_are_shown(monkeypatch, capsys):
     said = shown(monkeypatch, capsys, optimizer_states)
     tasks = {task for task, _, _ in optimizer_states.held(optimizer_states.RESULTS)}
     assert tasks and all(task in said for task in tasks)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import mutants.score
-from bench import landscape, optimizer_states
+from bench import optimizer_states
+from bench.studies import landscape
 from lpkernels import schemas
 from lpkernels.experiments.records import read_records
 from lpkernels.experiments.sweeps.accumulate import read_study

@@ -17,12 +17,12 @@ from typing import Any
 PUBLIC = """
 arithmetic backends formats functional nn nn.observing nn.policies recipes
 techniques techniques.accumulation techniques.assignment techniques.cpt techniques.loss_scaling
-techniques.pareto experiments experiments.measuring.landscape experiments.settings
+techniques.pareto experiments experiments.settings
 experiments.sweeps.specification experiments.sweeps.statistics experiments.sweeps.sweep
 experiments.training.config experiments.training.parts experiments.training.trainer
 experiments.workloads.bundled experiments.workloads.models
 experiments.workloads.models.transformer experiments.workloads.supervised
-report.diagnosis report.html report.landscapes report.schedules integrations.transformers
+report.diagnosis report.html report.schedules integrations.transformers
 """.split()
 MODULES = ("lpkernels", *(f"lpkernels.{name}" for name in PUBLIC))
 # A docstring with this link and the words "as there" leaves torch's own parameters to torch.
