@@ -1,10 +1,10 @@
 """`lpkernels accumulate`: how narrow the accumulators of a network may be."""
 
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.progress import track
 
 from lpkernels.arithmetic import as_accumulator
 from lpkernels.cli._options import (
@@ -13,16 +13,17 @@ from lpkernels.cli._options import (
     check_one_process,
     console,
     show_table,
-    stopped,
     valid,
 )
+from lpkernels.experiments.records import append_record
 from lpkernels.experiments.settings import one_of, positive
 from lpkernels.experiments.sweeps import accumulate as work
-from lpkernels.experiments.training.interrupts import Interrupted
 from lpkernels.formats import parse_format
 from lpkernels.techniques.accumulation import AccumulatorPlan
 from lpkernels.techniques.accumulation.planning import HEADROOM, MARGIN
 from lpkernels.techniques.accumulation.theory import CRITERIA, METRICS, NMSE_CONSTANTS
+
+_RECORDS = "accumulate.jsonl"
 
 
 def _chunk(text: str) -> None:
@@ -95,19 +96,9 @@ def accumulate(
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Simulate sums of the planned lengths as well.")
     ] = False,
-    train: Annotated[
-        bool,
-        typer.Option(
-            "--train",
-            help="Train on --data with the plan, 1 bit more, 1 to 4 fewer, and in fp32.",
-        ),
-    ] = False,
     out: Annotated[Path, typer.Option(help="Folder for records and pictures.")] = Path(
         "results/accumulate"
     ),
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Keep what --out holds of this question already.")
-    ] = False,
     batch: Annotated[
         int, typer.Option(min=1, help="Images or texts of a step; module:function brings them.")
     ] = 8,
@@ -133,9 +124,6 @@ def accumulate(
     ] = "digits",
     data_dir: Annotated[str, typer.Option(help="Folder of CIFAR's or Fashion-MNIST's files.")] = "",
     width: Annotated[int, typer.Option(min=1, help="Channels of the first layer.")] = 16,
-    epochs: Annotated[int, typer.Option(min=1, help="Of each training run.")] = 10,
-    seeds: Annotated[int, typer.Option(min=1, help="Training runs of each kind.")] = 5,
-    lr: Annotated[float, typer.Option(help="Peak learning rate of the training runs.")] = 0.1,
     seed: Seed = 0,
 ) -> None:
     """The accumulator each product of a network needs, forward and backward; proof by simulation.
@@ -155,83 +143,57 @@ def accumulate(
     fields = work.AccumulateConfig().to_dict()
     config = work.AccumulateConfig(**{name: given[name] for name in fields})
     try:
-        network = work.find_workload(config)
-        if train:
-            work.check_trainable(config)
-        study = work.Study(out, config, resume=resume)
-        made = work.plan_study(study, network)
+        made = work.make_plan(config, work.find_workload(config))
     except (ValueError, FileNotFoundError, NotImplementedError, TypeError) as error:
         raise typer.BadParameter(str(error)) from error
-    _show_plan(study, made)
-    try:
-        if simulate:
-            work.simulate_study(study, work.points(made, config), console)
-            _show_simulations(study)
-        if train:
-            _show_training(study, work.train_study(study, made, console))
-    except Interrupted as stop:
-        stopped(stop, _command(given))
+    work.start_records(out / _RECORDS, config, made)
+    _show_plan(config, made, out)
+    if simulate:
+        _show_simulations(config, _simulated(config, made, out), out)
     console.print(f"records and pictures in {out}")
 
 
-def _command(given: dict[str, Any]) -> str:
-    """The command that goes on with this question."""
-    asked = work.AccumulateConfig().to_dict()
-    chunk = {0: "none", -1: "best"}.get(given["chunk"], given["chunk"])
-    values = {**given, "chunk": chunk}
-    defaults = {**asked, "chunk": "none"}
-    parts = [
-        f"--{name.replace('_', '-')} {shlex.quote(str(values[name]))}"
-        for name in asked
-        if values[name] != defaults[name]
-    ]
-    flags = [f"--{name}" for name in ("simulate", "train") if given[name]]
-    return " ".join(
-        ["lpkernels accumulate --resume", f"--out {shlex.quote(str(given['out']))}", *parts, *flags]
-    )
+def _simulated(
+    config: work.AccumulateConfig, made: AccumulatorPlan, out: Path
+) -> list[dict[str, Any]]:
+    """The simulated sums, each written as soon as it is there."""
+    found = []
+    for point in track(work.points(made, config), description="simulating", console=console):
+        found.append(work.simulate(point, seed=config.seed))
+        append_record(out / _RECORDS, found[-1])
+    return found
 
 
-def _show_plan(study: work.Study, made: AccumulatorPlan) -> None:
+def _show_plan(config: work.AccumulateConfig, made: AccumulatorPlan, out: Path) -> None:
     from lpkernels.report.accumulators import plan_table, plot_bits
     from lpkernels.techniques.accumulation.tables import plan_notes
 
-    blocks, config = [row.to_dict() for row in made.blocks], study.config
+    blocks = [row.to_dict() for row in made.blocks]
     show_table(plan_table(blocks, title=f"{config.model}, {config.operand} operands"))
     for note in [*plan_notes(blocks), *filter(None, [made.uncovered])]:
         console.print(note, highlight=False, markup=False)
-    plot_bits(study.of("plan"), study.folder / "bits.png", title=config.model)
+    plot_bits(made.to_dicts(), out / "bits.png", title=config.model)
 
 
-def _show_simulations(study: work.Study) -> None:
+def _show_simulations(
+    config: work.AccumulateConfig, found: list[dict[str, Any]], out: Path
+) -> None:
     from lpkernels.report.accumulators import plot_simulations, simulation_table
 
-    found, metric = study.of("simulation"), study.config.metric
     show_table(
         simulation_table(found, title="Simulated sums, 64 x 64 each; NMSE: error^2 / variance")
     )
     name, title = {"vrr": ("retention", "Variance kept"), "nmse": ("errors", "Errors of sums")}[
-        metric
+        config.metric
     ]
-    plot_simulations(found, study.folder / f"{name}.png", metric=metric, title=title)
-
-
-def _show_training(study: work.Study, runs: list[Any]) -> None:
-    from lpkernels.report.accumulators import plot_accuracy, training_table
-
-    config = study.config
-    title = f"{config.model} on {config.data}, {config.operand} operands"
-    show_table(training_table(runs, title=title))
-    plot_accuracy(runs, study.folder / "accuracy.png", title=title)
+    plot_simulations(found, out / f"{name}.png", metric=config.metric, title=title)
 
 
 def bench_accumulate(
     operands: str, name: str, longest: int, repeats: int, out: Path | None
 ) -> None:
     """`lpkernels bench accumulate`: a table, and with `out` the records."""
-    from rich.progress import track
-
     from lpkernels.experiments.measuring.accumulator_speed import SHORTEST, speed_over_length
-    from lpkernels.experiments.records import append_record
     from lpkernels.report.accumulators import speed_length_table
 
     found: list[dict[str, Any]] = []

@@ -1,16 +1,14 @@
-"""Tables and pictures of accumulators: planned, simulated, trained."""
+"""Tables and pictures of accumulators, planned and simulated."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, stdev
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import JustifyMethod
 from rich.table import Table
 
-from lpkernels.experiments.records import Record, Run
-from lpkernels.experiments.sweeps.accumulate import NARROWER, run_name
+from lpkernels.experiments.records import Record
 from lpkernels.report.figures import new_figure, save_figure
 from lpkernels.report.tables import add_numbers
 from lpkernels.techniques.accumulation import nmse, vrr
@@ -69,25 +67,6 @@ def speed_length_table(found: Sequence[Record], *, title: str = "") -> Table:
         any_row = next(iter(rows.values()))
         table.add_row(f"{length}", *rates, _with_error(any_row), f"{any_row['nmse']:.2e}")
     return table
-
-
-def training_table(runs: Sequence[Run], *, title: str = "") -> Table:
-    """Mean and standard deviation of the last test accuracy over seeds, a row for each name."""
-    table = Table("run", title=title or None)
-    add_numbers(table, "test accuracy", "deviation", "lowest", "seeds")
-    for name, accuracies in _by_name(runs).items():
-        spread = stdev(accuracies) if len(accuracies) > 1 else 0.0
-        figures = (mean(accuracies), spread, min(accuracies))
-        table.add_row(name, *(f"{value:.2%}" for value in figures), str(len(accuracies)))
-    return table
-
-
-def _by_name(runs: Sequence[Run]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for run in runs:
-        if run.epochs:
-            found.setdefault(run.name, []).append(run.curve("test_accuracy")[-1])
-    return found
 
 
 def _with_error(record: Record) -> str:
@@ -155,34 +134,6 @@ def plot_simulations(
 
 def _width(name: str) -> int:
     return int(name.split("m")[1].split("_")[0].split(":")[0])
-
-
-def plot_accuracy(runs: Sequence[Run], path: str | Path, *, title: str = "") -> Path:
-    """Test accuracy against mantissa bits below the plan; each seed a point, the mean a line.
-
-    Raises: ValueError: no run has a finished epoch.
-    """
-    found = _by_name(runs)
-    if not found:
-        raise ValueError("plot_accuracy: expected at least one run with a finished epoch, got none")
-    figure = new_figure((6.0, 4.0))
-    axes = figure.subplots()
-    names = {-bits: run_name(bits) for bits in NARROWER}
-    present = {at: found[name] for at, name in sorted(names.items()) if name in found}
-    for at, values in present.items():
-        axes.plot([at] * len(values), [100 * v for v in values], ".", color="tab:blue", alpha=0.5)
-    axes.plot(list(present), [100 * mean(v) for v in present.values()], color="tab:blue")
-    for name, colour in (("fp32", "black"), ("fp32 sums", "tab:red")):
-        if name in found:
-            label = f"{name}: mean and all seeds"
-            values = [100 * v for v in found[name]]
-            axes.axhline(mean(values), color=colour, lw=1, label=label)
-            axes.axhspan(min(values), max(values), color=colour, alpha=0.1)
-    axes.set_xticks(list(present))
-    axes.set(xlabel="mantissa bits beyond the plan", ylabel="test accuracy (%)")
-    axes.legend(fontsize="small")
-    axes.grid(alpha=0.3)
-    return save_figure(figure, path, title)
 
 
 def plot_knee(found: Sequence[Record], path: str | Path, *, title: str = "") -> Path:

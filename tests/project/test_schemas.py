@@ -13,7 +13,6 @@ from bench import optimizer_states
 from bench.studies import landscape
 from lpkernels import schemas
 from lpkernels.experiments.records import read_records
-from lpkernels.experiments.sweeps.accumulate import read_study
 from lpkernels.experiments.sweeps.frontiers.choosing import read_choices
 from lpkernels.experiments.sweeps.reading import read_results
 from lpkernels.techniques.pareto import ErrorMatrix
@@ -30,7 +29,7 @@ COMMITTED = [path for place in PLACES for path in sorted(ROOT.glob(place))]
 
 #: The readers of kinds that have one of their own.
 READERS: dict[str, Callable[[Path], Any]] = {
-    "sweep-results": read_results, "accumulate": read_study, "frontier choices": read_choices,
+    "sweep-results": read_results, "frontier choices": read_choices,
     "error matrix": ErrorMatrix.load, "landscape": landscape.held,
     "optimizer states": optimizer_states.held, "mutants": mutants.score.read,
 }  # fmt: skip
@@ -72,7 +71,6 @@ def test_a_header_without_a_number_is_refused_and_other_lines_stay() -> None:
         ("frontier study", "frontier status .", "frontier.json"),
         ("frontier choices", "frontier plot x.jsonl --what choices --out x.png", "x.jsonl"),
         ("error matrix", "frontier predict . --known x.json", "x.json"),
-        ("accumulate", "accumulate --resume --out .", "accumulate.jsonl"),
     ],
 )
 def test_commands_refuse_a_later_schema(

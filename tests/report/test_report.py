@@ -14,7 +14,7 @@ from lpkernels.experiments.measuring.probe import Probe
 from lpkernels.experiments.records import Run
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.workload import ACCURACY
-from lpkernels.report.accumulators import plan_table, training_table
+from lpkernels.report.accumulators import plan_table
 from lpkernels.report.figures import new_figure, save_figure
 from lpkernels.report.numbers import format_details, named_formats, probes
 from lpkernels.report.plots import plot_curves
@@ -122,14 +122,6 @@ def test_a_plan_is_readable_in_eighty_columns() -> None:
     for whole in ("3211264", "15", "50%", "17", "11/1024", "-126..-100", "e8m11_chunk1024", "1 2"):
         assert whole in table
     assert "…" not in table
-
-
-def test_training_counts_the_last_epochs_and_shows_the_lowest_seed() -> None:
-    runs = [make_run("a", [0.1, 0.9]), make_run("a", [0.2, 0.7]), make_run("b", [0.3, 0.5])]
-    table = training_table([*runs, make_run("c", [])])
-    assert row(table, "a") == ["a", "80.00%", "14.14%", "70.00%", "2"]
-    assert row(table, "b") == ["b", "50.00%", "0.00%", "50.00%", "1"]
-    assert table.row_count == 2
 
 
 def plan_row(layer: str, length: int, chunk: int, **others: Any) -> dict[str, Any]:

@@ -1,10 +1,9 @@
-"""`lpkernels accumulate`: a plan for a network, simulated sums, training runs, in a folder."""
+"""`lpkernels accumulate`: a plan for a network, and simulated sums of the planned lengths."""
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -13,10 +12,6 @@ from lpkernels import schemas
 from lpkernels.arithmetic import accumulator
 from lpkernels.experiments import records
 from lpkernels.experiments.measuring.machine import environment
-from lpkernels.experiments.sweeps.demo import FP8
-from lpkernels.experiments.sweeps.sweep import train_all
-from lpkernels.experiments.training.config import RunConfig
-from lpkernels.experiments.training.interrupts import Interrupted, InterruptRequest
 from lpkernels.experiments.workloads.bundled import BUNDLED, LISTED, Workload, workload
 from lpkernels.experiments.workloads.images import load, plan_epoch
 from lpkernels.experiments.workloads.models import Task, build_model
@@ -35,15 +30,10 @@ from lpkernels.techniques.accumulation import (
 from lpkernels.techniques.accumulation.planning import HEADROOM, MARGIN
 from lpkernels.techniques.accumulation.theory import NMSE_CONSTANTS
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 KIND = "accumulate"
 # There are 64 x 64 sums. Rows share their left operand, so errors are estimated from the spread of
 # rows.
 _SIDE = 64
-#: How many mantissa bits fewer than planned the training runs have; one run has a bit more.
-NARROWER = (-1, 0, 1, 2, 3, 4)
 
 
 @dataclass(frozen=True)
@@ -59,7 +49,7 @@ class AccumulateConfig:
         none, the plan is made on the meta device.  module:function brings a sample and its batch.
     loss_scale: the loss is multiplied by it.
     longest: the sums that are simulated have at most that many products.
-    data, data_dir, width, epochs, seeds, lr: of the runs that train.
+    data, data_dir, width: of a resnet<depth> or cnn<depth>.
     """
 
     model: str = "resnet32-cifar"
@@ -79,9 +69,6 @@ class AccumulateConfig:
     data: str = "digits"
     data_dir: str = ""
     width: int = 16
-    epochs: int = 10
-    seeds: int = 5
-    lr: float = 0.1
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -156,58 +143,13 @@ def make_plan(config: AccumulateConfig, work: Workload) -> AccumulatorPlan:
     )
 
 
-class Study:
-    """The records of one question in a folder; a record that is there already is not made again.
-
-    Args:
-        folder: holds them, in accumulate.jsonl; made if absent.
-        config: the question, which the header of the records holds too.
-        resume: keep the records of this question; else they start again.
-    Raises: ValueError: with resume, the folder holds the answer to another question, or other
-        records.
-    """
-
-    def __init__(self, folder: str | Path, config: AccumulateConfig, *, resume: bool) -> None:
-        self.folder, self.path = Path(folder), Path(folder) / f"{KIND}.jsonl"
-        self.config, self.resume = config, resume
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if not (resume and self.path.is_file()):
-            asked = {"config": config.to_dict(), "environment": environment("cpu")}
-            records.write_records(self.path, [{**schemas.header(KIND), **asked}])
-        self.records = read_study(self.path)
-        if AccumulateConfig(**self.records[0]["config"]) != config:
-            raise ValueError(
-                f"{self.folder} holds the answer to another question; resume with the options it "
-                "was asked with, or without --resume"
-            )
-
-    def add(self, record: records.Record) -> None:
-        records.append_record(self.path, record)
-        self.records.append(record)
-
-    def of(self, kind: str) -> list[records.Record]:
-        """The records of one type, in the order in which they came."""
-        return [record for record in self.records if record["type"] == kind]
-
-
-def read_study(path: str | Path) -> list[records.Record]:
-    """The records of a study.
-
-    Raises: ValueError: they are others, or of another schema.
-    """
-    found = records.read_records(Path(path))
-    if not found or found[0].get("kind") != KIND:
-        raise ValueError(f"{path}: expected the records of `lpkernels {KIND}`")
-    return found
-
-
-def plan_study(study: Study, work: Workload) -> AccumulatorPlan:
-    """The plan, into the records too."""
-    made = make_plan(study.config, work)
-    if not study.of("plan"):
-        for row in made.to_dicts():
-            study.add({"type": "plan", **row})
-    return made
+def start_records(path: Path, config: AccumulateConfig, made: AccumulatorPlan) -> None:
+    """Writes the header with the question and a record for each row of the plan, in place of what
+    the file held."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    asked = {"config": config.to_dict(), "environment": environment("cpu")}
+    rows = [{"type": "plan", **row} for row in made.to_dicts()]
+    records.write_records(path, [{**schemas.header(KIND), **asked}, *rows])
 
 
 @dataclass(frozen=True)
@@ -263,78 +205,3 @@ def simulate(point: Point, *, seed: int = 0, side: int = _SIDE) -> records.Recor
         bits, chunk = acc.fmt.man_bits, acc.chunk
         record["law"] = nmse(bits, point.length, chunk=chunk, rounding=rounding)
     return record
-
-
-def simulate_study(study: Study, wanted: Sequence[Point], console: "Console | None" = None) -> None:
-    """Simulates the points that the records lack; ctrl-C leaves the records whole.
-
-    Raises: Interrupted: ctrl-C.
-    """
-    done = {Point(r["length"], r["accumulator"], r["operand"]) for r in study.of("simulation")}
-    left = [point for point in wanted if point not in done]
-    with InterruptRequest() as stop:
-        for point in _shown(left, console, "simulating"):
-            if stop.requested:
-                raise Interrupted(f"stopped; simulated sums are saved in {study.path}")
-            study.add(simulate(point, seed=study.config.seed))
-
-
-def _shown(items: Sequence[Any], console: "Console | None", title: str) -> Iterable[Any]:
-    if console is None:
-        return items
-    from rich.progress import track
-
-    return track(items, description=title, console=console)
-
-
-def check_trainable(config: AccumulateConfig) -> None:
-    """Raises ValueError unless the model is one that the trainer builds, for its data."""
-    if config.model in BUNDLED or ":" in config.model:
-        raise ValueError(
-            f"--train has no data for {config.model!r}; train a network of small images: "
-            "resnet<depth> or cnn<depth>, on digits, digits32, fashion-mnist, "
-            "cifar10 or cifar100 (--data)"
-        )
-
-
-def training_configs(made: AccumulatorPlan, config: AccumulateConfig) -> list[RunConfig]:
-    """fp32, FP8 operands with native sums, then the plan and its neighbours; all for each seed."""
-    shared: dict[str, Any] = {
-        "model": config.model, "width": config.width, "data": config.data,
-        "data_dir": config.data_dir, "epochs": config.epochs, "batch": config.batch,
-        "lr": config.lr, "threads": 1,
-    }  # fmt: skip
-    native = tuple((name, "native", "native", "native") for name in made.recipes)
-    operands = FP8.replace(name="fp32 sums", layer_accs=native, **shared)
-    runs = [RunConfig.of(name="fp32", **shared), operands]
-    for fewer in NARROWER:
-        runs.append(operands.replace(name=run_name(fewer), layer_accs=layer_accs(made, fewer)))
-    seeds = range(config.seed, config.seed + config.seeds)
-    return [run.replace(seed=seed) for seed in seeds for run in runs]
-
-
-def run_name(fewer: int) -> str:
-    """The name of a run with that many mantissa bits fewer than planned."""
-    if fewer == 0:
-        return "planned"
-    return f"{fewer} fewer" if fewer > 0 else f"{-fewer} more"
-
-
-def layer_accs(made: AccumulatorPlan, fewer: int) -> tuple[tuple[str, str, str, str], ...]:
-    """The plan's accumulators with that many mantissa bits fewer, as a RunConfig holds them."""
-    return tuple(
-        (name, str(recipe.fprop), str(recipe.dgrad), str(recipe.wgrad))
-        for name, recipe in made.narrowed(fewer).items()
-    )
-
-
-def train_study(
-    study: Study, made: AccumulatorPlan, console: "Console | None" = None
-) -> list[records.Run]:
-    """Trains the runs that are not finished yet, each a cell of the sweep in the folder "train".
-
-    Raises: Interrupted: ctrl-C; what was done so far is saved.
-    """
-    configs = training_configs(made, study.config)
-    folder = study.folder / "train"
-    return train_all(configs, folder, name=KIND, resume=study.resume, console=console)
