@@ -122,7 +122,7 @@ GROUPS = (
     ),
     Group(
         "techniques",
-        (f"{_TECHNIQUES}/loss_scaling/_scale.py", f"{_TECHNIQUES}/loss_scaling/scaler.py"),
+        (f"{_TECHNIQUES}/loss_scaling/_gradients.py", f"{_TECHNIQUES}/loss_scaling/scaler.py"),
         tuple(f"tests/techniques/loss_scaling/test_{name}.py" for name in ("scaler", "gradscaler")),
     ),
     Group(

@@ -1,80 +1,101 @@
-"""The loss scaler: it has torch.amp.GradScaler's methods, and some that GradScaler lacks."""
+"""The loss scaler: torch.amp.GradScaler with bounds, a hysteresis and one decision of all ranks."""
 
+import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.amp.grad_scaler import OptState
 
+from lpkernels.techniques import checks
 from lpkernels.techniques.loss_scaling._gradients import (
-    NotFinite,
-    OptimizerCopy,
     Outcome,
+    SkippedInARow,
     StepRecord,
-    any_of,
-    checked,
-    first_bad,
+    check_and_multiply,
     gradients,
+    is_shared,
     is_watched,
     names_of,
-    over_ranks,
-)
-from lpkernels.techniques.loss_scaling._scale import (
-    Scale,
-    ScaleSettings,
-    SkippedInARow,
-    no_positional,
-    skipped_text,
 )
 
-T = TypeVar("T")
+# The names of torch.amp.GradScaler's state; a LossScaler's has four more.
+_KEYS = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
+# Smaller scales have an inverse beyond float32.
+_LEAST = 2.0**-126
+# Counters are int32 on the device.
+_MOST = 2**31 - 1
 
 
-class _Stage(Enum):
-    """How far an optimizer has come since the last update()."""
-
-    READY = 0
-    UNSCALED = 1
-    STEPPED = 2
-
-
-@dataclass(eq=False)
-class _Progress:
-    """An optimizer since the last update().
-
-    flags: the flags found with this scale, all on its device.  outcome: of its step.
-    """
-
-    stage: _Stage = _Stage.READY
-    flags: list[Tensor] = field(default_factory=list)
-    empty: bool = True
-    outcome: Outcome | None = None
+def scale(label: str, value: Any) -> float:
+    """A scale as float32 holds it: positive and finite, with an inverse that is finite too."""
+    with np.errstate(over="ignore"):
+        held = float(np.float32(checks.real(label, value)))
+    if not _LEAST <= held < math.inf:
+        raise ValueError(
+            f"{label}: expected a positive finite scale, from 2**-126 to float32's largest number, "
+            f"got {value}; powers of two such as 2.0**16 round nothing"
+        )
+    return held
 
 
-class LossScaler(ScaleSettings):
-    """Multiplies a loss, divides its gradients, and skips an update that is not finite.
+def _rule(
+    growth_factor: Any, backoff_factor: Any, growth_interval: Any, hysteresis: Any, consecutive: Any
+) -> tuple[float, float, int, int, bool]:
+    """The arguments of these names, checked, as plain numbers."""
+    factors = (
+        checks.number("growth_factor", growth_factor, above=1),
+        checks.number("backoff_factor", backoff_factor, above=0, below=1),
+    )
+    interval = checks.whole("growth_interval", growth_interval, 1)
+    delay = checks.whole("hysteresis", hysteresis, 1, _MOST)
+    if not isinstance(consecutive, bool):
+        raise TypeError(f"consecutive: expected True or False, got {consecutive!r}")
+    if consecutive and delay == 1:
+        raise ValueError(
+            "consecutive: it says when the counter of a hysteresis of 2 or more is full again, got "
+            "hysteresis=1; give hysteresis, or leave consecutive out"
+        )
+    return *factors, interval, delay, consecutive
 
-    It is used as torch.amp.GradScaler, with its defaults and its bits: scale(loss).backward(),
-    step(optimizer), update(), with unscale_(optimizer) before clipping. By the dynamic rule an
-    update in which a gradient was infinite or NaN multiplies the scale by `backoff_factor`;
-    `growth_interval` other updates in a row multiply it by `growth_factor`, unless it would be
-    infinite. A scale that is a power of two rounds nothing, except at under- and overflow.
+
+def _bounds(label: str, start: float, floor: Any, ceiling: Any) -> tuple[float, float]:
+    """The least and the largest scale. start: the argument `label`."""
+    low = 0.0 if floor is None else scale("floor", floor)
+    high = math.inf if ceiling is None else scale("ceiling", ceiling)
+    if low > high:
+        raise ValueError(
+            f"floor: expected at most the ceiling {high}, got {low}; raise the ceiling or lower "
+            "the floor"
+        )
+    if not low <= start <= high:
+        raise ValueError(
+            f"{label}: expected a scale between the floor {floor} and the ceiling {ceiling}, got "
+            f"{start}"
+        )
+    return low, high
+
+
+class LossScaler(torch.amp.GradScaler):
+    """torch.amp.GradScaler on the device of the first loss, with bounds and a record of each step.
+
+    It multiplies a loss, divides its gradients, and skips an update that is not finite, with
+    GradScaler's methods, errors, defaults and bits: scale(loss).backward(), step(optimizer),
+    update(), with unscale_(optimizer) before clipping. A scale that is a power of two rounds
+    nothing, except at under- and overflow. GradScaler's state loads here, and the reverse.
 
     Only these wait for the device: the step of an optimizer that cannot skip by itself (all but
-    torch's fused ones), or that accelerate wraps, once, as with GradScaler; a step with a closure,
-    once an evaluation; get_scale, state_dict and last_step; update with at_floor="raise". One pass
-    over the gradients checks and unscales them (torch._amp_foreach_non_finite_check_and_unscale_).
+    torch's fused ones and MasterWeights), or that accelerate wraps; get_scale, state_dict and
+    last_step; update with at_floor="raise".
 
     In a torch.distributed job every rank makes the same calls, and a gradient that is not finite on
     one rank counts on all. Each rank looks at its own shard of a DTensor (FSDP2).
 
     Args:
-        positional: there is none; every argument has its name.
         static: a constant scale. Updates that are not finite are skipped, and the scale stays; ten
             in a row, as at a floor, warn once. A scale that is no power of two divides the
             gradients in a second pass, correctly rounded.
@@ -91,16 +112,14 @@ class LossScaler(ScaleSettings):
         reduce: False leaves every rank its own flag and scale.
         group: the ranks that step together; None: all of them.
     Raises:
-        TypeError: an argument of another type, or without its name.
+        TypeError: an argument of another type.
         ValueError: a scale that is not positive and finite, a factor out of range, a first scale
             outside floor and ceiling.
-    Reference: Micikevicius et al. 2017, arXiv 1710.03740, section 3.2; the numbers of the rule are
+    Reference: Micikevicius et al. 2017, arXiv 1710.03740, section 3.2; the rule and its numbers are
         torch's. Mellempudi et al. 2019, arXiv 1905.12334, describe for FP8 a minimum of the scale.
         hysteresis, consecutive and at_floor are DeepSpeed's delayed_shift, consecutive_hysteresis
         and raise_error_at_min_scale (deepspeed/runtime/fp16/loss_scaler.py), whose scale may grow
         to infinity.
-    Differs from GradScaler: its AssertionErrors are RuntimeErrors and ValueErrors, the scale is on
-        the device of the first output scaled, and no optimizer's step is given a grad_scaler.
 
     >>> scaler = lp.techniques.loss_scaling.LossScaler(init_scale=8.0)
     >>> scaler.scale(torch.tensor(0.5))
@@ -109,7 +128,7 @@ class LossScaler(ScaleSettings):
 
     def __init__(
         self,
-        *positional: Any,
+        *,
         static: float | None = None,
         init_scale: float = 2.0**16,
         growth_factor: float = 2.0,
@@ -125,7 +144,6 @@ class LossScaler(ScaleSettings):
         reduce: bool = True,
         group: dist.ProcessGroup | None = None,
     ) -> None:
-        no_positional(positional)
         given = (floor, ceiling, at_floor, hysteresis, consecutive)
         if static is not None and given != (None, None, "stay", 1, False):
             raise ValueError(
@@ -133,243 +151,177 @@ class LossScaler(ScaleSettings):
                 "floor, ceiling, at_floor, hysteresis, consecutive of "
                 f"{', '.join(map(repr, given))}; leave static or these out"
             )
-        self._scale = Scale(
-            *(("init_scale", init_scale) if static is None else ("static", static)),
-            static=static is not None,
-            growth=growth_factor,
-            backoff=backoff_factor,
-            interval=growth_interval,
-            floor=floor,
-            ceiling=ceiling,
-            hysteresis=hysteresis,
-            consecutive=consecutive,
-            at_floor=at_floor,
-        )
-        self._enabled, self._reduce, self._group = enabled, reduce, group
+        label, first = ("init_scale", init_scale) if static is None else ("static", static)
+        start = scale(label, first)
+        rule = _rule(growth_factor, backoff_factor, growth_interval, hysteresis, consecutive)
+        # "cuda" switches a GradScaler off where there is none; the first loss has the device.
+        super().__init__("cpu", start, *rule[:3], enabled)
+        self._static = static is not None
+        low, high = (start, start) if self._static else _bounds(label, start, floor, ceiling)
+        self._floor, self._ceiling = low, high
+        self._raises = checks.choice("at_floor", at_floor, ("stay", "raise")) == "raise"
+        if self._raises and floor is None:
+            raise ValueError("at_floor: 'raise' needs a floor, got floor=None; give one, floor=1.0")
+        self._hysteresis, self._consecutive = rule[3:]
+        self._init_left, self._left = self._hysteresis, torch.empty(())
+        self._reduce, self._group = reduce, group
         self._names = names_of(named_parameters or ())
-        self._progress: dict[torch.optim.Optimizer, _Progress] = {}
+        # The steps since the last update, and the last step of all.
+        self._outcomes: list[Outcome] = []
         self._last: Outcome | None = None
         self._skipped = SkippedInARow()
-        self._calls = 0
 
-    def scale(self, outputs: T) -> T:
-        """A tensor, or the tensors of a (nested) iterable, times the scale, in their own dtypes."""
-        if not self._enabled:
-            return outputs
-        self._calls += 1
-        return self._times(outputs)
+    def _lazy_init_scale_growth_tracker(self, dev: torch.device) -> None:
+        super()._lazy_init_scale_growth_tracker(dev)
+        self._device = dev.type
+        self._left = torch.full((), self._init_left, dtype=torch.int32, device=dev)
 
-    def _times(self, outputs: Any) -> Any:
-        if isinstance(outputs, Tensor):
-            factor = self._scale.on(outputs.device)
-            return outputs * factor.to(outputs.device, non_blocking=True)
-        if isinstance(outputs, str | Mapping) or not isinstance(outputs, Iterable):
-            raise ValueError(
-                "outputs must be a Tensor or an iterable of Tensors, got "
-                f"{type(outputs).__name__}; scale the losses themselves"
-            )
-        scaled = map(self._times, outputs)
-        if isinstance(outputs, tuple) and hasattr(outputs, "_fields"):
-            return type(outputs)(*scaled)
-        return type(outputs)(scaled) if isinstance(outputs, list | tuple) else scaled
-
-    def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divides the gradients of an optimizer by the scale, in place; `step` does it otherwise.
-
-        Raises:
-            RuntimeError: a second time since update(), after step, or before scale.
-            ValueError: a gradient is float16, where unscaled values would underflow again.
-        """
-        if not self._enabled:
-            return
-        progress = self._of(optimizer)
-        if progress.stage is _Stage.UNSCALED:
-            raise RuntimeError(
-                "unscale_() has already been called on this optimizer since the last update()."
-            )
-        if progress.stage is _Stage.STEPPED:
-            raise RuntimeError("unscale_() is being called after step().")
-        progress.flags.append(self._check(optimizer, progress, unscale=True))
-        progress.stage = _Stage.UNSCALED
-
-    def step(
+    @torch.no_grad()
+    def _unscale_grads_(
         self,
         optimizer: torch.optim.Optimizer,
-        closure: Callable[[], Any] | None = None,
+        inv_scale: Tensor,
+        found_inf: Tensor,
+        allow_fp16: bool,
+    ) -> dict[torch.device, Tensor]:
+        """One pass over the gradients of this process; one flag, the same on all ranks."""
+        tensors = gradients(optimizer, halves=allow_fp16)
+        # Where float16 is allowed torch only checks, and inv_scale is 1.
+        divides = self._static and not allow_fp16 and math.frexp(self._floor)[0] != 0.5
+        factor = torch.ones_like(inv_scale) if divides else inv_scale
+        check_and_multiply(tensors, factor, found_inf)
+        if divides:
+            torch._foreach_div_(tensors, self._floor)
+        if self._reduce and is_shared(self._group):
+            dist.all_reduce(found_inf, dist.ReduceOp.MAX, group=self._group)
+        elif not tensors:
+            return {}
+        return {found_inf.device: found_inf}
+
+    def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Calls optimizer.step(...), unless a gradient is not finite; returns its result, or None
+        where the step is skipped. The arguments are torch.amp.GradScaler.step's.
+
+        Raises: RuntimeError: stepped since update(), or a closure. AssertionError: before scale, or
+            no gradient.
+        """
+        if not self._enabled:
+            return super().step(optimizer, *args, **kwargs)
+        if any(map(callable, args)):
+            raise RuntimeError(
+                "LossScaler.step: expected no closure, got one, whose gradients would not be "
+                "unscaled; call scale(loss).backward() before step"
+            )
+        fused = getattr(optimizer, "_step_supports_amp_scaling", False)
+        if fused and is_watched(optimizer) and self._skips(optimizer):
+            return None
+        result = super().step(optimizer, *args, **kwargs)
+        if fused:
+            self._note(optimizer)
+        return result
+
+    def _skips(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Skips the step of an optimizer that would do so unseen, if a gradient is not finite."""
+        if self._per_optimizer_states[id(optimizer)]["stage"] is OptState.READY:
+            self._check_inf_per_device(optimizer)
+        state = self._per_optimizer_states[id(optimizer)]
+        if not any(flag.item() for flag in state["found_inf_per_device"].values()):
+            return False
+        state["stage"] = OptState.STEPPED
+        self._note(optimizer).look()
+        return True
+
+    def _maybe_opt_step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        optimizer_state: dict[str, Any],
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Calls optimizer.step(...), unless a gradient is not finite; returns its result, or None
-        where the step is skipped.
-
-        A closure is written as without scaling, except that it calls scale(loss).backward(); it
-        returns the loss as it is. Its gradients are unscaled after each evaluation (it may clip,
-        after it has called unscale_ itself). At the first gradient that is not finite the step
-        ends, and weights, state and settings of the optimizer become what they were, to the bit: a
-        copy of all of them is made for the step. Gradients that were there before the step count
-        only after unscale_, as for an optimizer that starts from them (SAM). Changes that a forward
-        pass makes in the model, such as running statistics, stay.
-
-        Raises: RuntimeError: stepped since update(), before scale, no gradient, or a closure in
-            which scale is not called.
-        """
-        if not self._enabled:
-            given = args if closure is None else (closure, *args)
-            return optimizer.step(*given, **kwargs)
-        progress = self._of(optimizer, used=closure is None)
-        if progress.stage is _Stage.STEPPED:
-            raise RuntimeError("step() has already been called since the last update().")
-        if closure is not None:
-            return self._evaluating(optimizer, progress, closure, args, kwargs)
-        if getattr(optimizer, "_step_supports_amp_scaling", False):
-            return self._fused(optimizer, progress, args, kwargs)
-        if progress.stage is _Stage.READY:
-            self.unscale_(optimizer)
-        found = progress.flags[-1]
-        if progress.empty:
-            raise RuntimeError(
-                "No inf checks were recorded for this optimizer: none of its parameters has a "
-                "gradient; call scale(loss).backward() first"
-            )
-        ran = not found.item()
-        result = optimizer.step(*args, **kwargs) if ran else None
-        self._finish(optimizer, progress, found, ran)
-        return result
-
-    def _fused(
-        self, optimizer: Any, progress: _Progress, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """The step of an optimizer that unscales and skips on the device."""
-        own = getattr(optimizer, "grad_scale", None)
-        if progress.stage is _Stage.READY:
-            progress.flags.append(self._check(optimizer, progress, unscale=False))
-            own = self._scale.tensor if own is None else self._scale.tensor * own
-        found = progress.flags[-1]
-        if is_watched(optimizer) and found.item():
-            self._finish(optimizer, progress, found, ran=False)
+        (found,) = optimizer_state["found_inf_per_device"].values()
+        if found.item():
+            self._note(optimizer).look()
             return None
-        optimizer.grad_scale, optimizer.found_inf = own, found
-        try:
-            result = optimizer.step(*args, **kwargs)
-        finally:
-            del optimizer.grad_scale, optimizer.found_inf
-        self._finish(optimizer, progress, found, ran=None)
+        result = optimizer.step(*args, **kwargs)
+        self._note(optimizer)
         return result
 
-    def _evaluating(
-        self,
-        optimizer: torch.optim.Optimizer,
-        progress: _Progress,
-        closure: Callable[[], Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        before, result, ran = OptimizerCopy(optimizer), None, True
-        try:
-            if progress.flags and progress.flags[-1].item():
-                raise NotFinite
-            evaluate = partial(self._evaluate, optimizer, progress, closure)
-            result = optimizer.step(evaluate, *args, **kwargs)
-        except NotFinite:
-            before.restore()
-            ran = False
-        if not progress.flags:
-            raise RuntimeError(
-                "No inf checks were recorded: the optimizer never called its closure"
-            )
-        self._finish(optimizer, progress, progress.flags[-1], ran)
-        return result
-
-    def _evaluate(
-        self,
-        optimizer: torch.optim.Optimizer,
-        progress: _Progress,
-        closure: Callable[[], Any],
-    ) -> Any:
-        """One call of a closure, whose gradients are unscaled; NotFinite ends the step."""
-        progress.stage, calls = _Stage.READY, self._calls
-        with torch.enable_grad():
-            loss = closure()
-        if calls == self._calls:
-            raise RuntimeError(
-                "step: the closure computed gradients without scaler.scale; call "
-                "scaler.scale(loss).backward() in it and return the loss"
-            )
-        if progress.stage is _Stage.READY:
-            self.unscale_(optimizer)
-        if progress.flags[-1].item():
-            raise NotFinite
-        return loss
+    def _note(self, optimizer: torch.optim.Optimizer) -> Outcome:
+        flags = list(self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values())
+        found = flags[0] if flags else torch.zeros(())
+        self._last = Outcome(optimizer, found, self._names)
+        self._outcomes.append(self._last)
+        return self._last
 
     def update(self, new_scale: float | Tensor | None = None) -> None:
         """Sets the scale of the next iteration; call it once an iteration, after the step of every
         optimizer.
 
-        Args: new_scale: the scale itself, a number or a tensor of one element, which is copied.
+        Args: new_scale: the scale itself, a number or a 0-d tensor, which is copied.
         Raises:
-            RuntimeError: there was neither unscale_ nor step since the last update().
+            AssertionError: there was neither unscale_ nor step since the last update().
+            ValueError: another scale for a static scaler.
             FloatingPointError: with at_floor="raise", a gradient was not finite, and the scale
                 cannot fall further. Nothing is changed then.
         """
         if not self._enabled:
             return
-        if new_scale is not None:
-            self._scale.fill(new_scale)
+        if new_scale is None:
+            self._follow_rule()
+        elif self._static:
+            raise ValueError(
+                f"update: a static scale stays {self._floor}, got new_scale={new_scale}; make "
+                "another LossScaler, without static="
+            )
         else:
-            flags = [flag for progress in self._progress.values() for flag in progress.flags]
-            if not flags:
-                raise RuntimeError(
-                    "No inf checks were recorded prior to update: call step(optimizer) first"
-                )
-            found = any_of(flags, self._scale.tensor.device)
-            if self._scale.is_exhausted(found):
-                raise FloatingPointError(
-                    f"update: the gradient {self._bad_gradient()} is not finite although the loss "
-                    f"scale is at its floor {self.get_scale()}; look for the infinity in the model "
-                    "or the data, or lower the floor"
-                )
-            self._scale.update(found)
-            if self._skipped.are_too_many(self._scale.is_stuck(found)):
-                warnings.warn(skipped_text(self._scale, self._bad_gradient()), stacklevel=2)
-        self._progress = {}
+            is_tensor = isinstance(new_scale, Tensor)
+            super().update(new_scale if is_tensor else scale("update: new_scale", new_scale))
+        self._outcomes = []
+
+    def _follow_rule(self) -> None:
+        """torch's rule, then hysteresis, floor and ceiling."""
+        value, tracker = self._check_scale_growth_tracker("update")
+        states = self._per_optimizer_states.values()
+        flags = [flag for state in states for flag in state["found_inf_per_device"].values()]
+        bad = torch.stack(flags).amax() != 0 if flags else torch.zeros_like(value, dtype=torch.bool)
+        left, before = self._left, value.clone()
+        if self._raises and bool(bad & (left == 1) & (value <= self._floor)):
+            raise FloatingPointError(
+                f"update: the gradient {self._bad_gradient()} is not finite although the loss "
+                f"scale is at its floor {self.get_scale()}; look for the infinity in the model or "
+                "the data, or lower the floor"
+            )
+        super().update()
+        if self._hysteresis > 1:
+            value.copy_(torch.where(bad & (left > 1), before, value))
+            # The tracker is 0 after a good update exactly where the scale's turn to grow has come.
+            full = ~bad if self._consecutive else ~bad & (tracker == 0)
+            fewer = torch.where(bad, (left - 1).clamp_(min=1), left)
+            left.copy_(torch.where(full, self._hysteresis, fewer))
+        value.clamp_(self._floor, self._ceiling)
+        if self._skipped.are_too_many(bad & (value <= max(self._floor, _LEAST))):
+            smaller = "give a smaller static=, or leave it out: the scale then falls by itself"
+            warnings.warn(
+                f"LossScaler: {SkippedInARow.MOST} updates in a row were skipped at the scale "
+                f"{self.get_scale()}, which cannot fall: the gradient {self._bad_gradient()} is "
+                f"not finite; {smaller if self._static else 'lower the floor'}. If the loss itself "
+                "is not finite, no scale helps: look for the infinity in the model or the data",
+                stacklevel=3,
+            )
 
     def _bad_gradient(self) -> str:
-        return first_bad(progress.outcome for progress in self._progress.values())
-
-    def _of(self, optimizer: torch.optim.Optimizer, *, used: bool = True) -> _Progress:
-        """Where an optimizer is; a RuntimeError if `used` and there is no scale yet."""
-        if used and not self._scale.made:
-            raise RuntimeError(
-                "the scale was not used yet: call scaler.scale(loss) earlier in the iteration"
-            )
-        return self._progress.setdefault(optimizer, _Progress())
-
-    def _check(
-        self, optimizer: torch.optim.Optimizer, progress: _Progress, *, unscale: bool
-    ) -> Tensor:
-        """One pass over the gradients; their flag, the same on all ranks."""
-        tensors = gradients(optimizer, halves=not unscale)
-        progress.empty = not tensors
-        flag = checked(tensors, self._scale, unscale=unscale)
-        return over_ranks(flag, self._group) if self._reduce else flag
-
-    def _finish(
-        self,
-        optimizer: torch.optim.Optimizer,
-        progress: _Progress,
-        found: Tensor,
-        ran: bool | None,
-    ) -> None:
-        progress.stage = _Stage.STEPPED
-        self._last = progress.outcome = Outcome(optimizer, found, self._names)
-        if ran is False:
-            self._last.look()
+        """The first parameter whose gradient was not finite, in the words of an error."""
+        for outcome in self._outcomes:
+            parameter = outcome.record().parameter
+            if parameter is not None:
+                return f"of parameter {parameter!r}"
+        return "of another process, or one that is gone,"
 
     @property
     def ran(self) -> Tensor | None:
         """Whether the last step changed the weights: a 0-d bool tensor on the device of the scale,
         which nothing waits for. None before the first step."""
-        return None if self._last is None else self._last.found == 0
+        return None if self._last is None else self._last.ran
 
     @property
     def last_step(self) -> StepRecord | None:
@@ -380,11 +332,69 @@ class LossScaler(ScaleSettings):
         """
         return None if self._last is None else self._last.record()
 
-    def __getstate__(self) -> dict[str, Any]:
-        if self._progress:
-            raise RuntimeError(
-                "a LossScaler may be copied or pickled at the beginning of an iteration or after "
-                "update(), got it in between"
+    def _count_left(self) -> int:
+        return self._init_left if self._scale is None else int(self._left.item())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values, to be taken after update(): GradScaler's five, which it loads, `static`,
+        `hysteresis`, `consecutive` and the counter.
+
+        The state is empty if the scaler is not enabled. Reading it waits for the device. The floor,
+        the ceiling and at_floor are no part of it.
+        """
+        if not self._enabled:
+            return {}
+        delay = {"hysteresis": self._hysteresis, "consecutive": self._consecutive}
+        own = {"static": self._static, **delay, "_hysteresis_left": self._count_left()}
+        return {**super().state_dict(), **own}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Takes over the state of a LossScaler or of a torch.amp.GradScaler; all or nothing.
+
+        Where the state has no hysteresis, this scaler's stays, and its counter is full.
+
+        Raises:
+            RuntimeError: the state is empty, as that of a scaler that is not enabled.
+            TypeError, ValueError: it is no state of a scaler, or the state of a static scaler for a
+                dynamic one, or the reverse.
+        """
+        if not self._enabled:
+            return
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(f"load_state_dict: expected a dict, got {type(state_dict).__name__}")
+        state = self._checked(state_dict) if state_dict else {}
+        super().load_state_dict(state)
+        self._hysteresis, self._consecutive = state["hysteresis"], state["consecutive"]
+        self._init_left = state["_hysteresis_left"]
+        if self._scale is not None:
+            self._left.fill_(self._init_left)
+
+    def _checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """A whole state of plain numbers."""
+        own = {"static": False, "hysteresis": self._hysteresis, "consecutive": self._consecutive}
+        state = {**own, **given}
+        missing = [key for key in _KEYS if key not in state]
+        if missing:
+            raise ValueError(
+                "load_state_dict: expected the state of a LossScaler or of torch.amp.GradScaler, "
+                f"got one without {', '.join(missing)}; its keys are {', '.join(map(str, given))}"
             )
+        start = state["scale"] = scale("load_state_dict: scale", state["scale"])
+        if state["static"] != self._static or (self._static and start != self._floor):
+            wanted = f"static scale of {self._floor}" if self._static else "dynamic scale"
+            raise ValueError(
+                f"load_state_dict: expected the state of a {wanted}, got that of a "
+                f"{'static' if state['static'] else 'dynamic'} one of {start}; make the scaler as "
+                "the saved one was"
+            )
+        names = (*_KEYS[1:4], "hysteresis", "consecutive")
+        state.update(zip(names, _rule(*(state[name] for name in names)), strict=True))
+        full = state["hysteresis"]
+        left = checks.whole("_hysteresis_left", state.get("_hysteresis_left", full), 1, full)
+        tracker = checks.whole("_growth_tracker", state["_growth_tracker"], 0, _MOST)
+        return {**state, "_hysteresis_left": left, "_growth_tracker": tracker}
+
+    def __getstate__(self) -> dict[str, Any]:
         # The names belong to parameters, and a copy would hold other parameters.
-        return {**self.__dict__, "_last": None, "_names": {}}
+        plain: dict[str, Any] = {"_init_left": self._count_left()} if self._enabled else {}
+        return {**super().__getstate__(), **plain, "_last": None, "_names": {}, "_outcomes": []}

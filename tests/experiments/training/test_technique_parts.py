@@ -195,7 +195,7 @@ def test_checkpoint_of_a_part_without_state_is_taken(tmp_path: Path) -> None:
     part = LossScaleConfig(loss_scale=8.0).build()
     part.load_state_dict({})
     part.load_state_dict(part.state_dict())
-    with pytest.raises(ValueError, match=r"a static scale stays 8\.0, got a state of 4\.0"):
+    with pytest.raises(ValueError, match=r"a static scale of 8\.0, got .* one of 4\.0"):
         part.load_state_dict(LossScaleConfig(loss_scale=4.0).build().state_dict())
 
 

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from lpkernels.formats import FP32, FloatFormat
 from lpkernels.functional.count import counting_to_nearest
-from lpkernels.techniques.loss_scaling import _scale
 from lpkernels.techniques.loss_scaling.diagnosis.histograms import BINS, Counts
-from lpkernels.techniques.loss_scaling.scaler import LossScaler
+from lpkernels.techniques.loss_scaling.scaler import LossScaler, scale
 
 #: Overflow, underflow, zeros, nonfinite; then a bin for each exponent.
 EVENTS = 4
@@ -136,22 +135,16 @@ class SeenScale:
         #: The exponent of a scale that does not change.
         self.constant: int | None = None
         self._scaler = given
-        if isinstance(given, LossScaler):
-            if given._scale.static or not given.is_enabled():
-                self.constant = _exponent(given.get_scale())
-        elif isinstance(given, torch.amp.GradScaler):
-            if not given.is_enabled():
-                self.constant = 0
-        else:
-            given = 1.0 if given is None else given
-            self.constant = _exponent(_scale.scale("diagnose: scaler", given))
+        if not isinstance(given, torch.amp.GradScaler):
+            self.constant = _exponent(scale("diagnose: scaler", 1.0 if given is None else given))
+        elif not given.is_enabled() or (isinstance(given, LossScaler) and given._static):
+            self.constant = _exponent(given.get_scale())
 
     def exponent(self, device: torch.device) -> Tensor:
         """floor(log2(scale)) as it is now: 0-d int32 on `device`."""
         one = torch.ones((), dtype=torch.float32, device=device)
-        # Calling `scale` of the scaler would count as a call of the user's own.
-        times = self._scaler._times if isinstance(self._scaler, LossScaler) else self._scaler.scale
-        return torch.frexp(times(one)).exponent - 1
+        exponent: Tensor = torch.frexp(self._scaler.scale(one)).exponent - 1
+        return exponent
 
 
 def _exponent(scale: float) -> int:
