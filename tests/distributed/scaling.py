@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from lpkernels.experiments.processes.replicas import local, sharded, whole
 from lpkernels.experiments.processes.torchrun import Processes
-from lpkernels.techniques.loss_scaling import LossScaler, diagnose, layer_scales
+from lpkernels.techniques.loss_scaling import LossScaler, diagnose
 
 INF = float("inf")
 
@@ -93,9 +93,7 @@ def diagnosed(model: nn.Module, rank: int) -> list[Any]:
 
 def in_shards(processes: Processes, *, fused: bool) -> list[dict[str, Any]]:
     """Steps under FSDP2, where a shard of the second process is infinite in the second step."""
-    model = network()
-    layer_scales(model, {"2": 5})
-    model = sharded(model, processes, "cpu")
+    model = sharded(network(), processes, "cpu")
     # With a large eps the first update grows with the gradient.
     optimizer = torch.optim.Adam(model.parameters(), lr=0.1, eps=10.0, fused=fused)
     scaler = LossScaler(init_scale=8.0, named_parameters=model.named_parameters())

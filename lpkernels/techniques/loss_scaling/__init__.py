@@ -5,7 +5,6 @@ Source: Micikevicius et al. 2017, "Mixed precision training", arXiv 1710.03740.
 
 from lpkernels.techniques.loss_scaling._gradients import StepRecord
 from lpkernels.techniques.loss_scaling.diagnosis import Diagnosis, Report, diagnose
-from lpkernels.techniques.loss_scaling.layers import LayerScales, layer_scales
 from lpkernels.techniques.loss_scaling.masters.master_weights import MasterWeights
 from lpkernels.techniques.loss_scaling.masters.saving import Memory, MemoryRow, memory
 from lpkernels.techniques.loss_scaling.masters.updates import Stagnation
@@ -13,7 +12,6 @@ from lpkernels.techniques.loss_scaling.scaler import LossScaler
 
 __all__ = [
     "Diagnosis",
-    "LayerScales",
     "LossScaler",
     "MasterWeights",
     "Memory",
@@ -22,6 +20,5 @@ __all__ = [
     "Stagnation",
     "StepRecord",
     "diagnose",
-    "layer_scales",
     "memory",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lpkernels.formats import FloatFormat
@@ -14,7 +14,6 @@ from lpkernels.techniques.loss_scaling.diagnosis.histograms import (
     Lost,
     enough,
     fitting_exponent,
-    layer_exponents,
     narrowest,
     together,
     worst,
@@ -66,15 +65,13 @@ class ScaleAdvice:
         largest gradient)) less the margin; LossScaler(static=scale). Where some gradients are
         unseen, the scale at which to diagnose again.
     least: the smallest scale at which no tensor loses more than `threshold` of sum |g|, over its
-        elements; None: either no scale up to `scale` is enough, and `layers` has scales that are,
-        or some gradients are unseen.
+        elements; None: either no scale up to `scale` is enough, or some gradients are unseen.
     threshold: 0.01 is 1%.
     underflow, overflow: the parts of all gradients (finite, not zero) that are lost at `scale`.
     underflow_unscaled, overflow_unscaled: the same at a scale of 1.
     worst, worst_unscaled: the losses of the tensor that loses most of its magnitude.
-    layers: {layer: exponent} for `layer_scales`, on top of `scale`, where no one scale fits.
-    left: layers that lose more than the threshold even with a scale of their own: the format is too
-        narrow for them.
+    lost: layers that lose more than the threshold at `scale`, where no one scale fits.
+    left: the lost layers with gradients too far apart for the format, at any scale.
     unseen: the gradients that were not seen; None: all were.
     """
 
@@ -88,7 +85,7 @@ class ScaleAdvice:
     overflow_unscaled: float
     worst: Lost
     worst_unscaled: Lost
-    layers: Mapping[str, int]
+    lost: tuple[str, ...]
     left: tuple[str, ...]
     unseen: Unseen | None = None
 
@@ -112,13 +109,10 @@ class ScaleAdvice:
         if self.overflow_unscaled:
             lines[-1] += f"; {self.overflow_unscaled:.2%} overflow"
         if not self.fits:
-            lost = dict.fromkeys([*self.layers, *self.left])
             lines.append(
-                f"  no one scale fits: at this one {', '.join(lost)} underflow, larger ones "
+                f"  no one scale fits: at this one {', '.join(self.lost)} underflow, larger ones "
                 "overflow"
             )
-        if self.layers:
-            lines.append(f"  layer_scales(model, {dict(self.layers)}) beside it")
         if self.left:
             lines.append(f"  {names} is too narrow for {', '.join(self.left)}, whatever the scale")
         return "\n".join(lines)
@@ -182,12 +176,10 @@ def scale_advice(
         layers.setdefault(row.layer, []).append(each)
     scale = fitting_exponent(everything, margin=margin)
     unseen = _unseen(gradients, scale, threshold)
-    least, own, left = None, {}, []
+    least, gone = None, {}
     if unseen is None:
         least = enough(everything, scale, threshold=threshold)
-        own = layer_exponents(layers, scale, margin=margin, threshold=threshold)
-        at = {name: scale + own.get(name, 0) for name in layers}
-        left = [n for n, of in layers.items() if worst(of, at[n]).magnitude > threshold]
+        gone = {n: of for n, of in layers.items() if worst(of, scale).magnitude > threshold}
     elif unseen.scale is not None:
         scale = math.frexp(unseen.scale)[1] - 1
     return ScaleAdvice(
@@ -199,8 +191,12 @@ def scale_advice(
         *together(everything),
         worst(everything, scale),
         worst(everything),
-        own,
-        tuple(left),
+        tuple(gone),
+        tuple(
+            name
+            for name, of in gone.items()
+            if worst(of, fitting_exponent(of, margin=margin)).magnitude > threshold
+        ),
         unseen,
     )
 

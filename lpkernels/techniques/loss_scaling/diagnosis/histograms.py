@@ -4,7 +4,7 @@ part that a format loses, the scale that fits, and the narrowest format. It need
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -258,26 +258,6 @@ def enough(held: Sequence[InFormat], most: int, *, threshold: float = THRESHOLD)
         if worst(held, scale).magnitude <= threshold:
             return scale
     return None
-
-
-def layer_exponents(
-    layers: Mapping[str, Sequence[InFormat]],
-    scale: int,
-    *,
-    margin: int = MARGIN,
-    threshold: float = THRESHOLD,
-) -> dict[str, int]:
-    """For every layer that loses more than `threshold` at 2 ** scale, the exponent that
-    `layer_scales` adds for it so that its own gradients fill its formats; a layer for which that
-    changes nothing is left out.
-    """
-    found = {}
-    for layer, held in layers.items():
-        if worst(held, scale).magnitude > threshold:
-            more = fitting_exponent(held, margin=margin) - scale
-            if more:
-                found[layer] = min(_MOST, max(-_MOST, more))
-    return found
 
 
 def narrowest(

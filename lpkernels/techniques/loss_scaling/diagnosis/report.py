@@ -242,8 +242,7 @@ def diagnose(
     The diagnosis changes nothing: results, gradients, buffers, random draws and hooks are those of
     a loop without it, also after an error. Counts stay on the device of the tensors, and each
     device is read once when the report is looked at. Stochastic formats are counted as if they
-    rounded to nearest even. Under `layer_scales` a quantizer gets gradients times its layer's
-    scale; with formats of your own the gradient of an output is seen before that scale.
+    rounded to nearest even.
 
     Args:
         model: any module, converted or not; under DDP or FSDP2 the one inside or the wrapper.

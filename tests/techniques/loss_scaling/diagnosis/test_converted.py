@@ -140,7 +140,7 @@ def test_gradients_behind_an_underflow_get_no_advice(fmt: str) -> None:
     report = diagnosed(model, deep_loss, 1.0, fmt)
     found = report.recommend()
     assert found.scale is not None and found.scale.unseen is not None
-    assert not found.scale.fits and found.scale.layers == {}
+    assert not found.scale.fits and found.scale.lost == ()
     assert not any(each.kind.startswith("grad_") for each in found.formats)
     unseen = found.scale.unseen
     assert (unseen.empty, unseen.infinite) == (unseen.tensors - 1, 0)

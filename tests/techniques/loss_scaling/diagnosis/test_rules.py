@@ -175,19 +175,6 @@ def test_together_weighs_every_number_alike() -> None:
     assert histograms.worst(held).magnitude == 1
 
 
-def test_layers_get_exponents_where_one_scale_does_not_fit() -> None:
-    layers = {
-        "first": [(powers(e_40=4), fmt("fp16"))],
-        "second": [(powers(e_10=4), fmt("fp16"))],
-        "third": [(powers(e3=4), fmt("fp16"))],
-    }
-    scale = histograms.fitting_exponent([each for held in layers.values() for each in held])
-    assert scale == 10
-    assert histograms.layer_exponents(layers, scale) == {"first": 43}
-    # 2 ** (-40 + 10 + 43) is the binade of the largest, less the margin.
-    assert histograms.fitting_exponent(layers["first"]) == 53
-
-
 def test_narrowest_is_the_format_of_fewest_bits_that_holds_everything() -> None:
     candidates = [fmt(name) for name in ("fp32", "fp16", "bf16", "e5m2", "e4m3fn")]
 
