@@ -64,7 +64,7 @@ COMMANDS = {
     "frontier": (
         "frontier.app",
         "Which precision is worth its memory, from a few measurements: run, status, table, "
-        "predict, choose, plot; import for errors of your own.",
+        "predict, choose, plot.",
     ),
     "units": (
         "units.app",

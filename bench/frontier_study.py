@@ -31,7 +31,7 @@ from lpkernels.techniques.pareto import ErrorMatrix, averages, compare
 
 HERE = Path(__file__).resolve().parent
 STUDY = HERE / "studies" / "frontier-tasks.toml"
-MATRIX = HERE / "results" / "frontier-errors.json"
+MATRIX = HERE / "results" / "frontier-errors.csv"
 METHODS = ("greedy", "random", "column_mean")
 
 

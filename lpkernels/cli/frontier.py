@@ -13,7 +13,6 @@ import typer
 
 from lpkernels.cli._options import check_one_process, console, show_table, stopped, valid
 from lpkernels.cli._settings import wrong_option
-from lpkernels.cli.frontier_matrix import import_errors
 from lpkernels.experiments.settings import one_of
 from lpkernels.experiments.sweeps.engines import ENGINES
 from lpkernels.experiments.sweeps.frontiers.choosing import (
@@ -43,12 +42,11 @@ _PICTURES = ("frontier", "matrix", "singular-values", "choices")
 app = typer.Typer(
     name="frontier",
     help="Which precision is worth its memory, from a few measurements: run, status, table, "
-    "predict, choose, plot; import for errors of your own.\n\n"
-    "Example: `lpkernels frontier run task.toml --known errors.json --out results/frontier`",
+    "predict, choose, plot.\n\n"
+    "Example: `lpkernels frontier run task.toml --known errors.csv --out results/frontier`",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
-app.command("import")(import_errors)
 
 
 def _are_there(paths: list[Path]) -> None:
@@ -68,7 +66,8 @@ KnownFile = Annotated[
     typer.Option(
         "--known",
         callback=valid(ErrorMatrix.load),
-        help="Errors of other tasks, a file of `lpkernels frontier table` or `import`.",
+        help="Errors of other tasks: a CSV of `frontier table --export`, or one of your own with "
+        "the columns task, configuration, memory and error.",
     ),
 ]
 Task = Annotated[str, typer.Option(help="Only this task; default: all.")]
@@ -132,7 +131,7 @@ def run(
     after the other. The command may be stopped or killed at any moment, and then goes on with the
     same choice; several such commands, on several machines, may share the folder.
 
-    Example: `lpkernels frontier run task.toml --known errors.json --measure 8 --out results/task`
+    Example: `lpkernels frontier run task.toml --known errors.csv --measure 8 --out results/task`
     """
     check_one_process("frontier run")
     others = _matrix(known)
@@ -197,7 +196,7 @@ def table(
 ) -> None:
     """Show the measurements of each task.
 
-    Example: `lpkernels frontier table results/frontier --export errors.json`
+    Example: `lpkernels frontier table results/frontier --export errors.csv`
     """
     from lpkernels.report.frontiers import matrix_table
 
@@ -212,7 +211,7 @@ def table(
 def predict(folder: Folder, known: KnownFile = None, task: Task = "", rank: Rank = 3) -> None:
     """Show the frontier of memory and error of each task, measured or predicted, with its band.
 
-    Example: `lpkernels frontier predict results/frontier --known errors.json`
+    Example: `lpkernels frontier predict results/frontier --known errors.csv`
     """
     from lpkernels.report.frontiers import frontier_table
 
@@ -297,7 +296,7 @@ def plot(
 
     Several studies are drawn on one picture.
 
-    Example: `lpkernels frontier plot results/frontier --known errors.json --out frontier.png`
+    Example: `lpkernels frontier plot results/frontier --known errors.csv --out frontier.png`
     """
     from lpkernels.report import frontiers as pictures
 
@@ -329,7 +328,7 @@ def _to_draw(
         study, own = _frontiers(path, known, task, rank)
         if truth is not None:
             with _named_options("--truth"):
-                truth.check_columns("truth", study.spec.space)
+                truth = truth.for_space("truth", study.spec.space)
         for name, frontier in own.items():
             label = name if len(sources) == 1 else f"{path.name}: {name}"
             each[label] = frontier

@@ -63,7 +63,7 @@ def test_main_writes_what_the_pictures_read(tmp_path: Path, capsys: pytest.Captu
     tasks = [f'[tasks."task {i}"]\nlabel_noise = {noise}' for i, noise in enumerate(NOISES)]
     base = '[base]\ndata = "iris"\nwidth = 4'
     study.write_text("\n".join(['name = "five"', *lines, base, *tasks]))
-    path = matrix().save(tmp_path / "errors.json")
+    path = matrix().save(tmp_path / "errors.csv")
     options = ["--matrix", path, "--study", study, "--out", out, "--rank", 2, "--draws", 1]
     frontier_study.main([*map(str, options), "--counts", "4"])
     printed = capsys.readouterr().out

@@ -35,7 +35,7 @@ COMMANDS = [
 ]
 BELOW = {
     "sweep": "run status table plot".split(),
-    "frontier": "run status table predict choose plot import".split(),
+    "frontier": "run status table predict choose plot".split(),
 }
 
 

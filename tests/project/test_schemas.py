@@ -15,7 +15,6 @@ from lpkernels import schemas
 from lpkernels.experiments.records import read_records
 from lpkernels.experiments.sweeps.frontiers.choosing import read_choices
 from lpkernels.experiments.sweeps.reading import read_results
-from lpkernels.techniques.pareto import ErrorMatrix
 from tests.loops import each
 from tests.support.commands import call, sentence
 from tests.support.refusals import rejects
@@ -30,7 +29,7 @@ COMMITTED = [path for place in PLACES for path in sorted(ROOT.glob(place))]
 #: The readers of kinds that have one of their own.
 READERS: dict[str, Callable[[Path], Any]] = {
     "sweep-results": read_results, "frontier choices": read_choices,
-    "error matrix": ErrorMatrix.load, "landscape": landscape.held,
+    "landscape": landscape.held,
     "optimizer states": optimizer_states.held, "mutants": mutants.score.read,
 }  # fmt: skip
 
@@ -70,16 +69,13 @@ def test_a_header_without_a_number_is_refused_and_other_lines_stay() -> None:
         ("sweep", "sweep status .", "sweep.jsonl"),
         ("frontier study", "frontier status .", "frontier.json"),
         ("frontier choices", "frontier plot x.jsonl --what choices --out x.png", "x.jsonl"),
-        ("error matrix", "frontier predict . --known x.json", "x.json"),
     ],
 )
 def test_commands_refuse_a_later_schema(
     kind: str, command: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     later = {**schemas.header(kind), "schema": schemas.SCHEMA + 1}
-    (tmp_path / name).write_text(
-        json.dumps(later | ({"type": kind} if name == "x.json" else {})) + "\n"
-    )
+    (tmp_path / name).write_text(json.dumps(later) + "\n")
     monkeypatch.chdir(tmp_path)
     said = " ".join(re.sub("[│╭╮╰╯─]", " ", sentence(call(*command.split()), 2)).split())
     assert "expected schema 2, got 3, which another version of lpkernels wrote" in said

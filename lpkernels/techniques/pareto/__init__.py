@@ -6,6 +6,7 @@ low-precision training" (PEPPP).
 
 from lpkernels.techniques.pareto.cold_start import ColdStart, cold_start, expected_gain, fit_grid
 from lpkernels.techniques.pareto.completion import Completion, complete, embed, predict
+from lpkernels.techniques.pareto.errors import ErrorMatrix
 from lpkernels.techniques.pareto.evaluation import averages, compare, leave_one_out, noise_floor
 from lpkernels.techniques.pareto.frontier import (
     choose,
@@ -16,7 +17,7 @@ from lpkernels.techniques.pareto.frontier import (
 )
 from lpkernels.techniques.pareto.recipes import TrainingRecipe, count_tensors, training_memory
 from lpkernels.techniques.pareto.selection import select
-from lpkernels.techniques.pareto.spaces import ErrorMatrix, FormatSpace
+from lpkernels.techniques.pareto.spaces import FormatSpace
 from lpkernels.techniques.pareto.uncertainty import (
     FrontierBand,
     frontier_band,

@@ -11,9 +11,9 @@ import numpy as np
 from lpkernels.techniques import checks
 from lpkernels.techniques.checks import Bools, Floats, Ints
 from lpkernels.techniques.pareto.completion import embed, filled, predict
+from lpkernels.techniques.pareto.errors import mean_over_seeds
 from lpkernels.techniques.pareto.frontier import convergence, hyperdiff, hypervolume, pareto_front
 from lpkernels.techniques.pareto.selection import METHODS, select
-from lpkernels.techniques.pareto.spaces import mean_over_seeds
 
 COLUMN_MEAN = "column_mean"
 # Measurements of a baseline may depend on one another; the shortest solution is taken then.

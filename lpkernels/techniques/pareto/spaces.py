@@ -1,4 +1,4 @@
-"""The configurations of a study, a product of formats, and their measured errors."""
+"""The configurations of a study: a product of formats."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product, zip_longest
-from pathlib import Path
+from itertools import product
 from typing import Any, overload
 
 import numpy as np
@@ -16,14 +15,13 @@ from lpkernels.arithmetic import Accumulator, as_accumulator
 from lpkernels.formats import FloatFormat, Format, as_format
 from lpkernels.formats.checks import set_fields
 from lpkernels.schemas import line
-from lpkernels.techniques import checks, saving
+from lpkernels.techniques import saving
 from lpkernels.techniques.checks import Floats
 
 Configuration = tuple[Format, Format] | tuple[Format, Format, Accumulator]
 
-#: The kinds of JSON that hold a FormatSpace and an ErrorMatrix.
+#: The kind of JSON that holds a FormatSpace.
 SPACE = "format space"
-MATRIX = "error matrix"
 
 # Exponent bits and mantissa bits of the paper's formats, in the order of its columns.
 _PEPPP_LOW = tuple((e, m) for e in (3, 4, 5) for m in (1, 2, 3, 4) if (e, m) != (5, 4))
@@ -201,149 +199,3 @@ def _once(name: str, entries: Sequence[Any]) -> tuple[Any, ...]:
     if twice:
         raise ValueError(f"FormatSpace: {name} has {twice[0]} twice; give each entry once")
     return tuple(entries)
-
-
-@dataclass(frozen=True)
-class ErrorMatrix:
-    """Errors of tasks x configurations x seeds.
-
-    Args:
-        space: the columns: the FormatSpace of their configurations, or a list of their names. A
-            matrix of names has ``space`` None, and needs `memory`.
-        tasks: names, each once.
-        errors: (tasks, configurations, seeds), or without seeds; NaN where nothing was measured.
-        memory: (tasks, configurations), or (configurations,) for all tasks, above zero, in any
-            unit; None: not known here. `training_memory` computes it for formats.
-
-    Attributes:
-        names: of the configurations, one for each column.
-
-    Raises:
-        TypeError, ValueError: another shape, an infinite error, a name twice, a memory that is NaN,
-            infinite or not above zero, names without memory.
-
-    >>> from lpkernels.techniques.pareto import ErrorMatrix
-    >>> matrix = ErrorMatrix(["fp8", "fp16"], ["task"], [[0.4, 0.3]], memory=[1.0, 2.0])
-    >>> matrix.names
-    ('fp8', 'fp16')
-    """
-
-    space: FormatSpace | None
-    tasks: tuple[str, ...]
-    errors: Floats
-    memory: Floats | None
-    names: tuple[str, ...]
-
-    def __init__(
-        self,
-        space: FormatSpace | Sequence[str],
-        tasks: Sequence[str],
-        errors: Any,
-        memory: Any = None,
-    ) -> None:
-        names: Sequence[str] = space.names if isinstance(space, FormatSpace) else space
-        if not isinstance(names, list | tuple):
-            raise TypeError(
-                f"ErrorMatrix: space must be a FormatSpace or a list of names, got {space!r}"
-            )
-        names = names_of("ErrorMatrix: space", names)
-        tasks = names_of("ErrorMatrix: tasks", tasks)
-        e = checks.numbers("ErrorMatrix: errors", errors, 3 if np.ndim(errors) == 3 else 2)
-        e = e if e.ndim == 3 else e[:, :, None]
-        if e.shape[:2] != (len(tasks), len(names)):
-            raise ValueError(
-                f"ErrorMatrix: errors must be ({len(tasks)} tasks, {len(names)} configurations, "
-                f"seeds), got {e.shape}"
-            )
-        if np.isinf(e).any():
-            raise ValueError("ErrorMatrix: errors must be finite, or NaN where missing; got inf")
-        e.flags.writeable = False
-        formats = space if isinstance(space, FormatSpace) else None
-        if formats is None and memory is None:
-            raise ValueError("ErrorMatrix: memory must be given where columns are only names")
-        of_each = None if memory is None else _memory(memory, e.shape[:2])
-        set_fields(self, space=formats, tasks=tasks, errors=e, memory=of_each, names=names)
-
-    @property
-    def mean(self) -> Floats:
-        """(tasks, configurations): over the seeds that are there, NaN where none is."""
-        return mean_over_seeds(self.errors)
-
-    def check_columns(self, label: str, space: FormatSpace) -> None:
-        """Raises ValueError unless its columns are the configurations of the space, in their order;
-        columns that are only names must be called as ``space.names``. label: begins the error."""
-        for i, (own, wanted) in enumerate(zip_longest(self.names, space.names)):
-            if own != wanted:
-                own, wanted = ("missing" if each is None else repr(each) for each in (own, wanted))
-                raise ValueError(
-                    f"{label}: its errors are of other configurations: column {i} is {own}, "
-                    f"expected {wanted}"
-                )
-
-    def save(self, path: str | Path) -> Path:
-        """Writes one JSON object, with null for NaN: its schema, space or names, tasks, errors and
-        memory."""
-        errors = [
-            [[None if np.isnan(error) else float(error) for error in cell] for cell in row]
-            for row in self.errors
-        ]
-        space = self.space and {"space": json.loads(self.space.to_json())}
-        memory = {} if self.memory is None else {"memory": self.memory.tolist()}
-        found = {**line(MATRIX), **(space or {"names": list(self.names)})}
-        return saving.write(path, {**found, "tasks": list(self.tasks), "errors": errors, **memory})
-
-    @classmethod
-    def load(cls, path: str | Path, space: FormatSpace | None = None) -> ErrorMatrix:
-        """The matrix of a file.
-
-        Args:
-            space: the space whose configurations are meant; columns that are only names must be
-                called as these. None: whatever the columns are.
-
-        Raises:
-            FileNotFoundError: no such file.
-            ValueError: not an error matrix, one of another schema, or of other configurations.
-        """
-        found = saving.read(path, MATRIX, "an error matrix", "ErrorMatrix.save")
-        try:
-            formats = found.get("space")
-            columns = FormatSpace.from_json(json.dumps(formats)) if formats else found["names"]
-            errors = np.array(found["errors"], dtype=np.float64)
-            matrix = cls(columns, found["tasks"], errors, found.get("memory"))
-        except (KeyError, TypeError, ValueError) as error:
-            what = f"it has no {error}" if isinstance(error, KeyError) else error
-            raise ValueError(
-                f"{path}: expected an error matrix, as ErrorMatrix.save writes it: {what}"
-            ) from error
-        if space is None:
-            return matrix
-        matrix.check_columns(str(path), space)
-        return cls(space, matrix.tasks, matrix.errors, matrix.memory)
-
-
-def _memory(memory: Any, shape: tuple[int, int]) -> Floats:
-    found = checks.positive("ErrorMatrix: memory", memory)
-    if found.shape not in (shape, shape[1:]):
-        raise ValueError(f"ErrorMatrix: memory must be {shape} or {shape[1:]}, got {found.shape}")
-    return np.broadcast_to(found, shape)
-
-
-def names_of(label: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Names, each once. label: begins the error.
-
-    Raises: TypeError, ValueError: no list of texts, an empty text, a name twice.
-    """
-    found = tuple(names)
-    if isinstance(names, str) or not all(isinstance(name, str) for name in found):
-        raise TypeError(f"{label} must be a list of names, got {names!r}")
-    for i, name in enumerate(found):
-        if not name or name in found[:i]:
-            what = f"{name!r} twice" if name else f"an empty one at {i}"
-            raise ValueError(f"{label}: each must have a name of its own, got {what}")
-    return found
-
-
-def mean_over_seeds(errors: Floats) -> Floats:
-    """The mean over the last axis of the errors that are there; NaN where none is."""
-    there = (~np.isnan(errors)).sum(axis=-1)
-    return np.where(there > 0, np.nansum(errors, axis=-1) / np.maximum(there, 1), np.nan)

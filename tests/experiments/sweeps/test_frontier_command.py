@@ -68,11 +68,11 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def known(tmp_path: Path) -> Path:
     errors = np.random.default_rng(0).uniform(0.2, 0.6, (4, 4))
-    return ErrorMatrix(SPACE, list("abcd"), errors).save(tmp_path / "known.json")
+    return ErrorMatrix(SPACE, list("abcd"), errors).save(tmp_path / "known.csv")
 
 
 def test_status_table_predict_plot(study: Path, tmp_path: Path) -> None:
-    errors = tmp_path / "errors.json"
+    errors = tmp_path / "errors.csv"
     status = call("status", study).output
     assert "noisy: 4 of 4 configurations chosen" in status and "8 finished, 0 diverged" in status
     done("table", study, "--export", errors)
@@ -155,9 +155,9 @@ def test_wrong_options_are_named_after_missing_files(tmp_path: Path, spec: Path,
     fails("--what", "expected one of frontier", "plot", tmp_path, "--what", "x", "--out", "a.png")
     run = ("run", spec, "--out", tmp_path / "out")
     other = ErrorMatrix(FormatSpace(["e4m3"], ["fp16"]), ["a"], [[0.5]])
-    path = other.save(tmp_path / "other.json")
+    path = other.save(tmp_path / "other.csv")
     fails("--known", "its errors are of other configurations", *run, "--known", path)
-    fails("--known", "No such file", *run, "--known", tmp_path / "none.json")
+    fails("--known", "No such file", *run, "--known", tmp_path / "none.csv")
     fails("--rank", "expected 1 to 3, for 4 known tasks", *run, "--known", known, "--rank", 4)
     given = ("--known", known, "--rank", 2)
     fails("--cap", "below the cheapest configuration's", *run, *given, "--cap", "1B")

@@ -190,7 +190,7 @@ def frontiers(
     """
     spec, matrix = found.spec, found.matrix
     if known is not None:
-        known.check_columns("known", spec.space)
+        known = known.for_space("known", spec.space)
     wanted = [task] if task else [name for name in spec.tasks if found.asked[name]]
     if not wanted:
         raise ValueError("nothing is measured yet; `lpkernels frontier run` measures")

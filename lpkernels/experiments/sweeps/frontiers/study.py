@@ -113,7 +113,7 @@ def run_study(
     for task in spec.tasks:
         _check_metric(find(spec.config(task).workload).metric)
     if known is not None:
-        known.check_columns("known", spec.space)
+        known = known.for_space("known", spec.space)
     if cap is not None and (known is None or everything):
         raise ValueError("cap: of the choice by known tasks; give known, or leave cap out")
     joined = joined_spec(path, spec)
