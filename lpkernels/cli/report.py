@@ -15,8 +15,8 @@ def report(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            help="Folders of runs, or records.jsonl files; with --html also the folder of a sweep "
-            "or study, or a file of `lpkernels sweep table --export`."
+            help="Folders of runs, or records.jsonl files; with --html also the folder of a sweep, "
+            "or a file of `lpkernels sweep table --export`."
         ),
     ],
     plot: Annotated[
@@ -25,8 +25,8 @@ def report(
     html: Annotated[
         Path | None,
         typer.Option(
-            help="Write all of it into this one file instead, which a browser opens without a "
-            "network: tables that sort, curves, layers, schedules, differences, frontier, settings."
+            help="Write all of it into this one file, which a browser opens without a network: "
+            "tables, curves, underflow, a sweep's differences, settings and commands."
         ),
     ] = None,
     metric: Annotated[
@@ -44,11 +44,11 @@ def report(
     Example: `lpkernels report results/demo --html report.html`
     """
     if html is not None:
-        if plot is not None:
-            raise typer.BadParameter("it does not go with --html", param_hint="--plot")
-        return _report_html(paths, html, metric, reference, force)
+        _report_html(paths, html, metric, reference, force)
+        if plot is None:
+            return
     for option, value in (("--metric", metric), ("--reference", reference), ("--force", force)):
-        if value:
+        if value and html is None:
             raise typer.BadParameter("it belongs to --html", param_hint=option)
     from lpkernels.experiments.records import find_runs
     from lpkernels.report.plots import plot_curves
@@ -72,19 +72,18 @@ def report(
 
 
 def _report_html(paths: list[Path], out: Path, metric: str, reference: str, force: bool) -> None:
-    from lpkernels.report.html import gather, write_page
+    from lpkernels.report.html import write_page
 
     if out.exists() and not force:
         raise typer.BadParameter(
             f"{out} exists; take another name, or replace it with --force", param_hint="--html"
         )
     command = " ".join(["lpkernels", *map(shlex.quote, sys.argv[1:])])
-    try:
-        data = gather(paths, metric=metric, reference=reference, command=command)
-    except (FileNotFoundError, ValueError) as error:
-        raise wrong_option(error, ("metric", "reference")) from error
     with system_errors("no report was written"):
-        path = write_page(data, out, force=force)
+        try:
+            path = write_page(paths, out, metric=metric, reference=reference, command=command)
+        except (FileNotFoundError, ValueError) as error:
+            raise wrong_option(error, ("metric", "reference")) from error
     console.print(f"report in {path}, {path.stat().st_size / 1e6:.1f} MB", soft_wrap=True)
 
 

@@ -55,7 +55,7 @@ THIRD_PARTY = {
     "numpy": ("",), "torch": tuple(LAYERS.keys() - NUMBERS), "triton": ("backends.triton",),
     "matplotlib": ("report",), "plotly": ("report.html",), "sklearn": ("experiments.workloads",),
     "mnist1d": ("experiments.workloads",), "scipy": ("experiments.sweeps.statistics",),
-    "joblib": ("experiments.sweeps",), "pandas": ("experiments.frames",),
+    "joblib": ("experiments.sweeps",), "pandas": ("experiments.frames", "report.html"),
     "transformers": ("integrations",), "ray": ("experiments.sweeps",),
     "dask": ("experiments.sweeps",), "distributed": ("experiments.sweeps",),
     "rich": ("experiments", "report", "cli"), "typer": ("cli",),
