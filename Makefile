@@ -75,8 +75,6 @@ check: $(VENV)/.has-lab,dev
 		tests/project/test_words.py -k "layers or links or crowded or riddles"
 
 bench: $(VENV)/.has-lab,dev $(HAS_NATIVE)
-	set -e; build=build/$$($(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)'); \
-	$(BIN)/cmake --build $$build --target lpk_naive
 	$(BIN)/python -m bench.run
 
 # This proves what holds for every value, writes it to proofs/results.jsonl, and runs the tests that

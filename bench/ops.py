@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import lpkernels as lp
-from bench import naive
 from bench.registry import Case
 from lpkernels import ops
 from lpkernels.arithmetic import as_accumulator
@@ -80,8 +79,6 @@ def _matmul(case: Case, device: str, backend: str) -> Job:
         a[:: case.spill] *= 2.0 ** (binades - binades // 2 + 1)
     seed = _seed() if acc.is_stochastic else None
     baselines: dict[str, Callable[[], object]] = {"torch": lambda: torch.mm(a, b)}
-    if "naive" in case.baselines and device == "cpu" and not naive.why_not():
-        baselines["naive"] = lambda: naive.matmul(a, b, acc)
     if "tf32" in case.baselines:
         baselines["tf32"] = lambda: _with_tf32(a, b)
     if "bf16" in case.baselines:

@@ -69,16 +69,12 @@ ACCUMULATORS = (
     ("fp32", ""),
 )
 
-# These make one multiply-add after the other: 5 s at 960^3, too long for the runs of one sitting.
-_NAIVE_LIMIT = 256
-
 _MATMUL = [
     Case(
         "matmul",
         (size, size, size),
         spec,
         operands,
-        ("torch", "naive") if size <= _NAIVE_LIMIT else ("torch",),
         quick=size == 256 and spec in ("e6m9", "e6m9:stochastic") and bool(operands),
     )
     for size in (960, 256, 64)
@@ -122,7 +118,7 @@ _ISA = [
     )
 ]
 
-_CALL = [Case("matmul", (16, 16, 16), "e6m9", "e5m2", ("torch", "naive"), quick=True)]
+_CALL = [Case("matmul", (16, 16, 16), "e6m9", "e5m2", quick=True)]
 
 _QUANTIZE = [
     case

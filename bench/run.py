@@ -21,7 +21,6 @@ from typing import Any
 import torch
 
 import lpkernels as lp
-from bench import naive
 from bench.gate import gate
 from bench.gpu_cases import GPU_CASES
 from bench.ops import SEED, Job, build
@@ -50,8 +49,6 @@ def main(arguments: list[str] | None = None) -> int:
     where = {**environment(device), "isa": isa(device)}
     print(f"{where['device']}, {where['isa']}, torch {where['versions']['torch']}, {path}")
     print(f"load average before: {os.getloadavg()[0]:.2f}")
-    if device == "cpu" and naive.why_not():
-        print(f"without the baseline naive: {naive.why_not()}")
     print(HEADER)
     deadline = time.monotonic() + options.limit
     failed, gated = [], set()
@@ -109,24 +106,15 @@ def chosen(options: argparse.Namespace) -> list[Case]:
     return [case for case in cases if re.search(options.filter, case.name)]
 
 
-def measure(
-    case: Case,
-    device: str,
-    backend: str,
-    threads: int,
-    budget: float,
-    job: Job | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, Any]:
-    """One record, without the facts about where it was measured. job: the case made ready, with
-    other baselines than its own."""
-    job = job or build(case, device, backend)
+def measure(case: Case, device: str, backend: str, threads: int, budget: float) -> dict[str, Any]:
+    """One record, without the facts about where it was measured."""
+    job = build(case, device, backend)
     wait: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else lambda: None
     others = OtherWork()
     load = os.getloadavg()[0]
     with torch.no_grad() if case.op != "train_step" else torch.enable_grad():
         runs = {"lpkernels": job.run, **job.baselines}
-        times = interleave(runs, budget, synchronize=wait, clock=clock)
+        times = interleave(runs, budget, synchronize=wait)
     own = times.pop("lpkernels")
     return {
         **schemas.line("bench"),
@@ -164,7 +152,7 @@ def figures(job: Job, times: Summary, baseline: str = "") -> dict[str, Any]:
 
 
 MARK = "*"
-_COMPARED = ("torch", "naive", "gemm", "avx512", "quantize", "hopper_fp8")
+_COMPARED = ("torch", "gemm", "avx512", "quantize", "hopper_fp8")
 _COLUMNS = "{:<72} {:>3} {:>10} {:>10} {:>17}" + " {:>12}" * len(_COMPARED)
 HEADER = _COLUMNS.format(
     "case", "thr", "best", "median", "rate", *(f"x {name}" for name in _COMPARED)

@@ -8,14 +8,13 @@ from unittest.mock import Mock
 import pytest
 import torch
 
-from bench import compilers, frontier, memory, ops, optimizer_states, run, timing
+from bench import frontier, memory, ops, optimizer_states, run, timing
 from bench import gate as gate_module
 from bench.gpu_cases import GPU_CASES
 from bench.registry import CASES, Case, gate_case
 from bench.studies import landscape
 from bench.timing import OtherWork, Summary, interleave
-from lpkernels import _build, backends
-from lpkernels.backends import cpu
+from lpkernels import backends
 
 ONE_OF_EACH = list({case.op: case for case in CASES}.values())
 needs_cpu_kernels = pytest.mark.skipif(
@@ -28,7 +27,6 @@ def test_cases_have_names_builders_and_baselines_and_gpus_torchs_own_speeds():
     assert {case.op for case in CASES} == set(ops._BUILDERS)
     known = {
         "torch",
-        "naive",
         "gemm",
         "quantize",
         "torchao",
@@ -192,13 +190,3 @@ def test_optimizer_states_that_are_recorded_are_shown(monkeypatch, capsys):
     said = shown(monkeypatch, capsys, optimizer_states)
     tasks = {task for task, _, _ in optimizer_states.held(optimizer_states.RESULTS)}
     assert tasks and all(task in said for task in tasks)
-
-
-@needs_cpu_kernels
-def test_compilers_are_compared_in_turns_on_cases_of_the_registry():
-    assert {case.name for case in compilers.CHOSEN} == set(compilers.NAMES)
-    module = _build.load_extension()
-    (case,) = (case for case in compilers.CHOSEN if case.op == "count")
-    record = compilers.compare(case, [module, module], 0.0)
-    assert list(record["baselines"]) == [record["compiler"]] == [module.compiler]
-    assert cpu.BACKEND._c() is module
