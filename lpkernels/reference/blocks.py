@@ -57,18 +57,13 @@ def join_blocks(blocks: NDArray[Any], shape: tuple[int, ...], grid: Grid) -> NDA
     return np.ascontiguousarray(full[:, :rows, :cols]).reshape(shape)
 
 
-def largest_code(fmt: BlockFormat) -> float:
-    """M, the value that a block's largest maps to."""
-    return fmt.largest
-
-
 def tensor_scale(amax: float, fmt: BlockFormat) -> float:
     """t = A / (max(scale) M) in float32, at most its largest value; NaN of an amax that is none."""
     if not 0 <= amax < np.inf:
         return np.nan
     assert isinstance(fmt.scale, FloatFormat)
     # max(scale) has no more than 24 bits, M neither.
-    quotient = quotient_to_odd(np.array(amax), np.array(fmt.scale.max * largest_code(fmt)))
+    quotient = quotient_to_odd(np.array(amax), np.array(fmt.scale.max * fmt.largest))
     return float(round_array(quotient, saturating(FP32), "nearest_even"))
 
 
@@ -78,7 +73,7 @@ def exact_scales(largest: Float64, fmt: BlockFormat, t: float) -> Float64:
         return np.ldexp(1.0, power_of_two_scales(largest, fmt))
     scale = FP32 if isinstance(fmt.scale, str) else fmt.scale
     rounding = "toward_positive" if fmt.rule == "up" else "nearest_even"
-    divisor = product_to_odd(np.array(largest_code(fmt)), np.array(t))
+    divisor = product_to_odd(np.array(fmt.largest), np.array(t))
     if divisor == 0:
         return np.zeros_like(largest)
     quotient = quotient_to_odd(largest, divisor)
@@ -96,7 +91,7 @@ def power_of_two_scales(largest: Float64, fmt: BlockFormat) -> NDArray[np.int64]
     top_mantissa, top = np.frexp(element.max)
     man_bits = element.man_bits if isinstance(element, FloatFormat) else element.word_bits - 2
     if fmt.rule == "up":
-        top_mantissa, top = np.frexp(largest_code(fmt))
+        top_mantissa, top = np.frexp(fmt.largest)
         x = exponent - top + (mantissa > top_mantissa)
     elif fmt.rule == "ceil":
         x = exponent - (mantissa == 0.5) - (top - 1)

@@ -18,7 +18,7 @@ from lpkernels.formats.grids import grid_of, grid_shape
 from lpkernels.reference.blocks import saturating
 from lpkernels.reference.scaled import Scaled
 from lpkernels.reference.values import Float32, narrow, widen
-from lpkernels.rounding import round_scalar
+from lpkernels.rounding import floor_log2, round_scalar
 
 # Rounds a number to a format, in the Quantizer's mode and with the draw of a row-major index.
 _Round = Callable[[Fraction | float, Number, int], float]
@@ -68,16 +68,11 @@ def _blocks(shape: tuple[int, ...], fmt: BlockFormat) -> list[list[int]]:
     return found
 
 
-def largest_code(fmt: BlockFormat) -> Fraction:
-    """M, the value that a block's largest maps to."""
-    return Fraction(fmt.largest)
-
-
 def _tensor_scale(amax: float, fmt: BlockFormat) -> float:
     if not 0 <= amax < math.inf:
         return math.nan
     assert isinstance(fmt.scale, FloatFormat)
-    exact = Fraction(amax) / (Fraction(fmt.scale.max) * largest_code(fmt))
+    exact = Fraction(amax) / (Fraction(fmt.scale.max) * Fraction(fmt.largest))
     return round_scalar(exact, saturating(FP32), "nearest_even")
 
 
@@ -91,7 +86,7 @@ def block_scale(largest: float, fmt: BlockFormat, t: float = 1.0) -> float:
         return 0.0
     scale = FP32 if isinstance(fmt.scale, str) else fmt.scale
     mode = "toward_positive" if fmt.rule == "up" else "nearest_even"
-    exact = Fraction(largest) / (largest_code(fmt) * Fraction(t))
+    exact = Fraction(largest) / (Fraction(fmt.largest) * Fraction(t))
     return min(round_scalar(exact, saturating(scale), mode), scale.max)
 
 
@@ -100,31 +95,25 @@ def power_of_two_scale(largest: float, fmt: BlockFormat) -> int:
     if largest == 0:
         return -127
     top = Fraction(fmt.element.max)
-    emax = _floor_log2(top)
+    emax = floor_log2(top)
     a = Fraction(largest)
     if fmt.rule == "up":
-        x = _ceil_log2(a / largest_code(fmt))
+        x = _ceil_log2(a / Fraction(fmt.largest))
     elif fmt.rule == "ceil":
         x = _ceil_log2(a) - emax
     else:
-        x = _floor_log2(a) - emax
+        x = floor_log2(a) - emax
         if fmt.rule == "even":
             one = fmt.element
             assert not isinstance(one, TableFormat)
             man_bits = one.man_bits if isinstance(one, FloatFormat) else one.word_bits - 2
-            beyond = a >= Fraction(2) ** _floor_log2(a) * (2 - Fraction(2) ** -(man_bits + 1))
+            beyond = a >= Fraction(2) ** floor_log2(a) * (2 - Fraction(2) ** -(man_bits + 1))
             x += int(beyond)
     return min(127, max(-127, x))
 
 
-def _floor_log2(x: Fraction) -> int:
-    # frexp of a quotient would round it: shift by whole bits, then compare.
-    k = x.numerator.bit_length() - x.denominator.bit_length()
-    return k if x >= Fraction(2) ** k else k - 1
-
-
 def _ceil_log2(x: Fraction) -> int:
-    k = _floor_log2(x)
+    k = floor_log2(x)
     return k if x == Fraction(2) ** k else k + 1
 
 

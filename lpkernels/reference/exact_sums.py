@@ -88,68 +88,62 @@ class Output:
     row: int
     col: int
 
-    def _draw(self, rounding: str, site: int, k: int) -> int:
-        if rounding != "stochastic":
-            return 0
-        return draw(self.seed, site, self.row, self.col, k, self.acc.random_bits, self.acc.rng)
+    def _rounded(
+        self, value: Real, fmt: Number, rounding: str, site: int, k: int, beyond_max: bool = False
+    ) -> float:
+        """value rounded with the draw of position k; beyond_max: as `always_overflows`."""
+        acc, bits = self.acc, 0
+        if rounding == "stochastic":
+            bits = draw(self.seed, site, self.row, self.col, k, acc.random_bits, acc.rng)
+        return round_scalar(
+            value,
+            fmt,
+            rounding,
+            draw=bits,
+            random_bits=acc.random_bits,
+            always_overflows=beyond_max,
+        )
 
-    def rounded_product(self, value: Real, k: int) -> Real:
+    def _product(self, value: Real, k: int) -> Real:
         acc = self.acc
         if acc.product is None:
             return value
-        bits = self._draw(acc.product_rounding, SITE_PRODUCT, k)
-        return round_scalar(
-            value, acc.product, acc.product_rounding, draw=bits, random_bits=acc.random_bits
-        )
+        return self._rounded(value, acc.product, acc.product_rounding, SITE_PRODUCT, k)
 
-    def round(self, exact: Real, k: int) -> float:
+    def _round(self, exact: Real, k: int) -> float:
         """An exact sum in the inner accumulator."""
         acc = self.acc
-        bits = self._draw(acc.rounding, SITE_SUM, k)
-        return round_scalar(
-            exact,
-            acc.fmt,
-            acc.rounding,
-            draw=bits,
-            random_bits=acc.random_bits,
-            always_overflows=acc.operands is not None,
-        )
+        return self._rounded(exact, acc.fmt, acc.rounding, SITE_SUM, k, acc.operands is not None)
+
+    def _add(self, total: Real, addend: Real, k: int) -> float:
+        return self._round(_sum(total, addend, self.acc.rounding), k)
 
     def initial(self, value: float) -> float:
         """Where the outermost sum starts."""
         acc = self.acc
-        rounding = acc.outermost_rounding
-        bits = self._draw(rounding, SITE_BIAS, 1)
-        return round_scalar(value, acc.outermost, rounding, draw=bits, random_bits=acc.random_bits)
-
-    def add(self, total: Real, addend: Real, k: int) -> float:
-        return self.round(_sum(total, addend, self.acc.rounding), k)
+        return self._rounded(value, acc.outermost, acc.outermost_rounding, SITE_BIAS, 1)
 
     def add_outermost(self, total: float, addend: Real, site: int, k: int) -> float:
-        acc = self.acc
-        rounding = acc.outermost_rounding
-        bits = self._draw(rounding, site, k)
-        return add(total, addend, acc.outermost, rounding, draw=bits, random_bits=acc.random_bits)
+        acc, rounding = self.acc, self.acc.outermost_rounding
+        return self._rounded(_sum(total, addend, rounding), acc.outermost, rounding, site, k)
 
     def sum(self, summands: Sequence[Term], start: float = 0.0) -> float:
         """Terms (k, product) of one sum in acc.fmt from start, in the accumulator's order."""
-        if self.acc.operands is not None:
-            return self._by_operands(summands, self.acc.block or 1, start)
-        products = [(k, p) for k, p in summands if not isinstance(p, Factored)]
-        terms = [(k, p if p is None else self.rounded_product(p, k)) for k, p in products]
+        if self.acc.block is not None:
+            return self._aligned(summands, start)
+        real = [(k, p) for k, p in summands if not isinstance(p, Factored)]
+        terms = [(k, p if p is None else self._product(p, k)) for k, p in real]
         if self.acc.order == "pairwise":
             return self._pairwise(terms)
         if self.acc.order == "compensated":
             return self._compensated(terms, start)
-        if self.acc.block is not None:
-            return self._aligned(terms, self.acc.block, start)
         return self._sequential(terms, start)
 
     def _sequential(self, terms: Sequence[RealTerm], total: float) -> float:
         """round(total + p) for every product in turn."""
         for k, value in terms:
             if value is not None:
-                total = self.add(total, value, k)
+                total = self._add(total, value, k)
         return total
 
     def _pairwise(self, terms: Sequence[RealTerm]) -> float:
@@ -159,7 +153,7 @@ class Output:
         for i in range(0, len(terms), 2):
             present = [value for _, value in terms[i : i + 2] if value is not None]
             left, right = [0.0, 0.0, *present][-2:]
-            nodes.append(self.add(left, right, first + i + 1) if present else None)
+            nodes.append(self._add(left, right, first + i + 1) if present else None)
         width = 2
         while len(nodes) > 1:
             pairs = [nodes[i : i + 2] for i in range(0, len(nodes), 2)]
@@ -171,7 +165,7 @@ class Output:
     def _join(self, nodes: Sequence[float | None], k: int) -> float | None:
         present = [node for node in nodes if node is not None]
         if len(present) == 2:
-            return self.add(present[0], present[1], k)
+            return self._add(present[0], present[1], k)
         return present[0] if present else None
 
     def _compensated(self, terms: Sequence[RealTerm], total: float) -> float:
@@ -179,68 +173,57 @@ class Output:
         correction = 0.0
         for k, value in terms:
             if value is not None:
-                addend = self.add(-correction, value, k)
-                following = self.add(total, addend, k)
-                gained = self.add(following, -total, k)
-                correction = self.add(gained, -addend, k)
+                addend = self._add(-correction, value, k)
+                following = self._add(total, addend, k)
+                gained = self._add(following, -total, k)
+                correction = self._add(gained, -addend, k)
                 total = following
         return total
 
-    def _aligned(self, terms: Sequence[RealTerm], block: int, total: float) -> float:
-        """round(total + the products of a block) for every block, all cut to a common place."""
-        for start in range(0, len(terms), block):
-            present = [value for _, value in terms[start : start + block] if value is not None]
-            if present:
-                total = self.round(self._aligned_sum([total, *present]), terms[start][0])
-        return total
+    def _aligned(self, terms: Sequence[Term], total: float) -> float:
+        """round(total + the products of a block) for every block, all cut to a common place.
 
-    def _aligned_sum(self, addends: Sequence[Real]) -> Real:
-        special = [v for v in addends if isinstance(v, float) and not math.isfinite(v)]
-        if special:
-            return sum(special[1:], special[0])
-        largest = max(abs(Fraction(v)) for v in addends)
-        place = floor_log2(largest) - (self.acc.aligned_bits or 0) if largest else 0
-        unit = Fraction(2) ** place
-        # int() drops the fraction: toward zero.
-        cut = [int(Fraction(v) / unit) * unit for v in addends]
-        exact = sum(cut, Fraction(0))
-        if exact != 0:
-            return exact
-        negative = [math.copysign(1.0, v) < 0 for v in addends]
-        if all(negative) and not any(cut):
-            return -0.0
-        return -0.0 if self.acc.rounding == "toward_negative" and any(negative) else 0.0
-
-    def _by_operands(self, terms: Sequence[Term], block: int, total: float) -> float:
-        """As _aligned, but the place follows from the exponents of the factors."""
-        turns = self.acc.interleaved
-        for start in range(0, len(terms), turns * block):
-            run = terms[start : start + turns * block]
+        With operands the blocks of a run may take turns in pairs of positions.
+        """
+        acc = self.acc
+        turns = acc.interleaved
+        run = turns * (acc.block or 1)
+        for start in range(0, len(terms), run):
             for turn in range(turns):
-                mine = [term for i, term in enumerate(run) if i // 2 % turns == turn]
-                present = [value for _, value in mine if isinstance(value, Factored)]
+                places = enumerate(terms[start : start + run])
+                mine = [term for i, term in places if i // 2 % turns == turn]
+                present = [(k, value) for k, value in mine if value is not None]
                 if present:
-                    exact = self._sum_by_operands(total, present)
-                    # Every zero is +0, also one that a tiny sum was rounded to.
-                    total = self.round(exact, mine[0][0]) or 0.0
+                    total = self._round(self._block_sum(total, present), mine[0][0])
+                    # With operands every zero is +0, also one that a tiny sum was rounded to.
+                    total = total if acc.operands is None else total or 0.0
         return total
 
-    def _sum_by_operands(self, total: float, products: Sequence[Factored]) -> Real:
-        values: list[Real] = [total, *(p.value for p in products)]
+    def _block_sum(self, total: float, terms: Sequence[tuple[int, Summand]]) -> Real:
+        """The exact sum of the total and the products, each cut at a place below the largest."""
+        acc = self.acc
+        products = [p.value if isinstance(p, Factored) else self._product(p, k) for k, p in terms]
+        values = [total, *products]
         special = [v for v in values if isinstance(v, float) and not math.isfinite(v)]
         if special:
             return sum(special[1:], special[0])
-        acc = self.acc
-        exponents = [p.exponent for p in products if p.exponent is not None]
-        if total and isinstance(acc.fmt, FloatFormat):
-            exponents.append(_exponent(Fraction(total), acc.fmt))
+        if isinstance(acc.fmt, FloatFormat) and acc.operands is not None:
+            factored = [p for _, p in terms if isinstance(p, Factored)]
+            exponents = [p.exponent for p in factored if p.exponent is not None]
+            exponents += [_exponent(Fraction(total), acc.fmt)] if total else []
+        else:
+            exponents = [floor_log2(abs(Fraction(v))) for v in values if v]
         if acc.least_exponent is not None:
             exponents.append(acc.least_exponent)
-        if not exponents:
-            return 0.0
-        unit = Fraction(2) ** (max(exponents) - (acc.aligned_bits or 0))
+        unit = Fraction(2) ** (max(exponents, default=0) - (acc.aligned_bits or 0))
         # int() drops the fraction: toward zero.
-        return sum((int(Fraction(v) / unit) * unit for v in values), Fraction(0))
+        cut = [int(Fraction(v) / unit) * unit for v in values]
+        exact = sum(cut, Fraction(0))
+        negative = [math.copysign(1.0, v) < 0 for v in values]
+        if exact != 0 or not any(negative):
+            return exact
+        nothing = all(negative) and not any(cut)
+        return -0.0 if nothing or acc.rounding == "toward_negative" else 0.0
 
 
 def accumulate(

@@ -1,4 +1,4 @@
-"""Matrix products of codes whose scales enter every block: the twin of exact.matmul_grouped.
+"""Matrix products of codes whose scales enter every block, many outputs at once.
 
 docs/contract.md, "Groups with scales".
 """
@@ -12,10 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from lpkernels.arithmetic import Accumulator
-from lpkernels.reference.operand_blocks import exponents_from, exponents_of
-from lpkernels.reference.scaled_products import Scales, flat
+from lpkernels.reference.aligned import exponents_from, exponents_of
+from lpkernels.reference.scaled_products import Scales
 from lpkernels.reference.sums import Product, accumulate
-from lpkernels.reference.values import Float32, narrow
+from lpkernels.reference.values import Float32, matrices, narrow
 
 _NO_KEY = np.zeros((), np.int64)
 
@@ -32,7 +32,7 @@ def matmul_grouped(
     """
     lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     parts = (a, b, scales.left, scales.right)
-    left, right, left_scale, right_scale = (flat(x, lead) for x in parts)
+    left, right, left_scale, right_scale = (matrices(x, lead) for x in parts)
     shape, group = (math.prod(lead), a.shape[-2], b.shape[-1]), acc.group
     assert group is not None and acc.block is not None and acc.operands is not None
     factors = exponents_of(left, acc.operands[0]), exponents_of(right, acc.operands[1])

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from lpkernels import rng
 from lpkernels.arithmetic import Accumulator
+from lpkernels.formats import Number
 from lpkernels.reference.addition import add, add_products
 from lpkernels.reference.values import Float64
 from lpkernels.rng import SITE_BIAS, SITE_PRODUCT, SITE_SUM
@@ -38,35 +39,29 @@ class Rounds:
         acc = self.acc
         return rng.draws(self.seed, site, self.row, self.col, k, acc.random_bits, acc.rng)
 
+    def _rounded(
+        self, exact: Float64, fmt: Number, rounding: str, site: int, k: int, **how: bool
+    ) -> Float64:
+        bits = self.draws(rounding, site, k)
+        return round_array(
+            exact, fmt, rounding, draws=bits, random_bits=self.acc.random_bits, **how
+        )
+
     def product(self, exact: Float64, k: int) -> Float64:
         acc = self.acc
         if acc.product is None:
             return exact
-        bits = self.draws(acc.product_rounding, SITE_PRODUCT, k)
-        return round_array(
-            exact, acc.product, acc.product_rounding, draws=bits, random_bits=acc.random_bits
-        )
+        return self._rounded(exact, acc.product, acc.product_rounding, SITE_PRODUCT, k)
 
     def round(self, exact: Float64, k: int) -> Float64:
         """A sum that float64 holds, in the inner accumulator."""
-        acc = self.acc
-        bits = self.draws(acc.rounding, SITE_SUM, k)
-        return round_array(
-            exact,
-            acc.fmt,
-            acc.rounding,
-            draws=bits,
-            random_bits=acc.random_bits,
-            always_overflows=acc.operands is not None,
-        )
+        how = {"always_overflows": self.acc.operands is not None}
+        return self._rounded(exact, self.acc.fmt, self.acc.rounding, SITE_SUM, k, **how)
 
     def initial(self, values: Float64) -> Float64:
         """values rounded as the start of the outermost sum; the draws come behind the bias's."""
         acc = self.acc
-        bits = self.draws(acc.outermost_rounding, SITE_BIAS, 1)
-        return round_array(
-            values, acc.outermost, acc.outermost_rounding, draws=bits, random_bits=acc.random_bits
-        )
+        return self._rounded(values, acc.outermost, acc.outermost_rounding, SITE_BIAS, 1)
 
     def add(self, total: Float64, addend: Float64, k: int) -> Float64:
         """total, a value of the inner accumulator, plus a product or another value of it."""
@@ -82,22 +77,15 @@ class Rounds:
         )
 
     def add_outermost(self, total: Float64, addend: Float64, site: int, k: int) -> Float64:
-        acc = self.acc
-        bits = self.draws(acc.outermost_rounding, site, k)
-        return add(
-            total,
-            addend,
-            acc.outermost,
-            acc.outermost_rounding,
-            draws=bits,
-            random_bits=acc.random_bits,
-        )
+        acc, rounding = self.acc, self.acc.outermost_rounding
+        bits = self.draws(rounding, site, k)
+        return add(total, addend, acc.outermost, rounding, draws=bits, random_bits=acc.random_bits)
 
 
 class InnerSum(Protocol):
     """One sum of every output: of a chunk, or of all of K.
 
-    All but trees hold the sum so far as ``total``; with blocks, the sum of the complete blocks.
+    All but trees hold the sum so far as ``total``.
     """
 
     def push(self, product: Float64, present: Present, k: int) -> None:
@@ -110,12 +98,13 @@ class InnerSum(Protocol):
 
 
 def inner_sum(rounds: Rounds, shape: tuple[int, ...]) -> InnerSum:
+    """Of products one by one; those of blocks: `aligned.py`."""
     acc = rounds.acc
     if acc.order == "pairwise":
         return Pairwise(rounds, shape)
     if acc.order == "compensated":
         return Compensated(rounds, shape)
-    return Sequential(rounds, shape) if acc.block is None else Aligned(rounds, shape)
+    return Sequential(rounds, shape)
 
 
 class Sequential:
@@ -170,7 +159,7 @@ class Pairwise:
         self._start(0)
         if node is None:
             return np.zeros(self.shape)
-        return np.where(_mask(node[1]), node[0], 0.0)
+        return np.where(mask(node[1]), node[0], 0.0)
 
     def _join(self, level: int, right: Node | None) -> Node:
         """The sum of the node that waits at a level and the one right of it, if there is one."""
@@ -197,11 +186,11 @@ class Pairwise:
     def _either(both: Float64, a: Float64, in_a: Present, b: Float64, in_b: Present) -> Node:
         if in_a is None and in_b is None:
             return both, None
-        has_a, has_b = _mask(in_a), _mask(in_b)
+        has_a, has_b = mask(in_a), mask(in_b)
         return np.where(has_a & has_b, both, np.where(has_a, a, b)), has_a | has_b
 
 
-def _mask(present: Present) -> NDArray[np.bool_]:
+def mask(present: Present) -> NDArray[np.bool_]:
     return np.ones((), dtype=bool) if present is None else present
 
 
@@ -220,7 +209,7 @@ class Compensated:
         addend = add(-self.correction, product, k)
         total = add(self.total, addend, k)
         correction = add(add(total, -self.total, k), -addend, k)
-        here = _mask(present)
+        here = mask(present)
         self.total = np.where(here, total, self.total)
         self.correction = np.where(here, correction, self.correction)
 
@@ -228,56 +217,3 @@ class Compensated:
         total = self.total
         self.total, self.correction = np.zeros_like(total), np.zeros_like(total)
         return total
-
-
-class Aligned:
-    """total = round(total + the products of a block), all cut to a common place first."""
-
-    def __init__(self, rounds: Rounds, shape: tuple[int, ...]):
-        self.rounds, self.shape = rounds, shape
-        self.block, self.bits = rounds.acc.block or 1, rounds.acc.aligned_bits or 0
-        self.total: Float64 = np.zeros(shape)
-        self.products: list[Node] = []
-        self.first = 0
-
-    def push(self, product: Float64, present: Present, k: int) -> None:
-        if not self.products:
-            self.first = k
-        self.products.append((np.broadcast_to(product, self.shape), present))
-        if len(self.products) == self.block:
-            self._close_block()
-
-    def take(self) -> Float64:
-        if self.products:
-            self._close_block()
-        total, self.total = self.total, np.zeros(self.shape)
-        return total
-
-    def _close_block(self) -> None:
-        here = np.zeros((), dtype=bool)
-        largest = _finite_magnitude(self.total)
-        for product, present in self.products:
-            here = here | _mask(present)
-            size = np.where(_mask(present), _finite_magnitude(product), 0.0)
-            largest = np.maximum(largest, size)
-        if here.any():
-            total = self.rounds.round(self._sum(largest), self.first)
-            self.total = np.where(here, total, self.total)
-        self.products = []
-
-    def _sum(self, largest: Float64) -> Float64:
-        """Exact: at most 257 integers of 41 bits. -0 adds nothing, not even a sign."""
-        place = np.frexp(largest)[1] - 1 - self.bits
-        total, negative = np.trunc(np.ldexp(self.total, -place)), np.signbit(self.total)
-        with np.errstate(invalid="ignore"):
-            for product, present in self.products:
-                cut = np.trunc(np.ldexp(product, -place))
-                total = total + np.where(_mask(present), cut, -0.0)
-                negative = negative | (np.signbit(product) & _mask(present))
-        if self.rounds.acc.rounding == "toward_negative":
-            total = np.where((total == 0) & negative, -0.0, total)
-        return np.ldexp(total, place)
-
-
-def _finite_magnitude(x: Float64) -> Float64:
-    return np.where(np.isfinite(x), np.abs(x), 0.0)

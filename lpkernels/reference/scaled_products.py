@@ -1,4 +1,4 @@
-"""Matrix products of codes whose scales enter the outer sum: the twin of exact.matmul_scaled.
+"""Matrix products of codes whose scales enter the outer sum, many outputs at once.
 
 docs/contract.md, "Products of scaled operands". Scales that enter every block: grouped_products.py.
 """
@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from lpkernels.arithmetic import Accumulator
-from lpkernels.reference.operand_blocks import exponents_of
+from lpkernels.reference.aligned import exponents_of
 from lpkernels.reference.orders import Rounds
 from lpkernels.reference.sums import Sums
-from lpkernels.reference.values import Float32, Float64, narrow, product_to_odd, widen
+from lpkernels.reference.values import Float32, Float64, matrices, narrow, product_to_odd, widen
 from lpkernels.rng import SITE_OUTER
 
 
@@ -51,12 +51,6 @@ def segments(length: int, *sizes: int) -> Iterator[tuple[int, int]]:
     yield from itertools.pairwise(ends)
 
 
-def flat(x: Float32, lead: tuple[int, ...]) -> Float64:
-    """Matrices, one for each place of lead, in row-major order."""
-    last = x.shape[-2:]
-    return widen(np.broadcast_to(x, (*lead, *last)).reshape(math.prod(lead), *last))
-
-
 def matmul_scaled(
     a: Float32,
     b: Float32,
@@ -78,7 +72,7 @@ def matmul_scaled(
     rows, length, cols = a.shape[-2], a.shape[-1], b.shape[-1]
     shape = (math.prod(lead), rows, cols)
     parts = (a, b, scales.left, scales.right)
-    left, right, left_scale, right_scale = (flat(x, lead) for x in parts)
+    left, right, left_scale, right_scale = (matrices(x, lead) for x in parts)
     row = (np.arange(shape[0])[:, None] * rows + np.arange(rows))[:, :, None]
     rounds = Rounds(acc, seed, row, np.arange(cols))
     sums = Sums(shape, rounds)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lpkernels.arithmetic import Accumulator
-from lpkernels.reference.operand_blocks import ByOperands, Exponents, exponents_of
+from lpkernels.reference.aligned import Aligned, Exponents, exponents_of
 from lpkernels.reference.orders import InnerSum, Integers, Pairwise, Present, Rounds, inner_sum
 from lpkernels.reference.values import Float64, widen
 from lpkernels.rng import SITE_BIAS, SITE_OUTER
@@ -27,7 +27,8 @@ class Sums:
 
     def __init__(self, shape: tuple[int, ...], rounds: Rounds, inner: InnerSum | None = None):
         self.acc, self.rounds = rounds.acc, rounds
-        self.inner = _inner_sum(rounds, shape) if inner is None else inner
+        plain = inner_sum if self.acc.block is None else Aligned
+        self.inner = plain(rounds, shape) if inner is None else inner
         # Sums by scale are closed by `scaled_products`, which knows where a scale changes.
         self.chunk = self.acc.chunk_length
         self.outer: Float64 = np.zeros(shape)
@@ -51,11 +52,11 @@ class Sums:
 
         exponents: the sum of its factors' exponents, for an accumulator with operands.
         """
-        if isinstance(self.inner, ByOperands):
+        if present is None or present.any():
+            product = self.rounds.product(product, self.k)
+        if isinstance(self.inner, Aligned):
             self.inner.push(product, present, self.k, exponents)
         else:
-            if present is None or present.any():
-                product = self.rounds.product(product, self.k)
             self.inner.push(product, present, self.k)
         self.k += 1
         if self.chunk is not None and self.k % self.chunk == 0:
@@ -71,10 +72,6 @@ class Sums:
             self._close_chunk()
         total = self.inner.take() if self.acc.chunk is None else self.outer
         return total if bias is None else self.rounds.add_outermost(total, bias, SITE_BIAS, 0)
-
-
-def _inner_sum(rounds: Rounds, shape: tuple[int, ...]) -> InnerSum:
-    return inner_sum(rounds, shape) if rounds.acc.operands is None else ByOperands(rounds, shape)
 
 
 def accumulate(

@@ -1,4 +1,4 @@
-"""The vectorised twin of ``exact``: the same names, the same bits, loops over k only.
+"""The vectorised twin of ``exact``: the same bits, loops over k only, and more names than there.
 
 Each name is defined in a file of its own: quantize, packing, gemm, conv; addition.py holds the step
 that all sums share, orders.py and sums.py the sums.

@@ -7,6 +7,8 @@ value of a format, product or sum is normal.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,6 +34,12 @@ def _widened(x: NDArray[np.floating]) -> Float64:
     if x.dtype == np.float32:
         return _widen_float32(np.ascontiguousarray(x).reshape(x.shape))
     return np.array(x, dtype=np.float64, order="C")
+
+
+def matrices(x: Float32, lead: tuple[int, ...]) -> Float64:
+    """Matrices, one for each place of the leading dimensions, in row-major order."""
+    last = x.shape[-2:]
+    return widen(np.broadcast_to(x, (*lead, *last)).reshape(math.prod(lead), *last))
 
 
 def without_tiny(x: Float64) -> Float64:

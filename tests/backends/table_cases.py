@@ -13,6 +13,8 @@ from lpkernels.arithmetic import Accumulator
 from lpkernels.formats import TableFormat
 from lpkernels.rounding import ROUNDINGS
 
+UNSIGNED = ("p3109_k8p3ue", "p3109_k7p4uf_sat", "p3109_k8p5ue_nan")
+
 
 @cache
 def tables() -> list[TableFormat]:
@@ -52,9 +54,10 @@ def values_of(table: TableFormat, dtype: torch.dtype, most: int = 3000) -> Tenso
 
 
 def accumulators(count: int, seed: int) -> Iterator[Accumulator]:
-    """Accumulators with a table at one place or more: all modes, chunks, orders, generators."""
+    """Accumulators with a table at one place or more, and formats without a sign of each overflow:
+    all modes, chunks, orders, generators."""
     draw = random.Random(seed)
-    formats = [*tables(), "fp32", "e4m3", "fixed8_f4"]
+    formats = [*tables(), "fp32", "e4m3", "fixed8_f4", *UNSIGNED]
     for _ in range(count):
         places = {"fmt": draw.choice(formats), "rounding": draw.choice(ROUNDINGS)}
         if draw.random() < 0.5:

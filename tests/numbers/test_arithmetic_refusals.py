@@ -23,6 +23,11 @@ def aligned(fmt="fp32", **options):
     return Accumulator(fmt, **{"operands": "fp16", "block": 8, "aligned_bits": 20, **options})
 
 
+def grouped(**options):
+    given = {"operands": "fp4_e2m1", "block": 64, "aligned_bits": 35, "group": 16}
+    return Accumulator("fp32", **{"rounding": "toward_zero", **given, **options})
+
+
 def native(rounding="nearest_even", **options):
     return Accumulator("fp32", rounding, order="native", **options)
 
@@ -65,6 +70,21 @@ WRONG_VALUES = [
     (lambda: Accumulator(interleaved=0), "interleaved must be at least 1, got 0"),
     (lambda: accumulator("fp32:least_exponent=x"), "cannot read 'least_"),
     (lambda: accumulator("h100_fp17"), "expected one of h100_fp16"),
+    (lambda: Accumulator(group=16), "group=16 needs operands"),
+    (lambda: grouped(group=0), r"group must be in 1\.\.256, got 0"),
+    (lambda: grouped(group=24), "must divide the block, got block=64"),
+    (lambda: grouped(chunk=64), "chunk=64 sums without them"),
+    (lambda: grouped(chunk="scale"), "chunk=scale sums without them"),
+    (lambda: grouped(rounding="stochastic"), "draws no random bits"),
+    (lambda: grouped(operands="fp16", group=1), "8 bits or fewer, got operands=e5m10"),
+    (
+        lambda: grouped(operands="e4m3fn"),
+        "operands='fp4_e2m1', aligned_bits up to 37, got operands=e4m3fn",
+    ),
+    (
+        lambda: grouped(aligned_bits=38),
+        "up to 37, got operands=e2m1none_sat, aligned_bits=38; use group=1",
+    ),
     (lambda: Accumulator("e6m9", chunk=0), "chunk must be at least 1, got 0"),
     (lambda: Accumulator("e6m9", chunk=2**63), r"chunk must be at most 2\^62"),
     (lambda: Accumulator("e6m9", outer="fp32"), "outer=e8m23 needs chunk.*chunk=64"),

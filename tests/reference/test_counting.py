@@ -1,19 +1,18 @@
-"""Counts of the effects of rounding: the reference against exact rationals, and rules by hand."""
+"""Counts of the effects of rounding: of exact roundings one by one, and rules by hand."""
 
 import math
-from fractions import Fraction
 
 import numpy as np
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.formats import FloatFormat
 from lpkernels.reference import twin
 from lpkernels.reference.counting import quantize_counting
+from lpkernels.reference.events import beyond
 from lpkernels.rng import SITE_QUANTIZE, draws
+from lpkernels.rounding import round_scalar
 from tests.cases import EVERY_FORMAT, ROUNDINGS, hard_values
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
-from tests.numbers.exact_sums import unbounded
 
 SEED = 5
 
@@ -24,19 +23,12 @@ def counts_of(x, fmt, rounding: str = "nearest_even", **rest) -> list[int]:
 
 
 def exact_counts(x: np.ndarray, fmt, rounding: str) -> list[int]:
-    low = fmt.min if not isinstance(fmt, FloatFormat) else -fmt.max if fmt.signed else 0.0
-    draw = draws(SEED, SITE_QUANTIZE, 0, 0, np.arange(x.size), 32, "fast").tolist()
-    counts = [0, 0, 0, 0]
-    for i, value in enumerate(x.tolist()):
-        if not math.isfinite(value):
-            counts[3] += 1
-        elif value == 0:
-            counts[2] += 1
-        else:
-            rounded = unbounded(Fraction(value), fmt, rounding, draw[i])
-            counts[0] += not Fraction(low) <= rounded <= Fraction(fmt.max)
-            counts[1] += rounded == 0
-    return counts
+    drawn = draws(SEED, SITE_QUANTIZE, 0, 0, np.arange(x.size), 32, "fast")
+    over = beyond(x, fmt, rounding, drawn)
+    pairs = zip(x.tolist(), drawn.tolist(), strict=True)
+    zero = np.array([round_scalar(value, fmt, rounding, draw=draw) == 0 for value, draw in pairs])
+    under = zero & (x != 0) & np.isfinite(x) & ~over
+    return [int(each.sum()) for each in (over, under, x == 0, ~np.isfinite(x))]
 
 
 @each("rounding, fmt", ROUNDINGS, EVERY_FORMAT)

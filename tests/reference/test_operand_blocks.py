@@ -1,5 +1,6 @@
 """Blocks aligned by their operands: recordings, worked cases, the twin against the exact way."""
 
+import itertools
 import math
 from dataclasses import replace
 from fractions import Fraction
@@ -10,10 +11,9 @@ from hypothesis import strategies as st
 
 from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.reference import exact, twin
-from lpkernels.reference.operand_blocks import exponents_of
+from lpkernels.reference.aligned import exponents_of
 from lpkernels.rng import SITE_BIAS, SITE_SUM, draw
 from lpkernels.rounding import ROUNDINGS, round_scalar
-from tests.cases import CONV_CASES, ConvCase
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
 from tests.support.operand_draws import accumulators
@@ -180,12 +180,11 @@ def test_draws_have_the_first_position_of_their_block() -> None:
         bits = draw(5, SITE_SUM, 3, 4, k, 8)
         return Fraction(round_scalar(value, acc.fmt, "stochastic", draw=bits, random_bits=8))
 
-    nine = Fraction(9, 8)
-    for chunks in (1, 2):
-        total = Fraction(0)
+    for chunks, i in itertools.product((1, 2), range(1, 16, 2)):
+        x, total = 1 + Fraction(i, 16), Fraction(0)
         for first in range(0, 8 * chunks, 8):
-            total += rounded(rounded(4 * nine, first) + 4 * nine, first + 2)
-        assert summed(acc, [(9 / 8, 1)] * 8 * chunks) == total
+            total += rounded(rounded(4 * x, first) + 4 * x, first + 2)
+        assert summed(acc, [(float(x), 1)] * 8 * chunks) == total
 
 
 @each("order", [{}, {"order": "compensated"}, {"block": 2, "aligned_bits": 3}])
@@ -229,36 +228,3 @@ def test_the_twin_has_the_bits_of_the_exact_way(acc, length, spread, special, se
     a, b = (operand(rng, shape, spread, special) for shape in ((2, length), (length, 2)))
     initial = operand(rng, (2,), spread, special) if seed % 2 else None
     both_ways(a, b, acc, seed=seed, initial=initial)
-
-
-CONVOLVED = [
-    accumulator("e8m13:toward_zero:block=5:aligned_bits=7:operands=e5m2,e4m3fn"),
-    accumulator(
-        "fp16_chunk8:stochastic:outer=e6m9:block=2:aligned_bits=9:operands=e2m1,fp16:interleaved=2"
-    ),
-]
-
-
-@each("number, case", enumerate(CONV_CASES.values()))
-def test_convolutions_take_the_sides_of_their_products(number: int, case: ConvCase) -> None:
-    acc = CONVOLVED[number % 2]
-    rng = np.random.default_rng(1)
-    x, w, g = (operand(rng, shape, 9, False) for shape in (*case[:2], case.output_shape))
-    for name, *operands in (
-        ("conv_fprop", x, w, None),
-        ("conv_dgrad", g, w, x.shape),
-        ("conv_wgrad", x, g, w.shape),
-    ):
-        call = (*operands, *case.geometry, acc)
-        got, want = (getattr(way, name)(*call, seed=7) for way in (twin, exact))
-        assert_bit_equal(got, want, name)
-
-
-def test_wgrad_of_a_convolution_has_the_gradient_on_the_left() -> None:
-    acc = replace(CONVOLVED[0], block=2, aligned_bits=6)
-    x, g = np.ones((1, 1, 2), np.float32), np.zeros((1, 1, 2), np.float32)
-    # The products are g times x: on the left, where formats reach 2^-14, 2^-8 counts as it is.
-    g[0, 0] = 2**-8, 2**-14
-    how = ((1,), (0,), (1,), 1)
-    assert exact.conv_wgrad(x, g, (1, 1, 1), *how, acc).item() == 2**-8 + 2**-14
-    assert exact.conv_wgrad(x, g, (1, 1, 1), *how, acc.exchanged()).item() == 2**-8

@@ -1,6 +1,5 @@
 """Scales and codes against the arrays that other libraries made (tests/data/scaled_formats)."""
 
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -66,28 +65,35 @@ def fp8(s: NDArray[np.float32]) -> NDArray[np.uint8]:
     return encode(widen(s), E4M3FN)[0].astype(np.uint8)
 
 
-def same(case: Case, what: str, got: NDArray, wanted: NDArray | None = None) -> None:
-    want = arrays()[case.key + what] if wanted is None else wanted
-    assert_bit_equal(np.ascontiguousarray(got).reshape(want.shape), want, f"{case.key}{what}")
-
-
-MODES = {"floor": "", "ceil": "_ceil", "even": "_even", "rceil": "_up"}
+def assert_same(
+    case: Case, scale: NDArray | None = None, code: NDArray | None = None, zero: int = -1
+) -> Scaled:
+    """Scales and codes are the recorded ones, or those given. zero: the code that -0 has here, and
+    the original has not."""
+    q, recorded = of(case), arrays()
+    scale = recorded[case.key + "scale"] if scale is None else scale
+    code = recorded[case.key + "code"] if code is None else code
+    ours = fp8(q.scale) if scale.dtype == np.uint8 else q.scale
+    assert_bit_equal(np.ascontiguousarray(ours).reshape(scale.shape), scale, case.key)
+    codes = codes_of(q, case.fmt).reshape(code.shape)
+    assert_bit_equal(np.where(codes == zero, 0, codes), np.where(code == zero, 0, code), case.key)
+    return q
 
 
 @each("element", ["e4m3", "e5m2", "e2m3", "e3m2", "e2m1"])
 @each("input", ["x", "xs"])
 def test_mx_of_torchao(element: str, input: str) -> None:
-    for mode, rule in MODES.items():
+    for mode, rule in {"floor": "", "ceil": "_ceil", "even": "_even", "rceil": "_up"}.items():
         case = Case(f"ao_mx/{input}/{element}/{mode}/", input, f"block32_{element}{rule}_torchao")
         q, want = of(case), arrays()[f"ao_mx/{input}/{element}/{mode}/scale"]
         # An infinity has a large scale there; here its block is NaN.
         infinite = (np.isinf(given(input)).reshape(len(want), -1, 32)).any(-1).reshape(want.shape)
         assert (powers(q.scale).reshape(want.shape)[infinite] == 255).all()
-        same(case, "scale", np.where(infinite, want, powers(q.scale).reshape(want.shape)))
+        assert_bit_equal(powers(q.scale).reshape(want.shape)[~infinite], want[~infinite], case.key)
         # The codes of scale 0 are wrong there; a NaN block has codes 0 here, and its own there.
-        left_out = np.repeat((want == 0) | (want == 255) | infinite, 32, axis=-1)
-        codes = codes_of(q, case.fmt)
-        same(case, "code", np.where(left_out, arrays()[case.key + "code"], codes))
+        fine = np.repeat((want != 0) & (want != 255) & ~infinite, 32, axis=-1)
+        code = arrays()[case.key + "code"]
+        assert_bit_equal(codes_of(q, case.fmt).reshape(code.shape)[fine], code[fine], case.key)
 
 
 @each("tensor_scale", ["one", "two"])
@@ -95,27 +101,17 @@ def test_mx_of_torchao(element: str, input: str) -> None:
 def test_nvfp4_of_torchao(tensor_scale: str, input: str, rows: str) -> None:
     t = "_t" * (tensor_scale == "two")
     case = Case(f"ao_nvfp4/{input}/{tensor_scale}/", rows, f"block16_e2m1_se4m3fn{t}_torchao")
-    q = of(case)
-    same(case, "scale", fp8(q.scale))
-    same(case, "code", codes_of(q, case.fmt))
-    if t:
-        same(case, "tensor", q.tensor_scale)
+    q = assert_same(case)
+    assert not t or q.tensor_scale == arrays()[case.key + "tensor"]
 
 
-def fp8_cases() -> Iterator[Case]:
-    for element in ("e4m3", "e5m2"):
-        for whole, name in (("tensor", "tensor"), ("row", "row"), ("col", "row_axis0")):
-            for suffix, rule in (("", ""), ("_pow2", "_se8m0_up")):
-                fmt = f"{name}_{element}{rule}_torchao"
-                yield Case(f"ao_fp8/x/{element}/{whole}{suffix}/", "x[10:]", fmt)
-
-
-@each("case", list(fp8_cases()))
-def test_fp8_of_torchao(case: Case) -> None:
-    q = of(case)
+@each("element, rule", ["e4m3", "e5m2"], [("", ""), ("_pow2", "_se8m0_up")])
+@each("whole, name", [("tensor", "tensor"), ("row", "row"), ("col", "row_axis0")])
+def test_fp8_of_torchao(whole: str, name: str, element: str, rule: tuple[str, str]) -> None:
+    key = f"ao_fp8/x/{element}/{whole}{rule[0]}/"
     # It keeps the number that encoding multiplies by.
-    same(case, "scale", q.scale, np.float32(1) / arrays()[case.key + "encode"])
-    same(case, "code", codes_of(q, case.fmt))
+    scale = np.float32(1) / arrays()[key + "encode"]
+    assert_same(Case(key, "x[10:]", f"{name}_{element}{rule[1]}_torchao"), scale)
 
 
 PLAIN = [
@@ -137,59 +133,28 @@ PLAIN = [
 
 @each("case", PLAIN)
 def test_blocks_and_integers_of_torchao_and_deepgemm(case: Case) -> None:
-    q = of(case)
-    same(case, "scale", q.scale)
-    same(case, "code", codes_of(q, case.fmt))
-
-
-def te_cases() -> Iterator[Case]:
-    for element in ("e4m3", "e5m2"):
-        for size, name in (("1x128", "block128"), ("128x128", "tile128x128")):
-            for suffix, scale in (("", "_sfp32"), ("_pow2", "_up")):
-                fmt = f"{name}_{element}{scale}_te"
-                yield Case(f"te_block/w/{element}/{size}{suffix}/", "w", fmt)
-
-
-def same_codes_of_transformer_engine(
-    case: Case, codes: NDArray[np.uint8], bits: int, want: NDArray[np.uint8] | None = None
-) -> None:
-    """Its Python references turn -0 into +0."""
-    both = (codes, arrays()[case.key + "code"] if want is None else want)
-    same(case, "code", *(np.where(part == 1 << bits - 1, np.uint8(0), part) for part in both))
-
-
-@each("case", list(te_cases()))
-def test_blocks_of_transformer_engine(case: Case) -> None:
-    q = of(case)
-    same(case, "scale", q.scale)
-    same_codes_of_transformer_engine(case, codes_of(q, case.fmt), 8)
+    assert_same(case)
 
 
 @each("element", ["e4m3", "e5m2"])
-def test_a_tensor_of_one_tile_of_transformer_engine(element: str) -> None:
-    """Its scale of a tensor is that of a tile which is the tensor."""
+def test_blocks_of_transformer_engine(element: str) -> None:
+    for size, name in (("1x128", "block128"), ("128x128", "tile128x128")):
+        for suffix, scale in (("", "_sfp32"), ("_pow2", "_up")):
+            key = f"te_block/w/{element}/{size}{suffix}/"
+            assert_same(Case(key, "w", f"{name}_{element}{scale}_te"), zero=128)
+    # Its scale of a tensor is that of a tile which is the tensor.
     case = Case(f"te_block/w/{element}/128x128/", "w[:128,:128]", f"tensor_{element}_te")
-    q, scale, code = of(case), *(arrays()[case.key + what] for what in ("scale", "code"))
-    same(case, "scale", q.scale, scale[:1, :1])
-    same_codes_of_transformer_engine(case, codes_of(q, case.fmt), 8, code[:128, :128])
+    tile, code = (arrays()[case.key + what] for what in ("scale", "code"))
+    assert_same(case, tile[:1, :1], code[:128, :128], zero=128)
 
 
 @each("input, rows", [("x", "x[10:26]"), ("xwide", "x[:9]")])
 def test_nvfp4_of_transformer_engine(input: str, rows: str) -> None:
     case = Case(f"te_nvfp4/{input}/1x16/", rows, "nvfp4_te")
-    q = of(case)
-    same(case, "scale", fp8(q.scale))
-    same_codes_of_transformer_engine(case, codes_of(q, case.fmt), 4)
-    amax = np.abs(given(rows)).max()
-    assert_bit_equal(q.tensor_scale, np.asarray(amax / np.float32(2688)), case.key)
-
-
-def test_nvfp4_in_tiles_of_transformer_engine() -> None:
-    case = Case("te_nvfp4/w/16x16/", "w[:,:256]", "nvfp4_2d_te")
-    q = of(case)
+    assert assert_same(case, zero=8).tensor_scale == np.abs(given(rows)).max() / np.float32(2688)
     # It repeats the scale of a tile for each row.
-    same(case, "scale", np.repeat(fp8(q.scale), 16, axis=0))
-    same_codes_of_transformer_engine(case, codes_of(q, case.fmt), 4)
+    case = Case("te_nvfp4/w/16x16/", "w[:,:256]", "nvfp4_2d_te")
+    assert_same(case, arrays()[case.key + "scale"][::16], zero=8)
 
 
 MICROXCALING = {

@@ -1,11 +1,15 @@
-"""The three convolution passes: geometry against torch, bits against the exact sums."""
+"""The three passes of a convolution: positions against torch, sums against the exact ones."""
+
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 import torch
+from numpy.ma import MaskedArray
 
-from lpkernels.arithmetic import Accumulator
+from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.reference import exact, twin
+from lpkernels.reference.values import narrow
 from tests.cases import CONV_CASES, EVERY_ACCUMULATOR, ConvCase
 from tests.compare import assert_bit_equal
 from tests.loops import each
@@ -13,101 +17,171 @@ from tests.support.operands import operand
 
 SEED = 99
 PASSES = ("conv_fprop", "conv_dgrad", "conv_wgrad")
+#: Accumulators whose sides differ, beside all others.
+ACCUMULATORS = [
+    *EVERY_ACCUMULATOR,
+    accumulator("e8m13:toward_zero:block=5:aligned_bits=7:operands=e5m2,e4m3fn"),
+    accumulator(
+        "e5m3_chunk8:stochastic:outer=e6m9:block=2:aligned_bits=9:operands=e2m1,fp16:interleaved=2"
+    ),
+]
+#: No number of these occurs twice, so that none can stand for another.
+ODD = ConvCase((1, 4, 4, 3), (6, 2, 2, 3), (2, 1), (1, 2), (1, 2), 2)
+CASES = [*CONV_CASES.values(), ODD]
 
 
-def arguments(case: ConvCase, name: str, kind: str) -> tuple:
-    """The arguments of one pass up to the accumulator."""
-    rng = np.random.default_rng(len(name) + sum(case.input_shape))
+def tensors(case: ConvCase, kind: str) -> tuple[np.ndarray, ...]:
+    """x, w, the gradient of the output, and a bias."""
+    rng = np.random.default_rng(sum(case.input_shape))
     shapes = (case.input_shape, case.weight_shape, case.output_shape, case.weight_shape[:1])
-    x, w, g, bias = (operand(kind, shape, rng) for shape in shapes)
+    if kind == "whole":
+        return tuple(rng.integers(-4, 5, shape).astype(np.float32) for shape in shapes)
+    return tuple(operand(kind, shape, rng) for shape in shapes)
+
+
+def pass_of(case: ConvCase, name: str, kind: str, acc: Accumulator) -> np.ndarray:
+    x, w, g, bias = tensors(case, kind)
     operands = {
         "conv_fprop": (x, w, bias),
         "conv_dgrad": (g, w, case.input_shape),
         "conv_wgrad": (x, g, case.weight_shape),
     }
-    return (*operands[name], *case.geometry)
+    return getattr(twin, name)(*operands[name], *case.geometry, acc, seed=SEED)
 
 
-def torch_pass(name: str, args: tuple) -> np.ndarray:
-    """The same pass in float64 by torch."""
-    first, second, third, stride, padding, dilation, groups = args
-    a, b = torch.from_numpy(first).double(), torch.from_numpy(second).double()
-    conv = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}[len(stride)]
-    if name == "conv_fprop":
-        bias = torch.from_numpy(third).double()
-        return conv(a, b, bias, stride, padding, dilation, groups).numpy()
-    backward = torch.ops.aten.convolution_backward
-    dgrad = name == "conv_dgrad"
-    missing = torch.zeros(third, dtype=torch.float64)
-    g, x, w = (a, missing, b) if dgrad else (b, a, missing)
-    flags = [False, [0] * len(stride), groups, [dgrad, not dgrad, False]]
-    return backward(g, x, w, None, stride, padding, dilation, *flags)[0 if dgrad else 1].numpy()
+def drawn(number: int) -> ConvCase:
+    """Any numbers of positions, taps, strides, places of padding and dilations."""
+    rng = np.random.default_rng(number)
+    kernel, stride, dilation, more = rng.integers(1, 4, (4, 1 + number % 3)).tolist()
+    padding = rng.integers(0, 4, len(kernel)).tolist()
+    size = [max(1, (k - 1) * d + 2 * m - p)
+            for k, d, m, p in zip(kernel, dilation, more, padding, strict=True)]  # fmt: skip
+    groups, per_in, per_out, batch = rng.integers(1, 4, 4).tolist()
+    shapes = (batch, groups * per_in, *size), (groups * per_out, per_in, *kernel)
+    return ConvCase(*shapes, *map(tuple, (stride, padding, dilation)), groups)
 
 
-@each("case, name", CONV_CASES.values(), PASSES)
-def test_conv_in_fp32_is_torch_within_rounding(name: str, case: ConvCase) -> None:
-    args = arguments(case, name, "plain")
-    got = getattr(twin, name)(*args, Accumulator("fp32"))
-    want = torch_pass(name, args)
-    assert got.shape == want.shape
-    assert np.allclose(got, want, rtol=1e-5, atol=1e-5)
+@each("case", [*CASES, *map(drawn, range(90))])
+def test_sums_of_whole_numbers_are_those_of_torch(case: ConvCase) -> None:
+    x, w, g, bias = (torch.from_numpy(each).double() for each in tensors(case, "whole"))
+    conv = (torch.conv1d, torch.conv2d, torch.conv3d)[len(case.stride) - 1]
+    y = conv(x.requires_grad_(), w.requires_grad_(), bias, *case.geometry)
+    for name, want in zip(PASSES, (y, *torch.autograd.grad(y, (x, w), g)), strict=True):
+        got = pass_of(case, name, "whole", Accumulator("fp32"))
+        assert_bit_equal(got + 0, want.detach().float().numpy() + 0, name)
 
 
-@each("case, name", CONV_CASES.values(), PASSES)
-def test_conv_equals_exact(name: str, case: ConvCase) -> None:
-    number = list(CONV_CASES.values()).index(case)
-    for offset, kind in ((0, "wide"), (9, "special")):
-        acc = EVERY_ACCUMULATOR[(3 * number + PASSES.index(name) + offset) % len(EVERY_ACCUMULATOR)]
-        if case.weight_shape[0] * np.prod(case.input_shape) > 400 and kind == "special":
-            continue
-        args = arguments(case, name, kind)
-        got = getattr(twin, name)(*args, acc, seed=SEED)
-        assert_bit_equal(got, getattr(exact, name)(*args, acc, seed=SEED), f"{acc} {kind}")
+def spread(image: np.ndarray, before: list[int], step: list[int], size: list[int]) -> MaskedArray:
+    """An image with masked places around its positions and between them."""
+    wide = np.ma.masked_all((*image.shape[:2], *size))
+    wide[(..., *window(before, step, image.shape[2:]))] = image
+    return wide
 
 
-@each("number, acc", enumerate(EVERY_ACCUMULATOR))
-def test_conv_equals_exact_for_every_accumulator(number: int, acc: Accumulator) -> None:
+def window(first: Sequence[int], step: Sequence[int], count: Sequence[int]) -> list[slice]:
+    """From a place on, as many places as count, so far apart as step, in each dimension."""
+    dims = zip(first, step, count, strict=True)
+    return [slice(f, f + (n - 1) * s + 1, s) for f, s, n in dims]
+
+
+class Gathered:
+    """The passes with operands that are gathered in the order of k, one output at a time."""
+
+    def __init__(self, case: ConvCase, kind: str, acc: Accumulator):
+        self.x, self.w, self.g, self.bias = tensors(case, kind)
+        self.acc, (self.stride, self.padding, self.dilation, groups) = acc, case.geometry
+        self.size, self.kernel, self.spatial = (t.shape[2:] for t in (self.x, self.w, self.g))
+        self.per_in, self.per_out = self.w.shape[1], self.w.shape[0] // groups
+        self.reach = [(k - 1) * d for k, d in zip(self.kernel, self.dilation, strict=True)]
+        room = zip(self.padding, self.size, self.reach, strict=True)
+        self.room = [2 * p + n + r for p, n, r in room]
+        self.padded = spread(self.x, self.padding, [1] * len(self.size), self.room)
+
+    def sum(self, left: np.ndarray, right: np.ndarray, **rest: float) -> float:
+        """The exact sum of products in row-major order; a masked factor is an absent tap."""
+        pairs = zip(left.reshape(-1).tolist(), right.reshape(-1).tolist(), strict=True)
+        terms = [None if None in pair else exact.summand(*pair, self.acc) for pair in pairs]
+        return exact.accumulate(terms, self.acc, seed=SEED, **rest)
+
+    def conv_fprop(self) -> np.ndarray:
+        out = np.zeros(self.g.shape)
+        for row, (n, *at) in enumerate(np.ndindex(len(self.x), *self.spatial)):
+            first = tuple(o * s for o, s in zip(at, self.stride, strict=True))
+            here = window(first, self.dilation, self.kernel)
+            for co, bias in enumerate(self.bias.tolist()):
+                group = co // self.per_out * self.per_in
+                left = self.padded[(n, slice(group, group + self.per_in), *here)]
+                out[(n, co, *at)] = self.sum(left, self.w[co], row=row, col=co, bias=bias)
+        return out
+
+    def conv_dgrad(self) -> np.ndarray:
+        out, axes = np.zeros(self.x.shape), tuple(range(1, 1 + len(self.size)))
+        # Tap t of input i is output o with o * stride = i + padding - t * dilation.
+        dims = zip(self.room, self.stride, self.spatial, strict=True)
+        outputs = spread(self.g, self.reach, self.stride, [n + s * o for n, s, o in dims])
+        for row, (n, *at) in enumerate(np.ndindex(len(self.x), *self.size)):
+            first = tuple(i + p for i, p in zip(at, self.padding, strict=True))
+            here = window(first, self.dilation, self.kernel)
+            for ci in range(self.x.shape[1]):
+                start = ci // self.per_in * self.per_out
+                group = slice(start, start + self.per_out)
+                left = np.flip(outputs[(n, group, *here)], axes)
+                right = self.w[group, ci % self.per_in]
+                out[(n, ci, *at)] = self.sum(left, right, row=row, col=ci)
+        return out
+
+    def conv_wgrad(self) -> np.ndarray:
+        out = np.zeros(self.w.shape)
+        for col, (ci, *tap) in enumerate(np.ndindex(self.x.shape[1], *self.kernel)):
+            first = tuple(t * d for t, d in zip(tap, self.dilation, strict=True))
+            right = self.padded[(slice(None), ci, *window(first, self.stride, self.spatial))]
+            for i in range(self.per_out):
+                co = ci // self.per_in * self.per_out + i
+                place = (co, ci % self.per_in, *tap)
+                out[place] = self.sum(self.g[:, co], right, row=co, col=col)
+        return out
+
+
+def assert_exact(case: ConvCase, name: str, kind: str, acc: Accumulator) -> None:
+    want = narrow(getattr(Gathered(case, kind, acc), name)())
+    assert_bit_equal(pass_of(case, name, kind, acc), want, f"{name} {acc} {kind}")
+
+
+@each("case, name", CASES, PASSES)
+def test_sums_are_exact_in_order_and_draws(name: str, case: ConvCase) -> None:
+    number = 3 * CASES.index(case) + PASSES.index(name)
+    assert_exact(case, name, "wide", ACCUMULATORS[number])
+    assert_exact(case, name, "wide", ACCUMULATORS[number % 2 - 2])
+    if case.weight_shape[0] * np.prod(case.input_shape) <= 400:
+        assert_exact(case, name, "special", ACCUMULATORS[number + 9])
+
+
+@each("number, acc", enumerate(ACCUMULATORS))
+def test_sums_are_exact_for_every_accumulator(number: int, acc: Accumulator) -> None:
     """The accumulators take the three passes in turn."""
-    name = PASSES[number % len(PASSES)]
-    case = ConvCase((1, 4, 4, 3), (2, 2, 2, 3), (2, 1), (1, 2), (1, 2), 2)
-    args = arguments(case, name, "wide")
-    got = getattr(twin, name)(*args, acc, seed=SEED)
-    assert_bit_equal(got, getattr(exact, name)(*args, acc, seed=SEED), name)
+    assert_exact(ODD, PASSES[number % len(PASSES)], "wide", acc)
 
 
-@each("name", ["fprop", "dgrad", "wgrad"])
-def test_conv_ignores_what_falls_on_padding(name: str) -> None:
+def test_what_falls_on_padding_is_ignored() -> None:
     # Only the middle tap of a 3-wide kernel meets a 1-wide input; the others are inf and NaN.
     one = np.ones((1, 1, 1), np.float32)
     w = np.array([[[np.inf, 2.0, np.nan]]], np.float32)
     geometry = ((1,), (1,), (1,), 1, Accumulator("fp16", chunk=2))
-    if name == "fprop":
-        assert twin.conv_fprop(one, w, None, *geometry).item() == 2.0
-    elif name == "dgrad":
-        assert twin.conv_dgrad(one, w, (1, 1, 1), *geometry).item() == 2.0
-    else:
-        g = np.full((1, 1, 1), np.inf, np.float32)
-        assert twin.conv_wgrad(one, g, (1, 1, 3), *geometry).tolist() == [[[0.0, np.inf, 0.0]]]
+    assert twin.conv_fprop(one, w, None, *geometry).item() == 2.0
+    assert twin.conv_dgrad(one, w, (1, 1, 1), *geometry).item() == 2.0
+    g = np.full((1, 1, 1), np.inf, np.float32)
+    assert twin.conv_wgrad(one, g, (1, 1, 3), *geometry).tolist() == [[[0.0, np.inf, 0.0]]]
 
 
-def test_conv_counts_positions_on_padding_for_chunks() -> None:
-    # k = 0 is absent at the first output: its chunk of 2 holds one product, the next chunk two.
-    x = np.array([[[1.0, 2.0**-11, 2.0**-11]]], np.float32)
-    w = np.ones((1, 1, 4), np.float32)
-    got = twin.conv_fprop(x, w, None, (1,), (1,), (1,), 1, Accumulator("fp16", chunk=2))
-    assert got[0, 0, 0] == 1 + 2.0**-10
-
-
-def test_conv_does_not_depend_on_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_result_depends_on_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     case, acc = CONV_CASES["conv2d_groups"], Accumulator("e5m3", "stochastic", chunk=4)
-    whole = {n: getattr(twin, n)(*arguments(case, n, "wide"), acc, seed=SEED) for n in PASSES}
+    whole = {name: pass_of(case, name, "wide", acc) for name in PASSES}
     monkeypatch.setattr("lpkernels.reference.sums._TILE_OUTPUTS", 30)
     for name, want in whole.items():
-        got = getattr(twin, name)(*arguments(case, name, "wide"), acc, seed=SEED)
-        assert_bit_equal(got, want, name)
+        assert_bit_equal(pass_of(case, name, "wide", acc), want, name)
 
 
-def test_conv_dgrad_reaches_rows_that_no_output_reads() -> None:
+def test_dgrad_reaches_rows_that_no_output_reads() -> None:
     # conv_transpose with output_padding asks for an input longer than the outputs cover.
     g, w = np.ones((1, 1, 2), np.float32), np.ones((1, 1, 2), np.float32)
     got = twin.conv_dgrad(g, w, (1, 1, 7), (2,), (0,), (1,), 1, Accumulator("fp32"))

@@ -27,7 +27,6 @@ from lpkernels.backends.triton.elementwise.tiles import elements_in, tiles_in, t
 from lpkernels.backends.triton.rounding.bits import EXPONENT32, bits_of, double, narrow, value_of
 from lpkernels.backends.triton.rounding.rule import rule_of
 from lpkernels.formats.integers import BLOCK, KIND, InBlock, element
-from lpkernels.reference.blocks import largest_code
 
 _WORDS, _VALUES = 512, 1024
 _SCALE_BITS = tl.constexpr(8)
@@ -263,7 +262,7 @@ def _pack_blocks(x: Tensor, fmt: tuple[int, ...], missing: Tensor, scale: Tensor
     bits = x.numel() * codec.width + 8 * layout.total
     words = torch.zeros(triton.cdiv(bits, 32), dtype=torch.int32, device=x.device)
     pack_blocks_kernel[(layout.groups,)](
-        x, scale, words, missing, layout.lengths, *layout.counts, largest_code(block_format(fmt)),
+        x, scale, words, missing, layout.lengths, *layout.counts, block_format(fmt).largest,
         rule_of(element_ints(fmt), 0)[1], F=codec, RULE=fmt[InBlock.RULE], CODES=scale is not None,
         **layout.constants, **EXACT,
     )  # fmt: skip

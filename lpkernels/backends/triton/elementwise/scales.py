@@ -48,7 +48,7 @@ from lpkernels.formats import (
     format_from_ints,
 )
 from lpkernels.formats.integers import FP32_SCALE, RULES, STEPS, InBlock, is_mx
-from lpkernels.reference.blocks import element_of, largest_code, saturating
+from lpkernels.reference.blocks import element_of, saturating
 from lpkernels.reference.programs import has_one_zero
 
 _FP32 = tl.constexpr(FP32_SCALE)
@@ -125,7 +125,7 @@ def scaling_of(quantizer: tuple[int, ...]) -> tuple[Scaling, float, Numbers]:
         scaling = scaling._replace(
             mx=mx, integers=integers, halfway=fmt.target is not None, divides=drawn
         )
-    return scaling, largest_code(fmt), numbers
+    return scaling, fmt.largest, numbers
 
 
 @triton.jit
