@@ -5,8 +5,7 @@ AdamW trains three workloads, in a plain loop. Its two moments are kept in float
 are installed: the benchmark alone uses them (``pip install torchao bitsandbytes``). Tensors below
 4,096 elements keep float32 moments everywhere, as both packages have it. Nothing else is rounded.
 All optimizers see the same first weights and the same batches. Bytes are those of the tensors that
-are kept for parameters of at least 4,096 elements. Records are appended to
-bench/results/optimizer-states.jsonl; a run that the file holds is not repeated.
+are kept for parameters of at least 4,096 elements. A run that RESULTS holds is not repeated.
 """
 
 from __future__ import annotations
@@ -99,10 +98,14 @@ def made(arm: Arm, model: nn.Module, lr: float) -> Optimizer:
         import bitsandbytes
 
         return getattr(bitsandbytes.optim, arm.wanted)(model.parameters(), lr=lr)
-    bare = torch.optim.AdamW(model.parameters(), lr=lr)
     if arm.package == "torch":
-        return bare
-    return MasterWeights(bare, weight="fp32", state=arm.wanted, keep_fp32_below=SMALLEST)
+        return torch.optim.AdamW(model.parameters(), lr=lr)
+    # A group for each parameter, in order: a parameter's number is in the keys of its draws.
+    groups = [
+        {"params": [p], "state": arm.wanted if p.numel() >= SMALLEST else "fp32"}
+        for p in model.parameters()
+    ]
+    return MasterWeights(torch.optim.AdamW(groups, lr=lr), weight="fp32")
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:

@@ -32,27 +32,31 @@ _BLOCKS = {**_NARROW, "weight": "block4_axis0_e4m3", "state": "block4_e4m3:stoch
 _FUSED: dict[str, Any] = {
     "weight": "e4m3fn:stochastic:bits=8", "master": "e6m9:stochastic",
     "state": "fp8_e5m2:stochastic:bits=8", "grad": "e5m2:stochastic:bits=16",
-    "exceptions": {"*bias": {"state": "bf16:stochastic"}}, "fused": True,
+    "fused": True,
 }  # fmt: skip
-RUNS: dict[str, tuple[str, dict[str, Any]]] = {
-    "narrow": ("momentum", {**_NARROW, "compensation": "e5m2:stochastic"}),
-    "blocks": ("adam", {**_BLOCKS, "exceptions": {"*bias": {"state": "bf16"}}}),
+# By name: the optimizer, the formats, and those of biases.
+RUNS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "narrow": ("momentum", {**_NARROW, "compensation": "e5m2:stochastic"}, {}),
+    "blocks": ("adam", _BLOCKS, {"state": "bf16"}),
     # A scale of the whole tensor or of a tile is that of the whole parameter.
     "scaled": (
         "momentum",
         {
             "weight": "tile4x2_e4m3_sfp32", "grad": "fp8_tensor:stochastic",
             "master": "block3_e5m10_sfp32:stochastic", "state": "fp8_tensor",
-            "exceptions": {"*bias": {"weight": "fp8_tensor"}},
         },
+        {"weight": "fp8_tensor"},
     ),
     # This run draws nothing, and no seed is sent.
-    "fp32": ("adam", {"weight": "fp32", "generator": torch.tensor(3)}),
+    "fp32": ("adam", {"weight": "fp32", "generator": torch.tensor(3)}, {}),
     # This run steps in one pass; its shards begin anywhere in a word of draws.
-    "fused": ("adamw", _FUSED),
-    "fused-copies": ("momentum", {"weight": "bf16", "master": "fp16:stochastic", "fused": True}),
-    "split": ("adamw", {"weight": "bf16:stochastic", "split": True}),
-    "factored": ("adafactor", {"weight": "bf16", "master": "e8m12:stochastic", "state": "e8m9"}),
+    "fused": ("adamw", _FUSED, {"state": "bf16:stochastic"}),
+    "fused-copies": (
+        "momentum", {"weight": "bf16", "master": "fp16:stochastic", "fused": True}, {}
+    ),
+    "factored": (
+        "adafactor", {"weight": "bf16", "master": "e8m12:stochastic", "state": "e8m9"}, {}
+    ),
 }  # fmt: skip
 HALF, ALL = range(3), range(6)
 
@@ -121,12 +125,13 @@ def network(processes: Processes) -> nn.Module:
 def run(name: str, processes: Processes, half: dict[str, Any] | None = None) -> dict[str, Any]:
     """Makes six steps, or the last three after `half`; the fourth is skipped and made again."""
     model = network(processes)
-    held = list(model.parameters())
-    kind, formats = RUNS[name]
+    kind, formats, of_biases = RUNS[name]
+    weights, biases = ([p for p in model.parameters() if (p.dim() == 1) == one] for one in (0, 1))
+    held = [*weights, *biases]
     # Left alone, every process would now draw a seed of its own.
     torch.manual_seed(processes.rank)
-    names = model.named_parameters()
-    optimizer = MasterWeights(OPTIMIZERS[kind](held), **formats, named_parameters=names)
+    inner = OPTIMIZERS[kind]([{"params": weights}, {"params": biases, **of_biases}])
+    optimizer = MasterWeights(inner, **formats)
     if half is not None:
         optimizer.load_state_dict(half["state"])
         with torch.no_grad():
@@ -171,8 +176,7 @@ def refused(processes: Processes) -> str:
     model = network(processes)
     inner = torch.optim.Adam(model.parameters())
     try:
-        names = model.named_parameters()
-        MasterWeights(inner, weight="fp32", state="block8_e4m3", named_parameters=names)
+        MasterWeights(inner, weight="fp32", state="block8_e4m3")
     except ValueError as error:
         return str(error)
     return ""

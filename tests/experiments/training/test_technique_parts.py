@@ -250,11 +250,7 @@ def test_the_model_has_working_copies_and_records_stagnation(tmp_path: Path) -> 
         assert torch.equal(values, lp.quantize(values, "fp8_e4m3"))
     shares = [epoch["stagnation"] for epoch in run.epochs]
     assert all(0 < share < 1 for share in shares)
-    assert run.header["config"]["parts"]["master_weights"] == {
-        **NARROW,
-        "keep_fp32_below": 0,
-        "opt_pass": "fused",
-    }
+    assert run.header["config"]["parts"]["master_weights"] == {**NARROW, "opt_pass": "fused"}
     # A master too narrow stagnates.
     narrow = masters_in(tmp_path / "narrow", master="e5m2", working="e5m2", lr=1e-6, epochs=1)
     assert narrow.fit().epochs[-1]["stagnation"] > 0.9

@@ -51,13 +51,13 @@ RECIPES: dict[str, dict[str, Any]] = {
     "fixed_kahan": {"weight": "fp32", "master": "fixed18_f12", "compensation": "fixed16_f14"},
     "fp32": {"weight": "fp32"},
     "narrow": {**NARROW, "compensation": "e5m2:stochastic"},
-    "split": {"weight": "bf16:stochastic", "split": True, "state": "fp4_e2m1"},
+    "four_bits": {"weight": "bf16:stochastic", "state": "fp4_e2m1"},
 }
 KINDS = ("momentum", "adam", "adamw", "adafactor")
 #: Every optimizer keeps every kind of narrow number, and optimizers of each kind see every recipe.
 PAIRS = [
     *itertools.product(OPTIMIZERS, ("fused", "narrow")),
-    *itertools.product(KINDS, ("fixed", "fixed_kahan", "fp32", "split")),
+    *itertools.product(KINDS, ("fixed", "fixed_kahan", "fp32", "four_bits")),
 ]
 
 

@@ -112,63 +112,62 @@ def test_states_that_the_optimizer_had_are_taken_over() -> None:
     optimizers.assert_same([p.detach() for p in held], [p.detach() for p in bare])
 
 
-def test_exceptions_by_name() -> None:
+def test_groups_have_formats_of_their_own() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
-    optimizer = MasterWeights(
-        torch.optim.Adam(model.parameters()),
-        weight="e4m3fn",
-        state="e8m3",
-        named_parameters=model.named_parameters(),
-        exceptions={"1.*": {"weight": "fp32", "state": "fp32"}, "*bias": {"grad": "e5m2"}},
+    wide = {"weight": "fp32", "master": lp.Quantizer("bf16"), "state": {"exp_avg": "bf16"}}
+    groups = [
+        {"params": model[0].parameters()},
+        {"params": model[1].parameters(), **wide, "grad": "e5m2"},
+    ]
+    optimizer = MasterWeights(torch.optim.Adam(groups), weight="e4m3fn", state="e8m3")
+    formats = [rule.formats for rule in optimizer.rules().values()]
+    assert [str(each.weight) for each in formats] == ["e4m3fn"] * 2 + ["e8m23"] * 2
+    assert [str(each.master) for each in formats] == ["e8m23"] * 2 + ["e8m7"] * 2
+    assert [str(each.of_state("exp_avg")) for each in formats] == ["e8m3"] * 2 + ["e8m7"] * 2
+    assert [str(each.of_state("exp_avg_sq")) for each in formats] == ["e8m3"] * 2 + ["e8m23"] * 2
+    assert [each.grad is None for each in formats] == [True, True, False, False]
+    # The groups hold plain values, which a state_dict has too.
+    own = dict.fromkeys(("grad", "compensation"))
+    first, second = optimizer.state_dict()["param_groups"]
+    assert own | {"weight": "e4m3fn", "master": "fp32", "state": "e8m3"} == {
+        key: first[key] for key in ("weight", "master", "state", *own)
+    }
+    assert (second["master"], second["state"], second["grad"]) == ("e8m7", wide["state"], "e5m2")
+    # A group that is added later may have formats too, and may be the first that draws.
+    optimizer.add_param_group(
+        {"params": [nn.Parameter(torch.ones(62))], "weight": "e5m2:stochastic"}
     )
-    formats = {rule.name: rule.formats for rule in optimizer.rules().values()}
-    weights = [str(formats[name].weight) for name in ("0.weight", "0.bias", "1.bias")]
-    assert weights == ["e4m3fn", "e4m3fn", "e8m23"]
-    # The first glob that matches decides.
-    assert str(formats["0.bias"].grad) == "e5m2" and formats["1.bias"].grad is None
-    assert str(formats["0.weight"].state) == "e8m3" and str(formats["1.weight"].state) == "e8m23"
-    assert list(optimizer.stagnation()) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    added = list(optimizer.rules().values())[-1]
+    assert (added.name, str(added.formats.weight)) == ("4", "e5m2:stochastic")
+    assert str(added.formats.state) == "e8m3"
 
 
-def test_small_parameters_keep_fp32_masters_and_states() -> None:
-    """Sizes are 63, 13 and 1; an exception by name comes first."""
-    narrow = {"weight": "bf16", "state": "bf16", "compensation": "bf16", "grad": "e5m2"}
-    held = optimizers.parameters()
-    keeps = {"exceptions": {"2": {"master": "e6m9"}}, "keep_fp32_below": 63}
-    optimizer = optimizers.wrapped("adam", held, master="bf16", **narrow, **keeps)
-    texts = [rule.formats.texts() for rule in optimizer.rules().values()]
-    assert [text["master"] for text in texts] == ["e8m7", "e8m23", "e6m9"]
-    assert [text["state"] for text in texts] == ["e8m7", "e8m23", "e8m7"]
-    assert [text["compensation"] for text in texts] == ["e8m7", None, "e8m7"]
-    assert {(text["weight"], text["grad"]) for text in texts} == {("e8m7", "e5m2")}
-    # A wrapper with an exception that names the small parameter gives the same bits.
-    others = optimizers.parameters()
-    by_name = {"1": {"master": "fp32", "state": "fp32", "compensation": None}}
-    other = optimizers.wrapped(
-        "adam", others, master="bf16", **narrow, exceptions={**by_name, **keeps["exceptions"]}
-    )
-    for one, parameters in ((optimizer, held), (other, others)):
-        optimizers.train(one, parameters, STEPS)
-    optimizers.assert_same([p.detach() for p in held], [p.detach() for p in others])
-    optimizers.assert_same(optimizer.state_dict()["state"], other.state_dict()["state"])
-    other.load_state_dict(optimizer.state_dict())
-    # A group that is added later is looked at too.
-    optimizer.add_param_group({"params": [nn.Parameter(torch.ones(62))]})
-    assert str(list(optimizer.rules().values())[3].formats.master) == "e8m23"
+def test_a_group_gives_the_bits_of_a_wrapper_with_its_formats() -> None:
+    """Draws are keyed by a parameter's number, whatever its group."""
+    seed, ends = torch.tensor(5), []
+    for groups in (1, 3):
+        held = optimizers.parameters()
+        formats = optimizers.NARROW if groups == 1 else {"weight": "fp32"}
+        own = [held] if groups == 1 else [[p] for p in held]
+        inner = torch.optim.Adam(
+            [{"params": each, **(optimizers.NARROW if groups == 3 else {})} for each in own]
+        )
+        optimizer = MasterWeights(inner, **formats, generator=seed)
+        optimizers.train(optimizer, held, STEPS)
+        ends.append(([p.detach() for p in held], optimizer.state_dict()["state"]))
+    optimizers.assert_same(*ends)
 
 
 def test_names_are_positions_or_those_the_optimizer_was_made_with() -> None:
     held = optimizers.parameters()
-    optimizer = optimizers.wrapped("sgd", held, weight="e5m2", exceptions={"1": {"weight": "fp32"}})
-    assert_bit_equal(held[1].detach(), optimizers.parameters()[1].detach())
+    optimizer = optimizers.wrapped("sgd", held, weight="e5m2")
     assert list(optimizer.stagnation()) == ["0", "1", "2"]
     model = nn.Linear(2, 2)
     try:
         inner = torch.optim.SGD(model.named_parameters(), lr=0.1)
     except TypeError:
         pytest.skip("this torch's optimizers take no names")
-    optimizer = MasterWeights(inner, weight="fp16", exceptions={"bias": {"weight": "fp32"}})
-    assert list(optimizer.stagnation()) == ["weight", "bias"]
+    assert list(MasterWeights(inner, weight="fp16").stagnation()) == ["weight", "bias"]
 
 
 def test_schedulers_change_the_learning_rate() -> None:

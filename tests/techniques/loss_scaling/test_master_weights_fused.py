@@ -120,7 +120,7 @@ def test_nothing_is_read(name: str) -> None:
 
 
 def test_parameters_of_any_kind_share_a_step() -> None:
-    """Parameters that differ in dtype, group or exceptions, one without a gradient and one that
+    """Parameters that differ in dtype, group or formats, one without a gradient and one that
     only the general path takes, step together as if each were alone."""
 
     def all_of_them() -> list[nn.Parameter]:
@@ -130,12 +130,15 @@ def test_parameters_of_any_kind_share_a_step() -> None:
         return made
 
     def optimizer_of(held: list[nn.Parameter]) -> MasterWeights:
-        groups = [{"params": held[:2]}, {"params": held[2:], "lr": 0.01}]
+        groups = [
+            {"params": held[:2]},
+            {"params": held[2:3], "lr": 0.01, "state": "block4_e4m3"},
+            {"params": held[3:], "lr": 0.01},
+        ]
         return MasterWeights(
             torch.optim.AdamW(groups, lr=0.125),
             weight="bf16",
             master="e6m9:stochastic",
-            exceptions={"2": {"state": "block4_e4m3"}},
             generator=torch.tensor(3),
         )
 
@@ -171,8 +174,7 @@ def test_a_change_of_options_counts_at_once() -> None:
      "parameter '0': it keeps no maximum of second moments: leave amsgrad out; or leave fused"),
     (lambda p: torch.optim.Adam(p, lr=torch.tensor(0.1)), {}, "it takes lr as a number"),
     (torch.optim.RMSprop, {}, "as SGD, Adam and AdamW of torch do, not as RMSprop"),
-    (OPTIMIZERS["sgd"], {"split": True}, "neither split masters nor a compensation"),
-    (OPTIMIZERS["sgd"], {"master": "bf16", "compensation": "bf16"}, "nor a compensation"),
+    (OPTIMIZERS["sgd"], {"master": "bf16", "compensation": "bf16"}, "it keeps no compensation"),
     (OPTIMIZERS["adam"], {"state": "block32_e4m3"},
      "it rounds to float formats, and exp_avg is block32_e4m3"),
     (OPTIMIZERS["adam"], {"master": "e5m7"}, "codes of 8, 16 or 32 bits, and master=e5m7 has 13"),

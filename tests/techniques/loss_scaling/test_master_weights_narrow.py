@@ -1,4 +1,4 @@
-"""The updates that narrow masters lose, and their recovery: Kahan, split masters, draws; memory."""
+"""The updates that narrow masters lose, and their recovery: Kahan and draws; memory."""
 
 import weakref
 import zlib
@@ -12,7 +12,6 @@ from torch.utils._pytree import tree_leaves
 
 import lpkernels as lp
 from lpkernels.rng import derive_seed
-from lpkernels.rounding import ROUNDINGS
 from lpkernels.techniques.loss_scaling import MasterWeights, MemoryRow, Stagnation, memory
 from tests.compare import assert_bit_equal, assert_unbiased
 from tests.loops import each
@@ -47,7 +46,7 @@ def test_fp16_weights_stay_where_they_are() -> None:
 FOLLOWING = [
     {"weight": "fp16", "master": "fp32"},
     {"weight": "fp16", "master": "fp16", "compensation": "fp16"},
-    {"weight": "fp32", "split": False},
+    {"weight": "fp32"},
 ]
 
 
@@ -83,47 +82,6 @@ def test_compensation_is_kahans_sum() -> None:
         assert_bit_equal(p.detach(), w)
         assert_bit_equal(optimizer.state[p]["compensation"], c.bfloat16())
     assert c.abs().max() > 0
-
-
-@each("fmt, rounding", ["bf16", "tf32", "e8m1", "e8m22"], ROUNDINGS)
-def test_a_split_master_is_reassembled_exactly(fmt: str, rounding: str) -> None:
-    """Ties, subnormals, overflow, zeros and infinities return, whatever rounds the working copy."""
-    codes = torch.randint(-(2**31), 2**31 - 1, (500,), dtype=torch.int64).to(torch.int32)
-    ties = torch.randint(-(2**15), 2**15, (100,)).to(torch.int32) * 65536 + 32768
-    special = torch.tensor(
-        [0.0, -0.0, 1e-45, -1e-45, 3.4028235e38, -3.4028235e38, torch.inf, -torch.inf]
-    )
-    values = torch.cat([codes.view(torch.float32), ties.view(torch.float32), special])
-    values = torch.where(values.isnan(), torch.ones(()), values)
-    p = nn.Parameter(values.clone())
-    optimizer = MasterWeights(torch.optim.SGD([p], lr=1.0), weight=f"{fmt}:{rounding}", split=True)
-    assert set(optimizer.state[p]) == {"remainder", "counts"}
-    assert_bit_equal(p.detach(), lp.quantize(p.detach(), fmt))
-    (master,) = optimizers.masters(optimizer, [p])
-    assert_bit_equal(master, values)
-
-
-def test_a_split_master_keeps_16_bits_beside_bf16() -> None:
-    held = optimizers.parameters(torch.bfloat16)
-    optimizer = optimizers.wrapped("momentum", held, weight="bf16:nearest_away", split=True)
-    beside = optimizers.parameters(torch.bfloat16)
-    other = optimizers.wrapped("momentum", beside, weight="bf16:nearest_away", fused=False)
-    optimizers.train(optimizer, held, STEPS)
-    optimizers.train(other, beside, STEPS)
-    assert len(optimizer.state[held[0]]["remainder"]) == 2 * 63
-    optimizers.assert_same([p.detach() for p in held], [p.detach() for p in beside])
-    optimizers.assert_same(optimizers.masters(optimizer, held), optimizers.masters(other, beside))
-
-
-def test_a_nan_master_stays_nan_in_a_split_one() -> None:
-    """This holds whatever its bits are: the working copy has the one NaN that rounding makes."""
-    signed = torch.tensor([-1], dtype=torch.int32).view(torch.float32)
-    p = nn.Parameter(torch.cat([signed, torch.ones(2)]))
-    optimizer = MasterWeights(torch.optim.SGD([p], lr=1.0), weight="bf16", split=True)
-    p.grad = torch.tensor([0.0, torch.nan, 0.0])
-    optimizer.step()
-    assert optimizers.masters(optimizer, [p])[0].isnan().tolist() == [True, True, False]
-    assert p.isnan().tolist() == [True, True, False]
 
 
 DRAWN: dict[str, Any] = {
@@ -219,14 +177,12 @@ def test_updates_lost_in_float32_count() -> None:
 
 N = 100 * 96
 FP8_STATE = {"exp_avg": "e5m2", "exp_avg_sq": "e8m3"}
-# With the bits of a value beside the working copy: master, compensation or remainder, and two
-# states.
+# With the bits of a value beside the working copy: master or compensation, and two states.
 CASES: list[tuple[dict[str, Any], float]] = [
     ({"weight": "e4m3fn", "master": "e6m9", "state": FP8_STATE}, 16 + 8 + 12),
     ({"weight": "block32_e2m1", "state": "block32_e4m3"}, 32 + 2 * (8 + 8 / 32)),
     ({"weight": "bf16", "master": "bf16", "compensation": "bf16"}, 0 + 16 + 64),
     ({"weight": "e3m1", "master": "fixed13_f10", "state": "e5m5"}, 13 + 2 * 11),
-    ({"weight": "bf16:nearest_away", "split": True}, 16 + 64),
 ]
 
 
@@ -260,26 +216,26 @@ def test_working_copies_take_what_their_dtype_takes(dtype: torch.dtype, bytes_: 
 
 def test_rows_are_by_kind_and_format_under_the_names_that_were_given() -> None:
     held = optimizers.parameters(shapes=[(8,), (16,)])
-    other = {"1": {"master": "e6m9"}}
-    optimizer = MasterWeights(torch.optim.SGD(held, lr=0.1), weight="bf16", exceptions=other)
+    groups = [{"params": held[:1]}, {"params": held[1:], "master": "e6m9"}]
+    optimizer = MasterWeights(torch.optim.SGD(groups, lr=0.1), weight="bf16")
     rows = {(row.what, row.fmt): row for row in memory(optimizer)}
     assert rows["working copy", "bf16"].values == 24
     assert rows["master", "fp32"] == MemoryRow("master", "fp32", 8, 32, 256)
     assert rows["master", "e6m9"] == MemoryRow("master", "e6m9", 16, 32, 256)
     assert rows["counts", ""].bytes == 2 * 2 * 8
     held = optimizers.parameters(shapes=[(8,), (16,)])
+    other = {"weight": "dlfloat16", "state": {"exp_avg": "fp8_e5m2"}}
     optimizer = MasterWeights(
-        torch.optim.Adam(held),
+        torch.optim.Adam([{"params": held[:1]}, {"params": held[1:], **other}]),
         weight="fp8_e4m3:stochastic",
         master=lp.FloatFormat(8, 7),
         state={"exp_avg": "fp8_e5m2"},
-        exceptions={"1": {"weight": "dlfloat16", "state": {"exp_avg": "e5m2"}}},
     )
     optimizers.train(optimizer, held, [1])
     copies = [row.fmt for row in memory(optimizer) if row.what == "working copy"]
     assert copies == ["fp8_e4m3", "dlfloat16"]
     names = {row.fmt for row in memory(optimizer)}
-    # An object has its own name; a format that was named twice has its first name.
+    # An object has its own name.
     assert names == {"fp8_e4m3", "dlfloat16", "e8m7", "fp8_e5m2", "fp32", ""}
 
 

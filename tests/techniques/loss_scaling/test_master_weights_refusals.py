@@ -77,30 +77,15 @@ def test_a_wrapped_optimizer_is_neither_wrapped_again_nor_stepped() -> None:
     ({"state": {"momentum_buffer": 3}}, TypeError, "MasterWeights: state momentum_buffer: exp"),
     ({"master": "affine8"}, ValueError, "master: affine8 cannot be kept as codes.*BlockFormat"),
     ({"weight": "block32_k_e4m3"}, ValueError, "weight: .* has axis='k', which is of products"),
-    ({"weight": "nvfp4_2d"}, ValueError, "'1' has shape .13,., but weight=.* has tiles; except"),
+    ({"weight": "nvfp4_2d"}, ValueError, "'1' has shape .13,., but weight=.* has tiles; put it"),
     ({"state": {"momentum_buffer": "affine8"}}, ValueError, "momentum_buffer: affine8 cannot"),
     ({"compensation": "affine8"}, ValueError, "compensation: affine8 cannot be kept"),
     ({"state": {"exp_avg": "fp16"}}, ValueError, "SGD has no state exp_avg with these options; "
      "its states are momentum_buffer"),
-    ({"split": 1}, TypeError, "split must be True or False, got 1"),
-    ({"split": True}, ValueError, "split: fp32 is the working copy and a few bits.*got e5m10"),
-    ({"split": True, "weight": "bf16", "master": "bf16"}, ValueError, "split: .*expected mast"),
-    ({"split": True, "weight": "bf16", "compensation": "bf16"}, ValueError, "split: .*no comp"),
-    ({"exceptions": {"7": {}}}, ValueError, r"exceptions\['7'\] matches no parameter of the "
-     r"optimizer: 0, 1, 2; the parameters have no names, pass named_parameters=model.named"),
-    ({"exceptions": {"*bias": {}}}, ValueError, "the parameters have no names, pass named"),
-    ({"exceptions": {"0": "fp32"}}, TypeError, r"exceptions\['0'\] must be a mapping of"),
-    ({"exceptions": {"0": {"wieght": "fp32"}}}, ValueError, r"exceptions\['0'\] weight, "
-     r".* and 1 more .*, got wieght"),
-    ({"exceptions": {"0": {"weight": "e9"}}}, ValueError, r"exceptions\['0'\] weight: parse_f"),
-    ({"exceptions": {"0": {"state": {"square": "bf16"}}}}, ValueError, "SGD has no state squ"),
     ({"master": "block4_axis1_e4m3"}, ValueError, "parameter '1' has shape (13,), but mas"),
     ({"weight": "affine8_axis1"}, ValueError, "parameter '1' has shape (13,), but weight="),
     ({"grad": "affine8_axis-2"}, ValueError, "parameter '1' has shape (13,), but grad=aff"),
     ({"compensation": "block4_axis1_e4m3"}, ValueError, "has shape (13,), but compensation="),
-    ({"keep_fp32_below": -1}, ValueError, "keep_fp32_below: expected at least 0, got -1"),
-    ({"keep_fp32_below": 4096.0}, TypeError, "keep_fp32_below: expected an int, got float"),
-    ({"named_parameters": ["a"]}, TypeError, "named_parameters must be pairs (name, "),
 )  # fmt: skip
 def test_formats_that_cannot_be(formats: dict[str, Any], kind: type, error: str) -> None:
     held = optimizers.parameters()
@@ -124,16 +109,22 @@ def test_a_group_that_cannot_be_added_changes_nothing() -> None:
     assert len(optimizer.optimizer.param_groups) == 1 and not optimizer.optimizer.state
 
 
-def test_a_group_without_names() -> None:
-    weight, bias = nn.Linear(2, 2).parameters()
-    inner = sgd([weight])
-    optimizer = wrap(inner, named_parameters={"weight": weight})
-    message = "named_parameters has no name for parameter 1"
-    with pytest.raises(ValueError, match=f"{message} of the optimizer"):
-        wrap(sgd([weight, bias]), named_parameters={"weight": weight})
-    with pytest.raises(ValueError, match=message):
-        optimizer.add_param_group({"params": [bias]})
-    assert len(optimizer.param_groups) == len(inner.param_groups) == 1
+@rows(
+    "formats, kind, error",
+    ({"weight": "e9"}, ValueError, "weight: parse_f"), ({"master": None}, TypeError, "master: exp"),
+    ({"state": {"square": "bf16"}}, ValueError, "SGD has no state squ"),
+    ({"state": "block128_linear4_sfp32"}, ValueError, "state: .* has no zero"),
+)  # fmt: skip
+def test_formats_that_a_group_cannot_have(formats: dict[str, Any], kind: type, error: str) -> None:
+    """Neither at first nor later; nothing is changed."""
+    held = optimizers.parameters()
+    with pytest.raises(kind, match=error):
+        wrap(sgd([{"params": held[:1]}, {"params": held[1:], **formats}]))  # type: ignore[list-item]
+    optimizer = wrap(sgd(held[:1]))
+    with pytest.raises(kind, match=error):
+        optimizer.add_param_group({"params": held[1:], **formats})
+    assert len(optimizer.param_groups) == len(optimizer.optimizer.param_groups) == 1
+    optimizers.assert_same([p.detach() for p in held[1:]], optimizers.parameters()[1:])
 
 
 # The last gradient leaves a value without a code.
@@ -164,10 +155,8 @@ def test_a_step_that_cannot_be_changes_nothing(wrong: Any, error: Any, message: 
      "expected that of a MasterWeights, got one without 'master_weights'; load that"),
     (lambda s: s["param_groups"][0]["params"].pop(),
      "this optimizer has groups of [3] parameters, the state_dict of [2]"),
-    (lambda s: s["master_weights"]["parameters"][1].update(shape=[14]),
-     "parameter '1' has shape (13,), that of the state_dict (called '1') (14,)"),
-    (lambda s: s["master_weights"]["parameters"][1]["formats"].update(state="e4m3fn"),
-     "parameter '1' has state='e8m23', in the state_dict it is 'e4m3fn'; make"),
+    (lambda s: s["param_groups"][0].update(state="e4m3fn"),
+     "group 0 has the formats {'weight': 'e4m3fn', 'master': 'e6m9', 'state': 'fp32', 'grad': "),
     (lambda s: s["state"][1].update(master=s["state"][1]["master"][:-1]),
      "master of parameter '1' must have shape (26,) in e6m9, got (25,)"),
     (lambda s: s["state"][1].clear(), "the state_dict lacks what it kept of '1'"),

@@ -119,7 +119,6 @@ test_what_may_be_negative_or_zero_refuses_it = refused(
         *((lambda name=name: of(torch.optim.Adam, **{name: FORMAT}), f": {name}: {NONE}")
           for name in ("weight", "master", "grad", "compensation", "state")),
         (lambda: of(torch.optim.Adam, state={"exp_avg": FORMAT}), f"exp_avg: {NONE}.*{BY_NAME}"),
-        (lambda: of(torch.optim.SGD, exceptions={"0": {"state": FORMAT}}), f"state: {NONE}"),
         (lambda: of(torch.optim.Adam, state={"exp_avg_sq": FORMAT}, fused=True),
          "parameter '0': .*exp_avg_sq"),
     ],

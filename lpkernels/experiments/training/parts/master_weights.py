@@ -57,12 +57,6 @@ class MasterWeightsConfig(PartConfig):
     opt_grad: str = setting(
         "", "Format of the gradients as they enter the optimizer.", check=as_quantizer
     )
-    keep_fp32_below: int = setting(
-        0,
-        "Masters and states of parameters with fewer elements stay fp32; 4096 is usual with narrow "
-        "states.",
-        least=0,
-    )
     opt_pass: str = setting(
         "fused",
         "fused: updates in one pass over each parameter, where it can be; general: the optimizer's "
@@ -77,7 +71,6 @@ class MasterWeightsConfig(PartConfig):
             master=self.master or "fp32",
             state=_states(self.opt_state) if self.opt_state else "fp32",
             grad=self.opt_grad or None,
-            keep_fp32_below=self.keep_fp32_below,
         )
 
 
@@ -87,13 +80,12 @@ class Masters(Part):
     Its record is the share of the updates since the last one that changed nothing.
     """
 
-    def __init__(self, **arguments: str | Mapping[str, str] | int | None) -> None:
+    def __init__(self, **arguments: str | Mapping[str, str] | bool | None) -> None:
         self._arguments: dict[str, Any] = arguments
         self._optimizer: MasterWeights | None = None
 
     def prepare(self, model: nn.Module, optimizer: Optimizer, context: Context) -> Prepared:
-        names = model.named_parameters()
-        self._optimizer = MasterWeights(optimizer, **self._arguments, named_parameters=names)
+        self._optimizer = MasterWeights(optimizer, **self._arguments)
         return model, self._optimizer
 
     def record(self) -> dict[str, Any]:

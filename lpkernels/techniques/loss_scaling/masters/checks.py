@@ -12,13 +12,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from lpkernels.arithmetic import Quantizer
-from lpkernels.formats import (
-    BlockFormat,
-    FixedFormat,
-    FloatFormat,
-    TableFormat,
-)
+from lpkernels.formats import BlockFormat, Number
 from lpkernels.formats.elsewhere import nearest
+from lpkernels.functional.quantize import quantize
 from lpkernels.techniques.loss_scaling.masters.formats import Rule, WeightFormats
 from lpkernels.techniques.loss_scaling.masters.groups import steps_alone
 from lpkernels.techniques.loss_scaling.masters.stored import is_values
@@ -27,11 +23,12 @@ _REFUSED = {
     "LBFGS": "it evaluates the loss again within a step, and all parameters are one vector to it",
     "SparseAdam": "it takes sparse gradients",
 }
-# How much of a squared gradient a step adds to these states, by the options of the group.
+# How much of a squared gradient a step adds to these states, by the options of the group; NaN
+# where the options are not of an optimizer with such a state.
 _SQUARES: dict[str, Callable[[Mapping[str, Any]], float]] = {
     "exp_avg_sq": lambda group: 1 - float(group["betas"][1]) if "betas" in group else math.nan,
     "square_avg": lambda group: 1 - float(group.get("alpha", group.get("rho", math.nan))),
-    "sum": lambda group: 1.0,
+    "sum": lambda group: 1.0 if "initial_accumulator_value" in group else math.nan,
 }
 # The states of torch's optimizers that are never negative.
 _NEVER_NEGATIVE = (*_SQUARES, "max_exp_avg_sq", "acc_delta", "exp_inf")
@@ -128,15 +125,20 @@ def state_names(optimizer: Optimizer) -> set[str]:
     return names
 
 
-def check_states(optimizer: Optimizer, formats: Iterable[WeightFormats]) -> None:
-    """Checks that formats are given only to states that exist, and that hold such values.  Raises
-    ValueError.  It may warn, as `_warn` says."""
-    formats = list(formats)
-    for each in formats:
-        _check_zeros(each)
-    if any(each.states for each in formats):
+def check_states(
+    optimizer: Optimizer, groups: Iterable[tuple[Mapping[str, Any], WeightFormats]]
+) -> None:
+    """Checks that formats are given only to states that exist, and that hold such values.
+
+    groups: groups of the optimizer with their formats.
+    Raises: ValueError: they are not. It may warn, as `_warn` says.
+    """
+    groups = list(groups)
+    for _, formats in groups:
+        _check_zeros(formats)
+    if any(formats.states for _, formats in groups):
         known = state_names(optimizer)
-        strange = sorted({name for each in formats for name in each.states} - known)
+        strange = sorted({name for _, formats in groups for name in formats.states} - known)
         if strange:
             kind = type(optimizer).__name__
             listed = nearest(strange[0], sorted(known), "the optimizer's state lists all")
@@ -145,17 +147,14 @@ def check_states(optimizer: Optimizer, formats: Iterable[WeightFormats]) -> None
                 f"MasterWeights: state: {kind} has no state {', '.join(strange)} with these "
                 f"options; {has}"
             )
-    for each in formats:
-        for group in optimizer.param_groups:
-            _warn(each, group)
+    for group, formats in groups:
+        _warn(formats, group)
 
 
 def _check_zeros(formats: WeightFormats) -> None:
     """Raises: ValueError: a format without zero of values that may be negative."""
-    given = {name: getattr(formats, name) for name in ("weight", "master", "grad", "compensation")}
-    given |= formats.states or {"state": formats.state}
-    for name, quantizer in given.items():
-        fmt = None if quantizer is None else quantizer.fmt
+    for name, quantizer in formats.all():
+        fmt = quantizer.fmt
         held = name in formats.states and name in _NEVER_NEGATIVE
         if isinstance(fmt, BlockFormat) and fmt.without_zero and not held:
             raise ValueError(
@@ -170,49 +169,33 @@ def _warn(formats: WeightFormats, group: Mapping[str, Any]) -> None:
 
     With beta = 0.999 in fp16 this is so for |g| < 5.5e-3, where (1 - beta) g^2 < 2^-25.
     """
-    for name, share in _SQUARES.items():
-        if name not in formats.states and formats.states:
+    for name, share_of in _SQUARES.items():
+        share = share_of(group)
+        if not share > 0 or (formats.states and name not in formats.states):
             continue
-        if name != "sum" and not math.isfinite(share(group)):
-            continue
-        if name == "exp_avg_sq" and "betas" not in group:
-            continue
-        if name == "sum" and "initial_accumulator_value" not in group:
-            continue
-        least = _rounds_to_zero_below(formats.of_state(name))
-        gradient = math.sqrt(least / share(group)) if share(group) > 0 else 0.0
+        gradient = math.sqrt(_rounds_to_zero_below(formats.of_state(name)) / share)
         if gradient > _SMALLEST_GRADIENT:
             warnings.warn(
                 f"MasterWeights: {name} in {formats.of_state(name)} stays 0 where every |gradient| "
                 f"is below {gradient:.2g}: what a step adds to it rounds to 0, and the optimizer "
                 "divides by its root; bf16, a block format, stochastic rounding or fp32 keep it",
                 UserWarning,
-                stacklevel=5,
+                stacklevel=4,
             )
 
 
 def _rounds_to_zero_below(quantizer: Quantizer) -> float:
     """The largest value that becomes 0; 0.0 where it depends on other values or on draws."""
-    fmt = quantizer.fmt
-    if isinstance(fmt, FixedFormat):
-        least = 2.0**-fmt.frac_bits
-    elif isinstance(fmt, FloatFormat):
-        least = fmt.min_subnormal
-    elif isinstance(fmt, TableFormat):
-        return _table_to_zero_below(fmt, quantizer.rounding)
-    else:
+    if quantizer.is_stochastic or not isinstance(quantizer.fmt, Number):
         return 0.0
-    if quantizer.rounding in ("nearest_even", "nearest_away"):
-        return least / 2
-    return least if quantizer.rounding in ("toward_zero", "toward_negative") else 0.0
-
-
-def _table_to_zero_below(fmt: TableFormat, rounding: str) -> float:
-    """`_rounds_to_zero_below` of a table: the boundary above 0, or the value above 0."""
-    values, boundaries, *_ = fmt.tensors()
-    above = int(values.searchsorted(0.0)) + 1
-    if above == len(values):
-        return math.inf
-    if rounding in ("nearest_even", "nearest_away"):
-        return float(boundaries[above - 1])
-    return float(values[above]) if rounding in ("toward_zero", "toward_negative") else 0.0
+    # Codes of positive float32 values rise with the values: this halves the range between one that
+    # becomes 0 and infinity, which does not.
+    low, high = 0, 0x7F800000
+    while high - low > 1:
+        middle = (low + high) // 2
+        value = torch.tensor(middle, dtype=torch.int32).view(torch.float32)
+        if float(quantize(value, quantizer)):
+            high = middle
+        else:
+            low = middle
+    return float(torch.tensor(low, dtype=torch.int32).view(torch.float32))

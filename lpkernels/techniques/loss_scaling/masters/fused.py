@@ -43,7 +43,7 @@ def check_fused(
     fused: bool | None,
     optimizer: Optimizer,
     rules: Mapping[Tensor, Rule],
-    groups: list[dict[str, Any]] | None = None,
+    groups: list[dict[str, Any]],
 ) -> None:
     """Checks that the fused pass takes every parameter, if it must.  Raises TypeError,
     ValueError."""
@@ -52,7 +52,7 @@ def check_fused(
     if not fused:
         return
     fused_pass = FusedPass(fused, optimizer)
-    for group in optimizer.param_groups if groups is None else groups:
+    for group in groups:
         for parameter in group["params"]:
             why = fused_pass.refusal(group, parameter, rules[parameter])
             if why:
@@ -123,8 +123,8 @@ def _of_parameter(parameter: Tensor) -> str:
 
 def _of_formats(formats: WeightFormats, kind: type[Optimizer]) -> str:
     """Why the fused pass cannot work with these formats; "" if it can."""
-    if formats.split or formats.compensation is not None:
-        return "it keeps neither split masters nor a compensation"
+    if formats.compensation is not None:
+        return "it keeps no compensation"
     rounded = {"grad": formats.grad, "weight": formats.weight, "master": formats.master}
     kept = {} if formats.working_is_master else {"master": formats.master}
     for name in STATES.get(kind, ()):

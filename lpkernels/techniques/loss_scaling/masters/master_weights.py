@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from lpkernels.functional.seeds import derived_seed
+from lpkernels.functional.seeds import derived_seed, seed_for
 from lpkernels.techniques.loss_scaling.masters import saving
 from lpkernels.techniques.loss_scaling.masters.checks import (
     check_optimizer,
@@ -20,18 +20,17 @@ from lpkernels.techniques.loss_scaling.masters.checks import (
     refuse_step,
 )
 from lpkernels.techniques.loss_scaling.masters.formats import (
+    KEYS,
     FormatLike,
-    Names,
     Rule,
-    Rules,
     StateLike,
     WeightFormats,
-    group_names,
-    names_of,
+    plain,
+    rules_of,
 )
 from lpkernels.techniques.loss_scaling.masters.fused import Batches, FusedPass, check_fused
 from lpkernels.techniques.loss_scaling.masters.groups import Groups
-from lpkernels.techniques.loss_scaling.masters.stored import COUNTS, Layout, drawn_seed, here
+from lpkernels.techniques.loss_scaling.masters.stored import COUNTS, Layout, here, shared
 from lpkernels.techniques.loss_scaling.masters.updates import (
     Stagnation,
     Update,
@@ -42,7 +41,7 @@ from lpkernels.techniques.loss_scaling.masters.updates import (
 )
 
 # Attributes that a copy of the wrapper has beside those that torch copies of any optimizer.
-_OWN = "optimizer _groups _all_rules _rules _fused _seed _step _begun _lent _ready".split()
+_OWN = "optimizer _groups _formats _rules _fused _seed _step _begun _lent _ready".split()
 
 
 class MasterWeights(Optimizer):
@@ -56,6 +55,10 @@ class MasterWeights(Optimizer):
     With weight, master and state fp32, and fused=False, the bits are those of the optimizer alone.
     Where weight and master are one float or fixed format the parameter is the master, and nothing
     else is kept.
+
+    A group of the optimizer may have the keys weight, master, state, grad and compensation, whose
+    values come before the arguments; other groups get the arguments as keys, as plain values.
+    They are read when the group is wrapped.
 
     Args:
         optimizer: a torch.optim.Optimizer, or any that updates a parameter from this parameter, its
@@ -73,15 +76,6 @@ class MasterWeights(Optimizer):
         grad: of the gradients as they enter; None leaves them.
         compensation: keeps the part of an update that rounding the master loses, in this format,
             and adds it to the next update (Kahan).
-        split: the master is fp32, and is kept as two things: the working copy, which must be an
-            e8m<bits> such as bf16, and the bits that the copy lacks, 16 where bf16 is rounded
-            nearest_away or toward_zero, else 17.
-        named_parameters: names for `exceptions` and errors, as model.named_parameters() gives them;
-            else those that the optimizer was made with, else positions "0", "1", ...
-        exceptions: {glob of names: {argument: another value}} of weight, master, state, grad,
-            compensation and split; the first that matches holds.
-        keep_fp32_below: masters and states of parameters with fewer elements stay fp32, as torchao
-            and bitsandbytes keep states below 4096, unless an exception matches their names.
         fused: one pass over each parameter (docs/master-weights.md), of SGD, Adam and AdamW, with
             float formats whose codes have 8, 16 or 32 bits. None: wherever it can be; True: always,
             or an error; False: never. The steps and draws are the same, but for last places.
@@ -97,9 +91,8 @@ class MasterWeights(Optimizer):
     says in which three cases the flag is read on the host.
 
     Raises:
-        TypeError, ValueError, NotImplementedError: see the arguments; a glob that matches nothing,
-            a state that the optimizer does not have, blocks of a master or state that lie in two
-            shards.
+        TypeError, ValueError, NotImplementedError: see the arguments; a state that the
+            optimizer does not have, blocks of a master or state that lie in two shards.
 
     Reference: Micikevicius et al. 2017, arXiv 1710.03740: a float32 master. Wang et al. 2018, arXiv
         1812.08011: a 16-bit master, rounded stochastically. Differs: Wang et al. add in 16 bits
@@ -124,10 +117,6 @@ class MasterWeights(Optimizer):
         state: StateLike = "fp32",
         grad: FormatLike | None = None,
         compensation: FormatLike | None = None,
-        split: bool = False,
-        named_parameters: Names | None = None,
-        exceptions: Mapping[str, Mapping[str, Any]] | None = None,
-        keep_fp32_below: int = 0,
         fused: bool | None = None,
         generator: torch.Generator | Tensor | None = None,
     ) -> None:
@@ -136,20 +125,17 @@ class MasterWeights(Optimizer):
                 "MasterWeights: optimizer is a MasterWeights already; wrap a bare optimizer"
             )
         check_optimizer(optimizer)
-        given = {"weight": weight, "master": master, "state": state, "grad": grad}
-        formats = WeightFormats.of({**given, "compensation": compensation, "split": split})
-        names = names_of(optimizer, named_parameters)
-        all_rules = Rules(formats, exceptions, names, keep_fp32_below)
-        parameters = [p for group in optimizer.param_groups for p in group["params"]]
-        rules = all_rules.of(parameters)
-        all_rules.check_globs(rules.values())
-        check_states(optimizer, all_rules.formats())
-        check_fused(fused, optimizer, rules)
-        self._ready, self._fused = False, fused
+        formats = dict(zip(KEYS, (weight, master, state, grad, compensation), strict=True))
+        # The arguments are checked even where every group has formats of its own.
+        WeightFormats.of(formats)
+        self._formats = {key: plain(value) for key, value in formats.items()}
+        self._ready, self._fused, self._rules = False, fused, dict[Tensor, Rule]()
+        rules = self._rules_of(optimizer, optimizer.param_groups)
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.optimizer, self._groups = optimizer, Groups(optimizer)
-        self._all_rules, self._rules = all_rules, dict[Tensor, Rule]()
-        self._seed = drawn_seed(generator, parameters[0].device, all_rules.draw)
+        seed = seed_for(True, generator)
+        assert seed is not None
+        self._seed = seed.to(next(iter(rules)).device, copy=True)
         self._step = torch.zeros_like(self._seed)
         # Parameters whose states were begun in the last step, each with a flag that says whether
         # that step did not run.
@@ -206,10 +192,8 @@ class MasterWeights(Optimizer):
         return loss
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Wraps more parameters, under the same formats and exceptions.
+        """Wraps more parameters, in formats that are keys of the group, else the constructor's.
 
-        Their names are those in the group, `{"params": [(name, parameter), ...]}`, if the
-        optimizer's other groups have names too; else positions, counted on from the others.
         Raises: as the constructor; nothing is changed then.
         """
         if not self._ready:
@@ -217,19 +201,13 @@ class MasterWeights(Optimizer):
             super().add_param_group(param_group)
             return
         self._check_own("add_param_group")
-        optimizer, known = self.optimizer, len(self._rules)
-        before = len(optimizer.param_groups)
+        optimizer = self.optimizer
         optimizer.add_param_group(param_group)
-        group = optimizer.param_groups[before]
-        names = self._all_rules.names
+        group = optimizer.param_groups[-1]
         try:
-            if names is not None:
-                self._all_rules.names = {**names, **group_names([group])}
-            rules = self._all_rules.of(group["params"], known)
-            check_fused(self._fused, optimizer, rules, [group])
+            rules = self._rules_of(optimizer, [group])
         except (TypeError, ValueError):
-            self._all_rules.names = names
-            del optimizer.param_groups[before:]
+            del optimizer.param_groups[-1]
             for parameter in group["params"]:
                 optimizer.state.pop(parameter, None)
             raise
@@ -332,17 +310,35 @@ class MasterWeights(Optimizer):
         self._guard()
 
     def __repr__(self) -> str:
-        formats = self._all_rules.formats()[0].texts()
-        shown = ", ".join(f"{name}={value}" for name, value in formats.items() if value)
+        shown = ", ".join(f"{name}={value}" for name, value in self._formats.items() if value)
         return f"MasterWeights({shown})\n{super().__repr__()}"
 
     def _guard(self) -> None:
         """Makes the optimizer's own step an error from now on."""
         setattr(self.optimizer, "step", MethodType(refuse_step, self.optimizer))  # noqa: B010
 
+    def _rules_of(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> dict[Tensor, Rule]:
+        """The rules of groups that are checked, and get their formats as keys."""
+        rules: dict[Tensor, Rule] = {}
+        formats = []
+        for group in groups:
+            own = rules_of(group, self._formats, len(self._rules) + len(rules))
+            formats += [(group, rule.formats) for rule in list(own.values())[:1]]
+            rules.update(own)
+        check_states(optimizer, formats)
+        check_fused(self._fused, optimizer, rules, groups)
+        for group in groups:
+            group.update({key: plain(group.get(key, self._formats[key])) for key in KEYS})
+        return rules
+
     @torch.no_grad()
     def _adopt(self, rules: Mapping[Tensor, Rule]) -> None:
         """Makes the masters of parameters and takes over the optimizer's states."""
+        drew, draw = (
+            any(rule.formats.draws for rule in each.values()) for each in (self._rules, rules)
+        )
+        if draw and not drew:
+            self._seed = shared(self._seed)
         self._rules.update(rules)
         for parameter, rule in rules.items():
             seed = self._seed_of(parameter, self._step)

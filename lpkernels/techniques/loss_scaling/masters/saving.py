@@ -1,5 +1,5 @@
-"""What masters keep between steps: as a state_dict of whole tensors with their names and formats,
-and counted in bytes and in the bits of their formats."""
+"""What masters keep between steps: as a state_dict of whole tensors, and counted in bytes and in
+the bits of their formats."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lpkernels._table import Tabular, TextTable
 from lpkernels.formats import Format
-from lpkernels.techniques.loss_scaling.masters.formats import Rule
+from lpkernels.techniques.loss_scaling.masters.formats import KEYS, Rule, WeightFormats
 from lpkernels.techniques.loss_scaling.masters.stored import (
     COMPENSATION,
     COUNTS,
@@ -38,24 +38,16 @@ KEY = "master_weights"
 
 
 def state_of(optimizer: MasterWeights, own: State) -> State:
-    """`own`, an optimizer's state_dict, with whole tensors, their names and formats; all processes
-    must call this."""
-    rules = optimizer.rules()
+    """`own`, an optimizer's state_dict, with whole tensors, seed and step; all processes must call
+    this."""
     state = {
         rule.number: {
             name: _whole(name, value, parameter, rule)
             for name, value in optimizer.state[parameter].items()
         }
-        for parameter, rule in rules.items()
+        for parameter, rule in optimizer.rules().items()
     }
-    about = {
-        "seed": int(optimizer._seed),
-        "step": int(optimizer._step),
-        "parameters": [
-            {"name": rule.name, "shape": list(parameter.shape), "formats": rule.formats.texts()}
-            for parameter, rule in rules.items()
-        ],
-    }
+    about = {"seed": int(optimizer._seed), "step": int(optimizer._step)}
     return {**own, "state": state, KEY: about}
 
 
@@ -66,15 +58,14 @@ def load(optimizer: MasterWeights, state: Mapping[str, Any]) -> None:
     """
     rules = optimizer.rules()
     _check_groups(optimizer, state)
-    saved = {number: dict(values) for number, values in state["state"].items()}
-    for (parameter, rule), about in zip(rules.items(), state[KEY]["parameters"], strict=True):
-        _check_about(parameter, rule, about)
+    saved = {}
+    for parameter, rule in rules.items():
         # some loaders place what has a parameter's shape as the parameter is placed
-        values = {
-            k: whole(v) if isinstance(v, Tensor) else v for k, v in saved[rule.number].items()
+        saved[rule.number] = {
+            name: whole(value) if isinstance(value, Tensor) else value
+            for name, value in state["state"].get(rule.number, {}).items()
         }
-        _check_tensors(parameter, rule, values)
-        saved[rule.number] = values
+        _check_tensors(parameter, rule, saved[rule.number])
     for group, from_group in zip(optimizer.param_groups, state["param_groups"], strict=True):
         group.update({k: copy.deepcopy(v) for k, v in from_group.items() if k != "params"})
         for parameter in group["params"]:
@@ -94,31 +85,19 @@ def _check_groups(optimizer: MasterWeights, state: Mapping[str, Any]) -> None:
             f"load_state_dict: expected that of a MasterWeights, got one without {KEY!r}; "
             "load that of a bare optimizer into the optimizer before it is wrapped"
         )
-    here_, there = (
-        [len(group["params"]) for group in groups]
-        for groups in (optimizer.param_groups, state["param_groups"])
-    )
-    if here_ != there:
+    own, other = optimizer.param_groups, state["param_groups"]
+    sizes, saved_sizes = ([len(group["params"]) for group in groups] for groups in (own, other))
+    if sizes != saved_sizes:
         raise ValueError(
-            f"load_state_dict: this optimizer has groups of {here_} parameters, the state_dict of "
-            f"{there}; wrap the parameters that it was made with"
+            f"load_state_dict: this optimizer has groups of {sizes} parameters, the state_dict of "
+            f"{saved_sizes}; wrap the parameters that it was made with"
         )
-
-
-def _check_about(parameter: Tensor, rule: Rule, about: Mapping[str, Any]) -> None:
-    label = f"load_state_dict: parameter {rule.name!r}"
-    if list(parameter.shape) != list(about["shape"]):
-        raise ValueError(
-            f"{label} has shape {tuple(parameter.shape)}, that of the state_dict (called "
-            f"{about['name']!r}) {tuple(about['shape'])}; load it into the model it was made with"
-        )
-    formats = rule.formats.texts()
-    for name, value in formats.items():
-        if value != about["formats"].get(name):
+    for number, (group, saved) in enumerate(zip(own, other, strict=True)):
+        if WeightFormats.of(group) != WeightFormats.of(saved):
+            ours, theirs = ({key: each.get(key) for key in KEYS} for each in (group, saved))
             raise ValueError(
-                f"{label} has {name}={value!r}, in the state_dict it is "
-                f"{about['formats'].get(name)!r}; make the MasterWeights with the formats that "
-                "were saved"
+                f"load_state_dict: group {number} has the formats {ours}, in the state_dict "
+                f"{theirs}; make the MasterWeights with the formats that were saved"
             )
 
 
@@ -127,9 +106,7 @@ def _check_tensors(parameter: Tensor, rule: Rule, values: Mapping[str, Any]) -> 
         raise ValueError(f"load_state_dict: the state_dict lacks what it kept of {rule.name!r}")
     for name, value in values.items():
         fmt = kept_format(name, value, rule)
-        if fmt is None:
-            continue
-        if is_codes(value, fmt):
+        if fmt is not None and is_codes(value, fmt):
             want = torch.Size([(code_bits(fmt, parameter.shape) + 7) // 8])
         elif name in (MASTER, COMPENSATION):
             want = parameter.shape
@@ -138,7 +115,8 @@ def _check_tensors(parameter: Tensor, rule: Rule, values: Mapping[str, Any]) -> 
         if value.shape != want:
             raise ValueError(
                 f"load_state_dict: {name} of parameter {rule.name!r} must have shape "
-                f"{tuple(want)} in {fmt}, got {tuple(value.shape)}"
+                f"{tuple(want)} in {fmt}, got {tuple(value.shape)}; load it into the model it was "
+                "made with"
             )
 
 
@@ -181,7 +159,7 @@ _HEAD = ("tensors", "format", "values", "bytes", "as codes")
 class MemoryRow:
     """The memory that one kind of tensor takes in this process.
 
-    what: "working copy", "master", "remainder", "compensation", a state's name, or "counts".
+    what: "working copy", "master", "compensation", a state's name, or "counts".
     fmt: the format of the tensors, by the name that it was given first; "" for counts.
     values: how many elements they have.
     bytes: how many are allocated.

@@ -28,8 +28,8 @@ from lpkernels.formats.grids import grid_shape
 from lpkernels.formats.integers import follows_from_values, scale_bits
 from lpkernels.functional.packing import pack, unpack
 from lpkernels.functional.quantize import quantize
-from lpkernels.functional.seeds import derived_seed, seed_for
-from lpkernels.techniques.loss_scaling.masters.formats import Rule, remainder_format
+from lpkernels.functional.seeds import derived_seed
+from lpkernels.techniques.loss_scaling.masters.formats import Rule
 
 
 @dataclass(frozen=True)
@@ -138,22 +138,13 @@ def add_up(parts: list[tuple[Tensor, Tensor, Any]]) -> None:
         torch._foreach_add_([total for total, _, _ in held], list(counted))
 
 
-def shared(seed: Tensor, device: torch.device) -> Tensor:
-    """The first process's seed, which all processes get."""
+def shared(seed: Tensor) -> Tensor:
+    """The first process's seed, on the device where processes exchange it."""
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return seed
-    common = seed.to(device)
+    common = seed.clone()
     dist.broadcast(common, 0)
     return common
-
-
-def drawn_seed(
-    generator: torch.Generator | Tensor | None, device: torch.device, share: bool
-) -> Tensor:
-    """One int64 on the device; if it is shared, all processes get the first one's."""
-    seed = seed_for(True, generator)
-    assert seed is not None
-    return (shared(seed, device) if share else seed).to(device, copy=True)
 
 
 # Formats that torch has a dtype for and keeps at their size.
@@ -231,26 +222,9 @@ def code_bits(fmt: Format, shape: torch.Size) -> int:
     return numel * fmt.element.bits + scale_bits(ints) * math.prod(grid_shape(shape, ints))
 
 
-def remainder(master: Tensor, working: Tensor) -> Tensor:
-    """How many codes of float32 lie between a master and its working copy, signed, as float32.
-    Added to the working copy's code it gives the master's code; both have one sign, so that codes
-    count along the magnitude.
-
-    It is 0 for NaN, which is reassembled as the one NaN that the working copy has.
-    """
-    apart = master.contiguous().view(torch.int32) - working.contiguous().view(torch.int32)
-    return apart.to(torch.float32).masked_fill_(master.isnan(), 0)
-
-
-def reassembled(working: Tensor, apart: Tensor) -> Tensor:
-    """The master, from its working copy and their `remainder`."""
-    codes = working.contiguous().view(torch.int32) + apart.to(torch.int32)
-    return codes.view(torch.float32)
-
-
 # The tensors that are kept beside the optimizer's own states, by name.
-MASTER, REMAINDER, COMPENSATION, COUNTS = "master", "remainder", "compensation", "counts"
-OWN = (MASTER, REMAINDER, COMPENSATION, COUNTS)
+MASTER, COMPENSATION, COUNTS = "master", "compensation", "counts"
+OWN = (MASTER, COMPENSATION, COUNTS)
 # States of torch's optimizers that count or schedule, one number for a whole tensor.
 _NUMBERS = {"step", "eta", "mu", "mu_product"}
 
@@ -270,11 +244,8 @@ def kept_format(name: str, value: Any, rule: Rule) -> Format | None:
     values."""
     formats = rule.formats
     if name in OWN:
-        owners = {MASTER: formats.master, COMPENSATION: formats.compensation}
-        quantizer = owners.get(name)
-        if quantizer is not None:
-            return quantizer.fmt
-        return remainder_format(formats.weight) if name == REMAINDER else None
+        quantizer = {MASTER: formats.master, COMPENSATION: formats.compensation}.get(name)
+        return None if quantizer is None else quantizer.fmt
     if is_values(name, value) or is_codes(value, rule.formats.of_state(name).fmt):
         return formats.of_state(name).fmt
     return None

@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lpkernels.techniques.loss_scaling.masters.formats import Rule, WeightFormats, remainder_format
+from lpkernels.techniques.loss_scaling.masters.formats import Rule
 from lpkernels.techniques.loss_scaling.masters.groups import Groups
 from lpkernels.techniques.loss_scaling.masters.stored import (
     COMPENSATION,
     COUNTS,
     MASTER,
     OWN,
-    REMAINDER,
     Layout,
     decoded,
     decoded_states,
@@ -26,8 +25,6 @@ from lpkernels.techniques.loss_scaling.masters.stored import (
     encoded_state,
     here,
     is_values,
-    reassembled,
-    remainder,
     rounded,
     whole,
 )
@@ -90,10 +87,9 @@ def begin(parameter: Tensor, rule: Rule, seed: Tensor | None) -> dict[str, Any]:
     master = rounded(values, formats.master, seed, Purpose.MASTER).float()
     working = rounded(master, formats.weight, seed, Purpose.WEIGHT)
     kept: dict[str, Any] = {}
-    with _named(rule, "master"):
-        for name, codes in _masters(formats, layout, master, working).items():
-            # Codes of float32 may be the parameter's own memory.
-            kept[name] = codes.clone()
+    if not formats.working_is_master:
+        # Codes of float32 may be the parameter's own memory.
+        kept[MASTER] = _encoded_master(rule, layout, master).clone()
     if formats.compensation is not None:
         nothing = torch.zeros_like(layout.part(master))
         kept[COMPENSATION] = encoded(nothing, formats.compensation.fmt)
@@ -125,16 +121,15 @@ def master_values(parameter: Tensor, rule: Rule, kept: Mapping[str, Any]) -> Ten
     this."""
     layout, formats = Layout.of(parameter), rule.formats
     mine = here(parameter)
-    if formats.split:
-        fmt = remainder_format(formats.weight)
-        assert fmt is not None
-        apart = decoded(kept[REMAINDER], fmt, mine.shape)
-        values = reassembled(mine.float(), apart)
-    elif formats.working_is_master:
-        values = mine.float()
-    else:
-        values = decoded(kept[MASTER], formats.master.fmt, mine.shape)
-    return layout.whole(values)
+    if formats.working_is_master:
+        return layout.whole(mine.float())
+    return layout.whole(decoded(kept[MASTER], formats.master.fmt, mine.shape))
+
+
+def _encoded_master(rule: Rule, layout: Layout, master: Tensor) -> Tensor:
+    """This process's part of a whole master, as it is kept."""
+    with _named(rule, "master"):
+        return encoded(layout.part(master), rule.formats.master.fmt)
 
 
 def run(update: Update) -> list[str]:
@@ -169,8 +164,7 @@ def run(update: Update) -> list[str]:
         after.masked_fill_(update.found, 0)
     master, left = _rounded_master(update, layout, before, after)
     working = rounded(master, formats.weight, update.seed, Purpose.WEIGHT)
-    with _named(rule, "master"):
-        new = _masters(formats, layout, master, working)
+    new = {} if formats.working_is_master else {MASTER: _encoded_master(rule, layout, master)}
     stayed = ~moved if master is after else master == before
     if left is not None:
         assert formats.compensation is not None
@@ -228,20 +222,6 @@ def _compensation(update: Update, layout: Layout) -> Tensor:
     assert quantizer is not None
     shape = here(update.parameter).shape
     return layout.whole(decoded(update.kept[COMPENSATION], quantizer.fmt, shape))
-
-
-def _masters(
-    formats: WeightFormats, layout: Layout, master: Tensor, working: Tensor
-) -> dict[str, Tensor]:
-    """The tensors that are kept of a master beside its working copy."""
-    if formats.split:
-        fmt = remainder_format(formats.weight)
-        assert fmt is not None
-        apart = remainder(layout.part(master), layout.part(working))
-        return {REMAINDER: encoded(apart, fmt)}
-    if formats.working_is_master:
-        return {}
-    return {MASTER: encoded(layout.part(master), formats.master.fmt)}
 
 
 def _keep(kept: dict[str, Any], new: Mapping[str, Any], found: Tensor | None) -> list[str]:
