@@ -6,7 +6,7 @@ from fractions import Fraction
 import numpy as np
 
 from lpkernels.arithmetic import Accumulator, accumulator
-from lpkernels.reference import exact, twin
+from lpkernels.reference import exact
 from lpkernels.rng import SITE_BIAS, SITE_OUTER, SITE_PRODUCT, SITE_SUM, draw
 from lpkernels.rounding import round_scalar
 from tests.compare import assert_bit_equal
@@ -123,11 +123,9 @@ E25 = Fraction(1, 2**25)
 
 @rows(
     "acc, products, want",
-    ("e6m9", [], 0.0),
-    ("e6m9", [None, None, None], 0.0),
+    ("e6m9", [], 0.0), ("e6m9", [None, None, None], 0.0),
     # In sequence 1024 + 1 stays 1024 each time; in pairs the ones add up first.
-    ("e6m9", [1024.0, 0.0, 1.0, 1.0], 1026.0),
-    ("e6m9", [1024.0, 1.0, 1.0, 1.0], 1026.0),
+    ("e6m9", [1024.0, 0.0, 1.0, 1.0], 1026.0), ("e6m9", [1024.0, 1.0, 1.0, 1.0], 1026.0),
     # A last odd node passes up unchanged: (((a b) (c d)) e).
     ("e6m9", [1024.0, 0.0, 0.0, 0.0, 3.0], 1028.0),
     # Three pairs leave the last one over, which passes up: the sum is ((a b) (c d)) (e f), and
@@ -136,25 +134,18 @@ E25 = Fraction(1, 2**25)
     # Absent taps keep their place: 1024 is paired with an absent one, then meets 1 + 1.
     ("e6m9", [1024.0, None, 1.0, 1.0], 1026.0),
     ("e6m9", [None, None, 1024.0, 1.0, None, 1.0], 1024.0),
-    # A product alone is rounded.
-    ("e6m9", [Fraction(2049)], 2048.0),
-    # Two products meet before either is rounded.
-    ("e6m9", [Fraction(2049), Fraction(-2048)], 1.0),
-    ("e6m9", [INF, 1.0, -INF], NAN),
+    # A product alone is rounded, and two products meet before either is.
+    ("e6m9", [Fraction(2049)], 2048.0), ("e6m9", [Fraction(2049), Fraction(-2048)], 1.0),
     # Nodes overflow.
-    ("fp16", [65504.0, -65504.0] * 2, 0.0),
-    ("fp16", [65504.0] * 2 + [-65504.0] * 2, NAN),
-    ("e5m10_sat", [65504.0] * 2 + [-65504.0], 0.0),
+    ("e6m9", [INF, 1.0, -INF], NAN), ("fp16", [65504.0, -65504.0] * 2, 0.0),
+    ("fp16", [65504.0] * 2 + [-65504.0] * 2, NAN), ("e5m10_sat", [65504.0] * 2 + [-65504.0], 0.0),
     # Every chunk is a tree.
     ("e6m9_chunk3:outer=fp32", [1.0, 1.0, 1024.0, 1.0, 1.0, 1024.0], 2052.0),
     # Zero has the sign of the contract.
-    ("e6m9", [-0.0, -0.0], -0.0),
-    ("e6m9", [-0.0], 0.0),
-    ("e6m9:toward_negative", [-0.0, None], -0.0),
-    ("e6m9", [-0.0, -0.0, None, None], -0.0),
-    ("e6m9:toward_negative", [1.0, -1.0], -0.0),
-    ("e6m9", [1.0, -1.0], 0.0),
-)
+    ("e6m9", [-0.0, -0.0], -0.0), ("e6m9", [-0.0], 0.0),
+    ("e6m9:toward_negative", [-0.0, None], -0.0), ("e6m9", [-0.0, -0.0, None, None], -0.0),
+    ("e6m9:toward_negative", [1.0, -1.0], -0.0), ("e6m9", [1.0, -1.0], 0.0),
+)  # fmt: skip
 def test_pairwise_is_a_tree_over_the_positions(acc: str, products: list, want: float) -> None:
     assert_sum(f"{acc}:order=pairwise", products, want)
 
@@ -207,31 +198,25 @@ def test_compensated_is_literal(acc: str, products: list, want: float) -> None:
     assert_sum(f"{acc}:order=compensated", products, want)
 
 
+FOUR, DOWN = (f"fp32{mode}:block=4:aligned_bits=3" for mode in ("", ":toward_negative"))
+
+
 @rows(
     "acc, products, want",
-    ("fp32:block=4:aligned_bits=3", [], 0.0),
-    ("fp32:block=4:aligned_bits=3", [None] * 5, 0.0),
+    (FOUR, [], 0.0), (FOUR, [None] * 5, 0.0),
     # Each addend is cut by itself at 2^-3 of the leading bit, toward zero: beside 1, 15/16
     # becomes 7/8.
-    ("fp32:block=4:aligned_bits=3", [8.0, Fraction(15, 8)], 9.0),
-    ("fp32:block=4:aligned_bits=3", [-8.0, -Fraction(15, 8)], -9.0),
-    ("fp32:block=4:aligned_bits=3", [8.0, Fraction(7, 8), Fraction(7, 8)], 8.0),
+    (FOUR, [8.0, Fraction(15, 8)], 9.0), (FOUR, [-8.0, -Fraction(15, 8)], -9.0),
+    (FOUR, [8.0, Fraction(7, 8), Fraction(7, 8)], 8.0),
     # The block of four ends; from then on the sum's own leading bit decides.
-    ("fp32:block=4:aligned_bits=3", [1.0, 0.0, 0.0, 0.0, 0.125, 0.0625], 1.125),
+    (FOUR, [1.0, 0.0, 0.0, 0.0, 0.125, 0.0625], 1.125),
     # A tap that is absent counts as a place, not as an addend.
-    ("fp32:block=4:aligned_bits=3", [1.0, None, None, None, 0.125], 1.125),
-    ("fp32:block=4:aligned_bits=3", [8.0, None, None, 0.5, 0.5], 8.0),
+    (FOUR, [1.0, None, None, None, 0.125], 1.125), (FOUR, [8.0, None, None, 0.5, 0.5], 8.0),
     # The leading bits cancel, but what was cut stays lost.
-    ("fp32:block=4:aligned_bits=3", [8.0, -8.0, 0.75], 0.0),
-    ("fp32:block=4:aligned_bits=3", [8.0, -8.0, 1.25], 1.0),
-    ("fp32:block=4:aligned_bits=3", [INF, 1.0], INF),
-    ("fp32:block=4:aligned_bits=3", [INF, -INF], NAN),
-    ("fp32:block=4:aligned_bits=3", [NAN], NAN),
-    ("fp32:block=4:aligned_bits=3", [-0.0, -0.0], 0.0),
-    ("fp32:toward_negative:block=4:aligned_bits=3", [0.0, 0.0], 0.0),
-    ("fp32:toward_negative:block=4:aligned_bits=3", [0.0, -0.0], -0.0),
-    ("fp32:toward_negative:block=4:aligned_bits=3", [1.0, -1.0], -0.0),
-    ("fp32:toward_negative:block=4:aligned_bits=3", [None, None], 0.0),
+    (FOUR, [8.0, -8.0, 0.75], 0.0), (FOUR, [8.0, -8.0, 1.25], 1.0),
+    (FOUR, [INF, 1.0], INF), (FOUR, [INF, -INF], NAN), (FOUR, [NAN], NAN),
+    (FOUR, [-0.0, -0.0], 0.0), (DOWN, [0.0, 0.0], 0.0), (DOWN, [0.0, -0.0], -0.0),
+    (DOWN, [1.0, -1.0], -0.0), (DOWN, [None, None], 0.0),
     # A block without taps does not cut the sum: 1.125 has three places below its leading bit,
     # of which a block would keep one.
     ("fp32:block=1:aligned_bits=3", [1.125, None, None, None], 1.125),
@@ -248,21 +233,3 @@ def test_compensated_is_literal(acc: str, products: list, want: float) -> None:
 )  # fmt: skip
 def test_aligned_blocks_cut_every_addend(acc: str, products: list, want: float) -> None:
     assert_sum(acc, products, want)
-
-
-def test_hopper_preset_loses_small_products() -> None:
-    """1 + n 2^-14 stays 1 inside a promotion of 128, and every later one counts."""
-    a = np.full((1, 512), 2.0**-7, np.float32)
-    a[0, 0] = 1.0
-    b = np.full((512, 1), 2.0**-7, np.float32)
-    b[0, 0] = 1.0
-    acc = accumulator("e8m13_chunk128:toward_zero:outer=fp32:block=32:aligned_bits=13")
-    assert twin.matmul(a, b, None, acc)[0, 0] == 1 + 384 * 2.0**-14
-
-
-@each("order", ["pairwise", "compensated"])
-def test_whole_numbers_are_summed_exactly_in_any_order(order: str) -> None:
-    rng = np.random.default_rng(3)
-    a = rng.integers(-8, 9, (5, 77)).astype(np.float32)
-    b = rng.integers(-8, 9, (77, 4)).astype(np.float32)
-    assert_bit_equal(twin.matmul(a, b, None, Accumulator("fp32", order=order)) + 0, a @ b + 0)

@@ -159,12 +159,3 @@ def test_steps_by_hand() -> None:
         assert math.isnan(one(name, {}, math.nan, 1))
         assert math.isnan(one(name, {0: (1, 1)}, 1, math.nan))
         assert one(name, {0: (1, 1)}, 1, -math.inf) == -math.inf
-
-
-def test_a_group_of_one_with_unit_scales_is_the_step_of_any_unit() -> None:
-    rng = np.random.default_rng(8)
-    a, b = rng.choice(E4M3, (5, 70)), rng.choice(E4M3, (70, 4))
-    acc = as_accumulator("model_b200_mxf8")
-    ones = Scales(np.ones((5, 3), np.float32), np.ones((4, 3), np.float32), 32, 32, False)
-    got = twin.matmul_grouped(a, b, ones, acc)
-    assert_bit_equal(got, twin.matmul(a, b, None, replace(acc, group=None)))

@@ -17,6 +17,7 @@ from lpkernels.rounding import ROUNDINGS, round_scalar
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
 from tests.support.operand_draws import accumulators
+from tests.support.operands import KINDS, operand
 from tests.support.recordings import Group, groups
 
 INF, NAN = math.inf, math.nan
@@ -207,24 +208,9 @@ def test_initial_is_rounded_to_the_format_first() -> None:
         assert summed(acc, [], initial=x) == want
 
 
-def operand(rng: np.random.Generator, shape: tuple[int, ...], spread: int, special: bool):
-    """Random values over 2^-spread .. 2^spread, with zeros of both signs, and specials if asked."""
-    x = rng.standard_normal(shape) * 2.0 ** rng.integers(-spread, spread + 1, shape)
-    x[rng.random(shape) < 0.1] = 0.0
-    x[rng.random(shape) < 0.05] = -0.0
-    if special:
-        x[rng.random(shape) < 0.03] = np.inf
-        x[rng.random(shape) < 0.02] = np.nan
-    with np.errstate(over="ignore"):
-        return x.astype(np.float32)
-
-
-@given(
-    accumulators(), st.integers(0, 20), st.sampled_from([2, 14, 40, 126]), st.booleans(),
-    st.integers(0, 2**32),
-)  # fmt: skip
-def test_the_twin_has_the_bits_of_the_exact_way(acc, length, spread, special, seed) -> None:
+@given(accumulators(), st.integers(0, 20), st.sampled_from(KINDS), st.integers(0, 2**32))
+def test_the_twin_has_the_bits_of_the_exact_way(acc, length, kind, seed) -> None:
     rng = np.random.default_rng(seed)
-    a, b = (operand(rng, shape, spread, special) for shape in ((2, length), (length, 2)))
-    initial = operand(rng, (2,), spread, special) if seed % 2 else None
+    a, b = (operand(kind, shape, rng) for shape in ((2, length), (length, 2)))
+    initial = operand(kind, (2,), rng) if seed % 2 else None
     both_ways(a, b, acc, seed=seed, initial=initial)

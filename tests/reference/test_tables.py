@@ -13,7 +13,7 @@ from lpkernels.reference.events import matmul_events
 from lpkernels.rounding import ROUNDINGS
 from tests.backends.table_cases import accumulators
 from tests.compare import assert_bit_equal
-from tests.loops import each, rows
+from tests.loops import each
 
 
 @each("number, acc", enumerate(accumulators(240, seed=5)))
@@ -74,36 +74,22 @@ def test_blocks_are_packed_and_turned_into_torchs_types():
     assert lp.quantize(torch.tensor([3.0, 0.1]), "tensor_nf4", amax=2.0).tolist()[0] == 2.0
 
 
-@rows("backend", "cpu", "cuda", "triton")
-def test_backends_without_tables_say_so_and_auto_finds_another(backend):
-    able = lp.backends.get(backend)
-    home = torch.device("cpu" if backend == "cpu" else "cuda")
+def test_a_backend_without_tables_names_one_that_has_them():
+    cuda = lp.backends.get("cuda")
     for op in ("quantize_table", "matmul_table", "pack_table", "matmul_scaled_table"):
-        reason = able.unsupported(op, home)
-        if backend == "cuda":
-            assert "csrc/cuda knows no tables" in reason and "triton" in reason
-    assert lp.backends.select("auto", "quantize_table", torch.device("cpu")) is not None
+        reason = cuda.unsupported(op, torch.device("cuda"))
+        assert "csrc/cuda knows no tables" in reason and "triton" in reason
 
 
 def test_layers_and_their_gradients_take_tables():
-    torch.manual_seed(0)
     recipe = lp.Recipe(
         input="posit8es1", weight="block8_k_nf4_sfp32", grad_output="log8s8:stochastic",
         output="posit16es2", fprop="posit11es2_chunkscale", dgrad="fp32_chunkscale",
         wgrad="e6m9:product=nf4",
     )  # fmt: skip
-    plain = lp.Recipe(input="posit8es1", weight="nf4", output="supernormal_e4m3_1_1")
-    x = torch.randn(5, 8)
-    for each_recipe in (recipe, plain):
-        model = lp.convert(torch.nn.Sequential(torch.nn.Linear(8, 6)), each_recipe)
-        y = model(x.requires_grad_())
-        y.sum().backward()
-        assert torch.isfinite(x.grad).all() and torch.isfinite(model[0].weight.grad).all()
-    layer = lp.nn.Linear(8, 6, bias=False, recipe=plain)
-    y = layer(x)
-    operands = lp.quantize(x, "posit8es1"), lp.quantize(layer.weight, "nf4")
-    want = lp.quantize(operands[0] @ operands[1].T, "supernormal_e4m3_1_1")
-    assert torch.equal(y, want)
+    layer, x = lp.nn.Linear(8, 6, recipe=recipe), torch.randn(5, 8, requires_grad=True)
+    layer(x).sum().backward()
+    assert torch.isfinite(x.grad).all() and torch.isfinite(layer.weight.grad).all()
 
 
 def test_masters_and_states_are_kept_as_codes_of_tables_and_the_fused_pass_refuses_them():

@@ -1,5 +1,7 @@
 """The vectorised sums have the bits of the exact ones, for every Accumulator and hard operands."""
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -31,42 +33,29 @@ WRAPPING += [
 ]
 
 
-def matmul_both(
-    shape: tuple[int, int, int], kind: str, acc: Accumulator, seed: int = SEED
-) -> tuple[np.ndarray, np.ndarray]:
+Shape = tuple[int, int, int]
+
+
+def cases() -> Iterator[tuple[Shape, str, Accumulator]]:
+    """Every kind of operand, sums that wrap, shapes, chunks and numbers of random bits."""
+    yield from itertools.product([(1, 23, 3)], KINDS, EVERY_ACCUMULATOR)
+    yield from itertools.product([(3, 13, 2)], ["wide", "huge", "ties", "subnormal"], WRAPPING)
+    small = [shape for shape in MATMUL_SHAPES if np.prod(shape) <= 255]
+    yield from itertools.product(small, ["wide"], EVERY_ACCUMULATOR[::4])
+    for chunk, length in itertools.product([1, 2, 5, 7, 8, 64], [0, 1, 7, 15]):
+        acc = Accumulator("e5m3", chunk=chunk, outer="e4m4", rounding="toward_negative")
+        yield (2, length, 2), "ties", acc
+    for rng, bits in itertools.product(["fast", "philox"], [1, 8, 9, 16, 17, 24]):
+        yield (3, 13, 3), "plain", replace(DRAWN, random_bits=bits, rng=rng)
+
+
+@each("shape, kind, acc", cases())
+def test_matmul_equals_exact(shape: Shape, kind: str, acc: Accumulator) -> None:
     rows, length, cols = shape
     rng = np.random.default_rng(rows + 10 * length + 100 * cols)
-    a, b = operand(kind, (rows, length), rng), operand(kind, (length, cols), rng)
-    bias = operand(kind, (cols,), rng)
-    got = twin.matmul(a, b, bias, acc, seed=seed)
-    return got, exact.matmul(a, b, bias, acc, seed=seed)
-
-
-@each("kind, acc", KINDS, EVERY_ACCUMULATOR)
-def test_matmul_equals_exact_for_every_accumulator(acc: Accumulator, kind: str) -> None:
-    assert_bit_equal(*matmul_both((1, 23, 3), kind, acc))
-
-
-@each("acc, kind", WRAPPING, ["wide", "huge", "ties", "subnormal"])
-def test_matmul_equals_exact_when_the_sum_wraps(acc: Accumulator, kind: str) -> None:
-    assert_bit_equal(*matmul_both((3, 13, 2), kind, acc))
-
-
-@each("acc, shape", EVERY_ACCUMULATOR[::4], [s for s in MATMUL_SHAPES if np.prod(s) <= 255])
-def test_matmul_equals_exact_for_every_shape(shape: tuple, acc: Accumulator) -> None:
-    assert_bit_equal(*matmul_both(shape, "wide", acc))
-
-
-@each("chunk, length", [1, 2, 5, 7, 8, 64], [0, 1, 7, 15])
-def test_matmul_equals_exact_for_every_chunk_and_length(chunk: int, length: int) -> None:
-    acc = Accumulator("e5m3", chunk=chunk, outer="e4m4", rounding="toward_negative")
-    assert_bit_equal(*matmul_both((2, length, 2), "ties", acc))
-
-
-@each("generator, random_bits", ["fast", "philox"], [1, 8, 9, 16, 17, 24])
-def test_matmul_equals_exact_for_every_number_of_random_bits(random_bits: int, generator: str):
-    acc = replace(DRAWN, random_bits=random_bits, rng=generator)
-    assert_bit_equal(*matmul_both((3, 13, 3), "plain", acc))
+    a, b, bias = (operand(kind, size, rng) for size in ((rows, length), (length, cols), (cols,)))
+    want = exact.matmul(a, b, bias, acc, seed=SEED)
+    assert_bit_equal(twin.matmul(a, b, bias, acc, seed=SEED), want)
 
 
 @each("rounding, fmt", ROUNDINGS, ["fp32", "e8m22", "e8m0", "e5m10"])
