@@ -11,7 +11,6 @@ _NUMBERS = ("tests/numbers", "tests/oracles")
 _BACKENDS = "lpkernels/backends"
 _CPU = "tests/backends/cpu"
 _TECHNIQUES = "lpkernels/techniques"
-_MASKS = "tests/techniques/test_accumulation_masks.py"
 _UPDATES = "tests/backends/cpu/test_update_kernels.py"
 _EXPERIMENTS = "lpkernels/experiments"
 _TRIED = "tests/experiments"
@@ -117,8 +116,8 @@ GROUPS = (
     Group("reference", ("lpkernels/reference/updates.py",), (_UPDATES,)),
     Group(
         "reference",
-        ("lpkernels/reference/events.py", "lpkernels/reference/masked.py"),
-        ("tests/reference/test_beyond.py", "tests/backends/cpu/test_events.py", _MASKS),
+        ("lpkernels/reference/events.py",),
+        ("tests/reference/test_beyond.py", "tests/backends/cpu/test_events.py"),
     ),
     Group(
         "techniques",
@@ -175,7 +174,7 @@ GROUPS = (
         ),
         (f"{_CPU}/test_fused.py", f"{_CPU}/test_cpu.py"),
     ),
-    Group("backends", (f"{_BACKENDS}/_cpu_events.py",), (f"{_CPU}/test_events.py", _MASKS)),
+    Group("backends", (f"{_BACKENDS}/_cpu_events.py",), (f"{_CPU}/test_events.py",)),
     Group(
         "backends",
         tuple(

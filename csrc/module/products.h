@@ -181,65 +181,34 @@ inline void accumulate(uintptr_t total, uintptr_t addend, int64_t rows, int64_t 
                            accumulator.data(), first, threads);
 }
 
-inline void check_adds_in_sequence(const Ints& accumulator) {
+// c = a b; sizes: m, n, k; strides: a row, a k, b k, b column; rows: the keys of their draws.
+// Returns the five counts of EventCounts.
+inline std::vector<int64_t> matmul_events(uintptr_t a, uintptr_t b, uintptr_t c, const Ints& sizes,
+                                          const Ints& strides, uintptr_t rows,
+                                          const Ints& accumulator, int64_t seed, int64_t role,
+                                          int threads) {
+  LPK_CHECK(sizes.size() == 3 && strides.size() == 4, "events take three sizes and four strides");
+  check_accumulator(accumulator);
   using In = lpk::InAccumulator;
   const bool in_sequence =
       accumulator[In::kOrder] == static_cast<int64_t>(lpk::Order::kSequential) &&
       accumulator[In::kBlock] == 0;
   LPK_CHECK(in_sequence, "events are counted in sums in sequence and in chunks");
-}
-
-// sizes: m, n, k; strides: a row, a k, b k, b column; draws: the rows' keys, the first column's.
-inline lpk::EventArgs event_args(uintptr_t a, uintptr_t b, const Ints& sizes, const Ints& strides,
-                                 const Ints& draws, const Ints& accumulator, int64_t seed,
-                                 int64_t role) {
-  LPK_CHECK(sizes.size() == 3 && strides.size() == 4 && draws.size() == 2,
-            "events take three sizes, four strides and two keys");
-  check_accumulator(accumulator);
-  check_adds_in_sequence(accumulator);
-  return {pointer<const float>(a),
-          pointer<const float>(b),
-          nullptr,
-          nullptr,
-          nullptr,
-          sizes[0],
-          sizes[1],
-          sizes[2],
-          strides[0],
-          strides[1],
-          strides[2],
-          strides[3],
-          pointer<const int64_t>(static_cast<uintptr_t>(draws[0])),
-          draws[1],
-          accumulator.data(),
-          role_seed(seed, role)};
-}
-
-// outputs: c, bits of the products, bits of the chunks; 0 for those not wanted. Returns the five
-// counts of EventCounts.
-inline std::vector<int64_t> matmul_events(uintptr_t a, uintptr_t b,
-                                          const std::vector<uintptr_t>& outputs, const Ints& sizes,
-                                          const Ints& strides, const Ints& draws,
-                                          const Ints& accumulator, int64_t seed, int64_t role,
-                                          int threads) {
-  LPK_CHECK(outputs.size() == 3, "matmul_events takes three outputs");
-  lpk::EventArgs args = event_args(a, b, sizes, strides, draws, accumulator, seed, role);
-  args.c = pointer<float>(outputs[0]);
-  args.products = pointer<uint8_t>(outputs[1]);
-  args.chunks = pointer<uint8_t>(outputs[2]);
-  const lpk::EventCounts c = lpk::matmul_events(args, threads);
-  return {c.swamped, c.added, c.swamped_chunks, c.added_chunks, c.overflowed};
-}
-
-// g, and the gradients of a and b.
-inline void masked_gradients(uintptr_t a, uintptr_t b, uintptr_t g, uintptr_t left, uintptr_t right,
-                             const Ints& sizes, const Ints& strides, const Ints& draws,
-                             const Ints& accumulator, int64_t seed, int64_t role, int bits,
-                             bool recursive, int threads) {
-  const lpk::EventArgs args = event_args(a, b, sizes, strides, draws, accumulator, seed, role);
-  lpk::masked_gradients({args, pointer<const float>(g), pointer<float>(left), pointer<float>(right),
-                         static_cast<uint8_t>(bits), recursive},
-                        threads);
+  const lpk::EventArgs args{pointer<const float>(a),
+                            pointer<const float>(b),
+                            pointer<float>(c),
+                            sizes[0],
+                            sizes[1],
+                            sizes[2],
+                            strides[0],
+                            strides[1],
+                            strides[2],
+                            strides[3],
+                            pointer<const int64_t>(rows),
+                            accumulator.data(),
+                            role_seed(seed, role)};
+  const lpk::EventCounts e = lpk::matmul_events(args, threads);
+  return {e.swamped, e.added, e.swamped_chunks, e.added_chunks, e.overflowed};
 }
 
 // Hands each function with its name to `define`.
@@ -250,7 +219,6 @@ void define_products(const Define& define) {
   define("accumulate", &accumulate);
   define("multiply_grouped", &multiply_grouped);
   define("matmul_events", &matmul_events);
-  define("masked_gradients", &masked_gradients);
 }
 
 }  // namespace lpk::bound

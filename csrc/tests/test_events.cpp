@@ -1,4 +1,4 @@
-// matmul_events: its sums against plain loops, and its counts and bits in sums done by hand.
+// matmul_events: its sums against plain loops, and its counts in sums done by hand.
 // tests/backends/cpu/test_events.py tests that every event is the reference's.
 #include <numeric>
 
@@ -15,36 +15,17 @@ constexpr uint64_t kSeed = 0x112210f47de98115;
 struct Result {
   lpk::EventCounts counts;
   std::vector<float> sums;
-  std::vector<uint8_t> products, chunks;
 };
 
 // a (m, k) and b (k, n) in rows, one after the other.
 Result events(const AccumulatorSpec& spec, const std::vector<float>& a, const std::vector<float>& b,
               int64_t m, int64_t k, int64_t n, int threads) {
-  const int64_t parts = spec.chunk > 0 ? (k + spec.chunk - 1) / spec.chunk : 0;
-  Result r{{},
-           std::vector<float>(static_cast<size_t>(m * n), 12345.0f),
-           std::vector<uint8_t>(static_cast<size_t>(m * k * n), 9),
-           std::vector<uint8_t>(static_cast<size_t>(m * parts * n), 9)};
+  Result r{{}, std::vector<float>(static_cast<size_t>(m * n), 12345.0f)};
   std::vector<int64_t> row_id(static_cast<size_t>(m));
   std::iota(row_id.begin(), row_id.end(), 0);
   const auto ints = spec.ints();
-  const lpk::EventArgs args{a.data(),
-                            b.data(),
-                            r.sums.data(),
-                            r.products.data(),
-                            parts > 0 ? r.chunks.data() : nullptr,
-                            m,
-                            n,
-                            k,
-                            k,
-                            1,
-                            n,
-                            1,
-                            row_id.data(),
-                            0,
-                            ints.data(),
-                            kSeed};
+  const lpk::EventArgs args{a.data(), b.data(), r.sums.data(), m,           n,    k, k, 1,
+                            n,        1,        row_id.data(), ints.data(), kSeed};
   r.counts = lpk::matmul_events(args, threads);
   return r;
 }
@@ -66,8 +47,6 @@ void check_sums(const AccumulatorSpec& spec, int64_t m, int64_t k, int64_t n, in
                       int(n), int(i), int(j)));
     }
   }
-  for (const uint8_t bits : got.products) CHECK(bits <= (lpk::kSwamped | lpk::kOverflowed));
-  for (const uint8_t bits : got.chunks) CHECK(bits <= (lpk::kSwamped | lpk::kOverflowed));
 }
 
 // Ones in e5m2: the sum stops at 8, to which 1 adds nothing (9 is a tie, and 8 is even).
@@ -80,7 +59,6 @@ void check_by_hand() {
   CHECK_SAME(one.counts.added, k, std::string("ones"));
   CHECK_SAME(one.counts.swamped, int64_t{4}, std::string("ones"));
   CHECK_SAME(one.counts.overflowed, int64_t{0}, std::string("ones"));
-  for (int64_t i = 0; i < k; ++i) CHECK(one.products[i] == (i < 8 ? 0 : lpk::kSwamped));
 
   // Chunks of 4 are exact; 8 + 4 = 12 is in e5m2.
   const Result four = events(spec.chunked(4), ones, ones, 1, k, 1, 1);
@@ -94,31 +72,12 @@ void check_by_hand() {
   parts[5] = 1;
   const Result over = events(AccumulatorSpec{"e3m2", float_ints(3, 2)}, parts, ones, 1, k, 1, 1);
   CHECK_SAME(over.counts.overflowed, int64_t{1}, std::string("overflow"));
-  CHECK(over.products[5] == lpk::kOverflowed);
   CHECK_SAME(over.counts.added, int64_t{2}, std::string("overflow"));
-}
-
-// 8 + 1 is 8 in e5m2: of row (8, 1, 1) only the first product passes. Nothing passes where g is 0.
-void check_masks() {
-  const std::vector<float> a{8, 1, 1, 1, 2, 3}, b{1, 1, 1}, g{2, 0};
-  const AccumulatorSpec spec{"e5m2", float_ints(5, 2)};
-  const auto ints = spec.ints();
-  const std::vector<int64_t> row_id{0, 1};
-  std::vector<float> left(6, 9.0f), right(3, 9.0f);
-  const lpk::EventArgs args{
-      a.data(), b.data(), nullptr, nullptr, nullptr,       2, 1,           3,
-      3,        1,        1,       1,       row_id.data(), 0, ints.data(), kSeed};
-  lpk::masked_gradients(
-      {args, g.data(), left.data(), right.data(), lpk::kSwamped | lpk::kOverflowed, false}, 1);
-  const std::vector<float> want_left{2, 0, 0, 0, 0, 0}, want_right{16, 0, 0};
-  for (size_t i = 0; i < 6; ++i) CHECK_SAME(left[i], want_left[i], std::string("left"));
-  for (size_t i = 0; i < 3; ++i) CHECK_SAME(right[i], want_right[i], std::string("right"));
 }
 
 }  // namespace
 
 void test_events() {
-  check_masks();
   check_by_hand();
   for (const AccumulatorSpec& spec : accumulators()) {
     // The additions of other orders are not counted.

@@ -311,29 +311,12 @@ class Backend(Protocol):
         seed: Tensor | None,
         role: int,
         row: Tensor,
-        bits: bool,
-    ) -> tuple[Tensor, tuple[int, ...], Tensor | None, Tensor | None]:
-        """The sums of a (M, K) @ b (K, N), both finite, and the events in them.
+    ) -> tuple[Tensor, tuple[int, ...]]:
+        """The sums of a (M, K) @ b (K, N), both finite, and the counts of the events in them.
 
         row: (M,) int64, contiguous, on the CPU: the row keys of the draws.
-        Returns what `reference.events.Events` holds: sums, counts and, with ``bits``, the uint8
-        bits of the products (M, K, N) and of the chunks (M, chunks, N) or None.
+        Returns what `reference.events.Events` holds.
         """
-        ...
-
-    def masked_gradients(
-        self,
-        a: Tensor,
-        b: Tensor,
-        g: Tensor,
-        acc: tuple[int, ...],
-        seed: Tensor | None,
-        role: int,
-        first_col: int,
-        bits: int,
-        recursive: bool,
-    ) -> tuple[Tensor, Tensor]:
-        """`reference.masked.masked_gradients` of a (M, K), b (K, N), g (M, N), in float32 sums."""
         ...
 
     def pack(self, x: Tensor, fmt: tuple[int, ...]) -> Tensor:

@@ -25,7 +25,7 @@ from lpkernels.arithmetic import (
 from lpkernels.backends._conveniences import Conveniences
 from lpkernels.backends._protocol import How, Product, Scales, UpdateTensors
 from lpkernels.formats import AffineFormat, BlockFormat, Number, format_from_ints
-from lpkernels.reference import counting, events, masked, twin, updates
+from lpkernels.reference import counting, events, twin, updates
 from lpkernels.reference.values import Float32, narrow, widen
 from lpkernels.rng import derive_seed, draws
 
@@ -181,34 +181,15 @@ class ReferenceBackend(Conveniences):
         seed: Tensor | None,
         role: int,
         row: Tensor,
-        bits: bool,
-    ) -> tuple[Tensor, tuple[int, ...], Tensor | None, Tensor | None]:
+    ) -> tuple[Tensor, tuple[int, ...]]:
         found = events.matmul_events(
-            _array(a), _array(b), accumulator_from_ints(acc), seed=_seed(seed, role),
-            row=row.numpy(), bits=bits,
-        )  # fmt: skip
-        products, chunks = (
-            None if x is None else torch.from_numpy(x) for x in (found.products, found.chunks)
+            _array(a),
+            _array(b),
+            accumulator_from_ints(acc),
+            seed=_seed(seed, role),
+            row=row.numpy(),
         )
-        return torch.from_numpy(found.sums).to(a.device), found.counts, products, chunks
-
-    def masked_gradients(
-        self,
-        a: Tensor,
-        b: Tensor,
-        g: Tensor,
-        acc: Ints,
-        seed: Tensor | None,
-        role: int,
-        first_col: int,
-        bits: int,
-        recursive: bool,
-    ) -> tuple[Tensor, Tensor]:
-        left, right = masked.masked_gradients(
-            _array(a), _array(b), _array(g), accumulator_from_ints(acc), seed=_seed(seed, role),
-            first_col=first_col, bits=bits, recursive=recursive,
-        )  # fmt: skip
-        return torch.from_numpy(left).to(a.device), torch.from_numpy(right).to(a.device)
+        return torch.from_numpy(found.sums).to(a.device), found.counts
 
     def accumulate(
         self,

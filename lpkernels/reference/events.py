@@ -26,10 +26,6 @@ from lpkernels.rng import SITE_PRODUCT, SITE_SUM
 from lpkernels.rounding import overflows_array
 
 Mask = NDArray[np.bool_]
-Bits = NDArray[np.uint8]
-
-#: Bits of one addition: its product is swamped; the product or the sum overflows.
-SWAMPED, OVERFLOWED = 1, 2
 
 
 @dataclass(frozen=True)
@@ -38,29 +34,22 @@ class Events:
 
     counts: products swamped, products that could be, chunks' sums swamped, chunks' sums that could
         be, and sums that met an overflow.
-    products, chunks: the bits of each product (M, K, N), and of each chunk's addition (M, chunks,
-        N), where asked for.
     """
 
     sums: Float32
     counts: tuple[int, int, int, int, int]
-    products: Bits | None = None
-    chunks: Bits | None = None
 
 
 class CountingRounds(Rounds):
     """Roundings that note which sums meet a value beyond the largest of its format.
 
-    overflowed: the sums that ever did; over: the sums that did since `take_over` was called.
-    swamped_chunks, added_chunks, chunk_bits: of the outer additions.
+    overflowed: the sums that did.  swamped_chunks, added_chunks: of the outer additions.
     """
 
     def __init__(self, shape: tuple[int, ...], acc: Accumulator, seed: int, row: Any, col: Any):
         super().__init__(acc, seed, row, col)
         self.overflowed: Mask = np.zeros(shape, dtype=np.bool_)
-        self.over: Mask = np.zeros(shape, dtype=np.bool_)
         self.swamped_chunks = self.added_chunks = 0
-        self.chunk_bits: list[Bits] = []
 
     def product(self, exact: Float64, k: int) -> Float64:
         acc = self.acc
@@ -78,52 +67,36 @@ class CountingRounds(Rounds):
 
     def add_outermost(self, total: Float64, addend: Float64, site: int, k: int) -> Float64:
         result = super().add_outermost(total, addend, site, k)
-        self.take_over()
         acc = self.acc
         self._see(odd_sum(total, addend), acc.outermost, acc.outermost_rounding, site, k)
         counts = _can_be_lost(addend) & np.isfinite(total)
-        swamped = counts & (result == total)
-        self.swamped_chunks += int(swamped.sum())
+        self.swamped_chunks += int((counts & (result == total)).sum())
         self.added_chunks += int(counts.sum())
-        self.chunk_bits.append(_bits(swamped, self.take_over()))
         return result
-
-    def take_over(self) -> Mask:
-        over, self.over = self.over, np.zeros_like(self.over)
-        return over
 
     def _see(self, exact: Float64, fmt: Number, rounding: str, site: int, k: int) -> None:
         draws = self.draws(rounding, site, k)
         over = beyond(exact, fmt, rounding, draws, self.acc.random_bits)
-        self.over = self.over | over
         self.overflowed = self.overflowed | over
 
 
 class _Lost(Sequential):
-    """The inner sums, and their counts: products that could be lost, lost products, their bits."""
+    """The inner sums, and their counts: products that could be lost, and lost products."""
 
-    def __init__(self, rounds: CountingRounds, shape: tuple[int, ...]):
+    def __init__(self, rounds: Rounds, shape: tuple[int, ...]):
         super().__init__(rounds, shape)
-        self.seen = rounds
         self.swamped = self.added = 0
-        self.kept: list[Bits] = []
 
     def push(self, product: Float64, present: Present, k: int) -> None:
         before = self.total
         super().push(product, present, k)
         counts = _can_be_lost(product) & np.isfinite(before)
-        swamped = counts & (self.total == before)
         self.added += int(counts.sum())
-        self.swamped += int(swamped.sum())
-        self.kept.append(_bits(swamped, self.seen.take_over()))
+        self.swamped += int((counts & (self.total == before)).sum())
 
 
 def _can_be_lost(addend: Float64) -> Mask:
     return (addend != 0) & np.isfinite(addend)
-
-
-def _bits(swamped: Mask, over: Mask) -> Bits:
-    return (SWAMPED * swamped + OVERFLOWED * over).astype(np.uint8)
 
 
 def beyond(
@@ -186,15 +159,11 @@ def matmul_events(
     *,
     seed: int = 0,
     row: NDArray[np.integer] | None = None,
-    first_col: int = 0,
-    bits: bool = False,
 ) -> Events:
     """The sums of a @ b, a (M, K) and b (K, N) finite, and their events.
 
     Args:
         seed: already derived; row: (M,) keys of the rows' draws, their indices by default.
-        first_col: the key of the first column's draws.
-        bits: also keep the bits of every product.
 
     Raises: NotImplementedError: an accumulator that does not add product after product in sequence.
     """
@@ -205,8 +174,7 @@ def matmul_events(
     length, cols = b.shape
     shape = (len(a), cols)
     keys = np.arange(len(a)) if row is None else row
-    col = first_col + np.arange(cols)
-    seen = CountingRounds(shape, acc, seed, keys[:, None], col[None, :])
+    seen = CountingRounds(shape, acc, seed, keys[:, None], np.arange(cols)[None, :])
     inner = _Lost(seen, shape)
     sums = Sums(shape, seen, inner)
     wide_a, wide_b = widen(a), widen(b)
@@ -214,7 +182,4 @@ def matmul_events(
         sums.push(wide_a[:, k, None] * wide_b[None, k, :], None)
     total = narrow(sums.result(None))
     counts = (inner.swamped, inner.added, seen.swamped_chunks, seen.added_chunks)
-    over = int(seen.overflowed.sum())
-    chunks = np.stack(seen.chunk_bits, axis=1) if bits and acc.chunk else None
-    products = np.stack(inner.kept, axis=1) if bits else None
-    return Events(total, (*counts, over), products, chunks)
+    return Events(total, (*counts, int(seen.overflowed.sum())))

@@ -11,7 +11,6 @@ import lpkernels as lp
 from lpkernels import functional as F
 from lpkernels.backends._layout import axis_sizes
 from lpkernels.reference.quantize import quantize as reference
-from lpkernels.techniques.accumulation import mask_gradients
 from tests.compare import assert_bit_equal
 from tests.loops import each
 
@@ -117,14 +116,6 @@ def test_the_result_of_a_product_has_the_axis_of_its_quantizer() -> None:
             lp.matmul(t(3, 4), t(4, 3), acc, output="affine4_axis2")
     with pytest.raises(ValueError, match=r"the result has shape .*; a scalar has no axis"):
         lp.matmul(t(4), t(4), ACC, output="affine4_axis0")
-
-
-def test_masked_gradients_refuse_as_the_layer_does() -> None:
-    model = lp.nn.Linear(4, 3, recipe=lp.Recipe(fprop="e5m7", output="affine4_axis2"))
-    mask_gradients(model, ["swamped"])
-    with pytest.raises(ValueError, match="but linear's output has 2 dimensions"):
-        model(t(2, 4))
-    assert model(t(2, 5, 4)).shape == (2, 5, 3)
 
 
 @each("shape", [(3,), (1, 3), (2, 3)])

@@ -13,7 +13,6 @@ from torch import nn
 
 import lpkernels as lp
 from lpkernels.functional.running import next_scales
-from lpkernels.techniques.accumulation.masks import mask_gradients
 from tests.compare import assert_bit_equal
 from tests.loops import each, rows
 from tests.nn.delayed import E4M3, E5M2, PLAIN, ROLES, SHORT, SUMS, quantized, recipe, trained
@@ -223,6 +222,3 @@ def test_every_served_layer_has_scales_of_its_own_tensors() -> None:
     for name in sorted(SERVED):
         kept = trained(converted(name, SUMS), *inputs(name)).scaling
         assert 1 not in [kept.of(role)[1] for role in ROLES], name
-    masked = converted("Linear", PLAIN)
-    with pytest.raises(NotImplementedError, match="has delayed:history=4:max, and masked layers"):
-        mask_gradients(masked, ["swamped"])

@@ -10,7 +10,7 @@ import lpkernels as lp
 from lpkernels import ops
 from lpkernels.arithmetic import UNITS, Accumulator, accumulator, accumulator_from_ints, exchanged
 from lpkernels.rng import Role
-from lpkernels.techniques.accumulation import mask_gradients, measure
+from lpkernels.techniques.accumulation import measure
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.support.compiling import compiled as as_one_graph
@@ -84,14 +84,11 @@ def test_auto_takes_the_cpu() -> None:
     assert sum(lp.backends.take_tiers().values()) == 1
 
 
-def test_measure_and_masks_refuse_them_by_name() -> None:
+def test_measure_refuses_them_by_name() -> None:
     a, b = torch.randn(3, 40), torch.randn(40, 5)
     with pytest.raises(NotImplementedError, match=r"measure: .* and no kernel counts .* counted=0"):
         measure(a, b, MIXED)
     assert measure(a, b, MIXED, counted=0).swamped is None
-    layer = lp.nn.Linear(4, 3, recipe=lp.Recipe(fprop=MIXED))
-    with pytest.raises(NotImplementedError, match="does not add one product after the other"):
-        mask_gradients(layer)
 
 
 # The products below pair these two values with ones; 2^-8 keeps its exponent in e5m2 alone.

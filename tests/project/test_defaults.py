@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import lpkernels as lp
-from lpkernels.techniques.accumulation import mask_gradients, measure, plan
+from lpkernels.techniques.accumulation import measure, plan
 from tests.compare import assert_bit_equal
 
 _NAMES = "arange empty eye full linspace ones rand randint randn randperm tensor zeros"
@@ -57,14 +57,6 @@ def codes() -> list[torch.Tensor]:
     return [*rounded, lp.unpack(lp.pack(rounded[3], "block4_e2m1"), "block4_e2m1", x.shape)]
 
 
-def masked() -> list[torch.Tensor]:
-    model = torch.nn.Sequential(torch.nn.Conv2d(2, 3, 3, **CPU), torch.nn.Flatten())
-    model[0].load_state_dict({"weight": values(3, 2, 3, 3).detach(), "bias": values(3).detach()})
-    mask_gradients(lp.convert(model, lp.Recipe(fprop="e5m1")), ["swamped", "overflowed"])
-    x = values(2, 2, 5, 5)
-    return trained(model(x), x, model[0].weight)
-
-
 def measured() -> list[torch.Tensor]:
     a, b = values(6, 40).detach(), values(40, 5).detach()
     found = [measure(a, b, "e6m3:stochastic", counted=c, generator=SEED) for c in (None, 400)]
@@ -83,7 +75,7 @@ def planned() -> list[torch.Tensor]:
 SEED = torch.tensor(3)
 CALLS: dict[str, Callable[[], list[torch.Tensor]]] = {
     **{f"matmul-{backend}": partial(product, backend) for backend in ("cpu", "reference")},
-    **{f.__name__: f for f in (convolution, attention, codes, masked, measured, planned)},
+    **{f.__name__: f for f in (convolution, attention, codes, measured, planned)},
 }
 
 

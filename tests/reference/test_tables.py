@@ -40,10 +40,9 @@ def test_zeros_of_products_are_positive_before_they_are_added():
 
 def test_events_are_swamped_products_and_sums_beyond_the_ends():
     a, b = torch.tensor([[1.0, 1e-4, 0.5, -1.0]]), torch.ones(4, 1)
-    found = matmul_events(a.numpy(), b.numpy(), lp.Accumulator("nf4"), bits=True)
+    found = matmul_events(a.numpy(), b.numpy(), lp.Accumulator("nf4"))
     # 1 + 1e-4 and 1.5 lie beyond the end 1 and become it; 1 - 1 is 0.
     assert found.counts == (2, 4, 0, 0, 1) and found.sums.tolist() == [[0.0]]
-    assert found.products[0, :, 0].tolist() == [0, 3, 3, 0]
     measured = lp.techniques.accumulation.measure(a, b, lp.Accumulator("nf4"))
     assert measured.overflowed == 1.0
 

@@ -27,7 +27,6 @@ from lpkernels import Recipe, rng
 from lpkernels.ops import UpdateTensors
 from lpkernels.recipes import as_recipe
 from lpkernels.techniques.accumulation import measure
-from lpkernels.techniques.accumulation._events import masked_gradients
 from tests.support import updates
 from tests.support.recorder import recording
 
@@ -114,15 +113,6 @@ def events(a: Tensor, b: Tensor, acc: str) -> list[float | None]:
     return [got.swamped, got.swamped_chunks, got.overflowed]
 
 
-def masked(acc: str, *, recursive: bool) -> tuple[Tensor, Tensor]:
-    """The gradients of a product without the products that its sums lost: whole numbers, whose
-    float32 sums are exact in any order."""
-    sizes = ((11, 37), (37, 19), (11, 19))
-    a, b, g = (lp.quantize(_numbers(n)(*size), "fixed4_f0") for n, size in enumerate(sizes, 6))
-    made, seed = lp.accumulator(acc), torch.tensor(-5, device=_device)
-    return masked_gradients(a, b, g, made, seed, first_col=0, bits=3, recursive=recursive)
-
-
 def update(step: str, formats: str) -> UpdateTensors:
     """One step of an optimizer over parameters of three sizes, with all its roundings."""
     how = (updates.FORMATS | updates.LOOPS)[formats]
@@ -166,7 +156,7 @@ NAMES: dict[str, object] = {
     # Few bits of mantissa: sums that certified tiers take, and ties of formats with one bit less.
     **{f"x{man}": _numbers(4, man) for man in (3, 4, 8, 10, 11)},
     **{f"y{man}": _numbers(5, man) for man in (3, 10)},
-    **{each.__name__: each for each in (bits, packed, gradients, layer, events, masked, update)},
+    **{each.__name__: each for each in (bits, packed, gradients, layer, events, update)},
 }  # fmt: skip
 
 

@@ -56,7 +56,7 @@ class TritonBackend(GpuBackend):
         if op == "update_table":
             return "its kernels of updates know no tables (lp.TableFormat); the cpu backend's do"
         op = op.removesuffix("_table")
-        if op in ("matmul_events", "masked_gradients"):
+        if op == "matmul_events":
             return "its kernels count no events; those of the cpu backend do"
         return "" if self.has(op) else f"it has no kernel yet for {op}"
 

@@ -6,7 +6,6 @@ training of deep networks", arXiv 1901.06588.
 
 from lpkernels.arithmetic import bits_without_overflow, max_l1_norm, never_overflows
 from lpkernels.techniques.accumulation._rows import AccumulatorPlan, PlanRow, accumulator_of
-from lpkernels.techniques.accumulation.masks import mask_gradients
 from lpkernels.techniques.accumulation.measuring import Measurement, knee, measure
 from lpkernels.techniques.accumulation.planning import plan
 from lpkernels.techniques.accumulation.theory import (
@@ -26,7 +25,6 @@ __all__ = [
     "bits_without_overflow",
     "knee",
     "log_variance_lost",
-    "mask_gradients",
     "max_l1_norm",
     "measure",
     "min_mantissa_bits",

@@ -11,10 +11,7 @@ from lpkernels import backends
 from lpkernels.arithmetic import Accumulator
 from lpkernels.arithmetic.integers import InAccumulator
 from lpkernels.formats.integers import for_table
-from lpkernels.reference.events import OVERFLOWED, SWAMPED
 from lpkernels.rng import Role
-
-__all__ = ["OVERFLOWED", "SWAMPED", "Shares", "masked_gradients", "shares"]
 
 
 @dataclass(frozen=True)
@@ -39,9 +36,11 @@ def shares(
     if acc.order == "native" or rows == 0:
         return Shares(0, None, None, None, None)
     row = torch.linspace(0, len(a) - 1, rows, dtype=torch.float64, device="cpu").round().long()
-    able = backends.select(backend, _operation("matmul_events", acc), a.device)
+    at, ints = InAccumulator, acc.to_ints()
+    op = for_table("matmul_events", ints[at.FORMAT], ints[at.PRODUCT], ints[at.OUTER])
+    able = backends.select(backend, op, a.device)
     left = a if rows == len(a) else a[row.to(a.device)]
-    values, counts, _, _ = able.matmul_events(left, b, acc.to_ints(), seed, Role.DIRECT, row, False)
+    values, counts = able.matmul_events(left, b, ints, seed, Role.DIRECT, row)
     swamped, added, swamped_chunks, added_chunks, overflowed = counts
     return Shares(
         values.numel(),
@@ -49,29 +48,4 @@ def shares(
         swamped_chunks / max(1, added_chunks) if acc.chunk else None,
         overflowed / values.numel(),
         values if rows == len(a) else None,
-    )
-
-
-def _operation(op: str, acc: Accumulator) -> str:
-    at, ints = InAccumulator, acc.to_ints()
-    return for_table(op, ints[at.FORMAT], ints[at.PRODUCT], ints[at.OUTER])
-
-
-def masked_gradients(
-    a: Tensor,
-    b: Tensor,
-    g: Tensor,
-    acc: Accumulator,
-    seed: Tensor | None,
-    *,
-    first_col: int,
-    bits: int,
-    recursive: bool,
-) -> tuple[Tensor, Tensor]:
-    """The gradients of a (M, K) and b (K, N) by g (M, N), in float32 sums, from the products of the
-    fprop sums that none of the `bits` takes out. The draws of the columns begin at `first_col`.
-    """
-    able = backends.select("auto", _operation("masked_gradients", acc), a.device)
-    return able.masked_gradients(
-        a, b, g, acc.to_ints(), seed, Role.FPROP, first_col, bits, recursive
     )

@@ -20,7 +20,7 @@ struct SequentialEvents : EventRules<V, kNearest, kRoundsProducts, kRows> {
         sum[r][v] = load_floats<V>(s.inner[row + r] + v * V::kWidth);
     }
     for (int64_t k = from; k < to; ++k) {
-      const int64_t at = k - s.piece.from;
+      const int64_t at = k - s.from;
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
         const D a = this->left(row + r, at);
@@ -38,7 +38,7 @@ struct SequentialEvents : EventRules<V, kNearest, kRoundsProducts, kRows> {
           over |= out << (v * V::kWidth);
           sum[r][v] = after;
         }
-        put_step(s.piece, row + r, at, added, lost, over);
+        s.count_products(row + r, added, lost, over);
       }
     }
     for (int r = 0; r < kRows; ++r) {

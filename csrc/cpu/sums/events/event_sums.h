@@ -12,7 +12,10 @@ namespace {
 struct EventState {
   const EventArgs& args;
   const Accumulator acc;
-  EventPiece& piece;
+  const LaneBits lanes;      // the lanes that are columns
+  int64_t from = 0, to = 0;  // the products of the piece
+  EventCounts counts{};
+  LaneBits overflowed[kEventRows] = {};
   float inner[kEventRows][kPanel] = {}, outer[kEventRows][kPanel] = {};
   float a[kEventRows * kEventDepth];  // rows kEventDepth apart
   float b[kEventDepth * kPanel];
@@ -20,38 +23,45 @@ struct EventState {
   Tile key{};  // the keys of the draws
 
   // Code that runs once a block or once a piece is compiled once, and not in every loop.
-  __attribute__((noinline)) EventState(const EventBlock& block, EventPiece& of)
-      : args(*block.args), acc(accumulator_from(args.accumulator)), piece(of) {
-    piece.row = block.row;
-    piece.rows = block.rows;
-    piece.lane = block.lane;
-    piece.lanes = static_cast<LaneBits>((1u << block.lanes) - 1);
+  __attribute__((noinline)) explicit EventState(const EventBlock& block)
+      : args(*block.args),
+        acc(accumulator_from(args.accumulator)),
+        lanes(static_cast<LaneBits>((1u << block.lanes) - 1)) {
     for (int64_t r = 0; r < block.rows; ++r)
       row_id[r] = static_cast<uint64_t>(args.row_id[block.row + r]);
-    for (int64_t l = 0; l < kPanel; ++l)
-      lane_id[l] = static_cast<uint64_t>(args.first_col + block.lane + l);
+    for (int64_t l = 0; l < kPanel; ++l) lane_id[l] = static_cast<uint64_t>(block.lane + l);
     key.seed = args.seed;
     key.row_id = row_id;
     key.lane_id = lane_id;
   }
 
-  // The products from .. to; lanes and rows past the edge hold zeros, which count nowhere.
-  __attribute__((noinline)) void load(int64_t from, int64_t to) {
-    piece.from = from;
-    piece.to = to;
-    piece.first_chunk = acc.chunk > 0 ? from / acc.chunk : 0;
-    piece.chunk_count = 0;
-    const int lanes = __builtin_popcount(piece.lanes);
+  // The products from .. to; lanes past the edge hold zeros, which count nowhere.
+  __attribute__((noinline)) void load(const EventBlock& block, int64_t first, int64_t end) {
+    from = first;
+    to = end;
     for (int64_t k = from; k < to; ++k) {
-      const float* column = args.b + k * args.b_k + piece.lane * args.b_col;
+      const float* column = args.b + k * args.b_k + block.lane * args.b_col;
       float* packed = b + (k - from) * kPanel;
-      for (int l = 0; l < lanes; ++l) packed[l] = column[l * args.b_col];
-      for (int l = lanes; l < kPanel; ++l) packed[l] = 0.0f;
+      for (int64_t l = 0; l < block.lanes; ++l) packed[l] = column[l * args.b_col];
+      for (int64_t l = block.lanes; l < kPanel; ++l) packed[l] = 0.0f;
     }
-    for (int64_t r = 0; r < piece.rows; ++r) {
-      const float* row = args.a + (piece.row + r) * args.a_row;
+    for (int64_t r = 0; r < block.rows; ++r) {
+      const float* row = args.a + (block.row + r) * args.a_row;
       for (int64_t k = from; k < to; ++k) a[r * kEventDepth + k - from] = row[k * args.a_k];
     }
+  }
+
+  // One product of a row's sums, or one chunk's sum: the lanes where it was added to a finite sum,
+  // where it was lost, and where a value was too large.
+  LPK_HD void count_products(int64_t row, uint32_t added, uint32_t lost, uint32_t over) {
+    counts.added += __builtin_popcount(added & lanes);
+    counts.swamped += __builtin_popcount(lost & lanes);
+    overflowed[row] |= static_cast<LaneBits>(over & lanes);
+  }
+  LPK_HD void count_chunks(int64_t row, uint32_t added, uint32_t lost, uint32_t over) {
+    counts.added_chunks += __builtin_popcount(added & lanes);
+    counts.swamped_chunks += __builtin_popcount(lost & lanes);
+    overflowed[row] |= static_cast<LaneBits>(over & lanes);
   }
 
   __attribute__((noinline)) void store_sums(const EventBlock& block) const {
@@ -171,30 +181,19 @@ __attribute__((noinline)) void close_event_chunk(EventState& s, int64_t row, int
     store_floats<V>(s.outer[row] + v, after);
     store_floats<V>(s.inner[row] + v, D{});
   }
-  const int64_t at = row * kEventDepth + chunk - s.piece.first_chunk;
-  s.piece.added_chunks[at] = static_cast<LaneBits>(added & s.piece.lanes);
-  s.piece.lost_chunks[at] = static_cast<LaneBits>(lost & s.piece.lanes);
-  s.piece.over_chunks[at] = static_cast<LaneBits>(over & s.piece.lanes);
+  s.count_chunks(row, added, lost, over);
 }
 
 // Calls span(from, to) for the products of each sum in the piece, and where a chunk ends
 // close(chunk).
 template <class Span, class Close>
 LPK_HD void for_each_event_sum(EventState& s, const Span& span, const Close& close) {
-  for (int64_t k = s.piece.from; k < s.piece.to;) {
-    const int64_t end = s.chunk_end(k), to = std::min(end, s.piece.to);
+  for (int64_t k = s.from; k < s.to;) {
+    const int64_t end = s.chunk_end(k), to = std::min(end, s.to);
     span(k, to);
     if (s.acc.chunk > 0 && to == end) close(k / s.acc.chunk);
     k = to;
   }
-}
-
-LPK_HD void put_step(EventPiece& piece, int64_t row, int64_t at, uint32_t added, uint32_t lost,
-                     uint32_t over) {
-  const int64_t i = row * kEventDepth + at;
-  piece.added[i] = static_cast<LaneBits>(added & piece.lanes);
-  piece.lost[i] = static_cast<LaneBits>(lost & piece.lanes);
-  piece.over[i] = static_cast<LaneBits>(over & piece.lanes);
 }
 
 }  // namespace
