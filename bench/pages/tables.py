@@ -39,7 +39,6 @@ NO_RECORD = {
     ("bench/NOTES.md", " | 1 thread, processor time"): _NOT_KEPT,
     ("bench/NOTES.md", "operands, outer sum in fp32 | of torch's rate"): _NOT_KEPT,
     ("docs/assignments.md", "word | meaning"): "a default value",
-    ("docs/assignments.md", 'call | with `like="release"`'): "a number of a definition",
     ("docs/backends.md", "name | needs"): "a version",
     ("docs/layers.md", " | "): "versions",
     ("docs/layers.md", "model | `fp8_wang2018`, forward"): "tests/project/test_zoo.py holds it",

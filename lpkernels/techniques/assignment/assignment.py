@@ -12,7 +12,7 @@ from typing import get_args
 from lpkernels._table import Tabular, TextTable
 from lpkernels.arithmetic import Quantizer
 from lpkernels.schemas import SCHEMA
-from lpkernels.techniques.assignment.operations import Group, Kind, Like, TensorSpec, regroup
+from lpkernels.techniques.assignment.operations import Group, Kind, TensorSpec, regroup
 from lpkernels.techniques.assignment.precisions import (
     NONE,
     PAPER,
@@ -62,11 +62,6 @@ class Assignment(Tabular):
         tensors here, so `ratio` and every number of bits leave them out."""
         results = (t for t in self.tensors.values() if t.kind == "activation" and not t.known)
         return tuple(result.key.removesuffix(".Y") for result in results)
-
-    @property
-    def like(self) -> Like:
-        """As of the trace that it is of."""
-        return self.groups[0].like if self.groups else None
 
     @cached_property
     def held(self) -> PinnedKeys:
@@ -157,7 +152,6 @@ class Assignment(Tabular):
                 "formats": {k: [str(each) for each in getattr(self.formats, k)] for k in kinds},
                 "pins": {name: list(getattr(self.pins, name)) for name in ("high", "low", "tied")},
                 "low_groups": list(self.low_groups),
-                **({} if self.like is None else {"like": self.like}),
                 "tensors": [
                     [t.key, t.kind, t.numel, t.group, t.known, t.key in self.low]
                     for t in self.tensors.values()
@@ -179,7 +173,7 @@ class Assignment(Tabular):
         try:
             rows = [(TensorSpec(*row[:5]), row[5]) for row in values["tensors"]]
             found = cls(
-                regroup((tensor for tensor, _ in rows), values.get("like")),
+                regroup(tensor for tensor, _ in rows),
                 frozenset(tensor.key for tensor, is_low in rows if is_low),
                 tuple(values["low_groups"]),
                 Formats(**{kind: tuple(pair) for kind, pair in values["formats"].items()}),

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from lpkernels.techniques import checks
 from lpkernels.techniques.assignment.assignment import Assignment
-from lpkernels.techniques.assignment.operations import Group, Like, TensorSpec, check_like
+from lpkernels.techniques.assignment.operations import Group, TensorSpec
 from lpkernels.techniques.assignment.precisions import NONE, PAPER, Formats, Pins, held, tie
 
 Order = Literal["decreasing", "increasing", "random"]
@@ -26,7 +26,6 @@ def demote(
     formats: Formats = PAPER,
     pins: Pins = NONE,
     bits: int | None = None,
-    like: Like = None,
 ) -> Assignment:
     """The assignment with the first groups of an order in low precision, as many as demanded.
 
@@ -52,18 +51,11 @@ def demote(
         formats: the formats of high and low precision.
         pins: tensors held or tied.
         bits: instead of the ratio: the most bits that all tensors may have together, ours.
-        like: "release": as the authors' released code does, for groups of trace(..., like=
-            "release"): "random" shuffles the groups by Python's `random.shuffle`, and the ratio is
-            the sum of the groups' shares as floats, in the order taken. The release trains nothing
-            where this sum ends above ratio + 0.1, unless the ratio is 0 or 1; here it is for you to
-            compare. Its random order starts from the groups as the modules are defined; here they
-            ascend, which is the same for the paper's networks.
 
     Raises:
         TypeError, ValueError: ratio outside [0, 1], both or none of ratio and bits, an unknown
-            order, a seed missing or not used, a glob that matches nothing, a budget of
-            bits that cannot be met; like="release" with bits or pins, which the release has not,
-            or with groups of another trace.
+            order, a seed missing or not used, a glob that matches nothing, a budget of bits that
+            cannot be met.
 
     >>> from lpkernels.techniques.assignment import demote, group, trace
     >>> model, loss = torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy
@@ -75,16 +67,12 @@ def demote(
     if not groups or not all(isinstance(group, Group) for group in groups):
         raise TypeError("demote: expected the groups of group(ops), at least one")
     check_demand("demote", ratio, bits, order, seed)
-    check_like("demote", like)
-    if like is not None:
-        _check_released(groups, bits, pins)
     kept = held(groups, pins)
     groups = tie(groups, pins)
-    state_of = _Demotion if like is None else _ReleasedDemotion
-    state = state_of(formats, kept.high, sum(group.numel for group in groups), ratio, bits)
+    state = _Demotion(formats, kept.high, sum(group.numel for group in groups), ratio, bits)
     for group in groups:
         state.start(group, kept.low)
-    for group in _ordered(groups, order, seed, state):
+    for group in _ordered(groups, order, seed):
         if state.enough:
             break
         state.lower(group)
@@ -145,53 +133,10 @@ class _Demotion:
         return math.ceil(Fraction(self.ratio or 0) * self.numel) - self.low_numel
 
 
-class _ReleasedDemotion(_Demotion):
-    """As the released code counts: shares of all elements, added as floats."""
-
-    share = 0.0
-
-    def lower(self, group: Group) -> None:
-        super().lower(group)
-        self.share += group.numel / max(self.numel, 1)
-
-    @property
-    def enough(self) -> bool:
-        # Rounded shares need not add up to 1, so a ratio of 1 takes all groups.
-        return self.ratio == 0 or (self.ratio != 1 and self.share >= float(self.ratio or 0))
-
-    def shuffled(self, groups: Sequence[Group], draw: random.Random) -> list[Group]:
-        found = sorted(groups, key=lambda group: group.index)
-        draw.shuffle(found)
-        return found
-
-
-def _check_released(groups: Sequence[Group], bits: Any, pins: Pins) -> None:
-    """Raises: ValueError: the released code has no such demotion."""
-    given = {"bits": bits is not None, "pins": pins != NONE}
-    for name, is_given in given.items():
-        if is_given:
-            raise ValueError(
-                f'demote: like="release" takes a ratio and an order by size or at random, got '
-                f"{name}; leave it out, or leave out like"
-            )
-    if any(group.like is None for group in groups):
-        raise ValueError(
-            'demote: like="release" needs groups of such a trace; give group(trace(model, loss, '
-            'batch, like="release"))'
-        )
-
-
-def _ordered(
-    groups: Sequence[Group],
-    order: Order,
-    seed: int | None,
-    state: _Demotion,
-) -> list[Group]:
+def _ordered(groups: Sequence[Group], order: Order, seed: int | None) -> list[Group]:
     if order == "random":
         # Python promises the same numbers in every version for the method random().
         draw = random.Random(seed)
-        if isinstance(state, _ReleasedDemotion):
-            return state.shuffled(groups, draw)
         drawn = {group.index: draw.random() for group in groups}
         return sorted(groups, key=lambda group: drawn[group.index])
     sign = -1 if order == "decreasing" else 1

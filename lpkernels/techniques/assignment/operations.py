@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from lpkernels.techniques import checks
 
 Kind = Literal["weight", "activation", "grad_activation", "grad_weight"]
-#: The rules: this package's own (None), or the rules of the code that Lee et al. released.
-Like = Literal["release"] | None
 #: The kinds of tensors of training, and the ends of their keys: the paper's P, Y, GY and GP.
 SUFFIXES: dict[Kind, str] = {
     "weight": "P",
@@ -51,7 +49,6 @@ class Op:
     known: False: nobody knows what it computes, so its tensors stay in high precision.
     keeps: the memories that backward reads, which `kept_memory` counts; None: nobody knows. They
         depend on how the operation is computed, so Ops are equal whatever they keep.
-    like: as of the trace that found it.
 
     Raises: TypeError, ValueError: a field of another type, or a size below zero.
     """
@@ -64,7 +61,6 @@ class Op:
     operation: str = ""
     known: bool = True
     keeps: tuple[Kept, ...] | None = field(default=None, compare=False)
-    like: Like = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -75,7 +71,6 @@ class Op:
             )
         for what, numel in {"the result": self.numel, **self.params}.items():
             checks.whole(f"Op {self.name!r}: elements of {what}", numel, 0)
-        check_like(f"Op {self.name!r}", self.like)
         object.__setattr__(self, "inputs", tuple(self.inputs))
         object.__setattr__(self, "params", dict(self.params))
 
@@ -86,12 +81,6 @@ class Op:
             name.removeprefix(".") if "." in name else f"{self.name}.{name}": numel
             for name, numel in self.params.items()
         }
-
-
-def check_like(label: str, like: Any) -> None:
-    """Raises: ValueError: neither None nor "release". label: the caller, as the error names it."""
-    if like is not None and like != "release":
-        raise ValueError(f'{label}: like must be None or "release", got {like!r}')
 
 
 def checked_ops(function: str, ops: Sequence[Op]) -> list[Op]:
@@ -110,11 +99,6 @@ def checked_ops(function: str, ops: Sequence[Op]) -> list[Op]:
             raise TypeError(f"{function}: expected Ops, got {type(op).__name__}: {op!r}")
         if op.name in seen:
             raise ValueError(f"{function}: two Ops are called {op.name!r}; a name is for one")
-        if op.like != ops[0].like:
-            raise ValueError(
-                f"{function}: {op.name!r} has like={op.like!r} and the Op before {ops[0].like!r}; "
-                "give the Ops of one trace"
-            )
         for name in op.inputs:
             if name not in seen:
                 raise ValueError(
@@ -156,12 +140,10 @@ class Group:
 
     index: the group's number.
     tensors: a TensorSpec for each, in the order of the operations.
-    like: as of their Ops.
     """
 
     index: int
     tensors: tuple[TensorSpec, ...]
-    like: Like = None
 
     @property
     def numel(self) -> int:
@@ -210,15 +192,15 @@ def group(ops: Sequence[Op]) -> tuple[Group, ...]:
         reads = home[op.inputs[0]] if op.inputs else index
         for name, numel in op.full_params.items():
             _add(tensors, name, ("weight", "grad_weight"), numel, reads, op.known)
-    return regroup(tensors.values(), ops[0].like)
+    return regroup(tensors.values())
 
 
-def regroup(tensors: Iterable[TensorSpec], like: Like) -> tuple[Group, ...]:
+def regroup(tensors: Iterable[TensorSpec]) -> tuple[Group, ...]:
     """Groups by the index that each tensor says."""
     found: dict[int, list[TensorSpec]] = {}
     for tensor in tensors:
         found.setdefault(tensor.group, []).append(tensor)
-    return tuple(Group(index, tuple(found[index]), like) for index in sorted(found))
+    return tuple(Group(index, tuple(found[index])) for index in sorted(found))
 
 
 def _add(
@@ -273,11 +255,14 @@ _LOSSES = """
     triplet_margin_loss multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss
 """.split()
 
-SPLITS = frozenset("chunk split tensor_split".split())
-"""Operations whose results are views of their operand, and tensors of their own in a trace like the
-released code."""
-
-FOLLOWS_ITS_INPUTS = SPLITS | {*_ACTIVATIONS, *_ARITHMETIC, *_JOINS, *_POOLS, *_MOVES, *_DROPOUTS}
+FOLLOWS_ITS_INPUTS = frozenset("chunk split tensor_split".split()) | {
+    *_ACTIVATIONS,
+    *_ARITHMETIC,
+    *_JOINS,
+    *_POOLS,
+    *_MOVES,
+    *_DROPOUTS,
+}
 """Operations that compute in the type of their inputs, in the widest where these differ."""
 
 KNOWN = FOLLOWS_ITS_INPUTS | {*_REDUCTIONS, *_NORMS, *_SOFTMAXES, *_LOSSES, "embedding"}
@@ -304,14 +289,10 @@ BY_THEIR_RESULT = frozenset(
 """Operations whose gradient is a function of their result. (That of a maximum compares the result
 with what it is the maximum of, and one rounded to another format would be equal to nothing.)"""
 
-RELEASED_BY_THEIR_RESULT = frozenset("sigmoid log_softmax".split())
-"""The same in the code that Lee et al. released, where all others read what they computed."""
 
-
-def by_their_result(operation: str, like: Like) -> bool:
+def by_their_result(operation: str) -> bool:
     """Whether an operation's gradient is a function of its result as it is stored."""
-    found = BY_THEIR_RESULT if like is None else RELEASED_BY_THEIR_RESULT
-    return canonical(operation) in found
+    return canonical(operation) in BY_THEIR_RESULT
 
 
 _PYTHONS = {

@@ -195,7 +195,7 @@ def tie(groups: Sequence[Group], pins: Pins) -> tuple[Group, ...]:
         first = min(home[key] for key in together)
         home |= dict.fromkeys(together, first)
     tensors = (replace(t, group=home[t.key]) for group in groups for t in group.tensors)
-    return regroup(tensors, groups[0].like)
+    return regroup(tensors)
 
 
 def ties(pins: Pins, keys: Sequence[str]) -> list[frozenset[str]]:

@@ -18,7 +18,6 @@ from torch.nn import Module
 
 from lpkernels.techniques.assignment.operations import (
     SAME_VALUES,
-    Like,
     Op,
     by_their_result,
     canonical,
@@ -78,14 +77,13 @@ class RunPlan:
 
     ops: the operations that the trace found. inputs: for each tensor of the network's input its Op,
     or None if nothing rounds it. calls: all calls in order. parameters: names of the parameters
-    that calls read. like: as of the trace.
+    that calls read.
     """
 
     ops: tuple[Op, ...]
     inputs: tuple[str | None, ...]
     calls: tuple[PlannedCall, ...]
     parameters: tuple[str, ...]
-    like: Like
 
     @cached_property
     def consumed(self) -> frozenset[str]:
@@ -103,10 +101,10 @@ class RunPlan:
         """The keys of gradients that nothing rounds.
 
         The loss's own value has such a gradient. So has a scalar that nothing else reads, if the
-        loss's gradient is passed on to it as it is or negated. (In the released code it has not.)
+        loss's gradient is passed on to it as it is or negated.
         """
         makers = {each.op: call for call in self.calls for each in call.results}
-        scalars = {op.name for op in self.ops if op.numel == 1 and self.like is None}
+        scalars = {op.name for op in self.ops if op.numel == 1}
         found: list[str] = [self.ops[-1].name]
         for name in found:
             call = makers.get(name)
@@ -134,11 +132,10 @@ def planned(
     loss: Callable[[Any, Any], Tensor] | None,
     batch: tuple[Any, Any],
     grad: bool,
-    like: Like = None,
 ) -> RunPlan:
     """The plan for batches such as this one; the model is left as found."""
-    recorder, names = followed(model, loss, batch, grad=grad, like=like)
-    ops, _ = finished(names, like)
+    recorder, names = followed(model, loss, batch, grad=grad)
+    ops, _ = finished(names)
     parameters = tuple(dict.fromkeys(name for op in ops for name in op.full_params))
     readers = {
         maker.name: number
@@ -147,16 +144,14 @@ def planned(
         if isinstance(maker, TracedParameter)
     }
     calls = tuple(
-        _call(met, names, tuple(n for n in parameters if readers.get(n) == number), like)
+        _call(met, names, tuple(n for n in parameters if readers.get(n) == number))
         for number, met in enumerate(recorder.calls)
     )
     inputs = tuple(None if step is None else names.get(step) for step in recorder.inputs)
-    return RunPlan(ops, inputs, calls, parameters, like)
+    return RunPlan(ops, inputs, calls, parameters)
 
 
-def _call(
-    met: TracedCall, names: Mapping[TracedOp, str], last: tuple[str, ...], like: Like
-) -> PlannedCall:
+def _call(met: TracedCall, names: Mapping[TracedOp, str], last: tuple[str, ...]) -> PlannedCall:
     results = tuple(
         PlannedResult(names[made.step], made.place, made.number)
         for made in met.made
@@ -169,7 +164,7 @@ def _call(
     copied = None
     if canonical(met.operation) in SAME_VALUES:
         copied = next((key for key in reads if key is not None), None)
-    by_result = by_their_result(met.operation, like)
+    by_result = by_their_result(met.operation)
     return PlannedCall(met.operation, reads, results, met.passes, parts, copied, last, by_result)
 
 

@@ -109,10 +109,6 @@ class Session(TorchFunctionMode):
 
         return changed(result, new)
 
-    def log_softmax(self, x: Tensor, axis: int) -> Tensor:
-        """Computes a part of cross_entropy."""
-        return torch.log_softmax(x, axis)
-
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = name_of(func)
         if name == "get" and not kwargs:
@@ -139,7 +135,7 @@ class Session(TorchFunctionMode):
             def store(x: Tensor, part: str) -> Tensor:
                 return self.result(x, parts[part]) if part in parts else x
 
-            result = in_parts(name, function, args, kwargs, compute, store, self.log_softmax)
+            result = in_parts(name, function, args, kwargs, compute, store)
         else:
             result = compute(*args, **kwargs)
             if planned.results:

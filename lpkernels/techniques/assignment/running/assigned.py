@@ -16,16 +16,9 @@ from lpkernels.nn.selecting import check_model
 from lpkernels.techniques import checks
 from lpkernels.techniques._nested import all_tensors
 from lpkernels.techniques.assignment.assignment import Assignment
-from lpkernels.techniques.assignment.operations import Like, group
+from lpkernels.techniques.assignment.operations import group
 from lpkernels.techniques.assignment.promotion import FORWARD, Promoter, Promotion
 from lpkernels.techniques.assignment.running._plan import RunPlan, kind_of, planned
-from lpkernels.techniques.assignment.running._released import (
-    ReleasedSession,
-    ReleasedTable,
-    check_released,
-    overflow_ratio,
-    released_promoter,
-)
 from lpkernels.techniques.assignment.running._rounding import (
     CopiedCounts,
     Count,
@@ -44,10 +37,9 @@ def assign(
     assignment: Assignment,
     *,
     promote: float | Promoter | None = 0.01,
-    fan_out: FanOut | None = None,
+    fan_out: FanOut = "sum",
     pack: bool = True,
     counts: bool = True,
-    like: Like = None,
 ) -> Assigned:
     """A model and its loss to be trained under an assignment; the model itself is not changed.
 
@@ -68,13 +60,10 @@ def assign(
             it; None: none is promoted. Or a Promoter of this assignment.
         fan_out: how the gradient of a tensor that several operations read is rounded: "sum", the
             sum of their shares, which is one stored tensor; or "branches", as the paper's released
-            code does: each share, and not their sum. Parameters: always the sum. None: "sum", or
-            "branches" with like="release".
+            code does: each share, and not their sum. Parameters: always the sum.
         pack: whether operations keep their tensors for backward as codes, bit for bit the same: a
             tensor of the assignment once, in its format, however many operations keep it.
         counts: whether overflow and underflow are counted; without it nothing is promoted.
-        like: "release": as the authors' released code in all that docs/assignments.md lists, for an
-            assignment of a trace like it. NaN stays NaN, which the release loses.
 
     Source: Lee, Sharma, Aiken 2023 (arXiv 2301.13464), and their released code for when tensors are
         rounded. The tensors of their Algorithm 1 are inputs of operations, parameters and the
@@ -83,10 +72,8 @@ def assign(
         reads its rounded result (in the release the one before rounding).
     Raises:
         TypeError: no module, no Assignment, another type of an option.
-        ValueError: a promoter of another assignment, or promotion without counts; like="release"
-            with fan_out="sum", a Promoter, other formats than floats without codes for infinity
-            and NaN, rounded to nearest with ties away, or an assignment of another trace. Another
-            model, loss or batch is found by the first call.
+        ValueError: a promoter of another assignment, or promotion without counts. Another model,
+            loss or batch is found by the first call.
 
     >>> from lpkernels.techniques.assignment import assign, demote, group, trace
     >>> model, loss = torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy
@@ -94,11 +81,11 @@ def assign(
     >>> assigned = assign(model, loss, demote(group(trace(model, loss, batch)), 1))
     >>> assigned(*batch).backward()
     """
-    return Assigned(model, loss, assignment, promote, fan_out, pack, counts, like)
+    return Assigned(model, loss, assignment, promote, fan_out, pack, counts)
 
 
 class Assigned:
-    """Made by `assign`, with its model, loss, assignment, promote, fan_out, pack, counts, like."""
+    """Made by `assign`, with its model, loss, assignment, promote, fan_out, pack, counts."""
 
     def __init__(
         self,
@@ -106,18 +93,16 @@ class Assigned:
         loss: Callable[[Any, Any], Tensor],
         assignment: Assignment,
         promote: float | Promoter | None,
-        fan_out: FanOut | None,
+        fan_out: FanOut,
         pack: bool,
         counts: bool,
-        like: Like,
     ) -> None:
         check_model("assign", model)
-        self._promoter = _promoter(assignment, promote, counts, like, fan_out)
+        self._promoter = _promoter(assignment, promote, counts)
         _check_options(fan_out, pack, counts)
-        self.model, self.loss, self.like = model, loss, like
-        usual: FanOut = "sum" if like is None else "branches"
-        self.fan_out, self.packs = fan_out or usual, pack
-        self._table = (RoundingTable if like is None else ReleasedTable)(assignment, counts)
+        self.model, self.loss = model, loss
+        self.fan_out, self.packs = fan_out, pack
+        self._table = RoundingTable(assignment, counts)
         self._table.check_parameters(model)
         self._plans: dict[Any, RunPlan] = {}
         self._meter = Meter()
@@ -184,8 +169,7 @@ class Assigned:
 
     def output(self, input: Any) -> Any:
         """The model's output under the current formats, to evaluate it; the loss is not computed.
-        Without gradients and counts. The model's output in float32 is model(input). With like=
-        "release" results are rounded and parameters are not, as in the released code's tests.
+        Without gradients and counts. The model's output in float32 is model(input).
 
         Raises: ValueError: operations that the assignment has no tensors for.
         """
@@ -202,15 +186,12 @@ class Assigned:
         The counts of this step start on their way to the host; the counts of the step before have
         arrived and decide. So a tensor that overflows in step t is promoted when step t + 1 ends,
         and is in high precision from step t + 2 on, on every device. The paper's rule is one step
-        faster. A step whose loss was not finite promotes nothing. With like="release" the counts of
-        this step decide, whatever the loss.
+        faster. A step whose loss was not finite promotes nothing.
         """
         self._stepped = True
         self._meter.last = None
         if not self._table.counting:
             return ()
-        if self.like is not None:
-            return self._tell_promoter(self._table.read(self._table.copied()))
         before, self._copied = self._copied, self._table.copied()
         return () if before is None else self._tell_promoter(self._table.read(before))
 
@@ -251,10 +232,13 @@ class Assigned:
         self._counts = counts
         tensors = self.assignment.tensors
         last = counts.get(self._loss_key)
-        if last is not None and last.nonfinite and self.like is None:
+        if last is not None and last.nonfinite:
             counts = {}
-        counted = {key: each for key, each in counts.items() if tensors[key].kind in FORWARD}
-        overflow = {key: overflow_ratio(each, self.like) for key, each in counted.items()}
+        overflow = {
+            key: count.overflow_ratio
+            for key, count in counts.items()
+            if tensors[key].kind in FORWARD
+        }
         promoted = self._promoter.update(overflow)
         if promoted:
             self._table.write(self.assignment)
@@ -262,10 +246,6 @@ class Assigned:
 
     def _session(self, plan: RunPlan, keeper: Keeper | None) -> Session:
         names = {id(p): name for name, p in self.model.named_parameters()}
-        if self.like is not None:
-            # Tests of the released code read the parameters as they are.
-            names = names if torch.is_grad_enabled() else {}
-            return ReleasedSession(self._table, plan, names, keeper, True)
         return Session(self._table, plan, names, keeper, self.fan_out == "branches")
 
     def _keeper(self, args: Any, kwargs: Any, target: Any) -> Keeper | None:
@@ -292,7 +272,7 @@ class Assigned:
         kind = self._kind(loss, input, target)
         if kind not in self._plans:
             batch, records = (input, target), torch.is_grad_enabled()
-            plan = planned(self.model, loss, batch, records, self.like)
+            plan = planned(self.model, loss, batch, records)
             self._check(plan, loss is None)
             self._plans[kind] = plan
         return self._plans[kind]
@@ -327,20 +307,17 @@ def check_assigned(function: str, assigned: Any) -> None:
         )
 
 
-def _promoter(
-    assignment: Any, promote: Any, counts: Any, like: Like, fan_out: FanOut | None
-) -> Promoter:
+def _promoter(assignment: Any, promote: Any, counts: Any) -> Promoter:
     if not isinstance(assignment, Assignment):
         raise TypeError(
             f"assign: expected an Assignment, such as demote(...), got {type(assignment).__name__}"
         )
-    check_released(assignment, like, fan_out, promote)
     if promote is not None and counts is False:
         raise ValueError(
             "assign: promotion needs counts; give promote=None, or leave counts=False away"
         )
     if not isinstance(promote, Promoter):
-        return (Promoter if like is None else released_promoter)(assignment, promote)
+        return Promoter(assignment, promote)
     if promote.assignment != assignment:
         raise ValueError(
             "assign: the Promoter is of another assignment; make it of the one that is given"
@@ -349,7 +326,6 @@ def _promoter(
 
 
 def _check_options(fan_out: Any, pack: Any, counts: Any) -> None:
-    if fan_out is not None:
-        checks.choice("assign: fan_out", fan_out, get_args(FanOut))
+    checks.choice("assign: fan_out", fan_out, get_args(FanOut))
     checked_bool("assign", "pack", pack)
     checked_bool("assign", "counts", counts)

@@ -21,8 +21,7 @@ class StepResult:
     loss: a 0-d tensor on the device, without a graph.
     skipped: whether the loss scaler left the weights as they were; False without one.
     promoted: keys that are in high precision from the next step on.
-    ratio, bit_ratio: of the assignment that the step ran under; with like="release" of the
-        assignment after its promotions, as the released code logs.
+    ratio, bit_ratio: of the assignment that the step ran under.
     """
 
     loss: Tensor
@@ -74,8 +73,7 @@ def _steps(
         skipped = _update(value, optimizer, scaler)
         before = assigned.assignment
         promoted = assigned.step()
-        told = before if assigned.like is None else assigned.assignment
-        yield StepResult(value.detach(), skipped, promoted, told.ratio, told.bit_ratio)
+        yield StepResult(value.detach(), skipped, promoted, before.ratio, before.bit_ratio)
         if number == steps:
             return
 

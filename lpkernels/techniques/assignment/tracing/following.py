@@ -17,17 +17,15 @@ from lpkernels.nn.observing.tracing import arguments, left_as_found
 from lpkernels.nn.scaling import is_leaf
 from lpkernels.nn.selecting import check_model
 from lpkernels.techniques._nested import all_tensors
-from lpkernels.techniques.assignment.operations import Kept, Like, Op, check_like, key_of
+from lpkernels.techniques.assignment.operations import Kept, Op, key_of
 from lpkernels.techniques.assignment.tracing.makers import Maker, TracedOp, TracedParameter
-from lpkernels.techniques.assignment.tracing.recording import CopiedSplits, Recorder
+from lpkernels.techniques.assignment.tracing.recording import Recorder
 
 
 def trace(
     model: Module,
     loss: Callable[[Any, Any], Tensor],
     batch: tuple[Any, Any],
-    *,
-    like: Like = None,
 ) -> tuple[Op, ...]:
     """The operations that the model and its loss compute on one batch, as data.
 
@@ -67,15 +65,10 @@ def trace(
         loss: from the model's output and the target to a scalar.
         batch: (input, target): the input a tensor, a tuple of arguments or a dict of keyword
             arguments; numel of the Ops counts its examples. Anything that loss takes as target.
-        like: "release": as the authors' released code counts: a result of one element, such as the
-            loss, has as many elements as the batch has examples, and the parts of a tensor that
-            `chunk`, `split` or `tensor_split` makes are Ops. For demote and assign with the same.
 
-    Source: of like="release", the released code of Lee, Sharma, Aiken 2023 (arXiv 2301.13464).
     Raises:
         TypeError: no module, or no pair as batch.
-        ValueError: a loss that is no scalar, or does not depend on what the model computes; like
-            other than None and "release".
+        ValueError: a loss that is no scalar, or does not depend on what the model computes.
         NotImplementedError: control flow by values, TorchScript, a compiled module; it says where.
 
     >>> from lpkernels.techniques.assignment import trace
@@ -84,8 +77,8 @@ def trace(
     >>> [op.name for op in trace(model, loss, batch)]
     ['input', 'linear', 'loss.log_softmax', 'loss.nll_loss']
     """
-    names = followed(model, loss, batch, keeps=True, like=like)[1]
-    ops, unknown = finished(names, like)
+    names = followed(model, loss, batch, keeps=True)[1]
+    ops, unknown = finished(names)
     if unknown:
         warnings.warn(
             "trace: held in high precision, for what they compute is not known: "
@@ -102,7 +95,6 @@ def followed(
     *,
     grad: bool = True,
     keeps: bool = False,
-    like: Like = None,
 ) -> tuple[Recorder, dict[TracedOp, str]]:
     """One run as `trace` describes it: its recorder, and the names of the steps.
 
@@ -110,16 +102,14 @@ def followed(
     keeps: whether the steps say which tensors they keep for backward.
     """
     check_model("trace", model)
-    check_like("trace", like)
     given, target = as_pair("trace", batch)
     args, kwargs = arguments(given)
     there = all_tensors({"": [*model.buffers(), *args, *kwargs.values(), target]}).values()
-    recorder = Recorder(model, args, kwargs, there if keeps else None, like)
+    recorder = Recorder(model, args, kwargs, there if keeps else None)
     with (
         nullcontext() if recorder.saved is None else recorder.saved.watching(),
         left_as_found(model, [*args, *kwargs.values()]),
         torch.set_grad_enabled(grad),
-        nullcontext() if like is None else CopiedSplits(),
         observe(model, recorder, operations=EVERYTHING),
     ):
         output = model(*args, **kwargs)
@@ -128,18 +118,7 @@ def followed(
         ends = recorder.steps_of(output)
     else:
         ends = [recorder.step_of(_checked(value))]
-    names = named(recorder.steps, ends)
-    if like is not None:
-        _count_as_examples(names, [*args, *kwargs.values()])
-    return recorder, names
-
-
-def _count_as_examples(steps: Iterable[TracedOp], inputs: Sequence[Any]) -> None:
-    """The released code traces one example and multiplies all results by the batch."""
-    first = next(iter(all_tensors({"": inputs}).values()), None)
-    for step in steps:
-        if step.numel == 1 and first is not None and first.dim():
-            step.numel = len(first)
+    return recorder, named(recorder.steps, ends)
 
 
 def as_pair(function: str, batch: Any) -> tuple[Any, Any]:
@@ -168,13 +147,12 @@ def named(steps: Sequence[TracedOp], ends: Iterable[TracedOp]) -> dict[TracedOp,
     return _names(_needed(steps, ends))
 
 
-def finished(names: Mapping[TracedOp, str], like: Like) -> tuple[tuple[Op, ...], list[str]]:
+def finished(names: Mapping[TracedOp, str]) -> tuple[tuple[Op, ...], list[str]]:
     """The Ops, and the operations among them that are not known, with where they are."""
     ops = tuple(
         Op(
             names[step], step.is_gemm, tuple(names[each] for each in step.inputs), _params(step),
             step.numel, step.operation, step.known, _keeps(step, names),
-            like,
         )
         for step in names
     )  # fmt: skip

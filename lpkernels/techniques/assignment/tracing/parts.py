@@ -159,10 +159,8 @@ def in_parts(
     kwargs: Mapping[str, Any],
     compute: Callable[..., Any],
     store: Store,
-    log_softmax: Callable[[Tensor, int], Tensor] = torch.log_softmax,
 ) -> Any:
-    """The result of the call if `store` is applied to each result inside it; log_softmax computes
-    the logarithms inside cross_entropy.
+    """The result of the call if `store` is applied to each result inside it.
 
     A function of torch is taken apart here; one under a recipe stores its results itself.
     """
@@ -171,7 +169,7 @@ def in_parts(
         if name == "cross_entropy":
 
             def logs(x: Tensor, axis: int) -> Tensor:
-                return stored(log_softmax(x, axis), "log_softmax")
+                return stored(torch.log_softmax(x, axis), "log_softmax")
 
             return stored(cross_entropy(logs, *args, **kwargs), "nll_loss")
         if recipe is not None and not recipe.is_torch:

@@ -8,17 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.overrides import TorchFunctionMode
 
 from lpkernels.nn.observing import PRODUCTS, Call, Run, Visitor
-from lpkernels.nn.observing.functions import name_of
-from lpkernels.techniques._nested import all_tensors, changed
+from lpkernels.techniques._nested import all_tensors
 from lpkernels.techniques.assignment.operations import (
     KNOWN,
     PASSES_GRADIENTS,
     SAME_VALUES,
-    SPLITS,
-    Like,
     canonical,
 )
 from lpkernels.techniques.assignment.tracing.makers import (
@@ -52,20 +48,6 @@ _READS_VALUES = frozenset(
 _SIZED_BY_VALUES = frozenset("nonzero argwhere unique unique_consecutive".split())
 
 
-class CopiedSplits(TorchFunctionMode):
-    """The parts of a split tensor are copies, as in the released code, so that they are results."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return copied_split(func, func(*args, **(kwargs or {})))
-
-
-def copied_split(function: Any, result: Any) -> Any:
-    """A function's result; its tensors are copies if they are parts of one tensor."""
-    if name_of(function) not in SPLITS:
-        return result
-    return changed(result, lambda _, x: x.clone())
-
-
 class Recorder(Visitor):
     """steps: the operations so far, in order, whether the loss depends on them or not.
     calls: all calls of functions so far, whether they are operations or not.
@@ -78,14 +60,13 @@ class Recorder(Visitor):
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         there: Iterable[Tensor] | None = None,
-        like: Like = None,
     ) -> None:
         self.steps: list[TracedOp] = []
         self.calls: list[TracedCall] = []
         self._flow = Flow()
         self.saved = None
         if there is not None:
-            self.saved = SavedByAutograd(self._flow, self._maker, there, like)
+            self.saved = SavedByAutograd(self._flow, self._maker, there)
         self._entered: dict[int, tuple[list[Tensor], list[int], CallInputs, int]] = {}
         self._parameters = {
             id(p): TracedParameter(name, p.numel(), number)

@@ -13,7 +13,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from lpkernels import functional
 from lpkernels.nn.observing import PRODUCTS, Call
 from lpkernels.techniques._nested import all_tensors
-from lpkernels.techniques.assignment.operations import Like, by_their_result
+from lpkernels.techniques.assignment.operations import by_their_result
 from lpkernels.techniques.assignment.tracing.makers import (
     Flow,
     Maker,
@@ -41,9 +41,8 @@ class SavedByAutograd:
         flow: Flow,
         maker: Callable[[Tensor], Maker | None],
         there: Iterable[Tensor],
-        like: Like,
     ) -> None:
-        self._flow, self._maker, self._like = flow, maker, like
+        self._flow, self._maker = flow, maker
         self._there = {memory(x) for x in there}
         self._found: list[Tensor] = []
         self._numbers: dict[StorageWeakRef, int] = {}
@@ -81,7 +80,7 @@ class SavedByAutograd:
         saved in it."""
         # An operation keeps the result that it computed, unless its gradient is a function of the
         # result: then it keeps the stored one.
-        by_result = by_their_result(call.operation, self._like)
+        by_result = by_their_result(call.operation)
         operands = [*all_tensors(arguments).values()]
         keeps = self._keeps(call, found, operands, () if by_result else steps)
         for step in steps:
