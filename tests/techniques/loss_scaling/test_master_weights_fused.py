@@ -200,7 +200,7 @@ def test_parameters_and_flags_that_are_refused() -> None:
     optimizer = make("sgd", [p], True, RECIPES["fp32"])
     p.data = p.data.to(memory_format=torch.channels_last)
     p.grad = torch.ones_like(p)
-    with pytest.raises(ValueError, match="step of parameter '0' with fused=True: it takes contig"):
+    with pytest.raises(ValueError, match="fused=True, but not for parameter '0': it takes contig"):
         optimizer.step()
     wrong = optimizers.parameters(torch.float64, shapes=[(3,)])
     with pytest.raises(ValueError, match=r"float32, float16 and bfloat16, not torch\.float64"):

@@ -106,11 +106,6 @@ class WeightFormats:
         """Whether anything is rounded stochastically."""
         return any(quantizer.is_stochastic for _, quantizer in self.all())
 
-    @property
-    def take_anything(self) -> bool:
-        """Whether every value that is kept has a code, infinities and NaN too."""
-        return all(has_every_code(quantizer.fmt) for quantizer in self.kept().values())
-
 
 def plain(value: Any) -> Any:
     """A format as the plain value that a group holds, and a state_dict with it."""

@@ -49,46 +49,10 @@ def check_fused(
     ValueError."""
     if fused not in (None, True, False):
         raise TypeError(f"MasterWeights: fused must be True, False or None, got {fused!r}")
-    if not fused:
-        return
-    fused_pass = FusedPass(fused, optimizer)
+    batches = Batches(optimizer, fused)
     for group in groups:
         for parameter in group["params"]:
-            why = fused_pass.refusal(group, parameter, rules[parameter])
-            if why:
-                raise ValueError(
-                    f"MasterWeights: fused=True, but not for parameter {rules[parameter].name!r}: "
-                    f"{why}; or leave fused out, which takes the general path there"
-                )
-
-
-class FusedPass:
-    """Chooses whether the fused pass makes an update. It serves one step of an optimizer, and looks
-    at options and formats once."""
-
-    def __init__(self, fused: bool | None, optimizer: Optimizer) -> None:
-        self._fused, self._kind = fused, type(optimizer)
-        self._options: dict[int, str] = {}
-        self._formats: dict[int, str] = {}
-
-    def refusal(self, group: Mapping[str, Any], parameter: Tensor, rule: Rule) -> str:
-        """Why the pass cannot make an update; "" if it can."""
-        options = self._options.get(id(group))
-        if options is None:
-            options = self._options[id(group)] = _of_options(self._kind, group)
-        formats = self._formats.get(id(rule.formats))
-        if formats is None:
-            formats = self._formats[id(rule.formats)] = _of_formats(rule.formats, self._kind)
-        return options or formats or _of_parameter(parameter)
-
-    def takes(self, group: Mapping[str, Any], parameter: Tensor, rule: Rule) -> bool:
-        """Whether the pass makes this update. Raises ValueError where it must and cannot."""
-        why = "" if self._fused is False else self.refusal(group, parameter, rule)
-        if why and self._fused:
-            raise ValueError(
-                f"MasterWeights: step of parameter {rule.name!r} with fused=True: {why}"
-            )
-        return not why and self._fused is not False
+            batches.takes(group, parameter, rules[parameter])
 
 
 def _of_options(kind: type[Optimizer], group: Mapping[str, Any]) -> str:
@@ -147,10 +111,11 @@ STEP = "step"
 
 @dataclass
 class Batch:
-    """Parameters that one call steps; they share a group, a set of formats, a device and a dtype.
+    """Parameters that one call steps; they share a group, a device and dtypes.
 
     tensors: for each kind of `UpdateTensors`, in that order, this process's part of each
         parameter's tensor.
+    positions: the parameters' numbers in the draws' keys.
     origins: where this process's part begins in each whole parameter.
     """
 
@@ -158,20 +123,17 @@ class Batch:
     formats: WeightFormats
     begins: bool
     names: tuple[str, ...]
-    tensors: tuple[list[Tensor], ...]
+    tensors: tuple[list[Tensor], ...] = field(
+        default_factory=lambda: tuple([] for _ in UpdateTensors._fields)
+    )
     positions: list[int] = field(default_factory=list)
     origins: list[int] = field(default_factory=list)
 
     def add(
-        self,
-        parameter: Tensor,
-        layout: Layout | None,
-        position: int,
-        kept: Mapping[str, Any],
-        count: Tensor,
+        self, parameter: Tensor, layout: Layout | None, kept: Mapping[str, Any], count: Tensor
     ) -> None:
-        """Adds a parameter that has a gradient, with its number in the draws' keys, its kept
-        tensors, and the count of its updates. layout: None if all of the parameter is here."""
+        """Adds a parameter that has a gradient, with its kept tensors and the count of its updates.
+        layout: None if all of the parameter is here."""
         gradients, weights, masters, first, second, steps, counts = self.tensors
         gradient = parameter.grad
         assert gradient is not None
@@ -188,7 +150,6 @@ class Batch:
         if isinstance(self.step, arithmetic.Adam):
             steps.append(kept[STEP])
         counts.append(count)
-        self.positions.append(position)
         self.origins.append(0 if layout is None else layout.origin)
 
     def run(self, seed: Tensor | None, found: Tensor | None, scale: Any) -> None:
@@ -210,25 +171,39 @@ class Batch:
 
 
 class Batches:
-    """Collects updates of a step of an optimizer, and makes them."""
+    """The fused updates of one step of an optimizer: chooses, collects and makes them."""
 
-    def __init__(self, optimizer: Optimizer) -> None:
-        self._kind = type(optimizer)
+    def __init__(self, optimizer: Optimizer, fused: bool | None) -> None:
+        self._fused, self._kind = fused, type(optimizer)
+        # By the id of a group: why its options or formats keep it from the pass, or "".
+        self._refusals: dict[int, str] = {}
         self._batches: dict[tuple[Any, ...], Batch] = {}
-        self._steps: dict[int, arithmetic.Step] = {}
         # For parameters that several processes hold in parts: the count of all processes, the count
         # of this process, and the group.
         self._counted: list[tuple[Tensor, Tensor, Any]] = []
+
+    def takes(self, group: Mapping[str, Any], parameter: Tensor, rule: Rule) -> bool:
+        """Whether the pass makes this update. Raises ValueError where it must and cannot."""
+        if self._fused is False:
+            return False
+        why = self._refusals.get(id(group))
+        if why is None:
+            why = _of_options(self._kind, group) or _of_formats(rule.formats, self._kind)
+            self._refusals[id(group)] = why
+        why = why or _of_parameter(parameter)
+        if why and self._fused:
+            raise ValueError(
+                f"MasterWeights: fused=True, but not for parameter {rule.name!r}: {why}; or leave "
+                "fused out, which takes the general path there"
+            )
+        return not why
 
     def add(
         self, group: Mapping[str, Any], parameter: Tensor, rule: Rule, kept: dict[str, Any]
     ) -> list[str]:
         """Adds a parameter that has a gradient, with its kept tensors; returns the names of the
         states that begin now."""
-        step = self._steps.get(id(group))
-        if step is None:
-            step = self._steps[id(group)] = _step_of(self._kind, group)
-        names = STATES[self._kind][: step.states]
+        names = STATES[self._kind] if self._kind is not SGD or group["momentum"] else ()
         gradient = parameter.grad
         assert gradient is not None
         layout = Layout.of(parameter) if is_placed(parameter) else None
@@ -240,21 +215,19 @@ class Batches:
             if layout is not None and not is_coded(fmt):
                 nothing = layout.placed(nothing)
             kept[name] = nothing
-        if isinstance(step, arithmetic.Adam):
+        if self._kind is not SGD:
             began += _count_steps(kept, parameter)
-        key = (
-            id(group), id(rule.formats), bool(began), parameter.dtype, gradient.dtype,
-            parameter.device,
-        )  # fmt: skip
+        key = (id(group), bool(began), parameter.dtype, gradient.dtype, parameter.device)
         batch = self._batches.get(key)
         if batch is None:
-            kinds: tuple[list[Tensor], ...] = tuple([] for _ in UpdateTensors._fields)
-            batch = self._batches[key] = Batch(step, rule.formats, bool(began), names, kinds)
+            step = _step_of(self._kind, group)
+            batch = self._batches[key] = Batch(step, rule.formats, bool(began), names)
         count = kept[COUNTS]
         if layout is not None and layout.group is not None:
             count = torch.zeros_like(count)
             self._counted.append((kept[COUNTS], count, layout.group))
-        batch.add(parameter, layout, rule.number, kept, count)
+        batch.positions.append(rule.number)
+        batch.add(parameter, layout, kept, count)
         return began
 
     def run(self, seed: Tensor, number: Tensor, found: Tensor | None, scale: Any) -> None:

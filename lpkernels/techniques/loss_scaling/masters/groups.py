@@ -57,18 +57,15 @@ class Groups:
         self._check(self._changes.setdefault(id(group), (group, changes))[1], changes)
         return new
 
-    def keep(self, found: Tensor | None) -> None:
-        """Writes what the step changed into the groups, unless `found` is true; it is read on the
-        host only where something changed."""
+    def keep(self) -> None:
+        """Writes what the step changed into the groups."""
         for group in self.optimizer.param_groups:
             if group["params"] and all(p.grad is None for p in group["params"]):
                 first = group["params"][0]
                 zeros = torch.zeros([2] * first.dim(), dtype=torch.float32, device=first.device)
                 self.step(group, zeros, None, {})
-        changed = [(group, changes) for group, changes in self._changes.values() if changes]
-        if changed and not (found is not None and bool(found)):
-            for group, changes in changed:
-                group.update(changes)
+        for group, changes in self._changes.values():
+            group.update(changes)
 
     def _check(self, one: Options, other: Options) -> None:
         if not _same(one, other):

@@ -28,7 +28,7 @@ from lpkernels.techniques.loss_scaling.masters.formats import (
     plain,
     rules_of,
 )
-from lpkernels.techniques.loss_scaling.masters.fused import Batches, FusedPass, check_fused
+from lpkernels.techniques.loss_scaling.masters.fused import Batches, check_fused
 from lpkernels.techniques.loss_scaling.masters.groups import Groups
 from lpkernels.techniques.loss_scaling.masters.stored import COUNTS, Layout, here, shared
 from lpkernels.techniques.loss_scaling.masters.updates import (
@@ -87,8 +87,8 @@ class MasterWeights(Optimizer):
     same weights from the same gradients.
 
     A loss scaler may set found_inf and grad_scale, as torch.amp.GradScaler does: gradients are
-    divided by grad_scale, and where found_inf is not 0 nothing is changed. docs/master-weights.md
-    says in which three cases the flag is read on the host.
+    divided by grad_scale, and where found_inf is not 0 nothing is changed. The host reads the flag
+    once a step if a parameter is not stepped in one pass, else in the step after states began.
 
     Raises:
         TypeError, ValueError, NotImplementedError: see the arguments; a state that the
@@ -171,23 +171,24 @@ class MasterWeights(Optimizer):
         for _, parameter in todo:
             check_unchanged(parameter, self._rules[parameter], self.state[parameter][COUNTS])
         found, scale = self._flag(), getattr(self, "grad_scale", None)
-        number, batches, groups = self._step + 1, Batches(self.optimizer), self._groups.of_step()
-        fused_pass = FusedPass(self._fused, self.optimizer)
+        number, groups = self._step + 1, self._groups.of_step()
+        batches, skips = Batches(self.optimizer, self._fused), None
         for group, parameter in todo:
-            device = parameter.device
-            flag = None if found is None else found.to(device)
             kept, rule = self.state[parameter], self._rules[parameter]
-            if fused_pass.takes(group, parameter, rule):
+            if batches.takes(group, parameter, rule):
                 began = batches.add(group, parameter, rule, kept)
-            else:
+                if began and found is not None:
+                    self._begun.append((found, parameter, began))
+                continue
+            if skips is None:
+                skips = found is not None and bool(found)
+            if not skips:
                 seed = self._seed_of(parameter, number)
-                factor = scale.to(device) if isinstance(scale, Tensor) else scale
-                one = Update(groups, group, parameter, rule, kept, seed, flag, factor)
-                began = run(one)
-            if began and flag is not None:
-                self._begun.append((flag, parameter, began))
+                factor = scale.to(parameter.device) if isinstance(scale, Tensor) else scale
+                run(Update(groups, group, parameter, rule, kept, seed, factor))
         batches.run(self._seed, number, found, scale)
-        groups.keep(found)
+        if not skips:
+            groups.keep()
         self._step.copy_(number if found is None else number - found.to(number))
         return loss
 
@@ -364,12 +365,11 @@ class MasterWeights(Optimizer):
     def _settle(self) -> None:
         """Forgets the states that were begun in a step which did not run."""
         begun, self._begun = self._begun, []
-        # All parameters of a device have one flag.
-        flags = {id(found): found for found, _, _ in begun}
-        skipped = {key: bool(found) for key, found in flags.items()}
-        for found, parameter, names in begun:
-            for name in names if skipped[id(found)] else ():
-                del self.state[parameter][name]
+        # All have the flag of one step.
+        if begun and bool(begun[0][0]):
+            for _, parameter, names in begun:
+                for name in names:
+                    del self.state[parameter][name]
 
     def _lend(self, parameter: Tensor, rule: Rule) -> Tensor:
         """Puts the master into the parameter; returns the parameter's old tensor."""

@@ -252,12 +252,11 @@ def kept_format(name: str, value: Any, rule: Rule) -> Format | None:
 
 
 def decoded_states(
-    kept: Mapping[str, Any], rule: Rule, layout: Layout, shape: torch.Size, copies: bool
+    kept: Mapping[str, Any], rule: Rule, layout: Layout, shape: torch.Size
 ) -> dict[str, Any]:
-    """The optimizer's states as the optimizer knows them, whole.
+    """The optimizer's states as the optimizer knows them, whole, and never the memory that is kept.
 
     shape: the shape of the part that is kept here.
-    copies: memory that is kept is never handed out itself.
     """
     formats, found = rule.formats, {}
     for name, value in kept.items():
@@ -268,7 +267,7 @@ def decoded_states(
         elif isinstance(value, Tensor):
             values = whole(value)
             values = values.float() if is_values(name, value) else values
-            found[name] = values.clone() if copies and values is value else values
+            found[name] = values.clone() if values is value else values
         else:
             found[name] = value
     return found

@@ -63,7 +63,6 @@ class Update:
     groups, group: of the optimizer whose step it is, and the options of the parameter's group.
     kept: the parameter's tensors that are kept between steps; the update changes them.
     seed: the seed of its draws in this step; None where it draws nothing.
-    found: 0-d bool on its device, true if the update must change nothing; None: it runs.
     scale: the number that the gradient is still multiplied by, on its device, or None.
     """
 
@@ -73,7 +72,6 @@ class Update:
     rule: Rule
     kept: dict[str, Any]
     seed: Tensor | None = None
-    found: Tensor | None = None
     scale: Tensor | None = None
 
 
@@ -132,36 +130,29 @@ def _encoded_master(rule: Rule, layout: Layout, master: Tensor) -> Tensor:
         return encoded(layout.part(master), rule.formats.master.fmt)
 
 
-def run(update: Update) -> list[str]:
-    """Makes an update, of any optimizer that treats every parameter on its own, in float32;
-    returns the names of the states that it began.
+def run(update: Update) -> None:
+    """Makes an update, of any optimizer that treats every parameter on its own, in float32.
 
     The order is this: the gradient is unscaled and rounded, the optimizer steps on the master, the
     master is rounded, the states are rounded, and the working copy is rounded from the master.
 
-    Raises: ValueError: a value has no code in the format that it is kept in.
+    Raises: ValueError: a value has no code in the format that it is kept in; nothing is changed.
     """
     parameter, rule, kept = update.parameter, update.rule, update.kept
-    layout, formats = Layout.of(parameter), rule.formats
+    layout, formats, shape = Layout.of(parameter), rule.formats, here(parameter).shape
     gradient = _gradient(update)
     asked = gradient != 0
     before = master_values(parameter, rule, kept)
     after = before.clone()
-    # Memory that is kept is handed out itself where the values that come back are surely kept.
-    copies = update.found is not None or not formats.take_anything
-    states = decoded_states(kept, rule, layout, here(parameter).shape, copies)
 
     def again() -> tuple[Tensor, Tensor, dict[str, Any]]:
-        shape = here(parameter).shape
-        return before.clone(), _gradient(update), decoded_states(kept, rule, layout, shape, True)
+        return before.clone(), _gradient(update), decoded_states(kept, rule, layout, shape)
 
-    began = update.groups.step(update.group, after, gradient, states, again)
+    states = decoded_states(kept, rule, layout, shape)
+    states = update.groups.step(update.group, after, gradient, states, again)
     moved = after != before
     asked |= moved
     del gradient
-    if update.found is not None:
-        # Values that must not be kept may have no code.
-        after.masked_fill_(update.found, 0)
     master, left = _rounded_master(update, layout, before, after)
     working = rounded(master, formats.weight, update.seed, Purpose.WEIGHT)
     new = {} if formats.working_is_master else {MASTER: _encoded_master(rule, layout, master)}
@@ -172,21 +163,16 @@ def run(update: Update) -> list[str]:
         new[COMPENSATION] = encoded(layout.part(left), formats.compensation.fmt)
     count = torch.stack([torch.count_nonzero(asked), torch.count_nonzero(asked & stayed)])
     new[COUNTS] = kept[COUNTS] + count
-    for name, value in began.items():
-        if update.found is not None and isinstance(value, Tensor) and value.is_floating_point():
-            value = value.masked_fill(_beside(update.found, value), 0)
+    for name, value in states.items():
         with _named(rule, name):
             new[name] = encoded_state(name, value, rule, layout, update.seed)
-    write(here(parameter), layout.part(working).to(parameter.dtype), update.found)
-    return _keep(kept, new, update.found)
-
-
-def write(target: Tensor, value: Tensor, found: Tensor | None) -> None:
-    """Makes target = value, unless `found` is true; nothing waits to read it."""
-    if value is target:
-        return
-    mine, other = here(target), here(value)
-    mine.copy_(other if found is None else torch.where(_beside(found, mine), mine, other))
+    here(parameter).copy_(layout.part(working))
+    for name, value in new.items():
+        old = kept.get(name)
+        if isinstance(value, Tensor) and isinstance(old, Tensor) and value.shape == old.shape:
+            here(old).copy_(here(value))
+        else:
+            kept[name] = value
 
 
 def _gradient(update: Update) -> Tensor:
@@ -222,28 +208,6 @@ def _compensation(update: Update, layout: Layout) -> Tensor:
     assert quantizer is not None
     shape = here(update.parameter).shape
     return layout.whole(decoded(update.kept[COMPENSATION], quantizer.fmt, shape))
-
-
-def _keep(kept: dict[str, Any], new: Mapping[str, Any], found: Tensor | None) -> list[str]:
-    """Puts the tensors of an update into `kept`, unless `found` is true; returns the names that are
-    new there."""
-    began = []
-    for name, value in new.items():
-        old = kept.get(name)
-        if name not in kept:
-            kept[name] = value
-            began.append(name)
-        elif isinstance(value, Tensor) and isinstance(old, Tensor) and value.shape == old.shape:
-            write(old, value, found)
-        elif value is not old and not (found is not None and bool(found)):
-            kept[name] = value
-    return began
-
-
-def _beside(found: Tensor, tensor: Tensor) -> Tensor:
-    """The flag on the tensor's device; getting it waits where the tensor is on the host and the
-    flag is not."""
-    return found if found.device == tensor.device else found.to(tensor.device)
 
 
 @contextmanager
