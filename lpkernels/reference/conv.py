@@ -40,16 +40,17 @@ def _channels_first(x: NDArray[np.floating], groups: int) -> NDArray[np.floating
     return moved.reshape(groups, x.shape[1] // groups, x.shape[0] * math.prod(x.shape[2:]))
 
 
-def _gather(image: Float32, index: Indices) -> tuple[Float64, Present]:
-    """[groups, channels, positions] at (taps, rows) indices.
+def _gather(image: Float32, channel: Indices, index: Indices) -> tuple[Float64, Present]:
+    """Channels and positions, which broadcast, of an image [groups, channels, positions].
 
-    Returns the values (groups, channels, taps, rows) and which are present (None: all).
+    Returns the values (groups, *index) and which are present (None: all).
     """
     present = index != ABSENT
     if image.shape[2] == 0:
-        return np.zeros((*image.shape[:2], *index.shape)), present
+        shape = np.broadcast_shapes(channel.shape, index.shape)
+        return np.zeros((image.shape[0], *shape)), present
     # An absent tap reads position 0; its product is never used.
-    values = widen(image[:, :, np.where(present, index, 0)])
+    values = widen(image[:, channel, np.where(present, index, 0)])
     return values, None if present.all() else present
 
 
@@ -71,8 +72,9 @@ def _image_pass(
     out = np.empty((groups, rows, cols), dtype=np.float32)
     col = (np.arange(groups)[:, None] * cols + np.arange(cols))[:, None, :]
     addend = None if bias is None else bias.reshape(groups, 1, cols)
+    channels = np.arange(image.shape[1])[:, None, None]
     for tile in tiles(groups, rows, cols, length):
-        values, present = _gather(image, index[:, tile])
+        values, present = _gather(image, channels, index[:, tile])
         left = values.reshape(groups, length, tile.stop - tile.start)
         row = np.arange(tile.start, tile.stop)[:, None]
         total = accumulate_tile(left, right, present, acc, seed=seed, row=row, col=col, bias=addend)
@@ -181,22 +183,9 @@ def conv_wgrad(
     out = np.empty((groups, per_group_in * taps, per_group_out), dtype=np.float32)
     for tile in tiles(groups, out.shape[1], per_group_out, length):
         here = np.arange(tile.start, tile.stop)
-        values, present = _gather_taps(image, index, here)
+        channel, tap = np.divmod(here, taps)
+        values, present = _gather(image, channel, index[tap].T)
         col = group * out.shape[1] + here[:, None]
         total = accumulate_tile(values, right, present, acc, seed=seed, row=row, col=col, bias=None)
         out[:, tile] = narrow(total)
     return np.ascontiguousarray(out.transpose(0, 2, 1)).reshape(*weight_shape)
-
-
-def _gather_taps(image: Float32, index: Indices, columns: Indices) -> tuple[Float64, Present]:
-    """Columns (c_in, tap) of the patches of an image [groups, channels, positions].
-
-    Returns the values (groups, positions, columns) and which are present (None: all).
-    """
-    channel, tap = np.divmod(columns, index.shape[0])
-    at = index[tap].T
-    present = at != ABSENT
-    if image.shape[2] == 0:
-        return np.zeros((image.shape[0], *at.shape)), present
-    values = widen(image[:, channel, np.where(present, at, 0)])
-    return values, None if present.all() else present

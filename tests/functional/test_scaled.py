@@ -19,7 +19,7 @@ from tests.support.refusals import Row, refused, refuses
 FORMATS = """
     mxfp8 mxfp4_up mxint8 nvfp4 nvfp4_2d fp8_tensor fp8_row row_axis0_e5m2 int8_row int4_g32
     tile2x3_e2m1_se4m3fn_t tile2x2_e4m3_up block5_axis0_e3m2_ceil block4_e2m1_sbf16
-    block4_int4_sfp32_to7.5 block4_e2m3_se5m3fn tensor_e2m1_se8m0
+    block4_int4_sfp32_to7.5 block4_e2m3_se5m3fn tensor_e2m1_se8m0 block8_nf4_sfp32
 """.split()
 SHAPES = [(), (1,), (7,), (5, 13), (3, 4, 6), (0,), (2, 0, 3)]
 
@@ -102,7 +102,7 @@ def test_amax_stands_for_the_largest_magnitude(amax):
 
 
 @each("amax", [math.nan, math.inf, -1.0, torch.tensor(math.nan)])
-@each("fmt", ["fp8_tensor", "nvfp4", "nvfp4_2d"])
+@each("fmt", ["fp8_tensor", "nvfp4", "nvfp4_2d", "nvfp4_te", "nvfp4_torchao"])
 def test_an_amax_that_is_none_makes_everything_nan(fmt, amax):
     x = torch.ones(4, 4)
     assert lp.quantize(x, fmt, amax=amax).isnan().all()
@@ -186,6 +186,7 @@ def test_scaled_is_copied_and_saved(again):
     ("mxint8", torch.int8, torch.float8_e8m0fnu),
     ("int8_row", torch.int8, torch.float32),
     ("int4_g32", torch.uint8, torch.float32),
+    ("block8_nf4_sfp32", torch.uint8, torch.float32),
     ("block4_e2m1_se5m3fn", torch.float4_e2m1fn_x2, torch.uint8),
     ("block4_e3m2_se3m2ieee", torch.uint8, torch.uint8),
     ("block4_e4m3_sbf16", torch.float8_e4m3fn, torch.bfloat16),

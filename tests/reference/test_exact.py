@@ -186,8 +186,7 @@ def test_compensated_follows_kahan() -> None:
 
 @rows(
     "acc, products, want",
-    ("fp16", [1024.0] + [0.25] * 8, 1026.0), ("fp16", [], 0.0),
-    ("fp16", [None, -0.0], 0.0),
+    ("fp16", [1024.0] + [0.25] * 8, 1026.0), ("fp16", [], 0.0), ("fp16", [None, -0.0], 0.0),
     # The sum overflows, its error is infinite, and so the next addition is inf - inf.
     ("fp16", [65504.0, 65504.0], INF), ("fp16", [65504.0, 65504.0, 1.0], NAN), ("fp16", [INF], INF),
     ("fp16", [INF, 1.0], NAN), ("fp16", [NAN, 1.0], NAN),

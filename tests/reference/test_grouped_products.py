@@ -57,64 +57,42 @@ def by_groups(a: F32, b: F32, scales: Scales, acc: Accumulator, start: F32) -> F
     return narrow(out)
 
 
-#: The unit, its codes, the length of its scales, these, and their least exponent.
-UNITS = (
-    ("model_b200_mxf8", E4M3, 32, POWERS, -127),
-    ("model_b200_mxf4", E2M1, 32, POWERS, -127),
-    ("model_b200_mxf4", E2M1, 16, POWERS[100:160], -127),
-    ("model_b200_nvf4", E2M1, 16, E4M3_SCALES, -6),
-)
+#: The sum, its codes, the lengths of the scales of both sides, these, and their least exponent.
+CASES = (
+    ("model_b200_mxf8", E4M3, (32, 32), POWERS, -127),
+    ("model_b200_mxf4", E2M1, (32, 32), POWERS, -127),
+    ("model_b200_mxf4", E2M1, (16, 16), POWERS[100:160], -127),
+    ("model_b200_nvf4", E2M1, (16, 16), E4M3_SCALES, -6),
+    # Of a sum in another format and mode; of groups that are not as long as those of a unit.
+    ("e5m6:to_odd:block=8:aligned_bits=7:operands=fp4_e2m1:group=4", E2M1, (8, 0),
+     POWERS[120:136], -127),
+    ("e8m13:block=32:aligned_bits=13:operands=e4m3fn,e5m2:group=1", E4M3, (8, 0),
+     POWERS[120:136], -127),
+    ("e4m3:toward_negative:block=6:aligned_bits=37:operands=fp4_e2m1:least_exponent=3:group=2",
+     E2M1, (8, 0), POWERS[120:136], -127),
+)  # fmt: skip
 
 
-def operands(
-    codes: F32, size: int, values: F32, least: int, length: int, seed: int
-) -> tuple[F32, F32, Scales]:
-    rng = np.random.default_rng(seed)
-    signs = np.array([-1, 1], np.float32)
-    a, b = (rng.choice(codes, s) * rng.choice(signs, s) for s in ((4, length), (length, 3)))
+@each("text, codes, sizes, values, least", CASES)
+def test_sums_are_exact(text: str, codes: F32, sizes: tuple, values: F32, least: int) -> None:
+    acc, signs = as_accumulator(text), np.array([-1, 1], np.float32)
     # Scales far apart, and scales near each other.
     near = values[len(values) // 2 : len(values) // 2 + 6]
-    count = -(-length // size)
-    left = np.concatenate([rng.choice(values, (2, count)), rng.choice(near, (2, count))])
-    right = np.concatenate([rng.choice(values, (1, count)), rng.choice(near, (2, count))])
-    return a, b, Scales(left, right, size, size, False, least)
-
-
-@each("name, codes, size, values, least", UNITS)
-def test_steps(name: str, codes: F32, size: int, values: F32, least: int) -> None:
-    acc = as_accumulator(name)
-    for seed, length in enumerate((0, 1, 20, 64, 150)):
-        a, b, scales = operands(codes, size, values, least, length, seed)
+    for length in (0, 1, 20, 64, 150):
+        rng = np.random.default_rng(length)
+        shapes = (2, 4, length), (length, 3)
+        a, b = (rng.choice(codes, shape) * rng.choice(signs, shape) for shape in shapes)
+        counts = [-(-length // size) if size else 1 for size in sizes]
+        far = rng.choice(values, (2, 2, counts[0])), rng.choice(values, (1, counts[1]))
+        close = rng.choice(near, (2, 2, counts[0])), rng.choice(near, (2, counts[1]))
+        left, right = (np.concatenate(both, -2) for both in zip(far, close, strict=True))
+        scales = Scales(left, right, *sizes, False, least)
         start = np.ldexp(np.float32(1.2345), np.arange(-150, 90, 20)).astype(np.float32)
         start = start.reshape(4, 3) * (length != 1)
         got = twin.matmul_grouped(a, b, scales, acc, initial=start)
-        assert_bit_equal(got, by_groups(a, b, scales, acc, start), str(length))
-
-
-#: Of a sum in another format and mode; of groups that are not as long as those of a unit.
-OTHERS = (
-    ("e5m6:to_odd:block=8:aligned_bits=7:operands=fp4_e2m1:group=4", E2M1),
-    ("e8m13:block=32:aligned_bits=13:operands=e4m3fn,e5m2:group=1", E4M3),
-    (
-        "e4m3:toward_negative:block=6:aligned_bits=37:operands=fp4_e2m1:least_exponent=3:group=2",
-        E2M1,
-    ),
-)
-
-
-@each("text, codes", OTHERS)
-def test_the_twin_is_exact(text: str, codes: F32) -> None:
-    acc = as_accumulator(text)
-    rng = np.random.default_rng(4)
-    left, right = rng.choice(codes, (2, 3, 37)), -rng.choice(codes, (37, 2))
-    left[:, 0, :8] *= -1
-    powers = rng.choice(POWERS[120:136], (2, 3, 5)), rng.choice(POWERS[120:136], (2, 1))
-    scales = Scales(*powers, 8, 0, False)
-    start = rng.standard_normal((3, 2)).astype(np.float32)
-    got = twin.matmul_grouped(left, right, scales, acc, initial=start)
-    for i in range(2):
-        mine = scales._replace(left=powers[0][i])
-        assert_bit_equal(got[i], by_groups(left[i], right, mine, acc, start), text)
+        for i in range(2):
+            want = by_groups(a[i], b, scales._replace(left=left[i]), acc, start)
+            assert_bit_equal(got[i], want, str(length))
 
 
 def one(
@@ -127,8 +105,10 @@ def one(
         a[0, k], b[k, 0] = x, y
     scales = Scales(np.full((1, 1), s, np.float32), np.ones((1, 1), np.float32), 0, 0, False, least)
     start = np.full((1, 1), c, np.float32)
-    got = twin.matmul_grouped(a, b, scales, acc, initial=start)
-    assert_bit_equal(got, by_groups(a, b, scales, acc, start))
+    # The scale has the same effect on either side.
+    for each_side in (scales, scales._replace(left=scales.right, right=scales.left)):
+        got = twin.matmul_grouped(a, b, each_side, acc, initial=start)
+        assert_bit_equal(got, by_groups(a, b, scales, acc, start))
     return float(got[0, 0])
 
 

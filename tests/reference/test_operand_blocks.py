@@ -81,12 +81,10 @@ E = 2.0**-149
     ("a100_bf16", 0, {0: (2**-75, 2**-74), 1: (-(2**-80), 2**-77)}, E),
     ("h100_fp16_fp16", 0, {0: (2**-10, 2**-15), 1: (2**-23, 2**-24)}, 0),
     ("h100_fp16_fp16", 0, {0: (2**-10, 2**-15), 1: (2**-23, 2**-23)}, 2**-24),
-    ("h100_fp16", 0, {0: (INF, 0)}, NAN),
-    ("h100_fp16", -INF, {0: (INF, 1)}, NAN),
-    ("h100_fp16", INF, {0: (1, 1)}, INF),
-    ("h100_fp16", -0.0, {0: (-0.0, 1)}, 0.0),
+    ("h100_fp16", 0, {0: (INF, 0)}, NAN), ("h100_fp16", -INF, {0: (INF, 1)}, NAN),
+    ("h100_fp16", INF, {0: (1, 1)}, INF), ("h100_fp16", -0.0, {0: (-0.0, 1)}, 0.0),
     ("h100_bf16", 0, {0: (-(2**-76), 2**-76)}, 0.0),
-)
+)  # fmt: skip
 def test_units_compute_the_worked_cases(unit: str, c: float, pairs: dict, want: float) -> None:
     assert repr(float(unit_sum(unit, pairs, c))) == repr(float(want))
 
@@ -126,16 +124,13 @@ def of_twin(pair, acc):
     # Zero products have no say.
     (ONE, [(64, 0), (2**-6, 1), (2**-6, 2**-6)], None, 2**-6 + 2**-12),
     # A block of absent taps leaves the running sum whole; a zero that is there cuts it.
-    (ONE, [None] * 8, 1 + 2**-13, 1 + 2**-13),
-    (ONE, [None] * 4 + [(0, 1)], 1 + 2**-13, 1),
-    (ONE, [None], -0.0, -0.0),
-    (ONE, [(0, 1)], -0.0, 0.0),
+    (ONE, [None] * 8, 1 + 2**-13, 1 + 2**-13), (ONE, [None] * 4 + [(0, 1)], 1 + 2**-13, 1),
+    (ONE, [None], -0.0, -0.0), (ONE, [(0, 1)], -0.0, 0.0),
     # Outer sums overflow as any sum does.
     (accumulator("fp32_chunk2:toward_zero:outer=fp16:block=2:aligned_bits=24:operands=fp16"),
      [(32768, 1)] * 4, None, 65504),
     # The least exponent bounds the place.
-    (LEAST, [(2**-6, 2**-5)], None, 2**-11),
-    (LEAST, [(2**-6, 2**-6)], None, 0),
+    (LEAST, [(2**-6, 2**-5)], None, 2**-11), (LEAST, [(2**-6, 2**-6)], None, 0),
     # 2^-8 is subnormal in e4m3fn alone: its exponent is -6 there, and the cut lies at 2^-12.
     (SIDES, [(2**-8, 1), (2**-7, 2**-6)], None, 2**-8 + 2**-13),
     (SIDES, [(1, 2**-8), (2**-7, 2**-6)], None, 2**-8),

@@ -62,17 +62,6 @@ def test_blocks_of_tables_are_exact(mode):
     assert np.isnan(q.scale[1, 0]) and np.isnan(q.scale[2, 2]) and q.scale[0, 0] == 1.0
 
 
-def test_blocks_are_packed_and_turned_into_torchs_types():
-    q = lp.scaled(torch.randn(3, 40), "block8_nf4_sfp32")
-    packed = lp.pack(q)
-    assert packed.numel() == 3 * 5 * 4 + 3 * 40 // 2
-    assert torch.equal(lp.unpack(packed, q.fmt, (3, 40)), q.dequantize())
-    elements, scale, _ = q.tensors()
-    assert elements.dtype == torch.uint8 and int(elements.max()) <= 15
-    assert torch.equal(lp.Scaled.from_tensors(elements, scale, None, q.fmt).values, q.values)
-    assert lp.quantize(torch.tensor([3.0, 0.1]), "tensor_nf4", amax=2.0).tolist()[0] == 2.0
-
-
 def test_a_backend_without_tables_names_one_that_has_them():
     cuda = lp.backends.get("cuda")
     for op in ("quantize_table", "matmul_table", "pack_table", "matmul_scaled_table"):

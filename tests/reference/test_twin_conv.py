@@ -1,11 +1,11 @@
 """The three passes of a convolution: positions against torch, sums against the exact ones."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
 import torch
-from numpy.ma import MaskedArray
 
 from lpkernels.arithmetic import Accumulator, accumulator
 from lpkernels.reference import exact, twin
@@ -71,74 +71,64 @@ def test_sums_of_whole_numbers_are_those_of_torch(case: ConvCase) -> None:
         assert_bit_equal(got + 0, want.detach().float().numpy() + 0, name)
 
 
-def spread(image: np.ndarray, before: list[int], step: list[int], size: list[int]) -> MaskedArray:
-    """An image with masked places around its positions and between them."""
-    wide = np.ma.masked_all((*image.shape[:2], *size))
-    wide[(..., *window(before, step, image.shape[2:]))] = image
-    return wide
-
-
-def window(first: Sequence[int], step: Sequence[int], count: Sequence[int]) -> list[slice]:
-    """From a place on, as many places as count, so far apart as step, in each dimension."""
-    dims = zip(first, step, count, strict=True)
-    return [slice(f, f + (n - 1) * s + 1, s) for f, s, n in dims]
+# Values of one channel, and a position among them; None: there is none.
+Place = tuple[np.ndarray, tuple[int, ...] | None]
 
 
 class Gathered:
     """The passes with operands that are gathered in the order of k, one output at a time."""
 
     def __init__(self, case: ConvCase, kind: str, acc: Accumulator):
-        self.x, self.w, self.g, self.bias = tensors(case, kind)
-        self.acc, (self.stride, self.padding, self.dilation, groups) = acc, case.geometry
-        self.size, self.kernel, self.spatial = (t.shape[2:] for t in (self.x, self.w, self.g))
-        self.per_in, self.per_out = self.w.shape[1], self.w.shape[0] // groups
-        self.reach = [(k - 1) * d for k, d in zip(self.kernel, self.dilation, strict=True)]
-        room = zip(self.padding, self.size, self.reach, strict=True)
-        self.room = [2 * p + n + r for p, n, r in room]
-        self.padded = spread(self.x, self.padding, [1] * len(self.size), self.room)
+        self.acc, (self.x, self.w, self.g, self.bias) = acc, tensors(case, kind)
+        stride, padding, dilation, groups = case.geometry
+        self.per_in, self.per_out = self.w.shape[1], len(self.w) // groups
+        self.inputs, self.taps, self.outputs = (
+            list(np.ndindex(*values.shape[2:])) for values in (self.x, self.w, self.g)
+        )
+        # The input that a tap brings to an output, and the output that an input meets there.
+        self.input, self.output = {}, {}
+        for o, t in itertools.product(self.outputs, self.taps):
+            at = tuple((np.multiply(o, stride) - padding + np.multiply(t, dilation)).tolist())
+            if at in self.inputs:
+                self.input[o, t], self.output[at, t] = at, o
 
-    def sum(self, left: np.ndarray, right: np.ndarray, **rest: float) -> float:
-        """The exact sum of products in row-major order; a masked factor is an absent tap."""
-        pairs = zip(left.reshape(-1).tolist(), right.reshape(-1).tolist(), strict=True)
-        terms = [None if None in pair else exact.summand(*pair, self.acc) for pair in pairs]
+    def sum(self, pairs: Iterable[tuple[Place, Place]], **rest: float) -> float:
+        """The exact sum of products in the order of k; one without a position is absent."""
+        terms = [
+            None if None in (i, j) else exact.summand(float(left[i]), float(right[j]), self.acc)
+            for (left, i), (right, j) in pairs
+        ]
         return exact.accumulate(terms, self.acc, seed=SEED, **rest)
 
     def conv_fprop(self) -> np.ndarray:
-        out = np.zeros(self.g.shape)
-        for row, (n, *at) in enumerate(np.ndindex(len(self.x), *self.spatial)):
-            first = tuple(o * s for o, s in zip(at, self.stride, strict=True))
-            here = window(first, self.dilation, self.kernel)
+        out, x, w = np.zeros(self.g.shape), self.x, self.w
+        for row, (n, at) in enumerate(itertools.product(range(len(x)), self.outputs)):
             for co, bias in enumerate(self.bias.tolist()):
-                group = co // self.per_out * self.per_in
-                left = self.padded[(n, slice(group, group + self.per_in), *here)]
-                out[(n, co, *at)] = self.sum(left, self.w[co], row=row, col=co, bias=bias)
+                first = co // self.per_out * self.per_in
+                k = itertools.product(range(self.per_in), self.taps)
+                pairs = (((x[n, first + c], self.input.get((at, t))), (w[co, c], t)) for c, t in k)
+                out[(n, co, *at)] = self.sum(pairs, row=row, col=co, bias=bias)
         return out
 
     def conv_dgrad(self) -> np.ndarray:
-        out, axes = np.zeros(self.x.shape), tuple(range(1, 1 + len(self.size)))
-        # Tap t of input i is output o with o * stride = i + padding - t * dilation.
-        dims = zip(self.room, self.stride, self.spatial, strict=True)
-        outputs = spread(self.g, self.reach, self.stride, [n + s * o for n, s, o in dims])
-        for row, (n, *at) in enumerate(np.ndindex(len(self.x), *self.size)):
-            first = tuple(i + p for i, p in zip(at, self.padding, strict=True))
-            here = window(first, self.dilation, self.kernel)
+        out, g, w = np.zeros(self.x.shape), self.g, self.w
+        for row, (n, at) in enumerate(itertools.product(range(len(g)), self.inputs)):
             for ci in range(self.x.shape[1]):
-                start = ci // self.per_in * self.per_out
-                group = slice(start, start + self.per_out)
-                left = np.flip(outputs[(n, group, *here)], axes)
-                right = self.w[group, ci % self.per_in]
-                out[(n, ci, *at)] = self.sum(left, right, row=row, col=ci)
+                group, c = divmod(ci, self.per_in)
+                channels = range(group * self.per_out, (group + 1) * self.per_out)
+                k = itertools.product(channels, self.taps)
+                pairs = (((g[n, co], self.output.get((at, t))), (w[co, c], t)) for co, t in k)
+                out[(n, ci, *at)] = self.sum(pairs, row=row, col=ci)
         return out
 
     def conv_wgrad(self) -> np.ndarray:
-        out = np.zeros(self.w.shape)
-        for col, (ci, *tap) in enumerate(np.ndindex(self.x.shape[1], *self.kernel)):
-            first = tuple(t * d for t, d in zip(tap, self.dilation, strict=True))
-            right = self.padded[(slice(None), ci, *window(first, self.stride, self.spatial))]
-            for i in range(self.per_out):
-                co = ci // self.per_in * self.per_out + i
-                place = (co, ci % self.per_in, *tap)
-                out[place] = self.sum(self.g[:, co], right, row=co, col=col)
+        out, x, g = np.zeros(self.w.shape), self.x, self.g
+        for col, (ci, t) in enumerate(itertools.product(range(x.shape[1]), self.taps)):
+            group, c = divmod(ci, self.per_in)
+            for co in range(group * self.per_out, (group + 1) * self.per_out):
+                k = itertools.product(range(len(x)), self.outputs)
+                pairs = (((g[n, co], o), (x[n, ci], self.input.get((o, t)))) for n, o in k)
+                out[(co, c, *t)] = self.sum(pairs, row=co, col=col)
         return out
 
 

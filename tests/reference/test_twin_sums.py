@@ -58,28 +58,13 @@ def test_matmul_equals_exact(shape: Shape, kind: str, acc: Accumulator) -> None:
     assert_bit_equal(twin.matmul(a, b, bias, acc, seed=SEED), want)
 
 
-@each("rounding, fmt", ROUNDINGS, ["fp32", "e8m22", "e8m0", "e5m10"])
-def test_matmul_equals_exact_where_float64_alone_would_round_twice(fmt: str, rounding: str) -> None:
-    # A product 2^-80 below decides a tie of the format between 1 and its neighbour.
-    man_bits = Accumulator(fmt).fmt.man_bits
-    half = np.float32(2.0 ** (-man_bits - 1))
-    b = np.array([[1, 1, 1, -1, 1]] * 3, dtype=np.float32).T
-    a = np.array([[1, half, 0, 0, 0], [1, 0, half, 0, 0], [-1, 0, -half, 0, 0]], dtype=np.float32)
-    a[:, 3] = a[:, 4] = 2.0**-40
-    b[3], b[4] = [2.0**-40, -(2.0**-40), 0], [2.0**-41, 2.0**-41, 2.0**-41]
-    # Here one step decides: the tie and the sticky bit come in one product of 48 bits.
-    c = np.array([[1, 1 + 2.0**-23]], dtype=np.float32)
-    d = np.array([[1], [half * (1 + 2.0**-23)]], dtype=np.float32)
-    acc = Accumulator(fmt, rounding, random_bits=24)
-    for left, right in ((a, b), (c, d), (-c, d)):
-        got = twin.matmul(left, right, None, acc, seed=SEED)
-        assert_bit_equal(got, exact.matmul(left, right, None, acc, seed=SEED))
+SHAPES = [
+    ((2, 3, 4), (4, 3)), ((2, 3, 4), (2, 4, 3)), ((4, 5), (3, 5, 2)), ((3, 1, 2, 4), (2, 4, 1)),
+    ((0, 2, 3), (3, 2)), ((2, 2, 0), (2, 0, 3)),
+]  # fmt: skip
 
 
-@each(
-    "left, right",
-    [((2, 3, 4), (4, 3)), ((2, 3, 4), (2, 4, 3)), ((4, 5), (3, 5, 2)), ((3, 1, 2, 4), (2, 4, 1))],
-)
+@each("left, right", SHAPES)
 def test_matmul_broadcasts_leading_dimensions(left: tuple, right: tuple) -> None:
     rng = np.random.default_rng(3)
     a, b = operand("plain", left, rng), operand("plain", right, rng)
@@ -87,14 +72,6 @@ def test_matmul_broadcasts_leading_dimensions(left: tuple, right: tuple) -> None
     got = twin.matmul(a, b, None, acc, seed=SEED)
     assert got.shape == np.matmul(a, b).shape
     assert_bit_equal(got, exact.matmul(a, b, None, acc, seed=SEED))
-
-
-@each("left, right", [((0, 2, 3), (3, 2)), ((2, 2, 0), (2, 0, 3))])
-def test_matmul_takes_empty_dimensions(left: tuple, right: tuple) -> None:
-    got = twin.matmul(np.ones(left, np.float32), np.ones(right, np.float32), None, Accumulator())
-    assert_bit_equal(
-        got, np.zeros((*np.broadcast_shapes(left[:-2], right[:-2]), 2, right[-1]), "f")
-    )
 
 
 def test_matmul_does_not_depend_on_strides_or_other_rows(rng: np.random.Generator) -> None:
@@ -117,8 +94,8 @@ def test_matmul_does_not_depend_on_tiles(rng: np.random.Generator, monkeypatch: 
 
 
 FORMATS = formats_named("""
-    fp32 fp16 e8m0 e4m3fn e3m2none_sat e5m3_nosub e5m2_nan fixed8_f4 fixed8_f4_wrap ufixed5_f-3_wrap
-    fixed24_f140_wrap fixed1_f0_wrap
+    fp32 fp16 e8m0 e8m22 e4m3fn e3m2none_sat e5m3_nosub e5m2_nan fixed8_f4 fixed8_f4_wrap
+    ufixed5_f-3_wrap fixed24_f140_wrap fixed1_f0_wrap
 """)
 
 
