@@ -94,9 +94,8 @@ def steps_alone(
     for parameter, (_, gradient, _) in zip(alone, parameters, strict=True):
         parameter.grad = gradient
     groups, states, own = optimizer.param_groups, optimizer.state, _numbers(optimizer)
-    before = {name: _copy(value) for name, value in group.items() if name != "params"}
-    versions = _versions(before)
-    during = {**before, "params": alone}
+    during = {name: _copy(value) for name, value in group.items() if name != "params"}
+    during["params"] = alone
     optimizer.param_groups = [during]
     optimizer.state = defaultdict(
         dict, {p: dict(state) for p, (_, _, state) in zip(alone, parameters, strict=True) if state}
@@ -121,7 +120,7 @@ def steps_alone(
     changes = {
         name: value
         for name, value in during.items()
-        if name != "params" and not _untouched(name, value, before, group, versions)
+        if name != "params" and not (name in group and _same(value, group[name]))
     }
     return [dict(new.get(p, {})) for p in alone], changes
 
@@ -142,25 +141,6 @@ def _copy(value: Any) -> Any:
     if isinstance(value, list):
         return [_copy(each) for each in value]
     return {k: _copy(v) for k, v in value.items()} if type(value) is dict else value
-
-
-def _versions(options: Options) -> dict[str, int]:
-    return {name: x._version for name, x in options.items() if isinstance(x, Tensor)}
-
-
-def _untouched(
-    name: str,
-    value: Any,
-    before: Options,
-    group: Mapping[str, Any],
-    versions: Mapping[str, int],
-) -> bool:
-    """Whether the step left an option as it was; a tensor's value is not read."""
-    if name not in before or value is not before[name]:
-        return name in before and not isinstance(value, Tensor) and _same(value, before[name])
-    if isinstance(value, Tensor):
-        return value._version == versions[name]
-    return value is group[name] or _same(value, group[name])
 
 
 def _same(one: Any, other: Any) -> bool:
