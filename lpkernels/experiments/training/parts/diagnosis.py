@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from lpkernels.experiments.settings import setting
 from lpkernels.experiments.training.parts.loss_scale import ScaledLoss
 from lpkernels.experiments.training.parts.part import Context, Part, PartConfig, Prepared, register
-from lpkernels.techniques.loss_scaling.diagnosis import Diagnosis, check_formats, diagnose
+from lpkernels.techniques.loss_scaling.diagnosis import Diagnosis, diagnose, formats_by_kind
 
 #: The name of the file without its ending.
 DIAGNOSIS = "diagnosis"
@@ -34,7 +34,7 @@ class DiagnosisConfig(PartConfig):
     diagnose: str = setting(
         "",
         "Count what underflows and overflows in this format, or in those of the recipe: recipe.",
-        check=check_formats,
+        check=formats_by_kind,
     )
     diagnose_every: int = setting(1, "With --diagnose: count in every so many steps.", least=1)
 

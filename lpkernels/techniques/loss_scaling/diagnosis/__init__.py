@@ -10,7 +10,7 @@ from lpkernels.techniques.loss_scaling.diagnosis.advice import (
 )
 from lpkernels.techniques.loss_scaling.diagnosis.histograms import Histogram, Lost
 from lpkernels.techniques.loss_scaling.diagnosis.report import Diagnosis, Report, diagnose
-from lpkernels.techniques.loss_scaling.diagnosis.rows import TensorRow, check_formats
+from lpkernels.techniques.loss_scaling.diagnosis.rows import TensorRow, formats_by_kind
 
 __all__ = [
     "Diagnosis",
@@ -21,6 +21,6 @@ __all__ = [
     "Report",
     "ScaleAdvice",
     "TensorRow",
-    "check_formats",
     "diagnose",
+    "formats_by_kind",
 ]

@@ -1,4 +1,4 @@
-"""The counting: a visitor of a model's calls, and the rows that the calls' tensors belong to."""
+"""The counting: a visitor of a model's calls, and the table of counts that it fills."""
 
 from __future__ import annotations
 
@@ -6,36 +6,32 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, cast
-from weakref import WeakKeyDictionary, ref
+from typing import Any, NamedTuple, cast
+from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from lpkernels.arithmetic import TORCH, Quantizer, Recipe
-from lpkernels.formats import FloatFormat, Format
+from lpkernels.formats import FP32, FloatFormat, Format
+from lpkernels.functional.count import counting_to_nearest
 from lpkernels.nn.emulated import Emulated
 from lpkernels.nn.observing import WITHOUT_PRODUCTS, Call, Run, Visitor, tensors
 from lpkernels.nn.scaling import is_leaf
 from lpkernels.techniques.loss_scaling._gradients import values
-from lpkernels.techniques.loss_scaling.diagnosis._counting import Counters, Vectors, counting
+from lpkernels.techniques.loss_scaling.diagnosis.histograms import BINS, Counts
 from lpkernels.techniques.loss_scaling.diagnosis.rows import BACKWARD
 
+#: Overflow, underflow, zeros, nonfinite; then a bin for each exponent.
+EVENTS = 4
+WIDTH = EVENTS + BINS
 
-@dataclass(frozen=True)
-class RowKey:
-    """A row of the report.
 
-    layer: the name of the module; "" stands for its class. Where the forward of a module with
-        layers or other products computes a product itself, the module's name and the function's
-        ("block.matmul").
-    kind: one of `rows.KINDS`.
-    tensor: torch's name of the argument, where a function has several of a kind ("query"), or the
-        product in the call, from the second on, where a recipe rounds the tensor ("2"); else "".
-    format: the one that the tensor is compared with.
-    rounded: the format in which the layer's recipe rounds the tensor; None: it does not.
-    """
+class RowKey(NamedTuple):
+    """The row of a tensor; the fields are those of a `rows.TensorRow`."""
 
     layer: str
     kind: str
@@ -43,265 +39,240 @@ class RowKey:
     format: Format
     rounded: Format | None
 
-    @property
-    def float_format(self) -> FloatFormat | None:
-        return self.format if isinstance(self.format, FloatFormat) else None
+
+def _zeros(device: torch.device) -> Tensor:
+    if torch.is_inference_mode_enabled():
+        # Counting goes on outside of it.
+        with torch.inference_mode(False):
+            return _zeros(device)
+    return torch.zeros(WIDTH, dtype=torch.int64, device=device)
 
 
 class _Tally:
-    """A row of the report while tensors are counted into it. calls: how many it got since they were
-    last taken."""
+    """A row while tensors are counted into it, one after the other, without waiting.
 
-    __slots__ = ("_counters", "_of", "calls", "count", "float_format", "key")
-
-    def __init__(self, key: RowKey, counters: Counters[RowKey]) -> None:
-        self.key, self.float_format, self.calls = key, key.float_format, 0
-        self.count = counting(key.float_format)
-        self._counters = counters
-        self._of: dict[torch.device, Tensor] = {}
-
-    def on(self, device: torch.device) -> Tensor:
-        """The row's counts on a device, which stay in one memory from now on."""
-        found = self._of.get(device)
-        if found is None:
-            found = self._of[device] = self._counters.row(self.key, device)
-        return found
-
-
-class _Seen:
-    """A tensor that may come again, and its gradient: it may be the input of several layers, or a
-    result that is the next layer's input. The counts of both are held by format, so that they are
-    read once.
-
-    This does not keep the tensor alive. A tensor that is changed in place counts as another tensor,
-    with another gradient.
+    calls: how many it got since they were last taken.
+    counts: by device, (260,) int64 twice: as seen, and without the loss scale.
     """
 
-    __slots__ = ("_gradients", "_of", "_pass", "_version", "values")
+    def __init__(self, fmt: Format) -> None:
+        self.calls, self.counts = 0, dict[torch.device, tuple[Tensor, Tensor]]()
+        # A format without a range of its own is not asked which elements over- and underflow.
+        self.format = fmt if isinstance(fmt, FloatFormat) else None
+        self._count = counting_to_nearest(self.format or FP32)
 
-    def __init__(self, x: Tensor, version: int) -> None:
-        self._of, self._version = ref(x), version
-        self.values: dict[FloatFormat | None, Tensor] = {}
-        self._gradients: dict[FloatFormat | None, Tensor] = {}
-        self._pass = -1
+    def add(self, x: Tensor, known: dict[FloatFormat | None, Tensor], moved: Tensor | None) -> None:
+        """Counts x.
 
-    def lives(self) -> bool:
-        return self._of() is not None
-
-    def is_of(self, x: Tensor, version: int) -> bool:
-        return self._version == version and self._of() is x
-
-    def gradients(self, backward: int) -> dict[FloatFormat | None, Tensor]:
-        """The counts of the gradient in one backward pass; another pass has another gradient."""
-        if self._pass != backward:
-            self._pass, self._gradients = backward, {}
-        return self._gradients
-
-
-# Tensors that are gone are looked for when there are this many, or twice as many as are alive.
-_FEW_TENSORS = 256
-
-
-class _Tensors:
-    """The `_Seen` of each tensor that is alive, by its id. A tensor that is gone may leave its id
-    to another. (A WeakIdKeyDictionary takes several times as long.)"""
-
-    def __init__(self) -> None:
-        self._found: dict[int, _Seen] = {}
-        self._limit = _FEW_TENSORS
-
-    def seen(self, x: Tensor, version: int) -> _Seen:
-        found = self._found.get(id(x))
-        if found is not None and found.is_of(x, version):
-            return found
-        if len(self._found) >= self._limit:
-            self._found = {at: each for at, each in self._found.items() if each.lives()}
-            self._limit = max(_FEW_TENSORS, 2 * len(self._found))
-        made = self._found[id(x)] = _Seen(x, version)
-        return made
-
-
-class Watcher(Visitor):
-    """Counts the tensors that it is shown, into counters.
-
-    forward, backward: the counters of values, and of gradients.
-    new_pass: called before the first gradient of every backward pass, with its device.
-    """
-
-    def __init__(
-        self,
-        forward: Counters[RowKey],
-        backward: Counters[RowKey],
-        new_pass: Callable[[torch.device], None],
-    ) -> None:
-        self._new_pass = new_pass
-        self._counters = {False: forward, True: backward}
-        # In the order of their first calls.
-        self._rows: dict[RowKey, _Tally] = {}
-        self._layers: WeakKeyDictionary[Run, dict[str, int]] = WeakKeyDictionary()
-        self._tensors = _Tensors()
-        self._vectors = Vectors()
-        self._passes: dict[torch.device, int] = {}
-
-    def take_calls(self) -> dict[RowKey, int]:
-        """How many tensors each row got since the last time; rows that got none are left out."""
-        found = {row.key: row.calls for row in self._rows.values() if row.calls}
-        for row in self._rows.values():
-            row.calls = 0
-        return found
-
-    def _row(self, key: RowKey) -> _Tally:
-        found = self._rows.get(key)
-        if found is None:
-            found = self._rows[key] = _Tally(key, self._counters[key.kind in BACKWARD])
-        return found
-
-    def _seen(self, x: Tensor) -> _Seen | None:
-        """The `_Seen` of x; None for a weight, which no other row gets."""
-        if isinstance(x, Parameter):
-            return None
-        return self._tensors.seen(x, 0 if x.is_inference() else x._version)
-
-    def _in_pass(self, device: torch.device) -> int:
-        """The backward pass that runs; tells of it if it is a new one."""
-        this = torch._C._current_graph_task_id()
-        if self._passes.get(device) != this:
-            self._passes[device] = this
-            self._new_pass(device)
-        return this
-
-    def _add(self, row: _Tally, known: dict[FloatFormat | None, Tensor] | None, x: Tensor) -> None:
-        """Counts x in a row.
-
-        known: counts by format of the same tensor, which are added in place of counting again; None
-            where no other row may get the same tensor.
+        known: the counts of the same tensor by format, which are added in place of counting again.
+        moved: where each of the 260 counts goes without the loss scale; None: nowhere.
         """
-        x = values(x)
-        if x.layout != torch.strided or x.is_meta:
-            return
-        row.calls += 1
-        into, fmt = row.on(x.device), row.float_format
-        if known is None:
-            row.count(x, into)
-            return
-        counts = known.get(fmt)
+        self.calls += 1
+        counts = known.get(self.format)
         if counts is None:
-            counts = known[fmt] = self._vectors.take(x.device)
-            row.count(x, counts)
-        into.add_(counts)
-
-    def _layer(self, call: Call) -> str:
-        """The name of the layer that computes, or of the product in a module's forward."""
-        run = call.run
-        name = run.name or ("" if run.module is None else type(run.module).__name__)
-        given = self._layers.setdefault(run, {})
-        kind = call.operation
-        if run.module is not None and not given and is_leaf(run.module):
-            kind = ""
-        count = given[kind] = given.get(kind, 0) + 1
-        kind = kind if count == 1 else f"{kind}_{count}"
-        return ".".join(filter(None, (name, kind)))
+            counts = known[self.format] = _zeros(x.device)
+            self._count(x, counts)
+        into = self.counts.get(x.device)
+        if into is None:
+            into = self.counts[x.device] = _zeros(x.device), _zeros(x.device)
+        into[0].add_(counts)
+        if moved is not None:
+            into[1].index_add_(0, moved, counts)
 
 
-class RecipeWatcher(Watcher):
-    """Counts the tensors that the quantizers of recipes round, each as its quantizer gets it."""
+@dataclass
+class _Seen:
+    """The counts, by format, of a tensor that is not changed in place, and of its gradient in one
+    backward pass. The tensor may come again: it may be the input of several layers, or a result
+    that is the next layer's input."""
 
-    def __init__(self, *counting: Any) -> None:
-        super().__init__(*counting)
-        self._names: WeakKeyDictionary[Call, str] = WeakKeyDictionary()
-        # The layers in the order of their first calls; backward meets them in another.
-        self._order: dict[str, int] = {}
+    version: int = 0
+    values: dict[FloatFormat | None, Tensor] = field(default_factory=dict)
+    backward: int = -1
+    gradient: dict[FloatFormat | None, Tensor] = field(default_factory=dict)
 
-    def take_calls(self) -> dict[RowKey, int]:
-        found = super().take_calls().items()
-        return dict(sorted(found, key=lambda x: (self._order[x[0].layer], x[0].tensor)))
-
-    def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
-        name = self._names[call] = self._layer(call)
-        self._order.setdefault(name, len(self._order))
-        module = call.run.module
-        if isinstance(module, Emulated) and hasattr(module, "input_range"):
-            # A layer with a running range rounds its input before it makes this call.
-            assert module.recipe.input is not None
-            self.rounding(call, 0, "input", module.recipe.input, arguments["input"])
-
-    def rounding(
-        self, call: Call, product: int, kind: str, quantizer: Quantizer, x: Tensor
-    ) -> None:
-        shown = str(product) if product > 1 else ""
-        row = self._row(RowKey(self._names[call], kind, shown, quantizer.fmt, quantizer.fmt))
-        if kind in BACKWARD:
-            self._in_pass(x.device)
-        seen = self._seen(x)
-        self._add(row, None if seen is None else seen.values, x)
+    def of_gradient(self, backward: int) -> dict[FloatFormat | None, Tensor]:
+        """The counts of the gradient in this pass; another pass has another gradient."""
+        if self.backward != backward:
+            self.backward, self.gradient = backward, {}
+        return self.gradient
 
 
 @dataclass(eq=False)
-class _Awaited:
-    """A call that may get gradients: the row of each tensor's gradient, and the `_Seen` of each
-    tensor that may come again."""
+class _Called:
+    """A call, by its layer: the row and the tensor of each gradient that it may get."""
 
     layer: str
-    recipe: Recipe
-    of: dict[str, tuple[_Tally, _Seen | None]] = field(default_factory=dict)
+    recipe: Recipe = TORCH
+    of: dict[str, tuple[_Tally, _Seen]] = field(default_factory=dict)
 
 
-class FormatWatcher(Watcher):
-    """Counts the arguments and results of layers, and their gradients, in formats by kind."""
+class Watcher(Visitor):
+    """Counts the tensors that it is shown.
 
-    def __init__(self, formats: Mapping[str, Format], *counting: Any) -> None:
-        super().__init__(*counting)
-        self._formats = formats
-        self._called: WeakKeyDictionary[Call, _Awaited] = WeakKeyDictionary()
+    formats: those of arguments, results and their gradients, by kind. None: the tensors that the
+        quantizers of recipes round are counted, each as its quantizer gets it.
+    scaled: multiplies a tensor by the loss scale as it is now; None: there is none.
+    """
+
+    def __init__(
+        self, formats: Mapping[str, Format] | None, scaled: Callable[[Tensor], Tensor] | None
+    ) -> None:
+        self.formats, self._scaled = formats, scaled
+        self._rows: dict[RowKey, _Tally] = {}
+        # The layers in the order of their first calls; backward meets them in another.
+        self._order: dict[str, int] = {}
+        self._products: WeakKeyDictionary[Run, dict[str, int]] = WeakKeyDictionary()
+        self._calls: WeakKeyDictionary[Call, _Called] = WeakKeyDictionary()
+        self._seen = WeakTensorKeyDictionary()
+        # By device: the backward pass that runs, and where its counts go without the loss scale.
+        self._passes: dict[torch.device, tuple[int, Tensor | None]] = {}
+
+    def take(self) -> dict[RowKey, tuple[int, Counts]]:
+        """The calls of each row since the last time, and its (2, 260) counts; rows without a call
+        are left out. It waits for every device once."""
+        rows = {key: row for key, row in self._rows.items() if row.calls}
+        found = {key: np.zeros((2, WIDTH), dtype=np.int64) for key in rows}
+        for device in {device for row in rows.values() for device in row.counts}:
+            there = [key for key, row in rows.items() if device in row.counts]
+            parts = [part for key in there for part in rows[key].counts[device]]
+            everything = torch.stack(parts).cpu().numpy().reshape(-1, 2, WIDTH)
+            torch._foreach_zero_(parts)
+            for key, counts in zip(there, everything, strict=True):
+                found[key] += counts
+        # Products are met from the last to the first in backward.
+        order = sorted(
+            rows, key=lambda k: (self._order[k.layer], int(k.tensor) if k.tensor.isdigit() else 0)
+        )
+        taken = {key: (rows[key].calls, found[key]) for key in order}
+        for row in rows.values():
+            row.calls = 0
+        return taken
 
     def before(self, call: Call, arguments: Mapping[str, Any]) -> None:
+        if self.formats is None:
+            self._calls[call] = _Called(self._layer(call))
+            module = call.run.module
+            if isinstance(module, Emulated) and hasattr(module, "input_range"):
+                # A layer with a running range rounds its input before it makes this call.
+                assert module.recipe.input is not None
+                self.rounding(call, 0, "input", module.recipe.input, arguments["input"])
+            return
         classes = WITHOUT_PRODUCTS.get(call.operation)
         if classes is not None and not isinstance(call.run.module, classes):
             return
-        called = self._called[call] = _Awaited(self._layer(call), recipe_of(call.run))
+        called = self._calls[call] = _Called(self._layer(call), recipe_of(call.run))
         given = {n: x for n, x in tensors(arguments).items() if x.is_floating_point()}
         shapes = tuple([(name, x.dim()) for name, x in given.items()])
         for name, kind, shown in operands(call.operation, shapes):
             self._enter(called, name, kind, shown, given[name])
 
     def after(self, call: Call, result: Any) -> None:
-        called = self._called.get(call)
-        found = tensors({"result": result})
+        called = self._calls.get(call)
+        if called is None or self.formats is None:
+            return
         # Other results, such as the last state of a recurrent layer, are parts of the first, or
         # weights.
-        name = next(iter(found), "")
-        if called is not None and name and found[name].is_floating_point():
-            self._enter(called, name, "output", "", found[name])
-
-    def _enter(self, called: _Awaited, name: str, kind: str, shown: str, x: Tensor) -> None:
-        seen, of_gradient = self._seen(x), f"grad_{kind}"
-        if of_gradient in self._formats and x.requires_grad:
-            called.of[name] = self._row_of(called, of_gradient, shown), seen
-        if kind in self._formats:
-            row = self._row_of(called, kind, shown)
-            self._add(row, None if seen is None else seen.values, x)
-
-    def _row_of(self, called: _Awaited, kind: str, shown: str) -> _Tally:
-        quantizer = getattr(called.recipe, kind)
-        rounded = None if quantizer is None else quantizer.fmt
-        return self._row(RowKey(called.layer, kind, shown, self._formats[kind], rounded))
+        name, x = next(iter(tensors({"result": result}).items()), ("", None))
+        if x is not None and x.is_floating_point():
+            self._enter(called, name, "output", "", x)
 
     def wants_gradient(self, call: Call, of: str) -> bool:
-        called = self._called.get(call)
-        if called is None:
+        called = self._calls.get(call)
+        if called is None or self.formats is None:
             return False
-        if of == "result" or of.startswith("result."):
-            # The tensor is entered after this.
-            return "grad_output" in self._formats
-        return of in called.of
+        # A result is entered after this.
+        return of in called.of or (of.split(".")[0] == "result" and "grad_output" in self.formats)
 
     def gradient(self, call: Call, of: str, gradient: Tensor) -> None:
-        called = self._called.get(call)
-        if called is None or of not in called.of:
+        called = self._calls.get(call)
+        if called is not None and of in called.of:
+            row, seen = called.of[of]
+            backward, moved = self._in_pass(gradient.device)
+            self._add(row, gradient, seen.of_gradient(backward), moved)
+
+    def rounding(
+        self, call: Call, product: int, kind: str, quantizer: Quantizer, x: Tensor
+    ) -> None:
+        if self.formats is not None:
             return
-        this = self._in_pass(gradient.device)
-        row, seen = called.of[of]
-        self._add(row, None if seen is None else seen.gradients(this), gradient)
+        shown = str(product) if product > 1 else ""
+        row = self._row(self._calls[call].layer, kind, shown, quantizer.fmt, quantizer.fmt)
+        moved = self._in_pass(x.device)[1] if kind in BACKWARD else None
+        self._add(row, x, self._of(x).values, moved)
+
+    def _enter(self, called: _Called, name: str, kind: str, shown: str, x: Tensor) -> None:
+        """Counts an argument or a result, and has its gradient counted."""
+        assert self.formats is not None
+        seen = self._of(x)
+        for each in (f"grad_{kind}", kind):
+            if each not in self.formats or (each != kind and not x.requires_grad):
+                continue
+            quantizer = getattr(called.recipe, each)
+            rounded = None if quantizer is None else quantizer.fmt
+            row = self._row(called.layer, each, shown, self.formats[each], rounded)
+            if each == kind:
+                self._add(row, x, seen.values, None)
+            else:
+                called.of[name] = row, seen
+
+    def _row(self, *key: Any) -> _Tally:
+        found = self._rows.get(RowKey(*key))
+        if found is None:
+            found = self._rows[RowKey(*key)] = _Tally(RowKey(*key).format)
+        return found
+
+    def _of(self, x: Tensor) -> _Seen:
+        """The counts of x so far; a weight has none, because no other row gets it."""
+        if isinstance(x, Parameter):
+            return _Seen()
+        version = 0 if x.is_inference() else x._version
+        found: _Seen | None = self._seen.get(x)
+        if found is None or found.version != version:
+            found = self._seen[x] = _Seen(version)
+        return found
+
+    def _add(
+        self, row: _Tally, x: Tensor, known: dict[FloatFormat | None, Tensor], moved: Tensor | None
+    ) -> None:
+        x = values(x)
+        if x.layout == torch.strided and not x.is_meta:
+            row.add(x, known, moved)
+
+    def _in_pass(self, device: torch.device) -> tuple[int, Tensor | None]:
+        """The backward pass that runs, and where its counts go without the loss scale."""
+        this = torch._C._current_graph_task_id()
+        found = self._passes.get(device)
+        if found is None or found[0] != this:
+            moved = None
+            if self._scaled is not None:
+                one = torch.ones((), dtype=torch.float32, device=device)
+                moved = _moved(1 - torch.frexp(self._scaled(one)).exponent)
+            found = self._passes[device] = this, moved
+        return found
+
+    def _layer(self, call: Call) -> str:
+        """The name of the layer that computes, or of the product in a module's forward."""
+        run = call.run
+        name = run.name or ("" if run.module is None else type(run.module).__name__)
+        given = self._products.setdefault(run, {})
+        kind = call.operation
+        if run.module is not None and not given and is_leaf(run.module):
+            kind = ""
+        count = given[kind] = given.get(kind, 0) + 1
+        layer = ".".join(filter(None, (name, kind if count == 1 else f"{kind}_{count}")))
+        self._order.setdefault(layer, len(self._order))
+        return layer
+
+
+def _moved(exponent: Tensor) -> Tensor:
+    """Where each of the 260 counts goes when the numbers are multiplied by 2 ** exponent, a 0-d
+    tensor. A number that leaves float32's normal numbers goes to the first or last of their bins.
+    """
+    at = torch.arange(WIDTH, dtype=torch.int64, device=exponent.device)
+    bins = at - EVENTS
+    moved = (bins + exponent.long()).clamp(1, BINS - 2) + EVENTS
+    return torch.where((bins < 1) | (bins == BINS - 1), at, moved)
 
 
 def recipe_of(run: Run) -> Recipe:

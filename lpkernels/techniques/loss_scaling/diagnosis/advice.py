@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from lpkernels.formats import FloatFormat
 from lpkernels.techniques.loss_scaling.diagnosis.histograms import (
     NOTHING,
-    Histogram,
     InFormat,
     Lost,
     enough,
     fitting_exponent,
     narrowest,
+    smallest_exponent,
     together,
     worst,
 )
-from lpkernels.techniques.loss_scaling.diagnosis.rows import FORWARD, KINDS, TensorRow, in_formats
+from lpkernels.techniques.loss_scaling.diagnosis.rows import FORWARD, KINDS, TensorRow, in_format
 
 # The binades by which a scale is lowered where nothing that was seen says how far.
 _DOWN = 8
@@ -51,7 +51,7 @@ class Unseen:
         again = (
             "; no larger scale is safe for the others"
             if self.scale is None
-            else f", or again at a scale of {_exact(self.scale)}"
+            else f", or again at a scale of {self.scale:.17g}"
         )
         return f"{' and '.join(what)}: diagnose the model before convert{again}"
 
@@ -97,9 +97,9 @@ class ScaleAdvice:
         names = ", ".join(map(str, self.formats))
         if self.unseen is not None:
             return f"no loss scale and no formats for gradients in {names}: {self.unseen}"
-        least = "none" if self.least is None else f"{_exact(self.least)} the smallest"
+        least = "none" if self.least is None else f"{self.least:.17g} the smallest"
         lines = [
-            f"loss scale for gradients in {names}: {_exact(self.scale)} is the largest safe one, "
+            f"loss scale for gradients in {names}: {self.scale:.17g} is the largest safe one, "
             f"{least} that loses at most {100 * self.threshold:.3g}% of sum |g|",
             f"  underflow: {self.underflow:.2%} of the gradients, and of the worst tensor "
             f"{self.worst.magnitude:.2%} of its magnitude",
@@ -116,10 +116,6 @@ class ScaleAdvice:
         if self.left:
             lines.append(f"  {names} is too narrow for {', '.join(self.left)}, whatever the scale")
         return "\n".join(lines)
-
-
-def _exact(scale: float) -> str:
-    return f"{scale:.17g}"
 
 
 @dataclass(frozen=True)
@@ -152,14 +148,12 @@ class Recommendation:
     formats: tuple[FormatAdvice, ...]
 
     def __str__(self) -> str:
-        scale = (
-            "no loss scale: no gradient with a format holds a number"
-            if self.scale is None
-            else str(self.scale)
-        )
-        narrow = "narrowest formats by range, and the magnitude that the worst tensor loses:"
-        formats = [narrow, *(f"  {advice}" for advice in self.formats)] if self.formats else []
-        return "\n".join([scale, *formats])
+        lines = [str(self.scale or "no loss scale: no gradient with a format holds a number")]
+        if self.formats:
+            lines.append(
+                "narrowest formats by range, and the magnitude that the worst tensor loses:"
+            )
+        return "\n".join([*lines, *(f"  {advice}" for advice in self.formats)])
 
 
 def scale_advice(
@@ -167,19 +161,22 @@ def scale_advice(
 ) -> ScaleAdvice | None:
     """The scale for the gradients among the rows, in their own formats or in `fmt`."""
     gradients = [row for row in rows if row.is_gradient and (fmt or row.float_format)]
-    found = list(in_formats(gradients, fmt))
-    if not found:
-        return None
-    everything = [each for _, each in found]
     layers: dict[str, list[InFormat]] = {}
-    for row, each in found:
-        layers.setdefault(row.layer, []).append(each)
+    for row in gradients:
+        held = in_format(row, fmt)
+        if held is not None:
+            layers.setdefault(row.layer, []).append(held)
+    everything = [held for of in layers.values() for held in of]
+    if not everything:
+        return None
     scale = fitting_exponent(everything, margin=margin)
     unseen = _unseen(gradients, scale, threshold)
-    least, gone = None, {}
+    least, lost, left = None, [], []
     if unseen is None:
         least = enough(everything, scale, threshold=threshold)
-        gone = {n: of for n, of in layers.items() if worst(of, scale).magnitude > threshold}
+        lost = [n for n, of in layers.items() if worst(of, scale).magnitude > threshold]
+        own = {name: fitting_exponent(layers[name], margin=margin) for name in lost}
+        left = [n for n in lost if worst(layers[n], own[n]).magnitude > threshold]
     elif unseen.scale is not None:
         scale = math.frexp(unseen.scale)[1] - 1
     return ScaleAdvice(
@@ -191,12 +188,8 @@ def scale_advice(
         *together(everything),
         worst(everything, scale),
         worst(everything),
-        tuple(gone),
-        tuple(
-            name
-            for name, of in gone.items()
-            if worst(of, fitting_exponent(of, margin=margin)).magnitude > threshold
-        ),
+        tuple(lost),
+        tuple(left),
         unseen,
     )
 
@@ -206,18 +199,29 @@ def _unseen(gradients: Sequence[TensorRow], safe: int, threshold: float) -> Unse
 
     safe: the exponent of the largest safe scale of the gradients that are seen.
     """
-    infinite = sum(row.infinite > threshold for row in gradients)
-    underflows = any(row.lost_to_zero > threshold for row in gradients)
-    empty = sum(row.is_zero for row in gradients) if underflows else 0
+    of = [(row.histogram, row) for row in gradients]
+    infinite = sum(h.nonfinite > threshold * max(1, h.elements - h.zeros) for h, _ in of)
+    underflows = any(_lost_to_zero(row) > threshold for row in gradients)
+    empty = sum(0 < h.elements == h.zeros for h, _ in of) if underflows else 0
     if not (empty or infinite):
         return None
-    now = max(row.scale_exponent for row in gradients if row.histogram.numbers)
+    # The largest numbers show the exponent of the loss scale.
+    tops = [(h.exponents, row.unscaled.exponents) for h, row in of if h.numbers]
+    now = max(seen[1] - own[1] for seen, own in tops if seen is not None and own is not None)
     again: int | None = safe
     if infinite and safe >= now:
         again = now - _DOWN
     elif not infinite and safe <= now:
         again = None
     return Unseen(empty, infinite, len(gradients), None if again is None else 2.0**again)
+
+
+def _lost_to_zero(row: TensorRow) -> float:
+    """The part of sum |x| below the smallest value of the format in which the model rounds it."""
+    if not isinstance(row.rounded, FloatFormat):
+        return 0.0
+    whole = row.histogram.magnitude()
+    return row.histogram.magnitude(None, smallest_exponent(row.rounded)) / whole if whole else 0.0
 
 
 def format_advice(
@@ -234,12 +238,9 @@ def format_advice(
     """
     advice = []
     for kind in KINDS:
-        if kind not in FORWARD and not (gradients and kind.startswith("grad_")):
-            continue
-        found: list[Histogram] = [row.unscaled for row in rows if row.kind == kind]
-        found = [histogram for histogram in found if histogram.numbers]
-        if found:
-            scaled = kind.startswith("grad_")
+        scaled = kind.startswith("grad_")
+        found = [row.unscaled for row in rows if row.kind == kind and row.unscaled.numbers]
+        if found and (kind in FORWARD or (scaled and gradients)):
             best = narrowest(found, candidates, scaled=scaled, margin=margin, threshold=threshold)
             fmt, scale, lost = best or (None, 0, NOTHING)
             advice.append(FormatAdvice(kind, fmt, 2.0**scale, lost))

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +16,8 @@ from lpkernels.formats import FloatFormat
 BINS = 256
 _BIAS = 127
 _SPECIAL = BINS - 1
-# The largest number of the binade of 1 in float32.
-_TOP = 2 - 2.0**-23
+# Half of float32's largest number in the binade of 1.
+_TOP = 1 - 2.0**-24
 
 Counts = NDArray[np.int64]
 
@@ -31,33 +30,10 @@ class Histogram:
         magnitudes in [2 ** (e - 127), 2 ** (e - 126)), [255] infinities and NaNs.
     zeros: how many of counts[0] are zeros. Where float32's subnormals lie is not known: they count
         as below 2 ** -126, and as below no smaller power.
-
-    Raises: ValueError: not 256 counts, a negative one, or more zeros than counts[0].
     """
 
     counts: Counts
     zeros: int
-
-    def __post_init__(self) -> None:
-        counts = np.asarray(self.counts, dtype=np.int64)
-        if counts.shape != (BINS,):
-            raise ValueError(
-                f"Histogram: expected {BINS} counts by float32's exponent, got {counts.shape}"
-            )
-        if counts.min() < 0 or not 0 <= self.zeros <= counts[0]:
-            raise ValueError(
-                f"Histogram: expected counts of at least 0 and at most counts[0]={counts[0]} "
-                f"zeros, got {self.zeros} zeros and a least count of {counts.min()}"
-            )
-        object.__setattr__(self, "counts", counts)
-
-    @classmethod
-    def of(cls, values: Any) -> Histogram:
-        """The histogram of an array of numbers, as float32 holds them."""
-        with np.errstate(over="ignore"):
-            plain = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
-        exponents = (plain.view(np.uint32) >> 23) & _SPECIAL
-        return cls(np.bincount(exponents, minlength=BINS), int((plain == 0).sum()))
 
     @classmethod
     def sum(cls, parts: Iterable[Histogram]) -> Histogram:
@@ -84,18 +60,11 @@ class Histogram:
     def below(self, exponent: int) -> int:
         """How many of the numbers have a magnitude below 2 ** exponent; see `zeros`."""
         tops = exponent + _BIAS
-        if tops < 1:
-            return 0
-        return int(self.counts[: min(tops, _SPECIAL)].sum()) - self.zeros
-
-    def above(self, exponent: int) -> int:
-        """How many of the numbers have a magnitude of at least 2 ** exponent."""
-        return self.numbers - self.below(exponent)
+        return 0 if tops < 1 else int(self.counts[: min(tops, _SPECIAL)].sum()) - self.zeros
 
     def magnitude(self, low: int | None = None, high: int | None = None) -> float:
         """The sum of the magnitudes of the numbers from 2 ** low to below 2 ** high. Each number is
-        taken as the middle of its bin; float32's subnormals, each less than its smallest normal
-        value, are taken as 0."""
+        taken as the middle of its bin; float32's subnormals are taken as 0."""
         first = 1 if low is None else min(max(low + _BIAS, 1), _SPECIAL)
         end = _SPECIAL if high is None else min(max(high + _BIAS, first), _SPECIAL)
         middles = np.ldexp(1.5, np.arange(first, end) - _BIAS)
@@ -105,28 +74,8 @@ class Histogram:
     def exponents(self) -> tuple[int, int] | None:
         """The exponents of the smallest and of the largest number; None where there is no number.
         -127 stands for the exponents of float32's subnormals."""
-        present = self.counts[:_SPECIAL].copy()
-        present[0] -= self.zeros
-        found = np.flatnonzero(present)
-        return None if not found.size else (int(found[0]) - _BIAS, int(found[-1]) - _BIAS)
-
-    @property
-    def largest(self) -> float:
-        """The largest magnitude that the top bin may hold, 2 ** (exponent + 1) less float32's last
-        bit; 0 where there is no number."""
-        found = self.exponents
-        return 0.0 if found is None else _TOP * 2.0 ** found[1]
-
-    def shifted(self, exponent: int) -> Histogram:
-        """Every number times 2 ** exponent. A number that leaves float32's normal numbers stands in
-        the first or the last of their bins."""
-        if exponent == 0:
-            return self
-        moved = np.zeros(BINS, dtype=np.int64)
-        at = np.clip(np.arange(1, _SPECIAL) + exponent, 1, _SPECIAL - 1)
-        np.add.at(moved, at, self.counts[1:_SPECIAL])
-        moved[[0, _SPECIAL]] += self.counts[[0, _SPECIAL]]
-        return Histogram(moved, self.zeros)
+        pairs = self.to_pairs()
+        return (pairs[0][0], pairs[-1][0]) if pairs else None
 
     def to_pairs(self) -> list[list[int]]:
         """[exponent, count] of the bins that are not empty. Zeros, infinities and NaN are left out;
@@ -189,15 +138,9 @@ def lost(histogram: Histogram, fmt: FloatFormat, scale: int = 0) -> Lost:
     if not numbers:
         return NOTHING
     low, high = smallest_exponent(fmt) - scale, fmt.emax + 1 - scale
-    under, over = histogram.below(low), histogram.above(high)
+    under, over = histogram.below(low), numbers - histogram.below(high)
     gone = histogram.magnitude(None, low) + histogram.magnitude(high, None)
     return Lost(under / numbers, over / numbers, gone / histogram.magnitude())
-
-
-def lost_below(histogram: Histogram, fmt: FloatFormat) -> float:
-    """The part of the magnitude that lies below the smallest value of `fmt`."""
-    whole = histogram.magnitude()
-    return histogram.magnitude(None, smallest_exponent(fmt)) / whole if whole else 0.0
 
 
 def smallest_exponent(fmt: FloatFormat) -> int:
@@ -205,33 +148,22 @@ def smallest_exponent(fmt: FloatFormat) -> int:
     return fmt.emin - fmt.man_bits if fmt.subnormals else fmt.emin
 
 
-def static_exponent(largest: float, fmt: FloatFormat, *, margin: int = 0) -> int:
-    """floor(log2(max / largest)) - margin: the largest exponent of 2 by which `largest` may be
-    multiplied and stay below the largest value of `fmt`, with `margin` binades to spare.
+def fitting_exponent(held: Sequence[InFormat], *, margin: int = MARGIN) -> int:
+    """The largest exponent of a scale, from -126 to 126, under which no tensor leaves its format: a
+    floor(log2(max / largest)) - margin; 0 without numbers.
 
-    It lies between -126 and 126, and is exact, also where the quotient rounds.
+    A histogram knows no more of the largest number than its binade, so the binade's top stands for
+    it, and with margin=1 the scale is one or two binades below the scale for the number itself.
 
-    Raises: ValueError: largest is not positive and finite.
     Reference: Micikevicius et al. 2017, arXiv 1710.03740, section 3.2: any constant will do whose
         product with the largest gradient is below 65504. The formula and the margin are ours.
     """
-    if not 0 < largest < math.inf:
-        raise ValueError(f"static_exponent: expected a positive finite magnitude, got {largest}")
-    (m_max, e_max), (m_top, e_top) = math.frexp(fmt.max), math.frexp(largest)
-    return min(_MOST, max(-_MOST, e_max - e_top - (m_max < m_top) - margin))
-
-
-def fitting_exponent(held: Sequence[InFormat], *, margin: int = MARGIN) -> int:
-    """The largest exponent of a scale under which no tensor leaves its format; 0 without numbers.
-
-    It is `static_exponent` of the top of each tensor's largest binade, because a histogram knows no
-    more of the largest number.
-
-    The top is up to a binade above the largest number, so that with margin=1 the scale is one or
-    two binades below the scale for the number itself.
-    """
-    tops = [(h.largest, fmt) for h, fmt in held if h.numbers]
-    return min((static_exponent(top, fmt, margin=margin) for top, fmt in tops), default=0)
+    found = []
+    for histogram, fmt in held:
+        exponents, (most, e_max) = histogram.exponents, math.frexp(fmt.max)
+        if exponents is not None:
+            found.append(e_max - exponents[1] - 1 - (most < _TOP) - margin)
+    return min(_MOST, max(-_MOST, min(found, default=0)))
 
 
 def worst(held: Sequence[InFormat], scale: int = 0) -> Lost:
@@ -254,10 +186,8 @@ def enough(held: Sequence[InFormat], most: int, *, threshold: float = THRESHOLD)
 
     Of the scales that are enough, the smallest leaves the most room for gradients that grow.
     """
-    for scale in range(min(0, most), most + 1):
-        if worst(held, scale).magnitude <= threshold:
-            return scale
-    return None
+    scales = range(min(0, most), most + 1)
+    return next((s for s in scales if worst(held, s).magnitude <= threshold), None)
 
 
 def narrowest(

@@ -4,9 +4,8 @@ and the file that holds it."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +17,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lpkernels import schemas
 from lpkernels._table import Tabular, TextTable
-from lpkernels.formats import Format
+from lpkernels.formats import FloatFormat, Format
 from lpkernels.nn.observing import LAYERS, observe
 from lpkernels.nn.observing.operators import Operators
 from lpkernels.nn.observing.reporting import Runs
 from lpkernels.nn.selecting import check_model
 from lpkernels.techniques import checks
-from lpkernels.techniques.loss_scaling.diagnosis._counting import EVENTS, Counters, SeenScale
-from lpkernels.techniques.loss_scaling.diagnosis._watching import (
-    FormatWatcher,
-    RecipeWatcher,
-    RowKey,
-    Watcher,
-)
+from lpkernels.techniques.loss_scaling.diagnosis._watching import EVENTS, RowKey, Watcher
 from lpkernels.techniques.loss_scaling.diagnosis.advice import (
     Recommendation,
     format_advice,
@@ -45,16 +38,16 @@ from lpkernels.techniques.loss_scaling.diagnosis.histograms import (
 from lpkernels.techniques.loss_scaling.diagnosis.rows import (
     BACKWARD,
     HEAD,
-    KINDS,
     RECIPE,
     AskedFormats,
     TensorRow,
     cells,
     float_format,
     formats_by_kind,
+    merged,
     table,
 )
-from lpkernels.techniques.loss_scaling.scaler import LossScaler
+from lpkernels.techniques.loss_scaling.scaler import LossScaler, scale
 
 KIND = "diagnosis"
 #: Formats that hardware has, and some between, by width.
@@ -132,10 +125,8 @@ class Report(Tabular):
         of = None if fmt is None else float_format("recommend: fmt", fmt)
         scale = scale_advice(rows, of, margin, threshold)
         seen = scale is None or scale.unseen is None
-        return Recommendation(
-            scale,
-            format_advice(rows, formats, margin, threshold, gradients=seen),
-        )
+        narrow = format_advice(rows, formats, margin, threshold, gradients=seen)
+        return Recommendation(scale, narrow)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """The rows as plain values."""
@@ -145,19 +136,17 @@ class Report(Tabular):
         """The rows so far, as plain values; there may be none."""
         return {"rows": [row.to_dict() for row in self.rows]}
 
-    def records(self, header: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    def records(self) -> list[dict[str, Any]]:
         """The lines of `save`."""
-        first = {**schemas.header(KIND), **(header or {})}
-        if self.uncovered:
-            first["uncovered"] = self.uncovered
-        return [first, *self.to_dicts()]
+        uncovered = {"uncovered": self.uncovered} if self.uncovered else {}
+        return [{**schemas.header(KIND), **uncovered}, *self.to_dicts()]
 
-    def save(self, path: str | Path, header: Mapping[str, Any] | None = None) -> Path:
-        """Writes JSON lines: a header, with what `header` adds, then a line for every row.
+    def save(self, path: str | Path) -> Path:
+        """Writes JSON lines: a header, then a line for every row.
 
         Raises: RuntimeError: nothing was counted yet.
         """
-        lines = [json.dumps(each, allow_nan=False) for each in self.records(header)]
+        lines = [json.dumps(each, allow_nan=False) for each in self.records()]
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -183,36 +172,7 @@ class Report(Tabular):
         return [HEAD, *map(cells, self._found())]
 
     def _table(self) -> TextTable:
-        shown = table(self.rows)
-        return replace(shown, notes=[*shown.notes, *filter(None, [self.uncovered])])
-
-
-def merged(rows: Iterable[TensorRow]) -> list[TensorRow]:
-    """Rows of the same tensor and format added up, in the order of a report."""
-    found: dict[tuple[Any, ...], list[TensorRow]] = {}
-    for row in rows:
-        found.setdefault((row.layer, row.kind, row.tensor, row.format), []).append(row)
-    # A layer that is new in a later part of the rows may have gradients before its values.
-    first = [key[0] for key in sorted(found, key=lambda key: key[1] in BACKWARD)]
-    layers = {layer: place for place, layer in enumerate(dict.fromkeys(first))}
-    order = sorted(found, key=lambda key: (layers[key[0]], KINDS.index(key[1])))
-    return [_added(found[key]) for key in order]
-
-
-def _added(rows: list[TensorRow]) -> TensorRow:
-    if len(rows) == 1:
-        return rows[0]
-    seen = Histogram.sum(row.histogram for row in rows)
-    scaled = any(row.unscaled is not row.histogram for row in rows)
-    return replace(
-        rows[0],
-        calls=sum(row.calls for row in rows),
-        histogram=seen,
-        unscaled=Histogram.sum(row.unscaled for row in rows) if scaled else seen,
-        overflow=sum(row.overflow for row in rows),
-        underflow=sum(row.underflow for row in rows),
-        rounded=next((row.rounded for row in rows if row.rounded), None),
-    )
+        return table(self.rows, *filter(None, [self.uncovered]))
 
 
 def diagnose(
@@ -275,6 +235,16 @@ def diagnose(
     return Diagnosis(model, fmt, scaler)
 
 
+def _multiplication(scaler: Any) -> Callable[[Tensor], Tensor] | None:
+    """Multiplies a tensor by the loss scale, of a number or a scaler; None: there is no scale."""
+    if isinstance(scaler, torch.amp.GradScaler):
+        return scaler.scale if scaler.is_enabled() else None
+    if scaler is None:
+        return None
+    number = scale("diagnose: scaler", scaler)
+    return lambda x: x * number
+
+
 class Diagnosis(Report):
     """The report of `diagnose`. It grows while its block runs and then keeps its counts. Looking at
     it waits for the device.
@@ -289,19 +259,8 @@ class Diagnosis(Report):
         # Layers have the names that they have without the wrapper.
         inner: Any = model.module if isinstance(model, DistributedDataParallel) else model
         self._model: Module = inner
-        self._scale = SeenScale(scaler)
-        self._forward: Counters[RowKey] = Counters()
-        self._backward: Counters[RowKey] = Counters()
-        # For a scale that changes: all gradients as they were seen, and as they are without the
-        # scale. _backward has the gradients of the present pass alone.
-        self._seen: Counters[RowKey] = Counters()
-        self._unscaled: Counters[RowKey] = Counters()
-        self._exponents: dict[torch.device, Tensor] = {}
-        counting = (self._forward, self._backward, self._new_pass)
-        formats = formats_by_kind(fmt)
-        self._watcher: Watcher = (
-            RecipeWatcher(*counting) if formats is None else FormatWatcher(formats, *counting)
-        )
+        self._is_scaled = (scaled := _multiplication(scaler)) is not None
+        self._watcher = Watcher(formats_by_kind(fmt), scaled)
         self._open: ExitStack | None = None
         self._operators = Operators(Runs())
 
@@ -309,7 +268,7 @@ class Diagnosis(Report):
     def uncovered(self) -> str:
         """A sentence that names the products of the first forward pass without a row; "" if there
         are none."""
-        by_recipe = isinstance(self._watcher, RecipeWatcher)
+        by_recipe = self._watcher.formats is None
         return self._operators.uncovered(lambda x: x.emulated if by_recipe else x.told)
 
     def __enter__(self) -> Diagnosis:
@@ -329,51 +288,22 @@ class Diagnosis(Report):
         stack, self._open = self._open, None
         stack.__exit__(*error)
 
-    def _new_pass(self, device: torch.device) -> None:
-        """Unscales the counts of the last pass by its scale, then keeps the scale of now for the
-        new pass."""
-        if self._scale.constant is None:
-            self._flush()
-            self._exponents[device] = self._scale.exponent(device)
-
-    def _flush(self) -> None:
-        if self._exponents:
-            minus = {device: -exponent for device, exponent in self._exponents.items()}
-            self._backward.move(self._unscaled, minus, self._seen)
-
     @property
     def rows(self) -> tuple[TensorRow, ...]:
-        """The rows as counted so far."""
-        self._read()
+        """The rows as counted so far; waits for the device."""
+        fresh = [self._row(key, *taken) for key, taken in self._watcher.take().items()]
+        if fresh:
+            self._rows = merged([*self._rows, *fresh])
         return self._rows
 
-    def _read(self) -> None:
-        """Adds the counts since the last time; waits for the device."""
-        calls = self._watcher.take_calls()
-        if not calls:
-            return
-        forward = self._forward.take()
-        if self._scale.constant is None:
-            self._flush()
-            seen, unscaled = self._seen.take(), self._unscaled.take()
-        else:
-            seen, unscaled = self._backward.take(), {}
-        fresh = [
-            self._row(key, count, {**forward, **seen}[key], unscaled.get(key))
-            for key, count in calls.items()
-        ]
-        self._rows = tuple(merged([*self._rows, *fresh]))
-
-    def _row(self, key: RowKey, calls: int, counts: Counts, unscaled: Counts | None) -> TensorRow:
-        overflow, underflow, zeros, _ = (int(n) for n in counts[:EVENTS])
-        seen = Histogram(counts[EVENTS:], zeros)
-        own = seen if unscaled is None else Histogram(unscaled[EVENTS:], zeros)
-        if key.kind.startswith("grad_") and self._scale.constant:
-            own = seen.shifted(-self._scale.constant)
-        if key.float_format is None:
+    def _row(self, key: RowKey, calls: int, counts: Counts) -> TensorRow:
+        overflow, underflow, zeros, _ = (int(n) for n in counts[0, :EVENTS])
+        if not isinstance(key.format, FloatFormat):
             overflow = underflow = 0
-        where = (key.layer, key.kind, key.tensor, key.format)
-        return TensorRow(*where, calls, seen, own, overflow, underflow, key.rounded)
+        seen = own = Histogram(counts[0, EVENTS:], zeros)
+        if self._is_scaled and key.kind in BACKWARD:
+            own = Histogram(counts[1, EVENTS:], zeros)
+        return TensorRow(*key[:4], calls, seen, own, overflow, underflow, key.rounded)
 
     def reduce(self, group: dist.ProcessGroup | None = None) -> Report:
         """The report of all ranks together, on each of them; all ranks must make this call. Without
@@ -386,5 +316,4 @@ class Diagnosis(Report):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Adds the rows of a `state_dict` to those counted so far."""
-        earlier = [TensorRow.from_dict(row) for row in state["rows"]]
-        self._rows = tuple(merged([*earlier, *self.rows]))
+        self._rows = merged([*map(TensorRow.from_dict, state["rows"]), *self.rows])

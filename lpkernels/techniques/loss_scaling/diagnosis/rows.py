@@ -3,8 +3,8 @@ over all calls; and the rows as a table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lpkernels._table import TextTable
@@ -14,7 +14,6 @@ from lpkernels.formats.elsewhere import nearest
 from lpkernels.techniques.loss_scaling.diagnosis.histograms import (
     Histogram,
     InFormat,
-    lost_below,
     smallest_exponent,
 )
 
@@ -47,11 +46,6 @@ def float_format(label: str, value: Any) -> FloatFormat:
     return fmt
 
 
-def check_formats(asked: AskedFormats) -> None:
-    """Raises the errors of `diagnose` for formats that it does not take."""
-    formats_by_kind(asked)
-
-
 def formats_by_kind(asked: AskedFormats) -> dict[str, FloatFormat] | None:
     """The formats by kind, as `diagnose` is asked; tensors without one are not counted. None: the
     recipes' formats.
@@ -73,14 +67,19 @@ def formats_by_kind(asked: AskedFormats) -> dict[str, FloatFormat] | None:
     return dict.fromkeys(ASKED, float_format("diagnose: fmt", asked))
 
 
+# The fields of a row that are plain values.
+_PLAIN = ("layer", "kind", "tensor", "calls", "overflow", "underflow")
+
+
 @dataclass(frozen=True, eq=False)
 class TensorRow:
     """The counts of one tensor of one layer, over all its calls.
 
-    layer, kind, tensor: the tensor of the row. layer: the layer's name. kind: "input", "weight" (a
-        product of two activations has the left one as input and the right one as weight), "bias",
-        "output", or one of these but bias after "grad_". tensor: the name of the argument where
-        there are several of a kind, or the number of the product, from the second on.
+    layer, kind, tensor: the tensor of the row. layer: the module's name, "" stands for its class;
+        where the forward of a module with layers or other products computes a product itself, the
+        module's name and the function's ("block.matmul"). kind: one of `KINDS`. tensor: torch's
+        name of the argument where there are several of a kind ("query"), or the number of the
+        product, from the second on, where a recipe rounds the tensor ("2"); else "".
     format: the one that the recipe, or the caller, gives the tensor.
     calls: how many tensors were counted.
     histogram: of the elements as the quantizer gets them, before they are rounded, or, in a format
@@ -118,69 +117,33 @@ class TensorRow:
         return f"{self.kind} {self.tensor}".rstrip()
 
     @property
-    def is_zero(self) -> bool:
-        """Whether it has elements, and all of them are zero."""
-        return 0 < self.histogram.elements == self.histogram.zeros
-
-    @property
-    def scale_exponent(self) -> int:
-        """The exponent of the loss scale, as the largest number shows it; 0 without a number."""
-        seen, own = self.histogram.exponents, self.unscaled.exponents
-        return 0 if seen is None or own is None else seen[1] - own[1]
-
-    @property
-    def lost_to_zero(self) -> float:
-        """The part of sum |x| below the smallest value of the format in which it is rounded."""
-        if not isinstance(self.rounded, FloatFormat) or not self.histogram.numbers:
-            return 0.0
-        return lost_below(self.histogram, self.rounded)
-
-    @property
-    def infinite(self) -> float:
-        """The part of the elements, but for zeros, that is infinite or NaN."""
-        of = self.histogram
-        return of.nonfinite / max(1, of.numbers + of.nonfinite)
-
-    @property
-    def zeros(self) -> float:
-        """The part of the elements that is zero; 0 without elements."""
-        return self.histogram.zeros / max(1, self.histogram.elements)
-
-    @property
     def below_normal(self) -> float | None:
         """The part of the numbers (finite, not zero) below the format's smallest normal value; None
         where its range is not its own."""
         fmt = self.float_format
-        return None if fmt is None else self._part(self.histogram.below(fmt.emin))
+        return None if fmt is None else self._part_below(fmt.emin)
 
     @property
     def below_subnormal(self) -> float | None:
         """The part of the numbers below the format's smallest value: these underflow."""
         fmt = self.float_format
-        return None if fmt is None else self._part(self.histogram.below(smallest_exponent(fmt)))
+        return None if fmt is None else self._part_below(smallest_exponent(fmt))
 
-    def _part(self, count: int) -> float:
-        return count / max(1, self.histogram.numbers)
+    def _part_below(self, exponent: int) -> float:
+        return self.histogram.below(exponent) / max(1, self.histogram.numbers)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as records hold them."""
-        of = self.histogram
+        of, own = self.histogram, self.unscaled
         return {
-            "layer": self.layer,
-            "kind": self.kind,
-            "tensor": self.tensor,
+            **{name: getattr(self, name) for name in _PLAIN},
             "format": str(self.format),
             "rounded": None if self.rounded is None else str(self.rounded),
-            "calls": self.calls,
-            "elements": of.elements,
-            "zeros": of.zeros,
-            "nonfinite": of.nonfinite,
-            "overflow": self.overflow,
-            "underflow": self.underflow,
+            **{name: getattr(of, name) for name in ("elements", "zeros", "nonfinite")},
             "below_normal": self.below_normal,
             "below_subnormal": self.below_subnormal,
             "exponents": of.to_pairs(),
-            "unscaled": None if self.unscaled is of else self.unscaled.to_pairs(),
+            "unscaled": None if own is of else own.to_pairs(),
         }
 
     @classmethod
@@ -190,27 +153,47 @@ class TensorRow:
         seen = Histogram.from_pairs(plain["exponents"], *special)
         own, rounded = plain["unscaled"], plain["rounded"]
         return cls(
-            plain["layer"],
-            plain["kind"],
-            plain["tensor"],
-            parse_format(plain["format"]),
-            plain["calls"],
-            seen,
-            seen if own is None else Histogram.from_pairs(own, *special),
-            plain["overflow"],
-            plain["underflow"],
-            None if rounded is None else parse_format(rounded),
+            **{name: plain[name] for name in _PLAIN},
+            format=parse_format(plain["format"]),
+            rounded=None if rounded is None else parse_format(rounded),
+            histogram=seen,
+            unscaled=seen if own is None else Histogram.from_pairs(own, *special),
         )
 
 
-def in_formats(
-    rows: list[TensorRow], fmt: FloatFormat | None = None
-) -> Iterator[tuple[TensorRow, InFormat]]:
-    """The rows that have a format to hold them, their own or `fmt`, with unscaled histograms."""
+def in_format(row: TensorRow, fmt: FloatFormat | None = None) -> InFormat | None:
+    """The unscaled histogram of a row with the format to hold it, its own or `fmt`; None where
+    there is no such format or no number."""
+    its = fmt or row.float_format
+    return (row.unscaled, its) if its is not None and row.histogram.numbers else None
+
+
+def merged(rows: Iterable[TensorRow]) -> tuple[TensorRow, ...]:
+    """Rows of the same tensor and format added up, in the order of a report."""
+    found: dict[tuple[Any, ...], list[TensorRow]] = {}
     for row in rows:
-        its = fmt or row.float_format
-        if its is not None and row.histogram.numbers:
-            yield row, (row.unscaled, its)
+        found.setdefault((row.layer, row.kind, row.tensor, row.format), []).append(row)
+    # A layer that is new in a later part of the rows may have gradients before its values.
+    first = [key[0] for key in sorted(found, key=lambda key: key[1] in BACKWARD)]
+    layers = {layer: place for place, layer in enumerate(dict.fromkeys(first))}
+    order = sorted(found, key=lambda key: (layers[key[0]], KINDS.index(key[1])))
+    return tuple(_added(found[key]) for key in order)
+
+
+def _added(rows: list[TensorRow]) -> TensorRow:
+    if len(rows) == 1:
+        return rows[0]
+    seen = Histogram.sum(row.histogram for row in rows)
+    scaled = any(row.unscaled is not row.histogram for row in rows)
+    return replace(
+        rows[0],
+        calls=sum(row.calls for row in rows),
+        histogram=seen,
+        unscaled=Histogram.sum(row.unscaled for row in rows) if scaled else seen,
+        overflow=sum(row.overflow for row in rows),
+        underflow=sum(row.underflow for row in rows),
+        rounded=next((row.rounded for row in rows if row.rounded), None),
+    )
 
 
 #: The columns of a report's tables.
@@ -226,18 +209,17 @@ _WORDS = 3
 
 def cells(row: TensorRow) -> tuple[str, ...]:
     """A row as texts."""
-    low_high = row.unscaled.exponents
-    has = row.float_format is not None
+    of, low_high = row.histogram, row.unscaled.exponents
     return (
         row.layer,
         row.name,
         str(row.format),
-        short(row.histogram.elements),
-        share(row.zeros),
+        short(of.elements),
+        share(of.zeros / max(1, of.elements)),
         share(row.below_normal),
         share(row.below_subnormal),
-        short(row.overflow) if has else "-",
-        short(row.histogram.nonfinite),
+        "-" if row.float_format is None else short(row.overflow),
+        short(of.nonfinite),
         "-" if low_high is None else f"{_LEAST.get(low_high[0], low_high[0])}..{low_high[1]}",
     )
 
@@ -258,8 +240,8 @@ def share(value: float | None) -> str:
     return "0" if value == 0 else "<0.1%" if value < 0.0005 else f"{value:.1%}"
 
 
-def table(rows: Sequence[TensorRow]) -> TextTable:
-    """The table; where there are no rows, a line that says so."""
+def table(rows: Sequence[TensorRow], *notes: str) -> TextTable:
+    """The table with notes below; where there are no rows, a line that says so."""
     if not rows:
-        return TextTable([], notes=["nothing was counted yet"])
-    return TextTable([HEAD, *map(cells, rows)], range(_WORDS), rule=True)
+        return TextTable([], notes=["nothing was counted yet", *notes])
+    return TextTable([HEAD, *map(cells, rows)], range(_WORDS), notes, rule=True)

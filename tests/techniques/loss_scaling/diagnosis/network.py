@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lpkernels.experiments.workloads.models.transformer import GPT
 from lpkernels.techniques.loss_scaling import Report, diagnose
-from lpkernels.techniques.loss_scaling.diagnosis import TensorRow
+from lpkernels.techniques.loss_scaling.diagnosis import Histogram, TensorRow
 
 
 class Net(nn.Module):
@@ -44,6 +45,14 @@ def train(model: nn.Module, steps: int = 2, scale: float = 1e-4) -> list[Tensor]
         optimizer.step()
         losses.append(loss.detach())
     return losses
+
+
+def histogram(values: Any) -> Histogram:
+    """The histogram of an array of numbers, as float32 holds them, found with NumPy."""
+    with np.errstate(over="ignore"):
+        plain = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
+    exponents = (plain.view(np.uint32) >> 23) & 255
+    return Histogram(np.bincount(exponents, minlength=256), int((plain == 0).sum()))
 
 
 def row_of(report: Report, layer: str, kind: str) -> TensorRow:

@@ -11,10 +11,16 @@ from torch.utils.checkpoint import checkpoint
 
 import lpkernels as lp
 from lpkernels.techniques.loss_scaling import LossScaler, Report, diagnose
-from lpkernels.techniques.loss_scaling.diagnosis import Histogram, ScaleAdvice
+from lpkernels.techniques.loss_scaling.diagnosis import ScaleAdvice
 from tests.loops import each
 from tests.nn import layer_cases
-from tests.techniques.loss_scaling.diagnosis.network import deep, gpt, gpt_loss, one_pass
+from tests.techniques.loss_scaling.diagnosis.network import (
+    deep,
+    gpt,
+    gpt_loss,
+    histogram,
+    one_pass,
+)
 
 QUANTIZERS = ("input", "weight", "bias", "output", "grad_output", "grad_input", "grad_weight")
 # A format for each quantizer, so that a row shows whose it is.
@@ -74,7 +80,7 @@ def test_results_are_counted_before_they_are_rounded(kind: str, acc: Any) -> Non
         # The gradient of the result is the same, whatever rounds the result.
         (z * y.detach() * 2).sum().backward()
     (row,) = report.rows
-    assert np.array_equal(row.histogram.counts, Histogram.of(exact.numpy()).counts)
+    assert np.array_equal(row.histogram.counts, histogram(exact.numpy()).counts)
     assert row.overflow + row.underflow
 
 

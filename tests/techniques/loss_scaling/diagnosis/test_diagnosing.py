@@ -12,20 +12,27 @@ from torch import Tensor, nn
 import lpkernels as lp
 from lpkernels.nn.observing import observe
 from lpkernels.techniques.loss_scaling import diagnose
-from lpkernels.techniques.loss_scaling.diagnosis import Histogram, Report, TensorRow, _watching
+from lpkernels.techniques.loss_scaling.diagnosis import Report, TensorRow, _watching
 from tests.compare import assert_bit_equal
 from tests.loops import each
 from tests.nn.observed import Calls
 from tests.support.computes import Computes
 from tests.support.operators import Reads
-from tests.techniques.loss_scaling.diagnosis.network import batch, net, one_pass, row_of, train
+from tests.techniques.loss_scaling.diagnosis.network import (
+    batch,
+    histogram,
+    net,
+    one_pass,
+    row_of,
+    train,
+)
 
 
 def assert_counts(row: TensorRow, values: list[Tensor], fmt: str) -> None:
     """The row has the counts of these tensors, found with NumPy and the reference's rounding."""
     array = torch.cat([v.reshape(-1).float() for v in values])
     rounded = lp.quantize(array, fmt, backend="reference").double()
-    expected = Histogram.of(array.numpy())
+    expected = histogram(array.numpy())
     assert np.array_equal(row.histogram.counts, expected.counts)
     assert row.histogram.zeros == expected.zeros
     assert row.calls == len(values)
@@ -136,8 +143,8 @@ def test_a_block_adds_up_and_may_be_looked_at_inside() -> None:
     train(model, 1)
     with diagnosis:
         train(model, 1)
-    assert row_of(diagnosis, "conv", "weight").calls == 4
-    assert row_of(diagnosis, "conv", "weight").histogram.elements == 4 * 72
+    row = row_of(diagnosis, "conv", "weight")
+    assert (row.calls, row.histogram.elements) == (4, 4 * 72)
 
 
 def test_forward_without_backward() -> None:
@@ -197,12 +204,12 @@ def test_attention_and_recurrent_layers_name_their_tensors() -> None:
 
 
 def test_a_tensor_in_several_rows_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    real, counted = _watching.counting, []
+    real, counted = _watching.counting_to_nearest, []
 
-    def counting(fmt: lp.FloatFormat | None) -> Callable[[Tensor, Tensor], None]:
+    def counting(fmt: lp.FloatFormat) -> Callable[[Tensor, Tensor], None]:
         return lambda x, into: counted.append(x.shape) or real(fmt)(x, into)
 
-    monkeypatch.setattr(_watching, "counting", counting)
+    monkeypatch.setattr(_watching, "counting_to_nearest", counting)
     report = one_pass(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.randn(3, 4))
     # Forward reads an input, two weights and two results; backward reads the gradients of all but
     # the input.
@@ -238,16 +245,12 @@ def test_formats_of_the_recipe() -> None:
     assert "affine8" in str(report)
 
 
-def test_formats_by_kind() -> None:
-    model, formats = net(), {"weight": "e4m3fn", "grad_output": "e5m2"}
-    with diagnose(model, {**formats, "weight": lp.Quantizer("e4m3fn")}) as report:
-        train(model, 1)
-    assert {row.kind: str(row.format) for row in report.rows} == formats
-
-
 @each("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_other_dtypes_are_counted(dtype: torch.dtype) -> None:
-    report = one_pass(nn.Linear(4, 4, dtype=dtype), torch.randn(3, 4, dtype=dtype), fmt="e5m2")
+def test_formats_by_kind_and_other_dtypes(dtype: torch.dtype) -> None:
+    model, formats = nn.Linear(4, 4, dtype=dtype), {"weight": "e4m3fn", "grad_weight": "e5m2"}
+    asked = {**formats, "weight": lp.Quantizer("e4m3fn")}
+    report = one_pass(model, torch.randn(3, 4, dtype=dtype), fmt=asked)
+    assert {row.kind: str(row.format) for row in report.rows} == formats
     assert row_of(report, "Linear", "grad_weight").histogram.elements == 16
 
 

@@ -1,5 +1,6 @@
 """From counts to advice, gradients without a scale, files and states; refusals."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ def advice(rows: list[TensorRow]) -> ScaleAdvice:
 
 def row(layer: str, kind: str, *exponents: int, fmt: str = "fp16") -> TensorRow:
     """A row with one number for each exponent."""
-    of = Histogram.of(torch.tensor([2.0**e for e in exponents], dtype=torch.float64).numpy())
+    of = Histogram.from_pairs([[e, 1] for e in exponents], 0, 0)
     return TensorRow(layer, kind, "", lp.parse_format(fmt), 1, of, of, 0, 0)
 
 
@@ -45,16 +46,11 @@ def test_a_scale_that_fits() -> None:
 
 
 def test_layers_that_no_one_scale_fits() -> None:
-    rows = [row("a", "grad_output", 10), row("b", "grad_output", -60), row("c", "grad_output", 0)]
-    scale = advice(rows)
-    assert not scale.fits
-    assert (scale.scale, scale.least) == (2.0**3, None)
+    scale = advice([row("a", "grad_output", 10), row("b", "grad_output", -60)])
+    assert not scale.fits and (scale.scale, scale.least) == (2.0**3, None)
     assert (scale.lost, scale.left) == (("b",), ())
     assert "no one scale fits: at this one b underflow, larger ones overflow" in str(scale)
-
-
-def test_a_layer_that_its_format_does_not_hold() -> None:
-    """One large number keeps many small numbers from being scaled."""
+    # One large number keeps many small numbers from being scaled.
     of = Histogram.from_pairs([[0, 1], [-31, 10**9]], 0, 0)
     wide = TensorRow("c", "grad_weight", "", lp.parse_format("e4m3fn"), 1, of, of, 0, 0)
     scale = advice([row("b", "grad_output", 0), wide])
@@ -64,20 +60,14 @@ def test_a_layer_that_its_format_does_not_hold() -> None:
 
 def test_another_format_and_gradients_that_overflow_unscaled() -> None:
     report = Report([row("a", "grad_output", -20)])
-    scale = report.recommend("e4m3fn").scale
-    assert scale is not None
-    assert (str(scale.formats[0]), scale.scale) == ("e4m3fn", 2.0**26)
-    margins = [report.recommend("e4m3fn", margin=m).scale for m in (0, 3)]
-    assert [m and m.scale for m in margins] == [2.0**27, 2.0**24]
+    found = [report.recommend("e4m3fn", margin=m).scale for m in (0, 1, 3)]
+    assert [str(scale.formats[0]) for scale in found if scale] == ["e4m3fn"] * 3
+    assert [scale.scale for scale in found if scale] == [2.0**27, 2.0**26, 2.0**24]
     scale = advice([row("a", "grad_output", 20, 0)])
     assert (scale.scale, scale.overflow_unscaled) == (2.0**-7, 0.5)
     assert "; 50.00% overflow" in str(scale)
-
-
-def test_no_gradient_no_scale() -> None:
-    found = Report([row("a", "input", 0)]).recommend()
-    assert found.scale is None
-    assert str(found).startswith("no loss scale: no gradient with a format holds a number")
+    nothing = Report([row("a", "input", 0)]).recommend()
+    assert str(nothing).startswith("no loss scale: no gradient with a format holds a number")
 
 
 def test_the_narrowest_format_of_each_kind() -> None:
@@ -172,39 +162,38 @@ def test_gradients_are_shown_unscaled_too(name: str, scaler: Any) -> None:
     assert seen != own or name == "disabled"
 
 
-def test_a_report_is_saved_and_read_again(tmp_path: Any) -> None:
+def test_numbers_that_leave_float32_without_the_scale_stay_in_the_last_bins() -> None:
+    model = nn.Linear(3, 1, bias=False)
+    with diagnose(model, "fp32", scaler=2.0**20) as report:
+        y = model(torch.tensor([[2.0**-120, 1.0, 0.0]])) * 2.0**20
+        y.sum().backward()
+    row = row_of(report, "Linear", "grad_weight")
+    assert row.histogram.to_pairs() == [[-100, 1], [20, 1]] and row.histogram.zeros == 1
+    assert row.unscaled.to_pairs() == [[-120, 1], [0, 1]] and row.unscaled.zeros == 1
+    with diagnose(model, "fp32", scaler=2.0**-120) as report:
+        model(torch.tensor([[2.0**10, 1.0, 0.0]])).sum().backward()
+    assert row_of(report, "Linear", "grad_weight").unscaled.to_pairs() == [[120, 1], [127, 1]]
+
+
+def test_reports_are_saved_read_again_gone_on_with_and_reduced(tmp_path: Path) -> None:
     model = net()
     with diagnose(model, "e4m3fn", scaler=64.0) as report:
         train(model)
-    again = Report.load(report.save(tmp_path / "a" / "report.jsonl", {"note": "x"}))
-    assert again.to_dicts() == report.to_dicts()
-    assert str(again) == str(report)
-    assert str(again.recommend()) == str(report.recommend())
-    first = (tmp_path / "a" / "report.jsonl").read_text().splitlines()[0]
-    assert '"kind": "diagnosis"' in first and '"note": "x"' in first
-
-
-def test_a_state_goes_on() -> None:
-    model = net()
-    with diagnose(model, "fp16") as whole:
-        train(model)
-    one, two = diagnose(model, "fp16"), diagnose(model, "fp16")
-    with one:
-        train(model, 1)
-    two.load_state_dict(one.state_dict())
-    assert str(two) == str(one)
-    with two:
-        train(model, 1)
-    assert [row.calls for row in two.rows] == [row.calls for row in whole.rows]
-
-
-def test_reduce_of_one_process_is_the_report() -> None:
-    model = net()
-    with diagnose(model, "fp16") as report:
-        train(model)
+    again = Report.load(report.save(tmp_path / "a" / "report.jsonl"))
     alone = report.reduce()
     assert not isinstance(alone, Diagnosis)
-    assert alone.to_dicts() == report.to_dicts()
+    for other in (again, alone):
+        assert other.to_dicts() == report.to_dicts() and str(other) == str(report)
+        assert str(other.recommend()) == str(report.recommend())
+    other = diagnose(model, "e4m3fn", scaler=64.0)
+    other.load_state_dict(report.state_dict())
+    assert str(other) == str(report)
+    with other:
+        train(model, 1)
+    assert [row.calls for row in other.rows] == [3 * row.calls // 2 for row in report.rows]
+    (tmp_path / "other.jsonl").write_text('{"type": "header", "kind": "run", "schema": 2}\n')
+    with pytest.raises(ValueError, match="expected the records of a diagnosis, got 'run'"):
+        Report.load(tmp_path / "other.jsonl")
 
 
 MODEL = nn.Linear(2, 2)
@@ -216,25 +205,21 @@ def recommend(**options: Any) -> Any:
     return report.recommend(**options)
 
 
-FIXED, DYNAMIC = lp.FixedFormat(8, 4), "dynamic"
 WRONG = [
     (lambda: diagnose("model"), TypeError, "diagnose: model must be a torch.nn.Module, got str"),
     (lambda: diagnose(MODEL, "fp17"), ValueError, "diagnose: fmt: .*'fp17'"),
     (lambda: diagnose(MODEL, 16), TypeError, "diagnose: fmt: .*16"),
     (lambda: diagnose(MODEL, "affine8"), ValueError, "fmt: expected a .*exponent.* got affine8"),
-    (lambda: diagnose(MODEL, FIXED), ValueError, "expected a format with an exponent"),
     (lambda: diagnose(MODEL, {"grad": "fp16"}), ValueError, "formats by grad_input, .*; got grad"),
     (lambda: diagnose(MODEL, {}), ValueError, "got an empty mapping"),
     (lambda: diagnose(MODEL, {"weight": "affine8"}), ValueError, "fmt: weight: expected a format"),
-    (lambda: diagnose(MODEL, scaler=DYNAMIC), TypeError, "scaler: expected a number, got str"),
+    (lambda: diagnose(MODEL, scaler="1"), TypeError, "scaler: expected a number, got str"),
     (lambda: diagnose(MODEL, scaler=0.0), ValueError, "scaler: expected a positive finite scale"),
     (lambda: recommend(fmt="affine8"), ValueError, "recommend: fmt: expected a format with an exp"),
     (lambda: recommend(candidates=["fp16", "affine8"]), ValueError, "candidates: expected a"),
     (lambda: recommend(candidates=[]), ValueError, "expected at least one format, got none"),
     (lambda: recommend(margin=-1), ValueError, "recommend: margin: expected at least 0, got -1"),
-    (lambda: recommend(margin=1.5), TypeError, "recommend: margin: expected an int"),
     (lambda: recommend(threshold=1.0), ValueError, "threshold: expected .* below 1, got 1.0"),
-    (lambda: recommend(threshold=None), TypeError, "threshold: expected a number"),
 ]
 test_wrong_arguments = refused(WRONG)
 
@@ -247,11 +232,7 @@ def test_a_report_of_nothing(use: str) -> None:
     assert str(report) == "nothing was counted yet"
 
 
-def test_a_plain_model_has_no_recipe_blocks_are_entered_once_and_compiled_models_never() -> None:
-    with diagnose(MODEL) as report:
-        MODEL(torch.ones(1, 2))
-    with pytest.raises(RuntimeError, match="a plain model needs one"):
-        report.recommend()
+def test_blocks_are_entered_once_and_compiled_models_never() -> None:
     with diagnose(MODEL, "fp16") as report:
         with pytest.raises(RuntimeError, match="this block is entered already"):
             report.__enter__()
@@ -261,10 +242,3 @@ def test_a_plain_model_has_no_recipe_blocks_are_entered_once_and_compiled_models
     with pytest.raises(NotImplementedError, match="is compiled"):
         report.__enter__()
     assert torch._C._len_torch_function_stack() == 0
-
-
-def test_other_files_are_refused(tmp_path: Any) -> None:
-    path = tmp_path / "records.jsonl"
-    path.write_text('{"type": "header", "kind": "run", "schema": 2}\n')
-    with pytest.raises(ValueError, match="expected the records of a diagnosis, got 'run'"):
-        Report.load(path)
