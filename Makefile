@@ -70,7 +70,7 @@ check: $(VENV)/.has-lab,dev
 	find csrc -name '*.h' -o -name '*.c*' | xargs $(BIN)/clang-format --dry-run -Werror
 	$(BIN)/python -m tests.support.lines
 	$(BIN)/python -m tests.support.parameters
-	$(BIN)/python -m bench.pages --check
+	$(BIN)/python -m bench.tables --check
 	$(BIN)/python -m pytest -q tests/project/test_layers.py tests/project/test_docs.py \
 		tests/project/test_words.py -k "layers or links or crowded or riddles"
 

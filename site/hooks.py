@@ -13,6 +13,7 @@ import jupytext
 import tomllib
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
 from nbconvert.preprocessors import ExecutePreprocessor
 
@@ -58,11 +59,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """The page as the site shows it."""
     text = re.sub(r"^```python (no-run|needs \w+)$", "```python", markdown, flags=re.MULTILINE)
     text = re.sub(r"\]\(tutorials/(\w+)\.py\)", r"](tutorials/\1.md)", text)
-    return re.sub(r"\]\(\.\./(?!\.)", f"]({BLOB}", text)
+    up = "../" * (page.file.src_uri.count("/") + 1)
+    return text.replace(f"]({up}", f"]({BLOB}")
 
 
 def executed(script: Path) -> str:

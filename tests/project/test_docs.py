@@ -18,11 +18,12 @@ from lpkernels.experiments import settings
 from lpkernels.experiments.training.parts import PARTS
 from lpkernels.experiments.workloads.models import FAMILIES
 from tests.loops import each
+from tests.support.anchors import anchor
 from tests.support.commands import done
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # A block whose fence reads ```python no-run is shown, not run. A block after ```python needs x is
 # run where the package x is installed; if only `make prove` installs x, by its slow tests alone.
 BLOCK = re.compile(r"^```python(?: needs (\w+))?\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
@@ -32,8 +33,7 @@ LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 
 
 def anchors(page: Path) -> set[str]:
-    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
+    return set(map(anchor, re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)))
 
 
 def broken_links(page: Path, root: Path) -> list[str]:
@@ -203,8 +203,9 @@ def test_table_of_named_formats_is_that_of_the_formats():
 
 def test_the_site_has_every_page_and_the_gallery_every_picture():
     docs = ROOT / "docs"
-    listed = re.findall(r"^ +- ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    assert sorted(listed) == sorted(page.name for page in docs.glob("*.md"))
+    nav = (ROOT / "mkdocs.yml").read_text()
+    listed = re.findall(r"^ +- ((?:results/)?[\w-]+\.md)$", nav, re.MULTILINE)
+    assert sorted(listed) == sorted(str(page.relative_to(docs)) for page in docs.rglob("*.md"))
     shown = re.findall(r"\(pictures/(\S+)\)", (docs / "gallery.md").read_text())
     assert sorted(shown) == sorted(picture.name for picture in (docs / "pictures").iterdir())
 
