@@ -61,8 +61,7 @@ def assign(
     made, kept = _made(request, workload, batch, seed)
     show_table(assignment_table(made, title=f"{model} on {data}, batches of {batch}"))
     console.print(
-        f"kept for backward, as the trace predicts: {bytes_text(kept.bytes)}, of which "
-        f"{bytes_text(kept.packed)} are codes",
+        f"tensors kept for backward, as codes: {bytes_text(kept)}",
         highlight=False,
         soft_wrap=True,
     )

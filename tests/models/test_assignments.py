@@ -54,7 +54,7 @@ def test_every_product_parameter_and_edge_is_traced(architecture: Architecture) 
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_models_train_under_an_assignment_and_keep_what_is_predicted(name: str) -> None:
+def test_models_train_under_an_assignment(name: str) -> None:
     architecture = ARCHITECTURES[name]
     model, batch = architecture.model(), (architecture.batch(), None)
     # Of a transformer the one with eager attention stays plain.
@@ -62,9 +62,6 @@ def test_models_train_under_an_assignment_and_keep_what_is_predicted(name: str) 
         lp.convert(model, RECIPES["fp8"])
     ops = traced(model, architecture)
     made = assignment.demote(assignment.group(ops), 0.6)
-    assigned = assignment.assign(model, loss, made, promote=None)
-    assigned(*batch).backward()
-    assert assignment.kept_memory(ops, made) == assigned.memory()
     assigned = assignment.assign(model, loss, made)
     assert audit(assigned, batch).departures == ()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -7,7 +7,8 @@ arXiv 2301.13464.
 from lpkernels.techniques.assignment.asking import amp_like, operator_based, uniform
 from lpkernels.techniques.assignment.assignment import Assignment
 from lpkernels.techniques.assignment.demotion import demote
-from lpkernels.techniques.assignment.operations import Group, Kept, Op, TensorSpec, group
+from lpkernels.techniques.assignment.memory import kept_memory
+from lpkernels.techniques.assignment.operations import Group, Op, TensorSpec, group
 from lpkernels.techniques.assignment.precisions import PAPER, Formats, Pins
 from lpkernels.techniques.assignment.promotion import Promoter, Promotion
 from lpkernels.techniques.assignment.running import (
@@ -16,7 +17,6 @@ from lpkernels.techniques.assignment.running import (
     Memory,
     StepResult,
     assign,
-    kept_memory,
     train_with_assignment,
 )
 from lpkernels.techniques.assignment.tracing import trace
@@ -28,7 +28,6 @@ __all__ = [
     "Count",
     "Formats",
     "Group",
-    "Kept",
     "Memory",
     "Op",
     "Pins",

@@ -19,21 +19,6 @@ SUFFIXES: dict[Kind, str] = {
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A memory that operations keep for backward.
-
-    keys: the key of the tensor with the same values; several keys where the values are in the
-        formats of all these tensors, as zeros are; () if no tensor of an assignment has them.
-    number: its own; operations that keep the same memory have the same number.
-    size: its elements; without keys its bytes.
-    """
-
-    keys: tuple[str, ...]
-    number: int
-    size: int
-
-
-@dataclass(frozen=True)
 class Op:
     """One operation, whose result is one tensor.
 
@@ -47,8 +32,6 @@ class Op:
     numel: elements of its result, the batch counted; 1 of a scalar loss.
     operation: what it computes, as `trace` names it ("conv2d", "relu"); `amp_like` reads it.
     known: False: nobody knows what it computes, so its tensors stay in high precision.
-    keeps: the memories that backward reads, which `kept_memory` counts; None: nobody knows. They
-        depend on how the operation is computed, so Ops are equal whatever they keep.
 
     Raises: TypeError, ValueError: a field of another type, or a size below zero.
     """
@@ -60,7 +43,6 @@ class Op:
     numel: int = 0
     operation: str = ""
     known: bool = True
-    keeps: tuple[Kept, ...] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -247,6 +229,7 @@ _REDUCTIONS = "mean sum max min amax amin std var norm vector_norm logsumexp cum
 _NORMS = """
     batch_norm layer_norm group_norm instance_norm rms_norm local_response_norm normalize
 """.split()
+_SPLITS = "chunk split tensor_split".split()
 _SOFTMAXES = "softmax log_softmax softmin".split()
 _LOSSES = """
     nll_loss mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy
@@ -255,7 +238,7 @@ _LOSSES = """
     triplet_margin_loss multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss
 """.split()
 
-FOLLOWS_ITS_INPUTS = frozenset("chunk split tensor_split".split()) | {
+FOLLOWS_ITS_INPUTS = frozenset(_SPLITS) | {
     *_ACTIVATIONS,
     *_ARITHMETIC,
     *_JOINS,
@@ -279,6 +262,9 @@ SAME_VALUES = frozenset(
 PASSES_GRADIENTS = frozenset("add sub rsub neg sum mean".split())
 """Operations that give operands of one element the gradient of their result, as it is or with its
 sign changed, unless a factor (`alpha`) is among their arguments."""
+
+READS_NOTHING_BACK = PASSES_GRADIENTS | {*_JOINS, *_MOVES, *_DROPOUTS, *_SPLITS, "embedding"}
+"""Operations whose gradients read neither their operands nor their result."""
 
 BY_THEIR_RESULT = frozenset(
     """

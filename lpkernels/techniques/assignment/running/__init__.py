@@ -2,7 +2,7 @@
 
 from lpkernels.techniques.assignment.running._rounding import Count
 from lpkernels.techniques.assignment.running.assigned import Assigned, assign
-from lpkernels.techniques.assignment.running.keeping import Memory, kept_memory
+from lpkernels.techniques.assignment.running.keeping import Memory
 from lpkernels.techniques.assignment.running.loop import StepResult, train_with_assignment
 
 __all__ = [
@@ -11,6 +11,5 @@ __all__ = [
     "Memory",
     "StepResult",
     "assign",
-    "kept_memory",
     "train_with_assignment",
 ]

@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
-from lpkernels.arithmetic import Quantizer
 from lpkernels.functional.torch_calls import watching
-from lpkernels.nn.observing.functions import PRODUCTS, name_of, operation_of
+from lpkernels.nn.observing.functions import name_of, operation_of
 from lpkernels.techniques._nested import changed
 from lpkernels.techniques.assignment.operations import key_of
 from lpkernels.techniques.assignment.running._plan import PlannedCall, RunPlan
@@ -142,21 +141,9 @@ class Session(TorchFunctionMode):
                 result = self.results(planned, args, kwargs, result)
             elif planned.copies is not None and isinstance(result, Tensor):
                 self._copied(planned.copies, result)
-        if self._keeper is not None:
-            # Its result is not the model's, and nobody keeps it.
-            with torch.no_grad(), torch._C.DisableTorchFunction():
-                product = planned.operation in PRODUCTS
-                self._keeper.ends(self._read(planned), product)
         for parameter in planned.last:
             self._rounded.pop(key_of(parameter, "weight"), None)
         return result
-
-    def _read(self, planned: PlannedCall) -> list[Quantizer]:
-        """The formats of the tensors that a call reads, and of those inside it."""
-        rows, quantizers = self._table.rows, self._table.quantizers
-        inside = (planned.parts or {}).values()
-        keys = [*planned.reads, *(key_of(op, "activation") for op in inside)]
-        return [quantizers[rows[key]] for key in keys if key is not None and key in rows]
 
     def _attribute(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         """An attribute of a tensor; an attribute that shares a parameter's values has the rounded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +15,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from lpkernels.arithmetic import Quantizer
 from lpkernels.formats import AffineFormat, BlockFormat
 from lpkernels.functional.unchecked import packed, unpacked
-from lpkernels.techniques.assignment.assignment import Assignment
-from lpkernels.techniques.assignment.operations import Kept, Op, checked_ops, group
 
 
 @dataclass(frozen=True)
@@ -26,16 +24,13 @@ class Memory:
     packed: codes of tensors of the assignment. whole: all else that operations keep (statistics of
     norms, masks, indices, results that are no tensor of the assignment), each memory once.
     The parameters themselves, buffers and the network's inputs are there anyway, and not counted.
-    unknown: in a prediction, the operations that do not say what they keep; they are not counted.
     """
 
     packed: int = 0
     whole: int = 0
-    unknown: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        told = f"{self.packed:,} bytes of codes and {self.whole:,} others"
-        return told + (f", without {', '.join(self.unknown)}" if self.unknown else "")
+        return f"{self.packed:,} bytes of codes and {self.whole:,} others"
 
     @property
     def bytes(self) -> int:
@@ -237,27 +232,6 @@ class Keeper:
                 view = MemoryView.of(kept.value)
                 kept.become(self._kept(view.within(y.detach()), self.meter))
 
-    def ends(self, quantizers: Iterable[Quantizer], product: bool) -> None:
-        """A call ends, which read tensors in these formats.
-
-        A product may keep copies of its operands in another order, which fit in their formats.
-        """
-        for each in self._pending if self.packs and product else ():
-            kept = each()
-            x = None if kept is None else kept.value
-            if kept is None or x is None:
-                continue
-            if x.dtype == torch.float32 and x.device.type == "cpu":
-                self._copied(kept, x, quantizers)
-        self._pending.clear()
-
-    def _copied(self, kept: SavedTensor, x: Tensor, quantizers: Iterable[Quantizer]) -> None:
-        for quantizer in sorted(set(quantizers), key=lambda each: int(each.fmt.bits)):
-            codes = Codes(quantizer, self.meter)
-            if _packs(x, quantizer) and codes.make(x):
-                kept.become(SavedTensor(x, self.meter, codes))
-                return
-
     def _keep(self, x: Tensor) -> SavedTensor:
         if StorageWeakRef(x.untyped_storage()) in self.there:
             return SavedTensor(x, None)
@@ -287,54 +261,3 @@ def _packs(y: Tensor, quantizer: Quantizer) -> bool:
     if fmt.bits >= 8 * y.element_size() or y.layout is not torch.strided:
         return False
     return y.numel() * y.element_size() == y.untyped_storage().nbytes()
-
-
-# Bytes of a float32.
-_FLOAT = 4
-
-
-def kept_memory(ops: Sequence[Op], assignment: Assignment) -> Memory:
-    """The memory kept for backward at the end of the forward pass, when it is most.
-
-    Forward keeps what backward will read, each tensor of the assignment once, as codes of its
-    format, however many operations read it; backward frees it in reverse and adds nothing. An
-    operation keeps the tensors that autograd saved when it was traced (`Op.keeps`): on the device,
-    in the mode and with the frozen parameters of the trace.
-
-    Args:
-        ops: of `trace`.
-        assignment: of these.
-    Returns:
-        A Memory. Ops that no trace made do not say what they keep: `unknown` names them, and
-        nothing is counted for them.
-    Raises: TypeError, ValueError: Ops that do not fit together, or of another assignment.
-
-    >>> from lpkernels.techniques.assignment import kept_memory, trace, uniform
-    >>> model, loss = torch.nn.Linear(4, 2), torch.nn.functional.cross_entropy
-    >>> batch = torch.randn(8, 4), torch.arange(8) % 2
-    >>> ops = trace(model, loss, batch)
-    >>> kept_memory(ops, uniform(ops, "low"))
-    Memory(packed=48, whole=4, unknown=())
-    """
-    ops = checked_ops("kept_memory", ops)
-    assignment.check(group(ops))
-    packed = whole = 0
-    for kept in {kept for op in ops for kept in op.keeps or ()}:
-        is_packed, size = _kept_bytes(kept, assignment)
-        packed, whole = packed + is_packed * size, whole + (not is_packed) * size
-    unknown = (op.name for op in ops if op.keeps is None and (op.inputs or op.params))
-    return Memory(packed, whole, tuple(unknown))
-
-
-def _kept_bytes(kept: Kept, assignment: Assignment) -> tuple[bool, int]:
-    """Whether it is kept as codes, and its bytes."""
-    if not kept.keys:
-        return False, kept.size
-    formats = [assignment.format_of(key).fmt for key in kept.keys]
-    # Block and affine formats have no codes.
-    bits = min(int(fmt.bits) if isinstance(fmt.bits, int) else 8 * _FLOAT for fmt in formats)
-    if bits < 8 * _FLOAT:
-        return True, -(-kept.size * bits // 8)
-    # A parameter in float32 is there anyway.
-    is_there = all(assignment.tensors[key].kind == "weight" for key in kept.keys)
-    return False, 0 if is_there else _FLOAT * kept.size

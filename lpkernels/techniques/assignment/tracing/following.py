@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -16,9 +15,8 @@ from lpkernels.nn.observing import EVERYTHING, observe
 from lpkernels.nn.observing.tracing import arguments, left_as_found
 from lpkernels.nn.scaling import is_leaf
 from lpkernels.nn.selecting import check_model
-from lpkernels.techniques._nested import all_tensors
-from lpkernels.techniques.assignment.operations import Kept, Op, key_of
-from lpkernels.techniques.assignment.tracing.makers import Maker, TracedOp, TracedParameter
+from lpkernels.techniques.assignment.operations import Op
+from lpkernels.techniques.assignment.tracing.makers import TracedOp
 from lpkernels.techniques.assignment.tracing.recording import Recorder
 
 
@@ -48,8 +46,6 @@ def trace(
       "input.<name>". Whole numbers as inputs, such as tokens, are no Op, for nothing rounds them.
     - Parameters have the names of `named_parameters`. Labels, buffers and constants are no tensors
       of an assignment.
-    - `Op.keeps` are the tensors that autograd saved in the operation. Attention and cross_entropy
-      are computed a second time to find them, one operation after the other.
     - An operation that is not known, such as a recurrent layer, whose steps are in one call, is
       held in high precision; one warning names all of them.
 
@@ -77,7 +73,7 @@ def trace(
     >>> [op.name for op in trace(model, loss, batch)]
     ['input', 'linear', 'loss.log_softmax', 'loss.nll_loss']
     """
-    names = followed(model, loss, batch, keeps=True)[1]
+    names = followed(model, loss, batch)[1]
     ops, unknown = finished(names)
     if unknown:
         warnings.warn(
@@ -94,20 +90,16 @@ def followed(
     batch: tuple[Any, Any],
     *,
     grad: bool = True,
-    keeps: bool = False,
 ) -> tuple[Recorder, dict[TracedOp, str]]:
     """One run as `trace` describes it: its recorder, and the names of the steps.
 
     Without a loss the model runs alone, and its steps are those that its output depends on.
-    keeps: whether the steps say which tensors they keep for backward.
     """
     check_model("trace", model)
     given, target = as_pair("trace", batch)
     args, kwargs = arguments(given)
-    there = all_tensors({"": [*model.buffers(), *args, *kwargs.values(), target]}).values()
-    recorder = Recorder(model, args, kwargs, there if keeps else None)
+    recorder = Recorder(model, args, kwargs)
     with (
-        nullcontext() if recorder.saved is None else recorder.saved.watching(),
         left_as_found(model, [*args, *kwargs.values()]),
         torch.set_grad_enabled(grad),
         observe(model, recorder, operations=EVERYTHING),
@@ -152,7 +144,7 @@ def finished(names: Mapping[TracedOp, str]) -> tuple[tuple[Op, ...], list[str]]:
     ops = tuple(
         Op(
             names[step], step.is_gemm, tuple(names[each] for each in step.inputs), _params(step),
-            step.numel, step.operation, step.known, _keeps(step, names),
+            step.numel, step.operation, step.known,
         )
         for step in names
     )  # fmt: skip
@@ -168,23 +160,6 @@ def _params(step: TracedOp) -> dict[str, int]:
         p.name if "." in p.name else f".{p.name}": p.numel
         for p in sorted(step.params, key=lambda p: p.number)
     }
-
-
-def _keeps(step: TracedOp, names: Mapping[TracedOp, str]) -> tuple[Kept, ...] | None:
-    if step.keeps is None:
-        return None
-    return tuple(
-        Kept(tuple(_key(maker, names) for maker in keep.makers), keep.number, keep.size)
-        for keep in step.keeps
-        # Nobody rounds or keeps tensors that the loss does not need.
-        if all(isinstance(maker, TracedParameter) or maker in names for maker in keep.makers)
-    )
-
-
-def _key(maker: Maker, names: Mapping[TracedOp, str]) -> str:
-    if isinstance(maker, TracedParameter):
-        return key_of(maker.name, "weight")
-    return key_of(names[maker], "activation")
 
 
 def _needed(steps: Sequence[TracedOp], ends: Iterable[TracedOp]) -> list[TracedOp]:

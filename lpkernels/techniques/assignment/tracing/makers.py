@@ -24,7 +24,6 @@ class TracedOp:
     run: the module that called it; None: it is an input of the network.
     part: its name within the call, where the call is several operations.
     params: the parameters it reads.
-    keeps: the memories that its call keeps for backward; None: nobody looked.
     """
 
     run: Run | None
@@ -35,16 +34,6 @@ class TracedOp:
     numel: int
     inputs: list[TracedOp] = field(default_factory=list)
     params: list[TracedParameter] = field(default_factory=list)
-    keeps: list[TracedMemory] | None = None
-
-
-@dataclass(frozen=True)
-class TracedMemory:
-    """A memory that is kept for backward, as `ops.Kept` tells it, with makers for keys."""
-
-    makers: tuple[Maker, ...]
-    number: int
-    size: int
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from lpkernels.techniques.assignment.tracing.makers import (
     memory,
 )
 from lpkernels.techniques.assignment.tracing.parts import PARTS, CallInputs, give
-from lpkernels.techniques.assignment.tracing.saved import SavedByAutograd
 
 # Products that are several in one call, step after step or with functions between.
 _SEVERAL = {
@@ -51,7 +50,6 @@ _SIZED_BY_VALUES = frozenset("nonzero argwhere unique unique_consecutive".split(
 class Recorder(Visitor):
     """steps: the operations so far, in order, whether the loss depends on them or not.
     calls: all calls of functions so far, whether they are operations or not.
-    saved: the tensors that autograd saves in them; None where nobody asks.
     """
 
     def __init__(
@@ -59,15 +57,11 @@ class Recorder(Visitor):
         model: Module,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        there: Iterable[Tensor] | None = None,
     ) -> None:
         self.steps: list[TracedOp] = []
         self.calls: list[TracedCall] = []
         self._flow = Flow()
-        self.saved = None
-        if there is not None:
-            self.saved = SavedByAutograd(self._flow, self._maker, there)
-        self._entered: dict[int, tuple[list[Tensor], list[int], CallInputs, int]] = {}
+        self._entered: dict[int, tuple[list[Tensor], list[int], CallInputs]] = {}
         self._parameters = {
             id(p): TracedParameter(name, p.numel(), number)
             for number, (name, p) in enumerate(model.named_parameters())
@@ -112,12 +106,10 @@ class Recorder(Visitor):
         self.calls.append(TracedCall(call.operation, list(makers.values()), passes))
         reads = CallInputs(dict(arguments), {n: m for n, m in makers.items() if m is not None})
         kept = list(found.values())
-        mark = 0 if self.saved is None else self.saved.mark()
-        self._entered[call.number] = (kept, [x._version for x in kept], reads, mark)
+        self._entered[call.number] = (kept, [x._version for x in kept], reads)
 
     def after(self, call: Call, result: Any) -> None:
-        entered, versions, reads, mark = self._entered.pop(call.number)
-        saved = [] if self.saved is None else self.saved.since(mark)
+        entered, versions, reads = self._entered.pop(call.number)
         name = canonical(call.operation)
         self._refuse_values(call, name, entered, result)
         # zeros_like, new_zeros and their like read only the shape and type of a tensor.
@@ -134,7 +126,6 @@ class Recorder(Visitor):
             self._record(call, name, reads, result, floats)
             if len(self.steps) > before:
                 self._place(result, entered, floats)
-                self._note_kept(call, self.steps[before:], reads.arguments, saved)
 
     def _place(self, result: Any, entered: list[Tensor], made: list[Tensor]) -> None:
         """Notes where the last call has its new values: in its result or in its arguments."""
@@ -148,15 +139,6 @@ class Recorder(Visitor):
                     met.made.append(TracedResult(step, place, index))
             if met.made:
                 return
-
-    def _note_kept(
-        self, call: Call, steps: list[TracedOp], arguments: Mapping[str, Any], saved: list[Tensor]
-    ) -> None:
-        parts = self.calls[-1].parts
-        if self.saved is not None and parts is None:
-            self.saved.note(call, steps, arguments, saved)
-        elif self.saved is not None and parts is not None:
-            self.saved.note_parts(call, parts, arguments)
 
     def _maker(self, x: Tensor) -> Maker | None:
         # Parameters may share one storage, of which each is a part.

@@ -1,7 +1,6 @@
 """Training steps under an assignment, and the same step written out by hand."""
 
 import copy
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -35,24 +34,6 @@ def chained(
     """`chain_model` under an assignment, from one seed, and a batch for it."""
     model, batch = seeded_chain()
     return assigned_of(model, batch, ratio, **options), batch
-
-
-def memories(
-    model: nn.Module, loss: Callable[[Any, Any], Tensor], batch: tuple[Any, Any], *ratios: float
-) -> list[assignment.Memory]:
-    """The memory that a step keeps at each ratio; asserts that it is as predicted."""
-    with warnings.catch_warnings():
-        # Recurrent layers are not known, and kept all the same.
-        warnings.filterwarnings("ignore", "trace: held in high precision")
-        ops = assignment.trace(model, loss, batch)
-    found = []
-    for ratio in ratios:
-        made = assignment.demote(assignment.group(ops), ratio)
-        assigned = assignment.assign(model, loss, made, promote=None)
-        assigned(*batch).backward()
-        found.append(assigned.memory())
-        assert assignment.kept_memory(ops, made) == found[-1], ratio
-    return found
 
 
 def gradients(
