@@ -18,7 +18,6 @@ from lpkernels.experiments import settings
 from lpkernels.experiments.training.parts import PARTS
 from lpkernels.experiments.workloads.models import FAMILIES
 from tests.loops import each
-from tests.support.anchors import anchor
 from tests.support.commands import done
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,7 +32,8 @@ LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 
 
 def anchors(page: Path) -> set[str]:
-    return set(map(anchor, re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)))
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
 
 
 def broken_links(page: Path, root: Path) -> list[str]:
