@@ -13,7 +13,6 @@ pytestmark = pytest.mark.smoke
 METHODS = {
     "_lazy_init_scale_growth_tracker": ["dev"],
     "_unscale_grads_": ["optimizer", "inv_scale", "found_inf", "allow_fp16"],
-    "_maybe_opt_step": ["optimizer", "optimizer_state", "args", "kwargs"],
     "_check_inf_per_device": ["optimizer"],
     "_check_scale_growth_tracker": ["funcname"],
 }

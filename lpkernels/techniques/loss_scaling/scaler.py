@@ -43,26 +43,6 @@ def scale(label: str, value: Any) -> float:
     return held
 
 
-def _rule(
-    growth_factor: Any, backoff_factor: Any, growth_interval: Any, hysteresis: Any, consecutive: Any
-) -> tuple[float, float, int, int, bool]:
-    """The arguments of these names, checked, as plain numbers."""
-    factors = (
-        checks.number("growth_factor", growth_factor, above=1),
-        checks.number("backoff_factor", backoff_factor, above=0, below=1),
-    )
-    interval = checks.whole("growth_interval", growth_interval, 1)
-    delay = checks.whole("hysteresis", hysteresis, 1, _MOST)
-    if not isinstance(consecutive, bool):
-        raise TypeError(f"consecutive: expected True or False, got {consecutive!r}")
-    if consecutive and delay == 1:
-        raise ValueError(
-            "consecutive: it says when the counter of a hysteresis of 2 or more is full again, got "
-            "hysteresis=1; give hysteresis, or leave consecutive out"
-        )
-    return *factors, interval, delay, consecutive
-
-
 def _bounds(label: str, start: float, floor: Any, ceiling: Any) -> tuple[float, float]:
     """The least and the largest scale. start: the argument `label`."""
     low = 0.0 if floor is None else scale("floor", floor)
@@ -80,13 +60,24 @@ def _bounds(label: str, start: float, floor: Any, ceiling: Any) -> tuple[float, 
     return low, high
 
 
+def _consecutive(value: Any, hysteresis: int) -> bool:
+    """The argument of this name, checked."""
+    if not isinstance(value, bool):
+        raise TypeError(f"consecutive: expected True or False, got {value!r}")
+    if value and hysteresis == 1:
+        raise ValueError(
+            "consecutive: it says when the counter of a hysteresis of 2 or more is full again, got "
+            "hysteresis=1; give hysteresis, or leave consecutive out"
+        )
+    return value
+
+
 class LossScaler(torch.amp.GradScaler):
     """torch.amp.GradScaler on the device of the first loss, with bounds and a record of each step.
 
-    It multiplies a loss, divides its gradients, and skips an update that is not finite, with
-    GradScaler's methods, errors, defaults and bits: scale(loss).backward(), step(optimizer),
-    update(), with unscale_(optimizer) before clipping. A scale that is a power of two rounds
-    nothing, except at under- and overflow. GradScaler's state loads here, and the reverse.
+    It has GradScaler's methods, errors, defaults and bits: scale(loss).backward(), step(optimizer),
+    update(), with unscale_(optimizer) before clipping. GradScaler's state loads here, and the
+    reverse. A scale that is a power of two rounds nothing, except at under- and overflow.
 
     Only these wait for the device: the step of an optimizer that cannot skip by itself (all but
     torch's fused ones and MasterWeights), or that accelerate wraps; get_scale, state_dict and
@@ -144,25 +135,28 @@ class LossScaler(torch.amp.GradScaler):
         reduce: bool = True,
         group: dist.ProcessGroup | None = None,
     ) -> None:
-        given = (floor, ceiling, at_floor, hysteresis, consecutive)
-        if static is not None and given != (None, None, "stay", 1, False):
+        if static is not None and (floor, ceiling) != (None, None):
             raise ValueError(
                 f"LossScaler: a static scale has no floor and no ceiling, got static={static} with "
-                "floor, ceiling, at_floor, hysteresis, consecutive of "
-                f"{', '.join(map(repr, given))}; leave static or these out"
+                f"floor={floor}, ceiling={ceiling}; leave static or these out"
             )
         label, first = ("init_scale", init_scale) if static is None else ("static", static)
         start = scale(label, first)
-        rule = _rule(growth_factor, backoff_factor, growth_interval, hysteresis, consecutive)
+        factors = (
+            checks.number("growth_factor", growth_factor, above=1),
+            checks.number("backoff_factor", backoff_factor, above=0, below=1),
+        )
+        interval = checks.whole("growth_interval", growth_interval, 1)
         # "cuda" switches a GradScaler off where there is none; the first loss has the device.
-        super().__init__("cpu", start, *rule[:3], enabled)
+        super().__init__("cpu", start, *factors, interval, enabled)
         self._static = static is not None
         low, high = (start, start) if self._static else _bounds(label, start, floor, ceiling)
         self._floor, self._ceiling = low, high
         self._raises = checks.choice("at_floor", at_floor, ("stay", "raise")) == "raise"
         if self._raises and floor is None:
             raise ValueError("at_floor: 'raise' needs a floor, got floor=None; give one, floor=1.0")
-        self._hysteresis, self._consecutive = rule[3:]
+        self._hysteresis = checks.whole("hysteresis", hysteresis, 1, _MOST)
+        self._consecutive = _consecutive(consecutive, self._hysteresis)
         self._init_left, self._left = self._hysteresis, torch.empty(())
         self._reduce, self._group = reduce, group
         self._names = names_of(named_parameters or ())
@@ -207,44 +201,32 @@ class LossScaler(torch.amp.GradScaler):
         """
         if not self._enabled:
             return super().step(optimizer, *args, **kwargs)
-        if any(map(callable, args)):
+        if "closure" in kwargs or any(map(callable, args)):
             raise RuntimeError(
                 "LossScaler.step: expected no closure, got one, whose gradients would not be "
                 "unscaled; call scale(loss).backward() before step"
             )
-        fused = getattr(optimizer, "_step_supports_amp_scaling", False)
-        if fused and is_watched(optimizer) and self._skips(optimizer):
+        skips_alone = getattr(optimizer, "_step_supports_amp_scaling", False)
+        if (not skips_alone or is_watched(optimizer)) and self._skips(optimizer, skips_alone):
             return None
         result = super().step(optimizer, *args, **kwargs)
-        if fused:
-            self._note(optimizer)
+        self._note(optimizer)
         return result
 
-    def _skips(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Skips the step of an optimizer that would do so unseen, if a gradient is not finite."""
-        if self._per_optimizer_states[id(optimizer)]["stage"] is OptState.READY:
-            self._check_inf_per_device(optimizer)
+    def _skips(self, optimizer: torch.optim.Optimizer, skips_alone: bool) -> bool:
+        """Whether a gradient is not finite; then the step is over."""
+        self._check_scale_growth_tracker("step")
         state = self._per_optimizer_states[id(optimizer)]
+        if state["stage"] is OptState.STEPPED:
+            return False
+        if state["stage"] is OptState.READY:
+            check = self._check_inf_per_device if skips_alone else self.unscale_
+            check(optimizer)
         if not any(flag.item() for flag in state["found_inf_per_device"].values()):
             return False
         state["stage"] = OptState.STEPPED
         self._note(optimizer).look()
         return True
-
-    def _maybe_opt_step(
-        self,
-        optimizer: torch.optim.Optimizer,
-        optimizer_state: dict[str, Any],
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        (found,) = optimizer_state["found_inf_per_device"].values()
-        if found.item():
-            self._note(optimizer).look()
-            return None
-        result = optimizer.step(*args, **kwargs)
-        self._note(optimizer)
-        return result
 
     def _note(self, optimizer: torch.optim.Optimizer) -> Outcome:
         flags = list(self._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values())
@@ -362,6 +344,13 @@ class LossScaler(torch.amp.GradScaler):
             return
         if not isinstance(state_dict, Mapping):
             raise TypeError(f"load_state_dict: expected a dict, got {type(state_dict).__name__}")
+        missing = [key for key in _KEYS if key not in state_dict] if state_dict else []
+        if missing:
+            raise ValueError(
+                "load_state_dict: expected the state of a LossScaler or of torch.amp.GradScaler, "
+                f"got one without {', '.join(missing)}; its keys are "
+                f"{', '.join(map(str, state_dict))}"
+            )
         state = self._checked(state_dict) if state_dict else {}
         super().load_state_dict(state)
         self._hysteresis, self._consecutive = state["hysteresis"], state["consecutive"]
@@ -370,29 +359,22 @@ class LossScaler(torch.amp.GradScaler):
             self._left.fill_(self._init_left)
 
     def _checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """A whole state of plain numbers."""
-        own = {"static": False, "hysteresis": self._hysteresis, "consecutive": self._consecutive}
-        state = {**own, **given}
-        missing = [key for key in _KEYS if key not in state]
-        if missing:
-            raise ValueError(
-                "load_state_dict: expected the state of a LossScaler or of torch.amp.GradScaler, "
-                f"got one without {', '.join(missing)}; its keys are {', '.join(map(str, given))}"
-            )
-        start = state["scale"] = scale("load_state_dict: scale", state["scale"])
-        if state["static"] != self._static or (self._static and start != self._floor):
+        """The state of a scaler of these settings."""
+        start, static = scale("load_state_dict: scale", given["scale"]), given.get("static", False)
+        if static != self._static or (static and start != self._floor):
             wanted = f"static scale of {self._floor}" if self._static else "dynamic scale"
             raise ValueError(
                 f"load_state_dict: expected the state of a {wanted}, got that of a "
-                f"{'static' if state['static'] else 'dynamic'} one of {start}; make the scaler as "
-                "the saved one was"
+                f"{'static' if static else 'dynamic'} one of {start}; make the scaler as the saved "
+                "one was"
             )
-        names = (*_KEYS[1:4], "hysteresis", "consecutive")
-        state.update(zip(names, _rule(*(state[name] for name in names)), strict=True))
-        full = state["hysteresis"]
-        left = checks.whole("_hysteresis_left", state.get("_hysteresis_left", full), 1, full)
-        tracker = checks.whole("_growth_tracker", state["_growth_tracker"], 0, _MOST)
-        return {**state, "_hysteresis_left": left, "_growth_tracker": tracker}
+        own = {"hysteresis": self._hysteresis, "consecutive": self._consecutive}
+        rule = {name: given.get(name, own.get(name)) for name in (*_KEYS[1:4], *own)}
+        state = {**LossScaler(init_scale=start, **rule).state_dict(), "static": static}
+        full, tracker = state["hysteresis"], given["_growth_tracker"]
+        left = checks.whole("_hysteresis_left", given.get("_hysteresis_left", full), 1, full)
+        tracker = checks.whole("_growth_tracker", tracker, 0, _MOST)
+        return {**state, "_growth_tracker": tracker, "_hysteresis_left": left}
 
     def __getstate__(self) -> dict[str, Any]:
         # The names belong to parameters, and a copy would hold other parameters.

@@ -184,25 +184,19 @@ def diagnose(
     """Counts underflow and overflow in a model while your own loop trains or tests it.
 
     The loop runs inside ``with diagnose(model) as report:``. Inside the block the tensors of every
-    layer that `convert` knows, and of every product that the model computes, are counted: this
-    gives the exponents of the elements, and how many over- and underflow in the format. Calls of a
-    shared or repeated module are added up under its first name. A tensor that several layers take
-    is in the row of each, but is read once; so is a result that is the next layer's input (the same
-    tensor object, not changed in place since). The block may hold any number of steps, forward
-    passes without a backward pass, accumulated gradients and no_grad. It may be entered again, and
-    adds up.
+    layer that `convert` knows, and of every product that the model computes, are counted: their
+    elements' exponents, and how many over- and underflow in the format. Calls of a shared module
+    are added up under its first name. A tensor that several layers take is in the row of each, but
+    is read once. The block may hold any number of steps and be entered again; it adds up.
 
     With formats of your own, inputs, weights and outputs are counted, and their gradients as
     backward reaches them; biases, masks and tensors that are not floating point are left out. By
     the recipes, every tensor is counted as its quantizer gets it, before it is rounded, also inside
     attention and recurrent layers, whose products after the first are numbered. Overflow inside a
-    sum is not seen. Products of the first forward pass that reach torch and have no row are named
-    below the table (`uncovered`).
+    sum is not seen. Stochastic formats are counted as if they rounded to nearest even.
 
-    The diagnosis changes nothing: results, gradients, buffers, random draws and hooks are those of
-    a loop without it, also after an error. Counts stay on the device of the tensors, and each
-    device is read once when the report is looked at. Stochastic formats are counted as if they
-    rounded to nearest even.
+    Results, gradients, buffers, random draws and hooks are those of a loop without the diagnosis,
+    also after an error. Each device is read once when the report is looked at.
 
     Args:
         model: any module, converted or not; under DDP or FSDP2 the one inside or the wrapper.
