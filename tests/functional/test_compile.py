@@ -67,6 +67,8 @@ CALLS: dict[str, tuple[Callable[..., Any], SHAPES]] = {
     "quantize by format": (quantized(lp.FloatFormat(4, 3)), ((31,),)),
     "quantize by object": (quantized(lp.Quantizer("e4m3", "stochastic")), ((31,),)),
     "quantize by dtype": (quantized(torch.bfloat16), ((31,),)),
+    "quantize to a named table": (quantized("posit8es1"), ((31,),)),
+    "quantize to a table": (quantized(lp.TableFormat([-1, 0, 1], "tables_compiled")), ((31,),)),
     "quantize out": (quantized_out, ((9,),)),
     "pack": (packed, ((4, 6),)),
     "count": (counted, ((7,),)),
@@ -74,6 +76,7 @@ CALLS: dict[str, tuple[Callable[..., Any], SHAPES]] = {
     "matmul in chunks": (multiplied(CHUNKED), ((3, 4, 5), (5, 6))),
     "matmul with draws": (multiplied(DRAWN), ((3, 4, 5), (5, 6))),
     "matmul by name": (multiplied("e6m9_chunk4", None), ((9,), (2, 9, 3))),
+    "matmul in tables": (multiplied(lp.Accumulator("posit11es2"), "nf4"), ((3, 4, 5), (5, 6))),
     "matmul from a start": (
         lambda a, b, c: lp.matmul(a, b, "e6m9", initial=c),
         ((5, 12), (12, 3), (3,)),

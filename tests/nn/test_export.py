@@ -54,7 +54,9 @@ def test_exported_model_takes_other_batches_and_travels(tmp_path) -> None:
     model = nn.Sequential(
         nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3)
     )
-    lp.convert(model, {"*": DETERMINISTIC, nn.BatchNorm2d: DETERMINISTIC}).eval()
+    tables = lp.Recipe(input="posit8es1", weight="nf4", fprop="posit11es2")
+    recipes = {nn.Linear: tables, "*": DETERMINISTIC, nn.BatchNorm2d: DETERMINISTIC}
+    lp.convert(model, recipes).eval()
     dynamic = {"input": {0: torch.export.Dim("n", min=2)}}
     program = torch.export.export(model, (torch.randn(4, 1, 6, 6),), dynamic_shapes=dynamic)
     torch.export.save(program, tmp_path / "model.pt2")

@@ -99,19 +99,3 @@ def test_masters_and_states_are_kept_as_codes_of_tables_and_the_fused_pass_refus
     again.load_state_dict(masters.state_dict())
     with pytest.raises((ValueError, NotImplementedError), match="posit8es1"):
         MasterWeights(torch.optim.SGD(model.parameters(), lr=0.1), weight="posit8es1", fused=True)
-
-
-def test_compiled_and_exported_programs_take_tables():
-    own = lp.TableFormat([-1, 0, 1], "tables_compiled")
-    recipe = lp.Recipe(input="posit8es1", weight="nf4", fprop="posit11es2")
-    model = lp.convert(torch.nn.Sequential(torch.nn.Linear(8, 4)), recipe)
-    x = torch.randn(3, 8)
-
-    def both(x):
-        return model(x), lp.quantize(x, own), lp.quantize(x, "posit8es1")
-
-    want = both(x)
-    got = torch.compile(both, fullgraph=True, backend="aot_eager")(x)
-    for one, other in zip(got, want, strict=True):
-        assert torch.equal(one, other)
-    assert torch.equal(torch.export.export(model, (x,)).module()(x), want[0])
