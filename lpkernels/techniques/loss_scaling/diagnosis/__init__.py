@@ -8,7 +8,7 @@ from lpkernels.techniques.loss_scaling.diagnosis.advice import (
     Recommendation,
     ScaleAdvice,
 )
-from lpkernels.techniques.loss_scaling.diagnosis.histograms import Histogram, Lost
+from lpkernels.techniques.loss_scaling.diagnosis.histograms import Histogram
 from lpkernels.techniques.loss_scaling.diagnosis.report import Diagnosis, Report, diagnose
 from lpkernels.techniques.loss_scaling.diagnosis.rows import TensorRow, formats_by_kind
 
@@ -16,7 +16,6 @@ __all__ = [
     "Diagnosis",
     "FormatAdvice",
     "Histogram",
-    "Lost",
     "Recommendation",
     "Report",
     "ScaleAdvice",

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lpkernels.formats import FloatFormat
 from lpkernels.techniques.loss_scaling.diagnosis.histograms import (
-    NOTHING,
     InFormat,
-    Lost,
     enough,
     fitting_exponent,
     narrowest,
@@ -25,38 +22,6 @@ _DOWN = 8
 
 
 @dataclass(frozen=True)
-class Unseen:
-    """Gradients that a diagnosis at the present scale cannot see.
-
-    empty: how many tensors hold no number, while another tensor loses more than the threshold to
-        underflow: without these zeros the empty tensors might hold numbers.
-    infinite: how many tensors hold infinities or NaN in more than the threshold of their elements
-        that are not zero: a tensor before them overflowed.
-    tensors: how many gradient tensors have a format.
-    scale: where to diagnose again. It is the largest safe scale for the gradients that were seen,
-        so that these come through; where that is not below a scale at which something overflowed,
-        it is that scale less 8 binades. None: it is not above the present scale, so that no scale
-        shows the tensors that are empty.
-    """
-
-    empty: int
-    infinite: int
-    tensors: int
-    scale: float | None
-
-    def __str__(self) -> str:
-        what = [f"{self.empty} of {self.tensors} tensors hold no number"] if self.empty else []
-        if self.infinite:
-            what.append(f"{self.infinite} of {self.tensors} tensors hold infinities or NaN")
-        again = (
-            "; no larger scale is safe for the others"
-            if self.scale is None
-            else f", or again at a scale of {self.scale:.17g}"
-        )
-        return f"{' and '.join(what)}: diagnose the model before convert{again}"
-
-
-@dataclass(frozen=True)
 class ScaleAdvice:
     """A static scale of the loss, for the gradients that a format holds.
 
@@ -67,12 +32,13 @@ class ScaleAdvice:
     least: the smallest scale at which no tensor loses more than `threshold` of sum |g|, over its
         elements; None: either no scale up to `scale` is enough, or some gradients are unseen.
     threshold: 0.01 is 1%.
-    underflow, overflow: the parts of all gradients (finite, not zero) that are lost at `scale`.
-    underflow_unscaled, overflow_unscaled: the same at a scale of 1.
-    worst, worst_unscaled: the losses of the tensor that loses most of its magnitude.
+    underflow: the part of all gradients (finite, not zero) that underflows at `scale`.
+    underflow_unscaled, overflow_unscaled: the parts that are lost at a scale of 1.
+    worst, worst_unscaled: the part of its magnitude that the tensor loses that loses most.
     lost: layers that lose more than the threshold at `scale`, where no one scale fits.
     left: the lost layers with gradients too far apart for the format, at any scale.
-    unseen: the gradients that were not seen; None: all were.
+    unseen: a sentence on gradients that hold no number because one before them underflows, or hold
+        infinities or NaN; "": there are none.
     """
 
     formats: tuple[FloatFormat, ...]
@@ -80,14 +46,13 @@ class ScaleAdvice:
     least: float | None
     threshold: float
     underflow: float
-    overflow: float
     underflow_unscaled: float
     overflow_unscaled: float
-    worst: Lost
-    worst_unscaled: Lost
+    worst: float
+    worst_unscaled: float
     lost: tuple[str, ...]
     left: tuple[str, ...]
-    unseen: Unseen | None = None
+    unseen: str
 
     @property
     def fits(self) -> bool:
@@ -95,16 +60,15 @@ class ScaleAdvice:
 
     def __str__(self) -> str:
         names = ", ".join(map(str, self.formats))
-        if self.unseen is not None:
+        if self.unseen:
             return f"no loss scale and no formats for gradients in {names}: {self.unseen}"
         least = "none" if self.least is None else f"{self.least:.17g} the smallest"
         lines = [
             f"loss scale for gradients in {names}: {self.scale:.17g} is the largest safe one, "
             f"{least} that loses at most {100 * self.threshold:.3g}% of sum |g|",
             f"  underflow: {self.underflow:.2%} of the gradients, and of the worst tensor "
-            f"{self.worst.magnitude:.2%} of its magnitude",
-            f"  without a scale: {self.underflow_unscaled:.2%}, and "
-            f"{self.worst_unscaled.magnitude:.2%}",
+            f"{self.worst:.2%} of its magnitude",
+            f"  without a scale: {self.underflow_unscaled:.2%}, and {self.worst_unscaled:.2%}",
         ]
         if self.overflow_unscaled:
             lines[-1] += f"; {self.overflow_unscaled:.2%} overflow"
@@ -124,19 +88,19 @@ class FormatAdvice:
 
     format: the narrowest one; None: no candidate holds the tensors.
     scale: the scale of the loss under which it holds them; 1 for tensors of the forward pass.
-    lost: the losses of the tensor that loses most of its magnitude.
+    lost: the part of its magnitude that the tensor loses that loses most.
     """
 
     kind: str
     format: FloatFormat | None
     scale: float
-    lost: Lost
+    lost: float
 
     def __str__(self) -> str:
         if self.format is None:
             return f"{self.kind}: none of the candidates"
         times = f" at a loss scale of {self.scale:g}" if self.scale != 1 else ""
-        return f"{self.kind}: {self.format}{times}, losing at most {self.lost.magnitude:.2%}"
+        return f"{self.kind}: {self.format}{times}, losing at most {self.lost:.2%}"
 
 
 @dataclass(frozen=True)
@@ -170,21 +134,19 @@ def scale_advice(
     if not everything:
         return None
     scale = fitting_exponent(everything, margin=margin)
-    unseen = _unseen(gradients, scale, threshold)
+    unseen, scale = _unseen(gradients, scale, threshold)
     least, lost, left = None, [], []
-    if unseen is None:
+    if not unseen:
         least = enough(everything, scale, threshold=threshold)
-        lost = [n for n, of in layers.items() if worst(of, scale).magnitude > threshold]
+        lost = [n for n, of in layers.items() if worst(of, scale) > threshold]
         own = {name: fitting_exponent(layers[name], margin=margin) for name in lost}
-        left = [n for n in lost if worst(layers[n], own[n]).magnitude > threshold]
-    elif unseen.scale is not None:
-        scale = math.frexp(unseen.scale)[1] - 1
+        left = [n for n in lost if worst(layers[n], own[n]) > threshold]
     return ScaleAdvice(
         tuple(dict.fromkeys(its for _, its in everything)),
         2.0**scale,
         None if least is None else 2.0**least,
         threshold,
-        *together(everything, scale),
+        together(everything, scale)[0],
         *together(everything),
         worst(everything, scale),
         worst(everything),
@@ -194,26 +156,35 @@ def scale_advice(
     )
 
 
-def _unseen(gradients: Sequence[TensorRow], safe: int, threshold: float) -> Unseen | None:
-    """The gradients with a format that were not seen; None where all were.
+def _unseen(gradients: Sequence[TensorRow], safe: int, threshold: float) -> tuple[str, int]:
+    """A sentence on the gradients with a format that a diagnosis at the present scale cannot see,
+    "" where all were seen; and the exponent of the scale at which to diagnose again.
 
-    safe: the exponent of the largest safe scale of the gradients that are seen.
+    A tensor is empty where it holds no number while another loses more than the threshold to
+    underflow: without these zeros it might hold numbers. It is infinite where more than the
+    threshold of its elements that are not zero are infinities or NaN: a tensor before it
+    overflowed.
+
+    safe: the exponent of the largest safe scale of the gradients that are seen. It is the next one,
+        so that these come through; where that is not below a scale at which something overflowed,
+        the next one is 8 binades below that scale.
     """
     of = [(row.histogram, row) for row in gradients]
     infinite = sum(h.nonfinite > threshold * max(1, h.elements - h.zeros) for h, _ in of)
     underflows = any(_lost_to_zero(row) > threshold for row in gradients)
     empty = sum(0 < h.elements == h.zeros for h, _ in of) if underflows else 0
     if not (empty or infinite):
-        return None
+        return "", safe
     # The largest numbers show the exponent of the loss scale.
     tops = [(h.exponents, row.unscaled.exponents) for h, row in of if h.numbers]
     now = max(seen[1] - own[1] for seen, own in tops if seen is not None and own is not None)
-    again: int | None = safe
-    if infinite and safe >= now:
-        again = now - _DOWN
-    elif not infinite and safe <= now:
-        again = None
-    return Unseen(empty, infinite, len(gradients), None if again is None else 2.0**again)
+    again = now - _DOWN if infinite and safe >= now else safe
+    counts = [(empty, "no number"), (infinite, "infinities or NaN")]
+    what = [f"{n} of {len(gradients)} tensors hold {kind}" for n, kind in counts if n]
+    how = f", or again at a scale of {2.0**again:.17g}"
+    if not infinite and safe <= now:
+        how = "; no larger scale is safe for the others"
+    return f"{' and '.join(what)}: diagnose the model before convert{how}", again
 
 
 def _lost_to_zero(row: TensorRow) -> float:
@@ -242,6 +213,6 @@ def format_advice(
         found = [row.unscaled for row in rows if row.kind == kind and row.unscaled.numbers]
         if found and (kind in FORWARD or (scaled and gradients)):
             best = narrowest(found, candidates, scaled=scaled, margin=margin, threshold=threshold)
-            fmt, scale, lost = best or (None, 0, NOTHING)
+            fmt, scale, lost = best or (None, 0, 0.0)
             advice.append(FormatAdvice(kind, fmt, 2.0**scale, lost))
     return tuple(advice)

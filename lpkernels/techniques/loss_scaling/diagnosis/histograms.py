@@ -106,28 +106,14 @@ _MOST = 126
 InFormat = tuple[Histogram, FloatFormat]
 
 
-@dataclass(frozen=True)
-class Lost:
-    """The parts of a tensor's numbers (finite and not zero) that a format does not hold.
+def lost(histogram: Histogram, fmt: FloatFormat, scale: int = 0) -> tuple[float, float, float]:
+    """The parts of the numbers times 2 ** scale (finite and not zero) that `fmt` does not hold:
+    those that underflow, those that overflow, and the magnitude of both.
 
-    underflow: the part of the numbers that lie below its smallest value. Rounded to the nearest,
-        those below half of it become zero, and the others become the smallest value.
-    overflow: the part of the numbers from 2 ** (exponent of its largest value + 1) on. Numbers in
-        the binade of the largest value are held, though a few may round beyond it.
-    magnitude: the part of the sum of all magnitudes that both make up. The rules decide by it,
-        because most numbers of a gradient can be so small that nothing depends on them.
-    """
-
-    underflow: float
-    overflow: float
-    magnitude: float
-
-
-NOTHING = Lost(0.0, 0.0, 0.0)
-
-
-def lost(histogram: Histogram, fmt: FloatFormat, scale: int = 0) -> Lost:
-    """The losses in `fmt` of the numbers times 2 ** scale; nothing where there is no number.
+    Numbers below the smallest value underflow: rounded to the nearest, those below half of it
+    become zero, and the others the smallest value. Numbers in the binade of the largest value are
+    held, though a few may round beyond it. The rules decide by the part of the sum of all
+    magnitudes, because most numbers of a gradient can be so small that nothing depends on them.
 
     Reference: Micikevicius et al. 2017, arXiv 1710.03740, section 3.2, count the values below
         fp16's range, and find that in one network the smallest of these do not matter. Two things
@@ -136,11 +122,11 @@ def lost(histogram: Histogram, fmt: FloatFormat, scale: int = 0) -> Lost:
     """
     numbers = histogram.numbers
     if not numbers:
-        return NOTHING
+        return 0.0, 0.0, 0.0
     low, high = smallest_exponent(fmt) - scale, fmt.emax + 1 - scale
     under, over = histogram.below(low), numbers - histogram.below(high)
     gone = histogram.magnitude(None, low) + histogram.magnitude(high, None)
-    return Lost(under / numbers, over / numbers, gone / histogram.magnitude())
+    return under / numbers, over / numbers, gone / histogram.magnitude()
 
 
 def smallest_exponent(fmt: FloatFormat) -> int:
@@ -166,17 +152,16 @@ def fitting_exponent(held: Sequence[InFormat], *, margin: int = MARGIN) -> int:
     return min(_MOST, max(-_MOST, min(found, default=0)))
 
 
-def worst(held: Sequence[InFormat], scale: int = 0) -> Lost:
-    """The losses of the tensor that loses most of its magnitude at 2 ** scale."""
-    losses = [lost(histogram, fmt, scale) for histogram, fmt in held]
-    return max(losses, key=lambda found: found.magnitude, default=NOTHING)
+def worst(held: Sequence[InFormat], scale: int = 0) -> float:
+    """The part of its magnitude that the tensor loses that loses most at 2 ** scale."""
+    return max((lost(histogram, fmt, scale)[2] for histogram, fmt in held), default=0.0)
 
 
 def together(held: Sequence[InFormat], scale: int = 0) -> tuple[float, float]:
     """The parts of the numbers of all tensors that underflow and overflow at 2 ** scale."""
     numbers = max(1, sum(histogram.numbers for histogram, _ in held))
     losses = [(h.numbers / numbers, lost(h, fmt, scale)) for h, fmt in held]
-    return sum(n * x.underflow for n, x in losses), sum(n * x.overflow for n, x in losses)
+    return sum(n * x[0] for n, x in losses), sum(n * x[1] for n, x in losses)
 
 
 def enough(held: Sequence[InFormat], most: int, *, threshold: float = THRESHOLD) -> int | None:
@@ -187,7 +172,7 @@ def enough(held: Sequence[InFormat], most: int, *, threshold: float = THRESHOLD)
     Of the scales that are enough, the smallest leaves the most room for gradients that grow.
     """
     scales = range(min(0, most), most + 1)
-    return next((s for s in scales if worst(held, s).magnitude <= threshold), None)
+    return next((s for s in scales if worst(held, s) <= threshold), None)
 
 
 def narrowest(
@@ -197,9 +182,9 @@ def narrowest(
     scaled: bool,
     margin: int = MARGIN,
     threshold: float = THRESHOLD,
-) -> tuple[FloatFormat, int, Lost] | None:
+) -> tuple[FloatFormat, int, float] | None:
     """The format of fewest bits that loses at most `threshold` of the magnitude of every tensor,
-    the exponent of its scale, and the losses of the worst tensor; None where no format does.
+    the exponent of its scale, and what the worst tensor loses; None where no format does.
 
     The scale is 0 unless `scaled`: then the smallest that is `enough`, up to `fitting_exponent`.
     Among formats of one width it takes the one with most mantissa bits, then the first. A format

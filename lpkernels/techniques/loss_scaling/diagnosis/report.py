@@ -101,8 +101,8 @@ class Report(Tabular):
 
         A model that rounds its gradients shows them as they come through at the present scale.
         Where a gradient holds no number because one before it underflows, or holds infinities or
-        NaN, neither a scale nor formats follow: `scale.unseen` counts such gradients, and
-        `scale.scale` is the scale to diagnose at again. A model before `convert` needs one
+        NaN, neither a scale nor formats follow: `scale.unseen` says so, and `scale.scale` is the
+        scale to diagnose at again. A model before `convert` needs one
         diagnosis.
 
         Args:
@@ -124,7 +124,7 @@ class Report(Tabular):
         rows = self._found()
         of = None if fmt is None else float_format("recommend: fmt", fmt)
         scale = scale_advice(rows, of, margin, threshold)
-        seen = scale is None or scale.unseen is None
+        seen = scale is None or not scale.unseen
         narrow = format_advice(rows, formats, margin, threshold, gradients=seen)
         return Recommendation(scale, narrow)
 
