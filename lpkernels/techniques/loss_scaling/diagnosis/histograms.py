@@ -107,8 +107,8 @@ InFormat = tuple[Histogram, FloatFormat]
 
 
 def lost(histogram: Histogram, fmt: FloatFormat, scale: int = 0) -> tuple[float, float, float]:
-    """The parts of the numbers times 2 ** scale (finite and not zero) that `fmt` does not hold:
-    those that underflow, those that overflow, and the magnitude of both.
+    """Three parts of the numbers (finite and not zero) times 2 ** scale that `fmt` does not hold:
+    numbers that underflow, numbers that overflow, and the magnitude of both.
 
     Numbers below the smallest value underflow: rounded to the nearest, those below half of it
     become zero, and the others the smallest value. Numbers in the binade of the largest value are
