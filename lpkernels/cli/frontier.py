@@ -129,7 +129,7 @@ def run(
 
     With --known the choice follows from earlier tasks, else from the task's own measurements, one
     after the other. The command may be stopped or killed at any moment, and then goes on with the
-    same choice; several such commands, on several machines, may share the folder.
+    same choice. While it runs, the folder is its own.
 
     Example: `lpkernels frontier run task.toml --known errors.csv --measure 8 --out results/task`
     """

@@ -24,9 +24,6 @@ from lpkernels.experiments.sweeps.statistics import ArmSummary, summarise
 from lpkernels.experiments.training.interrupts import Interrupted, sigterm_as_ctrl_c
 from lpkernels.experiments.workloads.workload import Metric
 
-# A cell that makes no step for longer is worth a word.
-_IDLE_SECONDS = 120.0
-
 app = typer.Typer(
     name="sweep",
     help="Many training runs as one experiment: run, status, table, plot.\n\n"
@@ -46,9 +43,6 @@ Reference = Annotated[
 ]
 Field = Annotated[
     str, typer.Option("--metric", help="Field of the records; default: the workload's metric.")
-]
-Sources = Annotated[
-    str, typer.Option(help="Version of the package that made the cells; default: this one's.")
 ]
 Without = Annotated[
     list[str] | None,
@@ -81,7 +75,7 @@ def run(
     ] = False,
 ) -> None:
     """Run the cells that the folder lacks. The command may be stopped or killed at any moment, and
-    then goes on; several such commands, on several machines, may share the folder.
+    then goes on. While it runs, the folder is its own: a second command is refused.
 
     A specification has `seeds`, and fields of `lpkernels train` in [base], [arms.NAME] and [axes].
     A failed cell is tried once more, then shown with its error; the exit code is then 1. With
@@ -122,23 +116,17 @@ def run(
 def status(
     folder: Annotated[Path, typer.Argument(help="The folder of a sweep.")],
 ) -> None:
-    """Show how many cells are done, which are running, which failed and why.
+    """Show how many cells are done, which are under way, which failed and why.
 
     Example: `lpkernels sweep status results/sweep`
     """
     found = _read(lambda: read_status(folder))
     counts = [f"{found.count(name)} {name}" for name in ("finished", "diverged", "failed")]
-    waiting = found.results.missing - len(found.running) - len(found.begun)
-    counts += [f"{len(found.running)} running", f"{len(found.begun)} begun", f"{waiting} waiting"]
+    waiting = found.results.missing - len(found.begun)
+    counts += [f"{len(found.begun)} begun", f"{waiting} waiting"]
     console.print(f"{found.results.header['cells']} cells: {', '.join(counts)}", highlight=False)
-    for cell, owner, share, idle in found.running:
-        hangs = f", no step for {idle / 60:.0f} min" if idle > _IDLE_SECONDS else ""
-        console.print(f"running: {cell.label()}: {share:.0%}, {owner}{hangs}")
-    for cell in found.begun:
-        console.print(f"begun: {cell.label()}")
-    if found.strangers:
-        names = ", ".join(found.strangers)
-        console.print(f"passed over, not of a sweep: {names}", soft_wrap=True, highlight=False)
+    for cell, share in found.begun:
+        console.print(f"begun: {cell.label()}: {share:.0%}")
     _show_failed(found.results)
     _show_others(found.results)
 
@@ -148,7 +136,6 @@ def table(
     sweep: Sweep,
     reference: Reference = "",
     metric: Field = "",
-    sources: Sources = "",
     without: Without = None,
     export: Annotated[
         Path | None, typer.Option(help="Also write all results into this JSON lines file.")
@@ -163,7 +150,7 @@ def table(
     """
     from lpkernels.report.sweeps import sweep_table, write_csv
 
-    results, _, summaries, chosen = _summaries(sweep, reference, metric, sources, without)
+    results, _, summaries, chosen = _summaries(sweep, reference, metric, without)
     show_table(sweep_table(summaries, chosen, title=results.spec.name))
     _show_failed(results)
     _show_others(results)
@@ -190,7 +177,6 @@ def plot(
             "every seed."
         ),
     ] = "",
-    sources: Sources = "",
     without: Without = None,
 ) -> None:
     """Draw every seed, the means, and the differences to one arm, as a picture.
@@ -200,7 +186,7 @@ def plot(
     from lpkernels.report.sweep_curves import plot_against
     from lpkernels.report.sweeps import plot_sweep
 
-    results, shown, summaries, chosen = _summaries(sweep, reference, metric, sources, without)
+    results, shown, summaries, chosen = _summaries(sweep, reference, metric, without)
     given, title = (shown, summaries, chosen), results.spec.name
     if against:
         picture = _read(lambda: plot_against(*given, against, out, title=title))
@@ -221,10 +207,10 @@ def _read(read: Callable[[], T]) -> T:
 
 
 def _summaries(
-    sweep: Path, reference: str, field: str, sources: str, without: list[str] | None
+    sweep: Path, reference: str, field: str, without: list[str] | None
 ) -> tuple[Results, list[Result], list[ArmSummary], Metric]:
     """The sweep, the results without the arms that are left out, their summaries, the metric."""
-    results = _read(lambda: read_results(sweep, sources=sources))
+    results = _read(lambda: read_results(sweep))
     metric = Metric(**results.header["metric"])
     if field and field != metric.field:
         shares = "accuracy" in field
@@ -256,10 +242,13 @@ def _show_failed(results: Results) -> int:
 
 
 def _show_others(results: Results) -> None:
-    for version, number in results.others.items():
-        console.print(
-            f"{number} cells of another version of the package, {version}: not counted "
-            f"(--sources {version} shows them)",
-            soft_wrap=True,
-            highlight=False,
-        )
+    """Says which cells other versions of lpkernels, or other commits, have trained."""
+    told = [
+        f"{number} cells of lpkernels {version}: not counted"
+        for version, number in results.others.items()
+    ]
+    if len(results.codes) > 1:
+        listed = ", ".join(f"{code} ({number} cells)" for code, number in results.codes.items())
+        told.append(f"cells were trained by different code: {listed}")
+    for text in told:
+        console.print(text, soft_wrap=True, highlight=False, markup=False)

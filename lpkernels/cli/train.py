@@ -2,7 +2,6 @@
 
 import contextlib
 import shlex
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,16 +11,13 @@ import typer
 
 from lpkernels.cli._options import Out, alone, console, is_given, show_table, stopped, system_errors
 from lpkernels.cli._settings import with_settings, wrong_option
-from lpkernels.experiments.processes.leases import Held, hold
+from lpkernels.experiments.processes.folders import owned
 from lpkernels.experiments.processes.torchrun import Processes, joined
 from lpkernels.experiments.training.config import RunConfig, device_exists, sections
 from lpkernels.experiments.training.interrupts import Interrupted, sigterm_as_ctrl_c
 
 if TYPE_CHECKING:
-    from lpkernels.experiments.training.trainer import OnProgress, Trainer
-
-# How often a run looks whether its folder is still its own.
-_LOOK_EVERY = 0.5
+    from lpkernels.experiments.training.trainer import Trainer
 
 
 @with_settings(sections())
@@ -58,9 +54,9 @@ def train(
             if processes.count == 1:
                 # torchrun ends the survivors of a dead process so, who would wait for it.
                 stack.enter_context(sigterm_as_ctrl_c())
-            held = stack.enter_context(_held(out, processes, make=not resume))
+            stack.enter_context(_owned(out, processes, make=not resume))
             trainer = _trainer(out, resume, values, given, processes)
-        _fit(trainer, out, held)
+        _fit(trainer, out)
 
 
 @contextmanager
@@ -72,25 +68,23 @@ def _wrong_options(values: dict[str, Any]) -> Iterator[None]:
 
 
 @contextmanager
-def _held(out: Path, processes: Processes, *, make: bool) -> Iterator[Held | None]:
-    """Called by all processes; the first one holds the run's folder for all. If the run cannot
+def _owned(out: Path, processes: Processes, *, make: bool) -> Iterator[None]:
+    """Called by all processes; the first one owns the run's folder for all. If the run cannot
     begin, a folder that was made for it is removed again."""
     made = [path for path in (out, *out.parents) if not path.exists()] if make else []
 
-    def held() -> Held | None:
+    def own() -> None:
         if out.is_file():
             raise ValueError(f"out: expected a folder, but {out} is a file")
         if make:
             out.mkdir(parents=True, exist_ok=True)
-        return hold(out, console.print) if out.is_dir() else None
+        if out.is_dir():
+            stack.enter_context(owned(out))
 
     with ExitStack() as stack:
-        own: list[Held] = []
-        processes.on_first(lambda: own.extend(filter(None, [held()])))
-        for each in own:
-            stack.enter_context(each)
+        processes.on_first(own)
         try:
-            yield own[0] if own else None
+            yield
         finally:
             stack.close()
             with contextlib.suppress(OSError):
@@ -124,14 +118,14 @@ def _check_device(name: str) -> None:
         raise typer.BadParameter(str(error), param_hint="--device") from error
 
 
-def _fit(trainer: "Trainer", out: Path, held: Held | None) -> None:
+def _fit(trainer: "Trainer", out: Path) -> None:
     from lpkernels.report.tables import summary
 
     processes = trainer.processes
     for notice in trainer.notices:
         console.print(notice, soft_wrap=True, highlight=False, markup=False)
     try:
-        run = trainer.fit(console=console, on_progress=_checks(held))
+        run = trainer.fit(console=console)
     except Interrupted as stop:
         if not processes.first:
             raise typer.Exit(130) from stop
@@ -145,22 +139,6 @@ def _fit(trainer: "Trainer", out: Path, held: Held | None) -> None:
         show_table(summary([run]))
         _show_diagnosis(out)
         console.print(f"records in {out}")
-
-
-def _checks(held: Held | None) -> "OnProgress | None":
-    """The function that checks now and then, after a step, that this process still has the
-    folder."""
-    if held is None:
-        return None
-    looked = time.monotonic()
-
-    def check(done: int, total: int) -> None:
-        nonlocal looked
-        if time.monotonic() - looked > _LOOK_EVERY:
-            looked = time.monotonic()
-            held.check()
-
-    return check
 
 
 def _show_diagnosis(out: Path) -> None:

@@ -213,7 +213,7 @@ def runs_by_path(folder: str | Path) -> dict[Path, Run]:
     folder = Path(folder)
     if folder.is_file():
         return {folder: read_run(folder)}
-    found = {path: read_run(path) for path in folder.rglob(RECORDS) if not _is_try(path)}
+    found = {path: read_run(path) for path in folder.rglob(RECORDS) if not _is_begun(path)}
 
     def order(path: Path) -> tuple[str, str, int]:
         place, config = path.parent.parent, found[path].header["config"]
@@ -224,10 +224,10 @@ def runs_by_path(folder: str | Path) -> dict[Path, Run]:
     return {path: found[path] for path in sorted(found, key=order)}
 
 
-def _is_try(path: Path) -> bool:
-    """Whether the records are of a try at a cell of a sweep that is not finished."""
-    place = path.parent.parent
-    return place.name == "work" and (place.parent / "sweep.jsonl").is_file()
+def _is_begun(path: Path) -> bool:
+    """Whether the records are of a cell of a sweep that is under way."""
+    place = path.parents[2]
+    return place.name == "work" and (place.parent / "sweep.json").is_file()
 
 
 def _plain(value: Any) -> Any:

@@ -16,9 +16,9 @@ from torch.distributed.run import get_args_parser
 
 from lpkernels.cli.train import app as train_app
 from lpkernels.experiments import records
-from lpkernels.experiments.processes.leases import process_start
 from lpkernels.experiments.training.trainer import Trainer
 from tests.distributed.launch import ROOT, started
+from tests.experiments.killing import is_alive
 
 # The digits would cost every process an import of scikit-learn.
 DATA = "--data tests.experiments.tiny:tiny_workload"
@@ -66,7 +66,7 @@ def test_ctrl_c_saves_and_survivors_of_a_dead_process_end_without_a_save(tmp_pat
     # The survivor ended, by its broken connection or by SIGTERM, and did not save and say how to
     # resume.
     assert "forcefully exiting" not in printed and "resume with" not in printed
-    assert not process_start(first)
+    assert not is_alive(first)
 
 
 def _ranks(launcher: int) -> list[int]:

@@ -99,12 +99,12 @@ def test_a_run_diverged_by_its_last_epoch(train_loss, test_loss, skipped, diverg
 def test_runs_are_found_below_a_folder_and_of_a_sweep_the_finished_cells(tmp_path: Path) -> None:
     for cell, name in (("1", "second"), ("2", "first")):
         path = write_run(tmp_path / "cells" / cell, name=name)
-    write_run(tmp_path / "work" / "3.1", name="third", epochs=1)
+    write_run(tmp_path / "work" / "try" / "3", name="third", epochs=1)
     runs = records.find_runs(tmp_path)
     assert [run.name for run in runs] == ["first", "second", "third"]
     assert [run.finished for run in runs] == [True, True, False]
     assert [run.name for run in records.find_runs(path)] == ["first"]
-    (tmp_path / "sweep.jsonl").write_text("{}\n")
+    (tmp_path / "sweep.json").write_text("{}\n")
     assert [run.name for run in records.find_runs(tmp_path)] == ["first", "second"]
 
 

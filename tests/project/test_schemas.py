@@ -66,7 +66,7 @@ def test_a_header_without_a_number_is_refused_and_other_lines_stay() -> None:
         ("run", "report .", "records.jsonl"),
         ("sweep-results", "sweep table x.jsonl", "x.jsonl"),
         ("sweep-results", "sweep plot x.jsonl --out x.png", "x.jsonl"),
-        ("sweep", "sweep status .", "sweep.jsonl"),
+        ("sweep", "sweep status .", "sweep.json"),
         ("frontier study", "frontier status .", "frontier.json"),
         ("frontier choices", "frontier plot x.jsonl --what choices --out x.png", "x.jsonl"),
     ],

@@ -1,39 +1,208 @@
-"""The record of a finished or failed cell, cell.json in its folder: made, written, read."""
+"""The folder of a sweep, and its cells.
 
+    sweep.json                  the specification of all that was run here
+    cells/<cell>/               a finished cell: records.jsonl of its run, and cell.json
+    failed/<cell>/              a cell that failed twice
+    work/<try>/<cell>/          a cell under way, with the files from which its run goes on
+
+A cell is trained in a folder of its own and finished by one rename. Each try at it takes the folder
+of the try before by a rename too: a worker that outlived its command no longer finds the folder
+that it writes into.
+"""
+
+import contextlib
+import hashlib
 import json
 import os
+import re
+import shutil
+import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
+import lpkernels
 from lpkernels import schemas
-from lpkernels.experiments.processes.leases import Owner
-from lpkernels.experiments.records import RECORDS, Record, Run, sealed, unsealed
-from lpkernels.experiments.sweeps.sources import sources_hash
-from lpkernels.experiments.sweeps.specification import Cell
+from lpkernels.experiments.measuring.machine import environment
+from lpkernels.experiments.records import (
+    RECORDS,
+    Record,
+    Run,
+    line_of,
+    sealed,
+    unsealed,
+    write_lines,
+)
+from lpkernels.experiments.settings import plain
+from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, merged
+from lpkernels.experiments.training.checkpoints import CHECKPOINT, PREVIOUS
+from lpkernels.experiments.training.config import RunConfig
 
-CELL = "cell.json"
+#: The specification of a sweep's folder, and the record of a cell.
+SPEC, CELL = "sweep.json", "cell.json"
+#: The traceback of a cell that failed, or the stacks of one that ran over its limit.
+ERROR = "error.txt"
+#: The worker that trains a cell.
+WORKER = "worker.txt"
+KIND = "sweep"
+# 64 bits of a hash: two of a million cells are the same by chance once in 10^7 sweeps.
+_DIGITS = 16
+_CELL = re.compile(f"[0-9a-f]{{{_DIGITS}}}")
+_TRY = re.compile("[0-9a-f]{32}")
 # The keys that the record of a cell holds at least.
-_NEEDED = {"status": str, "values": dict, "cell": str, "error": str}
+_NEEDED = {"status": str, "values": dict, "error": str, "version": str, "code": str}
+
+
+def cell_name(config: RunConfig, version: str = lpkernels.__version__) -> str:
+    """The name of a cell's folder: the hash of its settings and of the package's version.
+
+    The run's name, by which tables call it, is no part of it: a renamed arm keeps its cells. Fields
+    at their defaults are no part of it either, so that later versions with more fields find the
+    cells of an earlier one.
+    """
+    usual = RunConfig().flat()
+    values = {k: plain(v) for k, v in config.flat().items() if k != "name" and v != usual[k]}
+    text = json.dumps([version, values], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+def code_of(config: RunConfig, commit: str | None) -> str:
+    """The code that trains a cell, in words: the commit of lpkernels, and for a workload of the
+    user's own the hash of its module, which is imported by then."""
+    module, colon, _ = config.workload.data.partition(":")
+    file = getattr(sys.modules.get(module), "__file__", None) if colon else None
+    own = f", {module} {hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]}" if file else ""
+    short = commit and commit[:12] + "+" * commit.endswith("+")
+    return f"commit {short or 'unknown'}{own}"
+
+
+class Folder:
+    """The folder of a sweep; nothing is made until `join` and `make`."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+        self.spec, self.work = self.root / SPEC, self.root / "work"
+        self.cells, self.failed = self.root / "cells", self.root / "failed"
+
+    def read_spec(self) -> SweepSpec | None:
+        """The specification of all that was run here; None where there is no sweep.
+
+        Raises: ValueError: the file is damaged, something else, or of another version of lpkernels.
+        """
+        try:
+            record = json.loads(self.spec.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            record = None
+        whole = unsealed(record) if isinstance(record, dict) else None
+        if whole is None:
+            raise ValueError(
+                f"{self.spec} is damaged; remove it and give the command of the sweep again, which "
+                "keeps the cells"
+            )
+        if whole.get("kind") != KIND:
+            raise ValueError(f"{self.spec}: expected a sweep, got {whole.get('kind')!r}")
+        return SweepSpec.from_dict(schemas.check(whole, self.spec)["spec"])
+
+    def join(self, spec: SweepSpec) -> None:
+        """Makes the folder one where `spec` runs, beside what was run here before.
+
+        Raises: ValueError: it is the folder of another sweep.
+        """
+        former = self.read_spec()
+        try:
+            both = spec if former is None else merged([former, spec])
+        except ValueError as error:
+            raise ValueError(
+                f"{self.root} holds another sweep; choose another folder (option --out): {error}"
+            ) from error
+        if both != former:
+            record = {**schemas.header(KIND), "spec": both.to_dict()}
+            write_lines(self.spec, [line_of(sealed(record))])
+
+    def finished(self) -> set[str]:
+        """The names of finished cells, of any version."""
+        return _cells_in(self.cells)
+
+    def given_up(self) -> set[str]:
+        """The names of cells that failed, of any version."""
+        return _cells_in(self.failed) - self.finished()
+
+    def settled(self, name: str) -> Path:
+        """The folder of a cell that is finished or failed."""
+        finished = self.cells / name
+        return finished if finished.is_dir() else self.failed / name
+
+    def begun(self) -> dict[str, Path]:
+        """The folders of cells under way, and of those with which the next command goes on."""
+        return {name: folder / name for folder in self._tries() for name in _cells_in(folder)}
+
+    def _tries(self) -> list[Path]:
+        with contextlib.suppress(FileNotFoundError):
+            return [path for path in self.work.iterdir() if _TRY.fullmatch(path.name)]
+        return []
+
+    def begin(self, name: str) -> Path:
+        """The folder of the next try at a cell: it may be there, and hold a checkpoint."""
+        former, own = self.begun().get(name), self.work / uuid.uuid4().hex
+        own.mkdir(parents=True)
+        if former is not None:
+            # The try may still be at work, and may finish the cell this very moment.
+            with contextlib.suppress(OSError):
+                former.rename(own / name)
+                former.parent.rmdir()
+            # It may write into what it has opened.
+            for left in (Path(CHECKPOINT).with_suffix(".tmp").name, WORKER):
+                (own / name / left).unlink(missing_ok=True)
+        return own / name
+
+    def give_up(self, name: str, record: Record) -> None:
+        """Makes the cell under way a failed one, with what its last try left."""
+        folder = self.begin(name)
+        folder.mkdir(exist_ok=True)
+        settle(folder, self.failed, record)
+
+    def make(self) -> None:
+        """Makes the folders, and removes those of tries that are over."""
+        for folder in (self.cells, self.failed, self.work):
+            folder.mkdir(exist_ok=True)
+        for folder in self._tries():
+            if not _cells_in(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def forget(self, name: str) -> None:
+        """Removes a failed cell; nobody sees half of it."""
+        folder = self.begin(name)
+        shutil.rmtree(folder, ignore_errors=True)
+        (self.failed / name).rename(folder)
+        shutil.rmtree(folder.parent)
+
+    def clear(self) -> None:
+        """Removes the sweep, the file with its specification last."""
+        for folder in (self.cells, self.failed, self.work):
+            if folder.is_dir():
+                shutil.rmtree(folder)
+        self.spec.unlink(missing_ok=True)
+
+
+def _cells_in(folder: Path) -> set[str]:
+    try:
+        return {name for name in os.listdir(folder) if _CELL.fullmatch(name)}  # noqa: PTH208 (names)
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
 
 
 def cell_record(
-    name: str,
-    cell: Cell,
-    status: str,
-    before: list[str],
-    *,
-    run: Run | None = None,
-    error: str = "",
+    name: str, cell: Cell, status: str, *, run: Run | None = None, error: str = ""
 ) -> Record:
     """The record in cell.json of the cell of that name: the figures of its run's last epoch, or its
-    error.
-
-    before: how former tries ended badly.
-    """
+    error."""
     values: dict[str, Any] = {}
     if run is not None and run.epochs:
         values = {k: v for k, v in run.epochs[-1].items() if k != "type"}
         values["seconds"] = round(run.seconds, 3)
+    about = run.header["environment"] if run is not None else environment("cpu")
     return {
         **schemas.header("cell"),
         "cell": name,
@@ -44,16 +213,18 @@ def cell_record(
         "values": values,
         "error": error,
         "metric": run.header["metric"] if run is not None else None,
-        "before": before,
-        "worker": str(Owner.here()),
-        "sources": sources_hash(cell.config),
+        "version": lpkernels.__version__,
+        "code": code_of(cell.config, about.get("commit")),
+        "environment": about,
         "config": cell.config.to_dict(),
     }
 
 
-def write_cell(folder: Path, record: Record) -> None:
-    """Writes the record of a cell, with a digest of it and of the run's records, and sees to it
-    that both are on the disk before the folder gets its final name."""
+def settle(folder: Path, where: Path, record: Record) -> None:
+    """Makes the folder of a cell under way that of a finished or failed cell, by one rename.
+
+    The record gets a digest of it and of the run's records, and both are on the disk before.
+    """
     whole = sealed(record, _run_of(folder))
     with (folder / CELL).open("w", encoding="utf-8") as file:
         file.write(json.dumps(whole, allow_nan=False) + "\n")
@@ -63,6 +234,12 @@ def write_cell(folder: Path, record: Record) -> None:
     if records.is_file():
         with records.open("rb") as file:
             os.fsync(file.fileno())
+    folder.rename(where / folder.name)
+    with contextlib.suppress(OSError):
+        folder.parent.rmdir()
+    for name in (CHECKPOINT, PREVIOUS, WORKER):
+        with contextlib.suppress(OSError):
+            (where / folder.name / name).unlink(missing_ok=True)
 
 
 def _run_of(folder: Path) -> bytes:
@@ -79,12 +256,12 @@ def read_cell(folder: Path) -> Record:
     path = folder / CELL
     again = f"remove the folder {folder.name} and the next run makes it again"
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_bytes())
         run = _run_of(folder)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path}: expected the record of a cell ({error}); {again}") from error
     if not isinstance(record, dict) or record.get("kind") != "cell":
-        raise ValueError(f"{path}: expected the record of a cell")
+        raise ValueError(f"{path}: expected the record of a cell; {again}")
     whole = unsealed(record, run)
     if whole is None or whole.get("cell") != folder.name:
         raise ValueError(f"{path}: it or {RECORDS} is damaged, or belongs to another cell; {again}")

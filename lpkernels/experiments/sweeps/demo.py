@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lpkernels.experiments import records
-from lpkernels.experiments.sweeps.log import read_specs
-from lpkernels.experiments.sweeps.places import Places
+from lpkernels.experiments.sweeps.cells import Folder
 from lpkernels.experiments.sweeps.sweep import train_all
 from lpkernels.experiments.training.config import RunConfig
 
@@ -73,11 +72,11 @@ def demo(
 
 
 def _check_options(folder: Path, config: RunConfig) -> None:
-    for spec in read_specs(Places(folder)):
-        own = spec.cells()[0].config
-        if own != config:
-            raise ValueError(
-                f"{folder} holds a run of another configuration ({own.epochs} epochs, "
-                f"seed {own.seed}); resume with the options it was started with, or "
-                "start again without --resume"
-            )
+    spec = Folder(folder).read_spec()
+    own = config if spec is None else spec.cells()[0].config
+    if own != config:
+        raise ValueError(
+            f"{folder} holds a run of another configuration ({own.epochs} epochs, "
+            f"seed {own.seed}); resume with the options it was started with, or "
+            "start again without --resume"
+        )

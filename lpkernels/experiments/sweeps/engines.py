@@ -1,33 +1,57 @@
-"""Where the workers of a sweep run: processes of this machine, Ray, Dask.
+"""The engines that train the cells of a sweep: this process, processes of this machine, Ray, Dask.
 
-Every worker takes cells from the sweep's folder and commits their results there itself, so an
-engine has nothing to hand out or to collect: it starts workers and sees to it that they go on.
+An engine takes a task and returns a future. A future that raises has lost its worker, and with it
+its cell alone: the cell goes to another worker.
 """
 
+import errno
 import os
+import shutil
 import signal
 import threading
 import time
-import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
-from lpkernels.experiments.processes.leases import Lease
-from lpkernels.experiments.sweeps.places import Places
-from lpkernels.experiments.sweeps.worker import ALONE, DONE, STOPPED, End, Task, work
+from lpkernels.experiments.processes.folders import this_process
+from lpkernels.experiments.sweeps.cells import ERROR, WORKER, Folder, cell_record
+from lpkernels.experiments.sweeps.specification import Cell
+from lpkernels.experiments.sweeps.training import (
+    DONE,
+    FAILED,
+    FULL,
+    STOP,
+    STOPPED,
+    UNFIT,
+    End,
+    Task,
+    Train,
+    overran,
+    work,
+)
+from lpkernels.experiments.training.interrupts import InterruptRequest
 
 ENGINES = ("processes", "ray", "dask")
-_NEEDS = {"processes": ("joblib",), "ray": ("joblib", "ray"), "dask": ("joblib", "distributed")}
+_NEEDS = {"processes": ("joblib",), "ray": ("ray",), "dask": ("distributed",)}
 _EXTRA = {"processes": "lab", "ray": "ray", "dask": "dask"}
+# A cell is given up after so many tries that ended badly.
+_BAD_TRIES = 2
 # If so many workers end, one after the other, before any of them takes a cell, workers cannot work.
 _VAIN_STARTS = 4
 # How long workers may take to save their state when the command is stopped.
 _STOP_SECONDS = 60.0
-
 _LOOK_EVERY = 1.0
+
+
+class Engine(NamedTuple):
+    """jobs: how many cells it trains at a time.  submit: trains a cell."""
+
+    jobs: int
+    submit: Callable[[Task], "Future[End]"]
 
 
 def check_engine(engine: str) -> None:
@@ -71,81 +95,156 @@ def wants_gpus(devices: Sequence[str]) -> bool:
     return "cuda" in devices and not any(device.startswith("cuda:") for device in devices)
 
 
-def run_workers(engine: str, jobs: int | None, task: Task) -> list[End]:
-    """Runs workers until they end, and replaces workers that die.
-
-    The workers live as long as the lease of this command: its end tells them to save their state
-    and to end.
+def run_cells(
+    engine: str,
+    jobs: int | None,
+    there: Folder,
+    cells: Mapping[str, Cell],
+    train: Train,
+    limit: float | None,
+) -> None:
+    """Trains the cells; one that fails, or that its worker dies of, is tried once more.
 
     Args:
-        jobs: how many workers, at most one a cell; None: one for each processor or worker of the
-            cluster.
+        engine: one of ENGINES, or "" for this very process.
+        jobs: how many cells at a time; None: one for each processor or worker of the cluster.
+        there: the folder of the sweep.
+        cells: by their names.
+        train: a function that trains a cell.
+        limit: the longest that a try may take, in seconds.
     Raises:
-        KeyboardInterrupt: ctrl-C; the workers have been told and have ended.
-        RuntimeError: workers die before they take a cell.
+        KeyboardInterrupt: ctrl-C; workers have saved their state.
+        OSError: there is no room left.
+        RuntimeError: workers have another version of lpkernels, or die before they take a cell.
     """
-    task = replace(task, run=uuid.uuid4().hex)
-    path, most = Places(task.root).runs / task.run, len(task.cells)
-    with Lease(path, task.seconds) as lease:
+    devices = [cell.config.device for cell in cells.values()]
+    queue, running, ends = deque(cells), dict[Future[End], Task](), _Ends(there)
+    with _OPEN[engine](jobs, _gpus() if engine and wants_gpus(devices) else 0) as opened:
         try:
-            if engine == "processes":
-                return _run_processes(min(jobs or processors(), most), task, lease)
-            with _CLUSTERS[engine](jobs) as room:
-                return _run_elsewhere(engine, min(jobs or room, most), task, lease)
-        finally:
-            path.unlink(missing_ok=True)
+            while queue or running:
+                while queue and len(running) < opened.jobs:
+                    name = queue.popleft()
+                    folder = there.begin(name)
+                    task = Task(cells[name], folder, there.cells, train, this_process(), limit)
+                    running[opened.submit(task)] = task
+                for future in wait(running, _LOOK_EVERY, FIRST_COMPLETED).done:
+                    task = running.pop(future)
+                    if not ends.is_last(task, future):
+                        queue.append(task.name)
+        except BaseException:
+            for task in running.values():
+                (task.folder.parent / STOP).touch()
+            wait(running, _STOP_SECONDS)
+            raise
 
 
-def _run_processes(jobs: int, task: Task, lease: Lease) -> list[End]:
-    """Workers in processes of joblib's loky, each in a pool of its own: when a process dies, loky
-    ends all others of its pool, and here there are none, so only the dead one's cell is affected.
-    """
-    from joblib.externals import loky
+class _Ends:
+    """Judges how tries at cells end."""
 
-    gpus = _gpus(task)
-    pools: dict[int, Any] = {}
-    futures: dict[Any, int] = {}
+    def __init__(self, there: Folder) -> None:
+        self.there = there
+        self.bad: dict[str, list[str]] = {}
+        self.vain = 0
 
-    def start(worker: int) -> None:
-        environment = gpu_of(worker, os.environ.get("CUDA_VISIBLE_DEVICES"), gpus)
-        pools[worker] = loky.ProcessPoolExecutor(
-            1, initializer=_begin, initargs=(os.getpid(),), env=environment
-        )
-        futures[pools[worker].submit(work, task)] = worker
+    def is_last(self, task: Task, future: "Future[End]") -> bool:
+        """Whether a cell is finished or given up; errors as in `run_cells`."""
+        try:
+            end = future.result()
+        except Exception as error:
+            return self._died(task, error)
+        self.vain = 0
+        if end.kind == DONE:
+            return True
+        if end.kind == FAILED:
+            # The checkpoint may be the cause.
+            return self._is_given_up(task, end.text, again=True)
+        raise _STOPS[end.kind](end.text)
 
-    ends: list[End] = []
-    vain = _Vain(Places(task.root))
-    try:
-        for worker in range(jobs):
-            start(worker)
-        while futures:
-            done, _ = loky.wait(futures, timeout=1, return_when=loky.FIRST_COMPLETED)
-            for future in done:
-                worker = futures.pop(future)
-                try:
-                    ends.append(future.result())
-                except loky.BrokenProcessPool as error:
-                    vain.count(error)
-                    start(worker)
-                else:
-                    if ends[-1].kind not in (DONE, STOPPED):
-                        lease.end()
-    except BaseException:
-        lease.end()
-        loky.wait(futures, timeout=_STOP_SECONDS)
-        raise
-    finally:
-        for pool in pools.values():
-            pool.shutdown(wait=True, kill_workers=True)
-    return ends
+    def _died(self, task: Task, error: Exception) -> bool:
+        try:
+            worker = (task.folder / WORKER).read_text(encoding="utf-8")
+        except OSError:
+            self.vain += 1
+            if self.vain >= _VAIN_STARTS:
+                raise RuntimeError(
+                    f"the workers end before they take a cell, {self.vain} times now: {error}"
+                ) from error
+            return (task.final / task.name).is_dir()
+        self.vain, limit = 0, overran(task.folder)
+        if not limit:
+            (task.folder / ERROR).unlink(missing_ok=True)
+        return self._is_given_up(task, limit or f"its worker died ({worker})", again=bool(limit))
+
+    def _is_given_up(self, task: Task, error: str, *, again: bool) -> bool:
+        """Whether a bad end is one too many; if not, the cell goes on, or starts `again`."""
+        errors = self.bad.setdefault(task.name, [])
+        errors.append(error)
+        if len(errors) < _BAD_TRIES:
+            if again:
+                shutil.rmtree(task.folder.parent, ignore_errors=True)
+            return False
+        text = "; ".join(dict.fromkeys(errors))
+        record = cell_record(task.name, task.cell, FAILED, error=text)
+        self.there.give_up(task.name, record)
+        return True
 
 
-def _gpus(task: Task) -> int:
-    if not wants_gpus([cell.config.device for cell in task.cells.values()]):
-        return 0
+def _full(text: str) -> OSError:
+    return OSError(errno.ENOSPC, text)
+
+
+_STOPS: dict[str, Callable[[str], BaseException]] = {
+    STOPPED: KeyboardInterrupt,
+    FULL: _full,
+    UNFIT: RuntimeError,
+}
+
+
+def _gpus() -> int:
     import torch
 
     return torch.cuda.device_count()
+
+
+@contextmanager
+def _here(jobs: int | None, gpus: int) -> Iterator[Engine]:
+    """This very process."""
+
+    def submit(task: Task) -> "Future[End]":
+        future, stop = Future[End](), InterruptRequest()
+        future.set_result(work(task, stop))
+        if stop.requested:
+            raise KeyboardInterrupt
+        return future
+
+    yield Engine(1, submit)
+
+
+@contextmanager
+def _processes(jobs: int | None, gpus: int) -> Iterator[Engine]:
+    """Processes of joblib's loky, each in a pool of its own: when a process dies, loky ends all
+    others of its pool, and here there are none."""
+    from joblib.externals import loky
+
+    count = jobs or processors()
+    pools: dict[int, Any] = {}
+    last: dict[int, Future[End]] = {}
+
+    def submit(task: Task) -> "Future[End]":
+        worker = next(n for n in range(count) if n not in last or last[n].done())
+        if worker not in pools or last[worker].exception() is not None:
+            environment = gpu_of(worker, os.environ.get("CUDA_VISIBLE_DEVICES"), gpus)
+            pools[worker] = loky.ProcessPoolExecutor(
+                1, initializer=_begin, initargs=(os.getpid(),), env=environment
+            )
+        last[worker] = pools[worker].submit(work, task)
+        return last[worker]
+
+    try:
+        yield Engine(count, submit)
+    finally:
+        for pool in pools.values():
+            pool.shutdown(wait=True, kill_workers=True)
 
 
 def _begin(command: int) -> None:
@@ -156,81 +255,21 @@ def _begin(command: int) -> None:
 
 
 def _end_with(command: int) -> None:
-    """Ends this process when the command that started it is no more, and the run has saved its
-    state.
-
-    Loky's own processes wait for their next task for ever, or for the rest of one.
-    """
+    """Ends this process when the command that started it is no more. Loky's own processes wait for
+    their next task for ever, or for the rest of one."""
     while os.getppid() == command:
         time.sleep(_LOOK_EVERY)
-    with ALONE:
-        os._exit(0)
-
-
-class _Vain:
-    """Counts the workers that die one after the other while nothing changes in the folder."""
-
-    def __init__(self, places: Places) -> None:
-        self.places, self.times = places, 0
-        self.last = self._state()
-
-    def _state(self) -> object:
-        """It changes when a worker takes a cell or ends one."""
-        return self.places.finished(), self.places.given_up(), self.places.tries()
-
-    def count(self, error: BaseException) -> None:
-        now = self._state()
-        self.times = self.times + 1 if now == self.last else 0
-        self.last = now
-        if self.times >= _VAIN_STARTS:
-            raise RuntimeError(
-                f"the workers end before they take a cell, {self.times} times now: {error}"
-            ) from error
-
-
-def _run_elsewhere(engine: str, jobs: int, task: Task, lease: Lease) -> list[End]:
-    """Workers as the tasks of one joblib call, which a thread waits for."""
-    found: list[End] = []
-    wrong: list[BaseException] = []
-
-    def call() -> None:
-        from joblib import Parallel, delayed, parallel_config
-
-        options: dict[str, Any] = {}
-        if engine == "ray" and _gpus(task):
-            options["ray_remote_args"] = {"num_gpus": 1}
-        try:
-            with parallel_config(backend=engine, n_jobs=jobs, **options):
-                found.extend(Parallel(batch_size=1)(delayed(work)(task) for _ in range(jobs)))
-        except BaseException as error:
-            wrong.append(error)
-
-    vain = _Vain(Places(task.root))
-    while True:
-        wrong.clear()
-        caller = threading.Thread(target=call, daemon=True)
-        caller.start()
-        try:
-            while caller.is_alive():
-                caller.join(0.2)
-        except BaseException:
-            lease.end()
-            caller.join(_STOP_SECONDS)
-            raise
-        if not wrong:
-            return found
-        vain.count(wrong[0])
+    os._exit(0)
 
 
 @contextmanager
-def _ray(jobs: int | None) -> Iterator[int]:
+def _ray(jobs: int | None, gpus: int) -> Iterator[Engine]:
     """The cluster that the program is connected to, else the cluster at RAY_ADDRESS, else a local
-    one; yields how many workers it has room for.
+    one.
 
-    Raises: ValueError: fewer than `jobs`.
+    Raises: ValueError: it has room for fewer than `jobs`.
     """
     import ray
-    from ray.util.joblib import register_ray
 
     started = not ray.is_initialized()
     if started:
@@ -245,21 +284,22 @@ def _ray(jobs: int | None) -> Iterator[int]:
         room = int(ray.cluster_resources().get("CPU", 0))
         if jobs is not None and jobs > room:
             raise ValueError(f"jobs: the Ray cluster has {room} processors, got {jobs} jobs")
-        register_ray()
-        yield room
+        remote = ray.remote(num_cpus=1, num_gpus=1 if gpus else 0, max_retries=0)(work)
+        yield Engine(jobs or room, lambda task: remote.remote(task).future())
     finally:
         if started:
             ray.shutdown()
 
 
 @contextmanager
-def _dask(jobs: int | None) -> Iterator[int]:
+def _dask(jobs: int | None, gpus: int) -> Iterator[Engine]:
     """The cluster of the program's client, else the cluster at DASK_SCHEDULER_ADDRESS, else a local
-    one; yields how many workers it has."""
+    one."""
     import dask
     import distributed
 
-    with ExitStack() as stack:
+    # Dask itself gives a cell to no second worker, where the scheduler is of this process.
+    with dask.config.set({"distributed.scheduler.allowed-failures": 0}), ExitStack() as stack:
         try:
             client = distributed.get_client()
         except ValueError:
@@ -269,10 +309,14 @@ def _dask(jobs: int | None) -> Iterator[int]:
                 local = {"n_workers": jobs or processors(), "threads_per_worker": 1}
                 local["dashboard_address"] = None
             client = stack.enter_context(distributed.Client(**local))
-        yield len(client.scheduler_info(n_workers=-1)["workers"])
+        executor = client.get_executor(pure=False, retries=0)
+        room = len(client.scheduler_info(n_workers=-1)["workers"])
+        yield Engine(min(jobs or room, room), lambda task: executor.submit(work, task))
 
 
-_CLUSTERS: dict[str, Callable[[int | None], AbstractContextManager[int]]] = {
+_OPEN: dict[str, Callable[[int | None, int], AbstractContextManager[Engine]]] = {
+    "": _here,
+    "processes": _processes,
     "ray": _ray,
     "dask": _dask,
 }

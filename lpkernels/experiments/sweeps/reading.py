@@ -1,22 +1,17 @@
 """The results of a sweep: from its folder, or from a file that holds nothing else."""
 
-import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lpkernels import schemas
 from lpkernels.experiments.records import RECORDS, Record, read_records, write_records
-from lpkernels.experiments.sweeps.cells import read_cell
-from lpkernels.experiments.sweeps.log import all_cells, specs_of
-from lpkernels.experiments.sweeps.places import LOG, Places
+from lpkernels.experiments.sweeps.cells import SPEC, Folder, cell_name, read_cell
 from lpkernels.experiments.sweeps.results import Result
-from lpkernels.experiments.sweeps.sources import cell_name, config_digits, version_of
-from lpkernels.experiments.sweeps.specification import Cell, SweepSpec, merged
+from lpkernels.experiments.sweeps.specification import Cell, SweepSpec
 from lpkernels.experiments.workloads.workload import ACCURACY, Metric
-from lpkernels.formats.elsewhere import nearest
 
 KIND = "sweep-results"
 
@@ -24,17 +19,19 @@ KIND = "sweep-results"
 class Results(NamedTuple):
     """The results of a sweep.
 
-    header: kind, schema, spec (of all that was run there), metric, sources (the version of the
-        cells), environments (where they ran, each once), cells (how many there should be).
+    header: kind, schema, spec (of all that was run there), metric, environments (where the cells
+        ran, each once), cells (how many there should be).
     results: of the cells that came to an end, in the order of the specification.
-    others: how many finished cells of other versions lie in the folder, by version.
+    others: how many cells of other versions of lpkernels lie in the folder, by version.
     broken: for cells that came to an end, why their records cannot be read.
+    codes: how many cells each code trained, by the code in words.
     """
 
     header: Record
     results: list[Result]
     others: dict[str, int]
     broken: tuple[str, ...] = ()
+    codes: dict[str, int] = {}  # noqa: RUF012 (a NamedTuple's default, which nothing changes)
 
     @property
     def spec(self) -> SweepSpec:
@@ -55,97 +52,96 @@ class Results(NamedTuple):
 class Status(NamedTuple):
     """How far a sweep is.
 
-    running: the cells that are held, each with its owner, the share that is done, and for how many
-        seconds it has made no step: an owner that lives may hang all the same.
-    begun: the cells that no worker holds now, and that the next worker goes on with or tries again.
-    strangers: files and folders here that are no sweep's; nobody looks into them.
+    begun: the cells under way, or with which the next command goes on, and the share that is done.
     """
 
     results: Results
-    running: list[tuple[Cell, str, float, float]]
-    begun: list[Cell]
-    strangers: list[str]
+    begun: list[tuple[Cell, float]]
 
     def count(self, status: str) -> int:
         return sum(result.status == status for result in self.results.results)
 
 
-def read_results(path: str | Path, *, sources: str = "") -> Results:
+def read_results(path: str | Path) -> Results:
     """The results of a sweep's folder, or of a file that `write_results` made.
 
     Args:
-        path: the folder or the file.
-        sources: the version, which is the last part of its cells' names; "": this package's version
-            or, where it has no cells, the only other one.
+        path: the folder or the file. A folder without cells of this version of lpkernels gives
+            those of the version with the most cells.
     Raises:
         FileNotFoundError: neither is there.
-        ValueError: they hold something else, or several other versions, and none was chosen.
+        ValueError: they hold something else.
     """
-    places = _places(Path(path))
-    if places is None:
+    there = _folder(Path(path))
+    if there is None:
         return _read_file(Path(path))
-    specs = specs_of(places)
-    cells = all_cells(specs)
-    ended = places.finished() | places.given_up()
-    names = _names(cells, ended, sources)
-    results, broken = [], []
+    spec = _spec_of(there)
+    ended = there.finished() | there.given_up()
+    names, others = _names(there, spec.cells(), ended)
+    results, records, broken = [], [], []
     for name in filter(ended.__contains__, names):
         try:
-            read = read_cell(places.settled(name))
+            record = read_cell(there.settled(name))
         except ValueError as error:
             broken.append(f"{names[name].label()}: {error}")
         else:
-            results.append(_result(read, names[name]))
-    chosen = set(map(version_of, names))
-    others = Counter(version_of(name) for name in ended if version_of(name) not in chosen)
+            records.append(record)
+            results.append(_result(record, names[name]))
+    environments: list[Record] = []
+    for record in records:
+        if record["environment"] and record["environment"] not in environments:
+            environments.append(record["environment"])
     header: Record = {
         **schemas.header(KIND),
-        "spec": merged(specs).to_dict(),
-        **_metric_and_environments([places.settled(result.cell) for result in results]),
-        "sources": sorted(chosen),
-        "cells": len(cells),
+        "spec": spec.to_dict(),
+        "metric": next((r["metric"] for r in records if r["metric"]), asdict(ACCURACY)),
+        "environments": environments,
+        "cells": len(names),
     }
-    return Results(header, results, dict(others), tuple(broken))
+    codes = dict(Counter(record["code"] for record in records))
+    return Results(header, results, others, tuple(broken), codes)
 
 
-def _places(path: Path) -> Places | None:
-    """The folder of a sweep, which its log names too; None for any other file."""
+def _folder(path: Path) -> Folder | None:
+    """The folder of a sweep, which its specification names too; None for any other file."""
     if not path.is_file():
-        return Places(path)
-    return Places(path.parent) if path.name == LOG else None
+        return Folder(path)
+    return Folder(path.parent) if path.name == SPEC else None
+
+
+def _spec_of(there: Folder) -> SweepSpec:
+    spec = there.read_spec()
+    if spec is None:
+        raise FileNotFoundError(
+            f"expected the folder of a sweep at {str(there.root)!r}; `lpkernels sweep run` makes "
+            "one"
+        )
+    return spec
 
 
 def check_is_there(path: str | Path) -> None:
     """Raises FileNotFoundError where `read_results` would find neither a folder nor a file."""
-    places = _places(Path(path))
-    if places is not None:
-        specs_of(places)
+    there = _folder(Path(path))
+    if there is not None:
+        _spec_of(there)
 
 
-def _names(cells: Sequence[Cell], ended: set[str], sources: str) -> dict[str, Cell]:
-    """The cells by the names of their folders."""
-    there = Counter(map(version_of, ended))
-    own: dict[str, Cell] = {}
-    if not sources:
+def _names(
+    there: Folder, cells: Sequence[Cell], ended: Collection[str]
+) -> tuple[dict[str, Cell], dict[str, int]]:
+    """The cells by the names of their folders, and how many cells other versions have there."""
+    names = {cell_name(cell.config): cell for cell in cells}
+    others: Counter[str] = Counter()
+    for name in set(ended).difference(names):
         try:
-            own = {cell_name(cell.config): cell for cell in cells}
+            others[read_cell(there.settled(name))["version"]] += 1
         except ValueError:
-            # A workload whose module is not at hand: its results can be read all the same.
-            if not there:
-                raise
-        if own and (not there or own.keys() & ended):
-            return own
-        if len(there) > 1:
-            versions = ", ".join(f"{version} ({n} cells)" for version, n in there.items())
-            raise ValueError(
-                f"no cell is of this version of lpkernels' sources; choose one of {versions} "
-                "(option --sources), or run the sweep again"
-            )
-        sources = next(iter(there))
-    elif sources not in there:
-        listed = nearest(sources, there, "`lpkernels sweep status` lists all") or "none"
-        raise ValueError(f"sources: expected one of {listed}, got {sources!r}")
-    return {f"{config_digits(cell.config)}-{sources}": cell for cell in cells}
+            continue
+    if others and not names.keys() & ended:
+        (version, _), *_ = others.most_common(1)
+        del others[version]
+        names = {cell_name(cell.config, version): cell for cell in cells}
+    return names, dict(others)
 
 
 def _result(record: Record, cell: Cell) -> Result:
@@ -161,24 +157,13 @@ def _result(record: Record, cell: Cell) -> Result:
     )
 
 
-def _metric_and_environments(folders: Sequence[Path]) -> Record:
-    metric: Record | None = None
-    environments: list[Record] = []
-    for folder in folders:
-        try:
-            with (folder / RECORDS).open(encoding="utf-8") as file:
-                header = json.loads(file.readline())
-        except (OSError, ValueError):
-            # A cell that failed before its run began.
-            continue
-        if not isinstance(header, dict):
-            continue
-        header = schemas.check(header, folder / RECORDS)
-        metric = metric or header.get("metric")
-        found = header.get("environment")
-        if found and found not in environments:
-            environments.append(found)
-    return {"metric": metric or asdict(ACCURACY), "environments": environments}
+def share_done(folder: Path, cell: Cell) -> float:
+    """The share of a cell's epochs whose records lie in the folder of the cell under way."""
+    try:
+        lines = (folder / RECORDS).read_bytes().count(b'{"type": "epoch"')
+    except OSError:
+        return 0.0
+    return min(1.0, lines / cell.config.epochs)
 
 
 def write_results(results: Results, path: str | Path) -> Path:
@@ -186,7 +171,9 @@ def write_results(results: Results, path: str | Path) -> Path:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [{"type": "cell", **asdict(r), "axes": dict(r.axes)} for r in results.results]
-    write_records(path, [{**results.header, "others": results.others}, *lines])
+    write_records(
+        path, [{**results.header, "others": results.others, "codes": results.codes}, *lines]
+    )
     return path
 
 
@@ -206,8 +193,9 @@ def _read_file(path: Path) -> Results:
             f"{path}: this version of lpkernels cannot read its specification; read it with the "
             f"one that wrote it: {error}"
         ) from error
-    others = header.pop("others", {})
-    return Results(header, [_line(path, i, found[i]) for i in range(1, len(found))], others)
+    others, codes = header.pop("others", {}), header.pop("codes", {})
+    lines = [_line(path, i, found[i]) for i in range(1, len(found))]
+    return Results(header, lines, others, codes=codes)
 
 
 def _line(path: Path, number: int, record: Any) -> Result:
@@ -225,22 +213,15 @@ def _line(path: Path, number: int, record: Any) -> Result:
 
 def read_status(folder: str | Path) -> Status:
     """How far the sweep in a folder is; errors as in `read_results`, and for a file of results."""
-    places = _places(Path(folder))
-    if places is None:
+    there = _folder(Path(folder))
+    if there is None:
         raise ValueError(
             f"expected the folder of a sweep, got the file {str(folder)!r}; write the folder that "
             f"`lpkernels sweep run` made, or `lpkernels sweep table {folder}` for results in a file"
         )
-    results = read_results(folder)
-    tries, held = places.tries(), places.held()
-    running, begun = [], []
-    for cell in all_cells(specs_of(places)):
-        name = cell_name(cell.config)
-        if name not in tries or places.is_settled(name):
-            continue
-        note = held.get(name)
-        if note is None or note.owner.surely_dead():
-            begun.append(cell)
-        else:
-            running.append((cell, str(note.owner), note.share, note.idle))
-    return Status(results, running, begun, places.strangers())
+    results, begun = read_results(folder), there.begun()
+    cells = {cell_name(cell.config): cell for cell in _spec_of(there).cells()}
+    return Status(
+        results,
+        [(cell, share_done(begun[name], cell)) for name, cell in cells.items() if name in begun],
+    )

@@ -6,8 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from lpkernels.experiments.sweeps.log import read_specs
-from lpkernels.experiments.sweeps.places import Places
+from lpkernels.experiments.sweeps.cells import Folder
 from lpkernels.experiments.sweeps.reading import read_results, read_status, write_results
 from tests.experiments.sweeps import toy
 
@@ -19,39 +18,10 @@ def test_a_file_of_results_says_what_the_folder_does(tmp_path: Path) -> None:
     assert read_results(path) == results == read_results(tmp_path / "out")
     header, *lines = (json.loads(line) for line in path.read_text().splitlines())
     assert (header["kind"], header["schema"], header["cells"]) == ("sweep-results", 2, 40)
-    assert header["metric"]["field"] == "test_accuracy" and len(header["sources"]) == 1
+    assert header["metric"]["field"] == "test_accuracy"
     assert len(lines) == 40 and lines[0]["axes"] == {"lr": 0.1}
     # Even hundreds of cells are far from a megabyte.
     assert path.stat().st_size < 40 * 1000
-
-
-def test_the_log_begins_with_a_header_and_survives_a_line_cut_short(tmp_path: Path) -> None:
-    toy.run(toy.spec("a", seeds=1), tmp_path)
-    log = tmp_path / "sweep.jsonl"
-    header = json.loads(log.read_text().splitlines()[0])
-    assert (header["kind"], header["type"]) == ("sweep", "header")
-    assert set(header["environment"]["versions"]) >= {"torch", "lpkernels"}
-    with log.open("a") as file:
-        file.write('[]\n{"kind": "swe')
-    assert len(read_specs(Places(tmp_path))) == 1
-    toy.run(toy.spec("a", seeds=2), tmp_path)
-    assert len(read_specs(Places(tmp_path))) == 2
-    assert len(read_results(tmp_path).results) == 2
-    assert read_results(log) == read_results(tmp_path)
-
-
-def test_a_damaged_line_of_the_log_means_nothing(tmp_path: Path) -> None:
-    spec = toy.spec("a", seeds=1)
-    results = toy.run(spec, tmp_path)
-    log = tmp_path / "sweep.jsonl"
-    whole = log.read_bytes()
-    assert read_specs(Places(tmp_path)) == [spec]
-    name = whole.index(b'"sha256"')
-    for at in {*range(0, len(whole) - 1, 7)} - {*range(name, name + 8)}:
-        for bits in (1, 0x80):
-            log.write_bytes(whole[:at] + bytes([whole[at] ^ bits]) + whole[at + 1 :])
-            assert read_specs(Places(tmp_path)) == [], f"byte {at}"
-    assert toy.run(spec, tmp_path) == results
 
 
 def test_what_is_no_sweep(tmp_path: Path) -> None:
@@ -60,7 +30,7 @@ def test_what_is_no_sweep(tmp_path: Path) -> None:
             read(folder)
     for name, place, message in (
         ("x.jsonl", tmp_path / "x.jsonl", r"expected results that .* got 'run'"),
-        ("sweep.jsonl", tmp_path, r"expected the header of a sweep, got 'run'"),
+        ("sweep.json", tmp_path, r"expected a sweep, got 'run'"),
     ):
         (tmp_path / name).write_text('{"type": "header", "kind": "run", "schema": 2}\n')
         with pytest.raises(ValueError, match=message):
@@ -72,7 +42,7 @@ def test_the_status_of_a_file_and_another_version_of_it_are_refused(tmp_path: Pa
     path = write_results(toy.run(toy.spec("a"), out), tmp_path / "x")
     with pytest.raises(ValueError, match=rf"got the file .*`lpkernels sweep table {path}` for"):
         read_status(path)
-    assert read_status(out / "sweep.jsonl") == read_status(out)
+    assert read_status(out / "sweep.json") == read_status(out)
     header, *lines = path.read_text().splitlines()
     header = header.replace('"base": {', '"base": {"colour": 3, ')
     path.write_text("\n".join([header, *lines]))
@@ -90,16 +60,14 @@ def test_results_of_a_sweep_that_has_only_begun(tmp_path: Path) -> None:
 def test_a_broken_cell_is_shown_and_blocks_no_other(tmp_path: Path) -> None:
     spec = toy.spec("a", "b", seeds=2)
     whole = toy.run(spec, tmp_path)
-    cells = Places(tmp_path).cells
+    cells = Folder(tmp_path).cells
     for result, text in zip(whole.results, ["{", "[]", "{}"], strict=False):
         (cells / result.cell / "cell.json").write_text(text)
-    (tmp_path / "work" / "Thumbs.db").touch()
     found = toy.run(spec, tmp_path)
     assert found.results == whole.results[3:] and found.missing == 0
     assert len(found.broken) == 3 and "a, seed 0: " in found.broken[0]
     assert all("expected the record of a cell" in text for text in found.broken)
-    status = read_status(tmp_path)
-    assert status.strangers == ["work/Thumbs.db"] and status.results == found
+    assert read_status(tmp_path).results == found
 
 
 def test_a_damaged_file_of_results_is_one_sentence(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
 """Sweeps of toy runs: cells that run, sweeps that are refused, cells that fail."""
 
 import errno
-import json
+import os
+import platform
+import re
 import signal
-import threading
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,17 @@ from unittest.mock import Mock
 import pytest
 from rich.console import Console
 
+import lpkernels
+from lpkernels import _build
 from lpkernels.experiments.records import read_run
-from lpkernels.experiments.sweeps import engines, sources, sweep, worker
-from lpkernels.experiments.sweeps.places import Places
+from lpkernels.experiments.sweeps import cells, engines, reading, sweep, training
+from lpkernels.experiments.sweeps.cells import Folder, cell_name
 from lpkernels.experiments.sweeps.reading import read_results, read_status
 from lpkernels.experiments.sweeps.specification import SweepSpec
 from lpkernels.experiments.sweeps.sweep import train_all
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.interrupts import Interrupted
+from tests.experiments.killing import owned_by_another_thread
 from tests.experiments.sweeps import toy
 from tests.loops import each, rows
 
@@ -31,7 +34,7 @@ def book(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def noted(book: Path) -> worker.Train:
+def noted(book: Path) -> training.Train:
     """Trains as `toy.fragile`, and notes in `book` what begins."""
     return partial(toy.fragile, book=book)
 
@@ -45,10 +48,11 @@ def test_every_cell_has_a_result_in_the_order_of_the_specification(tmp_path: Pat
         assert (result.status, result.values["epoch"]) == ("finished", 3)
         assert 0 <= result.values["test_accuracy"] < 1
     assert (found.missing, found.others, found.spec) == (0, {}, spec)
-    assert not any((tmp_path / "work").iterdir()) and not any((tmp_path / "runs").iterdir())
+    assert not any((tmp_path / "work").iterdir())
+    assert {path.name for path in tmp_path.iterdir()} == {"sweep.json", "cells", "failed", "work"}
 
 
-def test_more_cells_run_what_is_missing(tmp_path: Path, noted: worker.Train, book: Path) -> None:
+def test_more_cells_run_what_is_missing(tmp_path: Path, noted: training.Train, book: Path) -> None:
     for spec, begun in (
         (toy.spec("a", seeds=2, lr=[0.1]), 2),
         (toy.spec("a", seeds=2, lr=[0.1]), 2),
@@ -71,16 +75,16 @@ def test_more_cells_run_what_is_missing(tmp_path: Path, noted: worker.Train, boo
     (SweepSpec({"data": "mnist"}), {"train": None}, "got 'mnist'"),
     (SweepSpec({"model": "vgg9"}), {"train": None}, "got 'vgg9'"),
     (SweepSpec({"device": "cuda:99"}), {}, "torch finds no CUDA device"),
-    (SweepSpec({"data": "no_module:f"}), {}, "'no_module' cannot be found"),
+    (SweepSpec({"data": "no_module:f"}), {"train": None}, "no_module"),
 )
 def test_what_cannot_be_is_refused_before_anything_runs(tmp_path, spec, options, message):
     toy.run(toy.spec("a", seeds=1), tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    log = (tmp_path / "sweep.jsonl").read_bytes()
+    log = (tmp_path / "sweep.json").read_bytes()
     with pytest.raises(ValueError, match=message):
         toy.run(spec, tmp_path, **options)
     assert sorted(tmp_path.rglob("*")) == before
-    assert (tmp_path / "sweep.jsonl").read_bytes() == log
+    assert (tmp_path / "sweep.json").read_bytes() == log
 
 
 @each("engine, extra", [("ray", "ray"), ("dask", "dask"), ("processes", "lab")])
@@ -91,7 +95,7 @@ def test_an_engine_that_is_not_installed_says_what_to_install(tmp_path, monkeypa
     assert not (tmp_path / "out").exists()
 
 
-def test_a_failed_cell_is_tried_once_more(tmp_path: Path, noted: worker.Train, book: Path) -> None:
+def test_a_failed_cell_is_tried_once_more(tmp_path: Path, noted: Any, book: Path) -> None:
     found = toy.run(toy.spec("once", "always", "well", seeds=1), tmp_path / "out", train=noted)
     assert [result.status for result in found.results] == ["finished", "failed", "finished"]
     always = found.results[1]
@@ -100,7 +104,7 @@ def test_a_failed_cell_is_tried_once_more(tmp_path: Path, noted: worker.Train, b
     assert sorted(toy.starts(book)) == ["always", "always", "once", "once", "well"]
 
 
-def test_failed_cells_run_again_if_asked(tmp_path: Path, noted: worker.Train, book: Path) -> None:
+def test_failed_cells_run_again_if_asked(tmp_path: Path, noted: training.Train, book: Path) -> None:
     spec, out = toy.spec("always", seeds=1), tmp_path / "out"
     for again, begun in ((False, 2), (False, 2), (True, 4)):
         (result,) = toy.run(spec, out, train=noted, retry_failed=again).results
@@ -109,7 +113,7 @@ def test_failed_cells_run_again_if_asked(tmp_path: Path, noted: worker.Train, bo
 
 
 def test_a_run_that_ends_early_failed(tmp_path: Path) -> None:
-    def lazy(config: RunConfig, folder: Path, progress: worker.Progress) -> None:
+    def lazy(config: RunConfig, folder: Path, progress: training.Progress) -> None:
         toy.train(config.replace(epochs=1), folder, progress)
         header, *lines = (folder / "records.jsonl").read_text().splitlines()
         whole = header.replace('"epochs": 1', '"epochs": 3')
@@ -125,28 +129,43 @@ def test_a_diverged_run_is_a_result(tmp_path: Path) -> None:
     assert result.values["train_loss"] is None
 
 
-def test_cells_of_other_sources_are_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_of_other_versions_are_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = toy.run(toy.spec("a", seeds=2), tmp_path)
-    monkeypatch.setattr(sources, "package_hash", lambda: "0" * 64)
-    # There are no results of this version, so the results of the only other version are read.
+    for module in (cells, sweep, reading, training):
+        monkeypatch.setattr(module, "cell_name", lambda c, version="9": cell_name(c, version))
+    monkeypatch.setattr(lpkernels, "__version__", "9")
+    # There are no results of this version, so the results of the other version are read.
     assert read_results(tmp_path) == own
     results = toy.run(toy.spec("a", seeds=1), tmp_path)
-    assert [r.cell[-8:] for r in results.results] == ["0" * 8]
-    old = own.results[0].cell[-8:]
-    assert results.others == {old: 2} and results.missing == 1
-    assert read_results(tmp_path, sources=old).results == own.results
-    with pytest.raises(ValueError, match=f"sources: expected one of .*{old}"):
-        read_results(tmp_path, sources="abc")
-    monkeypatch.setattr(sources, "package_hash", lambda: "1" * 64)
-    with pytest.raises(ValueError, match=r"no cell is of this version .* choose one of"):
-        read_results(tmp_path)
+    assert [r.cell for r in results.results] != [r.cell for r in own.results[:1]]
+    assert results.others == {"0.1.0": 2} and results.missing == 1
 
 
-def test_workers_of_other_sources_stop_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "cell_name", lambda config: "other")
-    with pytest.raises(RuntimeError, match="other sources of lpkernels than here have process"):
+def test_cells_of_other_commits_are_told_and_stay(tmp_path: Path, monkeypatch: Any) -> None:
+    own = toy.run(toy.spec("a", seeds=1), tmp_path)
+    ((code, _),) = own.codes.items()
+    monkeypatch.setattr(_build, "commit", lambda: "0123456789abcdef+")
+    message = re.escape(f"trained by other code than there is now: {code} (1 cells); remove")
+    with pytest.warns(UserWarning, match=message):
+        both = toy.run(toy.spec("a", "always", seeds=1), tmp_path, train=toy.failing)
+    assert both.results[0] == own.results[0]
+    assert both.codes == {code: 1, "commit 0123456789ab+": 1}
+
+
+def test_workers_of_another_version_stop_it(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(training, "cell_name", lambda config: "other")
+    with pytest.raises(RuntimeError, match=r"process .* has another version of lpkernels"):
         toy.run(toy.spec("a"), tmp_path)
-    assert not any((tmp_path / "work").iterdir())
+
+
+def test_a_folder_belongs_to_one_command(tmp_path: Path) -> None:
+    message = rf"{tmp_path}: process {os.getpid()} on {platform.node()} is at work there"
+    with owned_by_another_thread(tmp_path):
+        for call in (toy.run, partial(train_all, name="toy", resume=True)):
+            with pytest.raises(BlockingIOError, match=message):
+                call(toy.spec("a") if call is toy.run else [RunConfig()], tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+    assert toy.run(toy.spec("a", seeds=1), tmp_path).missing == 0
 
 
 def test_a_full_disk_is_an_error_that_says_so_and_no_cells_failure(tmp_path: Path) -> None:
@@ -165,10 +184,10 @@ def test_a_full_disk_is_an_error_that_says_so_and_no_cells_failure(tmp_path: Pat
 def test_what_says_that_a_disk_is_full(error: Exception, is_full: bool) -> None:
     outer = ValueError("outer")
     outer.__context__ = error
-    assert worker.is_full(error) == worker.is_full(outer) == is_full
+    assert training.is_full(error) == training.is_full(outer) == is_full
 
 
-def stopping(config: RunConfig, folder: Path, progress: worker.Progress) -> None:
+def stopping(config: RunConfig, folder: Path, progress: training.Progress) -> None:
     """Trains until ctrl-C after the second epoch of the cells with seed 1."""
 
     def signalled(done: int, total: int) -> None:
@@ -199,64 +218,23 @@ def assert_goes_on(stopped: SweepSpec, folder: Path) -> None:
 
 def test_ctrl_c_saves_and_the_same_call_goes_on(stopped: SweepSpec, tmp_path: Path) -> None:
     status = read_status(tmp_path / "out")
-    assert [cell.label() for cell in status.begun] == ["a, seed 1"] and status.running == []
+    assert [(cell.label(), share) for cell, share in status.begun] == [("a, seed 1", 0.4)]
     assert_goes_on(stopped, tmp_path)
-
-
-def test_a_cell_of_a_silent_machine_goes_on_here(stopped: SweepSpec, tmp_path: Path) -> None:
-    (lease,) = (tmp_path / "out" / "work").rglob("lease.json")
-    note = json.loads(lease.read_text())
-    note |= {"state": "held", "seconds": 0.4, "owner": {**note["owner"], "boot": "another"}}
-    lease.write_text(json.dumps(note))
-    begin = time.monotonic()
-    assert_goes_on(stopped, tmp_path)
-    assert time.monotonic() - begin > 0.4
 
 
 def test_a_cell_does_not_go_on_from_the_checkpoint_of_another(tmp_path: Path) -> None:
     settings = {"data": "tests.experiments.tiny:tiny_workload", "model": "cnn2", "width": 2}
     for seed in (0, 1):
         config = RunConfig.of(**settings, epochs=1, threads=1, seed=seed)
-        worker.train_cell(config, tmp_path, lambda done, total: None)
+        training.train_cell(config, tmp_path, lambda done, total: None)
         assert read_run(tmp_path).config == config
-
-
-def test_the_status_says_what_runs(tmp_path: Path) -> None:
-    seen = threading.Event()
-
-    def waiting(config: RunConfig, folder: Path, progress: worker.Progress) -> None:
-        def wait(done: int, total: int) -> None:
-            while not seen.wait(0.02):
-                progress(done, total)
-            progress(done, total)
-
-        toy.train(config, folder, wait)
-
-    spec = toy.spec("a", "b", seeds=1)
-    thread = threading.Thread(target=partial(toy.run, spec, tmp_path, train=waiting))
-    thread.start()
-    try:
-        while not any(share > 0 for _, _, share, _ in _running(tmp_path)):
-            time.sleep(0.02)
-        (cell, owner, share, idle), *others = _running(tmp_path)
-        assert cell.arm == "a" and "process" in owner and 0 < share < 1 and not others
-        assert 0 <= idle < 60
-    finally:
-        seen.set()
-        thread.join()
-    status = read_status(tmp_path)
-    assert status.count("finished") == 2 and status.running == [] and status.begun == []
-
-
-def _running(folder: Path) -> list[Any]:
-    return read_status(folder).running if (folder / "sweep.jsonl").exists() else []
 
 
 def test_progress_counts_cells_and_says_the_time_left(tmp_path: Path) -> None:
     console = Console(record=True, width=100, force_terminal=True)
     toy.run(toy.spec("a", "b", seeds=2), tmp_path, console=console)
     text = console.export_text()
-    assert "100%" in text and "4 finished, 0 running" in text and "0:00:00" in text
+    assert "100%" in text and "4 finished, 0 under way" in text and "0:00:00" in text
 
 
 def test_runs_keep_their_order_and_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +249,7 @@ def test_runs_keep_their_order_and_names(tmp_path: Path, monkeypatch: pytest.Mon
     ]
     runs = train_all(configs, tmp_path, name="three", resume=False)
     assert [run.config for run in runs] == configs
-    assert len(Places(tmp_path).finished()) == 4
+    assert len(Folder(tmp_path).finished()) == 4
     again = train_all(configs, tmp_path, name="three", resume=True)
     assert [run.epochs for run in again] == [run.epochs for run in runs]
     with pytest.raises(ValueError, match="holds a sweep, 'three'; choose another folder"):
@@ -279,7 +257,7 @@ def test_runs_keep_their_order_and_names(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(ValueError, match="another base"):
         train_all([configs[0].replace(epochs=3)], tmp_path, name="three", resume=True)
     assert len(train_all(configs[:1], tmp_path, name="three", resume=False)) == 1
-    assert len(Places(tmp_path).finished()) == 1
+    assert len(Folder(tmp_path).finished()) == 1
 
 
 def test_a_failed_run_of_several_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

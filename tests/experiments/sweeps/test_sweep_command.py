@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lpkernels.experiments.records import read_run
-from lpkernels.experiments.sweeps.places import Places
+from lpkernels.experiments.sweeps.cells import Folder
 from lpkernels.experiments.sweeps.reading import read_results
 from lpkernels.experiments.training.trainer import Trainer
 from tests.loops import rows
@@ -53,7 +53,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_status_table_plot(whole: Path, tmp_path: Path) -> None:
     exported, csv, again = (tmp_path / name for name in ("results.jsonl", "t.csv", "again.jsonl"))
-    assert "4 cells: 4 finished, 0 diverged, 0 failed, 0 running" in call("status", whole).output
+    assert (
+        "4 cells: 4 finished, 0 diverged, 0 failed, 0 begun, 0 waiting"
+        in call("status", whole).output
+    )
     table = done("table", whole, "--export", exported, "--csv", csv)
     assert all(word in table for word in ("affine4", "difference", "Holm"))
     assert csv.read_text().count("\n") == 3
@@ -87,7 +90,7 @@ def test_published_results_are_shown(path: Path) -> None:
 
 
 def test_a_cell_is_the_run_that_train_makes(whole: Path, tmp_path: Path) -> None:
-    for name in Places(whole).finished():
+    for name in Folder(whole).finished():
         cell = whole / "cells" / name
         config = read_run(cell).config
         Trainer(config, tmp_path / name).fit()
@@ -113,7 +116,7 @@ def test_ctrl_c_says_how_to_go_on(spec, whole, tmp_path, monkeypatch, number):
     command = result.output.split("resume with: lpkernels sweep ")[1].split()
     assert "1 begun" in call("status", tmp_path / "out").output
     done(*command)
-    for name in Places(whole).finished():
+    for name in Folder(whole).finished():
         assert figures(tmp_path / "out" / "cells" / name) == figures(whole / "cells" / name)
 
 

@@ -11,16 +11,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lpkernels import schemas
+from lpkernels import _build, schemas
 from lpkernels.experiments import records
-from lpkernels.experiments.sweeps.places import Places
+from lpkernels.experiments.sweeps.cells import Folder
 from lpkernels.experiments.sweeps.reading import Results
 from lpkernels.experiments.sweeps.specification import SweepSpec
 from lpkernels.experiments.sweeps.sweep import run_sweep
-from lpkernels.experiments.sweeps.worker import Progress, Train
+from lpkernels.experiments.sweeps.training import Progress, Train
 from lpkernels.experiments.training.checkpoints import CHECKPOINT
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.workloads.workload import ACCURACY
+
+_COMMIT = _build.commit()
 
 
 def train(
@@ -56,7 +58,11 @@ def run(spec: SweepSpec, folder: Path, **options: Any) -> Results:
 
 
 def header_of(config: RunConfig) -> records.Record:
-    about = {"config": config.to_dict(), "metric": asdict(ACCURACY), "environment": {}}
+    about = {
+        "config": config.to_dict(),
+        "metric": asdict(ACCURACY),
+        "environment": {"commit": _COMMIT},
+    }
     return {**schemas.header("run"), **about}
 
 
@@ -88,13 +94,14 @@ def starts(book: Path) -> list[str]:
 
 
 def fragile(config: RunConfig, folder: Path, progress: Progress, *, book: Path) -> None:
-    """Fails as the name of its arm says: "once", "always", "dies once", "dies always" or
-    "hangs once"; and where SIGTERM would not end the worker at once, as the system or Ray does."""
+    """Fails as the name of its arm says: it ends in "once" or "always", and begins with "dies",
+    "hangs" or neither. Fails too where SIGTERM would not end the worker at once, as the system or
+    Ray does."""
     found = signal.getsignal(signal.SIGTERM)
     if found != signal.SIG_DFL and not getattr(found, "__module__", "").startswith("ray."):
         raise ValueError(f"SIGTERM calls {found}")
     begun = book.is_file() and config.name in starts(book)
-    if config.name in ("always", "dies always") or (config.name.endswith("once") and not begun):
+    if config.name.endswith("always") or (config.name.endswith("once") and not begun):
         note(config, book)
         if config.name.startswith("dies"):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -102,6 +109,10 @@ def fragile(config: RunConfig, folder: Path, progress: Progress, *, book: Path) 
             time.sleep(1000)
         raise ValueError(f"{config.name} cannot train")
     noted(config, folder, progress, book=book)
+
+
+def failing(config: RunConfig, folder: Path, progress: Progress) -> None:
+    raise ValueError(f"{config.name} cannot train")
 
 
 def diverging(config: RunConfig, folder: Path, progress: Progress) -> None:
@@ -129,7 +140,7 @@ def spec(*arms: str, seeds: int = 2, epochs: int = 3, **axes: list[object]) -> S
 def figures(folder: Path) -> dict[str, list[records.Record]]:
     """The epochs of every finished cell without their times."""
     found = {}
-    for name in sorted(Places(folder).finished()):
+    for name in sorted(Folder(folder).finished()):
         run = records.read_run(folder / "cells" / name)
         found[name] = [{k: v for k, v in e.items() if k != "seconds"} for e in run.epochs]
     return found

@@ -1,7 +1,6 @@
 """`lpkernels train`: its folder, errors of the system, code of others, a page's command, a log."""
 
 import errno
-import importlib
 import os
 import re
 import signal
@@ -12,11 +11,11 @@ from typing import Any
 import pytest
 
 from lpkernels import cli
-from lpkernels.experiments.processes.leases import hold
 from lpkernels.experiments.records import header, read_run, write_records
 from lpkernels.experiments.training import trainer as trainers
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.experiments.training.trainer import Trainer
+from tests.experiments.killing import owned_by_another_thread
 from tests.experiments.tiny import tiny_workload
 from tests.loops import each
 from tests.support.cifar import write_cifar
@@ -39,11 +38,11 @@ def test_a_run_s_folder_has_one_process(tmp_path: Path, trained: Path) -> None:
     begun = tmp_path / "begun"
     begun.mkdir()
     for folder, options in ((begun, TINY), (trained, ("--resume",))):
-        before = sorted(folder.iterdir())
-        with hold(folder, print):
+        with owned_by_another_thread(folder):
+            before = sorted(folder.iterdir())
             said = sentence(call("train", "--out", folder, *options), 1)
+            assert sorted(folder.iterdir()) == before
         assert f"{folder}: process {os.getpid()} on " in said and "is at work there" in said
-        assert sorted(folder.iterdir()) == before
 
 
 def test_stages_of_precision_are_an_option(tmp_path: Path) -> None:
@@ -71,21 +70,6 @@ def test_a_run_that_cannot_begin_leaves_no_folder_nor_one_in_a_files_place(tmp_p
     assert "expected a folder, but" in said and "file is a file" in said
     said = sentence(call("train", "--out", file / "run", *TINY), 1)
     assert "Not a directory; choose a folder that is not below a file" in said
-
-
-def test_a_run_whose_folder_is_lost_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = Trainer._train
-
-    def lose(trainer: Trainer, batch: Any) -> None:
-        step(trainer, batch)
-        for lease in tmp_path.glob("*.lease"):
-            lease.unlink()
-
-    monkeypatch.setattr(Trainer, "_train", lose)
-    monkeypatch.setattr(importlib.import_module("lpkernels.cli.train"), "_LOOK_EVERY", -1.0)
-    said = sentence(call("train", "--out", tmp_path, *TINY), 1)
-    assert "another process has taken it over: this one writes nothing more" in said
-    assert [path.name for path in tmp_path.iterdir()] == ["records.jsonl"]
 
 
 @pytest.mark.parametrize(
@@ -137,6 +121,7 @@ def test_sigterm_stops_as_ctrl_c_does(number: int, tmp_path: Path, monkeypatch: 
 
 CODE = """
 from pathlib import Path
+from tests.experiments.killing import owned_by_another_thread
 from tests.experiments.tiny import tiny_workload
 from lpkernels.experiments.workloads.config import WorkloadConfig
 Path(__file__).with_name("imported").touch()

@@ -13,8 +13,7 @@ import torch
 from lpkernels import schemas
 from lpkernels.arithmetic import NATIVE
 from lpkernels.experiments.records import write_lines
-from lpkernels.experiments.sweeps.log import read_specs
-from lpkernels.experiments.sweeps.places import Places
+from lpkernels.experiments.sweeps.cells import SPEC
 from lpkernels.experiments.sweeps.specification import (
     SweepSpec,
     check_tables,
@@ -191,7 +190,7 @@ def joined_spec(folder: str | Path, spec: FrontierSpec) -> FrontierSpec:
     path = Path(folder) / FILE
     if path.is_file():
         return _joined(path, read_study_spec(folder), spec)
-    if read_specs(Places(Path(folder))):
+    if (Path(folder) / SPEC).is_file():
         raise ValueError(f"{folder} holds a sweep; choose another folder (option --out)")
     return spec
 

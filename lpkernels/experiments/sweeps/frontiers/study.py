@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from lpkernels.experiments.processes.folders import owned
+from lpkernels.experiments.sweeps.cells import Folder
 from lpkernels.experiments.sweeps.frontiers.choosing import Known, choose_next
 from lpkernels.experiments.sweeps.frontiers.specification import (
     FrontierSpec,
@@ -21,8 +22,6 @@ from lpkernels.experiments.sweeps.frontiers.specification import (
     read_study_spec,
     write_study_spec,
 )
-from lpkernels.experiments.sweeps.log import read_specs
-from lpkernels.experiments.sweeps.places import Places
 from lpkernels.experiments.sweeps.reading import read_results
 from lpkernels.experiments.sweeps.results import figure_of
 from lpkernels.experiments.sweeps.sweep import run_sweep
@@ -91,8 +90,8 @@ def run_study(
     """Measures each task of `spec` in a few configurations, and returns all that the folder holds.
 
     The choice of configurations is written down before they run: a call may be stopped at any
-    moment, and the same call then goes on with the same choice. Several such calls, on any
-    machines, may share the folder.
+    moment, and the same call then goes on with the same choice. The folder belongs to this
+    call until it returns.
 
     Args:
         folder: where results go; made if absent.
@@ -107,7 +106,7 @@ def run_study(
         ValueError: the folder is another study's, known errors are of other configurations, a cap
             below the cheapest configuration, too large an n or rank, a workload with a figure that
             is no share. Nothing has run then.
-        Interrupted, OSError, RuntimeError, ModuleNotFoundError: as `run_sweep`.
+        BlockingIOError, Interrupted, OSError, RuntimeError, ModuleNotFoundError: as `run_sweep`.
     """
     path = Path(folder)
     for task in spec.tasks:
@@ -128,23 +127,36 @@ def run_study(
     else:
         cover = _cover(spec, n)
         chosen = {task: list(dict.fromkeys([*cover, *before[task]])) for task in spec.tasks}
-    write_study_spec(path, joined)
+    path.mkdir(parents=True, exist_ok=True)
+    with owned(path):
+        write_study_spec(path, joined)
+        run_sweep(spec.sweep((task, i) for task in chosen for i in chosen[task]), path, **how)
+        if known is None and not everything:
+            for task in spec.tasks:
+                _measure_more(spec, path, task, chosen[task], n, how)
+        return read_measured(path)
 
-    def measure(task: str, index: int) -> float:
+
+def _measure_more(
+    spec: FrontierSpec,
+    path: Path,
+    task: str,
+    chosen: list[int],
+    n: int | None,
+    how: dict[str, Any],
+) -> None:
+    """A cold start on a task alone, behind the configurations that were chosen before."""
+
+    def measure(index: int) -> float:
         run_sweep(spec.sweep([(task, index)]), path, **how)
         return float(read_measured(path).errors(task)[index])
 
-    run_sweep(spec.sweep((task, i) for task in chosen for i in chosen[task]), path, **how)
-    if known is None and not everything:
-        for task in spec.tasks:
-            errors = read_measured(path).errors(task)
-            there = {index: float(errors[index]) for index in chosen[task]}
-            # Configurations that gave no error are asked for again, which trains nothing.
-            lost = sum(map(math.isnan, there.values()))
-            most = min(max(_count(spec, n), len(there) + lost), len(spec.space))
-            memory, one = spec.memory(task), partial(measure, task)
-            cold_start(spec.space.shape, memory, one, n=most, measured=there)
-    return read_measured(path)
+    errors = read_measured(path).errors(task)
+    there = {index: float(errors[index]) for index in chosen}
+    # Configurations that gave no error are asked for again, which trains nothing.
+    lost = sum(map(math.isnan, there.values()))
+    most = min(max(_count(spec, n), len(there) + lost), len(spec.space))
+    cold_start(spec.space.shape, spec.memory(task), measure, n=most, measured=there)
 
 
 def _check_metric(metric: Metric) -> None:
@@ -166,7 +178,8 @@ def _asked(spec: FrontierSpec, folder: str | Path) -> dict[str, list[int]]:
     it began."""
     places = _places(spec)
     asked: dict[str, list[int]] = {task: [] for task in spec.tasks}
-    for arm in dict.fromkeys(arm for each in read_specs(Places(Path(folder))) for arm in each.arms):
+    there = Folder(folder).read_spec()
+    for arm in there.arms if there is not None else ():
         if arm in places:
             task, index = places[arm]
             asked[task].append(index)

@@ -8,7 +8,7 @@ import numpy as np
 from lpkernels.arithmetic import as_quantizer
 from lpkernels.experiments import records
 from lpkernels.experiments.sweeps.frontiers.specification import FrontierSpec
-from lpkernels.experiments.sweeps.worker import Progress
+from lpkernels.experiments.sweeps.training import Progress
 from lpkernels.experiments.training.config import RunConfig
 from lpkernels.techniques.pareto import ErrorMatrix, FormatSpace
 from tests.experiments.sweeps import toy

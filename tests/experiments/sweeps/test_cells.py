@@ -1,0 +1,164 @@
+"""The folder of a sweep: the names of cells, tries that take each other's place, ends, damage."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from lpkernels.experiments.records import RECORDS
+from lpkernels.experiments.sweeps.cells import (
+    CELL,
+    ERROR,
+    Folder,
+    cell_name,
+    code_of,
+    read_cell,
+    settle,
+)
+from lpkernels.experiments.sweeps.specification import SweepSpec
+from lpkernels.experiments.sweeps.training import Task, overran, work
+from lpkernels.experiments.training.checkpoints import CHECKPOINT, PREVIOUS
+from lpkernels.experiments.training.config import RunConfig
+from lpkernels.schemas import header
+from tests.experiments import tiny
+from tests.experiments.killing import forked
+
+X, Y = "0123456789abcdef", "fedcba9876543210"
+SPEC = SweepSpec({"epochs": 2}, {"a": {}}, {"lr": [0.1]}, 2)
+
+
+def record(cell: str) -> dict[str, object]:
+    text = {"status": "finished", "error": "", "version": "1", "code": "commit x"}
+    return {**header("cell"), "cell": cell, "values": {"test_accuracy": 0.75}, **text}
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Folder:
+    found = Folder(tmp_path)
+    found.make()
+    return found
+
+
+def begun(there: Folder, name: str, text: str) -> Path:
+    folder = there.begin(name)
+    folder.mkdir()
+    for file in (CHECKPOINT, PREVIOUS, RECORDS):
+        (folder / file).write_text(text)
+    return folder
+
+
+def test_a_cell_is_named_by_its_settings_and_the_version_and_not_by_its_run() -> None:
+    config = RunConfig(name="a")
+    assert cell_name(config) == cell_name(RunConfig(name="b"))
+    for other in ({"seed": 1}, {"threads": 1}, {"lr": 0.2}, {"loss_scale": 2.0}):
+        assert cell_name(config.replace(**other)) != cell_name(config)
+    assert cell_name(config, "9.9") != cell_name(config)
+    # A field at its default is no part of the name.
+    given = RunConfig.of(epochs=3, loss_scale=1.0, clip=None, model="")
+    assert cell_name(given) == cell_name(RunConfig.of(epochs=3))
+
+
+def test_the_code_of_a_cell_is_a_commit_and_the_source_of_its_module() -> None:
+    own = RunConfig.of(data="tests.experiments.tiny:tiny_workload")
+    assert code_of(RunConfig(), None) == "commit unknown"
+    found = code_of(own, "0123456789abcdef+")
+    assert re.fullmatch(rf"commit 0123456789ab\+, {tiny.__name__} [0-9a-f]{{12}}", found)
+
+
+def test_each_try_takes_the_folder_of_the_try_before(there: Folder) -> None:
+    first = begun(there, X, "one")
+    (first / CHECKPOINT).with_suffix(".tmp").write_text("half")
+    second = there.begin(X)
+    assert not first.parent.exists() and there.begun() == {X: second}
+    assert {path.name for path in second.iterdir()} == {CHECKPOINT, PREVIOUS, RECORDS}
+    # A try that is still at work finds nothing to write into or to finish.
+    for write in (lambda: (first / CHECKPOINT).open("wb"), lambda: first.rename(there.cells / X)):
+        with pytest.raises(FileNotFoundError):
+            write()
+    settle(second, there.cells, record(X))
+    assert there.finished() == {X} and there.begun() == {} and not any(there.work.iterdir())
+    assert {path.name for path in (there.cells / X).iterdir()} == {CELL, RECORDS}
+    assert read_cell(there.settled(X)) == record(X)
+
+
+def test_a_failed_cell_is_forgotten_and_what_is_no_sweep_s_stays(there: Folder) -> None:
+    names = ("work/.DS_Store", "work/notes", "cells/.DS_Store", "cells/notes", "failed/x")
+    for name in names:
+        (there.root / name).write_text("theirs")
+    there.give_up(X, {**record(X), "status": "failed"})
+    assert there.given_up() == {X} and read_cell(there.settled(X))["status"] == "failed"
+    there.forget(X)
+    # The leavings of a command that was killed.
+    there.begin(Y)
+    there.make()
+    assert there.given_up() == there.finished() == set() and there.begun() == {}
+    assert {str(p.relative_to(there.root)) for p in there.root.glob("*/*")} == set(names)
+
+
+def test_the_specification_grows_and_damage_to_it_is_told(there: Folder) -> None:
+    assert there.read_spec() is None
+    there.join(SPEC)
+    there.join(SweepSpec({"epochs": 2}, {"b": {"batch": 8}}, {"lr": [0.2]}, 1))
+    found = there.read_spec()
+    assert found is not None and (list(found.arms), found.seeds) == (["a", "b"], [0, 1])
+    with pytest.raises(ValueError, match=r"holds another sweep; choose another .* another base"):
+        there.join(SweepSpec({"epochs": 3}))
+    whole = there.spec.read_bytes()
+    name = whole.index(b'"sha256"')
+    for at in {*range(0, len(whole) - 1, 7)} - {*range(name, name + 8)}:
+        there.spec.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(ValueError, match=r"sweep.json is damaged; remove it and give"):
+            there.read_spec()
+    there.spec.write_text('{"kind": "run", "schema": 2}')
+    with pytest.raises(ValueError, match="expected a sweep, got 'run'"):
+        there.read_spec()
+
+
+def test_a_damaged_cell_is_an_error_that_says_which(there: Folder) -> None:
+    folder = there.cells / X
+    folder.mkdir()
+    with pytest.raises(ValueError, match=r"expected the record of a cell .* remove the folder"):
+        read_cell(folder)
+    for wrong, message in (
+        ({"kind": "run"}, "expected the record of a cell"),
+        ({**record(X), "values": [1]}, r"cell\.json: expected 'values' to be a dict, got \[1\]"),
+    ):
+        (folder / CELL).write_text(json.dumps(wrong))
+        with pytest.raises(ValueError, match=message):
+            read_cell(folder)
+    settle(begun(there, Y, ""), there.cells, record(X))
+    with pytest.raises(ValueError, match="belongs to another cell; remove the folder"):
+        read_cell(there.cells / Y)
+
+
+def test_no_damage_of_a_finished_cell_is_believed(there: Folder) -> None:
+    settle(begun(there, X, '{"test_accuracy": 0.75}\n'), there.cells, record(X))
+    folder = there.cells / X
+    for name in (CELL, RECORDS):
+        whole = (folder / name).read_bytes()
+        # The digest's own name is not among what it protects.
+        begin = len(whole.partition(b'"sha256"')[0])
+        for at in {*range(len(whole) - 1)} - {*range(begin, begin + 8)}:
+            (folder / name).write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            with pytest.raises(ValueError, match=r"expected|remove the folder"):
+                pytest.fail(f"byte {at} of {name}: {read_cell(folder)}")
+        (folder / name).write_bytes(whole)
+    assert read_cell(folder)["values"] == {"test_accuracy": 0.75}
+
+
+def hang(*_: object) -> None:
+    # Nothing of Python's gets a turn meanwhile.
+    sum(range(10**15))
+
+
+def test_a_cell_over_its_limit_ends_its_process_and_says_where_it_was(there: Folder) -> None:
+    cell = SPEC.cells()[0]
+    name = cell_name(cell.config)
+    folder = there.begin(name)
+    process = forked(work, Task(cell, folder, there.cells, hang, "another process", limit=0.1))
+    process.join()
+    assert process.exitcode == 1 and overran(folder) == "ran longer than its limit of 0.1 s"
+    assert " in hang" in (folder / ERROR).read_text()
+    there.give_up(name, {**record(name), "status": "failed"})
+    assert overran(there.failed / name)
